@@ -1,0 +1,139 @@
+package sys
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// A Resolver finds the address of a C function by its exact symbol. It must
+// not panic and may be called from several goroutines at once.
+type Resolver func(symbol string) (address uintptr, err error)
+
+// missing is the address of a symbol that the resolver does not have.
+const missing = 1
+
+// A Library is an opened driver: a resolver and the addresses found so far.
+// Symbols resolve on first use. It is safe for concurrent use and is never
+// closed, as libcuda itself cannot be unloaded.
+type Library struct {
+	resolve Resolver
+	hook    atomic.Pointer[Hook]
+	addr    [numFunctions]atomic.Uintptr
+}
+
+// NewLibrary returns the driver whose functions r finds. Nothing is called or
+// resolved yet.
+func NewLibrary(r Resolver) *Library { return &Library{resolve: r} }
+
+// Caller returns the library's functions without a context.
+func (l *Library) Caller() Caller { return Caller{lib: l} }
+
+// Lookup returns the address of symbol, of this ABI or not, or the resolver's
+// error.
+func (l *Library) Lookup(symbol string) (uintptr, error) {
+	addr, err := l.resolve(symbol)
+	if err == nil && addr == 0 {
+		err = fmt.Errorf("symbol %s resolved to the address 0", symbol)
+	}
+	return addr, err
+}
+
+// Has reports whether the driver exports symbol.
+func (l *Library) Has(symbol string) bool {
+	_, err := l.Lookup(symbol)
+	return err == nil
+}
+
+// SetHook puts h around every call from now on; nil takes the hook away.
+func (l *Library) SetHook(h Hook) {
+	if h == nil {
+		l.hook.Store(nil)
+		return
+	}
+	l.hook.Store(&h)
+}
+
+// address returns the address of a function, or missing.
+func (l *Library) address(id funcID) uintptr {
+	if a := l.addr[id].Load(); a != 0 {
+		return a
+	}
+	a, err := l.Lookup(functions[id].symbol)
+	if err != nil {
+		a = missing
+	}
+	l.addr[id].Store(a)
+	return a
+}
+
+// A Caller is a library with or without a context; the driver's functions are
+// its methods. It is a small value, to be copied freely. The zero Caller
+// answers CUDA_ERROR_NOT_INITIALIZED to everything.
+type Caller struct {
+	lib   *Library
+	ctx   CUcontext
+	owner unsafe.Pointer
+}
+
+// With returns a caller that makes ctx the calling thread's current context in
+// the same crossing as each call, and leaves it so.
+func (c Caller) With(ctx CUcontext) Caller {
+	c.ctx = ctx
+	return c
+}
+
+// Keep returns a caller that keeps the Go object at owner reachable while a
+// call is under way, so that a cleanup of owner cannot give back a handle in
+// use.
+func (c Caller) Keep(owner unsafe.Pointer) Caller {
+	c.owner = owner
+	return c
+}
+
+// Library returns what c calls into.
+func (c Caller) Library() *Library { return c.lib }
+
+// Context returns the context that c binds, or 0.
+func (c Caller) Context() CUcontext { return c.ctx }
+
+type funcID int
+
+// A function is what the ABI file knows of a driver function.
+type function struct {
+	symbol string
+	since  int
+	kinds  string
+}
+
+// symbols maps a symbol to its function.
+var symbols = func() map[string]funcID {
+	m := make(map[string]funcID, numFunctions)
+	for id, f := range functions {
+		m[f.symbol] = funcID(id)
+	}
+	return m
+}()
+
+// Since returns the CUDA version that introduced symbol (12030 is 12.3), or 0
+// if the header does not say; ok is false if it is no symbol of this ABI.
+func Since(symbol string) (version int, ok bool) {
+	id, ok := symbols[symbol]
+	if !ok {
+		return 0, false
+	}
+	return functions[id].since, true
+}
+
+// Symbols returns every symbol of the ABI: the functions of CUDA 13.0 first,
+// then the older ABIs.
+func Symbols() []string {
+	s := make([]string, numFunctions)
+	for id, f := range functions {
+		s[id] = f.symbol
+	}
+	return s
+}
+
+// Version spells a CUDA version number: 12030 is "12.3".
+func Version(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }

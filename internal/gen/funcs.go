@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"go/token"
+	"strings"
+)
+
+// writeFunctions writes one method of Caller per function of CUDA 13.0.
+func writeFunctions(a *abi, w *writer) error { return writeMethods(a, w, a.Functions) }
+
+// writeOlder does the same for the earlier ABIs.
+func writeOlder(a *abi, w *writer) error { return writeMethods(a, w, a.Older) }
+
+func writeMethods(a *abi, w *writer, functions []function) error {
+	w.p("package sys\n\nimport \"unsafe\"\n")
+	for _, f := range functions {
+		if err := writeMethod(a, w, f); err != nil {
+			return fmt.Errorf("%s: %w", f.Symbol, err)
+		}
+	}
+	return nil
+}
+
+func writeMethod(a *abi, w *writer, f function) error {
+	names, types := make([]string, len(f.Params)), make([]string, len(f.Params))
+	list := make([]string, len(f.Params))
+	placed := false // by-value structs and floats are placed by the platform's rule
+	for i, p := range f.Params {
+		g, err := a.goType(p.Type, f.Symbol, p.Name)
+		if err != nil {
+			return err
+		}
+		names[i], types[i] = paramName(p.Name), g
+		list[i] = names[i] + " " + g
+		placed = placed || a.isLayout(p.Type) || g == "float32"
+	}
+	writeComment(w, f)
+	w.p("func (c Caller) %s(%s) CUresult {\nfr := newFrame()", f.method(), strings.Join(list, ", "))
+	for i, p := range f.Params {
+		w.p("%s", store(a, i, names[i], types[i], p.Type, placed))
+	}
+	if placed {
+		w.p("return c.callPlaced(fr, fn%s)\n}\n", f.method())
+	} else {
+		w.p("return c.call(fr, fn%s, %d)\n}\n", f.method(), len(f.Params))
+	}
+	return nil
+}
+
+func writeComment(w *writer, f function) {
+	w.p("// %s calls\n//\n//\t%s\n//", f.method(), f.prototype())
+	if f.Since == 0 {
+		w.p("// which the header marks with no version.")
+	} else {
+		w.p("// which came with CUDA %s.", version(f.Since))
+	}
+	if f.Deprecated {
+		w.p("// The header of CUDA 13.0 marks it as deprecated.")
+	}
+}
+
+// store is the statement that puts one argument into the frame.
+func store(a *abi, i int, name, goType, cType string, placed bool) string {
+	pointer := strings.HasPrefix(goType, "*") || goType == "unsafe.Pointer"
+	value := name
+	if strings.HasPrefix(goType, "*") {
+		value = "unsafe.Pointer(" + name + ")"
+	}
+	switch s, layout := a.isStruct(cType); {
+	case layout:
+		return fmt.Sprintf("fr.placeValue(unsafe.Pointer(&%s), %d)", name, s.Size)
+	case goType == "float32":
+		return fmt.Sprintf("fr.placeFloat(%s)", name)
+	case pointer && placed:
+		return fmt.Sprintf("fr.placePointer(%s)", value)
+	case pointer:
+		return fmt.Sprintf("fr.pointer(%d, %s)", i, value)
+	case placed:
+		return fmt.Sprintf("fr.placeWord(uintptr(%s))", name)
+	case goType == "uintptr":
+		return fmt.Sprintf("fr.word[%d] = %s", i, name)
+	}
+	return fmt.Sprintf("fr.word[%d] = uintptr(%s)", i, name)
+}
+
+// paramName keeps a C parameter's name where Go allows it.
+func paramName(c string) string {
+	switch {
+	case c == "c" || c == "fr" || c == "unsafe" || token.IsKeyword(c):
+		return c + "_"
+	}
+	return c
+}
+
+// writeTable writes what is known of each function: its symbol, its version,
+// and how trace prints its arguments.
+func writeTable(a *abi, w *writer) error {
+	w.p("package sys\n\nconst (")
+	for i, f := range a.all() {
+		if i == 0 {
+			w.p("fn%s funcID = iota", f.method())
+			continue
+		}
+		w.p("fn%s", f.method())
+	}
+	w.p("numFunctions = %d\n)\n", len(a.all()))
+	w.p("var functions = [numFunctions]function{")
+	for _, f := range a.all() {
+		w.p("fn%s: {%q, %d, %q},", f.method(), f.Symbol, f.Since, traceKinds(a, f))
+	}
+	w.p("}\n")
+	w.p("// enumNames gives the name of an enum's value, by the enum's Go name.")
+	w.p("var enumNames = map[string]func(uint32) string{")
+	for _, tag := range a.Enums.keys {
+		name := a.canonical("enum " + tag)
+		w.p("%q: func(v uint32) string { return %s(v).String() },", name, name)
+	}
+	w.p("}")
+	return nil
+}
+
+// traceKinds spells how trace prints each argument: x hexadecimal, u and d
+// decimal, s a C string, f a float, v a struct by value, e an enum, whose name
+// follows.
+func traceKinds(a *abi, f function) string {
+	kinds := make([]string, len(f.Params))
+	for i, p := range f.Params {
+		kinds[i] = traceKind(a, p.Type)
+	}
+	return strings.Join(kinds, " ")
+}
+
+func traceKind(a *abi, c string) string {
+	g := primitives[strings.TrimSpace(c)]
+	under := primitives[a.Typedefs.m[a.root(c)]]
+	switch {
+	case c == "const char *":
+		return "s"
+	case a.isEnum(c):
+		return "e" + a.declaredName(c)
+	case a.isLayout(c):
+		return "v"
+	case g == "float32":
+		return "f"
+	case g == "int32" || under == "int32":
+		return "d"
+	case g != "":
+		return "u"
+	}
+	return "x"
+}
