@@ -21,9 +21,11 @@ func writeErrors(a *abi, w *writer) error {
 	return nil
 }
 
-func sentinel(name string) string {
+func sentinel(name string) string { return "Err" + camel(name) }
+
+// camel turns A_C_NAME into Go's spelling.
+func camel(name string) string {
 	var b strings.Builder
-	b.WriteString("Err")
 	for _, word := range strings.Split(name, "_") {
 		if s, ok := spelled[word]; ok {
 			b.WriteString(s)
@@ -32,4 +34,20 @@ func sentinel(name string) string {
 		b.WriteString(word[:1] + strings.ToLower(word[1:]))
 	}
 	return b.String()
+}
+
+// writeAttributes gives the device attributes their Go names.
+func writeAttributes(a *abi, w *writer) error {
+	const prefix = "CU_DEVICE_ATTRIBUTE_"
+	w.p("package cu\n\nimport \"github.com/gpufd/gpufd/cu/sys\"\n")
+	w.p("// An Attribute names a property of a device, for [Device.Attribute].\ntype Attribute sys.CUdevice_attribute\n")
+	w.p("// String gives the attribute's name in C.\nfunc (a Attribute) String() string { return sys.CUdevice_attribute(a).String() }\n")
+	w.p("// The attributes of a device, as CUdevice_attribute describes them.\nconst (")
+	for _, c := range a.Enums.m["CUdevice_attribute_enum"] {
+		if name := strings.TrimPrefix(c.Name, prefix); name != "MAX" {
+			w.p("Attribute%s = Attribute(sys.%s)", camel(name), c.Name)
+		}
+	}
+	w.p(")")
+	return nil
 }

@@ -36,6 +36,7 @@ func run(abiFile, out string) error {
 		{"cu/sys/zolder.go", writeOlder},
 		{"cu/sys/ztable.go", writeTable},
 		{"cu/zerrors.go", writeErrors},
+		{"cu/zattributes.go", writeAttributes},
 	}
 	for _, f := range files {
 		var w writer

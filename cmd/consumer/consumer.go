@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+type app = cli.App
+
+// A consumer is one run of the command.
+type consumer struct {
+	app *cli.App
+
+	device string
+	access cli.AccessFlag
+	expect string
+	socket string
+
+	salt    uint32 // to check against, if expect says so
+	dev     *cu.Device
+	ctx     *cu.Context
+	att     *share.Attachment
+	started time.Time
+}
+
+func newConsumer(stdout io.Writer) *consumer {
+	c := &consumer{access: cli.AccessFlag(cu.ReadOnly)}
+	c.app = cli.New("consumer", "attaches to the memory that a producer offers, and verifies it.", stdout)
+	f := c.app.Flags
+	f.StringVar(&c.device, "device", "", "device that the memory has to be on, by `N|UUID`; without it, whichever it is on")
+	f.Var(&c.access, "access", "map the memory `ro|rw`; rw takes a producer with -access rw")
+	f.StringVar(&c.expect, "expect-salt", "", "check against this 32-bit `number` instead of the offer's salt")
+	f.StringVar(&c.socket, "socket", cli.DefaultSocket(), "`path` of the producer's socket")
+	return c
+}
+
+func (c *consumer) run(ctx context.Context) (err error) {
+	c.app.Say("start", cli.Fields{"program": "consumer"}, "=== CUDA VMM Consumer ===")
+	if err := c.check(); err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, c.close())
+		c.app.SayDurations()
+		c.app.Say("cleanup", nil, "Cleanup complete")
+	}()
+	if err := c.open(); err != nil {
+		return err
+	}
+	if err := c.attach(ctx); err != nil {
+		return err
+	}
+	return c.verifyAndReport(ctx)
+}
+
+func (c *consumer) check() error {
+	if c.expect == "" {
+		return nil
+	}
+	salt, err := strconv.ParseUint(c.expect, 0, 32)
+	if err != nil || salt > math.MaxUint32 {
+		return cli.Usagef("-expect-salt %q: want a number of at most 32 bits", c.expect)
+	}
+	c.salt = uint32(salt)
+	return nil
+}
+
+// open readies a device before the producer is kept waiting: a first context
+// takes a few hundred milliseconds.
+func (c *consumer) open() (err error) {
+	name := c.device
+	if name == "" {
+		name = "0"
+	}
+	if c.dev, err = c.app.Device(name); err != nil {
+		return err
+	}
+	if err := cli.NeedVMM(c.dev); err != nil {
+		return err
+	}
+	return c.enter()
+}
+
+// enter takes the primary context of the device in use.
+func (c *consumer) enter() error {
+	return c.app.Timed("context", func() (err error) {
+		c.ctx, err = c.dev.PrimaryContext()
+		return err
+	})
+}
+
+func (c *consumer) attach(ctx context.Context) (err error) {
+	opts := []share.AttachOption{
+		share.WithAccess(cu.Access(c.access)), share.WithStepTimeout(c.app.Timeout),
+		share.OnConnected(c.connected), share.OnReceived(c.received), share.OnStep(c.app.Steps(words)),
+	}
+	if c.device == "" {
+		opts = append(opts, share.WithAnyDevice())
+	}
+	c.app.Say("connecting", cli.Fields{"socket": c.socket}, "Connecting to producer...")
+	c.started = time.Now()
+	err = c.app.Timed("attach", func() (err error) {
+		c.att, err = share.Attach(ctx, c.socket, cli.OfferName, c.dev, opts...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.follow()
+}
+
+func (c *consumer) connected(p sock.Peer) {
+	c.app.Step("connect", time.Since(c.started))
+	c.app.Say("connected", cli.Fields{"uid": p.UID, "pid": p.PID}, "Connected to producer")
+	c.app.Say("peer", cli.Fields{"uid": p.UID, "pid": p.PID}, "  the producer is %s", p)
+}
+
+func (c *consumer) received(o share.Offer, files []*os.File) {
+	c.app.Step("receive", time.Since(c.started))
+	more := ""
+	if len(files) > 1 {
+		more = fmt.Sprintf(" (and %d more, one per chunk)", len(files)-1)
+	}
+	d := o.Descriptor
+	c.app.Result["size"], c.app.Result["aligned"] = d.Size, uint64(d.Chunks)*d.ChunkSize
+	c.app.Say("received", cli.Fields{"fd": files[0].Fd(), "fds": len(files), "size": d.Size, "chunk": d.ChunkSize},
+		"Received FD: %d%s, size: %d bytes", files[0].Fd(), more, d.Size)
+}
+
+// words are the transcript's lines for the steps of importing.
+func words(s vmm.Step) string {
+	switch s.Op {
+	case "import":
+		return "Imported allocation handle from FD"
+	case "reserve":
+		return "Reserved virtual address space at " + s.Ptr.String()
+	case "map":
+		return "Mapped imported memory to virtual address"
+	case "access":
+		return "Set " + cli.AccessWords(s.Access) + " access permissions"
+	}
+	return ""
+}
+
+// follow goes to the device that the memory turned out to be on.
+func (c *consumer) follow() error {
+	dev := c.att.Buffer().Device()
+	if dev == c.dev {
+		return nil
+	}
+	err := c.ctx.Close()
+	c.dev = dev
+	c.app.UseDevice(dev)
+	return errors.Join(err, c.enter())
+}
+
+// verifyAndReport tells the producer whatever the verdict is.
+func (c *consumer) verifyAndReport(ctx context.Context) error {
+	v := verifier{consumer: c, size: c.att.Buffer().Size()}
+	fault := c.app.Timed("verify", func() error { return v.verify(ctx) })
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if lost := c.att.Err(); lost != nil {
+		return errors.Join(fault, lost)
+	}
+	err := c.app.Timed("report", func() error { return c.att.Report(ctx, fault) })
+	if err == nil {
+		c.app.Say("acknowledged", cli.Fields{"ok": fault == nil}, "Sent acknowledgment to producer")
+	}
+	return errors.Join(fault, err)
+}
+
+func (c *consumer) close() error { return errors.Join(c.att.Close(), c.ctx.Close()) }
+
+// meta is what the producer says of its data, and the salt to check against.
+func (c *consumer) meta() (pattern.Meta, error) {
+	m, err := pattern.DecodeMeta(c.att.Offer().Data, c.att.Buffer().Size())
+	if c.expect != "" {
+		m.Salt = c.salt
+	}
+	return m, err
+}

@@ -1,0 +1,19 @@
+// Consumer attaches to the device memory that a producer offers, and verifies
+// what is in it.
+//
+//	consumer -socket /run/user/1000/gpufd/producer.sock
+//
+// It maps the memory where it is, without a copy, copies it to the host piece
+// by piece to compare it, and tells the producer what it found. Run it with -h
+// for its flags and exit codes.
+package main
+
+import (
+	"context"
+	"os"
+)
+
+func main() {
+	c := newConsumer(os.Stdout)
+	os.Exit(c.app.Run(os.Args[1:], os.Stderr, func(ctx context.Context, _ *app) error { return c.run(ctx) }))
+}

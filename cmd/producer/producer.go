@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+type app = cli.App
+
+// A producer is one run of the command.
+type producer struct {
+	app *cli.App
+
+	device    string
+	size      cli.Size
+	chunk     cli.Size
+	access    cli.AccessFlag
+	consumers int
+	salt      uint64
+	socket    string
+
+	dev *cu.Device
+	ctx *cu.Context
+	buf *vmm.Buffer
+}
+
+func newProducer(stdout io.Writer) *producer {
+	p := &producer{size: 1 << 20, access: cli.AccessFlag(cu.ReadOnly)}
+	p.app = cli.New("producer", "fills device memory and offers it to consumers as file descriptors.", stdout)
+	f := p.app.Flags
+	f.StringVar(&p.device, "device", "0", "device to use, by `N|UUID`")
+	f.Var(&p.size, "size", "`bytes` to share, with units KiB, MiB, GiB")
+	f.Var(&p.chunk, "chunk", "build the buffer of chunks of so many `bytes`; without it, of one")
+	f.Var(&p.access, "access", "the most that consumers may ask for: `ro|rw`")
+	f.IntVar(&p.consumers, "consumers", 1, "end after `N` consumers; 0 serves until interrupted")
+	f.Uint64Var(&p.salt, "salt", 0, "XOR the data with this 32-bit `number`")
+	f.StringVar(&p.socket, "socket", cli.DefaultSocket(), "`path` of the socket")
+	return p
+}
+
+func (p *producer) run(ctx context.Context) (err error) {
+	p.app.Say("start", cli.Fields{"program": "producer"}, "=== CUDA VMM Producer ===")
+	if err := p.check(); err != nil {
+		return err
+	}
+	if err := cli.MakeDefaultDir(p.socket); err != nil {
+		return err
+	}
+	srv, err := share.Listen(p.socket, share.WithTimeout(p.app.Timeout))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, srv.Close(), p.close())
+		p.app.SayDurations()
+		p.app.Say("cleanup", nil, "Cleanup complete")
+	}()
+	if err := p.prepare(); err != nil {
+		return err
+	}
+	if err := p.fill(ctx); err != nil {
+		return err
+	}
+	return p.serve(ctx, srv)
+}
+
+func (p *producer) check() error {
+	switch {
+	case p.consumers < 0:
+		return cli.Usagef("-consumers %d: want 0 or more", p.consumers)
+	case p.salt > math.MaxUint32:
+		return cli.Usagef("-salt %d: want at most 32 bits", p.salt)
+	}
+	return nil
+}
+
+// prepare makes the buffer.
+func (p *producer) prepare() (err error) {
+	if p.dev, err = p.app.Device(p.device); err != nil {
+		return err
+	}
+	if err := cli.NeedVMM(p.dev); err != nil {
+		return err
+	}
+	p.app.Say("vmm", cli.Fields{"supported": true}, "VMM support: yes")
+	granularity, err := vmm.Granularity(p.dev)
+	if err != nil {
+		return err
+	}
+	p.app.Say("granularity", cli.Fields{"bytes": granularity}, "Memory granularity: %d bytes", granularity)
+	if err := p.announceSize(granularity); err != nil {
+		return err
+	}
+	if err := p.app.Timed("context", func() (err error) { p.ctx, err = p.dev.PrimaryContext(); return err }); err != nil {
+		return err
+	}
+	p.buf, err = vmm.New(p.dev, uint64(p.size), vmm.WithChunkSize(uint64(p.chunk)), vmm.WithSteps(p.app.Steps(words)))
+	return err
+}
+
+// announceSize refuses what the device could never hold.
+func (p *producer) announceSize(granularity uint64) error {
+	total, err := p.dev.TotalMemory()
+	if err != nil {
+		return err
+	}
+	unit := granularity
+	if p.chunk != 0 {
+		unit, _ = vmm.AlignUp(uint64(p.chunk), granularity)
+	}
+	aligned, ok := vmm.AlignUp(uint64(p.size), unit)
+	if !ok || aligned > total {
+		return fmt.Errorf("-size %s is larger than device %s, which has %s", p.size, p.dev, cli.Human(total))
+	}
+	p.app.Result["size"], p.app.Result["aligned"] = uint64(p.size), aligned
+	p.app.Say("size", cli.Fields{"size": uint64(p.size), "aligned": aligned, "chunks": aligned / unit},
+		"Buffer size: %d bytes, aligned size: %d bytes", uint64(p.size), aligned)
+	return nil
+}
+
+// words are the transcript's lines for the steps of making a buffer.
+func words(s vmm.Step) string {
+	switch s.Op {
+	case "create":
+		return "Created physical memory allocation"
+	case "reserve":
+		return "Reserved virtual address space at " + s.Ptr.String()
+	case "map":
+		return "Mapped physical memory to virtual address"
+	case "access":
+		return "Set " + cli.AccessWords(s.Access) + " access permissions"
+	}
+	return ""
+}
+
+// fill writes the pattern to the device, a piece at a time.
+func (p *producer) fill(ctx context.Context) error {
+	host := make([]byte, min(pattern.Piece, uint64(p.size)))
+	err := p.app.Timed("fill", func() error {
+		return pattern.Pieces(uint64(p.size), func(offset, n uint64) error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			pattern.Fill(host[:n], offset/pattern.Size, uint32(p.salt))
+			p.app.Progress("filling", offset, uint64(p.size))
+			return cu.CopyToDevice(p.ctx, nil, p.buf.Ptr().Add(offset), host[:n])
+		})
+	})
+	if err != nil {
+		return err
+	}
+	p.app.Say("generated", cli.Fields{"integers": p.meta().Count, "salt": p.salt}, "Generated %d test integers", p.meta().Count)
+	p.app.Say("copied", cli.Fields{"bytes": uint64(p.size)}, "Copied test data to GPU")
+	return nil
+}
+
+func (p *producer) meta() pattern.Meta {
+	return pattern.Meta{Count: pattern.Count(uint64(p.size)), Salt: uint32(p.salt)}
+}
+
+// serve offers the buffer and follows the consumers. An error of one of them
+// is the producer's in the end, and costs the others nothing.
+func (p *producer) serve(ctx context.Context, srv *share.Server) error {
+	_, files, err := p.buf.Export()
+	if err != nil {
+		return err
+	}
+	defer sock.CloseFiles(files)
+	more := ""
+	if len(files) > 1 {
+		more = " and " + strconv.Itoa(len(files)-1) + " more, one per chunk"
+	}
+	p.app.Say("exported", cli.Fields{"fd": files[0].Fd(), "fds": len(files)}, "Exported allocation as FD: %d%s", files[0].Fd(), more)
+	p.app.Say("waiting", cli.Fields{"socket": srv.Path(), "consumers": p.consumers}, "Waiting for consumer connection...")
+
+	w := watcher{app: p.app}
+	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.WithObserver(w.see), share.WithLeases(p.consumers)}
+	if p.consumers > 0 {
+		opts = append(opts, share.WithIdleTimeout(p.app.Timeout))
+	}
+	err = p.app.Timed("serve", func() error {
+		return srv.Offer(ctx, cli.OfferName, p.buf, cu.Access(p.access), opts...)
+	})
+	p.app.Result["consumers"] = w.outcome()
+	if errors.Is(context.Cause(ctx), cli.ErrInterrupted) {
+		p.app.Say("interrupted", nil, "Interrupted while serving")
+	}
+	return errors.Join(w.err(), err)
+}
+
+func (p *producer) close() error { return errors.Join(p.buf.Close(), p.ctx.Close()) }

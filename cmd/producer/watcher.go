@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/share"
+)
+
+// A watcher prints what becomes of the consumers and remembers what went wrong
+// with them.
+type watcher struct {
+	app *cli.App
+
+	mu       sync.Mutex
+	verified int
+	failed   int
+	worst    error // with the most telling exit code
+}
+
+// see takes one event; several come at once.
+func (w *watcher) see(e share.Event) {
+	who := cli.Fields{"consumer": e.Lease, "uid": e.Peer.UID, "pid": e.Peer.PID, "us": float64(e.Since.Nanoseconds()) / 1e3}
+	switch e.Kind {
+	case share.Connected:
+		w.app.Say("connected", who, "Consumer connected")
+		w.app.Say("peer", who, "  consumer %d is %s", e.Lease, e.Peer)
+	case share.Sent:
+		w.app.Say("sent", who, "Sent FD and size metadata to consumer")
+	case share.Mapped:
+		w.app.Say("mapped", who, "  consumer %d has mapped the memory (%s after connecting)", e.Lease, e.Since)
+	case share.Progress:
+		w.app.Output.Progress(fmt.Sprintf("consumer %d verifying", e.Lease), e.Done, e.Total)
+	case share.Verdict:
+		w.verdict(e, who)
+	case share.Ended:
+		w.ended(e, who)
+	case share.PeerRefused:
+		who["error"] = e.Err.Error()
+		w.app.Say("refused", who, "  turned a peer away: %v", e.Err)
+	}
+}
+
+func (w *watcher) verdict(e share.Event, who cli.Fields) {
+	if e.Err != nil {
+		who["error"] = e.Err.Error()
+		w.app.Say("verdict", who, "Consumer reported a failure: %v", e.Err)
+		return
+	}
+	w.app.Say("verdict", who, "Consumer verified data successfully!")
+}
+
+func (w *watcher) ended(e share.Event, who cli.Fields) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.Err == nil {
+		w.verified++
+		return
+	}
+	if errors.Is(e.Err, share.ErrRevoked) {
+		return // our own doing
+	}
+	w.failed++
+	err := fmt.Errorf("consumer %d (%s): %w", e.Lease, e.Peer, e.Err)
+	if w.worst == nil || cli.ExitCode(err) < cli.ExitCode(w.worst) {
+		w.worst = err
+	}
+	if !errors.Is(e.Err, share.ErrVerdict) {
+		who["error"] = e.Err.Error()
+		w.app.Say("lost", who, "Lost consumer %d: %v", e.Lease, e.Err)
+	}
+}
+
+// outcome is how many consumers verified the data.
+func (w *watcher) outcome() cli.Fields {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return cli.Fields{"verified": w.verified, "failed": w.failed}
+}
+
+func (w *watcher) err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failed > 1 {
+		return fmt.Errorf("%d consumers failed, among them %w", w.failed, w.worst)
+	}
+	return w.worst
+}

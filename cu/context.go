@@ -1,0 +1,138 @@
+package cu
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A Context is where copies, streams and kernels of one device live. It is safe
+// for concurrent use from any goroutine. The caller owns it; Close waits for
+// the calls in flight and ends what was made in it.
+type Context struct {
+	inner *contextHandle
+}
+
+// contextHandle is what a lost Context leaves behind for its cleanup. Nothing
+// in it may refer to the Context, or that would never be lost.
+type contextHandle struct {
+	gate
+	dev      *Device
+	ctx      sys.CUcontext
+	mu       sync.Mutex
+	children map[closer]struct{}
+}
+
+type closer interface {
+	closeIn(ctx *contextHandle) error
+}
+
+// PrimaryContext retains the device's primary context, which the CUDA runtime,
+// PyTorch and every caller of this method share. The first retain of a process
+// creates it, which takes a few hundred milliseconds. Close releases it
+// (cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease).
+func (dev *Device) PrimaryContext() (*Context, error) {
+	ctx := new(sys.CUcontext)
+	if err := dev.drv.check("cuDevicePrimaryCtxRetain", dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)); err != nil {
+		return nil, err
+	}
+	c := &Context{&contextHandle{dev: dev, ctx: *ctx, children: map[closer]struct{}{}}}
+	runtime.AddCleanup(c, func(h *contextHandle) { _ = h.close() }, c.inner)
+	return c, nil
+}
+
+// Device returns the context's device.
+func (c *Context) Device() *Device { return c.inner.dev }
+
+// Handle returns the driver's own handle, for use with [Driver.Caller]. It is
+// valid until Close.
+func (c *Context) Handle() sys.CUcontext { return c.inner.ctx }
+
+// Close ends the streams and memory made in c, waits for the calls in flight
+// and releases the context. A second Close does nothing.
+func (c *Context) Close() error {
+	if c == nil {
+		return nil
+	}
+	return c.inner.close()
+}
+
+func (h *contextHandle) close() error {
+	if h.isClosed() {
+		return nil
+	}
+	errs := h.closeChildren()
+	if !h.gate.close() {
+		return nil
+	}
+	call := h.dev.drv.call
+	op, r := "cuDevicePrimaryCtxRelease_v2", call.CuDevicePrimaryCtxRelease_v2(h.dev.dev)
+	if r == sys.SymbolMissing {
+		op, r = "cuDevicePrimaryCtxRelease", call.CuDevicePrimaryCtxRelease(h.dev.dev)
+	}
+	return errors.Join(errs, h.dev.drv.check(op, r))
+}
+
+func (h *contextHandle) closeChildren() error {
+	h.mu.Lock()
+	children := h.children
+	h.children = nil
+	h.mu.Unlock()
+	var errs []error
+	for c := range children {
+		errs = append(errs, c.closeIn(h))
+	}
+	return errors.Join(errs...)
+}
+
+// adopt has the context close c; it is false if the context is closing.
+func (h *contextHandle) adopt(c closer) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.children == nil {
+		return false
+	}
+	h.children[c] = struct{}{}
+	return true
+}
+
+// disown undoes adopt; it is false if the context has taken c to close it.
+func (h *contextHandle) disown(c closer) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.children[c]
+	delete(h.children, c)
+	return ok
+}
+
+// run makes one driver call with the context bound. Closing waits for it.
+func (h *contextHandle) run(op string, f func(sys.Caller) sys.CUresult) error {
+	if !h.enter() {
+		return ErrClosed
+	}
+	defer h.leave()
+	return h.dev.drv.check(op, f(h.caller()))
+}
+
+func (h *contextHandle) caller() sys.Caller {
+	return h.dev.drv.call.With(h.ctx).Keep(unsafe.Pointer(h))
+}
+
+// Synchronize waits for all work in the context (cuCtxSynchronize). It cannot
+// be cancelled; [Stream.Synchronize] can.
+func (c *Context) Synchronize() error {
+	defer runtime.KeepAlive(c)
+	return c.inner.run("cuCtxSynchronize", sys.Caller.CuCtxSynchronize)
+}
+
+// MemInfo returns the device's free and total memory in bytes
+// (cuMemGetInfo).
+func (c *Context) MemInfo() (free, total uint64, err error) {
+	defer runtime.KeepAlive(c)
+	f, t := new(uintptr), new(uintptr)
+	err = c.inner.run("cuMemGetInfo_v2", func(call sys.Caller) sys.CUresult { return call.CuMemGetInfo_v2(f, t) })
+	return uint64(*f), uint64(*t), err
+}

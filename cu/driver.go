@@ -1,0 +1,224 @@
+package cu
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// Kind tells the real driver from the stand-in. Memory can be shared only
+// between processes that use drivers of the same kind.
+type Kind uint8
+
+// The kinds of driver.
+const (
+	CUDA Kind = 1 // libcuda
+	Soft Kind = 2 // the software driver, package cu/soft
+)
+
+// String gives "cuda" or "soft".
+func (k Kind) String() string {
+	switch k {
+	case CUDA:
+		return "cuda"
+	case Soft:
+		return "soft"
+	}
+	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
+
+// softSymbol is exported by the software driver alone.
+const softSymbol = "gpufdSoftDriver"
+
+// A Driver is an opened and initialised CUDA driver. It is safe for concurrent
+// use and is never closed, as libcuda cannot be unloaded; opening it again is
+// cheap.
+type Driver struct {
+	call    sys.Caller
+	name    string
+	kind    Kind
+	version int
+	leak    func(Leak)
+	devices []*Device
+}
+
+type config struct {
+	resolver sys.Resolver
+	name     string
+	trace    io.Writer
+	hook     sys.Hook
+	leak     func(Leak)
+}
+
+// An Option changes what [Open] opens.
+type Option func(*config)
+
+// WithResolver opens the driver whose functions r finds, in libcuda's place:
+//
+//	cu.Open(cu.WithResolver(soft.Resolver))
+func WithResolver(r sys.Resolver) Option {
+	return func(c *config) { c.resolver, c.name = r, "" }
+}
+
+// WithTrace prints every driver call to w, as GPUFD_TRACE=1 does to standard
+// error.
+func WithTrace(w io.Writer) Option { return func(c *config) { c.trace = w } }
+
+// WithHook puts h around every driver call, to observe or to inject faults. It
+// takes the place of tracing.
+func WithHook(h sys.Hook) Option { return func(c *config) { c.hook = h } }
+
+// WithLeakHandler has f told of device memory that was lost while mapped. The
+// default prints to standard error.
+func WithLeakHandler(f func(Leak)) Option { return func(c *config) { c.leak = f } }
+
+// Open opens libcuda, or what an option puts in its place, and initialises it:
+// cuInit, cuDriverGetVersion and the list of devices.
+//
+// Errors: [*sys.LibraryError] where there is no libcuda; [ErrNoDevice] where no
+// GPU is visible; any other [*Error] of cuInit means a driver that is there and
+// broken.
+func Open(opts ...Option) (*Driver, error) {
+	c := config{leak: printLeak}
+	if on, _ := strconv.ParseBool(os.Getenv("GPUFD_TRACE")); on {
+		c.trace = os.Stderr
+	}
+	for _, o := range opts {
+		o(&c)
+	}
+	if c.resolver == nil {
+		var err error
+		if c.resolver, c.name, err = sys.OpenCUDA(); err != nil {
+			return nil, err
+		}
+	}
+	d := &Driver{name: c.name, kind: CUDA, leak: c.leak}
+	return d, d.init(c)
+}
+
+func (d *Driver) init(c config) error {
+	lib := sys.NewLibrary(c.resolver)
+	d.call = lib.Caller()
+	switch {
+	case c.hook != nil:
+		lib.SetHook(c.hook)
+	case c.trace != nil:
+		lib.SetHook(sys.Trace(c.trace))
+	}
+	if lib.Has(softSymbol) {
+		d.kind = Soft
+	}
+	v := new(int32)
+	if d.call.CuDriverGetVersion(v) == sys.CUDA_SUCCESS {
+		d.version = int(*v)
+	}
+	if err := d.check("cuInit", d.call.CuInit(0)); err != nil {
+		return err
+	}
+	return d.findDevices()
+}
+
+func (d *Driver) findDevices() error {
+	n := new(int32)
+	if err := d.check("cuDeviceGetCount", d.call.CuDeviceGetCount(n)); err != nil {
+		return err
+	}
+	for i := range int(*n) {
+		dev, err := d.newDevice(i)
+		if err != nil {
+			return err
+		}
+		d.devices = append(d.devices, dev)
+	}
+	return nil
+}
+
+// Kind tells libcuda from the software driver.
+func (d *Driver) Kind() Kind { return d.kind }
+
+// Version is the CUDA version of the driver as the driver counts: 13000 is
+// CUDA 13.0.
+func (d *Driver) Version() int { return d.version }
+
+// String describes the driver for people, e.g. "libcuda.so.1 (CUDA 13.0)".
+func (d *Driver) String() string {
+	name := d.name
+	switch {
+	case d.kind == Soft:
+		name = "software driver"
+	case name == "":
+		name = "CUDA driver"
+	}
+	return fmt.Sprintf("%s (CUDA %s)", name, sys.Version(d.version))
+}
+
+// Caller returns the raw driver API, for what this package does not wrap. It
+// has no context; see [sys.Caller.With] and [Context.Handle].
+func (d *Driver) Caller() sys.Caller { return d.call }
+
+// Devices returns the visible devices in the driver's order. The slice is the
+// caller's.
+func (d *Driver) Devices() []*Device { return append([]*Device(nil), d.devices...) }
+
+// A NoDeviceError says that no visible device is the one asked for.
+type NoDeviceError struct {
+	Want string   // ordinal or UUID
+	Have []string // what is visible
+}
+
+// Error lists what is visible.
+func (e *NoDeviceError) Error() string {
+	return fmt.Sprintf("no device %s here; visible are:\n  %s", e.Want, strings.Join(e.Have, "\n  "))
+}
+
+func (d *Driver) noDevice(want string) error {
+	e := &NoDeviceError{Want: want}
+	for _, dev := range d.devices {
+		e.Have = append(e.Have, dev.String())
+	}
+	return e
+}
+
+// Device returns the visible device of that ordinal, from 0. An ordinal depends
+// on CUDA_VISIBLE_DEVICES; a UUID does not. The error is a [*NoDeviceError].
+func (d *Driver) Device(ordinal int) (*Device, error) {
+	if ordinal < 0 || ordinal >= len(d.devices) {
+		return nil, d.noDevice(strconv.Itoa(ordinal))
+	}
+	return d.devices[ordinal], nil
+}
+
+// DeviceByUUID returns the visible device of that UUID, or a [*NoDeviceError].
+func (d *Driver) DeviceByUUID(id UUID) (*Device, error) {
+	for _, dev := range d.devices {
+		if dev.uuid == id {
+			return dev, nil
+		}
+	}
+	return nil, d.noDevice(id.String())
+}
+
+// FindDevice returns the device that a person named: an ordinal ("0") or a
+// UUID ("GPU-8f7d…", or a prefix of one that fits one device only).
+func (d *Driver) FindDevice(name string) (*Device, error) {
+	if n, err := strconv.Atoi(name); err == nil {
+		return d.Device(n)
+	}
+	var found *Device
+	for _, dev := range d.devices {
+		if len(name) > len("GPU-") && strings.HasPrefix(strings.ToLower(dev.uuid.String()), strings.ToLower(name)) {
+			if found != nil {
+				return nil, fmt.Errorf("device %s is ambiguous: %s and %s", name, found, dev)
+			}
+			found = dev
+		}
+	}
+	if found == nil {
+		return nil, d.noDevice(name)
+	}
+	return found, nil
+}

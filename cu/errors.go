@@ -1,0 +1,106 @@
+package cu
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// ErrClosed says that a handle was used after its Close. Nothing reached the
+// driver.
+var ErrClosed = errors.New("cu: use of a closed handle")
+
+// ErrSymbolMissing matches every [*SymbolError].
+var ErrSymbolMissing = errors.New("cu: the driver lacks this function")
+
+// Result is a driver result other than success, as an error: CUresult. The
+// Err… constants are all of them.
+type Result sys.CUresult
+
+// Error gives the result's name in C.
+func (r Result) Error() string { return sys.CUresult(r).String() }
+
+// An Error is a driver call that did not succeed. errors.Is matches it with
+// its Result:
+//
+//	if errors.Is(err, cu.ErrOutOfMemory) { … }
+type Error struct {
+	Op     string // the driver function, e.g. cuMemMap
+	Result Result
+	Text   string // the driver's own words, from cuGetErrorString
+	Bind   bool   // cuCtxSetCurrent failed, so that Op was not called
+}
+
+// Error prints the call, the result's name and number, the driver's words and,
+// where we know one, what to do.
+func (e *Error) Error() string {
+	op := e.Op
+	if e.Bind {
+		op += " (binding its context)"
+	}
+	msg := fmt.Sprintf("%s: %s (%d)", op, e.Result.Error(), uint32(e.Result))
+	if e.Text != "" {
+		msg += ": " + e.Text
+	}
+	if h := hints[e.Result]; h != "" {
+		msg += "; " + h
+	}
+	return msg
+}
+
+// Unwrap returns the Result.
+func (e *Error) Unwrap() error { return e.Result }
+
+// hints say what to do about results whose cause lies outside the program.
+var hints = map[Result]string{
+	ErrNoDevice:             "no GPU is visible here: check nvidia-smi, CUDA_VISIBLE_DEVICES and the container's device options",
+	ErrNotSupported:         "for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)",
+	ErrOutOfMemory:          "the device has not that much memory free: see nvidia-smi for who holds it",
+	ErrSystemDriverMismatch: "libcuda and the kernel module are of different versions: reboot, or reload the nvidia module",
+	ErrIllegalAddress:       "the context is lost: every later call in it fails, so the process has to begin anew",
+	ErrLaunchFailed:         "the context is lost: every later call in it fails, so the process has to begin anew",
+	ErrStubLibrary:          "libcuda is the toolkit's stub for linking: take its directory out of LD_LIBRARY_PATH",
+}
+
+// A SymbolError is a call to a function that this driver does not export.
+type SymbolError struct {
+	Symbol string // exact symbol, e.g. cuMemCreate
+	Needs  int    // CUDA version that introduced it (11040 is 11.4); 0 unknown
+	Has    int    // CUDA version of the driver
+}
+
+// Error names the symbol and the versions.
+func (e *SymbolError) Error() string {
+	return fmt.Sprintf("%s: the driver does not have this function: it came with CUDA %s and the driver is of CUDA %s; install a newer driver",
+		e.Symbol, sys.Version(e.Needs), sys.Version(e.Has))
+}
+
+// Is matches [ErrSymbolMissing].
+func (e *SymbolError) Is(target error) bool { return target == ErrSymbolMissing }
+
+// check turns the result of the driver function op into an error. It is the
+// only place where driver errors are made.
+func (d *Driver) check(op string, r sys.CUresult) error {
+	if r == sys.CUDA_SUCCESS {
+		return nil
+	}
+	inner, bind := r.BindFailed()
+	if inner == sys.SymbolMissing {
+		if bind {
+			op = "cuCtxSetCurrent"
+		}
+		needs, _ := sys.Since(op)
+		return &SymbolError{Symbol: op, Needs: needs, Has: d.version}
+	}
+	return &Error{Op: op, Result: Result(inner), Text: d.text(inner), Bind: bind}
+}
+
+// text is the driver's description of r.
+func (d *Driver) text(r sys.CUresult) string {
+	p := new(*byte)
+	if d.call.CuGetErrorString(r, p) != sys.CUDA_SUCCESS {
+		return ""
+	}
+	return sys.GoString(*p, 1024)
+}

@@ -1,0 +1,51 @@
+package cu
+
+import "sync/atomic"
+
+// A gate counts the calls in flight on a handle and lets it be closed once,
+// after the last of them. The zero gate is open.
+type gate struct {
+	state atomic.Int64 // calls in flight, less closed once Close has begun
+	idle  atomic.Pointer[chan struct{}]
+}
+
+const closed = 1 << 40
+
+// enter begins a call; it is false, and the call must not be made, once close
+// has begun.
+func (g *gate) enter() bool {
+	if g.state.Add(1) > 0 {
+		return true
+	}
+	g.leave()
+	return false
+}
+
+// leave ends a call that enter began.
+func (g *gate) leave() {
+	if g.state.Add(-1) != -closed {
+		return
+	}
+	if idle := g.idle.Load(); idle != nil {
+		select {
+		case *idle <- struct{}{}:
+		default: // told already
+		}
+	}
+}
+
+// close shuts the gate and waits for the calls in flight. It is false if
+// somebody else has closed it, in which case it does not wait.
+func (g *gate) close() bool {
+	idle := make(chan struct{}, 1)
+	if !g.idle.CompareAndSwap(nil, &idle) {
+		return false
+	}
+	if g.state.Add(-closed) != -closed {
+		<-idle
+	}
+	return true
+}
+
+// isClosed reports whether close has begun.
+func (g *gate) isClosed() bool { return g.state.Load() < 0 }

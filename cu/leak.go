@@ -1,0 +1,50 @@
+package cu
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+)
+
+// A Leak is something that was lost before it was closed and that the garbage
+// collector must not end, because a kernel may still use it.
+type Leak struct {
+	What  string // e.g. "mapping of 2097152 bytes at 0x7f2c00000000"
+	Stack Stack  // where it was made
+}
+
+// String describes the leak on several lines.
+func (l Leak) String() string {
+	return fmt.Sprintf("gpufd: %s was lost without Close; it was made at\n%s", l.What, l.Stack)
+}
+
+// A Stack is where something was made. Taking one is cheap; it is looked up
+// only when printed.
+type Stack [16]uintptr
+
+// Here returns the stack of its caller's caller, less skip frames.
+func Here(skip int) (s Stack) {
+	runtime.Callers(skip+3, s[:])
+	return s
+}
+
+// String prints one frame per line.
+func (s Stack) String() string {
+	var b strings.Builder
+	frames := runtime.CallersFrames(s[:])
+	for {
+		f, more := frames.Next()
+		if f.Function != "" {
+			fmt.Fprintf(&b, "    %s\n        %s:%d\n", f.Function, f.File, f.Line)
+		}
+		if !more {
+			return b.String()
+		}
+	}
+}
+
+// ReportLeak tells the driver's leak handler of l.
+func (d *Driver) ReportLeak(l Leak) { d.leak(l) }
+
+func printLeak(l Leak) { fmt.Fprint(os.Stderr, l) }

@@ -1,0 +1,64 @@
+package soft
+
+import "github.com/gpufd/gpufd/cu/sys"
+
+// attributes are what all devices answer to cuDeviceGetAttribute; an attribute
+// that is not here reads 0. What the driver does not implement is 0 on purpose.
+var attributes = map[sys.CUdevice_attribute]int32{
+	sys.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:                       1024,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:                             1024,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:                             1024,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:                             64,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:                              1<<31 - 1,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:                              65535,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:                              65535,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:                 48 << 10,
+	sys.CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:                       64 << 10,
+	sys.CU_DEVICE_ATTRIBUTE_WARP_SIZE:                                   32,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_PITCH:                                   1<<31 - 1,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:                     65536,
+	sys.CU_DEVICE_ATTRIBUTE_CLOCK_RATE:                                  1000000,
+	sys.CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:                           512,
+	sys.CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:                                 1,
+	sys.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:                        4,
+	sys.CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:                         1,
+	sys.CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT:                           512,
+	sys.CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:                          1,
+	sys.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:                           1000000,
+	sys.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:                     64,
+	sys.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:                               1 << 20,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:              2048,
+	sys.CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:                          2,
+	sys.CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:                          1,
+	sys.CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT:                     32,
+	sys.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:                    computeMajor,
+	sys.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:                    computeMinor,
+	sys.CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:                 1,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:        64 << 10,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:            65536,
+	sys.CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:       2,
+	sys.CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:     1,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:           48 << 10,
+	sys.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:         1,
+	sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: 1,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:               32,
+	sys.CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:                       1,
+	sys.CU_DEVICE_ATTRIBUTE_NUMA_ID:                                     -1,
+	sys.CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:                                -1,
+	sys.CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID:                           0x0001_10de,
+}
+
+func (m *machine) cuDeviceGetAttribute(value *int32, a sys.CUdevice_attribute, dev sys.CUdevice) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if a == 0 || a >= sys.CU_DEVICE_ATTRIBUTE_MAX {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if a == sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID {
+		return set(r, value, d.bus())
+	}
+	return set(r, value, attributes[a])
+}

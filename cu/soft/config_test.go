@@ -1,0 +1,95 @@
+package soft
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseSize(t *testing.T) {
+	for s, n := range map[string]uint64{
+		"1": 1, "4096": 4096, "3KiB": 3 << 10, "64MiB": 64 << 20, "2GiB": 2 << 30, "2 GiB": 2 << 30,
+	} {
+		got, err := parseSize(s)
+		require.NoError(t, err, s)
+		require.Equal(t, n, got, s)
+	}
+	for _, s := range []string{"", "0", "-1", "1KB", "GiB", "1.5GiB", "9999999999GiB", "99999999999999999999"} {
+		_, err := parseSize(s)
+		require.Error(t, err, s)
+	}
+}
+
+// A variable that makes no sense fails cuInit, and ConfigError names it.
+func TestMalformedEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(t.TempDir(), link))
+	open := filepath.Join(t.TempDir(), "open")
+	require.NoError(t, os.Mkdir(open, 0o750))
+	for _, env := range []string{
+		envDevices + "=two", envDevices + "=-1", envDevices + "=65",
+		envMemory + "=lots", envVersion + "=13.0", envVersion + "=99999",
+		envDir + "=" + file, envDir + "=" + link, envDir + "=" + open,
+		envDir + "=" + filepath.Join(t.TempDir(), "no", "parent"),
+	} {
+		out := output(t, "init", env)
+		require.Regexp(t, "^CUDA_ERROR_OPERATING_SYSTEM .+", out, env)
+		require.NotContains(t, out, "<nil>", env)
+	}
+}
+
+func TestNoDevice(t *testing.T) { // D19
+	for _, env := range []string{envDevices + "=0", envVisible + "=", envVisible + "=-1", envVisible + "=9"} {
+		require.Equal(t, "CUDA_ERROR_NO_DEVICE <nil>", output(t, "init", env), env)
+	}
+}
+
+func TestBeforeInit(t *testing.T) {
+	out := output(t, "uninit")
+	e := "CUDA_ERROR_NOT_INITIALIZED"
+	require.Equal(t, e+" "+e+" "+e+" "+e+" "+e+" "+e+" "+e+" "+e+" "+e+"\nCUDA_SUCCESS 13000 CUDA_SUCCESS", out)
+}
+
+func TestStoreDir(t *testing.T) {
+	t.Setenv(envDir, "some/where")
+	dir, err := storeDir(1)
+	require.NoError(t, err)
+	require.True(t, filepath.IsAbs(dir))
+	t.Setenv(envDir, "")
+	t.Setenv("TMPDIR", "/nowhere")
+	dir, err = storeDir(1 << 62)
+	require.NoError(t, err)
+	require.Regexp(t, `^/nowhere/gpufd-soft-\d+$`, dir, "/dev/shm is too small for that")
+}
+
+// CUDA_VISIBLE_DEVICES chooses and orders.
+func TestVisibleDevices(t *testing.T) {
+	s := &store{id: [16]byte{1}}
+	all := visibleDevices(config{devices: 3}, s)
+	uuid := func(i int) string { return "GPU-" + uuidText(all[i].uuid) }
+	for visible, ordinals := range map[string][]int{
+		"":                      nil,
+		"-1":                    nil,
+		"0":                     {0},
+		"2,0":                   {2, 0},
+		" 1 , 2":                {1, 2},
+		"1,7,2":                 {1}, // what follows an invalid entry is hidden
+		"1,x,2":                 {1},
+		"0,0":                   nil,
+		uuid(1):                 {1},
+		uuid(2)[:12] + ",0":     {2, 0},
+		uuid(1) + "," + uuid(0): {1, 0},
+		"GPU-":                  nil, // fits all
+		"GPU-zz":                nil,
+	} {
+		var got []int
+		for _, d := range visibleDevices(config{devices: 3, visible: &visible}, s) {
+			got = append(got, d.ordinal)
+		}
+		require.Equal(t, ordinals, got, "%q", visible)
+	}
+}

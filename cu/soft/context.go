@@ -1,0 +1,252 @@
+package soft
+
+import (
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A context is a primary context between its first retain and its last
+// release. It owns streams, events and the memory of cuMemAlloc and
+// cuMemHostAlloc; memory of cuMemCreate belongs to the process (D20a).
+type context struct {
+	handle    sys.CUcontext
+	dev       *device
+	destroyed bool
+	sticky    sys.CUresult // set by the first failure of asynchronous work
+	legacy    *stream
+	perThread map[int]*stream
+	streams   map[*stream]bool // destroyed ones too, while they have work
+}
+
+// A thread is what the driver keeps of an OS thread: its stack of contexts,
+// the current one last.
+type thread struct{ stack []sys.CUcontext }
+
+// current returns the calling thread's context, if calls can be made in it.
+func (m *machine) current() (*context, sys.CUresult) {
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	h := m.currentHandle()
+	if h == 0 {
+		return nil, sys.CUDA_ERROR_INVALID_CONTEXT
+	}
+	return m.context(h)
+}
+
+// lockCurrent is current with the machine locked; the caller unlocks.
+func (m *machine) lockCurrent() (*context, sys.CUresult) {
+	m.mu.Lock()
+	return m.current()
+}
+
+// context returns a context by its handle, or why it takes no calls.
+func (m *machine) context(h sys.CUcontext) (*context, sys.CUresult) {
+	ctx := m.contexts[h]
+	switch {
+	case ctx == nil && m.isA(kindContext, uint64(h)):
+		return nil, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED
+	case ctx == nil:
+		return nil, sys.CUDA_ERROR_INVALID_CONTEXT
+	case ctx.destroyed:
+		return nil, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED
+	}
+	return ctx, ctx.sticky
+}
+
+// contextOr is context for calls where a null handle means the current one.
+func (m *machine) contextOr(h sys.CUcontext) (*context, sys.CUresult) {
+	if h == 0 {
+		return m.current()
+	}
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	return m.context(h)
+}
+
+// currentHandle returns the calling thread's current context, or 0. A thread
+// that the kernel gave the number of a dead one inherits its context; Go's
+// threads hardly ever die.
+func (m *machine) currentHandle() sys.CUcontext {
+	t := m.threads[threadID()]
+	if t == nil || len(t.stack) == 0 {
+		return 0
+	}
+	return t.stack[len(t.stack)-1]
+}
+
+// thread returns the calling thread's state.
+func (m *machine) thread() *thread {
+	id := threadID()
+	if m.threads[id] == nil {
+		m.threads[id] = new(thread)
+	}
+	return m.threads[id]
+}
+
+// knows reports whether h is or was a context.
+func (m *machine) knows(h sys.CUcontext) bool {
+	return m.contexts[h] != nil || m.isA(kindContext, uint64(h))
+}
+
+// cuCtxSetCurrent succeeds for destroyed and poisoned contexts; the call after
+// it fails (D20a).
+func (m *machine) cuCtxSetCurrent(h sys.CUcontext) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if h != 0 && !m.knows(h) {
+		return m.misuse(sys.CUDA_ERROR_INVALID_CONTEXT, "cuCtxSetCurrent(%#x): no context", h)
+	}
+	t := m.thread()
+	if n := len(t.stack); n > 0 {
+		t.stack = t.stack[:n-1]
+	}
+	if h != 0 {
+		t.stack = append(t.stack, h)
+	}
+	return sys.CUDA_SUCCESS
+}
+
+func (m *machine) cuCtxPushCurrent(h sys.CUcontext) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if !m.knows(h) {
+		return sys.CUDA_ERROR_INVALID_CONTEXT
+	}
+	t := m.thread()
+	t.stack = append(t.stack, h)
+	return sys.CUDA_SUCCESS
+}
+
+func (m *machine) cuCtxPopCurrent(out *sys.CUcontext) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	t := m.thread()
+	n := len(t.stack)
+	if n == 0 {
+		return sys.CUDA_ERROR_INVALID_CONTEXT
+	}
+	setOptional(r, out, t.stack[n-1])
+	t.stack = t.stack[:n-1]
+	return sys.CUDA_SUCCESS
+}
+
+func (m *machine) cuCtxGetCurrent(out *sys.CUcontext) sys.CUresult {
+	defer m.mu.Unlock()
+	return set(m.lock(), out, m.currentHandle())
+}
+
+func (m *machine) cuCtxGetDevice(out *sys.CUdevice) sys.CUresult {
+	return m.cuCtxGetDevice_v2(out, 0)
+}
+
+func (m *machine) cuCtxGetDevice_v2(out *sys.CUdevice, h sys.CUcontext) sys.CUresult {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ctx, r := m.contextOr(h)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, m.number(ctx.dev))
+}
+
+func (m *machine) cuCtxGetFlags(out *uint32) sys.CUresult {
+	ctx, r := m.lockCurrent()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, ctx.dev.flags)
+}
+
+// apiVersion is what cuCtxGetApiVersion has said since CUDA 3.2.
+const apiVersion = 3020
+
+func (m *machine) cuCtxGetApiVersion(h sys.CUcontext, out *uint32) sys.CUresult {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, r := m.contextOr(h)
+	return set(r, out, apiVersion)
+}
+
+func (m *machine) cuCtxGetId(h sys.CUcontext, out *uint64) sys.CUresult {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ctx, r := m.contextOr(h)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, contextNumber(uint64(ctx.handle)))
+}
+
+// Stream priorities, the greatest being the lowest number.
+const (
+	leastPriority    = 0
+	greatestPriority = -5
+)
+
+func (m *machine) cuCtxGetStreamPriorityRange(least, greatest *int32) sys.CUresult {
+	_, r := m.lockCurrent()
+	defer m.mu.Unlock()
+	setOptional[int32](r, least, leastPriority)
+	setOptional[int32](r, greatest, greatestPriority)
+	return r
+}
+
+func (m *machine) cuCtxSynchronize() sys.CUresult { return m.cuCtxSynchronize_v2(0) }
+
+func (m *machine) cuCtxSynchronize_v2(h sys.CUcontext) sys.CUresult {
+	m.mu.Lock()
+	ctx, r := m.contextOr(h)
+	if r != sys.CUDA_SUCCESS {
+		m.mu.Unlock()
+		return r
+	}
+	work := ctx.tails(everyStream)
+	m.mu.Unlock()
+	return m.await(ctx, work)
+}
+
+// await waits for work, unlocked, and returns the context's state after it.
+func (m *machine) await(ctx *context, work []*op) sys.CUresult {
+	for _, o := range work {
+		<-o.done
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return ctx.sticky
+}
+
+// tails returns the last unfinished work of the context's streams that want
+// names, and forgets destroyed streams that have finished.
+func (ctx *context) tails(want func(*stream) bool) (work []*op) {
+	for s := range ctx.streams {
+		switch {
+		case s.busy() && want(s):
+			work = append(work, s.tail)
+		case s.destroyed && !s.busy():
+			delete(ctx.streams, s)
+		}
+	}
+	return work
+}
+
+// everyStream is what tails is given to return all.
+func everyStream(*stream) bool { return true }
+
+// fail poisons the context: every later call in it returns r. The first
+// failure stays.
+func (ctx *context) fail(r sys.CUresult) {
+	if ctx.sticky == sys.CUDA_SUCCESS {
+		ctx.sticky = r
+	}
+}

@@ -1,0 +1,197 @@
+package soft
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// deviceName is what cuDeviceGetName says.
+const deviceName = "gpufd software device"
+
+// Compute capability of the devices.
+const (
+	computeMajor = 9
+	computeMinor = 0
+)
+
+// A device is a visible one. Its ordinal is the machine's, not CUDA's, which
+// is the place in machine.devices and depends on CUDA_VISIBLE_DEVICES.
+type device struct {
+	ordinal int
+	uuid    [16]byte
+	memory  uint64
+	flags   uint32   // of the primary context
+	primary *context // nil while inactive
+	retains int
+}
+
+// visibleDevices returns the devices that CUDA_VISIBLE_DEVICES leaves, in its
+// order. As libcuda does it takes entries up to the first that names no
+// device, and none at all where one is named twice.
+func visibleDevices(c config, s *store) []*device {
+	all := make([]*device, c.devices)
+	for i := range all {
+		all[i] = &device{ordinal: i, uuid: s.uuid(i), memory: c.memory}
+	}
+	if c.visible == nil {
+		return all
+	}
+	var visible []*device
+	seen := make(map[*device]bool)
+	for entry := range strings.SplitSeq(*c.visible, ",") {
+		d := findDevice(all, strings.TrimSpace(entry))
+		if d == nil {
+			break
+		}
+		if seen[d] {
+			return nil
+		}
+		seen[d] = true
+		visible = append(visible, d)
+	}
+	return visible
+}
+
+// findDevice finds an index or a "GPU-…" UUID, of which a prefix will do where
+// it fits one device only.
+func findDevice(all []*device, entry string) *device {
+	prefix, ok := strings.CutPrefix(entry, "GPU-")
+	if !ok {
+		n, err := strconv.Atoi(entry)
+		if err != nil || n < 0 || n >= len(all) {
+			return nil
+		}
+		return all[n]
+	}
+	var found *device
+	for _, d := range all {
+		if prefix != "" && strings.HasPrefix(uuidText(d.uuid), strings.ToLower(prefix)) {
+			if found != nil {
+				return nil
+			}
+			found = d
+		}
+	}
+	return found
+}
+
+// uuidText spells a UUID as nvidia-smi does, without the "GPU-".
+func uuidText(u [16]byte) string {
+	h := hex.EncodeToString(u[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// device returns the visible device d.
+func (m *machine) device(d sys.CUdevice) (*device, sys.CUresult) {
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	if d < 0 || int(d) >= len(m.devices) {
+		return nil, sys.CUDA_ERROR_INVALID_DEVICE
+	}
+	return m.devices[d], sys.CUDA_SUCCESS
+}
+
+// lockDevice is device with the machine locked; the caller unlocks.
+func (m *machine) lockDevice(d sys.CUdevice) (*device, sys.CUresult) {
+	m.mu.Lock()
+	return m.device(d)
+}
+
+// number returns CUDA's number of a visible device.
+func (m *machine) number(d *device) sys.CUdevice {
+	for i, v := range m.devices {
+		if v == d {
+			return sys.CUdevice(i)
+		}
+	}
+	return sys.CU_DEVICE_INVALID
+}
+
+func (m *machine) cuDeviceGet(dev *sys.CUdevice, ordinal int32) sys.CUresult {
+	_, r := m.lockDevice(sys.CUdevice(ordinal))
+	defer m.mu.Unlock()
+	return set(r, dev, sys.CUdevice(ordinal))
+}
+
+func (m *machine) cuDeviceGetCount(count *int32) sys.CUresult {
+	defer m.mu.Unlock()
+	return set(m.lock(), count, int32(len(m.devices)))
+}
+
+func (m *machine) cuDeviceGetName(name *byte, size int32, dev sys.CUdevice) sys.CUresult {
+	_, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	return setString(r, name, size, deviceName)
+}
+
+func (m *machine) cuDeviceGetUuid(uuid *sys.CUuuid, dev sys.CUdevice) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, uuid, sys.CUuuid{Bytes: d.uuid})
+}
+
+func (m *machine) cuDeviceTotalMem(bytes *uint64, dev sys.CUdevice) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, bytes, d.memory)
+}
+
+func (m *machine) cuDeviceComputeCapability(major, minor *int32, dev sys.CUdevice) sys.CUresult {
+	_, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	if major == nil || minor == nil {
+		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+	}
+	return firstError(set(r, major, computeMajor), set(r, minor, computeMinor))
+}
+
+func (m *machine) cuDeviceCanAccessPeer(can *int32, dev, peer sys.CUdevice) sys.CUresult {
+	a, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	b, rb := m.device(peer)
+	var yes int32
+	if a != b {
+		yes = 1
+	}
+	return set(firstError(r, rb), can, yes)
+}
+
+func (m *machine) cuDeviceGetPCIBusId(id *byte, size int32, dev sys.CUdevice) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return setString(r, id, size, d.busID())
+}
+
+func (m *machine) cuDeviceGetByPCIBusId(dev *sys.CUdevice, id *byte) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if dev == nil || id == nil {
+		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+	}
+	text := strings.ToLower(sys.GoString(id, 32))
+	for i, d := range m.devices {
+		if text == d.busID() || "0000:"+text == d.busID() {
+			return set(r, dev, sys.CUdevice(i))
+		}
+	}
+	return firstError(r, sys.CUDA_ERROR_INVALID_DEVICE)
+}
+
+// busID makes up a PCI address: every device is on a bus of its own.
+func (d *device) busID() string { return fmt.Sprintf("0000:%02x:00.0", d.bus()) }
+
+func (d *device) bus() int32 { return int32(d.ordinal) + 1 }

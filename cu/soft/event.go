@@ -1,0 +1,131 @@
+package soft
+
+import (
+	"time"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// An event remembers a point in a stream.
+type event struct {
+	ctx   *context
+	flags uint32
+	last  *op // of the latest record; nil if there was none
+}
+
+// timed reports whether the event keeps the time.
+func (e *event) timed() bool { return e.flags&uint32(sys.CU_EVENT_DISABLE_TIMING) == 0 }
+
+// findEvent returns an event whose context takes calls. The calling thread
+// must have a context too.
+func (m *machine) findEvent(h sys.CUevent) (*event, sys.CUresult) {
+	if _, r := m.current(); r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	if e := m.events[h]; e != nil {
+		return e, e.ctx.state()
+	}
+	return nil, m.deadHandle(kindEvent, uint64(h), "event")
+}
+
+// lockEvent is findEvent with the machine locked; the caller unlocks.
+func (m *machine) lockEvent(h sys.CUevent) (*event, sys.CUresult) {
+	m.mu.Lock()
+	return m.findEvent(h)
+}
+
+// cuEventCreate makes no event for other processes yet: IPC_EVENT_SUPPORTED
+// is 0.
+func (m *machine) cuEventCreate(out *sys.CUevent, flags uint32) sys.CUresult {
+	ctx, r := m.lockCurrent()
+	defer m.mu.Unlock()
+	known := uint32(sys.CU_EVENT_BLOCKING_SYNC | sys.CU_EVENT_DISABLE_TIMING | sys.CU_EVENT_INTERPROCESS)
+	switch {
+	case r != sys.CUDA_SUCCESS:
+		return r
+	case out == nil || flags&^known != 0:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case flags&uint32(sys.CU_EVENT_INTERPROCESS) != 0:
+		return sys.CUDA_ERROR_NOT_SUPPORTED
+	}
+	*out = sys.CUevent(m.newHandle(kindEvent, contextNumber(uint64(ctx.handle))))
+	m.events[*out] = &event{ctx: ctx, flags: flags}
+	return sys.CUDA_SUCCESS
+}
+
+func (m *machine) cuEventDestroy(h sys.CUevent) sys.CUresult {
+	_, r := m.lockEvent(h)
+	defer m.mu.Unlock()
+	if r == sys.CUDA_SUCCESS {
+		delete(m.events, h)
+	}
+	return r
+}
+
+func (m *machine) cuEventRecord(h sys.CUevent, hStream sys.CUstream) sys.CUresult {
+	return m.cuEventRecordWithFlags(h, hStream, 0)
+}
+
+// cuEventRecordWithFlags wants event and stream of the same context.
+func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, flags uint32) sys.CUresult {
+	e, r := m.lockEvent(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	s, r := m.findStream(hStream)
+	switch {
+	case r != sys.CUDA_SUCCESS:
+		return r
+	case s.ctx != e.ctx:
+		return sys.CUDA_ERROR_INVALID_HANDLE
+	case flags&^uint32(sys.CU_EVENT_RECORD_EXTERNAL) != 0:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	e.last = m.enqueue(s, &op{})
+	return sys.CUDA_SUCCESS
+}
+
+// cuEventQuery says that an event never recorded has happened.
+func (m *machine) cuEventQuery(h sys.CUevent) sys.CUresult {
+	e, r := m.lockEvent(h)
+	defer m.mu.Unlock()
+	if r == sys.CUDA_SUCCESS && e.last != nil && !e.last.finished() {
+		return sys.CUDA_ERROR_NOT_READY
+	}
+	return r
+}
+
+func (m *machine) cuEventSynchronize(h sys.CUevent) sys.CUresult {
+	e, r := m.lockEvent(h)
+	var work []*op
+	if r == sys.CUDA_SUCCESS && e.last != nil {
+		work = append(work, e.last)
+	}
+	m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return m.await(e.ctx, work)
+}
+
+func (m *machine) cuEventElapsedTime(out *float32, hStart, hEnd sys.CUevent) sys.CUresult {
+	start, r := m.lockEvent(hStart)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	end, r := m.findEvent(hEnd)
+	switch {
+	case r != sys.CUDA_SUCCESS:
+		return r
+	case out == nil:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case start.last == nil || end.last == nil || !start.timed() || !end.timed() || start.ctx != end.ctx:
+		return sys.CUDA_ERROR_INVALID_HANDLE
+	case !start.last.finished() || !end.last.finished():
+		return sys.CUDA_ERROR_NOT_READY
+	}
+	*out = float32(end.last.at.Sub(start.last.at)) / float32(time.Millisecond)
+	return sys.CUDA_SUCCESS
+}

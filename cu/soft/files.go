@@ -1,0 +1,170 @@
+package soft
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// fallocateStep bounds a single fallocate, which a signal undoes.
+const fallocateStep = 64 << 20
+
+// create makes the memory that t describes on a device of capacity bytes and
+// returns it open, held by its lock. The trailer's id is chosen here.
+func (s *store) create(t *trailer, capacity uint64) (fd int, err error) {
+	rand.Read(t.id[:])
+	err = s.locked(func(l *ledger) error {
+		fd, err = s.createLocked(l, t, capacity)
+		return err
+	})
+	return fd, err
+}
+
+// createLocked books the memory before it makes the file, so that the ledger
+// errs on the high side whenever we are killed.
+func (s *store) createLocked(l *ledger, t *trailer, capacity uint64) (int, error) {
+	used, err := s.room(l, t.ordinal, t.size, capacity)
+	if err != nil {
+		return -1, err
+	}
+	if err := l.set(t.ordinal, used+t.size); err != nil {
+		return -1, err
+	}
+	fd, err := s.makeFile(t)
+	if errors.Is(err, unix.ENOSPC) {
+		_, err = s.count(l, t.ordinal), errFull
+	}
+	if err != nil {
+		return -1, errors.Join(err, l.set(t.ordinal, used))
+	}
+	return fd, nil
+}
+
+// room returns how much of a device is used, if size more bytes still fit.
+func (s *store) room(l *ledger, ordinal int, size, capacity uint64) (uint64, error) {
+	if size > capacity {
+		return 0, errFull
+	}
+	used := l.used(ordinal)
+	if used > capacity-size {
+		used = s.count(l, ordinal)
+	}
+	if used > capacity-size {
+		return used, errFull
+	}
+	return used, nil
+}
+
+// makeFile makes the file with all its blocks. Nothing is left on failure.
+func (s *store) makeFile(t *trailer) (int, error) {
+	path := filepath.Join(s.dir, t.name())
+	fd, err := openFile(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return -1, err
+	}
+	err = errors.Join(flock(fd, unix.LOCK_SH|unix.LOCK_NB), allocate(fd, t.size+trailerSize))
+	if err == nil {
+		err = t.write(fd)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, errors.Join(err, os.Remove(path))
+	}
+	return fd, nil
+}
+
+// allocate reserves the first n bytes of a file.
+func allocate(fd int, n uint64) error {
+	for off := uint64(0); off < n; {
+		step := min(n-off, fallocateStep)
+		err := unix.Fallocate(fd, 0, int64(off), int64(step))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("fallocate", err)
+		}
+		off += step
+	}
+	return nil
+}
+
+// reopen opens memory that this process has mapped once more, on a description
+// of its own that holds it too.
+func (s *store) reopen(t *trailer) (int, error) {
+	fd, err := openFile(filepath.Join(s.dir, t.name()), unix.O_RDWR)
+	if err != nil {
+		return -1, err
+	}
+	if err := flock(fd, unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		unix.Close(fd)
+		return -1, os.NewSyscallError("flock", err)
+	}
+	return fd, nil
+}
+
+// reclaim removes the file of memory that this process no longer uses, unless
+// somebody else does.
+func (s *store) reclaim(t *trailer) error {
+	return s.locked(func(l *ledger) error {
+		if !s.removeUnheld(t.name()) {
+			return nil
+		}
+		used := l.used(t.ordinal)
+		return l.set(t.ordinal, used-min(used, t.size))
+	})
+}
+
+// used returns how many bytes of a device are held by anybody, having removed
+// what is held by nobody.
+func (s *store) used(ordinal int) (used uint64, err error) {
+	err = s.locked(func(l *ledger) error {
+		used = s.count(l, ordinal)
+		return nil
+	})
+	return used, err
+}
+
+// sweep removes what is held by nobody from all devices.
+func (s *store) sweep(devices int) error {
+	return s.locked(func(l *ledger) error {
+		for i := range devices {
+			s.count(l, i)
+		}
+		return nil
+	})
+}
+
+// count adds up the files of a device that somebody holds, removes the others
+// and corrects the ledger.
+func (s *store) count(l *ledger, ordinal int) (used uint64) {
+	names, _ := filepath.Glob(filepath.Join(s.dir, fmt.Sprintf("gpu%d-*.mem", ordinal)))
+	for _, path := range names {
+		name := filepath.Base(path)
+		if !s.removeUnheld(name) {
+			used += sizeInName(name)
+		}
+	}
+	l.set(ordinal, used)
+	return used
+}
+
+// removeUnheld removes a file that no fd and no mapping keeps, and reports
+// whether it is gone. A description of our own tells: flock sees the others.
+func (s *store) removeUnheld(name string) bool {
+	path := filepath.Join(s.dir, name)
+	fd, err := openFile(path, unix.O_RDWR)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	defer unix.Close(fd)
+	if flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return false
+	}
+	return os.Remove(path) == nil
+}

@@ -1,0 +1,133 @@
+package soft
+
+import (
+	"slices"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// cuMemAlloc makes memory that belongs to the context. What follows it is
+// never mapped, so that a copy off its end is an error.
+func (m *machine) cuMemAlloc(out *sys.CUdeviceptr, size uintptr) sys.CUresult {
+	ctx, r := m.lockCurrent()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || size == 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if uint64(size) > ctx.dev.memory {
+		return sys.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	v, r := m.newLinear(ctx, size)
+	if r == sys.CUDA_SUCCESS {
+		*out = sys.CUdeviceptr(v.base)
+	}
+	return r
+}
+
+// newLinear makes memory and the one mapping of it.
+func (m *machine) newLinear(ctx *context, size uintptr) (*reservation, sys.CUresult) {
+	rounded := (size + linearUnit - 1) / linearUnit * linearUnit
+	p, r := m.allocate(ctx.dev, kindLinear, uint64(rounded))
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	v, err := m.space.add(rounded+linearUnit, linearUnit, 0)
+	if err != nil {
+		p.hold()
+		m.drop(p)
+		return nil, sys.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	v.linear = ctx
+	v.mappings = append(v.mappings, m.newMapping(v.base, size, p))
+	return v, sys.CUDA_SUCCESS
+}
+
+// cuMemFree wants the start of memory of cuMemAlloc; anything else is refused
+// without harm (D16). It waits for the context's work first.
+func (m *machine) cuMemFree(ptr sys.CUdeviceptr) sys.CUresult {
+	ctx, r := m.lockCurrent()
+	if r == sys.CUDA_SUCCESS && m.linearAt(ptr) == nil {
+		r = sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if r != sys.CUDA_SUCCESS {
+		m.mu.Unlock()
+		return r
+	}
+	work := ctx.tails(everyStream)
+	m.mu.Unlock()
+	if r := m.await(ctx, work); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v := m.linearAt(ptr)
+	if v == nil {
+		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemFree(%#x) twice at once", uint64(ptr))
+	}
+	m.freeReservation(v)
+	return sys.CUDA_SUCCESS
+}
+
+// linearAt returns the memory of cuMemAlloc that begins at ptr, or nil.
+func (m *machine) linearAt(ptr sys.CUdeviceptr) *reservation {
+	v := m.space.reservation(uintptr(ptr))
+	if v == nil || v.linear == nil || v.base != uintptr(ptr) {
+		return nil
+	}
+	return v
+}
+
+// freeReservation gives back memory of cuMemAlloc and its addresses.
+func (m *machine) freeReservation(v *reservation) {
+	for _, p := range v.mappings {
+		m.drop(p.phys)
+	}
+	m.space.remove(v)
+}
+
+// freeLinear gives back all memory of cuMemAlloc that a context owns.
+func (m *machine) freeLinear(ctx *context) {
+	for _, v := range slices.Clone(m.space.reservations) {
+		if v.linear == ctx {
+			m.freeReservation(v)
+		}
+	}
+}
+
+// cuMemGetInfo counts what all processes use.
+func (m *machine) cuMemGetInfo(free, total *uintptr) sys.CUresult {
+	ctx, r := m.lockCurrent()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if free == nil || total == nil {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	used, err := m.store.used(ctx.dev.ordinal)
+	if err != nil {
+		return sys.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	*free, *total = uintptr(ctx.dev.memory-min(used, ctx.dev.memory)), uintptr(ctx.dev.memory)
+	return sys.CUDA_SUCCESS
+}
+
+// cuMemGetAddressRange finds memory of cuMemAlloc, or a mapping. Either result
+// may be left out.
+func (m *machine) cuMemGetAddressRange(base *sys.CUdeviceptr, size *uintptr, ptr sys.CUdeviceptr) sys.CUresult {
+	_, r := m.lockCurrent()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	p := m.space.mapping(uintptr(ptr))
+	if p == nil {
+		return sys.CUDA_ERROR_NOT_FOUND
+	}
+	setOptional(r, base, sys.CUdeviceptr(p.base))
+	setOptional(r, size, p.size)
+	return sys.CUDA_SUCCESS
+}

@@ -1,0 +1,177 @@
+package soft
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"golang.org/x/sys/unix"
+)
+
+// A machine is the whole state of the driver, of which a process has one, as
+// it has one libcuda. mu guards all of it, and what hangs on it; nothing
+// copies device memory or waits for a stream while holding mu.
+type machine struct {
+	once      sync.Once // reads the environment
+	conf      config
+	configErr error
+
+	mu       sync.Mutex
+	inited   bool
+	initErr  error // why the store could not be opened
+	store    *store
+	devices  []*device // the visible ones, in CUDA's order
+	contexts map[sys.CUcontext]*context
+	streams  map[sys.CUstream]*stream
+	events   map[sys.CUevent]*event
+	threads  map[int]*thread
+	handles  map[sys.CUmemGenericAllocationHandle]*handle
+	space    space
+	host     hostTable
+	staged   uint64 // bytes of pageable memory copied out and not yet written
+	serial   uint32 // of the last handle given out
+	misuses  []string
+}
+
+// driver is the machine behind the symbols.
+var driver = newMachine()
+
+func newMachine() *machine {
+	return &machine{
+		contexts: make(map[sys.CUcontext]*context),
+		streams:  make(map[sys.CUstream]*stream),
+		events:   make(map[sys.CUevent]*event),
+		threads:  make(map[int]*thread),
+		handles:  make(map[sys.CUmemGenericAllocationHandle]*handle),
+	}
+}
+
+// config returns what the environment says, read once.
+func (m *machine) config() config {
+	m.once.Do(func() { m.conf, m.configErr = readConfig() })
+	return m.conf
+}
+
+// ConfigError returns why cuInit fails with CUDA_ERROR_OPERATING_SYSTEM: an
+// environment variable that makes no sense, or a directory that cannot be
+// used. It is nil where cuInit has not been asked or was content.
+func ConfigError() error {
+	driver.config()
+	driver.mu.Lock()
+	defer driver.mu.Unlock()
+	if driver.configErr != nil {
+		return driver.configErr
+	}
+	return driver.initErr
+}
+
+// cuInit opens the store and finds the visible devices. Like libcuda's it may
+// be called again, and after a failure.
+func (m *machine) cuInit(flags uint32) sys.CUresult {
+	m.config()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case flags != 0:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case m.configErr != nil:
+		return sys.CUDA_ERROR_OPERATING_SYSTEM
+	case m.inited:
+		return sys.CUDA_SUCCESS
+	}
+	return m.start()
+}
+
+// start is the first cuInit. What killed processes left in the store goes now.
+func (m *machine) start() sys.CUresult {
+	s, err := openStore(m.conf.dir)
+	if err == nil {
+		err = s.sweep(m.conf.devices)
+	}
+	if m.initErr = err; err != nil {
+		return sys.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	m.store, m.devices = s, visibleDevices(m.conf, s)
+	if len(m.devices) == 0 {
+		return sys.CUDA_ERROR_NO_DEVICE // D19
+	}
+	m.inited = true
+	return sys.CUDA_SUCCESS
+}
+
+// ready is what every call but the few that need no cuInit begins with.
+func (m *machine) ready() sys.CUresult {
+	if !m.inited {
+		return sys.CUDA_ERROR_NOT_INITIALIZED
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// lock locks the machine and says whether cuInit was called; the caller
+// unlocks in either case.
+func (m *machine) lock() sys.CUresult {
+	m.mu.Lock()
+	return m.ready()
+}
+
+// cuDriverGetVersion needs no cuInit.
+func (m *machine) cuDriverGetVersion(version *int32) sys.CUresult {
+	if version == nil {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	*version = int32(m.config().version)
+	return sys.CUDA_SUCCESS
+}
+
+// misuse notes a call that the real driver crashes on, or lets pass though it
+// is wrong (D4), and returns the error that it gets here.
+func (m *machine) misuse(r sys.CUresult, format string, args ...any) sys.CUresult {
+	m.misuses = append(m.misuses, fmt.Sprintf(format, args...))
+	return r
+}
+
+// Misuses returns what callers did that the real driver would have crashed on
+// or silently accepted: releasing what is no handle, unmapping twice, using a
+// destroyed stream. A test of anything above this package fails if there are
+// any.
+func Misuses() []string {
+	driver.mu.Lock()
+	defer driver.mu.Unlock()
+	return append([]string(nil), driver.misuses...)
+}
+
+// ForgetMisuses empties the list; it is for tests that misuse the driver on
+// purpose.
+func ForgetMisuses() {
+	driver.mu.Lock()
+	defer driver.mu.Unlock()
+	driver.misuses = nil
+}
+
+// Kinds of handle, the top byte of each. A handle holds its context's number
+// too, so that one of a destroyed context is told from one that never was, and
+// no number is ever given out twice.
+const (
+	kindContext = 0x0c + iota
+	kindStream
+	kindEvent
+	kindAllocation
+)
+
+// newHandle returns a handle that was never used before.
+func (m *machine) newHandle(kind uint64, ctx uint64) uint64 {
+	m.serial++
+	return kind<<56 | ctx<<32 | uint64(m.serial)
+}
+
+// contextNumber returns the context's part of a handle.
+func contextNumber(handle uint64) uint64 { return handle >> 32 & 0xffffff }
+
+// isA reports whether a handle could be one of the kind that was given out.
+func (m *machine) isA(kind, handle uint64) bool {
+	serial := uint32(handle)
+	return handle>>56 == kind && serial != 0 && serial <= m.serial
+}
+
+// threadID returns the calling OS thread, which a callback does not leave.
+func threadID() int { return unix.Gettid() }

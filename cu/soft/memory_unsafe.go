@@ -1,0 +1,55 @@
+package soft
+
+import (
+	"unsafe"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"golang.org/x/sys/unix"
+)
+
+// pointer turns an address that C gave us into a pointer, in the form that vet
+// and checkptr accept (FACTS §3).
+func pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
+
+// sliceOf returns the n bytes at p.
+func sliceOf(p *byte, n uintptr) []byte { return unsafe.Slice(p, n) }
+
+// bytesAt returns the n bytes at addr.
+func bytesAt(addr, n uintptr) []byte { return unsafe.Slice((*byte)(pointer(addr)), n) }
+
+// mapShared maps the first n bytes of a file, readable and writable.
+func mapShared(fd int, n uintptr) (uintptr, error) {
+	p, err := unix.MmapPtr(fd, 0, nil, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return uintptr(p), err
+}
+
+// mapHost maps n bytes of fresh host memory.
+func mapHost(n uintptr) (uintptr, error) {
+	p, err := unix.MmapPtr(-1, 0, nil, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	return uintptr(p), err
+}
+
+// mapReserved maps n bytes that nothing can touch, at hint if that is not 0
+// and free.
+func mapReserved(hint, n uintptr) (uintptr, error) {
+	flags := unix.MAP_PRIVATE | unix.MAP_ANON | unix.MAP_NORESERVE
+	if hint != 0 {
+		flags |= unix.MAP_FIXED_NOREPLACE
+	}
+	p, err := unix.MmapPtr(-1, 0, pointer(hint), n, unix.PROT_NONE, flags)
+	return uintptr(p), err
+}
+
+// unmap gives address space back; it can only fail for arguments that no
+// caller here has.
+func unmap(addr, n uintptr) {
+	if n == 0 {
+		return
+	}
+	if err := unix.MunmapPtr(pointer(addr), n); err != nil {
+		panic("soft: munmap: " + err.Error())
+	}
+}
+
+// descsAt returns the n descriptors at d.
+func descsAt(d *sys.CUmemAccessDesc, n uintptr) []sys.CUmemAccessDesc { return unsafe.Slice(d, n) }

@@ -1,0 +1,89 @@
+package soft
+
+import (
+	"errors"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"golang.org/x/sys/unix"
+)
+
+// A physical is device memory that this process uses: a file of the store,
+// mapped once, wherever and however often the caller maps it (D2). The mapping
+// is what holds the memory; no fd is kept, so that allocations do not use up a
+// process's fds, as on hardware.
+//
+// refs counts the handle, the mappings and the copies under way; the last one
+// gives the memory back (D12, D13).
+type physical struct {
+	trailer
+	dev    *device
+	alias  uintptr
+	types  sys.CUmemAllocationHandleType // that it may be exported as
+	handle sys.CUmemGenericAllocationHandle
+	refs   int
+}
+
+// A handle is what cuMemCreate and cuMemImportFromShareableHandle give out,
+// counted by cuMemRetainAllocationHandle.
+type handle struct {
+	phys *physical
+	refs int
+}
+
+// linearUnit is what memory of cuMemAlloc is rounded up to.
+const linearUnit = 64 << 10
+
+// allocate makes new memory of the kind on a device.
+func (m *machine) allocate(d *device, kind uint32, size uint64) (*physical, sys.CUresult) {
+	t := trailer{kind: kind, ordinal: d.ordinal, size: size, uuid: d.uuid}
+	fd, err := m.store.create(&t, d.memory)
+	if err != nil {
+		return nil, resultOf(err)
+	}
+	p, r := m.adopt(fd, t, d)
+	unix.Close(fd)
+	if r != sys.CUDA_SUCCESS {
+		_ = m.store.reclaim(&t)
+	}
+	return p, r
+}
+
+// adopt maps the memory that fd is, which the caller goes on owning. The new
+// physical has no reference yet.
+func (m *machine) adopt(fd int, t trailer, d *device) (*physical, sys.CUresult) {
+	alias, err := mapShared(fd, uintptr(t.size))
+	if err != nil {
+		return nil, sys.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	return &physical{trailer: t, dev: d, alias: alias}, sys.CUDA_SUCCESS
+}
+
+// resultOf tells a full device from a store that does not work.
+func resultOf(err error) sys.CUresult {
+	if errors.Is(err, errFull) {
+		return sys.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	return sys.CUDA_ERROR_OPERATING_SYSTEM
+}
+
+// hold adds a reference.
+func (p *physical) hold() { p.refs++ }
+
+// drop takes a reference away; the last one frees the memory, unless another
+// process holds it as well. A store that has gone in the meantime is no error
+// to those who give back what was in it.
+func (m *machine) drop(p *physical) {
+	if p.refs--; p.refs > 0 {
+		return
+	}
+	unmap(p.alias, uintptr(p.size))
+	_ = m.store.reclaim(&p.trailer)
+}
+
+// newAllocation gives a handle to memory, which holds it.
+func (m *machine) newAllocation(p *physical) sys.CUmemGenericAllocationHandle {
+	p.handle = sys.CUmemGenericAllocationHandle(m.newHandle(kindAllocation, 0))
+	m.handles[p.handle] = &handle{phys: p, refs: 1}
+	p.hold()
+	return p.handle
+}

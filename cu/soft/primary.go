@@ -1,0 +1,132 @@
+package soft
+
+import "github.com/gpufd/gpufd/cu/sys"
+
+func (m *machine) cuDevicePrimaryCtxRetain(out *sys.CUcontext, dev sys.CUdevice) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if d.primary == nil {
+		d.primary = m.newContext(d)
+	}
+	d.retains++
+	*out = d.primary.handle
+	return d.primary.sticky
+}
+
+// newContext makes a context; its number goes into the handles of what it
+// will own.
+func (m *machine) newContext(d *device) *context {
+	number := uint64(m.serial+1) & 0xffffff
+	ctx := &context{
+		handle:    sys.CUcontext(m.newHandle(kindContext, number)),
+		dev:       d,
+		perThread: make(map[int]*stream),
+		streams:   make(map[*stream]bool),
+	}
+	ctx.legacy = ctx.newStream(sys.CU_STREAM_LEGACY)
+	m.contexts[ctx.handle] = ctx
+	return ctx
+}
+
+func (m *machine) cuDevicePrimaryCtxRelease(dev sys.CUdevice) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	if r == sys.CUDA_SUCCESS && d.retains == 0 {
+		r = sys.CUDA_ERROR_INVALID_CONTEXT
+	}
+	if r != sys.CUDA_SUCCESS {
+		m.mu.Unlock()
+		return r
+	}
+	if d.retains--; d.retains == 0 {
+		return m.destroyPrimary(d)
+	}
+	m.mu.Unlock()
+	return sys.CUDA_SUCCESS
+}
+
+// cuDevicePrimaryCtxReset destroys the context but not the references to it:
+// each must still be released.
+func (m *machine) cuDevicePrimaryCtxReset(dev sys.CUdevice) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	if r != sys.CUDA_SUCCESS {
+		m.mu.Unlock()
+		return r
+	}
+	return m.destroyPrimary(d)
+}
+
+// destroyPrimary ends a device's primary context, if it has one, and unlocks
+// the machine. From the first moment no new work gets in; then it waits for
+// what there is, which takes for ever if a stream waits for ever (D20b).
+func (m *machine) destroyPrimary(d *device) sys.CUresult {
+	ctx := d.primary
+	if ctx == nil {
+		m.mu.Unlock()
+		return sys.CUDA_SUCCESS
+	}
+	d.primary, ctx.destroyed = nil, true
+	work := ctx.tails(everyStream)
+	m.mu.Unlock()
+	m.await(ctx, work)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dropContext(ctx)
+	return sys.CUDA_SUCCESS
+}
+
+// dropContext gives back what a context owns, now that nothing uses it.
+func (m *machine) dropContext(ctx *context) {
+	for s := range ctx.streams {
+		delete(m.streams, s.handle)
+	}
+	for h, e := range m.events {
+		if e.ctx == ctx {
+			delete(m.events, h)
+		}
+	}
+	m.freeLinear(ctx)
+	m.host.freeAll(ctx)
+	delete(m.contexts, ctx.handle)
+}
+
+func (m *machine) cuDevicePrimaryCtxGetState(dev sys.CUdevice, flags *uint32, active *int32) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	var is int32
+	if d.primary != nil {
+		is = 1
+	}
+	if flags == nil || active == nil {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	*flags, *active = d.flags, is
+	return sys.CUDA_SUCCESS
+}
+
+func (m *machine) cuDevicePrimaryCtxSetFlags(dev sys.CUdevice, flags uint32) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if !validContextFlags(flags) {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	d.flags = flags
+	return sys.CUDA_SUCCESS
+}
+
+// validContextFlags wants known bits and at most one way of waiting.
+func validContextFlags(flags uint32) bool {
+	sched := flags & uint32(sys.CU_CTX_SCHED_MASK)
+	return flags&^uint32(sys.CU_CTX_FLAGS_MASK) == 0 && sched&(sched-1) == 0
+}

@@ -1,0 +1,79 @@
+package soft
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/ebitengine/purego"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// Marker is a symbol that only this driver has, a function without arguments
+// that returns 0. Layers above look for it to tell which kind of driver they
+// have.
+const Marker = "gpufdSoftDriver"
+
+// addresses holds the C functions made so far. They are never freed, and a
+// process can have 2,000, so each is made once, when it is asked for; all that
+// is not implemented shares one.
+var addresses = struct {
+	sync.Mutex
+	of map[string]uintptr
+}{of: make(map[string]uintptr)}
+
+// Resolver returns the address of a C function by its exact symbol. It is a
+// [sys.Resolver]. A symbol of the driver API that is not implemented resolves
+// to a function that returns CUDA_ERROR_NOT_SUPPORTED; one that is newer than
+// GPUFD_SOFT_VERSION does not resolve.
+func Resolver(symbol string) (address uintptr, err error) {
+	if symbol == Marker {
+		return callback(Marker, func() uintptr { return 0 }), nil
+	}
+	since, ok := sys.Since(symbol)
+	if !ok {
+		return 0, fmt.Errorf("symbol %s not in the software driver: not of the driver API", symbol)
+	}
+	if v := driver.config().version; since > v {
+		return 0, fmt.Errorf("symbol %s not in the software driver at CUDA %s: new in %s",
+			symbol, sys.Version(v), sys.Version(since))
+	}
+	if f, ok := calls[symbol]; ok {
+		return callback(symbol, f), nil
+	}
+	return callback("", notSupported), nil
+}
+
+// notSupported stands for every function that is not implemented. C does not
+// mind that it takes no arguments.
+func notSupported() sys.CUresult { return sys.CUDA_ERROR_NOT_SUPPORTED }
+
+// callback returns the C function of a Go function, by name.
+func callback(name string, f any) uintptr {
+	addresses.Lock()
+	defer addresses.Unlock()
+	a, ok := addresses.of[name]
+	if !ok {
+		a = purego.NewCallback(f)
+		addresses.of[name] = a
+	}
+	return a
+}
+
+// Implemented returns the symbols that do something, sorted.
+func Implemented() []string {
+	return symbols(func(s string) bool { return calls[s] != nil })
+}
+
+// NotImplemented returns the symbols that return CUDA_ERROR_NOT_SUPPORTED,
+// sorted.
+func NotImplemented() []string {
+	return symbols(func(s string) bool { return calls[s] == nil })
+}
+
+// symbols returns those of the driver API that want names, sorted.
+func symbols(want func(string) bool) []string {
+	s := slices.DeleteFunc(sys.Symbols(), func(s string) bool { return !want(s) })
+	slices.Sort(s)
+	return s
+}

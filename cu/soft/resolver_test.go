@@ -1,0 +1,83 @@
+package soft
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/stretchr/testify/require"
+)
+
+func TestResolver(t *testing.T) {
+	a, err := Resolver("cuInit")
+	require.NoError(t, err)
+	again, err := Resolver("cuInit")
+	require.NoError(t, err)
+	require.Equal(t, a, again, "one callback per symbol")
+	_, err = Resolver("cuNoSuchThing")
+	require.ErrorContains(t, err, "cuNoSuchThing not in the software driver")
+	require.True(t, lib.Has(Marker))
+}
+
+// What is not implemented resolves and says so, with one callback for all.
+func TestNotImplemented(t *testing.T) {
+	want(t, sys.CUDA_ERROR_NOT_SUPPORTED, caller.CuCtxResetPersistingL2Cache())
+	a, _ := Resolver("cuCtxResetPersistingL2Cache")
+	b, _ := Resolver("cuCtxGetLimit")
+	require.Equal(t, a, b)
+	all := append(Implemented(), NotImplemented()...)
+	require.ElementsMatch(t, sys.Symbols(), all)
+	require.True(t, slices.IsSorted(Implemented()))
+	require.Len(t, Implemented(), len(calls), "a symbol that is none of the ABI")
+}
+
+// Each Go function takes what its C prototype says, by number and width.
+func TestPrototypes(t *testing.T) {
+	for symbol, f := range calls {
+		method, ok := reflect.TypeFor[sys.Caller]().MethodByName("C" + symbol[1:])
+		require.True(t, ok, symbol)
+		have, wanted := reflect.TypeOf(f), method.Type
+		require.Equal(t, wanted.NumIn()-1, have.NumIn(), symbol)
+		for i := range have.NumIn() {
+			a, b := have.In(i), wanted.In(i+1)
+			require.Equal(t, b.Size(), a.Size(), "%s argument %d", symbol, i)
+			if a.Kind() == reflect.Pointer && b.Kind() == reflect.Pointer {
+				require.Equal(t, b.Elem().Size(), a.Elem().Size(), "%s argument %d", symbol, i)
+			}
+		}
+	}
+}
+
+// GPUFD_SOFT_VERSION takes newer symbols away.
+func TestVersion(t *testing.T) {
+	out := output(t, "version", envVersion+"=12040")
+	require.Equal(t, strings.Join([]string{
+		"cuMemCreate <nil>",
+		"cuCtxGetDevice_v2 symbol cuCtxGetDevice_v2 not in the software driver at CUDA 12.4: new in 13.0",
+		"cuDeviceGetUuid_v2 <nil>",
+		"cuNoSuchThing symbol cuNoSuchThing not in the software driver: not of the driver API",
+	}, "\n"), out)
+}
+
+func TestDriverVersion(t *testing.T) {
+	v := new(int32)
+	ok(t, caller.CuDriverGetVersion(v))
+	require.EqualValues(t, sys.CUDA_VERSION, *v)
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuDriverGetVersion(nil))
+}
+
+func TestErrorTexts(t *testing.T) {
+	p := new(*byte)
+	ok(t, caller.CuGetErrorName(sys.CUDA_ERROR_NOT_SUPPORTED, p))
+	require.Equal(t, "CUDA_ERROR_NOT_SUPPORTED", sys.GoString(*p, 100))
+	first := *p
+	ok(t, caller.CuGetErrorName(sys.CUDA_ERROR_NOT_SUPPORTED, p))
+	require.Same(t, first, *p, "the address stays good")
+	ok(t, caller.CuGetErrorString(sys.CUDA_ERROR_NO_DEVICE, p))
+	require.Equal(t, "no device is visible", sys.GoString(*p, 100))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuGetErrorName(12345, p))
+	require.Nil(t, *p)
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuGetErrorString(0, nil))
+}

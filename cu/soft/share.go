@@ -1,0 +1,119 @@
+package soft
+
+import (
+	"github.com/gpufd/gpufd/cu/sys"
+	"golang.org/x/sys/unix"
+)
+
+// cuMemExportToShareableHandle gives out an fd of its own each time, closed on
+// exec. The fd alone keeps the memory (D11) and carries no rights (D5).
+func (m *machine) cuMemExportToShareableHandle(out *int32, h sys.CUmemGenericAllocationHandle, t sys.CUmemAllocationHandleType, flags uint64) sys.CUresult {
+	a, r := m.lockAllocation(h, "cuMemExportToShareableHandle")
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || a.phys.types&t == 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	fd, err := m.store.reopen(&a.phys.trailer)
+	if err != nil {
+		return sys.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	*out = int32(fd)
+	return sys.CUDA_SUCCESS
+}
+
+// cuMemImportFromShareableHandle needs no context (D7) and leaves the fd to
+// the caller. Each import has a handle of its own.
+func (m *machine) cuMemImportFromShareableHandle(out *sys.CUmemGenericAllocationHandle, osHandle uintptr, t sys.CUmemAllocationHandleType) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	fd := int(int32(osHandle))
+	if out == nil || fd == 0 { // D8
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	switch t {
+	case sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
+		return m.importFile(out, fd)
+	case sys.CU_MEM_HANDLE_TYPE_FABRIC:
+		return sys.CUDA_ERROR_NOT_PERMITTED // D20
+	}
+	return sys.CUDA_ERROR_INVALID_VALUE
+}
+
+// importFile imports what fd is, if cuMemCreate made it. A copy of the fd is
+// looked at, so that a caller who closes his meanwhile cannot have us map
+// another file than was checked.
+func (m *machine) importFile(out *sys.CUmemGenericAllocationHandle, fd int) sys.CUresult {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err == unix.EMFILE {
+		return sys.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	if err != nil {
+		return sys.CUDA_ERROR_UNKNOWN // D8
+	}
+	defer unix.Close(own)
+	t, ok := readTrailer(own)
+	if !ok || t.kind != kindGeneric || t.size%granularity != 0 {
+		return sys.CUDA_ERROR_UNKNOWN // D8
+	}
+	d := m.deviceOf(t)
+	if d == nil {
+		return sys.CUDA_ERROR_INVALID_DEVICE
+	}
+	p, r := m.adopt(own, *t, d)
+	if r == sys.CUDA_SUCCESS {
+		*out = m.newAllocation(p)
+	}
+	return r
+}
+
+// deviceOf returns the visible device that memory is on, or nil.
+func (m *machine) deviceOf(t *trailer) *device {
+	for _, d := range m.devices {
+		if d.uuid == t.uuid && d.ordinal == t.ordinal {
+			return d
+		}
+	}
+	return nil
+}
+
+// cuMemGetAllocationPropertiesFromHandle says of imported memory that it
+// cannot be exported, whatever it was made for (D6).
+func (m *machine) cuMemGetAllocationPropertiesFromHandle(out *sys.CUmemAllocationProp, h sys.CUmemGenericAllocationHandle) sys.CUresult {
+	a, r := m.lockAllocation(h, "cuMemGetAllocationPropertiesFromHandle")
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, sys.CUmemAllocationProp{
+		Type:                 sys.CU_MEM_ALLOCATION_TYPE_PINNED,
+		RequestedHandleTypes: a.phys.types,
+		Location:             sys.CUmemLocation{Type: sys.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(m.number(a.phys.dev))},
+	})
+}
+
+// cuMemRetainAllocationHandle returns the handle of the memory mapped at an
+// address, counted once more; if it was released already, a new one.
+func (m *machine) cuMemRetainAllocationHandle(out *sys.CUmemGenericAllocationHandle, addr uintptr) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	p := m.space.mapping(addr)
+	if out == nil || p == nil || p.phys.kind != kindGeneric {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if a := m.handles[p.phys.handle]; a != nil {
+		a.refs++
+		*out = p.phys.handle
+		return sys.CUDA_SUCCESS
+	}
+	*out = m.newAllocation(p.phys)
+	return sys.CUDA_SUCCESS
+}

@@ -1,0 +1,173 @@
+package soft
+
+import "github.com/gpufd/gpufd/cu/sys"
+
+// findStream returns the stream that a handle means for the calling thread, in
+// a context that takes calls. The calling thread must have a context too.
+func (m *machine) findStream(h sys.CUstream) (*stream, sys.CUresult) {
+	ctx, r := m.current()
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	switch h {
+	case 0, sys.CU_STREAM_LEGACY:
+		return ctx.legacy, r
+	case sys.CU_STREAM_PER_THREAD:
+		return ctx.threadStream(), r
+	}
+	if s := m.streams[h]; s != nil {
+		return s, s.ctx.state()
+	}
+	return nil, m.deadHandle(kindStream, uint64(h), "stream")
+}
+
+// lockStream is findStream with the machine locked; the caller unlocks.
+func (m *machine) lockStream(h sys.CUstream) (*stream, sys.CUresult) {
+	m.mu.Lock()
+	return m.findStream(h)
+}
+
+// threadStream returns the calling thread's default stream.
+func (ctx *context) threadStream() *stream {
+	id := threadID()
+	if ctx.perThread[id] == nil {
+		ctx.perThread[id] = ctx.newStream(sys.CU_STREAM_PER_THREAD)
+	}
+	return ctx.perThread[id]
+}
+
+// state returns why the context takes no calls, if it takes none.
+func (ctx *context) state() sys.CUresult {
+	if ctx.destroyed {
+		return sys.CUDA_ERROR_CONTEXT_IS_DESTROYED
+	}
+	return ctx.sticky
+}
+
+// deadHandle returns the error for a handle that is not there. One whose
+// context is gone went with it; one that was destroyed and is used again is a
+// bug that the real driver may crash on.
+func (m *machine) deadHandle(kind, h uint64, what string) sys.CUresult {
+	if !m.isA(kind, h) {
+		return sys.CUDA_ERROR_INVALID_HANDLE
+	}
+	for _, ctx := range m.contexts {
+		if contextNumber(uint64(ctx.handle)) == contextNumber(h) && !ctx.destroyed {
+			return m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "%s %#x used after it was destroyed", what, h)
+		}
+	}
+	return sys.CUDA_ERROR_CONTEXT_IS_DESTROYED
+}
+
+func (m *machine) cuStreamCreate(out *sys.CUstream, flags uint32) sys.CUresult {
+	return m.cuStreamCreateWithPriority(out, flags, leastPriority)
+}
+
+// cuStreamCreateWithPriority clamps the priority, as the real one does.
+func (m *machine) cuStreamCreateWithPriority(out *sys.CUstream, flags uint32, priority int32) sys.CUresult {
+	ctx, r := m.lockCurrent()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || flags&^uint32(sys.CU_STREAM_NON_BLOCKING) != 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	h := sys.CUstream(m.newHandle(kindStream, contextNumber(uint64(ctx.handle))))
+	s := ctx.newStream(h)
+	s.flags, s.priority = flags, min(max(priority, greatestPriority), leastPriority)
+	m.streams[h] = s
+	*out = h
+	return sys.CUDA_SUCCESS
+}
+
+// cuStreamDestroy returns at once; what the stream has is still done.
+func (m *machine) cuStreamDestroy(h sys.CUstream) sys.CUresult {
+	s, r := m.lockStream(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if h <= sys.CU_STREAM_PER_THREAD {
+		return sys.CUDA_ERROR_INVALID_HANDLE
+	}
+	delete(m.streams, h)
+	s.destroyed = true
+	return sys.CUDA_SUCCESS
+}
+
+// pending returns the work that waiting for the stream waits for. For the
+// legacy default stream that includes what its next work would wait for.
+func (s *stream) pending() []*op {
+	work := s.barrier()
+	if s != s.ctx.legacy {
+		work = nil
+	}
+	if s.busy() {
+		work = append(work, s.tail)
+	}
+	return work
+}
+
+func (m *machine) cuStreamSynchronize(h sys.CUstream) sys.CUresult {
+	s, r := m.lockStream(h)
+	if r != sys.CUDA_SUCCESS {
+		m.mu.Unlock()
+		return r
+	}
+	work := s.pending()
+	m.mu.Unlock()
+	return m.await(s.ctx, work)
+}
+
+func (m *machine) cuStreamQuery(h sys.CUstream) sys.CUresult {
+	s, r := m.lockStream(h)
+	defer m.mu.Unlock()
+	if r == sys.CUDA_SUCCESS && len(s.pending()) > 0 {
+		return sys.CUDA_ERROR_NOT_READY
+	}
+	return r
+}
+
+func (m *machine) cuStreamWaitEvent(h sys.CUstream, event sys.CUevent, flags uint32) sys.CUresult {
+	s, r := m.lockStream(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	e, r := m.findEvent(event)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if flags&^uint32(sys.CU_EVENT_WAIT_EXTERNAL) != 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	m.enqueue(s, &op{deps: []*op{e.last}})
+	return sys.CUDA_SUCCESS
+}
+
+// streamValue stores what get says of a stream.
+func streamValue[T any](m *machine, h sys.CUstream, out *T, get func(*stream) T) sys.CUresult {
+	s, r := m.lockStream(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, get(s))
+}
+
+func (m *machine) cuStreamGetFlags(h sys.CUstream, out *uint32) sys.CUresult {
+	return streamValue(m, h, out, func(s *stream) uint32 { return s.flags })
+}
+
+func (m *machine) cuStreamGetPriority(h sys.CUstream, out *int32) sys.CUresult {
+	return streamValue(m, h, out, func(s *stream) int32 { return s.priority })
+}
+
+func (m *machine) cuStreamGetCtx(h sys.CUstream, out *sys.CUcontext) sys.CUresult {
+	return streamValue(m, h, out, func(s *stream) sys.CUcontext { return s.ctx.handle })
+}
+
+func (m *machine) cuStreamGetDevice(h sys.CUstream, out *sys.CUdevice) sys.CUresult {
+	return streamValue(m, h, out, func(s *stream) sys.CUdevice { return m.number(s.ctx.dev) })
+}

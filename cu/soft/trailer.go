@@ -1,0 +1,91 @@
+package soft
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// trailerSize is what follows the data in a file of device memory.
+const trailerSize = 4096
+
+// trailerMagic begins a trailer; the number is the format's version.
+const trailerMagic = "gpufd soft mem 1"
+
+// Kinds of memory.
+const (
+	kindGeneric = 1 // of cuMemCreate
+	kindLinear  = 2 // of cuMemAlloc
+)
+
+// A trailer says of a file what the real driver knows of an fd it exported:
+// that it is device memory (D8), how much, of which device.
+type trailer struct {
+	kind    uint32
+	ordinal int
+	size    uint64
+	uuid    [16]byte
+	id      [8]byte
+}
+
+// trailerBytes is how many bytes of the trailer's page mean something.
+const trailerBytes = 64
+
+// name returns the file's name in its store. The size in it is what accounting
+// goes by, which a peer that truncates the file cannot change.
+func (t *trailer) name() string {
+	return fmt.Sprintf("gpu%d-%d-%x.mem", t.ordinal, t.size, t.id)
+}
+
+// sizeInName returns the size of the memory in a file of that name.
+func sizeInName(name string) (size uint64) {
+	var ordinal int
+	fmt.Sscanf(name, "gpu%d-%d-", &ordinal, &size)
+	return size
+}
+
+// write puts the trailer behind the data.
+func (t *trailer) write(fd int) error {
+	b := append(make([]byte, 0, trailerBytes), trailerMagic...)
+	b = binary.LittleEndian.AppendUint32(b, t.kind)
+	b = binary.LittleEndian.AppendUint32(b, uint32(t.ordinal))
+	b = binary.LittleEndian.AppendUint64(b, t.size)
+	b = append(b, t.uuid[:]...)
+	b = append(b, t.id[:]...)
+	_, err := unix.Pwrite(fd, b, int64(t.size))
+	return err
+}
+
+// readTrailer reads the trailer of a regular file that is open for reading and
+// writing; ok is false for anything that this package did not make. Nothing
+// that an fd can be makes it block.
+func readTrailer(fd int) (t *trailer, ok bool) {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size < trailerSize {
+		return nil, false
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil || flags&unix.O_ACCMODE != unix.O_RDWR {
+		return nil, false
+	}
+	var b [trailerBytes]byte
+	n, err := unix.Pread(fd, b[:], st.Size-trailerSize)
+	if err != nil || n != len(b) {
+		return nil, false
+	}
+	return parseTrailer(b, uint64(st.Size-trailerSize))
+}
+
+// parseTrailer reads the trailer of a file with size bytes of data.
+func parseTrailer(b [trailerBytes]byte, size uint64) (t *trailer, ok bool) {
+	t = &trailer{
+		kind:    binary.LittleEndian.Uint32(b[16:]),
+		ordinal: int(binary.LittleEndian.Uint32(b[20:])),
+		size:    binary.LittleEndian.Uint64(b[24:]),
+		uuid:    [16]byte(b[32:48]),
+		id:      [8]byte(b[48:56]),
+	}
+	ok = string(b[:16]) == trailerMagic && t.size == size && size > 0 && t.ordinal < maxDevices
+	return t, ok
+}

@@ -1,0 +1,229 @@
+package soft
+
+import (
+	"runtime/debug"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// Asynchronous copies from pageable memory copy the bytes out before they
+// return, as CUDA documents, so that the caller's memory is never touched
+// afterwards: nothing keeps it alive. Beyond these limits, for one copy and
+// for all that wait, they are synchronous, which is allowed too.
+const (
+	stageLimit = 16 << 20
+	stageTotal = 256 << 20
+)
+
+// pieceSize is how much is copied at once: the garbage collector cannot
+// interrupt a copy.
+const pieceSize = 4 << 20
+
+// badHostMemory is the result of work that could not touch the caller's host
+// memory, where the real driver would have crashed. It poisons nothing.
+const badHostMemory = sys.CUDA_ERROR_INVALID_VALUE
+
+// A transfer is a copy, or a set if there is a pattern.
+type transfer struct {
+	dst, src side
+	pattern  []byte
+	n        uintptr // bytes
+	stream   sys.CUstream
+	wait     bool // return when it is done
+
+	to, from operand
+	staging  bool
+	pins     []*hostBlock
+}
+
+// transfer checks, orders and, if need be, waits for a transfer.
+func (m *machine) transfer(t transfer) sys.CUresult {
+	if r := m.plan(&t); r != sys.CUDA_SUCCESS || t.n == 0 {
+		return r
+	}
+	if t.staging && !t.stage() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.endTransfer(&t)
+		return badHostMemory
+	}
+	return m.submit(&t)
+}
+
+// plan finds out what the two sides are and decides how to go about it.
+func (m *machine) plan(t *transfer) sys.CUresult {
+	s, r := m.lockStream(t.stream)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS || t.n == 0 {
+		return r
+	}
+	dev := m.number(s.ctx.dev)
+	var ok bool
+	if t.to, ok = m.operand(t.dst, t.n, dev, true); !ok {
+		return sys.CUDA_ERROR_INVALID_VALUE // D5
+	}
+	if t.pattern == nil {
+		if t.from, ok = m.operand(t.src, t.n, dev, false); !ok {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+	}
+	m.begin(t)
+	return sys.CUDA_SUCCESS
+}
+
+// begin pins, and makes the transfer a synchronous one where it must not touch
+// the caller's memory later.
+func (m *machine) begin(t *transfer) {
+	for _, o := range []operand{t.to, t.from} {
+		if o.block != nil {
+			o.block.pin()
+			t.pins = append(t.pins, o.block)
+		}
+	}
+	if t.to.place == placePageable {
+		t.wait = true
+	}
+	if t.from.place != placePageable || t.wait {
+		return
+	}
+	if t.n > stageLimit || m.staged+uint64(t.n) > stageTotal {
+		t.wait = true
+		return
+	}
+	t.staging = true
+	m.staged += uint64(t.n)
+}
+
+// endTransfer undoes begin. The machine is locked.
+func (m *machine) endTransfer(t *transfer) {
+	for _, b := range t.pins {
+		b.unpin()
+	}
+	if t.staging {
+		m.staged -= uint64(t.n)
+	}
+}
+
+// stage copies the bytes of pageable memory out; it fails if they cannot be
+// read.
+func (t *transfer) stage() bool {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	staged := make([]byte, t.n)
+	if _, faulted := touch(func() { copy(staged, bytesAt(t.from.addr, t.n)) }); faulted {
+		return false
+	}
+	t.from.staged = staged
+	return true
+}
+
+// submit puts the transfer on its stream, which may have gone since.
+func (m *machine) submit(t *transfer) sys.CUresult {
+	s, r := m.lockStream(t.stream)
+	if r != sys.CUDA_SUCCESS {
+		defer m.mu.Unlock()
+		m.endTransfer(t)
+		return r
+	}
+	dev := m.number(s.ctx.dev)
+	o := &op{
+		run:     func() sys.CUresult { return m.perform(t, dev) },
+		release: func() { m.endTransfer(t) },
+	}
+	if !t.wait {
+		defer m.mu.Unlock()
+		m.enqueue(s, o)
+		return r
+	}
+	m.push(s, o)
+	mine := !s.running
+	s.running = true
+	m.mu.Unlock()
+	return m.finish(s, o, mine)
+}
+
+// perform is the work itself. Device memory that is not accessible any more,
+// or whose file somebody cut short, is an illegal address.
+func (m *machine) perform(t *transfer, dev sys.CUdevice) sys.CUresult {
+	m.mu.Lock()
+	to, ok := m.view(t.to, dev, true)
+	var from []segment
+	if ok && t.pattern == nil {
+		from, ok = m.view(t.from, dev, false)
+	}
+	m.mu.Unlock()
+	r := sys.CUDA_ERROR_ILLEGAL_ADDRESS
+	if ok {
+		r = t.move(to, from)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dropView(to)
+	m.dropView(from)
+	return r
+}
+
+// move copies or sets the bytes.
+func (t *transfer) move(to, from []segment) sys.CUresult {
+	addr, faulted := touch(func() {
+		if t.pattern != nil {
+			fill(to, t.pattern)
+		} else {
+			copySegments(to, from)
+		}
+	})
+	if !faulted {
+		return sys.CUDA_SUCCESS
+	}
+	for _, s := range append(to[:len(to):len(to)], from...) {
+		if s.phys != nil && addr-s.phys.alias < uintptr(s.phys.size) {
+			return sys.CUDA_ERROR_ILLEGAL_ADDRESS
+		}
+	}
+	return badHostMemory
+}
+
+// touch calls f and reports a fault of its memory accesses.
+func touch(f func()) (addr uintptr, faulted bool) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		fault, ok := p.(interface{ Addr() uintptr })
+		if !ok {
+			panic(p)
+		}
+		addr, faulted = fault.Addr(), true
+	}()
+	f()
+	return 0, false
+}
+
+// copySegments copies between two views of the same length.
+func copySegments(to, from []segment) {
+	var d, s []byte
+	for len(d) > 0 || len(to) > 0 {
+		if len(d) == 0 {
+			d, to = to[0].bytes, to[1:]
+		}
+		if len(s) == 0 {
+			s, from = from[0].bytes, from[1:]
+		}
+		n := copy(d[:min(len(d), pieceSize)], s)
+		d, s = d[n:], s[n:]
+	}
+}
+
+// fill repeats a pattern over a view, whose borders are multiples of its
+// length.
+func fill(to []segment, pattern []byte) {
+	for _, seg := range to {
+		first := seg.bytes[:min(len(seg.bytes), pieceSize)]
+		for n := copy(first, pattern); n < len(first); n *= 2 {
+			copy(first[n:], first[:n])
+		}
+		for rest := seg.bytes[len(first):]; len(rest) > 0; {
+			rest = rest[copy(rest, first):]
+		}
+	}
+}

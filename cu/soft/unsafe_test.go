@@ -1,0 +1,44 @@
+package soft
+
+import (
+	"os"
+	"testing"
+	"unsafe"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// at returns the address of a slice's bytes for a call.
+func at(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
+
+// export returns a new fd of the memory.
+func export(t testing.TB, h sys.CUmemGenericAllocationHandle) *os.File {
+	t.Helper()
+	fd := new(int32)
+	ok(t, caller.CuMemExportToShareableHandle(unsafe.Pointer(fd), h, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+	return os.NewFile(uintptr(*fd), "memory")
+}
+
+// exportResult returns the result of an export that is to fail.
+func exportResult(h sys.CUmemGenericAllocationHandle, typ sys.CUmemAllocationHandleType) sys.CUresult {
+	fd := new(int32)
+	return caller.CuMemExportToShareableHandle(unsafe.Pointer(fd), h, typ, 0)
+}
+
+// hostMemory returns pinned memory, freed when the test ends.
+func hostMemory(t testing.TB, c sys.Caller, n uintptr) []byte {
+	t.Helper()
+	p := new(unsafe.Pointer)
+	ok(t, c.CuMemHostAlloc(p, n, 0))
+	t.Cleanup(func() { ok(t, c.CuMemFreeHost(*p)) })
+	return unsafe.Slice((*byte)(*p), n)
+}
+
+// wild is a host address where nothing is.
+func wild() unsafe.Pointer { return pointer(1 << 40) }
+
+// hostMemoryOf is hostMemory that the context is left to free.
+func hostMemoryOf(t testing.TB, c sys.Caller, n uintptr) {
+	t.Helper()
+	ok(t, c.CuMemHostAlloc(new(unsafe.Pointer), n, 0))
+}

@@ -1,0 +1,218 @@
+package soft
+
+import (
+	"slices"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// granularity is what sizes and addresses are multiples of (D14).
+const granularity = 2 << 20
+
+// maxAddressSpace is more than any process can reserve.
+const maxAddressSpace = 1 << 47
+
+// propDevice checks what memory is asked for and returns its device.
+func (m *machine) propDevice(prop *sys.CUmemAllocationProp) (*device, sys.CUresult) {
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	switch {
+	case prop == nil, prop.Type != sys.CU_MEM_ALLOCATION_TYPE_PINNED:
+		return nil, sys.CUDA_ERROR_INVALID_VALUE
+	case prop.Location.Type == sys.CU_MEM_LOCATION_TYPE_DEVICE:
+		return m.device(sys.CUdevice(prop.Location.Id))
+	case prop.Location.Type >= sys.CU_MEM_LOCATION_TYPE_HOST && prop.Location.Type <= sys.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+		return nil, sys.CUDA_ERROR_NOT_SUPPORTED // as the attributes of host memory say
+	}
+	return nil, sys.CUDA_ERROR_INVALID_VALUE
+}
+
+func (m *machine) cuMemGetAllocationGranularity(out *uintptr, prop *sys.CUmemAllocationProp, option sys.CUmemAllocationGranularity_flags) sys.CUresult {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, r := m.propDevice(prop)
+	if r == sys.CUDA_SUCCESS && option > sys.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	return set(r, out, granularity)
+}
+
+// cuMemCreate needs no context (D7). Asking for a fabric handle is refused
+// like on a machine without an IMEX channel (D20).
+func (m *machine) cuMemCreate(out *sys.CUmemGenericAllocationHandle, size uintptr, prop *sys.CUmemAllocationProp, flags uint64) sys.CUresult {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d, r := m.propDevice(prop)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || flags != 0 || size == 0 || size%granularity != 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE // D15
+	}
+	if r := validTypes(prop.RequestedHandleTypes); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	p, r := m.allocate(d, kindGeneric, uint64(size))
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	p.types = prop.RequestedHandleTypes
+	*out = m.newAllocation(p)
+	return sys.CUDA_SUCCESS
+}
+
+// validTypes checks the ways that memory is to be shared in.
+func validTypes(t sys.CUmemAllocationHandleType) sys.CUresult {
+	const known = sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | sys.CU_MEM_HANDLE_TYPE_WIN32 |
+		sys.CU_MEM_HANDLE_TYPE_WIN32_KMT | sys.CU_MEM_HANDLE_TYPE_FABRIC
+	switch {
+	case t&^known != 0:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case t&sys.CU_MEM_HANDLE_TYPE_FABRIC != 0:
+		return sys.CUDA_ERROR_NOT_PERMITTED
+	case t&^sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0:
+		return sys.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// findAllocation returns a handle's entry. For anything else the real driver
+// kills the process (D4).
+func (m *machine) findAllocation(h sys.CUmemGenericAllocationHandle, call string) (*handle, sys.CUresult) {
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	if a := m.handles[h]; a != nil {
+		return a, sys.CUDA_SUCCESS
+	}
+	return nil, m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "%s: %#x is no allocation handle", call, uint64(h))
+}
+
+// lockAllocation is findAllocation with the machine locked; the caller
+// unlocks.
+func (m *machine) lockAllocation(h sys.CUmemGenericAllocationHandle, call string) (*handle, sys.CUresult) {
+	m.mu.Lock()
+	return m.findAllocation(h, call)
+}
+
+// cuMemRelease may come before the memory is unmapped (D13).
+func (m *machine) cuMemRelease(h sys.CUmemGenericAllocationHandle) sys.CUresult {
+	a, r := m.lockAllocation(h, "cuMemRelease")
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if a.refs--; a.refs == 0 {
+		delete(m.handles, h)
+		a.phys.handle = 0
+		m.drop(a.phys)
+	}
+	return sys.CUDA_SUCCESS
+}
+
+func (m *machine) cuMemAddressReserve(out *sys.CUdeviceptr, size, align uintptr, hint sys.CUdeviceptr, flags uint64) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || flags != 0 || size == 0 || size%granularity != 0 || align&(align-1) != 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE // D15
+	}
+	align = max(align, granularity)
+	if size > maxAddressSpace || align > maxAddressSpace {
+		return sys.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	v, err := m.space.add(size, align, uintptr(hint))
+	if err != nil {
+		return sys.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	*out = sys.CUdeviceptr(v.base)
+	return sys.CUDA_SUCCESS
+}
+
+// cuMemAddressFree wants a whole reservation that is not mapped (D3).
+func (m *machine) cuMemAddressFree(ptr sys.CUdeviceptr, size uintptr) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	v := m.space.reservation(uintptr(ptr))
+	if v == nil || v.linear != nil || v.base != uintptr(ptr) || v.size != size || len(v.mappings) > 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	m.space.remove(v)
+	return sys.CUDA_SUCCESS
+}
+
+// findRange returns the reservation of cuMemAddressReserve that a range is in.
+func (m *machine) findRange(ptr sys.CUdeviceptr, size uintptr) (*reservation, sys.CUresult) {
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	v := m.space.reservation(uintptr(ptr))
+	if v == nil || v.linear != nil || size == 0 || !v.holds(uintptr(ptr), size) {
+		return nil, sys.CUDA_ERROR_INVALID_VALUE
+	}
+	return v, sys.CUDA_SUCCESS
+}
+
+// cuMemMap maps whole allocations only (D1), and only where nothing is mapped
+// in a reservation (D3).
+func (m *machine) cuMemMap(ptr sys.CUdeviceptr, size, offset uintptr, h sys.CUmemGenericAllocationHandle, flags uint64) sys.CUresult {
+	a, r := m.lockAllocation(h, "cuMemMap")
+	defer m.mu.Unlock()
+	switch {
+	case r != sys.CUDA_SUCCESS:
+		return r
+	case flags != 0:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case offset != 0 || uint64(size) != a.phys.size:
+		return sys.CUDA_ERROR_NOT_SUPPORTED
+	case uintptr(ptr)%granularity != 0:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	v, r := m.findRange(ptr, size)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	i, j, _, _ := v.whole(uintptr(ptr), size)
+	if i != j {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	v.mappings = slices.Insert(v.mappings, i, m.newMapping(uintptr(ptr), size, a.phys))
+	return sys.CUDA_SUCCESS
+}
+
+// newMapping makes a mapping that nobody may touch yet (D5). It holds the
+// memory.
+func (m *machine) newMapping(base, size uintptr, p *physical) *mapping {
+	p.hold()
+	return &mapping{base: base, size: size, phys: p, rights: make([]sys.CUmemAccess_flags, len(m.devices))}
+}
+
+// cuMemUnmap takes whole mappings away, one or several. Unmapping again, and
+// more than was mapped, succeeds on hardware (D4); here it is an error and a
+// misuse. It does not wait for work in flight (D13).
+func (m *machine) cuMemUnmap(ptr sys.CUdeviceptr, size uintptr) sys.CUresult {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, r := m.findRange(ptr, size)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	i, j, covered, cut := v.whole(uintptr(ptr), size)
+	if cut {
+		return sys.CUDA_ERROR_INVALID_VALUE // D3
+	}
+	if !covered {
+		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemUnmap(%#x, %d): not all of it is mapped", uint64(ptr), size)
+	}
+	for _, p := range v.mappings[i:j] {
+		m.drop(p.phys)
+	}
+	v.mappings = slices.Delete(v.mappings, i, j)
+	return sys.CUDA_SUCCESS
+}

@@ -1,0 +1,146 @@
+package cu
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A Stream is a queue of work in a context, done in order and apart from other
+// streams. The caller owns it. It is safe for concurrent use.
+//
+// A nil *Stream names the null stream, which orders itself with every stream
+// but those made by [Context.NewStream].
+type Stream struct {
+	*streamHandle
+	ctx *Context
+}
+
+// streamHandle is the part of a Stream that its context closes.
+type streamHandle struct {
+	gate
+	stream sys.CUstream
+}
+
+// NewStream creates a stream that does not wait for the null stream
+// (cuStreamCreate with CU_STREAM_NON_BLOCKING).
+func (c *Context) NewStream() (*Stream, error) {
+	h := new(sys.CUstream)
+	err := c.inner.run("cuStreamCreate", func(call sys.Caller) sys.CUresult {
+		return call.CuStreamCreate(h, uint32(sys.CU_STREAM_NON_BLOCKING))
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Stream{&streamHandle{stream: *h}, c}
+	if !c.inner.adopt(s.streamHandle) {
+		return nil, errors.Join(ErrClosed, s.closeIn(c.inner))
+	}
+	return s, nil
+}
+
+// Context returns the context that the stream was made in.
+func (s *Stream) Context() *Context { return s.ctx }
+
+// Close destroys the stream; work already in it is still done
+// (cuStreamDestroy). A second Close, or one after the context's, does nothing.
+func (s *Stream) Close() error {
+	if s == nil || !s.ctx.inner.disown(s.streamHandle) {
+		return nil
+	}
+	return s.closeIn(s.ctx.inner)
+}
+
+func (s *streamHandle) closeIn(h *contextHandle) error {
+	if !s.gate.close() {
+		return nil
+	}
+	return h.run("cuStreamDestroy_v2", func(call sys.Caller) sys.CUresult { return call.CuStreamDestroy_v2(s.stream) })
+}
+
+// Query reports whether all work in the stream is done (cuStreamQuery).
+func (s *Stream) Query() (done bool, err error) {
+	if !s.enter() {
+		return false, ErrClosed
+	}
+	defer s.leave()
+	h := s.ctx.inner
+	if !h.enter() {
+		return false, ErrClosed
+	}
+	defer h.leave()
+	r := h.caller().CuStreamQuery(s.stream)
+	if r == sys.CUDA_ERROR_NOT_READY {
+		return false, nil
+	}
+	return r == sys.CUDA_SUCCESS, h.dev.drv.check("cuStreamQuery", r)
+}
+
+// Synchronize waits until all work in the stream is done or ctx is. It polls
+// with growing pauses, so that a wait that is given up leaves no thread behind;
+// with a context that cannot end it waits in the driver
+// (cuStreamSynchronize).
+func (s *Stream) Synchronize(ctx context.Context) error {
+	if ctx.Done() == nil {
+		return s.wait()
+	}
+	return poll(ctx, s.Query)
+}
+
+// wait waits in the driver.
+func (s *Stream) wait() error {
+	return s.use(s.ctx, "cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuStreamSynchronize(h)
+	})
+}
+
+// use makes one driver call on a stream, nil for c's null stream.
+func (s *Stream) use(c *Context, op string, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
+	defer runtime.KeepAlive(c)
+	var handle sys.CUstream
+	if s != nil {
+		if !s.enter() {
+			return ErrClosed
+		}
+		defer s.leave()
+		handle = s.stream
+		if s.ctx.inner.ctx != c.inner.ctx {
+			return &Error{Op: op, Result: ErrInvalidHandle, Text: "the stream belongs to another context"}
+		}
+	}
+	return c.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, handle) })
+}
+
+// The pauses of a poll: none at first, then doubling between these.
+const (
+	pollSpins = 64
+	pollMin   = 20 * time.Microsecond
+	pollMax   = 2 * time.Millisecond
+)
+
+// poll asks done until it says yes, fails, or ctx ends.
+func poll(ctx context.Context, done func() (bool, error)) error {
+	pause := pollMin
+	for i := 0; ; i++ {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if i < pollSpins {
+			runtime.Gosched()
+			continue
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+		pause = min(2*pause, pollMax)
+	}
+}

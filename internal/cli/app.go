@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// ErrInterrupted is the cause of a context that SIGINT or SIGTERM ended.
+var ErrInterrupted = errors.New("interrupted")
+
+// An App is one run of a command: its flags, its output and its driver.
+type App struct {
+	*Output
+	Flags   *flag.FlagSet
+	Driver  *cu.Driver
+	Timeout time.Duration
+	Result  Fields // what the result line holds beside ok and the steps
+
+	name, purpose string
+	driver        string
+	json, version bool
+	stdout        io.Writer
+}
+
+// New returns a command of that name with the flags that all have.
+func New(name, purpose string, stdout io.Writer) *App {
+	a := &App{name: name, purpose: purpose, stdout: stdout, Result: Fields{}}
+	a.Flags = flag.NewFlagSet(name, flag.ContinueOnError)
+	a.Flags.SetOutput(io.Discard)
+	a.Flags.StringVar(&a.driver, "driver", defaultDriver(), "driver to use: auto, cuda or soft; auto takes the software driver only where there is no GPU `(auto|cuda|soft)`")
+	a.Flags.BoolVar(&a.json, "json", false, "print one JSON object a line; the last has \"event\":\"result\"")
+	a.Flags.DurationVar(&a.Timeout, "timeout", 30*time.Second, "longest wait for a peer, and for each step of a conversation `(duration)`")
+	a.Flags.BoolVar(&a.version, "version", false, "print the version and exit")
+	return a
+}
+
+// Run parses args, opens the driver and runs body, and returns the exit code.
+// Errors go to stderr, one line each.
+func (a *App) Run(args []string, stderr io.Writer, body func(context.Context, *App) error) int {
+	err := a.Flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		a.help()
+		return ExitOK
+	case err != nil:
+		return a.fail(stderr, Usagef("%w; see %s -h", err, a.name))
+	case a.version:
+		fmt.Fprintf(a.stdout, "%s %s %s/%s\n", a.name, buildVersion(), runtime.GOOS, runtime.GOARCH)
+		return ExitOK
+	}
+	a.Output = newOutput(a.stdout, a.json)
+	if err = a.check(); err == nil {
+		err = a.start(body)
+	}
+	a.result(a.Result, err)
+	if err != nil {
+		return a.fail(stderr, err)
+	}
+	return ExitOK
+}
+
+func (a *App) fail(stderr io.Writer, err error) int {
+	if hint := advice(err); hint != "" {
+		err = fmt.Errorf("%w; %s", err, hint)
+	}
+	fmt.Fprintf(stderr, "%s: %s\n", a.name, oneLine(err))
+	return ExitCode(err)
+}
+
+func (a *App) help() {
+	fmt.Fprintf(a.stdout, "%s %s\n\nUsage: %s [flags]\n\n", a.name, a.purpose, a.name)
+	a.Flags.SetOutput(a.stdout)
+	a.Flags.PrintDefaults()
+	fmt.Fprint(a.stdout, `
+Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
+2 usage; 3 this machine cannot; 4 timed out or the peer was lost.
+GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of -driver.
+`)
+}
+
+// check holds what flag parsing cannot.
+func (a *App) check() error {
+	switch {
+	case a.Flags.NArg() > 0:
+		return Usagef("unexpected argument %q; see %s -h", a.Flags.Arg(0), a.name)
+	case a.Timeout <= 0:
+		return Usagef("-timeout %s: want more than 0", a.Timeout)
+	case a.driver != "auto" && a.driver != "cuda" && a.driver != "soft":
+		return Usagef("-driver %q: want auto, cuda or soft", a.driver)
+	}
+	return nil
+}
+
+func (a *App) start(body func(context.Context, *App) error) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	go func() {
+		select {
+		case <-signals:
+			cancel(ErrInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	if err := a.openDriver(); err != nil {
+		return err
+	}
+	return body(ctx, a)
+}
+
+func (a *App) openDriver() error {
+	var why string
+	err := a.Timed("driver", func() (err error) {
+		a.Driver, why, err = openDriver(a.driver, openCUDA, openSoft)
+		return err
+	})
+	if err != nil {
+		if ExitCode(err) == ExitUsage {
+			return err
+		}
+		return Machinef("%w", err)
+	}
+	a.Result["driver"] = a.Driver.Kind().String()
+	fields := Fields{"driver": a.Driver.Kind().String(), "cuda": a.Driver.Version()}
+	if why != "" {
+		a.Say("driver", fields, "Driver: %s: %s", a.Driver, why)
+		return nil
+	}
+	a.Say("driver", fields, "Driver: %s", a.Driver)
+	return nil
+}
+
+// buildVersion is the module's version, or the commit it was built from.
+func buildVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	version := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && (version == "" || version == "(devel)") {
+			version = s.Value
+		}
+	}
+	if version == "" {
+		version = "(devel)"
+	}
+	return version
+}

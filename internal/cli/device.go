@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"errors"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// Device finds the device that a person named and says that it is used.
+func (a *App) Device(name string) (*cu.Device, error) {
+	dev, err := a.Driver.FindDevice(name)
+	if err != nil {
+		return nil, err
+	}
+	a.UseDevice(dev)
+	return dev, nil
+}
+
+// UseDevice says that dev is used.
+func (a *App) UseDevice(dev *cu.Device) {
+	a.Result["device"], a.Result["uuid"] = dev.Ordinal(), dev.UUID().String()
+	a.Say("device", Fields{"device": dev.Ordinal(), "name": dev.Name(), "uuid": dev.UUID().String()},
+		"Using CUDA device %d: %s", dev.Ordinal(), dev.Name())
+}
+
+// NeedVMM fails on a device whose memory cannot be shared as descriptors.
+func NeedVMM(dev *cu.Device) error {
+	managed, err := dev.SupportsVMM()
+	fd, fdErr := dev.SupportsFD()
+	switch {
+	case err != nil || fdErr != nil:
+		return errors.Join(err, fdErr)
+	case !managed:
+		return Machinef("device %s does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED): it takes compute capability 6.0 or newer, CUDA 10.2 or newer, and a driver that is not in a mode without it", dev)
+	case !fd:
+		return Machinef("device %s cannot export memory as file descriptors: it takes Linux and a driver of CUDA 10.2 or newer", dev)
+	}
+	return nil
+}
+
+// Steps prints and times the steps of making or importing a buffer. words maps
+// a step to the line that says it is done.
+func (a *App) Steps(words func(vmm.Step) string) func(vmm.Step) {
+	return func(s vmm.Step) {
+		a.Step(s.Op, s.Took)
+		if line := words(s); line != "" {
+			a.Say(s.Op, Fields{"address": s.Ptr.String(), "size": s.Size, "us": float64(s.Took.Nanoseconds()) / 1e3},
+				"%s", line)
+		}
+	}
+}
+
+// AccessWords is how the transcript names a mapping's access.
+func AccessWords(access cu.Access) string {
+	if access == cu.ReadWrite {
+		return "read/write"
+	}
+	return access.String()
+}
+
+// AccessFlag is a flag of ro or rw.
+type AccessFlag cu.Access
+
+// Set reads ro or rw.
+func (f *AccessFlag) Set(s string) error {
+	switch s {
+	case "ro":
+		*f = AccessFlag(cu.ReadOnly)
+	case "rw":
+		*f = AccessFlag(cu.ReadWrite)
+	default:
+		return errors.New("want ro or rw")
+	}
+	return nil
+}
+
+// String gives ro or rw.
+func (f *AccessFlag) String() string {
+	if cu.Access(*f) == cu.ReadWrite {
+		return "rw"
+	}
+	return "ro"
+}

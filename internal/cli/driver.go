@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// openDriver opens the driver of that choice: cuda, soft, or auto, which takes
+// the software driver only where libcuda is absent or sees no device. A driver
+// that is there and broken is an error.
+func openDriver(choice string, cuda, software func() (*cu.Driver, error)) (*cu.Driver, string, error) {
+	switch choice {
+	case "soft":
+		d, err := software()
+		return d, "as asked", err
+	case "cuda":
+		d, err := cuda()
+		return d, "", err
+	}
+	d, err := cuda()
+	var absent *sys.LibraryError
+	switch {
+	case err == nil:
+		return d, "", nil
+	case errors.As(err, &absent):
+		d, err = software()
+		return d, "libcuda is not installed here", err
+	case errors.Is(err, cu.ErrNoDevice):
+		d, err = software()
+		return d, "libcuda sees no GPU", err
+	}
+	return nil, "", fmt.Errorf("the driver is installed but does not work: %w; mend it, or use -driver soft", err)
+}
+
+func openCUDA() (*cu.Driver, error) { return cu.Open() }
+
+func openSoft() (*cu.Driver, error) {
+	d, err := cu.Open(cu.WithResolver(soft.Resolver))
+	if bad := soft.ConfigError(); bad != nil {
+		return nil, Usagef("the software driver's environment: %w", bad)
+	}
+	return d, err
+}
+
+// defaultDriver is -driver's default.
+func defaultDriver() string {
+	if v := os.Getenv("GPUFD_DRIVER"); v != "" {
+		return v
+	}
+	return "auto"
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// The exit codes of every command.
+const (
+	ExitOK      = 0 // done and verified, or ended by a signal while serving
+	ExitFailed  = 1 // wrong data, too large, unknown device, no producer, socket trouble
+	ExitUsage   = 2 // flags, sizes, malformed or overlong paths
+	ExitMachine = 3 // no driver, broken driver, no such feature
+	ExitPeer    = 4 // timed out, or the peer was lost
+)
+
+// A codedError carries the exit code that its error stands for.
+type codedError struct {
+	error
+	code int
+}
+
+func (e codedError) Unwrap() error { return e.error }
+
+// Usagef is an error of whoever started the command.
+func Usagef(format string, args ...any) error {
+	return codedError{fmt.Errorf(format, args...), ExitUsage}
+}
+
+// Machinef is an error of the machine: something it does not have.
+func Machinef(format string, args ...any) error {
+	return codedError{fmt.Errorf(format, args...), ExitMachine}
+}
+
+// ExitCode is the code that err stands for.
+func ExitCode(err error) int {
+	var coded codedError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &coded):
+		return coded.code
+	case is(err, sock.ErrPath):
+		return ExitUsage
+	case is(err, share.ErrVerdict, sock.ErrRefused, share.ErrRefused):
+		return ExitFailed
+	case is(err, context.DeadlineExceeded, share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrRevoked, sock.ErrPeerLost):
+		return ExitPeer
+	case is(err, vmm.ErrDescriptor, vmm.ErrKind):
+		return ExitFailed
+	case is(err, cu.ErrNotSupported, cu.ErrNotPermitted, cu.ErrNoDevice, cu.ErrSymbolMissing):
+		return ExitMachine
+	}
+	return ExitFailed
+}
+
+func is(err error, targets ...error) bool {
+	for _, t := range targets {
+		if errors.Is(err, t) {
+			return true
+		}
+	}
+	return false
+}
+
+// advice is what to do about errors whose remedy lies with the user; the
+// packages below do not know that they are part of a demo.
+func advice(err error) string {
+	switch {
+	case is(err, sock.ErrNoListener):
+		return "start the producer first, with the same -socket"
+	case is(err, sock.ErrInUse):
+		return "a producer is already running on this socket: stop it, or choose another with -socket"
+	case is(err, vmm.ErrKind):
+		return "run both with the same -driver"
+	case is(err, share.ErrNoConsumer):
+		return "start a consumer with the same -socket, or wait longer with -timeout"
+	case is(err, share.ErrTimeout):
+		return "wait longer with -timeout"
+	}
+	return ""
+}

@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Fields are the members of a JSON line.
+type Fields map[string]any
+
+// Output prints what happens, each line as soon as it is true: for people, or
+// one JSON object a line. It is safe for concurrent use.
+type Output struct {
+	mu       sync.Mutex
+	w        io.Writer
+	json     bool
+	terminal bool
+	pending  bool // a progress line stands unfinished
+	started  time.Time
+	shown    time.Time
+	steps    Fields
+	order    []string // of steps
+}
+
+func newOutput(w io.Writer, asJSON bool) *Output {
+	o := &Output{w: w, json: asJSON, steps: Fields{}}
+	if f, ok := w.(*os.File); ok && !asJSON {
+		_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+		o.terminal = err == nil
+	}
+	return o
+}
+
+// Say prints one line for people, or an object of that event with fields.
+func (o *Output) Say(event string, fields Fields, format string, args ...any) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.clear()
+	if !o.json {
+		fmt.Fprintf(o.w, format+"\n", args...)
+		return
+	}
+	o.object(event, fields)
+}
+
+// object prints a JSON line. It runs with mu held.
+func (o *Output) object(event string, fields Fields) {
+	all := Fields{"event": event}
+	maps.Copy(all, fields)
+	b, err := json.Marshal(all)
+	if err != nil {
+		b = fmt.Appendf(nil, `{"event":%q,"error":%q}`, event, err.Error())
+	}
+	fmt.Fprintf(o.w, "%s\n", b)
+}
+
+// Step remembers how long a step took, for the result. A step done several
+// times counts their sum.
+func (o *Output) Step(name string, took time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	us := float64(took.Nanoseconds()) / 1e3
+	before, ok := o.steps[name].(float64)
+	if !ok {
+		o.order = append(o.order, name)
+	}
+	o.steps[name] = before + us
+}
+
+// SayDurations prints how long the steps took, for people; the result line of
+// -json has them anyway.
+func (o *Output) SayDurations() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.json || len(o.order) == 0 {
+		return
+	}
+	o.clear()
+	parts := make([]string, len(o.order))
+	for i, name := range o.order {
+		parts[i] = fmt.Sprintf("%s %.0f", name, o.steps[name])
+	}
+	fmt.Fprintf(o.w, "  durations in µs: %s\n", strings.Join(parts, ", "))
+}
+
+// Timed runs f as a step of that name.
+func (o *Output) Timed(name string, f func() error) error {
+	start := time.Now()
+	err := f()
+	o.Step(name, time.Since(start))
+	return err
+}
+
+// Progress shows on a terminal how far a long step is.
+func (o *Output) Progress(what string, done, total uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	if done == 0 || o.started.IsZero() {
+		o.started = now
+	}
+	if !o.terminal || now.Sub(o.started) < time.Second || now.Sub(o.shown) < 200*time.Millisecond {
+		return
+	}
+	o.shown, o.pending = now, true
+	fmt.Fprintf(o.w, "\r\x1b[K%s: %s of %s (%d %%)", what, Human(done), Human(total), done*100/max(total, 1))
+}
+
+// clear takes the progress line away. It runs with mu held.
+func (o *Output) clear() {
+	if o.pending {
+		fmt.Fprint(o.w, "\r\x1b[K")
+		o.pending = false
+	}
+}
+
+// result prints the last line of -json.
+func (o *Output) result(fields Fields, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.clear()
+	if !o.json {
+		return
+	}
+	all := Fields{"ok": err == nil, "steps_us": o.steps}
+	maps.Copy(all, fields)
+	if err != nil {
+		all["error"], all["exit"] = oneLine(err), ExitCode(err)
+	}
+	o.object("result", all)
+}
+
+// oneLine joins what an error says on several lines.
+func oneLine(err error) string { return strings.Join(strings.Split(err.Error(), "\n"), "; ") }

@@ -1,0 +1,197 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// An AttachOption changes what [Attach] does.
+type AttachOption func(*attachOptions)
+
+type attachOptions struct {
+	access    cu.Access
+	anyDevice bool
+	timeout   time.Duration
+	policy    sock.Policy
+	connected func(sock.Peer)
+	received  func(Offer, []*os.File)
+	steps     func(vmm.Step)
+}
+
+// WithAccess sets what the device may do with the memory here; the offer has to
+// allow it. The default is [ReadOnly].
+func WithAccess(a cu.Access) AttachOption { return func(o *attachOptions) { o.access = a } }
+
+// WithAnyDevice maps the memory on whichever device of dev's driver it is on,
+// instead of failing when that is not dev.
+func WithAnyDevice() AttachOption { return func(o *attachOptions) { o.anyDevice = true } }
+
+// WithStepTimeout bounds each step of the conversation with the producer. The
+// default is [DefaultTimeout].
+func WithStepTimeout(d time.Duration) AttachOption { return func(o *attachOptions) { o.timeout = d } }
+
+// WithProducer says whose offers are taken. The default is this user's.
+func WithProducer(p sock.Policy) AttachOption { return func(o *attachOptions) { o.policy = p } }
+
+// OnConnected has f told who the producer is once there is a connection.
+func OnConnected(f func(sock.Peer)) AttachOption { return func(o *attachOptions) { o.connected = f } }
+
+// OnReceived has f told of the offer when all of it is here. The files are not
+// f's.
+func OnReceived(f func(Offer, []*os.File)) AttachOption {
+	return func(o *attachOptions) { o.received = f }
+}
+
+// OnStep has f told of each step of importing; see [vmm.WithSteps].
+func OnStep(f func(vmm.Step)) AttachOption { return func(o *attachOptions) { o.steps = f } }
+
+// An Offer is what a producer says of the memory it offers.
+type Offer struct {
+	Name       string
+	Descriptor vmm.Descriptor
+	Access     cu.Access // the most that may be asked for
+	Data       []byte    // the application's own
+	Producer   sock.Peer
+}
+
+// Attach connects to the producer that listens at path, takes its offer of that
+// name ("" for the only one) and maps the memory on dev, read-only unless an
+// option says otherwise. ctx bounds attaching, not the attachment. The caller
+// owns the Attachment. If a step fails nothing is left behind, and a producer
+// that had sent its offer is told why.
+//
+// Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused]
+// for a producer of another user; [ErrRefused]; [ErrTimeout];
+// [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; those of [vmm.Import].
+func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) (*Attachment, error) {
+	o := attachOptions{
+		access: ReadOnly, timeout: DefaultTimeout, connected: func(sock.Peer) {},
+		received: func(Offer, []*os.File) {}, steps: func(vmm.Step) {},
+	}
+	for _, f := range opts {
+		f(&o)
+	}
+	if err := checkAccess(o.access); err != nil {
+		return nil, err
+	}
+	conn, err := dial(ctx, path, o)
+	if err != nil {
+		return nil, err
+	}
+	att, err := o.attach(ctx, link{conn, o.timeout}, name, dev)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return att, nil
+}
+
+func dial(ctx context.Context, path string, o attachOptions) (*sock.Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, ErrTimeout)
+	defer cancel()
+	conn, err := sock.Dial(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.policy.Check(conn.Peer()); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	o.connected(conn.Peer())
+	return conn, nil
+}
+
+func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu.Device) (*Attachment, error) {
+	if err := l.send(ctx, attach{dev.Driver().Kind(), o.access, name}); err != nil {
+		return nil, o.explain(err)
+	}
+	msg, files, err := receiveOffer(ctx, l)
+	if err != nil {
+		return nil, o.explain(err)
+	}
+	offer := Offer{msg.name, msg.desc, msg.access, msg.data, l.conn.Peer()}
+	o.received(offer, files)
+	buf, err := o.importBuffer(msg, files, dev)
+	if err != nil {
+		l.part(verdict{false, "attaching failed: " + err.Error()})
+		return nil, err
+	}
+	if err := l.send(ctx, mapped{msg.desc.Generation}); err != nil {
+		return nil, errors.Join(o.explain(err), buf.Close())
+	}
+	return newAttachment(l, offer, buf), nil
+}
+
+// explain adds what a lost connection mostly means this early.
+func (o *attachOptions) explain(err error) error {
+	if errors.Is(err, sock.ErrPeerLost) {
+		return fmt.Errorf("the producer closed the connection before its offer was complete; it does so to users it does not admit: %w", err)
+	}
+	return err
+}
+
+func (o *attachOptions) importBuffer(msg offer, files []*os.File, dev *cu.Device) (*vmm.Buffer, error) {
+	if o.anyDevice && msg.desc.Kind == dev.Driver().Kind() {
+		found, err := dev.Driver().DeviceByUUID(msg.desc.Device)
+		if err != nil {
+			_ = sock.CloseFiles(files)
+			return nil, fmt.Errorf("the memory is on a device that is not visible to this process: %w", err)
+		}
+		dev = found
+	}
+	if o.access > msg.access {
+		_ = sock.CloseFiles(files)
+		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, o.access, msg.access)
+	}
+	return vmm.Import(dev, msg.desc, files, vmm.WithAccess(o.access), vmm.WithSteps(o.steps))
+}
+
+// receiveOffer collects the records of an offer. On error it holds no files.
+func receiveOffer(ctx context.Context, l link) (o offer, files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			_ = sock.CloseFiles(files)
+		}
+	}()
+	for {
+		m, rec, err := l.receive(ctx, false)
+		if err != nil {
+			return o, files, err
+		}
+		switch m := m.(type) {
+		case progress:
+			continue
+		case offer:
+			files = append(files, rec.Files...)
+			if err := m.follows(o, len(files)); err != nil {
+				return o, files, err
+			}
+			if o = m; len(files) == m.desc.Chunks {
+				return o, files, nil
+			}
+		default:
+			return o, files, errors.Join(unexpected(m, "where an offer belongs"), rec.Close())
+		}
+	}
+}
+
+// follows checks m as the record of an offer that comes after prev, or as the
+// first, when there are have descriptors with it.
+func (m offer) follows(prev offer, have int) error {
+	switch {
+	case m.fds < 1 || m.fds > sock.MaxFDs || m.desc.Chunks < 1 || m.desc.Chunks > vmm.MaxChunks:
+		return fmt.Errorf("%w: an offer of %d chunks with %d descriptors in a record", ErrWire, m.desc.Chunks, m.fds)
+	case have > m.desc.Chunks || m.first != have-m.fds:
+		return fmt.Errorf("%w: descriptors %d to %d of %d, where %d had come", ErrWire, m.first, m.first+m.fds, m.desc.Chunks, have-m.fds)
+	case m.first == 0:
+		return nil
+	case m.desc != prev.desc || m.access != prev.access || m.name != prev.name || string(m.data) != string(prev.data):
+		return fmt.Errorf("%w: the records of an offer contradict each other", ErrWire)
+	}
+	return nil
+}

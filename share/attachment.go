@@ -1,0 +1,131 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// An Attachment is another process' memory, mapped here, and the connection
+// that is its lease. The caller owns it. It is safe for concurrent use.
+type Attachment struct {
+	link  link
+	offer Offer
+	buf   *vmm.Buffer
+
+	done   chan struct{}
+	reason error // why done is closed
+	stop   context.CancelFunc
+	once   sync.Once
+}
+
+func newAttachment(l link, o Offer, buf *vmm.Buffer) *Attachment {
+	ctx, stop := context.WithCancel(context.Background())
+	a := &Attachment{link: l, offer: o, buf: buf, done: make(chan struct{}), stop: stop}
+	go a.watch(ctx)
+	return a
+}
+
+// watch reads until the producer goes or says that the offer has ended.
+func (a *Attachment) watch(ctx context.Context) {
+	defer close(a.done)
+	for {
+		m, rec, err := a.link.receive(ctx, true)
+		_ = rec.Close() // only an offer has files, and that ends here
+		switch m := m.(type) {
+		case nil:
+			a.reason = err
+			return
+		case progress:
+		case revoke:
+			a.reason = ErrRevoked
+			_ = a.link.conn.Close() // the producer waits for that
+			return
+		default:
+			a.reason = unexpected(m, "from a producer whose offer was taken")
+			return
+		}
+	}
+}
+
+// Buffer is the memory. It belongs to the attachment and ends with it.
+func (a *Attachment) Buffer() *vmm.Buffer { return a.buf }
+
+// Offer is what the producer said of the memory.
+func (a *Attachment) Offer() Offer { return a.offer }
+
+// Done is closed when the lease has ended: the producer has gone, has taken
+// the offer back, or a Report has been read. The memory stays mapped until
+// Close.
+func (a *Attachment) Done() <-chan struct{} { return a.done }
+
+// Err says why the lease has ended, after Done: [ErrRevoked],
+// [sock.ErrPeerLost], or what was wrong with the producer's records.
+func (a *Attachment) Err() error {
+	select {
+	case <-a.done:
+		return a.reason
+	default:
+		return nil
+	}
+}
+
+// Progress tells the producer that this side is at work, done of total bytes,
+// which renews its patience. Calling it a few times a second is enough.
+func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
+	return a.ended(a.link.send(ctx, progress{done, total}))
+}
+
+// Report gives the producer this side's verdict on the memory, good if fault
+// is nil, and waits until it has been read. The lease is over then; the memory
+// stays until Close.
+func (a *Attachment) Report(ctx context.Context, fault error) error {
+	m := verdict{ok: fault == nil}
+	if fault != nil {
+		m.text = fault.Error()
+	}
+	if err := a.link.send(ctx, m); err != nil {
+		return a.ended(err)
+	}
+	timer := time.NewTimer(a.link.timeout)
+	defer timer.Stop()
+	select {
+	case <-a.done:
+		if errors.Is(a.reason, sock.ErrPeerLost) {
+			return nil // it closes when it has read the verdict
+		}
+		return a.reason
+	case <-timer.C:
+		return ErrTimeout
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// ended prefers the reason why the lease ended to what sending on it says.
+func (a *Attachment) ended(err error) error {
+	if err == nil || !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
+		return err
+	}
+	<-a.done // the reader ends for the same cause
+	return errors.Join(a.reason, err)
+}
+
+// Close unmaps the memory and ends the lease. It does not wait for kernels that
+// use the memory. It may be called again and on nil.
+func (a *Attachment) Close() error {
+	if a == nil {
+		return nil
+	}
+	var err error
+	a.once.Do(func() {
+		a.stop()
+		err = a.link.conn.Close()
+		<-a.done
+	})
+	return errors.Join(err, a.buf.Close())
+}

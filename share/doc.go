@@ -1,0 +1,39 @@
+// Package share offers device memory to other processes and attaches to what
+// they offer. It joins packages vmm and sock: descriptors of memory travel over
+// a Unix socket, and the connection is the lease.
+//
+//	srv, err := share.Listen(path)                            // 0600, in a directory of yours
+//	err = srv.Offer(ctx, "weights", buf, share.ReadOnly)      // serves until ctx is done
+//
+//	att, err := share.Attach(ctx, path, "weights", dev)       // in another process
+//	defer att.Close()
+//	use(att.Buffer().Ptr())
+//
+// Any number of consumers may be attached at once; each costs the producer a
+// connection and a goroutine, and no export. [Server.Offer] waits for the work
+// in the memory's device before the first consumer hears of it, so that what a
+// consumer sees is finished.
+//
+// # Lease
+//
+// While the connection lives, each side knows of the other: [Attachment.Done]
+// ends when the producer is gone or takes the offer back, and an [Event] tells
+// the producer that a consumer has gone. Neither loses the memory by the
+// other's death: a mapping outlives everyone else. A consumer may report what
+// it found ([Attachment.Report]); a verdict is an error on both sides if it is
+// not good.
+//
+// # What bites
+//
+// The descriptor is the capability. Read-only guards against mistakes of
+// consumers that attach through this library; a peer that has the descriptor
+// can map the memory read-write, and keeps it after a lease is revoked. Who
+// must not write gets a copy.
+//
+// Peers are known by their uid: this user's by default, on both sides.
+//
+// # On the wire
+//
+// docs/wire.md describes every byte, and testdata/vectors.json holds examples;
+// clients in other languages need nothing else.
+package share

@@ -1,0 +1,67 @@
+package share
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of this package. Those of the socket are package sock's, those about
+// the memory package vmm's and cu's.
+var (
+	// ErrRefused matches every [*RefusalError].
+	ErrRefused = errors.New("share: refused by the peer")
+	// ErrRevoked says that the producer took the offer back.
+	ErrRevoked = errors.New("share: the producer ended the offer")
+	// ErrProtocol says that the peer sent a record where another one belongs.
+	ErrProtocol = errors.New("share: unexpected record")
+	// ErrTimeout says that a peer took too long over a step.
+	ErrTimeout = errors.New("share: the peer took too long")
+	// ErrNoConsumer says that nobody came in time.
+	ErrNoConsumer = errors.New("share: no consumer came in time")
+	// ErrVerdict matches every [*VerdictError].
+	ErrVerdict = errors.New("share: the consumer found fault")
+	// ErrNoVerdict says that a consumer left without the verdict it owed.
+	ErrNoVerdict = errors.New("share: the consumer left without a verdict")
+	// ErrNameTaken says that the server has an offer of that name already.
+	ErrNameTaken = errors.New("share: an offer of this name exists")
+	// ErrClosed says that the server or attachment was closed.
+	ErrClosed = errors.New("share: closed")
+)
+
+// RefusalCode says why a peer refused.
+type RefusalCode uint16
+
+// The codes of a refusal.
+const (
+	RefusedName    RefusalCode = 1 // there is no offer of that name
+	RefusedAccess  RefusalCode = 2 // more access than the offer gives
+	RefusedKind    RefusalCode = 3 // drivers of different kinds
+	RefusedBusy    RefusalCode = 4 // all places are taken
+	RefusedVersion RefusalCode = 5 // other version of the wire format
+	RefusedRecord  RefusalCode = 6 // malformed or unexpected record
+)
+
+// A RefusalError is a peer's no.
+type RefusalError struct {
+	Code RefusalCode
+	Text string // the peer's words
+}
+
+// Error gives the peer's words.
+func (e *RefusalError) Error() string {
+	return fmt.Sprintf("refused by the peer (code %d): %q", e.Code, e.Text)
+}
+
+// Is matches [ErrRefused].
+func (e *RefusalError) Is(target error) bool { return target == ErrRefused }
+
+// A VerdictError is what a consumer reported that found fault.
+type VerdictError struct {
+	Text string // the consumer's words
+}
+
+// Error gives the consumer's words.
+func (e *VerdictError) Error() string { return fmt.Sprintf("the consumer reports: %q", e.Text) }
+
+// Is matches [ErrVerdict].
+func (e *VerdictError) Is(target error) bool { return target == ErrVerdict }

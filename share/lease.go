@@ -1,0 +1,111 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gpufd/gpufd/sock"
+)
+
+// A lease is one consumer's conversation with an offer.
+type leaseState struct {
+	*offering
+	link
+	event Event // what events of this lease have in common
+	start time.Time
+}
+
+// lease serves one admitted consumer to its end.
+func (o *offering) lease(l link, want attach) {
+	defer o.work.Done()
+	o.server.mu.Lock()
+	number := o.begun
+	o.server.mu.Unlock()
+	s := leaseState{offering: o, link: l, start: time.Now(),
+		event: Event{Lease: number, Peer: l.conn.Peer(), Access: want.access}}
+	s.tell(Connected, nil)
+	err := s.run()
+	s.tell(Ended, err)
+	o.server.mu.Lock()
+	o.ended++
+	o.server.mu.Unlock()
+	o.moved()
+}
+
+func (s *leaseState) tell(k EventKind, err error) {
+	e := s.event
+	e.Kind, e.Err, e.Since = k, err, time.Since(s.start)
+	s.observe(e)
+}
+
+// run sends the offer and follows the consumer until it goes. The error says
+// why the lease ended against the consumer's or the application's will.
+func (s *leaseState) run() error {
+	if err := s.sendOffer(); err != nil {
+		return err
+	}
+	s.tell(Sent, nil)
+	patient := false
+	for {
+		m, rec, err := s.receive(s.offering.ctx, patient)
+		if err != nil {
+			return s.lost(err, patient)
+		}
+		_ = rec.Close() // receive has seen to it that it holds nothing
+		switch m := m.(type) {
+		case progress:
+			s.event.Done, s.event.Total = m.done, m.total
+			s.tell(Progress, nil)
+		case mapped:
+			patient = !s.verdict
+			s.tell(Mapped, nil)
+		case verdict:
+			err := m.err()
+			s.tell(Verdict, err)
+			return err
+		default:
+			err := unexpected(m, "from a consumer that is attached")
+			s.part(refusal(err))
+			return err
+		}
+	}
+}
+
+// sendOffer sends the description with all descriptors, as many to a record
+// as it holds.
+func (s *leaseState) sendOffer() error {
+	m := s.msg
+	for m.first = 0; m.first < len(s.files); m.first += m.fds {
+		m.fds = min(sock.MaxFDs, len(s.files)-m.first)
+		if err := s.send(s.offering.ctx, m, s.files[m.first:m.first+m.fds]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lost sorts out why no message came. A consumer that owed no verdict may
+// simply go.
+func (s *leaseState) lost(err error, patient bool) error {
+	switch {
+	case s.offering.ctx.Err() != nil:
+		s.part(revoke{"the producer has ended the offer"})
+		return context.Cause(s.offering.ctx)
+	case errors.Is(err, sock.ErrPeerLost) && patient:
+		return nil
+	case errors.Is(err, sock.ErrPeerLost):
+		return errors.Join(ErrNoVerdict, err)
+	case errors.Is(err, ErrTimeout):
+		return err
+	}
+	s.part(refusal(err))
+	return err
+}
+
+func (m verdict) err() error {
+	if m.ok {
+		return nil
+	}
+	return &VerdictError{m.text}
+}

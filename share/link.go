@@ -1,0 +1,102 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gpufd/gpufd/sock"
+)
+
+// DefaultTimeout bounds each step of a conversation unless an option says
+// otherwise.
+const DefaultTimeout = 30 * time.Second
+
+// goodbye bounds how long the side that sends last waits for the other to
+// read it.
+const goodbye = time.Second
+
+// A link is a connection that speaks messages, each within a time.
+type link struct {
+	conn    *sock.Conn
+	timeout time.Duration
+}
+
+// send sends m with files, which stay the caller's.
+func (l link) send(ctx context.Context, m message, files ...*os.File) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, l.timeout, ErrTimeout)
+	defer cancel()
+	return l.conn.Send(ctx, encode(m), files...)
+}
+
+// receive waits for the next message within the link's time, or without end
+// if patient. The record is the caller's to close.
+func (l link) receive(ctx context.Context, patient bool) (message, sock.Record, error) {
+	if !patient {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, l.timeout, ErrTimeout)
+		defer cancel()
+	}
+	rec, err := l.conn.Receive(ctx)
+	if err != nil {
+		return nil, rec, err
+	}
+	m, err := decode(rec.Data)
+	if err == nil {
+		err = checkFiles(m, rec)
+	}
+	if err != nil {
+		return nil, sock.Record{}, errors.Join(err, rec.Close())
+	}
+	return m, rec, nil
+}
+
+// checkFiles holds the descriptors that came against those announced.
+func checkFiles(m message, rec sock.Record) error {
+	want := 0
+	if o, ok := m.(offer); ok {
+		want = o.fds
+	}
+	if len(rec.Files) != want {
+		return fmt.Errorf("%w: type %d came with %d descriptors instead of %d", ErrWire, m.kind(), len(rec.Files), want)
+	}
+	return nil
+}
+
+// part sends the last record of this side and gives the peer a moment to read
+// it: closing at once could take it away.
+func (l link) part(m message) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), min(goodbye, l.timeout), ErrTimeout)
+	defer cancel()
+	if l.conn.Send(ctx, encode(m)) == nil {
+		_ = l.conn.WaitClose(ctx) // the peer is told or lost; either way this is the end
+	}
+}
+
+// dismiss refuses a peer for want of a place, without holding up the accept
+// loop for it.
+func (l link) dismiss() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	_ = l.conn.Send(ctx, encode(refuse{RefusedBusy, "the producer has as many connections as it takes"}))
+	_ = l.conn.Close()
+}
+
+// refusal is the answer to a record that could not be used.
+func refusal(err error) refuse {
+	code := RefusedRecord
+	if errors.Is(err, ErrVersion) {
+		code = RefusedVersion
+	}
+	return refuse{code, err.Error()}
+}
+
+// unexpected is the error for a message that does not belong here.
+func unexpected(m message, state string) error {
+	if r, ok := m.(refuse); ok {
+		return &RefusalError{r.code, r.text}
+	}
+	return fmt.Errorf("%w: type %d %s", ErrProtocol, m.kind(), state)
+}

@@ -1,0 +1,186 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// What consumers may ask for.
+const (
+	ReadOnly  = cu.ReadOnly
+	ReadWrite = cu.ReadWrite
+)
+
+// An OfferOption changes what [Server.Offer] does.
+type OfferOption func(*offering)
+
+// WithData has the offer carry up to [MaxData] bytes of the application's own.
+func WithData(b []byte) OfferOption {
+	return func(o *offering) { o.msg.data = append([]byte(nil), b...) }
+}
+
+// WithLeases admits n consumers in all and has Offer return when the last of
+// them has gone. The default is no bound.
+func WithLeases(n int) OfferOption { return func(o *offering) { o.leases = n } }
+
+// WithIdleTimeout has Offer return [ErrNoConsumer] when there was no consumer
+// for so long.
+func WithIdleTimeout(d time.Duration) OfferOption { return func(o *offering) { o.idle = d } }
+
+// WithVerdict demands of every consumer that it reports what it found, and
+// shows by progress records that it is at work on it. Without this a consumer
+// that has mapped the memory may be silent for as long as it likes.
+func WithVerdict() OfferOption { return func(o *offering) { o.verdict = true } }
+
+// WithObserver has f told what happens. It is called from the goroutines of the
+// connections, from several at once, and should not take long.
+func WithObserver(f func(Event)) OfferOption { return func(o *offering) { o.observe = f } }
+
+// An offering is an offer that is being served.
+type offering struct {
+	server  *Server
+	msg     offer
+	files   []*os.File // one per chunk
+	leases  int
+	idle    time.Duration
+	verdict bool
+	observe func(Event)
+
+	ctx  context.Context
+	work sync.WaitGroup
+	wake chan struct{} // begun or ended moved
+
+	begun, ended int // under server.mu
+}
+
+// Offer offers buf under name and serves consumers until ctx is done, which is
+// no error, or an option ends it. access is the most a consumer may ask for.
+// Before the first consumer is answered, the work queued in the primary context
+// of the memory's device is waited for. Offer keeps no descriptors when it
+// returns; buf stays the caller's and must not be closed before.
+//
+// When it ends, consumers that are still attached are told ([ErrRevoked]) and
+// disconnected; what they have mapped they keep.
+//
+// Errors: [ErrNoConsumer]; [ErrNameTaken]; what [vmm.Buffer.Export] says; a
+// socket that fails.
+func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
+	o := &offering{server: s, observe: func(Event) {}, wake: make(chan struct{}, 1)}
+	o.msg.name, o.msg.access = name, access
+	for _, f := range opts {
+		f(o)
+	}
+	if err := errors.Join(checkName(name), checkAccess(access)); err != nil {
+		return err
+	}
+	if len(o.msg.data) > maxData {
+		return fmt.Errorf("%d bytes of application data; %d are allowed", len(o.msg.data), maxData)
+	}
+	if err := o.export(buf); err != nil {
+		return err
+	}
+	defer sock.CloseFiles(o.files)
+	return o.run(ctx)
+}
+
+// export waits for work on the memory and takes descriptors of it.
+func (o *offering) export(buf *vmm.Buffer) (err error) {
+	if err := buf.Device().Synchronize(); err != nil {
+		return fmt.Errorf("waiting for work on %s before offering it: %w", o.msg.name, err)
+	}
+	o.msg.desc, o.files, err = buf.Export()
+	return err
+}
+
+func (o *offering) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(o.server.ctx, func() { cancel(context.Cause(o.server.ctx)) })()
+	o.ctx = ctx
+	if err := o.begin(); err != nil {
+		return err
+	}
+	err := o.wait()
+	o.remove()
+	cancel(ErrRevoked) // whoever is still attached is told
+	o.work.Wait()
+	return err
+}
+
+// begin puts the offer up and starts accepting if nobody has.
+func (o *offering) begin() error {
+	s := o.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	if s.offers[o.msg.name] != nil {
+		return fmt.Errorf("%w: %q", ErrNameTaken, o.msg.name)
+	}
+	s.offers[o.msg.name] = o
+	s.accept.Do(func() {
+		s.work.Add(1)
+		go s.serve()
+	})
+	return nil
+}
+
+func (o *offering) remove() {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	delete(o.server.offers, o.msg.name)
+}
+
+// wait returns when the offer is over, and why if that is an error.
+func (o *offering) wait() error {
+	for {
+		done, active := o.state()
+		if done {
+			return nil
+		}
+		var idle <-chan time.Time
+		if o.idle > 0 && active == 0 {
+			idle = time.After(o.idle)
+		}
+		select {
+		case <-o.ctx.Done():
+			return o.cause()
+		case <-idle:
+			if _, active := o.state(); active == 0 {
+				return fmt.Errorf("%w: %s", ErrNoConsumer, o.idle)
+			}
+		case <-o.wake:
+		}
+	}
+}
+
+// cause is why the offer's context is done, if that is the server's doing.
+func (o *offering) cause() error {
+	if o.server.ctx.Err() != nil {
+		return context.Cause(o.server.ctx)
+	}
+	return nil
+}
+
+func (o *offering) state() (done bool, active int) {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	return o.leases > 0 && o.ended >= o.leases, o.begun - o.ended
+}
+
+// moved wakes wait after begun or ended has changed.
+func (o *offering) moved() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}

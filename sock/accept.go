@@ -1,0 +1,66 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Accept waits for the next connection, owned by the caller (accept(2)). A peer
+// that the Policy does not admit is disconnected and gives a *RefusedError; the
+// Listener goes on, and so should the caller. Out of descriptors or memory, it
+// backs off, from 10 ms to 1 s, until there are some or ctx is done.
+func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
+	fd := -1
+	err := l.sock().do(ctx, reading, func() (err error) {
+		fd, err = l.accept(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, opError("accept", l.Path(), err)
+	}
+	c, err := newConn(fd)
+	if err != nil {
+		return nil, opError("accept", l.path, err)
+	}
+	if err := l.policy.Check(c.peer); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (l *Listener) accept(ctx context.Context) (int, error) {
+	pause := backoff{next: 10 * time.Millisecond, max: time.Second}
+	for {
+		fd := -1
+		err := l.s.whenReadable(func(listener int) (err error) {
+			fd, _, err = unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+			return os.NewSyscallError("accept4", err)
+		})
+		switch {
+		case errors.Is(err, unix.ECONNABORTED):
+			continue
+		case !isExhausted(err):
+			return fd, err
+		}
+		if werr := pause.wait(ctx, l.s.closed); werr != nil {
+			return -1, fmt.Errorf("%w: %w; raise the limit on open files (ulimit -n) or close some", werr, err)
+		}
+	}
+}
+
+// isExhausted tells what passes when somebody lets go of something, and what
+// the poller cannot wait for.
+func isExhausted(err error) bool {
+	for _, e := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,199 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is one end of a connection, and owns its descriptor until Close. All
+// methods may be called at the same time.
+type Conn struct {
+	s     *socket
+	peer  Peer
+	reset atomic.Bool // the peer closed with records of ours unread
+}
+
+// newConn owns fd from the call on: on failure it is closed.
+func newConn(fd int) (*Conn, error) {
+	peer, err := peerOf(fd)
+	if err != nil {
+		closeFDs([]int{fd})
+		return nil, err
+	}
+	s, err := newSocket(fd, "sock")
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{s: s, peer: peer}, nil
+}
+
+// NewPair returns two connected ends, both owned by the caller (socketpair(2)).
+// It is for tests and, with File, for parents and children.
+func NewPair() (a, b *Conn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, opError("pair", "", os.NewSyscallError("socketpair", err))
+	}
+	a, err = newConn(fds[0])
+	if err != nil {
+		closeFDs(fds[1:])
+		return nil, nil, opError("pair", "", err)
+	}
+	b, err = newConn(fds[1])
+	if err != nil {
+		return nil, nil, opError("pair", "", errors.Join(err, a.Close()))
+	}
+	return a, b, nil
+}
+
+// FromFile takes ownership of f, an inherited socket, and closes it in any
+// case; the Conn has a descriptor of its own. ErrNotSocket says that f is not a
+// connected SOCK_SEQPACKET Unix socket. The socket is set to non-blocking mode,
+// for whoever else holds it too.
+func FromFile(f *os.File) (*Conn, error) {
+	c, err := fromFile(f)
+	if f != nil {
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return nil, opError("inherit", "", errors.Join(err, c.Close()))
+	}
+	return c, nil
+}
+
+func fromFile(f *os.File) (*Conn, error) {
+	fd := -1
+	err := withFDs([]*os.File{f}, nil, func(fds []int) error {
+		err := checkConnected(fds[0])
+		if err != nil {
+			return err
+		}
+		fd, err = dupFD(fds[0])
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		closeFDs([]int{fd})
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return newConn(fd)
+}
+
+// checkConnected says whether fd is what this package works on, and turns off
+// the control messages that whoever made the socket may have asked for.
+func checkConnected(fd int) error {
+	for _, want := range []struct{ option, value int }{
+		{unix.SO_DOMAIN, unix.AF_UNIX},
+		{unix.SO_TYPE, unix.SOCK_SEQPACKET},
+		{unix.SO_ACCEPTCONN, 0},
+	} {
+		got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, want.option)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrNotSocket, os.NewSyscallError("getsockopt", err))
+		}
+		if got != want.value {
+			return fmt.Errorf("%w: socket option %d is %d, need %d", ErrNotSocket, want.option, got, want.value)
+		}
+	}
+	if _, err := unix.Getpeername(fd); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotSocket, os.NewSyscallError("getpeername", err))
+	}
+	for _, option := range []int{unix.SO_PASSCRED, unix.SO_PASSSEC, unix.SO_PASSPIDFD} {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, 0) // older kernels lack some: then they are off
+	}
+	return nil
+}
+
+// File returns a copy of the descriptor, owned by the caller, for a child
+// process to inherit (exec.Cmd.ExtraFiles) and open with FromFile. The Conn
+// stays open; the peer sees an end only when all copies are closed.
+func (c *Conn) File() (*os.File, error) {
+	s := c.sock()
+	if s == nil {
+		return nil, opError("file", "", ErrClosed)
+	}
+	fd := -1
+	err := s.control(func(own int) (err error) {
+		fd, err = dupFD(own)
+		return err
+	})
+	if err != nil {
+		return nil, opError("file", c.where(), err)
+	}
+	return os.NewFile(uintptr(fd), "sock"), nil
+}
+
+func dupFD(fd int) (int, error) {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	return dup, os.NewSyscallError("fcntl", err)
+}
+
+// Peer is who was on the other end when the connection was made.
+func (c *Conn) Peer() Peer {
+	if c == nil {
+		return Peer{}
+	}
+	return c.peer
+}
+
+// maxDiscarded bounds what WaitClose throws away before it gives up.
+const maxDiscarded = 16
+
+// WaitClose waits until the peer has closed its end. Who sends last calls it
+// before Close, so that a nil means: the peer has read everything, and went by
+// itself. A peer that closed without reading everything gives ErrPeerLost.
+// Records that arrive meanwhile are discarded, with their descriptors; after 16
+// of them it returns ErrUnexpectedRecord. The Conn remains to be closed.
+func (c *Conn) WaitClose(ctx context.Context) error {
+	for range maxDiscarded {
+		rec, err := c.receive(ctx)
+		switch {
+		case err == nil:
+			_ = rec.Close()
+		case isBadRecord(err):
+		case errors.Is(err, io.EOF):
+			return nil
+		default:
+			return opError("wait for close", c.where(), err)
+		}
+	}
+	return opError("wait for close", c.where(), ErrUnexpectedRecord)
+}
+
+func isBadRecord(err error) bool {
+	for _, bad := range []error{ErrEmptyRecord, ErrTruncated, ErrControlTruncated, ErrTooManyFDs, ErrControl} {
+		if errors.Is(err, bad) {
+			return true
+		}
+	}
+	return false
+}
+
+// Close closes this end and ends all calls that wait on it, with ErrClosed. It
+// may be called again and on nil.
+func (c *Conn) Close() error {
+	return opError("close", c.where(), c.sock().close())
+}
+
+func (c *Conn) sock() *socket {
+	if c == nil {
+		return nil
+	}
+	return c.s
+}
+
+// where names the peer for errors.
+func (c *Conn) where() string {
+	if c.sock() == nil {
+		return ""
+	}
+	return "(peer " + c.peer.String() + ")"
+}

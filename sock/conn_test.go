@@ -1,0 +1,186 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func init() {
+	// answers on an inherited socket
+	children["inherited"] = func([]string) error {
+		c, err := FromFile(os.NewFile(3, "inherited"))
+		if err != nil {
+			return err
+		}
+		rec, err := c.Receive(context.Background())
+		if err != nil {
+			return err
+		}
+		if err := c.Send(context.Background(), append([]byte("got "), rec.Data...), rec.Files...); err != nil {
+			return err
+		}
+		return c.WaitClose(context.Background())
+	}
+}
+
+// TestParentAndChild: one end of a pair goes to a child, records and files both
+// ways.
+func TestParentAndChild(t *testing.T) {
+	requireNoLeak(t)
+	a, b := pair(t)
+	f, err := b.File()
+	require.NoError(t, err)
+	cmd := childCommand(t, "inherited")
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	require.NoError(t, f.Close())
+	require.NoError(t, b.Close())
+
+	require.NoError(t, a.Send(soon(t), []byte("hello"), tempFile(t, "content")))
+	rec, err := a.Receive(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, "got hello", string(rec.Data))
+	require.Equal(t, "content", contentOf(t, rec.Files[0]))
+	require.NoError(t, rec.Close())
+	require.NoError(t, a.Close())
+	require.NoError(t, cmd.Wait())
+}
+
+// TestFromFileRefuses what is not a connected socket of the type, and closes it.
+func TestFromFileRefuses(t *testing.T) {
+	requireNoLeak(t)
+	socket := func(domain, kind int) *os.File {
+		fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
+		require.NoError(t, err)
+		return os.NewFile(uintptr(fd), "socket")
+	}
+	stream, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(stream[1])
+	l := listenAt(t, filepath.Join(safeDir(t), "s"))
+	listening, err := (&Conn{s: l.s}).File()
+	require.NoError(t, err)
+	for name, f := range map[string]*os.File{
+		"regular file": tempFile(t, "x"),
+		"stream":       os.NewFile(uintptr(stream[0]), "stream"),
+		"datagram":     socket(unix.AF_UNIX, unix.SOCK_DGRAM),
+		"udp":          socket(unix.AF_INET, unix.SOCK_DGRAM),
+		"unconnected":  socket(unix.AF_UNIX, unix.SOCK_SEQPACKET),
+		"listening":    listening,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := FromFile(f)
+			require.ErrorIs(t, err, ErrNotSocket)
+			require.Nil(t, c)
+			require.ErrorIs(t, f.Close(), os.ErrClosed, "ownership was taken")
+		})
+	}
+	_, err = FromFile(nil)
+	require.ErrorIs(t, err, os.ErrInvalid)
+	_, err = FromFile(listening)
+	require.ErrorIs(t, err, os.ErrClosed)
+}
+
+// TestNothingPanicsOnNil: nil and zero values behave as closed ones.
+func TestNothingPanicsOnNil(t *testing.T) {
+	for _, c := range []*Conn{nil, {}} {
+		require.NoError(t, c.Close())
+		require.ErrorIs(t, c.Send(context.Background(), []byte("x")), ErrClosed)
+		_, err := c.Receive(context.Background())
+		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, c.WaitClose(context.Background()), ErrClosed)
+		_, err = c.File()
+		require.ErrorIs(t, err, ErrClosed)
+		require.Zero(t, c.Peer())
+	}
+	for _, l := range []*Listener{nil, {}} {
+		require.NoError(t, l.Close())
+		require.Empty(t, l.Path())
+		require.NotNil(t, l.Addr())
+		_, err := l.Accept(context.Background())
+		require.ErrorIs(t, err, ErrClosed)
+	}
+	var r *Record
+	require.NoError(t, r.Close())
+	require.Nil(t, r.Take(0))
+	require.NoError(t, CloseFiles(nil))
+	require.NoError(t, CloseFiles([]*os.File{nil}))
+}
+
+// TestUseAfterClose: one sentinel, whichever call.
+func TestUseAfterClose(t *testing.T) {
+	a, _, err := NewPair()
+	require.NoError(t, err)
+	require.NoError(t, a.Close())
+	require.NoError(t, a.Close())
+	require.ErrorIs(t, a.Send(soon(t), []byte("x")), ErrClosed)
+	_, err = a.Receive(soon(t))
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, a.WaitClose(soon(t)), ErrClosed)
+	_, err = a.File()
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+// TestCloseFromManyGoroutines: one of them closes, the rest do nothing.
+func TestCloseFromManyGoroutines(t *testing.T) {
+	requireNoLeak(t)
+	l, server, client := connected(t)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if err := errors.Join(l.Close(), server.Close(), client.Close()); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestErrorText(t *testing.T) {
+	_, err := Dial(soon(t), "/tmp/no/such")
+	require.EqualError(t, err, "sock: dial /tmp/no/such: nobody is listening there: connect: no such file or directory")
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "dial", e.Op)
+	require.Equal(t, "/tmp/no/such", e.Where)
+
+	a, _ := pair(t)
+	err = a.Send(soon(t), nil)
+	require.EqualError(t, err, fmt.Sprintf("sock: send (peer %v): record of length 0: send at least one byte", a.Peer()))
+}
+
+func BenchmarkRoundTrip(b *testing.B) { benchmarkRoundTrip(b) }
+
+func BenchmarkRoundTripFD(b *testing.B) { benchmarkRoundTrip(b, tempFile(b, "x")) }
+
+func benchmarkRoundTrip(b *testing.B, files ...*os.File) {
+	near, far := pair(b)
+	record := make([]byte, 64)
+	ctx := context.Background()
+	go func() {
+		for {
+			rec, err := far.Receive(ctx)
+			if err != nil {
+				return
+			}
+			_ = far.Send(ctx, rec.Data, rec.Files...)
+			_ = rec.Close()
+		}
+	}()
+	b.ReportAllocs()
+	for b.Loop() {
+		require.NoError(b, near.Send(ctx, record, files...))
+		rec, err := near.Receive(ctx)
+		require.NoError(b, err)
+		require.NoError(b, rec.Close())
+	}
+}

@@ -1,0 +1,161 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// soon is a deadline for what should happen at once; it is long because
+// machines are slow, and costs nothing when all is well.
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// briefly is a deadline for what must not happen.
+func briefly(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func pair(t testing.TB) (a, b *Conn) {
+	t.Helper()
+	a, b, err := NewPair()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	})
+	return a, b
+}
+
+// safeDir is a short directory that only this user may write to, and that every
+// user may search.
+func safeDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "sock")
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o711))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+func listenAt(t testing.TB, path string, opts ...Option) *Listener {
+	t.Helper()
+	l, err := Listen(path, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
+
+// connected is a Listener with one connection.
+func connected(t testing.TB) (l *Listener, server, client *Conn) {
+	t.Helper()
+	l = listenAt(t, filepath.Join(safeDir(t), "s"))
+	client, err := Dial(soon(t), l.Path())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	server, err = l.Accept(soon(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	return l, server, client
+}
+
+// requireEmptyDir says that nothing was left behind (invariant 4).
+func requireEmptyDir(t testing.TB, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}
+
+// requireWorks says that records still get from a to b.
+func requireWorks(t testing.TB, a, b *Conn) {
+	t.Helper()
+	require.NoError(t, a.Send(soon(t), []byte("still alive")))
+	rec, err := b.Receive(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, "still alive", string(rec.Data))
+	require.NoError(t, rec.Close())
+}
+
+// tempFile is a file that holds content.
+func tempFile(t testing.TB, content string) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	f := os.NewFile(uintptr(fd), content)
+	t.Cleanup(func() { require.NoError(t, CloseFiles([]*os.File{f})) })
+	_, err = f.WriteString(content)
+	require.NoError(t, err)
+	return f
+}
+
+// contentOf reads a file from its beginning, whatever its offset.
+func contentOf(t testing.TB, f *os.File) string {
+	t.Helper()
+	data, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<20))
+	require.NoError(t, err)
+	return string(data)
+}
+
+// rawSend does what Send refuses to.
+func rawSend(t testing.TB, c *Conn, record []byte, oob []byte) error {
+	t.Helper()
+	return c.s.whenWritable(func(fd int) error {
+		_, err := unix.SendmsgN(fd, record, oob, nil, unix.MSG_NOSIGNAL)
+		return err
+	})
+}
+
+// rightsOf is a control message with the descriptor of f, n times.
+func rightsOf(t testing.TB, f *os.File, n int) (oob []byte) {
+	t.Helper()
+	require.NoError(t, withFDs([]*os.File{f}, nil, func(fds []int) error {
+		many := make([]int, n)
+		for i := range many {
+			many[i] = fds[0]
+		}
+		oob = unix.UnixRights(many...)
+		return nil
+	}))
+	return oob
+}
+
+// setOption sets a socket option of c to 1.
+func setOption(c *Conn, option int) error {
+	return c.s.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, 1) })
+}
+
+// fill sends until the queue of the peer is full, and returns how many records
+// that took.
+func fill(t testing.TB, c *Conn) int {
+	t.Helper()
+	for n := 0; ; n++ {
+		err := c.Send(briefly(t), fmt.Appendf(nil, "record %d %s", n, make([]byte, 30000)))
+		if err != nil {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Positive(t, n)
+			return n
+		}
+	}
+}
+
+// isWith reports whether err matches target and holds words.
+func isWith(err, target error, words string) bool {
+	return errors.Is(err, target) && strings.Contains(err.Error(), words)
+}

@@ -1,0 +1,208 @@
+package sock
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Listener accepts connections at a path. It owns the socket file and the lock
+// file beside it until Close. All methods may be called at the same time.
+type Listener struct {
+	path   string // as given
+	file   string // the same, absolute
+	id     inode
+	lock   *lockFile
+	policy Policy
+	s      *socket
+	once   sync.Once
+}
+
+// Option changes what Listen does.
+type Option func(*options)
+
+type options struct {
+	policy  Policy
+	backlog int
+	mode    os.FileMode
+}
+
+// WithPolicy admits other peers than those of this process's effective uid. They
+// also need the right to connect: see WithMode, and let them search the
+// directory (0711 or 0750).
+func WithPolicy(p Policy) Option { return func(o *options) { o.policy = p } }
+
+// WithBacklog sets how many connections wait to be accepted, 1024 by default
+// (listen(2)); net.core.somaxconn caps it. Dial waits when they are too many.
+func WithBacklog(n int) Option { return func(o *options) { o.backlog = n } }
+
+// WithMode sets the permissions of the socket file, 0600 by default. Who may
+// write may connect: 0660 for a group, 0666 for everybody that the Policy then
+// tells apart.
+func WithMode(mode os.FileMode) Option { return func(o *options) { o.mode = mode.Perm() } }
+
+// Listen makes a socket at path and listens (bind(2), listen(2)). The directory
+// has to be there, belong to this user or root, and be writable by nobody else.
+// The socket file gets mode 0600, from its first moment on. A file that a dead
+// listener left behind is replaced; a live listener, or anything that is not a
+// socket, is left alone. The file path+".lock" is locked for as long as the
+// Listener lives. A failed Listen leaves nothing behind.
+//
+// ErrPath is wrong usage. The others are ErrNoDirectory, ErrInsecure,
+// ErrNotSocket, ErrInUse, and what the kernel says.
+func Listen(path string, opts ...Option) (*Listener, error) {
+	o := options{backlog: 1024, mode: 0o600}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	l, err := listen(path, o)
+	if err != nil {
+		return nil, opError("listen", path, err)
+	}
+	return l, nil
+}
+
+func listen(path string, o options) (*Listener, error) {
+	addr, err := address(path)
+	if err != nil {
+		return nil, err
+	}
+	file, err := filepath.Abs(addr.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkDirectory(filepath.Dir(file)); err != nil {
+		return nil, err
+	}
+	lock, err := takeLock(file + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{path: path, file: file, lock: lock, policy: o.policy}
+	if err := l.open(addr, o); err != nil {
+		return nil, errors.Join(err, lock.release())
+	}
+	return l, nil
+}
+
+// open makes the socket; the lock is held.
+func (l *Listener) open(addr *unix.SockaddrUnix, o options) error {
+	if err := removeStale(l.file, addr); err != nil {
+		return err
+	}
+	fd, err := newFD()
+	if err != nil {
+		return err
+	}
+	if err := l.bind(fd, addr, o); err != nil {
+		closeFDs([]int{fd})
+		return err
+	}
+	l.s, err = newSocket(fd, l.path)
+	if err != nil {
+		return errors.Join(err, removeIfSame(l.file, l.id))
+	}
+	return nil
+}
+
+func newFD() (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	return fd, os.NewSyscallError("socket", err)
+}
+
+// bind gives the socket its name. On failure there is none.
+func (l *Listener) bind(fd int, addr *unix.SockaddrUnix, o options) error {
+	// The file takes its mode from the socket, less the umask: it is never
+	// wider than wanted, not even for a moment.
+	if err := unix.Fchmod(fd, uint32(o.mode)); err != nil {
+		return os.NewSyscallError("fchmod", err)
+	}
+	err := unix.Bind(fd, addr)
+	switch {
+	case errors.Is(err, unix.EADDRINUSE): // by somebody who ignores the lock
+		return fmt.Errorf("%w: %w", ErrInUse, os.NewSyscallError("bind", err))
+	case err != nil:
+		return os.NewSyscallError("bind", err)
+	}
+	id, mode, err := inodeAt(l.file)
+	if err != nil {
+		return errors.Join(err, os.Remove(l.file))
+	}
+	l.id = id
+	if mode&0o777 != uint32(o.mode) { // the umask took something away
+		err = os.Chmod(l.file, o.mode)
+	}
+	if err == nil {
+		err = os.NewSyscallError("listen", unix.Listen(fd, o.backlog))
+	}
+	if err != nil {
+		return errors.Join(err, removeIfSame(l.file, l.id))
+	}
+	return nil
+}
+
+// removeStale makes room for a socket at file: it removes one that nobody
+// listens on, and nothing else.
+func removeStale(file string, addr *unix.SockaddrUnix) error {
+	_, mode, err := inodeAt(file)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case mode&unix.S_IFMT != unix.S_IFSOCK:
+		return fmt.Errorf("%w: something else is there (mode %o); remove it or take another path", ErrNotSocket, mode)
+	}
+	fd, err := newFD()
+	if err != nil {
+		return err
+	}
+	defer closeFDs([]int{fd})
+	err = ignoringEINTR(func() error { return unix.Connect(fd, addr) })
+	switch {
+	case err == nil, errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EPROTOTYPE): // it lives
+		return fmt.Errorf("%w: it answers; stop it or take another path", ErrInUse)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return ignoreNotExist(os.Remove(file))
+	}
+	return fmt.Errorf("cannot tell whether somebody is listening there: %w", os.NewSyscallError("connect", err))
+}
+
+// Path is the path as given to Listen.
+func (l *Listener) Path() string {
+	if l == nil {
+		return ""
+	}
+	return l.path
+}
+
+// Addr is the path as a net.Addr of network "unixpacket".
+func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.Path(), Net: "unixpacket"} }
+
+// Close stops listening and ends a waiting Accept with ErrClosed. It removes the
+// socket file and the lock file, if they are still the ones that Listen made.
+// Connections that were accepted stay. It may be called again and on nil.
+func (l *Listener) Close() (err error) {
+	if l.sock() == nil {
+		return nil
+	}
+	l.once.Do(func() {
+		// The name goes first: while the socket is open its inode number
+		// cannot belong to a file of somebody else's.
+		err = removeIfSame(l.file, l.id)
+		err = errors.Join(err, l.s.close(), l.lock.release())
+	})
+	return opError("close", l.path, err)
+}
+
+func (l *Listener) sock() *socket {
+	if l == nil {
+		return nil
+	}
+	return l.s
+}

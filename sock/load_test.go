@@ -1,0 +1,253 @@
+package sock
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func init() {
+	// accepts with no descriptor left
+	children["out-of-fds-accepting"] = func(args []string) error {
+		l, err := Listen(args[0])
+		if err != nil {
+			return err
+		}
+		client, err := Dial(context.Background(), args[0])
+		if err != nil {
+			return err
+		}
+		if err := limitFDs(0); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		before := cpuTime()
+		_, err = l.Accept(ctx)
+		if !isWith(err, context.DeadlineExceeded, "ulimit -n") || !errors.Is(err, unix.EMFILE) {
+			return fmt.Errorf("accept without descriptors: %w", err)
+		}
+		if used := cpuTime() - before; used > 200*time.Millisecond {
+			return fmt.Errorf("it spun: %v of CPU in one second", used)
+		}
+		// Close ends the pause, too, and a descriptor that comes free ends
+		// the trouble.
+		accepted := make(chan error)
+		go func() {
+			c, err := l.Accept(context.Background())
+			if err == nil {
+				err = c.Send(context.Background(), []byte("welcome"))
+			}
+			accepted <- err
+		}()
+		if err := setFDLimit(1000); err != nil {
+			return err
+		}
+		if err := <-accepted; err != nil {
+			return err
+		}
+		if _, err := client.Receive(context.Background()); err != nil {
+			return err
+		}
+		if _, err := Dial(context.Background(), args[0]); err != nil {
+			return err
+		}
+		if err := limitFDs(0); err != nil {
+			return err
+		}
+		go func() {
+			_, err := l.Accept(context.Background())
+			accepted <- err
+		}()
+		if err := l.Close(); err != nil {
+			return err
+		}
+		if err := <-accepted; !errors.Is(err, ErrClosed) {
+			return fmt.Errorf("accept while closing: %w", err)
+		}
+		return nil
+	}
+}
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func TestFault57_OutOfFDsAccepting(t *testing.T) {
+	dir := safeDir(t)
+	runChild(t, "out-of-fds-accepting", filepath.Join(dir, "s"))
+	requireEmptyDir(t, dir)
+}
+
+func init() {
+	children["too-many-in-flight"] = func([]string) error {
+		a, b, err := NewPair()
+		if err != nil {
+			return err
+		}
+		if err := setFDLimit(40); err != nil {
+			return err
+		}
+		ten := slices.Repeat([]*os.File{os.Stderr}, 10)
+		sent := 0
+		for ; err == nil && sent < 20; sent++ {
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			err = a.Send(ctx, []byte("ten"), ten...)
+			cancel()
+		}
+		if !isWith(err, ErrTooManyInFlight, "ulimit -n") || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, unix.ETOOMANYREFS) {
+			return fmt.Errorf("%d records of 10: %w", sent, err)
+		}
+		// A sender that waits goes on once somebody reads.
+		waiting := make(chan error)
+		go func() { waiting <- a.Send(context.Background(), []byte("ten"), ten...) }()
+		for range sent { // the refused one was not sent, the waiting one is
+			rec, err := b.Receive(context.Background())
+			if err != nil || len(rec.Files) != 10 {
+				return fmt.Errorf("%d files, %w", len(rec.Files), err)
+			}
+			if err := rec.Close(); err != nil {
+				return err
+			}
+		}
+		return <-waiting
+	}
+}
+
+func TestFault58_TooManyInFlight(t *testing.T) {
+	cmd := childCommand(t, "too-many-in-flight")
+	if os.Geteuid() == 0 { // who has CAP_SYS_RESOURCE has no such limit
+		asUser(t, cmd, 54321, 54321)
+	}
+	requireRuns(t, cmd)
+}
+
+// TestFault59_ThousandClients: with room for four in the queue, all get through.
+func TestFault59_ThousandClients(t *testing.T) {
+	requireNoLeak(t)
+	const clients = 1000
+	l := listenAt(t, filepath.Join(safeDir(t), "s"), WithBacklog(4))
+	var all sync.WaitGroup
+	for i := range clients {
+		all.Go(func() {
+			c, err := Dial(soon(t), l.Path())
+			if err != nil {
+				t.Errorf("client %d: %v", i, err)
+				return
+			}
+			defer c.Close()
+			if _, err := c.Receive(soon(t)); err != nil {
+				t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	for range clients {
+		c, err := l.Accept(soon(t))
+		require.NoError(t, err)
+		require.NoError(t, c.Send(soon(t), []byte("welcome")))
+		require.NoError(t, c.Close())
+	}
+	all.Wait()
+}
+
+// TestFault60_PeerNeverReads: the sender gets its deadline, what was sent stays
+// whole, and once the peer reads all is well.
+func TestFault60_PeerNeverReads(t *testing.T) {
+	requireNoLeak(t)
+	a, b := pair(t)
+	n := fill(t, a)
+	requireWorks(t, b, a) // the other direction has room
+	for i := range n {
+		rec, err := b.Receive(soon(t))
+		require.NoError(t, err)
+		require.True(t, strings.HasPrefix(string(rec.Data), fmt.Sprintf("record %d ", i)))
+	}
+	requireWorks(t, a, b)
+}
+
+// TestFault63_SameFileManyGoroutines: 64 goroutines send one file and close what
+// they receive.
+func TestFault63_SameFileManyGoroutines(t *testing.T) {
+	requireNoLeak(t)
+	f := tempFile(t, "shared")
+	shared, peer := pair(t)
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range 10 {
+				if err := shared.Send(soon(t), []byte("x"), f, f); err != nil {
+					t.Errorf("send: %v", err)
+				}
+				rec, err := peer.Receive(soon(t))
+				if err != nil || len(rec.Files) != 2 {
+					t.Errorf("receive: %d files, %v", len(rec.Files), err)
+				}
+				var closers sync.WaitGroup
+				for range 2 {
+					closers.Go(func() { _ = CloseFiles(slices.Clone(rec.Files)) })
+				}
+				closers.Wait()
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(t, "shared", contentOf(t, f))
+}
+
+// TestManySendersOneReceiver: records of eight goroutines do not mix, each
+// goroutine's stay in order, and the other direction goes on meanwhile.
+func TestManySendersOneReceiver(t *testing.T) {
+	requireNoLeak(t)
+	const senders, records = 8, 200
+	a, b := pair(t)
+	var all sync.WaitGroup
+	for s := range senders {
+		f := tempFile(t, fmt.Sprint("file of ", s))
+		all.Go(func() {
+			for i := range records {
+				record := bytes.Repeat([]byte{byte(s), byte(i)}, 1+(s*records+i)*37%8000)
+				if err := a.Send(soon(t), record, f); err != nil {
+					t.Errorf("send: %v", err)
+				}
+			}
+		})
+	}
+	all.Go(func() { // the other direction
+		for range records {
+			if err := b.Send(soon(t), []byte("back")); err != nil {
+				t.Errorf("send back: %v", err)
+			}
+			if _, err := a.Receive(soon(t)); err != nil {
+				t.Errorf("receive back: %v", err)
+			}
+		}
+	})
+	next := make([]int, senders)
+	for range senders * records {
+		rec, err := b.Receive(soon(t))
+		require.NoError(t, err)
+		s := int(rec.Data[0])
+		want := bytes.Repeat([]byte{byte(s), byte(next[s])}, 1+(s*records+next[s])*37%8000)
+		require.True(t, bytes.Equal(want, rec.Data), "record %d of %d", next[s], s)
+		require.Equal(t, fmt.Sprint("file of ", s), contentOf(t, rec.Files[0]))
+		require.NoError(t, rec.Close())
+		next[s]++
+	}
+	all.Wait()
+}

@@ -1,0 +1,87 @@
+package sock
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockFile keeps two servers from racing for one path. The kernel drops the
+// lock (flock(2)) when its holder dies, whatever it dies of, so a file that is
+// left behind means nothing.
+type lockFile struct {
+	path string
+	file *os.File // so that a lost Listener loses its lock, too
+	id   inode
+}
+
+// lockAttempts bounds the race with servers that are just closing.
+const lockAttempts = 100
+
+// takeLock makes the file if need be and locks it. ErrInUse: somebody holds it.
+func takeLock(path string) (*lockFile, error) {
+	for range lockAttempts {
+		l, err := openLock(path)
+		if err != nil {
+			return nil, err
+		}
+		if err := l.acquire(); err != nil {
+			_ = l.file.Close()
+			return nil, err
+		}
+		// Its last owner may have removed it between our open and our lock.
+		// Then we hold a file without a name, and the next one makes another.
+		if now, _, err := inodeAt(path); err == nil && now == l.id {
+			return l, nil
+		}
+		_ = l.file.Close()
+	}
+	return nil, fmt.Errorf("%w: the lock file %s comes and goes", ErrInUse, path)
+}
+
+// openLock opens or makes the file, and nothing but a file of that very name.
+// O_NONBLOCK keeps a FIFO from holding us up.
+func openLock(path string) (*lockFile, error) {
+	fd := -1
+	err := ignoringEINTR(func() (err error) {
+		fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
+		return err
+	})
+	switch {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO):
+		return nil, fmt.Errorf("%w: the lock file %s is no regular file: %w; remove it", ErrNotSocket, path, err)
+	case err != nil:
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	id, mode, err := inodeOf(fd)
+	if err == nil && mode&unix.S_IFMT != unix.S_IFREG {
+		err = fmt.Errorf("%w: the lock file %s is no regular file; remove it", ErrNotSocket, path)
+	}
+	if err != nil {
+		closeFDs([]int{fd})
+		return nil, err
+	}
+	return &lockFile{path: path, file: os.NewFile(uintptr(fd), path), id: id}, nil
+}
+
+// acquire takes the lock without waiting.
+func (l *lockFile) acquire() error {
+	err := withFDs([]*os.File{l.file}, nil, func(fds []int) error {
+		return ignoringEINTR(func() error { return unix.Flock(fds[0], unix.LOCK_EX|unix.LOCK_NB) })
+	})
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return fmt.Errorf("%w: it holds the lock %s; stop it or take another path", ErrInUse, l.path)
+	case err != nil:
+		return &os.PathError{Op: "flock", Path: l.path, Err: err}
+	}
+	return nil
+}
+
+// release removes the file, while the lock is still held, and then gives up the
+// lock.
+func (l *lockFile) release() error {
+	return errors.Join(removeIfSame(l.path, l.id), l.file.Close())
+}

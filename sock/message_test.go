@@ -1,0 +1,454 @@
+package sock
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestFault19_NoFD(t *testing.T) {
+	requireNoLeak(t)
+	a, b := pair(t)
+	for _, size := range []int{1, 2, 4096, MaxRecord - 1, MaxRecord} {
+		want := bytes.Repeat([]byte{byte(size)}, size)
+		require.NoError(t, a.Send(soon(t), want))
+		rec, err := b.Receive(soon(t))
+		require.NoError(t, err)
+		require.Equal(t, want, rec.Data)
+		require.Empty(t, rec.Files)
+	}
+}
+
+func TestFault20_TwoFDs(t *testing.T) {
+	requireNoLeak(t)
+	a, b := pair(t)
+	require.NoError(t, a.Send(soon(t), []byte("two"), tempFile(t, "first"), tempFile(t, "second")))
+	rec, err := b.Receive(soon(t))
+	require.NoError(t, err)
+	require.Len(t, rec.Files, 2)
+	require.Equal(t, "second", contentOf(t, rec.Files[1]))
+
+	first := rec.Take(0)
+	require.Nil(t, rec.Take(0), "taken once")
+	require.NoError(t, rec.Close())
+	require.NoError(t, rec.Close())
+	require.Equal(t, "first", contentOf(t, first), "Close leaves alone what was taken")
+	require.NoError(t, first.Close())
+}
+
+func TestFault21_TooManyFDs(t *testing.T) {
+	requireNoLeak(t)
+	a, b := pair(t)
+	f := tempFile(t, "x")
+
+	require.ErrorIs(t, a.Send(soon(t), []byte("65"), slices.Repeat([]*os.File{f}, 65)...), ErrTooManyFDs)
+	require.ErrorIs(t, rawSend(t, a, []byte("254"), rightsOf(t, f, 254)), unix.EINVAL, "the kernel's limit")
+
+	for _, n := range []int{65, 253} {
+		require.NoError(t, rawSend(t, a, []byte("many"), rightsOf(t, f, n)))
+		before := openFDs()
+		rec, err := b.Receive(soon(t))
+		require.ErrorIs(t, err, ErrTooManyFDs)
+		require.ErrorContains(t, err, fmt.Sprint(n))
+		require.Empty(t, rec.Files)
+		require.Empty(t, leakedFDs(before, openFDs()))
+	}
+
+	require.NoError(t, a.Send(soon(t), []byte("64"), slices.Repeat([]*os.File{f}, 64)...))
+	rec, err := b.Receive(soon(t))
+	require.NoError(t, err)
+	require.Len(t, rec.Files, 64)
+	require.NoError(t, rec.Close())
+}
+
+func init() {
+	// receives 5 descriptors with room for 0 and for 2
+	children["out-of-fds-receiving"] = func([]string) error {
+		a, b, err := NewPair()
+		if err != nil {
+			return err
+		}
+		five := slices.Repeat([]*os.File{os.Stderr}, 5)
+		for _, spare := range []int{0, 2} {
+			before := openFDs()
+			if err := limitFDs(spare); err != nil {
+				return err
+			}
+			for range 50 { // a leak would show as fewer and fewer arriving
+				if err := a.Send(context.Background(), []byte("five"), five...); err != nil {
+					return err
+				}
+				rec, err := b.Receive(context.Background())
+				if want := fmt.Sprintf("lost: %d arrived; raise the limit", spare); !isWith(err, ErrControlTruncated, want) {
+					return fmt.Errorf("spare %d: got %v, %v, want %q", spare, rec, err, want)
+				}
+			}
+			if err := setFDLimit(1000); err != nil {
+				return err
+			}
+			if leaked := leakedFDs(before, openFDs()); len(leaked) > 0 {
+				return fmt.Errorf("leaked %q", leaked)
+			}
+		}
+		if err := a.Send(context.Background(), []byte("five"), five...); err != nil {
+			return err
+		}
+		rec, err := b.Receive(context.Background())
+		if err != nil || len(rec.Files) != 5 {
+			return fmt.Errorf("with room again: %v, %w", rec, err)
+		}
+		return rec.Close()
+	}
+}
+
+// TestFault22_ControlTruncated is fault 57 for the receiver, too.
+func TestFault22_ControlTruncated(t *testing.T) { runChild(t, "out-of-fds-receiving") }
+
+func TestFault23_RecordTooLong(t *testing.T) {
+	requireNoLeak(t)
+	a, b := pair(t)
+	f := tempFile(t, "x")
+	require.ErrorIs(t, a.Send(soon(t), make([]byte, MaxRecord+1), f), ErrTooLong)
+	for _, size := range []int{MaxRecord + 1, 200_000} {
+		require.NoError(t, rawSend(t, a, make([]byte, size), rightsOf(t, f, 2)))
+		before := openFDs()
+		_, err := b.Receive(soon(t))
+		require.ErrorIs(t, err, ErrTruncated)
+		require.ErrorContains(t, err, fmt.Sprint(size), "says how long it was")
+		require.Empty(t, leakedFDs(before, openFDs()))
+		requireWorks(t, a, b)
+	}
+}
+
+func TestFault24_EmptyRecord(t *testing.T) {
+	requireNoLeak(t)
+	a, b := pair(t)
+	f := tempFile(t, "x")
+	require.ErrorIs(t, a.Send(soon(t), nil, f), ErrEmptyRecord)
+
+	t.Run("with descriptors", func(t *testing.T) {
+		require.NoError(t, rawSendEmpty(t, a, rightsOf(t, f, 3)))
+		before := openFDs()
+		_, err := b.Receive(soon(t))
+		require.ErrorIs(t, err, ErrEmptyRecord)
+		require.ErrorContains(t, err, "with 3 file descriptors")
+		require.Empty(t, leakedFDs(before, openFDs()))
+		requireWorks(t, a, b)
+	})
+	t.Run("without", func(t *testing.T) {
+		require.NoError(t, rawSend(t, a, nil, nil))
+		_, err := b.Receive(soon(t))
+		require.ErrorIs(t, err, ErrEmptyRecord)
+		require.NotErrorIs(t, err, ErrPeerLost, "it lives")
+		requireWorks(t, a, b)
+	})
+	t.Run("without, and a good one behind it", func(t *testing.T) {
+		require.NoError(t, rawSend(t, a, nil, nil))
+		requireWorks(t, a, b)
+	})
+}
+
+// TestFault25_AnyFD: whatever an fd stands for arrives as it is.
+func TestFault25_AnyFD(t *testing.T) {
+	requireNoLeak(t)
+	a, b := pair(t)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	dir, err := os.Open(t.TempDir())
+	require.NoError(t, err)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	require.NoError(t, err)
+	regular, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	require.NoError(t, err)
+	self, err := a.File()
+	require.NoError(t, err)
+	sent := []*os.File{r, w, dir, null, regular, self, tempFile(t, "memfd")}
+	require.NoError(t, a.Send(soon(t), []byte("all"), sent...))
+
+	rec, err := b.Receive(soon(t))
+	require.NoError(t, err)
+	for i, f := range rec.Files {
+		want, err := sent[i].Stat()
+		require.NoError(t, err)
+		got, err := f.Stat()
+		require.NoError(t, err)
+		require.True(t, os.SameFile(want, got))
+		require.NoError(t, withFDs([]*os.File{f}, nil, func(fds []int) error {
+			flags, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETFD, 0)
+			require.Equal(t, unix.FD_CLOEXEC, flags, "no child inherits it")
+			return err
+		}))
+	}
+	require.NoError(t, rec.Close())
+	require.NoError(t, CloseFiles(sent))
+}
+
+// TestSendLeavesFilesAlone: the caller keeps its files, in the mode they had.
+func TestSendLeavesFilesAlone(t *testing.T) {
+	requireNoLeak(t)
+	a, b := pair(t)
+	r, w, err := os.Pipe() // non-blocking, as Go makes them
+	require.NoError(t, err)
+	require.NoError(t, a.Send(soon(t), []byte("same file twice"), r, r))
+	rec, err := b.Receive(soon(t))
+	require.NoError(t, err)
+	require.Len(t, rec.Files, 2)
+	require.NoError(t, rec.Close())
+
+	require.NoError(t, withFDs([]*os.File{r}, nil, func(fds []int) error {
+		flags, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETFL, 0)
+		require.NotZero(t, flags&unix.O_NONBLOCK, "os.File.Fd would have cleared it")
+		return err
+	}))
+	_, err = w.WriteString("still works")
+	require.NoError(t, err)
+	require.NoError(t, CloseFiles([]*os.File{r, w}))
+
+	err = a.Send(soon(t), []byte("closed"), tempFile(t, "open"), r)
+	require.ErrorIs(t, err, os.ErrClosed)
+	require.NotErrorIs(t, err, ErrClosed, "that is for the connection")
+	require.ErrorContains(t, err, "file 1")
+	require.ErrorIs(t, a.Send(soon(t), []byte("nil"), nil), os.ErrInvalid)
+	_, err = b.Receive(briefly(t))
+	require.ErrorIs(t, err, context.DeadlineExceeded, "nothing was sent")
+	requireWorks(t, a, b)
+}
+
+// TestUnexpectedControlMessage: credentials that nobody asked for are an error,
+// and what came with them is closed.
+func TestUnexpectedControlMessage(t *testing.T) {
+	requireNoLeak(t)
+	for name, option := range map[string]int{"credentials": unix.SO_PASSCRED, "pidfd": unix.SO_PASSPIDFD} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t)
+			if err := setOption(b, option); err != nil {
+				t.Skipf("this kernel has no such option: %v", err)
+			}
+			require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
+			before := openFDs()
+			_, err := b.Receive(soon(t))
+			require.ErrorIs(t, err, ErrControl)
+			require.Empty(t, leakedFDs(before, openFDs()))
+
+			// An inherited socket is freed of the option.
+			f, err := b.File()
+			require.NoError(t, err)
+			inherited, err := FromFile(f)
+			require.NoError(t, err)
+			requireWorks(t, a, inherited)
+			require.NoError(t, inherited.Close())
+		})
+	}
+}
+
+func TestFault30_PeerCloses(t *testing.T) {
+	requireNoLeak(t)
+	t.Run("having read everything", func(t *testing.T) {
+		a, b := pair(t)
+		require.NoError(t, a.Close())
+		for range 2 {
+			_, err := b.Receive(soon(t))
+			require.ErrorIs(t, err, ErrPeerLost)
+			require.ErrorIs(t, err, io.EOF)
+		}
+		require.ErrorIs(t, b.Send(soon(t), []byte("x")), ErrPeerLost)
+	})
+	t.Run("with records unread", func(t *testing.T) {
+		a, b := pair(t)
+		require.NoError(t, b.Send(soon(t), []byte("unread"), tempFile(t, "x")))
+		require.NoError(t, a.Close())
+		for range 2 {
+			_, err := b.Receive(soon(t))
+			require.ErrorIs(t, err, ErrPeerLost)
+			require.ErrorIs(t, err, unix.ECONNRESET)
+			require.NotErrorIs(t, err, io.EOF)
+		}
+	})
+	t.Run("with records unread, having said why", func(t *testing.T) {
+		a, b := pair(t)
+		require.NoError(t, b.Send(soon(t), []byte("unread")))
+		require.NoError(t, a.Send(soon(t), []byte("why"), tempFile(t, "x")))
+		require.NoError(t, a.Close())
+		rec, err := b.Receive(soon(t))
+		require.NoError(t, err, "the reset must not hide the last record")
+		require.Equal(t, "why", string(rec.Data))
+		require.NoError(t, rec.Close())
+		_, err = b.Receive(soon(t))
+		require.ErrorIs(t, err, unix.ECONNRESET)
+	})
+	t.Run("and the sender learns first", func(t *testing.T) {
+		a, b := pair(t)
+		require.NoError(t, b.Send(soon(t), []byte("unread")))
+		require.NoError(t, a.Close())
+		require.ErrorIs(t, b.Send(soon(t), []byte("x")), ErrPeerLost)
+		require.ErrorIs(t, b.WaitClose(soon(t)), ErrPeerLost, "unread records are not forgotten")
+	})
+}
+
+// TestLastRecordIsNotLost: what was sent before the close always arrives, though
+// the kernel sometimes reports the end first.
+func TestLastRecordIsNotLost(t *testing.T) {
+	requireNoLeak(t)
+	for i := range 5000 {
+		a, b, err := NewPair()
+		require.NoError(t, err)
+		go func() {
+			_ = a.Send(soon(t), []byte("last"))
+			_ = a.Close()
+		}()
+		rec, err := b.Receive(soon(t))
+		require.NoError(t, err, "round %d", i)
+		require.Equal(t, "last", string(rec.Data))
+		require.NoError(t, b.WaitClose(soon(t)))
+		require.NoError(t, b.Close())
+	}
+}
+
+// TestReadOnceMore is the same without luck: it plays the kernel's part.
+func TestReadOnceMore(t *testing.T) {
+	a, b := pair(t)
+	require.NoError(t, a.Send(soon(t), []byte("last")))
+	var rec Record
+	require.NoError(t, b.receiveAgain(errZero, &rec))
+	require.Equal(t, "last", string(rec.Data))
+	require.ErrorIs(t, b.receiveAgain(errZero, &rec), ErrEmptyRecord)
+	require.NoError(t, a.Close())
+	require.ErrorIs(t, b.receiveAgain(errZero, &rec), io.EOF)
+}
+
+func TestWaitClose(t *testing.T) {
+	requireNoLeak(t)
+	t.Run("peer reads, then closes", func(t *testing.T) {
+		a, b := pair(t)
+		require.NoError(t, a.Send(soon(t), []byte("last")))
+		go func() {
+			_, _ = b.Receive(soon(t))
+			_ = b.Close()
+		}()
+		require.NoError(t, a.WaitClose(soon(t)))
+	})
+	t.Run("peer closes without reading", func(t *testing.T) {
+		a, b := pair(t)
+		require.NoError(t, a.Send(soon(t), []byte("last")))
+		require.NoError(t, b.Close())
+		require.ErrorIs(t, a.WaitClose(soon(t)), ErrPeerLost)
+	})
+	t.Run("some records arrive first", func(t *testing.T) {
+		a, b := pair(t)
+		require.NoError(t, b.Send(soon(t), []byte("x"), tempFile(t, "x")))
+		require.NoError(t, rawSend(t, b, make([]byte, MaxRecord+1), nil))
+		require.NoError(t, b.Close())
+		require.NoError(t, a.WaitClose(soon(t)))
+	})
+	t.Run("records never end", func(t *testing.T) {
+		a, b := pair(t)
+		for range maxDiscarded {
+			require.NoError(t, b.Send(soon(t), []byte("x"), tempFile(t, "x")))
+		}
+		require.ErrorIs(t, a.WaitClose(soon(t)), ErrUnexpectedRecord)
+	})
+}
+
+// TestFault33_SignalStorm: signals interrupt system calls and must not show.
+func TestFault33_SignalStorm(t *testing.T) {
+	requireNoLeak(t)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	defer signal.Stop(signals)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = syscall.Kill(os.Getpid(), syscall.SIGUSR1)
+			}
+		}
+	}()
+	l, server, client := connected(t)
+	f := tempFile(t, "x")
+	for range 500 {
+		require.NoError(t, client.Send(soon(t), []byte("x"), f))
+		rec, err := server.Receive(soon(t))
+		require.NoError(t, err)
+		require.NoError(t, rec.Close())
+		again, err := Dial(soon(t), l.Path())
+		require.NoError(t, err)
+		accepted, err := l.Accept(soon(t))
+		require.NoError(t, err)
+		require.NoError(t, again.Close())
+		require.NoError(t, accepted.Close())
+	}
+	close(stop)
+	<-stopped
+}
+
+func TestIgnoringEINTR(t *testing.T) {
+	answers := []error{unix.EINTR, os.NewSyscallError("recvmsg", unix.EINTR), unix.EPIPE}
+	require.ErrorIs(t, ignoringEINTR(func() error {
+		answer := answers[0]
+		answers = answers[1:]
+		return answer
+	}), unix.EPIPE)
+}
+
+func init() {
+	children["no-stdio"] = func([]string) error {
+		a, b, err := NewPair()
+		if err != nil {
+			return err
+		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		keep, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 10) // for the complaint
+		if err != nil {
+			return err
+		}
+		for fd := range 3 {
+			if err := unix.Close(fd); err != nil {
+				return err
+			}
+		}
+		defer unix.Dup3(keep, 2, 0)
+		if err := a.Send(context.Background(), []byte("x"), r, w, w, w); err != nil {
+			return err
+		}
+		rec, err := b.Receive(context.Background())
+		if err != nil {
+			return err
+		}
+		if now := openFDs(); now["0"] == "" || now["1"] == "" || now["2"] == "" {
+			return fmt.Errorf("not on 0 to 2: %v", now)
+		}
+		if _, err := rec.Files[1].WriteString("through fd 1"); err != nil {
+			return err
+		}
+		buf := make([]byte, 12)
+		if _, err := io.ReadFull(rec.Files[0], buf); err != nil || string(buf) != "through fd 1" {
+			return fmt.Errorf("read %q, %w", buf, err)
+		}
+		if err := rec.Close(); err != nil {
+			return err
+		}
+		if now := openFDs(); now["1"] != "" || now["2"] != "" {
+			return fmt.Errorf("left open: %v", now)
+		}
+		return nil
+	}
+}
+
+func TestFault34_StdioClosed(t *testing.T) { runChild(t, "no-stdio") }

@@ -1,0 +1,134 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is a descriptor registered with the runtime's poller, so that waiting
+// costs no thread. It owns the descriptor.
+type socket struct {
+	file   *os.File
+	raw    syscall.RawConn
+	read   direction
+	write  direction
+	closed chan struct{}
+	once   sync.Once
+}
+
+// newSocket owns fd from the call on: on failure it is closed. fd must be in
+// non-blocking mode, else os.NewFile does not hand it to the poller.
+func newSocket(fd int, name string) (*socket, error) {
+	f := os.NewFile(uintptr(fd), name)
+	// Where the poller refused the descriptor, deadlines fail, and nothing
+	// could interrupt a wait.
+	if err := f.SetDeadline(time.Time{}); err != nil {
+		return nil, errors.Join(fmt.Errorf("register with the poller: %w", err), f.Close())
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &socket{
+		file:   f,
+		raw:    raw,
+		read:   newDirection(f.SetReadDeadline),
+		write:  newDirection(f.SetWriteDeadline),
+		closed: make(chan struct{}),
+	}, nil
+}
+
+// close ends the socket and whatever waits on it. Only the first call does
+// anything.
+func (s *socket) close() (err error) {
+	if s == nil {
+		return nil
+	}
+	s.once.Do(func() {
+		close(s.closed)
+		err = s.file.Close()
+	})
+	return err
+}
+
+// do is the choke point: it runs op, alone in its direction, and makes sure
+// that op returns soon after ctx is done. A nil socket is a closed one.
+func (s *socket) do(ctx context.Context, dir func(*socket) *direction, op func() error) error {
+	if s == nil {
+		return ErrClosed
+	}
+	d := dir(s)
+	if err := d.enter(ctx, s.closed); err != nil {
+		return err
+	}
+	defer d.leave()
+	stop := d.interruptWhenDone(ctx)
+	err := op()
+	stop()
+	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	return err
+}
+
+// reading and writing name the direction for do.
+func reading(s *socket) *direction { return &s.read }
+func writing(s *socket) *direction { return &s.write }
+
+// whenReadable calls f until it returns something else than EAGAIN, and waits
+// for the socket to become readable in between. Call it inside do.
+func (s *socket) whenReadable(f func(fd int) error) error { return s.try(s.raw.Read, f) }
+
+// whenWritable is whenReadable for the other direction.
+func (s *socket) whenWritable(f func(fd int) error) error { return s.try(s.raw.Write, f) }
+
+func (s *socket) try(wait func(func(uintptr) bool) error, f func(fd int) error) error {
+	var err error
+	werr := wait(func(fd uintptr) bool {
+		err = ignoringEINTR(func() error { return f(int(fd)) })
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	if werr != nil {
+		return s.closedOr(werr)
+	}
+	return err
+}
+
+// control calls f once, without waiting.
+func (s *socket) control(f func(fd int) error) error {
+	var err error
+	cerr := s.raw.Control(func(fd uintptr) {
+		err = ignoringEINTR(func() error { return f(int(fd)) })
+	})
+	if cerr != nil {
+		return s.closedOr(cerr)
+	}
+	return err
+}
+
+// closedOr replaces the poller's own word for a closed file, which matches
+// nothing, by ErrClosed.
+func (s *socket) closedOr(err error) error {
+	select {
+	case <-s.closed:
+		return ErrClosed
+	default:
+		return err
+	}
+}
+
+// ignoringEINTR repeats f when a signal got in its way.
+func ignoringEINTR(f func() error) error {
+	for {
+		if err := f(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

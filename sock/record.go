@@ -1,0 +1,70 @@
+package sock
+
+import (
+	"errors"
+	"os"
+)
+
+const (
+	// MaxRecord is the longest record, in bytes.
+	MaxRecord = 64 << 10
+
+	// MaxFDs is the largest number of descriptors in one record.
+	MaxFDs = 64
+)
+
+// Record is what Receive returns. The receiver owns Files and has to close
+// them: Close closes all that Take has not taken. Data is a copy that belongs to
+// the receiver; 1 to MaxRecord bytes.
+type Record struct {
+	Data  []byte
+	Files []*os.File // 0 to MaxFDs, close-on-exec
+}
+
+// Take gives file number i to the caller, who closes it from then on. It
+// returns nil where there is no such file, or it was taken before.
+func (r *Record) Take(i int) *os.File {
+	if r == nil || i < 0 || i >= len(r.Files) {
+		return nil
+	}
+	f := r.Files[i]
+	r.Files[i] = nil
+	return f
+}
+
+// Close closes the files that were not taken. It may be called again and on nil.
+func (r *Record) Close() error {
+	if r == nil {
+		return nil
+	}
+	files := r.Files
+	r.Files = nil
+	return CloseFiles(files)
+}
+
+// CloseFiles closes all files, skips nil and those that are closed already, and
+// returns what went wrong, joined (close(2)).
+func CloseFiles(files []*os.File) error {
+	var errs []error
+	for _, f := range files {
+		if f == nil {
+			continue
+		}
+		if err := f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// newFiles makes the descriptors owned.
+func newFiles(fds []int) []*os.File {
+	if len(fds) == 0 {
+		return nil
+	}
+	files := make([]*os.File, len(fds))
+	for i, fd := range fds {
+		files[i] = os.NewFile(uintptr(fd), "received")
+	}
+	return files
+}

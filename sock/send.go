@@ -1,0 +1,103 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Send sends one record of 1 to MaxRecord bytes with up to MaxFDs descriptors:
+// the whole of it, or an error and nothing (sendmsg(2)). The caller keeps its
+// files; they may be closed as soon as Send returns. It waits while the peer's
+// queue is full, and backs off while the user has too many descriptors in
+// flight (ErrTooManyInFlight once ctx is done).
+//
+// ErrEmptyRecord, ErrTooLong, ErrTooManyFDs and os.ErrClosed (one of the files)
+// are the caller's mistakes; ErrPeerLost is the other side's end.
+func (c *Conn) Send(ctx context.Context, record []byte, fds ...*os.File) error {
+	err := checkRecord(len(record), len(fds))
+	if err == nil {
+		err = c.sock().do(ctx, writing, func() error { return c.send(ctx, record, fds) })
+	}
+	return opError("send", c.where(), err)
+}
+
+func checkRecord(size, fds int) error {
+	switch {
+	case size == 0:
+		return fmt.Errorf("%w: send at least one byte", ErrEmptyRecord)
+	case size > MaxRecord:
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLong, size, MaxRecord)
+	case fds > MaxFDs:
+		return fmt.Errorf("%w: %d, at most %d; use several records", ErrTooManyFDs, fds, MaxFDs)
+	}
+	return nil
+}
+
+// send repeats sendmsg while there are too many descriptors in flight: nothing
+// tells when that is over.
+func (c *Conn) send(ctx context.Context, record []byte, files []*os.File) error {
+	pause := backoff{next: time.Millisecond, max: 100 * time.Millisecond}
+	for {
+		err := c.s.whenWritable(func(fd int) error { return sendmsg(fd, record, files) })
+		if !errors.Is(err, unix.ETOOMANYREFS) {
+			return c.sendError(err)
+		}
+		if werr := pause.wait(ctx, c.s.closed); werr != nil {
+			return fmt.Errorf("%w: %w: %w; have the receivers read, or raise the limit on open files (ulimit -n)",
+				ErrTooManyInFlight, werr, err)
+		}
+	}
+}
+
+// sendmsg is one attempt. The files are held for its time only, so that a Send
+// that waits does not keep anybody's Close waiting.
+func sendmsg(fd int, record []byte, files []*os.File) error {
+	return withFDs(files, make([]int, 0, len(files)), func(fds []int) error {
+		var oob []byte
+		if len(fds) > 0 {
+			oob = unix.UnixRights(fds...)
+		}
+		// MSG_DONTWAIT because somebody who shares the description may have
+		// set it to blocking mode; os.File.Fd does.
+		_, err := unix.SendmsgN(fd, record, oob, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		return os.NewSyscallError("sendmsg", err)
+	})
+}
+
+// withFDs calls f with the descriptors of files, none of which is closed before
+// f returns. os.File.Fd would do neither: it sets the description to blocking
+// mode, and holds nothing.
+func withFDs(files []*os.File, fds []int, f func(fds []int) error) error {
+	if len(files) == 0 {
+		return f(fds)
+	}
+	raw, err := files[0].SyscallConn()
+	if err != nil {
+		return fmt.Errorf("file %d: %w", len(fds), err)
+	}
+	var ferr error
+	err = raw.Control(func(fd uintptr) { ferr = withFDs(files[1:], append(fds, int(fd)), f) })
+	if err != nil {
+		return fmt.Errorf("file %d, %s: %w", len(fds), files[0].Name(), os.ErrClosed)
+	}
+	return ferr
+}
+
+// sendError puts the kernel's answer into words.
+func (c *Conn) sendError(err error) error {
+	switch {
+	case errors.Is(err, unix.ECONNRESET):
+		c.reset.Store(true) // the kernel says so once, to whoever asks first
+		return fmt.Errorf("%w: %w", ErrPeerLost, err)
+	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOTCONN):
+		return fmt.Errorf("%w: %w", ErrPeerLost, err)
+	case errors.Is(err, unix.EMSGSIZE):
+		return fmt.Errorf("%w; raise net.core.wmem_default, a record needs %d bytes and some", err, MaxRecord)
+	}
+	return err
+}

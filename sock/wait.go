@@ -1,0 +1,97 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// direction is one half of a socket: one operation at a time, with a deadline
+// of its own.
+type direction struct {
+	turn        chan struct{} // holds one token while an operation runs
+	setDeadline func(time.Time) error
+}
+
+func newDirection(setDeadline func(time.Time) error) direction {
+	return direction{turn: make(chan struct{}, 1), setDeadline: setDeadline}
+}
+
+// enter waits for the turn. A context that is done loses even when the turn is
+// free.
+func (d *direction) enter(ctx context.Context, closed <-chan struct{}) error {
+	select {
+	case <-closed:
+		return ErrClosed
+	default:
+	}
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	select {
+	case d.turn <- struct{}{}:
+		return nil
+	case <-closed:
+		return ErrClosed
+	case <-ctx.Done():
+		return contextError(ctx)
+	}
+}
+
+func (d *direction) leave() { <-d.turn }
+
+// past is a deadline that has gone by: setting it wakes who waits.
+var past = time.Unix(1, 0)
+
+// interruptWhenDone arms the deadline to go off when ctx is done. The function
+// it returns disarms it, and comes back only when nothing of this context can
+// touch the deadline any more: the next operation starts with none.
+func (d *direction) interruptWhenDone(ctx context.Context) (disarm func()) {
+	if ctx.Done() == nil {
+		return func() {}
+	}
+	fired := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(fired)
+		_ = d.setDeadline(past) // fails only on a closed file, where nothing waits
+	})
+	return func() {
+		if stop() {
+			return
+		}
+		<-fired
+		_ = d.setDeadline(time.Time{})
+	}
+}
+
+// contextError says why ctx is done: it matches ctx.Err() and the cause.
+func contextError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// backoff is a pause that doubles. It is for kernel limits that nothing can
+// wait on: a full backlog, no descriptor left, too many in flight.
+type backoff struct {
+	next, max time.Duration
+}
+
+// wait pauses once. It returns early, with an error, when ctx is done or closed
+// is; a nil closed never is.
+func (b *backoff) wait(ctx context.Context, closed <-chan struct{}) error {
+	t := time.NewTimer(b.next)
+	defer t.Stop()
+	b.next = min(2*b.next, b.max)
+	select {
+	case <-t.C:
+		return nil
+	case <-closed:
+		return ErrClosed
+	case <-ctx.Done():
+		return contextError(ctx)
+	}
+}

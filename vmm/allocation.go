@@ -1,0 +1,118 @@
+package vmm
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/gpufd/gpufd/cu"
+	"golang.org/x/sys/unix"
+)
+
+// An Allocation is physical memory on a device, which can be exported as a
+// file descriptor. The caller owns it. It is safe for concurrent use.
+type Allocation struct {
+	dev    *cu.Device
+	handle *cu.MemHandle
+	own    bool // made here, so it can be exported
+
+	mu sync.Mutex
+	fd *os.File // exported once, handed out as duplicates
+}
+
+// Create makes size bytes of physical memory, which read as zeros, on dev.
+// size is a multiple of the granularity ([Granularity]).
+func Create(dev *cu.Device, size uint64) (*Allocation, error) {
+	h, err := dev.CreateMemory(size, cu.HandleFD)
+	if err != nil {
+		return nil, fmt.Errorf("creating %d bytes on device %s: %w", size, dev, err)
+	}
+	return &Allocation{dev: dev, handle: h, own: true}, nil
+}
+
+// importAllocation makes an Allocation of what fd stands for. The caller keeps
+// fd.
+func importAllocation(dev *cu.Device, fd *os.File, size uint64) (*Allocation, error) {
+	h, err := dev.Driver().ImportMemory(fd, size)
+	if err != nil {
+		return nil, err
+	}
+	return &Allocation{dev: dev, handle: h}, nil
+}
+
+// Device returns the device that the memory is on.
+func (a *Allocation) Device() *cu.Device { return a.dev }
+
+// Size is the memory's size in bytes.
+func (a *Allocation) Size() uint64 { return a.handle.Size() }
+
+// Export returns a new descriptor for the memory, which the caller owns. The
+// driver is asked the first time only; later ones are duplicates of the first
+// (fcntl(2), F_DUPFD_CLOEXEC). Imported memory gives [ErrNotShareable].
+func (a *Allocation) Export() (*os.File, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.own {
+		return nil, fmt.Errorf("%w: it was imported; pass on the descriptor it came from", ErrNotShareable)
+	}
+	if a.fd == nil {
+		fd, err := a.handle.Export()
+		if err != nil {
+			return nil, err
+		}
+		a.fd = fd
+	}
+	return dup(a.fd)
+}
+
+// Close releases the handle and the remembered descriptor. Mappings of the
+// memory stay, and keep it.
+func (a *Allocation) Close() error {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.own = false
+	if a.fd != nil {
+		_ = a.fd.Close() // closing a descriptor that is ours cannot fail in a way that matters
+		a.fd = nil
+	}
+	return a.handle.Close()
+}
+
+// dup duplicates f above the standard descriptors, so that a receiver without
+// them is not confused.
+func dup(f *os.File) (*os.File, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var fd int
+	var dupErr error
+	err = raw.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 3) })
+	if err == nil {
+		err = os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", dupErr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("duplicating a memory descriptor: %w", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// Granularity is what sizes of shareable memory on dev must be multiples of,
+// in bytes.
+func Granularity(dev *cu.Device) (uint64, error) {
+	g, _, err := dev.Granularity(cu.HandleFD)
+	return g, err
+}
+
+// AlignUp rounds size up to a multiple of granularity. ok is false if that
+// does not fit in 64 bits or granularity is 0.
+func AlignUp(size, granularity uint64) (aligned uint64, ok bool) {
+	if granularity == 0 {
+		return 0, false
+	}
+	aligned = (size + granularity - 1) / granularity * granularity
+	return aligned, aligned >= size
+}

@@ -1,0 +1,34 @@
+// Package vmm owns device memory that can be shared between processes: CUDA's
+// virtual memory management, with the state that the driver does not keep.
+//
+//	buf, err := vmm.New(dev, 64<<20) // physical memory, mapped, read-write here
+//	defer buf.Close()
+//	use(buf.Ptr())
+//
+// An [Allocation] is physical memory on a device. A [Reservation] is address
+// space. A [Mapping] ties them and holds both. A [Buffer] is what programs use:
+// reserve, create, map and set access in one, unwound completely if a step
+// fails. A [View] maps a buffer's memory once more, with other rights.
+//
+// The driver maps whole allocations only, so a Buffer may be made of equal
+// chunks: growth appends chunks without moving the address, and a part of a
+// buffer is shared chunk by chunk. The default is one chunk.
+//
+// # Ownership
+//
+// New, Create, Reserve, Map and Import return what the caller owns and ends
+// with Close, which is idempotent and may be called on nil. [Import] takes the
+// files it is given, whatever comes of it. [Buffer.Export] hands out duplicates
+// of descriptors made once. Physical memory is free when the last handle,
+// mapping and descriptor of it, in any process, is gone: a plain fd is enough
+// to keep it.
+//
+// # What bites
+//
+// Close does not wait for kernels that use the memory; synchronise first. A
+// mapping that is lost without Close is reported with the stack that made it
+// and stays mapped, because a kernel may still use it.
+//
+// Read-only is a property of a mapping, not of the descriptor: it guards
+// against mistakes, and a process that holds the fd can map it read-write.
+package vmm

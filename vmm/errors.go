@@ -1,0 +1,43 @@
+package vmm
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of this package; those of the driver are [*cu.Error].
+var (
+	// ErrSize says that a size is zero, too large, or not a multiple of what it
+	// must be.
+	ErrSize = errors.New("vmm: bad size")
+	// ErrMapped says that a reservation cannot be closed while something is
+	// mapped in it.
+	ErrMapped = errors.New("vmm: still mapped")
+	// ErrOccupied says that a range is mapped already or lies outside its
+	// reservation.
+	ErrOccupied = errors.New("vmm: range not free")
+	// ErrCapacity says that a buffer cannot grow because the address space
+	// behind it is taken; see [WithCapacity].
+	ErrCapacity = errors.New("vmm: no address space to grow into")
+	// ErrNotShareable says that the memory has no descriptors to export.
+	ErrNotShareable = errors.New("vmm: memory was not made to be shared")
+	// ErrDescriptor matches every [*DescriptorError].
+	ErrDescriptor = errors.New("vmm: bad descriptor")
+	// ErrKind says that exporter and importer use drivers of different kinds.
+	ErrKind = errors.New("vmm: drivers of different kinds")
+)
+
+// A DescriptorError says what is wrong with the description of memory that
+// came from another process. The driver was not asked.
+type DescriptorError struct {
+	Field  string // e.g. "chunk size"
+	Reason string
+}
+
+// Error names the field.
+func (e *DescriptorError) Error() string {
+	return fmt.Sprintf("the exporter's description is wrong: %s %s", e.Field, e.Reason)
+}
+
+// Is matches [ErrDescriptor].
+func (e *DescriptorError) Is(target error) bool { return target == ErrDescriptor }

@@ -1,0 +1,101 @@
+package vmm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// A Descriptor is what an importer has to be told about a buffer: the driver
+// itself cannot be asked for the size of imported memory.
+type Descriptor struct {
+	Kind        cu.Kind // driver of the exporter
+	Device      cu.UUID // where the memory is
+	Size        uint64  // bytes that count
+	ChunkSize   uint64  // bytes of each chunk
+	Chunks      int     // how many there are: one descriptor each
+	Granularity uint64  // of the exporter's device, in bytes
+	Generation  uint64  // goes up when the buffer changes shape
+}
+
+// Check finds what can be found wrong without asking the driver of dev. The
+// error is [ErrKind] or a [*DescriptorError].
+func (d Descriptor) Check(dev *cu.Device) error {
+	if d.Kind != dev.Driver().Kind() {
+		return fmt.Errorf("%w: the exporter uses the %q driver and this process %q; run both with the same one",
+			ErrKind, d.Kind, dev.Driver().Kind())
+	}
+	if d.Device != dev.UUID() {
+		return &DescriptorError{"device", fmt.Sprintf("is %s and not %s", d.Device, dev)}
+	}
+	return d.checkSizes(dev)
+}
+
+func (d Descriptor) checkSizes(dev *cu.Device) error {
+	g, err := Granularity(dev)
+	if err != nil {
+		return err
+	}
+	total := uint64(d.Chunks) * d.ChunkSize
+	switch {
+	case d.Chunks < 1 || d.Chunks > MaxChunks:
+		return &DescriptorError{"number of chunks", fmt.Sprintf("is %d; 1 to %d are possible", d.Chunks, MaxChunks)}
+	case d.ChunkSize == 0 || d.ChunkSize%g != 0:
+		return &DescriptorError{"chunk size", fmt.Sprintf("is %d, no multiple of the granularity %d", d.ChunkSize, g)}
+	case total/d.ChunkSize != uint64(d.Chunks):
+		return &DescriptorError{"chunk size", fmt.Sprintf("is %d: %d of them are more than 64 bits hold", d.ChunkSize, d.Chunks)}
+	case d.Size == 0 || d.Size > total:
+		return &DescriptorError{"size", fmt.Sprintf("is %d; the chunks hold %d", d.Size, total)}
+	case total-d.Size >= d.ChunkSize:
+		return &DescriptorError{"size", fmt.Sprintf("is %d, which fewer than %d chunks would hold", d.Size, d.Chunks)}
+	}
+	return nil
+}
+
+// Import makes a buffer of memory that another process exported: it imports
+// each of files, reserves address space, maps and sets access (read-only unless
+// [WithAccess] says otherwise). It takes files and closes them, whatever comes
+// of it. If a step fails nothing is left behind.
+//
+// Errors: those of [Descriptor.Check]; [cu.ErrUnknown] for a descriptor that is
+// no device memory; [cu.ErrNotSupported] or [cu.ErrInvalidValue] when the
+// memory's true size is not what d says.
+func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...Option) (*Buffer, error) {
+	defer closeFiles(files)
+	if err := d.Check(dev); err != nil {
+		return nil, err
+	}
+	if len(files) != d.Chunks {
+		return nil, &DescriptorError{"number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, len(files))}
+	}
+	o := newOptions(append([]Option{WithAccess(cu.ReadOnly)}, opts...))
+	b := &Buffer{
+		dev: dev, opts: o, generation: d.Generation,
+		granularity: d.Granularity, chunk: d.ChunkSize, capacity: uint64(d.Chunks) * d.ChunkSize,
+	}
+	chunks, err := b.importChunks(files)
+	if err != nil {
+		return nil, err
+	}
+	return b.assemble(chunks, d.Size)
+}
+
+func (b *Buffer) importChunks(files []*os.File) (chunks []*Allocation, err error) {
+	err = b.opts.step("import", func(s *Step) error {
+		s.Size = b.capacity
+		for i, f := range files {
+			a, err := importAllocation(b.dev, f, b.chunk)
+			if err != nil {
+				return errors.Join(fmt.Errorf("importing chunk %d of %d: %w", i+1, len(files), err), closeAll(chunks))
+			}
+			chunks = append(chunks, a)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return chunks, nil
+}

@@ -1,0 +1,63 @@
+package vmm
+
+import (
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// An Option changes how a buffer is made.
+type Option func(*options)
+
+type options struct {
+	chunk    uint64
+	capacity uint64
+	access   cu.Access
+	onStep   func(Step)
+}
+
+func newOptions(opts []Option) *options {
+	o := &options{access: cu.ReadWrite}
+	for _, f := range opts {
+		f(o)
+	}
+	return o
+}
+
+// WithChunkSize makes the buffer of chunks of size bytes, rounded up to the
+// granularity, at most [MaxChunks] of them. Without it a buffer is one chunk.
+// Each chunk costs an export and a descriptor when shared.
+func WithChunkSize(size uint64) Option { return func(o *options) { o.chunk = size } }
+
+// WithCapacity reserves address space for size bytes, into which the buffer can
+// grow without moving.
+func WithCapacity(size uint64) Option { return func(o *options) { o.capacity = size } }
+
+// WithAccess sets what the memory's device may do with the buffer here. The
+// default is read-write.
+func WithAccess(a cu.Access) Option { return func(o *options) { o.access = a } }
+
+// WithSteps has f told of each step when it is done, on the goroutine that
+// makes the buffer.
+func WithSteps(f func(Step)) Option { return func(o *options) { o.onStep = f } }
+
+// A Step is a part of making a buffer that has been done.
+type Step struct {
+	Op     string        // "create", "import", "reserve", "map", "access" or "export"
+	Ptr    cu.DevicePtr  // address concerned, or 0
+	Size   uint64        // bytes concerned
+	Access cu.Access     // for "access"
+	Took   time.Duration // how long it took
+}
+
+// step times one step and tells of it if it succeeded.
+func (o *options) step(op string, f func(*Step) error) error {
+	s := Step{Op: op}
+	start := time.Now()
+	err := f(&s)
+	s.Took = time.Since(start)
+	if err == nil && o.onStep != nil {
+		o.onStep(s)
+	}
+	return err
+}
