@@ -2285,8 +2285,8 @@ type CUmemDecompressParams struct {
 	SrcNumBytes uintptr
 	DstNumBytes uintptr
 	DstActBytes *uint32
-	Src         unsafe.Pointer
-	Dst         unsafe.Pointer
+	Src         uintptr
+	Dst         uintptr
 	Algo        CUmemDecompressAlgorithm
 	Padding     [20]uint8
 }

@@ -153,7 +153,8 @@ func (l *layouter) alignOf(f field) int {
 	return size
 }
 
-// fieldName exports a C field name; padding and nameless fields stay blank.
+// fieldName exports a C field name. Padding is blank; a nameless union has no
+// name, so that its members' accessors go without a prefix.
 func fieldName(c string) string {
 	switch {
 	case c == "" || strings.HasPrefix(c, "_internal"):

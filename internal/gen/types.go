@@ -25,7 +25,7 @@ var opaque = []string{
 	"reserved0", "reserved1", "cuTensorMapEncodeIm2col.globalAddress",
 	"cuTensorMapEncodeIm2colWide.globalAddress", "cuTensorMapEncodeTiled.globalAddress",
 	"cuTensorMapReplaceAddress.globalAddress", "cuMemRetainAllocationHandle.addr",
-	"base_ptr", "win32HandleMetaData", "win32SecurityAttributes",
+	"CUmemDecompressParams_st.src", "CUmemDecompressParams_st.dst", "base_ptr", "win32HandleMetaData", "win32SecurityAttributes",
 }
 
 var (

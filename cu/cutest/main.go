@@ -1,0 +1,128 @@
+package cutest
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/soft"
+)
+
+// Main runs the tests with a directory of their own for the software driver's
+// memory, and fails if they leave descriptors, device memory or mappings behind,
+// or misused the driver. It does not return.
+func Main(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := softDir()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cutest:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	before := Descriptors()
+	code := m.Run()
+	if left := Left(before); code == 0 && len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "cutest: the tests passed but left behind:\n  %s\n", strings.Join(left, "\n  "))
+		return 1
+	}
+	return code
+}
+
+// softDir makes the directory of the software driver's memory for this run,
+// unless a parent process has.
+func softDir() (string, error) {
+	if os.Getenv("GPUFD_SOFT_DIR") != "" {
+		return "", nil
+	}
+	base := "/dev/shm"
+	if _, err := os.Stat(base); err != nil {
+		base = ""
+	}
+	dir, err := os.MkdirTemp(base, "gpufd-test-")
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Setenv("GPUFD_SOFT_DIR", dir)
+}
+
+// Left lists what is there that was not there before: open descriptors, device
+// memory of the software driver, mappings that the garbage collector found
+// lost, and misuse that the software driver noticed. It is empty in the end of
+// a good test.
+func Left(before map[string]int) []string {
+	settle()
+	var left []string
+	for name, n := range Descriptors() {
+		if n > before[name] {
+			left = append(left, fmt.Sprintf("%d more descriptors of %s", n-before[name], name))
+		}
+	}
+	for _, l := range TakeLeaks() {
+		left = append(left, l.String())
+	}
+	if Kind() == cu.Soft {
+		left = append(left, soft.Misuses()...)
+		left = append(left, softMemory()...)
+	}
+	slices.Sort(left)
+	return left
+}
+
+// settle lets cleanups of what was lost run.
+func settle() {
+	for range 3 {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// softMemory lists the software driver's allocations that are still there.
+func softMemory() []string {
+	drv, err := Open()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var used []string
+	for _, dev := range drv.Devices() {
+		ctx, err := dev.PrimaryContext()
+		if err != nil {
+			return append(used, err.Error())
+		}
+		free, total, err := ctx.MemInfo()
+		_ = ctx.Close()
+		if err != nil || free != total {
+			used = append(used, fmt.Sprintf("%d bytes of device %d (error: %v)", total-free, dev.Ordinal(), err))
+		}
+	}
+	return used
+}
+
+// Descriptors counts the process' open descriptors by what they refer to,
+// without numbers, so that one replaced by another of its kind counts as the
+// same. What libcuda opens for itself is left out.
+func Descriptors() map[string]int {
+	open := map[string]int{}
+	names, _ := filepath.Glob("/proc/self/fd/*")
+	for _, name := range names {
+		target, err := os.Readlink(name)
+		if err != nil || ignored(target) {
+			continue
+		}
+		kind, _, _ := strings.Cut(target, ":[")
+		open[kind]++
+	}
+	return maps.Clone(open)
+}
+
+func ignored(target string) bool {
+	return strings.HasPrefix(target, "anon_inode") ||
+		Kind() == cu.CUDA && (strings.HasPrefix(target, "/dev/nvidia") || strings.HasPrefix(target, "pipe") || strings.HasPrefix(target, "socket"))
+}

@@ -1,0 +1,52 @@
+package sys
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// noGPU skips the test, or fails it where a GPU was promised.
+func noGPU(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("GPUFD_REQUIRE_GPU") == "1" {
+		t.Fatalf("GPUFD_REQUIRE_GPU=1, but "+format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// Every function that the driver's version promises is there under its symbol.
+func TestResolveAllOnCUDA(t *testing.T) {
+	r, name, err := OpenCUDA()
+	if err != nil {
+		noGPU(t, "no libcuda here: %v", err)
+	}
+	l := NewLibrary(r)
+	c := l.Caller()
+	if r := c.CuInit(0); r == CUDA_ERROR_NO_DEVICE {
+		noGPU(t, "no device here: cuInit of %s: %v", name, r)
+	} else {
+		require.Equal(t, CUDA_SUCCESS, r)
+	}
+	var version, devices int32
+	require.Equal(t, CUDA_SUCCESS, c.CuDriverGetVersion(&version))
+	require.Equal(t, CUDA_SUCCESS, c.CuDeviceGetCount(&devices))
+	require.Positive(t, devices)
+	t.Logf("%s: CUDA %s, %d device(s)", name, Version(int(version)), devices)
+
+	var missing, absentOlder []string
+	a := readABI(t)
+	for _, f := range a.Functions {
+		if !l.Has(f.Symbol) && f.Since <= int(version) {
+			missing = append(missing, f.Symbol)
+		}
+	}
+	for _, f := range a.Older {
+		if !l.Has(f.Symbol) {
+			absentOlder = append(absentOlder, f.Symbol)
+		}
+	}
+	require.Empty(t, missing)
+	t.Logf("%d of %d older ABIs resolve; missing: %v", len(a.Older)-len(absentOlder), len(a.Older), absentOlder)
+}
