@@ -63,7 +63,7 @@ func TestOpaqueNamesExist(t *testing.T) {
 	var visit func(tag string, fields []field)
 	visit = func(tag string, fields []field) {
 		for _, f := range fields {
-			there[f.Name] = true
+			there[f.Name], there[tag+"."+f.Name] = true, true
 			visit(tag, f.Fields)
 		}
 	}
