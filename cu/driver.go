@@ -97,7 +97,10 @@ func Open(opts ...Option) (*Driver, error) {
 		}
 	}
 	d := &Driver{name: c.name, kind: CUDA, leak: c.leak}
-	return d, d.init(c)
+	if err := d.init(c); err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 func (d *Driver) init(c config) error {

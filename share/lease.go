@@ -9,20 +9,20 @@ import (
 )
 
 // A lease is one consumer's conversation with an offer.
-type leaseState struct {
+type lease struct {
 	*offering
 	link
 	event Event // what events of this lease have in common
 	start time.Time
 }
 
-// lease serves one admitted consumer to its end.
-func (o *offering) lease(l link, want attach) {
+// follow serves one admitted consumer to its end.
+func (o *offering) follow(l link, want attach) {
 	defer o.work.Done()
 	o.server.mu.Lock()
 	number := o.begun
 	o.server.mu.Unlock()
-	s := leaseState{offering: o, link: l, start: time.Now(),
+	s := lease{offering: o, link: l, start: time.Now(),
 		event: Event{Lease: number, Peer: l.conn.Peer(), Access: want.access}}
 	s.tell(Connected, nil)
 	err := s.run()
@@ -33,7 +33,7 @@ func (o *offering) lease(l link, want attach) {
 	o.moved()
 }
 
-func (s *leaseState) tell(k EventKind, err error) {
+func (s *lease) tell(k EventKind, err error) {
 	e := s.event
 	e.Kind, e.Err, e.Since = k, err, time.Since(s.start)
 	s.observe(e)
@@ -41,7 +41,7 @@ func (s *leaseState) tell(k EventKind, err error) {
 
 // run sends the offer and follows the consumer until it goes. The error says
 // why the lease ended against the consumer's or the application's will.
-func (s *leaseState) run() error {
+func (s *lease) run() error {
 	if err := s.sendOffer(); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *leaseState) run() error {
 
 // sendOffer sends the description with all descriptors, as many to a record
 // as it holds.
-func (s *leaseState) sendOffer() error {
+func (s *lease) sendOffer() error {
 	m := s.msg
 	for m.first = 0; m.first < len(s.files); m.first += m.fds {
 		m.fds = min(sock.MaxFDs, len(s.files)-m.first)
@@ -87,7 +87,7 @@ func (s *leaseState) sendOffer() error {
 
 // lost sorts out why no message came. A consumer that owed no verdict may
 // simply go.
-func (s *leaseState) lost(err error, patient bool) error {
+func (s *lease) lost(err error, patient bool) error {
 	switch {
 	case s.offering.ctx.Err() != nil:
 		s.part(revoke{"the producer has ended the offer"})

@@ -138,7 +138,7 @@ func (s *Server) talk(l link) {
 		l.part(*no)
 		return
 	}
-	o.lease(l, want)
+	o.follow(l, want)
 }
 
 // admit finds the offer that fits and takes a place in it.

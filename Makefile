@@ -1,0 +1,69 @@
+# Everything but `race` builds without cgo and needs nothing but Go, git and make.
+export CGO_ENABLED = 0
+export GOFLAGS += -trimpath
+
+GO       ?= go
+COMMANDS := producer consumer
+# Packages whose tests meet the driver; their test binaries go to the GPU machine.
+GPU_PKGS := cu/sys cu vmm share tests
+# Packages that are tested under emulation of arm64.
+ARM_PKGS := ./cu/... ./internal/... ./sock ./vmm
+QEMU     := qemu-aarch64-static -L /usr/aarch64-linux-gnu
+VERSION  := $(shell git describe --always --dirty 2>/dev/null)
+TOOL     := $(GO) tool -modfile=tools.mod
+BENCHTIME ?= 1s
+FUZZTIME  ?= 10s
+
+.PHONY: all build demo test check generate cross test-arm64 race bench fuzz gpu-bundle test-gpu clean help
+
+all: build
+
+build: ## build the commands into build/
+	$(GO) build -o build/ ./cmd/...
+
+demo: build ## hand a buffer from producer to consumer and verify it
+	scripts/demo.sh build
+
+test: ## run all tests on the software driver
+	$(GO) test ./...
+
+check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
+	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); test -z "$$out" || { echo "gofmt would change: $$out"; exit 1; }
+	$(GO) vet ./...
+	GOARCH=arm64 $(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	scripts/drift.sh
+	GOARCH=arm64 $(GO) build -o /dev/null ./cmd/...
+	$(GO) mod verify
+
+generate: ## write cu/sys/z*.go and cu/z*.go from abi/
+	$(GO) run ./internal/gen
+
+cross: ## build the commands for amd64 and arm64
+	for arch in amd64 arm64; do GOARCH=$$arch $(GO) build -o build/linux_$$arch/ ./cmd/... || exit 1; done
+
+test-arm64: ## run tests and demo for arm64 under qemu-aarch64 (qemu-user-static, libc6-arm64-cross)
+	GOARCH=arm64 $(GO) test -short -exec '$(QEMU)' $(ARM_PKGS)
+	GOARCH=arm64 $(GO) build -o build/linux_arm64/ ./cmd/...
+	RUN='$(QEMU)' scripts/demo.sh build/linux_arm64
+
+race: ## run all tests with the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race -short ./...
+
+bench: ## run the benchmarks
+	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
+
+fuzz: ## run every fuzzer for FUZZTIME
+	scripts/fuzz.sh $(FUZZTIME)
+
+gpu-bundle: ## pack commands and test binaries for a GPU machine without Go into build/gpu
+	scripts/gpu-bundle.sh '$(COMMANDS)' '$(GPU_PKGS)' '$(VERSION)'
+
+test-gpu: gpu-bundle ## run everything that needs a GPU, here
+	GPUFD_REQUIRE_GPU=1 build/gpu/run.sh
+
+clean: ## remove what was built
+	rm -rf build
+
+help: ## show the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14

@@ -1,0 +1,31 @@
+#!/bin/sh
+# Starts a producer, then a consumer beside it, and fails if either does.
+#   demo.sh DIRECTORY [producer's flags]
+# RUN in the environment is put before each program (an emulator, say).
+set -eu
+bin=$1
+shift
+dir=$(mktemp -d) # mode 0700, as the socket wants it
+out=$dir/producer.out
+cleanup() {
+	[ -z "${pid:-}" ] || kill "$pid" 2>/dev/null || true
+	rm -rf "$dir"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM
+
+${RUN:-} "$bin/producer" -socket "$dir/demo.sock" "$@" >"$out" 2>&1 &
+pid=$!
+# The producer says when it is ready; a line that never comes ends with it.
+while ! grep -q '^Waiting for consumer' "$out" && kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+
+consumer=0
+${RUN:-} "$bin/consumer" -socket "$dir/demo.sock" || consumer=$?
+producer=0
+wait "$pid" || producer=$?
+pid=
+echo
+cat "$out"
+echo
+echo "producer exit $producer, consumer exit $consumer"
+[ "$producer" -eq 0 ] && [ "$consumer" -eq 0 ]

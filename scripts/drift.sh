@@ -1,0 +1,17 @@
+#!/bin/sh
+# Fails if the generated files are not what the generator makes of abi/, or if
+# one of them is not made by it.
+set -eu
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+mkdir -p "$dir/cu/sys"
+${GO:-go} run ./internal/gen -out "$dir"
+made=$(cd "$dir" && find . -name 'z*.go' | sort)
+have=$(find ./cu -name 'z*.go' | sort)
+if [ "$made" != "$have" ]; then
+	printf 'generated files are not those that are checked in:\n%s\n---\n%s\n' "$made" "$have"
+	exit 1
+fi
+for f in $made; do
+	diff -u "$f" "$dir/$f" || { echo "$f is stale: run make generate"; exit 1; }
+done

@@ -1,0 +1,10 @@
+#!/bin/sh
+# Runs every fuzzer of the module for the given time, one after the other.
+set -eu
+time=$1
+for pkg in $(${GO:-go} list ./...); do
+	for name in $(${GO:-go} test -list '^Fuzz' "$pkg" | grep '^Fuzz' || true); do
+		echo "fuzz $pkg $name"
+		${GO:-go} test -run '^$' -fuzz "^$name\$" -fuzztime "$time" "$pkg"
+	done
+done

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Packs what a GPU is needed for into build/gpu, for a machine without Go:
+#   gpu-bundle.sh COMMANDS PACKAGES VERSION
+# Test binaries lie in directories like the sources', with the files they read.
+set -eu
+commands=$1 packages=$2 version=$3
+out=build/gpu
+rm -rf "$out"
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+mkdir -p "$out" "$tree/bin" "$tree/abi"
+cp abi/*.json "$tree/abi/"
+for c in $commands; do
+	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/$c" "./cmd/$c"
+done
+for p in $packages; do
+	mkdir -p "$tree/$p"
+	${GO:-go} test -c -ldflags='-s -w' -o "$tree/$p/suite.test" "./$p"
+	[ ! -d "$p/testdata" ] || cp -r "$p/testdata" "$tree/$p/"
+	# Files that drift tests compare with, beside the binary as in the sources.
+	cp "$p"/z*.go "$tree/$p/" 2>/dev/null || true
+done
+echo "$packages" >"$tree/SUITES"
+echo "$version" >"$tree/VERSION"
+tar -C "$tree" -czf "$out/bundle.tgz" .
+cp scripts/run-gpu.sh "$out/run.sh"
+cp scripts/demo.sh "$out/demo.sh"
+size=$(du -m "$out/bundle.tgz" | cut -f1)
+echo "build/gpu: $size MiB, version $version"
+[ "$size" -lt 50 ] || { echo "the bundle is larger than 50 MiB"; exit 1; }
