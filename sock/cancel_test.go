@@ -115,6 +115,51 @@ func TestOneContextDoesNotHurtTheNext(t *testing.T) {
 	requireWorks(t, b, a)
 }
 
+// TestDisarmWaits: the interrupt of one call cannot arrive during the next one,
+// however late it runs.
+func TestDisarmWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var deadlines []time.Time
+		d := newDirection(func(at time.Time) error {
+			if !at.IsZero() {
+				<-release
+			}
+			deadlines = append(deadlines, at)
+			return nil
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		disarm := d.interruptWhenDone(ctx)
+		cancel()
+		synctest.Wait()
+		disarmed := false
+		go func() { disarm(); disarmed = true }()
+		synctest.Wait()
+		require.False(t, disarmed)
+		close(release)
+		synctest.Wait()
+		require.True(t, disarmed)
+		require.Equal(t, []time.Time{past, {}}, deadlines)
+	})
+}
+
+// TestWaitersDoNotInterruptEachOther: of two calls in one direction, each ends
+// with its own context.
+func TestWaitersDoNotInterruptEachOther(t *testing.T) {
+	a, b := pair(t)
+	received := make(chan error)
+	go func() {
+		_, err := b.Receive(context.Background())
+		received <- err
+	}()
+	for range 20 {
+		_, err := b.Receive(briefly(t))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+	require.NoError(t, a.Send(soon(t), []byte("x")))
+	require.NoError(t, <-received)
+}
+
 // TestCancelEatsNothing: contexts end at any moment, on both sides. What Send
 // said it sent arrives, once and in order; what it said it did not, does not.
 func TestCancelEatsNothing(t *testing.T) {

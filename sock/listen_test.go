@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -428,8 +429,42 @@ func TestFault56_TwoServersRace(t *testing.T) {
 	}
 }
 
-// TestListenersComeAndGo: never two at a time, and nothing left in the end. This
-// is where a lock file that is removed could be locked twice.
+// TestLockComesAndGoes: a lock file that is made and removed all the time is
+// never held twice. It fails when the file is removed after the lock was given
+// up, and when it is not looked for again after it was taken.
+func TestLockComesAndGoes(t *testing.T) {
+	requireNoLeak(t)
+	dir := safeDir(t)
+	var alive, won atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 5000 {
+				l, err := takeLock(filepath.Join(dir, "lock"))
+				if err != nil {
+					continue
+				}
+				won.Add(1)
+				alive.Add(1)
+				for range 10 { // let the others try
+					runtime.Gosched()
+					if n := alive.Load(); n != 1 {
+						t.Errorf("%d holders at once", n)
+					}
+				}
+				alive.Add(-1)
+				if err := l.release(); err != nil {
+					t.Errorf("release: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Positive(t, won.Load())
+	requireEmptyDir(t, dir)
+}
+
+// TestListenersComeAndGo: never two at a time, and nothing left in the end.
 func TestListenersComeAndGo(t *testing.T) {
 	requireNoLeak(t)
 	dir := safeDir(t)

@@ -42,11 +42,11 @@ func takeLock(path string) (*lockFile, error) {
 }
 
 // openLock opens or makes the file, and nothing but a file of that very name.
-// O_NONBLOCK keeps a FIFO from holding us up.
+// O_RDWR keeps a FIFO from holding us up.
 func openLock(path string) (*lockFile, error) {
 	fd := -1
 	err := ignoringEINTR(func() (err error) {
-		fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
+		fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		return err
 	})
 	switch {

@@ -110,7 +110,8 @@ func childMain(name string, args []string) int {
 func childCommand(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), childEnv+"="+name, "GOTRACEBACK=all")
+	cmd.Env = append(os.Environ(), childEnv+"="+name, "GOTRACEBACK=all",
+		"GORACE=atexit_sleep_ms=0") // else each exits a second late
 	cmd.Dir = "/"
 	return cmd
 }

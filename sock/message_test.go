@@ -29,6 +29,23 @@ func TestFault19_NoFD(t *testing.T) {
 	}
 }
 
+// TestRecordsKeepTheirData: the buffer behind Receive is not the one it returns.
+func TestRecordsKeepTheirData(t *testing.T) {
+	a, b := pair(t)
+	var got []string
+	var recs []Record
+	for _, text := range []string{"first", "second", "third"} {
+		require.NoError(t, a.Send(soon(t), []byte(text)))
+		rec, err := b.Receive(soon(t))
+		require.NoError(t, err)
+		recs = append(recs, rec)
+	}
+	for _, rec := range recs {
+		got = append(got, string(rec.Data))
+	}
+	require.Equal(t, []string{"first", "second", "third"}, got)
+}
+
 func TestFault20_TwoFDs(t *testing.T) {
 	requireNoLeak(t)
 	a, b := pair(t)

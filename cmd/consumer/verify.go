@@ -18,13 +18,6 @@ type verifier struct {
 	told time.Time // when the producer last heard of progress
 }
 
-// A piece is a part of the memory that has been copied to the host.
-type piece struct {
-	offset uint64
-	data   []byte
-	err    error
-}
-
 // verify returns a *pattern.Mismatch if the data is wrong.
 func (v *verifier) verify(ctx context.Context) (err error) {
 	if v.meta, err = v.consumer.meta(); err != nil {
@@ -47,54 +40,14 @@ func (v *verifier) verify(ctx context.Context) (err error) {
 }
 
 func (v *verifier) compare(ctx context.Context) (wrong pattern.Mismatch, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	pieces, free := v.copyAhead(ctx)
-	for p := range pieces {
-		if p.err != nil {
-			return wrong, p.err
-		}
-		wrong.Add(pattern.Check(p.data, p.offset/pattern.Size, v.meta.Salt))
-		free <- p.data
-		if err := v.progress(ctx, p.offset+uint64(len(p.data))); err != nil {
-			return wrong, err
-		}
-	}
-	return wrong, context.Cause(ctx)
-}
-
-// copyAhead copies piece after piece into the buffers that it finds in free,
-// and ends early with an error or with ctx.
-func (v *verifier) copyAhead(ctx context.Context) (pieces chan piece, free chan []byte) {
-	pieces, free = make(chan piece), make(chan []byte, 2)
-	for n := range uint64(cap(free)) {
-		if n*pattern.Piece < v.size {
-			free <- make([]byte, min(pattern.Piece, v.size))
-		}
-	}
-	go func() {
-		defer close(pieces)
-		_ = pattern.Pieces(v.size, func(offset, n uint64) error {
-			select {
-			case host := <-free:
-				p := piece{offset: offset, data: host[:n]}
-				p.err = cu.CopyToHost(v.ctx, nil, p.data, v.att.Buffer().Ptr().Add(offset))
-				return v.hand(ctx, pieces, p)
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+	src := v.att.Buffer().Ptr()
+	err = pattern.Stream(ctx, v.size,
+		func(offset uint64, b []byte) error { return cu.CopyToHost(v.ctx, nil, b, src.Add(offset)) },
+		func(offset uint64, b []byte) error {
+			wrong.Add(pattern.Check(b, offset/pattern.Size, v.meta.Salt))
+			return v.progress(ctx, offset+uint64(len(b)))
 		})
-	}()
-	return pieces, free
-}
-
-func (v *verifier) hand(ctx context.Context, pieces chan<- piece, p piece) error {
-	select {
-	case pieces <- p:
-		return p.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return wrong, err
 }
 
 // progress shows how far the check is, and tells the producer a few times a

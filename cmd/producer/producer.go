@@ -121,12 +121,20 @@ func (p *producer) announceSize(granularity uint64) error {
 	}
 	aligned, ok := vmm.AlignUp(uint64(p.size), unit)
 	if !ok || aligned > total {
-		return fmt.Errorf("-size %s is larger than device %s, which has %s", p.size, p.dev, cli.Human(total))
+		return fmt.Errorf("-size %s%s is larger than device %s, which has %s", p.size, p.inChunks(), p.dev, cli.Human(total))
 	}
 	p.app.Result["size"], p.app.Result["aligned"] = uint64(p.size), aligned
 	p.app.Say("size", cli.Fields{"size": uint64(p.size), "aligned": aligned, "chunks": aligned / unit},
 		"Buffer size: %d bytes, aligned size: %d bytes", uint64(p.size), aligned)
 	return nil
+}
+
+// inChunks says of what size the chunks are, if that was asked for.
+func (p *producer) inChunks() string {
+	if p.chunk == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" in chunks of %s", p.chunk)
 }
 
 // words are the transcript's lines for the steps of making a buffer.
@@ -144,18 +152,20 @@ func words(s vmm.Step) string {
 	return ""
 }
 
-// fill writes the pattern to the device, a piece at a time.
+// fill writes the pattern to the device, a piece at a time; one is generated
+// while another is copied.
 func (p *producer) fill(ctx context.Context) error {
-	host := make([]byte, min(pattern.Piece, uint64(p.size)))
+	dst, total := p.buf.Ptr(), uint64(p.size)
 	err := p.app.Timed("fill", func() error {
-		return pattern.Pieces(uint64(p.size), func(offset, n uint64) error {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			pattern.Fill(host[:n], offset/pattern.Size, uint32(p.salt))
-			p.app.Progress("filling", offset, uint64(p.size))
-			return cu.CopyToDevice(p.ctx, nil, p.buf.Ptr().Add(offset), host[:n])
-		})
+		return pattern.Stream(ctx, total,
+			func(offset uint64, b []byte) error {
+				pattern.Fill(b, offset/pattern.Size, uint32(p.salt))
+				return nil
+			},
+			func(offset uint64, b []byte) error {
+				p.app.Progress("filling", offset, total)
+				return cu.CopyToDevice(p.ctx, nil, dst.Add(offset), b)
+			})
 	})
 	if err != nil {
 		return err

@@ -59,8 +59,8 @@ func (w *watcher) ended(e share.Event, who cli.Fields) {
 		w.verified++
 		return
 	}
-	if errors.Is(e.Err, share.ErrRevoked) {
-		return // our own doing
+	if errors.Is(e.Err, share.ErrRevoked) || errors.Is(e.Err, cli.ErrInterrupted) {
+		return // our own doing, or that of whoever ended us
 	}
 	w.failed++
 	err := fmt.Errorf("consumer %d (%s): %w", e.Lease, e.Peer, e.Err)

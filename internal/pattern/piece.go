@@ -1,6 +1,7 @@
 package pattern
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 )
@@ -8,11 +9,61 @@ import (
 // Piece is how many bytes the demo's programs fill and check at a time.
 const Piece = 64 << 20
 
-// Pieces calls f for each piece of size bytes, with its offset.
-func Pieces(size uint64, f func(offset, n uint64) error) error {
-	for offset := uint64(0); offset < size; offset += Piece {
-		if err := f(offset, min(Piece, size-offset)); err != nil {
+// Stream moves size bytes in pieces through two steps that overlap: fill makes
+// the piece at offset in b, and use takes it while fill makes the next. It ends
+// with the first error of either, or with ctx.
+func Stream(ctx context.Context, size uint64, fill, use func(offset uint64, b []byte) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	full, free := make(chan piece), make(chan []byte, 2)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(full)
+		cancel(fillPieces(ctx, size, fill, full, free))
+	}()
+	defer func() {
+		cancel(nil)
+		<-done // fill may still use its buffer
+	}()
+	for p := range full {
+		if err := use(p.offset, p.b); err != nil {
 			return err
+		}
+		free <- p.b
+	}
+	if err := context.Cause(ctx); err != context.Canceled {
+		return err
+	}
+	return nil
+}
+
+type piece struct {
+	offset uint64
+	b      []byte
+}
+
+// fillPieces makes pieces in the buffers that come back through free, or in
+// new ones for the first.
+func fillPieces(ctx context.Context, size uint64, fill func(uint64, []byte) error, full chan<- piece, free <-chan []byte) error {
+	for offset := uint64(0); offset < size; offset += Piece {
+		var b []byte
+		if offset < 2*Piece {
+			b = make([]byte, min(Piece, size-offset))
+		} else {
+			select {
+			case b = <-free:
+				b = b[:min(Piece, size-offset)]
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if err := fill(offset, b); err != nil {
+			return err
+		}
+		select {
+		case full <- piece{offset, b}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 	return nil
