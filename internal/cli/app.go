@@ -38,9 +38,9 @@ func New(name, purpose string, stdout io.Writer) *App {
 	a := &App{name: name, purpose: purpose, stdout: stdout, Result: Fields{}}
 	a.Flags = flag.NewFlagSet(name, flag.ContinueOnError)
 	a.Flags.SetOutput(io.Discard)
-	a.Flags.StringVar(&a.driver, "driver", defaultDriver(), "driver to use: auto, cuda or soft; auto takes the software driver only where there is no GPU `(auto|cuda|soft)`")
+	a.Flags.StringVar(&a.driver, "driver", defaultDriver(), "driver to use, `auto|cuda|soft`; auto takes the software driver only where there is no GPU")
 	a.Flags.BoolVar(&a.json, "json", false, "print one JSON object a line; the last has \"event\":\"result\"")
-	a.Flags.DurationVar(&a.Timeout, "timeout", 30*time.Second, "longest wait for a peer, and for each step of a conversation `(duration)`")
+	a.Flags.DurationVar(&a.Timeout, "timeout", 30*time.Second, "longest `duration` to wait for a peer, and for each step of a conversation")
 	a.Flags.BoolVar(&a.version, "version", false, "print the version and exit")
 	return a
 }

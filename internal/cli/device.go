@@ -26,8 +26,8 @@ func (a *App) UseDevice(dev *cu.Device) {
 
 // NeedVMM fails on a device whose memory cannot be shared as descriptors.
 func NeedVMM(dev *cu.Device) error {
-	managed, err := dev.SupportsVMM()
-	fd, fdErr := dev.SupportsFD()
+	managed, err := known(dev.SupportsVMM())
+	fd, fdErr := known(dev.SupportsFD())
 	switch {
 	case err != nil || fdErr != nil:
 		return errors.Join(err, fdErr)
@@ -37,6 +37,14 @@ func NeedVMM(dev *cu.Device) error {
 		return Machinef("device %s cannot export memory as file descriptors: it takes Linux and a driver of CUDA 10.2 or newer", dev)
 	}
 	return nil
+}
+
+// known takes an attribute that the driver is too old to know for a no.
+func known(yes bool, err error) (bool, error) {
+	if errors.Is(err, cu.ErrInvalidValue) {
+		return false, nil
+	}
+	return yes, err
 }
 
 // Steps prints and times the steps of making or importing a buffer. words maps

@@ -139,4 +139,18 @@ func (o *Output) result(fields Fields, err error) {
 }
 
 // oneLine joins what an error says on several lines.
-func oneLine(err error) string { return strings.Join(strings.Split(err.Error(), "\n"), "; ") }
+func oneLine(err error) string {
+	var b strings.Builder
+	for line := range strings.Lines(err.Error()) {
+		line = strings.TrimSpace(line)
+		switch {
+		case b.Len() == 0 || line == "":
+		case strings.HasSuffix(b.String(), ":"):
+			b.WriteString(" ")
+		default:
+			b.WriteString("; ")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
