@@ -81,6 +81,11 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 	if err := checkAccess(o.access); err != nil {
 		return nil, err
 	}
+	if name != "" {
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+	}
 	conn, err := dial(ctx, path, o)
 	if err != nil {
 		return nil, err
@@ -107,8 +112,9 @@ func dial(ctx context.Context, path string, o attachOptions) (*sock.Conn, error)
 }
 
 func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu.Device) (*Attachment, error) {
-	if err := l.send(ctx, attach{dev.Driver().Kind(), o.access, name}); err != nil {
-		return nil, o.explain(err)
+	err := l.send(ctx, attach{dev.Driver().Kind(), o.access, name})
+	if err != nil && !errors.Is(err, sock.ErrPeerLost) { // who is gone may have said why
+		return nil, err
 	}
 	msg, files, err := receiveOffer(ctx, l)
 	if err != nil {

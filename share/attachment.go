@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"time"
 
@@ -38,7 +39,9 @@ func (a *Attachment) watch(ctx context.Context) {
 		_ = rec.Close() // only an offer has files, and that ends here
 		switch m := m.(type) {
 		case nil:
-			a.reason = err
+			if a.reason = err; ctx.Err() != nil {
+				a.reason = ErrClosed
+			}
 			return
 		case progress:
 		case revoke:
@@ -64,7 +67,8 @@ func (a *Attachment) Offer() Offer { return a.offer }
 func (a *Attachment) Done() <-chan struct{} { return a.done }
 
 // Err says why the lease has ended, after Done: [ErrRevoked],
-// [sock.ErrPeerLost], or what was wrong with the producer's records.
+// [sock.ErrPeerLost], [ErrClosed] after Close, or what was wrong with the
+// producer's records.
 func (a *Attachment) Err() error {
 	select {
 	case <-a.done:
@@ -95,7 +99,7 @@ func (a *Attachment) Report(ctx context.Context, fault error) error {
 	defer timer.Stop()
 	select {
 	case <-a.done:
-		if errors.Is(a.reason, sock.ErrPeerLost) {
+		if errors.Is(a.reason, io.EOF) {
 			return nil // it closes when it has read the verdict
 		}
 		return a.reason

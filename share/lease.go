@@ -17,11 +17,8 @@ type lease struct {
 }
 
 // follow serves one admitted consumer to its end.
-func (o *offering) follow(l link, want attach) {
+func (o *offering) follow(l link, want attach, number int) {
 	defer o.work.Done()
-	o.server.mu.Lock()
-	number := o.begun
-	o.server.mu.Unlock()
 	s := lease{offering: o, link: l, start: time.Now(),
 		event: Event{Lease: number, Peer: l.conn.Peer(), Access: want.access}}
 	s.tell(Connected, nil)

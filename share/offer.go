@@ -127,10 +127,8 @@ func (o *offering) begin() error {
 		return fmt.Errorf("%w: %q", ErrNameTaken, o.msg.name)
 	}
 	s.offers[o.msg.name] = o
-	s.accept.Do(func() {
-		s.work.Add(1)
-		go s.serve()
-	})
+	s.fulfil(o.msg.name)
+	s.startAccepting()
 	return nil
 }
 

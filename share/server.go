@@ -21,8 +21,9 @@ type Server struct {
 	accept   sync.Once
 	work     sync.WaitGroup
 
-	mu     sync.Mutex
-	offers map[string]*offering
+	mu       sync.Mutex
+	offers   map[string]*offering
+	expected map[string]*expectation
 }
 
 // A ListenOption changes what [Listen] does.
@@ -48,7 +49,8 @@ func WithTimeout(d time.Duration) ListenOption { return func(o *listenOptions) {
 func WithConnections(n int) ListenOption { return func(o *listenOptions) { o.connections = n } }
 
 // Listen makes the socket at path, whose directory has to exist and be safe,
-// and listens. Consumers are answered from the first [Server.Offer] on. The
+// and listens. Consumers are answered from the first [Server.Expect] or
+// [Server.Offer] on. The
 // errors are those of [sock.Listen].
 func Listen(path string, opts ...ListenOption) (*Server, error) {
 	o := listenOptions{timeout: DefaultTimeout, connections: 1024}
@@ -59,7 +61,7 @@ func Listen(path string, opts ...ListenOption) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{listener: l, timeout: o.timeout, places: make(chan struct{}, max(1, o.connections)), offers: map[string]*offering{}}
+	s := &Server{listener: l, timeout: o.timeout, places: make(chan struct{}, max(1, o.connections)), offers: map[string]*offering{}, expected: map[string]*expectation{}}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	return s, nil
 }
@@ -73,10 +75,23 @@ func (s *Server) Close() error {
 	if s == nil {
 		return nil
 	}
+	s.mu.Lock() // Offer starts accepting under it
 	s.stop(ErrClosed)
+	s.mu.Unlock()
 	err := s.listener.Close()
 	s.work.Wait()
 	return err
+}
+
+// startAccepting starts serving if nobody has. It runs with mu held.
+func (s *Server) startAccepting() {
+	if s.ctx.Err() != nil {
+		return
+	}
+	s.accept.Do(func() {
+		s.work.Add(1)
+		go s.serve()
+	})
 }
 
 // serve accepts until the server is closed. What goes wrong with one peer
@@ -132,17 +147,23 @@ func (s *Server) talk(l link) {
 		l.part(refusal(err))
 		return
 	}
-	o, no := s.admit(want)
+	if err := s.await(l, want.name); err != nil {
+		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: err})
+		l.part(refuse{RefusedName, "the producer ended before its offer was ready"})
+		return
+	}
+	o, number, no := s.admit(want)
 	if no != nil {
 		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: &RefusalError{no.code, no.text}})
 		l.part(*no)
 		return
 	}
-	o.follow(l, want)
+	o.follow(l, want, number)
 }
 
-// admit finds the offer that fits and takes a place in it.
-func (s *Server) admit(want attach) (*offering, *refuse) {
+// admit finds the offer that fits and takes a place in it, whose number it
+// returns.
+func (s *Server) admit(want attach) (*offering, int, *refuse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.offers[want.name]
@@ -152,18 +173,18 @@ func (s *Server) admit(want attach) (*offering, *refuse) {
 	}
 	switch {
 	case o == nil:
-		return nil, &refuse{RefusedName, fmt.Sprintf("there is no offer %q here", want.name)}
+		return nil, 0, &refuse{RefusedName, fmt.Sprintf("there is no offer %q here", want.name)}
 	case want.driver != o.msg.desc.Kind:
-		return nil, &refuse{RefusedKind, fmt.Sprintf("the producer uses the %s driver and the consumer %s; run both with the same -driver", o.msg.desc.Kind, want.driver)}
+		return nil, 0, &refuse{RefusedKind, fmt.Sprintf("the producer uses the %s driver and the consumer %s; run both with the same -driver", o.msg.desc.Kind, want.driver)}
 	case want.access > o.msg.access:
-		return nil, &refuse{RefusedAccess, fmt.Sprintf("%q is offered %s, and %s was asked for", o.msg.name, o.msg.access, want.access)}
+		return nil, 0, &refuse{RefusedAccess, fmt.Sprintf("%q is offered %s, and %s was asked for", o.msg.name, o.msg.access, want.access)}
 	case o.leases > 0 && o.begun >= o.leases:
-		return nil, &refuse{RefusedBusy, fmt.Sprintf("%q has all the %d consumers it waits for", o.msg.name, o.leases)}
+		return nil, 0, &refuse{RefusedBusy, fmt.Sprintf("%q has all the %d consumers it waits for", o.msg.name, o.leases)}
 	}
 	o.begun++
 	o.work.Add(1)
 	o.moved()
-	return o, nil
+	return o, o.begun, nil
 }
 
 // tell gives an event that belongs to no offer to all of them.

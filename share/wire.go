@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -145,10 +146,11 @@ func (m verdict) append(b []byte) []byte {
 func (m revoke) append(b []byte) []byte { return appendText(b, m.text) }
 
 // appendText writes a length of two bytes and s, cut to what a receiver takes.
+// Bytes that are no UTF-8 are replaced, as the receiver refuses them.
 func appendText(b []byte, s string) []byte {
-	for len(s) > maxText {
-		_, n := utf8.DecodeLastRuneInString(s[:maxText+1])
-		s = s[:maxText+1-n]
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "") // less the half of a rune
 	}
 	return append(le.AppendUint16(b, uint16(len(s))), s...)
 }
@@ -162,7 +164,7 @@ func decode(record []byte) (message, error) {
 	if string(r.take(4)) != magic {
 		return nil, fmt.Errorf("%w: it does not begin with %q; the peer is no gpufd program", ErrWire, magic)
 	}
-	if v := r.u16(); v != Version {
+	if v := r.u16(); v != Version && !r.short {
 		return nil, fmt.Errorf("%w: the peer speaks %d, this program %d", ErrVersion, v, Version)
 	}
 	typ, flags, length := msgType(r.u16()), r.u32(), r.u32()

@@ -66,10 +66,11 @@ func (p *producer) run(ctx context.Context) (err error) {
 		p.app.SayDurations()
 		p.app.Say("cleanup", nil, "Cleanup complete")
 	}()
+	srv.Expect(cli.OfferName) // who comes early hears how far we are
 	if err := p.prepare(); err != nil {
 		return err
 	}
-	if err := p.fill(ctx); err != nil {
+	if err := p.fill(ctx, srv); err != nil {
 		return err
 	}
 	return p.serve(ctx, srv)
@@ -154,7 +155,7 @@ func words(s vmm.Step) string {
 
 // fill writes the pattern to the device, a piece at a time; one is generated
 // while another is copied.
-func (p *producer) fill(ctx context.Context) error {
+func (p *producer) fill(ctx context.Context, srv *share.Server) error {
 	dst, total := p.buf.Ptr(), uint64(p.size)
 	err := p.app.Timed("fill", func() error {
 		return pattern.Stream(ctx, total,
@@ -164,6 +165,7 @@ func (p *producer) fill(ctx context.Context) error {
 			},
 			func(offset uint64, b []byte) error {
 				p.app.Progress("filling", offset, total)
+				srv.Working(cli.OfferName, offset, total)
 				return cu.CopyToDevice(p.ctx, nil, dst.Add(offset), b)
 			})
 	})

@@ -102,6 +102,29 @@ func TestContextOwns(t *testing.T) {
 	require.Empty(t, driver.leftovers())
 }
 
+// The last release lets no more work in and waits for what there is.
+func TestReleaseWaits(t *testing.T) {
+	c := initialised(t)
+	ctx, q := new(sys.CUcontext), new(sys.CUdeviceptr)
+	ok(t, c.CuDevicePrimaryCtxRetain(ctx, 0))
+	b := c.With(*ctx)
+	ok(t, b.CuMemAlloc_v2(q, 1))
+	s := newStreamUnchecked(t, b)
+	open := block(t, b, s)
+	ok(t, b.CuMemsetD8Async(*q, 1, 1, s))
+	released := make(chan sys.CUresult)
+	go func() { released <- c.CuDevicePrimaryCtxRelease_v2(0) }()
+	for b.CuMemsetD8Async(*q, 2, 1, s) == sys.CUDA_SUCCESS {
+		runtime.Gosched()
+	}
+	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, b.CuMemsetD8Async(*q, 2, 1, s))
+	require.NotEmpty(t, driver.leftovers(), "still waiting")
+	fresh := inContext(t, 0)
+	ok(t, fresh.CuCtxSynchronize())
+	open()
+	ok(t, <-released)
+}
+
 func TestReset(t *testing.T) {
 	c := inContext(t, 0)
 	ok(t, c.CuMemAlloc_v2(new(sys.CUdeviceptr), MiB))

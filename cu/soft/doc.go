@@ -28,7 +28,7 @@
 //
 // # How it behaves
 //
-// As FACTS.md found the real driver to behave, error for error; comments name
+// As docs/driver-facts.md found the real driver to behave, error for error; comments name
 // its rows (D1…). Where the real one crashes or accepts what is wrong (D4),
 // this one returns an error and remembers it for [Misuses].
 //

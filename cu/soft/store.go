@@ -21,7 +21,7 @@ import (
 // Each allocation is a file. Whoever uses it has it mapped or open, and the
 // open description carries flock(LOCK_SH), which travels with dup and
 // SCM_RIGHTS and ends with the last fd or mapping. So a file whose lock can be
-// had exclusively is held by nobody and can go (FACTS §5, D10, D11).
+// had exclusively is held by nobody and can go (D10, D11).
 //
 // The lock file guards the directory while files come and go. It holds an
 // upper bound of each device's used bytes, so that thousands of chunks need

@@ -124,7 +124,7 @@ func (s *stream) barrier() []*op {
 // work does a stream's work until there is none.
 func (m *machine) work(s *stream) {
 	// A fault in memory that a peer has truncated becomes a panic that copying
-	// recovers from (FACTS §5). The setting is the goroutine's own.
+	// recovers from. The setting is the goroutine's own.
 	debug.SetPanicOnFault(true)
 	for o := m.next(s); o != nil; o = m.next(s) {
 		m.do(o)

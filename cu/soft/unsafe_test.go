@@ -42,3 +42,20 @@ func hostMemoryOf(t testing.TB, c sys.Caller, n uintptr) {
 	t.Helper()
 	ok(t, c.CuMemHostAlloc(new(unsafe.Pointer), n, 0))
 }
+
+// addr returns the address of a slice's bytes as a unified one. The slice must
+// be on the heap and outlive the call.
+func addr(b []byte) sys.CUdeviceptr { return sys.CUdeviceptr(uintptr(at(b))) }
+
+// freeWhileCopying copies from pinned memory, all 77, that is freed meanwhile.
+func freeWhileCopying(t testing.TB, c sys.Caller, q sys.CUdeviceptr, s sys.CUstream) {
+	t.Helper()
+	p := new(unsafe.Pointer)
+	ok(t, c.CuMemHostAlloc(p, 10, 0))
+	for i := range unsafe.Slice((*byte)(*p), 10) {
+		*(*byte)(unsafe.Add(*p, i)) = 77
+	}
+	ok(t, c.CuMemcpyHtoDAsync_v2(q, *p, 10, s))
+	ok(t, c.CuMemFreeHost(*p))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemFreeHost(*p))
+}

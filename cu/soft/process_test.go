@@ -1,0 +1,286 @@
+package soft
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Two processes share memory through an fd; what one writes the other sees.
+func TestTwoProcesses(t *testing.T) {
+	c := inContext(t, 0)
+	before := freeMemory(t, c)
+	p, h := buffer(t, 16*MiB, 0)
+	ok(t, c.CuMemsetD8_v2(p, 7, 16*MiB))
+	ok(t, c.CuCtxSynchronize())
+	f := exported(t, h)
+	peer := start(t, "import", nil, f)
+	require.Equal(t, "7", peer.line(t))
+	require.Equal(t, "ready", peer.line(t))
+	got := make([]byte, 2)
+	ok(t, c.CuMemcpyDtoH_v2(at(got), p, 2))
+	require.Equal(t, []byte{9, 7}, got)
+	require.Equal(t, before-16*MiB, freeMemory(t, c), "counted once")
+	peer.end(t)
+	require.Equal(t, before-16*MiB, freeMemory(t, c))
+}
+
+// What a killed process had is free, and its file goes.
+func TestKilled(t *testing.T) { // D10, invariant 8
+	c := inContext(t, 0)
+	before := freeMemory(t, c)
+	peer := start(t, "hold", nil)
+	require.Equal(t, "ready", peer.line(t))
+	require.Equal(t, before-16*MiB, freeMemory(t, c))
+	peer.kill()
+	require.Equal(t, 1, memoryFiles(t), "nobody has cleaned up yet")
+	require.Equal(t, before, freeMemory(t, c))
+	require.Zero(t, memoryFiles(t))
+}
+
+// The next start cleans up too.
+func TestKilledReclaimedByStart(t *testing.T) { // fault 7
+	peer := start(t, "hold", nil)
+	require.Equal(t, "ready", peer.line(t))
+	peer.kill()
+	require.Equal(t, 1, memoryFiles(t))
+	require.Equal(t, "CUDA_SUCCESS <nil>", output(t, "init"))
+	require.Zero(t, memoryFiles(t))
+}
+
+// memoryFiles counts the files of device memory.
+func memoryFiles(t testing.TB) int {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(driver.config().dir, "gpu*"))
+	require.NoError(t, err)
+	return len(names)
+}
+
+// The importer's data survives the producer, killed before it maps.
+func TestProducerKilled(t *testing.T) { // D10, faults 2 and 3
+	c := inContext(t, 0)
+	before := freeMemory(t, c)
+	p, h := buffer(t, 16*MiB, 0)
+	ok(t, c.CuMemsetD8_v2(p, 7, 16*MiB))
+	ok(t, c.CuCtxSynchronize())
+	f := export(t, h)
+	producer := start(t, "import", nil, f) // stands for a second owner
+	require.Equal(t, "7", producer.line(t))
+	require.Equal(t, "ready", producer.line(t))
+	producer.kill()
+	hi := imported(t, f)
+	require.NoError(t, f.Close())
+	q := reserved(t, 16*MiB)
+	mapped(t, q, 16*MiB, hi)
+	ok(t, caller.CuMemSetAccess(q, 16*MiB, accessTo(0, readOnly), 1))
+	got := make([]byte, 2)
+	ok(t, c.CuMemcpyDtoH_v2(at(got), q, 2))
+	require.Equal(t, []byte{9, 7}, got)
+	require.Equal(t, before-16*MiB, freeMemory(t, c))
+}
+
+// A process that only has the fd, and does not use the driver, keeps the
+// memory.
+func TestFdAloneKeeps(t *testing.T) { // D11
+	c := inContext(t, 0)
+	before := freeMemory(t, c)
+	var h sys.CUmemGenericAllocationHandle
+	ok(t, caller.CuMemCreate(&h, 16*MiB, propOf(0), 0))
+	f := export(t, h)
+	keeper := start(t, "fdonly", nil, f)
+	require.Equal(t, "ready", keeper.line(t))
+	require.NoError(t, f.Close())
+	ok(t, caller.CuMemRelease(h))
+	require.Equal(t, before-16*MiB, freeMemory(t, c))
+	keeper.kill()
+	require.Equal(t, before, freeMemory(t, c))
+}
+
+// Any process's memory counts, and room that a killed one left is found.
+func TestCapacity(t *testing.T) {
+	c := inContext(t, 0)
+	const chunks = testMemory / (2 * MiB)
+	peer := start(t, "fill", nil)
+	require.Equal(t, fmt.Sprint(chunks, " CUDA_ERROR_OUT_OF_MEMORY"), peer.line(t))
+	require.Equal(t, "ready", peer.line(t))
+	require.Zero(t, freeMemory(t, c))
+	var h sys.CUmemGenericAllocationHandle
+	want(t, sys.CUDA_ERROR_OUT_OF_MEMORY, caller.CuMemCreate(&h, 2*MiB, propOf(0), 0))
+	want(t, sys.CUDA_ERROR_OUT_OF_MEMORY, c.CuMemAlloc_v2(new(sys.CUdeviceptr), 1))
+	ok(t, caller.CuMemCreate(&h, 2*MiB, propOf(1), 0)) // the other device has room
+	ok(t, caller.CuMemRelease(h))
+	peer.kill()
+	ok(t, caller.CuMemCreate(&h, testMemory, propOf(0), 0))
+	ok(t, caller.CuMemRelease(h))
+}
+
+// Processes that fill the device at once get as much as there is, no more.
+func TestCapacityRace(t *testing.T) {
+	inContext(t, 0)
+	peers := []*child{start(t, "fill", nil), start(t, "fill", nil), start(t, "fill", nil)}
+	sum := 0
+	for _, p := range peers {
+		var n int
+		_, err := fmt.Sscan(p.line(t), &n)
+		require.NoError(t, err)
+		sum += n
+	}
+	require.Equal(t, testMemory/(2*MiB), sum)
+	for _, p := range peers {
+		p.kill()
+	}
+	require.NoError(t, driver.store.sweep(2))
+}
+
+// Everything that is not device memory is refused.
+func TestImportOthers(t *testing.T) { // D8, fault 25
+	initialised(t)
+	var h sys.CUmemGenericAllocationHandle
+	for name, fd := range otherFiles(t) {
+		r := caller.CuMemImportFromShareableHandle(&h, uintptr(fd), posixFD)
+		require.Equal(t, sys.CUDA_ERROR_UNKNOWN, r, name)
+	}
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuMemImportFromShareableHandle(&h, 0, posixFD))
+	f := exported(t, create(t, 2*MiB, 0))
+	want(t, sys.CUDA_ERROR_NOT_PERMITTED, caller.CuMemImportFromShareableHandle(&h, f.Fd(), sys.CU_MEM_HANDLE_TYPE_FABRIC))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuMemImportFromShareableHandle(&h, f.Fd(), 0))
+}
+
+// otherFiles opens one of everything.
+func otherFiles(t testing.TB) map[string]int {
+	t.Helper()
+	fds := map[string]int{"minus one": -1, "closed": 987654}
+	add := func(name string, fd int, err error) {
+		require.NoError(t, err, name)
+		fds[name] = fd
+		t.Cleanup(func() { unix.Close(fd) })
+	}
+	var pipe [2]int
+	err := unix.Pipe2(pipe[:], unix.O_CLOEXEC)
+	add("pipe", pipe[0], err)
+	add("pipe's end", pipe[1], err)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	add("socket", pair[0], err)
+	add("socket's end", pair[1], err)
+	fd, err := unix.MemfdCreate("x", unix.MFD_CLOEXEC)
+	add("memfd", fd, err)
+	require.NoError(t, unix.Ftruncate(fd, 4*MiB))
+	for name, path := range map[string]string{"directory": t.TempDir(), "null": "/dev/null", "tty": "/proc/self/status"} {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		add(name, fd, err)
+	}
+	path := filepath.Join(driver.config().dir, lockName)
+	fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	add("regular file", fd, err)
+	fd, err = unix.Open(t.TempDir(), unix.O_PATH|unix.O_CLOEXEC, 0)
+	add("path only", fd, err)
+	return fds
+}
+
+// Memory that is not as its trailer says is refused: cut short, or read-only.
+func TestImportDamaged(t *testing.T) {
+	initialised(t)
+	var h sys.CUmemGenericAllocationHandle
+	f := exported(t, create(t, 2*MiB, 0))
+	ro, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	require.NoError(t, err)
+	defer ro.Close()
+	unknown := sys.CUDA_ERROR_UNKNOWN
+	want(t, unknown, caller.CuMemImportFromShareableHandle(&h, ro.Fd(), posixFD))
+	_, err = f.WriteAt([]byte("G"), 2*MiB)
+	require.NoError(t, err)
+	want(t, unknown, caller.CuMemImportFromShareableHandle(&h, f.Fd(), posixFD))
+	require.NoError(t, f.Truncate(2*MiB))
+	want(t, unknown, caller.CuMemImportFromShareableHandle(&h, f.Fd(), posixFD))
+	require.NoError(t, f.Truncate(8*MiB))
+	want(t, unknown, caller.CuMemImportFromShareableHandle(&h, f.Fd(), posixFD))
+	g := exported(t, create(t, 4*MiB, 0))
+	trailer := make([]byte, trailerSize) // of 4 MiB, behind 2 MiB
+	_, err = g.ReadAt(trailer, 4*MiB)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(2*MiB))
+	_, err = f.WriteAt(trailer, 2*MiB)
+	require.NoError(t, err)
+	want(t, unknown, caller.CuMemImportFromShareableHandle(&h, f.Fd(), posixFD))
+}
+
+// The memory of a device that is not visible here, or of another store.
+func TestImportHidden(t *testing.T) { // faults 39, 42
+	initialised(t)
+	f := exported(t, create(t, 2*MiB, 0))
+	hidden := "CUDA_ERROR_INVALID_DEVICE"
+	for env, result := range map[string]string{
+		envVisible + "=1":                       hidden,
+		envVisible + "=1,0":                     "CUDA_SUCCESS",
+		envDir + "=" + t.TempDir() + "/another": hidden,
+	} {
+		c := start(t, "twostores", []string{env}, f)
+		require.Equal(t, result, c.line(t), env)
+		c.end(t)
+	}
+}
+
+// A peer that cuts the file short costs this process the copy and the context,
+// not its life.
+func TestTruncatedByPeer(t *testing.T) { // invariant 2
+	c := inContext(t, 0)
+	p, h := buffer(t, 4*MiB, 0)
+	b := pattern(4*MiB, 1)
+	ok(t, c.CuMemcpyHtoD_v2(p, at(b), 4*MiB))
+	require.NoError(t, exported(t, h).Truncate(MiB))
+	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuMemcpyDtoH_v2(at(b), p, 4*MiB))
+	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuMemsetD8_v2(p, 0, 1))
+	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuCtxSynchronize())
+	ok(t, c.CuDevicePrimaryCtxReset_v2(0))
+	fresh := inContext(t, 0)
+	ok(t, fresh.CuMemsetD8_v2(p, 0, 1)) // what is left of it
+	ok(t, fresh.CuMemsetD8_v2(p+2*MiB, 0, 1))
+	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, fresh.CuCtxSynchronize())
+}
+
+// Accounting goes by what was allocated, whatever a peer does to the file.
+func TestTruncatedStillCounts(t *testing.T) {
+	c := inContext(t, 0)
+	before := freeMemory(t, c)
+	h := create(t, 4*MiB, 0)
+	require.NoError(t, exported(t, h).Truncate(0))
+	require.Equal(t, before-4*MiB, freeMemory(t, c))
+}
+
+// 64 goroutines import, map, use and give back the same fd.
+func TestConcurrentImports(t *testing.T) { // fault 63, invariant 1
+	c := inContext(t, 0)
+	p, h := buffer(t, 2*MiB, 0)
+	ok(t, c.CuMemsetD8_v2(p, 3, 2*MiB))
+	ok(t, c.CuCtxSynchronize())
+	f := exported(t, h)
+	results := make(chan string, 64)
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() { results <- importOnce(c, f.Fd()) })
+	}
+	wg.Wait()
+	for range 64 {
+		require.Equal(t, "3 CUDA_SUCCESS", <-results)
+	}
+}
+
+// importOnce returns the first byte and the first result that is no success.
+func importOnce(c sys.Caller, fd uintptr) string {
+	var h sys.CUmemGenericAllocationHandle
+	var p sys.CUdeviceptr
+	b := make([]byte, 1)
+	r := firstError(
+		c.CuMemImportFromShareableHandle(&h, fd, posixFD), c.CuMemAddressReserve(&p, 2*MiB, 0, 0, 0),
+		c.CuMemMap(p, 2*MiB, 0, h, 0), c.CuMemSetAccess(p, 2*MiB, accessTo(0, readOnly), 1),
+		c.CuMemcpyDtoH_v2(at(b), p, 1),
+		c.CuMemUnmap(p, 2*MiB), c.CuMemRelease(h), c.CuMemAddressFree(p, 2*MiB))
+	return strings.TrimSpace(fmt.Sprint(b[0], " ", r))
+}

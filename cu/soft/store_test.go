@@ -1,0 +1,156 @@
+package soft
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// newStore opens a store in an empty directory.
+func newStore(t testing.TB) *store {
+	t.Helper()
+	s, err := openStore(filepath.Join(t.TempDir(), "store"))
+	require.NoError(t, err)
+	return s
+}
+
+// createIn makes memory, held until the test ends or the fd is closed.
+func createIn(t testing.TB, s *store, size, capacity uint64) (*trailer, int) {
+	t.Helper()
+	tr := &trailer{kind: kindGeneric, size: size}
+	fd, err := s.create(tr, capacity)
+	require.NoError(t, err)
+	return tr, fd
+}
+
+func TestStoreIdentity(t *testing.T) {
+	s := newStore(t)
+	again, err := openStore(s.dir)
+	require.NoError(t, err)
+	require.Equal(t, s.uuid(0), again.uuid(0))
+	require.NotEqual(t, s.uuid(0), s.uuid(1))
+	require.NotEqual(t, s.uuid(0), newStore(t).uuid(0))
+	require.NoError(t, os.WriteFile(filepath.Join(s.dir, machineName), []byte("junk"), 0o600))
+	_, err = openStore(s.dir)
+	require.ErrorContains(t, err, "not an identity")
+}
+
+// The ledger may be wrong, in both directions; a count puts it right.
+func TestLedger(t *testing.T) {
+	s := newStore(t)
+	const size, capacity = 1 << 20, 3 << 20
+	_, a := createIn(t, s, size, capacity)
+	defer unix.Close(a)
+	require.NoError(t, s.locked(func(l *ledger) error { return l.set(0, 1<<40) })) // died before it made a file
+	_, b := createIn(t, s, size, capacity)
+	defer unix.Close(b)
+	_, c := createIn(t, s, size, capacity)
+	_, err := s.create(&trailer{size: size}, capacity)
+	require.ErrorIs(t, err, errFull)
+	unix.Close(c) // nobody tells the ledger
+	_, d := createIn(t, s, size, capacity)
+	defer unix.Close(d)
+	_, err = s.create(&trailer{size: capacity + 1}, capacity)
+	require.ErrorIs(t, err, errFull)
+}
+
+// Nobody else is in the directory while files come and go.
+func TestStoreLock(t *testing.T) {
+	s := newStore(t)
+	require.NoError(t, s.locked(func(*ledger) error {
+		fd, err := openFile(filepath.Join(s.dir, lockName), unix.O_RDWR)
+		require.NoError(t, err)
+		defer unix.Close(fd)
+		require.ErrorIs(t, flock(fd, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+		return nil
+	}))
+}
+
+// Reclaiming keeps what somebody else still holds.
+func TestReclaim(t *testing.T) {
+	s := newStore(t)
+	tr, fd := createIn(t, s, 4096, 1<<20)
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	require.NoError(t, err)
+	path := filepath.Join(s.dir, tr.name())
+	unix.Close(fd)
+	require.NoError(t, s.reclaim(tr))
+	require.FileExists(t, path)
+	addr, err := mapShared(dup, 4096)
+	require.NoError(t, err)
+	unix.Close(dup)
+	require.NoError(t, s.reclaim(tr))
+	require.FileExists(t, path, "a mapping holds it")
+	again, err := s.reopen(tr)
+	require.NoError(t, err)
+	unmap(addr, 4096)
+	require.NoError(t, s.reclaim(tr))
+	require.FileExists(t, path, "the reopened fd holds it")
+	unix.Close(again)
+	require.NoError(t, s.reclaim(tr))
+	require.NoFileExists(t, path)
+	require.NoError(t, s.reclaim(tr))
+}
+
+// A full file system is a full device, and leaves nothing behind.
+func TestNoSpace(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=4m,mode=0700"); err != nil {
+		t.Skip("cannot mount a small tmpfs: ", err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	s, err := openStore(dir)
+	require.NoError(t, err)
+	_, err = s.create(&trailer{size: 16 << 20}, 1<<30)
+	require.ErrorIs(t, err, errFull)
+	names, err := filepath.Glob(filepath.Join(dir, "gpu*"))
+	require.NoError(t, err)
+	require.Empty(t, names)
+	used, err := s.used(0)
+	require.NoError(t, err)
+	require.Zero(t, used)
+	_, fd := createIn(t, s, 1<<20, 1<<30)
+	unix.Close(fd)
+}
+
+// A store that has gone fails what needs it, and nothing else.
+func TestStoreGone(t *testing.T) {
+	s := newStore(t)
+	tr, fd := createIn(t, s, 4096, 1<<20)
+	defer unix.Close(fd)
+	require.NoError(t, os.RemoveAll(s.dir))
+	_, err := s.create(&trailer{size: 4096}, 1<<20)
+	require.Error(t, err)
+	require.False(t, errors.Is(err, errFull))
+	_, err = s.reopen(tr)
+	require.Error(t, err)
+}
+
+func TestTrailer(t *testing.T) {
+	s := newStore(t)
+	tr := &trailer{kind: kindLinear, ordinal: 3, size: 8192, uuid: s.uuid(3)}
+	fd, err := s.create(tr, 1<<20)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	got, ok := readTrailer(fd)
+	require.True(t, ok)
+	require.Equal(t, tr, got)
+	require.EqualValues(t, 8192, sizeInName(tr.name()))
+}
+
+// Whatever bytes stand there, reading a trailer does not fail in another way.
+func FuzzTrailer(f *testing.F) {
+	f.Add([]byte(trailerMagic), uint64(4096))
+	f.Fuzz(func(t *testing.T, b []byte, size uint64) {
+		var page [trailerBytes]byte
+		copy(page[:], b)
+		if tr, ok := parseTrailer(page, size); ok {
+			require.Equal(t, size, tr.size)
+			require.Less(t, tr.ordinal, maxDevices)
+		}
+	})
+}
