@@ -8,11 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxKernelFDs is SCM_MAX_FD of the kernel: it refuses to send more at once.
-const maxKernelFDs = 253
-
 // controlSize is room for all descriptors that the kernel can bring in one
-// record, so that too many are seen and closed, and for the other messages
+// record (SCM_MAX_FD, 253), so that too many are seen and closed, and for the other messages
 // (credentials, security label, pidfd) that a socket made elsewhere may yield.
 const controlSize = 2048
 
