@@ -26,6 +26,8 @@ type contextHandle struct {
 	children map[closer]struct{}
 }
 
+// A closer is closed once, with no other call in the context that could close
+// it under its feet.
 type closer interface {
 	closeIn(ctx *contextHandle) error
 }
@@ -51,7 +53,7 @@ func (c *Context) Device() *Device { return c.inner.dev }
 // valid until Close.
 func (c *Context) Handle() sys.CUcontext { return c.inner.ctx }
 
-// Close ends the streams and memory made in c, waits for the calls in flight
+// Close waits for the calls in flight, ends the streams and memory made in c
 // and releases the context. A second Close does nothing.
 func (c *Context) Close() error {
 	if c == nil {
@@ -61,13 +63,10 @@ func (c *Context) Close() error {
 }
 
 func (h *contextHandle) close() error {
-	if h.isClosed() {
-		return nil
-	}
-	errs := h.closeChildren()
 	if !h.gate.close() {
 		return nil
 	}
+	errs := h.closeChildren()
 	call := h.dev.drv.call
 	op, r := "cuDevicePrimaryCtxRelease_v2", call.CuDevicePrimaryCtxRelease_v2(h.dev.dev)
 	if r == sys.SymbolMissing {
@@ -76,6 +75,8 @@ func (h *contextHandle) close() error {
 	return errors.Join(errs, h.dev.drv.check(op, r))
 }
 
+// closeChildren ends what was made in the context, in which no call is under
+// way any more.
 func (h *contextHandle) closeChildren() error {
 	h.mu.Lock()
 	children := h.children
@@ -88,24 +89,27 @@ func (h *contextHandle) closeChildren() error {
 	return errors.Join(errs...)
 }
 
-// adopt has the context close c; it is false if the context is closing.
-func (h *contextHandle) adopt(c closer) bool {
+// adopt has the context close c. It is called inside run.
+func (h *contextHandle) adopt(c closer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.children == nil {
-		return false
-	}
 	h.children[c] = struct{}{}
-	return true
 }
 
-// disown undoes adopt; it is false if the context has taken c to close it.
-func (h *contextHandle) disown(c closer) bool {
+// release closes c for its owner, unless that was done or the context does it.
+func (h *contextHandle) release(c closer) error {
+	if !h.enter() {
+		return nil
+	}
+	defer h.leave()
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	_, ok := h.children[c]
+	_, mine := h.children[c]
 	delete(h.children, c)
-	return ok
+	h.mu.Unlock()
+	if !mine {
+		return nil
+	}
+	return c.closeIn(h)
 }
 
 // run makes one driver call with the context bound. Closing waits for it.

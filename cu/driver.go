@@ -206,14 +206,18 @@ func (d *Driver) DeviceByUUID(id UUID) (*Device, error) {
 }
 
 // FindDevice returns the device that a person named: an ordinal ("0") or a
-// UUID ("GPU-8f7d…", or a prefix of one that fits one device only).
+// UUID ("GPU-8f7d…" or "MIG-…", or a prefix of one that fits one device only).
 func (d *Driver) FindDevice(name string) (*Device, error) {
 	if n, err := strconv.Atoi(name); err == nil {
 		return d.Device(n)
 	}
+	want := strings.ToLower(name)
+	if rest, ok := strings.CutPrefix(want, "mig-"); ok {
+		want = "gpu-" + rest // UUID.String knows no other prefix
+	}
 	var found *Device
 	for _, dev := range d.devices {
-		if len(name) > len("GPU-") && strings.HasPrefix(strings.ToLower(dev.uuid.String()), strings.ToLower(name)) {
+		if len(want) > len("gpu-") && strings.HasPrefix(strings.ToLower(dev.uuid.String()), want) {
 			if found != nil {
 				return nil, fmt.Errorf("device %s is ambiguous: %s and %s", name, found, dev)
 			}

@@ -1,7 +1,6 @@
 package cu
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 
@@ -34,14 +33,18 @@ type memoryHandle struct {
 // Alloc allocates size bytes of device memory, whose content is undefined
 // (cuMemAlloc).
 func (c *Context) Alloc(size uint64) (*Memory, error) {
-	p := new(sys.CUdeviceptr)
-	err := c.inner.run("cuMemAlloc_v2", func(call sys.Caller) sys.CUresult { return call.CuMemAlloc_v2(p, uintptr(size)) })
+	m := &Memory{&memoryHandle{size: size}, c}
+	err := c.inner.run("cuMemAlloc_v2", func(call sys.Caller) sys.CUresult {
+		p := new(sys.CUdeviceptr)
+		r := call.CuMemAlloc_v2(p, uintptr(size))
+		if r == sys.CUDA_SUCCESS {
+			m.ptr = DevicePtr(*p)
+			c.inner.adopt(m.memoryHandle)
+		}
+		return r
+	})
 	if err != nil {
 		return nil, err
-	}
-	m := &Memory{&memoryHandle{ptr: DevicePtr(*p), size: size}, c}
-	if !c.inner.adopt(m.memoryHandle) {
-		return nil, errors.Join(ErrClosed, m.closeIn(c.inner))
 	}
 	return m, nil
 }
@@ -55,17 +58,17 @@ func (m *Memory) Size() uint64 { return m.size }
 // Close frees the memory, after the work that uses it if that is in the null
 // stream (cuMemFree). A second Close, or one after the context's, does nothing.
 func (m *Memory) Close() error {
-	if m == nil || !m.ctx.inner.disown(m.memoryHandle) {
+	if m == nil {
 		return nil
 	}
-	return m.closeIn(m.ctx.inner)
+	return m.ctx.inner.release(m.memoryHandle)
 }
 
 func (m *memoryHandle) closeIn(h *contextHandle) error {
 	if !m.gate.close() {
 		return nil
 	}
-	return h.run("cuMemFree_v2", func(call sys.Caller) sys.CUresult { return call.CuMemFree_v2(sys.CUdeviceptr(m.ptr)) })
+	return h.dev.drv.check("cuMemFree_v2", h.caller().CuMemFree_v2(sys.CUdeviceptr(m.ptr)))
 }
 
 // CopyDevice queues a copy of n bytes from src to dst, both in device memory,

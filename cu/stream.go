@@ -2,7 +2,6 @@ package cu
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"time"
 
@@ -28,16 +27,18 @@ type streamHandle struct {
 // NewStream creates a stream that does not wait for the null stream
 // (cuStreamCreate with CU_STREAM_NON_BLOCKING).
 func (c *Context) NewStream() (*Stream, error) {
-	h := new(sys.CUstream)
+	s := &Stream{&streamHandle{}, c}
 	err := c.inner.run("cuStreamCreate", func(call sys.Caller) sys.CUresult {
-		return call.CuStreamCreate(h, uint32(sys.CU_STREAM_NON_BLOCKING))
+		h := new(sys.CUstream)
+		r := call.CuStreamCreate(h, uint32(sys.CU_STREAM_NON_BLOCKING))
+		if r == sys.CUDA_SUCCESS {
+			s.stream = *h
+			c.inner.adopt(s.streamHandle)
+		}
+		return r
 	})
 	if err != nil {
 		return nil, err
-	}
-	s := &Stream{&streamHandle{stream: *h}, c}
-	if !c.inner.adopt(s.streamHandle) {
-		return nil, errors.Join(ErrClosed, s.closeIn(c.inner))
 	}
 	return s, nil
 }
@@ -48,17 +49,17 @@ func (s *Stream) Context() *Context { return s.ctx }
 // Close destroys the stream; work already in it is still done
 // (cuStreamDestroy). A second Close, or one after the context's, does nothing.
 func (s *Stream) Close() error {
-	if s == nil || !s.ctx.inner.disown(s.streamHandle) {
+	if s == nil {
 		return nil
 	}
-	return s.closeIn(s.ctx.inner)
+	return s.ctx.inner.release(s.streamHandle)
 }
 
 func (s *streamHandle) closeIn(h *contextHandle) error {
 	if !s.gate.close() {
 		return nil
 	}
-	return h.run("cuStreamDestroy_v2", func(call sys.Caller) sys.CUresult { return call.CuStreamDestroy_v2(s.stream) })
+	return h.dev.drv.check("cuStreamDestroy_v2", h.caller().CuStreamDestroy_v2(s.stream))
 }
 
 // Query reports whether all work in the stream is done (cuStreamQuery).

@@ -64,8 +64,9 @@ type Offer struct {
 // Attach connects to the producer that listens at path, takes its offer of that
 // name ("" for the only one) and maps the memory on dev, read-only unless an
 // option says otherwise. ctx bounds attaching, not the attachment. The caller
-// owns the Attachment. If a step fails nothing is left behind, and a producer
-// that had sent its offer is told why.
+// owns the Attachment. A producer that dies once its offer is here takes nothing
+// away: the Attachment is made, and its lease is over. If a step fails nothing
+// is left behind, and a producer that had sent its offer is told why.
 //
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused]
 // for a producer of another user; [ErrRefused]; [ErrTimeout];
@@ -127,8 +128,8 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 		l.part(verdict{false, "attaching failed: " + err.Error()})
 		return nil, err
 	}
-	if err := l.send(ctx, mapped{msg.desc.Generation}); err != nil {
-		return nil, errors.Join(o.explain(err), buf.Close())
+	if err := l.send(ctx, mapped{msg.desc.Generation}); err != nil && !errors.Is(err, sock.ErrPeerLost) {
+		return nil, errors.Join(err, buf.Close())
 	}
 	return newAttachment(l, offer, buf), nil
 }

@@ -73,7 +73,6 @@ func (a *Allocation) Close() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.own = false
 	if a.fd != nil {
 		_ = a.fd.Close() // closing a descriptor that is ours cannot fail in a way that matters
 		a.fd = nil

@@ -12,6 +12,7 @@ import (
 // owns it. A Mapping that is lost without Close is reported and stays mapped.
 type Mapping struct {
 	inner *mapping
+	res   *Reservation // so that it is not collected before
 }
 
 // mapping is what a lost Mapping or View leaves behind; it keeps the
@@ -34,7 +35,7 @@ func (r *Reservation) Map(offset uint64, a *Allocation) (*Mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	outer := &Mapping{m}
+	outer := &Mapping{m, r}
 	runtime.AddCleanup(outer, reportLost, lost{cu.Here(0), []*mapping{m}})
 	return outer, nil
 }

@@ -70,8 +70,11 @@ func (r *reservation) close() error {
 	if len(r.mapped) > 0 {
 		return fmt.Errorf("%w: reservation at %s with %d mappings", ErrMapped, r.ptr, len(r.mapped))
 	}
+	if err := r.drv.FreeAddress(r.ptr, r.size); err != nil {
+		return err
+	}
 	r.closed = true
-	return r.drv.FreeAddress(r.ptr, r.size)
+	return nil
 }
 
 // mapAt maps the whole of a at offset.

@@ -78,18 +78,18 @@ func (v *View) add(chunks []*Allocation, a cu.Access, o *options) error {
 	return nil
 }
 
-// drop unmaps all but the first n mappings. It runs with mu held.
+// drop unmaps all but the first n mappings, the last one first. If that fails
+// what is left can be dropped later. It runs with mu held.
 func (in *view) drop(n int) error {
-	var errs []error
 	for len(in.maps) > n {
 		last := in.maps[len(in.maps)-1]
 		if err := last.close(); err != nil {
-			errs = append(errs, err)
+			return err
 		}
 		in.maps = in.maps[:len(in.maps)-1]
 		in.size -= last.size
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Ptr is the view's first address.

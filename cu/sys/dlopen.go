@@ -12,12 +12,16 @@ import (
 // A LibraryError says that libcuda could not be opened, and what was tried.
 type LibraryError struct {
 	Tried []string // one "path: reason" each
+	Found bool     // there is a libcuda, for this machine, that cannot be loaded
 }
 
 // Error names every place that was tried.
 func (e *LibraryError) Error() string {
-	return "libcuda could not be opened: the NVIDIA driver is not installed here, or not made visible to this container. Tried:\n  " +
-		strings.Join(e.Tried, "\n  ")
+	why := "the NVIDIA driver is not installed here, or not made visible to this container"
+	if e.Found {
+		why = "it is there and cannot be loaded"
+	}
+	return "libcuda could not be opened: " + why + ". Tried:\n  " + strings.Join(e.Tried, "\n  ")
 }
 
 // OpenCUDA opens libcuda.so.1 where the dynamic linker finds it, else in the
@@ -35,14 +39,32 @@ func OpenFile(path string) (Resolver, error) {
 func open(names []string) (Resolver, string, error) {
 	var e LibraryError
 	for _, name := range names {
-		handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+		handle, err := dlopen(name)
 		if err != nil {
 			e.Tried = append(e.Tried, reason(name, err))
+			e.Found = e.Found || !notThere(name, err)
 			continue
 		}
 		return func(symbol string) (uintptr, error) { return purego.Dlsym(handle, symbol) }, name, nil
 	}
 	return nil, "", &e
+}
+
+// dlopen stays on its thread because the reason for a failure belongs to that
+// (dlerror(3)).
+func dlopen(name string) (uintptr, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+}
+
+// notThere tells a library that is not there, or is one of another
+// architecture, from one that cannot be loaded. dlopen has nothing but words
+// for that; for something that the library needs they begin with another name.
+func notThere(name string, err error) bool {
+	rest, ok := strings.CutPrefix(err.Error(), name+": ")
+	return ok && rest == "cannot open shared object file: No such file or directory" ||
+		strings.Contains(rest, "wrong ELF class")
 }
 
 // reason is dlopen's own message, which mostly starts with the name already.

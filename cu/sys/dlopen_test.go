@@ -16,6 +16,7 @@ func TestOpenFileThatIsNotThere(t *testing.T) {
 	require.Equal(t, []string{path + ": cannot open shared object file: No such file or directory"}, e.Tried)
 	require.ErrorContains(t, err, "libcuda could not be opened")
 	require.ErrorContains(t, err, "\n  "+path+": cannot open")
+	require.False(t, e.Found)
 }
 
 func TestOpenFileThatIsNoLibrary(t *testing.T) {
@@ -28,6 +29,8 @@ func TestOpenFileThatIsNoLibrary(t *testing.T) {
 		var e *LibraryError
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, []string{path + ": " + reason}, e.Tried)
+		require.True(t, e.Found, "it is there")
+		require.ErrorContains(t, err, "cannot be loaded")
 	}
 }
 

@@ -23,11 +23,11 @@ func openDriver(choice string, cuda, software func() (*cu.Driver, error)) (*cu.D
 		return d, "", err
 	}
 	d, err := cuda()
-	var absent *sys.LibraryError
+	var unopened *sys.LibraryError
 	switch {
 	case err == nil:
 		return d, "", nil
-	case errors.As(err, &absent):
+	case errors.As(err, &unopened) && !unopened.Found:
 		d, err = software()
 		return d, "libcuda is not installed here", err
 	case errors.Is(err, cu.ErrNoDevice):

@@ -1,0 +1,262 @@
+package cu_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// FAULTS 11: close twice; invariant 5.
+func TestCloseIsIdempotentAndNilSafe(t *testing.T) {
+	s, drv := spied(t)
+	ctx, err := firstDevice(t, drv).PrimaryContext()
+	require.NoError(t, err)
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	mem, err := ctx.Alloc(4096)
+	require.NoError(t, err)
+	for range 3 {
+		require.NoError(t, stream.Close())
+		require.NoError(t, mem.Close())
+	}
+	for range 3 {
+		require.NoError(t, ctx.Close())
+		require.NoError(t, stream.Close())
+		require.NoError(t, mem.Close())
+	}
+	for _, symbol := range []string{"cuStreamDestroy_v2", "cuMemFree_v2", "cuDevicePrimaryCtxRelease_v2"} {
+		require.Equal(t, 1, s.count(symbol), symbol)
+	}
+	require.NoError(t, (*cu.Context)(nil).Close())
+	require.NoError(t, (*cu.Stream)(nil).Close())
+	require.NoError(t, (*cu.Memory)(nil).Close())
+	require.NoError(t, (*cu.MemHandle)(nil).Close())
+}
+
+// Invariant 5: nothing reaches the driver through a closed handle.
+func TestUseAfterCloseIsErrClosed(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	open := cutest.Context(t, dev)
+	mem, err := open.Alloc(4096)
+	require.NoError(t, err)
+	p := mem.Ptr()
+
+	closed, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	stream, err := open.NewStream()
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	require.NoError(t, stream.Close())
+
+	host := make([]byte, 16)
+	bg := context.Background()
+	before := s.calls()
+	for name, call := range map[string]func() error{
+		"Context.Synchronize": closed.Synchronize,
+		"Context.MemInfo":     func() error { _, _, err := closed.MemInfo(); return err },
+		"Context.NewStream":   func() error { _, err := closed.NewStream(); return err },
+		"Context.Alloc":       func() error { _, err := closed.Alloc(4096); return err },
+		"CopyToDevice":        func() error { return cu.CopyToDevice(closed, nil, p, host) },
+		"CopyToDeviceAsync":   func() error { return cu.CopyToDeviceAsync(closed, nil, p, host) },
+		"CopyToHost":          func() error { return cu.CopyToHost(closed, nil, host, p) },
+		"CopyToHostAsync":     func() error { return cu.CopyToHostAsync(closed, nil, host, p) },
+		"CopyDevice":          func() error { return cu.CopyDevice(closed, nil, p, p+64, 64) },
+		"Fill 8":              func() error { return cu.Fill(closed, nil, p, uint8(1), 1) },
+		"Fill 16":             func() error { return cu.Fill(closed, nil, p, uint16(1), 1) },
+		"Fill 32":             func() error { return cu.Fill(closed, nil, p, uint32(1), 1) },
+
+		"Stream.Query":                   func() error { _, err := stream.Query(); return err },
+		"Stream.Synchronize":             func() error { return stream.Synchronize(bg) },
+		"Stream.Synchronize cancellable": func() error { return stream.Synchronize(soon(t)) },
+		"CopyToDevice stream":            func() error { return cu.CopyToDevice(open, stream, p, host) },
+		"CopyToDeviceAsync stream":       func() error { return cu.CopyToDeviceAsync(open, stream, p, host) },
+		"CopyToHost stream":              func() error { return cu.CopyToHost(open, stream, host, p) },
+		"CopyToHostAsync stream":         func() error { return cu.CopyToHostAsync(open, stream, host, p) },
+		"CopyDevice stream":              func() error { return cu.CopyDevice(open, stream, p, p+64, 64) },
+		"Fill stream":                    func() error { return cu.Fill(open, stream, p, uint8(1), 1) },
+	} {
+		require.ErrorIs(t, call(), cu.ErrClosed, name)
+	}
+	require.Equal(t, before, s.calls(), "calls that reached the driver")
+	require.NoError(t, mem.Close())
+}
+
+// Close ends what was made in the context, also where somebody else keeps the
+// primary context alive. FAULTS 12.
+func TestContextClosesItsStreamsAndMemory(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	keep := cutest.Context(t, dev)
+	free, _, err := keep.MemInfo()
+	require.NoError(t, err)
+
+	ctx, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	require.Same(t, ctx, stream.Context())
+	require.Same(t, dev, ctx.Device())
+	mem, err := ctx.Alloc(32 << 20)
+	require.NoError(t, err)
+	require.EqualValues(t, 32<<20, mem.Size())
+	now, _, err := keep.MemInfo()
+	require.NoError(t, err)
+	require.Less(t, now, free)
+
+	require.NoError(t, ctx.Close())
+	require.Equal(t, 1, s.count("cuStreamDestroy_v2"))
+	require.Equal(t, 1, s.count("cuMemFree_v2"))
+	_, err = stream.Query()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	now, _, err = keep.MemInfo()
+	require.NoError(t, err)
+	require.Equal(t, free, now)
+}
+
+// A second Close while the first is under way must not take the context away
+// from under it.
+func TestContextClosedByTwoAtOnceLeavesNothing(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	keep := cutest.Context(t, dev)
+	free, _, err := keep.MemInfo()
+	require.NoError(t, err)
+	ctx, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	for range 4 {
+		_, err := ctx.Alloc(1 << 20)
+		require.NoError(t, err)
+	}
+	var once sync.Once
+	s.answer("cuMemFree_v2", func() (sys.CUresult, bool) {
+		once.Do(func() { require.NoError(t, ctx.Close()) }) // the second, inside the first
+		return 0, false
+	})
+	require.NoError(t, ctx.Close())
+	require.Equal(t, 4, s.count("cuMemFree_v2"))
+	require.Equal(t, 1, s.count("cuDevicePrimaryCtxRelease_v2"))
+	now, _, err := keep.MemInfo()
+	require.NoError(t, err)
+	require.Equal(t, free, now)
+}
+
+// Making and closing race: whatever was made is closed by one of the two.
+func TestContextClosedWhileThingsAreMadeInIt(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	keep := cutest.Context(t, dev)
+	for range 20 {
+		ctx, err := dev.PrimaryContext()
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for {
+					mem, err := ctx.Alloc(4096)
+					if err != nil {
+						require.ErrorIs(t, err, cu.ErrClosed)
+						return
+					}
+					stream, err := ctx.NewStream()
+					if err == nil {
+						require.NoError(t, stream.Close())
+					}
+					require.NoError(t, mem.Close())
+				}
+			})
+		}
+		require.NoError(t, keep.Synchronize())
+		require.NoError(t, ctx.Close())
+		wg.Wait()
+	}
+	require.Equal(t, s.count("cuMemAlloc_v2"), s.count("cuMemFree_v2"))
+	require.Equal(t, s.count("cuStreamCreate"), s.count("cuStreamDestroy_v2"))
+}
+
+// Invariant 5: the context is released after the last call in it.
+func TestCloseWaitsForTheCallsInFlight(t *testing.T) {
+	s, drv := spied(t)
+	ctx, err := firstDevice(t, drv).PrimaryContext()
+	require.NoError(t, err)
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	s.answer("cuMemGetInfo_v2", func() (sys.CUresult, bool) {
+		close(inside)
+		<-goOn
+		return 0, false
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, _, err := ctx.MemInfo()
+		require.NoError(t, err)
+	})
+	<-inside
+	wg.Go(func() { require.NoError(t, ctx.Close()) })
+	for { // until Close has begun
+		if ctx.Synchronize() != nil {
+			break
+		}
+	}
+	require.Zero(t, s.count("cuDevicePrimaryCtxRelease_v2"))
+	close(goOn)
+	wg.Wait()
+	require.Equal(t, []string{"cuMemGetInfo_v2", "cuDevicePrimaryCtxRelease_v2"},
+		s.sequence("cuMemGetInfo_v2", "cuDevicePrimaryCtxRelease_v2"))
+}
+
+func TestLostContextIsReleased(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	keep := cutest.Context(t, dev)
+	free, _, err := keep.MemInfo()
+	require.NoError(t, err)
+	func() {
+		ctx, err := dev.PrimaryContext()
+		require.NoError(t, err)
+		_, err = ctx.Alloc(8 << 20)
+		require.NoError(t, err)
+		_, err = ctx.NewStream()
+		require.NoError(t, err)
+	}()
+	eventuallyCollected(t, func() bool { return s.count("cuDevicePrimaryCtxRelease_v2") == 1 })
+	now, _, err := keep.MemInfo()
+	require.NoError(t, err)
+	require.Equal(t, free, now)
+}
+
+// A context is not collected while a stream of it is in use.
+func TestStreamKeepsItsContext(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	stream := func() *cu.Stream {
+		ctx, err := dev.PrimaryContext()
+		require.NoError(t, err)
+		stream, err := ctx.NewStream()
+		require.NoError(t, err)
+		return stream
+	}()
+	for range 3 {
+		collect()
+		done, err := stream.Query()
+		require.NoError(t, err)
+		require.True(t, done)
+	}
+	require.Zero(t, s.count("cuDevicePrimaryCtxRelease_v2"))
+	require.NoError(t, stream.Context().Close())
+}
+
+func TestMemInfo(t *testing.T) {
+	dev := cutest.Device(t)
+	free, total, err := cutest.Context(t, dev).MemInfo()
+	require.NoError(t, err)
+	require.LessOrEqual(t, free, total)
+	all, err := dev.TotalMemory()
+	require.NoError(t, err)
+	require.InEpsilon(t, all, total, 0.05)
+}

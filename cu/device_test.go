@@ -1,0 +1,117 @@
+package cu_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+func TestDevicesAreFoundByOrdinalAndUUID(t *testing.T) {
+	drv := cutest.Driver(t)
+	for i, want := range drv.Devices() {
+		dev, err := drv.Device(i)
+		require.NoError(t, err)
+		require.Same(t, want, dev)
+		require.Equal(t, i, dev.Ordinal())
+		require.NotEmpty(t, dev.Name())
+		require.NotEqual(t, cu.UUID{}, dev.UUID())
+
+		dev, err = drv.DeviceByUUID(want.UUID())
+		require.NoError(t, err)
+		require.Same(t, want, dev)
+
+		id, err := cu.ParseUUID(want.UUID().String())
+		require.NoError(t, err)
+		require.Equal(t, want.UUID(), id)
+		for _, name := range []string{id.String(), strings.ToUpper(id.String()), id.String()[:len(id.String())-1]} {
+			dev, err = drv.FindDevice(name)
+			require.NoError(t, err)
+			require.Same(t, want, dev)
+		}
+	}
+	dev, err := drv.FindDevice("0")
+	require.NoError(t, err)
+	require.Zero(t, dev.Ordinal())
+}
+
+// FAULTS 39, 42: an unknown device is an error that says what there is.
+func TestUnknownDeviceListsTheVisibleOnes(t *testing.T) {
+	drv := cutest.Driver(t)
+	have := drv.Devices()[0].String()
+	for _, name := range []string{"64", "-1", "gpu0", "", "GPU-", "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff", "MIG-ffffffff", drv.Devices()[0].UUID().String() + "0"} {
+		_, err := drv.FindDevice(name)
+		var none *cu.NoDeviceError
+		require.ErrorAs(t, err, &none, "%q", name)
+		require.Equal(t, name, none.Want)
+		require.ErrorContains(t, err, have)
+	}
+	_, err := drv.DeviceByUUID(cu.UUID{})
+	require.ErrorContains(t, err, "GPU-00000000-0000-0000-0000-000000000000")
+}
+
+func TestUUIDText(t *testing.T) {
+	u := cu.UUID{0x8f, 0x7d, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0xff}
+	text := "GPU-8f7d0102-0304-0506-0708-090a0b0c0dff"
+	require.Equal(t, text, u.String())
+	for _, s := range []string{text, "MIG" + text[3:], "GPU-8F7D0102-0304-0506-0708-090A0B0C0DFF"} {
+		got, err := cu.ParseUUID(s)
+		require.NoError(t, err)
+		require.Equal(t, u, got)
+	}
+	for _, s := range []string{"", "GPU-", text[4:], text + "00", text[:len(text)-2], "CPU" + text[3:], strings.Replace(text, "f", "g", 1)} {
+		_, err := cu.ParseUUID(s)
+		require.Error(t, err, "%q", s)
+	}
+}
+
+func TestDeviceTellsWhatItIs(t *testing.T) {
+	dev := cutest.Device(t)
+	total, err := dev.TotalMemory()
+	require.NoError(t, err)
+	require.Positive(t, total)
+	major, _, err := dev.ComputeCapability()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, major, 6)
+	vmm, err := dev.SupportsVMM()
+	require.NoError(t, err)
+	require.True(t, vmm)
+	fd, err := dev.SupportsFD()
+	require.NoError(t, err)
+	require.True(t, fd)
+	warp, err := dev.Attribute(cu.AttributeWarpSize)
+	require.NoError(t, err)
+	require.Equal(t, 32, warp)
+	_, err = dev.Attribute(cu.Attribute(1 << 20))
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+}
+
+// D14: sizes are multiples of both.
+func TestGranularityIsAPowerOfTwo(t *testing.T) {
+	minimum, recommended, err := cutest.Device(t).Granularity(cu.HandleFD)
+	require.NoError(t, err)
+	require.Zero(t, minimum&(minimum-1))
+	require.Zero(t, recommended%minimum)
+	require.Positive(t, minimum)
+}
+
+func TestSynchronizeWaitsOnlyForAnActiveContext(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	require.NoError(t, dev.Synchronize())
+	if warm == nil {
+		require.Zero(t, s.count("cuCtxSynchronize"), "no context, no work to wait for")
+	}
+	ctx := cutest.Context(t, dev)
+	m, err := ctx.Alloc(1 << 20)
+	require.NoError(t, err)
+	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(1), m.Size()))
+	before := s.count("cuCtxSynchronize")
+	require.NoError(t, dev.Synchronize())
+	require.Equal(t, before+1, s.count("cuCtxSynchronize"))
+	require.NoError(t, ctx.Synchronize())
+	require.NoError(t, m.Close())
+}

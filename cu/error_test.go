@@ -1,0 +1,136 @@
+package cu_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// D1 seen through an error: the call, the result's name and number, the
+// driver's words, what to do.
+func TestErrorNamesCallResultAndRemedy(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	g := granularity(t, dev)
+	m, err := dev.CreateMemory(g, cu.HandleFD)
+	require.NoError(t, err)
+	p, err := drv.ReserveAddress(2*g, 0, 0)
+	require.NoError(t, err)
+
+	err = drv.Map(p, 2*g, 0, m)
+	require.ErrorIs(t, err, cu.ErrNotSupported)
+	require.NotErrorIs(t, err, cu.ErrInvalidValue)
+	var e *cu.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "cuMemMap", e.Op)
+	require.Equal(t, cu.ErrNotSupported, e.Result)
+	require.NotEmpty(t, e.Text)
+	require.False(t, e.Bind)
+	require.Equal(t, "cuMemMap: CUDA_ERROR_NOT_SUPPORTED (801): "+e.Text+
+		"; for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)", err.Error())
+
+	require.NoError(t, drv.FreeAddress(p, 2*g))
+	require.NoError(t, m.Close())
+}
+
+func TestErrorsAreMatchedByIs(t *testing.T) {
+	for _, c := range []struct {
+		result cu.Result
+		number uint32
+		name   string
+	}{
+		{cu.ErrInvalidValue, 1, "CUDA_ERROR_INVALID_VALUE"},
+		{cu.ErrOutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY"},
+		{cu.ErrNoDevice, 100, "CUDA_ERROR_NO_DEVICE"},
+		{cu.ErrInvalidContext, 201, "CUDA_ERROR_INVALID_CONTEXT"},
+		{cu.ErrInvalidHandle, 400, "CUDA_ERROR_INVALID_HANDLE"},
+		{cu.ErrNotReady, 600, "CUDA_ERROR_NOT_READY"},
+		{cu.ErrIllegalAddress, 700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+		{cu.ErrNotPermitted, 800, "CUDA_ERROR_NOT_PERMITTED"},
+		{cu.ErrNotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED"},
+		{cu.ErrUnknown, 999, "CUDA_ERROR_UNKNOWN"},
+	} {
+		require.EqualValues(t, c.number, c.result)
+		require.Equal(t, c.name, c.result.Error())
+		err := fmt.Errorf("wrapped: %w", &cu.Error{Op: "cuX", Result: c.result})
+		require.ErrorIs(t, err, c.result)
+		require.ErrorContains(t, err, fmt.Sprintf("cuX: %s (%d)", c.name, c.number))
+		require.NotErrorIs(t, err, cu.ErrLaunchTimeout)
+		require.NotErrorIs(t, err, cu.ErrClosed)
+	}
+}
+
+// FAULTS 43: a libcuda without a function. Never a panic, never at start-up.
+func TestMissingSymbolNamesItselfAndTheVersions(t *testing.T) {
+	drv := cutest.Driver(t, without(t, "cuMemCreate"))
+	_, err := firstDevice(t, drv).CreateMemory(2<<20, cu.HandleFD)
+	require.ErrorIs(t, err, cu.ErrSymbolMissing)
+	var missing *cu.SymbolError
+	require.ErrorAs(t, err, &missing)
+	require.Equal(t, "cuMemCreate", missing.Symbol)
+	require.Equal(t, 10020, missing.Needs)
+	require.Equal(t, drv.Version(), missing.Has)
+	require.ErrorContains(t, err, "cuMemCreate: the driver does not have this function: it came with CUDA 10.2 and the driver is of CUDA "+sys.Version(drv.Version()))
+}
+
+func TestOlderABIsStandInForMissingOnes(t *testing.T) {
+	want := cutest.Device(t).UUID()
+	drv := cutest.Driver(t, without(t, "cuDeviceGetUuid_v2", "cuDevicePrimaryCtxRelease_v2"))
+	dev := firstDevice(t, drv)
+	require.Equal(t, want, dev.UUID())
+	ctx, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	require.NoError(t, ctx.Close())
+}
+
+func TestMissingSymbolWithoutAnOlderABI(t *testing.T) {
+	_, err := cutest.Open(without(t, "cuDeviceGetUuid_v2", "cuDeviceGetUuid"))
+	var missing *cu.SymbolError
+	require.ErrorAs(t, err, &missing)
+	require.Equal(t, "cuDeviceGetUuid", missing.Symbol)
+}
+
+// The error of a bind is told apart from the call's own, which was not made.
+func TestBindFailureIsToldApart(t *testing.T) {
+	r := driverResolver(t)
+	bind := purego.NewCallback(func(uintptr) uintptr { return uintptr(sys.CUDA_ERROR_INVALID_CONTEXT) })
+	drv := cutest.Driver(t, cu.WithResolver(func(symbol string) (uintptr, error) {
+		if symbol == "cuCtxSetCurrent" {
+			return bind, nil
+		}
+		return r(symbol)
+	}))
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	_, _, err := ctx.MemInfo()
+	require.ErrorIs(t, err, cu.ErrInvalidContext)
+	var e *cu.Error
+	require.ErrorAs(t, err, &e)
+	require.True(t, e.Bind)
+	require.ErrorContains(t, err, "cuMemGetInfo_v2 (binding its context): CUDA_ERROR_INVALID_CONTEXT (201)")
+}
+
+func TestBindWithoutItsSymbol(t *testing.T) {
+	drv := cutest.Driver(t, without(t, "cuCtxSetCurrent"))
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	_, _, err := ctx.MemInfo()
+	var missing *cu.SymbolError
+	require.ErrorAs(t, err, &missing)
+	require.Equal(t, "cuCtxSetCurrent", missing.Symbol)
+}
+
+// The error has its number even where the driver has no words for it.
+func TestErrorWithoutTheDriversWords(t *testing.T) {
+	s, drv := spied(t)
+	s.always("cuMemCreate", sys.CUDA_ERROR_OUT_OF_MEMORY)
+	s.always("cuGetErrorString", sys.CUDA_ERROR_INVALID_VALUE)
+	_, err := firstDevice(t, drv).CreateMemory(2<<20, cu.HandleFD)
+	require.ErrorContains(t, err, "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2); the device has not that much memory free")
+	require.False(t, errors.Is(err, cu.ErrUnknown))
+}

@@ -1,0 +1,170 @@
+package cu_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// soon is a deadline for what should happen at once; it is long because
+// machines are slow, and costs nothing when all is well.
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// driverResolver is the resolver of the driver that tests run on.
+func driverResolver(t testing.TB) sys.Resolver {
+	t.Helper()
+	if cutest.Kind() == cu.Soft {
+		return soft.Resolver
+	}
+	r, _, err := sys.OpenCUDA()
+	if err != nil {
+		cutest.NoGPU(t, err.Error())
+	}
+	return r
+}
+
+var errHidden = errors.New("hidden by the test")
+
+// without is a driver that lacks some symbols.
+func without(t testing.TB, symbols ...string) cu.Option {
+	t.Helper()
+	r := driverResolver(t)
+	return cu.WithResolver(func(symbol string) (uintptr, error) {
+		for _, s := range symbols {
+			if s == symbol {
+				return 0, errHidden
+			}
+		}
+		return r(symbol)
+	})
+}
+
+// A spy counts the calls that reach the driver and succeed. An answer that it
+// is given takes the driver's place.
+type spy struct {
+	mu      sync.Mutex
+	counts  map[string]int
+	order   []string
+	answers map[string]func() (sys.CUresult, bool)
+}
+
+// spied opens the driver with a spy around it.
+func spied(t testing.TB) (*spy, *cu.Driver) {
+	t.Helper()
+	s := &spy{counts: map[string]int{}, answers: map[string]func() (sys.CUresult, bool){}}
+	return s, cutest.Driver(t, cu.WithHook(s.hook))
+}
+
+func (s *spy) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
+	symbol := call.Symbol()
+	s.mu.Lock()
+	answer := s.answers[symbol]
+	s.mu.Unlock()
+	if answer != nil {
+		if r, mine := answer(); mine {
+			return r
+		}
+	}
+	r := next()
+	if r == sys.CUDA_SUCCESS {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.counts[symbol]++
+		s.order = append(s.order, symbol)
+	}
+	return r
+}
+
+// answer has f asked before each call of symbol; it returns false to let the
+// driver answer. A nil f ends that.
+func (s *spy) answer(symbol string, f func() (sys.CUresult, bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[symbol] = f
+}
+
+// always answers with r.
+func (s *spy) always(symbol string, r sys.CUresult) {
+	s.answer(symbol, func() (sys.CUresult, bool) { return r, true })
+}
+
+func (s *spy) count(symbol string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts[symbol]
+}
+
+// calls is how many calls succeeded in all.
+func (s *spy) calls() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.order)
+}
+
+// sequence lists those of symbols that were called, in order.
+func (s *spy) sequence(symbols ...string) (seq []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, called := range s.order {
+		for _, want := range symbols {
+			if called == want {
+				seq = append(seq, called)
+			}
+		}
+	}
+	return seq
+}
+
+// firstDevice is drv's first device.
+func firstDevice(t testing.TB, drv *cu.Driver) *cu.Device {
+	t.Helper()
+	dev, err := drv.Device(0)
+	require.NoError(t, err)
+	return dev
+}
+
+// granularity is what sizes of shareable memory are multiples of.
+func granularity(t testing.TB, dev *cu.Device) uint64 {
+	t.Helper()
+	g, _, err := dev.Granularity(cu.HandleFD)
+	require.NoError(t, err)
+	return g
+}
+
+// eventuallyCollected collects garbage until what was lost has been cleaned up.
+func eventuallyCollected(t testing.TB, done func() bool) {
+	t.Helper()
+	require.Eventually(t, func() bool { runtime.GC(); return done() }, 30*time.Second, time.Millisecond)
+}
+
+// runChild runs one of children to its end.
+func runChild(t testing.TB, name string) {
+	t.Helper()
+	cmd := exec.CommandContext(soon(t), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), childEnv+"="+name)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+func collect() {
+	for range 3 {
+		runtime.GC()
+	}
+}

@@ -1,0 +1,222 @@
+package cu_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// D4: the driver dies of a handle that is given back twice; invariant 5.
+func TestMemHandleIsReleasedOnce(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	g := granularity(t, dev)
+	m, err := dev.CreateMemory(g, cu.HandleFD)
+	require.NoError(t, err)
+	require.Equal(t, g, m.Size())
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { require.NoError(t, m.Close()) })
+	}
+	wg.Wait()
+	require.NoError(t, m.Close())
+	require.Equal(t, 1, s.count("cuMemRelease"))
+
+	before := s.calls()
+	_, err = m.Export()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	_, err = m.DeviceID()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, drv.Map(0x10000, g, 0, m), cu.ErrClosed)
+	require.Equal(t, before, s.calls())
+}
+
+// FAULTS 15, invariant 3: a lost handle gives its memory back.
+func TestLostMemHandleIsReleased(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	g := granularity(t, dev)
+	free, _, err := ctx.MemInfo()
+	require.NoError(t, err)
+	func() {
+		_, err := dev.CreateMemory(g, cu.HandleFD)
+		require.NoError(t, err)
+	}()
+	eventuallyCollected(t, func() bool { return s.count("cuMemRelease") == 1 })
+	now, _, err := ctx.MemInfo()
+	require.NoError(t, err)
+	require.Equal(t, free, now)
+}
+
+// D15.
+func TestCreateMemoryErrors(t *testing.T) {
+	dev := cutest.Device(t)
+	g := granularity(t, dev)
+	_, err := dev.CreateMemory(g+1, cu.HandleFD)
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	_, err = dev.CreateMemory(4<<40, cu.HandleFD)
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+}
+
+// D6, D7: an imported handle is the same memory, on the same device, and needs
+// no context. The descriptor stays the caller's.
+func TestImportedMemoryIsTheSame(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	g := granularity(t, dev)
+	own, err := dev.CreateMemory(g, cu.HandleFD)
+	require.NoError(t, err)
+	fd, err := own.Export()
+	require.NoError(t, err)
+	imported, err := drv.ImportMemory(fd, g)
+	require.NoError(t, err)
+	require.NoError(t, fd.Close(), "still open")
+
+	id, err := imported.DeviceID()
+	require.NoError(t, err)
+	want, err := own.DeviceID()
+	require.NoError(t, err)
+	require.Equal(t, want, id)
+
+	p, err := drv.ReserveAddress(2*g, 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, drv.Map(p, g, 0, own))
+	require.NoError(t, drv.Map(p.Add(g), g, 0, imported))
+	require.NoError(t, drv.SetAccess(p, 2*g, cu.ReadWrite, dev))
+	require.NoError(t, cu.Fill(ctx, nil, p, uint32(0xfeedface), 1))
+	got := make([]uint32, 1)
+	require.NoError(t, cu.CopyToHost(ctx, nil, got, p.Add(g)))
+	require.EqualValues(t, 0xfeedface, got[0])
+	a, err := drv.AccessOf(p, dev)
+	require.NoError(t, err)
+	require.Equal(t, cu.ReadWrite, a)
+
+	require.NoError(t, own.Close()) // D12: legal while mapped
+	require.NoError(t, cu.CopyToHost(ctx, nil, got, p))
+	require.NoError(t, drv.Unmap(p, 2*g))
+	require.NoError(t, drv.FreeAddress(p, 2*g))
+	require.NoError(t, imported.Close())
+}
+
+// FAULTS 25, D8: whatever a descriptor is that is no device memory, the error
+// is ErrUnknown and the process lives.
+func TestImportOfForeignDescriptors(t *testing.T) {
+	drv := cutest.Driver(t)
+	for name, f := range foreignDescriptors(t) {
+		_, err := drv.ImportMemory(f, 2<<20)
+		require.ErrorIs(t, err, cu.ErrUnknown, name)
+		_, err = f.Stat()
+		require.NoError(t, err, "the descriptor stays the caller's")
+		require.NoError(t, f.Close())
+		_, err = drv.ImportMemory(f, 2<<20)
+		require.ErrorContains(t, err, "closed file", name)
+	}
+	_, err := drv.ImportMemory(nil, 2<<20)
+	require.ErrorIs(t, err, os.ErrInvalid)
+}
+
+// foreignDescriptors are files of every other kind, to be closed.
+func foreignDescriptors(t *testing.T) map[string]*os.File {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	memfd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	require.NoError(t, unix.Ftruncate(memfd, 2<<20+4096))
+	path := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(path, make([]byte, 8192), 0o600))
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	dir, err := os.Open(t.TempDir())
+	require.NoError(t, err)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	require.NoError(t, err)
+	all := map[string]*os.File{
+		"pipe, reading": r, "pipe, writing": w,
+		"socket": os.NewFile(uintptr(pair[0]), "socket"), "its peer": os.NewFile(uintptr(pair[1]), "socket"),
+		"memfd": os.NewFile(uintptr(memfd), "memfd"), "file": file, "directory": dir, "/dev/null": null,
+	}
+	if ctl, err := os.OpenFile("/dev/nvidiactl", os.O_RDWR, 0); err == nil {
+		all["/dev/nvidiactl"] = ctl
+	}
+	return all
+}
+
+// FAULTS 34, D8: the driver takes descriptor 0 for none at all.
+func TestImportOfDescriptorZero(t *testing.T) { runChild(t, "descriptor zero") }
+
+func childDescriptorZero() error {
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	g, _, err := dev.Granularity(cu.HandleFD)
+	if err != nil {
+		return err
+	}
+	own, err := dev.CreateMemory(g, cu.HandleFD)
+	if err != nil {
+		return err
+	}
+	fd, err := own.Export()
+	if err != nil {
+		return err
+	}
+	if err := unix.Dup3(int(fd.Fd()), 0, 0); err != nil {
+		return err
+	}
+	h := new(sys.CUmemGenericAllocationHandle)
+	if r := drv.Caller().CuMemImportFromShareableHandle(h, 0, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR); r != sys.CUDA_ERROR_INVALID_VALUE {
+		return fmt.Errorf("the driver itself says %v", r)
+	}
+	zero := os.NewFile(0, "zero")
+	imported, err := drv.ImportMemory(zero, g)
+	if err != nil {
+		return err
+	}
+	return errors.Join(imported.Close(), zero.Close(), fd.Close(), own.Close())
+}
+
+func TestExportMakesADescriptorOfItsOwnEachTime(t *testing.T) {
+	dev := cutest.Device(t)
+	m, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
+	require.NoError(t, err)
+	a, err := m.Export()
+	require.NoError(t, err)
+	b, err := m.Export()
+	require.NoError(t, err)
+	require.NotEqual(t, a.Fd(), b.Fd())
+	for _, f := range []*os.File{a, b} {
+		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
+		require.NoError(t, err)
+		require.NotZero(t, flags&unix.FD_CLOEXEC, "FAULTS 16")
+		require.NoError(t, f.Close())
+	}
+	require.NoError(t, m.Close())
+}
+
+func TestUnshareableMemoryHasNoDescriptor(t *testing.T) {
+	dev := cutest.Device(t)
+	m, err := dev.CreateMemory(granularity(t, dev), cu.HandleNone)
+	require.NoError(t, err)
+	_, err = m.Export()
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.NoError(t, m.Close())
+}

@@ -1,0 +1,169 @@
+package cu_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+func TestStreamFinishesItsWork(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	mem, err := ctx.Alloc(1 << 20)
+	require.NoError(t, err)
+	for i, wait := range []context.Context{context.Background(), soon(t)} {
+		v := uint32(0xabcd0000 + i)
+		require.NoError(t, cu.Fill(ctx, stream, mem.Ptr(), v, mem.Size()/4))
+		require.NoError(t, stream.Synchronize(wait))
+		done, err := stream.Query()
+		require.NoError(t, err)
+		require.True(t, done)
+		got := make([]uint32, mem.Size()/4)
+		require.NoError(t, cu.CopyToHost(ctx, nil, got, mem.Ptr()))
+		require.Equal(t, []uint32{v, v, v}, []uint32{got[0], got[len(got)/2], got[len(got)-1]})
+	}
+	require.NoError(t, mem.Close())
+	require.NoError(t, stream.Close())
+}
+
+// FAULTS 18, 64: a wait for work that never ends is given up, without a thread
+// left behind in the driver.
+func TestWaitIsGivenUpWithItsContext(t *testing.T) {
+	s, drv := spied(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	var asked atomic.Int32
+	s.answer("cuStreamQuery", func() (sys.CUresult, bool) {
+		asked.Add(1)
+		return sys.CUDA_ERROR_NOT_READY, true
+	})
+	done, err := stream.Query()
+	require.NoError(t, err)
+	require.False(t, done)
+
+	limited, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, stream.Synchronize(limited), context.DeadlineExceeded)
+	require.Greater(t, asked.Load(), int32(3))
+
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, stream.Synchronize(gone), context.Canceled)
+
+	why := errors.New("why")
+	told, tell := context.WithCancelCause(t.Context())
+	s.answer("cuStreamQuery", func() (sys.CUresult, bool) {
+		if asked.Add(1)%200 == 0 { // in the middle of the pauses
+			tell(why)
+		}
+		return sys.CUDA_ERROR_NOT_READY, true
+	})
+	require.ErrorIs(t, stream.Synchronize(told), why)
+	require.Zero(t, s.count("cuStreamSynchronize"))
+}
+
+func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
+	s, drv := spied(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	n := 0
+	s.answer("cuStreamQuery", func() (sys.CUresult, bool) {
+		n++
+		return sys.CUDA_ERROR_NOT_READY, n < 100
+	})
+	require.NoError(t, stream.Synchronize(soon(t)))
+	require.Equal(t, 100, n)
+
+	s.always("cuStreamQuery", sys.CUDA_ERROR_LAUNCH_FAILED)
+	err = stream.Synchronize(soon(t))
+	require.ErrorIs(t, err, cu.ErrLaunchFailed)
+	require.ErrorContains(t, err, "cuStreamQuery: ")
+	require.ErrorContains(t, err, "the process has to begin anew")
+	done, err := stream.Query()
+	require.ErrorIs(t, err, cu.ErrLaunchFailed)
+	require.False(t, done)
+
+	// Without an end to the context, the driver waits.
+	require.NoError(t, stream.Synchronize(context.Background()))
+	require.Equal(t, 1, s.count("cuStreamSynchronize"))
+}
+
+// A stream works in the context that it was made in and no other.
+func TestStreamOfAnotherContextIsRefused(t *testing.T) {
+	s, drv := spied(t)
+	if len(drv.Devices()) < 2 {
+		t.Skip("takes two devices")
+	}
+	ctx := cutest.Context(t, drv.Devices()[0])
+	other := cutest.Context(t, drv.Devices()[1])
+	stream, err := other.NewStream()
+	require.NoError(t, err)
+	mem, err := ctx.Alloc(4096)
+	require.NoError(t, err)
+	before := s.calls()
+	err = cu.CopyToDevice(ctx, stream, mem.Ptr(), make([]byte, 8))
+	require.ErrorIs(t, err, cu.ErrInvalidHandle)
+	require.ErrorContains(t, err, "another context")
+	require.Equal(t, before, s.calls())
+}
+
+// Two Contexts of one primary context are one to the driver.
+func TestStreamServesEveryContextOfItsDevice(t *testing.T) {
+	dev := cutest.Device(t)
+	a, b := cutest.Context(t, dev), cutest.Context(t, dev)
+	stream, err := a.NewStream()
+	require.NoError(t, err)
+	mem, err := b.Alloc(4096)
+	require.NoError(t, err)
+	require.NoError(t, cu.Fill(b, stream, mem.Ptr(), uint8(7), mem.Size()))
+	got := make([]byte, 4096)
+	require.NoError(t, cu.CopyToHost(b, stream, got, mem.Ptr()))
+	require.EqualValues(t, 7, got[4095])
+}
+
+// Invariant 1: any goroutine, any time, no locked thread.
+func TestContextAndStreamFromManyGoroutines(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	const workers, size = 8, 1024
+	mem, err := ctx.Alloc(workers * size)
+	require.NoError(t, err)
+	errs := make(chan error, workers)
+	for w := range workers {
+		go func() {
+			errs <- func() error {
+				p := mem.Ptr().Add(uint64(w * size))
+				want, got := make([]byte, size), make([]byte, size)
+				for round := range 20 {
+					for i := range want {
+						want[i] = byte(w*31 + round + i)
+					}
+					if err := errors.Join(cu.CopyToDevice(ctx, stream, p, want), cu.CopyToHost(ctx, stream, got, p)); err != nil {
+						return err
+					}
+					if string(got) != string(want) {
+						return errors.New("read something else than was written")
+					}
+				}
+				return nil
+			}()
+		}()
+	}
+	for range workers {
+		require.NoError(t, <-errs)
+	}
+}

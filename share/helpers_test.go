@@ -1,0 +1,242 @@
+package share
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// soon is a deadline for what should happen at once; it is long because
+// machines are slow, and costs nothing when all is well.
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// briefly is a deadline for what must not happen.
+func briefly(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// leavesNothing returns the device and a context of it, and fails t when it
+// ends with other free memory or descriptors than now (invariants 3 and 4).
+func leavesNothing(t testing.TB) (*cu.Device, *cu.Context) {
+	t.Helper()
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	free, fds := freeMemory(t, ctx), cutest.Descriptors()
+	t.Cleanup(func() {
+		require.Equal(t, free, freeMemory(t, ctx), "free memory")
+		require.Equal(t, fds, cutest.Descriptors())
+	})
+	return dev, ctx
+}
+
+func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
+	t.Helper()
+	free, _, err := ctx.MemInfo()
+	require.NoError(t, err)
+	return free
+}
+
+// newBuffer is a buffer full of noise, closed when t ends.
+func newBuffer(t testing.TB, ctx *cu.Context, size uint64, opts ...vmm.Option) *vmm.Buffer {
+	t.Helper()
+	buf, err := vmm.New(ctx.Device(), size, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, buf.Close()) })
+	require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(size, 1)))
+	return buf
+}
+
+func granularity(t testing.TB, dev *cu.Device) uint64 {
+	t.Helper()
+	g, err := vmm.Granularity(dev)
+	require.NoError(t, err)
+	return g
+}
+
+// noise is n bytes that are no others'.
+func noise(n uint64, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + i>>16 + seed)
+	}
+	return b
+}
+
+// requireNoise says that buf holds noise of that seed.
+func requireNoise(t testing.TB, ctx *cu.Context, buf *vmm.Buffer, seed int) {
+	t.Helper()
+	got := make([]byte, buf.Size())
+	require.NoError(t, cu.CopyToHost(ctx, nil, got, buf.Ptr()))
+	require.True(t, string(noise(buf.Size(), seed)) == string(got))
+}
+
+// socketPath is short, in a directory that only this user can enter.
+func socketPath(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "share")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		left, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Empty(t, left, "left beside the socket")
+		require.NoError(t, os.Remove(dir))
+	})
+	return filepath.Join(dir, "s")
+}
+
+// A served is an offer under way.
+type served struct {
+	*Server
+	cancel context.CancelFunc
+	result chan error // of Offer
+
+	mu     sync.Mutex
+	events []Event
+	moved  chan struct{}
+}
+
+func listen(t testing.TB, opts ...ListenOption) *Server {
+	t.Helper()
+	srv, err := Listen(socketPath(t), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, srv.Close()) })
+	return srv
+}
+
+// serve offers buf as "data", read-write, until t ends or cancel is called.
+func serve(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *served {
+	t.Helper()
+	return serveAs(t, srv, "data", buf, ReadWrite, opts...)
+}
+
+func serveAs(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) *served {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &served{Server: srv, cancel: cancel, result: make(chan error, 1), moved: make(chan struct{}, 1)}
+	go func() { s.result <- srv.Offer(ctx, name, buf, access, append([]OfferOption{WithObserver(s.see)}, opts...)...) }()
+	t.Cleanup(func() {
+		cancel()
+		s.result <- <-s.result
+	})
+	for !offered(srv, name) {
+		if len(s.result) > 0 {
+			break // it failed, or was short
+		}
+		runtime.Gosched()
+	}
+	return s
+}
+
+func offered(srv *Server, name string) bool {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	return srv.offers[name] != nil
+}
+
+func (s *served) see(e Event) {
+	s.mu.Lock()
+	s.events = append(s.events, e)
+	s.mu.Unlock()
+	select {
+	case s.moved <- struct{}{}:
+	default:
+	}
+}
+
+// await waits for the nth event of that kind.
+func (s *served) await(t testing.TB, k EventKind, n int) Event {
+	t.Helper()
+	for ctx := soon(t); ; {
+		if all := s.of(k); len(all) >= n {
+			return all[n-1]
+		}
+		select {
+		case <-s.moved:
+		case <-ctx.Done():
+			require.FailNow(t, "no such event", "%s number %d among %v", k, n, s.of(0))
+		}
+	}
+}
+
+// of lists the events of a kind so far, or all.
+func (s *served) of(k EventKind) (found []Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		if e.Kind == k || k == 0 {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// end is what Offer returns.
+func (s *served) end(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-s.result:
+		s.result <- err
+		return err
+	case <-soon(t).Done():
+		require.FailNow(t, "Offer does not end")
+		return nil
+	}
+}
+
+// attached is an attachment that is closed when t ends.
+func attached(t testing.TB, srv *Server, name string, dev *cu.Device, opts ...AttachOption) *Attachment {
+	t.Helper()
+	att, err := Attach(soon(t), srv.Path(), name, dev, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, att.Close()) })
+	return att
+}
+
+// awaitDone waits for the lease's end and returns why.
+func awaitDone(t testing.TB, att *Attachment) error {
+	t.Helper()
+	select {
+	case <-att.Done():
+		return att.Err()
+	case <-soon(t).Done():
+		require.FailNow(t, "the lease does not end")
+		return nil
+	}
+}
+
+// requireServed says that the server still serves.
+func requireServed(t testing.TB, srv *Server, ctx *cu.Context) {
+	t.Helper()
+	att, err := Attach(soon(t), srv.Path(), "", ctx.Device())
+	require.NoError(t, err)
+	requireNoise(t, ctx, att.Buffer(), 1)
+	require.NoError(t, att.Close())
+}
+
+// dialed is a raw connection to a server.
+func dialed(t testing.TB, srv *Server) *sock.Conn {
+	t.Helper()
+	c, err := sock.Dial(soon(t), srv.Path())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}

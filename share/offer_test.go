@@ -1,0 +1,204 @@
+package share
+
+import (
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// The whole way: offer, attach, read, write, go.
+func TestOfferIsAttachedTo(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	buf := newBuffer(t, ctx, g+5, vmm.WithChunkSize(g))
+	srv := listen(t)
+	s := serve(t, srv, buf, WithData([]byte("of the application")))
+
+	att := attached(t, srv, "data", dev)
+	require.Equal(t, "data", att.Offer().Name)
+	require.Equal(t, "of the application", string(att.Offer().Data))
+	require.Equal(t, buf.Describe(), att.Offer().Descriptor)
+	require.Equal(t, ReadWrite, att.Offer().Access)
+	require.Equal(t, ReadOnly, att.Buffer().Access())
+	require.Equal(t, sock.Peer{UID: uid(), GID: gid(), PID: pid()}, att.Offer().Producer)
+	requireNoise(t, ctx, att.Buffer(), 1)
+	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, att.Buffer().Ptr(), make([]byte, 8)), cu.ErrInvalidValue, "invariant 7")
+
+	writer := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	require.NoError(t, cu.CopyToDevice(ctx, nil, writer.Buffer().Ptr(), noise(g+5, 2)))
+	requireNoise(t, ctx, att.Buffer(), 2)
+	requireNoise(t, ctx, buf, 2)
+
+	require.NoError(t, writer.Close())
+	require.NoError(t, s.await(t, Ended, 1).Err)
+	require.NoError(t, att.Err(), "the other's going is nothing to it")
+	require.NoError(t, att.Close())
+	s.await(t, Ended, 2)
+	s.cancel()
+	require.NoError(t, s.end(t))
+}
+
+func TestEventsTellTheLeaseInOrder(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))
+	att := attached(t, srv, "", dev, WithAccess(ReadWrite))
+	require.NoError(t, att.Progress(soon(t), 3, 9))
+	require.NoError(t, att.Report(soon(t), nil))
+	require.NoError(t, s.end(t))
+	var kinds []string
+	for _, e := range s.of(0) {
+		kinds = append(kinds, e.Kind.String())
+		require.Equal(t, 1, e.Lease)
+		require.Equal(t, pid(), e.Peer.PID)
+		require.Equal(t, ReadWrite, e.Access)
+		require.NoError(t, e.Err)
+	}
+	require.Equal(t, "Connected Sent Mapped Progress Verdict Ended", strings.Join(kinds, " "))
+	require.Equal(t, []uint64{3, 9}, []uint64{s.of(Progress)[0].Done, s.of(Progress)[0].Total})
+	require.Equal(t, "EventKind(0) PeerRefused EventKind(8)", EventKind(0).String()+" "+PeerRefused.String()+" "+EventKind(8).String())
+}
+
+// FAULTS 59: several at once. Each lease has a number of its own.
+func TestManyConsumersAtOnce(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	const consumers = 16
+	s := serve(t, srv, newBuffer(t, ctx, 4096), WithVerdict(), WithLeases(consumers))
+	var wg, all sync.WaitGroup
+	all.Add(consumers)
+	for range consumers {
+		wg.Go(func() {
+			att, err := Attach(soon(t), srv.Path(), "data", dev)
+			all.Done()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer att.Close()
+			all.Wait() // every one of them is attached now
+			got := make([]byte, 4096)
+			if err := cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr()); err != nil || string(got) != string(noise(4096, 1)) {
+				t.Errorf("wrong data, or %v", err)
+			}
+			if err := att.Report(soon(t), nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, s.end(t))
+	numbers := map[int]bool{}
+	for _, e := range s.of(Ended) {
+		require.NoError(t, e.Err)
+		numbers[e.Lease] = true
+	}
+	require.Len(t, numbers, consumers)
+	require.True(t, numbers[1] && numbers[consumers])
+}
+
+// Numbers are given out with the places.
+func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	serve(t, srv, newBuffer(t, ctx, 1))
+	want := attach{ctx.Device().Driver().Kind(), ReadOnly, "data"}
+	for n := 1; n <= 3; n++ {
+		o, number, no := srv.admit(want)
+		require.Nil(t, no)
+		require.Equal(t, n, number)
+		defer o.work.Done()
+	}
+}
+
+// More chunks than descriptors fit a record.
+func TestOfferOfManyRecords(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	const chunks = 2*sock.MaxFDs + 1
+	buf := newBuffer(t, ctx, chunks*g-1, vmm.WithChunkSize(g))
+	srv := listen(t)
+	serve(t, srv, buf)
+	att := attached(t, srv, "data", dev)
+	require.Equal(t, chunks, att.Offer().Descriptor.Chunks)
+	requireNoise(t, ctx, att.Buffer(), 1)
+}
+
+func TestOffersAreToldApartByName(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	a, b := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
+	serveAs(t, srv, "a", a, ReadOnly)
+	require.EqualValues(t, 1, attached(t, srv, "", dev).Buffer().Size(), "the only offer")
+	serveAs(t, srv, "Gewichte-ä-重み", b, ReadOnly)
+	require.EqualValues(t, 1, attached(t, srv, "a", dev).Buffer().Size())
+	require.EqualValues(t, 2, attached(t, srv, "Gewichte-ä-重み", dev).Buffer().Size())
+	for _, name := range []string{"", "A", "b", "a "} {
+		_, err := Attach(soon(t), srv.Path(), name, dev)
+		var no *RefusalError
+		require.ErrorAs(t, err, &no, "%q", name)
+		require.Equal(t, RefusedName, no.Code)
+		require.ErrorIs(t, err, ErrRefused)
+	}
+	require.ErrorIs(t, srv.Offer(soon(t), "a", b, ReadOnly), ErrNameTaken)
+}
+
+func TestNameIsFreeOnceItsOfferHasEnded(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	buf := newBuffer(t, ctx, 1)
+	for range 3 {
+		s := serve(t, srv, buf)
+		attached(t, srv, "data", dev)
+		s.cancel()
+		require.NoError(t, s.end(t))
+	}
+}
+
+// Wrong arguments never reach a peer.
+func TestOfferChecksItsArguments(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	buf := newBuffer(t, ctx, 1)
+	bg := soon(t)
+	for _, name := range []string{"", strings.Repeat("n", 256), "a\nb", "\x1b[2J", "\xff"} {
+		require.Error(t, srv.Offer(bg, name, buf, ReadOnly), "%q", name)
+		if name != "" {
+			_, err := Attach(bg, srv.Path(), name, ctx.Device())
+			require.Error(t, err, "%q", name)
+			require.NotErrorIs(t, err, ErrRefused)
+		}
+	}
+	for _, a := range []cu.Access{cu.NoAccess, 2, 4, ^cu.Access(0)} {
+		require.Error(t, srv.Offer(bg, "x", buf, a))
+		_, err := Attach(bg, srv.Path(), "x", ctx.Device(), WithAccess(a))
+		require.Error(t, err)
+		require.NotErrorIs(t, err, ErrRefused)
+	}
+	require.ErrorContains(t, srv.Offer(bg, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "4097 bytes")
+	require.Empty(t, srv.offers)
+
+	over, cancel := context.WithCancel(bg)
+	cancel()
+	require.NoError(t, srv.Offer(over, "x", buf, ReadOnly, WithData(make([]byte, MaxData))))
+}
+
+func TestOfferOfAClosedBuffer(t *testing.T) {
+	dev, _ := leavesNothing(t)
+	buf, err := vmm.New(dev, 1)
+	require.NoError(t, err)
+	require.NoError(t, buf.Close())
+	require.ErrorIs(t, listen(t).Offer(soon(t), "x", buf, ReadOnly), cu.ErrClosed)
+}
+
+func uid() uint32 { return uint32(os.Geteuid()) }
+func gid() uint32 { return uint32(os.Getegid()) }
+func pid() int32  { return int32(os.Getpid()) }

@@ -1,0 +1,126 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/share"
+)
+
+func TestSalt(t *testing.T) {
+	for _, salt := range []string{"1", "4294967295", "0x5EED"} {
+		t.Run(salt, func(t *testing.T) {
+			s := newScene(t)
+			producer := s.serving("-salt", salt, "-consumers", "2")
+			s.consumer().succeeds()
+			s.consumer("-expect-salt", salt).succeeds()
+			producer.succeeds()
+		})
+	}
+}
+
+// TestFault67_WrongSalt: data of another run is not accepted, by either side.
+func TestFault67_WrongSalt(t *testing.T) {
+	for _, c := range []struct{ salt, expect uint64 }{{0, 1}, {1, 0}, {7, 1 << 31}} {
+		t.Run(fmt.Sprintf("%d for %d", c.salt, c.expect), func(t *testing.T) {
+			s := newScene(t)
+			producer := s.serving("-size", "1030", "-salt", decimal(c.salt))
+			consumer := s.consumer("-expect-salt", decimal(c.expect))
+			want, got := pattern.At(0, uint32(c.expect)), pattern.At(0, uint32(c.salt))
+			words := []string{"index 0", fmt.Sprintf("want 0x%08x", want), fmt.Sprintf("got 0x%08x", got)}
+
+			consumer.fails(1, append(words, " are wrong")...)
+			producer.fails(1, append(words, "the consumer reports", "pid "+pidText(consumer))...)
+			require.Len(t, find(consumer, "Data verification FAILED ("), 1, consumer.dump())
+			require.Len(t, find(consumer, "Sent acknowledgment to producer"), 1, consumer.dump())
+			require.Len(t, find(producer, "Consumer reported a failure: "), 1, producer.dump())
+			require.Empty(t, find(producer, "Consumer verified"), producer.dump())
+		})
+	}
+}
+
+// TestFault65_FlippedBit defends invariant 6: one bit, flipped by a third
+// process, makes both sides fail, and the consumer names the integer.
+func TestFault65_FlippedBit(t *testing.T) {
+	for name, c := range map[string]struct {
+		size, chunk, offset uint64
+		bit                 int
+	}{
+		"first integer":                       {size: mib, offset: 0, bit: 0},
+		"last integer":                        {size: mib, offset: mib - 1, bit: 7},
+		"middle":                              {size: mib, offset: mib/2 + 1, bit: 3},
+		"only byte":                           {size: 1, offset: 0, bit: 7},
+		"last byte of a partial integer":      {size: 3, offset: 2, bit: 7},
+		"partial integer after a whole one":   {size: 5, offset: 4, bit: 0},
+		"partial integer in the next chunk":   {size: 2*mib + 1, chunk: 2 * mib, offset: 2 * mib, bit: 1},
+		"last byte of a chunk":                {size: 10*mib + 1, chunk: 2 * mib, offset: 4*mib - 1, bit: 7},
+		"first byte of a chunk":               {size: 10*mib + 1, chunk: 2 * mib, offset: 4 * mib, bit: 0},
+		"last byte of a piece":                {size: 64*mib + 3, offset: 64*mib - 1, bit: 4},
+		"first byte of the second piece":      {size: 64*mib + 3, offset: 64 * mib, bit: 4},
+		"a chunk of the offer's third record": {size: 130*2*mib - 2, chunk: 2 * mib, offset: 260*mib - 3, bit: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			producer := s.flipped(c.size, c.chunk, c.offset, c.bit)
+			consumer := s.consumer()
+			integers := pattern.Count(c.size)
+			words := fmt.Sprintf("first at index %d, want 0x", c.offset/4)
+			consumer.fails(1, words, "; 1 integers are wrong")
+			producer.fails(1, words)
+			require.Len(t, find(consumer, fmt.Sprintf("Data verification FAILED (1 of %d integers", integers)), 1, consumer.dump())
+			require.Len(t, find(producer, "Consumer verified data successfully!"), 1, "the first one, which flipped it")
+		})
+	}
+}
+
+// TestFlipBesideTheData: what lies behind the data, up to the aligned size, is
+// nobody's concern.
+func TestFlipBesideTheData(t *testing.T) {
+	s := newScene(t)
+	producer := s.flipped(5, 0, 5, 0)
+	s.consumer().succeeds()
+	producer.succeeds()
+}
+
+// flipped starts a producer for two consumers and is the first of them itself:
+// it flips a bit and reports that all is well.
+func (s *scene) flipped(size, chunk, offset uint64, bit int) *process {
+	args := []string{"-access", "rw", "-consumers", "2", "-size", decimal(size)}
+	if chunk != 0 {
+		args = append(args, "-chunk", decimal(chunk))
+	}
+	producer := s.serving(args...)
+	att := s.mustAttach(share.WithAccess(share.ReadWrite))
+	flip(s.t, att.Buffer().Device(), att.Buffer().Ptr().Add(offset), bit)
+	report(s.t, att, nil)
+	return producer
+}
+
+// flip changes one bit of device memory.
+func flip(t testing.TB, dev *cu.Device, p cu.DevicePtr, bit int) {
+	t.Helper()
+	ctx := cutest.Context(t, dev)
+	one := make([]byte, 1)
+	require.NoError(t, cu.CopyToHost(ctx, nil, one, p))
+	one[0] ^= 1 << bit
+	require.NoError(t, cu.CopyToDevice(ctx, nil, p, one))
+}
+
+// TestReadOnlyCannotWrite defends invariant 7: what attached read-only, which
+// is the default, is refused by the driver, and the data stays good.
+func TestReadOnlyCannotWrite(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-access", "rw", "-consumers", "2")
+	att := s.mustAttach()
+	ctx := cutest.Context(t, att.Buffer().Device())
+	err := cu.CopyToDevice(ctx, nil, att.Buffer().Ptr(), []byte{1, 2, 3, 4})
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	report(t, att, nil)
+	s.consumer().succeeds()
+	producer.succeeds()
+}

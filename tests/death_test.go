@@ -1,0 +1,250 @@
+package tests
+
+import (
+	"context"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// reclaimed checks that a killed producer has left its socket file and lock file,
+// and that the next one takes them over and tidies up.
+func (s *scene) reclaimed() {
+	s.t.Helper()
+	require.Equal(s.t, []string{"s", "s.lock"}, s.listing())
+	producer := s.serving()
+	s.consumer().succeeds()
+	producer.succeeds()
+	require.Empty(s.t, s.listing())
+}
+
+// TestFault1_ProducerDiesBeforeSending: the consumer that waits for the offer
+// ends, exit 4.
+func TestFault1_ProducerDiesBeforeSending(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving()
+	producer.stop()
+	consumer := s.consumer()
+	consumer.waitLine("Connected to producer")
+	producer.kill()
+	consumer.fails(4, "the producer closed the connection before its offer was complete", "peer lost")
+	s.reclaimed()
+}
+
+// TestFault2_ProducerDiesAfterSending: the descriptors have arrived and the
+// memory is not mapped yet. The attachment fails, for its lease is gone; what
+// was received can be imported all the same, and the data is intact.
+func TestFault2_ProducerDiesAfterSending(t *testing.T) {
+	s := newScene(t)
+	const size = 5*mib + 3
+	producer := s.serving("-size", decimal(size), "-chunk", "2MiB")
+	var offer share.Offer
+	var files []*os.File
+	_, err := s.attach(share.OnReceived(func(o share.Offer, received []*os.File) {
+		offer, files = o, duplicate(t, received)
+		producer.kill()
+	}))
+	require.ErrorIs(t, err, sock.ErrPeerLost)
+	require.Len(t, files, 3)
+
+	dev := cutest.Device(t)
+	buf, err := vmm.Import(dev, offer.Descriptor, files)
+	require.NoError(t, err)
+	requirePattern(t, dev, buf.Ptr(), size)
+	require.NoError(t, buf.Close())
+	s.reclaimed()
+}
+
+func duplicate(t *testing.T, files []*os.File) []*os.File {
+	t.Helper()
+	copies := make([]*os.File, len(files))
+	for i, f := range files {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		require.NoError(t, err)
+		copies[i] = os.NewFile(uintptr(fd), f.Name())
+	}
+	return copies
+}
+
+// TestFault3_ProducerDiesAfterMapping: who has mapped the memory goes on
+// reading, knows that the producer is gone, and gives the memory back when it
+// leaves.
+func TestFault3_ProducerDiesAfterMapping(t *testing.T) {
+	s := newScene(t)
+	free := freeMemory(t)
+	producer := s.serving("-size", "3MiB")
+	att, err := s.attach()
+	require.NoError(t, err)
+	producer.kill()
+	select {
+	case <-att.Done():
+	case <-time.After(patience):
+		t.Fatal("the attachment does not notice that the producer died")
+	}
+	require.ErrorIs(t, att.Err(), sock.ErrPeerLost)
+	dev := att.Buffer().Device()
+	requirePattern(t, dev, att.Buffer().Ptr(), 3<<20)
+	require.Less(t, freeMemory(t), free, "this process still has the memory")
+	require.NoError(t, att.Close())
+	requireFree(t, free)
+	s.reclaimed()
+}
+
+// TestFault3_ConsumerSaysThatProducerDied: the program, while it verifies.
+func TestFault3_ConsumerSaysThatProducerDied(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-size", "256MiB")
+	consumer := s.consumer()
+	consumer.waitLine("Received FD")
+	consumer.stop()
+	require.Empty(t, find(consumer, "Sent acknowledgment"), "this test needs more memory to verify")
+	producer.kill()
+	require.NoError(t, resume(consumer))
+	consumer.fails(4, "peer lost")
+	s.reclaimed()
+}
+
+// TestFault5and6_ConsumerDies: wherever it is killed, the producer says so,
+// gets everything back and serves the next one.
+func TestFault5and6_ConsumerDies(t *testing.T) {
+	for _, mode := range []string{childReceived, childMapped} {
+		t.Run(mode, func(t *testing.T) {
+			s := newScene(t)
+			producer := s.serving("-consumers", "0", "-size", "5MiB", "-chunk", "2MiB")
+			s.consumer().succeeds()
+			before := len(openFDs(pidText(producer)))
+			consumer := s.child(mode)
+			consumer.waitLine("holding")
+			consumer.kill()
+			producer.waitLine("Lost consumer 2: share: the consumer left without a verdict")
+			eventually(t, func() bool { return len(openFDs(pidText(producer))) <= before }, "the producer keeps descriptors")
+			s.consumer().succeeds()
+			producer.signal(syscall.SIGTERM)
+			producer.fails(4, "consumer 2", "left without a verdict")
+		})
+	}
+}
+
+// TestFault6_OnlyConsumerDies: a producer that has no other consumer ends, 4.
+func TestFault6_OnlyConsumerDies(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-size", "256MiB")
+	consumer := s.consumer()
+	consumer.waitLine("Received FD")
+	consumer.kill()
+	producer.fails(4, "consumer 1 (pid "+pidText(consumer), "left without a verdict")
+	require.Len(t, find(producer, "Lost consumer 1: "), 1)
+}
+
+// TestFault7_BothDie: the memory is free, and the next start reclaims the
+// socket.
+func TestFault7_BothDie(t *testing.T) {
+	s := newScene(t)
+	free := freeMemory(t)
+	producer := s.serving()
+	consumer := s.child(childMapped)
+	consumer.waitLine("holding")
+	require.Less(t, freeMemory(t), free)
+	producer.kill()
+	consumer.kill()
+	requireFree(t, free)
+	s.reclaimed()
+}
+
+// TestFault16_Exec: a child that a user of device memory starts inherits
+// nothing of it.
+func TestFault16_Exec(t *testing.T) {
+	s := newScene(t)
+	dev := cutest.Device(t)
+	buf, err := vmm.New(dev, 2*mib)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, buf.Close()) }()
+	_, files, err := buf.Export()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, sock.CloseFiles(files)) }()
+	srv, err := share.Listen(s.socket)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, srv.Close()) }()
+	s.mustAttachElsewhere(t)
+
+	p := s.child(childFDs)
+	p.succeeds()
+	for fd, target := range openFDs("self") {
+		if _, ours := inherited[fd]; ours {
+			continue
+		}
+		require.Empty(t, find(p, decimal(uint64(fd))+" "), "descriptor %d of %s", fd, target)
+	}
+}
+
+// mustAttachElsewhere has this process hold a lease on a producer, so that it
+// has received descriptors, too.
+func (s *scene) mustAttachElsewhere(t *testing.T) {
+	other := newScene(t)
+	producer := other.serving()
+	att, err := other.attach()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		report(t, att, nil)
+		require.NoError(t, att.Close())
+		producer.succeeds()
+	})
+}
+
+// TestSilentPeer: one that connects and never speaks is sent away after
+// -timeout, and costs nobody else anything.
+func TestSilentPeer(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-consumers", "0", "-timeout", "500ms")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	silent, err := sock.Dial(ctx, s.socket)
+	require.NoError(t, err)
+	defer silent.Close()
+	s.consumer().succeeds()
+	producer.waitLine("  turned a peer away")
+	for err == nil { // it is told why before it is disconnected
+		_, err = silent.Receive(ctx)
+	}
+	require.ErrorIs(t, err, sock.ErrPeerLost)
+	s.consumer().succeeds()
+	producer.signal(syscall.SIGTERM)
+	producer.succeeds()
+}
+
+// TestTimeouts: every wait for a peer is bounded by -timeout.
+func TestTimeouts(t *testing.T) {
+	t.Run("no consumer comes", func(t *testing.T) {
+		s := newScene(t)
+		started := time.Now()
+		s.producer("-timeout", "500ms").fails(4, "no consumer came in time", "500ms", "start a consumer")
+		require.GreaterOrEqual(t, time.Since(started), 500*time.Millisecond)
+	})
+	t.Run("the producer hangs", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving()
+		producer.stop()
+		s.consumer("-timeout", "300ms").fails(4, "took too long", "-timeout")
+		require.NoError(t, resume(producer))
+		require.Equal(t, 4, producer.wait(), producer.dump())
+	})
+	t.Run("the consumer hangs", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving("-size", "256MiB", "-timeout", "300ms")
+		consumer := s.consumer()
+		consumer.waitLine("Received FD")
+		consumer.stop()
+		producer.fails(4, "consumer 1", "took too long")
+		require.NoError(t, resume(consumer))
+		require.Equal(t, 4, consumer.wait(), consumer.dump())
+	})
+}

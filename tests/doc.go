@@ -1,0 +1,8 @@
+// Package tests holds the black-box tests of the programs: producer and
+// consumer as real processes, over real sockets, on the driver that
+// GPUFD_DRIVER chooses (soft, which is the default, or cuda).
+//
+// The programs are taken from the directory GPUFD_BIN, or built once per run.
+// The names of tests say which fault (Fault48) or which invariant of
+// docs/architecture.md they defend.
+package tests

@@ -1,0 +1,164 @@
+package tests
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// fakeDevice is a libcuda with one device, and without virtual memory
+// management: its functions are not there, the attributes say it is.
+var fakeDevice = map[string]answer{
+	"cuInit":                       returns(0),
+	"cuDriverGetVersion":           stores(9000),
+	"cuDeviceGetCount":             stores(1),
+	"cuDeviceGet":                  stores(0),
+	"cuDeviceGetName":              stores('f' | 'a'<<8 | 'k'<<16 | 'e'<<24),
+	"cuDeviceGetUuid":              stores(0x12345678),
+	"cuDeviceGetAttribute":         stores(1),
+	"cuDevicePrimaryCtxRetain":     stores(0x1000),
+	"cuDevicePrimaryCtxRelease_v2": returns(0),
+}
+
+// with returns the functions with some of them replaced.
+func with(functions map[string]answer, other map[string]answer) map[string]answer {
+	functions = maps.Clone(functions)
+	maps.Copy(functions, other)
+	return functions
+}
+
+// TestFault43_BadLibcuda: a libcuda that is there and cannot do what is needed
+// is an error that says so, exit 3, and never a reason to take the software
+// driver.
+func TestFault43_BadLibcuda(t *testing.T) {
+	const broken = "the driver is installed but does not work"
+	for name, c := range map[string]struct {
+		functions map[string]answer
+		auto      []string // words of the line with -driver auto
+		cuda      []string // and with -driver cuda
+	}{
+		"cuInit fails": {
+			map[string]answer{"cuInit": returns(999)},
+			args(broken, "cuInit: CUDA_ERROR_UNKNOWN (999)", "-driver soft"), args("cuInit: CUDA_ERROR_UNKNOWN (999)"),
+		},
+		"libcuda and kernel module differ": {
+			map[string]answer{"cuInit": returns(803)},
+			args(broken, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "reboot"), args("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "reboot"),
+		},
+		"stub": {
+			map[string]answer{"cuInit": returns(34)},
+			args(broken, "CUDA_ERROR_STUB_LIBRARY (34)", "LD_LIBRARY_PATH"), args("CUDA_ERROR_STUB_LIBRARY (34)"),
+		},
+		"no cuInit": {
+			map[string]answer{"cuDriverGetVersion": stores(9000)},
+			args(broken, "cuInit", "does not have this function"), args("cuInit", "does not have this function"),
+		},
+		"no functions at all": {
+			nil,
+			args(broken, "cuInit", "does not have this function"), args("cuInit", "does not have this function"),
+		},
+		"devices cannot be counted": {
+			with(fakeDevice, map[string]answer{"cuDeviceGetCount": returns(3)}),
+			args(broken, "cuDeviceGetCount: CUDA_ERROR_NOT_INITIALIZED (3)"), args("cuDeviceGetCount"),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := fakeLibcuda(t, c.functions)
+			for _, program := range []string{"producer", "consumer"} {
+				newScene(t).start(program, env, "-driver", "auto").fails(3, c.auto...)
+				newScene(t).start(program, env, "-driver", "cuda").fails(3, c.cuda...)
+			}
+		})
+	}
+}
+
+// TestFault43_NoVMM: a driver from before virtual memory management, by any of
+// the ways in which it shows.
+func TestFault43_NoVMM(t *testing.T) {
+	t.Run("no symbols", func(t *testing.T) {
+		env := fakeLibcuda(t, fakeDevice)
+		for _, driver := range []string{"auto", "cuda"} {
+			newScene(t).start("producer", env, "-driver", driver).
+				fails(3, "cuMemGetAllocationGranularity", "does not have this function", "CUDA 10.2", "CUDA 9.0", "newer driver")
+		}
+	})
+	for name, attribute := range map[string]answer{"attribute says no": stores(0), "attribute unknown": returns(1)} {
+		t.Run(name, func(t *testing.T) {
+			env := fakeLibcuda(t, with(fakeDevice, map[string]answer{"cuDeviceGetAttribute": attribute}))
+			for _, program := range []string{"producer", "consumer"} {
+				newScene(t).start(program, env, "-driver", "cuda").
+					fails(3, "does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED)", "0: fake (GPU-78563412-")
+			}
+		})
+	}
+}
+
+// TestFault43_NoDevice: a libcuda that sees no GPU. auto takes the software
+// driver and says so; cuda fails.
+func TestFault43_NoDevice(t *testing.T) {
+	env := fakeLibcuda(t, map[string]answer{"cuInit": returns(100)})
+	for _, program := range []string{"producer", "consumer"} {
+		newScene(t).start(program, env, "-driver", "cuda").fails(3, "CUDA_ERROR_NO_DEVICE (100)", "nvidia-smi")
+	}
+	requireSoftware(t, env, "libcuda sees no GPU")
+}
+
+// TestFault43_NoLibcuda: auto takes the software driver and says so; cuda
+// fails and lists what was tried.
+func TestFault43_NoLibcuda(t *testing.T) {
+	if _, name, err := sys.OpenCUDA(); err == nil {
+		t.Skip("libcuda is installed here: " + name)
+	}
+	for _, program := range []string{"producer", "consumer"} {
+		line := newScene(t).start(program, nil, "-driver", "cuda").
+			fails(3, "libcuda could not be opened", "Tried: libcuda.so.1: ", "/usr/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
+		require.NotContains(t, line, ":;")
+	}
+	requireSoftware(t, nil, "libcuda is not installed here")
+}
+
+// requireSoftware has a producer and a consumer with -driver auto take the
+// software driver, for that reason.
+func requireSoftware(t *testing.T, env []string, why string) {
+	t.Helper()
+	s := newScene(t)
+	producer := s.start("producer", env, "-driver", "auto")
+	producer.waitLine("Waiting for consumer connection...")
+	consumer := s.start("consumer", env, "-driver", "auto")
+	consumer.succeeds()
+	producer.succeeds()
+	for _, p := range []*process{producer, consumer} {
+		require.Regexp(t, `^Driver: software driver \(CUDA \d+\.\d\): `+why+`$`, p.out.all()[0])
+	}
+}
+
+// TestUnloadableLibcuda: a libcuda that is there and cannot be loaded is
+// broken, not absent.
+func TestUnloadableLibcuda(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "libcuda.so.1"), []byte("this is no library\n"), 0o700))
+	env := args("LD_LIBRARY_PATH=" + dir)
+	if _, _, err := sys.OpenCUDA(); err == nil {
+		t.Skip("the loader would find the real libcuda behind it")
+	}
+	newScene(t).start("producer", env, "-driver", "cuda").fails(3, dir+"/libcuda.so.1")
+	newScene(t).start("producer", env, "-driver", "auto").fails(3, dir+"/libcuda.so.1", "-driver soft")
+}
+
+// TestDriversOfDifferentKinds: a consumer on libcuda cannot use the memory of
+// a producer on the software driver, and both say so.
+func TestDriversOfDifferentKinds(t *testing.T) {
+	s := newScene(t)
+	producer := s.start("producer", nil, "-driver", "soft")
+	producer.waitLine("Waiting for consumer connection...")
+	env := fakeLibcuda(t, fakeDevice)
+	s.start("consumer", env, "-driver", "cuda").fails(1, "soft", "cuda", "run both with the same -driver")
+	require.Len(t, find(producer, "  turned a peer away"), 1)
+	s.start("consumer", nil, "-driver", "soft").succeeds()
+	producer.succeeds()
+}

@@ -1,0 +1,88 @@
+package tests
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share"
+)
+
+// A footprint is what a process uses.
+type footprint struct {
+	fds, resident, addresses int
+}
+
+func footprintOf(t *testing.T, pid int) footprint {
+	t.Helper()
+	return footprint{len(openFDs(fmt.Sprint(pid))), memory(t, pid, "VmRSS"), memory(t, pid, "VmSize")}
+}
+
+// TestFault14_Handoffs: ten thousand handoffs between two processes leave both
+// as they were: descriptors, memory, address space, device memory. On a GPU,
+// and with -short, fewer.
+func TestFault14_Handoffs(t *testing.T) {
+	const warmUp, chunks = 200, 2
+	n := 10000
+	switch {
+	case testing.Short():
+		n = 200
+	case cutest.Kind() == cu.CUDA:
+		n = 1000
+	}
+	s := newScene(t)
+	producer := s.serving("-consumers", "0", "-size", "3MiB", "-chunk", "2MiB")
+	producer.handOffs(s, warmUp)
+	free := freeMemory(t)
+	before := footprints(t, producer)
+	producer.handOffs(s, n)
+	// The last connection may still be closing.
+	eventually(t, func() bool { return footprintOf(t, producer.pid()).fds <= before["producer"].fds }, "the producer keeps descriptors")
+	after := footprints(t, producer)
+	requireFree(t, free)
+	s.consumer().succeeds()
+	producer.signal(syscall.SIGTERM)
+	producer.succeeds()
+
+	for name := range before {
+		b, a := before[name], after[name]
+		t.Logf("%s before %d handoffs: %+v, after: %+v", name, n, b, a)
+		require.LessOrEqual(t, a.fds, b.fds, "descriptors of the %s", name)
+		// Far less than a page for each, and half of what is mapped for each.
+		require.Less(t, a.resident-b.resident, 8<<20, "resident memory of the %s", name)
+		require.Less(t, a.addresses-b.addresses, n*chunks*int(2*mib)/2, "address space of the %s", name)
+	}
+}
+
+// footprints looks at this process and the producer.
+func footprints(t *testing.T, producer *process) map[string]footprint {
+	t.Helper()
+	debug.FreeOSMemory()
+	return map[string]footprint{
+		"consumer": footprintOf(t, os.Getpid()),
+		"producer": footprintOf(t, producer.pid()),
+	}
+}
+
+// handOffs attaches to the producer n times, and looks at the data now and
+// then.
+func (p *process) handOffs(s *scene, n int) {
+	t := s.t
+	t.Helper()
+	for i := range n {
+		att, err := s.attach(share.WithAnyDevice())
+		require.NoError(t, err)
+		if i%50 == 0 {
+			requirePattern(t, att.Buffer().Device(), att.Buffer().Ptr(), 3*mib)
+			p.out.forget()
+		}
+		report(t, att, nil)
+		require.NoError(t, att.Close())
+	}
+}

@@ -1,0 +1,134 @@
+package tests
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// A wrongCase is a program that is started wrongly: it has to say so in one
+// line, exit with that code and leave nothing behind.
+type wrongCase struct {
+	name  string
+	args  []string
+	env   []string
+	code  int
+	words []string // of the line on standard error
+}
+
+func args(a ...string) []string { return a }
+
+func (c wrongCase) run(t *testing.T, program string) {
+	t.Helper()
+	t.Run(program+" "+c.name, func(t *testing.T) {
+		newScene(t).start(program, c.env, c.args...).fails(c.code, c.words...)
+	})
+}
+
+// TestWrongFlags: what can be seen to be wrong in the command line alone.
+func TestWrongFlags(t *testing.T) {
+	both := []wrongCase{
+		{name: "unknown flag", args: args("-nope"), code: 2, words: args("-nope", " -h")},
+		{name: "positional argument", args: args("extra"), code: 2, words: args(`"extra"`, " -h")},
+		{name: "flag after an argument", args: args("extra", "-json"), code: 2, words: args(`"extra"`)},
+		{name: "-timeout 0", args: args("-timeout", "0"), code: 2, words: args("-timeout", "more than 0")},
+		{name: "-timeout negative", args: args("-timeout", "-1s"), code: 2, words: args("-timeout", "-1s")},
+		{name: "-timeout without unit", args: args("-timeout", "10"), code: 2, words: args("-timeout", `"10"`)},
+		{name: "-driver unknown", args: args("-driver", "bogus"), code: 2, words: args(`"bogus"`, "auto, cuda or soft")},
+		{name: "GPUFD_DRIVER unknown", env: args("GPUFD_DRIVER=bogus"), code: 2, words: args(`"bogus"`, "auto, cuda or soft")},
+		{name: "-access unknown", args: args("-access", "wo"), code: 2, words: args(`"wo"`, "ro or rw")},
+		{name: "flag without value", args: args("-access"), code: 2, words: args("-access")},
+		{name: "-device unknown ordinal", args: args("-device", "99"), code: 1, words: args("no device 99", "0: ")},
+		{name: "-device negative", args: args("-device", "-1"), code: 1, words: args("no device -1")},
+		{name: "-device unknown UUID", args: args("-device", "GPU-nope"), code: 1, words: args("no device GPU-nope", "0: ")},
+	}
+	for _, c := range both {
+		c.run(t, "producer")
+		c.run(t, "consumer")
+	}
+	for _, text := range []string{"0", "-1", "junk", "", "1.5MiB", "1MB", "MiB", "0x", "1 2", "99999999999999999999", "18446744073709551616", "16777216TiB"} {
+		for _, name := range []string{"-size", "-chunk"} {
+			wrongCase{name: name + " " + text, args: args(name, text), code: 2, words: args(name, `"`+text+`"`)}.run(t, "producer")
+		}
+	}
+	for _, c := range []wrongCase{
+		{name: "-consumers -1", args: args("-consumers", "-1"), code: 2, words: args("-consumers -1")},
+		{name: "-consumers junk", args: args("-consumers", "some"), code: 2, words: args(`"some"`)},
+		{name: "-salt too large", args: args("-salt", "4294967296"), code: 2, words: args("4294967296", "32 bits")},
+		{name: "-salt negative", args: args("-salt", "-1"), code: 2, words: args("-salt", `"-1"`)},
+		{name: "-salt junk", args: args("-salt", "sea"), code: 2, words: args("-salt", `"sea"`)},
+	} {
+		c.run(t, "producer")
+	}
+	for _, salt := range []string{"sea", "-1", "4294967296", "99999999999999999999", "1.0"} {
+		wrongCase{name: "-expect-salt " + salt, args: args("-expect-salt", salt), code: 2, words: args("-expect-salt", `"`+salt+`"`, "32 bits")}.run(t, "consumer")
+	}
+}
+
+// TestTooLarge: what the device can never hold, or cannot now.
+func TestTooLarge(t *testing.T) {
+	for _, c := range []wrongCase{
+		{name: "-size", args: args("-size", "1TiB"), words: args("-size 1TiB", "larger than device", "GiB")},
+		{name: "-size near 64 bits", args: args("-size", "16777215TiB"), words: args("larger than device")},
+		{name: "-size at 64 bits", args: args("-size", "18446744073709551615"), words: args("larger than device")},
+		{name: "-chunk", args: args("-chunk", "1TiB"), words: args("chunks of 1TiB", "larger than device")},
+		{name: "-chunk at 64 bits", args: args("-chunk", "18446744073709551615"), words: args("larger than device")},
+	} {
+		c.code = 1
+		c.run(t, "producer")
+	}
+	t.Run("for now", func(t *testing.T) {
+		s := newScene(t)
+		dev := cutest.Device(t)
+		total, err := dev.TotalMemory()
+		require.NoError(t, err)
+		granularity, _, err := dev.Granularity(cu.HandleFD)
+		require.NoError(t, err)
+		held, err := dev.CreateMemory(granularity, cu.HandleNone)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, held.Close()) }()
+		p := s.producer("-size", decimal(total/granularity*granularity))
+		p.fails(1, "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2)", "nvidia-smi")
+	})
+}
+
+// TestWrongSoftEnvironment: the software driver's own settings.
+func TestWrongSoftEnvironment(t *testing.T) {
+	for _, c := range []wrongCase{
+		{name: "GPUFD_SOFT_MEMORY", env: args("GPUFD_SOFT_MEMORY=lots"), code: 2, words: args(`GPUFD_SOFT_MEMORY="lots"`)},
+		{name: "GPUFD_SOFT_DEVICES", env: args("GPUFD_SOFT_DEVICES=many"), code: 2, words: args(`GPUFD_SOFT_DEVICES="many"`)},
+		{name: "no devices", env: args("GPUFD_SOFT_DEVICES=0"), code: 3, words: args("CUDA_ERROR_NO_DEVICE (100)")},
+	} {
+		c.args = args("-driver", "soft")
+		c.run(t, "producer")
+		c.run(t, "consumer")
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	for program, flags := range map[string]string{
+		"producer": "driver json timeout version device size chunk access consumers salt socket",
+		"consumer": "driver json timeout version device access expect-salt socket",
+	} {
+		t.Run(program, func(t *testing.T) {
+			s := newScene(t)
+			version := s.start(program, nil, "-version")
+			version.succeeds()
+			require.Len(t, version.out.all(), 1)
+			require.Regexp(t, `^`+program+` \S+ linux/(amd64|arm64)$`, version.out.all()[0])
+
+			for _, flag := range []string{"-h", "-help"} {
+				help := s.start(program, nil, flag)
+				help.succeeds()
+				for f := range strings.FieldsSeq(flags) {
+					require.Len(t, find(help, "  -"+f), 1, help.dump())
+				}
+				require.Contains(t, help.out.String(), "Exit codes: 0")
+			}
+		})
+	}
+}

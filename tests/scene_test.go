@@ -1,0 +1,195 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/share"
+)
+
+// A scene is a place for processes to meet: a directory of its own with a
+// socket in it. When the test ends, the directory has to be empty again and
+// the device's memory as free as before (invariants 3, 4 and 8).
+type scene struct {
+	t      testing.TB
+	dir    string
+	socket string
+	keeps  []string // names that may stay in dir
+}
+
+func newScene(t testing.TB) *scene {
+	t.Helper()
+	dir, err := os.MkdirTemp(shortTempDir(), "gpufd-")
+	require.NoError(t, err)
+	s := &scene{t: t, dir: dir, socket: filepath.Join(dir, "s")}
+	free := freeMemory(t)
+	t.Cleanup(func() {
+		defer os.RemoveAll(dir)
+		if t.Failed() {
+			return
+		}
+		require.Subset(t, s.keeps, s.listing(), "left in the socket's directory")
+		require.NotContains(t, s.listing(), "s.lock", "left in the socket's directory")
+		requireFree(t, free)
+	})
+	return s
+}
+
+// shortTempDir leaves room for the 107 bytes of a socket's path.
+func shortTempDir() string {
+	if dir := os.TempDir(); len(dir) < 60 {
+		return dir
+	}
+	return "/tmp"
+}
+
+// keep says that the test itself has put those names into the directory.
+func (s *scene) keep(names ...string) { s.keeps = append(s.keeps, names...) }
+
+func (s *scene) listing() []string {
+	s.t.Helper()
+	entries, err := os.ReadDir(s.dir)
+	require.NoError(s.t, err)
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names
+}
+
+// requireFree waits until so much device memory is free: a driver takes a
+// moment to give back what a killed process had.
+func requireFree(t testing.TB, want uint64) {
+	t.Helper()
+	eventually(t, func() bool { return freeMemory(t) >= want }, "device memory is missing: %d bytes were free and now %d are",
+		want, fmtFunc(func() any { return freeMemory(t) }))
+}
+
+// A fmtFunc is an argument whose value is wanted late.
+type fmtFunc func() any
+
+// Format is what package fmt calls.
+func (f fmtFunc) Format(s fmt.State, verb rune) { fmt.Fprintf(s, "%"+string(verb), f()) }
+
+// eventually polls until ok, for as long as the patience lasts.
+func eventually(t testing.TB, ok func() bool, format string, args ...any) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience / 2); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf(format, args...)
+		}
+	}
+}
+
+// producer starts one on the scene's socket.
+func (s *scene) producer(args ...string) *process { return s.start("producer", nil, args...) }
+
+// consumer starts one on the scene's socket.
+func (s *scene) consumer(args ...string) *process { return s.start("consumer", nil, args...) }
+
+// start starts a program with the scene's socket and the driver that tests run
+// on, unless args and env say otherwise.
+func (s *scene) start(program string, env []string, args ...string) *process {
+	s.t.Helper()
+	env = append([]string{"GPUFD_DRIVER=" + cutest.Kind().String()}, env...)
+	return start(s.t, program, programPath(s.t, program), env, append([]string{"-socket", s.socket}, args...)...)
+}
+
+// serving starts a producer and waits until it serves.
+func (s *scene) serving(args ...string) *process {
+	s.t.Helper()
+	p := s.producer(args...)
+	p.waitLine("Waiting for consumer connection...")
+	return p
+}
+
+// attach has this process be a consumer of the scene's producer.
+func (s *scene) attach(opts ...share.AttachOption) (*share.Attachment, error) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return share.Attach(ctx, s.socket, cli.OfferName, cutest.Device(s.t), opts...)
+}
+
+// mustAttach is attach that works; the attachment ends with the test.
+func (s *scene) mustAttach(opts ...share.AttachOption) *share.Attachment {
+	s.t.Helper()
+	att, err := s.attach(opts...)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { require.NoError(s.t, att.Close()) })
+	return att
+}
+
+// report gives the producer a verdict.
+func report(t testing.TB, att *share.Attachment, fault error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	require.NoError(t, att.Report(ctx, fault))
+}
+
+// requirePattern checks that the memory at p holds what a producer wrote.
+func requirePattern(t testing.TB, dev *cu.Device, p cu.DevicePtr, size uint64) {
+	t.Helper()
+	host := make([]byte, size)
+	require.NoError(t, cu.CopyToHost(cutest.Context(t, dev), nil, host, p))
+	require.Zero(t, pattern.Check(host, 0, 0))
+}
+
+// openFDs maps the open descriptors of a process to what they refer to.
+func openFDs(pid string) map[int]string {
+	fds := map[int]string{}
+	names, _ := filepath.Glob("/proc/" + pid + "/fd/*")
+	for _, name := range names {
+		if target, err := os.Readlink(name); err == nil {
+			fd, _ := strconv.Atoi(filepath.Base(name))
+			fds[fd] = target
+		}
+	}
+	return fds
+}
+
+// memory reads a value of /proc/PID/status, in bytes.
+func memory(t testing.TB, pid int, name string) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(b)) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
+			require.NoError(t, err)
+			return kib << 10
+		}
+	}
+	t.Fatalf("no %s in /proc/%d/status", name, pid)
+	return 0
+}
+
+// state is the letter that /proc has for what a process is at.
+func state(pid int) byte {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(b), ") ")
+	return slices.Concat([]byte(after), []byte{0})[0]
+}
+
+func kindName() string { return cutest.Kind().String() }
+
+func decimal(n uint64) string { return strconv.FormatUint(n, 10) }

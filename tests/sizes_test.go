@@ -1,0 +1,117 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func parse(line string) (object map[string]any, err error) {
+	err = json.Unmarshal([]byte(line), &object)
+	return object, err
+}
+
+// event returns the first -json line of that event.
+func event(t *testing.T, p *process, name string) map[string]any {
+	t.Helper()
+	_, all := p.result()
+	for _, object := range all {
+		if object["event"] == name {
+			return object
+		}
+	}
+	t.Fatalf("no event %q\n%s", name, p.dump())
+	return nil
+}
+
+const (
+	kib = uint64(1) << 10
+	mib = uint64(1) << 20
+	gib = uint64(1) << 30
+)
+
+func TestSizes(t *testing.T) {
+	for _, c := range []struct {
+		size, chunk uint64
+		needsGPU    bool
+	}{
+		{size: 1},
+		{size: 3},
+		{size: 5},
+		{size: 4 * kib},
+		{size: mib},
+		{size: 2 * mib},
+		{size: 2*mib + 1},
+		{size: 64*mib + 3}, // crosses a piece of filling and checking
+		{size: 256 * mib},
+		{size: 1, chunk: 4 * mib},
+		{size: 10*mib + 1, chunk: 2 * mib},
+		{size: 7 * mib, chunk: 3 * mib}, // chunks are aligned, too
+		{size: 64 * 2 * mib, chunk: 2 * mib},
+		{size: 64*2*mib + 1, chunk: 1},        // one more than a record holds
+		{size: 140 * 2 * mib, chunk: 2 * mib}, // several records
+		{size: 4 * gib, needsGPU: true},       // FAULTS 69
+		{size: 4*gib + 5, chunk: 512 * mib, needsGPU: true},
+		{size: 64 * gib, needsGPU: true},
+	} {
+		t.Run(fmt.Sprintf("%d in chunks of %d", c.size, c.chunk), func(t *testing.T) {
+			if c.needsGPU {
+				needGPU(t, "the software driver's memory is the host's, and it is slow")
+			}
+			handOver(t, c.size, c.chunk)
+		})
+	}
+}
+
+// handOver has a producer and a consumer agree on size bytes.
+func handOver(t *testing.T, size, chunk uint64) {
+	s := newScene(t)
+	args := []string{"-json", "-size", decimal(size)}
+	if chunk != 0 {
+		args = append(args, "-chunk", decimal(chunk))
+	}
+	producer := s.producer(args...)
+	waitEvent(t, producer, "waiting")
+	consumer := s.consumer("-json")
+	consumer.succeeds()
+	producer.succeeds()
+
+	granularity := uint64(event(t, producer, "granularity")["bytes"].(float64))
+	unit := alignUp(max(chunk, 1), granularity)
+	aligned := alignUp(size, unit)
+	fds := 1
+	if chunk != 0 {
+		fds = int(aligned / unit)
+	}
+	require.EqualValues(t, fds, event(t, producer, "exported")["fds"])
+	require.EqualValues(t, fds, event(t, consumer, "received")["fds"])
+	require.EqualValues(t, (size+3)/4, event(t, producer, "generated")["integers"])
+	require.EqualValues(t, (size+3)/4, event(t, consumer, "verified")["integers"])
+	require.EqualValues(t, size, event(t, consumer, "copied")["bytes"])
+	for _, p := range []*process{producer, consumer} {
+		last, _ := p.result()
+		require.EqualValues(t, size, last["size"])
+		require.EqualValues(t, aligned, last["aligned"])
+	}
+}
+
+func alignUp(n, unit uint64) uint64 { return (n + unit - 1) / unit * unit }
+
+// TestSizeUnits: what a person writes is what is shared.
+func TestSizeUnits(t *testing.T) {
+	for text, bytes := range map[string]int{"4096": 4096, "3KiB": 3 << 10, "2MiB": 2 << 20, "17B": 17} {
+		t.Run(text, func(t *testing.T) {
+			s := newScene(t)
+			producer := s.producer("-size", text)
+			producer.waitLine(fmt.Sprintf("Buffer size: %d bytes, ", bytes))
+			consumer := s.consumer()
+			producer.waitLine("Waiting")
+			if consumer.wait() != 0 { // it may have come too early
+				s.consumer().succeeds()
+			}
+			producer.succeeds()
+		})
+	}
+}

@@ -1,0 +1,234 @@
+package tests
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// A place is a socket path at which no socket can be made or found.
+type place struct {
+	name               string
+	make               func(t *testing.T, s *scene) (path string) // what is there; "" for the scene's
+	producer, consumer int                                        // exit codes
+	says, asks         string                                     // words of the producer's and consumer's line
+}
+
+var places = []place{
+	{"Fault51_Overlong", overlong, 2, 2, "108 bytes, at most 107", "108 bytes, at most 107"},
+	{"empty", literally(""), 2, 2, "empty", "empty"},
+	{"trailing slash", literally("/tmp/"), 2, 2, "ends with a slash", "ends with a slash"},
+	{"dot", literally("."), 2, 2, "names a directory", "names a directory"},
+	{"missing directory", below("missing/s"), 1, 1, "mkdir -m 700", "start the producer first"},
+	{"file for a directory", fileAsDirectory, 1, 1, "not a directory", "start the producer first"},
+	{"Fault50_Directory", makeDirectory, 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
+	{"Fault50_File", makeFile, 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
+	{"Fault50_Symlink", makeSymlink("target"), 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
+	{"Fault50_DanglingSymlink", makeSymlink("nowhere"), 1, 1, "something else is there", "start the producer first"},
+	{"Fault50_LockIsSymlink", makeLockSymlink, 1, 1, "lock file", "start the producer first"},
+	{"stream socket", makeStreamSocket, 1, 1, "choose another with -socket", "a socket of another type"},
+	{"Fault52_WorldWritable", chmod(0o777), 1, 1, "mode 0777", "start the producer first"},
+	{"Fault52_GroupWritable", chmod(0o770), 1, 1, "mode 0770", "start the producer first"},
+	{"Fault52_Sticky", chmod(0o777 | os.ModeSticky), 1, 1, "mode 1777", "start the producer first"},
+	{"Fault52_OtherUser", chown, 1, 1, "belongs to uid 12345", "start the producer first"},
+	{"nobody there", literally("SCENE"), 0, 1, "", "start the producer first"},
+}
+
+// TestFault50to52_Places: neither program does anything at a place that is not
+// safe, or not there, and what is there stays.
+func TestFault50to52_Places(t *testing.T) {
+	for _, p := range places {
+		for program, want := range map[string]struct {
+			code int
+			word string
+		}{"producer": {p.producer, p.says}, "consumer": {p.consumer, p.asks}} {
+			if want.code == 0 {
+				continue
+			}
+			t.Run(program+" "+p.name, func(t *testing.T) {
+				s := newScene(t)
+				path := p.make(t, s)
+				before := s.listing()
+				s.keep(before...)
+				s.start(program, nil, "-socket", path).fails(want.code, want.word)
+				require.Equal(t, before, s.listing())
+			})
+		}
+	}
+}
+
+func literally(path string) func(*testing.T, *scene) string {
+	return func(_ *testing.T, s *scene) string { return strings.Replace(path, "SCENE", s.socket, 1) }
+}
+
+func below(name string) func(*testing.T, *scene) string {
+	return func(_ *testing.T, s *scene) string { return filepath.Join(s.dir, name) }
+}
+
+func overlong(_ *testing.T, s *scene) string {
+	return filepath.Join(s.dir, strings.Repeat("x", 108-len(s.dir)-1))
+}
+
+func fileAsDirectory(t *testing.T, s *scene) string {
+	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "file"), nil, 0o600))
+	return filepath.Join(s.dir, "file", "s")
+}
+
+func makeDirectory(t *testing.T, s *scene) string {
+	require.NoError(t, os.Mkdir(s.socket, 0o700))
+	return s.socket
+}
+
+func makeFile(t *testing.T, s *scene) string {
+	require.NoError(t, os.WriteFile(s.socket, []byte("precious"), 0o600))
+	return s.socket
+}
+
+func makeSymlink(target string) func(*testing.T, *scene) string {
+	return func(t *testing.T, s *scene) string {
+		require.NoError(t, os.WriteFile(filepath.Join(s.dir, "target"), []byte("precious"), 0o600))
+		require.NoError(t, os.Symlink(target, s.socket))
+		return s.socket
+	}
+}
+
+func makeLockSymlink(t *testing.T, s *scene) string {
+	require.NoError(t, os.Symlink("victim", filepath.Join(s.dir, "t.lock")))
+	return filepath.Join(s.dir, "t")
+}
+
+func makeStreamSocket(t *testing.T, s *scene) string {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: s.socket}))
+	require.NoError(t, unix.Listen(fd, 8))
+	return s.socket
+}
+
+func chmod(mode os.FileMode) func(*testing.T, *scene) string {
+	return func(t *testing.T, s *scene) string {
+		require.NoError(t, os.Chmod(s.dir, mode))
+		return s.socket
+	}
+}
+
+func chown(t *testing.T, s *scene) string {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory to another user")
+	}
+	require.NoError(t, os.Chown(s.dir, 12345, 12345))
+	return s.socket
+}
+
+// TestFault48_StaleSocket: a socket file without an owner is replaced by the
+// next producer, whether a killed one left it or anybody else.
+func TestFault48_StaleSocket(t *testing.T) {
+	for name, leave := range map[string]func(t *testing.T, s *scene){
+		"bare file": func(t *testing.T, s *scene) {
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+			require.NoError(t, err)
+			require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: s.socket}))
+			require.NoError(t, unix.Close(fd))
+		},
+		"killed producer": func(t *testing.T, s *scene) {
+			s.serving().kill()
+			require.Equal(t, []string{"s", "s.lock"}, s.listing())
+		},
+		"lock file alone": func(t *testing.T, s *scene) {
+			require.NoError(t, os.WriteFile(s.socket+".lock", nil, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			leave(t, s)
+			s.consumer().fails(1, "start the producer first")
+			producer := s.serving()
+			s.consumer().succeeds()
+			producer.succeeds()
+		})
+	}
+}
+
+// TestFault49_LiveOwner: a second producer exits 1, and the first one goes on
+// serving.
+func TestFault49_LiveOwner(t *testing.T) {
+	s := newScene(t)
+	first := s.serving("-consumers", "2")
+	s.consumer().succeeds()
+	s.producer().fails(1, "a producer is already running on this socket")
+	s.consumer().succeeds()
+	first.succeeds()
+}
+
+// TestFault56_ManyAtOnce: of several producers that start at the same moment
+// one serves.
+func TestFault56_ManyAtOnce(t *testing.T) {
+	s := newScene(t)
+	s.serving().kill() // so that there is a stale socket to race for
+	producers := make([]*process, 6)
+	for i := range producers {
+		producers[i] = s.producer()
+	}
+	served := 0
+	for _, p := range producers {
+		eventually(t, func() bool { return p.ended() || len(find(p, "Waiting for consumer")) > 0 }, "neither serves nor ends")
+		if p.ended() {
+			p.fails(1, "already running")
+			continue
+		}
+		served++
+		s.consumer().succeeds()
+		p.succeeds()
+	}
+	require.GreaterOrEqual(t, served, 1)
+}
+
+// TestSocketMode: nobody else can connect to the socket, from its first moment.
+func TestSocketMode(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving()
+	info, err := os.Lstat(s.socket)
+	require.NoError(t, err)
+	require.Equal(t, os.ModeSocket|0o600, info.Mode())
+	producer.signal(syscall.SIGTERM)
+	producer.succeeds()
+}
+
+// TestDefaultSocket: without -socket both meet in the user's runtime directory,
+// or in a directory of the user's; the producer makes it, 0700.
+func TestDefaultSocket(t *testing.T) {
+	for name, env := range map[string]func(s *scene) []string{
+		"XDG_RUNTIME_DIR": func(s *scene) []string { return args("XDG_RUNTIME_DIR=" + s.dir) },
+		"TMPDIR":          func(s *scene) []string { return args("XDG_RUNTIME_DIR=", "TMPDIR="+s.dir) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			startDefault := func(program string) *process {
+				return start(t, program, programPath(t, program), append(env(s), "GPUFD_DRIVER="+kindName()))
+			}
+			startDefault("consumer").fails(1, "start the producer first")
+			require.Empty(t, s.listing(), "the consumer makes nothing")
+			for range 2 { // the directory stays
+				producer := startDefault("producer")
+				producer.waitLine("Waiting for consumer connection...")
+				startDefault("consumer").succeeds()
+				producer.succeeds()
+			}
+			made := s.listing()
+			require.Len(t, made, 1)
+			s.keep(made...)
+			info, err := os.Stat(filepath.Join(s.dir, made[0]))
+			require.NoError(t, err)
+			require.Equal(t, os.ModeDir|0o700, info.Mode())
+			left, err := os.ReadDir(filepath.Join(s.dir, made[0]))
+			require.NoError(t, err)
+			require.Empty(t, left)
+		})
+	}
+}

@@ -1,0 +1,69 @@
+package tests
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var traceLine = regexp.MustCompile(`^(cu[A-Z]\w*)\((.*)\) = (CUDA_[A-Z_]+|symbol missing) <\d[\d.]*(µs|ms|s)>$`)
+
+// traced runs a producer and a consumer with GPUFD_TRACE=1 and returns the
+// calls that each made, in order.
+func traced(t *testing.T) (producerCalls, consumerCalls []string) {
+	t.Helper()
+	s := newScene(t)
+	env := args("GPUFD_TRACE=1")
+	producer := s.start("producer", env)
+	producer.waitLine("Waiting for consumer connection...")
+	consumer := s.start("consumer", env)
+	require.Equal(t, 0, consumer.wait(), consumer.dump())
+	require.Equal(t, 0, producer.wait(), producer.dump())
+	return calls(t, producer), calls(t, consumer)
+}
+
+// calls checks the form of every line on standard error.
+func calls(t *testing.T, p *process) (names []string) {
+	t.Helper()
+	for _, line := range p.err.all() {
+		parts := traceLine.FindStringSubmatch(line)
+		require.NotNil(t, parts, line)
+		names = append(names, parts[1])
+	}
+	return names
+}
+
+// TestTrace: GPUFD_TRACE=1 prints every driver call as strace does, on standard
+// error; the steps of the transcript are the calls.
+func TestTrace(t *testing.T) {
+	producer, consumer := traced(t)
+	requireOrder(t, producer, "cuInit", "cuDeviceGetCount", "cuMemGetAllocationGranularity", "cuMemCreate",
+		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2", "cuMemExportToShareableHandle",
+		"cuMemUnmap", "cuMemAddressFree", "cuMemRelease")
+	requireOrder(t, consumer, "cuInit", "cuDeviceGetCount", "cuMemImportFromShareableHandle",
+		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemcpyDtoHAsync_v2",
+		"cuMemUnmap", "cuMemAddressFree", "cuMemRelease")
+}
+
+// requireOrder checks that the calls of want are in calls in that order.
+func requireOrder(t *testing.T, calls []string, want ...string) {
+	t.Helper()
+	i := 0
+	for _, c := range calls {
+		if i < len(want) && c == want[i] {
+			i++
+		}
+	}
+	require.Equal(t, len(want), i, "%q are not all in\n%q", want, calls)
+}
+
+// TestTraceShowsArguments: as C would write them.
+func TestTraceShowsArguments(t *testing.T) {
+	s := newScene(t)
+	p := s.start("producer", args("GPUFD_TRACE=1"), "-timeout", "1ms")
+	require.Equal(t, 4, p.wait(), p.dump())
+	require.Regexp(t, `(?m)^  \| cuInit\(0\) = CUDA_SUCCESS <`, p.err.String())
+	require.Regexp(t, `(?m)^  \| cuMemMap\(0x[0-9a-f]+, 2097152, 0, 0x[0-9a-f]+, 0\) = CUDA_SUCCESS <`, p.err.String())
+	require.Regexp(t, `(?m)^  \| producer: share: no consumer came in time`, p.err.String())
+}

@@ -1,0 +1,115 @@
+package tests
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The transcript that the programs are to print, line by line.
+var (
+	producerTranscript = []string{
+		`=== CUDA VMM Producer ===`,
+		`Using CUDA device 0: .+`,
+		`VMM support: yes`,
+		`Memory granularity: [1-9]\d* bytes`,
+		`Buffer size: 1048576 bytes, aligned size: [1-9]\d* bytes`,
+		`Created physical memory allocation`,
+		`Reserved virtual address space at 0x[1-9a-f][0-9a-f]*`,
+		`Mapped physical memory to virtual address`,
+		`Set read/write access permissions`,
+		`Generated 262144 test integers`,
+		`Copied test data to GPU`,
+		`Exported allocation as FD: \d+`,
+		`Waiting for consumer connection\.\.\.`,
+		`Consumer connected`,
+		`Sent FD and size metadata to consumer`,
+		`Consumer verified data successfully!`,
+		`Cleanup complete`,
+	}
+	consumerTranscript = []string{
+		`=== CUDA VMM Consumer ===`,
+		`Using CUDA device 0: .+`,
+		`Connecting to producer\.\.\.`,
+		`Connected to producer`,
+		`Received FD: \d+, size: 1048576 bytes`,
+		`Imported allocation handle from FD`,
+		`Reserved virtual address space at 0x[1-9a-f][0-9a-f]*`,
+		`Mapped imported memory to virtual address`,
+		`Set ACCESS access permissions`,
+		`Copied 1048576 bytes from GPU to host`,
+		`Data verification PASSED \(262144 integers verified\)`,
+		`Sent acknowledgment to producer`,
+		`Cleanup complete`,
+	}
+)
+
+func TestTranscript(t *testing.T) {
+	for access, words := range map[string]string{"ro": "read-only", "rw": "read/write"} {
+		t.Run(access, func(t *testing.T) {
+			s := newScene(t)
+			producer := s.serving("-access", access)
+			consumer := s.consumer("-access", access)
+			consumer.succeeds()
+			producer.succeeds()
+
+			requireTranscript(t, producer, producerTranscript)
+			want := strings.Split(strings.ReplaceAll(strings.Join(consumerTranscript, "\n"), "ACCESS", words), "\n")
+			requireTranscript(t, consumer, want)
+		})
+	}
+}
+
+// requireTranscript checks that p said what is wanted, in that order, after a
+// line about the driver; lines of ours in between are indented.
+func requireTranscript(t *testing.T, p *process, want []string) {
+	t.Helper()
+	lines := p.out.all()
+	require.NotEmpty(t, lines)
+	require.Regexp(t, `^Driver: .+ \(CUDA \d+\.\d\)`, lines[0])
+	var said []string
+	for _, line := range lines[1:] {
+		if !strings.HasPrefix(line, "  ") {
+			said = append(said, line)
+		}
+	}
+	require.Len(t, said, len(want), p.dump())
+	for i, pattern := range want {
+		require.Regexp(t, regexp.MustCompile("^"+pattern+"$"), said[i], p.dump())
+	}
+}
+
+// TestTranscriptNamesPeer: the lines between say who the other side is.
+func TestTranscriptNamesPeer(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving()
+	consumer := s.consumer()
+	consumer.succeeds()
+	producer.succeeds()
+
+	peer := regexp.MustCompile(`pid (\d+) uid (\d+) gid \d+`)
+	for _, p := range []struct{ says, of *process }{{producer, consumer}, {consumer, producer}} {
+		found := peer.FindStringSubmatch(p.says.out.String())
+		require.Len(t, found, 3, p.says.dump())
+		require.Equal(t, pidText(p.of), found[1])
+		require.Contains(t, p.says.out.String(), "durations in µs: ")
+	}
+}
+
+// TestLinesAppearAsSoonAsTrue: what a producer has done can be read while it
+// waits, and what a consumer has reached while its producer is silent.
+func TestLinesAppearAsSoonAsTrue(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving()
+	require.Empty(t, find(producer, "Consumer connected"))
+	producer.stop()
+	consumer := s.consumer()
+	consumer.waitLine("Connected to producer")
+	require.Empty(t, find(consumer, "Received FD"))
+	require.False(t, consumer.ended())
+	require.NoError(t, resume(producer))
+	consumer.succeeds()
+	producer.succeeds()
+}

@@ -1,0 +1,158 @@
+package vmm_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// Invariant 3, FAULTS 71: any size, in any number of chunks, holds what is
+// copied there, to the last byte and across the borders of chunks.
+func TestBufferOfAnySizeHoldsItsData(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	for _, c := range []struct {
+		size, chunk uint64
+		chunks      int
+	}{
+		{1, 0, 1}, {g - 1, 0, 1}, {g, 0, 1}, {g + 1, 0, 1}, {3*g + 5, 0, 1},
+		{1, 1, 1}, {g, g, 1}, {g + 1, g, 2}, {3 * g, 1, 3}, {3*g + 5, 2 * g, 2}, {3 * g, g + 1, 2},
+	} {
+		buf, err := vmm.New(dev, c.size, vmm.WithChunkSize(c.chunk))
+		require.NoError(t, err)
+		d := buf.Describe()
+		require.Equal(t, c.chunks, d.Chunks, "%+v", c)
+		require.Equal(t, c.size, buf.Size())
+		require.Equal(t, uint64(d.Chunks)*d.ChunkSize, buf.Mapped())
+		require.GreaterOrEqual(t, buf.Mapped(), c.size)
+		require.Zero(t, d.ChunkSize%g)
+		require.Equal(t, cu.ReadWrite, buf.Access())
+		require.Same(t, dev, buf.Device())
+		require.Equal(t, vmm.Descriptor{Kind: cutest.Kind(), Device: dev.UUID(), Size: c.size,
+			ChunkSize: d.ChunkSize, Chunks: c.chunks, Granularity: g, Generation: 1}, d)
+
+		require.Equal(t, make([]byte, c.size), read(t, ctx, buf.Ptr(), c.size), "D9")
+		want := noise(buf.Mapped(), int(c.size))
+		write(t, ctx, buf.Ptr(), want)
+		require.True(t, string(want) == string(read(t, ctx, buf.Ptr(), buf.Mapped())), "%+v", c)
+		require.NoError(t, buf.Close())
+	}
+}
+
+func TestBadSizesAreRefusedBeforeAnythingIsMade(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	for _, c := range []struct{ size, chunk, capacity uint64 }{
+		{0, 0, 0}, {0, g, 0},
+		{math.MaxUint64, 0, 0}, {math.MaxUint64, g, 0}, {1, math.MaxUint64, 0}, {1, 0, math.MaxUint64},
+		{vmm.MaxChunks*g + 1, g, 0}, // one chunk too many
+		{math.MaxUint64 - g, 1 << 63, 0},
+	} {
+		_, err := vmm.New(dev, c.size, vmm.WithChunkSize(c.chunk), vmm.WithCapacity(c.capacity))
+		require.ErrorIs(t, err, vmm.ErrSize, "%+v", c)
+	}
+	require.Zero(t, b.count("cuMemCreate"))
+	require.Zero(t, b.count("cuMemAddressReserve"))
+}
+
+// FAULTS 61.
+func TestTooLargeForTheDeviceLeavesNothing(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	_, err := vmm.New(dev, 4<<40) // D15
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.ErrorContains(t, err, "creating 4398046511104 bytes on device 0: ")
+}
+
+func TestAlignUp(t *testing.T) {
+	for _, c := range []struct {
+		size, granularity, want uint64
+		ok                      bool
+	}{
+		{0, 8, 0, true}, {1, 8, 8, true}, {8, 8, 8, true}, {9, 8, 16, true}, {7, 1, 7, true}, {10, 6, 12, true},
+		{math.MaxUint64, 8, 0, false}, {math.MaxUint64 - 7, 8, math.MaxUint64 - 7, true}, {1, 0, 0, false},
+	} {
+		got, ok := vmm.AlignUp(c.size, c.granularity)
+		require.Equal(t, c.ok, ok, "%+v", c)
+		if ok {
+			require.Equal(t, c.want, got)
+		}
+	}
+}
+
+// FAULTS 11: close twice; use after close.
+func TestClosedBufferIsClosed(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g))
+	require.NoError(t, err)
+	_, files, err := buf.Export()
+	require.NoError(t, err)
+	for _, f := range files {
+		require.NoError(t, f.Close())
+	}
+	for range 3 {
+		require.NoError(t, buf.Close())
+	}
+	require.NoError(t, (*vmm.Buffer)(nil).Close())
+	require.NoError(t, (*vmm.View)(nil).Close())
+	require.NoError(t, (*vmm.Mapping)(nil).Close())
+	require.NoError(t, (*vmm.Reservation)(nil).Close())
+	require.NoError(t, (*vmm.Allocation)(nil).Close())
+
+	require.ErrorIs(t, buf.Grow(3*g), cu.ErrClosed)
+	_, err = buf.NewView(cu.ReadOnly)
+	require.ErrorIs(t, err, cu.ErrClosed)
+	_, _, err = buf.Export()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.Equal(t, 2, b.count("cuMemRelease"))
+}
+
+// A Close that the driver refused can be tried again.
+func TestFailedCloseCanBeTriedAgain(t *testing.T) {
+	for _, symbol := range []string{"cuMemUnmap", "cuMemAddressFree"} {
+		t.Run(symbol, func(t *testing.T) {
+			b, dev := bookkept(t)
+			leavesNothing(t, b, dev)
+			g := granularity(t, dev)
+			buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g))
+			require.NoError(t, err)
+			b.failNth(1, symbol)
+			require.ErrorIs(t, buf.Close(), cu.ErrOutOfMemory)
+			require.NotEqual(t, owesNothing, b.owed())
+			require.NoError(t, buf.Close())
+			require.NoError(t, buf.Close())
+		})
+	}
+}
+
+func TestStepsAreToldAsTheyAreDone(t *testing.T) {
+	dev := cutest.Device(t)
+	g := granularity(t, dev)
+	var steps []vmm.Step
+	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g), vmm.WithAccess(cu.ReadOnly), vmm.WithSteps(func(s vmm.Step) { steps = append(steps, s) }))
+	_, files, err := buf.Export()
+	require.NoError(t, err)
+	for _, f := range files {
+		require.NoError(t, f.Close())
+	}
+	for i := range steps {
+		require.Positive(t, steps[i].Took)
+		steps[i].Took = 0
+	}
+	require.Equal(t, []vmm.Step{
+		{Op: "create", Size: 2 * g},
+		{Op: "reserve", Ptr: buf.Ptr(), Size: 2 * g},
+		{Op: "map", Ptr: buf.Ptr(), Size: 2 * g},
+		{Op: "access", Ptr: buf.Ptr(), Size: 2 * g, Access: cu.ReadOnly},
+		{Op: "export", Size: 2 * g},
+	}, steps)
+}

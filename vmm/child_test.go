@@ -1,0 +1,147 @@
+package vmm_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// descriptorEnv tells a child what the descriptors from 3 on are; doEnv what
+// to do.
+const (
+	descriptorEnv = "GPUFD_VMM_TEST_DESCRIPTOR"
+	doEnv         = "GPUFD_VMM_TEST_DO"
+)
+
+// runChild hands buf to a child process and waits for its end.
+func runChild(t *testing.T, buf *vmm.Buffer, name, do string) {
+	t.Helper()
+	d, files, err := buf.Export()
+	require.NoError(t, err)
+	text, err := json.Marshal(d)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Env = append(os.Environ(), childEnv+"="+name, descriptorEnv+"="+string(text), doEnv+"="+do)
+	cmd.ExtraFiles = files
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, f := range files {
+		require.NoError(t, f.Close())
+	}
+}
+
+// attach imports what the parent handed over.
+func attach(a cu.Access) (*vmm.Buffer, *cu.Context, error) {
+	var d vmm.Descriptor
+	if err := json.Unmarshal([]byte(os.Getenv(descriptorEnv)), &d); err != nil {
+		return nil, nil, err
+	}
+	drv, err := cutest.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	dev, err := drv.DeviceByUUID(d.Device)
+	if err != nil {
+		return nil, nil, err
+	}
+	var files []*os.File
+	for i := range d.Chunks {
+		files = append(files, os.NewFile(uintptr(3+i), "inherited"))
+	}
+	buf, err := vmm.Import(dev, d, files, vmm.WithAccess(a)) // D7: before any context
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, err := dev.PrimaryContext()
+	return buf, ctx, err
+}
+
+// The point of it all: the same bytes in two processes, without a copy.
+func TestChildSeesTheBytesAndWritesThem(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	for _, chunk := range []uint64{0, g} {
+		buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(chunk))
+		require.NoError(t, err)
+		write(t, ctx, buf.Ptr(), noise(2*g, 1))
+		runChild(t, buf, "reads and writes", "")
+		require.True(t, string(noise(2*g, 2)) == string(read(t, ctx, buf.Ptr(), 2*g)))
+		require.NoError(t, buf.Close())
+	}
+}
+
+func childReadsAndWrites() error {
+	buf, ctx, err := attach(cu.ReadWrite)
+	if err != nil {
+		return err
+	}
+	got := make([]byte, buf.Size())
+	if err := cu.CopyToHost(ctx, nil, got, buf.Ptr()); err != nil {
+		return err
+	}
+	if string(got) != string(noise(buf.Size(), 1)) {
+		return errors.New("the parent's bytes are not there")
+	}
+	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(buf.Size(), 2)); err != nil {
+		return err
+	}
+	return errors.Join(buf.Close(), ctx.Close())
+}
+
+// Invariant 7: a consumer that attached read-only cannot change the bytes by
+// any call of this library. Each call has a process of its own, as a failure
+// may be sticky (D5).
+func TestReadOnlyChildCannotChangeTheBytes(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, g)
+	require.NoError(t, err)
+	want := noise(g, 3)
+	write(t, ctx, buf.Ptr(), want)
+	for do := range writes(nil, 0) {
+		runChild(t, buf, "must not write", do)
+		require.True(t, string(want) == string(read(t, ctx, buf.Ptr(), g)), do)
+	}
+	require.NoError(t, buf.Close())
+}
+
+// writes are the calls that change device memory.
+func writes(ctx *cu.Context, p cu.DevicePtr) map[string]func() error {
+	host := make([]byte, 4096)
+	return map[string]func() error{
+		"CopyToDevice":      func() error { return cu.CopyToDevice(ctx, nil, p, host) },
+		"CopyToDeviceAsync": func() error { return cu.CopyToDeviceAsync(ctx, nil, p, host) },
+		"CopyDevice":        func() error { return cu.CopyDevice(ctx, nil, p, p.Add(8192), 4096) },
+		"Fill 8":            func() error { return cu.Fill(ctx, nil, p, uint8(0), 4096) },
+		"Fill 16":           func() error { return cu.Fill(ctx, nil, p, uint16(0), 2048) },
+		"Fill 32":           func() error { return cu.Fill(ctx, nil, p, uint32(0), 1024) },
+	}
+}
+
+func childMustNotWrite() error {
+	buf, ctx, err := attach(cu.ReadOnly)
+	if err != nil {
+		return err
+	}
+	do := os.Getenv(doEnv)
+	err = errors.Join(writes(ctx, buf.Ptr())[do](), ctx.Synchronize())
+	if err == nil {
+		return fmt.Errorf("%s into a read-only mapping succeeded", do)
+	}
+	return nil
+}

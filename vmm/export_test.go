@@ -1,0 +1,150 @@
+package vmm_test
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// FACTS §2: an export costs 600 to 900 µs each time, so it is made once per
+// chunk, however many ask, and however many at once.
+func TestExportAsksTheDriverOncePerChunk(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			d, files, err := buf.Export()
+			if err != nil || len(files) != 3 || d != buf.Describe() {
+				t.Errorf("%v, %d files, %v", d, len(files), err)
+			}
+			for _, f := range files {
+				_ = f.Close()
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 3, b.count("cuMemExportToShareableHandle"))
+	require.NoError(t, buf.Close())
+}
+
+// FAULTS 16, 34: no descriptor of memory is inherited, or among the standard
+// ones.
+func TestExportedDescriptorsAreTheCallers(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	buf, err := vmm.New(dev, 1)
+	require.NoError(t, err)
+	_, first, err := buf.Export()
+	require.NoError(t, err)
+	_, second, err := buf.Export()
+	require.NoError(t, err)
+	require.NotEqual(t, first[0].Fd(), second[0].Fd())
+	for _, f := range []*os.File{first[0], second[0]} {
+		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
+		require.NoError(t, err)
+		require.NotZero(t, flags&unix.FD_CLOEXEC)
+		require.Greater(t, f.Fd(), uintptr(2))
+		require.NoError(t, f.Close())
+	}
+	require.NoError(t, buf.Close())
+}
+
+// D11: the descriptor alone keeps the memory.
+func TestDescriptorOutlivesTheBuffer(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	free := freeMemory(t, ctx)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, g)
+	require.NoError(t, err)
+	want := noise(g, 5)
+	write(t, ctx, buf.Ptr(), want)
+	d, files, err := buf.Export()
+	require.NoError(t, err)
+	require.NoError(t, buf.Close())
+	require.Less(t, freeMemory(t, ctx), free)
+	got, err := vmm.Import(dev, d, files)
+	require.NoError(t, err)
+	require.True(t, string(want) == string(read(t, ctx, got.Ptr(), g)))
+	require.NoError(t, got.Close())
+	require.Equal(t, free, freeMemory(t, ctx))
+}
+
+func TestPartsAreExportedByTheChunk(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 4*g-3, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	data := noise(4*g-3, 6)
+	write(t, ctx, buf.Ptr(), data)
+	for _, c := range []struct{ offset, size, chunks uint64 }{
+		{0, 1, 1}, {0, g, 1}, {g, g + 1, 2}, {2 * g, 2*g - 3, 2}, {3 * g, g - 3, 1}, {0, 4*g - 3, 4},
+	} {
+		d, files, err := buf.ExportRange(c.offset, c.size)
+		require.NoError(t, err, "%+v", c)
+		require.Equal(t, c.size, d.Size)
+		require.EqualValues(t, c.chunks, d.Chunks)
+		part, err := vmm.Import(dev, d, files)
+		require.NoError(t, err, "%+v", c)
+		require.True(t, string(data[c.offset:c.offset+c.size]) == string(read(t, ctx, part.Ptr(), c.size)), "%+v", c)
+		require.NoError(t, part.Close())
+	}
+	// FAULTS 38 among them: offset + size overflows.
+	for _, c := range []struct{ offset, size uint64 }{
+		{0, 0}, {1, 1}, {g / 2, g}, {4 * g, 1}, {3 * g, g}, {0, 4*g - 2}, {g, ^uint64(0)}, {^uint64(0) - g + 1, g},
+	} {
+		_, files, err := buf.ExportRange(c.offset, c.size)
+		require.ErrorIs(t, err, vmm.ErrSize, "%+v", c)
+		require.Empty(t, files)
+	}
+	require.NoError(t, buf.Close())
+}
+
+// D6: imported memory cannot be exported; its descriptor can be passed on.
+func TestImportedMemoryCannotBeExported(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	buf, err := vmm.New(dev, 1)
+	require.NoError(t, err)
+	d, files, err := buf.Export()
+	require.NoError(t, err)
+	got, err := vmm.Import(dev, d, files)
+	require.NoError(t, err)
+	_, _, err = got.Export()
+	require.ErrorIs(t, err, vmm.ErrNotShareable)
+	require.ErrorContains(t, err, "pass on the descriptor")
+	require.NoError(t, got.Close())
+	require.NoError(t, buf.Close())
+}
+
+func TestAllocationExportsDuplicates(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	a, err := vmm.Create(dev, g)
+	require.NoError(t, err)
+	for range 5 {
+		f, err := a.Export()
+		require.NoError(t, err)
+		h, err := dev.Driver().ImportMemory(f, g)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		require.NoError(t, h.Close())
+	}
+	require.Equal(t, 1, b.count("cuMemExportToShareableHandle"))
+	require.NoError(t, a.Close())
+	require.NoError(t, a.Close())
+	_, err = a.Export()
+	require.ErrorIs(t, err, cu.ErrClosed)
+}

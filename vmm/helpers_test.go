@@ -1,0 +1,167 @@
+package vmm_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A books keeps account of what the driver gave out and got back, and can fail
+// any of its calls.
+type books struct {
+	mu     sync.Mutex
+	counts map[string]int
+	calls  int    // since failNth
+	nth    int    // the call to fail
+	symbol string // of calls to count for that; "" is all
+	failed string // what was failed
+}
+
+// bookkept opens the driver with books of it, and returns its first device.
+func bookkept(t testing.TB) (*books, *cu.Device) {
+	t.Helper()
+	b := &books{counts: map[string]int{}}
+	dev, err := cutest.Driver(t, cu.WithHook(b.hook)).Device(0)
+	require.NoError(t, err)
+	return b, dev
+}
+
+func (b *books) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
+	if b.fails(call.Symbol()) {
+		return sys.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	r := next()
+	if r == sys.CUDA_SUCCESS {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.counts[call.Symbol()]++
+	}
+	return r
+}
+
+func (b *books) fails(symbol string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.symbol != "" && b.symbol != symbol {
+		return false
+	}
+	b.calls++
+	if b.nth == 0 || b.calls != b.nth {
+		return false
+	}
+	b.failed = symbol
+	return true
+}
+
+// failNth fails the nth call of symbol from now on, or of any if that is "";
+// n 0 fails none.
+func (b *books) failNth(n int, symbol string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls, b.nth, b.symbol, b.failed = 0, n, symbol, ""
+}
+
+// hit is the symbol of the call that was failed, or "".
+func (b *books) hit() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failed
+}
+
+func (b *books) count(symbol string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.counts[symbol]
+}
+
+// owed is what was taken from the driver and not given back.
+func (b *books) owed() string {
+	return fmt.Sprintf("%d handles, %d reservations, %d mappings",
+		b.count("cuMemCreate")+b.count("cuMemImportFromShareableHandle")-b.count("cuMemRelease"),
+		b.count("cuMemAddressReserve")-b.count("cuMemAddressFree"),
+		b.count("cuMemMap")-b.count("cuMemUnmap"))
+}
+
+const owesNothing = "0 handles, 0 reservations, 0 mappings"
+
+// leavesNothing fails t when it ends with other free memory or descriptors than
+// now, or owes the driver anything (invariants 3 and 4).
+func leavesNothing(t testing.TB, b *books, dev *cu.Device) (ctx *cu.Context) {
+	t.Helper()
+	ctx = cutest.Context(t, dev)
+	free, fds := freeMemory(t, ctx), cutest.Descriptors()
+	t.Cleanup(func() {
+		require.Equal(t, owesNothing, b.owed())
+		require.Equal(t, free, freeMemory(t, ctx), "free memory")
+		require.Equal(t, fds, cutest.Descriptors())
+	})
+	return ctx
+}
+
+func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
+	t.Helper()
+	free, _, err := ctx.MemInfo()
+	require.NoError(t, err)
+	return free
+}
+
+func granularity(t testing.TB, dev *cu.Device) uint64 {
+	t.Helper()
+	g, err := vmm.Granularity(dev)
+	require.NoError(t, err)
+	return g
+}
+
+// newBuffer is a buffer that is closed when t ends.
+func newBuffer(t testing.TB, dev *cu.Device, size uint64, opts ...vmm.Option) *vmm.Buffer {
+	t.Helper()
+	b, err := vmm.New(dev, size, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+// noise is n bytes that are no others'.
+func noise(n uint64, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + i>>16 + seed)
+	}
+	return b
+}
+
+func write(t testing.TB, ctx *cu.Context, p cu.DevicePtr, b []byte) {
+	t.Helper()
+	require.NoError(t, cu.CopyToDevice(ctx, nil, p, b))
+}
+
+func read(t testing.TB, ctx *cu.Context, p cu.DevicePtr, n uint64) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	require.NoError(t, cu.CopyToHost(ctx, nil, b, p))
+	return b
+}
+
+// requireClosed says that somebody has closed each of files.
+func requireClosed(t testing.TB, files []*os.File) {
+	t.Helper()
+	for _, f := range files {
+		require.ErrorIs(t, f.Close(), os.ErrClosed)
+	}
+}
+
+// eventuallyCollected collects garbage until what was lost has been cleaned up.
+func eventuallyCollected(t testing.TB, done func() bool) {
+	t.Helper()
+	require.Eventually(t, func() bool { runtime.GC(); return done() }, 30*time.Second, time.Millisecond)
+}

@@ -1,0 +1,214 @@
+package vmm_test
+
+import (
+	"errors"
+	"math"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// exported is a buffer of three chunks and what it says of itself.
+func exported(t *testing.T, dev *cu.Device) (*vmm.Buffer, vmm.Descriptor) {
+	t.Helper()
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 3*g-1, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	return buf, buf.Describe()
+}
+
+// FAULTS 35 to 39: what can be found wrong is found before the driver is asked,
+// and the descriptors that came along are closed.
+func TestImportRefusesWhatCannotBe(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	buf, good := exported(t, dev)
+	g := good.ChunkSize
+	for name, c := range map[string]struct {
+		change func(d *vmm.Descriptor)
+		field  string
+	}{
+		"size 0":                   {func(d *vmm.Descriptor) { d.Size = 0 }, "size"},
+		"larger than its chunks":   {func(d *vmm.Descriptor) { d.Size = 3*g + 1 }, "size"},
+		"largest size":             {func(d *vmm.Descriptor) { d.Size = math.MaxUint64 }, "size"},
+		"a chunk too many":         {func(d *vmm.Descriptor) { d.Size = 2 * g }, "size"},
+		"chunk size 0":             {func(d *vmm.Descriptor) { d.ChunkSize = 0 }, "chunk size"},
+		"no multiple":              {func(d *vmm.Descriptor) { d.ChunkSize = g + 1 }, "chunk size"},
+		"half a granule":           {func(d *vmm.Descriptor) { d.ChunkSize = g / 2 }, "chunk size"},
+		"overflow to 0":            {func(d *vmm.Descriptor) { d.ChunkSize, d.Chunks, d.Size = 1<<62, 4, g }, "chunk size"},
+		"overflow":                 {func(d *vmm.Descriptor) { d.ChunkSize, d.Chunks, d.Size = 1<<63, 3, g }, "chunk size"},
+		"chunks 0":                 {func(d *vmm.Descriptor) { d.Chunks = 0 }, "number of chunks"},
+		"chunks negative":          {func(d *vmm.Descriptor) { d.Chunks = -3 }, "number of chunks"},
+		"too many chunks":          {func(d *vmm.Descriptor) { d.Chunks, d.Size = vmm.MaxChunks+1, (vmm.MaxChunks+1)*g }, "number of chunks"},
+		"more chunks than files":   {func(d *vmm.Descriptor) { d.Chunks, d.Size = 4, 4*g }, "number of chunks"},
+		"fewer chunks than files":  {func(d *vmm.Descriptor) { d.Chunks, d.Size = 2, 2*g }, "number of chunks"},
+		"device unknown here":      {func(d *vmm.Descriptor) { d.Device[0] ^= 0xff }, "device"},
+		"no device":                {func(d *vmm.Descriptor) { d.Device = cu.UUID{} }, "device"},
+		"kind of the other driver": {func(d *vmm.Descriptor) { d.Kind = cu.CUDA + cu.Soft - d.Kind }, ""},
+		"no kind":                  {func(d *vmm.Descriptor) { d.Kind = 0 }, ""},
+	} {
+		d := good
+		c.change(&d)
+		_, files, err := buf.Export()
+		require.NoError(t, err)
+		_, err = vmm.Import(dev, d, files)
+		requireClosed(t, files)
+		if c.field == "" {
+			require.ErrorIs(t, err, vmm.ErrKind, name)
+			require.NotErrorIs(t, err, vmm.ErrDescriptor)
+			continue
+		}
+		require.ErrorIs(t, err, vmm.ErrDescriptor, name)
+		var de *vmm.DescriptorError
+		require.ErrorAs(t, err, &de)
+		require.Equal(t, c.field, de.Field, name)
+	}
+	require.Zero(t, b.count("cuMemImportFromShareableHandle"))
+	require.NoError(t, buf.Close())
+}
+
+// FAULTS 36, D1: the driver cannot be asked for the size, and finds a lie out
+// when mapping.
+func TestImportFindsOutALieAboutTheSize(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	for _, c := range []struct{ is, says uint64 }{{g, 2 * g}, {2 * g, g}, {4 * g, 3 * g}, {g, 64 * g}} {
+		buf, err := vmm.New(dev, c.is)
+		require.NoError(t, err)
+		d, files, err := buf.Export()
+		require.NoError(t, err)
+		d.Size, d.ChunkSize = c.says, c.says
+		owed := b.owed()
+		_, err = vmm.Import(dev, d, files)
+		require.True(t, isSizeLie(err), "%+v: %v", c, err)
+		require.Equal(t, owed, b.owed())
+		requireClosed(t, files)
+		require.NoError(t, buf.Close())
+	}
+}
+
+func isSizeLie(err error) bool {
+	var e *cu.Error
+	return err != nil && errors.As(err, &e) && e.Op == "cuMemMap" && (e.Result == cu.ErrNotSupported || e.Result == cu.ErrInvalidValue)
+}
+
+// FAULTS 26: among the chunks is one of another allocation, of other size.
+func TestImportOfAnotherAllocation(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	buf, d := exported(t, dev)
+	other, err := vmm.New(dev, 2*d.ChunkSize)
+	require.NoError(t, err)
+	for i := range 3 {
+		_, files, err := buf.Export()
+		require.NoError(t, err)
+		_, wrong, err := other.Export()
+		require.NoError(t, err)
+		require.NoError(t, files[i].Close())
+		files[i] = wrong[0]
+		owed := b.owed()
+		_, err = vmm.Import(dev, d, files)
+		require.True(t, isSizeLie(err), "%v", err)
+		require.Equal(t, owed, b.owed())
+		requireClosed(t, files)
+	}
+	require.NoError(t, other.Close())
+	require.NoError(t, buf.Close())
+}
+
+// FAULTS 25.
+func TestImportOfWhatIsNoMemory(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	buf, d := exported(t, dev)
+	for i := range 3 {
+		_, files, err := buf.Export()
+		require.NoError(t, err)
+		r, w, err := os.Pipe()
+		require.NoError(t, err)
+		require.NoError(t, files[i].Close())
+		files[i] = r
+		owed := b.owed()
+		_, err = vmm.Import(dev, d, files)
+		require.ErrorIs(t, err, cu.ErrUnknown)
+		require.ErrorContains(t, err, []string{"chunk 1 of 3", "chunk 2 of 3", "chunk 3 of 3"}[i])
+		require.Equal(t, owed, b.owed())
+		requireClosed(t, files)
+		require.NoError(t, w.Close())
+	}
+	_, files, err := buf.Export()
+	require.NoError(t, err)
+	require.NoError(t, files[1].Close())
+	files[1] = nil
+	_, err = vmm.Import(dev, d, files)
+	require.ErrorIs(t, err, os.ErrInvalid)
+	require.NoError(t, buf.Close())
+}
+
+// FAULTS 63: many goroutines import and close the same memory.
+func TestImportFromManyGoroutines(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	buf, d := exported(t, dev)
+	want := noise(4096, 8)
+	write(t, ctx, buf.Ptr(), want)
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			_, files, err := buf.Export()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got, err := vmm.Import(dev, d, files)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			host := make([]byte, len(want))
+			if err := cu.CopyToHost(ctx, nil, host, got.Ptr()); err != nil || string(host) != string(want) {
+				t.Errorf("wrong data, or %v", err)
+			}
+			if err := got.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 64*3, b.count("cuMemImportFromShareableHandle"))
+	require.NoError(t, buf.Close())
+}
+
+func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	buf, d := exported(t, dev)
+	_, files, err := buf.Export()
+	require.NoError(t, err)
+	ro, err := vmm.Import(dev, d, files)
+	require.NoError(t, err)
+	require.Equal(t, cu.ReadOnly, ro.Access())
+	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, ro.Ptr(), make([]byte, 8)), cu.ErrInvalidValue)
+	require.Equal(t, d, ro.Describe())
+
+	_, files, err = buf.Export()
+	require.NoError(t, err)
+	var ops []string
+	rw, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite), vmm.WithSteps(func(s vmm.Step) { ops = append(ops, s.Op) }))
+	require.NoError(t, err)
+	require.Equal(t, []string{"import", "reserve", "map", "access"}, ops)
+	want := noise(3*d.ChunkSize-1, 7)
+	write(t, ctx, rw.Ptr(), want)
+	require.True(t, string(want) == string(read(t, ctx, ro.Ptr(), d.Size)))
+	require.True(t, string(want) == string(read(t, ctx, buf.Ptr(), d.Size)))
+	require.ErrorIs(t, rw.Grow(4*d.ChunkSize), vmm.ErrCapacity)
+	require.NoError(t, rw.Close())
+	require.NoError(t, ro.Close())
+	require.NoError(t, buf.Close())
+}

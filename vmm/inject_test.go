@@ -1,0 +1,101 @@
+package vmm_test
+
+import (
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// failEach runs f with its first driver call failed, then its second, and so
+// on until it gets through, and wants nothing to be left each time (invariant
+// 4). It returns what was failed.
+func failEach(t *testing.T, b *books, ctx *cu.Context, f func() (io.Closer, error)) (hits []string) {
+	t.Helper()
+	free, owed := freeMemory(t, ctx), b.owed()
+	for n := 1; ; n++ {
+		b.failNth(n, "")
+		made, err := f()
+		hit := b.hit()
+		b.failNth(0, "")
+		if hit == "" {
+			require.NoError(t, err)
+			require.NoError(t, made.Close())
+			return hits
+		}
+		require.ErrorIs(t, err, cu.ErrOutOfMemory, "%s", hit)
+		require.ErrorContains(t, err, hit)
+		require.Equal(t, owed, b.owed(), hit)
+		require.Equal(t, free, freeMemory(t, ctx), hit)
+		hits = append(hits, hit)
+	}
+}
+
+func TestFailedNewLeavesNothing(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	hits := failEach(t, b, ctx, func() (io.Closer, error) { return vmm.New(dev, 2*g, vmm.WithChunkSize(g)) })
+	require.Equal(t, []string{
+		"cuMemGetAllocationGranularity", "cuMemGetAllocationGranularity",
+		"cuMemCreate", "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemMap", "cuMemSetAccess",
+	}, hits)
+}
+
+func TestFailedImportLeavesNothing(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	d, files, err := buf.Export() // the driver is asked now, and not again
+	require.NoError(t, err)
+	require.NoError(t, files[0].Close())
+	require.NoError(t, files[1].Close())
+	hits := failEach(t, b, ctx, func() (io.Closer, error) {
+		_, files, err := buf.Export()
+		require.NoError(t, err)
+		imported, err := vmm.Import(dev, d, files)
+		requireClosed(t, files)
+		return imported, err
+	})
+	require.Equal(t, []string{
+		"cuMemGetAllocationGranularity", "cuMemGetAllocationGranularity",
+		"cuMemImportFromShareableHandle", "cuMemImportFromShareableHandle",
+		"cuMemAddressReserve", "cuMemMap", "cuMemMap", "cuMemSetAccess",
+	}, hits)
+	require.NoError(t, buf.Close())
+}
+
+func TestFailedViewLeavesNothing(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	hits := failEach(t, b, ctx, func() (io.Closer, error) { return buf.NewView(cu.ReadOnly) })
+	require.Equal(t, []string{"cuMemAddressReserve", "cuMemMap", "cuMemMap", "cuMemSetAccess"}, hits)
+	require.NoError(t, buf.Close())
+}
+
+func TestFailedExportHandsOutNothing(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	b.failNth(3, "cuMemExportToShareableHandle")
+	_, files, err := buf.Export()
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.Empty(t, files)
+	_, files, err = buf.Export()
+	require.NoError(t, err)
+	for _, f := range files {
+		require.NoError(t, f.Close())
+	}
+	require.Equal(t, 3, b.count("cuMemExportToShareableHandle"), "what was exported is remembered")
+	require.NoError(t, buf.Close())
+}

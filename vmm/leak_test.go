@@ -1,0 +1,102 @@
+package vmm_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A planted leak: what is lost while mapped is reported with the stack that
+// made it, and stays mapped, as a kernel may still use it (D13). That the
+// suite fails on such a report proves nothing unless one comes.
+func TestLostMappingIsReportedAndStays(t *testing.T) {
+	for name, plant := range map[string]func(*testing.T, *cu.Device, uint64) (cu.DevicePtr, uint64){
+		"buffer": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
+			buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
+			require.NoError(t, err)
+			return buf.Ptr(), 2 * g
+		},
+		"view": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
+			buf, err := vmm.New(dev, g)
+			require.NoError(t, err)
+			view, err := buf.NewView(cu.ReadWrite)
+			require.NoError(t, err)
+			require.NoError(t, buf.Close())
+			return view.Ptr(), g
+		},
+		"mapping": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
+			r, err := vmm.Reserve(dev.Driver(), g)
+			require.NoError(t, err)
+			a, err := vmm.Create(dev, g)
+			require.NoError(t, err)
+			m, err := r.Map(0, a)
+			require.NoError(t, err)
+			require.NoError(t, m.SetAccess(cu.ReadWrite))
+			return m.Ptr(), g
+		},
+		"imported buffer": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
+			buf, err := vmm.New(dev, g)
+			require.NoError(t, err)
+			d, files, err := buf.Export()
+			require.NoError(t, err)
+			got, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite))
+			require.NoError(t, err)
+			require.NoError(t, buf.Close())
+			return got.Ptr(), g
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Empty(t, cutest.TakeLeaks())
+			b, dev := bookkept(t)
+			ctx := leavesNothing(t, b, dev)
+			p, size := plant(t, dev, granularity(t, dev))
+			unmapped := b.count("cuMemUnmap")
+			var leaks []cu.Leak
+			eventuallyCollected(t, func() bool { leaks = append(leaks, cutest.TakeLeaks()...); return len(leaks) > 0 })
+			require.Len(t, leaks, 1)
+			require.Contains(t, leaks[0].What, "at "+p.String())
+			require.Contains(t, leaks[0].String(), "was lost without Close")
+			require.Contains(t, leaks[0].Stack.String(), "TestLostMappingIsReportedAndStays")
+			require.Contains(t, leaks[0].Stack.String(), "leak_test.go:")
+
+			require.Equal(t, unmapped, b.count("cuMemUnmap"))
+			want := noise(size, 1)
+			write(t, ctx, p, want)
+			require.True(t, string(want) == string(read(t, ctx, p, size)))
+
+			g := granularity(t, dev)
+			for off := uint64(0); off < size; off += g { // as vmm would have
+				require.NoError(t, dev.Driver().Unmap(p.Add(off), g))
+			}
+			require.NoError(t, dev.Driver().FreeAddress(p, size))
+			eventuallyCollected(t, func() bool { return b.owed() == owesNothing })
+		})
+	}
+}
+
+// What was closed is not reported.
+func TestClosedMappingIsNotReported(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	func() {
+		for range 8 {
+			buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
+			require.NoError(t, err)
+			view, err := buf.NewView(cu.ReadOnly)
+			require.NoError(t, err)
+			require.NoError(t, view.Close())
+			require.NoError(t, buf.Close())
+		}
+	}()
+	func() { // a lost allocation shows that cleanups have run
+		_, err := vmm.Create(dev, g)
+		require.NoError(t, err)
+	}()
+	eventuallyCollected(t, func() bool { return b.owed() == owesNothing })
+	require.Empty(t, cutest.TakeLeaks())
+}

@@ -1,0 +1,124 @@
+package vmm_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// D2: the same memory at several addresses.
+func TestViewsShareTheirBytes(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	ro, err := buf.NewView(cu.ReadOnly)
+	require.NoError(t, err)
+	rw, err := buf.NewView(cu.ReadWrite)
+	require.NoError(t, err)
+	require.NotEqual(t, buf.Ptr(), ro.Ptr())
+	require.NotEqual(t, rw.Ptr(), ro.Ptr())
+	require.Equal(t, 2*g, ro.Mapped())
+	require.Equal(t, cu.ReadOnly, ro.Access())
+	require.Equal(t, cu.ReadWrite, rw.Access())
+
+	for i, writer := range []cu.DevicePtr{buf.Ptr(), rw.Ptr()} {
+		want := noise(2*g, i)
+		write(t, ctx, writer, want)
+		for _, reader := range []cu.DevicePtr{buf.Ptr(), ro.Ptr(), rw.Ptr()} {
+			require.True(t, string(want) == string(read(t, ctx, reader, 2*g)))
+		}
+	}
+	require.NoError(t, rw.Close())
+	require.NoError(t, ro.Close())
+	require.NoError(t, ro.Close())
+	require.NoError(t, buf.Close())
+}
+
+// D5, invariant 7: read-only is enforced, and costs the context nothing.
+func TestReadOnlyViewCannotBeCopiedTo(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, g)
+	require.NoError(t, err)
+	want := noise(g, 9)
+	write(t, ctx, buf.Ptr(), want)
+	ro, err := buf.NewView(cu.ReadOnly)
+	require.NoError(t, err)
+	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, ro.Ptr(), make([]byte, 64)), cu.ErrInvalidValue)
+	none, err := buf.NewView(cu.NoAccess)
+	require.NoError(t, err)
+	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, none.Ptr(), make([]byte, 64)), cu.ErrInvalidValue)
+	require.ErrorIs(t, cu.CopyToHost(ctx, nil, make([]byte, 64), none.Ptr()), cu.ErrInvalidValue)
+	require.True(t, string(want) == string(read(t, ctx, ro.Ptr(), g)))
+	require.NoError(t, ctx.Synchronize())
+	require.NoError(t, none.Close())
+	require.NoError(t, ro.Close())
+	require.NoError(t, buf.Close())
+}
+
+func TestReadOnlyBuffer(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, g, vmm.WithAccess(cu.ReadOnly))
+	require.NoError(t, err)
+	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), make([]byte, 64)), cu.ErrInvalidValue)
+	require.Equal(t, make([]byte, 64), read(t, ctx, buf.Ptr(), 64))
+	require.NoError(t, buf.Close())
+}
+
+// FAULTS 12: a view holds the memory also after the buffer's Close.
+func TestViewOutlivesItsBuffer(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	free := freeMemory(t, ctx)
+	buf, err := vmm.New(dev, g)
+	require.NoError(t, err)
+	want := noise(g, 4)
+	write(t, ctx, buf.Ptr(), want)
+	view, err := buf.NewView(cu.ReadOnly)
+	require.NoError(t, err)
+	require.NoError(t, buf.Close())
+	require.Less(t, freeMemory(t, ctx), free)
+	require.True(t, string(want) == string(read(t, ctx, view.Ptr(), g)))
+	require.NoError(t, view.Close())
+	require.Equal(t, free, freeMemory(t, ctx))
+}
+
+func TestViewIsOfTheBufferAsItWas(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
+	require.NoError(t, err)
+	old, err := buf.NewView(cu.ReadOnly)
+	require.NoError(t, err)
+	require.NoError(t, buf.Grow(2*g))
+	grown, err := buf.NewView(cu.ReadOnly)
+	require.NoError(t, err)
+	require.Equal(t, g, old.Mapped())
+	require.Equal(t, 2*g, grown.Mapped())
+	require.NoError(t, grown.Close())
+	require.NoError(t, old.Close())
+	require.NoError(t, buf.Close())
+}
+
+// FAULTS 12: mappings go after the context (D13).
+func TestBufferIsClosedAfterItsContext(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	ctx, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	buf, err := vmm.New(dev, granularity(t, dev))
+	require.NoError(t, err)
+	write(t, ctx, buf.Ptr(), noise(64, 1))
+	require.NoError(t, ctx.Close())
+	require.NoError(t, buf.Close())
+}
