@@ -30,7 +30,7 @@ suite() { # name, command…
 	p=$(count PASS "$log") f=$(count FAIL "$log") s=$(count SKIP "$log")
 	[ "$code" -eq 0 ] || [ "$f" -gt 0 ] || f=1 # it crashed, or left something behind
 	echo "suite $name: $p passed, $f failed, $s skipped, exit $code, $(($(date +%s) - begun)) s"
-	if [ "$code" -ne 0 ] || [ -n "$verbose" ]; then cat "$log"; else grep -A1 -E '^ *--- SKIP' "$log"; fi
+	if [ "$code" -ne 0 ] || [ -n "$verbose" ]; then cat "$log"; else grep -B1 -E '^ *--- SKIP' "$log"; fi
 	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 in_suite() { cd "$tree/$1" && ./suite.test -test.v -test.timeout 9m; }

@@ -104,13 +104,9 @@ func TestSizeUnits(t *testing.T) {
 	for text, bytes := range map[string]int{"4096": 4096, "3KiB": 3 << 10, "2MiB": 2 << 20, "17B": 17} {
 		t.Run(text, func(t *testing.T) {
 			s := newScene(t)
-			producer := s.producer("-size", text)
-			producer.waitLine(fmt.Sprintf("Buffer size: %d bytes, ", bytes))
-			consumer := s.consumer()
-			producer.waitLine("Waiting")
-			if consumer.wait() != 0 { // it may have come too early
-				s.consumer().succeeds()
-			}
+			producer := s.serving("-size", text)
+			require.Len(t, find(producer, fmt.Sprintf("Buffer size: %d bytes, ", bytes)), 1, producer.dump())
+			s.consumer().succeeds()
 			producer.succeeds()
 		})
 	}
