@@ -3,9 +3,10 @@
 
 // crossing is a C function on the system stack: int crossing(frame *).
 // It sets the context if there is one, lays out the stack arguments, fills the
-// argument registers, calls, and stores the result. BX and BP are C's to keep,
+// argument registers, calls, and stores the result; then it pops what the call
+// pushed, if that is asked for and the call succeeded. BX and BP are C's to keep,
 // so the frame survives both calls in BX.
-TEXT crossing(SB), NOSPLIT|NOFRAME, $0
+TEXT crossing<>(SB), NOSPLIT|NOFRAME, $0
 	PUSHQ BP
 	MOVQ  SP, BP
 	PUSHQ BX
@@ -50,6 +51,13 @@ registers:
 	MOVQ  frame_fn(BX), AX
 	CALL  AX
 	MOVQ  AX, frame_result(BX)
+	TESTL AX, AX
+	JNZ   done
+	MOVQ  frame_after(BX), AX
+	TESTQ AX, AX
+	JZ    done
+	LEAQ  frame_popped(BX), DI
+	CALL  AX
 
 done:
 	LEAQ -16(BP), SP
@@ -60,5 +68,5 @@ done:
 	RET
 
 // The address of crossing as C sees it.
-DATA ·crossingPC(SB)/8, $crossing(SB)
+DATA ·crossingPC(SB)/8, $crossing<>(SB)
 GLOBL ·crossingPC(SB), NOPTR|RODATA, $8

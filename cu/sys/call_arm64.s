@@ -3,9 +3,10 @@
 
 // crossing is a C function on the system stack: int crossing(frame *).
 // It sets the context if there is one, lays out the stack arguments, fills the
-// argument registers, calls, and stores the result. R19 and R29 are C's to
+// argument registers, calls, and stores the result; then it pops what the call
+// pushed, if that is asked for and the call succeeded. R19 and R29 are C's to
 // keep, so the frame survives both calls in R19.
-TEXT crossing(SB), NOSPLIT|NOFRAME, $0
+TEXT crossing<>(SB), NOSPLIT|NOFRAME, $0
 	SUB  $32, RSP
 	STP  (R29, R30), (RSP)
 	MOVD R19, 16(RSP)
@@ -50,6 +51,11 @@ registers:
 	MOVD  frame_fn(R19), R9
 	BL    (R9)
 	MOVD  R0, frame_result(R19)
+	CBNZW R0, done
+	MOVD  frame_after(R19), R9
+	CBZ   R9, done
+	ADD   $frame_popped, R19, R0
+	BL    (R9)
 
 done:
 	MOVD R29, RSP
@@ -60,5 +66,5 @@ done:
 	RET
 
 // The address of crossing as C sees it.
-DATA ·crossingPC(SB)/8, $crossing(SB)
+DATA ·crossingPC(SB)/8, $crossing<>(SB)
 GLOBL ·crossingPC(SB), NOPTR|RODATA, $8

@@ -29,6 +29,13 @@ func (c Caller) call(fr *frame, id funcID, n int) CUresult {
 	return r
 }
 
+// callAndPop makes a call that pushes a context, cuCtxCreate in any ABI, and
+// pops it in the same crossing: a later one could be on another thread.
+func (c Caller) callAndPop(fr *frame, id funcID, n int) CUresult {
+	fr.pop = true
+	return c.call(fr, id, n)
+}
+
 // callPlaced makes a call whose arguments the place methods laid out.
 func (c Caller) callPlaced(fr *frame, id funcID) CUresult {
 	fr.nstack = uintptr(fr.stackWords())
@@ -56,7 +63,12 @@ func (c Caller) raw(fr *frame, id funcID) CUresult {
 	if fr.fn == missing {
 		return SymbolMissing
 	}
-	fr.bind, fr.bound = 0, 0
+	fr.bind, fr.bound, fr.after = 0, 0, 0
+	if fr.pop {
+		if fr.after = c.lib.address(fnCuCtxPopCurrent_v2); fr.after == missing {
+			return SymbolMissing
+		}
+	}
 	if c.ctx != 0 {
 		fr.bind, fr.ctx = c.lib.address(fnCuCtxSetCurrent), uintptr(c.ctx)
 		if fr.bind == missing {

@@ -23,12 +23,15 @@ type frame struct {
 	stack  unsafe.Pointer // first word that goes on the C stack
 	nstack uintptr        // how many do
 	result uintptr        // what fn returned; only the low 32 bits count
+	after  uintptr        // address of a function to call if fn succeeded, or 0
+	popped uintptr        // where cuCtxPopCurrent_v2, which after is, stores the context
 	float  [2]uint64      // floating-point arguments, bits in the low half
 	word   [maxWords]uintptr
 	bound  uint32 // what cuCtxSetCurrent returned
 
 	// Below here is for Go only.
 	nreg, nfloat, nplaced, nargs uint8
+	pop                          bool                        // undo a push in the same crossing
 	keep                         [maxArgs + 1]unsafe.Pointer // the last is the owner
 	arg                          [maxArgs]uintptr            // placed arguments in C's order, for trace
 	spill                        []uintptr                   // stack words that word cannot hold
@@ -46,6 +49,7 @@ func newFrame() *frame { return frames.Get().(*frame) }
 func (fr *frame) free(n int) {
 	clear(fr.keep[:n])
 	fr.keep[maxArgs] = nil
+	fr.pop = false
 	if fr.nargs > 0 {
 		fr.reset()
 	}

@@ -3,7 +3,6 @@ package sys
 import (
 	"fmt"
 	"sync/atomic"
-	"unsafe"
 )
 
 // A Resolver finds the address of a C function by its exact symbol. It must
@@ -66,36 +65,6 @@ func (l *Library) address(id funcID) uintptr {
 	l.addr[id].Store(a)
 	return a
 }
-
-// A Caller is a library with or without a context; the driver's functions are
-// its methods. It is a small value, to be copied freely. The zero Caller
-// answers CUDA_ERROR_NOT_INITIALIZED to everything.
-type Caller struct {
-	lib   *Library
-	ctx   CUcontext
-	owner unsafe.Pointer
-}
-
-// With returns a caller that makes ctx the calling thread's current context in
-// the same crossing as each call, and leaves it so.
-func (c Caller) With(ctx CUcontext) Caller {
-	c.ctx = ctx
-	return c
-}
-
-// Keep returns a caller that keeps the Go object at owner reachable while a
-// call is under way, so that a cleanup of owner cannot give back a handle in
-// use.
-func (c Caller) Keep(owner unsafe.Pointer) Caller {
-	c.owner = owner
-	return c
-}
-
-// Library returns what c calls into.
-func (c Caller) Library() *Library { return c.lib }
-
-// Context returns the context that c binds, or 0.
-func (c Caller) Context() CUcontext { return c.ctx }
 
 type funcID int
 

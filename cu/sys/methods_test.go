@@ -59,6 +59,7 @@ func TestEveryMethodPassesEveryArgument(t *testing.T) {
 	const ctx = CUcontext(0xc0de00c0de)
 	c.With(ctx).CuCtxSetCurrent(0)
 	require.Equal(t, []string{bindSymbol}, asked)
+	c.CuCtxPopCurrent_v2(new(CUcontext)) // cuCtxCreate ends with it
 
 	for _, symbol := range Symbols() {
 		m := methods[symbol]
@@ -66,14 +67,16 @@ func TestEveryMethodPassesEveryArgument(t *testing.T) {
 		asked, calls = nil, nil
 
 		require.Equal(t, CUDA_SUCCESS, invoke(m, c, values), symbol)
-		if symbol != bindSymbol {
+		if symbol != bindSymbol && symbol != popSymbol {
 			require.Equal(t, []string{symbol}, asked)
 		}
+		calls = withoutPop(symbol, calls)
 		require.Len(t, calls, 1, symbol)
 		requireArguments(t, symbol, values, calls[0])
 
 		calls = nil
 		require.Equal(t, CUDA_SUCCESS, invoke(m, c.With(ctx), values), symbol)
+		calls = withoutPop(symbol, calls)
 		require.Len(t, calls, 2, symbol)
 		require.EqualValues(t, ctx, calls[0][0].Uint(), symbol)
 		requireArguments(t, symbol, values, calls[1])
@@ -172,4 +175,14 @@ func low(x uintptr, typ reflect.Type) uintptr {
 		return x & (1<<(8*size) - 1)
 	}
 	return x
+}
+
+const popSymbol = "cuCtxPopCurrent_v2"
+
+// withoutPop takes the pop away that follows each cuCtxCreate.
+func withoutPop(symbol string, calls [][]reflect.Value) [][]reflect.Value {
+	if strings.HasPrefix(symbol, "cuCtxCreate") && len(calls) > 0 && len(calls[len(calls)-1]) == 1 {
+		return calls[:len(calls)-1]
+	}
+	return calls
 }

@@ -243,13 +243,14 @@ func (c Caller) CuCtxAttach(pctx *CUcontext, flags uint32) CUresult {
 //	CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
 //
 // which came with CUDA 12.5.
+// The new context is not left current: it is popped in the same crossing.
 func (c Caller) CuCtxCreate_v4(pctx *CUcontext, ctxCreateParams *CUctxCreateParams, flags uint32, dev CUdevice) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(pctx))
 	fr.pointer(1, unsafe.Pointer(ctxCreateParams))
 	fr.word[2] = uintptr(flags)
 	fr.word[3] = uintptr(dev)
-	return c.call(fr, fnCuCtxCreate_v4, 4)
+	return c.callAndPop(fr, fnCuCtxCreate_v4, 4)
 }
 
 // CuCtxDestroy_v2 calls
@@ -2815,7 +2816,7 @@ func (c Caller) CuLaunchHostFunc(hStream CUstream, fn CUhostFn, userData uintptr
 //	CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
 //
 // which came with CUDA 4.0.
-func (c Caller) CuLaunchKernel(f CUfunction, gridDimX uint32, gridDimY uint32, gridDimZ uint32, blockDimX uint32, blockDimY uint32, blockDimZ uint32, sharedMemBytes uint32, hStream CUstream, kernelParams *unsafe.Pointer, extra *unsafe.Pointer) CUresult {
+func (c Caller) CuLaunchKernel(f CUfunction, gridDimX uint32, gridDimY uint32, gridDimZ uint32, blockDimX uint32, blockDimY uint32, blockDimZ uint32, sharedMemBytes uint32, hStream CUstream, kernelParams *unsafe.Pointer, extra *uintptr) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(f)
 	fr.word[1] = uintptr(gridDimX)
@@ -2836,7 +2837,7 @@ func (c Caller) CuLaunchKernel(f CUfunction, gridDimX uint32, gridDimY uint32, g
 //	CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 //
 // which came with CUDA 11.6.
-func (c Caller) CuLaunchKernelEx(config *CUlaunchConfig, f CUfunction, kernelParams *unsafe.Pointer, extra *unsafe.Pointer) CUresult {
+func (c Caller) CuLaunchKernelEx(config *CUlaunchConfig, f CUfunction, kernelParams *unsafe.Pointer, extra *uintptr) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(config))
 	fr.word[1] = uintptr(f)
@@ -2941,7 +2942,7 @@ func (c Caller) CuLibraryGetUnifiedFunction(fptr *unsafe.Pointer, library CUlibr
 //	CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions)
 //
 // which came with CUDA 12.0.
-func (c Caller) CuLibraryLoadData(library *CUlibrary, code unsafe.Pointer, jitOptions *CUjit_option, jitOptionsValues *unsafe.Pointer, numJitOptions uint32, libraryOptions *CUlibraryOption, libraryOptionValues *unsafe.Pointer, numLibraryOptions uint32) CUresult {
+func (c Caller) CuLibraryLoadData(library *CUlibrary, code unsafe.Pointer, jitOptions *CUjit_option, jitOptionsValues *uintptr, numJitOptions uint32, libraryOptions *CUlibraryOption, libraryOptionValues *uintptr, numLibraryOptions uint32) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(library))
 	fr.pointer(1, code)
@@ -2959,7 +2960,7 @@ func (c Caller) CuLibraryLoadData(library *CUlibrary, code unsafe.Pointer, jitOp
 //	CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions)
 //
 // which came with CUDA 12.0.
-func (c Caller) CuLibraryLoadFromFile(library *CUlibrary, fileName *byte, jitOptions *CUjit_option, jitOptionsValues *unsafe.Pointer, numJitOptions uint32, libraryOptions *CUlibraryOption, libraryOptionValues *unsafe.Pointer, numLibraryOptions uint32) CUresult {
+func (c Caller) CuLibraryLoadFromFile(library *CUlibrary, fileName *byte, jitOptions *CUjit_option, jitOptionsValues *uintptr, numJitOptions uint32, libraryOptions *CUlibraryOption, libraryOptionValues *uintptr, numLibraryOptions uint32) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(library))
 	fr.pointer(1, unsafe.Pointer(fileName))
@@ -2988,7 +2989,7 @@ func (c Caller) CuLibraryUnload(library CUlibrary) CUresult {
 //	CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues)
 //
 // which came with CUDA 6.5.
-func (c Caller) CuLinkAddData_v2(state CUlinkState, type_ CUjitInputType, data unsafe.Pointer, size uintptr, name *byte, numOptions uint32, options *CUjit_option, optionValues *unsafe.Pointer) CUresult {
+func (c Caller) CuLinkAddData_v2(state CUlinkState, type_ CUjitInputType, data unsafe.Pointer, size uintptr, name *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(state)
 	fr.word[1] = uintptr(type_)
@@ -3006,7 +3007,7 @@ func (c Caller) CuLinkAddData_v2(state CUlinkState, type_ CUjitInputType, data u
 //	CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions, CUjit_option *options, void **optionValues)
 //
 // which came with CUDA 6.5.
-func (c Caller) CuLinkAddFile_v2(state CUlinkState, type_ CUjitInputType, path *byte, numOptions uint32, options *CUjit_option, optionValues *unsafe.Pointer) CUresult {
+func (c Caller) CuLinkAddFile_v2(state CUlinkState, type_ CUjitInputType, path *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(state)
 	fr.word[1] = uintptr(type_)
@@ -3035,7 +3036,7 @@ func (c Caller) CuLinkComplete(state CUlinkState, cubinOut *unsafe.Pointer, size
 //	CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut)
 //
 // which came with CUDA 6.5.
-func (c Caller) CuLinkCreate_v2(numOptions uint32, options *CUjit_option, optionValues *unsafe.Pointer, stateOut *CUlinkState) CUresult {
+func (c Caller) CuLinkCreate_v2(numOptions uint32, options *CUjit_option, optionValues *uintptr, stateOut *CUlinkState) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(numOptions)
 	fr.pointer(1, unsafe.Pointer(options))
@@ -4529,7 +4530,7 @@ func (c Caller) CuModuleLoadData(module *CUmodule, image unsafe.Pointer) CUresul
 //	CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options, void **optionValues)
 //
 // which came with CUDA 2.1.
-func (c Caller) CuModuleLoadDataEx(module *CUmodule, image unsafe.Pointer, numOptions uint32, options *CUjit_option, optionValues *unsafe.Pointer) CUresult {
+func (c Caller) CuModuleLoadDataEx(module *CUmodule, image unsafe.Pointer, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(module))
 	fr.pointer(1, image)

@@ -9,12 +9,13 @@ import "unsafe"
 //	CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 //
 // which came with CUDA 2.0.
+// The new context is not left current: it is popped in the same crossing.
 func (c Caller) CuCtxCreate(pctx *CUcontext, flags uint32, dev CUdevice) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(pctx))
 	fr.word[1] = uintptr(flags)
 	fr.word[2] = uintptr(dev)
-	return c.call(fr, fnCuCtxCreate, 3)
+	return c.callAndPop(fr, fnCuCtxCreate, 3)
 }
 
 // CuCtxCreate_v2 calls
@@ -22,12 +23,13 @@ func (c Caller) CuCtxCreate(pctx *CUcontext, flags uint32, dev CUdevice) CUresul
 //	CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 //
 // which came with CUDA 3.2.
+// The new context is not left current: it is popped in the same crossing.
 func (c Caller) CuCtxCreate_v2(pctx *CUcontext, flags uint32, dev CUdevice) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(pctx))
 	fr.word[1] = uintptr(flags)
 	fr.word[2] = uintptr(dev)
-	return c.call(fr, fnCuCtxCreate_v2, 3)
+	return c.callAndPop(fr, fnCuCtxCreate_v2, 3)
 }
 
 // CuCtxCreate_v3 calls
@@ -35,6 +37,7 @@ func (c Caller) CuCtxCreate_v2(pctx *CUcontext, flags uint32, dev CUdevice) CUre
 //	CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev)
 //
 // which came with CUDA 11.4.
+// The new context is not left current: it is popped in the same crossing.
 func (c Caller) CuCtxCreate_v3(pctx *CUcontext, paramsArray *CUexecAffinityParam, numParams int32, flags uint32, dev CUdevice) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(pctx))
@@ -42,7 +45,7 @@ func (c Caller) CuCtxCreate_v3(pctx *CUcontext, paramsArray *CUexecAffinityParam
 	fr.word[2] = uintptr(numParams)
 	fr.word[3] = uintptr(flags)
 	fr.word[4] = uintptr(dev)
-	return c.call(fr, fnCuCtxCreate_v3, 5)
+	return c.callAndPop(fr, fnCuCtxCreate_v3, 5)
 }
 
 // CuCtxDestroy calls
@@ -331,7 +334,7 @@ func (c Caller) CuIpcOpenMemHandle(pdptr *CUdeviceptr, handle CUipcMemHandle, Fl
 //	CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues)
 //
 // which came with CUDA 5.5.
-func (c Caller) CuLinkAddData(state CUlinkState, type_ CUjitInputType, data unsafe.Pointer, size uintptr, name *byte, numOptions uint32, options *CUjit_option, optionValues *unsafe.Pointer) CUresult {
+func (c Caller) CuLinkAddData(state CUlinkState, type_ CUjitInputType, data unsafe.Pointer, size uintptr, name *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(state)
 	fr.word[1] = uintptr(type_)
@@ -349,7 +352,7 @@ func (c Caller) CuLinkAddData(state CUlinkState, type_ CUjitInputType, data unsa
 //	CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions, CUjit_option *options, void **optionValues)
 //
 // which came with CUDA 5.5.
-func (c Caller) CuLinkAddFile(state CUlinkState, type_ CUjitInputType, path *byte, numOptions uint32, options *CUjit_option, optionValues *unsafe.Pointer) CUresult {
+func (c Caller) CuLinkAddFile(state CUlinkState, type_ CUjitInputType, path *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(state)
 	fr.word[1] = uintptr(type_)
@@ -365,7 +368,7 @@ func (c Caller) CuLinkAddFile(state CUlinkState, type_ CUjitInputType, path *byt
 //	CUresult cuLinkCreate(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut)
 //
 // which came with CUDA 5.5.
-func (c Caller) CuLinkCreate(numOptions uint32, options *CUjit_option, optionValues *unsafe.Pointer, stateOut *CUlinkState) CUresult {
+func (c Caller) CuLinkCreate(numOptions uint32, options *CUjit_option, optionValues *uintptr, stateOut *CUlinkState) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(numOptions)
 	fr.pointer(1, unsafe.Pointer(options))

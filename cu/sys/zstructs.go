@@ -313,7 +313,7 @@ type CUDA_KERNEL_NODE_PARAMS_v1 struct {
 	SharedMemBytes uint32
 	_              [4]byte
 	KernelParams   *unsafe.Pointer
-	Extra          *unsafe.Pointer
+	Extra          *uintptr
 }
 
 var (
@@ -343,7 +343,7 @@ type CUDA_KERNEL_NODE_PARAMS struct {
 	SharedMemBytes uint32
 	_              [4]byte
 	KernelParams   *unsafe.Pointer
-	Extra          *unsafe.Pointer
+	Extra          *uintptr
 	Kern           CUkernel
 	Ctx            CUcontext
 }
@@ -377,7 +377,7 @@ type CUDA_KERNEL_NODE_PARAMS_v3 struct {
 	SharedMemBytes uint32
 	_              [4]byte
 	KernelParams   *unsafe.Pointer
-	Extra          *unsafe.Pointer
+	Extra          *uintptr
 	Kern           CUkernel
 	Ctx            CUcontext
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"go/token"
+	"slices"
 	"strings"
 )
 
@@ -35,17 +36,57 @@ func writeMethod(a *abi, w *writer, f function) error {
 		list[i] = names[i] + " " + g
 		placed = placed || a.isLayout(p.Type) || g == "float32"
 	}
+	if err := a.placeable(f, types); err != nil {
+		return err
+	}
 	writeComment(w, f)
 	w.p("func (c Caller) %s(%s) CUresult {\nfr := newFrame()", f.method(), strings.Join(list, ", "))
 	for i, p := range f.Params {
 		w.p("%s", store(a, i, names[i], types[i], p.Type, placed))
 	}
-	if placed {
+	switch {
+	case placed:
 		w.p("return c.callPlaced(fr, fn%s)\n}\n", f.method())
-	} else {
+	case f.Name == "cuCtxCreate":
+		w.p("return c.callAndPop(fr, fn%s, %d)\n}\n", f.method(), len(f.Params))
+	default:
 		w.p("return c.call(fr, fn%s, %d)\n}\n", f.method(), len(f.Params))
 	}
 	return nil
+}
+
+// placeable refuses what the crossing has no rule for.
+func (a *abi) placeable(f function, types []string) error {
+	floats := 0
+	for i, p := range f.Params {
+		if types[i] == "float32" {
+			floats++
+		}
+		s, byValue := a.isStruct(p.Type)
+		switch {
+		case types[i] == "float64":
+			return fmt.Errorf("%s is a double", p.Name)
+		case floats > 2:
+			return fmt.Errorf("%s is one float more than a frame holds", p.Name)
+		case byValue && s.Align > 8:
+			return fmt.Errorf("%s is a struct by value aligned to %d bytes", p.Name, s.Align)
+		case byValue && slices.ContainsFunc(s.Fields, func(f field) bool { return !a.plain(f) }):
+			return fmt.Errorf("%s is a struct by value with floats or pointers in it", p.Name)
+		}
+	}
+	return nil
+}
+
+// plain reports whether a field is made of integers alone.
+func (a *abi) plain(f field) bool {
+	if strings.Contains(f.Type, "*") || strings.HasPrefix(f.Type, "float") || strings.HasPrefix(f.Type, "double") {
+		return false
+	}
+	fields := f.Fields
+	if s, ok := a.isStruct(f.Type); ok {
+		fields = s.Fields
+	}
+	return !slices.ContainsFunc(fields, func(f field) bool { return !a.plain(f) })
 }
 
 func writeComment(w *writer, f function) {
@@ -54,6 +95,9 @@ func writeComment(w *writer, f function) {
 		w.p("// which the header marks with no version.")
 	} else {
 		w.p("// which came with CUDA %s.", version(f.Since))
+	}
+	if f.Name == "cuCtxCreate" {
+		w.p("// The new context is not left current: it is popped in the same crossing.")
 	}
 	if f.Deprecated {
 		w.p("// The header of CUDA 13.0 marks it as deprecated.")

@@ -157,10 +157,11 @@ func (l *layouter) alignOf(f field) int {
 // name, so that its members' accessors go without a prefix.
 func fieldName(c string) string {
 	switch {
-	case c == "" || strings.HasPrefix(c, "_internal"):
-		return map[bool]string{true: "", false: "_"}[c == ""]
-	case strings.HasPrefix(c, "_"):
-		c = c[1:]
+	case c == "":
+		return ""
+	case strings.HasPrefix(c, "_internal"):
+		return "_"
 	}
+	c = strings.TrimPrefix(c, "_")
 	return strings.ToUpper(c[:1]) + c[1:]
 }

@@ -28,6 +28,11 @@ var opaque = []string{
 	"CUmemDecompressParams_st.src", "CUmemDecompressParams_st.dst", "base_ptr", "win32HandleMetaData", "win32SecurityAttributes",
 }
 
+// opaqueLists names the `void **` parameters and fields that are lists of
+// values, small numbers among them, which must not stand in pointer types. The
+// caller keeps alive what the addresses among them point to.
+var opaqueLists = []string{"extra", "optionValues", "jitOptionsValues", "libraryOptionValues"}
+
 var (
 	arrayType  = regexp.MustCompile(`^(.*)\[(\d+)\]$`)
 	versionEnd = regexp.MustCompile(`_v\d+$`)
@@ -46,6 +51,9 @@ func (a *abi) goType(c, owner, name string) (string, error) {
 		return "uintptr", nil
 	}
 	if base == "void" {
+		if stars == 2 && slices.Contains(opaqueLists, name) {
+			return "*uintptr", nil
+		}
 		if stars == 1 && (slices.Contains(opaque, name) || slices.Contains(opaque, owner+"."+name)) {
 			return "uintptr", nil
 		}
