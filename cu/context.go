@@ -2,6 +2,7 @@ package cu
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -24,6 +25,30 @@ type contextHandle struct {
 	ctx      sys.CUcontext
 	mu       sync.Mutex
 	children map[closer]struct{}
+	stack    Stack // where it was made
+}
+
+// lost ends a Context that nobody can reach any more. Memory in it may be in
+// use by a kernel: then it is reported and stays. Driver calls may block, and
+// cleanups have one goroutine for all.
+func (h *contextHandle) lost() {
+	if kept := h.memory(); kept > 0 && !h.isClosed() {
+		h.dev.drv.ReportLeak(Leak{What: fmt.Sprintf("a context with %d bytes of memory on device %s", kept, h.dev), Stack: h.stack})
+		return
+	}
+	go h.close()
+}
+
+// memory is how many bytes were allocated in the context and not freed.
+func (h *contextHandle) memory() (n uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.children {
+		if m, ok := c.(*memoryHandle); ok {
+			n += m.size
+		}
+	}
+	return n
 }
 
 // A closer is closed once, with no other call in the context that could close
@@ -41,8 +66,8 @@ func (dev *Device) PrimaryContext() (*Context, error) {
 	if err := dev.drv.check("cuDevicePrimaryCtxRetain", dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)); err != nil {
 		return nil, err
 	}
-	c := &Context{&contextHandle{dev: dev, ctx: *ctx, children: map[closer]struct{}{}}}
-	runtime.AddCleanup(c, func(h *contextHandle) { _ = h.close() }, c.inner)
+	c := &Context{&contextHandle{dev: dev, ctx: *ctx, children: map[closer]struct{}{}, stack: Here(0)}}
+	runtime.AddCleanup(c, (*contextHandle).lost, c.inner)
 	return c, nil
 }
 

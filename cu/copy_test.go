@@ -56,6 +56,23 @@ func TestCopiesOfAllTypesAndSizes(t *testing.T) {
 	}
 }
 
+// Pointers would come back as garbage that the garbage collector follows.
+func TestPointersAreNotCopied(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	mem, err := ctx.Alloc(64)
+	require.NoError(t, err)
+	type node struct {
+		N    int32
+		Next *node
+	}
+	require.ErrorIs(t, cu.CopyToHost(ctx, nil, make([]string, 1), mem.Ptr()), cu.ErrPointers)
+	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, mem.Ptr(), []*int{new(int)}), cu.ErrPointers)
+	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, mem.Ptr(), []node{{}}), cu.ErrPointers)
+	require.ErrorIs(t, cu.CopyToHostAsync(ctx, nil, make([][1]any, 1), mem.Ptr()), cu.ErrPointers)
+	require.ErrorIs(t, cu.CopyToDeviceAsync(ctx, nil, mem.Ptr(), []bool{true}), cu.ErrPointers, "a bool can come back as neither")
+	require.NoError(t, mem.Close())
+}
+
 func TestCopiesOfNothingSucceed(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	mem, err := ctx.Alloc(64)

@@ -1,11 +1,16 @@
 package cu
 
 import (
+	"fmt"
+	"reflect"
 	"runtime"
 	"unsafe"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
+
+// Slices to be copied are of numbers, or of arrays and structs of numbers, laid
+// out as Go lays them out. Anything that holds pointers is [ErrPointers].
 
 // CopyToDevice copies src to the device memory at dst, in the order of s, and
 // waits until it is there, so that src may be changed afterwards
@@ -30,7 +35,10 @@ func CopyToHost[T any](c *Context, s *Stream, dst []T, src DevicePtr) error {
 // CopyToDeviceAsync queues a copy of src to dst on s. The caller keeps src
 // alive and unchanged until the stream is done with it.
 func CopyToDeviceAsync[T any](c *Context, s *Stream, dst DevicePtr, src []T) error {
-	p, n := memory(src)
+	p, n, err := memory(src)
+	if err != nil {
+		return err
+	}
 	defer runtime.KeepAlive(src)
 	return s.use(c, "cuMemcpyHtoDAsync_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyHtoDAsync_v2(sys.CUdeviceptr(dst), p, n, h)
@@ -40,22 +48,21 @@ func CopyToDeviceAsync[T any](c *Context, s *Stream, dst DevicePtr, src []T) err
 // CopyToHostAsync queues a copy from src into dst on s. The caller keeps dst
 // alive and untouched until the stream is done with it.
 func CopyToHostAsync[T any](c *Context, s *Stream, dst []T, src DevicePtr) error {
-	p, n := memory(dst)
+	p, n, err := memory(dst)
+	if err != nil {
+		return err
+	}
 	defer runtime.KeepAlive(dst)
 	return s.use(c, "cuMemcpyDtoHAsync_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyDtoHAsync_v2(p, sys.CUdeviceptr(src), n, h)
 	})
 }
 
-// waitIn waits in the driver for s, or for c's null stream.
-func (s *Stream) waitIn(c *Context) error {
-	return s.use(c, "cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return call.CuStreamSynchronize(h)
-	})
-}
-
 // memory is where a slice's elements lie, and how many bytes they are.
-func memory[T any](s []T) (unsafe.Pointer, uintptr) {
+func memory[T any](s []T) (unsafe.Pointer, uintptr, error) {
 	var t T
-	return unsafe.Pointer(unsafe.SliceData(s)), uintptr(len(s)) * unsafe.Sizeof(t)
+	if typ := reflect.TypeFor[T](); !plain(typ) {
+		return nil, 0, fmt.Errorf("%w: %s", ErrPointers, typ)
+	}
+	return unsafe.Pointer(unsafe.SliceData(s)), uintptr(len(s)) * unsafe.Sizeof(t), nil
 }

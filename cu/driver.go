@@ -160,7 +160,7 @@ func (d *Driver) String() string {
 }
 
 // Caller returns the raw driver API, for what this package does not wrap. It
-// has no context; see [sys.Caller.With] and [Context.Handle].
+// has no context; [Context.Caller] has.
 func (d *Driver) Caller() sys.Caller { return d.call }
 
 // Devices returns the visible devices in the driver's order. The slice is the

@@ -33,8 +33,10 @@ func TestErrorNamesCallResultAndRemedy(t *testing.T) {
 	require.Equal(t, cu.ErrNotSupported, e.Result)
 	require.NotEmpty(t, e.Text)
 	require.False(t, e.Bind)
-	require.Equal(t, "cuMemMap: CUDA_ERROR_NOT_SUPPORTED (801): "+e.Text+
-		"; for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)", err.Error())
+	require.Equal(t, "cuMemMap: CUDA_ERROR_NOT_SUPPORTED (801): "+e.Text, err.Error())
+	e.Op = "cuMemCreate"
+	require.Equal(t, "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED (801): "+e.Text+
+		"; for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)", e.Error())
 
 	require.NoError(t, drv.FreeAddress(p, 2*g))
 	require.NoError(t, m.Close())
@@ -77,7 +79,10 @@ func TestMissingSymbolNamesItselfAndTheVersions(t *testing.T) {
 	require.Equal(t, "cuMemCreate", missing.Symbol)
 	require.Equal(t, 10020, missing.Needs)
 	require.Equal(t, drv.Version(), missing.Has)
-	require.ErrorContains(t, err, "cuMemCreate: the driver does not have this function: it came with CUDA 10.2 and the driver is of CUDA "+sys.Version(drv.Version()))
+	require.EqualError(t, err, "cuMemCreate: the driver does not have this function, which came with CUDA 10.2; it is of CUDA "+sys.Version(drv.Version()))
+	require.EqualError(t, &cu.SymbolError{Symbol: "cuNew", Needs: 13010, Has: 12040},
+		"cuNew: the driver does not have this function, which came with CUDA 13.1; it is of CUDA 12.4; install a newer driver")
+	require.EqualError(t, &cu.SymbolError{Symbol: "cuOdd"}, "cuOdd: the driver does not have this function")
 }
 
 func TestOlderABIsStandInForMissingOnes(t *testing.T) {

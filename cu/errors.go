@@ -43,10 +43,18 @@ func (e *Error) Error() string {
 	if e.Text != "" {
 		msg += ": " + e.Text
 	}
-	if h := hints[e.Result]; h != "" {
+	if h := e.hint(); h != "" {
 		msg += "; " + h
 	}
 	return msg
+}
+
+// hint says what to do, where that can be said of the result.
+func (e *Error) hint() string {
+	if e.Result == ErrNotSupported && e.Op != "cuMemCreate" {
+		return "" // has many reasons
+	}
+	return hints[e.Result]
 }
 
 // Unwrap returns the Result.
@@ -70,10 +78,19 @@ type SymbolError struct {
 	Has    int    // CUDA version of the driver
 }
 
-// Error names the symbol and the versions.
+// Error names the symbol and, as far as they are known, the versions.
 func (e *SymbolError) Error() string {
-	return fmt.Sprintf("%s: the driver does not have this function: it came with CUDA %s and the driver is of CUDA %s; install a newer driver",
-		e.Symbol, sys.Version(e.Needs), sys.Version(e.Has))
+	msg := e.Symbol + ": the driver does not have this function"
+	if e.Needs > 0 {
+		msg += ", which came with CUDA " + sys.Version(e.Needs)
+	}
+	if e.Has > 0 {
+		msg += "; it is of CUDA " + sys.Version(e.Has)
+	}
+	if e.Has < e.Needs {
+		msg += "; install a newer driver"
+	}
+	return msg
 }
 
 // Is matches [ErrSymbolMissing].

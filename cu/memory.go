@@ -2,7 +2,6 @@ package cu
 
 import (
 	"fmt"
-	"runtime"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -74,7 +73,6 @@ func (m *memoryHandle) closeIn(h *contextHandle) error {
 // CopyDevice queues a copy of n bytes from src to dst, both in device memory,
 // on s (cuMemcpyDtoDAsync). It returns before the copy is done.
 func CopyDevice(c *Context, s *Stream, dst, src DevicePtr, n uint64) error {
-	defer runtime.KeepAlive(c)
 	return s.use(c, "cuMemcpyDtoDAsync_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyDtoDAsync_v2(sys.CUdeviceptr(dst), sys.CUdeviceptr(src), uintptr(n), h)
 	})

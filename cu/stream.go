@@ -11,8 +11,9 @@ import (
 // A Stream is a queue of work in a context, done in order and apart from other
 // streams. The caller owns it. It is safe for concurrent use.
 //
-// A nil *Stream names the null stream, which orders itself with every stream
-// but those made by [Context.NewStream].
+// To functions that take a [Context] too, a nil *Stream names the null stream,
+// which orders itself with every stream but those made by [Context.NewStream].
+// The methods of a nil *Stream return [ErrClosed].
 type Stream struct {
 	*streamHandle
 	ctx *Context
@@ -64,7 +65,8 @@ func (s *streamHandle) closeIn(h *contextHandle) error {
 
 // Query reports whether all work in the stream is done (cuStreamQuery).
 func (s *Stream) Query() (done bool, err error) {
-	if !s.enter() {
+	defer runtime.KeepAlive(s)
+	if s == nil || !s.enter() {
 		return false, ErrClosed
 	}
 	defer s.leave()
@@ -85,15 +87,18 @@ func (s *Stream) Query() (done bool, err error) {
 // with a context that cannot end it waits in the driver
 // (cuStreamSynchronize).
 func (s *Stream) Synchronize(ctx context.Context) error {
+	if s == nil {
+		return ErrClosed
+	}
 	if ctx.Done() == nil {
-		return s.wait()
+		return s.waitIn(s.ctx)
 	}
 	return poll(ctx, s.Query)
 }
 
-// wait waits in the driver.
-func (s *Stream) wait() error {
-	return s.use(s.ctx, "cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+// waitIn waits in the driver for s, or for c's null stream.
+func (s *Stream) waitIn(c *Context) error {
+	return s.use(c, "cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamSynchronize(h)
 	})
 }

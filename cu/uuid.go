@@ -10,7 +10,7 @@ import (
 // machine.
 type UUID [16]byte
 
-// String prints the UUID as nvidia-smi does: GPU-8f7d….
+// String prints the UUID as nvidia-smi does for a whole device: GPU-8f7d….
 func (u UUID) String() string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }

@@ -61,7 +61,7 @@ type memHandle struct {
 
 func (d *Driver) newMemHandle(h sys.CUmemGenericAllocationHandle, size uint64) *MemHandle {
 	m := &MemHandle{&memHandle{drv: d, handle: h, size: size}}
-	runtime.AddCleanup(m, func(h *memHandle) { _ = h.release() }, m.inner)
+	runtime.AddCleanup(m, func(h *memHandle) { go h.release() }, m.inner) // may block: 53 ms for 64 GiB
 	return m
 }
 
@@ -162,6 +162,7 @@ func (m *MemHandle) Export() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	unix.CloseOnExec(int(*fd)) // a child that inherited it would keep the memory
 	return os.NewFile(uintptr(*fd), fmt.Sprintf("gpu memory of %d bytes", m.inner.size)), nil
 }
 
@@ -176,11 +177,13 @@ func (m *MemHandle) DeviceID() (int, error) {
 }
 
 // Close gives the handle back; mappings of the memory stay (cuMemRelease). A
-// second Close does nothing and does not reach the driver, which would crash.
+// second Close does nothing and does not reach the driver, which would crash;
+// so a release that the driver refuses cannot be tried again.
 func (m *MemHandle) Close() error {
 	if m == nil {
 		return nil
 	}
+	defer runtime.KeepAlive(m)
 	return m.inner.release()
 }
 
@@ -224,6 +227,9 @@ func (d *Driver) FreeAddress(p DevicePtr, size uint64) error {
 // [ErrNotSupported] to anything else. The mapping cannot be used before
 // [Driver.SetAccess].
 func (d *Driver) Map(p DevicePtr, size, offset uint64, m *MemHandle) error {
+	if m.inner.drv.call.Library() != d.call.Library() {
+		return &Error{Op: "cuMemMap", Result: ErrInvalidHandle, Text: "the memory belongs to another driver"}
+	}
 	return m.use("cuMemMap", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
 		return call.CuMemMap(sys.CUdeviceptr(p), uintptr(size), uintptr(offset), h, 0)
 	})

@@ -1,6 +1,7 @@
 package vmm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -37,7 +38,20 @@ func importAllocation(dev *cu.Device, fd *os.File, size uint64) (*Allocation, er
 	if err != nil {
 		return nil, err
 	}
-	return &Allocation{dev: dev, handle: h}, nil
+	a := &Allocation{dev: dev, handle: h}
+	if err := a.isOn(dev); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return a, nil
+}
+
+// isOn asks the driver where imported memory is.
+func (a *Allocation) isOn(dev *cu.Device) error {
+	id, err := a.handle.DeviceID()
+	if err == nil && id != dev.Ordinal() {
+		err = badField("device", fmt.Sprintf("is %s, and the memory that came is on device %d", dev, id))
+	}
+	return err
 }
 
 // Device returns the device that the memory is on.
@@ -52,17 +66,39 @@ func (a *Allocation) Size() uint64 { return a.handle.Size() }
 func (a *Allocation) Export() (*os.File, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.own {
-		return nil, fmt.Errorf("%w: it was imported; pass on the descriptor it came from", ErrNotShareable)
-	}
-	if a.fd == nil {
-		fd, err := a.handle.Export()
-		if err != nil {
-			return nil, err
-		}
-		a.fd = fd
+	if err := a.exportOnce(); err != nil {
+		return nil, err
 	}
 	return dup(a.fd)
+}
+
+// export makes the descriptor that duplicates are made of, and returns its
+// number.
+func (a *Allocation) export() (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.exportOnce(); err != nil {
+		return -1, err
+	}
+	return int(a.fd.Fd()), nil
+}
+
+// exported reports whether the driver need not be asked any more.
+func (a *Allocation) exported() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.fd != nil
+}
+
+func (a *Allocation) exportOnce() (err error) {
+	switch {
+	case !a.own:
+		return fmt.Errorf("%w: it was imported or closed; pass on the descriptor it came from", ErrNotShareable)
+	case a.fd != nil:
+		return nil
+	}
+	a.fd, err = a.handle.Export()
+	return err
 }
 
 // Close releases the handle and the remembered descriptor. Mappings of the
@@ -80,8 +116,7 @@ func (a *Allocation) Close() error {
 	return a.handle.Close()
 }
 
-// dup duplicates f above the standard descriptors, so that a receiver without
-// them is not confused.
+// dup duplicates f, above the standard descriptors: a driver takes 0 for none.
 func dup(f *os.File) (*os.File, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -94,7 +129,7 @@ func dup(f *os.File) (*os.File, error) {
 		err = os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", dupErr)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("duplicating a memory descriptor: %w", err)
+		return nil, fmt.Errorf("duplicating a memory descriptor: %w; each chunk takes two, so use larger chunks or raise the limit on open files (ulimit -n)", err)
 	}
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }

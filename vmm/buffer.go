@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
@@ -21,6 +22,7 @@ type Buffer struct {
 	granularity uint64
 	chunk       uint64
 	capacity    uint64
+	imported    bool
 	opts        *options
 	view        *View
 
@@ -44,7 +46,7 @@ func New(dev *cu.Device, size uint64, opts ...Option) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	chunks, err := b.create(n)
+	chunks, err := b.create(n, o)
 	if err != nil {
 		return nil, err
 	}
@@ -108,8 +110,8 @@ func chunkCount(size, chunk uint64) (int, error) {
 }
 
 // create makes n chunks of physical memory.
-func (b *Buffer) create(n int) (chunks []*Allocation, err error) {
-	err = b.opts.step("create", func(s *Step) error {
+func (b *Buffer) create(n int, o *options) (chunks []*Allocation, err error) {
+	err = o.step("create", func(s *Step) error {
 		s.Size = uint64(n) * b.chunk
 		for range n {
 			a, err := Create(b.dev, b.chunk)
@@ -137,13 +139,18 @@ func closeAll(chunks []*Allocation) error {
 // Grow makes the buffer hold at least size bytes by appending chunks of the
 // size it has; addresses in use stay valid. Peers that attached before see the
 // old size: the generation goes up. A smaller size changes nothing. Without
-// room behind the buffer the error is [ErrCapacity].
+// room behind the buffer the error is [ErrCapacity]; imported memory cannot
+// grow.
 func (b *Buffer) Grow(size uint64) error {
+	o, tell := b.opts.later()
+	defer tell()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.closed:
 		return cu.ErrClosed
+	case b.imported:
+		return fmt.Errorf("%w: the memory belongs to who exported it", ErrCapacity)
 	case size <= b.size:
 		return nil
 	case size > b.capacity:
@@ -153,12 +160,12 @@ func (b *Buffer) Grow(size uint64) error {
 	if err != nil {
 		return err
 	}
-	more, err := b.create(n - len(b.chunks))
+	more, err := b.create(n-len(b.chunks), o)
 	if err != nil {
 		return err
 	}
 	if len(more) > 0 {
-		if err := b.view.add(more, b.opts.access, b.opts); err != nil {
+		if err := b.view.add(more, b.opts.access, o); err != nil {
 			return errors.Join(err, closeAll(more))
 		}
 	}
@@ -168,7 +175,8 @@ func (b *Buffer) Grow(size uint64) error {
 }
 
 // NewView maps the buffer's memory once more, with other rights. What is
-// written through one is seen through the others.
+// written through one is seen through the others. A view does not grow with
+// the buffer.
 func (b *Buffer) NewView(a cu.Access) (*View, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -209,6 +217,10 @@ func (b *Buffer) Mapped() uint64 { return b.view.Mapped() }
 func (b *Buffer) Describe() Descriptor {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.describe()
+}
+
+func (b *Buffer) describe() Descriptor {
 	return Descriptor{
 		Kind:        b.dev.Driver().Kind(),
 		Device:      b.dev.UUID(),
@@ -221,47 +233,75 @@ func (b *Buffer) Describe() Descriptor {
 }
 
 // Export returns the buffer's description and one descriptor per chunk, which
-// the caller owns. The driver exports each chunk the first time only. The
-// exporter's work on the memory should be done before a peer is told:
-// [cu.Device.Synchronize].
+// the caller owns. The driver exports each chunk the first time only, which is
+// a step. The exporter's work on the memory should be done before a peer is
+// told: [cu.Device.Synchronize].
 func (b *Buffer) Export() (Descriptor, []*os.File, error) {
-	return b.ExportRange(0, b.Size())
+	return b.export(func(d Descriptor) (offset, size uint64) { return 0, d.Size })
 }
 
 // ExportRange is Export of a part of the buffer. offset is a multiple of the
 // chunk size; the part ends with the chunk that holds its last byte.
 func (b *Buffer) ExportRange(offset, size uint64) (Descriptor, []*os.File, error) {
-	d := b.Describe()
+	return b.export(func(Descriptor) (uint64, uint64) { return offset, size })
+}
+
+// export exports the part that it is told to, all in one state of the buffer.
+func (b *Buffer) export(part func(Descriptor) (offset, size uint64)) (Descriptor, []*os.File, error) {
+	o, tell := b.opts.later()
+	defer tell()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return Descriptor{}, nil, cu.ErrClosed
+	}
+	d := b.describe()
+	offset, size := part(d)
 	if size == 0 || offset%d.ChunkSize != 0 || offset > d.Size || size > d.Size-offset {
 		return d, nil, fmt.Errorf("%w: %d bytes at offset %d of a buffer of %d in chunks of %d",
 			ErrSize, size, offset, d.Size, d.ChunkSize)
 	}
 	first := int(offset / d.ChunkSize)
 	d.Size, d.Chunks = size, int((size-1)/d.ChunkSize+1)
-	files, err := b.exportChunks(first, d.Chunks)
+	chunks := b.chunks[first : first+d.Chunks]
+	if err := exportAll(chunks, o); err != nil {
+		return d, nil, err
+	}
+	files, err := dupAll(chunks)
 	return d, files, err
 }
 
-func (b *Buffer) exportChunks(first, n int) (files []*os.File, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, cu.ErrClosed
+// exportAll has the driver export those of chunks that it has not yet, a step
+// if there are any.
+func exportAll(chunks []*Allocation, o *options) error {
+	chunks = slices.DeleteFunc(slices.Clone(chunks), (*Allocation).exported)
+	if len(chunks) == 0 {
+		return nil
 	}
-	err = b.opts.step("export", func(s *Step) error {
-		s.Size = uint64(n) * b.chunk
-		for _, c := range b.chunks[first : first+n] {
-			f, err := c.Export()
+	return o.step("export", func(s *Step) error {
+		for i, c := range chunks {
+			fd, err := c.export()
 			if err != nil {
-				closeFiles(files)
 				return err
 			}
-			files = append(files, f)
+			if i == 0 {
+				s.FD = fd
+			}
+			s.Size += c.Size()
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
+}
+
+// dupAll returns a descriptor of each chunk.
+func dupAll(chunks []*Allocation) (files []*os.File, err error) {
+	for _, c := range chunks {
+		f, err := c.Export()
+		if err != nil {
+			closeFiles(files)
+			return nil, err
+		}
+		files = append(files, f)
 	}
 	return files, nil
 }
@@ -274,8 +314,8 @@ func closeFiles(files []*os.File) {
 
 // Close unmaps the buffer, frees its address space and releases its memory,
 // which lives on in the peers that have it and in other views. It does not wait
-// for kernels that use it. A second Close does nothing; one that failed can be
-// tried again.
+// for kernels that use it. A second Close does nothing; one that failed to
+// unmap can be tried again.
 func (b *Buffer) Close() error {
 	if b == nil {
 		return nil

@@ -148,6 +148,8 @@ func TestStepsAreToldAsTheyAreDone(t *testing.T) {
 		require.Positive(t, steps[i].Took)
 		steps[i].Took = 0
 	}
+	require.Positive(t, steps[len(steps)-1].FD)
+	steps[len(steps)-1].FD = 0
 	require.Equal(t, []vmm.Step{
 		{Op: "create", Size: 2 * g},
 		{Op: "reserve", Ptr: buf.Ptr(), Size: 2 * g},

@@ -23,21 +23,32 @@ var (
 	ErrNotShareable = errors.New("vmm: memory was not made to be shared")
 	// ErrDescriptor matches every [*DescriptorError].
 	ErrDescriptor = errors.New("vmm: bad descriptor")
+	// ErrDevice says that imported memory is on another device than it is to be
+	// mapped on.
+	ErrDevice = errors.New("vmm: memory of another device")
 	// ErrKind says that exporter and importer use drivers of different kinds.
 	ErrKind = errors.New("vmm: drivers of different kinds")
 )
 
 // A DescriptorError says what is wrong with the description of memory that
-// came from another process. The driver was not asked.
+// came from another process.
 type DescriptorError struct {
 	Field  string // e.g. "chunk size"
 	Reason string
+	Err    error // what the driver said, where it was the driver that found out
 }
 
 // Error names the field.
 func (e *DescriptorError) Error() string {
-	return fmt.Sprintf("the exporter's description is wrong: %s %s", e.Field, e.Reason)
+	msg := fmt.Sprintf("the exporter's description is wrong: %s %s", e.Field, e.Reason)
+	if e.Err != nil {
+		msg += ": " + e.Err.Error()
+	}
+	return msg
 }
+
+// Unwrap returns what the driver said, if anything.
+func (e *DescriptorError) Unwrap() error { return e.Err }
 
 // Is matches [ErrDescriptor].
 func (e *DescriptorError) Is(target error) bool { return target == ErrDescriptor }

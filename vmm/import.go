@@ -21,14 +21,14 @@ type Descriptor struct {
 }
 
 // Check finds what can be found wrong without asking the driver of dev. The
-// error is [ErrKind] or a [*DescriptorError].
+// error is [ErrKind], [ErrDevice] or a [*DescriptorError].
 func (d Descriptor) Check(dev *cu.Device) error {
 	if d.Kind != dev.Driver().Kind() {
 		return fmt.Errorf("%w: the exporter uses the %q driver and this process %q; run both with the same one",
 			ErrKind, d.Kind, dev.Driver().Kind())
 	}
 	if d.Device != dev.UUID() {
-		return &DescriptorError{"device", fmt.Sprintf("is %s and not %s", d.Device, dev)}
+		return fmt.Errorf("%w: it is on %s, and device %s was asked for", ErrDevice, d.Device, dev)
 	}
 	return d.checkSizes(dev)
 }
@@ -41,15 +41,17 @@ func (d Descriptor) checkSizes(dev *cu.Device) error {
 	total := uint64(d.Chunks) * d.ChunkSize
 	switch {
 	case d.Chunks < 1 || d.Chunks > MaxChunks:
-		return &DescriptorError{"number of chunks", fmt.Sprintf("is %d; 1 to %d are possible", d.Chunks, MaxChunks)}
+		return badField("number of chunks", fmt.Sprintf("is %d; 1 to %d are possible", d.Chunks, MaxChunks))
 	case d.ChunkSize == 0 || d.ChunkSize%g != 0:
-		return &DescriptorError{"chunk size", fmt.Sprintf("is %d, no multiple of the granularity %d", d.ChunkSize, g)}
+		return badField("chunk size", fmt.Sprintf("is %d, no multiple of the granularity %d", d.ChunkSize, g))
 	case total/d.ChunkSize != uint64(d.Chunks):
-		return &DescriptorError{"chunk size", fmt.Sprintf("is %d: %d of them are more than 64 bits hold", d.ChunkSize, d.Chunks)}
+		return badField("chunk size", fmt.Sprintf("is %d: %d of them are more than 64 bits hold", d.ChunkSize, d.Chunks))
+	case d.Granularity == 0 || d.ChunkSize%d.Granularity != 0:
+		return badField("granularity", fmt.Sprintf("is %d, which does not divide the chunk size %d", d.Granularity, d.ChunkSize))
 	case d.Size == 0 || d.Size > total:
-		return &DescriptorError{"size", fmt.Sprintf("is %d; the chunks hold %d", d.Size, total)}
+		return badField("size", fmt.Sprintf("is %d; the chunks hold %d", d.Size, total))
 	case total-d.Size >= d.ChunkSize:
-		return &DescriptorError{"size", fmt.Sprintf("is %d, which fewer than %d chunks would hold", d.Size, d.Chunks)}
+		return badField("size", fmt.Sprintf("is %d, which fewer than %d chunks would hold", d.Size, d.Chunks))
 	}
 	return nil
 }
@@ -60,27 +62,44 @@ func (d Descriptor) checkSizes(dev *cu.Device) error {
 // of it. If a step fails nothing is left behind.
 //
 // Errors: those of [Descriptor.Check]; [cu.ErrUnknown] for a descriptor that is
-// no device memory; [cu.ErrNotSupported] or [cu.ErrInvalidValue] when the
-// memory's true size is not what d says.
+// no device memory; a [*DescriptorError] also when the driver finds that the
+// memory is not of the size or on the device that d says. [ErrSize] for options
+// that only [New] has.
 func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...Option) (*Buffer, error) {
 	defer closeFiles(files)
 	if err := d.Check(dev); err != nil {
 		return nil, err
 	}
 	if len(files) != d.Chunks {
-		return nil, &DescriptorError{"number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, len(files))}
+		return nil, badField("number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, len(files)))
 	}
 	o := newOptions(append([]Option{WithAccess(cu.ReadOnly)}, opts...))
+	if o.chunk != 0 || o.capacity != 0 {
+		return nil, fmt.Errorf("%w: imported memory has the chunks and the size that it has", ErrSize)
+	}
 	b := &Buffer{
-		dev: dev, opts: o, generation: d.Generation,
+		dev: dev, opts: o, imported: true, generation: d.Generation,
 		granularity: d.Granularity, chunk: d.ChunkSize, capacity: uint64(d.Chunks) * d.ChunkSize,
 	}
 	chunks, err := b.importChunks(files)
 	if err != nil {
 		return nil, err
 	}
-	return b.assemble(chunks, d.Size)
+	b, err = b.assemble(chunks, d.Size)
+	return b, sizeLie(err)
 }
+
+// sizeLie makes of a mapping that the driver refused what it means: the memory
+// is not as large as its exporter says (it maps whole allocations only).
+func sizeLie(err error) error {
+	var e *cu.Error
+	if errors.As(err, &e) && e.Op == "cuMemMap" && (e.Result == cu.ErrNotSupported || e.Result == cu.ErrInvalidValue) {
+		return &DescriptorError{"chunk size", "is not the size of the memory that came", err}
+	}
+	return err
+}
+
+func badField(name, reason string) error { return &DescriptorError{Field: name, Reason: reason} }
 
 func (b *Buffer) importChunks(files []*os.File) (chunks []*Allocation, err error) {
 	err = b.opts.step("import", func(s *Step) error {

@@ -47,8 +47,10 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 		"too many chunks":          {func(d *vmm.Descriptor) { d.Chunks, d.Size = vmm.MaxChunks+1, (vmm.MaxChunks+1)*g }, "number of chunks"},
 		"more chunks than files":   {func(d *vmm.Descriptor) { d.Chunks, d.Size = 4, 4*g }, "number of chunks"},
 		"fewer chunks than files":  {func(d *vmm.Descriptor) { d.Chunks, d.Size = 2, 2*g }, "number of chunks"},
-		"device unknown here":      {func(d *vmm.Descriptor) { d.Device[0] ^= 0xff }, "device"},
-		"no device":                {func(d *vmm.Descriptor) { d.Device = cu.UUID{} }, "device"},
+		"granularity 0":            {func(d *vmm.Descriptor) { d.Granularity = 0 }, "granularity"},
+		"granularity does not fit": {func(d *vmm.Descriptor) { d.Granularity = g - 1 }, "granularity"},
+		"device unknown here":      {func(d *vmm.Descriptor) { d.Device[0] ^= 0xff }, "other device"},
+		"no device":                {func(d *vmm.Descriptor) { d.Device = cu.UUID{} }, "other device"},
 		"kind of the other driver": {func(d *vmm.Descriptor) { d.Kind = cu.CUDA + cu.Soft - d.Kind }, ""},
 		"no kind":                  {func(d *vmm.Descriptor) { d.Kind = 0 }, ""},
 	} {
@@ -58,6 +60,10 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 		require.NoError(t, err)
 		_, err = vmm.Import(dev, d, files)
 		requireClosed(t, files)
+		if c.field == "other device" {
+			require.ErrorIs(t, err, vmm.ErrDevice, name)
+			continue
+		}
 		if c.field == "" {
 			require.ErrorIs(t, err, vmm.ErrKind, name)
 			require.NotErrorIs(t, err, vmm.ErrDescriptor)
@@ -87,6 +93,7 @@ func TestImportFindsOutALieAboutTheSize(t *testing.T) {
 		owed := b.owed()
 		_, err = vmm.Import(dev, d, files)
 		require.True(t, isSizeLie(err), "%+v: %v", c, err)
+		require.ErrorIs(t, err, vmm.ErrDescriptor)
 		require.Equal(t, owed, b.owed())
 		requireClosed(t, files)
 		require.NoError(t, buf.Close())

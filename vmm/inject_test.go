@@ -64,7 +64,8 @@ func TestFailedImportLeavesNothing(t *testing.T) {
 	})
 	require.Equal(t, []string{
 		"cuMemGetAllocationGranularity", "cuMemGetAllocationGranularity",
-		"cuMemImportFromShareableHandle", "cuMemImportFromShareableHandle",
+		"cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle",
+		"cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle",
 		"cuMemAddressReserve", "cuMemMap", "cuMemMap", "cuMemSetAccess",
 	}, hits)
 	require.NoError(t, buf.Close())

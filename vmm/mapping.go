@@ -66,6 +66,7 @@ func (m *Mapping) Close() error {
 	if m == nil {
 		return nil
 	}
+	defer runtime.KeepAlive(m)
 	return m.inner.close()
 }
 
@@ -94,16 +95,24 @@ type lost struct {
 	maps  []*mapping
 }
 
-// reportLost tells of the first of the mappings that is still there.
+// reportLost tells of the mappings that are still there, in one.
 func reportLost(l lost) {
+	var size uint64
+	var first *mapping
 	for _, m := range l.maps {
 		if m.isClosed() {
 			continue
 		}
-		m.res.drv.ReportLeak(cu.Leak{
-			What:  fmt.Sprintf("mapping of %d bytes at %s", m.size, m.res.ptr.Add(m.offset)),
-			Stack: l.stack,
-		})
+		if first == nil {
+			first = m
+		}
+		size += m.size
+	}
+	if first == nil {
 		return
 	}
+	first.res.drv.ReportLeak(cu.Leak{
+		What:  fmt.Sprintf("mapping of %d bytes at %s", size, first.res.ptr.Add(first.offset)),
+		Stack: l.stack,
+	})
 }

@@ -38,7 +38,7 @@ func WithCapacity(size uint64) Option { return func(o *options) { o.capacity = s
 func WithAccess(a cu.Access) Option { return func(o *options) { o.access = a } }
 
 // WithSteps has f told of each step when it is done, on the goroutine that
-// makes the buffer.
+// makes the buffer; those of Grow and Export when they have let go of it.
 func WithSteps(f func(Step)) Option { return func(o *options) { o.onStep = f } }
 
 // A Step is a part of making a buffer that has been done.
@@ -47,7 +47,23 @@ type Step struct {
 	Ptr    cu.DevicePtr  // address concerned, or 0
 	Size   uint64        // bytes concerned
 	Access cu.Access     // for "access"
+	FD     int           // for "export": the first descriptor that was made
 	Took   time.Duration // how long it took
+}
+
+// later returns options whose steps are told of when tell is called, which is
+// for work done under locks that f may want too.
+func (o *options) later() (held *options, tell func()) {
+	var steps []Step
+	c := *o
+	if o.onStep != nil {
+		c.onStep = func(s Step) { steps = append(steps, s) }
+	}
+	return &c, func() {
+		for _, s := range steps {
+			o.onStep(s)
+		}
+	}
 }
 
 // step times one step and tells of it if it succeeded.

@@ -34,7 +34,7 @@ func Reserve(drv *cu.Driver, size uint64) (*Reservation, error) {
 		return nil, err
 	}
 	outer := &Reservation{r}
-	runtime.AddCleanup(outer, func(r *reservation) { _ = r.close() }, r)
+	runtime.AddCleanup(outer, func(r *reservation) { go r.close() }, r)
 	return outer, nil
 }
 

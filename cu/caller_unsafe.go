@@ -1,0 +1,12 @@
+package cu
+
+import (
+	"unsafe"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// Caller returns the raw driver API with c bound in every call, for what this
+// package does not wrap. It keeps c reachable; Close does not wait for its
+// calls.
+func (c *Context) Caller() sys.Caller { return c.inner.caller().Keep(unsafe.Pointer(c)) }

@@ -1,0 +1,41 @@
+package cu
+
+import (
+	"errors"
+	"reflect"
+	"sync"
+)
+
+// ErrPointers says that a slice to be copied holds pointers, which mean
+// nothing in the memory of a device, and come back from it as garbage that the
+// Go runtime would follow.
+var ErrPointers = errors.New("cu: only numbers, and arrays and structs of them, can be copied")
+
+var plainTypes sync.Map // reflect.Type → bool
+
+// plain reports whether t is made of numbers alone. The answer is remembered,
+// so that copies do not allocate.
+func plain(t reflect.Type) bool {
+	if is, ok := plainTypes.Load(t); ok {
+		return is.(bool)
+	}
+	is := madeOfNumbers(t)
+	plainTypes.Store(t, is)
+	return is
+}
+
+func madeOfNumbers(t reflect.Type) bool {
+	switch k := t.Kind(); {
+	case k == reflect.Array:
+		return madeOfNumbers(t.Elem())
+	case k == reflect.Struct:
+		for i := range t.NumField() {
+			if !madeOfNumbers(t.Field(i).Type) {
+				return false
+			}
+		}
+		return true
+	default:
+		return k >= reflect.Int && k <= reflect.Complex128
+	}
+}

@@ -1,0 +1,87 @@
+package vmm_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// Who is told of a step may ask the buffer, also while it grows or is exported.
+func TestStepsAreToldWithoutLocks(t *testing.T) {
+	dev := cutest.Device(t)
+	g := granularity(t, dev)
+	var buf *vmm.Buffer
+	var ops []string
+	buf, err := vmm.New(dev, g, vmm.WithCapacity(2*g), vmm.WithSteps(func(s vmm.Step) {
+		if buf != nil {
+			_, _ = buf.Size(), buf.Mapped()
+		}
+		ops = append(ops, s.Op)
+	}))
+	require.NoError(t, err)
+	require.NoError(t, buf.Grow(2*g))
+	for range 2 { // the driver exports the first time only
+		_, files, err := buf.Export()
+		require.NoError(t, err)
+		for _, f := range files {
+			require.NoError(t, f.Close())
+		}
+	}
+	require.Equal(t, []string{"create", "reserve", "map", "access", "create", "map", "access", "export"}, ops)
+	require.NoError(t, buf.Close())
+}
+
+// What an export says belongs together, whatever the buffer does meanwhile.
+func TestExportIsOfOneState(t *testing.T) {
+	dev := cutest.Device(t)
+	g := granularity(t, dev)
+	const most = 16
+	buf, err := vmm.New(dev, g, vmm.WithCapacity(most*g))
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := uint64(2); n <= most; n++ {
+			if err := buf.Grow(n * g); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for done := false; !done; {
+		d, files, err := buf.Export()
+		require.NoError(t, err)
+		for _, f := range files {
+			require.NoError(t, f.Close())
+		}
+		require.Equal(t, d.Size, d.Generation*g, "generation and size go up together")
+		require.EqualValues(t, d.Generation, len(files))
+		done = d.Generation == most
+	}
+	wg.Wait()
+	require.NoError(t, buf.Close())
+}
+
+// Options that have no meaning for imported memory are errors, and it does not
+// grow.
+func TestImportedMemoryIsAsItIs(t *testing.T) {
+	dev := cutest.Device(t)
+	buf, err := vmm.New(dev, 3)
+	require.NoError(t, err)
+	for _, o := range []vmm.Option{vmm.WithChunkSize(1 << 21), vmm.WithCapacity(1 << 30)} {
+		d, files, err := buf.Export()
+		require.NoError(t, err)
+		_, err = vmm.Import(dev, d, files, o)
+		require.ErrorIs(t, err, vmm.ErrSize)
+	}
+	d, files, err := buf.Export()
+	require.NoError(t, err)
+	imported, err := vmm.Import(dev, d, files)
+	require.NoError(t, err)
+	require.ErrorIs(t, imported.Grow(4), vmm.ErrCapacity)
+	require.EqualValues(t, 3, imported.Size())
+	require.NoError(t, imported.Close())
+	require.NoError(t, buf.Close())
+}
