@@ -1,4 +1,5 @@
-# Everything but `race` builds without cgo and needs nothing but Go, git and make.
+# build, demo and test need nothing but Go, git and make. check fetches the
+# linter, race needs a C compiler, test-arm64 needs qemu.
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
@@ -29,7 +30,8 @@ test: ## run all tests on the software driver
 	$(GO) test ./...
 
 check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
-	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); test -z "$$out" || { echo "gofmt would change: $$out"; exit 1; }
+	@out=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')) || exit 1; \
+		test -z "$$out" || { echo "gofmt would change: $$out"; exit 1; }
 	$(GO) vet ./...
 	GOARCH=arm64 $(GO) vet ./...
 	$(TOOL) staticcheck ./...
@@ -48,7 +50,7 @@ test-arm64: ## run tests and demo for arm64 under qemu-aarch64 (qemu-user-static
 	GOARCH=arm64 $(GO) build -o build/linux_arm64/ ./cmd/...
 	RUN='$(QEMU)' scripts/demo.sh build/linux_arm64
 
-race: ## run all tests with the race detector (needs a C compiler)
+race: ## run the tests, the long ones shortened, with the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -short ./...
 
 bench: ## run the benchmarks

@@ -14,10 +14,15 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 1' INT TERM
 
+touch "$out"
 ${RUN:-} "$bin/producer" -socket "$dir/demo.sock" "$@" >"$out" 2>&1 &
 pid=$!
-# The producer says when it is ready; a line that never comes ends with it.
-while ! grep -q '^Waiting for consumer' "$out" && kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+# The socket is there early, and a consumer that comes early waits.
+tries=0
+while [ ! -S "$dir/demo.sock" ] && kill -0 "$pid" 2>/dev/null && [ "$tries" -lt 300 ]; do
+	tries=$((tries + 1))
+	sleep 0.1
+done
 
 consumer=0
 ${RUN:-} "$bin/consumer" -socket "$dir/demo.sock" || consumer=$?

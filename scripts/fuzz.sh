@@ -2,7 +2,8 @@
 # Runs every fuzzer of the module for the given time, one after the other.
 set -eu
 time=$1
-for pkg in $(${GO:-go} list ./...); do
+packages=$(${GO:-go} list ./...)
+for pkg in $packages; do
 	for name in $(${GO:-go} test -list '^Fuzz' "$pkg" | grep '^Fuzz' || true); do
 		echo "fuzz $pkg $name"
 		${GO:-go} test -run '^$' -fuzz "^$name\$" -fuzztime "$time" "$pkg"

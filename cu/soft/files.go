@@ -112,8 +112,8 @@ func (s *store) reopen(t *trailer) (int, error) {
 // somebody else does.
 func (s *store) reclaim(t *trailer) error {
 	return s.locked(func(l *ledger) error {
-		if !s.removeUnheld(t.name()) {
-			return nil
+		if s.removeUnheld(t.name()) != removed {
+			return nil // in use, or somebody else has removed and subtracted it
 		}
 		used := l.used(t.ordinal)
 		return l.set(t.ordinal, used-min(used, t.size))
@@ -146,7 +146,7 @@ func (s *store) count(l *ledger, ordinal int) (used uint64) {
 	names, _ := filepath.Glob(filepath.Join(s.dir, fmt.Sprintf("gpu%d-*.mem", ordinal)))
 	for _, path := range names {
 		name := filepath.Base(path)
-		if !s.removeUnheld(name) {
+		if s.removeUnheld(name) == inUse {
 			used += sizeInName(name)
 		}
 	}
@@ -154,17 +154,27 @@ func (s *store) count(l *ledger, ordinal int) (used uint64) {
 	return used
 }
 
-// removeUnheld removes a file that no fd and no mapping keeps, and reports
-// whether it is gone. A description of our own tells: flock sees the others.
-func (s *store) removeUnheld(name string) bool {
+// What removeUnheld found.
+const (
+	inUse   = iota
+	removed // by this call
+	gone    // before
+)
+
+// removeUnheld removes a file that no fd and no mapping keeps, and says what
+// it found. A description of our own tells: flock sees the others.
+func (s *store) removeUnheld(name string) int {
 	path := filepath.Join(s.dir, name)
 	fd, err := openFile(path, unix.O_RDWR)
+	if errors.Is(err, fs.ErrNotExist) {
+		return gone
+	}
 	if err != nil {
-		return errors.Is(err, fs.ErrNotExist)
+		return inUse
 	}
 	defer unix.Close(fd)
-	if flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return false
+	if flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil || os.Remove(path) != nil {
+		return inUse
 	}
-	return os.Remove(path) == nil
+	return removed
 }

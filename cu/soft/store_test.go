@@ -96,6 +96,23 @@ func TestReclaim(t *testing.T) {
 	require.NoError(t, s.reclaim(tr))
 }
 
+// Who comes second to memory that nobody holds any more finds it gone, and
+// must not subtract it again.
+func TestReclaimedTwice(t *testing.T) {
+	s := newStore(t)
+	const size, capacity = 1 << 20, 2 << 20
+	_, kept := createIn(t, s, size, capacity)
+	defer unix.Close(kept)
+	tr, fd := createIn(t, s, size, capacity)
+	unix.Close(fd)
+	require.NoError(t, s.reclaim(tr))
+	require.NoError(t, s.reclaim(tr))
+	_, again := createIn(t, s, size, capacity)
+	defer unix.Close(again)
+	_, err := s.create(&trailer{size: size}, capacity)
+	require.ErrorIs(t, err, errFull)
+}
+
 // A full file system is a full device, and leaves nothing behind.
 func TestNoSpace(t *testing.T) {
 	dir := t.TempDir()
