@@ -173,6 +173,8 @@ func receiveOffer(ctx context.Context, l link) (o offer, files []*os.File, err e
 		switch m := m.(type) {
 		case progress:
 			continue
+		case revoke:
+			return o, files, ErrRevoked
 		case offer:
 			files = append(files, rec.Files...)
 			if err := m.follows(o, len(files)); err != nil {

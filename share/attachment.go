@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/sock"
@@ -19,7 +20,8 @@ type Attachment struct {
 	buf   *vmm.Buffer
 
 	done   chan struct{}
-	reason error // why done is closed
+	reason error                 // why done is closed
+	cause  atomic.Pointer[error] // why this side closed the connection, if it did
 	stop   context.CancelFunc
 	once   sync.Once
 }
@@ -39,7 +41,10 @@ func (a *Attachment) watch(ctx context.Context) {
 		_ = rec.Close() // only an offer has files, and that ends here
 		switch m := m.(type) {
 		case nil:
-			if a.reason = err; ctx.Err() != nil {
+			a.reason = err
+			if cause := a.cause.Load(); cause != nil {
+				a.reason = *cause
+			} else if ctx.Err() != nil {
 				a.reason = ErrClosed
 			}
 			return
@@ -110,13 +115,23 @@ func (a *Attachment) Report(ctx context.Context, fault error) error {
 	}
 }
 
-// ended prefers the reason why the lease ended to what sending on it says.
+// ended prefers the reason why the lease ended, which the reader knows, to
+// what sending on it says. A producer that takes nothing more is lost, even if
+// it keeps the connection open to send.
 func (a *Attachment) ended(err error) error {
 	if err == nil || !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
 		return err
 	}
-	<-a.done // the reader ends for the same cause
-	return errors.Join(a.reason, err)
+	timer := time.NewTimer(goodbye)
+	defer timer.Stop()
+	select {
+	case <-a.done:
+	case <-timer.C:
+		a.cause.CompareAndSwap(nil, &err)
+		_ = a.link.conn.Close() // ends the reader
+		<-a.done
+	}
+	return a.reason
 }
 
 // Close unmaps the memory and ends the lease. It does not wait for kernels that

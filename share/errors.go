@@ -3,6 +3,8 @@ package share
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"unicode"
 )
 
 // Errors of this package. Those of the socket are package sock's, those about
@@ -39,7 +41,17 @@ const (
 	RefusedBusy    RefusalCode = 4 // all places are taken
 	RefusedVersion RefusalCode = 5 // other version of the wire format
 	RefusedRecord  RefusalCode = 6 // malformed or unexpected record
+	RefusedTimeout RefusalCode = 7 // too long over a step
 )
+
+// String says in a word or two what the code means.
+func (c RefusalCode) String() string {
+	names := [...]string{"no such offer", "access", "driver", "busy", "version", "bad record", "timed out"}
+	if c < 1 || int(c) > len(names) {
+		return fmt.Sprintf("code %d", uint16(c))
+	}
+	return names[c-1]
+}
 
 // A RefusalError is a peer's no.
 type RefusalError struct {
@@ -49,7 +61,7 @@ type RefusalError struct {
 
 // Error gives the peer's words.
 func (e *RefusalError) Error() string {
-	return fmt.Sprintf("refused by the peer (code %d): %q", e.Code, e.Text)
+	return fmt.Sprintf("refused by the peer (%s): %s", e.Code, printable(e.Text))
 }
 
 // Is matches [ErrRefused].
@@ -61,7 +73,17 @@ type VerdictError struct {
 }
 
 // Error gives the consumer's words.
-func (e *VerdictError) Error() string { return fmt.Sprintf("the consumer reports: %q", e.Text) }
+func (e *VerdictError) Error() string { return "the consumer reports: " + printable(e.Text) }
 
 // Is matches [ErrVerdict].
 func (e *VerdictError) Is(target error) bool { return target == ErrVerdict }
+
+// printable is a peer's text without what would be trouble on a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '\uFFFD'
+	}, s)
+}

@@ -11,10 +11,12 @@ import (
 // EventKind says what an [Event] tells.
 type EventKind int
 
-// What a producer is told. A lease goes through Connected, Sent, Mapped, any
-// number of Progress, Verdict where one is given, and Ended.
+// What a producer is told. An offer begins with Offered. A lease goes through
+// Connected, Sent, Mapped, any number of Progress, Verdict where one is given,
+// and Ended; one that fails leaves out what did not happen.
 const (
-	Connected   EventKind = iota + 1 // a consumer was admitted
+	Offered     EventKind = iota + 1 // there are descriptors, and consumers are answered from now on
+	Connected                        // a consumer was admitted
 	Sent                             // it was sent the descriptors
 	Mapped                           // it has mapped the memory
 	Progress                         // it is at work
@@ -25,7 +27,7 @@ const (
 
 // String gives the kind's name.
 func (k EventKind) String() string {
-	names := [...]string{"Connected", "Sent", "Mapped", "Progress", "Verdict", "Ended", "PeerRefused"}
+	names := [...]string{"Offered", "Connected", "Sent", "Mapped", "Progress", "Verdict", "Ended", "PeerRefused"}
 	if k < 1 || int(k) > len(names) {
 		return fmt.Sprintf("EventKind(%d)", int(k))
 	}
@@ -35,11 +37,11 @@ func (k EventKind) String() string {
 // An Event is something that happened to an offer.
 type Event struct {
 	Kind   EventKind
-	Lease  int       // number of the lease within the offer, from 1
-	Peer   sock.Peer // who
-	Access cu.Access // what the consumer asked for
-	Since  time.Duration
-	Done   uint64 // for Progress: bytes, or whatever the consumer counts
-	Total  uint64 // for Progress
-	Err    error
+	Lease  int           // number of the lease within the offer, from 1; 0 where there is none
+	Peer   sock.Peer     // who
+	Access cu.Access     // what the consumer asked for
+	Since  time.Duration // since the lease began
+	Done   uint64        // for Progress: bytes, or whatever the consumer counts
+	Total  uint64        // for Progress
+	Err    error         // for Verdict, Ended and PeerRefused: what was wrong, or nil
 }

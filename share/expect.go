@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -62,8 +63,25 @@ func (s *Server) pending(name string) (progress, <-chan struct{}) {
 }
 
 // await holds a consumer until the offer that it wants is there or nobody
-// expects it any more.
+// expects it any more. One that speaks out of turn, or goes, is not waited for.
 func (s *Server) await(l link, name string) error {
+	if _, moved := s.pending(name); moved == nil {
+		return nil
+	}
+	ctx, stop := context.WithCancel(s.ctx)
+	heard := make(chan error, 1)
+	go func() { heard <- l.hearNothing(ctx) }()
+	err := s.awaitOffer(l, name, heard)
+	stop()
+	if err == nil {
+		if err = <-heard; errors.Is(err, context.Canceled) {
+			err = nil // by stop
+		}
+	}
+	return err
+}
+
+func (s *Server) awaitOffer(l link, name string, heard chan error) error {
 	var told time.Time
 	for {
 		step, moved := s.pending(name)
@@ -78,8 +96,20 @@ func (s *Server) await(l link, name string) error {
 		}
 		select {
 		case <-moved:
+		case err := <-heard:
+			return err
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		}
 	}
+}
+
+// hearNothing waits for a peer that has nothing to say, and returns when it
+// says something, goes, or ctx ends.
+func (l link) hearNothing(ctx context.Context) error {
+	m, rec, err := l.receive(ctx, true)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unexpected(m, "from a consumer that waits for an offer"), rec.Close())
 }

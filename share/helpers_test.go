@@ -132,7 +132,9 @@ func serveAs(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &served{Server: srv, cancel: cancel, result: make(chan error, 1), moved: make(chan struct{}, 1)}
-	go func() { s.result <- srv.Offer(ctx, name, buf, access, append([]OfferOption{WithObserver(s.see)}, opts...)...) }()
+	go func() {
+		s.result <- srv.Offer(ctx, name, buf, access, append([]OfferOption{WithObserver(s.see)}, opts...)...)
+	}()
 	t.Cleanup(func() {
 		cancel()
 		s.result <- <-s.result

@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/gpufd/gpufd/sock"
@@ -12,8 +13,9 @@ import (
 type lease struct {
 	*offering
 	link
-	event Event // what events of this lease have in common
-	start time.Time
+	event  Event // what events of this lease have in common
+	start  time.Time
+	mapped bool // the consumer has said so
 }
 
 // follow serves one admitted consumer to its end.
@@ -40,33 +42,45 @@ func (s *lease) tell(k EventKind, err error) {
 // why the lease ended against the consumer's or the application's will.
 func (s *lease) run() error {
 	if err := s.sendOffer(); err != nil {
-		return err
+		return s.lost(err, false)
 	}
 	s.tell(Sent, nil)
-	patient := false
 	for {
+		patient := s.mapped && !s.verdict
 		m, rec, err := s.receive(s.offering.ctx, patient)
 		if err != nil {
 			return s.lost(err, patient)
 		}
 		_ = rec.Close() // receive has seen to it that it holds nothing
-		switch m := m.(type) {
-		case progress:
-			s.event.Done, s.event.Total = m.done, m.total
-			s.tell(Progress, nil)
-		case mapped:
-			patient = !s.verdict
-			s.tell(Mapped, nil)
-		case verdict:
-			err := m.err()
-			s.tell(Verdict, err)
-			return err
-		default:
-			err := unexpected(m, "from a consumer that is attached")
-			s.part(refusal(err))
+		if over, err := s.hear(m); over {
 			return err
 		}
 	}
+}
+
+// hear takes one message of the consumer, and says whether the lease is over.
+func (s *lease) hear(m message) (over bool, err error) {
+	switch m := m.(type) {
+	case progress:
+		s.event.Done, s.event.Total = m.done, m.total
+		s.tell(Progress, nil)
+		return false, nil
+	case mapped:
+		if !s.mapped && m.generation == s.msg.desc.Generation {
+			s.mapped = true
+			s.tell(Mapped, nil)
+			return false, nil
+		}
+	case verdict:
+		if s.mapped || !m.ok { // one who has mapped nothing has found nothing good
+			err := m.err()
+			s.tell(Verdict, err)
+			return true, err
+		}
+	}
+	err = unexpected(m, "from a consumer that was sent an offer")
+	s.part(refusal(err))
+	return true, err
 }
 
 // sendOffer sends the description with all descriptors, as many to a record
@@ -82,19 +96,20 @@ func (s *lease) sendOffer() error {
 	return nil
 }
 
-// lost sorts out why no message came. A consumer that owed no verdict may
-// simply go.
+// lost sorts out why no message came, or could be sent. A consumer that owed no
+// verdict may simply go.
 func (s *lease) lost(err error, patient bool) error {
 	switch {
 	case s.offering.ctx.Err() != nil:
 		s.part(revoke{"the producer has ended the offer"})
-		return context.Cause(s.offering.ctx)
+		if cause := context.Cause(s.offering.ctx); !errors.Is(cause, ErrRevoked) {
+			return fmt.Errorf("%w: %w", ErrRevoked, cause)
+		}
+		return ErrRevoked
 	case errors.Is(err, sock.ErrPeerLost) && patient:
 		return nil
 	case errors.Is(err, sock.ErrPeerLost):
 		return errors.Join(ErrNoVerdict, err)
-	case errors.Is(err, ErrTimeout):
-		return err
 	}
 	s.part(refusal(err))
 	return err

@@ -86,11 +86,13 @@ func (l link) dismiss() {
 
 // refusal is the answer to a record that could not be used.
 func refusal(err error) refuse {
-	code := RefusedRecord
-	if errors.Is(err, ErrVersion) {
-		code = RefusedVersion
+	switch {
+	case errors.Is(err, ErrVersion):
+		return refuse{RefusedVersion, err.Error()}
+	case errors.Is(err, ErrTimeout):
+		return refuse{RefusedTimeout, "you took too long over a step"}
 	}
-	return refuse{code, err.Error()}
+	return refuse{RefusedRecord, err.Error()}
 }
 
 // unexpected is the error for a message that does not belong here.

@@ -84,11 +84,27 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 	if len(o.msg.data) > maxData {
 		return fmt.Errorf("%d bytes of application data; %d are allowed", len(o.msg.data), maxData)
 	}
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.work.Done()
 	if err := o.export(buf); err != nil {
 		return err
 	}
 	defer sock.CloseFiles(o.files)
+	o.observe(Event{Kind: Offered})
 	return o.run(ctx)
+}
+
+// enter counts an offer among what Close waits for.
+func (s *Server) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	s.work.Add(1)
+	return nil
 }
 
 // export waits for work on the memory and takes descriptors of it.

@@ -50,8 +50,7 @@ func WithConnections(n int) ListenOption { return func(o *listenOptions) { o.con
 
 // Listen makes the socket at path, whose directory has to exist and be safe,
 // and listens. Consumers are answered from the first [Server.Expect] or
-// [Server.Offer] on. The
-// errors are those of [sock.Listen].
+// [Server.Offer] on. The errors are those of [sock.Listen].
 func Listen(path string, opts ...ListenOption) (*Server, error) {
 	o := listenOptions{timeout: DefaultTimeout, connections: 1024}
 	for _, f := range opts {
@@ -61,7 +60,13 @@ func Listen(path string, opts ...ListenOption) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{listener: l, timeout: o.timeout, places: make(chan struct{}, max(1, o.connections)), offers: map[string]*offering{}, expected: map[string]*expectation{}}
+	s := &Server{
+		listener: l,
+		timeout:  o.timeout,
+		places:   make(chan struct{}, max(1, o.connections)),
+		offers:   map[string]*offering{},
+		expected: map[string]*expectation{},
+	}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	return s, nil
 }
@@ -70,7 +75,8 @@ func Listen(path string, opts ...ListenOption) (*Server, error) {
 func (s *Server) Path() string { return s.listener.Path() }
 
 // Close ends all offers and connections, waits for them, and removes the
-// socket. It may be called again and on nil.
+// socket. It may be called again and on nil, but not by an observer, for whom
+// it would wait.
 func (s *Server) Close() error {
 	if s == nil {
 		return nil
@@ -99,12 +105,13 @@ func (s *Server) startAccepting() {
 func (s *Server) serve() {
 	defer s.work.Done()
 	for {
+		var refused *sock.RefusedError
 		conn, err := s.listener.Accept(s.ctx)
 		switch {
 		case err == nil:
 			s.take(conn)
-		case errors.Is(err, sock.ErrRefused):
-			s.tell(Event{Kind: PeerRefused, Err: err})
+		case errors.As(err, &refused):
+			s.tell(Event{Kind: PeerRefused, Peer: refused.Peer, Err: err})
 		default:
 			s.stop(fmt.Errorf("accepting consumers: %w", err))
 			return
@@ -149,12 +156,14 @@ func (s *Server) talk(l link) {
 	}
 	if err := s.await(l, want.name); err != nil {
 		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: err})
-		l.part(refuse{RefusedName, "the producer ended before its offer was ready"})
+		if s.ctx.Err() != nil {
+			l.part(refuse{RefusedName, "the producer ended before its offer was ready"})
+		}
 		return
 	}
 	o, number, no := s.admit(want)
 	if no != nil {
-		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: &RefusalError{no.code, no.text}})
+		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: fmt.Errorf("%s: %s", no.code, no.text)})
 		l.part(*no)
 		return
 	}

@@ -55,7 +55,7 @@ func TestServeUntilSignal(t *testing.T) {
 // interrupted learns that the offer has ended, and exits 4.
 func TestSignalTellsConsumers(t *testing.T) {
 	s := newScene(t)
-	producer := s.serving("-size", "256MiB")
+	producer := s.serving("-size", long)
 	consumer := s.consumer()
 	consumer.waitLine("Received FD")
 	consumer.stop()

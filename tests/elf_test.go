@@ -125,15 +125,12 @@ func sharedObject(functions map[string]answer) []byte {
 	return file.Bytes()
 }
 
-// TestSharedObject: the standard library reads what was written.
+// TestSharedObject: the standard library reads what was written; the dynamic
+// linker does in the tests of drivers.
 func TestSharedObject(t *testing.T) {
 	f, err := elf.NewFile(bytes.NewReader(sharedObject(map[string]answer{"cuInit": returns(999), "cuDeviceGet": stores(0)})))
 	require.NoError(t, err)
 	require.Equal(t, elf.ET_DYN, f.Type)
-	soname, err := f.DynString(elf.DT_SONAME)
-	if err == nil && len(soname) > 0 { // without sections some versions find none
-		require.Equal(t, []string{"libcuda.so.1"}, soname)
-	}
 	require.Len(t, f.Progs, 4)
 	for _, p := range f.Progs[:2] {
 		require.Zero(t, (p.Vaddr-p.Off)%p.Align)

@@ -1,40 +1,12 @@
 package tests
 
 import (
-	"strconv"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu/cutest"
 )
-
-func pidText(p *process) string { return strconv.Itoa(p.pid()) }
-
-func find(p *process, prefix string) []string {
-	found, _ := p.out.find(prefix)
-	return found
-}
-
-func resume(p *process) error { return p.cmd.Process.Signal(syscall.SIGCONT) }
-
-// waitEvent waits for a -json line of that event: Go sorts an object's members,
-// so a line is looked for by what it holds.
-func waitEvent(t *testing.T, p *process, event string) {
-	t.Helper()
-	eventually(t, func() bool { return hasEvent(p, event) || p.ended() }, "%s: no event %q", p.name, event)
-	require.True(t, hasEvent(p, event), p.dump())
-}
-
-func hasEvent(p *process, event string) bool {
-	for _, line := range p.out.all() {
-		if object, err := parse(line); err == nil && object["event"] == event {
-			return true
-		}
-	}
-	return false
-}
 
 var steps = map[string][]string{
 	"producer": {"driver", "context", "create", "reserve", "map", "access", "fill", "export", "serve"},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -176,6 +177,18 @@ func (p *process) result() (last map[string]any, all []map[string]any) {
 	require.Equal(p.t, "result", last["event"], p.dump())
 	return last, all
 }
+
+// pidText is the pid as the programs print it.
+func pidText(p *process) string { return strconv.Itoa(p.pid()) }
+
+// find returns the lines of standard output that begin so.
+func find(p *process, prefix string) []string {
+	found, _ := p.out.find(prefix)
+	return found
+}
+
+// resume undoes stop.
+func resume(p *process) error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // A transcript collects lines while a process writes them.
 type transcript struct {

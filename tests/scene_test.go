@@ -89,7 +89,7 @@ func eventually(t testing.TB, ok func() bool, format string, args ...any) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience / 2); !ok(); <-tick.C {
+	for end := time.Now().Add(patience); !ok(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf(format, args...)
 		}

@@ -1,30 +1,11 @@
 package tests
 
 import (
-	"encoding/json"
 	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-func parse(line string) (object map[string]any, err error) {
-	err = json.Unmarshal([]byte(line), &object)
-	return object, err
-}
-
-// event returns the first -json line of that event.
-func event(t *testing.T, p *process, name string) map[string]any {
-	t.Helper()
-	_, all := p.result()
-	for _, object := range all {
-		if object["event"] == name {
-			return object
-		}
-	}
-	t.Fatalf("no event %q\n%s", name, p.dump())
-	return nil
-}
 
 const (
 	kib = uint64(1) << 10

@@ -137,7 +137,7 @@ func TestFault48_StaleSocket(t *testing.T) {
 			require.NoError(t, unix.Close(fd))
 		},
 		"killed producer": func(t *testing.T, s *scene) {
-			s.serving().kill()
+			s.kill(s.serving())
 			require.Equal(t, []string{"s", "s.lock"}, s.listing())
 		},
 		"lock file alone": func(t *testing.T, s *scene) {
@@ -170,7 +170,7 @@ func TestFault49_LiveOwner(t *testing.T) {
 // one serves.
 func TestFault56_ManyAtOnce(t *testing.T) {
 	s := newScene(t)
-	s.serving().kill() // so that there is a stale socket to race for
+	s.kill(s.serving()) // so that there is a stale socket to race for
 	producers := make([]*process, 6)
 	for i := range producers {
 		producers[i] = s.producer()

@@ -13,16 +13,17 @@ const Piece = 64 << 20
 // the piece at offset in b, and use takes it while fill makes the next. It ends
 // with the first error of either, or with ctx.
 func Stream(ctx context.Context, size uint64, fill, use func(offset uint64, b []byte) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	full, free := make(chan piece), make(chan []byte, 2)
 	done := make(chan struct{})
+	var fillErr error // once full is closed
 	go func() {
 		defer close(done)
 		defer close(full)
-		cancel(fillPieces(ctx, size, fill, full, free))
+		fillErr = fillPieces(ctx, size, fill, full, free)
 	}()
 	defer func() {
-		cancel(nil)
+		cancel()
 		<-done // fill may still use its buffer
 	}()
 	for p := range full {
@@ -31,10 +32,7 @@ func Stream(ctx context.Context, size uint64, fill, use func(offset uint64, b []
 		}
 		free <- p.b
 	}
-	if err := context.Cause(ctx); err != context.Canceled {
-		return err
-	}
-	return nil
+	return fillErr
 }
 
 type piece struct {
@@ -46,6 +44,9 @@ type piece struct {
 // new ones for the first.
 func fillPieces(ctx context.Context, size uint64, fill func(uint64, []byte) error, full chan<- piece, free <-chan []byte) error {
 	for offset := uint64(0); offset < size; offset += Piece {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		var b []byte
 		if offset < 2*Piece {
 			b = make([]byte, min(Piece, size-offset))

@@ -1,0 +1,182 @@
+package share
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+func TestAttachTellsOfItsSteps(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	serve(t, srv, newBuffer(t, ctx, 7), WithData([]byte{1, 2}))
+	var said []string
+	attached(t, srv, "", dev,
+		OnConnected(func(p sock.Peer) {
+			require.Equal(t, pid(), p.PID)
+			said = append(said, "connected")
+		}),
+		OnReceived(func(o Offer, files []*os.File) {
+			require.Equal(t, "data", o.Name)
+			require.Equal(t, []byte{1, 2}, o.Data)
+			require.Len(t, files, 1)
+			said = append(said, "received")
+		}),
+		OnStep(func(s vmm.Step) { said = append(said, s.Op) }))
+	require.Equal(t, []string{"connected", "received", "import", "reserve", "map", "access"}, said)
+}
+
+// FAULTS 39, 41: the UUID decides, not the ordinal.
+func TestAttachOnTheWrongDevice(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	devs := dev.Driver().Devices()
+	if len(devs) < 2 {
+		t.Skip("takes two devices")
+	}
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	_, err := Attach(soon(t), srv.Path(), "", devs[1])
+	require.ErrorIs(t, err, vmm.ErrDevice)
+	require.ErrorContains(t, err, dev.UUID().String())
+	told := s.await(t, Ended, 1).Err
+	require.ErrorIs(t, told, ErrVerdict, "the producer is told why")
+	require.ErrorContains(t, told, "attaching failed: ")
+
+	att := attached(t, srv, "", devs[1], WithAnyDevice())
+	require.Same(t, dev, att.Buffer().Device())
+}
+
+// A RefusalError is the producer's no, with a code and words.
+func TestAttachIsRefused(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	buf := newBuffer(t, ctx, 1)
+	serveAs(t, srv, "ro", buf, ReadOnly)
+	busy := serveAs(t, srv, "busy", buf, ReadOnly, WithLeases(1))
+	held := attached(t, srv, "busy", dev)
+	for _, c := range []struct {
+		name string
+		opt  AttachOption
+		code RefusalCode
+		text string
+	}{
+		{"no", WithAccess(ReadOnly), RefusedName, `there is no offer "no" here`},
+		{"", WithAccess(ReadOnly), RefusedName, `there is no offer "" here`},
+		{"ro", WithAccess(ReadWrite), RefusedAccess, `"ro" is offered read-only, and read-write was asked for`},
+		{"busy", WithAccess(ReadOnly), RefusedBusy, `"busy" has all the 1 consumers it waits for`},
+	} {
+		_, err := Attach(soon(t), srv.Path(), c.name, dev, c.opt)
+		require.ErrorIs(t, err, ErrRefused)
+		var no *RefusalError
+		require.ErrorAs(t, err, &no)
+		require.Equal(t, c.code, no.Code)
+		require.Equal(t, c.text, no.Text)
+		refused := busy.of(PeerRefused)
+		require.EqualError(t, refused[len(refused)-1].Err, c.code.String()+": "+c.text, "every offer's observer hears of it")
+	}
+	require.NoError(t, held.Err())
+	require.NoError(t, held.Close())
+	require.NoError(t, busy.end(t))
+	requireServed(t, srv, ctx)
+}
+
+// FAULTS 59: a limit on connections, which must be told, not just felt.
+func TestAttachIsRefusedForWantOfAPlace(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t, WithConnections(1))
+	serve(t, srv, newBuffer(t, ctx, 1))
+	held := attached(t, srv, "", dev)
+	for range 50 {
+		_, err := Attach(soon(t), srv.Path(), "", dev)
+		var no *RefusalError
+		require.ErrorAs(t, err, &no)
+		require.Equal(t, RefusedBusy, no.Code)
+	}
+	require.NoError(t, held.Err())
+	require.NoError(t, held.Close())
+}
+
+func TestAttachWithoutAProducer(t *testing.T) {
+	dev, _ := leavesNothing(t)
+	dir := t.TempDir()
+	for path, want := range map[string]error{
+		filepath.Join(dir, "none"):         sock.ErrNoListener,
+		filepath.Join(dir, "no", "dir"):    sock.ErrNoListener,
+		"":                                 sock.ErrPath,
+		filepath.Join(dir, string(longer)): sock.ErrPath,
+	} {
+		_, err := Attach(soon(t), path, "", dev)
+		require.ErrorIs(t, err, want, path)
+	}
+}
+
+var longer = make([]byte, 200)
+
+func init() {
+	for i := range longer {
+		longer[i] = 'x'
+	}
+}
+
+// Before the first consumer hears of the memory, the work on it is done.
+func TestOfferWaitsForWorkOnTheMemory(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	buf := newBuffer(t, ctx, 8*g)
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	srv := listen(t)
+	for i := range 10 {
+		want := uint8(i + 1)
+		require.NoError(t, cu.Fill(ctx, stream, buf.Ptr(), want, 8*g))
+		s := serve(t, srv, buf)
+		done, err := stream.Query()
+		require.NoError(t, err)
+		require.True(t, done)
+		att := attached(t, srv, "", dev)
+		got := make([]byte, 1)
+		require.NoError(t, cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr().Add(8*g-1)))
+		require.Equal(t, want, got[0])
+		s.cancel()
+		require.NoError(t, s.end(t))
+	}
+	require.NoError(t, stream.Close())
+}
+
+// Close is idempotent and nil-safe; what ended says so.
+func TestClosedAttachmentIsClosed(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	att, err := Attach(soon(t), srv.Path(), "", dev)
+	require.NoError(t, err)
+	require.NoError(t, att.Err(), "nothing has ended")
+	for range 3 {
+		require.NoError(t, att.Close())
+	}
+	require.NoError(t, (*Attachment)(nil).Close())
+	require.ErrorIs(t, awaitDone(t, att), ErrClosed)
+	require.ErrorIs(t, att.Progress(soon(t), 1, 2), ErrClosed)
+	require.ErrorIs(t, att.Report(soon(t), nil), ErrClosed)
+	require.NoError(t, s.await(t, Ended, 1).Err)
+}
+
+// FAULTS 14 in small: a hundred handoffs leave nothing.
+func TestHandoffsLeaveNothing(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	for range 100 {
+		att, err := Attach(soon(t), srv.Path(), "", dev, WithStepTimeout(time.Minute))
+		require.NoError(t, err)
+		require.NoError(t, att.Close())
+	}
+	require.NoError(t, s.await(t, Ended, 100).Err)
+}

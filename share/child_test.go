@@ -1,0 +1,225 @@
+package share
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// pathEnv is a child's socket, doEnv what it is to do with it.
+const (
+	pathEnv = "GPUFD_SHARE_TEST_PATH"
+	doEnv   = "GPUFD_SHARE_TEST_DO"
+)
+
+// A child is a process of the test's own.
+type child struct {
+	cmd *exec.Cmd
+	in  io.Closer
+	out *bufio.Scanner
+}
+
+// start runs one of children; it prints lines, and goes on when its input ends.
+func start(t *testing.T, name, path, do string) *child {
+	t.Helper()
+	cmd := exec.CommandContext(soon(t), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), childEnv+"="+name, pathEnv+"="+path, doEnv+"="+do)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	c := &child{cmd, in, bufio.NewScanner(out)}
+	t.Cleanup(c.kill)
+	return c
+}
+
+// says waits for the child to print that line.
+func (c *child) says(t *testing.T, want string) {
+	t.Helper()
+	require.True(t, c.out.Scan(), "the child has ended")
+	require.Equal(t, want, c.out.Text())
+}
+
+// end lets the child go on to its end.
+func (c *child) end(t *testing.T) {
+	t.Helper()
+	require.NoError(t, c.in.Close())
+	require.NoError(t, c.cmd.Wait())
+}
+
+// kill is SIGKILL, and waits until the process is gone.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+}
+
+func childDevice() (*cu.Device, *cu.Context, error) {
+	drv, err := cutest.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, err := dev.PrimaryContext()
+	return dev, ctx, err
+}
+
+// untilInputEnds prints a line and waits to be let go on.
+func untilInputEnds(line string) {
+	fmt.Println(line)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// childConsumer attaches, checks what it reads, and reports.
+func childConsumer() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	do := os.Getenv(doEnv)
+	att, err := Attach(context.Background(), os.Getenv(pathEnv), "data", dev, WithAccess(ReadWrite),
+		OnReceived(func(Offer, []*os.File) {
+			if do == "stop when received" {
+				untilInputEnds("received")
+			}
+		}))
+	if err != nil {
+		return err
+	}
+	got := make([]byte, att.Buffer().Size())
+	if err := cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr()); err != nil {
+		return err
+	}
+	if string(got) != string(noise(att.Buffer().Size(), 1)) {
+		return errors.New("the producer's bytes are not there")
+	}
+	if do == "stop when mapped" {
+		untilInputEnds("mapped")
+	}
+	if err := cu.CopyToDevice(ctx, nil, att.Buffer().Ptr(), noise(att.Buffer().Size(), 2)); err != nil {
+		return err
+	}
+	return errors.Join(att.Report(context.Background(), nil), att.Close(), ctx.Close())
+}
+
+// childProducer offers a buffer until its input ends.
+func childProducer() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	size, err := strconv.ParseUint(os.Getenv(doEnv), 10, 64)
+	if err != nil {
+		return err
+	}
+	buf, err := vmm.New(dev, size)
+	if err != nil {
+		return err
+	}
+	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(size, 1)); err != nil {
+		return err
+	}
+	srv, err := Listen(os.Getenv(pathEnv))
+	if err != nil {
+		return err
+	}
+	served, stop := context.WithCancel(context.Background())
+	go func() {
+		untilInputEnds("listening")
+		stop()
+	}()
+	return errors.Join(srv.Offer(served, "data", buf, ReadWrite), srv.Close(), buf.Close(), ctx.Close())
+}
+
+func TestConsumerInAnotherProcess(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	buf := newBuffer(t, ctx, 2*g-1, vmm.WithChunkSize(g))
+	srv := listen(t)
+	s := serve(t, srv, buf, WithVerdict())
+	c := start(t, "consumer", srv.Path(), "")
+	c.end(t)
+	require.NoError(t, s.await(t, Ended, 1).Err)
+	require.EqualValues(t, c.cmd.Process.Pid, s.of(Connected)[0].Peer.PID)
+	requireNoise(t, ctx, buf, 2)
+}
+
+// FAULTS 5, 6: a consumer killed after it received, and after it mapped. The
+// memory returns once the producer lets go of it.
+func TestConsumerKilled(t *testing.T) {
+	for do, line := range map[string]string{"stop when received": "received", "stop when mapped": "mapped"} {
+		t.Run(do, func(t *testing.T) {
+			_, ctx := leavesNothing(t)
+			srv := listen(t)
+			s := serve(t, srv, newBuffer(t, ctx, 1<<20), WithVerdict())
+			c := start(t, "consumer", srv.Path(), do)
+			c.says(t, line)
+			c.kill()
+			err := s.await(t, Ended, 1).Err
+			require.ErrorIs(t, err, ErrNoVerdict)
+			require.ErrorIs(t, err, sock.ErrPeerLost)
+			requireServed(t, srv, ctx)
+		})
+	}
+}
+
+// FAULTS 2, 3, D10: a producer killed after the descriptors were sent, and
+// after the memory was mapped. What is there stays there.
+func TestProducerKilled(t *testing.T) {
+	for _, when := range []string{"received", "mapped"} {
+		t.Run(when, func(t *testing.T) {
+			dev, ctx := leavesNothing(t)
+			path := socketPath(t)
+			c := start(t, "producer", path, "3145728")
+			c.says(t, "listening")
+			att, err := Attach(soon(t), path, "data", dev, OnReceived(func(Offer, []*os.File) {
+				if when == "received" {
+					c.kill()
+				}
+			}))
+			require.NoError(t, err)
+			c.kill()
+			require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
+			require.EqualValues(t, 3145728, att.Buffer().Size())
+			requireNoise(t, ctx, att.Buffer(), 1)
+			require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
+			require.NoError(t, att.Close())
+
+			_, err = Attach(soon(t), path, "data", dev)
+			require.ErrorIs(t, err, sock.ErrNoListener)
+			srv, err := Listen(path) // FAULTS 48: what it left on disk is reclaimed
+			require.NoError(t, err)
+			require.NoError(t, srv.Close())
+		})
+	}
+}
+
+func TestProducerInAnotherProcess(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	path := socketPath(t)
+	c := start(t, "producer", path, "5")
+	c.says(t, "listening")
+	att, err := Attach(soon(t), path, "", dev)
+	require.NoError(t, err)
+	requireNoise(t, ctx, att.Buffer(), 1)
+	c.end(t)
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.NoError(t, att.Close())
+}

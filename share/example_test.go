@@ -1,0 +1,91 @@
+package share_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A producer fills device memory and offers it; a consumer, mostly another
+// process, attaches and reads the same bytes. Here both use the software
+// driver; cu.Open() alone opens libcuda.
+func Example() {
+	if err := produce(); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// weights: 3 numbers, [3.5 1.25 -2]
+}
+
+func produce() (err error) {
+	drv, err := cu.Open(cu.WithResolver(soft.Resolver))
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ctx.Close()) }()
+
+	weights := []float32{3.5, 1.25, -2}
+	buf, err := vmm.New(dev, 12) // mapped, read-write here
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, buf.Close()) }()
+	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), weights); err != nil {
+		return err
+	}
+
+	dir, err := os.MkdirTemp("", "example") // 0700, as the socket's directory has to be
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	srv, err := share.Listen(filepath.Join(dir, "socket"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, srv.Close()) }()
+
+	cctx, stop := context.WithCancel(context.Background())
+	consumed := make(chan error, 1)
+	go func() {
+		consumed <- consume(srv.Path(), dev)
+		stop()
+	}()
+	err = srv.Offer(cctx, "weights", buf, share.ReadOnly) // serves until cctx is done
+	return errors.Join(err, <-consumed)
+}
+
+func consume(path string, dev *cu.Device) error {
+	att, err := share.Attach(context.Background(), path, "weights", dev)
+	if err != nil {
+		return err
+	}
+	defer att.Close() // the connection is the lease
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	defer ctx.Close()
+	numbers := make([]float32, att.Buffer().Size()/4)
+	if err := cu.CopyToHost(ctx, nil, numbers, att.Buffer().Ptr()); err != nil {
+		return err
+	}
+	fmt.Printf("%s: %d numbers, %v\n", att.Offer().Name, len(numbers), numbers)
+	return nil
+}

@@ -1,0 +1,112 @@
+package share
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/sock"
+)
+
+// Who comes early is kept waiting where an offer is expected, hears that it is
+// being made, and gets it.
+func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	for _, name := range []string{"data", ""} {
+		srv := listen(t)
+		srv.Expect("data")
+		srv.Expect("data")
+		srv.Working("data", 1, 4)
+		srv.Working("other", 2, 4)
+		early := dialed(t, srv)
+		require.NoError(t, early.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, name})))
+		rec, err := early.Receive(soon(t))
+		require.NoError(t, err)
+		m, err := decode(rec.Data)
+		require.NoError(t, err)
+		require.Equal(t, progress{1, 4}, m)
+
+		s := serve(t, srv, newBuffer(t, ctx, 1))
+		rec, err = early.Receive(soon(t))
+		require.NoError(t, err)
+		m, err = decode(rec.Data)
+		require.NoError(t, err)
+		require.IsType(t, offer{}, m)
+		require.Len(t, rec.Files, 1)
+		require.NoError(t, rec.Close())
+		require.NoError(t, early.Close())
+		s.await(t, Ended, 1)
+		requireServed(t, srv, ctx)
+		require.NoError(t, srv.Close())
+	}
+}
+
+func TestEarlyConsumersAttach(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	srv.Expect("data")
+	const consumers = 8
+	errs := make(chan error, consumers)
+	for range consumers {
+		go func() {
+			att, err := Attach(soon(t), srv.Path(), "data", dev)
+			if err == nil {
+				err = att.Close()
+			}
+			errs <- err
+		}()
+	}
+	s := serve(t, srv, newBuffer(t, ctx, 1), WithLeases(consumers))
+	for range consumers {
+		require.NoError(t, <-errs)
+	}
+	require.NoError(t, s.end(t))
+}
+
+// What nobody expects is refused at once.
+func TestUnexpectedNameIsNotWaitedFor(t *testing.T) {
+	dev, _ := leavesNothing(t)
+	srv := listen(t)
+	srv.Expect("data")
+	_, err := Attach(soon(t), srv.Path(), "other", dev)
+	var no *RefusalError
+	require.ErrorAs(t, err, &no)
+	require.Equal(t, RefusedName, no.Code)
+	srv.Expect("more")
+	_, err = Attach(soon(t), srv.Path(), "", dev)
+	require.ErrorAs(t, err, &no, "it is not the only one")
+}
+
+// FAULTS 64: closing ends the wait.
+func TestServerClosedWhileAConsumerWaits(t *testing.T) {
+	dev, _ := leavesNothing(t)
+	srv := listen(t)
+	srv.Expect("data")
+	srv.Working("data", 1, 2)
+	waits := make(chan struct{})
+	result := make(chan error)
+	go func() {
+		conn, err := sock.Dial(soon(t), srv.Path())
+		if err == nil {
+			defer conn.Close()
+			err = conn.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, "data"}))
+		}
+		if err == nil {
+			_, err = conn.Receive(soon(t)) // progress
+		}
+		close(waits)
+		if err == nil {
+			var m message
+			m, _, err = link{conn, DefaultTimeout}.receive(soon(t), false)
+			if err == nil {
+				err = unexpected(m, "")
+			}
+		}
+		result <- err
+	}()
+	<-waits
+	require.NoError(t, srv.Close())
+	require.ErrorIs(t, <-result, ErrRefused)
+	srv.Expect("late") // nothing comes of it
+	srv.Working("late", 1, 2)
+}

@@ -1,0 +1,259 @@
+package share
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// impostor is a producer of the test's own: it takes one connection, reads the
+// wish to attach and then does what the script says. The connection is closed
+// when the script is over.
+func impostor(t *testing.T, script func(conn *sock.Conn)) (path string) {
+	t.Helper()
+	path = socketPath(t)
+	l, err := sock.Listen(path)
+	require.NoError(t, err)
+	done := make(chan struct{})
+	ctx := soon(t)
+	go func() {
+		defer close(done)
+		conn, err := l.Accept(ctx)
+		if err != nil {
+			return // the consumer never came
+		}
+		defer conn.Close()
+		if rec, err := conn.Receive(ctx); err == nil {
+			_ = rec.Close()
+			script(conn)
+		}
+	}()
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		<-done
+	})
+	return path
+}
+
+// A lie is one record of an impostor, with files.
+type lie struct {
+	record []byte
+	files  []*os.File
+}
+
+// tell is a script that tells lies and goes when the consumer answers or does.
+func tell(t *testing.T, lies ...lie) func(*sock.Conn) {
+	return func(conn *sock.Conn) {
+		for _, l := range lies {
+			if conn.Send(soon(t), l.record, l.files...) != nil {
+				return
+			}
+		}
+		if rec, err := conn.Receive(soon(t)); err == nil {
+			_ = rec.Close()
+		}
+	}
+}
+
+// A truth is what an honest producer would say, for a test to change.
+type truth struct {
+	offer
+	files []*os.File
+	other *os.File // memory of another size
+	pipe  *os.File
+}
+
+// truthOf describes a buffer of three chunks.
+func truthOf(t *testing.T, ctx *cu.Context) truth {
+	t.Helper()
+	g := granularity(t, ctx.Device())
+	desc, files, err := newBuffer(t, ctx, 3*g, vmm.WithChunkSize(g)).Export()
+	require.NoError(t, err)
+	_, other, err := newBuffer(t, ctx, 2*g).Export()
+	require.NoError(t, err)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, sock.CloseFiles(append([]*os.File{other[0], r, w}, files...))) })
+	return truth{offer{desc: desc, access: ReadOnly, name: "data", fds: 3}, files, other[0], r}
+}
+
+// say makes the record of the offer with change, and its files.
+func (tr truth) say(change func(o *offer), files ...*os.File) lie {
+	o := tr.offer
+	if change != nil {
+		change(&o)
+	}
+	return lie{encode(o), files}
+}
+
+// Invariant 2, FAULTS 19 to 29, 31, 35 to 40: whatever a producer says, the
+// consumer gets an error and keeps nothing.
+func TestLyingProducerGetsNothingMapped(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	g, f := tr.desc.ChunkSize, tr.files
+	part := func(first, fds int, more func(o *offer)) func(*offer) {
+		return func(o *offer) {
+			if o.first, o.fds = first, fds; more != nil {
+				more(o)
+			}
+		}
+	}
+	desc := func(change func(d *vmm.Descriptor)) []lie {
+		return []lie{tr.say(func(o *offer) { change(&o.desc) }, f...)}
+	}
+	for name, c := range map[string]struct {
+		lies []lie
+		want error
+	}{
+		"19 no descriptor":             {[]lie{tr.say(nil)}, ErrWire},
+		"19 too few":                   {[]lie{tr.say(nil, f[:2]...)}, ErrWire},
+		"20 one too many":              {[]lie{tr.say(nil, f[0], f[1], f[2], f[0])}, ErrWire},
+		"20 more than chunks":          {[]lie{tr.say(part(0, 4, nil), f[0], f[1], f[2], f[0])}, ErrWire},
+		"19 none announced, none sent": {[]lie{tr.say(part(0, 0, nil))}, ErrWire},
+		"19 none announced, some sent": {[]lie{tr.say(part(0, 0, nil), f...)}, ErrWire},
+		"25 a pipe":                    {[]lie{tr.say(nil, f[0], tr.pipe, f[2])}, cu.ErrUnknown},
+		"26 another allocation":        {[]lie{tr.say(nil, f[0], f[1], tr.other)}, cu.ErrNotSupported},
+		"27 wrong magic":               {[]lie{{flaw(tr.offer, 0, 'X'), f}}, ErrWire},
+		"27 other version":             {[]lie{{flaw(tr.offer, 4, 2), f}}, ErrVersion},
+		"28 wrong length":              {[]lie{{flaw(tr.offer, 12, 0xff, 0xff, 0xff, 0xff), f}}, ErrWire},
+		"29 random bytes":              {[]lie{{noise(500, 3), f}}, ErrWire},
+		"31 a verdict":                 {[]lie{{encode(verdict{true, ""}), nil}}, ErrProtocol},
+		"31 an acknowledgement":        {[]lie{{encode(mapped{1}), nil}}, ErrProtocol},
+		"a wish to attach":             {[]lie{{encode(attach{cu.CUDA, ReadOnly, ""}), nil}}, ErrProtocol},
+		"a revocation":                 {[]lie{{encode(revoke{"x"}), nil}}, ErrRevoked},
+		"a refusal":                    {[]lie{{encode(refuse{RefusedBusy, "x"}), nil}}, ErrRefused},
+		"a refusal with a file":        {[]lie{{encode(refuse{RefusedBusy, "x"}), f[:1]}}, ErrWire},
+		"35 size 0":                    {desc(func(d *vmm.Descriptor) { d.Size = 0 }), vmm.ErrDescriptor},
+		"36 larger":                    {desc(func(d *vmm.Descriptor) { d.ChunkSize *= 2; d.Size *= 2 }), cu.ErrNotSupported},
+		"36 more than its chunks":      {desc(func(d *vmm.Descriptor) { d.Size++ }), vmm.ErrDescriptor},
+		"37 no multiple":               {desc(func(d *vmm.Descriptor) { d.ChunkSize++ }), vmm.ErrDescriptor},
+		"38 overflow":                  {desc(func(d *vmm.Descriptor) { d.ChunkSize = 1 << 63 }), vmm.ErrDescriptor},
+		"39 unknown device":            {desc(func(d *vmm.Descriptor) { d.Device[3] ^= 1 }), vmm.ErrDevice},
+		"37 no granularity":            {desc(func(d *vmm.Descriptor) { d.Granularity = 0 }), vmm.ErrDescriptor},
+		"39 other kind of driver":      {desc(func(d *vmm.Descriptor) { d.Kind = cu.CUDA + cu.Soft - d.Kind }), vmm.ErrKind},
+		"40 a fabric handle":           {[]lie{{flaw(tr.offer, 18, 8), f}}, ErrWire},
+		"chunks 0":                     {desc(func(d *vmm.Descriptor) { d.Chunks = 0 }), ErrWire},
+		"chunks 2^32-1":                {desc(func(d *vmm.Descriptor) { d.Chunks = 1<<32 - 1 }), ErrWire},
+		"chunks beyond the limit":      {desc(func(d *vmm.Descriptor) { d.Chunks = vmm.MaxChunks + 1 }), ErrWire},
+		"not from the first chunk":     {[]lie{tr.say(part(1, 3, nil), f...)}, ErrWire},
+		"a chunk twice":                {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(1, 1, nil), f[2])}, ErrWire},
+		"a chunk left out":             {[]lie{tr.say(part(0, 1, nil), f[0]), tr.say(part(2, 1, nil), f[2])}, ErrWire},
+		"too many in the end":          {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 2, nil), f[:2]...)}, ErrWire},
+		"other sizes in the second":    {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.desc.Size = 3*g - 1 }), f[2])}, ErrWire},
+		"other name in the second":     {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.name = "x" }), f[2])}, ErrWire},
+		"other data in the second":     {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.data = []byte("x") }), f[2])}, ErrWire},
+		"other access in the second":   {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.access = ReadWrite }), f[2])}, ErrWire},
+		"a verdict in between":         {[]lie{tr.say(part(0, 2, nil), f[:2]...), {encode(verdict{}), nil}}, ErrProtocol},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			path := impostor(t, tell(t, c.lies...))
+			_, err := Attach(soon(t), path, "data", dev)
+			require.ErrorIs(t, err, c.want)
+			require.NotErrorIs(t, err, sock.ErrPeerLost)
+		})
+	}
+}
+
+// What is too much for the consumer although it is no lie.
+func TestProducerThatOffersLessThanAsked(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	path := impostor(t, tell(t, tr.say(nil, tr.files...)))
+	_, err := Attach(soon(t), path, "", dev, WithAccess(ReadWrite))
+	require.ErrorIs(t, err, ErrProtocol)
+}
+
+// The honest ones among them, to show that the lies make the difference.
+func TestImpostorCanBeHonest(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	for name, lies := range map[string][]lie{
+		"one record":  {tr.say(nil, tr.files...)},
+		"two records": {tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...), tr.say(func(o *offer) { o.first, o.fds = 2, 1 }, tr.files[2])},
+		"progress in between": {{encode(progress{0, 0}), nil}, tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...),
+			{encode(progress{1, 2}), nil}, tr.say(func(o *offer) { o.first, o.fds = 2, 1 }, tr.files[2])},
+	} {
+		path := impostor(t, tell(t, lies...))
+		att, err := Attach(soon(t), path, "data", dev)
+		require.NoError(t, err, name)
+		requireNoise(t, ctx, att.Buffer(), 1)
+		require.NoError(t, att.Close())
+	}
+}
+
+// FAULTS 30, 31: silence and sudden ends.
+func TestProducerThatSaysTooLittle(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	begin := tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...)
+	hangUp := func(lies ...lie) func(*sock.Conn) {
+		return func(conn *sock.Conn) {
+			for _, l := range lies {
+				_ = conn.Send(soon(t), l.record, l.files...)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		script func(*sock.Conn)
+		want   error
+	}{
+		"silence":                        {tell(t), ErrTimeout},
+		"silence after the first record": {tell(t, begin), ErrTimeout},
+		"end":                            {hangUp(), sock.ErrPeerLost},
+		"end after the first record":     {hangUp(begin), sock.ErrPeerLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			_, err := Attach(soon(t), impostor(t, c.script), "data", dev, WithStepTimeout(100*time.Millisecond))
+			require.ErrorIs(t, err, c.want)
+			require.NotErrorIs(t, err, context.Canceled)
+		})
+	}
+}
+
+// After the offer a producer may only show progress, revoke, or go.
+func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	good := tr.say(nil, tr.files...)
+	for name, c := range map[string]struct {
+		lie  lie
+		want error
+	}{
+		"another offer":             {good, ErrProtocol},
+		"a verdict":                 {lie{encode(verdict{true, ""}), nil}, ErrProtocol},
+		"a refusal":                 {lie{encode(refuse{RefusedBusy, "x"}), nil}, ErrRefused},
+		"random bytes":              {lie{noise(99, 2), nil}, ErrWire},
+		"a revocation with files":   {lie{encode(revoke{"x"}), tr.files}, ErrWire},
+		"a revocation":              {lie{encode(revoke{"x"}), nil}, ErrRevoked},
+		"progress, and then an end": {lie{encode(progress{1, 1}), nil}, sock.ErrPeerLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			att, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
+				_ = conn.Send(soon(t), good.record, good.files...)
+				rec, err := conn.Receive(soon(t)) // mapped
+				if err == nil {
+					_ = rec.Close()
+				}
+				_ = conn.Send(soon(t), c.lie.record, c.lie.files...)
+				if c.want != sock.ErrPeerLost {
+					_ = conn.WaitClose(soon(t))
+				}
+			}), "data", dev)
+			require.NoError(t, err)
+			require.ErrorIs(t, awaitDone(t, att), c.want)
+			requireNoise(t, ctx, att.Buffer(), 1)
+			require.NoError(t, att.Close())
+		})
+	}
+}

@@ -1,0 +1,45 @@
+package share
+
+import (
+	"os"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/sock"
+)
+
+// sendRaw is sendmsg(2) as nobody checks it, with n times the descriptor f.
+// The libraries put a byte into a record of length 0; an ill-disposed peer does
+// not.
+func sendRaw(t *testing.T, conn *sock.Conn, record []byte, f *os.File, n int) {
+	t.Helper()
+	fds := make([]int, n)
+	for i := range fds {
+		fds[i] = int(f.Fd())
+	}
+	var msg unix.Msghdr
+	if n > 0 {
+		oob := unix.UnixRights(fds...)
+		msg.Control = &oob[0]
+		msg.SetControllen(len(oob))
+	}
+	if len(record) > 0 {
+		iov := unix.Iovec{Base: &record[0]}
+		iov.SetLen(len(record))
+		msg.Iov = &iov
+		msg.SetIovlen(1)
+	}
+	own, err := conn.File()
+	require.NoError(t, err)
+	defer own.Close()
+	raw, err := own.SyscallConn()
+	require.NoError(t, err)
+	var errno unix.Errno
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		_, _, errno = unix.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&msg)), unix.MSG_NOSIGNAL)
+	}))
+	require.Zero(t, errno)
+}

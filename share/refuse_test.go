@@ -1,0 +1,194 @@
+package share
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// flaw returns the record of m with one part of its header changed.
+func flaw(m message, offset int, b ...byte) []byte {
+	r := encode(m)
+	copy(r[offset:], b)
+	return r
+}
+
+// firstRecords are what a lying or broken consumer may begin with, and the
+// code of the answer.
+func firstRecords(kind cu.Kind) map[string]struct {
+	record []byte
+	code   RefusalCode
+} {
+	good := attach{kind, ReadOnly, "data"}
+	type c = struct {
+		record []byte
+		code   RefusalCode
+	}
+	return map[string]c{
+		"27 wrong magic":             {flaw(good, 0, []byte("GPFE")...), RefusedRecord},
+		"27 older version":           {flaw(good, 4, 0, 0), RefusedVersion},
+		"27 newer version":           {flaw(good, 4, 2, 0), RefusedVersion},
+		"27 unknown type":            {flaw(good, 6, 99, 0), RefusedRecord},
+		"27 unknown flags":           {flaw(good, 8, 1, 0, 0, 0), RefusedRecord},
+		"28 length 0":                {flaw(good, 12, 0, 0, 0, 0), RefusedRecord},
+		"28 length 2^31":             {flaw(good, 12, 0, 0, 0, 0x80), RefusedRecord},
+		"28 length 2^32-1":           {flaw(good, 12, 0xff, 0xff, 0xff, 0xff), RefusedRecord},
+		"29 random bytes":            {noise(300, 5), RefusedRecord},
+		"32 one byte at a time":      {[]byte{'G'}, RefusedRecord},
+		"30 cut off":                 {encode(good)[:20], RefusedRecord},
+		"40 driver of another kind":  {encode(attach{cu.CUDA + cu.Soft - kind, ReadOnly, "data"}), RefusedKind},
+		"40 no driver":               {encode(attach{0, ReadOnly, "data"}), RefusedKind},
+		"access 0":                   {encode(attach{kind, cu.NoAccess, "data"}), RefusedRecord},
+		"31 an acknowledgement":      {encode(mapped{1}), RefusedRecord},
+		"31 a verdict":               {encode(verdict{true, ""}), RefusedRecord},
+		"progress":                   {encode(progress{1, 2}), RefusedRecord},
+		"an offer without its files": {encode(offer{name: "x", access: ReadOnly, fds: 1}), RefusedRecord},
+		"an offer":                   {encode(offer{name: "x", access: ReadOnly}), RefusedRecord},
+		"a revocation":               {encode(revoke{"x"}), RefusedRecord},
+		"unknown name":               {encode(attach{kind, ReadOnly, "other"}), RefusedName},
+		"64 KiB":                     {append(encode(good), make([]byte, sock.MaxRecord-100)...), RefusedRecord},
+	}
+}
+
+// Invariant 2, FAULTS 27 to 32 and 40: each costs its own connection, is
+// answered, and leaves another consumer alone.
+func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	bystander := attached(t, srv, "", dev)
+	n := 0
+	for name, c := range firstRecords(dev.Driver().Kind()) {
+		conn := dialed(t, srv)
+		require.NoError(t, conn.Send(soon(t), c.record))
+		requireRefusal(t, conn, c.code, name)
+		require.NoError(t, conn.Close())
+		n++
+		require.Error(t, s.await(t, PeerRefused, n).Err, name)
+	}
+	require.NoError(t, bystander.Progress(soon(t), 1, 2))
+	require.NoError(t, bystander.Err())
+	require.Len(t, s.of(Ended), 0)
+	requireServed(t, srv, ctx)
+}
+
+func requireRefusal(t *testing.T, conn *sock.Conn, code RefusalCode, why string) {
+	t.Helper()
+	rec, err := conn.Receive(soon(t))
+	require.NoError(t, err, why)
+	m, err := decode(rec.Data)
+	require.NoError(t, err, why)
+	no, ok := m.(refuse)
+	require.True(t, ok, "%s: answered with %#v", why, m)
+	require.Equal(t, code, no.code, "%s: %s", why, no.text)
+	require.NotEmpty(t, no.text)
+	require.Empty(t, rec.Files)
+}
+
+// FAULTS 19 to 24: descriptors where none belong, and records that no honest
+// peer sends, past what Send allows.
+func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	bystander := attached(t, srv, "", dev)
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	good := encode(attach{dev.Driver().Kind(), ReadOnly, "data"})
+	n := 0
+	for name, c := range map[string]struct {
+		record []byte
+		fds    int
+	}{
+		"20 one":                         {good, 1},
+		"20 two":                         {good, 2},
+		"21 as many as a record may":     {good, sock.MaxFDs},
+		"21 more":                        {good, sock.MaxFDs + 1},
+		"21 as many as the kernel sends": {good, 253},
+		"24 an empty record with one":    {nil, 1},
+		"23 too long a record":           {make([]byte, sock.MaxRecord+1), 3},
+		"23 too long a record alone":     {make([]byte, 2*sock.MaxRecord), 0},
+	} {
+		conn := dialed(t, srv)
+		sendRaw(t, conn, c.record, null, c.fds)
+		requireRefusal(t, conn, RefusedRecord, name)
+		require.NoError(t, conn.Close())
+		n++
+		require.Error(t, s.await(t, PeerRefused, n).Err, name)
+	}
+	require.NoError(t, null.Close())
+	require.NoError(t, bystander.Err())
+	requireServed(t, srv, ctx)
+}
+
+// A peer that connects and is silent, or goes at once, holds nobody up.
+func TestSilentPeerIsSentAway(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t, WithTimeout(50*time.Millisecond))
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	silent := dialed(t, srv)
+	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)
+	requireRefusal(t, silent, RefusedTimeout, "silence")
+
+	gone := dialed(t, srv)
+	require.NoError(t, gone.Close())
+	require.ErrorIs(t, s.await(t, PeerRefused, 2).Err, sock.ErrPeerLost)
+	requireServed(t, srv, ctx)
+}
+
+// FAULTS 30, 31: what an attached consumer may do wrong.
+func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	bystander := attached(t, srv, "", dev)
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	kind := dev.Driver().Kind()
+	n := 0
+	for name, c := range map[string]struct {
+		record []byte
+		fds    int
+		want   error
+	}{
+		"attaches again":               {encode(attach{kind, ReadOnly, "data"}), 0, ErrProtocol},
+		"offers":                       {encode(offer{name: "x", access: ReadOnly}), 0, ErrProtocol},
+		"revokes":                      {encode(revoke{""}), 0, ErrProtocol},
+		"refuses":                      {encode(refuse{RefusedBusy, "no"}), 0, ErrRefused},
+		"good without mapping":         {encode(verdict{true, ""}), 0, ErrProtocol},
+		"maps another generation":      {encode(mapped{999}), 0, ErrProtocol},
+		"random":                       {noise(100, 1), 0, ErrWire},
+		"other version":                {flaw(mapped{1}, 4, 9), 0, ErrVersion},
+		"a descriptor with progress":   {encode(progress{1, 2}), 1, ErrWire},
+		"descriptors with its verdict": {encode(verdict{true, ""}), 3, ErrWire},
+		"an empty record with one":     {nil, 1, sock.ErrEmptyRecord},
+	} {
+		conn := dialed(t, srv)
+		require.NoError(t, conn.Send(soon(t), encode(attach{kind, ReadOnly, "data"})))
+		rec, err := conn.Receive(soon(t))
+		require.NoError(t, err)
+		require.NoError(t, rec.Close())
+		sendRaw(t, conn, c.record, null, c.fds)
+		requireRefusal(t, conn, codeOf(c.want), name)
+		require.NoError(t, conn.Close())
+		n++
+		require.ErrorIs(t, s.await(t, Ended, n).Err, c.want, name)
+	}
+	require.NoError(t, null.Close())
+	require.NoError(t, bystander.Progress(soon(t), 1, 2))
+	require.NoError(t, bystander.Err())
+	requireServed(t, srv, ctx)
+}
+
+func codeOf(err error) RefusalCode {
+	if errors.Is(err, ErrVersion) {
+		return RefusedVersion
+	}
+	return RefusedRecord
+}
