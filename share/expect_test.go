@@ -85,12 +85,10 @@ func TestServerClosedWhileAConsumerWaits(t *testing.T) {
 	srv.Working("data", 1, 2)
 	waits := make(chan struct{})
 	result := make(chan error)
+	conn, err := sock.Dial(soon(t), srv.Path())
+	require.NoError(t, err)
 	go func() {
-		conn, err := sock.Dial(soon(t), srv.Path())
-		if err == nil {
-			defer conn.Close()
-			err = conn.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, "data"}))
-		}
+		err := conn.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, "data"}))
 		if err == nil {
 			_, err = conn.Receive(soon(t)) // progress
 		}
@@ -102,6 +100,7 @@ func TestServerClosedWhileAConsumerWaits(t *testing.T) {
 				err = unexpected(m, "")
 			}
 		}
+		_ = conn.Close()
 		result <- err
 	}()
 	<-waits

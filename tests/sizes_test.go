@@ -66,7 +66,7 @@ func handOver(t *testing.T, size, chunk uint64) {
 	if chunk != 0 {
 		fds = int(aligned / unit)
 	}
-	require.EqualValues(t, fds, event(t, producer, "exported")["fds"])
+	require.EqualValues(t, fds, event(t, producer, "export")["chunks"])
 	require.EqualValues(t, fds, event(t, consumer, "received")["fds"])
 	require.EqualValues(t, (size+3)/4, event(t, producer, "generated")["integers"])
 	require.EqualValues(t, (size+3)/4, event(t, consumer, "verified")["integers"])

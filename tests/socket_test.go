@@ -31,7 +31,7 @@ var places = []place{
 	{"Fault50_Symlink", makeSymlink("target"), 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
 	{"Fault50_DanglingSymlink", makeSymlink("nowhere"), 1, 1, "something else is there", "start the producer first"},
 	{"Fault50_LockIsSymlink", makeLockSymlink, 1, 1, "lock file", "start the producer first"},
-	{"stream socket", makeStreamSocket, 1, 1, "choose another with -socket", "a socket of another type"},
+	{"stream socket", makeStreamSocket, 1, 1, "choose another socket with -socket", "a socket of another type"},
 	{"Fault52_WorldWritable", chmod(0o777), 1, 1, "mode 0777", "start the producer first"},
 	{"Fault52_GroupWritable", chmod(0o770), 1, 1, "mode 0770", "start the producer first"},
 	{"Fault52_Sticky", chmod(0o777 | os.ModeSticky), 1, 1, "mode 1777", "start the producer first"},

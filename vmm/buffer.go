@@ -112,7 +112,7 @@ func chunkCount(size, chunk uint64) (int, error) {
 // create makes n chunks of physical memory.
 func (b *Buffer) create(n int, o *options) (chunks []*Allocation, err error) {
 	err = o.step("create", func(s *Step) error {
-		s.Size = uint64(n) * b.chunk
+		s.Size, s.Chunks = uint64(n)*b.chunk, n
 		for range n {
 			a, err := Create(b.dev, b.chunk)
 			if err != nil {
@@ -288,6 +288,7 @@ func exportAll(chunks []*Allocation, o *options) error {
 				s.FD = fd
 			}
 			s.Size += c.Size()
+			s.Chunks++
 		}
 		return nil
 	})

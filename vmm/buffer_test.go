@@ -151,10 +151,10 @@ func TestStepsAreToldAsTheyAreDone(t *testing.T) {
 	require.Positive(t, steps[len(steps)-1].FD)
 	steps[len(steps)-1].FD = 0
 	require.Equal(t, []vmm.Step{
-		{Op: "create", Size: 2 * g},
+		{Op: "create", Size: 2 * g, Chunks: 2},
 		{Op: "reserve", Ptr: buf.Ptr(), Size: 2 * g},
-		{Op: "map", Ptr: buf.Ptr(), Size: 2 * g},
+		{Op: "map", Ptr: buf.Ptr(), Size: 2 * g, Chunks: 2},
 		{Op: "access", Ptr: buf.Ptr(), Size: 2 * g, Access: cu.ReadOnly},
-		{Op: "export", Size: 2 * g},
+		{Op: "export", Size: 2 * g, Chunks: 2},
 	}, steps)
 }

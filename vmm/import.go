@@ -103,7 +103,7 @@ func badField(name, reason string) error { return &DescriptorError{Field: name, 
 
 func (b *Buffer) importChunks(files []*os.File) (chunks []*Allocation, err error) {
 	err = b.opts.step("import", func(s *Step) error {
-		s.Size = b.capacity
+		s.Size, s.Chunks = b.capacity, len(files)
 		for i, f := range files {
 			a, err := importAllocation(b.dev, f, b.chunk)
 			if err != nil {

@@ -46,6 +46,7 @@ type Step struct {
 	Op     string        // "create", "import", "reserve", "map", "access" or "export"
 	Ptr    cu.DevicePtr  // address concerned, or 0
 	Size   uint64        // bytes concerned
+	Chunks int           // chunks concerned, or 0
 	Access cu.Access     // for "access"
 	FD     int           // for "export": the first descriptor that was made
 	Took   time.Duration // how long it took

@@ -61,7 +61,7 @@ func (v *View) add(chunks []*Allocation, a cu.Access, o *options) error {
 			in.maps = append(in.maps, m)
 			in.size += m.size
 		}
-		s.Size = in.size - size
+		s.Size, s.Chunks = in.size-size, len(chunks)
 		return nil
 	})
 	if err == nil {

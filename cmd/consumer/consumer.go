@@ -18,8 +18,6 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-type app = cli.App
-
 // A consumer is one run of the command.
 type consumer struct {
 	app *cli.App
@@ -53,9 +51,7 @@ func (c *consumer) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, c.close())
-		c.app.SayDurations()
-		c.app.Say("cleanup", nil, "Cleanup complete")
+		err = errors.Join(err, c.app.Cleanup(c.att.Close, c.ctx.Close))
 	}()
 	if err := c.open(); err != nil {
 		return err
@@ -167,24 +163,23 @@ func (c *consumer) follow() error {
 	return errors.Join(err, c.enter())
 }
 
-// verifyAndReport tells the producer whatever the verdict is.
+// verifyAndReport tells the producer whatever the verdict is, if it is still
+// there.
 func (c *consumer) verifyAndReport(ctx context.Context) error {
 	v := verifier{consumer: c, size: c.att.Buffer().Size()}
 	fault := c.app.Timed("verify", func() error { return v.verify(ctx) })
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if lost := c.att.Err(); lost != nil {
-		return errors.Join(fault, lost)
+	err := c.att.Err()
+	if err == nil {
+		err = c.app.Timed("report", func() error { return c.att.Report(ctx, fault) })
 	}
-	err := c.app.Timed("report", func() error { return c.att.Report(ctx, fault) })
 	if err == nil {
 		c.app.Say("acknowledged", cli.Fields{"ok": fault == nil}, "Sent acknowledgment to producer")
 	}
 	return errors.Join(fault, err)
 }
-
-func (c *consumer) close() error { return errors.Join(c.att.Close(), c.ctx.Close()) }
 
 // meta is what the producer says of its data, and the salt to check against.
 func (c *consumer) meta() (pattern.Meta, error) {

@@ -8,12 +8,9 @@
 // for its flags and exit codes.
 package main
 
-import (
-	"context"
-	"os"
-)
+import "os"
 
 func main() {
 	c := newConsumer(os.Stdout)
-	os.Exit(c.app.Run(os.Args[1:], os.Stderr, func(ctx context.Context, _ *app) error { return c.run(ctx) }))
+	os.Exit(c.app.Run(os.Args[1:], os.Stderr, c.run))
 }

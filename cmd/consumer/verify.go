@@ -13,9 +13,10 @@ import (
 // the pattern; the next piece is copied while one is compared.
 type verifier struct {
 	*consumer
-	size uint64
-	meta pattern.Meta
-	told time.Time // when the producer last heard of progress
+	size  uint64
+	meta  pattern.Meta
+	told  time.Time // when the producer last heard of progress
+	alone bool      // it does not hear any more
 }
 
 // verify returns a *pattern.Mismatch if the data is wrong.
@@ -51,12 +52,13 @@ func (v *verifier) compare(ctx context.Context) (wrong pattern.Mismatch, err err
 }
 
 // progress shows how far the check is, and tells the producer a few times a
-// second.
+// second. The check goes on without a producer: what it finds is worth knowing.
 func (v *verifier) progress(ctx context.Context, done uint64) error {
 	v.app.Progress("verifying", done, v.size)
-	if time.Since(v.told) < 250*time.Millisecond {
+	if v.alone || time.Since(v.told) < 250*time.Millisecond {
 		return nil
 	}
 	v.told = time.Now()
-	return v.att.Progress(ctx, done, v.size)
+	v.alone = v.att.Progress(ctx, done, v.size) != nil
+	return nil
 }

@@ -7,12 +7,9 @@
 // ended by SIGINT or SIGTERM. Run it with -h for its flags and exit codes.
 package main
 
-import (
-	"context"
-	"os"
-)
+import "os"
 
 func main() {
 	p := newProducer(os.Stdout)
-	os.Exit(p.app.Run(os.Args[1:], os.Stderr, func(ctx context.Context, _ *app) error { return p.run(ctx) }))
+	os.Exit(p.app.Run(os.Args[1:], os.Stderr, p.run))
 }

@@ -6,17 +6,13 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strconv"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
-	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
-
-type app = cli.App
 
 // A producer is one run of the command.
 type producer struct {
@@ -62,9 +58,7 @@ func (p *producer) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, srv.Close(), p.close())
-		p.app.SayDurations()
-		p.app.Say("cleanup", nil, "Cleanup complete")
+		err = errors.Join(err, p.app.Cleanup(srv.Close, p.buf.Close, p.ctx.Close))
 	}()
 	srv.Expect(cli.OfferName) // who comes early hears how far we are
 	if err := p.prepare(); err != nil {
@@ -138,9 +132,16 @@ func (p *producer) inChunks() string {
 	return fmt.Sprintf(" in chunks of %s", p.chunk)
 }
 
-// words are the transcript's lines for the steps of making a buffer.
+// words are the transcript's lines for the steps of making a buffer and of
+// exporting it.
 func words(s vmm.Step) string {
 	switch s.Op {
+	case "export":
+		line := fmt.Sprintf("Exported allocation as FD: %d", s.FD)
+		if s.Chunks > 1 {
+			line += fmt.Sprintf(" and %d more, one per chunk", s.Chunks-1)
+		}
+		return line
 	case "create":
 		return "Created physical memory allocation"
 	case "reserve":
@@ -184,24 +185,12 @@ func (p *producer) meta() pattern.Meta {
 // serve offers the buffer and follows the consumers. An error of one of them
 // is the producer's in the end, and costs the others nothing.
 func (p *producer) serve(ctx context.Context, srv *share.Server) error {
-	_, files, err := p.buf.Export()
-	if err != nil {
-		return err
-	}
-	defer sock.CloseFiles(files)
-	more := ""
-	if len(files) > 1 {
-		more = " and " + strconv.Itoa(len(files)-1) + " more, one per chunk"
-	}
-	p.app.Say("exported", cli.Fields{"fd": files[0].Fd(), "fds": len(files)}, "Exported allocation as FD: %d%s", files[0].Fd(), more)
-	p.app.Say("waiting", cli.Fields{"socket": srv.Path(), "consumers": p.consumers}, "Waiting for consumer connection...")
-
-	w := watcher{app: p.app}
+	w := watcher{app: p.app, waiting: cli.Fields{"socket": srv.Path(), "consumers": p.consumers}}
 	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.WithObserver(w.see), share.WithLeases(p.consumers)}
 	if p.consumers > 0 {
 		opts = append(opts, share.WithIdleTimeout(p.app.Timeout))
 	}
-	err = p.app.Timed("serve", func() error {
+	err := p.app.Timed("serve", func() error {
 		return srv.Offer(ctx, cli.OfferName, p.buf, cu.Access(p.access), opts...)
 	})
 	p.app.Result["consumers"] = w.outcome()
@@ -210,5 +199,3 @@ func (p *producer) serve(ctx context.Context, srv *share.Server) error {
 	}
 	return errors.Join(w.err(), err)
 }
-
-func (p *producer) close() error { return errors.Join(p.buf.Close(), p.ctx.Close()) }

@@ -12,7 +12,8 @@ import (
 // A watcher prints what becomes of the consumers and remembers what went wrong
 // with them.
 type watcher struct {
-	app *cli.App
+	app     *cli.App
+	waiting cli.Fields // for consumers
 
 	mu       sync.Mutex
 	verified int
@@ -24,6 +25,8 @@ type watcher struct {
 func (w *watcher) see(e share.Event) {
 	who := cli.Fields{"consumer": e.Lease, "uid": e.Peer.UID, "pid": e.Peer.PID, "us": float64(e.Since.Nanoseconds()) / 1e3}
 	switch e.Kind {
+	case share.Offered:
+		w.app.Say("waiting", w.waiting, "Waiting for consumer connection...")
 	case share.Connected:
 		w.app.Say("connected", who, "Consumer connected")
 		w.app.Say("peer", who, "  consumer %d is %s", e.Lease, e.Peer)

@@ -1,6 +1,7 @@
 package cutest
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -21,6 +22,10 @@ import (
 func Main(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	if err := checkEnvironment(); err != nil {
+		fmt.Fprintln(os.Stderr, "cutest:", err)
+		return 1
+	}
 	dir, err := softDir()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cutest:", err)
@@ -34,6 +39,22 @@ func run(m *testing.M) int {
 		return 1
 	}
 	return code
+}
+
+// checkEnvironment refuses what would run the tests on another driver than was
+// meant, and have them pass.
+func checkEnvironment() error {
+	switch kind := os.Getenv("GPUFD_DRIVER"); kind {
+	case "cuda":
+		return nil
+	case "", "soft":
+		if os.Getenv("GPUFD_REQUIRE_GPU") == "1" && kind == "" {
+			return errors.New("GPUFD_REQUIRE_GPU=1 wants GPUFD_DRIVER=cuda, or soft to say that no GPU is meant")
+		}
+		return nil
+	default:
+		return fmt.Errorf("GPUFD_DRIVER=%q: want soft or cuda", kind)
+	}
 }
 
 // softDir makes the directory of the software driver's memory for this run,
@@ -58,30 +79,34 @@ func softDir() (string, error) {
 // lost, and misuse that the software driver noticed. It is empty in the end of
 // a good test.
 func Left(before map[string]int) []string {
-	settle()
-	var left []string
+	var lost, left []string
+	deadline := time.Now().Add(time.Second)
+	for round := 1; ; round++ {
+		runtime.GC() // cleanups of what was lost run after it, on a goroutine of their own
+		for _, l := range TakeLeaks() {
+			lost = append(lost, l.String())
+		}
+		left = append(stillThere(before), lost...)
+		if round > 3 && len(left) == 0 || time.Now().After(deadline) {
+			slices.Sort(left)
+			return left
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// stillThere lists what can be counted at any time.
+func stillThere(before map[string]int) (left []string) {
 	for name, n := range Descriptors() {
 		if n > before[name] {
 			left = append(left, fmt.Sprintf("%d more descriptors of %s", n-before[name], name))
 		}
 	}
-	for _, l := range TakeLeaks() {
-		left = append(left, l.String())
-	}
 	if Kind() == cu.Soft {
 		left = append(left, soft.Misuses()...)
 		left = append(left, softMemory()...)
 	}
-	slices.Sort(left)
 	return left
-}
-
-// settle lets cleanups of what was lost run.
-func settle() {
-	for range 3 {
-		runtime.GC()
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // softMemory lists the software driver's allocations that are still there.

@@ -47,23 +47,27 @@ func New(name, purpose string, stdout io.Writer) *App {
 
 // Run parses args, opens the driver and runs body, and returns the exit code.
 // Errors go to stderr, one line each.
-func (a *App) Run(args []string, stderr io.Writer, body func(context.Context, *App) error) int {
+func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) error) int {
 	err := a.Flags.Parse(args)
+	a.Output = newOutput(a.stdout, a.json)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		a.help()
 		return ExitOK
 	case err != nil:
-		return a.fail(stderr, Usagef("%w; see %s -h", err, a.name))
+		err = Usagef("%w; see %s -h", err, a.name)
 	case a.version:
 		fmt.Fprintf(a.stdout, "%s %s %s/%s\n", a.name, buildVersion(), runtime.GOOS, runtime.GOARCH)
 		return ExitOK
-	}
-	a.Output = newOutput(a.stdout, a.json)
-	if err = a.check(); err == nil {
-		err = a.start(body)
+	default:
+		if err = a.check(); err == nil {
+			err = a.start(body)
+		}
 	}
 	a.result(a.Result, err)
+	if err == nil && a.w.err != nil {
+		err = fmt.Errorf("writing the output: %w", a.w.err)
+	}
 	if err != nil {
 		return a.fail(stderr, err)
 	}
@@ -71,6 +75,9 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context, *A
 }
 
 func (a *App) fail(stderr io.Writer, err error) int {
+	if errors.Is(err, ErrInterrupted) {
+		err = ErrInterrupted // and what came of that
+	}
 	if hint := advice(err); hint != "" {
 		err = fmt.Errorf("%w; %s", err, hint)
 	}
@@ -102,7 +109,7 @@ func (a *App) check() error {
 	return nil
 }
 
-func (a *App) start(body func(context.Context, *App) error) error {
+func (a *App) start(body func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	signals := make(chan os.Signal, 1)
@@ -111,6 +118,7 @@ func (a *App) start(body func(context.Context, *App) error) error {
 	go func() {
 		select {
 		case <-signals:
+			signal.Stop(signals) // a second one ends us at once
 			cancel(ErrInterrupted)
 		case <-ctx.Done():
 		}
@@ -118,7 +126,7 @@ func (a *App) start(body func(context.Context, *App) error) error {
 	if err := a.openDriver(); err != nil {
 		return err
 	}
-	return body(ctx, a)
+	return body(ctx)
 }
 
 func (a *App) openDriver() error {

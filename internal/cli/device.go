@@ -53,10 +53,37 @@ func (a *App) Steps(words func(vmm.Step) string) func(vmm.Step) {
 	return func(s vmm.Step) {
 		a.Step(s.Op, s.Took)
 		if line := words(s); line != "" {
-			a.Say(s.Op, Fields{"address": s.Ptr.String(), "size": s.Size, "us": float64(s.Took.Nanoseconds()) / 1e3},
-				"%s", line)
+			a.Say(s.Op, stepFields(s), "%s", line)
 		}
 	}
+}
+
+func stepFields(s vmm.Step) Fields {
+	f := Fields{"size": s.Size, "us": float64(s.Took.Nanoseconds()) / 1e3}
+	if s.Ptr != 0 {
+		f["address"] = s.Ptr.String()
+	}
+	if s.Chunks != 0 {
+		f["chunks"] = s.Chunks
+	}
+	if s.FD != 0 {
+		f["fd"] = s.FD
+	}
+	return f
+}
+
+// Cleanup calls all of closers and says that it is done if none failed.
+func (a *App) Cleanup(closers ...func() error) error {
+	var errs []error
+	for _, c := range closers {
+		errs = append(errs, c())
+	}
+	a.SayDurations()
+	err := errors.Join(errs...)
+	if err == nil {
+		a.Say("cleanup", nil, "Cleanup complete")
+	}
+	return err
 }
 
 // AccessWords is how the transcript names a mapping's access.

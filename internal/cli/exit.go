@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -41,13 +42,19 @@ func Machinef(format string, args ...any) error {
 // ExitCode is the code that err stands for.
 func ExitCode(err error) int {
 	var coded codedError
+	var wrong *pattern.Mismatch
+	var no *share.RefusalError
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.As(err, &coded):
 		return coded.code
-	case is(err, sock.ErrPath):
+	case errors.As(err, &wrong): // whatever else went wrong
+		return ExitFailed
+	case is(err, sock.ErrPath, vmm.ErrSize):
 		return ExitUsage
+	case errors.As(err, &no) && no.Code == share.RefusedTimeout:
+		return ExitPeer
 	case is(err, share.ErrVerdict, sock.ErrRefused, share.ErrRefused):
 		return ExitFailed
 	case is(err, context.DeadlineExceeded, share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrRevoked, sock.ErrPeerLost):
@@ -76,9 +83,9 @@ func advice(err error) string {
 	case is(err, sock.ErrNoListener):
 		return "start the producer first, with the same -socket"
 	case is(err, sock.ErrInUse):
-		return "a producer is already running on this socket: stop it, or choose another with -socket"
-	case is(err, vmm.ErrKind):
-		return "run both with the same -driver"
+		return "a producer is already running there: choose another socket with -socket"
+	case is(err, vmm.ErrDevice):
+		return "leave -device away to use whichever device the memory is on"
 	case is(err, share.ErrNoConsumer):
 		return "start a consumer with the same -socket, or wait longer with -timeout"
 	case is(err, share.ErrTimeout):

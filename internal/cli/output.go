@@ -20,18 +20,18 @@ type Fields map[string]any
 // one JSON object a line. It is safe for concurrent use.
 type Output struct {
 	mu       sync.Mutex
-	w        io.Writer
+	w        *keeper
 	json     bool
 	terminal bool
-	pending  bool // a progress line stands unfinished
-	started  time.Time
+	pending  bool                 // a progress line stands unfinished
+	started  map[string]time.Time // of what is in progress
 	shown    time.Time
 	steps    Fields
 	order    []string // of steps
 }
 
 func newOutput(w io.Writer, asJSON bool) *Output {
-	o := &Output{w: w, json: asJSON, steps: Fields{}}
+	o := &Output{w: &keeper{w: w}, json: asJSON, steps: Fields{}, started: map[string]time.Time{}}
 	if f, ok := w.(*os.File); ok && !asJSON {
 		_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 		o.terminal = err == nil
@@ -51,15 +51,23 @@ func (o *Output) Say(event string, fields Fields, format string, args ...any) {
 	o.object(event, fields)
 }
 
-// object prints a JSON line. It runs with mu held.
+// object prints a JSON line: the event first, then ok if there is one, then the
+// rest in the order of its names. It runs with mu held.
 func (o *Output) object(event string, fields Fields) {
-	all := Fields{"event": event}
-	maps.Copy(all, fields)
-	b, err := json.Marshal(all)
-	if err != nil {
-		b = fmt.Appendf(nil, `{"event":%q,"error":%q}`, event, err.Error())
+	line := fmt.Appendf(nil, `{"event":%q`, event)
+	rest := maps.Clone(fields)
+	if ok, is := rest["ok"]; is {
+		line = fmt.Appendf(line, `,"ok":%v`, ok)
+		delete(rest, "ok")
 	}
-	fmt.Fprintf(o.w, "%s\n", b)
+	b, err := json.Marshal(rest)
+	if err != nil {
+		b, _ = json.Marshal(Fields{"error": err.Error()})
+	}
+	if len(rest) > 0 {
+		line = append(append(line, ','), b[1:len(b)-1]...)
+	}
+	fmt.Fprintf(o.w, "%s}\n", line)
 }
 
 // Step remembers how long a step took, for the result. A step done several
@@ -104,10 +112,14 @@ func (o *Output) Progress(what string, done, total uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
-	if done == 0 || o.started.IsZero() {
-		o.started = now
+	started, under := o.started[what]
+	if !under {
+		started, o.started[what] = now, now
 	}
-	if !o.terminal || now.Sub(o.started) < time.Second || now.Sub(o.shown) < 200*time.Millisecond {
+	if done >= total {
+		delete(o.started, what)
+	}
+	if !o.terminal || now.Sub(started) < time.Second || now.Sub(o.shown) < 200*time.Millisecond {
 		return
 	}
 	o.shown, o.pending = now, true
@@ -130,10 +142,10 @@ func (o *Output) result(fields Fields, err error) {
 	if !o.json {
 		return
 	}
-	all := Fields{"ok": err == nil, "steps_us": o.steps}
+	all := Fields{"ok": err == nil, "exit": ExitCode(err), "steps_us": o.steps}
 	maps.Copy(all, fields)
 	if err != nil {
-		all["error"], all["exit"] = oneLine(err), ExitCode(err)
+		all["error"] = oneLine(err)
 	}
 	o.object("result", all)
 }
@@ -153,4 +165,19 @@ func oneLine(err error) string {
 		b.WriteString(line)
 	}
 	return b.String()
+}
+
+// A keeper remembers the first failure to write, of which a program that says
+// what is so must not stay silent.
+type keeper struct {
+	w   io.Writer
+	err error
+}
+
+func (k *keeper) Write(b []byte) (int, error) {
+	n, err := k.w.Write(b)
+	if k.err == nil {
+		k.err = err
+	}
+	return n, err
 }

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// run runs a command whose body is body, on the software driver.
+func run(t *testing.T, body func(context.Context, *App) error, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	t.Setenv("GPUFD_DRIVER", "soft")
+	var out, errs bytes.Buffer
+	a := New("prog", "does something.", &out)
+	code = a.Run(args, &errs, func(ctx context.Context) error { return body(ctx, a) })
+	return code, out.String(), errs.String()
+}
+
+func TestRunOpensTheDriverAndSaysWhich(t *testing.T) {
+	code, out, errs := run(t, func(ctx context.Context, a *App) error {
+		require.Equal(t, cu.Soft, a.Driver.Kind())
+		dev, err := a.Device("0")
+		require.NoError(t, err)
+		a.Result["count"] = 7
+		return NeedVMM(dev)
+	}, "-json")
+	require.Equal(t, ExitOK, code)
+	require.Empty(t, errs)
+	all := objects(t, out)
+	require.Equal(t, "driver", all[0]["event"])
+	require.Equal(t, "soft", all[0]["driver"])
+	require.Equal(t, "device", all[1]["event"])
+	last := all[len(all)-1]
+	require.Equal(t, "result", last["event"])
+	require.EqualValues(t, 7, last["count"])
+	require.Equal(t, "soft", last["driver"])
+	require.Contains(t, last["steps_us"], "driver")
+
+	_, out, _ = run(t, func(context.Context, *App) error { return nil })
+	require.Contains(t, out, "Driver: software driver (CUDA ")
+	require.Contains(t, out, "as asked")
+}
+
+// Usage errors are one line each, exit 2, and the body never runs.
+func TestUsageErrors(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"-nope", "flag provided but not defined"}, {"-timeout 5", "invalid value"}, {"-timeout 0s", "want more than 0"},
+		{"-timeout -1s", "want more than 0"}, {"-driver gpu", "want auto, cuda or soft"}, {"extra", `unexpected argument "extra"`},
+		{"-json=maybe", "invalid boolean"},
+	} {
+		code, out, errs := run(t, func(context.Context, *App) error { t.Error("the body ran"); return nil }, strings.Fields(c.args)...)
+		require.Equal(t, ExitUsage, code, c.args)
+		require.Empty(t, out)
+		require.Contains(t, errs, c.want)
+		require.Regexp(t, `^prog: [^\n]+\n$`, errs)
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	never := func(context.Context, *App) error { t.Error("the body ran"); return nil }
+	code, out, errs := run(t, never, "-h")
+	require.Equal(t, ExitOK, code)
+	require.Empty(t, errs)
+	for _, want := range []string{"prog does something.", "-driver", "-json", "-timeout", "-version", "Exit codes: 0 ", "GPUFD_TRACE=1"} {
+		require.Contains(t, out, want)
+	}
+	code, out, _ = run(t, never, "-version")
+	require.Equal(t, ExitOK, code)
+	require.Regexp(t, `^prog \S+ linux/\w+\n$`, out)
+}
+
+func TestFailureIsOneLineWithAdvice(t *testing.T) {
+	code, out, errs := run(t, func(context.Context, *App) error {
+		return errors.Join(errors.New("first"), errors.New("second"))
+	}, "-json")
+	require.Equal(t, ExitFailed, code)
+	require.Equal(t, "prog: first; second\n", errs)
+	all := objects(t, out)
+	require.Equal(t, false, all[len(all)-1]["ok"])
+	require.Equal(t, "first; second", all[len(all)-1]["error"])
+}
+
+func TestSignalEndsTheContext(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		code, _, _ := run(t, func(ctx context.Context, a *App) error {
+			require.NoError(t, syscall.Kill(os.Getpid(), s))
+			select {
+			case <-ctx.Done():
+				require.ErrorIs(t, context.Cause(ctx), ErrInterrupted)
+			case <-time.After(30 * time.Second):
+				t.Error("the signal did nothing")
+			}
+			return nil
+		})
+		require.Equal(t, ExitOK, code)
+	}
+}
+
+func TestUnknownDeviceIsAFailureThatListsThem(t *testing.T) {
+	code, _, errs := run(t, func(_ context.Context, a *App) error {
+		_, err := a.Device("GPU-ffffffff")
+		return err
+	})
+	require.Equal(t, ExitFailed, code)
+	require.Regexp(t, `^prog: no device GPU-ffffffff here; visible are: 0: [^\n]+\n$`, errs)
+}
+
+func TestDefaultSocketIsTheUsersOwn(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	path := filepath.Join(dir, "gpufd", "producer.sock")
+	require.Equal(t, path, DefaultSocket())
+	require.NoError(t, MakeDefaultDir(filepath.Join(dir, "other", "x.sock")), "any other directory has to be there")
+	require.NoDirExists(t, filepath.Join(dir, "other"))
+	require.NoDirExists(t, filepath.Join(dir, "gpufd"))
+	for range 2 {
+		require.NoError(t, MakeDefaultDir(path))
+	}
+	info, err := os.Stat(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+
+	for _, unset := range []string{"", "relative"} {
+		t.Setenv("XDG_RUNTIME_DIR", unset)
+		t.Setenv("TMPDIR", dir)
+		require.Equal(t, dir, filepath.Dir(filepath.Dir(DefaultSocket())))
+		require.Contains(t, DefaultSocket(), "gpufd-")
+	}
+	t.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "missing"))
+	require.ErrorContains(t, MakeDefaultDir(DefaultSocket()), "choose another with -socket")
+}
