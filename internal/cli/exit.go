@@ -83,7 +83,7 @@ func advice(err error) string {
 	case is(err, sock.ErrNoListener):
 		return "start the producer first, with the same -socket"
 	case is(err, sock.ErrInUse):
-		return "a producer is already running there: choose another socket with -socket"
+		return "a producer is already running on this socket; choose another socket with -socket"
 	case is(err, vmm.ErrDevice):
 		return "leave -device away to use whichever device the memory is on"
 	case is(err, share.ErrNoConsumer):
