@@ -68,9 +68,12 @@ func TestWaitingConsumerThatGoesGivesItsPlaceUp(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithConnections(2), WithTimeout(10*time.Second))
 	srv.Expect("data")
+	srv.Working("data", 1, 2)
 	for range 20 {
 		conn := dialed(t, srv)
 		require.NoError(t, conn.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, "data"})))
+		_, err := conn.Receive(soon(t)) // progress: it has its place, and waits
+		require.NoError(t, err)
 		require.NoError(t, conn.Close())
 		require.Eventually(t, func() bool { return len(srv.places) == 0 }, 5*time.Second, time.Millisecond)
 	}

@@ -19,7 +19,9 @@
 //	                      Symbols newer than that do not resolve.
 //	GPUFD_SOFT_DIR        directory of device memory, 0700 and ours, made if
 //	                      missing; default gpufd-soft-UID in /dev/shm, or in
-//	                      the temporary directory where /dev/shm is too small
+//	                      the temporary directory where /dev/shm could not hold
+//	                      one device's memory, so that processes that share
+//	                      memory want the same GPUFD_SOFT_MEMORY
 //	CUDA_VISIBLE_DEVICES  as for libcuda: indices or GPU-… UUIDs or prefixes
 //
 // Where that makes no sense cuInit returns CUDA_ERROR_OPERATING_SYSTEM and
