@@ -2,6 +2,8 @@ package cu
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 	"time"
 
@@ -120,6 +122,14 @@ func (s *Stream) use(c *Context, op string, f func(sys.Caller, sys.CUstream) sys
 	return c.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, handle) })
 }
 
+// ended is the error for a context that ended, which matches both.
+func ended(err, cause error) error {
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
 // The pauses of a poll: none at first, then doubling between these.
 const (
 	pollSpins = 64
@@ -135,7 +145,7 @@ func poll(ctx context.Context, done func() (bool, error)) error {
 			return err
 		}
 		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
+			return ended(err, context.Cause(ctx))
 		}
 		if i < pollSpins {
 			runtime.Gosched()

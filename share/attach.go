@@ -121,6 +121,10 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	if err != nil {
 		return nil, o.explain(err)
 	}
+	if name != "" && name != msg.name {
+		_ = sock.CloseFiles(files)
+		return nil, fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, msg.name, name)
+	}
 	offer := Offer{msg.name, msg.desc, msg.access, msg.data, l.conn.Peer()}
 	o.received(offer, files)
 	buf, err := o.importBuffer(msg, files, dev)

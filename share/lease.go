@@ -108,8 +108,10 @@ func (s *lease) lost(err error, patient bool) error {
 		return ErrRevoked
 	case errors.Is(err, sock.ErrPeerLost) && patient:
 		return nil
-	case errors.Is(err, sock.ErrPeerLost):
+	case errors.Is(err, sock.ErrPeerLost) && s.verdict:
 		return errors.Join(ErrNoVerdict, err)
+	case errors.Is(err, sock.ErrPeerLost):
+		return err
 	}
 	s.part(refusal(err))
 	return err

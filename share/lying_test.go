@@ -151,6 +151,7 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 		"other name in the second":     {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.name = "x" }), f[2])}, ErrWire},
 		"other data in the second":     {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.data = []byte("x") }), f[2])}, ErrWire},
 		"other access in the second":   {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.access = ReadWrite }), f[2])}, ErrWire},
+		"another offer than asked for": {[]lie{tr.say(func(o *offer) { o.name = "other" }, f...)}, ErrProtocol},
 		"a verdict in between":         {[]lie{tr.say(part(0, 2, nil), f[:2]...), {encode(verdict{}), nil}}, ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
