@@ -102,7 +102,7 @@ func TestSynchronizeWaitsOnlyForAnActiveContext(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	require.NoError(t, dev.Synchronize())
-	if warm == nil {
+	if cutest.Kind() == cu.Soft { // on a GPU, cutest.Main keeps a context
 		require.Zero(t, s.count("cuCtxSynchronize"), "no context, no work to wait for")
 	}
 	ctx := cutest.Context(t, dev)

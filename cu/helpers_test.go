@@ -3,8 +3,6 @@ package cu_test
 import (
 	"context"
 	"errors"
-	"os"
-	"os/exec"
 	"runtime"
 	"sync"
 	"testing"
@@ -157,9 +155,7 @@ func eventuallyCollected(t testing.TB, done func() bool) {
 // runChild runs one of children to its end.
 func runChild(t testing.TB, name string) {
 	t.Helper()
-	cmd := exec.CommandContext(soon(t), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), childEnv+"="+name)
-	out, err := cmd.CombinedOutput()
+	out, err := cutest.Child(soon(t), name).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
 

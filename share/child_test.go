@@ -35,8 +35,7 @@ type child struct {
 // start runs one of children; it prints lines, and goes on when its input ends.
 func start(t *testing.T, name, path, do string) *child {
 	t.Helper()
-	cmd := exec.CommandContext(soon(t), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), childEnv+"="+name, pathEnv+"="+path, doEnv+"="+do)
+	cmd := cutest.Child(soon(t), name, pathEnv+"="+path, doEnv+"="+do)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)

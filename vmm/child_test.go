@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -33,8 +32,7 @@ func runChild(t *testing.T, buf *vmm.Buffer, name, do string) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Env = append(os.Environ(), childEnv+"="+name, descriptorEnv+"="+string(text), doEnv+"="+do)
+	cmd := cutest.Child(ctx, name, descriptorEnv+"="+string(text), doEnv+"="+do)
 	cmd.ExtraFiles = files
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -18,8 +18,12 @@ import (
 
 // Main runs the tests with a directory of their own for the software driver's
 // memory, and fails if they leave descriptors, device memory or mappings behind,
-// or misused the driver. It does not return.
-func Main(m *testing.M) { os.Exit(run(m)) }
+// or misused the driver. In a process that [Child] started it runs that child
+// instead. It does not return.
+func Main(m *testing.M, children ...Children) {
+	runChild(children)
+	os.Exit(run(m))
+}
 
 func run(m *testing.M) int {
 	if err := checkEnvironment(); err != nil {
@@ -32,6 +36,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	keepWarm()
 	before := Descriptors()
 	code := m.Run()
 	if left := Left(before); code == 0 && len(left) > 0 {

@@ -1,0 +1,61 @@
+package cutest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// Children are what tests run in processes of their own, by name: what poisons
+// or counts process-wide state, or is killed. What one returns is its
+// complaint.
+type Children map[string]func() error
+
+const childEnv = "GPUFD_CUTEST_CHILD"
+
+// Child returns a command that runs the child of that name, one of those given
+// to [Main], until ctx ends. env is added to its environment.
+func Child(ctx context.Context, name string, env ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	// Without the last, each child of a binary with the race detector takes a
+	// second to end.
+	cmd.Env = append(append(os.Environ(), childEnv+"="+name, "GORACE=atexit_sleep_ms=0"), env...)
+	return cmd
+}
+
+// runChild is the process if it is one of children.
+func runChild(children []Children) {
+	name := os.Getenv(childEnv)
+	if name == "" {
+		return
+	}
+	err := fmt.Errorf("no child %q", name)
+	for _, c := range children {
+		if f := c[name]; f != nil {
+			err = f()
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+var warm *cu.Context
+
+// keepWarm holds a GPU's primary context for as long as the tests run: making
+// one takes a quarter of a second.
+func keepWarm() {
+	if Kind() == cu.Soft {
+		return
+	}
+	if drv, err := Open(); err == nil {
+		if dev, err := drv.Device(0); err == nil {
+			warm, _ = dev.PrimaryContext()
+		}
+	}
+}
