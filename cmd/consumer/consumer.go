@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // A consumer is one run of the command.
@@ -101,7 +99,7 @@ func (c *consumer) enter() error {
 func (c *consumer) attach(ctx context.Context) (err error) {
 	opts := []share.AttachOption{
 		share.WithAccess(cu.Access(c.access)), share.WithStepTimeout(c.app.Timeout),
-		share.OnConnected(c.connected), share.OnReceived(c.received), share.OnStep(c.app.Steps(words)),
+		share.OnConnected(c.connected), share.OnReceived(c.received), share.OnStep(c.app.Steps(cli.Words("imported"))),
 	}
 	if c.device == "" {
 		opts = append(opts, share.WithAnyDevice())
@@ -126,29 +124,10 @@ func (c *consumer) connected(p sock.Peer) {
 
 func (c *consumer) received(o share.Offer, files []*os.File) {
 	c.app.Step("receive", time.Since(c.started))
-	more := ""
-	if len(files) > 1 {
-		more = fmt.Sprintf(" (and %d more, one per chunk)", len(files)-1)
-	}
 	d := o.Descriptor
 	c.app.Result["size"], c.app.Result["aligned"] = d.Size, uint64(d.Chunks)*d.ChunkSize
 	c.app.Say("received", cli.Fields{"fd": files[0].Fd(), "fds": len(files), "size": d.Size, "chunk": d.ChunkSize},
-		"Received FD: %d%s, size: %d bytes", files[0].Fd(), more, d.Size)
-}
-
-// words are the transcript's lines for the steps of importing.
-func words(s vmm.Step) string {
-	switch s.Op {
-	case "import":
-		return "Imported allocation handle from FD"
-	case "reserve":
-		return "Reserved virtual address space at " + s.Ptr.String()
-	case "map":
-		return "Mapped imported memory to virtual address"
-	case "access":
-		return "Set " + cli.AccessWords(s.Access) + " access permissions"
-	}
-	return ""
+		"Received FD: %s, size: %d bytes", cli.FDs(files), d.Size)
 }
 
 // follow goes to the device that the memory turned out to be on.

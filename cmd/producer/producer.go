@@ -100,7 +100,7 @@ func (p *producer) prepare() (err error) {
 	if err := p.app.Timed("context", func() (err error) { p.ctx, err = p.dev.PrimaryContext(); return err }); err != nil {
 		return err
 	}
-	p.buf, err = vmm.New(p.dev, uint64(p.size), vmm.WithChunkSize(uint64(p.chunk)), vmm.WithSteps(p.app.Steps(words)))
+	p.buf, err = vmm.New(p.dev, uint64(p.size), vmm.WithChunkSize(uint64(p.chunk)), vmm.WithSteps(p.app.Steps(cli.Words("physical"))))
 	return err
 }
 
@@ -130,28 +130,6 @@ func (p *producer) inChunks() string {
 		return ""
 	}
 	return fmt.Sprintf(" in chunks of %s", p.chunk)
-}
-
-// words are the transcript's lines for the steps of making a buffer and of
-// exporting it.
-func words(s vmm.Step) string {
-	switch s.Op {
-	case "export":
-		line := fmt.Sprintf("Exported allocation as FD: %d", s.FD)
-		if s.Chunks > 1 {
-			line += fmt.Sprintf(" and %d more, one per chunk", s.Chunks-1)
-		}
-		return line
-	case "create":
-		return "Created physical memory allocation"
-	case "reserve":
-		return "Reserved virtual address space at " + s.Ptr.String()
-	case "map":
-		return "Mapped physical memory to virtual address"
-	case "access":
-		return "Set " + cli.AccessWords(s.Access) + " access permissions"
-	}
-	return ""
 }
 
 // fill writes the pattern to the device, a piece at a time; one is generated

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"errors"
+	"fmt"
+	"os"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/vmm"
@@ -47,6 +49,39 @@ func known(yes bool, err error) (bool, error) {
 	return yes, err
 }
 
+// Words returns the transcript's lines for the steps of making, importing and
+// exporting a buffer of "physical" or "imported" memory.
+func Words(memory string) func(vmm.Step) string {
+	return func(s vmm.Step) string {
+		switch s.Op {
+		case "create":
+			return "Created physical memory allocation"
+		case "import":
+			return "Imported allocation handle from FD"
+		case "reserve":
+			return "Reserved virtual address space at " + s.Ptr.String()
+		case "map":
+			return "Mapped " + memory + " memory to virtual address"
+		case "access":
+			return "Set " + accessWords(s.Access) + " access permissions"
+		case "export":
+			return fmt.Sprintf("Exported allocation as FD: %d%s", s.FD, andMore(s.Chunks))
+		}
+		return ""
+	}
+}
+
+// andMore says that there are as many descriptors as chunks.
+func andMore(chunks int) string {
+	if chunks <= 1 {
+		return ""
+	}
+	return fmt.Sprintf(" (and %d more, one per chunk)", chunks-1)
+}
+
+// FDs prints the descriptors of an offer.
+func FDs(files []*os.File) string { return fmt.Sprintf("%d%s", files[0].Fd(), andMore(len(files))) }
+
 // Steps prints and times the steps of making or importing a buffer. words maps
 // a step to the line that says it is done.
 func (a *App) Steps(words func(vmm.Step) string) func(vmm.Step) {
@@ -86,8 +121,8 @@ func (a *App) Cleanup(closers ...func() error) error {
 	return err
 }
 
-// AccessWords is how the transcript names a mapping's access.
-func AccessWords(access cu.Access) string {
+// accessWords is how the transcript names a mapping's access.
+func accessWords(access cu.Access) string {
 	if access == cu.ReadWrite {
 		return "read/write"
 	}

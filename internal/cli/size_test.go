@@ -82,6 +82,6 @@ func TestAccessFlag(t *testing.T) {
 	require.Equal(t, cu.ReadOnly, cu.Access(f))
 	require.Equal(t, "ro", f.String())
 	require.Equal(t, "ro", new(AccessFlag).String(), "as package flag asks for a default")
-	require.Equal(t, "read/write", AccessWords(cu.ReadWrite))
-	require.Equal(t, "read-only", AccessWords(cu.ReadOnly))
+	require.Equal(t, "read/write", accessWords(cu.ReadWrite))
+	require.Equal(t, "read-only", accessWords(cu.ReadOnly))
 }
