@@ -5,13 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
@@ -34,38 +32,15 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// run is cutest.Main around a directory for the programs.
+// run is cutest.Run with a directory for the programs.
 func run(m *testing.M) int {
-	softDir, err := os.MkdirTemp(roomyDir(), "gpufd-tests-")
-	if err == nil {
-		defer os.RemoveAll(softDir)
-		err = os.Setenv("GPUFD_SOFT_DIR", softDir)
-	}
-	if err == nil {
-		binDir, err = os.MkdirTemp("", "gpufd-bin-") // /dev/shm may be noexec
-		defer os.RemoveAll(binDir)
-	}
-	if err != nil {
+	var err error
+	if binDir, err = os.MkdirTemp("", "gpufd-bin-"); err != nil {
 		fmt.Fprintln(os.Stderr, "tests:", err)
 		return 1
 	}
-	before := cutest.Descriptors()
-	code := m.Run()
-	if left := cutest.Left(before); code == 0 && len(left) > 0 {
-		fmt.Fprintf(os.Stderr, "tests: they passed but left behind:\n  %s\n", strings.Join(left, "\n  "))
-		return 1
-	}
-	return code
-}
-
-// roomyDir is /dev/shm where it holds what these tests share at once, else the
-// temporary directory: in a container /dev/shm often has 64 MiB.
-func roomyDir() string {
-	var st unix.Statfs_t
-	if err := unix.Statfs("/dev/shm", &st); err != nil || st.Bavail*uint64(st.Bsize) < 1<<30 || unix.Access("/dev/shm", unix.W_OK) != nil {
-		return ""
-	}
-	return "/dev/shm"
+	defer os.RemoveAll(binDir)
+	return cutest.Run(m)
 }
 
 // programs is the directory of the programs.

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
 )
@@ -22,10 +24,12 @@ import (
 // instead. It does not return.
 func Main(m *testing.M, children ...Children) {
 	runChild(children)
-	os.Exit(run(m))
+	os.Exit(Run(m))
 }
 
-func run(m *testing.M) int {
+// Run is Main without children for a TestMain that has more to do: it returns
+// the exit code.
+func Run(m *testing.M) int {
 	if err := checkEnvironment(); err != nil {
 		fmt.Fprintln(os.Stderr, "cutest:", err)
 		return 1
@@ -68,15 +72,21 @@ func softDir() (string, error) {
 	if os.Getenv("GPUFD_SOFT_DIR") != "" {
 		return "", nil
 	}
-	base := "/dev/shm"
-	if _, err := os.Stat(base); err != nil {
-		base = ""
-	}
-	dir, err := os.MkdirTemp(base, "gpufd-test-")
+	dir, err := os.MkdirTemp(roomyDir(), "gpufd-test-")
 	if err != nil {
 		return "", err
 	}
 	return dir, os.Setenv("GPUFD_SOFT_DIR", dir)
+}
+
+// roomyDir is /dev/shm where it holds what tests share at once, else the
+// temporary directory: in a container /dev/shm often has 64 MiB.
+func roomyDir() string {
+	var st unix.Statfs_t
+	if err := unix.Statfs("/dev/shm", &st); err != nil || st.Bavail*uint64(st.Bsize) < 1<<30 || unix.Access("/dev/shm", unix.W_OK) != nil {
+		return ""
+	}
+	return "/dev/shm"
 }
 
 // Left lists what is there that was not there before: open descriptors, device
