@@ -1,0 +1,8 @@
+// Producer fills a buffer of device memory and offers it to consumers as file
+// descriptors over a Unix socket.
+//
+//	producer -size 64MiB -consumers 2
+//
+// It ends when as many consumers as asked for have verified the data, or is
+// ended by SIGINT or SIGTERM. Run it with -h for its flags and exit codes.
+package main
