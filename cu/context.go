@@ -84,6 +84,7 @@ func (c *Context) Close() error {
 	if c == nil {
 		return nil
 	}
+	defer runtime.KeepAlive(c)
 	return c.inner.close()
 }
 

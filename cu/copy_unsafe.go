@@ -10,7 +10,7 @@ import (
 )
 
 // Slices to be copied are of numbers, or of arrays and structs of numbers, laid
-// out as Go lays them out. Anything that holds pointers is [ErrPointers].
+// out as Go lays them out. Anything else is [ErrPointers].
 
 // CopyToDevice copies src to the device memory at dst, in the order of s, and
 // waits until it is there, so that src may be changed afterwards

@@ -87,7 +87,7 @@ func (e *SymbolError) Error() string {
 	if e.Has > 0 {
 		msg += "; it is of CUDA " + sys.Version(e.Has)
 	}
-	if e.Has < e.Needs {
+	if e.Has > 0 && e.Has < e.Needs {
 		msg += "; install a newer driver"
 	}
 	return msg

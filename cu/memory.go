@@ -2,6 +2,7 @@ package cu
 
 import (
 	"fmt"
+	"runtime"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -60,6 +61,7 @@ func (m *Memory) Close() error {
 	if m == nil {
 		return nil
 	}
+	defer runtime.KeepAlive(m) // and so its context
 	return m.ctx.inner.release(m.memoryHandle)
 }
 

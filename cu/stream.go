@@ -55,6 +55,7 @@ func (s *Stream) Close() error {
 	if s == nil {
 		return nil
 	}
+	defer runtime.KeepAlive(s) // and so its context
 	return s.ctx.inner.release(s.streamHandle)
 }
 

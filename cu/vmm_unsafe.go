@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -157,12 +158,19 @@ func (m *MemHandle) Size() uint64 { return m.inner.size }
 func (m *MemHandle) Export() (*os.File, error) {
 	fd := new(int32)
 	err := m.use("cuMemExportToShareableHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
-		return call.CuMemExportToShareableHandle(unsafe.Pointer(fd), h, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+		// No fork before it is close-on-exec: a child that inherited it would
+		// keep the memory.
+		syscall.ForkLock.RLock()
+		defer syscall.ForkLock.RUnlock()
+		r := call.CuMemExportToShareableHandle(unsafe.Pointer(fd), h, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+		if r == sys.CUDA_SUCCESS {
+			unix.CloseOnExec(int(*fd))
+		}
+		return r
 	})
 	if err != nil {
 		return nil, err
 	}
-	unix.CloseOnExec(int(*fd)) // a child that inherited it would keep the memory
 	return os.NewFile(uintptr(*fd), fmt.Sprintf("gpu memory of %d bytes", m.inner.size)), nil
 }
 

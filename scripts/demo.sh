@@ -17,9 +17,10 @@ trap 'exit 1' INT TERM
 touch "$out"
 ${RUN:-} "$bin/producer" -socket "$dir/demo.sock" "$@" >"$out" 2>&1 &
 pid=$!
-# The socket is there early, and a consumer that comes early waits.
+# Once the producer names its device it listens, and a consumer that comes early
+# waits.
 tries=0
-while [ ! -S "$dir/demo.sock" ] && kill -0 "$pid" 2>/dev/null && [ "$tries" -lt 300 ]; do
+while ! grep -q -e '^Using CUDA device' -e '"event":"device"' "$out" && kill -0 "$pid" 2>/dev/null && [ "$tries" -lt 300 ]; do
 	tries=$((tries + 1))
 	sleep 0.1
 done

@@ -118,18 +118,20 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 		return nil, err
 	}
 	msg, files, err := receiveOffer(ctx, l)
-	if err != nil {
-		return nil, o.explain(err)
+	if err == nil && name != "" && name != msg.name {
+		err = errors.Join(fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, msg.name, name), sock.CloseFiles(files))
 	}
-	if name != "" && name != msg.name {
-		_ = sock.CloseFiles(files)
-		return nil, fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, msg.name, name)
+	if err != nil {
+		if errors.Is(err, ErrWire) || errors.Is(err, ErrProtocol) {
+			l.part(attachFailed(err))
+		}
+		return nil, o.explain(err)
 	}
 	offer := Offer{msg.name, msg.desc, msg.access, msg.data, l.conn.Peer()}
 	o.received(offer, files)
 	buf, err := o.importBuffer(msg, files, dev)
 	if err != nil {
-		l.part(verdict{false, "attaching failed: " + err.Error()})
+		l.part(attachFailed(err))
 		return nil, err
 	}
 	if err := l.send(ctx, mapped{msg.desc.Generation}); err != nil && !errors.Is(err, sock.ErrPeerLost) {
@@ -137,6 +139,9 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	}
 	return newAttachment(l, offer, buf), nil
 }
+
+// attachFailed is what a producer is told that had begun to send its offer.
+func attachFailed(err error) verdict { return verdict{false, "attaching failed: " + err.Error()} }
 
 // explain adds what a lost connection mostly means this early.
 func (o *attachOptions) explain(err error) error {

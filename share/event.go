@@ -15,7 +15,7 @@ type EventKind int
 // Connected, Sent, Mapped, any number of Progress, Verdict where one is given,
 // and Ended; one that fails leaves out what did not happen.
 const (
-	Offered     EventKind = iota + 1 // there are descriptors, and consumers are answered from now on
+	Offered     EventKind = iota + 1 // there are descriptors, and consumers get them when this is told
 	Connected                        // a consumer was admitted
 	Sent                             // it was sent the descriptors
 	Mapped                           // it has mapped the memory

@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -17,7 +18,8 @@ const progressPause = 250 * time.Millisecond
 
 // Expect has consumers that ask for name before it is offered wait for it,
 // where they would be refused. They wait as long as [Server.Working] says now
-// and then that this side is at work, or until their own patience ends.
+// and then that this side is at work, or until their own patience ends; an
+// Offer of that name ends the wait, also one that fails.
 func (s *Server) Expect(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,6 +27,25 @@ func (s *Server) Expect(name string) {
 		s.expected[name] = &expectation{moved: make(chan struct{})}
 	}
 	s.startAccepting()
+}
+
+// claim is Expect for an offer that is ready but for its announcement.
+func (s *Server) claim(name string) error {
+	s.mu.Lock()
+	taken := s.offers[name] != nil
+	s.mu.Unlock()
+	if taken {
+		return fmt.Errorf("%w: %q", ErrNameTaken, name)
+	}
+	s.Expect(name)
+	return nil
+}
+
+// forget ends the wait for an offer that failed.
+func (s *Server) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fulfil(name)
 }
 
 // Working tells the consumers that wait for name how far its making is.
@@ -70,13 +91,15 @@ func (s *Server) await(l link, name string) error {
 	}
 	ctx, stop := context.WithCancel(s.ctx)
 	heard := make(chan error, 1)
-	go func() { heard <- l.hearNothing(ctx) }()
+	go func() {
+		heard <- l.hearNothing(ctx)
+		close(heard)
+	}()
 	err := s.awaitOffer(l, name, heard)
 	stop()
-	if err == nil {
-		if err = <-heard; errors.Is(err, context.Canceled) {
-			err = nil // by stop
-		}
+	last := <-heard // nil if awaitOffer has taken it
+	if err == nil && !errors.Is(last, context.Canceled) {
+		err = last
 	}
 	return err
 }

@@ -89,9 +89,13 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 	}
 	defer s.work.Done()
 	if err := o.export(buf); err != nil {
+		s.forget(name)
 		return err
 	}
 	defer sock.CloseFiles(o.files)
+	if err := s.claim(name); err != nil {
+		return err
+	}
 	o.observe(Event{Kind: Offered})
 	return o.run(ctx)
 }

@@ -156,8 +156,11 @@ func (s *Server) talk(l link) {
 	}
 	if err := s.await(l, want.name); err != nil {
 		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: err})
-		if s.ctx.Err() != nil {
+		switch {
+		case s.ctx.Err() != nil:
 			l.part(refuse{RefusedName, "the producer ended before its offer was ready"})
+		case !errors.Is(err, sock.ErrPeerLost):
+			l.part(refusal(err))
 		}
 		return
 	}

@@ -149,10 +149,10 @@ func (b *Buffer) Grow(size uint64) error {
 	switch {
 	case b.closed:
 		return cu.ErrClosed
-	case b.imported:
-		return fmt.Errorf("%w: the memory belongs to who exported it", ErrCapacity)
 	case size <= b.size:
 		return nil
+	case b.imported:
+		return fmt.Errorf("%w: the memory belongs to who exported it", ErrCapacity)
 	case size > b.capacity:
 		return fmt.Errorf("%w: %d bytes wanted, %d reserved", ErrCapacity, size, b.capacity)
 	}

@@ -2816,6 +2816,8 @@ func (c Caller) CuLaunchHostFunc(hStream CUstream, fn CUhostFn, userData uintptr
 //	CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
 //
 // which came with CUDA 4.0.
+// extra is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuLaunchKernel(f CUfunction, gridDimX uint32, gridDimY uint32, gridDimZ uint32, blockDimX uint32, blockDimY uint32, blockDimZ uint32, sharedMemBytes uint32, hStream CUstream, kernelParams *unsafe.Pointer, extra *uintptr) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(f)
@@ -2837,6 +2839,8 @@ func (c Caller) CuLaunchKernel(f CUfunction, gridDimX uint32, gridDimY uint32, g
 //	CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 //
 // which came with CUDA 11.6.
+// extra is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuLaunchKernelEx(config *CUlaunchConfig, f CUfunction, kernelParams *unsafe.Pointer, extra *uintptr) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(config))
@@ -2942,6 +2946,8 @@ func (c Caller) CuLibraryGetUnifiedFunction(fptr *unsafe.Pointer, library CUlibr
 //	CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions)
 //
 // which came with CUDA 12.0.
+// jitOptionsValues is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuLibraryLoadData(library *CUlibrary, code unsafe.Pointer, jitOptions *CUjit_option, jitOptionsValues *uintptr, numJitOptions uint32, libraryOptions *CUlibraryOption, libraryOptionValues *uintptr, numLibraryOptions uint32) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(library))
@@ -2960,6 +2966,8 @@ func (c Caller) CuLibraryLoadData(library *CUlibrary, code unsafe.Pointer, jitOp
 //	CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions)
 //
 // which came with CUDA 12.0.
+// jitOptionsValues is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuLibraryLoadFromFile(library *CUlibrary, fileName *byte, jitOptions *CUjit_option, jitOptionsValues *uintptr, numJitOptions uint32, libraryOptions *CUlibraryOption, libraryOptionValues *uintptr, numLibraryOptions uint32) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(library))
@@ -2989,6 +2997,8 @@ func (c Caller) CuLibraryUnload(library CUlibrary) CUresult {
 //	CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues)
 //
 // which came with CUDA 6.5.
+// optionValues is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkAddData_v2(state CUlinkState, type_ CUjitInputType, data unsafe.Pointer, size uintptr, name *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(state)
@@ -3007,6 +3017,8 @@ func (c Caller) CuLinkAddData_v2(state CUlinkState, type_ CUjitInputType, data u
 //	CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions, CUjit_option *options, void **optionValues)
 //
 // which came with CUDA 6.5.
+// optionValues is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkAddFile_v2(state CUlinkState, type_ CUjitInputType, path *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(state)
@@ -3036,6 +3048,8 @@ func (c Caller) CuLinkComplete(state CUlinkState, cubinOut *unsafe.Pointer, size
 //	CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut)
 //
 // which came with CUDA 6.5.
+// optionValues is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkCreate_v2(numOptions uint32, options *CUjit_option, optionValues *uintptr, stateOut *CUlinkState) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(numOptions)
@@ -4530,6 +4544,8 @@ func (c Caller) CuModuleLoadData(module *CUmodule, image unsafe.Pointer) CUresul
 //	CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options, void **optionValues)
 //
 // which came with CUDA 2.1.
+// optionValues is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuModuleLoadDataEx(module *CUmodule, image unsafe.Pointer, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
 	fr := newFrame()
 	fr.pointer(0, unsafe.Pointer(module))

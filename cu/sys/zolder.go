@@ -334,6 +334,8 @@ func (c Caller) CuIpcOpenMemHandle(pdptr *CUdeviceptr, handle CUipcMemHandle, Fl
 //	CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues)
 //
 // which came with CUDA 5.5.
+// optionValues is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkAddData(state CUlinkState, type_ CUjitInputType, data unsafe.Pointer, size uintptr, name *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(state)
@@ -352,6 +354,8 @@ func (c Caller) CuLinkAddData(state CUlinkState, type_ CUjitInputType, data unsa
 //	CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions, CUjit_option *options, void **optionValues)
 //
 // which came with CUDA 5.5.
+// optionValues is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkAddFile(state CUlinkState, type_ CUjitInputType, path *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(state)
@@ -368,6 +372,8 @@ func (c Caller) CuLinkAddFile(state CUlinkState, type_ CUjitInputType, path *byt
 //	CUresult cuLinkCreate(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut)
 //
 // which came with CUDA 5.5.
+// optionValues is a list of values; what the addresses among them point to must not
+// be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkCreate(numOptions uint32, options *CUjit_option, optionValues *uintptr, stateOut *CUlinkState) CUresult {
 	fr := newFrame()
 	fr.word[0] = uintptr(numOptions)

@@ -64,6 +64,7 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 			err = a.start(body)
 		}
 	}
+	err = advised(err)
 	a.result(a.Result, err)
 	if err == nil && a.w.err != nil {
 		err = fmt.Errorf("writing the output: %w", a.w.err)
@@ -74,13 +75,18 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 	return ExitOK
 }
 
-func (a *App) fail(stderr io.Writer, err error) int {
+// advised is err with what to do about it, and without what came of a signal.
+func advised(err error) error {
 	if errors.Is(err, ErrInterrupted) {
-		err = ErrInterrupted // and what came of that
+		return ErrInterrupted
 	}
 	if hint := advice(err); hint != "" {
-		err = fmt.Errorf("%w; %s", err, hint)
+		return fmt.Errorf("%w; %s", err, hint)
 	}
+	return err
+}
+
+func (a *App) fail(stderr io.Writer, err error) int {
 	fmt.Fprintf(stderr, "%s: %s\n", a.name, oneLine(err))
 	return ExitCode(err)
 }

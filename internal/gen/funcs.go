@@ -99,6 +99,9 @@ func writeComment(w *writer, f function) {
 	if f.Name == "cuCtxCreate" {
 		w.p("// The new context is not left current: it is popped in the same crossing.")
 	}
+	if i := slices.IndexFunc(f.Params, func(p param) bool { return slices.Contains(opaqueLists, p.Name) }); i >= 0 {
+		w.p("// %s is a list of values; what the addresses among them point to must not\n// be on the stack, and the caller keeps it alive.", paramName(f.Params[i].Name))
+	}
 	if f.Deprecated {
 		w.p("// The header of CUDA 13.0 marks it as deprecated.")
 	}
