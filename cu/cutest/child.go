@@ -45,17 +45,20 @@ func runChild(children []Children) {
 	os.Exit(0)
 }
 
-var warm *cu.Context
-
-// keepWarm holds a GPU's primary context for as long as the tests run: making
-// one takes a quarter of a second.
-func keepWarm() {
+// keepWarm takes a GPU's primary context, to be held for as long as the tests
+// run: making one takes a quarter of a second. It is nil where there is none.
+func keepWarm() *cu.Context {
 	if Kind() == cu.Soft {
-		return
+		return nil
 	}
-	if drv, err := Open(); err == nil {
-		if dev, err := drv.Device(0); err == nil {
-			warm, _ = dev.PrimaryContext()
-		}
+	drv, err := Open()
+	if err != nil {
+		return nil
 	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return nil
+	}
+	warm, _ := dev.PrimaryContext() // tests that need it say what is wrong
+	return warm
 }

@@ -40,7 +40,7 @@ func Run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	keepWarm()
+	defer runtime.KeepAlive(keepWarm())
 	before := Descriptors()
 	code := m.Run()
 	if left := Left(before); code == 0 && len(left) > 0 {
