@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"unsafe"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -74,8 +73,8 @@ func (dev *Device) PrimaryContext() (*Context, error) {
 // Device returns the context's device.
 func (c *Context) Device() *Device { return c.inner.dev }
 
-// Handle returns the driver's own handle, for use with [Driver.Caller]. It is
-// valid until Close.
+// Handle returns the driver's own handle. It is valid until Close, and as long
+// as c is reachable; [Context.Caller] sees to that.
 func (c *Context) Handle() sys.CUcontext { return c.inner.ctx }
 
 // Close waits for the calls in flight, ends the streams and memory made in c
@@ -147,9 +146,7 @@ func (h *contextHandle) run(op string, f func(sys.Caller) sys.CUresult) error {
 	return h.dev.drv.check(op, f(h.caller()))
 }
 
-func (h *contextHandle) caller() sys.Caller {
-	return h.dev.drv.call.With(h.ctx).Keep(unsafe.Pointer(h))
-}
+func (h *contextHandle) caller() sys.Caller { return h.dev.drv.call.With(h.ctx) }
 
 // Synchronize waits for all work in the context (cuCtxSynchronize). It cannot
 // be cancelled; [Stream.Synchronize] can.

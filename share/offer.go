@@ -135,7 +135,7 @@ func (o *offering) run(ctx context.Context) error {
 	return err
 }
 
-// begin puts the offer up and starts accepting if nobody has.
+// begin puts the offer up. Claiming its name has started accepting.
 func (o *offering) begin() error {
 	s := o.server
 	s.mu.Lock()
@@ -148,7 +148,6 @@ func (o *offering) begin() error {
 	}
 	s.offers[o.msg.name] = o
 	s.fulfil(o.msg.name)
-	s.startAccepting()
 	return nil
 }
 

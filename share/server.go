@@ -81,7 +81,7 @@ func (s *Server) Close() error {
 	if s == nil {
 		return nil
 	}
-	s.mu.Lock() // Offer starts accepting under it
+	s.mu.Lock() // Expect starts accepting under it
 	s.stop(ErrClosed)
 	s.mu.Unlock()
 	err := s.listener.Close()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"os"
 	"strconv"
 	"time"
@@ -65,7 +64,7 @@ func (c *consumer) check() error {
 		return nil
 	}
 	salt, err := strconv.ParseUint(c.expect, 0, 32)
-	if err != nil || salt > math.MaxUint32 {
+	if err != nil {
 		return cli.Usagef("-expect-salt %q: want a number of at most 32 bits", c.expect)
 	}
 	c.salt = uint32(salt)
