@@ -1,6 +1,7 @@
 package cu
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -22,15 +23,16 @@ type contextHandle struct {
 	gate
 	dev      *Device
 	ctx      sys.CUcontext
+	fate     *fate
 	mu       sync.Mutex
 	children map[closer]struct{}
 	stack    Stack // where it was made
 }
 
-// lost ends a Context that nobody can reach any more. Memory in it may be in
+// abandoned ends a Context that nobody can reach any more. Memory in it may be in
 // use by a kernel: then it is reported and stays. Driver calls may block, and
 // cleanups have one goroutine for all.
-func (h *contextHandle) lost() {
+func (h *contextHandle) abandoned() {
 	if kept := h.memory(); kept > 0 && !h.isClosed() {
 		h.dev.drv.ReportLeak(Leak{What: fmt.Sprintf("a context with %d bytes of memory on device %s", kept, h.dev), Stack: h.stack})
 		return
@@ -65,8 +67,8 @@ func (dev *Device) PrimaryContext() (*Context, error) {
 	if err := dev.drv.check("cuDevicePrimaryCtxRetain", dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)); err != nil {
 		return nil, err
 	}
-	c := &Context{&contextHandle{dev: dev, ctx: *ctx, children: map[closer]struct{}{}, stack: Here(0)}}
-	runtime.AddCleanup(c, (*contextHandle).lost, c.inner)
+	c := &Context{&contextHandle{dev: dev, ctx: *ctx, fate: dev.join(), children: map[closer]struct{}{}, stack: Here(0)}}
+	runtime.AddCleanup(c, (*contextHandle).abandoned, c.inner)
 	return c, nil
 }
 
@@ -91,13 +93,14 @@ func (h *contextHandle) close() error {
 	if !h.gate.close() {
 		return nil
 	}
+	defer h.dev.leave()
 	errs := h.closeChildren()
 	call := h.dev.drv.call
 	op, r := "cuDevicePrimaryCtxRelease_v2", call.CuDevicePrimaryCtxRelease_v2(h.dev.dev)
 	if r == sys.SymbolMissing {
 		op, r = "cuDevicePrimaryCtxRelease", call.CuDevicePrimaryCtxRelease(h.dev.dev)
 	}
-	return errors.Join(errs, h.dev.drv.check(op, r))
+	return errors.Join(errs, h.check(op, r))
 }
 
 // closeChildren ends what was made in the context, in which no call is under
@@ -137,22 +140,80 @@ func (h *contextHandle) release(c closer) error {
 	return c.closeIn(h)
 }
 
-// run makes one driver call with the context bound. Closing waits for it.
+// run makes one driver call with the context bound, unless the context is
+// lost. Closing waits for it.
 func (h *contextHandle) run(op string, f func(sys.Caller) sys.CUresult) error {
+	_, err := h.ask(op, f)
+	return err
+}
+
+// ask is run for a query: not ready is an answer and no error.
+func (h *contextHandle) ask(op string, f func(sys.Caller) sys.CUresult) (ready bool, err error) {
 	if !h.enter() {
-		return ErrClosed
+		return false, ErrClosed
 	}
 	defer h.leave()
-	return h.dev.drv.check(op, f(h.caller()))
+	if err := h.fate.refuse(op); err != nil {
+		return false, err
+	}
+	r := f(h.caller())
+	if r == sys.CUDA_ERROR_NOT_READY {
+		return false, nil
+	}
+	return r == sys.CUDA_SUCCESS, h.check(op, r)
+}
+
+// check is the driver's, and remembers what the context does not survive.
+func (h *contextHandle) check(op string, r sys.CUresult) error {
+	err := h.dev.drv.check(op, r)
+	h.fate.notice(err)
+	return err
 }
 
 func (h *contextHandle) caller() sys.Caller { return h.dev.drv.call.With(h.ctx) }
 
-// Synchronize waits for all work in the context (cuCtxSynchronize). It cannot
-// be cancelled; [Stream.Synchronize] can.
-func (c *Context) Synchronize() error {
+// Synchronize waits for all work in the context (cuCtxSynchronize) or until ctx
+// is done. Of the streams made with [Context.NewStream] and the null stream it
+// can stop waiting at any time; for work of others in the same context, and of
+// streams that were closed, the driver waits without end.
+func (c *Context) Synchronize(ctx context.Context) error {
 	defer runtime.KeepAlive(c)
+	if ctx.Done() != nil {
+		if err := c.inner.waitForStreams(ctx); err != nil {
+			return err
+		}
+	}
 	return c.inner.run("cuCtxSynchronize", sys.Caller.CuCtxSynchronize)
+}
+
+// waitForStreams polls the null stream, which waits for others too, and then
+// every stream that is still open.
+func (h *contextHandle) waitForStreams(ctx context.Context) error {
+	for _, s := range append([]*streamHandle{{}}, h.streams()...) {
+		err := poll(ctx, func() (bool, error) {
+			if !s.enter() {
+				return true, nil // it was closed
+			}
+			defer s.leave()
+			return s.query(h)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// streams are the open streams of the context.
+func (h *contextHandle) streams() (open []*streamHandle) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.children {
+		if s, ok := c.(*streamHandle); ok {
+			open = append(open, s)
+		}
+	}
+	return open
 }
 
 // MemInfo returns the device's free and total memory in bytes

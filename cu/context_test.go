@@ -59,18 +59,19 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 	bg := context.Background()
 	before := s.calls()
 	for name, call := range map[string]func() error{
-		"Context.Synchronize": closed.Synchronize,
-		"Context.MemInfo":     func() error { _, _, err := closed.MemInfo(); return err },
-		"Context.NewStream":   func() error { _, err := closed.NewStream(); return err },
-		"Context.Alloc":       func() error { _, err := closed.Alloc(4096); return err },
-		"CopyToDevice":        func() error { return cu.CopyToDevice(closed, nil, p, host) },
-		"CopyToDeviceAsync":   func() error { return cu.CopyToDeviceAsync(closed, nil, p, host) },
-		"CopyToHost":          func() error { return cu.CopyToHost(closed, nil, host, p) },
-		"CopyToHostAsync":     func() error { return cu.CopyToHostAsync(closed, nil, host, p) },
-		"CopyDevice":          func() error { return cu.CopyDevice(closed, nil, p, p+64, 64) },
-		"Fill 8":              func() error { return cu.Fill(closed, nil, p, uint8(1), 1) },
-		"Fill 16":             func() error { return cu.Fill(closed, nil, p, uint16(1), 1) },
-		"Fill 32":             func() error { return cu.Fill(closed, nil, p, uint32(1), 1) },
+		"Context.Synchronize":             func() error { return closed.Synchronize(bg) },
+		"Context.Synchronize cancellable": func() error { return closed.Synchronize(soon(t)) },
+		"Context.MemInfo":                 func() error { _, _, err := closed.MemInfo(); return err },
+		"Context.NewStream":               func() error { _, err := closed.NewStream(); return err },
+		"Context.Alloc":                   func() error { _, err := closed.Alloc(4096); return err },
+		"CopyToDevice":                    func() error { return cu.CopyToDevice(closed, nil, p, host) },
+		"CopyToDeviceAsync":               func() error { return cu.CopyToDeviceAsync(closed, nil, p, host) },
+		"CopyToHost":                      func() error { return cu.CopyToHost(closed, nil, host, p) },
+		"CopyToHostAsync":                 func() error { return cu.CopyToHostAsync(closed, nil, host, p) },
+		"CopyDevice":                      func() error { return cu.CopyDevice(closed, nil, p, p+64, 64) },
+		"Fill 8":                          func() error { return cu.Fill(closed, nil, p, uint8(1), 1) },
+		"Fill 16":                         func() error { return cu.Fill(closed, nil, p, uint16(1), 1) },
+		"Fill 32":                         func() error { return cu.Fill(closed, nil, p, uint32(1), 1) },
 
 		"Stream.Query":                   func() error { _, err := stream.Query(); return err },
 		"Stream.Synchronize":             func() error { return stream.Synchronize(bg) },
@@ -172,7 +173,7 @@ func TestContextClosedWhileThingsAreMadeInIt(t *testing.T) {
 				}
 			})
 		}
-		require.NoError(t, keep.Synchronize())
+		require.NoError(t, keep.Synchronize(t.Context()))
 		require.NoError(t, ctx.Close())
 		wg.Wait()
 	}
@@ -199,7 +200,7 @@ func TestCloseWaitsForTheCallsInFlight(t *testing.T) {
 	<-inside
 	wg.Go(func() { require.NoError(t, ctx.Close()) })
 	for { // until Close has begun
-		if ctx.Synchronize() != nil {
+		if ctx.Synchronize(t.Context()) != nil {
 			break
 		}
 	}

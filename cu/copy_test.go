@@ -24,7 +24,7 @@ func roundTrip[T comparable](t *testing.T, ctx *cu.Context, stream *cu.Stream, s
 	clear(got)
 	require.NoError(t, cu.CopyToDeviceAsync(ctx, stream, far, src))
 	require.NoError(t, cu.CopyToHostAsync(ctx, stream, got, far))
-	require.NoError(t, ctx.Synchronize())
+	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.Equal(t, src, got)
 	require.NoError(t, mem.Close())
 }
@@ -121,7 +121,7 @@ func TestFreedMemoryIsNotFreedAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, old.Close())
 	require.NoError(t, cu.Fill(ctx, nil, again.Ptr(), uint8(1), again.Size()))
-	require.NoError(t, ctx.Synchronize())
+	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.NoError(t, again.Close())
 	require.Equal(t, 2, s.count("cuMemFree_v2"))
 }

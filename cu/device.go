@@ -2,7 +2,9 @@ package cu
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -15,6 +17,9 @@ type Device struct {
 	ordinal int
 	uuid    UUID
 	name    string
+
+	mu      sync.Mutex
+	primary primary
 }
 
 func (d *Driver) newDevice(ordinal int) (*Device, error) {
@@ -99,18 +104,19 @@ func (dev *Device) SupportsFD() (bool, error) {
 	return v != 0, err
 }
 
-// Synchronize waits for all work in the device's primary context, if it is
-// active in this process (cuCtxSynchronize). It cannot be cancelled.
-func (dev *Device) Synchronize() error {
+// Synchronize waits for all work in the device's primary context, if that is
+// active in this process, or until ctx is done. [Context.Synchronize] says what
+// can be given up.
+func (dev *Device) Synchronize(ctx context.Context) error {
 	flags, active := new(uint32), new(int32)
 	r := dev.drv.call.CuDevicePrimaryCtxGetState(dev.dev, flags, active)
 	if err := dev.drv.check("cuDevicePrimaryCtxGetState", r); err != nil || *active == 0 {
 		return err
 	}
-	ctx, err := dev.PrimaryContext()
+	c, err := dev.PrimaryContext()
 	if err != nil {
 		return err
 	}
-	defer ctx.Close()
-	return ctx.Synchronize()
+	defer c.Close()
+	return c.Synchronize(ctx)
 }

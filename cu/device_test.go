@@ -101,7 +101,7 @@ func TestGranularityIsAPowerOfTwo(t *testing.T) {
 func TestSynchronizeWaitsOnlyForAnActiveContext(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
-	require.NoError(t, dev.Synchronize())
+	require.NoError(t, dev.Synchronize(t.Context()))
 	if cutest.Kind() == cu.Soft { // on a GPU, cutest.Main keeps a context
 		require.Zero(t, s.count("cuCtxSynchronize"), "no context, no work to wait for")
 	}
@@ -110,8 +110,8 @@ func TestSynchronizeWaitsOnlyForAnActiveContext(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(1), m.Size()))
 	before := s.count("cuCtxSynchronize")
-	require.NoError(t, dev.Synchronize())
+	require.NoError(t, dev.Synchronize(t.Context()))
 	require.Equal(t, before+1, s.count("cuCtxSynchronize"))
-	require.NoError(t, ctx.Synchronize())
+	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.NoError(t, m.Close())
 }

@@ -54,11 +54,19 @@ func (e *Error) hint() string {
 	if e.Result == ErrNotSupported && e.Op != "cuMemCreate" {
 		return "" // has many reasons
 	}
+	if e.Result.Fatal() {
+		return fatalHint
+	}
 	return hints[e.Result]
 }
 
+// Is matches [ErrContextLost] if that is what the result means.
+func (e *Error) Is(target error) bool { return target == ErrContextLost && e.Result.Fatal() }
+
 // Unwrap returns the Result.
 func (e *Error) Unwrap() error { return e.Result }
+
+const fatalHint = "work queued earlier has failed, which this call noticed: the context is lost and every later call in it fails, so the process has to begin anew"
 
 // hints say what to do about results whose cause lies outside the program.
 var hints = map[Result]string{
@@ -66,8 +74,6 @@ var hints = map[Result]string{
 	ErrNotSupported:         "for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)",
 	ErrOutOfMemory:          "the device has not that much memory free: see nvidia-smi for who holds it",
 	ErrSystemDriverMismatch: "libcuda and the kernel module are of different versions: reboot, or reload the nvidia module",
-	ErrIllegalAddress:       "the context is lost: every later call in it fails, so the process has to begin anew",
-	ErrLaunchFailed:         "the context is lost: every later call in it fails, so the process has to begin anew",
 	ErrStubLibrary:          "libcuda is the toolkit's stub for linking: take its directory out of LD_LIBRARY_PATH",
 }
 

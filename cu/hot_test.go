@@ -1,6 +1,7 @@
 package cu
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +19,7 @@ func hollow(tb testing.TB) (*Context, *Stream) {
 	require.NoError(tb, err)
 	lib := sys.NewLibrary(func(string) (uintptr, error) { return addr, nil })
 	drv := &Driver{call: lib.Caller()}
-	ctx := &Context{&contextHandle{dev: &Device{drv: drv}, ctx: 1, children: map[closer]struct{}{}}}
+	ctx := &Context{&contextHandle{dev: &Device{drv: drv}, ctx: 1, fate: new(fate), children: map[closer]struct{}{}}}
 	return ctx, &Stream{&streamHandle{stream: 2}, ctx}
 }
 
@@ -34,7 +35,7 @@ func hotCalls(ctx *Context, s *Stream) map[string]func() error {
 		"Fill 16":           func() error { return Fill(ctx, s, 4096, uint16(60000), 64) },
 		"Fill 32":           func() error { return Fill(ctx, s, 4096, uint32(0xdeadbeef), 64) },
 		"CopyToDevice":      func() error { return CopyToDevice(ctx, nil, 4096, words) },
-		"Synchronize":       func() error { return ctx.Synchronize() },
+		"Synchronize":       func() error { return ctx.Synchronize(context.Background()) },
 	}
 }
 

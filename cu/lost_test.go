@@ -1,7 +1,6 @@
 package cu_test
 
 import (
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,83 +10,67 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// Invariant 3: what was lost is given back, and not before it is lost.
-func TestLostContextIsReleased(t *testing.T) {
+// A context in which asynchronous work failed says so at once, names the call
+// that noticed it, and says so for ever: also through another Context that is
+// the same one to the driver. Nothing more reaches the driver.
+func TestLostContextSaysSoForEver(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
-	func() {
-		ctx, err := dev.PrimaryContext()
-		require.NoError(t, err)
-		_, err = ctx.NewStream()
-		require.NoError(t, err)
-	}()
-	eventuallyCollected(t, func() bool { return s.count("cuDevicePrimaryCtxRelease_v2") == 1 })
-	require.Equal(t, 1, s.count("cuStreamDestroy_v2"))
-	require.Empty(t, cutest.TakeLeaks())
-}
+	ctx, twin := cutest.Context(t, dev), cutest.Context(t, dev)
+	s.always("cuCtxSynchronize", sys.CUDA_ERROR_ILLEGAL_ADDRESS)
+	err := ctx.Synchronize(t.Context())
+	require.ErrorIs(t, err, cu.ErrIllegalAddress)
+	require.ErrorIs(t, err, cu.ErrContextLost)
+	require.ErrorContains(t, err, "cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)")
+	require.ErrorContains(t, err, "work queued earlier has failed, which this call noticed")
 
-// FAULTS 15: memory of a lost context may be in use by a kernel.
-func TestLostContextWithMemoryIsReportedAndKept(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	keep := cutest.Context(t, dev)
-	ptr := func() cu.DevicePtr {
-		ctx, err := dev.PrimaryContext()
-		require.NoError(t, err)
-		mem, err := ctx.Alloc(8 << 20)
-		require.NoError(t, err)
-		return mem.Ptr()
-	}()
-	var leaks []cu.Leak
-	eventuallyCollected(t, func() bool {
-		leaks = append(leaks, cutest.TakeLeaks()...)
-		return len(leaks) > 0
-	})
-	require.Contains(t, leaks[0].String(), "a context with 8388608 bytes of memory")
-	require.Contains(t, leaks[0].String(), "TestLostContextWithMemoryIsReportedAndKept")
-	require.NoError(t, cu.CopyToDevice(keep, nil, ptr, []byte{1}), "the memory is still there")
-	require.Zero(t, s.count("cuMemFree_v2"))
-
-	// What nobody owns any more, this test gives back.
-	require.Equal(t, sys.CUDA_SUCCESS, keep.Caller().CuMemFree_v2(sys.CUdeviceptr(ptr)))
-	require.Equal(t, sys.CUDA_SUCCESS, drv.Caller().CuDevicePrimaryCtxRelease_v2(sys.CUdevice(dev.Ordinal())))
-}
-
-// A context is not collected while its raw API is in use.
-func TestCallerKeepsItsContext(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	call := func() sys.Caller {
-		ctx, err := dev.PrimaryContext()
-		require.NoError(t, err)
-		return ctx.Caller()
-	}()
-	for range 5 {
-		runtime.GC()
-		require.Equal(t, sys.CUDA_SUCCESS, call.CuCtxSynchronize())
+	before := s.calls()
+	for _, c := range []*cu.Context{ctx, twin, ctx} {
+		_, _, err = c.MemInfo()
+		var lost *cu.LostError
+		require.ErrorAs(t, err, &lost)
+		require.Equal(t, "cuMemGetInfo_v2", lost.Op)
+		require.Equal(t, "cuCtxSynchronize", lost.Cause.Op)
+		require.ErrorIs(t, err, cu.ErrContextLost)
+		require.ErrorIs(t, err, cu.ErrIllegalAddress)
+		require.ErrorContains(t, err, "cuMemGetInfo_v2 was not called: the context is lost: cuCtxSynchronize: ")
+		_, err = c.NewStream()
+		require.ErrorIs(t, err, cu.ErrContextLost)
 	}
-	require.Zero(t, s.count("cuDevicePrimaryCtxRelease_v2"))
-	call = sys.Caller{}
-	eventuallyCollected(t, func() bool { return s.count("cuDevicePrimaryCtxRelease_v2") == 1 })
+	require.Equal(t, before, s.calls())
 }
 
-// A context is not collected while a stream of it is in use.
-func TestStreamKeepsItsContext(t *testing.T) {
+// The driver may make a new primary context once the last user of the old one
+// is gone.
+func TestLossEndsWithTheLastContext(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
-	stream := func() *cu.Stream {
-		ctx, err := dev.PrimaryContext()
-		require.NoError(t, err)
-		stream, err := ctx.NewStream()
-		require.NoError(t, err)
-		return stream
-	}()
-	for range 3 {
-		collect()
-		done, err := stream.Query()
-		require.NoError(t, err)
-		require.True(t, done)
+	ctx, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	s.always("cuCtxSynchronize", sys.CUDA_ERROR_LAUNCH_FAILED)
+	require.ErrorIs(t, ctx.Synchronize(t.Context()), cu.ErrContextLost)
+	require.NoError(t, ctx.Close())
+
+	ctx = cutest.Context(t, dev)
+	_, _, err = ctx.MemInfo()
+	require.NoError(t, err)
+}
+
+// An ordinary refusal loses nothing.
+func TestRefusalLosesNoContext(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	_, err := ctx.Alloc(1 << 60)
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.NotErrorIs(t, err, cu.ErrContextLost)
+	_, _, err = ctx.MemInfo()
+	require.NoError(t, err)
+}
+
+func TestFatalResults(t *testing.T) {
+	for _, r := range []cu.Result{cu.ErrIllegalAddress, cu.ErrLaunchFailed, cu.ErrAssert, cu.ErrMisalignedAddress, cu.ErrECCUncorrectable} {
+		require.True(t, r.Fatal(), r.Error())
 	}
-	require.Zero(t, s.count("cuDevicePrimaryCtxRelease_v2"))
-	require.NoError(t, stream.Context().Close())
+	for _, r := range []cu.Result{cu.ErrInvalidValue, cu.ErrOutOfMemory, cu.ErrNotSupported, cu.ErrUnknown, cu.ErrNotReady} {
+		require.False(t, r.Fatal(), r.Error())
+	}
 }

@@ -69,7 +69,7 @@ func (m *memoryHandle) closeIn(h *contextHandle) error {
 	if !m.gate.close() {
 		return nil
 	}
-	return h.dev.drv.check("cuMemFree_v2", h.caller().CuMemFree_v2(sys.CUdeviceptr(m.ptr)))
+	return h.check("cuMemFree_v2", h.caller().CuMemFree_v2(sys.CUdeviceptr(m.ptr)))
 }
 
 // CopyDevice queues a copy of n bytes from src to dst, both in device memory,

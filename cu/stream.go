@@ -63,7 +63,7 @@ func (s *streamHandle) closeIn(h *contextHandle) error {
 	if !s.gate.close() {
 		return nil
 	}
-	return h.dev.drv.check("cuStreamDestroy_v2", h.caller().CuStreamDestroy_v2(s.stream))
+	return h.check("cuStreamDestroy_v2", h.caller().CuStreamDestroy_v2(s.stream))
 }
 
 // Query reports whether all work in the stream is done (cuStreamQuery).
@@ -73,16 +73,12 @@ func (s *Stream) Query() (done bool, err error) {
 		return false, ErrClosed
 	}
 	defer s.leave()
-	h := s.ctx.inner
-	if !h.enter() {
-		return false, ErrClosed
-	}
-	defer h.leave()
-	r := h.caller().CuStreamQuery(s.stream)
-	if r == sys.CUDA_ERROR_NOT_READY {
-		return false, nil
-	}
-	return r == sys.CUDA_SUCCESS, h.dev.drv.check("cuStreamQuery", r)
+	return s.query(s.ctx.inner)
+}
+
+// query is Query for a stream that is open. The zero handle is the null stream.
+func (s *streamHandle) query(h *contextHandle) (done bool, err error) {
+	return h.ask("cuStreamQuery", func(call sys.Caller) sys.CUresult { return call.CuStreamQuery(s.stream) })
 }
 
 // Synchronize waits until all work in the stream is done or ctx is. It polls

@@ -86,6 +86,10 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 	require.NoError(t, stream.Synchronize(soon(t)))
 	require.Equal(t, 100, n)
 
+	// Without an end to the context, the driver waits.
+	require.NoError(t, stream.Synchronize(context.Background()))
+	require.Equal(t, 1, s.count("cuStreamSynchronize"))
+
 	s.always("cuStreamQuery", sys.CUDA_ERROR_LAUNCH_FAILED)
 	err = stream.Synchronize(soon(t))
 	require.ErrorIs(t, err, cu.ErrLaunchFailed)
@@ -94,10 +98,6 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 	done, err := stream.Query()
 	require.ErrorIs(t, err, cu.ErrLaunchFailed)
 	require.False(t, done)
-
-	// Without an end to the context, the driver waits.
-	require.NoError(t, stream.Synchronize(context.Background()))
-	require.Equal(t, 1, s.count("cuStreamSynchronize"))
 }
 
 // A stream works in the context that it was made in and no other.

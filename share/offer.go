@@ -88,7 +88,7 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 		return err
 	}
 	defer s.work.Done()
-	if err := o.export(buf); err != nil {
+	if err := o.export(ctx, buf); err != nil {
 		s.forget(name)
 		return err
 	}
@@ -112,8 +112,8 @@ func (s *Server) enter() error {
 }
 
 // export waits for work on the memory and takes descriptors of it.
-func (o *offering) export(buf *vmm.Buffer) (err error) {
-	if err := buf.Device().Synchronize(); err != nil {
+func (o *offering) export(ctx context.Context, buf *vmm.Buffer) (err error) {
+	if err := buf.Device().Synchronize(ctx); err != nil {
 		return fmt.Errorf("waiting for work on %s before offering it: %w", o.msg.name, err)
 	}
 	o.msg.desc, o.files, err = buf.Export()

@@ -137,7 +137,7 @@ func childMustNotWrite() error {
 		return err
 	}
 	do := os.Getenv(doEnv)
-	err = errors.Join(writes(ctx, buf.Ptr())[do](), ctx.Synchronize())
+	err = errors.Join(writes(ctx, buf.Ptr())[do](), ctx.Synchronize(context.Background()))
 	if err == nil {
 		return fmt.Errorf("%s into a read-only mapping succeeded", do)
 	}

@@ -56,7 +56,7 @@ func TestReadOnlyViewCannotBeCopiedTo(t *testing.T) {
 	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, none.Ptr(), make([]byte, 64)), cu.ErrInvalidValue)
 	require.ErrorIs(t, cu.CopyToHost(ctx, nil, make([]byte, 64), none.Ptr()), cu.ErrInvalidValue)
 	require.True(t, string(want) == string(read(t, ctx, ro.Ptr(), g)))
-	require.NoError(t, ctx.Synchronize())
+	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.NoError(t, none.Close())
 	require.NoError(t, ro.Close())
 	require.NoError(t, buf.Close())
