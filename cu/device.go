@@ -105,8 +105,8 @@ func (dev *Device) SupportsFD() (bool, error) {
 }
 
 // Synchronize waits for all work in the device's primary context, if that is
-// active in this process, or until ctx is done. [Context.Synchronize] says what
-// can be given up.
+// active in this process (cuDevicePrimaryCtxGetState), or until ctx is done.
+// [Context.Synchronize] says what can be given up.
 func (dev *Device) Synchronize(ctx context.Context) error {
 	flags, active := new(uint32), new(int32)
 	r := dev.drv.call.CuDevicePrimaryCtxGetState(dev.dev, flags, active)

@@ -77,7 +77,8 @@ func WithHook(h sys.Hook) Option { return func(c *config) { c.hook = h } }
 func WithLeakHandler(f func(Leak)) Option { return func(c *config) { c.leak = f } }
 
 // Open opens libcuda, or what an option puts in its place, and initialises it:
-// cuInit, cuDriverGetVersion and the list of devices.
+// cuInit, cuDriverGetVersion and the list of devices (cuDeviceGetCount,
+// cuDeviceGet).
 //
 // Errors: [*sys.LibraryError] where there is no libcuda; [ErrNoDevice] where no
 // GPU is visible; any other [*Error] of cuInit means a driver that is there and

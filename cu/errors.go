@@ -32,8 +32,8 @@ type Error struct {
 	Bind   bool   // cuCtxSetCurrent failed, so that Op was not called
 }
 
-// Error prints the call, the result's name and number, the driver's words and,
-// where we know one, what to do.
+// Error prints the call, the result's name and number, the driver's words
+// (cuGetErrorString) and, where we know one, what to do.
 func (e *Error) Error() string {
 	op := e.Op
 	if e.Bind {

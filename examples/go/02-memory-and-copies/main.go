@@ -1,0 +1,70 @@
+// Lesson 2: memory on the device, and copies to and from it.
+//
+// Work happens in a context. A copy names its context and its stream, nil for
+// the null stream, and takes a typed slice; any goroutine may make it.
+//
+// Prints:
+//
+//	sum on the host: 4950
+//	the same bytes, copied on the device: [0 1 2 3]
+//	filled: [7 7 7 7]
+//	a copy to nowhere: cuMemcpyHtoDAsync_v2: CUDA_ERROR_INVALID_VALUE (1): …
+//	after Close: cu: use of a closed handle
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/examples/go/lesson"
+)
+
+func main() { lesson.Run(copies) }
+
+// ctx is the device's primary context: dev.PrimaryContext(), which everything
+// else in the process that uses the device shares.
+func copies(_ *cu.Device, ctx *cu.Context) error {
+	numbers := make([]uint32, 100)
+	for i := range numbers {
+		numbers[i] = uint32(i)
+	}
+	a, err := ctx.Alloc(4 << 20)
+	if err != nil {
+		return err
+	}
+	b, err := ctx.Alloc(4 << 20)
+	if err != nil {
+		return err // closing ctx ends a too
+	}
+
+	// CopyToDevice and CopyToHost wait until the bytes are there; their Async
+	// forms, and CopyDevice, do not (lesson 3).
+	back := make([]uint32, 100)
+	err = errors.Join(
+		cu.CopyToDevice(ctx, nil, a.Ptr(), numbers),
+		cu.CopyDevice(ctx, nil, b.Ptr(), a.Ptr(), 400),
+		cu.CopyToHost(ctx, nil, back, b.Ptr()),
+	)
+	if err != nil {
+		return err
+	}
+	sum := uint32(0)
+	for _, n := range back {
+		sum += n
+	}
+	fmt.Println("sum on the host:", sum)
+	fmt.Println("the same bytes, copied on the device:", back[:4])
+
+	err = errors.Join(cu.Fill(ctx, nil, b.Ptr(), uint32(7), 100), cu.CopyToHost(ctx, nil, back, b.Ptr()))
+	fmt.Println("filled:", back[:4])
+
+	fmt.Println("a copy to nowhere:", cu.CopyToDevice(ctx, nil, 0, numbers))
+
+	err = errors.Join(err, a.Close(), a.Close()) // once more does nothing, and never reaches the driver
+	s, _ := ctx.NewStream()
+	err = errors.Join(err, s.Close())
+	_, closed := s.Query()
+	fmt.Println("after Close:", closed)
+	return err
+}

@@ -1,0 +1,79 @@
+// Lesson 6: share memory with another process.
+//
+// The program starts itself once more as the consumer. Not a byte of the data
+// goes through the socket: a file descriptor does, and then both processes have
+// the same memory. The connection is a lease: each side knows of the other.
+//
+// Prints:
+//
+//	producer: offers 4 numbers
+//	consumer: weights, read-only: [3.5 1.25 -2 0.5]
+//	producer: the consumer has gone, and found them good
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/examples/go/lesson"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+func main() {
+	if len(os.Args) == 2 {
+		lesson.Run(consume)
+	} else {
+		lesson.Run(produce)
+	}
+}
+
+func produce(dev *cu.Device, ctx *cu.Context) (err error) {
+	wait, cancel := context.WithTimeout(context.Background(), time.Minute) // every wait ends
+	defer cancel()
+	buf, err := vmm.New(dev, 16)
+	if err != nil {
+		return err
+	}
+	defer lesson.Close(&err, buf)
+	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), []float32{3.5, 1.25, -2, 0.5}); err != nil {
+		return err
+	}
+	srv, err := lesson.Listen()
+	if err != nil {
+		return err
+	}
+	defer lesson.Close(&err, srv)
+	fmt.Println("producer: offers 4 numbers")
+	consumer := exec.CommandContext(wait, os.Args[0], srv.Path())
+	consumer.Stdout, consumer.Stderr = os.Stdout, os.Stderr
+	if err := consumer.Start(); err != nil {
+		return err
+	}
+	// Serves until one consumer has told its verdict. A bad one is an error here.
+	err = srv.Offer(wait, "weights", buf, share.ReadOnly, share.WithLeases(1), share.WithVerdict())
+	if err = errors.Join(err, consumer.Wait()); err == nil {
+		fmt.Println("producer: the consumer has gone, and found them good")
+	}
+	return err
+}
+
+// consume is the other process.
+func consume(dev *cu.Device, ctx *cu.Context) (err error) {
+	wait, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	att, err := share.Attach(wait, os.Args[1], "weights", dev)
+	if err != nil {
+		return err
+	}
+	defer lesson.Close(&err, att) // ends the lease, and the mapping
+	numbers := make([]float32, 4)
+	fault := cu.CopyToHost(ctx, nil, numbers, att.Buffer().Ptr())
+	fmt.Printf("consumer: %s, %v: %v\n", att.Offer().Name, att.Buffer().Access(), numbers)
+	return errors.Join(fault, att.Report(wait, fault))
+}

@@ -1,0 +1,73 @@
+// Lesson 7: read-only and read-write.
+//
+// Who attaches read-only cannot write by mistake. It is no wall: the file
+// descriptor is the capability, and carries no rights. Who must not write gets
+// a copy.
+//
+// Prints:
+//
+//	a reader reads [1 2]
+//	and cannot write: CUDA_ERROR_INVALID_VALUE
+//	a writer is refused: true
+//	offered for writing, it writes: the producer sees [9 2]
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/examples/go/lesson"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+func main() { lesson.Run(rights) }
+
+func rights(dev *cu.Device, ctx *cu.Context) (err error) {
+	buf, err := vmm.New(dev, 16)
+	if err != nil {
+		return err
+	}
+	defer lesson.Close(&err, buf)
+	numbers := []uint64{1, 2}
+	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), numbers); err != nil {
+		return err
+	}
+
+	err = attach(buf, share.ReadOnly, share.ReadOnly, func(p cu.DevicePtr) error {
+		err := cu.CopyToHost(ctx, nil, numbers, p)
+		fmt.Println("a reader reads", numbers)
+		var refused *cu.Error
+		if errors.As(cu.CopyToDevice(ctx, nil, p, []uint64{9}), &refused) {
+			fmt.Println("and cannot write:", refused.Result)
+		}
+		return err
+	})
+	write := func(p cu.DevicePtr) error { return cu.CopyToDevice(ctx, nil, p, []uint64{9}) }
+	refused := attach(buf, share.ReadOnly, share.ReadWrite, write)
+	fmt.Println("a writer is refused:", errors.Is(refused, share.ErrRefused))
+
+	err = errors.Join(err, attach(buf, share.ReadWrite, share.ReadWrite, write), cu.CopyToHost(ctx, nil, numbers, buf.Ptr()))
+	fmt.Println("offered for writing, it writes: the producer sees", numbers)
+	return err
+}
+
+// attach offers buf with one right and attaches to it with another. Mostly the
+// two are done by two processes, as in lesson 6.
+func attach(buf *vmm.Buffer, offer, want cu.Access, use func(cu.DevicePtr) error) error {
+	srv, err := lesson.Listen()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	offered := make(chan error, 1)
+	go func() { offered <- srv.Offer(ctx, "numbers", buf, offer) }()
+	att, err := share.Attach(ctx, srv.Path(), "numbers", buf.Device(), share.WithAccess(want))
+	if err == nil {
+		err = errors.Join(use(att.Buffer().Ptr()), att.Close())
+	}
+	stop() // the offer ends
+	return errors.Join(err, <-offered, srv.Close())
+}

@@ -1,0 +1,86 @@
+// Package lesson is what the numbered examples share, so that each can keep to
+// its subject. Lesson 1 does by hand what Open does.
+package lesson
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/share"
+)
+
+// Run is a lesson's main: it opens the driver, its first device and that
+// device's primary context for f, and exits with 1 if anything fails.
+func Run(f func(*cu.Device, *cu.Context) error) {
+	if err := run(f); err != nil {
+		fmt.Fprintln(os.Stderr, "lesson:", err)
+		os.Exit(1)
+	}
+}
+
+func run(f func(*cu.Device, *cu.Context) error) error {
+	drv, err := Open()
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(dev, ctx), ctx.Close())
+}
+
+// Open opens the driver that GPUFD_DRIVER names, soft or cuda. Without it,
+// that is libcuda, or the software driver where there is no GPU.
+func Open() (*cu.Driver, error) {
+	software := cu.WithResolver(soft.Resolver)
+	switch os.Getenv("GPUFD_DRIVER") {
+	case "soft":
+		return cu.Open(software)
+	case "cuda":
+		return cu.Open()
+	}
+	drv, err := cu.Open()
+	var absent *sys.LibraryError
+	if errors.As(err, &absent) && !absent.Found || errors.Is(err, cu.ErrNoDevice) {
+		return cu.Open(software)
+	}
+	return drv, err
+}
+
+// Close adds the error of closing c to *err. Deferred, it sees to it that a
+// lesson that could not tidy up fails.
+func Close(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
+
+// A Server is a share.Server with a directory of its own.
+type Server struct {
+	*share.Server
+	dir string
+}
+
+// Listen listens at a socket in a fresh directory of mode 0700, which nobody
+// else can enter.
+func Listen() (*Server, error) {
+	dir, err := os.MkdirTemp("", "lesson")
+	if err != nil {
+		return nil, err
+	}
+	srv, err := share.Listen(filepath.Join(dir, "socket"))
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return &Server{srv, dir}, nil
+}
+
+// Close closes the server and removes the directory.
+func (s *Server) Close() error { return errors.Join(s.Server.Close(), os.RemoveAll(s.dir)) }
