@@ -6,7 +6,7 @@ export GOFLAGS += -trimpath
 GO       ?= go
 COMMANDS := producer consumer
 # Packages whose tests meet the driver; their test binaries go to the GPU machine.
-GPU_PKGS := cu/sys cu vmm share tests
+GPU_PKGS := cu/sys cu vmm share tests examples/go examples/go/08-test-without-a-gpu
 # Packages that are tested under emulation of arm64: those whose tests start no
 # programs, which would take binfmt_misc.
 ARM_PKGS := ./cu/sys ./internal/...
@@ -16,7 +16,7 @@ TOOL     := $(GO) tool -modfile=tools.mod
 BENCHTIME ?= 1s
 FUZZTIME  ?= 10s
 
-.PHONY: all build demo test check generate cross test-arm64 race bench fuzz gpu-bundle test-gpu clean help
+.PHONY: all build demo test check generate functions cross test-arm64 race bench fuzz gpu-bundle test-gpu clean help
 
 all: build
 
@@ -41,6 +41,9 @@ check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
 
 generate: ## write cu/sys/z*.go and cu/z*.go from abi/
 	$(GO) run ./internal/gen
+
+functions: ## run the tests and write docs/functions.md from what they called
+	scripts/functions.sh
 
 cross: ## build the commands for amd64 and arm64
 	for arch in amd64 arm64; do GOARCH=$$arch $(GO) build -o build/linux_$$arch/ ./cmd/... || exit 1; done

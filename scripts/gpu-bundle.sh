@@ -13,6 +13,12 @@ cp abi/*.json "$tree/abi/"
 for c in $commands; do
 	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/$c" "./cmd/$c"
 done
+# The lessons, and the comments that say what they print.
+for lesson in examples/go/[0-9]*; do
+	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/" "./$lesson"
+	mkdir -p "$tree/$lesson"
+	cp "$lesson/main.go" "$tree/$lesson/"
+done
 for p in $packages; do
 	mkdir -p "$tree/$p"
 	${GO:-go} test -c -ldflags='-s -w' -o "$tree/$p/suite.test" "./$p"

@@ -3,7 +3,8 @@
 # on a machine without Go:
 #   run.sh [-v] [SUITE…]
 # Prints one line per suite, what failed, and "N passed, N failed, N skipped" in
-# the end. GPUFD_REQUIRE_GPU=1 makes a skip for want of a GPU a failure.
+# the end. GPUFD_REQUIRE_GPU=1 makes a skip for want of a GPU a failure. With
+# GPUFD_CALLED=DIRECTORY the tests note there which driver functions succeeded.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 verbose=
