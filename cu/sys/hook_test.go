@@ -93,3 +93,47 @@ func TestHookSeesAFailedBind(t *testing.T) {
 	})
 	require.Equal(t, CUDA_ERROR_DEINITIALIZED, l.Caller().With(1).CuInit(0))
 }
+
+// The first of several hooks is what the caller meets, the last is closest to
+// the driver.
+func TestNestedHooks(t *testing.T) {
+	l, calls := hooked(t)
+	var seen []string
+	hook := func(name string, answer bool) Hook {
+		return func(_ Call, next func() CUresult) CUresult {
+			seen = append(seen, name)
+			if answer {
+				return CUDA_ERROR_UNKNOWN
+			}
+			defer func() { seen = append(seen, "end "+name) }()
+			return next()
+		}
+	}
+	l.SetHook(Nest(hook("a", false), hook("b", false), hook("c", false)))
+	require.Zero(t, l.Caller().CuMemCreate(nil, 1, nil, 0))
+	require.Equal(t, []string{"a", "b", "c", "end c", "end b", "end a"}, seen)
+	require.Equal(t, 1, *calls)
+
+	seen = nil
+	l.SetHook(Nest(hook("a", false), hook("b", true), hook("c", false)))
+	require.Equal(t, CUDA_ERROR_UNKNOWN, l.Caller().CuMemCreate(nil, 1, nil, 0))
+	require.Equal(t, []string{"a", "b", "end a"}, seen)
+	require.Equal(t, 1, *calls)
+}
+
+// A hook sees what the driver has stored.
+func TestHookSeesWhatTheDriverStored(t *testing.T) {
+	l := library(map[string]uintptr{
+		"cuMemCreate": wordFunc(t, 4, func(args []uintptr) uintptr { *at[uintptr](args[0]) = 0x7bcdef0123456789; return 0 }),
+	})
+	var out []uintptr
+	l.SetHook(func(call Call, next func() CUresult) CUresult {
+		r := next()
+		out = append(out, call.Out(0), call.Out(2))
+		return r
+	})
+	h := new(CUmemGenericAllocationHandle)
+	require.Zero(t, l.Caller().CuMemCreate(h, 1, nil, 0))
+	require.EqualValues(t, 0x7bcdef0123456789, *h)
+	require.Equal(t, []uintptr{0x7bcdef0123456789, 0}, out)
+}

@@ -14,6 +14,18 @@ import (
 // the calling goroutine, from many at once; call is valid until it returns.
 type Hook func(call Call, next func() CUresult) CUresult
 
+// Nest returns the hook that puts each of hooks around the next: the first is
+// what the caller meets, the last is closest to the driver.
+func Nest(hooks ...Hook) Hook {
+	if len(hooks) == 1 {
+		return hooks[0]
+	}
+	inner := Nest(hooks[1:]...)
+	return func(call Call, next func() CUresult) CUresult {
+		return hooks[0](call, func() CUresult { return inner(call, next) })
+	}
+}
+
 // A Call describes one call to a [Hook].
 type Call struct {
 	id   funcID
