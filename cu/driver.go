@@ -50,7 +50,7 @@ type config struct {
 	resolver sys.Resolver
 	name     string
 	trace    io.Writer
-	hook     sys.Hook
+	hooks    []sys.Hook
 	leak     func(Leak)
 }
 
@@ -68,9 +68,11 @@ func WithResolver(r sys.Resolver) Option {
 // error.
 func WithTrace(w io.Writer) Option { return func(c *config) { c.trace = w } }
 
-// WithHook puts h around every driver call, to observe or to inject faults. It
-// takes the place of tracing.
-func WithHook(h sys.Hook) Option { return func(c *config) { c.hook = h } }
+// WithHook puts h around every driver call, to observe or to inject faults.
+// Given several times, each hook stands around those given after it, and the
+// last is closest to the driver. Tracing stands around them all: it shows the
+// answers that the program gets.
+func WithHook(h sys.Hook) Option { return func(c *config) { c.hooks = append(c.hooks, h) } }
 
 // WithLeakHandler has f told of device memory that was lost while mapped. The
 // default prints to standard error.
@@ -107,11 +109,11 @@ func Open(opts ...Option) (*Driver, error) {
 func (d *Driver) init(c config) error {
 	lib := sys.NewLibrary(c.resolver)
 	d.call = lib.Caller()
-	switch {
-	case c.hook != nil:
-		lib.SetHook(c.hook)
-	case c.trace != nil:
-		lib.SetHook(sys.Trace(c.trace))
+	if c.trace != nil {
+		c.hooks = append([]sys.Hook{sys.Trace(c.trace)}, c.hooks...)
+	}
+	if len(c.hooks) > 0 {
+		lib.SetHook(sys.Nest(c.hooks...))
 	}
 	if lib.Has(softSymbol) {
 		d.kind = Soft

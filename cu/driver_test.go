@@ -119,6 +119,29 @@ func TestTraceShowsEveryCall(t *testing.T) {
 	require.Regexp(t, `(?m)^cuMemCreate\(0x[0-9a-f]+, 1, 0x[0-9a-f]+, 0\) = CUDA_ERROR_INVALID_VALUE <[0-9.]+[µm]s>$`, text)
 }
 
+// Several hooks nest, and the trace shows what comes out of them all.
+func TestHooksNest(t *testing.T) {
+	var seen []string
+	hook := func(name string, r sys.CUresult) cu.Option {
+		return cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+			if call.Symbol() != "cuMemAddressReserve" {
+				return next()
+			}
+			seen = append(seen, name)
+			if r != sys.CUDA_SUCCESS {
+				return r
+			}
+			return next()
+		})
+	}
+	out := &lines{}
+	drv := cutest.Driver(t, hook("first", sys.CUDA_SUCCESS), hook("second", sys.CUDA_ERROR_UNKNOWN), hook("third", sys.CUDA_SUCCESS), cu.WithTrace(out))
+	_, err := drv.ReserveAddress(2<<20, 0, 0)
+	require.ErrorIs(t, err, cu.ErrUnknown)
+	require.Equal(t, []string{"first", "second"}, seen)
+	require.Contains(t, out.String(), ") = CUDA_ERROR_UNKNOWN <")
+}
+
 func TestEnvironmentTracesOnStandardError(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		t.Setenv("GPUFD_TRACE", map[bool]string{true: "1", false: "0"}[on])
