@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
+
+	"github.com/gpufd/gpufd/internal/made"
 )
 
 // A Leak is something that was lost before it was closed and that the garbage
@@ -29,20 +30,8 @@ func Here(skip int) (s Stack) {
 	return s
 }
 
-// String prints one frame per line.
-func (s Stack) String() string {
-	var b strings.Builder
-	frames := runtime.CallersFrames(s[:])
-	for {
-		f, more := frames.Next()
-		if f.Function != "" {
-			fmt.Fprintf(&b, "    %s\n        %s:%d\n", f.Function, f.File, f.Line)
-		}
-		if !more {
-			return b.String()
-		}
-	}
-}
+// String prints each frame on two lines: its function, and file and line.
+func (s Stack) String() string { return made.Print(made.Frames(s[:])) }
 
 // ReportLeak tells the driver's leak handler of l.
 func (d *Driver) ReportLeak(l Leak) { d.leak(l) }

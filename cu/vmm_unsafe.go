@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/made"
 )
 
 // HandleType is a way to hand physical memory to another process.
@@ -171,7 +172,7 @@ func (m *MemHandle) Export() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(*fd), fmt.Sprintf("gpu memory of %d bytes", m.inner.size)), nil
+	return made.File(int(*fd), fmt.Sprintf("gpu memory of %d bytes", m.inner.size)), nil
 }
 
 // DeviceID returns the driver's number of the device that the memory is on

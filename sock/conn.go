@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/made"
 )
 
 // Conn is one end of a connection, and owns its descriptor until Close. All
@@ -128,7 +130,7 @@ func (c *Conn) File() (*os.File, error) {
 	if err != nil {
 		return nil, opError("file", c.where(), err)
 	}
-	return os.NewFile(uintptr(fd), "sock"), nil
+	return made.File(fd, "sock"), nil
 }
 
 func dupFD(fd int) (int, error) {

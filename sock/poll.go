@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/made"
 )
 
 // socket is a descriptor registered with the runtime's poller, so that waiting
@@ -26,7 +28,7 @@ type socket struct {
 // newSocket owns fd from the call on: on failure it is closed. fd must be in
 // non-blocking mode, else os.NewFile does not hand it to the poller.
 func newSocket(fd int, name string) (*socket, error) {
-	f := os.NewFile(uintptr(fd), name)
+	f := made.File(fd, name)
 	// Where the poller refused the descriptor, deadlines fail, and nothing
 	// could interrupt a wait.
 	if err := f.SetDeadline(time.Time{}); err != nil {

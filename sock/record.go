@@ -3,6 +3,8 @@ package sock
 import (
 	"errors"
 	"os"
+
+	"github.com/gpufd/gpufd/internal/made"
 )
 
 const (
@@ -64,7 +66,7 @@ func newFiles(fds []int) []*os.File {
 	}
 	files := make([]*os.File, len(fds))
 	for i, fd := range fds {
-		files[i] = os.NewFile(uintptr(fd), "received")
+		files[i] = made.File(fd, "received")
 	}
 	return files
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/made"
 	"golang.org/x/sys/unix"
 )
 
@@ -131,7 +132,7 @@ func dup(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicating a memory descriptor: %w; each chunk takes two, so use larger chunks or raise the limit on open files (ulimit -n)", err)
 	}
-	return os.NewFile(uintptr(fd), f.Name()), nil
+	return made.File(fd, f.Name()), nil
 }
 
 // Granularity is what sizes of shareable memory on dev must be multiples of,
