@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/leak"
 )
 
 func init() {
@@ -20,10 +24,12 @@ func init() {
 		if err != nil {
 			return err
 		}
+		defer c.Close()
 		rec, err := c.Receive(context.Background())
 		if err != nil {
 			return err
 		}
+		defer rec.Close()
 		if err := c.Send(context.Background(), append([]byte("got "), rec.Data...), rec.Files...); err != nil {
 			return err
 		}
@@ -183,4 +189,39 @@ func benchmarkRoundTrip(b *testing.B, files ...*os.File) {
 		require.NoError(b, err)
 		require.NoError(b, rec.Close())
 	}
+}
+
+// Whatever makes a descriptor says so, for leak checks to name it.
+func TestMakersOfDescriptorsAreKnown(t *testing.T) {
+	path := filepath.Join(safeDir(t), "s")
+	requireNoLeak(t)
+	inherited, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	before := leak.OpenFDs()
+
+	a, b := pair(t)
+	f, err := a.File()
+	require.NoError(t, err)
+	require.NoError(t, a.Send(soon(t), []byte("x"), f))
+	rec, err := b.Receive(soon(t))
+	require.NoError(t, err)
+	l, err := Listen(path)
+	require.NoError(t, err)
+	c, err := Dial(soon(t), path)
+	require.NoError(t, err)
+	d, err := l.Accept(soon(t))
+	require.NoError(t, err)
+	left := strings.Join(leak.OpenFDs().Since(before), "\n")
+	require.Equal(t, 8, strings.Count(left, "descriptor "), left)
+	require.Equal(t, 8, strings.Count(left, "was made at\n"), left)
+	require.Equal(t, 8, strings.Count(left, t.Name()), left)
+
+	before = leak.OpenFDs()
+	e, err := FromFile(os.NewFile(uintptr(inherited[0]), "inherited"))
+	require.NoError(t, err)
+	require.Empty(t, leak.OpenFDs().Since(before), "in the place of the inherited one")
+	for _, c := range []io.Closer{a, b, f, &rec, l, c, d, e} {
+		require.NoError(t, c.Close())
+	}
+	require.NoError(t, unix.Close(inherited[1]))
 }

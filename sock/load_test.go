@@ -29,6 +29,8 @@ func init() {
 		if err != nil {
 			return err
 		}
+		defer client.Close()
+		defer setFDLimit(1000) // so that leaks can be looked for
 		if err := limitFDs(0); err != nil {
 			return err
 		}
@@ -48,7 +50,7 @@ func init() {
 		go func() {
 			c, err := l.Accept(context.Background())
 			if err == nil {
-				err = c.Send(context.Background(), []byte("welcome"))
+				err = errors.Join(c.Send(context.Background(), []byte("welcome")), c.Close())
 			}
 			accepted <- err
 		}()
@@ -61,9 +63,11 @@ func init() {
 		if _, err := client.Receive(context.Background()); err != nil {
 			return err
 		}
-		if _, err := Dial(context.Background(), args[0]); err != nil {
+		waiting, err := Dial(context.Background(), args[0])
+		if err != nil {
 			return err
 		}
+		defer waiting.Close()
 		if err := limitFDs(0); err != nil {
 			return err
 		}
@@ -101,6 +105,8 @@ func init() {
 		if err != nil {
 			return err
 		}
+		defer a.Close()
+		defer b.Close()
 		if err := setFDLimit(40); err != nil {
 			return err
 		}

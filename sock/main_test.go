@@ -2,18 +2,14 @@ package sock
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/internal/leak"
 )
 
 // childEnv makes the test binary run one of children instead of the tests.
@@ -23,73 +19,21 @@ const childEnv = "GPUFD_SOCK_TEST_CHILD"
 // they return is their complaint; nil is exit code 0.
 var children = map[string]func(args []string) error{}
 
-// TestMain fails when the tests leave a file descriptor open (invariant 3).
+// TestMain fails when the tests leave a descriptor open or a goroutine running
+// (invariant 3).
 func TestMain(m *testing.M) {
+	run := m.Run
 	if name := os.Getenv(childEnv); name != "" {
-		os.Exit(childMain(name, os.Args[1:]))
+		run = func() int { return childMain(name, os.Args[1:]) }
 	}
-	warmUp()
-	before := openFDs()
-	code := m.Run()
-	if leaked := leakedFDs(before, openFDs()); len(leaked) > 0 {
-		fmt.Fprintf(os.Stderr, "FAIL: %d file descriptors leaked:\n  %s\n", len(leaked), strings.Join(leaked, "\n  "))
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// warmUp has the runtime open what it keeps: its poller.
-func warmUp() {
-	if r, w, err := os.Pipe(); err == nil {
-		_ = r.SetDeadline(time.Now().Add(time.Hour))
-		_ = CloseFiles([]*os.File{r, w})
-	}
-}
-
-// openFDs returns what every open descriptor of this process points at.
-func openFDs() map[string]string {
-	const dir = "/proc/self/fd"
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		panic(err)
-	}
-	fds := map[string]string{}
-	for _, e := range entries {
-		// The one that ReadDir used is gone by now.
-		if target, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil {
-			fds[e.Name()] = target
-		}
-	}
-	return fds
-}
-
-// leakedFDs lists what is in after and was not in before.
-func leakedFDs(before, after map[string]string) []string {
-	var leaked []string
-	for _, fd := range slices.Sorted(maps.Keys(after)) {
-		if before[fd] != after[fd] {
-			leaked = append(leaked, fd+" -> "+after[fd])
-		}
-	}
-	return leaked
+	os.Exit(leak.Check(run))
 }
 
 // requireNoLeak fails t when it ends with more descriptors than now.
 func requireNoLeak(t *testing.T) {
 	t.Helper()
-	before := openFDs()
-	t.Cleanup(func() { require.Empty(t, leakedFDs(before, openFDs()), "leaked file descriptors") })
-}
-
-func TestLeakCheckerFindsPlantedLeak(t *testing.T) {
-	before := openFDs()
-	r, w, err := os.Pipe()
-	require.NoError(t, err)
-	leaked := leakedFDs(before, openFDs())
-	require.Len(t, leaked, 2)
-	require.Contains(t, leaked[0], "pipe:")
-	require.NoError(t, CloseFiles([]*os.File{r, w}))
-	require.Empty(t, leakedFDs(before, openFDs()))
+	before := leak.OpenFDs()
+	t.Cleanup(func() { require.Empty(t, leak.OpenFDs().Since(before), "leaked file descriptors") })
 }
 
 func childMain(name string, args []string) int {
@@ -140,13 +84,13 @@ func asUser(t *testing.T, cmd *exec.Cmd, uid, gid uint32) {
 // limitFDs leaves this process room for exactly spare more descriptors. It is
 // for children: the limit stays.
 func limitFDs(spare int) error {
-	if err := setFDLimit(1000); err != nil { // openFDs needs one itself
+	if err := setFDLimit(1000); err != nil { // OpenFDs needs one itself
 		return err
 	}
-	open := openFDs()
+	open := leak.OpenFDs()
 	limit := 0
-	for free := 0; free < spare || open[strconv.Itoa(limit)] != ""; limit++ {
-		if open[strconv.Itoa(limit)] == "" {
+	for free := 0; free < spare || open[limit] != ""; limit++ {
+		if open[limit] == "" {
 			free++
 		}
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/leak"
 )
 
 func TestFault19_NoFD(t *testing.T) {
@@ -73,12 +75,12 @@ func TestFault21_TooManyFDs(t *testing.T) {
 
 	for _, n := range []int{65, 253} {
 		require.NoError(t, rawSend(t, a, []byte("many"), rightsOf(t, f, n)))
-		before := openFDs()
+		before := leak.OpenFDs()
 		rec, err := b.Receive(soon(t))
 		require.ErrorIs(t, err, ErrTooManyFDs)
 		require.ErrorContains(t, err, fmt.Sprint(n))
 		require.Empty(t, rec.Files)
-		require.Empty(t, leakedFDs(before, openFDs()))
+		require.Empty(t, leak.OpenFDs().Since(before))
 	}
 
 	require.NoError(t, a.Send(soon(t), []byte("64"), slices.Repeat([]*os.File{f}, 64)...))
@@ -95,9 +97,11 @@ func init() {
 		if err != nil {
 			return err
 		}
+		defer a.Close()
+		defer b.Close()
 		five := slices.Repeat([]*os.File{os.Stderr}, 5)
 		for _, spare := range []int{0, 2} {
-			before := openFDs()
+			before := leak.OpenFDs()
 			if err := limitFDs(spare); err != nil {
 				return err
 			}
@@ -113,7 +117,7 @@ func init() {
 			if err := setFDLimit(1000); err != nil {
 				return err
 			}
-			if leaked := leakedFDs(before, openFDs()); len(leaked) > 0 {
+			if leaked := leak.OpenFDs().Since(before); len(leaked) > 0 {
 				return fmt.Errorf("leaked %q", leaked)
 			}
 		}
@@ -138,11 +142,11 @@ func TestFault23_RecordTooLong(t *testing.T) {
 	require.ErrorIs(t, a.Send(soon(t), make([]byte, MaxRecord+1), f), ErrTooLong)
 	for _, size := range []int{MaxRecord + 1, 200_000} {
 		require.NoError(t, rawSend(t, a, make([]byte, size), rightsOf(t, f, 2)))
-		before := openFDs()
+		before := leak.OpenFDs()
 		_, err := b.Receive(soon(t))
 		require.ErrorIs(t, err, ErrTruncated)
 		require.ErrorContains(t, err, fmt.Sprint(size), "says how long it was")
-		require.Empty(t, leakedFDs(before, openFDs()))
+		require.Empty(t, leak.OpenFDs().Since(before))
 		requireWorks(t, a, b)
 	}
 }
@@ -155,11 +159,11 @@ func TestFault24_EmptyRecord(t *testing.T) {
 
 	t.Run("with descriptors", func(t *testing.T) {
 		require.NoError(t, rawSendEmpty(t, a, rightsOf(t, f, 3)))
-		before := openFDs()
+		before := leak.OpenFDs()
 		_, err := b.Receive(soon(t))
 		require.ErrorIs(t, err, ErrEmptyRecord)
 		require.ErrorContains(t, err, "with 3 file descriptors")
-		require.Empty(t, leakedFDs(before, openFDs()))
+		require.Empty(t, leak.OpenFDs().Since(before))
 		requireWorks(t, a, b)
 	})
 	t.Run("without", func(t *testing.T) {
@@ -252,10 +256,10 @@ func TestUnexpectedControlMessage(t *testing.T) {
 				t.Skipf("this kernel has no such option: %v", err)
 			}
 			require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
-			before := openFDs()
+			before := leak.OpenFDs()
 			_, err := b.Receive(soon(t))
 			require.ErrorIs(t, err, ErrControl)
-			require.Empty(t, leakedFDs(before, openFDs()))
+			require.Empty(t, leak.OpenFDs().Since(before))
 
 			// An inherited socket is freed of the option.
 			f, err := b.File()
@@ -427,10 +431,14 @@ func init() {
 		if err != nil {
 			return err
 		}
+		defer a.Close()
+		defer b.Close()
 		r, w, err := os.Pipe()
 		if err != nil {
 			return err
 		}
+		defer r.Close()
+		defer w.Close()
 		keep, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 10) // for the complaint
 		if err != nil {
 			return err
@@ -440,6 +448,7 @@ func init() {
 				return err
 			}
 		}
+		defer unix.Close(keep)
 		defer unix.Dup3(keep, 2, 0)
 		if err := a.Send(context.Background(), []byte("x"), r, w, w, w); err != nil {
 			return err
@@ -448,7 +457,7 @@ func init() {
 		if err != nil {
 			return err
 		}
-		if now := openFDs(); now["0"] == "" || now["1"] == "" || now["2"] == "" {
+		if now := leak.OpenFDs(); now[0] == "" || now[1] == "" || now[2] == "" {
 			return fmt.Errorf("not on 0 to 2: %v", now)
 		}
 		if _, err := rec.Files[1].WriteString("through fd 1"); err != nil {
@@ -461,7 +470,7 @@ func init() {
 		if err := rec.Close(); err != nil {
 			return err
 		}
-		if now := openFDs(); now["1"] != "" || now["2"] != "" {
+		if now := leak.OpenFDs(); now[1] != "" || now[2] != "" {
 			return fmt.Errorf("left open: %v", now)
 		}
 		return nil

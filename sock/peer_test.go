@@ -90,6 +90,7 @@ func init() {
 		if err != nil {
 			return err
 		}
+		defer c.Close()
 		rec, err := c.Receive(context.Background())
 		if errors.Is(err, ErrPeerLost) {
 			return expect("refused", args[1])

@@ -1,0 +1,81 @@
+// Package leak tells what a test run left behind: descriptors and goroutines,
+// with the stacks of those who made them. It knows nothing of CUDA; package
+// cutest adds what does.
+//
+//	func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run)) }
+package leak
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+// A State is what is there at one time.
+type State struct {
+	fds        FDs
+	goroutines map[string]string
+}
+
+// Now returns the state of now. From then on the makers of descriptors are
+// noted.
+func Now() *State {
+	warmUp()
+	watch()
+	return &State{OpenFDs(), goroutines()}
+}
+
+// warmUp has the runtime open what it keeps: its poller.
+func warmUp() {
+	if r, w, err := os.Pipe(); err == nil {
+		_ = r.SetDeadline(time.Now().Add(time.Hour))
+		_, _ = r.Close(), w.Close()
+	}
+}
+
+// patience is how long what is about to end may take.
+const patience = 3 * time.Second
+
+// Left lists what was not there in s, and what others add. What is about to end
+// is given time for that. What only the garbage collector would close is left:
+// nothing is collected.
+func (s *State) Left(others ...func() []string) (left []string) {
+	deadline := time.Now().Add(patience)
+	for pause := time.Millisecond; ; pause = min(2*pause, patience/20) {
+		left = append(OpenFDs().Since(s.fds), newGoroutines(s.goroutines)...)
+		for _, f := range others {
+			left = append(left, f()...)
+		}
+		if len(left) == 0 || time.Now().After(deadline) {
+			return left
+		}
+		time.Sleep(pause)
+	}
+}
+
+// Check runs the tests and returns their exit code, or 1 if they passed and
+// left something behind. What they left is printed in any case.
+func Check(run func() int) int {
+	before := Now()
+	code := run()
+	return Report(os.Stderr, code, before.Left())
+}
+
+// Report prints what is left, if anything is, and returns the exit code for
+// tests whose own is code.
+func Report(w io.Writer, code int, left []string) int {
+	if len(left) == 0 {
+		return code
+	}
+	did := "passed but"
+	if code != 0 {
+		did = "failed, and"
+	}
+	fmt.Fprintf(w, "leak: the tests %s left behind:\n", did)
+	for _, l := range left {
+		fmt.Fprintf(w, "  %s\n", strings.TrimSuffix(l, "\n"))
+	}
+	return max(code, 1)
+}
