@@ -1,0 +1,204 @@
+// Package handles keeps account of what a driver gives out and gets back, from
+// a hook around its calls, for tests that must leave nothing behind. It knows
+// calls by symbol and argument position, and so what no other package wraps.
+package handles
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/made"
+)
+
+// A Table is what was given out and not given back. Handles are the process',
+// so one table serves all its libraries. The zero Table is empty.
+type Table struct {
+	mu     sync.Mutex
+	serial int
+	things map[place][]thing // one for each time it was given out
+}
+
+// A place is a kind of thing and its handle, address or number.
+type place struct {
+	kind kind
+	at   uintptr
+}
+
+// A thing is one that was given out once.
+type thing struct {
+	place
+	size   uintptr
+	inside sys.CUcontext // that it ends with, or 0
+	is     sys.CUcontext // that it is, or 0
+	serial int
+	stack  []uintptr
+}
+
+// Hook is a [sys.Hook] that keeps the table. It belongs next to the driver,
+// inside all hooks that answer in the driver's stead.
+func (t *Table) Hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
+	symbol := call.Symbol()
+	if m, ok := makers[symbol]; ok {
+		r := next()
+		if r == sys.CUDA_SUCCESS {
+			t.add(m.thing(call))
+		}
+		return r
+	}
+	// What is given back leaves the table first: once the driver has it, another
+	// goroutine may be given the same handle.
+	taken := t.take(symbol, call)
+	r := next()
+	if r != sys.CUDA_SUCCESS {
+		t.add(taken...)
+	}
+	return r
+}
+
+// thing is what the call has just given out.
+func (m maker) thing(call sys.Call) thing {
+	x := thing{place: place{kind: m.kind, at: call.Arg(m.arg)}, stack: made.Here()}
+	if !m.in {
+		x.at = call.Out(m.arg)
+	}
+	if m.size > 0 {
+		x.size = call.Arg(m.size)
+	}
+	if m.ctx {
+		x.inside = call.Context()
+	}
+	if m.kind == ctx || m.kind == primary {
+		x.is = sys.CUcontext(call.Out(0))
+	}
+	return x
+}
+
+// add puts things in the table; one that was there before keeps its number.
+func (t *Table) add(things ...thing) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.things == nil {
+		t.things = map[place][]thing{}
+	}
+	for _, x := range things {
+		if x.serial == 0 {
+			t.serial++
+			x.serial = t.serial
+		}
+		t.things[x.place] = append(t.things[x.place], x)
+	}
+}
+
+// take removes what the call gives back, if it gives anything back.
+func (t *Table) take(symbol string, call sys.Call) []thing {
+	k, ends := enders[symbol]
+	if !ends {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch k {
+	case mapping:
+		return t.takeRange(call.Arg(0), call.Arg(1))
+	case contents:
+		return t.takeInside(t.things[place{primary, call.Arg(0)}])
+	}
+	taken := t.takeOne(place{k, call.Arg(0)})
+	if len(taken) > 0 && len(t.things[taken[0].place]) == 0 { // it was the last
+		taken = append(taken, t.takeInside(taken)...)
+	}
+	return taken
+}
+
+// takeOne takes the newest of those at p: who takes a reference for a while
+// gives it back before those who had one.
+func (t *Table) takeOne(p place) []thing {
+	all := t.things[p]
+	last := len(all) - 1
+	switch last {
+	case -1:
+		return nil
+	case 0:
+		delete(t.things, p)
+	default:
+		t.things[p] = all[:last]
+	}
+	return slices.Clone(all[last:])
+}
+
+// takeRange takes the mappings of size bytes at p: one, or several side by
+// side.
+func (t *Table) takeRange(p, size uintptr) []thing {
+	if one := t.things[place{mapping, p}]; len(one) == 1 && one[0].size == size {
+		return t.takeOne(one[0].place)
+	}
+	return t.takeIf(func(x thing) bool { return x.kind == mapping && x.at-p < size })
+}
+
+// takeInside takes what ends with the context that of is, if it is one.
+func (t *Table) takeInside(of []thing) []thing {
+	if len(of) == 0 || of[0].is == 0 {
+		return nil
+	}
+	return t.takeIf(func(x thing) bool { return x.inside == of[0].is })
+}
+
+func (t *Table) takeIf(want func(thing) bool) (taken []thing) {
+	for p, all := range t.things {
+		if !slices.ContainsFunc(all, want) {
+			continue
+		}
+		delete(t.things, p)
+		for _, x := range all {
+			if want(x) {
+				taken = append(taken, x)
+			} else {
+				t.things[p] = append(t.things[p], x)
+			}
+		}
+	}
+	return taken
+}
+
+// Mark returns a mark for Since: the time of now.
+func (t *Table) Mark() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.serial
+}
+
+// Since describes what was given out after the mark and not given back, the
+// oldest first, each with the stack of who made the call. Since(0) is all.
+func (t *Table) Since(mark int) (left []string) {
+	for _, x := range t.sorted() {
+		if x.serial > mark {
+			left = append(left, x.String())
+		}
+	}
+	return left
+}
+
+func (t *Table) sorted() (all []thing) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, x := range t.things {
+		all = append(all, x...)
+	}
+	slices.SortFunc(all, func(a, b thing) int { return cmp.Compare(a.serial, b.serial) })
+	return all
+}
+
+// crossing is what everybody calls who calls the driver.
+const crossing = "github.com/gpufd/gpufd/cu/sys.Caller.Cu"
+
+// String describes the thing and says where it was made.
+func (x thing) String() string {
+	text := fmt.Sprintf("%s %#x", x.kind, x.at)
+	if x.size > 0 {
+		text += fmt.Sprintf(" of %d bytes", x.size)
+	}
+	return text + " was made at\n" + made.Print(made.Past(made.Frames(x.stack), crossing))
+}
