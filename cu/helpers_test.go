@@ -158,9 +158,3 @@ func runChild(t testing.TB, name string) {
 	out, err := cutest.Child(soon(t), name).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
-
-func collect() {
-	for range 3 {
-		runtime.GC()
-	}
-}

@@ -79,30 +79,8 @@ func needGPU(t testing.TB, why string) {
 // long is the size of a buffer that takes a while to verify.
 var long = map[cu.Kind]string{cu.Soft: "256MiB", cu.CUDA: "2GiB"}[cutest.Kind()]
 
-// keepContext keeps the primary context of this process alive on a GPU, where
-// making one for every look at the memory would take most of the time.
-var keepContext = sync.OnceValue(func() error {
-	if cutest.Kind() != cu.CUDA {
-		return nil
-	}
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
-	kept, err = dev.PrimaryContext()
-	return err
-})
-
-var kept *cu.Context
-
 // freeMemory is the free memory of the first device.
 func freeMemory(t testing.TB) uint64 {
 	t.Helper()
-	dev := cutest.Device(t)
-	require.NoError(t, keepContext())
-	return cutest.FreeMemory(t, dev)
+	return cutest.FreeMemory(t, cutest.Device(t))
 }

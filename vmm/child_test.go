@@ -137,6 +137,8 @@ func childMustNotWrite() error {
 		return err
 	}
 	do := os.Getenv(doEnv)
+	defer ctx.Close()
+	defer buf.Close()
 	err = errors.Join(writes(ctx, buf.Ptr())[do](), ctx.Synchronize(context.Background()))
 	if err == nil {
 		return fmt.Errorf("%s into a read-only mapping succeeded", do)

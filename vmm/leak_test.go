@@ -1,12 +1,14 @@
 package vmm_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/leak"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -99,4 +101,21 @@ func TestClosedMappingIsNotReported(t *testing.T) {
 	}()
 	eventuallyCollected(t, func() bool { return b.owed() == owesNothing })
 	require.Empty(t, cutest.TakeLeaks())
+}
+
+// Exported descriptors say who made them, the driver or a duplicate.
+func TestExportedDescriptorsTellTheirMaker(t *testing.T) {
+	_, dev := bookkept(t)
+	a, err := vmm.Create(dev, granularity(t, dev))
+	require.NoError(t, err)
+	before := leak.OpenFDs()
+	f, err := a.Export()
+	require.NoError(t, err)
+	left := strings.Join(leak.OpenFDs().Since(before), "")
+	require.Contains(t, left, "github.com/gpufd/gpufd/cu.(*MemHandle).Export")
+	require.Contains(t, left, "github.com/gpufd/gpufd/vmm.dup")
+	require.Equal(t, 2, strings.Count(left, t.Name()), left)
+	require.NoError(t, f.Close())
+	require.NoError(t, a.Close())
+	require.Empty(t, leak.OpenFDs().Since(before))
 }

@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/leak"
 )
 
 // Children are what tests run in processes of their own, by name: what poisons
 // or counts process-wide state, or is killed. What one returns is its
-// complaint.
+// complaint; one that leaves something behind fails, too, unless it called
+// [ExpectLeaks].
 type Children map[string]func() error
 
 const childEnv = "GPUFD_CUTEST_CHILD"
@@ -32,18 +35,30 @@ func runChild(children []Children) {
 	if name == "" {
 		return
 	}
+	before := Now()
 	err := fmt.Errorf("no child %q", name)
 	for _, c := range children {
 		if f := c[name]; f != nil {
 			err = f()
 		}
 	}
+	code := 0
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		code = 1
 	}
-	os.Exit(0)
+	if !leaksExpected.Load() { // the software driver's memory is the parent's, too
+		code = leak.Report(os.Stderr, code, leftHere(before))
+	}
+	os.Exit(code)
 }
+
+var leaksExpected atomic.Bool
+
+// ExpectLeaks is for children that leave things behind on purpose or cannot help
+// it, as with a driver that hangs: nobody looks at what they leave. It does
+// nothing for tests that run in the process itself.
+func ExpectLeaks() { leaksExpected.Store(true) }
 
 // keepWarm takes a GPU's primary context, to be held for as long as the tests
 // run: making one takes a quarter of a second. It is nil where there is none.
@@ -51,7 +66,7 @@ func keepWarm() *cu.Context {
 	if Kind() == cu.Soft {
 		return nil
 	}
-	drv, err := Open()
+	drv, err := open() // what it gives out stays
 	if err != nil {
 		return nil
 	}

@@ -2,9 +2,9 @@ package cutest
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
-	"sync"
 	"testing"
 
 	"github.com/gpufd/gpufd/cu"
@@ -20,14 +20,16 @@ func Kind() cu.Kind {
 	return cu.Soft
 }
 
-var (
-	mu    sync.Mutex
-	leaks []cu.Leak
-)
-
-// Open opens a driver of the kind that tests run on. Leaks that the garbage
-// collector reports are kept for [Main].
+// Open opens a driver of the kind that tests run on. What it gives out must be
+// given back before the tests end, and leaks that the garbage collector reports
+// are kept for [Main]: a hook next to the driver keeps account, but not in
+// benchmarks, which would measure it.
 func Open(opts ...cu.Option) (*cu.Driver, error) {
+	return open(append(opts[:len(opts):len(opts)], accounts()...)...)
+}
+
+// open is Open without a hook.
+func open(opts ...cu.Option) (*cu.Driver, error) {
 	opts = append([]cu.Option{cu.WithLeakHandler(keep)}, opts...)
 	if Kind() == cu.Soft {
 		opts = append([]cu.Option{cu.WithResolver(soft.Resolver)}, opts...)
@@ -35,20 +37,11 @@ func Open(opts ...cu.Option) (*cu.Driver, error) {
 	return cu.Open(opts...)
 }
 
-func keep(l cu.Leak) {
-	mu.Lock()
-	defer mu.Unlock()
-	leaks = append(leaks, l)
-}
-
-// TakeLeaks returns the leaks reported since the last call and forgets them,
-// for tests that leak on purpose.
-func TakeLeaks() []cu.Leak {
-	mu.Lock()
-	defer mu.Unlock()
-	taken := leaks
-	leaks = nil
-	return taken
+func accounts() []cu.Option {
+	if f := flag.Lookup("test.bench"); f != nil && f.Value.String() != "" {
+		return nil
+	}
+	return []cu.Option{cu.WithHook(table.Hook)}
 }
 
 // Driver opens the driver that tests run on, or skips t where there is no GPU

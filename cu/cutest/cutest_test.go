@@ -1,22 +1,18 @@
 package cutest
 
 import (
-	"errors"
-	"os"
-	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// plantEnv makes the test binary run a single planted fault under Main.
-const plantEnv = "GPUFD_CUTEST_PLANT"
-
-func TestMain(m *testing.M) { Main(m) }
+// TestMain is that of every package, but for the directory of the software
+// driver: what is planted counts in one of its own.
+func TestMain(m *testing.M) { Main(m, children) }
 
 // onlySoft skips t on hardware, whose accounting is not the process' own.
 func onlySoft(t *testing.T) {
@@ -27,138 +23,67 @@ func onlySoft(t *testing.T) {
 }
 
 func TestNothingPlantedNothingFound(t *testing.T) {
-	require.Empty(t, Left(Descriptors()))
-	dev := Device(t)
-	ctx := Context(t, dev)
-	before := Descriptors()
+	before := Now()
+	ctx, err := Device(t).PrimaryContext()
+	require.NoError(t, err)
 	mem, err := ctx.Alloc(1 << 20)
 	require.NoError(t, err)
 	require.NoError(t, mem.Close())
+	require.NoError(t, ctx.Close())
 	require.Empty(t, Left(before))
 }
 
-func TestPlantedDescriptorIsFound(t *testing.T) {
-	before := Descriptors()
-	f, err := os.CreateTemp(t.TempDir(), "planted")
+// What a context is closed with is not left, though nobody closed it by itself.
+func TestWhatEndsWithItsContextIsNotFound(t *testing.T) {
+	before := Now()
+	ctx, err := Device(t).PrimaryContext()
 	require.NoError(t, err)
-	left := Left(before)
-	require.Len(t, left, 1)
-	require.Contains(t, left[0], "1 more descriptors of "+f.Name())
-	require.NoError(t, f.Close())
-	require.Empty(t, Left(before))
-}
-
-// One that takes the place of another of its kind is none too many.
-func TestReplacedDescriptorIsNotFound(t *testing.T) {
-	open := func() *os.File {
-		f, err := os.Open("/dev/zero")
-		require.NoError(t, err)
-		return f
-	}
-	old := open()
-	before := Descriptors()
-	replaced := open()
-	require.NoError(t, old.Close())
-	require.Empty(t, Left(before))
-	second := open()
-	require.Len(t, Left(before), 1)
-	require.NoError(t, second.Close())
-	require.NoError(t, replaced.Close())
-}
-
-func TestPlantedAllocationIsFound(t *testing.T) {
-	onlySoft(t)
-	dev := Device(t)
-	before := Descriptors()
-	m, err := dev.CreateMemory(2<<20, cu.HandleFD)
+	_, err = ctx.Alloc(1 << 20)
 	require.NoError(t, err)
-	left := Left(before)
-	require.Len(t, left, 1)
-	require.Contains(t, left[0], "2097152 bytes of device 0")
-	require.NoError(t, m.Close())
+	_, err = ctx.NewStream()
+	require.NoError(t, err)
+	require.NoError(t, ctx.Close())
+	require.Empty(t, Left(before))
+}
+
+// What a test's own hook answers never came from the driver.
+func TestInjectedAnswerIsNotFound(t *testing.T) {
+	before := Now()
+	drv := Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if call.Symbol() == "cuMemAddressReserve" {
+			return sys.CUDA_SUCCESS
+		}
+		return next()
+	}))
+	p, err := drv.ReserveAddress(2<<20, 0, 0)
+	require.NoError(t, err)
+	require.Zero(t, p)
 	require.Empty(t, Left(before))
 }
 
 func TestPlantedMisuseIsFound(t *testing.T) {
 	onlySoft(t)
-	before := Descriptors()
+	before := Now()
 	drv := Driver(t)
 	p, err := drv.ReserveAddress(2<<20, 0, 0)
 	require.NoError(t, err)
 	require.Error(t, drv.Unmap(p, 2<<20), "nothing is mapped there (D4)")
+	require.NoError(t, drv.FreeAddress(p, 2<<20))
 	left := Left(before)
 	soft.ForgetMisuses()
 	require.Len(t, left, 1)
 	require.Contains(t, left[0], "cuMemUnmap")
-	require.NoError(t, drv.FreeAddress(p, 2<<20))
 	require.Empty(t, Left(before))
 }
 
 func TestPlantedLeakIsFound(t *testing.T) {
-	before := Descriptors()
-	Driver(t).ReportLeak(cu.Leak{What: "a thing", Stack: cu.Here(0)})
+	before := Now()
+	Driver(t).ReportLeak(cu.Leak{What: "a thing", Stack: cu.Here(-1)})
 	left := Left(before)
 	require.Len(t, left, 1)
 	require.Contains(t, left[0], "a thing was lost without Close")
+	require.Contains(t, left[0], "TestPlantedLeakIsFound")
 	require.Empty(t, Left(before), "it is told once")
-}
-
-// What is planted makes a whole run fail although its tests pass.
-func TestMainFailsForWhatIsLeft(t *testing.T) {
-	for plant, want := range map[string]string{
-		"nothing":    "",
-		"descriptor": "more descriptors of /dev/zero",
-		"leak":       "planted was lost without Close",
-		"memory":     "2097152 bytes of device 0",
-		"misuse":     "cuMemUnmap",
-		"failure":    "FAIL",
-	} {
-		if Kind() != cu.Soft && (plant == "memory" || plant == "misuse") {
-			continue
-		}
-		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestPlant$", "-test.count=1")
-		for _, v := range os.Environ() {
-			if !strings.HasPrefix(v, "GPUFD_SOFT_DIR=") { // a run of its own
-				cmd.Env = append(cmd.Env, v)
-			}
-		}
-		cmd.Env = append(cmd.Env, plantEnv+"="+plant)
-		out, err := cmd.CombinedOutput()
-		if want == "" {
-			require.NoError(t, err, "%s", out)
-			continue
-		}
-		var exit *exec.ExitError
-		require.True(t, errors.As(err, &exit), "%s: %s", plant, out)
-		require.Equal(t, 1, exit.ExitCode(), plant)
-		require.Contains(t, string(out), want)
-		require.Equal(t, plant != "failure", strings.Contains(string(out), "the tests passed but left behind"))
-	}
-}
-
-// kept is what a planted fault holds on to.
-var kept []any
-
-// TestPlant is for TestMainFailsForWhatIsLeft alone.
-func TestPlant(t *testing.T) {
-	switch os.Getenv(plantEnv) {
-	case "descriptor":
-		f, err := os.Open("/dev/zero")
-		require.NoError(t, err)
-		kept = append(kept, f)
-	case "leak":
-		Driver(t).ReportLeak(cu.Leak{What: "planted"})
-	case "memory":
-		m, err := Device(t).CreateMemory(2<<20, cu.HandleFD)
-		require.NoError(t, err)
-		kept = append(kept, m)
-	case "misuse":
-		p, err := Driver(t).ReserveAddress(2<<20, 0, 0)
-		require.NoError(t, err)
-		require.Error(t, Driver(t).Unmap(p, 2<<20))
-	case "failure":
-		t.Fail()
-	}
 }
 
 func TestFreeMemoryFollowsTheDevice(t *testing.T) {

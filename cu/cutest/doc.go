@@ -8,6 +8,9 @@
 //		…
 //	}
 //
+// Main fails a run that leaves anything behind, and names the function that made
+// it: [Left] says what is looked for, CONTRIBUTING.md how to read a report.
+//
 // GPUFD_DRIVER chooses the driver: soft, which is the default and needs
 // nothing, or cuda. With GPUFD_REQUIRE_GPU=1 a test that would be skipped for
 // want of a GPU fails.
