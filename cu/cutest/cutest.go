@@ -41,7 +41,11 @@ func accounts() []cu.Option {
 	if f := flag.Lookup("test.bench"); f != nil && f.Value.String() != "" {
 		return nil
 	}
-	return []cu.Option{cu.WithHook(table.Hook)}
+	hooks := []cu.Option{cu.WithHook(table.Hook)}
+	if os.Getenv(calledEnv) != "" {
+		hooks = append(hooks, cu.WithHook(noteCall))
+	}
+	return hooks
 }
 
 // Driver opens the driver that tests run on, or skips t where there is no GPU
