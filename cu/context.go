@@ -79,8 +79,13 @@ func (c *Context) Device() *Device { return c.inner.dev }
 // as c is reachable; [Context.Caller] sees to that.
 func (c *Context) Handle() sys.CUcontext { return c.inner.ctx }
 
-// Close waits for the calls in flight, ends the streams and memory made in c
-// and releases the context. A second Close does nothing.
+// Close waits for the calls in flight, ends the streams, events and memory made
+// in c and releases the context. A second Close does nothing.
+//
+// The last Close of a context waits in the driver for the work in it, and so
+// for ever for a stream that waits for a value that nobody writes, whether that
+// stream was closed or not. Where that can be, write the value first, as
+// [Stream.WaitValue32] says.
 func (c *Context) Close() error {
 	if c == nil {
 		return nil
@@ -149,6 +154,12 @@ func (h *contextHandle) run(op string, f func(sys.Caller) sys.CUresult) error {
 
 // ask is run for a query: not ready is an answer and no error.
 func (h *contextHandle) ask(op string, f func(sys.Caller) sys.CUresult) (ready bool, err error) {
+	return h.askEither(op, f, "", nil)
+}
+
+// askEither is ask for a function that drivers before op have as older, which g
+// calls.
+func (h *contextHandle) askEither(op string, f func(sys.Caller) sys.CUresult, older string, g func(sys.Caller) sys.CUresult) (ready bool, err error) {
 	if !h.enter() {
 		return false, ErrClosed
 	}
@@ -157,6 +168,9 @@ func (h *contextHandle) ask(op string, f func(sys.Caller) sys.CUresult) (ready b
 		return false, err
 	}
 	r := f(h.caller())
+	if r == sys.SymbolMissing && older != "" {
+		op, r = older, g(h.caller())
+	}
 	if r == sys.CUDA_ERROR_NOT_READY {
 		return false, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"time"
 
@@ -27,13 +28,41 @@ type streamHandle struct {
 	stream sys.CUstream
 }
 
+// StreamOptions are what a stream can be made with. The zero value is what
+// [Context.NewStream] takes.
+type StreamOptions struct {
+	// Priority is the lower the more urgent. The driver clamps it to the
+	// device's range, which for no device lacks 0, the least urgent.
+	Priority int
+	// Blocking has the stream and the null stream wait for each other.
+	Blocking bool
+}
+
 // NewStream creates a stream that does not wait for the null stream
 // (cuStreamCreate with CU_STREAM_NON_BLOCKING).
 func (c *Context) NewStream() (*Stream, error) {
+	return c.newStream("cuStreamCreate", func(call sys.Caller, h *sys.CUstream) sys.CUresult {
+		return call.CuStreamCreate(h, uint32(sys.CU_STREAM_NON_BLOCKING))
+	})
+}
+
+// NewStreamWith creates a stream with a priority, or one that orders itself
+// with the null stream (cuStreamCreateWithPriority).
+func (c *Context) NewStreamWith(o StreamOptions) (*Stream, error) {
+	flags := sys.CU_STREAM_NON_BLOCKING
+	if o.Blocking {
+		flags = sys.CU_STREAM_DEFAULT
+	}
+	return c.newStream("cuStreamCreateWithPriority", func(call sys.Caller, h *sys.CUstream) sys.CUresult {
+		return call.CuStreamCreateWithPriority(h, uint32(flags), int32(min(max(o.Priority, math.MinInt32), math.MaxInt32)))
+	})
+}
+
+func (c *Context) newStream(op string, create func(sys.Caller, *sys.CUstream) sys.CUresult) (*Stream, error) {
 	s := &Stream{&streamHandle{}, c}
-	err := c.inner.run("cuStreamCreate", func(call sys.Caller) sys.CUresult {
+	err := c.inner.run(op, func(call sys.Caller) sys.CUresult {
 		h := new(sys.CUstream)
-		r := call.CuStreamCreate(h, uint32(sys.CU_STREAM_NON_BLOCKING))
+		r := create(call, h)
 		if r == sys.CUDA_SUCCESS {
 			s.stream = *h
 			c.inner.adopt(s.streamHandle)
@@ -49,8 +78,18 @@ func (c *Context) NewStream() (*Stream, error) {
 // Context returns the context that the stream was made in.
 func (s *Stream) Context() *Context { return s.ctx }
 
+// Handle returns the driver's own handle, that of the null stream for a nil
+// *Stream. It is valid until Close, and as long as s is reachable.
+func (s *Stream) Handle() sys.CUstream {
+	if s == nil {
+		return 0
+	}
+	return s.stream
+}
+
 // Close destroys the stream; work already in it is still done
-// (cuStreamDestroy). A second Close, or one after the context's, does nothing.
+// (cuStreamDestroy). It does not wait, not even for a stream that waits itself.
+// A second Close, or one after the context's, does nothing.
 func (s *Stream) Close() error {
 	if s == nil {
 		return nil
@@ -74,6 +113,59 @@ func (s *Stream) Query() (done bool, err error) {
 	}
 	defer s.leave()
 	return s.query(s.ctx.inner)
+}
+
+// Priority returns the stream's priority, as it was clamped
+// (cuStreamGetPriority).
+func (s *Stream) Priority() (int, error) {
+	p := new(int32)
+	err := s.do("cuStreamGetPriority", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuStreamGetPriority(h, p)
+	})
+	return int(*p), err
+}
+
+// Blocking reports whether the stream and the null stream wait for each other
+// (cuStreamGetFlags).
+func (s *Stream) Blocking() (bool, error) {
+	flags := new(uint32)
+	err := s.do("cuStreamGetFlags", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuStreamGetFlags(h, flags)
+	})
+	return err == nil && *flags&uint32(sys.CU_STREAM_NON_BLOCKING) == 0, err
+}
+
+// ID returns a number that no other stream of this process has or had
+// (cuStreamGetId, CUDA 12.0).
+func (s *Stream) ID() (uint64, error) {
+	id := new(uint64)
+	err := s.do("cuStreamGetId", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuStreamGetId(h, id)
+	})
+	return *id, err
+}
+
+// WaitEvent has the work that is given to s from now on wait for the latest
+// record of e, in whatever stream, context or device that was; a later record
+// does not matter, and e may be closed meanwhile. Of an event that was never
+// recorded there is nothing to wait for (cuStreamWaitEvent). It returns at
+// once.
+func (s *Stream) WaitEvent(e *Event) error {
+	const op = "cuStreamWaitEvent"
+	if s == nil || e == nil || !e.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(e)
+	defer e.leave()
+	if e.driver().call.Library() != s.ctx.inner.dev.drv.call.Library() {
+		return &Error{Op: op, Result: ErrInvalidHandle, Text: "the event belongs to another driver"}
+	}
+	if err := e.ctx.inner.fate.refuse(op); err != nil {
+		return err
+	}
+	return s.do(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuStreamWaitEvent(h, e.event, uint32(sys.CU_EVENT_WAIT_DEFAULT))
+	})
 }
 
 // query is Query for a stream that is open. The zero handle is the null stream.
@@ -102,8 +194,27 @@ func (s *Stream) waitIn(c *Context) error {
 	})
 }
 
+// A streamCall makes one driver call on a stream.
+type streamCall = func(sys.Caller, sys.CUstream) sys.CUresult
+
 // use makes one driver call on a stream, nil for c's null stream.
-func (s *Stream) use(c *Context, op string, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
+func (s *Stream) use(c *Context, op string, f streamCall) error {
+	return s.useEither(c, op, f, "", nil)
+}
+
+// do is use for a method of a stream.
+func (s *Stream) do(op string, f streamCall) error { return s.doEither(op, f, "", nil) }
+
+// doEither is do for a function that drivers before op have as older, which g
+// calls.
+func (s *Stream) doEither(op string, f streamCall, older string, g streamCall) error {
+	if s == nil {
+		return ErrClosed
+	}
+	return s.useEither(s.ctx, op, f, older, g)
+}
+
+func (s *Stream) useEither(c *Context, op string, f streamCall, older string, g streamCall) error {
 	defer runtime.KeepAlive(c)
 	var handle sys.CUstream
 	if s != nil {
@@ -116,7 +227,9 @@ func (s *Stream) use(c *Context, op string, f func(sys.Caller, sys.CUstream) sys
 			return &Error{Op: op, Result: ErrInvalidHandle, Text: "the stream belongs to another context"}
 		}
 	}
-	return c.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, handle) })
+	_, err := c.inner.askEither(op, func(call sys.Caller) sys.CUresult { return f(call, handle) },
+		older, func(call sys.Caller) sys.CUresult { return g(call, handle) })
+	return err
 }
 
 // ended is the error for a context that ended, which matches both.

@@ -1,0 +1,230 @@
+package cu
+
+import "github.com/gpufd/gpufd/cu/sys"
+
+// WaitFlags say what a stream waits for: one of the conditions, and WaitFlush
+// with it if need be.
+type WaitFlags uint32
+
+// The conditions of a wait for the word in memory, and what may be added.
+const (
+	// WaitGEQ waits until word - value, as a signed number, is not negative. So
+	// a counter may wrap around, and must not be half its range ahead.
+	WaitGEQ = WaitFlags(sys.CU_STREAM_WAIT_VALUE_GEQ)
+	// WaitEQ waits until word == value.
+	WaitEQ = WaitFlags(sys.CU_STREAM_WAIT_VALUE_EQ)
+	// WaitAND waits until word & value != 0.
+	WaitAND = WaitFlags(sys.CU_STREAM_WAIT_VALUE_AND)
+	// WaitNOR waits until ^(word | value) != 0. See [Device.SupportsWaitNOR].
+	WaitNOR = WaitFlags(sys.CU_STREAM_WAIT_VALUE_NOR)
+	// WaitFlush has the work after the wait see what other devices wrote before
+	// the word, over PCIe too. See [Device.SupportsWaitFlush].
+	WaitFlush = WaitFlags(sys.CU_STREAM_WAIT_VALUE_FLUSH)
+)
+
+// WriteFlags change how a stream writes a value.
+type WriteFlags uint32
+
+// The ways of writing a value.
+const (
+	// WriteDefault makes what the stream wrote before visible before the word.
+	WriteDefault = WriteFlags(sys.CU_STREAM_WRITE_VALUE_DEFAULT)
+	// WriteNoMemoryBarrier lets the word come before what the stream wrote
+	// earlier. Drivers of CUDA 11.7 and later do not have it.
+	WriteNoMemoryBarrier = WriteFlags(sys.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
+)
+
+// BarrierScope is who sees in order what stands before and after a barrier.
+type BarrierScope uint32
+
+// The scopes of a barrier.
+const (
+	BarrierSystem = BarrierScope(sys.CU_STREAM_MEMORY_BARRIER_TYPE_SYS)
+	BarrierDevice = BarrierScope(sys.CU_STREAM_MEMORY_BARRIER_TYPE_GPU)
+)
+
+// WaitValue32 has the work that is given to s from now on wait until the word
+// at p, aligned to its size, meets the condition. The word is in device memory
+// or in pinned host memory, and whoever can write it ends the wait: another
+// stream, another process that shares the memory, the host. It returns at once
+// (cuStreamWaitValue32).
+//
+// Nothing else ends the wait. Until the word is written [Stream.Synchronize]
+// and [Context.Synchronize] wait, and can be given up; Close of the stream does
+// not wait; Close of the context waits without end. Who waits for a peer that
+// may die keeps a mapping through which it can write the word itself. Unmapping
+// the memory loses the context, with [ErrLaunchFailed].
+//
+// Errors: [ErrInvalidValue] for an address that is not aligned or not mapped,
+// [ErrNotSupported] for a condition that the device lacks. Drivers before CUDA
+// 11.7 have these functions only where the kernel module was loaded with
+// NVreg_EnableStreamMemOPs=1: see [Device.SupportsMemOps].
+func (s *Stream) WaitValue32(p DevicePtr, value uint32, flags WaitFlags) error {
+	addr := sys.CUdeviceptr(p)
+	return s.doEither(
+		"cuStreamWaitValue32_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuStreamWaitValue32_v2(h, addr, value, uint32(flags))
+		},
+		"cuStreamWaitValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuStreamWaitValue32(h, addr, value, uint32(flags))
+		})
+}
+
+// WaitValue64 is [Stream.WaitValue32] for a word of eight bytes
+// (cuStreamWaitValue64).
+func (s *Stream) WaitValue64(p DevicePtr, value uint64, flags WaitFlags) error {
+	addr := sys.CUdeviceptr(p)
+	return s.doEither(
+		"cuStreamWaitValue64_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuStreamWaitValue64_v2(h, addr, value, uint32(flags))
+		},
+		"cuStreamWaitValue64", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuStreamWaitValue64(h, addr, value, uint32(flags))
+		})
+}
+
+// WriteValue32 queues the writing of the word at p, aligned to its size, after
+// the work that s has, all of whose writes are seen by whoever sees the word
+// (cuStreamWriteValue32). It returns before that is done. Writing through a
+// read-only mapping loses the context, with [ErrLaunchFailed]. The errors are
+// those of [Stream.WaitValue32].
+func (s *Stream) WriteValue32(p DevicePtr, value uint32, flags WriteFlags) error {
+	addr := sys.CUdeviceptr(p)
+	return s.doEither(
+		"cuStreamWriteValue32_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuStreamWriteValue32_v2(h, addr, value, uint32(flags))
+		},
+		"cuStreamWriteValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuStreamWriteValue32(h, addr, value, uint32(flags))
+		})
+}
+
+// WriteValue64 is [Stream.WriteValue32] for a word of eight bytes
+// (cuStreamWriteValue64).
+func (s *Stream) WriteValue64(p DevicePtr, value uint64, flags WriteFlags) error {
+	addr := sys.CUdeviceptr(p)
+	return s.doEither(
+		"cuStreamWriteValue64_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuStreamWriteValue64_v2(h, addr, value, uint32(flags))
+		},
+		"cuStreamWriteValue64", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuStreamWriteValue64(h, addr, value, uint32(flags))
+		})
+}
+
+// A MemOp is one operation of [Stream.BatchMemOps]. WaitOp32 and its sisters
+// make them.
+type MemOp struct{ params sys.CUstreamBatchMemOpParams }
+
+// WaitOp32 is [Stream.WaitValue32] in a batch.
+func WaitOp32(p DevicePtr, value uint32, flags WaitFlags) (op MemOp) {
+	w := op.wait(sys.CU_STREAM_MEM_OP_WAIT_VALUE_32, p, flags)
+	*w.Value() = value
+	return op
+}
+
+// WaitOp64 is [Stream.WaitValue64] in a batch.
+func WaitOp64(p DevicePtr, value uint64, flags WaitFlags) (op MemOp) {
+	w := op.wait(sys.CU_STREAM_MEM_OP_WAIT_VALUE_64, p, flags)
+	*w.Value64() = value
+	return op
+}
+
+// WriteOp32 is [Stream.WriteValue32] in a batch.
+func WriteOp32(p DevicePtr, value uint32, flags WriteFlags) (op MemOp) {
+	w := op.write(sys.CU_STREAM_MEM_OP_WRITE_VALUE_32, p, flags)
+	*w.Value() = value
+	return op
+}
+
+// WriteOp64 is [Stream.WriteValue64] in a batch.
+func WriteOp64(p DevicePtr, value uint64, flags WriteFlags) (op MemOp) {
+	w := op.write(sys.CU_STREAM_MEM_OP_WRITE_VALUE_64, p, flags)
+	*w.Value64() = value
+	return op
+}
+
+// FlushOp has the operations after it see what other devices wrote before. It
+// is what [WaitFlush] adds to a wait.
+func FlushOp() (op MemOp) {
+	op.params.FlushRemoteWrites().Operation = sys.CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES
+	return op
+}
+
+// BarrierOp keeps the memory accesses before and after it in order (CUDA 11.7).
+func BarrierOp(scope BarrierScope) (op MemOp) {
+	b := op.params.MemoryBarrier()
+	b.Operation, b.Flags = sys.CU_STREAM_MEM_OP_BARRIER, uint32(scope)
+	return op
+}
+
+func (op *MemOp) wait(typ sys.CUstreamBatchMemOpType, p DevicePtr, flags WaitFlags) *sys.CUstreamMemOpWaitValueParams {
+	w := op.params.WaitValue()
+	w.Operation, w.Address, w.Flags = typ, sys.CUdeviceptr(p), uint32(flags)
+	return w
+}
+
+func (op *MemOp) write(typ sys.CUstreamBatchMemOpType, p DevicePtr, flags WriteFlags) *sys.CUstreamMemOpWriteValueParams {
+	w := op.params.WriteValue()
+	w.Operation, w.Address, w.Flags = typ, sys.CUdeviceptr(p), uint32(flags)
+	return w
+}
+
+// BatchMemOps queues all of ops, in their order, at the price of little more
+// than one (cuStreamBatchMemOp). It takes fewer than 256, and with those of a
+// slice it does not allocate. If one cannot be, none is queued.
+func (s *Stream) BatchMemOps(ops ...MemOp) error {
+	var first *sys.CUstreamBatchMemOpParams
+	if len(ops) > 0 {
+		first = &ops[0].params // a MemOp is nothing but its params
+	}
+	n := uint32(len(ops))
+	return s.doEither(
+		"cuStreamBatchMemOp_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuStreamBatchMemOp_v2(h, n, first, 0)
+		},
+		"cuStreamBatchMemOp", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuStreamBatchMemOp(h, n, first, 0)
+		})
+}
+
+// SupportsMemOps reports whether streams can wait for and write values. With
+// CUDA 11.7 and later they always can.
+func (dev *Device) SupportsMemOps() (bool, error) {
+	if dev.hasMemOps2() {
+		return true, nil
+	}
+	return dev.supports(AttributeCanUseStreamMemOpsV1)
+}
+
+// SupportsMemOps64 reports whether [Stream.WaitValue64] and
+// [Stream.WriteValue64] work.
+func (dev *Device) SupportsMemOps64() (bool, error) {
+	if dev.hasMemOps2() {
+		return dev.supports(AttributeCanUse64BitStreamMemOps)
+	}
+	return dev.supports(AttributeCanUse64BitStreamMemOpsV1)
+}
+
+// SupportsWaitNOR reports whether streams can wait with [WaitNOR].
+func (dev *Device) SupportsWaitNOR() (bool, error) {
+	if dev.hasMemOps2() {
+		return dev.supports(AttributeCanUseStreamWaitValueNor)
+	}
+	return dev.supports(AttributeCanUseStreamWaitValueNorV1)
+}
+
+// SupportsWaitFlush reports whether streams can wait with [WaitFlush], and
+// whether [FlushOp] works.
+func (dev *Device) SupportsWaitFlush() (bool, error) {
+	return dev.supports(AttributeCanFlushRemoteWrites)
+}
+
+// hasMemOps2 reports whether the driver has the second ABI of the functions,
+// which has attributes of its own.
+func (dev *Device) hasMemOps2() bool { return dev.drv.call.Library().Has("cuStreamWaitValue32_v2") }
+
+func (dev *Device) supports(a Attribute) (bool, error) {
+	v, err := dev.Attribute(a)
+	return v != 0, err
+}
