@@ -19,22 +19,27 @@ func TestCloseIsIdempotentAndNilSafe(t *testing.T) {
 	require.NoError(t, err)
 	stream, err := ctx.NewStream()
 	require.NoError(t, err)
+	event, err := ctx.NewEvent(cu.EventDefault)
+	require.NoError(t, err)
 	mem, err := ctx.Alloc(4096)
 	require.NoError(t, err)
 	for range 3 {
 		require.NoError(t, stream.Close())
+		require.NoError(t, event.Close())
 		require.NoError(t, mem.Close())
 	}
 	for range 3 {
 		require.NoError(t, ctx.Close())
 		require.NoError(t, stream.Close())
+		require.NoError(t, event.Close())
 		require.NoError(t, mem.Close())
 	}
-	for _, symbol := range []string{"cuStreamDestroy_v2", "cuMemFree_v2", "cuDevicePrimaryCtxRelease_v2"} {
+	for _, symbol := range []string{"cuStreamDestroy_v2", "cuEventDestroy_v2", "cuMemFree_v2", "cuDevicePrimaryCtxRelease_v2"} {
 		require.Equal(t, 1, s.count(symbol), symbol)
 	}
 	require.NoError(t, (*cu.Context)(nil).Close())
 	require.NoError(t, (*cu.Stream)(nil).Close())
+	require.NoError(t, (*cu.Event)(nil).Close())
 	require.NoError(t, (*cu.Memory)(nil).Close())
 	require.NoError(t, (*cu.MemHandle)(nil).Close())
 }
@@ -53,7 +58,16 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 	stream, err := open.NewStream()
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
+	live, err := open.NewStream()
+	require.NoError(t, err)
+	event, err := open.NewEvent(cu.EventDefault)
+	require.NoError(t, err)
+	gone, err := open.NewEvent(cu.EventDefault)
+	require.NoError(t, err)
 	require.NoError(t, stream.Close())
+	require.NoError(t, gone.Close())
+	var noStream *cu.Stream
+	var noEvent *cu.Event
 
 	host := make([]byte, 16)
 	bg := context.Background()
@@ -63,6 +77,8 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 		"Context.Synchronize cancellable": func() error { return closed.Synchronize(soon(t)) },
 		"Context.MemInfo":                 func() error { _, _, err := closed.MemInfo(); return err },
 		"Context.NewStream":               func() error { _, err := closed.NewStream(); return err },
+		"Context.NewStreamWith":           func() error { _, err := closed.NewStreamWith(cu.StreamOptions{}); return err },
+		"Context.NewEvent":                func() error { _, err := closed.NewEvent(cu.EventDefault); return err },
 		"Context.Alloc":                   func() error { _, err := closed.Alloc(4096); return err },
 		"CopyToDevice":                    func() error { return cu.CopyToDevice(closed, nil, p, host) },
 		"CopyToDeviceAsync":               func() error { return cu.CopyToDeviceAsync(closed, nil, p, host) },
@@ -82,6 +98,32 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 		"CopyToHostAsync stream":         func() error { return cu.CopyToHostAsync(open, stream, host, p) },
 		"CopyDevice stream":              func() error { return cu.CopyDevice(open, stream, p, p+64, 64) },
 		"Fill stream":                    func() error { return cu.Fill(open, stream, p, uint8(1), 1) },
+		"Stream.Priority":                func() error { _, err := stream.Priority(); return err },
+		"Stream.Blocking":                func() error { _, err := stream.Blocking(); return err },
+		"Stream.ID":                      func() error { _, err := stream.ID(); return err },
+		"Stream.WaitEvent":               func() error { return stream.WaitEvent(event) },
+		"Stream.WaitEvent closed":        func() error { return live.WaitEvent(gone) },
+		"Stream.WaitEvent nil":           func() error { return live.WaitEvent(nil) },
+		"Stream.WaitValue32":             func() error { return stream.WaitValue32(p, 0, cu.WaitGEQ) },
+		"Stream.WaitValue64":             func() error { return stream.WaitValue64(p, 0, cu.WaitGEQ) },
+		"Stream.WriteValue32":            func() error { return stream.WriteValue32(p, 0, cu.WriteDefault) },
+		"Stream.WriteValue64":            func() error { return stream.WriteValue64(p, 0, cu.WriteDefault) },
+		"Stream.BatchMemOps":             func() error { return stream.BatchMemOps(cu.WriteOp32(p, 0, cu.WriteDefault)) },
+		"Stream.Priority nil":            func() error { _, err := noStream.Priority(); return err },
+		"Stream.WaitEvent of nil":        func() error { return noStream.WaitEvent(event) },
+		"Stream.WriteValue32 nil":        func() error { return noStream.WriteValue32(p, 0, cu.WriteDefault) },
+
+		"Event.Record":                  func() error { return gone.Record(live) },
+		"Event.Record stream":           func() error { return event.Record(stream) },
+		"Event.Record nil":              func() error { return noEvent.Record(live) },
+		"Event.Query":                   func() error { _, err := gone.Query(); return err },
+		"Event.Query nil":               func() error { _, err := noEvent.Query(); return err },
+		"Event.Synchronize":             func() error { return gone.Synchronize(bg) },
+		"Event.Synchronize cancellable": func() error { return gone.Synchronize(soon(t)) },
+		"Event.Synchronize nil":         func() error { return noEvent.Synchronize(bg) },
+		"Event.Elapsed":                 func() error { _, err := gone.Elapsed(event); return err },
+		"Event.Elapsed since":           func() error { _, err := event.Elapsed(gone); return err },
+		"Event.Elapsed nil":             func() error { _, err := noEvent.Elapsed(event); return err },
 	} {
 		require.ErrorIs(t, call(), cu.ErrClosed, name)
 	}
@@ -104,6 +146,8 @@ func TestContextClosesItsStreamsAndMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Same(t, ctx, stream.Context())
 	require.Same(t, dev, ctx.Device())
+	event, err := ctx.NewEvent(cu.EventDefault)
+	require.NoError(t, err)
 	mem, err := ctx.Alloc(32 << 20)
 	require.NoError(t, err)
 	require.EqualValues(t, 32<<20, mem.Size())
@@ -114,7 +158,10 @@ func TestContextClosesItsStreamsAndMemory(t *testing.T) {
 	require.NoError(t, ctx.Close())
 	require.Equal(t, 1, s.count("cuStreamDestroy_v2"))
 	require.Equal(t, 1, s.count("cuMemFree_v2"))
+	require.Equal(t, 1, s.count("cuEventDestroy_v2"))
 	_, err = stream.Query()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	_, err = event.Query()
 	require.ErrorIs(t, err, cu.ErrClosed)
 	now, _, err = keep.MemInfo()
 	require.NoError(t, err)

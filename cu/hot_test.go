@@ -9,10 +9,10 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// hollow is a context and a stream of a driver whose every function is libc's
+// hollow is a context, a stream and an event of a driver whose every function is libc's
 // sched_yield: C that takes what it is given, does nothing and returns 0. (A
 // callback, which the software driver is made of, allocates.)
-func hollow(tb testing.TB) (*Context, *Stream) {
+func hollow(tb testing.TB) (*Context, *Stream, *Event) {
 	libc, err := sys.OpenFile("libc.so.6")
 	require.NoError(tb, err)
 	addr, err := libc("sched_yield")
@@ -20,12 +20,16 @@ func hollow(tb testing.TB) (*Context, *Stream) {
 	lib := sys.NewLibrary(func(string) (uintptr, error) { return addr, nil })
 	drv := &Driver{call: lib.Caller()}
 	ctx := &Context{&contextHandle{dev: &Device{drv: drv}, ctx: 1, fate: new(fate), children: map[closer]struct{}{}}}
-	return ctx, &Stream{&streamHandle{stream: 2}, ctx}
+	return ctx, &Stream{&streamHandle{stream: 2}, ctx}, &Event{&eventHandle{event: 3}, ctx}
 }
 
 // hotCalls are what a program does in its inner loop.
-func hotCalls(ctx *Context, s *Stream) map[string]func() error {
+func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 	host, words := make([]byte, 64), make([]float32, 16)
+	batch := []MemOp{WaitOp32(4096, 1, WaitEQ), WriteOp64(4096, 2, WriteDefault)}
+	bg := context.Background()
+	limited, cancel := context.WithCancel(bg)
+	_ = cancel // it lives as long as the tests
 	return map[string]func() error{
 		"Stream.Query":      func() error { _, err := s.Query(); return err },
 		"CopyToDeviceAsync": func() error { return CopyToDeviceAsync(ctx, s, 4096, host) },
@@ -35,7 +39,21 @@ func hotCalls(ctx *Context, s *Stream) map[string]func() error {
 		"Fill 16":           func() error { return Fill(ctx, s, 4096, uint16(60000), 64) },
 		"Fill 32":           func() error { return Fill(ctx, s, 4096, uint32(0xdeadbeef), 64) },
 		"CopyToDevice":      func() error { return CopyToDevice(ctx, nil, 4096, words) },
-		"Synchronize":       func() error { return ctx.Synchronize(context.Background()) },
+		"Synchronize":       func() error { return ctx.Synchronize(bg) },
+
+		"Stream.Synchronize":             func() error { return s.Synchronize(bg) },
+		"Stream.Synchronize cancellable": func() error { return s.Synchronize(limited) },
+		"Stream.WaitEvent":               func() error { return s.WaitEvent(e) },
+		"Stream.WaitValue32":             func() error { return s.WaitValue32(4096, 1, WaitGEQ) },
+		"Stream.WaitValue64":             func() error { return s.WaitValue64(4096, 1, WaitGEQ) },
+		"Stream.WriteValue32":            func() error { return s.WriteValue32(4096, 1, WriteDefault) },
+		"Stream.WriteValue64":            func() error { return s.WriteValue64(4096, 1, WriteDefault) },
+		"Stream.BatchMemOps":             func() error { return s.BatchMemOps(batch...) },
+		"Event.Record":                   func() error { return e.Record(s) },
+		"Event.Record null":              func() error { return e.Record(nil) },
+		"Event.Query":                    func() error { _, err := e.Query(); return err },
+		"Event.Synchronize":              func() error { return e.Synchronize(bg) },
+		"Event.Synchronize cancellable":  func() error { return e.Synchronize(limited) },
 	}
 }
 

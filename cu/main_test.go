@@ -8,6 +8,11 @@ import (
 
 var children = cutest.Children{
 	"descriptor zero": childDescriptorZero,
+
+	"closes while it waits":      childClosesWhileItWaits,
+	"takes turns":                childTakesTurns,
+	"waits for what is unmapped": childWaitsForWhatIsUnmapped,
+	"writes read-only":           childWritesReadOnly,
 }
 
 func TestMain(m *testing.M) { cutest.Main(m, children) }

@@ -167,3 +167,79 @@ func TestContextAndStreamFromManyGoroutines(t *testing.T) {
 		require.NoError(t, <-errs)
 	}
 }
+
+// What a stream was made with can be asked for.
+func TestStreamOptions(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	least, greatest := new(int32), new(int32)
+	require.Equal(t, sys.CUDA_SUCCESS, ctx.Caller().CuCtxGetStreamPriorityRange(least, greatest))
+	require.Less(t, *greatest, *least)
+	for _, c := range []struct {
+		o    cu.StreamOptions
+		want int32
+	}{
+		{cu.StreamOptions{}, 0},
+		{cu.StreamOptions{Priority: int(*greatest), Blocking: true}, *greatest},
+		{cu.StreamOptions{Priority: -1 << 40}, *greatest},
+		{cu.StreamOptions{Priority: 1 << 40, Blocking: true}, *least},
+	} {
+		s, err := ctx.NewStreamWith(c.o)
+		require.NoError(t, err)
+		p, err := s.Priority()
+		require.NoError(t, err)
+		require.EqualValues(t, c.want, p, "%+v", c.o)
+		b, err := s.Blocking()
+		require.NoError(t, err)
+		require.Equal(t, c.o.Blocking, b)
+		require.NotZero(t, s.Handle())
+		require.Equal(t, sys.CUDA_SUCCESS, ctx.Caller().CuStreamQuery(s.Handle()))
+		require.NoError(t, s.Close())
+	}
+	require.Zero(t, (*cu.Stream)(nil).Handle())
+	b, err := newStream(t, ctx).Blocking()
+	require.NoError(t, err)
+	require.False(t, b)
+}
+
+// Of two streams the null stream waits for the blocking one, and it for the
+// null stream.
+func TestBlockingStreams(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	a, err := ctx.NewStreamWith(cu.StreamOptions{Blocking: true})
+	require.NoError(t, err)
+	b, err := ctx.NewStreamWith(cu.StreamOptions{Blocking: true})
+	require.NoError(t, err)
+	p, free, e := newWords(t, ctx, 3), newStream(t, ctx), newEvent(t, ctx, cu.EventDefault)
+	release := hold(t, a)
+	require.NoError(t, cu.Fill(ctx, nil, p, uint32(1), 1))
+	require.NoError(t, e.Record(nil))
+	require.NoError(t, cu.Fill(ctx, b, p.Add(8), uint32(1), 1))
+	require.NoError(t, cu.Fill(ctx, free, p.Add(16), uint32(1), 1))
+	require.NoError(t, free.Synchronize(soon(t)))
+	staysBusy(t, a, b, e)
+	release()
+	require.NoError(t, b.Synchronize(soon(t)))
+	require.True(t, isDone(t, e))
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+}
+
+// A stream's number is its own and no other's after it.
+func TestStreamID(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	seen := map[uint64]bool{}
+	for range 3 {
+		s, err := ctx.NewStream()
+		require.NoError(t, err)
+		id, err := s.ID()
+		if !dev.Driver().Caller().Library().Has("cuStreamGetId") {
+			require.ErrorIs(t, err, cu.ErrSymbolMissing)
+		} else {
+			require.NoError(t, err)
+			require.False(t, seen[id])
+		}
+		seen[id] = true
+		require.NoError(t, s.Close())
+	}
+}

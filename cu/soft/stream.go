@@ -12,6 +12,7 @@ import (
 type op struct {
 	ctx     *context
 	run     func() sys.CUresult // nil for a mere point in the stream
+	always  bool                // run it though the context is lost
 	release func()              // called with the machine locked, run or not
 	deps    []*op               // what else must be done first
 	done    chan struct{}
@@ -37,6 +38,7 @@ type stream struct {
 	handle    sys.CUstream
 	flags     uint32
 	priority  int32
+	policy    sys.CUsynchronizationPolicy
 	destroyed bool
 	queue     []*op
 	running   bool
@@ -157,8 +159,8 @@ func (m *machine) next(s *stream) *op {
 // failure makes it. It lets go of everything the work referred to.
 func (m *machine) execute(o *op) {
 	r := m.stickyOf(o.ctx)
-	if o.run != nil && r == sys.CUDA_SUCCESS {
-		r = o.run()
+	if o.run != nil && (o.always || r == sys.CUDA_SUCCESS) {
+		r = firstError(r, o.run())
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -75,7 +75,7 @@ func (m *machine) cuStreamCreateWithPriority(out *sys.CUstream, flags uint32, pr
 	}
 	h := sys.CUstream(m.newHandle(kindStream, contextNumber(uint64(ctx.handle))))
 	s := ctx.newStream(h)
-	s.flags, s.priority = flags, min(max(priority, greatestPriority), leastPriority)
+	s.flags, s.priority = flags, clampPriority(priority)
 	m.streams[h] = s
 	*out = h
 	return sys.CUDA_SUCCESS

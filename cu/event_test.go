@@ -1,0 +1,266 @@
+package cu_test
+
+import (
+	"context"
+	"runtime"
+	"runtime/pprof"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// newStream is a stream that goes when t ends.
+func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
+	t.Helper()
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// newEvent is an event that goes when t ends.
+func newEvent(t testing.TB, ctx *cu.Context, flags cu.EventFlags) *cu.Event {
+	t.Helper()
+	e, err := ctx.NewEvent(flags)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return e
+}
+
+// newWords is device memory for n words of eight bytes, all 0.
+func newWords(t testing.TB, ctx *cu.Context, n int) cu.DevicePtr {
+	t.Helper()
+	mem, err := ctx.Alloc(uint64(8 * n))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, mem.Close()) })
+	require.NoError(t, cu.CopyToDevice(ctx, nil, mem.Ptr(), make([]uint64, n)))
+	return mem.Ptr()
+}
+
+// hold keeps s busy until the function it returns is called, or t ends.
+func hold(t testing.TB, s *cu.Stream) (release func()) {
+	t.Helper()
+	ctx := s.Context()
+	p, other := newWords(t, ctx, 1), newStream(t, ctx)
+	require.NoError(t, s.WaitValue32(p, 1, cu.WaitGEQ))
+	release = func() {
+		t.Helper()
+		require.NoError(t, other.WriteValue32(p, 1, cu.WriteDefault))
+	}
+	t.Cleanup(release)
+	return release
+}
+
+// isDone asks a stream or an event whether it is done.
+func isDone(t testing.TB, of interface{ Query() (bool, error) }) bool {
+	t.Helper()
+	done, err := of.Query()
+	require.NoError(t, err)
+	return done
+}
+
+// staysBusy asks for a while, since there is no telling that nothing happens.
+func staysBusy(t testing.TB, of ...interface{ Query() (bool, error) }) {
+	t.Helper()
+	for until := time.Now().Add(5 * time.Millisecond); time.Now().Before(until); runtime.Gosched() {
+		for i, o := range of {
+			require.False(t, isDone(t, o), "number %d did not wait", i)
+		}
+	}
+}
+
+// A stream that waits for an event waits for the work before its latest record
+// and for nothing later.
+func TestEventOrdersStreams(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	a, b, e := newStream(t, ctx), newStream(t, ctx), newEvent(t, ctx, cu.EventDisableTiming)
+	p := newWords(t, ctx, 2)
+	require.True(t, isDone(t, e), "never recorded")
+	require.NoError(t, e.Synchronize(context.Background()))
+	require.NoError(t, b.WaitEvent(e))
+	require.NoError(t, b.Synchronize(soon(t)))
+
+	release := hold(t, a)
+	require.NoError(t, cu.Fill(ctx, a, p, uint32(7), 2))
+	require.NoError(t, e.Record(a))
+	require.NoError(t, b.WaitEvent(e))
+	require.NoError(t, cu.CopyDevice(ctx, b, p.Add(8), p, 8))
+	releaseLater := hold(t, a)
+	require.NoError(t, e.Record(a)) // does not matter to b
+	staysBusy(t, e, a, b)
+	release()
+	got := make([]uint32, 4)
+	require.NoError(t, b.Synchronize(soon(t)))
+	require.NoError(t, cu.CopyToHost(ctx, b, got, p))
+	require.Equal(t, []uint32{7, 7, 7, 7}, got)
+	staysBusy(t, e, a)
+	releaseLater()
+	require.NoError(t, e.Synchronize(soon(t)))
+	require.True(t, isDone(t, e))
+	require.NoError(t, e.Synchronize(context.Background()))
+}
+
+// The null stream is one to record in too, with those that wait for it.
+func TestEventInTheNullStream(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	blocking, err := ctx.NewStreamWith(cu.StreamOptions{Blocking: true})
+	require.NoError(t, err)
+	free, e := newStream(t, ctx), newEvent(t, ctx, cu.EventBlockingSync)
+	release := hold(t, blocking)
+	require.NoError(t, e.Record(nil))
+	require.NoError(t, free.Synchronize(soon(t)))
+	staysBusy(t, e, blocking)
+	require.NoError(t, free.WaitEvent(e))
+	staysBusy(t, free)
+	release()
+	require.NoError(t, e.Synchronize(context.Background()))
+	require.NoError(t, free.Synchronize(soon(t)))
+	require.NoError(t, blocking.Close())
+}
+
+// What was recorded outlives the stream and what waits outlives the event.
+func TestEventOfAClosedStream(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	a, err := ctx.NewStream()
+	require.NoError(t, err)
+	b, e := newStream(t, ctx), newEvent(t, ctx, cu.EventDefault)
+	gone, err := ctx.NewEvent(cu.EventDefault)
+	require.NoError(t, err)
+	release := hold(t, a)
+	require.NoError(t, e.Record(a))
+	require.NoError(t, gone.Record(a))
+	require.NoError(t, b.WaitEvent(gone))
+	require.NoError(t, gone.Close())
+	require.NoError(t, a.Close())
+	staysBusy(t, e, b)
+	release()
+	require.NoError(t, e.Synchronize(soon(t)))
+	require.NoError(t, b.Synchronize(soon(t)))
+}
+
+// Devices wait for each other's events.
+func TestEventOfAnotherDevice(t *testing.T) {
+	drv := cutest.Driver(t)
+	if len(drv.Devices()) < 2 {
+		t.Skip("takes two devices")
+	}
+	ctx, other := cutest.Context(t, drv.Devices()[0]), cutest.Context(t, drv.Devices()[1])
+	a, b, e := newStream(t, ctx), newStream(t, other), newEvent(t, ctx, cu.EventDefault)
+	release := hold(t, a)
+	require.NoError(t, e.Record(a))
+	require.NoError(t, b.WaitEvent(e))
+	staysBusy(t, b)
+	release()
+	require.NoError(t, b.Synchronize(soon(t)))
+
+	err := e.Record(b)
+	require.ErrorIs(t, err, cu.ErrInvalidHandle)
+	require.ErrorContains(t, err, "cuEventRecord")
+	require.ErrorContains(t, err, "another context")
+}
+
+func TestEventOfAnotherDriverIsRefused(t *testing.T) {
+	s, drv := spied(t)
+	stream := newStream(t, cutest.Context(t, firstDevice(t, drv)))
+	e := newEvent(t, cutest.Context(t, cutest.Device(t)), cu.EventDefault)
+	before := s.calls()
+	err := stream.WaitEvent(e)
+	require.ErrorIs(t, err, cu.ErrInvalidHandle)
+	require.ErrorContains(t, err, "another driver")
+	require.Equal(t, before, s.calls())
+}
+
+// FAULTS 64: a wait that is given up leaves nothing behind, in Go or in the
+// driver.
+func TestWaitForEventIsGivenUp(t *testing.T) {
+	s, drv := spied(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	stream, e := newStream(t, ctx), newEvent(t, ctx, cu.EventDefault)
+	release := hold(t, stream)
+	require.NoError(t, e.Record(stream))
+	goroutines, threads := runtime.NumGoroutine(), pprof.Lookup("threadcreate").Count()
+	for range 30 {
+		limited, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		require.ErrorIs(t, e.Synchronize(limited), context.DeadlineExceeded)
+		require.ErrorIs(t, stream.Synchronize(limited), context.DeadlineExceeded)
+		require.ErrorIs(t, ctx.Synchronize(limited), context.DeadlineExceeded)
+		cancel()
+	}
+	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
+	require.Less(t, pprof.Lookup("threadcreate").Count(), threads+30)
+	require.Zero(t, s.count("cuEventSynchronize"))
+	release()
+	require.NoError(t, e.Synchronize(soon(t)))
+}
+
+func TestElapsed(t *testing.T) {
+	for _, drv := range []*cu.Driver{cutest.Driver(t), cutest.Driver(t, without(t, "cuEventElapsedTime_v2"))} {
+		ctx := cutest.Context(t, firstDevice(t, drv))
+		stream := newStream(t, ctx)
+		first, second, third := newEvent(t, ctx, cu.EventDefault), newEvent(t, ctx, cu.EventBlockingSync), newEvent(t, ctx, cu.EventDefault)
+		untimed := newEvent(t, ctx, cu.EventDisableTiming)
+		require.NoError(t, first.Record(stream))
+		require.NoError(t, first.Synchronize(soon(t)))
+		release := hold(t, stream)
+		require.NoError(t, second.Record(stream))
+		require.NoError(t, third.Record(stream))
+		require.NoError(t, untimed.Record(stream))
+		_, err := second.Elapsed(first)
+		require.ErrorIs(t, err, cu.ErrNotReady)
+		from := time.Now()
+		for time.Since(from) < 3*time.Millisecond {
+		}
+		release()
+		require.NoError(t, stream.Synchronize(soon(t)))
+		upto := time.Since(from) + time.Second // the first event came before from
+
+		took, err := second.Elapsed(first)
+		require.NoError(t, err)
+		require.Greater(t, took, 3*time.Millisecond)
+		require.Less(t, took, upto)
+		back, err := first.Elapsed(second)
+		require.NoError(t, err)
+		require.Equal(t, -took, back)
+		all, err := third.Elapsed(first)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, all, took)
+		same, err := first.Elapsed(first)
+		require.NoError(t, err)
+		require.Zero(t, same)
+
+		_, err = untimed.Elapsed(first)
+		require.ErrorIs(t, err, cu.ErrInvalidHandle)
+		_, err = first.Elapsed(newEvent(t, ctx, cu.EventDefault))
+		require.ErrorIs(t, err, cu.ErrInvalidHandle, "never recorded")
+	}
+}
+
+// An error names the function that was called, or the oldest that would do.
+func TestElapsedNamesItsFunction(t *testing.T) {
+	for names, drv := range map[string]*cu.Driver{
+		"cuEventElapsedTime: ": cutest.Driver(t, without(t, "cuEventElapsedTime_v2")),
+		"cuEventElapsedTime: the driver does not have this function, ": cutest.Driver(t, without(t, "cuEventElapsedTime_v2", "cuEventElapsedTime")),
+	} {
+		ctx := cutest.Context(t, firstDevice(t, drv))
+		e := newEvent(t, ctx, cu.EventDefault)
+		_, err := e.Elapsed(e)
+		require.ErrorContains(t, err, names)
+	}
+}
+
+func TestEventFlags(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	_, err := ctx.NewEvent(1 << 10)
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	_, err = ctx.NewEvent(cu.EventInterprocess) // wants no timing
+	require.Error(t, err)
+	e := newEvent(t, ctx, cu.EventBlockingSync|cu.EventDisableTiming)
+	require.Same(t, ctx, e.Context())
+	require.NotZero(t, e.Handle())
+	require.Equal(t, sys.CUDA_SUCCESS, ctx.Caller().CuEventQuery(e.Handle()))
+}

@@ -1,0 +1,456 @@
+package cu_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// The second ABI of the stream's memory operations, of CUDA 11.7.
+var memOps2 = []string{
+	"cuStreamWaitValue32_v2", "cuStreamWaitValue64_v2", "cuStreamWriteValue32_v2", "cuStreamWriteValue64_v2", "cuStreamBatchMemOp_v2",
+}
+
+const (
+	top32 = 1 << 31
+	top64 = 1 << 63
+)
+
+// Conditions at their borders: a wait for value is over with the one word and
+// not with the other.
+var conditions = []struct {
+	flags             cu.WaitFlags
+	value, over, busy uint64
+	wide              bool
+}{
+	{cu.WaitGEQ, 5, 5, 4, false},
+	{cu.WaitGEQ, 5, 6, 0, false},
+	{cu.WaitGEQ, 5, 5 + top32 - 1, 5 + top32, false}, // a counter that wraps
+	{cu.WaitGEQ, 1<<32 - 1, 0, 1<<32 - 2, false},
+	{cu.WaitGEQ, 0, 0, 1<<32 - 1, false},
+	{cu.WaitEQ, 5, 5, 6, false},
+	{cu.WaitEQ, 1<<32 - 1, 1<<32 - 1, 1<<31 - 1, false},
+	{cu.WaitAND, 6, 4, 9, false},
+	{cu.WaitAND, top32, top32 | 1, top32 - 1, false},
+	{cu.WaitGEQ, 1 << 32, 1<<32 + 1, 1<<32 - 1, true},
+	{cu.WaitGEQ, 5, 5 + top64 - 1, 5 + top64, true},
+	{cu.WaitGEQ, 1<<64 - 1, 0, 1<<64 - 2, true},
+	{cu.WaitEQ, 1<<32 + 5, 1<<32 + 5, 5, true},
+	{cu.WaitAND, 1 << 32, 3 << 32, 1<<32 - 1, true},
+	{cu.WaitNOR, 1, 1<<32 - 3, 1<<32 - 2, false},
+	{cu.WaitNOR, 0, 1<<32 - 2, 1<<32 - 1, false},
+	{cu.WaitNOR, 1<<32 - 1, 1<<64 - 1<<33, 1<<64 - 1<<32, true},
+}
+
+func TestWaitConditions(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	nor, err := dev.SupportsWaitNOR()
+	require.NoError(t, err)
+	ctx := cutest.Context(t, dev)
+	p := newWords(t, ctx, len(conditions))
+	at := func(i int) cu.DevicePtr { return p.Add(uint64(8 * i)) }
+	writer := newStream(t, ctx)
+	var waiting []interface{ Query() (bool, error) }
+	for i, c := range conditions {
+		s := newStream(t, ctx)
+		if c.flags == cu.WaitNOR && !nor {
+			require.ErrorIs(t, s.WaitValue32(at(i), 1, c.flags), cu.ErrNotSupported)
+			continue
+		}
+		wait := func() error { return s.WaitValue32(at(i), uint32(c.value), c.flags) }
+		if c.wide {
+			wait = func() error { return s.WaitValue64(at(i), c.value, c.flags) }
+		}
+		require.NoError(t, writer.WriteValue64(at(i), c.over, cu.WriteDefault))
+		require.NoError(t, writer.Synchronize(soon(t)))
+		require.NoError(t, wait())
+		require.NoError(t, s.Synchronize(soon(t)), "%+v", c)
+
+		require.NoError(t, writer.WriteValue64(at(i), c.busy, cu.WriteDefault))
+		require.NoError(t, writer.Synchronize(soon(t)))
+		require.NoError(t, wait())
+		waiting = append(waiting, s)
+		t.Cleanup(func() { require.NoError(t, writer.WriteValue64(at(i), c.over, cu.WriteDefault)) })
+	}
+	staysBusy(t, waiting...)
+}
+
+// A wait ends whoever writes the word: a copy, a set, the host.
+func TestWaitSeesEveryWrite(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	p, s, other := newWords(t, ctx, 1), newStream(t, ctx), newStream(t, ctx)
+	for i, write := range []func(v uint32) error{
+		func(v uint32) error { return other.WriteValue32(p, v, cu.WriteDefault) },
+		func(v uint32) error { return other.WriteValue64(p, uint64(v), cu.WriteDefault) },
+		func(v uint32) error { return cu.Fill(ctx, other, p, v, 1) },
+		func(v uint32) error { return cu.CopyToDevice(ctx, other, p, []uint32{v}) },
+	} {
+		v := uint32(i + 1)
+		require.NoError(t, s.WaitValue32(p, v, cu.WaitEQ))
+		require.False(t, isDone(t, s))
+		require.NoError(t, write(v))
+		require.NoError(t, s.Synchronize(soon(t)))
+	}
+}
+
+// A write of four bytes leaves the four after it alone.
+func TestWriteValues(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	p, s := newWords(t, ctx, 2), newStream(t, ctx)
+	require.NoError(t, cu.Fill(ctx, s, p, uint32(0xffffffff), 4))
+	require.NoError(t, s.WriteValue32(p.Add(4), 0x01020304, cu.WriteDefault))
+	require.NoError(t, s.WriteValue64(p.Add(8), 0x05060708090a0b0c, cu.WriteDefault))
+	got := make([]uint32, 4)
+	require.NoError(t, cu.CopyToHost(ctx, s, got, p))
+	require.Equal(t, []uint32{0xffffffff, 0x01020304, 0x090a0b0c, 0x05060708}, got)
+}
+
+func TestBatchOfMemOps(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	p, a, b := newWords(t, ctx, 8), newStream(t, ctx), newStream(t, ctx)
+	at := func(i int) cu.DevicePtr { return p.Add(uint64(8 * i)) }
+	batch := []cu.MemOp{
+		cu.WriteOp32(at(0), 1, cu.WriteDefault),
+		cu.WaitOp32(at(1), 1, cu.WaitEQ),
+		cu.WriteOp64(at(2), 1<<40, cu.WriteDefault),
+		cu.WaitOp64(at(3), 1<<40, cu.WaitGEQ),
+		cu.WriteOp32(at(4), 1, cu.WriteDefault),
+	}
+	for range 3 {
+		require.NoError(t, cu.CopyToDevice(ctx, a, p, make([]uint64, 8)))
+		require.NoError(t, a.BatchMemOps(batch...))
+		require.NoError(t, b.WaitValue32(at(0), 1, cu.WaitEQ))
+		require.NoError(t, b.Synchronize(soon(t)))
+		got := make([]uint64, 8)
+		require.NoError(t, cu.CopyToHost(ctx, b, got, p))
+		require.Equal(t, []uint64{1, 0, 0, 0, 0, 0, 0, 0}, got)
+		require.NoError(t, b.BatchMemOps(
+			cu.WriteOp32(at(1), 1, cu.WriteDefault),
+			cu.WaitOp64(at(2), 1<<40, cu.WaitEQ),
+			cu.WriteOp64(at(3), 1<<40+1, cu.WriteDefault),
+			cu.WaitOp32(at(4), 1, cu.WaitAND),
+		))
+		require.NoError(t, b.Synchronize(soon(t)))
+		require.NoError(t, a.Synchronize(soon(t)))
+	}
+}
+
+// A barrier came with the second ABI.
+func TestBarrierInABatch(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	p, s := newWords(t, ctx, 1), newStream(t, ctx)
+	for _, scope := range []cu.BarrierScope{cu.BarrierSystem, cu.BarrierDevice} {
+		err := s.BatchMemOps(cu.WriteOp32(p, 1, cu.WriteDefault), cu.BarrierOp(scope), cu.WriteOp32(p, 2, cu.WriteDefault))
+		if !ctx.Device().Driver().Caller().Library().Has("cuStreamBatchMemOp_v2") {
+			require.Error(t, err)
+			return
+		}
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Synchronize(soon(t)))
+}
+
+// Of a batch that is refused nothing is done.
+func TestRefusedBatchDoesNothing(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	p, s := newWords(t, ctx, 1), newStream(t, ctx)
+	require.ErrorIs(t, s.BatchMemOps(cu.WriteOp32(p, 1, cu.WriteDefault), cu.WriteOp32(p.Add(2), 1, cu.WriteDefault)), cu.ErrInvalidValue)
+	require.ErrorIs(t, s.BatchMemOps(cu.WriteOp32(p, 1, cu.WriteDefault), cu.WaitOp64(p.Add(4), 1, cu.WaitEQ)), cu.ErrInvalidValue)
+	require.ErrorIs(t, s.BatchMemOps(cu.WriteOp32(p, 1, cu.WriteDefault), cu.MemOp{}), cu.ErrInvalidValue)
+	got := make([]uint64, 1)
+	require.NoError(t, cu.CopyToHost(ctx, s, got, p))
+	require.Zero(t, got[0])
+}
+
+func TestRefusedMemOps(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	p, s := newWords(t, ctx, 2), newStream(t, ctx)
+	for name, err := range map[string]error{
+		"wait 32 misaligned":       s.WaitValue32(p.Add(2), 0, cu.WaitGEQ),
+		"wait 64 misaligned":       s.WaitValue64(p.Add(4), 0, cu.WaitGEQ),
+		"write 32 misaligned":      s.WriteValue32(p.Add(1), 0, cu.WriteDefault),
+		"write 64 misaligned":      s.WriteValue64(p.Add(4), 0, cu.WriteDefault),
+		"wait at 0":                s.WaitValue32(0, 0, cu.WaitGEQ),
+		"write at 0":               s.WriteValue32(0, 0, cu.WriteDefault),
+		"a condition there is not": s.WaitValue32(p, 0, 1<<5),
+		"a flag there is not":      s.WriteValue32(p, 0, 1<<5),
+	} {
+		require.ErrorIs(t, err, cu.ErrInvalidValue, name)
+	}
+	require.NoError(t, s.Synchronize(soon(t)))
+}
+
+// Drivers before CUDA 11.7 have the first ABI alone, which later ones may have
+// and not let be used.
+func TestMemOpsInTheFirstABI(t *testing.T) {
+	drv := cutest.Driver(t, without(t, memOps2...))
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	p, a, b := newWords(t, ctx, 1), newStream(t, ctx), newStream(t, ctx)
+	supported, err := dev.SupportsMemOps()
+	require.NoError(t, err)
+	if !supported {
+		err := a.WriteValue32(p, 1, cu.WriteDefault)
+		require.ErrorIs(t, err, cu.ErrNotSupported)
+		require.ErrorContains(t, err, "cuStreamWriteValue32: ")
+		return
+	}
+	for _, supports := range []func() (bool, error){dev.SupportsMemOps64, dev.SupportsWaitNOR} {
+		_, err := supports()
+		require.NoError(t, err)
+	}
+	require.NoError(t, a.WaitValue32(p, 1, cu.WaitGEQ))
+	require.NoError(t, a.WaitValue64(p, 2, cu.WaitGEQ))
+	require.NoError(t, a.BatchMemOps(cu.WriteOp32(p, 3, cu.WriteDefault)))
+	require.NoError(t, b.WriteValue32(p, 1, cu.WriteNoMemoryBarrier))
+	require.NoError(t, b.WriteValue64(p, 2, cu.WriteDefault))
+	require.NoError(t, b.WaitValue32(p, 3, cu.WaitEQ))
+	require.NoError(t, b.Synchronize(soon(t)))
+	require.NoError(t, a.Synchronize(soon(t)))
+	require.ErrorContains(t, a.WaitValue32(0, 0, cu.WaitGEQ), "cuStreamWaitValue32: ")
+}
+
+func TestMemOpsMissing(t *testing.T) {
+	drv := cutest.Driver(t, without(t, append(memOps2, "cuStreamWaitValue64")...))
+	s := newStream(t, cutest.Context(t, firstDevice(t, drv)))
+	err := s.WaitValue64(4096, 0, cu.WaitGEQ)
+	require.ErrorIs(t, err, cu.ErrSymbolMissing)
+	require.ErrorContains(t, err, "cuStreamWaitValue64: ")
+}
+
+func TestSupportsMemOps(t *testing.T) {
+	dev := cutest.Device(t)
+	can, err := dev.SupportsMemOps()
+	require.NoError(t, err)
+	require.True(t, can)
+	wide, err := dev.SupportsMemOps64()
+	require.NoError(t, err)
+	require.True(t, wide)
+	flush, err := dev.SupportsWaitFlush()
+	require.NoError(t, err)
+	ctx := cutest.Context(t, dev)
+	p, s := newWords(t, ctx, 1), newStream(t, ctx)
+	for _, err := range []error{s.WaitValue32(p, 0, cu.WaitEQ|cu.WaitFlush), s.BatchMemOps(cu.FlushOp())} {
+		if flush {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, cu.ErrNotSupported)
+		}
+	}
+	require.NoError(t, s.Synchronize(soon(t)))
+}
+
+// sharedWords is memory of the device that can be handed to other processes,
+// mapped and read-write there, all 0.
+type sharedWords struct {
+	drv  *cu.Driver
+	mem  *cu.MemHandle
+	size uint64
+	ptr  cu.DevicePtr
+}
+
+func mapWords(dev *cu.Device, mem *cu.MemHandle, a cu.Access) *sharedWords {
+	w := &sharedWords{drv: dev.Driver(), mem: mem, size: mem.Size()}
+	w.ptr = get(w.drv.ReserveAddress(w.size, 0, 0))
+	must(w.drv.Map(w.ptr, w.size, 0, mem))
+	must(w.drv.SetAccess(w.ptr, w.size, a, dev))
+	return w
+}
+
+// close is for when nothing uses the words.
+func (w *sharedWords) close() error {
+	return errors.Join(w.drv.Unmap(w.ptr, w.size), w.drv.FreeAddress(w.ptr, w.size), w.mem.Close())
+}
+
+// must ends a child, or a test, that cannot go on.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func get[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
+// childStream is what a child that shares words with its parent begins with.
+func childStream() (*cu.Context, *cu.Stream, *sharedWords) {
+	dev := get(get(cutest.Open()).Device(0))
+	g, _, err := dev.Granularity(cu.HandleFD)
+	must(err)
+	fd := os.NewFile(3, "inherited")
+	w := mapWords(dev, get(dev.Driver().ImportMemory(fd, g)), cu.ReadWrite)
+	must(fd.Close())
+	ctx := get(dev.PrimaryContext())
+	return ctx, get(ctx.NewStream()), w
+}
+
+// parentWords makes words and a descriptor of them for a child.
+func parentWords(t testing.TB) (*cu.Stream, *sharedWords, *os.File) {
+	t.Helper()
+	dev := cutest.Device(t)
+	mem, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
+	require.NoError(t, err)
+	fd, err := mem.Export()
+	require.NoError(t, err)
+	w := mapWords(dev, mem, cu.ReadWrite)
+	t.Cleanup(func() { require.NoError(t, errors.Join(fd.Close(), w.close())) })
+	ctx := cutest.Context(t, dev)
+	require.NoError(t, cu.Fill(ctx, nil, w.ptr, uint8(0), w.size))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	return newStream(t, ctx), w, fd
+}
+
+const rounds = 50
+
+// D18: two processes take turns by words in the memory that they share.
+func TestTwoProcessesTakeTurns(t *testing.T) {
+	s, w, fd := parentWords(t)
+	child := cutest.Child(soon(t), "takes turns")
+	child.ExtraFiles = []*os.File{fd}
+	child.Stderr = os.Stderr
+	require.NoError(t, child.Start())
+	for i := uint64(1); i <= rounds; i++ {
+		require.NoError(t, cu.Fill(s.Context(), s, w.ptr.Add(64), uint32(i), 4))
+		require.NoError(t, s.WriteValue64(w.ptr, i, cu.WriteDefault))
+		require.NoError(t, s.WaitValue64(w.ptr.Add(8), i, cu.WaitGEQ))
+	}
+	err := s.Synchronize(soon(t))
+	if err != nil {
+		_ = child.Process.Kill()
+		require.NoError(t, s.WriteValue64(w.ptr.Add(8), rounds, cu.WriteDefault))
+	}
+	require.NoError(t, errors.Join(err, child.Wait()))
+}
+
+func childTakesTurns() error {
+	ctx, s, w := childStream()
+	got := make([]uint32, 4)
+	for i := uint64(1); i <= rounds; i++ {
+		must(s.WaitValue64(w.ptr, i, cu.WaitEQ))
+		must(cu.CopyToHostAsync(ctx, s, got, w.ptr.Add(64)))
+		must(s.Synchronize(context.Background()))
+		if got[0] != uint32(i) || got[3] != uint32(i) {
+			return fmt.Errorf("round %d: read %v", i, got)
+		}
+		must(s.WriteValue64(w.ptr.Add(8), i, cu.WriteDefault))
+	}
+	must(s.Synchronize(context.Background()))
+	return errors.Join(s.Close(), ctx.Close(), w.close())
+}
+
+// D20b: a stream that waits may be closed at once; its context then waits, until
+// another process writes the word.
+func TestCloseWithAWaitingStream(t *testing.T) {
+	s, w, fd := parentWords(t)
+	child := cutest.Child(soon(t), "closes while it waits")
+	child.ExtraFiles = []*os.File{fd}
+	child.Stderr = os.Stderr
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	lines := make(chan string)
+	go func() {
+		for in := bufio.NewScanner(out); in.Scan(); {
+			lines <- in.Text()
+		}
+		close(lines)
+	}()
+	require.Equal(t, "stream closed", <-lines)
+	select {
+	case l := <-lines:
+		t.Errorf("the context did not wait: %q", l)
+	case <-time.After(100 * time.Millisecond): // there is no telling but to wait
+	}
+	require.NoError(t, s.WriteValue32(w.ptr, 1, cu.WriteDefault))
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.Equal(t, "context closed", <-lines)
+	require.NoError(t, child.Wait())
+}
+
+func childClosesWhileItWaits() error {
+	ctx, s, w := childStream()
+	must(s.WaitValue32(w.ptr, 1, cu.WaitEQ))
+	limited, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	if err := ctx.Synchronize(limited); !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("the stream does not wait: %w", err)
+	}
+	must(s.Close())
+	fmt.Println("stream closed")
+	must(ctx.Close())
+	fmt.Println("context closed")
+	return w.close()
+}
+
+// D20b: what a stream does to memory that it must not touch loses the context;
+// each in a process of its own.
+func TestMemOpsThatLoseTheContext(t *testing.T) {
+	runChild(t, "writes read-only")
+	runChild(t, "waits for what is unmapped")
+}
+
+func childWritesReadOnly() error {
+	dev := get(get(cutest.Open()).Device(0))
+	g, _, err := dev.Granularity(cu.HandleFD)
+	must(err)
+	w := mapWords(dev, get(dev.CreateMemory(g, cu.HandleFD)), cu.ReadOnly)
+	ctx := get(dev.PrimaryContext())
+	s, waiting := get(ctx.NewStream()), get(ctx.NewStream())
+	must(waiting.WaitValue32(w.ptr, 1, cu.WaitEQ))
+	must(s.WriteValue32(w.ptr, 1, cu.WriteDefault))
+	return lost(ctx, s, waiting)
+}
+
+func childWaitsForWhatIsUnmapped() error {
+	dev := get(get(cutest.Open()).Device(0))
+	g, _, err := dev.Granularity(cu.HandleFD)
+	must(err)
+	w := mapWords(dev, get(dev.CreateMemory(g, cu.HandleFD)), cu.ReadWrite)
+	ctx := get(dev.PrimaryContext())
+	s, other := get(ctx.NewStream()), get(ctx.NewStream())
+	must(s.WaitValue32(w.ptr, 1, cu.WaitEQ))
+	must(w.drv.Unmap(w.ptr, w.size))
+	return lost(ctx, s, other)
+}
+
+// lost checks that waiting for first fails and that the context says so from
+// then on, also of a stream that waits for ever.
+func lost(ctx *cu.Context, first, second *cu.Stream) error {
+	limited, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err := first.Synchronize(limited)
+	if !errors.Is(err, cu.ErrLaunchFailed) || !errors.Is(err, cu.ErrContextLost) {
+		return fmt.Errorf("first: %w", err)
+	}
+	var lost *cu.LostError
+	if errors.As(err, &lost) {
+		return fmt.Errorf("nobody was told before: %w", err)
+	}
+	for what, err := range map[string]error{
+		"query":   second.Synchronize(limited),
+		"write":   second.WriteValue32(4096, 0, cu.WriteDefault),
+		"context": ctx.Synchronize(limited),
+	} {
+		if !errors.As(err, &lost) || lost.Cause.Result != cu.ErrLaunchFailed {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	// The driver agrees, and does not wait for the stream that does.
+	if r := ctx.Caller().CuStreamSynchronize(second.Handle()); r != sys.CUDA_ERROR_LAUNCH_FAILED {
+		return fmt.Errorf("the driver says %v", r)
+	}
+	return nil
+}

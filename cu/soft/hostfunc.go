@@ -1,0 +1,40 @@
+package soft
+
+import (
+	"github.com/ebitengine/purego"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// cuLaunchHostFunc has a stream call a C function, unless the context is lost
+// by then.
+func (m *machine) cuLaunchHostFunc(h sys.CUstream, f, data uintptr) sys.CUresult {
+	return m.callHost(h, f, func(*stream) sys.CUresult {
+		purego.SyscallN(f, data)
+		return sys.CUDA_SUCCESS
+	}, false)
+}
+
+// cuStreamAddCallback is cuLaunchHostFunc for a function that is told the
+// stream and, if the context is lost, why.
+func (m *machine) cuStreamAddCallback(h sys.CUstream, f, data uintptr, flags uint32) sys.CUresult {
+	if flags != 0 {
+		return m.argumentError()
+	}
+	return m.callHost(h, f, func(s *stream) sys.CUresult {
+		purego.SyscallN(f, uintptr(h), uintptr(m.stickyOf(s.ctx)), data)
+		return sys.CUDA_SUCCESS
+	}, true)
+}
+
+func (m *machine) callHost(h sys.CUstream, f uintptr, call func(*stream) sys.CUresult, always bool) sys.CUresult {
+	s, r := m.lockStream(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if f == 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	m.enqueue(s, &op{run: func() sys.CUresult { return call(s) }, always: always})
+	return sys.CUDA_SUCCESS
+}

@@ -1,0 +1,204 @@
+package soft
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A memOp is a wait for a word in memory, or the writing of one.
+type memOp struct {
+	where operand
+	value uint64
+	flags uint32
+	write bool
+}
+
+// maxMemOps is how many operations a batch may have.
+const maxMemOps = 255
+
+// The pauses of a stream that waits for a word: none at first, then doubling
+// between these. Nobody tells it of a write, which may come from another
+// process.
+const (
+	waitSpins = 64
+	waitMin   = 20 * time.Microsecond
+	waitMax   = time.Millisecond
+)
+
+func (m *machine) cuStreamWaitValue32(h sys.CUstream, p sys.CUdeviceptr, v, flags uint32) sys.CUresult {
+	return m.memOps(h, wait(p, 4, uint64(v), flags))
+}
+
+func (m *machine) cuStreamWaitValue64(h sys.CUstream, p sys.CUdeviceptr, v uint64, flags uint32) sys.CUresult {
+	return m.memOps(h, wait(p, 8, v, flags))
+}
+
+func (m *machine) cuStreamWriteValue32(h sys.CUstream, p sys.CUdeviceptr, v, flags uint32) sys.CUresult {
+	return m.memOps(h, write(p, 4, uint64(v), flags))
+}
+
+func (m *machine) cuStreamWriteValue64(h sys.CUstream, p sys.CUdeviceptr, v uint64, flags uint32) sys.CUresult {
+	return m.memOps(h, write(p, 8, v, flags))
+}
+
+func wait(p sys.CUdeviceptr, size uintptr, v uint64, flags uint32) memOp {
+	return memOp{where: operand{addr: uintptr(p), size: size}, value: v, flags: flags}
+}
+
+func write(p sys.CUdeviceptr, size uintptr, v uint64, flags uint32) memOp {
+	return memOp{where: operand{addr: uintptr(p), size: size}, value: v, flags: flags, write: true}
+}
+
+// cuStreamBatchMemOp does the operations one after the other.
+func (m *machine) cuStreamBatchMemOp(h sys.CUstream, n uint32, params *sys.CUstreamBatchMemOpParams, flags uint32) sys.CUresult {
+	if params == nil || n == 0 || n > maxMemOps || flags != 0 {
+		return m.argumentError()
+	}
+	var ops []memOp
+	for _, p := range memOpsAt(params, n) {
+		w := p.WaitValue() // a write looks the same
+		switch *p.Operation() {
+		case sys.CU_STREAM_MEM_OP_WAIT_VALUE_32:
+			ops = append(ops, wait(w.Address, 4, uint64(*w.Value()), w.Flags))
+		case sys.CU_STREAM_MEM_OP_WAIT_VALUE_64:
+			ops = append(ops, wait(w.Address, 8, *w.Value64(), w.Flags))
+		case sys.CU_STREAM_MEM_OP_WRITE_VALUE_32:
+			ops = append(ops, write(w.Address, 4, uint64(*w.Value()), w.Flags))
+		case sys.CU_STREAM_MEM_OP_WRITE_VALUE_64:
+			ops = append(ops, write(w.Address, 8, *w.Value64(), w.Flags))
+		case sys.CU_STREAM_MEM_OP_BARRIER: // words are read and written in order anyway
+			if p.MemoryBarrier().Flags > uint32(sys.CU_STREAM_MEMORY_BARRIER_TYPE_GPU) {
+				return m.argumentError()
+			}
+		case sys.CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+			return firstError(m.argumentError(), sys.CUDA_ERROR_NOT_SUPPORTED)
+		default:
+			return m.argumentError()
+		}
+	}
+	return m.memOps(h, ops...)
+}
+
+// memOps queues operations, all or none.
+func (m *machine) memOps(h sys.CUstream, ops ...memOp) sys.CUresult {
+	s, r := m.lockStream(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	for i := range ops {
+		if r := m.validMemOp(&ops[i], m.number(s.ctx.dev)); r != sys.CUDA_SUCCESS {
+			return r
+		}
+	}
+	for _, o := range ops {
+		if o.where.block != nil {
+			o.where.block.pin()
+		}
+	}
+	m.enqueue(s, &op{
+		run:     func() sys.CUresult { return m.doMemOps(s.ctx, ops) },
+		release: func() { endMemOps(ops) },
+	})
+	return sys.CUDA_SUCCESS
+}
+
+// endMemOps unpins host memory. The machine is locked.
+func endMemOps(ops []memOp) {
+	for _, o := range ops {
+		if o.where.block != nil {
+			o.where.block.unpin()
+		}
+	}
+}
+
+// validMemOp wants a word that is aligned, and mapped now; whether it may be
+// written shows when it is (D20b).
+func (m *machine) validMemOp(o *memOp, dev sys.CUdevice) sys.CUresult {
+	known := uint32(sys.CU_STREAM_WAIT_VALUE_NOR)
+	if o.write {
+		known = uint32(sys.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
+	}
+	if !o.write && o.flags&uint32(sys.CU_STREAM_WAIT_VALUE_FLUSH) != 0 {
+		return sys.CUDA_ERROR_NOT_SUPPORTED // as the attribute says
+	}
+	where, ok := m.operand(onDevice(sys.CUdeviceptr(o.where.addr)), o.where.size, dev, false)
+	if !ok || where.addr%where.size != 0 || o.flags&^known != 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	o.where = where
+	return sys.CUDA_SUCCESS
+}
+
+// doMemOps does operations in order.
+func (m *machine) doMemOps(ctx *context, ops []memOp) sys.CUresult {
+	for i := range ops {
+		if r := m.doMemOp(ctx, &ops[i]); r != sys.CUDA_SUCCESS {
+			return r
+		}
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// doMemOp writes a word, or reads one until it is as it should be. A context
+// that is lost frees its waiting streams.
+func (m *machine) doMemOp(ctx *context, o *memOp) sys.CUresult {
+	for i, pause := 0, waitMin; ; i++ {
+		done, r := m.tryMemOp(ctx, o)
+		if done || r != sys.CUDA_SUCCESS {
+			return r
+		}
+		if i < waitSpins {
+			runtime.Gosched()
+			continue
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, waitMax)
+	}
+}
+
+// tryMemOp does an operation if it can be done now. Memory that is not
+// accessible any more, or whose file somebody cut short, is a failure of the
+// work (D20b).
+func (m *machine) tryMemOp(ctx *context, o *memOp) (done bool, r sys.CUresult) {
+	m.mu.Lock()
+	v, ok := m.view(o.where, m.number(ctx.dev), o.write)
+	r = ctx.sticky
+	m.mu.Unlock()
+	if ok && r == sys.CUDA_SUCCESS {
+		_, faulted := touch(func() { done = o.touch(v[0].bytes) })
+		ok = !faulted
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dropView(v)
+	if !ok {
+		return false, firstError(r, sys.CUDA_ERROR_LAUNCH_FAILED)
+	}
+	return done, r
+}
+
+// touch writes the word or says whether it is what is waited for.
+func (o *memOp) touch(word []byte) (done bool) {
+	if o.write {
+		storeWord(word, o.value)
+		return true
+	}
+	return met(o.flags, loadWord(word), o.value, 8*o.where.size)
+}
+
+// met reports whether a word of so many bits fulfils a condition.
+func met(condition uint32, word, value uint64, bits uintptr) bool {
+	above := 64 - bits
+	switch sys.CUstreamWaitValue_flags(condition) {
+	case sys.CU_STREAM_WAIT_VALUE_GEQ:
+		return int64((word-value)<<above) >= 0
+	case sys.CU_STREAM_WAIT_VALUE_EQ:
+		return word == value
+	case sys.CU_STREAM_WAIT_VALUE_AND:
+		return word&value != 0
+	}
+	return ^(word|value)<<above != 0
+}
