@@ -39,9 +39,6 @@ var attributes = map[sys.CUdevice_attribute]int32{
 	sys.CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:       2,
 	sys.CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:     1,
 	sys.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:           48 << 10,
-	sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1:                   1,
-	sys.CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1:            1,
-	sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1:            1,
 	sys.CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:               1,
 	sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:               1,
 	sys.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:         1,
@@ -62,8 +59,11 @@ func (m *machine) cuDeviceGetAttribute(value *int32, a sys.CUdevice_attribute, d
 	if a == 0 || a >= sys.CU_DEVICE_ATTRIBUTE_MAX {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	if a == sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID {
+	switch {
+	case a == sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
 		return set(r, value, d.bus())
+	case a >= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 && a <= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1 && m.conf.version < memOps2:
+		return set(r, value, 1)
 	}
 	return set(r, value, attributes[a])
 }

@@ -80,6 +80,7 @@ var children = map[string]func(){
 	"fdonly":    childWait,
 	"fill":      childFill,
 	"version":   childVersion,
+	"memops":    childMemOps,
 	"twostores": childOtherStore,
 }
 
@@ -201,4 +202,16 @@ func childOtherStore() {
 	must(caller.CuInit(0))
 	var h sys.CUmemGenericAllocationHandle
 	fmt.Println(caller.CuMemImportFromShareableHandle(&h, 3, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+}
+
+// childMemOps prints whether the first ABI of the memory operations works, and
+// the results of a wait, of a write of a kind of its own, and of a batch.
+func childMemOps() {
+	c, _, p := childMemory()
+	v := new(int32)
+	must(c.CuDeviceGetAttribute(v, sys.CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1, 0))
+	op := new(sys.CUstreamBatchMemOpParams)
+	op.WriteValue().Operation, op.WriteValue().Address = sys.CU_STREAM_MEM_OP_WRITE_VALUE_64, p
+	fmt.Println(*v, c.CuStreamWaitValue32(0, p, 0, 0), c.CuStreamWriteValue32(0, p, 1, 1), c.CuStreamBatchMemOp(0, 1, op, 0))
+	must(c.CuCtxSynchronize())
 }

@@ -56,10 +56,13 @@ func (m *machine) memset(dst sys.CUdeviceptr, pattern []byte, n uintptr, s sys.C
 }
 
 // argumentError returns CUDA_ERROR_INVALID_VALUE, or what comes before it.
-func (m *machine) argumentError() sys.CUresult {
+func (m *machine) argumentError() sys.CUresult { return m.refuse(sys.CUDA_ERROR_INVALID_VALUE) }
+
+// refuse returns why a call is refused, or what comes before that.
+func (m *machine) refuse(why sys.CUresult) sys.CUresult {
 	_, r := m.lockCurrent()
 	defer m.mu.Unlock()
-	return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+	return firstError(r, why)
 }
 
 func (m *machine) cuMemsetD8(dst sys.CUdeviceptr, v uint8, n uintptr) sys.CUresult {

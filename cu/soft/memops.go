@@ -18,6 +18,10 @@ type memOp struct {
 // maxMemOps is how many operations a batch may have.
 const maxMemOps = 255
 
+// memOps2 is the CUDA version of the second ABI. The first one worked before
+// it, and has been there for show since: an H200 refuses it.
+const memOps2 = 11070
+
 // The pauses of a stream that waits for a word: none at first, then doubling
 // between these. Nobody tells it of a write, which may come from another
 // process.
@@ -28,18 +32,34 @@ const (
 )
 
 func (m *machine) cuStreamWaitValue32(h sys.CUstream, p sys.CUdeviceptr, v, flags uint32) sys.CUresult {
+	return m.oldMemOps(h, wait(p, 4, uint64(v), flags))
+}
+
+func (m *machine) cuStreamWaitValue32_v2(h sys.CUstream, p sys.CUdeviceptr, v, flags uint32) sys.CUresult {
 	return m.memOps(h, wait(p, 4, uint64(v), flags))
 }
 
 func (m *machine) cuStreamWaitValue64(h sys.CUstream, p sys.CUdeviceptr, v uint64, flags uint32) sys.CUresult {
+	return m.oldMemOps(h, wait(p, 8, v, flags))
+}
+
+func (m *machine) cuStreamWaitValue64_v2(h sys.CUstream, p sys.CUdeviceptr, v uint64, flags uint32) sys.CUresult {
 	return m.memOps(h, wait(p, 8, v, flags))
 }
 
 func (m *machine) cuStreamWriteValue32(h sys.CUstream, p sys.CUdeviceptr, v, flags uint32) sys.CUresult {
+	return m.oldMemOps(h, write(p, 4, uint64(v), flags))
+}
+
+func (m *machine) cuStreamWriteValue32_v2(h sys.CUstream, p sys.CUdeviceptr, v, flags uint32) sys.CUresult {
 	return m.memOps(h, write(p, 4, uint64(v), flags))
 }
 
 func (m *machine) cuStreamWriteValue64(h sys.CUstream, p sys.CUdeviceptr, v uint64, flags uint32) sys.CUresult {
+	return m.oldMemOps(h, write(p, 8, v, flags))
+}
+
+func (m *machine) cuStreamWriteValue64_v2(h sys.CUstream, p sys.CUdeviceptr, v uint64, flags uint32) sys.CUresult {
 	return m.memOps(h, write(p, 8, v, flags))
 }
 
@@ -51,31 +71,69 @@ func write(p sys.CUdeviceptr, size uintptr, v uint64, flags uint32) memOp {
 	return memOp{where: operand{addr: uintptr(p), size: size}, value: v, flags: flags, write: true}
 }
 
-// cuStreamBatchMemOp does the operations one after the other.
 func (m *machine) cuStreamBatchMemOp(h sys.CUstream, n uint32, params *sys.CUstreamBatchMemOpParams, flags uint32) sys.CUresult {
-	if params == nil || n == 0 || n > maxMemOps || flags != 0 {
+	return m.batch(h, n, params, flags, m.oldMemOps)
+}
+
+func (m *machine) cuStreamBatchMemOp_v2(h sys.CUstream, n uint32, params *sys.CUstreamBatchMemOpParams, flags uint32) sys.CUresult {
+	return m.batch(h, n, params, flags, m.memOps)
+}
+
+// batch queues the operations at params, which for none may be null.
+func (m *machine) batch(h sys.CUstream, n uint32, params *sys.CUstreamBatchMemOpParams, flags uint32, queue func(sys.CUstream, ...memOp) sys.CUresult) sys.CUresult {
+	if n > 0 && params == nil || n > maxMemOps || flags != 0 {
 		return m.argumentError()
 	}
 	var ops []memOp
 	for _, p := range memOpsAt(params, n) {
-		w := p.WaitValue() // a write looks the same
-		switch *p.Operation() {
-		case sys.CU_STREAM_MEM_OP_WAIT_VALUE_32:
-			ops = append(ops, wait(w.Address, 4, uint64(*w.Value()), w.Flags))
-		case sys.CU_STREAM_MEM_OP_WAIT_VALUE_64:
-			ops = append(ops, wait(w.Address, 8, *w.Value64(), w.Flags))
-		case sys.CU_STREAM_MEM_OP_WRITE_VALUE_32:
-			ops = append(ops, write(w.Address, 4, uint64(*w.Value()), w.Flags))
-		case sys.CU_STREAM_MEM_OP_WRITE_VALUE_64:
-			ops = append(ops, write(w.Address, 8, *w.Value64(), w.Flags))
-		case sys.CU_STREAM_MEM_OP_BARRIER: // words are read and written in order anyway
-			if p.MemoryBarrier().Flags > uint32(sys.CU_STREAM_MEMORY_BARRIER_TYPE_GPU) {
-				return m.argumentError()
-			}
-		case sys.CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-			return firstError(m.argumentError(), sys.CUDA_ERROR_NOT_SUPPORTED)
-		default:
-			return m.argumentError()
+		o, r := memOpOf(&p)
+		if r != sys.CUDA_SUCCESS {
+			return m.refuse(r)
+		}
+		if o != nil {
+			ops = append(ops, *o)
+		}
+	}
+	return queue(h, ops...)
+}
+
+// memOpOf reads an operation of a batch; of a barrier there is nothing to do,
+// since words are read and written in order anyway.
+func memOpOf(p *sys.CUstreamBatchMemOpParams) (*memOp, sys.CUresult) {
+	w := p.WaitValue() // a write looks the same
+	var o memOp
+	switch *p.Operation() {
+	case sys.CU_STREAM_MEM_OP_WAIT_VALUE_32:
+		o = wait(w.Address, 4, uint64(*w.Value()), w.Flags)
+	case sys.CU_STREAM_MEM_OP_WAIT_VALUE_64:
+		o = wait(w.Address, 8, *w.Value64(), w.Flags)
+	case sys.CU_STREAM_MEM_OP_WRITE_VALUE_32:
+		o = write(w.Address, 4, uint64(*w.Value()), w.Flags)
+	case sys.CU_STREAM_MEM_OP_WRITE_VALUE_64:
+		o = write(w.Address, 8, *w.Value64(), w.Flags)
+	case sys.CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+		return nil, sys.CUDA_ERROR_NOT_SUPPORTED // as the attribute says
+	case sys.CU_STREAM_MEM_OP_BARRIER:
+		if p.MemoryBarrier().Flags <= uint32(sys.CU_STREAM_MEMORY_BARRIER_TYPE_GPU) {
+			return nil, sys.CUDA_SUCCESS
+		}
+		return nil, sys.CUDA_ERROR_INVALID_VALUE
+	default:
+		return nil, sys.CUDA_ERROR_INVALID_VALUE
+	}
+	return &o, sys.CUDA_SUCCESS
+}
+
+// oldMemOps is memOps for the first ABI.
+func (m *machine) oldMemOps(h sys.CUstream, ops ...memOp) sys.CUresult {
+	if m.config().version >= memOps2 {
+		_, r := m.lockStream(h)
+		defer m.mu.Unlock()
+		return firstError(r, sys.CUDA_ERROR_NOT_SUPPORTED)
+	}
+	for i := range ops {
+		if ops[i].write { // it may come early, and does not
+			ops[i].flags &^= uint32(sys.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
 		}
 	}
 	return m.memOps(h, ops...)
@@ -114,14 +172,14 @@ func endMemOps(ops []memOp) {
 	}
 }
 
-// validMemOp wants a word that is aligned, and mapped now; whether it may be
-// written shows when it is (D20b).
+// validMemOp wants a word that is aligned, and that the device may read now;
+// whether it may write it shows when it does (D20b).
 func (m *machine) validMemOp(o *memOp, dev sys.CUdevice) sys.CUresult {
 	known := uint32(sys.CU_STREAM_WAIT_VALUE_NOR)
-	if o.write {
-		known = uint32(sys.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
-	}
-	if !o.write && o.flags&uint32(sys.CU_STREAM_WAIT_VALUE_FLUSH) != 0 {
+	switch {
+	case o.write:
+		known = 0
+	case o.flags&uint32(sys.CU_STREAM_WAIT_VALUE_FLUSH) != 0:
 		return sys.CUDA_ERROR_NOT_SUPPORTED // as the attribute says
 	}
 	where, ok := m.operand(onDevice(sys.CUdeviceptr(o.where.addr)), o.where.size, dev, false)

@@ -38,11 +38,12 @@ type stream struct {
 	handle    sys.CUstream
 	flags     uint32
 	priority  int32
-	policy    sys.CUsynchronizationPolicy
 	destroyed bool
 	queue     []*op
 	running   bool
 	tail      *op // the last work given to it
+
+	attributes map[sys.CUstreamAttrID]sys.CUstreamAttrValue // those that were set
 }
 
 // newStream makes a stream of the context, without a name in the machine.
@@ -158,7 +159,7 @@ func (m *machine) next(s *stream) *op {
 // execute does one piece of work, unless its context is poisoned, which its
 // failure makes it. It lets go of everything the work referred to.
 func (m *machine) execute(o *op) {
-	r := m.stickyOf(o.ctx)
+	r := firstError(m.stickyOf(o.ctx), o.lostDep())
 	if o.run != nil && (o.always || r == sys.CUDA_SUCCESS) {
 		r = firstError(r, o.run())
 	}
@@ -173,6 +174,17 @@ func (m *machine) execute(o *op) {
 	o.result, o.at = r, time.Now()
 	o.run, o.release, o.deps = nil, nil, nil
 	close(o.done)
+}
+
+// lostDep returns why the context of something that was waited for is lost, if
+// one is. That takes the waiting one with it, as on hardware.
+func (o *op) lostDep() sys.CUresult {
+	for _, d := range o.deps {
+		if d.result != badHostMemory && d.result != sys.CUDA_SUCCESS {
+			return d.result
+		}
+	}
+	return sys.CUDA_SUCCESS
 }
 
 // stickyOf returns the context's sticky error.

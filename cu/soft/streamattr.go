@@ -1,6 +1,10 @@
 package soft
 
-import "github.com/gpufd/gpufd/cu/sys"
+import (
+	"maps"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
 
 // cuStreamGetId's numbers are the serial numbers of handles, the context's for
 // its default stream, with the thread's above for a thread's own.
@@ -16,56 +20,77 @@ func (m *machine) cuStreamGetId(h sys.CUstream, out *uint64) sys.CUresult {
 	})
 }
 
-// cuStreamGetCtx_v2 has no green contexts to tell of.
+// cuStreamGetCtx_v2 has no green contexts to tell of. Either result may be left
+// out.
 func (m *machine) cuStreamGetCtx_v2(h sys.CUstream, out *sys.CUcontext, green *sys.CUgreenCtx) sys.CUresult {
-	r := m.cuStreamGetCtx(h, out)
-	setOptional(r, green, 0)
+	s, r := m.lockStream(h)
+	defer m.mu.Unlock()
+	if r == sys.CUDA_SUCCESS {
+		setOptional(r, out, s.ctx.handle)
+		setOptional(r, green, 0)
+	}
 	return r
 }
 
-// cuStreamGetAttribute knows the priority and the way of waiting, which makes
-// no difference here.
-func (m *machine) cuStreamGetAttribute(h sys.CUstream, attr sys.CUstreamAttrID, out *sys.CUstreamAttrValue) sys.CUresult {
-	s, r := m.lockStream(h)
-	defer m.mu.Unlock()
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case out == nil:
-		return sys.CUDA_ERROR_INVALID_VALUE
+// attribute returns an attribute of the stream; ok is false for what streams
+// do not have. But for the priority they make no difference here.
+func (s *stream) attribute(attr sys.CUstreamAttrID) (v sys.CUstreamAttrValue, ok bool) {
+	if v, ok = s.attributes[attr]; ok {
+		return v, ok
 	}
 	switch attr {
 	case sys.CU_LAUNCH_ATTRIBUTE_PRIORITY:
-		*out.Priority() = s.priority
+		*v.Priority() = s.priority
 	case sys.CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-		*out.SyncPolicy() = s.syncPolicy()
+		*v.SyncPolicy() = ^sys.CUsynchronizationPolicy(0) // as on an H200: the context's
+	case sys.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, sys.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, sys.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
 	default:
-		return otherAttribute(attr)
+		return v, false
 	}
+	return v, true
+}
+
+// setAttribute is for an attribute that the stream has.
+func (s *stream) setAttribute(attr sys.CUstreamAttrID, v sys.CUstreamAttrValue) sys.CUresult {
+	switch attr {
+	case sys.CU_LAUNCH_ATTRIBUTE_PRIORITY:
+		s.priority = clampPriority(*v.Priority())
+		return sys.CUDA_SUCCESS
+	case sys.CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+		if p := *v.SyncPolicy(); p < sys.CU_SYNC_POLICY_AUTO || p > sys.CU_SYNC_POLICY_BLOCKING_SYNC {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+	}
+	if s.attributes == nil {
+		s.attributes = map[sys.CUstreamAttrID]sys.CUstreamAttrValue{}
+	}
+	s.attributes[attr] = v
 	return sys.CUDA_SUCCESS
+}
+
+func (m *machine) cuStreamGetAttribute(h sys.CUstream, attr sys.CUstreamAttrID, out *sys.CUstreamAttrValue) sys.CUresult {
+	s, r := m.lockStream(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	v, ok := s.attribute(attr)
+	if !ok {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	return set(r, out, v)
 }
 
 func (m *machine) cuStreamSetAttribute(h sys.CUstream, attr sys.CUstreamAttrID, value *sys.CUstreamAttrValue) sys.CUresult {
 	s, r := m.lockStream(h)
 	defer m.mu.Unlock()
-	switch {
-	case r != sys.CUDA_SUCCESS:
+	if r != sys.CUDA_SUCCESS {
 		return r
-	case value == nil:
+	}
+	if _, ok := s.attribute(attr); !ok || value == nil {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	switch attr {
-	case sys.CU_LAUNCH_ATTRIBUTE_PRIORITY:
-		s.priority = clampPriority(*value.Priority())
-	case sys.CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-		if p := *value.SyncPolicy(); p < sys.CU_SYNC_POLICY_AUTO || p > sys.CU_SYNC_POLICY_BLOCKING_SYNC {
-			return sys.CUDA_ERROR_INVALID_VALUE
-		}
-		s.policy = *value.SyncPolicy()
-	default:
-		return otherAttribute(attr)
-	}
-	return sys.CUDA_SUCCESS
+	return s.setAttribute(attr, *value)
 }
 
 // cuStreamCopyAttributes wants two streams of one context.
@@ -80,24 +105,10 @@ func (m *machine) cuStreamCopyAttributes(hDst, hSrc sys.CUstream) sys.CUresult {
 		return r
 	}
 	if src.ctx != dst.ctx {
-		return sys.CUDA_ERROR_INVALID_CONTEXT
+		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	dst.priority, dst.policy = src.priority, src.policy
+	dst.priority, dst.attributes = src.priority, maps.Clone(src.attributes)
 	return sys.CUDA_SUCCESS
-}
-
-// otherAttribute tells attributes of streams from what is none.
-func otherAttribute(attr sys.CUstreamAttrID) sys.CUresult {
-	switch attr {
-	case sys.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, sys.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, sys.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-		return sys.CUDA_ERROR_NOT_SUPPORTED
-	}
-	return sys.CUDA_ERROR_INVALID_VALUE
-}
-
-// syncPolicy is how the host is to wait for the stream.
-func (s *stream) syncPolicy() sys.CUsynchronizationPolicy {
-	return max(s.policy, sys.CU_SYNC_POLICY_AUTO)
 }
 
 // clampPriority brings a priority into the range of the device.

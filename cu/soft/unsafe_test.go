@@ -59,3 +59,11 @@ func freeWhileCopying(t testing.TB, c sys.Caller, q sys.CUdeviceptr, s sys.CUstr
 	ok(t, c.CuMemFreeHost(*p))
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemFreeHost(*p))
 }
+
+// looseHostMemory is a pinned word of four bytes that the caller frees.
+func looseHostMemory(t testing.TB, c sys.Caller) (word []byte, free func()) {
+	t.Helper()
+	p := new(unsafe.Pointer)
+	ok(t, c.CuMemHostAlloc(p, 4096, 0))
+	return unsafe.Slice((*byte)(*p), 4), func() { ok(t, c.CuMemFreeHost(*p)) }
+}
