@@ -30,7 +30,7 @@ const (
 	// WriteDefault makes what the stream wrote before visible before the word.
 	WriteDefault = WriteFlags(sys.CU_STREAM_WRITE_VALUE_DEFAULT)
 	// WriteNoMemoryBarrier lets the word come before what the stream wrote
-	// earlier. Drivers of CUDA 11.7 and later do not have it.
+	// earlier. To drivers of CUDA 11.7 and later it is [ErrInvalidValue].
 	WriteNoMemoryBarrier = WriteFlags(sys.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
 )
 
@@ -45,20 +45,27 @@ const (
 
 // WaitValue32 has the work that is given to s from now on wait until the word
 // at p, aligned to its size, meets the condition. The word is in device memory
-// or in pinned host memory, and whoever can write it ends the wait: another
-// stream, another process that shares the memory, the host. It returns at once
-// (cuStreamWaitValue32).
+// or in pinned host memory, not in managed memory, and whoever can write it ends
+// the wait: another stream, another process that shares the memory, the host. It
+// returns at once (cuStreamWaitValue32).
+//
+// Streams share hardware queues, eight of them by default (the environment's
+// CUDA_DEVICE_MAX_CONNECTIONS, at most 32), so that a stream that waits may hold
+// up others that have nothing to do with it, and even the one that is to write
+// the word: keep streams that wait few.
 //
 // Nothing else ends the wait. Until the word is written [Stream.Synchronize]
 // and [Context.Synchronize] wait, and can be given up; Close of the stream does
-// not wait; Close of the context waits without end. Who waits for a peer that
-// may die keeps a mapping through which it can write the word itself. Unmapping
-// the memory loses the context, with [ErrLaunchFailed].
+// not wait; Close of the context, or of memory of [Context.Alloc], waits without
+// end. Who waits for a peer that may die keeps a mapping through which it can
+// write the word itself. Unmapping the memory, or taking the rights away, loses
+// the context, with [ErrLaunchFailed].
 //
-// Errors: [ErrInvalidValue] for an address that is not aligned or not mapped,
-// [ErrNotSupported] for a condition that the device lacks. Drivers before CUDA
-// 11.7 have these functions only where the kernel module was loaded with
-// NVreg_EnableStreamMemOPs=1: see [Device.SupportsMemOps].
+// Errors: [ErrInvalidValue] for an address that is not aligned or that the
+// device may not read, [ErrNotSupported] for a condition that it lacks. With
+// drivers before CUDA 11.7 all of it is [ErrNotSupported] unless their kernel
+// module was loaded with NVreg_EnableStreamMemOPs=1: see
+// [Device.SupportsMemOps].
 func (s *Stream) WaitValue32(p DevicePtr, value uint32, flags WaitFlags) error {
 	addr := sys.CUdeviceptr(p)
 	return s.doEither(
