@@ -68,18 +68,28 @@ func TestWaitConditions(t *testing.T) {
 			require.ErrorIs(t, s.WaitValue32(p, 1, c.flags), cu.ErrNotSupported)
 			continue
 		}
-		wait := func() error { return s.WaitValue32(p, uint32(c.value), c.flags) }
-		if c.wide {
-			wait = func() error { return s.WaitValue64(p, c.value, c.flags) }
+		beside := uint64(0x5a5a5a5a) << 32 // the four bytes after the word do not matter
+		waits := []func() error{
+			func() error { return s.WaitValue32(p, uint32(c.value), c.flags) },
+			func() error { return s.BatchMemOps(cu.WaitOp32(p, uint32(c.value), c.flags)) },
 		}
-		write(c.over)
-		require.NoError(t, wait())
-		require.NoError(t, s.Synchronize(soon(t)), "%+v", c)
-		write(c.busy)
-		require.NoError(t, wait())
-		staysBusy(t, s)
-		write(c.over)
-		require.NoError(t, s.Synchronize(soon(t)), "%+v", c)
+		if c.wide {
+			beside = 0
+			waits = []func() error{
+				func() error { return s.WaitValue64(p, c.value, c.flags) },
+				func() error { return s.BatchMemOps(cu.WaitOp64(p, c.value, c.flags)) },
+			}
+		}
+		for _, wait := range waits {
+			write(c.over | beside)
+			require.NoError(t, wait())
+			require.NoError(t, s.Synchronize(soon(t)), "%+v", c)
+			write(c.busy | beside)
+			require.NoError(t, wait())
+			staysBusy(t, s)
+			write(c.over | beside)
+			require.NoError(t, s.Synchronize(soon(t)), "%+v", c)
+		}
 	}
 }
 
@@ -105,12 +115,20 @@ func TestWaitSeesEveryWrite(t *testing.T) {
 func TestWriteValues(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	p, s := newWords(t, ctx, 2), newStream(t, ctx)
-	require.NoError(t, cu.Fill(ctx, s, p, uint32(0xffffffff), 4))
-	require.NoError(t, s.WriteValue32(p.Add(4), 0x01020304, cu.WriteDefault))
-	require.NoError(t, s.WriteValue64(p.Add(8), 0x05060708090a0b0c, cu.WriteDefault))
-	got := make([]uint32, 4)
-	require.NoError(t, cu.CopyToHost(ctx, s, got, p))
-	require.Equal(t, []uint32{0xffffffff, 0x01020304, 0x090a0b0c, 0x05060708}, got)
+	for name, write := range map[string]func() error{
+		"one by one": func() error {
+			return errors.Join(s.WriteValue64(p.Add(8), 0x05060708090a0b0c, cu.WriteDefault), s.WriteValue32(p, 0x01020304, cu.WriteDefault))
+		},
+		"in a batch": func() error {
+			return s.BatchMemOps(cu.WriteOp64(p.Add(8), 0x05060708090a0b0c, cu.WriteDefault), cu.WriteOp32(p, 0x01020304, cu.WriteDefault))
+		},
+	} {
+		require.NoError(t, cu.Fill(ctx, s, p, uint32(0xffffffff), 4))
+		require.NoError(t, write())
+		got := make([]uint32, 4)
+		require.NoError(t, cu.CopyToHost(ctx, s, got, p))
+		require.Equal(t, []uint32{0x01020304, 0xffffffff, 0x090a0b0c, 0x05060708}, got, name)
+	}
 }
 
 func TestBatchOfMemOps(t *testing.T) {
