@@ -283,8 +283,12 @@ func mapWords(dev *cu.Device, mem *cu.MemHandle, a cu.Access) *sharedWords {
 }
 
 // close is for when nothing uses the words.
-func (w *sharedWords) close() error {
-	return errors.Join(w.drv.Unmap(w.ptr, w.size), w.drv.FreeAddress(w.ptr, w.size), w.mem.Close())
+func (w *sharedWords) close() error { return errors.Join(w.unmap(), w.free()) }
+
+func (w *sharedWords) unmap() error { return w.drv.Unmap(w.ptr, w.size) }
+
+func (w *sharedWords) free() error {
+	return errors.Join(w.drv.FreeAddress(w.ptr, w.size), w.mem.Close())
 }
 
 // must ends a child, or a test, that cannot go on.
@@ -425,7 +429,7 @@ func childWritesReadOnly() error {
 	s, waiting := get(ctx.NewStream()), get(ctx.NewStream())
 	must(waiting.WaitValue32(w.ptr, 1, cu.WaitEQ))
 	must(s.WriteValue32(w.ptr, 1, cu.WriteDefault))
-	return lost(ctx, s, waiting)
+	return errors.Join(lost(ctx, s, waiting), w.close())
 }
 
 func childWaitsForWhatIsUnmapped() error {
@@ -436,8 +440,8 @@ func childWaitsForWhatIsUnmapped() error {
 	ctx := get(dev.PrimaryContext())
 	s, other := get(ctx.NewStream()), get(ctx.NewStream())
 	must(s.WaitValue32(w.ptr, 1, cu.WaitEQ))
-	must(w.drv.Unmap(w.ptr, w.size))
-	return lost(ctx, s, other)
+	must(w.unmap())
+	return errors.Join(lost(ctx, s, other), w.free())
 }
 
 // lost checks that waiting for first fails and that the context says so from
@@ -466,5 +470,6 @@ func lost(ctx *cu.Context, first, second *cu.Stream) error {
 	if r := ctx.Caller().CuStreamSynchronize(second.Handle()); r != sys.CUDA_ERROR_LAUNCH_FAILED {
 		return fmt.Errorf("the driver says %v", r)
 	}
+	_ = ctx.Close() // of a lost context there is nothing to say
 	return nil
 }

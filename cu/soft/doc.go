@@ -46,7 +46,10 @@
 // streams run later, except where CUDA makes them synchronous; from pageable
 // memory the bytes are copied out first. A failure of asynchronous work, such
 // as memory that was unmapped in between or a file that somebody cut short,
-// poisons the context, as on hardware.
+// poisons the context, as on hardware. A stream that waits for a value looks
+// again and again, at least every millisecond; that is how it sees what other
+// processes write. The first ABI of these waits works before CUDA 11.7 only, as
+// if the kernel module had been told to let it.
 //
 // # What bites
 //
