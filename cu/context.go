@@ -10,9 +10,11 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A Context is where copies, streams and kernels of one device live. It is safe
-// for concurrent use from any goroutine. The caller owns it; Close waits for
-// the calls in flight and ends what was made in it.
+// A Context is where copies, streams and kernels of one device live: the
+// device's primary context ([Device.PrimaryContext]), or one of its own
+// ([Device.NewContext]). It is safe for concurrent use from any goroutine. The
+// caller owns it; Close waits for the calls in flight and ends what was made in
+// it.
 type Context struct {
 	inner *contextHandle
 }
@@ -23,6 +25,7 @@ type contextHandle struct {
 	gate
 	dev      *Device
 	ctx      sys.CUcontext
+	created  bool // by cuCtxCreate; else it is a reference to the primary context
 	fate     *fate
 	mu       sync.Mutex
 	children map[closer]struct{}
@@ -55,21 +58,8 @@ func (h *contextHandle) memory() (n uint64) {
 // A closer is closed once, with no other call in the context that could close
 // it under its feet.
 type closer interface {
+	close() bool // its gate's
 	closeIn(ctx *contextHandle) error
-}
-
-// PrimaryContext retains the device's primary context, which the CUDA runtime,
-// PyTorch and every caller of this method share. The first retain of a process
-// creates it, which takes a few hundred milliseconds. Close releases it
-// (cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease).
-func (dev *Device) PrimaryContext() (*Context, error) {
-	ctx := new(sys.CUcontext)
-	if err := dev.drv.check("cuDevicePrimaryCtxRetain", dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)); err != nil {
-		return nil, err
-	}
-	c := &Context{&contextHandle{dev: dev, ctx: *ctx, fate: dev.join(), children: map[closer]struct{}{}, stack: Here(0)}}
-	runtime.AddCleanup(c, (*contextHandle).abandoned, c.inner)
-	return c, nil
 }
 
 // Device returns the context's device.
@@ -80,7 +70,8 @@ func (c *Context) Device() *Device { return c.inner.dev }
 func (c *Context) Handle() sys.CUcontext { return c.inner.ctx }
 
 // Close waits for the calls in flight, ends the streams, events and memory made
-// in c and releases the context. A second Close does nothing.
+// in c and releases the context, or destroys it if [Device.NewContext] made it
+// (cuDevicePrimaryCtxRelease, cuCtxDestroy). A second Close does nothing.
 //
 // The last Close of a context waits in the driver for the work in it, and so
 // for ever for a stream that waits for a value that nobody writes, whether that
@@ -98,14 +89,8 @@ func (h *contextHandle) close() error {
 	if !h.gate.close() {
 		return nil
 	}
-	defer h.dev.leave()
-	errs := h.closeChildren()
-	call := h.dev.drv.call
-	op, r := "cuDevicePrimaryCtxRelease_v2", call.CuDevicePrimaryCtxRelease_v2(h.dev.dev)
-	if r == sys.SymbolMissing {
-		op, r = "cuDevicePrimaryCtxRelease", call.CuDevicePrimaryCtxRelease(h.dev.dev)
-	}
-	return errors.Join(errs, h.check(op, r))
+	defer h.dev.forget(h)
+	return errors.Join(h.closeChildren(), h.giveBack())
 }
 
 // closeChildren ends what was made in the context, in which no call is under
@@ -117,9 +102,19 @@ func (h *contextHandle) closeChildren() error {
 	h.mu.Unlock()
 	var errs []error
 	for c := range children {
-		errs = append(errs, c.closeIn(h))
+		errs = append(errs, h.closeChild(c))
 	}
 	return errors.Join(errs...)
+}
+
+// closeChild ends c. In a lost context that is left to the end of the context:
+// the driver would refuse it, or crash.
+func (h *contextHandle) closeChild(c closer) error {
+	if h.fate.isLost() {
+		c.close()
+		return nil
+	}
+	return c.closeIn(h)
 }
 
 // adopt has the context close c. It is called inside run.
@@ -142,7 +137,7 @@ func (h *contextHandle) release(c closer) error {
 	if !mine {
 		return nil
 	}
-	return c.closeIn(h)
+	return h.closeChild(c)
 }
 
 // run makes one driver call with the context bound, unless the context is

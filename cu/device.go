@@ -3,7 +3,9 @@ package cu
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -18,8 +20,13 @@ type Device struct {
 	uuid    UUID
 	name    string
 
-	mu      sync.Mutex
-	primary primary
+	mig  bool
+	fate fate
+
+	reset     sync.RWMutex // ResetPrimary against PrimaryContext
+	mu        sync.Mutex
+	primaries map[*contextHandle]struct{} // open references to the primary context
+	users     sync.WaitGroup              // as many
 }
 
 func (d *Driver) newDevice(ordinal int) (*Device, error) {
@@ -39,12 +46,17 @@ func (d *Driver) newDevice(ordinal int) (*Device, error) {
 }
 
 // readUUID asks for the UUID, which for a MIG instance is its own with
-// cuDeviceGetUuid_v2 (CUDA 11.4) and its parent's with the older function.
+// cuDeviceGetUuid_v2 (CUDA 11.4) and its parent's with the older function. That
+// they differ is how a MIG instance is known: no call says it.
 func (dev *Device) readUUID() error {
-	id := new(sys.CUuuid)
+	id, parent := new(sys.CUuuid), new(sys.CUuuid)
 	op, r := "cuDeviceGetUuid_v2", dev.drv.call.CuDeviceGetUuid_v2(id, dev.dev)
-	if r == sys.SymbolMissing {
-		op, r = "cuDeviceGetUuid", dev.drv.call.CuDeviceGetUuid(id, dev.dev)
+	older := dev.drv.call.CuDeviceGetUuid(parent, dev.dev)
+	switch {
+	case r == sys.SymbolMissing:
+		op, r, id = "cuDeviceGetUuid", older, parent
+	case older == sys.CUDA_SUCCESS:
+		dev.mig = *id != *parent
 	}
 	dev.uuid = UUID(id.Bytes)
 	return dev.drv.check(op, r)
@@ -59,12 +71,33 @@ func (dev *Device) Ordinal() int { return dev.ordinal }
 // Name is the product's name, e.g. "NVIDIA H200" (cuDeviceGetName).
 func (dev *Device) Name() string { return dev.name }
 
-// UUID names the device in every process (cuDeviceGetUuid_v2).
+// UUID names the device in every process (cuDeviceGetUuid_v2). Of a MIG
+// instance it is the instance's own, where the driver is of CUDA 11.4 or newer.
 func (dev *Device) UUID() UUID { return dev.uuid }
 
-// String gives ordinal, name and UUID.
+// IsMIG reports whether the device is a MIG instance and no whole GPU. The
+// driver has no call for that: it is concluded from the UUID, of which the
+// driver tells the instance's and the GPU's (cuDeviceGetUuid_v2 and
+// cuDeviceGetUuid). Where it has only one of the two, the answer is no.
+func (dev *Device) IsMIG() bool { return dev.mig }
+
+// String gives ordinal, name and UUID, the last as nvidia-smi prints it:
+// GPU-8f7d… or MIG-8f7d….
 func (dev *Device) String() string {
-	return fmt.Sprintf("%d: %s (%s)", dev.ordinal, dev.name, dev.uuid)
+	id := dev.uuid.String()
+	if dev.mig {
+		id = "MIG-" + strings.TrimPrefix(id, "GPU-")
+	}
+	return fmt.Sprintf("%d: %s (%s)", dev.ordinal, dev.name, id)
+}
+
+// PCIBusID is where the device sits, e.g. "0000:3b:00.0": domain, bus, device
+// and function in hexadecimal (cuDeviceGetPCIBusId). All MIG instances of a GPU
+// have the same.
+func (dev *Device) PCIBusID() (string, error) {
+	id := new([32]byte)
+	err := dev.drv.check("cuDeviceGetPCIBusId", dev.drv.call.CuDeviceGetPCIBusId(&id[0], int32(len(id)), dev.dev))
+	return sys.GoString(&id[0], len(id)), err
 }
 
 // TotalMemory is the device's memory in bytes (cuDeviceTotalMem).
@@ -80,6 +113,50 @@ func (dev *Device) Attribute(a Attribute) (int, error) {
 	v := new(int32)
 	err := dev.drv.check("cuDeviceGetAttribute", dev.drv.call.CuDeviceGetAttribute(v, sys.CUdevice_attribute(a), dev.dev))
 	return int(*v), err
+}
+
+// Attributes returns all attributes of the device that this package names and
+// the driver knows (cuDeviceGetAttribute).
+func (dev *Device) Attributes() (map[Attribute]int, error) {
+	all := map[Attribute]int{}
+	for a := Attribute(1); a < Attribute(sys.CU_DEVICE_ATTRIBUTE_MAX); a++ {
+		v, err := dev.Attribute(a)
+		switch {
+		case err == nil:
+			all[a] = v
+		case !errors.Is(err, ErrInvalidValue):
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// ParseAttribute returns the attribute of a name in C, with or without the
+// CU_DEVICE_ATTRIBUTE_ that all begin with, in capitals or not.
+func ParseAttribute(name string) (a Attribute, ok bool) {
+	a, ok = attributes[strings.TrimPrefix(strings.ToUpper(name), "CU_DEVICE_ATTRIBUTE_")]
+	return a, ok
+}
+
+// ComputeMode says how many processes may have contexts on a device, which an
+// administrator sets (nvidia-smi -c).
+type ComputeMode int
+
+// The compute modes. In the last two, making a context fails with
+// [ErrDeviceUnavailable] when there may be none, or no other.
+const (
+	ComputeModeDefault          = ComputeMode(sys.CU_COMPUTEMODE_DEFAULT)           // any number of processes
+	ComputeModeProhibited       = ComputeMode(sys.CU_COMPUTEMODE_PROHIBITED)        // none
+	ComputeModeExclusiveProcess = ComputeMode(sys.CU_COMPUTEMODE_EXCLUSIVE_PROCESS) // one at a time
+)
+
+// String gives the mode's name in C.
+func (m ComputeMode) String() string { return sys.CUcomputemode(m).String() }
+
+// ComputeMode returns the device's compute mode (cuDeviceGetAttribute).
+func (dev *Device) ComputeMode() (ComputeMode, error) {
+	v, err := dev.Attribute(AttributeComputeMode)
+	return ComputeMode(v), err
 }
 
 // ComputeCapability returns the device's compute capability, e.g. 9, 0.
@@ -108,9 +185,7 @@ func (dev *Device) SupportsFD() (bool, error) {
 // active in this process (cuDevicePrimaryCtxGetState), or until ctx is done.
 // [Context.Synchronize] says what can be given up.
 func (dev *Device) Synchronize(ctx context.Context) error {
-	flags, active := new(uint32), new(int32)
-	r := dev.drv.call.CuDevicePrimaryCtxGetState(dev.dev, flags, active)
-	if err := dev.drv.check("cuDevicePrimaryCtxGetState", r); err != nil || *active == 0 {
+	if _, active, err := dev.PrimaryState(); err != nil || !active {
 		return err
 	}
 	c, err := dev.PrimaryContext()

@@ -1,6 +1,7 @@
 package cu
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -172,7 +173,7 @@ func (d *Driver) Devices() []*Device { return append([]*Device(nil), d.devices..
 
 // A NoDeviceError says that no visible device is the one asked for.
 type NoDeviceError struct {
-	Want string   // ordinal or UUID
+	Want string   // ordinal, UUID or PCI address
 	Have []string // what is visible
 }
 
@@ -206,6 +207,28 @@ func (d *Driver) DeviceByUUID(id UUID) (*Device, error) {
 		}
 	}
 	return nil, d.noDevice(id.String())
+}
+
+// DeviceByPCIBusID returns the visible device at a PCI address as
+// [Device.PCIBusID] gives it; domain and function may be left out
+// (cuDeviceGetByPCIBusId). The error is a [*NoDeviceError] where no visible
+// device is there, or the address is none. Of a GPU's MIG instances it may be
+// any.
+func (d *Driver) DeviceByPCIBusID(id string) (*Device, error) {
+	handle := new(sys.CUdevice)
+	err := d.check("cuDeviceGetByPCIBusId", d.call.CuDeviceGetByPCIBusId(handle, sys.CString(id)))
+	if errors.Is(err, ErrInvalidDevice) || errors.Is(err, ErrInvalidValue) {
+		return nil, d.noDevice(id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, dev := range d.devices {
+		if dev.dev == *handle {
+			return dev, nil
+		}
+	}
+	return nil, d.noDevice(id)
 }
 
 // FindDevice returns the device that a person named: an ordinal ("0") or a

@@ -41,46 +41,25 @@ func (r Result) Fatal() bool {
 	return false
 }
 
-// A fate is whether a context is lost, and to what. All Contexts that are the
-// same one to the driver share it.
+// A fate is whether a device is lost to the process, and to what. All Contexts
+// of the device share it: the driver loses them together, and makes no new one.
 type fate struct{ lost atomic.Pointer[Error] }
 
-// notice remembers a failure that the context does not survive.
+// notice remembers a failure that the device's contexts do not survive.
 func (f *fate) notice(err error) {
 	if e, ok := err.(*Error); ok && e.Result.Fatal() {
 		f.lost.CompareAndSwap(nil, e)
 	}
 }
 
-// refuse is the error of a call that is not made, or nil if the context is
-// well as far as is known.
+// isLost reports whether the device is lost as far as is known.
+func (f *fate) isLost() bool { return f.lost.Load() != nil }
+
+// refuse is the error of a call that is not made, or nil if the device is well
+// as far as is known.
 func (f *fate) refuse(op string) error {
 	if e := f.lost.Load(); e != nil {
 		return &LostError{Op: op, Cause: e}
 	}
 	return nil
-}
-
-// A primary is what a device's Contexts share while there are any: the driver
-// may destroy the context with the last of them and make a new one.
-type primary struct {
-	users int
-	fate  *fate
-}
-
-// join counts one more Context of the primary context.
-func (dev *Device) join() *fate {
-	dev.mu.Lock()
-	defer dev.mu.Unlock()
-	if dev.primary.users++; dev.primary.users == 1 {
-		dev.primary.fate = new(fate)
-	}
-	return dev.primary.fate
-}
-
-// leave undoes join.
-func (dev *Device) leave() {
-	dev.mu.Lock()
-	defer dev.mu.Unlock()
-	dev.primary.users--
 }

@@ -40,19 +40,60 @@ func TestLostContextSaysSoForEver(t *testing.T) {
 	require.Equal(t, before, s.calls())
 }
 
-// The driver may make a new primary context once the last user of the old one
-// is gone.
-func TestLossEndsWithTheLastContext(t *testing.T) {
+// A lost device stays lost: the driver makes no new context, and those that are
+// left are closed without a call that it would refuse, or crash in.
+func TestLossOutlivesTheContexts(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	ctx, err := dev.PrimaryContext()
 	require.NoError(t, err)
+	apart, err := dev.NewContext(cu.SchedAuto)
+	require.NoError(t, err)
+	stream, err := apart.NewStream()
+	require.NoError(t, err)
+	mem, err := apart.Alloc(4096)
+	require.NoError(t, err)
 	s.always("cuCtxSynchronize", sys.CUDA_ERROR_LAUNCH_FAILED)
 	require.ErrorIs(t, ctx.Synchronize(t.Context()), cu.ErrContextLost)
-	require.NoError(t, ctx.Close())
 
-	ctx = cutest.Context(t, dev)
-	_, _, err = ctx.MemInfo()
+	_, _, err = apart.MemInfo()
+	require.ErrorIs(t, err, cu.ErrContextLost, "contexts of a device are lost together")
+	before := s.calls()
+	require.NoError(t, stream.Close())
+	require.NoError(t, mem.Close())
+	require.Equal(t, before, s.calls(), "they go with the context")
+	_, err = stream.Query()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.NoError(t, ctx.Close())
+	require.NoError(t, apart.Close())
+	require.Equal(t, []string{"cuDevicePrimaryCtxRelease_v2", "cuCtxDestroy_v2"},
+		s.sequence("cuDevicePrimaryCtxRelease_v2", "cuCtxDestroy_v2"))
+
+	before = s.calls()
+	for op, get := range map[string]func() (*cu.Context, error){
+		"cuDevicePrimaryCtxRetain": dev.PrimaryContext,
+		"cuCtxCreate_v4":           func() (*cu.Context, error) { return dev.NewContext(0) },
+	} {
+		_, err = get()
+		require.ErrorIs(t, err, cu.ErrContextLost)
+		require.ErrorContains(t, err, op+" was not called")
+	}
+	require.Equal(t, before, s.calls())
+}
+
+// Another device is not lost with it.
+func TestLossIsOfOneDevice(t *testing.T) {
+	s, drv := spied(t)
+	if len(drv.Devices()) < 2 {
+		t.Skip("there is one device")
+	}
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	other, err := drv.Device(1)
+	require.NoError(t, err)
+	well := cutest.Context(t, other)
+	s.always("cuCtxSynchronize", sys.CUDA_ERROR_ILLEGAL_ADDRESS)
+	require.ErrorIs(t, ctx.Synchronize(t.Context()), cu.ErrContextLost)
+	_, _, err = well.MemInfo()
 	require.NoError(t, err)
 }
 

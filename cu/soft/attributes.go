@@ -44,6 +44,7 @@ var attributes = map[sys.CUdevice_attribute]int32{
 	sys.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:         1,
 	sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: 1,
 	sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:               32,
+	sys.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE:                maxPersisting,
 	sys.CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:                       1,
 	sys.CU_DEVICE_ATTRIBUTE_NUMA_ID:                                     -1,
 	sys.CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:                                -1,

@@ -5,17 +5,32 @@ import (
 )
 
 // A context is a primary context between its first retain and its last
-// release. It owns streams, events and the memory of cuMemAlloc and
-// cuMemHostAlloc; memory of cuMemCreate belongs to the process (D20a).
+// release, or one of cuCtxCreate. It owns streams, events and the memory of
+// cuMemAlloc and cuMemHostAlloc; memory of cuMemCreate belongs to the process
+// (D20a).
 type context struct {
+	*health   // the device's
 	handle    sys.CUcontext
 	dev       *device
 	destroyed bool
-	sticky    sys.CUresult // set by the first failure of asynchronous work
+	attached  int // of cuCtxCreate and cuCtxAttach; a primary context has 0
+	flags     uint32
+	limits    map[sys.CUlimit]uintptr
+	cache     sys.CUfunc_cache
+	peers     map[*context]bool // that cuCtxEnablePeerAccess has let it access
 	legacy    *stream
 	perThread map[int]*stream
 	streams   map[*stream]bool // destroyed ones too, while they have work
 }
+
+// A health is how the contexts of a device are: they are lost together, for
+// what is left of the process.
+type health struct {
+	sticky sys.CUresult // set by the first failure of asynchronous work
+}
+
+// primary reports whether the context is its device's primary one.
+func (ctx *context) primary() bool { return ctx.attached == 0 }
 
 // A thread is what the driver keeps of an OS thread: its stack of contexts,
 // the current one last.
@@ -62,6 +77,23 @@ func (m *machine) contextOr(h sys.CUcontext) (*context, sys.CUresult) {
 		return nil, r
 	}
 	return m.context(h)
+}
+
+// known is contextOr for the few calls that a lost context answers still: those
+// that ask what it is.
+func (m *machine) known(h sys.CUcontext) (*context, sys.CUresult) {
+	ctx, r := m.contextOr(h)
+	if ctx != nil {
+		r = sys.CUDA_SUCCESS
+	}
+	return ctx, r
+}
+
+// lockKnown is known of the current context with the machine locked; the caller
+// unlocks.
+func (m *machine) lockKnown() (*context, sys.CUresult) {
+	m.mu.Lock()
+	return m.known(0)
 }
 
 // currentHandle returns the calling thread's current context, or 0. A thread
@@ -152,20 +184,11 @@ func (m *machine) cuCtxGetDevice(out *sys.CUdevice) sys.CUresult {
 func (m *machine) cuCtxGetDevice_v2(out *sys.CUdevice, h sys.CUcontext) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ctx, r := m.contextOr(h)
+	ctx, r := m.known(h)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
 	return set(r, out, m.number(ctx.dev))
-}
-
-func (m *machine) cuCtxGetFlags(out *uint32) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, ctx.dev.flags)
 }
 
 // apiVersion is what cuCtxGetApiVersion has said since CUDA 3.2.
@@ -174,14 +197,14 @@ const apiVersion = 3020
 func (m *machine) cuCtxGetApiVersion(h sys.CUcontext, out *uint32) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, r := m.contextOr(h)
+	_, r := m.known(h)
 	return set(r, out, apiVersion)
 }
 
 func (m *machine) cuCtxGetId(h sys.CUcontext, out *uint64) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ctx, r := m.contextOr(h)
+	ctx, r := m.known(h)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
@@ -243,8 +266,8 @@ func (ctx *context) tails(want func(*stream) bool) (work []*op) {
 // everyStream is what tails is given to return all.
 func everyStream(*stream) bool { return true }
 
-// fail poisons the context: every later call in it returns r. The first
-// failure stays.
+// fail poisons the context and all others of its device: every later call in
+// them returns r, and there will be no new ones. The first failure stays.
 func (ctx *context) fail(r sys.CUresult) {
 	if ctx.sticky == sys.CUDA_SUCCESS {
 		ctx.sticky = r

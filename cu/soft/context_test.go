@@ -173,14 +173,3 @@ func TestCurrentIsPerThread(t *testing.T) {
 	ok(t, caller.CuCtxGetCurrent(cur))
 	require.Equal(t, ctx, *cur)
 }
-
-func TestContextFlags(t *testing.T) {
-	c := inContext(t, 0)
-	flags := new(uint32)
-	ok(t, c.CuDevicePrimaryCtxSetFlags_v2(0, uint32(sys.CU_CTX_SCHED_YIELD)))
-	ok(t, c.CuCtxGetFlags(flags))
-	require.EqualValues(t, sys.CU_CTX_SCHED_YIELD, *flags)
-	ok(t, c.CuDevicePrimaryCtxSetFlags_v2(0, 0))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuDevicePrimaryCtxSetFlags_v2(0, 3))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuDevicePrimaryCtxSetFlags_v2(0, 1<<20))
-}

@@ -2,7 +2,6 @@ package soft
 
 import (
 	"encoding/hex"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -24,7 +23,8 @@ type device struct {
 	ordinal int
 	uuid    [16]byte
 	memory  uint64
-	flags   uint32   // of the primary context
+	health  health
+	flags   uint32   // of the primary context, as they were set
 	primary *context // nil while inactive
 	retains int
 }
@@ -156,42 +156,31 @@ func (m *machine) cuDeviceComputeCapability(major, minor *int32, dev sys.CUdevic
 	return firstError(set(r, major, computeMajor), set(r, minor, computeMinor))
 }
 
-func (m *machine) cuDeviceCanAccessPeer(can *int32, dev, peer sys.CUdevice) sys.CUresult {
-	a, r := m.lockDevice(dev)
+// cuDeviceGetProperties is of CUDA 1 and says what attributes say since.
+func (m *machine) cuDeviceGetProperties(out *sys.CUdevprop, dev sys.CUdevice) sys.CUresult {
+	_, r := m.lockDevice(dev)
 	defer m.mu.Unlock()
-	b, rb := m.device(peer)
-	var yes int32
-	if a != b {
-		yes = 1
-	}
-	return set(firstError(r, rb), can, yes)
+	a := attributes
+	return set(r, out, sys.CUdevprop{
+		MaxThreadsPerBlock: a[sys.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK],
+		MaxThreadsDim: [3]int32{a[sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X],
+			a[sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y], a[sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z]},
+		MaxGridSize: [3]int32{a[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X],
+			a[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y], a[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z]},
+		SharedMemPerBlock:   a[sys.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK],
+		TotalConstantMemory: a[sys.CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY],
+		SIMDWidth:           a[sys.CU_DEVICE_ATTRIBUTE_WARP_SIZE],
+		MemPitch:            a[sys.CU_DEVICE_ATTRIBUTE_MAX_PITCH],
+		RegsPerBlock:        a[sys.CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK],
+		ClockRate:           a[sys.CU_DEVICE_ATTRIBUTE_CLOCK_RATE],
+		TextureAlign:        a[sys.CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT],
+	})
 }
 
-func (m *machine) cuDeviceGetPCIBusId(id *byte, size int32, dev sys.CUdevice) sys.CUresult {
-	d, r := m.lockDevice(dev)
+// cuDeviceGetExecAffinitySupport says no: that takes MPS. Like the real one it
+// takes any type.
+func (m *machine) cuDeviceGetExecAffinitySupport(out *int32, _ sys.CUexecAffinityType, dev sys.CUdevice) sys.CUresult {
+	_, r := m.lockDevice(dev)
 	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return setString(r, id, size, d.busID())
+	return set(r, out, 0)
 }
-
-func (m *machine) cuDeviceGetByPCIBusId(dev *sys.CUdevice, id *byte) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if dev == nil || id == nil {
-		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
-	}
-	text := strings.ToLower(sys.GoString(id, 32))
-	for i, d := range m.devices {
-		if text == d.busID() || "0000:"+text == d.busID() {
-			return set(r, dev, sys.CUdevice(i))
-		}
-	}
-	return firstError(r, sys.CUDA_ERROR_INVALID_DEVICE)
-}
-
-// busID makes up a PCI address: every device is on a bus of its own.
-func (d *device) busID() string { return fmt.Sprintf("0000:%02x:00.0", d.bus()) }
-
-func (d *device) bus() int32 { return int32(d.ordinal) + 1 }

@@ -130,14 +130,27 @@ func initialised(t testing.TB) sys.Caller {
 }
 
 // inContext returns a caller in the primary context of a device, which is
-// released when the test ends.
+// released when the test ends. A test may lose it: see heal.
 func inContext(t testing.TB, dev sys.CUdevice) sys.Caller {
 	t.Helper()
 	c := initialised(t)
 	var ctx sys.CUcontext
 	ok(t, c.CuDevicePrimaryCtxRetain(&ctx, dev))
-	t.Cleanup(func() { ok(t, c.CuDevicePrimaryCtxRelease_v2(dev)) })
+	t.Cleanup(func() {
+		ok(t, c.CuDevicePrimaryCtxRelease_v2(dev))
+		driver.heal()
+	})
 	return c.With(ctx)
+}
+
+// heal makes lost devices well again, which nothing but the end of the process
+// does otherwise, so that tests can lose them.
+func (m *machine) heal() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.devices {
+		d.health = health{}
+	}
 }
 
 // propOf describes memory of a device that can be shared as an fd.

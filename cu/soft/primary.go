@@ -12,20 +12,27 @@ func (m *machine) cuDevicePrimaryCtxRetain(out *sys.CUcontext, dev sys.CUdevice)
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	if d.primary == nil {
-		d.primary = m.newContext(d)
+		if d.health.sticky != sys.CUDA_SUCCESS {
+			return d.health.sticky
+		}
+		d.primary = m.newContext(d, d.flags|uint32(sys.CU_CTX_MAP_HOST))
 	}
 	d.retains++
 	*out = d.primary.handle
-	return d.primary.sticky
+	return sys.CUDA_SUCCESS
 }
 
 // newContext makes a context; its number goes into the handles of what it
 // will own.
-func (m *machine) newContext(d *device) *context {
+func (m *machine) newContext(d *device, flags uint32) *context {
 	number := uint64(m.serial+1) & 0xffffff
 	ctx := &context{
+		health:    &d.health,
 		handle:    sys.CUcontext(m.newHandle(kindContext, number)),
 		dev:       d,
+		flags:     flags,
+		limits:    defaultLimits(),
+		peers:     make(map[*context]bool),
 		perThread: make(map[int]*stream),
 		streams:   make(map[*stream]bool),
 	}
@@ -50,27 +57,35 @@ func (m *machine) cuDevicePrimaryCtxRelease(dev sys.CUdevice) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// cuDevicePrimaryCtxReset destroys the context but not the references to it:
-// each must still be released.
+// cuDevicePrimaryCtxReset destroys the context and forgets its flags, but not
+// the references to it: each must still be released.
 func (m *machine) cuDevicePrimaryCtxReset(dev sys.CUdevice) sys.CUresult {
 	d, r := m.lockDevice(dev)
 	if r != sys.CUDA_SUCCESS {
 		m.mu.Unlock()
 		return r
 	}
+	d.flags = 0
 	return m.destroyPrimary(d)
 }
 
 // destroyPrimary ends a device's primary context, if it has one, and unlocks
-// the machine. From the first moment no new work gets in; then it waits for
-// what there is, which takes for ever if a stream waits for ever (D20b).
+// the machine.
 func (m *machine) destroyPrimary(d *device) sys.CUresult {
 	ctx := d.primary
 	if ctx == nil {
 		m.mu.Unlock()
 		return sys.CUDA_SUCCESS
 	}
-	d.primary, ctx.destroyed = nil, true
+	d.primary = nil
+	return m.destroy(ctx)
+}
+
+// destroy ends a context and unlocks the machine. From the first moment no new
+// work gets in; then it waits for what there is, which takes for ever if a
+// stream waits for ever (D20b).
+func (m *machine) destroy(ctx *context) sys.CUresult {
+	ctx.destroyed = true
 	work := ctx.tails(everyStream)
 	m.mu.Unlock()
 	m.await(ctx, work)
@@ -93,6 +108,9 @@ func (m *machine) dropContext(ctx *context) {
 	m.freeLinear(ctx)
 	m.host.freeAll(ctx)
 	delete(m.contexts, ctx.handle)
+	for _, other := range m.contexts {
+		delete(other.peers, ctx)
+	}
 }
 
 func (m *machine) cuDevicePrimaryCtxGetState(dev sys.CUdevice, flags *uint32, active *int32) sys.CUresult {
@@ -112,16 +130,36 @@ func (m *machine) cuDevicePrimaryCtxGetState(dev sys.CUdevice, flags *uint32, ac
 	return sys.CUDA_SUCCESS
 }
 
+// cuDevicePrimaryCtxSetFlags is the function of CUDA 7.0, which refuses while
+// there is a primary context.
 func (m *machine) cuDevicePrimaryCtxSetFlags(dev sys.CUdevice, flags uint32) sys.CUresult {
 	d, r := m.lockDevice(dev)
 	defer m.mu.Unlock()
+	if r == sys.CUDA_SUCCESS && d.primary != nil {
+		return sys.CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE
+	}
+	return d.setFlags(r, flags)
+}
+
+func (m *machine) cuDevicePrimaryCtxSetFlags_v2(dev sys.CUdevice, flags uint32) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	return d.setFlags(r, flags)
+}
+
+// setFlags sets what the primary context has, or will have, besides
+// CU_CTX_MAP_HOST, which is always on and may not be asked for.
+func (d *device) setFlags(r sys.CUresult, flags uint32) sys.CUresult {
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	if !validContextFlags(flags) {
+	if !validContextFlags(flags) || flags&uint32(sys.CU_CTX_MAP_HOST) != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	d.flags = flags
+	if d.primary != nil {
+		d.primary.flags = flags | uint32(sys.CU_CTX_MAP_HOST)
+	}
 	return sys.CUDA_SUCCESS
 }
 

@@ -239,6 +239,7 @@ func TestTruncatedByPeer(t *testing.T) { // invariant 2
 	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuMemsetD8_v2(p, 0, 1))
 	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuCtxSynchronize())
 	ok(t, c.CuDevicePrimaryCtxReset_v2(0))
+	driver.heal()
 	fresh := inContext(t, 0)
 	ok(t, fresh.CuMemsetD8_v2(p, 0, 1)) // what is left of it
 	ok(t, fresh.CuMemsetD8_v2(p+2*MiB, 0, 1))

@@ -23,9 +23,9 @@ func TestResolver(t *testing.T) {
 
 // What is not implemented resolves and says so, with one callback for all.
 func TestNotImplemented(t *testing.T) {
-	want(t, sys.CUDA_ERROR_NOT_SUPPORTED, caller.CuCtxResetPersistingL2Cache())
-	a, _ := Resolver("cuCtxResetPersistingL2Cache")
-	b, _ := Resolver("cuCtxGetLimit")
+	want(t, sys.CUDA_ERROR_NOT_SUPPORTED, caller.CuDeviceGetNvSciSyncAttributes(nil, 0, 0))
+	a, _ := Resolver("cuDeviceGetNvSciSyncAttributes")
+	b, _ := Resolver("cuDeviceGetLuid")
 	require.Equal(t, a, b)
 	all := append(Implemented(), NotImplemented()...)
 	require.ElementsMatch(t, sys.Symbols(), all)

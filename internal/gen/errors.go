@@ -48,6 +48,13 @@ func writeAttributes(a *abi, w *writer) error {
 			w.p("Attribute%s = Attribute(sys.%s)", camel(name), c.Name)
 		}
 	}
-	w.p(")")
+	w.p(")\n")
+	w.p("// attributes are all of them by their names in C, less %s. Some have two.\nvar attributes = map[string]Attribute{", prefix)
+	for _, c := range a.Enums.m["CUdevice_attribute_enum"] {
+		if name := strings.TrimPrefix(c.Name, prefix); name != "MAX" {
+			w.p("%q: Attribute%s,", name, camel(name))
+		}
+	}
+	w.p("}")
 	return nil
 }

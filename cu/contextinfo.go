@@ -1,0 +1,57 @@
+package cu
+
+import (
+	"runtime"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// Flags returns the context's flags (cuCtxGetFlags). Those of the primary
+// context hold [ContextMapHost].
+func (c *Context) Flags() (ContextFlags, error) {
+	defer runtime.KeepAlive(c)
+	v := new(uint32)
+	err := c.inner.run("cuCtxGetFlags", func(call sys.Caller) sys.CUresult { return call.CuCtxGetFlags(v) })
+	return ContextFlags(*v), err
+}
+
+// SetFlags sets the context's flags, those of the primary context for everybody
+// in this process (cuCtxSetFlags, CUDA 12.1; before that, of the primary
+// context, [Device.SetPrimaryFlags] does it, and of others nothing). Of the
+// flags that are not given, [ContextMapHost] may stay.
+func (c *Context) SetFlags(flags ContextFlags) error {
+	defer runtime.KeepAlive(c)
+	return c.inner.run("cuCtxSetFlags", func(call sys.Caller) sys.CUresult { return call.CuCtxSetFlags(uint32(flags)) })
+}
+
+// ID tells the context from every other one in this process, at any time; a
+// handle may come back (cuCtxGetId, CUDA 12.0).
+func (c *Context) ID() (uint64, error) {
+	defer runtime.KeepAlive(c)
+	v := new(uint64)
+	err := c.inner.run("cuCtxGetId", func(call sys.Caller) sys.CUresult { return call.CuCtxGetId(c.inner.ctx, v) })
+	return *v, err
+}
+
+// APIVersion is the version of the driver API that the context was made with,
+// as the driver counts those: 3020 since CUDA 3.2 (cuCtxGetApiVersion). The
+// driver's own is [Driver.Version].
+func (c *Context) APIVersion() (int, error) {
+	defer runtime.KeepAlive(c)
+	v := new(uint32)
+	err := c.inner.run("cuCtxGetApiVersion", func(call sys.Caller) sys.CUresult { return call.CuCtxGetApiVersion(c.inner.ctx, v) })
+	return int(*v), err
+}
+
+// StreamPriorityRange returns the priorities that streams can have, from the
+// least to the greatest. A lower number is a greater priority, so that least
+// is not below greatest; both are 0 on devices without priorities
+// (cuCtxGetStreamPriorityRange).
+func (c *Context) StreamPriorityRange() (least, greatest int, err error) {
+	defer runtime.KeepAlive(c)
+	l, g := new(int32), new(int32)
+	err = c.inner.run("cuCtxGetStreamPriorityRange", func(call sys.Caller) sys.CUresult {
+		return call.CuCtxGetStreamPriorityRange(l, g)
+	})
+	return int(*l), int(*g), err
+}

@@ -1,0 +1,78 @@
+package cu
+
+import (
+	"runtime"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// CanAccessPeer reports whether kernels on dev can be given access to memory of
+// peer (cuDeviceCanAccessPeer). Of a device and itself the answer is no: there
+// is nothing to give. Copies between two devices work in any case.
+func (dev *Device) CanAccessPeer(peer *Device) (bool, error) {
+	can := new(int32)
+	err := dev.drv.check("cuDeviceCanAccessPeer", dev.drv.call.CuDeviceCanAccessPeer(can, dev.dev, peer.dev))
+	return *can != 0, err
+}
+
+// A P2PAttribute names a property of the link between two devices, for
+// [Device.P2PAttribute].
+type P2PAttribute sys.CUdevice_P2PAttribute
+
+// The properties of a link. All but the first are 1 for yes and 0 for no.
+const (
+	P2PPerformanceRank            = P2PAttribute(sys.CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)                     // place among the links of this machine: 0 is the fastest
+	P2PAccessSupported            = P2PAttribute(sys.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED)                     // what [Device.CanAccessPeer] says
+	P2PNativeAtomicSupported      = P2PAttribute(sys.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)              // atomic operations over the link
+	P2PArrayAccessSupported       = P2PAttribute(sys.CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED)          // access to CUDA arrays
+	P2POnlyPartialAtomicSupported = P2PAttribute(sys.CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED) // some atomic operations over the link, not all; CUDA 13.0
+)
+
+// String gives the attribute's name in C.
+func (a P2PAttribute) String() string { return sys.CUdevice_P2PAttribute(a).String() }
+
+// P2PAttribute returns a property of the link by which dev reaches peer
+// (cuDeviceGetP2PAttribute). [ErrInvalidDevice] is the answer for a device and
+// itself, [ErrInvalidValue] for an attribute that the driver does not know.
+func (dev *Device) P2PAttribute(a P2PAttribute, peer *Device) (int, error) {
+	v := new(int32)
+	r := dev.drv.call.CuDeviceGetP2PAttribute(v, sys.CUdevice_P2PAttribute(a), dev.dev, peer.dev)
+	return int(*v), dev.drv.check("cuDeviceGetP2PAttribute", r)
+}
+
+// EnablePeerAccess lets kernels in c use the memory of [Context.Alloc] and its
+// kin in peer, a context of another device, until DisablePeerAccess or the end
+// of either. It holds for what is there and what is allocated later, one way
+// only. Copies do not need it, and memory of [Device.CreateMemory] does not
+// heed it: that has [Driver.SetAccess] (cuCtxEnablePeerAccess).
+//
+// Errors: [ErrPeerAccessAlreadyEnabled]; [ErrPeerAccessUnsupported] where
+// [Device.CanAccessPeer] says no, as for two contexts of one device;
+// [ErrTooManyPeers].
+func (c *Context) EnablePeerAccess(peer *Context) error {
+	return c.withPeer("cuCtxEnablePeerAccess", peer, func(call sys.Caller, peer sys.CUcontext) sys.CUresult {
+		return call.CuCtxEnablePeerAccess(peer, 0)
+	})
+}
+
+// DisablePeerAccess undoes EnablePeerAccess (cuCtxDisablePeerAccess). No kernel
+// may be using peer's memory. [ErrPeerAccessNotEnabled] is the error where
+// there is nothing to undo.
+func (c *Context) DisablePeerAccess(peer *Context) error {
+	return c.withPeer("cuCtxDisablePeerAccess", peer, sys.Caller.CuCtxDisablePeerAccess)
+}
+
+// withPeer makes one driver call with c bound. Closing waits for it in either
+// context.
+func (c *Context) withPeer(op string, peer *Context, f func(sys.Caller, sys.CUcontext) sys.CUresult) error {
+	defer runtime.KeepAlive(c)
+	defer runtime.KeepAlive(peer)
+	if peer == nil || !peer.inner.enter() {
+		return ErrClosed
+	}
+	defer peer.inner.leave()
+	if err := peer.inner.fate.refuse(op); err != nil {
+		return err
+	}
+	return c.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, peer.inner.ctx) })
+}

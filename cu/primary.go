@@ -1,0 +1,179 @@
+package cu
+
+import (
+	"errors"
+	"runtime"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// PrimaryContext retains the device's primary context, which the CUDA runtime,
+// PyTorch and every caller of this method share. The first retain of a process
+// creates it, which takes a few hundred milliseconds. The caller owns a
+// reference, which Close releases (cuDevicePrimaryCtxRetain,
+// cuDevicePrimaryCtxRelease).
+//
+// Errors: [ErrContextLost] once the device is lost to the process;
+// [ErrDeviceUnavailable] where its [ComputeMode] forbids it; [ErrOutOfMemory].
+func (dev *Device) PrimaryContext() (*Context, error) {
+	const op = "cuDevicePrimaryCtxRetain"
+	dev.reset.RLock()
+	defer dev.reset.RUnlock()
+	return dev.context(op, false, func(ctx *sys.CUcontext) (string, sys.CUresult) {
+		return op, dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)
+	})
+}
+
+// NewContext creates a context apart from the primary one, with memory, streams
+// and limits of its own. Most programs want [Device.PrimaryContext]: a context
+// costs hundreds of milliseconds and hundreds of MiB of device memory, the
+// CUDA runtime and its libraries do not use it, and it fails together with all
+// others of the device (see [ErrContextLost]). The caller owns it; Close
+// destroys it (cuCtxCreate_v4, or what older drivers have of it;
+// cuCtxDestroy).
+//
+// Unlike the C function it leaves the new context current nowhere.
+//
+// Errors: [ErrInvalidValue] for flags that the driver does not know, or that
+// contradict each other; else those of PrimaryContext.
+func (dev *Device) NewContext(flags ContextFlags) (*Context, error) {
+	return dev.context("cuCtxCreate_v4", true, func(ctx *sys.CUcontext) (op string, r sys.CUresult) {
+		call := dev.drv.call
+		op, r = "cuCtxCreate_v4", call.CuCtxCreate_v4(ctx, nil, uint32(flags), dev.dev)
+		if r == sys.SymbolMissing {
+			op, r = "cuCtxCreate_v3", call.CuCtxCreate_v3(ctx, nil, 0, uint32(flags), dev.dev)
+		}
+		if r == sys.SymbolMissing {
+			op, r = "cuCtxCreate_v2", call.CuCtxCreate_v2(ctx, uint32(flags), dev.dev)
+		}
+		return op, r
+	})
+}
+
+// context makes a Context of what get gives, unless the device is lost.
+func (dev *Device) context(op string, created bool, get func(*sys.CUcontext) (string, sys.CUresult)) (*Context, error) {
+	if err := dev.fate.refuse(op); err != nil {
+		return nil, err
+	}
+	ctx := new(sys.CUcontext)
+	op, r := get(ctx)
+	if err := dev.check(op, r); err != nil {
+		return nil, err
+	}
+	c := &Context{&contextHandle{
+		dev: dev, ctx: *ctx, created: created, fate: &dev.fate, children: map[closer]struct{}{}, stack: Here(1),
+	}}
+	dev.remember(c.inner)
+	runtime.AddCleanup(c, (*contextHandle).abandoned, c.inner)
+	return c, nil
+}
+
+// check is the driver's, and remembers what the device's contexts do not
+// survive.
+func (dev *Device) check(op string, r sys.CUresult) error {
+	err := dev.drv.check(op, r)
+	dev.fate.notice(err)
+	return err
+}
+
+// giveBack ends the context for the driver: the last thing that is done to it.
+func (h *contextHandle) giveBack() error {
+	call := h.dev.drv.call
+	if h.created {
+		return h.check("cuCtxDestroy_v2", call.CuCtxDestroy_v2(h.ctx))
+	}
+	op, r := "cuDevicePrimaryCtxRelease_v2", call.CuDevicePrimaryCtxRelease_v2(h.dev.dev)
+	if r == sys.SymbolMissing {
+		op, r = "cuDevicePrimaryCtxRelease", call.CuDevicePrimaryCtxRelease(h.dev.dev)
+	}
+	return h.check(op, r)
+}
+
+// remember keeps h for ResetPrimary, if it is a reference to the primary
+// context.
+func (dev *Device) remember(h *contextHandle) {
+	if h.created {
+		return
+	}
+	dev.mu.Lock()
+	defer dev.mu.Unlock()
+	if dev.primaries == nil {
+		dev.primaries = map[*contextHandle]struct{}{}
+	}
+	dev.primaries[h] = struct{}{}
+	dev.users.Add(1)
+}
+
+// forget undoes remember.
+func (dev *Device) forget(h *contextHandle) {
+	dev.mu.Lock()
+	defer dev.mu.Unlock()
+	if _, is := dev.primaries[h]; is {
+		delete(dev.primaries, h)
+		dev.users.Done()
+	}
+}
+
+// PrimaryState returns the flags of the device's primary context and whether
+// that exists in this process now, whoever retains it
+// (cuDevicePrimaryCtxGetState).
+func (dev *Device) PrimaryState() (flags ContextFlags, active bool, err error) {
+	f, a := new(uint32), new(int32)
+	err = dev.drv.check("cuDevicePrimaryCtxGetState", dev.drv.call.CuDevicePrimaryCtxGetState(dev.dev, f, a))
+	return ContextFlags(*f), *a != 0, err
+}
+
+// SetPrimaryFlags sets the flags of the device's primary context, for everybody
+// in this process, at once where it exists already
+// (cuDevicePrimaryCtxSetFlags_v2). [ContextMapHost] is always on and must not
+// be given. Drivers before CUDA 11.0 return [ErrPrimaryContextActive] where it
+// exists.
+func (dev *Device) SetPrimaryFlags(flags ContextFlags) error {
+	call := dev.drv.call
+	op, r := "cuDevicePrimaryCtxSetFlags_v2", call.CuDevicePrimaryCtxSetFlags_v2(dev.dev, uint32(flags))
+	if r == sys.SymbolMissing {
+		op, r = "cuDevicePrimaryCtxSetFlags", call.CuDevicePrimaryCtxSetFlags(dev.dev, uint32(flags))
+	}
+	return dev.drv.check(op, r)
+}
+
+// ResetPrimary destroys the device's primary context in this process, with all
+// streams, events, modules and memory in it, and sets its flags to 0; the next
+// [Device.PrimaryContext] makes a new one (cuDevicePrimaryCtxReset_v2). It does
+// not ask who else uses it: what the CUDA runtime, another library or another
+// [Driver] of this process has there is gone, and the driver may crash when
+// they use it. It is for the end of tests and for programs that know all that
+// runs in them.
+//
+// The references that dev gave out are closed first, so that their use is
+// [ErrClosed]. Contexts of [Device.NewContext], and memory of
+// [Device.CreateMemory], stay. Like Close it waits in the driver for the work
+// there is. It does not heal a lost device.
+func (dev *Device) ResetPrimary() error {
+	dev.reset.Lock()
+	defer dev.reset.Unlock()
+	errs := dev.closePrimaries()
+	call := dev.drv.call
+	op, r := "cuDevicePrimaryCtxReset_v2", call.CuDevicePrimaryCtxReset_v2(dev.dev)
+	if r == sys.SymbolMissing {
+		op, r = "cuDevicePrimaryCtxReset", call.CuDevicePrimaryCtxReset(dev.dev)
+	}
+	return errors.Join(errs, dev.check(op, r))
+}
+
+// closePrimaries closes the references to the primary context that are open, and
+// waits for others who do.
+func (dev *Device) closePrimaries() error {
+	dev.mu.Lock()
+	var open []*contextHandle
+	for h := range dev.primaries {
+		open = append(open, h)
+	}
+	dev.mu.Unlock()
+	var errs []error
+	for _, h := range open {
+		errs = append(errs, h.close())
+	}
+	dev.users.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,147 @@
+package soft
+
+import "github.com/gpufd/gpufd/cu/sys"
+
+// cuCtxCreate makes a context and pushes it.
+func (m *machine) cuCtxCreate(out *sys.CUcontext, flags uint32, dev sys.CUdevice) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || !validContextFlags(flags) {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if d.health.sticky != sys.CUDA_SUCCESS {
+		return d.health.sticky
+	}
+	ctx := m.newContext(d, flags)
+	ctx.attached = 1
+	t := m.thread()
+	t.stack = append(t.stack, ctx.handle)
+	*out = ctx.handle
+	return sys.CUDA_SUCCESS
+}
+
+// cuCtxCreate_v3 takes no execution affinity: no device here has it.
+func (m *machine) cuCtxCreate_v3(out *sys.CUcontext, affinity *sys.CUexecAffinityParam, n int32, flags uint32, dev sys.CUdevice) sys.CUresult {
+	if n > 0 {
+		_, r := m.lockDevice(dev)
+		defer m.mu.Unlock()
+		if affinity == nil {
+			return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+		}
+		return firstError(r, sys.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY)
+	}
+	return m.cuCtxCreate(out, flags, dev)
+}
+
+// cuCtxCreate_v4 makes no companions of graphics contexts.
+func (m *machine) cuCtxCreate_v4(out *sys.CUcontext, params *sys.CUctxCreateParams, flags uint32, dev sys.CUdevice) sys.CUresult {
+	if params == nil {
+		return m.cuCtxCreate(out, flags, dev)
+	}
+	if params.CigParams != nil {
+		_, r := m.lockDevice(dev)
+		defer m.mu.Unlock()
+		return firstError(r, sys.CUDA_ERROR_NOT_SUPPORTED)
+	}
+	return m.cuCtxCreate_v3(out, params.ExecAffinityParams, params.NumExecAffinityParams, flags, dev)
+}
+
+// cuCtxDestroy is for contexts of cuCtxCreate. Where the calling thread has it
+// current it is popped there; other threads keep it (D20a).
+func (m *machine) cuCtxDestroy(h sys.CUcontext) sys.CUresult {
+	if h == 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	ctx, r := m.lockCreated(h, "cuCtxDestroy")
+	if r != sys.CUDA_SUCCESS {
+		m.mu.Unlock()
+		return r
+	}
+	if t := m.thread(); m.currentHandle() == h {
+		t.stack = t.stack[:len(t.stack)-1]
+	}
+	return m.destroy(ctx)
+}
+
+// lockCreated returns a context of cuCtxCreate, lost or not, with the machine
+// locked; the caller unlocks. For what is no context the real driver kills the
+// process (D4).
+func (m *machine) lockCreated(h sys.CUcontext, call string) (*context, sys.CUresult) {
+	r := m.lock()
+	if r == sys.CUDA_SUCCESS && !m.knows(h) {
+		r = m.misuse(sys.CUDA_ERROR_INVALID_CONTEXT, "%s(%#x): no context", call, uint64(h))
+	}
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	ctx, r := m.known(h)
+	if r == sys.CUDA_SUCCESS && ctx.primary() {
+		r = sys.CUDA_ERROR_INVALID_CONTEXT
+	}
+	return ctx, r
+}
+
+// cuCtxAttach counts one more user of the current context.
+func (m *machine) cuCtxAttach(out *sys.CUcontext, flags uint32) sys.CUresult {
+	ctx, r := m.lockCurrent()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || flags != 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if !ctx.primary() {
+		ctx.attached++
+	}
+	*out = ctx.handle
+	return sys.CUDA_SUCCESS
+}
+
+// cuCtxDetach counts one less and destroys the context with the last. A primary
+// context stays.
+func (m *machine) cuCtxDetach(h sys.CUcontext) sys.CUresult {
+	m.mu.Lock()
+	ctx, r := m.known(h)
+	if r == sys.CUDA_SUCCESS && ctx.attached == 1 {
+		m.mu.Unlock()
+		return m.cuCtxDestroy(ctx.handle)
+	}
+	defer m.mu.Unlock()
+	if r == sys.CUDA_SUCCESS && !ctx.primary() {
+		ctx.attached--
+	}
+	return r
+}
+
+// cuCtxGetFlags of a primary context holds CU_CTX_MAP_HOST.
+func (m *machine) cuCtxGetFlags(out *uint32) sys.CUresult {
+	ctx, r := m.lockKnown()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, ctx.flags)
+}
+
+// cuCtxSetFlags shows in cuDevicePrimaryCtxGetState only what the device is
+// told at once.
+func (m *machine) cuCtxSetFlags(flags uint32) sys.CUresult {
+	ctx, r := m.lockKnown()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if !validContextFlags(flags) {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	const mapHost, atOnce = uint32(sys.CU_CTX_MAP_HOST), uint32(sys.CU_CTX_SYNC_MEMOPS)
+	ctx.flags = flags | ctx.flags&mapHost
+	if ctx.primary() {
+		ctx.dev.flags = ctx.dev.flags&^atOnce | flags&atOnce
+	}
+	return sys.CUDA_SUCCESS
+}

@@ -1,0 +1,173 @@
+package soft
+
+import (
+	"testing"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/stretchr/testify/require"
+)
+
+// newContext creates a context, destroyed when the test ends.
+func newContext(t testing.TB, dev sys.CUdevice) sys.Caller {
+	t.Helper()
+	c := initialised(t)
+	var ctx sys.CUcontext
+	ok(t, c.CuCtxCreate_v2(&ctx, 0, dev))
+	t.Cleanup(func() { ok(t, c.CuCtxDestroy_v2(ctx)) })
+	return c.With(ctx)
+}
+
+// Every ABI of cuCtxCreate makes a context that is not the primary one, and
+// pushes it; sys pops it again.
+func TestCreatedContexts(t *testing.T) {
+	c := initialised(t)
+	onThread(t)
+	primary := inContext(t, 0).Context()
+	ids := make(map[uint64]bool)
+	for _, create := range []func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult{
+		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult { return c.CuCtxCreate(ctx, 0, dev) },
+		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult { return c.CuCtxCreate_v2(ctx, 0, dev) },
+		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult { return c.CuCtxCreate_v3(ctx, nil, 0, 0, dev) },
+		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult { return c.CuCtxCreate_v3(ctx, nil, -1, 0, dev) },
+		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult { return c.CuCtxCreate_v4(ctx, nil, 0, dev) },
+		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult {
+			return c.CuCtxCreate_v4(ctx, new(sys.CUctxCreateParams), 0, dev)
+		},
+	} {
+		ctx, dev, id := new(sys.CUcontext), new(sys.CUdevice), new(uint64)
+		ok(t, create(ctx, 1))
+		require.NotEqual(t, primary, *ctx)
+		ok(t, c.With(*ctx).CuCtxGetDevice(dev))
+		require.EqualValues(t, 1, *dev)
+		ok(t, c.CuCtxGetId(*ctx, id))
+		require.False(t, ids[*id], "ids are never used again")
+		ids[*id] = true
+		ok(t, c.CuCtxDestroy_v2(*ctx))
+		want(t, sys.CUDA_ERROR_INVALID_VALUE, create(nil, 0))
+		want(t, sys.CUDA_ERROR_INVALID_DEVICE, create(ctx, 2))
+	}
+	cur := new(sys.CUcontext)
+	ok(t, c.CuCtxGetCurrent(cur))
+	require.Zero(t, *cur)
+}
+
+func TestCreateArguments(t *testing.T) {
+	c := initialised(t)
+	ctx := new(sys.CUcontext)
+	for _, flags := range []uint32{3, 5, 256, 1 << 20} {
+		want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuCtxCreate_v2(ctx, flags, 0))
+	}
+	affinity := new(sys.CUexecAffinityParam)
+	want(t, sys.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, c.CuCtxCreate_v3(ctx, affinity, 1, 0, 0))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuCtxCreate_v3(ctx, nil, 1, 0, 0))
+	want(t, sys.CUDA_ERROR_NOT_SUPPORTED,
+		c.CuCtxCreate_v4(ctx, &sys.CUctxCreateParams{CigParams: new(sys.CUctxCigParam)}, 0, 0))
+	require.Zero(t, *ctx)
+}
+
+// What a created context owned goes with it; handles of it are known as dead.
+func TestDestroyedCreatedContext(t *testing.T) { // D20a
+	c := inContext(t, 0)
+	onThread(t)
+	before := freeMemory(t, c)
+	ctx := new(sys.CUcontext)
+	ok(t, c.CuCtxCreate_v2(ctx, 0, 0))
+	p, s := new(sys.CUdeviceptr), new(sys.CUstream)
+	ok(t, c.With(*ctx).CuMemAlloc_v2(p, MiB))
+	ok(t, c.With(*ctx).CuStreamCreate(s, 0))
+	ok(t, c.CuMemsetD8_v2(*p, 1, MiB)) // memory of one context in another
+	ok(t, c.CuStreamQuery(*s))
+
+	raw := caller
+	ok(t, raw.CuCtxSetCurrent(*ctx))
+	ok(t, raw.CuCtxDestroy_v2(*ctx))
+	cur := new(sys.CUcontext)
+	ok(t, raw.CuCtxGetCurrent(cur))
+	require.Zero(t, *cur, "popped where it was current")
+	require.Equal(t, before, freeMemory(t, c))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemFree_v2(*p))
+	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, c.CuStreamQuery(*s))
+	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, raw.CuCtxDestroy_v2(*ctx))
+	ok(t, raw.CuCtxSetCurrent(*ctx))
+	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, raw.CuCtxSynchronize())
+	ok(t, raw.CuCtxPushCurrent_v2(*ctx))
+	ok(t, raw.CuCtxPopCurrent_v2(cur))
+	require.Equal(t, *ctx, *cur)
+}
+
+func TestDestroyArguments(t *testing.T) {
+	c := inContext(t, 0)
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuCtxDestroy_v2(0))
+	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, c.CuCtxDestroy_v2(c.Context()))
+	ok(t, c.CuCtxSynchronize())
+	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, c.CuCtxDestroy_v2(0x1234))
+	misused(t, 1) // the real driver crashes
+}
+
+func TestAttachAndDetach(t *testing.T) {
+	c := initialised(t)
+	ctx, same := new(sys.CUcontext), new(sys.CUcontext)
+	ok(t, c.CuCtxCreate_v2(ctx, 0, 0))
+	in := c.With(*ctx)
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, in.CuCtxAttach(same, 1))
+	ok(t, in.CuCtxAttach(same, 0))
+	require.Equal(t, *ctx, *same)
+	ok(t, in.CuCtxDetach(*ctx))
+	ok(t, in.CuCtxSynchronize())
+	ok(t, in.CuCtxDetach(*ctx))
+	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, in.CuCtxSynchronize())
+	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, in.CuCtxDetach(*ctx))
+
+	primary := inContext(t, 0)
+	ok(t, primary.CuCtxAttach(same, 0))
+	ok(t, primary.CuCtxDetach(primary.Context()))
+	ok(t, primary.CuCtxDetach(primary.Context()))
+	ok(t, primary.CuCtxSynchronize())
+}
+
+// Contexts of a device are lost together, for ever; other devices are well.
+func TestLossIsOfTheDevice(t *testing.T) {
+	c, created, other := inContext(t, 0), newContext(t, 0), inContext(t, 1)
+	p, free := looseBuffer(t, 2*MiB)
+	s := newStreamUnchecked(t, c)
+	open := block(t, c, s)
+	ok(t, c.CuMemsetD8Async(p, 1, 10, s))
+	free()
+	open()
+	const lost = sys.CUDA_ERROR_ILLEGAL_ADDRESS
+	want(t, lost, c.CuStreamSynchronize(s))
+	want(t, lost, created.CuCtxSynchronize())
+	want(t, lost, created.CuMemAlloc_v2(new(sys.CUdeviceptr), 10))
+	ok(t, other.CuCtxSynchronize())
+
+	ctx := new(sys.CUcontext)
+	want(t, lost, c.CuCtxCreate_v2(ctx, 0, 0))
+	ok(t, c.CuDevicePrimaryCtxRetain(ctx, 0)) // it is there still
+	ok(t, c.CuDevicePrimaryCtxRelease_v2(0))
+	ok(t, c.CuDevicePrimaryCtxReset_v2(0))
+	want(t, lost, c.CuDevicePrimaryCtxRetain(ctx, 0))
+}
+
+// What a context is can be asked of a lost one too, as on hardware.
+func TestLostContextTellsWhatItIs(t *testing.T) {
+	c := inContext(t, 0)
+	driver.mu.Lock()
+	driver.contexts[c.Context()].fail(sys.CUDA_ERROR_LAUNCH_FAILED)
+	driver.mu.Unlock()
+	n32, n64 := new(uint32), new(uint64)
+	ok(t, c.CuCtxGetFlags(n32))
+	ok(t, c.CuCtxSetFlags(0))
+	ok(t, c.CuCtxGetDevice(new(sys.CUdevice)))
+	ok(t, c.CuCtxGetDevice_v2(new(sys.CUdevice), c.Context()))
+	ok(t, c.CuCtxGetId(c.Context(), n64))
+	ok(t, c.CuCtxGetApiVersion(c.Context(), n32))
+	for _, r := range []sys.CUresult{
+		c.CuCtxGetLimit(new(uintptr), 0), c.CuCtxSetLimit(0, 2048), c.CuCtxGetCacheConfig(new(sys.CUfunc_cache)),
+		c.CuCtxSetCacheConfig(1), c.CuCtxGetSharedMemConfig(new(sys.CUsharedconfig)), c.CuCtxSetSharedMemConfig(0),
+		c.CuCtxGetStreamPriorityRange(new(int32), new(int32)), c.CuCtxResetPersistingL2Cache(), c.CuCtxSynchronize_v2(c.Context()),
+		c.CuMemGetInfo_v2(new(uintptr), new(uintptr)), c.CuStreamGetFlags(0, n32), c.CuEventCreate(new(sys.CUevent), 0),
+		c.CuCtxEnablePeerAccess(c.Context(), 0), c.CuStreamGetCtx(0, new(sys.CUcontext)),
+	} {
+		want(t, sys.CUDA_ERROR_LAUNCH_FAILED, r)
+	}
+}

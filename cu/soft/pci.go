@@ -1,0 +1,70 @@
+package soft
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A pciAddress is domain, bus, device and function.
+type pciAddress [4]uint64
+
+// address makes up a device's: every one is on a bus of its own.
+func (d *device) address() pciAddress { return pciAddress{0, uint64(d.bus()), 0, 0} }
+
+func (d *device) bus() int32 { return int32(d.ordinal) + 1 }
+
+// String spells an address as the driver does.
+func (a pciAddress) String() string {
+	return fmt.Sprintf("%04x:%02x:%02x.%x", a[0], a[1], a[2], a[3])
+}
+
+// pciText is what the driver takes for an address: domain and function may be
+// left out, and what follows does not matter.
+var pciText = regexp.MustCompile(`^\s*(?:([0-9a-fA-F]+):)?([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.([0-9a-fA-F]+))?`)
+
+func parsePCI(s string) (a pciAddress, ok bool) {
+	parts := pciText.FindStringSubmatch(s)
+	if parts == nil {
+		return a, false
+	}
+	for i, text := range parts[1:] {
+		n, err := strconv.ParseUint("0"+text, 16, 32)
+		if err != nil {
+			return a, false
+		}
+		a[i] = n
+	}
+	return a, true
+}
+
+// cuDeviceGetPCIBusId cuts what does not fit and says so.
+func (m *machine) cuDeviceGetPCIBusId(id *byte, size int32, dev sys.CUdevice) sys.CUresult {
+	d, r := m.lockDevice(dev)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	text := d.address().String()
+	if r = setString(r, id, size, text); r == sys.CUDA_SUCCESS && int(size) <= len(text) {
+		r = sys.CUDA_ERROR_INVALID_VALUE
+	}
+	return r
+}
+
+func (m *machine) cuDeviceGetByPCIBusId(dev *sys.CUdevice, id *byte) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	a, ok := parsePCI(sys.GoString(id, 64))
+	if dev == nil || !ok {
+		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+	}
+	for i, d := range m.devices {
+		if a == d.address() {
+			return set(r, dev, sys.CUdevice(i))
+		}
+	}
+	return firstError(r, sys.CUDA_ERROR_INVALID_DEVICE)
+}
