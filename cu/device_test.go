@@ -4,10 +4,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 )
 
 func TestDevicesAreFoundByOrdinalAndUUID(t *testing.T) {
@@ -87,6 +89,105 @@ func TestDeviceTellsWhatItIs(t *testing.T) {
 	require.Equal(t, 32, warp)
 	_, err = dev.Attribute(cu.Attribute(1 << 20))
 	require.ErrorIs(t, err, cu.ErrInvalidValue)
+}
+
+// Every attribute that the driver knows, by what it is called in C.
+func TestAttributes(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	all, err := dev.Attributes()
+	require.NoError(t, err)
+	require.Equal(t, 32, all[cu.AttributeWarpSize])
+	require.Greater(t, len(all), 100)
+	for a, v := range all {
+		named, ok := cu.ParseAttribute(a.String())
+		require.True(t, ok, a.String())
+		require.Equal(t, a, named)
+		now, err := dev.Attribute(a)
+		require.NoError(t, err)
+		require.Equal(t, v, now, a.String())
+	}
+	for _, name := range []string{"CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+		"CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED", "virtual_memory_management_supported"} {
+		a, ok := cu.ParseAttribute(name)
+		require.True(t, ok, name)
+		require.Equal(t, cu.AttributeVirtualMemoryManagementSupported, a)
+	}
+	for _, name := range []string{"", "MAX", "CU_DEVICE_ATTRIBUTE_", "warp", "WARP_SIZE "} {
+		_, ok := cu.ParseAttribute(name)
+		require.False(t, ok, "%q", name)
+	}
+
+	// Older drivers do not know them all; that is no error, but others are.
+	s.always("cuDeviceGetAttribute", sys.CUDA_ERROR_INVALID_VALUE)
+	all, err = dev.Attributes()
+	require.NoError(t, err)
+	require.Empty(t, all)
+	s.always("cuDeviceGetAttribute", sys.CUDA_ERROR_DEINITIALIZED)
+	_, err = dev.Attributes()
+	require.ErrorIs(t, err, cu.ErrDeinitialized)
+}
+
+func TestDeviceIsFoundByPCIAddress(t *testing.T) {
+	s, drv := spied(t)
+	for _, want := range drv.Devices() {
+		id, err := want.PCIBusID()
+		require.NoError(t, err)
+		require.Regexp(t, `^[0-9a-fA-F]{4,}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]$`, id)
+		for _, name := range []string{id, strings.ToLower(id), strings.TrimSuffix(id, ".0")} {
+			dev, err := drv.DeviceByPCIBusID(name)
+			require.NoError(t, err, name)
+			require.Same(t, want, dev)
+		}
+	}
+	for _, name := range []string{"ffff:ff:1f.0", "", "gpu0"} {
+		_, err := drv.DeviceByPCIBusID(name)
+		var none *cu.NoDeviceError
+		require.ErrorAs(t, err, &none, name)
+		require.Equal(t, name, none.Want)
+		require.ErrorContains(t, err, drv.Devices()[0].String())
+	}
+	s.always("cuDeviceGetByPCIBusId", sys.CUDA_ERROR_DEINITIALIZED)
+	_, err := drv.DeviceByPCIBusID("0000:01:00.0")
+	require.ErrorIs(t, err, cu.ErrDeinitialized)
+}
+
+func TestComputeMode(t *testing.T) {
+	mode, err := cutest.Device(t).ComputeMode()
+	require.NoError(t, err)
+	require.Contains(t, []cu.ComputeMode{cu.ComputeModeDefault, cu.ComputeModeExclusiveProcess}, mode)
+	require.Equal(t, "CU_COMPUTEMODE_DEFAULT", cu.ComputeModeDefault.String())
+}
+
+// A MIG instance is known by having another UUID than its GPU, and is printed
+// as one.
+func TestMIGInstance(t *testing.T) {
+	whole := cutest.Device(t)
+	require.False(t, whole.IsMIG(), "the tests want a whole GPU")
+	parent := purego.NewCallback(func(out *sys.CUuuid, _ sys.CUdevice) uintptr {
+		out.Bytes = [16]uint8{0xaa}
+		return 0
+	})
+	r := driverResolver(t)
+	drv := cutest.Driver(t, cu.WithResolver(func(symbol string) (uintptr, error) {
+		if symbol == "cuDeviceGetUuid" {
+			return parent, nil
+		}
+		return r(symbol)
+	}))
+	mig := firstDevice(t, drv)
+	require.True(t, mig.IsMIG())
+	require.Equal(t, whole.UUID(), mig.UUID())
+	id := strings.Replace(whole.UUID().String(), "GPU-", "MIG-", 1)
+	require.Contains(t, mig.String(), "("+id+")")
+	dev, err := drv.FindDevice(id)
+	require.NoError(t, err)
+	require.Same(t, mig, dev)
+
+	// With one of the functions it cannot be told.
+	for _, missing := range []string{"cuDeviceGetUuid", "cuDeviceGetUuid_v2"} {
+		require.False(t, firstDevice(t, cutest.Driver(t, without(t, missing))).IsMIG())
+	}
 }
 
 // D14: sizes are multiples of both.

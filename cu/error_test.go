@@ -69,6 +69,59 @@ func TestErrorsAreMatchedByIs(t *testing.T) {
 	}
 }
 
+// Every result that the driver knows is an error with its name, its number and
+// the driver's own words.
+func TestEveryResultHasTheDriversWords(t *testing.T) {
+	s, drv := spied(t)
+	dev, raw := firstDevice(t, drv), drv.Caller()
+	named := 0
+	for r := sys.CUresult(1); r < 1000; r++ {
+		name, text := new(*byte), new(*byte)
+		if raw.CuGetErrorName(r, name) != sys.CUDA_SUCCESS {
+			continue // no result, or newer than the driver
+		}
+		named++
+		require.Equal(t, sys.CUDA_SUCCESS, raw.CuGetErrorString(r, text))
+		s.always("cuMemCreate", r)
+		_, err := dev.CreateMemory(2<<20, cu.HandleFD)
+		var e *cu.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, sys.GoString(*name, 200), e.Result.Error())
+		require.Equal(t, sys.GoString(*text, 200), e.Text)
+		require.NotEmpty(t, e.Text)
+		require.ErrorIs(t, err, cu.Result(r))
+		require.ErrorContains(t, err, fmt.Sprintf("cuMemCreate: %s (%d): %s", e.Result.Error(), r, e.Text))
+	}
+	require.Greater(t, named, 80)
+}
+
+// Where the cause lies outside the program, or its name misleads, the error says
+// what to do; where it has many reasons it does not guess.
+func TestErrorSaysWhatToDo(t *testing.T) {
+	for _, c := range []struct {
+		op     string
+		result cu.Result
+		want   string
+	}{
+		{"cuInit", cu.ErrSystemNotReady, "nvidia-fabricmanager"},
+		{"cuInit", cu.ErrCompatNotSupportedOnDevice, "LD_LIBRARY_PATH"},
+		{"cuInit", cu.ErrMPSConnectionFailed, "nvidia-cuda-mps-control"},
+		{"cuInit", cu.ErrUnknown, "nvidia-modprobe -u"},
+		{"cuDevicePrimaryCtxRetain", cu.ErrDeviceUnavailable, "compute mode"},
+		{"cuCtxEnablePeerAccess", cu.ErrPeerAccessAlreadyEnabled, "go on"},
+		{"cuMemHostRegister", cu.ErrHostMemoryAlreadyRegistered, "registered part of this memory"},
+		{"cuMemCreate", cu.ErrNotPermitted, "IMEX"},
+		{"cuLaunchKernel", cu.ErrIllegalAddress, "the process has to begin anew"},
+	} {
+		require.ErrorContains(t, &cu.Error{Op: c.op, Result: c.result}, c.want)
+	}
+	for op, r := range map[string]cu.Result{
+		"cuMemMap": cu.ErrNotSupported, "cuCtxSetLimit": cu.ErrNotPermitted, "cuMemImportFromShareableHandle": cu.ErrUnknown, "cuX": cu.ErrInvalidValue,
+	} {
+		require.NotContains(t, (&cu.Error{Op: op, Result: r}).Error(), ";")
+	}
+}
+
 // FAULTS 43: a libcuda without a function. Never a panic, never at start-up.
 func TestMissingSymbolNamesItselfAndTheVersions(t *testing.T) {
 	drv := cutest.Driver(t, without(t, "cuMemCreate"))

@@ -51,8 +51,8 @@ func (e *Error) Error() string {
 
 // hint says what to do, where that can be said of the result.
 func (e *Error) hint() string {
-	if e.Result == ErrNotSupported && e.Op != "cuMemCreate" {
-		return "" // has many reasons
+	if op := onlyOf[e.Result]; op != "" && op != e.Op {
+		return ""
 	}
 	if e.Result.Fatal() {
 		return fatalHint
@@ -66,16 +66,40 @@ func (e *Error) Is(target error) bool { return target == ErrContextLost && e.Res
 // Unwrap returns the Result.
 func (e *Error) Unwrap() error { return e.Result }
 
-const fatalHint = "work queued earlier has failed, which this call noticed: the context is lost and every later call in it fails, so the process has to begin anew"
+const fatalHint = "work queued earlier has failed, which this call noticed: the device is lost to this process, every later call in any context of it fails and no new one can be made, so the process has to begin anew"
 
-// hints say what to do about results whose cause lies outside the program.
+// hints say what to do about results whose cause lies outside the program, or
+// whose name does not say it.
 var hints = map[Result]string{
-	ErrNoDevice:             "no GPU is visible here: check nvidia-smi, CUDA_VISIBLE_DEVICES and the container's device options",
-	ErrNotSupported:         "for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)",
-	ErrOutOfMemory:          "the device has not that much memory free: see nvidia-smi for who holds it",
-	ErrSystemDriverMismatch: "libcuda and the kernel module are of different versions: reboot, or reload the nvidia module",
-	ErrStubLibrary:          "libcuda is the toolkit's stub for linking: take its directory out of LD_LIBRARY_PATH",
+	ErrNoDevice:                    "no GPU is visible here: check nvidia-smi, CUDA_VISIBLE_DEVICES and the container's device options",
+	ErrNotSupported:                "for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)",
+	ErrOutOfMemory:                 "the device has not that much memory free: see nvidia-smi for who holds it",
+	ErrDeviceUnavailable:           "its compute mode forbids a context, or another process, of which it allows one, has it: see nvidia-smi -q -d COMPUTE",
+	ErrDeviceNotLicensed:           "the virtual GPU has no licence: see nvidia-smi -q for its state",
+	ErrUnsupportedLimit:            "this device or driver does not have that limit",
+	ErrPeerAccessUnsupported:       "these are one device, or two without a link that carries it: see nvidia-smi topo -p2p r",
+	ErrPeerAccessAlreadyEnabled:    "some code of this process has enabled it before: go on, it works",
+	ErrTooManyPeers:                "a context can have access to so many peers only: disable it where it is not needed",
+	ErrHostMemoryAlreadyRegistered: "some code of this process has registered part of this memory before, or allocated it pinned",
+	ErrOperatingSystem:             "the operating system refused something: see dmesg, ulimit -a and the permissions of /dev/nvidia*",
+	ErrNotPermitted:                "not allowed here: a fabric handle wants an IMEX channel, which an administrator makes (nvidia-modprobe, nvidia-imex)",
+	ErrSystemNotReady:              "a part of the system has not been started: on machines with NVSwitch the service nvidia-fabricmanager has to run and nvidia-smi -q to show the fabric's state as completed",
+	ErrSystemDriverMismatch:        "libcuda and the kernel module are of different versions: reboot, or reload the nvidia module",
+	ErrCompatNotSupportedOnDevice:  "libcuda is of the compatibility package for a newer CUDA, which this GPU does not allow: take its directory out of LD_LIBRARY_PATH, or install that driver",
+	ErrStubLibrary:                 "libcuda is the toolkit's stub for linking: take its directory out of LD_LIBRARY_PATH",
+	ErrCallRequiresNewerDriver:     "install a newer driver",
+	ErrMPSConnectionFailed:         "the MPS control daemon does not answer: start nvidia-cuda-mps-control, or unset CUDA_MPS_PIPE_DIRECTORY if none is meant",
+	ErrMPSRPCFailure:               "the MPS server failed: see its log in CUDA_MPS_LOG_DIRECTORY, and begin anew",
+	ErrMPSServerNotReady:           "the MPS server is starting or recovering from another client's failure: try again later",
+	ErrMPSMaxClientsReached:        "the MPS server has all the clients that it can have: end one",
+	ErrMPSMaxConnectionsReached:    "the device has all the MPS connections that it can have: end a client",
+	ErrMPSClientTerminated:         "the MPS server ended this process' work: begin anew",
+	ErrUnknown:                     "often the kernel module nvidia-uvm is not loaded (nvidia-modprobe -u loads it) or /dev/nvidia-uvm cannot be opened; dmesg may say more",
 }
+
+// onlyOf are the functions for which alone a hint is true: elsewhere the result
+// has many reasons.
+var onlyOf = map[Result]string{ErrNotSupported: "cuMemCreate", ErrNotPermitted: "cuMemCreate", ErrUnknown: "cuInit"}
 
 // A SymbolError is a call to a function that this driver does not export.
 type SymbolError struct {

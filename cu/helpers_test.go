@@ -28,14 +28,20 @@ func soon(t testing.TB) context.Context {
 // driverResolver is the resolver of the driver that tests run on.
 func driverResolver(t testing.TB) sys.Resolver {
 	t.Helper()
-	if cutest.Kind() == cu.Soft {
-		return soft.Resolver
-	}
-	r, _, err := sys.OpenCUDA()
+	r, err := kindsResolver()
 	if err != nil {
 		cutest.NoGPU(t, err.Error())
 	}
 	return r
+}
+
+// kindsResolver is driverResolver where there is no test.
+func kindsResolver() (sys.Resolver, error) {
+	if cutest.Kind() == cu.Soft {
+		return soft.Resolver, nil
+	}
+	r, _, err := sys.OpenCUDA()
+	return r, err
 }
 
 var errHidden = errors.New("hidden by the test")

@@ -13,6 +13,8 @@ var children = cutest.Children{
 	"takes turns":                childTakesTurns,
 	"waits for what is unmapped": childWaitsForWhatIsUnmapped,
 	"writes read-only":           childWritesReadOnly,
+	"lost device":                childLostDevice,
+	"reset primary":              childResetPrimary,
 }
 
 func TestMain(m *testing.M) { cutest.Main(m, children) }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -51,6 +52,26 @@ func TestCheckedInFilesAreWhatTheGeneratorWrites(t *testing.T) {
 		for name, text := range files {
 			// Not Equal: its message would print megabytes.
 			require.True(t, text == checkedIn[name], "%s is not what the generator writes: run it and look at the difference", name)
+		}
+	}
+}
+
+// Every result of the driver has a sentinel in package cu, and every attribute
+// a name to be found by.
+func TestNothingIsWithoutAName(t *testing.T) {
+	a := realABI(t)
+	files := generated(t, root)
+	errors, attributes := files["cu/zerrors.go"], files["cu/zattributes.go"]
+	require.Greater(t, len(a.Enums.m["cudaError_enum"]), 90)
+	for _, c := range a.Enums.m["cudaError_enum"] {
+		if c.Value != 0 {
+			require.Regexp(t, `(?m)^\tErr\w+ += Result\(sys\.`+c.Name+`\)$`, errors)
+		}
+	}
+	for _, c := range a.Enums.m["CUdevice_attribute_enum"] {
+		if name := strings.TrimPrefix(c.Name, "CU_DEVICE_ATTRIBUTE_"); name != "MAX" {
+			require.Regexp(t, `(?m)^\tAttribute\w+ += Attribute\(sys\.`+c.Name+`\)$`, attributes)
+			require.Regexp(t, `(?m)^\t"`+name+`": +Attribute\w+,$`, attributes)
 		}
 	}
 }

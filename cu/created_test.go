@@ -1,0 +1,313 @@
+package cu_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// newContext creates a context, destroyed when t ends.
+func newContext(t testing.TB, dev *cu.Device, flags cu.ContextFlags) *cu.Context {
+	t.Helper()
+	ctx, err := dev.NewContext(flags)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ctx.Close()) })
+	return ctx
+}
+
+// since reports whether the driver has a symbol. Where it does not, err, of the
+// call that wants it, has to say so.
+func since(t testing.TB, drv *cu.Driver, symbol string, err error) bool {
+	t.Helper()
+	version, known := sys.Since(symbol)
+	require.True(t, known, symbol)
+	if drv.Version() >= version {
+		require.NoError(t, err)
+		return true
+	}
+	var missing *cu.SymbolError
+	require.ErrorAs(t, err, &missing)
+	require.Equal(t, symbol, missing.Symbol)
+	require.Equal(t, version, missing.Needs)
+	return false
+}
+
+// A created context is one of its own, in which everything works, and is
+// destroyed once.
+func TestContextOfItsOwn(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	primary := cutest.Context(t, dev)
+	free, _, err := primary.MemInfo()
+	require.NoError(t, err)
+	ctx, err := dev.NewContext(cu.SchedAuto)
+	require.NoError(t, err)
+	require.Same(t, dev, ctx.Device())
+	require.NotEqual(t, primary.Handle(), ctx.Handle())
+	api, err := ctx.APIVersion()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, api, 3010)
+
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	mem, err := ctx.Alloc(4096)
+	require.NoError(t, err)
+	require.NoError(t, cu.Fill(ctx, stream, mem.Ptr(), uint32(0xabcd), 1024))
+	got := make([]uint32, 1024)
+	require.NoError(t, cu.CopyToHost(ctx, stream, got, mem.Ptr()))
+	require.EqualValues(t, 0xabcd, got[1023])
+	require.NoError(t, ctx.Synchronize(soon(t)))
+
+	require.NoError(t, ctx.Close())
+	require.NoError(t, ctx.Close())
+	require.Equal(t, 1, s.count("cuCtxDestroy_v2"))
+	require.Zero(t, s.count("cuDevicePrimaryCtxRelease_v2"))
+	require.Equal(t, []string{"cuMemFree_v2", "cuCtxDestroy_v2"}, s.sequence("cuMemFree_v2", "cuCtxDestroy_v2"))
+	_, err = stream.Query()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	_, err = ctx.Flags()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	if cutest.Kind() == cu.Soft { // a GPU's driver keeps some
+		now, _, err := primary.MemInfo()
+		require.NoError(t, err)
+		require.Equal(t, free, now)
+	}
+}
+
+// Creating one leaves no context current, unlike the C function.
+func TestCreatingLeavesTheThreadAlone(t *testing.T) {
+	dev := cutest.Device(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	raw := dev.Driver().Caller()
+	require.Equal(t, sys.CUDA_SUCCESS, raw.CuCtxSetCurrent(0))
+	newContext(t, dev, cu.SchedAuto)
+	now := new(sys.CUcontext)
+	require.Equal(t, sys.CUDA_SUCCESS, raw.CuCtxGetCurrent(now))
+	require.Zero(t, *now)
+}
+
+// Whatever cuCtxCreate the driver has will do; without any the error names the
+// oldest.
+func TestNewContextTakesTheABIThereIs(t *testing.T) {
+	abis := []string{"cuCtxCreate_v4", "cuCtxCreate_v3", "cuCtxCreate_v2"}
+	newest := 0
+	if cutest.Driver(t).Version() < 12050 {
+		newest = 1
+	}
+	for i := newest; i < len(abis); i++ {
+		s := &spy{counts: map[string]int{}, answers: map[string]func() (sys.CUresult, bool){}}
+		drv := cutest.Driver(t, without(t, abis[:i]...), cu.WithHook(s.hook))
+		newContext(t, firstDevice(t, drv), cu.SchedAuto)
+		require.Equal(t, []string{abis[i]}, s.sequence(abis...))
+	}
+	drv := cutest.Driver(t, without(t, abis...))
+	_, err := firstDevice(t, drv).NewContext(cu.SchedAuto)
+	var missing *cu.SymbolError
+	require.ErrorAs(t, err, &missing)
+	require.Equal(t, "cuCtxCreate_v2", missing.Symbol)
+}
+
+// A context that was created and lost is destroyed, unless memory is in it.
+func TestLostCreatedContextIsDestroyed(t *testing.T) {
+	s, drv := spied(t)
+	func() {
+		_, err := firstDevice(t, drv).NewContext(cu.SchedAuto)
+		require.NoError(t, err)
+	}()
+	eventuallyCollected(t, func() bool { return s.count("cuCtxDestroy_v2") == 1 })
+}
+
+func TestContextFlags(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	ctx := newContext(t, dev, cu.SchedYield)
+	flags, err := ctx.Flags()
+	require.NoError(t, err)
+	require.Equal(t, cu.SchedYield, flags&^cu.ContextMapHost)
+	if since(t, drv, "cuCtxSetFlags", ctx.SetFlags(cu.SchedBlockingSync)) {
+		flags, err = ctx.Flags()
+		require.NoError(t, err)
+		require.Equal(t, cu.SchedBlockingSync, flags&^cu.ContextMapHost)
+		require.ErrorIs(t, ctx.SetFlags(cu.SchedSpin|cu.SchedYield), cu.ErrInvalidValue)
+	}
+	for _, bad := range []cu.ContextFlags{cu.SchedSpin | cu.SchedYield, 1 << 20} {
+		_, err = dev.NewContext(bad)
+		require.ErrorIs(t, err, cu.ErrInvalidValue)
+	}
+	primary, err := cutest.Context(t, dev).Flags()
+	require.NoError(t, err)
+	require.NotZero(t, primary&cu.ContextMapHost)
+
+	require.Equal(t, "SCHED_AUTO", cu.SchedAuto.String())
+	require.Equal(t, "SCHED_BLOCKING_SYNC|MAP_HOST|SYNC_MEMOPS", (cu.SchedBlockingSync | cu.ContextMapHost | cu.ContextSyncMemOps).String())
+	require.Equal(t, "0x3|0x10000", cu.ContextFlags(0x10003).String())
+}
+
+// An id is never given out twice, which a handle may be.
+func TestContextID(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	primary, err := cutest.Context(t, dev).ID()
+	if !since(t, drv, "cuCtxGetId", err) {
+		return
+	}
+	ids := map[uint64]bool{primary: true}
+	for range 2 {
+		ctx, err := dev.NewContext(cu.SchedAuto)
+		require.NoError(t, err)
+		id, err := ctx.ID()
+		require.NoError(t, err)
+		require.False(t, ids[id])
+		ids[id] = true
+		require.NoError(t, ctx.Close())
+	}
+}
+
+// Flags of the primary context are everybody's, and are set while it is there.
+func TestPrimaryFlags(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	before, active, err := dev.PrimaryState()
+	require.NoError(t, err)
+	require.True(t, active)
+	require.NoError(t, dev.SetPrimaryFlags(cu.SchedSpin))
+	now, _, err := dev.PrimaryState()
+	require.NoError(t, err)
+	require.Equal(t, cu.SchedSpin, now)
+	now, err = ctx.Flags()
+	require.NoError(t, err)
+	require.Equal(t, cu.SchedSpin|cu.ContextMapHost, now)
+	require.NoError(t, dev.SetPrimaryFlags(before))
+	require.ErrorIs(t, dev.SetPrimaryFlags(cu.SchedSpin|cu.SchedYield), cu.ErrInvalidValue)
+
+	older := firstDevice(t, cutest.Driver(t, without(t, "cuDevicePrimaryCtxSetFlags_v2")))
+	require.ErrorIs(t, older.SetPrimaryFlags(cu.SchedSpin), cu.ErrPrimaryContextActive)
+}
+
+// Resetting the primary context takes it from everybody in the process.
+func TestResetPrimary(t *testing.T) { runChild(t, "reset primary") }
+
+func childResetPrimary() error {
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	if err := resetPrimary(dev); err != nil {
+		return err
+	}
+	r, err := kindsResolver()
+	if err != nil {
+		return err
+	}
+	drv, err = cutest.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
+		if symbol == "cuDevicePrimaryCtxReset_v2" {
+			return 0, errHidden
+		}
+		return r(symbol)
+	}))
+	if err != nil {
+		return err
+	}
+	if dev, err = drv.Device(0); err != nil {
+		return err
+	}
+	return errors.Join(resetPrimary(dev), resetWhileRetained(dev))
+}
+
+// resetPrimary resets a context with a stream and memory in it, and looks at
+// what is left of them.
+func resetPrimary(dev *cu.Device) error {
+	a, err1 := dev.PrimaryContext()
+	b, err2 := dev.PrimaryContext()
+	apart, err3 := dev.NewContext(cu.SchedAuto)
+	if err := errors.Join(err1, err2, err3, dev.SetPrimaryFlags(cu.SchedYield)); err != nil {
+		return err
+	}
+	stream, err1 := a.NewStream()
+	mem, err2 := b.Alloc(1 << 20)
+	if err := errors.Join(err1, err2, dev.ResetPrimary()); err != nil {
+		return err
+	}
+	flags, active, err := dev.PrimaryState()
+	if err != nil || active || flags != cu.SchedAuto {
+		return fmt.Errorf("after a reset: flags %s, active %t, error %v", flags, active, err)
+	}
+	_, queried := stream.Query()
+	_, _, asked := b.MemInfo()
+	for _, err := range []error{queried, asked} {
+		if !errors.Is(err, cu.ErrClosed) {
+			return fmt.Errorf("used after a reset: %w", err)
+		}
+	}
+	if err := errors.Join(stream.Close(), mem.Close(), a.Close(), b.Close()); err != nil {
+		return err
+	}
+	if _, _, err := apart.MemInfo(); err != nil {
+		return fmt.Errorf("a context of its own, after a reset: %w", err)
+	}
+	c, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	_, err = c.Alloc(4096)
+	return errors.Join(err, c.Close(), apart.Close(), dev.ResetPrimary())
+}
+
+// resetWhileRetained resets while others retain, use and release.
+func resetWhileRetained(dev *cu.Device) error {
+	var wg sync.WaitGroup
+	errs := make(chan error, 2)
+	stop := make(chan struct{})
+	for range cap(errs) {
+		wg.Go(func() {
+			var err error
+			for err == nil {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				err = useOnce(dev)
+			}
+			errs <- err
+		})
+	}
+	var failed error
+	for i := 0; i < 3 && failed == nil; i++ {
+		failed = errors.Join(useOnce(dev), dev.ResetPrimary())
+	}
+	close(stop)
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		failed = errors.Join(failed, err)
+	}
+	return failed
+}
+
+// useOnce makes a context, uses it and closes it. That somebody has closed it in
+// between is no error.
+func useOnce(dev *cu.Device) error {
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	_, err = ctx.Alloc(4096)
+	if errors.Is(err, cu.ErrClosed) {
+		err = nil
+	}
+	return errors.Join(err, ctx.Close())
+}

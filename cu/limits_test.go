@@ -1,0 +1,86 @@
+package cu_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// A limit is set for one context, to what was asked for or to the nearest that
+// the device can do.
+func TestLimits(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx, other := newContext(t, dev, cu.SchedAuto), cutest.Context(t, dev)
+	before, err := other.Limit(cu.LimitStackSize)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		limit       cu.Limit
+		value, want uint64
+	}{
+		{cu.LimitStackSize, 4096, 4096},
+		{cu.LimitStackSize, 1000, 1008},
+		{cu.LimitPrintfFIFOSize, 16 << 20, 16 << 20},
+		{cu.LimitMallocHeapSize, 1, 4 << 20},
+		{cu.LimitDevRuntimePendingLaunchCount, 4096, 4096},
+		{cu.LimitMaxL2FetchGranularity, 128, 128},
+		{cu.LimitPersistingL2CacheSize, 0, 0},
+	} {
+		require.NoError(t, ctx.SetLimit(c.limit, c.value), c.limit.String())
+		now, err := ctx.Limit(c.limit)
+		require.NoError(t, err)
+		require.Equal(t, c.want, now, c.limit.String())
+	}
+	now, err := other.Limit(cu.LimitStackSize)
+	require.NoError(t, err)
+	require.Equal(t, before, now)
+	shared, err := ctx.Limit(cu.LimitShmemSize)
+	require.NoError(t, err)
+	most, err := dev.Attribute(cu.AttributeMaxSharedMemoryPerBlockOptin)
+	require.NoError(t, err)
+	require.EqualValues(t, most, shared)
+}
+
+// Each way in which a limit is refused has an error of its own.
+func TestRefusedLimits(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	require.ErrorIs(t, ctx.SetLimit(cu.LimitStackSize, 1<<40), cu.ErrInvalidValue)
+	require.ErrorIs(t, ctx.SetLimit(cu.LimitMaxL2FetchGranularity, 1000), cu.ErrInvalidValue)
+	require.ErrorIs(t, ctx.SetLimit(cu.LimitShmemSize, 1024), cu.ErrNotPermitted)
+	require.ErrorIs(t, ctx.SetLimit(cu.LimitCIGEnabled, 1), cu.ErrNotPermitted)
+	err := ctx.SetLimit(cu.LimitCIGShmemFallbackEnabled, 1)
+	require.ErrorIs(t, err, cu.ErrUnsupportedLimit)
+	require.ErrorContains(t, err, "this device or driver does not have that limit")
+	_, err = ctx.Limit(cu.Limit(99))
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.Equal(t, "CU_LIMIT_STACK_SIZE", cu.LimitStackSize.String())
+}
+
+func TestCacheConfig(t *testing.T) {
+	ctx := newContext(t, cutest.Device(t), cu.SchedAuto)
+	now, err := ctx.CacheConfig()
+	require.NoError(t, err)
+	require.Equal(t, cu.CachePreferNone, now)
+	for _, p := range []cu.CacheConfig{cu.CachePreferShared, cu.CachePreferL1, cu.CachePreferEqual} {
+		require.NoError(t, ctx.SetCacheConfig(p))
+		now, err = ctx.CacheConfig()
+		require.NoError(t, err)
+		require.Equal(t, p, now)
+	}
+	require.ErrorIs(t, ctx.SetCacheConfig(7), cu.ErrInvalidValue)
+	require.Equal(t, "CU_FUNC_CACHE_PREFER_L1", cu.CachePreferL1.String())
+	require.NoError(t, ctx.ResetPersistingL2())
+}
+
+// A lower number is a greater priority.
+func TestStreamPriorityRange(t *testing.T) {
+	dev := cutest.Device(t)
+	least, greatest, err := cutest.Context(t, dev).StreamPriorityRange()
+	require.NoError(t, err)
+	supported, err := dev.Attribute(cu.AttributeStreamPrioritiesSupported)
+	require.NoError(t, err)
+	require.Zero(t, least)
+	require.Equal(t, supported == 1, greatest < least)
+}

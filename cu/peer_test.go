@@ -1,0 +1,111 @@
+package cu_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// twoDevices are two that can access each other, or t is skipped.
+func twoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
+	t.Helper()
+	if len(drv.Devices()) < 2 {
+		t.Skip("there is one device")
+	}
+	a, b = drv.Devices()[0], drv.Devices()[1]
+	can, err := a.CanAccessPeer(b)
+	require.NoError(t, err)
+	if !can {
+		t.Skip("the devices cannot access each other")
+	}
+	return a, b
+}
+
+// A device is no peer of its own.
+func TestDeviceIsNotItsPeer(t *testing.T) {
+	dev := cutest.Device(t)
+	can, err := dev.CanAccessPeer(dev)
+	require.NoError(t, err)
+	require.False(t, can)
+	_, err = dev.P2PAttribute(cu.P2PAccessSupported, dev)
+	require.ErrorIs(t, err, cu.ErrInvalidDevice)
+	require.Equal(t, "CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED", cu.P2PAccessSupported.String())
+
+	ctx, apart := cutest.Context(t, dev), newContext(t, dev, cu.SchedAuto)
+	for _, peer := range []*cu.Context{ctx, apart} {
+		err = ctx.EnablePeerAccess(peer)
+		require.ErrorIs(t, err, cu.ErrPeerAccessUnsupported)
+		require.ErrorContains(t, err, "nvidia-smi topo")
+		require.ErrorIs(t, ctx.DisablePeerAccess(peer), cu.ErrPeerAccessNotEnabled)
+	}
+}
+
+func TestPeerAccess(t *testing.T) {
+	a, b := twoDevices(t, cutest.Driver(t))
+	v, err := a.P2PAttribute(cu.P2PAccessSupported, b)
+	require.NoError(t, err)
+	require.Equal(t, 1, v)
+	_, err = a.P2PAttribute(cu.P2PAttribute(99), b)
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+
+	ctx, peer := cutest.Context(t, a), cutest.Context(t, b)
+	require.ErrorIs(t, ctx.DisablePeerAccess(peer), cu.ErrPeerAccessNotEnabled)
+	require.NoError(t, ctx.EnablePeerAccess(peer))
+	require.ErrorIs(t, ctx.EnablePeerAccess(peer), cu.ErrPeerAccessAlreadyEnabled)
+	require.ErrorIs(t, peer.DisablePeerAccess(ctx), cu.ErrPeerAccessNotEnabled, "it is one way")
+	require.NoError(t, ctx.DisablePeerAccess(peer))
+	require.ErrorIs(t, ctx.DisablePeerAccess(peer), cu.ErrPeerAccessNotEnabled)
+}
+
+// Copies between devices need no peer access.
+func TestCopyWithoutPeerAccess(t *testing.T) {
+	a, b := twoDevices(t, cutest.Driver(t))
+	ctx, peer := cutest.Context(t, a), cutest.Context(t, b)
+	from, err := peer.Alloc(4096)
+	require.NoError(t, err)
+	to, err := ctx.Alloc(4096)
+	require.NoError(t, err)
+	require.NoError(t, cu.Fill(peer, nil, from.Ptr(), uint8(7), 4096))
+	require.NoError(t, peer.Synchronize(soon(t)))
+	require.NoError(t, cu.CopyDevice(ctx, nil, to.Ptr(), from.Ptr(), 4096))
+	got := make([]byte, 4096)
+	require.NoError(t, cu.CopyToHost(ctx, nil, got, to.Ptr()))
+	require.EqualValues(t, 7, got[4095])
+}
+
+// Invariant 5: a peer that is closed, lost or not there never reaches the
+// driver.
+func TestPeerThatIsNotThere(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	closed, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	before := s.calls()
+	for _, peer := range []*cu.Context{nil, closed} {
+		require.ErrorIs(t, ctx.EnablePeerAccess(peer), cu.ErrClosed)
+		require.ErrorIs(t, ctx.DisablePeerAccess(peer), cu.ErrClosed)
+		if peer != nil {
+			require.ErrorIs(t, peer.EnablePeerAccess(ctx), cu.ErrClosed)
+		}
+	}
+	require.Equal(t, before, s.calls())
+}
+
+func TestLostPeer(t *testing.T) {
+	s, drv := spied(t)
+	a, b := twoDevices(t, drv)
+	ctx, peer := cutest.Context(t, a), cutest.Context(t, b)
+	s.always("cuCtxSynchronize", sys.CUDA_ERROR_LAUNCH_FAILED)
+	require.ErrorIs(t, peer.Synchronize(t.Context()), cu.ErrContextLost)
+	before := s.calls()
+	require.ErrorIs(t, ctx.EnablePeerAccess(peer), cu.ErrContextLost)
+	require.Equal(t, before, s.calls())
+	_, _, err := ctx.MemInfo()
+	require.NoError(t, err)
+}

@@ -1,0 +1,104 @@
+package cu_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A device that is really lost: in one context of it, and with it in all others,
+// until the process ends.
+func TestLostDevice(t *testing.T) { runChild(t, "lost device") }
+
+func childLostDevice() error {
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	primary, err1 := dev.PrimaryContext()
+	apart, err2 := dev.NewContext(cu.SchedAuto)
+	victim, err3 := dev.NewContext(cu.SchedAuto)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	mem, err1 := primary.Alloc(1 << 20)
+	stream, err2 := apart.NewStream()
+	free, err3 := poison(victim)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	if err := lost(victim, primary, apart); err != nil {
+		return err
+	}
+	// All that was made can be given back, in whatever order.
+	if err := errors.Join(victim.Close(), mem.Close(), primary.Close(), stream.Close(), apart.Close(), free()); err != nil {
+		return fmt.Errorf("giving back: %w", err)
+	}
+	return stillLost(dev)
+}
+
+// poison writes a value through a mapping that is read-only (D20b), and returns
+// what gives the memory back.
+func poison(ctx *cu.Context) (free func() error, err error) {
+	dev := ctx.Device()
+	drv := dev.Driver()
+	g, _, err := dev.Granularity(cu.HandleFD)
+	if err != nil {
+		return nil, err
+	}
+	m, err1 := dev.CreateMemory(g, cu.HandleFD)
+	p, err2 := drv.ReserveAddress(g, 0, 0)
+	if err := errors.Join(err1, err2, drv.Map(p, g, 0, m), drv.SetAccess(p, g, cu.ReadOnly, dev)); err != nil {
+		return nil, err
+	}
+	r := ctx.Caller().CuStreamWriteValue32_v2(0, sys.CUdeviceptr(p), 1, 0)
+	if r != sys.CUDA_SUCCESS {
+		return nil, fmt.Errorf("cuStreamWriteValue32: %v", r)
+	}
+	return func() error { return errors.Join(drv.Unmap(p, g), drv.FreeAddress(p, g), m.Close()) }, nil
+}
+
+// lost says what is wrong if the first context does not notice that it is lost,
+// or the others are not lost with it.
+func lost(victim *cu.Context, others ...*cu.Context) error {
+	err := victim.Caller().CuCtxSynchronize() // unseen by cu: the others notice by themselves
+	if err != sys.CUDA_ERROR_LAUNCH_FAILED {
+		return fmt.Errorf("the work did not fail but ended with %v", err)
+	}
+	for _, c := range append(others, victim) {
+		if _, _, err := c.MemInfo(); !errors.Is(err, cu.ErrContextLost) || !errors.Is(err, cu.ErrLaunchFailed) {
+			return fmt.Errorf("a context of a lost device: %v", err)
+		}
+	}
+	return nil
+}
+
+// stillLost says what is wrong if a context can be made: through dev, or through
+// a driver that does not know yet.
+func stillLost(dev *cu.Device) error {
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	again, err := drv.Device(dev.Ordinal())
+	if err != nil {
+		return err
+	}
+	for _, get := range []func() (*cu.Context, error){
+		dev.PrimaryContext, func() (*cu.Context, error) { return dev.NewContext(0) },
+		again.PrimaryContext, func() (*cu.Context, error) { return again.NewContext(0) },
+	} {
+		if _, err := get(); !errors.Is(err, cu.ErrContextLost) {
+			return fmt.Errorf("a new context of a lost device: %v", err)
+		}
+	}
+	return errors.Join(again.ResetPrimary(), dev.ResetPrimary())
+}
