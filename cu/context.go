@@ -108,7 +108,7 @@ func (h *contextHandle) closeChildren() error {
 }
 
 // closeChild ends c. In a lost context that is left to the end of the context:
-// the driver would refuse it, or crash.
+// the driver would refuse it, or crash if another one has been destroyed.
 func (h *contextHandle) closeChild(c closer) error {
 	if h.fate.isLost() {
 		c.close()

@@ -16,9 +16,9 @@ func (c *Context) Flags() (ContextFlags, error) {
 }
 
 // SetFlags sets the context's flags, those of the primary context for everybody
-// in this process (cuCtxSetFlags, CUDA 12.1; before that, of the primary
-// context, [Device.SetPrimaryFlags] does it, and of others nothing). Of the
-// flags that are not given, [ContextMapHost] may stay.
+// in this process (cuCtxSetFlags, CUDA 12.1; on older drivers
+// [Device.SetPrimaryFlags] does that, and nothing does it for other contexts).
+// [ContextMapHost] stays as it was when the context was made.
 func (c *Context) SetFlags(flags ContextFlags) error {
 	defer runtime.KeepAlive(c)
 	return c.inner.run("cuCtxSetFlags", func(call sys.Caller) sys.CUresult { return call.CuCtxSetFlags(uint32(flags)) })

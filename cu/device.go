@@ -20,8 +20,7 @@ type Device struct {
 	uuid    UUID
 	name    string
 
-	mig  bool
-	fate fate
+	mig bool
 
 	reset     sync.RWMutex // ResetPrimary against PrimaryContext
 	mu        sync.Mutex

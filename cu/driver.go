@@ -45,6 +45,7 @@ type Driver struct {
 	version int
 	leak    func(Leak)
 	devices []*Device
+	fate    fate
 }
 
 type config struct {

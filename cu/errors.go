@@ -66,7 +66,7 @@ func (e *Error) Is(target error) bool { return target == ErrContextLost && e.Res
 // Unwrap returns the Result.
 func (e *Error) Unwrap() error { return e.Result }
 
-const fatalHint = "work queued earlier has failed, which this call noticed: the device is lost to this process, every later call in any context of it fails and no new one can be made, so the process has to begin anew"
+const fatalHint = "work queued earlier has failed, which this call noticed: all contexts of this process are lost, every later call in them fails and no new one can be made, so the process has to begin anew"
 
 // hints say what to do about results whose cause lies outside the program, or
 // whose name does not say it.

@@ -6,8 +6,10 @@ import (
 )
 
 // ErrContextLost matches every error of a context that is lost: the one that
-// first told of it and all that follow. A context is lost when asynchronous
-// work in it fails, with [ErrIllegalAddress] or [ErrLaunchFailed] for example.
+// first told of it and all that follow. When asynchronous work fails, with
+// [ErrIllegalAddress] or [ErrLaunchFailed] for example, all contexts of the
+// process are lost, on every device, and the driver makes no new ones. What
+// needs no context, such as [Device.CreateMemory], works on; closing works too.
 var ErrContextLost = errors.New("cu: the context is lost")
 
 // A LostError is a call that was not made, because its context is lost. It
@@ -28,8 +30,8 @@ func (e *LostError) Is(target error) bool { return target == ErrContextLost }
 // Unwrap returns the Cause.
 func (e *LostError) Unwrap() error { return e.Cause }
 
-// Fatal reports whether r is a failure of asynchronous work, which a context
-// does not survive. The call that is told of it is the next one made, seldom
+// Fatal reports whether r is a failure of asynchronous work, which no context
+// survives. The call that is told of it is the next one made, seldom
 // the one that is to blame.
 func (r Result) Fatal() bool {
 	switch r {
@@ -41,22 +43,22 @@ func (r Result) Fatal() bool {
 	return false
 }
 
-// A fate is whether a device is lost to the process, and to what. All Contexts
-// of the device share it: the driver loses them together, and makes no new one.
+// A fate is whether the contexts of a driver are lost, and to what. All share
+// one: the driver loses them together, and makes no new ones.
 type fate struct{ lost atomic.Pointer[Error] }
 
-// notice remembers a failure that the device's contexts do not survive.
+// notice remembers a failure that no context survives.
 func (f *fate) notice(err error) {
 	if e, ok := err.(*Error); ok && e.Result.Fatal() {
 		f.lost.CompareAndSwap(nil, e)
 	}
 }
 
-// isLost reports whether the device is lost as far as is known.
+// isLost reports whether the contexts are lost as far as is known.
 func (f *fate) isLost() bool { return f.lost.Load() != nil }
 
-// refuse is the error of a call that is not made, or nil if the device is well
-// as far as is known.
+// refuse is the error of a call that is not made, or nil if all is well as far
+// as is known.
 func (f *fate) refuse(op string) error {
 	if e := f.lost.Load(); e != nil {
 		return &LostError{Op: op, Cause: e}

@@ -13,7 +13,7 @@ var children = cutest.Children{
 	"takes turns":                childTakesTurns,
 	"waits for what is unmapped": childWaitsForWhatIsUnmapped,
 	"writes read-only":           childWritesReadOnly,
-	"lost device":                childLostDevice,
+	"lose contexts":              childLoseContexts,
 	"reset primary":              childResetPrimary,
 }
 

@@ -6,9 +6,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// CanAccessPeer reports whether kernels on dev can be given access to memory of
-// peer (cuDeviceCanAccessPeer). Of a device and itself the answer is no: there
-// is nothing to give. Copies between two devices work in any case.
+// CanAccessPeer reports whether dev can be given direct access to memory of
+// peer, see [Context.EnablePeerAccess] (cuDeviceCanAccessPeer). Of a device and
+// itself the answer is no: there is nothing to give.
 func (dev *Device) CanAccessPeer(peer *Device) (bool, error) {
 	can := new(int32)
 	err := dev.drv.check("cuDeviceCanAccessPeer", dev.drv.call.CuDeviceCanAccessPeer(can, dev.dev, peer.dev))
@@ -40,11 +40,13 @@ func (dev *Device) P2PAttribute(a P2PAttribute, peer *Device) (int, error) {
 	return int(*v), dev.drv.check("cuDeviceGetP2PAttribute", r)
 }
 
-// EnablePeerAccess lets kernels in c use the memory of [Context.Alloc] and its
-// kin in peer, a context of another device, until DisablePeerAccess or the end
-// of either. It holds for what is there and what is allocated later, one way
-// only. Copies do not need it, and memory of [Device.CreateMemory] does not
-// heed it: that has [Driver.SetAccess] (cuCtxEnablePeerAccess).
+// EnablePeerAccess lets kernels, fills and written and awaited values in c reach
+// the memory of [Context.Alloc] and its kin in peer, a context of another
+// device, until DisablePeerAccess or the end of either. It holds for what is
+// there and what is allocated later, one way only. Without it they get
+// [ErrInvalidValue], kernels fail; copies do not need it, though they may be
+// slower. Memory of [Device.CreateMemory] does not heed it: that has
+// [Driver.SetAccess] (cuCtxEnablePeerAccess).
 //
 // Errors: [ErrPeerAccessAlreadyEnabled]; [ErrPeerAccessUnsupported] where
 // [Device.CanAccessPeer] says no, as for two contexts of one device;

@@ -10,11 +10,17 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A device that is really lost: in one context of it, and with it in all others,
-// until the process ends.
-func TestLostDevice(t *testing.T) { runChild(t, "lost device") }
+// Contexts that are really lost: one, and with it all others, on whatever
+// device, until the process ends.
+func TestContextsAreLostTogether(t *testing.T) {
+	r := cutest.Device(t).Driver().Caller().CuStreamWriteValue32(0, 0, 0, 0)
+	if r == sys.CUDA_ERROR_NOT_SUPPORTED && cutest.Kind() == cu.Soft {
+		t.Skip("the software driver has no cuStreamWriteValue32 yet")
+	}
+	runChild(t, "lose contexts")
+}
 
-func childLostDevice() error {
+func childLoseContexts() error {
 	drv, err := cutest.Open()
 	if err != nil {
 		return err
@@ -35,14 +41,23 @@ func childLostDevice() error {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	if err := lost(victim, primary, apart); err != nil {
+	devices := drv.Devices()
+	other, err := devices[len(devices)-1].PrimaryContext() // of another device, if there is one
+	if err != nil && !errors.Is(err, cu.ErrContextLost) {
+		return err
+	}
+	well := []*cu.Context{primary, apart}
+	if err == nil {
+		well = append(well, other)
+	}
+	if err := lost(victim, well...); err != nil {
 		return err
 	}
 	// All that was made can be given back, in whatever order.
-	if err := errors.Join(victim.Close(), mem.Close(), primary.Close(), stream.Close(), apart.Close(), free()); err != nil {
+	if err := errors.Join(victim.Close(), mem.Close(), primary.Close(), stream.Close(), apart.Close(), other.Close(), free()); err != nil {
 		return fmt.Errorf("giving back: %w", err)
 	}
-	return stillLost(dev)
+	return errors.Join(stillLost(dev), stillLost(devices[len(devices)-1]))
 }
 
 // poison writes a value through a mapping that is read-only (D20b), and returns
@@ -59,7 +74,11 @@ func poison(ctx *cu.Context) (free func() error, err error) {
 	if err := errors.Join(err1, err2, drv.Map(p, g, 0, m), drv.SetAccess(p, g, cu.ReadOnly, dev)); err != nil {
 		return nil, err
 	}
-	r := ctx.Caller().CuStreamWriteValue32_v2(0, sys.CUdeviceptr(p), 1, 0)
+	call := ctx.Caller()
+	r := call.CuStreamWriteValue32_v2(0, sys.CUdeviceptr(p), 1, 0)
+	if r == sys.SymbolMissing {
+		r = call.CuStreamWriteValue32(0, sys.CUdeviceptr(p), 1, 0)
+	}
 	if r != sys.CUDA_SUCCESS {
 		return nil, fmt.Errorf("cuStreamWriteValue32: %v", r)
 	}
@@ -75,7 +94,7 @@ func lost(victim *cu.Context, others ...*cu.Context) error {
 	}
 	for _, c := range append(others, victim) {
 		if _, _, err := c.MemInfo(); !errors.Is(err, cu.ErrContextLost) || !errors.Is(err, cu.ErrLaunchFailed) {
-			return fmt.Errorf("a context of a lost device: %v", err)
+			return fmt.Errorf("a context of a process that lost one: %v", err)
 		}
 	}
 	return nil
@@ -97,7 +116,7 @@ func stillLost(dev *cu.Device) error {
 		again.PrimaryContext, func() (*cu.Context, error) { return again.NewContext(0) },
 	} {
 		if _, err := get(); !errors.Is(err, cu.ErrContextLost) {
-			return fmt.Errorf("a new context of a lost device: %v", err)
+			return fmt.Errorf("a new context of such a process: %v", err)
 		}
 	}
 	return errors.Join(again.ResetPrimary(), dev.ResetPrimary())

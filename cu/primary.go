@@ -13,7 +13,7 @@ import (
 // reference, which Close releases (cuDevicePrimaryCtxRetain,
 // cuDevicePrimaryCtxRelease).
 //
-// Errors: [ErrContextLost] once the device is lost to the process;
+// Errors: [ErrContextLost] once the contexts of the process are lost;
 // [ErrDeviceUnavailable] where its [ComputeMode] forbids it; [ErrOutOfMemory].
 func (dev *Device) PrimaryContext() (*Context, error) {
 	const op = "cuDevicePrimaryCtxRetain"
@@ -25,12 +25,11 @@ func (dev *Device) PrimaryContext() (*Context, error) {
 }
 
 // NewContext creates a context apart from the primary one, with memory, streams
-// and limits of its own. Most programs want [Device.PrimaryContext]: a context
-// costs hundreds of milliseconds and hundreds of MiB of device memory, the
-// CUDA runtime and its libraries do not use it, and it fails together with all
-// others of the device (see [ErrContextLost]). The caller owns it; Close
-// destroys it (cuCtxCreate_v4, or what older drivers have of it;
-// cuCtxDestroy).
+// and limits of its own. Most programs want [Device.PrimaryContext]: each
+// context costs time and device memory (0.1 s and 0.5 GiB on an H200), the CUDA
+// runtime and its libraries do not use this one, and a failure in it is one in
+// all (see [ErrContextLost]). The caller owns it; Close destroys it
+// (cuCtxCreate_v4, or what older drivers have of it; cuCtxDestroy).
 //
 // Unlike the C function it leaves the new context current nowhere.
 //
@@ -52,7 +51,7 @@ func (dev *Device) NewContext(flags ContextFlags) (*Context, error) {
 
 // context makes a Context of what get gives, unless the device is lost.
 func (dev *Device) context(op string, created bool, get func(*sys.CUcontext) (string, sys.CUresult)) (*Context, error) {
-	if err := dev.fate.refuse(op); err != nil {
+	if err := dev.drv.fate.refuse(op); err != nil {
 		return nil, err
 	}
 	ctx := new(sys.CUcontext)
@@ -61,18 +60,17 @@ func (dev *Device) context(op string, created bool, get func(*sys.CUcontext) (st
 		return nil, err
 	}
 	c := &Context{&contextHandle{
-		dev: dev, ctx: *ctx, created: created, fate: &dev.fate, children: map[closer]struct{}{}, stack: Here(1),
+		dev: dev, ctx: *ctx, created: created, fate: &dev.drv.fate, children: map[closer]struct{}{}, stack: Here(1),
 	}}
 	dev.remember(c.inner)
 	runtime.AddCleanup(c, (*contextHandle).abandoned, c.inner)
 	return c, nil
 }
 
-// check is the driver's, and remembers what the device's contexts do not
-// survive.
+// check is the driver's, and remembers what no context survives.
 func (dev *Device) check(op string, r sys.CUresult) error {
 	err := dev.drv.check(op, r)
-	dev.fate.notice(err)
+	dev.drv.fate.notice(err)
 	return err
 }
 
@@ -124,7 +122,7 @@ func (dev *Device) PrimaryState() (flags ContextFlags, active bool, err error) {
 }
 
 // SetPrimaryFlags sets the flags of the device's primary context, for everybody
-// in this process, at once where it exists already
+// in this process, at once where it exists already, and until it ends
 // (cuDevicePrimaryCtxSetFlags_v2). [ContextMapHost] is always on and must not
 // be given. Drivers before CUDA 11.0 return [ErrPrimaryContextActive] where it
 // exists.
@@ -148,7 +146,7 @@ func (dev *Device) SetPrimaryFlags(flags ContextFlags) error {
 // The references that dev gave out are closed first, so that their use is
 // [ErrClosed]. Contexts of [Device.NewContext], and memory of
 // [Device.CreateMemory], stay. Like Close it waits in the driver for the work
-// there is. It does not heal a lost device.
+// there is. It does not bring lost contexts back.
 func (dev *Device) ResetPrimary() error {
 	dev.reset.Lock()
 	defer dev.reset.Unlock()

@@ -9,11 +9,12 @@ import (
 // cuMemAlloc and cuMemHostAlloc; memory of cuMemCreate belongs to the process
 // (D20a).
 type context struct {
-	*health   // the device's
+	*health   // the machine's
 	handle    sys.CUcontext
 	dev       *device
 	destroyed bool
 	attached  int // of cuCtxCreate and cuCtxAttach; a primary context has 0
+	api       uint32
 	flags     uint32
 	limits    map[sys.CUlimit]uintptr
 	cache     sys.CUfunc_cache
@@ -23,8 +24,8 @@ type context struct {
 	streams   map[*stream]bool // destroyed ones too, while they have work
 }
 
-// A health is how the contexts of a device are: they are lost together, for
-// what is left of the process.
+// A health is how the contexts of the process are: they are lost together, on
+// all devices, and there will be no new ones.
 type health struct {
 	sticky sys.CUresult // set by the first failure of asynchronous work
 }
@@ -191,14 +192,21 @@ func (m *machine) cuCtxGetDevice_v2(out *sys.CUdevice, h sys.CUcontext) sys.CUre
 	return set(r, out, m.number(ctx.dev))
 }
 
-// apiVersion is what cuCtxGetApiVersion has said since CUDA 3.2.
-const apiVersion = 3020
+// What cuCtxGetApiVersion says of contexts made by cuCtxCreate of CUDA 2.0, and
+// since CUDA 3.2.
+const (
+	firstAPI = 3010
+	laterAPI = 3020
+)
 
 func (m *machine) cuCtxGetApiVersion(h sys.CUcontext, out *uint32) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, r := m.known(h)
-	return set(r, out, apiVersion)
+	ctx, r := m.known(h)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, ctx.api)
 }
 
 func (m *machine) cuCtxGetId(h sys.CUcontext, out *uint64) sys.CUresult {
@@ -266,8 +274,8 @@ func (ctx *context) tails(want func(*stream) bool) (work []*op) {
 // everyStream is what tails is given to return all.
 func everyStream(*stream) bool { return true }
 
-// fail poisons the context and all others of its device: every later call in
-// them returns r, and there will be no new ones. The first failure stays.
+// fail poisons the context and with it all others: every later call in them
+// returns r. The first failure stays.
 func (ctx *context) fail(r sys.CUresult) {
 	if ctx.sticky == sys.CUDA_SUCCESS {
 		ctx.sticky = r

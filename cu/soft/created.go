@@ -2,8 +2,17 @@ package soft
 
 import "github.com/gpufd/gpufd/cu/sys"
 
-// cuCtxCreate makes a context and pushes it.
+// cuCtxCreate is the function of CUDA 2.0.
 func (m *machine) cuCtxCreate(out *sys.CUcontext, flags uint32, dev sys.CUdevice) sys.CUresult {
+	return m.create(out, flags, dev, firstAPI)
+}
+
+func (m *machine) cuCtxCreate_v2(out *sys.CUcontext, flags uint32, dev sys.CUdevice) sys.CUresult {
+	return m.create(out, flags, dev, laterAPI)
+}
+
+// create makes a context and pushes it.
+func (m *machine) create(out *sys.CUcontext, flags uint32, dev sys.CUdevice, api uint32) sys.CUresult {
 	d, r := m.lockDevice(dev)
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
@@ -12,11 +21,11 @@ func (m *machine) cuCtxCreate(out *sys.CUcontext, flags uint32, dev sys.CUdevice
 	if out == nil || !validContextFlags(flags) {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	if d.health.sticky != sys.CUDA_SUCCESS {
-		return d.health.sticky
+	if m.health.sticky != sys.CUDA_SUCCESS {
+		return m.health.sticky
 	}
 	ctx := m.newContext(d, flags)
-	ctx.attached = 1
+	ctx.attached, ctx.api = 1, api
 	t := m.thread()
 	t.stack = append(t.stack, ctx.handle)
 	*out = ctx.handle
@@ -33,13 +42,13 @@ func (m *machine) cuCtxCreate_v3(out *sys.CUcontext, affinity *sys.CUexecAffinit
 		}
 		return firstError(r, sys.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY)
 	}
-	return m.cuCtxCreate(out, flags, dev)
+	return m.cuCtxCreate_v2(out, flags, dev)
 }
 
 // cuCtxCreate_v4 makes no companions of graphics contexts.
 func (m *machine) cuCtxCreate_v4(out *sys.CUcontext, params *sys.CUctxCreateParams, flags uint32, dev sys.CUdevice) sys.CUresult {
 	if params == nil {
-		return m.cuCtxCreate(out, flags, dev)
+		return m.cuCtxCreate_v2(out, flags, dev)
 	}
 	if params.CigParams != nil {
 		_, r := m.lockDevice(dev)
@@ -138,10 +147,18 @@ func (m *machine) cuCtxSetFlags(flags uint32) sys.CUresult {
 	if !validContextFlags(flags) {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	const mapHost, atOnce = uint32(sys.CU_CTX_MAP_HOST), uint32(sys.CU_CTX_SYNC_MEMOPS)
-	ctx.flags = flags | ctx.flags&mapHost
+	ctx.setFlags(flags)
 	if ctx.primary() {
+		const atOnce = uint32(sys.CU_CTX_SYNC_MEMOPS)
 		ctx.dev.flags = ctx.dev.flags&^atOnce | flags&atOnce
 	}
 	return sys.CUDA_SUCCESS
+}
+
+// setFlags changes the flags that can be changed later; of the others
+// CU_CTX_MAP_HOST stays and those for core dumps go.
+func (ctx *context) setFlags(flags uint32) {
+	const mapHost = uint32(sys.CU_CTX_MAP_HOST)
+	const later = uint32(sys.CU_CTX_SCHED_MASK | sys.CU_CTX_LMEM_RESIZE_TO_MAX | sys.CU_CTX_SYNC_MEMOPS)
+	ctx.flags = flags&later | ctx.flags&mapHost
 }

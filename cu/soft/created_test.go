@@ -42,13 +42,25 @@ func TestCreatedContexts(t *testing.T) {
 		ok(t, c.CuCtxGetId(*ctx, id))
 		require.False(t, ids[*id], "ids are never used again")
 		ids[*id] = true
-		ok(t, c.CuCtxDestroy_v2(*ctx))
+		ok(t, c.CuCtxDestroy(*ctx))
 		want(t, sys.CUDA_ERROR_INVALID_VALUE, create(nil, 0))
 		want(t, sys.CUDA_ERROR_INVALID_DEVICE, create(ctx, 2))
 	}
 	cur := new(sys.CUcontext)
 	ok(t, c.CuCtxGetCurrent(cur))
 	require.Zero(t, *cur)
+}
+
+// The API version tells which cuCtxCreate it was.
+func TestAPIVersion(t *testing.T) {
+	c := initialised(t)
+	v, old := new(uint32), new(sys.CUcontext)
+	ok(t, c.CuCtxGetApiVersion(newContext(t, 0).Context(), v))
+	require.EqualValues(t, 3020, *v)
+	ok(t, c.CuCtxCreate(old, 0, 0))
+	ok(t, c.CuCtxGetApiVersion(*old, v))
+	require.EqualValues(t, 3010, *v)
+	ok(t, c.CuCtxDestroy_v2(*old))
 }
 
 func TestCreateArguments(t *testing.T) {
@@ -76,6 +88,7 @@ func TestDestroyedCreatedContext(t *testing.T) { // D20a
 	ok(t, c.With(*ctx).CuMemAlloc_v2(p, MiB))
 	ok(t, c.With(*ctx).CuStreamCreate(s, 0))
 	ok(t, c.CuMemsetD8_v2(*p, 1, MiB)) // memory of one context in another
+	ok(t, c.CuCtxSynchronize())
 	ok(t, c.CuStreamQuery(*s))
 
 	raw := caller
@@ -125,8 +138,8 @@ func TestAttachAndDetach(t *testing.T) {
 	ok(t, primary.CuCtxSynchronize())
 }
 
-// Contexts of a device are lost together, for ever; other devices are well.
-func TestLossIsOfTheDevice(t *testing.T) {
+// Contexts are lost together, on every device, for ever.
+func TestLossIsOfAllContexts(t *testing.T) {
 	c, created, other := inContext(t, 0), newContext(t, 0), inContext(t, 1)
 	p, free := looseBuffer(t, 2*MiB)
 	s := newStreamUnchecked(t, c)
@@ -138,14 +151,16 @@ func TestLossIsOfTheDevice(t *testing.T) {
 	want(t, lost, c.CuStreamSynchronize(s))
 	want(t, lost, created.CuCtxSynchronize())
 	want(t, lost, created.CuMemAlloc_v2(new(sys.CUdeviceptr), 10))
-	ok(t, other.CuCtxSynchronize())
+	want(t, lost, other.CuCtxSynchronize())
 
 	ctx := new(sys.CUcontext)
 	want(t, lost, c.CuCtxCreate_v2(ctx, 0, 0))
+	want(t, lost, c.CuCtxCreate_v2(ctx, 0, 1))
 	ok(t, c.CuDevicePrimaryCtxRetain(ctx, 0)) // it is there still
 	ok(t, c.CuDevicePrimaryCtxRelease_v2(0))
 	ok(t, c.CuDevicePrimaryCtxReset_v2(0))
 	want(t, lost, c.CuDevicePrimaryCtxRetain(ctx, 0))
+	buffer(t, 2*MiB, 0) // D20a
 }
 
 // What a context is can be asked of a lost one too, as on hardware.

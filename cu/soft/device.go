@@ -23,7 +23,6 @@ type device struct {
 	ordinal int
 	uuid    [16]byte
 	memory  uint64
-	health  health
 	flags   uint32   // of the primary context, as they were set
 	primary *context // nil while inactive
 	retains int

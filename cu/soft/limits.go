@@ -18,7 +18,7 @@ type limitRule struct {
 // limitRules are the limits that the devices have, with the H200's rules.
 // Nothing here runs short of any.
 var limitRules = map[sys.CUlimit]limitRule{
-	sys.CU_LIMIT_STACK_SIZE:                       {initial: 1 << 10, unit: 16, most: 512 << 10},
+	sys.CU_LIMIT_STACK_SIZE:                       {initial: 1 << 10, unit: 16, most: 256 << 10},
 	sys.CU_LIMIT_PRINTF_FIFO_SIZE:                 {initial: 8448 << 10, least: 512 << 10, clamp: 2 << 30},
 	sys.CU_LIMIT_MALLOC_HEAP_SIZE:                 {initial: 8 << 20, least: 4 << 20, clamp: 16 << 30},
 	sys.CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: {initial: 2048, least: 32, clamp: 599186},

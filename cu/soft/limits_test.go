@@ -117,9 +117,27 @@ func TestContextFlags(t *testing.T) {
 	ok(t, c.CuDevicePrimaryCtxReset_v2(0))
 	state, active := new(uint32), new(int32)
 	ok(t, c.CuDevicePrimaryCtxGetState(0, state, active))
-	require.Zero(t, *state, "a reset forgets them")
+	require.Zero(t, *state, "they go with the context")
 	require.Zero(t, *active)
 	ok(t, c.CuDevicePrimaryCtxSetFlags(0, 0))
+}
+
+// What a created context was made with and what is set later.
+func TestCreatedContextFlags(t *testing.T) {
+	c := initialised(t)
+	for _, s := range []struct{ made, set, want uint32 }{
+		{0, 1, 1}, {0, 8, 0}, {8, 1, 9}, {0, 16, 16}, {0, 32, 0}, {32, 0, 0}, {0, 64, 0}, {0, 128, 128}, {4, 0, 0},
+	} {
+		ctx, flags := new(sys.CUcontext), new(uint32)
+		ok(t, c.CuCtxCreate_v2(ctx, s.made, 0))
+		ok(t, c.With(*ctx).CuCtxGetFlags(flags))
+		require.Equal(t, s.made, *flags)
+		ok(t, c.With(*ctx).CuCtxSetFlags(s.set))
+		want(t, sys.CUDA_ERROR_INVALID_VALUE, c.With(*ctx).CuCtxSetFlags(3))
+		ok(t, c.With(*ctx).CuCtxGetFlags(flags))
+		require.Equal(t, s.want, *flags, "%+v", s)
+		ok(t, c.CuCtxDestroy_v2(*ctx))
+	}
 }
 
 // Peer access goes one way, between contexts of two devices, and ends with
@@ -138,6 +156,17 @@ func TestPeerAccess(t *testing.T) {
 	want(t, sys.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, peer.CuCtxDisablePeerAccess(c.Context()))
 	ok(t, c.CuCtxDisablePeerAccess(peer.Context()))
 	want(t, sys.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, c.CuCtxDisablePeerAccess(peer.Context()))
+
+	p := linear(t, peer, 4096)
+	ok(t, c.CuMemcpyDtoD_v2(linear(t, c, 4096), p, 4096)) // copies do without
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemsetD8_v2(p, 1, 4096))
+	ok(t, own.CuCtxEnablePeerAccess(peer.Context(), 0)) // not for c
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemsetD8_v2(p, 1, 4096))
+	ok(t, c.CuCtxEnablePeerAccess(peer.Context(), 0))
+	ok(t, c.CuMemsetD8_v2(p, 1, 4096))
+	ok(t, c.CuCtxSynchronize())
+	ok(t, c.CuCtxDisablePeerAccess(peer.Context()))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemsetD8_v2(p, 1, 4096))
 
 	short := new(sys.CUcontext)
 	ok(t, c.CuCtxCreate_v2(short, 0, 1))

@@ -21,6 +21,7 @@ type machine struct {
 	initErr  error // why the store could not be opened
 	store    *store
 	devices  []*device // the visible ones, in CUDA's order
+	health   health
 	contexts map[sys.CUcontext]*context
 	streams  map[sys.CUstream]*stream
 	events   map[sys.CUevent]*event

@@ -143,14 +143,12 @@ func inContext(t testing.TB, dev sys.CUdevice) sys.Caller {
 	return c.With(ctx)
 }
 
-// heal makes lost devices well again, which nothing but the end of the process
-// does otherwise, so that tests can lose them.
+// heal makes the machine well again, which nothing but the end of the process
+// does otherwise, so that tests can lose their contexts.
 func (m *machine) heal() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, d := range m.devices {
-		d.health = health{}
-	}
+	m.health = health{}
 }
 
 // propOf describes memory of a device that can be shared as an fd.

@@ -12,8 +12,8 @@ func (m *machine) cuDevicePrimaryCtxRetain(out *sys.CUcontext, dev sys.CUdevice)
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	if d.primary == nil {
-		if d.health.sticky != sys.CUDA_SUCCESS {
-			return d.health.sticky
+		if m.health.sticky != sys.CUDA_SUCCESS {
+			return m.health.sticky
 		}
 		d.primary = m.newContext(d, d.flags|uint32(sys.CU_CTX_MAP_HOST))
 	}
@@ -27,9 +27,10 @@ func (m *machine) cuDevicePrimaryCtxRetain(out *sys.CUcontext, dev sys.CUdevice)
 func (m *machine) newContext(d *device, flags uint32) *context {
 	number := uint64(m.serial+1) & 0xffffff
 	ctx := &context{
-		health:    &d.health,
+		health:    &m.health,
 		handle:    sys.CUcontext(m.newHandle(kindContext, number)),
 		dev:       d,
+		api:       laterAPI,
 		flags:     flags,
 		limits:    defaultLimits(),
 		peers:     make(map[*context]bool),
@@ -57,27 +58,26 @@ func (m *machine) cuDevicePrimaryCtxRelease(dev sys.CUdevice) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// cuDevicePrimaryCtxReset destroys the context and forgets its flags, but not
-// the references to it: each must still be released.
+// cuDevicePrimaryCtxReset destroys the context but not the references to it:
+// each must still be released.
 func (m *machine) cuDevicePrimaryCtxReset(dev sys.CUdevice) sys.CUresult {
 	d, r := m.lockDevice(dev)
 	if r != sys.CUDA_SUCCESS {
 		m.mu.Unlock()
 		return r
 	}
-	d.flags = 0
 	return m.destroyPrimary(d)
 }
 
-// destroyPrimary ends a device's primary context, if it has one, and unlocks
-// the machine.
+// destroyPrimary ends a device's primary context, if it has one, and its flags,
+// and unlocks the machine.
 func (m *machine) destroyPrimary(d *device) sys.CUresult {
 	ctx := d.primary
+	d.primary, d.flags = nil, 0
 	if ctx == nil {
 		m.mu.Unlock()
 		return sys.CUDA_SUCCESS
 	}
-	d.primary = nil
 	return m.destroy(ctx)
 }
 
@@ -158,7 +158,7 @@ func (d *device) setFlags(r sys.CUresult, flags uint32) sys.CUresult {
 	}
 	d.flags = flags
 	if d.primary != nil {
-		d.primary.flags = flags | uint32(sys.CU_CTX_MAP_HOST)
+		d.primary.setFlags(flags)
 	}
 	return sys.CUDA_SUCCESS
 }

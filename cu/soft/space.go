@@ -32,7 +32,7 @@ func (r *reservation) end() uintptr { return r.base + r.size }
 func (p *mapping) end() uintptr { return p.base + p.size }
 
 // allows reports whether a device may read, or write, the mapping. Memory of
-// cuMemAlloc is open to copies of every device.
+// cuMemAlloc is open to copies of every device; for the rest see reaches.
 func (p *mapping) allows(dev sys.CUdevice, write bool) bool {
 	need := sys.CU_MEM_ACCESS_FLAGS_PROT_READ
 	if write {

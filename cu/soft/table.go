@@ -36,7 +36,7 @@ var calls = map[string]any{
 
 	"cuCtxAttach":                 driver.cuCtxAttach,
 	"cuCtxCreate":                 driver.cuCtxCreate,
-	"cuCtxCreate_v2":              driver.cuCtxCreate,
+	"cuCtxCreate_v2":              driver.cuCtxCreate_v2,
 	"cuCtxCreate_v3":              driver.cuCtxCreate_v3,
 	"cuCtxCreate_v4":              driver.cuCtxCreate_v4,
 	"cuCtxDestroy":                driver.cuCtxDestroy,

@@ -62,6 +62,9 @@ func (m *machine) plan(t *transfer) sys.CUresult {
 	if t.to, ok = m.operand(t.dst, t.n, dev, true); !ok {
 		return sys.CUDA_ERROR_INVALID_VALUE // D5
 	}
+	if t.pattern != nil && !m.reaches(s.ctx, t.to.addr) {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
 	if t.pattern == nil {
 		if t.from, ok = m.operand(t.src, t.n, dev, false); !ok {
 			return sys.CUDA_ERROR_INVALID_VALUE
