@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -195,6 +196,44 @@ func TestPrimaryFlags(t *testing.T) {
 
 // Resetting the primary context takes it from everybody in the process.
 func TestResetPrimary(t *testing.T) { runChild(t, "reset primary") }
+
+// Invariant 5: what others are closing is closed before the context goes. The
+// reset itself is left out, for the sake of the other tests.
+func TestResetWaitsForThoseWhoClose(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	ctx, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	releasing, reset := make(chan struct{}), make(chan struct{})
+	s.answer("cuDevicePrimaryCtxRelease_v2", func() (sys.CUresult, bool) {
+		close(releasing)
+		select {
+		case <-reset:
+			t.Error("reset before it was released")
+		case <-time.After(50 * time.Millisecond): // long enough for a reset that does not wait
+		}
+		return 0, false
+	})
+	s.answer("cuDevicePrimaryCtxReset_v2", func() (sys.CUresult, bool) {
+		close(reset)
+		return sys.CUDA_SUCCESS, true
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() { require.NoError(t, ctx.Close()) })
+	<-releasing
+	require.NoError(t, dev.ResetPrimary())
+	wg.Wait()
+	require.Equal(t, 1, s.count("cuDevicePrimaryCtxRelease_v2"))
+}
+
+func TestRefusedReset(t *testing.T) {
+	s := &spy{counts: map[string]int{}, answers: map[string]func() (sys.CUresult, bool){}}
+	dev := firstDevice(t, cutest.Driver(t, without(t, "cuDevicePrimaryCtxReset_v2"), cu.WithHook(s.hook)))
+	s.always("cuDevicePrimaryCtxReset", sys.CUDA_ERROR_OPERATING_SYSTEM)
+	err := dev.ResetPrimary()
+	require.ErrorIs(t, err, cu.ErrOperatingSystem)
+	require.ErrorContains(t, err, "cuDevicePrimaryCtxReset: ")
+}
 
 func childResetPrimary() error {
 	drv, err := cutest.Open()

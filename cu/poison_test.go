@@ -50,7 +50,7 @@ func childLoseContexts() error {
 	if err == nil {
 		well = append(well, other)
 	}
-	if err := lost(victim, well...); err != nil {
+	if err := allLost(victim, well...); err != nil {
 		return err
 	}
 	// All that was made can be given back, in whatever order.
@@ -85,9 +85,9 @@ func poison(ctx *cu.Context) (free func() error, err error) {
 	return func() error { return errors.Join(drv.Unmap(p, g), drv.FreeAddress(p, g), m.Close()) }, nil
 }
 
-// lost says what is wrong if the first context does not notice that it is lost,
+// allLost says what is wrong if the first context does not notice that it is lost,
 // or the others are not lost with it.
-func lost(victim *cu.Context, others ...*cu.Context) error {
+func allLost(victim *cu.Context, others ...*cu.Context) error {
 	err := victim.Caller().CuCtxSynchronize() // unseen by cu: the others notice by themselves
 	if err != sys.CUDA_ERROR_LAUNCH_FAILED {
 		return fmt.Errorf("the work did not fail but ended with %v", err)
