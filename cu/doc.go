@@ -26,7 +26,8 @@
 //
 // A refused driver call is an [*Error] that names the call and carries the
 // driver's text; errors.Is matches it with [ErrNotSupported] and its sisters. A
-// function the driver is too old for is a [*SymbolError].
+// function the driver is too old for is a [*SymbolError]. Work that fails later
+// costs the process all its contexts, which then say [ErrContextLost].
 //
 // # Who should not use it
 //

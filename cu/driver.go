@@ -211,7 +211,7 @@ func (d *Driver) DeviceByUUID(id UUID) (*Device, error) {
 }
 
 // DeviceByPCIBusID returns the visible device at a PCI address as
-// [Device.PCIBusID] gives it; domain and function may be left out
+// [Device.PCIBusID] gives it; the domain or the function may be left out
 // (cuDeviceGetByPCIBusId). The error is a [*NoDeviceError] where no visible
 // device is there, or the address is none. Of a GPU's MIG instances it may be
 // any.

@@ -24,8 +24,8 @@ type context struct {
 	streams   map[*stream]bool // destroyed ones too, while they have work
 }
 
-// A health is how the contexts of the process are: they are lost together, on
-// all devices, and there will be no new ones.
+// A health is how the process' contexts are: those of all devices are lost
+// together, for what is left of it.
 type health struct {
 	sticky sys.CUresult // set by the first failure of asynchronous work
 }
@@ -274,8 +274,8 @@ func (ctx *context) tails(want func(*stream) bool) (work []*op) {
 // everyStream is what tails is given to return all.
 func everyStream(*stream) bool { return true }
 
-// fail poisons the context and with it all others: every later call in them
-// returns r. The first failure stays.
+// fail poisons the context and all others of the process: every later call in
+// them returns r, and there will be no new ones. The first failure stays.
 func (ctx *context) fail(r sys.CUresult) {
 	if ctx.sticky == sys.CUDA_SUCCESS {
 		ctx.sticky = r

@@ -138,8 +138,8 @@ func TestAttachAndDetach(t *testing.T) {
 	ok(t, primary.CuCtxSynchronize())
 }
 
-// Contexts are lost together, on every device, for ever.
-func TestLossIsOfAllContexts(t *testing.T) {
+// Contexts are lost together, for ever, those of other devices too.
+func TestLossIsOfTheProcess(t *testing.T) {
 	c, created, other := inContext(t, 0), newContext(t, 0), inContext(t, 1)
 	p, free := looseBuffer(t, 2*MiB)
 	s := newStreamUnchecked(t, c)

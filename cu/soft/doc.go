@@ -46,10 +46,10 @@
 // streams run later, except where CUDA makes them synchronous; from pageable
 // memory the bytes are copied out first. A failure of asynchronous work, such
 // as memory that was unmapped in between or a file that somebody cut short,
-// poisons the context, as on hardware. A stream that waits for a value looks
-// again and again, at least every millisecond; that is how it sees what other
-// processes write. The first ABI of these waits works before CUDA 11.7 only, as
-// if the kernel module had been told to let it.
+// poisons every context of the process, as on hardware. A stream that waits for
+// a value looks again and again, at least every millisecond; that is how it sees
+// what other processes write. The first ABI of these waits works before CUDA
+// 11.7 only, as if the kernel module had been told to let it.
 //
 // # What bites
 //
@@ -66,5 +66,5 @@
 // memory there is: gpuORDINAL-BYTES-ID.mem; lsof or fuser shows who holds it.
 // [Implemented] and [NotImplemented] list the symbols; the latter return
 // CUDA_ERROR_NOT_SUPPORTED. Graphs, arrays, modules, launches, memory pools,
-// managed memory, peer calls and the legacy IPC calls are not there yet.
+// managed memory, peer copies and the legacy IPC calls are not there yet.
 package soft

@@ -210,7 +210,7 @@ func TestPCIAddresses(t *testing.T) {
 	for text, r := range map[string]sys.CUresult{
 		"0000:02:00.0": 0, "02:00.0": 0, "0000:02:00": 0, "00000000:02:00.0": 0, " 0000:02:00.0": 0, "0000:02:00.0x": 0,
 		"0000:ff:1f.0": sys.CUDA_ERROR_INVALID_DEVICE, "0001:02:00.0": sys.CUDA_ERROR_INVALID_DEVICE,
-		"": sys.CUDA_ERROR_INVALID_VALUE, "garbage": sys.CUDA_ERROR_INVALID_VALUE, "0000": sys.CUDA_ERROR_INVALID_VALUE,
+		"02:00": sys.CUDA_ERROR_INVALID_VALUE, "": sys.CUDA_ERROR_INVALID_VALUE, "garbage": sys.CUDA_ERROR_INVALID_VALUE, "0000": sys.CUDA_ERROR_INVALID_VALUE,
 		"fffffffff:02:00.0": sys.CUDA_ERROR_INVALID_VALUE,
 	} {
 		*dev = -5

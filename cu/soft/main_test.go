@@ -143,8 +143,8 @@ func inContext(t testing.TB, dev sys.CUdevice) sys.Caller {
 	return c.With(ctx)
 }
 
-// heal makes the machine well again, which nothing but the end of the process
-// does otherwise, so that tests can lose their contexts.
+// heal makes lost contexts well again, which nothing but the end of the process
+// does otherwise, so that tests can lose them.
 func (m *machine) heal() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -21,13 +21,13 @@ func (a pciAddress) String() string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", a[0], a[1], a[2], a[3])
 }
 
-// pciText is what the driver takes for an address: domain and function may be
+// pciText is what the driver takes for an address: domain or function may be
 // left out, and what follows does not matter.
 var pciText = regexp.MustCompile(`^\s*(?:([0-9a-fA-F]+):)?([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.([0-9a-fA-F]+))?`)
 
 func parsePCI(s string) (a pciAddress, ok bool) {
 	parts := pciText.FindStringSubmatch(s)
-	if parts == nil {
+	if parts == nil || parts[1] == "" && parts[4] == "" {
 		return a, false
 	}
 	for i, text := range parts[1:] {

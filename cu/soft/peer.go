@@ -3,11 +3,11 @@ package soft
 import "github.com/gpufd/gpufd/cu/sys"
 
 // Copies need no peer access: the driver does them by way of the host if need
-// be. What needs it are kernels, sets, and values written and awaited by streams.
+// be. What needs it are kernels, sets, and values written and waited for by
+// streams.
 
-// reaches reports whether the context may touch what is at addr directly: memory
-// of cuMemAlloc is closed to other devices, unless cuCtxEnablePeerAccess has let
-// the context in. Other memory has rights of its own.
+// reaches reports whether work of a context other than copies may touch an
+// address, as far as that depends on peer access.
 func (m *machine) reaches(ctx *context, addr uintptr) bool {
 	v := m.space.reservation(addr)
 	return v == nil || v.linear == nil || v.linear.dev == ctx.dev || ctx.peers[v.linear]
