@@ -13,10 +13,6 @@ import (
 // Contexts that are really lost: one, and with it all others, on whatever
 // device, until the process ends.
 func TestContextsAreLostTogether(t *testing.T) {
-	r := cutest.Device(t).Driver().Caller().CuStreamWriteValue32(0, 0, 0, 0)
-	if r == sys.CUDA_ERROR_NOT_SUPPORTED && cutest.Kind() == cu.Soft {
-		t.Skip("the software driver has no cuStreamWriteValue32 yet")
-	}
 	runChild(t, "lose contexts")
 }
 

@@ -147,6 +147,9 @@ func (m *machine) memOps(h sys.CUstream, ops ...memOp) sys.CUresult {
 		return r
 	}
 	for i := range ops {
+		if !m.reaches(s.ctx, ops[i].where.addr) {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
 		if r := m.validMemOp(&ops[i], m.number(s.ctx.dev)); r != sys.CUDA_SUCCESS {
 			return r
 		}

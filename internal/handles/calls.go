@@ -37,6 +37,7 @@ type maker struct {
 var makers = map[string]maker{
 	"cuArray3DCreate_v2":                 {kind: array, ctx: true},
 	"cuArrayCreate_v2":                   {kind: array, ctx: true},
+	"cuCtxAttach":                        {kind: ctx},
 	"cuCtxCreate":                        {kind: ctx},
 	"cuCtxCreate_v2":                     {kind: ctx},
 	"cuCtxCreate_v3":                     {kind: ctx},
@@ -88,6 +89,7 @@ var enders = map[string]kind{
 	"cuArrayDestroy":               array,
 	"cuCtxDestroy":                 ctx,
 	"cuCtxDestroy_v2":              ctx,
+	"cuCtxDetach":                  ctx,
 	"cuDevicePrimaryCtxRelease":    primary,
 	"cuDevicePrimaryCtxRelease_v2": primary,
 	"cuDevicePrimaryCtxReset":      contents,
