@@ -84,6 +84,8 @@ func TestBadAddresses(t *testing.T) {
 	want(t, invalid, c.CuMemcpyHtoD_v2(q, wild(), 1)) // the real one would crash
 	want(t, invalid, c.CuMemcpyHtoDAsync_v2(q, wild(), 1, 0))
 	want(t, invalid, c.CuMemcpyDtoH_v2(wild(), q, 1))
+	want(t, invalid, c.CuMemcpy(8, q, 1)) // Go forbids such pointers
+	want(t, invalid, c.CuMemcpy(q, 8, 1))
 	ok(t, c.CuCtxSynchronize())
 	ok(t, c.CuMemcpyHtoD_v2(0, nil, 0))
 }

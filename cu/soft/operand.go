@@ -41,7 +41,7 @@ func anywhere(p sys.CUdeviceptr) side {
 // to the device all through (D5).
 func (m *machine) operand(s side, n uintptr, dev sys.CUdevice, write bool) (operand, bool) {
 	o := operand{addr: s.addr, size: n}
-	if s.addr == 0 || s.addr+n < s.addr {
+	if s.addr < lowest || s.addr+n < s.addr {
 		return o, false
 	}
 	if m.space.reservation(s.addr) != nil {
