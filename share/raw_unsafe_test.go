@@ -26,12 +26,10 @@ func sendRaw(t *testing.T, conn *sock.Conn, record []byte, f *os.File, n int) {
 		msg.Control = &oob[0]
 		msg.SetControllen(len(oob))
 	}
-	if len(record) > 0 {
-		iov := unix.Iovec{Base: &record[0]}
-		iov.SetLen(len(record))
-		msg.Iov = &iov
-		msg.SetIovlen(1)
-	}
+	iov := unix.Iovec{Base: unsafe.SliceData(record)} // qemu-user sends nothing without one
+	iov.SetLen(len(record))
+	msg.Iov = &iov
+	msg.SetIovlen(1)
 	own, err := conn.File()
 	require.NoError(t, err)
 	defer own.Close()

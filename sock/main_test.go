@@ -49,8 +49,7 @@ func childMain(name string, args []string) int {
 	return 0
 }
 
-// childCommand prepares the child of that name. It goes through /proc/self/exe
-// because another user may not be able to reach the binary by its path.
+// childCommand prepares the child of that name.
 func childCommand(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
@@ -72,12 +71,19 @@ func requireRuns(t *testing.T, cmd *exec.Cmd) {
 	require.NoError(t, err, "%s", out)
 }
 
-// asUser makes the child run as uid and gid; that takes root.
+// asUser makes the child run as uid and gid; that takes root. It runs the
+// binary by a descriptor, because another user may not reach it by its path,
+// which under qemu-user is what /proc/self/exe stands for.
 func asUser(t *testing.T, cmd *exec.Cmd, uid, gid uint32) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to start a process of another user")
 	}
+	self, err := os.Open("/proc/self/exe")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, self.Close()) })
+	cmd.Path = fmt.Sprintf("/proc/self/fd/%d", 3+len(cmd.ExtraFiles))
+	cmd.ExtraFiles = append(cmd.ExtraFiles, self)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
 }
 

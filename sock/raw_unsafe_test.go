@@ -12,7 +12,9 @@ import (
 func rawSendEmpty(t testing.TB, c *Conn, oob []byte) error {
 	t.Helper()
 	return c.s.control(func(fd int) error {
-		var msg unix.Msghdr
+		var none unix.Iovec // qemu-user sends nothing without one
+		msg := unix.Msghdr{Iov: &none}
+		msg.SetIovlen(1)
 		msg.Control = &oob[0]
 		msg.SetControllen(len(oob))
 		_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&msg)), 0)
