@@ -1,5 +1,5 @@
 # build, demo and test need nothing but Go, git and make. check fetches the
-# linter, race needs a C compiler, test-arm64 needs qemu.
+# linter, race needs a C compiler, test-arm64 needs qemu and root.
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
@@ -7,10 +7,6 @@ GO       ?= go
 COMMANDS := producer consumer
 # Packages whose tests meet the driver; their test binaries go to the GPU machine.
 GPU_PKGS := cu/sys cu vmm share tests examples/go examples/go/08-test-without-a-gpu
-# Packages that are tested under emulation of arm64: those whose tests start no
-# programs, which would take binfmt_misc.
-ARM_PKGS := ./cu/sys ./internal/...
-QEMU     := qemu-aarch64-static -L /usr/aarch64-linux-gnu
 VERSION  := $(shell git describe --always --dirty 2>/dev/null)
 TOOL     := $(GO) tool -modfile=tools.mod
 BENCHTIME ?= 1s
@@ -48,10 +44,8 @@ functions: ## run the tests and write docs/functions.md from what they called
 cross: ## build the commands for amd64 and arm64
 	for arch in amd64 arm64; do GOARCH=$$arch $(GO) build -o build/linux_$$arch/ ./cmd/... || exit 1; done
 
-test-arm64: ## run tests and demo for arm64 under qemu-aarch64 (qemu-user-static, libc6-arm64-cross)
-	GOARCH=arm64 $(GO) test -short -exec '$(QEMU)' $(ARM_PKGS)
-	GOARCH=arm64 $(GO) build -o build/linux_arm64/ ./cmd/...
-	RUN='$(QEMU)' scripts/demo.sh build/linux_arm64
+test-arm64: ## run all tests and the demo for arm64, under qemu-aarch64 elsewhere (qemu-user-static, libc6-arm64-cross, root)
+	GO='$(GO)' scripts/test-arm64.sh
 
 race: ## run the tests, the long ones shortened, with the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -short ./...

@@ -1,7 +1,6 @@
 #!/bin/sh
 # Starts a producer, then a consumer beside it, and fails if either does.
 #   demo.sh DIRECTORY [producer's flags]
-# RUN in the environment is put before each program (an emulator, say).
 set -eu
 bin=$1
 shift
@@ -15,7 +14,7 @@ trap cleanup EXIT
 trap 'exit 1' INT TERM
 
 touch "$out"
-${RUN:-} "$bin/producer" -socket "$dir/demo.sock" "$@" >"$out" 2>&1 &
+"$bin/producer" -socket "$dir/demo.sock" "$@" >"$out" 2>&1 &
 pid=$!
 # Once the producer names its device it listens, and a consumer that comes early
 # waits.
@@ -26,7 +25,7 @@ while ! grep -q -e '^Using CUDA device' -e '"event":"device"' "$out" && kill -0 
 done
 
 consumer=0
-${RUN:-} "$bin/consumer" -socket "$dir/demo.sock" || consumer=$?
+"$bin/consumer" -socket "$dir/demo.sock" || consumer=$?
 producer=0
 wait "$pid" || producer=$?
 pid=
