@@ -12,7 +12,7 @@ TOOL     := $(GO) tool -modfile=tools.mod
 BENCHTIME ?= 1s
 FUZZTIME  ?= 10s
 
-.PHONY: all build demo test check generate functions cross test-arm64 race bench fuzz gpu-bundle test-gpu clean help
+.PHONY: all build demo test check generate functions cross test-arm64 test-old race bench fuzz gpu-bundle test-gpu clean help
 
 all: build
 
@@ -46,6 +46,10 @@ cross: ## build the commands for amd64 and arm64
 
 test-arm64: ## run all tests and the demo for arm64, under qemu-aarch64 elsewhere (qemu-user-static, libc6-arm64-cross, root)
 	GO='$(GO)' scripts/test-arm64.sh
+
+test-old: build ## run all tests and the demo on the software driver as it was in CUDA 11.4
+	GPUFD_SOFT_VERSION=11040 GO='$(GO)' scripts/gotest.sh ./...
+	GPUFD_SOFT_VERSION=11040 scripts/demo.sh build
 
 race: ## run the tests, the long ones shortened, with the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -short ./...

@@ -4,8 +4,6 @@
 # On other machines that takes qemu-user, arm64's libc, and a kernel that starts
 # arm64 programs by itself (binfmt_misc), because tests start programs. What has
 # to be mounted and registered for that takes root, and is taken away again.
-# Prints a line per package, what failed, what was skipped and why, and
-# "N passed, N failed, N skipped" in the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- ./...
@@ -58,34 +56,9 @@ emulate() {
 	runs || die "qemu is registered, but does not run this:" "$(build/linux_arm64/producer -version 2>&1)"
 }
 
-# summary shortens what go test -v says.
-summary() {
-	awk '
-	/^=== (RUN|NAME|CONT) / { test = $3 }
-	/^ *[a-z_0-9]+\.go:[0-9]+: / { why[test] = $0; sub(/^ */, "", why[test]) }
-	/^ *--- PASS:/ { passed++ }
-	/^ *--- FAIL:/ { failed++; failures++ }
-	/^ *--- SKIP:/ { skipped++; skips = skips "  skipped " $3 ": " why[$3] "\n" }
-	!/^=== / && !/^ *--- PASS:/ && !/^PASS$/ { said = said $0 "\n" }
-	/^(ok|FAIL|\?) *\t/ {
-		if ($1 == "FAIL" && failures == 0) failed++ # it crashed, or left something behind
-		if ($1 == "FAIL") printf "%s", said
-		if ($1 == "ok") print
-		printf "%s", skips
-		fflush()
-		said = skips = ""
-		failures = 0
-		split("", why)
-	}
-	END {
-		printf "%s", said # nothing, or why go test itself failed
-		printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
-	}'
-}
-
 trap restore EXIT
 trap 'exit 1' HUP INT TERM
 ${GO:-go} build -o build/linux_arm64/ ./cmd/...
 [ "$(uname -m)" = aarch64 ] || emulate
-${GO:-go} test -short -count=1 -vet=off -v "$@" 2>&1 | summary
+scripts/gotest.sh "$@"
 scripts/demo.sh build/linux_arm64

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // inRoot runs in a copy of what the program reads of the module's root.
@@ -66,4 +70,37 @@ func TestWhatTheTableRefuses(t *testing.T) {
 	require.ErrorContains(t, run(false, "", ""), "comment says so: cuInit")
 	require.ErrorContains(t, run(false, "nowhere", "soft"), "no test has recorded")
 	require.ErrorContains(t, run(false, "run", "both"), "wants soft or cuda")
+}
+
+// oldest is the CUDA version whose driver package cu still takes.
+const oldest = 11040
+
+// Where the oldest driver has a function in an older ABI only, package cu can
+// call that.
+func TestNewABIsHaveAnOldStandIn(t *testing.T) {
+	src, err := readSource("../../cu")
+	require.NoError(t, err)
+	require.NotEmpty(t, src.called)
+	require.Empty(t, withoutStandIn(src.called))
+
+	planted := map[string]bool{"cuStreamWaitValue32_v2": true, "cuMemGetHandleForAddressRange": true}
+	require.Equal(t, []string{"cuStreamWaitValue32_v2 came with CUDA 11.7, and cuStreamWaitValue32 is not called"}, withoutStandIn(planted))
+	planted["cuStreamWaitValue32"] = true
+	require.Empty(t, withoutStandIn(planted))
+}
+
+// withoutStandIn lists the functions called that are too new, and none of whose
+// older ABIs is.
+func withoutStandIn(called map[string]bool) (missing []string) {
+	for symbol := range called {
+		since, _ := sys.Since(symbol)
+		old := slices.DeleteFunc(sys.Symbols(), func(s string) bool {
+			v, _ := sys.Since(s)
+			return plainName(s) != plainName(symbol) || v > oldest
+		})
+		if since > oldest && len(old) > 0 && !slices.ContainsFunc(old, func(s string) bool { return called[s] }) {
+			missing = append(missing, fmt.Sprintf("%s came with CUDA %s, and %s is not called", symbol, sys.Version(since), strings.Join(old, " or ")))
+		}
+	}
+	return missing
 }

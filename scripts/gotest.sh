@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs the tests of packages, the long ones shortened:
+#   gotest.sh PACKAGE…
+# Prints a line per package, what failed, what was skipped and why, and
+# "N passed, N failed, N skipped" in the end.
+set -euo pipefail
+${GO:-go} test -short -count=1 -vet=off -v "$@" 2>&1 | awk '
+/^=== (RUN|NAME|CONT) / { test = $3 }
+/^ *[a-z_0-9]+\.go:[0-9]+: / { why[test] = $0; sub(/^ */, "", why[test]) }
+/^ *--- PASS:/ { passed++ }
+/^ *--- FAIL:/ { failed++; failures++ }
+/^ *--- SKIP:/ { skipped++; skips = skips "  skipped " $3 ": " why[$3] "\n" }
+!/^=== / && !/^ *--- PASS:/ && !/^PASS$/ { said = said $0 "\n" }
+/^(ok|FAIL|\?) *\t/ {
+	if ($1 == "FAIL" && failures == 0) failed++ # it crashed, or left something behind
+	if ($1 == "FAIL") printf "%s", said
+	if ($1 == "ok") print
+	printf "%s", skips
+	fflush()
+	said = skips = ""
+	failures = 0
+	split("", why)
+}
+END {
+	printf "%s", said # nothing, or why go test itself failed
+	printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
+}'
