@@ -97,6 +97,7 @@ func TestCrossingPreservesTheCallersRegisters(t *testing.T) {
 		}
 		inner.fn = wordFunc(t, n, func(w []uintptr) uintptr { got = w; return 7 })
 		inner.nstack = uintptr(max(0, n-numRegs))
+		inner.bind, inner.after = 0, 0 // a pooled frame's are of another call
 		outer := newFrame()
 		outer.pointer(0, unsafe.Pointer(inner))
 		require.Zero(t, c.call(outer, someFunction, 1))
