@@ -32,6 +32,7 @@ type maker struct {
 	in   bool // arg is the thing itself
 	size int  // the argument that is its size in bytes, or 0
 	ctx  bool // it ends with the context that it was made in
+	once bool // given out again, it is given back once nevertheless
 }
 
 var makers = map[string]maker{
@@ -71,7 +72,7 @@ var makers = map[string]maker{
 	"cuMemMap":                           {kind: mapping, in: true, size: 1},
 	"cuMemPoolCreate":                    {kind: pool},
 	"cuMemPoolImportFromShareableHandle": {kind: pool},
-	"cuMemPoolImportPointer":             {kind: linear},
+	"cuMemPoolImportPointer":             {kind: linear, once: true},
 	"cuMemRetainAllocationHandle":        {kind: physical},
 	"cuModuleLoad":                       {kind: module, ctx: true},
 	"cuModuleLoadData":                   {kind: module, ctx: true},

@@ -33,6 +33,7 @@ type thing struct {
 	size   uintptr
 	inside sys.CUcontext // that it ends with, or 0
 	is     sys.CUcontext // that it is, or 0
+	once   bool          // given out any number of times, it counts once
 	serial int
 	stack  []uintptr
 }
@@ -60,7 +61,7 @@ func (t *Table) Hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 
 // thing is what the call has just given out.
 func (m maker) thing(call sys.Call) thing {
-	x := thing{place: place{kind: m.kind, at: call.Arg(m.arg)}, stack: made.Here()}
+	x := thing{place: place{kind: m.kind, at: call.Arg(m.arg)}, once: m.once, stack: made.Here()}
 	if !m.in {
 		x.at = call.Out(m.arg)
 	}
@@ -84,6 +85,9 @@ func (t *Table) add(things ...thing) {
 		t.things = map[place][]thing{}
 	}
 	for _, x := range things {
+		if x.once && len(t.things[x.place]) > 0 {
+			continue
+		}
 		if x.serial == 0 {
 			t.serial++
 			x.serial = t.serial

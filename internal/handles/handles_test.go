@@ -97,6 +97,18 @@ func TestReferencesAreCounted(t *testing.T) {
 	f.requireLeft(t, 0)
 }
 
+// What a pool's importer is given several times is given back once.
+func TestImportsAreNotCounted(t *testing.T) {
+	f := newFake()
+	f.give(t, "cuMemPoolImportPointer", address(1))
+	f.give(t, "cuMemPoolImportPointer", address(1))
+	f.give(t, "cuMemPoolImportPointer", address(2))
+	f.requireLeft(t, 2)
+	f.take(t, "cuMemFreeAsync", address(1))
+	f.take(t, "cuMemFreeAsync", address(2))
+	f.requireLeft(t, 0)
+}
+
 // One unmapping may end several mappings, and no others.
 func TestUnmapEndsARange(t *testing.T) {
 	f := newFake()
