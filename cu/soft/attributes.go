@@ -45,6 +45,8 @@ var attributes = map[sys.CUdevice_attribute]int32{
 	sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: 1,
 	sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:               32,
 	sys.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE:                maxPersisting,
+	sys.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:                      1,
+	sys.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:              int32(sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
 	sys.CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:                       1,
 	sys.CU_DEVICE_ATTRIBUTE_NUMA_ID:                                     -1,
 	sys.CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:                                -1,

@@ -82,6 +82,10 @@ var children = map[string]func(){
 	"version":   childVersion,
 	"memops":    childMemOps,
 	"twostores": childOtherStore,
+
+	"pool":         childPool,
+	"import pool":  childImportPool,
+	"poolfd alone": childWait,
 }
 
 // must ends a child whose call failed.

@@ -254,6 +254,7 @@ func (m *machine) await(ctx *context, work []*op) sys.CUresult {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.shrinkAll(ctx.dev)
 	return ctx.sticky
 }
 

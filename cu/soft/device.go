@@ -26,6 +26,9 @@ type device struct {
 	flags   uint32   // of the primary context, as they were set
 	primary *context // nil while inactive
 	retains int
+
+	defaultPool *pool // nil until asked for
+	pool        *pool // of cuDeviceSetMemPool
 }
 
 // visibleDevices returns the devices that CUDA_VISIBLE_DEVICES leaves, in its

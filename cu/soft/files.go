@@ -109,15 +109,29 @@ func (s *store) reopen(t *trailer) (int, error) {
 }
 
 // reclaim removes the file of memory that this process no longer uses, unless
-// somebody else does.
+// somebody else does. Of a pool's memory that somebody still uses, the pool's
+// file keeps nothing any more.
 func (s *store) reclaim(t *trailer) error {
 	return s.locked(func(l *ledger) error {
-		if s.removeUnheld(t.name()) != removed {
-			return nil // in use, or somebody else has removed and subtracted it
+		switch s.removeUnheld(t.name()) {
+		case removed:
+			used := l.used(t.ordinal)
+			return l.set(t.ordinal, used-min(used, t.size))
+		case inUse:
+			return s.leavePool(t)
 		}
-		used := l.used(t.ordinal)
-		return l.set(t.ordinal, used-min(used, t.size))
+		return nil // somebody else has removed and subtracted it
 	})
+}
+
+// leavePool renames memory so that it is of no pool.
+func (s *store) leavePool(t *trailer) error {
+	if !t.shared() {
+		return nil
+	}
+	alone := *t
+	alone.pool = [8]byte{}
+	return os.Rename(filepath.Join(s.dir, t.name()), filepath.Join(s.dir, alone.name()))
 }
 
 // used returns how many bytes of a device are held by anybody, having removed
@@ -133,6 +147,10 @@ func (s *store) used(ordinal int) (used uint64, err error) {
 // sweep removes what is held by nobody from all devices.
 func (s *store) sweep(devices int) error {
 	return s.locked(func(l *ledger) error {
+		controls, _ := filepath.Glob(filepath.Join(s.dir, controlPrefix+"*"))
+		for _, path := range controls { // before the memory that they keep
+			s.removeUnheld(filepath.Base(path))
+		}
 		for i := range devices {
 			s.count(l, i)
 		}
@@ -146,12 +164,49 @@ func (s *store) count(l *ledger, ordinal int) (used uint64) {
 	names, _ := filepath.Glob(filepath.Join(s.dir, fmt.Sprintf("gpu%d-*.mem", ordinal)))
 	for _, path := range names {
 		name := filepath.Base(path)
-		if s.removeUnheld(name) == inUse {
+		if s.poolHeld(name) || s.removeUnheld(name) == inUse {
 			used += sizeInName(name)
 		}
 	}
 	l.set(ordinal, used)
 	return used
+}
+
+// poolHeld reports whether the memory in a file of that name is of a pool that
+// somebody holds, and stays for that.
+func (s *store) poolHeld(name string) bool {
+	control, ok := poolInName(name)
+	return ok && s.removeUnheld(control) == inUse
+}
+
+// createControl makes the file of a new pool and returns it open, held by its
+// lock. It counts as no memory. The trailer's id is chosen here.
+func (s *store) createControl(t *trailer) (fd int, err error) {
+	rand.Read(t.id[:])
+	err = s.locked(func(*ledger) error {
+		fd, err = s.makeFile(t)
+		return err
+	})
+	return fd, err
+}
+
+// reclaimControl removes the file of a pool that this process no longer uses,
+// unless somebody else does.
+func (s *store) reclaimControl(t *trailer) error {
+	return s.locked(func(*ledger) error {
+		s.removeUnheld(t.name())
+		return nil
+	})
+}
+
+// open opens memory of a pool that this process holds, on a description that
+// holds the memory too. No sweep comes in between.
+func (s *store) open(t *trailer) (fd int, err error) {
+	err = s.locked(func(*ledger) error {
+		fd, err = s.reopen(t)
+		return err
+	})
+	return fd, err
 }
 
 // What removeUnheld found.

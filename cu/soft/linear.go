@@ -29,7 +29,7 @@ func (m *machine) cuMemAlloc(out *sys.CUdeviceptr, size uintptr) sys.CUresult {
 
 // newLinear makes memory and the one mapping of it.
 func (m *machine) newLinear(ctx *context, size uintptr) (*reservation, sys.CUresult) {
-	rounded := (size + linearUnit - 1) / linearUnit * linearUnit
+	rounded := roundUp(size, linearUnit)
 	p, r := m.allocate(ctx.dev, kindLinear, uint64(rounded))
 	if r != sys.CUDA_SUCCESS {
 		return nil, r
@@ -45,12 +45,19 @@ func (m *machine) newLinear(ctx *context, size uintptr) (*reservation, sys.CUres
 	return v, sys.CUDA_SUCCESS
 }
 
-// cuMemFree wants the start of memory of cuMemAlloc; anything else is refused
-// without harm (D16). It waits for the context's work first.
+// cuMemFree wants the start of memory of cuMemAlloc or of a pool; anything else
+// is refused without harm (D16). For the former it waits for the context's work
+// first.
 func (m *machine) cuMemFree(ptr sys.CUdeviceptr) sys.CUresult {
 	ctx, r := m.lockCurrent()
-	if r == sys.CUDA_SUCCESS && m.linearAt(ptr) == nil {
+	v := m.allocationAt(ptr)
+	if r == sys.CUDA_SUCCESS && v == nil {
 		r = sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if r == sys.CUDA_SUCCESS && v.pool != nil {
+		m.freePooled(v)
+		m.mu.Unlock()
+		return r
 	}
 	if r != sys.CUDA_SUCCESS {
 		m.mu.Unlock()
@@ -63,24 +70,14 @@ func (m *machine) cuMemFree(ptr sys.CUdeviceptr) sys.CUresult {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v := m.linearAt(ptr)
-	if v == nil {
+	if v = m.allocationAt(ptr); v == nil {
 		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemFree(%#x) twice at once", uint64(ptr))
 	}
 	m.freeReservation(v)
 	return sys.CUDA_SUCCESS
 }
 
-// linearAt returns the memory of cuMemAlloc that begins at ptr, or nil.
-func (m *machine) linearAt(ptr sys.CUdeviceptr) *reservation {
-	v := m.space.reservation(uintptr(ptr))
-	if v == nil || v.linear == nil || v.base != uintptr(ptr) {
-		return nil
-	}
-	return v
-}
-
-// freeReservation gives back memory of cuMemAlloc and its addresses.
+// freeReservation gives back the memory of an allocation and its addresses.
 func (m *machine) freeReservation(v *reservation) {
 	for _, p := range v.mappings {
 		m.drop(p.phys)

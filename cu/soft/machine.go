@@ -27,6 +27,7 @@ type machine struct {
 	events   map[sys.CUevent]*event
 	threads  map[int]*thread
 	handles  map[sys.CUmemGenericAllocationHandle]*handle
+	pools    map[sys.CUmemoryPool]*pool
 	space    space
 	host     hostTable
 	staged   uint64 // bytes of pageable memory copied out and not yet written
@@ -44,6 +45,7 @@ func newMachine() *machine {
 		events:   make(map[sys.CUevent]*event),
 		threads:  make(map[int]*thread),
 		handles:  make(map[sys.CUmemGenericAllocationHandle]*handle),
+		pools:    make(map[sys.CUmemoryPool]*pool),
 	}
 }
 
@@ -157,6 +159,7 @@ const (
 	kindStream
 	kindEvent
 	kindAllocation
+	kindPool
 )
 
 // newHandle returns a handle that was never used before.

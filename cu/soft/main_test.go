@@ -68,8 +68,10 @@ func testDir() string {
 // invariant 3.
 func leftIn(dir string) []string {
 	found := given.Since(0)
-	names, _ := filepath.Glob(filepath.Join(dir, "gpu*"))
-	found = append(found, names...)
+	for _, pattern := range []string{"gpu*", "pool-*"} {
+		names, _ := filepath.Glob(filepath.Join(dir, pattern))
+		found = append(found, names...)
+	}
 	maps, _ := os.ReadFile("/proc/self/maps")
 	for line := range strings.Lines(string(maps)) {
 		if strings.Contains(line, dir) {
@@ -91,6 +93,7 @@ func (m *machine) leftovers() (found []string) {
 		"streams":      len(m.streams),
 		"events":       len(m.events),
 		"handles":      len(m.handles),
+		"pools":        len(m.pools) - m.defaultPools(),
 		"reservations": len(m.space.reservations),
 		"host blocks":  len(m.host.blocks),
 		"staged bytes": int(m.staged),
@@ -100,6 +103,16 @@ func (m *machine) leftovers() (found []string) {
 		}
 	}
 	return found
+}
+
+// defaultPools counts the pools that stay.
+func (m *machine) defaultPools() (n int) {
+	for _, d := range m.devices {
+		if d.defaultPool != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // ok fails the test unless a call succeeded.

@@ -49,5 +49,8 @@ func unmap(addr, n uintptr) {
 	}
 }
 
+// asInt32 returns the int at an address that may hold a larger number.
+func asInt32(p *uint64) *int32 { return (*int32)(unsafe.Pointer(p)) }
+
 // descsAt returns the n descriptors at d.
 func descsAt(d *sys.CUmemAccessDesc, n uintptr) []sys.CUmemAccessDesc { return unsafe.Slice(d, n) }

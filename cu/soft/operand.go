@@ -44,9 +44,9 @@ func (m *machine) operand(s side, n uintptr, dev sys.CUdevice, write bool) (oper
 	if s.addr < lowest || s.addr+n < s.addr {
 		return o, false
 	}
-	if m.space.reservation(s.addr) != nil {
+	if v := m.space.reservation(s.addr); v != nil {
 		o.place = placeDevice
-		return o, s.device && m.accessible(s.addr, n, dev, write)
+		return o, s.device && !v.freed && m.accessible(s.addr, n, dev, write)
 	}
 	if o.block = m.host.holding(s.addr, n); o.block != nil {
 		o.place = placePinned

@@ -21,6 +21,7 @@ type physical struct {
 	types  sys.CUmemAllocationHandleType // that it may be exported as
 	handle sys.CUmemGenericAllocationHandle
 	refs   int
+	lent   bool // another process' pool has it
 }
 
 // A handle is what cuMemCreate and cuMemImportFromShareableHandle give out,
@@ -35,8 +36,16 @@ const linearUnit = 64 << 10
 
 // allocate makes new memory of the kind on a device.
 func (m *machine) allocate(d *device, kind uint32, size uint64) (*physical, sys.CUresult) {
-	t := trailer{kind: kind, ordinal: d.ordinal, size: size, uuid: d.uuid}
+	return m.allocateAs(d, trailer{kind: kind, ordinal: d.ordinal, size: size, uuid: d.uuid})
+}
+
+// allocateAs makes the memory that t describes. Where there is no room, pools
+// give back what they only keep.
+func (m *machine) allocateAs(d *device, t trailer) (*physical, sys.CUresult) {
 	fd, err := m.store.create(&t, d.memory)
+	if errors.Is(err, errFull) && m.squeeze(d) {
+		fd, err = m.store.create(&t, d.memory)
+	}
 	if err != nil {
 		return nil, resultOf(err)
 	}
@@ -77,7 +86,9 @@ func (m *machine) drop(p *physical) {
 		return
 	}
 	unmap(p.alias, uintptr(p.size))
-	_ = m.store.reclaim(&p.trailer)
+	if !p.lent {
+		_ = m.store.reclaim(&p.trailer)
+	}
 }
 
 // newAllocation gives a handle to memory, which holds it.

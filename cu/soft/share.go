@@ -49,16 +49,12 @@ func (m *machine) cuMemImportFromShareableHandle(out *sys.CUmemGenericAllocation
 // looked at, so that a caller who closes his meanwhile cannot have us map
 // another file than was checked.
 func (m *machine) importFile(out *sys.CUmemGenericAllocationHandle, fd int) sys.CUresult {
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err == unix.EMFILE {
-		return sys.CUDA_ERROR_OPERATING_SYSTEM
-	}
-	if err != nil {
-		return sys.CUDA_ERROR_UNKNOWN // D8
+	own, t, r := ownCopy(fd)
+	if r != sys.CUDA_SUCCESS {
+		return r
 	}
 	defer unix.Close(own)
-	t, ok := readTrailer(own)
-	if !ok || t.kind != kindGeneric || t.size%granularity != 0 {
+	if t.kind != kindGeneric || t.size%granularity != 0 {
 		return sys.CUDA_ERROR_UNKNOWN // D8
 	}
 	d := m.deviceOf(t)
@@ -70,6 +66,24 @@ func (m *machine) importFile(out *sys.CUmemGenericAllocationHandle, fd int) sys.
 		*out = m.newAllocation(p)
 	}
 	return r
+}
+
+// ownCopy duplicates an fd, which the caller closes, and reads what it is.
+// Anything that this package did not make is CUDA_ERROR_UNKNOWN (D8).
+func ownCopy(fd int) (own int, t *trailer, r sys.CUresult) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err == unix.EMFILE {
+		return -1, nil, sys.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	if err != nil {
+		return -1, nil, sys.CUDA_ERROR_UNKNOWN
+	}
+	t, ok := readTrailer(own)
+	if !ok {
+		unix.Close(own)
+		return -1, nil, sys.CUDA_ERROR_UNKNOWN
+	}
+	return own, t, sys.CUDA_SUCCESS
 }
 
 // deviceOf returns the visible device that memory is on, or nil.

@@ -17,7 +17,9 @@ type space struct{ reservations []*reservation }
 type reservation struct {
 	base, size uintptr
 	mappings   []*mapping
-	linear     *context // the owner of what cuMemAlloc made; nil for cuMemAddressReserve
+	linear     *context // the owner of what cuMemAlloc made
+	pool       *pool    // of what cuMemAllocAsync made
+	freed      bool     // cuMemFreeAsync was called
 }
 
 // A mapping is one piece of memory at one address.
@@ -26,6 +28,10 @@ type mapping struct {
 	phys       *physical
 	rights     []sys.CUmemAccess_flags // by visible device
 }
+
+// allocated reports whether an allocation made it, and not
+// cuMemAddressReserve.
+func (r *reservation) allocated() bool { return r.linear != nil || r.pool != nil }
 
 func (r *reservation) end() uintptr { return r.base + r.size }
 

@@ -3,6 +3,7 @@ package soft
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +18,8 @@ const trailerMagic = "gpufd soft mem 1"
 const (
 	kindGeneric = 1 // of cuMemCreate
 	kindLinear  = 2 // of cuMemAlloc
+	kindBlock   = 3 // of a memory pool
+	kindControl = 4 // none: the pool itself
 )
 
 // A trailer says of a file what the real driver knows of an fd it exported:
@@ -27,6 +30,7 @@ type trailer struct {
 	size    uint64
 	uuid    [16]byte
 	id      [8]byte
+	pool    [8]byte // that it is a block of, if that can be shared; else 0
 }
 
 // trailerBytes is how many bytes of the trailer's page mean something.
@@ -35,14 +39,39 @@ const trailerBytes = 64
 // name returns the file's name in its store. The size in it is what accounting
 // goes by, which a peer that truncates the file cannot change.
 func (t *trailer) name() string {
+	switch {
+	case t.kind == kindControl:
+		return controlName(t.id)
+	case t.shared():
+		return fmt.Sprintf("gpu%d-%d-%x-%x.mem", t.ordinal, t.size, t.id, t.pool)
+	}
 	return fmt.Sprintf("gpu%d-%d-%x.mem", t.ordinal, t.size, t.id)
 }
+
+// shared reports whether the memory is of a pool that can be shared.
+func (t *trailer) shared() bool { return t.pool != [8]byte{} }
 
 // sizeInName returns the size of the memory in a file of that name.
 func sizeInName(name string) (size uint64) {
 	var ordinal int
 	fmt.Sscanf(name, "gpu%d-%d-", &ordinal, &size)
 	return size
+}
+
+// controlPrefix begins the names of the files that pools are.
+const controlPrefix = "pool-"
+
+// controlName returns the name of the file that a pool is.
+func controlName(id [8]byte) string { return fmt.Sprintf("%s%x", controlPrefix, id) }
+
+// poolInName returns the name of the pool's file that memory in a file of that
+// name is of, if it is of one.
+func poolInName(name string) (control string, ok bool) {
+	parts := strings.Split(strings.TrimSuffix(name, ".mem"), "-")
+	if len(parts) != 4 {
+		return "", false
+	}
+	return controlPrefix + parts[3], true
 }
 
 // write puts the trailer behind the data.
@@ -53,6 +82,7 @@ func (t *trailer) write(fd int) error {
 	b = binary.LittleEndian.AppendUint64(b, t.size)
 	b = append(b, t.uuid[:]...)
 	b = append(b, t.id[:]...)
+	b = append(b, t.pool[:]...)
 	_, err := unix.Pwrite(fd, b, int64(t.size))
 	return err
 }
@@ -85,7 +115,8 @@ func parseTrailer(b [trailerBytes]byte, size uint64) (t *trailer, ok bool) {
 		size:    binary.LittleEndian.Uint64(b[24:]),
 		uuid:    [16]byte(b[32:48]),
 		id:      [8]byte(b[48:56]),
+		pool:    [8]byte(b[56:64]),
 	}
-	ok = string(b[:16]) == trailerMagic && t.size == size && size > 0 && t.ordinal < maxDevices
+	ok = string(b[:16]) == trailerMagic && t.size == size && (size > 0) == (t.kind != kindControl) && t.ordinal < maxDevices
 	return t, ok
 }

@@ -140,7 +140,7 @@ func (m *machine) cuMemAddressFree(ptr sys.CUdeviceptr, size uintptr) sys.CUresu
 		return r
 	}
 	v := m.space.reservation(uintptr(ptr))
-	if v == nil || v.linear != nil || v.base != uintptr(ptr) || v.size != size || len(v.mappings) > 0 {
+	if v == nil || v.allocated() || v.base != uintptr(ptr) || v.size != size || len(v.mappings) > 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	m.space.remove(v)
@@ -153,7 +153,7 @@ func (m *machine) findRange(ptr sys.CUdeviceptr, size uintptr) (*reservation, sy
 		return nil, r
 	}
 	v := m.space.reservation(uintptr(ptr))
-	if v == nil || v.linear != nil || size == 0 || !v.holds(uintptr(ptr), size) {
+	if v == nil || v.allocated() || size == 0 || !v.holds(uintptr(ptr), size) {
 		return nil, sys.CUDA_ERROR_INVALID_VALUE
 	}
 	return v, sys.CUDA_SUCCESS

@@ -1,0 +1,196 @@
+package soft
+
+import (
+	"encoding/binary"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"golang.org/x/sys/unix"
+)
+
+// A control is the file that a pool is to other processes. Whoever has it open
+// or mapped keeps all memory of the pool, also when the exporter has died.
+type control struct {
+	trailer
+	alias uintptr
+}
+
+// newControl makes the file for a new pool of a device.
+func (m *machine) newControl(d *device) (*control, sys.CUresult) {
+	t := trailer{kind: kindControl, ordinal: d.ordinal, uuid: d.uuid}
+	fd, err := m.store.createControl(&t)
+	if err != nil {
+		return nil, sys.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	defer unix.Close(fd)
+	return m.adoptControl(fd, t)
+}
+
+// adoptControl maps the file that fd is, which the caller goes on owning.
+func (m *machine) adoptControl(fd int, t trailer) (*control, sys.CUresult) {
+	alias, err := mapShared(fd, trailerSize)
+	if err != nil {
+		return nil, sys.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	return &control{t, alias}, sys.CUDA_SUCCESS
+}
+
+// dropControl undoes adoptControl. The file goes with its last user.
+func (m *machine) dropControl(c *control) {
+	unmap(c.alias, trailerSize)
+	_ = m.store.reclaimControl(&c.trailer)
+}
+
+// cuMemPoolExportToShareableHandle gives out an fd of its own each time.
+func (m *machine) cuMemPoolExportToShareableHandle(out *int32, h sys.CUmemoryPool, t sys.CUmemAllocationHandleType, flags uint64) sys.CUresult {
+	p, r := m.lockPool(h, "cuMemPoolExportToShareableHandle")
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.types&t == 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	fd, err := m.store.reopen(&p.control.trailer)
+	if err != nil {
+		return sys.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	*out = int32(fd)
+	return sys.CUDA_SUCCESS
+}
+
+// cuMemPoolImportFromShareableHandle needs no context and leaves the fd to the
+// caller. Each import is a pool of its own.
+func (m *machine) cuMemPoolImportFromShareableHandle(out *sys.CUmemoryPool, osHandle uintptr, t sys.CUmemAllocationHandleType, flags uint64) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	fd := int(int32(osHandle))
+	if out == nil || fd == 0 || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	c, d, r := m.openControl(fd)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	p := m.newPool(d)
+	p.control, p.imports = c, make(map[[8]byte]*reservation)
+	*out = p.handle
+	return r
+}
+
+// openControl maps what fd is, if it is a pool. A copy of the fd is looked at.
+func (m *machine) openControl(fd int) (*control, *device, sys.CUresult) {
+	own, t, r := ownCopy(fd)
+	if r != sys.CUDA_SUCCESS {
+		return nil, nil, r
+	}
+	defer unix.Close(own)
+	if t.kind != kindControl {
+		return nil, nil, sys.CUDA_ERROR_NOT_SUPPORTED // memory of cuMemCreate
+	}
+	d := m.deviceOf(t)
+	if d == nil {
+		return nil, nil, sys.CUDA_ERROR_INVALID_DEVICE
+	}
+	c, r := m.adoptControl(own, *t)
+	return c, d, r
+}
+
+// pointerMagic begins what an exported pointer is; the number is the format's
+// version.
+const pointerMagic = "gpufdpp1"
+
+// A poolPointer is what cuMemPoolExportPointer says of an allocation: its block's
+// trailer, as far as that is not the pool's, and its own size.
+type poolPointer struct {
+	pool, block [8]byte
+	file, size  uint64
+}
+
+func (e *poolPointer) encode() (b [64]uint8) {
+	copy(b[:], pointerMagic)
+	copy(b[8:], e.pool[:])
+	copy(b[16:], e.block[:])
+	binary.LittleEndian.PutUint64(b[24:], e.file)
+	binary.LittleEndian.PutUint64(b[32:], e.size)
+	return b
+}
+
+// decodePointer reads what encode gives; ok is false for anything else.
+func decodePointer(b [64]uint8) (e poolPointer, ok bool) {
+	e = poolPointer{
+		pool:  [8]byte(b[8:]),
+		block: [8]byte(b[16:]),
+		file:  binary.LittleEndian.Uint64(b[24:]),
+		size:  binary.LittleEndian.Uint64(b[32:]),
+	}
+	return e, e.encode() == b && e.size > 0 && e.size <= e.file
+}
+
+func (m *machine) cuMemPoolExportPointer(out *sys.CUmemPoolPtrExportData, ptr sys.CUdeviceptr) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	v := m.allocationAt(ptr)
+	if out == nil || v == nil || v.pool == nil || v.pool.types == 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	t := &v.mappings[0].phys.trailer
+	e := poolPointer{pool: t.pool, block: t.id, file: t.size, size: uint64(v.mappings[0].size)}
+	out.Reserved = e.encode()
+	return r
+}
+
+// cuMemPoolImportPointer returns the same address for the same memory until it
+// is freed: imports are not counted.
+func (m *machine) cuMemPoolImportPointer(out *sys.CUdeviceptr, h sys.CUmemoryPool, data *sys.CUmemPoolPtrExportData) sys.CUresult {
+	p, r := m.lockPool(h, "cuMemPoolImportPointer")
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || data == nil || !p.imported() {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	e, ok := decodePointer(data.Reserved)
+	if !ok || e.pool != p.control.id {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	v := p.imports[e.block]
+	if v == nil {
+		if v, r = m.importBlock(p, e); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		p.imports[e.block] = v
+	}
+	*out = sys.CUdeviceptr(v.base)
+	return r
+}
+
+// importBlock maps memory of another process' pool, if it is there.
+func (m *machine) importBlock(p *pool, e poolPointer) (*reservation, sys.CUresult) {
+	want := trailer{kind: kindBlock, ordinal: p.dev.ordinal, size: e.file, uuid: p.dev.uuid, id: e.block, pool: e.pool}
+	fd, err := m.store.open(&want)
+	if err != nil {
+		return nil, sys.CUDA_ERROR_INVALID_VALUE
+	}
+	defer unix.Close(fd)
+	if t, ok := readTrailer(fd); !ok || *t != want {
+		return nil, sys.CUDA_ERROR_INVALID_VALUE
+	}
+	phys, r := m.adopt(fd, want, p.dev)
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	phys.lent = true
+	v, r := m.place(p, phys, uintptr(e.size))
+	if r != sys.CUDA_SUCCESS {
+		phys.hold()
+		m.drop(phys)
+	}
+	return v, r
+}
