@@ -48,7 +48,10 @@ func (h *contextHandle) memory() (n uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.children {
-		if m, ok := c.(*memoryHandle); ok {
+		switch m := c.(type) {
+		case *memoryHandle:
+			n += m.size
+		case *streamMemoryHandle:
 			n += m.size
 		}
 	}
@@ -101,6 +104,12 @@ func (h *contextHandle) closeChildren() error {
 	h.children = nil
 	h.mu.Unlock()
 	var errs []error
+	for c := range children { // before the streams that it is freed in
+		if m, ok := c.(*streamMemoryHandle); ok {
+			errs = append(errs, m.closeIn(h))
+			delete(children, c)
+		}
+	}
 	for c := range children {
 		errs = append(errs, h.closeChild(c))
 	}
@@ -130,14 +139,20 @@ func (h *contextHandle) release(c closer) error {
 		return nil
 	}
 	defer h.leave()
-	h.mu.Lock()
-	_, mine := h.children[c]
-	delete(h.children, c)
-	h.mu.Unlock()
-	if !mine {
+	if !h.disown(c) {
 		return nil
 	}
 	return h.closeChild(c)
+}
+
+// disown takes c from the context, which no longer closes it; it is false if c
+// was taken before, or the context does it.
+func (h *contextHandle) disown(c closer) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, mine := h.children[c]
+	delete(h.children, c)
+	return mine
 }
 
 // run makes one driver call with the context bound, unless the context is

@@ -8,6 +8,8 @@ import (
 
 var children = cutest.Children{
 	"descriptor zero": childDescriptorZero,
+	"pool exporter":   childPoolExporter,
+	"pool importer":   childPoolImporter,
 
 	"closes while it waits":      childClosesWhileItWaits,
 	"takes turns":                childTakesTurns,

@@ -126,7 +126,11 @@ func (d *Driver) ImportMemory(fd *os.File, size uint64) (*MemHandle, error) {
 	}
 	h := new(sys.CUmemGenericAllocationHandle)
 	r := sys.CUDA_ERROR_UNKNOWN
-	err = raw.Control(func(fd uintptr) { r = d.importFD(h, fd) })
+	err = raw.Control(func(fd uintptr) {
+		r = notZero(fd, func(fd uintptr) sys.CUresult {
+			return d.call.CuMemImportFromShareableHandle(h, fd, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		})
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -136,9 +140,9 @@ func (d *Driver) ImportMemory(fd *os.File, size uint64) (*MemHandle, error) {
 	return d.newMemHandle(*h, size), nil
 }
 
-// importFD imports fd by way of a duplicate if it is 0, which the driver takes
+// notZero imports fd by way of a duplicate if it is 0, which the driver takes
 // for no descriptor at all.
-func (d *Driver) importFD(h *sys.CUmemGenericAllocationHandle, fd uintptr) sys.CUresult {
+func notZero(fd uintptr, use func(fd uintptr) sys.CUresult) sys.CUresult {
 	if fd == 0 {
 		dup, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
@@ -147,7 +151,7 @@ func (d *Driver) importFD(h *sys.CUmemGenericAllocationHandle, fd uintptr) sys.C
 		defer unix.Close(dup)
 		fd = uintptr(dup)
 	}
-	return d.call.CuMemImportFromShareableHandle(h, fd, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+	return use(fd)
 }
 
 // Size is the memory's size in bytes, as given when it was made.

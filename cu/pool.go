@@ -1,0 +1,325 @@
+package cu
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A Pool is device memory that streams allocate from and free to in their own
+// order: [Context.AllocAsync], [Pool.Alloc]. It is safe for concurrent use. The
+// caller owns one of [Device.NewPool] or [Driver.ImportPool] and ends it with
+// Close; one of [Device.DefaultPool] or [Device.Pool] is only lent. A lost Pool
+// is destroyed by the garbage collector, unless it is a device's current one.
+type Pool struct {
+	inner *poolHandle
+	owned bool
+	owner *Pool // of one that is lent, to keep it; nil if unknown
+}
+
+// poolHandle is what all Pools of one pool share, so that none of them uses it
+// after its owner closed it.
+type poolHandle struct {
+	gate
+	drv  *Driver
+	pool sys.CUmemoryPool
+}
+
+// PoolOptions are what a pool is made with and keeps for life.
+type PoolOptions struct {
+	Types   HandleType // how it may be shared: HandleFD, or HandleNone
+	MaxSize uint64     // bytes that it may hold; 0 is the driver's choice. Not before CUDA 12.2.
+	Usage   PoolUsage  // what it is for
+}
+
+// PoolUsage is what a pool's memory will be used for.
+type PoolUsage uint16
+
+// The uses that a pool must be made for. They may be added up.
+const (
+	// PoolDecompress is memory that the hardware decompresses from and to, from
+	// CUDA 12.8 on (CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS).
+	PoolDecompress = PoolUsage(sys.CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS)
+)
+
+// SupportsPools reports whether the device has stream-ordered memory pools
+// (CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED).
+func (dev *Device) SupportsPools() (bool, error) {
+	v, err := dev.Attribute(AttributeMemoryPoolsSupported)
+	return v != 0, err
+}
+
+// PoolHandleTypes returns the ways in which pools of the device can be shared,
+// added up (CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES).
+func (dev *Device) PoolHandleTypes() (HandleType, error) {
+	v, err := dev.Attribute(AttributeMempoolSupportedHandleTypes)
+	return HandleType(v), err
+}
+
+// NewPool makes a pool of memory of the device (cuMemPoolCreate). It holds no
+// memory yet, and what it comes to hold is given back as its release threshold
+// says, which is 0. Errors: [ErrInvalidValue] for options that the driver is
+// too old for; [ErrNotSupported] for handle types that it cannot share by. No
+// context is needed.
+func (dev *Device) NewPool(o PoolOptions) (*Pool, error) {
+	props := &sys.CUmemPoolProps{
+		AllocType:   sys.CU_MEM_ALLOCATION_TYPE_PINNED,
+		HandleTypes: sys.CUmemAllocationHandleType(o.Types),
+		Location:    dev.location(),
+		MaxSize:     uintptr(o.MaxSize),
+		Usage:       uint16(o.Usage),
+	}
+	h := new(sys.CUmemoryPool)
+	if err := dev.drv.check("cuMemPoolCreate", dev.drv.call.CuMemPoolCreate(h, props)); err != nil {
+		return nil, err
+	}
+	return dev.drv.newPool(*h), nil
+}
+
+// newPool makes the Pool that owns h.
+func (d *Driver) newPool(h sys.CUmemoryPool) *Pool {
+	p := &Pool{inner: &poolHandle{drv: d, pool: h}, owned: true}
+	runtime.AddCleanup(p, func(h *poolHandle) { go h.destroy() }, p.inner)
+	return p
+}
+
+// DefaultPool returns the pool that the device has from the start, which is
+// the current one until [Device.SetPool] (cuDeviceGetDefaultMemPool). It cannot
+// be shared. It is lent: Close leaves it as it is.
+func (dev *Device) DefaultPool() (*Pool, error) {
+	h := new(sys.CUmemoryPool)
+	if err := dev.drv.check("cuDeviceGetDefaultMemPool", dev.drv.call.CuDeviceGetDefaultMemPool(h, dev.dev)); err != nil {
+		return nil, err
+	}
+	return dev.lent(*h), nil
+}
+
+// Pool returns the device's current pool, which [Context.AllocAsync] takes
+// memory from (cuDeviceGetMemPool). It is lent: Close leaves it as it is.
+func (dev *Device) Pool() (*Pool, error) {
+	h := new(sys.CUmemoryPool)
+	if err := dev.drv.check("cuDeviceGetMemPool", dev.drv.call.CuDeviceGetMemPool(h, dev.dev)); err != nil {
+		return nil, err
+	}
+	return dev.lent(*h), nil
+}
+
+// lent returns a Pool that does not own h.
+func (dev *Device) lent(h sys.CUmemoryPool) *Pool {
+	dev.mu.Lock()
+	defer dev.mu.Unlock()
+	if p := dev.pool; p != nil && p.inner.pool == h && !p.inner.isClosed() {
+		return &Pool{inner: p.inner, owner: p}
+	}
+	return &Pool{inner: &poolHandle{drv: dev.drv, pool: h}}
+}
+
+// SetPool makes p the device's current pool, for the whole process
+// (cuDeviceSetMemPool). The device keeps p; if its owner closes it, the default
+// pool is the current one again. Errors: [ErrInvalidValue] for a pool of
+// another device or an imported one.
+func (dev *Device) SetPool(p *Pool) error {
+	return p.use("cuDeviceSetMemPool", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+		dev.mu.Lock()
+		defer dev.mu.Unlock()
+		r := call.CuDeviceSetMemPool(dev.dev, h)
+		if r == sys.CUDA_SUCCESS {
+			dev.pool = p
+		}
+		return r
+	})
+}
+
+// Close destroys the pool if p owns it (cuMemPoolDestroy). It returns at once;
+// memory that is still allocated from the pool stays until it is freed, and
+// goes then. A second Close does nothing.
+func (p *Pool) Close() error {
+	if p == nil || !p.owned {
+		return nil
+	}
+	defer runtime.KeepAlive(p)
+	return p.inner.destroy()
+}
+
+func (h *poolHandle) destroy() error {
+	if !h.gate.close() {
+		return nil
+	}
+	return h.drv.check("cuMemPoolDestroy", h.drv.call.CuMemPoolDestroy(h.pool))
+}
+
+// use makes one driver call on the pool.
+func (p *Pool) use(op string, f func(sys.Caller, sys.CUmemoryPool) sys.CUresult) error {
+	if p == nil || !p.inner.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(p)
+	defer p.inner.leave()
+	return p.inner.drv.check(op, f(p.inner.drv.call, p.inner.pool))
+}
+
+// ReleaseThreshold returns how many bytes the pool holds on to
+// (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
+func (p *Pool) ReleaseThreshold() (uint64, error) {
+	return getPool[uint64](p, sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+}
+
+// SetReleaseThreshold sets how many bytes the pool holds on to. What it holds
+// beyond that and nobody uses, it gives back to the device when a stream, event
+// or context is next synchronised, and when the device has no memory left for
+// others in this process. A wait that can be given up only asks whether a stream
+// is done, which does not count: see [Stream.Synchronize], [Pool.Trim]. A new
+// pool's threshold is 0; math.MaxUint64 means never
+// (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
+func (p *Pool) SetReleaseThreshold(bytes uint64) error {
+	return setPool(p, sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes)
+}
+
+// PoolReuse is which freed memory a pool may hand out again to another stream
+// than the one it was freed in. The fields are true in a new pool.
+type PoolReuse struct {
+	FollowEvents         bool // if the other stream has waited for the free (CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES)
+	Opportunistic        bool // if the free happens to be done (CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC)
+	InternalDependencies bool // by having the other stream wait for the free (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
+}
+
+// flags gives each field's attribute.
+func (r *PoolReuse) flags() map[sys.CUmemPool_attribute]*bool {
+	return map[sys.CUmemPool_attribute]*bool{
+		sys.CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:   &r.FollowEvents,
+		sys.CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:         &r.Opportunistic,
+		sys.CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: &r.InternalDependencies,
+	}
+}
+
+// Reuse returns what freed memory the pool may hand out again
+// (cuMemPoolGetAttribute).
+func (p *Pool) Reuse() (r PoolReuse, err error) {
+	for a, field := range r.flags() {
+		v, err := getPool[int32](p, a)
+		if err != nil {
+			return PoolReuse{}, err
+		}
+		*field = v != 0
+	}
+	return r, nil
+}
+
+// SetReuse sets what freed memory the pool may hand out again
+// (cuMemPoolSetAttribute).
+func (p *Pool) SetReuse(r PoolReuse) error {
+	for a, field := range r.flags() {
+		var v int32
+		if *field {
+			v = 1
+		}
+		if err := setPool(p, a, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PoolStats are sizes in bytes. The highs are the most since the pool was made
+// or [Pool.ResetHighs] was called.
+type PoolStats struct {
+	Reserved, ReservedHigh uint64 // held by the pool, used or not (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, …_HIGH)
+	Used, UsedHigh         uint64 // allocated from it (CU_MEMPOOL_ATTR_USED_MEM_CURRENT, …_HIGH)
+}
+
+// Stats returns how much the pool holds and how much of that is in use
+// (cuMemPoolGetAttribute).
+func (p *Pool) Stats() (s PoolStats, err error) {
+	for a, field := range map[sys.CUmemPool_attribute]*uint64{
+		sys.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: &s.Reserved,
+		sys.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:    &s.ReservedHigh,
+		sys.CU_MEMPOOL_ATTR_USED_MEM_CURRENT:     &s.Used,
+		sys.CU_MEMPOOL_ATTR_USED_MEM_HIGH:        &s.UsedHigh,
+	} {
+		if *field, err = getPool[uint64](p, a); err != nil {
+			return PoolStats{}, err
+		}
+	}
+	return s, nil
+}
+
+// ResetHighs makes the highs of [Pool.Stats] begin again at what is held and
+// used now (cuMemPoolSetAttribute).
+func (p *Pool) ResetHighs() error {
+	err := setPool(p, sys.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, uint64(0))
+	if err == nil {
+		err = setPool(p, sys.CU_MEMPOOL_ATTR_USED_MEM_HIGH, uint64(0))
+	}
+	return err
+}
+
+// Trim gives memory that nobody uses back to the device until the pool holds
+// no more than keep bytes, or nothing that it could give (cuMemPoolTrimTo). A
+// free counts once the host has seen it done, by synchronising.
+func (p *Pool) Trim(keep uint64) error {
+	return p.use("cuMemPoolTrimTo", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+		return call.CuMemPoolTrimTo(h, uintptr(keep))
+	})
+}
+
+// AccessOf returns what dev may do with the pool's memory
+// (cuMemPoolGetAccess).
+func (p *Pool) AccessOf(dev *Device) (Access, error) {
+	flags, loc := new(sys.CUmemAccess_flags), dev.location()
+	err := p.use("cuMemPoolGetAccess", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+		return call.CuMemPoolGetAccess(flags, h, &loc)
+	})
+	return Access(*flags), err
+}
+
+// Export makes a new file descriptor for the pool, which the caller owns
+// (cuMemPoolExportToShareableHandle). A process that has it can import the
+// pool, and then what [StreamMemory.ExportPointer] says of memory in it.
+// [ErrInvalidValue] means that the pool was not made with [HandleFD].
+func (p *Pool) Export() (*os.File, error) {
+	fd := new(int32)
+	err := p.use("cuMemPoolExportToShareableHandle", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+		// No fork before it is close-on-exec.
+		syscall.ForkLock.RLock()
+		defer syscall.ForkLock.RUnlock()
+		r := exportPool(call, h, fd)
+		if r == sys.CUDA_SUCCESS {
+			unix.CloseOnExec(int(*fd))
+		}
+		return r
+	})
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(*fd), fmt.Sprintf("memory pool %#x", p.inner.pool)), nil
+}
+
+// ImportPool makes a pool of the file descriptor that another process exported
+// (cuMemPoolImportFromShareableHandle). The caller keeps fd and may close it.
+// Nothing can be allocated from such a pool, only memory of the exporter be
+// imported: [Pool.ImportPointer]. No context is needed.
+func (d *Driver) ImportPool(fd *os.File) (*Pool, error) {
+	raw, err := fd.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	h := new(sys.CUmemoryPool)
+	r := sys.CUDA_ERROR_UNKNOWN
+	err = raw.Control(func(fd uintptr) {
+		r = notZero(fd, func(fd uintptr) sys.CUresult {
+			return d.call.CuMemPoolImportFromShareableHandle(h, fd, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := d.check("cuMemPoolImportFromShareableHandle", r); err != nil {
+		return nil, err
+	}
+	return d.newPool(*h), nil
+}

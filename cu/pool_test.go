@@ -1,0 +1,782 @@
+package cu_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+const mib = 1 << 20
+
+// newPool makes a pool that can be shared, closed when t ends.
+func newPool(t testing.TB, dev *cu.Device) *cu.Pool {
+	t.Helper()
+	p, err := dev.NewPool(cu.PoolOptions{Types: cu.HandleFD})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+// stats asks for the pool's.
+func stats(t testing.TB, p *cu.Pool) cu.PoolStats {
+	t.Helper()
+	s, err := p.Stats()
+	require.NoError(t, err)
+	return s
+}
+
+// pattern is n bytes that are not those of another seed.
+func pattern(n, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + seed)
+	}
+	return b
+}
+
+func TestDeviceHasPools(t *testing.T) {
+	dev := cutest.Device(t)
+	ok, err := dev.SupportsPools()
+	require.NoError(t, err)
+	require.True(t, ok)
+	types, err := dev.PoolHandleTypes()
+	require.NoError(t, err)
+	require.NotZero(t, types&cu.HandleFD)
+}
+
+func TestPoolAttributes(t *testing.T) {
+	p := newPool(t, cutest.Device(t))
+	n, err := p.ReleaseThreshold()
+	require.NoError(t, err)
+	require.Zero(t, n)
+	r, err := p.Reuse()
+	require.NoError(t, err)
+	require.Equal(t, cu.PoolReuse{FollowEvents: true, Opportunistic: true, InternalDependencies: true}, r)
+	require.Equal(t, cu.PoolStats{}, stats(t, p))
+
+	for _, want := range []uint64{64 * mib, math.MaxUint64, 0} {
+		require.NoError(t, p.SetReleaseThreshold(want))
+		n, err = p.ReleaseThreshold()
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	for _, want := range []cu.PoolReuse{{FollowEvents: true}, {Opportunistic: true}, {InternalDependencies: true}, {}} {
+		require.NoError(t, p.SetReuse(want))
+		r, err = p.Reuse()
+		require.NoError(t, err)
+		require.Equal(t, want, r)
+	}
+}
+
+// Memory of the current pool and of another, of a stream and of the null
+// stream, is memory like any other.
+func TestPoolMemoryHoldsBytes(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	p, s := newPool(t, dev), newStream(t, ctx)
+	for name, alloc := range map[string]func(*cu.Stream, uint64) (*cu.StreamMemory, error){
+		"Context.AllocAsync": ctx.AllocAsync,
+		"Pool.Alloc":         func(s *cu.Stream, n uint64) (*cu.StreamMemory, error) { return p.Alloc(ctx, s, n) },
+	} {
+		for _, s := range []*cu.Stream{s, nil} {
+			m, err := alloc(s, 3*mib+5)
+			require.NoError(t, err, name)
+			require.EqualValues(t, 3*mib+5, m.Size())
+			want, got := pattern(3*mib+5, 1), make([]byte, 3*mib+5)
+			require.NoError(t, cu.CopyToDevice(ctx, s, m.Ptr(), want))
+			require.NoError(t, cu.CopyToHost(ctx, s, got, m.Ptr()))
+			require.True(t, string(want) == string(got), name)
+			require.NoError(t, m.Free(s))
+		}
+	}
+	require.NoError(t, ctx.Synchronize(t.Context()))
+	require.Zero(t, stats(t, p).Used)
+	require.Zero(t, stats(t, p).Reserved)
+}
+
+// Work queued before the free is done with the memory, what comes after has
+// memory of its own.
+func TestFreeIsInStreamOrder(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	p, s := newPool(t, dev), newStream(t, ctx)
+	const n = 8 * mib
+	sum, err := ctx.Alloc(4 * n)
+	require.NoError(t, err)
+	for i := range uint64(4) {
+		m, err := p.Alloc(ctx, s, n)
+		require.NoError(t, err)
+		require.NoError(t, cu.Fill(ctx, s, m.Ptr(), uint8(i+1), n))
+		require.NoError(t, cu.CopyDevice(ctx, s, sum.Ptr().Add(i*n), m.Ptr(), n))
+		require.NoError(t, m.Free(s))
+	}
+	got := make([]byte, 4*n)
+	require.NoError(t, cu.CopyToHost(ctx, s, got, sum.Ptr()))
+	for i := range got {
+		if got[i] != byte(i/n+1) {
+			t.Fatalf("byte %d is %d", i, got[i])
+		}
+	}
+	require.NoError(t, sum.Close())
+}
+
+// The pool holds what its threshold says once the host has synchronised, and
+// gives the rest back to the device; a trim takes more. Drivers hold memory in
+// steps, of 32 MiB on the H200.
+func TestPoolHoldsWhatItsThresholdSays(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	p, s := newPool(t, dev), newStream(t, ctx)
+	const each, step = 32 * mib, 32 * mib
+	free, _, err := ctx.MemInfo()
+	require.NoError(t, err)
+	fill := func() {
+		var all []*cu.StreamMemory
+		for range 4 {
+			m, err := p.Alloc(ctx, s, each)
+			require.NoError(t, err)
+			all = append(all, m)
+		}
+		now := stats(t, p)
+		require.EqualValues(t, 4*each, now.Used)
+		require.GreaterOrEqual(t, now.Reserved, uint64(4*each))
+		require.GreaterOrEqual(t, now.ReservedHigh, now.Reserved)
+		require.GreaterOrEqual(t, now.UsedHigh, now.Used)
+		left, _, err := ctx.MemInfo()
+		require.NoError(t, err)
+		require.LessOrEqual(t, left+4*each, free)
+		for _, m := range all {
+			require.NoError(t, m.Free(s))
+		}
+		require.Zero(t, stats(t, p).Used, "what is freed in any order")
+		require.GreaterOrEqual(t, stats(t, p).Reserved, uint64(4*each), "until it is seen done")
+		require.NoError(t, s.Synchronize(soon(t)))
+		require.GreaterOrEqual(t, stats(t, p).Reserved, uint64(4*each), "asking is no synchronisation")
+		require.NoError(t, s.Synchronize(context.Background()))
+	}
+	reserved := func(least, most uint64) {
+		t.Helper()
+		r := stats(t, p).Reserved
+		require.GreaterOrEqual(t, r, least)
+		require.LessOrEqual(t, r, most)
+		left, _, err := ctx.MemInfo()
+		require.NoError(t, err)
+		require.InDelta(t, float64(free-r), float64(left), 2*step)
+	}
+	fill()
+	reserved(0, 0)
+	require.NoError(t, p.SetReleaseThreshold(2*each))
+	fill()
+	reserved(0, 2*each+step)
+	require.NoError(t, p.SetReleaseThreshold(math.MaxUint64))
+	fill()
+	reserved(4*each, 4*each+step)
+	require.NoError(t, p.Trim(2*each))
+	reserved(each, 2*each+step)
+	require.NoError(t, p.Trim(0))
+	reserved(0, 0)
+
+	high := stats(t, p)
+	require.GreaterOrEqual(t, high.ReservedHigh, uint64(4*each))
+	require.EqualValues(t, 4*each, high.UsedHigh)
+	require.NoError(t, p.ResetHighs())
+	require.Equal(t, cu.PoolStats{}, stats(t, p))
+}
+
+// A trim does not take memory that is in use.
+func TestTrimLeavesWhatIsInUse(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	p := newPool(t, dev)
+	m, err := p.Alloc(ctx, nil, mib)
+	require.NoError(t, err)
+	want, got := pattern(mib, 2), make([]byte, mib)
+	require.NoError(t, cu.CopyToDevice(ctx, nil, m.Ptr(), want))
+	require.NoError(t, p.Trim(0))
+	require.NoError(t, cu.CopyToHost(ctx, nil, got, m.Ptr()))
+	require.True(t, string(want) == string(got))
+	require.NotZero(t, stats(t, p).Reserved)
+	require.NoError(t, m.Close())
+	require.NoError(t, ctx.Synchronize(t.Context()))
+}
+
+// FAULTS 11; invariant 5.
+func TestStreamMemoryIsFreedOnce(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	other, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	p, stream := newPool(t, dev), newStream(t, ctx)
+	closed, err := ctx.NewStream()
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+
+	m, err := p.Alloc(ctx, stream, 4096)
+	require.NoError(t, err)
+	require.ErrorIs(t, m.Free(closed), cu.ErrClosed, "and it remains")
+	require.NoError(t, m.Free(stream))
+	require.ErrorIs(t, m.Free(stream), cu.ErrClosed)
+	_, err = m.ExportPointer()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.NoError(t, m.Close())
+	require.Equal(t, 1, s.count("cuMemFreeAsync"))
+
+	m, err = other.AllocAsync(nil, 4096)
+	require.NoError(t, err)
+	for range 3 {
+		require.NoError(t, m.Close())
+	}
+	require.ErrorIs(t, m.Free(nil), cu.ErrClosed)
+	require.Equal(t, 2, s.count("cuMemFreeAsync"))
+
+	m, err = p.Alloc(other, nil, 4096)
+	require.NoError(t, err)
+	require.NoError(t, other.Close())
+	require.NoError(t, m.Close())
+	require.ErrorIs(t, m.Free(nil), cu.ErrClosed)
+	require.Equal(t, 3, s.count("cuMemFreeAsync"))
+
+	require.NoError(t, (*cu.StreamMemory)(nil).Close())
+	require.ErrorIs(t, (*cu.StreamMemory)(nil).Free(nil), cu.ErrClosed)
+	require.NoError(t, ctx.Synchronize(t.Context()))
+	require.Zero(t, stats(t, p).Used)
+}
+
+// Invariant 5: nothing reaches the driver through a closed pool, or with closed
+// memory, streams or contexts.
+func TestUseOfClosedPoolIsErrClosed(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	ctx, pool := cutest.Context(t, dev), newPool(t, dev)
+	closed, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	gone, err := dev.NewPool(cu.PoolOptions{})
+	require.NoError(t, err)
+	freed, err := closed.AllocAsync(nil, 4096)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(closed.Close(), stream.Close(), gone.Close()))
+
+	before := s.calls()
+	for name, call := range map[string]func() error{
+		"Context.AllocAsync":          func() error { _, err := closed.AllocAsync(nil, 1); return err },
+		"Context.AllocAsync stream":   func() error { _, err := ctx.AllocAsync(stream, 1); return err },
+		"Pool.Alloc, closed context":  func() error { _, err := pool.Alloc(closed, nil, 1); return err },
+		"Pool.Alloc, closed stream":   func() error { _, err := pool.Alloc(ctx, stream, 1); return err },
+		"Pool.Alloc":                  func() error { _, err := gone.Alloc(ctx, nil, 1); return err },
+		"Pool.ImportPointer":          func() error { _, err := gone.ImportPointer(ctx, cu.PoolPointer{}, 1); return err },
+		"Pool.ImportPointer, context": func() error { _, err := pool.ImportPointer(closed, cu.PoolPointer{}, 1); return err },
+		"Pool.Stats":                  func() error { _, err := gone.Stats(); return err },
+		"Pool.ResetHighs":             func() error { return gone.ResetHighs() },
+		"Pool.Reuse":                  func() error { _, err := gone.Reuse(); return err },
+		"Pool.SetReuse":               func() error { return gone.SetReuse(cu.PoolReuse{}) },
+		"Pool.ReleaseThreshold":       func() error { _, err := gone.ReleaseThreshold(); return err },
+		"Pool.SetReleaseThreshold":    func() error { return gone.SetReleaseThreshold(1) },
+		"Pool.Trim":                   func() error { return gone.Trim(0) },
+		"Pool.SetAccess":              func() error { return gone.SetAccess(cu.ReadWrite, dev) },
+		"Pool.AccessOf":               func() error { _, err := gone.AccessOf(dev); return err },
+		"Pool.Export":                 func() error { _, err := gone.Export(); return err },
+		"Device.SetPool":              func() error { return dev.SetPool(gone) },
+		"StreamMemory.Free":           func() error { return freed.Free(nil) },
+		"StreamMemory.ExportPointer":  func() error { _, err := freed.ExportPointer(); return err },
+		"no Pool":                     func() error { _, err := (*cu.Pool)(nil).Alloc(ctx, nil, 1); return err },
+	} {
+		require.ErrorIs(t, call(), cu.ErrClosed, name)
+	}
+	require.Equal(t, before, s.calls(), "calls that reached the driver")
+	require.NoError(t, ctx.Synchronize(t.Context()))
+}
+
+// A context frees what was made in it before it ends the streams that the
+// memory is freed in; what was made in a stream that is closed goes too.
+func TestContextFreesItsStreamMemory(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	keep := cutest.Context(t, dev)
+	p := newPool(t, dev)
+	ctx, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	open, err := ctx.NewStream()
+	require.NoError(t, err)
+	gone, err := ctx.NewStream()
+	require.NoError(t, err)
+	for _, stream := range []*cu.Stream{open, gone, nil} {
+		_, err := p.Alloc(ctx, stream, mib)
+		require.NoError(t, err)
+	}
+	require.NoError(t, gone.Close())
+	require.NoError(t, ctx.Close())
+	require.Equal(t, []string{"cuStreamDestroy_v2", "cuMemFreeAsync", "cuMemFreeAsync", "cuMemFreeAsync", "cuStreamDestroy_v2"},
+		s.sequence("cuMemFreeAsync", "cuStreamDestroy_v2"))
+	require.NoError(t, keep.Synchronize(t.Context()))
+	require.Zero(t, stats(t, p).Used)
+}
+
+// The pool that SetPool makes the current one is what AllocAsync takes from,
+// until it is closed.
+func TestCurrentPool(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	first, err := dev.DefaultPool()
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
+	_, err = first.ReleaseThreshold()
+	require.NoError(t, err, "it is not ours to close")
+	require.Zero(t, s.count("cuMemPoolDestroy"))
+
+	p, err := dev.NewPool(cu.PoolOptions{})
+	require.NoError(t, err)
+	require.NoError(t, dev.SetPool(p))
+	lent, err := dev.Pool()
+	require.NoError(t, err)
+	m, err := ctx.AllocAsync(nil, mib)
+	require.NoError(t, err)
+	require.EqualValues(t, mib, stats(t, lent).Used)
+	require.NoError(t, lent.Close())
+	require.Equal(t, stats(t, p), stats(t, lent))
+
+	require.NoError(t, p.Close())
+	require.NoError(t, p.Close())
+	require.Equal(t, 1, s.count("cuMemPoolDestroy"))
+	_, err = lent.Stats()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, dev.SetPool(p), cu.ErrClosed)
+	require.ErrorIs(t, dev.SetPool(nil), cu.ErrClosed)
+	require.NoError(t, (*cu.Pool)(nil).Close())
+
+	// The memory outlives its pool.
+	want, got := pattern(mib, 3), make([]byte, mib)
+	require.NoError(t, cu.CopyToDevice(ctx, nil, m.Ptr(), want))
+	require.NoError(t, cu.CopyToHost(ctx, nil, got, m.Ptr()))
+	require.True(t, string(want) == string(got))
+	require.NoError(t, m.Close())
+
+	lent, err = dev.Pool()
+	require.NoError(t, err)
+	used := stats(t, first).Used
+	m, err = ctx.AllocAsync(nil, mib)
+	require.NoError(t, err)
+	require.Equal(t, used+mib, stats(t, first).Used, "the default pool is current again")
+	require.Equal(t, stats(t, first), stats(t, lent))
+	require.NoError(t, m.Close())
+	require.NoError(t, ctx.Synchronize(t.Context()))
+}
+
+// Invariant 3. The current pool is not lost, whoever forgets it.
+func TestLostPoolIsDestroyed(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	first, err := dev.DefaultPool()
+	require.NoError(t, err)
+	make := func() *cu.Pool {
+		p, err := dev.NewPool(cu.PoolOptions{})
+		require.NoError(t, err)
+		return p
+	}
+	require.NoError(t, dev.SetPool(make()))
+	make()
+	eventuallyCollected(t, func() bool { return s.count("cuMemPoolDestroy") == 1 })
+	lent, err := dev.Pool()
+	require.NoError(t, err)
+	require.NoError(t, dev.SetPool(lent))
+	for range 3 {
+		runtime.GC()
+	}
+	require.NoError(t, lent.SetReleaseThreshold(12345))
+	n, err := first.ReleaseThreshold()
+	require.NoError(t, err)
+	require.NotEqualValues(t, 12345, n)
+	require.NoError(t, dev.SetPool(first))
+	eventuallyCollected(t, func() bool { return s.count("cuMemPoolDestroy") == 2 })
+}
+
+// Memory in a context that nobody can reach any more is told of, and stays.
+func TestLostStreamMemoryIsTold(t *testing.T) {
+	told := make(chan cu.Leak, 1)
+	drv := cutest.Driver(t, cu.WithLeakHandler(func(l cu.Leak) { told <- l }))
+	dev := firstDevice(t, drv)
+	p := newPool(t, dev)
+	var ptr cu.DevicePtr
+	func() {
+		ctx, err := dev.PrimaryContext()
+		require.NoError(t, err)
+		m, err := p.Alloc(ctx, nil, 12345)
+		require.NoError(t, err)
+		ptr = m.Ptr()
+	}()
+	eventuallyCollected(t, func() bool { return len(told) > 0 })
+	require.Contains(t, (<-told).String(), "a context with 12345 bytes of memory")
+	ctx := cutest.Context(t, dev)
+	require.NoError(t, cu.Fill(ctx, nil, ptr, uint8(1), 12345))
+	require.NoError(t, ctx.Synchronize(t.Context()))
+	require.Equal(t, sys.CUDA_SUCCESS, ctx.Caller().CuMemFree_v2(sys.CUdeviceptr(ptr)))
+	require.Equal(t, sys.CUDA_SUCCESS, drv.Caller().CuDevicePrimaryCtxRelease_v2(0)) // that of the lost one
+}
+
+func TestPoolAllocErrors(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	p, s := newPool(t, dev), newStream(t, ctx)
+	for _, n := range []uint64{4 << 40, math.MaxUint64} {
+		_, err := p.Alloc(ctx, s, n)
+		require.ErrorIs(t, err, cu.ErrOutOfMemory)
+		_, err = ctx.AllocAsync(s, n)
+		require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	}
+	require.Zero(t, stats(t, p).Used)
+
+	// Nothing is allocated without an error, and freed.
+	m, err := p.Alloc(ctx, s, 0)
+	require.NoError(t, err)
+	require.Zero(t, stats(t, p).Used)
+	require.NoError(t, m.Close())
+	require.NoError(t, ctx.Synchronize(t.Context()))
+}
+
+// The pool's own device has all rights and keeps them.
+func TestPoolAccess(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	p := newPool(t, dev)
+	require.NoError(t, p.SetAccess(cu.ReadWrite, dev))
+	require.Error(t, p.SetAccess(cu.NoAccess, dev))
+	a, err := p.AccessOf(dev)
+	require.NoError(t, err)
+	require.Equal(t, cu.ReadWrite, a)
+	if len(drv.Devices()) < 2 {
+		t.Skip("the rest takes two devices")
+	}
+	peer := drv.Devices()[1]
+	for _, want := range []cu.Access{cu.NoAccess, cu.ReadWrite, cu.NoAccess} {
+		require.NoError(t, p.SetAccess(want, peer))
+		a, err = p.AccessOf(peer)
+		require.NoError(t, err)
+		require.Equal(t, want, a)
+	}
+}
+
+func TestPoolWithAMaximum(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	p, err := dev.NewPool(cu.PoolOptions{MaxSize: 64 * mib})
+	if drv.Version() < 12020 {
+		require.ErrorIs(t, err, cu.ErrInvalidValue)
+		return
+	}
+	require.NoError(t, err)
+	m, err := p.Alloc(ctx, nil, 32*mib)
+	require.NoError(t, err)
+	for _, n := range []uint64{48 * mib, 128 * mib} {
+		_, err = p.Alloc(ctx, nil, n)
+		require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	}
+	require.NoError(t, m.Close())
+	require.NoError(t, ctx.Synchronize(t.Context()))
+	require.NoError(t, p.Close())
+}
+
+func TestPoolPointerIsText(t *testing.T) {
+	var p, q cu.PoolPointer
+	for i := range p {
+		p[i] = byte(i * 5)
+	}
+	text, err := json.Marshal(p)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &q))
+	require.Equal(t, p, q)
+	for _, bad := range []string{"", "00", string(text[1:128]) + "x", string(text[1:129]) + "00"} {
+		require.Error(t, q.UnmarshalText([]byte(bad)), bad)
+	}
+}
+
+func TestUnshareablePoolHasNoDescriptor(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	p, err := dev.NewPool(cu.PoolOptions{})
+	require.NoError(t, err)
+	first, err := dev.DefaultPool()
+	require.NoError(t, err)
+	for _, p := range []*cu.Pool{p, first} {
+		_, err = p.Export()
+		require.ErrorIs(t, err, cu.ErrInvalidValue)
+		m, err := p.Alloc(ctx, nil, 4096)
+		require.NoError(t, err)
+		_, err = m.ExportPointer()
+		require.ErrorIs(t, err, cu.ErrInvalidValue)
+		require.NoError(t, m.Close())
+	}
+	require.NoError(t, ctx.Synchronize(t.Context()))
+	require.NoError(t, p.Close())
+}
+
+func TestPoolDescriptors(t *testing.T) {
+	dev := cutest.Device(t)
+	p := newPool(t, dev)
+	a, err := p.Export()
+	require.NoError(t, err)
+	b, err := p.Export()
+	require.NoError(t, err)
+	require.NotEqual(t, a.Fd(), b.Fd())
+	for _, f := range []*os.File{a, b} {
+		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
+		require.NoError(t, err)
+		require.NotZero(t, flags&unix.FD_CLOEXEC)
+		require.NoError(t, f.Close())
+	}
+}
+
+// Whatever a descriptor is that is no pool, importing it is an error that harms
+// nothing. Memory of cuMemCreate is none either.
+func TestImportOfWhatIsNoPool(t *testing.T) {
+	drv := cutest.Driver(t)
+	all := foreignDescriptors(t)
+	dev := firstDevice(t, drv)
+	h, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
+	require.NoError(t, err)
+	all["memory"], err = h.Export()
+	require.NoError(t, err)
+	for name, f := range all {
+		_, err := drv.ImportPool(f)
+		var refused *cu.Error
+		require.ErrorAs(t, err, &refused, name)
+		_, err = f.Stat()
+		require.NoError(t, err, "the descriptor stays the caller's")
+		require.NoError(t, f.Close())
+	}
+	_, err = drv.ImportPool(nil)
+	require.ErrorIs(t, err, os.ErrInvalid)
+	require.NoError(t, h.Close())
+}
+
+// poolEnv tells a child what it is to import.
+const poolEnv = "GPUFD_CU_TEST_POOL"
+
+// A pooled is one piece of memory for a child.
+type pooled struct {
+	Ptr  cu.PoolPointer
+	Size uint64
+}
+
+// Two processes share memory of a pool, and what each writes the other reads.
+func TestPoolIsShared(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	p, s := newPool(t, dev), newStream(t, ctx)
+	fd, err := p.Export()
+	require.NoError(t, err)
+	var all []*cu.StreamMemory
+	var say []pooled
+	for i, n := range []uint64{4096, 3*mib + 8} {
+		m, err := p.Alloc(ctx, s, n)
+		require.NoError(t, err)
+		require.NoError(t, cu.CopyToDevice(ctx, s, m.Ptr(), pattern(int(n), i)))
+		ptr, err := m.ExportPointer()
+		require.NoError(t, err)
+		all, say = append(all, m), append(say, pooled{ptr, n})
+	}
+	text, err := json.Marshal(say)
+	require.NoError(t, err)
+	cmd := cutest.Child(soon(t), "pool importer", poolEnv+"="+string(text))
+	cmd.ExtraFiles = []*os.File{fd}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, fd.Close())
+	for i, m := range all {
+		got := make([]byte, m.Size())
+		require.NoError(t, cu.CopyToHost(ctx, s, got, m.Ptr()))
+		require.True(t, string(pattern(len(got), 100+i)) == string(got))
+		require.NoError(t, m.Close())
+	}
+	require.NoError(t, s.Synchronize(context.Background()))
+	require.Zero(t, stats(t, p).Reserved)
+}
+
+// childPoolImporter reads and writes what its parent has, and finds that no
+// more can be done with an imported pool.
+func childPoolImporter() error {
+	var told []pooled
+	if err := json.Unmarshal([]byte(os.Getenv(poolEnv)), &told); err != nil {
+		return err
+	}
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	p, err := drv.ImportPool(os.NewFile(3, "inherited")) // before any context
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	for i, one := range told {
+		if err := reply(ctx, p, one, i); err != nil {
+			return fmt.Errorf("piece %d: %w", i, err)
+		}
+	}
+	return errors.Join(limits(ctx, p), p.Close(), ctx.Synchronize(context.Background()), ctx.Close())
+}
+
+// reply checks the parent's bytes and writes others.
+func reply(ctx *cu.Context, p *cu.Pool, told pooled, i int) error {
+	m, err := p.ImportPointer(ctx, told.Ptr, told.Size)
+	if err != nil {
+		return err
+	}
+	got := make([]byte, m.Size())
+	if err := cu.CopyToHost(ctx, nil, got, m.Ptr()); err != nil {
+		return err
+	}
+	if string(got) != string(pattern(len(got), i)) {
+		return errors.New("the parent's bytes are not there")
+	}
+	err = cu.CopyToDevice(ctx, nil, m.Ptr(), pattern(len(got), 100+i))
+	return errors.Join(err, m.Close())
+}
+
+// limits tries what an imported pool cannot.
+func limits(ctx *cu.Context, p *cu.Pool) error {
+	for name, call := range map[string]func() error{
+		"Alloc":         func() error { _, err := p.Alloc(ctx, nil, 4096); return err },
+		"SetPool":       func() error { return ctx.Device().SetPool(p) },
+		"Export":        func() error { _, err := p.Export(); return err },
+		"ImportPointer": func() error { _, err := p.ImportPointer(ctx, cu.PoolPointer{}, 4096); return err },
+	} {
+		if err := call(); !errors.Is(err, cu.ErrInvalidValue) {
+			return fmt.Errorf("%s of an imported pool: %v", name, err)
+		}
+	}
+	return nil
+}
+
+// An importer keeps what it has of a pool, and can import more, when the
+// exporter is killed (as D10).
+func TestPoolOutlivesItsExporter(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	theirs := os.NewFile(uintptr(pair[1]), "theirs")
+	cmd := cutest.Child(soon(t), "pool exporter")
+	cmd.ExtraFiles = []*os.File{theirs}
+	require.NoError(t, cmd.Start())
+	require.NoError(t, theirs.Close())
+
+	text, rights := make([]byte, 128), make([]byte, unix.CmsgSpace(4))
+	n, rn, _, _, err := unix.Recvmsg(pair[0], text, rights, unix.MSG_CMSG_CLOEXEC)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(pair[0]))
+	messages, err := unix.ParseSocketControlMessage(rights[:rn])
+	require.NoError(t, err)
+	require.Len(t, messages, 1)
+	fds, err := unix.ParseUnixRights(&messages[0])
+	require.NoError(t, err)
+	fd := os.NewFile(uintptr(fds[0]), "pool")
+	p, err := dev.Driver().ImportPool(fd)
+	require.NoError(t, err)
+	require.NoError(t, fd.Close())
+	var ptr cu.PoolPointer
+	require.NoError(t, ptr.UnmarshalText(text[:n]))
+	first, err := p.ImportPointer(ctx, ptr, mib)
+	require.NoError(t, err)
+
+	require.NoError(t, cmd.Process.Kill())
+	require.Error(t, cmd.Wait())
+	for _, m := range []*cu.StreamMemory{first, nil} {
+		if m == nil {
+			m, err = p.ImportPointer(ctx, ptr, mib)
+			require.NoError(t, err)
+		}
+		got := make([]byte, mib)
+		require.NoError(t, cu.CopyToHost(ctx, nil, got, m.Ptr()))
+		require.True(t, string(pattern(mib, 7)) == string(got))
+		require.NoError(t, m.Close())
+		require.NoError(t, ctx.Synchronize(t.Context()))
+	}
+	require.NoError(t, p.Close())
+}
+
+// childPoolExporter sends a pool and what names its memory over descriptor 3,
+// and waits to be killed.
+func childPoolExporter() error {
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	p, err := dev.NewPool(cu.PoolOptions{Types: cu.HandleFD})
+	if err != nil {
+		return err
+	}
+	m, err := p.Alloc(ctx, nil, mib)
+	if err != nil {
+		return err
+	}
+	ptr, err := m.ExportPointer()
+	if err = errors.Join(err, cu.CopyToDevice(ctx, nil, m.Ptr(), pattern(mib, 7))); err != nil {
+		return err
+	}
+	fd, err := p.Export()
+	if err != nil {
+		return err
+	}
+	text, _ := ptr.MarshalText()
+	if err := unix.Sendmsg(3, text, unix.UnixRights(int(fd.Fd())), nil, 0); err != nil {
+		return err
+	}
+	for {
+		if _, err := unix.Read(3, text); err != unix.EINTR {
+			break // the parent has closed its end, and kills us
+		}
+	}
+	select {}
+}
+
+// A driver without pools says which function it lacks.
+func TestPoolsOfADriverWithoutThem(t *testing.T) {
+	drv := cutest.Driver(t, without(t, "cuMemPoolCreate", "cuMemAllocAsync", "cuDeviceGetMemPool", "cuMemPoolImportFromShareableHandle"))
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	for symbol, call := range map[string]func() error{
+		"cuMemPoolCreate":                    func() error { _, err := dev.NewPool(cu.PoolOptions{}); return err },
+		"cuMemAllocAsync":                    func() error { _, err := ctx.AllocAsync(nil, 4096); return err },
+		"cuDeviceGetMemPool":                 func() error { _, err := dev.Pool(); return err },
+		"cuMemPoolImportFromShareableHandle": func() error { _, err := drv.ImportPool(null); return err },
+	} {
+		var missing *cu.SymbolError
+		require.ErrorAs(t, call(), &missing, symbol)
+		require.Equal(t, symbol, missing.Symbol)
+		require.Equal(t, 11020, missing.Needs)
+	}
+	require.NoError(t, null.Close())
+}
