@@ -106,7 +106,7 @@ func (h *contextHandle) closeChildren() error {
 	var errs []error
 	for c := range children { // before the streams that it is freed in
 		if m, ok := c.(*streamMemoryHandle); ok {
-			errs = append(errs, m.closeIn(h))
+			errs = append(errs, h.closeChild(m))
 			delete(children, c)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/made"
 )
 
 // A Pool is device memory that streams allocate from and free to in their own
@@ -296,7 +297,7 @@ func (p *Pool) Export() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(*fd), fmt.Sprintf("memory pool %#x", p.inner.pool)), nil
+	return made.File(int(*fd), fmt.Sprintf("memory pool %#x", p.inner.pool)), nil
 }
 
 // ImportPool makes a pool of the file descriptor that another process exported
