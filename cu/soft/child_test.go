@@ -82,6 +82,7 @@ var children = map[string]func(){
 	"version":   childVersion,
 	"memops":    childMemOps,
 	"twostores": childOtherStore,
+	"gone":      childGone,
 
 	"pool":         childPool,
 	"import pool":  childImportPool,

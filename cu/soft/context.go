@@ -35,7 +35,10 @@ func (ctx *context) primary() bool { return ctx.attached == 0 }
 
 // A thread is what the driver keeps of an OS thread: its stack of contexts,
 // the current one last.
-type thread struct{ stack []sys.CUcontext }
+type thread struct {
+	stack       []sys.CUcontext
+	captureMode sys.CUstreamCaptureMode
+}
 
 // current returns the calling thread's context, if calls can be made in it.
 func (m *machine) current() (*context, sys.CUresult) {
@@ -238,6 +241,9 @@ func (m *machine) cuCtxSynchronize() sys.CUresult { return m.cuCtxSynchronize_v2
 func (m *machine) cuCtxSynchronize_v2(h sys.CUcontext) sys.CUresult {
 	m.mu.Lock()
 	ctx, r := m.contextOr(h)
+	if r == sys.CUDA_SUCCESS {
+		r = ctx.refuse()
+	}
 	if r != sys.CUDA_SUCCESS {
 		m.mu.Unlock()
 		return r

@@ -11,6 +11,8 @@ type event struct {
 	ctx   *context
 	flags uint32
 	last  *op // of the latest record; nil if there was none
+
+	captured captured // where the latest record was, if in a capture
 }
 
 // timed reports whether the event keeps the time.
@@ -32,6 +34,15 @@ func (m *machine) findEvent(h sys.CUevent) (*event, sys.CUresult) {
 func (m *machine) lockEvent(h sys.CUevent) (*event, sys.CUresult) {
 	m.mu.Lock()
 	return m.findEvent(h)
+}
+
+// lockIdleEvent is lockEvent for calls that wait for the event, or ask for it.
+func (m *machine) lockIdleEvent(h sys.CUevent) (*event, sys.CUresult) {
+	e, r := m.lockEvent(h)
+	if r == sys.CUDA_SUCCESS {
+		r = e.captured.refuseEvent()
+	}
+	return e, r
 }
 
 // cuEventCreate makes no event for other processes yet: IPC_EVENT_SUPPORTED
@@ -82,13 +93,15 @@ func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, fl
 	case flags&^uint32(sys.CU_EVENT_RECORD_EXTERNAL) != 0:
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	e.last = m.enqueue(s, &op{})
+	if !e.capturedRecord(s) {
+		e.last = m.enqueue(s, &op{})
+	}
 	return sys.CUDA_SUCCESS
 }
 
 // cuEventQuery says that an event never recorded has happened.
 func (m *machine) cuEventQuery(h sys.CUevent) sys.CUresult {
-	e, r := m.lockEvent(h)
+	e, r := m.lockIdleEvent(h)
 	defer m.mu.Unlock()
 	if r == sys.CUDA_SUCCESS && e.last != nil && !e.last.finished() {
 		return sys.CUDA_ERROR_NOT_READY
@@ -97,7 +110,7 @@ func (m *machine) cuEventQuery(h sys.CUevent) sys.CUresult {
 }
 
 func (m *machine) cuEventSynchronize(h sys.CUevent) sys.CUresult {
-	e, r := m.lockEvent(h)
+	e, r := m.lockIdleEvent(h)
 	var work []*op
 	if r == sys.CUDA_SUCCESS && e.last != nil {
 		work = append(work, e.last)
@@ -121,6 +134,8 @@ func (m *machine) cuEventElapsedTime(out *float32, hStart, hEnd sys.CUevent) sys
 		return r
 	case out == nil:
 		return sys.CUDA_ERROR_INVALID_VALUE
+	case start.captured.in != nil || end.captured.in != nil:
+		return firstError(start.captured.refuseEvent(), end.captured.refuseEvent())
 	case start.last == nil || end.last == nil || !start.timed() || !end.timed() || start.ctx != end.ctx:
 		return sys.CUDA_ERROR_INVALID_HANDLE
 	case !start.last.finished() || !end.last.finished():

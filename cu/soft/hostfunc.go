@@ -35,6 +35,6 @@ func (m *machine) callHost(h sys.CUstream, f uintptr, call func(*stream) sys.CUr
 	if f == 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	m.enqueue(s, &op{run: func() sys.CUresult { return call(s) }, always: always})
+	m.enqueue(s, &op{traits: traits{kind: sys.CU_GRAPH_NODE_TYPE_HOST}, run: func() sys.CUresult { return call(s) }, always: always})
 	return sys.CUDA_SUCCESS
 }

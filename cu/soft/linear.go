@@ -11,6 +11,9 @@ import (
 func (m *machine) cuMemAlloc(out *sys.CUdeviceptr, size uintptr) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	defer m.mu.Unlock()
+	if r == sys.CUDA_SUCCESS {
+		r = m.refuseUnsafe()
+	}
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}

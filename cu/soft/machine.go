@@ -25,13 +25,17 @@ type machine struct {
 	contexts map[sys.CUcontext]*context
 	streams  map[sys.CUstream]*stream
 	events   map[sys.CUevent]*event
+	graphs   map[sys.CUgraph]*graph
+	nodes    map[sys.CUgraphNode]*node
+	execs    map[sys.CUgraphExec]*graphExec
 	threads  map[int]*thread
 	handles  map[sys.CUmemGenericAllocationHandle]*handle
 	pools    map[sys.CUmemoryPool]*pool
 	space    space
 	host     hostTable
-	staged   uint64 // bytes of pageable memory copied out and not yet written
-	serial   uint32 // of the last handle given out
+	captures map[*capture]bool // under way
+	staged   uint64            // bytes of pageable memory copied out and not yet written
+	serial   uint32            // of the last handle given out
 	misuses  []string
 }
 
@@ -43,6 +47,10 @@ func newMachine() *machine {
 		contexts: make(map[sys.CUcontext]*context),
 		streams:  make(map[sys.CUstream]*stream),
 		events:   make(map[sys.CUevent]*event),
+		graphs:   make(map[sys.CUgraph]*graph),
+		nodes:    make(map[sys.CUgraphNode]*node),
+		execs:    make(map[sys.CUgraphExec]*graphExec),
+		captures: make(map[*capture]bool),
 		threads:  make(map[int]*thread),
 		handles:  make(map[sys.CUmemGenericAllocationHandle]*handle),
 		pools:    make(map[sys.CUmemoryPool]*pool),
@@ -160,6 +168,9 @@ const (
 	kindEvent
 	kindAllocation
 	kindPool
+	kindGraph
+	kindNode
+	kindExec
 )
 
 // newHandle returns a handle that was never used before.

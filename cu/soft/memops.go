@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"fmt"
 	"runtime"
 	"time"
 
@@ -160,10 +161,19 @@ func (m *machine) memOps(h sys.CUstream, ops ...memOp) sys.CUresult {
 		}
 	}
 	m.enqueue(s, &op{
+		traits:  traits{kind: sys.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, shape: memOpForm(ops)},
 		run:     func() sys.CUresult { return m.doMemOps(s.ctx, ops) },
 		release: func() { endMemOps(ops) },
 	})
 	return sys.CUDA_SUCCESS
+}
+
+// memOpForm is what an update of a graph may not change about operations.
+func memOpForm(ops []memOp) (form string) {
+	for _, o := range ops {
+		form += fmt.Sprint(o.write, o.where.size, " ")
+	}
+	return form
 }
 
 // endMemOps unpins host memory. The machine is locked.

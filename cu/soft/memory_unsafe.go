@@ -54,3 +54,9 @@ func asInt32(p *uint64) *int32 { return (*int32)(unsafe.Pointer(p)) }
 
 // descsAt returns the n descriptors at d.
 func descsAt(d *sys.CUmemAccessDesc, n uintptr) []sys.CUmemAccessDesc { return unsafe.Slice(d, n) }
+
+// nodesAt returns the n graph nodes at p.
+func nodesAt(p *sys.CUgraphNode, n uintptr) []sys.CUgraphNode { return unsafe.Slice(p, n) }
+
+// edgesAt returns the data of n graph edges at p.
+func edgesAt(p *sys.CUgraphEdgeData, n uintptr) []sys.CUgraphEdgeData { return unsafe.Slice(p, n) }

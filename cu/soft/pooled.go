@@ -3,7 +3,7 @@ package soft
 import "github.com/gpufd/gpufd/cu/sys"
 
 func (m *machine) cuMemAllocAsync(out *sys.CUdeviceptr, size uintptr, h sys.CUstream) sys.CUresult {
-	s, r := m.lockStream(h)
+	s, r := m.lockUncaptured(h)
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
 		return r
@@ -12,7 +12,7 @@ func (m *machine) cuMemAllocAsync(out *sys.CUdeviceptr, size uintptr, h sys.CUst
 }
 
 func (m *machine) cuMemAllocFromPoolAsync(out *sys.CUdeviceptr, size uintptr, pool sys.CUmemoryPool, h sys.CUstream) sys.CUresult {
-	s, r := m.lockStream(h)
+	s, r := m.lockUncaptured(h)
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
 		return r
@@ -132,7 +132,7 @@ func (m *machine) newBlock(p *pool, size uint64) (*poolBlock, sys.CUresult) {
 // cuMemFreeAsync frees memory of a pool, or of cuMemAlloc, in the order of a
 // stream. No later call may use it; work that is queued may, before that point.
 func (m *machine) cuMemFreeAsync(ptr sys.CUdeviceptr, h sys.CUstream) sys.CUresult {
-	s, r := m.lockStream(h)
+	s, r := m.lockUncaptured(h)
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS || ptr == 0 {
 		return r

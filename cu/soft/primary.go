@@ -98,6 +98,7 @@ func (m *machine) destroy(ctx *context) sys.CUresult {
 // dropContext gives back what a context owns, now that nothing uses it.
 func (m *machine) dropContext(ctx *context) {
 	for s := range ctx.streams {
+		m.leaveCapture(s)
 		delete(m.streams, s.handle)
 	}
 	for h, e := range m.events {

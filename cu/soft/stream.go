@@ -18,6 +18,8 @@ type op struct {
 	done    chan struct{}
 	result  sys.CUresult // once done
 	at      time.Time    // when it was done
+
+	traits // as a node; captured work is run at every launch, and released with the graph
 }
 
 // finished reports whether the work is done.
@@ -28,6 +30,13 @@ func (o *op) finished() bool {
 	default:
 		return false
 	}
+}
+
+// Traits are what a graph knows of work besides how to do it.
+type traits struct {
+	kind     sys.CUgraphNodeType
+	shape    any  // what an update of an executable graph may not change
+	pageable bool // it touches the caller's memory, so that a launch waits for it
 }
 
 // A stream is a queue of work. While there is some, a goroutine works it off;
@@ -42,6 +51,9 @@ type stream struct {
 	queue     []*op
 	running   bool
 	tail      *op // the last work given to it
+	captured  captured
+	listed    []sys.CUgraphNode // what cuStreamGetCaptureInfo gave out
+	edges     []sys.CUgraphEdgeData
 
 	attributes map[sys.CUstreamAttrID]sys.CUstreamAttrValue // those that were set
 }
@@ -63,8 +75,12 @@ func (s *stream) blocking() bool {
 }
 
 // enqueue gives the stream work, which waits for o.deps besides what is before
-// it. The machine is locked.
+// it. If the stream is captured the work becomes a node of a graph instead. The
+// machine is locked.
 func (m *machine) enqueue(s *stream, o *op) *op {
+	if s.captured.in != nil {
+		return m.record(s, o)
+	}
 	m.push(s, o)
 	if !s.running {
 		s.running = true

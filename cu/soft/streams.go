@@ -3,8 +3,18 @@ package soft
 import "github.com/gpufd/gpufd/cu/sys"
 
 // findStream returns the stream that a handle means for the calling thread, in
-// a context that takes calls. The calling thread must have a context too.
+// a context that takes calls, if it takes work or can be asked for it. The
+// calling thread must have a context too.
 func (m *machine) findStream(h sys.CUstream) (*stream, sys.CUresult) {
+	s, r := m.anyStream(h)
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	return s, m.capturedState(s)
+}
+
+// anyStream is findStream for what does not depend on the stream's work.
+func (m *machine) anyStream(h sys.CUstream) (*stream, sys.CUresult) {
 	ctx, r := m.current()
 	if r != sys.CUDA_SUCCESS {
 		return nil, r
@@ -25,6 +35,32 @@ func (m *machine) findStream(h sys.CUstream) (*stream, sys.CUresult) {
 func (m *machine) lockStream(h sys.CUstream) (*stream, sys.CUresult) {
 	m.mu.Lock()
 	return m.findStream(h)
+}
+
+// lockAnyStream is anyStream with the machine locked; the caller unlocks.
+func (m *machine) lockAnyStream(h sys.CUstream) (*stream, sys.CUresult) {
+	m.mu.Lock()
+	return m.anyStream(h)
+}
+
+// lockIdleStream is lockStream for calls that a capture does not survive: they
+// wait for the stream's work, or cannot be captured.
+func (m *machine) lockIdleStream(h sys.CUstream) (*stream, sys.CUresult) {
+	s, r := m.lockAnyStream(h)
+	if r == sys.CUDA_SUCCESS {
+		r = firstError(s.refuse(), m.capturedState(s))
+	}
+	return s, r
+}
+
+// lockUncaptured is lockStream for calls that can be captured on the real driver
+// and cannot here.
+func (m *machine) lockUncaptured(h sys.CUstream) (*stream, sys.CUresult) {
+	s, r := m.lockStream(h)
+	if r == sys.CUDA_SUCCESS && s.captured.in != nil {
+		r = sys.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return s, r
 }
 
 // threadStream returns the calling thread's default stream.
@@ -81,9 +117,10 @@ func (m *machine) cuStreamCreateWithPriority(out *sys.CUstream, flags uint32, pr
 	return sys.CUDA_SUCCESS
 }
 
-// cuStreamDestroy returns at once; what the stream has is still done.
+// cuStreamDestroy returns at once; what the stream has is still done. A capture
+// that began on it is over.
 func (m *machine) cuStreamDestroy(h sys.CUstream) sys.CUresult {
-	s, r := m.lockStream(h)
+	s, r := m.lockAnyStream(h)
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
 		return r
@@ -93,6 +130,7 @@ func (m *machine) cuStreamDestroy(h sys.CUstream) sys.CUresult {
 	}
 	delete(m.streams, h)
 	s.destroyed = true
+	m.leaveCapture(s)
 	return sys.CUDA_SUCCESS
 }
 
@@ -110,7 +148,7 @@ func (s *stream) pending() []*op {
 }
 
 func (m *machine) cuStreamSynchronize(h sys.CUstream) sys.CUresult {
-	s, r := m.lockStream(h)
+	s, r := m.lockIdleStream(h)
 	if r != sys.CUDA_SUCCESS {
 		m.mu.Unlock()
 		return r
@@ -121,7 +159,7 @@ func (m *machine) cuStreamSynchronize(h sys.CUstream) sys.CUresult {
 }
 
 func (m *machine) cuStreamQuery(h sys.CUstream) sys.CUresult {
-	s, r := m.lockStream(h)
+	s, r := m.lockIdleStream(h)
 	defer m.mu.Unlock()
 	if r == sys.CUDA_SUCCESS && len(s.pending()) > 0 {
 		return sys.CUDA_ERROR_NOT_READY
@@ -142,13 +180,16 @@ func (m *machine) cuStreamWaitEvent(h sys.CUstream, event sys.CUevent, flags uin
 	if flags&^uint32(sys.CU_EVENT_WAIT_EXTERNAL) != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
+	if mine, r := m.capturedWait(s, e); mine {
+		return r
+	}
 	m.enqueue(s, &op{deps: []*op{e.last}})
 	return sys.CUDA_SUCCESS
 }
 
 // streamValue stores what get says of a stream.
 func streamValue[T any](m *machine, h sys.CUstream, out *T, get func(*stream) T) sys.CUresult {
-	s, r := m.lockStream(h)
+	s, r := m.lockAnyStream(h)
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
 		return r
@@ -156,8 +197,15 @@ func streamValue[T any](m *machine, h sys.CUstream, out *T, get func(*stream) T)
 	return set(r, out, get(s))
 }
 
+// cuStreamGetFlags is refused on a captured stream, as by the real driver, which
+// tells the rest.
 func (m *machine) cuStreamGetFlags(h sys.CUstream, out *uint32) sys.CUresult {
-	return streamValue(m, h, out, func(s *stream) uint32 { return s.flags })
+	s, r := m.lockIdleStream(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, s.flags)
 }
 
 func (m *machine) cuStreamGetPriority(h sys.CUstream, out *int32) sys.CUresult {

@@ -61,12 +61,21 @@ func (m *machine) plan(t *transfer) sys.CUresult {
 	if r != sys.CUDA_SUCCESS || t.n == 0 {
 		return r
 	}
-	dev := m.number(s.ctx.dev)
+	if r := m.locate(t, s.ctx); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	m.begin(t, s.captured.in != nil)
+	return sys.CUDA_SUCCESS
+}
+
+// locate finds out what the two sides are to a context.
+func (m *machine) locate(t *transfer, ctx *context) sys.CUresult {
+	dev := m.number(ctx.dev)
 	var ok bool
 	if t.to, ok = m.operand(t.dst, t.n, dev, true); !ok {
 		return sys.CUDA_ERROR_INVALID_VALUE // D5
 	}
-	if t.pattern != nil && !m.reaches(s.ctx, t.to.addr) {
+	if t.pattern != nil && !m.reaches(ctx, t.to.addr) {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	if t.pattern == nil {
@@ -74,13 +83,12 @@ func (m *machine) plan(t *transfer) sys.CUresult {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
 	}
-	m.begin(t)
 	return sys.CUDA_SUCCESS
 }
 
 // begin pins, and makes the transfer a synchronous one where it must not touch
-// the caller's memory later.
-func (m *machine) begin(t *transfer) {
+// the caller's memory later. A captured one does at every launch.
+func (m *machine) begin(t *transfer, captured bool) {
 	for _, o := range []operand{t.to, t.from} {
 		if o.block != nil {
 			o.block.pin()
@@ -93,7 +101,7 @@ func (m *machine) begin(t *transfer) {
 	if t.from.place != placePageable || t.wait {
 		return
 	}
-	if t.n > stageLimit || m.staged+uint64(t.n) > stageTotal {
+	if captured || t.n > stageLimit || m.staged+uint64(t.n) > stageTotal {
 		t.wait = true
 		return
 	}
@@ -133,10 +141,11 @@ func (m *machine) submit(t *transfer) sys.CUresult {
 	}
 	dev := m.number(s.ctx.dev)
 	o := &op{
+		traits:  t.traits(dev),
 		run:     func() sys.CUresult { return m.perform(t, dev) },
 		release: func() { m.endTransfer(t) },
 	}
-	if !t.wait {
+	if !t.wait || s.captured.in != nil {
 		defer m.mu.Unlock()
 		m.enqueue(s, o)
 		return r

@@ -1,0 +1,293 @@
+package soft
+
+import (
+	"slices"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A graph is work and its order. It belongs to no context; what its nodes do
+// does.
+type graph struct {
+	handle sys.CUgraph
+	nodes  []*node // in the order they were made
+}
+
+// A node is a piece of work in a graph.
+type node struct {
+	graph  *graph
+	handle sys.CUgraphNode
+	work   *work
+	after  []*node // what must be done first
+}
+
+// A work is what a node does, any number of times. The clones and executables
+// of a graph share it.
+type work struct {
+	traits
+	run     func() sys.CUresult // nil for a mere point
+	release func()              // called with the machine locked once nobody uses it
+	users   int
+}
+
+// addNode gives the graph a node, which uses w.
+func (m *machine) addNode(g *graph, w *work, after []*node) *node {
+	w.users++
+	n := &node{graph: g, handle: sys.CUgraphNode(m.newHandle(kindNode, 0)), work: w, after: slices.Clone(after)}
+	g.nodes = append(g.nodes, n)
+	m.nodes[n.handle] = n
+	return n
+}
+
+// newGraph makes an empty graph.
+func (m *machine) newGraph() *graph {
+	g := &graph{handle: sys.CUgraph(m.newHandle(kindGraph, 0))}
+	m.graphs[g.handle] = g
+	return g
+}
+
+// dropGraph ends a graph. Executables keep what they use.
+func (m *machine) dropGraph(g *graph) {
+	delete(m.graphs, g.handle)
+	for _, n := range g.nodes {
+		delete(m.nodes, n.handle)
+	}
+	dropWork(g.nodes)
+}
+
+// holdWork keeps what nodes do; dropWork ends that.
+func holdWork(nodes []*node) {
+	for _, n := range nodes {
+		n.work.users++
+	}
+}
+
+func dropWork(nodes []*node) {
+	for _, n := range nodes {
+		if n.work.users--; n.work.users == 0 && n.work.release != nil {
+			n.work.release()
+		}
+	}
+}
+
+// copyNodes returns nodes like g's, in the same order, that refer to each
+// other. They are of no graph and have no handles yet.
+func (g *graph) copyNodes() []*node {
+	twins := make(map[*node]*node, len(g.nodes))
+	nodes := make([]*node, len(g.nodes))
+	for i, n := range g.nodes {
+		nodes[i] = &node{work: n.work}
+		twins[n] = nodes[i]
+	}
+	for i, n := range g.nodes {
+		for _, a := range n.after {
+			nodes[i].after = append(nodes[i].after, twins[a])
+		}
+	}
+	holdWork(nodes)
+	return nodes
+}
+
+// ordered returns nodes so that each comes after what it follows; ok is false
+// if there is a cycle.
+func ordered(nodes []*node) (sorted []*node, ok bool) {
+	seen := make(map[*node]bool, len(nodes)) // true once it is in its place
+	var place func(n *node) bool
+	place = func(n *node) bool {
+		if done, begun := seen[n]; begun {
+			return done
+		}
+		seen[n] = false
+		for _, a := range n.after {
+			if !place(a) {
+				return false
+			}
+		}
+		seen[n] = true
+		sorted = append(sorted, n)
+		return true
+	}
+	for _, n := range nodes {
+		if !place(n) {
+			return nil, false
+		}
+	}
+	return sorted, true
+}
+
+// pageable reports whether a node touches the caller's memory.
+func pageable(nodes []*node) bool {
+	return slices.ContainsFunc(nodes, func(n *node) bool { return n.work.pageable })
+}
+
+// run does the work of ordered nodes, one after the other.
+func run(nodes []*node) sys.CUresult {
+	for _, n := range nodes {
+		if n.work.run == nil {
+			continue
+		}
+		if r := n.work.run(); r != sys.CUDA_SUCCESS {
+			return r
+		}
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// findGraph returns a graph by its handle.
+func (m *machine) findGraph(h sys.CUgraph) (*graph, sys.CUresult) {
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	g := m.graphs[h]
+	if g == nil {
+		return nil, m.deadGraph(kindGraph, uint64(h), "graph")
+	}
+	return g, sys.CUDA_SUCCESS
+}
+
+// lockGraph is findGraph with the machine locked; the caller unlocks.
+func (m *machine) lockGraph(h sys.CUgraph) (*graph, sys.CUresult) {
+	m.mu.Lock()
+	return m.findGraph(h)
+}
+
+// deadGraph is the error for a handle of a graph, a node or an executable that
+// is not there. The real driver crashes on what was none, and may on what was
+// destroyed.
+func (m *machine) deadGraph(kind, h uint64, what string) sys.CUresult {
+	switch {
+	case h == 0:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case m.isA(kind, h):
+		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "%s %#x used after it was destroyed", what, h)
+	}
+	return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "%#x is no %s", h, what)
+}
+
+func (m *machine) cuGraphCreate(out *sys.CUgraph, flags uint32) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || flags != 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	*out = m.newGraph().handle
+	return sys.CUDA_SUCCESS
+}
+
+func (m *machine) cuGraphDestroy(h sys.CUgraph) sys.CUresult {
+	g, r := m.lockGraph(h)
+	defer m.mu.Unlock()
+	if r == sys.CUDA_SUCCESS {
+		m.dropGraph(g)
+	}
+	return r
+}
+
+func (m *machine) cuGraphClone(out *sys.CUgraph, h sys.CUgraph) sys.CUresult {
+	g, r := m.lockGraph(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	*out = m.cloneGraph(g).handle
+	return sys.CUDA_SUCCESS
+}
+
+// cloneGraph makes a graph of its own with the same work.
+func (m *machine) cloneGraph(g *graph) *graph {
+	clone := m.newGraph()
+	clone.nodes = g.copyNodes()
+	for _, n := range clone.nodes {
+		n.graph, n.handle = clone, sys.CUgraphNode(m.newHandle(kindNode, 0))
+		m.nodes[n.handle] = n
+	}
+	return clone
+}
+
+func (m *machine) cuGraphGetNodes(h sys.CUgraph, out *sys.CUgraphNode, count *uintptr) sys.CUresult {
+	g, r := m.lockGraph(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return listNodes(g.nodes, out, count)
+}
+
+// cuGraphGetRootNodes lists the nodes that follow none.
+func (m *machine) cuGraphGetRootNodes(h sys.CUgraph, out *sys.CUgraphNode, count *uintptr) sys.CUresult {
+	g, r := m.lockGraph(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	roots := slices.DeleteFunc(slices.Clone(g.nodes), func(n *node) bool { return len(n.after) > 0 })
+	return listNodes(roots, out, count)
+}
+
+// listNodes stores as many nodes as there is room for and how many that are,
+// and null where there are fewer. Without room it stores how many there are.
+func listNodes(nodes []*node, out *sys.CUgraphNode, count *uintptr) sys.CUresult {
+	if count == nil {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if out == nil {
+		*count = uintptr(len(nodes))
+		return sys.CUDA_SUCCESS
+	}
+	if *count == 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	room := nodesAt(out, *count)
+	clear(room)
+	for i := range min(len(room), len(nodes)) {
+		room[i] = nodes[i].handle
+	}
+	*count = uintptr(min(len(room), len(nodes)))
+	return sys.CUDA_SUCCESS
+}
+
+func (m *machine) cuGraphGetEdges(h sys.CUgraph, from, to *sys.CUgraphNode, count *uintptr) sys.CUresult {
+	return m.cuGraphGetEdges_v2(h, from, to, nil, count)
+}
+
+// cuGraphGetEdges_v2 lists who follows whom. There is no data to an edge here.
+func (m *machine) cuGraphGetEdges_v2(h sys.CUgraph, from, to *sys.CUgraphNode, data *sys.CUgraphEdgeData, count *uintptr) sys.CUresult {
+	g, r := m.lockGraph(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if count == nil || (from == nil) != (to == nil) || from == nil && data != nil {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	var before, after []*node
+	for _, n := range g.nodes {
+		for _, a := range n.after {
+			before, after = append(before, a), append(after, n)
+		}
+	}
+	if data != nil {
+		clear(edgesAt(data, *count))
+	}
+	n := *count
+	return firstError(listNodes(before, from, &n), listNodes(after, to, count))
+}
+
+func (m *machine) cuGraphNodeGetType(h sys.CUgraphNode, out *sys.CUgraphNodeType) sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	n := m.nodes[h]
+	if n == nil {
+		return m.deadGraph(kindNode, uint64(h), "node")
+	}
+	return set(r, out, n.work.kind)
+}

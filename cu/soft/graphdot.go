@@ -1,0 +1,40 @@
+package soft
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// cuGraphDebugDotPrint writes the graph for Graphviz, in the same words
+// whatever the flags.
+func (m *machine) cuGraphDebugDotPrint(h sys.CUgraph, path *byte, _ uint32) sys.CUresult {
+	g, r := m.lockGraph(h)
+	if r != sys.CUDA_SUCCESS || path == nil {
+		m.mu.Unlock()
+		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+	}
+	text := g.dot()
+	m.mu.Unlock()
+	if os.WriteFile(sys.GoString(path, 4096), []byte(text), 0o666) != nil {
+		return sys.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// dot describes the graph in Graphviz' language.
+func (g *graph) dot() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "digraph dot {\n")
+	for i, follows := range topology(g.nodes) {
+		kind := strings.TrimPrefix(g.nodes[i].work.kind.String(), "CU_GRAPH_NODE_TYPE_")
+		fmt.Fprintf(&b, "\tn%d [label=%q];\n", i, fmt.Sprint(i, " ", kind))
+		for _, f := range follows {
+			fmt.Fprintf(&b, "\tn%d -> n%d;\n", f, i)
+		}
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
