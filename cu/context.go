@@ -207,7 +207,12 @@ func (c *Context) Synchronize(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.inner.run("cuCtxSynchronize", sys.Caller.CuCtxSynchronize)
+	return c.inner.run("cuCtxSynchronize", func(call sys.Caller) sys.CUresult {
+		if c.inner.dev.drv.captures.in(c.inner.ctx) { // the driver would refuse too, and spoil the capture
+			return sys.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+		}
+		return call.CuCtxSynchronize()
+	})
 }
 
 // waitForStreams polls the null stream, which waits for others too, and then

@@ -39,13 +39,14 @@ const softSymbol = "gpufdSoftDriver"
 // use and is never closed, as libcuda cannot be unloaded; opening it again is
 // cheap.
 type Driver struct {
-	call    sys.Caller
-	name    string
-	kind    Kind
-	version int
-	leak    func(Leak)
-	devices []*Device
-	fate    fate
+	call     sys.Caller
+	name     string
+	kind     Kind
+	version  int
+	leak     func(Leak)
+	devices  []*Device
+	fate     fate
+	captures captures
 }
 
 type config struct {

@@ -95,6 +95,16 @@ var hints = map[Result]string{
 	ErrMPSMaxConnectionsReached:    "the device has all the MPS connections that it can have: end a client",
 	ErrMPSClientTerminated:         "the MPS server ended this process' work: begin anew",
 	ErrUnknown:                     "often the kernel module nvidia-uvm is not loaded (nvidia-modprobe -u loads it) or /dev/nvidia-uvm cannot be opened; dmesg may say more",
+	ErrStreamCaptureUnsupported:    "what is captured is not done, so before the capture has ended nothing can wait for the stream or ask how far it is; and a graph in a graph is made with AddChild, not with a launch",
+	ErrStreamCaptureInvalidated:    "an earlier call failed in a way that spoilt the capture: its error says why",
+	ErrStreamCaptureMerge:          "a stream waited for an event of another capture: captures cannot be joined",
+	ErrStreamCaptureUnmatched:      "a capture is ended on the stream that it began on",
+	ErrStreamCaptureUnjoined:       "a stream that joined the capture has work that the first stream has not waited for: record an event after it and have the first stream wait for that",
+	ErrStreamCaptureIsolation:      "a captured stream waited for an event that was recorded outside the capture: wait for it before the capture begins",
+	ErrStreamCaptureImplicit:       "the null stream waits for the captured stream: capture one of NewStream, which it does not wait for, or do not use it meanwhile",
+	ErrCapturedEvent:               "the event was last recorded in a capture, so it never happens: it can only be waited for by streams in that capture",
+	ErrStreamCaptureWrongThread:    "a capture that is not of the relaxed mode is ended on the thread that it began on",
+	ErrGraphExecUpdateFailure:      "the graph differs in more than parameters: instantiate it anew",
 }
 
 // onlyOf are the functions for which alone a hint is true: elsewhere the result

@@ -164,3 +164,8 @@ func runChild(t testing.TB, name string) {
 	out, err := cutest.Child(soon(t), name).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
+
+// noEnd is a context that cannot end, with which waits are made in the driver.
+type noEnd struct{ context.Context }
+
+func (noEnd) Done() <-chan struct{} { return nil }

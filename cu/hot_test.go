@@ -26,6 +26,7 @@ func hollow(tb testing.TB) (*Context, *Stream, *Event) {
 // hotCalls are what a program does in its inner loop.
 func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 	host, words := make([]byte, 64), make([]float32, 16)
+	exec := &GraphExec{&graphExecHandle{exec: 3}, ctx}
 	batch := []MemOp{WaitOp32(4096, 1, WaitEQ), WriteOp64(4096, 2, WriteDefault)}
 	bg := context.Background()
 	limited, cancel := context.WithCancel(bg)
@@ -39,6 +40,7 @@ func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 		"Fill 16":           func() error { return Fill(ctx, s, 4096, uint16(60000), 64) },
 		"Fill 32":           func() error { return Fill(ctx, s, 4096, uint32(0xdeadbeef), 64) },
 		"CopyToDevice":      func() error { return CopyToDevice(ctx, nil, 4096, words) },
+		"GraphExec.Launch":  func() error { return exec.Launch(s) },
 		"Synchronize":       func() error { return ctx.Synchronize(bg) },
 
 		"Stream.Synchronize":             func() error { return s.Synchronize(bg) },

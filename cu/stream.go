@@ -170,7 +170,12 @@ func (s *Stream) WaitEvent(e *Event) error {
 
 // query is Query for a stream that is open. The zero handle is the null stream.
 func (s *streamHandle) query(h *contextHandle) (done bool, err error) {
-	return h.ask("cuStreamQuery", func(call sys.Caller) sys.CUresult { return call.CuStreamQuery(s.stream) })
+	return h.ask("cuStreamQuery", func(call sys.Caller) sys.CUresult {
+		if r := h.refuseCaptured(call, s.stream); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return call.CuStreamQuery(s.stream)
+	})
 }
 
 // Synchronize waits until all work in the stream is done or ctx is. It polls
@@ -190,6 +195,9 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 // waitIn waits in the driver for s, or for c's null stream.
 func (s *Stream) waitIn(c *Context) error {
 	return s.use(c, "cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		if r := c.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+			return r
+		}
 		return call.CuStreamSynchronize(h)
 	})
 }

@@ -1,0 +1,159 @@
+package cu
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// CaptureStatus says whether a stream is being captured: CUstreamCaptureStatus.
+type CaptureStatus uint32
+
+// The states of a stream.
+const (
+	CaptureNone        CaptureStatus = CaptureStatus(sys.CU_STREAM_CAPTURE_STATUS_NONE)        // it does its work
+	CaptureActive      CaptureStatus = CaptureStatus(sys.CU_STREAM_CAPTURE_STATUS_ACTIVE)      // its work is recorded
+	CaptureInvalidated CaptureStatus = CaptureStatus(sys.CU_STREAM_CAPTURE_STATUS_INVALIDATED) // its capture has failed and not ended yet
+)
+
+// String gives the status' name in C.
+func (s CaptureStatus) String() string { return sys.CUstreamCaptureStatus(s).String() }
+
+// Capture calls record and returns, as a graph that the caller owns, the work
+// that was given to s meanwhile, none of which is done
+// (cuStreamBeginCapture_v2, cuStreamEndCapture). If record fails, Capture
+// returns its error; what was captured is dropped, and s is as before.
+//
+// A stream that waits for an event which was recorded in s during the capture
+// is captured too, until Capture returns; s must wait for its last work in the
+// same way, or Capture fails with [ErrStreamCaptureUnjoined]. A capture within
+// the capture, or of the null stream, is refused.
+//
+// Captured work is not done, so there is nothing to wait for: meanwhile
+// [Stream.Query] and [Stream.Synchronize] of a captured stream, [CopyToDevice]
+// and [CopyToHost] on one, and [Context.Synchronize] fail with
+// [ErrStreamCaptureUnsupported] from any goroutine, and so does
+// [GraphExec.Launch] on one. That does not harm the capture. Other mistakes
+// spoil it, asking an event that was recorded in it among them
+// ([ErrCapturedEvent]); then Capture fails with [ErrStreamCaptureInvalidated].
+//
+// Slices and memory in captured copies are read and written at every launch.
+// The caller keeps them alive, also from the garbage collector, for as long as
+// the graph and what is made of it may be launched.
+//
+// The calls may come from any goroutine. A capture of the driver's global or
+// thread-local mode belongs to the thread that began it and has to end there,
+// and it forbids that thread, or all of them, calls such as [Context.Alloc].
+// Goroutines move between threads, so that either would hit whoever happens to
+// run there. Capture therefore uses the relaxed mode, which may end on another
+// thread and forbids other threads nothing.
+func (s *Stream) Capture(record func() error) (*Graph, error) {
+	if err := s.beginCapture(); err != nil {
+		return nil, err
+	}
+	returned := false
+	defer func() {
+		if !returned { // record panicked, or ended its goroutine
+			g, _ := s.endCapture()
+			_ = g.Close()
+		}
+	}()
+	err := record()
+	returned = true
+	g, endErr := s.endCapture()
+	if err != nil {
+		_ = g.Close()
+		return nil, err
+	}
+	return g, endErr
+}
+
+func (s *Stream) beginCapture() error {
+	if s == nil {
+		return ErrClosed
+	}
+	inner := s.ctx.inner
+	inner.dev.drv.captures.add(inner.ctx, 1)
+	err := s.use(s.ctx, "cuStreamBeginCapture_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuStreamBeginCapture_v2(h, sys.CU_STREAM_CAPTURE_MODE_RELAXED)
+	})
+	if err != nil {
+		inner.dev.drv.captures.add(inner.ctx, -1)
+	}
+	return err
+}
+
+// endCapture ends what beginCapture began. The graph is nil with an error.
+func (s *Stream) endCapture() (*Graph, error) {
+	inner := s.ctx.inner
+	defer inner.dev.drv.captures.add(inner.ctx, -1)
+	if !s.enter() {
+		return nil, ErrClosed // the driver has ended the capture with the stream
+	}
+	defer s.leave()
+	return s.ctx.newGraph("cuStreamEndCapture", func(call sys.Caller, out *sys.CUgraph) sys.CUresult {
+		r := call.CuStreamEndCapture(s.stream, out)
+		if r == sys.CUDA_SUCCESS && *out == 0 {
+			r = sys.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+		}
+		return r
+	})
+}
+
+// CaptureStatus reports whether the stream is being captured
+// (cuStreamIsCapturing).
+func (s *Stream) CaptureStatus() (CaptureStatus, error) {
+	if s == nil {
+		return CaptureNone, ErrClosed
+	}
+	status := new(sys.CUstreamCaptureStatus)
+	err := s.use(s.ctx, "cuStreamIsCapturing", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuStreamIsCapturing(h, status)
+	})
+	return CaptureStatus(*status), err
+}
+
+// refuseCaptured is the result of a call that cannot be captured on a stream
+// that is. The driver would give the same, and spoil the capture, which may be
+// another goroutine's. Without a capture it costs nothing.
+func (h *contextHandle) refuseCaptured(call sys.Caller, stream sys.CUstream) sys.CUresult {
+	if h.dev.drv.captures.all.Load() == 0 {
+		return sys.CUDA_SUCCESS
+	}
+	status := new(sys.CUstreamCaptureStatus)
+	r := call.CuStreamIsCapturing(stream, status)
+	if r == sys.CUDA_SUCCESS && *status != sys.CU_STREAM_CAPTURE_STATUS_NONE {
+		return sys.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+	}
+	return r
+}
+
+// captures counts those of [Stream.Capture] that are under way.
+type captures struct {
+	all atomic.Int32
+	mu  sync.Mutex
+	of  map[sys.CUcontext]int // by the context that they began in
+}
+
+func (c *captures) add(ctx sys.CUcontext, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[sys.CUcontext]int{}
+	}
+	c.all.Add(int32(n))
+	if c.of[ctx] += n; c.of[ctx] == 0 {
+		delete(c.of, ctx)
+	}
+}
+
+// in reports whether there is one in a context.
+func (c *captures) in(ctx sys.CUcontext) bool {
+	if c.all.Load() == 0 {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.of[ctx] > 0
+}

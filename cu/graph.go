@@ -1,0 +1,147 @@
+package cu
+
+import (
+	"runtime"
+	"sync"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A Graph is work and its order, to be made executable with
+// [Graph.Instantiate] and launched many times. [Stream.Capture] records one;
+// the Add functions build one by hand. The caller owns it; its context's Close
+// ends it. It is safe for concurrent use.
+type Graph struct {
+	*graphHandle
+	ctx *Context
+}
+
+// graphHandle is the part of a Graph that its context closes.
+type graphHandle struct {
+	gate
+	mu    sync.Mutex // the driver does not guard graphs against two calls at once
+	graph sys.CUgraph
+}
+
+// NewGraph makes an empty graph (cuGraphCreate).
+func (c *Context) NewGraph() (*Graph, error) {
+	return c.newGraph("cuGraphCreate", func(call sys.Caller, out *sys.CUgraph) sys.CUresult {
+		return call.CuGraphCreate(out, 0)
+	})
+}
+
+// newGraph makes the graph that one driver call stores.
+func (c *Context) newGraph(op string, create func(sys.Caller, *sys.CUgraph) sys.CUresult) (*Graph, error) {
+	defer runtime.KeepAlive(c)
+	g := &Graph{&graphHandle{}, c}
+	err := c.inner.run(op, func(call sys.Caller) sys.CUresult {
+		h := new(sys.CUgraph)
+		r := create(call, h)
+		if r == sys.CUDA_SUCCESS {
+			g.graph = *h
+			c.inner.adopt(g.graphHandle)
+		}
+		return r
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// Context returns the context that the graph was made in.
+func (g *Graph) Context() *Context { return g.ctx }
+
+// Handle returns the driver's own handle. It is valid until Close, and as long
+// as g is reachable. The driver does not guard it against two calls at once.
+func (g *Graph) Handle() sys.CUgraph { return g.graph }
+
+// Close destroys the graph (cuGraphDestroy). What was instantiated from it is
+// not touched. A second Close, or one after the context's, does nothing.
+func (g *Graph) Close() error {
+	if g == nil {
+		return nil
+	}
+	defer runtime.KeepAlive(g) // and so its context
+	return g.ctx.inner.release(g.graphHandle)
+}
+
+func (g *graphHandle) closeIn(h *contextHandle) error {
+	if !g.gate.close() {
+		return nil
+	}
+	return h.check("cuGraphDestroy", h.caller().CuGraphDestroy(g.graph))
+}
+
+// use makes one driver call on the graph.
+func (g *Graph) use(op string, f func(sys.Caller, sys.CUgraph) sys.CUresult) error {
+	if g == nil || !g.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(g)
+	defer g.leave()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ctx.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, g.graph) })
+}
+
+// belongs returns an error unless the graph is of the same driver as c.
+func (g *Graph) belongs(op string, c *Context) error {
+	if g.ctx.inner.dev.drv.call.Library() == c.inner.dev.drv.call.Library() {
+		return nil
+	}
+	return &Error{Op: op, Result: ErrInvalidHandle, Text: "the graph belongs to another driver"}
+}
+
+// Clone makes a copy of the graph, with nodes of its own (cuGraphClone).
+func (g *Graph) Clone() (clone *Graph, err error) {
+	if g == nil || !g.enter() {
+		return nil, ErrClosed
+	}
+	defer runtime.KeepAlive(g)
+	defer g.leave()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ctx.newGraph("cuGraphClone", func(call sys.Caller, out *sys.CUgraph) sys.CUresult {
+		return call.CuGraphClone(out, g.graph)
+	})
+}
+
+// NodeCount is the number of nodes, of which a child graph is one
+// (cuGraphGetNodes).
+func (g *Graph) NodeCount() (int, error) {
+	n := new(uintptr)
+	err := g.use("cuGraphGetNodes", func(call sys.Caller, h sys.CUgraph) sys.CUresult {
+		return call.CuGraphGetNodes(h, nil, n)
+	})
+	return int(*n), err
+}
+
+// Nodes lists the graph's nodes, in no particular order (cuGraphGetNodes).
+func (g *Graph) Nodes() ([]GraphNode, error) {
+	var handles []sys.CUgraphNode
+	err := g.use("cuGraphGetNodes", func(call sys.Caller, h sys.CUgraph) sys.CUresult {
+		n := new(uintptr)
+		if r := call.CuGraphGetNodes(h, nil, n); r != sys.CUDA_SUCCESS || *n == 0 {
+			return r
+		}
+		handles = make([]sys.CUgraphNode, *n)
+		return call.CuGraphGetNodes(h, &handles[0], n)
+	})
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]GraphNode, len(handles))
+	for i, h := range handles {
+		nodes[i] = GraphNode{g, h}
+	}
+	return nodes, nil
+}
+
+// WriteDOT writes the graph to the file at path in the language of Graphviz,
+// with all that the driver knows of it (cuGraphDebugDotPrint, CUDA 11.3).
+func (g *Graph) WriteDOT(path string) error {
+	return g.use("cuGraphDebugDotPrint", func(call sys.Caller, h sys.CUgraph) sys.CUresult {
+		return call.CuGraphDebugDotPrint(h, sys.CString(path), uint32(sys.CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE))
+	})
+}

@@ -1,0 +1,235 @@
+package cu
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A GraphExec is a graph made executable. It does not depend on the [Graph]
+// that it was made of, which may be changed or closed. The caller owns it; its
+// context's Close ends it. It is safe for concurrent use.
+type GraphExec struct {
+	*graphExecHandle
+	ctx *Context
+}
+
+// graphExecHandle is the part of a GraphExec that its context closes.
+type graphExecHandle struct {
+	gate
+	mu   sync.Mutex // the driver does not guard it against two calls at once
+	exec sys.CUgraphExec
+}
+
+// InstantiateFlags change what [Graph.Instantiate] makes:
+// CUgraphInstantiate_flags.
+type InstantiateFlags uint64
+
+// The flags of Instantiate, to be or-ed.
+const (
+	// InstantiateAutoFree frees what the graph allocated and did not free
+	// before it is launched again (CUDA 11.4).
+	InstantiateAutoFree InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
+	// InstantiateDeviceLaunch makes a graph that kernels can launch (CUDA 12.0).
+	InstantiateDeviceLaunch InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
+	// InstantiateNodePriority has nodes keep the priority of the stream they
+	// were captured on, in place of the one that the graph is launched on
+	// (CUDA 11.7).
+	InstantiateNodePriority InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
+)
+
+// GraphInstantiateReason is why a graph could not be made executable:
+// CUgraphInstantiateResult.
+type GraphInstantiateReason uint32
+
+// The reasons of an [GraphInstantiateError].
+const (
+	InstantiateFailed            GraphInstantiateReason = GraphInstantiateReason(sys.CUDA_GRAPH_INSTANTIATE_ERROR)                        // see the driver's result
+	InstantiateInvalidStructure  GraphInstantiateReason = GraphInstantiateReason(sys.CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE)            // a cycle, for example
+	InstantiateNodeNotSupported  GraphInstantiateReason = GraphInstantiateReason(sys.CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED) // a node cannot be launched by a kernel
+	InstantiateManyContexts      GraphInstantiateReason = GraphInstantiateReason(sys.CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED)  // nodes are of several contexts
+	InstantiateUnusedConditional GraphInstantiateReason = GraphInstantiateReason(sys.CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED)    // a condition has no node
+)
+
+// String gives the reason's name in C.
+func (r GraphInstantiateReason) String() string { return sys.CUgraphInstantiateResult(r).String() }
+
+// An GraphInstantiateError says what is wrong with a graph that could not be made
+// executable. It matches what Err matches.
+type GraphInstantiateError struct {
+	Reason GraphInstantiateReason
+	Node   GraphNode // that is to blame; may be zero
+	Err    error     // the call's *Error
+}
+
+// Error adds the reason to the call's error.
+func (e *GraphInstantiateError) Error() string { return graphErrorText(e.Err, e.Reason, e.Node) }
+
+// Unwrap returns Err.
+func (e *GraphInstantiateError) Unwrap() error { return e.Err }
+
+// GraphUpdateReason is why an executable graph could not be updated:
+// CUgraphExecUpdateResult.
+type GraphUpdateReason uint32
+
+// The reasons of an [GraphUpdateError].
+const (
+	UpdateFailed                    GraphUpdateReason = GraphUpdateReason(sys.CU_GRAPH_EXEC_UPDATE_ERROR)                             // see the driver's result
+	UpdateTopologyChanged           GraphUpdateReason = GraphUpdateReason(sys.CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED)            // nodes or their order differ
+	UpdateNodeTypeChanged           GraphUpdateReason = GraphUpdateReason(sys.CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED)           // a node is of another type
+	UpdateFunctionChanged           GraphUpdateReason = GraphUpdateReason(sys.CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED)            // a node has another kernel (drivers before CUDA 11.2)
+	UpdateParametersChanged         GraphUpdateReason = GraphUpdateReason(sys.CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)          // in a way that is not supported
+	UpdateNotSupported              GraphUpdateReason = GraphUpdateReason(sys.CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED)               // something about a node, or, before CUDA 12.0, another number of nodes
+	UpdateUnsupportedFunctionChange GraphUpdateReason = GraphUpdateReason(sys.CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE) // to a kernel that differs too much
+	UpdateAttributesChanged         GraphUpdateReason = GraphUpdateReason(sys.CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED)          // in a way that is not supported
+)
+
+// String gives the reason's name in C.
+func (r GraphUpdateReason) String() string { return sys.CUgraphExecUpdateResult(r).String() }
+
+// An GraphUpdateError says why an executable graph could not be updated. It matches
+// [ErrGraphExecUpdateFailure], or what else Err matches.
+type GraphUpdateError struct {
+	Reason GraphUpdateReason
+	Node   GraphNode // that differs, of the graph to update to; may be zero
+	Err    error     // the call's *Error
+}
+
+// Error adds the reason to the call's error.
+func (e *GraphUpdateError) Error() string { return graphErrorText(e.Err, e.Reason, e.Node) }
+
+// Unwrap returns Err.
+func (e *GraphUpdateError) Unwrap() error { return e.Err }
+
+func graphErrorText(err error, reason fmt.Stringer, node GraphNode) string {
+	if node.node == 0 {
+		return fmt.Sprintf("%v (%v)", err, reason)
+	}
+	return fmt.Sprintf("%v (%v, node %#x)", err, reason, uint64(node.node))
+}
+
+// Instantiate makes the graph executable, as it is now
+// (cuGraphInstantiateWithParams; cuGraphInstantiateWithFlags before CUDA 12.0).
+// The error is an [*GraphInstantiateError] where the driver says more than that it
+// failed.
+func (g *Graph) Instantiate(flags InstantiateFlags) (*GraphExec, error) {
+	p := &sys.CUDA_GRAPH_INSTANTIATE_PARAMS{Flags: uint64(flags)}
+	e, err := g.instantiate("cuGraphInstantiateWithParams", func(call sys.Caller, out *sys.CUgraphExec, h sys.CUgraph) sys.CUresult {
+		return call.CuGraphInstantiateWithParams(out, h, p)
+	})
+	if errors.Is(err, ErrSymbolMissing) {
+		return g.instantiate("cuGraphInstantiateWithFlags", func(call sys.Caller, out *sys.CUgraphExec, h sys.CUgraph) sys.CUresult {
+			return call.CuGraphInstantiateWithFlags(out, h, uint64(flags))
+		})
+	}
+	if err != nil && p.Result_out != sys.CUDA_GRAPH_INSTANTIATE_SUCCESS {
+		err = &GraphInstantiateError{GraphInstantiateReason(p.Result_out), GraphNode{g, p.HErrNode_out}, err}
+	}
+	return e, err
+}
+
+func (g *Graph) instantiate(op string, create func(sys.Caller, *sys.CUgraphExec, sys.CUgraph) sys.CUresult) (e *GraphExec, err error) {
+	err = g.use(op, func(call sys.Caller, h sys.CUgraph) sys.CUresult {
+		out := new(sys.CUgraphExec)
+		r := create(call, out, h)
+		if r == sys.CUDA_SUCCESS {
+			e = &GraphExec{&graphExecHandle{exec: *out}, g.ctx}
+			g.ctx.inner.adopt(e.graphExecHandle)
+		}
+		return r
+	})
+	return e, err
+}
+
+// Context returns the context that the graph was made in.
+func (e *GraphExec) Context() *Context { return e.ctx }
+
+// Close destroys the executable graph; a launch under way is still finished
+// (cuGraphExecDestroy). A second Close, or one after the context's, does
+// nothing.
+func (e *GraphExec) Close() error {
+	if e == nil {
+		return nil
+	}
+	defer runtime.KeepAlive(e) // and so its context
+	return e.ctx.inner.release(e.graphExecHandle)
+}
+
+func (e *graphExecHandle) closeIn(h *contextHandle) error {
+	if !e.gate.close() {
+		return nil
+	}
+	return h.check("cuGraphExecDestroy", h.caller().CuGraphExecDestroy(e.exec))
+}
+
+// use makes one driver call on the executable graph and a stream, nil for the
+// null stream of its context.
+func (e *GraphExec) use(s *Stream, op string, f func(sys.Caller, sys.CUgraphExec, sys.CUstream) sys.CUresult) error {
+	if e == nil || !e.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(e)
+	defer e.leave()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return s.use(e.ctx, op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return f(call, e.exec, h) })
+}
+
+// Launch queues the graph's work on s, or on the null stream of its context
+// (cuGraphLaunch). It returns before that is done, unless the graph copies from
+// or to memory of Go: then it waits in the driver. Launches of the same
+// GraphExec run one after the other, on whatever streams they are. A launch
+// cannot be captured ([ErrStreamCaptureUnsupported]): see [Graph.AddChild].
+func (e *GraphExec) Launch(s *Stream) error {
+	return e.use(s, "cuGraphLaunch", func(call sys.Caller, exec sys.CUgraphExec, h sys.CUstream) sys.CUresult {
+		if r := e.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return call.CuGraphLaunch(exec, h)
+	})
+}
+
+// Upload does, on s, what the first launch would have to do before it can run
+// (cuGraphUpload). It returns before that is done.
+func (e *GraphExec) Upload(s *Stream) error {
+	return e.use(s, "cuGraphUpload", func(call sys.Caller, exec sys.CUgraphExec, h sys.CUstream) sys.CUresult {
+		if r := e.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return call.CuGraphUpload(exec, h)
+	})
+}
+
+// Update has the next launch do what g does, which must have the same nodes in
+// the same order with other parameters (cuGraphExecUpdate_v2;
+// cuGraphExecUpdate before CUDA 12.0). It is much cheaper than to instantiate
+// anew. A refusal is an [*GraphUpdateError], after which e is as before. Launches
+// under way are not touched.
+func (e *GraphExec) Update(g *Graph) error {
+	if e == nil || g == nil || !g.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(g)
+	defer g.leave()
+	if err := g.belongs("cuGraphExecUpdate_v2", e.ctx); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	info := new(sys.CUgraphExecUpdateResultInfo)
+	err := e.use(nil, "cuGraphExecUpdate_v2", func(call sys.Caller, exec sys.CUgraphExec, _ sys.CUstream) sys.CUresult {
+		return call.CuGraphExecUpdate_v2(exec, g.graph, info)
+	})
+	if errors.Is(err, ErrSymbolMissing) {
+		err = e.use(nil, "cuGraphExecUpdate", func(call sys.Caller, exec sys.CUgraphExec, _ sys.CUstream) sys.CUresult {
+			return call.CuGraphExecUpdate(exec, g.graph, &info.ErrorNode, &info.Result)
+		})
+	}
+	if err != nil && info.Result != sys.CU_GRAPH_EXEC_UPDATE_SUCCESS {
+		return &GraphUpdateError{GraphUpdateReason(info.Result), GraphNode{g, info.ErrorNode}, err}
+	}
+	return err
+}
