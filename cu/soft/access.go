@@ -2,8 +2,9 @@ package soft
 
 import "github.com/gpufd/gpufd/cu/sys"
 
-// cuMemSetAccess sets rights of devices over one or several whole mappings
-// without a hole: all of them or, with an error, none.
+// cuMemSetAccess sets rights of devices over whole mappings, side by side: all of
+// them or, with an error, none. Where there is a hole between two it stops and
+// says nothing, as on hardware; here that is a misuse.
 func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CUmemAccessDesc, count uintptr) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -11,30 +12,57 @@ func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CU
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	i, j, covered, cut := v.whole(uintptr(ptr), size)
-	if !covered || cut || desc == nil || count == 0 || count > maxDescs {
+	mappings := v.between(uintptr(ptr), size)
+	if mappings == nil || desc == nil || count == 0 || count > maxDescs {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	descs := descsAt(desc, count)
 	for _, d := range descs {
-		if r := m.validAccess(d); r != sys.CUDA_SUCCESS {
+		if r := m.mayMap(d); r != sys.CUDA_SUCCESS {
 			return r
 		}
 	}
-	for _, p := range v.mappings[i:j] {
+	next := uintptr(ptr)
+	for _, p := range mappings {
+		if p.base != next {
+			return m.misuse(sys.CUDA_SUCCESS, "cuMemSetAccess(%#x, %d): nothing is mapped at %#x", uint64(ptr), size, next)
+		}
 		for _, d := range descs {
 			p.rights[d.Location.Id] = d.Flags
 		}
+		next = p.end()
 	}
 	return sys.CUDA_SUCCESS
+}
+
+// between returns the mappings in a range that begins with one and ends with
+// one, or nil.
+func (r *reservation) between(addr, size uintptr) []*mapping {
+	i, j, _, cut := r.whole(addr, size)
+	if i == j || cut || r.mappings[i].base != addr || r.mappings[j-1].end() != addr+size {
+		return nil
+	}
+	return r.mappings[i:j]
 }
 
 // maxDescs bounds what cuMemSetAccess reads: more locations than there can be
 // devices make no sense.
 const maxDescs = 1 << 10
 
-// validAccess wants a visible device and rights that exist. Memory of a device
-// is not for the host.
+// mayMap says whether a mapping can have the rights: memory of a device is not
+// for the host.
+func (m *machine) mayMap(d sys.CUmemAccessDesc) sys.CUresult {
+	switch d.Location.Type {
+	case sys.CU_MEM_LOCATION_TYPE_HOST, sys.CU_MEM_LOCATION_TYPE_HOST_NUMA:
+		return sys.CUDA_ERROR_NOT_SUPPORTED
+	}
+	if m.validAccess(d) != sys.CUDA_SUCCESS {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// validAccess wants a visible device and rights that exist.
 func (m *machine) validAccess(d sys.CUmemAccessDesc) sys.CUresult {
 	if r := m.validLocation(&d.Location); r != sys.CUDA_SUCCESS {
 		return r
@@ -55,15 +83,36 @@ func (m *machine) validLocation(l *sys.CUmemLocation) sys.CUresult {
 	return r
 }
 
+// cuMemGetAccess knows no rights of memory that cuMemSetAccess is not for.
 func (m *machine) cuMemGetAccess(out *uint64, location *sys.CUmemLocation, ptr sys.CUdeviceptr) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()
-	if r = firstError(r, m.validLocation(location)); r != sys.CUDA_SUCCESS {
-		return r
+	if location == nil {
+		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
 	}
 	p := m.space.mapping(uintptr(ptr))
-	if p == nil || p.phys.kind != kindGeneric {
-		return sys.CUDA_ERROR_INVALID_VALUE
+	if p == nil {
+		if b, _ := m.host.find(uintptr(ptr)); b == nil {
+			return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+		}
+		return set(r, out, 0)
 	}
-	return set(r, out, uint64(p.rights[location.Id]))
+	flags, rr := m.rightsOf(p, location)
+	return set(firstError(r, rr), out, uint64(flags))
+}
+
+// rightsOf returns what a location may do with a mapping. What is said of the
+// host is what the device may do that the memory is on.
+func (m *machine) rightsOf(p *mapping, l *sys.CUmemLocation) (sys.CUmemAccess_flags, sys.CUresult) {
+	switch l.Type {
+	case sys.CU_MEM_LOCATION_TYPE_HOST:
+		return p.rights[m.number(p.phys.dev)], sys.CUDA_SUCCESS
+	case sys.CU_MEM_LOCATION_TYPE_HOST_NUMA:
+		return sys.CU_MEM_ACCESS_FLAGS_PROT_NONE, sys.CUDA_SUCCESS
+	case sys.CU_MEM_LOCATION_TYPE_DEVICE:
+		if _, r := m.device(sys.CUdevice(l.Id)); r == sys.CUDA_SUCCESS {
+			return p.rights[l.Id], r
+		}
+	}
+	return 0, sys.CUDA_ERROR_INVALID_DEVICE
 }

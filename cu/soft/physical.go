@@ -91,9 +91,12 @@ func (m *machine) drop(p *physical) {
 	}
 }
 
-// newAllocation gives a handle to memory, which holds it.
+// newAllocation gives a handle to memory, which holds it: the one it had, if it
+// had one.
 func (m *machine) newAllocation(p *physical) sys.CUmemGenericAllocationHandle {
-	p.handle = sys.CUmemGenericAllocationHandle(m.newHandle(kindAllocation, 0))
+	if p.handle == 0 {
+		p.handle = sys.CUmemGenericAllocationHandle(m.newHandle(kindAllocation, 0))
+	}
 	m.handles[p.handle] = &handle{phys: p, refs: 1}
 	p.hold()
 	return p.handle

@@ -149,7 +149,7 @@ func TestImportOthers(t *testing.T) { // D8, fault 25
 	}
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuMemImportFromShareableHandle(&h, 0, posixFD))
 	f := exported(t, create(t, 2*MiB, 0))
-	want(t, sys.CUDA_ERROR_NOT_PERMITTED, caller.CuMemImportFromShareableHandle(&h, f.Fd(), sys.CU_MEM_HANDLE_TYPE_FABRIC))
+	want(t, sys.CUDA_ERROR_NOT_SUPPORTED, caller.CuMemImportFromShareableHandle(&h, f.Fd(), sys.CU_MEM_HANDLE_TYPE_FABRIC))
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuMemImportFromShareableHandle(&h, f.Fd(), 0))
 }
 

@@ -16,7 +16,7 @@ func TestCreateAndReserve(t *testing.T) {
 	}
 	invalid := sys.CUDA_ERROR_INVALID_VALUE
 	want(t, invalid, caller.CuMemGetAllocationGranularity(g, propOf(0), 2))
-	want(t, sys.CUDA_ERROR_INVALID_DEVICE, caller.CuMemGetAllocationGranularity(g, propOf(2), 0))
+	ok(t, caller.CuMemGetAllocationGranularity(g, propOf(2), 0)) // it does not look
 	var h sys.CUmemGenericAllocationHandle
 	for _, size := range []uintptr{0, 1, MiB, 2*MiB + 1} {
 		want(t, invalid, caller.CuMemCreate(&h, size, propOf(0), 0)) // D15
@@ -32,6 +32,8 @@ func TestCreateAndReserve(t *testing.T) {
 	managed.Type = sys.CU_MEM_ALLOCATION_TYPE_MANAGED
 	want(t, invalid, caller.CuMemCreate(&h, 2*MiB, managed, 0))
 	host.Location.Type = sys.CU_MEM_LOCATION_TYPE_HOST
+	want(t, invalid, caller.CuMemCreate(&h, 2*MiB, host, 0))
+	host.Location.Type = sys.CU_MEM_LOCATION_TYPE_HOST_NUMA
 	want(t, sys.CUDA_ERROR_NOT_SUPPORTED, caller.CuMemCreate(&h, 2*MiB, host, 0))
 }
 

@@ -39,8 +39,8 @@ func (m *machine) cuMemImportFromShareableHandle(out *sys.CUmemGenericAllocation
 	switch t {
 	case sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
 		return m.importFile(out, fd)
-	case sys.CU_MEM_HANDLE_TYPE_FABRIC:
-		return sys.CUDA_ERROR_NOT_PERMITTED // D20
+	case sys.CU_MEM_HANDLE_TYPE_WIN32, sys.CU_MEM_HANDLE_TYPE_WIN32_KMT, sys.CU_MEM_HANDLE_TYPE_FABRIC:
+		return sys.CUDA_ERROR_NOT_SUPPORTED
 	}
 	return sys.CUDA_ERROR_INVALID_VALUE
 }
@@ -112,7 +112,7 @@ func (m *machine) cuMemGetAllocationPropertiesFromHandle(out *sys.CUmemAllocatio
 }
 
 // cuMemRetainAllocationHandle returns the handle of the memory mapped at an
-// address, counted once more; if it was released already, a new one.
+// address, counted once more, or again if it was released.
 func (m *machine) cuMemRetainAllocationHandle(out *sys.CUmemGenericAllocationHandle, addr uintptr) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()

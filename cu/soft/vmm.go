@@ -9,8 +9,34 @@ import (
 // granularity is what sizes and addresses are multiples of (D14).
 const granularity = 2 << 20
 
-// maxAddressSpace is more than any process can reserve.
-const maxAddressSpace = 1 << 47
+// maxAddressSpace is more than any process is given, and maxAlignment more
+// than cuMemAddressReserve tries to find.
+const (
+	maxAddressSpace = 1 << 47
+	maxAlignment    = 1 << 57
+)
+
+// createDevice checks what cuMemCreate is asked for and returns its device.
+func (m *machine) createDevice(prop *sys.CUmemAllocationProp) (*device, sys.CUresult) {
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	if prop == nil || prop.Win32HandleMetaData != 0 || !validAllocFlags(&prop.AllocFlags) ||
+		prop.RequestedHandleTypes&windowsHandles != 0 ||
+		prop.Location.Type == sys.CU_MEM_LOCATION_TYPE_HOST || prop.Location.Type == sys.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT {
+		return nil, sys.CUDA_ERROR_INVALID_VALUE
+	}
+	return m.propDevice(prop)
+}
+
+// windowsHandles are handle types of another system.
+const windowsHandles = sys.CU_MEM_HANDLE_TYPE_WIN32 | sys.CU_MEM_HANDLE_TYPE_WIN32_KMT
+
+// validAllocFlags lets pass what is asked for in vain: compression, RDMA and
+// usages that do not exist.
+func validAllocFlags(f *sys.CUmemAllocationProp_allocFlags) bool {
+	return f.CompressionType <= 1 && f.Usage&sys.CU_MEM_CREATE_USAGE_TILE_POOL == 0 && f.Reserved == [4]uint8{}
+}
 
 // propDevice checks what memory is asked for and returns its device.
 func (m *machine) propDevice(prop *sys.CUmemAllocationProp) (*device, sys.CUresult) {
@@ -28,12 +54,12 @@ func (m *machine) propDevice(prop *sys.CUmemAllocationProp) (*device, sys.CUresu
 	return nil, sys.CUDA_ERROR_INVALID_VALUE
 }
 
+// cuMemGetAllocationGranularity does not look at what memory is asked for.
 func (m *machine) cuMemGetAllocationGranularity(out *uintptr, prop *sys.CUmemAllocationProp, option sys.CUmemAllocationGranularity_flags) sys.CUresult {
-	m.mu.Lock()
+	r := m.lock()
 	defer m.mu.Unlock()
-	_, r := m.propDevice(prop)
-	if r == sys.CUDA_SUCCESS && option > sys.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
-		return sys.CUDA_ERROR_INVALID_VALUE
+	if prop == nil || option > sys.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
+		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
 	}
 	return set(r, out, granularity)
 }
@@ -43,29 +69,28 @@ func (m *machine) cuMemGetAllocationGranularity(out *uintptr, prop *sys.CUmemAll
 func (m *machine) cuMemCreate(out *sys.CUmemGenericAllocationHandle, size uintptr, prop *sys.CUmemAllocationProp, flags uint64) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d, r := m.propDevice(prop)
+	d, r := m.createDevice(prop)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
 	if out == nil || flags != 0 || size == 0 || size%granularity != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE // D15
 	}
-	if r := validTypes(prop.RequestedHandleTypes); r != sys.CUDA_SUCCESS {
-		return r
+	if prop.RequestedHandleTypes&sys.CU_MEM_HANDLE_TYPE_FABRIC != 0 {
+		return sys.CUDA_ERROR_NOT_PERMITTED // D20
 	}
 	p, r := m.allocate(d, kindGeneric, uint64(size))
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	p.types = prop.RequestedHandleTypes
+	p.types = prop.RequestedHandleTypes & sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 	*out = m.newAllocation(p)
 	return sys.CUDA_SUCCESS
 }
 
 // validTypes checks the ways that memory is to be shared in.
 func validTypes(t sys.CUmemAllocationHandleType) sys.CUresult {
-	const known = sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | sys.CU_MEM_HANDLE_TYPE_WIN32 |
-		sys.CU_MEM_HANDLE_TYPE_WIN32_KMT | sys.CU_MEM_HANDLE_TYPE_FABRIC
+	const known = sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | windowsHandles | sys.CU_MEM_HANDLE_TYPE_FABRIC
 	switch {
 	case t&^known != 0:
 		return sys.CUDA_ERROR_INVALID_VALUE
@@ -77,14 +102,17 @@ func validTypes(t sys.CUmemAllocationHandleType) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// findAllocation returns a handle's entry. For anything else the real driver
-// kills the process (D4).
+// findAllocation returns a handle's entry. For anything else but 0 the real
+// driver kills the process, or uses what was released (D4).
 func (m *machine) findAllocation(h sys.CUmemGenericAllocationHandle, call string) (*handle, sys.CUresult) {
 	if r := m.ready(); r != sys.CUDA_SUCCESS {
 		return nil, r
 	}
 	if a := m.handles[h]; a != nil {
 		return a, sys.CUDA_SUCCESS
+	}
+	if h == 0 {
+		return nil, sys.CUDA_ERROR_INVALID_VALUE
 	}
 	return nil, m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "%s: %#x is no allocation handle", call, uint64(h))
 }
@@ -105,7 +133,6 @@ func (m *machine) cuMemRelease(h sys.CUmemGenericAllocationHandle) sys.CUresult 
 	}
 	if a.refs--; a.refs == 0 {
 		delete(m.handles, h)
-		a.phys.handle = 0
 		m.drop(a.phys)
 	}
 	return sys.CUDA_SUCCESS
@@ -121,7 +148,10 @@ func (m *machine) cuMemAddressReserve(out *sys.CUdeviceptr, size, align uintptr,
 		return sys.CUDA_ERROR_INVALID_VALUE // D15
 	}
 	align = max(align, granularity)
-	if size > maxAddressSpace || align > maxAddressSpace {
+	if align > maxAlignment || uintptr(hint)%align != 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if size >= maxAddressSpace || align >= maxAddressSpace || uint64(hint) >= maxAddressSpace {
 		return sys.CUDA_ERROR_OUT_OF_MEMORY
 	}
 	v, err := m.space.add(size, align, uintptr(hint))
@@ -167,7 +197,7 @@ func (m *machine) cuMemMap(ptr sys.CUdeviceptr, size, offset uintptr, h sys.CUme
 	switch {
 	case r != sys.CUDA_SUCCESS:
 		return r
-	case flags != 0:
+	case flags != 0 || size == 0:
 		return sys.CUDA_ERROR_INVALID_VALUE
 	case offset != 0 || uint64(size) != a.phys.size:
 		return sys.CUDA_ERROR_NOT_SUPPORTED
