@@ -58,6 +58,16 @@ func (m *machine) lockCurrent() (*context, sys.CUresult) {
 	return m.current()
 }
 
+// lockAnywhere locks the machine for a call that needs no current context, but
+// no bad one either; the caller unlocks.
+func (m *machine) lockAnywhere() sys.CUresult {
+	r := m.lock()
+	if r == sys.CUDA_SUCCESS && m.currentHandle() != 0 {
+		_, r = m.current()
+	}
+	return r
+}
+
 // context returns a context by its handle, or why it takes no calls.
 func (m *machine) context(h sys.CUcontext) (*context, sys.CUresult) {
 	ctx := m.contexts[h]
@@ -91,6 +101,23 @@ func (m *machine) known(h sys.CUcontext) (*context, sys.CUresult) {
 		r = sys.CUDA_SUCCESS
 	}
 	return ctx, r
+}
+
+// named is known for the calls that an ended primary context answers, too.
+func (m *machine) named(h sys.CUcontext) (*context, sys.CUresult) {
+	ctx, r := m.known(h)
+	if r != sys.CUDA_ERROR_CONTEXT_IS_DESTROYED {
+		return ctx, r
+	}
+	if h == 0 {
+		h = m.currentHandle()
+	}
+	for _, d := range m.devices {
+		if d.last != nil && d.last.handle == h {
+			return d.last, sys.CUDA_SUCCESS
+		}
+	}
+	return nil, r
 }
 
 // lockKnown is known of the current context with the machine locked; the caller
@@ -152,8 +179,11 @@ func (m *machine) cuCtxPushCurrent(h sys.CUcontext) sys.CUresult {
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
+	if h == 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
 	if !m.knows(h) {
-		return sys.CUDA_ERROR_INVALID_CONTEXT
+		return m.misuse(sys.CUDA_ERROR_INVALID_CONTEXT, "cuCtxPushCurrent(%#x): no context", h)
 	}
 	t := m.thread()
 	t.stack = append(t.stack, h)
@@ -188,7 +218,7 @@ func (m *machine) cuCtxGetDevice(out *sys.CUdevice) sys.CUresult {
 func (m *machine) cuCtxGetDevice_v2(out *sys.CUdevice, h sys.CUcontext) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ctx, r := m.known(h)
+	ctx, r := m.named(h)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
@@ -206,6 +236,9 @@ func (m *machine) cuCtxGetApiVersion(h sys.CUcontext, out *uint32) sys.CUresult 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ctx, r := m.known(h)
+	if h != 0 && r == sys.CUDA_ERROR_CONTEXT_IS_DESTROYED {
+		r = sys.CUDA_ERROR_INVALID_CONTEXT
+	}
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
@@ -216,6 +249,9 @@ func (m *machine) cuCtxGetId(h sys.CUcontext, out *uint64) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ctx, r := m.known(h)
+	if ctx != nil && h == 0 {
+		r = ctx.state()
+	}
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}

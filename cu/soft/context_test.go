@@ -24,10 +24,9 @@ func TestNoContext(t *testing.T) {
 	onThread(t)
 	for _, r := range []sys.CUresult{
 		c.CuCtxGetDevice(new(sys.CUdevice)), c.CuCtxSynchronize(), c.CuMemAlloc_v2(new(sys.CUdeviceptr), 1),
-		c.CuMemFree_v2(0), c.CuMemGetInfo_v2(new(uintptr), new(uintptr)), c.CuStreamCreate(new(sys.CUstream), 0),
+		c.CuMemGetInfo_v2(new(uintptr), new(uintptr)), c.CuStreamCreate(new(sys.CUstream), 0),
 		c.CuStreamSynchronize(0), c.CuEventCreate(new(sys.CUevent), 0), c.CuMemcpyDtoD_v2(0, 0, 0),
 		c.CuMemsetD32_v2(0, 0, 1), c.CuCtxPopCurrent_v2(nil), c.CuCtxGetApiVersion(0, new(uint32)),
-		c.CuStreamQuery(12345), c.CuEventQuery(12345),
 	} {
 		want(t, sys.CUDA_ERROR_INVALID_CONTEXT, r)
 	}
@@ -75,17 +74,21 @@ func TestDestroyedContext(t *testing.T) { // D20a
 	ok(t, c.CuCtxGetCurrent(got))
 	require.Equal(t, *ctx, *got)
 	for _, r := range []sys.CUresult{
-		c.CuCtxSynchronize(), c.CuCtxGetDevice(new(sys.CUdevice)), c.CuMemAlloc_v2(new(sys.CUdeviceptr), 1),
-		c.CuStreamSynchronize(0), c.CuStreamDestroy_v2(*stream), c.CuEventDestroy_v2(*event),
+		c.CuCtxSynchronize(), c.CuMemAlloc_v2(new(sys.CUdeviceptr), 1), c.CuStreamSynchronize(0), c.CuCtxGetApiVersion(0, new(uint32)),
+		c.CuStreamDestroy_v2(*stream), c.CuEventDestroy_v2(*event),
 	} {
 		want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, r)
 	}
 	buffer(t, 2*MiB, 0)
+	ok(t, c.CuCtxGetDevice(new(sys.CUdevice))) // what it was can be asked
+	ok(t, c.CuCtxGetFlags(new(uint32)))
+	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, c.CuCtxGetApiVersion(*ctx, new(uint32)))
 
 	live := inContext(t, 0)
-	require.NotEqual(t, *ctx, live.Context(), "no handle is given out twice")
-	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, live.CuStreamDestroy_v2(*stream))
+	require.Equal(t, *ctx, live.Context(), "a device's primary context keeps its handle")
+	want(t, sys.CUDA_ERROR_INVALID_HANDLE, live.CuStreamDestroy_v2(*stream))
 	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, live.CuEventDestroy_v2(*event))
+	misused(t, 2) // the real driver crashes
 }
 
 // The context goes with what it owns; nothing need be freed before.
@@ -149,9 +152,24 @@ func TestContextStack(t *testing.T) {
 	ok(t, c.CuCtxPopCurrent_v2(got))
 	require.Equal(t, b, *got)
 	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, c.CuCtxPopCurrent_v2(got))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuCtxPushCurrent_v2(0))
 	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, c.CuCtxPushCurrent_v2(4711))
 	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, c.CuCtxSetCurrent(4711))
-	misused(t, 1)
+	misused(t, 2)
+}
+
+// A handle says which context a call is in; no thread need have it current.
+func TestHandlesNeedNoContext(t *testing.T) {
+	in := inContext(t, 0)
+	s, e := new(sys.CUstream), new(sys.CUevent)
+	ok(t, in.CuStreamCreate(s, 0))
+	ok(t, in.CuEventCreate(e, 0))
+	onThread(t)
+	ok(t, caller.CuEventRecord(*e, *s))
+	ok(t, caller.CuStreamWaitEvent(*s, *e, 0))
+	ok(t, caller.CuStreamSynchronize(*s))
+	ok(t, caller.CuEventDestroy_v2(*e))
+	ok(t, caller.CuStreamDestroy_v2(*s))
 }
 
 // The current context is the thread's own.

@@ -128,8 +128,9 @@ func (m *machine) cuCtxDetach(h sys.CUcontext) sys.CUresult {
 
 // cuCtxGetFlags of a primary context holds CU_CTX_MAP_HOST.
 func (m *machine) cuCtxGetFlags(out *uint32) sys.CUresult {
-	ctx, r := m.lockKnown()
+	m.mu.Lock()
 	defer m.mu.Unlock()
+	ctx, r := m.named(0)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}

@@ -175,6 +175,7 @@ func TestLostContextTellsWhatItIs(t *testing.T) {
 	ok(t, c.CuCtxGetDevice(new(sys.CUdevice)))
 	ok(t, c.CuCtxGetDevice_v2(new(sys.CUdevice), c.Context()))
 	ok(t, c.CuCtxGetId(c.Context(), n64))
+	want(t, sys.CUDA_ERROR_LAUNCH_FAILED, c.CuCtxGetId(0, n64))
 	ok(t, c.CuCtxGetApiVersion(c.Context(), n32))
 	for _, r := range []sys.CUresult{
 		c.CuCtxGetLimit(new(uintptr), 0), c.CuCtxSetLimit(0, 2048), c.CuCtxGetCacheConfig(new(sys.CUfunc_cache)),

@@ -23,6 +23,7 @@ type device struct {
 	ordinal int
 	uuid    [16]byte
 	memory  uint64
+	last    *context // the latest primary context, active or ended; its handle stays
 	flags   uint32   // of the primary context, as they were set
 	primary *context // nil while inactive
 	retains int

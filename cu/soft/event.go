@@ -18,16 +18,18 @@ type event struct {
 // timed reports whether the event keeps the time.
 func (e *event) timed() bool { return e.flags&uint32(sys.CU_EVENT_DISABLE_TIMING) == 0 }
 
-// findEvent returns an event whose context takes calls. The calling thread
-// must have a context too.
+// findEvent returns an event whose context takes calls.
 func (m *machine) findEvent(h sys.CUevent) (*event, sys.CUresult) {
-	if _, r := m.current(); r != sys.CUDA_SUCCESS {
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
 		return nil, r
 	}
 	if e := m.events[h]; e != nil {
 		return e, e.ctx.state()
 	}
-	return nil, m.deadHandle(kindEvent, uint64(h), "event")
+	if h == 0 {
+		return nil, sys.CUDA_ERROR_INVALID_HANDLE
+	}
+	return nil, m.deadHandle(kindEvent, uint64(h), "event", sys.CUDA_ERROR_CONTEXT_IS_DESTROYED)
 }
 
 // lockEvent is findEvent with the machine locked; the caller unlocks.
@@ -50,13 +52,14 @@ func (m *machine) lockIdleEvent(h sys.CUevent) (*event, sys.CUresult) {
 func (m *machine) cuEventCreate(out *sys.CUevent, flags uint32) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	defer m.mu.Unlock()
-	known := uint32(sys.CU_EVENT_BLOCKING_SYNC | sys.CU_EVENT_DISABLE_TIMING | sys.CU_EVENT_INTERPROCESS)
+	const timing, shared = uint32(sys.CU_EVENT_DISABLE_TIMING), uint32(sys.CU_EVENT_INTERPROCESS)
+	known := uint32(sys.CU_EVENT_BLOCKING_SYNC) | timing | shared
 	switch {
 	case r != sys.CUDA_SUCCESS:
 		return r
-	case out == nil || flags&^known != 0:
+	case out == nil || flags&^known != 0 || flags&(timing|shared) == shared:
 		return sys.CUDA_ERROR_INVALID_VALUE
-	case flags&uint32(sys.CU_EVENT_INTERPROCESS) != 0:
+	case flags&shared != 0:
 		return sys.CUDA_ERROR_NOT_SUPPORTED
 	}
 	*out = sys.CUevent(m.newHandle(kindEvent, contextNumber(uint64(ctx.handle))))
@@ -93,9 +96,13 @@ func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, fl
 	case flags&^uint32(sys.CU_EVENT_RECORD_EXTERNAL) != 0:
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	if !e.capturedRecord(s) {
-		e.last = m.enqueue(s, &op{})
+	if e.capturedRecord(s) {
+		return sys.CUDA_SUCCESS
 	}
+	if flags != 0 {
+		return sys.CUDA_ERROR_ILLEGAL_STATE // it is for captures
+	}
+	e.last = m.enqueue(s, &op{})
 	return sys.CUDA_SUCCESS
 }
 
@@ -133,7 +140,7 @@ func (m *machine) cuEventElapsedTime(out *float32, hStart, hEnd sys.CUevent) sys
 	case r != sys.CUDA_SUCCESS:
 		return r
 	case out == nil:
-		return sys.CUDA_ERROR_INVALID_VALUE
+		return sys.CUDA_ERROR_INVALID_HANDLE
 	case start.captured.in != nil || end.captured.in != nil:
 		return firstError(start.captured.refuseEvent(), end.captured.refuseEvent())
 	case start.last == nil || end.last == nil || !start.timed() || !end.timed() || start.ctx != end.ctx:

@@ -15,20 +15,37 @@ func (m *machine) cuDevicePrimaryCtxRetain(out *sys.CUcontext, dev sys.CUdevice)
 		if m.health.sticky != sys.CUDA_SUCCESS {
 			return m.health.sticky
 		}
-		d.primary = m.newContext(d, d.flags|uint32(sys.CU_CTX_MAP_HOST))
+		d.primary = m.newPrimary(d)
 	}
 	d.retains++
 	*out = d.primary.handle
 	return sys.CUDA_SUCCESS
 }
 
+// newPrimary makes a device's primary context, which always has the handle that
+// the first one had.
+func (m *machine) newPrimary(d *device) *context {
+	flags := d.flags | uint32(sys.CU_CTX_MAP_HOST)
+	if d.last == nil {
+		d.last = m.newContext(d, flags)
+	} else {
+		d.last = m.addContext(d.last.handle, d, flags)
+	}
+	return d.last
+}
+
 // newContext makes a context; its number goes into the handles of what it
 // will own.
 func (m *machine) newContext(d *device, flags uint32) *context {
 	number := uint64(m.serial+1) & 0xffffff
+	return m.addContext(sys.CUcontext(m.newHandle(kindContext, number)), d, flags)
+}
+
+// addContext makes the context of a handle.
+func (m *machine) addContext(h sys.CUcontext, d *device, flags uint32) *context {
 	ctx := &context{
 		health:    &m.health,
-		handle:    sys.CUcontext(m.newHandle(kindContext, number)),
+		handle:    h,
 		dev:       d,
 		api:       laterAPI,
 		flags:     flags,
@@ -108,7 +125,9 @@ func (m *machine) dropContext(ctx *context) {
 	}
 	m.freeLinear(ctx)
 	m.host.freeAll(ctx)
-	delete(m.contexts, ctx.handle)
+	if m.contexts[ctx.handle] == ctx { // and not a primary context since
+		delete(m.contexts, ctx.handle)
+	}
 	for _, other := range m.contexts {
 		delete(other.peers, ctx)
 	}

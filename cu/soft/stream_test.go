@@ -210,6 +210,7 @@ func TestStreamProperties(t *testing.T) {
 	for _, h := range []sys.CUstream{0, 1, 2, 99} {
 		want(t, sys.CUDA_ERROR_INVALID_HANDLE, c.CuStreamDestroy_v2(h))
 	}
+	misused(t, 1) // 99 never was
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuStreamCreate(s, 2))
 }
 

@@ -3,8 +3,8 @@ package soft
 import "github.com/gpufd/gpufd/cu/sys"
 
 // findStream returns the stream that a handle means for the calling thread, in
-// a context that takes calls, if it takes work or can be asked for it. The
-// calling thread must have a context too.
+// a context that takes calls, if it takes work or can be asked for it. Only for a
+// default stream the calling thread must have a context.
 func (m *machine) findStream(h sys.CUstream) (*stream, sys.CUresult) {
 	s, r := m.anyStream(h)
 	if r != sys.CUDA_SUCCESS {
@@ -15,20 +15,23 @@ func (m *machine) findStream(h sys.CUstream) (*stream, sys.CUresult) {
 
 // anyStream is findStream for what does not depend on the stream's work.
 func (m *machine) anyStream(h sys.CUstream) (*stream, sys.CUresult) {
-	ctx, r := m.current()
-	if r != sys.CUDA_SUCCESS {
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
 		return nil, r
-	}
-	switch h {
-	case 0, sys.CU_STREAM_LEGACY:
-		return ctx.legacy, r
-	case sys.CU_STREAM_PER_THREAD:
-		return ctx.threadStream(), r
 	}
 	if s := m.streams[h]; s != nil {
 		return s, s.ctx.state()
 	}
-	return nil, m.deadHandle(kindStream, uint64(h), "stream")
+	if h > sys.CU_STREAM_PER_THREAD {
+		return nil, m.deadHandle(kindStream, uint64(h), "stream", sys.CUDA_ERROR_INVALID_HANDLE)
+	}
+	ctx, r := m.current()
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	if h == sys.CU_STREAM_PER_THREAD {
+		return ctx.threadStream(), r
+	}
+	return ctx.legacy, r
 }
 
 // lockStream is findStream with the machine locked; the caller unlocks.
@@ -81,15 +84,15 @@ func (ctx *context) state() sys.CUresult {
 }
 
 // deadHandle returns the error for a handle that is not there. One whose
-// context is gone went with it; one that was destroyed and is used again is a
-// bug that the real driver may crash on.
-func (m *machine) deadHandle(kind, h uint64, what string) sys.CUresult {
+// context is gone went with it; one that was destroyed and is used again, which
+// gets r, or never was, is a bug that the real driver may crash on.
+func (m *machine) deadHandle(kind, h uint64, what string, r sys.CUresult) sys.CUresult {
 	if !m.isA(kind, h) {
-		return sys.CUDA_ERROR_INVALID_HANDLE
+		return m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "%s %#x never was", what, h)
 	}
 	for _, ctx := range m.contexts {
 		if contextNumber(uint64(ctx.handle)) == contextNumber(h) && !ctx.destroyed {
-			return m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "%s %#x used after it was destroyed", what, h)
+			return m.misuse(r, "%s %#x used after it was destroyed", what, h)
 		}
 	}
 	return sys.CUDA_ERROR_CONTEXT_IS_DESTROYED
@@ -182,6 +185,9 @@ func (m *machine) cuStreamWaitEvent(h sys.CUstream, event sys.CUevent, flags uin
 	}
 	if mine, r := m.capturedWait(s, e); mine {
 		return r
+	}
+	if flags != 0 {
+		return sys.CUDA_ERROR_ILLEGAL_STATE // it is for captures
 	}
 	m.enqueue(s, &op{deps: []*op{e.last}})
 	return sys.CUDA_SUCCESS
