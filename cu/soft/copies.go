@@ -49,7 +49,7 @@ func (m *machine) cuMemcpyAsync(dst, src sys.CUdeviceptr, n uintptr, s sys.CUstr
 // memset sets n elements as wide as the pattern.
 func (m *machine) memset(dst sys.CUdeviceptr, pattern []byte, n uintptr, s sys.CUstream) sys.CUresult {
 	width := uintptr(len(pattern))
-	if n > math.MaxInt64/width || uintptr(dst)%width != 0 {
+	if n > 0 && (n > math.MaxInt64/width || uintptr(dst)%width != 0) {
 		return m.argumentError()
 	}
 	return m.transfer(transfer{dst: onDevice(dst), pattern: pattern, n: n * width, stream: s})

@@ -97,7 +97,7 @@ func TestNullResults(t *testing.T) {
 		c.CuDeviceComputeCapability(nil, nil, 0), c.CuDeviceCanAccessPeer(nil, 0, 1), c.CuDeviceGetPCIBusId(nil, 9, 0),
 		c.CuDevicePrimaryCtxRetain(nil, 0), c.CuDevicePrimaryCtxGetState(0, nil, nil), c.CuCtxGetCurrent(nil),
 		c.CuCtxGetDevice(nil), c.CuCtxGetFlags(nil), c.CuCtxGetApiVersion(0, nil), c.CuMemAlloc_v2(nil, 1),
-		c.CuMemGetInfo_v2(nil, nil), c.CuMemHostAlloc(nil, 1, 0), c.CuStreamCreate(nil, 0), c.CuEventCreate(nil, 0),
+		c.CuMemHostAlloc(nil, 1, 0), c.CuStreamCreate(nil, 0), c.CuEventCreate(nil, 0),
 		c.CuStreamGetFlags(0, nil), c.CuMemGetAllocationGranularity(nil, propOf(0), 0), c.CuMemCreate(nil, 2*MiB, propOf(0), 0),
 		c.CuMemCreate(new(sys.CUmemGenericAllocationHandle), 2*MiB, nil, 0), c.CuMemAddressReserve(nil, 2*MiB, 0, 0, 0),
 		c.CuMemImportFromShareableHandle(nil, 1, 1), c.CuMemRetainAllocationHandle(nil, 0), c.CuMemGetAccess(nil, nil, 0),

@@ -73,6 +73,8 @@ func (m *machine) cuMemAllocHost(out *uintptr, size uintptr) sys.CUresult {
 	return m.cuMemHostAlloc(out, size, 0)
 }
 
+// cuMemHostAlloc makes memory that is always mapped for devices. Of nothing it
+// makes a null pointer.
 func (m *machine) cuMemHostAlloc(out *uintptr, size uintptr, flags uint32) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	defer m.mu.Unlock()
@@ -80,13 +82,18 @@ func (m *machine) cuMemHostAlloc(out *uintptr, size uintptr, flags uint32) sys.C
 		return r
 	}
 	const known = sys.CU_MEMHOSTALLOC_PORTABLE | sys.CU_MEMHOSTALLOC_DEVICEMAP | sys.CU_MEMHOSTALLOC_WRITECOMBINED
-	if out == nil || size == 0 || flags&^known != 0 {
+	if out == nil || flags&^known != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if size == 0 {
+		*out = 0
+		return sys.CUDA_SUCCESS
 	}
 	base, err := mapHost(size)
 	if err != nil {
 		return sys.CUDA_ERROR_OUT_OF_MEMORY
 	}
+	flags |= sys.CU_MEMHOSTALLOC_DEVICEMAP
 	b := &hostBlock{ctx: ctx, base: base, size: size, flags: flags}
 	_, i := m.host.find(base)
 	m.host.blocks = slices.Insert(m.host.blocks, i, b)
@@ -94,10 +101,11 @@ func (m *machine) cuMemHostAlloc(out *uintptr, size uintptr, flags uint32) sys.C
 	return sys.CUDA_SUCCESS
 }
 
+// cuMemFreeHost needs no current context.
 func (m *machine) cuMemFreeHost(p uintptr) sys.CUresult {
-	_, r := m.lockCurrent()
+	r := m.lockAnywhere()
 	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	if r != sys.CUDA_SUCCESS || p == 0 {
 		return r
 	}
 	b, _ := m.host.find(p)

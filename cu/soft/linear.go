@@ -48,24 +48,25 @@ func (m *machine) newLinear(ctx *context, size uintptr) (*reservation, sys.CUres
 	return v, sys.CUDA_SUCCESS
 }
 
-// cuMemFree wants the start of memory of cuMemAlloc or of a pool; anything else
-// is refused without harm (D16). For the former it waits for the context's work
-// first.
+// cuMemFree wants the start of memory of cuMemAlloc or of a pool, or 0; anything
+// else is refused without harm (D16). It needs no current context. For memory of
+// cuMemAlloc it waits for the work of its context first.
 func (m *machine) cuMemFree(ptr sys.CUdeviceptr) sys.CUresult {
-	ctx, r := m.lockCurrent()
+	r := m.lockAnywhere()
 	v := m.allocationAt(ptr)
-	if r == sys.CUDA_SUCCESS && v == nil {
+	if r == sys.CUDA_SUCCESS && v == nil && ptr != 0 {
 		r = sys.CUDA_ERROR_INVALID_VALUE
 	}
-	if r == sys.CUDA_SUCCESS && v.pool != nil {
+	if r == sys.CUDA_SUCCESS && v != nil && v.pool != nil {
 		m.freePooled(v)
 		m.mu.Unlock()
 		return r
 	}
-	if r != sys.CUDA_SUCCESS {
+	if r != sys.CUDA_SUCCESS || v == nil {
 		m.mu.Unlock()
 		return r
 	}
+	ctx := v.linear
 	work := ctx.tails(everyStream)
 	m.mu.Unlock()
 	if r := m.await(ctx, work); r != sys.CUDA_SUCCESS {
@@ -97,37 +98,48 @@ func (m *machine) freeLinear(ctx *context) {
 	}
 }
 
-// cuMemGetInfo counts what all processes use.
+// cuMemGetInfo counts what all processes use. Either result may be left out.
 func (m *machine) cuMemGetInfo(free, total *uintptr) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	if free == nil || total == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
 	used, err := m.store.used(ctx.dev.ordinal)
 	if err != nil {
 		return sys.CUDA_ERROR_OPERATING_SYSTEM
 	}
-	*free, *total = uintptr(ctx.dev.memory-min(used, ctx.dev.memory)), uintptr(ctx.dev.memory)
-	return sys.CUDA_SUCCESS
+	setOptional(r, free, uintptr(ctx.dev.memory-min(used, ctx.dev.memory)))
+	setOptional(r, total, uintptr(ctx.dev.memory))
+	return r
 }
 
-// cuMemGetAddressRange finds memory of cuMemAlloc, or a mapping. Either result
-// may be left out.
+// cuMemGetAddressRange finds memory of cuMemAlloc, pinned memory, or a mapping
+// that a device may use. Either result may be left out, and without both nothing
+// is looked for.
 func (m *machine) cuMemGetAddressRange(base *sys.CUdeviceptr, size *uintptr, ptr sys.CUdeviceptr) sys.CUresult {
 	_, r := m.lockCurrent()
 	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	if r != sys.CUDA_SUCCESS || base == nil && size == nil {
 		return r
 	}
-	p := m.space.mapping(uintptr(ptr))
-	if p == nil {
+	start, n, found := m.extent(uintptr(ptr))
+	if !found {
 		return sys.CUDA_ERROR_NOT_FOUND
 	}
-	setOptional(r, base, sys.CUdeviceptr(p.base))
-	setOptional(r, size, p.size)
+	setOptional(r, base, sys.CUdeviceptr(start))
+	setOptional(r, size, n)
 	return sys.CUDA_SUCCESS
+}
+
+// extent returns the memory that addr is in.
+func (m *machine) extent(addr uintptr) (base, size uintptr, found bool) {
+	if b, _ := m.host.find(addr); b != nil {
+		return b.base, b.size, true
+	}
+	p := m.space.mapping(addr)
+	if p == nil || !p.open() {
+		return 0, 0, false
+	}
+	return p.base, p.size, true
 }

@@ -22,7 +22,8 @@ const (
 )
 
 // A side says what a call's argument may be: with unified addressing a device
-// pointer may be pinned memory's, and cuMemcpy takes anything.
+// pointer may be pinned memory's, a host pointer a device's, and cuMemcpy takes
+// anything.
 type side struct {
 	addr     uintptr
 	device   bool // device memory is allowed
@@ -31,7 +32,7 @@ type side struct {
 
 func onDevice(p sys.CUdeviceptr) side { return side{addr: uintptr(p), device: true} }
 
-func onHost(p uintptr) side { return side{addr: p, pageable: true} }
+func onHost(p uintptr) side { return side{addr: p, device: true, pageable: true} }
 
 func anywhere(p sys.CUdeviceptr) side {
 	return side{addr: uintptr(p), device: true, pageable: true}

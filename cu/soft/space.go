@@ -47,6 +47,11 @@ func (p *mapping) allows(dev sys.CUdevice, write bool) bool {
 	return p.phys.kind == kindLinear || p.rights[dev]&need == need
 }
 
+// open reports whether any device may use the mapping.
+func (p *mapping) open() bool {
+	return p.phys.kind == kindLinear || slices.ContainsFunc(p.rights, func(f sys.CUmemAccess_flags) bool { return f != 0 })
+}
+
 // reservation returns the one that addr is in, or nil.
 func (s *space) reservation(addr uintptr) *reservation {
 	i, found := slices.BinarySearchFunc(s.reservations, addr, func(r *reservation, a uintptr) int {
