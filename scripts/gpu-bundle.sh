@@ -26,6 +26,9 @@ for p in $packages; do
 	# Files that drift tests compare with, beside the binary as in the sources.
 	cp "$p"/z*.go "$tree/$p/" 2>/dev/null || true
 done
+# What tests/conformance compares itself with.
+mkdir -p "$tree/docs"
+cp docs/driver-facts.md "$tree/docs/"
 echo "$packages" >"$tree/SUITES"
 echo "$version" >"$tree/VERSION"
 tar -C "$tree" -czf "$out/bundle.tgz" .

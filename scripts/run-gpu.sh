@@ -32,6 +32,7 @@ suite() { # name, command…
 	[ "$code" -eq 0 ] || [ "$f" -gt 0 ] || f=1 # it crashed, or left something behind
 	echo "suite $name: $p passed, $f failed, $s skipped, exit $code, $(($(date +%s) - begun)) s"
 	if [ "$code" -ne 0 ] || [ -n "$verbose" ]; then cat "$log"; else grep -B1 -E '^ *--- SKIP' "$log"; fi
+	[ -n "$verbose" ] || grep '^conformance:' "$log"
 	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 in_suite() { cd "$tree/$1" && ./suite.test -test.v -test.timeout 9m; }

@@ -29,6 +29,10 @@ func Child(ctx context.Context, name string, env ...string) *exec.Cmd {
 	return cmd
 }
 
+// RunChild is the process, and does not return, if [Child] started it. It is
+// for a TestMain that does not use [Main].
+func RunChild(children ...Children) { runChild(children) }
+
 // runChild is the process if it is one of children.
 func runChild(children []Children) {
 	name := os.Getenv(childEnv)
