@@ -103,7 +103,7 @@ func nodeTypes(t testing.TB, c sys.Caller, g sys.CUgraph) string {
 	return strings.Join(names, " ")
 }
 
-func TestC_CaptureBeginsAndEnds(t *testing.T) {
+func TestC30_CaptureBeginsAndEnds(t *testing.T) {
 	c := inContext(t)
 	check(t, "begin on the null stream", captureRefused, c.CuStreamBeginCapture_v2(0, relaxed))
 	check(t, "begin on the legacy default stream", captureRefused, c.CuStreamBeginCapture_v2(sys.CU_STREAM_LEGACY, relaxed))
@@ -127,7 +127,7 @@ func TestC_CaptureBeginsAndEnds(t *testing.T) {
 	ok(t, r)
 }
 
-func TestC_CaptureInfo(t *testing.T) {
+func TestC30_CaptureInfo(t *testing.T) {
 	c := inContext(t)
 	p, s := plain(t, c, 64), capturing(t, c)
 	status, id, g, after, n := new(sys.CUstreamCaptureStatus), new(uint64), new(sys.CUgraph), new(*sys.CUgraphNode), new(uintptr)
@@ -151,7 +151,7 @@ func TestC_CaptureInfo(t *testing.T) {
 	check(t, "the number is untouched", uint64(9), *id)
 }
 
-func TestC_WhatACaptureDoesNotSurvive(t *testing.T) {
+func TestC30_WhatACaptureDoesNotSurvive(t *testing.T) {
 	c := inContext(t)
 	e, outside := event(t, c, 0), event(t, c, 0)
 	ok(t, c.CuEventRecord(outside, stream(t, c)))
@@ -195,7 +195,7 @@ func TestC_WhatACaptureDoesNotSurvive(t *testing.T) {
 	})
 }
 
-func TestC_SpoiltCapture(t *testing.T) {
+func TestC30_SpoiltCapture(t *testing.T) {
 	c := inContext(t)
 	p, s, e := plain(t, c, 64), capturing(t, c), event(t, c, 0)
 	check(t, "query it", captureRefused, c.CuStreamQuery(s))
@@ -210,7 +210,7 @@ func TestC_SpoiltCapture(t *testing.T) {
 	check(t, "end", captureSpoilt, r)
 }
 
-func TestC_CapturedEvents(t *testing.T) {
+func TestC30_CapturedEvents(t *testing.T) {
 	c := inContext(t)
 	p, a, b, e := plain(t, c, 64), capturing(t, c), stream(t, c), event(t, c, 0)
 	ok(t, c.CuMemsetD8Async(p, 1, 1, a))
@@ -261,7 +261,7 @@ func TestC_CapturedEvents(t *testing.T) {
 }
 
 // A capture that is not of the relaxed mode belongs to its thread.
-func TestC_CaptureOfAThread(t *testing.T) {
+func TestC30_CaptureOfAThread(t *testing.T) {
 	c := inContext(t)
 	for _, x := range []struct {
 		mode        sys.CUstreamCaptureMode
@@ -294,7 +294,7 @@ func TestC_CaptureOfAThread(t *testing.T) {
 }
 
 // Pageable memory can be captured; a launch then waits.
-func TestC_CaptureOfPageableMemory(t *testing.T) {
+func TestC30_CaptureOfPageableMemory(t *testing.T) {
 	c := inContext(t)
 	p, src, dst := plain(t, c, 64), make([]byte, 64), make([]byte, 64)
 	s := stream(t, c)
@@ -314,7 +314,7 @@ func TestC_CaptureOfPageableMemory(t *testing.T) {
 	runtime.KeepAlive(src)
 }
 
-func TestC_CapturedMemOps(t *testing.T) {
+func TestC30_CapturedMemOps(t *testing.T) {
 	c := inContext(t)
 	if !c.Library().Has("cuStreamWriteValue32_v2") {
 		skip(t, 4, "there is no cuStreamWriteValue32_v2, and the older one may be switched off")
@@ -339,7 +339,7 @@ func updated(t testing.TB, c sys.Caller, from, to sys.CUgraph) (sys.CUgraphExecU
 	return *result, r
 }
 
-func TestC_GraphUpdate(t *testing.T) {
+func TestC31_GraphUpdate(t *testing.T) {
 	c := inContext(t)
 	p := plain(t, c, 4096)
 	host, r := pinned(c, 64, 0)
@@ -385,7 +385,7 @@ func TestC_GraphUpdate(t *testing.T) {
 	check(t, "without a place for the reason", success, c.CuGraphExecUpdate_v2(exec, recorded(t, c, both), nil))
 }
 
-func TestC_GraphLists(t *testing.T) {
+func TestC31_GraphLists(t *testing.T) {
 	c := inContext(t)
 	p := plain(t, c, 64)
 	g := recorded(t, c, func(s sys.CUstream) {
@@ -412,7 +412,7 @@ func TestC_GraphLists(t *testing.T) {
 	check(t, "they are a chain", true, list[1] == to[0] || list[0] == to[1])
 }
 
-func TestC_GraphMakesAndNulls(t *testing.T) {
+func TestC31_GraphMakesAndNulls(t *testing.T) {
 	c := inContext(t)
 	g, clone, node := new(sys.CUgraph), new(sys.CUgraph), new(sys.CUgraphNode)
 	check(t, "create with flags", invalid, c.CuGraphCreate(g, 1))
@@ -457,7 +457,7 @@ func TestC_GraphMakesAndNulls(t *testing.T) {
 	check(t, "a child", success, c.CuGraphAddChildGraphNode(other, *g, nil, 0, *clone))
 }
 
-func TestC_GraphInstantiate(t *testing.T) {
+func TestC31_GraphInstantiate(t *testing.T) {
 	c := inContext(t)
 	p, s := plain(t, c, 64), stream(t, c)
 	g := recorded(t, c, func(s sys.CUstream) { ok(t, c.CuMemsetD8Async(p, 9, 1, s)) })

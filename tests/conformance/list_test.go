@@ -119,7 +119,7 @@ func TestListCanFail(t *testing.T) {
 func TestRowsHaveTests(t *testing.T) {
 	doc, err := os.ReadFile(factsPath)
 	require.NoError(t, err)
-	tests, err := exec.CommandContext(soon(t), "/proc/self/exe", "-test.list", "^Test[CD][0-9]").Output()
+	tests, err := exec.CommandContext(soon(t), "/proc/self/exe", "-test.list", "^Test[CD]").Output()
 	require.NoError(t, err)
 	row := regexp.MustCompile(`(?m)^\| ([CD]\d+[ab]?) \|.*\|(.*)\|$`)
 	named := map[string]bool{}

@@ -139,7 +139,7 @@ var wordSheets = func() (all []*rows) {
 	return all
 }()
 
-func TestC_PlacesOfWords(t *testing.T) {
+func TestC26_PlacesOfWords(t *testing.T) {
 	for _, s := range wordSheets {
 		s.check(t)
 	}
@@ -153,7 +153,7 @@ func old(c sys.Caller, then, now sys.CUresult) sys.CUresult {
 	return then
 }
 
-func TestC_WordFlags(t *testing.T) {
+func TestC26_WordFlags(t *testing.T) {
 	c := inContext(t)
 	s := stream(t, c)
 	p, _ := buffer(t, unit)
@@ -190,7 +190,7 @@ func TestC_WordFlags(t *testing.T) {
 
 // The first ABI is there and refused, and so are its attributes. Before CUDA
 // 11.7 it depends on how the kernel module was loaded.
-func TestC_FirstABIOfWords(t *testing.T) {
+func TestC26_FirstABIOfWords(t *testing.T) {
 	c := inContext(t)
 	s := stream(t, c)
 	p, _ := buffer(t, unit)
@@ -205,7 +205,7 @@ func TestC_FirstABIOfWords(t *testing.T) {
 	check(t, "synchronise", success, c.CuStreamSynchronize(s))
 }
 
-func TestC_WordAttributes(t *testing.T) {
+func TestC26_WordAttributes(t *testing.T) {
 	c := raw(t)
 	first := 0
 	if !has2(c) {
@@ -234,7 +234,7 @@ func many(p sys.CUdeviceptr, n int) []sys.CUstreamBatchMemOpParams {
 	return ops
 }
 
-func TestC_Batches(t *testing.T) {
+func TestC27_Batches(t *testing.T) {
 	c := inContext(t)
 	s := stream(t, c)
 	p, _ := buffer(t, unit)
@@ -284,7 +284,7 @@ var oddBatches = func() (all []*rows) {
 	return all
 }()
 
-func TestC_OddBatches(t *testing.T) {
+func TestC27_OddBatches(t *testing.T) {
 	for _, s := range oddBatches {
 		s.check(t)
 	}

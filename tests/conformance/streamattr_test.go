@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-func TestC_StreamID(t *testing.T) {
+func TestC28_StreamID(t *testing.T) {
 	c := inContext(t)
 	if !c.Library().Has("cuStreamGetId") {
 		skip(t, 5, "cuStreamGetId is of CUDA 12.0")
@@ -31,7 +31,7 @@ func TestC_StreamID(t *testing.T) {
 	check(t, "the next has another", true, first != id(stream(t, c)))
 }
 
-func TestC_StreamContext(t *testing.T) {
+func TestC28_StreamContext(t *testing.T) {
 	c := inContext(t)
 	if !c.Library().Has("cuStreamGetCtx_v2") {
 		skip(t, 5, "cuStreamGetCtx_v2 is of CUDA 12.5")
@@ -47,7 +47,7 @@ func TestC_StreamContext(t *testing.T) {
 	check(t, "without the context", success, c.CuStreamGetCtx_v2(s, nil, green))
 }
 
-func TestC_StreamAttributes(t *testing.T) {
+func TestC28_StreamAttributes(t *testing.T) {
 	c := inContext(t)
 	s, other := stream(t, c), stream(t, c)
 	v := new(sys.CUstreamAttrValue)
@@ -99,7 +99,7 @@ func TestC_StreamAttributes(t *testing.T) {
 	check(t, "it is", 0, priority(0))
 }
 
-func TestC_NoStreamAttributes(t *testing.T) { noStreamAttributes.check(t) }
+func TestC28_NoStreamAttributes(t *testing.T) { noStreamAttributes.check(t) }
 
 var noStreamAttributes = sheet("no stream attributes",
 	row{what: "get nowhere", want: crashes, id: "wild-pointer", soft: invalid, ask: func(t testing.TB) any {
@@ -110,7 +110,7 @@ var noStreamAttributes = sheet("no stream attributes",
 	}},
 )
 
-func TestC_HostFunctions(t *testing.T) {
+func TestC28_HostFunctions(t *testing.T) {
 	libc, err := sys.OpenFile("libc.so.6")
 	require.NoError(t, err)
 	post, err := libc("sem_post")
