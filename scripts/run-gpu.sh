@@ -35,7 +35,7 @@ suite() { # name, command…
 	[ -n "$verbose" ] || grep '^conformance:' "$log"
 	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
-in_suite() { cd "$tree/$1" && ./suite.test -test.v -test.timeout 9m; }
+in_suite() { cd "$tree/$1" && ./suite.test -test.v -test.timeout "${GPUFD_TEST_TIMEOUT:-9m}"; }
 for s in $suites; do
 	suite "$s" in_suite "$s"
 done
