@@ -1,6 +1,7 @@
 package cu_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -680,6 +681,8 @@ func TestPoolOutlivesItsExporter(t *testing.T) {
 	theirs := os.NewFile(uintptr(pair[1]), "theirs")
 	cmd := cutest.Child(soon(t), "pool exporter")
 	cmd.ExtraFiles = []*os.File{theirs}
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
 	require.NoError(t, cmd.Start())
 	require.NoError(t, theirs.Close())
 
@@ -687,6 +690,9 @@ func TestPoolOutlivesItsExporter(t *testing.T) {
 	n, rn, _, _, err := unix.Recvmsg(pair[0], text, rights, unix.MSG_CMSG_CLOEXEC)
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(pair[0]))
+	if n == 0 {
+		require.Fail(t, "the exporter failed", "%v\n%s", cmd.Wait(), &said)
+	}
 	messages, err := unix.ParseSocketControlMessage(rights[:rn])
 	require.NoError(t, err)
 	require.Len(t, messages, 1)

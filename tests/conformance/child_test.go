@@ -22,6 +22,7 @@ import (
 // Answers that are no result.
 const (
 	crashes = "crashes" // the process died of a signal
+	varies  = "varies"  // expected of the H200: any of these, or any error, as chance will have it
 	hangs   = "hangs"   // the call did not return
 )
 

@@ -102,7 +102,7 @@ func differs(t testing.TB, id, what string, onCUDA, onSoft, have any) {
 
 func compare(t testing.TB, what string, want, have any) {
 	t.Helper()
-	if word(want) != word(have) {
+	if word(want) != word(have) && (want != varies || word(have) == word(success)) {
 		t.Errorf("%s: the answer is %s, expected %s", what, word(have), word(want))
 		return
 	}
