@@ -16,7 +16,7 @@ func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CU
 	if mappings == nil || desc == nil || count == 0 || count > maxDescs {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	descs := descsAt(desc, count)
+	descs := array(desc, count)
 	for _, d := range descs {
 		if r := m.mayMap(d); r != sys.CUDA_SUCCESS {
 			return r

@@ -12,38 +12,82 @@ import (
 // and sets, they do not wait, as CUDA documents.
 
 func (m *machine) cuMemcpyHtoD(dst sys.CUdeviceptr, src, n uintptr) sys.CUresult {
-	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), n: n, wait: true})
+	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), box: line(n), wait: true})
 }
 
 func (m *machine) cuMemcpyHtoDAsync(dst sys.CUdeviceptr, src, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), n: n, stream: s})
+	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), box: line(n), stream: s})
 }
 
 func (m *machine) cuMemcpyDtoH(dst uintptr, src sys.CUdeviceptr, n uintptr) sys.CUresult {
-	return m.transfer(transfer{dst: onHost(dst), src: onDevice(src), n: n, wait: true})
+	return m.transfer(transfer{dst: onHost(dst), src: onDevice(src), box: line(n), wait: true})
 }
 
 func (m *machine) cuMemcpyDtoHAsync(dst uintptr, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.transfer(transfer{dst: onHost(dst), src: onDevice(src), n: n, stream: s})
+	return m.transfer(transfer{dst: onHost(dst), src: onDevice(src), box: line(n), stream: s})
 }
 
 func (m *machine) cuMemcpyDtoD(dst, src sys.CUdeviceptr, n uintptr) sys.CUresult {
-	return m.transfer(transfer{dst: onDevice(dst), src: onDevice(src), n: n})
+	return m.syncMemops(m.cuMemcpyDtoDAsync(dst, src, n, 0), dst, src)
 }
 
 func (m *machine) cuMemcpyDtoDAsync(dst, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.transfer(transfer{dst: onDevice(dst), src: onDevice(src), n: n, stream: s})
+	return m.transfer(transfer{dst: onDevice(dst), src: onDevice(src), box: line(n), stream: s})
 }
 
 func (m *machine) cuMemcpy(dst, src sys.CUdeviceptr, n uintptr) sys.CUresult {
 	m.mu.Lock()
-	between := m.space.reservation(uintptr(dst)) != nil && m.space.reservation(uintptr(src)) != nil
+	between := m.isDevice(uintptr(dst)) && m.isDevice(uintptr(src))
 	m.mu.Unlock()
-	return m.transfer(transfer{dst: anywhere(dst), src: anywhere(src), n: n, wait: !between})
+	return m.syncMemops(m.transfer(transfer{dst: anywhere(dst), src: anywhere(src), box: line(n), wait: !between}), dst, src)
 }
 
 func (m *machine) cuMemcpyAsync(dst, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.transfer(transfer{dst: anywhere(dst), src: anywhere(src), n: n, stream: s})
+	return m.transfer(transfer{dst: anywhere(dst), src: anywhere(src), box: line(n), stream: s})
+}
+
+// cuMemcpyPeer waits for what the two contexts have, and until it is done,
+// since what comes later in them waits for it too. As with the legacy default
+// stream that does not mean streams that do not block.
+func (m *machine) cuMemcpyPeer(dst sys.CUdeviceptr, to sys.CUcontext, src sys.CUdeviceptr, from sys.CUcontext, n uintptr) sys.CUresult {
+	return m.copyPeer(transfer{dst: onDevice(dst), src: onDevice(src), box: line(n), wait: true}, to, from)
+}
+
+func (m *machine) cuMemcpyPeerAsync(dst sys.CUdeviceptr, to sys.CUcontext, src sys.CUdeviceptr, from sys.CUcontext, n uintptr, s sys.CUstream) sys.CUresult {
+	return m.copyPeer(transfer{dst: onDevice(dst), src: onDevice(src), box: line(n), stream: s}, to, from)
+}
+
+// copyPeer is a transfer whose sides are looked at from contexts of their own,
+// of which 0 is the current one.
+func (m *machine) copyPeer(t transfer, to, from sys.CUcontext) (r sys.CUresult) {
+	m.mu.Lock()
+	var r2 sys.CUresult
+	t.dst.ctx, r = m.contextOr(to)
+	t.src.ctx, r2 = m.contextOr(from)
+	if r = firstError(r, r2); r == sys.CUDA_SUCCESS && t.wait {
+		t.after = append(t.dst.ctx.tails((*stream).blocking), t.src.ctx.tails((*stream).blocking)...)
+	}
+	m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return m.transfer(t)
+}
+
+// syncMemops ends a call without a stream, whose result is r. It waits where the
+// memory wants synchronous calls to.
+func (m *machine) syncMemops(r sys.CUresult, ptrs ...sys.CUdeviceptr) sys.CUresult {
+	m.mu.Lock()
+	wait := false
+	for _, ptr := range ptrs {
+		p := m.pointee(uintptr(ptr))
+		wait = wait || p.syncs()
+	}
+	m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS || !wait {
+		return r
+	}
+	return m.cuStreamSynchronize(sys.CU_STREAM_LEGACY)
 }
 
 // memset sets n elements as wide as the pattern.
@@ -52,7 +96,7 @@ func (m *machine) memset(dst sys.CUdeviceptr, pattern []byte, n uintptr, s sys.C
 	if n > 0 && (n > math.MaxInt64/width || uintptr(dst)%width != 0) {
 		return m.argumentError()
 	}
-	return m.transfer(transfer{dst: onDevice(dst), pattern: pattern, n: n * width, stream: s})
+	return m.transfer(transfer{dst: onDevice(dst), pattern: pattern, box: line(n * width), stream: s})
 }
 
 // argumentError returns CUDA_ERROR_INVALID_VALUE, or what comes before it.
@@ -66,7 +110,7 @@ func (m *machine) refuse(why sys.CUresult) sys.CUresult {
 }
 
 func (m *machine) cuMemsetD8(dst sys.CUdeviceptr, v uint8, n uintptr) sys.CUresult {
-	return m.memset(dst, []byte{v}, n, 0)
+	return m.syncMemops(m.cuMemsetD8Async(dst, v, n, 0), dst)
 }
 
 func (m *machine) cuMemsetD8Async(dst sys.CUdeviceptr, v uint8, n uintptr, s sys.CUstream) sys.CUresult {
@@ -74,7 +118,7 @@ func (m *machine) cuMemsetD8Async(dst sys.CUdeviceptr, v uint8, n uintptr, s sys
 }
 
 func (m *machine) cuMemsetD16(dst sys.CUdeviceptr, v uint16, n uintptr) sys.CUresult {
-	return m.cuMemsetD16Async(dst, v, n, 0)
+	return m.syncMemops(m.cuMemsetD16Async(dst, v, n, 0), dst)
 }
 
 func (m *machine) cuMemsetD16Async(dst sys.CUdeviceptr, v uint16, n uintptr, s sys.CUstream) sys.CUresult {
@@ -82,7 +126,7 @@ func (m *machine) cuMemsetD16Async(dst sys.CUdeviceptr, v uint16, n uintptr, s s
 }
 
 func (m *machine) cuMemsetD32(dst sys.CUdeviceptr, v uint32, n uintptr) sys.CUresult {
-	return m.cuMemsetD32Async(dst, v, n, 0)
+	return m.syncMemops(m.cuMemsetD32Async(dst, v, n, 0), dst)
 }
 
 func (m *machine) cuMemsetD32Async(dst sys.CUdeviceptr, v uint32, n uintptr, s sys.CUstream) sys.CUresult {

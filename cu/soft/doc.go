@@ -66,6 +66,6 @@
 // memory there is: gpuORDINAL-BYTES-ID.mem, of a memory pool that can be shared
 // gpuORDINAL-BYTES-ID-POOL.mem, and pool-POOL for the pool itself; lsof or fuser shows who holds it.
 // [Implemented] and [NotImplemented] list the symbols; the latter return
-// CUDA_ERROR_NOT_SUPPORTED. Arrays, modules, launches, managed memory,
-// peer copies and the legacy IPC calls are not there yet.
+// CUDA_ERROR_NOT_SUPPORTED. Arrays, modules, launches, managed memory
+// and the legacy IPC calls are not there yet.
 package soft

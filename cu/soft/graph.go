@@ -243,7 +243,7 @@ func listNodes(nodes []*node, out *sys.CUgraphNode, count *uintptr) sys.CUresult
 	if *count == 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	room := nodesAt(out, *count)
+	room := array(out, *count)
 	clear(room)
 	for i := range min(len(room), len(nodes)) {
 		room[i] = nodes[i].handle
@@ -273,7 +273,7 @@ func (m *machine) cuGraphGetEdges_v2(h sys.CUgraph, from, to *sys.CUgraphNode, d
 		}
 	}
 	if data != nil {
-		clear(edgesAt(data, *count))
+		clear(array(data, *count))
 	}
 	n := *count
 	return firstError(listNodes(before, from, &n), listNodes(after, to, count))

@@ -3,7 +3,6 @@ package soft
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -37,7 +36,7 @@ func (m *machine) nodesOf(g *graph, handles *sys.CUgraphNode, n uintptr) (nodes 
 	if handles == nil || n > uintptr(len(g.nodes)) {
 		return nil, false
 	}
-	for _, h := range nodesAt(handles, n) {
+	for _, h := range array(handles, n) {
 		d := m.nodes[h]
 		if d == nil || d.graph != g || slices.Contains(nodes, d) {
 			return nil, false
@@ -75,53 +74,42 @@ func (m *machine) cuGraphAddChildGraphNode(out *sys.CUgraphNode, h sys.CUgraph, 
 	})
 }
 
-// cuGraphAddMemcpyNode makes copies in one dimension.
+// cuGraphAddMemcpyNode makes copies of something.
 func (m *machine) cuGraphAddMemcpyNode(out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr, p *sys.CUDA_MEMCPY3D, ctx sys.CUcontext) sys.CUresult {
 	return m.add(out, h, deps, n, func() (*work, sys.CUresult) {
 		if p == nil || p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0 {
 			return nil, sys.CUDA_ERROR_INVALID_VALUE
 		}
-		dst, ok1 := sideOf(p.DstMemoryType, uintptr(p.DstHost), p.DstDevice, p.DstXInBytes)
-		src, ok2 := sideOf(p.SrcMemoryType, uintptr(p.SrcHost), p.SrcDevice, p.SrcXInBytes)
-		flat := p.Height == 1 && p.Depth == 1 && p.SrcY|p.SrcZ|p.DstY|p.DstZ == 0
-		if !ok1 || !ok2 || !flat {
+		var c boxCall
+		c.read(p)
+		if c.dst.kind == sys.CU_MEMORYTYPE_ARRAY || c.src.kind == sys.CU_MEMORYTYPE_ARRAY {
 			return nil, sys.CUDA_ERROR_NOT_SUPPORTED
 		}
-		return m.transferWork(ctx, &transfer{dst: dst, src: src, n: p.WidthInBytes})
+		t := transfer{box: c.box}
+		if r := m.sides(&t, &c); r != sys.CUDA_SUCCESS {
+			return nil, r
+		}
+		return m.transferWork(ctx, &t)
 	})
 }
 
-// cuGraphAddMemsetNode makes sets in one dimension.
+// cuGraphAddMemsetNode makes sets of something.
 func (m *machine) cuGraphAddMemsetNode(out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr, p *sys.CUDA_MEMSET_NODE_PARAMS, ctx sys.CUcontext) sys.CUresult {
 	return m.add(out, h, deps, n, func() (*work, sys.CUresult) {
 		if p == nil || p.Width == 0 || p.Height == 0 {
 			return nil, sys.CUDA_ERROR_INVALID_VALUE
 		}
-		width := uintptr(p.ElementSize)
-		wide := width == 1 || width == 2 || width == 4
-		if !wide || p.Width > math.MaxInt64/width || uintptr(p.Dst)%width != 0 {
+		width := p.ElementSize
+		if width != 1 && width != 2 && width != 4 {
 			return nil, sys.CUDA_ERROR_INVALID_VALUE
 		}
-		if p.Height != 1 {
-			return nil, sys.CUDA_ERROR_NOT_SUPPORTED
-		}
 		pattern := binary.LittleEndian.AppendUint32(nil, p.Value)[:width]
-		return m.transferWork(ctx, &transfer{dst: onDevice(p.Dst), pattern: pattern, n: p.Width * width})
+		t, ok := setOfRows(p.Dst, p.Pitch, pattern, p.Width, p.Height)
+		if !ok {
+			return nil, sys.CUDA_ERROR_INVALID_VALUE
+		}
+		return m.transferWork(ctx, &t)
 	})
-}
-
-// sideOf returns one side of a copy that a struct describes; ok is false for
-// arrays.
-func sideOf(t sys.CUmemorytype, host uintptr, dev sys.CUdeviceptr, x uintptr) (s side, ok bool) {
-	switch t {
-	case sys.CU_MEMORYTYPE_HOST:
-		return onHost(host + x), true
-	case sys.CU_MEMORYTYPE_DEVICE:
-		return onDevice(dev + sys.CUdeviceptr(x)), true
-	case sys.CU_MEMORYTYPE_UNIFIED:
-		return anywhere(dev + sys.CUdeviceptr(x)), true
-	}
-	return s, false
 }
 
 // transferWork makes a copy or a set that a context, or the current one, does
@@ -138,7 +126,7 @@ func (m *machine) transferWork(h sys.CUcontext, t *transfer) (*work, sys.CUresul
 	m.begin(t, true)
 	return &work{
 		traits:  t.traits(dev),
-		run:     func() sys.CUresult { return m.perform(t, dev) },
+		run:     func() sys.CUresult { return m.perform(t) },
 		release: func() { m.endTransfer(t) },
 	}, sys.CUDA_SUCCESS
 }
@@ -191,8 +179,8 @@ func (m *machine) cuGraphAddDependencies(h sys.CUgraph, from, to *sys.CUgraphNod
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	var before, after []*node
-	for i, f := range nodesAt(from, n) {
-		b, a := m.nodes[f], m.nodes[nodesAt(to, n)[i]]
+	for i, f := range array(from, n) {
+		b, a := m.nodes[f], m.nodes[array(to, n)[i]]
 		if b == nil || a == nil || b.graph != g || a.graph != g || a == b || slices.Contains(a.after, b) {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -207,7 +195,7 @@ func (m *machine) cuGraphAddDependencies(h sys.CUgraph, from, to *sys.CUgraphNod
 // cuGraphAddDependencies_v2 knows no data of edges but zeros.
 func (m *machine) cuGraphAddDependencies_v2(h sys.CUgraph, from, to *sys.CUgraphNode, data *sys.CUgraphEdgeData, n uintptr) sys.CUresult {
 	if data != nil {
-		for _, d := range edgesAt(data, n) {
+		for _, d := range array(data, n) {
 			if d != (sys.CUgraphEdgeData{}) {
 				return sys.CUDA_ERROR_NOT_SUPPORTED
 			}

@@ -1,21 +1,29 @@
 package soft
 
 import (
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A hostTable is the pinned host memory that the driver gave out, by address.
-// Copies to and from it are truly asynchronous, since it stays until freed.
+// A hostTable is the pinned host memory, by address: what the driver gave out
+// and what callers registered. Copies to and from it are truly asynchronous,
+// since it stays until it is freed or unregistered.
 type hostTable struct{ blocks []*hostBlock }
 
-// A hostBlock is memory of cuMemHostAlloc. It outlives its cuMemFreeHost while
-// copies use it.
+// A hostBlock is memory of cuMemHostAlloc, which outlives its cuMemFreeHost while
+// copies use it, or of cuMemHostRegister, which is the caller's.
 type hostBlock struct {
 	ctx        *context
 	base, size uintptr
-	flags      uint32
+	flags      uint32 // of cuMemHostGetFlags
+	registered bool
+	readOnly   bool   // for devices
+	id         uint64 // of CU_POINTER_ATTRIBUTE_BUFFER_ID
+	syncs      bool   // of CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 	pins       int
 	freed      bool
 }
@@ -41,12 +49,27 @@ func (t *hostTable) holding(addr, size uintptr) *hostBlock {
 	return b
 }
 
+// add puts a block into the table, which has none there.
+func (t *hostTable) add(b *hostBlock) {
+	_, i := t.find(b.base)
+	t.blocks = slices.Insert(t.blocks, i, b)
+}
+
+// overlapping returns the first block that has any of the range, or nil.
+func (t *hostTable) overlapping(addr, size uintptr) *hostBlock {
+	_, i := t.find(addr)
+	if i < len(t.blocks) && t.blocks[i].base < addr+size {
+		return t.blocks[i]
+	}
+	return nil
+}
+
 // pin keeps the block's memory.
 func (b *hostBlock) pin() { b.pins++ }
 
 // unpin ends a pin; if the block was freed meanwhile its memory goes.
 func (b *hostBlock) unpin() {
-	if b.pins--; b.pins == 0 && b.freed {
+	if b.pins--; b.pins == 0 && b.freed && !b.registered {
 		unmap(b.base, b.size)
 	}
 }
@@ -94,26 +117,120 @@ func (m *machine) cuMemHostAlloc(out *uintptr, size uintptr, flags uint32) sys.C
 		return sys.CUDA_ERROR_OUT_OF_MEMORY
 	}
 	flags |= sys.CU_MEMHOSTALLOC_DEVICEMAP
-	b := &hostBlock{ctx: ctx, base: base, size: size, flags: flags}
-	_, i := m.host.find(base)
-	m.host.blocks = slices.Insert(m.host.blocks, i, b)
+	m.host.add(&hostBlock{ctx: ctx, base: base, size: size, flags: flags, id: m.newBufferID()})
 	*out = base
 	return sys.CUDA_SUCCESS
 }
 
-// cuMemFreeHost needs no current context.
+// cuMemFreeHost takes a null pointer, too.
 func (m *machine) cuMemFreeHost(p uintptr) sys.CUresult {
+	if p == 0 {
+		defer m.mu.Unlock()
+		return m.lockAnywhere()
+	}
+	return m.endBlock(p, func(b *hostBlock) sys.CUresult {
+		if b == nil || b.base != p || b.registered {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		return sys.CUDA_SUCCESS
+	})
+}
+
+// endBlock ends the block at p, if that is all right, after all work of its
+// context. It needs no current one.
+func (m *machine) endBlock(p uintptr, allowed func(*hostBlock) sys.CUresult) sys.CUresult {
 	r := m.lockAnywhere()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS || p == 0 {
+	b, _ := m.host.find(p)
+	if r == sys.CUDA_SUCCESS {
+		r = allowed(b)
+	}
+	if r != sys.CUDA_SUCCESS {
+		m.mu.Unlock()
 		return r
 	}
-	b, _ := m.host.find(p)
-	if b == nil || b.base != p {
-		return sys.CUDA_ERROR_INVALID_VALUE
+	work := b.ctx.tails(everyStream)
+	m.mu.Unlock()
+	if r := m.await(b.ctx, work); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if again, _ := m.host.find(p); again != b {
+		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "host memory %#x given back twice at once", p)
 	}
 	m.host.free(b)
 	return sys.CUDA_SUCCESS
+}
+
+// maxHostMemory is more than any host has.
+const maxHostMemory = 1 << 44
+
+// cuMemHostRegister takes any memory of the caller's that a device could use:
+// exactly these bytes, of pages that are there.
+func (m *machine) cuMemHostRegister(p, size uintptr, flags uint32) sys.CUresult {
+	ctx, r := m.lockCurrent()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	// CU_MEMHOSTREGISTER_IOMEMORY is for memory of other devices, of which there
+	// is none.
+	const readOnly = sys.CU_MEMHOSTREGISTER_READ_ONLY
+	const known = sys.CU_MEMHOSTREGISTER_PORTABLE | sys.CU_MEMHOSTREGISTER_DEVICEMAP | readOnly
+	other := m.host.overlapping(p, size)
+	switch {
+	case p == 0, size == 0, p+size < p, flags&^known != 0:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case size > maxHostMemory:
+		return sys.CUDA_ERROR_OUT_OF_MEMORY
+	case other != nil && other.registered:
+		return sys.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+	case other != nil, m.isDevice(p), !present(p, size, flags&readOnly == 0):
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	m.host.add(&hostBlock{
+		ctx: ctx, base: p, size: size, flags: flags&^readOnly | sys.CU_MEMHOSTREGISTER_DEVICEMAP,
+		registered: true, readOnly: flags&readOnly != 0, id: m.newBufferID(),
+	})
+	return sys.CUDA_SUCCESS
+}
+
+// present reports whether this process may read, and write, a whole range.
+func present(addr, size uintptr, write bool) bool {
+	maps, err := os.ReadFile("/proc/self/maps")
+	return err != nil || covered(string(maps), addr, size, write) // else who knows
+}
+
+// covered is present in a process with these maps.
+func covered(maps string, addr, size uintptr, write bool) bool {
+	next := addr
+	for line := range strings.Lines(maps) {
+		var base, end uintptr
+		var rights string
+		_, err := fmt.Sscanf(line, "%x-%x %s", &base, &end, &rights)
+		if err != nil || end <= next {
+			continue
+		}
+		if base > next || rights[0] != 'r' || write && rights[1] != 'w' {
+			return false
+		}
+		if next = end; next >= addr+size {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *machine) cuMemHostUnregister(p uintptr) sys.CUresult {
+	return m.endBlock(p, func(b *hostBlock) sys.CUresult {
+		switch {
+		case p == 0, b != nil && (b.base != p || !b.registered):
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case b == nil:
+			return sys.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuMemHostGetDevicePointer returns the same address: addressing is unified.

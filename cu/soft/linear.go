@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"math/bits"
 	"slices"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -26,6 +27,30 @@ func (m *machine) cuMemAlloc(out *sys.CUdeviceptr, size uintptr) sys.CUresult {
 	v, r := m.newLinear(ctx, size)
 	if r == sys.CUDA_SUCCESS {
 		*out = sys.CUdeviceptr(v.base)
+	}
+	return r
+}
+
+// pitchUnit is what pitches are multiples of.
+const pitchUnit = 512
+
+// cuMemAllocPitch is cuMemAlloc for rows.
+func (m *machine) cuMemAllocPitch(out *sys.CUdeviceptr, pitch *uintptr, width, height uintptr, element uint32) sys.CUresult {
+	_, r := m.lockCurrent()
+	m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || pitch == nil || width == 0 || height == 0 || element != 4 && element != 8 && element != 16 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	p := (width + pitchUnit - 1) / pitchUnit * pitchUnit
+	over, size := bits.Mul64(uint64(p), uint64(height))
+	if p < width || over != 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if r = m.cuMemAlloc(out, uintptr(size)); r == sys.CUDA_SUCCESS {
+		*pitch = p
 	}
 	return r
 }
@@ -123,23 +148,12 @@ func (m *machine) cuMemGetAddressRange(base *sys.CUdeviceptr, size *uintptr, ptr
 	if r != sys.CUDA_SUCCESS || base == nil && size == nil {
 		return r
 	}
-	start, n, found := m.extent(uintptr(ptr))
-	if !found {
+	p := m.pointee(uintptr(ptr))
+	if !p.there() || p.mapping != nil && !p.mapping.open() {
 		return sys.CUDA_ERROR_NOT_FOUND
 	}
+	start, n := p.extent()
 	setOptional(r, base, sys.CUdeviceptr(start))
 	setOptional(r, size, n)
 	return sys.CUDA_SUCCESS
-}
-
-// extent returns the memory that addr is in.
-func (m *machine) extent(addr uintptr) (base, size uintptr, found bool) {
-	if b, _ := m.host.find(addr); b != nil {
-		return b.base, b.size, true
-	}
-	p := m.space.mapping(addr)
-	if p == nil || !p.open() {
-		return 0, 0, false
-	}
-	return p.base, p.size, true
 }

@@ -36,6 +36,7 @@ type machine struct {
 	captures map[*capture]bool // under way
 	staged   uint64            // bytes of pageable memory copied out and not yet written
 	serial   uint32            // of the last handle given out
+	buffers  uint64            // pieces of memory there have been
 	misuses  []string
 }
 
@@ -177,6 +178,12 @@ const (
 func (m *machine) newHandle(kind uint64, ctx uint64) uint64 {
 	m.serial++
 	return kind<<56 | ctx<<32 | uint64(m.serial)
+}
+
+// newBufferID numbers a piece of memory of any kind; no number comes twice.
+func (m *machine) newBufferID() uint64 {
+	m.buffers++
+	return m.buffers
 }
 
 // contextNumber returns the context's part of a handle.

@@ -65,11 +65,11 @@ func (m *machine) cuStreamWriteValue64_v2(h sys.CUstream, p sys.CUdeviceptr, v u
 }
 
 func wait(p sys.CUdeviceptr, size uintptr, v uint64, flags uint32) memOp {
-	return memOp{where: operand{addr: uintptr(p), size: size}, value: v, flags: flags}
+	return memOp{where: operand{box: line(size), addr: uintptr(p)}, value: v, flags: flags}
 }
 
 func write(p sys.CUdeviceptr, size uintptr, v uint64, flags uint32) memOp {
-	return memOp{where: operand{addr: uintptr(p), size: size}, value: v, flags: flags, write: true}
+	return memOp{where: operand{box: line(size), addr: uintptr(p)}, value: v, flags: flags, write: true}
 }
 
 func (m *machine) cuStreamBatchMemOp(h sys.CUstream, n uint32, params *sys.CUstreamBatchMemOpParams, flags uint32) sys.CUresult {
@@ -171,7 +171,7 @@ func (m *machine) memOps(h sys.CUstream, ops ...memOp) sys.CUresult {
 // memOpForm is what an update of a graph may not change about operations.
 func memOpForm(ops []memOp) (form string) {
 	for _, o := range ops {
-		form += fmt.Sprint(o.write, o.where.size, " ")
+		form += fmt.Sprint(o.write, o.where.width, " ")
 	}
 	return form
 }
@@ -195,8 +195,8 @@ func (m *machine) validMemOp(o *memOp, dev sys.CUdevice) sys.CUresult {
 	case o.flags&uint32(sys.CU_STREAM_WAIT_VALUE_FLUSH) != 0:
 		return sys.CUDA_ERROR_NOT_SUPPORTED // as the attribute says
 	}
-	where, ok := m.operand(onDevice(sys.CUdeviceptr(o.where.addr)), o.where.size, dev, false)
-	if !ok || where.addr%where.size != 0 || o.flags&^known != 0 {
+	where, ok := m.operand(onDevice(sys.CUdeviceptr(o.where.addr)), o.where.box, dev, false)
+	if !ok || where.addr%where.width != 0 || o.flags&^known != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	o.where = where
@@ -235,7 +235,7 @@ func (m *machine) doMemOp(ctx *context, o *memOp) sys.CUresult {
 // work (D20b).
 func (m *machine) tryMemOp(ctx *context, o *memOp) (done bool, r sys.CUresult) {
 	m.mu.Lock()
-	v, ok := m.view(o.where, m.number(ctx.dev), o.write)
+	v, ok := m.view(&o.where, o.write)
 	r = ctx.sticky
 	m.mu.Unlock()
 	if ok && r == sys.CUDA_SUCCESS {
@@ -257,7 +257,7 @@ func (o *memOp) touch(word []byte) (done bool) {
 		storeWord(word, o.value)
 		return true
 	}
-	return met(o.flags, loadWord(word), o.value, 8*o.where.size)
+	return met(o.flags, loadWord(word), o.value, 8*o.where.width)
 }
 
 // met reports whether a word of so many bits fulfils a condition.

@@ -22,20 +22,17 @@ func TestWaitSeesTheHost(t *testing.T) {
 	require.EqualValues(t, 1<<40, loadWord(pinned[8:16]))
 }
 
-// Pinned memory that is freed stays for as long as a stream waits for it.
+// Pinned memory is freed when no stream waits for it any more.
 func TestPinnedFreedWhileWaiting(t *testing.T) {
 	c := inContext(t, 0)
 	s := newStream(t, c, nonBlocking)
-	word, free := looseHostMemory(t, c)
+	word := pinnedMemory(t, c, 4)
 	ok(t, c.CuStreamWaitValue32_v2(s, addr(word), 1, 0))
-	driver.mu.Lock()
-	block, _ := driver.host.find(uintptr(addr(word)))
-	driver.mu.Unlock()
-	free()
+	freed := blocked(t, func() sys.CUresult { return c.CuMemFreeHost(at(word)) })
 	want(t, sys.CUDA_ERROR_NOT_READY, c.CuStreamQuery(s))
 	storeWord(word, 1)
-	ok(t, c.CuStreamSynchronize(s))
-	require.Zero(t, block.pins)
+	ok(t, <-freed)
+	ok(t, c.CuStreamQuery(s))
 }
 
 // A context that is lost lets go of the streams that wait in it, also for other

@@ -3,7 +3,6 @@ package soft
 import (
 	"unsafe"
 
-	"github.com/gpufd/gpufd/cu/sys"
 	"golang.org/x/sys/unix"
 )
 
@@ -52,11 +51,5 @@ func unmap(addr, n uintptr) {
 // asInt32 returns the int at an address that may hold a larger number.
 func asInt32(p *uint64) *int32 { return (*int32)(unsafe.Pointer(p)) }
 
-// descsAt returns the n descriptors at d.
-func descsAt(d *sys.CUmemAccessDesc, n uintptr) []sys.CUmemAccessDesc { return unsafe.Slice(d, n) }
-
-// nodesAt returns the n graph nodes at p.
-func nodesAt(p *sys.CUgraphNode, n uintptr) []sys.CUgraphNode { return unsafe.Slice(p, n) }
-
-// edgesAt returns the data of n graph edges at p.
-func edgesAt(p *sys.CUgraphEdgeData, n uintptr) []sys.CUgraphEdgeData { return unsafe.Slice(p, n) }
+// array returns the n things at p.
+func array[T any](p *T, n uintptr) []T { return unsafe.Slice(p, n) }

@@ -1,15 +1,44 @@
 package soft
 
-import "github.com/gpufd/gpufd/cu/sys"
+import (
+	"math/bits"
 
-// An operand is one side of a copy: a range of memory and whose it is. It is
-// nil or it was valid when the call was made; what has become of device memory
-// by the time the work is done is looked at again then.
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A box is the bytes that a copy moves: depth layers of height rows of width
+// bytes. How they lie is each side's own affair.
+type box struct{ width, height, depth uintptr }
+
+// line is a box of n bytes in a row.
+func line(n uintptr) box { return box{n, 1, 1} }
+
+// empty reports whether there is nothing to move.
+func (b box) empty() bool { return b.width == 0 || b.height == 0 || b.depth == 0 }
+
+// An operand is one side of a copy: memory and whose it is. It is nil or it was
+// valid when the call was made; what has become of device memory by the time
+// the work is done is looked at again then.
 type operand struct {
-	addr, size uintptr
-	place      place
-	block      *hostBlock // of pinned memory
-	staged     []byte     // the bytes of pageable memory, copied out
+	box
+	addr          uintptr // of the first row
+	reach         uintptr // bytes from there to the end of the last
+	pitch, stride uintptr // from row to row, and from layer to layer
+	dev           sys.CUdevice
+	place         place
+	block         *hostBlock // of pinned memory
+	staged        []byte     // the bytes of pageable memory, copied out
+}
+
+// rows are the addresses of the operand's rows, of which a line has one.
+func (o *operand) rows(yield func(addr uintptr) bool) {
+	for z := range o.depth {
+		for y := range o.height {
+			if !yield(o.addr + z*o.stride + y*o.pitch) {
+				return
+			}
+		}
+	}
 }
 
 // A place is where memory is, or may be.
@@ -25,9 +54,11 @@ const (
 // pointer may be pinned memory's, a host pointer a device's, and cuMemcpy takes
 // anything.
 type side struct {
-	addr     uintptr
-	device   bool // device memory is allowed
-	pageable bool // pageable memory is allowed
+	addr          uintptr
+	device        bool     // device memory is allowed
+	pageable      bool     // pageable memory is allowed
+	pitch, stride uintptr  // of rows and layers, if there are several
+	ctx           *context // that looks at it, if not the stream's
 }
 
 func onDevice(p sys.CUdeviceptr) side { return side{addr: uintptr(p), device: true} }
@@ -38,23 +69,50 @@ func anywhere(p sys.CUdeviceptr) side {
 	return side{addr: uintptr(p), device: true, pageable: true}
 }
 
-// operand finds what n bytes of a side are. Device memory must be accessible
-// to the device all through (D5).
-func (m *machine) operand(s side, n uintptr, dev sys.CUdevice, write bool) (operand, bool) {
-	o := operand{addr: s.addr, size: n}
-	if s.addr < lowest || s.addr+n < s.addr {
+// reach is how many bytes from its first on a side uses of its memory. Nobody
+// has more memory than an address can count.
+func (s side) reach(b box) (n uintptr, ok bool) {
+	over1, layers := bits.Mul64(uint64(b.depth-1), uint64(s.stride))
+	over2, rows := bits.Mul64(uint64(b.height-1), uint64(s.pitch))
+	sum, carry1 := bits.Add64(layers, rows, 0)
+	sum, carry2 := bits.Add64(sum, uint64(b.width), 0)
+	_, carry3 := bits.Add64(sum, uint64(s.addr), 0)
+	return uintptr(sum), over1|over2|carry1|carry2|carry3 == 0
+}
+
+// operand finds what a side is. Device memory must be accessible to the device
+// all through (D5), between the rows too.
+func (m *machine) operand(s side, b box, dev sys.CUdevice, write bool) (operand, bool) {
+	o := operand{box: b, addr: s.addr, pitch: s.pitch, stride: s.stride, dev: dev}
+	if s.ctx != nil {
+		o.dev = m.number(s.ctx.dev)
+	}
+	n, ok := s.reach(b)
+	if s.addr < lowest || !ok {
 		return o, false
 	}
+	o.reach = n
+	o.join()
 	if v := m.space.reservation(s.addr); v != nil {
 		o.place = placeDevice
-		return o, s.device && !v.freed && m.accessible(s.addr, n, dev, write)
+		return o, s.device && !v.freed && m.accessible(s.addr, n, o.dev, write)
 	}
 	if o.block = m.host.holding(s.addr, n); o.block != nil {
 		o.place = placePinned
-		return o, true
+		return o, !write || !o.block.readOnly
 	}
 	o.place = placePageable
 	return o, s.pageable
+}
+
+// join makes one of rows, and of layers, that follow on each other.
+func (o *operand) join() {
+	if o.height > 1 && o.pitch == o.width {
+		o.width, o.height = o.width*o.height, 1
+	}
+	if o.depth > 1 && o.height == 1 && o.stride == o.width {
+		o.width, o.depth = o.width*o.depth, 1
+	}
 }
 
 // accessible reports whether a device may read, or write, a whole range, which
@@ -79,21 +137,26 @@ type segment struct {
 
 // view returns the memory that an operand is now, and holds what is the
 // device's. ok is false if it is not accessible any more.
-func (m *machine) view(o operand, dev sys.CUdevice, write bool) (v []segment, ok bool) {
+func (m *machine) view(o *operand, write bool) (v []segment, ok bool) {
 	switch {
 	case o.staged != nil:
 		return []segment{{bytes: o.staged}}, true
 	case o.place != placeDevice:
-		return []segment{{bytes: bytesAt(o.addr, o.size)}}, true
-	case !m.accessible(o.addr, o.size, dev, write):
+		for addr := range o.rows {
+			v = append(v, segment{bytes: bytesAt(addr, o.width)})
+		}
+		return v, true
+	case !m.accessible(o.addr, o.reach, o.dev, write):
 		return nil, false
 	}
-	for addr, n := o.addr, o.size; n > 0; {
-		p := m.space.mapping(addr)
-		step := min(n, p.end()-addr)
-		p.phys.hold()
-		v = append(v, segment{p.phys, bytesAt(p.phys.alias+addr-p.base, step)})
-		addr, n = addr+step, n-step
+	for addr := range o.rows {
+		for n := o.width; n > 0; {
+			p := m.space.mapping(addr)
+			step := min(n, p.end()-addr)
+			p.phys.hold()
+			v = append(v, segment{p.phys, bytesAt(p.phys.alias+addr-p.base, step)})
+			addr, n = addr+step, n-step
+		}
 	}
 	return v, true
 }

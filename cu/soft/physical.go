@@ -21,7 +21,9 @@ type physical struct {
 	types  sys.CUmemAllocationHandleType // that it may be exported as
 	handle sys.CUmemGenericAllocationHandle
 	refs   int
-	lent   bool // another process' pool has it
+	lent   bool   // another process' pool has it
+	number uint64 // of CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID
+	syncs  bool   // of CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 }
 
 // A handle is what cuMemCreate and cuMemImportFromShareableHandle give out,
@@ -64,7 +66,7 @@ func (m *machine) adopt(fd int, t trailer, d *device) (*physical, sys.CUresult) 
 	if err != nil {
 		return nil, sys.CUDA_ERROR_OUT_OF_MEMORY
 	}
-	return &physical{trailer: t, dev: d, alias: alias}, sys.CUDA_SUCCESS
+	return &physical{trailer: t, dev: d, alias: alias, number: m.newBufferID()}, sys.CUDA_SUCCESS
 }
 
 // resultOf tells a full device from a store that does not work.

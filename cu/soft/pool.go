@@ -308,7 +308,7 @@ func (m *machine) cuMemPoolSetAccess(h sys.CUmemoryPool, desc *sys.CUmemAccessDe
 	if desc == nil || count == 0 || count > maxDescs {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	descs := descsAt(desc, count)
+	descs := array(desc, count)
 	for _, d := range descs {
 		if r := m.validAccess(d); r != sys.CUDA_SUCCESS {
 			return r

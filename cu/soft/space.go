@@ -27,6 +27,7 @@ type mapping struct {
 	base, size uintptr
 	phys       *physical
 	rights     []sys.CUmemAccess_flags // by visible device
+	id         uint64                  // of CU_POINTER_ATTRIBUTE_BUFFER_ID
 }
 
 // allocated reports whether an allocation made it, and not

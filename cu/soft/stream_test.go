@@ -266,15 +266,34 @@ func newStreamUnchecked(t testing.TB, c sys.Caller) sys.CUstream {
 	return *s
 }
 
-// Pinned memory that is freed while a copy uses it stays until that is done.
+// Pinned memory that is freed, or unregistered, while a copy uses it stays until
+// that is done, which the call waits for.
 func TestPinnedFreedUnderWay(t *testing.T) {
 	c := inContext(t, 0)
-	q, s := linear(t, c, 10), newStream(t, c, 0)
-	open := block(t, c, s)
-	freeWhileCopying(t, c, q, s)
-	open()
-	ok(t, c.CuStreamSynchronize(s))
-	got := make([]byte, 10)
-	ok(t, c.CuMemcpyDtoH_v2(at(got), q, 10))
-	require.EqualValues(t, 77, got[9])
+	q, s := linear(t, c, 10), newStream(t, c, nonBlocking)
+	mine := pattern(10, 78)
+	for what, begin := range map[string]func() (memory []byte, end func() sys.CUresult){
+		"free": func() ([]byte, func() sys.CUresult) {
+			b := pinnedMemory(t, c, 10)
+			copy(b, pattern(10, 77))
+			return b, func() sys.CUresult { return c.CuMemFreeHost(at(b)) }
+		},
+		"unregister": func() ([]byte, func() sys.CUresult) {
+			ok(t, c.CuMemHostRegister_v2(at(mine), 10, 0))
+			return mine, func() sys.CUresult { return c.CuMemHostUnregister(at(mine)) }
+		},
+	} {
+		b, end := begin()
+		want := append([]byte(nil), b...)
+		open := block(t, c, s)
+		ok(t, c.CuMemcpyHtoDAsync_v2(q, at(b), 10, s))
+		ended := blocked(t, end)
+		open()
+		ok(t, <-ended)
+		ok(t, c.CuStreamQuery(s))
+		got := append([]byte(nil), want...)
+		clear(got)
+		ok(t, c.CuMemcpyDtoH_v2(at(got), q, 10))
+		require.Equal(t, want, got, what)
+	}
 }

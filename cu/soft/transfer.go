@@ -31,10 +31,12 @@ const lowest = 4096
 type transfer struct {
 	dst, src side
 	pattern  []byte
-	n        uintptr // bytes
-	stream   sys.CUstream
-	wait     bool // return when it is done
+	box
+	stream sys.CUstream
+	wait   bool  // return when it is done
+	after  []*op // what must be done before, besides what the stream has
 
+	n        uintptr // bytes in all
 	to, from operand
 	staging  bool
 	pins     []*hostBlock
@@ -42,7 +44,7 @@ type transfer struct {
 
 // transfer checks, orders and, if need be, waits for a transfer.
 func (m *machine) transfer(t transfer) sys.CUresult {
-	if r := m.plan(&t); r != sys.CUDA_SUCCESS || t.n == 0 {
+	if r := m.plan(&t); r != sys.CUDA_SUCCESS || t.empty() {
 		return r
 	}
 	if t.staging && !t.stage() {
@@ -58,7 +60,7 @@ func (m *machine) transfer(t transfer) sys.CUresult {
 func (m *machine) plan(t *transfer) sys.CUresult {
 	s, r := m.lockStream(t.stream)
 	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS || t.n == 0 {
+	if r != sys.CUDA_SUCCESS || t.empty() {
 		return r
 	}
 	if r := m.locate(t, s.ctx); r != sys.CUDA_SUCCESS {
@@ -71,15 +73,16 @@ func (m *machine) plan(t *transfer) sys.CUresult {
 // locate finds out what the two sides are to a context.
 func (m *machine) locate(t *transfer, ctx *context) sys.CUresult {
 	dev := m.number(ctx.dev)
+	t.n = t.width * t.height * t.depth
 	var ok bool
-	if t.to, ok = m.operand(t.dst, t.n, dev, true); !ok {
+	if t.to, ok = m.operand(t.dst, t.box, dev, true); !ok {
 		return sys.CUDA_ERROR_INVALID_VALUE // D5
 	}
 	if t.pattern != nil && !m.reaches(ctx, t.to.addr) {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	if t.pattern == nil {
-		if t.from, ok = m.operand(t.src, t.n, dev, false); !ok {
+		if t.from, ok = m.operand(t.src, t.box, dev, false); !ok {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
 	}
@@ -123,8 +126,13 @@ func (m *machine) endTransfer(t *transfer) {
 // read.
 func (t *transfer) stage() bool {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	staged := make([]byte, t.n)
-	if _, faulted := touch(func() { copy(staged, bytesAt(t.from.addr, t.n)) }); faulted {
+	staged := make([]byte, 0, t.n)
+	_, faulted := touch(func() {
+		for addr := range t.from.rows {
+			staged = append(staged, bytesAt(addr, t.from.width)...)
+		}
+	})
+	if faulted {
 		return false
 	}
 	t.from.staged = staged
@@ -139,11 +147,11 @@ func (m *machine) submit(t *transfer) sys.CUresult {
 		m.endTransfer(t)
 		return r
 	}
-	dev := m.number(s.ctx.dev)
 	o := &op{
-		traits:  t.traits(dev),
-		run:     func() sys.CUresult { return m.perform(t, dev) },
+		traits:  t.traits(m.number(s.ctx.dev)),
+		run:     func() sys.CUresult { return m.perform(t) },
 		release: func() { m.endTransfer(t) },
+		deps:    t.after,
 	}
 	if !t.wait || s.captured.in != nil {
 		defer m.mu.Unlock()
@@ -159,12 +167,12 @@ func (m *machine) submit(t *transfer) sys.CUresult {
 
 // perform is the work itself. Device memory that is not accessible any more,
 // or whose file somebody cut short, is an illegal address.
-func (m *machine) perform(t *transfer, dev sys.CUdevice) sys.CUresult {
+func (m *machine) perform(t *transfer) sys.CUresult {
 	m.mu.Lock()
-	to, ok := m.view(t.to, dev, true)
+	to, ok := m.view(&t.to, true)
 	var from []segment
 	if ok && t.pattern == nil {
-		from, ok = m.view(t.from, dev, false)
+		from, ok = m.view(&t.from, false)
 	}
 	m.mu.Unlock()
 	r := sys.CUDA_ERROR_ILLEGAL_ADDRESS

@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"bytes"
 	"os"
 	"testing"
 	"unsafe"
@@ -28,10 +29,9 @@ func exportResult(h sys.CUmemGenericAllocationHandle, typ sys.CUmemAllocationHan
 // hostMemory returns pinned memory, freed when the test ends.
 func hostMemory(t testing.TB, c sys.Caller, n uintptr) []byte {
 	t.Helper()
-	p := new(unsafe.Pointer)
-	ok(t, c.CuMemHostAlloc(p, n, 0))
-	t.Cleanup(func() { ok(t, c.CuMemFreeHost(*p)) })
-	return unsafe.Slice((*byte)(*p), n)
+	b := pinnedMemory(t, c, n)
+	t.Cleanup(func() { ok(t, c.CuMemFreeHost(at(b))) })
+	return b
 }
 
 // wild is a host address where nothing is.
@@ -47,23 +47,43 @@ func hostMemoryOf(t testing.TB, c sys.Caller, n uintptr) {
 // be on the heap and outlive the call.
 func addr(b []byte) sys.CUdeviceptr { return sys.CUdeviceptr(uintptr(at(b))) }
 
+// pinnedMemory is hostMemory that the caller frees.
+func pinnedMemory(t testing.TB, c sys.Caller, n uintptr) []byte {
+	t.Helper()
+	p := new(unsafe.Pointer)
+	ok(t, c.CuMemHostAlloc(p, n, 0))
+	return unsafe.Slice((*byte)(*p), n)
+}
+
 // freeWhileCopying copies from pinned memory, all 77, that is freed meanwhile.
 func freeWhileCopying(t testing.TB, c sys.Caller, q sys.CUdeviceptr, s sys.CUstream) {
 	t.Helper()
-	p := new(unsafe.Pointer)
-	ok(t, c.CuMemHostAlloc(p, 10, 0))
-	for i := range unsafe.Slice((*byte)(*p), 10) {
-		*(*byte)(unsafe.Add(*p, i)) = 77
-	}
-	ok(t, c.CuMemcpyHtoDAsync_v2(q, *p, 10, s))
-	ok(t, c.CuMemFreeHost(*p))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemFreeHost(*p))
+	b := pinnedMemory(t, c, 10)
+	copy(b, bytes.Repeat([]byte{77}, 10))
+	ok(t, c.CuMemcpyHtoDAsync_v2(q, at(b), 10, s))
+	ok(t, c.CuMemFreeHost(at(b)))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemFreeHost(at(b)))
 }
 
-// looseHostMemory is a pinned word of four bytes that the caller frees.
-func looseHostMemory(t testing.TB, c sys.Caller) (word []byte, free func()) {
+// setSync sets whether calls without a stream wait for what they do at p.
+func setSync(t testing.TB, c sys.Caller, on *uint32, p sys.CUdeviceptr) {
 	t.Helper()
-	p := new(unsafe.Pointer)
-	ok(t, c.CuMemHostAlloc(p, 4096, 0))
-	return unsafe.Slice((*byte)(*p), 4), func() { ok(t, c.CuMemFreeHost(*p)) }
+	ok(t, c.CuPointerSetAttribute(unsafe.Pointer(on), sys.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p))
+}
+
+// attributeOf asks for one attribute into words of ones.
+func attributeOf(c sys.Caller, a sys.CUpointer_attribute, p sys.CUdeviceptr) ([2]uint64, sys.CUresult) {
+	w := &[2]uint64{^uint64(0), ^uint64(0)}
+	r := c.CuPointerGetAttribute(unsafe.Pointer(w), a, p)
+	return *w, r
+}
+
+// attributesOf asks for several at once into words of ones.
+func attributesOf(c sys.Caller, p sys.CUdeviceptr, ids ...sys.CUpointer_attribute) ([]uint64, sys.CUresult) {
+	words, data := make([]uint64, len(ids)), make([]unsafe.Pointer, len(ids))
+	for i := range ids {
+		words[i], data[i] = ^uint64(0), unsafe.Pointer(&words[i])
+	}
+	r := c.CuPointerGetAttributes(uint32(len(ids)), unsafe.SliceData(ids), unsafe.SliceData(data), p)
+	return words, r
 }

@@ -220,7 +220,8 @@ func (m *machine) cuMemMap(ptr sys.CUdeviceptr, size, offset uintptr, h sys.CUme
 // memory.
 func (m *machine) newMapping(base, size uintptr, p *physical) *mapping {
 	p.hold()
-	return &mapping{base: base, size: size, phys: p, rights: make([]sys.CUmemAccess_flags, len(m.devices))}
+	rights := make([]sys.CUmemAccess_flags, len(m.devices))
+	return &mapping{base: base, size: size, phys: p, rights: rights, id: m.newBufferID()}
 }
 
 // cuMemUnmap takes whole mappings away, one or several. Unmapping again, and

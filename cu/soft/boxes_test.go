@@ -1,0 +1,250 @@
+package soft
+
+import (
+	"testing"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/stretchr/testify/require"
+)
+
+// toDevice is a copy of four rows of three bytes from the host, where they are
+// five apart, to memory of a device, where they are seven apart.
+func toDevice(src []byte, dst sys.CUdeviceptr) *sys.CUDA_MEMCPY2D {
+	return &sys.CUDA_MEMCPY2D{
+		SrcMemoryType: sys.CU_MEMORYTYPE_HOST, SrcHost: at(src), SrcPitch: 5, SrcXInBytes: 1, SrcY: 1,
+		DstMemoryType: sys.CU_MEMORYTYPE_DEVICE, DstDevice: dst, DstPitch: 7, DstXInBytes: 2, DstY: 0,
+		WidthInBytes: 3, Height: 4,
+	}
+}
+
+// rowsOf is what toDevice makes of 28 bytes of zeros.
+func rowsOf(src []byte) []byte {
+	dst := make([]byte, 28)
+	for y := range 4 {
+		copy(dst[y*7+2:][:3], src[(y+1)*5+1:])
+	}
+	return dst
+}
+
+// Rows of pageable memory have been taken when the call returns, those of
+// registered memory have not. What is between them is never touched.
+func TestStagingOfRows(t *testing.T) { // fault 68
+	c := inContext(t, 0)
+	q := linear(t, c, 56)
+	ok(t, c.CuMemsetD8_v2(q, 0, 56))
+	ok(t, c.CuCtxSynchronize())
+	pageable, registered := pattern(25, 1), pattern(25, 2)
+	ok(t, c.CuMemHostRegister_v2(at(registered), 25, 0))
+	t.Cleanup(func() { ok(t, c.CuMemHostUnregister(at(registered))) })
+	s := newStream(t, c, nonBlocking)
+	open := block(t, c, s)
+	ok(t, c.CuMemcpy2DAsync_v2(toDevice(pageable, q), s))
+	ok(t, c.CuMemcpy2DAsync_v2(toDevice(registered, q+28), s))
+	wanted := rowsOf(pageable)
+	clear(pageable)
+	copy(registered, pattern(25, 3))
+	open()
+	ok(t, c.CuStreamSynchronize(s))
+	got := make([]byte, 56)
+	ok(t, c.CuMemcpyDtoH_v2(at(got), q, 56))
+	require.Equal(t, append(wanted, rowsOf(registered)...), got)
+}
+
+// Rows cross the border of two mappings, and their bytes land beside others that
+// stay.
+func TestRowsAcrossBorder(t *testing.T) { // fault 71
+	c := inContext(t, 0)
+	_, border := twoMappings(t)
+	src, got := pattern(25, 4), make([]byte, 28)
+	for off := range sys.CUdeviceptr(28) {
+		ok(t, c.CuMemsetD8_v2(border-100, 0, 200))
+		ok(t, c.CuMemcpy2D_v2(toDevice(src, border-off)))
+		ok(t, c.CuMemcpyDtoH_v2(at(got), border-off, 28))
+		require.Equal(t, rowsOf(src), got, off)
+	}
+}
+
+// Rows that follow on each other are one.
+func TestJoinedRows(t *testing.T) {
+	for _, x := range []struct {
+		have operand
+		want box
+	}{
+		{operand{box: box{10, 4, 3}, pitch: 10, stride: 40}, box{120, 1, 1}},
+		{operand{box: box{10, 4, 3}, pitch: 10, stride: 41}, box{40, 1, 3}},
+		{operand{box: box{10, 4, 3}, pitch: 11, stride: 44}, box{10, 4, 3}},
+		{operand{box: box{10, 1, 3}, pitch: 99, stride: 10}, box{30, 1, 1}},
+		{operand{box: line(10)}, line(10)},
+	} {
+		x.have.join()
+		require.Equal(t, x.want, x.have.box)
+	}
+}
+
+// Pitches and places whose product is no address, and rows and layers that
+// overlap, are refused.
+func TestBoxesThatCannotBe(t *testing.T) {
+	c := inContext(t, 0)
+	q := linear(t, c, 4096)
+	host := make([]byte, 4096)
+	for _, change := range []func(*sys.CUDA_MEMCPY3D){
+		func(d *sys.CUDA_MEMCPY3D) { d.DstPitch = 1 << 63 },
+		func(d *sys.CUDA_MEMCPY3D) { d.DstPitch, d.DstHeight = 1<<40, 1<<40 },
+		func(d *sys.CUDA_MEMCPY3D) { d.DstY = 1 << 62 },
+		func(d *sys.CUDA_MEMCPY3D) { d.DstZ = 1 << 62 },
+		func(d *sys.CUDA_MEMCPY3D) { d.DstZ = ^uintptr(0) },
+		func(d *sys.CUDA_MEMCPY3D) { d.DstXInBytes = ^uintptr(0) },
+		func(d *sys.CUDA_MEMCPY3D) { d.WidthInBytes = ^uintptr(0) },
+		func(d *sys.CUDA_MEMCPY3D) { d.Height = ^uintptr(0) },
+		func(d *sys.CUDA_MEMCPY3D) { d.Depth = ^uintptr(0) },
+		func(d *sys.CUDA_MEMCPY3D) { d.Depth, d.SrcPitch, d.DstPitch = 1<<63, 0, 0 },
+		func(d *sys.CUDA_MEMCPY3D) { d.Depth = 1<<59 + 1 },
+		func(d *sys.CUDA_MEMCPY3D) { d.Height, d.Depth, d.SrcHeight, d.DstHeight = 1<<61+1, 1, 0, 0 },
+		func(d *sys.CUDA_MEMCPY3D) { d.Height, d.Depth, d.SrcPitch = 2, 1, ^uintptr(0)-4095 },
+		func(d *sys.CUDA_MEMCPY3D) { d.Height, d.DstPitch, d.DstHeight = 1, 1<<32, 1<<32 },
+		func(d *sys.CUDA_MEMCPY3D) { d.SrcMemoryType = sys.CU_MEMORYTYPE_ARRAY },
+		func(d *sys.CUDA_MEMCPY3D) { d.SrcMemoryType = 0 },
+		func(d *sys.CUDA_MEMCPY3D) { d.SrcHeight = 3 },
+		func(d *sys.CUDA_MEMCPY3D) { d.DstHeight, d.Depth = 3, 1 },
+		func(d *sys.CUDA_MEMCPY3D) { d.SrcPitch = 7 },
+		func(d *sys.CUDA_MEMCPY3D) { d.DstPitch, d.Height, d.Depth = 7, 1, 1 },
+	} {
+		d := &sys.CUDA_MEMCPY3D{
+			SrcMemoryType: sys.CU_MEMORYTYPE_HOST, SrcHost: at(host), SrcPitch: 8, SrcHeight: 4,
+			DstMemoryType: sys.CU_MEMORYTYPE_DEVICE, DstDevice: q, DstPitch: 8, DstHeight: 4,
+			WidthInBytes: 8, Height: 4, Depth: 2,
+		}
+		ok(t, c.CuMemcpy3D_v2(d))
+		change(d)
+		want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemcpy3D_v2(d))
+	}
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemsetD2D8_v2(q, 1<<63, 1, 4, 4))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemsetD2D8_v2(q, 1<<63, 1, 4, 3))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemcpy(addr(host), addr(make([]byte, 8)), ^uintptr(0)))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemsetD2D32_v2(q, 4, 1, 1<<62, 1))
+}
+
+// Each side of a copy between contexts is looked at from its own, here memory
+// that the other's device may not use.
+func TestPeerCopies(t *testing.T) {
+	c0, c1 := inContext(t, 0), inContext(t, 1)
+	p0, _ := buffer(t, 2*MiB, 0)
+	p1, _ := buffer(t, 2*MiB, 1)
+	data, got := pattern(100, 5), make([]byte, 100)
+	ok(t, c1.CuMemcpyHtoD_v2(p1, at(data), 100))
+	invalid := sys.CUDA_ERROR_INVALID_VALUE
+	for _, c := range []sys.Caller{c0, c1} {
+		ok(t, c0.CuMemsetD8_v2(p0, 0, 100))
+		want(t, invalid, c.CuMemcpyDtoD_v2(p0, p1, 100))
+		want(t, invalid, c.CuMemcpyPeer(p0, c1.Context(), p1, c1.Context(), 100))
+		want(t, invalid, c.CuMemcpyPeerAsync(p0, c0.Context(), p1, c0.Context(), 100, 0))
+		ok(t, c.CuMemcpyPeer(p0, c0.Context(), p1, c1.Context(), 100))
+		ok(t, c0.CuMemcpyDtoH_v2(at(got), p0, 100))
+		require.Equal(t, data, got)
+	}
+	d := &sys.CUDA_MEMCPY3D_PEER{
+		SrcMemoryType: sys.CU_MEMORYTYPE_DEVICE, SrcDevice: p1, SrcContext: c1.Context(),
+		DstMemoryType: sys.CU_MEMORYTYPE_DEVICE, DstDevice: p0, DstContext: c1.Context(),
+		WidthInBytes: 10, Height: 5, Depth: 2,
+	}
+	want(t, invalid, c0.CuMemcpy3DPeer(d))
+	d.DstContext = 0 // the current one
+	want(t, invalid, c1.CuMemcpy3DPeer(d))
+	ok(t, c0.CuMemsetD8_v2(p0, 0, 100))
+	ok(t, c0.CuMemcpy3DPeerAsync(d, 0))
+	ok(t, c0.CuMemcpyDtoH_v2(at(got), p0, 100))
+	require.Equal(t, data, got)
+	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, c0.CuMemcpyPeer(p0, 0x1234, p1, c1.Context(), 100))
+}
+
+// cuMemcpyPeer comes after what both contexts have, but for streams that do not
+// block.
+func TestPeerCopyWaitsForBothContexts(t *testing.T) {
+	c0, c1 := inContext(t, 0), inContext(t, 1)
+	a, b := linear(t, c0, 100), linear(t, c1, 100)
+	s0, s1, loose := newStream(t, c0, 0), newStream(t, c1, 0), newStream(t, c1, nonBlocking)
+	block(t, c1, loose)
+	for _, x := range []struct {
+		c sys.Caller
+		s sys.CUstream
+	}{{c0, s0}, {c1, s1}} {
+		open := block(t, x.c, x.s)
+		copied := blocked(t, func() sys.CUresult { return c0.CuMemcpyPeer(b, c1.Context(), a, c0.Context(), 100) })
+		open()
+		ok(t, <-copied)
+	}
+}
+
+// Calls without a stream wait where the memory wants them to.
+func TestSyncMemops(t *testing.T) {
+	c := inContext(t, 0)
+	q, r := linear(t, c, 4096), linear(t, c, 4096)
+	on := new(uint32)
+	*on = 1
+	setSync(t, c, on, q)
+	rows := &sys.CUDA_MEMCPY2D{
+		SrcMemoryType: sys.CU_MEMORYTYPE_DEVICE, SrcDevice: q, DstMemoryType: sys.CU_MEMORYTYPE_DEVICE, DstDevice: r,
+		WidthInBytes: 8, Height: 8,
+	}
+	s := newStream(t, c, 0) // the legacy default stream waits for it
+	for name, call := range map[string]func(p sys.CUdeviceptr) sys.CUresult{
+		"cuMemsetD8":    func(p sys.CUdeviceptr) sys.CUresult { return c.CuMemsetD8_v2(p, 1, 8) },
+		"cuMemsetD16":   func(p sys.CUdeviceptr) sys.CUresult { return c.CuMemsetD16_v2(p, 1, 8) },
+		"cuMemsetD32":   func(p sys.CUdeviceptr) sys.CUresult { return c.CuMemsetD32_v2(p, 1, 8) },
+		"cuMemsetD2D8":  func(p sys.CUdeviceptr) sys.CUresult { return c.CuMemsetD2D8_v2(p, 64, 1, 8, 8) },
+		"cuMemsetD2D16": func(p sys.CUdeviceptr) sys.CUresult { return c.CuMemsetD2D16_v2(p, 64, 1, 8, 8) },
+		"cuMemsetD2D32": func(p sys.CUdeviceptr) sys.CUresult { return c.CuMemsetD2D32_v2(p, 64, 1, 8, 8) },
+		"cuMemcpyDtoD":  func(p sys.CUdeviceptr) sys.CUresult { return c.CuMemcpyDtoD_v2(p, r+2048, 8) },
+		"cuMemcpy":      func(p sys.CUdeviceptr) sys.CUresult { return c.CuMemcpy(r+2048, p, 8) },
+		"cuMemcpy2D": func(p sys.CUdeviceptr) sys.CUresult {
+			d := *rows
+			d.SrcDevice = p
+			return c.CuMemcpy2D_v2(&d)
+		},
+	} {
+		open := block(t, c, s)
+		ok(t, call(r)) // does not wait
+		done := blocked(t, func() sys.CUresult { return call(q) })
+		open()
+		require.Equal(t, sys.CUDA_SUCCESS, <-done, name)
+	}
+}
+
+// Nodes of graphs copy and set rows, too.
+func TestGraphsOfRows(t *testing.T) {
+	c := inContext(t, 0)
+	q, s := linear(t, c, 28), newStream(t, c, nonBlocking)
+	g, n, e := new(sys.CUgraph), new([2]sys.CUgraphNode), new(sys.CUgraphExec)
+	ok(t, c.CuGraphCreate(g, 0))
+	t.Cleanup(func() { ok(t, c.CuGraphDestroy(*g)) })
+	src := pattern(25, 6)
+	set := &sys.CUDA_MEMSET_NODE_PARAMS{Dst: q, Pitch: 14, Value: 0xabcd, ElementSize: 2, Width: 3, Height: 2}
+	ok(t, c.CuGraphAddMemsetNode(&n[0], *g, nil, 0, set, c.Context()))
+	flat := toDevice(src, q)
+	rows := &sys.CUDA_MEMCPY3D{
+		SrcMemoryType: flat.SrcMemoryType, SrcHost: flat.SrcHost, SrcPitch: flat.SrcPitch, SrcXInBytes: flat.SrcXInBytes, SrcY: flat.SrcY,
+		DstMemoryType: flat.DstMemoryType, DstDevice: flat.DstDevice, DstPitch: flat.DstPitch, DstXInBytes: flat.DstXInBytes,
+		WidthInBytes: flat.WidthInBytes, Height: flat.Height, Depth: 1,
+	}
+	ok(t, c.CuGraphAddMemcpyNode(&n[1], *g, &n[0], 1, rows, c.Context()))
+	ok(t, c.CuGraphInstantiateWithFlags(e, *g, 0))
+	t.Cleanup(func() { ok(t, c.CuGraphExecDestroy(*e)) })
+	for seed := range 2 {
+		copy(src, pattern(25, seed))
+		wanted := make([]byte, 28)
+		for _, at := range []int{0, 14} {
+			copy(wanted[at:], []byte{0xcd, 0xab, 0xcd, 0xab, 0xcd, 0xab})
+		}
+		for y := range 4 {
+			copy(wanted[y*7+2:][:3], src[(y+1)*5+1:])
+		}
+		ok(t, c.CuMemsetD8Async(q, 0, 28, s))
+		ok(t, c.CuGraphLaunch(*e, s))
+		got := make([]byte, 28)
+		ok(t, c.CuMemcpyDtoHAsync_v2(at(got), q, 28, s))
+		require.Equal(t, wanted, got)
+	}
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuGraphAddMemsetNode(&n[0], *g, nil, 0, &sys.CUDA_MEMSET_NODE_PARAMS{Dst: q, Pitch: 13, ElementSize: 2, Width: 3, Height: 2}, c.Context()))
+	rows.DstPitch = 4
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuGraphAddMemcpyNode(&n[0], *g, nil, 0, rows, c.Context()))
+}
