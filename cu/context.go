@@ -43,7 +43,8 @@ func (h *contextHandle) abandoned() {
 	go h.close()
 }
 
-// memory is how many bytes were allocated in the context and not freed.
+// memory is how many bytes were allocated or pinned in the context and not
+// given back.
 func (h *contextHandle) memory() (n uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,6 +54,8 @@ func (h *contextHandle) memory() (n uint64) {
 			n += m.size
 		case *streamMemoryHandle:
 			n += m.size
+		case *hostHandle:
+			n += uint64(len(m.bytes))
 		}
 	}
 	return n

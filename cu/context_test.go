@@ -70,6 +70,8 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 	var noEvent *cu.Event
 
 	host := make([]byte, 16)
+	side, far := cu.DeviceSide(p, 64), cu.DeviceSide(p, 64)
+	far.Context = closed
 	bg := context.Background()
 	before := s.calls()
 	for name, call := range map[string]func() error{
@@ -101,6 +103,24 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 		"Fill 8":                          func() error { return cu.Fill(closed, nil, p, uint8(1), 1) },
 		"Fill 16":                         func() error { return cu.Fill(closed, nil, p, uint16(1), 1) },
 		"Fill 32":                         func() error { return cu.Fill(closed, nil, p, uint32(1), 1) },
+		"Context.AllocPitch":              func() error { _, err := closed.AllocPitch(64, 4, 4); return err },
+		"Context.AllocHost":               func() error { _, err := closed.AllocHost(4096, 0); return err },
+		"Context.RegisterHost":            func() error { _, err := closed.RegisterHost(host, 0); return err },
+		"Context.AddressRange":            func() error { _, _, err := closed.AddressRange(p); return err },
+		"Context.PointerAttributes":       func() error { _, err := closed.PointerAttributes(p); return err },
+		"Copy":                            func() error { return cu.Copy(closed, nil, p, p+64, 64) },
+		"CopyPeer":                        func() error { return cu.CopyPeer(closed, nil, p, open, p+64, open, 64) },
+		"CopyPeer to":                     func() error { return cu.CopyPeer(open, nil, p, closed, p+64, open, 64) },
+		"CopyPeer from":                   func() error { return cu.CopyPeer(open, nil, p, open, p+64, closed, 64) },
+		"Copy2D":                          func() error { return cu.Copy2D(closed, nil, side, cu.HostSide(host, 4), 4, 4) },
+		"Copy2DAsync":                     func() error { return cu.Copy2DAsync(closed, nil, side, cu.HostSide(host, 4), 4, 4) },
+		"Copy3D":                          func() error { return cu.Copy3D(closed, nil, side, cu.HostSide(host, 4), 4, 2, 2) },
+		"Copy3DAsync":                     func() error { return cu.Copy3DAsync(closed, nil, side, cu.HostSide(host, 4), 4, 2, 2) },
+		"Copy3D to":                       func() error { return cu.Copy3D(open, nil, far, cu.HostSide(host, 4), 4, 2, 2) },
+		"Copy3D from":                     func() error { return cu.Copy3D(open, nil, cu.HostSide(host, 4), far, 4, 2, 2) },
+		"Fill2D 8":                        func() error { return cu.Fill2D(closed, nil, p, 64, uint8(1), 1, 1) },
+		"Fill2D 16":                       func() error { return cu.Fill2D(closed, nil, p, 64, uint16(1), 1, 1) },
+		"Fill2D 32":                       func() error { return cu.Fill2D(closed, nil, p, 64, uint32(1), 1, 1) },
 
 		"Stream.Query":                   func() error { _, err := stream.Query(); return err },
 		"Stream.Synchronize":             func() error { return stream.Synchronize(bg) },
@@ -111,6 +131,11 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 		"CopyToHostAsync stream":         func() error { return cu.CopyToHostAsync(open, stream, host, p) },
 		"CopyDevice stream":              func() error { return cu.CopyDevice(open, stream, p, p+64, 64) },
 		"Fill stream":                    func() error { return cu.Fill(open, stream, p, uint8(1), 1) },
+		"Fill2D stream":                  func() error { return cu.Fill2D(open, stream, p, 64, uint8(1), 1, 1) },
+		"Copy stream":                    func() error { return cu.Copy(open, stream, p, p+64, 64) },
+		"CopyPeer stream":                func() error { return cu.CopyPeer(open, stream, p, open, p+64, open, 64) },
+		"Copy2D stream":                  func() error { return cu.Copy2D(open, stream, side, cu.HostSide(host, 4), 4, 4) },
+		"Copy3D stream":                  func() error { return cu.Copy3D(open, stream, side, cu.HostSide(host, 4), 4, 2, 2) },
 		"Stream.Priority":                func() error { _, err := stream.Priority(); return err },
 		"Stream.Blocking":                func() error { _, err := stream.Blocking(); return err },
 		"Stream.ID":                      func() error { _, err := stream.ID(); return err },

@@ -32,8 +32,10 @@ func CopyToHost[T any](c *Context, s *Stream, dst []T, src DevicePtr) error {
 	return s.waitIn(c)
 }
 
-// CopyToDeviceAsync queues a copy of src to dst on s. The caller keeps src
-// alive and unchanged until the stream is done with it.
+// CopyToDeviceAsync queues a copy of src to dst on s (cuMemcpyHtoDAsync). The
+// caller keeps src alive and unchanged until the stream is done with it. The
+// driver copies other memory than [Context.AllocHost]'s and
+// [Context.RegisterHost]'s to a place of its own first.
 func CopyToDeviceAsync[T any](c *Context, s *Stream, dst DevicePtr, src []T) error {
 	p, n, err := memory(src)
 	if err != nil {
@@ -45,8 +47,10 @@ func CopyToDeviceAsync[T any](c *Context, s *Stream, dst DevicePtr, src []T) err
 	})
 }
 
-// CopyToHostAsync queues a copy from src into dst on s. The caller keeps dst
-// alive and untouched until the stream is done with it.
+// CopyToHostAsync queues a copy from src into dst on s (cuMemcpyDtoHAsync). The
+// caller keeps dst alive and untouched until the stream is done with it. Into
+// other memory than [Context.AllocHost]'s and [Context.RegisterHost]'s it
+// returns only when the copy is done.
 func CopyToHostAsync[T any](c *Context, s *Stream, dst []T, src DevicePtr) error {
 	p, n, err := memory(dst)
 	if err != nil {

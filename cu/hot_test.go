@@ -27,6 +27,8 @@ func hollow(tb testing.TB) (*Context, *Stream, *Event) {
 func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 	host, words := make([]byte, 64), make([]float32, 16)
 	exec := &GraphExec{&graphExecHandle{exec: 3}, ctx}
+	side, far := DeviceSide(4096, 32), DeviceSide(8192, 32)
+	far.Context = ctx
 	batch := []MemOp{WaitOp32(4096, 1, WaitEQ), WriteOp64(4096, 2, WriteDefault)}
 	bg := context.Background()
 	limited, cancel := context.WithCancel(bg)
@@ -39,6 +41,14 @@ func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 		"Fill 8":            func() error { return Fill(ctx, s, 4096, uint8(200), 64) },
 		"Fill 16":           func() error { return Fill(ctx, s, 4096, uint16(60000), 64) },
 		"Fill 32":           func() error { return Fill(ctx, s, 4096, uint32(0xdeadbeef), 64) },
+		"Fill2D 8":          func() error { return Fill2D(ctx, s, 4096, 64, uint8(200), 8, 8) },
+		"Fill2D 16":         func() error { return Fill2D(ctx, s, 4096, 64, uint16(60000), 8, 8) },
+		"Fill2D 32":         func() error { return Fill2D(ctx, s, 4096, 64, uint32(0xdeadbeef), 8, 8) },
+		"Copy":              func() error { return Copy(ctx, s, 4096, 8192, 64) },
+		"CopyPeer":          func() error { return CopyPeer(ctx, s, 4096, ctx, 8192, ctx, 64) },
+		"Copy2DAsync":       func() error { return Copy2DAsync(ctx, s, side, HostSide(words, 16), 16, 4) },
+		"Copy3DAsync":       func() error { return Copy3DAsync(ctx, s, HostSide(host, 8), side, 8, 4, 2) },
+		"Copy3DAsync, peer": func() error { return Copy3DAsync(ctx, s, side, far, 8, 4, 2) },
 		"CopyToDevice":      func() error { return CopyToDevice(ctx, nil, 4096, words) },
 		"GraphExec.Launch":  func() error { return exec.Launch(s) },
 		"Synchronize":       func() error { return ctx.Synchronize(bg) },

@@ -7,9 +7,10 @@ import (
 )
 
 var children = cutest.Children{
-	"descriptor zero": childDescriptorZero,
-	"pool exporter":   childPoolExporter,
-	"pool importer":   childPoolImporter,
+	"descriptor zero":    childDescriptorZero,
+	"lost pinned memory": childLostPinnedMemory,
+	"pool exporter":      childPoolExporter,
+	"pool importer":      childPoolImporter,
 
 	"closes while it waits":      childClosesWhileItWaits,
 	"takes turns":                childTakesTurns,

@@ -72,6 +72,60 @@ func (m *memoryHandle) closeIn(h *contextHandle) error {
 	return h.check("cuMemFree_v2", h.caller().CuMemFree_v2(sys.CUdeviceptr(m.ptr)))
 }
 
+// AddressRange returns where the device or pinned memory begins that p is in,
+// and its size in bytes; of memory of cuMemCreate, those of the mapping
+// (cuMemGetAddressRange). [ErrNotFound] says that it is in none that c may use.
+func (c *Context) AddressRange(p DevicePtr) (base DevicePtr, size uint64, err error) {
+	defer runtime.KeepAlive(c)
+	b, n := new(sys.CUdeviceptr), new(uintptr)
+	err = c.inner.run("cuMemGetAddressRange_v2", func(call sys.Caller) sys.CUresult {
+		return call.CuMemGetAddressRange_v2(b, n, sys.CUdeviceptr(p))
+	})
+	return DevicePtr(*b), uint64(*n), err
+}
+
+// Copy queues a copy of n bytes from src to dst on s; each may be memory of any
+// device or pinned host memory (cuMemcpyAsync). It returns before the copy is
+// done.
+func Copy(c *Context, s *Stream, dst, src DevicePtr, n uint64) error {
+	return s.use(c, "cuMemcpyAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuMemcpyAsync(sys.CUdeviceptr(dst), sys.CUdeviceptr(src), uintptr(n), h)
+	})
+}
+
+// CopyPeer queues a copy of n bytes from src, memory of srcCtx's device, to dst,
+// memory of dstCtx's device, on the stream s of c, which may be either or
+// another (cuMemcpyPeerAsync). It returns before the copy is done. Devices that
+// cannot access each other copy by way of the host.
+func CopyPeer(c *Context, s *Stream, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx *Context, n uint64) error {
+	const op = "cuMemcpyPeerAsync"
+	return c.borrow(op, dstCtx, srcCtx, func() error {
+		return s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuMemcpyPeerAsync(sys.CUdeviceptr(dst), dstCtx.inner.ctx, sys.CUdeviceptr(src), srcCtx.inner.ctx, uintptr(n), h)
+		})
+	})
+}
+
+// borrow makes a call in c that names two other contexts. Closing them waits
+// for it.
+func (c *Context) borrow(op string, a, b *Context, f func() error) error {
+	defer runtime.KeepAlive(a)
+	defer runtime.KeepAlive(b)
+	lib := c.inner.dev.drv.call.Library()
+	if a.inner.dev.drv.call.Library() != lib || b.inner.dev.drv.call.Library() != lib {
+		return &Error{Op: op, Result: ErrInvalidContext, Text: "the context belongs to another driver"}
+	}
+	if !a.inner.enter() {
+		return ErrClosed
+	}
+	defer a.inner.leave()
+	if !b.inner.enter() {
+		return ErrClosed
+	}
+	defer b.inner.leave()
+	return f()
+}
+
 // CopyDevice queues a copy of n bytes from src to dst, both in device memory,
 // on s (cuMemcpyDtoDAsync). It returns before the copy is done.
 func CopyDevice(c *Context, s *Stream, dst, src DevicePtr, n uint64) error {
@@ -97,6 +151,28 @@ func Fill[T uint8 | uint16 | uint32](c *Context, s *Stream, dst DevicePtr, value
 	default:
 		return s.use(c, "cuMemsetD32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD32Async(p, any(value).(uint32), n, h)
+		})
+	}
+}
+
+// Fill2D queues the setting of height rows of width elements each to value on
+// s; the first row begins at dst, the others pitch bytes after the one before
+// (cuMemsetD2D8Async, cuMemsetD2D16Async, cuMemsetD2D32Async). It returns before
+// that is done. dst and pitch must be aligned to the element's size.
+func Fill2D[T uint8 | uint16 | uint32](c *Context, s *Stream, dst DevicePtr, pitch uint64, value T, width, height uint64) error {
+	p, pit, w, n := sys.CUdeviceptr(dst), uintptr(pitch), uintptr(width), uintptr(height)
+	switch v := any(value).(type) {
+	case uint8:
+		return s.use(c, "cuMemsetD2D8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuMemsetD2D8Async(p, pit, v, w, n, h)
+		})
+	case uint16:
+		return s.use(c, "cuMemsetD2D16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuMemsetD2D16Async(p, pit, v, w, n, h)
+		})
+	default:
+		return s.use(c, "cuMemsetD2D32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+			return call.CuMemsetD2D32Async(p, pit, any(value).(uint32), w, n, h)
 		})
 	}
 }

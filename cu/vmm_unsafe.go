@@ -67,22 +67,16 @@ func (d *Driver) newMemHandle(h sys.CUmemGenericAllocationHandle, size uint64) *
 	return m
 }
 
-func (dev *Device) allocationProp(types HandleType) *sys.CUmemAllocationProp {
-	return &sys.CUmemAllocationProp{
-		Type:                 sys.CU_MEM_ALLOCATION_TYPE_PINNED,
-		RequestedHandleTypes: sys.CUmemAllocationHandleType(types),
-		Location:             dev.location(),
-	}
-}
-
-func (dev *Device) location() sys.CUmemLocation {
-	return sys.CUmemLocation{Type: sys.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(dev.dev)}
-}
-
 // Granularity returns what sizes and addresses of memory with these handle
 // types must be multiples of, in bytes: the minimum, and what the driver
 // recommends (cuMemGetAllocationGranularity).
 func (dev *Device) Granularity(types HandleType) (minimum, recommended uint64, err error) {
+	return dev.drv.Granularity(MemProperties{Location: dev.Location(), HandleTypes: types})
+}
+
+// Granularity is [Device.Granularity] for memory of any kind and place
+// (cuMemGetAllocationGranularity).
+func (d *Driver) Granularity(p MemProperties) (minimum, recommended uint64, err error) {
 	for _, g := range []struct {
 		flag sys.CUmemAllocationGranularity_flags
 		to   *uint64
@@ -91,8 +85,8 @@ func (dev *Device) Granularity(types HandleType) (minimum, recommended uint64, e
 		{sys.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, &recommended},
 	} {
 		n := new(uintptr)
-		r := dev.drv.call.CuMemGetAllocationGranularity(n, dev.allocationProp(types), g.flag)
-		if err = dev.drv.check("cuMemGetAllocationGranularity", r); err != nil {
+		r := d.call.CuMemGetAllocationGranularity(n, p.raw(), g.flag)
+		if err = d.check("cuMemGetAllocationGranularity", r); err != nil {
 			return 0, 0, err
 		}
 		*g.to = uint64(*n)
@@ -106,12 +100,21 @@ func (dev *Device) Granularity(types HandleType) (minimum, recommended uint64, e
 // [ErrOutOfMemory], [ErrNotSupported], [ErrNotPermitted] for fabric handles
 // without an IMEX channel. No context is needed.
 func (dev *Device) CreateMemory(size uint64, types HandleType) (*MemHandle, error) {
+	return dev.drv.CreateMemory(size, MemProperties{Location: dev.Location(), HandleTypes: types})
+}
+
+// CreateMemory is [Device.CreateMemory] for memory of any kind and place
+// (cuMemCreate). Memory on a NUMA node of the host takes a driver of CUDA 12.2
+// and a device with [AttributeHostNUMAVirtualMemoryManagementSupported]; on the
+// host at large, which cannot be shared as a descriptor,
+// [AttributeHostVirtualMemoryManagementSupported]. Drivers without say
+// [ErrInvalidValue] or [ErrNotSupported].
+func (d *Driver) CreateMemory(size uint64, p MemProperties) (*MemHandle, error) {
 	h := new(sys.CUmemGenericAllocationHandle)
-	r := dev.drv.call.CuMemCreate(h, uintptr(size), dev.allocationProp(types), 0)
-	if err := dev.drv.check("cuMemCreate", r); err != nil {
+	if err := d.check("cuMemCreate", d.call.CuMemCreate(h, uintptr(size), p.raw(), 0)); err != nil {
 		return nil, err
 	}
-	return dev.drv.newMemHandle(*h, size), nil
+	return d.newMemHandle(*h, size), nil
 }
 
 // ImportMemory makes a handle of the memory behind a file descriptor that
@@ -163,15 +166,9 @@ func (m *MemHandle) Size() uint64 { return m.inner.size }
 func (m *MemHandle) Export() (*os.File, error) {
 	fd := new(int32)
 	err := m.use("cuMemExportToShareableHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
-		// No fork before it is close-on-exec: a child that inherited it would
-		// keep the memory.
-		syscall.ForkLock.RLock()
-		defer syscall.ForkLock.RUnlock()
-		r := call.CuMemExportToShareableHandle(unsafe.Pointer(fd), h, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
-		if r == sys.CUDA_SUCCESS {
-			unix.CloseOnExec(int(*fd))
-		}
-		return r
+		return private(fd, func() sys.CUresult {
+			return call.CuMemExportToShareableHandle(unsafe.Pointer(fd), h, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -179,14 +176,34 @@ func (m *MemHandle) Export() (*os.File, error) {
 	return made.File(int(*fd), fmt.Sprintf("gpu memory of %d bytes", m.inner.size)), nil
 }
 
-// DeviceID returns the driver's number of the device that the memory is on
-// (cuMemGetAllocationPropertiesFromHandle). It works for imported memory too.
-func (m *MemHandle) DeviceID() (int, error) {
+// private makes a call that opens fd, and has it closed on exec. There is no
+// fork before that: a child that inherited it would keep the memory.
+func private(fd *int32, open func() sys.CUresult) sys.CUresult {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	r := open()
+	if r == sys.CUDA_SUCCESS {
+		unix.CloseOnExec(int(*fd))
+	}
+	return r
+}
+
+// Properties returns what the memory is (cuMemGetAllocationPropertiesFromHandle).
+// Of imported memory the driver does not know how it can be shared, and of the
+// host it names the NUMA node; Usage it forgets.
+func (m *MemHandle) Properties() (MemProperties, error) {
 	prop := new(sys.CUmemAllocationProp)
 	err := m.use("cuMemGetAllocationPropertiesFromHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
 		return call.CuMemGetAllocationPropertiesFromHandle(prop, h)
 	})
-	return int(prop.Location.Id), err
+	return propertiesOf(prop), err
+}
+
+// DeviceID returns the driver's number of the device that the memory is on
+// (cuMemGetAllocationPropertiesFromHandle). It works for imported memory too.
+func (m *MemHandle) DeviceID() (int, error) {
+	p, err := m.Properties()
+	return p.Location.ID, err
 }
 
 // Close gives the handle back; mappings of the memory stay (cuMemRelease). A
@@ -257,9 +274,19 @@ func (d *Driver) Unmap(p DevicePtr, size uint64) error {
 // SetAccess sets what each of devices may do with the mappings of size bytes at
 // p (cuMemSetAccess).
 func (d *Driver) SetAccess(p DevicePtr, size uint64, a Access, devices ...*Device) error {
-	desc := make([]sys.CUmemAccessDesc, len(devices))
+	rights := make([]LocationAccess, len(devices))
 	for i, dev := range devices {
-		desc[i] = sys.CUmemAccessDesc{Location: dev.location(), Flags: sys.CUmemAccess_flags(a)}
+		rights[i] = LocationAccess{dev.Location(), a}
+	}
+	return d.SetAccessEach(p, size, rights...)
+}
+
+// SetAccessEach sets rights of several places over the mappings of size bytes
+// at p: all of them or, with an error, none (cuMemSetAccess).
+func (d *Driver) SetAccessEach(p DevicePtr, size uint64, rights ...LocationAccess) error {
+	desc := make([]sys.CUmemAccessDesc, len(rights))
+	for i, r := range rights {
+		desc[i] = sys.CUmemAccessDesc{Location: r.Location.raw(), Flags: sys.CUmemAccess_flags(r.Access)}
 	}
 	r := d.call.CuMemSetAccess(sys.CUdeviceptr(p), uintptr(size), unsafe.SliceData(desc), uintptr(len(desc)))
 	return d.check("cuMemSetAccess", r)
@@ -267,7 +294,53 @@ func (d *Driver) SetAccess(p DevicePtr, size uint64, a Access, devices ...*Devic
 
 // AccessOf returns what dev may do at p (cuMemGetAccess).
 func (d *Driver) AccessOf(p DevicePtr, dev *Device) (Access, error) {
-	flags, loc := new(uint64), dev.location()
+	return d.AccessAt(p, dev.Location())
+}
+
+// AccessAt returns what a place may do at p (cuMemGetAccess).
+func (d *Driver) AccessAt(p DevicePtr, l Location) (Access, error) {
+	flags, loc := new(uint64), l.raw()
 	err := d.check("cuMemGetAccess", d.call.CuMemGetAccess(flags, &loc, sys.CUdeviceptr(p)))
 	return Access(*flags), err
+}
+
+// RetainMemory makes a handle of its own for the memory that is mapped at p,
+// which may be anywhere in the mapping (cuMemRetainAllocationHandle). The
+// caller owns it. Its Size is 0 on drivers before CUDA 11.7, which cannot be
+// asked for it. Where nothing of [Device.CreateMemory] or [Driver.ImportMemory]
+// is mapped the error is [ErrInvalidValue].
+func (d *Driver) RetainMemory(p DevicePtr) (*MemHandle, error) {
+	a, err := d.PointerAttributes(p)
+	if err != nil {
+		return nil, err
+	}
+	h := new(sys.CUmemGenericAllocationHandle)
+	if err := d.check("cuMemRetainAllocationHandle", d.call.CuMemRetainAllocationHandle(h, uintptr(p))); err != nil {
+		return nil, err
+	}
+	return d.newMemHandle(*h, a.MappingSize), nil
+}
+
+// DMABufFlags change what kind of dma-buf [Driver.DMABuf] makes.
+type DMABufFlags uint64
+
+// DMABufPCIe makes one that goes over PCIe even where there is a faster way.
+const DMABufPCIe = DMABufFlags(sys.CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE)
+
+// DMABuf makes a dma-buf of size bytes of device memory at p, for drivers of
+// other devices; both are multiples of the host's page size
+// (cuMemGetHandleForAddressRange, which came with CUDA 11.7). The caller owns
+// it; it keeps the memory alive. It takes no access and no context. Errors:
+// [ErrNotSupported] where the device lacks [AttributeDmaBufSupported] or, with
+// DMABufPCIe, that way.
+func (d *Driver) DMABuf(p DevicePtr, size uint64, flags DMABufFlags) (*os.File, error) {
+	fd := new(int32)
+	err := d.check("cuMemGetHandleForAddressRange", private(fd, func() sys.CUresult {
+		return d.call.CuMemGetHandleForAddressRange(unsafe.Pointer(fd), sys.CUdeviceptr(p), uintptr(size),
+			sys.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, uint64(flags))
+	}))
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(*fd), fmt.Sprintf("dma-buf of %d bytes", size)), nil
 }

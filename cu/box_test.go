@@ -1,0 +1,449 @@
+package cu_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// An area is memory of some kind that tests copy rows from and to.
+type area struct {
+	side  func(pitch uint64) cu.Side
+	read  func() []byte
+	write func([]byte)
+}
+
+// areaSize is the size of every area, which is no multiple of anything.
+const areaSize = 60_001
+
+// areas makes one of each kind. They end with the test.
+func areas(t testing.TB, ctx *cu.Context) map[string]area {
+	t.Helper()
+	all := map[string]area{}
+	host := func(name string, b []byte) {
+		all[name] = area{
+			func(pitch uint64) cu.Side { return cu.HostSide(b, pitch) },
+			func() []byte { return append([]byte(nil), b...) },
+			func(want []byte) { copy(b, want) },
+		}
+	}
+	device := func(name string, p cu.DevicePtr, side func(cu.DevicePtr, uint64) cu.Side) {
+		all[name] = area{
+			func(pitch uint64) cu.Side { return side(p, pitch) },
+			func() []byte {
+				b := make([]byte, areaSize)
+				require.NoError(t, cu.CopyToHost(ctx, nil, b, p))
+				return b
+			},
+			func(b []byte) { require.NoError(t, cu.CopyToDevice(ctx, nil, p, b)) },
+		}
+	}
+	host("slice", make([]byte, areaSize))
+	pinned := hostMemory(t, ctx, areaSize)
+	host("pinned", pinned.Bytes())
+	host("registered", registered(t, ctx, make([]byte, areaSize)).Bytes())
+	device("device", alloc(t, ctx, areaSize).Ptr(), cu.DeviceSide)
+	device("unified", alloc(t, ctx, areaSize).Ptr(), cu.UnifiedSide)
+	p, err := hostMemory(t, ctx, areaSize).DevicePtr()
+	require.NoError(t, err)
+	device("pinned, unified", p, cu.UnifiedSide)
+	p, err = hostMemory(t, ctx, areaSize).DevicePtr()
+	require.NoError(t, err)
+	device("pinned, by its device address", p, cu.DeviceSide)
+	g := granularity(t, ctx.Device())
+	two := twoMappings(t, ctx.Device())
+	device("two mappings", two.Add(g-areaSize/2), cu.DeviceSide)
+	return all
+}
+
+// alloc is device memory until the test ends.
+func alloc(t testing.TB, ctx *cu.Context, size uint64) *cu.Memory {
+	t.Helper()
+	m, err := ctx.Alloc(size)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return m
+}
+
+// twoMappings is two pieces of physical memory side by side until the test
+// ends.
+func twoMappings(t testing.TB, dev *cu.Device) cu.DevicePtr {
+	t.Helper()
+	drv, g := dev.Driver(), granularity(t, dev)
+	p, err := drv.ReserveAddress(2*g, 0, 0)
+	require.NoError(t, err)
+	for at := range uint64(2) {
+		m, err := dev.CreateMemory(g, cu.HandleFD)
+		require.NoError(t, err)
+		require.NoError(t, drv.Map(p.Add(at*g), g, 0, m))
+		require.NoError(t, m.Close())
+	}
+	require.NoError(t, drv.SetAccess(p, 2*g, cu.ReadWrite, dev))
+	t.Cleanup(func() {
+		require.NoError(t, drv.Unmap(p, 2*g))
+		require.NoError(t, drv.FreeAddress(p, 2*g))
+	})
+	return p
+}
+
+// holed is a reservation of three pieces of which the middle one is missing,
+// until the test ends.
+func holed(t testing.TB, dev *cu.Device) cu.DevicePtr {
+	t.Helper()
+	drv, g := dev.Driver(), granularity(t, dev)
+	p, err := drv.ReserveAddress(3*g, 0, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, drv.FreeAddress(p, 3*g)) })
+	for _, at := range []uint64{0, 2 * g} {
+		m, err := dev.CreateMemory(g, cu.HandleFD)
+		require.NoError(t, err)
+		require.NoError(t, drv.Map(p.Add(at), g, 0, m))
+		require.NoError(t, m.Close())
+		require.NoError(t, drv.SetAccess(p.Add(at), g, cu.ReadWrite, dev))
+		t.Cleanup(func() { require.NoError(t, drv.Unmap(p.Add(at), g)) })
+	}
+	return p
+}
+
+// A shape is a copy of rows, at random.
+type shape struct{ width, height, depth uint64 }
+
+func randomShape(r *rand.Rand, layers uint64) shape {
+	return shape{1 + r.Uint64N(90), 1 + r.Uint64N(12), 1 + r.Uint64N(layers)}
+}
+
+// place sets where a copy of the shape lies in an area, at random.
+func (s shape) place(r *rand.Rand, side *cu.Side, layers uint64) {
+	side.X, side.Y = r.Uint64N(20), r.Uint64N(5)
+	if layers > 1 {
+		side.Z = r.Uint64N(4)
+	}
+	side.Pitch = side.X + s.width + r.Uint64N(3)*r.Uint64N(40)
+	side.Rows = side.Y + s.height + r.Uint64N(2)*r.Uint64N(5)
+}
+
+// model does in Go what the driver is to do.
+func (s shape) model(dst, src []byte, to, from cu.Side) {
+	at := func(side cu.Side, y, z uint64) uint64 {
+		return ((side.Z+z)*side.Rows+side.Y+y)*side.Pitch + side.X
+	}
+	for z := range s.depth {
+		for y := range s.height {
+			copy(dst[at(to, y, z):][:s.width], src[at(from, y, z):])
+		}
+	}
+}
+
+// eachPair calls f for each pair of kinds of memory.
+func eachPair(t *testing.T, ctx *cu.Context, f func(t *testing.T, r *rand.Rand, to, from area)) {
+	sources, targets := areas(t, ctx), areas(t, ctx)
+	for from := range sources {
+		for to := range targets {
+			t.Run(from+" to "+to, func(t *testing.T) {
+				seed := rand.Uint64()
+				t.Log("seed", seed)
+				f(t, rand.New(rand.NewPCG(seed, 0)), targets[to], sources[from])
+			})
+		}
+	}
+}
+
+func randomBytes(r *rand.Rand) []byte {
+	b := make([]byte, areaSize)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// Rows land where a plain program would put them and nothing else changes,
+// whatever the shape, the pitch and the memory.
+func TestCopiesOfRowsAreAsTheModelSays(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	for name, layers := range map[string]uint64{"2D": 1, "3D": 6, "3D between contexts": 5} {
+		t.Run(name, func(t *testing.T) {
+			eachPair(t, ctx, func(t *testing.T, r *rand.Rand, to, from area) {
+				src, want := randomBytes(r), randomBytes(r)
+				from.write(src)
+				to.write(want)
+				for range 8 {
+					s := randomShape(r, layers)
+					dst, src2 := to.side(0), from.side(0)
+					s.place(r, &dst, layers)
+					s.place(r, &src2, layers)
+					if layers == 1 {
+						require.NoError(t, cu.Copy2D(ctx, stream, dst, src2, s.width, s.height), "%+v", s)
+					} else {
+						if layers == 5 {
+							dst.Context = ctx
+						}
+						require.NoError(t, cu.Copy3D(ctx, stream, dst, src2, s.width, s.height, s.depth), "%+v", s)
+					}
+					s.model(want, src, dst, src2)
+				}
+				require.Equal(t, want, to.read())
+			})
+		})
+	}
+}
+
+// A copy of rows takes every byte of the memory, to the last.
+func TestCopiesOfRowsReachTheEnd(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	eachPair(t, ctx, func(t *testing.T, r *rand.Rand, to, from area) {
+		src, want := randomBytes(r), randomBytes(r)
+		from.write(src)
+		to.write(want)
+		const pitch, width = 1000, 1
+		dst, src2 := to.side(pitch), from.side(pitch)
+		require.NoError(t, cu.Copy2D(ctx, nil, dst, src2, width, areaSize/pitch+1))
+		shape{width, areaSize/pitch + 1, 1}.model(want, src, dst, src2)
+		require.Equal(t, want, to.read())
+	})
+}
+
+// What would leave a slice never reaches the driver.
+func TestCopyThatLeavesASliceIsRefused(t *testing.T) {
+	s, drv := spied(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	p := alloc(t, ctx, 4096).Ptr()
+	before := s.calls()
+	for _, x := range []struct{ size, x, y, z, pitch, rows, width, height, depth uint64 }{
+		{100, 0, 0, 0, 10, 0, 10, 11, 1},
+		{100, 0, 0, 0, 11, 0, 10, 10, 1}, // one byte
+		{100, 1, 9, 0, 10, 0, 9, 2, 1},
+		{100, 0, 0, 1, 10, 5, 10, 5, 2},
+		{100, 0, 0, 0, 10, 6, 10, 5, 2},
+		{0, 0, 0, 0, 1, 0, 1, 1, 1},
+		{100, 0, 0, 0, 1 << 63, 0, 10, 3, 1},
+		{100, 0, 0, 0, 1 << 32, 1 << 32, 10, 10, 2},
+		{100, 0, 0, math.MaxUint64, 10, 2, 10, 2, 2},
+		{100, 0, 0, 1 << 32, 10, 1 << 32, 10, 10, 1},
+		{100, 0, 0, 0, math.MaxUint64 - 7, 0, 10, 2, 1},
+		{100, 0, 0, 768614336404564650, 1, 24, 1, 20, 1},
+		{100, 0, 0, math.MaxUint64, 10, 2, 10, 2, 1},
+		{100, 0, 0, 0, math.MaxUint64, 0, math.MaxUint64, 1, 1},
+	} {
+		side := cu.HostSide(make([]byte, x.size), x.pitch)
+		side.X, side.Y, side.Z, side.Rows = x.x, x.y, x.z, x.rows
+		far := cu.DeviceSide(p, 64)
+		for _, err := range []error{
+			cu.Copy3D(ctx, nil, far, side, x.width, x.height, x.depth),
+			cu.Copy3D(ctx, nil, side, far, x.width, x.height, x.depth),
+			cu.Copy3D(ctx, nil, cu.Side{Context: ctx}, side, x.width, x.height, x.depth),
+		} {
+			require.ErrorIs(t, err, cu.ErrTooShort, "%+v", x)
+		}
+		if x.depth == 1 && x.z == 0 {
+			require.ErrorIs(t, cu.Copy2D(ctx, nil, far, side, x.width, x.height), cu.ErrTooShort, "%+v", x)
+		}
+	}
+	for _, x := range []struct{ x, y, pitch, rows, width, height uint64 }{
+		{0, 0, 9, 0, 10, 2},
+		{1, 0, 10, 0, 10, 2},
+		{0, 1, 10, 2, 1, 2},
+		{math.MaxUint64, 0, 10, 0, 2, 1},
+		{0, math.MaxUint64, 10, 0, 2, 2},
+		{0, math.MaxUint64, 10, 10, 2, 2},
+	} {
+		side := cu.HostSide(make([]byte, 100), x.pitch)
+		side.X, side.Y, side.Rows = x.x, x.y, x.rows
+		err := cu.Copy3D(ctx, nil, cu.DeviceSide(p, 64), side, x.width, x.height, 1)
+		require.ErrorIs(t, err, cu.ErrInvalidValue, "%+v", x)
+		require.ErrorContains(t, err, "overlap", "%+v", x)
+	}
+	require.ErrorIs(t, cu.Copy2D(ctx, nil, cu.HostSide([]*int{nil}, 8), cu.DeviceSide(p, 8), 8, 1), cu.ErrPointers)
+	require.Equal(t, before, s.calls())
+}
+
+// Rows lie side by side where nothing else is said.
+func TestRowsAreSideBySideByDefault(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	p := alloc(t, ctx, 64).Ptr()
+	src, got := []byte("abcdefghijklmnopqrstuvwx"), make([]byte, 24)
+	require.NoError(t, cu.Copy3D(ctx, nil, cu.DeviceSide(p, 0), cu.HostSide(src, 0), 3, 2, 4))
+	require.NoError(t, cu.CopyToHost(ctx, nil, got, p))
+	require.Equal(t, src, got)
+	from := cu.HostSide(src, 0)
+	from.X, from.Y = 1, 1
+	require.NoError(t, cu.Copy3D(ctx, nil, cu.DeviceSide(p, 0), from, 2, 1, 4))
+	require.NoError(t, cu.CopyToHost(ctx, nil, got[:8], p))
+	require.Equal(t, "efklqrwx", string(got[:8]))
+	require.ErrorIs(t, cu.Copy3D(ctx, nil, cu.DeviceSide(p, 0), from, 2, 1, 5), cu.ErrTooShort)
+	from.Z, from.Rows, from.Pitch = 2, 2, 3
+	require.NoError(t, cu.Copy2D(ctx, nil, cu.DeviceSide(p, 0), from, 2, 1), "of another layer")
+	require.NoError(t, cu.CopyToHost(ctx, nil, got[:2], p))
+	require.Equal(t, "qr", string(got[:2]))
+}
+
+// Device memory that is not there, and rows longer than the pitch, are the
+// driver's to refuse; nothing is copied.
+func TestCopyThatLeavesTheDeviceIsRefused(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	g := granularity(t, ctx.Device())
+	two, hole := twoMappings(t, ctx.Device()), holed(t, ctx.Device())
+	end := two.Add(2 * g)
+	host := make([]byte, 1000)
+	for _, x := range []struct {
+		p                    cu.DevicePtr
+		pitch, width, height uint64
+	}{
+		{end.Add(-100 & math.MaxUint64), 10, 10, 11},
+		{end.Add(-100 & math.MaxUint64), 50, 10, 3},
+		{hole, 2 * g, 10, 2},
+		{0, 10, 10, 1},
+		{two, 9, 10, 2},
+	} {
+		far, near := cu.DeviceSide(x.p, x.pitch), cu.HostSide(host, 20)
+		require.ErrorIs(t, cu.Copy2D(ctx, nil, far, near, x.width, x.height), cu.ErrInvalidValue, "%+v", x)
+		require.ErrorIs(t, cu.Copy2D(ctx, nil, near, far, x.width, x.height), cu.ErrInvalidValue, "%+v", x)
+	}
+	require.NoError(t, ctx.Synchronize(t.Context()))
+	require.NoError(t, cu.Copy2D(ctx, nil, cu.HostSide(host, 20), cu.DeviceSide(end.Add(-100&math.MaxUint64), 10), 10, 10))
+}
+
+func TestCopiesOfNoRowsSucceed(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	m := alloc(t, ctx, 64)
+	for _, s := range []shape{{0, 4, 1}, {4, 0, 1}, {4, 4, 0}} {
+		require.NoError(t, cu.Copy3D(ctx, nil, cu.DeviceSide(m.Ptr(), 8), cu.HostSide(make([]byte, 64), 8), s.width, s.height, s.depth))
+	}
+	require.NoError(t, cu.Copy2D(ctx, nil, cu.DeviceSide(m.Ptr(), 8), cu.HostSide(make([]byte, 64), 8), 0, 4))
+}
+
+// Copies between contexts, which may be one and the same or of two devices.
+func TestPeerCopies(t *testing.T) {
+	drv := cutest.Driver(t)
+	devices := drv.Devices()
+	near := cutest.Context(t, devices[0])
+	far := cutest.Context(t, devices[len(devices)-1])
+	a, b := alloc(t, near, 4096).Ptr(), alloc(t, far, 4096).Ptr()
+	r := rand.New(rand.NewPCG(1, 2))
+	src, got := randomBytes(r)[:4096], make([]byte, 4096)
+	for name, c := range map[string]*cu.Context{"near": near, "far": far} {
+		t.Run(name, func(t *testing.T) {
+			stream, err := c.NewStream()
+			require.NoError(t, err)
+			require.NoError(t, cu.CopyToDevice(near, nil, a, src))
+			require.NoError(t, cu.CopyPeer(c, stream, b, far, a, near, 4096))
+			require.NoError(t, stream.Synchronize(t.Context()))
+			require.NoError(t, cu.CopyToHost(far, nil, got, b))
+			require.Equal(t, src, got)
+
+			require.NoError(t, cu.Fill(far, nil, b, uint8(0), 4096))
+			require.NoError(t, far.Synchronize(t.Context()))
+			to, from := cu.DeviceSide(b, 64), cu.DeviceSide(a, 32)
+			to.Context, from.Context, to.X = far, near, 5
+			require.NoError(t, cu.Copy2D(c, stream, to, from, 32, 64))
+			require.NoError(t, cu.CopyToHost(far, nil, got, b))
+			want := make([]byte, 4096)
+			shape{32, 64, 1}.model(want, src, to, from)
+			require.Equal(t, want, got)
+			require.NoError(t, stream.Close())
+		})
+	}
+	closed, err := devices[0].PrimaryContext()
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	require.ErrorIs(t, cu.CopyPeer(near, nil, a, closed, b, far, 1), cu.ErrClosed)
+	require.ErrorIs(t, cu.CopyPeer(near, nil, a, near, b, closed, 1), cu.ErrClosed)
+}
+
+// The contexts of a copy between two are told as they were given.
+func TestPeerCopiesNameTheirContexts(t *testing.T) {
+	var linear [2]sys.CUcontext
+	var box sys.CUDA_MEMCPY3D_PEER
+	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		switch call.Symbol() {
+		case "cuMemcpyPeerAsync":
+			linear = [2]sys.CUcontext{sys.CUcontext(call.Arg(1)), sys.CUcontext(call.Arg(3))}
+		case "cuMemcpy3DPeerAsync":
+			box = boxAt(call.Arg(0))
+		default:
+			return next()
+		}
+		return sys.CUDA_SUCCESS
+	}))
+	dev := firstDevice(t, drv)
+	near := cutest.Context(t, dev)
+	other, err := dev.NewContext(0)
+	require.NoError(t, err)
+	require.NoError(t, cu.CopyPeer(near, nil, 4096, other, 8192, near, 1))
+	require.Equal(t, [2]sys.CUcontext{other.Handle(), near.Handle()}, linear)
+	to := cu.DeviceSide(4096, 0)
+	to.Context = other
+	require.NoError(t, cu.Copy2D(near, nil, to, cu.DeviceSide(8192, 0), 1, 1))
+	require.Equal(t, [2]sys.CUcontext{other.Handle(), near.Handle()}, [2]sys.CUcontext{box.DstContext, box.SrcContext})
+	require.EqualValues(t, []sys.CUdeviceptr{4096, 8192}, []sys.CUdeviceptr{box.DstDevice, box.SrcDevice})
+
+	foreign := cutest.Context(t, cutest.Device(t))
+	err = cu.CopyPeer(near, nil, 4096, foreign, 8192, near, 1)
+	require.ErrorIs(t, err, cu.ErrInvalidContext)
+	require.ErrorContains(t, err, "another driver")
+	require.ErrorIs(t, cu.CopyPeer(near, nil, 4096, near, 8192, foreign, 1), cu.ErrInvalidContext)
+	require.NoError(t, other.Close())
+}
+
+// Sets of rows touch their elements and no others, whatever their width.
+func TestFill2D(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	m := alloc(t, ctx, 8192)
+	fill2D(t, ctx, m, uint8(0xab))
+	fill2D(t, ctx, m, uint16(0xabcd))
+	fill2D(t, ctx, m, uint32(0xabcdef01))
+
+	require.ErrorIs(t, cu.Fill2D(ctx, nil, m.Ptr().Add(1), 64, uint16(1), 4, 4), cu.ErrInvalidValue, "address not aligned")
+	require.ErrorIs(t, cu.Fill2D(ctx, nil, m.Ptr().Add(2), 64, uint32(1), 4, 4), cu.ErrInvalidValue, "address not aligned")
+	require.ErrorIs(t, cu.Fill2D(ctx, nil, m.Ptr(), 63, uint16(1), 4, 4), cu.ErrInvalidValue, "pitch not aligned")
+	require.ErrorIs(t, cu.Fill2D(ctx, nil, m.Ptr(), 62, uint32(1), 4, 4), cu.ErrInvalidValue, "pitch not aligned")
+	require.ErrorIs(t, cu.Fill2D(ctx, nil, m.Ptr(), 8, uint8(1), 16, 4), cu.ErrInvalidValue, "pitch less than a row")
+	require.NoError(t, cu.Fill2D(ctx, nil, m.Ptr(), 0, uint32(1), 4, 1), "a single row needs none")
+	require.ErrorIs(t, cu.Fill(ctx, nil, m.Ptr().Add(1), uint16(1), 1), cu.ErrInvalidValue, "address not aligned")
+	require.ErrorIs(t, cu.Fill(ctx, nil, m.Ptr(), uint8(1), m.Size()+1), cu.ErrInvalidValue, "off the end")
+	require.ErrorIs(t, cu.Fill2D(ctx, nil, holed(t, ctx.Device()), 2*granularity(t, ctx.Device()), uint8(1), 4, 2), cu.ErrInvalidValue, "a hole between the rows")
+	require.ErrorIs(t, cu.Fill2D(ctx, nil, 0, 64, uint32(1), 4, 4), cu.ErrInvalidValue, "no memory")
+	require.NoError(t, cu.Fill2D(ctx, nil, m.Ptr(), 64, uint32(1), 0, 4))
+	require.NoError(t, cu.Fill2D(ctx, nil, m.Ptr(), 64, uint32(1), 4, 0))
+	end := twoMappings(t, ctx.Device()).Add(2 * granularity(t, ctx.Device()))
+	require.ErrorIs(t, cu.Fill2D(ctx, nil, end-128, 64, uint8(1), 10, 3), cu.ErrInvalidValue, "off the end")
+	require.NoError(t, ctx.Synchronize(t.Context()))
+}
+
+func fill2D[T uint8 | uint16 | uint32](t *testing.T, ctx *cu.Context, m *cu.Memory, v T) {
+	t.Helper()
+	t.Run(fmt.Sprintf("%T", v), func(t *testing.T) {
+		require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(0xee), m.Size()))
+		words := make([]T, m.Size()/uint64(len(bytesOf(v))))
+		require.NoError(t, cu.CopyToHost(ctx, nil, words, m.Ptr()))
+		pitch := uint64(32 * len(bytesOf(v)))
+		require.NoError(t, cu.Fill2D(ctx, nil, m.Ptr().Add(pitch/32*3), pitch, v, 7, 5))
+		for y := range 5 {
+			for x := range 7 {
+				words[y*32+3+x] = v
+			}
+		}
+		got := make([]T, len(words))
+		require.NoError(t, cu.CopyToHost(ctx, nil, got, m.Ptr()))
+		require.Equal(t, words, got)
+	})
+}
+
+// bytesOf is as many bytes as a T has.
+func bytesOf[T uint8 | uint16 | uint32](v T) []byte {
+	switch any(v).(type) {
+	case uint8:
+		return make([]byte, 1)
+	case uint16:
+		return make([]byte, 2)
+	}
+	return make([]byte, 4)
+}

@@ -1,0 +1,209 @@
+package cu
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"unsafe"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// ErrTooShort says that a slice does not hold what was to be copied from or to
+// it. Nothing reached the driver.
+var ErrTooShort = errors.New("cu: the slice is too short for the copy")
+
+// A Side is one side of a copy of rows, [Copy2D] and [Copy3D]: memory, how rows
+// lie in it and where the copy begins. It owns nothing.
+//
+//	image := cu.HostSide(pixels, 640)
+//	image.X, image.Y = 16, 2
+type Side struct {
+	X       uint64   // the copy begins so many bytes into a row,
+	Y       uint64   // so many rows down,
+	Z       uint64   // so many layers in
+	Pitch   uint64   // bytes from row to row; 0: no more than X and a row
+	Rows    uint64   // rows from layer to layer; 0: no more than Y and a layer
+	Context *Context // whose memory it is, if not that of the copy's device
+
+	kind sys.CUmemorytype
+	ptr  DevicePtr
+	host unsafe.Pointer
+	size uint64 // of the host's memory in bytes
+	err  error
+}
+
+// DeviceSide is device memory at p with rows that are pitch bytes apart.
+func DeviceSide(p DevicePtr, pitch uint64) Side {
+	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_DEVICE, ptr: p}
+}
+
+// UnifiedSide is memory at p of whatever kind the driver finds it to be, with
+// rows that are pitch bytes apart.
+func UnifiedSide(p DevicePtr, pitch uint64) Side {
+	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_UNIFIED, ptr: p}
+}
+
+// HostSide is the memory of s, pinned or not, with rows that are pitch bytes
+// apart. A copy that would leave s is [ErrTooShort]; what cannot be copied is
+// [ErrPointers].
+func HostSide[T any](s []T, pitch uint64) Side {
+	p, n, err := memory(s)
+	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_HOST, host: p, size: uint64(n), err: err}
+}
+
+// Copy2D copies height rows of width bytes in the order of s and waits until
+// that is done, so that host memory may be used afterwards (cuMemcpy2DAsync,
+// cuStreamSynchronize). [Copy2DAsync] does not wait. Errors: [ErrTooShort],
+// [ErrPointers]; [ErrInvalidValue] for rows that are longer than the pitch, and
+// for device memory that is not there from the first row to the last, between
+// them too.
+func Copy2D(c *Context, s *Stream, dst, src Side, width, height uint64) error {
+	if err := Copy2DAsync(c, s, dst, src, width, height); err != nil {
+		return err
+	}
+	return s.waitIn(c)
+}
+
+// Copy2DAsync queues what [Copy2D] does on s. The caller keeps host memory
+// alive, and what is copied unchanged, until the stream is done with it.
+func Copy2DAsync(c *Context, s *Stream, dst, src Side, width, height uint64) error {
+	if dst.Context != nil || src.Context != nil || dst.Z|src.Z != 0 {
+		return Copy3DAsync(c, s, dst, src, width, height, 1)
+	}
+	const op = "cuMemcpy2DAsync_v2"
+	if err := fit(op, &dst, &src, width, height, 1); err != nil {
+		return err
+	}
+	d := newDescriptor()
+	defer d.free()
+	d.flat = sys.CUDA_MEMCPY2D{
+		SrcXInBytes: uintptr(src.X), SrcY: uintptr(src.Y), SrcPitch: uintptr(src.Pitch),
+		SrcMemoryType: src.kind, SrcHost: src.host, SrcDevice: sys.CUdeviceptr(src.ptr),
+		DstXInBytes: uintptr(dst.X), DstY: uintptr(dst.Y), DstPitch: uintptr(dst.Pitch),
+		DstMemoryType: dst.kind, DstHost: dst.host, DstDevice: sys.CUdeviceptr(dst.ptr),
+		WidthInBytes: uintptr(width), Height: uintptr(height),
+	}
+	return s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy2DAsync_v2(&d.flat, h) })
+}
+
+// Copy3D copies depth layers of height rows of width bytes in the order of s
+// and waits until that is done (cuMemcpy3DAsync, or cuMemcpy3DPeerAsync where a
+// side has a Context; cuStreamSynchronize). [Copy3DAsync] does not wait. Errors
+// are those of [Copy2D].
+func Copy3D(c *Context, s *Stream, dst, src Side, width, height, depth uint64) error {
+	if err := Copy3DAsync(c, s, dst, src, width, height, depth); err != nil {
+		return err
+	}
+	return s.waitIn(c)
+}
+
+// Copy3DAsync queues what [Copy3D] does on s. The caller keeps host memory
+// alive, and what is copied unchanged, until the stream is done with it.
+func Copy3DAsync(c *Context, s *Stream, dst, src Side, width, height, depth uint64) error {
+	if dst.Context != nil || src.Context != nil {
+		return copyPeer3D(c, s, dst, src, width, height, depth)
+	}
+	const op = "cuMemcpy3DAsync_v2"
+	if err := fit(op, &dst, &src, width, height, depth); err != nil {
+		return err
+	}
+	d := newDescriptor()
+	defer d.free()
+	d.box = sys.CUDA_MEMCPY3D{
+		SrcXInBytes: uintptr(src.X), SrcY: uintptr(src.Y), SrcZ: uintptr(src.Z),
+		SrcMemoryType: src.kind, SrcHost: src.host, SrcDevice: sys.CUdeviceptr(src.ptr),
+		SrcPitch: uintptr(src.Pitch), SrcHeight: uintptr(src.Rows),
+		DstXInBytes: uintptr(dst.X), DstY: uintptr(dst.Y), DstZ: uintptr(dst.Z),
+		DstMemoryType: dst.kind, DstHost: dst.host, DstDevice: sys.CUdeviceptr(dst.ptr),
+		DstPitch: uintptr(dst.Pitch), DstHeight: uintptr(dst.Rows),
+		WidthInBytes: uintptr(width), Height: uintptr(height), Depth: uintptr(depth),
+	}
+	return s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy3DAsync_v2(&d.box, h) })
+}
+
+// copyPeer3D is Copy3DAsync between contexts; c is that of a side without one.
+func copyPeer3D(c *Context, s *Stream, dst, src Side, width, height, depth uint64) error {
+	const op = "cuMemcpy3DPeerAsync"
+	if err := fit(op, &dst, &src, width, height, depth); err != nil {
+		return err
+	}
+	to, from := dst.contextOr(c), src.contextOr(c)
+	d := newDescriptor()
+	defer d.free()
+	d.peer = sys.CUDA_MEMCPY3D_PEER{
+		SrcXInBytes: uintptr(src.X), SrcY: uintptr(src.Y), SrcZ: uintptr(src.Z),
+		SrcMemoryType: src.kind, SrcHost: src.host, SrcDevice: sys.CUdeviceptr(src.ptr),
+		SrcContext: from.inner.ctx, SrcPitch: uintptr(src.Pitch), SrcHeight: uintptr(src.Rows),
+		DstXInBytes: uintptr(dst.X), DstY: uintptr(dst.Y), DstZ: uintptr(dst.Z),
+		DstMemoryType: dst.kind, DstHost: dst.host, DstDevice: sys.CUdeviceptr(dst.ptr),
+		DstContext: to.inner.ctx, DstPitch: uintptr(dst.Pitch), DstHeight: uintptr(dst.Rows),
+		WidthInBytes: uintptr(width), Height: uintptr(height), Depth: uintptr(depth),
+	}
+	return c.borrow(op, to, from, func() error {
+		return s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy3DPeerAsync(&d.peer, h) })
+	})
+}
+
+func (s *Side) contextOr(c *Context) *Context {
+	if s.Context != nil {
+		return s.Context
+	}
+	return c
+}
+
+// A descriptor is what the driver reads while a call lasts.
+type descriptor struct {
+	flat sys.CUDA_MEMCPY2D
+	box  sys.CUDA_MEMCPY3D
+	peer sys.CUDA_MEMCPY3D_PEER
+}
+
+var descriptors = sync.Pool{New: func() any { return new(descriptor) }}
+
+func newDescriptor() *descriptor { return descriptors.Get().(*descriptor) }
+
+// free returns d to the pool; it lets go of the host memory that d named.
+func (d *descriptor) free() {
+	*d = descriptor{}
+	descriptors.Put(d)
+}
+
+// fit settles the sides' Pitch and Rows and checks that host memory holds the
+// copy.
+func fit(op string, dst, src *Side, width, height, depth uint64) error {
+	for _, s := range [...]*Side{dst, src} {
+		if s.err != nil {
+			return s.err
+		}
+		if s.Pitch == 0 {
+			s.Pitch = s.X + width
+		}
+		if s.Rows == 0 {
+			s.Rows = s.Y + height
+		}
+		if s.kind != sys.CU_MEMORYTYPE_HOST || width == 0 || height == 0 || depth == 0 {
+			continue
+		}
+		if s.X+width > s.Pitch || s.X+width < width || s.Y+height > s.Rows || s.Y+height < height {
+			return &Error{Op: op, Result: ErrInvalidValue, Text: "the rows or layers of a slice overlap: its pitch or number of rows is less than what is copied"}
+		}
+		if need, ok := s.extent(width, height, depth); !ok || need > s.size {
+			return fmt.Errorf("%w: it has %d bytes; %d rows of %d bytes each in %d layers, at %d bytes, %d rows and %d layers, with a pitch of %d, do not fit",
+				ErrTooShort, s.size, height, width, depth, s.X, s.Y, s.Z, s.Pitch)
+		}
+	}
+	return nil
+}
+
+// extent is how many bytes from its beginning on a copy reaches; ok is false if
+// that is no number of 64 bits. The copy is not empty.
+func (s *Side) extent(width, height, depth uint64) (n uint64, ok bool) {
+	layers, c0 := bits.Add64(s.Z, depth-1, 0)
+	over, rows := bits.Mul64(layers, s.Rows)
+	rows, c1 := bits.Add64(rows, s.Y+height-1, 0)
+	over2, n := bits.Mul64(rows, s.Pitch)
+	n, c2 := bits.Add64(n, s.X+width, 0)
+	return n, c0|c1|c2|over|over2 == 0
+}

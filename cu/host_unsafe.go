@@ -1,0 +1,190 @@
+package cu
+
+import (
+	"runtime"
+	"unsafe"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// HostFlags say what pinned host memory is to be good for.
+type HostFlags uint32
+
+// The flags of [Context.AllocHost]. They may be added up.
+const (
+	HostPortable      = HostFlags(sys.CU_MEMHOSTALLOC_PORTABLE)      // pinned for every context; with unified addressing it always is
+	HostMapped        = HostFlags(sys.CU_MEMHOSTALLOC_DEVICEMAP)     // kernels can reach it; with unified addressing they always can
+	HostWriteCombined = HostFlags(sys.CU_MEMHOSTALLOC_WRITECOMBINED) // faster over the bus, very slow for the host to read
+)
+
+// RegisterFlags say what registered host memory is to be good for.
+type RegisterFlags uint32
+
+// The flags of [Context.RegisterHost]. They may be added up.
+const (
+	RegisterPortable = RegisterFlags(sys.CU_MEMHOSTREGISTER_PORTABLE)  // as HostPortable
+	RegisterMapped   = RegisterFlags(sys.CU_MEMHOSTREGISTER_DEVICEMAP) // as HostMapped
+	RegisterIOMemory = RegisterFlags(sys.CU_MEMHOSTREGISTER_IOMEMORY)  // it is a mapping of another device's memory
+	RegisterReadOnly = RegisterFlags(sys.CU_MEMHOSTREGISTER_READ_ONLY) // for the device; see AttributeReadOnlyHostRegisterSupported
+)
+
+// HostMemory is pinned host memory: the host and every device use it, copies
+// from and to it are as fast as can be and truly asynchronous. The caller owns
+// it. It is not the Go heap's: slices of it must not outlive it.
+type HostMemory struct {
+	*hostHandle
+	ctx *Context
+}
+
+// HostRegistration is host memory of the caller's that is pinned for as long as
+// this is open. The caller owns it; it keeps the memory reachable.
+type HostRegistration struct {
+	*hostHandle
+	ctx *Context
+}
+
+// hostHandle is the part of HostMemory and HostRegistration that the context
+// closes.
+type hostHandle struct {
+	gate
+	bytes      []byte
+	registered bool // the caller's memory, not the driver's
+}
+
+// AllocHost allocates size bytes of pinned host memory (cuMemHostAlloc). Of 0
+// bytes it makes memory without an address. Errors: [ErrOutOfMemory].
+func (c *Context) AllocHost(size uint64, flags HostFlags) (*HostMemory, error) {
+	m := &HostMemory{new(hostHandle), c}
+	err := c.inner.run("cuMemHostAlloc", func(call sys.Caller) sys.CUresult {
+		p := new(unsafe.Pointer)
+		r := call.CuMemHostAlloc(p, uintptr(size), uint32(flags))
+		if r == sys.CUDA_SUCCESS {
+			m.bytes = unsafe.Slice((*byte)(*p), size)
+			c.inner.adopt(m.hostHandle)
+		}
+		return r
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Bytes is the memory itself, nil after Close. Neither it nor any slice of it
+// may be used after Close, or after that of the context: the memory is unmapped
+// then, and touching it ends the process.
+func (m *HostMemory) Bytes() []byte {
+	if m.isClosed() {
+		return nil
+	}
+	return m.bytes
+}
+
+// HostSlice is the memory of m as values of T, as many as fit. What
+// [HostMemory.Bytes] says holds for it too. Errors: [ErrPointers], [ErrClosed].
+func HostSlice[T any](m *HostMemory) ([]T, error) {
+	if m.isClosed() {
+		return nil, ErrClosed
+	}
+	b := m.bytes
+	var t T
+	if _, _, err := memory[T](nil); err != nil || unsafe.Sizeof(t) == 0 {
+		return nil, err
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b))/unsafe.Sizeof(t)), nil
+}
+
+// Size is the memory's size in bytes.
+func (m *HostMemory) Size() uint64 { return uint64(len(m.bytes)) }
+
+// DevicePtr is the memory's address for a kernel, and for copies that take
+// device memory (cuMemHostGetDevicePointer).
+func (m *HostMemory) DevicePtr() (DevicePtr, error) { return m.hostHandle.devicePtr(m.ctx) }
+
+// Flags are those the memory has (cuMemHostGetFlags): HostMapped in any case;
+// small pieces may share a block with others, and have its HostPortable.
+func (m *HostMemory) Flags() (HostFlags, error) {
+	flags := new(uint32)
+	err := m.hostHandle.use(m.ctx, "cuMemHostGetFlags", func(call sys.Caller, p unsafe.Pointer) sys.CUresult {
+		return call.CuMemHostGetFlags(flags, p)
+	})
+	return HostFlags(*flags), err
+}
+
+// Close frees the memory, after all work of its context (cuMemFreeHost). A
+// second Close, or one after the context's, does nothing.
+func (m *HostMemory) Close() error {
+	if m == nil {
+		return nil
+	}
+	defer runtime.KeepAlive(m)
+	return m.ctx.inner.release(m.hostHandle)
+}
+
+// RegisterHost pins b, so that copies from and to it are as fast and as
+// asynchronous as those of [Context.AllocHost] (cuMemHostRegister). b need not be
+// aligned, and may be of the Go heap or of mmap. Errors:
+// [ErrHostMemoryAlreadyRegistered] if any of it is; [ErrInvalidValue] for an
+// empty b, for memory that may not be written without RegisterReadOnly, for
+// memory of AllocHost, and for flags that do not fit.
+func (c *Context) RegisterHost(b []byte, flags RegisterFlags) (*HostRegistration, error) {
+	m := &HostRegistration{&hostHandle{bytes: b, registered: true}, c}
+	err := c.inner.run("cuMemHostRegister_v2", func(call sys.Caller) sys.CUresult {
+		r := call.CuMemHostRegister_v2(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), uint32(flags))
+		if r == sys.CUDA_SUCCESS {
+			c.inner.adopt(m.hostHandle)
+		}
+		return r
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Bytes is the memory, which is the caller's.
+func (m *HostRegistration) Bytes() []byte { return m.bytes }
+
+// DevicePtr is the memory's address for a kernel, and for copies that take
+// device memory (cuMemHostGetDevicePointer).
+func (m *HostRegistration) DevicePtr() (DevicePtr, error) { return m.hostHandle.devicePtr(m.ctx) }
+
+// Close ends the pinning, after all work of the context; the memory stays the
+// caller's, who must not unmap it before (cuMemHostUnregister). A second Close,
+// or one after the context's, does nothing.
+func (m *HostRegistration) Close() error {
+	if m == nil {
+		return nil
+	}
+	defer runtime.KeepAlive(m)
+	return m.ctx.inner.release(m.hostHandle)
+}
+
+func (h *hostHandle) devicePtr(c *Context) (DevicePtr, error) {
+	p := new(sys.CUdeviceptr)
+	err := h.use(c, "cuMemHostGetDevicePointer_v2", func(call sys.Caller, host unsafe.Pointer) sys.CUresult {
+		return call.CuMemHostGetDevicePointer_v2(p, host, 0)
+	})
+	return DevicePtr(*p), err
+}
+
+// use makes one driver call on the memory.
+func (h *hostHandle) use(c *Context, op string, f func(sys.Caller, unsafe.Pointer) sys.CUresult) error {
+	defer runtime.KeepAlive(c)
+	if !h.enter() {
+		return ErrClosed
+	}
+	defer h.leave()
+	return c.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, unsafe.Pointer(unsafe.SliceData(h.bytes))) })
+}
+
+func (h *hostHandle) closeIn(ctx *contextHandle) error {
+	if !h.gate.close() {
+		return nil
+	}
+	p := unsafe.Pointer(unsafe.SliceData(h.bytes))
+	if h.registered {
+		return ctx.check("cuMemHostUnregister", ctx.caller().CuMemHostUnregister(p))
+	}
+	return ctx.check("cuMemFreeHost", ctx.caller().CuMemFreeHost(p))
+}

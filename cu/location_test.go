@@ -1,0 +1,21 @@
+package cu
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What is asked for is what C is told, and what C tells is what is read.
+func TestMemPropertiesToCAndBack(t *testing.T) {
+	for _, p := range []MemProperties{
+		{Type: AllocationPinned, Location: Location{LocationDevice, 3}},
+		{Type: 7, Location: HostNUMALocation(2), HandleTypes: HandleFD | HandleFabric},
+		{Type: AllocationPinned, Location: HostLocation(), Compressible: true},
+		{Type: AllocationPinned, GPUDirectRDMA: true},
+		{Type: AllocationPinned, Usage: UsageTilePool | UsageHWDecompress},
+	} {
+		require.Equal(t, p, propertiesOf(p.raw()))
+	}
+	require.Equal(t, AllocationPinned, propertiesOf(MemProperties{}.raw()).Type)
+}

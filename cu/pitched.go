@@ -1,0 +1,51 @@
+package cu
+
+import "github.com/gpufd/gpufd/cu/sys"
+
+// PitchedMemory is device memory of rows that each begin where the device likes
+// them to. The caller owns it.
+type PitchedMemory struct {
+	Memory
+	pitch, width, height uint64
+}
+
+// AllocPitch allocates height rows of width bytes each, whose content is
+// undefined, and chooses the pitch so that all of them are aligned well
+// (cuMemAllocPitch). elementSize is how much a kernel reads or writes at once:
+// 4, 8 or 16 bytes; anything else is [ErrInvalidValue].
+func (c *Context) AllocPitch(width, height uint64, elementSize uint32) (*PitchedMemory, error) {
+	m := &PitchedMemory{Memory{new(memoryHandle), c}, 0, width, height}
+	err := c.inner.run("cuMemAllocPitch_v2", func(call sys.Caller) sys.CUresult {
+		p, pitch := new(sys.CUdeviceptr), new(uintptr)
+		r := call.CuMemAllocPitch_v2(p, pitch, uintptr(width), uintptr(height), elementSize)
+		if r == sys.CUDA_SUCCESS {
+			m.ptr, m.pitch, m.size = DevicePtr(*p), uint64(*pitch), uint64(*pitch)*height
+			c.inner.adopt(m.memoryHandle)
+		}
+		return r
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Pitch is how many bytes after a row the next one begins.
+func (m *PitchedMemory) Pitch() uint64 { return m.pitch }
+
+// Width is the size of a row in bytes, as asked for.
+func (m *PitchedMemory) Width() uint64 { return m.width }
+
+// Height is the number of rows.
+func (m *PitchedMemory) Height() uint64 { return m.height }
+
+// Side is the memory as one side of a copy, from its first byte on.
+func (m *PitchedMemory) Side() Side { return DeviceSide(m.ptr, m.pitch) }
+
+// Close frees the memory, as [Memory.Close] does.
+func (m *PitchedMemory) Close() error {
+	if m == nil {
+		return nil
+	}
+	return m.Memory.Close()
+}

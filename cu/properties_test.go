@@ -1,0 +1,229 @@
+package cu_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// mappedMemory is memory of the first device, mapped and not yet accessible,
+// until the test ends.
+func mappedMemory(t testing.TB, dev *cu.Device, size uint64) (cu.DevicePtr, *cu.MemHandle) {
+	t.Helper()
+	drv := dev.Driver()
+	m, err := dev.CreateMemory(size, cu.HandleFD)
+	require.NoError(t, err)
+	p, err := drv.ReserveAddress(size, 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, drv.Map(p, size, 0, m))
+	t.Cleanup(func() {
+		require.NoError(t, drv.Unmap(p, size))
+		require.NoError(t, drv.FreeAddress(p, size))
+		require.NoError(t, m.Close())
+	})
+	return p, m
+}
+
+// The driver tells what memory was made as; D6 for what was imported.
+func TestMemoryProperties(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	g := granularity(t, dev)
+	for _, types := range []cu.HandleType{cu.HandleNone, cu.HandleFD} {
+		m, err := drv.CreateMemory(g, cu.MemProperties{Location: dev.Location(), HandleTypes: types})
+		require.NoError(t, err)
+		p, err := m.Properties()
+		require.NoError(t, err)
+		require.Equal(t, cu.MemProperties{Type: cu.AllocationPinned, Location: dev.Location(), HandleTypes: types}, p)
+		require.NoError(t, m.Close())
+		_, err = m.Properties()
+		require.ErrorIs(t, err, cu.ErrClosed)
+	}
+	minimum, recommended, err := drv.Granularity(cu.MemProperties{Location: dev.Location()})
+	require.NoError(t, err)
+	require.Equal(t, g, minimum)
+	require.GreaterOrEqual(t, recommended, minimum)
+	_, err = drv.CreateMemory(g, cu.MemProperties{})
+	require.ErrorIs(t, err, cu.ErrInvalidValue, "no place")
+	_, err = drv.CreateMemory(g, cu.MemProperties{Location: cu.Location{Type: cu.LocationDevice, ID: 99}})
+	require.ErrorIs(t, err, cu.ErrInvalidDevice)
+	_, err = drv.CreateMemory(g, cu.MemProperties{Type: 77, Location: dev.Location()})
+	require.Error(t, err)
+}
+
+// What is more than a wish is granted or refused; compression and RDMA are
+// wishes.
+func TestMemoryWishes(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	can := func(a cu.Attribute) bool {
+		v, err := dev.Attribute(a)
+		require.NoError(t, err)
+		return v != 0
+	}
+	m, err := drv.CreateMemory(granularity(t, dev), cu.MemProperties{Location: dev.Location(), Compressible: true, GPUDirectRDMA: true})
+	require.NoError(t, err)
+	p, err := m.Properties()
+	require.NoError(t, err)
+	require.Equal(t, can(cu.AttributeGenericCompressionSupported), p.Compressible)
+	require.Equal(t, can(cu.AttributeGPUDirectRdmaWithCUDAVmmSupported), p.GPUDirectRDMA)
+	require.NoError(t, m.Close())
+}
+
+// Memory of the host is there where the device says so, for the host too.
+func TestMemoryOnTheHost(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	can, err := dev.Attribute(cu.AttributeHostNUMAVirtualMemoryManagementSupported)
+	if can == 0 || err != nil {
+		_, err := drv.CreateMemory(granularity(t, dev), cu.MemProperties{Location: cu.HostNUMALocation(0)})
+		require.Error(t, err)
+		return
+	}
+	node, err := dev.Attribute(cu.AttributeHostNUMAId)
+	require.NoError(t, err)
+	want := cu.MemProperties{Type: cu.AllocationPinned, Location: cu.HostNUMALocation(node), HandleTypes: cu.HandleFD}
+	g, _, err := drv.Granularity(want)
+	require.NoError(t, err)
+	m, err := drv.CreateMemory(g, want)
+	require.NoError(t, err)
+	have, err := m.Properties()
+	require.NoError(t, err)
+	require.Equal(t, want, have)
+	p, err := drv.ReserveAddress(g, 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, drv.Map(p, g, 0, m))
+	require.NoError(t, drv.SetAccessEach(p, g, cu.LocationAccess{Location: dev.Location(), Access: cu.ReadWrite},
+		cu.LocationAccess{Location: want.Location, Access: cu.ReadWrite}))
+	a, err := drv.AccessAt(p, want.Location)
+	require.NoError(t, err)
+	require.Equal(t, cu.ReadWrite, a)
+	require.NoError(t, cu.Fill(ctx, nil, p, uint8(7), g))
+	got := make([]byte, 4)
+	require.NoError(t, cu.CopyToHost(ctx, nil, got, p.Add(g-4)))
+	require.Equal(t, []byte{7, 7, 7, 7}, got)
+	require.NoError(t, drv.Unmap(p, g))
+	require.NoError(t, drv.FreeAddress(p, g))
+	require.NoError(t, m.Close())
+}
+
+// Each place has rights of its own.
+func TestAccessOfEach(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	g := granularity(t, dev)
+	p, _ := mappedMemory(t, dev, g)
+	devices := drv.Devices()
+	rights := []cu.LocationAccess{{Location: dev.Location(), Access: cu.ReadWrite}}
+	if len(devices) > 1 {
+		rights = append(rights, cu.LocationAccess{Location: devices[1].Location(), Access: cu.ReadOnly})
+	}
+	require.NoError(t, drv.SetAccessEach(p, g, rights...))
+	for _, r := range rights {
+		a, err := drv.AccessAt(p, r.Location)
+		require.NoError(t, err)
+		require.Equal(t, r.Access, a, r.Location.String())
+	}
+	require.ErrorIs(t, drv.SetAccessEach(p, g), cu.ErrInvalidValue, "nobody")
+	require.ErrorIs(t, drv.SetAccessEach(p, g, cu.LocationAccess{Location: dev.Location(), Access: 2}), cu.ErrInvalidValue)
+}
+
+// A handle that was retained by address is another for the same memory, of the
+// whole size, wherever the address lies in it; invariant 5.
+func TestRetainedMemoryIsTheSame(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	g := granularity(t, dev)
+	p, own := mappedMemory(t, dev, 2*g)
+	require.NoError(t, drv.SetAccess(p, 2*g, cu.ReadWrite, dev))
+	again, err := drv.RetainMemory(p.Add(g + 12345))
+	require.NoError(t, err)
+	if drv.Version() >= 11070 {
+		require.EqualValues(t, 2*g, again.Size())
+	} else {
+		require.Zero(t, again.Size(), "cannot be asked for")
+	}
+	require.NoError(t, own.Close())
+	require.Equal(t, 1, s.count("cuMemRelease"))
+
+	q, err := drv.ReserveAddress(2*g, 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, drv.Map(q, 2*g, 0, again))
+	require.NoError(t, drv.SetAccess(q, 2*g, cu.ReadOnly, dev))
+	require.NoError(t, cu.Fill(ctx, nil, p.Add(g), uint32(0x12345678), 1))
+	got := make([]uint32, 1)
+	require.NoError(t, cu.CopyToHost(ctx, nil, got, q.Add(g)))
+	require.EqualValues(t, 0x12345678, got[0])
+	require.NoError(t, drv.Unmap(q, 2*g))
+	require.NoError(t, drv.FreeAddress(q, 2*g))
+	for range 2 {
+		require.NoError(t, again.Close())
+	}
+	require.Equal(t, 2, s.count("cuMemRelease"))
+
+	hole := holed(t, dev)
+	part, err := drv.RetainMemory(hole.Add(2*g + 5))
+	require.NoError(t, err)
+	if drv.Version() >= 11070 {
+		require.Equal(t, g, part.Size(), "not the reservation's")
+	}
+	require.NoError(t, part.Close())
+	_, err = drv.RetainMemory(hole.Add(g))
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	m := alloc(t, ctx, 4096)
+	_, err = drv.RetainMemory(m.Ptr())
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	_, err = drv.RetainMemory(4096)
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+}
+
+// A dma-buf is there where the device says so, and nowhere else.
+func TestDMABuf(t *testing.T) {
+	drv := cutest.Driver(t)
+	dev := firstDevice(t, drv)
+	g := granularity(t, dev)
+	p, _ := mappedMemory(t, dev, g)
+	require.NoError(t, drv.SetAccess(p, g, cu.ReadWrite, dev))
+	can, err := dev.Attribute(cu.AttributeDmaBufSupported)
+	require.NoError(t, err)
+	f, err := drv.DMABuf(p, g, 0)
+	if missing(t, drv, "cuMemGetHandleForAddressRange", err) {
+		return
+	}
+	if can == 0 {
+		require.ErrorIs(t, err, cu.ErrNotSupported)
+		return
+	}
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+}
+
+// missing reports whether the driver is too old to have symbol, of which err is
+// the error then.
+func missing(t testing.TB, drv *cu.Driver, symbol string, err error) bool {
+	t.Helper()
+	if drv.Caller().Library().Has(symbol) {
+		return false
+	}
+	var e *cu.SymbolError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, symbol, e.Symbol)
+	return true
+}
+
+func TestLocationText(t *testing.T) {
+	for want, l := range map[string]cu.Location{
+		"device 1":             {Type: cu.LocationDevice, ID: 1},
+		"host":                 cu.HostLocation(),
+		"host NUMA node 2":     cu.HostNUMALocation(2),
+		"host, this NUMA node": {Type: cu.LocationHostNUMACurrent},
+		"Location(77, 3)":      {Type: 77, ID: 3},
+	} {
+		require.Equal(t, want, l.String())
+	}
+}
