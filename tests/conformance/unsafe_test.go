@@ -35,3 +35,33 @@ func pinned(c sys.Caller, size uintptr, flags uint32) (unsafe.Pointer, sys.CUres
 	r := c.CuMemHostAlloc(p, size, flags)
 	return *p, r
 }
+
+// addressIn is a slice's address as a unified one. The slice must outlive it.
+func addressIn(b []byte) sys.CUdeviceptr { return sys.CUdeviceptr(addressOf(at(b))) }
+
+// attribute asks for an attribute of so many bytes, the result if it is none.
+func attribute(c sys.Caller, a sys.CUpointer_attribute, p sys.CUdeviceptr, width int) any {
+	w := new([2]uint64)
+	if r := c.CuPointerGetAttribute(unsafe.Pointer(w), a, p); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if width == 4 {
+		return uint32(w[0])
+	}
+	return w[0]
+}
+
+// attributes asks for several attributes at once, into words that hold before.
+func attributes(c sys.Caller, p sys.CUdeviceptr, before uint64, ids ...sys.CUpointer_attribute) ([]uint64, sys.CUresult) {
+	words, data := make([]uint64, len(ids)), make([]unsafe.Pointer, len(ids))
+	for i := range ids {
+		words[i], data[i] = before, unsafe.Pointer(&words[i])
+	}
+	r := c.CuPointerGetAttributes(uint32(len(ids)), unsafe.SliceData(ids), unsafe.SliceData(data), p)
+	return words, r
+}
+
+// setAttribute sets an attribute to a number.
+func setAttribute(c sys.Caller, a sys.CUpointer_attribute, p sys.CUdeviceptr, v uint64) sys.CUresult {
+	return c.CuPointerSetAttribute(unsafe.Pointer(&v), a, p)
+}
