@@ -77,7 +77,7 @@ func alloc(t testing.TB, ctx *cu.Context, size uint64) *cu.Memory {
 func twoMappings(t testing.TB, dev *cu.Device) cu.DevicePtr {
 	t.Helper()
 	drv, g := dev.Driver(), granularity(t, dev)
-	p, err := drv.ReserveAddress(2*g, 0, 0)
+	p, err := drv.ReserveAddress(3*g, 0, 0) // nothing is ever mapped behind them
 	require.NoError(t, err)
 	for at := range uint64(2) {
 		m, err := dev.CreateMemory(g, cu.HandleFD)
@@ -88,7 +88,7 @@ func twoMappings(t testing.TB, dev *cu.Device) cu.DevicePtr {
 	require.NoError(t, drv.SetAccess(p, 2*g, cu.ReadWrite, dev))
 	t.Cleanup(func() {
 		require.NoError(t, drv.Unmap(p, 2*g))
-		require.NoError(t, drv.FreeAddress(p, 2*g))
+		require.NoError(t, drv.FreeAddress(p, 3*g))
 	})
 	return p
 }

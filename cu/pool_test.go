@@ -746,12 +746,12 @@ func childPoolExporter() error {
 	if err != nil {
 		return err
 	}
-	ptr, err := m.ExportPointer()
-	if err = errors.Join(err, cu.CopyToDevice(ctx, nil, m.Ptr(), pattern(mib, 7))); err != nil {
-		return err
-	}
 	fd, err := p.Export()
 	if err != nil {
+		return err
+	}
+	ptr, err := m.ExportPointer()
+	if err = errors.Join(err, cu.CopyToDevice(ctx, nil, m.Ptr(), pattern(mib, 7))); err != nil {
 		return err
 	}
 	text, _ := ptr.MarshalText()

@@ -144,7 +144,7 @@ func (p *PoolPointer) UnmarshalText(text []byte) error {
 // its pool: [Pool.ImportPointer] (cuMemPoolExportPointer). The importer must
 // have freed the memory before its owner does, and must not use it before the
 // allocation is done in its stream: synchronise before sending. Memory of a
-// pool that cannot be shared gives [ErrInvalidValue].
+// pool that was not exported before gives [ErrInvalidValue].
 func (m *StreamMemory) ExportPointer() (PoolPointer, error) {
 	if m == nil || !m.enter() {
 		return PoolPointer{}, ErrClosed

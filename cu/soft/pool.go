@@ -17,6 +17,7 @@ type pool struct {
 	handle    sys.CUmemoryPool
 	dev       *device
 	types     sys.CUmemAllocationHandleType // that it may be exported as
+	exported  bool                          // once at least
 	limit     uint64                        // bytes that it may hold
 	rights    []sys.CUmemAccess_flags       // of all its memory, by visible device
 	reuse     [3]bool                       // by attribute, from reuseFirst on

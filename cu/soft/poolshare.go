@@ -54,7 +54,7 @@ func (m *machine) cuMemPoolExportToShareableHandle(out *int32, h sys.CUmemoryPoo
 	if err != nil {
 		return sys.CUDA_ERROR_OPERATING_SYSTEM
 	}
-	*out = int32(fd)
+	*out, p.exported = int32(fd), true
 	return sys.CUDA_SUCCESS
 }
 
@@ -129,6 +129,7 @@ func decodePointer(b [64]uint8) (e poolPointer, ok bool) {
 	return e, e.encode() == b && e.size > 0 && e.size <= e.file
 }
 
+// cuMemPoolExportPointer wants the pool to have been exported before.
 func (m *machine) cuMemPoolExportPointer(out *sys.CUmemPoolPtrExportData, ptr sys.CUdeviceptr) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()
@@ -136,7 +137,7 @@ func (m *machine) cuMemPoolExportPointer(out *sys.CUmemPoolPtrExportData, ptr sy
 		return r
 	}
 	v := m.allocationAt(ptr)
-	if out == nil || v == nil || v.pool == nil || v.pool.types == 0 {
+	if out == nil || v == nil || v.pool == nil || !v.pool.exported {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	t := &v.mappings[0].phys.trailer

@@ -56,25 +56,43 @@ func reserved(t testing.TB, size uintptr) sys.CUdeviceptr {
 	return *p
 }
 
-// reservedAlone returns address space that no other reservation follows: the
-// beginning of a free range. Where the driver does not honour the hint it has
-// that range in a place of its own, which is kept from it for another try.
+// reservedAlone returns address space that no other reservation follows.
 func reservedAlone(t testing.TB, size uintptr) sys.CUdeviceptr {
 	t.Helper()
-	for range 8 {
-		around := reservedFor(t, size+16*unit, 0)
-		ok(t, raw(t).CuMemAddressFree(around, size+16*unit))
-		p := reservedFor(t, size, around)
-		if p == around {
-			t.Cleanup(func() { ok(t, raw(t).CuMemAddressFree(p, size)) })
-			return p
+	p := neighbours(t, size)
+	ok(t, raw(t).CuMemAddressFree(p+sys.CUdeviceptr(size), size))
+	t.Cleanup(func() { ok(t, raw(t).CuMemAddressFree(p, size)) })
+	return p
+}
+
+// neighbours makes two reservations, one behind the other. Hints are not always
+// honoured; but of many reservations some are neighbours.
+func neighbours(t testing.TB, size uintptr) sys.CUdeviceptr {
+	t.Helper()
+	all, step := map[sys.CUdeviceptr]bool{}, sys.CUdeviceptr(size)
+	for p := step; len(all) < 256; { // the first hint is none
+		p = reservedFor(t, size, p-step)
+		all[p] = true
+		for _, q := range []sys.CUdeviceptr{p - step, p} {
+			if all[q] && all[q+step] {
+				delete(all, q)
+				delete(all, q+step)
+				freeAll(t, all, size)
+				return q
+			}
 		}
-		ok(t, raw(t).CuMemAddressFree(p, size))
-		kept := reservedFor(t, size+16*unit, 0)
-		t.Cleanup(func() { ok(t, raw(t).CuMemAddressFree(kept, size+16*unit)) })
 	}
-	require.Fail(t, "no hint is honoured")
+	freeAll(t, all, size)
+	require.Fail(t, "no two of many reservations are neighbours")
 	return 0
+}
+
+// freeAll frees reservations of one size.
+func freeAll(t testing.TB, all map[sys.CUdeviceptr]bool, size uintptr) {
+	t.Helper()
+	for p := range all {
+		ok(t, raw(t).CuMemAddressFree(p, size))
+	}
 }
 
 // reservedFor reserves address space, at hint if the driver likes.

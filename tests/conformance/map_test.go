@@ -3,8 +3,6 @@ package conformance
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
@@ -80,13 +78,9 @@ func TestD3_MapWhere(t *testing.T) {
 // sideBySide makes two reservations of a unit each.
 func sideBySide(t testing.TB) sys.CUdeviceptr {
 	t.Helper()
-	c := raw(t)
-	first := reservedAlone(t, unit)
-	second := new(sys.CUdeviceptr)
-	ok(t, c.CuMemAddressReserve(second, unit, 0, first+unit, 0))
-	require.Equal(t, first+unit, *second)
-	t.Cleanup(func() { ok(t, c.CuMemAddressFree(*second, unit)) })
-	return first
+	p := neighbours(t, unit)
+	t.Cleanup(func() { freeAll(t, map[sys.CUdeviceptr]bool{p: true, p + unit: true}, unit) })
+	return p
 }
 
 // The driver does not mind where one reservation ends and the next begins, but

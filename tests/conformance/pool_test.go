@@ -207,12 +207,13 @@ func TestC29_Share(t *testing.T) {
 	check(t, "export with flags", invalid, r)
 	_, r = exportPool(c, p, 0, 0)
 	check(t, "export as nothing", invalid, r)
+	data := new(sys.CUmemPoolPtrExportData)
+	check(t, "a pointer before the pool", invalid, c.CuMemPoolExportPointer(data, pooled(t, c, p, 4096)))
 	fd, r := exportPool(c, p, handleFD, 0)
 	ok(t, r)
 	f := os.NewFile(uintptr(fd), "pool")
 	defer f.Close()
 
-	data := new(sys.CUmemPoolPtrExportData)
 	check(t, "a pointer of a pool that cannot be shared", invalid, c.CuMemPoolExportPointer(data, pooled(t, c, alone, 4096)))
 	check(t, "of cuMemAlloc", invalid, c.CuMemPoolExportPointer(data, plain(t, c, 4096)))
 	check(t, "of nothing", invalid, c.CuMemPoolExportPointer(data, 0x1234))
@@ -274,10 +275,10 @@ var noPools = sheet("no pools",
 	row{what: "set an attribute to what is at 0", want: crashes, id: "pool-attribute-at-0", soft: invalid, ask: func(t testing.TB) any {
 		return raw(t).CuMemPoolSetAttribute(newPool(t, handleFD), threshold, nil)
 	}},
-	row{what: "allocate from what is no pool", want: crashes, id: "no-pool", soft: invalid, ask: func(t testing.TB) any {
+	row{what: "allocate from what is no pool", want: varies, id: "no-pool", soft: invalid, ask: func(t testing.TB) any {
 		return inContext(t).CuMemAllocFromPoolAsync(new(sys.CUdeviceptr), 4096, 0x12345678, 0)
 	}},
-	row{what: "trim what is no pool", want: crashes, id: "no-pool", soft: invalid, ask: func(t testing.TB) any {
+	row{what: "trim what is no pool", want: varies, id: "no-pool", soft: invalid, ask: func(t testing.TB) any {
 		return raw(t).CuMemPoolTrimTo(0x12345678, 0)
 	}},
 )
