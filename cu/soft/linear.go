@@ -114,10 +114,11 @@ func (m *machine) freeReservation(v *reservation) {
 	m.space.remove(v)
 }
 
-// freeLinear gives back all memory of cuMemAlloc that a context owns.
+// freeLinear gives back all memory of cuMemAlloc that a context owns. What is
+// freed in a stream, of another context perhaps, goes with that stream's work.
 func (m *machine) freeLinear(ctx *context) {
 	for _, v := range slices.Clone(m.space.reservations) {
-		if v.linear == ctx {
+		if v.linear == ctx && !v.freed {
 			m.freeReservation(v)
 		}
 	}

@@ -661,3 +661,18 @@ func TestFreeLinearAsync(t *testing.T) {
 	ok(t, c.CuStreamSynchronize(s))
 	require.Equal(t, before, freeMemory(t, c))
 }
+
+// Memory of a context that ends before the stream of another one in which it is
+// freed goes once.
+func TestFreeLinearAsyncOutlivesTheContext(t *testing.T) {
+	c := inContext(t, 1)
+	s := newStream(t, c, nonBlocking)
+	open := block(t, c, s)
+	owner, q := new(sys.CUcontext), new(sys.CUdeviceptr)
+	ok(t, caller.CuCtxCreate_v2(owner, 0, 0))
+	ok(t, caller.With(*owner).CuMemAlloc_v2(q, MiB))
+	ok(t, c.CuMemFreeAsync(*q, s))
+	ok(t, caller.CuCtxDestroy_v2(*owner))
+	open()
+	ok(t, c.CuStreamSynchronize(s))
+}
