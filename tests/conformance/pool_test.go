@@ -267,6 +267,9 @@ func TestC29_Nulls(t *testing.T) {
 	check(t, "cuMemPoolGetAccess, location", invalid, c.CuMemPoolGetAccess(new(sys.CUmemAccess_flags), p, nil))
 	check(t, "cuMemPoolGetAttribute", invalid, c.CuMemPoolGetAttribute(p, threshold, nil))
 	check(t, "cuMemPoolExportToShareableHandle", invalid, c.CuMemPoolExportToShareableHandle(nil, p, handleFD, 0))
+	if !has(t, "cuMemGetMemPool", 2) {
+		return
+	}
 	check(t, "cuMemGetMemPool, result", invalid, c.CuMemGetMemPool(nil, &own, sys.CU_MEM_ALLOCATION_TYPE_PINNED))
 	check(t, "cuMemGetMemPool, location", invalid, c.CuMemGetMemPool(new(sys.CUmemoryPool), nil, sys.CU_MEM_ALLOCATION_TYPE_PINNED))
 }
