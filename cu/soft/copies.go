@@ -94,17 +94,15 @@ func (m *machine) syncMemops(r sys.CUresult, ptrs ...sys.CUdeviceptr) sys.CUresu
 func (m *machine) memset(dst sys.CUdeviceptr, pattern []byte, n uintptr, s sys.CUstream) sys.CUresult {
 	width := uintptr(len(pattern))
 	if n > 0 && (n > math.MaxInt64/width || uintptr(dst)%width != 0) {
-		return m.argumentError()
+		return m.refuse(s, sys.CUDA_ERROR_INVALID_VALUE)
 	}
 	return m.transfer(transfer{dst: onDevice(dst), pattern: pattern, box: line(n * width), stream: s})
 }
 
-// argumentError returns CUDA_ERROR_INVALID_VALUE, or what comes before it.
-func (m *machine) argumentError() sys.CUresult { return m.refuse(sys.CUDA_ERROR_INVALID_VALUE) }
-
-// refuse returns why a call is refused, or what comes before that.
-func (m *machine) refuse(why sys.CUresult) sys.CUresult {
-	_, r := m.lockCurrent()
+// refuse returns why a call that takes a stream is refused, or what comes before
+// that.
+func (m *machine) refuse(h sys.CUstream, why sys.CUresult) sys.CUresult {
+	_, r := m.lockStream(h)
 	defer m.mu.Unlock()
 	return firstError(r, why)
 }

@@ -18,7 +18,7 @@ func (m *machine) cuLaunchHostFunc(h sys.CUstream, f, data uintptr) sys.CUresult
 // stream and, if the context is lost, why.
 func (m *machine) cuStreamAddCallback(h sys.CUstream, f, data uintptr, flags uint32) sys.CUresult {
 	if flags != 0 {
-		return m.argumentError()
+		return m.refuse(h, sys.CUDA_ERROR_INVALID_VALUE)
 	}
 	return m.callHost(h, f, func(s *stream) sys.CUresult {
 		purego.SyscallN(f, uintptr(h), uintptr(m.stickyOf(s.ctx)), data)

@@ -83,13 +83,13 @@ func (m *machine) cuStreamBatchMemOp_v2(h sys.CUstream, n uint32, params *sys.CU
 // batch queues the operations at params, which for none may be null.
 func (m *machine) batch(h sys.CUstream, n uint32, params *sys.CUstreamBatchMemOpParams, flags uint32, queue func(sys.CUstream, ...memOp) sys.CUresult) sys.CUresult {
 	if n > 0 && params == nil || n > maxMemOps || flags != 0 {
-		return m.argumentError()
+		return m.refuse(h, sys.CUDA_ERROR_INVALID_VALUE)
 	}
 	var ops []memOp
 	for _, p := range memOpsAt(params, n) {
 		o, r := memOpOf(&p)
 		if r != sys.CUDA_SUCCESS {
-			return m.refuse(r)
+			return m.refuse(h, r)
 		}
 		if o != nil {
 			ops = append(ops, *o)
