@@ -241,6 +241,16 @@ func childGone() {
 	fmt.Println(c.CuGraphDestroy(*g), c.CuGraphLaunch(*e, *s), c.CuStreamSynchronize(*s))
 }
 
+// Host memory that is not there by then, on which the real driver crashes, is told
+// of by the launch.
+func TestLaunchWithoutItsHostMemory(t *testing.T) {
+	c := inContext(t, 0)
+	s, q := newStream(t, c, nonBlocking), linear(t, c, 10)
+	e := execOf(t, c, captureOf(t, c, s, func() { ok(t, c.CuMemcpyHtoDAsync_v2(q, pointer(lowest), 10, s)) }))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuGraphLaunch(e, s))
+	ok(t, c.CuStreamSynchronize(s))
+}
+
 // Without a place for it the graph is dropped, and with no executable its work.
 func TestCaptureEndsWithoutAPlaceForTheGraph(t *testing.T) {
 	c := inContext(t, 0)

@@ -109,11 +109,16 @@ func (m *machine) cuGraphExecGetFlags(h sys.CUgraphExec, out *uint64) sys.CUresu
 
 // cuGraphLaunch does the nodes one after the other as one piece of the stream's
 // work, after the previous launch. If they touch the caller's memory it returns
-// when that is done. A launch cannot be captured.
+// when that is done, and says so if that memory was not there. A launch cannot be
+// captured.
 func (m *machine) cuGraphLaunch(h sys.CUgraphExec, hStream sys.CUstream) sys.CUresult {
 	o, wait, r := m.launch(h, hStream)
-	if wait {
-		<-o.done
+	if !wait {
+		return r
+	}
+	<-o.done
+	if o.result == badHostMemory {
+		return badHostMemory
 	}
 	return r
 }
