@@ -24,6 +24,8 @@ const (
 	crashes = "crashes" // the process died of a signal
 	varies  = "varies"  // expected of the H200: any of these, or any error, as chance will have it
 	hangs   = "hangs"   // the call did not return
+
+	couldNotAsk = "failed" // how a child ended otherwise begins so
 )
 
 // A row is one question to the driver in a process of its own.
@@ -144,7 +146,7 @@ func end(ctx context.Context, err error, trouble string) string {
 	if errors.As(err, &exit) && (!exit.Exited() || strings.Contains(trouble, "SIGSEGV")) {
 		return crashes
 	}
-	return fmt.Sprintf("failed (%v): %s", err, trouble)
+	return fmt.Sprintf("%s (%v): %s", couldNotAsk, err, trouble)
 }
 
 // within asks for the result of a call that may not return. There is no other

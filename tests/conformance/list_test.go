@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -112,6 +113,17 @@ func TestListCanFail(t *testing.T) {
 		met.met[d.id] = d
 	}
 	require.Empty(t, met.unmet())
+}
+
+// A row whose answer is left to chance fails where nothing was wrong, and where its
+// child did not come to ask.
+func TestWhatVariesCanFail(t *testing.T) {
+	for _, a := range []any{crashes, hangs, destroyed, noHandle} {
+		require.True(t, answers(varies, a), a)
+	}
+	require.False(t, answers(varies, success))
+	notAsked := end(soon(t), errors.New("exit status 3"), "CUDA_ERROR_OUT_OF_MEMORY")
+	require.False(t, answers(varies, notAsked), notAsked)
 }
 
 // Every row of the document that names tests of this package has some, and
