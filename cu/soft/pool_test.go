@@ -147,6 +147,7 @@ func TestReuseByWaiting(t *testing.T) {
 	want(t, sys.CUDA_ERROR_OUT_OF_MEMORY, c.CuMemAllocFromPoolAsync(new(sys.CUdeviceptr), 40*MiB, p, other))
 	ok(t, setPoolValue(p, sys.CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 1))
 	q = pooled(t, c, p, 40*MiB, other)
+	require.True(t, waits(other))
 	ok(t, c.CuMemsetD8Async(q, 2, 40*MiB, other))
 	want(t, sys.CUDA_ERROR_NOT_READY, c.CuStreamQuery(other))
 	open()
