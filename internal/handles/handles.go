@@ -111,6 +111,9 @@ func (t *Table) take(symbol string, call sys.Call) []thing {
 		return t.takeInside(t.things[place{primary, call.Arg(0)}])
 	}
 	taken := t.takeOne(place{k, call.Arg(0)})
+	if k == ctx && symbol != "cuCtxDetach" { // it ends, whoever else is attached
+		taken = append(taken, t.takeIf(func(x thing) bool { return x.place == place{k, call.Arg(0)} })...)
+	}
 	if len(taken) > 0 && len(t.things[taken[0].place]) == 0 { // it was the last
 		taken = append(taken, t.takeInside(taken)...)
 	}

@@ -165,6 +165,21 @@ func TestContextEndsWhatIsInIt(t *testing.T) {
 	}
 }
 
+// Being attached to a context counts for cuCtxDetach alone.
+func TestDestroyedContextHasNoUsers(t *testing.T) {
+	f := newFake()
+	f.give(t, "cuCtxCreate_v4", address(1))
+	f.give(t, "cuCtxAttach", address(1))
+	f.take(t, "cuCtxDetach", address(1))
+	f.requireLeft(t, 1)
+	f.give(t, "cuCtxAttach", address(1))
+	f.give(t, "cuCtxCreate_v4", address(2))
+	f.take(t, "cuCtxDestroy_v2", address(1))
+	f.requireLeft(t, 1)
+	f.take(t, "cuCtxDestroy_v2", address(2))
+	f.requireLeft(t, 0)
+}
+
 // A handle that the driver gives out again at once is another's.
 func TestHandleGivenOutWhileItIsGivenBack(t *testing.T) {
 	f := newFake()
