@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests of packages, the long ones shortened:
 #   gotest.sh PACKAGE…
-# Prints a line per package, what failed, what was skipped and why, and
+# Prints a line per package, what failed, what was skipped and why, how many checks
+# of tests/conformance were, and
 # "N passed, N failed, N skipped" in the end.
 set -euo pipefail
 ${GO:-go} test -short -count=1 -vet=off -v "$@" 2>&1 | awk '
@@ -10,6 +11,7 @@ ${GO:-go} test -short -count=1 -vet=off -v "$@" 2>&1 | awk '
 /^ *--- PASS:/ { passed++ }
 /^ *--- FAIL:/ { failed++; failures++ }
 /^ *--- SKIP:/ { skipped++; skips = skips "  skipped " $3 ": " why[$3] "\n" }
+/^conformance: / { skips = skips "  " $0 "\n" }
 !/^=== / && !/^ *--- PASS:/ && !/^PASS$/ { said = said $0 "\n" }
 /^(ok|FAIL|\?) *\t/ {
 	if ($1 == "FAIL" && failures == 0) failed++ # it crashed, or left something behind
