@@ -177,13 +177,21 @@ func (m *machine) cuGraphCreate(out *sys.CUgraph, flags uint32) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
+// cuGraphDestroy is not for a graph that is still captured: the capture's end would
+// give it out once more.
 func (m *machine) cuGraphDestroy(h sys.CUgraph) sys.CUresult {
 	g, r := m.lockGraph(h)
 	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS {
-		m.dropGraph(g)
+	if r != sys.CUDA_SUCCESS {
+		return r
 	}
-	return r
+	for c := range m.captures {
+		if c.graph == g {
+			return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "graph %#x destroyed while it is captured", uint64(h))
+		}
+	}
+	m.dropGraph(g)
+	return sys.CUDA_SUCCESS
 }
 
 func (m *machine) cuGraphClone(out *sys.CUgraph, h sys.CUgraph) sys.CUresult {

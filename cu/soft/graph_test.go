@@ -56,6 +56,19 @@ func TestGraphMisuse(t *testing.T) {
 	misused(t, 0)
 }
 
+// The graph of a capture is nobody's to destroy before its end.
+func TestDestroyWhatIsCaptured(t *testing.T) {
+	c := inContext(t, 0)
+	s, g, same := newStream(t, c, nonBlocking), new(sys.CUgraph), new(sys.CUgraph)
+	ok(t, c.CuStreamBeginCapture_v2(s, sys.CU_STREAM_CAPTURE_MODE_RELAXED))
+	ok(t, c.CuStreamGetCaptureInfo_v2(s, new(sys.CUstreamCaptureStatus), nil, g, nil, nil))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuGraphDestroy(*g))
+	misused(t, 1)
+	ok(t, c.CuStreamEndCapture(s, same))
+	require.Equal(t, *g, *same)
+	ok(t, c.CuGraphDestroy(*same))
+}
+
 // A graph holds the pinned memory that it copies to and from, and gives it back
 // with the last of its clones and executables.
 func TestGraphHoldsPinnedMemory(t *testing.T) {
