@@ -107,7 +107,7 @@ func (m *machine) cuMemcpy2DAsync(p *sys.CUDA_MEMCPY2D, s sys.CUstream) sys.CUre
 
 func (m *machine) copy2D(p *sys.CUDA_MEMCPY2D, c boxCall) sys.CUresult {
 	if p == nil {
-		return m.argumentError()
+		return m.refuse(c.stream, sys.CUDA_ERROR_INVALID_VALUE)
 	}
 	c.box = box{p.WidthInBytes, p.Height, 1}
 	c.src = corner{
@@ -131,7 +131,7 @@ func (m *machine) cuMemcpy3DAsync(p *sys.CUDA_MEMCPY3D, s sys.CUstream) sys.CUre
 
 func (m *machine) copy3D(p *sys.CUDA_MEMCPY3D, c boxCall) sys.CUresult {
 	if p == nil {
-		return m.argumentError()
+		return m.refuse(c.stream, sys.CUDA_ERROR_INVALID_VALUE)
 	}
 	c.read(p)
 	return m.copyBox(c)
@@ -160,7 +160,7 @@ func (m *machine) cuMemcpy3DPeerAsync(p *sys.CUDA_MEMCPY3D_PEER, s sys.CUstream)
 
 func (m *machine) copyPeer3D(p *sys.CUDA_MEMCPY3D_PEER, c boxCall) sys.CUresult {
 	if p == nil {
-		return m.argumentError()
+		return m.refuse(c.stream, sys.CUDA_ERROR_INVALID_VALUE)
 	}
 	c.box = box{p.WidthInBytes, p.Height, p.Depth}
 	c.src = corner{
@@ -178,7 +178,7 @@ func (m *machine) copyPeer3D(p *sys.CUDA_MEMCPY3D_PEER, c boxCall) sys.CUresult 
 func (m *machine) memset2D(dst sys.CUdeviceptr, pitch uintptr, pattern []byte, n, height uintptr, s sys.CUstream) sys.CUresult {
 	t, ok := setOfRows(dst, pitch, pattern, n, height)
 	if !ok {
-		return m.argumentError()
+		return m.refuse(s, sys.CUDA_ERROR_INVALID_VALUE)
 	}
 	t.stream = s
 	return m.transfer(t)
