@@ -200,9 +200,11 @@ func (h *contextHandle) check(op string, r sys.CUresult) error {
 func (h *contextHandle) caller() sys.Caller { return h.dev.drv.call.With(h.ctx) }
 
 // Synchronize waits for all work in the context (cuCtxSynchronize) or until ctx
-// is done. Of the streams made with [Context.NewStream] and the null stream it
-// can stop waiting at any time; for work of others in the same context, and of
-// streams that were closed, the driver waits without end.
+// is done. Of the null stream and those made with [Context.NewStream], in any
+// reference to the context that comes from the same [Driver], it can stop
+// waiting at any time. For work of others in the same context, of streams that
+// were closed, and for what a stream is given once it was seen idle, the driver
+// waits without end.
 func (c *Context) Synchronize(ctx context.Context) error {
 	defer runtime.KeepAlive(c)
 	if ctx.Done() != nil {
@@ -236,8 +238,21 @@ func (h *contextHandle) waitForStreams(ctx context.Context) error {
 	return nil
 }
 
-// streams are the open streams of the context.
+// streams are the open streams of the context, in whichever reference to it
+// they were made.
 func (h *contextHandle) streams() (open []*streamHandle) {
+	refs := []*contextHandle{h}
+	if !h.created {
+		refs = h.dev.references()
+	}
+	for _, ref := range refs {
+		open = append(open, ref.ownStreams()...)
+	}
+	return open
+}
+
+// ownStreams are the open streams that were made in h itself.
+func (h *contextHandle) ownStreams() (open []*streamHandle) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.children {

@@ -1,8 +1,11 @@
 package cu_test
 
 import (
+	"context"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
@@ -214,5 +217,29 @@ func TestSynchronizeWaitsOnlyForAnActiveContext(t *testing.T) {
 	require.NoError(t, dev.Synchronize(t.Context()))
 	require.Equal(t, before+1, s.count("cuCtxSynchronize"))
 	require.NoError(t, ctx.Synchronize(t.Context()))
+	require.NoError(t, m.Close())
+}
+
+// A wait can be given up though the work is of another reference to the primary
+// context, which Device.Synchronize always looks at from outside.
+func TestWaitForAnotherReferencesStreamCanBeGivenUp(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx, twin := cutest.Context(t, dev), cutest.Context(t, dev)
+	m, err := ctx.Alloc(4096)
+	require.NoError(t, err)
+	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint32(0), 1))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	waits, writes := newStream(t, ctx), newStream(t, ctx)
+	require.NoError(t, waits.WaitValue32(m.Ptr(), 1, cu.WaitEQ))
+	free := sync.OnceValue(func() error { return writes.WriteValue32(m.Ptr(), 1, cu.WriteDefault) })
+	defer time.AfterFunc(10*time.Second, func() { _ = free() }).Stop() // so that a failure ends
+
+	for name, wait := range map[string]func(context.Context) error{"device": dev.Synchronize, "twin": twin.Synchronize} {
+		short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		require.ErrorIs(t, wait(short), context.DeadlineExceeded, name)
+		cancel()
+	}
+	require.NoError(t, free())
+	require.NoError(t, dev.Synchronize(soon(t)))
 	require.NoError(t, m.Close())
 }

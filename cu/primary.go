@@ -2,7 +2,9 @@ package cu
 
 import (
 	"errors"
+	"maps"
 	"runtime"
+	"slices"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -162,16 +164,17 @@ func (dev *Device) ResetPrimary() error {
 // closePrimaries closes the references to the primary context that are open, and
 // waits for others who do.
 func (dev *Device) closePrimaries() error {
-	dev.mu.Lock()
-	var open []*contextHandle
-	for h := range dev.primaries {
-		open = append(open, h)
-	}
-	dev.mu.Unlock()
 	var errs []error
-	for _, h := range open {
+	for _, h := range dev.references() {
 		errs = append(errs, h.close())
 	}
 	dev.users.Wait()
 	return errors.Join(errs...)
+}
+
+// references are the open references to the primary context.
+func (dev *Device) references() []*contextHandle {
+	dev.mu.Lock()
+	defer dev.mu.Unlock()
+	return slices.Collect(maps.Keys(dev.primaries))
 }
