@@ -282,6 +282,8 @@ func TestWaitingForACaptureIsRefused(t *testing.T) {
 			"Query joined":                      func() error { _, err := d.b.Query(); return err },
 			"Synchronize":                       func() error { return d.a.Synchronize(t.Context()) },
 			"Synchronize in the driver":         func() error { return d.b.Synchronize(noEnd{t.Context()}) },
+			"CopyToDevice":                      func() error { return cu.CopyToDevice(d.ctx, d.a, d.mem, host) },
+			"CopyToHost":                        func() error { return cu.CopyToHost(d.ctx, d.b, host, d.mem) },
 			"Launch":                            func() error { return exec.Launch(d.a) },
 			"Upload":                            func() error { return exec.Upload(d.b) },
 			"Context.Synchronize":               func() error { return d.ctx.Synchronize(t.Context()) },

@@ -16,6 +16,9 @@ import (
 // waits until it is there, so that src may be changed afterwards
 // (cuMemcpyHtoDAsync, cuStreamSynchronize). [CopyToDeviceAsync] does not wait.
 func CopyToDevice[T any](c *Context, s *Stream, dst DevicePtr, src []T) error {
+	if err := s.mayWaitIn(c); err != nil {
+		return err
+	}
 	if err := CopyToDeviceAsync(c, s, dst, src); err != nil {
 		return err
 	}
@@ -26,6 +29,9 @@ func CopyToDevice[T any](c *Context, s *Stream, dst DevicePtr, src []T) error {
 // the order of s, and waits until it is there (cuMemcpyDtoHAsync,
 // cuStreamSynchronize).
 func CopyToHost[T any](c *Context, s *Stream, dst []T, src DevicePtr) error {
+	if err := s.mayWaitIn(c); err != nil {
+		return err
+	}
 	if err := CopyToHostAsync(c, s, dst, src); err != nil {
 		return err
 	}

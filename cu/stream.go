@@ -202,6 +202,14 @@ func (s *Stream) waitIn(c *Context) error {
 	})
 }
 
+// mayWaitIn refuses what ends in waitIn while s is captured, before any of it
+// is captured.
+func (s *Stream) mayWaitIn(c *Context) error {
+	return s.use(c, "cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return c.inner.refuseCaptured(call, h)
+	})
+}
+
 // A streamCall makes one driver call on a stream.
 type streamCall = func(sys.Caller, sys.CUstream) sys.CUresult
 
