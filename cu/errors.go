@@ -54,10 +54,10 @@ func (e *Error) hint() string {
 	if op := onlyOf[e.Result]; op != "" && op != e.Op {
 		return ""
 	}
-	if e.Result.Fatal() {
-		return fatalHint
+	if h, ok := hints[e.Result]; ok || !e.Result.Fatal() {
+		return h
 	}
-	return hints[e.Result]
+	return fatalHint
 }
 
 // Is matches [ErrContextLost] if that is what the result means.

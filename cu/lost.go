@@ -37,7 +37,8 @@ func (r Result) Fatal() bool {
 	switch r {
 	case ErrECCUncorrectable, ErrNVLinkUncorrectable, ErrContained,
 		ErrIllegalAddress, ErrLaunchTimeout, ErrAssert, ErrHardwareStackError, ErrIllegalInstruction,
-		ErrMisalignedAddress, ErrInvalidAddressSpace, ErrInvalidPC, ErrLaunchFailed, ErrTensorMemoryLeak:
+		ErrMisalignedAddress, ErrInvalidAddressSpace, ErrInvalidPC, ErrLaunchFailed, ErrTensorMemoryLeak,
+		ErrMPSClientTerminated, ErrExternalDevice:
 		return true
 	}
 	return false

@@ -105,7 +105,7 @@ func TestRefusalLosesNoContext(t *testing.T) {
 }
 
 func TestFatalResults(t *testing.T) {
-	for _, r := range []cu.Result{cu.ErrIllegalAddress, cu.ErrLaunchFailed, cu.ErrAssert, cu.ErrMisalignedAddress, cu.ErrECCUncorrectable} {
+	for _, r := range []cu.Result{cu.ErrIllegalAddress, cu.ErrLaunchFailed, cu.ErrAssert, cu.ErrMisalignedAddress, cu.ErrECCUncorrectable, cu.ErrMPSClientTerminated, cu.ErrExternalDevice} {
 		require.True(t, r.Fatal(), r.Error())
 	}
 	for _, r := range []cu.Result{cu.ErrInvalidValue, cu.ErrOutOfMemory, cu.ErrNotSupported, cu.ErrUnknown, cu.ErrNotReady} {
