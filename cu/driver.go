@@ -146,6 +146,15 @@ func (d *Driver) findDevices() error {
 	return nil
 }
 
+// refuseOther is an error unless other is the same driver as d. To another the
+// handles of d mean nothing, and it may crash on them.
+func (d *Driver) refuseOther(op, what string, other *Driver) error {
+	if d.call.Library() == other.call.Library() {
+		return nil
+	}
+	return &Error{Op: op, Result: ErrInvalidHandle, Text: what + " belongs to another driver"}
+}
+
 // Kind tells libcuda from the software driver.
 func (d *Driver) Kind() Kind { return d.kind }
 

@@ -130,6 +130,12 @@ func (e *Event) Elapsed(since *Event) (time.Duration, error) {
 	}
 	defer runtime.KeepAlive(since)
 	defer since.leave()
+	if e == nil {
+		return 0, ErrClosed
+	}
+	if err := since.driver().refuseOther("cuEventElapsedTime", "the other event", e.driver()); err != nil {
+		return 0, err
+	}
 	ms := new(float32)
 	ready, err := e.askEither(
 		"cuEventElapsedTime_v2", func(call sys.Caller) sys.CUresult { return call.CuEventElapsedTime_v2(ms, since.event, e.event) },

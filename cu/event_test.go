@@ -164,17 +164,6 @@ func TestEventOfAnotherDevice(t *testing.T) {
 	require.ErrorContains(t, err, "another context")
 }
 
-func TestEventOfAnotherDriverIsRefused(t *testing.T) {
-	s, drv := spied(t)
-	stream := newStream(t, cutest.Context(t, firstDevice(t, drv)))
-	e := newEvent(t, cutest.Context(t, cutest.Device(t)), cu.EventDefault)
-	before := s.calls()
-	err := stream.WaitEvent(e)
-	require.ErrorIs(t, err, cu.ErrInvalidHandle)
-	require.ErrorContains(t, err, "another driver")
-	require.Equal(t, before, s.calls())
-}
-
 // FAULTS 64: a wait that is given up leaves nothing behind, in Go or in the
 // driver.
 func TestWaitForEventIsGivenUp(t *testing.T) {

@@ -87,10 +87,7 @@ func (g *Graph) use(op string, f func(sys.Caller, sys.CUgraph) sys.CUresult) err
 
 // belongs returns an error unless the graph is of the same driver as c.
 func (g *Graph) belongs(op string, c *Context) error {
-	if g.ctx.inner.dev.drv.call.Library() == c.inner.dev.drv.call.Library() {
-		return nil
-	}
-	return &Error{Op: op, Result: ErrInvalidHandle, Text: "the graph belongs to another driver"}
+	return g.ctx.inner.dev.drv.refuseOther(op, "the graph", c.inner.dev.drv)
 }
 
 // Clone makes a copy of the graph, with nodes of its own (cuGraphClone).

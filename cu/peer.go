@@ -73,7 +73,7 @@ func (c *Context) withPeer(op string, peer *Context, f func(sys.Caller, sys.CUco
 		return ErrClosed
 	}
 	defer peer.inner.leave()
-	if err := peer.inner.fate.refuse(op); err != nil {
+	if err := peer.inner.dev.drv.refuseOther(op, "the peer", c.inner.dev.drv); err != nil {
 		return err
 	}
 	return c.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, peer.inner.ctx) })

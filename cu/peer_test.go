@@ -7,7 +7,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // twoDevices are two that can access each other, or t is skipped.
@@ -105,16 +104,4 @@ func TestPeerThatIsNotThere(t *testing.T) {
 		}
 	}
 	require.Equal(t, before, s.calls())
-}
-
-// Peers of two Drivers: one knows of its loss, the other not yet.
-func TestLostPeer(t *testing.T) {
-	s, drv := spied(t)
-	peer := cutest.Context(t, firstDevice(t, drv))
-	ctx := cutest.Context(t, cutest.Device(t))
-	s.always("cuCtxSynchronize", sys.CUDA_ERROR_LAUNCH_FAILED)
-	require.ErrorIs(t, peer.Synchronize(t.Context()), cu.ErrContextLost)
-	require.ErrorIs(t, ctx.EnablePeerAccess(peer), cu.ErrContextLost)
-	require.ErrorIs(t, peer.EnablePeerAccess(ctx), cu.ErrContextLost)
-	require.ErrorIs(t, ctx.EnablePeerAccess(ctx), cu.ErrPeerAccessUnsupported, "this one reached the driver")
 }

@@ -125,7 +125,14 @@ func (dev *Device) lent(h sys.CUmemoryPool) *Pool {
 // pool is the current one again. Errors: [ErrInvalidValue] for a pool of
 // another device or an imported one.
 func (dev *Device) SetPool(p *Pool) error {
-	return p.use("cuDeviceSetMemPool", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+	const op = "cuDeviceSetMemPool"
+	if p == nil {
+		return ErrClosed
+	}
+	if err := p.inner.drv.refuseOther(op, "the pool", dev.drv); err != nil {
+		return err
+	}
+	return p.use(op, func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		dev.mu.Lock()
 		defer dev.mu.Unlock()
 		r := call.CuDeviceSetMemPool(dev.dev, h)

@@ -43,7 +43,11 @@ func (p *Pool) Alloc(c *Context, s *Stream, size uint64) (*StreamMemory, error) 
 		return nil, ErrClosed
 	}
 	defer p.inner.leave()
-	return allocAsync(c, p, s, "cuMemAllocFromPoolAsync", size, func(call sys.Caller, h sys.CUstream, ptr *sys.CUdeviceptr) sys.CUresult {
+	const op = "cuMemAllocFromPoolAsync"
+	if err := p.inner.drv.refuseOther(op, "the pool", c.inner.dev.drv); err != nil {
+		return nil, err
+	}
+	return allocAsync(c, p, s, op, size, func(call sys.Caller, h sys.CUstream, ptr *sys.CUdeviceptr) sys.CUresult {
 		return call.CuMemAllocFromPoolAsync(ptr, uintptr(size), p.inner.pool, h)
 	})
 }
@@ -168,8 +172,12 @@ func (p *Pool) ImportPointer(c *Context, data PoolPointer, size uint64) (*Stream
 		return nil, ErrClosed
 	}
 	defer p.inner.leave()
+	const op = "cuMemPoolImportPointer"
+	if err := p.inner.drv.refuseOther(op, "the pool", c.inner.dev.drv); err != nil {
+		return nil, err
+	}
 	raw := &sys.CUmemPoolPtrExportData{Reserved: data}
-	return allocAsync(c, p, nil, "cuMemPoolImportPointer", size, func(call sys.Caller, _ sys.CUstream, ptr *sys.CUdeviceptr) sys.CUresult {
+	return allocAsync(c, p, nil, op, size, func(call sys.Caller, _ sys.CUstream, ptr *sys.CUdeviceptr) sys.CUresult {
 		return call.CuMemPoolImportPointer(ptr, p.inner.pool, raw)
 	})
 }

@@ -157,10 +157,7 @@ func (s *Stream) WaitEvent(e *Event) error {
 	}
 	defer runtime.KeepAlive(e)
 	defer e.leave()
-	if e.driver().call.Library() != s.ctx.inner.dev.drv.call.Library() {
-		return &Error{Op: op, Result: ErrInvalidHandle, Text: "the event belongs to another driver"}
-	}
-	if err := e.ctx.inner.fate.refuse(op); err != nil {
+	if err := e.driver().refuseOther(op, "the event", s.ctx.inner.dev.drv); err != nil {
 		return err
 	}
 	return s.do(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {

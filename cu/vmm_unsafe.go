@@ -257,8 +257,8 @@ func (d *Driver) FreeAddress(p DevicePtr, size uint64) error {
 // [ErrNotSupported] to anything else. The mapping cannot be used before
 // [Driver.SetAccess].
 func (d *Driver) Map(p DevicePtr, size, offset uint64, m *MemHandle) error {
-	if m.inner.drv.call.Library() != d.call.Library() {
-		return &Error{Op: "cuMemMap", Result: ErrInvalidHandle, Text: "the memory belongs to another driver"}
+	if err := m.inner.drv.refuseOther("cuMemMap", "the memory", d); err != nil {
+		return err
 	}
 	return m.use("cuMemMap", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
 		return call.CuMemMap(sys.CUdeviceptr(p), uintptr(size), uintptr(offset), h, 0)
