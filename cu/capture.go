@@ -38,6 +38,9 @@ func (s CaptureStatus) String() string { return sys.CUstreamCaptureStatus(s).Str
 // spoil it, asking an event that was recorded in it among them
 // ([ErrCapturedEvent]); then Capture fails with [ErrStreamCaptureInvalidated].
 //
+// Memory of pools is neither allocated nor freed by a graph: that fails with the
+// same error.
+//
 // Slices and memory in captured copies are read and written at every launch.
 // The caller keeps them alive, also from the garbage collector, for as long as
 // the graph and what is made of it may be launched.

@@ -268,6 +268,21 @@ func TestCapturesDoNotMerge(t *testing.T) {
 	require.ErrorContains(t, err, "its error says why")
 }
 
+// Memory of a pool would belong to the graph, not to its owner.
+func TestPoolMemoryIsNotCaptured(t *testing.T) {
+	d := newDrawing(t, cutest.Device(t))
+	m, err := d.ctx.AllocAsync(d.a, 4096)
+	require.NoError(t, err)
+	g := d.captured(t, func() error {
+		_, err := d.ctx.AllocAsync(d.a, 4096)
+		require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
+		require.ErrorIs(t, m.Free(d.a), cu.ErrStreamCaptureUnsupported, "and it remains")
+		return nil
+	})
+	require.Empty(t, types(t, g))
+	require.NoError(t, m.Free(d.a))
+}
+
 // Nobody waits for what is not done, and asking spoils nothing: neither in the
 // capture nor from anywhere else.
 func TestWaitingForACaptureIsRefused(t *testing.T) {

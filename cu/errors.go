@@ -95,7 +95,7 @@ var hints = map[Result]string{
 	ErrMPSMaxConnectionsReached:    "the device has all the MPS connections that it can have: end a client",
 	ErrMPSClientTerminated:         "the MPS server ended this process' work: begin anew",
 	ErrUnknown:                     "often the kernel module nvidia-uvm is not loaded (nvidia-modprobe -u loads it) or /dev/nvidia-uvm cannot be opened; dmesg may say more",
-	ErrStreamCaptureUnsupported:    "what is captured is not done, so before the capture has ended nothing can wait for the stream or ask how far it is; and a graph in a graph is made with AddChild, not with a launch",
+	ErrStreamCaptureUnsupported:    "what is captured is not done, so before the capture has ended nothing can wait for the stream, ask how far it is, or allocate and free memory in it; and a graph in a graph is made with AddChild, not with a launch",
 	ErrStreamCaptureInvalidated:    "an earlier call failed in a way that spoilt the capture: its error says why",
 	ErrStreamCaptureMerge:          "a stream waited for an event of another capture: captures cannot be joined",
 	ErrStreamCaptureUnmatched:      "a capture is ended on the stream that it began on",

@@ -29,7 +29,8 @@ type streamMemoryHandle struct {
 // s (cuMemAllocAsync). The address is there at once; the memory, whose content
 // is undefined, must not be used but by work that comes after in s, or in
 // another stream that has waited for s. Errors: [ErrOutOfMemory],
-// [ErrNotSupported] on a device without pools. 0 bytes are no error.
+// [ErrNotSupported] on a device without pools, [ErrStreamCaptureUnsupported]
+// while s is captured. 0 bytes are no error.
 func (c *Context) AllocAsync(s *Stream, size uint64) (*StreamMemory, error) {
 	return allocAsync(c, nil, s, "cuMemAllocAsync", size, func(call sys.Caller, h sys.CUstream, p *sys.CUdeviceptr) sys.CUresult {
 		return call.CuMemAllocAsync(p, uintptr(size), h)
@@ -59,6 +60,9 @@ func allocAsync(c *Context, p *Pool, s *Stream, op string, size uint64, f func(s
 		m.streamMemoryHandle.stream = s.streamHandle
 	}
 	err := s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		if r := c.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+			return r
+		}
 		ptr := new(sys.CUdeviceptr)
 		r := f(call, h, ptr)
 		if r == sys.CUDA_SUCCESS {
@@ -82,7 +86,7 @@ func (m *StreamMemory) Size() uint64 { return m.size }
 // Free gives the memory back in the order of s, after what s has so far
 // (cuMemFreeAsync). No other stream may use it then. It does not wait. After a
 // Free or Close it is [ErrClosed] and does not reach the driver; if s is
-// refused, the memory remains.
+// refused, as while it is captured, the memory remains.
 func (m *StreamMemory) Free(s *Stream) error {
 	if m == nil {
 		return ErrClosed
@@ -90,6 +94,9 @@ func (m *StreamMemory) Free(s *Stream) error {
 	defer runtime.KeepAlive(m)
 	mine := true
 	err := s.use(m.ctx, "cuMemFreeAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		if r := m.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+			return r
+		}
 		if mine = m.ctx.inner.disown(m.streamMemoryHandle) && m.gate.close(); !mine {
 			return sys.CUDA_SUCCESS
 		}
