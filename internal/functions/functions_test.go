@@ -21,7 +21,6 @@ func inRoot(t *testing.T, files map[string]string) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 	}
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, records), 0o755))
 	t.Chdir(dir)
 }
 

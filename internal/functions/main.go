@@ -15,6 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 )
 
 const (
@@ -26,6 +27,10 @@ func main() {
 	check := flag.Bool("check", false, "compare instead of writing")
 	called := flag.String("called", "", "directory of what tests recorded (GPUFD_CALLED)")
 	flag.Parse()
+	if flag.NArg() > 1 || *called == "" && flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "functions: %q is too much; a KIND stands after -called DIR alone\n", flag.Args())
+		os.Exit(2)
+	}
 	if err := run(*check, *called, flag.Arg(0)); err != nil {
 		fmt.Fprintln(os.Stderr, "functions:", err)
 		os.Exit(1)
@@ -60,6 +65,9 @@ func record(check bool, dir, kind string) error {
 // write writes a file, or compares it.
 func write(check bool, path string, content []byte) error {
 	if !check {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
 		return os.WriteFile(path, content, 0o644)
 	}
 	have, err := os.ReadFile(path)
