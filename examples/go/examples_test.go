@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
@@ -79,8 +80,12 @@ func run(t *testing.T, program string) string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Env = append(os.Environ(), "GPUFD_DRIVER="+cutest.Kind().String())
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s%s", out, &said)
+	require.Equal(t, cutest.Kind() == cu.Soft && !strings.HasSuffix(program, "01-open-a-device"),
+		strings.Contains(said.String(), "software driver"), "%s", &said)
 	return string(out)
 }
 

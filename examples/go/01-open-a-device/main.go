@@ -43,15 +43,16 @@ func main() {
 	fmt.Println("another device:", err) // errors say what there is, not only what there is not
 }
 
-// open takes libcuda, and the software driver where there is no GPU. A driver
-// that is there and broken stays an error.
+// open takes libcuda, and the software driver where there is no GPU, unless
+// GPUFD_DRIVER says which. A driver that is there and broken stays an error.
 func open() (*cu.Driver, error) {
 	if os.Getenv("GPUFD_DRIVER") == "soft" {
 		return cu.Open(cu.WithResolver(soft.Resolver))
 	}
 	drv, err := cu.Open()
 	var absent *sys.LibraryError
-	if errors.As(err, &absent) && !absent.Found || errors.Is(err, cu.ErrNoDevice) {
+	none := errors.As(err, &absent) && !absent.Found || errors.Is(err, cu.ErrNoDevice)
+	if none && os.Getenv("GPUFD_DRIVER") != "cuda" {
 		return cu.Open(cu.WithResolver(soft.Resolver))
 	}
 	return drv, err

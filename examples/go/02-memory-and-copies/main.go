@@ -62,8 +62,8 @@ func copies(_ *cu.Device, ctx *cu.Context) error {
 	fmt.Println("a copy to nowhere:", cu.CopyToDevice(ctx, nil, 0, numbers))
 
 	err = errors.Join(err, a.Close(), a.Close()) // once more does nothing, and never reaches the driver
-	s, _ := ctx.NewStream()
-	err = errors.Join(err, s.Close())
+	s, made := ctx.NewStream()
+	err = errors.Join(err, made, s.Close())
 	_, closed := s.Query()
 	fmt.Println("after Close:", closed)
 	return err

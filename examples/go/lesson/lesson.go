@@ -40,22 +40,30 @@ func run(f func(*cu.Device, *cu.Context) error) error {
 	return errors.Join(f(dev, ctx), ctx.Close())
 }
 
-// Open opens the driver that GPUFD_DRIVER names, soft or cuda. Without it,
-// that is libcuda, or the software driver where there is no GPU.
+// Open opens the driver that GPUFD_DRIVER names, soft or cuda. Without it, or
+// with auto, that is libcuda, or the software driver where there is no GPU.
+// Standard error says if it is the software driver.
 func Open() (*cu.Driver, error) {
-	software := cu.WithResolver(soft.Resolver)
-	switch os.Getenv("GPUFD_DRIVER") {
+	switch name := os.Getenv("GPUFD_DRIVER"); name {
 	case "soft":
-		return cu.Open(software)
+		return openSoft()
 	case "cuda":
 		return cu.Open()
+	case "", "auto":
+	default:
+		return nil, fmt.Errorf("GPUFD_DRIVER=%q: want auto, cuda or soft", name)
 	}
 	drv, err := cu.Open()
 	var absent *sys.LibraryError
 	if errors.As(err, &absent) && !absent.Found || errors.Is(err, cu.ErrNoDevice) {
-		return cu.Open(software)
+		return openSoft()
 	}
 	return drv, err
+}
+
+func openSoft() (*cu.Driver, error) {
+	fmt.Fprintln(os.Stderr, "lesson: on the software driver, not on a GPU")
+	return cu.Open(cu.WithResolver(soft.Resolver))
 }
 
 // Close adds the error of closing c to *err. Deferred, it sees to it that a
