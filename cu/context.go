@@ -75,9 +75,10 @@ func (c *Context) Device() *Device { return c.inner.dev }
 // as c is reachable; [Context.Caller] sees to that.
 func (c *Context) Handle() sys.CUcontext { return c.inner.ctx }
 
-// Close waits for the calls in flight, ends the streams, events and memory made
-// in c and releases the context, or destroys it if [Device.NewContext] made it
-// (cuDevicePrimaryCtxRelease, cuCtxDestroy). A second Close does nothing.
+// Close waits for the calls in flight, ends the streams, events, graphs and
+// memory made in c and releases the context, or destroys it if
+// [Device.NewContext] made it (cuDevicePrimaryCtxRelease, cuCtxDestroy). A
+// second Close does nothing.
 //
 // The last Close of a context waits in the driver for the work in it, and so
 // for ever for a stream that waits for a value that nobody writes, whether that

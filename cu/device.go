@@ -167,17 +167,23 @@ func (dev *Device) ComputeCapability() (major, minor int, err error) {
 	return major, minor, err
 }
 
-// SupportsVMM reports whether the device has virtual memory management:
-// cuMemCreate, cuMemMap and their kind.
+// SupportsVMM reports whether the device has virtual memory management, as
+// [Device.CreateMemory] and [Driver.Map] need it
+// (CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED).
 func (dev *Device) SupportsVMM() (bool, error) {
-	v, err := dev.Attribute(AttributeVirtualMemoryManagementSupported)
-	return v != 0, err
+	return dev.supports(AttributeVirtualMemoryManagementSupported)
 }
 
 // SupportsFD reports whether the device's memory can be exported as a POSIX
-// file descriptor.
+// file descriptor
+// (CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED).
 func (dev *Device) SupportsFD() (bool, error) {
-	v, err := dev.Attribute(AttributeHandleTypePosixFileDescriptorSupported)
+	return dev.supports(AttributeHandleTypePosixFileDescriptorSupported)
+}
+
+// supports reports whether an attribute that is a yes or no is yes.
+func (dev *Device) supports(a Attribute) (bool, error) {
+	v, err := dev.Attribute(a)
 	return v != 0, err
 }
 

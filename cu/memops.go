@@ -230,8 +230,3 @@ func (dev *Device) SupportsWaitFlush() (bool, error) {
 // hasMemOps2 reports whether the driver has the second ABI of the functions,
 // which has attributes of its own.
 func (dev *Device) hasMemOps2() bool { return dev.drv.call.Library().Has("cuStreamWaitValue32_v2") }
-
-func (dev *Device) supports(a Attribute) (bool, error) {
-	v, err := dev.Attribute(a)
-	return v != 0, err
-}

@@ -51,8 +51,7 @@ const (
 // SupportsPools reports whether the device has stream-ordered memory pools
 // (CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED).
 func (dev *Device) SupportsPools() (bool, error) {
-	v, err := dev.Attribute(AttributeMemoryPoolsSupported)
-	return v != 0, err
+	return dev.supports(AttributeMemoryPoolsSupported)
 }
 
 // PoolHandleTypes returns the ways in which pools of the device can be shared,

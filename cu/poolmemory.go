@@ -110,7 +110,7 @@ func (m *StreamMemory) Free(s *Stream) error {
 
 // Close is Free in the stream that the memory was made in, or in the null
 // stream if that one was closed: work that it may still have with the memory
-// must then be done. A second Close, or one after Free or after the context's,
+// must then be done (cuMemFreeAsync). A second Close, or one after Free or after the context's,
 // does nothing.
 func (m *StreamMemory) Close() error {
 	if m == nil {
