@@ -3,12 +3,15 @@ package share
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -194,4 +197,32 @@ func TestCancelWhileOffering(t *testing.T) {
 	s.cancel()
 	require.NoError(t, s.end(t))
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
+}
+
+// An offer that still waits for work on its memory ends like any other: with
+// its context, and with the server.
+func TestOfferThatWaitsForWorkEnds(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	buf := newBuffer(t, ctx, 4096)
+	require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), []uint32{0}))
+	waits, err1 := ctx.NewStream()
+	writes, err2 := ctx.NewStream()
+	require.NoError(t, errors.Join(err1, err2, waits.WaitValue32(buf.Ptr(), 1, cu.WaitEQ)))
+	free := sync.OnceValue(func() error { return writes.WriteValue32(buf.Ptr(), 1, cu.WriteDefault) })
+	defer time.AfterFunc(10*time.Second, func() { _ = free() }).Stop() // so that a failure ends
+
+	srv := listen(t)
+	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, srv.Offer(short, "data", buf, ReadOnly), context.DeadlineExceeded)
+
+	offered := make(chan error, 1)
+	go func() { offered <- srv.Offer(context.Background(), "data", buf, ReadOnly) }()
+	time.AfterFunc(20*time.Millisecond, func() { _ = srv.Close() })
+	require.ErrorIs(t, <-offered, ErrClosed)
+	done, err := waits.Query()
+	require.NoError(t, err)
+	require.False(t, done, "the work is as it was")
+	require.NoError(t, free())
+	require.NoError(t, errors.Join(waits.Synchronize(soon(t)), waits.Close(), writes.Close()))
 }

@@ -70,8 +70,8 @@ type offering struct {
 // When it ends, consumers that are still attached are told ([ErrRevoked]) and
 // disconnected; what they have mapped they keep.
 //
-// Errors: [ErrNoConsumer]; [ErrNameTaken]; what [vmm.Buffer.Export] says; a
-// socket that fails.
+// Errors: what ended ctx while that work was waited for; [ErrNoConsumer];
+// [ErrNameTaken]; what [vmm.Buffer.Export] says; a socket that fails.
 func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
 	o := &offering{server: s, observe: func(Event) {}, wake: make(chan struct{}, 1)}
 	o.msg.name, o.msg.access = name, access
@@ -88,6 +88,9 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 		return err
 	}
 	defer s.work.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
 	if err := o.export(ctx, buf); err != nil {
 		s.forget(name)
 		return err
@@ -97,7 +100,7 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 		return err
 	}
 	o.observe(Event{Kind: Offered})
-	return o.run(ctx)
+	return o.run(ctx, cancel)
 }
 
 // enter counts an offer among what Close waits for.
@@ -120,10 +123,7 @@ func (o *offering) export(ctx context.Context, buf *vmm.Buffer) (err error) {
 	return err
 }
 
-func (o *offering) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(o.server.ctx, func() { cancel(context.Cause(o.server.ctx)) })()
+func (o *offering) run(ctx context.Context, cancel context.CancelCauseFunc) error {
 	o.ctx = ctx
 	if err := o.begin(); err != nil {
 		return err
