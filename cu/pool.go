@@ -92,31 +92,28 @@ func (d *Driver) newPool(h sys.CUmemoryPool) *Pool {
 // the current one until [Device.SetPool] (cuDeviceGetDefaultMemPool). It cannot
 // be shared. It is lent: Close leaves it as it is.
 func (dev *Device) DefaultPool() (*Pool, error) {
-	h := new(sys.CUmemoryPool)
-	if err := dev.drv.check("cuDeviceGetDefaultMemPool", dev.drv.call.CuDeviceGetDefaultMemPool(h, dev.dev)); err != nil {
-		return nil, err
-	}
-	return dev.lent(*h), nil
+	return dev.lend("cuDeviceGetDefaultMemPool", dev.drv.call.CuDeviceGetDefaultMemPool)
 }
 
 // Pool returns the device's current pool, which [Context.AllocAsync] takes
 // memory from (cuDeviceGetMemPool). It is lent: Close leaves it as it is.
 func (dev *Device) Pool() (*Pool, error) {
-	h := new(sys.CUmemoryPool)
-	if err := dev.drv.check("cuDeviceGetMemPool", dev.drv.call.CuDeviceGetMemPool(h, dev.dev)); err != nil {
-		return nil, err
-	}
-	return dev.lent(*h), nil
+	return dev.lend("cuDeviceGetMemPool", dev.drv.call.CuDeviceGetMemPool)
 }
 
-// lent returns a Pool that does not own h.
-func (dev *Device) lent(h sys.CUmemoryPool) *Pool {
+// lend returns a Pool that does not own the one that get stores. Nobody sets
+// another meanwhile, and one that its owner closes meanwhile is closed here too.
+func (dev *Device) lend(op string, get func(*sys.CUmemoryPool, sys.CUdevice) sys.CUresult) (*Pool, error) {
 	dev.mu.Lock()
 	defer dev.mu.Unlock()
-	if p := dev.pool; p != nil && p.inner.pool == h && !p.inner.isClosed() {
-		return &Pool{inner: p.inner, owner: p}
+	h := new(sys.CUmemoryPool)
+	if err := dev.drv.check(op, get(h, dev.dev)); err != nil {
+		return nil, err
 	}
-	return &Pool{inner: &poolHandle{drv: dev.drv, pool: h}}
+	if p := dev.pool; p != nil && p.inner.pool == *h {
+		return &Pool{inner: p.inner, owner: p}, nil
+	}
+	return &Pool{inner: &poolHandle{drv: dev.drv, pool: *h}}, nil
 }
 
 // SetPool makes p the device's current pool, for the whole process

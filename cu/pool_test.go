@@ -379,6 +379,25 @@ func TestCurrentPool(t *testing.T) {
 }
 
 // Invariant 3. The current pool is not lost, whoever forgets it.
+// Invariant 5: a pool that its owner closes while it is lent is not used.
+func TestPoolClosedWhileItIsLent(t *testing.T) {
+	var p *cu.Pool
+	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		r := next()
+		if call.Symbol() == "cuDeviceGetMemPool" {
+			require.NoError(t, p.Close())
+		}
+		return r
+	}))
+	dev := firstDevice(t, drv)
+	p = newPool(t, dev)
+	require.NoError(t, dev.SetPool(p))
+	lent, err := dev.Pool()
+	require.NoError(t, err)
+	_, err = lent.Stats()
+	require.ErrorIs(t, err, cu.ErrClosed)
+}
+
 func TestLostPoolIsDestroyed(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
