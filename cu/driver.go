@@ -115,9 +115,7 @@ func (d *Driver) init(c config) error {
 	if c.trace != nil {
 		c.hooks = append([]sys.Hook{sys.Trace(c.trace)}, c.hooks...)
 	}
-	if len(c.hooks) > 0 {
-		lib.SetHook(sys.Nest(c.hooks...))
-	}
+	lib.SetHook(sys.Nest(c.hooks...))
 	if lib.Has(softSymbol) {
 		d.kind = Soft
 	}

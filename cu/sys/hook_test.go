@@ -121,6 +121,13 @@ func TestNestedHooks(t *testing.T) {
 	require.Equal(t, 1, *calls)
 }
 
+func TestNestOfNoHooksIsNone(t *testing.T) {
+	l, calls := hooked(t)
+	l.SetHook(Nest())
+	require.Zero(t, l.Caller().CuMemCreate(nil, 1, nil, 0))
+	require.Equal(t, 1, *calls)
+}
+
 // A hook sees what the driver has stored.
 func TestHookSeesWhatTheDriverStored(t *testing.T) {
 	l := library(map[string]uintptr{

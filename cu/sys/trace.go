@@ -15,9 +15,12 @@ import (
 type Hook func(call Call, next func() CUresult) CUresult
 
 // Nest returns the hook that puts each of hooks around the next: the first is
-// what the caller meets, the last is closest to the driver.
+// what the caller meets, the last is closest to the driver. Of none it is nil.
 func Nest(hooks ...Hook) Hook {
-	if len(hooks) == 1 {
+	switch len(hooks) {
+	case 0:
+		return nil
+	case 1:
 		return hooks[0]
 	}
 	inner := Nest(hooks[1:]...)
