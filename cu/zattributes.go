@@ -34,66 +34,66 @@ const (
 	AttributeIntegrated                               = Attribute(sys.CU_DEVICE_ATTRIBUTE_INTEGRATED)
 	AttributeCanMapHostMemory                         = Attribute(sys.CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY)
 	AttributeComputeMode                              = Attribute(sys.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)
-	AttributeMaximumTexture1dWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH)
-	AttributeMaximumTexture2dWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH)
-	AttributeMaximumTexture2dHeight                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT)
-	AttributeMaximumTexture3dWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH)
-	AttributeMaximumTexture3dHeight                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT)
-	AttributeMaximumTexture3dDepth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH)
-	AttributeMaximumTexture2dLayeredWidth             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_WIDTH)
-	AttributeMaximumTexture2dLayeredHeight            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_HEIGHT)
-	AttributeMaximumTexture2dLayeredLayers            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_LAYERS)
-	AttributeMaximumTexture2dArrayWidth               = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_WIDTH)
-	AttributeMaximumTexture2dArrayHeight              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_HEIGHT)
-	AttributeMaximumTexture2dArrayNumslices           = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_NUMSLICES)
+	AttributeMaximumTexture1DWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH)
+	AttributeMaximumTexture2DWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH)
+	AttributeMaximumTexture2DHeight                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT)
+	AttributeMaximumTexture3DWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH)
+	AttributeMaximumTexture3DHeight                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT)
+	AttributeMaximumTexture3DDepth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH)
+	AttributeMaximumTexture2DLayeredWidth             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_WIDTH)
+	AttributeMaximumTexture2DLayeredHeight            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_HEIGHT)
+	AttributeMaximumTexture2DLayeredLayers            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_LAYERS)
+	AttributeMaximumTexture2DArrayWidth               = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_WIDTH)
+	AttributeMaximumTexture2DArrayHeight              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_HEIGHT)
+	AttributeMaximumTexture2DArrayNumslices           = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_ARRAY_NUMSLICES)
 	AttributeSurfaceAlignment                         = Attribute(sys.CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT)
 	AttributeConcurrentKernels                        = Attribute(sys.CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS)
 	AttributeECCEnabled                               = Attribute(sys.CU_DEVICE_ATTRIBUTE_ECC_ENABLED)
-	AttributePciBusId                                 = Attribute(sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)
-	AttributePciDeviceId                              = Attribute(sys.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)
-	AttributeTccDriver                                = Attribute(sys.CU_DEVICE_ATTRIBUTE_TCC_DRIVER)
+	AttributePCIBusID                                 = Attribute(sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)
+	AttributePCIDeviceID                              = Attribute(sys.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)
+	AttributeTCCDriver                                = Attribute(sys.CU_DEVICE_ATTRIBUTE_TCC_DRIVER)
 	AttributeMemoryClockRate                          = Attribute(sys.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)
 	AttributeGlobalMemoryBusWidth                     = Attribute(sys.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)
 	AttributeL2CacheSize                              = Attribute(sys.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)
 	AttributeMaxThreadsPerMultiprocessor              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)
 	AttributeAsyncEngineCount                         = Attribute(sys.CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)
 	AttributeUnifiedAddressing                        = Attribute(sys.CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)
-	AttributeMaximumTexture1dLayeredWidth             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_WIDTH)
-	AttributeMaximumTexture1dLayeredLayers            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_LAYERS)
-	AttributeCanTex2dGather                           = Attribute(sys.CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER)
-	AttributeMaximumTexture2dGatherWidth              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_WIDTH)
-	AttributeMaximumTexture2dGatherHeight             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_HEIGHT)
-	AttributeMaximumTexture3dWidthAlternate           = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE)
-	AttributeMaximumTexture3dHeightAlternate          = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE)
-	AttributeMaximumTexture3dDepthAlternate           = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE)
-	AttributePciDomainId                              = Attribute(sys.CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)
+	AttributeMaximumTexture1DLayeredWidth             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_WIDTH)
+	AttributeMaximumTexture1DLayeredLayers            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_LAYERS)
+	AttributeCanTex2DGather                           = Attribute(sys.CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER)
+	AttributeMaximumTexture2DGatherWidth              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_WIDTH)
+	AttributeMaximumTexture2DGatherHeight             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_HEIGHT)
+	AttributeMaximumTexture3DWidthAlternate           = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE)
+	AttributeMaximumTexture3DHeightAlternate          = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE)
+	AttributeMaximumTexture3DDepthAlternate           = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE)
+	AttributePCIDomainID                              = Attribute(sys.CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)
 	AttributeTexturePitchAlignment                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT)
-	AttributeMaximumTexturecubemapWidth               = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_WIDTH)
-	AttributeMaximumTexturecubemapLayeredWidth        = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH)
-	AttributeMaximumTexturecubemapLayeredLayers       = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS)
-	AttributeMaximumSurface1dWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_WIDTH)
-	AttributeMaximumSurface2dWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_WIDTH)
-	AttributeMaximumSurface2dHeight                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT)
-	AttributeMaximumSurface3dWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_WIDTH)
-	AttributeMaximumSurface3dHeight                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_HEIGHT)
-	AttributeMaximumSurface3dDepth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_DEPTH)
-	AttributeMaximumSurface1dLayeredWidth             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_WIDTH)
-	AttributeMaximumSurface1dLayeredLayers            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_LAYERS)
-	AttributeMaximumSurface2dLayeredWidth             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_WIDTH)
-	AttributeMaximumSurface2dLayeredHeight            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_HEIGHT)
-	AttributeMaximumSurface2dLayeredLayers            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_LAYERS)
-	AttributeMaximumSurfacecubemapWidth               = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_WIDTH)
-	AttributeMaximumSurfacecubemapLayeredWidth        = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH)
-	AttributeMaximumSurfacecubemapLayeredLayers       = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS)
-	AttributeMaximumTexture1dLinearWidth              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH)
-	AttributeMaximumTexture2dLinearWidth              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH)
-	AttributeMaximumTexture2dLinearHeight             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT)
-	AttributeMaximumTexture2dLinearPitch              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH)
-	AttributeMaximumTexture2dMipmappedWidth           = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH)
-	AttributeMaximumTexture2dMipmappedHeight          = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT)
+	AttributeMaximumTextureCubemapWidth               = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_WIDTH)
+	AttributeMaximumTextureCubemapLayeredWidth        = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH)
+	AttributeMaximumTextureCubemapLayeredLayers       = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS)
+	AttributeMaximumSurface1DWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_WIDTH)
+	AttributeMaximumSurface2DWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_WIDTH)
+	AttributeMaximumSurface2DHeight                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT)
+	AttributeMaximumSurface3DWidth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_WIDTH)
+	AttributeMaximumSurface3DHeight                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_HEIGHT)
+	AttributeMaximumSurface3DDepth                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_DEPTH)
+	AttributeMaximumSurface1DLayeredWidth             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_WIDTH)
+	AttributeMaximumSurface1DLayeredLayers            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_LAYERS)
+	AttributeMaximumSurface2DLayeredWidth             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_WIDTH)
+	AttributeMaximumSurface2DLayeredHeight            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_HEIGHT)
+	AttributeMaximumSurface2DLayeredLayers            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_LAYERS)
+	AttributeMaximumSurfaceCubemapWidth               = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_WIDTH)
+	AttributeMaximumSurfaceCubemapLayeredWidth        = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH)
+	AttributeMaximumSurfaceCubemapLayeredLayers       = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS)
+	AttributeMaximumTexture1DLinearWidth              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH)
+	AttributeMaximumTexture2DLinearWidth              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH)
+	AttributeMaximumTexture2DLinearHeight             = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT)
+	AttributeMaximumTexture2DLinearPitch              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH)
+	AttributeMaximumTexture2DMipmappedWidth           = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH)
+	AttributeMaximumTexture2DMipmappedHeight          = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT)
 	AttributeComputeCapabilityMajor                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
 	AttributeComputeCapabilityMinor                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-	AttributeMaximumTexture1dMipmappedWidth           = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH)
+	AttributeMaximumTexture1DMipmappedWidth           = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH)
 	AttributeStreamPrioritiesSupported                = Attribute(sys.CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED)
 	AttributeGlobalL1CacheSupported                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED)
 	AttributeLocalL1CacheSupported                    = Attribute(sys.CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED)
@@ -101,7 +101,7 @@ const (
 	AttributeMaxRegistersPerMultiprocessor            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)
 	AttributeManagedMemory                            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)
 	AttributeMultiGPUBoard                            = Attribute(sys.CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD)
-	AttributeMultiGPUBoardGroupId                     = Attribute(sys.CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID)
+	AttributeMultiGPUBoardGroupID                     = Attribute(sys.CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID)
 	AttributeHostNativeAtomicSupported                = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED)
 	AttributeSingleToDoublePrecisionPerfRatio         = Attribute(sys.CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO)
 	AttributePageableMemoryAccess                     = Attribute(sys.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
@@ -122,48 +122,48 @@ const (
 	AttributeVirtualMemoryManagementSupported         = Attribute(sys.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
 	AttributeHandleTypePosixFileDescriptorSupported   = Attribute(sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
 	AttributeHandleTypeWin32HandleSupported           = Attribute(sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED)
-	AttributeHandleTypeWin32KmtHandleSupported        = Attribute(sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED)
+	AttributeHandleTypeWin32KMTHandleSupported        = Attribute(sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED)
 	AttributeMaxBlocksPerMultiprocessor               = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)
 	AttributeGenericCompressionSupported              = Attribute(sys.CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED)
 	AttributeMaxPersistingL2CacheSize                 = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)
 	AttributeMaxAccessPolicyWindowSize                = Attribute(sys.CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)
-	AttributeGPUDirectRdmaWithCUDAVmmSupported        = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)
+	AttributeGPUDirectRDMAWithCUDAVMMSupported        = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)
 	AttributeReservedSharedMemoryPerBlock             = Attribute(sys.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK)
 	AttributeSparseCUDAArraySupported                 = Attribute(sys.CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED)
 	AttributeReadOnlyHostRegisterSupported            = Attribute(sys.CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)
 	AttributeTimelineSemaphoreInteropSupported        = Attribute(sys.CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED)
 	AttributeMemoryPoolsSupported                     = Attribute(sys.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)
-	AttributeGPUDirectRdmaSupported                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)
-	AttributeGPUDirectRdmaFlushWritesOptions          = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)
-	AttributeGPUDirectRdmaWritesOrdering              = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)
+	AttributeGPUDirectRDMASupported                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)
+	AttributeGPUDirectRDMAFlushWritesOptions          = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)
+	AttributeGPUDirectRDMAWritesOrdering              = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)
 	AttributeMempoolSupportedHandleTypes              = Attribute(sys.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES)
 	AttributeClusterLaunch                            = Attribute(sys.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)
 	AttributeDeferredMappingCUDAArraySupported        = Attribute(sys.CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED)
 	AttributeCanUse64BitStreamMemOps                  = Attribute(sys.CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
 	AttributeCanUseStreamWaitValueNor                 = Attribute(sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR)
-	AttributeDmaBufSupported                          = Attribute(sys.CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)
-	AttributeIpcEventSupported                        = Attribute(sys.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED)
+	AttributeDMABufSupported                          = Attribute(sys.CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)
+	AttributeIPCEventSupported                        = Attribute(sys.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED)
 	AttributeMemSyncDomainCount                       = Attribute(sys.CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT)
 	AttributeTensorMapAccessSupported                 = Attribute(sys.CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED)
 	AttributeHandleTypeFabricSupported                = Attribute(sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)
 	AttributeUnifiedFunctionPointers                  = Attribute(sys.CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS)
 	AttributeNUMAConfig                               = Attribute(sys.CU_DEVICE_ATTRIBUTE_NUMA_CONFIG)
-	AttributeNUMAId                                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_NUMA_ID)
+	AttributeNUMAID                                   = Attribute(sys.CU_DEVICE_ATTRIBUTE_NUMA_ID)
 	AttributeMulticastSupported                       = Attribute(sys.CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)
 	AttributeMPSEnabled                               = Attribute(sys.CU_DEVICE_ATTRIBUTE_MPS_ENABLED)
-	AttributeHostNUMAId                               = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
-	AttributeD3d12CigSupported                        = Attribute(sys.CU_DEVICE_ATTRIBUTE_D3D12_CIG_SUPPORTED)
+	AttributeHostNUMAID                               = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
+	AttributeD3D12CIGSupported                        = Attribute(sys.CU_DEVICE_ATTRIBUTE_D3D12_CIG_SUPPORTED)
 	AttributeMemDecompressAlgorithmMask               = Attribute(sys.CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK)
 	AttributeMemDecompressMaximumLength               = Attribute(sys.CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH)
-	AttributeVulkanCigSupported                       = Attribute(sys.CU_DEVICE_ATTRIBUTE_VULKAN_CIG_SUPPORTED)
-	AttributeGPUPciDeviceId                           = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID)
-	AttributeGPUPciSubsystemId                        = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID)
+	AttributeVulkanCIGSupported                       = Attribute(sys.CU_DEVICE_ATTRIBUTE_VULKAN_CIG_SUPPORTED)
+	AttributeGPUPCIDeviceID                           = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID)
+	AttributeGPUPCISubsystemID                        = Attribute(sys.CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID)
 	AttributeHostNUMAVirtualMemoryManagementSupported = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
 	AttributeHostNUMAMemoryPoolsSupported             = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED)
-	AttributeHostNUMAMultinodeIpcSupported            = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED)
+	AttributeHostNUMAMultinodeIPCSupported            = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED)
 	AttributeHostMemoryPoolsSupported                 = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED)
 	AttributeHostVirtualMemoryManagementSupported     = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
-	AttributeHostAllocDmaBufSupported                 = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED)
+	AttributeHostAllocDMABufSupported                 = Attribute(sys.CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED)
 	AttributeOnlyPartialHostNativeAtomicSupported     = Attribute(sys.CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED)
 )
 
@@ -191,66 +191,66 @@ var attributes = map[string]Attribute{
 	"INTEGRATED":                                    AttributeIntegrated,
 	"CAN_MAP_HOST_MEMORY":                           AttributeCanMapHostMemory,
 	"COMPUTE_MODE":                                  AttributeComputeMode,
-	"MAXIMUM_TEXTURE1D_WIDTH":                       AttributeMaximumTexture1dWidth,
-	"MAXIMUM_TEXTURE2D_WIDTH":                       AttributeMaximumTexture2dWidth,
-	"MAXIMUM_TEXTURE2D_HEIGHT":                      AttributeMaximumTexture2dHeight,
-	"MAXIMUM_TEXTURE3D_WIDTH":                       AttributeMaximumTexture3dWidth,
-	"MAXIMUM_TEXTURE3D_HEIGHT":                      AttributeMaximumTexture3dHeight,
-	"MAXIMUM_TEXTURE3D_DEPTH":                       AttributeMaximumTexture3dDepth,
-	"MAXIMUM_TEXTURE2D_LAYERED_WIDTH":               AttributeMaximumTexture2dLayeredWidth,
-	"MAXIMUM_TEXTURE2D_LAYERED_HEIGHT":              AttributeMaximumTexture2dLayeredHeight,
-	"MAXIMUM_TEXTURE2D_LAYERED_LAYERS":              AttributeMaximumTexture2dLayeredLayers,
-	"MAXIMUM_TEXTURE2D_ARRAY_WIDTH":                 AttributeMaximumTexture2dArrayWidth,
-	"MAXIMUM_TEXTURE2D_ARRAY_HEIGHT":                AttributeMaximumTexture2dArrayHeight,
-	"MAXIMUM_TEXTURE2D_ARRAY_NUMSLICES":             AttributeMaximumTexture2dArrayNumslices,
+	"MAXIMUM_TEXTURE1D_WIDTH":                       AttributeMaximumTexture1DWidth,
+	"MAXIMUM_TEXTURE2D_WIDTH":                       AttributeMaximumTexture2DWidth,
+	"MAXIMUM_TEXTURE2D_HEIGHT":                      AttributeMaximumTexture2DHeight,
+	"MAXIMUM_TEXTURE3D_WIDTH":                       AttributeMaximumTexture3DWidth,
+	"MAXIMUM_TEXTURE3D_HEIGHT":                      AttributeMaximumTexture3DHeight,
+	"MAXIMUM_TEXTURE3D_DEPTH":                       AttributeMaximumTexture3DDepth,
+	"MAXIMUM_TEXTURE2D_LAYERED_WIDTH":               AttributeMaximumTexture2DLayeredWidth,
+	"MAXIMUM_TEXTURE2D_LAYERED_HEIGHT":              AttributeMaximumTexture2DLayeredHeight,
+	"MAXIMUM_TEXTURE2D_LAYERED_LAYERS":              AttributeMaximumTexture2DLayeredLayers,
+	"MAXIMUM_TEXTURE2D_ARRAY_WIDTH":                 AttributeMaximumTexture2DArrayWidth,
+	"MAXIMUM_TEXTURE2D_ARRAY_HEIGHT":                AttributeMaximumTexture2DArrayHeight,
+	"MAXIMUM_TEXTURE2D_ARRAY_NUMSLICES":             AttributeMaximumTexture2DArrayNumslices,
 	"SURFACE_ALIGNMENT":                             AttributeSurfaceAlignment,
 	"CONCURRENT_KERNELS":                            AttributeConcurrentKernels,
 	"ECC_ENABLED":                                   AttributeECCEnabled,
-	"PCI_BUS_ID":                                    AttributePciBusId,
-	"PCI_DEVICE_ID":                                 AttributePciDeviceId,
-	"TCC_DRIVER":                                    AttributeTccDriver,
+	"PCI_BUS_ID":                                    AttributePCIBusID,
+	"PCI_DEVICE_ID":                                 AttributePCIDeviceID,
+	"TCC_DRIVER":                                    AttributeTCCDriver,
 	"MEMORY_CLOCK_RATE":                             AttributeMemoryClockRate,
 	"GLOBAL_MEMORY_BUS_WIDTH":                       AttributeGlobalMemoryBusWidth,
 	"L2_CACHE_SIZE":                                 AttributeL2CacheSize,
 	"MAX_THREADS_PER_MULTIPROCESSOR":                AttributeMaxThreadsPerMultiprocessor,
 	"ASYNC_ENGINE_COUNT":                            AttributeAsyncEngineCount,
 	"UNIFIED_ADDRESSING":                            AttributeUnifiedAddressing,
-	"MAXIMUM_TEXTURE1D_LAYERED_WIDTH":               AttributeMaximumTexture1dLayeredWidth,
-	"MAXIMUM_TEXTURE1D_LAYERED_LAYERS":              AttributeMaximumTexture1dLayeredLayers,
-	"CAN_TEX2D_GATHER":                              AttributeCanTex2dGather,
-	"MAXIMUM_TEXTURE2D_GATHER_WIDTH":                AttributeMaximumTexture2dGatherWidth,
-	"MAXIMUM_TEXTURE2D_GATHER_HEIGHT":               AttributeMaximumTexture2dGatherHeight,
-	"MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE":             AttributeMaximumTexture3dWidthAlternate,
-	"MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE":            AttributeMaximumTexture3dHeightAlternate,
-	"MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE":             AttributeMaximumTexture3dDepthAlternate,
-	"PCI_DOMAIN_ID":                                 AttributePciDomainId,
+	"MAXIMUM_TEXTURE1D_LAYERED_WIDTH":               AttributeMaximumTexture1DLayeredWidth,
+	"MAXIMUM_TEXTURE1D_LAYERED_LAYERS":              AttributeMaximumTexture1DLayeredLayers,
+	"CAN_TEX2D_GATHER":                              AttributeCanTex2DGather,
+	"MAXIMUM_TEXTURE2D_GATHER_WIDTH":                AttributeMaximumTexture2DGatherWidth,
+	"MAXIMUM_TEXTURE2D_GATHER_HEIGHT":               AttributeMaximumTexture2DGatherHeight,
+	"MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE":             AttributeMaximumTexture3DWidthAlternate,
+	"MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE":            AttributeMaximumTexture3DHeightAlternate,
+	"MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE":             AttributeMaximumTexture3DDepthAlternate,
+	"PCI_DOMAIN_ID":                                 AttributePCIDomainID,
 	"TEXTURE_PITCH_ALIGNMENT":                       AttributeTexturePitchAlignment,
-	"MAXIMUM_TEXTURECUBEMAP_WIDTH":                  AttributeMaximumTexturecubemapWidth,
-	"MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH":          AttributeMaximumTexturecubemapLayeredWidth,
-	"MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS":         AttributeMaximumTexturecubemapLayeredLayers,
-	"MAXIMUM_SURFACE1D_WIDTH":                       AttributeMaximumSurface1dWidth,
-	"MAXIMUM_SURFACE2D_WIDTH":                       AttributeMaximumSurface2dWidth,
-	"MAXIMUM_SURFACE2D_HEIGHT":                      AttributeMaximumSurface2dHeight,
-	"MAXIMUM_SURFACE3D_WIDTH":                       AttributeMaximumSurface3dWidth,
-	"MAXIMUM_SURFACE3D_HEIGHT":                      AttributeMaximumSurface3dHeight,
-	"MAXIMUM_SURFACE3D_DEPTH":                       AttributeMaximumSurface3dDepth,
-	"MAXIMUM_SURFACE1D_LAYERED_WIDTH":               AttributeMaximumSurface1dLayeredWidth,
-	"MAXIMUM_SURFACE1D_LAYERED_LAYERS":              AttributeMaximumSurface1dLayeredLayers,
-	"MAXIMUM_SURFACE2D_LAYERED_WIDTH":               AttributeMaximumSurface2dLayeredWidth,
-	"MAXIMUM_SURFACE2D_LAYERED_HEIGHT":              AttributeMaximumSurface2dLayeredHeight,
-	"MAXIMUM_SURFACE2D_LAYERED_LAYERS":              AttributeMaximumSurface2dLayeredLayers,
-	"MAXIMUM_SURFACECUBEMAP_WIDTH":                  AttributeMaximumSurfacecubemapWidth,
-	"MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH":          AttributeMaximumSurfacecubemapLayeredWidth,
-	"MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS":         AttributeMaximumSurfacecubemapLayeredLayers,
-	"MAXIMUM_TEXTURE1D_LINEAR_WIDTH":                AttributeMaximumTexture1dLinearWidth,
-	"MAXIMUM_TEXTURE2D_LINEAR_WIDTH":                AttributeMaximumTexture2dLinearWidth,
-	"MAXIMUM_TEXTURE2D_LINEAR_HEIGHT":               AttributeMaximumTexture2dLinearHeight,
-	"MAXIMUM_TEXTURE2D_LINEAR_PITCH":                AttributeMaximumTexture2dLinearPitch,
-	"MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH":             AttributeMaximumTexture2dMipmappedWidth,
-	"MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT":            AttributeMaximumTexture2dMipmappedHeight,
+	"MAXIMUM_TEXTURECUBEMAP_WIDTH":                  AttributeMaximumTextureCubemapWidth,
+	"MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH":          AttributeMaximumTextureCubemapLayeredWidth,
+	"MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS":         AttributeMaximumTextureCubemapLayeredLayers,
+	"MAXIMUM_SURFACE1D_WIDTH":                       AttributeMaximumSurface1DWidth,
+	"MAXIMUM_SURFACE2D_WIDTH":                       AttributeMaximumSurface2DWidth,
+	"MAXIMUM_SURFACE2D_HEIGHT":                      AttributeMaximumSurface2DHeight,
+	"MAXIMUM_SURFACE3D_WIDTH":                       AttributeMaximumSurface3DWidth,
+	"MAXIMUM_SURFACE3D_HEIGHT":                      AttributeMaximumSurface3DHeight,
+	"MAXIMUM_SURFACE3D_DEPTH":                       AttributeMaximumSurface3DDepth,
+	"MAXIMUM_SURFACE1D_LAYERED_WIDTH":               AttributeMaximumSurface1DLayeredWidth,
+	"MAXIMUM_SURFACE1D_LAYERED_LAYERS":              AttributeMaximumSurface1DLayeredLayers,
+	"MAXIMUM_SURFACE2D_LAYERED_WIDTH":               AttributeMaximumSurface2DLayeredWidth,
+	"MAXIMUM_SURFACE2D_LAYERED_HEIGHT":              AttributeMaximumSurface2DLayeredHeight,
+	"MAXIMUM_SURFACE2D_LAYERED_LAYERS":              AttributeMaximumSurface2DLayeredLayers,
+	"MAXIMUM_SURFACECUBEMAP_WIDTH":                  AttributeMaximumSurfaceCubemapWidth,
+	"MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH":          AttributeMaximumSurfaceCubemapLayeredWidth,
+	"MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS":         AttributeMaximumSurfaceCubemapLayeredLayers,
+	"MAXIMUM_TEXTURE1D_LINEAR_WIDTH":                AttributeMaximumTexture1DLinearWidth,
+	"MAXIMUM_TEXTURE2D_LINEAR_WIDTH":                AttributeMaximumTexture2DLinearWidth,
+	"MAXIMUM_TEXTURE2D_LINEAR_HEIGHT":               AttributeMaximumTexture2DLinearHeight,
+	"MAXIMUM_TEXTURE2D_LINEAR_PITCH":                AttributeMaximumTexture2DLinearPitch,
+	"MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH":             AttributeMaximumTexture2DMipmappedWidth,
+	"MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT":            AttributeMaximumTexture2DMipmappedHeight,
 	"COMPUTE_CAPABILITY_MAJOR":                      AttributeComputeCapabilityMajor,
 	"COMPUTE_CAPABILITY_MINOR":                      AttributeComputeCapabilityMinor,
-	"MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH":             AttributeMaximumTexture1dMipmappedWidth,
+	"MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH":             AttributeMaximumTexture1DMipmappedWidth,
 	"STREAM_PRIORITIES_SUPPORTED":                   AttributeStreamPrioritiesSupported,
 	"GLOBAL_L1_CACHE_SUPPORTED":                     AttributeGlobalL1CacheSupported,
 	"LOCAL_L1_CACHE_SUPPORTED":                      AttributeLocalL1CacheSupported,
@@ -258,7 +258,7 @@ var attributes = map[string]Attribute{
 	"MAX_REGISTERS_PER_MULTIPROCESSOR":              AttributeMaxRegistersPerMultiprocessor,
 	"MANAGED_MEMORY":                                AttributeManagedMemory,
 	"MULTI_GPU_BOARD":                               AttributeMultiGPUBoard,
-	"MULTI_GPU_BOARD_GROUP_ID":                      AttributeMultiGPUBoardGroupId,
+	"MULTI_GPU_BOARD_GROUP_ID":                      AttributeMultiGPUBoardGroupID,
 	"HOST_NATIVE_ATOMIC_SUPPORTED":                  AttributeHostNativeAtomicSupported,
 	"SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO":         AttributeSingleToDoublePrecisionPerfRatio,
 	"PAGEABLE_MEMORY_ACCESS":                        AttributePageableMemoryAccess,
@@ -279,47 +279,47 @@ var attributes = map[string]Attribute{
 	"VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED":           AttributeVirtualMemoryManagementSupported,
 	"HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED":   AttributeHandleTypePosixFileDescriptorSupported,
 	"HANDLE_TYPE_WIN32_HANDLE_SUPPORTED":            AttributeHandleTypeWin32HandleSupported,
-	"HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED":        AttributeHandleTypeWin32KmtHandleSupported,
+	"HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED":        AttributeHandleTypeWin32KMTHandleSupported,
 	"MAX_BLOCKS_PER_MULTIPROCESSOR":                 AttributeMaxBlocksPerMultiprocessor,
 	"GENERIC_COMPRESSION_SUPPORTED":                 AttributeGenericCompressionSupported,
 	"MAX_PERSISTING_L2_CACHE_SIZE":                  AttributeMaxPersistingL2CacheSize,
 	"MAX_ACCESS_POLICY_WINDOW_SIZE":                 AttributeMaxAccessPolicyWindowSize,
-	"GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED":       AttributeGPUDirectRdmaWithCUDAVmmSupported,
+	"GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED":       AttributeGPUDirectRDMAWithCUDAVMMSupported,
 	"RESERVED_SHARED_MEMORY_PER_BLOCK":              AttributeReservedSharedMemoryPerBlock,
 	"SPARSE_CUDA_ARRAY_SUPPORTED":                   AttributeSparseCUDAArraySupported,
 	"READ_ONLY_HOST_REGISTER_SUPPORTED":             AttributeReadOnlyHostRegisterSupported,
 	"TIMELINE_SEMAPHORE_INTEROP_SUPPORTED":          AttributeTimelineSemaphoreInteropSupported,
 	"MEMORY_POOLS_SUPPORTED":                        AttributeMemoryPoolsSupported,
-	"GPU_DIRECT_RDMA_SUPPORTED":                     AttributeGPUDirectRdmaSupported,
-	"GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS":          AttributeGPUDirectRdmaFlushWritesOptions,
-	"GPU_DIRECT_RDMA_WRITES_ORDERING":               AttributeGPUDirectRdmaWritesOrdering,
+	"GPU_DIRECT_RDMA_SUPPORTED":                     AttributeGPUDirectRDMASupported,
+	"GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS":          AttributeGPUDirectRDMAFlushWritesOptions,
+	"GPU_DIRECT_RDMA_WRITES_ORDERING":               AttributeGPUDirectRDMAWritesOrdering,
 	"MEMPOOL_SUPPORTED_HANDLE_TYPES":                AttributeMempoolSupportedHandleTypes,
 	"CLUSTER_LAUNCH":                                AttributeClusterLaunch,
 	"DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED":         AttributeDeferredMappingCUDAArraySupported,
 	"CAN_USE_64_BIT_STREAM_MEM_OPS":                 AttributeCanUse64BitStreamMemOps,
 	"CAN_USE_STREAM_WAIT_VALUE_NOR":                 AttributeCanUseStreamWaitValueNor,
-	"DMA_BUF_SUPPORTED":                             AttributeDmaBufSupported,
-	"IPC_EVENT_SUPPORTED":                           AttributeIpcEventSupported,
+	"DMA_BUF_SUPPORTED":                             AttributeDMABufSupported,
+	"IPC_EVENT_SUPPORTED":                           AttributeIPCEventSupported,
 	"MEM_SYNC_DOMAIN_COUNT":                         AttributeMemSyncDomainCount,
 	"TENSOR_MAP_ACCESS_SUPPORTED":                   AttributeTensorMapAccessSupported,
 	"HANDLE_TYPE_FABRIC_SUPPORTED":                  AttributeHandleTypeFabricSupported,
 	"UNIFIED_FUNCTION_POINTERS":                     AttributeUnifiedFunctionPointers,
 	"NUMA_CONFIG":                                   AttributeNUMAConfig,
-	"NUMA_ID":                                       AttributeNUMAId,
+	"NUMA_ID":                                       AttributeNUMAID,
 	"MULTICAST_SUPPORTED":                           AttributeMulticastSupported,
 	"MPS_ENABLED":                                   AttributeMPSEnabled,
-	"HOST_NUMA_ID":                                  AttributeHostNUMAId,
-	"D3D12_CIG_SUPPORTED":                           AttributeD3d12CigSupported,
+	"HOST_NUMA_ID":                                  AttributeHostNUMAID,
+	"D3D12_CIG_SUPPORTED":                           AttributeD3D12CIGSupported,
 	"MEM_DECOMPRESS_ALGORITHM_MASK":                 AttributeMemDecompressAlgorithmMask,
 	"MEM_DECOMPRESS_MAXIMUM_LENGTH":                 AttributeMemDecompressMaximumLength,
-	"VULKAN_CIG_SUPPORTED":                          AttributeVulkanCigSupported,
-	"GPU_PCI_DEVICE_ID":                             AttributeGPUPciDeviceId,
-	"GPU_PCI_SUBSYSTEM_ID":                          AttributeGPUPciSubsystemId,
+	"VULKAN_CIG_SUPPORTED":                          AttributeVulkanCIGSupported,
+	"GPU_PCI_DEVICE_ID":                             AttributeGPUPCIDeviceID,
+	"GPU_PCI_SUBSYSTEM_ID":                          AttributeGPUPCISubsystemID,
 	"HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": AttributeHostNUMAVirtualMemoryManagementSupported,
 	"HOST_NUMA_MEMORY_POOLS_SUPPORTED":              AttributeHostNUMAMemoryPoolsSupported,
-	"HOST_NUMA_MULTINODE_IPC_SUPPORTED":             AttributeHostNUMAMultinodeIpcSupported,
+	"HOST_NUMA_MULTINODE_IPC_SUPPORTED":             AttributeHostNUMAMultinodeIPCSupported,
 	"HOST_MEMORY_POOLS_SUPPORTED":                   AttributeHostMemoryPoolsSupported,
 	"HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED":      AttributeHostVirtualMemoryManagementSupported,
-	"HOST_ALLOC_DMA_BUF_SUPPORTED":                  AttributeHostAllocDmaBufSupported,
+	"HOST_ALLOC_DMA_BUF_SUPPORTED":                  AttributeHostAllocDMABufSupported,
 	"ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED":     AttributeOnlyPartialHostNativeAtomicSupported,
 }

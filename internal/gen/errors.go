@@ -5,7 +5,11 @@ import "strings"
 // spelled are the words of result names that Go writes in capitals.
 var spelled = map[string]string{
 	"CUDA": "CUDA", "PTX": "PTX", "ECC": "ECC", "JIT": "JIT", "NVLINK": "NVLink", "RPC": "RPC",
-	"MPS": "MPS", "CDP": "CDP", "NUMA": "NUMA", "PC": "PC", "GPU": "GPU",
+	"MPS": "MPS", "CDP": "CDP", "NUMA": "NUMA", "PC": "PC", "GPU": "GPU", "PCI": "PCI", "ID": "ID",
+	"IPC": "IPC", "DMA": "DMA", "RDMA": "RDMA", "VMM": "VMM", "TCC": "TCC", "CIG": "CIG", "KMT": "KMT", "D3D12": "D3D12",
+	"TEXTURE1D": "Texture1D", "TEXTURE2D": "Texture2D", "TEXTURE3D": "Texture3D", "TEXTURECUBEMAP": "TextureCubemap",
+	"SURFACE1D": "Surface1D", "SURFACE2D": "Surface2D", "SURFACE3D": "Surface3D", "SURFACECUBEMAP": "SurfaceCubemap",
+	"TEX2D": "Tex2D",
 }
 
 // writeErrors declares one sentinel of package cu per CUresult.
