@@ -73,7 +73,7 @@ const fatalHint = "work queued earlier has failed, which this call noticed: all 
 var hints = map[Result]string{
 	ErrNoDevice:                    "no GPU is visible here: check nvidia-smi, CUDA_VISIBLE_DEVICES and the container's device options",
 	ErrNotSupported:                "for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)",
-	ErrOutOfMemory:                 "the device has not that much memory free: see nvidia-smi for who holds it",
+	ErrOutOfMemory:                 "the device has not that much memory free (nvidia-smi says who holds it), or its memory pool may not hold more",
 	ErrDeviceUnavailable:           "its compute mode forbids a context, or another process, of which it allows one, has it: see nvidia-smi -q -d COMPUTE",
 	ErrDeviceNotLicensed:           "the virtual GPU has no licence: see nvidia-smi -q for its state",
 	ErrUnsupportedLimit:            "this device or driver does not have that limit",
@@ -81,7 +81,7 @@ var hints = map[Result]string{
 	ErrPeerAccessAlreadyEnabled:    "some code of this process has enabled it before: go on, it works",
 	ErrTooManyPeers:                "a context can have access to so many peers only: disable it where it is not needed",
 	ErrHostMemoryAlreadyRegistered: "some code of this process has registered part of this memory before, or allocated it pinned",
-	ErrOperatingSystem:             "the operating system refused something: see dmesg, ulimit -a and the permissions of /dev/nvidia*",
+	ErrOperatingSystem:             "the operating system refused something: see dmesg and ulimit -a, and the permissions of what was to be opened, /dev/nvidia* among it",
 	ErrNotPermitted:                "not allowed here: a fabric handle wants an IMEX channel, which an administrator makes (nvidia-modprobe, nvidia-imex)",
 	ErrSystemNotReady:              "a part of the system has not been started: on machines with NVSwitch the service nvidia-fabricmanager has to run and nvidia-smi -q to show the fabric's state as completed",
 	ErrSystemDriverMismatch:        "libcuda and the kernel module are of different versions: reboot, or reload the nvidia module",
