@@ -70,7 +70,7 @@ func TestMemoryWishes(t *testing.T) {
 	require.NoError(t, err)
 	// An H200 has not always granted compression.
 	require.True(t, can(cu.AttributeGenericCompressionSupported) || !p.Compressible)
-	require.True(t, can(cu.AttributeGPUDirectRdmaWithCUDAVmmSupported) || !p.GPUDirectRDMA)
+	require.True(t, can(cu.AttributeGPUDirectRDMAWithCUDAVMMSupported) || !p.GPUDirectRDMA)
 	require.NoError(t, m.Close())
 }
 
@@ -85,7 +85,7 @@ func TestMemoryOnTheHost(t *testing.T) {
 		require.Error(t, err)
 		return
 	}
-	node, err := dev.Attribute(cu.AttributeHostNUMAId)
+	node, err := dev.Attribute(cu.AttributeHostNUMAID)
 	require.NoError(t, err)
 	want := cu.MemProperties{Type: cu.AllocationPinned, Location: cu.HostNUMALocation(node), HandleTypes: cu.HandleFD}
 	g, _, err := drv.Granularity(want)
@@ -190,7 +190,7 @@ func TestDMABuf(t *testing.T) {
 	g := granularity(t, dev)
 	p, _ := mappedMemory(t, dev, g)
 	require.NoError(t, drv.SetAccess(p, g, cu.ReadWrite, dev))
-	can, err := dev.Attribute(cu.AttributeDmaBufSupported)
+	can, err := dev.Attribute(cu.AttributeDMABufSupported)
 	require.NoError(t, err)
 	f, err := drv.DMABuf(p, g, 0)
 	if missing(t, drv, "cuMemGetHandleForAddressRange", err) {

@@ -15,3 +15,4 @@ fi
 for f in $made; do
 	diff -u "$f" "$dir/$f" || { echo "$f is stale: run make generate"; exit 1; }
 done
+${GO:-go} run ./internal/functions -check

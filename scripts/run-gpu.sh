@@ -15,6 +15,7 @@ tar -C "$tree" -xzf "$here/bundle.tgz" || exit 1
 suites=${*:-$(cat "$tree/SUITES")}
 export GPUFD_DRIVER=cuda GPUFD_BIN="$tree/bin"
 export GPUFD_REQUIRE_GPU="${GPUFD_REQUIRE_GPU:-0}"
+[ -z "${GPUFD_CALLED:-}" ] || GPUFD_CALLED=$(cd "$GPUFD_CALLED" && pwd) || exit 1 # suites change directory
 
 echo "gpufd $(cat "$tree/VERSION") on $(uname -m), Linux $(uname -r)"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "no nvidia-smi here"
@@ -31,8 +32,7 @@ suite() { # name, command…
 	p=$(count PASS "$log") f=$(count FAIL "$log") s=$(count SKIP "$log")
 	[ "$code" -eq 0 ] || [ "$f" -gt 0 ] || f=1 # it crashed, or left something behind
 	echo "suite $name: $p passed, $f failed, $s skipped, exit $code, $(($(date +%s) - begun)) s"
-	if [ "$code" -ne 0 ] || [ -n "$verbose" ]; then cat "$log"; else grep -B1 -E '^ *--- SKIP' "$log"; fi
-	[ -n "$verbose" ] || grep '^conformance:' "$log"
+	if [ "$code" -ne 0 ] || [ -n "$verbose" ]; then cat "$log"; else grep -B1 -E '^ *--- SKIP|^conformance:' "$log"; fi
 	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 in_suite() { cd "$tree/$1" && ./suite.test -test.v -test.timeout "${GPUFD_TEST_TIMEOUT:-9m}"; }

@@ -21,8 +21,12 @@ func (m *machine) newControl(d *device) (*control, sys.CUresult) {
 	if err != nil {
 		return nil, sys.CUDA_ERROR_OPERATING_SYSTEM
 	}
-	defer unix.Close(fd)
-	return m.adoptControl(fd, t)
+	c, r := m.adoptControl(fd, t)
+	unix.Close(fd) // the mapping holds the file
+	if r != sys.CUDA_SUCCESS {
+		_ = m.store.reclaimControl(&t)
+	}
+	return c, r
 }
 
 // adoptControl maps the file that fd is, which the caller goes on owning.
