@@ -147,8 +147,10 @@ func TestDeviceIsFoundByPCIAddress(t *testing.T) {
 		_, err := drv.DeviceByPCIBusID(name)
 		var none *cu.NoDeviceError
 		require.ErrorAs(t, err, &none, name)
-		require.Equal(t, name, none.Want)
-		require.ErrorContains(t, err, drv.Devices()[0].String())
+		require.Equal(t, "at PCI address "+name, none.Want)
+		at, err2 := drv.Devices()[0].PCIBusID()
+		require.NoError(t, err2)
+		require.ErrorContains(t, err, at+" "+drv.Devices()[0].String())
 	}
 	s.always("cuDeviceGetByPCIBusId", sys.CUDA_ERROR_DEINITIALIZED)
 	_, err := drv.DeviceByPCIBusID("0000:01:00.0")

@@ -227,7 +227,7 @@ func (d *Driver) DeviceByPCIBusID(id string) (*Device, error) {
 	handle := new(sys.CUdevice)
 	err := d.check("cuDeviceGetByPCIBusId", d.call.CuDeviceGetByPCIBusId(handle, sys.CString(id)))
 	if errors.Is(err, ErrInvalidDevice) || errors.Is(err, ErrInvalidValue) {
-		return nil, d.noDevice(id)
+		return nil, d.noDeviceAt(id)
 	}
 	if err != nil {
 		return nil, err
@@ -237,7 +237,20 @@ func (d *Driver) DeviceByPCIBusID(id string) (*Device, error) {
 			return dev, nil
 		}
 	}
-	return nil, d.noDevice(id)
+	return nil, d.noDeviceAt(id)
+}
+
+// noDeviceAt is noDevice for a PCI address, with the addresses that there are.
+func (d *Driver) noDeviceAt(id string) error {
+	e := &NoDeviceError{Want: "at PCI address " + id}
+	for _, dev := range d.devices {
+		at, err := dev.PCIBusID()
+		if err != nil {
+			at = err.Error()
+		}
+		e.Have = append(e.Have, at+" "+dev.String())
+	}
+	return e
 }
 
 // FindDevice returns the device that a person named: an ordinal ("0") or a

@@ -176,3 +176,28 @@ func TestSoftwareDriverIsKnownByItsMarker(t *testing.T) {
 	require.Equal(t, cu.CUDA, drv.Kind())
 	require.Contains(t, drv.String(), "CUDA driver")
 }
+
+// What this package does not wrap is called raw, with the handles of what it
+// does.
+func TestHandlesAreTheDrivers(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	call := ctx.Caller()
+	m, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
+	require.NoError(t, err)
+	require.Equal(t, sys.CUDA_SUCCESS, call.CuMemGetAllocationPropertiesFromHandle(new(sys.CUmemAllocationProp), m.Handle()))
+	require.NoError(t, m.Close())
+	p, err := dev.NewPool(cu.PoolOptions{})
+	require.NoError(t, err)
+	require.Equal(t, sys.CUDA_SUCCESS, call.CuMemPoolTrimTo(p.Handle(), 0))
+	require.NoError(t, p.Close())
+	g, err := ctx.NewGraph()
+	require.NoError(t, err)
+	require.Equal(t, sys.CUDA_SUCCESS, call.CuGraphGetNodes(g.Handle(), nil, new(uintptr)))
+	e, err := g.Instantiate(0)
+	require.NoError(t, err)
+	require.Equal(t, sys.CUDA_SUCCESS, call.CuGraphLaunch(e.Handle(), 0))
+	require.NoError(t, ctx.Synchronize(t.Context()))
+	require.NoError(t, e.Close())
+	require.NoError(t, g.Close())
+}

@@ -17,6 +17,10 @@ type GraphExec struct {
 	ctx *Context
 }
 
+// Handle returns the driver's own handle. It is valid until Close, and as long
+// as e is reachable. The driver does not guard it against two calls at once.
+func (e *GraphExec) Handle() sys.CUgraphExec { return e.exec }
+
 // graphExecHandle is the part of a GraphExec that its context closes.
 type graphExecHandle struct {
 	gate

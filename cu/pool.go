@@ -139,6 +139,10 @@ func (dev *Device) SetPool(p *Pool) error {
 	})
 }
 
+// Handle returns the driver's own handle. It is valid until Close, and as long
+// as p is reachable.
+func (p *Pool) Handle() sys.CUmemoryPool { return p.inner.pool }
+
 // Close destroys the pool if p owns it (cuMemPoolDestroy). It returns at once;
 // memory that is still allocated from the pool stays until it is freed, and
 // goes then. A second Close does nothing.

@@ -157,6 +157,10 @@ func notZero(fd uintptr, use func(fd uintptr) sys.CUresult) sys.CUresult {
 	return use(fd)
 }
 
+// Handle returns the driver's own handle. It is valid until Close, and as long
+// as m is reachable.
+func (m *MemHandle) Handle() sys.CUmemGenericAllocationHandle { return m.inner.handle }
+
 // Size is the memory's size in bytes, as given when it was made.
 func (m *MemHandle) Size() uint64 { return m.inner.size }
 
