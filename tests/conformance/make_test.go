@@ -56,15 +56,6 @@ func reserved(t testing.TB, size uintptr) sys.CUdeviceptr {
 	return *p
 }
 
-// reservedAlone returns address space that no other reservation follows.
-func reservedAlone(t testing.TB, size uintptr) sys.CUdeviceptr {
-	t.Helper()
-	p := neighbours(t, size)
-	ok(t, raw(t).CuMemAddressFree(p+sys.CUdeviceptr(size), size))
-	t.Cleanup(func() { ok(t, raw(t).CuMemAddressFree(p, size)) })
-	return p
-}
-
 // neighbours makes two reservations, one behind the other. Hints are not always
 // honoured; but of many reservations some are neighbours.
 func neighbours(t testing.TB, size uintptr) sys.CUdeviceptr {
