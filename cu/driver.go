@@ -39,7 +39,8 @@ const softSymbol = "gpufdSoftDriver"
 // use and is never closed, as libcuda cannot be unloaded; opening it again is
 // cheap.
 type Driver struct {
-	call     sys.Caller
+	raw      sys.Caller
+	call     sys.Caller // raw with no context current: see sys.Caller.Detached
 	name     string
 	kind     Kind
 	version  int
@@ -111,7 +112,8 @@ func Open(opts ...Option) (*Driver, error) {
 
 func (d *Driver) init(c config) error {
 	lib := sys.NewLibrary(c.resolver)
-	d.call = lib.Caller()
+	d.raw = lib.Caller()
+	d.call = d.raw.Detached()
 	if c.trace != nil {
 		c.hooks = append([]sys.Hook{sys.Trace(c.trace)}, c.hooks...)
 	}
@@ -120,10 +122,10 @@ func (d *Driver) init(c config) error {
 		d.kind = Soft
 	}
 	v := new(int32)
-	if d.call.CuDriverGetVersion(v) == sys.CUDA_SUCCESS {
+	if d.raw.CuDriverGetVersion(v) == sys.CUDA_SUCCESS {
 		d.version = int(*v)
 	}
-	if err := d.check("cuInit", d.call.CuInit(0)); err != nil {
+	if err := d.check("cuInit", d.raw.CuInit(0)); err != nil {
 		return err
 	}
 	return d.findDevices()
@@ -174,7 +176,7 @@ func (d *Driver) String() string {
 
 // Caller returns the raw driver API, for what this package does not wrap. It
 // has no context; [Context.Caller] has.
-func (d *Driver) Caller() sys.Caller { return d.call }
+func (d *Driver) Caller() sys.Caller { return d.raw }
 
 // Devices returns the visible devices in the driver's order. The slice is the
 // caller's.

@@ -21,9 +21,10 @@ import (
 
 // Answers that are no result.
 const (
-	crashes = "crashes" // the process died of a signal
-	varies  = "varies"  // expected of the H200: any of these, or any error, as chance will have it
-	hangs   = "hangs"   // the call did not return
+	crashes = "crashes"                  // the process died of a signal
+	varies  = "varies"                   // expected of the H200: any of these, or any error, as chance will have it
+	hangs   = "hangs"                    // the call did not return
+	either  = "SUCCESS or INVALID_VALUE" // expected of the H200: chance decides
 
 	couldNotAsk = "failed" // how a child ended otherwise begins so
 )
