@@ -350,31 +350,3 @@ func useOnce(dev *cu.Device) error {
 	}
 	return errors.Join(err, ctx.Close())
 }
-
-// Threads keep the context of their last call as the current one, also when it
-// is destroyed, and the driver dies of some calls that meet it there: calls that
-// need no context take it away.
-func TestCallsWithoutAContextLeaveNone(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	dev := cutest.Device(t)
-	ctx, err := dev.NewContext(cu.SchedAuto)
-	require.NoError(t, err)
-	_, _, err = ctx.MemInfo() // binds it here
-	require.NoError(t, err)
-	closed := make(chan error)
-	go func() { closed <- ctx.Close() }() // on another thread
-	require.NoError(t, <-closed)
-	call, current := dev.Driver().Caller(), new(sys.CUcontext)
-	require.Equal(t, sys.CUDA_SUCCESS, call.CuCtxGetCurrent(current))
-	if cutest.Kind() == cu.Soft {
-		require.NotZero(t, *current, "it is still the current one")
-	}
-
-	p, err := dev.NewPool(cu.PoolOptions{})
-	require.NoError(t, err)
-	require.NoError(t, dev.SetPool(p))
-	require.NoError(t, p.Close())
-	require.Equal(t, sys.CUDA_SUCCESS, call.CuCtxGetCurrent(current))
-	require.Zero(t, *current)
-}

@@ -39,8 +39,7 @@ const softSymbol = "gpufdSoftDriver"
 // use and is never closed, as libcuda cannot be unloaded; opening it again is
 // cheap.
 type Driver struct {
-	raw      sys.Caller
-	call     sys.Caller // raw with no context current: see sys.Caller.Detached
+	call     sys.Caller
 	name     string
 	kind     Kind
 	version  int
@@ -112,8 +111,7 @@ func Open(opts ...Option) (*Driver, error) {
 
 func (d *Driver) init(c config) error {
 	lib := sys.NewLibrary(c.resolver)
-	d.raw = lib.Caller()
-	d.call = d.raw.Detached()
+	d.call = lib.Caller()
 	if c.trace != nil {
 		c.hooks = append([]sys.Hook{sys.Trace(c.trace)}, c.hooks...)
 	}
@@ -122,10 +120,10 @@ func (d *Driver) init(c config) error {
 		d.kind = Soft
 	}
 	v := new(int32)
-	if d.raw.CuDriverGetVersion(v) == sys.CUDA_SUCCESS {
+	if d.call.CuDriverGetVersion(v) == sys.CUDA_SUCCESS {
 		d.version = int(*v)
 	}
-	if err := d.check("cuInit", d.raw.CuInit(0)); err != nil {
+	if err := d.check("cuInit", d.call.CuInit(0)); err != nil {
 		return err
 	}
 	return d.findDevices()
@@ -176,7 +174,7 @@ func (d *Driver) String() string {
 
 // Caller returns the raw driver API, for what this package does not wrap. It
 // has no context; [Context.Caller] has.
-func (d *Driver) Caller() sys.Caller { return d.raw }
+func (d *Driver) Caller() sys.Caller { return d.call }
 
 // Devices returns the visible devices in the driver's order. The slice is the
 // caller's.

@@ -158,12 +158,7 @@ func TestMissingSymbolWithoutAnOlderABI(t *testing.T) {
 // The error of a bind is told apart from the call's own, which was not made.
 func TestBindFailureIsToldApart(t *testing.T) {
 	r := driverResolver(t)
-	bind := purego.NewCallback(func(ctx uintptr) uintptr {
-		if ctx == 0 {
-			return 0
-		}
-		return uintptr(sys.CUDA_ERROR_INVALID_CONTEXT)
-	})
+	bind := purego.NewCallback(func(uintptr) uintptr { return uintptr(sys.CUDA_ERROR_INVALID_CONTEXT) })
 	drv := cutest.Driver(t, cu.WithResolver(func(symbol string) (uintptr, error) {
 		if symbol == "cuCtxSetCurrent" {
 			return bind, nil
@@ -180,7 +175,9 @@ func TestBindFailureIsToldApart(t *testing.T) {
 }
 
 func TestBindWithoutItsSymbol(t *testing.T) {
-	_, err := cutest.Open(without(t, "cuCtxSetCurrent"))
+	drv := cutest.Driver(t, without(t, "cuCtxSetCurrent"))
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	_, _, err := ctx.MemInfo()
 	var missing *cu.SymbolError
 	require.ErrorAs(t, err, &missing)
 	require.Equal(t, "cuCtxSetCurrent", missing.Symbol)

@@ -156,7 +156,7 @@ func (d *Driver) check(op string, r sys.CUresult) error {
 // text is the driver's description of r.
 func (d *Driver) text(r sys.CUresult) string {
 	p := new(*byte)
-	if d.raw.CuGetErrorString(r, p) != sys.CUDA_SUCCESS {
+	if d.call.CuGetErrorString(r, p) != sys.CUDA_SUCCESS {
 		return ""
 	}
 	return sys.GoString(*p, 1024)

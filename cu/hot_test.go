@@ -18,7 +18,7 @@ func hollow(tb testing.TB) (*Context, *Stream, *Event) {
 	addr, err := libc("sched_yield")
 	require.NoError(tb, err)
 	lib := sys.NewLibrary(func(string) (uintptr, error) { return addr, nil })
-	drv := &Driver{raw: lib.Caller(), call: lib.Caller().Detached()}
+	drv := &Driver{call: lib.Caller()}
 	ctx := &Context{&contextHandle{dev: &Device{drv: drv}, ctx: 1, fate: new(fate), children: map[closer]struct{}{}}}
 	return ctx, &Stream{&streamHandle{stream: 2}, ctx}, &Event{&eventHandle{event: 3}, ctx}
 }

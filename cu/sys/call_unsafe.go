@@ -69,7 +69,7 @@ func (c Caller) raw(fr *frame, id funcID) CUresult {
 			return SymbolMissing
 		}
 	}
-	if c.ctx != 0 || c.detached {
+	if c.ctx != 0 {
 		fr.bind, fr.ctx = c.lib.address(fnCuCtxSetCurrent), uintptr(c.ctx)
 		if fr.bind == missing {
 			return bindFailed | SymbolMissing

@@ -6,25 +6,15 @@ import "unsafe"
 // its methods. It is a small value, to be copied freely. The zero Caller
 // answers CUDA_ERROR_NOT_INITIALIZED to everything.
 type Caller struct {
-	lib      *Library
-	ctx      CUcontext
-	detached bool
-	owner    unsafe.Pointer
+	lib   *Library
+	ctx   CUcontext
+	owner unsafe.Pointer
 }
 
 // With returns a caller that makes ctx the calling thread's current context in
 // the same crossing as each call, and leaves it so.
 func (c Caller) With(ctx CUcontext) Caller {
-	c.ctx, c.detached = ctx, false
-	return c
-}
-
-// Detached returns a caller that takes the calling thread's current context
-// away in the same crossing as each call. Calls that need no context may look
-// at the current one all the same, and the driver dies of one that has been
-// destroyed: threads keep those of their last call.
-func (c Caller) Detached() Caller {
-	c.ctx, c.detached = 0, true
+	c.ctx = ctx
 	return c
 }
 
