@@ -677,3 +677,36 @@ func TestFreeLinearAsyncOutlivesTheContext(t *testing.T) {
 	open()
 	ok(t, c.CuStreamSynchronize(s))
 }
+
+// A pool that was destroyed has its file until its memory is freed: what the
+// file's lock keeps is that memory.
+func TestDestroyedPoolKeepsItsFileForItsMemory(t *testing.T) {
+	c := inContext(t, 0)
+	before := len(poolFiles(t))
+	p := new(sys.CUmemoryPool)
+	ok(t, caller.CuMemPoolCreate(p, poolProps(0)))
+	q := pooled(t, c, *p, MiB, 0)
+	require.Len(t, poolFiles(t), before+2)
+	ok(t, caller.CuMemPoolDestroy(*p))
+	require.Len(t, poolFiles(t), before+2)
+	ok(t, c.CuMemFreeAsync(q, 0))
+	ok(t, c.CuCtxSynchronize())
+	require.Len(t, poolFiles(t), before)
+}
+
+// A small allocation does not take a large block that the pool has idle.
+func TestSmallAllocationLeavesLargeBlocks(t *testing.T) {
+	c := inContext(t, 0)
+	p := newTestPool(t)
+	ok(t, setPoolValue(p, sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, math.MaxUint64))
+	ok(t, c.CuMemFreeAsync(pooled(t, c, p, 8*MiB, 0), 0))
+	ok(t, c.CuCtxSynchronize())
+	require.EqualValues(t, 8*MiB, reservedBy(t, p))
+	small := pooled(t, c, p, MiB, 0)
+	require.EqualValues(t, 9*MiB, reservedBy(t, p))
+	half := pooled(t, c, p, 4*MiB, 0)
+	require.EqualValues(t, 9*MiB, reservedBy(t, p), "half of a block is taken")
+	ok(t, c.CuMemFreeAsync(small, 0))
+	ok(t, c.CuMemFreeAsync(half, 0))
+	ok(t, c.CuCtxSynchronize())
+}
