@@ -60,6 +60,9 @@ func HostSide[T any](s []T, pitch uint64) Side {
 // for device memory that is not there from the first row to the last, between
 // them too.
 func Copy2D(c *Context, s *Stream, dst, src Side, width, height uint64) error {
+	if err := s.mayWaitIn(c); err != nil {
+		return err
+	}
 	if err := Copy2DAsync(c, s, dst, src, width, height); err != nil {
 		return err
 	}
@@ -93,6 +96,9 @@ func Copy2DAsync(c *Context, s *Stream, dst, src Side, width, height uint64) err
 // side has a Context; cuStreamSynchronize). [Copy3DAsync] does not wait. Errors
 // are those of [Copy2D].
 func Copy3D(c *Context, s *Stream, dst, src Side, width, height, depth uint64) error {
+	if err := s.mayWaitIn(c); err != nil {
+		return err
+	}
 	if err := Copy3DAsync(c, s, dst, src, width, height, depth); err != nil {
 		return err
 	}

@@ -299,6 +299,8 @@ func TestWaitingForACaptureIsRefused(t *testing.T) {
 			"Synchronize in the driver":         func() error { return d.b.Synchronize(noEnd{t.Context()}) },
 			"CopyToDevice":                      func() error { return cu.CopyToDevice(d.ctx, d.a, d.mem, host) },
 			"CopyToHost":                        func() error { return cu.CopyToHost(d.ctx, d.b, host, d.mem) },
+			"Copy2D":                            func() error { return cu.Copy2D(d.ctx, d.a, cu.DeviceSide(d.mem, 8), cu.HostSide(host, 8), 1, 1) },
+			"Copy3D":                            func() error { return cu.Copy3D(d.ctx, d.b, cu.HostSide(host, 8), cu.DeviceSide(d.mem, 8), 1, 1, 1) },
 			"Launch":                            func() error { return exec.Launch(d.a) },
 			"Upload":                            func() error { return exec.Upload(d.b) },
 			"Context.Synchronize":               func() error { return d.ctx.Synchronize(t.Context()) },
