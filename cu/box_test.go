@@ -387,9 +387,11 @@ func TestPeerCopiesNameTheirContexts(t *testing.T) {
 
 	foreign := cutest.Context(t, cutest.Device(t))
 	err = cu.CopyPeer(near, nil, 4096, foreign, 8192, near, 1)
-	require.ErrorIs(t, err, cu.ErrInvalidContext)
+	require.ErrorIs(t, err, cu.ErrInvalidHandle)
 	require.ErrorContains(t, err, "another driver")
-	require.ErrorIs(t, cu.CopyPeer(near, nil, 4096, near, 8192, foreign, 1), cu.ErrInvalidContext)
+	require.ErrorIs(t, cu.CopyPeer(near, nil, 4096, near, 8192, foreign, 1), cu.ErrInvalidHandle)
+	require.ErrorIs(t, cu.CopyPeer(near, nil, 4096, nil, 8192, near, 1), cu.ErrClosed)
+	require.ErrorIs(t, cu.CopyPeer(near, nil, 4096, near, 8192, nil, 1), cu.ErrClosed)
 	require.NoError(t, other.Close())
 }
 

@@ -111,18 +111,19 @@ func CopyPeer(c *Context, s *Stream, dst DevicePtr, dstCtx *Context, src DeviceP
 func (c *Context) borrow(op string, a, b *Context, f func() error) error {
 	defer runtime.KeepAlive(a)
 	defer runtime.KeepAlive(b)
-	lib := c.inner.dev.drv.call.Library()
-	if a.inner.dev.drv.call.Library() != lib || b.inner.dev.drv.call.Library() != lib {
-		return &Error{Op: op, Result: ErrInvalidContext, Text: "the context belongs to another driver"}
-	}
-	if !a.inner.enter() {
+	if a == nil || !a.inner.enter() {
 		return ErrClosed
 	}
 	defer a.inner.leave()
-	if !b.inner.enter() {
+	if b == nil || !b.inner.enter() {
 		return ErrClosed
 	}
 	defer b.inner.leave()
+	for _, other := range [...]*Context{a, b} {
+		if err := other.inner.dev.drv.refuseOther(op, "the context", c.inner.dev.drv); err != nil {
+			return err
+		}
+	}
 	return f()
 }
 
