@@ -335,7 +335,7 @@ const DMABufPCIe = DMABufFlags(sys.CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE)
 // other devices; both are multiples of the host's page size
 // (cuMemGetHandleForAddressRange, which came with CUDA 11.7). The caller owns
 // it; it keeps the memory alive. It takes no access and no context. Errors:
-// [ErrNotSupported] where the device lacks [AttributeDmaBufSupported] or, with
+// [ErrNotSupported] where the device lacks [AttributeDMABufSupported] or, with
 // DMABufPCIe, that way.
 func (d *Driver) DMABuf(p DevicePtr, size uint64, flags DMABufFlags) (*os.File, error) {
 	fd := new(int32)
@@ -346,5 +346,5 @@ func (d *Driver) DMABuf(p DevicePtr, size uint64, flags DMABufFlags) (*os.File, 
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(*fd), fmt.Sprintf("dma-buf of %d bytes", size)), nil
+	return made.File(int(*fd), fmt.Sprintf("dma-buf of %d bytes", size)), nil
 }
