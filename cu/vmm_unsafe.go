@@ -203,10 +203,14 @@ func (m *MemHandle) Properties() (MemProperties, error) {
 	return propertiesOf(prop), err
 }
 
-// DeviceID returns the driver's number of the device that the memory is on
-// (cuMemGetAllocationPropertiesFromHandle). It works for imported memory too.
+// DeviceID returns the driver's number of the device that the memory is on, −1
+// for memory of the host (cuMemGetAllocationPropertiesFromHandle). It works for
+// imported memory too.
 func (m *MemHandle) DeviceID() (int, error) {
 	p, err := m.Properties()
+	if err == nil && p.Location.Type != LocationDevice {
+		return -1, nil
+	}
 	return p.Location.ID, err
 }
 

@@ -48,9 +48,9 @@ func importAllocation(dev *cu.Device, fd *os.File, size uint64) (*Allocation, er
 
 // isOn asks the driver where imported memory is.
 func (a *Allocation) isOn(dev *cu.Device) error {
-	id, err := a.handle.DeviceID()
-	if err == nil && id != dev.Ordinal() {
-		err = badField("device", fmt.Sprintf("is %s, and the memory that came is on device %d", dev, id))
+	p, err := a.handle.Properties()
+	if err == nil && p.Location != dev.Location() {
+		err = badField("device", fmt.Sprintf("is %s, and the memory that came is on %s", dev, p.Location))
 	}
 	return err
 }

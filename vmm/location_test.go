@@ -1,0 +1,41 @@
+package vmm_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// Memory of the host's NUMA node 0 is not device 0's.
+func TestImportOfHostMemoryIsRefused(t *testing.T) {
+	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		r := next()
+		if call.Symbol() == "cuMemGetAllocationPropertiesFromHandle" && r == sys.CUDA_SUCCESS {
+			moveToHost(call.Arg(0))
+		}
+		return r
+	}))
+	dev, err := drv.Device(0)
+	require.NoError(t, err)
+	m, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
+	require.NoError(t, err)
+	id, err := m.DeviceID()
+	require.NoError(t, err)
+	require.Equal(t, -1, id)
+	require.NoError(t, m.Close())
+
+	buf, d := exported(t, dev)
+	_, files, err := buf.Export()
+	require.NoError(t, err)
+	_, err = vmm.Import(dev, d, files)
+	var bad *vmm.DescriptorError
+	require.ErrorAs(t, err, &bad)
+	require.Equal(t, "device", bad.Field)
+	require.ErrorContains(t, err, "host NUMA node 0")
+	require.NoError(t, buf.Close())
+}
