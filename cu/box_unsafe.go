@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -60,6 +61,8 @@ func HostSide[T any](s []T, pitch uint64) Side {
 // for device memory that is not there from the first row to the last, between
 // them too.
 func Copy2D(c *Context, s *Stream, dst, src Side, width, height uint64) error {
+	defer runtime.KeepAlive(dst.host)
+	defer runtime.KeepAlive(src.host)
 	if err := s.mayWaitIn(c); err != nil {
 		return err
 	}
@@ -96,6 +99,8 @@ func Copy2DAsync(c *Context, s *Stream, dst, src Side, width, height uint64) err
 // side has a Context; cuStreamSynchronize). [Copy3DAsync] does not wait. Errors
 // are those of [Copy2D].
 func Copy3D(c *Context, s *Stream, dst, src Side, width, height, depth uint64) error {
+	defer runtime.KeepAlive(dst.host)
+	defer runtime.KeepAlive(src.host)
 	if err := s.mayWaitIn(c); err != nil {
 		return err
 	}

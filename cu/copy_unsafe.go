@@ -16,6 +16,7 @@ import (
 // waits until it is there, so that src may be changed afterwards
 // (cuMemcpyHtoDAsync, cuStreamSynchronize). [CopyToDeviceAsync] does not wait.
 func CopyToDevice[T any](c *Context, s *Stream, dst DevicePtr, src []T) error {
+	defer runtime.KeepAlive(src)
 	if err := s.mayWaitIn(c); err != nil {
 		return err
 	}
@@ -29,6 +30,7 @@ func CopyToDevice[T any](c *Context, s *Stream, dst DevicePtr, src []T) error {
 // the order of s, and waits until it is there (cuMemcpyDtoHAsync,
 // cuStreamSynchronize).
 func CopyToHost[T any](c *Context, s *Stream, dst []T, src DevicePtr) error {
+	defer runtime.KeepAlive(dst)
 	if err := s.mayWaitIn(c); err != nil {
 		return err
 	}
