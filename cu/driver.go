@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -47,6 +48,12 @@ type Driver struct {
 	devices  []*Device
 	fate     fate
 	captures captures
+
+	// graphs orders the calls on graphs. The driver guards none of them against
+	// another, and graphs share with what was cloned from, instantiated of and
+	// updated to them: an H200 crashed when one was destroyed while another was
+	// launched. Launches, which change nothing, may go side by side.
+	graphs sync.RWMutex
 }
 
 type config struct {

@@ -2,7 +2,6 @@ package cu
 
 import (
 	"runtime"
-	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -19,7 +18,6 @@ type Graph struct {
 // graphHandle is the part of a Graph that its context closes.
 type graphHandle struct {
 	gate
-	mu    sync.Mutex // the driver does not guard graphs against two calls at once
 	graph sys.CUgraph
 }
 
@@ -34,6 +32,9 @@ func (c *Context) NewGraph() (*Graph, error) {
 func (c *Context) newGraph(op string, create func(sys.Caller, *sys.CUgraph) sys.CUresult) (*Graph, error) {
 	defer runtime.KeepAlive(c)
 	g := &Graph{&graphHandle{}, c}
+	graphs := &c.inner.dev.drv.graphs
+	graphs.Lock()
+	defer graphs.Unlock()
 	err := c.inner.run(op, func(call sys.Caller) sys.CUresult {
 		h := new(sys.CUgraph)
 		r := create(call, h)
@@ -70,6 +71,8 @@ func (g *graphHandle) closeIn(h *contextHandle) error {
 	if !g.gate.close() {
 		return nil
 	}
+	h.dev.drv.graphs.Lock()
+	defer h.dev.drv.graphs.Unlock()
 	return h.check("cuGraphDestroy", h.caller().CuGraphDestroy(g.graph))
 }
 
@@ -80,8 +83,9 @@ func (g *Graph) use(op string, f func(sys.Caller, sys.CUgraph) sys.CUresult) err
 	}
 	defer runtime.KeepAlive(g)
 	defer g.leave()
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	graphs := &g.ctx.inner.dev.drv.graphs
+	graphs.Lock()
+	defer graphs.Unlock()
 	return g.ctx.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, g.graph) })
 }
 
@@ -97,8 +101,6 @@ func (g *Graph) Clone() (clone *Graph, err error) {
 	}
 	defer runtime.KeepAlive(g)
 	defer g.leave()
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	return g.ctx.newGraph("cuGraphClone", func(call sys.Caller, out *sys.CUgraph) sys.CUresult {
 		return call.CuGraphClone(out, g.graph)
 	})

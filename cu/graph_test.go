@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -357,6 +358,48 @@ func TestCallsOnAGraphDoNotOverlap(t *testing.T) {
 	wg.Wait()
 	require.Zero(t, overlaps.Load())
 	s.answer("cuGraphGetNodes", nil)
+}
+
+// Graphs share with what was made of them, and the driver guards none of it: an
+// H200 died of a graph that was destroyed while what had been updated to it was
+// launched. So nothing is changed while anything is launched.
+func TestNoGraphIsChangedDuringALaunch(t *testing.T) {
+	var launching, changing, overlaps atomic.Int32
+	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		symbol := call.Symbol()
+		switch {
+		case symbol == "cuGraphLaunch":
+			launching.Add(1)
+			defer launching.Add(-1)
+			overlaps.Add(changing.Load())
+		case strings.HasPrefix(symbol, "cuGraph"):
+			overlaps.Add(launching.Load() + changing.Load())
+			changing.Add(1)
+			defer changing.Add(-1)
+		}
+		runtime.Gosched()
+		return next()
+	}))
+	d := newDrawing(t, firstDevice(t, drv))
+	g := d.captured(t, func() error { return d.fill(d.a, 0, 1) })
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			for range 20 {
+				own, err := g.Clone()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				exec, err := own.Instantiate(0)
+				if err = errors.Join(err, exec.Launch(d.a), exec.Update(g), own.Close(), exec.Launch(d.b), exec.Close()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Zero(t, overlaps.Load())
 }
 
 // Handles of one driver mean nothing to another.

@@ -24,7 +24,7 @@ func (e *GraphExec) Handle() sys.CUgraphExec { return e.exec }
 // graphExecHandle is the part of a GraphExec that its context closes.
 type graphExecHandle struct {
 	gate
-	mu   sync.Mutex // the driver does not guard it against two calls at once
+	mu   sync.Mutex // against two launches at once: see Driver.graphs
 	exec sys.CUgraphExec
 }
 
@@ -166,19 +166,37 @@ func (e *graphExecHandle) closeIn(h *contextHandle) error {
 	if !e.gate.close() {
 		return nil
 	}
+	h.dev.drv.graphs.Lock()
+	defer h.dev.drv.graphs.Unlock()
 	return h.check("cuGraphExecDestroy", h.caller().CuGraphExecDestroy(e.exec))
 }
 
-// use makes one driver call on the executable graph and a stream, nil for the
-// null stream of its context.
+// launch makes one driver call that gives the executable graph to a stream, nil
+// for the null stream of its context.
+func (e *GraphExec) launch(s *Stream, op string, f func(sys.Caller, sys.CUgraphExec, sys.CUstream) sys.CUresult) error {
+	if e == nil {
+		return ErrClosed
+	}
+	graphs := &e.ctx.inner.dev.drv.graphs
+	graphs.RLock()
+	defer graphs.RUnlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.use(s, op, func(call sys.Caller, exec sys.CUgraphExec, h sys.CUstream) sys.CUresult {
+		if r := e.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return f(call, exec, h)
+	})
+}
+
+// use makes one driver call on the executable graph and a stream.
 func (e *GraphExec) use(s *Stream, op string, f func(sys.Caller, sys.CUgraphExec, sys.CUstream) sys.CUresult) error {
 	if e == nil || !e.enter() {
 		return ErrClosed
 	}
 	defer runtime.KeepAlive(e)
 	defer e.leave()
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	return s.use(e.ctx, op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return f(call, e.exec, h) })
 }
 
@@ -188,23 +206,13 @@ func (e *GraphExec) use(s *Stream, op string, f func(sys.Caller, sys.CUgraphExec
 // GraphExec run one after the other, on whatever streams they are. A launch
 // cannot be captured ([ErrStreamCaptureUnsupported]): see [Graph.AddChild].
 func (e *GraphExec) Launch(s *Stream) error {
-	return e.use(s, "cuGraphLaunch", func(call sys.Caller, exec sys.CUgraphExec, h sys.CUstream) sys.CUresult {
-		if r := e.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
-			return r
-		}
-		return call.CuGraphLaunch(exec, h)
-	})
+	return e.launch(s, "cuGraphLaunch", sys.Caller.CuGraphLaunch)
 }
 
 // Upload does, on s, what the first launch would have to do before it can run
 // (cuGraphUpload). It returns before that is done.
 func (e *GraphExec) Upload(s *Stream) error {
-	return e.use(s, "cuGraphUpload", func(call sys.Caller, exec sys.CUgraphExec, h sys.CUstream) sys.CUresult {
-		if r := e.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
-			return r
-		}
-		return call.CuGraphUpload(exec, h)
-	})
+	return e.launch(s, "cuGraphUpload", sys.Caller.CuGraphUpload)
 }
 
 // Update has the next launch do what g does, which must have the same nodes in
@@ -221,8 +229,9 @@ func (e *GraphExec) Update(g *Graph) error {
 	if err := g.belongs("cuGraphExecUpdate_v2", e.ctx); err != nil {
 		return err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	graphs := &e.ctx.inner.dev.drv.graphs
+	graphs.Lock()
+	defer graphs.Unlock()
 	info := new(sys.CUgraphExecUpdateResultInfo)
 	err := e.use(nil, "cuGraphExecUpdate_v2", func(call sys.Caller, exec sys.CUgraphExec, _ sys.CUstream) sys.CUresult {
 		return call.CuGraphExecUpdate_v2(exec, g.graph, info)
