@@ -1,11 +1,9 @@
 package cu
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -29,9 +27,8 @@ type Pool struct {
 // after its owner closed it.
 type poolHandle struct {
 	gate
-	drv     *Driver
-	pool    sys.CUmemoryPool
-	current atomic.Pointer[Device] // whose current pool it is, by SetPool
+	drv  *Driver
+	pool sys.CUmemoryPool
 }
 
 // PoolOptions are what a pool is made with and keeps for life.
@@ -136,7 +133,7 @@ func (dev *Device) SetPool(p *Pool) error {
 		defer dev.mu.Unlock()
 		r := call.CuDeviceSetMemPool(dev.dev, h)
 		if r == sys.CUDA_SUCCESS {
-			dev.setPool(p)
+			dev.pool = p
 		}
 		return r
 	})
@@ -146,8 +143,7 @@ func (dev *Device) SetPool(p *Pool) error {
 // as p is reachable.
 func (p *Pool) Handle() sys.CUmemoryPool { return p.inner.pool }
 
-// Close destroys the pool if p owns it (cuMemPoolDestroy); a current one makes
-// way for the default pool first (cuDeviceSetMemPool). It returns at once;
+// Close destroys the pool if p owns it (cuMemPoolDestroy). It returns at once;
 // memory that is still allocated from the pool stays until it is freed, and
 // goes then. A second Close does nothing.
 func (p *Pool) Close() error {
@@ -162,41 +158,7 @@ func (h *poolHandle) destroy() error {
 	if !h.gate.close() {
 		return nil
 	}
-	err := h.stepDown()
-	return errors.Join(err, h.drv.check("cuMemPoolDestroy", h.drv.call.CuMemPoolDestroy(h.pool)))
-}
-
-// stepDown makes the default pool the current one in the place of h. The driver
-// does that too when the current pool is destroyed, says its documentation; but
-// in long test runs on an H200 it has crashed there, or hung, now and then.
-func (h *poolHandle) stepDown() error {
-	dev := h.current.Load()
-	if dev == nil {
-		return nil
-	}
-	dev.mu.Lock()
-	defer dev.mu.Unlock()
-	if h.current.Load() != dev {
-		return nil // another one is
-	}
-	first, call := new(sys.CUmemoryPool), h.drv.call
-	if err := h.drv.check("cuDeviceGetDefaultMemPool", call.CuDeviceGetDefaultMemPool(first, dev.dev)); err != nil {
-		return err
-	}
-	dev.setPool(nil)
-	return h.drv.check("cuDeviceSetMemPool", call.CuDeviceSetMemPool(dev.dev, *first))
-}
-
-// setPool keeps the device's current pool, and has it know of that. dev.mu is
-// locked.
-func (dev *Device) setPool(p *Pool) {
-	if dev.pool != nil {
-		dev.pool.inner.current.Store(nil)
-	}
-	if p != nil {
-		p.inner.current.Store(dev)
-	}
-	dev.pool = p
+	return h.drv.check("cuMemPoolDestroy", h.drv.call.CuMemPoolDestroy(h.pool))
 }
 
 // use makes one driver call on the pool.
