@@ -14,8 +14,15 @@ func hostPointer(addr uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&addr))
 }
 
-// addressOf is the number of a pointer's address.
-func addressOf(p unsafe.Pointer) uintptr { return uintptr(p) }
+// given is memory whose address was given away as a number: it stays alive, and
+// is no stack, which the runtime moves.
+var given []unsafe.Pointer
+
+// addressOf returns an address as the number that some calls want.
+func addressOf(p unsafe.Pointer) uintptr {
+	given = append(given, p)
+	return uintptr(p)
+}
 
 // export asks for a descriptor of the memory.
 func export(c sys.Caller, h sys.CUmemGenericAllocationHandle, kind sys.CUmemAllocationHandleType, flags uint64) (int, sys.CUresult) {
