@@ -236,11 +236,7 @@ func TestRefusedReset(t *testing.T) {
 }
 
 func childResetPrimary() error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
+	dev, err := childDevice()
 	if err != nil {
 		return err
 	}
@@ -251,7 +247,7 @@ func childResetPrimary() error {
 	if err != nil {
 		return err
 	}
-	drv, err = cutest.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
+	drv, err := cutest.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
 		if symbol == "cuDevicePrimaryCtxReset_v2" {
 			return 0, errHidden
 		}

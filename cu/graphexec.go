@@ -49,7 +49,7 @@ const (
 // CUgraphInstantiateResult.
 type GraphInstantiateReason uint32
 
-// The reasons of an [GraphInstantiateError].
+// The reasons of a [GraphInstantiateError].
 const (
 	InstantiateFailed            GraphInstantiateReason = GraphInstantiateReason(sys.CUDA_GRAPH_INSTANTIATE_ERROR)                        // see the driver's result
 	InstantiateInvalidStructure  GraphInstantiateReason = GraphInstantiateReason(sys.CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE)            // a cycle, for example
@@ -61,7 +61,7 @@ const (
 // String gives the reason's name in C.
 func (r GraphInstantiateReason) String() string { return sys.CUgraphInstantiateResult(r).String() }
 
-// An GraphInstantiateError says what is wrong with a graph that could not be made
+// A GraphInstantiateError says what is wrong with a graph that could not be made
 // executable. It matches what Err matches.
 type GraphInstantiateError struct {
 	Reason GraphInstantiateReason
@@ -79,7 +79,7 @@ func (e *GraphInstantiateError) Unwrap() error { return e.Err }
 // CUgraphExecUpdateResult.
 type GraphUpdateReason uint32
 
-// The reasons of an [GraphUpdateError].
+// The reasons of a [GraphUpdateError].
 const (
 	UpdateFailed                    GraphUpdateReason = GraphUpdateReason(sys.CU_GRAPH_EXEC_UPDATE_ERROR)                             // see the driver's result
 	UpdateTopologyChanged           GraphUpdateReason = GraphUpdateReason(sys.CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED)            // nodes or their order differ
@@ -94,7 +94,7 @@ const (
 // String gives the reason's name in C.
 func (r GraphUpdateReason) String() string { return sys.CUgraphExecUpdateResult(r).String() }
 
-// An GraphUpdateError says why an executable graph could not be updated. It matches
+// A GraphUpdateError says why an executable graph could not be updated. It matches
 // [ErrGraphExecUpdateFailure], or what else Err matches.
 type GraphUpdateError struct {
 	Reason GraphUpdateReason
@@ -117,7 +117,7 @@ func graphErrorText(err error, reason fmt.Stringer, node GraphNode) string {
 
 // Instantiate makes the graph executable, as it is now
 // (cuGraphInstantiateWithParams; cuGraphInstantiateWithFlags before CUDA 12.0).
-// The error is an [*GraphInstantiateError] where the driver says more than that it
+// The error is a [*GraphInstantiateError] where the driver says more than that it
 // failed.
 func (g *Graph) Instantiate(flags InstantiateFlags) (*GraphExec, error) {
 	p := &sys.CUDA_GRAPH_INSTANTIATE_PARAMS{Flags: uint64(flags)}
@@ -218,7 +218,7 @@ func (e *GraphExec) Upload(s *Stream) error {
 // Update has the next launch do what g does, which must have the same nodes in
 // the same order with other parameters (cuGraphExecUpdate_v2;
 // cuGraphExecUpdate before CUDA 12.0). It is much cheaper than to instantiate
-// anew. A refusal is an [*GraphUpdateError], after which e is as before. Launches
+// anew. A refusal is a [*GraphUpdateError], after which e is as before. Launches
 // under way are not touched.
 func (e *GraphExec) Update(g *Graph) error {
 	if e == nil || g == nil || !g.enter() {

@@ -158,6 +158,15 @@ func eventuallyCollected(t testing.TB, done func() bool) {
 	require.Eventually(t, func() bool { runtime.GC(); return done() }, 30*time.Second, time.Millisecond)
 }
 
+// childDevice is firstDevice for children, which have no test.
+func childDevice() (*cu.Device, error) {
+	drv, err := cutest.Open()
+	if err != nil {
+		return nil, err
+	}
+	return drv.Device(0)
+}
+
 // runChild runs one of children to its end.
 func runChild(t testing.TB, name string) {
 	t.Helper()

@@ -159,11 +159,7 @@ func foreignDescriptors(t *testing.T) map[string]*os.File {
 func TestImportOfDescriptorZero(t *testing.T) { runChild(t, "descriptor zero") }
 
 func childDescriptorZero() error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
+	dev, err := childDevice()
 	if err != nil {
 		return err
 	}
@@ -183,11 +179,11 @@ func childDescriptorZero() error {
 		return err
 	}
 	h := new(sys.CUmemGenericAllocationHandle)
-	if r := drv.Caller().CuMemImportFromShareableHandle(h, 0, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR); r != sys.CUDA_ERROR_INVALID_VALUE {
+	if r := dev.Driver().Caller().CuMemImportFromShareableHandle(h, 0, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR); r != sys.CUDA_ERROR_INVALID_VALUE {
 		return fmt.Errorf("the driver itself says %v", r)
 	}
 	zero := os.NewFile(0, "zero")
-	imported, err := drv.ImportMemory(zero, g)
+	imported, err := dev.Driver().ImportMemory(zero, g)
 	if err != nil {
 		return err
 	}

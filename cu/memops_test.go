@@ -305,7 +305,7 @@ func get[T any](v T, err error) T {
 
 // childStream is what a child that shares words with its parent begins with.
 func childStream() (*cu.Context, *cu.Stream, *sharedWords) {
-	dev := get(get(cutest.Open()).Device(0))
+	dev := get(childDevice())
 	g, _, err := dev.Granularity(cu.HandleFD)
 	must(err)
 	fd := os.NewFile(3, "inherited")
@@ -421,7 +421,7 @@ func TestMemOpsThatLoseTheContext(t *testing.T) {
 }
 
 func childWritesReadOnly() error {
-	dev := get(get(cutest.Open()).Device(0))
+	dev := get(childDevice())
 	g, _, err := dev.Granularity(cu.HandleFD)
 	must(err)
 	w := mapWords(dev, get(dev.CreateMemory(g, cu.HandleFD)), cu.ReadOnly)
@@ -433,7 +433,7 @@ func childWritesReadOnly() error {
 }
 
 func childWaitsForWhatIsUnmapped() error {
-	dev := get(get(cutest.Open()).Device(0))
+	dev := get(childDevice())
 	g, _, err := dev.Granularity(cu.HandleFD)
 	must(err)
 	w := mapWords(dev, get(dev.CreateMemory(g, cu.HandleFD)), cu.ReadWrite)

@@ -17,11 +17,7 @@ func TestContextsAreLostTogether(t *testing.T) {
 }
 
 func childLoseContexts() error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
+	dev, err := childDevice()
 	if err != nil {
 		return err
 	}
@@ -37,7 +33,7 @@ func childLoseContexts() error {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	devices := drv.Devices()
+	devices := dev.Driver().Devices()
 	other, err := devices[len(devices)-1].PrimaryContext() // of another device, if there is one
 	if err != nil && !errors.Is(err, cu.ErrContextLost) {
 		return err

@@ -745,11 +745,7 @@ func TestPoolOutlivesItsExporter(t *testing.T) {
 // childPoolExporter sends a pool and what names its memory over descriptor 3,
 // and waits to be killed.
 func childPoolExporter() error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
+	dev, err := childDevice()
 	if err != nil {
 		return err
 	}
