@@ -136,5 +136,6 @@ func isLibcudas(fd int, target string) bool {
 		return false
 	}
 	k := kind(target)
-	return k == "pipe" || k == "socket" || strings.HasPrefix(k, "anon_inode") || strings.HasPrefix(k, "/dev/nvidia")
+	return k == "pipe" || k == "socket" || strings.HasPrefix(k, "anon_inode") ||
+		strings.HasPrefix(k, "/dev/nvidia") || strings.HasPrefix(k, "/dev/shm/cuda.shm.")
 }
