@@ -2,7 +2,6 @@ package share
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -85,26 +84,21 @@ func (s *Server) pending(name string) (progress, <-chan struct{}) {
 
 // await holds a consumer until the offer that it wants is there or nobody
 // expects it any more. One that speaks out of turn, or goes, is not waited for.
-func (s *Server) await(l link, name string) error {
+// The reader that saw to that goes on: what it hears next is the answer to the
+// offer. It is nil if there was nothing to wait for.
+func (s *Server) await(l link, name string) (*earlyReader, error) {
 	if _, moved := s.pending(name); moved == nil {
-		return nil
+		return nil, nil
 	}
-	ctx, stop := context.WithCancel(s.ctx)
-	heard := make(chan error, 1)
-	go func() {
-		heard <- l.hearNothing(ctx)
-		close(heard)
-	}()
-	err := s.awaitOffer(l, name, heard)
-	stop()
-	last := <-heard // nil if awaitOffer has taken it
-	if err == nil && !errors.Is(last, context.Canceled) {
-		err = last
+	r := l.read(s.ctx)
+	if err := s.awaitOffer(l, name, r); err != nil {
+		r.close()
+		return nil, err
 	}
-	return err
+	return r, nil
 }
 
-func (s *Server) awaitOffer(l link, name string, heard chan error) error {
+func (s *Server) awaitOffer(l link, name string, r *earlyReader) error {
 	var told time.Time
 	for {
 		step, moved := s.pending(name)
@@ -119,20 +113,10 @@ func (s *Server) awaitOffer(l link, name string, heard chan error) error {
 		}
 		select {
 		case <-moved:
-		case err := <-heard:
-			return err
+		case h := <-r.heard:
+			return h.outOfTurn()
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		}
 	}
-}
-
-// hearNothing waits for a peer that has nothing to say, and returns when it
-// says something, goes, or ctx ends.
-func (l link) hearNothing(ctx context.Context) error {
-	m, rec, err := l.receive(ctx, true)
-	if err != nil {
-		return err
-	}
-	return errors.Join(unexpected(m, "from a consumer that waits for an offer"), rec.Close())
 }

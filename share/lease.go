@@ -15,13 +15,14 @@ type lease struct {
 	link
 	event  Event // what events of this lease have in common
 	start  time.Time
-	mapped bool // the consumer has said so
+	early  *earlyReader // of a consumer that waited for the offer, or nil
+	mapped bool         // the consumer has said so
 }
 
 // follow serves one admitted consumer to its end.
-func (o *offering) follow(l link, want attach, number int) {
+func (o *offering) follow(l link, want attach, number int, early *earlyReader) {
 	defer o.work.Done()
-	s := lease{offering: o, link: l, start: time.Now(),
+	s := lease{offering: o, link: l, start: time.Now(), early: early,
 		event: Event{Lease: number, Peer: l.conn.Peer(), Access: want.access}}
 	s.tell(Connected, nil)
 	err := s.run()
@@ -42,12 +43,13 @@ func (s *lease) tell(k EventKind, err error) {
 // why the lease ended against the consumer's or the application's will.
 func (s *lease) run() error {
 	if err := s.sendOffer(); err != nil {
+		s.early.close()
 		return s.lost(err, false)
 	}
 	s.tell(Sent, nil)
 	for {
 		patient := s.mapped && !s.verdict
-		m, rec, err := s.receive(s.offering.ctx, patient)
+		m, rec, err := s.next(s.offering.ctx, patient)
 		if err != nil {
 			return s.lost(err, patient)
 		}
@@ -56,6 +58,17 @@ func (s *lease) run() error {
 			return err
 		}
 	}
+}
+
+// next is receive, but what a consumer says first that waited for the offer
+// comes from the reader that it waited with: to stop that one and read anew
+// would take time while the descriptors are on their way.
+func (s *lease) next(ctx context.Context, patient bool) (message, sock.Record, error) {
+	early := s.early
+	if s.early = nil; early == nil {
+		return s.receive(ctx, patient)
+	}
+	return early.take(ctx, s.timeout)
 }
 
 // hear takes one message of the consumer, and says whether the lease is over.

@@ -154,7 +154,8 @@ func (s *Server) talk(l link) {
 		l.part(refusal(err))
 		return
 	}
-	if err := s.await(l, want.name); err != nil {
+	waited, err := s.await(l, want.name)
+	if err != nil {
 		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: err})
 		switch {
 		case s.ctx.Err() != nil:
@@ -166,11 +167,12 @@ func (s *Server) talk(l link) {
 	}
 	o, number, no := s.admit(want)
 	if no != nil {
+		waited.close()
 		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: fmt.Errorf("%s: %s", no.code, no.text)})
 		l.part(*no)
 		return
 	}
-	o.follow(l, want, number)
+	o.follow(l, want, number, waited)
 }
 
 // admit finds the offer that fits and takes a place in it, whose number it
