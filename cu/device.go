@@ -22,6 +22,8 @@ type Device struct {
 
 	mig bool
 
+	granularities sync.Map // HandleType → [2]uint64, as the driver said
+
 	reset     sync.RWMutex // ResetPrimary against PrimaryContext
 	mu        sync.Mutex
 	primaries map[*contextHandle]struct{} // open references to the primary context

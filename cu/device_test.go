@@ -204,6 +204,24 @@ func TestGranularityIsAPowerOfTwo(t *testing.T) {
 	require.Positive(t, minimum)
 }
 
+// The driver is asked for each kind of handle once, if it answers.
+func TestGranularityIsRemembered(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	const call = "cuMemGetAllocationGranularity"
+	s.always(call, sys.CUDA_ERROR_OUT_OF_MEMORY)
+	_, _, err := dev.Granularity(cu.HandleFD)
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	s.answer(call, nil)
+	for range 3 {
+		granularity(t, dev)
+	}
+	require.Equal(t, 2, s.count(call), "the minimum and what is recommended")
+	_, _, err = dev.Granularity(cu.HandleNone)
+	require.NoError(t, err)
+	require.Equal(t, 4, s.count(call))
+}
+
 func TestSynchronizeWaitsOnlyForAnActiveContext(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)

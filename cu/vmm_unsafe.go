@@ -69,9 +69,17 @@ func (d *Driver) newMemHandle(h sys.CUmemGenericAllocationHandle, size uint64) *
 
 // Granularity returns what sizes and addresses of memory with these handle
 // types must be multiples of, in bytes: the minimum, and what the driver
-// recommends (cuMemGetAllocationGranularity).
+// recommends (cuMemGetAllocationGranularity). The driver is asked once.
 func (dev *Device) Granularity(types HandleType) (minimum, recommended uint64, err error) {
-	return dev.drv.Granularity(MemProperties{Location: dev.Location(), HandleTypes: types})
+	if known, ok := dev.granularities.Load(types); ok {
+		g := known.([2]uint64)
+		return g[0], g[1], nil
+	}
+	minimum, recommended, err = dev.drv.Granularity(MemProperties{Location: dev.Location(), HandleTypes: types})
+	if err == nil {
+		dev.granularities.Store(types, [2]uint64{minimum, recommended})
+	}
+	return minimum, recommended, err
 }
 
 // Granularity is [Device.Granularity] for memory of any kind and place

@@ -129,13 +129,16 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	}
 	offer := Offer{msg.name, msg.desc, msg.access, msg.data, l.conn.Peer()}
 	o.received(offer, files)
-	buf, err := o.importBuffer(msg, files, dev)
+	buf, err := o.importBuffer(msg, files, dev, func() error {
+		err := l.send(ctx, mapped{msg.desc.Generation})
+		if errors.Is(err, sock.ErrPeerLost) {
+			return nil // it takes nothing away
+		}
+		return err
+	})
 	if err != nil {
 		l.part(attachFailed(err))
 		return nil, err
-	}
-	if err := l.send(ctx, mapped{msg.desc.Generation}); err != nil && !errors.Is(err, sock.ErrPeerLost) {
-		return nil, errors.Join(err, buf.Close())
 	}
 	return newAttachment(l, offer, buf), nil
 }
@@ -151,7 +154,8 @@ func (o *attachOptions) explain(err error) error {
 	return err
 }
 
-func (o *attachOptions) importBuffer(msg offer, files []*os.File, dev *cu.Device) (*vmm.Buffer, error) {
+// importBuffer maps the memory and calls done at once when it is.
+func (o *attachOptions) importBuffer(msg offer, files []*os.File, dev *cu.Device, done func() error) (*vmm.Buffer, error) {
 	if o.anyDevice && msg.desc.Kind == dev.Driver().Kind() {
 		found, err := dev.Driver().DeviceByUUID(msg.desc.Device)
 		if err != nil {
@@ -164,7 +168,7 @@ func (o *attachOptions) importBuffer(msg offer, files []*os.File, dev *cu.Device
 		_ = sock.CloseFiles(files)
 		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, o.access, msg.access)
 	}
-	return vmm.Import(dev, msg.desc, files, vmm.WithAccess(o.access), vmm.WithSteps(o.steps))
+	return vmm.Import(dev, msg.desc, files, vmm.WithAccess(o.access), vmm.WithSteps(o.steps), vmm.WithMapped(done))
 }
 
 // receiveOffer collects the records of an offer. On error it holds no files.

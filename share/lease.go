@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/gpufd/gpufd/sock"
@@ -15,22 +16,36 @@ type lease struct {
 	link
 	event  Event // what events of this lease have in common
 	start  time.Time
-	early  *earlyReader // of a consumer that waited for the offer, or nil
-	mapped bool         // the consumer has said so
+	fds    int  // descriptors that the consumer was sent
+	mapped bool // the consumer has said so
 }
 
-// follow serves one admitted consumer to its end.
-func (o *offering) follow(l link, want attach, number int, early *earlyReader) {
-	defer o.work.Done()
-	s := lease{offering: o, link: l, start: time.Now(), early: early,
+func newLease(o *offering, l link, want attach, number int) *lease {
+	return &lease{offering: o, link: l, start: time.Now(),
 		event: Event{Lease: number, Peer: l.conn.Peer(), Access: want.access}}
+}
+
+// run serves a consumer that came when the offer was there.
+func (s *lease) run() {
 	s.tell(Connected, nil)
-	err := s.run()
+	err := s.sendOffer(func(m message, files ...*os.File) error { return s.send(s.offering.ctx, m, files...) })
+	if err != nil {
+		s.end(s.lost(err, false))
+		return
+	}
+	s.tell(Sent, nil)
+	s.end(s.follow())
+}
+
+// end is the last of a lease. err says why it ended against the consumer's or
+// the application's will.
+func (s *lease) end(err error) {
+	defer s.work.Done()
 	s.tell(Ended, err)
-	o.server.mu.Lock()
-	o.ended++
-	o.server.mu.Unlock()
-	o.moved()
+	s.server.mu.Lock()
+	s.ended++
+	s.server.mu.Unlock()
+	s.moved()
 }
 
 func (s *lease) tell(k EventKind, err error) {
@@ -39,36 +54,33 @@ func (s *lease) tell(k EventKind, err error) {
 	s.observe(e)
 }
 
-// run sends the offer and follows the consumer until it goes. The error says
-// why the lease ended against the consumer's or the application's will.
-func (s *lease) run() error {
-	if err := s.sendOffer(); err != nil {
-		s.early.close()
-		return s.lost(err, false)
+// sendOffer sends the description with all descriptors, as many to a record
+// as it holds. After an error it can go on where it was.
+func (s *lease) sendOffer(send func(message, ...*os.File) error) error {
+	m := s.msg
+	for s.fds < len(s.files) {
+		m.first, m.fds = s.fds, min(sock.MaxFDs, len(s.files)-s.fds)
+		if err := send(m, s.files[m.first:m.first+m.fds]...); err != nil {
+			return err
+		}
+		s.fds += m.fds
 	}
-	s.tell(Sent, nil)
+	return nil
+}
+
+// follow serves a consumer that has its descriptors until it goes.
+func (s *lease) follow() error {
 	for {
 		patient := s.mapped && !s.verdict
-		m, rec, err := s.next(s.offering.ctx, patient)
+		m, rec, err := s.receive(s.offering.ctx, patient)
+		_ = rec.Close() // receive has seen to it that it holds nothing
 		if err != nil {
 			return s.lost(err, patient)
 		}
-		_ = rec.Close() // receive has seen to it that it holds nothing
 		if over, err := s.hear(m); over {
 			return err
 		}
 	}
-}
-
-// next is receive, but what a consumer says first that waited for the offer
-// comes from the reader that it waited with: to stop that one and read anew
-// would take time while the descriptors are on their way.
-func (s *lease) next(ctx context.Context, patient bool) (message, sock.Record, error) {
-	early := s.early
-	if s.early = nil; early == nil {
-		return s.receive(ctx, patient)
-	}
-	return early.take(ctx, s.timeout)
 }
 
 // hear takes one message of the consumer, and says whether the lease is over.
@@ -94,19 +106,6 @@ func (s *lease) hear(m message) (over bool, err error) {
 	err = unexpected(m, "from a consumer that was sent an offer")
 	s.part(refusal(err))
 	return true, err
-}
-
-// sendOffer sends the description with all descriptors, as many to a record
-// as it holds.
-func (s *lease) sendOffer() error {
-	m := s.msg
-	for m.first = 0; m.first < len(s.files); m.first += m.fds {
-		m.fds = min(sock.MaxFDs, len(s.files)-m.first)
-		if err := s.send(s.offering.ctx, m, s.files[m.first:m.first+m.fds]...); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // lost sorts out why no message came, or could be sent. A consumer that owed no

@@ -26,9 +26,15 @@ type link struct {
 
 // send sends m with files, which stay the caller's.
 func (l link) send(ctx context.Context, m message, files ...*os.File) error {
+	record := encode(m)
+	if ctx.Err() == nil { // mostly there is nothing to wait for, and a timer costs more than to send
+		if err := l.conn.TrySend(record, files...); !errors.Is(err, sock.ErrWouldWait) {
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, l.timeout, ErrTimeout)
 	defer cancel()
-	return l.conn.Send(ctx, encode(m), files...)
+	return l.conn.Send(ctx, record, files...)
 }
 
 // receive waits for the next message within the link's time, or without end

@@ -40,6 +40,11 @@ func WithIdleTimeout(d time.Duration) OfferOption { return func(o *offering) { o
 // that has mapped the memory may be silent for as long as it likes.
 func WithVerdict() OfferOption { return func(o *offering) { o.verdict = true } }
 
+// WithSynchronized says that the caller has waited for the work on the memory,
+// with [cu.Device.Synchronize] or otherwise, so that Offer need not: each of the
+// driver calls for that takes some microseconds.
+func WithSynchronized() OfferOption { return func(o *offering) { o.synchronized = true } }
+
 // WithObserver has f told what happens. It is called from the goroutines of the
 // connections, from several at once, and should not take long.
 func WithObserver(f func(Event)) OfferOption { return func(o *offering) { o.observe = f } }
@@ -54,6 +59,8 @@ type offering struct {
 	verdict bool
 	observe func(Event)
 
+	synchronized bool // by the caller
+
 	ctx  context.Context
 	work sync.WaitGroup
 	wake chan struct{} // begun or ended moved
@@ -64,7 +71,7 @@ type offering struct {
 // Offer offers buf under name and serves consumers until ctx is done, which is
 // no error, or an option ends it. access is the most a consumer may ask for.
 // Before the first consumer is answered, the work queued in the primary context
-// of the memory's device is waited for. Offer keeps no descriptors when it
+// of the memory's device is waited for, unless [WithSynchronized]. Offer keeps no descriptors when it
 // returns; buf stays the caller's and must not be closed before.
 //
 // When it ends, consumers that are still attached are told ([ErrRevoked]) and
@@ -116,8 +123,10 @@ func (s *Server) enter() error {
 
 // export waits for work on the memory and takes descriptors of it.
 func (o *offering) export(ctx context.Context, buf *vmm.Buffer) (err error) {
-	if err := buf.Device().Synchronize(ctx); err != nil {
-		return fmt.Errorf("waiting for work on %s before offering it: %w", o.msg.name, err)
+	if !o.synchronized {
+		if err := buf.Device().Synchronize(ctx); err != nil {
+			return fmt.Errorf("waiting for work on %s before offering it: %w", o.msg.name, err)
+		}
 	}
 	o.msg.desc, o.files, err = buf.Export()
 	return err
@@ -125,30 +134,34 @@ func (o *offering) export(ctx context.Context, buf *vmm.Buffer) (err error) {
 
 func (o *offering) run(ctx context.Context, cancel context.CancelCauseFunc) error {
 	o.ctx = ctx
-	if err := o.begin(); err != nil {
+	waited, err := o.begin()
+	if err != nil {
 		return err
 	}
-	err := o.wait()
+	for _, w := range waited {
+		w.deliver()
+	}
+	err = o.wait()
 	o.remove()
 	cancel(ErrRevoked) // whoever is still attached is told
 	o.work.Wait()
 	return err
 }
 
-// begin puts the offer up. Claiming its name has started accepting.
-func (o *offering) begin() error {
+// begin puts the offer up, and returns who has waited for it and is admitted.
+// Claiming its name has started accepting.
+func (o *offering) begin() ([]*waiter, error) {
 	s := o.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
-		return context.Cause(s.ctx)
+		return nil, context.Cause(s.ctx)
 	}
 	if s.offers[o.msg.name] != nil {
-		return fmt.Errorf("%w: %q", ErrNameTaken, o.msg.name)
+		return nil, fmt.Errorf("%w: %q", ErrNameTaken, o.msg.name)
 	}
 	s.offers[o.msg.name] = o
-	s.fulfil(o.msg.name)
-	return nil
+	return s.admitAll(s.fulfil(o.msg.name)), nil
 }
 
 func (o *offering) remove() {

@@ -115,11 +115,17 @@ func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
 	srv := listen(t)
 	serve(t, srv, newBuffer(t, ctx, 1))
 	want := attach{ctx.Device().Driver().Kind(), ReadOnly, "data"}
+	conn, other, err := sock.NewPair()
+	require.NoError(t, err)
+	require.NoError(t, other.Close())
+	defer conn.Close()
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
 	for n := 1; n <= 3; n++ {
-		o, number, no := srv.admit(want)
-		require.Nil(t, no)
-		defer o.work.Done()
-		require.Equal(t, n, number)
+		l, err := srv.admit(link{conn, DefaultTimeout}, want)
+		require.NoError(t, err)
+		defer l.work.Done()
+		require.Equal(t, n, l.event.Lease)
 	}
 }
 

@@ -138,48 +138,57 @@ func (s *Server) take(conn *sock.Conn) {
 
 // talk reads what the peer wants and hands it to the offer.
 func (s *Server) talk(l link) {
-	m, rec, err := l.receive(s.ctx, false)
+	want, err := l.wish(s.ctx)
 	if err != nil {
-		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: err})
-		if !errors.Is(err, sock.ErrPeerLost) {
-			l.part(refusal(err))
-		}
+		s.turnAway(l, err)
 		return
 	}
-	defer rec.Close()
-	want, ok := m.(attach)
-	if !ok {
-		err := unexpected(m, "where a wish to attach belongs")
-		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: err})
-		l.part(refusal(err))
+	if w := s.queue(l, want); w != nil {
+		s.wait(w)
 		return
 	}
-	waited, err := s.await(l, want.name)
+	s.mu.Lock()
+	lease, err := s.admit(l, want)
+	s.mu.Unlock()
 	if err != nil {
-		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: err})
-		switch {
-		case s.ctx.Err() != nil:
-			l.part(refuse{RefusedName, "the producer ended before its offer was ready"})
-		case !errors.Is(err, sock.ErrPeerLost):
-			l.part(refusal(err))
-		}
+		s.turnAway(l, err)
 		return
 	}
-	o, number, no := s.admit(want)
-	if no != nil {
-		waited.close()
-		s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: fmt.Errorf("%s: %s", no.code, no.text)})
-		l.part(*no)
-		return
-	}
-	o.follow(l, want, number, waited)
+	lease.run()
 }
 
-// admit finds the offer that fits and takes a place in it, whose number it
-// returns.
-func (s *Server) admit(want attach) (*offering, int, *refuse) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// wish reads what a new peer wants.
+func (l link) wish(ctx context.Context) (attach, error) {
+	m, rec, err := l.receive(ctx, false)
+	if err != nil {
+		return attach{}, err
+	}
+	want, ok := m.(attach)
+	if !ok {
+		err = unexpected(m, "where a wish to attach belongs")
+	}
+	return want, errors.Join(err, rec.Close())
+}
+
+// turnAway ends a conversation that led to no lease, and says why.
+func (s *Server) turnAway(l link, err error) {
+	var no refuse
+	answer := refusal(err)
+	switch {
+	case errors.As(err, &no): // the decision was ours
+		err, answer = no, no
+	case s.ctx.Err() != nil:
+		answer = refuse{RefusedName, "the producer ended before its offer was ready"}
+	}
+	s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: err})
+	if !errors.Is(err, sock.ErrPeerLost) {
+		l.part(answer)
+	}
+}
+
+// admit finds the offer that fits and makes a lease of it. The error is a
+// refuse. It runs with mu held.
+func (s *Server) admit(l link, want attach) (*lease, error) {
 	o := s.offers[want.name]
 	if want.name == "" && len(s.offers) == 1 {
 		for _, o = range s.offers {
@@ -187,18 +196,22 @@ func (s *Server) admit(want attach) (*offering, int, *refuse) {
 	}
 	switch {
 	case o == nil:
-		return nil, 0, &refuse{RefusedName, fmt.Sprintf("there is no offer %q here", want.name)}
+		return nil, noOffer(want.name)
 	case want.driver != o.msg.desc.Kind:
-		return nil, 0, &refuse{RefusedKind, fmt.Sprintf("the producer uses the %s driver and the consumer %s; run both with the same -driver", o.msg.desc.Kind, want.driver)}
+		return nil, refuse{RefusedKind, fmt.Sprintf("the producer uses the %s driver and the consumer %s; run both with the same -driver", o.msg.desc.Kind, want.driver)}
 	case want.access > o.msg.access:
-		return nil, 0, &refuse{RefusedAccess, fmt.Sprintf("%q is offered %s, and %s was asked for", o.msg.name, o.msg.access, want.access)}
+		return nil, refuse{RefusedAccess, fmt.Sprintf("%q is offered %s, and %s was asked for", o.msg.name, o.msg.access, want.access)}
 	case o.leases > 0 && o.begun >= o.leases:
-		return nil, 0, &refuse{RefusedBusy, fmt.Sprintf("%q has all the %d consumers it waits for", o.msg.name, o.leases)}
+		return nil, refuse{RefusedBusy, fmt.Sprintf("%q has all the %d consumers it waits for", o.msg.name, o.leases)}
 	}
 	o.begun++
 	o.work.Add(1)
 	o.moved()
-	return o, o.begun, nil
+	return newLease(o, l, want, o.begun), nil
+}
+
+func noOffer(name string) refuse {
+	return refuse{RefusedName, fmt.Sprintf("there is no offer %q here", name)}
 }
 
 // tell gives an event that belongs to no offer to all of them.

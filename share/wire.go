@@ -73,6 +73,9 @@ type refuse struct {
 	text string
 }
 
+// Error makes it the error of who is not admitted.
+func (m refuse) Error() string { return fmt.Sprintf("%s: %s", m.code, m.text) }
+
 type progress struct{ done, total uint64 }
 
 type mapped struct{ generation uint64 }

@@ -128,7 +128,7 @@ func (c *Conn) File() (*os.File, error) {
 		return err
 	})
 	if err != nil {
-		return nil, opError("file", c.where(), err)
+		return nil, c.explain("file", err)
 	}
 	return made.File(fd, "sock"), nil
 }
@@ -164,10 +164,10 @@ func (c *Conn) WaitClose(ctx context.Context) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		default:
-			return opError("wait for close", c.where(), err)
+			return c.explain("wait for close", err)
 		}
 	}
-	return opError("wait for close", c.where(), ErrUnexpectedRecord)
+	return c.explain("wait for close", ErrUnexpectedRecord)
 }
 
 func isBadRecord(err error) bool {
@@ -182,7 +182,7 @@ func isBadRecord(err error) bool {
 // Close closes this end and ends all calls that wait on it, with ErrClosed. It
 // may be called again and on nil.
 func (c *Conn) Close() error {
-	return opError("close", c.where(), c.sock().close())
+	return c.explain("close", c.sock().close())
 }
 
 func (c *Conn) sock() *socket {
@@ -190,6 +190,14 @@ func (c *Conn) sock() *socket {
 		return nil
 	}
 	return c.s
+}
+
+// explain makes of what went wrong in an operation an error of this package.
+func (c *Conn) explain(op string, err error) error {
+	if err == nil {
+		return nil // to name the peer takes longer than to send it something
+	}
+	return opError(op, c.where(), err)
 }
 
 // where names the peer for errors.

@@ -55,6 +55,10 @@ var (
 	// context was done.
 	ErrTooManyInFlight = errors.New("too many file descriptors in flight")
 
+	// ErrWouldWait: TrySend has sent nothing, because the peer's queue is full,
+	// another Send is under way, or too many descriptors are in flight.
+	ErrWouldWait = errors.New("sending would have to wait")
+
 	// ErrUnexpectedRecord: WaitClose got records, and no end of them.
 	ErrUnexpectedRecord = errors.New("the peer goes on sending instead of closing")
 )

@@ -80,6 +80,19 @@ func (s *socket) do(ctx context.Context, dir func(*socket) *direction, op func()
 	return err
 }
 
+// doNow is do for an op that does not wait; nor does doNow for its turn.
+func (s *socket) doNow(dir func(*socket) *direction, op func() error) error {
+	if s == nil {
+		return ErrClosed
+	}
+	d := dir(s)
+	if err := d.tryEnter(s.closed); err != nil {
+		return err
+	}
+	defer d.leave()
+	return op()
+}
+
 // reading and writing name the direction for do.
 func reading(s *socket) *direction { return &s.read }
 func writing(s *socket) *direction { return &s.write }

@@ -20,7 +20,7 @@ import (
 // ErrControlTruncated, ErrTooManyFDs and ErrControl are one bad record each.
 func (c *Conn) Receive(ctx context.Context) (Record, error) {
 	rec, err := c.receive(ctx)
-	return rec, opError("receive", c.where(), err)
+	return rec, c.explain("receive", err)
 }
 
 func (c *Conn) receive(ctx context.Context) (rec Record, err error) {

@@ -23,7 +23,25 @@ func (c *Conn) Send(ctx context.Context, record []byte, fds ...*os.File) error {
 	if err == nil {
 		err = c.sock().do(ctx, writing, func() error { return c.send(ctx, record, fds) })
 	}
-	return opError("send", c.where(), err)
+	return c.explain("send", err)
+}
+
+// TrySend is [Conn.Send] for who must not wait, or has to be quick: where Send
+// would wait, it returns [ErrWouldWait] and has sent nothing.
+func (c *Conn) TrySend(record []byte, fds ...*os.File) error {
+	err := checkRecord(len(record), len(fds))
+	if err == nil {
+		err = c.sock().doNow(writing, func() error { return c.trySend(record, fds) })
+	}
+	return c.explain("send", err)
+}
+
+func (c *Conn) trySend(record []byte, files []*os.File) error {
+	err := c.s.control(func(fd int) error { return sendmsg(fd, record, files) })
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ETOOMANYREFS) {
+		return fmt.Errorf("%w: %w", ErrWouldWait, err)
+	}
+	return c.sendError(err)
 }
 
 func checkRecord(size, fds int) error {

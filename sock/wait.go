@@ -39,6 +39,21 @@ func (d *direction) enter(ctx context.Context, closed <-chan struct{}) error {
 	}
 }
 
+// tryEnter takes the turn if it is free.
+func (d *direction) tryEnter(closed <-chan struct{}) error {
+	select {
+	case <-closed:
+		return ErrClosed
+	default:
+	}
+	select {
+	case d.turn <- struct{}{}:
+		return nil
+	default:
+		return fmt.Errorf("%w: another one is under way", ErrWouldWait)
+	}
+}
+
 func (d *direction) leave() { <-d.turn }
 
 // past is a deadline that has gone by: setting it wakes who waits.

@@ -53,13 +53,18 @@ func New(dev *cu.Device, size uint64, opts ...Option) (*Buffer, error) {
 	return b.assemble(chunks, size)
 }
 
-// assemble maps chunks into a new view. It owns them, whatever comes of it.
+// assemble maps chunks into a new view. It owns them, whatever comes of it. What
+// can wait is done when the memory is mapped and that was told.
 func (b *Buffer) assemble(chunks []*Allocation, size uint64) (*Buffer, error) {
 	v, err := newView(b.dev, b.capacity, b.opts)
 	if err != nil {
 		return nil, errors.Join(err, closeAll(chunks))
 	}
+	defer v.watch()
 	if err := v.add(chunks, b.opts.access, b.opts); err != nil {
+		return nil, errors.Join(err, v.Close(), closeAll(chunks))
+	}
+	if err := b.opts.mapped(); err != nil {
 		return nil, errors.Join(err, v.Close(), closeAll(chunks))
 	}
 	b.view, b.chunks, b.size = v, chunks, size
@@ -188,6 +193,7 @@ func (b *Buffer) NewView(a cu.Access) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer v.watch()
 	if err := v.add(b.chunks, a, o); err != nil {
 		return nil, errors.Join(err, v.Close())
 	}

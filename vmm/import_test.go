@@ -219,3 +219,34 @@ func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
 	require.NoError(t, ro.Close())
 	require.NoError(t, buf.Close())
 }
+
+// WithMapped is told when the memory can be used, and can undo it all.
+func TestMapped(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	want := noise(64, 3)
+	buf := newBuffer(t, dev, g)
+	write(t, ctx, buf.Ptr(), want)
+	var at cu.DevicePtr
+	where := vmm.WithSteps(func(s vmm.Step) {
+		if s.Op == "access" {
+			at = s.Ptr
+		}
+	})
+	for _, verdict := range []error{errors.New("no"), nil} {
+		d, files, err := buf.Export()
+		require.NoError(t, err)
+		told := 0
+		got, err := vmm.Import(dev, d, files, where, vmm.WithMapped(func() error {
+			told++
+			require.Equal(t, want, read(t, ctx, at, 64))
+			return verdict
+		}))
+		require.ErrorIs(t, err, verdict)
+		require.Equal(t, 1, told)
+		requireClosed(t, files)
+		require.Equal(t, verdict == nil, got != nil)
+		require.NoError(t, got.Close())
+	}
+}

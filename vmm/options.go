@@ -14,10 +14,11 @@ type options struct {
 	capacity uint64
 	access   cu.Access
 	onStep   func(Step)
+	mapped   func() error
 }
 
 func newOptions(opts []Option) *options {
-	o := &options{access: cu.ReadWrite}
+	o := &options{access: cu.ReadWrite, mapped: func() error { return nil }}
 	for _, f := range opts {
 		f(o)
 	}
@@ -40,6 +41,11 @@ func WithAccess(a cu.Access) Option { return func(o *options) { o.access = a } }
 // WithSteps has f told of each step when it is done, on the goroutine that
 // makes the buffer; those of Grow and Export when they have let go of it.
 func WithSteps(f func(Step)) Option { return func(o *options) { o.onStep = f } }
+
+// WithMapped has f called as soon as the memory is mapped and access to it set:
+// what is left of [New] or [Import] then, of which closing descriptors takes
+// longest, cannot fail. An error of f undoes the making and is returned.
+func WithMapped(f func() error) Option { return func(o *options) { o.mapped = f } }
 
 // A Step is a part of making a buffer that has been done.
 type Step struct {

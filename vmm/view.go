@@ -26,7 +26,8 @@ type view struct {
 	size   uint64 // bytes mapped
 }
 
-// newView reserves capacity bytes; nothing is mapped yet.
+// newView reserves capacity bytes; nothing is mapped yet. The caller calls watch
+// before it returns.
 func newView(dev *cu.Device, capacity uint64, o *options) (*View, error) {
 	var res *reservation
 	err := o.step("reserve", func(s *Step) (err error) {
@@ -38,10 +39,13 @@ func newView(dev *cu.Device, capacity uint64, o *options) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &View{&view{res: res}, dev}
+	return &View{&view{res: res}, dev}, nil
+}
+
+// watch has the view reported if it is lost, as its caller's caller's.
+func (v *View) watch() {
 	stack := cu.Here(1)
 	runtime.AddCleanup(v, func(in *view) { reportLost(lost{stack, in.maps}) }, v.inner)
-	return v, nil
 }
 
 // add maps chunks behind what is mapped already and gives dev access. If it
