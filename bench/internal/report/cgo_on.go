@@ -1,0 +1,5 @@
+//go:build cgo
+
+package report
+
+const builtWith = "with cgo"

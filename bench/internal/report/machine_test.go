@@ -1,0 +1,43 @@
+package report
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestThisMachine(t *testing.T) {
+	t.Setenv("PATH", t.TempDir()) // no nvidia-smi
+	m := ThisMachine()
+	require.NotEmpty(t, m.CPU)
+	require.Positive(t, m.Cores)
+	require.True(t, strings.HasPrefix(m.Kernel, "Linux "), m.Kernel)
+	require.True(t, strings.HasSuffix(m.Go, builtWith), m.Go)
+	require.Equal(t, "none", m.GPU)
+	require.Equal(t, "none", m.Driver)
+	require.NotEmpty(t, m.Commit)
+	require.Equal(t, strings.Join(os.Args, " "), m.Command)
+	require.NotEmpty(t, m.Date)
+}
+
+func TestCommandAndCommitMayBeGiven(t *testing.T) {
+	t.Setenv("BENCH_COMMAND", "make bench")
+	defer func(old string) { Commit = old }(Commit)
+	Commit = "0123456"
+	require.Equal(t, "make bench", command())
+	require.Equal(t, "0123456", commit())
+}
+
+func TestParseGPUs(t *testing.T) {
+	for out, want := range map[string][2]string{
+		"NVIDIA H200, 580.82.07\n":                         {"NVIDIA H200", "580.82.07"},
+		"NVIDIA H200, 580.82.07\nNVIDIA H200, 580.82.07\n": {"2 × NVIDIA H200", "580.82.07"},
+		"No devices were found\n":                          {"none", "none"},
+		"":                                                 {"none", "none"},
+	} {
+		gpu, driver := parseGPUs(out)
+		require.Equal(t, want, [2]string{gpu, driver}, out)
+	}
+}
