@@ -3,6 +3,7 @@ package report
 import (
 	"image/color"
 	"math"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -29,11 +30,15 @@ var shapes = []draw.GlyphDrawer{
 	draw.TriangleGlyph{}, draw.CrossGlyph{},
 }
 
-// grid puts pale lines at the ticks with a label.
-func grid(p *plot.Plot) {
+// grid is pale lines at the ticks with a label; those of the X axis make no
+// sense between bars.
+func grid(vertical bool) plot.Plotter {
 	g := plotter.NewGrid()
-	g.Vertical.Color, g.Horizontal.Color = color.Gray{Y: 0xdd}, color.Gray{Y: 0xdd}
-	p.Add(g)
+	g.Horizontal.Color, g.Vertical.Color = color.Gray{Y: 0xdd}, nil
+	if vertical {
+		g.Vertical.Color = g.Horizontal.Color
+	}
+	return g
 }
 
 // bars are one series of a bar chart: bar number i of n in each group. gonum's
@@ -64,6 +69,20 @@ func (b bars) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 		c.SetColor(colour(b.i))
 		c.Fill(r.Path())
+		writeValue(c, p, r, v)
+	}
+}
+
+// writeValue writes v over its bar, if there is room for it.
+func writeValue(c draw.Canvas, p *plot.Plot, bar vg.Rectangle, v float64) {
+	style := p.Y.Tick.Label
+	style.Font.Size, style.XAlign, style.YAlign = 9, draw.XCenter, draw.YBottom
+	text := p.Y.Tick.Marker.(ticks).format(math.Copysign(rounded(v), v))
+	if style.Width(text) > bar.Size().X {
+		text, _, _ = strings.Cut(text, " ") // the axis has the unit
+	}
+	if style.Width(text) <= bar.Size().X {
+		c.FillText(style, vg.Point{X: (bar.Min.X + bar.Max.X) / 2, Y: bar.Max.Y + 2}, text)
 	}
 }
 
@@ -89,7 +108,6 @@ func (c Chart) fillBars(p *plot.Plot, legend *plot.Legend) error {
 		return errNothing
 	}
 	p.NominalX(c.Labels...)
-	p.Y.Padding = 0
 	p.X.Min, p.X.Max = -0.5, float64(len(c.Labels))-0.5
 	p.Y.Min, p.Y.Max = span(low, high, c.LogY)
 	if c.LogY { // the smallest bar is to be seen

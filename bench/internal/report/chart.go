@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"regexp"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -121,13 +122,14 @@ func (c Chart) axes(p *plot.Plot) {
 	scale(&p.Y, c.Y, c.LogY, false)
 }
 
+// unit finds the unit at the end of an axis' title.
+var unit = regexp.MustCompile(`^(.*?)[ ,(]*\b(bytes|ns)\)?$`)
+
 func scale(a *plot.Axis, title string, log, twos bool) {
 	format := number
-	if t, ok := strings.CutSuffix(title, ", bytes"); ok {
-		title, format = t, Bytes
-	}
-	if t, ok := strings.CutSuffix(title, ", ns"); ok {
-		title, format = t, shortDuration
+	if m := unit.FindStringSubmatch(title); m != nil {
+		format = map[string]func(float64) string{"bytes": Bytes, "ns": shortDuration}[m[2]]
+		title = m[1]
 	}
 	a.Label.Text = title
 	if log {
@@ -152,6 +154,7 @@ var errNothing = errors.New("there is nothing to draw")
 
 // fill adds the series to plot and legend, and sets the ranges of the axes.
 func (c Chart) fill(p *plot.Plot, legend *plot.Legend) error {
+	p.Add(grid(len(c.Labels) == 0))
 	if len(c.Labels) > 0 {
 		return c.fillBars(p, legend)
 	}
@@ -175,7 +178,6 @@ func (c Chart) fill(p *plot.Plot, legend *plot.Legend) error {
 	if len(shown) == 0 {
 		return errNothing
 	}
-	grid(p)
 	xmin, xmax, ymin, ymax := plotter.XYRange(shown)
 	p.X.Min, p.X.Max = span(xmin, xmax, c.LogX)
 	p.Y.Min, p.Y.Max = span(ymin, ymax, c.LogY)
