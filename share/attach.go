@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
 	"time"
 
@@ -23,6 +24,7 @@ type attachOptions struct {
 	connected func(sock.Peer)
 	received  func(Offer, []*os.File)
 	steps     func(vmm.Step)
+	room      uint64
 }
 
 // WithAccess sets what the device may do with the memory here; the offer has to
@@ -51,6 +53,11 @@ func OnReceived(f func(Offer, []*os.File)) AttachOption {
 
 // OnStep has f told of each step of importing; see [vmm.WithSteps].
 func OnStep(f func(vmm.Step)) AttachOption { return func(o *attachOptions) { o.steps = f } }
+
+// WithRoom reserves address space for size bytes, rounded up to the granularity,
+// while the offer is waited for, so that this need not be done when it is there.
+// Memory that is larger gets a reservation of its own, as without.
+func WithRoom(size uint64) AttachOption { return func(o *attachOptions) { o.room = size } }
 
 // An Offer is what a producer says of the memory it offers.
 type Offer struct {
@@ -117,7 +124,13 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	if err != nil && !errors.Is(err, sock.ErrPeerLost) { // who is gone may have said why
 		return nil, err
 	}
-	msg, files, err := receiveOffer(ctx, l)
+	room, err := o.reserve(dev)
+	if err != nil {
+		return nil, err
+	}
+	p := l.patience(ctx)
+	defer func() { p.cancel() }()
+	msg, files, err := receiveOffer(p, l)
 	if err == nil && name != "" && name != msg.name {
 		err = errors.Join(fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, msg.name, name), sock.CloseFiles(files))
 	}
@@ -125,11 +138,11 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 		if errors.Is(err, ErrWire) || errors.Is(err, ErrProtocol) {
 			l.part(attachFailed(err))
 		}
-		return nil, o.explain(err)
+		return nil, errors.Join(o.explain(err), room.Close())
 	}
 	offer := Offer{msg.name, msg.desc, msg.access, msg.data, l.conn.Peer()}
 	o.received(offer, files)
-	buf, err := o.importBuffer(msg, files, dev, func() error {
+	buf, err := o.importBuffer(msg, files, dev, room, func() error {
 		err := l.send(ctx, mapped{msg.desc.Generation})
 		if errors.Is(err, sock.ErrPeerLost) {
 			return nil // it takes nothing away
@@ -143,6 +156,22 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	return newAttachment(l, offer, buf), nil
 }
 
+// reserve reserves the room that was asked for, if any.
+func (o *attachOptions) reserve(dev *cu.Device) (*vmm.Reservation, error) {
+	if o.room == 0 {
+		return nil, nil
+	}
+	g, err := vmm.Granularity(dev)
+	if err != nil {
+		return nil, err
+	}
+	size, ok := vmm.AlignUp(o.room, g)
+	if !ok {
+		return nil, fmt.Errorf("%w: room for %d bytes", vmm.ErrSize, o.room)
+	}
+	return vmm.Reserve(dev.Driver(), size)
+}
+
 // attachFailed is what a producer is told that had begun to send its offer.
 func attachFailed(err error) verdict { return verdict{false, "attaching failed: " + err.Error()} }
 
@@ -154,38 +183,52 @@ func (o *attachOptions) explain(err error) error {
 	return err
 }
 
-// importBuffer maps the memory and calls done at once when it is.
-func (o *attachOptions) importBuffer(msg offer, files []*os.File, dev *cu.Device, done func() error) (*vmm.Buffer, error) {
+// importBuffer maps the memory, into room if it fits, and calls done at once
+// when it is. It takes files and room.
+func (o *attachOptions) importBuffer(msg offer, files []*os.File, dev *cu.Device, room *vmm.Reservation, done func() error) (*vmm.Buffer, error) {
 	if o.anyDevice && msg.desc.Kind == dev.Driver().Kind() {
 		found, err := dev.Driver().DeviceByUUID(msg.desc.Device)
 		if err != nil {
-			_ = sock.CloseFiles(files)
-			return nil, fmt.Errorf("the memory is on a device that is not visible to this process: %w", err)
+			err = fmt.Errorf("the memory is on a device that is not visible to this process: %w", err)
+			return nil, errors.Join(err, sock.CloseFiles(files), room.Close())
 		}
 		dev = found
 	}
 	if o.access > msg.access {
-		_ = sock.CloseFiles(files)
-		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, o.access, msg.access)
+		err := fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, o.access, msg.access)
+		return nil, errors.Join(err, sock.CloseFiles(files), room.Close())
 	}
-	return vmm.Import(dev, msg.desc, files, vmm.WithAccess(o.access), vmm.WithSteps(o.steps), vmm.WithMapped(done))
+	opts := []vmm.Option{vmm.WithAccess(o.access), vmm.WithSteps(o.steps), vmm.WithMapped(done)}
+	if room != nil {
+		if fits(msg.desc, room) {
+			opts = append(opts, vmm.WithReservation(room))
+		} else if err := room.Close(); err != nil {
+			return nil, errors.Join(err, sock.CloseFiles(files))
+		}
+	}
+	return vmm.Import(dev, msg.desc, files, opts...)
+}
+
+func fits(d vmm.Descriptor, room *vmm.Reservation) bool {
+	over, size := bits.Mul64(uint64(d.Chunks), d.ChunkSize) // a peer's numbers
+	return over == 0 && size <= room.Size()
 }
 
 // receiveOffer collects the records of an offer. On error it holds no files.
-func receiveOffer(ctx context.Context, l link) (o offer, files []*os.File, err error) {
+func receiveOffer(p *patience, l link) (o offer, files []*os.File, err error) {
 	defer func() {
 		if err != nil {
 			_ = sock.CloseFiles(files)
 		}
 	}()
 	for {
-		m, rec, err := l.receive(ctx, false)
+		m, rec, err := l.receive(p.ctx, true)
 		if err != nil {
 			return o, files, err
 		}
 		switch m := m.(type) {
 		case progress:
-			continue
+			p.renew()
 		case revoke:
 			return o, files, ErrRevoked
 		case offer:
@@ -196,6 +239,7 @@ func receiveOffer(ctx context.Context, l link) (o offer, files []*os.File, err e
 			if o = m; len(files) == m.desc.Chunks {
 				return o, files, nil
 			}
+			p.renew()
 		default:
 			return o, files, errors.Join(unexpected(m, "where an offer belongs"), rec.Close())
 		}

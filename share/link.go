@@ -59,6 +59,25 @@ func (l link) receive(ctx context.Context, patient bool) (message, sock.Record, 
 	return m, rec, nil
 }
 
+// A patience is the time for one step after the other. To end a context takes a
+// moment, which should not be one between a record and its answer.
+type patience struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	renew  func() // for the next step
+}
+
+// patience begins with the first step; whoever began it calls cancel.
+func (l link) patience(ctx context.Context) *patience {
+	p := &patience{cancel: func() {}}
+	p.renew = func() {
+		p.cancel()
+		p.ctx, p.cancel = context.WithTimeoutCause(ctx, l.timeout, ErrTimeout)
+	}
+	p.renew()
+	return p
+}
+
 // checkFiles holds the descriptors that came against those announced.
 func checkFiles(m message, rec sock.Record) error {
 	want := 0

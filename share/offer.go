@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -53,7 +52,7 @@ func WithObserver(f func(Event)) OfferOption { return func(o *offering) { o.obse
 type offering struct {
 	server  *Server
 	msg     offer
-	files   []*os.File // one per chunk
+	files   []*os.File // one per chunk, the buffer's
 	leases  int
 	idle    time.Duration
 	verdict bool
@@ -102,7 +101,6 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 		s.forget(name)
 		return err
 	}
-	defer sock.CloseFiles(o.files)
 	if err := s.claim(name); err != nil {
 		return err
 	}
@@ -128,7 +126,7 @@ func (o *offering) export(ctx context.Context, buf *vmm.Buffer) (err error) {
 			return fmt.Errorf("waiting for work on %s before offering it: %w", o.msg.name, err)
 		}
 	}
-	o.msg.desc, o.files, err = buf.Export()
+	o.msg.desc, o.files, err = buf.Lend()
 	return err
 }
 

@@ -84,6 +84,13 @@ func (a *Allocation) export() (int, error) {
 	return int(a.fd.Fd()), nil
 }
 
+// lend returns the descriptor that duplicates are made of, or nil.
+func (a *Allocation) lend() *os.File {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.fd
+}
+
 // exported reports whether the driver need not be asked any more.
 func (a *Allocation) exported() bool {
 	a.mu.Lock()

@@ -44,11 +44,11 @@ func New(dev *cu.Device, size uint64, opts ...Option) (*Buffer, error) {
 	b := &Buffer{dev: dev, opts: o, generation: 1}
 	n, err := b.plan(size)
 	if err != nil {
-		return nil, err
+		return nil, o.giveUp(err)
 	}
 	chunks, err := b.create(n, o)
 	if err != nil {
-		return nil, err
+		return nil, o.giveUp(err)
 	}
 	return b.assemble(chunks, size)
 }
@@ -98,7 +98,7 @@ func (b *Buffer) plan(size uint64) (int, error) {
 		return 0, fmt.Errorf("%w: capacity of %d bytes", ErrSize, b.opts.capacity)
 	}
 	b.capacity = max(capacity, uint64(n)*b.chunk)
-	return n, nil
+	return n, b.opts.roomFor(b.capacity)
 }
 
 // chunkCount is how many chunks hold size bytes.
@@ -243,17 +243,26 @@ func (b *Buffer) describe() Descriptor {
 // a step. The exporter's work on the memory should be done before a peer is
 // told: [cu.Device.Synchronize].
 func (b *Buffer) Export() (Descriptor, []*os.File, error) {
-	return b.export(func(d Descriptor) (offset, size uint64) { return 0, d.Size })
+	return b.export(whole, dupAll)
+}
+
+func whole(d Descriptor) (offset, size uint64) { return 0, d.Size }
+
+// Lend is [Buffer.Export] without duplicates, for who passes the descriptors on
+// at once: they are the buffer's, end with it, and are not to be closed.
+func (b *Buffer) Lend() (Descriptor, []*os.File, error) {
+	return b.export(whole, lendAll)
 }
 
 // ExportRange is Export of a part of the buffer. offset is a multiple of the
 // chunk size; the part ends with the chunk that holds its last byte.
 func (b *Buffer) ExportRange(offset, size uint64) (Descriptor, []*os.File, error) {
-	return b.export(func(Descriptor) (uint64, uint64) { return offset, size })
+	return b.export(func(Descriptor) (uint64, uint64) { return offset, size }, dupAll)
 }
 
-// export exports the part that it is told to, all in one state of the buffer.
-func (b *Buffer) export(part func(Descriptor) (offset, size uint64)) (Descriptor, []*os.File, error) {
+// export exports the part that it is told to, all in one state of the buffer,
+// and has take turn chunks into files.
+func (b *Buffer) export(part func(Descriptor) (offset, size uint64), take func([]*Allocation) ([]*os.File, error)) (Descriptor, []*os.File, error) {
 	o, tell := b.opts.later()
 	defer tell()
 	b.mu.Lock()
@@ -273,7 +282,7 @@ func (b *Buffer) export(part func(Descriptor) (offset, size uint64)) (Descriptor
 	if err := exportAll(chunks, o); err != nil {
 		return d, nil, err
 	}
-	files, err := dupAll(chunks)
+	files, err := take(chunks)
 	return d, files, err
 }
 
@@ -298,6 +307,15 @@ func exportAll(chunks []*Allocation, o *options) error {
 		}
 		return nil
 	})
+}
+
+// lendAll returns the descriptors that duplicates are made of.
+func lendAll(chunks []*Allocation) ([]*os.File, error) {
+	files := make([]*os.File, len(chunks))
+	for i, c := range chunks {
+		files[i] = c.lend()
+	}
+	return files, nil
 }
 
 // dupAll returns a descriptor of each chunk.

@@ -67,15 +67,9 @@ func (d Descriptor) checkSizes(dev *cu.Device) error {
 // that only [New] has.
 func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...Option) (*Buffer, error) {
 	defer closeFiles(files)
-	if err := d.Check(dev); err != nil {
-		return nil, err
-	}
-	if len(files) != d.Chunks {
-		return nil, badField("number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, len(files)))
-	}
 	o := newOptions(append([]Option{WithAccess(cu.ReadOnly)}, opts...))
-	if o.chunk != 0 || o.capacity != 0 {
-		return nil, fmt.Errorf("%w: imported memory has the chunks and the size that it has", ErrSize)
+	if err := checkImport(dev, d, files, o); err != nil {
+		return nil, o.giveUp(err)
 	}
 	b := &Buffer{
 		dev: dev, opts: o, imported: true, generation: d.Generation,
@@ -83,10 +77,24 @@ func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...Option) (*Bu
 	}
 	chunks, err := b.importChunks(files)
 	if err != nil {
-		return nil, err
+		return nil, o.giveUp(err)
 	}
 	b, err = b.assemble(chunks, d.Size)
 	return b, sizeLie(err)
+}
+
+// checkImport finds what keeps an import from being tried.
+func checkImport(dev *cu.Device, d Descriptor, files []*os.File, o *options) error {
+	if err := d.Check(dev); err != nil {
+		return err
+	}
+	switch {
+	case len(files) != d.Chunks:
+		return badField("number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, len(files)))
+	case o.chunk != 0 || o.capacity != 0:
+		return fmt.Errorf("%w: imported memory has the chunks and the size that it has", ErrSize)
+	}
+	return o.roomFor(uint64(d.Chunks) * d.ChunkSize)
 }
 
 // sizeLie makes of a mapping that the driver refused what it means: the memory

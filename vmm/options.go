@@ -1,6 +1,8 @@
 package vmm
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -15,6 +17,7 @@ type options struct {
 	access   cu.Access
 	onStep   func(Step)
 	mapped   func() error
+	room     *Reservation
 }
 
 func newOptions(opts []Option) *options {
@@ -46,6 +49,23 @@ func WithSteps(f func(Step)) Option { return func(o *options) { o.onStep = f } }
 // what is left of [New] or [Import] then, of which closing descriptors takes
 // longest, cannot fail. An error of f undoes the making and is returned.
 func WithMapped(f func() error) Option { return func(o *options) { o.mapped = f } }
+
+// WithReservation maps the buffer at the beginning of r, which becomes the
+// buffer's, whatever comes of it. One that is too small gives [ErrCapacity]; one
+// with room to spare leaves it unused. To reserve takes some of the time of
+// [Import], and can be done before there is anything to import.
+func WithReservation(r *Reservation) Option { return func(o *options) { o.room = r } }
+
+// roomFor checks the reservation that was given.
+func (o *options) roomFor(size uint64) error {
+	if o.room != nil && o.room.Size() < size {
+		return fmt.Errorf("%w: a reservation of %d bytes for a buffer of %d", ErrCapacity, o.room.Size(), size)
+	}
+	return nil
+}
+
+// giveUp lets go of the reservation where err keeps a buffer from being made.
+func (o *options) giveUp(err error) error { return errors.Join(err, o.room.Close()) }
 
 // A Step is a part of making a buffer that has been done.
 type Step struct {

@@ -15,6 +15,7 @@ import (
 type View struct {
 	inner *view
 	dev   *cu.Device
+	room  *Reservation // that was given, so that it is not collected before
 }
 
 type view struct {
@@ -29,6 +30,9 @@ type view struct {
 // newView reserves capacity bytes; nothing is mapped yet. The caller calls watch
 // before it returns.
 func newView(dev *cu.Device, capacity uint64, o *options) (*View, error) {
+	if o.room != nil {
+		return &View{&view{res: o.room.inner}, dev, o.room}, nil
+	}
 	var res *reservation
 	err := o.step("reserve", func(s *Step) (err error) {
 		if res, err = reserve(dev.Driver(), capacity); err == nil {
@@ -39,7 +43,7 @@ func newView(dev *cu.Device, capacity uint64, o *options) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &View{&view{res: res}, dev}, nil
+	return &View{&view{res: res}, dev, nil}, nil
 }
 
 // watch has the view reported if it is lost, as its caller's caller's.

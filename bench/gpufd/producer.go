@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/gpufd/gpufd/bench/internal/rival"
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A producer hands a fresh buffer to its consumers each time it is asked.
+type producer struct {
+	opts      options
+	dev       *cu.Device
+	ctx       *cu.Context
+	srv       *share.Server
+	consumers []*rival.Rival
+	offers    uint64 // made so far
+}
+
+func runProducer(o options) (err error) {
+	dev, err := o.open()
+	if err != nil {
+		return err
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "gpufd-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	srv, err := share.Listen(filepath.Join(dir, "sock"))
+	if err != nil {
+		return err
+	}
+	p := &producer{opts: o, dev: dev, ctx: ctx, srv: srv}
+	defer func() { err = errors.Join(err, p.close()) }()
+	if err := p.need(1); err != nil {
+		return err
+	}
+	v := dev.Driver().Version()
+	return rival.Serve(os.Stdin, os.Stdout, rival.Answer{Name: "gpufd", Info: fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10)}, map[string]rival.Handler{
+		"handoff": p.handoff,
+		"fanout":  p.fanout,
+	})
+}
+
+// need starts consumers until there are n, several at a time: most of a start
+// is spent in the driver.
+func (p *producer) need(n int) error {
+	const atOnce = 16
+	for len(p.consumers) < n {
+		more := make([]*rival.Rival, min(atOnce, n-len(p.consumers)))
+		err := each(len(more), func(i int) (err error) {
+			more[i], err = p.start()
+			return err
+		})
+		for _, c := range more {
+			if c != nil {
+				p.consumers = append(p.consumers, c)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *producer) start() (*rival.Rival, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded()
+	defer cancel()
+	return rival.Start(ctx, "consumer", self, "-consumer", p.srv.Path(),
+		"-driver", p.opts.driver, fmt.Sprintf("-context=%v", p.opts.context))
+}
+
+func (p *producer) close() error {
+	errs := []error{p.srv.Close()}
+	for _, c := range p.consumers {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(append(errs, p.ctx.Close())...)
+}
+
+// handoff SIZE CHUNKS
+func (p *producer) handoff(args []uint64) (rival.Answer, error) {
+	if len(args) != 2 || args[1] == 0 || args[0]%args[1] != 0 {
+		return rival.Answer{}, errors.New("want: handoff SIZE CHUNKS, in equal chunks")
+	}
+	a, err := p.handOut(args[0], args[1], 1)
+	a.Each = nil
+	return a, err
+}
+
+// fanout SIZE CONSUMERS
+func (p *producer) fanout(args []uint64) (rival.Answer, error) {
+	if len(args) != 2 || args[1] == 0 {
+		return rival.Answer{}, errors.New("want: fanout SIZE CONSUMERS")
+	}
+	return p.handOut(args[0], 1, int(args[1]))
+}
+
+// handOut makes a fresh buffer and hands it to n consumers that wait for it.
+func (p *producer) handOut(size, chunks uint64, n int) (rival.Answer, error) {
+	if err := p.need(n); err != nil {
+		return rival.Answer{}, err
+	}
+	ctx, cancel := bounded()
+	defer cancel()
+	p.offers++
+	h := newHandover(offerName(p.offers), n)
+	p.srv.Expect(h.name)
+	consumers, room := p.consumers[:n], size
+	if p.opts.plain {
+		room = 0
+	}
+	err := ask(ctx, consumers, h, "connect %d %d", p.offers, room)
+	if err == nil {
+		err = p.make(ctx, h, size, chunks, n)
+	}
+	if err != nil {
+		return rival.Answer{}, errors.Join(err, ask(ctx, consumers, h, "cancel"))
+	}
+	return h.answer(), nil
+}
+
+// make makes a buffer, offers it to n consumers that have asked for it, and
+// collects what they say.
+func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, n int) error {
+	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size/chunks), vmm.WithSteps(h.step))
+	if err != nil {
+		return err
+	}
+	if err = p.ready(buf); err == nil {
+		err = p.offer(ctx, h, buf, n)
+	}
+	if err == nil {
+		err = ask(ctx, p.consumers[:n], h, "finish")
+	}
+	releasing := rival.Now()
+	err = errors.Join(err, buf.Close())
+	h.note("release", releasing, rival.Now())
+	return err
+}
+
+// ready writes the salt at both ends and has the driver export the memory.
+func (p *producer) ready(buf *vmm.Buffer) error {
+	salt := []uint64{saltOf(p.offers)}
+	for _, at := range []uint64{0, buf.Size() - 8} {
+		if err := cu.CopyToDevice(p.ctx, nil, buf.Ptr().Add(at), salt); err != nil {
+			return err
+		}
+	}
+	_, files, err := buf.Export()
+	for _, f := range files {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
+// offer is what is measured. The consumers report when they have checked the
+// memory, which ends it.
+func (p *producer) offer(ctx context.Context, h *handover, buf *vmm.Buffer, n int) error {
+	opts := []share.OfferOption{share.WithLeases(n), share.WithVerdict(), share.WithObserver(h.observe)}
+	if !p.opts.plain {
+		opts = append(opts, share.WithSynchronized())
+	}
+	h.start = rival.Now()
+	return p.srv.Offer(ctx, h.name, buf, share.ReadOnly, opts...)
+}
+
+// ask asks all consumers and notes the steps that they answer with.
+func ask(ctx context.Context, consumers []*rival.Rival, h *handover, format string, args ...any) error {
+	return each(len(consumers), func(i int) error {
+		a, err := consumers[i].Ask(ctx, format, args...)
+		h.add(a.Steps)
+		return err
+	})
+}
+
+// each calls f for 0 to n-1 at once.
+func each(n int, f func(i int) error) error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { errs[i] = f(i) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func offerName(n uint64) string { return fmt.Sprintf("offer-%d", n) }
+
+// saltOf spreads the number of an offer over 64 bits.
+func saltOf(n uint64) uint64 { return n * 0x9e3779b97f4a7c15 }

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/gpufd/gpufd/bench/internal/rival"
+	"github.com/gpufd/gpufd/bench/internal/stats"
+)
+
+// A field is the rivals that run, in the order they were named.
+type field struct {
+	rivals []*rival.Rival
+	absent []string // those that could not be started, and why
+}
+
+// start starts the rivals. Those that this machine cannot run are left out and
+// reported; the first, ours, has to run.
+func start(ctx context.Context, cmds commands) (*field, error) {
+	f := new(field)
+	for i, c := range cmds {
+		one, cancel := context.WithTimeout(ctx, patience)
+		r, err := rival.Start(one, c.name, c.argv...)
+		cancel()
+		switch {
+		case err == nil:
+			f.rivals = append(f.rivals, r)
+		case i == 0:
+			return nil, err
+		default:
+			f.leaveOut(c.name, err)
+		}
+	}
+	return f, nil
+}
+
+func (f *field) leaveOut(name string, err error) {
+	fmt.Fprintf(os.Stderr, "handoff: %s is left out: %v\n", name, err)
+	f.absent = append(f.absent, err.Error())
+}
+
+func (f *field) close() error {
+	var errs []error
+	for _, r := range f.rivals {
+		errs = append(errs, r.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// patience bounds one handoff of one rival, or its start.
+const patience = 2 * time.Minute
+
+// warmups are made first, unmeasured: drivers do some things once.
+const warmups = 3
+
+// A point is what is handed over, and whether it is the first handoff of a
+// rival's turn, which finds its processes asleep and the caches full of others'
+// work, or the next one.
+type point struct {
+	size, chunks uint64
+	turn         turn
+}
+
+type turn string
+
+const (
+	first turn = "first"
+	next  turn = "next"
+)
+
+// A result is what one rival did at one point.
+type result struct {
+	rival string
+	point
+	ns    []float64
+	steps []step // in the order in which they begin
+}
+
+// A step is one part of the handoff, in all iterations.
+type step struct {
+	side, name string
+	at, ns     []float64
+}
+
+// turns is what each rival does when it is its turn.
+var turns = []turn{first, next}
+
+// measure has each rival hand over, turn about, beginning with another in each
+// iteration. A rival that fails is left out from then on, but for the first.
+func (f *field) measure(ctx context.Context, size, chunks uint64, o options) ([]*result, error) {
+	results := make([]*result, 0, len(turns)*len(f.rivals))
+	failed := make([]bool, len(f.rivals))
+	for _, r := range f.rivals {
+		for _, t := range turns {
+			results = append(results, &result{rival: r.Name, point: point{size, chunks, t}})
+		}
+	}
+	begun := time.Now()
+	for n := -warmups; n < o.iterations && (n < 1 || time.Since(begun) < o.time); n++ {
+		for i := range f.rivals {
+			i := (i + n + warmups) % len(f.rivals)
+			if failed[i] {
+				continue
+			}
+			err := f.turn(ctx, f.rivals[i], results[i*len(turns):(i+1)*len(turns)], n >= 0)
+			switch {
+			case ctx.Err() != nil || err != nil && i == 0:
+				return nil, err
+			case err != nil:
+				f.leaveOut(f.rivals[i].Name, err)
+				failed[i] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(results, func(r *result) bool { return len(r.ns) == 0 }), nil
+}
+
+// turn has a rival make its handoffs, which count if they are to.
+func (f *field) turn(ctx context.Context, r *rival.Rival, results []*result, count bool) error {
+	for _, x := range results {
+		a, err := f.ask(ctx, r, "handoff %d %d", x.size, x.chunks)
+		if err != nil {
+			return err
+		}
+		if count {
+			x.add(a)
+		}
+	}
+	return nil
+}
+
+func (f *field) ask(ctx context.Context, r *rival.Rival, format string, args ...any) (rival.Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return r.Ask(ctx, format, args...)
+}
+
+func (r *result) add(a rival.Answer) {
+	r.ns = append(r.ns, float64(a.NS))
+	for _, s := range a.Steps {
+		known := r.step(s.Side, s.Name)
+		known.at = append(known.at, float64(s.At))
+		known.ns = append(known.ns, float64(s.NS))
+	}
+}
+
+// step is the step of that name, which is new the first time.
+func (r *result) step(side, name string) *step {
+	i := slices.IndexFunc(r.steps, func(s step) bool { return s.side == side && s.name == name })
+	if i < 0 {
+		r.steps = append(r.steps, step{side: side, name: name})
+		i = len(r.steps) - 1
+	}
+	return &r.steps[i]
+}
+
+func (r *result) p50() float64 { return stats.Summarize(r.ns).P50 }
+
+// of finds a rival's result at a point, or nil.
+func of(results []*result, name string, p point) *result {
+	for _, r := range results {
+		if r.rival == name && r.point == p {
+			return r
+		}
+	}
+	return nil
+}

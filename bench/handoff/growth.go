@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/gpufd/gpufd/bench/internal/report"
+	"github.com/gpufd/gpufd/bench/internal/rival"
+	"github.com/gpufd/gpufd/bench/internal/stats"
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+var nan = math.NaN()
+
+// chunked are the rivals whose buffers may be of several chunks.
+var chunked = []string{ours, cBefore, "c-inside"}
+
+// growth measures how the handoff grows with size, chunks and consumers, and
+// what the start of the processes adds.
+func growth(ctx context.Context, o options) error {
+	r := &report.Report{
+		Name:    "growth",
+		Title:   "How the handoff grows",
+		Machine: report.ThisMachine(),
+		Text:    "p50 of handoffs as in handoff.md, the next of a turn, with size, with the number of chunks of a buffer and of consumers, and from the start of the processes.",
+		Raw:     report.Table{Head: []string{"what", "rival", "size", "chunks", "consumers", "n", "p50_ns", "p95_ns", "max_ns"}},
+	}
+	for _, part := range []func(context.Context, options, *report.Report) error{bySizeAndChunks, byConsumers, fromStart} {
+		if err := part(ctx, o, r); err != nil {
+			return err
+		}
+	}
+	return r.Write(o.out)
+}
+
+// bySizeAndChunks runs the rivals over sizes in one chunk, and over chunks of
+// the smallest size.
+func bySizeAndChunks(ctx context.Context, o options, r *report.Report) (err error) {
+	f, err := start(ctx, o.rivals)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	var sizes, chunks []*result
+	for size := uint64(granularity); size <= uint64(o.largest); size *= 4 {
+		if err := f.also(ctx, size, 1, o, &sizes); err != nil {
+			return err
+		}
+	}
+	f.rivals = slices.DeleteFunc(f.rivals, func(r *rival.Rival) bool { return !slices.Contains(chunked, r.Name) })
+	for n := 1; n <= o.chunks; n *= 4 {
+		if err := f.also(ctx, uint64(n)*granularity, uint64(n), o, &chunks); err != nil {
+			return err
+		}
+	}
+	r.Text += leftOut(f.absent)
+	r.Tables = append(r.Tables, grid("size", "Handoff by size, one chunk", sizes), grid("chunks", "Handoff by chunks of 2 MiB", chunks))
+	r.Charts = append(r.Charts,
+		chart(sizes, "size", "Handoff by size, p50", "bytes handed over, bytes", bySize, next),
+		chart(chunks, "chunks", "Handoff by chunks, p50", "chunks of 2 MiB", byChunks, next))
+	for _, x := range slices.Concat(sizes, chunks) {
+		addRaw(r, "size and chunks", x.rival, x.point, 1, x.ns)
+	}
+	return nil
+}
+
+// also measures at a point and keeps what was next in its turn.
+func (f *field) also(ctx context.Context, size, chunks uint64, o options, all *[]*result) error {
+	results, err := f.measure(ctx, size, chunks, o)
+	results = slices.DeleteFunc(results, func(r *result) bool { return r.turn != next })
+	say(results)
+	*all = append(*all, results...)
+	return err
+}
+
+func addRaw(r *report.Report, what, rival string, p point, consumers int, ns []float64) {
+	s := stats.Summarize(ns)
+	r.Raw.Rows = append(r.Raw.Rows, []string{what, rival, fmt.Sprint(p.size), fmt.Sprint(p.chunks), fmt.Sprint(consumers),
+		fmt.Sprint(s.N), fmt.Sprintf("%.0f", s.P50), fmt.Sprintf("%.0f", s.P95), fmt.Sprintf("%.0f", s.Max)})
+}
+
+// grid is a table of points by rivals.
+func grid(name, title string, all []*result) report.Table {
+	t := report.Table{Name: name, Title: title, Head: []string{name}}
+	var points []point
+	for _, r := range all {
+		if !slices.Contains(points, r.point) {
+			points = append(points, r.point)
+		}
+		if !slices.Contains(t.Head, r.rival) {
+			t.Head = append(t.Head, r.rival)
+		}
+	}
+	for _, p := range points {
+		row := []string{cli.Human(p.size)}
+		if name == "chunks" {
+			row = []string{fmt.Sprint(p.chunks)}
+		}
+		for _, rival := range t.Head[1:] {
+			cell := ""
+			if r := of(all, rival, p); r != nil {
+				cell = report.Duration(r.p50())
+			}
+			row = append(row, cell)
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+// imports are the steps of a consumer that make up one import.
+var imports = []string{"import", "reserve", "map", "access"}
+
+// A fan is a handoff to several consumers at once.
+type fan struct {
+	consumers int
+	all       []float64 // until the last has the memory
+	imports   []float64 // of each consumer
+	exports   int       // that the driver was asked for after the buffer was ready
+}
+
+// byConsumers hands one buffer to more and more consumers of ours at once.
+func byConsumers(ctx context.Context, o options, r *report.Report) (err error) {
+	c := o.rivals[0]
+	f, err := start(ctx, commands{{c.name, append(slices.Clone(c.argv), "-context=false")}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	var fans []fan
+	for n := 1; n <= o.consumers; n *= 2 {
+		x, err := f.fan(ctx, n, o)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%-12s %4d consumers  p50 %s\n", c.name, n, report.Duration(stats.Summarize(x.all).P50))
+		addRaw(r, "consumers", c.name, point{granularity, 1, next}, n, x.all)
+		fans = append(fans, x)
+	}
+	reportFans(r, fans)
+	return nil
+}
+
+// fanTimes is how often each number of consumers is tried.
+const fanTimes = 20
+
+func (f *field) fan(ctx context.Context, n int, o options) (fan, error) {
+	x := fan{consumers: n}
+	for i := -warmups; i < min(fanTimes, o.iterations); i++ {
+		a, err := f.ask(ctx, f.rivals[0], "fanout %d %d", granularity, n)
+		if err != nil {
+			return x, err
+		}
+		if i >= 0 {
+			x.add(a)
+		}
+	}
+	return x, nil
+}
+
+func (x *fan) add(a rival.Answer) {
+	x.all = append(x.all, float64(a.NS))
+	sum := 0.0
+	for _, s := range a.Steps {
+		switch {
+		case s.Side == "consumer" && slices.Contains(imports, s.Name):
+			sum += float64(s.NS)
+		case s.Name == "export" && s.At >= 0:
+			x.exports++
+		}
+	}
+	x.imports = append(x.imports, sum/float64(x.consumers))
+}
+
+func reportFans(r *report.Report, fans []fan) {
+	t := report.Table{
+		Name: "consumers", Title: "One buffer of 2 MiB to several consumers at once",
+		Text: "The time until the last has it mapped; what each consumer adds to the time for one; and its own steps of import, reserve, map and access, which wait for each other in the driver.",
+		Head: []string{"consumers", "all have it", "each added", "own steps"},
+	}
+	c := report.Chart{Name: "consumers", Title: "One buffer to several consumers at once, p50", X: "consumers", Y: "time, ns", LogX: true, LogY: true,
+		Series: []report.Series{{Name: ours}}}
+	one := stats.Summarize(fans[0].all).P50
+	added, exports := nan, 0
+	for _, x := range fans {
+		all, each := stats.Summarize(x.all).P50, ""
+		if x.consumers > 1 {
+			added = (all - one) / float64(x.consumers-1)
+			each = report.Duration(added)
+		}
+		exports += x.exports
+		t.Rows = append(t.Rows, []string{fmt.Sprint(x.consumers), report.Duration(all), each, report.Duration(stats.Summarize(x.imports).P50)})
+		c.Series[0].X = append(c.Series[0].X, float64(x.consumers))
+		c.Series[0].Y = append(c.Series[0].Y, all)
+	}
+	r.Tables, r.Charts = append(r.Tables, t), append(r.Charts, c)
+	r.Bars = append(r.Bars,
+		report.Bar{Claim: fmt.Sprintf("what one of %d consumers adds, against one import by a single one", fans[len(fans)-1].consumers),
+			Limit: 1.2, Got: added / stats.Summarize(fans[0].imports).P50},
+		report.Bar{Claim: "exports by the driver while consumers attach", Limit: 0, Got: float64(exports)})
+}
+
+// fromStart measures from nothing: the processes are started, and hand over
+// their first buffer.
+func fromStart(ctx context.Context, o options, r *report.Report) error {
+	t := report.Table{
+		Name: "start", Title: "From no process at all to 2 MiB handed over",
+		Text: "Ready: both processes have their driver, a context and a connection. First: the first handoff after that, with all that drivers do once.",
+		Head: []string{"rival", "ready, p50", "first, p50", "together, p50", "times"},
+	}
+	ready, first, whole := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
+	var names []string
+	for range o.starts {
+		for _, c := range o.rivals {
+			up, one, err := startOnce(ctx, c)
+			if err != nil {
+				if c.name == o.rivals[0].name || ctx.Err() != nil {
+					return err
+				}
+				continue // start has reported it
+			}
+			if !slices.Contains(names, c.name) {
+				names = append(names, c.name)
+			}
+			ready[c.name] = append(ready[c.name], up)
+			first[c.name] = append(first[c.name], one)
+			whole[c.name] = append(whole[c.name], up+one)
+		}
+	}
+	bars := report.Chart{Name: "start", Title: "From no process to 2 MiB handed over, p50", Y: "time, ns", Labels: names, Series: []report.Series{{Name: "together"}}}
+	for _, n := range names {
+		s := stats.Summarize(whole[n])
+		t.Rows = append(t.Rows, []string{n, report.Duration(stats.Summarize(ready[n]).P50), report.Duration(stats.Summarize(first[n]).P50),
+			report.Duration(s.P50), fmt.Sprint(s.N)})
+		bars.Series[0].Y = append(bars.Series[0].Y, s.P50)
+		addRaw(r, "start", n, point{granularity, 1, next}, 1, whole[n])
+		fmt.Println(strings.Join(t.Rows[len(t.Rows)-1], "  "))
+	}
+	r.Tables, r.Charts = append(r.Tables, t), append(r.Charts, bars)
+	return nil
+}
+
+func startOnce(ctx context.Context, c command) (ready, first float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r, err := rival.Start(ctx, c.name, c.argv...)
+	if err != nil {
+		return 0, 0, err
+	}
+	a, err := r.Ask(ctx, "handoff %d 1", granularity)
+	return float64(r.Started), float64(a.NS), errors.Join(err, r.Close())
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpufd/gpufd/bench/internal/report"
+	"github.com/gpufd/gpufd/bench/internal/rival"
+	"github.com/gpufd/gpufd/bench/internal/stats"
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+// The rivals that claims are about, by their names on the command line.
+const (
+	ours    = "gpufd"
+	cBefore = "c-before"
+)
+
+// limit is how much longer than C's ours may take, and up to which size.
+const (
+	limit     = 1.15
+	limitSize = 8 << 30
+)
+
+// handoffs measures handoffs of each size and reports them.
+func handoffs(ctx context.Context, o options) (err error) {
+	f, err := start(ctx, o.rivals)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	var all []*result
+	for _, size := range o.sizes {
+		results, err := f.measure(ctx, size, 1, o)
+		if err != nil {
+			return err
+		}
+		say(results)
+		all = append(all, results...)
+	}
+	r := &report.Report{
+		Name:    "handoff",
+		Title:   "Handing a fresh buffer to another process",
+		Machine: report.ThisMachine(),
+		Text: "From the buffer being ready in one process to its knowing that another has it mapped with access set. " +
+			"The rivals take turns within each iteration, each a pair of processes of its own that are connected beforehand. " +
+			"In its turn each makes two handoffs: the first finds processors asleep and caches full of the others' work, the next does not." + leftOut(f.absent) +
+			"\n\n" + versions(f.rivals),
+		Raw: raw(all),
+		Charts: []report.Chart{
+			chart(all, "first", "First handoff of a turn, p50", "bytes handed over, bytes", bySize, first),
+			chart(all, "next", "Next handoff of a turn, p50", "bytes handed over, bytes", bySize, next),
+		},
+	}
+	for _, size := range o.sizes {
+		for _, t := range turns {
+			p := point{size, 1, t}
+			r.Tables = append(r.Tables, totals(all, p), parts(all, p))
+			if size <= limitSize {
+				r.Bars = append(r.Bars, bar(all, p))
+			}
+		}
+	}
+	return r.Write(o.out)
+}
+
+// versions says what each rival is.
+func versions(rivals []*rival.Rival) string {
+	var b strings.Builder
+	for _, r := range rivals {
+		fmt.Fprintf(&b, "- %s: %s\n", r.Name, r.Info)
+	}
+	return b.String()
+}
+
+func leftOut(absent []string) string {
+	if len(absent) == 0 {
+		return ""
+	}
+	return " Not measured: " + strings.Join(absent, "; ") + "."
+}
+
+// bar holds ours against C with the export done beforehand.
+func bar(all []*result, p point) report.Bar {
+	b := report.Bar{
+		Claim: fmt.Sprintf("p50 of %s against C that has exported beforehand, %s, %s of a turn", ours, cli.Human(p.size), p.turn),
+		Limit: limit, Got: nan,
+	}
+	if us, c := of(all, ours, p), of(all, cBefore, p); us != nil && c != nil {
+		b.Got = us.p50() / c.p50()
+	}
+	return b
+}
+
+// totals is the table of one point.
+func totals(all []*result, p point) report.Table {
+	t := report.Table{
+		Name:  "totals-" + label(p),
+		Title: fmt.Sprintf("Handoff of %s, %s of a turn", cli.Human(p.size), p.turn),
+		Head:  []string{"rival", "p50", "p95", "p99", "best", "times", "p50 against " + cBefore},
+	}
+	base := of(all, cBefore, p)
+	for _, r := range at(all, p) {
+		s, against := stats.Summarize(r.ns), ""
+		if base != nil {
+			against = report.Ratio(s.P50 / base.p50())
+		}
+		t.Rows = append(t.Rows, []string{r.rival, report.Duration(s.P50), report.Duration(s.P95), report.Duration(s.P99),
+			report.Duration(s.Min), fmt.Sprint(s.N), against})
+	}
+	return t
+}
+
+// parts is the table of the steps of one point: when each begins, and how long
+// it takes.
+func parts(all []*result, p point) report.Table {
+	results := at(all, p)
+	t := report.Table{
+		Name:  "steps-" + label(p),
+		Title: fmt.Sprintf("Steps of %s, %s of a turn", cli.Human(p.size), p.turn),
+		Text:  "Medians. Steps of creating and exporting lie before the handoff but where a rival exports inside it; closing and releasing come after it.",
+		Head:  []string{"side", "step"},
+	}
+	var names [][2]string
+	for _, r := range results {
+		t.Head = append(t.Head, r.rival)
+		for _, s := range r.steps {
+			if n := [2]string{s.side, s.name}; !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+	}
+	slices.SortStableFunc(names, func(a, b [2]string) int { return -strings.Compare(a[0], b[0]) }) // producers first
+	for _, n := range names {
+		row := []string{n[0], n[1]}
+		for _, r := range results {
+			row = append(row, r.cell(n[0], n[1]))
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+func (r *result) cell(side, name string) string {
+	for _, s := range r.steps {
+		if s.side == side && s.name == name {
+			return report.Duration(stats.Summarize(s.ns).P50)
+		}
+	}
+	return ""
+}
+
+// raw is every summary, for whoever wants to draw their own conclusions.
+func raw(all []*result) report.Table {
+	t := report.Table{Head: []string{"rival", "size", "chunks", "turn", "side", "step", "n", "at_p50_ns", "min_ns", "p25_ns", "p50_ns", "p75_ns", "p95_ns", "p99_ns", "max_ns"}}
+	add := func(r *result, s step) {
+		a, x := stats.Summarize(s.at), stats.Summarize(s.ns)
+		row := []string{r.rival, fmt.Sprint(r.size), fmt.Sprint(r.chunks), string(r.turn), s.side, s.name, fmt.Sprint(x.N), fmt.Sprintf("%.0f", a.P50)}
+		for _, v := range []float64{x.Min, x.P25, x.P50, x.P75, x.P95, x.P99, x.Max} {
+			row = append(row, fmt.Sprintf("%.0f", v))
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	for _, r := range all {
+		add(r, step{side: "both", name: "handoff", at: []float64{0}, ns: r.ns})
+		for _, s := range r.steps {
+			add(r, s)
+		}
+	}
+	return t
+}
+
+// bySize and byChunks are what a chart is drawn over.
+func bySize(p point) float64   { return float64(p.size) }
+func byChunks(p point) float64 { return float64(p.chunks) }
+
+// chart draws the p50 of each rival.
+func chart(all []*result, name, title, axis string, x func(point) float64, t turn) report.Chart {
+	c := report.Chart{Name: name, Title: title, X: axis, Y: "time, ns", LogX: true, LogY: true}
+	for _, r := range all {
+		if r.turn != t {
+			continue
+		}
+		i := slices.IndexFunc(c.Series, func(s report.Series) bool { return s.Name == r.rival })
+		if i < 0 {
+			c.Series = append(c.Series, report.Series{Name: r.rival})
+			i = len(c.Series) - 1
+		}
+		s := &c.Series[i]
+		s.X, s.Y = append(s.X, x(r.point)), append(s.Y, r.p50())
+	}
+	return c
+}
+
+// at is the results at a point.
+func at(all []*result, p point) (some []*result) {
+	for _, r := range all {
+		if r.point == p {
+			some = append(some, r)
+		}
+	}
+	return some
+}
+
+func label(p point) string {
+	what := cli.Size(p.size).String()
+	if p.chunks > 1 {
+		what = fmt.Sprintf("%d-chunks", p.chunks)
+	}
+	return what + "-" + string(p.turn)
+}
+
+// say prints the results of a point for who waits.
+func say(results []*result) {
+	for _, r := range results {
+		s := stats.Summarize(r.ns)
+		fmt.Printf("%-12s %-16s p50 %9s  p95 %9s  best %9s  %d times\n", r.rival, label(r.point),
+			report.Duration(s.P50), report.Duration(s.P95), report.Duration(s.Min), s.N)
+	}
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"encoding/csv"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// onSoft builds our own rival, and has it run on the software driver.
+func onSoft(t *testing.T) options {
+	bin := filepath.Join(t.TempDir(), "gpufd")
+	out, err := exec.Command("go", "build", "-o", bin, "../gpufd").CombinedOutput()
+	require.NoError(t, err, string(out))
+	soft := []string{bin, "-driver", "soft"}
+	return options{
+		rivals: commands{{ours, soft}, {cBefore, soft}, {"absent", []string{"/bin/false"}}},
+		sizes:  sizes{2 << 20, 8 << 20}, largest: 8 << 20, chunks: 4, consumers: 4, starts: 1,
+		iterations: 3, time: time.Minute, out: t.TempDir(),
+	}
+}
+
+// table reads a CSV file that was written.
+func table(t *testing.T, o options, name string) (rows []map[string]string) {
+	f, err := os.Open(filepath.Join(o.out, name))
+	require.NoError(t, err)
+	defer f.Close()
+	all, err := csv.NewReader(f).ReadAll()
+	require.NoError(t, err)
+	for _, r := range all[1:] {
+		row := map[string]string{}
+		for i, h := range all[0] {
+			row[h] = r[i]
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func number(t *testing.T, s string) int {
+	n, err := strconv.Atoi(s)
+	require.NoError(t, err)
+	return n
+}
+
+func TestHandoffs(t *testing.T) {
+	o := onSoft(t)
+	require.NoError(t, handoffs(t.Context(), o))
+	whole, imports := 0, 0
+	for _, r := range table(t, o, "handoff.csv") {
+		switch r["step"] {
+		case "handoff":
+			whole++
+			require.Equal(t, "3", r["n"])
+			require.Positive(t, number(t, r["p50_ns"]))
+		case "import":
+			imports++
+			require.Equal(t, "consumer", r["side"])
+			require.Positive(t, number(t, r["at_p50_ns"]), "after the buffer was ready")
+		case "export":
+			require.Negative(t, number(t, r["at_p50_ns"]), "before the buffer was ready")
+		}
+	}
+	require.Equal(t, 8, whole, "two rivals, two sizes, two a turn")
+	require.Equal(t, 8, imports)
+	text, err := os.ReadFile(filepath.Join(o.out, "handoff.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "absent: it ended", "who could not run is named")
+	require.FileExists(t, filepath.Join(o.out, "handoff-next.svg"))
+}
+
+func TestGrowth(t *testing.T) {
+	o := onSoft(t)
+	require.NoError(t, growth(t.Context(), o))
+	counts := map[string]int{}
+	for _, r := range table(t, o, "growth.csv") {
+		counts[r["what"]]++
+		require.Positive(t, number(t, r["p50_ns"]))
+	}
+	require.Equal(t, map[string]int{"size and chunks": 2*2 + 2*2, "consumers": 3, "start": 2}, counts)
+}
+
+// The first rival is ours: without it there is nothing to compare.
+func TestOursMustRun(t *testing.T) {
+	o := options{rivals: commands{{ours, []string{"/bin/false"}}}}
+	require.Error(t, handoffs(t.Context(), o))
+	require.Error(t, growth(t.Context(), o))
+}
+
+func TestFlags(t *testing.T) {
+	var c commands
+	require.NoError(t, c.Set("a=/bin/x,-y,z"))
+	require.Equal(t, commands{{"a", []string{"/bin/x", "-y", "z"}}}, c)
+	for _, bad := range []string{"", "a", "a=", "=x"} {
+		require.Error(t, c.Set(bad), bad)
+	}
+	var s sizes
+	require.NoError(t, s.Set("2MiB,1GiB"))
+	require.Equal(t, "2MiB,1GiB", s.String())
+	for _, bad := range []string{"", "1MiB", "2MiB,", "-2MiB"} {
+		require.Error(t, s.Set(bad), bad)
+	}
+}

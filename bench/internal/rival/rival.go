@@ -1,0 +1,142 @@
+// Package rival talks to the programs that the handoff benchmark compares. A
+// rival owns a producer and a consumer process and answers each line on its
+// standard input, "handoff SIZE CHUNKS" say, with a line of JSON. It does one
+// thing at a time, when it is asked, so that rivals can be measured turn about
+// on one machine. bench/README.md has the whole protocol.
+package rival
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// An Answer is one line of a rival's output.
+type Answer struct {
+	Ready bool   `json:"ready,omitempty"`
+	Name  string `json:"name,omitempty"`
+	Info  string `json:"info,omitempty"`
+	Error string `json:"error,omitempty"`
+
+	NS    int64   `json:"ns,omitempty"`    // from the buffer being ready to the producer knowing that it is mapped
+	Each  []int64 `json:"each,omitempty"`  // the same for each of several consumers, in the order of their coming
+	Steps []Step  `json:"steps,omitempty"` // of both sides
+}
+
+// A Step is a part of a handoff.
+type Step struct {
+	Side string `json:"side"` // "producer" or "consumer"
+	Name string `json:"name"`
+	At   int64  `json:"at"` // when it began, in ns since the buffer was ready
+	NS   int64  `json:"ns"` // how long it took
+}
+
+// A Rival is a running program. The caller owns it.
+type Rival struct {
+	Name    string
+	Info    string
+	Started time.Duration // from the start of the program to its first answer
+
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	answers chan line
+	dead    error // why it cannot be asked any more
+}
+
+type line struct {
+	answer Answer
+	err    error
+}
+
+// Start runs the program argv and waits until it is ready.
+func Start(ctx context.Context, name string, argv ...string) (*Rival, error) {
+	r := &Rival{Name: name, cmd: exec.Command(argv[0], argv[1:]...), answers: make(chan line, 1)}
+	r.cmd.Stderr = os.Stderr
+	in, err := r.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := r.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	r.in = in
+	begun := time.Now()
+	if err := r.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("rival %s: %w", name, err)
+	}
+	go r.read(out)
+	a, err := r.wait(ctx)
+	if err == nil && !a.Ready {
+		err = fmt.Errorf("rival %s: its first line does not say that it is ready", name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	r.Info, r.Started = a.Info, time.Since(begun)
+	return r, nil
+}
+
+func (r *Rival) read(out io.Reader) {
+	defer close(r.answers)
+	for s := bufio.NewScanner(out); s.Scan(); {
+		var l line
+		l.err = json.Unmarshal(s.Bytes(), &l.answer)
+		r.answers <- l
+	}
+}
+
+// Ask sends one line and waits for the answer. A rival that does not answer
+// before ctx is done is killed.
+func (r *Rival) Ask(ctx context.Context, format string, args ...any) (Answer, error) {
+	if r.dead != nil {
+		return Answer{}, r.dead
+	}
+	if _, err := fmt.Fprintf(r.in, format+"\n", args...); err != nil {
+		r.dead = fmt.Errorf("rival %s: %w", r.Name, err)
+		return Answer{}, r.dead
+	}
+	return r.wait(ctx)
+}
+
+func (r *Rival) wait(ctx context.Context) (Answer, error) {
+	select {
+	case l, ok := <-r.answers:
+		switch {
+		case !ok:
+			r.dead = fmt.Errorf("rival %s: it ended", r.Name)
+			return Answer{}, r.dead
+		case l.err != nil:
+			return Answer{}, fmt.Errorf("rival %s: %w", r.Name, l.err)
+		case l.answer.Error != "":
+			return l.answer, fmt.Errorf("rival %s: %s", r.Name, l.answer.Error)
+		}
+		return l.answer, nil
+	case <-ctx.Done():
+		_ = r.cmd.Process.Kill() // it may have ended by itself
+		r.dead = fmt.Errorf("rival %s: no answer: %w", r.Name, context.Cause(ctx))
+		return Answer{}, r.dead
+	}
+}
+
+// patience is how long a rival has to end by itself once its input has.
+const patience = 10 * time.Second
+
+// Close ends the program and waits for it.
+func (r *Rival) Close() error {
+	_ = r.in.Close() // tells it to end; it may have done so
+	kill := time.AfterFunc(patience, func() { _ = r.cmd.Process.Kill() })
+	defer kill.Stop()
+	for range r.answers { // until its output has ended
+	}
+	if err := r.cmd.Wait(); err != nil && r.dead == nil {
+		return fmt.Errorf("rival %s: %w", r.Name, err)
+	}
+	return nil
+}

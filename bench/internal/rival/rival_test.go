@@ -1,0 +1,103 @@
+package rival
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// The rival of these tests is the test binary itself.
+func TestMain(m *testing.M) {
+	switch os.Getenv("RIVAL") {
+	case "":
+		os.Exit(m.Run())
+	case "good":
+		err := Serve(os.Stdin, os.Stdout, Answer{Name: "good", Info: "v1"}, map[string]Handler{
+			"add":   func(args []uint64) (Answer, error) { return Answer{NS: int64(args[0] + args[1])}, nil },
+			"fail":  func([]uint64) (Answer, error) { return Answer{}, errors.New("no luck") },
+			"hang":  func([]uint64) (Answer, error) { select {} },
+			"leave": func([]uint64) (Answer, error) { os.Exit(3); return Answer{}, nil },
+		})
+		if err != nil {
+			os.Exit(1)
+		}
+	case "garbage":
+		fmt.Println("hello")
+	case "mute":
+		fmt.Println("{}")
+	}
+}
+
+func started(t *testing.T, kind string) (*Rival, error) {
+	t.Setenv("RIVAL", kind)
+	return Start(t.Context(), kind, os.Args[0])
+}
+
+func TestAsk(t *testing.T) {
+	r, err := started(t, "good")
+	require.NoError(t, err)
+	require.Equal(t, "v1", r.Info)
+	require.Positive(t, r.Started)
+	for i := range 3 {
+		a, err := r.Ask(t.Context(), "add %d %d", i, 2)
+		require.NoError(t, err)
+		require.EqualValues(t, i+2, a.NS)
+	}
+	_, err = r.Ask(t.Context(), "fail")
+	require.ErrorContains(t, err, "no luck")
+	_, err = r.Ask(t.Context(), "nonsense")
+	require.ErrorContains(t, err, "no such request")
+	_, err = r.Ask(t.Context(), "add x 1")
+	require.ErrorContains(t, err, "invalid syntax")
+	_, err = r.Ask(t.Context(), "add 1 1")
+	require.NoError(t, err, "it lives on")
+	require.NoError(t, r.Close())
+}
+
+func TestRivalsThatCannotBeUsed(t *testing.T) {
+	for _, kind := range []string{"garbage", "mute", "absent"} {
+		_, err := started(t, kind)
+		require.ErrorContains(t, err, "rival "+kind, kind)
+	}
+	_, err := Start(t.Context(), "nothing", "/nonexistent")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestRivalsThatStop(t *testing.T) {
+	for _, c := range []struct{ request, want string }{{"leave", "it ended"}, {"hang", "no answer"}} {
+		r, err := started(t, "good")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err = r.Ask(ctx, c.request)
+		cancel()
+		require.ErrorContains(t, err, c.want)
+		_, again := r.Ask(t.Context(), "add 1 1")
+		require.Equal(t, err, again, "what it died of")
+		require.NoError(t, r.Close())
+	}
+}
+
+// The clock is the one that C and Python read.
+func TestClock(t *testing.T) {
+	var before, after unix.Timespec
+	require.NoError(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &before))
+	now := Now()
+	require.NoError(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &after))
+	const slack = int64(10 * time.Microsecond) // between the two readings that were made one
+	require.GreaterOrEqual(t, now, before.Nano()-slack)
+	require.LessOrEqual(t, now, after.Nano()+slack)
+}
+
+func TestServeEndsWithItsInput(t *testing.T) {
+	var out strings.Builder
+	require.NoError(t, Serve(strings.NewReader("\n"), &out, Answer{Name: "x"}, nil))
+	require.Equal(t, 2, strings.Count(out.String(), "\n"))
+	require.Contains(t, out.String(), `"ready":true`)
+}

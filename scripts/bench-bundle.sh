@@ -1,0 +1,21 @@
+#!/bin/sh
+# Packs the benchmarks into build/bench, for a GPU machine without Go:
+#   bench-bundle.sh VERSION
+# What is ours is built without cgo, as everybody gets it; what compares with
+# cgo, with it.
+set -eu
+version=$1
+out=$PWD/build/bench
+rm -rf "$out"
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+mkdir -p "$out" "$tree/bin"
+commit="-s -w -X github.com/gpufd/gpufd/bench/internal/report.Commit=$version"
+cd bench
+CGO_ENABLED=1 ${GO:-go} build -ldflags="$commit" -o "$tree/bin/" ./crossing ./calls
+CGO_ENABLED=0 ${GO:-go} build -ldflags="$commit" -o "$tree/bin/crossing-nocgo" ./crossing
+CGO_ENABLED=0 ${GO:-go} build -ldflags="$commit" -o "$tree/bin/" ./handoff ./gpufd
+cp -r c python "$tree/"
+tar -C "$tree" -czf "$out/bundle.tgz" .
+cp run-gpu.sh "$out/"
+echo "build/bench: $(du -m "$out/bundle.tgz" | cut -f1) MiB, version $version"
