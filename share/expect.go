@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -170,14 +169,12 @@ func (s *Server) admitAll(waiting []*waiter) (admitted []*waiter) {
 func (w *waiter) deliver() {
 	l := w.lease
 	l.tell(Connected, nil)
-	err := l.sendOffer(func(m message, files ...*os.File) error { return l.conn.TrySend(encode(m), files...) })
+	err := l.sendOffer(l.conn.TrySend)
 	if !errors.Is(err, sock.ErrWouldWait) {
 		w.delivered(err)
 		return
 	}
-	go func() {
-		w.delivered(l.sendOffer(func(m message, files ...*os.File) error { return l.send(l.offering.ctx, m, files...) }))
-	}()
+	go func() { w.delivered(l.sendOffer(l.sendRecord)) }()
 }
 
 // delivered lets the reader go on. From now on the consumer is not waited for

@@ -16,7 +16,7 @@ type lease struct {
 	link
 	event  Event // what events of this lease have in common
 	start  time.Time
-	fds    int  // descriptors that the consumer was sent
+	sent   int  // records of the offer that the consumer was sent
 	mapped bool // the consumer has said so
 }
 
@@ -28,7 +28,7 @@ func newLease(o *offering, l link, want attach, number int) *lease {
 // run serves a consumer that came when the offer was there.
 func (s *lease) run() {
 	s.tell(Connected, nil)
-	err := s.sendOffer(func(m message, files ...*os.File) error { return s.send(s.offering.ctx, m, files...) })
+	err := s.sendOffer(s.sendRecord)
 	if err != nil {
 		s.end(s.lost(err, false))
 		return
@@ -56,16 +56,20 @@ func (s *lease) tell(k EventKind, err error) {
 
 // sendOffer sends the description with all descriptors, as many to a record
 // as it holds. After an error it can go on where it was.
-func (s *lease) sendOffer(send func(message, ...*os.File) error) error {
-	m := s.msg
-	for s.fds < len(s.files) {
-		m.first, m.fds = s.fds, min(sock.MaxFDs, len(s.files)-s.fds)
-		if err := send(m, s.files[m.first:m.first+m.fds]...); err != nil {
+func (s *lease) sendOffer(send func([]byte, ...*os.File) error) error {
+	for ; s.sent < len(s.records); s.sent++ {
+		first := s.sent * sock.MaxFDs
+		files := s.files[first:min(first+sock.MaxFDs, len(s.files))]
+		if err := send(s.records[s.sent], files...); err != nil {
 			return err
 		}
-		s.fds += m.fds
 	}
 	return nil
+}
+
+// sendRecord waits until the record is sent.
+func (s *lease) sendRecord(record []byte, files ...*os.File) error {
+	return s.link.sendRecord(s.offering.ctx, record, files...)
 }
 
 // follow serves a consumer that has its descriptors until it goes.

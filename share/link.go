@@ -26,7 +26,11 @@ type link struct {
 
 // send sends m with files, which stay the caller's.
 func (l link) send(ctx context.Context, m message, files ...*os.File) error {
-	record := encode(m)
+	return l.sendRecord(ctx, encode(m), files...)
+}
+
+// sendRecord is send for a message that is encoded already.
+func (l link) sendRecord(ctx context.Context, record []byte, files ...*os.File) error {
 	if ctx.Err() == nil { // mostly there is nothing to wait for, and a timer costs more than to send
 		if err := l.conn.TrySend(record, files...); !errors.Is(err, sock.ErrWouldWait) {
 			return err

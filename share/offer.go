@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -53,6 +55,7 @@ type offering struct {
 	server  *Server
 	msg     offer
 	files   []*os.File // one per chunk, the buffer's
+	records [][]byte   // that they travel with, sock.MaxFDs in each but the last
 	leases  int
 	idle    time.Duration
 	verdict bool
@@ -70,42 +73,86 @@ type offering struct {
 // Offer offers buf under name and serves consumers until ctx is done, which is
 // no error, or an option ends it. access is the most a consumer may ask for.
 // Before the first consumer is answered, the work queued in the primary context
-// of the memory's device is waited for, unless [WithSynchronized]. Offer keeps no descriptors when it
-// returns; buf stays the caller's and must not be closed before.
+// of the memory's device is waited for, unless [WithSynchronized]. Offer keeps
+// no descriptors when it returns; buf stays the caller's and must not be closed
+// before.
 //
 // When it ends, consumers that are still attached are told ([ErrRevoked]) and
 // disconnected; what they have mapped they keep.
 //
 // Errors: what ended ctx while that work was waited for; [ErrNoConsumer];
-// [ErrNameTaken]; what [vmm.Buffer.Export] says; a socket that fails.
+// [ErrNameTaken]; what [vmm.Buffer.Lend] says; a socket that fails.
 func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
+	p, err := s.Prepare(name, buf, access, opts...)
+	if err != nil {
+		return err
+	}
+	return p.Offer(ctx)
+}
+
+// A Prepared is an offer of which all is done that can be before its data is
+// there. The caller ends it with Offer or Close.
+type Prepared struct {
+	o    *offering
+	buf  *vmm.Buffer
+	over atomic.Bool
+}
+
+// Prepare does what takes long of an [Server.Offer], while the data may still be
+// in the making: it has the driver export the memory, 600 to 900 µs for each
+// chunk. Consumers that ask for name wait from now on, as after [Server.Expect].
+// What is offered is buf as it is now: it should not grow before.
+func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, error) {
 	o := &offering{server: s, observe: func(Event) {}, wake: make(chan struct{}, 1)}
 	o.msg.name, o.msg.access = name, access
 	for _, f := range opts {
 		f(o)
 	}
 	if err := errors.Join(checkName(name), checkAccess(access)); err != nil {
-		return err
+		return nil, err
 	}
 	if len(o.msg.data) > maxData {
-		return fmt.Errorf("%d bytes of application data; %d are allowed", len(o.msg.data), maxData)
-	}
-	if err := s.enter(); err != nil {
-		return err
-	}
-	defer s.work.Done()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
-	if err := o.export(ctx, buf); err != nil {
-		s.forget(name)
-		return err
+		return nil, fmt.Errorf("%d bytes of application data; %d are allowed", len(o.msg.data), maxData)
 	}
 	if err := s.claim(name); err != nil {
+		return nil, err
+	}
+	if err := o.export(buf); err != nil {
+		s.forget(name)
+		return nil, err
+	}
+	return &Prepared{o: o, buf: buf}, nil
+}
+
+// Offer is [Server.Offer] for what was prepared. It can be called once; after
+// that, and after Close, it is [ErrClosed].
+func (p *Prepared) Offer(ctx context.Context) error {
+	o := p.o
+	if !p.over.CompareAndSwap(false, true) {
+		return ErrClosed
+	}
+	if err := o.server.enter(); err != nil {
+		return err
+	}
+	defer o.server.work.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(o.server.ctx, func() { cancel(context.Cause(o.server.ctx)) })()
+	if err := o.synchronize(ctx, p.buf.Device()); err != nil {
+		o.server.forget(o.msg.name)
 		return err
 	}
 	o.observe(Event{Kind: Offered})
 	return o.run(ctx, cancel)
+}
+
+// Close gives up an offer that was not made: who waited for it is refused. It
+// may be called again, on nil, and after Offer, whose offer it does not end.
+func (p *Prepared) Close() error {
+	if p != nil && p.over.CompareAndSwap(false, true) {
+		p.o.server.forget(p.o.msg.name)
+	}
+	return nil
 }
 
 // enter counts an offer among what Close waits for.
@@ -119,15 +166,27 @@ func (s *Server) enter() error {
 	return nil
 }
 
-// export waits for work on the memory and takes descriptors of it.
-func (o *offering) export(ctx context.Context, buf *vmm.Buffer) (err error) {
-	if !o.synchronized {
-		if err := buf.Device().Synchronize(ctx); err != nil {
-			return fmt.Errorf("waiting for work on %s before offering it: %w", o.msg.name, err)
-		}
-	}
+// export takes the buffer's descriptors, and writes the records that they travel
+// with.
+func (o *offering) export(buf *vmm.Buffer) (err error) {
 	o.msg.desc, o.files, err = buf.Lend()
+	m := o.msg
+	for m.first = 0; m.first < len(o.files); m.first += m.fds {
+		m.fds = min(sock.MaxFDs, len(o.files)-m.first)
+		o.records = append(o.records, encode(m))
+	}
 	return err
+}
+
+// synchronize waits for work on the memory, unless the caller has.
+func (o *offering) synchronize(ctx context.Context, dev *cu.Device) error {
+	if o.synchronized {
+		return nil
+	}
+	if err := dev.Synchronize(ctx); err != nil {
+		return fmt.Errorf("waiting for work on %s before offering it: %w", o.msg.name, err)
+	}
+	return nil
 }
 
 func (o *offering) run(ctx context.Context, cancel context.CancelCauseFunc) error {

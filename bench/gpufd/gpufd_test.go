@@ -21,7 +21,7 @@ func TestWrongSaltIsFound(t *testing.T) {
 	defer buf.Close()
 	p, c := producer{dev: dev, ctx: ctx, offers: 7}, consumer{dev: dev, ctx: ctx}
 	require.Error(t, c.check(buf, 7), "nothing is written yet")
-	require.NoError(t, p.ready(buf))
+	require.NoError(t, p.write(buf))
 	require.NoError(t, c.check(buf, 7))
 	require.ErrorContains(t, c.check(buf, 8), "at offset 0")
 	last := buf.Size() - 8

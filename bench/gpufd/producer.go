@@ -144,8 +144,10 @@ func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, n
 	if err != nil {
 		return err
 	}
-	if err = p.ready(buf); err == nil {
-		err = p.offer(ctx, h, buf, n)
+	var offer *share.Prepared
+	if offer, err = p.ready(h, buf, n); err == nil {
+		h.start = rival.Now()
+		err = offer.Offer(ctx) // until the consumers have reported what they found
 	}
 	if err == nil {
 		err = ask(ctx, p.consumers[:n], h, "finish")
@@ -156,30 +158,24 @@ func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, n
 	return err
 }
 
-// ready writes the salt at both ends and has the driver export the memory.
-func (p *producer) ready(buf *vmm.Buffer) error {
-	salt := []uint64{saltOf(p.offers)}
-	for _, at := range []uint64{0, buf.Size() - 8} {
-		if err := cu.CopyToDevice(p.ctx, nil, buf.Ptr().Add(at), salt); err != nil {
-			return err
-		}
+// ready writes the salt at both ends, which is waited for, and has the driver
+// export the memory.
+func (p *producer) ready(h *handover, buf *vmm.Buffer, n int) (*share.Prepared, error) {
+	if err := p.write(buf); err != nil {
+		return nil, err
 	}
-	_, files, err := buf.Export()
-	for _, f := range files {
-		err = errors.Join(err, f.Close())
-	}
-	return err
-}
-
-// offer is what is measured. The consumers report when they have checked the
-// memory, which ends it.
-func (p *producer) offer(ctx context.Context, h *handover, buf *vmm.Buffer, n int) error {
 	opts := []share.OfferOption{share.WithLeases(n), share.WithVerdict(), share.WithObserver(h.observe)}
 	if !p.opts.plain {
 		opts = append(opts, share.WithSynchronized())
 	}
-	h.start = rival.Now()
-	return p.srv.Offer(ctx, h.name, buf, share.ReadOnly, opts...)
+	return p.srv.Prepare(h.name, buf, share.ReadOnly, opts...)
+}
+
+func (p *producer) write(buf *vmm.Buffer) error {
+	salt := []uint64{saltOf(p.offers)}
+	return errors.Join(
+		cu.CopyToDevice(p.ctx, nil, buf.Ptr(), salt),
+		cu.CopyToDevice(p.ctx, nil, buf.Ptr().Add(buf.Size()-8), salt))
 }
 
 // ask asks all consumers and notes the steps that they answer with.
