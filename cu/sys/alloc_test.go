@@ -40,9 +40,6 @@ func hotCalls() map[string]func(c Caller) CUresult {
 const bindable = CUcontext(1)
 
 func TestHotCallsDoNotAllocate(t *testing.T) {
-	if raceDetector {
-		t.Skip("the race detector makes sync.Pool forget at random")
-	}
 	owner := unsafe.Pointer(new(int))
 	for symbol, call := range hotCalls() {
 		t.Run(symbol, func(t *testing.T) {
@@ -57,9 +54,6 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 // An out-pointer is a variable of the caller's, which moves to the heap: one
 // allocation, and not for every pointer that the call keeps.
 func TestOutPointersCostOneAllocationEach(t *testing.T) {
-	if raceDetector {
-		t.Skip("the race detector makes sync.Pool forget at random")
-	}
 	c := libcLibrary(t, map[string]string{"cuMemAllocAsync": "labs"}).Caller()
 	require.EqualValues(t, 1, testing.AllocsPerRun(200, func() {
 		var p CUdeviceptr

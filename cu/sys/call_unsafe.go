@@ -1,6 +1,8 @@
 package sys
 
 import (
+	"runtime"
+	"slices"
 	"unsafe"
 
 	_ "github.com/ebitengine/purego" // the C runtime that runtime.cgocall needs without cgo
@@ -16,54 +18,58 @@ var crossingPC uintptr
 //go:noescape
 func cgocall(fn uintptr, arg unsafe.Pointer) int32
 
-// call makes the call that fr holds, whose n arguments lie in word in C's
-// order. Every driver call of every package goes through here or callPlaced,
-// and through cross.
-func (c Caller) call(fr *frame, id funcID, n int) CUresult {
-	fr.nstack = 0
-	if n > numRegs {
-		fr.nstack = uintptr(n - numRegs)
-	}
-	r := c.cross(fr, id, fr.word[:n])
-	fr.free(n)
-	return r
+// call makes a call with args, in C's order, behind which there is room for
+// words. Every driver call of every package goes through here, callAndPop or
+// callPlaced, and through cross.
+func (c Caller) call(id funcID, args []uintptr) CUresult {
+	fr := frame{word: inRegisters(args), stack: onStack(args)}
+	return c.cross(&fr, id, args)
 }
 
 // callAndPop makes a call that pushes a context, cuCtxCreate in any ABI, and
 // pops it in the same crossing: a later one could be on another thread.
-func (c Caller) callAndPop(fr *frame, id funcID, n int) CUresult {
-	fr.pop = true
-	return c.call(fr, id, n)
+func (c Caller) callAndPop(id funcID, args []uintptr) CUresult {
+	fr := frame{word: inRegisters(args), stack: onStack(args), pop: true}
+	return c.cross(&fr, id, args)
 }
 
 // callPlaced makes a call whose arguments the place methods laid out.
-func (c Caller) callPlaced(fr *frame, id funcID) CUresult {
-	fr.nstack = uintptr(fr.stackWords())
-	n := int(fr.nargs)
-	r := c.cross(fr, id, fr.arg[:n])
-	fr.free(n)
+func (c Caller) callPlaced(p *placed, id funcID) CUresult {
+	fr := frame{word: &p.word, stack: p.stack, float: p.float}
+	r := c.cross(&fr, id, p.arg[:p.nargs])
+	runtime.KeepAlive(p)
 	return r
 }
 
-// cross resolves what is not resolved yet, crosses, and reads the result. A
-// hook, if one is set, stands around the crossing.
+// cross makes the call, with the hook around it if one is set, and keeps the
+// owner alive meanwhile.
 func (c Caller) cross(fr *frame, id funcID, args []uintptr) CUresult {
 	if c.lib == nil {
 		return CUDA_ERROR_NOT_INITIALIZED
 	}
-	fr.keep[maxArgs] = c.owner
-	if h := c.lib.hook.Load(); h != nil {
-		return (*h)(Call{id: id, args: args, ctx: c.ctx}, func() CUresult { return c.raw(fr, id) })
+	var r CUresult
+	if h := c.lib.hook.Load(); h == nil {
+		r = c.raw(fr, id)
+	} else {
+		r = c.hooked(*h, fr, id, args)
 	}
-	return c.raw(fr, id)
+	runtime.KeepAlive(c.owner)
+	return r
 }
 
+// hooked gives the hook copies of frame and arguments: what goes to a hook
+// goes to the heap.
+func (c Caller) hooked(h Hook, fr *frame, id funcID, args []uintptr) CUresult {
+	own := fr.clone()
+	return h(Call{id: id, args: slices.Clone(args), ctx: c.ctx}, func() CUresult { return c.raw(own, id) })
+}
+
+// raw resolves what is not resolved yet, and crosses.
 func (c Caller) raw(fr *frame, id funcID) CUresult {
 	fr.fn = c.lib.address(id)
 	if fr.fn == missing {
 		return SymbolMissing
 	}
-	fr.bind, fr.bound, fr.after = 0, 0, 0
 	if fr.pop {
 		if fr.after = c.lib.address(fnCuCtxPopCurrent_v2); fr.after == missing {
 			return SymbolMissing
@@ -75,9 +81,5 @@ func (c Caller) raw(fr *frame, id funcID) CUresult {
 			return bindFailed | SymbolMissing
 		}
 	}
-	cgocall(crossingPC, unsafe.Pointer(fr))
-	if fr.bound != 0 {
-		return bindFailed | CUresult(fr.bound)
-	}
-	return CUresult(uint32(fr.result))
+	return CUresult(uint32(cgocall(crossingPC, unsafe.Pointer(fr))))
 }

@@ -9,14 +9,12 @@ const numRegs = 6
 // pointers: up to 16 bytes go where as many words would, if registers can hold
 // it whole; a larger one is copied to the stack and the arguments around it
 // move up (System V AMD64 ABI, 3.2.3).
-func (fr *frame) placeValue(p unsafe.Pointer, size uintptr) {
-	w := words(p, size)
-	fr.note(uintptr(size))
-	if size <= 16 && int(fr.nreg)+len(w) <= numRegs {
-		fr.nreg += uint8(copy(fr.word[fr.nreg:], w))
+func (p *placed) placeValue(x unsafe.Pointer, size uintptr) {
+	w := wholeWords(x, size)
+	p.note(size)
+	if size <= 16 && int(p.nreg)+len(w) <= numRegs {
+		p.nreg += uint8(copy(p.word[p.nreg:], w))
 		return
 	}
-	for _, x := range w {
-		fr.push(x)
-	}
+	p.stack = append(p.stack, w...)
 }

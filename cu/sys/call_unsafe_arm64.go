@@ -9,21 +9,18 @@ const numRegs = 8
 // pointers: up to 16 bytes go where as many words would, if registers can hold
 // it whole, and close the registers if not; a larger one is copied and its
 // address takes its place (AAPCS64, 6.8.2).
-func (fr *frame) placeValue(p unsafe.Pointer, size uintptr) {
-	w := words(p, size)
-	fr.note(uintptr(size))
-	switch n := fr.nargs - 1; {
+func (p *placed) placeValue(x unsafe.Pointer, size uintptr) {
+	w := wholeWords(x, size)
+	switch n := p.nargs; {
 	case size > 16:
-		fr.keep[n] = unsafe.Pointer(unsafe.SliceData(w))
-		fr.nargs-- // placeWord notes the argument again
-		fr.placeWord(uintptr(fr.keep[n]))
-		fr.arg[n] = size
-	case int(fr.nreg)+len(w) <= numRegs:
-		fr.nreg += uint8(copy(fr.word[fr.nreg:], w))
+		p.placePointer(unsafe.Pointer(unsafe.SliceData(w)))
+		p.arg[n] = size
+		return
+	case int(p.nreg)+len(w) <= numRegs:
+		p.nreg += uint8(copy(p.word[p.nreg:], w))
 	default:
-		fr.nreg = numRegs
-		for _, x := range w {
-			fr.push(x)
-		}
+		p.nreg = numRegs
+		p.stack = append(p.stack, w...)
 	}
+	p.note(size)
 }

@@ -19,6 +19,15 @@ const (
 // distinct is a full 64-bit word that no other position has.
 func distinct(i int) uintptr { return uintptr(0xa1b2c3d400000000 + 0x01010101*uint64(i+1)) }
 
+// distinctWords are n of them, with room behind as call wants it.
+func distinctWords(n int) []uintptr {
+	w := make([]uintptr, n, max(n, len(words{})))
+	for i := range w {
+		w[i] = distinct(i)
+	}
+	return w
+}
+
 func TestEveryWordArrivesInItsPlace(t *testing.T) {
 	for n := range maxArgs + 1 {
 		for _, ctx := range []CUcontext{0, 0xc0ffee12345678} {
@@ -29,13 +38,9 @@ func TestEveryWordArrivesInItsPlace(t *testing.T) {
 					bindSymbol: wordFunc(t, 1, func(w []uintptr) uintptr { bound = w; return 0 }),
 				}).Caller().With(ctx)
 
-				fr, want := newFrame(), make([]uintptr, n)
-				for i := range n {
-					want[i] = distinct(i)
-					fr.word[i] = want[i]
-				}
-				require.Equal(t, CUresult(7), c.call(fr, someFunction, n))
-				require.Equal(t, want, got)
+				args := distinctWords(n)
+				require.Equal(t, CUresult(7), c.call(someFunction, args))
+				require.Equal(t, args, got)
 				if ctx == 0 {
 					require.Nil(t, bound)
 				} else {
@@ -53,17 +58,16 @@ func TestLibcReadsTheWords(t *testing.T) {
 	for n := 3; n <= maxArgs; n++ {
 		t.Run(fmt.Sprintf("%d words", n), func(t *testing.T) {
 			format, want := "-", "-"
-			fr, out := newFrame(), make([]byte, 1024)
-			fr.pointer(0, unsafe.Pointer(&out[0]))
-			fr.word[1] = uintptr(len(out))
+			args, out := distinctWords(n), make([]byte, 1024)
 			for i := 3; i < n; i++ {
 				format += " %lx"
 				want += fmt.Sprintf(" %x", distinct(i))
-				fr.word[i] = distinct(i)
 			}
-			fr.pointer(2, unsafe.Pointer(CString(format)))
-			require.Equal(t, CUresult(len(want)), c.call(fr, someFunction, n))
+			cformat := CString(format)
+			args[0], args[1], args[2] = address(unsafe.Pointer(&out[0])), uintptr(len(out)), address(unsafe.Pointer(cformat))
+			require.Equal(t, CUresult(len(want)), c.call(someFunction, args))
 			require.Equal(t, want, GoString(&out[0], len(out)))
+			runtime.KeepAlive(cformat)
 		})
 	}
 }
@@ -75,34 +79,35 @@ func TestTheStackIsAligned(t *testing.T) {
 	c := libcLibrary(t, map[string]string{someSymbol: "getcontext"}).Caller()
 	for n := 1; n <= maxArgs; n++ {
 		ucontext := make([]uintptr, 8192/8)
-		fr := newFrame()
-		fr.pointer(0, unsafe.Pointer(&ucontext[0]))
-		require.Zero(t, c.call(fr, someFunction, n))
+		args := distinctWords(n)
+		args[0] = address(unsafe.Pointer(&ucontext[0]))
+		require.Zero(t, c.call(someFunction, args))
 		require.NotZero(t, ucontext[sp/8])
 		require.Zero(t, ucontext[sp/8]%16, "%d words", n)
 	}
 }
 
-// The crossing called by the crossing: the outer one keeps its frame in the
-// registers that C functions must preserve, so the inner one must preserve
-// them too.
+// The crossing called by the crossing, to set the context and as the driver's
+// function: the outer one keeps what it needs then in registers that C
+// functions must preserve, so the inner one must preserve them too.
 func TestCrossingPreservesTheCallersRegisters(t *testing.T) {
-	c := library(map[string]uintptr{someSymbol: crossingPC}).Caller()
+	popped := 0
+	c := library(map[string]uintptr{
+		bindSymbol: crossingPC, someSymbol: crossingPC,
+		popSymbol: wordFunc(t, 1, func([]uintptr) uintptr { popped++; return 0 }),
+	}).Caller()
 	for n := range maxArgs + 1 {
-		var got []uintptr
-		inner, want := newFrame(), make([]uintptr, n)
-		for i := range n {
-			want[i] = distinct(i)
-			inner.word[i] = want[i]
+		var got [][]uintptr
+		args := distinctWords(n)
+		inner := &frame{
+			fn:   wordFunc(t, n, func(w []uintptr) uintptr { got = append(got, w); return 0 }),
+			word: inRegisters(args), stack: onStack(args),
 		}
-		inner.fn = wordFunc(t, n, func(w []uintptr) uintptr { got = w; return 7 })
-		inner.nstack = uintptr(max(0, n-numRegs))
-		inner.bind, inner.after = 0, 0 // a pooled frame's are of another call
-		outer := newFrame()
-		outer.pointer(0, unsafe.Pointer(inner))
-		require.Zero(t, c.call(outer, someFunction, 1))
-		require.Equal(t, want, got)
-		require.EqualValues(t, 7, inner.result)
+		outer := words{address(unsafe.Pointer(inner))}
+		require.Zero(t, c.With(CUcontext(outer[0])).callAndPop(someFunction, outer[:1]))
+		require.Equal(t, [][]uintptr{args, args}, got)
+		require.Equal(t, n+1, popped)
+		runtime.KeepAlive(inner)
 	}
 }
 
@@ -145,7 +150,7 @@ func TestFailedBindIsToldFromFailedCall(t *testing.T) {
 			require.Equal(t, tt.result, r)
 			require.Equal(t, tt.bindFailed, bindFailed)
 			require.Equal(t, tt.calls, calls)
-			require.Equal(t, tt.call, c.CuInit(0), "a failed bind left something in the pooled frame")
+			require.Equal(t, tt.call, c.CuInit(0), "a failed bind left something behind")
 		})
 	}
 }

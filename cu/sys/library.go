@@ -18,7 +18,7 @@ const missing = 1
 type Library struct {
 	resolve Resolver
 	hook    atomic.Pointer[Hook]
-	addr    [numFunctions]atomic.Uintptr
+	addr    [numFunctions]uintptr // atomic; the methods of atomic.Uintptr keep address from being inlined
 }
 
 // NewLibrary returns the driver whose functions r finds. Nothing is called or
@@ -53,16 +53,21 @@ func (l *Library) SetHook(h Hook) {
 	l.hook.Store(&h)
 }
 
-// address returns the address of a function, or missing.
+// address returns the address of a function, or missing. Two are in every call.
 func (l *Library) address(id funcID) uintptr {
-	if a := l.addr[id].Load(); a != 0 {
+	if a := atomic.LoadUintptr(&l.addr[id]); a != 0 {
 		return a
 	}
+	return l.find(id)
+}
+
+// find asks the resolver.
+func (l *Library) find(id funcID) uintptr {
 	a, err := l.Lookup(functions[id].symbol)
 	if err != nil {
 		a = missing
 	}
-	l.addr[id].Store(a)
+	atomic.StoreUintptr(&l.addr[id], a)
 	return a
 }
 

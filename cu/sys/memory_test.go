@@ -3,6 +3,7 @@ package sys
 import (
 	"reflect"
 	"runtime"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -54,6 +55,34 @@ func TestResultsSurviveStackGrowthAndCollection(t *testing.T) {
 				require.Equal(t, ^uintptr(0x5678), total)
 			})
 		}
+	}
+}
+
+// litter grows and overwrites the stacks that other goroutines left.
+func litter() {
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() { grow(8) })
+	}
+	wg.Wait()
+}
+
+// The words of a call lie on the caller's stack, which moves if cuCtxSetCurrent
+// is the software driver's, and is another goroutine's by then.
+func TestArgumentsSurviveAContextThatMovesTheStack(t *testing.T) {
+	var got []uintptr
+	args := distinctWords(maxArgs)
+	c := library(map[string]uintptr{
+		bindSymbol: wordFunc(t, 1, func([]uintptr) uintptr { grow(400); litter(); return 0 }),
+		someSymbol: wordFunc(t, maxArgs, func(w []uintptr) uintptr { got = w; return 5 }),
+	}).Caller().With(1)
+	for range 20 {
+		onFreshStack(func() {
+			var w [maxArgs]uintptr
+			copy(w[:], args)
+			require.Equal(t, CUresult(5), c.call(someFunction, w[:]))
+			require.Equal(t, args, got)
+		})
 	}
 }
 
@@ -149,40 +178,20 @@ func TestWhatTheDriverWasGivenLivesUntilTheCallIsOver(t *testing.T) {
 			return c.Keep(p).CuInit(0)
 		},
 	}
-	for name, call := range tests {
-		t.Run(name, func(t *testing.T) {
-			onFreshStack(func() { require.Zero(t, call(), "collected while the driver had it") })
-			for range 10 {
-				if collected(); isClosed(gone) {
-					return
+	for name, hook := range map[string]Hook{
+		"": nil, " and a hook": func(_ Call, next func() CUresult) CUresult { collected(); return next() },
+	} {
+		for what, call := range tests {
+			t.Run(what+name, func(t *testing.T) {
+				c.Library().SetHook(hook)
+				onFreshStack(func() { require.Zero(t, call(), "collected while the driver had it") })
+				for range 10 {
+					if collected(); isClosed(gone) {
+						return
+					}
 				}
-			}
-			t.Error("still reachable after the call")
-		})
-	}
-}
-
-func TestFrameLetsGoOfEverything(t *testing.T) {
-	c := library(map[string]uintptr{someSymbol: wordFunc(t, 1, func([]uintptr) uintptr { return 0 })}).Caller()
-	empty := new(frame)
-	t.Run("placed by number", func(t *testing.T) {
-		fr := newFrame()
-		for i := range maxArgs {
-			fr.pointer(i, unsafe.Pointer(new(int)))
+				t.Error("still reachable after the call")
+			})
 		}
-		c.Keep(unsafe.Pointer(new(int))).call(fr, someFunction, maxArgs)
-		require.Equal(t, empty.keep, fr.keep)
-	})
-	t.Run("placed one by one", func(t *testing.T) {
-		fr := newFrame()
-		large := structBytes(0, 512)
-		fr.placeFloat(1)
-		fr.placePointer(unsafe.Pointer(new(int)))
-		fr.placeValue(unsafe.Pointer(&large[0]), 512)
-		c.Keep(unsafe.Pointer(new(int))).callPlaced(fr, someFunction)
-		require.Equal(t, empty.keep, fr.keep)
-		require.Nil(t, fr.spill)
-		require.Zero(t, fr.nargs+fr.nreg+fr.nfloat+fr.nplaced)
-		require.Equal(t, unsafe.Pointer(&fr.word[numRegs]), fr.stack)
-	})
+	}
 }

@@ -39,7 +39,7 @@ func TestCreatedContextIsPoppedInTheSameCrossing(t *testing.T) {
 	require.Equal(t, result, c.CuCtxCreate_v2(ctx, 0, 0))
 	require.Equal(t, []string{"create"}, log, "nothing was pushed")
 
-	// No other call pops, not even one that gets the same frame.
+	// No other call pops.
 	log, result = nil, CUDA_SUCCESS
 	require.Equal(t, CUDA_SUCCESS, c.CuCtxSetCurrent(0))
 	require.Equal(t, []string{"bind"}, log)

@@ -2,7 +2,10 @@
 
 package sys
 
-import "unsafe"
+import (
+	"runtime"
+	"unsafe"
+)
 
 // CuArray3DCreate_v2 calls
 //
@@ -10,10 +13,13 @@ import "unsafe"
 //
 // which came with CUDA 3.2.
 func (c Caller) CuArray3DCreate_v2(pHandle *CUarray, pAllocateArray *CUDA_ARRAY3D_DESCRIPTOR) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pHandle))
-	fr.pointer(1, unsafe.Pointer(pAllocateArray))
-	return c.call(fr, fnCuArray3DCreate_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pHandle))
+	w[1] = address(unsafe.Pointer(pAllocateArray))
+	r := c.call(fnCuArray3DCreate_v2, w[:2])
+	runtime.KeepAlive(pHandle)
+	runtime.KeepAlive(pAllocateArray)
+	return r
 }
 
 // CuArray3DGetDescriptor_v2 calls
@@ -22,10 +28,12 @@ func (c Caller) CuArray3DCreate_v2(pHandle *CUarray, pAllocateArray *CUDA_ARRAY3
 //
 // which came with CUDA 3.2.
 func (c Caller) CuArray3DGetDescriptor_v2(pArrayDescriptor *CUDA_ARRAY3D_DESCRIPTOR, hArray CUarray) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pArrayDescriptor))
-	fr.word[1] = uintptr(hArray)
-	return c.call(fr, fnCuArray3DGetDescriptor_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pArrayDescriptor))
+	w[1] = uintptr(hArray)
+	r := c.call(fnCuArray3DGetDescriptor_v2, w[:2])
+	runtime.KeepAlive(pArrayDescriptor)
+	return r
 }
 
 // CuArrayCreate_v2 calls
@@ -34,10 +42,13 @@ func (c Caller) CuArray3DGetDescriptor_v2(pArrayDescriptor *CUDA_ARRAY3D_DESCRIP
 //
 // which came with CUDA 3.2.
 func (c Caller) CuArrayCreate_v2(pHandle *CUarray, pAllocateArray *CUDA_ARRAY_DESCRIPTOR) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pHandle))
-	fr.pointer(1, unsafe.Pointer(pAllocateArray))
-	return c.call(fr, fnCuArrayCreate_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pHandle))
+	w[1] = address(unsafe.Pointer(pAllocateArray))
+	r := c.call(fnCuArrayCreate_v2, w[:2])
+	runtime.KeepAlive(pHandle)
+	runtime.KeepAlive(pAllocateArray)
+	return r
 }
 
 // CuArrayDestroy calls
@@ -46,9 +57,9 @@ func (c Caller) CuArrayCreate_v2(pHandle *CUarray, pAllocateArray *CUDA_ARRAY_DE
 //
 // which came with CUDA 2.0.
 func (c Caller) CuArrayDestroy(hArray CUarray) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hArray)
-	return c.call(fr, fnCuArrayDestroy, 1)
+	var w words
+	w[0] = uintptr(hArray)
+	return c.call(fnCuArrayDestroy, w[:1])
 }
 
 // CuArrayGetDescriptor_v2 calls
@@ -57,10 +68,12 @@ func (c Caller) CuArrayDestroy(hArray CUarray) CUresult {
 //
 // which came with CUDA 3.2.
 func (c Caller) CuArrayGetDescriptor_v2(pArrayDescriptor *CUDA_ARRAY_DESCRIPTOR, hArray CUarray) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pArrayDescriptor))
-	fr.word[1] = uintptr(hArray)
-	return c.call(fr, fnCuArrayGetDescriptor_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pArrayDescriptor))
+	w[1] = uintptr(hArray)
+	r := c.call(fnCuArrayGetDescriptor_v2, w[:2])
+	runtime.KeepAlive(pArrayDescriptor)
+	return r
 }
 
 // CuArrayGetMemoryRequirements calls
@@ -69,11 +82,13 @@ func (c Caller) CuArrayGetDescriptor_v2(pArrayDescriptor *CUDA_ARRAY_DESCRIPTOR,
 //
 // which came with CUDA 11.6.
 func (c Caller) CuArrayGetMemoryRequirements(memoryRequirements *CUDA_ARRAY_MEMORY_REQUIREMENTS, array CUarray, device CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(memoryRequirements))
-	fr.word[1] = uintptr(array)
-	fr.word[2] = uintptr(device)
-	return c.call(fr, fnCuArrayGetMemoryRequirements, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(memoryRequirements))
+	w[1] = uintptr(array)
+	w[2] = uintptr(device)
+	r := c.call(fnCuArrayGetMemoryRequirements, w[:3])
+	runtime.KeepAlive(memoryRequirements)
+	return r
 }
 
 // CuArrayGetPlane calls
@@ -82,11 +97,13 @@ func (c Caller) CuArrayGetMemoryRequirements(memoryRequirements *CUDA_ARRAY_MEMO
 //
 // which came with CUDA 11.2.
 func (c Caller) CuArrayGetPlane(pPlaneArray *CUarray, hArray CUarray, planeIdx uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pPlaneArray))
-	fr.word[1] = uintptr(hArray)
-	fr.word[2] = uintptr(planeIdx)
-	return c.call(fr, fnCuArrayGetPlane, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pPlaneArray))
+	w[1] = uintptr(hArray)
+	w[2] = uintptr(planeIdx)
+	r := c.call(fnCuArrayGetPlane, w[:3])
+	runtime.KeepAlive(pPlaneArray)
+	return r
 }
 
 // CuArrayGetSparseProperties calls
@@ -95,10 +112,12 @@ func (c Caller) CuArrayGetPlane(pPlaneArray *CUarray, hArray CUarray, planeIdx u
 //
 // which came with CUDA 11.1.
 func (c Caller) CuArrayGetSparseProperties(sparseProperties *CUDA_ARRAY_SPARSE_PROPERTIES, array CUarray) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(sparseProperties))
-	fr.word[1] = uintptr(array)
-	return c.call(fr, fnCuArrayGetSparseProperties, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(sparseProperties))
+	w[1] = uintptr(array)
+	r := c.call(fnCuArrayGetSparseProperties, w[:2])
+	runtime.KeepAlive(sparseProperties)
+	return r
 }
 
 // CuCheckpointProcessCheckpoint calls
@@ -107,10 +126,12 @@ func (c Caller) CuArrayGetSparseProperties(sparseProperties *CUDA_ARRAY_SPARSE_P
 //
 // which came with CUDA 12.8.
 func (c Caller) CuCheckpointProcessCheckpoint(pid int32, args *CUcheckpointCheckpointArgs) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pid)
-	fr.pointer(1, unsafe.Pointer(args))
-	return c.call(fr, fnCuCheckpointProcessCheckpoint, 2)
+	var w words
+	w[0] = uintptr(pid)
+	w[1] = address(unsafe.Pointer(args))
+	r := c.call(fnCuCheckpointProcessCheckpoint, w[:2])
+	runtime.KeepAlive(args)
+	return r
 }
 
 // CuCheckpointProcessGetRestoreThreadId calls
@@ -119,10 +140,12 @@ func (c Caller) CuCheckpointProcessCheckpoint(pid int32, args *CUcheckpointCheck
 //
 // which came with CUDA 12.8.
 func (c Caller) CuCheckpointProcessGetRestoreThreadId(pid int32, tid *int32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pid)
-	fr.pointer(1, unsafe.Pointer(tid))
-	return c.call(fr, fnCuCheckpointProcessGetRestoreThreadId, 2)
+	var w words
+	w[0] = uintptr(pid)
+	w[1] = address(unsafe.Pointer(tid))
+	r := c.call(fnCuCheckpointProcessGetRestoreThreadId, w[:2])
+	runtime.KeepAlive(tid)
+	return r
 }
 
 // CuCheckpointProcessGetState calls
@@ -131,10 +154,12 @@ func (c Caller) CuCheckpointProcessGetRestoreThreadId(pid int32, tid *int32) CUr
 //
 // which came with CUDA 12.8.
 func (c Caller) CuCheckpointProcessGetState(pid int32, state *CUprocessState) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pid)
-	fr.pointer(1, unsafe.Pointer(state))
-	return c.call(fr, fnCuCheckpointProcessGetState, 2)
+	var w words
+	w[0] = uintptr(pid)
+	w[1] = address(unsafe.Pointer(state))
+	r := c.call(fnCuCheckpointProcessGetState, w[:2])
+	runtime.KeepAlive(state)
+	return r
 }
 
 // CuCheckpointProcessLock calls
@@ -143,10 +168,12 @@ func (c Caller) CuCheckpointProcessGetState(pid int32, state *CUprocessState) CU
 //
 // which came with CUDA 12.8.
 func (c Caller) CuCheckpointProcessLock(pid int32, args *CUcheckpointLockArgs) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pid)
-	fr.pointer(1, unsafe.Pointer(args))
-	return c.call(fr, fnCuCheckpointProcessLock, 2)
+	var w words
+	w[0] = uintptr(pid)
+	w[1] = address(unsafe.Pointer(args))
+	r := c.call(fnCuCheckpointProcessLock, w[:2])
+	runtime.KeepAlive(args)
+	return r
 }
 
 // CuCheckpointProcessRestore calls
@@ -155,10 +182,12 @@ func (c Caller) CuCheckpointProcessLock(pid int32, args *CUcheckpointLockArgs) C
 //
 // which came with CUDA 12.8.
 func (c Caller) CuCheckpointProcessRestore(pid int32, args *CUcheckpointRestoreArgs) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pid)
-	fr.pointer(1, unsafe.Pointer(args))
-	return c.call(fr, fnCuCheckpointProcessRestore, 2)
+	var w words
+	w[0] = uintptr(pid)
+	w[1] = address(unsafe.Pointer(args))
+	r := c.call(fnCuCheckpointProcessRestore, w[:2])
+	runtime.KeepAlive(args)
+	return r
 }
 
 // CuCheckpointProcessUnlock calls
@@ -167,10 +196,12 @@ func (c Caller) CuCheckpointProcessRestore(pid int32, args *CUcheckpointRestoreA
 //
 // which came with CUDA 12.8.
 func (c Caller) CuCheckpointProcessUnlock(pid int32, args *CUcheckpointUnlockArgs) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pid)
-	fr.pointer(1, unsafe.Pointer(args))
-	return c.call(fr, fnCuCheckpointProcessUnlock, 2)
+	var w words
+	w[0] = uintptr(pid)
+	w[1] = address(unsafe.Pointer(args))
+	r := c.call(fnCuCheckpointProcessUnlock, w[:2])
+	runtime.KeepAlive(args)
+	return r
 }
 
 // CuCoredumpGetAttribute calls
@@ -179,11 +210,14 @@ func (c Caller) CuCheckpointProcessUnlock(pid int32, args *CUcheckpointUnlockArg
 //
 // which came with CUDA 12.1.
 func (c Caller) CuCoredumpGetAttribute(attrib CUcoredumpSettings, value unsafe.Pointer, size *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(attrib)
-	fr.pointer(1, value)
-	fr.pointer(2, unsafe.Pointer(size))
-	return c.call(fr, fnCuCoredumpGetAttribute, 3)
+	var w words
+	w[0] = uintptr(attrib)
+	w[1] = address(value)
+	w[2] = address(unsafe.Pointer(size))
+	r := c.call(fnCuCoredumpGetAttribute, w[:3])
+	runtime.KeepAlive(value)
+	runtime.KeepAlive(size)
+	return r
 }
 
 // CuCoredumpGetAttributeGlobal calls
@@ -192,11 +226,14 @@ func (c Caller) CuCoredumpGetAttribute(attrib CUcoredumpSettings, value unsafe.P
 //
 // which came with CUDA 12.1.
 func (c Caller) CuCoredumpGetAttributeGlobal(attrib CUcoredumpSettings, value unsafe.Pointer, size *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(attrib)
-	fr.pointer(1, value)
-	fr.pointer(2, unsafe.Pointer(size))
-	return c.call(fr, fnCuCoredumpGetAttributeGlobal, 3)
+	var w words
+	w[0] = uintptr(attrib)
+	w[1] = address(value)
+	w[2] = address(unsafe.Pointer(size))
+	r := c.call(fnCuCoredumpGetAttributeGlobal, w[:3])
+	runtime.KeepAlive(value)
+	runtime.KeepAlive(size)
+	return r
 }
 
 // CuCoredumpSetAttribute calls
@@ -205,11 +242,14 @@ func (c Caller) CuCoredumpGetAttributeGlobal(attrib CUcoredumpSettings, value un
 //
 // which came with CUDA 12.1.
 func (c Caller) CuCoredumpSetAttribute(attrib CUcoredumpSettings, value unsafe.Pointer, size *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(attrib)
-	fr.pointer(1, value)
-	fr.pointer(2, unsafe.Pointer(size))
-	return c.call(fr, fnCuCoredumpSetAttribute, 3)
+	var w words
+	w[0] = uintptr(attrib)
+	w[1] = address(value)
+	w[2] = address(unsafe.Pointer(size))
+	r := c.call(fnCuCoredumpSetAttribute, w[:3])
+	runtime.KeepAlive(value)
+	runtime.KeepAlive(size)
+	return r
 }
 
 // CuCoredumpSetAttributeGlobal calls
@@ -218,11 +258,14 @@ func (c Caller) CuCoredumpSetAttribute(attrib CUcoredumpSettings, value unsafe.P
 //
 // which came with CUDA 12.1.
 func (c Caller) CuCoredumpSetAttributeGlobal(attrib CUcoredumpSettings, value unsafe.Pointer, size *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(attrib)
-	fr.pointer(1, value)
-	fr.pointer(2, unsafe.Pointer(size))
-	return c.call(fr, fnCuCoredumpSetAttributeGlobal, 3)
+	var w words
+	w[0] = uintptr(attrib)
+	w[1] = address(value)
+	w[2] = address(unsafe.Pointer(size))
+	r := c.call(fnCuCoredumpSetAttributeGlobal, w[:3])
+	runtime.KeepAlive(value)
+	runtime.KeepAlive(size)
+	return r
 }
 
 // CuCtxAttach calls
@@ -232,10 +275,12 @@ func (c Caller) CuCoredumpSetAttributeGlobal(attrib CUcoredumpSettings, value un
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuCtxAttach(pctx *CUcontext, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pctx))
-	fr.word[1] = uintptr(flags)
-	return c.call(fr, fnCuCtxAttach, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pctx))
+	w[1] = uintptr(flags)
+	r := c.call(fnCuCtxAttach, w[:2])
+	runtime.KeepAlive(pctx)
+	return r
 }
 
 // CuCtxCreate_v4 calls
@@ -245,12 +290,15 @@ func (c Caller) CuCtxAttach(pctx *CUcontext, flags uint32) CUresult {
 // which came with CUDA 12.5.
 // The new context is not left current: it is popped in the same crossing.
 func (c Caller) CuCtxCreate_v4(pctx *CUcontext, ctxCreateParams *CUctxCreateParams, flags uint32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pctx))
-	fr.pointer(1, unsafe.Pointer(ctxCreateParams))
-	fr.word[2] = uintptr(flags)
-	fr.word[3] = uintptr(dev)
-	return c.callAndPop(fr, fnCuCtxCreate_v4, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(pctx))
+	w[1] = address(unsafe.Pointer(ctxCreateParams))
+	w[2] = uintptr(flags)
+	w[3] = uintptr(dev)
+	r := c.callAndPop(fnCuCtxCreate_v4, w[:4])
+	runtime.KeepAlive(pctx)
+	runtime.KeepAlive(ctxCreateParams)
+	return r
 }
 
 // CuCtxDestroy_v2 calls
@@ -259,9 +307,9 @@ func (c Caller) CuCtxCreate_v4(pctx *CUcontext, ctxCreateParams *CUctxCreatePara
 //
 // which came with CUDA 4.0.
 func (c Caller) CuCtxDestroy_v2(ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ctx)
-	return c.call(fr, fnCuCtxDestroy_v2, 1)
+	var w words
+	w[0] = uintptr(ctx)
+	return c.call(fnCuCtxDestroy_v2, w[:1])
 }
 
 // CuCtxDetach calls
@@ -271,9 +319,9 @@ func (c Caller) CuCtxDestroy_v2(ctx CUcontext) CUresult {
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuCtxDetach(ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ctx)
-	return c.call(fr, fnCuCtxDetach, 1)
+	var w words
+	w[0] = uintptr(ctx)
+	return c.call(fnCuCtxDetach, w[:1])
 }
 
 // CuCtxDisablePeerAccess calls
@@ -282,9 +330,9 @@ func (c Caller) CuCtxDetach(ctx CUcontext) CUresult {
 //
 // which came with CUDA 4.0.
 func (c Caller) CuCtxDisablePeerAccess(peerContext CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(peerContext)
-	return c.call(fr, fnCuCtxDisablePeerAccess, 1)
+	var w words
+	w[0] = uintptr(peerContext)
+	return c.call(fnCuCtxDisablePeerAccess, w[:1])
 }
 
 // CuCtxEnablePeerAccess calls
@@ -293,10 +341,10 @@ func (c Caller) CuCtxDisablePeerAccess(peerContext CUcontext) CUresult {
 //
 // which came with CUDA 4.0.
 func (c Caller) CuCtxEnablePeerAccess(peerContext CUcontext, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(peerContext)
-	fr.word[1] = uintptr(Flags)
-	return c.call(fr, fnCuCtxEnablePeerAccess, 2)
+	var w words
+	w[0] = uintptr(peerContext)
+	w[1] = uintptr(Flags)
+	return c.call(fnCuCtxEnablePeerAccess, w[:2])
 }
 
 // CuCtxFromGreenCtx calls
@@ -305,10 +353,12 @@ func (c Caller) CuCtxEnablePeerAccess(peerContext CUcontext, Flags uint32) CUres
 //
 // which came with CUDA 12.4.
 func (c Caller) CuCtxFromGreenCtx(pContext *CUcontext, hCtx CUgreenCtx) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pContext))
-	fr.word[1] = uintptr(hCtx)
-	return c.call(fr, fnCuCtxFromGreenCtx, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pContext))
+	w[1] = uintptr(hCtx)
+	r := c.call(fnCuCtxFromGreenCtx, w[:2])
+	runtime.KeepAlive(pContext)
+	return r
 }
 
 // CuCtxGetApiVersion calls
@@ -317,10 +367,12 @@ func (c Caller) CuCtxFromGreenCtx(pContext *CUcontext, hCtx CUgreenCtx) CUresult
 //
 // which came with CUDA 3.2.
 func (c Caller) CuCtxGetApiVersion(ctx CUcontext, version *uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ctx)
-	fr.pointer(1, unsafe.Pointer(version))
-	return c.call(fr, fnCuCtxGetApiVersion, 2)
+	var w words
+	w[0] = uintptr(ctx)
+	w[1] = address(unsafe.Pointer(version))
+	r := c.call(fnCuCtxGetApiVersion, w[:2])
+	runtime.KeepAlive(version)
+	return r
 }
 
 // CuCtxGetCacheConfig calls
@@ -329,9 +381,11 @@ func (c Caller) CuCtxGetApiVersion(ctx CUcontext, version *uint32) CUresult {
 //
 // which came with CUDA 3.2.
 func (c Caller) CuCtxGetCacheConfig(pconfig *CUfunc_cache) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pconfig))
-	return c.call(fr, fnCuCtxGetCacheConfig, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(pconfig))
+	r := c.call(fnCuCtxGetCacheConfig, w[:1])
+	runtime.KeepAlive(pconfig)
+	return r
 }
 
 // CuCtxGetCurrent calls
@@ -340,9 +394,11 @@ func (c Caller) CuCtxGetCacheConfig(pconfig *CUfunc_cache) CUresult {
 //
 // which came with CUDA 4.0.
 func (c Caller) CuCtxGetCurrent(pctx *CUcontext) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pctx))
-	return c.call(fr, fnCuCtxGetCurrent, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(pctx))
+	r := c.call(fnCuCtxGetCurrent, w[:1])
+	runtime.KeepAlive(pctx)
+	return r
 }
 
 // CuCtxGetDevResource calls
@@ -351,11 +407,13 @@ func (c Caller) CuCtxGetCurrent(pctx *CUcontext) CUresult {
 //
 // which came with CUDA 12.4.
 func (c Caller) CuCtxGetDevResource(hCtx CUcontext, resource *CUdevResource, type_ CUdevResourceType) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hCtx)
-	fr.pointer(1, unsafe.Pointer(resource))
-	fr.word[2] = uintptr(type_)
-	return c.call(fr, fnCuCtxGetDevResource, 3)
+	var w words
+	w[0] = uintptr(hCtx)
+	w[1] = address(unsafe.Pointer(resource))
+	w[2] = uintptr(type_)
+	r := c.call(fnCuCtxGetDevResource, w[:3])
+	runtime.KeepAlive(resource)
+	return r
 }
 
 // CuCtxGetDevice calls
@@ -364,9 +422,11 @@ func (c Caller) CuCtxGetDevResource(hCtx CUcontext, resource *CUdevResource, typ
 //
 // which came with CUDA 2.0.
 func (c Caller) CuCtxGetDevice(device *CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(device))
-	return c.call(fr, fnCuCtxGetDevice, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(device))
+	r := c.call(fnCuCtxGetDevice, w[:1])
+	runtime.KeepAlive(device)
+	return r
 }
 
 // CuCtxGetDevice_v2 calls
@@ -375,10 +435,12 @@ func (c Caller) CuCtxGetDevice(device *CUdevice) CUresult {
 //
 // which came with CUDA 13.0.
 func (c Caller) CuCtxGetDevice_v2(device *CUdevice, ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(device))
-	fr.word[1] = uintptr(ctx)
-	return c.call(fr, fnCuCtxGetDevice_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(device))
+	w[1] = uintptr(ctx)
+	r := c.call(fnCuCtxGetDevice_v2, w[:2])
+	runtime.KeepAlive(device)
+	return r
 }
 
 // CuCtxGetExecAffinity calls
@@ -387,10 +449,12 @@ func (c Caller) CuCtxGetDevice_v2(device *CUdevice, ctx CUcontext) CUresult {
 //
 // which came with CUDA 11.4.
 func (c Caller) CuCtxGetExecAffinity(pExecAffinity *CUexecAffinityParam, type_ CUexecAffinityType) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pExecAffinity))
-	fr.word[1] = uintptr(type_)
-	return c.call(fr, fnCuCtxGetExecAffinity, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pExecAffinity))
+	w[1] = uintptr(type_)
+	r := c.call(fnCuCtxGetExecAffinity, w[:2])
+	runtime.KeepAlive(pExecAffinity)
+	return r
 }
 
 // CuCtxGetFlags calls
@@ -399,9 +463,11 @@ func (c Caller) CuCtxGetExecAffinity(pExecAffinity *CUexecAffinityParam, type_ C
 //
 // which came with CUDA 7.0.
 func (c Caller) CuCtxGetFlags(flags *uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(flags))
-	return c.call(fr, fnCuCtxGetFlags, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(flags))
+	r := c.call(fnCuCtxGetFlags, w[:1])
+	runtime.KeepAlive(flags)
+	return r
 }
 
 // CuCtxGetId calls
@@ -410,10 +476,12 @@ func (c Caller) CuCtxGetFlags(flags *uint32) CUresult {
 //
 // which came with CUDA 12.0.
 func (c Caller) CuCtxGetId(ctx CUcontext, ctxId *uint64) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ctx)
-	fr.pointer(1, unsafe.Pointer(ctxId))
-	return c.call(fr, fnCuCtxGetId, 2)
+	var w words
+	w[0] = uintptr(ctx)
+	w[1] = address(unsafe.Pointer(ctxId))
+	r := c.call(fnCuCtxGetId, w[:2])
+	runtime.KeepAlive(ctxId)
+	return r
 }
 
 // CuCtxGetLimit calls
@@ -422,10 +490,12 @@ func (c Caller) CuCtxGetId(ctx CUcontext, ctxId *uint64) CUresult {
 //
 // which came with CUDA 3.1.
 func (c Caller) CuCtxGetLimit(pvalue *uintptr, limit CUlimit) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pvalue))
-	fr.word[1] = uintptr(limit)
-	return c.call(fr, fnCuCtxGetLimit, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pvalue))
+	w[1] = uintptr(limit)
+	r := c.call(fnCuCtxGetLimit, w[:2])
+	runtime.KeepAlive(pvalue)
+	return r
 }
 
 // CuCtxGetSharedMemConfig calls
@@ -435,9 +505,11 @@ func (c Caller) CuCtxGetLimit(pvalue *uintptr, limit CUlimit) CUresult {
 // which came with CUDA 4.2.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuCtxGetSharedMemConfig(pConfig *CUsharedconfig) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pConfig))
-	return c.call(fr, fnCuCtxGetSharedMemConfig, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(pConfig))
+	r := c.call(fnCuCtxGetSharedMemConfig, w[:1])
+	runtime.KeepAlive(pConfig)
+	return r
 }
 
 // CuCtxGetStreamPriorityRange calls
@@ -446,10 +518,13 @@ func (c Caller) CuCtxGetSharedMemConfig(pConfig *CUsharedconfig) CUresult {
 //
 // which came with CUDA 5.5.
 func (c Caller) CuCtxGetStreamPriorityRange(leastPriority *int32, greatestPriority *int32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(leastPriority))
-	fr.pointer(1, unsafe.Pointer(greatestPriority))
-	return c.call(fr, fnCuCtxGetStreamPriorityRange, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(leastPriority))
+	w[1] = address(unsafe.Pointer(greatestPriority))
+	r := c.call(fnCuCtxGetStreamPriorityRange, w[:2])
+	runtime.KeepAlive(leastPriority)
+	runtime.KeepAlive(greatestPriority)
+	return r
 }
 
 // CuCtxPopCurrent_v2 calls
@@ -458,9 +533,11 @@ func (c Caller) CuCtxGetStreamPriorityRange(leastPriority *int32, greatestPriori
 //
 // which came with CUDA 4.0.
 func (c Caller) CuCtxPopCurrent_v2(pctx *CUcontext) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pctx))
-	return c.call(fr, fnCuCtxPopCurrent_v2, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(pctx))
+	r := c.call(fnCuCtxPopCurrent_v2, w[:1])
+	runtime.KeepAlive(pctx)
+	return r
 }
 
 // CuCtxPushCurrent_v2 calls
@@ -469,9 +546,9 @@ func (c Caller) CuCtxPopCurrent_v2(pctx *CUcontext) CUresult {
 //
 // which came with CUDA 4.0.
 func (c Caller) CuCtxPushCurrent_v2(ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ctx)
-	return c.call(fr, fnCuCtxPushCurrent_v2, 1)
+	var w words
+	w[0] = uintptr(ctx)
+	return c.call(fnCuCtxPushCurrent_v2, w[:1])
 }
 
 // CuCtxRecordEvent calls
@@ -480,10 +557,10 @@ func (c Caller) CuCtxPushCurrent_v2(ctx CUcontext) CUresult {
 //
 // which came with CUDA 12.5.
 func (c Caller) CuCtxRecordEvent(hCtx CUcontext, hEvent CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hCtx)
-	fr.word[1] = uintptr(hEvent)
-	return c.call(fr, fnCuCtxRecordEvent, 2)
+	var w words
+	w[0] = uintptr(hCtx)
+	w[1] = uintptr(hEvent)
+	return c.call(fnCuCtxRecordEvent, w[:2])
 }
 
 // CuCtxResetPersistingL2Cache calls
@@ -492,8 +569,8 @@ func (c Caller) CuCtxRecordEvent(hCtx CUcontext, hEvent CUevent) CUresult {
 //
 // which came with CUDA 11.0.
 func (c Caller) CuCtxResetPersistingL2Cache() CUresult {
-	fr := newFrame()
-	return c.call(fr, fnCuCtxResetPersistingL2Cache, 0)
+	var w words
+	return c.call(fnCuCtxResetPersistingL2Cache, w[:0])
 }
 
 // CuCtxSetCacheConfig calls
@@ -502,9 +579,9 @@ func (c Caller) CuCtxResetPersistingL2Cache() CUresult {
 //
 // which came with CUDA 3.2.
 func (c Caller) CuCtxSetCacheConfig(config CUfunc_cache) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(config)
-	return c.call(fr, fnCuCtxSetCacheConfig, 1)
+	var w words
+	w[0] = uintptr(config)
+	return c.call(fnCuCtxSetCacheConfig, w[:1])
 }
 
 // CuCtxSetCurrent calls
@@ -513,9 +590,9 @@ func (c Caller) CuCtxSetCacheConfig(config CUfunc_cache) CUresult {
 //
 // which came with CUDA 4.0.
 func (c Caller) CuCtxSetCurrent(ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ctx)
-	return c.call(fr, fnCuCtxSetCurrent, 1)
+	var w words
+	w[0] = uintptr(ctx)
+	return c.call(fnCuCtxSetCurrent, w[:1])
 }
 
 // CuCtxSetFlags calls
@@ -524,9 +601,9 @@ func (c Caller) CuCtxSetCurrent(ctx CUcontext) CUresult {
 //
 // which came with CUDA 12.1.
 func (c Caller) CuCtxSetFlags(flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(flags)
-	return c.call(fr, fnCuCtxSetFlags, 1)
+	var w words
+	w[0] = uintptr(flags)
+	return c.call(fnCuCtxSetFlags, w[:1])
 }
 
 // CuCtxSetLimit calls
@@ -535,10 +612,10 @@ func (c Caller) CuCtxSetFlags(flags uint32) CUresult {
 //
 // which came with CUDA 3.1.
 func (c Caller) CuCtxSetLimit(limit CUlimit, value uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(limit)
-	fr.word[1] = value
-	return c.call(fr, fnCuCtxSetLimit, 2)
+	var w words
+	w[0] = uintptr(limit)
+	w[1] = value
+	return c.call(fnCuCtxSetLimit, w[:2])
 }
 
 // CuCtxSetSharedMemConfig calls
@@ -548,9 +625,9 @@ func (c Caller) CuCtxSetLimit(limit CUlimit, value uintptr) CUresult {
 // which came with CUDA 4.2.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuCtxSetSharedMemConfig(config CUsharedconfig) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(config)
-	return c.call(fr, fnCuCtxSetSharedMemConfig, 1)
+	var w words
+	w[0] = uintptr(config)
+	return c.call(fnCuCtxSetSharedMemConfig, w[:1])
 }
 
 // CuCtxSynchronize calls
@@ -559,8 +636,8 @@ func (c Caller) CuCtxSetSharedMemConfig(config CUsharedconfig) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuCtxSynchronize() CUresult {
-	fr := newFrame()
-	return c.call(fr, fnCuCtxSynchronize, 0)
+	var w words
+	return c.call(fnCuCtxSynchronize, w[:0])
 }
 
 // CuCtxSynchronize_v2 calls
@@ -569,9 +646,9 @@ func (c Caller) CuCtxSynchronize() CUresult {
 //
 // which came with CUDA 13.0.
 func (c Caller) CuCtxSynchronize_v2(ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ctx)
-	return c.call(fr, fnCuCtxSynchronize_v2, 1)
+	var w words
+	w[0] = uintptr(ctx)
+	return c.call(fnCuCtxSynchronize_v2, w[:1])
 }
 
 // CuCtxWaitEvent calls
@@ -580,10 +657,10 @@ func (c Caller) CuCtxSynchronize_v2(ctx CUcontext) CUresult {
 //
 // which came with CUDA 12.5.
 func (c Caller) CuCtxWaitEvent(hCtx CUcontext, hEvent CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hCtx)
-	fr.word[1] = uintptr(hEvent)
-	return c.call(fr, fnCuCtxWaitEvent, 2)
+	var w words
+	w[0] = uintptr(hCtx)
+	w[1] = uintptr(hEvent)
+	return c.call(fnCuCtxWaitEvent, w[:2])
 }
 
 // CuDestroyExternalMemory calls
@@ -592,9 +669,9 @@ func (c Caller) CuCtxWaitEvent(hCtx CUcontext, hEvent CUevent) CUresult {
 //
 // which came with CUDA 10.0.
 func (c Caller) CuDestroyExternalMemory(extMem CUexternalMemory) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(extMem)
-	return c.call(fr, fnCuDestroyExternalMemory, 1)
+	var w words
+	w[0] = uintptr(extMem)
+	return c.call(fnCuDestroyExternalMemory, w[:1])
 }
 
 // CuDestroyExternalSemaphore calls
@@ -603,9 +680,9 @@ func (c Caller) CuDestroyExternalMemory(extMem CUexternalMemory) CUresult {
 //
 // which came with CUDA 10.0.
 func (c Caller) CuDestroyExternalSemaphore(extSem CUexternalSemaphore) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(extSem)
-	return c.call(fr, fnCuDestroyExternalSemaphore, 1)
+	var w words
+	w[0] = uintptr(extSem)
+	return c.call(fnCuDestroyExternalSemaphore, w[:1])
 }
 
 // CuDevResourceGenerateDesc calls
@@ -614,11 +691,14 @@ func (c Caller) CuDestroyExternalSemaphore(extSem CUexternalSemaphore) CUresult 
 //
 // which came with CUDA 12.4.
 func (c Caller) CuDevResourceGenerateDesc(phDesc *CUdevResourceDesc, resources *CUdevResource, nbResources uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phDesc))
-	fr.pointer(1, unsafe.Pointer(resources))
-	fr.word[2] = uintptr(nbResources)
-	return c.call(fr, fnCuDevResourceGenerateDesc, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(phDesc))
+	w[1] = address(unsafe.Pointer(resources))
+	w[2] = uintptr(nbResources)
+	r := c.call(fnCuDevResourceGenerateDesc, w[:3])
+	runtime.KeepAlive(phDesc)
+	runtime.KeepAlive(resources)
+	return r
 }
 
 // CuDevSmResourceSplitByCount calls
@@ -627,14 +707,19 @@ func (c Caller) CuDevResourceGenerateDesc(phDesc *CUdevResourceDesc, resources *
 //
 // which came with CUDA 12.4.
 func (c Caller) CuDevSmResourceSplitByCount(result *CUdevResource, nbGroups *uint32, input *CUdevResource, remaining *CUdevResource, useFlags uint32, minCount uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(result))
-	fr.pointer(1, unsafe.Pointer(nbGroups))
-	fr.pointer(2, unsafe.Pointer(input))
-	fr.pointer(3, unsafe.Pointer(remaining))
-	fr.word[4] = uintptr(useFlags)
-	fr.word[5] = uintptr(minCount)
-	return c.call(fr, fnCuDevSmResourceSplitByCount, 6)
+	var w words
+	w[0] = address(unsafe.Pointer(result))
+	w[1] = address(unsafe.Pointer(nbGroups))
+	w[2] = address(unsafe.Pointer(input))
+	w[3] = address(unsafe.Pointer(remaining))
+	w[4] = uintptr(useFlags)
+	w[5] = uintptr(minCount)
+	r := c.call(fnCuDevSmResourceSplitByCount, w[:6])
+	runtime.KeepAlive(result)
+	runtime.KeepAlive(nbGroups)
+	runtime.KeepAlive(input)
+	runtime.KeepAlive(remaining)
+	return r
 }
 
 // CuDeviceCanAccessPeer calls
@@ -643,11 +728,13 @@ func (c Caller) CuDevSmResourceSplitByCount(result *CUdevResource, nbGroups *uin
 //
 // which came with CUDA 4.0.
 func (c Caller) CuDeviceCanAccessPeer(canAccessPeer *int32, dev CUdevice, peerDev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(canAccessPeer))
-	fr.word[1] = uintptr(dev)
-	fr.word[2] = uintptr(peerDev)
-	return c.call(fr, fnCuDeviceCanAccessPeer, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(canAccessPeer))
+	w[1] = uintptr(dev)
+	w[2] = uintptr(peerDev)
+	r := c.call(fnCuDeviceCanAccessPeer, w[:3])
+	runtime.KeepAlive(canAccessPeer)
+	return r
 }
 
 // CuDeviceComputeCapability calls
@@ -657,11 +744,14 @@ func (c Caller) CuDeviceCanAccessPeer(canAccessPeer *int32, dev CUdevice, peerDe
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuDeviceComputeCapability(major *int32, minor *int32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(major))
-	fr.pointer(1, unsafe.Pointer(minor))
-	fr.word[2] = uintptr(dev)
-	return c.call(fr, fnCuDeviceComputeCapability, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(major))
+	w[1] = address(unsafe.Pointer(minor))
+	w[2] = uintptr(dev)
+	r := c.call(fnCuDeviceComputeCapability, w[:3])
+	runtime.KeepAlive(major)
+	runtime.KeepAlive(minor)
+	return r
 }
 
 // CuDeviceGet calls
@@ -670,10 +760,12 @@ func (c Caller) CuDeviceComputeCapability(major *int32, minor *int32, dev CUdevi
 //
 // which came with CUDA 2.0.
 func (c Caller) CuDeviceGet(device *CUdevice, ordinal int32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(device))
-	fr.word[1] = uintptr(ordinal)
-	return c.call(fr, fnCuDeviceGet, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(device))
+	w[1] = uintptr(ordinal)
+	r := c.call(fnCuDeviceGet, w[:2])
+	runtime.KeepAlive(device)
+	return r
 }
 
 // CuDeviceGetAttribute calls
@@ -682,11 +774,13 @@ func (c Caller) CuDeviceGet(device *CUdevice, ordinal int32) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuDeviceGetAttribute(pi *int32, attrib CUdevice_attribute, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pi))
-	fr.word[1] = uintptr(attrib)
-	fr.word[2] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetAttribute, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pi))
+	w[1] = uintptr(attrib)
+	w[2] = uintptr(dev)
+	r := c.call(fnCuDeviceGetAttribute, w[:3])
+	runtime.KeepAlive(pi)
+	return r
 }
 
 // CuDeviceGetByPCIBusId calls
@@ -695,10 +789,13 @@ func (c Caller) CuDeviceGetAttribute(pi *int32, attrib CUdevice_attribute, dev C
 //
 // which came with CUDA 4.1.
 func (c Caller) CuDeviceGetByPCIBusId(dev *CUdevice, pciBusId *byte) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dev))
-	fr.pointer(1, unsafe.Pointer(pciBusId))
-	return c.call(fr, fnCuDeviceGetByPCIBusId, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(dev))
+	w[1] = address(unsafe.Pointer(pciBusId))
+	r := c.call(fnCuDeviceGetByPCIBusId, w[:2])
+	runtime.KeepAlive(dev)
+	runtime.KeepAlive(pciBusId)
+	return r
 }
 
 // CuDeviceGetCount calls
@@ -707,9 +804,11 @@ func (c Caller) CuDeviceGetByPCIBusId(dev *CUdevice, pciBusId *byte) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuDeviceGetCount(count *int32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(count))
-	return c.call(fr, fnCuDeviceGetCount, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(count))
+	r := c.call(fnCuDeviceGetCount, w[:1])
+	runtime.KeepAlive(count)
+	return r
 }
 
 // CuDeviceGetDefaultMemPool calls
@@ -718,10 +817,12 @@ func (c Caller) CuDeviceGetCount(count *int32) CUresult {
 //
 // which came with CUDA 11.2.
 func (c Caller) CuDeviceGetDefaultMemPool(pool_out *CUmemoryPool, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pool_out))
-	fr.word[1] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetDefaultMemPool, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pool_out))
+	w[1] = uintptr(dev)
+	r := c.call(fnCuDeviceGetDefaultMemPool, w[:2])
+	runtime.KeepAlive(pool_out)
+	return r
 }
 
 // CuDeviceGetDevResource calls
@@ -730,11 +831,13 @@ func (c Caller) CuDeviceGetDefaultMemPool(pool_out *CUmemoryPool, dev CUdevice) 
 //
 // which came with CUDA 12.4.
 func (c Caller) CuDeviceGetDevResource(device CUdevice, resource *CUdevResource, type_ CUdevResourceType) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(device)
-	fr.pointer(1, unsafe.Pointer(resource))
-	fr.word[2] = uintptr(type_)
-	return c.call(fr, fnCuDeviceGetDevResource, 3)
+	var w words
+	w[0] = uintptr(device)
+	w[1] = address(unsafe.Pointer(resource))
+	w[2] = uintptr(type_)
+	r := c.call(fnCuDeviceGetDevResource, w[:3])
+	runtime.KeepAlive(resource)
+	return r
 }
 
 // CuDeviceGetExecAffinitySupport calls
@@ -743,11 +846,13 @@ func (c Caller) CuDeviceGetDevResource(device CUdevice, resource *CUdevResource,
 //
 // which came with CUDA 11.4.
 func (c Caller) CuDeviceGetExecAffinitySupport(pi *int32, type_ CUexecAffinityType, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pi))
-	fr.word[1] = uintptr(type_)
-	fr.word[2] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetExecAffinitySupport, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pi))
+	w[1] = uintptr(type_)
+	w[2] = uintptr(dev)
+	r := c.call(fnCuDeviceGetExecAffinitySupport, w[:3])
+	runtime.KeepAlive(pi)
+	return r
 }
 
 // CuDeviceGetGraphMemAttribute calls
@@ -756,11 +861,13 @@ func (c Caller) CuDeviceGetExecAffinitySupport(pi *int32, type_ CUexecAffinityTy
 //
 // which came with CUDA 11.4.
 func (c Caller) CuDeviceGetGraphMemAttribute(device CUdevice, attr CUgraphMem_attribute, value unsafe.Pointer) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(device)
-	fr.word[1] = uintptr(attr)
-	fr.pointer(2, value)
-	return c.call(fr, fnCuDeviceGetGraphMemAttribute, 3)
+	var w words
+	w[0] = uintptr(device)
+	w[1] = uintptr(attr)
+	w[2] = address(value)
+	r := c.call(fnCuDeviceGetGraphMemAttribute, w[:3])
+	runtime.KeepAlive(value)
+	return r
 }
 
 // CuDeviceGetHostAtomicCapabilities calls
@@ -769,12 +876,15 @@ func (c Caller) CuDeviceGetGraphMemAttribute(device CUdevice, attr CUgraphMem_at
 //
 // which came with CUDA 13.0.
 func (c Caller) CuDeviceGetHostAtomicCapabilities(capabilities *uint32, operations *CUatomicOperation, count uint32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(capabilities))
-	fr.pointer(1, unsafe.Pointer(operations))
-	fr.word[2] = uintptr(count)
-	fr.word[3] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetHostAtomicCapabilities, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(capabilities))
+	w[1] = address(unsafe.Pointer(operations))
+	w[2] = uintptr(count)
+	w[3] = uintptr(dev)
+	r := c.call(fnCuDeviceGetHostAtomicCapabilities, w[:4])
+	runtime.KeepAlive(capabilities)
+	runtime.KeepAlive(operations)
+	return r
 }
 
 // CuDeviceGetLuid calls
@@ -783,11 +893,14 @@ func (c Caller) CuDeviceGetHostAtomicCapabilities(capabilities *uint32, operatio
 //
 // which came with CUDA 10.0.
 func (c Caller) CuDeviceGetLuid(luid *byte, deviceNodeMask *uint32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(luid))
-	fr.pointer(1, unsafe.Pointer(deviceNodeMask))
-	fr.word[2] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetLuid, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(luid))
+	w[1] = address(unsafe.Pointer(deviceNodeMask))
+	w[2] = uintptr(dev)
+	r := c.call(fnCuDeviceGetLuid, w[:3])
+	runtime.KeepAlive(luid)
+	runtime.KeepAlive(deviceNodeMask)
+	return r
 }
 
 // CuDeviceGetMemPool calls
@@ -796,10 +909,12 @@ func (c Caller) CuDeviceGetLuid(luid *byte, deviceNodeMask *uint32, dev CUdevice
 //
 // which came with CUDA 11.2.
 func (c Caller) CuDeviceGetMemPool(pool *CUmemoryPool, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pool))
-	fr.word[1] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetMemPool, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pool))
+	w[1] = uintptr(dev)
+	r := c.call(fnCuDeviceGetMemPool, w[:2])
+	runtime.KeepAlive(pool)
+	return r
 }
 
 // CuDeviceGetName calls
@@ -808,11 +923,13 @@ func (c Caller) CuDeviceGetMemPool(pool *CUmemoryPool, dev CUdevice) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuDeviceGetName(name *byte, len int32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(name))
-	fr.word[1] = uintptr(len)
-	fr.word[2] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetName, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(name))
+	w[1] = uintptr(len)
+	w[2] = uintptr(dev)
+	r := c.call(fnCuDeviceGetName, w[:3])
+	runtime.KeepAlive(name)
+	return r
 }
 
 // CuDeviceGetNvSciSyncAttributes calls
@@ -821,11 +938,13 @@ func (c Caller) CuDeviceGetName(name *byte, len int32, dev CUdevice) CUresult {
 //
 // which came with CUDA 10.2.
 func (c Caller) CuDeviceGetNvSciSyncAttributes(nvSciSyncAttrList unsafe.Pointer, dev CUdevice, flags int32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, nvSciSyncAttrList)
-	fr.word[1] = uintptr(dev)
-	fr.word[2] = uintptr(flags)
-	return c.call(fr, fnCuDeviceGetNvSciSyncAttributes, 3)
+	var w words
+	w[0] = address(nvSciSyncAttrList)
+	w[1] = uintptr(dev)
+	w[2] = uintptr(flags)
+	r := c.call(fnCuDeviceGetNvSciSyncAttributes, w[:3])
+	runtime.KeepAlive(nvSciSyncAttrList)
+	return r
 }
 
 // CuDeviceGetP2PAtomicCapabilities calls
@@ -834,13 +953,16 @@ func (c Caller) CuDeviceGetNvSciSyncAttributes(nvSciSyncAttrList unsafe.Pointer,
 //
 // which came with CUDA 13.0.
 func (c Caller) CuDeviceGetP2PAtomicCapabilities(capabilities *uint32, operations *CUatomicOperation, count uint32, srcDevice CUdevice, dstDevice CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(capabilities))
-	fr.pointer(1, unsafe.Pointer(operations))
-	fr.word[2] = uintptr(count)
-	fr.word[3] = uintptr(srcDevice)
-	fr.word[4] = uintptr(dstDevice)
-	return c.call(fr, fnCuDeviceGetP2PAtomicCapabilities, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(capabilities))
+	w[1] = address(unsafe.Pointer(operations))
+	w[2] = uintptr(count)
+	w[3] = uintptr(srcDevice)
+	w[4] = uintptr(dstDevice)
+	r := c.call(fnCuDeviceGetP2PAtomicCapabilities, w[:5])
+	runtime.KeepAlive(capabilities)
+	runtime.KeepAlive(operations)
+	return r
 }
 
 // CuDeviceGetP2PAttribute calls
@@ -849,12 +971,14 @@ func (c Caller) CuDeviceGetP2PAtomicCapabilities(capabilities *uint32, operation
 //
 // which came with CUDA 8.0.
 func (c Caller) CuDeviceGetP2PAttribute(value *int32, attrib CUdevice_P2PAttribute, srcDevice CUdevice, dstDevice CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(value))
-	fr.word[1] = uintptr(attrib)
-	fr.word[2] = uintptr(srcDevice)
-	fr.word[3] = uintptr(dstDevice)
-	return c.call(fr, fnCuDeviceGetP2PAttribute, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(value))
+	w[1] = uintptr(attrib)
+	w[2] = uintptr(srcDevice)
+	w[3] = uintptr(dstDevice)
+	r := c.call(fnCuDeviceGetP2PAttribute, w[:4])
+	runtime.KeepAlive(value)
+	return r
 }
 
 // CuDeviceGetPCIBusId calls
@@ -863,11 +987,13 @@ func (c Caller) CuDeviceGetP2PAttribute(value *int32, attrib CUdevice_P2PAttribu
 //
 // which came with CUDA 4.1.
 func (c Caller) CuDeviceGetPCIBusId(pciBusId *byte, len int32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pciBusId))
-	fr.word[1] = uintptr(len)
-	fr.word[2] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetPCIBusId, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pciBusId))
+	w[1] = uintptr(len)
+	w[2] = uintptr(dev)
+	r := c.call(fnCuDeviceGetPCIBusId, w[:3])
+	runtime.KeepAlive(pciBusId)
+	return r
 }
 
 // CuDeviceGetProperties calls
@@ -877,10 +1003,12 @@ func (c Caller) CuDeviceGetPCIBusId(pciBusId *byte, len int32, dev CUdevice) CUr
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuDeviceGetProperties(prop *CUdevprop, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(prop))
-	fr.word[1] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetProperties, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(prop))
+	w[1] = uintptr(dev)
+	r := c.call(fnCuDeviceGetProperties, w[:2])
+	runtime.KeepAlive(prop)
+	return r
 }
 
 // CuDeviceGetTexture1DLinearMaxWidth calls
@@ -889,12 +1017,14 @@ func (c Caller) CuDeviceGetProperties(prop *CUdevprop, dev CUdevice) CUresult {
 //
 // which came with CUDA 11.1.
 func (c Caller) CuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements *uintptr, format CUarray_format, numChannels uint32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(maxWidthInElements))
-	fr.word[1] = uintptr(format)
-	fr.word[2] = uintptr(numChannels)
-	fr.word[3] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetTexture1DLinearMaxWidth, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(maxWidthInElements))
+	w[1] = uintptr(format)
+	w[2] = uintptr(numChannels)
+	w[3] = uintptr(dev)
+	r := c.call(fnCuDeviceGetTexture1DLinearMaxWidth, w[:4])
+	runtime.KeepAlive(maxWidthInElements)
+	return r
 }
 
 // CuDeviceGetUuid_v2 calls
@@ -903,10 +1033,12 @@ func (c Caller) CuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements *uintptr, 
 //
 // which came with CUDA 11.4.
 func (c Caller) CuDeviceGetUuid_v2(uuid *CUuuid, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(uuid))
-	fr.word[1] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetUuid_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(uuid))
+	w[1] = uintptr(dev)
+	r := c.call(fnCuDeviceGetUuid_v2, w[:2])
+	runtime.KeepAlive(uuid)
+	return r
 }
 
 // CuDeviceGraphMemTrim calls
@@ -915,9 +1047,9 @@ func (c Caller) CuDeviceGetUuid_v2(uuid *CUuuid, dev CUdevice) CUresult {
 //
 // which came with CUDA 11.4.
 func (c Caller) CuDeviceGraphMemTrim(device CUdevice) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(device)
-	return c.call(fr, fnCuDeviceGraphMemTrim, 1)
+	var w words
+	w[0] = uintptr(device)
+	return c.call(fnCuDeviceGraphMemTrim, w[:1])
 }
 
 // CuDevicePrimaryCtxGetState calls
@@ -926,11 +1058,14 @@ func (c Caller) CuDeviceGraphMemTrim(device CUdevice) CUresult {
 //
 // which came with CUDA 7.0.
 func (c Caller) CuDevicePrimaryCtxGetState(dev CUdevice, flags *uint32, active *int32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dev)
-	fr.pointer(1, unsafe.Pointer(flags))
-	fr.pointer(2, unsafe.Pointer(active))
-	return c.call(fr, fnCuDevicePrimaryCtxGetState, 3)
+	var w words
+	w[0] = uintptr(dev)
+	w[1] = address(unsafe.Pointer(flags))
+	w[2] = address(unsafe.Pointer(active))
+	r := c.call(fnCuDevicePrimaryCtxGetState, w[:3])
+	runtime.KeepAlive(flags)
+	runtime.KeepAlive(active)
+	return r
 }
 
 // CuDevicePrimaryCtxRelease_v2 calls
@@ -939,9 +1074,9 @@ func (c Caller) CuDevicePrimaryCtxGetState(dev CUdevice, flags *uint32, active *
 //
 // which came with CUDA 11.0.
 func (c Caller) CuDevicePrimaryCtxRelease_v2(dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dev)
-	return c.call(fr, fnCuDevicePrimaryCtxRelease_v2, 1)
+	var w words
+	w[0] = uintptr(dev)
+	return c.call(fnCuDevicePrimaryCtxRelease_v2, w[:1])
 }
 
 // CuDevicePrimaryCtxReset_v2 calls
@@ -950,9 +1085,9 @@ func (c Caller) CuDevicePrimaryCtxRelease_v2(dev CUdevice) CUresult {
 //
 // which came with CUDA 11.0.
 func (c Caller) CuDevicePrimaryCtxReset_v2(dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dev)
-	return c.call(fr, fnCuDevicePrimaryCtxReset_v2, 1)
+	var w words
+	w[0] = uintptr(dev)
+	return c.call(fnCuDevicePrimaryCtxReset_v2, w[:1])
 }
 
 // CuDevicePrimaryCtxRetain calls
@@ -961,10 +1096,12 @@ func (c Caller) CuDevicePrimaryCtxReset_v2(dev CUdevice) CUresult {
 //
 // which came with CUDA 7.0.
 func (c Caller) CuDevicePrimaryCtxRetain(pctx *CUcontext, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pctx))
-	fr.word[1] = uintptr(dev)
-	return c.call(fr, fnCuDevicePrimaryCtxRetain, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pctx))
+	w[1] = uintptr(dev)
+	r := c.call(fnCuDevicePrimaryCtxRetain, w[:2])
+	runtime.KeepAlive(pctx)
+	return r
 }
 
 // CuDevicePrimaryCtxSetFlags_v2 calls
@@ -973,10 +1110,10 @@ func (c Caller) CuDevicePrimaryCtxRetain(pctx *CUcontext, dev CUdevice) CUresult
 //
 // which came with CUDA 11.0.
 func (c Caller) CuDevicePrimaryCtxSetFlags_v2(dev CUdevice, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dev)
-	fr.word[1] = uintptr(flags)
-	return c.call(fr, fnCuDevicePrimaryCtxSetFlags_v2, 2)
+	var w words
+	w[0] = uintptr(dev)
+	w[1] = uintptr(flags)
+	return c.call(fnCuDevicePrimaryCtxSetFlags_v2, w[:2])
 }
 
 // CuDeviceRegisterAsyncNotification calls
@@ -985,12 +1122,14 @@ func (c Caller) CuDevicePrimaryCtxSetFlags_v2(dev CUdevice, flags uint32) CUresu
 //
 // which came with CUDA 12.4.
 func (c Caller) CuDeviceRegisterAsyncNotification(device CUdevice, callbackFunc CUasyncCallback, userData uintptr, callback *CUasyncCallbackHandle) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(device)
-	fr.word[1] = uintptr(callbackFunc)
-	fr.word[2] = userData
-	fr.pointer(3, unsafe.Pointer(callback))
-	return c.call(fr, fnCuDeviceRegisterAsyncNotification, 4)
+	var w words
+	w[0] = uintptr(device)
+	w[1] = uintptr(callbackFunc)
+	w[2] = userData
+	w[3] = address(unsafe.Pointer(callback))
+	r := c.call(fnCuDeviceRegisterAsyncNotification, w[:4])
+	runtime.KeepAlive(callback)
+	return r
 }
 
 // CuDeviceSetGraphMemAttribute calls
@@ -999,11 +1138,13 @@ func (c Caller) CuDeviceRegisterAsyncNotification(device CUdevice, callbackFunc 
 //
 // which came with CUDA 11.4.
 func (c Caller) CuDeviceSetGraphMemAttribute(device CUdevice, attr CUgraphMem_attribute, value unsafe.Pointer) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(device)
-	fr.word[1] = uintptr(attr)
-	fr.pointer(2, value)
-	return c.call(fr, fnCuDeviceSetGraphMemAttribute, 3)
+	var w words
+	w[0] = uintptr(device)
+	w[1] = uintptr(attr)
+	w[2] = address(value)
+	r := c.call(fnCuDeviceSetGraphMemAttribute, w[:3])
+	runtime.KeepAlive(value)
+	return r
 }
 
 // CuDeviceSetMemPool calls
@@ -1012,10 +1153,10 @@ func (c Caller) CuDeviceSetGraphMemAttribute(device CUdevice, attr CUgraphMem_at
 //
 // which came with CUDA 11.2.
 func (c Caller) CuDeviceSetMemPool(dev CUdevice, pool CUmemoryPool) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dev)
-	fr.word[1] = uintptr(pool)
-	return c.call(fr, fnCuDeviceSetMemPool, 2)
+	var w words
+	w[0] = uintptr(dev)
+	w[1] = uintptr(pool)
+	return c.call(fnCuDeviceSetMemPool, w[:2])
 }
 
 // CuDeviceTotalMem_v2 calls
@@ -1024,10 +1165,12 @@ func (c Caller) CuDeviceSetMemPool(dev CUdevice, pool CUmemoryPool) CUresult {
 //
 // which came with CUDA 3.2.
 func (c Caller) CuDeviceTotalMem_v2(bytes *uintptr, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(bytes))
-	fr.word[1] = uintptr(dev)
-	return c.call(fr, fnCuDeviceTotalMem_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(bytes))
+	w[1] = uintptr(dev)
+	r := c.call(fnCuDeviceTotalMem_v2, w[:2])
+	runtime.KeepAlive(bytes)
+	return r
 }
 
 // CuDeviceUnregisterAsyncNotification calls
@@ -1036,10 +1179,10 @@ func (c Caller) CuDeviceTotalMem_v2(bytes *uintptr, dev CUdevice) CUresult {
 //
 // which came with CUDA 12.4.
 func (c Caller) CuDeviceUnregisterAsyncNotification(device CUdevice, callback CUasyncCallbackHandle) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(device)
-	fr.word[1] = uintptr(callback)
-	return c.call(fr, fnCuDeviceUnregisterAsyncNotification, 2)
+	var w words
+	w[0] = uintptr(device)
+	w[1] = uintptr(callback)
+	return c.call(fnCuDeviceUnregisterAsyncNotification, w[:2])
 }
 
 // CuDriverGetVersion calls
@@ -1048,9 +1191,11 @@ func (c Caller) CuDeviceUnregisterAsyncNotification(device CUdevice, callback CU
 //
 // which came with CUDA 2.2.
 func (c Caller) CuDriverGetVersion(driverVersion *int32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(driverVersion))
-	return c.call(fr, fnCuDriverGetVersion, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(driverVersion))
+	r := c.call(fnCuDriverGetVersion, w[:1])
+	runtime.KeepAlive(driverVersion)
+	return r
 }
 
 // CuEventCreate calls
@@ -1059,10 +1204,12 @@ func (c Caller) CuDriverGetVersion(driverVersion *int32) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuEventCreate(phEvent *CUevent, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phEvent))
-	fr.word[1] = uintptr(Flags)
-	return c.call(fr, fnCuEventCreate, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(phEvent))
+	w[1] = uintptr(Flags)
+	r := c.call(fnCuEventCreate, w[:2])
+	runtime.KeepAlive(phEvent)
+	return r
 }
 
 // CuEventDestroy_v2 calls
@@ -1071,9 +1218,9 @@ func (c Caller) CuEventCreate(phEvent *CUevent, Flags uint32) CUresult {
 //
 // which came with CUDA 4.0.
 func (c Caller) CuEventDestroy_v2(hEvent CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hEvent)
-	return c.call(fr, fnCuEventDestroy_v2, 1)
+	var w words
+	w[0] = uintptr(hEvent)
+	return c.call(fnCuEventDestroy_v2, w[:1])
 }
 
 // CuEventElapsedTime_v2 calls
@@ -1082,11 +1229,13 @@ func (c Caller) CuEventDestroy_v2(hEvent CUevent) CUresult {
 //
 // which came with CUDA 12.8.
 func (c Caller) CuEventElapsedTime_v2(pMilliseconds *float32, hStart CUevent, hEnd CUevent) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pMilliseconds))
-	fr.word[1] = uintptr(hStart)
-	fr.word[2] = uintptr(hEnd)
-	return c.call(fr, fnCuEventElapsedTime_v2, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pMilliseconds))
+	w[1] = uintptr(hStart)
+	w[2] = uintptr(hEnd)
+	r := c.call(fnCuEventElapsedTime_v2, w[:3])
+	runtime.KeepAlive(pMilliseconds)
+	return r
 }
 
 // CuEventQuery calls
@@ -1095,9 +1244,9 @@ func (c Caller) CuEventElapsedTime_v2(pMilliseconds *float32, hStart CUevent, hE
 //
 // which came with CUDA 2.0.
 func (c Caller) CuEventQuery(hEvent CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hEvent)
-	return c.call(fr, fnCuEventQuery, 1)
+	var w words
+	w[0] = uintptr(hEvent)
+	return c.call(fnCuEventQuery, w[:1])
 }
 
 // CuEventRecord calls
@@ -1106,10 +1255,10 @@ func (c Caller) CuEventQuery(hEvent CUevent) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuEventRecord(hEvent CUevent, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hEvent)
-	fr.word[1] = uintptr(hStream)
-	return c.call(fr, fnCuEventRecord, 2)
+	var w words
+	w[0] = uintptr(hEvent)
+	w[1] = uintptr(hStream)
+	return c.call(fnCuEventRecord, w[:2])
 }
 
 // CuEventRecordWithFlags calls
@@ -1118,11 +1267,11 @@ func (c Caller) CuEventRecord(hEvent CUevent, hStream CUstream) CUresult {
 //
 // which came with CUDA 11.1.
 func (c Caller) CuEventRecordWithFlags(hEvent CUevent, hStream CUstream, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hEvent)
-	fr.word[1] = uintptr(hStream)
-	fr.word[2] = uintptr(flags)
-	return c.call(fr, fnCuEventRecordWithFlags, 3)
+	var w words
+	w[0] = uintptr(hEvent)
+	w[1] = uintptr(hStream)
+	w[2] = uintptr(flags)
+	return c.call(fnCuEventRecordWithFlags, w[:3])
 }
 
 // CuEventSynchronize calls
@@ -1131,9 +1280,9 @@ func (c Caller) CuEventRecordWithFlags(hEvent CUevent, hStream CUstream, flags u
 //
 // which came with CUDA 2.0.
 func (c Caller) CuEventSynchronize(hEvent CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hEvent)
-	return c.call(fr, fnCuEventSynchronize, 1)
+	var w words
+	w[0] = uintptr(hEvent)
+	return c.call(fnCuEventSynchronize, w[:1])
 }
 
 // CuExternalMemoryGetMappedBuffer calls
@@ -1142,11 +1291,14 @@ func (c Caller) CuEventSynchronize(hEvent CUevent) CUresult {
 //
 // which came with CUDA 10.0.
 func (c Caller) CuExternalMemoryGetMappedBuffer(devPtr *CUdeviceptr, extMem CUexternalMemory, bufferDesc *CUDA_EXTERNAL_MEMORY_BUFFER_DESC) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(devPtr))
-	fr.word[1] = uintptr(extMem)
-	fr.pointer(2, unsafe.Pointer(bufferDesc))
-	return c.call(fr, fnCuExternalMemoryGetMappedBuffer, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(devPtr))
+	w[1] = uintptr(extMem)
+	w[2] = address(unsafe.Pointer(bufferDesc))
+	r := c.call(fnCuExternalMemoryGetMappedBuffer, w[:3])
+	runtime.KeepAlive(devPtr)
+	runtime.KeepAlive(bufferDesc)
+	return r
 }
 
 // CuExternalMemoryGetMappedMipmappedArray calls
@@ -1155,11 +1307,14 @@ func (c Caller) CuExternalMemoryGetMappedBuffer(devPtr *CUdeviceptr, extMem CUex
 //
 // which came with CUDA 10.0.
 func (c Caller) CuExternalMemoryGetMappedMipmappedArray(mipmap *CUmipmappedArray, extMem CUexternalMemory, mipmapDesc *CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(mipmap))
-	fr.word[1] = uintptr(extMem)
-	fr.pointer(2, unsafe.Pointer(mipmapDesc))
-	return c.call(fr, fnCuExternalMemoryGetMappedMipmappedArray, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(mipmap))
+	w[1] = uintptr(extMem)
+	w[2] = address(unsafe.Pointer(mipmapDesc))
+	r := c.call(fnCuExternalMemoryGetMappedMipmappedArray, w[:3])
+	runtime.KeepAlive(mipmap)
+	runtime.KeepAlive(mipmapDesc)
+	return r
 }
 
 // CuFlushGPUDirectRDMAWrites calls
@@ -1168,10 +1323,10 @@ func (c Caller) CuExternalMemoryGetMappedMipmappedArray(mipmap *CUmipmappedArray
 //
 // which came with CUDA 11.3.
 func (c Caller) CuFlushGPUDirectRDMAWrites(target CUflushGPUDirectRDMAWritesTarget, scope CUflushGPUDirectRDMAWritesScope) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(target)
-	fr.word[1] = uintptr(scope)
-	return c.call(fr, fnCuFlushGPUDirectRDMAWrites, 2)
+	var w words
+	w[0] = uintptr(target)
+	w[1] = uintptr(scope)
+	return c.call(fnCuFlushGPUDirectRDMAWrites, w[:2])
 }
 
 // CuFuncGetAttribute calls
@@ -1180,11 +1335,13 @@ func (c Caller) CuFlushGPUDirectRDMAWrites(target CUflushGPUDirectRDMAWritesTarg
 //
 // which came with CUDA 2.2.
 func (c Caller) CuFuncGetAttribute(pi *int32, attrib CUfunction_attribute, hfunc CUfunction) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pi))
-	fr.word[1] = uintptr(attrib)
-	fr.word[2] = uintptr(hfunc)
-	return c.call(fr, fnCuFuncGetAttribute, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pi))
+	w[1] = uintptr(attrib)
+	w[2] = uintptr(hfunc)
+	r := c.call(fnCuFuncGetAttribute, w[:3])
+	runtime.KeepAlive(pi)
+	return r
 }
 
 // CuFuncGetModule calls
@@ -1193,10 +1350,12 @@ func (c Caller) CuFuncGetAttribute(pi *int32, attrib CUfunction_attribute, hfunc
 //
 // which came with CUDA 11.0.
 func (c Caller) CuFuncGetModule(hmod *CUmodule, hfunc CUfunction) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(hmod))
-	fr.word[1] = uintptr(hfunc)
-	return c.call(fr, fnCuFuncGetModule, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(hmod))
+	w[1] = uintptr(hfunc)
+	r := c.call(fnCuFuncGetModule, w[:2])
+	runtime.KeepAlive(hmod)
+	return r
 }
 
 // CuFuncGetName calls
@@ -1205,10 +1364,12 @@ func (c Caller) CuFuncGetModule(hmod *CUmodule, hfunc CUfunction) CUresult {
 //
 // which came with CUDA 12.3.
 func (c Caller) CuFuncGetName(name **byte, hfunc CUfunction) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(name))
-	fr.word[1] = uintptr(hfunc)
-	return c.call(fr, fnCuFuncGetName, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(name))
+	w[1] = uintptr(hfunc)
+	r := c.call(fnCuFuncGetName, w[:2])
+	runtime.KeepAlive(name)
+	return r
 }
 
 // CuFuncGetParamInfo calls
@@ -1217,12 +1378,15 @@ func (c Caller) CuFuncGetName(name **byte, hfunc CUfunction) CUresult {
 //
 // which came with CUDA 12.4.
 func (c Caller) CuFuncGetParamInfo(func_ CUfunction, paramIndex uintptr, paramOffset *uintptr, paramSize *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(func_)
-	fr.word[1] = paramIndex
-	fr.pointer(2, unsafe.Pointer(paramOffset))
-	fr.pointer(3, unsafe.Pointer(paramSize))
-	return c.call(fr, fnCuFuncGetParamInfo, 4)
+	var w words
+	w[0] = uintptr(func_)
+	w[1] = paramIndex
+	w[2] = address(unsafe.Pointer(paramOffset))
+	w[3] = address(unsafe.Pointer(paramSize))
+	r := c.call(fnCuFuncGetParamInfo, w[:4])
+	runtime.KeepAlive(paramOffset)
+	runtime.KeepAlive(paramSize)
+	return r
 }
 
 // CuFuncIsLoaded calls
@@ -1231,10 +1395,12 @@ func (c Caller) CuFuncGetParamInfo(func_ CUfunction, paramIndex uintptr, paramOf
 //
 // which came with CUDA 12.4.
 func (c Caller) CuFuncIsLoaded(state *CUfunctionLoadingState, function CUfunction) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(state))
-	fr.word[1] = uintptr(function)
-	return c.call(fr, fnCuFuncIsLoaded, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(state))
+	w[1] = uintptr(function)
+	r := c.call(fnCuFuncIsLoaded, w[:2])
+	runtime.KeepAlive(state)
+	return r
 }
 
 // CuFuncLoad calls
@@ -1243,9 +1409,9 @@ func (c Caller) CuFuncIsLoaded(state *CUfunctionLoadingState, function CUfunctio
 //
 // which came with CUDA 12.4.
 func (c Caller) CuFuncLoad(function CUfunction) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(function)
-	return c.call(fr, fnCuFuncLoad, 1)
+	var w words
+	w[0] = uintptr(function)
+	return c.call(fnCuFuncLoad, w[:1])
 }
 
 // CuFuncSetAttribute calls
@@ -1254,11 +1420,11 @@ func (c Caller) CuFuncLoad(function CUfunction) CUresult {
 //
 // which came with CUDA 9.0.
 func (c Caller) CuFuncSetAttribute(hfunc CUfunction, attrib CUfunction_attribute, value int32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hfunc)
-	fr.word[1] = uintptr(attrib)
-	fr.word[2] = uintptr(value)
-	return c.call(fr, fnCuFuncSetAttribute, 3)
+	var w words
+	w[0] = uintptr(hfunc)
+	w[1] = uintptr(attrib)
+	w[2] = uintptr(value)
+	return c.call(fnCuFuncSetAttribute, w[:3])
 }
 
 // CuFuncSetBlockShape calls
@@ -1268,12 +1434,12 @@ func (c Caller) CuFuncSetAttribute(hfunc CUfunction, attrib CUfunction_attribute
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuFuncSetBlockShape(hfunc CUfunction, x int32, y int32, z int32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hfunc)
-	fr.word[1] = uintptr(x)
-	fr.word[2] = uintptr(y)
-	fr.word[3] = uintptr(z)
-	return c.call(fr, fnCuFuncSetBlockShape, 4)
+	var w words
+	w[0] = uintptr(hfunc)
+	w[1] = uintptr(x)
+	w[2] = uintptr(y)
+	w[3] = uintptr(z)
+	return c.call(fnCuFuncSetBlockShape, w[:4])
 }
 
 // CuFuncSetCacheConfig calls
@@ -1282,10 +1448,10 @@ func (c Caller) CuFuncSetBlockShape(hfunc CUfunction, x int32, y int32, z int32)
 //
 // which came with CUDA 3.0.
 func (c Caller) CuFuncSetCacheConfig(hfunc CUfunction, config CUfunc_cache) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hfunc)
-	fr.word[1] = uintptr(config)
-	return c.call(fr, fnCuFuncSetCacheConfig, 2)
+	var w words
+	w[0] = uintptr(hfunc)
+	w[1] = uintptr(config)
+	return c.call(fnCuFuncSetCacheConfig, w[:2])
 }
 
 // CuFuncSetSharedMemConfig calls
@@ -1295,10 +1461,10 @@ func (c Caller) CuFuncSetCacheConfig(hfunc CUfunction, config CUfunc_cache) CUre
 // which came with CUDA 4.2.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuFuncSetSharedMemConfig(hfunc CUfunction, config CUsharedconfig) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hfunc)
-	fr.word[1] = uintptr(config)
-	return c.call(fr, fnCuFuncSetSharedMemConfig, 2)
+	var w words
+	w[0] = uintptr(hfunc)
+	w[1] = uintptr(config)
+	return c.call(fnCuFuncSetSharedMemConfig, w[:2])
 }
 
 // CuFuncSetSharedSize calls
@@ -1308,10 +1474,10 @@ func (c Caller) CuFuncSetSharedMemConfig(hfunc CUfunction, config CUsharedconfig
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuFuncSetSharedSize(hfunc CUfunction, bytes uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hfunc)
-	fr.word[1] = uintptr(bytes)
-	return c.call(fr, fnCuFuncSetSharedSize, 2)
+	var w words
+	w[0] = uintptr(hfunc)
+	w[1] = uintptr(bytes)
+	return c.call(fnCuFuncSetSharedSize, w[:2])
 }
 
 // CuGetErrorName calls
@@ -1320,10 +1486,12 @@ func (c Caller) CuFuncSetSharedSize(hfunc CUfunction, bytes uint32) CUresult {
 //
 // which came with CUDA 6.0.
 func (c Caller) CuGetErrorName(error CUresult, pStr **byte) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(error)
-	fr.pointer(1, unsafe.Pointer(pStr))
-	return c.call(fr, fnCuGetErrorName, 2)
+	var w words
+	w[0] = uintptr(error)
+	w[1] = address(unsafe.Pointer(pStr))
+	r := c.call(fnCuGetErrorName, w[:2])
+	runtime.KeepAlive(pStr)
+	return r
 }
 
 // CuGetErrorString calls
@@ -1332,10 +1500,12 @@ func (c Caller) CuGetErrorName(error CUresult, pStr **byte) CUresult {
 //
 // which came with CUDA 6.0.
 func (c Caller) CuGetErrorString(error CUresult, pStr **byte) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(error)
-	fr.pointer(1, unsafe.Pointer(pStr))
-	return c.call(fr, fnCuGetErrorString, 2)
+	var w words
+	w[0] = uintptr(error)
+	w[1] = address(unsafe.Pointer(pStr))
+	r := c.call(fnCuGetErrorString, w[:2])
+	runtime.KeepAlive(pStr)
+	return r
 }
 
 // CuGetExportTable calls
@@ -1344,10 +1514,13 @@ func (c Caller) CuGetErrorString(error CUresult, pStr **byte) CUresult {
 //
 // which came with CUDA 3.0.
 func (c Caller) CuGetExportTable(ppExportTable *unsafe.Pointer, pExportTableId *CUuuid) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(ppExportTable))
-	fr.pointer(1, unsafe.Pointer(pExportTableId))
-	return c.call(fr, fnCuGetExportTable, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(ppExportTable))
+	w[1] = address(unsafe.Pointer(pExportTableId))
+	r := c.call(fnCuGetExportTable, w[:2])
+	runtime.KeepAlive(ppExportTable)
+	runtime.KeepAlive(pExportTableId)
+	return r
 }
 
 // CuGetProcAddress_v2 calls
@@ -1356,13 +1529,17 @@ func (c Caller) CuGetExportTable(ppExportTable *unsafe.Pointer, pExportTableId *
 //
 // which came with CUDA 12.0.
 func (c Caller) CuGetProcAddress_v2(symbol *byte, pfn *unsafe.Pointer, cudaVersion int32, flags uint64, symbolStatus *CUdriverProcAddressQueryResult) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(symbol))
-	fr.pointer(1, unsafe.Pointer(pfn))
-	fr.word[2] = uintptr(cudaVersion)
-	fr.word[3] = uintptr(flags)
-	fr.pointer(4, unsafe.Pointer(symbolStatus))
-	return c.call(fr, fnCuGetProcAddress_v2, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(symbol))
+	w[1] = address(unsafe.Pointer(pfn))
+	w[2] = uintptr(cudaVersion)
+	w[3] = uintptr(flags)
+	w[4] = address(unsafe.Pointer(symbolStatus))
+	r := c.call(fnCuGetProcAddress_v2, w[:5])
+	runtime.KeepAlive(symbol)
+	runtime.KeepAlive(pfn)
+	runtime.KeepAlive(symbolStatus)
+	return r
 }
 
 // CuGraphAddBatchMemOpNode calls
@@ -1371,13 +1548,17 @@ func (c Caller) CuGetProcAddress_v2(symbol *byte, pfn *unsafe.Pointer, cudaVersi
 //
 // which came with CUDA 11.7.
 func (c Caller) CuGraphAddBatchMemOpNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, nodeParams *CUDA_BATCH_MEM_OP_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.pointer(4, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphAddBatchMemOpNode, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphAddBatchMemOpNode, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphAddChildGraphNode calls
@@ -1386,13 +1567,16 @@ func (c Caller) CuGraphAddBatchMemOpNode(phGraphNode *CUgraphNode, hGraph CUgrap
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphAddChildGraphNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, childGraph CUgraph) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.word[4] = uintptr(childGraph)
-	return c.call(fr, fnCuGraphAddChildGraphNode, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = uintptr(childGraph)
+	r := c.call(fnCuGraphAddChildGraphNode, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	return r
 }
 
 // CuGraphAddDependencies_v2 calls
@@ -1401,13 +1585,17 @@ func (c Caller) CuGraphAddChildGraphNode(phGraphNode *CUgraphNode, hGraph CUgrap
 //
 // which came with CUDA 12.3.
 func (c Caller) CuGraphAddDependencies_v2(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, edgeData *CUgraphEdgeData, numDependencies uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraph)
-	fr.pointer(1, unsafe.Pointer(from))
-	fr.pointer(2, unsafe.Pointer(to))
-	fr.pointer(3, unsafe.Pointer(edgeData))
-	fr.word[4] = numDependencies
-	return c.call(fr, fnCuGraphAddDependencies_v2, 5)
+	var w words
+	w[0] = uintptr(hGraph)
+	w[1] = address(unsafe.Pointer(from))
+	w[2] = address(unsafe.Pointer(to))
+	w[3] = address(unsafe.Pointer(edgeData))
+	w[4] = numDependencies
+	r := c.call(fnCuGraphAddDependencies_v2, w[:5])
+	runtime.KeepAlive(from)
+	runtime.KeepAlive(to)
+	runtime.KeepAlive(edgeData)
+	return r
 }
 
 // CuGraphAddEmptyNode calls
@@ -1416,12 +1604,15 @@ func (c Caller) CuGraphAddDependencies_v2(hGraph CUgraph, from *CUgraphNode, to 
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphAddEmptyNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	return c.call(fr, fnCuGraphAddEmptyNode, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	r := c.call(fnCuGraphAddEmptyNode, w[:4])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	return r
 }
 
 // CuGraphAddEventRecordNode calls
@@ -1430,13 +1621,16 @@ func (c Caller) CuGraphAddEmptyNode(phGraphNode *CUgraphNode, hGraph CUgraph, de
 //
 // which came with CUDA 11.1.
 func (c Caller) CuGraphAddEventRecordNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, event CUevent) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.word[4] = uintptr(event)
-	return c.call(fr, fnCuGraphAddEventRecordNode, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = uintptr(event)
+	r := c.call(fnCuGraphAddEventRecordNode, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	return r
 }
 
 // CuGraphAddEventWaitNode calls
@@ -1445,13 +1639,16 @@ func (c Caller) CuGraphAddEventRecordNode(phGraphNode *CUgraphNode, hGraph CUgra
 //
 // which came with CUDA 11.1.
 func (c Caller) CuGraphAddEventWaitNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, event CUevent) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.word[4] = uintptr(event)
-	return c.call(fr, fnCuGraphAddEventWaitNode, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = uintptr(event)
+	r := c.call(fnCuGraphAddEventWaitNode, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	return r
 }
 
 // CuGraphAddExternalSemaphoresSignalNode calls
@@ -1460,13 +1657,17 @@ func (c Caller) CuGraphAddEventWaitNode(phGraphNode *CUgraphNode, hGraph CUgraph
 //
 // which came with CUDA 11.2.
 func (c Caller) CuGraphAddExternalSemaphoresSignalNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, nodeParams *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.pointer(4, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphAddExternalSemaphoresSignalNode, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphAddExternalSemaphoresSignalNode, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphAddExternalSemaphoresWaitNode calls
@@ -1475,13 +1676,17 @@ func (c Caller) CuGraphAddExternalSemaphoresSignalNode(phGraphNode *CUgraphNode,
 //
 // which came with CUDA 11.2.
 func (c Caller) CuGraphAddExternalSemaphoresWaitNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, nodeParams *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.pointer(4, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphAddExternalSemaphoresWaitNode, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphAddExternalSemaphoresWaitNode, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphAddHostNode calls
@@ -1490,13 +1695,17 @@ func (c Caller) CuGraphAddExternalSemaphoresWaitNode(phGraphNode *CUgraphNode, h
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphAddHostNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, nodeParams *CUDA_HOST_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.pointer(4, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphAddHostNode, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphAddHostNode, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphAddKernelNode_v2 calls
@@ -1505,13 +1714,17 @@ func (c Caller) CuGraphAddHostNode(phGraphNode *CUgraphNode, hGraph CUgraph, dep
 //
 // which came with CUDA 12.0.
 func (c Caller) CuGraphAddKernelNode_v2(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, nodeParams *CUDA_KERNEL_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.pointer(4, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphAddKernelNode_v2, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphAddKernelNode_v2, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphAddMemAllocNode calls
@@ -1520,13 +1733,17 @@ func (c Caller) CuGraphAddKernelNode_v2(phGraphNode *CUgraphNode, hGraph CUgraph
 //
 // which came with CUDA 11.4.
 func (c Caller) CuGraphAddMemAllocNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, nodeParams *CUDA_MEM_ALLOC_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.pointer(4, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphAddMemAllocNode, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphAddMemAllocNode, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphAddMemFreeNode calls
@@ -1535,13 +1752,16 @@ func (c Caller) CuGraphAddMemAllocNode(phGraphNode *CUgraphNode, hGraph CUgraph,
 //
 // which came with CUDA 11.4.
 func (c Caller) CuGraphAddMemFreeNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, dptr CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.word[4] = uintptr(dptr)
-	return c.call(fr, fnCuGraphAddMemFreeNode, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = uintptr(dptr)
+	r := c.call(fnCuGraphAddMemFreeNode, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	return r
 }
 
 // CuGraphAddMemcpyNode calls
@@ -1550,14 +1770,18 @@ func (c Caller) CuGraphAddMemFreeNode(phGraphNode *CUgraphNode, hGraph CUgraph, 
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphAddMemcpyNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, copyParams *CUDA_MEMCPY3D, ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.pointer(4, unsafe.Pointer(copyParams))
-	fr.word[5] = uintptr(ctx)
-	return c.call(fr, fnCuGraphAddMemcpyNode, 6)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = address(unsafe.Pointer(copyParams))
+	w[5] = uintptr(ctx)
+	r := c.call(fnCuGraphAddMemcpyNode, w[:6])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(copyParams)
+	return r
 }
 
 // CuGraphAddMemsetNode calls
@@ -1566,14 +1790,18 @@ func (c Caller) CuGraphAddMemcpyNode(phGraphNode *CUgraphNode, hGraph CUgraph, d
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphAddMemsetNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, memsetParams *CUDA_MEMSET_NODE_PARAMS, ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.pointer(4, unsafe.Pointer(memsetParams))
-	fr.word[5] = uintptr(ctx)
-	return c.call(fr, fnCuGraphAddMemsetNode, 6)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = address(unsafe.Pointer(memsetParams))
+	w[5] = uintptr(ctx)
+	r := c.call(fnCuGraphAddMemsetNode, w[:6])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(memsetParams)
+	return r
 }
 
 // CuGraphAddNode_v2 calls
@@ -1582,14 +1810,19 @@ func (c Caller) CuGraphAddMemsetNode(phGraphNode *CUgraphNode, hGraph CUgraph, d
 //
 // which came with CUDA 12.3.
 func (c Caller) CuGraphAddNode_v2(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, dependencyData *CUgraphEdgeData, numDependencies uintptr, nodeParams *CUgraphNodeParams) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.pointer(3, unsafe.Pointer(dependencyData))
-	fr.word[4] = numDependencies
-	fr.pointer(5, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphAddNode_v2, 6)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = address(unsafe.Pointer(dependencyData))
+	w[4] = numDependencies
+	w[5] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphAddNode_v2, w[:6])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(dependencyData)
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphBatchMemOpNodeGetParams calls
@@ -1598,10 +1831,12 @@ func (c Caller) CuGraphAddNode_v2(phGraphNode *CUgraphNode, hGraph CUgraph, depe
 //
 // which came with CUDA 11.7.
 func (c Caller) CuGraphBatchMemOpNodeGetParams(hNode CUgraphNode, nodeParams_out *CUDA_BATCH_MEM_OP_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams_out))
-	return c.call(fr, fnCuGraphBatchMemOpNodeGetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams_out))
+	r := c.call(fnCuGraphBatchMemOpNodeGetParams, w[:2])
+	runtime.KeepAlive(nodeParams_out)
+	return r
 }
 
 // CuGraphBatchMemOpNodeSetParams calls
@@ -1610,10 +1845,12 @@ func (c Caller) CuGraphBatchMemOpNodeGetParams(hNode CUgraphNode, nodeParams_out
 //
 // which came with CUDA 11.7.
 func (c Caller) CuGraphBatchMemOpNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_BATCH_MEM_OP_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphBatchMemOpNodeSetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphBatchMemOpNodeSetParams, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphChildGraphNodeGetGraph calls
@@ -1622,10 +1859,12 @@ func (c Caller) CuGraphBatchMemOpNodeSetParams(hNode CUgraphNode, nodeParams *CU
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphChildGraphNodeGetGraph(hNode CUgraphNode, phGraph *CUgraph) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(phGraph))
-	return c.call(fr, fnCuGraphChildGraphNodeGetGraph, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(phGraph))
+	r := c.call(fnCuGraphChildGraphNodeGetGraph, w[:2])
+	runtime.KeepAlive(phGraph)
+	return r
 }
 
 // CuGraphClone calls
@@ -1634,10 +1873,12 @@ func (c Caller) CuGraphChildGraphNodeGetGraph(hNode CUgraphNode, phGraph *CUgrap
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphClone(phGraphClone *CUgraph, originalGraph CUgraph) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphClone))
-	fr.word[1] = uintptr(originalGraph)
-	return c.call(fr, fnCuGraphClone, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphClone))
+	w[1] = uintptr(originalGraph)
+	r := c.call(fnCuGraphClone, w[:2])
+	runtime.KeepAlive(phGraphClone)
+	return r
 }
 
 // CuGraphConditionalHandleCreate calls
@@ -1646,13 +1887,15 @@ func (c Caller) CuGraphClone(phGraphClone *CUgraph, originalGraph CUgraph) CUres
 //
 // which came with CUDA 12.3.
 func (c Caller) CuGraphConditionalHandleCreate(pHandle_out *CUgraphConditionalHandle, hGraph CUgraph, ctx CUcontext, defaultLaunchValue uint32, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pHandle_out))
-	fr.word[1] = uintptr(hGraph)
-	fr.word[2] = uintptr(ctx)
-	fr.word[3] = uintptr(defaultLaunchValue)
-	fr.word[4] = uintptr(flags)
-	return c.call(fr, fnCuGraphConditionalHandleCreate, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(pHandle_out))
+	w[1] = uintptr(hGraph)
+	w[2] = uintptr(ctx)
+	w[3] = uintptr(defaultLaunchValue)
+	w[4] = uintptr(flags)
+	r := c.call(fnCuGraphConditionalHandleCreate, w[:5])
+	runtime.KeepAlive(pHandle_out)
+	return r
 }
 
 // CuGraphCreate calls
@@ -1661,10 +1904,12 @@ func (c Caller) CuGraphConditionalHandleCreate(pHandle_out *CUgraphConditionalHa
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphCreate(phGraph *CUgraph, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraph))
-	fr.word[1] = uintptr(flags)
-	return c.call(fr, fnCuGraphCreate, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraph))
+	w[1] = uintptr(flags)
+	r := c.call(fnCuGraphCreate, w[:2])
+	runtime.KeepAlive(phGraph)
+	return r
 }
 
 // CuGraphDebugDotPrint calls
@@ -1673,11 +1918,13 @@ func (c Caller) CuGraphCreate(phGraph *CUgraph, flags uint32) CUresult {
 //
 // which came with CUDA 11.3.
 func (c Caller) CuGraphDebugDotPrint(hGraph CUgraph, path *byte, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraph)
-	fr.pointer(1, unsafe.Pointer(path))
-	fr.word[2] = uintptr(flags)
-	return c.call(fr, fnCuGraphDebugDotPrint, 3)
+	var w words
+	w[0] = uintptr(hGraph)
+	w[1] = address(unsafe.Pointer(path))
+	w[2] = uintptr(flags)
+	r := c.call(fnCuGraphDebugDotPrint, w[:3])
+	runtime.KeepAlive(path)
+	return r
 }
 
 // CuGraphDestroy calls
@@ -1686,9 +1933,9 @@ func (c Caller) CuGraphDebugDotPrint(hGraph CUgraph, path *byte, flags uint32) C
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphDestroy(hGraph CUgraph) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraph)
-	return c.call(fr, fnCuGraphDestroy, 1)
+	var w words
+	w[0] = uintptr(hGraph)
+	return c.call(fnCuGraphDestroy, w[:1])
 }
 
 // CuGraphDestroyNode calls
@@ -1697,9 +1944,9 @@ func (c Caller) CuGraphDestroy(hGraph CUgraph) CUresult {
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphDestroyNode(hNode CUgraphNode) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	return c.call(fr, fnCuGraphDestroyNode, 1)
+	var w words
+	w[0] = uintptr(hNode)
+	return c.call(fnCuGraphDestroyNode, w[:1])
 }
 
 // CuGraphEventRecordNodeGetEvent calls
@@ -1708,10 +1955,12 @@ func (c Caller) CuGraphDestroyNode(hNode CUgraphNode) CUresult {
 //
 // which came with CUDA 11.1.
 func (c Caller) CuGraphEventRecordNodeGetEvent(hNode CUgraphNode, event_out *CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(event_out))
-	return c.call(fr, fnCuGraphEventRecordNodeGetEvent, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(event_out))
+	r := c.call(fnCuGraphEventRecordNodeGetEvent, w[:2])
+	runtime.KeepAlive(event_out)
+	return r
 }
 
 // CuGraphEventRecordNodeSetEvent calls
@@ -1720,10 +1969,10 @@ func (c Caller) CuGraphEventRecordNodeGetEvent(hNode CUgraphNode, event_out *CUe
 //
 // which came with CUDA 11.1.
 func (c Caller) CuGraphEventRecordNodeSetEvent(hNode CUgraphNode, event CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.word[1] = uintptr(event)
-	return c.call(fr, fnCuGraphEventRecordNodeSetEvent, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = uintptr(event)
+	return c.call(fnCuGraphEventRecordNodeSetEvent, w[:2])
 }
 
 // CuGraphEventWaitNodeGetEvent calls
@@ -1732,10 +1981,12 @@ func (c Caller) CuGraphEventRecordNodeSetEvent(hNode CUgraphNode, event CUevent)
 //
 // which came with CUDA 11.1.
 func (c Caller) CuGraphEventWaitNodeGetEvent(hNode CUgraphNode, event_out *CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(event_out))
-	return c.call(fr, fnCuGraphEventWaitNodeGetEvent, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(event_out))
+	r := c.call(fnCuGraphEventWaitNodeGetEvent, w[:2])
+	runtime.KeepAlive(event_out)
+	return r
 }
 
 // CuGraphEventWaitNodeSetEvent calls
@@ -1744,10 +1995,10 @@ func (c Caller) CuGraphEventWaitNodeGetEvent(hNode CUgraphNode, event_out *CUeve
 //
 // which came with CUDA 11.1.
 func (c Caller) CuGraphEventWaitNodeSetEvent(hNode CUgraphNode, event CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.word[1] = uintptr(event)
-	return c.call(fr, fnCuGraphEventWaitNodeSetEvent, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = uintptr(event)
+	return c.call(fnCuGraphEventWaitNodeSetEvent, w[:2])
 }
 
 // CuGraphExecBatchMemOpNodeSetParams calls
@@ -1756,11 +2007,13 @@ func (c Caller) CuGraphEventWaitNodeSetEvent(hNode CUgraphNode, event CUevent) C
 //
 // which came with CUDA 11.7.
 func (c Caller) CuGraphExecBatchMemOpNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_BATCH_MEM_OP_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.pointer(2, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphExecBatchMemOpNodeSetParams, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphExecBatchMemOpNodeSetParams, w[:3])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphExecChildGraphNodeSetParams calls
@@ -1769,11 +2022,11 @@ func (c Caller) CuGraphExecBatchMemOpNodeSetParams(hGraphExec CUgraphExec, hNode
 //
 // which came with CUDA 11.1.
 func (c Caller) CuGraphExecChildGraphNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, childGraph CUgraph) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.word[2] = uintptr(childGraph)
-	return c.call(fr, fnCuGraphExecChildGraphNodeSetParams, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = uintptr(childGraph)
+	return c.call(fnCuGraphExecChildGraphNodeSetParams, w[:3])
 }
 
 // CuGraphExecDestroy calls
@@ -1782,9 +2035,9 @@ func (c Caller) CuGraphExecChildGraphNodeSetParams(hGraphExec CUgraphExec, hNode
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphExecDestroy(hGraphExec CUgraphExec) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	return c.call(fr, fnCuGraphExecDestroy, 1)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	return c.call(fnCuGraphExecDestroy, w[:1])
 }
 
 // CuGraphExecEventRecordNodeSetEvent calls
@@ -1793,11 +2046,11 @@ func (c Caller) CuGraphExecDestroy(hGraphExec CUgraphExec) CUresult {
 //
 // which came with CUDA 11.1.
 func (c Caller) CuGraphExecEventRecordNodeSetEvent(hGraphExec CUgraphExec, hNode CUgraphNode, event CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.word[2] = uintptr(event)
-	return c.call(fr, fnCuGraphExecEventRecordNodeSetEvent, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = uintptr(event)
+	return c.call(fnCuGraphExecEventRecordNodeSetEvent, w[:3])
 }
 
 // CuGraphExecEventWaitNodeSetEvent calls
@@ -1806,11 +2059,11 @@ func (c Caller) CuGraphExecEventRecordNodeSetEvent(hGraphExec CUgraphExec, hNode
 //
 // which came with CUDA 11.1.
 func (c Caller) CuGraphExecEventWaitNodeSetEvent(hGraphExec CUgraphExec, hNode CUgraphNode, event CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.word[2] = uintptr(event)
-	return c.call(fr, fnCuGraphExecEventWaitNodeSetEvent, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = uintptr(event)
+	return c.call(fnCuGraphExecEventWaitNodeSetEvent, w[:3])
 }
 
 // CuGraphExecExternalSemaphoresSignalNodeSetParams calls
@@ -1819,11 +2072,13 @@ func (c Caller) CuGraphExecEventWaitNodeSetEvent(hGraphExec CUgraphExec, hNode C
 //
 // which came with CUDA 11.2.
 func (c Caller) CuGraphExecExternalSemaphoresSignalNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.pointer(2, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphExecExternalSemaphoresSignalNodeSetParams, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphExecExternalSemaphoresSignalNodeSetParams, w[:3])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphExecExternalSemaphoresWaitNodeSetParams calls
@@ -1832,11 +2087,13 @@ func (c Caller) CuGraphExecExternalSemaphoresSignalNodeSetParams(hGraphExec CUgr
 //
 // which came with CUDA 11.2.
 func (c Caller) CuGraphExecExternalSemaphoresWaitNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.pointer(2, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphExecExternalSemaphoresWaitNodeSetParams, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphExecExternalSemaphoresWaitNodeSetParams, w[:3])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphExecGetFlags calls
@@ -1845,10 +2102,12 @@ func (c Caller) CuGraphExecExternalSemaphoresWaitNodeSetParams(hGraphExec CUgrap
 //
 // which came with CUDA 12.0.
 func (c Caller) CuGraphExecGetFlags(hGraphExec CUgraphExec, flags *uint64) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.pointer(1, unsafe.Pointer(flags))
-	return c.call(fr, fnCuGraphExecGetFlags, 2)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = address(unsafe.Pointer(flags))
+	r := c.call(fnCuGraphExecGetFlags, w[:2])
+	runtime.KeepAlive(flags)
+	return r
 }
 
 // CuGraphExecHostNodeSetParams calls
@@ -1857,11 +2116,13 @@ func (c Caller) CuGraphExecGetFlags(hGraphExec CUgraphExec, flags *uint64) CUres
 //
 // which came with CUDA 10.2.
 func (c Caller) CuGraphExecHostNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_HOST_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.pointer(2, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphExecHostNodeSetParams, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphExecHostNodeSetParams, w[:3])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphExecKernelNodeSetParams_v2 calls
@@ -1870,11 +2131,13 @@ func (c Caller) CuGraphExecHostNodeSetParams(hGraphExec CUgraphExec, hNode CUgra
 //
 // which came with CUDA 12.0.
 func (c Caller) CuGraphExecKernelNodeSetParams_v2(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUDA_KERNEL_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.pointer(2, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphExecKernelNodeSetParams_v2, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphExecKernelNodeSetParams_v2, w[:3])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphExecMemcpyNodeSetParams calls
@@ -1883,12 +2146,14 @@ func (c Caller) CuGraphExecKernelNodeSetParams_v2(hGraphExec CUgraphExec, hNode 
 //
 // which came with CUDA 10.2.
 func (c Caller) CuGraphExecMemcpyNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, copyParams *CUDA_MEMCPY3D, ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.pointer(2, unsafe.Pointer(copyParams))
-	fr.word[3] = uintptr(ctx)
-	return c.call(fr, fnCuGraphExecMemcpyNodeSetParams, 4)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = address(unsafe.Pointer(copyParams))
+	w[3] = uintptr(ctx)
+	r := c.call(fnCuGraphExecMemcpyNodeSetParams, w[:4])
+	runtime.KeepAlive(copyParams)
+	return r
 }
 
 // CuGraphExecMemsetNodeSetParams calls
@@ -1897,12 +2162,14 @@ func (c Caller) CuGraphExecMemcpyNodeSetParams(hGraphExec CUgraphExec, hNode CUg
 //
 // which came with CUDA 10.2.
 func (c Caller) CuGraphExecMemsetNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, memsetParams *CUDA_MEMSET_NODE_PARAMS, ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.pointer(2, unsafe.Pointer(memsetParams))
-	fr.word[3] = uintptr(ctx)
-	return c.call(fr, fnCuGraphExecMemsetNodeSetParams, 4)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = address(unsafe.Pointer(memsetParams))
+	w[3] = uintptr(ctx)
+	r := c.call(fnCuGraphExecMemsetNodeSetParams, w[:4])
+	runtime.KeepAlive(memsetParams)
+	return r
 }
 
 // CuGraphExecNodeSetParams calls
@@ -1911,11 +2178,13 @@ func (c Caller) CuGraphExecMemsetNodeSetParams(hGraphExec CUgraphExec, hNode CUg
 //
 // which came with CUDA 12.2.
 func (c Caller) CuGraphExecNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNode, nodeParams *CUgraphNodeParams) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.pointer(2, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphExecNodeSetParams, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphExecNodeSetParams, w[:3])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphExecUpdate_v2 calls
@@ -1924,11 +2193,13 @@ func (c Caller) CuGraphExecNodeSetParams(hGraphExec CUgraphExec, hNode CUgraphNo
 //
 // which came with CUDA 12.0.
 func (c Caller) CuGraphExecUpdate_v2(hGraphExec CUgraphExec, hGraph CUgraph, resultInfo *CUgraphExecUpdateResultInfo) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(resultInfo))
-	return c.call(fr, fnCuGraphExecUpdate_v2, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(resultInfo))
+	r := c.call(fnCuGraphExecUpdate_v2, w[:3])
+	runtime.KeepAlive(resultInfo)
+	return r
 }
 
 // CuGraphExternalSemaphoresSignalNodeGetParams calls
@@ -1937,10 +2208,12 @@ func (c Caller) CuGraphExecUpdate_v2(hGraphExec CUgraphExec, hGraph CUgraph, res
 //
 // which came with CUDA 11.2.
 func (c Caller) CuGraphExternalSemaphoresSignalNodeGetParams(hNode CUgraphNode, params_out *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(params_out))
-	return c.call(fr, fnCuGraphExternalSemaphoresSignalNodeGetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(params_out))
+	r := c.call(fnCuGraphExternalSemaphoresSignalNodeGetParams, w[:2])
+	runtime.KeepAlive(params_out)
+	return r
 }
 
 // CuGraphExternalSemaphoresSignalNodeSetParams calls
@@ -1949,10 +2222,12 @@ func (c Caller) CuGraphExternalSemaphoresSignalNodeGetParams(hNode CUgraphNode, 
 //
 // which came with CUDA 11.2.
 func (c Caller) CuGraphExternalSemaphoresSignalNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_EXT_SEM_SIGNAL_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphExternalSemaphoresSignalNodeSetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphExternalSemaphoresSignalNodeSetParams, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphExternalSemaphoresWaitNodeGetParams calls
@@ -1961,10 +2236,12 @@ func (c Caller) CuGraphExternalSemaphoresSignalNodeSetParams(hNode CUgraphNode, 
 //
 // which came with CUDA 11.2.
 func (c Caller) CuGraphExternalSemaphoresWaitNodeGetParams(hNode CUgraphNode, params_out *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(params_out))
-	return c.call(fr, fnCuGraphExternalSemaphoresWaitNodeGetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(params_out))
+	r := c.call(fnCuGraphExternalSemaphoresWaitNodeGetParams, w[:2])
+	runtime.KeepAlive(params_out)
+	return r
 }
 
 // CuGraphExternalSemaphoresWaitNodeSetParams calls
@@ -1973,10 +2250,12 @@ func (c Caller) CuGraphExternalSemaphoresWaitNodeGetParams(hNode CUgraphNode, pa
 //
 // which came with CUDA 11.2.
 func (c Caller) CuGraphExternalSemaphoresWaitNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_EXT_SEM_WAIT_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphExternalSemaphoresWaitNodeSetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphExternalSemaphoresWaitNodeSetParams, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphGetEdges_v2 calls
@@ -1985,13 +2264,18 @@ func (c Caller) CuGraphExternalSemaphoresWaitNodeSetParams(hNode CUgraphNode, no
 //
 // which came with CUDA 12.3.
 func (c Caller) CuGraphGetEdges_v2(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, edgeData *CUgraphEdgeData, numEdges *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraph)
-	fr.pointer(1, unsafe.Pointer(from))
-	fr.pointer(2, unsafe.Pointer(to))
-	fr.pointer(3, unsafe.Pointer(edgeData))
-	fr.pointer(4, unsafe.Pointer(numEdges))
-	return c.call(fr, fnCuGraphGetEdges_v2, 5)
+	var w words
+	w[0] = uintptr(hGraph)
+	w[1] = address(unsafe.Pointer(from))
+	w[2] = address(unsafe.Pointer(to))
+	w[3] = address(unsafe.Pointer(edgeData))
+	w[4] = address(unsafe.Pointer(numEdges))
+	r := c.call(fnCuGraphGetEdges_v2, w[:5])
+	runtime.KeepAlive(from)
+	runtime.KeepAlive(to)
+	runtime.KeepAlive(edgeData)
+	runtime.KeepAlive(numEdges)
+	return r
 }
 
 // CuGraphGetNodes calls
@@ -2000,11 +2284,14 @@ func (c Caller) CuGraphGetEdges_v2(hGraph CUgraph, from *CUgraphNode, to *CUgrap
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphGetNodes(hGraph CUgraph, nodes *CUgraphNode, numNodes *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraph)
-	fr.pointer(1, unsafe.Pointer(nodes))
-	fr.pointer(2, unsafe.Pointer(numNodes))
-	return c.call(fr, fnCuGraphGetNodes, 3)
+	var w words
+	w[0] = uintptr(hGraph)
+	w[1] = address(unsafe.Pointer(nodes))
+	w[2] = address(unsafe.Pointer(numNodes))
+	r := c.call(fnCuGraphGetNodes, w[:3])
+	runtime.KeepAlive(nodes)
+	runtime.KeepAlive(numNodes)
+	return r
 }
 
 // CuGraphGetRootNodes calls
@@ -2013,11 +2300,14 @@ func (c Caller) CuGraphGetNodes(hGraph CUgraph, nodes *CUgraphNode, numNodes *ui
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphGetRootNodes(hGraph CUgraph, rootNodes *CUgraphNode, numRootNodes *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraph)
-	fr.pointer(1, unsafe.Pointer(rootNodes))
-	fr.pointer(2, unsafe.Pointer(numRootNodes))
-	return c.call(fr, fnCuGraphGetRootNodes, 3)
+	var w words
+	w[0] = uintptr(hGraph)
+	w[1] = address(unsafe.Pointer(rootNodes))
+	w[2] = address(unsafe.Pointer(numRootNodes))
+	r := c.call(fnCuGraphGetRootNodes, w[:3])
+	runtime.KeepAlive(rootNodes)
+	runtime.KeepAlive(numRootNodes)
+	return r
 }
 
 // CuGraphHostNodeGetParams calls
@@ -2026,10 +2316,12 @@ func (c Caller) CuGraphGetRootNodes(hGraph CUgraph, rootNodes *CUgraphNode, numR
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphHostNodeGetParams(hNode CUgraphNode, nodeParams *CUDA_HOST_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphHostNodeGetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphHostNodeGetParams, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphHostNodeSetParams calls
@@ -2038,10 +2330,12 @@ func (c Caller) CuGraphHostNodeGetParams(hNode CUgraphNode, nodeParams *CUDA_HOS
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphHostNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_HOST_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphHostNodeSetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphHostNodeSetParams, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphInstantiateWithFlags calls
@@ -2050,11 +2344,13 @@ func (c Caller) CuGraphHostNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_HOS
 //
 // which the header marks with no version.
 func (c Caller) CuGraphInstantiateWithFlags(phGraphExec *CUgraphExec, hGraph CUgraph, flags uint64) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphExec))
-	fr.word[1] = uintptr(hGraph)
-	fr.word[2] = uintptr(flags)
-	return c.call(fr, fnCuGraphInstantiateWithFlags, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphExec))
+	w[1] = uintptr(hGraph)
+	w[2] = uintptr(flags)
+	r := c.call(fnCuGraphInstantiateWithFlags, w[:3])
+	runtime.KeepAlive(phGraphExec)
+	return r
 }
 
 // CuGraphInstantiateWithParams calls
@@ -2063,11 +2359,14 @@ func (c Caller) CuGraphInstantiateWithFlags(phGraphExec *CUgraphExec, hGraph CUg
 //
 // which came with CUDA 12.0.
 func (c Caller) CuGraphInstantiateWithParams(phGraphExec *CUgraphExec, hGraph CUgraph, instantiateParams *CUDA_GRAPH_INSTANTIATE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphExec))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(instantiateParams))
-	return c.call(fr, fnCuGraphInstantiateWithParams, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphExec))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(instantiateParams))
+	r := c.call(fnCuGraphInstantiateWithParams, w[:3])
+	runtime.KeepAlive(phGraphExec)
+	runtime.KeepAlive(instantiateParams)
+	return r
 }
 
 // CuGraphKernelNodeCopyAttributes calls
@@ -2076,10 +2375,10 @@ func (c Caller) CuGraphInstantiateWithParams(phGraphExec *CUgraphExec, hGraph CU
 //
 // which came with CUDA 11.0.
 func (c Caller) CuGraphKernelNodeCopyAttributes(dst CUgraphNode, src CUgraphNode) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dst)
-	fr.word[1] = uintptr(src)
-	return c.call(fr, fnCuGraphKernelNodeCopyAttributes, 2)
+	var w words
+	w[0] = uintptr(dst)
+	w[1] = uintptr(src)
+	return c.call(fnCuGraphKernelNodeCopyAttributes, w[:2])
 }
 
 // CuGraphKernelNodeGetAttribute calls
@@ -2088,11 +2387,13 @@ func (c Caller) CuGraphKernelNodeCopyAttributes(dst CUgraphNode, src CUgraphNode
 //
 // which came with CUDA 11.0.
 func (c Caller) CuGraphKernelNodeGetAttribute(hNode CUgraphNode, attr CUkernelNodeAttrID, value_out *CUkernelNodeAttrValue) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.word[1] = uintptr(attr)
-	fr.pointer(2, unsafe.Pointer(value_out))
-	return c.call(fr, fnCuGraphKernelNodeGetAttribute, 3)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = uintptr(attr)
+	w[2] = address(unsafe.Pointer(value_out))
+	r := c.call(fnCuGraphKernelNodeGetAttribute, w[:3])
+	runtime.KeepAlive(value_out)
+	return r
 }
 
 // CuGraphKernelNodeGetParams_v2 calls
@@ -2101,10 +2402,12 @@ func (c Caller) CuGraphKernelNodeGetAttribute(hNode CUgraphNode, attr CUkernelNo
 //
 // which came with CUDA 12.0.
 func (c Caller) CuGraphKernelNodeGetParams_v2(hNode CUgraphNode, nodeParams *CUDA_KERNEL_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphKernelNodeGetParams_v2, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphKernelNodeGetParams_v2, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphKernelNodeSetAttribute calls
@@ -2113,11 +2416,13 @@ func (c Caller) CuGraphKernelNodeGetParams_v2(hNode CUgraphNode, nodeParams *CUD
 //
 // which came with CUDA 11.0.
 func (c Caller) CuGraphKernelNodeSetAttribute(hNode CUgraphNode, attr CUkernelNodeAttrID, value *CUkernelNodeAttrValue) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.word[1] = uintptr(attr)
-	fr.pointer(2, unsafe.Pointer(value))
-	return c.call(fr, fnCuGraphKernelNodeSetAttribute, 3)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = uintptr(attr)
+	w[2] = address(unsafe.Pointer(value))
+	r := c.call(fnCuGraphKernelNodeSetAttribute, w[:3])
+	runtime.KeepAlive(value)
+	return r
 }
 
 // CuGraphKernelNodeSetParams_v2 calls
@@ -2126,10 +2431,12 @@ func (c Caller) CuGraphKernelNodeSetAttribute(hNode CUgraphNode, attr CUkernelNo
 //
 // which came with CUDA 12.0.
 func (c Caller) CuGraphKernelNodeSetParams_v2(hNode CUgraphNode, nodeParams *CUDA_KERNEL_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphKernelNodeSetParams_v2, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphKernelNodeSetParams_v2, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphLaunch calls
@@ -2138,10 +2445,10 @@ func (c Caller) CuGraphKernelNodeSetParams_v2(hNode CUgraphNode, nodeParams *CUD
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphLaunch(hGraphExec CUgraphExec, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hStream)
-	return c.call(fr, fnCuGraphLaunch, 2)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hStream)
+	return c.call(fnCuGraphLaunch, w[:2])
 }
 
 // CuGraphMemAllocNodeGetParams calls
@@ -2150,10 +2457,12 @@ func (c Caller) CuGraphLaunch(hGraphExec CUgraphExec, hStream CUstream) CUresult
 //
 // which came with CUDA 11.4.
 func (c Caller) CuGraphMemAllocNodeGetParams(hNode CUgraphNode, params_out *CUDA_MEM_ALLOC_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(params_out))
-	return c.call(fr, fnCuGraphMemAllocNodeGetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(params_out))
+	r := c.call(fnCuGraphMemAllocNodeGetParams, w[:2])
+	runtime.KeepAlive(params_out)
+	return r
 }
 
 // CuGraphMemFreeNodeGetParams calls
@@ -2162,10 +2471,12 @@ func (c Caller) CuGraphMemAllocNodeGetParams(hNode CUgraphNode, params_out *CUDA
 //
 // which came with CUDA 11.4.
 func (c Caller) CuGraphMemFreeNodeGetParams(hNode CUgraphNode, dptr_out *CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(dptr_out))
-	return c.call(fr, fnCuGraphMemFreeNodeGetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(dptr_out))
+	r := c.call(fnCuGraphMemFreeNodeGetParams, w[:2])
+	runtime.KeepAlive(dptr_out)
+	return r
 }
 
 // CuGraphMemcpyNodeGetParams calls
@@ -2174,10 +2485,12 @@ func (c Caller) CuGraphMemFreeNodeGetParams(hNode CUgraphNode, dptr_out *CUdevic
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphMemcpyNodeGetParams(hNode CUgraphNode, nodeParams *CUDA_MEMCPY3D) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphMemcpyNodeGetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphMemcpyNodeGetParams, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphMemcpyNodeSetParams calls
@@ -2186,10 +2499,12 @@ func (c Caller) CuGraphMemcpyNodeGetParams(hNode CUgraphNode, nodeParams *CUDA_M
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphMemcpyNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_MEMCPY3D) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphMemcpyNodeSetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphMemcpyNodeSetParams, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphMemsetNodeGetParams calls
@@ -2198,10 +2513,12 @@ func (c Caller) CuGraphMemcpyNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_M
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphMemsetNodeGetParams(hNode CUgraphNode, nodeParams *CUDA_MEMSET_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphMemsetNodeGetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphMemsetNodeGetParams, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphMemsetNodeSetParams calls
@@ -2210,10 +2527,12 @@ func (c Caller) CuGraphMemsetNodeGetParams(hNode CUgraphNode, nodeParams *CUDA_M
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphMemsetNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_MEMSET_NODE_PARAMS) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphMemsetNodeSetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphMemsetNodeSetParams, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphNodeFindInClone calls
@@ -2222,11 +2541,13 @@ func (c Caller) CuGraphMemsetNodeSetParams(hNode CUgraphNode, nodeParams *CUDA_M
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphNodeFindInClone(phNode *CUgraphNode, hOriginalNode CUgraphNode, hClonedGraph CUgraph) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phNode))
-	fr.word[1] = uintptr(hOriginalNode)
-	fr.word[2] = uintptr(hClonedGraph)
-	return c.call(fr, fnCuGraphNodeFindInClone, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(phNode))
+	w[1] = uintptr(hOriginalNode)
+	w[2] = uintptr(hClonedGraph)
+	r := c.call(fnCuGraphNodeFindInClone, w[:3])
+	runtime.KeepAlive(phNode)
+	return r
 }
 
 // CuGraphNodeGetDependencies_v2 calls
@@ -2235,12 +2556,16 @@ func (c Caller) CuGraphNodeFindInClone(phNode *CUgraphNode, hOriginalNode CUgrap
 //
 // which came with CUDA 12.3.
 func (c Caller) CuGraphNodeGetDependencies_v2(hNode CUgraphNode, dependencies *CUgraphNode, edgeData *CUgraphEdgeData, numDependencies *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(dependencies))
-	fr.pointer(2, unsafe.Pointer(edgeData))
-	fr.pointer(3, unsafe.Pointer(numDependencies))
-	return c.call(fr, fnCuGraphNodeGetDependencies_v2, 4)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(dependencies))
+	w[2] = address(unsafe.Pointer(edgeData))
+	w[3] = address(unsafe.Pointer(numDependencies))
+	r := c.call(fnCuGraphNodeGetDependencies_v2, w[:4])
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(edgeData)
+	runtime.KeepAlive(numDependencies)
+	return r
 }
 
 // CuGraphNodeGetDependentNodes_v2 calls
@@ -2249,12 +2574,16 @@ func (c Caller) CuGraphNodeGetDependencies_v2(hNode CUgraphNode, dependencies *C
 //
 // which came with CUDA 12.3.
 func (c Caller) CuGraphNodeGetDependentNodes_v2(hNode CUgraphNode, dependentNodes *CUgraphNode, edgeData *CUgraphEdgeData, numDependentNodes *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(dependentNodes))
-	fr.pointer(2, unsafe.Pointer(edgeData))
-	fr.pointer(3, unsafe.Pointer(numDependentNodes))
-	return c.call(fr, fnCuGraphNodeGetDependentNodes_v2, 4)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(dependentNodes))
+	w[2] = address(unsafe.Pointer(edgeData))
+	w[3] = address(unsafe.Pointer(numDependentNodes))
+	r := c.call(fnCuGraphNodeGetDependentNodes_v2, w[:4])
+	runtime.KeepAlive(dependentNodes)
+	runtime.KeepAlive(edgeData)
+	runtime.KeepAlive(numDependentNodes)
+	return r
 }
 
 // CuGraphNodeGetEnabled calls
@@ -2263,11 +2592,13 @@ func (c Caller) CuGraphNodeGetDependentNodes_v2(hNode CUgraphNode, dependentNode
 //
 // which came with CUDA 11.6.
 func (c Caller) CuGraphNodeGetEnabled(hGraphExec CUgraphExec, hNode CUgraphNode, isEnabled *uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.pointer(2, unsafe.Pointer(isEnabled))
-	return c.call(fr, fnCuGraphNodeGetEnabled, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = address(unsafe.Pointer(isEnabled))
+	r := c.call(fnCuGraphNodeGetEnabled, w[:3])
+	runtime.KeepAlive(isEnabled)
+	return r
 }
 
 // CuGraphNodeGetType calls
@@ -2276,10 +2607,12 @@ func (c Caller) CuGraphNodeGetEnabled(hGraphExec CUgraphExec, hNode CUgraphNode,
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphNodeGetType(hNode CUgraphNode, type_ *CUgraphNodeType) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(type_))
-	return c.call(fr, fnCuGraphNodeGetType, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(type_))
+	r := c.call(fnCuGraphNodeGetType, w[:2])
+	runtime.KeepAlive(type_)
+	return r
 }
 
 // CuGraphNodeSetEnabled calls
@@ -2288,11 +2621,11 @@ func (c Caller) CuGraphNodeGetType(hNode CUgraphNode, type_ *CUgraphNodeType) CU
 //
 // which came with CUDA 11.6.
 func (c Caller) CuGraphNodeSetEnabled(hGraphExec CUgraphExec, hNode CUgraphNode, isEnabled uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hNode)
-	fr.word[2] = uintptr(isEnabled)
-	return c.call(fr, fnCuGraphNodeSetEnabled, 3)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hNode)
+	w[2] = uintptr(isEnabled)
+	return c.call(fnCuGraphNodeSetEnabled, w[:3])
 }
 
 // CuGraphNodeSetParams calls
@@ -2301,10 +2634,12 @@ func (c Caller) CuGraphNodeSetEnabled(hGraphExec CUgraphExec, hNode CUgraphNode,
 //
 // which came with CUDA 12.2.
 func (c Caller) CuGraphNodeSetParams(hNode CUgraphNode, nodeParams *CUgraphNodeParams) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphNodeSetParams, 2)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphNodeSetParams, w[:2])
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphReleaseUserObject calls
@@ -2313,11 +2648,11 @@ func (c Caller) CuGraphNodeSetParams(hNode CUgraphNode, nodeParams *CUgraphNodeP
 //
 // which came with CUDA 11.3.
 func (c Caller) CuGraphReleaseUserObject(graph CUgraph, object CUuserObject, count uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(graph)
-	fr.word[1] = uintptr(object)
-	fr.word[2] = uintptr(count)
-	return c.call(fr, fnCuGraphReleaseUserObject, 3)
+	var w words
+	w[0] = uintptr(graph)
+	w[1] = uintptr(object)
+	w[2] = uintptr(count)
+	return c.call(fnCuGraphReleaseUserObject, w[:3])
 }
 
 // CuGraphRemoveDependencies_v2 calls
@@ -2326,13 +2661,17 @@ func (c Caller) CuGraphReleaseUserObject(graph CUgraph, object CUuserObject, cou
 //
 // which came with CUDA 12.3.
 func (c Caller) CuGraphRemoveDependencies_v2(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, edgeData *CUgraphEdgeData, numDependencies uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraph)
-	fr.pointer(1, unsafe.Pointer(from))
-	fr.pointer(2, unsafe.Pointer(to))
-	fr.pointer(3, unsafe.Pointer(edgeData))
-	fr.word[4] = numDependencies
-	return c.call(fr, fnCuGraphRemoveDependencies_v2, 5)
+	var w words
+	w[0] = uintptr(hGraph)
+	w[1] = address(unsafe.Pointer(from))
+	w[2] = address(unsafe.Pointer(to))
+	w[3] = address(unsafe.Pointer(edgeData))
+	w[4] = numDependencies
+	r := c.call(fnCuGraphRemoveDependencies_v2, w[:5])
+	runtime.KeepAlive(from)
+	runtime.KeepAlive(to)
+	runtime.KeepAlive(edgeData)
+	return r
 }
 
 // CuGraphRetainUserObject calls
@@ -2341,12 +2680,12 @@ func (c Caller) CuGraphRemoveDependencies_v2(hGraph CUgraph, from *CUgraphNode, 
 //
 // which came with CUDA 11.3.
 func (c Caller) CuGraphRetainUserObject(graph CUgraph, object CUuserObject, count uint32, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(graph)
-	fr.word[1] = uintptr(object)
-	fr.word[2] = uintptr(count)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuGraphRetainUserObject, 4)
+	var w words
+	w[0] = uintptr(graph)
+	w[1] = uintptr(object)
+	w[2] = uintptr(count)
+	w[3] = uintptr(flags)
+	return c.call(fnCuGraphRetainUserObject, w[:4])
 }
 
 // CuGraphUpload calls
@@ -2355,10 +2694,10 @@ func (c Caller) CuGraphRetainUserObject(graph CUgraph, object CUuserObject, coun
 //
 // which came with CUDA 11.1.
 func (c Caller) CuGraphUpload(hGraphExec CUgraphExec, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hStream)
-	return c.call(fr, fnCuGraphUpload, 2)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hStream)
+	return c.call(fnCuGraphUpload, w[:2])
 }
 
 // CuGraphicsMapResources calls
@@ -2367,11 +2706,13 @@ func (c Caller) CuGraphUpload(hGraphExec CUgraphExec, hStream CUstream) CUresult
 //
 // which came with CUDA 3.0.
 func (c Caller) CuGraphicsMapResources(count uint32, resources *CUgraphicsResource, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(count)
-	fr.pointer(1, unsafe.Pointer(resources))
-	fr.word[2] = uintptr(hStream)
-	return c.call(fr, fnCuGraphicsMapResources, 3)
+	var w words
+	w[0] = uintptr(count)
+	w[1] = address(unsafe.Pointer(resources))
+	w[2] = uintptr(hStream)
+	r := c.call(fnCuGraphicsMapResources, w[:3])
+	runtime.KeepAlive(resources)
+	return r
 }
 
 // CuGraphicsResourceGetMappedMipmappedArray calls
@@ -2380,10 +2721,12 @@ func (c Caller) CuGraphicsMapResources(count uint32, resources *CUgraphicsResour
 //
 // which came with CUDA 5.0.
 func (c Caller) CuGraphicsResourceGetMappedMipmappedArray(pMipmappedArray *CUmipmappedArray, resource CUgraphicsResource) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pMipmappedArray))
-	fr.word[1] = uintptr(resource)
-	return c.call(fr, fnCuGraphicsResourceGetMappedMipmappedArray, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pMipmappedArray))
+	w[1] = uintptr(resource)
+	r := c.call(fnCuGraphicsResourceGetMappedMipmappedArray, w[:2])
+	runtime.KeepAlive(pMipmappedArray)
+	return r
 }
 
 // CuGraphicsResourceGetMappedPointer_v2 calls
@@ -2392,11 +2735,14 @@ func (c Caller) CuGraphicsResourceGetMappedMipmappedArray(pMipmappedArray *CUmip
 //
 // which came with CUDA 3.2.
 func (c Caller) CuGraphicsResourceGetMappedPointer_v2(pDevPtr *CUdeviceptr, pSize *uintptr, resource CUgraphicsResource) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pDevPtr))
-	fr.pointer(1, unsafe.Pointer(pSize))
-	fr.word[2] = uintptr(resource)
-	return c.call(fr, fnCuGraphicsResourceGetMappedPointer_v2, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pDevPtr))
+	w[1] = address(unsafe.Pointer(pSize))
+	w[2] = uintptr(resource)
+	r := c.call(fnCuGraphicsResourceGetMappedPointer_v2, w[:3])
+	runtime.KeepAlive(pDevPtr)
+	runtime.KeepAlive(pSize)
+	return r
 }
 
 // CuGraphicsResourceSetMapFlags_v2 calls
@@ -2405,10 +2751,10 @@ func (c Caller) CuGraphicsResourceGetMappedPointer_v2(pDevPtr *CUdeviceptr, pSiz
 //
 // which came with CUDA 6.5.
 func (c Caller) CuGraphicsResourceSetMapFlags_v2(resource CUgraphicsResource, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(resource)
-	fr.word[1] = uintptr(flags)
-	return c.call(fr, fnCuGraphicsResourceSetMapFlags_v2, 2)
+	var w words
+	w[0] = uintptr(resource)
+	w[1] = uintptr(flags)
+	return c.call(fnCuGraphicsResourceSetMapFlags_v2, w[:2])
 }
 
 // CuGraphicsSubResourceGetMappedArray calls
@@ -2417,12 +2763,14 @@ func (c Caller) CuGraphicsResourceSetMapFlags_v2(resource CUgraphicsResource, fl
 //
 // which came with CUDA 3.0.
 func (c Caller) CuGraphicsSubResourceGetMappedArray(pArray *CUarray, resource CUgraphicsResource, arrayIndex uint32, mipLevel uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pArray))
-	fr.word[1] = uintptr(resource)
-	fr.word[2] = uintptr(arrayIndex)
-	fr.word[3] = uintptr(mipLevel)
-	return c.call(fr, fnCuGraphicsSubResourceGetMappedArray, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(pArray))
+	w[1] = uintptr(resource)
+	w[2] = uintptr(arrayIndex)
+	w[3] = uintptr(mipLevel)
+	r := c.call(fnCuGraphicsSubResourceGetMappedArray, w[:4])
+	runtime.KeepAlive(pArray)
+	return r
 }
 
 // CuGraphicsUnmapResources calls
@@ -2431,11 +2779,13 @@ func (c Caller) CuGraphicsSubResourceGetMappedArray(pArray *CUarray, resource CU
 //
 // which came with CUDA 3.0.
 func (c Caller) CuGraphicsUnmapResources(count uint32, resources *CUgraphicsResource, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(count)
-	fr.pointer(1, unsafe.Pointer(resources))
-	fr.word[2] = uintptr(hStream)
-	return c.call(fr, fnCuGraphicsUnmapResources, 3)
+	var w words
+	w[0] = uintptr(count)
+	w[1] = address(unsafe.Pointer(resources))
+	w[2] = uintptr(hStream)
+	r := c.call(fnCuGraphicsUnmapResources, w[:3])
+	runtime.KeepAlive(resources)
+	return r
 }
 
 // CuGraphicsUnregisterResource calls
@@ -2444,9 +2794,9 @@ func (c Caller) CuGraphicsUnmapResources(count uint32, resources *CUgraphicsReso
 //
 // which came with CUDA 3.0.
 func (c Caller) CuGraphicsUnregisterResource(resource CUgraphicsResource) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(resource)
-	return c.call(fr, fnCuGraphicsUnregisterResource, 1)
+	var w words
+	w[0] = uintptr(resource)
+	return c.call(fnCuGraphicsUnregisterResource, w[:1])
 }
 
 // CuGreenCtxCreate calls
@@ -2455,12 +2805,14 @@ func (c Caller) CuGraphicsUnregisterResource(resource CUgraphicsResource) CUresu
 //
 // which came with CUDA 12.4.
 func (c Caller) CuGreenCtxCreate(phCtx *CUgreenCtx, desc CUdevResourceDesc, dev CUdevice, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phCtx))
-	fr.word[1] = uintptr(desc)
-	fr.word[2] = uintptr(dev)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuGreenCtxCreate, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(phCtx))
+	w[1] = uintptr(desc)
+	w[2] = uintptr(dev)
+	w[3] = uintptr(flags)
+	r := c.call(fnCuGreenCtxCreate, w[:4])
+	runtime.KeepAlive(phCtx)
+	return r
 }
 
 // CuGreenCtxDestroy calls
@@ -2469,9 +2821,9 @@ func (c Caller) CuGreenCtxCreate(phCtx *CUgreenCtx, desc CUdevResourceDesc, dev 
 //
 // which came with CUDA 12.4.
 func (c Caller) CuGreenCtxDestroy(hCtx CUgreenCtx) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hCtx)
-	return c.call(fr, fnCuGreenCtxDestroy, 1)
+	var w words
+	w[0] = uintptr(hCtx)
+	return c.call(fnCuGreenCtxDestroy, w[:1])
 }
 
 // CuGreenCtxGetDevResource calls
@@ -2480,11 +2832,13 @@ func (c Caller) CuGreenCtxDestroy(hCtx CUgreenCtx) CUresult {
 //
 // which came with CUDA 12.4.
 func (c Caller) CuGreenCtxGetDevResource(hCtx CUgreenCtx, resource *CUdevResource, type_ CUdevResourceType) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hCtx)
-	fr.pointer(1, unsafe.Pointer(resource))
-	fr.word[2] = uintptr(type_)
-	return c.call(fr, fnCuGreenCtxGetDevResource, 3)
+	var w words
+	w[0] = uintptr(hCtx)
+	w[1] = address(unsafe.Pointer(resource))
+	w[2] = uintptr(type_)
+	r := c.call(fnCuGreenCtxGetDevResource, w[:3])
+	runtime.KeepAlive(resource)
+	return r
 }
 
 // CuGreenCtxGetId calls
@@ -2493,10 +2847,12 @@ func (c Caller) CuGreenCtxGetDevResource(hCtx CUgreenCtx, resource *CUdevResourc
 //
 // which came with CUDA 12.9.
 func (c Caller) CuGreenCtxGetId(greenCtx CUgreenCtx, greenCtxId *uint64) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(greenCtx)
-	fr.pointer(1, unsafe.Pointer(greenCtxId))
-	return c.call(fr, fnCuGreenCtxGetId, 2)
+	var w words
+	w[0] = uintptr(greenCtx)
+	w[1] = address(unsafe.Pointer(greenCtxId))
+	r := c.call(fnCuGreenCtxGetId, w[:2])
+	runtime.KeepAlive(greenCtxId)
+	return r
 }
 
 // CuGreenCtxRecordEvent calls
@@ -2505,10 +2861,10 @@ func (c Caller) CuGreenCtxGetId(greenCtx CUgreenCtx, greenCtxId *uint64) CUresul
 //
 // which came with CUDA 12.4.
 func (c Caller) CuGreenCtxRecordEvent(hCtx CUgreenCtx, hEvent CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hCtx)
-	fr.word[1] = uintptr(hEvent)
-	return c.call(fr, fnCuGreenCtxRecordEvent, 2)
+	var w words
+	w[0] = uintptr(hCtx)
+	w[1] = uintptr(hEvent)
+	return c.call(fnCuGreenCtxRecordEvent, w[:2])
 }
 
 // CuGreenCtxStreamCreate calls
@@ -2517,12 +2873,14 @@ func (c Caller) CuGreenCtxRecordEvent(hCtx CUgreenCtx, hEvent CUevent) CUresult 
 //
 // which came with CUDA 12.5.
 func (c Caller) CuGreenCtxStreamCreate(phStream *CUstream, greenCtx CUgreenCtx, flags uint32, priority int32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phStream))
-	fr.word[1] = uintptr(greenCtx)
-	fr.word[2] = uintptr(flags)
-	fr.word[3] = uintptr(priority)
-	return c.call(fr, fnCuGreenCtxStreamCreate, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(phStream))
+	w[1] = uintptr(greenCtx)
+	w[2] = uintptr(flags)
+	w[3] = uintptr(priority)
+	r := c.call(fnCuGreenCtxStreamCreate, w[:4])
+	runtime.KeepAlive(phStream)
+	return r
 }
 
 // CuGreenCtxWaitEvent calls
@@ -2531,10 +2889,10 @@ func (c Caller) CuGreenCtxStreamCreate(phStream *CUstream, greenCtx CUgreenCtx, 
 //
 // which came with CUDA 12.4.
 func (c Caller) CuGreenCtxWaitEvent(hCtx CUgreenCtx, hEvent CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hCtx)
-	fr.word[1] = uintptr(hEvent)
-	return c.call(fr, fnCuGreenCtxWaitEvent, 2)
+	var w words
+	w[0] = uintptr(hCtx)
+	w[1] = uintptr(hEvent)
+	return c.call(fnCuGreenCtxWaitEvent, w[:2])
 }
 
 // CuImportExternalMemory calls
@@ -2543,10 +2901,13 @@ func (c Caller) CuGreenCtxWaitEvent(hCtx CUgreenCtx, hEvent CUevent) CUresult {
 //
 // which came with CUDA 10.0.
 func (c Caller) CuImportExternalMemory(extMem_out *CUexternalMemory, memHandleDesc *CUDA_EXTERNAL_MEMORY_HANDLE_DESC) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(extMem_out))
-	fr.pointer(1, unsafe.Pointer(memHandleDesc))
-	return c.call(fr, fnCuImportExternalMemory, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(extMem_out))
+	w[1] = address(unsafe.Pointer(memHandleDesc))
+	r := c.call(fnCuImportExternalMemory, w[:2])
+	runtime.KeepAlive(extMem_out)
+	runtime.KeepAlive(memHandleDesc)
+	return r
 }
 
 // CuImportExternalSemaphore calls
@@ -2555,10 +2916,13 @@ func (c Caller) CuImportExternalMemory(extMem_out *CUexternalMemory, memHandleDe
 //
 // which came with CUDA 10.0.
 func (c Caller) CuImportExternalSemaphore(extSem_out *CUexternalSemaphore, semHandleDesc *CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(extSem_out))
-	fr.pointer(1, unsafe.Pointer(semHandleDesc))
-	return c.call(fr, fnCuImportExternalSemaphore, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(extSem_out))
+	w[1] = address(unsafe.Pointer(semHandleDesc))
+	r := c.call(fnCuImportExternalSemaphore, w[:2])
+	runtime.KeepAlive(extSem_out)
+	runtime.KeepAlive(semHandleDesc)
+	return r
 }
 
 // CuInit calls
@@ -2567,9 +2931,9 @@ func (c Caller) CuImportExternalSemaphore(extSem_out *CUexternalSemaphore, semHa
 //
 // which came with CUDA 2.0.
 func (c Caller) CuInit(Flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(Flags)
-	return c.call(fr, fnCuInit, 1)
+	var w words
+	w[0] = uintptr(Flags)
+	return c.call(fnCuInit, w[:1])
 }
 
 // CuIpcCloseMemHandle calls
@@ -2578,9 +2942,9 @@ func (c Caller) CuInit(Flags uint32) CUresult {
 //
 // which came with CUDA 4.1.
 func (c Caller) CuIpcCloseMemHandle(dptr CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dptr)
-	return c.call(fr, fnCuIpcCloseMemHandle, 1)
+	var w words
+	w[0] = uintptr(dptr)
+	return c.call(fnCuIpcCloseMemHandle, w[:1])
 }
 
 // CuIpcGetEventHandle calls
@@ -2589,10 +2953,12 @@ func (c Caller) CuIpcCloseMemHandle(dptr CUdeviceptr) CUresult {
 //
 // which came with CUDA 4.1.
 func (c Caller) CuIpcGetEventHandle(pHandle *CUipcEventHandle, event CUevent) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pHandle))
-	fr.word[1] = uintptr(event)
-	return c.call(fr, fnCuIpcGetEventHandle, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pHandle))
+	w[1] = uintptr(event)
+	r := c.call(fnCuIpcGetEventHandle, w[:2])
+	runtime.KeepAlive(pHandle)
+	return r
 }
 
 // CuIpcGetMemHandle calls
@@ -2601,10 +2967,12 @@ func (c Caller) CuIpcGetEventHandle(pHandle *CUipcEventHandle, event CUevent) CU
 //
 // which came with CUDA 4.1.
 func (c Caller) CuIpcGetMemHandle(pHandle *CUipcMemHandle, dptr CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pHandle))
-	fr.word[1] = uintptr(dptr)
-	return c.call(fr, fnCuIpcGetMemHandle, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pHandle))
+	w[1] = uintptr(dptr)
+	r := c.call(fnCuIpcGetMemHandle, w[:2])
+	runtime.KeepAlive(pHandle)
+	return r
 }
 
 // CuIpcOpenEventHandle calls
@@ -2613,10 +2981,10 @@ func (c Caller) CuIpcGetMemHandle(pHandle *CUipcMemHandle, dptr CUdeviceptr) CUr
 //
 // which came with CUDA 4.1.
 func (c Caller) CuIpcOpenEventHandle(phEvent *CUevent, handle CUipcEventHandle) CUresult {
-	fr := newFrame()
-	fr.placePointer(unsafe.Pointer(phEvent))
-	fr.placeValue(unsafe.Pointer(&handle), 64)
-	return c.callPlaced(fr, fnCuIpcOpenEventHandle)
+	p := newPlaced()
+	p.placePointer(unsafe.Pointer(phEvent))
+	p.placeValue(unsafe.Pointer(&handle), 64)
+	return c.callPlaced(p, fnCuIpcOpenEventHandle)
 }
 
 // CuIpcOpenMemHandle_v2 calls
@@ -2625,11 +2993,11 @@ func (c Caller) CuIpcOpenEventHandle(phEvent *CUevent, handle CUipcEventHandle) 
 //
 // which came with CUDA 11.0.
 func (c Caller) CuIpcOpenMemHandle_v2(pdptr *CUdeviceptr, handle CUipcMemHandle, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.placePointer(unsafe.Pointer(pdptr))
-	fr.placeValue(unsafe.Pointer(&handle), 64)
-	fr.placeWord(uintptr(Flags))
-	return c.callPlaced(fr, fnCuIpcOpenMemHandle_v2)
+	p := newPlaced()
+	p.placePointer(unsafe.Pointer(pdptr))
+	p.placeValue(unsafe.Pointer(&handle), 64)
+	p.placeWord(uintptr(Flags))
+	return c.callPlaced(p, fnCuIpcOpenMemHandle_v2)
 }
 
 // CuKernelGetAttribute calls
@@ -2638,12 +3006,14 @@ func (c Caller) CuIpcOpenMemHandle_v2(pdptr *CUdeviceptr, handle CUipcMemHandle,
 //
 // which came with CUDA 12.0.
 func (c Caller) CuKernelGetAttribute(pi *int32, attrib CUfunction_attribute, kernel CUkernel, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pi))
-	fr.word[1] = uintptr(attrib)
-	fr.word[2] = uintptr(kernel)
-	fr.word[3] = uintptr(dev)
-	return c.call(fr, fnCuKernelGetAttribute, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(pi))
+	w[1] = uintptr(attrib)
+	w[2] = uintptr(kernel)
+	w[3] = uintptr(dev)
+	r := c.call(fnCuKernelGetAttribute, w[:4])
+	runtime.KeepAlive(pi)
+	return r
 }
 
 // CuKernelGetFunction calls
@@ -2652,10 +3022,12 @@ func (c Caller) CuKernelGetAttribute(pi *int32, attrib CUfunction_attribute, ker
 //
 // which came with CUDA 12.0.
 func (c Caller) CuKernelGetFunction(pFunc *CUfunction, kernel CUkernel) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pFunc))
-	fr.word[1] = uintptr(kernel)
-	return c.call(fr, fnCuKernelGetFunction, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pFunc))
+	w[1] = uintptr(kernel)
+	r := c.call(fnCuKernelGetFunction, w[:2])
+	runtime.KeepAlive(pFunc)
+	return r
 }
 
 // CuKernelGetLibrary calls
@@ -2664,10 +3036,12 @@ func (c Caller) CuKernelGetFunction(pFunc *CUfunction, kernel CUkernel) CUresult
 //
 // which came with CUDA 12.5.
 func (c Caller) CuKernelGetLibrary(pLib *CUlibrary, kernel CUkernel) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pLib))
-	fr.word[1] = uintptr(kernel)
-	return c.call(fr, fnCuKernelGetLibrary, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pLib))
+	w[1] = uintptr(kernel)
+	r := c.call(fnCuKernelGetLibrary, w[:2])
+	runtime.KeepAlive(pLib)
+	return r
 }
 
 // CuKernelGetName calls
@@ -2676,10 +3050,12 @@ func (c Caller) CuKernelGetLibrary(pLib *CUlibrary, kernel CUkernel) CUresult {
 //
 // which came with CUDA 12.3.
 func (c Caller) CuKernelGetName(name **byte, hfunc CUkernel) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(name))
-	fr.word[1] = uintptr(hfunc)
-	return c.call(fr, fnCuKernelGetName, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(name))
+	w[1] = uintptr(hfunc)
+	r := c.call(fnCuKernelGetName, w[:2])
+	runtime.KeepAlive(name)
+	return r
 }
 
 // CuKernelGetParamInfo calls
@@ -2688,12 +3064,15 @@ func (c Caller) CuKernelGetName(name **byte, hfunc CUkernel) CUresult {
 //
 // which came with CUDA 12.4.
 func (c Caller) CuKernelGetParamInfo(kernel CUkernel, paramIndex uintptr, paramOffset *uintptr, paramSize *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(kernel)
-	fr.word[1] = paramIndex
-	fr.pointer(2, unsafe.Pointer(paramOffset))
-	fr.pointer(3, unsafe.Pointer(paramSize))
-	return c.call(fr, fnCuKernelGetParamInfo, 4)
+	var w words
+	w[0] = uintptr(kernel)
+	w[1] = paramIndex
+	w[2] = address(unsafe.Pointer(paramOffset))
+	w[3] = address(unsafe.Pointer(paramSize))
+	r := c.call(fnCuKernelGetParamInfo, w[:4])
+	runtime.KeepAlive(paramOffset)
+	runtime.KeepAlive(paramSize)
+	return r
 }
 
 // CuKernelSetAttribute calls
@@ -2702,12 +3081,12 @@ func (c Caller) CuKernelGetParamInfo(kernel CUkernel, paramIndex uintptr, paramO
 //
 // which came with CUDA 12.0.
 func (c Caller) CuKernelSetAttribute(attrib CUfunction_attribute, val int32, kernel CUkernel, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(attrib)
-	fr.word[1] = uintptr(val)
-	fr.word[2] = uintptr(kernel)
-	fr.word[3] = uintptr(dev)
-	return c.call(fr, fnCuKernelSetAttribute, 4)
+	var w words
+	w[0] = uintptr(attrib)
+	w[1] = uintptr(val)
+	w[2] = uintptr(kernel)
+	w[3] = uintptr(dev)
+	return c.call(fnCuKernelSetAttribute, w[:4])
 }
 
 // CuKernelSetCacheConfig calls
@@ -2716,11 +3095,11 @@ func (c Caller) CuKernelSetAttribute(attrib CUfunction_attribute, val int32, ker
 //
 // which came with CUDA 12.0.
 func (c Caller) CuKernelSetCacheConfig(kernel CUkernel, config CUfunc_cache, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(kernel)
-	fr.word[1] = uintptr(config)
-	fr.word[2] = uintptr(dev)
-	return c.call(fr, fnCuKernelSetCacheConfig, 3)
+	var w words
+	w[0] = uintptr(kernel)
+	w[1] = uintptr(config)
+	w[2] = uintptr(dev)
+	return c.call(fnCuKernelSetCacheConfig, w[:3])
 }
 
 // CuLaunch calls
@@ -2730,9 +3109,9 @@ func (c Caller) CuKernelSetCacheConfig(kernel CUkernel, config CUfunc_cache, dev
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuLaunch(f CUfunction) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(f)
-	return c.call(fr, fnCuLaunch, 1)
+	var w words
+	w[0] = uintptr(f)
+	return c.call(fnCuLaunch, w[:1])
 }
 
 // CuLaunchCooperativeKernel calls
@@ -2741,18 +3120,20 @@ func (c Caller) CuLaunch(f CUfunction) CUresult {
 //
 // which came with CUDA 9.0.
 func (c Caller) CuLaunchCooperativeKernel(f CUfunction, gridDimX uint32, gridDimY uint32, gridDimZ uint32, blockDimX uint32, blockDimY uint32, blockDimZ uint32, sharedMemBytes uint32, hStream CUstream, kernelParams *unsafe.Pointer) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(f)
-	fr.word[1] = uintptr(gridDimX)
-	fr.word[2] = uintptr(gridDimY)
-	fr.word[3] = uintptr(gridDimZ)
-	fr.word[4] = uintptr(blockDimX)
-	fr.word[5] = uintptr(blockDimY)
-	fr.word[6] = uintptr(blockDimZ)
-	fr.word[7] = uintptr(sharedMemBytes)
-	fr.word[8] = uintptr(hStream)
-	fr.pointer(9, unsafe.Pointer(kernelParams))
-	return c.call(fr, fnCuLaunchCooperativeKernel, 10)
+	var w [10]uintptr
+	w[0] = uintptr(f)
+	w[1] = uintptr(gridDimX)
+	w[2] = uintptr(gridDimY)
+	w[3] = uintptr(gridDimZ)
+	w[4] = uintptr(blockDimX)
+	w[5] = uintptr(blockDimY)
+	w[6] = uintptr(blockDimZ)
+	w[7] = uintptr(sharedMemBytes)
+	w[8] = uintptr(hStream)
+	w[9] = address(unsafe.Pointer(kernelParams))
+	r := c.call(fnCuLaunchCooperativeKernel, w[:10])
+	runtime.KeepAlive(kernelParams)
+	return r
 }
 
 // CuLaunchCooperativeKernelMultiDevice calls
@@ -2762,11 +3143,13 @@ func (c Caller) CuLaunchCooperativeKernel(f CUfunction, gridDimX uint32, gridDim
 // which came with CUDA 9.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuLaunchCooperativeKernelMultiDevice(launchParamsList *CUDA_LAUNCH_PARAMS, numDevices uint32, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(launchParamsList))
-	fr.word[1] = uintptr(numDevices)
-	fr.word[2] = uintptr(flags)
-	return c.call(fr, fnCuLaunchCooperativeKernelMultiDevice, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(launchParamsList))
+	w[1] = uintptr(numDevices)
+	w[2] = uintptr(flags)
+	r := c.call(fnCuLaunchCooperativeKernelMultiDevice, w[:3])
+	runtime.KeepAlive(launchParamsList)
+	return r
 }
 
 // CuLaunchGrid calls
@@ -2776,11 +3159,11 @@ func (c Caller) CuLaunchCooperativeKernelMultiDevice(launchParamsList *CUDA_LAUN
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuLaunchGrid(f CUfunction, grid_width int32, grid_height int32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(f)
-	fr.word[1] = uintptr(grid_width)
-	fr.word[2] = uintptr(grid_height)
-	return c.call(fr, fnCuLaunchGrid, 3)
+	var w words
+	w[0] = uintptr(f)
+	w[1] = uintptr(grid_width)
+	w[2] = uintptr(grid_height)
+	return c.call(fnCuLaunchGrid, w[:3])
 }
 
 // CuLaunchGridAsync calls
@@ -2790,12 +3173,12 @@ func (c Caller) CuLaunchGrid(f CUfunction, grid_width int32, grid_height int32) 
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuLaunchGridAsync(f CUfunction, grid_width int32, grid_height int32, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(f)
-	fr.word[1] = uintptr(grid_width)
-	fr.word[2] = uintptr(grid_height)
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuLaunchGridAsync, 4)
+	var w words
+	w[0] = uintptr(f)
+	w[1] = uintptr(grid_width)
+	w[2] = uintptr(grid_height)
+	w[3] = uintptr(hStream)
+	return c.call(fnCuLaunchGridAsync, w[:4])
 }
 
 // CuLaunchHostFunc calls
@@ -2804,11 +3187,11 @@ func (c Caller) CuLaunchGridAsync(f CUfunction, grid_width int32, grid_height in
 //
 // which came with CUDA 10.0.
 func (c Caller) CuLaunchHostFunc(hStream CUstream, fn CUhostFn, userData uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.word[1] = uintptr(fn)
-	fr.word[2] = userData
-	return c.call(fr, fnCuLaunchHostFunc, 3)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = uintptr(fn)
+	w[2] = userData
+	return c.call(fnCuLaunchHostFunc, w[:3])
 }
 
 // CuLaunchKernel calls
@@ -2819,19 +3202,22 @@ func (c Caller) CuLaunchHostFunc(hStream CUstream, fn CUhostFn, userData uintptr
 // extra is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuLaunchKernel(f CUfunction, gridDimX uint32, gridDimY uint32, gridDimZ uint32, blockDimX uint32, blockDimY uint32, blockDimZ uint32, sharedMemBytes uint32, hStream CUstream, kernelParams *unsafe.Pointer, extra *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(f)
-	fr.word[1] = uintptr(gridDimX)
-	fr.word[2] = uintptr(gridDimY)
-	fr.word[3] = uintptr(gridDimZ)
-	fr.word[4] = uintptr(blockDimX)
-	fr.word[5] = uintptr(blockDimY)
-	fr.word[6] = uintptr(blockDimZ)
-	fr.word[7] = uintptr(sharedMemBytes)
-	fr.word[8] = uintptr(hStream)
-	fr.pointer(9, unsafe.Pointer(kernelParams))
-	fr.pointer(10, unsafe.Pointer(extra))
-	return c.call(fr, fnCuLaunchKernel, 11)
+	var w [11]uintptr
+	w[0] = uintptr(f)
+	w[1] = uintptr(gridDimX)
+	w[2] = uintptr(gridDimY)
+	w[3] = uintptr(gridDimZ)
+	w[4] = uintptr(blockDimX)
+	w[5] = uintptr(blockDimY)
+	w[6] = uintptr(blockDimZ)
+	w[7] = uintptr(sharedMemBytes)
+	w[8] = uintptr(hStream)
+	w[9] = address(unsafe.Pointer(kernelParams))
+	w[10] = address(unsafe.Pointer(extra))
+	r := c.call(fnCuLaunchKernel, w[:11])
+	runtime.KeepAlive(kernelParams)
+	runtime.KeepAlive(extra)
+	return r
 }
 
 // CuLaunchKernelEx calls
@@ -2842,12 +3228,16 @@ func (c Caller) CuLaunchKernel(f CUfunction, gridDimX uint32, gridDimY uint32, g
 // extra is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuLaunchKernelEx(config *CUlaunchConfig, f CUfunction, kernelParams *unsafe.Pointer, extra *uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(config))
-	fr.word[1] = uintptr(f)
-	fr.pointer(2, unsafe.Pointer(kernelParams))
-	fr.pointer(3, unsafe.Pointer(extra))
-	return c.call(fr, fnCuLaunchKernelEx, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(config))
+	w[1] = uintptr(f)
+	w[2] = address(unsafe.Pointer(kernelParams))
+	w[3] = address(unsafe.Pointer(extra))
+	r := c.call(fnCuLaunchKernelEx, w[:4])
+	runtime.KeepAlive(config)
+	runtime.KeepAlive(kernelParams)
+	runtime.KeepAlive(extra)
+	return r
 }
 
 // CuLibraryEnumerateKernels calls
@@ -2856,11 +3246,13 @@ func (c Caller) CuLaunchKernelEx(config *CUlaunchConfig, f CUfunction, kernelPar
 //
 // which came with CUDA 12.4.
 func (c Caller) CuLibraryEnumerateKernels(kernels *CUkernel, numKernels uint32, lib CUlibrary) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(kernels))
-	fr.word[1] = uintptr(numKernels)
-	fr.word[2] = uintptr(lib)
-	return c.call(fr, fnCuLibraryEnumerateKernels, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(kernels))
+	w[1] = uintptr(numKernels)
+	w[2] = uintptr(lib)
+	r := c.call(fnCuLibraryEnumerateKernels, w[:3])
+	runtime.KeepAlive(kernels)
+	return r
 }
 
 // CuLibraryGetGlobal calls
@@ -2869,12 +3261,16 @@ func (c Caller) CuLibraryEnumerateKernels(kernels *CUkernel, numKernels uint32, 
 //
 // which came with CUDA 12.0.
 func (c Caller) CuLibraryGetGlobal(dptr *CUdeviceptr, bytes *uintptr, library CUlibrary, name *byte) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptr))
-	fr.pointer(1, unsafe.Pointer(bytes))
-	fr.word[2] = uintptr(library)
-	fr.pointer(3, unsafe.Pointer(name))
-	return c.call(fr, fnCuLibraryGetGlobal, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(dptr))
+	w[1] = address(unsafe.Pointer(bytes))
+	w[2] = uintptr(library)
+	w[3] = address(unsafe.Pointer(name))
+	r := c.call(fnCuLibraryGetGlobal, w[:4])
+	runtime.KeepAlive(dptr)
+	runtime.KeepAlive(bytes)
+	runtime.KeepAlive(name)
+	return r
 }
 
 // CuLibraryGetKernel calls
@@ -2883,11 +3279,14 @@ func (c Caller) CuLibraryGetGlobal(dptr *CUdeviceptr, bytes *uintptr, library CU
 //
 // which came with CUDA 12.0.
 func (c Caller) CuLibraryGetKernel(pKernel *CUkernel, library CUlibrary, name *byte) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pKernel))
-	fr.word[1] = uintptr(library)
-	fr.pointer(2, unsafe.Pointer(name))
-	return c.call(fr, fnCuLibraryGetKernel, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pKernel))
+	w[1] = uintptr(library)
+	w[2] = address(unsafe.Pointer(name))
+	r := c.call(fnCuLibraryGetKernel, w[:3])
+	runtime.KeepAlive(pKernel)
+	runtime.KeepAlive(name)
+	return r
 }
 
 // CuLibraryGetKernelCount calls
@@ -2896,10 +3295,12 @@ func (c Caller) CuLibraryGetKernel(pKernel *CUkernel, library CUlibrary, name *b
 //
 // which came with CUDA 12.4.
 func (c Caller) CuLibraryGetKernelCount(count *uint32, lib CUlibrary) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(count))
-	fr.word[1] = uintptr(lib)
-	return c.call(fr, fnCuLibraryGetKernelCount, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(count))
+	w[1] = uintptr(lib)
+	r := c.call(fnCuLibraryGetKernelCount, w[:2])
+	runtime.KeepAlive(count)
+	return r
 }
 
 // CuLibraryGetManaged calls
@@ -2908,12 +3309,16 @@ func (c Caller) CuLibraryGetKernelCount(count *uint32, lib CUlibrary) CUresult {
 //
 // which came with CUDA 12.0.
 func (c Caller) CuLibraryGetManaged(dptr *CUdeviceptr, bytes *uintptr, library CUlibrary, name *byte) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptr))
-	fr.pointer(1, unsafe.Pointer(bytes))
-	fr.word[2] = uintptr(library)
-	fr.pointer(3, unsafe.Pointer(name))
-	return c.call(fr, fnCuLibraryGetManaged, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(dptr))
+	w[1] = address(unsafe.Pointer(bytes))
+	w[2] = uintptr(library)
+	w[3] = address(unsafe.Pointer(name))
+	r := c.call(fnCuLibraryGetManaged, w[:4])
+	runtime.KeepAlive(dptr)
+	runtime.KeepAlive(bytes)
+	runtime.KeepAlive(name)
+	return r
 }
 
 // CuLibraryGetModule calls
@@ -2922,10 +3327,12 @@ func (c Caller) CuLibraryGetManaged(dptr *CUdeviceptr, bytes *uintptr, library C
 //
 // which came with CUDA 12.0.
 func (c Caller) CuLibraryGetModule(pMod *CUmodule, library CUlibrary) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pMod))
-	fr.word[1] = uintptr(library)
-	return c.call(fr, fnCuLibraryGetModule, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pMod))
+	w[1] = uintptr(library)
+	r := c.call(fnCuLibraryGetModule, w[:2])
+	runtime.KeepAlive(pMod)
+	return r
 }
 
 // CuLibraryGetUnifiedFunction calls
@@ -2934,11 +3341,14 @@ func (c Caller) CuLibraryGetModule(pMod *CUmodule, library CUlibrary) CUresult {
 //
 // which came with CUDA 12.0.
 func (c Caller) CuLibraryGetUnifiedFunction(fptr *unsafe.Pointer, library CUlibrary, symbol *byte) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(fptr))
-	fr.word[1] = uintptr(library)
-	fr.pointer(2, unsafe.Pointer(symbol))
-	return c.call(fr, fnCuLibraryGetUnifiedFunction, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(fptr))
+	w[1] = uintptr(library)
+	w[2] = address(unsafe.Pointer(symbol))
+	r := c.call(fnCuLibraryGetUnifiedFunction, w[:3])
+	runtime.KeepAlive(fptr)
+	runtime.KeepAlive(symbol)
+	return r
 }
 
 // CuLibraryLoadData calls
@@ -2949,16 +3359,23 @@ func (c Caller) CuLibraryGetUnifiedFunction(fptr *unsafe.Pointer, library CUlibr
 // jitOptionsValues is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuLibraryLoadData(library *CUlibrary, code unsafe.Pointer, jitOptions *CUjit_option, jitOptionsValues *uintptr, numJitOptions uint32, libraryOptions *CUlibraryOption, libraryOptionValues *uintptr, numLibraryOptions uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(library))
-	fr.pointer(1, code)
-	fr.pointer(2, unsafe.Pointer(jitOptions))
-	fr.pointer(3, unsafe.Pointer(jitOptionsValues))
-	fr.word[4] = uintptr(numJitOptions)
-	fr.pointer(5, unsafe.Pointer(libraryOptions))
-	fr.pointer(6, unsafe.Pointer(libraryOptionValues))
-	fr.word[7] = uintptr(numLibraryOptions)
-	return c.call(fr, fnCuLibraryLoadData, 8)
+	var w words
+	w[0] = address(unsafe.Pointer(library))
+	w[1] = address(code)
+	w[2] = address(unsafe.Pointer(jitOptions))
+	w[3] = address(unsafe.Pointer(jitOptionsValues))
+	w[4] = uintptr(numJitOptions)
+	w[5] = address(unsafe.Pointer(libraryOptions))
+	w[6] = address(unsafe.Pointer(libraryOptionValues))
+	w[7] = uintptr(numLibraryOptions)
+	r := c.call(fnCuLibraryLoadData, w[:8])
+	runtime.KeepAlive(library)
+	runtime.KeepAlive(code)
+	runtime.KeepAlive(jitOptions)
+	runtime.KeepAlive(jitOptionsValues)
+	runtime.KeepAlive(libraryOptions)
+	runtime.KeepAlive(libraryOptionValues)
+	return r
 }
 
 // CuLibraryLoadFromFile calls
@@ -2969,16 +3386,23 @@ func (c Caller) CuLibraryLoadData(library *CUlibrary, code unsafe.Pointer, jitOp
 // jitOptionsValues is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuLibraryLoadFromFile(library *CUlibrary, fileName *byte, jitOptions *CUjit_option, jitOptionsValues *uintptr, numJitOptions uint32, libraryOptions *CUlibraryOption, libraryOptionValues *uintptr, numLibraryOptions uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(library))
-	fr.pointer(1, unsafe.Pointer(fileName))
-	fr.pointer(2, unsafe.Pointer(jitOptions))
-	fr.pointer(3, unsafe.Pointer(jitOptionsValues))
-	fr.word[4] = uintptr(numJitOptions)
-	fr.pointer(5, unsafe.Pointer(libraryOptions))
-	fr.pointer(6, unsafe.Pointer(libraryOptionValues))
-	fr.word[7] = uintptr(numLibraryOptions)
-	return c.call(fr, fnCuLibraryLoadFromFile, 8)
+	var w words
+	w[0] = address(unsafe.Pointer(library))
+	w[1] = address(unsafe.Pointer(fileName))
+	w[2] = address(unsafe.Pointer(jitOptions))
+	w[3] = address(unsafe.Pointer(jitOptionsValues))
+	w[4] = uintptr(numJitOptions)
+	w[5] = address(unsafe.Pointer(libraryOptions))
+	w[6] = address(unsafe.Pointer(libraryOptionValues))
+	w[7] = uintptr(numLibraryOptions)
+	r := c.call(fnCuLibraryLoadFromFile, w[:8])
+	runtime.KeepAlive(library)
+	runtime.KeepAlive(fileName)
+	runtime.KeepAlive(jitOptions)
+	runtime.KeepAlive(jitOptionsValues)
+	runtime.KeepAlive(libraryOptions)
+	runtime.KeepAlive(libraryOptionValues)
+	return r
 }
 
 // CuLibraryUnload calls
@@ -2987,9 +3411,9 @@ func (c Caller) CuLibraryLoadFromFile(library *CUlibrary, fileName *byte, jitOpt
 //
 // which came with CUDA 12.0.
 func (c Caller) CuLibraryUnload(library CUlibrary) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(library)
-	return c.call(fr, fnCuLibraryUnload, 1)
+	var w words
+	w[0] = uintptr(library)
+	return c.call(fnCuLibraryUnload, w[:1])
 }
 
 // CuLinkAddData_v2 calls
@@ -3000,16 +3424,21 @@ func (c Caller) CuLibraryUnload(library CUlibrary) CUresult {
 // optionValues is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkAddData_v2(state CUlinkState, type_ CUjitInputType, data unsafe.Pointer, size uintptr, name *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(state)
-	fr.word[1] = uintptr(type_)
-	fr.pointer(2, data)
-	fr.word[3] = size
-	fr.pointer(4, unsafe.Pointer(name))
-	fr.word[5] = uintptr(numOptions)
-	fr.pointer(6, unsafe.Pointer(options))
-	fr.pointer(7, unsafe.Pointer(optionValues))
-	return c.call(fr, fnCuLinkAddData_v2, 8)
+	var w words
+	w[0] = uintptr(state)
+	w[1] = uintptr(type_)
+	w[2] = address(data)
+	w[3] = size
+	w[4] = address(unsafe.Pointer(name))
+	w[5] = uintptr(numOptions)
+	w[6] = address(unsafe.Pointer(options))
+	w[7] = address(unsafe.Pointer(optionValues))
+	r := c.call(fnCuLinkAddData_v2, w[:8])
+	runtime.KeepAlive(data)
+	runtime.KeepAlive(name)
+	runtime.KeepAlive(options)
+	runtime.KeepAlive(optionValues)
+	return r
 }
 
 // CuLinkAddFile_v2 calls
@@ -3020,14 +3449,18 @@ func (c Caller) CuLinkAddData_v2(state CUlinkState, type_ CUjitInputType, data u
 // optionValues is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkAddFile_v2(state CUlinkState, type_ CUjitInputType, path *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(state)
-	fr.word[1] = uintptr(type_)
-	fr.pointer(2, unsafe.Pointer(path))
-	fr.word[3] = uintptr(numOptions)
-	fr.pointer(4, unsafe.Pointer(options))
-	fr.pointer(5, unsafe.Pointer(optionValues))
-	return c.call(fr, fnCuLinkAddFile_v2, 6)
+	var w words
+	w[0] = uintptr(state)
+	w[1] = uintptr(type_)
+	w[2] = address(unsafe.Pointer(path))
+	w[3] = uintptr(numOptions)
+	w[4] = address(unsafe.Pointer(options))
+	w[5] = address(unsafe.Pointer(optionValues))
+	r := c.call(fnCuLinkAddFile_v2, w[:6])
+	runtime.KeepAlive(path)
+	runtime.KeepAlive(options)
+	runtime.KeepAlive(optionValues)
+	return r
 }
 
 // CuLinkComplete calls
@@ -3036,11 +3469,14 @@ func (c Caller) CuLinkAddFile_v2(state CUlinkState, type_ CUjitInputType, path *
 //
 // which came with CUDA 5.5.
 func (c Caller) CuLinkComplete(state CUlinkState, cubinOut *unsafe.Pointer, sizeOut *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(state)
-	fr.pointer(1, unsafe.Pointer(cubinOut))
-	fr.pointer(2, unsafe.Pointer(sizeOut))
-	return c.call(fr, fnCuLinkComplete, 3)
+	var w words
+	w[0] = uintptr(state)
+	w[1] = address(unsafe.Pointer(cubinOut))
+	w[2] = address(unsafe.Pointer(sizeOut))
+	r := c.call(fnCuLinkComplete, w[:3])
+	runtime.KeepAlive(cubinOut)
+	runtime.KeepAlive(sizeOut)
+	return r
 }
 
 // CuLinkCreate_v2 calls
@@ -3051,12 +3487,16 @@ func (c Caller) CuLinkComplete(state CUlinkState, cubinOut *unsafe.Pointer, size
 // optionValues is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkCreate_v2(numOptions uint32, options *CUjit_option, optionValues *uintptr, stateOut *CUlinkState) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(numOptions)
-	fr.pointer(1, unsafe.Pointer(options))
-	fr.pointer(2, unsafe.Pointer(optionValues))
-	fr.pointer(3, unsafe.Pointer(stateOut))
-	return c.call(fr, fnCuLinkCreate_v2, 4)
+	var w words
+	w[0] = uintptr(numOptions)
+	w[1] = address(unsafe.Pointer(options))
+	w[2] = address(unsafe.Pointer(optionValues))
+	w[3] = address(unsafe.Pointer(stateOut))
+	r := c.call(fnCuLinkCreate_v2, w[:4])
+	runtime.KeepAlive(options)
+	runtime.KeepAlive(optionValues)
+	runtime.KeepAlive(stateOut)
+	return r
 }
 
 // CuLinkDestroy calls
@@ -3065,9 +3505,9 @@ func (c Caller) CuLinkCreate_v2(numOptions uint32, options *CUjit_option, option
 //
 // which came with CUDA 5.5.
 func (c Caller) CuLinkDestroy(state CUlinkState) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(state)
-	return c.call(fr, fnCuLinkDestroy, 1)
+	var w words
+	w[0] = uintptr(state)
+	return c.call(fnCuLinkDestroy, w[:1])
 }
 
 // CuLogsCurrent calls
@@ -3076,10 +3516,12 @@ func (c Caller) CuLinkDestroy(state CUlinkState) CUresult {
 //
 // which came with CUDA 12.9.
 func (c Caller) CuLogsCurrent(iterator_out *CUlogIterator, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(iterator_out))
-	fr.word[1] = uintptr(flags)
-	return c.call(fr, fnCuLogsCurrent, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(iterator_out))
+	w[1] = uintptr(flags)
+	r := c.call(fnCuLogsCurrent, w[:2])
+	runtime.KeepAlive(iterator_out)
+	return r
 }
 
 // CuLogsDumpToFile calls
@@ -3088,11 +3530,14 @@ func (c Caller) CuLogsCurrent(iterator_out *CUlogIterator, flags uint32) CUresul
 //
 // which came with CUDA 12.9.
 func (c Caller) CuLogsDumpToFile(iterator *CUlogIterator, pathToFile *byte, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(iterator))
-	fr.pointer(1, unsafe.Pointer(pathToFile))
-	fr.word[2] = uintptr(flags)
-	return c.call(fr, fnCuLogsDumpToFile, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(iterator))
+	w[1] = address(unsafe.Pointer(pathToFile))
+	w[2] = uintptr(flags)
+	r := c.call(fnCuLogsDumpToFile, w[:3])
+	runtime.KeepAlive(iterator)
+	runtime.KeepAlive(pathToFile)
+	return r
 }
 
 // CuLogsDumpToMemory calls
@@ -3101,12 +3546,16 @@ func (c Caller) CuLogsDumpToFile(iterator *CUlogIterator, pathToFile *byte, flag
 //
 // which came with CUDA 12.9.
 func (c Caller) CuLogsDumpToMemory(iterator *CUlogIterator, buffer *byte, size *uintptr, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(iterator))
-	fr.pointer(1, unsafe.Pointer(buffer))
-	fr.pointer(2, unsafe.Pointer(size))
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuLogsDumpToMemory, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(iterator))
+	w[1] = address(unsafe.Pointer(buffer))
+	w[2] = address(unsafe.Pointer(size))
+	w[3] = uintptr(flags)
+	r := c.call(fnCuLogsDumpToMemory, w[:4])
+	runtime.KeepAlive(iterator)
+	runtime.KeepAlive(buffer)
+	runtime.KeepAlive(size)
+	return r
 }
 
 // CuLogsRegisterCallback calls
@@ -3115,11 +3564,13 @@ func (c Caller) CuLogsDumpToMemory(iterator *CUlogIterator, buffer *byte, size *
 //
 // which came with CUDA 12.9.
 func (c Caller) CuLogsRegisterCallback(callbackFunc CUlogsCallback, userData uintptr, callback_out *CUlogsCallbackHandle) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(callbackFunc)
-	fr.word[1] = userData
-	fr.pointer(2, unsafe.Pointer(callback_out))
-	return c.call(fr, fnCuLogsRegisterCallback, 3)
+	var w words
+	w[0] = uintptr(callbackFunc)
+	w[1] = userData
+	w[2] = address(unsafe.Pointer(callback_out))
+	r := c.call(fnCuLogsRegisterCallback, w[:3])
+	runtime.KeepAlive(callback_out)
+	return r
 }
 
 // CuLogsUnregisterCallback calls
@@ -3128,9 +3579,9 @@ func (c Caller) CuLogsRegisterCallback(callbackFunc CUlogsCallback, userData uin
 //
 // which came with CUDA 12.9.
 func (c Caller) CuLogsUnregisterCallback(callback CUlogsCallbackHandle) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(callback)
-	return c.call(fr, fnCuLogsUnregisterCallback, 1)
+	var w words
+	w[0] = uintptr(callback)
+	return c.call(fnCuLogsUnregisterCallback, w[:1])
 }
 
 // CuMemAddressFree calls
@@ -3139,10 +3590,10 @@ func (c Caller) CuLogsUnregisterCallback(callback CUlogsCallbackHandle) CUresult
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemAddressFree(ptr CUdeviceptr, size uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ptr)
-	fr.word[1] = size
-	return c.call(fr, fnCuMemAddressFree, 2)
+	var w words
+	w[0] = uintptr(ptr)
+	w[1] = size
+	return c.call(fnCuMemAddressFree, w[:2])
 }
 
 // CuMemAddressReserve calls
@@ -3151,13 +3602,15 @@ func (c Caller) CuMemAddressFree(ptr CUdeviceptr, size uintptr) CUresult {
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemAddressReserve(ptr *CUdeviceptr, size uintptr, alignment uintptr, addr CUdeviceptr, flags uint64) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(ptr))
-	fr.word[1] = size
-	fr.word[2] = alignment
-	fr.word[3] = uintptr(addr)
-	fr.word[4] = uintptr(flags)
-	return c.call(fr, fnCuMemAddressReserve, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(ptr))
+	w[1] = size
+	w[2] = alignment
+	w[3] = uintptr(addr)
+	w[4] = uintptr(flags)
+	r := c.call(fnCuMemAddressReserve, w[:5])
+	runtime.KeepAlive(ptr)
+	return r
 }
 
 // CuMemAdvise_v2 calls
@@ -3166,12 +3619,12 @@ func (c Caller) CuMemAddressReserve(ptr *CUdeviceptr, size uintptr, alignment ui
 //
 // which came with CUDA 12.2.
 func (c Caller) CuMemAdvise_v2(devPtr CUdeviceptr, count uintptr, advice CUmem_advise, location CUmemLocation) CUresult {
-	fr := newFrame()
-	fr.placeWord(uintptr(devPtr))
-	fr.placeWord(uintptr(count))
-	fr.placeWord(uintptr(advice))
-	fr.placeValue(unsafe.Pointer(&location), 8)
-	return c.callPlaced(fr, fnCuMemAdvise_v2)
+	p := newPlaced()
+	p.placeWord(uintptr(devPtr))
+	p.placeWord(count)
+	p.placeWord(uintptr(advice))
+	p.placeValue(unsafe.Pointer(&location), 8)
+	return c.callPlaced(p, fnCuMemAdvise_v2)
 }
 
 // CuMemAllocAsync calls
@@ -3180,11 +3633,13 @@ func (c Caller) CuMemAdvise_v2(devPtr CUdeviceptr, count uintptr, advice CUmem_a
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemAllocAsync(dptr *CUdeviceptr, bytesize uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptr))
-	fr.word[1] = bytesize
-	fr.word[2] = uintptr(hStream)
-	return c.call(fr, fnCuMemAllocAsync, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(dptr))
+	w[1] = bytesize
+	w[2] = uintptr(hStream)
+	r := c.call(fnCuMemAllocAsync, w[:3])
+	runtime.KeepAlive(dptr)
+	return r
 }
 
 // CuMemAllocFromPoolAsync calls
@@ -3193,12 +3648,14 @@ func (c Caller) CuMemAllocAsync(dptr *CUdeviceptr, bytesize uintptr, hStream CUs
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemAllocFromPoolAsync(dptr *CUdeviceptr, bytesize uintptr, pool CUmemoryPool, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptr))
-	fr.word[1] = bytesize
-	fr.word[2] = uintptr(pool)
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuMemAllocFromPoolAsync, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(dptr))
+	w[1] = bytesize
+	w[2] = uintptr(pool)
+	w[3] = uintptr(hStream)
+	r := c.call(fnCuMemAllocFromPoolAsync, w[:4])
+	runtime.KeepAlive(dptr)
+	return r
 }
 
 // CuMemAllocHost_v2 calls
@@ -3207,10 +3664,12 @@ func (c Caller) CuMemAllocFromPoolAsync(dptr *CUdeviceptr, bytesize uintptr, poo
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemAllocHost_v2(pp *unsafe.Pointer, bytesize uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pp))
-	fr.word[1] = bytesize
-	return c.call(fr, fnCuMemAllocHost_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pp))
+	w[1] = bytesize
+	r := c.call(fnCuMemAllocHost_v2, w[:2])
+	runtime.KeepAlive(pp)
+	return r
 }
 
 // CuMemAllocManaged calls
@@ -3219,11 +3678,13 @@ func (c Caller) CuMemAllocHost_v2(pp *unsafe.Pointer, bytesize uintptr) CUresult
 //
 // which came with CUDA 6.0.
 func (c Caller) CuMemAllocManaged(dptr *CUdeviceptr, bytesize uintptr, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptr))
-	fr.word[1] = bytesize
-	fr.word[2] = uintptr(flags)
-	return c.call(fr, fnCuMemAllocManaged, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(dptr))
+	w[1] = bytesize
+	w[2] = uintptr(flags)
+	r := c.call(fnCuMemAllocManaged, w[:3])
+	runtime.KeepAlive(dptr)
+	return r
 }
 
 // CuMemAllocPitch_v2 calls
@@ -3232,13 +3693,16 @@ func (c Caller) CuMemAllocManaged(dptr *CUdeviceptr, bytesize uintptr, flags uin
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemAllocPitch_v2(dptr *CUdeviceptr, pPitch *uintptr, WidthInBytes uintptr, Height uintptr, ElementSizeBytes uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptr))
-	fr.pointer(1, unsafe.Pointer(pPitch))
-	fr.word[2] = WidthInBytes
-	fr.word[3] = Height
-	fr.word[4] = uintptr(ElementSizeBytes)
-	return c.call(fr, fnCuMemAllocPitch_v2, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(dptr))
+	w[1] = address(unsafe.Pointer(pPitch))
+	w[2] = WidthInBytes
+	w[3] = Height
+	w[4] = uintptr(ElementSizeBytes)
+	r := c.call(fnCuMemAllocPitch_v2, w[:5])
+	runtime.KeepAlive(dptr)
+	runtime.KeepAlive(pPitch)
+	return r
 }
 
 // CuMemAlloc_v2 calls
@@ -3247,10 +3711,12 @@ func (c Caller) CuMemAllocPitch_v2(dptr *CUdeviceptr, pPitch *uintptr, WidthInBy
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemAlloc_v2(dptr *CUdeviceptr, bytesize uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptr))
-	fr.word[1] = bytesize
-	return c.call(fr, fnCuMemAlloc_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(dptr))
+	w[1] = bytesize
+	r := c.call(fnCuMemAlloc_v2, w[:2])
+	runtime.KeepAlive(dptr)
+	return r
 }
 
 // CuMemBatchDecompressAsync calls
@@ -3259,13 +3725,16 @@ func (c Caller) CuMemAlloc_v2(dptr *CUdeviceptr, bytesize uintptr) CUresult {
 //
 // which came with CUDA 12.6.
 func (c Caller) CuMemBatchDecompressAsync(paramsArray *CUmemDecompressParams, count uintptr, flags uint32, errorIndex *uintptr, stream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(paramsArray))
-	fr.word[1] = count
-	fr.word[2] = uintptr(flags)
-	fr.pointer(3, unsafe.Pointer(errorIndex))
-	fr.word[4] = uintptr(stream)
-	return c.call(fr, fnCuMemBatchDecompressAsync, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(paramsArray))
+	w[1] = count
+	w[2] = uintptr(flags)
+	w[3] = address(unsafe.Pointer(errorIndex))
+	w[4] = uintptr(stream)
+	r := c.call(fnCuMemBatchDecompressAsync, w[:5])
+	runtime.KeepAlive(paramsArray)
+	runtime.KeepAlive(errorIndex)
+	return r
 }
 
 // CuMemCreate calls
@@ -3274,12 +3743,15 @@ func (c Caller) CuMemBatchDecompressAsync(paramsArray *CUmemDecompressParams, co
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemCreate(handle *CUmemGenericAllocationHandle, size uintptr, prop *CUmemAllocationProp, flags uint64) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(handle))
-	fr.word[1] = size
-	fr.pointer(2, unsafe.Pointer(prop))
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuMemCreate, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(handle))
+	w[1] = size
+	w[2] = address(unsafe.Pointer(prop))
+	w[3] = uintptr(flags)
+	r := c.call(fnCuMemCreate, w[:4])
+	runtime.KeepAlive(handle)
+	runtime.KeepAlive(prop)
+	return r
 }
 
 // CuMemDiscardAndPrefetchBatchAsync calls
@@ -3288,16 +3760,21 @@ func (c Caller) CuMemCreate(handle *CUmemGenericAllocationHandle, size uintptr, 
 //
 // which came with CUDA 13.0.
 func (c Caller) CuMemDiscardAndPrefetchBatchAsync(dptrs *CUdeviceptr, sizes *uintptr, count uintptr, prefetchLocs *CUmemLocation, prefetchLocIdxs *uintptr, numPrefetchLocs uintptr, flags uint64, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptrs))
-	fr.pointer(1, unsafe.Pointer(sizes))
-	fr.word[2] = count
-	fr.pointer(3, unsafe.Pointer(prefetchLocs))
-	fr.pointer(4, unsafe.Pointer(prefetchLocIdxs))
-	fr.word[5] = numPrefetchLocs
-	fr.word[6] = uintptr(flags)
-	fr.word[7] = uintptr(hStream)
-	return c.call(fr, fnCuMemDiscardAndPrefetchBatchAsync, 8)
+	var w words
+	w[0] = address(unsafe.Pointer(dptrs))
+	w[1] = address(unsafe.Pointer(sizes))
+	w[2] = count
+	w[3] = address(unsafe.Pointer(prefetchLocs))
+	w[4] = address(unsafe.Pointer(prefetchLocIdxs))
+	w[5] = numPrefetchLocs
+	w[6] = uintptr(flags)
+	w[7] = uintptr(hStream)
+	r := c.call(fnCuMemDiscardAndPrefetchBatchAsync, w[:8])
+	runtime.KeepAlive(dptrs)
+	runtime.KeepAlive(sizes)
+	runtime.KeepAlive(prefetchLocs)
+	runtime.KeepAlive(prefetchLocIdxs)
+	return r
 }
 
 // CuMemDiscardBatchAsync calls
@@ -3306,13 +3783,16 @@ func (c Caller) CuMemDiscardAndPrefetchBatchAsync(dptrs *CUdeviceptr, sizes *uin
 //
 // which came with CUDA 13.0.
 func (c Caller) CuMemDiscardBatchAsync(dptrs *CUdeviceptr, sizes *uintptr, count uintptr, flags uint64, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptrs))
-	fr.pointer(1, unsafe.Pointer(sizes))
-	fr.word[2] = count
-	fr.word[3] = uintptr(flags)
-	fr.word[4] = uintptr(hStream)
-	return c.call(fr, fnCuMemDiscardBatchAsync, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(dptrs))
+	w[1] = address(unsafe.Pointer(sizes))
+	w[2] = count
+	w[3] = uintptr(flags)
+	w[4] = uintptr(hStream)
+	r := c.call(fnCuMemDiscardBatchAsync, w[:5])
+	runtime.KeepAlive(dptrs)
+	runtime.KeepAlive(sizes)
+	return r
 }
 
 // CuMemExportToShareableHandle calls
@@ -3321,12 +3801,14 @@ func (c Caller) CuMemDiscardBatchAsync(dptrs *CUdeviceptr, sizes *uintptr, count
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemExportToShareableHandle(shareableHandle unsafe.Pointer, handle CUmemGenericAllocationHandle, handleType CUmemAllocationHandleType, flags uint64) CUresult {
-	fr := newFrame()
-	fr.pointer(0, shareableHandle)
-	fr.word[1] = uintptr(handle)
-	fr.word[2] = uintptr(handleType)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuMemExportToShareableHandle, 4)
+	var w words
+	w[0] = address(shareableHandle)
+	w[1] = uintptr(handle)
+	w[2] = uintptr(handleType)
+	w[3] = uintptr(flags)
+	r := c.call(fnCuMemExportToShareableHandle, w[:4])
+	runtime.KeepAlive(shareableHandle)
+	return r
 }
 
 // CuMemFreeAsync calls
@@ -3335,10 +3817,10 @@ func (c Caller) CuMemExportToShareableHandle(shareableHandle unsafe.Pointer, han
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemFreeAsync(dptr CUdeviceptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dptr)
-	fr.word[1] = uintptr(hStream)
-	return c.call(fr, fnCuMemFreeAsync, 2)
+	var w words
+	w[0] = uintptr(dptr)
+	w[1] = uintptr(hStream)
+	return c.call(fnCuMemFreeAsync, w[:2])
 }
 
 // CuMemFreeHost calls
@@ -3346,10 +3828,12 @@ func (c Caller) CuMemFreeAsync(dptr CUdeviceptr, hStream CUstream) CUresult {
 //	CUresult cuMemFreeHost(void *p)
 //
 // which came with CUDA 2.0.
-func (c Caller) CuMemFreeHost(p unsafe.Pointer) CUresult {
-	fr := newFrame()
-	fr.pointer(0, p)
-	return c.call(fr, fnCuMemFreeHost, 1)
+func (c Caller) CuMemFreeHost(p_ unsafe.Pointer) CUresult {
+	var w words
+	w[0] = address(p_)
+	r := c.call(fnCuMemFreeHost, w[:1])
+	runtime.KeepAlive(p_)
+	return r
 }
 
 // CuMemFree_v2 calls
@@ -3358,9 +3842,9 @@ func (c Caller) CuMemFreeHost(p unsafe.Pointer) CUresult {
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemFree_v2(dptr CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dptr)
-	return c.call(fr, fnCuMemFree_v2, 1)
+	var w words
+	w[0] = uintptr(dptr)
+	return c.call(fnCuMemFree_v2, w[:1])
 }
 
 // CuMemGetAccess calls
@@ -3369,11 +3853,14 @@ func (c Caller) CuMemFree_v2(dptr CUdeviceptr) CUresult {
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemGetAccess(flags *uint64, location *CUmemLocation, ptr CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(flags))
-	fr.pointer(1, unsafe.Pointer(location))
-	fr.word[2] = uintptr(ptr)
-	return c.call(fr, fnCuMemGetAccess, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(flags))
+	w[1] = address(unsafe.Pointer(location))
+	w[2] = uintptr(ptr)
+	r := c.call(fnCuMemGetAccess, w[:3])
+	runtime.KeepAlive(flags)
+	runtime.KeepAlive(location)
+	return r
 }
 
 // CuMemGetAddressRange_v2 calls
@@ -3382,11 +3869,14 @@ func (c Caller) CuMemGetAccess(flags *uint64, location *CUmemLocation, ptr CUdev
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemGetAddressRange_v2(pbase *CUdeviceptr, psize *uintptr, dptr CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pbase))
-	fr.pointer(1, unsafe.Pointer(psize))
-	fr.word[2] = uintptr(dptr)
-	return c.call(fr, fnCuMemGetAddressRange_v2, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pbase))
+	w[1] = address(unsafe.Pointer(psize))
+	w[2] = uintptr(dptr)
+	r := c.call(fnCuMemGetAddressRange_v2, w[:3])
+	runtime.KeepAlive(pbase)
+	runtime.KeepAlive(psize)
+	return r
 }
 
 // CuMemGetAllocationGranularity calls
@@ -3395,11 +3885,14 @@ func (c Caller) CuMemGetAddressRange_v2(pbase *CUdeviceptr, psize *uintptr, dptr
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemGetAllocationGranularity(granularity *uintptr, prop *CUmemAllocationProp, option CUmemAllocationGranularity_flags) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(granularity))
-	fr.pointer(1, unsafe.Pointer(prop))
-	fr.word[2] = uintptr(option)
-	return c.call(fr, fnCuMemGetAllocationGranularity, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(granularity))
+	w[1] = address(unsafe.Pointer(prop))
+	w[2] = uintptr(option)
+	r := c.call(fnCuMemGetAllocationGranularity, w[:3])
+	runtime.KeepAlive(granularity)
+	runtime.KeepAlive(prop)
+	return r
 }
 
 // CuMemGetAllocationPropertiesFromHandle calls
@@ -3408,10 +3901,12 @@ func (c Caller) CuMemGetAllocationGranularity(granularity *uintptr, prop *CUmemA
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemGetAllocationPropertiesFromHandle(prop *CUmemAllocationProp, handle CUmemGenericAllocationHandle) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(prop))
-	fr.word[1] = uintptr(handle)
-	return c.call(fr, fnCuMemGetAllocationPropertiesFromHandle, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(prop))
+	w[1] = uintptr(handle)
+	r := c.call(fnCuMemGetAllocationPropertiesFromHandle, w[:2])
+	runtime.KeepAlive(prop)
+	return r
 }
 
 // CuMemGetDefaultMemPool calls
@@ -3420,11 +3915,14 @@ func (c Caller) CuMemGetAllocationPropertiesFromHandle(prop *CUmemAllocationProp
 //
 // which came with CUDA 13.0.
 func (c Caller) CuMemGetDefaultMemPool(pool_out *CUmemoryPool, location *CUmemLocation, type_ CUmemAllocationType) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pool_out))
-	fr.pointer(1, unsafe.Pointer(location))
-	fr.word[2] = uintptr(type_)
-	return c.call(fr, fnCuMemGetDefaultMemPool, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pool_out))
+	w[1] = address(unsafe.Pointer(location))
+	w[2] = uintptr(type_)
+	r := c.call(fnCuMemGetDefaultMemPool, w[:3])
+	runtime.KeepAlive(pool_out)
+	runtime.KeepAlive(location)
+	return r
 }
 
 // CuMemGetHandleForAddressRange calls
@@ -3433,13 +3931,15 @@ func (c Caller) CuMemGetDefaultMemPool(pool_out *CUmemoryPool, location *CUmemLo
 //
 // which came with CUDA 11.7.
 func (c Caller) CuMemGetHandleForAddressRange(handle unsafe.Pointer, dptr CUdeviceptr, size uintptr, handleType CUmemRangeHandleType, flags uint64) CUresult {
-	fr := newFrame()
-	fr.pointer(0, handle)
-	fr.word[1] = uintptr(dptr)
-	fr.word[2] = size
-	fr.word[3] = uintptr(handleType)
-	fr.word[4] = uintptr(flags)
-	return c.call(fr, fnCuMemGetHandleForAddressRange, 5)
+	var w words
+	w[0] = address(handle)
+	w[1] = uintptr(dptr)
+	w[2] = size
+	w[3] = uintptr(handleType)
+	w[4] = uintptr(flags)
+	r := c.call(fnCuMemGetHandleForAddressRange, w[:5])
+	runtime.KeepAlive(handle)
+	return r
 }
 
 // CuMemGetInfo_v2 calls
@@ -3448,10 +3948,13 @@ func (c Caller) CuMemGetHandleForAddressRange(handle unsafe.Pointer, dptr CUdevi
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemGetInfo_v2(free *uintptr, total *uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(free))
-	fr.pointer(1, unsafe.Pointer(total))
-	return c.call(fr, fnCuMemGetInfo_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(free))
+	w[1] = address(unsafe.Pointer(total))
+	r := c.call(fnCuMemGetInfo_v2, w[:2])
+	runtime.KeepAlive(free)
+	runtime.KeepAlive(total)
+	return r
 }
 
 // CuMemGetMemPool calls
@@ -3460,11 +3963,14 @@ func (c Caller) CuMemGetInfo_v2(free *uintptr, total *uintptr) CUresult {
 //
 // which came with CUDA 13.0.
 func (c Caller) CuMemGetMemPool(pool *CUmemoryPool, location *CUmemLocation, type_ CUmemAllocationType) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pool))
-	fr.pointer(1, unsafe.Pointer(location))
-	fr.word[2] = uintptr(type_)
-	return c.call(fr, fnCuMemGetMemPool, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pool))
+	w[1] = address(unsafe.Pointer(location))
+	w[2] = uintptr(type_)
+	r := c.call(fnCuMemGetMemPool, w[:3])
+	runtime.KeepAlive(pool)
+	runtime.KeepAlive(location)
+	return r
 }
 
 // CuMemHostAlloc calls
@@ -3473,11 +3979,13 @@ func (c Caller) CuMemGetMemPool(pool *CUmemoryPool, location *CUmemLocation, typ
 //
 // which came with CUDA 2.2.
 func (c Caller) CuMemHostAlloc(pp *unsafe.Pointer, bytesize uintptr, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pp))
-	fr.word[1] = bytesize
-	fr.word[2] = uintptr(Flags)
-	return c.call(fr, fnCuMemHostAlloc, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pp))
+	w[1] = bytesize
+	w[2] = uintptr(Flags)
+	r := c.call(fnCuMemHostAlloc, w[:3])
+	runtime.KeepAlive(pp)
+	return r
 }
 
 // CuMemHostGetDevicePointer_v2 calls
@@ -3485,12 +3993,15 @@ func (c Caller) CuMemHostAlloc(pp *unsafe.Pointer, bytesize uintptr, Flags uint3
 //	CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags)
 //
 // which came with CUDA 3.2.
-func (c Caller) CuMemHostGetDevicePointer_v2(pdptr *CUdeviceptr, p unsafe.Pointer, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pdptr))
-	fr.pointer(1, p)
-	fr.word[2] = uintptr(Flags)
-	return c.call(fr, fnCuMemHostGetDevicePointer_v2, 3)
+func (c Caller) CuMemHostGetDevicePointer_v2(pdptr *CUdeviceptr, p_ unsafe.Pointer, Flags uint32) CUresult {
+	var w words
+	w[0] = address(unsafe.Pointer(pdptr))
+	w[1] = address(p_)
+	w[2] = uintptr(Flags)
+	r := c.call(fnCuMemHostGetDevicePointer_v2, w[:3])
+	runtime.KeepAlive(pdptr)
+	runtime.KeepAlive(p_)
+	return r
 }
 
 // CuMemHostGetFlags calls
@@ -3498,11 +4009,14 @@ func (c Caller) CuMemHostGetDevicePointer_v2(pdptr *CUdeviceptr, p unsafe.Pointe
 //	CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
 //
 // which came with CUDA 2.3.
-func (c Caller) CuMemHostGetFlags(pFlags *uint32, p unsafe.Pointer) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pFlags))
-	fr.pointer(1, p)
-	return c.call(fr, fnCuMemHostGetFlags, 2)
+func (c Caller) CuMemHostGetFlags(pFlags *uint32, p_ unsafe.Pointer) CUresult {
+	var w words
+	w[0] = address(unsafe.Pointer(pFlags))
+	w[1] = address(p_)
+	r := c.call(fnCuMemHostGetFlags, w[:2])
+	runtime.KeepAlive(pFlags)
+	runtime.KeepAlive(p_)
+	return r
 }
 
 // CuMemHostRegister_v2 calls
@@ -3510,12 +4024,14 @@ func (c Caller) CuMemHostGetFlags(pFlags *uint32, p unsafe.Pointer) CUresult {
 //	CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 //
 // which came with CUDA 6.5.
-func (c Caller) CuMemHostRegister_v2(p unsafe.Pointer, bytesize uintptr, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, p)
-	fr.word[1] = bytesize
-	fr.word[2] = uintptr(Flags)
-	return c.call(fr, fnCuMemHostRegister_v2, 3)
+func (c Caller) CuMemHostRegister_v2(p_ unsafe.Pointer, bytesize uintptr, Flags uint32) CUresult {
+	var w words
+	w[0] = address(p_)
+	w[1] = bytesize
+	w[2] = uintptr(Flags)
+	r := c.call(fnCuMemHostRegister_v2, w[:3])
+	runtime.KeepAlive(p_)
+	return r
 }
 
 // CuMemHostUnregister calls
@@ -3523,10 +4039,12 @@ func (c Caller) CuMemHostRegister_v2(p unsafe.Pointer, bytesize uintptr, Flags u
 //	CUresult cuMemHostUnregister(void *p)
 //
 // which came with CUDA 4.0.
-func (c Caller) CuMemHostUnregister(p unsafe.Pointer) CUresult {
-	fr := newFrame()
-	fr.pointer(0, p)
-	return c.call(fr, fnCuMemHostUnregister, 1)
+func (c Caller) CuMemHostUnregister(p_ unsafe.Pointer) CUresult {
+	var w words
+	w[0] = address(p_)
+	r := c.call(fnCuMemHostUnregister, w[:1])
+	runtime.KeepAlive(p_)
+	return r
 }
 
 // CuMemImportFromShareableHandle calls
@@ -3535,11 +4053,13 @@ func (c Caller) CuMemHostUnregister(p unsafe.Pointer) CUresult {
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemImportFromShareableHandle(handle *CUmemGenericAllocationHandle, osHandle uintptr, shHandleType CUmemAllocationHandleType) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(handle))
-	fr.word[1] = osHandle
-	fr.word[2] = uintptr(shHandleType)
-	return c.call(fr, fnCuMemImportFromShareableHandle, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(handle))
+	w[1] = osHandle
+	w[2] = uintptr(shHandleType)
+	r := c.call(fnCuMemImportFromShareableHandle, w[:3])
+	runtime.KeepAlive(handle)
+	return r
 }
 
 // CuMemMap calls
@@ -3548,13 +4068,13 @@ func (c Caller) CuMemImportFromShareableHandle(handle *CUmemGenericAllocationHan
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemMap(ptr CUdeviceptr, size uintptr, offset uintptr, handle CUmemGenericAllocationHandle, flags uint64) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ptr)
-	fr.word[1] = size
-	fr.word[2] = offset
-	fr.word[3] = uintptr(handle)
-	fr.word[4] = uintptr(flags)
-	return c.call(fr, fnCuMemMap, 5)
+	var w words
+	w[0] = uintptr(ptr)
+	w[1] = size
+	w[2] = offset
+	w[3] = uintptr(handle)
+	w[4] = uintptr(flags)
+	return c.call(fnCuMemMap, w[:5])
 }
 
 // CuMemMapArrayAsync calls
@@ -3563,11 +4083,13 @@ func (c Caller) CuMemMap(ptr CUdeviceptr, size uintptr, offset uintptr, handle C
 //
 // which came with CUDA 11.1.
 func (c Caller) CuMemMapArrayAsync(mapInfoList *CUarrayMapInfo, count uint32, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(mapInfoList))
-	fr.word[1] = uintptr(count)
-	fr.word[2] = uintptr(hStream)
-	return c.call(fr, fnCuMemMapArrayAsync, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(mapInfoList))
+	w[1] = uintptr(count)
+	w[2] = uintptr(hStream)
+	r := c.call(fnCuMemMapArrayAsync, w[:3])
+	runtime.KeepAlive(mapInfoList)
+	return r
 }
 
 // CuMemPoolCreate calls
@@ -3576,10 +4098,13 @@ func (c Caller) CuMemMapArrayAsync(mapInfoList *CUarrayMapInfo, count uint32, hS
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolCreate(pool *CUmemoryPool, poolProps *CUmemPoolProps) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pool))
-	fr.pointer(1, unsafe.Pointer(poolProps))
-	return c.call(fr, fnCuMemPoolCreate, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pool))
+	w[1] = address(unsafe.Pointer(poolProps))
+	r := c.call(fnCuMemPoolCreate, w[:2])
+	runtime.KeepAlive(pool)
+	runtime.KeepAlive(poolProps)
+	return r
 }
 
 // CuMemPoolDestroy calls
@@ -3588,9 +4113,9 @@ func (c Caller) CuMemPoolCreate(pool *CUmemoryPool, poolProps *CUmemPoolProps) C
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolDestroy(pool CUmemoryPool) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pool)
-	return c.call(fr, fnCuMemPoolDestroy, 1)
+	var w words
+	w[0] = uintptr(pool)
+	return c.call(fnCuMemPoolDestroy, w[:1])
 }
 
 // CuMemPoolExportPointer calls
@@ -3599,10 +4124,12 @@ func (c Caller) CuMemPoolDestroy(pool CUmemoryPool) CUresult {
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolExportPointer(shareData_out *CUmemPoolPtrExportData, ptr CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(shareData_out))
-	fr.word[1] = uintptr(ptr)
-	return c.call(fr, fnCuMemPoolExportPointer, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(shareData_out))
+	w[1] = uintptr(ptr)
+	r := c.call(fnCuMemPoolExportPointer, w[:2])
+	runtime.KeepAlive(shareData_out)
+	return r
 }
 
 // CuMemPoolExportToShareableHandle calls
@@ -3611,12 +4138,14 @@ func (c Caller) CuMemPoolExportPointer(shareData_out *CUmemPoolPtrExportData, pt
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolExportToShareableHandle(handle_out unsafe.Pointer, pool CUmemoryPool, handleType CUmemAllocationHandleType, flags uint64) CUresult {
-	fr := newFrame()
-	fr.pointer(0, handle_out)
-	fr.word[1] = uintptr(pool)
-	fr.word[2] = uintptr(handleType)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuMemPoolExportToShareableHandle, 4)
+	var w words
+	w[0] = address(handle_out)
+	w[1] = uintptr(pool)
+	w[2] = uintptr(handleType)
+	w[3] = uintptr(flags)
+	r := c.call(fnCuMemPoolExportToShareableHandle, w[:4])
+	runtime.KeepAlive(handle_out)
+	return r
 }
 
 // CuMemPoolGetAccess calls
@@ -3625,11 +4154,14 @@ func (c Caller) CuMemPoolExportToShareableHandle(handle_out unsafe.Pointer, pool
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolGetAccess(flags *CUmemAccess_flags, memPool CUmemoryPool, location *CUmemLocation) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(flags))
-	fr.word[1] = uintptr(memPool)
-	fr.pointer(2, unsafe.Pointer(location))
-	return c.call(fr, fnCuMemPoolGetAccess, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(flags))
+	w[1] = uintptr(memPool)
+	w[2] = address(unsafe.Pointer(location))
+	r := c.call(fnCuMemPoolGetAccess, w[:3])
+	runtime.KeepAlive(flags)
+	runtime.KeepAlive(location)
+	return r
 }
 
 // CuMemPoolGetAttribute calls
@@ -3638,11 +4170,13 @@ func (c Caller) CuMemPoolGetAccess(flags *CUmemAccess_flags, memPool CUmemoryPoo
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolGetAttribute(pool CUmemoryPool, attr CUmemPool_attribute, value unsafe.Pointer) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pool)
-	fr.word[1] = uintptr(attr)
-	fr.pointer(2, value)
-	return c.call(fr, fnCuMemPoolGetAttribute, 3)
+	var w words
+	w[0] = uintptr(pool)
+	w[1] = uintptr(attr)
+	w[2] = address(value)
+	r := c.call(fnCuMemPoolGetAttribute, w[:3])
+	runtime.KeepAlive(value)
+	return r
 }
 
 // CuMemPoolImportFromShareableHandle calls
@@ -3651,12 +4185,14 @@ func (c Caller) CuMemPoolGetAttribute(pool CUmemoryPool, attr CUmemPool_attribut
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolImportFromShareableHandle(pool_out *CUmemoryPool, handle uintptr, handleType CUmemAllocationHandleType, flags uint64) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pool_out))
-	fr.word[1] = handle
-	fr.word[2] = uintptr(handleType)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuMemPoolImportFromShareableHandle, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(pool_out))
+	w[1] = handle
+	w[2] = uintptr(handleType)
+	w[3] = uintptr(flags)
+	r := c.call(fnCuMemPoolImportFromShareableHandle, w[:4])
+	runtime.KeepAlive(pool_out)
+	return r
 }
 
 // CuMemPoolImportPointer calls
@@ -3665,11 +4201,14 @@ func (c Caller) CuMemPoolImportFromShareableHandle(pool_out *CUmemoryPool, handl
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolImportPointer(ptr_out *CUdeviceptr, pool CUmemoryPool, shareData *CUmemPoolPtrExportData) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(ptr_out))
-	fr.word[1] = uintptr(pool)
-	fr.pointer(2, unsafe.Pointer(shareData))
-	return c.call(fr, fnCuMemPoolImportPointer, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(ptr_out))
+	w[1] = uintptr(pool)
+	w[2] = address(unsafe.Pointer(shareData))
+	r := c.call(fnCuMemPoolImportPointer, w[:3])
+	runtime.KeepAlive(ptr_out)
+	runtime.KeepAlive(shareData)
+	return r
 }
 
 // CuMemPoolSetAccess calls
@@ -3678,11 +4217,13 @@ func (c Caller) CuMemPoolImportPointer(ptr_out *CUdeviceptr, pool CUmemoryPool, 
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolSetAccess(pool CUmemoryPool, map_ *CUmemAccessDesc, count uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pool)
-	fr.pointer(1, unsafe.Pointer(map_))
-	fr.word[2] = count
-	return c.call(fr, fnCuMemPoolSetAccess, 3)
+	var w words
+	w[0] = uintptr(pool)
+	w[1] = address(unsafe.Pointer(map_))
+	w[2] = count
+	r := c.call(fnCuMemPoolSetAccess, w[:3])
+	runtime.KeepAlive(map_)
+	return r
 }
 
 // CuMemPoolSetAttribute calls
@@ -3691,11 +4232,13 @@ func (c Caller) CuMemPoolSetAccess(pool CUmemoryPool, map_ *CUmemAccessDesc, cou
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolSetAttribute(pool CUmemoryPool, attr CUmemPool_attribute, value unsafe.Pointer) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pool)
-	fr.word[1] = uintptr(attr)
-	fr.pointer(2, value)
-	return c.call(fr, fnCuMemPoolSetAttribute, 3)
+	var w words
+	w[0] = uintptr(pool)
+	w[1] = uintptr(attr)
+	w[2] = address(value)
+	r := c.call(fnCuMemPoolSetAttribute, w[:3])
+	runtime.KeepAlive(value)
+	return r
 }
 
 // CuMemPoolTrimTo calls
@@ -3704,10 +4247,10 @@ func (c Caller) CuMemPoolSetAttribute(pool CUmemoryPool, attr CUmemPool_attribut
 //
 // which came with CUDA 11.2.
 func (c Caller) CuMemPoolTrimTo(pool CUmemoryPool, minBytesToKeep uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(pool)
-	fr.word[1] = minBytesToKeep
-	return c.call(fr, fnCuMemPoolTrimTo, 2)
+	var w words
+	w[0] = uintptr(pool)
+	w[1] = minBytesToKeep
+	return c.call(fnCuMemPoolTrimTo, w[:2])
 }
 
 // CuMemPrefetchAsync_v2 calls
@@ -3716,13 +4259,13 @@ func (c Caller) CuMemPoolTrimTo(pool CUmemoryPool, minBytesToKeep uintptr) CUres
 //
 // which came with CUDA 12.2.
 func (c Caller) CuMemPrefetchAsync_v2(devPtr CUdeviceptr, count uintptr, location CUmemLocation, flags uint32, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.placeWord(uintptr(devPtr))
-	fr.placeWord(uintptr(count))
-	fr.placeValue(unsafe.Pointer(&location), 8)
-	fr.placeWord(uintptr(flags))
-	fr.placeWord(uintptr(hStream))
-	return c.callPlaced(fr, fnCuMemPrefetchAsync_v2)
+	p := newPlaced()
+	p.placeWord(uintptr(devPtr))
+	p.placeWord(count)
+	p.placeValue(unsafe.Pointer(&location), 8)
+	p.placeWord(uintptr(flags))
+	p.placeWord(uintptr(hStream))
+	return c.callPlaced(p, fnCuMemPrefetchAsync_v2)
 }
 
 // CuMemPrefetchBatchAsync calls
@@ -3731,16 +4274,21 @@ func (c Caller) CuMemPrefetchAsync_v2(devPtr CUdeviceptr, count uintptr, locatio
 //
 // which came with CUDA 13.0.
 func (c Caller) CuMemPrefetchBatchAsync(dptrs *CUdeviceptr, sizes *uintptr, count uintptr, prefetchLocs *CUmemLocation, prefetchLocIdxs *uintptr, numPrefetchLocs uintptr, flags uint64, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptrs))
-	fr.pointer(1, unsafe.Pointer(sizes))
-	fr.word[2] = count
-	fr.pointer(3, unsafe.Pointer(prefetchLocs))
-	fr.pointer(4, unsafe.Pointer(prefetchLocIdxs))
-	fr.word[5] = numPrefetchLocs
-	fr.word[6] = uintptr(flags)
-	fr.word[7] = uintptr(hStream)
-	return c.call(fr, fnCuMemPrefetchBatchAsync, 8)
+	var w words
+	w[0] = address(unsafe.Pointer(dptrs))
+	w[1] = address(unsafe.Pointer(sizes))
+	w[2] = count
+	w[3] = address(unsafe.Pointer(prefetchLocs))
+	w[4] = address(unsafe.Pointer(prefetchLocIdxs))
+	w[5] = numPrefetchLocs
+	w[6] = uintptr(flags)
+	w[7] = uintptr(hStream)
+	r := c.call(fnCuMemPrefetchBatchAsync, w[:8])
+	runtime.KeepAlive(dptrs)
+	runtime.KeepAlive(sizes)
+	runtime.KeepAlive(prefetchLocs)
+	runtime.KeepAlive(prefetchLocIdxs)
+	return r
 }
 
 // CuMemRangeGetAttribute calls
@@ -3749,13 +4297,15 @@ func (c Caller) CuMemPrefetchBatchAsync(dptrs *CUdeviceptr, sizes *uintptr, coun
 //
 // which came with CUDA 8.0.
 func (c Caller) CuMemRangeGetAttribute(data unsafe.Pointer, dataSize uintptr, attribute CUmem_range_attribute, devPtr CUdeviceptr, count uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, data)
-	fr.word[1] = dataSize
-	fr.word[2] = uintptr(attribute)
-	fr.word[3] = uintptr(devPtr)
-	fr.word[4] = count
-	return c.call(fr, fnCuMemRangeGetAttribute, 5)
+	var w words
+	w[0] = address(data)
+	w[1] = dataSize
+	w[2] = uintptr(attribute)
+	w[3] = uintptr(devPtr)
+	w[4] = count
+	r := c.call(fnCuMemRangeGetAttribute, w[:5])
+	runtime.KeepAlive(data)
+	return r
 }
 
 // CuMemRangeGetAttributes calls
@@ -3764,14 +4314,18 @@ func (c Caller) CuMemRangeGetAttribute(data unsafe.Pointer, dataSize uintptr, at
 //
 // which came with CUDA 8.0.
 func (c Caller) CuMemRangeGetAttributes(data *unsafe.Pointer, dataSizes *uintptr, attributes *CUmem_range_attribute, numAttributes uintptr, devPtr CUdeviceptr, count uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(data))
-	fr.pointer(1, unsafe.Pointer(dataSizes))
-	fr.pointer(2, unsafe.Pointer(attributes))
-	fr.word[3] = numAttributes
-	fr.word[4] = uintptr(devPtr)
-	fr.word[5] = count
-	return c.call(fr, fnCuMemRangeGetAttributes, 6)
+	var w words
+	w[0] = address(unsafe.Pointer(data))
+	w[1] = address(unsafe.Pointer(dataSizes))
+	w[2] = address(unsafe.Pointer(attributes))
+	w[3] = numAttributes
+	w[4] = uintptr(devPtr)
+	w[5] = count
+	r := c.call(fnCuMemRangeGetAttributes, w[:6])
+	runtime.KeepAlive(data)
+	runtime.KeepAlive(dataSizes)
+	runtime.KeepAlive(attributes)
+	return r
 }
 
 // CuMemRelease calls
@@ -3780,9 +4334,9 @@ func (c Caller) CuMemRangeGetAttributes(data *unsafe.Pointer, dataSizes *uintptr
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemRelease(handle CUmemGenericAllocationHandle) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(handle)
-	return c.call(fr, fnCuMemRelease, 1)
+	var w words
+	w[0] = uintptr(handle)
+	return c.call(fnCuMemRelease, w[:1])
 }
 
 // CuMemRetainAllocationHandle calls
@@ -3791,10 +4345,12 @@ func (c Caller) CuMemRelease(handle CUmemGenericAllocationHandle) CUresult {
 //
 // which came with CUDA 11.0.
 func (c Caller) CuMemRetainAllocationHandle(handle *CUmemGenericAllocationHandle, addr uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(handle))
-	fr.word[1] = addr
-	return c.call(fr, fnCuMemRetainAllocationHandle, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(handle))
+	w[1] = addr
+	r := c.call(fnCuMemRetainAllocationHandle, w[:2])
+	runtime.KeepAlive(handle)
+	return r
 }
 
 // CuMemSetAccess calls
@@ -3803,12 +4359,14 @@ func (c Caller) CuMemRetainAllocationHandle(handle *CUmemGenericAllocationHandle
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemSetAccess(ptr CUdeviceptr, size uintptr, desc *CUmemAccessDesc, count uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ptr)
-	fr.word[1] = size
-	fr.pointer(2, unsafe.Pointer(desc))
-	fr.word[3] = count
-	return c.call(fr, fnCuMemSetAccess, 4)
+	var w words
+	w[0] = uintptr(ptr)
+	w[1] = size
+	w[2] = address(unsafe.Pointer(desc))
+	w[3] = count
+	r := c.call(fnCuMemSetAccess, w[:4])
+	runtime.KeepAlive(desc)
+	return r
 }
 
 // CuMemSetMemPool calls
@@ -3817,11 +4375,13 @@ func (c Caller) CuMemSetAccess(ptr CUdeviceptr, size uintptr, desc *CUmemAccessD
 //
 // which came with CUDA 13.0.
 func (c Caller) CuMemSetMemPool(location *CUmemLocation, type_ CUmemAllocationType, pool CUmemoryPool) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(location))
-	fr.word[1] = uintptr(type_)
-	fr.word[2] = uintptr(pool)
-	return c.call(fr, fnCuMemSetMemPool, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(location))
+	w[1] = uintptr(type_)
+	w[2] = uintptr(pool)
+	r := c.call(fnCuMemSetMemPool, w[:3])
+	runtime.KeepAlive(location)
+	return r
 }
 
 // CuMemUnmap calls
@@ -3830,10 +4390,10 @@ func (c Caller) CuMemSetMemPool(location *CUmemLocation, type_ CUmemAllocationTy
 //
 // which came with CUDA 10.2.
 func (c Caller) CuMemUnmap(ptr CUdeviceptr, size uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ptr)
-	fr.word[1] = size
-	return c.call(fr, fnCuMemUnmap, 2)
+	var w words
+	w[0] = uintptr(ptr)
+	w[1] = size
+	return c.call(fnCuMemUnmap, w[:2])
 }
 
 // CuMemcpy calls
@@ -3842,11 +4402,11 @@ func (c Caller) CuMemUnmap(ptr CUdeviceptr, size uintptr) CUresult {
 //
 // which came with CUDA 4.0.
 func (c Caller) CuMemcpy(dst CUdeviceptr, src CUdeviceptr, ByteCount uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dst)
-	fr.word[1] = uintptr(src)
-	fr.word[2] = ByteCount
-	return c.call(fr, fnCuMemcpy, 3)
+	var w words
+	w[0] = uintptr(dst)
+	w[1] = uintptr(src)
+	w[2] = ByteCount
+	return c.call(fnCuMemcpy, w[:3])
 }
 
 // CuMemcpy2DAsync_v2 calls
@@ -3855,10 +4415,12 @@ func (c Caller) CuMemcpy(dst CUdeviceptr, src CUdeviceptr, ByteCount uintptr) CU
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpy2DAsync_v2(pCopy *CUDA_MEMCPY2D, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pCopy))
-	fr.word[1] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpy2DAsync_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pCopy))
+	w[1] = uintptr(hStream)
+	r := c.call(fnCuMemcpy2DAsync_v2, w[:2])
+	runtime.KeepAlive(pCopy)
+	return r
 }
 
 // CuMemcpy2DUnaligned_v2 calls
@@ -3867,9 +4429,11 @@ func (c Caller) CuMemcpy2DAsync_v2(pCopy *CUDA_MEMCPY2D, hStream CUstream) CUres
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpy2DUnaligned_v2(pCopy *CUDA_MEMCPY2D) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pCopy))
-	return c.call(fr, fnCuMemcpy2DUnaligned_v2, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(pCopy))
+	r := c.call(fnCuMemcpy2DUnaligned_v2, w[:1])
+	runtime.KeepAlive(pCopy)
+	return r
 }
 
 // CuMemcpy2D_v2 calls
@@ -3878,9 +4442,11 @@ func (c Caller) CuMemcpy2DUnaligned_v2(pCopy *CUDA_MEMCPY2D) CUresult {
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpy2D_v2(pCopy *CUDA_MEMCPY2D) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pCopy))
-	return c.call(fr, fnCuMemcpy2D_v2, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(pCopy))
+	r := c.call(fnCuMemcpy2D_v2, w[:1])
+	runtime.KeepAlive(pCopy)
+	return r
 }
 
 // CuMemcpy3DAsync_v2 calls
@@ -3889,10 +4455,12 @@ func (c Caller) CuMemcpy2D_v2(pCopy *CUDA_MEMCPY2D) CUresult {
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpy3DAsync_v2(pCopy *CUDA_MEMCPY3D, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pCopy))
-	fr.word[1] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpy3DAsync_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pCopy))
+	w[1] = uintptr(hStream)
+	r := c.call(fnCuMemcpy3DAsync_v2, w[:2])
+	runtime.KeepAlive(pCopy)
+	return r
 }
 
 // CuMemcpy3DBatchAsync_v2 calls
@@ -3901,12 +4469,14 @@ func (c Caller) CuMemcpy3DAsync_v2(pCopy *CUDA_MEMCPY3D, hStream CUstream) CUres
 //
 // which came with CUDA 13.0.
 func (c Caller) CuMemcpy3DBatchAsync_v2(numOps uintptr, opList *CUDA_MEMCPY3D_BATCH_OP, flags uint64, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = numOps
-	fr.pointer(1, unsafe.Pointer(opList))
-	fr.word[2] = uintptr(flags)
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpy3DBatchAsync_v2, 4)
+	var w words
+	w[0] = numOps
+	w[1] = address(unsafe.Pointer(opList))
+	w[2] = uintptr(flags)
+	w[3] = uintptr(hStream)
+	r := c.call(fnCuMemcpy3DBatchAsync_v2, w[:4])
+	runtime.KeepAlive(opList)
+	return r
 }
 
 // CuMemcpy3DPeer calls
@@ -3915,9 +4485,11 @@ func (c Caller) CuMemcpy3DBatchAsync_v2(numOps uintptr, opList *CUDA_MEMCPY3D_BA
 //
 // which came with CUDA 4.0.
 func (c Caller) CuMemcpy3DPeer(pCopy *CUDA_MEMCPY3D_PEER) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pCopy))
-	return c.call(fr, fnCuMemcpy3DPeer, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(pCopy))
+	r := c.call(fnCuMemcpy3DPeer, w[:1])
+	runtime.KeepAlive(pCopy)
+	return r
 }
 
 // CuMemcpy3DPeerAsync calls
@@ -3926,10 +4498,12 @@ func (c Caller) CuMemcpy3DPeer(pCopy *CUDA_MEMCPY3D_PEER) CUresult {
 //
 // which came with CUDA 4.0.
 func (c Caller) CuMemcpy3DPeerAsync(pCopy *CUDA_MEMCPY3D_PEER, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pCopy))
-	fr.word[1] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpy3DPeerAsync, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pCopy))
+	w[1] = uintptr(hStream)
+	r := c.call(fnCuMemcpy3DPeerAsync, w[:2])
+	runtime.KeepAlive(pCopy)
+	return r
 }
 
 // CuMemcpy3D_v2 calls
@@ -3938,9 +4512,11 @@ func (c Caller) CuMemcpy3DPeerAsync(pCopy *CUDA_MEMCPY3D_PEER, hStream CUstream)
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpy3D_v2(pCopy *CUDA_MEMCPY3D) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pCopy))
-	return c.call(fr, fnCuMemcpy3D_v2, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(pCopy))
+	r := c.call(fnCuMemcpy3D_v2, w[:1])
+	runtime.KeepAlive(pCopy)
+	return r
 }
 
 // CuMemcpyAsync calls
@@ -3949,12 +4525,12 @@ func (c Caller) CuMemcpy3D_v2(pCopy *CUDA_MEMCPY3D) CUresult {
 //
 // which came with CUDA 4.0.
 func (c Caller) CuMemcpyAsync(dst CUdeviceptr, src CUdeviceptr, ByteCount uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dst)
-	fr.word[1] = uintptr(src)
-	fr.word[2] = ByteCount
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyAsync, 4)
+	var w words
+	w[0] = uintptr(dst)
+	w[1] = uintptr(src)
+	w[2] = ByteCount
+	w[3] = uintptr(hStream)
+	return c.call(fnCuMemcpyAsync, w[:4])
 }
 
 // CuMemcpyAtoA_v2 calls
@@ -3963,13 +4539,13 @@ func (c Caller) CuMemcpyAsync(dst CUdeviceptr, src CUdeviceptr, ByteCount uintpt
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyAtoA_v2(dstArray CUarray, dstOffset uintptr, srcArray CUarray, srcOffset uintptr, ByteCount uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstArray)
-	fr.word[1] = dstOffset
-	fr.word[2] = uintptr(srcArray)
-	fr.word[3] = srcOffset
-	fr.word[4] = ByteCount
-	return c.call(fr, fnCuMemcpyAtoA_v2, 5)
+	var w words
+	w[0] = uintptr(dstArray)
+	w[1] = dstOffset
+	w[2] = uintptr(srcArray)
+	w[3] = srcOffset
+	w[4] = ByteCount
+	return c.call(fnCuMemcpyAtoA_v2, w[:5])
 }
 
 // CuMemcpyAtoD_v2 calls
@@ -3978,12 +4554,12 @@ func (c Caller) CuMemcpyAtoA_v2(dstArray CUarray, dstOffset uintptr, srcArray CU
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyAtoD_v2(dstDevice CUdeviceptr, srcArray CUarray, srcOffset uintptr, ByteCount uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(srcArray)
-	fr.word[2] = srcOffset
-	fr.word[3] = ByteCount
-	return c.call(fr, fnCuMemcpyAtoD_v2, 4)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(srcArray)
+	w[2] = srcOffset
+	w[3] = ByteCount
+	return c.call(fnCuMemcpyAtoD_v2, w[:4])
 }
 
 // CuMemcpyAtoHAsync_v2 calls
@@ -3992,13 +4568,15 @@ func (c Caller) CuMemcpyAtoD_v2(dstDevice CUdeviceptr, srcArray CUarray, srcOffs
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyAtoHAsync_v2(dstHost unsafe.Pointer, srcArray CUarray, srcOffset uintptr, ByteCount uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, dstHost)
-	fr.word[1] = uintptr(srcArray)
-	fr.word[2] = srcOffset
-	fr.word[3] = ByteCount
-	fr.word[4] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyAtoHAsync_v2, 5)
+	var w words
+	w[0] = address(dstHost)
+	w[1] = uintptr(srcArray)
+	w[2] = srcOffset
+	w[3] = ByteCount
+	w[4] = uintptr(hStream)
+	r := c.call(fnCuMemcpyAtoHAsync_v2, w[:5])
+	runtime.KeepAlive(dstHost)
+	return r
 }
 
 // CuMemcpyAtoH_v2 calls
@@ -4007,12 +4585,14 @@ func (c Caller) CuMemcpyAtoHAsync_v2(dstHost unsafe.Pointer, srcArray CUarray, s
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyAtoH_v2(dstHost unsafe.Pointer, srcArray CUarray, srcOffset uintptr, ByteCount uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, dstHost)
-	fr.word[1] = uintptr(srcArray)
-	fr.word[2] = srcOffset
-	fr.word[3] = ByteCount
-	return c.call(fr, fnCuMemcpyAtoH_v2, 4)
+	var w words
+	w[0] = address(dstHost)
+	w[1] = uintptr(srcArray)
+	w[2] = srcOffset
+	w[3] = ByteCount
+	r := c.call(fnCuMemcpyAtoH_v2, w[:4])
+	runtime.KeepAlive(dstHost)
+	return r
 }
 
 // CuMemcpyBatchAsync_v2 calls
@@ -4021,16 +4601,22 @@ func (c Caller) CuMemcpyAtoH_v2(dstHost unsafe.Pointer, srcArray CUarray, srcOff
 //
 // which came with CUDA 13.0.
 func (c Caller) CuMemcpyBatchAsync_v2(dsts *CUdeviceptr, srcs *CUdeviceptr, sizes *uintptr, count uintptr, attrs *CUmemcpyAttributes, attrsIdxs *uintptr, numAttrs uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dsts))
-	fr.pointer(1, unsafe.Pointer(srcs))
-	fr.pointer(2, unsafe.Pointer(sizes))
-	fr.word[3] = count
-	fr.pointer(4, unsafe.Pointer(attrs))
-	fr.pointer(5, unsafe.Pointer(attrsIdxs))
-	fr.word[6] = numAttrs
-	fr.word[7] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyBatchAsync_v2, 8)
+	var w words
+	w[0] = address(unsafe.Pointer(dsts))
+	w[1] = address(unsafe.Pointer(srcs))
+	w[2] = address(unsafe.Pointer(sizes))
+	w[3] = count
+	w[4] = address(unsafe.Pointer(attrs))
+	w[5] = address(unsafe.Pointer(attrsIdxs))
+	w[6] = numAttrs
+	w[7] = uintptr(hStream)
+	r := c.call(fnCuMemcpyBatchAsync_v2, w[:8])
+	runtime.KeepAlive(dsts)
+	runtime.KeepAlive(srcs)
+	runtime.KeepAlive(sizes)
+	runtime.KeepAlive(attrs)
+	runtime.KeepAlive(attrsIdxs)
+	return r
 }
 
 // CuMemcpyDtoA_v2 calls
@@ -4039,12 +4625,12 @@ func (c Caller) CuMemcpyBatchAsync_v2(dsts *CUdeviceptr, srcs *CUdeviceptr, size
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyDtoA_v2(dstArray CUarray, dstOffset uintptr, srcDevice CUdeviceptr, ByteCount uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstArray)
-	fr.word[1] = dstOffset
-	fr.word[2] = uintptr(srcDevice)
-	fr.word[3] = ByteCount
-	return c.call(fr, fnCuMemcpyDtoA_v2, 4)
+	var w words
+	w[0] = uintptr(dstArray)
+	w[1] = dstOffset
+	w[2] = uintptr(srcDevice)
+	w[3] = ByteCount
+	return c.call(fnCuMemcpyDtoA_v2, w[:4])
 }
 
 // CuMemcpyDtoDAsync_v2 calls
@@ -4053,12 +4639,12 @@ func (c Caller) CuMemcpyDtoA_v2(dstArray CUarray, dstOffset uintptr, srcDevice C
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyDtoDAsync_v2(dstDevice CUdeviceptr, srcDevice CUdeviceptr, ByteCount uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(srcDevice)
-	fr.word[2] = ByteCount
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyDtoDAsync_v2, 4)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(srcDevice)
+	w[2] = ByteCount
+	w[3] = uintptr(hStream)
+	return c.call(fnCuMemcpyDtoDAsync_v2, w[:4])
 }
 
 // CuMemcpyDtoD_v2 calls
@@ -4067,11 +4653,11 @@ func (c Caller) CuMemcpyDtoDAsync_v2(dstDevice CUdeviceptr, srcDevice CUdevicept
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyDtoD_v2(dstDevice CUdeviceptr, srcDevice CUdeviceptr, ByteCount uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(srcDevice)
-	fr.word[2] = ByteCount
-	return c.call(fr, fnCuMemcpyDtoD_v2, 3)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(srcDevice)
+	w[2] = ByteCount
+	return c.call(fnCuMemcpyDtoD_v2, w[:3])
 }
 
 // CuMemcpyDtoHAsync_v2 calls
@@ -4080,12 +4666,14 @@ func (c Caller) CuMemcpyDtoD_v2(dstDevice CUdeviceptr, srcDevice CUdeviceptr, By
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyDtoHAsync_v2(dstHost unsafe.Pointer, srcDevice CUdeviceptr, ByteCount uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, dstHost)
-	fr.word[1] = uintptr(srcDevice)
-	fr.word[2] = ByteCount
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyDtoHAsync_v2, 4)
+	var w words
+	w[0] = address(dstHost)
+	w[1] = uintptr(srcDevice)
+	w[2] = ByteCount
+	w[3] = uintptr(hStream)
+	r := c.call(fnCuMemcpyDtoHAsync_v2, w[:4])
+	runtime.KeepAlive(dstHost)
+	return r
 }
 
 // CuMemcpyDtoH_v2 calls
@@ -4094,11 +4682,13 @@ func (c Caller) CuMemcpyDtoHAsync_v2(dstHost unsafe.Pointer, srcDevice CUdevicep
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyDtoH_v2(dstHost unsafe.Pointer, srcDevice CUdeviceptr, ByteCount uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, dstHost)
-	fr.word[1] = uintptr(srcDevice)
-	fr.word[2] = ByteCount
-	return c.call(fr, fnCuMemcpyDtoH_v2, 3)
+	var w words
+	w[0] = address(dstHost)
+	w[1] = uintptr(srcDevice)
+	w[2] = ByteCount
+	r := c.call(fnCuMemcpyDtoH_v2, w[:3])
+	runtime.KeepAlive(dstHost)
+	return r
 }
 
 // CuMemcpyHtoAAsync_v2 calls
@@ -4107,13 +4697,15 @@ func (c Caller) CuMemcpyDtoH_v2(dstHost unsafe.Pointer, srcDevice CUdeviceptr, B
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyHtoAAsync_v2(dstArray CUarray, dstOffset uintptr, srcHost unsafe.Pointer, ByteCount uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstArray)
-	fr.word[1] = dstOffset
-	fr.pointer(2, srcHost)
-	fr.word[3] = ByteCount
-	fr.word[4] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyHtoAAsync_v2, 5)
+	var w words
+	w[0] = uintptr(dstArray)
+	w[1] = dstOffset
+	w[2] = address(srcHost)
+	w[3] = ByteCount
+	w[4] = uintptr(hStream)
+	r := c.call(fnCuMemcpyHtoAAsync_v2, w[:5])
+	runtime.KeepAlive(srcHost)
+	return r
 }
 
 // CuMemcpyHtoA_v2 calls
@@ -4122,12 +4714,14 @@ func (c Caller) CuMemcpyHtoAAsync_v2(dstArray CUarray, dstOffset uintptr, srcHos
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyHtoA_v2(dstArray CUarray, dstOffset uintptr, srcHost unsafe.Pointer, ByteCount uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstArray)
-	fr.word[1] = dstOffset
-	fr.pointer(2, srcHost)
-	fr.word[3] = ByteCount
-	return c.call(fr, fnCuMemcpyHtoA_v2, 4)
+	var w words
+	w[0] = uintptr(dstArray)
+	w[1] = dstOffset
+	w[2] = address(srcHost)
+	w[3] = ByteCount
+	r := c.call(fnCuMemcpyHtoA_v2, w[:4])
+	runtime.KeepAlive(srcHost)
+	return r
 }
 
 // CuMemcpyHtoDAsync_v2 calls
@@ -4136,12 +4730,14 @@ func (c Caller) CuMemcpyHtoA_v2(dstArray CUarray, dstOffset uintptr, srcHost uns
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyHtoDAsync_v2(dstDevice CUdeviceptr, srcHost unsafe.Pointer, ByteCount uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.pointer(1, srcHost)
-	fr.word[2] = ByteCount
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyHtoDAsync_v2, 4)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = address(srcHost)
+	w[2] = ByteCount
+	w[3] = uintptr(hStream)
+	r := c.call(fnCuMemcpyHtoDAsync_v2, w[:4])
+	runtime.KeepAlive(srcHost)
+	return r
 }
 
 // CuMemcpyHtoD_v2 calls
@@ -4150,11 +4746,13 @@ func (c Caller) CuMemcpyHtoDAsync_v2(dstDevice CUdeviceptr, srcHost unsafe.Point
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemcpyHtoD_v2(dstDevice CUdeviceptr, srcHost unsafe.Pointer, ByteCount uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.pointer(1, srcHost)
-	fr.word[2] = ByteCount
-	return c.call(fr, fnCuMemcpyHtoD_v2, 3)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = address(srcHost)
+	w[2] = ByteCount
+	r := c.call(fnCuMemcpyHtoD_v2, w[:3])
+	runtime.KeepAlive(srcHost)
+	return r
 }
 
 // CuMemcpyPeer calls
@@ -4163,13 +4761,13 @@ func (c Caller) CuMemcpyHtoD_v2(dstDevice CUdeviceptr, srcHost unsafe.Pointer, B
 //
 // which came with CUDA 4.0.
 func (c Caller) CuMemcpyPeer(dstDevice CUdeviceptr, dstContext CUcontext, srcDevice CUdeviceptr, srcContext CUcontext, ByteCount uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(dstContext)
-	fr.word[2] = uintptr(srcDevice)
-	fr.word[3] = uintptr(srcContext)
-	fr.word[4] = ByteCount
-	return c.call(fr, fnCuMemcpyPeer, 5)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(dstContext)
+	w[2] = uintptr(srcDevice)
+	w[3] = uintptr(srcContext)
+	w[4] = ByteCount
+	return c.call(fnCuMemcpyPeer, w[:5])
 }
 
 // CuMemcpyPeerAsync calls
@@ -4178,14 +4776,14 @@ func (c Caller) CuMemcpyPeer(dstDevice CUdeviceptr, dstContext CUcontext, srcDev
 //
 // which came with CUDA 4.0.
 func (c Caller) CuMemcpyPeerAsync(dstDevice CUdeviceptr, dstContext CUcontext, srcDevice CUdeviceptr, srcContext CUcontext, ByteCount uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(dstContext)
-	fr.word[2] = uintptr(srcDevice)
-	fr.word[3] = uintptr(srcContext)
-	fr.word[4] = ByteCount
-	fr.word[5] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyPeerAsync, 6)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(dstContext)
+	w[2] = uintptr(srcDevice)
+	w[3] = uintptr(srcContext)
+	w[4] = ByteCount
+	w[5] = uintptr(hStream)
+	return c.call(fnCuMemcpyPeerAsync, w[:6])
 }
 
 // CuMemsetD16Async calls
@@ -4194,12 +4792,12 @@ func (c Caller) CuMemcpyPeerAsync(dstDevice CUdeviceptr, dstContext CUcontext, s
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD16Async(dstDevice CUdeviceptr, us uint16, N uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(us)
-	fr.word[2] = N
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuMemsetD16Async, 4)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(us)
+	w[2] = N
+	w[3] = uintptr(hStream)
+	return c.call(fnCuMemsetD16Async, w[:4])
 }
 
 // CuMemsetD16_v2 calls
@@ -4208,11 +4806,11 @@ func (c Caller) CuMemsetD16Async(dstDevice CUdeviceptr, us uint16, N uintptr, hS
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD16_v2(dstDevice CUdeviceptr, us uint16, N uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(us)
-	fr.word[2] = N
-	return c.call(fr, fnCuMemsetD16_v2, 3)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(us)
+	w[2] = N
+	return c.call(fnCuMemsetD16_v2, w[:3])
 }
 
 // CuMemsetD2D16Async calls
@@ -4221,14 +4819,14 @@ func (c Caller) CuMemsetD16_v2(dstDevice CUdeviceptr, us uint16, N uintptr) CUre
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD2D16Async(dstDevice CUdeviceptr, dstPitch uintptr, us uint16, Width uintptr, Height uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = dstPitch
-	fr.word[2] = uintptr(us)
-	fr.word[3] = Width
-	fr.word[4] = Height
-	fr.word[5] = uintptr(hStream)
-	return c.call(fr, fnCuMemsetD2D16Async, 6)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = dstPitch
+	w[2] = uintptr(us)
+	w[3] = Width
+	w[4] = Height
+	w[5] = uintptr(hStream)
+	return c.call(fnCuMemsetD2D16Async, w[:6])
 }
 
 // CuMemsetD2D16_v2 calls
@@ -4237,13 +4835,13 @@ func (c Caller) CuMemsetD2D16Async(dstDevice CUdeviceptr, dstPitch uintptr, us u
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD2D16_v2(dstDevice CUdeviceptr, dstPitch uintptr, us uint16, Width uintptr, Height uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = dstPitch
-	fr.word[2] = uintptr(us)
-	fr.word[3] = Width
-	fr.word[4] = Height
-	return c.call(fr, fnCuMemsetD2D16_v2, 5)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = dstPitch
+	w[2] = uintptr(us)
+	w[3] = Width
+	w[4] = Height
+	return c.call(fnCuMemsetD2D16_v2, w[:5])
 }
 
 // CuMemsetD2D32Async calls
@@ -4252,14 +4850,14 @@ func (c Caller) CuMemsetD2D16_v2(dstDevice CUdeviceptr, dstPitch uintptr, us uin
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD2D32Async(dstDevice CUdeviceptr, dstPitch uintptr, ui uint32, Width uintptr, Height uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = dstPitch
-	fr.word[2] = uintptr(ui)
-	fr.word[3] = Width
-	fr.word[4] = Height
-	fr.word[5] = uintptr(hStream)
-	return c.call(fr, fnCuMemsetD2D32Async, 6)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = dstPitch
+	w[2] = uintptr(ui)
+	w[3] = Width
+	w[4] = Height
+	w[5] = uintptr(hStream)
+	return c.call(fnCuMemsetD2D32Async, w[:6])
 }
 
 // CuMemsetD2D32_v2 calls
@@ -4268,13 +4866,13 @@ func (c Caller) CuMemsetD2D32Async(dstDevice CUdeviceptr, dstPitch uintptr, ui u
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD2D32_v2(dstDevice CUdeviceptr, dstPitch uintptr, ui uint32, Width uintptr, Height uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = dstPitch
-	fr.word[2] = uintptr(ui)
-	fr.word[3] = Width
-	fr.word[4] = Height
-	return c.call(fr, fnCuMemsetD2D32_v2, 5)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = dstPitch
+	w[2] = uintptr(ui)
+	w[3] = Width
+	w[4] = Height
+	return c.call(fnCuMemsetD2D32_v2, w[:5])
 }
 
 // CuMemsetD2D8Async calls
@@ -4283,14 +4881,14 @@ func (c Caller) CuMemsetD2D32_v2(dstDevice CUdeviceptr, dstPitch uintptr, ui uin
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD2D8Async(dstDevice CUdeviceptr, dstPitch uintptr, uc uint8, Width uintptr, Height uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = dstPitch
-	fr.word[2] = uintptr(uc)
-	fr.word[3] = Width
-	fr.word[4] = Height
-	fr.word[5] = uintptr(hStream)
-	return c.call(fr, fnCuMemsetD2D8Async, 6)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = dstPitch
+	w[2] = uintptr(uc)
+	w[3] = Width
+	w[4] = Height
+	w[5] = uintptr(hStream)
+	return c.call(fnCuMemsetD2D8Async, w[:6])
 }
 
 // CuMemsetD2D8_v2 calls
@@ -4299,13 +4897,13 @@ func (c Caller) CuMemsetD2D8Async(dstDevice CUdeviceptr, dstPitch uintptr, uc ui
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD2D8_v2(dstDevice CUdeviceptr, dstPitch uintptr, uc uint8, Width uintptr, Height uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = dstPitch
-	fr.word[2] = uintptr(uc)
-	fr.word[3] = Width
-	fr.word[4] = Height
-	return c.call(fr, fnCuMemsetD2D8_v2, 5)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = dstPitch
+	w[2] = uintptr(uc)
+	w[3] = Width
+	w[4] = Height
+	return c.call(fnCuMemsetD2D8_v2, w[:5])
 }
 
 // CuMemsetD32Async calls
@@ -4314,12 +4912,12 @@ func (c Caller) CuMemsetD2D8_v2(dstDevice CUdeviceptr, dstPitch uintptr, uc uint
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD32Async(dstDevice CUdeviceptr, ui uint32, N uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(ui)
-	fr.word[2] = N
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuMemsetD32Async, 4)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(ui)
+	w[2] = N
+	w[3] = uintptr(hStream)
+	return c.call(fnCuMemsetD32Async, w[:4])
 }
 
 // CuMemsetD32_v2 calls
@@ -4328,11 +4926,11 @@ func (c Caller) CuMemsetD32Async(dstDevice CUdeviceptr, ui uint32, N uintptr, hS
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD32_v2(dstDevice CUdeviceptr, ui uint32, N uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(ui)
-	fr.word[2] = N
-	return c.call(fr, fnCuMemsetD32_v2, 3)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(ui)
+	w[2] = N
+	return c.call(fnCuMemsetD32_v2, w[:3])
 }
 
 // CuMemsetD8Async calls
@@ -4341,12 +4939,12 @@ func (c Caller) CuMemsetD32_v2(dstDevice CUdeviceptr, ui uint32, N uintptr) CUre
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD8Async(dstDevice CUdeviceptr, uc uint8, N uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(uc)
-	fr.word[2] = N
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuMemsetD8Async, 4)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(uc)
+	w[2] = N
+	w[3] = uintptr(hStream)
+	return c.call(fnCuMemsetD8Async, w[:4])
 }
 
 // CuMemsetD8_v2 calls
@@ -4355,11 +4953,11 @@ func (c Caller) CuMemsetD8Async(dstDevice CUdeviceptr, uc uint8, N uintptr, hStr
 //
 // which came with CUDA 3.2.
 func (c Caller) CuMemsetD8_v2(dstDevice CUdeviceptr, uc uint8, N uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstDevice)
-	fr.word[1] = uintptr(uc)
-	fr.word[2] = N
-	return c.call(fr, fnCuMemsetD8_v2, 3)
+	var w words
+	w[0] = uintptr(dstDevice)
+	w[1] = uintptr(uc)
+	w[2] = N
+	return c.call(fnCuMemsetD8_v2, w[:3])
 }
 
 // CuMipmappedArrayCreate calls
@@ -4368,11 +4966,14 @@ func (c Caller) CuMemsetD8_v2(dstDevice CUdeviceptr, uc uint8, N uintptr) CUresu
 //
 // which came with CUDA 5.0.
 func (c Caller) CuMipmappedArrayCreate(pHandle *CUmipmappedArray, pMipmappedArrayDesc *CUDA_ARRAY3D_DESCRIPTOR, numMipmapLevels uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pHandle))
-	fr.pointer(1, unsafe.Pointer(pMipmappedArrayDesc))
-	fr.word[2] = uintptr(numMipmapLevels)
-	return c.call(fr, fnCuMipmappedArrayCreate, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pHandle))
+	w[1] = address(unsafe.Pointer(pMipmappedArrayDesc))
+	w[2] = uintptr(numMipmapLevels)
+	r := c.call(fnCuMipmappedArrayCreate, w[:3])
+	runtime.KeepAlive(pHandle)
+	runtime.KeepAlive(pMipmappedArrayDesc)
+	return r
 }
 
 // CuMipmappedArrayDestroy calls
@@ -4381,9 +4982,9 @@ func (c Caller) CuMipmappedArrayCreate(pHandle *CUmipmappedArray, pMipmappedArra
 //
 // which came with CUDA 5.0.
 func (c Caller) CuMipmappedArrayDestroy(hMipmappedArray CUmipmappedArray) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hMipmappedArray)
-	return c.call(fr, fnCuMipmappedArrayDestroy, 1)
+	var w words
+	w[0] = uintptr(hMipmappedArray)
+	return c.call(fnCuMipmappedArrayDestroy, w[:1])
 }
 
 // CuMipmappedArrayGetLevel calls
@@ -4392,11 +4993,13 @@ func (c Caller) CuMipmappedArrayDestroy(hMipmappedArray CUmipmappedArray) CUresu
 //
 // which came with CUDA 5.0.
 func (c Caller) CuMipmappedArrayGetLevel(pLevelArray *CUarray, hMipmappedArray CUmipmappedArray, level uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pLevelArray))
-	fr.word[1] = uintptr(hMipmappedArray)
-	fr.word[2] = uintptr(level)
-	return c.call(fr, fnCuMipmappedArrayGetLevel, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pLevelArray))
+	w[1] = uintptr(hMipmappedArray)
+	w[2] = uintptr(level)
+	r := c.call(fnCuMipmappedArrayGetLevel, w[:3])
+	runtime.KeepAlive(pLevelArray)
+	return r
 }
 
 // CuMipmappedArrayGetMemoryRequirements calls
@@ -4405,11 +5008,13 @@ func (c Caller) CuMipmappedArrayGetLevel(pLevelArray *CUarray, hMipmappedArray C
 //
 // which came with CUDA 11.6.
 func (c Caller) CuMipmappedArrayGetMemoryRequirements(memoryRequirements *CUDA_ARRAY_MEMORY_REQUIREMENTS, mipmap CUmipmappedArray, device CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(memoryRequirements))
-	fr.word[1] = uintptr(mipmap)
-	fr.word[2] = uintptr(device)
-	return c.call(fr, fnCuMipmappedArrayGetMemoryRequirements, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(memoryRequirements))
+	w[1] = uintptr(mipmap)
+	w[2] = uintptr(device)
+	r := c.call(fnCuMipmappedArrayGetMemoryRequirements, w[:3])
+	runtime.KeepAlive(memoryRequirements)
+	return r
 }
 
 // CuMipmappedArrayGetSparseProperties calls
@@ -4418,10 +5023,12 @@ func (c Caller) CuMipmappedArrayGetMemoryRequirements(memoryRequirements *CUDA_A
 //
 // which came with CUDA 11.1.
 func (c Caller) CuMipmappedArrayGetSparseProperties(sparseProperties *CUDA_ARRAY_SPARSE_PROPERTIES, mipmap CUmipmappedArray) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(sparseProperties))
-	fr.word[1] = uintptr(mipmap)
-	return c.call(fr, fnCuMipmappedArrayGetSparseProperties, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(sparseProperties))
+	w[1] = uintptr(mipmap)
+	r := c.call(fnCuMipmappedArrayGetSparseProperties, w[:2])
+	runtime.KeepAlive(sparseProperties)
+	return r
 }
 
 // CuModuleEnumerateFunctions calls
@@ -4430,11 +5037,13 @@ func (c Caller) CuMipmappedArrayGetSparseProperties(sparseProperties *CUDA_ARRAY
 //
 // which came with CUDA 12.4.
 func (c Caller) CuModuleEnumerateFunctions(functions *CUfunction, numFunctions uint32, mod CUmodule) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(functions))
-	fr.word[1] = uintptr(numFunctions)
-	fr.word[2] = uintptr(mod)
-	return c.call(fr, fnCuModuleEnumerateFunctions, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(functions))
+	w[1] = uintptr(numFunctions)
+	w[2] = uintptr(mod)
+	r := c.call(fnCuModuleEnumerateFunctions, w[:3])
+	runtime.KeepAlive(functions)
+	return r
 }
 
 // CuModuleGetFunction calls
@@ -4443,11 +5052,14 @@ func (c Caller) CuModuleEnumerateFunctions(functions *CUfunction, numFunctions u
 //
 // which came with CUDA 2.0.
 func (c Caller) CuModuleGetFunction(hfunc *CUfunction, hmod CUmodule, name *byte) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(hfunc))
-	fr.word[1] = uintptr(hmod)
-	fr.pointer(2, unsafe.Pointer(name))
-	return c.call(fr, fnCuModuleGetFunction, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(hfunc))
+	w[1] = uintptr(hmod)
+	w[2] = address(unsafe.Pointer(name))
+	r := c.call(fnCuModuleGetFunction, w[:3])
+	runtime.KeepAlive(hfunc)
+	runtime.KeepAlive(name)
+	return r
 }
 
 // CuModuleGetFunctionCount calls
@@ -4456,10 +5068,12 @@ func (c Caller) CuModuleGetFunction(hfunc *CUfunction, hmod CUmodule, name *byte
 //
 // which came with CUDA 12.4.
 func (c Caller) CuModuleGetFunctionCount(count *uint32, mod CUmodule) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(count))
-	fr.word[1] = uintptr(mod)
-	return c.call(fr, fnCuModuleGetFunctionCount, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(count))
+	w[1] = uintptr(mod)
+	r := c.call(fnCuModuleGetFunctionCount, w[:2])
+	runtime.KeepAlive(count)
+	return r
 }
 
 // CuModuleGetGlobal_v2 calls
@@ -4468,12 +5082,16 @@ func (c Caller) CuModuleGetFunctionCount(count *uint32, mod CUmodule) CUresult {
 //
 // which came with CUDA 3.2.
 func (c Caller) CuModuleGetGlobal_v2(dptr *CUdeviceptr, bytes *uintptr, hmod CUmodule, name *byte) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dptr))
-	fr.pointer(1, unsafe.Pointer(bytes))
-	fr.word[2] = uintptr(hmod)
-	fr.pointer(3, unsafe.Pointer(name))
-	return c.call(fr, fnCuModuleGetGlobal_v2, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(dptr))
+	w[1] = address(unsafe.Pointer(bytes))
+	w[2] = uintptr(hmod)
+	w[3] = address(unsafe.Pointer(name))
+	r := c.call(fnCuModuleGetGlobal_v2, w[:4])
+	runtime.KeepAlive(dptr)
+	runtime.KeepAlive(bytes)
+	runtime.KeepAlive(name)
+	return r
 }
 
 // CuModuleGetLoadingMode calls
@@ -4482,9 +5100,11 @@ func (c Caller) CuModuleGetGlobal_v2(dptr *CUdeviceptr, bytes *uintptr, hmod CUm
 //
 // which came with CUDA 11.7.
 func (c Caller) CuModuleGetLoadingMode(mode *CUmoduleLoadingMode) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(mode))
-	return c.call(fr, fnCuModuleGetLoadingMode, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(mode))
+	r := c.call(fnCuModuleGetLoadingMode, w[:1])
+	runtime.KeepAlive(mode)
+	return r
 }
 
 // CuModuleGetSurfRef calls
@@ -4494,11 +5114,14 @@ func (c Caller) CuModuleGetLoadingMode(mode *CUmoduleLoadingMode) CUresult {
 // which came with CUDA 3.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuModuleGetSurfRef(pSurfRef *CUsurfref, hmod CUmodule, name *byte) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pSurfRef))
-	fr.word[1] = uintptr(hmod)
-	fr.pointer(2, unsafe.Pointer(name))
-	return c.call(fr, fnCuModuleGetSurfRef, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pSurfRef))
+	w[1] = uintptr(hmod)
+	w[2] = address(unsafe.Pointer(name))
+	r := c.call(fnCuModuleGetSurfRef, w[:3])
+	runtime.KeepAlive(pSurfRef)
+	runtime.KeepAlive(name)
+	return r
 }
 
 // CuModuleGetTexRef calls
@@ -4508,11 +5131,14 @@ func (c Caller) CuModuleGetSurfRef(pSurfRef *CUsurfref, hmod CUmodule, name *byt
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuModuleGetTexRef(pTexRef *CUtexref, hmod CUmodule, name *byte) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pTexRef))
-	fr.word[1] = uintptr(hmod)
-	fr.pointer(2, unsafe.Pointer(name))
-	return c.call(fr, fnCuModuleGetTexRef, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pTexRef))
+	w[1] = uintptr(hmod)
+	w[2] = address(unsafe.Pointer(name))
+	r := c.call(fnCuModuleGetTexRef, w[:3])
+	runtime.KeepAlive(pTexRef)
+	runtime.KeepAlive(name)
+	return r
 }
 
 // CuModuleLoad calls
@@ -4521,10 +5147,13 @@ func (c Caller) CuModuleGetTexRef(pTexRef *CUtexref, hmod CUmodule, name *byte) 
 //
 // which came with CUDA 2.0.
 func (c Caller) CuModuleLoad(module *CUmodule, fname *byte) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(module))
-	fr.pointer(1, unsafe.Pointer(fname))
-	return c.call(fr, fnCuModuleLoad, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(module))
+	w[1] = address(unsafe.Pointer(fname))
+	r := c.call(fnCuModuleLoad, w[:2])
+	runtime.KeepAlive(module)
+	runtime.KeepAlive(fname)
+	return r
 }
 
 // CuModuleLoadData calls
@@ -4533,10 +5162,13 @@ func (c Caller) CuModuleLoad(module *CUmodule, fname *byte) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuModuleLoadData(module *CUmodule, image unsafe.Pointer) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(module))
-	fr.pointer(1, image)
-	return c.call(fr, fnCuModuleLoadData, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(module))
+	w[1] = address(image)
+	r := c.call(fnCuModuleLoadData, w[:2])
+	runtime.KeepAlive(module)
+	runtime.KeepAlive(image)
+	return r
 }
 
 // CuModuleLoadDataEx calls
@@ -4547,13 +5179,18 @@ func (c Caller) CuModuleLoadData(module *CUmodule, image unsafe.Pointer) CUresul
 // optionValues is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuModuleLoadDataEx(module *CUmodule, image unsafe.Pointer, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(module))
-	fr.pointer(1, image)
-	fr.word[2] = uintptr(numOptions)
-	fr.pointer(3, unsafe.Pointer(options))
-	fr.pointer(4, unsafe.Pointer(optionValues))
-	return c.call(fr, fnCuModuleLoadDataEx, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(module))
+	w[1] = address(image)
+	w[2] = uintptr(numOptions)
+	w[3] = address(unsafe.Pointer(options))
+	w[4] = address(unsafe.Pointer(optionValues))
+	r := c.call(fnCuModuleLoadDataEx, w[:5])
+	runtime.KeepAlive(module)
+	runtime.KeepAlive(image)
+	runtime.KeepAlive(options)
+	runtime.KeepAlive(optionValues)
+	return r
 }
 
 // CuModuleLoadFatBinary calls
@@ -4562,10 +5199,13 @@ func (c Caller) CuModuleLoadDataEx(module *CUmodule, image unsafe.Pointer, numOp
 //
 // which came with CUDA 2.0.
 func (c Caller) CuModuleLoadFatBinary(module *CUmodule, fatCubin unsafe.Pointer) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(module))
-	fr.pointer(1, fatCubin)
-	return c.call(fr, fnCuModuleLoadFatBinary, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(module))
+	w[1] = address(fatCubin)
+	r := c.call(fnCuModuleLoadFatBinary, w[:2])
+	runtime.KeepAlive(module)
+	runtime.KeepAlive(fatCubin)
+	return r
 }
 
 // CuModuleUnload calls
@@ -4574,9 +5214,9 @@ func (c Caller) CuModuleLoadFatBinary(module *CUmodule, fatCubin unsafe.Pointer)
 //
 // which came with CUDA 2.0.
 func (c Caller) CuModuleUnload(hmod CUmodule) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hmod)
-	return c.call(fr, fnCuModuleUnload, 1)
+	var w words
+	w[0] = uintptr(hmod)
+	return c.call(fnCuModuleUnload, w[:1])
 }
 
 // CuMulticastAddDevice calls
@@ -4585,10 +5225,10 @@ func (c Caller) CuModuleUnload(hmod CUmodule) CUresult {
 //
 // which came with CUDA 12.1.
 func (c Caller) CuMulticastAddDevice(mcHandle CUmemGenericAllocationHandle, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(mcHandle)
-	fr.word[1] = uintptr(dev)
-	return c.call(fr, fnCuMulticastAddDevice, 2)
+	var w words
+	w[0] = uintptr(mcHandle)
+	w[1] = uintptr(dev)
+	return c.call(fnCuMulticastAddDevice, w[:2])
 }
 
 // CuMulticastBindAddr calls
@@ -4597,13 +5237,13 @@ func (c Caller) CuMulticastAddDevice(mcHandle CUmemGenericAllocationHandle, dev 
 //
 // which came with CUDA 12.1.
 func (c Caller) CuMulticastBindAddr(mcHandle CUmemGenericAllocationHandle, mcOffset uintptr, memptr CUdeviceptr, size uintptr, flags uint64) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(mcHandle)
-	fr.word[1] = mcOffset
-	fr.word[2] = uintptr(memptr)
-	fr.word[3] = size
-	fr.word[4] = uintptr(flags)
-	return c.call(fr, fnCuMulticastBindAddr, 5)
+	var w words
+	w[0] = uintptr(mcHandle)
+	w[1] = mcOffset
+	w[2] = uintptr(memptr)
+	w[3] = size
+	w[4] = uintptr(flags)
+	return c.call(fnCuMulticastBindAddr, w[:5])
 }
 
 // CuMulticastBindMem calls
@@ -4612,14 +5252,14 @@ func (c Caller) CuMulticastBindAddr(mcHandle CUmemGenericAllocationHandle, mcOff
 //
 // which came with CUDA 12.1.
 func (c Caller) CuMulticastBindMem(mcHandle CUmemGenericAllocationHandle, mcOffset uintptr, memHandle CUmemGenericAllocationHandle, memOffset uintptr, size uintptr, flags uint64) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(mcHandle)
-	fr.word[1] = mcOffset
-	fr.word[2] = uintptr(memHandle)
-	fr.word[3] = memOffset
-	fr.word[4] = size
-	fr.word[5] = uintptr(flags)
-	return c.call(fr, fnCuMulticastBindMem, 6)
+	var w words
+	w[0] = uintptr(mcHandle)
+	w[1] = mcOffset
+	w[2] = uintptr(memHandle)
+	w[3] = memOffset
+	w[4] = size
+	w[5] = uintptr(flags)
+	return c.call(fnCuMulticastBindMem, w[:6])
 }
 
 // CuMulticastCreate calls
@@ -4628,10 +5268,13 @@ func (c Caller) CuMulticastBindMem(mcHandle CUmemGenericAllocationHandle, mcOffs
 //
 // which came with CUDA 12.1.
 func (c Caller) CuMulticastCreate(mcHandle *CUmemGenericAllocationHandle, prop *CUmulticastObjectProp) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(mcHandle))
-	fr.pointer(1, unsafe.Pointer(prop))
-	return c.call(fr, fnCuMulticastCreate, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(mcHandle))
+	w[1] = address(unsafe.Pointer(prop))
+	r := c.call(fnCuMulticastCreate, w[:2])
+	runtime.KeepAlive(mcHandle)
+	runtime.KeepAlive(prop)
+	return r
 }
 
 // CuMulticastGetGranularity calls
@@ -4640,11 +5283,14 @@ func (c Caller) CuMulticastCreate(mcHandle *CUmemGenericAllocationHandle, prop *
 //
 // which came with CUDA 12.1.
 func (c Caller) CuMulticastGetGranularity(granularity *uintptr, prop *CUmulticastObjectProp, option CUmulticastGranularity_flags) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(granularity))
-	fr.pointer(1, unsafe.Pointer(prop))
-	fr.word[2] = uintptr(option)
-	return c.call(fr, fnCuMulticastGetGranularity, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(granularity))
+	w[1] = address(unsafe.Pointer(prop))
+	w[2] = uintptr(option)
+	r := c.call(fnCuMulticastGetGranularity, w[:3])
+	runtime.KeepAlive(granularity)
+	runtime.KeepAlive(prop)
+	return r
 }
 
 // CuMulticastUnbind calls
@@ -4653,12 +5299,12 @@ func (c Caller) CuMulticastGetGranularity(granularity *uintptr, prop *CUmulticas
 //
 // which came with CUDA 12.1.
 func (c Caller) CuMulticastUnbind(mcHandle CUmemGenericAllocationHandle, dev CUdevice, mcOffset uintptr, size uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(mcHandle)
-	fr.word[1] = uintptr(dev)
-	fr.word[2] = mcOffset
-	fr.word[3] = size
-	return c.call(fr, fnCuMulticastUnbind, 4)
+	var w words
+	w[0] = uintptr(mcHandle)
+	w[1] = uintptr(dev)
+	w[2] = mcOffset
+	w[3] = size
+	return c.call(fnCuMulticastUnbind, w[:4])
 }
 
 // CuOccupancyAvailableDynamicSMemPerBlock calls
@@ -4667,12 +5313,14 @@ func (c Caller) CuMulticastUnbind(mcHandle CUmemGenericAllocationHandle, dev CUd
 //
 // which came with CUDA 10.2.
 func (c Caller) CuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize *uintptr, func_ CUfunction, numBlocks int32, blockSize int32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dynamicSmemSize))
-	fr.word[1] = uintptr(func_)
-	fr.word[2] = uintptr(numBlocks)
-	fr.word[3] = uintptr(blockSize)
-	return c.call(fr, fnCuOccupancyAvailableDynamicSMemPerBlock, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(dynamicSmemSize))
+	w[1] = uintptr(func_)
+	w[2] = uintptr(numBlocks)
+	w[3] = uintptr(blockSize)
+	r := c.call(fnCuOccupancyAvailableDynamicSMemPerBlock, w[:4])
+	runtime.KeepAlive(dynamicSmemSize)
+	return r
 }
 
 // CuOccupancyMaxActiveBlocksPerMultiprocessor calls
@@ -4681,12 +5329,14 @@ func (c Caller) CuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize *uintptr
 //
 // which came with CUDA 6.5.
 func (c Caller) CuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks *int32, func_ CUfunction, blockSize int32, dynamicSMemSize uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(numBlocks))
-	fr.word[1] = uintptr(func_)
-	fr.word[2] = uintptr(blockSize)
-	fr.word[3] = dynamicSMemSize
-	return c.call(fr, fnCuOccupancyMaxActiveBlocksPerMultiprocessor, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(numBlocks))
+	w[1] = uintptr(func_)
+	w[2] = uintptr(blockSize)
+	w[3] = dynamicSMemSize
+	r := c.call(fnCuOccupancyMaxActiveBlocksPerMultiprocessor, w[:4])
+	runtime.KeepAlive(numBlocks)
+	return r
 }
 
 // CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags calls
@@ -4695,13 +5345,15 @@ func (c Caller) CuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks *int32, fu
 //
 // which came with CUDA 7.0.
 func (c Caller) CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks *int32, func_ CUfunction, blockSize int32, dynamicSMemSize uintptr, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(numBlocks))
-	fr.word[1] = uintptr(func_)
-	fr.word[2] = uintptr(blockSize)
-	fr.word[3] = dynamicSMemSize
-	fr.word[4] = uintptr(flags)
-	return c.call(fr, fnCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(numBlocks))
+	w[1] = uintptr(func_)
+	w[2] = uintptr(blockSize)
+	w[3] = dynamicSMemSize
+	w[4] = uintptr(flags)
+	r := c.call(fnCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, w[:5])
+	runtime.KeepAlive(numBlocks)
+	return r
 }
 
 // CuOccupancyMaxActiveClusters calls
@@ -4710,11 +5362,14 @@ func (c Caller) CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks *
 //
 // which came with CUDA 11.7.
 func (c Caller) CuOccupancyMaxActiveClusters(numClusters *int32, func_ CUfunction, config *CUlaunchConfig) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(numClusters))
-	fr.word[1] = uintptr(func_)
-	fr.pointer(2, unsafe.Pointer(config))
-	return c.call(fr, fnCuOccupancyMaxActiveClusters, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(numClusters))
+	w[1] = uintptr(func_)
+	w[2] = address(unsafe.Pointer(config))
+	r := c.call(fnCuOccupancyMaxActiveClusters, w[:3])
+	runtime.KeepAlive(numClusters)
+	runtime.KeepAlive(config)
+	return r
 }
 
 // CuOccupancyMaxPotentialBlockSize calls
@@ -4723,14 +5378,17 @@ func (c Caller) CuOccupancyMaxActiveClusters(numClusters *int32, func_ CUfunctio
 //
 // which came with CUDA 6.5.
 func (c Caller) CuOccupancyMaxPotentialBlockSize(minGridSize *int32, blockSize *int32, func_ CUfunction, blockSizeToDynamicSMemSize CUoccupancyB2DSize, dynamicSMemSize uintptr, blockSizeLimit int32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(minGridSize))
-	fr.pointer(1, unsafe.Pointer(blockSize))
-	fr.word[2] = uintptr(func_)
-	fr.word[3] = uintptr(blockSizeToDynamicSMemSize)
-	fr.word[4] = dynamicSMemSize
-	fr.word[5] = uintptr(blockSizeLimit)
-	return c.call(fr, fnCuOccupancyMaxPotentialBlockSize, 6)
+	var w words
+	w[0] = address(unsafe.Pointer(minGridSize))
+	w[1] = address(unsafe.Pointer(blockSize))
+	w[2] = uintptr(func_)
+	w[3] = uintptr(blockSizeToDynamicSMemSize)
+	w[4] = dynamicSMemSize
+	w[5] = uintptr(blockSizeLimit)
+	r := c.call(fnCuOccupancyMaxPotentialBlockSize, w[:6])
+	runtime.KeepAlive(minGridSize)
+	runtime.KeepAlive(blockSize)
+	return r
 }
 
 // CuOccupancyMaxPotentialBlockSizeWithFlags calls
@@ -4739,15 +5397,18 @@ func (c Caller) CuOccupancyMaxPotentialBlockSize(minGridSize *int32, blockSize *
 //
 // which came with CUDA 7.0.
 func (c Caller) CuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize *int32, blockSize *int32, func_ CUfunction, blockSizeToDynamicSMemSize CUoccupancyB2DSize, dynamicSMemSize uintptr, blockSizeLimit int32, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(minGridSize))
-	fr.pointer(1, unsafe.Pointer(blockSize))
-	fr.word[2] = uintptr(func_)
-	fr.word[3] = uintptr(blockSizeToDynamicSMemSize)
-	fr.word[4] = dynamicSMemSize
-	fr.word[5] = uintptr(blockSizeLimit)
-	fr.word[6] = uintptr(flags)
-	return c.call(fr, fnCuOccupancyMaxPotentialBlockSizeWithFlags, 7)
+	var w words
+	w[0] = address(unsafe.Pointer(minGridSize))
+	w[1] = address(unsafe.Pointer(blockSize))
+	w[2] = uintptr(func_)
+	w[3] = uintptr(blockSizeToDynamicSMemSize)
+	w[4] = dynamicSMemSize
+	w[5] = uintptr(blockSizeLimit)
+	w[6] = uintptr(flags)
+	r := c.call(fnCuOccupancyMaxPotentialBlockSizeWithFlags, w[:7])
+	runtime.KeepAlive(minGridSize)
+	runtime.KeepAlive(blockSize)
+	return r
 }
 
 // CuOccupancyMaxPotentialClusterSize calls
@@ -4756,11 +5417,14 @@ func (c Caller) CuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize *int32, bl
 //
 // which came with CUDA 11.7.
 func (c Caller) CuOccupancyMaxPotentialClusterSize(clusterSize *int32, func_ CUfunction, config *CUlaunchConfig) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(clusterSize))
-	fr.word[1] = uintptr(func_)
-	fr.pointer(2, unsafe.Pointer(config))
-	return c.call(fr, fnCuOccupancyMaxPotentialClusterSize, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(clusterSize))
+	w[1] = uintptr(func_)
+	w[2] = address(unsafe.Pointer(config))
+	r := c.call(fnCuOccupancyMaxPotentialClusterSize, w[:3])
+	runtime.KeepAlive(clusterSize)
+	runtime.KeepAlive(config)
+	return r
 }
 
 // CuParamSetSize calls
@@ -4770,10 +5434,10 @@ func (c Caller) CuOccupancyMaxPotentialClusterSize(clusterSize *int32, func_ CUf
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuParamSetSize(hfunc CUfunction, numbytes uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hfunc)
-	fr.word[1] = uintptr(numbytes)
-	return c.call(fr, fnCuParamSetSize, 2)
+	var w words
+	w[0] = uintptr(hfunc)
+	w[1] = uintptr(numbytes)
+	return c.call(fnCuParamSetSize, w[:2])
 }
 
 // CuParamSetTexRef calls
@@ -4783,11 +5447,11 @@ func (c Caller) CuParamSetSize(hfunc CUfunction, numbytes uint32) CUresult {
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuParamSetTexRef(hfunc CUfunction, texunit int32, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hfunc)
-	fr.word[1] = uintptr(texunit)
-	fr.word[2] = uintptr(hTexRef)
-	return c.call(fr, fnCuParamSetTexRef, 3)
+	var w words
+	w[0] = uintptr(hfunc)
+	w[1] = uintptr(texunit)
+	w[2] = uintptr(hTexRef)
+	return c.call(fnCuParamSetTexRef, w[:3])
 }
 
 // CuParamSetf calls
@@ -4797,11 +5461,11 @@ func (c Caller) CuParamSetTexRef(hfunc CUfunction, texunit int32, hTexRef CUtexr
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuParamSetf(hfunc CUfunction, offset int32, value float32) CUresult {
-	fr := newFrame()
-	fr.placeWord(uintptr(hfunc))
-	fr.placeWord(uintptr(offset))
-	fr.placeFloat(value)
-	return c.callPlaced(fr, fnCuParamSetf)
+	p := newPlaced()
+	p.placeWord(uintptr(hfunc))
+	p.placeWord(uintptr(offset))
+	p.placeFloat(value)
+	return c.callPlaced(p, fnCuParamSetf)
 }
 
 // CuParamSeti calls
@@ -4811,11 +5475,11 @@ func (c Caller) CuParamSetf(hfunc CUfunction, offset int32, value float32) CUres
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuParamSeti(hfunc CUfunction, offset int32, value uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hfunc)
-	fr.word[1] = uintptr(offset)
-	fr.word[2] = uintptr(value)
-	return c.call(fr, fnCuParamSeti, 3)
+	var w words
+	w[0] = uintptr(hfunc)
+	w[1] = uintptr(offset)
+	w[2] = uintptr(value)
+	return c.call(fnCuParamSeti, w[:3])
 }
 
 // CuParamSetv calls
@@ -4825,12 +5489,14 @@ func (c Caller) CuParamSeti(hfunc CUfunction, offset int32, value uint32) CUresu
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuParamSetv(hfunc CUfunction, offset int32, ptr unsafe.Pointer, numbytes uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hfunc)
-	fr.word[1] = uintptr(offset)
-	fr.pointer(2, ptr)
-	fr.word[3] = uintptr(numbytes)
-	return c.call(fr, fnCuParamSetv, 4)
+	var w words
+	w[0] = uintptr(hfunc)
+	w[1] = uintptr(offset)
+	w[2] = address(ptr)
+	w[3] = uintptr(numbytes)
+	r := c.call(fnCuParamSetv, w[:4])
+	runtime.KeepAlive(ptr)
+	return r
 }
 
 // CuPointerGetAttribute calls
@@ -4839,11 +5505,13 @@ func (c Caller) CuParamSetv(hfunc CUfunction, offset int32, ptr unsafe.Pointer, 
 //
 // which came with CUDA 4.0.
 func (c Caller) CuPointerGetAttribute(data unsafe.Pointer, attribute CUpointer_attribute, ptr CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, data)
-	fr.word[1] = uintptr(attribute)
-	fr.word[2] = uintptr(ptr)
-	return c.call(fr, fnCuPointerGetAttribute, 3)
+	var w words
+	w[0] = address(data)
+	w[1] = uintptr(attribute)
+	w[2] = uintptr(ptr)
+	r := c.call(fnCuPointerGetAttribute, w[:3])
+	runtime.KeepAlive(data)
+	return r
 }
 
 // CuPointerGetAttributes calls
@@ -4852,12 +5520,15 @@ func (c Caller) CuPointerGetAttribute(data unsafe.Pointer, attribute CUpointer_a
 //
 // which came with CUDA 7.0.
 func (c Caller) CuPointerGetAttributes(numAttributes uint32, attributes *CUpointer_attribute, data *unsafe.Pointer, ptr CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(numAttributes)
-	fr.pointer(1, unsafe.Pointer(attributes))
-	fr.pointer(2, unsafe.Pointer(data))
-	fr.word[3] = uintptr(ptr)
-	return c.call(fr, fnCuPointerGetAttributes, 4)
+	var w words
+	w[0] = uintptr(numAttributes)
+	w[1] = address(unsafe.Pointer(attributes))
+	w[2] = address(unsafe.Pointer(data))
+	w[3] = uintptr(ptr)
+	r := c.call(fnCuPointerGetAttributes, w[:4])
+	runtime.KeepAlive(attributes)
+	runtime.KeepAlive(data)
+	return r
 }
 
 // CuPointerSetAttribute calls
@@ -4866,11 +5537,13 @@ func (c Caller) CuPointerGetAttributes(numAttributes uint32, attributes *CUpoint
 //
 // which came with CUDA 6.0.
 func (c Caller) CuPointerSetAttribute(value unsafe.Pointer, attribute CUpointer_attribute, ptr CUdeviceptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, value)
-	fr.word[1] = uintptr(attribute)
-	fr.word[2] = uintptr(ptr)
-	return c.call(fr, fnCuPointerSetAttribute, 3)
+	var w words
+	w[0] = address(value)
+	w[1] = uintptr(attribute)
+	w[2] = uintptr(ptr)
+	r := c.call(fnCuPointerSetAttribute, w[:3])
+	runtime.KeepAlive(value)
+	return r
 }
 
 // CuSignalExternalSemaphoresAsync calls
@@ -4879,12 +5552,15 @@ func (c Caller) CuPointerSetAttribute(value unsafe.Pointer, attribute CUpointer_
 //
 // which came with CUDA 10.0.
 func (c Caller) CuSignalExternalSemaphoresAsync(extSemArray *CUexternalSemaphore, paramsArray *CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, numExtSems uint32, stream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(extSemArray))
-	fr.pointer(1, unsafe.Pointer(paramsArray))
-	fr.word[2] = uintptr(numExtSems)
-	fr.word[3] = uintptr(stream)
-	return c.call(fr, fnCuSignalExternalSemaphoresAsync, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(extSemArray))
+	w[1] = address(unsafe.Pointer(paramsArray))
+	w[2] = uintptr(numExtSems)
+	w[3] = uintptr(stream)
+	r := c.call(fnCuSignalExternalSemaphoresAsync, w[:4])
+	runtime.KeepAlive(extSemArray)
+	runtime.KeepAlive(paramsArray)
+	return r
 }
 
 // CuStreamAddCallback calls
@@ -4893,12 +5569,12 @@ func (c Caller) CuSignalExternalSemaphoresAsync(extSemArray *CUexternalSemaphore
 //
 // which came with CUDA 5.0.
 func (c Caller) CuStreamAddCallback(hStream CUstream, callback CUstreamCallback, userData uintptr, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.word[1] = uintptr(callback)
-	fr.word[2] = userData
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamAddCallback, 4)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = uintptr(callback)
+	w[2] = userData
+	w[3] = uintptr(flags)
+	return c.call(fnCuStreamAddCallback, w[:4])
 }
 
 // CuStreamAttachMemAsync calls
@@ -4907,12 +5583,12 @@ func (c Caller) CuStreamAddCallback(hStream CUstream, callback CUstreamCallback,
 //
 // which came with CUDA 6.0.
 func (c Caller) CuStreamAttachMemAsync(hStream CUstream, dptr CUdeviceptr, length uintptr, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.word[1] = uintptr(dptr)
-	fr.word[2] = length
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamAttachMemAsync, 4)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = uintptr(dptr)
+	w[2] = length
+	w[3] = uintptr(flags)
+	return c.call(fnCuStreamAttachMemAsync, w[:4])
 }
 
 // CuStreamBatchMemOp_v2 calls
@@ -4921,12 +5597,14 @@ func (c Caller) CuStreamAttachMemAsync(hStream CUstream, dptr CUdeviceptr, lengt
 //
 // which came with CUDA 11.7.
 func (c Caller) CuStreamBatchMemOp_v2(stream CUstream, count uint32, paramArray *CUstreamBatchMemOpParams, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(stream)
-	fr.word[1] = uintptr(count)
-	fr.pointer(2, unsafe.Pointer(paramArray))
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamBatchMemOp_v2, 4)
+	var w words
+	w[0] = uintptr(stream)
+	w[1] = uintptr(count)
+	w[2] = address(unsafe.Pointer(paramArray))
+	w[3] = uintptr(flags)
+	r := c.call(fnCuStreamBatchMemOp_v2, w[:4])
+	runtime.KeepAlive(paramArray)
+	return r
 }
 
 // CuStreamBeginCaptureToGraph calls
@@ -4935,14 +5613,17 @@ func (c Caller) CuStreamBatchMemOp_v2(stream CUstream, count uint32, paramArray 
 //
 // which came with CUDA 12.3.
 func (c Caller) CuStreamBeginCaptureToGraph(hStream CUstream, hGraph CUgraph, dependencies *CUgraphNode, dependencyData *CUgraphEdgeData, numDependencies uintptr, mode CUstreamCaptureMode) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.pointer(3, unsafe.Pointer(dependencyData))
-	fr.word[4] = numDependencies
-	fr.word[5] = uintptr(mode)
-	return c.call(fr, fnCuStreamBeginCaptureToGraph, 6)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = address(unsafe.Pointer(dependencyData))
+	w[4] = numDependencies
+	w[5] = uintptr(mode)
+	r := c.call(fnCuStreamBeginCaptureToGraph, w[:6])
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(dependencyData)
+	return r
 }
 
 // CuStreamBeginCapture_v2 calls
@@ -4951,10 +5632,10 @@ func (c Caller) CuStreamBeginCaptureToGraph(hStream CUstream, hGraph CUgraph, de
 //
 // which came with CUDA 10.1.
 func (c Caller) CuStreamBeginCapture_v2(hStream CUstream, mode CUstreamCaptureMode) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.word[1] = uintptr(mode)
-	return c.call(fr, fnCuStreamBeginCapture_v2, 2)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = uintptr(mode)
+	return c.call(fnCuStreamBeginCapture_v2, w[:2])
 }
 
 // CuStreamCopyAttributes calls
@@ -4963,10 +5644,10 @@ func (c Caller) CuStreamBeginCapture_v2(hStream CUstream, mode CUstreamCaptureMo
 //
 // which came with CUDA 11.0.
 func (c Caller) CuStreamCopyAttributes(dst CUstream, src CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dst)
-	fr.word[1] = uintptr(src)
-	return c.call(fr, fnCuStreamCopyAttributes, 2)
+	var w words
+	w[0] = uintptr(dst)
+	w[1] = uintptr(src)
+	return c.call(fnCuStreamCopyAttributes, w[:2])
 }
 
 // CuStreamCreate calls
@@ -4975,10 +5656,12 @@ func (c Caller) CuStreamCopyAttributes(dst CUstream, src CUstream) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuStreamCreate(phStream *CUstream, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phStream))
-	fr.word[1] = uintptr(Flags)
-	return c.call(fr, fnCuStreamCreate, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(phStream))
+	w[1] = uintptr(Flags)
+	r := c.call(fnCuStreamCreate, w[:2])
+	runtime.KeepAlive(phStream)
+	return r
 }
 
 // CuStreamCreateWithPriority calls
@@ -4987,11 +5670,13 @@ func (c Caller) CuStreamCreate(phStream *CUstream, Flags uint32) CUresult {
 //
 // which came with CUDA 5.5.
 func (c Caller) CuStreamCreateWithPriority(phStream *CUstream, flags uint32, priority int32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phStream))
-	fr.word[1] = uintptr(flags)
-	fr.word[2] = uintptr(priority)
-	return c.call(fr, fnCuStreamCreateWithPriority, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(phStream))
+	w[1] = uintptr(flags)
+	w[2] = uintptr(priority)
+	r := c.call(fnCuStreamCreateWithPriority, w[:3])
+	runtime.KeepAlive(phStream)
+	return r
 }
 
 // CuStreamDestroy_v2 calls
@@ -5000,9 +5685,9 @@ func (c Caller) CuStreamCreateWithPriority(phStream *CUstream, flags uint32, pri
 //
 // which came with CUDA 4.0.
 func (c Caller) CuStreamDestroy_v2(hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	return c.call(fr, fnCuStreamDestroy_v2, 1)
+	var w words
+	w[0] = uintptr(hStream)
+	return c.call(fnCuStreamDestroy_v2, w[:1])
 }
 
 // CuStreamEndCapture calls
@@ -5011,10 +5696,12 @@ func (c Caller) CuStreamDestroy_v2(hStream CUstream) CUresult {
 //
 // which came with CUDA 10.0.
 func (c Caller) CuStreamEndCapture(hStream CUstream, phGraph *CUgraph) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(phGraph))
-	return c.call(fr, fnCuStreamEndCapture, 2)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(phGraph))
+	r := c.call(fnCuStreamEndCapture, w[:2])
+	runtime.KeepAlive(phGraph)
+	return r
 }
 
 // CuStreamGetAttribute calls
@@ -5023,11 +5710,13 @@ func (c Caller) CuStreamEndCapture(hStream CUstream, phGraph *CUgraph) CUresult 
 //
 // which came with CUDA 11.0.
 func (c Caller) CuStreamGetAttribute(hStream CUstream, attr CUstreamAttrID, value_out *CUstreamAttrValue) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.word[1] = uintptr(attr)
-	fr.pointer(2, unsafe.Pointer(value_out))
-	return c.call(fr, fnCuStreamGetAttribute, 3)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = uintptr(attr)
+	w[2] = address(unsafe.Pointer(value_out))
+	r := c.call(fnCuStreamGetAttribute, w[:3])
+	runtime.KeepAlive(value_out)
+	return r
 }
 
 // CuStreamGetCaptureInfo_v3 calls
@@ -5036,15 +5725,22 @@ func (c Caller) CuStreamGetAttribute(hStream CUstream, attr CUstreamAttrID, valu
 //
 // which came with CUDA 12.3.
 func (c Caller) CuStreamGetCaptureInfo_v3(hStream CUstream, captureStatus_out *CUstreamCaptureStatus, id_out *uint64, graph_out *CUgraph, dependencies_out **CUgraphNode, edgeData_out **CUgraphEdgeData, numDependencies_out *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(captureStatus_out))
-	fr.pointer(2, unsafe.Pointer(id_out))
-	fr.pointer(3, unsafe.Pointer(graph_out))
-	fr.pointer(4, unsafe.Pointer(dependencies_out))
-	fr.pointer(5, unsafe.Pointer(edgeData_out))
-	fr.pointer(6, unsafe.Pointer(numDependencies_out))
-	return c.call(fr, fnCuStreamGetCaptureInfo_v3, 7)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(captureStatus_out))
+	w[2] = address(unsafe.Pointer(id_out))
+	w[3] = address(unsafe.Pointer(graph_out))
+	w[4] = address(unsafe.Pointer(dependencies_out))
+	w[5] = address(unsafe.Pointer(edgeData_out))
+	w[6] = address(unsafe.Pointer(numDependencies_out))
+	r := c.call(fnCuStreamGetCaptureInfo_v3, w[:7])
+	runtime.KeepAlive(captureStatus_out)
+	runtime.KeepAlive(id_out)
+	runtime.KeepAlive(graph_out)
+	runtime.KeepAlive(dependencies_out)
+	runtime.KeepAlive(edgeData_out)
+	runtime.KeepAlive(numDependencies_out)
+	return r
 }
 
 // CuStreamGetCtx calls
@@ -5053,10 +5749,12 @@ func (c Caller) CuStreamGetCaptureInfo_v3(hStream CUstream, captureStatus_out *C
 //
 // which came with CUDA 9.2.
 func (c Caller) CuStreamGetCtx(hStream CUstream, pctx *CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(pctx))
-	return c.call(fr, fnCuStreamGetCtx, 2)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(pctx))
+	r := c.call(fnCuStreamGetCtx, w[:2])
+	runtime.KeepAlive(pctx)
+	return r
 }
 
 // CuStreamGetCtx_v2 calls
@@ -5065,11 +5763,14 @@ func (c Caller) CuStreamGetCtx(hStream CUstream, pctx *CUcontext) CUresult {
 //
 // which came with CUDA 12.5.
 func (c Caller) CuStreamGetCtx_v2(hStream CUstream, pCtx *CUcontext, pGreenCtx *CUgreenCtx) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(pCtx))
-	fr.pointer(2, unsafe.Pointer(pGreenCtx))
-	return c.call(fr, fnCuStreamGetCtx_v2, 3)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(pCtx))
+	w[2] = address(unsafe.Pointer(pGreenCtx))
+	r := c.call(fnCuStreamGetCtx_v2, w[:3])
+	runtime.KeepAlive(pCtx)
+	runtime.KeepAlive(pGreenCtx)
+	return r
 }
 
 // CuStreamGetDevice calls
@@ -5078,10 +5779,12 @@ func (c Caller) CuStreamGetCtx_v2(hStream CUstream, pCtx *CUcontext, pGreenCtx *
 //
 // which came with CUDA 12.8.
 func (c Caller) CuStreamGetDevice(hStream CUstream, device *CUdevice) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(device))
-	return c.call(fr, fnCuStreamGetDevice, 2)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(device))
+	r := c.call(fnCuStreamGetDevice, w[:2])
+	runtime.KeepAlive(device)
+	return r
 }
 
 // CuStreamGetFlags calls
@@ -5090,10 +5793,12 @@ func (c Caller) CuStreamGetDevice(hStream CUstream, device *CUdevice) CUresult {
 //
 // which came with CUDA 5.5.
 func (c Caller) CuStreamGetFlags(hStream CUstream, flags *uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(flags))
-	return c.call(fr, fnCuStreamGetFlags, 2)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(flags))
+	r := c.call(fnCuStreamGetFlags, w[:2])
+	runtime.KeepAlive(flags)
+	return r
 }
 
 // CuStreamGetGreenCtx calls
@@ -5102,10 +5807,12 @@ func (c Caller) CuStreamGetFlags(hStream CUstream, flags *uint32) CUresult {
 //
 // which came with CUDA 12.4.
 func (c Caller) CuStreamGetGreenCtx(hStream CUstream, phCtx *CUgreenCtx) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(phCtx))
-	return c.call(fr, fnCuStreamGetGreenCtx, 2)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(phCtx))
+	r := c.call(fnCuStreamGetGreenCtx, w[:2])
+	runtime.KeepAlive(phCtx)
+	return r
 }
 
 // CuStreamGetId calls
@@ -5114,10 +5821,12 @@ func (c Caller) CuStreamGetGreenCtx(hStream CUstream, phCtx *CUgreenCtx) CUresul
 //
 // which came with CUDA 12.0.
 func (c Caller) CuStreamGetId(hStream CUstream, streamId *uint64) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(streamId))
-	return c.call(fr, fnCuStreamGetId, 2)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(streamId))
+	r := c.call(fnCuStreamGetId, w[:2])
+	runtime.KeepAlive(streamId)
+	return r
 }
 
 // CuStreamGetPriority calls
@@ -5126,10 +5835,12 @@ func (c Caller) CuStreamGetId(hStream CUstream, streamId *uint64) CUresult {
 //
 // which came with CUDA 5.5.
 func (c Caller) CuStreamGetPriority(hStream CUstream, priority *int32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(priority))
-	return c.call(fr, fnCuStreamGetPriority, 2)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(priority))
+	r := c.call(fnCuStreamGetPriority, w[:2])
+	runtime.KeepAlive(priority)
+	return r
 }
 
 // CuStreamIsCapturing calls
@@ -5138,10 +5849,12 @@ func (c Caller) CuStreamGetPriority(hStream CUstream, priority *int32) CUresult 
 //
 // which came with CUDA 10.0.
 func (c Caller) CuStreamIsCapturing(hStream CUstream, captureStatus *CUstreamCaptureStatus) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(captureStatus))
-	return c.call(fr, fnCuStreamIsCapturing, 2)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(captureStatus))
+	r := c.call(fnCuStreamIsCapturing, w[:2])
+	runtime.KeepAlive(captureStatus)
+	return r
 }
 
 // CuStreamQuery calls
@@ -5150,9 +5863,9 @@ func (c Caller) CuStreamIsCapturing(hStream CUstream, captureStatus *CUstreamCap
 //
 // which came with CUDA 2.0.
 func (c Caller) CuStreamQuery(hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	return c.call(fr, fnCuStreamQuery, 1)
+	var w words
+	w[0] = uintptr(hStream)
+	return c.call(fnCuStreamQuery, w[:1])
 }
 
 // CuStreamSetAttribute calls
@@ -5161,11 +5874,13 @@ func (c Caller) CuStreamQuery(hStream CUstream) CUresult {
 //
 // which came with CUDA 11.0.
 func (c Caller) CuStreamSetAttribute(hStream CUstream, attr CUstreamAttrID, value *CUstreamAttrValue) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.word[1] = uintptr(attr)
-	fr.pointer(2, unsafe.Pointer(value))
-	return c.call(fr, fnCuStreamSetAttribute, 3)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = uintptr(attr)
+	w[2] = address(unsafe.Pointer(value))
+	r := c.call(fnCuStreamSetAttribute, w[:3])
+	runtime.KeepAlive(value)
+	return r
 }
 
 // CuStreamSynchronize calls
@@ -5174,9 +5889,9 @@ func (c Caller) CuStreamSetAttribute(hStream CUstream, attr CUstreamAttrID, valu
 //
 // which came with CUDA 2.0.
 func (c Caller) CuStreamSynchronize(hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	return c.call(fr, fnCuStreamSynchronize, 1)
+	var w words
+	w[0] = uintptr(hStream)
+	return c.call(fnCuStreamSynchronize, w[:1])
 }
 
 // CuStreamUpdateCaptureDependencies_v2 calls
@@ -5185,13 +5900,16 @@ func (c Caller) CuStreamSynchronize(hStream CUstream) CUresult {
 //
 // which came with CUDA 12.3.
 func (c Caller) CuStreamUpdateCaptureDependencies_v2(hStream CUstream, dependencies *CUgraphNode, dependencyData *CUgraphEdgeData, numDependencies uintptr, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(dependencies))
-	fr.pointer(2, unsafe.Pointer(dependencyData))
-	fr.word[3] = numDependencies
-	fr.word[4] = uintptr(flags)
-	return c.call(fr, fnCuStreamUpdateCaptureDependencies_v2, 5)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(dependencies))
+	w[2] = address(unsafe.Pointer(dependencyData))
+	w[3] = numDependencies
+	w[4] = uintptr(flags)
+	r := c.call(fnCuStreamUpdateCaptureDependencies_v2, w[:5])
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(dependencyData)
+	return r
 }
 
 // CuStreamWaitEvent calls
@@ -5200,11 +5918,11 @@ func (c Caller) CuStreamUpdateCaptureDependencies_v2(hStream CUstream, dependenc
 //
 // which came with CUDA 3.2.
 func (c Caller) CuStreamWaitEvent(hStream CUstream, hEvent CUevent, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.word[1] = uintptr(hEvent)
-	fr.word[2] = uintptr(Flags)
-	return c.call(fr, fnCuStreamWaitEvent, 3)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = uintptr(hEvent)
+	w[2] = uintptr(Flags)
+	return c.call(fnCuStreamWaitEvent, w[:3])
 }
 
 // CuStreamWaitValue32_v2 calls
@@ -5213,12 +5931,12 @@ func (c Caller) CuStreamWaitEvent(hStream CUstream, hEvent CUevent, Flags uint32
 //
 // which came with CUDA 11.7.
 func (c Caller) CuStreamWaitValue32_v2(stream CUstream, addr CUdeviceptr, value uint32, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(stream)
-	fr.word[1] = uintptr(addr)
-	fr.word[2] = uintptr(value)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamWaitValue32_v2, 4)
+	var w words
+	w[0] = uintptr(stream)
+	w[1] = uintptr(addr)
+	w[2] = uintptr(value)
+	w[3] = uintptr(flags)
+	return c.call(fnCuStreamWaitValue32_v2, w[:4])
 }
 
 // CuStreamWaitValue64_v2 calls
@@ -5227,12 +5945,12 @@ func (c Caller) CuStreamWaitValue32_v2(stream CUstream, addr CUdeviceptr, value 
 //
 // which came with CUDA 11.7.
 func (c Caller) CuStreamWaitValue64_v2(stream CUstream, addr CUdeviceptr, value uint64, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(stream)
-	fr.word[1] = uintptr(addr)
-	fr.word[2] = uintptr(value)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamWaitValue64_v2, 4)
+	var w words
+	w[0] = uintptr(stream)
+	w[1] = uintptr(addr)
+	w[2] = uintptr(value)
+	w[3] = uintptr(flags)
+	return c.call(fnCuStreamWaitValue64_v2, w[:4])
 }
 
 // CuStreamWriteValue32_v2 calls
@@ -5241,12 +5959,12 @@ func (c Caller) CuStreamWaitValue64_v2(stream CUstream, addr CUdeviceptr, value 
 //
 // which came with CUDA 11.7.
 func (c Caller) CuStreamWriteValue32_v2(stream CUstream, addr CUdeviceptr, value uint32, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(stream)
-	fr.word[1] = uintptr(addr)
-	fr.word[2] = uintptr(value)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamWriteValue32_v2, 4)
+	var w words
+	w[0] = uintptr(stream)
+	w[1] = uintptr(addr)
+	w[2] = uintptr(value)
+	w[3] = uintptr(flags)
+	return c.call(fnCuStreamWriteValue32_v2, w[:4])
 }
 
 // CuStreamWriteValue64_v2 calls
@@ -5255,12 +5973,12 @@ func (c Caller) CuStreamWriteValue32_v2(stream CUstream, addr CUdeviceptr, value
 //
 // which came with CUDA 11.7.
 func (c Caller) CuStreamWriteValue64_v2(stream CUstream, addr CUdeviceptr, value uint64, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(stream)
-	fr.word[1] = uintptr(addr)
-	fr.word[2] = uintptr(value)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamWriteValue64_v2, 4)
+	var w words
+	w[0] = uintptr(stream)
+	w[1] = uintptr(addr)
+	w[2] = uintptr(value)
+	w[3] = uintptr(flags)
+	return c.call(fnCuStreamWriteValue64_v2, w[:4])
 }
 
 // CuSurfObjectCreate calls
@@ -5269,10 +5987,13 @@ func (c Caller) CuStreamWriteValue64_v2(stream CUstream, addr CUdeviceptr, value
 //
 // which came with CUDA 5.0.
 func (c Caller) CuSurfObjectCreate(pSurfObject *CUsurfObject, pResDesc *CUDA_RESOURCE_DESC) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pSurfObject))
-	fr.pointer(1, unsafe.Pointer(pResDesc))
-	return c.call(fr, fnCuSurfObjectCreate, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pSurfObject))
+	w[1] = address(unsafe.Pointer(pResDesc))
+	r := c.call(fnCuSurfObjectCreate, w[:2])
+	runtime.KeepAlive(pSurfObject)
+	runtime.KeepAlive(pResDesc)
+	return r
 }
 
 // CuSurfObjectDestroy calls
@@ -5281,9 +6002,9 @@ func (c Caller) CuSurfObjectCreate(pSurfObject *CUsurfObject, pResDesc *CUDA_RES
 //
 // which came with CUDA 5.0.
 func (c Caller) CuSurfObjectDestroy(surfObject CUsurfObject) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(surfObject)
-	return c.call(fr, fnCuSurfObjectDestroy, 1)
+	var w words
+	w[0] = uintptr(surfObject)
+	return c.call(fnCuSurfObjectDestroy, w[:1])
 }
 
 // CuSurfObjectGetResourceDesc calls
@@ -5292,10 +6013,12 @@ func (c Caller) CuSurfObjectDestroy(surfObject CUsurfObject) CUresult {
 //
 // which came with CUDA 5.0.
 func (c Caller) CuSurfObjectGetResourceDesc(pResDesc *CUDA_RESOURCE_DESC, surfObject CUsurfObject) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pResDesc))
-	fr.word[1] = uintptr(surfObject)
-	return c.call(fr, fnCuSurfObjectGetResourceDesc, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pResDesc))
+	w[1] = uintptr(surfObject)
+	r := c.call(fnCuSurfObjectGetResourceDesc, w[:2])
+	runtime.KeepAlive(pResDesc)
+	return r
 }
 
 // CuSurfRefGetArray calls
@@ -5305,10 +6028,12 @@ func (c Caller) CuSurfObjectGetResourceDesc(pResDesc *CUDA_RESOURCE_DESC, surfOb
 // which came with CUDA 3.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuSurfRefGetArray(phArray *CUarray, hSurfRef CUsurfref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phArray))
-	fr.word[1] = uintptr(hSurfRef)
-	return c.call(fr, fnCuSurfRefGetArray, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(phArray))
+	w[1] = uintptr(hSurfRef)
+	r := c.call(fnCuSurfRefGetArray, w[:2])
+	runtime.KeepAlive(phArray)
+	return r
 }
 
 // CuSurfRefSetArray calls
@@ -5318,11 +6043,11 @@ func (c Caller) CuSurfRefGetArray(phArray *CUarray, hSurfRef CUsurfref) CUresult
 // which came with CUDA 3.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuSurfRefSetArray(hSurfRef CUsurfref, hArray CUarray, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hSurfRef)
-	fr.word[1] = uintptr(hArray)
-	fr.word[2] = uintptr(Flags)
-	return c.call(fr, fnCuSurfRefSetArray, 3)
+	var w words
+	w[0] = uintptr(hSurfRef)
+	w[1] = uintptr(hArray)
+	w[2] = uintptr(Flags)
+	return c.call(fnCuSurfRefSetArray, w[:3])
 }
 
 // CuTensorMapEncodeIm2col calls
@@ -5331,23 +6056,30 @@ func (c Caller) CuSurfRefSetArray(hSurfRef CUsurfref, hArray CUarray, Flags uint
 //
 // which came with CUDA 12.0.
 func (c Caller) CuTensorMapEncodeIm2col(tensorMap *CUtensorMap, tensorDataType CUtensorMapDataType, tensorRank uint32, globalAddress uintptr, globalDim *uint64, globalStrides *uint64, pixelBoxLowerCorner *int32, pixelBoxUpperCorner *int32, channelsPerPixel uint32, pixelsPerColumn uint32, elementStrides *uint32, interleave CUtensorMapInterleave, swizzle CUtensorMapSwizzle, l2Promotion CUtensorMapL2promotion, oobFill CUtensorMapFloatOOBfill) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(tensorMap))
-	fr.word[1] = uintptr(tensorDataType)
-	fr.word[2] = uintptr(tensorRank)
-	fr.word[3] = globalAddress
-	fr.pointer(4, unsafe.Pointer(globalDim))
-	fr.pointer(5, unsafe.Pointer(globalStrides))
-	fr.pointer(6, unsafe.Pointer(pixelBoxLowerCorner))
-	fr.pointer(7, unsafe.Pointer(pixelBoxUpperCorner))
-	fr.word[8] = uintptr(channelsPerPixel)
-	fr.word[9] = uintptr(pixelsPerColumn)
-	fr.pointer(10, unsafe.Pointer(elementStrides))
-	fr.word[11] = uintptr(interleave)
-	fr.word[12] = uintptr(swizzle)
-	fr.word[13] = uintptr(l2Promotion)
-	fr.word[14] = uintptr(oobFill)
-	return c.call(fr, fnCuTensorMapEncodeIm2col, 15)
+	var w [15]uintptr
+	w[0] = address(unsafe.Pointer(tensorMap))
+	w[1] = uintptr(tensorDataType)
+	w[2] = uintptr(tensorRank)
+	w[3] = globalAddress
+	w[4] = address(unsafe.Pointer(globalDim))
+	w[5] = address(unsafe.Pointer(globalStrides))
+	w[6] = address(unsafe.Pointer(pixelBoxLowerCorner))
+	w[7] = address(unsafe.Pointer(pixelBoxUpperCorner))
+	w[8] = uintptr(channelsPerPixel)
+	w[9] = uintptr(pixelsPerColumn)
+	w[10] = address(unsafe.Pointer(elementStrides))
+	w[11] = uintptr(interleave)
+	w[12] = uintptr(swizzle)
+	w[13] = uintptr(l2Promotion)
+	w[14] = uintptr(oobFill)
+	r := c.call(fnCuTensorMapEncodeIm2col, w[:15])
+	runtime.KeepAlive(tensorMap)
+	runtime.KeepAlive(globalDim)
+	runtime.KeepAlive(globalStrides)
+	runtime.KeepAlive(pixelBoxLowerCorner)
+	runtime.KeepAlive(pixelBoxUpperCorner)
+	runtime.KeepAlive(elementStrides)
+	return r
 }
 
 // CuTensorMapEncodeIm2colWide calls
@@ -5356,24 +6088,29 @@ func (c Caller) CuTensorMapEncodeIm2col(tensorMap *CUtensorMap, tensorDataType C
 //
 // which came with CUDA 12.8.
 func (c Caller) CuTensorMapEncodeIm2colWide(tensorMap *CUtensorMap, tensorDataType CUtensorMapDataType, tensorRank uint32, globalAddress uintptr, globalDim *uint64, globalStrides *uint64, pixelBoxLowerCornerWidth int32, pixelBoxUpperCornerWidth int32, channelsPerPixel uint32, pixelsPerColumn uint32, elementStrides *uint32, interleave CUtensorMapInterleave, mode CUtensorMapIm2ColWideMode, swizzle CUtensorMapSwizzle, l2Promotion CUtensorMapL2promotion, oobFill CUtensorMapFloatOOBfill) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(tensorMap))
-	fr.word[1] = uintptr(tensorDataType)
-	fr.word[2] = uintptr(tensorRank)
-	fr.word[3] = globalAddress
-	fr.pointer(4, unsafe.Pointer(globalDim))
-	fr.pointer(5, unsafe.Pointer(globalStrides))
-	fr.word[6] = uintptr(pixelBoxLowerCornerWidth)
-	fr.word[7] = uintptr(pixelBoxUpperCornerWidth)
-	fr.word[8] = uintptr(channelsPerPixel)
-	fr.word[9] = uintptr(pixelsPerColumn)
-	fr.pointer(10, unsafe.Pointer(elementStrides))
-	fr.word[11] = uintptr(interleave)
-	fr.word[12] = uintptr(mode)
-	fr.word[13] = uintptr(swizzle)
-	fr.word[14] = uintptr(l2Promotion)
-	fr.word[15] = uintptr(oobFill)
-	return c.call(fr, fnCuTensorMapEncodeIm2colWide, 16)
+	var w [16]uintptr
+	w[0] = address(unsafe.Pointer(tensorMap))
+	w[1] = uintptr(tensorDataType)
+	w[2] = uintptr(tensorRank)
+	w[3] = globalAddress
+	w[4] = address(unsafe.Pointer(globalDim))
+	w[5] = address(unsafe.Pointer(globalStrides))
+	w[6] = uintptr(pixelBoxLowerCornerWidth)
+	w[7] = uintptr(pixelBoxUpperCornerWidth)
+	w[8] = uintptr(channelsPerPixel)
+	w[9] = uintptr(pixelsPerColumn)
+	w[10] = address(unsafe.Pointer(elementStrides))
+	w[11] = uintptr(interleave)
+	w[12] = uintptr(mode)
+	w[13] = uintptr(swizzle)
+	w[14] = uintptr(l2Promotion)
+	w[15] = uintptr(oobFill)
+	r := c.call(fnCuTensorMapEncodeIm2colWide, w[:16])
+	runtime.KeepAlive(tensorMap)
+	runtime.KeepAlive(globalDim)
+	runtime.KeepAlive(globalStrides)
+	runtime.KeepAlive(elementStrides)
+	return r
 }
 
 // CuTensorMapEncodeTiled calls
@@ -5382,20 +6119,26 @@ func (c Caller) CuTensorMapEncodeIm2colWide(tensorMap *CUtensorMap, tensorDataTy
 //
 // which came with CUDA 12.0.
 func (c Caller) CuTensorMapEncodeTiled(tensorMap *CUtensorMap, tensorDataType CUtensorMapDataType, tensorRank uint32, globalAddress uintptr, globalDim *uint64, globalStrides *uint64, boxDim *uint32, elementStrides *uint32, interleave CUtensorMapInterleave, swizzle CUtensorMapSwizzle, l2Promotion CUtensorMapL2promotion, oobFill CUtensorMapFloatOOBfill) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(tensorMap))
-	fr.word[1] = uintptr(tensorDataType)
-	fr.word[2] = uintptr(tensorRank)
-	fr.word[3] = globalAddress
-	fr.pointer(4, unsafe.Pointer(globalDim))
-	fr.pointer(5, unsafe.Pointer(globalStrides))
-	fr.pointer(6, unsafe.Pointer(boxDim))
-	fr.pointer(7, unsafe.Pointer(elementStrides))
-	fr.word[8] = uintptr(interleave)
-	fr.word[9] = uintptr(swizzle)
-	fr.word[10] = uintptr(l2Promotion)
-	fr.word[11] = uintptr(oobFill)
-	return c.call(fr, fnCuTensorMapEncodeTiled, 12)
+	var w [12]uintptr
+	w[0] = address(unsafe.Pointer(tensorMap))
+	w[1] = uintptr(tensorDataType)
+	w[2] = uintptr(tensorRank)
+	w[3] = globalAddress
+	w[4] = address(unsafe.Pointer(globalDim))
+	w[5] = address(unsafe.Pointer(globalStrides))
+	w[6] = address(unsafe.Pointer(boxDim))
+	w[7] = address(unsafe.Pointer(elementStrides))
+	w[8] = uintptr(interleave)
+	w[9] = uintptr(swizzle)
+	w[10] = uintptr(l2Promotion)
+	w[11] = uintptr(oobFill)
+	r := c.call(fnCuTensorMapEncodeTiled, w[:12])
+	runtime.KeepAlive(tensorMap)
+	runtime.KeepAlive(globalDim)
+	runtime.KeepAlive(globalStrides)
+	runtime.KeepAlive(boxDim)
+	runtime.KeepAlive(elementStrides)
+	return r
 }
 
 // CuTensorMapReplaceAddress calls
@@ -5404,10 +6147,12 @@ func (c Caller) CuTensorMapEncodeTiled(tensorMap *CUtensorMap, tensorDataType CU
 //
 // which came with CUDA 12.0.
 func (c Caller) CuTensorMapReplaceAddress(tensorMap *CUtensorMap, globalAddress uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(tensorMap))
-	fr.word[1] = globalAddress
-	return c.call(fr, fnCuTensorMapReplaceAddress, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(tensorMap))
+	w[1] = globalAddress
+	r := c.call(fnCuTensorMapReplaceAddress, w[:2])
+	runtime.KeepAlive(tensorMap)
+	return r
 }
 
 // CuTexObjectCreate calls
@@ -5416,12 +6161,17 @@ func (c Caller) CuTensorMapReplaceAddress(tensorMap *CUtensorMap, globalAddress 
 //
 // which came with CUDA 5.0.
 func (c Caller) CuTexObjectCreate(pTexObject *CUtexObject, pResDesc *CUDA_RESOURCE_DESC, pTexDesc *CUDA_TEXTURE_DESC, pResViewDesc *CUDA_RESOURCE_VIEW_DESC) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pTexObject))
-	fr.pointer(1, unsafe.Pointer(pResDesc))
-	fr.pointer(2, unsafe.Pointer(pTexDesc))
-	fr.pointer(3, unsafe.Pointer(pResViewDesc))
-	return c.call(fr, fnCuTexObjectCreate, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(pTexObject))
+	w[1] = address(unsafe.Pointer(pResDesc))
+	w[2] = address(unsafe.Pointer(pTexDesc))
+	w[3] = address(unsafe.Pointer(pResViewDesc))
+	r := c.call(fnCuTexObjectCreate, w[:4])
+	runtime.KeepAlive(pTexObject)
+	runtime.KeepAlive(pResDesc)
+	runtime.KeepAlive(pTexDesc)
+	runtime.KeepAlive(pResViewDesc)
+	return r
 }
 
 // CuTexObjectDestroy calls
@@ -5430,9 +6180,9 @@ func (c Caller) CuTexObjectCreate(pTexObject *CUtexObject, pResDesc *CUDA_RESOUR
 //
 // which came with CUDA 5.0.
 func (c Caller) CuTexObjectDestroy(texObject CUtexObject) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(texObject)
-	return c.call(fr, fnCuTexObjectDestroy, 1)
+	var w words
+	w[0] = uintptr(texObject)
+	return c.call(fnCuTexObjectDestroy, w[:1])
 }
 
 // CuTexObjectGetResourceDesc calls
@@ -5441,10 +6191,12 @@ func (c Caller) CuTexObjectDestroy(texObject CUtexObject) CUresult {
 //
 // which came with CUDA 5.0.
 func (c Caller) CuTexObjectGetResourceDesc(pResDesc *CUDA_RESOURCE_DESC, texObject CUtexObject) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pResDesc))
-	fr.word[1] = uintptr(texObject)
-	return c.call(fr, fnCuTexObjectGetResourceDesc, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pResDesc))
+	w[1] = uintptr(texObject)
+	r := c.call(fnCuTexObjectGetResourceDesc, w[:2])
+	runtime.KeepAlive(pResDesc)
+	return r
 }
 
 // CuTexObjectGetResourceViewDesc calls
@@ -5453,10 +6205,12 @@ func (c Caller) CuTexObjectGetResourceDesc(pResDesc *CUDA_RESOURCE_DESC, texObje
 //
 // which came with CUDA 5.0.
 func (c Caller) CuTexObjectGetResourceViewDesc(pResViewDesc *CUDA_RESOURCE_VIEW_DESC, texObject CUtexObject) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pResViewDesc))
-	fr.word[1] = uintptr(texObject)
-	return c.call(fr, fnCuTexObjectGetResourceViewDesc, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pResViewDesc))
+	w[1] = uintptr(texObject)
+	r := c.call(fnCuTexObjectGetResourceViewDesc, w[:2])
+	runtime.KeepAlive(pResViewDesc)
+	return r
 }
 
 // CuTexObjectGetTextureDesc calls
@@ -5465,10 +6219,12 @@ func (c Caller) CuTexObjectGetResourceViewDesc(pResViewDesc *CUDA_RESOURCE_VIEW_
 //
 // which came with CUDA 5.0.
 func (c Caller) CuTexObjectGetTextureDesc(pTexDesc *CUDA_TEXTURE_DESC, texObject CUtexObject) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pTexDesc))
-	fr.word[1] = uintptr(texObject)
-	return c.call(fr, fnCuTexObjectGetTextureDesc, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pTexDesc))
+	w[1] = uintptr(texObject)
+	r := c.call(fnCuTexObjectGetTextureDesc, w[:2])
+	runtime.KeepAlive(pTexDesc)
+	return r
 }
 
 // CuTexRefCreate calls
@@ -5478,9 +6234,11 @@ func (c Caller) CuTexObjectGetTextureDesc(pTexDesc *CUDA_TEXTURE_DESC, texObject
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefCreate(pTexRef *CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pTexRef))
-	return c.call(fr, fnCuTexRefCreate, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(pTexRef))
+	r := c.call(fnCuTexRefCreate, w[:1])
+	runtime.KeepAlive(pTexRef)
+	return r
 }
 
 // CuTexRefDestroy calls
@@ -5490,9 +6248,9 @@ func (c Caller) CuTexRefCreate(pTexRef *CUtexref) CUresult {
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefDestroy(hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefDestroy, 1)
+	var w words
+	w[0] = uintptr(hTexRef)
+	return c.call(fnCuTexRefDestroy, w[:1])
 }
 
 // CuTexRefGetAddressMode calls
@@ -5502,11 +6260,13 @@ func (c Caller) CuTexRefDestroy(hTexRef CUtexref) CUresult {
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetAddressMode(pam *CUaddress_mode, hTexRef CUtexref, dim int32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pam))
-	fr.word[1] = uintptr(hTexRef)
-	fr.word[2] = uintptr(dim)
-	return c.call(fr, fnCuTexRefGetAddressMode, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pam))
+	w[1] = uintptr(hTexRef)
+	w[2] = uintptr(dim)
+	r := c.call(fnCuTexRefGetAddressMode, w[:3])
+	runtime.KeepAlive(pam)
+	return r
 }
 
 // CuTexRefGetAddress_v2 calls
@@ -5516,10 +6276,12 @@ func (c Caller) CuTexRefGetAddressMode(pam *CUaddress_mode, hTexRef CUtexref, di
 // which came with CUDA 3.2.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetAddress_v2(pdptr *CUdeviceptr, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pdptr))
-	fr.word[1] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetAddress_v2, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pdptr))
+	w[1] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetAddress_v2, w[:2])
+	runtime.KeepAlive(pdptr)
+	return r
 }
 
 // CuTexRefGetArray calls
@@ -5529,10 +6291,12 @@ func (c Caller) CuTexRefGetAddress_v2(pdptr *CUdeviceptr, hTexRef CUtexref) CUre
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetArray(phArray *CUarray, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phArray))
-	fr.word[1] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetArray, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(phArray))
+	w[1] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetArray, w[:2])
+	runtime.KeepAlive(phArray)
+	return r
 }
 
 // CuTexRefGetBorderColor calls
@@ -5542,10 +6306,12 @@ func (c Caller) CuTexRefGetArray(phArray *CUarray, hTexRef CUtexref) CUresult {
 // which came with CUDA 8.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetBorderColor(pBorderColor *float32, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pBorderColor))
-	fr.word[1] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetBorderColor, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pBorderColor))
+	w[1] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetBorderColor, w[:2])
+	runtime.KeepAlive(pBorderColor)
+	return r
 }
 
 // CuTexRefGetFilterMode calls
@@ -5555,10 +6321,12 @@ func (c Caller) CuTexRefGetBorderColor(pBorderColor *float32, hTexRef CUtexref) 
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetFilterMode(pfm *CUfilter_mode, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pfm))
-	fr.word[1] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetFilterMode, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pfm))
+	w[1] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetFilterMode, w[:2])
+	runtime.KeepAlive(pfm)
+	return r
 }
 
 // CuTexRefGetFlags calls
@@ -5568,10 +6336,12 @@ func (c Caller) CuTexRefGetFilterMode(pfm *CUfilter_mode, hTexRef CUtexref) CUre
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetFlags(pFlags *uint32, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pFlags))
-	fr.word[1] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetFlags, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pFlags))
+	w[1] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetFlags, w[:2])
+	runtime.KeepAlive(pFlags)
+	return r
 }
 
 // CuTexRefGetFormat calls
@@ -5581,11 +6351,14 @@ func (c Caller) CuTexRefGetFlags(pFlags *uint32, hTexRef CUtexref) CUresult {
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetFormat(pFormat *CUarray_format, pNumChannels *int32, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pFormat))
-	fr.pointer(1, unsafe.Pointer(pNumChannels))
-	fr.word[2] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetFormat, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pFormat))
+	w[1] = address(unsafe.Pointer(pNumChannels))
+	w[2] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetFormat, w[:3])
+	runtime.KeepAlive(pFormat)
+	runtime.KeepAlive(pNumChannels)
+	return r
 }
 
 // CuTexRefGetMaxAnisotropy calls
@@ -5595,10 +6368,12 @@ func (c Caller) CuTexRefGetFormat(pFormat *CUarray_format, pNumChannels *int32, 
 // which came with CUDA 5.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetMaxAnisotropy(pmaxAniso *int32, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pmaxAniso))
-	fr.word[1] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetMaxAnisotropy, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pmaxAniso))
+	w[1] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetMaxAnisotropy, w[:2])
+	runtime.KeepAlive(pmaxAniso)
+	return r
 }
 
 // CuTexRefGetMipmapFilterMode calls
@@ -5608,10 +6383,12 @@ func (c Caller) CuTexRefGetMaxAnisotropy(pmaxAniso *int32, hTexRef CUtexref) CUr
 // which came with CUDA 5.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetMipmapFilterMode(pfm *CUfilter_mode, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pfm))
-	fr.word[1] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetMipmapFilterMode, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pfm))
+	w[1] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetMipmapFilterMode, w[:2])
+	runtime.KeepAlive(pfm)
+	return r
 }
 
 // CuTexRefGetMipmapLevelBias calls
@@ -5621,10 +6398,12 @@ func (c Caller) CuTexRefGetMipmapFilterMode(pfm *CUfilter_mode, hTexRef CUtexref
 // which came with CUDA 5.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetMipmapLevelBias(pbias *float32, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pbias))
-	fr.word[1] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetMipmapLevelBias, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pbias))
+	w[1] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetMipmapLevelBias, w[:2])
+	runtime.KeepAlive(pbias)
+	return r
 }
 
 // CuTexRefGetMipmapLevelClamp calls
@@ -5634,11 +6413,14 @@ func (c Caller) CuTexRefGetMipmapLevelBias(pbias *float32, hTexRef CUtexref) CUr
 // which came with CUDA 5.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetMipmapLevelClamp(pminMipmapLevelClamp *float32, pmaxMipmapLevelClamp *float32, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pminMipmapLevelClamp))
-	fr.pointer(1, unsafe.Pointer(pmaxMipmapLevelClamp))
-	fr.word[2] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetMipmapLevelClamp, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pminMipmapLevelClamp))
+	w[1] = address(unsafe.Pointer(pmaxMipmapLevelClamp))
+	w[2] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetMipmapLevelClamp, w[:3])
+	runtime.KeepAlive(pminMipmapLevelClamp)
+	runtime.KeepAlive(pmaxMipmapLevelClamp)
+	return r
 }
 
 // CuTexRefGetMipmappedArray calls
@@ -5648,10 +6430,12 @@ func (c Caller) CuTexRefGetMipmapLevelClamp(pminMipmapLevelClamp *float32, pmaxM
 // which came with CUDA 5.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefGetMipmappedArray(phMipmappedArray *CUmipmappedArray, hTexRef CUtexref) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phMipmappedArray))
-	fr.word[1] = uintptr(hTexRef)
-	return c.call(fr, fnCuTexRefGetMipmappedArray, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(phMipmappedArray))
+	w[1] = uintptr(hTexRef)
+	r := c.call(fnCuTexRefGetMipmappedArray, w[:2])
+	runtime.KeepAlive(phMipmappedArray)
+	return r
 }
 
 // CuTexRefSetAddress2D_v3 calls
@@ -5661,12 +6445,14 @@ func (c Caller) CuTexRefGetMipmappedArray(phMipmappedArray *CUmipmappedArray, hT
 // which came with CUDA 4.1.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetAddress2D_v3(hTexRef CUtexref, desc *CUDA_ARRAY_DESCRIPTOR, dptr CUdeviceptr, Pitch uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.pointer(1, unsafe.Pointer(desc))
-	fr.word[2] = uintptr(dptr)
-	fr.word[3] = Pitch
-	return c.call(fr, fnCuTexRefSetAddress2D_v3, 4)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = address(unsafe.Pointer(desc))
+	w[2] = uintptr(dptr)
+	w[3] = Pitch
+	r := c.call(fnCuTexRefSetAddress2D_v3, w[:4])
+	runtime.KeepAlive(desc)
+	return r
 }
 
 // CuTexRefSetAddressMode calls
@@ -5676,11 +6462,11 @@ func (c Caller) CuTexRefSetAddress2D_v3(hTexRef CUtexref, desc *CUDA_ARRAY_DESCR
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetAddressMode(hTexRef CUtexref, dim int32, am CUaddress_mode) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.word[1] = uintptr(dim)
-	fr.word[2] = uintptr(am)
-	return c.call(fr, fnCuTexRefSetAddressMode, 3)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = uintptr(dim)
+	w[2] = uintptr(am)
+	return c.call(fnCuTexRefSetAddressMode, w[:3])
 }
 
 // CuTexRefSetAddress_v2 calls
@@ -5690,12 +6476,14 @@ func (c Caller) CuTexRefSetAddressMode(hTexRef CUtexref, dim int32, am CUaddress
 // which came with CUDA 3.2.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetAddress_v2(ByteOffset *uintptr, hTexRef CUtexref, dptr CUdeviceptr, bytes uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(ByteOffset))
-	fr.word[1] = uintptr(hTexRef)
-	fr.word[2] = uintptr(dptr)
-	fr.word[3] = bytes
-	return c.call(fr, fnCuTexRefSetAddress_v2, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(ByteOffset))
+	w[1] = uintptr(hTexRef)
+	w[2] = uintptr(dptr)
+	w[3] = bytes
+	r := c.call(fnCuTexRefSetAddress_v2, w[:4])
+	runtime.KeepAlive(ByteOffset)
+	return r
 }
 
 // CuTexRefSetArray calls
@@ -5705,11 +6493,11 @@ func (c Caller) CuTexRefSetAddress_v2(ByteOffset *uintptr, hTexRef CUtexref, dpt
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetArray(hTexRef CUtexref, hArray CUarray, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.word[1] = uintptr(hArray)
-	fr.word[2] = uintptr(Flags)
-	return c.call(fr, fnCuTexRefSetArray, 3)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = uintptr(hArray)
+	w[2] = uintptr(Flags)
+	return c.call(fnCuTexRefSetArray, w[:3])
 }
 
 // CuTexRefSetBorderColor calls
@@ -5719,10 +6507,12 @@ func (c Caller) CuTexRefSetArray(hTexRef CUtexref, hArray CUarray, Flags uint32)
 // which came with CUDA 8.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetBorderColor(hTexRef CUtexref, pBorderColor *float32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.pointer(1, unsafe.Pointer(pBorderColor))
-	return c.call(fr, fnCuTexRefSetBorderColor, 2)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = address(unsafe.Pointer(pBorderColor))
+	r := c.call(fnCuTexRefSetBorderColor, w[:2])
+	runtime.KeepAlive(pBorderColor)
+	return r
 }
 
 // CuTexRefSetFilterMode calls
@@ -5732,10 +6522,10 @@ func (c Caller) CuTexRefSetBorderColor(hTexRef CUtexref, pBorderColor *float32) 
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetFilterMode(hTexRef CUtexref, fm CUfilter_mode) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.word[1] = uintptr(fm)
-	return c.call(fr, fnCuTexRefSetFilterMode, 2)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = uintptr(fm)
+	return c.call(fnCuTexRefSetFilterMode, w[:2])
 }
 
 // CuTexRefSetFlags calls
@@ -5745,10 +6535,10 @@ func (c Caller) CuTexRefSetFilterMode(hTexRef CUtexref, fm CUfilter_mode) CUresu
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetFlags(hTexRef CUtexref, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.word[1] = uintptr(Flags)
-	return c.call(fr, fnCuTexRefSetFlags, 2)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = uintptr(Flags)
+	return c.call(fnCuTexRefSetFlags, w[:2])
 }
 
 // CuTexRefSetFormat calls
@@ -5758,11 +6548,11 @@ func (c Caller) CuTexRefSetFlags(hTexRef CUtexref, Flags uint32) CUresult {
 // which came with CUDA 2.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetFormat(hTexRef CUtexref, fmt CUarray_format, NumPackedComponents int32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.word[1] = uintptr(fmt)
-	fr.word[2] = uintptr(NumPackedComponents)
-	return c.call(fr, fnCuTexRefSetFormat, 3)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = uintptr(fmt)
+	w[2] = uintptr(NumPackedComponents)
+	return c.call(fnCuTexRefSetFormat, w[:3])
 }
 
 // CuTexRefSetMaxAnisotropy calls
@@ -5772,10 +6562,10 @@ func (c Caller) CuTexRefSetFormat(hTexRef CUtexref, fmt CUarray_format, NumPacke
 // which came with CUDA 5.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetMaxAnisotropy(hTexRef CUtexref, maxAniso uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.word[1] = uintptr(maxAniso)
-	return c.call(fr, fnCuTexRefSetMaxAnisotropy, 2)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = uintptr(maxAniso)
+	return c.call(fnCuTexRefSetMaxAnisotropy, w[:2])
 }
 
 // CuTexRefSetMipmapFilterMode calls
@@ -5785,10 +6575,10 @@ func (c Caller) CuTexRefSetMaxAnisotropy(hTexRef CUtexref, maxAniso uint32) CUre
 // which came with CUDA 5.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetMipmapFilterMode(hTexRef CUtexref, fm CUfilter_mode) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.word[1] = uintptr(fm)
-	return c.call(fr, fnCuTexRefSetMipmapFilterMode, 2)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = uintptr(fm)
+	return c.call(fnCuTexRefSetMipmapFilterMode, w[:2])
 }
 
 // CuTexRefSetMipmapLevelBias calls
@@ -5798,10 +6588,10 @@ func (c Caller) CuTexRefSetMipmapFilterMode(hTexRef CUtexref, fm CUfilter_mode) 
 // which came with CUDA 5.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetMipmapLevelBias(hTexRef CUtexref, bias float32) CUresult {
-	fr := newFrame()
-	fr.placeWord(uintptr(hTexRef))
-	fr.placeFloat(bias)
-	return c.callPlaced(fr, fnCuTexRefSetMipmapLevelBias)
+	p := newPlaced()
+	p.placeWord(uintptr(hTexRef))
+	p.placeFloat(bias)
+	return c.callPlaced(p, fnCuTexRefSetMipmapLevelBias)
 }
 
 // CuTexRefSetMipmapLevelClamp calls
@@ -5811,11 +6601,11 @@ func (c Caller) CuTexRefSetMipmapLevelBias(hTexRef CUtexref, bias float32) CUres
 // which came with CUDA 5.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetMipmapLevelClamp(hTexRef CUtexref, minMipmapLevelClamp float32, maxMipmapLevelClamp float32) CUresult {
-	fr := newFrame()
-	fr.placeWord(uintptr(hTexRef))
-	fr.placeFloat(minMipmapLevelClamp)
-	fr.placeFloat(maxMipmapLevelClamp)
-	return c.callPlaced(fr, fnCuTexRefSetMipmapLevelClamp)
+	p := newPlaced()
+	p.placeWord(uintptr(hTexRef))
+	p.placeFloat(minMipmapLevelClamp)
+	p.placeFloat(maxMipmapLevelClamp)
+	return c.callPlaced(p, fnCuTexRefSetMipmapLevelClamp)
 }
 
 // CuTexRefSetMipmappedArray calls
@@ -5825,11 +6615,11 @@ func (c Caller) CuTexRefSetMipmapLevelClamp(hTexRef CUtexref, minMipmapLevelClam
 // which came with CUDA 5.0.
 // The header of CUDA 13.0 marks it as deprecated.
 func (c Caller) CuTexRefSetMipmappedArray(hTexRef CUtexref, hMipmappedArray CUmipmappedArray, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.word[1] = uintptr(hMipmappedArray)
-	fr.word[2] = uintptr(Flags)
-	return c.call(fr, fnCuTexRefSetMipmappedArray, 3)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = uintptr(hMipmappedArray)
+	w[2] = uintptr(Flags)
+	return c.call(fnCuTexRefSetMipmappedArray, w[:3])
 }
 
 // CuThreadExchangeStreamCaptureMode calls
@@ -5838,9 +6628,11 @@ func (c Caller) CuTexRefSetMipmappedArray(hTexRef CUtexref, hMipmappedArray CUmi
 //
 // which came with CUDA 10.1.
 func (c Caller) CuThreadExchangeStreamCaptureMode(mode *CUstreamCaptureMode) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(mode))
-	return c.call(fr, fnCuThreadExchangeStreamCaptureMode, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(mode))
+	r := c.call(fnCuThreadExchangeStreamCaptureMode, w[:1])
+	runtime.KeepAlive(mode)
+	return r
 }
 
 // CuUserObjectCreate calls
@@ -5849,13 +6641,15 @@ func (c Caller) CuThreadExchangeStreamCaptureMode(mode *CUstreamCaptureMode) CUr
 //
 // which came with CUDA 11.3.
 func (c Caller) CuUserObjectCreate(object_out *CUuserObject, ptr uintptr, destroy CUhostFn, initialRefcount uint32, flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(object_out))
-	fr.word[1] = ptr
-	fr.word[2] = uintptr(destroy)
-	fr.word[3] = uintptr(initialRefcount)
-	fr.word[4] = uintptr(flags)
-	return c.call(fr, fnCuUserObjectCreate, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(object_out))
+	w[1] = ptr
+	w[2] = uintptr(destroy)
+	w[3] = uintptr(initialRefcount)
+	w[4] = uintptr(flags)
+	r := c.call(fnCuUserObjectCreate, w[:5])
+	runtime.KeepAlive(object_out)
+	return r
 }
 
 // CuUserObjectRelease calls
@@ -5864,10 +6658,10 @@ func (c Caller) CuUserObjectCreate(object_out *CUuserObject, ptr uintptr, destro
 //
 // which came with CUDA 11.3.
 func (c Caller) CuUserObjectRelease(object CUuserObject, count uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(object)
-	fr.word[1] = uintptr(count)
-	return c.call(fr, fnCuUserObjectRelease, 2)
+	var w words
+	w[0] = uintptr(object)
+	w[1] = uintptr(count)
+	return c.call(fnCuUserObjectRelease, w[:2])
 }
 
 // CuUserObjectRetain calls
@@ -5876,10 +6670,10 @@ func (c Caller) CuUserObjectRelease(object CUuserObject, count uint32) CUresult 
 //
 // which came with CUDA 11.3.
 func (c Caller) CuUserObjectRetain(object CUuserObject, count uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(object)
-	fr.word[1] = uintptr(count)
-	return c.call(fr, fnCuUserObjectRetain, 2)
+	var w words
+	w[0] = uintptr(object)
+	w[1] = uintptr(count)
+	return c.call(fnCuUserObjectRetain, w[:2])
 }
 
 // CuWaitExternalSemaphoresAsync calls
@@ -5888,10 +6682,13 @@ func (c Caller) CuUserObjectRetain(object CUuserObject, count uint32) CUresult {
 //
 // which came with CUDA 10.0.
 func (c Caller) CuWaitExternalSemaphoresAsync(extSemArray *CUexternalSemaphore, paramsArray *CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, numExtSems uint32, stream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(extSemArray))
-	fr.pointer(1, unsafe.Pointer(paramsArray))
-	fr.word[2] = uintptr(numExtSems)
-	fr.word[3] = uintptr(stream)
-	return c.call(fr, fnCuWaitExternalSemaphoresAsync, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(extSemArray))
+	w[1] = address(unsafe.Pointer(paramsArray))
+	w[2] = uintptr(numExtSems)
+	w[3] = uintptr(stream)
+	r := c.call(fnCuWaitExternalSemaphoresAsync, w[:4])
+	runtime.KeepAlive(extSemArray)
+	runtime.KeepAlive(paramsArray)
+	return r
 }

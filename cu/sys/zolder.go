@@ -2,7 +2,10 @@
 
 package sys
 
-import "unsafe"
+import (
+	"runtime"
+	"unsafe"
+)
 
 // CuCtxCreate calls
 //
@@ -11,11 +14,13 @@ import "unsafe"
 // which came with CUDA 2.0.
 // The new context is not left current: it is popped in the same crossing.
 func (c Caller) CuCtxCreate(pctx *CUcontext, flags uint32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pctx))
-	fr.word[1] = uintptr(flags)
-	fr.word[2] = uintptr(dev)
-	return c.callAndPop(fr, fnCuCtxCreate, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pctx))
+	w[1] = uintptr(flags)
+	w[2] = uintptr(dev)
+	r := c.callAndPop(fnCuCtxCreate, w[:3])
+	runtime.KeepAlive(pctx)
+	return r
 }
 
 // CuCtxCreate_v2 calls
@@ -25,11 +30,13 @@ func (c Caller) CuCtxCreate(pctx *CUcontext, flags uint32, dev CUdevice) CUresul
 // which came with CUDA 3.2.
 // The new context is not left current: it is popped in the same crossing.
 func (c Caller) CuCtxCreate_v2(pctx *CUcontext, flags uint32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pctx))
-	fr.word[1] = uintptr(flags)
-	fr.word[2] = uintptr(dev)
-	return c.callAndPop(fr, fnCuCtxCreate_v2, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pctx))
+	w[1] = uintptr(flags)
+	w[2] = uintptr(dev)
+	r := c.callAndPop(fnCuCtxCreate_v2, w[:3])
+	runtime.KeepAlive(pctx)
+	return r
 }
 
 // CuCtxCreate_v3 calls
@@ -39,13 +46,16 @@ func (c Caller) CuCtxCreate_v2(pctx *CUcontext, flags uint32, dev CUdevice) CUre
 // which came with CUDA 11.4.
 // The new context is not left current: it is popped in the same crossing.
 func (c Caller) CuCtxCreate_v3(pctx *CUcontext, paramsArray *CUexecAffinityParam, numParams int32, flags uint32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pctx))
-	fr.pointer(1, unsafe.Pointer(paramsArray))
-	fr.word[2] = uintptr(numParams)
-	fr.word[3] = uintptr(flags)
-	fr.word[4] = uintptr(dev)
-	return c.callAndPop(fr, fnCuCtxCreate_v3, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(pctx))
+	w[1] = address(unsafe.Pointer(paramsArray))
+	w[2] = uintptr(numParams)
+	w[3] = uintptr(flags)
+	w[4] = uintptr(dev)
+	r := c.callAndPop(fnCuCtxCreate_v3, w[:5])
+	runtime.KeepAlive(pctx)
+	runtime.KeepAlive(paramsArray)
+	return r
 }
 
 // CuCtxDestroy calls
@@ -54,9 +64,9 @@ func (c Caller) CuCtxCreate_v3(pctx *CUcontext, paramsArray *CUexecAffinityParam
 //
 // which came with CUDA 2.0.
 func (c Caller) CuCtxDestroy(ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ctx)
-	return c.call(fr, fnCuCtxDestroy, 1)
+	var w words
+	w[0] = uintptr(ctx)
+	return c.call(fnCuCtxDestroy, w[:1])
 }
 
 // CuCtxPopCurrent calls
@@ -65,9 +75,11 @@ func (c Caller) CuCtxDestroy(ctx CUcontext) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuCtxPopCurrent(pctx *CUcontext) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pctx))
-	return c.call(fr, fnCuCtxPopCurrent, 1)
+	var w words
+	w[0] = address(unsafe.Pointer(pctx))
+	r := c.call(fnCuCtxPopCurrent, w[:1])
+	runtime.KeepAlive(pctx)
+	return r
 }
 
 // CuCtxPushCurrent calls
@@ -76,9 +88,9 @@ func (c Caller) CuCtxPopCurrent(pctx *CUcontext) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuCtxPushCurrent(ctx CUcontext) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(ctx)
-	return c.call(fr, fnCuCtxPushCurrent, 1)
+	var w words
+	w[0] = uintptr(ctx)
+	return c.call(fnCuCtxPushCurrent, w[:1])
 }
 
 // CuDeviceGetUuid calls
@@ -87,10 +99,12 @@ func (c Caller) CuCtxPushCurrent(ctx CUcontext) CUresult {
 //
 // which came with CUDA 9.2.
 func (c Caller) CuDeviceGetUuid(uuid *CUuuid, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(uuid))
-	fr.word[1] = uintptr(dev)
-	return c.call(fr, fnCuDeviceGetUuid, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(uuid))
+	w[1] = uintptr(dev)
+	r := c.call(fnCuDeviceGetUuid, w[:2])
+	runtime.KeepAlive(uuid)
+	return r
 }
 
 // CuDevicePrimaryCtxRelease calls
@@ -99,9 +113,9 @@ func (c Caller) CuDeviceGetUuid(uuid *CUuuid, dev CUdevice) CUresult {
 //
 // which came with CUDA 7.0.
 func (c Caller) CuDevicePrimaryCtxRelease(dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dev)
-	return c.call(fr, fnCuDevicePrimaryCtxRelease, 1)
+	var w words
+	w[0] = uintptr(dev)
+	return c.call(fnCuDevicePrimaryCtxRelease, w[:1])
 }
 
 // CuDevicePrimaryCtxReset calls
@@ -110,9 +124,9 @@ func (c Caller) CuDevicePrimaryCtxRelease(dev CUdevice) CUresult {
 //
 // which came with CUDA 7.0.
 func (c Caller) CuDevicePrimaryCtxReset(dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dev)
-	return c.call(fr, fnCuDevicePrimaryCtxReset, 1)
+	var w words
+	w[0] = uintptr(dev)
+	return c.call(fnCuDevicePrimaryCtxReset, w[:1])
 }
 
 // CuDevicePrimaryCtxSetFlags calls
@@ -121,10 +135,10 @@ func (c Caller) CuDevicePrimaryCtxReset(dev CUdevice) CUresult {
 //
 // which came with CUDA 7.0.
 func (c Caller) CuDevicePrimaryCtxSetFlags(dev CUdevice, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dev)
-	fr.word[1] = uintptr(flags)
-	return c.call(fr, fnCuDevicePrimaryCtxSetFlags, 2)
+	var w words
+	w[0] = uintptr(dev)
+	w[1] = uintptr(flags)
+	return c.call(fnCuDevicePrimaryCtxSetFlags, w[:2])
 }
 
 // CuDeviceTotalMem calls
@@ -133,10 +147,12 @@ func (c Caller) CuDevicePrimaryCtxSetFlags(dev CUdevice, flags uint32) CUresult 
 //
 // which came with CUDA 2.0.
 func (c Caller) CuDeviceTotalMem(bytes *uint32, dev CUdevice) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(bytes))
-	fr.word[1] = uintptr(dev)
-	return c.call(fr, fnCuDeviceTotalMem, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(bytes))
+	w[1] = uintptr(dev)
+	r := c.call(fnCuDeviceTotalMem, w[:2])
+	runtime.KeepAlive(bytes)
+	return r
 }
 
 // CuEventDestroy calls
@@ -145,9 +161,9 @@ func (c Caller) CuDeviceTotalMem(bytes *uint32, dev CUdevice) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuEventDestroy(hEvent CUevent) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hEvent)
-	return c.call(fr, fnCuEventDestroy, 1)
+	var w words
+	w[0] = uintptr(hEvent)
+	return c.call(fnCuEventDestroy, w[:1])
 }
 
 // CuEventElapsedTime calls
@@ -156,11 +172,13 @@ func (c Caller) CuEventDestroy(hEvent CUevent) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuEventElapsedTime(pMilliseconds *float32, hStart CUevent, hEnd CUevent) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pMilliseconds))
-	fr.word[1] = uintptr(hStart)
-	fr.word[2] = uintptr(hEnd)
-	return c.call(fr, fnCuEventElapsedTime, 3)
+	var w words
+	w[0] = address(unsafe.Pointer(pMilliseconds))
+	w[1] = uintptr(hStart)
+	w[2] = uintptr(hEnd)
+	r := c.call(fnCuEventElapsedTime, w[:3])
+	runtime.KeepAlive(pMilliseconds)
+	return r
 }
 
 // CuGetProcAddress calls
@@ -169,12 +187,15 @@ func (c Caller) CuEventElapsedTime(pMilliseconds *float32, hStart CUevent, hEnd 
 //
 // which came with CUDA 11.3.
 func (c Caller) CuGetProcAddress(symbol *byte, pfn *unsafe.Pointer, cudaVersion int32, flags uint64) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(symbol))
-	fr.pointer(1, unsafe.Pointer(pfn))
-	fr.word[2] = uintptr(cudaVersion)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuGetProcAddress, 4)
+	var w words
+	w[0] = address(unsafe.Pointer(symbol))
+	w[1] = address(unsafe.Pointer(pfn))
+	w[2] = uintptr(cudaVersion)
+	w[3] = uintptr(flags)
+	r := c.call(fnCuGetProcAddress, w[:4])
+	runtime.KeepAlive(symbol)
+	runtime.KeepAlive(pfn)
+	return r
 }
 
 // CuGraphAddDependencies calls
@@ -183,12 +204,15 @@ func (c Caller) CuGetProcAddress(symbol *byte, pfn *unsafe.Pointer, cudaVersion 
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphAddDependencies(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, numDependencies uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraph)
-	fr.pointer(1, unsafe.Pointer(from))
-	fr.pointer(2, unsafe.Pointer(to))
-	fr.word[3] = numDependencies
-	return c.call(fr, fnCuGraphAddDependencies, 4)
+	var w words
+	w[0] = uintptr(hGraph)
+	w[1] = address(unsafe.Pointer(from))
+	w[2] = address(unsafe.Pointer(to))
+	w[3] = numDependencies
+	r := c.call(fnCuGraphAddDependencies, w[:4])
+	runtime.KeepAlive(from)
+	runtime.KeepAlive(to)
+	return r
 }
 
 // CuGraphAddNode calls
@@ -197,13 +221,17 @@ func (c Caller) CuGraphAddDependencies(hGraph CUgraph, from *CUgraphNode, to *CU
 //
 // which came with CUDA 12.2.
 func (c Caller) CuGraphAddNode(phGraphNode *CUgraphNode, hGraph CUgraph, dependencies *CUgraphNode, numDependencies uintptr, nodeParams *CUgraphNodeParams) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphNode))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(dependencies))
-	fr.word[3] = numDependencies
-	fr.pointer(4, unsafe.Pointer(nodeParams))
-	return c.call(fr, fnCuGraphAddNode, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphNode))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(dependencies))
+	w[3] = numDependencies
+	w[4] = address(unsafe.Pointer(nodeParams))
+	r := c.call(fnCuGraphAddNode, w[:5])
+	runtime.KeepAlive(phGraphNode)
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(nodeParams)
+	return r
 }
 
 // CuGraphExecUpdate calls
@@ -212,12 +240,15 @@ func (c Caller) CuGraphAddNode(phGraphNode *CUgraphNode, hGraph CUgraph, depende
 //
 // which came with CUDA 10.2.
 func (c Caller) CuGraphExecUpdate(hGraphExec CUgraphExec, hGraph CUgraph, hErrorNode_out *CUgraphNode, updateResult_out *CUgraphExecUpdateResult) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraphExec)
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(hErrorNode_out))
-	fr.pointer(3, unsafe.Pointer(updateResult_out))
-	return c.call(fr, fnCuGraphExecUpdate, 4)
+	var w words
+	w[0] = uintptr(hGraphExec)
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(hErrorNode_out))
+	w[3] = address(unsafe.Pointer(updateResult_out))
+	r := c.call(fnCuGraphExecUpdate, w[:4])
+	runtime.KeepAlive(hErrorNode_out)
+	runtime.KeepAlive(updateResult_out)
+	return r
 }
 
 // CuGraphGetEdges calls
@@ -226,12 +257,16 @@ func (c Caller) CuGraphExecUpdate(hGraphExec CUgraphExec, hGraph CUgraph, hError
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphGetEdges(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, numEdges *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraph)
-	fr.pointer(1, unsafe.Pointer(from))
-	fr.pointer(2, unsafe.Pointer(to))
-	fr.pointer(3, unsafe.Pointer(numEdges))
-	return c.call(fr, fnCuGraphGetEdges, 4)
+	var w words
+	w[0] = uintptr(hGraph)
+	w[1] = address(unsafe.Pointer(from))
+	w[2] = address(unsafe.Pointer(to))
+	w[3] = address(unsafe.Pointer(numEdges))
+	r := c.call(fnCuGraphGetEdges, w[:4])
+	runtime.KeepAlive(from)
+	runtime.KeepAlive(to)
+	runtime.KeepAlive(numEdges)
+	return r
 }
 
 // CuGraphInstantiate calls
@@ -240,13 +275,17 @@ func (c Caller) CuGraphGetEdges(hGraph CUgraph, from *CUgraphNode, to *CUgraphNo
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphInstantiate(phGraphExec *CUgraphExec, hGraph CUgraph, phErrorNode *CUgraphNode, logBuffer *byte, bufferSize uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphExec))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(phErrorNode))
-	fr.pointer(3, unsafe.Pointer(logBuffer))
-	fr.word[4] = bufferSize
-	return c.call(fr, fnCuGraphInstantiate, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphExec))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(phErrorNode))
+	w[3] = address(unsafe.Pointer(logBuffer))
+	w[4] = bufferSize
+	r := c.call(fnCuGraphInstantiate, w[:5])
+	runtime.KeepAlive(phGraphExec)
+	runtime.KeepAlive(phErrorNode)
+	runtime.KeepAlive(logBuffer)
+	return r
 }
 
 // CuGraphInstantiate_v2 calls
@@ -255,13 +294,17 @@ func (c Caller) CuGraphInstantiate(phGraphExec *CUgraphExec, hGraph CUgraph, phE
 //
 // which came with CUDA 11.0.
 func (c Caller) CuGraphInstantiate_v2(phGraphExec *CUgraphExec, hGraph CUgraph, phErrorNode *CUgraphNode, logBuffer *byte, bufferSize uintptr) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(phGraphExec))
-	fr.word[1] = uintptr(hGraph)
-	fr.pointer(2, unsafe.Pointer(phErrorNode))
-	fr.pointer(3, unsafe.Pointer(logBuffer))
-	fr.word[4] = bufferSize
-	return c.call(fr, fnCuGraphInstantiate_v2, 5)
+	var w words
+	w[0] = address(unsafe.Pointer(phGraphExec))
+	w[1] = uintptr(hGraph)
+	w[2] = address(unsafe.Pointer(phErrorNode))
+	w[3] = address(unsafe.Pointer(logBuffer))
+	w[4] = bufferSize
+	r := c.call(fnCuGraphInstantiate_v2, w[:5])
+	runtime.KeepAlive(phGraphExec)
+	runtime.KeepAlive(phErrorNode)
+	runtime.KeepAlive(logBuffer)
+	return r
 }
 
 // CuGraphNodeGetDependencies calls
@@ -270,11 +313,14 @@ func (c Caller) CuGraphInstantiate_v2(phGraphExec *CUgraphExec, hGraph CUgraph, 
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphNodeGetDependencies(hNode CUgraphNode, dependencies *CUgraphNode, numDependencies *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(dependencies))
-	fr.pointer(2, unsafe.Pointer(numDependencies))
-	return c.call(fr, fnCuGraphNodeGetDependencies, 3)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(dependencies))
+	w[2] = address(unsafe.Pointer(numDependencies))
+	r := c.call(fnCuGraphNodeGetDependencies, w[:3])
+	runtime.KeepAlive(dependencies)
+	runtime.KeepAlive(numDependencies)
+	return r
 }
 
 // CuGraphNodeGetDependentNodes calls
@@ -283,11 +329,14 @@ func (c Caller) CuGraphNodeGetDependencies(hNode CUgraphNode, dependencies *CUgr
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphNodeGetDependentNodes(hNode CUgraphNode, dependentNodes *CUgraphNode, numDependentNodes *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hNode)
-	fr.pointer(1, unsafe.Pointer(dependentNodes))
-	fr.pointer(2, unsafe.Pointer(numDependentNodes))
-	return c.call(fr, fnCuGraphNodeGetDependentNodes, 3)
+	var w words
+	w[0] = uintptr(hNode)
+	w[1] = address(unsafe.Pointer(dependentNodes))
+	w[2] = address(unsafe.Pointer(numDependentNodes))
+	r := c.call(fnCuGraphNodeGetDependentNodes, w[:3])
+	runtime.KeepAlive(dependentNodes)
+	runtime.KeepAlive(numDependentNodes)
+	return r
 }
 
 // CuGraphRemoveDependencies calls
@@ -296,12 +345,15 @@ func (c Caller) CuGraphNodeGetDependentNodes(hNode CUgraphNode, dependentNodes *
 //
 // which came with CUDA 10.0.
 func (c Caller) CuGraphRemoveDependencies(hGraph CUgraph, from *CUgraphNode, to *CUgraphNode, numDependencies uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hGraph)
-	fr.pointer(1, unsafe.Pointer(from))
-	fr.pointer(2, unsafe.Pointer(to))
-	fr.word[3] = numDependencies
-	return c.call(fr, fnCuGraphRemoveDependencies, 4)
+	var w words
+	w[0] = uintptr(hGraph)
+	w[1] = address(unsafe.Pointer(from))
+	w[2] = address(unsafe.Pointer(to))
+	w[3] = numDependencies
+	r := c.call(fnCuGraphRemoveDependencies, w[:4])
+	runtime.KeepAlive(from)
+	runtime.KeepAlive(to)
+	return r
 }
 
 // CuGraphicsResourceSetMapFlags calls
@@ -310,10 +362,10 @@ func (c Caller) CuGraphRemoveDependencies(hGraph CUgraph, from *CUgraphNode, to 
 //
 // which came with CUDA 3.0.
 func (c Caller) CuGraphicsResourceSetMapFlags(resource CUgraphicsResource, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(resource)
-	fr.word[1] = uintptr(flags)
-	return c.call(fr, fnCuGraphicsResourceSetMapFlags, 2)
+	var w words
+	w[0] = uintptr(resource)
+	w[1] = uintptr(flags)
+	return c.call(fnCuGraphicsResourceSetMapFlags, w[:2])
 }
 
 // CuIpcOpenMemHandle calls
@@ -322,11 +374,11 @@ func (c Caller) CuGraphicsResourceSetMapFlags(resource CUgraphicsResource, flags
 //
 // which came with CUDA 4.1.
 func (c Caller) CuIpcOpenMemHandle(pdptr *CUdeviceptr, handle CUipcMemHandle, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.placePointer(unsafe.Pointer(pdptr))
-	fr.placeValue(unsafe.Pointer(&handle), 64)
-	fr.placeWord(uintptr(Flags))
-	return c.callPlaced(fr, fnCuIpcOpenMemHandle)
+	p := newPlaced()
+	p.placePointer(unsafe.Pointer(pdptr))
+	p.placeValue(unsafe.Pointer(&handle), 64)
+	p.placeWord(uintptr(Flags))
+	return c.callPlaced(p, fnCuIpcOpenMemHandle)
 }
 
 // CuLinkAddData calls
@@ -337,16 +389,21 @@ func (c Caller) CuIpcOpenMemHandle(pdptr *CUdeviceptr, handle CUipcMemHandle, Fl
 // optionValues is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkAddData(state CUlinkState, type_ CUjitInputType, data unsafe.Pointer, size uintptr, name *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(state)
-	fr.word[1] = uintptr(type_)
-	fr.pointer(2, data)
-	fr.word[3] = size
-	fr.pointer(4, unsafe.Pointer(name))
-	fr.word[5] = uintptr(numOptions)
-	fr.pointer(6, unsafe.Pointer(options))
-	fr.pointer(7, unsafe.Pointer(optionValues))
-	return c.call(fr, fnCuLinkAddData, 8)
+	var w words
+	w[0] = uintptr(state)
+	w[1] = uintptr(type_)
+	w[2] = address(data)
+	w[3] = size
+	w[4] = address(unsafe.Pointer(name))
+	w[5] = uintptr(numOptions)
+	w[6] = address(unsafe.Pointer(options))
+	w[7] = address(unsafe.Pointer(optionValues))
+	r := c.call(fnCuLinkAddData, w[:8])
+	runtime.KeepAlive(data)
+	runtime.KeepAlive(name)
+	runtime.KeepAlive(options)
+	runtime.KeepAlive(optionValues)
+	return r
 }
 
 // CuLinkAddFile calls
@@ -357,14 +414,18 @@ func (c Caller) CuLinkAddData(state CUlinkState, type_ CUjitInputType, data unsa
 // optionValues is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkAddFile(state CUlinkState, type_ CUjitInputType, path *byte, numOptions uint32, options *CUjit_option, optionValues *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(state)
-	fr.word[1] = uintptr(type_)
-	fr.pointer(2, unsafe.Pointer(path))
-	fr.word[3] = uintptr(numOptions)
-	fr.pointer(4, unsafe.Pointer(options))
-	fr.pointer(5, unsafe.Pointer(optionValues))
-	return c.call(fr, fnCuLinkAddFile, 6)
+	var w words
+	w[0] = uintptr(state)
+	w[1] = uintptr(type_)
+	w[2] = address(unsafe.Pointer(path))
+	w[3] = uintptr(numOptions)
+	w[4] = address(unsafe.Pointer(options))
+	w[5] = address(unsafe.Pointer(optionValues))
+	r := c.call(fnCuLinkAddFile, w[:6])
+	runtime.KeepAlive(path)
+	runtime.KeepAlive(options)
+	runtime.KeepAlive(optionValues)
+	return r
 }
 
 // CuLinkCreate calls
@@ -375,12 +436,16 @@ func (c Caller) CuLinkAddFile(state CUlinkState, type_ CUjitInputType, path *byt
 // optionValues is a list of values; what the addresses among them point to must not
 // be on the stack, and the caller keeps it alive.
 func (c Caller) CuLinkCreate(numOptions uint32, options *CUjit_option, optionValues *uintptr, stateOut *CUlinkState) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(numOptions)
-	fr.pointer(1, unsafe.Pointer(options))
-	fr.pointer(2, unsafe.Pointer(optionValues))
-	fr.pointer(3, unsafe.Pointer(stateOut))
-	return c.call(fr, fnCuLinkCreate, 4)
+	var w words
+	w[0] = uintptr(numOptions)
+	w[1] = address(unsafe.Pointer(options))
+	w[2] = address(unsafe.Pointer(optionValues))
+	w[3] = address(unsafe.Pointer(stateOut))
+	r := c.call(fnCuLinkCreate, w[:4])
+	runtime.KeepAlive(options)
+	runtime.KeepAlive(optionValues)
+	runtime.KeepAlive(stateOut)
+	return r
 }
 
 // CuMemAdvise calls
@@ -389,12 +454,12 @@ func (c Caller) CuLinkCreate(numOptions uint32, options *CUjit_option, optionVal
 //
 // which came with CUDA 8.0.
 func (c Caller) CuMemAdvise(devPtr CUdeviceptr, count uintptr, advice CUmem_advise, device CUdevice) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(devPtr)
-	fr.word[1] = count
-	fr.word[2] = uintptr(advice)
-	fr.word[3] = uintptr(device)
-	return c.call(fr, fnCuMemAdvise, 4)
+	var w words
+	w[0] = uintptr(devPtr)
+	w[1] = count
+	w[2] = uintptr(advice)
+	w[3] = uintptr(device)
+	return c.call(fnCuMemAdvise, w[:4])
 }
 
 // CuMemAllocHost calls
@@ -403,10 +468,12 @@ func (c Caller) CuMemAdvise(devPtr CUdeviceptr, count uintptr, advice CUmem_advi
 //
 // which came with CUDA 2.0.
 func (c Caller) CuMemAllocHost(pp *unsafe.Pointer, bytesize uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(pp))
-	fr.word[1] = uintptr(bytesize)
-	return c.call(fr, fnCuMemAllocHost, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(pp))
+	w[1] = uintptr(bytesize)
+	r := c.call(fnCuMemAllocHost, w[:2])
+	runtime.KeepAlive(pp)
+	return r
 }
 
 // CuMemGetInfo calls
@@ -415,10 +482,13 @@ func (c Caller) CuMemAllocHost(pp *unsafe.Pointer, bytesize uint32) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuMemGetInfo(free *uint32, total *uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(free))
-	fr.pointer(1, unsafe.Pointer(total))
-	return c.call(fr, fnCuMemGetInfo, 2)
+	var w words
+	w[0] = address(unsafe.Pointer(free))
+	w[1] = address(unsafe.Pointer(total))
+	r := c.call(fnCuMemGetInfo, w[:2])
+	runtime.KeepAlive(free)
+	runtime.KeepAlive(total)
+	return r
 }
 
 // CuMemHostRegister calls
@@ -426,12 +496,14 @@ func (c Caller) CuMemGetInfo(free *uint32, total *uint32) CUresult {
 //	CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags)
 //
 // which came with CUDA 4.0.
-func (c Caller) CuMemHostRegister(p unsafe.Pointer, bytesize uintptr, Flags uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, p)
-	fr.word[1] = bytesize
-	fr.word[2] = uintptr(Flags)
-	return c.call(fr, fnCuMemHostRegister, 3)
+func (c Caller) CuMemHostRegister(p_ unsafe.Pointer, bytesize uintptr, Flags uint32) CUresult {
+	var w words
+	w[0] = address(p_)
+	w[1] = bytesize
+	w[2] = uintptr(Flags)
+	r := c.call(fnCuMemHostRegister, w[:3])
+	runtime.KeepAlive(p_)
+	return r
 }
 
 // CuMemPrefetchAsync calls
@@ -440,12 +512,12 @@ func (c Caller) CuMemHostRegister(p unsafe.Pointer, bytesize uintptr, Flags uint
 //
 // which came with CUDA 8.0.
 func (c Caller) CuMemPrefetchAsync(devPtr CUdeviceptr, count uintptr, dstDevice CUdevice, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(devPtr)
-	fr.word[1] = count
-	fr.word[2] = uintptr(dstDevice)
-	fr.word[3] = uintptr(hStream)
-	return c.call(fr, fnCuMemPrefetchAsync, 4)
+	var w words
+	w[0] = uintptr(devPtr)
+	w[1] = count
+	w[2] = uintptr(dstDevice)
+	w[3] = uintptr(hStream)
+	return c.call(fnCuMemPrefetchAsync, w[:4])
 }
 
 // CuMemcpy3DBatchAsync calls
@@ -454,13 +526,16 @@ func (c Caller) CuMemPrefetchAsync(devPtr CUdeviceptr, count uintptr, dstDevice 
 //
 // which came with CUDA 12.8.
 func (c Caller) CuMemcpy3DBatchAsync(numOps uintptr, opList *CUDA_MEMCPY3D_BATCH_OP, failIdx *uintptr, flags uint64, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = numOps
-	fr.pointer(1, unsafe.Pointer(opList))
-	fr.pointer(2, unsafe.Pointer(failIdx))
-	fr.word[3] = uintptr(flags)
-	fr.word[4] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpy3DBatchAsync, 5)
+	var w words
+	w[0] = numOps
+	w[1] = address(unsafe.Pointer(opList))
+	w[2] = address(unsafe.Pointer(failIdx))
+	w[3] = uintptr(flags)
+	w[4] = uintptr(hStream)
+	r := c.call(fnCuMemcpy3DBatchAsync, w[:5])
+	runtime.KeepAlive(opList)
+	runtime.KeepAlive(failIdx)
+	return r
 }
 
 // CuMemcpyAtoA calls
@@ -469,13 +544,13 @@ func (c Caller) CuMemcpy3DBatchAsync(numOps uintptr, opList *CUDA_MEMCPY3D_BATCH
 //
 // which came with CUDA 2.0.
 func (c Caller) CuMemcpyAtoA(dstArray CUarray, dstOffset uint32, srcArray CUarray, srcOffset uint32, ByteCount uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstArray)
-	fr.word[1] = uintptr(dstOffset)
-	fr.word[2] = uintptr(srcArray)
-	fr.word[3] = uintptr(srcOffset)
-	fr.word[4] = uintptr(ByteCount)
-	return c.call(fr, fnCuMemcpyAtoA, 5)
+	var w words
+	w[0] = uintptr(dstArray)
+	w[1] = uintptr(dstOffset)
+	w[2] = uintptr(srcArray)
+	w[3] = uintptr(srcOffset)
+	w[4] = uintptr(ByteCount)
+	return c.call(fnCuMemcpyAtoA, w[:5])
 }
 
 // CuMemcpyAtoH calls
@@ -484,12 +559,14 @@ func (c Caller) CuMemcpyAtoA(dstArray CUarray, dstOffset uint32, srcArray CUarra
 //
 // which came with CUDA 2.0.
 func (c Caller) CuMemcpyAtoH(dstHost unsafe.Pointer, srcArray CUarray, srcOffset uint32, ByteCount uint32) CUresult {
-	fr := newFrame()
-	fr.pointer(0, dstHost)
-	fr.word[1] = uintptr(srcArray)
-	fr.word[2] = uintptr(srcOffset)
-	fr.word[3] = uintptr(ByteCount)
-	return c.call(fr, fnCuMemcpyAtoH, 4)
+	var w words
+	w[0] = address(dstHost)
+	w[1] = uintptr(srcArray)
+	w[2] = uintptr(srcOffset)
+	w[3] = uintptr(ByteCount)
+	r := c.call(fnCuMemcpyAtoH, w[:4])
+	runtime.KeepAlive(dstHost)
+	return r
 }
 
 // CuMemcpyAtoHAsync calls
@@ -498,13 +575,15 @@ func (c Caller) CuMemcpyAtoH(dstHost unsafe.Pointer, srcArray CUarray, srcOffset
 //
 // which came with CUDA 2.0.
 func (c Caller) CuMemcpyAtoHAsync(dstHost unsafe.Pointer, srcArray CUarray, srcOffset uint32, ByteCount uint32, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, dstHost)
-	fr.word[1] = uintptr(srcArray)
-	fr.word[2] = uintptr(srcOffset)
-	fr.word[3] = uintptr(ByteCount)
-	fr.word[4] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyAtoHAsync, 5)
+	var w words
+	w[0] = address(dstHost)
+	w[1] = uintptr(srcArray)
+	w[2] = uintptr(srcOffset)
+	w[3] = uintptr(ByteCount)
+	w[4] = uintptr(hStream)
+	r := c.call(fnCuMemcpyAtoHAsync, w[:5])
+	runtime.KeepAlive(dstHost)
+	return r
 }
 
 // CuMemcpyBatchAsync calls
@@ -513,17 +592,24 @@ func (c Caller) CuMemcpyAtoHAsync(dstHost unsafe.Pointer, srcArray CUarray, srcO
 //
 // which came with CUDA 12.8.
 func (c Caller) CuMemcpyBatchAsync(dsts *CUdeviceptr, srcs *CUdeviceptr, sizes *uintptr, count uintptr, attrs *CUmemcpyAttributes, attrsIdxs *uintptr, numAttrs uintptr, failIdx *uintptr, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.pointer(0, unsafe.Pointer(dsts))
-	fr.pointer(1, unsafe.Pointer(srcs))
-	fr.pointer(2, unsafe.Pointer(sizes))
-	fr.word[3] = count
-	fr.pointer(4, unsafe.Pointer(attrs))
-	fr.pointer(5, unsafe.Pointer(attrsIdxs))
-	fr.word[6] = numAttrs
-	fr.pointer(7, unsafe.Pointer(failIdx))
-	fr.word[8] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyBatchAsync, 9)
+	var w [9]uintptr
+	w[0] = address(unsafe.Pointer(dsts))
+	w[1] = address(unsafe.Pointer(srcs))
+	w[2] = address(unsafe.Pointer(sizes))
+	w[3] = count
+	w[4] = address(unsafe.Pointer(attrs))
+	w[5] = address(unsafe.Pointer(attrsIdxs))
+	w[6] = numAttrs
+	w[7] = address(unsafe.Pointer(failIdx))
+	w[8] = uintptr(hStream)
+	r := c.call(fnCuMemcpyBatchAsync, w[:9])
+	runtime.KeepAlive(dsts)
+	runtime.KeepAlive(srcs)
+	runtime.KeepAlive(sizes)
+	runtime.KeepAlive(attrs)
+	runtime.KeepAlive(attrsIdxs)
+	runtime.KeepAlive(failIdx)
+	return r
 }
 
 // CuMemcpyHtoA calls
@@ -532,12 +618,14 @@ func (c Caller) CuMemcpyBatchAsync(dsts *CUdeviceptr, srcs *CUdeviceptr, sizes *
 //
 // which came with CUDA 2.0.
 func (c Caller) CuMemcpyHtoA(dstArray CUarray, dstOffset uint32, srcHost unsafe.Pointer, ByteCount uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstArray)
-	fr.word[1] = uintptr(dstOffset)
-	fr.pointer(2, srcHost)
-	fr.word[3] = uintptr(ByteCount)
-	return c.call(fr, fnCuMemcpyHtoA, 4)
+	var w words
+	w[0] = uintptr(dstArray)
+	w[1] = uintptr(dstOffset)
+	w[2] = address(srcHost)
+	w[3] = uintptr(ByteCount)
+	r := c.call(fnCuMemcpyHtoA, w[:4])
+	runtime.KeepAlive(srcHost)
+	return r
 }
 
 // CuMemcpyHtoAAsync calls
@@ -546,13 +634,15 @@ func (c Caller) CuMemcpyHtoA(dstArray CUarray, dstOffset uint32, srcHost unsafe.
 //
 // which came with CUDA 2.0.
 func (c Caller) CuMemcpyHtoAAsync(dstArray CUarray, dstOffset uint32, srcHost unsafe.Pointer, ByteCount uint32, hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(dstArray)
-	fr.word[1] = uintptr(dstOffset)
-	fr.pointer(2, srcHost)
-	fr.word[3] = uintptr(ByteCount)
-	fr.word[4] = uintptr(hStream)
-	return c.call(fr, fnCuMemcpyHtoAAsync, 5)
+	var w words
+	w[0] = uintptr(dstArray)
+	w[1] = uintptr(dstOffset)
+	w[2] = address(srcHost)
+	w[3] = uintptr(ByteCount)
+	w[4] = uintptr(hStream)
+	r := c.call(fnCuMemcpyHtoAAsync, w[:5])
+	runtime.KeepAlive(srcHost)
+	return r
 }
 
 // CuStreamBatchMemOp calls
@@ -561,12 +651,14 @@ func (c Caller) CuMemcpyHtoAAsync(dstArray CUarray, dstOffset uint32, srcHost un
 //
 // which came with CUDA 8.0.
 func (c Caller) CuStreamBatchMemOp(stream CUstream, count uint32, paramArray *CUstreamBatchMemOpParams, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(stream)
-	fr.word[1] = uintptr(count)
-	fr.pointer(2, unsafe.Pointer(paramArray))
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamBatchMemOp, 4)
+	var w words
+	w[0] = uintptr(stream)
+	w[1] = uintptr(count)
+	w[2] = address(unsafe.Pointer(paramArray))
+	w[3] = uintptr(flags)
+	r := c.call(fnCuStreamBatchMemOp, w[:4])
+	runtime.KeepAlive(paramArray)
+	return r
 }
 
 // CuStreamBeginCapture calls
@@ -575,9 +667,9 @@ func (c Caller) CuStreamBatchMemOp(stream CUstream, count uint32, paramArray *CU
 //
 // which came with CUDA 10.0.
 func (c Caller) CuStreamBeginCapture(hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	return c.call(fr, fnCuStreamBeginCapture, 1)
+	var w words
+	w[0] = uintptr(hStream)
+	return c.call(fnCuStreamBeginCapture, w[:1])
 }
 
 // CuStreamDestroy calls
@@ -586,9 +678,9 @@ func (c Caller) CuStreamBeginCapture(hStream CUstream) CUresult {
 //
 // which came with CUDA 2.0.
 func (c Caller) CuStreamDestroy(hStream CUstream) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	return c.call(fr, fnCuStreamDestroy, 1)
+	var w words
+	w[0] = uintptr(hStream)
+	return c.call(fnCuStreamDestroy, w[:1])
 }
 
 // CuStreamGetCaptureInfo calls
@@ -597,11 +689,14 @@ func (c Caller) CuStreamDestroy(hStream CUstream) CUresult {
 //
 // which came with CUDA 10.1.
 func (c Caller) CuStreamGetCaptureInfo(hStream CUstream, captureStatus_out *CUstreamCaptureStatus, id_out *uint64) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(captureStatus_out))
-	fr.pointer(2, unsafe.Pointer(id_out))
-	return c.call(fr, fnCuStreamGetCaptureInfo, 3)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(captureStatus_out))
+	w[2] = address(unsafe.Pointer(id_out))
+	r := c.call(fnCuStreamGetCaptureInfo, w[:3])
+	runtime.KeepAlive(captureStatus_out)
+	runtime.KeepAlive(id_out)
+	return r
 }
 
 // CuStreamGetCaptureInfo_v2 calls
@@ -610,14 +705,20 @@ func (c Caller) CuStreamGetCaptureInfo(hStream CUstream, captureStatus_out *CUst
 //
 // which came with CUDA 11.3.
 func (c Caller) CuStreamGetCaptureInfo_v2(hStream CUstream, captureStatus_out *CUstreamCaptureStatus, id_out *uint64, graph_out *CUgraph, dependencies_out **CUgraphNode, numDependencies_out *uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(captureStatus_out))
-	fr.pointer(2, unsafe.Pointer(id_out))
-	fr.pointer(3, unsafe.Pointer(graph_out))
-	fr.pointer(4, unsafe.Pointer(dependencies_out))
-	fr.pointer(5, unsafe.Pointer(numDependencies_out))
-	return c.call(fr, fnCuStreamGetCaptureInfo_v2, 6)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(captureStatus_out))
+	w[2] = address(unsafe.Pointer(id_out))
+	w[3] = address(unsafe.Pointer(graph_out))
+	w[4] = address(unsafe.Pointer(dependencies_out))
+	w[5] = address(unsafe.Pointer(numDependencies_out))
+	r := c.call(fnCuStreamGetCaptureInfo_v2, w[:6])
+	runtime.KeepAlive(captureStatus_out)
+	runtime.KeepAlive(id_out)
+	runtime.KeepAlive(graph_out)
+	runtime.KeepAlive(dependencies_out)
+	runtime.KeepAlive(numDependencies_out)
+	return r
 }
 
 // CuStreamUpdateCaptureDependencies calls
@@ -626,12 +727,14 @@ func (c Caller) CuStreamGetCaptureInfo_v2(hStream CUstream, captureStatus_out *C
 //
 // which came with CUDA 11.3.
 func (c Caller) CuStreamUpdateCaptureDependencies(hStream CUstream, dependencies *CUgraphNode, numDependencies uintptr, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hStream)
-	fr.pointer(1, unsafe.Pointer(dependencies))
-	fr.word[2] = numDependencies
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamUpdateCaptureDependencies, 4)
+	var w words
+	w[0] = uintptr(hStream)
+	w[1] = address(unsafe.Pointer(dependencies))
+	w[2] = numDependencies
+	w[3] = uintptr(flags)
+	r := c.call(fnCuStreamUpdateCaptureDependencies, w[:4])
+	runtime.KeepAlive(dependencies)
+	return r
 }
 
 // CuStreamWaitValue32 calls
@@ -640,12 +743,12 @@ func (c Caller) CuStreamUpdateCaptureDependencies(hStream CUstream, dependencies
 //
 // which came with CUDA 8.0.
 func (c Caller) CuStreamWaitValue32(stream CUstream, addr CUdeviceptr, value uint32, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(stream)
-	fr.word[1] = uintptr(addr)
-	fr.word[2] = uintptr(value)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamWaitValue32, 4)
+	var w words
+	w[0] = uintptr(stream)
+	w[1] = uintptr(addr)
+	w[2] = uintptr(value)
+	w[3] = uintptr(flags)
+	return c.call(fnCuStreamWaitValue32, w[:4])
 }
 
 // CuStreamWaitValue64 calls
@@ -654,12 +757,12 @@ func (c Caller) CuStreamWaitValue32(stream CUstream, addr CUdeviceptr, value uin
 //
 // which came with CUDA 9.0.
 func (c Caller) CuStreamWaitValue64(stream CUstream, addr CUdeviceptr, value uint64, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(stream)
-	fr.word[1] = uintptr(addr)
-	fr.word[2] = uintptr(value)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamWaitValue64, 4)
+	var w words
+	w[0] = uintptr(stream)
+	w[1] = uintptr(addr)
+	w[2] = uintptr(value)
+	w[3] = uintptr(flags)
+	return c.call(fnCuStreamWaitValue64, w[:4])
 }
 
 // CuStreamWriteValue32 calls
@@ -668,12 +771,12 @@ func (c Caller) CuStreamWaitValue64(stream CUstream, addr CUdeviceptr, value uin
 //
 // which came with CUDA 8.0.
 func (c Caller) CuStreamWriteValue32(stream CUstream, addr CUdeviceptr, value uint32, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(stream)
-	fr.word[1] = uintptr(addr)
-	fr.word[2] = uintptr(value)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamWriteValue32, 4)
+	var w words
+	w[0] = uintptr(stream)
+	w[1] = uintptr(addr)
+	w[2] = uintptr(value)
+	w[3] = uintptr(flags)
+	return c.call(fnCuStreamWriteValue32, w[:4])
 }
 
 // CuStreamWriteValue64 calls
@@ -682,12 +785,12 @@ func (c Caller) CuStreamWriteValue32(stream CUstream, addr CUdeviceptr, value ui
 //
 // which came with CUDA 9.0.
 func (c Caller) CuStreamWriteValue64(stream CUstream, addr CUdeviceptr, value uint64, flags uint32) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(stream)
-	fr.word[1] = uintptr(addr)
-	fr.word[2] = uintptr(value)
-	fr.word[3] = uintptr(flags)
-	return c.call(fr, fnCuStreamWriteValue64, 4)
+	var w words
+	w[0] = uintptr(stream)
+	w[1] = uintptr(addr)
+	w[2] = uintptr(value)
+	w[3] = uintptr(flags)
+	return c.call(fnCuStreamWriteValue64, w[:4])
 }
 
 // CuTexRefSetAddress2D_v2 calls
@@ -696,10 +799,12 @@ func (c Caller) CuStreamWriteValue64(stream CUstream, addr CUdeviceptr, value ui
 //
 // which came with CUDA 3.2.
 func (c Caller) CuTexRefSetAddress2D_v2(hTexRef CUtexref, desc *CUDA_ARRAY_DESCRIPTOR, dptr CUdeviceptr, Pitch uintptr) CUresult {
-	fr := newFrame()
-	fr.word[0] = uintptr(hTexRef)
-	fr.pointer(1, unsafe.Pointer(desc))
-	fr.word[2] = uintptr(dptr)
-	fr.word[3] = Pitch
-	return c.call(fr, fnCuTexRefSetAddress2D_v2, 4)
+	var w words
+	w[0] = uintptr(hTexRef)
+	w[1] = address(unsafe.Pointer(desc))
+	w[2] = uintptr(dptr)
+	w[3] = Pitch
+	r := c.call(fnCuTexRefSetAddress2D_v2, w[:4])
+	runtime.KeepAlive(desc)
+	return r
 }

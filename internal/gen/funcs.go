@@ -14,7 +14,7 @@ func writeFunctions(a *abi, w *writer) error { return writeMethods(a, w, a.Funct
 func writeOlder(a *abi, w *writer) error { return writeMethods(a, w, a.Older) }
 
 func writeMethods(a *abi, w *writer, functions []function) error {
-	w.p("package sys\n\nimport \"unsafe\"\n")
+	w.p("package sys\n\nimport (\n\"runtime\"\n\"unsafe\"\n)\n")
 	for _, f := range functions {
 		if err := writeMethod(a, w, f); err != nil {
 			return fmt.Errorf("%s: %w", f.Symbol, err)
@@ -40,19 +40,58 @@ func writeMethod(a *abi, w *writer, f function) error {
 		return err
 	}
 	writeComment(w, f)
-	w.p("func (c Caller) %s(%s) CUresult {\nfr := newFrame()", f.method(), strings.Join(list, ", "))
-	for i, p := range f.Params {
-		w.p("%s", store(a, i, names[i], types[i], p.Type, placed))
+	w.p("func (c Caller) %s(%s) CUresult {", f.method(), strings.Join(list, ", "))
+	if placed {
+		writePlaced(a, w, f, names, types)
+	} else {
+		writePlain(w, f, names, types)
 	}
-	switch {
-	case placed:
-		w.p("return c.callPlaced(fr, fn%s)\n}\n", f.method())
-	case f.Name == "cuCtxCreate":
-		w.p("return c.callAndPop(fr, fn%s, %d)\n}\n", f.method(), len(f.Params))
-	default:
-		w.p("return c.call(fr, fn%s, %d)\n}\n", f.method(), len(f.Params))
-	}
+	w.p("}\n")
 	return nil
+}
+
+// writePlain writes the body of a method whose arguments are words.
+func writePlain(w *writer, f function, names, types []string) {
+	var keep []string
+	values := make([]string, len(names))
+	for i, name := range names {
+		values[i] = word(name, types[i])
+		if isPointer(types[i]) {
+			keep = append(keep, name)
+		}
+	}
+	typ, call := "words", "call"
+	if len(names) > wordsLen {
+		typ = fmt.Sprintf("[%d]uintptr", len(names))
+	}
+	if f.Name == "cuCtxCreate" {
+		call = "callAndPop"
+	}
+	w.p("var w %s", typ)
+	for i, v := range values {
+		w.p("w[%d] = %s", i, v)
+	}
+	if keep == nil {
+		w.p("return c.%s(fn%s, w[:%d])", call, f.method(), len(names))
+		return
+	}
+	w.p("r := c.%s(fn%s, w[:%d])", call, f.method(), len(names))
+	for _, name := range keep {
+		w.p("runtime.KeepAlive(%s)", name)
+	}
+	w.p("return r")
+}
+
+// wordsLen is the length of cu/sys's words.
+const wordsLen = 8
+
+// writePlaced writes the body of a method with floats or structs by value.
+func writePlaced(a *abi, w *writer, f function, names, types []string) {
+	w.p("p := newPlaced()")
+	for i, p := range f.Params {
+		w.p("%s", place(a, names[i], types[i], p.Type))
+	}
+	w.p("return c.callPlaced(p, fn%s)", f.method())
 }
 
 // placeable refuses what the crossing has no rule for.
@@ -107,34 +146,46 @@ func writeComment(w *writer, f function) {
 	}
 }
 
-// store is the statement that puts one argument into the frame.
-func store(a *abi, i int, name, goType, cType string, placed bool) string {
-	pointer := strings.HasPrefix(goType, "*") || goType == "unsafe.Pointer"
-	value := name
-	if strings.HasPrefix(goType, "*") {
-		value = "unsafe.Pointer(" + name + ")"
+func isPointer(goType string) bool {
+	return strings.HasPrefix(goType, "*") || goType == "unsafe.Pointer"
+}
+
+// pointer is the expression of a pointer without its type.
+func pointer(name, goType string) string {
+	if goType == "unsafe.Pointer" {
+		return name
 	}
+	return "unsafe.Pointer(" + name + ")"
+}
+
+// word is the expression of an argument word.
+func word(name, goType string) string {
+	switch {
+	case isPointer(goType):
+		return "address(" + pointer(name, goType) + ")"
+	case goType == "uintptr":
+		return name
+	}
+	return "uintptr(" + name + ")"
+}
+
+// place is the statement that lays out one argument.
+func place(a *abi, name, goType, cType string) string {
 	switch s, layout := a.isStruct(cType); {
 	case layout:
-		return fmt.Sprintf("fr.placeValue(unsafe.Pointer(&%s), %d)", name, s.Size)
+		return fmt.Sprintf("p.placeValue(unsafe.Pointer(&%s), %d)", name, s.Size)
 	case goType == "float32":
-		return fmt.Sprintf("fr.placeFloat(%s)", name)
-	case pointer && placed:
-		return fmt.Sprintf("fr.placePointer(%s)", value)
-	case pointer:
-		return fmt.Sprintf("fr.pointer(%d, %s)", i, value)
-	case placed:
-		return fmt.Sprintf("fr.placeWord(uintptr(%s))", name)
-	case goType == "uintptr":
-		return fmt.Sprintf("fr.word[%d] = %s", i, name)
+		return fmt.Sprintf("p.placeFloat(%s)", name)
+	case isPointer(goType):
+		return fmt.Sprintf("p.placePointer(%s)", pointer(name, goType))
 	}
-	return fmt.Sprintf("fr.word[%d] = uintptr(%s)", i, name)
+	return fmt.Sprintf("p.placeWord(%s)", word(name, goType))
 }
 
 // paramName keeps a C parameter's name where Go allows it.
 func paramName(c string) string {
 	switch {
-	case c == "c" || c == "fr" || c == "unsafe" || token.IsKeyword(c):
+	case slices.Contains([]string{"c", "w", "r", "p", "unsafe", "runtime"}, c) || token.IsKeyword(c):
 		return c + "_"
 	}
 	return c

@@ -107,7 +107,7 @@ func TestPrototypeAndNames(t *testing.T) {
 	f := function{Symbol: "cuMemAlloc_v2", Params: []param{{"dptr", "CUdeviceptr *"}, {"bytesize", "size_t"}}}
 	require.Equal(t, "CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)", f.prototype())
 	require.Equal(t, "CuMemAlloc_v2", f.method())
-	for c, want := range map[string]string{"type": "type_", "c": "c_", "fr": "fr_", "unsafe": "unsafe_", "range": "range_", "ptr": "ptr"} {
+	for c, want := range map[string]string{"type": "type_", "c": "c_", "w": "w_", "r": "r_", "p": "p_", "runtime": "runtime_", "unsafe": "unsafe_", "range": "range_", "ptr": "ptr"} {
 		require.Equal(t, want, paramName(c))
 	}
 	for name, want := range map[string]string{

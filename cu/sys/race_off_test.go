@@ -1,5 +1,0 @@
-//go:build !race
-
-package sys
-
-const raceDetector = false
