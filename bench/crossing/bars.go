@@ -23,10 +23,6 @@ func (r results) bars() []report.Bar {
 			Claim: "ours with a context / set-current and call through cgo, 11 arguments",
 			Limit: 0.75, Got: r.ratio(eleven, context, boundCgo),
 		},
-		report.Bar{
-			Claim: "ours with a context / LockOSThread, set-current and call through cgo, 4 arguments",
-			Limit: 0.75, Got: r.ratio(four, context, lockedCgo),
-		},
 	)
 }
 

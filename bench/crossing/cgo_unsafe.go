@@ -38,6 +38,13 @@ func makeWays() ([]way, error) {
 
 func address(fn unsafe.Pointer) uintptr { return uintptr(fn) }
 
+// bound reports whether w sets the context.
+func bound(w way) bool {
+	C.bench_set_current(0)
+	w.run[none](1)
+	return C.bench_current() == boundContext
+}
+
 func cgo() way {
 	return way{plainCgo, [numForms]func(int) uint64{
 		none: func(n int) uint64 {

@@ -22,14 +22,16 @@ type request struct {
 type executorGoroutine chan *request
 
 func startExecutor() executorGoroutine {
-	e := make(executorGoroutine)
-	go e.serve()
+	e, ready := make(executorGoroutine), make(chan struct{})
+	go e.serve(ready)
+	<-ready
 	return e
 }
 
-func (e executorGoroutine) serve() {
+func (e executorGoroutine) serve(ready chan<- struct{}) {
 	runtime.LockOSThread()
 	C.bench_set_current(boundContext)
+	close(ready)
 	for q := range e {
 		q.call()
 		q.done <- struct{}{}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -52,17 +53,18 @@ func compare(rounds int, d time.Duration, dir string, stdout io.Writer) error {
 		return err
 	}
 	r := results{ways: ways, rounds: rounds, samples: measure(ways, rounds, d)}
-	if dir != "" {
-		if err := r.report().Write(dir); err != nil {
-			return err
-		}
+	if err := r.print(stdout); err != nil || dir == "" {
+		return err
 	}
-	return r.print(stdout)
+	return r.report().Write(dir)
 }
 
 // check has each way make each call, and looks at what the C function saw.
 func check(ways []way) error {
 	for _, w := range ways {
+		if binds := slices.Contains([]string{oursContext, boundCgo, lockedCgo}, w.name); bound(w) != binds {
+			return fmt.Errorf("%s: is the context set? %t", w.name, !binds)
+		}
 		for f, run := range w.run {
 			if got := run(3); got != want[f] {
 				return fmt.Errorf("%s, arguments %v: C gave %d, not %d", w.name, form(f), got, want[f])

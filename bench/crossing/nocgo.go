@@ -47,3 +47,6 @@ func makeWays() ([]way, error) {
 	}
 	return waysOfGo(fs), nil
 }
+
+// bound reports whether w sets the context, which libc does not show.
+func bound(w way) bool { return w.name == oursContext }

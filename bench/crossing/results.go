@@ -78,7 +78,7 @@ func (r results) raw() report.Table {
 func (r results) table() report.Table {
 	t := report.Table{
 		Name: "calls", Title: "One call",
-		Text: fmt.Sprintf("Over %d rounds. The ratio is the median of the ratios within each round.", r.rounds),
+		Text: fmt.Sprintf("Rounds: %d. The ratio is the median of the ratios within each round.", r.rounds),
 		Head: []string{"arguments", "way", "median", "best", "P25–P75", "worst", "allocations", "to " + baseWay},
 	}
 	for f := range numForms {
