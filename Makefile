@@ -1,5 +1,6 @@
 # build, demo and test need nothing but Go, git and make. check fetches the
-# linter, race needs a C compiler, test-arm64 needs qemu and root.
+# linter, race, bench and test-bench need a C compiler, test-arm64 needs qemu and
+# root.
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
@@ -10,9 +11,11 @@ GPU_PKGS := cu/sys cu cu/cutest vmm share tests tests/conformance examples/go ex
 VERSION  := $(shell git describe --always --dirty 2>/dev/null)
 TOOL     := $(GO) tool -modfile=tools.mod
 BENCHTIME ?= 1s
+ROUNDS    ?= 25
+BENCH_OUT ?= docs/benchmarks
 FUZZTIME  ?= 10s
 
-.PHONY: all build demo test check generate functions cross test-arm64 test-old race bench fuzz gpu-bundle test-gpu clean help
+.PHONY: all build demo test check generate functions cross test-arm64 test-old race bench test-bench microbench fuzz gpu-bundle test-gpu clean help
 
 all: build
 
@@ -54,7 +57,19 @@ test-old: build ## run all tests and the demo on the software driver as it was i
 race: ## run the tests, the long ones shortened, with the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -short ./...
 
-bench: ## run the benchmarks
+# bench/ is a module of its own, in which cgo is allowed.
+bench: ## measure ROUNDS times what calls into C cost, with cgo and without, into BENCH_OUT (needs a C compiler)
+	for cgo in 1 0; do \
+		(cd bench && CGO_ENABLED=$$cgo $(GO) build -o ../build/bench/crossing-$$cgo \
+			-ldflags '-X github.com/gpufd/gpufd/bench/internal/report.Commit=$(VERSION)' ./crossing) && \
+		BENCH_COMMAND='make bench ROUNDS=$(ROUNDS)' build/bench/crossing-$$cgo -rounds '$(ROUNDS)' -out '$(BENCH_OUT)' || exit 1; \
+	done
+
+test-bench: ## check and test what is in bench/ (needs a C compiler)
+	cd bench && CGO_ENABLED=0 $(GO) vet ./... && export CGO_ENABLED=1 && $(GO) vet ./... && \
+		$(GO) tool -modfile=../tools.mod staticcheck ./... && $(GO) test ./...
+
+microbench: ## run the benchmarks of the packages, each for BENCHTIME
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
 
 fuzz: ## run every fuzzer for FUZZTIME
