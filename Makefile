@@ -15,7 +15,7 @@ ROUNDS    ?= 25
 BENCH_OUT ?= docs/benchmarks
 FUZZTIME  ?= 10s
 
-.PHONY: all build demo test check generate functions cross test-arm64 test-old race bench test-bench microbench fuzz gpu-bundle test-gpu clean help
+.PHONY: all build demo test check generate functions cross test-arm64 test-old race bench test-bench bench-bundle microbench fuzz gpu-bundle test-gpu clean help
 
 all: build
 
@@ -68,6 +68,9 @@ bench: ## measure ROUNDS times what calls into C cost, with cgo and without, int
 test-bench: ## check and test what is in bench/ (needs a C compiler)
 	cd bench && CGO_ENABLED=0 $(GO) vet ./... && export CGO_ENABLED=1 && $(GO) vet ./... && \
 		$(GO) tool -modfile=../tools.mod staticcheck ./... && $(GO) test ./...
+
+bench-bundle: ## pack bench/ for a GPU machine without Go into build/gpu-bench; run-gpu.sh there measures (needs a C compiler)
+	scripts/bench-bundle.sh '$(VERSION)'
 
 microbench: ## run the benchmarks of the packages, each for BENCHTIME
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...

@@ -21,11 +21,13 @@ export BENCH_COMMAND="bench/run-gpu.sh ${*:-}"
 [ -z "${BENCH_QUICK:-}" ] || BENCH_COMMAND="BENCH_QUICK=1 $BENCH_COMMAND"
 
 rivals() { # prints -rival flags; file names have no spaces here
-	echo "-rival gpufd=$tree/bin/gpufd"
+	echo "-rival gpufd=$tree/bin/gpufd -rival gpufd-plain=$tree/bin/gpufd,-plain"
 	if gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$tree/bin/c" "$tree/c/handoff.c" -lcuda; then
 		for mode in before inside legacy; do echo "-rival c-$mode=$tree/bin/c,-mode,$mode"; done
 	fi
-	[ "$1" != python ] || for p in cupy_ipc torch_mp cuda_core; do echo "-rival $p=python3,$tree/python/$p.py"; done
+	[ "$1" = python ] || return 0
+	echo "-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/python/torch_mp.py"
+	for mode in before object; do echo "-rival cuda-core-$mode=python3,$tree/python/cuda_core.py,$mode"; done
 }
 
 for what in ${*:-crossing calls handoff growth}; do
@@ -36,7 +38,7 @@ for what in ${*:-crossing calls handoff growth}; do
 		"$tree/bin/crossing-nocgo" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
 	calls) "$tree/bin/calls" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
 	handoff) "$tree/bin/handoff" $(rivals python) -out "$out" ${BENCH_QUICK:+-time 1s} ;;
-	growth) "$tree/bin/handoff" -growth $(rivals none) -out "$out" -largest "${BENCH_LARGEST:-128GiB}" \
+	growth) "$tree/bin/handoff" -growth $(rivals none) -out "$out" -time 3s -largest "${BENCH_LARGEST:-128GiB}" \
 		${BENCH_QUICK:+-time 500ms -starts 2 -consumers 16 -chunks 256} ;;
 	*) echo "run-gpu.sh: there is no $what" >&2; exit 2 ;;
 	esac

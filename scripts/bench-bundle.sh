@@ -1,11 +1,11 @@
 #!/bin/sh
-# Packs the benchmarks into build/bench, for a GPU machine without Go:
+# Packs the benchmarks into build/gpu-bench, for a GPU machine without Go:
 #   bench-bundle.sh VERSION
 # What is ours is built without cgo, as everybody gets it; what compares with
 # cgo, with it.
 set -eu
 version=$1
-out=$PWD/build/bench
+out=$PWD/build/gpu-bench
 rm -rf "$out"
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
@@ -18,4 +18,4 @@ CGO_ENABLED=0 ${GO:-go} build -ldflags="$commit" -o "$tree/bin/" ./handoff ./gpu
 cp -r c python "$tree/"
 tar -C "$tree" -czf "$out/bundle.tgz" .
 cp run-gpu.sh "$out/"
-echo "build/bench: $(du -m "$out/bundle.tgz" | cut -f1) MiB, version $version"
+echo "build/gpu-bench: $(du -m "$out/bundle.tgz" | cut -f1) MiB, version $version"

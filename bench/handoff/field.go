@@ -15,13 +15,14 @@ import (
 // A field is the rivals that run, in the order they were named.
 type field struct {
 	rivals []*rival.Rival
-	absent []string // those that could not be started, and why
+	turns  []turn   // what each does when it is its turn
+	absent []string // who could not be started, or failed, and why
 }
 
 // start starts the rivals. Those that this machine cannot run are left out and
 // reported; the first, ours, has to run.
-func start(ctx context.Context, cmds commands) (*field, error) {
-	f := new(field)
+func start(ctx context.Context, cmds commands, turns ...turn) (*field, error) {
+	f := &field{turns: turns}
 	for i, c := range cmds {
 		one, cancel := context.WithTimeout(ctx, patience)
 		r, err := rival.Start(one, c.name, c.argv...)
@@ -32,14 +33,14 @@ func start(ctx context.Context, cmds commands) (*field, error) {
 		case i == 0:
 			return nil, err
 		default:
-			f.leaveOut(c.name, err)
+			f.leaveOut(err)
 		}
 	}
 	return f, nil
 }
 
-func (f *field) leaveOut(name string, err error) {
-	fmt.Fprintf(os.Stderr, "handoff: %s is left out: %v\n", name, err)
+func (f *field) leaveOut(err error) {
+	fmt.Fprintln(os.Stderr, "handoff: left out:", err)
 	f.absent = append(f.absent, err.Error())
 }
 
@@ -54,8 +55,14 @@ func (f *field) close() error {
 // patience bounds one handoff of one rival, or its start.
 const patience = 2 * time.Minute
 
-// warmups are made first, unmeasured: drivers do some things once.
-const warmups = 3
+// warmups is how many handoffs are made first, unmeasured: drivers do some
+// things once.
+func warmups(size uint64) int {
+	if size > 1<<30 {
+		return 1 // each takes long
+	}
+	return 3
+}
 
 // A point is what is handed over, and whether it is the first handoff of a
 // rival's turn, which finds its processes asleep and the caches full of others'
@@ -67,6 +74,7 @@ type point struct {
 
 type turn string
 
+// The turns. They are measured apart.
 const (
 	first turn = "first"
 	next  turn = "next"
@@ -86,37 +94,34 @@ type step struct {
 	at, ns     []float64
 }
 
-// turns is what each rival does when it is its turn.
-var turns = []turn{first, next}
-
 // measure has each rival hand over, turn about, beginning with another in each
 // iteration. A rival that fails is left out from then on, but for the first.
-func (f *field) measure(ctx context.Context, size, chunks uint64, o options) ([]*result, error) {
-	results := make([]*result, 0, len(turns)*len(f.rivals))
-	failed := make([]bool, len(f.rivals))
+func (f *field) measure(ctx context.Context, size, chunks uint64, o options) (all []*result, err error) {
+	results := map[string][]*result{}
 	for _, r := range f.rivals {
-		for _, t := range turns {
-			results = append(results, &result{rival: r.Name, point: point{size, chunks, t}})
+		for _, t := range f.turns {
+			results[r.Name] = append(results[r.Name], &result{rival: r.Name, point: point{size, chunks, t}})
 		}
+		all = append(all, results[r.Name]...)
 	}
 	begun := time.Now()
-	for n := -warmups; n < o.iterations && (n < 1 || time.Since(begun) < o.time); n++ {
-		for i := range f.rivals {
-			i := (i + n + warmups) % len(f.rivals)
-			if failed[i] {
-				continue
-			}
-			err := f.turn(ctx, f.rivals[i], results[i*len(turns):(i+1)*len(turns)], n >= 0)
+	for n := -warmups(size); n < o.iterations && (n < 1 || time.Since(begun) < o.time); n++ {
+		order := slices.Clone(f.rivals)
+		for i := range order {
+			r := order[(i+n+warmups(size))%len(order)]
+			err := f.turn(ctx, r, results[r.Name], n >= 0)
 			switch {
-			case ctx.Err() != nil || err != nil && i == 0:
+			case err == nil:
+			case ctx.Err() != nil || r == f.rivals[0]:
 				return nil, err
-			case err != nil:
-				f.leaveOut(f.rivals[i].Name, err)
-				failed[i] = true
+			default:
+				f.leaveOut(fmt.Errorf("%s: %w", label(point{size, chunks, first}), err))
+				f.rivals = slices.DeleteFunc(f.rivals, func(x *rival.Rival) bool { return x == r })
+				_ = r.Close() // it is out of use, whatever becomes of it
 			}
 		}
 	}
-	return slices.DeleteFunc(results, func(r *result) bool { return len(r.ns) == 0 }), nil
+	return slices.DeleteFunc(all, func(r *result) bool { return len(r.ns) == 0 }), nil
 }
 
 // turn has a rival make its handoffs, which count if they are to.

@@ -26,7 +26,7 @@ func growth(ctx context.Context, o options) error {
 		Name:    "growth",
 		Title:   "How the handoff grows",
 		Machine: report.ThisMachine(),
-		Text:    "p50 of handoffs as in handoff.md, the next of a turn, with size, with the number of chunks of a buffer and of consumers, and from the start of the processes.",
+		Text:    "p50 of handoffs as in handoff.md, the first of a turn, with size, with the number of chunks of a buffer and of consumers, and from the start of the processes.",
 		Raw:     report.Table{Head: []string{"what", "rival", "size", "chunks", "consumers", "n", "p50_ns", "p95_ns", "max_ns"}},
 	}
 	for _, part := range []func(context.Context, options, *report.Report) error{bySizeAndChunks, byConsumers, fromStart} {
@@ -40,7 +40,7 @@ func growth(ctx context.Context, o options) error {
 // bySizeAndChunks runs the rivals over sizes in one chunk, and over chunks of
 // the smallest size.
 func bySizeAndChunks(ctx context.Context, o options, r *report.Report) (err error) {
-	f, err := start(ctx, o.rivals)
+	f, err := start(ctx, o.rivals, first)
 	if err != nil {
 		return err
 	}
@@ -60,18 +60,16 @@ func bySizeAndChunks(ctx context.Context, o options, r *report.Report) (err erro
 	r.Text += leftOut(f.absent)
 	r.Tables = append(r.Tables, grid("size", "Handoff by size, one chunk", sizes), grid("chunks", "Handoff by chunks of 2 MiB", chunks))
 	r.Charts = append(r.Charts,
-		chart(sizes, "size", "Handoff by size, p50", "bytes handed over, bytes", bySize, next),
-		chart(chunks, "chunks", "Handoff by chunks, p50", "chunks of 2 MiB", byChunks, next))
+		chart(sizes, "size", "Handoff by size, p50", "bytes handed over, bytes", bySize, first),
+		chart(chunks, "chunks", "Handoff by chunks, p50", "chunks of 2 MiB", byChunks, first))
 	for _, x := range slices.Concat(sizes, chunks) {
 		addRaw(r, "size and chunks", x.rival, x.point, 1, x.ns)
 	}
 	return nil
 }
 
-// also measures at a point and keeps what was next in its turn.
 func (f *field) also(ctx context.Context, size, chunks uint64, o options, all *[]*result) error {
 	results, err := f.measure(ctx, size, chunks, o)
-	results = slices.DeleteFunc(results, func(r *result) bool { return r.turn != next })
 	say(results)
 	*all = append(*all, results...)
 	return err
@@ -126,7 +124,7 @@ type fan struct {
 // byConsumers hands one buffer to more and more consumers of ours at once.
 func byConsumers(ctx context.Context, o options, r *report.Report) (err error) {
 	c := o.rivals[0]
-	f, err := start(ctx, commands{{c.name, append(slices.Clone(c.argv), "-context=false")}})
+	f, err := start(ctx, commands{{c.name, append(slices.Clone(c.argv), "-context=false")}}, first)
 	if err != nil {
 		return err
 	}
@@ -138,7 +136,7 @@ func byConsumers(ctx context.Context, o options, r *report.Report) (err error) {
 			return err
 		}
 		fmt.Printf("%-12s %4d consumers  p50 %s\n", c.name, n, report.Duration(stats.Summarize(x.all).P50))
-		addRaw(r, "consumers", c.name, point{granularity, 1, next}, n, x.all)
+		addRaw(r, "consumers", c.name, point{granularity, 1, first}, n, x.all)
 		fans = append(fans, x)
 	}
 	reportFans(r, fans)
@@ -150,7 +148,7 @@ const fanTimes = 20
 
 func (f *field) fan(ctx context.Context, n int, o options) (fan, error) {
 	x := fan{consumers: n}
-	for i := -warmups; i < min(fanTimes, o.iterations); i++ {
+	for i := -warmups(granularity); i < min(fanTimes, o.iterations); i++ {
 		a, err := f.ask(ctx, f.rivals[0], "fanout %d %d", granularity, n)
 		if err != nil {
 			return x, err
@@ -237,7 +235,7 @@ func fromStart(ctx context.Context, o options, r *report.Report) error {
 		t.Rows = append(t.Rows, []string{n, report.Duration(stats.Summarize(ready[n]).P50), report.Duration(stats.Summarize(first[n]).P50),
 			report.Duration(s.P50), fmt.Sprint(s.N)})
 		bars.Series[0].Y = append(bars.Series[0].Y, s.P50)
-		addRaw(r, "start", n, point{granularity, 1, next}, 1, whole[n])
+		addRaw(r, "start", n, point{granularity, 1, first}, 1, whole[n])
 		fmt.Println(strings.Join(t.Rows[len(t.Rows)-1], "  "))
 	}
 	r.Tables, r.Charts = append(r.Tables, t), append(r.Charts, bars)

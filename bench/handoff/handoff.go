@@ -27,7 +27,7 @@ const (
 
 // handoffs measures handoffs of each size and reports them.
 func handoffs(ctx context.Context, o options) (err error) {
-	f, err := start(ctx, o.rivals)
+	f, err := start(ctx, o.rivals, first, next)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func handoffs(ctx context.Context, o options) (err error) {
 		},
 	}
 	for _, size := range o.sizes {
-		for _, t := range turns {
+		for _, t := range f.turns {
 			p := point{size, 1, t}
 			r.Tables = append(r.Tables, totals(all, p), parts(all, p))
 			if size <= limitSize {

@@ -86,9 +86,9 @@ func main() {
 	flag.Var(&o.largest, "largest", "with -growth: the largest `size`")
 	flag.IntVar(&o.chunks, "chunks", 4096, "with -growth: the largest `number` of chunks")
 	flag.IntVar(&o.consumers, "consumers", 256, "with -growth: the largest `number` of consumers")
-	flag.IntVar(&o.starts, "starts", 10, "with -growth: how `often` the processes are started")
+	flag.IntVar(&o.starts, "starts", 5, "with -growth: how `often` the processes are started")
 	flag.IntVar(&o.iterations, "iterations", 200, "at most this `number` of handoffs for each rival and size")
-	flag.DurationVar(&o.time, "time", 5*time.Second, "and at most this `time`, for all rivals together")
+	flag.DurationVar(&o.time, "time", 12*time.Second, "and at most this `time`, for all rivals together")
 	flag.StringVar(&o.out, "out", ".", "write the tables into this `directory`")
 	flag.Parse()
 	if len(o.rivals) == 0 || flag.NArg() > 0 || min(o.iterations, o.chunks, o.consumers, o.starts) < 1 {
