@@ -210,7 +210,7 @@ func fromStart(ctx context.Context, o options, r *report.Report) error {
 		Text: "Ready: both processes have their driver, a context and a connection. First: the first handoff after that, with all that drivers do once.",
 		Head: []string{"rival", "ready, p50", "first, p50", "together, p50", "times"},
 	}
-	ready, first, whole := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
+	ready, handed, whole := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
 	var names []string
 	for range o.starts {
 		for _, c := range o.rivals {
@@ -225,14 +225,14 @@ func fromStart(ctx context.Context, o options, r *report.Report) error {
 				names = append(names, c.name)
 			}
 			ready[c.name] = append(ready[c.name], up)
-			first[c.name] = append(first[c.name], one)
+			handed[c.name] = append(handed[c.name], one)
 			whole[c.name] = append(whole[c.name], up+one)
 		}
 	}
 	bars := report.Chart{Name: "start", Title: "From no process to 2 MiB handed over, p50", Y: "time, ns", Labels: names, Series: []report.Series{{Name: "together"}}}
 	for _, n := range names {
 		s := stats.Summarize(whole[n])
-		t.Rows = append(t.Rows, []string{n, report.Duration(stats.Summarize(ready[n]).P50), report.Duration(stats.Summarize(first[n]).P50),
+		t.Rows = append(t.Rows, []string{n, report.Duration(stats.Summarize(ready[n]).P50), report.Duration(stats.Summarize(handed[n]).P50),
 			report.Duration(s.P50), fmt.Sprint(s.N)})
 		bars.Series[0].Y = append(bars.Series[0].Y, s.P50)
 		addRaw(r, "start", n, point{granularity, 1, first}, 1, whole[n])
@@ -242,7 +242,7 @@ func fromStart(ctx context.Context, o options, r *report.Report) error {
 	return nil
 }
 
-func startOnce(ctx context.Context, c command) (ready, first float64, err error) {
+func startOnce(ctx context.Context, c command) (ready, handed float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	r, err := rival.Start(ctx, c.name, c.argv...)

@@ -19,7 +19,8 @@ func onSoft(t *testing.T) options {
 	require.NoError(t, err, string(out))
 	soft := []string{bin, "-driver", "soft"}
 	return options{
-		rivals: commands{{ours, soft}, {cBefore, soft}, {"absent", []string{"/bin/false"}}},
+		rivals: commands{{ours, soft}, {cBefore, soft}, {"absent", []string{"/bin/false"}},
+			{"dying", []string{"/bin/sh", "-c", `echo '{"ready":true}'; read x`}}},
 		sizes:  sizes{2 << 20, 8 << 20}, largest: 8 << 20, chunks: 4, consumers: 4, starts: 1,
 		iterations: 3, time: time.Minute, out: t.TempDir(),
 	}
@@ -70,7 +71,8 @@ func TestHandoffs(t *testing.T) {
 	require.Equal(t, 8, imports)
 	text, err := os.ReadFile(filepath.Join(o.out, "handoff.md"))
 	require.NoError(t, err)
-	require.Contains(t, string(text), "absent: it ended", "who could not run is named")
+	require.Contains(t, string(text), "rival absent: it ended", "who could not run is named")
+	require.Contains(t, string(text), "2MiB-first: rival dying: it ended", "and who stopped")
 	require.FileExists(t, filepath.Join(o.out, "handoff-next.svg"))
 }
 
