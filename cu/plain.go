@@ -14,9 +14,12 @@ var ErrPointers = errors.New("cu: only numbers, and arrays and structs of them, 
 
 var plainTypes sync.Map // reflect.Type → bool
 
-// plain reports whether t is made of numbers alone. The answer is remembered,
-// so that copies do not allocate.
+// plain reports whether t is made of numbers alone. What takes looking at is
+// remembered, so that copies do not allocate.
 func plain(t reflect.Type) bool {
+	if isNumber(t.Kind()) {
+		return true
+	}
 	if is, ok := plainTypes.Load(t); ok {
 		return is.(bool)
 	}
@@ -37,6 +40,8 @@ func madeOfNumbers(t reflect.Type) bool {
 		}
 		return true
 	default:
-		return k >= reflect.Int && k <= reflect.Complex128
+		return isNumber(k)
 	}
 }
+
+func isNumber(k reflect.Kind) bool { return k >= reflect.Int && k <= reflect.Complex128 }
