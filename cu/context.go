@@ -174,17 +174,31 @@ func (h *contextHandle) ask(op string, f func(sys.Caller) sys.CUresult) (ready b
 // askEither is ask for a function that drivers before op have as older, which g
 // calls.
 func (h *contextHandle) askEither(op string, f func(sys.Caller) sys.CUresult, older string, g func(sys.Caller) sys.CUresult) (ready bool, err error) {
-	if !h.enter() {
-		return false, ErrClosed
-	}
-	defer h.leave()
-	if err := h.fate.refuse(op); err != nil {
+	if err := h.begin(op); err != nil {
 		return false, err
 	}
+	defer h.leave()
 	r := f(h.caller())
 	if r == sys.SymbolMissing && older != "" {
 		op, r = older, g(h.caller())
 	}
+	return h.answer(op, r)
+}
+
+// begin enters the context for a call, unless it is closed or lost.
+func (h *contextHandle) begin(op string) error {
+	if !h.enter() {
+		return ErrClosed
+	}
+	err := h.fate.refuse(op)
+	if err != nil {
+		h.leave()
+	}
+	return err
+}
+
+// answer is what the result of a call says; not ready is no error.
+func (h *contextHandle) answer(op string, r sys.CUresult) (ready bool, err error) {
 	if r == sys.CUDA_ERROR_NOT_READY {
 		return false, nil
 	}
@@ -193,6 +207,9 @@ func (h *contextHandle) askEither(op string, f func(sys.Caller) sys.CUresult, ol
 
 // check is the driver's, and remembers what the context does not survive.
 func (h *contextHandle) check(op string, r sys.CUresult) error {
+	if r == sys.CUDA_SUCCESS {
+		return nil
+	}
 	err := h.dev.drv.check(op, r)
 	h.fate.notice(err)
 	return err

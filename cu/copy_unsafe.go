@@ -49,7 +49,7 @@ func CopyToDeviceAsync[T any](c *Context, s *Stream, dst DevicePtr, src []T) err
 	if err != nil {
 		return err
 	}
-	defer runtime.KeepAlive(src)
+	defer runtime.KeepAlive(p)
 	return s.use(c, "cuMemcpyHtoDAsync_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyHtoDAsync_v2(sys.CUdeviceptr(dst), p, n, h)
 	})
@@ -64,7 +64,7 @@ func CopyToHostAsync[T any](c *Context, s *Stream, dst []T, src DevicePtr) error
 	if err != nil {
 		return err
 	}
-	defer runtime.KeepAlive(dst)
+	defer runtime.KeepAlive(p)
 	return s.use(c, "cuMemcpyDtoHAsync_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyDtoHAsync_v2(p, sys.CUdeviceptr(src), n, h)
 	})

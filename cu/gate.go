@@ -13,19 +13,23 @@ const closed = 1 << 40
 
 // enter begins a call; it is false, and the call must not be made, once close
 // has begun.
-func (g *gate) enter() bool {
-	if g.state.Add(1) > 0 {
-		return true
-	}
+func (g *gate) enter() bool { return g.state.Add(1) > 0 || g.refuse() }
+
+// refuse takes back what enter did.
+func (g *gate) refuse() bool {
 	g.leave()
 	return false
 }
 
 // leave ends a call that enter began.
 func (g *gate) leave() {
-	if g.state.Add(-1) != -closed {
-		return
+	if g.state.Add(-1) == -closed {
+		g.tell()
 	}
+}
+
+// tell tells close that the last call has ended.
+func (g *gate) tell() {
 	if idle := g.idle.Load(); idle != nil {
 		select {
 		case *idle <- struct{}{}:

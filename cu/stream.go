@@ -240,8 +240,16 @@ func (s *Stream) useEither(c *Context, op string, f streamCall, older string, g 
 			return &Error{Op: op, Result: ErrInvalidHandle, Text: "the stream belongs to another context"}
 		}
 	}
-	_, err := c.inner.askEither(op, func(call sys.Caller) sys.CUresult { return f(call, handle) },
-		older, func(call sys.Caller) sys.CUresult { return g(call, handle) })
+	inner := c.inner
+	if err := inner.begin(op); err != nil {
+		return err
+	}
+	defer inner.leave()
+	r := f(inner.caller(), handle)
+	if r == sys.SymbolMissing && older != "" {
+		op, r = older, g(inner.caller(), handle)
+	}
+	_, err := inner.answer(op, r)
 	return err
 }
 
