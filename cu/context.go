@@ -25,7 +25,8 @@ type contextHandle struct {
 	gate
 	dev      *Device
 	ctx      sys.CUcontext
-	created  bool // by cuCtxCreate; else it is a reference to the primary context
+	call     sys.Caller // with ctx
+	created  bool       // by cuCtxCreate; else it is a reference to the primary context
 	fate     *fate
 	mu       sync.Mutex
 	children map[closer]struct{}
@@ -178,9 +179,9 @@ func (h *contextHandle) askEither(op string, f func(sys.Caller) sys.CUresult, ol
 		return false, err
 	}
 	defer h.leave()
-	r := f(h.caller())
+	r := f(h.call)
 	if r == sys.SymbolMissing && older != "" {
-		op, r = older, g(h.caller())
+		op, r = older, g(h.call)
 	}
 	return h.answer(op, r)
 }
@@ -214,8 +215,6 @@ func (h *contextHandle) check(op string, r sys.CUresult) error {
 	h.fate.notice(err)
 	return err
 }
-
-func (h *contextHandle) caller() sys.Caller { return h.dev.drv.call.With(h.ctx) }
 
 // Synchronize waits for all work in the context (cuCtxSynchronize) or until ctx
 // is done. Of the null stream and those made with [Context.NewStream], in any

@@ -81,7 +81,7 @@ func (e *eventHandle) closeIn(h *contextHandle) error {
 	if !e.gate.close() {
 		return nil
 	}
-	return h.check("cuEventDestroy_v2", h.caller().CuEventDestroy_v2(e.event))
+	return h.check("cuEventDestroy_v2", h.call.CuEventDestroy_v2(e.event))
 }
 
 // Record marks the end of the work that s has now, nil for the null stream of

@@ -73,7 +73,7 @@ func (g *graphHandle) closeIn(h *contextHandle) error {
 	}
 	h.dev.drv.graphs.Lock()
 	defer h.dev.drv.graphs.Unlock()
-	return h.check("cuGraphDestroy", h.caller().CuGraphDestroy(g.graph))
+	return h.check("cuGraphDestroy", h.call.CuGraphDestroy(g.graph))
 }
 
 // use makes one driver call on the graph.

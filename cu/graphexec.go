@@ -168,7 +168,7 @@ func (e *graphExecHandle) closeIn(h *contextHandle) error {
 	}
 	h.dev.drv.graphs.Lock()
 	defer h.dev.drv.graphs.Unlock()
-	return h.check("cuGraphExecDestroy", h.caller().CuGraphExecDestroy(e.exec))
+	return h.check("cuGraphExecDestroy", h.call.CuGraphExecDestroy(e.exec))
 }
 
 // launch makes one driver call that gives the executable graph to a stream, nil

@@ -184,7 +184,7 @@ func (h *hostHandle) closeIn(ctx *contextHandle) error {
 	}
 	p := unsafe.Pointer(unsafe.SliceData(h.bytes))
 	if h.registered {
-		return ctx.check("cuMemHostUnregister", ctx.caller().CuMemHostUnregister(p))
+		return ctx.check("cuMemHostUnregister", ctx.call.CuMemHostUnregister(p))
 	}
-	return ctx.check("cuMemFreeHost", ctx.caller().CuMemFreeHost(p))
+	return ctx.check("cuMemFreeHost", ctx.call.CuMemFreeHost(p))
 }

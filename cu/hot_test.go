@@ -20,7 +20,9 @@ func hollow(tb testing.TB) (*Context, *Stream, *Event) {
 	require.NoError(tb, err)
 	lib := sys.NewLibrary(func(string) (uintptr, error) { return addr, nil })
 	drv := &Driver{call: lib.Caller()}
-	ctx := &Context{&contextHandle{dev: &Device{drv: drv}, ctx: 1, fate: new(fate), children: map[closer]struct{}{}}}
+	ctx := &Context{&contextHandle{
+		dev: &Device{drv: drv}, ctx: 1, call: drv.call.With(1), fate: new(fate), children: map[closer]struct{}{},
+	}}
 	return ctx, &Stream{&streamHandle{stream: 2}, ctx}, &Event{&eventHandle{event: 3}, ctx}
 }
 

@@ -69,7 +69,7 @@ func (m *memoryHandle) closeIn(h *contextHandle) error {
 	if !m.gate.close() {
 		return nil
 	}
-	return h.check("cuMemFree_v2", h.caller().CuMemFree_v2(sys.CUdeviceptr(m.ptr)))
+	return h.check("cuMemFree_v2", h.call.CuMemFree_v2(sys.CUdeviceptr(m.ptr)))
 }
 
 // AddressRange returns where the device or pinned memory begins that p is in,

@@ -129,7 +129,7 @@ func (m *streamMemoryHandle) closeIn(h *contextHandle) error {
 		defer m.stream.leave()
 		s = m.stream.stream
 	}
-	return h.check("cuMemFreeAsync", h.caller().CuMemFreeAsync(sys.CUdeviceptr(m.ptr), s))
+	return h.check("cuMemFreeAsync", h.call.CuMemFreeAsync(sys.CUdeviceptr(m.ptr), s))
 }
 
 // A PoolPointer names memory of an exported pool to a process that has

@@ -62,7 +62,8 @@ func (dev *Device) context(op string, created bool, get func(*sys.CUcontext) (st
 		return nil, err
 	}
 	c := &Context{&contextHandle{
-		dev: dev, ctx: *ctx, created: created, fate: &dev.drv.fate, children: map[closer]struct{}{}, stack: Here(1),
+		dev: dev, ctx: *ctx, call: dev.drv.call.With(*ctx), created: created,
+		fate: &dev.drv.fate, children: map[closer]struct{}{}, stack: Here(1),
 	}}
 	dev.remember(c.inner)
 	runtime.AddCleanup(c, (*contextHandle).abandoned, c.inner)

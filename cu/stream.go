@@ -102,7 +102,7 @@ func (s *streamHandle) closeIn(h *contextHandle) error {
 	if !s.gate.close() {
 		return nil
 	}
-	return h.check("cuStreamDestroy_v2", h.caller().CuStreamDestroy_v2(s.stream))
+	return h.check("cuStreamDestroy_v2", h.call.CuStreamDestroy_v2(s.stream))
 }
 
 // Query reports whether all work in the stream is done (cuStreamQuery).
@@ -245,9 +245,9 @@ func (s *Stream) useEither(c *Context, op string, f streamCall, older string, g 
 		return err
 	}
 	defer inner.leave()
-	r := f(inner.caller(), handle)
+	r := f(inner.call, handle)
 	if r == sys.SymbolMissing && older != "" {
-		op, r = older, g(inner.caller(), handle)
+		op, r = older, g(inner.call, handle)
 	}
 	_, err := inner.answer(op, r)
 	return err
