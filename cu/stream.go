@@ -167,12 +167,16 @@ func (s *Stream) WaitEvent(e *Event) error {
 
 // query is Query for a stream that is open. The zero handle is the null stream.
 func (s *streamHandle) query(h *contextHandle) (done bool, err error) {
-	return h.ask("cuStreamQuery", func(call sys.Caller) sys.CUresult {
-		if r := h.refuseCaptured(call, s.stream); r != sys.CUDA_SUCCESS {
-			return r
-		}
-		return call.CuStreamQuery(s.stream)
-	})
+	const op = "cuStreamQuery"
+	if err := h.begin(op); err != nil {
+		return false, err
+	}
+	defer h.leave()
+	r := h.refuseCaptured(h.call, s.stream)
+	if r == sys.CUDA_SUCCESS {
+		r = h.call.CuStreamQuery(s.stream)
+	}
+	return h.answer(op, r)
 }
 
 // Synchronize waits until all work in the stream is done or ctx is. It polls
