@@ -89,24 +89,25 @@ func TestTheStackIsAligned(t *testing.T) {
 
 // The crossing called by the crossing, to set the context and as the driver's
 // function: the outer one keeps what it needs then in registers that C
-// functions must preserve, so the inner one must preserve them too.
+// functions must preserve, so the inner one must preserve them too, whatever it
+// saves and is told.
 func TestCrossingPreservesTheCallersRegisters(t *testing.T) {
-	popped := 0
-	c := library(map[string]uintptr{
-		bindSymbol: crossingPC, someSymbol: crossingPC,
-		popSymbol: wordFunc(t, 1, func([]uintptr) uintptr { popped++; return 0 }),
-	}).Caller()
+	bound, popped := 0, 0
+	pop := wordFunc(t, 1, func(w []uintptr) uintptr { popped++; store(w[0], ^uintptr(0)); return 0 })
+	c := library(map[string]uintptr{bindSymbol: crossingPC, someSymbol: crossingPC, popSymbol: pop}).Caller()
 	for n := range maxArgs + 1 {
 		var got [][]uintptr
 		args := distinctWords(n)
 		inner := &frame{
 			fn:   wordFunc(t, n, func(w []uintptr) uintptr { got = append(got, w); return 0 }),
+			bind: wordFunc(t, 1, func([]uintptr) uintptr { bound++; return 0 }), after: pop,
 			word: inRegisters(args), stack: onStack(args),
 		}
 		outer := words{address(unsafe.Pointer(inner))}
 		require.Zero(t, c.With(CUcontext(outer[0])).callAndPop(someFunction, outer[:1]))
 		require.Equal(t, [][]uintptr{args, args}, got)
-		require.Equal(t, n+1, popped)
+		require.Equal(t, 2*(n+1), bound)
+		require.Equal(t, 3*(n+1), popped)
 		runtime.KeepAlive(inner)
 	}
 }
