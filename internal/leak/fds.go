@@ -1,6 +1,7 @@
 package leak
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -17,7 +18,8 @@ import (
 // FDs are open descriptors of this process by number, and what each refers to.
 type FDs map[int]string
 
-// OpenFDs returns those of now. What libcuda opens for itself is left out.
+// OpenFDs returns those of now. What libcuda opens for itself is left out, and
+// what go test -cpuprofile writes.
 func OpenFDs() FDs {
 	const dir = "/proc/self/fd"
 	entries, err := os.ReadDir(dir)
@@ -28,7 +30,7 @@ func OpenFDs() FDs {
 	for _, e := range entries {
 		// The one that ReadDir used is gone by now.
 		target, err := os.Readlink(filepath.Join(dir, e.Name()))
-		if fd, _ := strconv.Atoi(e.Name()); err == nil && !isLibcudas(fd, target) {
+		if fd, _ := strconv.Atoi(e.Name()); err == nil && !isLibcudas(fd, target) && !isProfile(target) {
 			fds[fd] = target
 		}
 	}
@@ -124,6 +126,13 @@ func origin(fd int) string {
 		return "was not made by a package of gpufd"
 	}
 	return "was made at\n" + made.Print(made.Past(made.Frames(stack), fdMaker))
+}
+
+// isProfile reports whether target is the profile that go test was asked for:
+// package testing leaves it to the garbage collector to close it.
+func isProfile(target string) bool {
+	f := flag.Lookup("test.cpuprofile")
+	return f != nil && f.Value.String() != "" && filepath.Base(f.Value.String()) == filepath.Base(target)
 }
 
 // isLibcudas reports whether libcuda may have opened fd by itself, at a time of

@@ -2,6 +2,7 @@ package leak
 
 import (
 	"bytes"
+	"flag"
 	"os"
 	"os/exec"
 	"strings"
@@ -29,6 +30,7 @@ var plants = map[string]func() int{
 	"nothing":       func() int { return 0 },
 	"descriptor":    plantDescriptor,
 	"foreign":       plantForeign,
+	"a profile":     plantProfile,
 	"goroutine":     plantGoroutine,
 	"ends soon":     plantWhatEndsSoon,
 	"failed":        func() int { return 2 },
@@ -53,6 +55,14 @@ func plantForeign() int {
 	}
 	kept = append(kept, f)
 	return 0
+}
+
+// plantProfile leaves open what package testing does.
+func plantProfile() int {
+	if err := flag.Set("test.cpuprofile", "elsewhere/zero"); err != nil {
+		return 9
+	}
+	return plantForeign()
 }
 
 func plantGoroutine() int {
@@ -85,6 +95,7 @@ func TestPlantedLeaksFailTheRun(t *testing.T) {
 		words []string
 	}{
 		"nothing":       {0, nil},
+		"a profile":     {0, nil},
 		"ends soon":     {0, nil},
 		"failed":        {2, nil},
 		"descriptor":    {1, []string{"passed but left behind", "1 more of /dev/null than before; descriptor ", "made at\n    " + pkg + "plantDescriptor\n", "leak_test.go:"}},
