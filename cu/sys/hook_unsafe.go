@@ -7,7 +7,7 @@ import "unsafe"
 // there. It is 0 for a null pointer. The argument must be a pointer to a handle
 // or an address; nothing checks that.
 func (c Call) Out(i int) uintptr {
-	p := *(*unsafe.Pointer)(unsafe.Pointer(&c.args[i])) // kept alive by the frame
+	p := *(*unsafe.Pointer)(unsafe.Pointer(&c.args[i])) // kept alive by the method that makes the call
 	if p == nil {
 		return 0
 	}

@@ -11,7 +11,8 @@ import (
 
 // A Hook stands around every call of a library: it may look, make the call by
 // calling next, answer in the driver's stead, or change the answer. It runs on
-// the calling goroutine, from many at once; call is valid until it returns.
+// the calling goroutine, from many at once; call and next are valid until it
+// returns.
 type Hook func(call Call, next func() CUresult) CUresult
 
 // Nest returns the hook that puts each of hooks around the next: the first is
