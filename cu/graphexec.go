@@ -202,7 +202,8 @@ func (e *GraphExec) use(s *Stream, op string, f func(sys.Caller, sys.CUgraphExec
 
 // Launch queues the graph's work on s, or on the null stream of its context
 // (cuGraphLaunch). It returns before that is done, unless the graph copies from
-// or to memory of Go: then it waits in the driver. Launches of the same
+// or to memory of Go: then it waits in the driver, and whoever makes, changes or
+// closes a graph waits for that, and launches after them. Launches of the same
 // GraphExec run one after the other, on whatever streams they are. A launch
 // cannot be captured ([ErrStreamCaptureUnsupported]): see [Graph.AddChild].
 func (e *GraphExec) Launch(s *Stream) error {
