@@ -126,6 +126,7 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	}
 	room, err := o.reserve(dev)
 	if err != nil {
+		l.part(attachFailed(err))
 		return nil, err
 	}
 	p := l.patience(ctx)

@@ -41,21 +41,28 @@ const progressPause = 250 * time.Millisecond
 func (s *Server) Expect(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.expect(name)
+}
+
+// expect runs with mu held.
+func (s *Server) expect(name string) {
 	if s.offers[name] == nil && s.expected[name] == nil {
 		s.expected[name] = &expectation{}
 	}
 	s.startAccepting()
 }
 
-// claim is Expect for an offer that is ready but for its announcement.
+// claim is Expect for an offer that can still be made.
 func (s *Server) claim(name string) error {
 	s.mu.Lock()
-	taken := s.offers[name] != nil
-	s.mu.Unlock()
-	if taken {
+	defer s.mu.Unlock()
+	switch {
+	case s.ctx.Err() != nil:
+		return context.Cause(s.ctx)
+	case s.offers[name] != nil:
 		return fmt.Errorf("%w: %q", ErrNameTaken, name)
 	}
-	s.Expect(name)
+	s.expect(name)
 	return nil
 }
 
@@ -139,6 +146,9 @@ func (s *Server) wait(w *waiter) {
 	defer w.stop(nil)
 	m, rec, err := w.link.receive(w.ctx, true)
 	_ = rec.Close() // receive has seen to it that it holds nothing
+	if errors.Is(err, context.Canceled) {
+		err = context.Cause(w.ctx) // nobody cancelled, but told to stop
+	}
 	if s.leave(w) != nil {
 		w.goOn(m, err)
 		return

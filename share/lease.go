@@ -1,7 +1,6 @@
 package share
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -115,10 +114,10 @@ func (s *lease) hear(m message) (over bool, err error) {
 // lost sorts out why no message came, or could be sent. A consumer that owed no
 // verdict may simply go.
 func (s *lease) lost(err error, patient bool) error {
-	switch {
-	case s.offering.ctx.Err() != nil:
+	switch cause := s.over(); {
+	case cause != nil:
 		s.part(revoke{"the producer has ended the offer"})
-		if cause := context.Cause(s.offering.ctx); !errors.Is(cause, ErrRevoked) {
+		if !errors.Is(cause, ErrRevoked) {
 			return fmt.Errorf("%w: %w", ErrRevoked, cause)
 		}
 		return ErrRevoked

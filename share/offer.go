@@ -250,6 +250,15 @@ func (o *offering) wait() error {
 	}
 }
 
+// over is why the offer has ended, or nil. Of the server's end its context hears
+// a moment later than others do.
+func (o *offering) over() error {
+	if err := o.cause(); err != nil {
+		return err
+	}
+	return context.Cause(o.ctx)
+}
+
 // cause is why the offer's context is done, if that is the server's doing.
 func (o *offering) cause() error {
 	if o.server.ctx.Err() != nil {
