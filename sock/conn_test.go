@@ -101,6 +101,7 @@ func TestNothingPanicsOnNil(t *testing.T) {
 	for _, c := range []*Conn{nil, {}} {
 		require.NoError(t, c.Close())
 		require.ErrorIs(t, c.Send(context.Background(), []byte("x")), ErrClosed)
+		require.ErrorIs(t, c.TrySend([]byte("x")), ErrClosed)
 		_, err := c.Receive(context.Background())
 		require.ErrorIs(t, err, ErrClosed)
 		require.ErrorIs(t, c.WaitClose(context.Background()), ErrClosed)
@@ -129,6 +130,7 @@ func TestUseAfterClose(t *testing.T) {
 	require.NoError(t, a.Close())
 	require.NoError(t, a.Close())
 	require.ErrorIs(t, a.Send(soon(t), []byte("x")), ErrClosed)
+	require.ErrorIs(t, a.TrySend([]byte("x")), ErrClosed)
 	_, err = a.Receive(soon(t))
 	require.ErrorIs(t, err, ErrClosed)
 	require.ErrorIs(t, a.WaitClose(soon(t)), ErrClosed)

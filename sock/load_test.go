@@ -120,6 +120,9 @@ func init() {
 		if !isWith(err, ErrTooManyInFlight, "ulimit -n") || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, unix.ETOOMANYREFS) {
 			return fmt.Errorf("%d records of 10: %w", sent, err)
 		}
+		if err := a.TrySend([]byte("ten"), ten...); !errors.Is(err, ErrWouldWait) || !errors.Is(err, unix.ETOOMANYREFS) {
+			return fmt.Errorf("one more at once: %w", err)
+		}
 		// A sender that waits goes on once somebody reads.
 		waiting := make(chan error)
 		go func() { waiting <- a.Send(context.Background(), []byte("ten"), ten...) }()

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -35,6 +36,48 @@ func TestExportAsksTheDriverOncePerChunk(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, 3, b.count("cuMemExportToShareableHandle"))
 	require.NoError(t, buf.Close())
+}
+
+// What is lent is the descriptor that duplicates are made of: it costs none, and
+// ends with the buffer.
+func TestLentDescriptorsAreTheBuffers(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	want := noise(2*g, 4)
+	write(t, ctx, buf.Ptr(), want)
+	d, lent, err := buf.Lend()
+	require.NoError(t, err)
+	require.Equal(t, buf.Describe(), d)
+	require.Len(t, lent, 2)
+	open := cutest.Descriptors()
+	_, again, err := buf.Lend()
+	require.NoError(t, err)
+	require.Same(t, lent[0], again[0])
+	require.Same(t, lent[1], again[1])
+	require.Equal(t, open, cutest.Descriptors())
+	require.Equal(t, 2, b.count("cuMemExportToShareableHandle"))
+
+	var dups []*os.File
+	for _, f := range lent { // as a peer gets them
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		require.NoError(t, err)
+		dups = append(dups, os.NewFile(uintptr(fd), "dup"))
+	}
+	got, err := vmm.Import(dev, d, dups)
+	require.NoError(t, err)
+	require.True(t, string(want) == string(read(t, ctx, got.Ptr(), 2*g)))
+	_, _, err = got.Lend()
+	require.ErrorIs(t, err, vmm.ErrNotShareable)
+	require.NoError(t, got.Close())
+
+	require.NoError(t, buf.Close())
+	requireClosed(t, lent)
+	_, lent, err = buf.Lend()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.Empty(t, lent)
 }
 
 // FAULTS 16, 34: no descriptor of memory is inherited, or among the standard

@@ -44,6 +44,49 @@ func TestFailedNewLeavesNothing(t *testing.T) {
 	}, hits)
 }
 
+// A reservation that was given is given back, whatever fails.
+func TestFailedNewInAReservationLeavesNothing(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	hits := failEach(t, b, ctx, func() (io.Closer, error) {
+		r, err := vmm.Reserve(dev.Driver(), 2*g)
+		if err != nil {
+			return nil, err
+		}
+		return vmm.New(dev, 2*g, vmm.WithChunkSize(g), vmm.WithReservation(r))
+	})
+	require.Equal(t, []string{
+		"cuMemAddressReserve", "cuMemCreate", "cuMemCreate", "cuMemMap", "cuMemMap", "cuMemSetAccess",
+	}, hits)
+}
+
+func TestFailedImportInAReservationLeavesNothing(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, g)
+	require.NoError(t, err)
+	_, _, err = buf.Lend() // the driver is asked now, and not again
+	require.NoError(t, err)
+	hits := failEach(t, b, ctx, func() (io.Closer, error) {
+		r, err := vmm.Reserve(dev.Driver(), g)
+		if err != nil {
+			return nil, err
+		}
+		d, files, err := buf.Export()
+		require.NoError(t, err)
+		imported, err := vmm.Import(dev, d, files, vmm.WithReservation(r))
+		requireClosed(t, files)
+		return imported, err
+	})
+	require.Equal(t, []string{
+		"cuMemAddressReserve", "cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle",
+		"cuMemMap", "cuMemSetAccess",
+	}, hits)
+	require.NoError(t, buf.Close())
+}
+
 func TestFailedImportLeavesNothing(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
@@ -87,7 +130,11 @@ func TestFailedExportHandsOutNothing(t *testing.T) {
 	buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g))
 	require.NoError(t, err)
 	b.failNth(3, "cuMemExportToShareableHandle")
-	_, files, err := buf.Export()
+	_, files, err := buf.Lend()
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.Empty(t, files)
+	b.failNth(1, "cuMemExportToShareableHandle")
+	_, files, err = buf.Export()
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.Empty(t, files)
 	_, files, err = buf.Export()

@@ -40,6 +40,13 @@ func TestLostMappingIsReportedAndStays(t *testing.T) {
 			require.NoError(t, m.SetAccess(cu.ReadWrite))
 			return m.Ptr(), g
 		},
+		"buffer in a given reservation": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
+			r, err := vmm.Reserve(dev.Driver(), g)
+			require.NoError(t, err)
+			buf, err := vmm.New(dev, g, vmm.WithReservation(r))
+			require.NoError(t, err)
+			return buf.Ptr(), g
+		},
 		"imported buffer": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
 			buf, err := vmm.New(dev, g)
 			require.NoError(t, err)

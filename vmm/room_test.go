@@ -1,0 +1,181 @@
+package vmm_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// makings are the two ways to make a buffer of one chunk in a reservation.
+func makings(t *testing.T, dev *cu.Device) map[string]func(opts ...vmm.Option) (*vmm.Buffer, error) {
+	g := granularity(t, dev)
+	return map[string]func(opts ...vmm.Option) (*vmm.Buffer, error){
+		"new": func(opts ...vmm.Option) (*vmm.Buffer, error) { return vmm.New(dev, g-1, opts...) },
+		"import": func(opts ...vmm.Option) (*vmm.Buffer, error) {
+			buf, err := vmm.New(dev, g-1)
+			require.NoError(t, err)
+			d, files, err := buf.Export()
+			require.NoError(t, err)
+			require.NoError(t, buf.Close())
+			got, err := vmm.Import(dev, d, files, append([]vmm.Option{vmm.WithAccess(cu.ReadWrite)}, opts...)...)
+			requireClosed(t, files)
+			return got, err
+		},
+	}
+}
+
+func reserve(t *testing.T, dev *cu.Device, size uint64) *vmm.Reservation {
+	t.Helper()
+	r, err := vmm.Reserve(dev.Driver(), size)
+	require.NoError(t, err)
+	return r
+}
+
+// A reservation that was given becomes the buffer's, and goes with it; what is
+// left of it is not used.
+func TestBufferInAReservation(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	for name, create := range makings(t, dev) {
+		for _, size := range []uint64{g, 3 * g} {
+			r := reserve(t, dev, size)
+			reserved, ops := b.count("cuMemAddressReserve"), []string{}
+			buf, err := create(vmm.WithReservation(r), vmm.WithSteps(func(s vmm.Step) { ops = append(ops, s.Op) }))
+			require.NoError(t, err, name)
+			require.Equal(t, r.Ptr(), buf.Ptr())
+			require.Equal(t, g, buf.Mapped())
+			require.NotContains(t, ops, "reserve")
+			if name == "new" {
+				require.Equal(t, reserved, b.count("cuMemAddressReserve"))
+			}
+			write(t, ctx, buf.Ptr(), noise(g, 1))
+			require.True(t, string(noise(g, 1)) == string(read(t, ctx, buf.Ptr(), g)))
+			require.ErrorIs(t, r.Close(), vmm.ErrMapped)
+			require.ErrorIs(t, buf.Grow(g+1), vmm.ErrCapacity)
+			require.NoError(t, buf.Close())
+			require.Equal(t, owesNothing, b.owed())
+			require.NoError(t, r.Close(), "it was closed with the buffer")
+			require.Equal(t, owesNothing, b.owed())
+		}
+	}
+}
+
+// One that was reserved for growth is grown into.
+func TestBufferGrowsInAReservation(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	r := reserve(t, dev, 3*g)
+	buf, err := vmm.New(dev, g, vmm.WithCapacity(3*g), vmm.WithReservation(r))
+	require.NoError(t, err)
+	require.NoError(t, buf.Grow(3*g))
+	require.Equal(t, r.Ptr(), buf.Ptr())
+	require.NoError(t, buf.Close())
+}
+
+func TestReservationOfNothingIsNone(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	for name, create := range makings(t, dev) {
+		buf, err := create(vmm.WithReservation(nil))
+		require.NoError(t, err, name)
+		require.NoError(t, buf.Close())
+	}
+}
+
+// Whatever keeps the buffer from being made, the reservation is not left behind.
+func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	no := errors.New("no")
+	importing := func(change func(d *vmm.Descriptor, files *[]*os.File), opts ...vmm.Option) func(vmm.Option) error {
+		return func(given vmm.Option) error {
+			buf, err := vmm.New(dev, 2*g)
+			require.NoError(t, err)
+			d, files, err := buf.Export()
+			require.NoError(t, err)
+			all := files
+			change(&d, &files)
+			_, err = vmm.Import(dev, d, files, append(opts, given)...)
+			for _, f := range all {
+				_ = f.Close()
+			}
+			require.NoError(t, buf.Close())
+			return err
+		}
+	}
+	as := func(*vmm.Descriptor, *[]*os.File) {}
+	for name, c := range map[string]struct {
+		create func(vmm.Option) error
+		want   error
+	}{
+		"new, too small":         {func(o vmm.Option) error { _, err := vmm.New(dev, 2*g, o); return err }, vmm.ErrCapacity},
+		"new, too small to grow": {func(o vmm.Option) error { _, err := vmm.New(dev, g, o, vmm.WithCapacity(2*g)); return err }, vmm.ErrCapacity},
+		"new, no size":           {func(o vmm.Option) error { _, err := vmm.New(dev, 0, o); return err }, vmm.ErrSize},
+		"new, told no": {func(o vmm.Option) error {
+			_, err := vmm.New(dev, g, o, vmm.WithMapped(func() error { return no }))
+			return err
+		}, no},
+		"import, too small":  {importing(as), vmm.ErrCapacity},
+		"import, no size":    {importing(func(d *vmm.Descriptor, _ *[]*os.File) { d.Size = 0 }), vmm.ErrDescriptor},
+		"import, other kind": {importing(func(d *vmm.Descriptor, _ *[]*os.File) { d.Kind = cu.CUDA + cu.Soft - d.Kind }), vmm.ErrKind},
+		"import, no files":   {importing(func(_ *vmm.Descriptor, f *[]*os.File) { *f = nil }), vmm.ErrDescriptor},
+		"import, in chunks":  {importing(as, vmm.WithChunkSize(g)), vmm.ErrSize},
+		"import, a size lie": {importing(func(d *vmm.Descriptor, _ *[]*os.File) { d.Size, d.ChunkSize = g, g }), vmm.ErrDescriptor},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := reserve(t, dev, g)
+			require.ErrorIs(t, c.create(vmm.WithReservation(r)), c.want)
+			require.Equal(t, owesNothing, b.owed())
+			require.NoError(t, r.Close())
+			require.Equal(t, owesNothing, b.owed(), "it is freed once")
+		})
+	}
+}
+
+// A reservation that somebody else has is left to them.
+func TestReservationIsGivenOnce(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	for name, create := range makings(t, dev) {
+		given := vmm.WithReservation(reserve(t, dev, g))
+		buf, err := create(given)
+		require.NoError(t, err, name)
+		write(t, ctx, buf.Ptr(), noise(g, 2))
+		_, err = create(given)
+		require.ErrorIs(t, err, vmm.ErrOccupied, name)
+		require.True(t, string(noise(g, 2)) == string(read(t, ctx, buf.Ptr(), g)))
+		require.NoError(t, buf.Close())
+		require.Equal(t, owesNothing, b.owed())
+		_, err = create(given)
+		require.ErrorIs(t, err, cu.ErrClosed, name)
+		require.Equal(t, owesNothing, b.owed())
+	}
+}
+
+// The garbage collector leaves a reservation alone that a buffer has.
+func TestGivenReservationIsKept(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	for name, create := range makings(t, dev) {
+		buf, err := func() (*vmm.Buffer, error) { return create(vmm.WithReservation(reserve(t, dev, g))) }()
+		require.NoError(t, err, name)
+		freed := b.count("cuMemAddressFree")
+		func() { // a lost one shows that cleanups have run
+			reserve(t, dev, g)
+		}()
+		eventuallyCollected(t, func() bool { return b.count("cuMemAddressFree") > freed })
+		require.Equal(t, freed+1, b.count("cuMemAddressFree"))
+		write(t, ctx, buf.Ptr(), noise(g, 3))
+		require.NoError(t, buf.Close())
+	}
+}
