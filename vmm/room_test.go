@@ -160,22 +160,3 @@ func TestReservationIsGivenOnce(t *testing.T) {
 		require.Equal(t, owesNothing, b.owed())
 	}
 }
-
-// The garbage collector leaves a reservation alone that a buffer has.
-func TestGivenReservationIsKept(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	for name, create := range makings(t, dev) {
-		buf, err := func() (*vmm.Buffer, error) { return create(vmm.WithReservation(reserve(t, dev, g))) }()
-		require.NoError(t, err, name)
-		freed := b.count("cuMemAddressFree")
-		func() { // a lost one shows that cleanups have run
-			reserve(t, dev, g)
-		}()
-		eventuallyCollected(t, func() bool { return b.count("cuMemAddressFree") > freed })
-		require.Equal(t, freed+1, b.count("cuMemAddressFree"))
-		write(t, ctx, buf.Ptr(), noise(g, 3))
-		require.NoError(t, buf.Close())
-	}
-}
