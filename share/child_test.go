@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -160,23 +161,50 @@ func TestConsumerInAnotherProcess(t *testing.T) {
 	requireNoise(t, ctx, buf, 2)
 }
 
-// FAULTS 5, 6: a consumer killed after it received, and after it mapped. The
-// memory returns once the producer lets go of it.
+// FAULTS 5, 6: a consumer killed after it received, and after it mapped, whether
+// it had waited for the offer or not. The memory returns once the producer lets
+// go of it.
 func TestConsumerKilled(t *testing.T) {
 	for do, line := range map[string]string{"stop when received": "received", "stop when mapped": "mapped"} {
-		t.Run(do, func(t *testing.T) {
-			_, ctx := leavesNothing(t)
-			srv := listen(t)
-			s := serve(t, srv, newBuffer(t, ctx, 1<<20), WithVerdict())
-			c := start(t, "consumer", srv.Path(), do)
-			c.says(t, line)
-			c.kill()
-			err := s.await(t, Ended, 1).Err
-			require.ErrorIs(t, err, ErrNoVerdict)
-			require.ErrorIs(t, err, sock.ErrPeerLost)
-			requireServed(t, srv, ctx)
-		})
+		for _, early := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, early %v", do, early), func(t *testing.T) {
+				_, ctx := leavesNothing(t)
+				srv := listen(t)
+				buf := newBuffer(t, ctx, 1<<20)
+				var c *child
+				if early {
+					srv.Expect("data")
+					c = start(t, "consumer", srv.Path(), do)
+					require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)
+				}
+				s := serve(t, srv, buf, WithVerdict())
+				if !early {
+					c = start(t, "consumer", srv.Path(), do)
+				}
+				c.says(t, line)
+				c.kill()
+				err := s.await(t, Ended, 1).Err
+				require.ErrorIs(t, err, ErrNoVerdict)
+				require.ErrorIs(t, err, sock.ErrPeerLost)
+				requireServed(t, srv, ctx)
+			})
+		}
 	}
+}
+
+// One that is killed while it waits has no lease, and costs nobody theirs.
+func TestConsumerKilledWhileItWaits(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	srv.Expect("data")
+	c := start(t, "consumer", srv.Path(), "")
+	require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)
+	c.kill()
+	require.Eventually(t, func() bool { return len(waiting(srv)) == 0 }, 30*time.Second, time.Millisecond)
+	s := serve(t, srv, newBuffer(t, ctx, 1), WithLeases(1))
+	att := attached(t, srv, "data", dev)
+	require.NoError(t, att.Close())
+	require.NoError(t, s.end(t))
 }
 
 // FAULTS 2, 3, D10: a producer killed after the descriptors were sent, and

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -39,13 +40,67 @@ func briefly(t testing.TB) context.Context {
 func leavesNothing(t testing.TB) (*cu.Device, *cu.Context) {
 	t.Helper()
 	dev := cutest.Device(t)
+	return dev, leavesNothingOn(t, dev)
+}
+
+func leavesNothingOn(t testing.TB, dev *cu.Device) *cu.Context {
+	t.Helper()
 	ctx := cutest.Context(t, dev)
 	free, fds := freeMemory(t, ctx), cutest.Descriptors()
 	t.Cleanup(func() {
 		require.Equal(t, free, freeMemory(t, ctx), "free memory")
 		require.Equal(t, fds, cutest.Descriptors())
 	})
-	return dev, ctx
+	return ctx
+}
+
+// A spy counts the calls to the driver, and can fail one kind of them.
+type spy struct {
+	mu     sync.Mutex
+	counts map[string]int // of those that succeeded
+	all    int
+	failed string // symbol that fails
+}
+
+// spied is leavesNothing with a spy.
+func spied(t testing.TB) (*spy, *cu.Device, *cu.Context) {
+	t.Helper()
+	s := &spy{counts: map[string]int{}}
+	dev, err := cutest.Driver(t, cu.WithHook(s.hook)).Device(0)
+	require.NoError(t, err)
+	return s, dev, leavesNothingOn(t, dev)
+}
+
+func (s *spy) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all++
+	if call.Symbol() == s.failed {
+		return sys.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	r := next()
+	if r == sys.CUDA_SUCCESS {
+		s.counts[call.Symbol()]++
+	}
+	return r
+}
+
+// fail has the calls of symbol fail from now on, or none if that is "".
+func (s *spy) fail(symbol string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = symbol
+}
+
+// count is how many calls of symbol succeeded, or of any were made if that is
+// "".
+func (s *spy) count(symbol string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if symbol == "" {
+		return s.all
+	}
+	return s.counts[symbol]
 }
 
 func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
@@ -232,6 +287,38 @@ func requireServed(t testing.TB, srv *Server, ctx *cu.Context) {
 	require.NoError(t, err)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, att.Close())
+}
+
+// early is a raw connection of a consumer that waits for an offer.
+func early(t testing.TB, srv *Server, want attach) *sock.Conn {
+	t.Helper()
+	before := len(waiting(srv))
+	conn := dialed(t, srv)
+	require.NoError(t, conn.Send(soon(t), encode(want)))
+	require.Eventually(t, func() bool { return len(waiting(srv)) > before }, 10*time.Second, 100*time.Microsecond)
+	return conn
+}
+
+// waiting lists who waits for any offer.
+func waiting(srv *Server) (all []*waiter) {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	for _, e := range srv.expected {
+		all = append(all, e.waiting...)
+	}
+	return all
+}
+
+// heard is the next message on conn, whose files are closed.
+func heard(t testing.TB, conn *sock.Conn) message {
+	t.Helper()
+	rec, err := conn.Receive(soon(t))
+	require.NoError(t, err)
+	m, err := decode(rec.Data)
+	require.NoError(t, err)
+	require.NoError(t, checkFiles(m, rec))
+	require.NoError(t, rec.Close())
+	return m
 }
 
 // dialed is a raw connection to a server.

@@ -2,10 +2,12 @@ package share
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,6 +56,32 @@ func TestEventsTellTheLeaseInOrder(t *testing.T) {
 	require.NoError(t, att.Progress(soon(t), 3, 9))
 	require.NoError(t, att.Report(soon(t), nil))
 	require.NoError(t, s.end(t))
+	requireWholeLease(t, s)
+}
+
+// It is the same for who has waited for the offer.
+func TestEventsOfAWaitingConsumer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	srv.Expect("data")
+	result := make(chan error)
+	go func() {
+		att, err := Attach(soon(t), srv.Path(), "", dev, WithAccess(ReadWrite))
+		if err == nil {
+			err = errors.Join(att.Progress(soon(t), 3, 9), att.Report(soon(t), nil), att.Close())
+		}
+		result <- err
+	}()
+	require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 10*time.Second, time.Millisecond)
+	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))
+	require.NoError(t, <-result)
+	require.NoError(t, s.end(t))
+	requireWholeLease(t, s)
+}
+
+// requireWholeLease says that a lease, and nothing else, went well to its end.
+func requireWholeLease(t *testing.T, s *served) {
+	t.Helper()
 	var kinds []string
 	for _, e := range s.of(0) {
 		kinds = append(kinds, e.Kind.String())

@@ -152,23 +152,7 @@ func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 	require.NoError(t, err)
 	kind := dev.Driver().Kind()
 	n := 0
-	for name, c := range map[string]struct {
-		record []byte
-		fds    int
-		want   error
-	}{
-		"attaches again":               {encode(attach{kind, ReadOnly, "data"}), 0, ErrProtocol},
-		"offers":                       {encode(offer{name: "x", access: ReadOnly}), 0, ErrProtocol},
-		"revokes":                      {encode(revoke{""}), 0, ErrProtocol},
-		"refuses":                      {encode(refuse{RefusedBusy, "no"}), 0, ErrRefused},
-		"good without mapping":         {encode(verdict{true, ""}), 0, ErrProtocol},
-		"maps another generation":      {encode(mapped{999}), 0, ErrProtocol},
-		"random":                       {noise(100, 1), 0, ErrWire},
-		"other version":                {flaw(mapped{1}, 4, 9), 0, ErrVersion},
-		"a descriptor with progress":   {encode(progress{1, 2}), 1, ErrWire},
-		"descriptors with its verdict": {encode(verdict{true, ""}), 3, ErrWire},
-		"an empty record with one":     {nil, 1, sock.ErrEmptyRecord},
-	} {
+	for name, c := range badAnswers(kind) {
 		conn := dialed(t, srv)
 		require.NoError(t, conn.Send(soon(t), encode(attach{kind, ReadOnly, "data"})))
 		rec, err := conn.Receive(soon(t))
@@ -184,6 +168,29 @@ func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 	require.NoError(t, bystander.Progress(soon(t), 1, 2))
 	require.NoError(t, bystander.Err())
 	requireServed(t, srv, ctx)
+}
+
+type answer struct {
+	record []byte
+	fds    int
+	want   error
+}
+
+// badAnswers are what no consumer may say to an offer.
+func badAnswers(kind cu.Kind) map[string]answer {
+	return map[string]answer{
+		"attaches again":               {encode(attach{kind, ReadOnly, "data"}), 0, ErrProtocol},
+		"offers":                       {encode(offer{name: "x", access: ReadOnly}), 0, ErrProtocol},
+		"revokes":                      {encode(revoke{""}), 0, ErrProtocol},
+		"refuses":                      {encode(refuse{RefusedBusy, "no"}), 0, ErrRefused},
+		"good without mapping":         {encode(verdict{true, ""}), 0, ErrProtocol},
+		"maps another generation":      {encode(mapped{999}), 0, ErrProtocol},
+		"random":                       {noise(100, 1), 0, ErrWire},
+		"other version":                {flaw(mapped{1}, 4, 9), 0, ErrVersion},
+		"a descriptor with progress":   {encode(progress{1, 2}), 1, ErrWire},
+		"descriptors with its verdict": {encode(verdict{true, ""}), 3, ErrWire},
+		"an empty record with one":     {nil, 1, sock.ErrEmptyRecord},
+	}
 }
 
 func codeOf(err error) RefusalCode {
