@@ -69,7 +69,8 @@ func (d *Driver) newMemHandle(h sys.CUmemGenericAllocationHandle, size uint64) *
 
 // Granularity returns what sizes and addresses of memory with these handle
 // types must be multiples of, in bytes: the minimum, and what the driver
-// recommends (cuMemGetAllocationGranularity). The driver is asked once.
+// recommends (cuMemGetAllocationGranularity). The driver is asked once for each
+// types.
 func (dev *Device) Granularity(types HandleType) (minimum, recommended uint64, err error) {
 	if known, ok := dev.granularities.Load(types); ok {
 		g := known.([2]uint64)

@@ -55,8 +55,9 @@ func OnReceived(f func(Offer, []*os.File)) AttachOption {
 func OnStep(f func(vmm.Step)) AttachOption { return func(o *attachOptions) { o.steps = f } }
 
 // WithRoom reserves address space for size bytes, rounded up to the granularity,
-// while the offer is waited for, so that this need not be done when it is there.
-// Memory that is larger gets a reservation of its own, as without.
+// while the offer is waited for, so that this need not be done when it is there
+// (cuMemAddressReserve). Memory that is larger gets a reservation of its own, as
+// without. If there is no room, Attach fails.
 func WithRoom(size uint64) AttachOption { return func(o *attachOptions) { o.room = size } }
 
 // An Offer is what a producer says of the memory it offers.

@@ -14,6 +14,10 @@
 // in the memory's device before the first consumer hears of it, so that what a
 // consumer sees is finished.
 //
+// A handoff is fastest where both sides do beforehand what they can: the
+// producer exports with [Server.Prepare] while the data is in the making, and
+// the consumer attaches before it is offered, [WithRoom] for it.
+//
 // # Lease
 //
 // While the connection lives, each side knows of the other: [Attachment.Done]

@@ -46,8 +46,9 @@ func WithVerdict() OfferOption { return func(o *offering) { o.verdict = true } }
 // driver calls for that takes some microseconds.
 func WithSynchronized() OfferOption { return func(o *offering) { o.synchronized = true } }
 
-// WithObserver has f told what happens. It is called from the goroutines of the
-// connections, from several at once, and should not take long.
+// WithObserver has f told what happens. It is called from the goroutines of Offer
+// and of the connections, from several at once, and should not take long: other
+// consumers may be waiting for it. It may call the server, but not close it.
 func WithObserver(f func(Event)) OfferOption { return func(o *offering) { o.observe = f } }
 
 // An offering is an offer that is being served.
@@ -91,7 +92,8 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 }
 
 // A Prepared is an offer of which all is done that can be before its data is
-// there. The caller ends it with Offer or Close.
+// there. The caller owns it and ends it with Offer or Close. It holds no
+// descriptors of its own. It is safe for concurrent use.
 type Prepared struct {
 	o    *offering
 	buf  *vmm.Buffer
@@ -100,8 +102,12 @@ type Prepared struct {
 
 // Prepare does what takes long of an [Server.Offer], while the data may still be
 // in the making: it has the driver export the memory, 600 to 900 µs for each
-// chunk. Consumers that ask for name wait from now on, as after [Server.Expect].
-// What is offered is buf as it is now: it should not grow before.
+// chunk (cuMemExportToShareableHandle). Consumers that ask for name wait from now
+// on, as after [Server.Expect]. What is offered is buf as it is now, without what
+// it grows by later; it stays the caller's, and open until the offer has ended.
+//
+// Errors: [ErrNameTaken]; [ErrClosed]; what [vmm.Buffer.Lend] says, and then who
+// waited for name is refused.
 func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, error) {
 	o := &offering{server: s, observe: func(Event) {}, wake: make(chan struct{}, 1)}
 	o.msg.name, o.msg.access = name, access
@@ -124,8 +130,9 @@ func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ..
 	return &Prepared{o: o, buf: buf}, nil
 }
 
-// Offer is [Server.Offer] for what was prepared. It can be called once; after
-// that, and after Close, it is [ErrClosed].
+// Offer is [Server.Offer] for what was prepared: it serves consumers until ctx is
+// done or an option ends it. It can be called once; after that, and after Close,
+// it is [ErrClosed].
 func (p *Prepared) Offer(ctx context.Context) error {
 	o := p.o
 	if !p.over.CompareAndSwap(false, true) {

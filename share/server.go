@@ -49,8 +49,8 @@ func WithTimeout(d time.Duration) ListenOption { return func(o *listenOptions) {
 func WithConnections(n int) ListenOption { return func(o *listenOptions) { o.connections = n } }
 
 // Listen makes the socket at path, whose directory has to exist and be safe,
-// and listens. Consumers are answered from the first [Server.Expect] or
-// [Server.Offer] on. The errors are those of [sock.Listen].
+// and listens. Consumers are answered from the first [Server.Expect],
+// [Server.Prepare] or [Server.Offer] on. The errors are those of [sock.Listen].
 func Listen(path string, opts ...ListenOption) (*Server, error) {
 	o := listenOptions{timeout: DefaultTimeout, connections: 1024}
 	for _, f := range opts {

@@ -27,7 +27,8 @@ func (c *Conn) Send(ctx context.Context, record []byte, fds ...*os.File) error {
 }
 
 // TrySend is [Conn.Send] for who must not wait, or has to be quick: where Send
-// would wait, it returns [ErrWouldWait] and has sent nothing.
+// would wait, it returns [ErrWouldWait] and has sent nothing. Files stay the
+// caller's; the other errors are those of Send.
 func (c *Conn) TrySend(record []byte, fds ...*os.File) error {
 	err := checkRecord(len(record), len(fds))
 	if err == nil {

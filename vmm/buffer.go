@@ -248,8 +248,9 @@ func (b *Buffer) Export() (Descriptor, []*os.File, error) {
 
 func whole(d Descriptor) (offset, size uint64) { return 0, d.Size }
 
-// Lend is [Buffer.Export] without duplicates, for who passes the descriptors on
-// at once: they are the buffer's, end with it, and are not to be closed.
+// Lend is [Buffer.Export] without duplicates: the descriptors are the buffer's,
+// end with it, and are not to be closed. It is for who passes them on while the
+// buffer is open.
 func (b *Buffer) Lend() (Descriptor, []*os.File, error) {
 	return b.export(whole, lendAll)
 }

@@ -16,8 +16,9 @@ var (
 	// ErrOccupied says that a range is mapped already or lies outside its
 	// reservation.
 	ErrOccupied = errors.New("vmm: range not free")
-	// ErrCapacity says that a buffer cannot grow because the address space
-	// behind it is taken; see [WithCapacity].
+	// ErrCapacity says that a buffer has too little address space: to grow into
+	// (see [WithCapacity]), or in the reservation it was given (see
+	// [WithReservation]).
 	ErrCapacity = errors.New("vmm: no address space to grow into")
 	// ErrNotShareable says that the memory has no descriptors to export.
 	ErrNotShareable = errors.New("vmm: memory was not made to be shared")

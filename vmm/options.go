@@ -51,9 +51,10 @@ func WithSteps(f func(Step)) Option { return func(o *options) { o.onStep = f } }
 func WithMapped(f func() error) Option { return func(o *options) { o.mapped = f } }
 
 // WithReservation maps the buffer at the beginning of r, which becomes the
-// buffer's, whatever comes of it. One that is too small gives [ErrCapacity]; one
-// with room to spare leaves it unused. To reserve takes some of the time of
-// [Import], and can be done before there is anything to import.
+// buffer's, whatever comes of it: Close of the buffer frees it, and so does a
+// failure. One that is too small gives [ErrCapacity], one that is in use
+// [ErrOccupied]; one with room to spare leaves it unused. To reserve takes some
+// of the time of [Import], and can be done before there is anything to import.
 func WithReservation(r *Reservation) Option { return func(o *options) { o.room = r } }
 
 // roomFor checks the reservation that was given.
