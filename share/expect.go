@@ -208,15 +208,16 @@ func (w *waiter) delivered(err error) {
 func (w *waiter) goOn(m message, err error) {
 	l := w.lease
 	<-w.sent
-	w.disarm()
 	if w.sendErr != nil {
 		err = w.sendErr
 	}
 	if err != nil {
+		w.disarm()
 		l.end(l.lost(err, false))
 		return
 	}
 	over, err := l.hear(m)
+	w.disarm() // late: it stops nothing but a reading that is over
 	if !over {
 		err = l.follow()
 	}
