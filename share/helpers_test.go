@@ -185,22 +185,33 @@ func serve(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *ser
 
 func serveAs(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) *served {
 	t.Helper()
+	s := newServed(srv)
+	s.start(t, name, func(ctx context.Context) error {
+		return srv.Offer(ctx, name, buf, access, append([]OfferOption{WithObserver(s.see)}, opts...)...)
+	})
+	return s
+}
+
+func newServed(srv *Server) *served {
+	return &served{Server: srv, result: make(chan error, 1), moved: make(chan struct{}, 1)}
+}
+
+// start runs offer until t ends or cancel is called.
+func (s *served) start(t testing.TB, name string, offer func(context.Context) error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &served{Server: srv, cancel: cancel, result: make(chan error, 1), moved: make(chan struct{}, 1)}
-	go func() {
-		s.result <- srv.Offer(ctx, name, buf, access, append([]OfferOption{WithObserver(s.see)}, opts...)...)
-	}()
+	s.cancel = cancel
+	go func() { s.result <- offer(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		s.result <- <-s.result
 	})
-	for !offered(srv, name) {
+	for !offered(s.Server, name) {
 		if len(s.result) > 0 {
 			break // it failed, or was short
 		}
 		runtime.Gosched()
 	}
-	return s
 }
 
 func offered(srv *Server, name string) bool {

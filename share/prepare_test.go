@@ -1,7 +1,6 @@
 package share
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -50,15 +49,9 @@ func TestPreparedOffer(t *testing.T) {
 // begin makes an offer that was prepared, as serve does one that was not.
 func begin(t testing.TB, srv *Server, p *Prepared) *served {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &served{Server: srv, cancel: cancel, result: make(chan error, 1), moved: make(chan struct{}, 1)}
+	s := newServed(srv)
 	p.o.observe = s.see
-	go func() { s.result <- p.Offer(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		s.result <- <-s.result
-	})
-	s.await(t, Offered, 1)
+	s.start(t, p.o.msg.name, p.Offer)
 	return s
 }
 

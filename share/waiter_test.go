@@ -30,11 +30,14 @@ func clog(t *testing.T, w *waiter) (n int) {
 	}
 }
 
-// manyRecords is a buffer whose offer takes two records.
-func manyRecords(t *testing.T, ctx *cu.Context) *vmm.Buffer {
+// manyRecords is a buffer, of zeros, whose offer takes two records.
+func manyRecords(t *testing.T, dev *cu.Device) *vmm.Buffer {
 	t.Helper()
-	g := granularity(t, ctx.Device())
-	return newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g))
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, buf.Close()) })
+	return buf
 }
 
 // large makes a record of an offer so long that one fills the queue up again.
@@ -43,8 +46,8 @@ func large() OfferOption { return WithData(make([]byte, MaxData)) }
 // A consumer that waits but does not read is sent its offer as it reads, each
 // record once; who reads has it meanwhile.
 func TestWaitingConsumerThatReadsLate(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	buf := manyRecords(t, ctx)
+	dev, _ := leavesNothing(t)
+	buf := manyRecords(t, dev)
 	srv := listen(t)
 	srv.Expect("data")
 	late := early(t, srv, wants(dev))
@@ -110,8 +113,8 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		}, ErrRevoked, ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dev, ctx := leavesNothing(t)
-			buf := manyRecords(t, ctx)
+			dev, _ := leavesNothing(t)
+			buf := manyRecords(t, dev)
 			srv := listen(t, WithTimeout(c.timeout))
 			srv.Expect("data")
 			conn := early(t, srv, wants(dev))
