@@ -9,11 +9,11 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 )
 
@@ -45,8 +45,9 @@ type Rival struct {
 
 	cmd     *exec.Cmd
 	in      io.WriteCloser
-	answers chan line
-	dead    error // why it cannot be asked any more
+	answers chan line // closed when the program has ended
+	exit    error     // what it ended with, once answers is closed
+	dead    error     // why it cannot be asked any more
 }
 
 type line struct {
@@ -54,10 +55,12 @@ type line struct {
 	err    error
 }
 
-// Start runs the program argv and waits until it is ready.
+// Start runs the program argv and waits until it is ready. It is in a process
+// group of its own, so that a signal from the terminal is the caller's alone.
 func Start(ctx context.Context, name string, argv ...string) (*Rival, error) {
 	r := &Rival{Name: name, cmd: exec.Command(argv[0], argv[1:]...), answers: make(chan line, 1)}
 	r.cmd.Stderr = os.Stderr
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := r.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -77,19 +80,29 @@ func Start(ctx context.Context, name string, argv ...string) (*Rival, error) {
 		err = fmt.Errorf("rival %s: its first line does not say that it is ready", name)
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.Close())
+		_ = r.Close() // err says more
+		return nil, err
 	}
 	r.Info, r.Started = a.Info, time.Since(begun)
 	return r, nil
 }
 
+// read decodes lines, which are as long as the program likes: what several
+// hundred consumers say is one.
 func (r *Rival) read(out io.Reader) {
 	defer close(r.answers)
-	for s := bufio.NewScanner(out); s.Scan(); {
-		var l line
-		l.err = json.Unmarshal(s.Bytes(), &l.answer)
-		r.answers <- l
+	for b := bufio.NewReader(out); ; {
+		text, err := b.ReadBytes('\n')
+		if len(text) > 0 {
+			var l line
+			l.err = json.Unmarshal(text, &l.answer)
+			r.answers <- l
+		}
+		if err != nil {
+			break
+		}
 	}
+	r.exit = r.cmd.Wait()
 }
 
 // Ask sends one line and waits for the answer. A rival that does not answer
@@ -110,20 +123,23 @@ func (r *Rival) wait(ctx context.Context) (Answer, error) {
 	case l, ok := <-r.answers:
 		switch {
 		case !ok:
-			r.dead = fmt.Errorf("rival %s: it ended", r.Name)
+			r.dead = fmt.Errorf("rival %s: it ended: %s", r.Name, r.cmd.ProcessState)
 			return Answer{}, r.dead
 		case l.err != nil:
-			return Answer{}, fmt.Errorf("rival %s: %w", r.Name, l.err)
+			return Answer{}, fmt.Errorf("rival %s: not an answer: %w", r.Name, l.err)
 		case l.answer.Error != "":
 			return l.answer, fmt.Errorf("rival %s: %s", r.Name, l.answer.Error)
 		}
 		return l.answer, nil
 	case <-ctx.Done():
-		_ = r.cmd.Process.Kill() // it may have ended by itself
+		r.kill()
 		r.dead = fmt.Errorf("rival %s: no answer: %w", r.Name, context.Cause(ctx))
 		return Answer{}, r.dead
 	}
 }
+
+// kill ends the program and what it has started, which may hold its output.
+func (r *Rival) kill() { _ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) }
 
 // patience is how long a rival has to end by itself once its input has.
 const patience = 10 * time.Second
@@ -131,12 +147,12 @@ const patience = 10 * time.Second
 // Close ends the program and waits for it.
 func (r *Rival) Close() error {
 	_ = r.in.Close() // tells it to end; it may have done so
-	kill := time.AfterFunc(patience, func() { _ = r.cmd.Process.Kill() })
-	defer kill.Stop()
-	for range r.answers { // until its output has ended
+	timer := time.AfterFunc(patience, r.kill)
+	defer timer.Stop()
+	for range r.answers { // until it has ended
 	}
-	if err := r.cmd.Wait(); err != nil && r.dead == nil {
-		return fmt.Errorf("rival %s: %w", r.Name, err)
+	if r.exit != nil && r.dead == nil {
+		return fmt.Errorf("rival %s: %w", r.Name, r.exit)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -22,8 +23,10 @@ func TestMain(m *testing.M) {
 		err := Serve(os.Stdin, os.Stdout, Answer{Name: "good", Info: "v1"}, map[string]Handler{
 			"add":   func(args []uint64) (Answer, error) { return Answer{NS: int64(args[0] + args[1])}, nil },
 			"fail":  func([]uint64) (Answer, error) { return Answer{}, errors.New("no luck") },
-			"hang":  func([]uint64) (Answer, error) { select {} },
+			"hang":  func([]uint64) (Answer, error) { return Answer{}, unix.Pause() },
 			"leave": func([]uint64) (Answer, error) { os.Exit(3); return Answer{}, nil },
+			"long":  func(args []uint64) (Answer, error) { return Answer{Steps: make([]Step, args[0])}, nil },
+			"leak":  leak,
 		})
 		if err != nil {
 			os.Exit(1)
@@ -32,7 +35,22 @@ func TestMain(m *testing.M) {
 		fmt.Println("hello")
 	case "mute":
 		fmt.Println("{}")
+	case "refusing":
+		fmt.Println(`{"error":"no device"}`)
+		os.Exit(3)
+	case "failing":
+		os.Exit(3)
 	}
+}
+
+// leak leaves a process behind that holds the rival's output, and hangs.
+func leak([]uint64) (Answer, error) {
+	cmd := exec.Command("sleep", "1000")
+	cmd.Stdout = os.Stdout
+	if err := cmd.Start(); err != nil {
+		return Answer{}, err
+	}
+	return Answer{}, unix.Pause()
 }
 
 func started(t *testing.T, kind string) (*Rival, error) {
@@ -56,22 +74,30 @@ func TestAsk(t *testing.T) {
 	require.ErrorContains(t, err, "no such request")
 	_, err = r.Ask(t.Context(), "add x 1")
 	require.ErrorContains(t, err, "invalid syntax")
+	a, err := r.Ask(t.Context(), "long 5000")
+	require.NoError(t, err, "a line longer than a scanner takes")
+	require.Len(t, a.Steps, 5000)
 	_, err = r.Ask(t.Context(), "add 1 1")
 	require.NoError(t, err, "it lives on")
 	require.NoError(t, r.Close())
 }
 
 func TestRivalsThatCannotBeUsed(t *testing.T) {
-	for _, kind := range []string{"garbage", "mute", "absent"} {
+	for kind, why := range map[string]string{
+		"garbage": "not an answer", "mute": "does not say that it is ready", "silent": "it ended: exit status 0",
+		"refusing": "no device", "failing": "it ended: exit status 3",
+	} {
 		_, err := started(t, kind)
-		require.ErrorContains(t, err, "rival "+kind, kind)
+		require.ErrorContains(t, err, "rival "+kind+": ")
+		require.ErrorContains(t, err, why)
+		require.NotContains(t, err.Error(), "\n")
 	}
 	_, err := Start(t.Context(), "nothing", "/nonexistent")
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func TestRivalsThatStop(t *testing.T) {
-	for _, c := range []struct{ request, want string }{{"leave", "it ended"}, {"hang", "no answer"}} {
+	for _, c := range []struct{ request, want string }{{"leave", "it ended"}, {"hang", "no answer"}, {"leak", "no answer"}} {
 		r, err := started(t, "good")
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
