@@ -12,13 +12,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 func TestMain(m *testing.M) { cutest.Main(m) }
 
-// program runs the program in this process.
-func program(args ...string) (code int, stdout, stderr string) {
+// called runs the program in this process.
+func called(args ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
 	code = run(args, &out, &err)
 	return code, out.String(), err.String()
@@ -26,7 +27,7 @@ func program(args ...string) (code int, stdout, stderr string) {
 
 func TestReportOfTheSoftwareDriver(t *testing.T) {
 	dir := t.TempDir()
-	code, stdout, stderr := program("-driver", "soft", "-rounds", "2", "-time", "0", "-out", dir)
+	code, stdout, stderr := called("-driver", "soft", "-rounds", "2", "-time", "0", "-out", dir)
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, "software driver")
 	require.Contains(t, stdout, "cuStreamQuery")
@@ -34,7 +35,7 @@ func TestReportOfTheSoftwareDriver(t *testing.T) {
 
 	text, err := os.ReadFile(filepath.Join(dir, "calls.md"))
 	require.NoError(t, err)
-	drv, err := open("soft")
+	drv, err := program.Open("soft")
 	require.NoError(t, err)
 	cannot := append(lacking(drv), "cuLaunchKernel, burst", "cuLaunchKernel, sustained", "cuLaunchKernel + cuStreamSynchronize")
 	for _, want := range []string{
@@ -56,7 +57,7 @@ func TestReportOfTheSoftwareDriver(t *testing.T) {
 
 func TestWithoutADriver(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "-1") // where there is one
-	code, stdout, stderr := program("-out", t.TempDir())
+	code, stdout, stderr := called("-out", t.TempDir())
 	require.Equal(t, 3, code)
 	require.Empty(t, stdout)
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
@@ -64,18 +65,19 @@ func TestWithoutADriver(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{{"-driver", "auto"}, {"-rounds", "0"}, {"-nosuch"}, {"more"}} {
-		code, _, stderr := program(args...)
+	for _, args := range [][]string{{"-driver", "auto"}, {"-rounds", "0"}, {"-time", "-1s"}, {"-nosuch"}, {"more"}} {
+		code, _, stderr := called(args...)
 		require.Equal(t, 2, code, args)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 	}
-	code, stdout, _ := program("-h")
+	code, stdout, _ := called("-h")
 	require.Zero(t, code)
 	require.Contains(t, stdout, "-rounds")
 }
 
 func TestADirectoryThatCannotBeMade(t *testing.T) {
-	code, _, stderr := program("-driver", "soft", "-rounds", "1", "-time", "0", "-out", "/dev/null/here")
+	code, stdout, stderr := called("-driver", "soft", "-rounds", "1", "-time", "0", "-out", "/dev/null/here")
 	require.Equal(t, 1, code)
+	require.Contains(t, stdout, "cuStreamQuery", "the table is printed before it is written")
 	require.Contains(t, stderr, "/dev/null")
 }

@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/cu/soft"
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
@@ -33,14 +32,6 @@ type stage struct {
 	host     *cu.HostMemory
 	function sys.CUfunction // an empty kernel; 0 where the driver runs none
 	module   sys.CUmodule
-}
-
-// open opens the driver of that name.
-func open(driver string) (*cu.Driver, error) {
-	if driver == cu.Soft.String() {
-		return cu.Open(cu.WithResolver(soft.Resolver))
-	}
-	return cu.Open()
 }
 
 // newStage sets the stage on the first device.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/cu"
 )
@@ -24,7 +25,7 @@ func newReport(drv *cu.Driver, calls []call, cannot []string, r results) *report
 		Name:    "calls",
 		Title:   title(drv),
 		Text:    text(drv, cannot),
-		Machine: machine(drv),
+		Machine: program.Machine(drv),
 		Raw:     raw(calls, r),
 		Tables:  []report.Table{medians(calls, r), spread(calls, r)},
 		Bars: []report.Bar{{
@@ -66,14 +67,6 @@ func text(drv *cu.Driver, cannot []string) string {
 		fmt.Fprintf(b, "\nNot measured, because this driver cannot: %s.\n", strings.Join(cannot, "; "))
 	}
 	return b.String()
-}
-
-func machine(drv *cu.Driver) report.Machine {
-	m := report.ThisMachine()
-	if drv.Kind() == cu.Soft {
-		m.GPU, m.Driver = "none", drv.String()
-	}
-	return m
 }
 
 // raw is a row for each sample.

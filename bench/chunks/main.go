@@ -9,7 +9,6 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,26 +16,14 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/stats"
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/cu/soft"
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
-
-// run is the program; it returns the exit code.
-func run(args []string, stdout, stderr io.Writer) int {
-	err := bench(args, stdout)
-	if errors.Is(err, flag.ErrHelp) {
-		return cli.ExitOK
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "chunks:", strings.Join(strings.Fields(err.Error()), " "))
-	}
-	return cli.ExitCode(err)
-}
 
 // numbers is a list of positive numbers.
 type numbers []int
@@ -55,58 +42,44 @@ func (l *numbers) Set(s string) error {
 	return nil
 }
 
-func bench(args []string, stdout io.Writer) error {
+// run is the program; it returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
 	chunks := numbers{64, 1024}
 	flags := flag.NewFlagSet("chunks", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
 	driver := flags.String("driver", "cuda", "driver to measure, `cuda|soft`")
 	flags.Var(&chunks, "chunks", "`numbers` of chunks, each of the granularity's size")
 	rounds := flags.Int("rounds", 10, "how often each is measured")
 	out := flags.String("out", "", "`directory` to write chunks.csv and chunks.md to; none: print only")
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(stdout)
-		flags.Usage()
-		return err
-	case err != nil:
-		return cli.Usagef("%w", err)
-	case flags.NArg() > 0:
-		return cli.Usagef("unexpected argument %q", flags.Arg(0))
-	case *rounds < 1:
-		return cli.Usagef("-rounds %d: want at least 1", *rounds)
-	}
-	dev, err := open(*driver)
+	return program.Run(flags, args, stdout, stderr, func() error {
+		if *rounds < 1 {
+			return cli.Usagef("-rounds %d: want at least 1", *rounds)
+		}
+		drv, err := program.Open(*driver)
+		if err != nil {
+			return err
+		}
+		return measureAndReport(drv, chunks, *rounds, *out, stdout)
+	})
+}
+
+// measureAndReport prints what was measured, and writes it to dir if that is not
+// empty.
+func measureAndReport(drv *cu.Driver, chunks []int, rounds int, dir string, stdout io.Writer) error {
+	dev, err := drv.Device(0)
 	if err != nil {
 		return err
 	}
-	r, err := measure(dev, chunks, *rounds)
+	r, err := measure(dev, chunks, rounds)
 	if err != nil {
 		return err
 	}
 	for _, row := range r.Tables[0].Rows {
 		fmt.Fprintln(stdout, strings.Join(row, "\t"))
 	}
-	if *out == "" {
+	if dir == "" {
 		return nil
 	}
-	return r.Write(*out)
-}
-
-// open opens the driver's first device.
-func open(driver string) (*cu.Device, error) {
-	var opts []cu.Option
-	switch driver {
-	case "cuda":
-	case "soft":
-		opts = append(opts, cu.WithResolver(soft.Resolver))
-	default:
-		return nil, cli.Usagef("-driver %q: want cuda or soft", driver)
-	}
-	drv, err := cu.Open(opts...)
-	if err != nil {
-		return nil, cli.Machinef("%w", err)
-	}
-	return drv.Device(0)
+	return r.Write(dir)
 }
 
 // measure makes the report.
@@ -114,7 +87,7 @@ func measure(dev *cu.Device, chunks []int, rounds int) (*report.Report, error) {
 	r := &report.Report{
 		Name:    "chunks",
 		Title:   "What many chunks cost",
-		Machine: report.ThisMachine(),
+		Machine: program.Machine(dev.Driver()),
 		Text:    "Each driver call for chunks of the granularity's size, per chunk: for all of them at once where that can be, and from several goroutines where order does not matter.",
 		Raw:     report.Table{Head: []string{"chunks", "call", "how", "round", "ns_per_chunk"}},
 	}

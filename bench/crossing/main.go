@@ -3,44 +3,31 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"time"
+
+	"github.com/gpufd/gpufd/bench/internal/program"
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run returns the exit code: 1 if something failed, 2 for wrong flags.
+// run is the program; it returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("crossing", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	rounds := flags.Int("rounds", 25, "how often each way is measured")
-	d := flags.Duration("time", 20*time.Millisecond, "how long each way makes calls, in each round and form of call")
-	dir := flags.String("out", "", "directory for "+reportName+".md, .csv and .svg; none: print only")
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), "usage: crossing [-rounds N] [-time D] [-out DIR]\n\n"+
-			"Compares the ways to call C from Go, and prints time and allocations of a call.\n\n")
-		flags.PrintDefaults()
-	}
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		return 2
-	case flags.NArg() > 0 || *rounds < 1 || *d <= 0:
-		fmt.Fprintln(stderr, "crossing: no arguments, at least one round, and some time, please")
-		flags.Usage()
-		return 2
-	}
-	if err := compare(*rounds, *d, *dir, stdout); err != nil {
-		fmt.Fprintln(stderr, "crossing:", err)
-		return 1
-	}
-	return 0
+	rounds := flags.Int("rounds", 25, "how `often` each way is measured")
+	d := flags.Duration("time", 20*time.Millisecond, "how `long` each way makes calls, in each round and form of call")
+	dir := flags.String("out", "", "`directory` to write "+reportName+".md, .csv and .svg to; none: print only")
+	return program.Run(flags, args, stdout, stderr, func() error {
+		if *rounds < 1 || *d <= 0 {
+			return cli.Usagef("-rounds %d -time %s: want at least one round, and some time", *rounds, *d)
+		}
+		return compare(*rounds, *d, *dir, stdout)
+	})
 }
 
 // compare measures, prints, and writes the report if dir is not empty.

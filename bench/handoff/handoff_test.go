@@ -21,7 +21,7 @@ func onSoft(t *testing.T) options {
 	return options{
 		rivals: commands{{ours, soft}, {cBefore, soft}, {"absent", []string{"/bin/false"}},
 			{"dying", []string{"/bin/sh", "-c", `echo '{"ready":true}'; read x`}}},
-		sizes:  sizes{2 << 20, 8 << 20}, largest: 8 << 20, chunks: 4, consumers: 4, starts: 1,
+		sizes: sizes{2 << 20, 8 << 20}, largest: 8 << 20, chunks: 4, consumers: 4, starts: 1,
 		iterations: 3, time: time.Minute, out: t.TempDir(),
 	}
 }

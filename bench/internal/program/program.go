@@ -1,0 +1,79 @@
+// Package program is what the benchmark programs have in common: how they treat
+// their flags, end, and open a driver.
+package program
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/gpufd/gpufd/bench/internal/report"
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+// Run parses args, which are flags only, and runs body. It returns the exit
+// code: 2 for a mistake in the flags, 3 where there is no driver, and 1 for other
+// failures, each with one line on stderr; -h explains the flags on stdout.
+func Run(flags *flag.FlagSet, args []string, stdout, stderr io.Writer, body func() error) int {
+	err := parse(flags, args, stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return cli.ExitOK
+	}
+	if err == nil {
+		err = body()
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: %s\n", flags.Name(), OneLine(err))
+	}
+	return cli.ExitCode(err)
+}
+
+func parse(flags *flag.FlagSet, args []string, stdout io.Writer) error {
+	flags.SetOutput(io.Discard)
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(stdout)
+		flags.Usage()
+		return err
+	case err != nil:
+		return cli.Usagef("%w; -h explains", err)
+	case flags.NArg() > 0:
+		return cli.Usagef("unexpected argument %q; -h explains", flags.Arg(0))
+	}
+	return nil
+}
+
+// OneLine is the text of err without line breaks.
+func OneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// Open opens the driver of that name, cuda or soft.
+func Open(driver string) (*cu.Driver, error) {
+	var opts []cu.Option
+	switch driver {
+	case cu.CUDA.String():
+	case cu.Soft.String():
+		opts = append(opts, cu.WithResolver(soft.Resolver))
+	default:
+		return nil, cli.Usagef("-driver %q: want cuda or soft", driver)
+	}
+	drv, err := cu.Open(opts...)
+	if err != nil {
+		return nil, cli.Machinef("%w", err)
+	}
+	return drv, nil
+}
+
+// Machine is this machine as drv has it: the software driver uses no GPU, also
+// where there is one.
+func Machine(drv *cu.Driver) report.Machine {
+	m := report.ThisMachine()
+	if drv.Kind() == cu.Soft {
+		m.GPU, m.Driver = "none", drv.String()
+	}
+	return m
+}
