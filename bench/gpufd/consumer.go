@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/gpufd/gpufd/bench/internal/rival"
@@ -15,9 +16,8 @@ import (
 
 // A consumer attaches to one offer after the other. "connect N SIZE" has it
 // connect, ask for offer N, which need not be there yet, and reserve room for
-// SIZE bytes of it; "finish" answers when it has
-// mapped the memory, found the salt of N at both ends and let go of it; "cancel"
-// has it give up.
+// SIZE bytes of it; "finish" answers when it has mapped the memory, found the
+// salt of N at both ends and let go of it; "cancel" has it give up.
 type consumer struct {
 	path   string
 	dev    *cu.Device
@@ -31,18 +31,16 @@ type finished struct {
 	err   error
 }
 
-func runConsumer(o options) error {
-	dev, err := o.open()
+func newConsumer(o options) (*consumer, error) {
+	dev, ctx, err := o.device(o.context)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	c := &consumer{path: o.consumer, dev: dev, cancel: func() {}, done: make(chan finished, 1)}
-	if o.context {
-		if c.ctx, err = dev.PrimaryContext(); err != nil {
-			return err
-		}
-	}
-	err = rival.Serve(os.Stdin, os.Stdout, rival.Answer{Name: "consumer"}, map[string]rival.Handler{
+	return &consumer{path: o.consumer, dev: dev, ctx: ctx, cancel: func() {}, done: make(chan finished, 1)}, nil
+}
+
+func (c *consumer) serve(stdin io.Reader, stdout io.Writer) error {
+	err := rival.Serve(stdin, stdout, rival.Answer{Name: "consumer"}, map[string]rival.Handler{
 		"connect": c.connect,
 		"finish":  c.finish,
 		"cancel":  func([]uint64) (rival.Answer, error) { c.cancel(); return c.finish(nil) },

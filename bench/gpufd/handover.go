@@ -14,7 +14,6 @@ type handover struct {
 	start int64 // when the buffer was ready
 
 	mu    sync.Mutex
-	sent  int64 // when the last consumer was sent its descriptors
 	each  []int64
 	steps []rival.Step // At is absolute
 }
@@ -48,15 +47,24 @@ func (h *handover) observe(e share.Event) {
 		h.note("offer", h.start, now)
 	case share.Sent:
 		h.note("send", now-e.Since.Nanoseconds(), now)
-		h.mu.Lock()
-		h.sent = now
-		h.mu.Unlock()
 	case share.Mapped:
 		h.mu.Lock()
-		sent := h.sent
 		h.each = append(h.each, now-h.start)
 		h.mu.Unlock()
-		h.note("reply", sent, now)
+	}
+}
+
+// reply is the way of the one consumer's acknowledgement, which it sends when
+// access is set. Of several it is not known whose is whose.
+func (h *handover) reply() {
+	if len(h.each) != 1 {
+		return
+	}
+	for _, s := range h.steps {
+		if s.Side == "consumer" && s.Name == "access" {
+			h.steps = append(h.steps, interval("producer", "reply", s.At+s.NS, h.start+h.each[0]))
+			return
+		}
 	}
 }
 
@@ -64,6 +72,7 @@ func (h *handover) observe(e share.Event) {
 func (h *handover) answer() rival.Answer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.reply()
 	a := rival.Answer{Each: h.each}
 	for _, ns := range h.each {
 		a.NS = max(a.NS, ns)

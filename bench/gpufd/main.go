@@ -6,13 +6,14 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
+	"io"
 	"os"
 	"time"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 // patience bounds every step of a handoff.
@@ -22,37 +23,59 @@ type options struct {
 	driver   string
 	consumer string // socket to attach at
 	context  bool
+	room     bool
 	plain    bool
 }
 
-func main() {
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// run is the program; it returns the exit code.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var o options
-	flag.StringVar(&o.driver, "driver", "cuda", "`cuda|soft`")
-	flag.StringVar(&o.consumer, "consumer", "", "be a consumer of the producer that listens at `path`")
-	flag.BoolVar(&o.context, "context", true, "take a context in consumers, which reading the data needs and attaching does not")
-	flag.BoolVar(&o.plain, "plain", false, "do nothing beforehand but to export: wait for the device in the offer, reserve after it came")
-	flag.Parse()
-	run := runProducer
-	if o.consumer != "" {
-		run = runConsumer
-	}
-	if err := run(o); err != nil {
-		fmt.Fprintln(os.Stderr, "gpufd:", err)
-		os.Exit(1)
-	}
+	flags := flag.NewFlagSet("gpufd", flag.ContinueOnError)
+	flags.StringVar(&o.driver, "driver", "cuda", "`cuda|soft`")
+	flags.StringVar(&o.consumer, "consumer", "", "be a consumer of the producer that listens at `path`")
+	flags.BoolVar(&o.context, "context", true, "take a context in consumers, which reading the data needs and attaching does not")
+	flags.BoolVar(&o.room, "room", true, "reserve consumers' address space beforehand")
+	flags.BoolVar(&o.plain, "plain", false, "do nothing beforehand but to export: wait for the device in the offer, reserve after it came")
+	refused := cli.ExitOK
+	code := program.Run(flags, args, stdout, stderr, func() error {
+		h, err := o.open()
+		if err != nil { // who started it is told why, and nobody else
+			refused = cli.ExitCode(err)
+			return rival.Refuse(stdout, err)
+		}
+		return h.serve(stdin, stdout)
+	})
+	return max(code, refused)
 }
 
-// open opens the driver and its first device.
-func (o options) open() (*cu.Device, error) {
-	var opts []cu.Option
-	if o.driver == "soft" {
-		opts = append(opts, cu.WithResolver(soft.Resolver))
+// A half is a producer or a consumer. serve answers until stdin ends, and lets
+// go of everything.
+type half interface {
+	serve(stdin io.Reader, stdout io.Writer) error
+}
+
+func (o options) open() (half, error) {
+	if o.consumer != "" {
+		return newConsumer(o)
 	}
-	drv, err := cu.Open(opts...)
+	return newProducer(o)
+}
+
+// device opens the driver, its first device and, if that is wanted, its primary
+// context.
+func (o options) device(context bool) (*cu.Device, *cu.Context, error) {
+	drv, err := program.Open(o.driver)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return drv.Device(0)
+	dev, err := drv.Device(0)
+	if err != nil || !context {
+		return dev, nil, err
+	}
+	ctx, err := dev.PrimaryContext()
+	return dev, ctx, err
 }
 
 // bounded is a context for one step.

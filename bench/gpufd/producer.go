@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -19,39 +20,53 @@ type producer struct {
 	opts      options
 	dev       *cu.Device
 	ctx       *cu.Context
+	dir       string // of the socket
 	srv       *share.Server
 	consumers []*rival.Rival
 	offers    uint64 // made so far
 }
 
-func runProducer(o options) (err error) {
-	dev, err := o.open()
-	if err != nil {
+func newProducer(o options) (*producer, error) {
+	p := &producer{opts: o}
+	if err := p.open(); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+// open opens the device while the first consumer does the same, as processes do
+// that somebody else starts.
+func (p *producer) open() (err error) {
+	if p.dir, err = os.MkdirTemp("", "gpufd-bench-"); err != nil {
 		return err
 	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
+	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock")); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "gpufd-bench-")
-	if err != nil {
-		return err
+	started := make(chan error, 1)
+	go func() { started <- p.need(1) }()
+	p.dev, p.ctx, err = p.opts.device(true)
+	if theirs := <-started; err == nil { // or else it is the same
+		err = theirs
 	}
-	defer os.RemoveAll(dir)
-	srv, err := share.Listen(filepath.Join(dir, "sock"))
-	if err != nil {
-		return err
-	}
-	p := &producer{opts: o, dev: dev, ctx: ctx, srv: srv}
-	defer func() { err = errors.Join(err, p.close()) }()
-	if err := p.need(1); err != nil {
-		return err
-	}
-	v := dev.Driver().Version()
-	return rival.Serve(os.Stdin, os.Stdout, rival.Answer{Name: "gpufd", Info: fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10)}, map[string]rival.Handler{
+	return err
+}
+
+func (p *producer) serve(stdin io.Reader, stdout io.Writer) error {
+	hello := rival.Answer{Name: "gpufd", Info: p.dev.Driver().String()}
+	err := rival.Serve(stdin, stdout, hello, map[string]rival.Handler{
 		"handoff": p.handoff,
 		"fanout":  p.fanout,
 	})
+	return errors.Join(err, p.close())
+}
+
+func (p *producer) close() error {
+	errs := []error{p.srv.Close()}
+	for _, c := range p.consumers {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(append(errs, p.ctx.Close(), os.RemoveAll(p.dir))...)
 }
 
 // need starts consumers until there are n, several at a time: most of a start
@@ -87,14 +102,6 @@ func (p *producer) start() (*rival.Rival, error) {
 		"-driver", p.opts.driver, fmt.Sprintf("-context=%v", p.opts.context))
 }
 
-func (p *producer) close() error {
-	errs := []error{p.srv.Close()}
-	for _, c := range p.consumers {
-		errs = append(errs, c.Close())
-	}
-	return errors.Join(append(errs, p.ctx.Close())...)
-}
-
 // handoff SIZE CHUNKS
 func (p *producer) handoff(args []uint64) (rival.Answer, error) {
 	if len(args) != 2 || args[1] == 0 || args[0]%args[1] != 0 {
@@ -123,9 +130,9 @@ func (p *producer) handOut(size, chunks uint64, n int) (rival.Answer, error) {
 	p.offers++
 	h := newHandover(offerName(p.offers), n)
 	p.srv.Expect(h.name)
-	consumers, room := p.consumers[:n], size
-	if p.opts.plain {
-		room = 0
+	consumers, room := p.consumers[:n], uint64(0)
+	if p.opts.room && !p.opts.plain {
+		room = size
 	}
 	err := ask(ctx, consumers, h, "connect %d %d", p.offers, room)
 	if err == nil {

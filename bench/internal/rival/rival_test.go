@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	case "mute":
 		fmt.Println("{}")
 	case "refusing":
-		fmt.Println(`{"error":"no device"}`)
+		_ = Refuse(os.Stdout, errors.New("no\n\tdevice"))
 		os.Exit(3)
 	case "failing":
 		os.Exit(3)

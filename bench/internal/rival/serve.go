@@ -7,6 +7,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/gpufd/gpufd/bench/internal/program"
 )
 
 // A Handler answers a request with the numbers that came with it.
@@ -31,6 +33,11 @@ func Serve(in io.Reader, out io.Writer, hello Answer, handlers map[string]Handle
 		}
 	}
 	return s.Err()
+}
+
+// Refuse says why the rival cannot get ready, on one line.
+func Refuse(out io.Writer, why error) error {
+	return json.NewEncoder(out).Encode(Answer{Error: program.OneLine(why)})
 }
 
 func answer(request string, handlers map[string]Handler) (Answer, error) {
