@@ -16,11 +16,14 @@
  * context of its own. They talk over one SOCK_SEQPACKET pair, in this order:
  *
  *	consumer → producer	hello: a string, empty or what failed
+ *	producer → consumer	nudge: struct offer of no chunks, before the buffer is made
+ *	consumer → producer	a string, empty
  *	producer → consumer	struct offer with up to 64 descriptors, as often as needed
  *	consumer → producer	acknowledgement: a string, empty or what failed
  *	consumer → producer	struct report, if the acknowledgement was empty
  *
- * The clock runs from the first offer (or export) to the acknowledgement. Mapping
+ * A nudge wakes the consumer before the buffer is made: ours connects then. The
+ * clock runs from the first offer (or export) to the acknowledgement. Mapping
  * is read-write and access is set once for the whole range. What need not be
  * waited for comes after the acknowledgement: descriptors and handles are let go
  * with the mapping. Of each step the answer holds the first start and the sum of
@@ -392,6 +395,11 @@ static void consume(int sock)
 		struct buffer b;
 		struct report r = {0};
 		failure[0] = 0;
+		if (!o.chunks) {
+			if (!say(sock))
+				die("the answer to a nudge");
+			continue;
+		}
 		took(&r.steps, "receive", now());
 		bool legacy = !o.fds;
 		bool ok = legacy ? take_legacy(&o, &b, &r.steps) : take_vmm(sock, &o, fds, &b, &r.steps);
@@ -543,6 +551,14 @@ static void print_answer(const struct steps *producer, struct steps *consumer, i
 	fflush(stdout);
 }
 
+/* nudge wakes the consumer and waits until it is awake. */
+static bool nudge(int sock)
+{
+	struct offer none = {0};
+	char answer[sizeof failure];
+	return transmit(sock, &none, sizeof none, NULL, 0) && await(sock, answer, sizeof answer) > 0;
+}
+
 /* exchange hands b over and has the salt compared. Where it fails, *alive says
  * whether the consumer waits for the next handoff: not if it was left half-way. */
 static bool exchange(int sock, enum mode mode, struct buffer *b, uint64_t salt, struct steps *s, struct report *r,
@@ -581,9 +597,9 @@ static bool handoff(int sock, enum mode mode, uint64_t size, uint32_t chunks)
 	struct report r = {0};
 	uint64_t salt = 0;
 	int64_t t0 = 0, t1 = 0;
-	bool alive = true;
+	bool alive = nudge(sock);
 
-	bool ok = mode == LEGACY ? make_legacy(&b, size, &s) : make_vmm(&b, size, chunks, &s);
+	bool ok = alive && (mode == LEGACY ? make_legacy(&b, size, &s) : make_vmm(&b, size, chunks, &s));
 	ok = ok && salted(&b, &salt);
 	if (mode == BEFORE)
 		ok = ok && export_all(&b, &s);

@@ -12,6 +12,7 @@ reading the salts and letting go after. Chunks are a matter of virtual memory, s
 here there is always one.
 """
 
+import contextlib
 import glob
 import importlib
 import json
@@ -125,6 +126,9 @@ def consume(side_class, args, conn):
 
 def take_one(side, conn):
     data = conn.recv_bytes()
+    if not data:  # a nudge
+        conn.send_bytes(b"")
+        return
     steps = Steps()
     steps.took("receive", now())
     try:
@@ -166,6 +170,7 @@ def handoff(side, conn, size):
     steps = Steps()
     salt = secrets.token_bytes(8)
     try:
+        nudge(conn)
         start = now()
         side.make(size, salt)
         steps.took("create", start)
@@ -198,16 +203,30 @@ def handoff(side, conn, size):
     }
 
 
+def nudge(conn):
+    """Wake the consumer before the buffer is made, as every rival does."""
+    with talking():
+        conn.send_bytes(b"")
+        conn.recv_bytes()
+
+
 def exchange(side, conn, steps):
     """Start, end and the consumer's report."""
-    begin = now()
-    try:
+    with talking():
+        begin = now()
         side.give(conn, steps)
         trouble = conn.recv_bytes()
         end = now()
         if trouble:
             raise Refused(f"consumer: {trouble.decode()}")
         return begin, end, conn.recv()
+
+
+@contextlib.contextmanager
+def talking():
+    """What a consumer that is gone or silent raises, as Gone."""
+    try:
+        yield
     except (EOFError, BrokenPipeError, ConnectionResetError) as e:
         raise Gone("the consumer is gone") from e
     except BlockingIOError as e:
