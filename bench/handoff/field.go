@@ -8,15 +8,17 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/bench/internal/stats"
 )
 
 // A field is the rivals that run, in the order they were named.
 type field struct {
-	rivals []*rival.Rival
-	turns  []turn   // what each does when it is its turn
-	absent []string // who could not be started, or failed, and why
+	rivals  []*rival.Rival
+	turns   []turn   // what each does when it is its turn
+	started []string // what each is that was started
+	absent  []string // who could not be started, or failed, and why
 }
 
 // start starts the rivals. Those that this machine cannot run are left out and
@@ -30,6 +32,7 @@ func start(ctx context.Context, cmds commands, turns ...turn) (*field, error) {
 		switch {
 		case err == nil:
 			f.rivals = append(f.rivals, r)
+			f.started = append(f.started, about(r))
 		case i == 0:
 			return nil, err
 		default:
@@ -40,8 +43,8 @@ func start(ctx context.Context, cmds commands, turns ...turn) (*field, error) {
 }
 
 func (f *field) leaveOut(err error) {
-	fmt.Fprintln(os.Stderr, "handoff: left out:", err)
-	f.absent = append(f.absent, err.Error())
+	f.absent = append(f.absent, program.OneLine(err))
+	fmt.Fprintln(os.Stderr, "handoff: left out:", f.absent[len(f.absent)-1])
 }
 
 func (f *field) close() error {
@@ -85,7 +88,7 @@ type result struct {
 	rival string
 	point
 	ns    []float64
-	steps []step // in the order in which they begin
+	steps []step // in the order in which they were told of
 }
 
 // A step is one part of the handoff, in all iterations.
@@ -127,7 +130,7 @@ func (f *field) measure(ctx context.Context, size, chunks uint64, o options) (al
 // turn has a rival make its handoffs, which count if they are to.
 func (f *field) turn(ctx context.Context, r *rival.Rival, results []*result, count bool) error {
 	for _, x := range results {
-		a, err := f.ask(ctx, r, "handoff %d %d", x.size, x.chunks)
+		a, err := ask(ctx, r, "handoff %d %d", x.size, x.chunks)
 		if err != nil {
 			return err
 		}
@@ -138,10 +141,15 @@ func (f *field) turn(ctx context.Context, r *rival.Rival, results []*result, cou
 	return nil
 }
 
-func (f *field) ask(ctx context.Context, r *rival.Rival, format string, args ...any) (rival.Answer, error) {
+// ask has a rival hand over, within bounds.
+func ask(ctx context.Context, r *rival.Rival, format string, args ...any) (rival.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return r.Ask(ctx, format, args...)
+	a, err := r.Ask(ctx, format, args...)
+	if err == nil && a.NS <= 0 {
+		err = fmt.Errorf("rival %s: its answer has no time", r.Name)
+	}
+	return a, err
 }
 
 func (r *result) add(a rival.Answer) {

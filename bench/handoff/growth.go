@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/bench/internal/stats"
@@ -17,7 +18,7 @@ import (
 var nan = math.NaN()
 
 // chunked are the rivals whose buffers may be of several chunks.
-var chunked = []string{ours, cBefore, "c-inside"}
+var chunked = []string{ours, oursBefore, cBefore, cInside}
 
 // growth measures how the handoff grows with size, chunks and consumers, and
 // what the start of the processes adds.
@@ -26,8 +27,8 @@ func growth(ctx context.Context, o options) error {
 		Name:    "growth",
 		Title:   "How the handoff grows",
 		Machine: report.ThisMachine(),
-		Text:    "p50 of handoffs as in handoff.md, the first of a turn, with size, with the number of chunks of a buffer and of consumers, and from the start of the processes.",
-		Raw:     report.Table{Head: []string{"what", "rival", "size", "chunks", "consumers", "n", "p50_ns", "p95_ns", "max_ns"}},
+		Text:    growthText,
+		Raw:     report.Table{Text: "The quantiles of the handoffs are in", Head: []string{"what", "rival", "size", "chunks", "consumers", "n", "p50_ns", "p95_ns", "max_ns"}},
 	}
 	for _, part := range []func(context.Context, options, *report.Report) error{bySizeAndChunks, byConsumers, fromStart} {
 		if err := part(ctx, o, r); err != nil {
@@ -57,7 +58,7 @@ func bySizeAndChunks(ctx context.Context, o options, r *report.Report) (err erro
 			return err
 		}
 	}
-	r.Text += leftOut(f.absent)
+	r.Text += strings.Join(f.started, "") + leftOut(f.absent)
 	r.Tables = append(r.Tables, grid("size", "Handoff by size, one chunk", sizes), grid("chunks", "Handoff by chunks of 2 MiB", chunks))
 	r.Charts = append(r.Charts,
 		chart(sizes, "size", "Handoff by size, p50", "bytes handed over, bytes", bySize, first),
@@ -149,7 +150,7 @@ const fanTimes = 20
 func (f *field) fan(ctx context.Context, n int, o options) (fan, error) {
 	x := fan{consumers: n}
 	for i := -warmups(granularity); i < min(fanTimes, o.iterations); i++ {
-		a, err := f.ask(ctx, f.rivals[0], "fanout %d %d", granularity, n)
+		a, err := ask(ctx, f.rivals[0], "fanout %d %d", granularity, n)
 		if err != nil {
 			return x, err
 		}
@@ -177,7 +178,8 @@ func (x *fan) add(a rival.Answer) {
 func reportFans(r *report.Report, fans []fan) {
 	t := report.Table{
 		Name: "consumers", Title: "One buffer of 2 MiB to several consumers at once",
-		Text: "The time until the last has it mapped; what each consumer adds to the time for one; and its own steps of import, reserve, map and access, which wait for each other in the driver.",
+		Text: "Ours only. The time until the last has it mapped; what each consumer adds to the time for one; and its own steps of import, map and access, " +
+			"which wait for each other in the driver. These consumers take no context, of which a GPU has no room for so many, and so do not look at the data.",
 		Head: []string{"consumers", "all have it", "each added", "own steps"},
 	}
 	c := report.Chart{Name: "consumers", Title: "One buffer to several consumers at once, p50", X: "consumers", Y: "time, ns", LogX: true, LogY: true,
@@ -211,24 +213,29 @@ func fromStart(ctx context.Context, o options, r *report.Report) error {
 		Head: []string{"rival", "ready, p50", "first, p50", "together, p50", "times"},
 	}
 	ready, handed, whole := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
-	var names []string
+	f := &field{}
 	for range o.starts {
 		for _, c := range o.rivals {
 			up, one, err := startOnce(ctx, c)
-			if err != nil {
-				if c.name == o.rivals[0].name || ctx.Err() != nil {
-					return err
-				}
-				continue // start has reported it
+			switch {
+			case err == nil:
+				ready[c.name] = append(ready[c.name], up)
+				handed[c.name] = append(handed[c.name], one)
+				whole[c.name] = append(whole[c.name], up+one)
+			case ctx.Err() != nil || c.name == o.rivals[0].name:
+				return err
+			case !slices.Contains(f.absent, program.OneLine(err)):
+				f.leaveOut(err)
 			}
-			if !slices.Contains(names, c.name) {
-				names = append(names, c.name)
-			}
-			ready[c.name] = append(ready[c.name], up)
-			handed[c.name] = append(handed[c.name], one)
-			whole[c.name] = append(whole[c.name], up+one)
 		}
 	}
+	var names []string
+	for _, c := range o.rivals {
+		if len(whole[c.name]) > 0 {
+			names = append(names, c.name)
+		}
+	}
+	t.Text += leftOut(f.absent)
 	bars := report.Chart{Name: "start", Title: "From no process to 2 MiB handed over, p50", Y: "time, ns", Labels: names, Series: []report.Series{{Name: "together"}}}
 	for _, n := range names {
 		s := stats.Summarize(whole[n])
@@ -243,12 +250,12 @@ func fromStart(ctx context.Context, o options, r *report.Report) error {
 }
 
 func startOnce(ctx context.Context, c command) (ready, handed float64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	r, err := rival.Start(ctx, c.name, c.argv...)
+	r, err := rival.Start(bounded, c.name, c.argv...)
 	if err != nil {
 		return 0, 0, err
 	}
-	a, err := r.Ask(ctx, "handoff %d 1", granularity)
+	a, err := ask(ctx, r, "handoff %d 1", granularity)
 	return float64(r.Started), float64(a.NS), errors.Join(err, r.Close())
 }

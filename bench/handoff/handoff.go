@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,15 +9,8 @@ import (
 	"strings"
 
 	"github.com/gpufd/gpufd/bench/internal/report"
-	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/bench/internal/stats"
 	"github.com/gpufd/gpufd/internal/cli"
-)
-
-// The rivals that claims are about, by their names on the command line.
-const (
-	ours    = "gpufd"
-	cBefore = "c-before"
 )
 
 // limit is how much longer than C's ours may take, and up to which size.
@@ -45,11 +39,8 @@ func handoffs(ctx context.Context, o options) (err error) {
 		Name:    "handoff",
 		Title:   "Handing a fresh buffer to another process",
 		Machine: report.ThisMachine(),
-		Text: "From the buffer being ready in one process to its knowing that another has it mapped with access set. " +
-			"The rivals take turns within each iteration, each a pair of processes of its own that are connected beforehand. " +
-			"In its turn each makes two handoffs: the first finds processors asleep and caches full of the others' work, the next does not." + leftOut(f.absent) +
-			"\n\n" + versions(f.rivals),
-		Raw: raw(all),
+		Text:    handoffText + strings.Join(f.started, "") + leftOut(f.absent),
+		Raw:     raw(all),
 		Charts: []report.Chart{
 			chart(all, "first", "First handoff of a turn, p50", "bytes handed over, bytes", bySize, first),
 			chart(all, "next", "Next handoff of a turn, p50", "bytes handed over, bytes", bySize, next),
@@ -60,36 +51,20 @@ func handoffs(ctx context.Context, o options) (err error) {
 			p := point{size, 1, t}
 			r.Tables = append(r.Tables, totals(all, p), parts(all, p))
 			if size <= limitSize {
-				r.Bars = append(r.Bars, bar(all, p))
+				r.Bars = append(r.Bars, bar(all, ours, p), bar(all, oursBefore, p))
 			}
 		}
 	}
 	return r.Write(o.out)
 }
 
-// versions says what each rival is.
-func versions(rivals []*rival.Rival) string {
-	var b strings.Builder
-	for _, r := range rivals {
-		fmt.Fprintf(&b, "- %s: %s\n", r.Name, r.Info)
-	}
-	return b.String()
-}
-
-func leftOut(absent []string) string {
-	if len(absent) == 0 {
-		return ""
-	}
-	return " Not measured: " + strings.Join(absent, "; ") + "."
-}
-
-// bar holds ours against C with the export done beforehand.
-func bar(all []*result, p point) report.Bar {
+// bar holds one of ours against C with the export done beforehand.
+func bar(all []*result, name string, p point) report.Bar {
 	b := report.Bar{
-		Claim: fmt.Sprintf("p50 of %s against C that has exported beforehand, %s, %s of a turn", ours, cli.Human(p.size), p.turn),
+		Claim: fmt.Sprintf("p50 of %s / %s, %s, %s of a turn", name, cBefore, cli.Human(p.size), p.turn),
 		Limit: limit, Got: nan,
 	}
-	if us, c := of(all, ours, p), of(all, cBefore, p); us != nil && c != nil {
+	if us, c := of(all, name, p), of(all, cBefore, p); us != nil && c != nil {
 		b.Got = us.p50() / c.p50()
 	}
 	return b
@@ -108,20 +83,31 @@ func totals(all []*result, p point) report.Table {
 		if base != nil {
 			against = report.Ratio(s.P50 / base.p50())
 		}
-		t.Rows = append(t.Rows, []string{r.rival, report.Duration(s.P50), report.Duration(s.P95), report.Duration(s.P99),
+		t.Rows = append(t.Rows, []string{r.rival, report.Duration(s.P50), tail(s.N, 20, s.P95), tail(s.N, 100, s.P99),
 			report.Duration(s.Min), fmt.Sprint(s.N), against})
 	}
 	return t
 }
 
-// parts is the table of the steps of one point: when each begins, and how long
-// it takes.
+// tail prints a quantile in the tail of n samples, if they are enough for one of
+// them to lie behind it.
+func tail(n, enough int, ns float64) string {
+	if n < enough {
+		ns = nan
+	}
+	return report.Duration(ns)
+}
+
+// stepOrder is the order of steps in tables, that of both sides.
+var stepOrder = []string{"create", "receive", "receive-fd", "import", "reserve", "map", "access", "export", "offer", "send",
+	"attach", "ack", "reply", "close", "unmap", "release"}
+
+// parts is the table of how long the steps of one point take.
 func parts(all []*result, p point) report.Table {
 	results := at(all, p)
 	t := report.Table{
 		Name:  "steps-" + label(p),
 		Title: fmt.Sprintf("Steps of %s, %s of a turn", cli.Human(p.size), p.turn),
-		Text:  "Medians. Steps of creating and exporting lie before the handoff but where a rival exports inside it; closing and releasing come after it.",
 		Head:  []string{"side", "step"},
 	}
 	var names [][2]string
@@ -133,7 +119,10 @@ func parts(all []*result, p point) report.Table {
 			}
 		}
 	}
-	slices.SortStableFunc(names, func(a, b [2]string) int { return -strings.Compare(a[0], b[0]) }) // producers first
+	slices.SortStableFunc(names, func(a, b [2]string) int {
+		return cmp.Or(-strings.Compare(a[0], b[0]), // producers first
+			slices.Index(stepOrder, a[1])-slices.Index(stepOrder, b[1]))
+	})
 	for _, n := range names {
 		row := []string{n[0], n[1]}
 		for _, r := range results {
@@ -155,7 +144,7 @@ func (r *result) cell(side, name string) string {
 
 // raw is every summary, for whoever wants to draw their own conclusions.
 func raw(all []*result) report.Table {
-	t := report.Table{Head: []string{"rival", "size", "chunks", "turn", "side", "step", "n", "at_p50_ns", "min_ns", "p25_ns", "p50_ns", "p75_ns", "p95_ns", "p99_ns", "max_ns"}}
+	t := report.Table{Text: "The quantiles of all handoffs and of their steps, and when each step begins (the median, from the buffer being ready), are in", Head: []string{"rival", "size", "chunks", "turn", "side", "step", "n", "at_p50_ns", "min_ns", "p25_ns", "p50_ns", "p75_ns", "p95_ns", "p99_ns", "max_ns"}}
 	add := func(r *result, s step) {
 		a, x := stats.Summarize(s.at), stats.Summarize(s.ns)
 		row := []string{r.rival, fmt.Sprint(r.size), fmt.Sprint(r.chunks), string(r.turn), s.side, s.name, fmt.Sprint(x.N), fmt.Sprintf("%.0f", a.P50)}

@@ -6,10 +6,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 // onSoft builds our own rival, and has it run on the software driver.
@@ -20,7 +23,8 @@ func onSoft(t *testing.T) options {
 	soft := []string{bin, "-driver", "soft"}
 	return options{
 		rivals: commands{{ours, soft}, {cBefore, soft}, {"absent", []string{"/bin/false"}},
-			{"dying", []string{"/bin/sh", "-c", `echo '{"ready":true}'; read x`}}},
+			{"dying", []string{"/bin/sh", "-c", `echo '{"ready":true,"info":"v1"}'; read x`}},
+			{"idle", []string{"/bin/sh", "-c", `echo '{"ready":true}'; while read x; do echo '{}'; done`}}},
 		sizes: sizes{2 << 20, 8 << 20}, largest: 8 << 20, chunks: 4, consumers: 4, starts: 1,
 		iterations: 3, time: time.Minute, out: t.TempDir(),
 	}
@@ -71,8 +75,16 @@ func TestHandoffs(t *testing.T) {
 	require.Equal(t, 8, imports)
 	text, err := os.ReadFile(filepath.Join(o.out, "handoff.md"))
 	require.NoError(t, err)
-	require.Contains(t, string(text), "rival absent: it ended", "who could not run is named")
-	require.Contains(t, string(text), "2MiB-first: rival dying: it ended", "and who stopped")
+	for _, want := range []string{
+		"- **gpufd**: software driver", "; package share, ", "- **dying**: v1.\n",
+		"\n- rival absent: it ended: exit status 1\n", "\n- 2MiB-first: rival dying: it ended: exit status 0\n",
+		"\n- 2MiB-first: rival idle: its answer has no time\n",
+		"quantiles of all handoffs and of their steps",
+		"| p50 of gpufd / c-before, 2 MiB, first of a turn        |", "| p50 of gpufd-before / c-before, 2 MiB, next of a turn  |  1.15 |        – | not measured |",
+	} {
+		require.Contains(t, string(text), want)
+	}
+	require.Regexp(t, `\| gpufd +\|[^|]+\| +– +\| +– +\|[^|]+\| +3 \|`, string(text), "three handoffs have no p95")
 	require.FileExists(t, filepath.Join(o.out, "handoff-next.svg"))
 }
 
@@ -85,6 +97,32 @@ func TestGrowth(t *testing.T) {
 		require.Positive(t, number(t, r["p50_ns"]))
 	}
 	require.Equal(t, map[string]int{"size and chunks": 2*2 + 2*2, "consumers": 3, "start": 2}, counts)
+	text, err := os.ReadFile(filepath.Join(o.out, "growth.md"))
+	require.NoError(t, err)
+	start := string(text)[strings.Index(string(text), "## From no process"):]
+	for _, name := range []string{"absent", "dying", "idle"} {
+		require.Contains(t, start, "\n- rival "+name+": ")
+	}
+}
+
+// Steps are in the order in which they happen, whoever has them.
+func TestParts(t *testing.T) {
+	p := point{granularity, 1, first}
+	named := func(rival string, names ...string) *result {
+		r := &result{rival: rival, point: p}
+		for _, n := range names {
+			r.step("consumer", n).ns = []float64{1}
+		}
+		return r
+	}
+	table := parts([]*result{named("a", "import", "map", "ack"), named("b", "own", "receive", "import", "reserve", "map")}, p)
+	require.Equal(t, []string{"side", "step", "a", "b"}, table.Head)
+	var names []string
+	for _, row := range table.Rows {
+		names = append(names, row[1])
+	}
+	require.Equal(t, []string{"own", "receive", "import", "reserve", "map", "ack"}, names)
+	require.Equal(t, []string{"consumer", "reserve", "", "1.00 ns"}, table.Rows[3])
 }
 
 // The first rival is ours: without it there is nothing to compare.
@@ -98,13 +136,27 @@ func TestFlags(t *testing.T) {
 	var c commands
 	require.NoError(t, c.Set("a=/bin/x,-y,z"))
 	require.Equal(t, commands{{"a", []string{"/bin/x", "-y", "z"}}}, c)
-	for _, bad := range []string{"", "a", "a=", "=x"} {
+	for _, bad := range []string{"", "b", "b=", "=x", "a=/bin/y"} {
 		require.Error(t, c.Set(bad), bad)
 	}
 	var s sizes
 	require.NoError(t, s.Set("2MiB,1GiB"))
 	require.Equal(t, "2MiB,1GiB", s.String())
-	for _, bad := range []string{"", "1MiB", "2MiB,", "-2MiB"} {
+	for _, bad := range []string{"", "0", "1MiB", "2MiB,", "-2MiB"} {
 		require.Error(t, s.Set(bad), bad)
 	}
+}
+
+func TestWrongFlags(t *testing.T) {
+	for _, args := range [][]string{
+		{}, {"-rival", "a"}, {"-rival", "a=/bin/false", "-iterations", "0"}, {"-rival", "a=/bin/false", "-time", "0s"},
+		{"-rival", "a=/bin/false", "-growth", "-largest", "1MiB"}, {"-rival", "a=/bin/false", "more"},
+	} {
+		var stdout, stderr strings.Builder
+		require.Equal(t, cli.ExitUsage, run(args, &stdout, &stderr), args)
+		require.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())
+	}
+	var stdout, stderr strings.Builder
+	require.Equal(t, cli.ExitFailed, run([]string{"-rival", "a=/bin/false", "-out", "/dev/null/here"}, &stdout, &stderr))
+	require.Contains(t, stderr.String(), "/dev/null", "before anything is measured")
 }

@@ -8,11 +8,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
@@ -30,8 +34,11 @@ func (c *commands) String() string { return "" }
 func (c *commands) Set(s string) error {
 	name, line, ok := strings.Cut(s, "=")
 	argv := strings.Split(line, ",")
-	if !ok || name == "" || argv[0] == "" {
+	switch {
+	case !ok || name == "" || argv[0] == "":
 		return errors.New("want NAME=COMMAND,ARG,…")
+	case slices.ContainsFunc(*c, func(x command) bool { return x.name == name }):
+		return fmt.Errorf("there is a %s already", name)
 	}
 	*c = append(*c, command{name, argv})
 	return nil
@@ -78,31 +85,46 @@ type options struct {
 
 const granularity = 2 << 20
 
-func main() {
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run is the program; it returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
 	o := options{sizes: sizes{2 << 20, 64 << 20, 512 << 20, 8 << 30, 64 << 30}, largest: 128 << 30}
-	flag.Var(&o.rivals, "rival", "`NAME=COMMAND,ARG,…` of a program to measure; give it several times, ours first")
-	flag.Var(&o.sizes, "sizes", "`sizes` to hand over")
-	flag.BoolVar(&o.growth, "growth", false, "measure growth with size, chunks, consumers, and from the start of the processes")
-	flag.Var(&o.largest, "largest", "with -growth: the largest `size`")
-	flag.IntVar(&o.chunks, "chunks", 4096, "with -growth: the largest `number` of chunks")
-	flag.IntVar(&o.consumers, "consumers", 256, "with -growth: the largest `number` of consumers")
-	flag.IntVar(&o.starts, "starts", 5, "with -growth: how `often` the processes are started")
-	flag.IntVar(&o.iterations, "iterations", 200, "at most this `number` of handoffs for each rival and size")
-	flag.DurationVar(&o.time, "time", 12*time.Second, "and at most this `time`, for all rivals together")
-	flag.StringVar(&o.out, "out", ".", "write the tables into this `directory`")
-	flag.Parse()
-	if len(o.rivals) == 0 || flag.NArg() > 0 || min(o.iterations, o.chunks, o.consumers, o.starts) < 1 {
-		fmt.Fprintln(os.Stderr, "handoff: want at least one -rival, positive numbers and no arguments; -h explains")
-		os.Exit(2)
+	flags := flag.NewFlagSet("handoff", flag.ContinueOnError)
+	flags.Var(&o.rivals, "rival", "`NAME=COMMAND,ARG,…` of a program to measure; give it several times, ours first")
+	flags.Var(&o.sizes, "sizes", "`sizes` to hand over")
+	flags.BoolVar(&o.growth, "growth", false, "measure growth with size, chunks, consumers, and from the start of the processes")
+	flags.Var(&o.largest, "largest", "with -growth: the largest `size`")
+	flags.IntVar(&o.chunks, "chunks", 4096, "with -growth: the largest `number` of chunks")
+	flags.IntVar(&o.consumers, "consumers", 256, "with -growth: the largest `number` of consumers")
+	flags.IntVar(&o.starts, "starts", 5, "with -growth: how `often` the processes are started")
+	flags.IntVar(&o.iterations, "iterations", 200, "at most this `number` of handoffs for each rival and size")
+	flags.DurationVar(&o.time, "time", 12*time.Second, "and at most this `time`, for all rivals together")
+	flags.StringVar(&o.out, "out", ".", "write the tables into this `directory`")
+	return program.Run(flags, args, stdout, stderr, func() error {
+		if err := o.check(); err != nil {
+			return err
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		measure := handoffs
+		if o.growth {
+			measure = growth
+		}
+		return measure(ctx, o)
+	})
+}
+
+// check holds what flag parsing cannot, and that the tables can be written,
+// which is known better before minutes of measuring.
+func (o options) check() error {
+	switch {
+	case len(o.rivals) == 0:
+		return cli.Usagef("want at least one -rival; -h explains")
+	case min(o.iterations, o.chunks, o.consumers, o.starts) < 1 || o.time <= 0:
+		return cli.Usagef("want positive numbers; -h explains")
+	case o.largest < granularity:
+		return cli.Usagef("-largest %s: want at least %s", o.largest, cli.Size(granularity))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	measure := handoffs
-	if o.growth {
-		measure = growth
-	}
-	if err := measure(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "handoff:", err)
-		os.Exit(1)
-	}
+	return os.MkdirAll(o.out, 0o755)
 }

@@ -25,7 +25,11 @@ func (r *Report) markdown(w io.Writer) error {
 	for _, c := range r.Charts {
 		fmt.Fprintf(&b, "\n## Plot: %s\n\n![%s](%s)\n", c.Title, c.Title, r.chartFile(c))
 	}
-	fmt.Fprintf(&b, "\nEvery sample is in [%s.csv](%[1]s.csv).\n", r.Name)
+	what := r.Raw.Text
+	if what == "" {
+		what = "Every sample is in"
+	}
+	fmt.Fprintf(&b, "\n%s [%s.csv](%[2]s.csv).\n", what, r.Name)
 	_, err := w.Write(b.Bytes())
 	return err
 }

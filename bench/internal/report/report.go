@@ -16,7 +16,7 @@ type Report struct {
 	Title   string
 	Text    string // Markdown, under the title
 	Machine Machine
-	Raw     Table // every sample, for the CSV
+	Raw     Table // for the CSV: every sample, unless its Text says what is in it, "Maxima are in"
 	Tables  []Table
 	Bars    []Bar
 	Charts  []Chart

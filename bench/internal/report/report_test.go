@@ -80,10 +80,13 @@ func TestMarkdown(t *testing.T) {
 		"| launch   |   1.1 |      1.2 | **NOT met**  |\n",
 		"| fan-out  |   1.2 |        – | not measured |\n",
 		"![A crossing](example-ways.svg)",
-		"[example.csv](example.csv)",
+		"Every sample is in [example.csv](example.csv).",
 	} {
 		require.Contains(t, md, part)
 	}
+	r := example()
+	r.Raw.Text = "Maxima are in"
+	require.Contains(t, write(t, r)("example.md"), "\nMaxima are in [example.csv](example.csv).\n")
 }
 
 func TestEqualReportsGiveEqualFiles(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -106,7 +107,7 @@ func (r *Rival) read(out io.Reader) {
 }
 
 // Ask sends one line and waits for the answer. A rival that does not answer
-// before ctx is done is killed.
+// before ctx's deadline is killed.
 func (r *Rival) Ask(ctx context.Context, format string, args ...any) (Answer, error) {
 	if r.dead != nil {
 		return Answer{}, r.dead
@@ -132,7 +133,9 @@ func (r *Rival) wait(ctx context.Context) (Answer, error) {
 		}
 		return l.answer, nil
 	case <-ctx.Done():
-		r.kill()
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // or else it can tidy up
+			r.kill()
+		}
 		r.dead = fmt.Errorf("rival %s: no answer: %w", r.Name, context.Cause(ctx))
 		return Answer{}, r.dead
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +29,7 @@ func TestMain(m *testing.M) {
 			"leave": func([]uint64) (Answer, error) { os.Exit(3); return Answer{}, nil },
 			"long":  func(args []uint64) (Answer, error) { return Answer{Steps: make([]Step, args[0])}, nil },
 			"leak":  leak,
+			"await": await,
 		})
 		if err != nil {
 			os.Exit(1)
@@ -41,6 +44,12 @@ func TestMain(m *testing.M) {
 	case "failing":
 		os.Exit(3)
 	}
+}
+
+// await answers when its input has ended, and leaves a file then.
+func await([]uint64) (Answer, error) {
+	_, err := io.ReadAll(os.Stdin)
+	return Answer{}, errors.Join(err, os.WriteFile(os.Getenv("RIVAL_FILE"), nil, 0o600))
 }
 
 // leak leaves a process behind that holds the rival's output, and hangs.
@@ -108,6 +117,21 @@ func TestRivalsThatStop(t *testing.T) {
 		require.Equal(t, err, again, "what it died of")
 		require.NoError(t, r.Close())
 	}
+}
+
+// Who gives up waiting leaves the rival time to tidy up.
+func TestCancelledRivalsEndByThemselves(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	t.Setenv("RIVAL_FILE", file)
+	r, err := started(t, "good")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	cancel(enough)
+	_, err = r.Ask(ctx, "await")
+	require.ErrorIs(t, err, enough)
+	require.NoError(t, r.Close())
+	require.FileExists(t, file)
 }
 
 // The clock is the one that C and Python read.

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpufd/gpufd/bench/internal/rival"
+)
+
+// The rivals that claims are about, by their names on the command line.
+const (
+	ours       = "gpufd"
+	oursBefore = "gpufd-before"
+	cBefore    = "c-before"
+	cInside    = "c-inside"
+)
+
+const handoffText = `From the buffer being ready in one process to its knowing that another has it mapped with access set. Every
+buffer is new, and the other process finds a new number at both of its ends, or it does not count.
+
+The rivals take turns within each iteration, beginning with another in each. Each is a pair of processes of its own; the one that
+takes is woken before the buffer is made. In its turn each makes two handoffs: the first finds processors asleep and caches full of
+the others' work, the next does not.
+
+Steps are medians. The producer's are beforehand, but for offer, send and reply, and for export where a rival exports inside the time;
+close, unmap and release come after it, on both sides. The reply begins with the consumer's acknowledgement. Steps overlap, and
+waking up is none, so they do not add up to the whole. A p95 or p99 of too few handoffs is left out.
+
+`
+
+const growthText = `p50 of handoffs as in handoff.md, the first of a turn, with the size and the number of chunks of a buffer. Then of one
+buffer to several consumers, and from the start of the processes.
+
+`
+
+// known says what the rivals do, by their names on the command line.
+var known = map[string]string{
+	ours:          "package share, read-only; exports, waits for the device and reserves the consumer's addresses beforehand",
+	oursBefore:    "the same, but that it reserves inside the time, so that it does beforehand what c-before does",
+	"gpufd-plain": "the same, but that it waits for the device and reserves inside the time, as a program that asks for nothing",
+	cBefore:       "C, read-write; exports and waits for the device beforehand",
+	cInside:       "the same, but that it exports inside the time",
+	"c-legacy":    "C, cuMemAlloc and cuIpcGetMemHandle, read-write; waits for the device beforehand",
+	"cupy":        "CuPy's legacy IPC handles over a multiprocessing pipe",
+	"torch":       "a tensor, sent as torch.multiprocessing sends it",
+
+	"cuda-core-before": "a buffer of a memory pool, exported beforehand",
+	"cuda-core-object": "the same, sent as cuda.core's introduction does",
+}
+
+// about is a line on a rival.
+func about(r *rival.Rival) string {
+	what := known[r.Name]
+	if what != "" {
+		what = "; " + what
+	}
+	return fmt.Sprintf("- **%s**: %s%s.\n", r.Name, r.Info, what)
+}
+
+// leftOut says who is missing.
+func leftOut(absent []string) string {
+	if len(absent) == 0 {
+		return ""
+	}
+	return "\n\nNot measured, or not further:\n\n- " + strings.Join(absent, "\n- ") + "\n"
+}
