@@ -53,6 +53,14 @@ type bars struct {
 const groupWidth = 0.84
 
 func (b bars) Plot(c draw.Canvas, p *plot.Plot) {
+	b.each(c, p, func(bar vg.Rectangle, _ float64) {
+		c.SetColor(colour(b.i))
+		c.Fill(bar.Path())
+	})
+}
+
+// each calls f for each bar that can be shown.
+func (b bars) each(c draw.Canvas, p *plot.Plot, f func(bar vg.Rectangle, v float64)) {
 	x, y := p.Transforms(&c)
 	for label, v := range b.values {
 		if !showable(v, b.log) {
@@ -63,26 +71,43 @@ func (b bars) Plot(c draw.Canvas, p *plot.Plot) {
 		if !b.log {
 			foot = 0
 		}
-		r := vg.Rectangle{
+		f(vg.Rectangle{
 			Min: vg.Point{X: x(left), Y: y(foot)},
 			Max: vg.Point{X: x(left+groupWidth/float64(b.n)) - vg.Points(0.6), Y: y(v)},
-		}
-		c.SetColor(colour(b.i))
-		c.Fill(r.Path())
-		writeValue(c, p, r, v)
+		}, v)
 	}
 }
 
-// writeValue writes v over its bar, if there is room for it.
-func writeValue(c draw.Canvas, p *plot.Plot, bar vg.Rectangle, v float64) {
+// values are those of all bars of a chart, over them: of all or of none.
+type values []bars
+
+func (vs values) Plot(c draw.Canvas, p *plot.Plot) {
+	for _, unit := range []bool{true, false} { // the axis has it too
+		fit := true
+		vs.each(c, p, unit, func(style draw.TextStyle, bar vg.Rectangle, text string) {
+			fit = fit && style.Width(text) <= bar.Size().X
+		})
+		if fit {
+			vs.each(c, p, unit, func(style draw.TextStyle, bar vg.Rectangle, text string) {
+				c.FillText(style, vg.Point{X: (bar.Min.X + bar.Max.X) / 2, Y: bar.Max.Y + 2}, text)
+			})
+			return
+		}
+	}
+}
+
+// each calls f for each bar with its value, with the unit or without.
+func (vs values) each(c draw.Canvas, p *plot.Plot, unit bool, f func(draw.TextStyle, vg.Rectangle, string)) {
 	style := p.Y.Tick.Label
 	style.Font.Size, style.XAlign, style.YAlign = 9, draw.XCenter, draw.YBottom
-	text := p.Y.Tick.Marker.(ticks).format(math.Copysign(rounded(v), v))
-	if style.Width(text) > bar.Size().X {
-		text, _, _ = strings.Cut(text, " ") // the axis has the unit
-	}
-	if style.Width(text) <= bar.Size().X {
-		c.FillText(style, vg.Point{X: (bar.Min.X + bar.Max.X) / 2, Y: bar.Max.Y + 2}, text)
+	for _, b := range vs {
+		b.each(c, p, func(bar vg.Rectangle, v float64) {
+			text := p.Y.Tick.Marker.(ticks).format(math.Copysign(rounded(v), v))
+			if !unit {
+				text, _, _ = strings.Cut(text, " ")
+			}
+			f(style, bar, text)
+		})
 	}
 }
 
@@ -93,20 +118,23 @@ func (b bars) Thumbnail(c *draw.Canvas) {
 
 func (c Chart) fillBars(p *plot.Plot, legend *plot.Legend) error {
 	low, high := math.Inf(1), math.Inf(-1)
+	var all values
 	for i, s := range c.Series {
-		values := s.Y[:min(len(s.Y), len(c.Labels))]
-		for _, v := range values {
+		ys := s.Y[:min(len(s.Y), len(c.Labels))]
+		for _, v := range ys {
 			if showable(v, c.LogY) {
 				low, high = math.Min(low, v), math.Max(high, v)
 			}
 		}
-		b := bars{values: values, i: i, n: len(c.Series), log: c.LogY}
+		b := bars{values: ys, i: i, n: len(c.Series), log: c.LogY}
+		all = append(all, b)
 		p.Add(b)
 		legend.Add(s.Name, b)
 	}
 	if low > high {
 		return errNothing
 	}
+	p.Add(all)
 	p.NominalX(c.Labels...)
 	p.X.Min, p.X.Max = -0.5, float64(len(c.Labels))-0.5
 	p.Y.Min, p.Y.Max = span(low, high, c.LogY)

@@ -171,6 +171,9 @@ func (c Chart) fill(p *plot.Plot, legend *plot.Legend) error {
 		}
 		line.Color, points.Color = colour(i), colour(i)
 		line.Width = vg.Points(1.8)
+		if i >= len(palette) { // its colour is there already
+			line.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
+		}
 		points.Shape, points.Radius = shapes[i%len(shapes)], vg.Points(3.2)
 		p.Add(line, points)
 		legend.Add(s.Name, line, points)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -89,6 +90,23 @@ func TestMarkdown(t *testing.T) {
 	require.Contains(t, write(t, r)("example.md"), "\nMaxima are in [example.csv](example.csv).\n")
 }
 
+// What cannot be written takes nothing away.
+func TestAFailedWriteLeavesTheOldFile(t *testing.T) {
+	dir := t.TempDir()
+	r := example()
+	require.NoError(t, r.Write(dir))
+	before, err := os.ReadFile(filepath.Join(dir, "example-size.svg"))
+	require.NoError(t, err)
+	r.Charts[0].Series = nil
+	require.ErrorIs(t, r.Write(dir), errNothing)
+	after, err := os.ReadFile(filepath.Join(dir, "example-size.svg"))
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, files, 4)
+}
+
 func TestEqualReportsGiveEqualFiles(t *testing.T) {
 	one, other := write(t, example()), write(t, example())
 	for _, name := range []string{"example.csv", "example.md", "example-size.svg", "example-ways.svg"} {
@@ -109,6 +127,39 @@ func TestSVGHasTitlesTicksAndLegend(t *testing.T) {
 		require.NotContains(t, svg, "NaN", name)
 		require.NotContains(t, svg, "Inf", name)
 	}
+}
+
+// Values are over all bars or over none.
+func TestValuesOverBars(t *testing.T) {
+	values := func(series, labels int) (found int) {
+		c := Chart{Name: "bars", Y: "time, ns"}
+		for range labels {
+			c.Labels = append(c.Labels, "label")
+		}
+		for i := range series {
+			s := Series{Name: "s"}
+			for j := range labels {
+				s.Y = append(s.Y, []float64{7, 12.3, 45.6}[(i+j)%3])
+			}
+			c.Series = append(c.Series, s)
+		}
+		var b bytes.Buffer
+		require.NoError(t, c.svg(&b))
+		return len(regexp.MustCompile(`>(7|12\.3|45\.6)( ns)?<`).FindAllString(b.String(), -1))
+	}
+	require.Equal(t, 4, values(2, 2))
+	require.Equal(t, 18, values(3, 6), "without units")
+	require.Zero(t, values(9, 9), "only the 7s have room")
+}
+
+func TestSeriesOfOneColourDiffer(t *testing.T) {
+	c := Chart{Name: "lines"}
+	for range len(palette) + 1 {
+		c.Series = append(c.Series, Series{"s", []float64{1, 2}, []float64{1, 2}})
+	}
+	var b bytes.Buffer
+	require.NoError(t, c.svg(&b))
+	require.Equal(t, 2, strings.Count(b.String(), "stroke-dasharray"), "line and legend of the last")
 }
 
 func TestAChartOfNothingIsAnError(t *testing.T) {

@@ -2,6 +2,8 @@ package report
 
 import (
 	"math"
+	"strconv"
+	"strings"
 
 	"gonum.org/v1/plot"
 )
@@ -57,22 +59,32 @@ func (t ticks) powers(low, high float64) []plot.Tick {
 	return ts
 }
 
-// decades puts ticks at 1 to 9 times each power of ten, and labels at 1, 2 and
-// 5, or at 1 alone where there are many.
+// decades puts ticks at 1 to 9 times each power of ten, and labels at 1 alone
+// where there are many, at 1, 2 and 5, or at all; an axis too short even for
+// these has the ticks of a linear one.
 func (t ticks) decades(low, high float64) []plot.Tick {
-	wide := math.Log10(high/low) > maxLabels/3
-	var ts []plot.Tick
+	for _, digits := range []string{"1", "125", "123456789"} {
+		if ts, labels := t.decadesAt(digits, low, high); labels > 2 {
+			return ts
+		}
+	}
+	return t.linear(low, high)
+}
+
+// decadesAt labels the ticks of these first digits, and counts the labels.
+func (t ticks) decadesAt(digits string, low, high float64) (ts []plot.Tick, labels int) {
 	for e := math.Floor(math.Log10(low)); math.Pow(10, e) <= high; e++ {
-		for i := 1.0; i < 10; i++ {
-			tick := plot.Tick{Value: i * math.Pow(10, e)}
+		for i := 1; i < 10; i++ {
+			tick := plot.Tick{Value: float64(i) * math.Pow(10, e)}
 			if tick.Value < low || tick.Value > high {
 				continue
 			}
-			if i == 1 || !wide && (i == 2 || i == 5) {
+			if strings.Contains(digits, strconv.Itoa(i)) {
 				tick.Label = t.format(tick.Value)
+				labels++
 			}
 			ts = append(ts, tick)
 		}
 	}
-	return ts
+	return ts, labels
 }
