@@ -235,7 +235,7 @@ func fromStart(ctx context.Context, o options, r *report.Report) error {
 			names = append(names, c.name)
 		}
 	}
-	t.Text += leftOut(f.absent)
+	t.Text += "\n" + leftOut(f.absent)
 	bars := report.Chart{Name: "start", Title: "From no process to 2 MiB handed over, p50", Y: "time, ns", Labels: names, Series: []report.Series{{Name: "together"}}}
 	for _, n := range names {
 		s := stats.Summarize(whole[n])

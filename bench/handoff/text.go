@@ -62,5 +62,5 @@ func leftOut(absent []string) string {
 	if len(absent) == 0 {
 		return ""
 	}
-	return "\n\nNot measured, or not further:\n\n- " + strings.Join(absent, "\n- ") + "\n"
+	return "\nNot measured, or not further:\n\n- " + strings.Join(absent, "\n- ") + "\n"
 }
