@@ -1,6 +1,6 @@
 # build, demo and test need nothing but Go, git and make. check fetches the
-# linter, race, bench and test-bench need a C compiler, test-arm64 needs qemu and
-# root.
+# linter, race, bench and test-bench need a C compiler, test-bench Python, too,
+# test-arm64 needs qemu and root.
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
@@ -65,9 +65,10 @@ bench: ## measure ROUNDS times what calls into C cost, with cgo and without, int
 		BENCH_COMMAND='make bench ROUNDS=$(ROUNDS)' build/bench/crossing-$$cgo -rounds '$(ROUNDS)' -out '$(BENCH_OUT)' || exit 1; \
 	done
 
-test-bench: ## check and test what is in bench/ (needs a C compiler)
+test-bench: ## check and test what is in bench/ (needs a C compiler and Python)
 	cd bench && CGO_ENABLED=0 $(GO) vet ./... && export CGO_ENABLED=1 && $(GO) vet ./... && \
 		$(GO) tool -modfile=../tools.mod staticcheck ./... && $(GO) test ./...
+	python3 -B -m unittest discover -qs bench/python
 
 bench-bundle: ## pack bench/ for a GPU machine without Go into build/gpu-bench; run-gpu.sh there measures (needs a C compiler)
 	scripts/bench-bundle.sh '$(VERSION)'

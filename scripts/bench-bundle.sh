@@ -4,17 +4,17 @@
 # What is ours is built without cgo, as everybody gets it; what compares with
 # cgo, with it.
 set -eu
-version=$1
+version=${1:?usage: bench-bundle.sh VERSION}
 out=$PWD/build/gpu-bench
 rm -rf "$out"
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 mkdir -p "$out" "$tree/bin"
-commit="-s -w -X github.com/gpufd/gpufd/bench/internal/report.Commit=$version"
+ldflags="-s -w -X github.com/gpufd/gpufd/bench/internal/report.Commit=$version"
 cd bench
-CGO_ENABLED=1 ${GO:-go} build -ldflags="$commit" -o "$tree/bin/" ./crossing ./calls
-CGO_ENABLED=0 ${GO:-go} build -ldflags="$commit" -o "$tree/bin/crossing-nocgo" ./crossing
-CGO_ENABLED=0 ${GO:-go} build -ldflags="$commit" -o "$tree/bin/" ./handoff ./gpufd
+CGO_ENABLED=1 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./crossing ./calls
+CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/crossing-nocgo" ./crossing
+CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./chunks ./handoff ./gpufd
 cp -r c python "$tree/"
 tar -C "$tree" -czf "$out/bundle.tgz" .
 cp run-gpu.sh "$out/"
