@@ -204,49 +204,59 @@ func reportFans(r *report.Report, fans []fan) {
 		report.Bar{Claim: "exports by the driver while consumers attach", Limit: 0, Got: float64(exports)})
 }
 
+// starts are those of one rival, in nanoseconds.
+type starts struct{ ready, handed, whole []float64 }
+
 // fromStart measures from nothing: the processes are started, and hand over
 // their first buffer.
 func fromStart(ctx context.Context, o options, r *report.Report) error {
+	all, absent, err := startAll(ctx, o)
+	if err != nil {
+		return err
+	}
 	t := report.Table{
 		Name: "start", Title: "From no process at all to 2 MiB handed over",
-		Text: "Ready: both processes have their driver, a context and a connection. First: the first handoff after that, with all that drivers do once.",
+		Text: "Ready: both processes have their driver, a context and a connection. First: the first handoff after that, with all that drivers do once.\n" + leftOut(absent),
 		Head: []string{"rival", "ready, p50", "first, p50", "together, p50", "times"},
 	}
-	ready, handed, whole := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
-	f := &field{}
+	bars := report.Chart{Name: "start", Title: "From no process to 2 MiB handed over, p50", Y: "time, ns", Series: []report.Series{{Name: "together"}}}
+	for _, c := range o.rivals {
+		x := all[c.name]
+		if x == nil {
+			continue
+		}
+		s := stats.Summarize(x.whole)
+		t.Rows = append(t.Rows, []string{c.name, report.Duration(stats.Summarize(x.ready).P50), report.Duration(stats.Summarize(x.handed).P50),
+			report.Duration(s.P50), fmt.Sprint(s.N)})
+		bars.Labels, bars.Series[0].Y = append(bars.Labels, c.name), append(bars.Series[0].Y, s.P50)
+		addRaw(r, "start", c.name, point{granularity, 1, first}, 1, x.whole)
+		fmt.Println(strings.Join(t.Rows[len(t.Rows)-1], "  "))
+	}
+	r.Tables, r.Charts = append(r.Tables, t), append(r.Charts, bars)
+	return nil
+}
+
+// startAll starts the rivals turn about, and says who cannot be.
+func startAll(ctx context.Context, o options) (map[string]*starts, []string, error) {
+	all, f := map[string]*starts{}, &field{}
 	for range o.starts {
 		for _, c := range o.rivals {
-			up, one, err := startOnce(ctx, c)
+			ready, handed, err := startOnce(ctx, c)
 			switch {
 			case err == nil:
-				ready[c.name] = append(ready[c.name], up)
-				handed[c.name] = append(handed[c.name], one)
-				whole[c.name] = append(whole[c.name], up+one)
+				if all[c.name] == nil {
+					all[c.name] = &starts{}
+				}
+				x := all[c.name]
+				x.ready, x.handed, x.whole = append(x.ready, ready), append(x.handed, handed), append(x.whole, ready+handed)
 			case ctx.Err() != nil || c.name == o.rivals[0].name:
-				return err
+				return nil, nil, err
 			case !slices.Contains(f.absent, program.OneLine(err)):
 				f.leaveOut(err)
 			}
 		}
 	}
-	var names []string
-	for _, c := range o.rivals {
-		if len(whole[c.name]) > 0 {
-			names = append(names, c.name)
-		}
-	}
-	t.Text += "\n" + leftOut(f.absent)
-	bars := report.Chart{Name: "start", Title: "From no process to 2 MiB handed over, p50", Y: "time, ns", Labels: names, Series: []report.Series{{Name: "together"}}}
-	for _, n := range names {
-		s := stats.Summarize(whole[n])
-		t.Rows = append(t.Rows, []string{n, report.Duration(stats.Summarize(ready[n]).P50), report.Duration(stats.Summarize(handed[n]).P50),
-			report.Duration(s.P50), fmt.Sprint(s.N)})
-		bars.Series[0].Y = append(bars.Series[0].Y, s.P50)
-		addRaw(r, "start", n, point{granularity, 1, first}, 1, whole[n])
-		fmt.Println(strings.Join(t.Rows[len(t.Rows)-1], "  "))
-	}
-	r.Tables, r.Charts = append(r.Tables, t), append(r.Charts, bars)
-	return nil
+	return all, f.absent, nil
 }
 
 func startOnce(ctx context.Context, c command) (ready, handed float64, err error) {

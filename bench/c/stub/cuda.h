@@ -1,0 +1,61 @@
+/* The part of the driver API that handoff.c uses, for cuda.c beside it: handoff.c is
+ * tested where there is neither a GPU nor the toolkit. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_OUT_OF_MEMORY = 2 };
+
+typedef int CUdevice;
+typedef struct CUctx_st *CUcontext;
+typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
+typedef int CUmemAllocationHandleType;
+typedef struct {
+	char reserved[64];
+} CUipcMemHandle;
+typedef struct {
+	int type, id;
+} CUmemLocation;
+typedef struct {
+	CUmemLocation location;
+	int flags;
+} CUmemAccessDesc;
+typedef struct {
+	int type;
+	CUmemAllocationHandleType requestedHandleTypes;
+	CUmemLocation location;
+} CUmemAllocationProp;
+
+enum {
+	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
+	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
+	CU_MEM_LOCATION_TYPE_DEVICE = 1,
+};
+
+CUresult cuInit(unsigned flags);
+CUresult cuDriverGetVersion(int *version);
+CUresult cuGetErrorName(CUresult error, const char **name);
+CUresult cuGetErrorString(CUresult error, const char **text);
+CUresult cuDeviceGet(CUdevice *device, int ordinal);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device);
+CUresult cuCtxSetCurrent(CUcontext ctx);
+CUresult cuCtxSynchronize(void);
+CUresult cuMemAddressReserve(CUdeviceptr *p, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags);
+CUresult cuMemAddressFree(CUdeviceptr p, size_t size);
+CUresult cuMemCreate(CUmemGenericAllocationHandle *h, size_t size, const CUmemAllocationProp *prop, unsigned long long flags);
+CUresult cuMemRelease(CUmemGenericAllocationHandle h);
+CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocationHandle h, unsigned long long flags);
+CUresult cuMemUnmap(CUdeviceptr p, size_t size);
+CUresult cuMemSetAccess(CUdeviceptr p, size_t size, const CUmemAccessDesc *desc, size_t n);
+CUresult cuMemExportToShareableHandle(void *fd, CUmemGenericAllocationHandle h, CUmemAllocationHandleType type, unsigned long long flags);
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *h, void *fd, CUmemAllocationHandleType type);
+CUresult cuMemAlloc(CUdeviceptr *p, size_t size);
+CUresult cuMemFree(CUdeviceptr p);
+CUresult cuIpcGetMemHandle(CUipcMemHandle *h, CUdeviceptr p);
+CUresult cuIpcOpenMemHandle(CUdeviceptr *p, CUipcMemHandle h, unsigned flags);
+CUresult cuIpcCloseMemHandle(CUdeviceptr p);
+CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t n);
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t n);
