@@ -31,6 +31,11 @@ func TestMeasure(t *testing.T) {
 	require.Equal(t, free, freeMemory(t))
 }
 
+func TestRotated(t *testing.T) {
+	require.Equal(t, []int{1, 2, 4}, rotated([]int{1, 2, 4}, 0))
+	require.Equal(t, []int{4, 1, 2}, rotated([]int{1, 2, 4}, 5))
+}
+
 func freeMemory(t *testing.T) uint64 {
 	free, _, err := cutest.Context(t, cutest.Device(t)).MemInfo()
 	require.NoError(t, err)

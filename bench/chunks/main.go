@@ -88,14 +88,14 @@ func measure(dev *cu.Device, chunks []int, rounds int) (*report.Report, error) {
 		Name:    "chunks",
 		Title:   "What many chunks cost",
 		Machine: program.Machine(dev.Driver()),
-		Text:    "Each driver call for chunks of the granularity's size, per chunk: for all of them at once where that can be, and from several goroutines where order does not matter.",
+		Text:    "Each driver call for chunks of the granularity's size, per chunk: for all of them at once where that can be, and from several goroutines where order does not matter. The ways take turns in every round, in rotating order.",
 		Raw:     report.Table{Head: []string{"chunks", "call", "how", "round", "ns_per_chunk"}},
 	}
 	t := report.Table{Name: "chunks", Title: "Per chunk", Head: []string{"chunks", "call", "how", "median", "best"}}
 	for _, n := range chunks {
 		s := samples{}
-		for range rounds {
-			if err := s.round(dev, n); err != nil {
+		for turn := range rounds {
+			if err := s.round(dev, n, turn); err != nil {
 				return nil, err
 			}
 		}

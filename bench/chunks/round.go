@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,8 +48,9 @@ func among(n int) string {
 	return fmt.Sprintf("%d goroutines", n)
 }
 
-// round makes n chunks, measures everything once and gives all back.
-func (s *samples) round(dev *cu.Device, n int) (err error) {
+// round makes n chunks, measures everything once, beginning with another way in
+// each turn, and gives all back.
+func (s *samples) round(dev *cu.Device, n, turn int) (err error) {
 	size, _, err := dev.Granularity(cu.HandleFD)
 	if err != nil {
 		return err
@@ -68,12 +70,18 @@ func (s *samples) round(dev *cu.Device, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, atOnce := range []bool{false, true} {
+	for _, atOnce := range rotated([]bool{false, true}, turn) {
 		if err := s.mapping(dev, handles, size, atOnce); err != nil {
 			return err
 		}
 	}
-	return s.sharing(dev, handles, size)
+	return s.sharing(dev, handles, size, turn)
+}
+
+// rotated is xs from another of them on, in turn.
+func rotated[T any](xs []T, turn int) []T {
+	turn %= len(xs)
+	return slices.Concat(xs[turn:], xs[:turn])
 }
 
 // mapping maps the chunks side by side, and sets access and unmaps for all at
@@ -117,8 +125,8 @@ func (s *samples) mapping(dev *cu.Device, handles []*cu.MemHandle, size uint64, 
 }
 
 // sharing exports and imports the chunks from one goroutine and from several.
-func (s *samples) sharing(dev *cu.Device, handles []*cu.MemHandle, size uint64) error {
-	for _, g := range goroutines {
+func (s *samples) sharing(dev *cu.Device, handles []*cu.MemHandle, size uint64, turn int) error {
+	for _, g := range rotated(goroutines, turn) {
 		files := make([]*os.File, len(handles))
 		imports := make([]*cu.MemHandle, len(handles))
 		err := s.time("cuMemExportToShareableHandle", among(g), len(handles), func() error {
