@@ -556,7 +556,8 @@ static bool nudge(int sock)
 {
 	struct offer none = {0};
 	char answer[sizeof failure];
-	return transmit(sock, &none, sizeof none, NULL, 0) && await(sock, answer, sizeof answer) > 0;
+	return transmit(sock, &none, sizeof none, NULL, 0) && await(sock, answer, sizeof answer) > 0 &&
+	       (!answer[0] || fail("consumer: %.*s", (int)sizeof answer - 1, answer));
 }
 
 /* exchange hands b over and has the salt compared. Where it fails, *alive says
