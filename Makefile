@@ -65,9 +65,10 @@ bench: ## measure ROUNDS times what calls into C cost, with cgo and without, int
 		BENCH_COMMAND='make bench ROUNDS=$(ROUNDS)' build/bench/crossing-$$cgo -rounds '$(ROUNDS)' -out '$(BENCH_OUT)' || exit 1; \
 	done
 
+# The cache does not see the programs that the tests build.
 test-bench: ## check and test what is in bench/ (needs a C compiler and Python)
 	cd bench && CGO_ENABLED=0 $(GO) vet ./... && export CGO_ENABLED=1 && $(GO) vet ./... && \
-		$(GO) tool -modfile=../tools.mod staticcheck ./... && $(GO) test ./...
+		$(GO) tool -modfile=../tools.mod staticcheck ./... && $(GO) test -count=1 ./...
 	python3 -B -m unittest discover -qs bench/python
 
 bench-bundle: ## pack bench/ for a GPU machine without Go into build/gpu-bench; run-gpu.sh there measures (needs a C compiler)
