@@ -245,6 +245,8 @@ static bool transmit(int sock, const void *data, size_t n, const int *fds, uint3
 	do
 		sent = sendmsg(sock, &m, MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
+	if (sent < 0 && errno == EPIPE)
+		return fail("the other process is gone");
 	return sent == (ssize_t)n ? true : fail("sendmsg: %s", strerror(errno));
 }
 

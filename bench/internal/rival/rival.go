@@ -112,10 +112,7 @@ func (r *Rival) Ask(ctx context.Context, format string, args ...any) (Answer, er
 	if r.dead != nil {
 		return Answer{}, r.dead
 	}
-	if _, err := fmt.Fprintf(r.in, format+"\n", args...); err != nil {
-		r.dead = fmt.Errorf("rival %s: %w", r.Name, err)
-		return Answer{}, r.dead
-	}
+	_, _ = fmt.Fprintf(r.in, format+"\n", args...) // one that has ended says how, or nothing
 	return r.wait(ctx)
 }
 
