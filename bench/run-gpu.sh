@@ -36,20 +36,21 @@ build_c() { # a rival that could not be built is one that cannot be started
 	gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$tree/bin/c" "$tree/c/handoff.c" -lcuda ||
 		echo "run-gpu.sh: no rival in C" >&2
 }
-ours="-rival gpufd=$tree/bin/gpufd -rival gpufd-before=$tree/bin/gpufd,-room=false -rival gpufd-plain=$tree/bin/gpufd,-plain"
+ours="-rival gpufd=$tree/bin/gpufd"
+others="-rival gpufd-before=$tree/bin/gpufd,-room=false -rival gpufd-plain=$tree/bin/gpufd,-plain"
 c="-rival c-before=$tree/bin/c,-mode,before -rival c-inside=$tree/bin/c,-mode,inside -rival c-legacy=$tree/bin/c,-mode,legacy"
 core=$tree/python/cuda_core.py
 python="-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/python/torch_mp.py \
-	-rival cuda-core-before=python3,$core,before -rival cuda-core-object=python3,$core,object"
+	-rival cuda-core-before=python3,$core,before"
 
-measure() { # word; $ours, $c and $python are words without spaces in them
+measure() { # word; $ours, $others, $c and $python are words without spaces in them
 	case $1 in
 	crossing)
 		"$tree/bin/crossing" -out "$out" ${BENCH_QUICK:+-rounds 5} &&
 			"$tree/bin/crossing-nocgo" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
 	calls) "$tree/bin/calls" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
 	chunks) "$tree/bin/chunks" -out "$out" ${BENCH_QUICK:+-rounds 2} ;;
-	handoff) "$tree/bin/handoff" $ours $c $python -out "$out" ${BENCH_QUICK:+-time 1s} ;;
+	handoff) "$tree/bin/handoff" $ours $others $c $python -out "$out" ${BENCH_QUICK:+-time 1s} ;;
 	growth) "$tree/bin/handoff" -growth $ours $c -out "$out" -time 3s -largest "${BENCH_LARGEST:-128GiB}" \
 		${BENCH_QUICK:+-time 500ms -starts 2 -consumers 16 -chunks 256} ;;
 	esac
