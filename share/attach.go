@@ -144,16 +144,26 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	}
 	offer := Offer{msg.name, msg.desc, msg.access, msg.data, l.conn.Peer()}
 	o.received(offer, files)
-	buf, err := o.importBuffer(msg, files, dev, room, func() error {
+	answer := func() error {
 		err := l.send(ctx, mapped{msg.desc.Generation})
 		if errors.Is(err, sock.ErrPeerLost) {
 			return nil // it takes nothing away
 		}
 		return err
-	})
+	}
+	whenMapped := answer
+	if msg.pending {
+		whenMapped = func() error { return nil }
+	}
+	buf, err := o.importBuffer(msg, files, dev, room, whenMapped)
 	if err != nil {
 		l.part(attachFailed(err))
 		return nil, err
+	}
+	if msg.pending {
+		if err := awaitData(p, l, msg.desc.Generation, answer); err != nil {
+			return nil, errors.Join(err, buf.Close())
+		}
 	}
 	return newAttachment(l, offer, buf), nil
 }
@@ -248,6 +258,43 @@ func receiveOffer(p *patience, l link) (o offer, files []*os.File, err error) {
 	}
 }
 
+// awaitData waits until the producer says that the data of a pending offer is
+// there, and answers.
+func awaitData(p *patience, l link, generation uint64, answer func() error) error {
+	err := hearPublish(p, l, generation)
+	switch {
+	case err == nil:
+		return answer()
+	case errors.Is(err, ErrWire), errors.Is(err, ErrProtocol):
+		l.part(attachFailed(err))
+	case errors.Is(err, sock.ErrPeerLost):
+		err = fmt.Errorf("the producer closed the connection before it said that its data is there: %w", err)
+	}
+	return err
+}
+
+func hearPublish(p *patience, l link, generation uint64) error {
+	for {
+		p.renew()
+		m, rec, err := l.receive(p.ctx, true)
+		if err != nil {
+			return err
+		}
+		switch m := m.(type) {
+		case progress:
+		case revoke:
+			return ErrRevoked
+		case publish:
+			if m.generation == generation {
+				return nil
+			}
+			return fmt.Errorf("%w: generation %d was published and %d offered", ErrProtocol, m.generation, generation)
+		default:
+			return errors.Join(unexpected(m, "where the data of an offer is waited for"), rec.Close())
+		}
+	}
+}
+
 // follows checks m as the record of an offer that comes after prev, or as the
 // first, when there are have descriptors with it.
 func (m offer) follows(prev offer, have int) error {
@@ -258,7 +305,7 @@ func (m offer) follows(prev offer, have int) error {
 		return fmt.Errorf("%w: descriptors %d to %d of %d, where %d had come", ErrWire, m.first, m.first+m.fds, m.desc.Chunks, have-m.fds)
 	case m.first == 0:
 		return nil
-	case m.desc != prev.desc || m.access != prev.access || m.name != prev.name || string(m.data) != string(prev.data):
+	case m.pending != prev.pending || m.desc != prev.desc || m.access != prev.access || m.name != prev.name || string(m.data) != string(prev.data):
 		return fmt.Errorf("%w: the records of an offer contradict each other", ErrWire)
 	}
 	return nil

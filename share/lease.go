@@ -27,22 +27,27 @@ func newLease(o *offering, l link, want attach, number int) *lease {
 // run serves a consumer that came when the offer was there.
 func (s *lease) run() {
 	s.tell(Connected, nil)
-	err := s.sendOffer(s.sendRecord)
+	err := s.sendOffer(s.records, s.sendRecord)
 	if err != nil {
-		s.end(s.lost(err, false))
+		s.end(s.lost(err, false), true)
 		return
 	}
 	s.tell(Sent, nil)
-	s.end(s.follow())
+	s.end(s.follow(), true)
 }
 
 // end is the last of a lease. err says why it ended against the consumer's or
-// the application's will.
-func (s *lease) end(err error) {
+// the application's will. The place of one that was not served, because it ended
+// before the data was there, is another consumer's.
+func (s *lease) end(err error, served bool) {
 	defer s.work.Done()
 	s.tell(Ended, err)
 	s.server.mu.Lock()
-	s.ended++
+	if served {
+		s.ended++
+	} else {
+		s.begun--
+	}
 	s.server.mu.Unlock()
 	s.moved()
 }
@@ -55,11 +60,11 @@ func (s *lease) tell(k EventKind, err error) {
 
 // sendOffer sends the description with all descriptors, as many to a record
 // as it holds. After an error it can go on where it was.
-func (s *lease) sendOffer(send func([]byte, ...*os.File) error) error {
-	for ; s.sent < len(s.records); s.sent++ {
+func (s *lease) sendOffer(records [][]byte, send sendFunc) error {
+	for ; s.sent < len(records); s.sent++ {
 		first := s.sent * sock.MaxFDs
 		files := s.files[first:min(first+sock.MaxFDs, len(s.files))]
-		if err := send(s.records[s.sent], files...); err != nil {
+		if err := send(records[s.sent], files...); err != nil {
 			return err
 		}
 	}
@@ -109,6 +114,18 @@ func (s *lease) hear(m message) (over bool, err error) {
 	err = unexpected(m, "from a consumer that was sent an offer")
 	s.part(refusal(err))
 	return true, err
+}
+
+// hearEarly takes what a consumer says before the data is there: only that it
+// cannot attach belongs there.
+func (s *lease) hearEarly(m message) error {
+	if v, ok := m.(verdict); ok && !v.ok {
+		_, err := s.hear(v)
+		return err
+	}
+	err := unexpected(m, "from a consumer whose data is not there yet")
+	s.part(refusal(err))
+	return err
 }
 
 // lost sorts out why no message came, or could be sent. A consumer that owed no

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -57,18 +56,25 @@ type offering struct {
 	msg     offer
 	files   []*os.File // one per chunk, the buffer's
 	records [][]byte   // that they travel with, sock.MaxFDs in each but the last
+	early   [][]byte   // the same, before the data is there
 	leases  int
 	idle    time.Duration
 	verdict bool
 	observe func(Event)
 
+	dev          *cu.Device
 	synchronized bool // by the caller
 
-	ctx  context.Context
-	work sync.WaitGroup
-	wake chan struct{} // begun or ended moved
+	ctx    context.Context // until the offer has ended
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup
+	wake   chan struct{} // begun or ended moved
 
-	begun, ended int // under server.mu
+	// Under server.mu:
+	begun, ended int       // leases
+	numbered     int       // the last number that a lease got
+	published    bool      // the data is there
+	pending      []*waiter // who is sent the descriptors before that
 }
 
 // Offer offers buf under name and serves consumers until ctx is done, which is
@@ -84,32 +90,17 @@ type offering struct {
 // Errors: what ended ctx while that work was waited for; [ErrNoConsumer];
 // [ErrNameTaken]; what [vmm.Buffer.Lend] says; a socket that fails.
 func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
-	p, err := s.Prepare(name, buf, access, opts...)
+	o, err := s.newOffering(name, buf, access, opts)
 	if err != nil {
 		return err
 	}
-	return p.Offer(ctx)
+	return o.offer(ctx)
 }
 
-// A Prepared is an offer of which all is done that can be before its data is
-// there. The caller owns it and ends it with Offer or Close. It holds no
-// descriptors of its own. It is safe for concurrent use.
-type Prepared struct {
-	o    *offering
-	buf  *vmm.Buffer
-	over atomic.Bool
-}
-
-// Prepare does what takes long of an [Server.Offer], while the data may still be
-// in the making: it has the driver export the memory, 600 to 900 µs for each
-// chunk (cuMemExportToShareableHandle). Consumers that ask for name wait from now
-// on, as after [Server.Expect]. What is offered is buf as it is now, without what
-// it grows by later; it stays the caller's, and open until the offer has ended.
-//
-// Errors: [ErrNameTaken]; [ErrClosed]; what [vmm.Buffer.Lend] says, and then who
-// waited for name is refused.
-func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, error) {
-	o := &offering{server: s, observe: func(Event) {}, wake: make(chan struct{}, 1)}
+// newOffering exports buf to be offered. Consumers that ask for it wait from now
+// on.
+func (s *Server) newOffering(name string, buf *vmm.Buffer, access cu.Access, opts []OfferOption) (*offering, error) {
+	o := &offering{server: s, dev: buf.Device(), observe: func(Event) {}, wake: make(chan struct{}, 1)}
 	o.msg.name, o.msg.access = name, access
 	for _, f := range opts {
 		f(o)
@@ -127,39 +118,32 @@ func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ..
 		s.forget(name)
 		return nil, err
 	}
-	return &Prepared{o: o, buf: buf}, nil
+	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
+	return o, nil
 }
 
-// Offer is [Server.Offer] for what was prepared: it serves consumers until ctx is
-// done or an option ends it. It can be called once; after that, and after Close,
-// it is [ErrClosed].
-func (p *Prepared) Offer(ctx context.Context) error {
-	o := p.o
-	if !p.over.CompareAndSwap(false, true) {
-		return ErrClosed
-	}
+// offer serves consumers until ctx is done or an option ends it. It ends the
+// offering in any case.
+func (o *offering) offer(ctx context.Context) error {
 	if err := o.server.enter(); err != nil {
+		o.giveUp(err)
 		return err
 	}
 	defer o.server.work.Done()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(o.server.ctx, func() { cancel(context.Cause(o.server.ctx)) })()
-	if err := o.synchronize(ctx, p.buf.Device()); err != nil {
-		o.server.forget(o.msg.name)
+	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
+	if err := o.synchronize(); err != nil {
+		o.giveUp(err)
 		return err
 	}
 	o.observe(Event{Kind: Offered})
-	return o.run(ctx, cancel)
+	return o.run()
 }
 
-// Close gives up an offer that was not made: who waited for it is refused. It
-// may be called again, on nil, and after Offer, whose offer it does not end.
-func (p *Prepared) Close() error {
-	if p != nil && p.over.CompareAndSwap(false, true) {
-		p.o.server.forget(p.o.msg.name)
-	}
-	return nil
+// giveUp ends an offering that was not put up: who waits for it is told.
+func (o *offering) giveUp(cause error) {
+	o.server.forget(o.msg.name)
+	o.cancel(cause)
+	o.work.Wait()
 }
 
 // enter counts an offer among what Close waits for.
@@ -177,55 +161,72 @@ func (s *Server) enter() error {
 // with.
 func (o *offering) export(buf *vmm.Buffer) (err error) {
 	o.msg.desc, o.files, err = buf.Lend()
-	m := o.msg
-	for m.first = 0; m.first < len(o.files); m.first += m.fds {
-		m.fds = min(sock.MaxFDs, len(o.files)-m.first)
-		o.records = append(o.records, encode(m))
-	}
+	o.records = o.encode(o.msg)
 	return err
 }
 
+// encode makes the records of an offer that is like m.
+func (o *offering) encode(m offer) (records [][]byte) {
+	for m.first = 0; m.first < len(o.files); m.first += m.fds {
+		m.fds = min(sock.MaxFDs, len(o.files)-m.first)
+		records = append(records, encode(m))
+	}
+	return records
+}
+
 // synchronize waits for work on the memory, unless the caller has.
-func (o *offering) synchronize(ctx context.Context, dev *cu.Device) error {
+func (o *offering) synchronize() error {
 	if o.synchronized {
 		return nil
 	}
-	if err := dev.Synchronize(ctx); err != nil {
+	if err := o.dev.Synchronize(o.ctx); err != nil {
 		return fmt.Errorf("waiting for work on %s before offering it: %w", o.msg.name, err)
 	}
 	return nil
 }
 
-func (o *offering) run(ctx context.Context, cancel context.CancelCauseFunc) error {
-	o.ctx = ctx
-	waited, err := o.begin()
+func (o *offering) run() error {
+	waiting, pending, err := o.begin()
 	if err != nil {
+		o.cancel(err)
+		o.work.Wait()
 		return err
 	}
-	for _, w := range waited {
+	for _, w := range pending {
+		w.publish()
+	}
+	for _, w := range waiting {
 		w.deliver()
 	}
 	err = o.wait()
 	o.remove()
-	cancel(ErrRevoked) // whoever is still attached is told
+	o.cancel(ErrRevoked) // whoever is still attached is told
 	o.work.Wait()
 	return err
 }
 
-// begin puts the offer up, and returns who has waited for it and is admitted.
-// Claiming its name has started accepting.
-func (o *offering) begin() ([]*waiter, error) {
+// begin puts the offer up. It returns who has waited for it and is admitted now,
+// and who has its descriptors and waits for its data.
+func (o *offering) begin() (waiting, pending []*waiter, err error) {
 	s := o.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
-		return nil, context.Cause(s.ctx)
+		return nil, nil, context.Cause(s.ctx)
 	}
-	if s.offers[o.msg.name] != nil {
-		return nil, fmt.Errorf("%w: %q", ErrNameTaken, o.msg.name)
+	e := s.expected[o.msg.name]
+	if s.offers[o.msg.name] != nil || e != nil && e.prepared != nil && e.prepared != o {
+		return nil, nil, fmt.Errorf("%w: %q", ErrNameTaken, o.msg.name)
 	}
-	s.offers[o.msg.name] = o
-	return s.admitAll(s.fulfil(o.msg.name)), nil
+	s.offers[o.msg.name], o.published = o, true
+	for _, w := range o.pending {
+		if w.offered {
+			w.publishing = true
+			pending = append(pending, w)
+		}
+	}
+	o.pending = nil
+	return o.admitAll(s.fulfil(o.msg.name)), pending, nil
 }
 
 func (o *offering) remove() {

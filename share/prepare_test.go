@@ -1,6 +1,7 @@
 package share
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -8,33 +9,43 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
 const exports = "cuMemExportToShareableHandle"
 
-// Who asks after Prepare waits, and is served by Offer, for which nothing is
-// left to be done.
+// Who asks once there is a Prepare gets the descriptors, and is told of the data
+// by Offer, for which nothing else is left to be done. So does who waited.
 func TestPreparedOffer(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 5)
 	srv := listen(t)
-	p, err := srv.Prepare("data", buf, ReadWrite, WithSynchronized(), WithData([]byte("x")))
-	require.NoError(t, err)
+	srv.Expect("data")
+	waited := early(t, srv, wants(dev))
+	p, s := prepared(t, srv, "data", buf, ReadWrite, WithSynchronized(), WithData([]byte("x")))
 	require.Equal(t, 1, spy.count(exports))
-	conn := early(t, srv, wants(dev))
+	conns := []*sock.Conn{waited, asked(t, srv, wants(dev)), asked(t, srv, attach{dev.Driver().Kind(), ReadWrite, ""})}
+	for _, conn := range conns {
+		m := heard(t, conn).(offer)
+		require.True(t, m.pending)
+		require.Equal(t, buf.Describe(), m.desc)
+		require.Equal(t, "x", string(m.data))
+	}
 
-	s := begin(t, srv, p)
-	m := heard(t, conn).(offer)
-	require.Equal(t, buf.Describe(), m.desc)
-	require.Equal(t, "x", string(m.data))
+	s.start(t, "data", p.Offer)
+	for i, conn := range conns {
+		require.Equal(t, publish{1}, heard(t, conn))
+		require.NoError(t, conn.Send(soon(t), encode(mapped{1})))
+		s.await(t, Mapped, i+1)
+	}
+	require.False(t, heard(t, asked(t, srv, wants(dev))).(offer).pending, "the data is there")
 	requireServed(t, srv, ctx)
 	require.NoError(t, p.Close(), "it does not end the offer")
 	requireServed(t, srv, ctx)
 	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
 	requireServed(t, srv, ctx)
 	require.Equal(t, 1, spy.count(exports))
-	require.NoError(t, conn.Close())
 	s.cancel()
 	require.NoError(t, s.end(t))
 	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
@@ -46,16 +57,184 @@ func TestPreparedOffer(t *testing.T) {
 	require.Equal(t, 1, spy.count(exports), "the buffer remembers")
 }
 
-// begin makes an offer that was prepared, as serve does one that was not.
-func begin(t testing.TB, srv *Server, p *Prepared) *served {
+// asked is a connection that has asked for an offer that is there, or prepared.
+func asked(t testing.TB, srv *Server, want attach) *sock.Conn {
 	t.Helper()
-	s := newServed(srv)
-	p.o.observe = s.see
-	s.start(t, p.o.msg.name, p.Offer)
-	return s
+	conn := dialed(t, srv)
+	require.NoError(t, conn.Send(soon(t), encode(want)))
+	return conn
 }
 
-// Giving up refuses who waits, once, and leaves nothing.
+// A consumer attaches while the data is in the making: the memory is mapped
+// before, and Attach returns after it is there (FAULTS 68).
+func TestAttachWhileTheDataIsInTheMaking(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	for name, chunks := range map[string]uint64{"one record": 1, "several records": sock.MaxFDs + 1} {
+		t.Run(name, func(t *testing.T) {
+			buf := newBuffer(t, ctx, chunks*g, vmm.WithChunkSize(g))
+			srv := listen(t)
+			p, s := prepared(t, srv, "data", buf, ReadOnly)
+			isMapped, result := make(chan struct{}), make(chan *Attachment, 1)
+			go func() {
+				att, err := Attach(soon(t), srv.Path(), "data", dev, OnStep(func(s vmm.Step) {
+					if s.Op == "access" {
+						close(isMapped)
+					}
+				}))
+				if err != nil {
+					t.Error(err)
+				}
+				result <- att
+			}()
+			<-isMapped
+			srv.Working("data", 1, 2) // is no data
+			select {
+			case <-result:
+				require.Fail(t, "attached to data that is not there")
+			case <-time.After(20 * time.Millisecond):
+			}
+			want := noise(4096, 7)
+			require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), want))
+			s.start(t, "data", p.Offer)
+			att := <-result
+			require.NotNil(t, att)
+			got := make([]byte, len(want))
+			require.NoError(t, cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr()))
+			require.Equal(t, want, got)
+			s.await(t, Mapped, 1)
+			require.NoError(t, att.Close())
+			require.NoError(t, s.await(t, Ended, 1).Err)
+			require.NoError(t, srv.Close())
+		})
+	}
+}
+
+// FAULTS 4: what was not published is not taken for finished, however that ends.
+func TestDataThatNeverComes(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for name, c := range map[string]struct {
+		end  func(*Server, *Prepared) error
+		want error
+	}{
+		"given up":      {func(_ *Server, p *Prepared) error { return p.Close() }, ErrRevoked},
+		"server closed": {func(s *Server, _ *Prepared) error { return s.Close() }, ErrRevoked},
+		"never":         {func(*Server, *Prepared) error { return nil }, ErrTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := listen(t)
+			p, err := srv.Prepare("data", buf, ReadOnly)
+			require.NoError(t, err)
+			isMapped, result := make(chan struct{}), make(chan error, 1)
+			go func() {
+				att, err := Attach(soon(t), srv.Path(), "data", dev, WithStepTimeout(200*time.Millisecond),
+					OnStep(func(s vmm.Step) {
+						if s.Op == "access" {
+							close(isMapped)
+						}
+					}))
+				result <- errors.Join(err, att.Close())
+			}()
+			<-isMapped
+			require.NoError(t, c.end(srv, p))
+			require.ErrorIs(t, <-result, c.want)
+			require.NoError(t, p.Close())
+		})
+	}
+}
+
+// What a consumer may not say, or does, while the data is not there costs it its
+// place and nobody else anything.
+func TestBeforeTheDataIsThere(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for name, c := range map[string]struct {
+		do   func(*testing.T, *sock.Conn)
+		want error
+	}{
+		"gone":        {func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Close()) }, sock.ErrPeerLost},
+		"mapped":      {says(mapped{1}), ErrProtocol},
+		"good":        {says(verdict{true, ""}), ErrProtocol},
+		"cannot":      {says(verdict{false, "no room"}), ErrVerdict},
+		"asks again":  {says(wants(dev)), ErrProtocol},
+		"works on it": {says(progress{1, 2}), ErrProtocol},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := listen(t)
+			p, s := prepared(t, srv, "data", buf, ReadOnly, WithLeases(1))
+			conn := asked(t, srv, wants(dev))
+			require.True(t, heard(t, conn).(offer).pending)
+			c.do(t, conn)
+			require.ErrorIs(t, s.await(t, Ended, 1).Err, c.want)
+			require.Eventually(t, func() bool { _, active := p.o.state(); return active == 0 }, 10*time.Second, time.Millisecond)
+
+			next := asked(t, srv, wants(dev)) // the only place is free again
+			require.True(t, heard(t, next).(offer).pending)
+			s.start(t, "data", p.Offer)
+			require.Equal(t, publish{1}, heard(t, next))
+			require.NoError(t, next.Send(soon(t), encode(mapped{1})))
+			s.await(t, Mapped, 1)
+			require.NoError(t, next.Close())
+			require.NoError(t, s.end(t))
+		})
+	}
+}
+
+func says(m message) func(*testing.T, *sock.Conn) {
+	return func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Send(soon(t), encode(m))) }
+}
+
+// A consumer that was told takes no other answer for it.
+func TestLiesAboutTheData(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for name, c := range map[string]struct {
+		m    message
+		want error
+	}{
+		"another generation": {publish{2}, ErrProtocol},
+		"another offer":      {mapped{1}, ErrProtocol},
+		"a refusal":          {refuse{RefusedBusy, "no"}, ErrRefused},
+		"taken back":         {revoke{""}, ErrRevoked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := sock.Listen(socketPath(t))
+			require.NoError(t, err)
+			defer l.Close()
+			d, files, err := buf.Export()
+			require.NoError(t, err)
+			defer sock.CloseFiles(files)
+			over := make(chan struct{})
+			defer func() { <-over }()
+			go func() {
+				defer close(over)
+				conn, err := l.Accept(soon(t))
+				if err != nil {
+					return
+				}
+				defer conn.Close()
+				_, _ = conn.Receive(soon(t)) // what it wants
+				_ = conn.Send(soon(t), encode(offer{desc: d, access: ReadOnly, name: "data", fds: 1, pending: true}), files...)
+				_ = conn.Send(soon(t), encode(c.m))
+				_, _ = conn.Receive(soon(t)) // what it says to that, or its end
+			}()
+			_, err = Attach(soon(t), l.Path(), "data", dev)
+			require.ErrorIs(t, err, c.want)
+		})
+	}
+}
+
+// prepared is an offer that is prepared, and what is told of it; start starts it.
+func prepared(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, *served) {
+	t.Helper()
+	s := newServed(srv)
+	p, err := srv.Prepare(name, buf, access, append([]OfferOption{WithObserver(s.see)}, opts...)...)
+	require.NoError(t, err)
+	return p, s
+}
+
+// Giving up is done once, and leaves nothing.
 func TestPreparedOfferIsGivenUp(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
@@ -68,10 +247,10 @@ func TestPreparedOfferIsGivenUp(t *testing.T) {
 		p, err := srv.Prepare("data", buf, ReadOnly)
 		require.NoError(t, err)
 		require.Equal(t, before, cutest.Descriptors())
-		conn := early(t, srv, wants(dev))
-		require.NoError(t, p.Close())
-		requireRefusal(t, conn, RefusedName, "given up")
+		conn := asked(t, srv, wants(dev))
+		require.True(t, heard(t, conn).(offer).pending)
 		require.NoError(t, conn.Close())
+		require.NoError(t, p.Close())
 		_, err = Attach(soon(t), srv.Path(), "data", dev)
 		require.ErrorIs(t, err, ErrRefused)
 
@@ -112,13 +291,11 @@ func TestPrepareFails(t *testing.T) {
 	requireRefusal(t, conn, RefusedName, "nothing to offer")
 	require.NoError(t, conn.Close())
 
-	// Two may prepare for one name; the first to offer has it.
-	first, err := srv.Prepare("data", fresh, ReadOnly)
-	require.NoError(t, err)
-	second, err := srv.Prepare("data", fresh, ReadOnly)
-	require.NoError(t, err)
-	begin(t, srv, first)
-	require.ErrorIs(t, second.Offer(soon(t)), ErrNameTaken)
+	first, served := prepared(t, srv, "data", fresh, ReadOnly)
+	_, err = srv.Prepare("data", fresh, ReadOnly)
+	require.ErrorIs(t, err, ErrNameTaken)
+	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
+	served.start(t, "data", first.Offer)
 	require.NoError(t, attached(t, srv, "data", dev).Err())
 
 	late, err := srv.Prepare("late", fresh, ReadOnly)
@@ -138,18 +315,15 @@ func TestBufferClosedBeforeItsOffer(t *testing.T) {
 	buf, err := vmm.New(dev, 1)
 	require.NoError(t, err)
 	srv := listen(t)
-	p, err := srv.Prepare("data", buf, ReadOnly)
-	require.NoError(t, err)
-	waited := early(t, srv, wants(dev))
+	p, s := prepared(t, srv, "data", buf, ReadOnly)
 	require.NoError(t, buf.Close())
-	s := begin(t, srv, p)
+	waited := asked(t, srv, wants(dev))
 	requireRefusal(t, waited, RefusedRecord, "nothing to send")
 	require.NoError(t, waited.Close())
+	s.start(t, "data", p.Offer)
 	_, err = Attach(soon(t), srv.Path(), "data", dev)
 	require.ErrorIs(t, err, ErrRefused)
-	for i := range 2 {
-		require.Error(t, s.await(t, Ended, i+1).Err)
-	}
+	require.Error(t, s.await(t, Ended, 1).Err)
 	require.Empty(t, s.of(Sent))
 }
 
@@ -159,10 +333,9 @@ func TestOfferOfSynchronizedMemoryCallsNoDriver(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	srv := listen(t)
 	for _, opts := range [][]OfferOption{nil, {WithSynchronized()}} {
-		p, err := srv.Prepare("data", buf, ReadOnly, opts...)
-		require.NoError(t, err)
+		p, s := prepared(t, srv, "data", buf, ReadOnly, opts...)
 		before, calls := spy.count("cuCtxSynchronize"), spy.count("")
-		s := begin(t, srv, p)
+		s.start(t, "data", p.Offer)
 		s.cancel()
 		require.NoError(t, s.end(t))
 		if opts == nil {

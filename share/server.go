@@ -143,10 +143,23 @@ func (s *Server) talk(l link) {
 		s.turnAway(l, err)
 		return
 	}
-	if w := s.queue(l, want); w != nil {
+	w, admitted, err := s.queue(l, want)
+	switch {
+	case err != nil:
+		w.stop(err)
+		s.turnAway(l, err)
+	case w == nil:
+		s.attend(l, want)
+	case admitted:
+		w.deliver()
 		s.wait(w)
-		return
+	default:
+		s.wait(w)
 	}
+}
+
+// attend serves a peer that wants an offer that is there, or none.
+func (s *Server) attend(l link, want attach) {
 	s.mu.Lock()
 	lease, err := s.admit(l, want)
 	s.mu.Unlock()
@@ -194,9 +207,16 @@ func (s *Server) admit(l link, want attach) (*lease, error) {
 		for _, o = range s.offers {
 		}
 	}
-	switch {
-	case o == nil:
+	if o == nil {
 		return nil, noOffer(want.name)
+	}
+	return o.admit(l, want)
+}
+
+// admit makes a lease for a consumer that the offer fits. The error is a refuse.
+// It runs with mu held.
+func (o *offering) admit(l link, want attach) (*lease, error) {
+	switch {
 	case want.driver != o.msg.desc.Kind:
 		return nil, refuse{RefusedKind, fmt.Sprintf("the producer uses the %s driver and the consumer %s; run both with the same -driver", o.msg.desc.Kind, want.driver)}
 	case want.access > o.msg.access:
@@ -205,9 +225,10 @@ func (s *Server) admit(l link, want attach) (*lease, error) {
 		return nil, refuse{RefusedBusy, fmt.Sprintf("%q has all the %d consumers it waits for", o.msg.name, o.leases)}
 	}
 	o.begun++
+	o.numbered++
 	o.work.Add(1)
 	o.moved()
-	return newLease(o, l, want, o.begun), nil
+	return newLease(o, l, want, o.numbered), nil
 }
 
 func noOffer(name string) refuse {

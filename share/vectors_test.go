@@ -46,6 +46,7 @@ type fields struct {
 	Driver      *uint8  `json:"driver,omitempty"`
 	Access      *uint8  `json:"access,omitempty"`
 	HandleType  *uint8  `json:"handle_type,omitempty"`
+	Pending     bool    `json:"pending,omitempty"`
 	Chunks      *uint32 `json:"chunks,omitempty"`
 	Device      *string `json:"device,omitempty"` // hexadecimal
 	Size        *uint64 `json:"size,omitempty"`
@@ -70,7 +71,7 @@ func fieldsOf(m message) (typ string, f fields) {
 		return "attach", fields{Driver: new(uint8(m.driver)), Access: new(uint8(m.access)), Name: &m.name}
 	case offer:
 		d := m.desc
-		return "offer", fields{Driver: new(uint8(d.Kind)), Access: new(uint8(m.access)), HandleType: new(uint8(handleFD)),
+		return "offer", fields{Driver: new(uint8(d.Kind)), Access: new(uint8(m.access)), HandleType: new(uint8(handleFD)), Pending: m.pending,
 			Chunks: new(uint32(d.Chunks)), Device: new(hex.EncodeToString(d.Device[:])),
 			Size: &d.Size, ChunkSize: &d.ChunkSize, Granularity: &d.Granularity, Generation: &d.Generation,
 			First: new(uint32(m.first)), FDs: new(uint32(m.fds)), Name: &m.name, Data: new(hex.EncodeToString(m.data))}
@@ -82,6 +83,8 @@ func fieldsOf(m message) (typ string, f fields) {
 		return "mapped", fields{Generation: &m.generation}
 	case verdict:
 		return "verdict", fields{OK: &m.ok, Text: &m.text}
+	case publish:
+		return "publish", fields{Generation: &m.generation}
 	case revoke:
 		return "revoke", fields{Text: &m.text}
 	}
@@ -100,7 +103,7 @@ func (v *vector) message(t *testing.T) message {
 	case "offer":
 		d := vmm.Descriptor{Kind: cu.Kind(*f.Driver), Device: cu.UUID(fromHex(t, *f.Device)), Size: *f.Size, ChunkSize: *f.ChunkSize,
 			Chunks: int(*f.Chunks), Granularity: *f.Granularity, Generation: *f.Generation}
-		return offer{d, cu.Access(*f.Access), *f.Name, append([]byte(nil), fromHex(t, *f.Data)...), int(*f.First), int(*f.FDs)}
+		return offer{d, cu.Access(*f.Access), *f.Name, append([]byte(nil), fromHex(t, *f.Data)...), int(*f.First), int(*f.FDs), f.Pending}
 	case "refuse":
 		return refuse{RefusalCode(*f.Code), *f.Text}
 	case "progress":
@@ -109,6 +112,8 @@ func (v *vector) message(t *testing.T) message {
 		return mapped{*f.Generation}
 	case "verdict":
 		return verdict{*f.OK, *f.Text}
+	case "publish":
+		return publish{*f.Generation}
 	case "revoke":
 		return revoke{*f.Text}
 	}
@@ -151,7 +156,7 @@ func TestVectorsAreWhatThisPackageSpeaks(t *testing.T) {
 		require.NotEmpty(t, v.Comment)
 		types[typ]++
 	}
-	require.Len(t, types, 7)
+	require.Len(t, types, 8)
 }
 
 // The two records of one offer differ in the two fields that may differ.

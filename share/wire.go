@@ -43,6 +43,7 @@ const (
 	msgMapped   msgType = 5 // consumer → producer: memory is mapped
 	msgVerdict  msgType = 6 // consumer → producer: what it found
 	msgRevoke   msgType = 7 // producer → consumer: the offer ends
+	msgPublish  msgType = 8 // producer → consumer: the data of a pending offer is there
 )
 
 // A message is the payload of one record.
@@ -66,6 +67,8 @@ type offer struct {
 	data   []byte
 	first  int // index of the first chunk in this record
 	fds    int // descriptors in this record
+
+	pending bool // the data is not there yet: a publish follows
 }
 
 type refuse struct {
@@ -87,6 +90,8 @@ type verdict struct {
 
 type revoke struct{ text string }
 
+type publish struct{ generation uint64 }
+
 func (attach) kind() msgType   { return msgAttach }
 func (offer) kind() msgType    { return msgOffer }
 func (refuse) kind() msgType   { return msgRefuse }
@@ -94,6 +99,7 @@ func (progress) kind() msgType { return msgProgress }
 func (mapped) kind() msgType   { return msgMapped }
 func (verdict) kind() msgType  { return msgVerdict }
 func (revoke) kind() msgType   { return msgRevoke }
+func (publish) kind() msgType  { return msgPublish }
 
 var le = binary.LittleEndian
 
@@ -115,7 +121,7 @@ func (m attach) append(b []byte) []byte {
 }
 
 func (m offer) append(b []byte) []byte {
-	b = append(b, byte(m.desc.Kind), byte(m.access), handleFD, 0)
+	b = append(b, byte(m.desc.Kind), byte(m.access), handleFD, bit(m.pending))
 	b = le.AppendUint32(b, uint32(m.desc.Chunks))
 	b = append(b, m.desc.Device[:]...)
 	for _, v := range []uint64{m.desc.Size, m.desc.ChunkSize, m.desc.Granularity, m.desc.Generation} {
@@ -138,12 +144,17 @@ func (m progress) append(b []byte) []byte {
 
 func (m mapped) append(b []byte) []byte { return le.AppendUint64(b, m.generation) }
 
-func (m verdict) append(b []byte) []byte {
-	ok := byte(0)
-	if m.ok {
-		ok = 1
+func (m publish) append(b []byte) []byte { return le.AppendUint64(b, m.generation) }
+
+func bit(yes bool) byte {
+	if yes {
+		return 1
 	}
-	return appendText(append(b, ok, 0), m.text)
+	return 0
+}
+
+func (m verdict) append(b []byte) []byte {
+	return appendText(append(b, bit(m.ok), 0), m.text)
 }
 
 func (m revoke) append(b []byte) []byte { return appendText(b, m.text) }
@@ -213,6 +224,15 @@ func (r *reader) u16() uint16 { return le.Uint16(r.take(2)) }
 func (r *reader) u32() uint32 { return le.Uint32(r.take(4)) }
 func (r *reader) u64() uint64 { return le.Uint64(r.take(8)) }
 
+// flag takes a byte that is 0 or 1.
+func (r *reader) flag() (bool, error) {
+	v := r.u8()
+	if v > 1 {
+		return false, fmt.Errorf("%d is neither 0 nor 1", v)
+	}
+	return v == 1, nil
+}
+
 // zero takes n bytes that have to be zero.
 func (r *reader) zero(n int) error {
 	for _, b := range r.take(n) {
@@ -255,6 +275,8 @@ func (r *reader) message(typ msgType) (message, error) {
 	case msgRevoke:
 		text, err := r.text(maxText)
 		return revoke{text}, err
+	case msgPublish:
+		return publish{r.u64()}, nil
 	}
 	return nil, errors.New("unknown type")
 }
@@ -281,7 +303,7 @@ func (r *reader) offer() (m offer, err error) {
 	if h := r.u8(); h != handleFD {
 		return m, fmt.Errorf("handles of type %d; only %d, file descriptors, are known", h, handleFD)
 	}
-	if err := r.zero(1); err != nil {
+	if m.pending, err = r.flag(); err != nil {
 		return m, err
 	}
 	m.desc.Chunks = int(r.u32())

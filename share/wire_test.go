@@ -21,10 +21,10 @@ func messages() []message {
 	return []message{
 		attach{cu.CUDA, cu.ReadOnly, ""}, attach{cu.Soft, cu.ReadWrite, strings.Repeat("ä", 127)}, attach{0, cu.ReadOnly, "x"},
 		offer{access: cu.ReadOnly, name: "n"},
-		offer{full, cu.ReadWrite, strings.Repeat("n", maxName), noise(maxData, 1), math.MaxUint32, math.MaxUint32 - 1},
+		offer{full, cu.ReadWrite, strings.Repeat("n", maxName), noise(maxData, 1), math.MaxUint32, math.MaxUint32 - 1, true},
 		refuse{}, refuse{math.MaxUint16, strings.Repeat("x", maxText)},
 		progress{}, progress{math.MaxUint64, math.MaxUint64 - 1}, mapped{}, mapped{math.MaxUint64},
-		verdict{}, verdict{true, ""}, verdict{false, "a\nb\x00c\u2028"}, revoke{}, revoke{"🚀"},
+		verdict{}, verdict{true, ""}, verdict{false, "a\nb\x00c\u2028"}, revoke{}, revoke{"🚀"}, publish{}, publish{math.MaxUint64},
 	}
 }
 
@@ -46,7 +46,7 @@ func TestMessagesSurviveTheWire(t *testing.T) {
 		_, err = decode(append(record, 0))
 		require.ErrorIs(t, err, ErrWire)
 	}
-	require.Len(t, seen, 7)
+	require.Len(t, seen, 8)
 }
 
 // What is decoded holds nothing of the record, whose memory is used again.

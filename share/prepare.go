@@ -1,0 +1,88 @@
+package share
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A Prepared is an offer of which all is done that can be before its data is
+// there. The caller owns it and ends it with Offer or Close. It holds no
+// descriptors of its own. It is safe for concurrent use.
+type Prepared struct {
+	o    *offering
+	over atomic.Bool
+}
+
+// Prepare does what takes long of an [Server.Offer] while the data is still in the
+// making. It has the driver export the memory, 600 to 900 µs for each chunk
+// (cuMemExportToShareableHandle), and sends the descriptors to the consumers that
+// wait for name or come from now on, who import and map the memory and wait for
+// its data: their Attach returns when [Prepared.Offer] has said that it is there.
+// What is offered is buf as it is now, without what it grows by later; it stays
+// the caller's, and open until the offer has ended.
+//
+// A consumer holds the descriptors from now on: one that does not attach through
+// this library could look at unfinished data.
+//
+// Errors: [ErrNameTaken]; [ErrClosed]; what [vmm.Buffer.Lend] says, and then who
+// waited for name is refused.
+func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, error) {
+	o, err := s.newOffering(name, buf, access, opts)
+	if err != nil {
+		return nil, err
+	}
+	waiting, err := o.announce()
+	if err != nil {
+		o.cancel(err)
+		return nil, err
+	}
+	for _, w := range waiting {
+		w.deliver()
+	}
+	return &Prepared{o: o}, nil
+}
+
+// announce admits those who wait for the offer, and has later ones admitted
+// before its data is there.
+func (o *offering) announce() ([]*waiter, error) {
+	m := o.msg
+	m.pending = true
+	records := o.encode(m)
+	s := o.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expect(o.msg.name)
+	e := s.expected[o.msg.name]
+	if e == nil || e.prepared != nil {
+		return nil, fmt.Errorf("%w: %q", ErrNameTaken, o.msg.name)
+	}
+	e.prepared, o.early = o, records
+	waiting := e.waiting
+	e.waiting = nil
+	return o.admitAll(waiting), nil
+}
+
+// Offer is [Server.Offer] for what was prepared: it waits for work on the memory,
+// tells the consumers that have mapped it, and serves them and others until ctx is
+// done or an option ends it. It can be called once; after that, and after Close,
+// it is [ErrClosed].
+func (p *Prepared) Offer(ctx context.Context) error {
+	if !p.over.CompareAndSwap(false, true) {
+		return ErrClosed
+	}
+	return p.o.offer(ctx)
+}
+
+// Close gives up an offer that was not made: who waits for its data is told
+// ([ErrRevoked]). It may be called again, on nil, and after Offer, whose offer it
+// does not end.
+func (p *Prepared) Close() error {
+	if p != nil && p.over.CompareAndSwap(false, true) {
+		p.o.giveUp(ErrRevoked)
+	}
+	return nil
+}
