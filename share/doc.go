@@ -15,8 +15,9 @@
 // consumer sees is finished.
 //
 // A handoff is fastest where both sides do beforehand what they can: the
-// producer exports with [Server.Prepare] while the data is in the making, and
-// the consumer attaches before it is offered, [WithRoom] for it.
+// producer calls [Server.Prepare] while the data is in the making, and the
+// consumer attaches then: it maps the memory at once and waits for the data, of
+// which [Prepared.Offer] tells it.
 //
 // # Lease
 //
