@@ -9,6 +9,7 @@ import (
 var children = cutest.Children{
 	"consumer": childConsumer,
 	"producer": childProducer,
+	"writer":   childWriter,
 }
 
 func TestMain(m *testing.M) { cutest.Main(m, children) }
