@@ -14,21 +14,29 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A consumer attaches to one offer after the other. "connect N SIZE" has it
-// connect, ask for offer N, which need not be there yet, and reserve room for
-// SIZE bytes of it; "finish" answers when it has mapped the memory, found the
-// salt of N at both ends and let go of it; "cancel" has it give up.
+// A consumer attaches to one offer after the other. "connect N" has it connect
+// and ask for offer N, which need not be there yet. It holds the memory until
+// "finish", which answers when it has found the salt of N at both ends and let go
+// of it; "cancel" has it give up.
 type consumer struct {
 	path   string
 	dev    *cu.Device
 	ctx    *cu.Context // nil: attaching needs none
 	cancel context.CancelFunc
-	done   chan finished
+	taking chan taken // what connect began, or nil
 }
 
-type finished struct {
+// taken is what came of attaching to offer n.
+type taken struct {
+	n     uint64
+	att   *share.Attachment
 	steps []rival.Step // At is absolute
 	err   error
+}
+
+// note notes a step.
+func (t *taken) note(name string, from, to int64) {
+	t.steps = append(t.steps, interval("consumer", name, from, to))
 }
 
 func newConsumer(o options) (*consumer, error) {
@@ -36,62 +44,84 @@ func newConsumer(o options) (*consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &consumer{path: o.consumer, dev: dev, ctx: ctx, cancel: func() {}, done: make(chan finished, 1)}, nil
+	return &consumer{path: o.consumer, dev: dev, ctx: ctx}, nil
 }
 
 func (c *consumer) serve(stdin io.Reader, stdout io.Writer) error {
 	err := rival.Serve(stdin, stdout, rival.Answer{Name: "consumer"}, map[string]rival.Handler{
 		"connect": c.connect,
 		"finish":  c.finish,
-		"cancel":  func([]uint64) (rival.Answer, error) { c.cancel(); return c.finish(nil) },
+		"cancel":  c.giveUp,
 	})
 	return errors.Join(err, c.ctx.Close())
 }
 
 // connect answers once the producer has been reached.
 func (c *consumer) connect(args []uint64) (rival.Answer, error) {
-	if len(args) != 2 {
-		return rival.Answer{}, errors.New("want: connect N SIZE")
+	if len(args) != 1 || c.taking != nil {
+		return rival.Answer{}, errors.New("want: connect N, one at a time")
 	}
 	ctx, cancel := bounded()
-	c.cancel = cancel
-	connected := make(chan struct{})
-	go func() { c.done <- c.attach(ctx, args[0], args[1], func() { close(connected) }) }()
+	c.cancel, c.taking = cancel, make(chan taken, 1)
+	connected, taking := make(chan struct{}), c.taking
+	go func() { taking <- c.attach(ctx, args[0], func() { close(connected) }) }()
 	select {
 	case <-connected:
 		return rival.Answer{}, nil
-	case f := <-c.done:
-		c.done <- f
-		return rival.Answer{}, f.err
+	case t := <-taking:
+		taking <- t
+		return rival.Answer{}, t.err
 	}
+}
+
+// take waits, within its bounds, for what connect began.
+func (c *consumer) take() taken {
+	if c.taking == nil {
+		return taken{err: errors.New("there was no connect")}
+	}
+	t := <-c.taking
+	c.cancel()
+	c.taking = nil
+	return t
 }
 
 func (c *consumer) finish([]uint64) (rival.Answer, error) {
-	f := <-c.done // within its bounds
-	c.cancel()
-	return rival.Answer{Steps: f.steps}, f.err
+	t := c.take()
+	if t.err != nil {
+		return rival.Answer{}, t.err
+	}
+	ctx, cancel := bounded()
+	defer cancel()
+	fault := c.check(t.att.Buffer(), t.n)
+	reported := t.att.Report(ctx, fault)
+	closing := rival.Now()
+	err := errors.Join(fault, reported, t.att.Close())
+	t.note("close", closing, rival.Now())
+	return rival.Answer{Steps: t.steps}, err
 }
 
-// attach takes offer n, checks it and lets it go.
-func (c *consumer) attach(ctx context.Context, n, room uint64, connected func()) (f finished) {
-	var received int64
-	f.steps = make([]rival.Step, 0, 8)
-	note := func(name string, from, to int64) { f.steps = append(f.steps, interval("consumer", name, from, to)) }
-	att, err := share.Attach(ctx, c.path, offerName(n), c.dev,
-		share.WithRoom(room), share.OnConnected(func(sock.Peer) { connected() }),
-		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }),
-		share.OnStep(func(s vmm.Step) { now := rival.Now(); note(s.Op, now-s.Took.Nanoseconds(), now) }))
-	if err != nil {
-		return finished{err: err}
+// giveUp answers why attaching failed, if it did.
+func (c *consumer) giveUp([]uint64) (rival.Answer, error) {
+	if c.taking == nil { // it has finished
+		return rival.Answer{}, nil
 	}
-	attached := rival.Now()
-	note("attach", received, attached)
-	err = att.Report(ctx, c.check(att.Buffer(), n))
-	closing := rival.Now()
-	err = errors.Join(err, att.Close())
-	note("close", closing, rival.Now())
-	f.err = err
-	return f
+	c.cancel()
+	t := c.take()
+	return rival.Answer{}, errors.Join(t.err, t.att.Close())
+}
+
+// attach takes offer n.
+func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken {
+	t := taken{n: n, steps: make([]rival.Step, 0, 8)}
+	var received int64
+	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev,
+		share.OnConnected(func(sock.Peer) { connected() }),
+		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }),
+		share.OnStep(func(s vmm.Step) { now := rival.Now(); t.note(s.Op, now-s.Took.Nanoseconds(), now) }))
+	if t.err == nil {
+		t.note("attach", received, rival.Now())
+	}
+	return t
 }
 
 // check looks for the salt at both ends of the memory.

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"io"
 	"os"
@@ -23,21 +24,40 @@ type options struct {
 	driver   string
 	consumer string // socket to attach at
 	context  bool
-	room     bool
-	plain    bool
+	mode     mode
+}
+
+// A mode says what is done before the buffer counts as ready.
+type mode string
+
+// The modes. In all of them the driver has exported the memory.
+const (
+	ahead  mode = "ahead"  // and the offer is prepared before the data is written
+	before mode = "before" // nothing else, as with c-before
+	plain  mode = "plain"  // and the offer is left to wait for the device
+)
+
+func (m *mode) String() string { return string(*m) }
+
+func (m *mode) Set(s string) error {
+	switch mode(s) {
+	case ahead, before, plain:
+		*m = mode(s)
+		return nil
+	}
+	return errors.New("want ahead, before or plain")
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 // run is the program; it returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	var o options
+	o := options{mode: ahead}
 	flags := flag.NewFlagSet("gpufd", flag.ContinueOnError)
 	flags.StringVar(&o.driver, "driver", "cuda", "`cuda|soft`")
 	flags.StringVar(&o.consumer, "consumer", "", "be a consumer of the producer that listens at `path`")
 	flags.BoolVar(&o.context, "context", true, "take a context in consumers, which reading the data needs and attaching does not")
-	flags.BoolVar(&o.room, "room", true, "reserve consumers' address space beforehand")
-	flags.BoolVar(&o.plain, "plain", false, "do nothing beforehand but to export: wait for the device in the offer, reserve after it came")
+	flags.Var(&o.mode, "mode", "`ahead|before|plain`: prepare the offer before the data is written; only export beforehand; or have the offer wait for the device, too")
 	refused := cli.ExitOK
 	code := program.Run(flags, args, stdout, stderr, func() error {
 		h, err := o.open()

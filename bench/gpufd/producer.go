@@ -12,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -107,21 +108,21 @@ func (p *producer) handoff(args []uint64) (rival.Answer, error) {
 	if len(args) != 2 || args[1] == 0 || args[0]%args[1] != 0 {
 		return rival.Answer{}, errors.New("want: handoff SIZE CHUNKS, in equal chunks")
 	}
-	a, err := p.handOut(args[0], args[1], 1)
+	a, err := p.handOut(args[0], args[1], 1, p.opts.mode)
 	a.Each = nil
 	return a, err
 }
 
-// fanout SIZE CONSUMERS
+// fanout SIZE CONSUMERS has the imports inside the time, which it is about.
 func (p *producer) fanout(args []uint64) (rival.Answer, error) {
 	if len(args) != 2 || args[1] == 0 {
 		return rival.Answer{}, errors.New("want: fanout SIZE CONSUMERS")
 	}
-	return p.handOut(args[0], 1, int(args[1]))
+	return p.handOut(args[0], 1, int(args[1]), before)
 }
 
 // handOut makes a fresh buffer and hands it to n consumers that wait for it.
-func (p *producer) handOut(size, chunks uint64, n int) (rival.Answer, error) {
+func (p *producer) handOut(size, chunks uint64, n int, m mode) (rival.Answer, error) {
 	if err := p.need(n); err != nil {
 		return rival.Answer{}, err
 	}
@@ -130,13 +131,10 @@ func (p *producer) handOut(size, chunks uint64, n int) (rival.Answer, error) {
 	p.offers++
 	h := newHandover(offerName(p.offers), n)
 	p.srv.Expect(h.name)
-	consumers, room := p.consumers[:n], uint64(0)
-	if p.opts.room && !p.opts.plain {
-		room = size
-	}
-	err := ask(ctx, consumers, h, "connect %d %d", p.offers, room)
+	consumers := p.consumers[:n]
+	err := ask(ctx, consumers, h, "connect %d", p.offers)
 	if err == nil {
-		err = p.make(ctx, h, size, chunks, n)
+		err = p.make(ctx, h, size, chunks, m)
 	}
 	if err != nil {
 		return rival.Answer{}, errors.Join(err, ask(ctx, consumers, h, "cancel"))
@@ -144,45 +142,88 @@ func (p *producer) handOut(size, chunks uint64, n int) (rival.Answer, error) {
 	return h.answer(), nil
 }
 
-// make makes a buffer, offers it to n consumers that have asked for it, and
-// collects what they say.
-func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, n int) error {
+// make makes a buffer and hands it to the consumers that have asked for it.
+func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, m mode) error {
 	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size/chunks), vmm.WithSteps(h.step))
 	if err != nil {
 		return err
 	}
-	var offer *share.Prepared
-	if offer, err = p.ready(h, buf, n); err == nil {
-		h.start = rival.Now()
-		err = offer.Offer(ctx) // until the consumers have reported what they found
-	}
-	if err == nil {
-		err = ask(ctx, p.consumers[:n], h, "finish")
-	}
+	err = p.hand(ctx, h, buf, m)
 	releasing := rival.Now()
 	err = errors.Join(err, buf.Close())
 	h.note("release", releasing, rival.Now())
 	return err
 }
 
-// ready writes the salt at both ends, which is waited for, and has the driver
-// export the memory.
-func (p *producer) ready(h *handover, buf *vmm.Buffer, n int) (*share.Prepared, error) {
-	if err := p.write(buf); err != nil {
-		return nil, err
+// hand offers buf. The consumers hold the memory until all have it, or else the
+// driver would unmap for the first while it imports for the others. Who waits for
+// that is asleep by the time that counts.
+func (p *producer) hand(ctx context.Context, h *handover, buf *vmm.Buffer, m mode) error {
+	offering, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	finished := make(chan error, 1)
+	go func() {
+		err := h.wait(offering)
+		if err == nil {
+			err = ask(ctx, p.consumers[:h.n], h, "finish")
+		}
+		if err != nil {
+			stop(err)
+		}
+		finished <- err
+	}()
+	offer, err := p.beforehand(h, buf, m)
+	if err == nil {
+		h.ready()
+		err = offer(offering)
 	}
-	opts := []share.OfferOption{share.WithLeases(n), share.WithVerdict(), share.WithObserver(h.observe)}
-	if !p.opts.plain {
-		opts = append(opts, share.WithSynchronized())
+	if err != nil {
+		stop(err)
 	}
-	return p.srv.Prepare(h.name, buf, share.ReadOnly, opts...)
+	if theirs := <-finished; err == nil { // or else it is the same
+		err = theirs
+	}
+	return err
 }
 
-func (p *producer) write(buf *vmm.Buffer) error {
-	salt := []uint64{saltOf(p.offers)}
-	return errors.Join(
+// An offer is made until it has no consumers left.
+type offer func(context.Context) error
+
+// beforehand does what the mode does before the buffer is ready, and returns
+// what makes the offer.
+func (p *producer) beforehand(h *handover, buf *vmm.Buffer, m mode) (offer, error) {
+	opts := []share.OfferOption{share.WithLeases(h.n), share.WithVerdict(), share.WithObserver(h.observe)}
+	if m != plain {
+		opts = append(opts, share.WithSynchronized())
+	}
+	if m != ahead {
+		err := errors.Join(p.write(h, buf), export(buf))
+		return func(ctx context.Context) error { return p.srv.Offer(ctx, h.name, buf, share.ReadOnly, opts...) }, err
+	}
+	prepared, err := p.srv.Prepare(h.name, buf, share.ReadOnly, opts...)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.write(h, buf); err != nil {
+		return nil, errors.Join(err, prepared.Close())
+	}
+	return prepared.Offer, nil
+}
+
+// export has the driver export the memory, which the buffer remembers.
+func export(buf *vmm.Buffer) error {
+	_, files, err := buf.Export()
+	return errors.Join(err, sock.CloseFiles(files))
+}
+
+// write writes the salt at both ends, and waits until it is there.
+func (p *producer) write(h *handover, buf *vmm.Buffer) error {
+	salt, writing := []uint64{saltOf(p.offers)}, rival.Now()
+	err := errors.Join(
 		cu.CopyToDevice(p.ctx, nil, buf.Ptr(), salt),
 		cu.CopyToDevice(p.ctx, nil, buf.Ptr().Add(buf.Size()-8), salt))
+	h.note("write", writing, rival.Now())
+	return err
 }
 
 // ask asks all consumers and notes the steps that they answer with.
