@@ -36,8 +36,8 @@ build_c() { # a rival that could not be built is one that cannot be started
 	gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$tree/bin/c" "$tree/c/handoff.c" -lcuda ||
 		echo "run-gpu.sh: no rival in C" >&2
 }
-ours="-rival gpufd=$tree/bin/gpufd"
-others="-rival gpufd-before=$tree/bin/gpufd,-room=false -rival gpufd-plain=$tree/bin/gpufd,-plain"
+ours="-rival gpufd=$tree/bin/gpufd,-mode,ahead"
+others="-rival gpufd-before=$tree/bin/gpufd,-mode,before -rival gpufd-plain=$tree/bin/gpufd,-mode,plain"
 c="-rival c-before=$tree/bin/c,-mode,before -rival c-inside=$tree/bin/c,-mode,inside -rival c-legacy=$tree/bin/c,-mode,legacy"
 core=$tree/python/cuda_core.py
 python="-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/python/torch_mp.py \

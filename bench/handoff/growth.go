@@ -122,25 +122,51 @@ type fan struct {
 	exports   int       // that the driver was asked for after the buffer was ready
 }
 
+// A crowd is consumers of one kind, more and more of them.
+type crowd struct {
+	kind    string
+	context bool // each has one
+	most    int
+	fans    []fan
+}
+
+// mostContexts is how many consumers take a context, which is about half a GiB of
+// device memory each.
+const mostContexts = 64
+
 // byConsumers hands one buffer to more and more consumers of ours at once.
-func byConsumers(ctx context.Context, o options, r *report.Report) (err error) {
-	c := o.rivals[0]
-	f, err := start(ctx, commands{{c.name, append(slices.Clone(c.argv), "-context=false")}}, first)
+func byConsumers(ctx context.Context, o options, r *report.Report) error {
+	crowds := []crowd{
+		{kind: "with a context", context: true, most: min(mostContexts, o.consumers)},
+		{kind: "without a context", most: o.consumers},
+	}
+	for i := range crowds {
+		if err := crowds[i].measure(ctx, o, r); err != nil {
+			return err
+		}
+	}
+	reportCrowds(r, crowds)
+	return nil
+}
+
+// measure starts a producer of its own, so that the consumers of one kind make
+// room for those of another.
+func (c *crowd) measure(ctx context.Context, o options, r *report.Report) (err error) {
+	us := o.rivals[0]
+	f, err := start(ctx, commands{{us.name, append(slices.Clone(us.argv), fmt.Sprintf("-context=%v", c.context))}}, first)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	var fans []fan
-	for n := 1; n <= o.consumers; n *= 2 {
+	for n := 1; n <= c.most; n *= 2 {
 		x, err := f.fan(ctx, n, o)
 		if err != nil {
 			return err
 		}
-		fmt.Printf("%-12s %4d consumers  p50 %s\n", c.name, n, report.Duration(stats.Summarize(x.all).P50))
-		addRaw(r, "consumers", c.name, point{granularity, 1, first}, n, x.all)
-		fans = append(fans, x)
+		fmt.Printf("%-12s %4d consumers %-17s  p50 %s\n", us.name, n, c.kind, report.Duration(stats.Summarize(x.all).P50))
+		addRaw(r, "consumers "+c.kind, us.name, point{granularity, 1, first}, n, x.all)
+		c.fans = append(c.fans, x)
 	}
-	reportFans(r, fans)
 	return nil
 }
 
@@ -175,18 +201,37 @@ func (x *fan) add(a rival.Answer) {
 	x.imports = append(x.imports, sum/float64(x.consumers))
 }
 
-func reportFans(r *report.Report, fans []fan) {
-	t := report.Table{
-		Name: "consumers", Title: "One buffer of 2 MiB to several consumers at once",
-		Text: "Ours only. The time until the last has it mapped; what each consumer adds to the time for one; and its own steps of import, map and access, " +
-			"which wait for each other in the driver. These consumers take no context, of which a GPU has no room for so many, and so do not look at the data.",
+// crowdText is what is to be known of consumers with a context, and without.
+var crowdText = map[bool]string{
+	true: "Ours only, which exports beforehand, and imports inside the time. The time until the last has it mapped; what each consumer adds to the time for one; " +
+		"and its own steps of import, map and access, which wait for each other in the driver. All hold the memory until the last has it.",
+	false: "The same with consumers that take no context, of which there can be more: a context takes about half a GiB of device memory. " +
+		"Without one they cannot look at the data, and the driver takes longer for the same steps.",
+}
+
+func reportCrowds(r *report.Report, crowds []crowd) {
+	all := report.Chart{Name: "consumers", Title: "One buffer to several consumers at once, p50", X: "consumers", Y: "time, ns", LogX: true, LogY: true}
+	for _, c := range crowds {
+		t, s, added, exports := c.report()
+		r.Tables, all.Series = append(r.Tables, t), append(all.Series, s)
+		r.Bars = append(r.Bars,
+			report.Bar{Claim: fmt.Sprintf("what one of %d consumers %s adds, against one import by a single one", c.fans[len(c.fans)-1].consumers, c.kind),
+				Limit: 1.2, Got: added / stats.Summarize(c.fans[0].imports).P50},
+			report.Bar{Claim: fmt.Sprintf("exports by the driver while consumers %s attach", c.kind), Limit: 0, Got: float64(exports)})
+	}
+	r.Charts = append(r.Charts, all)
+}
+
+// report returns the crowd's table and line, what one of the most consumers
+// added, and how often the driver exported.
+func (c *crowd) report() (t report.Table, s report.Series, added float64, exports int) {
+	t = report.Table{
+		Name: "consumers", Title: "One buffer of 2 MiB to several consumers " + c.kind + " at once", Text: crowdText[c.context],
 		Head: []string{"consumers", "all have it", "each added", "own steps"},
 	}
-	c := report.Chart{Name: "consumers", Title: "One buffer to several consumers at once, p50", X: "consumers", Y: "time, ns", LogX: true, LogY: true,
-		Series: []report.Series{{Name: ours}}}
-	one := stats.Summarize(fans[0].all).P50
-	added, exports := nan, 0
-	for _, x := range fans {
+	s.Name, added = c.kind, nan
+	one := stats.Summarize(c.fans[0].all).P50
+	for _, x := range c.fans {
 		all, each := stats.Summarize(x.all).P50, ""
 		if x.consumers > 1 {
 			added = (all - one) / float64(x.consumers-1)
@@ -194,14 +239,9 @@ func reportFans(r *report.Report, fans []fan) {
 		}
 		exports += x.exports
 		t.Rows = append(t.Rows, []string{fmt.Sprint(x.consumers), report.Duration(all), each, report.Duration(stats.Summarize(x.imports).P50)})
-		c.Series[0].X = append(c.Series[0].X, float64(x.consumers))
-		c.Series[0].Y = append(c.Series[0].Y, all)
+		s.X, s.Y = append(s.X, float64(x.consumers)), append(s.Y, all)
 	}
-	r.Tables, r.Charts = append(r.Tables, t), append(r.Charts, c)
-	r.Bars = append(r.Bars,
-		report.Bar{Claim: fmt.Sprintf("what one of %d consumers adds, against one import by a single one", fans[len(fans)-1].consumers),
-			Limit: 1.2, Got: added / stats.Summarize(fans[0].imports).P50},
-		report.Bar{Claim: "exports by the driver while consumers attach", Limit: 0, Got: float64(exports)})
+	return t, s, added, exports
 }
 
 // starts are those of one rival, in nanoseconds.

@@ -2,9 +2,11 @@ package main
 
 import (
 	"encoding/csv"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
@@ -22,7 +25,7 @@ func onSoft(t *testing.T) options {
 	require.NoError(t, err, string(out))
 	soft := []string{bin, "-driver", "soft"}
 	return options{
-		rivals: commands{{ours, soft}, {cBefore, soft}, {"absent", []string{"/bin/false"}},
+		rivals: commands{{ours, soft}, {cBefore, append(slices.Clone(soft), "-mode", "before")}, {"absent", []string{"/bin/false"}},
 			{"dying", []string{"/bin/sh", "-c", `echo '{"ready":true,"info":"v1"}'; read x`}},
 			{"idle", []string{"/bin/sh", "-c", `echo '{"ready":true}'; while read x; do echo '{}'; done`}}},
 		sizes: sizes{2 << 20, 8 << 20}, largest: 8 << 20, chunks: 4, consumers: 4, starts: 1,
@@ -66,7 +69,9 @@ func TestHandoffs(t *testing.T) {
 		case "import":
 			imports++
 			require.Equal(t, "consumer", r["side"])
-			require.Positive(t, number(t, r["at_p50_ns"]), "after the buffer was ready")
+			if r["rival"] == cBefore {
+				require.Positive(t, number(t, r["at_p50_ns"]), "after the buffer was ready")
+			}
 		case "export":
 			require.Negative(t, number(t, r["at_p50_ns"]), "before the buffer was ready")
 		}
@@ -96,13 +101,36 @@ func TestGrowth(t *testing.T) {
 		counts[r["what"]]++
 		require.Positive(t, number(t, r["p50_ns"]))
 	}
-	require.Equal(t, map[string]int{"size and chunks": 2*2 + 2*2, "consumers": 3, "start": 2}, counts)
+	require.Equal(t, map[string]int{"size and chunks": 2*2 + 2*2, "consumers with a context": 3, "consumers without a context": 3, "start": 2}, counts)
 	text, err := os.ReadFile(filepath.Join(o.out, "growth.md"))
 	require.NoError(t, err)
 	start := string(text)[strings.Index(string(text), "## From no process"):]
 	for _, name := range []string{"absent", "dying", "idle"} {
 		require.Contains(t, start, "\n- rival "+name+": ")
 	}
+	for _, kind := range []string{"with", "without"} {
+		require.Regexp(t, `\| exports by the driver while consumers `+kind+` a context attach +\| +0 \| +0 \| met `, string(text))
+	}
+}
+
+// What a consumer adds is held against one import of its own kind.
+func TestReportCrowds(t *testing.T) {
+	r := &report.Report{}
+	reportCrowds(r, []crowd{
+		{"with a context", true, 4, []fan{{1, []float64{100}, []float64{80}, 0}, {4, []float64{400}, []float64{300}, 0}}},
+		{"without a context", false, 8, []fan{{1, []float64{800}, []float64{700}, 0}, {8, []float64{1500}, []float64{900}, 2}}},
+		{"alone", true, 1, []fan{{1, []float64{100}, []float64{80}, 0}}},
+	})
+	require.Equal(t, []report.Bar{
+		{Claim: "what one of 4 consumers with a context adds, against one import by a single one", Limit: 1.2, Got: 1.25},
+		{Claim: "exports by the driver while consumers with a context attach", Limit: 0, Got: 0},
+		{Claim: "what one of 8 consumers without a context adds, against one import by a single one", Limit: 1.2, Got: 1.0 / 7},
+		{Claim: "exports by the driver while consumers without a context attach", Limit: 0, Got: 2},
+	}, r.Bars[:4])
+	require.True(t, math.IsNaN(r.Bars[4].Got), "not measured")
+	require.Equal(t, [][]string{{"1", "100 ns", "", "80.0 ns"}, {"4", "400 ns", "100 ns", "300 ns"}}, r.Tables[0].Rows)
+	require.Equal(t, []string{"with a context", "without a context", "alone"}, []string{r.Charts[0].Series[0].Name, r.Charts[0].Series[1].Name, r.Charts[0].Series[2].Name})
+	require.Equal(t, []float64{1, 8}, r.Charts[0].Series[1].X)
 }
 
 // Steps are in the order in which they happen, whoever has them.

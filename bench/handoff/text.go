@@ -23,8 +23,10 @@ takes is woken before the buffer is made. In its turn each makes two handoffs: t
 the others' work, the next does not.
 
 Steps are medians. The producer's are beforehand, but for offer, send and reply, and for export where a rival exports inside the time;
-close, unmap and release come after it, on both sides. The reply begins with the consumer's acknowledgement. Steps overlap, and
-waking up is none, so they do not add up to the whole. A p95 or p99 of too few handoffs is left out.
+close, unmap and release come after it, on both sides. The consumer's are inside the time, but those of gpufd begin when its offer is
+prepared: what is not done when the buffer is ready is inside. Its attach is what is left after that. The reply begins with the
+consumer's acknowledgement, and is left out where that is an answer to the offer alone. Steps overlap, and waking up is none, so they
+do not add up to the whole. A p95 or p99 of too few handoffs is left out.
 
 `
 
@@ -35,9 +37,9 @@ buffer to several consumers, and from the start of the processes.
 
 // known says what the rivals do, by their names on the command line.
 var known = map[string]string{
-	ours:          "package share, read-only; exports, waits for the device and reserves the consumer's addresses beforehand",
-	oursBefore:    "the same, but that it reserves inside the time, so that it does beforehand what c-before does",
-	"gpufd-plain": "the same, but that it waits for the device and reserves inside the time, as a program that asks for nothing",
+	ours:          "package share, read-only; prepares its offer, then writes the data and waits for the device, while the consumer imports",
+	oursBefore:    "the same, but that it offers when the data is there: it exports and waits for the device beforehand, as c-before does",
+	"gpufd-plain": "the same as gpufd-before, but that it waits for the device inside the time, as a program that asks for nothing",
 	cBefore:       "C, read-write; exports and waits for the device beforehand",
 	cInside:       "the same, but that it exports inside the time",
 	"c-legacy":    "C, cuMemAlloc and cuIpcGetMemHandle, read-write; waits for the device beforehand",
