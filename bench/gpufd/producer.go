@@ -63,11 +63,9 @@ func (p *producer) serve(stdin io.Reader, stdout io.Writer) error {
 }
 
 func (p *producer) close() error {
-	errs := []error{p.srv.Close()}
-	for _, c := range p.consumers {
-		errs = append(errs, c.Close())
-	}
-	return errors.Join(append(errs, p.ctx.Close(), os.RemoveAll(p.dir))...)
+	return errors.Join(p.srv.Close(),
+		each(len(p.consumers), func(i int) error { return p.consumers[i].Close() }), // a context takes a while to go
+		p.ctx.Close(), os.RemoveAll(p.dir))
 }
 
 // need starts consumers until there are n, several at a time: most of a start

@@ -141,8 +141,9 @@ func (r *Rival) wait(ctx context.Context) (Answer, error) {
 // kill ends the program and what it has started, which may hold its output.
 func (r *Rival) kill() { _ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) }
 
-// patience is how long a rival has to end by itself once its input has.
-const patience = 10 * time.Second
+// patience is how long a rival has to end by itself once its input has, with all
+// the processes that it started.
+const patience = 30 * time.Second
 
 // Close ends the program and waits for it.
 func (r *Rival) Close() error {
