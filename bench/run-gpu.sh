@@ -37,21 +37,22 @@ build_c() { # a rival that could not be built is one that cannot be started
 		echo "run-gpu.sh: no rival in C" >&2
 }
 ours="-rival gpufd=$tree/bin/gpufd,-mode,ahead"
-others="-rival gpufd-before=$tree/bin/gpufd,-mode,before -rival gpufd-plain=$tree/bin/gpufd,-mode,plain"
+before="-rival gpufd-before=$tree/bin/gpufd,-mode,before"
+plain="-rival gpufd-plain=$tree/bin/gpufd,-mode,plain"
 c="-rival c-before=$tree/bin/c,-mode,before -rival c-inside=$tree/bin/c,-mode,inside -rival c-legacy=$tree/bin/c,-mode,legacy"
 core=$tree/python/cuda_core.py
 python="-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/python/torch_mp.py \
 	-rival cuda-core-before=python3,$core,before"
 
-measure() { # word; $ours, $others, $c and $python are words without spaces in them
+measure() { # word; $ours, $before, $plain, $c and $python are words without spaces in them
 	case $1 in
 	crossing)
 		"$tree/bin/crossing" -out "$out" ${BENCH_QUICK:+-rounds 5} &&
 			"$tree/bin/crossing-nocgo" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
 	calls) "$tree/bin/calls" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
 	chunks) "$tree/bin/chunks" -out "$out" ${BENCH_QUICK:+-rounds 2} ;;
-	handoff) "$tree/bin/handoff" $ours $others $c $python -out "$out" ${BENCH_QUICK:+-time 1s} ;;
-	growth) "$tree/bin/handoff" -growth $ours $c -out "$out" -time 3s -largest "${BENCH_LARGEST:-128GiB}" \
+	handoff) "$tree/bin/handoff" $ours $before $plain $c $python -out "$out" ${BENCH_QUICK:+-time 1s} ;;
+	growth) "$tree/bin/handoff" -growth $ours $before $c -out "$out" -time 3s -largest "${BENCH_LARGEST:-128GiB}" \
 		${BENCH_QUICK:+-time 500ms -starts 2 -consumers 16 -chunks 256} ;;
 	esac
 }
