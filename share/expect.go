@@ -65,10 +65,15 @@ func (s *Server) Working(name string, done, total uint64) {
 	}
 }
 
-// forget ends the wait for an offer that failed.
-func (s *Server) forget(name string) {
+// forget ends the wait for an offer that failed, unless another of that name is
+// prepared.
+func (s *Server) forget(o *offering) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	name := o.msg.name
+	if e := s.expected[name]; e != nil && e.prepared != nil && e.prepared != o {
+		return
+	}
 	for _, w := range s.fulfil(name) {
 		w.stop(noOffer(name))
 	}

@@ -115,7 +115,7 @@ func (s *Server) newOffering(name string, buf *vmm.Buffer, access cu.Access, opt
 		return nil, err
 	}
 	if err := o.export(buf); err != nil {
-		s.forget(name)
+		s.forget(o)
 		return nil, err
 	}
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
@@ -141,7 +141,7 @@ func (o *offering) offer(ctx context.Context) error {
 
 // giveUp ends an offering that was not put up: who waits for it is told.
 func (o *offering) giveUp(cause error) {
-	o.server.forget(o.msg.name)
+	o.server.forget(o)
 	o.cancel(cause)
 	o.work.Wait()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -344,4 +345,36 @@ func TestOfferOfSynchronizedMemoryCallsNoDriver(t *testing.T) {
 			require.Equal(t, calls, spy.count(""))
 		}
 	}
+}
+
+// A Prepare or Offer that fails while another of that name has got further takes
+// nothing from that one.
+func TestFailureBesideAPreparedOffer(t *testing.T) {
+	var during func()
+	hook := func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if f := during; f != nil && call.Symbol() == exports {
+			during = nil
+			f()
+			return sys.CUDA_ERROR_OUT_OF_MEMORY
+		}
+		return next()
+	}
+	dev, err := cutest.Driver(t, cu.WithHook(hook)).Device(0)
+	require.NoError(t, err)
+	ctx := leavesNothingOn(t, dev)
+	known, fresh := newBuffer(t, ctx, 1), newBuffer(t, ctx, 1)
+	_, _, err = known.Lend() // to export it calls no driver any more
+	require.NoError(t, err)
+
+	srv := listen(t)
+	var p *Prepared
+	var s *served
+	during = func() { p, s = prepared(t, srv, "data", known, ReadOnly) }
+	_, err = srv.Prepare("data", fresh, ReadOnly)
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	conn := asked(t, srv, wants(dev))
+	require.True(t, heard(t, conn).(offer).pending)
+	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
+	s.start(t, "data", p.Offer)
+	require.Equal(t, publish{1}, heard(t, conn))
 }
