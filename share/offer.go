@@ -188,8 +188,7 @@ func (o *offering) synchronize() error {
 func (o *offering) run() error {
 	waiting, pending, err := o.begin()
 	if err != nil {
-		o.cancel(err)
-		o.work.Wait()
+		o.giveUp(err)
 		return err
 	}
 	for _, w := range pending {

@@ -377,4 +377,16 @@ func TestFailureBesideAPreparedOffer(t *testing.T) {
 	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
 	s.start(t, "data", p.Offer)
 	require.Equal(t, publish{1}, heard(t, conn))
+	require.NoError(t, conn.Close())
+}
+
+// An offer that the server's end keeps from being put up admits nobody any more.
+func TestServerEndsBeforeItsOffer(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	p, err := srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly)
+	require.NoError(t, err)
+	require.NoError(t, srv.Close())
+	require.ErrorIs(t, p.o.run(), ErrClosed)
+	require.Empty(t, srv.expected)
 }
