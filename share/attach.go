@@ -72,12 +72,14 @@ type Offer struct {
 // Attach connects to the producer that listens at path, takes its offer of that
 // name ("" for the only one) and maps the memory on dev, read-only unless an
 // option says otherwise. ctx bounds attaching, not the attachment. The caller
-// owns the Attachment. A producer that dies once its offer is here takes nothing
-// away: the Attachment is made, and its lease is over. If a step fails nothing
-// is left behind, and a producer that had sent its offer is told why.
+// owns the Attachment. If its data is still in the making ([Server.Prepare]) the
+// memory is mapped, and Attach waits for the data. A producer that dies once its
+// offer and the data are here takes nothing away: the Attachment is made, and its
+// lease is over. If a step fails nothing is left behind, and a producer that had
+// sent its offer is told why.
 //
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused]
-// for a producer of another user; [ErrRefused]; [ErrTimeout];
+// for a producer of another user; [ErrRefused]; [ErrRevoked]; [ErrTimeout];
 // [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; those of [vmm.Import].
 func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) (*Attachment, error) {
 	o := attachOptions{
@@ -259,17 +261,19 @@ func receiveOffer(p *patience, l link) (o offer, files []*os.File, err error) {
 }
 
 // awaitData waits until the producer says that the data of a pending offer is
-// there, and answers.
+// there, and answers. Where the producer does not know, it is told why that failed.
 func awaitData(p *patience, l link, generation uint64, answer func() error) error {
 	err := hearPublish(p, l, generation)
-	switch {
-	case err == nil:
-		return answer()
-	case errors.Is(err, ErrWire), errors.Is(err, ErrProtocol):
-		l.part(attachFailed(err))
-	case errors.Is(err, sock.ErrPeerLost):
-		err = fmt.Errorf("the producer closed the connection before it said that its data is there: %w", err)
+	if err == nil {
+		err = answer()
 	}
+	switch {
+	case err == nil, errors.Is(err, ErrRevoked), errors.Is(err, ErrRefused):
+		return err
+	case errors.Is(err, sock.ErrPeerLost):
+		return fmt.Errorf("the producer closed the connection before it said that its data is there: %w", err)
+	}
+	l.part(attachFailed(err))
 	return err
 }
 

@@ -1,6 +1,7 @@
 package share
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -389,4 +390,34 @@ func TestServerEndsBeforeItsOffer(t *testing.T) {
 	require.NoError(t, srv.Close())
 	require.ErrorIs(t, p.o.run(), ErrClosed)
 	require.Empty(t, srv.expected)
+}
+
+// A consumer that stops waiting for the data says why.
+func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for name, c := range map[string]struct {
+		timeout time.Duration
+		want    error
+		says    string
+	}{
+		"out of patience": {200 * time.Millisecond, ErrTimeout, "took too long"},
+		"ended":           {DefaultTimeout, context.Canceled, "canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := listen(t)
+			p, s := prepared(t, srv, "data", buf, ReadOnly)
+			until, cancel := context.WithCancel(soon(t))
+			defer cancel()
+			_, err := Attach(until, srv.Path(), "data", dev, WithStepTimeout(c.timeout), WithRoom(1), OnStep(func(s vmm.Step) {
+				if s.Op == "access" && c.want == context.Canceled {
+					time.AfterFunc(10*time.Millisecond, cancel)
+				}
+			}))
+			require.ErrorIs(t, err, c.want)
+			require.ErrorContains(t, s.await(t, Verdict, 1).Err, c.says)
+			require.NoError(t, p.Close())
+			require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
+		})
+	}
 }
