@@ -17,6 +17,7 @@ type lease struct {
 	start  time.Time
 	sent   int  // records of the offer that the consumer was sent
 	mapped bool // the consumer has said so
+	served bool // the data was there for it
 }
 
 func newLease(o *offering, l link, want attach, number int) *lease {
@@ -26,24 +27,25 @@ func newLease(o *offering, l link, want attach, number int) *lease {
 
 // run serves a consumer that came when the offer was there.
 func (s *lease) run() {
+	s.served = true
 	s.tell(Connected, nil)
 	err := s.sendOffer(s.records, s.sendRecord)
 	if err != nil {
-		s.end(s.lost(err, false), true)
+		s.end(s.lost(err, false))
 		return
 	}
 	s.tell(Sent, nil)
-	s.end(s.follow(), true)
+	s.end(s.follow())
 }
 
 // end is the last of a lease. err says why it ended against the consumer's or
 // the application's will. The place of one that was not served, because it ended
 // before the data was there, is another consumer's.
-func (s *lease) end(err error, served bool) {
+func (s *lease) end(err error) {
 	defer s.work.Done()
 	s.tell(Ended, err)
 	s.server.mu.Lock()
-	if served {
+	if s.served {
 		s.ended++
 	} else {
 		s.begun--
@@ -140,7 +142,7 @@ func (s *lease) lost(err error, patient bool) error {
 		return ErrRevoked
 	case errors.Is(err, sock.ErrPeerLost) && patient:
 		return nil
-	case errors.Is(err, sock.ErrPeerLost) && s.verdict:
+	case errors.Is(err, sock.ErrPeerLost) && s.verdict && s.served:
 		return errors.Join(ErrNoVerdict, err)
 	case errors.Is(err, sock.ErrPeerLost):
 		return err

@@ -421,3 +421,17 @@ func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
 		})
 	}
 }
+
+// A consumer owes no verdict on data that is not there.
+func TestNoVerdictIsOwedBeforeTheData(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
+	conn := asked(t, srv, wants(dev))
+	require.True(t, heard(t, conn).(offer).pending)
+	require.NoError(t, conn.Close())
+	err := s.await(t, Ended, 1).Err
+	require.ErrorIs(t, err, sock.ErrPeerLost)
+	require.NotErrorIs(t, err, ErrNoVerdict)
+	require.NoError(t, p.Close())
+}

@@ -204,15 +204,16 @@ func (w *waiter) isPublished(err error) {
 // goOn serves a consumer that was admitted, and has said something or failed to.
 func (w *waiter) goOn(m message, err error) {
 	l := w.lease
-	published, serr := w.sending()
+	served, serr := w.sending()
 	if serr != nil {
 		err = serr
 	}
+	l.served = served
 	over := true
 	switch {
 	case err != nil:
 		err = l.lost(err, false)
-	case published:
+	case served:
 		over, err = l.hear(m)
 	default:
 		err = l.hearEarly(m)
@@ -221,7 +222,7 @@ func (w *waiter) goOn(m message, err error) {
 	if !over {
 		err = l.follow()
 	}
-	l.end(err, published)
+	l.end(err)
 }
 
 // sending waits until nobody sends the consumer anything any more. It says
