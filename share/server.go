@@ -235,12 +235,18 @@ func noOffer(name string) refuse {
 	return refuse{RefusedName, fmt.Sprintf("there is no offer %q here", name)}
 }
 
-// tell gives an event that belongs to no offer to all of them.
+// tell gives an event that belongs to no offer to all of them, and to those that
+// are prepared.
 func (s *Server) tell(e Event) {
 	s.mu.Lock()
 	var fs []func(Event)
 	for _, o := range s.offers {
 		fs = append(fs, o.observe)
+	}
+	for _, x := range s.expected {
+		if x.prepared != nil {
+			fs = append(fs, x.prepared.observe)
+		}
 	}
 	s.mu.Unlock()
 	for _, f := range fs {
