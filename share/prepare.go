@@ -21,7 +21,9 @@ type Prepared struct {
 // making. It has the driver export the memory, 600 to 900 µs for each chunk
 // (cuMemExportToShareableHandle), and sends the descriptors to the consumers that
 // wait for name or come from now on, who import and map the memory and wait for
-// its data: their Attach returns when [Prepared.Offer] has said that it is there.
+// its data: their Attach returns when [Prepared.Offer] has said that it is there. They wait as
+// long as [Server.Working] says now and then that this side is at work, or until
+// their own patience ends.
 // What is offered is buf as it is now, without what it grows by later; it stays
 // the caller's, and open until the offer has ended.
 //
@@ -79,7 +81,7 @@ func (p *Prepared) Offer(ctx context.Context) error {
 
 // Close gives up an offer that was not made: who waits for its data is told
 // ([ErrRevoked]). It may be called again, on nil, and after Offer, whose offer it
-// does not end.
+// does not end; but not by an observer, for whom it would wait.
 func (p *Prepared) Close() error {
 	if p != nil && p.over.CompareAndSwap(false, true) {
 		p.o.giveUp(ErrRevoked)
