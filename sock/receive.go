@@ -80,11 +80,7 @@ var buffers = sync.Pool{New: func() any { return new(buffer) }}
 func recvmsg(fd int, rec *Record) error {
 	b := buffers.Get().(*buffer)
 	defer buffers.Put(b)
-	// MSG_TRUNC makes the kernel return the true length of the record.
-	// MSG_DONTWAIT because whoever shares the description may have set it to
-	// blocking mode.
-	n, oobn, flags, _, err := unix.Recvmsg(fd, b.data[:], b.control[:],
-		unix.MSG_CMSG_CLOEXEC|unix.MSG_TRUNC|unix.MSG_DONTWAIT)
+	n, oobn, flags, err := recvNow(fd, b.data[:], b.control[:])
 	if err != nil {
 		return os.NewSyscallError("recvmsg", err)
 	}

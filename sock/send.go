@@ -81,10 +81,7 @@ func sendmsg(fd int, record []byte, files []*os.File) error {
 		if len(fds) > 0 {
 			oob = unix.UnixRights(fds...)
 		}
-		// MSG_DONTWAIT because somebody who shares the description may have
-		// set it to blocking mode; os.File.Fd does.
-		_, err := unix.SendmsgN(fd, record, oob, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
-		return os.NewSyscallError("sendmsg", err)
+		return os.NewSyscallError("sendmsg", sendNow(fd, record, oob))
 	})
 }
 
