@@ -503,12 +503,14 @@ static bool give_legacy(int sock, struct buffer *b, struct steps *s)
 	return sent;
 }
 
-/* salted writes a new salt into the first and the last 8 bytes and waits. */
+/* salted fills the buffer, then writes a new salt into the first and the last 8
+ * bytes, and waits. */
 static bool salted(const struct buffer *b, uint64_t *salt)
 {
 	if (getrandom(salt, sizeof *salt, 0) != sizeof *salt)
 		return fail("getrandom: %s", strerror(errno));
-	return cu(cuMemcpyHtoD(b->at, salt, 8), "cuMemcpyHtoD of the first bytes") &&
+	return cu(cuMemsetD8(b->at, 0x5a, b->size), "cuMemsetD8") &&
+	       cu(cuMemcpyHtoD(b->at, salt, 8), "cuMemcpyHtoD of the first bytes") &&
 	       cu(cuMemcpyHtoD(b->at + b->size - 8, salt, 8), "cuMemcpyHtoD of the last bytes") &&
 	       cu(cuCtxSynchronize(), "cuCtxSynchronize");
 }

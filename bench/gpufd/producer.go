@@ -214,10 +214,12 @@ func export(buf *vmm.Buffer) error {
 	return errors.Join(err, sock.CloseFiles(files))
 }
 
-// write writes the salt at both ends, and waits until it is there.
+// write fills the buffer, writes the salt at both ends, and waits until it is
+// there.
 func (p *producer) write(h *handover, buf *vmm.Buffer) error {
 	salt, writing := []uint64{saltOf(p.offers)}, rival.Now()
 	err := errors.Join(
+		cu.Fill(p.ctx, nil, buf.Ptr(), uint8(0x5a), buf.Size()),
 		cu.CopyToDevice(p.ctx, nil, buf.Ptr(), salt),
 		cu.CopyToDevice(p.ctx, nil, buf.Ptr().Add(buf.Size()-8), salt))
 	h.note("write", writing, rival.Now())

@@ -16,7 +16,8 @@ const (
 )
 
 const handoffText = `From the buffer being ready in one process to its knowing that another has it mapped with access set. Every
-buffer is new, and the other process finds a new number at both of its ends, or it does not count.
+buffer is new and filled before (in Python only its ends are written), and the other process finds a new number at both of its ends,
+or it does not count.
 
 The rivals take turns within each iteration, beginning with another in each. Each is a pair of processes of its own; the one that
 takes is woken before the buffer is made. In its turn each makes two handoffs: the first finds processors asleep and caches full of

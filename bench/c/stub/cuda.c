@@ -159,6 +159,12 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *p, CUipcMemHandle h, unsigned flags)
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr p) { return result(__func__, legacy_unmap(p)); }
 
+CUresult cuMemsetD8(CUdeviceptr p, unsigned char value, size_t n)
+{
+	memset((void *)(uintptr_t)p, value, n);
+	return result(__func__, 1);
+}
+
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t n)
 {
 	memcpy((void *)(uintptr_t)to, from, n);
