@@ -135,6 +135,10 @@ func (o *offering) offer(ctx context.Context) error {
 		o.giveUp(err)
 		return err
 	}
+	if ctx.Err() != nil { // over before it began, which is no error
+		o.giveUp(context.Cause(ctx))
+		return nil
+	}
 	o.observe(Event{Kind: Offered})
 	return o.run()
 }

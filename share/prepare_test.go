@@ -146,6 +146,24 @@ func TestDataThatNeverComes(t *testing.T) {
 	}
 }
 
+// An offer that is over before it begins is none: nobody is told of its data.
+func TestOfferThatIsOverAlready(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithSynchronized())
+	conn := asked(t, srv, wants(dev))
+	require.True(t, heard(t, conn).(offer).pending)
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	done := make(chan error, 1)
+	go func() { done <- p.Offer(over) }()
+	require.IsType(t, revoke{}, heard(t, conn))
+	require.NoError(t, conn.Close())
+	require.NoError(t, <-done)
+	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
+	require.Empty(t, s.of(Offered))
+}
+
 // What a consumer may not say, or does, while the data is not there costs it its
 // place and nobody else anything.
 func TestBeforeTheDataIsThere(t *testing.T) {
