@@ -41,11 +41,18 @@ func (s *Server) claim(name string) error {
 	switch {
 	case s.ctx.Err() != nil:
 		return context.Cause(s.ctx)
-	case s.offers[name] != nil, s.expected[name] != nil && s.expected[name].prepared != nil:
+	case s.taken(name, nil):
 		return fmt.Errorf("%w: %q", ErrNameTaken, name)
 	}
 	s.expect(name)
 	return nil
+}
+
+// taken reports whether there is an offer of that name, or another than o is
+// prepared. It runs with mu held.
+func (s *Server) taken(name string, o *offering) bool {
+	e := s.expected[name]
+	return s.offers[name] != nil || e != nil && e.prepared != nil && e.prepared != o
 }
 
 // Working tells the consumers that wait for name how far its making is.

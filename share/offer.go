@@ -217,8 +217,7 @@ func (o *offering) begin() (waiting, pending []*waiter, err error) {
 	if s.ctx.Err() != nil {
 		return nil, nil, context.Cause(s.ctx)
 	}
-	e := s.expected[o.msg.name]
-	if s.offers[o.msg.name] != nil || e != nil && e.prepared != nil && e.prepared != o {
+	if s.taken(o.msg.name, o) {
 		return nil, nil, fmt.Errorf("%w: %q", ErrNameTaken, o.msg.name)
 	}
 	s.offers[o.msg.name], o.published = o, true

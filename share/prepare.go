@@ -18,14 +18,13 @@ type Prepared struct {
 }
 
 // Prepare does what takes long of an [Server.Offer] while the data is still in the
-// making. It has the driver export the memory, 600 to 900 µs for each chunk
-// (cuMemExportToShareableHandle), and sends the descriptors to the consumers that
-// wait for name or come from now on, who import and map the memory and wait for
-// its data: their Attach returns when [Prepared.Offer] has said that it is there. They wait as
-// long as [Server.Working] says now and then that this side is at work, or until
-// their own patience ends.
-// What is offered is buf as it is now, without what it grows by later; it stays
-// the caller's, and open until the offer has ended.
+// making. It has the driver export the memory (cuMemExportToShareableHandle, 600 to
+// 900 µs for a buffer of one chunk), and sends the descriptors to the consumers that
+// wait for name or come from now on, who import and map the memory and wait for its
+// data: their Attach returns when [Prepared.Offer] has said that it is there. They
+// wait as long as [Server.Working] says now and then that this side is at work, or
+// until their own patience ends. What is offered is buf as it is now, without what
+// it grows by later; it stays the caller's, and open until the offer has ended.
 //
 // A consumer holds the descriptors from now on: one that does not attach through
 // this library could look at unfinished data.
@@ -58,10 +57,10 @@ func (o *offering) announce() ([]*waiter, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expect(o.msg.name)
-	e := s.expected[o.msg.name]
-	if e == nil || e.prepared != nil {
+	if s.taken(o.msg.name, nil) {
 		return nil, fmt.Errorf("%w: %q", ErrNameTaken, o.msg.name)
 	}
+	e := s.expected[o.msg.name]
 	e.prepared, o.early = o, records
 	waiting := e.waiting
 	e.waiting = nil
