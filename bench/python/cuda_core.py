@@ -11,7 +11,7 @@ The driver keeps what is freed into an IPC-enabled pool, so a fresh buffer needs
 pool of its own. cuda.core exports a pool when it makes it, before the clock starts.
 
 With cuda.core 1.2.0 and driver 580 the import of 8 GiB ends the consumer with a
-segmentation fault; 4 GiB works.
+segmentation fault.
 """
 
 import ctypes
