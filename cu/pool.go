@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +29,12 @@ type Pool struct {
 type poolHandle struct {
 	gate
 	drv  *Driver
+	dev  *Device // whose current one it can be
 	pool sys.CUmemoryPool
+
+	mu    sync.Mutex
+	live  int // allocations that were not freed yet
+	ended bool
 }
 
 // PoolOptions are what a pool is made with and keeps for life.
@@ -78,12 +84,12 @@ func (dev *Device) NewPool(o PoolOptions) (*Pool, error) {
 	if err := dev.drv.check("cuMemPoolCreate", dev.drv.call.CuMemPoolCreate(h, props)); err != nil {
 		return nil, err
 	}
-	return dev.drv.newPool(*h), nil
+	return dev.drv.newPool(dev, *h), nil
 }
 
 // newPool makes the Pool that owns h.
-func (d *Driver) newPool(h sys.CUmemoryPool) *Pool {
-	p := &Pool{inner: &poolHandle{drv: d, pool: h}, owned: true}
+func (d *Driver) newPool(dev *Device, h sys.CUmemoryPool) *Pool {
+	p := &Pool{inner: &poolHandle{drv: d, dev: dev, pool: h}, owned: true}
 	runtime.AddCleanup(p, func(h *poolHandle) { go h.destroy() }, p.inner)
 	return p
 }
@@ -128,9 +134,9 @@ func (dev *Device) SetPool(p *Pool) error {
 	if err := p.inner.drv.refuseOther(op, "the pool", dev.drv); err != nil {
 		return err
 	}
+	dev.mu.Lock()
+	defer dev.mu.Unlock()
 	return p.use(op, func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
-		dev.mu.Lock()
-		defer dev.mu.Unlock()
 		r := call.CuDeviceSetMemPool(dev.dev, h)
 		if r == sys.CUDA_SUCCESS {
 			dev.pool = p
@@ -139,13 +145,31 @@ func (dev *Device) SetPool(p *Pool) error {
 	})
 }
 
+// useDefaultPool makes the default pool the current one; the caller has dev.mu.
+func (dev *Device) useDefaultPool() error {
+	h := new(sys.CUmemoryPool)
+	if err := dev.drv.check("cuDeviceGetDefaultMemPool", dev.drv.call.CuDeviceGetDefaultMemPool(h, dev.dev)); err != nil {
+		return err
+	}
+	return dev.drv.check("cuDeviceSetMemPool", dev.drv.call.CuDeviceSetMemPool(dev.dev, *h))
+}
+
+// currentPool is the one that SetPool made the current one, or nil. Closing
+// holds the lock, so a pool that is closed by now is no longer it.
+func (dev *Device) currentPool() *Pool {
+	dev.mu.Lock()
+	defer dev.mu.Unlock()
+	return dev.pool
+}
+
 // Handle returns the driver's own handle. It is valid until Close, and as long
 // as p is reachable.
 func (p *Pool) Handle() sys.CUmemoryPool { return p.inner.pool }
 
 // Close destroys the pool if p owns it (cuMemPoolDestroy). It returns at once;
-// memory that is still allocated from the pool stays until it is freed, and
-// goes then. A second Close does nothing.
+// memory that is still allocated from the pool stays, and the pool goes with
+// the last of it: a driver that is asked earlier breaks its own memory, whatever
+// its documentation says. A second Close does nothing.
 func (p *Pool) Close() error {
 	if p == nil || !p.owned {
 		return nil
@@ -155,10 +179,56 @@ func (p *Pool) Close() error {
 }
 
 func (h *poolHandle) destroy() error {
+	if h.dev != nil {
+		h.dev.mu.Lock()
+		defer h.dev.mu.Unlock()
+	}
 	if !h.gate.close() {
 		return nil
 	}
+	h.mu.Lock()
+	h.ended = true
+	wait := h.live > 0
+	h.mu.Unlock()
+	current := h.dev != nil && h.dev.pool != nil && h.dev.pool.inner == h
+	if current {
+		h.dev.pool = nil
+	}
+	switch {
+	case !wait:
+		return h.end()
+	case current:
+		return h.dev.useDefaultPool()
+	}
+	return nil
+}
+
+func (h *poolHandle) end() error {
 	return h.drv.check("cuMemPoolDestroy", h.drv.call.CuMemPoolDestroy(h.pool))
+}
+
+// hold counts an allocation. h may be nil, and drop is the same.
+func (h *poolHandle) hold() {
+	if h != nil {
+		h.mu.Lock()
+		h.live++
+		h.mu.Unlock()
+	}
+}
+
+// drop ends what hold began, and the pool if that was closed and waited for it.
+func (h *poolHandle) drop() error {
+	if h == nil {
+		return nil
+	}
+	h.mu.Lock()
+	h.live--
+	now := h.ended && h.live == 0
+	h.mu.Unlock()
+	if !now {
+		return nil
+	}
+	return h.end()
 }
 
 // use makes one driver call on the pool.
@@ -329,5 +399,5 @@ func (d *Driver) ImportPool(fd *os.File) (*Pool, error) {
 	if err := d.check("cuMemPoolImportFromShareableHandle", r); err != nil {
 		return nil, err
 	}
-	return d.newPool(*h), nil
+	return d.newPool(nil, *h), nil
 }

@@ -2,6 +2,7 @@ package cu
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"runtime"
 
@@ -13,7 +14,7 @@ import (
 type StreamMemory struct {
 	*streamMemoryHandle
 	ctx    *Context
-	pool   *Pool   // kept while its memory is; nil for the device's current one
+	pool   *Pool   // kept while its memory is; nil if it is not ours
 	stream *Stream // likewise
 }
 
@@ -23,15 +24,23 @@ type streamMemoryHandle struct {
 	ptr    DevicePtr
 	size   uint64
 	stream *streamHandle // that it was made in; nil for the null stream
+	from   *poolHandle   // nil if it is not ours
 }
 
 // AllocAsync allocates size bytes of the device's current pool in the order of
-// s (cuMemAllocAsync). The address is there at once; the memory, whose content
+// s (cuMemAllocAsync; cuMemAllocFromPoolAsync after [Device.SetPool]). The address is there at once; the memory, whose content
 // is undefined, must not be used but by work that comes after in s, or in
 // another stream that has waited for s. Errors: [ErrOutOfMemory],
 // [ErrNotSupported] on a device without pools, [ErrStreamCaptureUnsupported]
 // while s is captured. 0 bytes are no error.
 func (c *Context) AllocAsync(s *Stream, size uint64) (*StreamMemory, error) {
+	if p := c.inner.dev.currentPool(); p != nil {
+		m, err := p.Alloc(c, s, size)
+		if errors.Is(err, ErrClosed) && p.inner.isClosed() {
+			return c.AllocAsync(s, size)
+		}
+		return m, err
+	}
 	return allocAsync(c, nil, s, "cuMemAllocAsync", size, func(call sys.Caller, h sys.CUstream, p *sys.CUdeviceptr) sys.CUresult {
 		return call.CuMemAllocAsync(p, uintptr(size), h)
 	})
@@ -59,6 +68,9 @@ func allocAsync(c *Context, p *Pool, s *Stream, op string, size uint64, f func(s
 	if s != nil {
 		m.streamMemoryHandle.stream = s.streamHandle
 	}
+	if p != nil {
+		m.from = p.inner
+	}
 	err := s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		if r := c.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
 			return r
@@ -67,6 +79,7 @@ func allocAsync(c *Context, p *Pool, s *Stream, op string, size uint64, f func(s
 		r := f(call, h, ptr)
 		if r == sys.CUDA_SUCCESS {
 			m.ptr = DevicePtr(*ptr)
+			m.from.hold()
 			c.inner.adopt(m.streamMemoryHandle)
 		}
 		return r
@@ -102,10 +115,13 @@ func (m *StreamMemory) Free(s *Stream) error {
 		}
 		return call.CuMemFreeAsync(sys.CUdeviceptr(m.ptr), h)
 	})
-	if err == nil && !mine {
+	switch {
+	case err != nil:
+		return err
+	case !mine:
 		return ErrClosed
 	}
-	return err
+	return m.from.drop()
 }
 
 // Close is Free in the stream that the memory was made in, or in the null
@@ -129,7 +145,10 @@ func (m *streamMemoryHandle) closeIn(h *contextHandle) error {
 		defer m.stream.leave()
 		s = m.stream.stream
 	}
-	return h.check("cuMemFreeAsync", h.call.CuMemFreeAsync(sys.CUdeviceptr(m.ptr), s))
+	if err := h.check("cuMemFreeAsync", h.call.CuMemFreeAsync(sys.CUdeviceptr(m.ptr), s)); err != nil {
+		return err
+	}
+	return m.from.drop()
 }
 
 // A PoolPointer names memory of an exported pool to a process that has

@@ -154,8 +154,8 @@ func (m *machine) validProps(props *sys.CUmemPoolProps) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// cuMemPoolDestroy leaves the pool's memory to those who have it. Default pools
-// stay.
+// cuMemPoolDestroy leaves the pool's memory to those who have it, as is
+// documented. The real driver breaks its own memory then. Default pools stay.
 func (m *machine) cuMemPoolDestroy(h sys.CUmemoryPool) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()
@@ -168,6 +168,9 @@ func (m *machine) cuMemPoolDestroy(h sys.CUmemoryPool) sys.CUresult {
 	}
 	if p == nil || p == p.dev.defaultPool {
 		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if p.used.now != 0 {
+		m.misuse(sys.CUDA_SUCCESS, "cuMemPoolDestroy: %d bytes of the pool are not freed", p.used.now)
 	}
 	p.destroyed = true
 	delete(m.pools, h)
