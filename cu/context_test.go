@@ -13,7 +13,7 @@ import (
 )
 
 // FAULTS 11: close twice; invariant 5.
-func TestCloseIsIdempotentAndNilSafe(t *testing.T) {
+func TestFault11_CloseIsIdempotentAndNilSafe(t *testing.T) {
 	s, drv := spied(t)
 	ctx, err := firstDevice(t, drv).PrimaryContext()
 	require.NoError(t, err)
@@ -171,7 +171,7 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 
 // Close ends what was made in the context, also where somebody else keeps the
 // primary context alive. FAULTS 12.
-func TestContextClosesItsStreamsAndMemory(t *testing.T) {
+func TestFault12_ContextClosesItsStreamsAndMemory(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	keep := cutest.Context(t, dev)

@@ -111,7 +111,7 @@ func TestAllocErrors(t *testing.T) {
 }
 
 // FAULTS 13: memory that was freed is not reached through its old owner.
-func TestFreedMemoryIsNotFreedAgain(t *testing.T) {
+func TestFault13_FreedMemoryIsNotFreedAgain(t *testing.T) {
 	s, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	old, err := ctx.Alloc(1 << 20)

@@ -44,7 +44,7 @@ func TestDevicesAreFoundByOrdinalAndUUID(t *testing.T) {
 }
 
 // FAULTS 39, 42: an unknown device is an error that says what there is.
-func TestUnknownDeviceListsTheVisibleOnes(t *testing.T) {
+func TestFault39and42_UnknownDeviceListsTheVisibleOnes(t *testing.T) {
 	drv := cutest.Driver(t)
 	have := drv.Devices()[0].String()
 	for _, name := range []string{"64", "-1", "gpu0", "", "GPU-", "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff", "MIG-ffffffff", drv.Devices()[0].UUID().String() + "0"} {

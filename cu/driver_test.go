@@ -48,7 +48,7 @@ func TestDeviceListIsTheCallers(t *testing.T) {
 }
 
 // FAULTS 43: no libcuda.
-func TestOpenWithoutLibcudaSaysWhereItLooked(t *testing.T) {
+func TestFault43_OpenWithoutLibcuda(t *testing.T) {
 	_, err := cu.Open()
 	if err == nil {
 		t.Skip("there is a libcuda here")
@@ -61,7 +61,7 @@ func TestOpenWithoutLibcudaSaysWhereItLooked(t *testing.T) {
 }
 
 // FAULTS 43: no device, and a libcuda whose cuInit fails.
-func TestOpenTellsABrokenDriverFromAnAbsentDevice(t *testing.T) {
+func TestFault43_OpenTellsABrokenDriverFromAnAbsentDevice(t *testing.T) {
 	for _, c := range []struct {
 		result sys.CUresult
 		want   cu.Result

@@ -123,7 +123,7 @@ func TestErrorSaysWhatToDo(t *testing.T) {
 }
 
 // FAULTS 43: a libcuda without a function. Never a panic, never at start-up.
-func TestMissingSymbolNamesItselfAndTheVersions(t *testing.T) {
+func TestFault43_MissingSymbolNamesItself(t *testing.T) {
 	drv := cutest.Driver(t, without(t, "cuMemCreate"))
 	_, err := firstDevice(t, drv).CreateMemory(2<<20, cu.HandleFD)
 	require.ErrorIs(t, err, cu.ErrSymbolMissing)

@@ -166,7 +166,7 @@ func TestEventOfAnotherDevice(t *testing.T) {
 
 // FAULTS 64: a wait that is given up leaves nothing behind, in Go or in the
 // driver.
-func TestWaitForEventIsGivenUp(t *testing.T) {
+func TestFault64_WaitForEventIsGivenUp(t *testing.T) {
 	s, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	stream, e := newStream(t, ctx), newEvent(t, ctx, cu.EventDefault)

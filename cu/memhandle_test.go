@@ -112,7 +112,7 @@ func TestImportedMemoryIsTheSame(t *testing.T) {
 
 // FAULTS 25, D8: whatever a descriptor is that is no device memory, the error
 // is ErrUnknown and the process lives.
-func TestImportOfForeignDescriptors(t *testing.T) {
+func TestFault25_ImportOfForeignDescriptors(t *testing.T) {
 	drv := cutest.Driver(t)
 	for name, f := range foreignDescriptors(t) {
 		_, err := drv.ImportMemory(f, 2<<20)
@@ -156,7 +156,7 @@ func foreignDescriptors(t *testing.T) map[string]*os.File {
 }
 
 // FAULTS 34, D8: the driver takes descriptor 0 for none at all.
-func TestImportOfDescriptorZero(t *testing.T) { runChild(t, "descriptor zero") }
+func TestFault34_ImportOfDescriptorZero(t *testing.T) { runChild(t, "descriptor zero") }
 
 func childDescriptorZero() error {
 	dev, err := childDevice()

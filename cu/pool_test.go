@@ -214,7 +214,7 @@ func TestTrimLeavesWhatIsInUse(t *testing.T) {
 }
 
 // FAULTS 11; invariant 5.
-func TestStreamMemoryIsFreedOnce(t *testing.T) {
+func TestFault11_StreamMemoryIsFreedOnce(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	ctx := cutest.Context(t, dev)

@@ -38,7 +38,7 @@ func TestStreamFinishesItsWork(t *testing.T) {
 
 // FAULTS 18, 64: a wait for work that never ends is given up, without a thread
 // left behind in the driver.
-func TestWaitIsGivenUpWithItsContext(t *testing.T) {
+func TestFault18and64_WaitIsGivenUp(t *testing.T) {
 	s, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	stream, err := ctx.NewStream()

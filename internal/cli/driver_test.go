@@ -13,7 +13,7 @@ import (
 
 // FAULTS 43. auto takes the software driver only where libcuda is absent or
 // says that there is no device; what is there and broken is an error.
-func TestChoiceOfDriver(t *testing.T) {
+func TestFault43_ChoiceOfDriver(t *testing.T) {
 	hard, soft := &cu.Driver{}, &cu.Driver{}
 	fails := func(r cu.Result) error { return &cu.Error{Op: "cuInit", Result: r} }
 	absent := &sys.LibraryError{Tried: []string{"libcuda.so.1: no such file"}}

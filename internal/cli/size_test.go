@@ -22,7 +22,7 @@ func TestSizesAreRead(t *testing.T) {
 }
 
 // FAULTS 28, 35 as a person may type them.
-func TestBadSizesAreUsage(t *testing.T) {
+func TestFault28and35_BadSizesAreUsage(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "whole number", "MiB": "whole number", "-1": "whole number", "+1": "whole number", "1.5MiB": "whole number",
 		"0x10": "whole number", "1e3": "whole number", "1_000": "whole number", "1mib": "whole number", "1MB": "whole number",

@@ -17,7 +17,7 @@ func formula(i uint64, salt uint32) uint32 {
 	return uint32(v%wide) ^ 0xDEADBEEF ^ salt
 }
 
-func TestPatternIsTheTranscripts(t *testing.T) {
+func TestFault69_PatternIsTheTranscripts(t *testing.T) {
 	require.EqualValues(t, 1337^0xDEADBEEF, At(0, 0))
 	require.EqualValues(t, 1339^0xDEADBEEF, At(1, 0))
 	require.EqualValues(t, 1337^0xDEADBEEF^0x55, At(0, 0x55))
@@ -55,7 +55,7 @@ func TestFillWritesEachIntegerLittleEndian(t *testing.T) {
 }
 
 // Invariant 6, FAULTS 65: each single bit, at its index, with both values.
-func TestEverySingleFlippedBitIsFound(t *testing.T) {
+func TestFault65_EverySingleFlippedBitIsFound(t *testing.T) {
 	for size := 1; size <= 19; size++ {
 		b := make([]byte, size)
 		const first = 1<<32 - 2 // the index needs 33 bits on the way
@@ -124,7 +124,7 @@ func TestTheFirstOfManyIsNamedAndAllAreCounted(t *testing.T) {
 }
 
 // FAULTS 67: data of an earlier run, or zeros (D9), is all wrong.
-func TestOtherDataIsAllWrong(t *testing.T) {
+func TestFault67_OtherDataIsAllWrong(t *testing.T) {
 	b := make([]byte, 4098)
 	require.EqualValues(t, 1025, Check(b, 0, 0).Wrong)
 	Fill(b, 0, 1)
