@@ -13,7 +13,7 @@ import (
 
 // Invariant 3, FAULTS 71: any size, in any number of chunks, holds what is
 // copied there, to the last byte and across the borders of chunks.
-func TestBufferOfAnySizeHoldsItsData(t *testing.T) {
+func TestFault71_BufferOfAnySizeHoldsItsData(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
@@ -63,7 +63,7 @@ func TestBadSizesAreRefusedBeforeAnythingIsMade(t *testing.T) {
 }
 
 // FAULTS 61.
-func TestTooLargeForTheDeviceLeavesNothing(t *testing.T) {
+func TestFault61_TooLargeForTheDeviceLeavesNothing(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	_, err := vmm.New(dev, 4<<40) // D15
@@ -88,7 +88,7 @@ func TestAlignUp(t *testing.T) {
 }
 
 // FAULTS 11: close twice; use after close.
-func TestClosedBufferIsClosed(t *testing.T) {
+func TestFault11_ClosedBufferIsClosed(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)

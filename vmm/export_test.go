@@ -82,7 +82,7 @@ func TestLentDescriptorsAreTheBuffers(t *testing.T) {
 
 // FAULTS 16, 34: no descriptor of memory is inherited, or among the standard
 // ones.
-func TestExportedDescriptorsAreTheCallers(t *testing.T) {
+func TestFault16and34_ExportedDescriptorsAreTheCallers(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	buf, err := vmm.New(dev, 1)

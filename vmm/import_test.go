@@ -22,7 +22,7 @@ func exported(t *testing.T, dev *cu.Device) (*vmm.Buffer, vmm.Descriptor) {
 	return buf, buf.Describe()
 }
 
-// FAULTS 35 to 39: what can be found wrong is found before the driver is asked,
+// What can be found wrong is found before the driver is asked,
 // and the descriptors that came along are closed.
 func TestImportRefusesWhatCannotBe(t *testing.T) {
 	b, dev := bookkept(t)
@@ -33,46 +33,48 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 		change func(d *vmm.Descriptor)
 		field  string
 	}{
-		"size 0":                   {func(d *vmm.Descriptor) { d.Size = 0 }, "size"},
-		"larger than its chunks":   {func(d *vmm.Descriptor) { d.Size = 3*g + 1 }, "size"},
-		"largest size":             {func(d *vmm.Descriptor) { d.Size = math.MaxUint64 }, "size"},
-		"a chunk too many":         {func(d *vmm.Descriptor) { d.Size = 2 * g }, "size"},
-		"chunk size 0":             {func(d *vmm.Descriptor) { d.ChunkSize = 0 }, "chunk size"},
-		"no multiple":              {func(d *vmm.Descriptor) { d.ChunkSize = g + 1 }, "chunk size"},
-		"half a granule":           {func(d *vmm.Descriptor) { d.ChunkSize = g / 2 }, "chunk size"},
-		"overflow to 0":            {func(d *vmm.Descriptor) { d.ChunkSize, d.Chunks, d.Size = 1<<62, 4, g }, "chunk size"},
-		"overflow":                 {func(d *vmm.Descriptor) { d.ChunkSize, d.Chunks, d.Size = 1<<63, 3, g }, "chunk size"},
-		"chunks 0":                 {func(d *vmm.Descriptor) { d.Chunks = 0 }, "number of chunks"},
-		"chunks negative":          {func(d *vmm.Descriptor) { d.Chunks = -3 }, "number of chunks"},
-		"too many chunks":          {func(d *vmm.Descriptor) { d.Chunks, d.Size = vmm.MaxChunks+1, (vmm.MaxChunks+1)*g }, "number of chunks"},
-		"more chunks than files":   {func(d *vmm.Descriptor) { d.Chunks, d.Size = 4, 4*g }, "number of chunks"},
-		"fewer chunks than files":  {func(d *vmm.Descriptor) { d.Chunks, d.Size = 2, 2*g }, "number of chunks"},
-		"granularity 0":            {func(d *vmm.Descriptor) { d.Granularity = 0 }, "granularity"},
-		"granularity does not fit": {func(d *vmm.Descriptor) { d.Granularity = g - 1 }, "granularity"},
-		"device unknown here":      {func(d *vmm.Descriptor) { d.Device[0] ^= 0xff }, "other device"},
-		"no device":                {func(d *vmm.Descriptor) { d.Device = cu.UUID{} }, "other device"},
-		"kind of the other driver": {func(d *vmm.Descriptor) { d.Kind = cu.CUDA + cu.Soft - d.Kind }, ""},
-		"no kind":                  {func(d *vmm.Descriptor) { d.Kind = 0 }, ""},
+		"fault 35: size 0":                   {func(d *vmm.Descriptor) { d.Size = 0 }, "size"},
+		"fault 36: larger than its chunks":   {func(d *vmm.Descriptor) { d.Size = 3*g + 1 }, "size"},
+		"fault 36: largest size":             {func(d *vmm.Descriptor) { d.Size = math.MaxUint64 }, "size"},
+		"fault 36: a chunk too many":         {func(d *vmm.Descriptor) { d.Size = 2 * g }, "size"},
+		"chunk size 0":                       {func(d *vmm.Descriptor) { d.ChunkSize = 0 }, "chunk size"},
+		"fault 37: no multiple":              {func(d *vmm.Descriptor) { d.ChunkSize = g + 1 }, "chunk size"},
+		"fault 37: half a granule":           {func(d *vmm.Descriptor) { d.ChunkSize = g / 2 }, "chunk size"},
+		"fault 38: overflow to 0":            {func(d *vmm.Descriptor) { d.ChunkSize, d.Chunks, d.Size = 1<<62, 4, g }, "chunk size"},
+		"fault 38: overflow":                 {func(d *vmm.Descriptor) { d.ChunkSize, d.Chunks, d.Size = 1<<63, 3, g }, "chunk size"},
+		"chunks 0":                           {func(d *vmm.Descriptor) { d.Chunks = 0 }, "number of chunks"},
+		"chunks negative":                    {func(d *vmm.Descriptor) { d.Chunks = -3 }, "number of chunks"},
+		"too many chunks":                    {func(d *vmm.Descriptor) { d.Chunks, d.Size = vmm.MaxChunks+1, (vmm.MaxChunks+1)*g }, "number of chunks"},
+		"more chunks than files":             {func(d *vmm.Descriptor) { d.Chunks, d.Size = 4, 4*g }, "number of chunks"},
+		"fewer chunks than files":            {func(d *vmm.Descriptor) { d.Chunks, d.Size = 2, 2*g }, "number of chunks"},
+		"fault 37: granularity 0":            {func(d *vmm.Descriptor) { d.Granularity = 0 }, "granularity"},
+		"fault 37: granularity does not fit": {func(d *vmm.Descriptor) { d.Granularity = g - 1 }, "granularity"},
+		"fault 39: device unknown here":      {func(d *vmm.Descriptor) { d.Device[0] ^= 0xff }, "other device"},
+		"fault 39: no device":                {func(d *vmm.Descriptor) { d.Device = cu.UUID{} }, "other device"},
+		"kind of the other driver":           {func(d *vmm.Descriptor) { d.Kind = cu.CUDA + cu.Soft - d.Kind }, ""},
+		"no kind":                            {func(d *vmm.Descriptor) { d.Kind = 0 }, ""},
 	} {
-		d := good
-		c.change(&d)
-		_, files, err := buf.Export()
-		require.NoError(t, err)
-		_, err = vmm.Import(dev, d, files)
-		requireClosed(t, files)
-		if c.field == "other device" {
-			require.ErrorIs(t, err, vmm.ErrDevice, name)
-			continue
-		}
-		if c.field == "" {
-			require.ErrorIs(t, err, vmm.ErrKind, name)
-			require.NotErrorIs(t, err, vmm.ErrDescriptor)
-			continue
-		}
-		require.ErrorIs(t, err, vmm.ErrDescriptor, name)
-		var de *vmm.DescriptorError
-		require.ErrorAs(t, err, &de)
-		require.Equal(t, c.field, de.Field, name)
+		t.Run(name, func(t *testing.T) {
+			d := good
+			c.change(&d)
+			_, files, err := buf.Export()
+			require.NoError(t, err)
+			_, err = vmm.Import(dev, d, files)
+			requireClosed(t, files)
+			if c.field == "other device" {
+				require.ErrorIs(t, err, vmm.ErrDevice)
+				return
+			}
+			if c.field == "" {
+				require.ErrorIs(t, err, vmm.ErrKind)
+				require.NotErrorIs(t, err, vmm.ErrDescriptor)
+				return
+			}
+			require.ErrorIs(t, err, vmm.ErrDescriptor)
+			var de *vmm.DescriptorError
+			require.ErrorAs(t, err, &de)
+			require.Equal(t, c.field, de.Field)
+		})
 	}
 	require.Zero(t, b.count("cuMemImportFromShareableHandle"))
 	require.NoError(t, buf.Close())
@@ -80,7 +82,7 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 
 // FAULTS 36, D1: the driver cannot be asked for the size, and finds a lie out
 // when mapping.
-func TestImportFindsOutALieAboutTheSize(t *testing.T) {
+func TestFault36_ImportFindsOutALieAboutTheSize(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
@@ -106,7 +108,7 @@ func isSizeLie(err error) bool {
 }
 
 // FAULTS 26: among the chunks is one of another allocation, of other size.
-func TestImportOfAnotherAllocation(t *testing.T) {
+func TestFault26_ImportOfAnotherAllocation(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	buf, d := exported(t, dev)
@@ -130,7 +132,7 @@ func TestImportOfAnotherAllocation(t *testing.T) {
 }
 
 // FAULTS 25.
-func TestImportOfWhatIsNoMemory(t *testing.T) {
+func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	buf, d := exported(t, dev)
@@ -159,7 +161,7 @@ func TestImportOfWhatIsNoMemory(t *testing.T) {
 }
 
 // FAULTS 63: many goroutines import and close the same memory.
-func TestImportFromManyGoroutines(t *testing.T) {
+func TestFault63_ImportFromManyGoroutines(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	buf, d := exported(t, dev)

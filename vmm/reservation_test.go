@@ -121,7 +121,7 @@ func TestMappingIsUnmappedOnce(t *testing.T) {
 }
 
 // D12, FAULTS 12.
-func TestMappingOutlivesItsAllocation(t *testing.T) {
+func TestFault12_MappingOutlivesItsAllocation(t *testing.T) {
 	_, ctx, g, r, a := room(t)
 	m, err := r.Map(0, a)
 	require.NoError(t, err)

@@ -74,7 +74,7 @@ func TestReadOnlyBuffer(t *testing.T) {
 }
 
 // FAULTS 12: a view holds the memory also after the buffer's Close.
-func TestViewOutlivesItsBuffer(t *testing.T) {
+func TestFault12_ViewOutlivesItsBuffer(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
@@ -111,7 +111,7 @@ func TestViewIsOfTheBufferAsItWas(t *testing.T) {
 }
 
 // FAULTS 12: mappings go after the context (D13).
-func TestBufferIsClosedAfterItsContext(t *testing.T) {
+func TestFault12_BufferIsClosedAfterItsContext(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	ctx, err := dev.PrimaryContext()
