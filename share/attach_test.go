@@ -34,7 +34,7 @@ func TestAttachTellsOfItsSteps(t *testing.T) {
 }
 
 // FAULTS 39, 41: the UUID decides, not the ordinal.
-func TestAttachOnTheWrongDevice(t *testing.T) {
+func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	devs := dev.Driver().Devices()
 	if len(devs) < 2 {
@@ -88,7 +88,7 @@ func TestAttachIsRefused(t *testing.T) {
 }
 
 // FAULTS 59: a limit on connections, which must be told, not just felt.
-func TestAttachIsRefusedForWantOfAPlace(t *testing.T) {
+func TestFault59_AttachIsRefusedForWantOfAPlace(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithConnections(1))
 	serve(t, srv, newBuffer(t, ctx, 1))
@@ -169,7 +169,7 @@ func TestClosedAttachmentIsClosed(t *testing.T) {
 }
 
 // FAULTS 14 in small: a hundred handoffs leave nothing.
-func TestHandoffsLeaveNothing(t *testing.T) {
+func TestFault14_HandoffsLeaveNothing(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))

@@ -19,7 +19,7 @@ import (
 // nothing. The producer's side of each is an impostor that says when the
 // consumer waits.
 
-func TestCancelWhileWaitingForTheOffer(t *testing.T) {
+func TestFault64_CancelWhileWaitingForTheOffer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	half := tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...)
@@ -42,7 +42,7 @@ func TestCancelWhileWaitingForTheOffer(t *testing.T) {
 	}
 }
 
-func TestCancelBeforeAttaching(t *testing.T) {
+func TestFault64_CancelBeforeAttaching(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	serve(t, srv, newBuffer(t, ctx, 1))
@@ -54,7 +54,7 @@ func TestCancelBeforeAttaching(t *testing.T) {
 }
 
 // A listener whose backlog is full and that accepts nobody.
-func TestCancelWhileConnecting(t *testing.T) {
+func TestFault64_CancelWhileConnecting(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	l, err := sock.Listen(socketPath(t), sock.WithBacklog(1))
 	require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestCancelWhileConnecting(t *testing.T) {
 }
 
 // A producer that takes the verdict and neither answers nor goes.
-func TestCancelWhileReporting(t *testing.T) {
+func TestFault64_CancelWhileReporting(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	read := make(chan struct{})
@@ -103,7 +103,7 @@ func TestCancelWhileReporting(t *testing.T) {
 }
 
 // A producer that reads nothing any more: the socket fills up.
-func TestCancelWhileShowingProgress(t *testing.T) {
+func TestFault64_CancelWhileShowingProgress(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	stop := make(chan struct{})
@@ -123,7 +123,7 @@ func TestCancelWhileShowingProgress(t *testing.T) {
 }
 
 // Closing from elsewhere ends a Report that waits.
-func TestCloseWhileReporting(t *testing.T) {
+func TestFault64_CloseWhileReporting(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	read := make(chan struct{})
@@ -186,7 +186,7 @@ func untilReadable(conn *sock.Conn) {
 }
 
 // Offer ends with its context, whatever its consumers are doing.
-func TestCancelWhileOffering(t *testing.T) {
+func TestFault64_CancelWhileOffering(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	buf := newBuffer(t, ctx, 1)
@@ -201,7 +201,7 @@ func TestCancelWhileOffering(t *testing.T) {
 
 // An offer that still waits for work on its memory ends like any other: with
 // its context, and with the server.
-func TestOfferThatWaitsForWorkEnds(t *testing.T) {
+func TestFault64_OfferThatWaitsForWorkEnds(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	buf := newBuffer(t, ctx, 4096)
 	require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), []uint32{0}))

@@ -174,7 +174,7 @@ func childWriter() error {
 
 // FAULTS 4: a producer killed while it writes. Its consumer has mapped the memory
 // and does not take it for finished.
-func TestProducerKilledWhileItWrites(t *testing.T) {
+func TestFault4_ProducerKilledWhileItWrites(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	path := socketPath(t)
 	c := start(t, "writer", path, "")
@@ -208,7 +208,7 @@ func TestConsumerInAnotherProcess(t *testing.T) {
 // FAULTS 5, 6: a consumer killed after it received, and after it mapped, whether
 // it had waited for the offer or not. The memory returns once the producer lets
 // go of it.
-func TestConsumerKilled(t *testing.T) {
+func TestFault5and6_ConsumerKilled(t *testing.T) {
 	for do, line := range map[string]string{"stop when received": "received", "stop when mapped": "mapped"} {
 		for _, early := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, early %v", do, early), func(t *testing.T) {
@@ -253,7 +253,7 @@ func TestConsumerKilledWhileItWaits(t *testing.T) {
 
 // FAULTS 2, 3, D10: a producer killed after the descriptors were sent, and
 // after the memory was mapped. What is there stays there.
-func TestProducerKilled(t *testing.T) {
+func TestFault2and3_ProducerKilled(t *testing.T) {
 	for _, when := range []string{"received", "mapped"} {
 		t.Run(when, func(t *testing.T) {
 			dev, ctx := leavesNothing(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // FAULTS 31: whoever says twice that it has mapped the memory is not believed.
-func TestMappedIsSaidOnce(t *testing.T) {
+func TestFault31_MappedIsSaidOnce(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))

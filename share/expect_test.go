@@ -78,7 +78,7 @@ func TestUnexpectedNameIsNotWaitedFor(t *testing.T) {
 }
 
 // FAULTS 64: closing ends the wait.
-func TestServerClosedWhileAConsumerWaits(t *testing.T) {
+func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	srv := listen(t)
 	srv.Expect("data")

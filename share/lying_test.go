@@ -93,7 +93,7 @@ func (tr truth) say(change func(o *offer), files ...*os.File) lie {
 	return lie{encode(o), files}
 }
 
-// Invariant 2, FAULTS 19 to 29, 31, 35 to 40: whatever a producer says, the
+// Invariant 2: whatever a producer says, the
 // consumer gets an error and keeps nothing.
 func TestLyingProducerGetsNothingMapped(t *testing.T) {
 	dev, ctx := leavesNothing(t)
@@ -113,46 +113,46 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 		lies []lie
 		want error
 	}{
-		"19 no descriptor":             {[]lie{tr.say(nil)}, ErrWire},
-		"19 too few":                   {[]lie{tr.say(nil, f[:2]...)}, ErrWire},
-		"20 one too many":              {[]lie{tr.say(nil, f[0], f[1], f[2], f[0])}, ErrWire},
-		"20 more than chunks":          {[]lie{tr.say(part(0, 4, nil), f[0], f[1], f[2], f[0])}, ErrWire},
-		"19 none announced, none sent": {[]lie{tr.say(part(0, 0, nil))}, ErrWire},
-		"19 none announced, some sent": {[]lie{tr.say(part(0, 0, nil), f...)}, ErrWire},
-		"25 a pipe":                    {[]lie{tr.say(nil, f[0], tr.pipe, f[2])}, cu.ErrUnknown},
-		"26 another allocation":        {[]lie{tr.say(nil, f[0], f[1], tr.other)}, cu.ErrNotSupported},
-		"27 wrong magic":               {[]lie{{flaw(tr.offer, 0, 'X'), f}}, ErrWire},
-		"27 other version":             {[]lie{{flaw(tr.offer, 4, 2), f}}, ErrVersion},
-		"28 wrong length":              {[]lie{{flaw(tr.offer, 12, 0xff, 0xff, 0xff, 0xff), f}}, ErrWire},
-		"29 random bytes":              {[]lie{{noise(500, 3), f}}, ErrWire},
-		"31 a verdict":                 {[]lie{{encode(verdict{true, ""}), nil}}, ErrProtocol},
-		"31 an acknowledgement":        {[]lie{{encode(mapped{1}), nil}}, ErrProtocol},
-		"a wish to attach":             {[]lie{{encode(attach{cu.CUDA, ReadOnly, ""}), nil}}, ErrProtocol},
-		"a revocation":                 {[]lie{{encode(revoke{"x"}), nil}}, ErrRevoked},
-		"a refusal":                    {[]lie{{encode(refuse{RefusedBusy, "x"}), nil}}, ErrRefused},
-		"a refusal with a file":        {[]lie{{encode(refuse{RefusedBusy, "x"}), f[:1]}}, ErrWire},
-		"35 size 0":                    {desc(func(d *vmm.Descriptor) { d.Size = 0 }), vmm.ErrDescriptor},
-		"36 larger":                    {desc(func(d *vmm.Descriptor) { d.ChunkSize *= 2; d.Size *= 2 }), cu.ErrNotSupported},
-		"36 more than its chunks":      {desc(func(d *vmm.Descriptor) { d.Size++ }), vmm.ErrDescriptor},
-		"37 no multiple":               {desc(func(d *vmm.Descriptor) { d.ChunkSize++ }), vmm.ErrDescriptor},
-		"38 overflow":                  {desc(func(d *vmm.Descriptor) { d.ChunkSize = 1 << 63 }), vmm.ErrDescriptor},
-		"39 unknown device":            {desc(func(d *vmm.Descriptor) { d.Device[3] ^= 1 }), vmm.ErrDevice},
-		"37 no granularity":            {desc(func(d *vmm.Descriptor) { d.Granularity = 0 }), vmm.ErrDescriptor},
-		"39 other kind of driver":      {desc(func(d *vmm.Descriptor) { d.Kind = cu.CUDA + cu.Soft - d.Kind }), vmm.ErrKind},
-		"40 a fabric handle":           {[]lie{{flaw(tr.offer, 18, 8), f}}, ErrWire},
-		"chunks 0":                     {desc(func(d *vmm.Descriptor) { d.Chunks = 0 }), ErrWire},
-		"chunks 2^32-1":                {desc(func(d *vmm.Descriptor) { d.Chunks = 1<<32 - 1 }), ErrWire},
-		"chunks beyond the limit":      {desc(func(d *vmm.Descriptor) { d.Chunks = vmm.MaxChunks + 1 }), ErrWire},
-		"not from the first chunk":     {[]lie{tr.say(part(1, 3, nil), f...)}, ErrWire},
-		"a chunk twice":                {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(1, 1, nil), f[2])}, ErrWire},
-		"a chunk left out":             {[]lie{tr.say(part(0, 1, nil), f[0]), tr.say(part(2, 1, nil), f[2])}, ErrWire},
-		"too many in the end":          {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 2, nil), f[:2]...)}, ErrWire},
-		"other sizes in the second":    {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.desc.Size = 3*g - 1 }), f[2])}, ErrWire},
-		"other name in the second":     {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.name = "x" }), f[2])}, ErrWire},
-		"other data in the second":     {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.data = []byte("x") }), f[2])}, ErrWire},
-		"other access in the second":   {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.access = ReadWrite }), f[2])}, ErrWire},
-		"another offer than asked for": {[]lie{tr.say(func(o *offer) { o.name = "other" }, f...)}, ErrProtocol},
-		"a verdict in between":         {[]lie{tr.say(part(0, 2, nil), f[:2]...), {encode(verdict{}), nil}}, ErrProtocol},
+		"fault 19: no descriptor":             {[]lie{tr.say(nil)}, ErrWire},
+		"fault 19: too few":                   {[]lie{tr.say(nil, f[:2]...)}, ErrWire},
+		"fault 20: one too many":              {[]lie{tr.say(nil, f[0], f[1], f[2], f[0])}, ErrWire},
+		"fault 20: more than chunks":          {[]lie{tr.say(part(0, 4, nil), f[0], f[1], f[2], f[0])}, ErrWire},
+		"fault 19: none announced, none sent": {[]lie{tr.say(part(0, 0, nil))}, ErrWire},
+		"fault 19: none announced, some sent": {[]lie{tr.say(part(0, 0, nil), f...)}, ErrWire},
+		"fault 25: a pipe":                    {[]lie{tr.say(nil, f[0], tr.pipe, f[2])}, cu.ErrUnknown},
+		"fault 26: another allocation":        {[]lie{tr.say(nil, f[0], f[1], tr.other)}, cu.ErrNotSupported},
+		"fault 27: wrong magic":               {[]lie{{flaw(tr.offer, 0, 'X'), f}}, ErrWire},
+		"fault 27: other version":             {[]lie{{flaw(tr.offer, 4, 2), f}}, ErrVersion},
+		"fault 28: wrong length":              {[]lie{{flaw(tr.offer, 12, 0xff, 0xff, 0xff, 0xff), f}}, ErrWire},
+		"fault 29: random bytes":              {[]lie{{noise(500, 3), f}}, ErrWire},
+		"fault 31: a verdict":                 {[]lie{{encode(verdict{true, ""}), nil}}, ErrProtocol},
+		"fault 31: an acknowledgement":        {[]lie{{encode(mapped{1}), nil}}, ErrProtocol},
+		"a wish to attach":                    {[]lie{{encode(attach{cu.CUDA, ReadOnly, ""}), nil}}, ErrProtocol},
+		"a revocation":                        {[]lie{{encode(revoke{"x"}), nil}}, ErrRevoked},
+		"a refusal":                           {[]lie{{encode(refuse{RefusedBusy, "x"}), nil}}, ErrRefused},
+		"a refusal with a file":               {[]lie{{encode(refuse{RefusedBusy, "x"}), f[:1]}}, ErrWire},
+		"fault 35: size 0":                    {desc(func(d *vmm.Descriptor) { d.Size = 0 }), vmm.ErrDescriptor},
+		"fault 36: larger":                    {desc(func(d *vmm.Descriptor) { d.ChunkSize *= 2; d.Size *= 2 }), cu.ErrNotSupported},
+		"fault 36: more than its chunks":      {desc(func(d *vmm.Descriptor) { d.Size++ }), vmm.ErrDescriptor},
+		"fault 37: no multiple":               {desc(func(d *vmm.Descriptor) { d.ChunkSize++ }), vmm.ErrDescriptor},
+		"fault 38: overflow":                  {desc(func(d *vmm.Descriptor) { d.ChunkSize = 1 << 63 }), vmm.ErrDescriptor},
+		"fault 39: unknown device":            {desc(func(d *vmm.Descriptor) { d.Device[3] ^= 1 }), vmm.ErrDevice},
+		"fault 37: no granularity":            {desc(func(d *vmm.Descriptor) { d.Granularity = 0 }), vmm.ErrDescriptor},
+		"other kind of driver":                {desc(func(d *vmm.Descriptor) { d.Kind = cu.CUDA + cu.Soft - d.Kind }), vmm.ErrKind},
+		"fault 40: a fabric handle":           {[]lie{{flaw(tr.offer, 18, 8), f}}, ErrWire},
+		"chunks 0":                            {desc(func(d *vmm.Descriptor) { d.Chunks = 0 }), ErrWire},
+		"chunks 2^32-1":                       {desc(func(d *vmm.Descriptor) { d.Chunks = 1<<32 - 1 }), ErrWire},
+		"chunks beyond the limit":             {desc(func(d *vmm.Descriptor) { d.Chunks = vmm.MaxChunks + 1 }), ErrWire},
+		"not from the first chunk":            {[]lie{tr.say(part(1, 3, nil), f...)}, ErrWire},
+		"a chunk twice":                       {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(1, 1, nil), f[2])}, ErrWire},
+		"a chunk left out":                    {[]lie{tr.say(part(0, 1, nil), f[0]), tr.say(part(2, 1, nil), f[2])}, ErrWire},
+		"too many in the end":                 {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 2, nil), f[:2]...)}, ErrWire},
+		"other sizes in the second":           {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.desc.Size = 3*g - 1 }), f[2])}, ErrWire},
+		"other name in the second":            {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.name = "x" }), f[2])}, ErrWire},
+		"other data in the second":            {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.data = []byte("x") }), f[2])}, ErrWire},
+		"other access in the second":          {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.access = ReadWrite }), f[2])}, ErrWire},
+		"another offer than asked for":        {[]lie{tr.say(func(o *offer) { o.name = "other" }, f...)}, ErrProtocol},
+		"a verdict in between":                {[]lie{tr.say(part(0, 2, nil), f[:2]...), {encode(verdict{}), nil}}, ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
@@ -191,7 +191,7 @@ func TestImpostorCanBeHonest(t *testing.T) {
 	}
 }
 
-// FAULTS 30, 31: silence and sudden ends.
+// Silence and sudden ends.
 func TestProducerThatSaysTooLittle(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
@@ -207,10 +207,10 @@ func TestProducerThatSaysTooLittle(t *testing.T) {
 		script func(*sock.Conn)
 		want   error
 	}{
-		"silence":                        {tell(t), ErrTimeout},
-		"silence after the first record": {tell(t, begin), ErrTimeout},
-		"end":                            {hangUp(), sock.ErrPeerLost},
-		"end after the first record":     {hangUp(begin), sock.ErrPeerLost},
+		"fault 31: silence":                        {tell(t), ErrTimeout},
+		"fault 31: silence after the first record": {tell(t, begin), ErrTimeout},
+		"fault 30: end":                            {hangUp(), sock.ErrPeerLost},
+		"fault 30: end after the first record":     {hangUp(begin), sock.ErrPeerLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
@@ -230,13 +230,13 @@ func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
 		lie  lie
 		want error
 	}{
-		"another offer":             {good, ErrProtocol},
-		"a verdict":                 {lie{encode(verdict{true, ""}), nil}, ErrProtocol},
-		"a refusal":                 {lie{encode(refuse{RefusedBusy, "x"}), nil}, ErrRefused},
-		"random bytes":              {lie{noise(99, 2), nil}, ErrWire},
-		"a revocation with files":   {lie{encode(revoke{"x"}), tr.files}, ErrWire},
-		"a revocation":              {lie{encode(revoke{"x"}), nil}, ErrRevoked},
-		"progress, and then an end": {lie{encode(progress{1, 1}), nil}, sock.ErrPeerLost},
+		"another offer":                       {good, ErrProtocol},
+		"fault 31: a verdict":                 {lie{encode(verdict{true, ""}), nil}, ErrProtocol},
+		"a refusal":                           {lie{encode(refuse{RefusedBusy, "x"}), nil}, ErrRefused},
+		"fault 29: random bytes":              {lie{noise(99, 2), nil}, ErrWire},
+		"a revocation with files":             {lie{encode(revoke{"x"}), tr.files}, ErrWire},
+		"a revocation":                        {lie{encode(revoke{"x"}), nil}, ErrRevoked},
+		"fault 30: progress, and then an end": {lie{encode(progress{1, 1}), nil}, sock.ErrPeerLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)

@@ -31,32 +31,32 @@ func firstRecords(kind cu.Kind) map[string]struct {
 		code   RefusalCode
 	}
 	return map[string]c{
-		"27 wrong magic":             {flaw(good, 0, []byte("GPFE")...), RefusedRecord},
-		"27 older version":           {flaw(good, 4, 0, 0), RefusedVersion},
-		"27 newer version":           {flaw(good, 4, 2, 0), RefusedVersion},
-		"27 unknown type":            {flaw(good, 6, 99, 0), RefusedRecord},
-		"27 unknown flags":           {flaw(good, 8, 1, 0, 0, 0), RefusedRecord},
-		"28 length 0":                {flaw(good, 12, 0, 0, 0, 0), RefusedRecord},
-		"28 length 2^31":             {flaw(good, 12, 0, 0, 0, 0x80), RefusedRecord},
-		"28 length 2^32-1":           {flaw(good, 12, 0xff, 0xff, 0xff, 0xff), RefusedRecord},
-		"29 random bytes":            {noise(300, 5), RefusedRecord},
-		"32 one byte at a time":      {[]byte{'G'}, RefusedRecord},
-		"30 cut off":                 {encode(good)[:20], RefusedRecord},
-		"40 driver of another kind":  {encode(attach{cu.CUDA + cu.Soft - kind, ReadOnly, "data"}), RefusedKind},
-		"40 no driver":               {encode(attach{0, ReadOnly, "data"}), RefusedKind},
-		"access 0":                   {encode(attach{kind, cu.NoAccess, "data"}), RefusedRecord},
-		"31 an acknowledgement":      {encode(mapped{1}), RefusedRecord},
-		"31 a verdict":               {encode(verdict{true, ""}), RefusedRecord},
-		"progress":                   {encode(progress{1, 2}), RefusedRecord},
-		"an offer without its files": {encode(offer{name: "x", access: ReadOnly, fds: 1}), RefusedRecord},
-		"an offer":                   {encode(offer{name: "x", access: ReadOnly}), RefusedRecord},
-		"a revocation":               {encode(revoke{"x"}), RefusedRecord},
-		"unknown name":               {encode(attach{kind, ReadOnly, "other"}), RefusedName},
-		"64 KiB":                     {append(encode(good), make([]byte, sock.MaxRecord-100)...), RefusedRecord},
+		"fault 27: wrong magic":        {flaw(good, 0, []byte("GPFE")...), RefusedRecord},
+		"fault 27: older version":      {flaw(good, 4, 0, 0), RefusedVersion},
+		"fault 27: newer version":      {flaw(good, 4, 2, 0), RefusedVersion},
+		"fault 27: unknown type":       {flaw(good, 6, 99, 0), RefusedRecord},
+		"fault 27: unknown flags":      {flaw(good, 8, 1, 0, 0, 0), RefusedRecord},
+		"fault 28: length 0":           {flaw(good, 12, 0, 0, 0, 0), RefusedRecord},
+		"fault 28: length 2^31":        {flaw(good, 12, 0, 0, 0, 0x80), RefusedRecord},
+		"fault 28: length 2^32-1":      {flaw(good, 12, 0xff, 0xff, 0xff, 0xff), RefusedRecord},
+		"fault 29: random bytes":       {noise(300, 5), RefusedRecord},
+		"fault 32: one byte at a time": {[]byte{'G'}, RefusedRecord},
+		"fault 30: cut off":            {encode(good)[:20], RefusedRecord},
+		"driver of another kind":       {encode(attach{cu.CUDA + cu.Soft - kind, ReadOnly, "data"}), RefusedKind},
+		"no driver":                    {encode(attach{0, ReadOnly, "data"}), RefusedKind},
+		"access 0":                     {encode(attach{kind, cu.NoAccess, "data"}), RefusedRecord},
+		"fault 31: an acknowledgement": {encode(mapped{1}), RefusedRecord},
+		"fault 31: a verdict":          {encode(verdict{true, ""}), RefusedRecord},
+		"progress":                     {encode(progress{1, 2}), RefusedRecord},
+		"an offer without its files":   {encode(offer{name: "x", access: ReadOnly, fds: 1}), RefusedRecord},
+		"an offer":                     {encode(offer{name: "x", access: ReadOnly}), RefusedRecord},
+		"a revocation":                 {encode(revoke{"x"}), RefusedRecord},
+		"unknown name":                 {encode(attach{kind, ReadOnly, "other"}), RefusedName},
+		"fault 64: KiB":                {append(encode(good), make([]byte, sock.MaxRecord-100)...), RefusedRecord},
 	}
 }
 
-// Invariant 2, FAULTS 27 to 32 and 40: each costs its own connection, is
+// Invariant 2: each costs its own connection, is
 // answered, and leaves another consumer alone.
 func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
 	dev, ctx := leavesNothing(t)
@@ -65,12 +65,14 @@ func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
 	bystander := attached(t, srv, "", dev)
 	n := 0
 	for name, c := range firstRecords(dev.Driver().Kind()) {
-		conn := dialed(t, srv)
-		require.NoError(t, conn.Send(soon(t), c.record))
-		requireRefusal(t, conn, c.code, name)
-		require.NoError(t, conn.Close())
-		n++
-		require.Error(t, s.await(t, PeerRefused, n).Err, name)
+		t.Run(name, func(t *testing.T) {
+			conn := dialed(t, srv)
+			require.NoError(t, conn.Send(soon(t), c.record))
+			requireRefusal(t, conn, c.code, name)
+			require.NoError(t, conn.Close())
+			n++
+			require.Error(t, s.await(t, PeerRefused, n).Err)
+		})
 	}
 	require.NoError(t, bystander.Progress(soon(t), 1, 2))
 	require.NoError(t, bystander.Err())
@@ -91,7 +93,7 @@ func requireRefusal(t *testing.T, conn *sock.Conn, code RefusalCode, why string)
 	require.Empty(t, rec.Files)
 }
 
-// FAULTS 19 to 24: descriptors where none belong, and records that no honest
+// Descriptors where none belong, and records that no honest
 // peer sends, past what Send allows.
 func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 	dev, ctx := leavesNothing(t)
@@ -106,21 +108,23 @@ func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 		record []byte
 		fds    int
 	}{
-		"20 one":                         {good, 1},
-		"20 two":                         {good, 2},
-		"21 as many as a record may":     {good, sock.MaxFDs},
-		"21 more":                        {good, sock.MaxFDs + 1},
-		"21 as many as the kernel sends": {good, 253},
-		"24 an empty record with one":    {nil, 1},
-		"23 too long a record":           {make([]byte, sock.MaxRecord+1), 3},
-		"23 too long a record alone":     {make([]byte, 2*sock.MaxRecord), 0},
+		"fault 20: one":                         {good, 1},
+		"fault 20: two":                         {good, 2},
+		"fault 21: as many as a record may":     {good, sock.MaxFDs},
+		"fault 21: more":                        {good, sock.MaxFDs + 1},
+		"fault 21: as many as the kernel sends": {good, 253},
+		"fault 24: an empty record with one":    {nil, 1},
+		"fault 23: too long a record":           {make([]byte, sock.MaxRecord+1), 3},
+		"fault 23: too long a record alone":     {make([]byte, 2*sock.MaxRecord), 0},
 	} {
-		conn := dialed(t, srv)
-		sendRaw(t, conn, c.record, null, c.fds)
-		requireRefusal(t, conn, RefusedRecord, name)
-		require.NoError(t, conn.Close())
-		n++
-		require.Error(t, s.await(t, PeerRefused, n).Err, name)
+		t.Run(name, func(t *testing.T) {
+			conn := dialed(t, srv)
+			sendRaw(t, conn, c.record, null, c.fds)
+			requireRefusal(t, conn, RefusedRecord, name)
+			require.NoError(t, conn.Close())
+			n++
+			require.Error(t, s.await(t, PeerRefused, n).Err)
+		})
 	}
 	require.NoError(t, null.Close())
 	require.NoError(t, bystander.Err())
@@ -142,7 +146,7 @@ func TestSilentPeerIsSentAway(t *testing.T) {
 	requireServed(t, srv, ctx)
 }
 
-// FAULTS 30, 31: what an attached consumer may do wrong.
+// What an attached consumer may do wrong.
 func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
@@ -153,16 +157,18 @@ func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 	kind := dev.Driver().Kind()
 	n := 0
 	for name, c := range badAnswers(kind) {
-		conn := dialed(t, srv)
-		require.NoError(t, conn.Send(soon(t), encode(attach{kind, ReadOnly, "data"})))
-		rec, err := conn.Receive(soon(t))
-		require.NoError(t, err)
-		require.NoError(t, rec.Close())
-		sendRaw(t, conn, c.record, null, c.fds)
-		requireRefusal(t, conn, codeOf(c.want), name)
-		require.NoError(t, conn.Close())
-		n++
-		require.ErrorIs(t, s.await(t, Ended, n).Err, c.want, name)
+		t.Run(name, func(t *testing.T) {
+			conn := dialed(t, srv)
+			require.NoError(t, conn.Send(soon(t), encode(attach{kind, ReadOnly, "data"})))
+			rec, err := conn.Receive(soon(t))
+			require.NoError(t, err)
+			require.NoError(t, rec.Close())
+			sendRaw(t, conn, c.record, null, c.fds)
+			requireRefusal(t, conn, codeOf(c.want), name)
+			require.NoError(t, conn.Close())
+			n++
+			require.ErrorIs(t, s.await(t, Ended, n).Err, c.want)
+		})
 	}
 	require.NoError(t, null.Close())
 	require.NoError(t, bystander.Progress(soon(t), 1, 2))
@@ -179,17 +185,17 @@ type answer struct {
 // badAnswers are what no consumer may say to an offer.
 func badAnswers(kind cu.Kind) map[string]answer {
 	return map[string]answer{
-		"attaches again":               {encode(attach{kind, ReadOnly, "data"}), 0, ErrProtocol},
-		"offers":                       {encode(offer{name: "x", access: ReadOnly}), 0, ErrProtocol},
-		"revokes":                      {encode(revoke{""}), 0, ErrProtocol},
-		"refuses":                      {encode(refuse{RefusedBusy, "no"}), 0, ErrRefused},
-		"good without mapping":         {encode(verdict{true, ""}), 0, ErrProtocol},
-		"maps another generation":      {encode(mapped{999}), 0, ErrProtocol},
-		"random":                       {noise(100, 1), 0, ErrWire},
-		"other version":                {flaw(mapped{1}, 4, 9), 0, ErrVersion},
-		"a descriptor with progress":   {encode(progress{1, 2}), 1, ErrWire},
-		"descriptors with its verdict": {encode(verdict{true, ""}), 3, ErrWire},
-		"an empty record with one":     {nil, 1, sock.ErrEmptyRecord},
+		"attaches again":                         {encode(attach{kind, ReadOnly, "data"}), 0, ErrProtocol},
+		"offers":                                 {encode(offer{name: "x", access: ReadOnly}), 0, ErrProtocol},
+		"revokes":                                {encode(revoke{""}), 0, ErrProtocol},
+		"refuses":                                {encode(refuse{RefusedBusy, "no"}), 0, ErrRefused},
+		"fault 31: good without mapping":         {encode(verdict{true, ""}), 0, ErrProtocol},
+		"fault 31: maps another generation":      {encode(mapped{999}), 0, ErrProtocol},
+		"fault 29: random":                       {noise(100, 1), 0, ErrWire},
+		"fault 27: other version":                {flaw(mapped{1}, 4, 9), 0, ErrVersion},
+		"fault 20: a descriptor with progress":   {encode(progress{1, 2}), 1, ErrWire},
+		"fault 20: descriptors with its verdict": {encode(verdict{true, ""}), 3, ErrWire},
+		"fault 24: an empty record with one":     {nil, 1, sock.ErrEmptyRecord},
 	}
 }
 

@@ -79,7 +79,7 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 	}
 }
 
-// FAULTS 30, 31, 60, 64: what may happen while the rest of an offer waits to be
+// What may happen while the rest of an offer waits to be
 // sent. It costs the others nothing.
 func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -88,15 +88,15 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		want    error // of the lease
 		offer   error // of the offer
 	}{
-		"goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
+		"fault 30: goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
 			require.NoError(t, conn.Close())
 		}, sock.ErrPeerLost, nil},
-		"speaks and goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
+		"fault 30: speaks and goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
 			require.NoError(t, conn.Send(soon(t), encode(verdict{true, ""})))
 			require.NoError(t, conn.Close())
 		}, sock.ErrPeerLost, nil},
-		"stays": {50 * time.Millisecond, func(*testing.T, *served, *sock.Conn) {}, ErrTimeout, nil},
-		"speaks before it reads": {DefaultTimeout, func(t *testing.T, s *served, conn *sock.Conn) {
+		"fault 60: stays": {50 * time.Millisecond, func(*testing.T, *served, *sock.Conn) {}, ErrTimeout, nil},
+		"fault 31: speaks before it reads": {DefaultTimeout, func(t *testing.T, s *served, conn *sock.Conn) {
 			require.NoError(t, conn.Send(soon(t), encode(verdict{true, ""})))
 			for m := heard(t, conn); m != nil; m = heard(t, conn) {
 				if no, ok := m.(refuse); ok {
@@ -106,10 +106,10 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 			}
 			require.NoError(t, conn.Close())
 		}, ErrProtocol, nil},
-		"stays, and the offer ends": {DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
+		"fault 64: stays, and the offer ends": {DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
 			s.cancel()
 		}, ErrRevoked, nil},
-		"stays, and the server is closed": {DefaultTimeout, func(t *testing.T, s *served, _ *sock.Conn) {
+		"fault 64: stays, and the server is closed": {DefaultTimeout, func(t *testing.T, s *served, _ *sock.Conn) {
 			require.NoError(t, s.Close())
 		}, ErrRevoked, ErrClosed},
 	} {
@@ -144,8 +144,8 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// FAULTS 30, 31: what a consumer may answer that has waited for the offer.
-func TestBadAnswersOfWaitingConsumers(t *testing.T) {
+// FAULTS 31: what a consumer may answer that has waited for the offer.
+func TestFault31_BadAnswersOfWaitingConsumers(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	srv.Expect("data")
@@ -320,7 +320,7 @@ func TestFailedOfferRefusesWhoWaits(t *testing.T) {
 
 // FAULTS 60: to tell of progress waits for nobody, and nobody waits for one that
 // does not read.
-func TestWorkingWaitsForNobody(t *testing.T) {
+func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	srv := listen(t)
 	srv.Expect("data")
