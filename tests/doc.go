@@ -3,6 +3,6 @@
 // GPUFD_DRIVER chooses (soft, which is the default, or cuda).
 //
 // The programs are taken from the directory GPUFD_BIN, or built once per run.
-// The names of tests say which fault (Fault48) or which invariant of
-// docs/architecture.md they defend.
+// The names of tests say which fault of docs/faults.md (TestFault48_…) or which
+// invariant of docs/architecture.md they defend.
 package tests

@@ -20,22 +20,22 @@ type place struct {
 }
 
 var places = []place{
-	{"Fault51_Overlong", overlong, 2, 2, "108 bytes, at most 107", "108 bytes, at most 107"},
+	{"fault 51: overlong", overlong, 2, 2, "108 bytes, at most 107", "108 bytes, at most 107"},
 	{"empty", literally(""), 2, 2, "empty", "empty"},
 	{"trailing slash", literally("/tmp/"), 2, 2, "ends with a slash", "ends with a slash"},
 	{"dot", literally("."), 2, 2, "names a directory", "names a directory"},
 	{"missing directory", below("missing/s"), 1, 1, "mkdir -m 700", "start the producer first"},
 	{"file for a directory", fileAsDirectory, 1, 1, "not a directory", "start the producer first"},
-	{"Fault50_Directory", makeDirectory, 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
-	{"Fault50_File", makeFile, 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
-	{"Fault50_Symlink", makeSymlink("target"), 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
-	{"Fault50_DanglingSymlink", makeSymlink("nowhere"), 1, 1, "something else is there", "start the producer first"},
-	{"Fault50_LockIsSymlink", makeLockSymlink, 1, 1, "lock file", "start the producer first"},
+	{"fault 50: directory", makeDirectory, 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
+	{"fault 50: file", makeFile, 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
+	{"fault 50: symlink", makeSymlink("target"), 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
+	{"fault 50: dangling symlink", makeSymlink("nowhere"), 1, 1, "something else is there", "start the producer first"},
+	{"fault 50: lock is symlink", makeLockSymlink, 1, 1, "lock file", "start the producer first"},
 	{"stream socket", makeStreamSocket, 1, 1, "choose another socket with -socket", "a socket of another type"},
-	{"Fault52_WorldWritable", chmod(0o777), 1, 1, "mode 0777", "start the producer first"},
-	{"Fault52_GroupWritable", chmod(0o770), 1, 1, "mode 0770", "start the producer first"},
-	{"Fault52_Sticky", chmod(0o777 | os.ModeSticky), 1, 1, "mode 1777", "start the producer first"},
-	{"Fault52_OtherUser", chown, 1, 1, "belongs to uid 12345", "start the producer first"},
+	{"fault 52: world writable", chmod(0o777), 1, 1, "mode 0777", "start the producer first"},
+	{"fault 52: group writable", chmod(0o770), 1, 1, "mode 0770", "start the producer first"},
+	{"fault 52: sticky", chmod(0o777 | os.ModeSticky), 1, 1, "mode 1777", "start the producer first"},
+	{"fault 52: other user", chown, 1, 1, "belongs to uid 12345", "start the producer first"},
 	{"nobody there", literally("SCENE"), 0, 1, "", "start the producer first"},
 }
 
@@ -50,7 +50,7 @@ func TestFault50to52_Places(t *testing.T) {
 			if want.code == 0 {
 				continue
 			}
-			t.Run(program+" "+p.name, func(t *testing.T) {
+			t.Run(p.name+" ("+program+")", func(t *testing.T) {
 				s := newScene(t)
 				path := p.make(t, s)
 				before := s.listing()
