@@ -332,6 +332,9 @@ func heard(t testing.TB, conn *sock.Conn) message {
 	return m
 }
 
+// isMapped is what a consumer says that has mapped buf.
+func isMapped(buf *vmm.Buffer) mapped { return mapped{buf.Describe().Generation} }
+
 // dialed is a raw connection to a server.
 func dialed(t testing.TB, srv *Server) *sock.Conn {
 	t.Helper()

@@ -37,8 +37,8 @@ func TestPreparedOffer(t *testing.T) {
 
 	s.start(t, "data", p.Offer)
 	for i, conn := range conns {
-		require.Equal(t, publish{1}, heard(t, conn))
-		require.NoError(t, conn.Send(soon(t), encode(mapped{1})))
+		require.Equal(t, publish(isMapped(buf)), heard(t, conn))
+		require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
 		s.await(t, Mapped, i+1)
 	}
 	require.False(t, heard(t, asked(t, srv, wants(dev))).(offer).pending, "the data is there")
@@ -77,11 +77,11 @@ func TestAttachWhileTheDataIsInTheMaking(t *testing.T) {
 			buf := newBuffer(t, ctx, chunks*g, vmm.WithChunkSize(g))
 			srv := listen(t)
 			p, s := prepared(t, srv, "data", buf, ReadOnly)
-			isMapped, result := make(chan struct{}), make(chan *Attachment, 1)
+			ready, result := make(chan struct{}), make(chan *Attachment, 1)
 			go func() {
 				att, err := Attach(soon(t), srv.Path(), "data", dev, OnStep(func(s vmm.Step) {
 					if s.Op == "access" {
-						close(isMapped)
+						close(ready)
 					}
 				}))
 				if err != nil {
@@ -89,7 +89,7 @@ func TestAttachWhileTheDataIsInTheMaking(t *testing.T) {
 				}
 				result <- att
 			}()
-			<-isMapped
+			<-ready
 			srv.Working("data", 1, 2) // is no data
 			select {
 			case <-result:
@@ -128,17 +128,17 @@ func TestDataThatNeverComes(t *testing.T) {
 			srv := listen(t)
 			p, err := srv.Prepare("data", buf, ReadOnly)
 			require.NoError(t, err)
-			isMapped, result := make(chan struct{}), make(chan error, 1)
+			ready, result := make(chan struct{}), make(chan error, 1)
 			go func() {
 				att, err := Attach(soon(t), srv.Path(), "data", dev, WithStepTimeout(200*time.Millisecond),
 					OnStep(func(s vmm.Step) {
 						if s.Op == "access" {
-							close(isMapped)
+							close(ready)
 						}
 					}))
 				result <- errors.Join(err, att.Close())
 			}()
-			<-isMapped
+			<-ready
 			require.NoError(t, c.end(srv, p))
 			require.ErrorIs(t, <-result, c.want)
 			require.NoError(t, p.Close())
@@ -174,7 +174,7 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 		want error
 	}{
 		"gone":        {func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Close()) }, sock.ErrPeerLost},
-		"mapped":      {says(mapped{1}), ErrProtocol},
+		"mapped":      {says(isMapped(buf)), ErrProtocol},
 		"good":        {says(verdict{true, ""}), ErrProtocol},
 		"cannot":      {says(verdict{false, "no room"}), ErrVerdict},
 		"asks again":  {says(wants(dev)), ErrProtocol},
@@ -192,8 +192,8 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 			next := asked(t, srv, wants(dev)) // the only place is free again
 			require.True(t, heard(t, next).(offer).pending)
 			s.start(t, "data", p.Offer)
-			require.Equal(t, publish{1}, heard(t, next))
-			require.NoError(t, next.Send(soon(t), encode(mapped{1})))
+			require.Equal(t, publish(isMapped(buf)), heard(t, next))
+			require.NoError(t, next.Send(soon(t), encode(isMapped(buf))))
 			s.await(t, Mapped, 1)
 			require.NoError(t, next.Close())
 			require.NoError(t, s.end(t))
@@ -213,8 +213,8 @@ func TestLiesAboutTheData(t *testing.T) {
 		m    message
 		want error
 	}{
-		"another generation": {publish{2}, ErrProtocol},
-		"another offer":      {mapped{1}, ErrProtocol},
+		"another generation": {publish{buf.Describe().Generation + 1}, ErrProtocol},
+		"another offer":      {isMapped(buf), ErrProtocol},
 		"a refusal":          {refuse{RefusedBusy, "no"}, ErrRefused},
 		"taken back":         {revoke{""}, ErrRevoked},
 	} {
@@ -395,7 +395,7 @@ func TestFailureBesideAPreparedOffer(t *testing.T) {
 	require.True(t, heard(t, conn).(offer).pending)
 	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
 	s.start(t, "data", p.Offer)
-	require.Equal(t, publish{1}, heard(t, conn))
+	require.Equal(t, publish(isMapped(known)), heard(t, conn))
 	require.NoError(t, conn.Close())
 }
 

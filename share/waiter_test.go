@@ -60,7 +60,7 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 	require.Equal(t, 64, heard(t, prompt).(offer).fds)
 	require.Equal(t, 1, heard(t, prompt).(offer).fds)
 	require.Equal(t, 2, s.await(t, Sent, 1).Lease)
-	require.NoError(t, prompt.Send(soon(t), encode(mapped{1})))
+	require.NoError(t, prompt.Send(soon(t), encode(isMapped(buf))))
 	require.Equal(t, 2, s.await(t, Mapped, 1).Lease)
 	require.Len(t, s.of(Sent), 1, "the other does not read")
 
@@ -71,7 +71,7 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 		require.Equal(t, first, heard(t, late).(offer).first)
 	}
 	require.Equal(t, 1, s.await(t, Sent, 2).Lease)
-	require.NoError(t, late.Send(soon(t), encode(mapped{1})))
+	require.NoError(t, late.Send(soon(t), encode(isMapped(buf))))
 	s.await(t, Mapped, 2)
 	for i, conn := range []*sock.Conn{late, prompt} {
 		require.NoError(t, conn.Close())
@@ -216,9 +216,10 @@ func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
 	srv := listen(t, WithTimeout(40*time.Millisecond))
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev))
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	buf := newBuffer(t, ctx, 1)
+	s := serve(t, srv, buf)
 	require.IsType(t, offer{}, heard(t, conn))
-	require.NoError(t, conn.Send(soon(t), encode(mapped{1})))
+	require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
 	s.await(t, Mapped, 1)
 	<-briefly(t).Done()
 	<-briefly(t).Done()
@@ -380,7 +381,7 @@ func TestObserverMayCallTheServer(t *testing.T) {
 	require.IsType(t, offer{}, heard(t, conns[0]))
 	require.IsType(t, progress{}, heard(t, conns[1]))
 	requireRefusal(t, conns[1], RefusedAccess, "read-write")
-	for _, m := range []message{mapped{1}, progress{1, 2}, verdict{true, ""}} {
+	for _, m := range []message{isMapped(buf), progress{1, 2}, verdict{true, ""}} {
 		require.NoError(t, conns[0].Send(soon(t), encode(m)))
 	}
 	att, err := Attach(soon(t), srv.Path(), "data", dev)

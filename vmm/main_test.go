@@ -7,8 +7,9 @@ import (
 )
 
 var children = cutest.Children{
-	"reads and writes": childReadsAndWrites,
-	"must not write":   childMustNotWrite,
+	"reads and writes":     childReadsAndWrites,
+	"must not write":       childMustNotWrite,
+	"tells its generation": childTellsGeneration,
 }
 
 func TestMain(m *testing.M) { cutest.Main(m, children) }
