@@ -25,6 +25,7 @@ type attachOptions struct {
 	received  func(Offer, []*os.File)
 	steps     func(vmm.Step)
 	room      uint64
+	newerThan uint64
 }
 
 // WithAccess sets what the device may do with the memory here; the offer has to
@@ -60,6 +61,16 @@ func OnStep(f func(vmm.Step)) AttachOption { return func(o *attachOptions) { o.s
 // without. If there is no room, Attach fails.
 func WithRoom(size uint64) AttachOption { return func(o *attachOptions) { o.room = size } }
 
+// WithNewerThan takes only an offer whose memory has a larger generation
+// ([vmm.Descriptor]), and is for who attached before: after its producer has died,
+// or has grown the buffer, it gets memory that was made later, or [ErrStale], and
+// never takes what it knows already for new. The producer is told. Every generation
+// is larger than 0. A buffer that is offered again, with other data in it, has the
+// generation that it had: of what the data is, [WithData] can tell.
+func WithNewerThan(generation uint64) AttachOption {
+	return func(o *attachOptions) { o.newerThan = generation }
+}
+
 // An Offer is what a producer says of the memory it offers.
 type Offer struct {
 	Name       string
@@ -80,7 +91,7 @@ type Offer struct {
 //
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused]
 // for a producer of another user; [ErrRefused]; [ErrRevoked]; [ErrTimeout];
-// [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; those of [vmm.Import].
+// [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; [ErrStale]; those of [vmm.Import].
 func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) (*Attachment, error) {
 	o := attachOptions{
 		access: ReadOnly, timeout: DefaultTimeout, connected: func(sock.Peer) {},
@@ -135,11 +146,13 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	p := l.patience(ctx)
 	defer func() { p.cancel() }()
 	msg, files, err := receiveOffer(p, l)
-	if err == nil && name != "" && name != msg.name {
-		err = errors.Join(fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, msg.name, name), sock.CloseFiles(files))
+	if err == nil {
+		if err = o.suits(msg, name); err != nil {
+			err = errors.Join(err, sock.CloseFiles(files))
+		}
 	}
 	if err != nil {
-		if errors.Is(err, ErrWire) || errors.Is(err, ErrProtocol) {
+		if errors.Is(err, ErrWire) || errors.Is(err, ErrProtocol) || errors.Is(err, ErrStale) {
 			l.part(attachFailed(err))
 		}
 		return nil, errors.Join(o.explain(err), room.Close())
@@ -168,6 +181,17 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 		}
 	}
 	return newAttachment(l, offer, buf), nil
+}
+
+// suits checks that it is the offer that was asked for.
+func (o *attachOptions) suits(msg offer, name string) error {
+	switch generation := msg.desc.Generation; {
+	case name != "" && name != msg.name:
+		return fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, msg.name, name)
+	case o.newerThan != 0 && generation <= o.newerThan:
+		return fmt.Errorf("%w: %q is of generation %d, and one above %d was asked for", ErrStale, msg.name, generation, o.newerThan)
+	}
+	return nil
 }
 
 // reserve reserves the room that was asked for, if any.

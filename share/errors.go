@@ -26,6 +26,8 @@ var (
 	ErrNoVerdict = errors.New("share: the consumer left without a verdict")
 	// ErrNameTaken says that the server has an offer of that name already.
 	ErrNameTaken = errors.New("share: an offer of this name exists")
+	// ErrStale says that the offer is not newer than [WithNewerThan] demands.
+	ErrStale = errors.New("share: the offer is not newer than what is known already")
 	// ErrClosed says that the server or attachment was closed.
 	ErrClosed = errors.New("share: closed")
 )
