@@ -22,11 +22,16 @@
 // # Lease
 //
 // While the connection lives, each side knows of the other: [Attachment.Done]
-// ends when the producer is gone or takes the offer back, and an [Event] tells
-// the producer that a consumer has gone. Neither loses the memory by the
+// ends when the producer is gone or takes the offer back, and [Lease.Done] when the
+// consumer is gone, of which an [Event] tells, too. [Lease.Revoke] takes the offer
+// back from one consumer. Neither loses the memory by the
 // other's death: a mapping outlives everyone else. A consumer may report what
 // it found ([Attachment.Report]); a verdict is an error on both sides if it is
 // not good.
+//
+// Memory of an earlier run is told from newer memory by its generation, which goes
+// up with every buffer that is made on the machine: a consumer that attaches again
+// says with [WithNewerThan] which it had.
 //
 // # What bites
 //

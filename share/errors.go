@@ -12,8 +12,8 @@ import (
 var (
 	// ErrRefused matches every [*RefusalError].
 	ErrRefused = errors.New("share: refused by the peer")
-	// ErrRevoked says that the producer took the offer back.
-	ErrRevoked = errors.New("share: the producer ended the offer")
+	// ErrRevoked says that the producer took the offer, or this lease of it, back.
+	ErrRevoked = errors.New("share: revoked by the producer")
 	// ErrProtocol says that the peer sent a record where another one belongs.
 	ErrProtocol = errors.New("share: unexpected record")
 	// ErrTimeout says that a peer took too long over a step.

@@ -1,34 +1,83 @@
 package share
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A lease is one consumer's conversation with an offer.
-type lease struct {
+// A Lease is what one consumer holds of an offer, for its producer to watch and to
+// take back. It begins when the consumer is admitted ([OnLease], [Server.Leases])
+// and ends with the connection; nobody has to end it. It is safe for concurrent
+// use.
+type Lease struct {
 	*offering
 	link
 	event  Event // what events of this lease have in common
 	start  time.Time
+	ctx    context.Context // until the lease is revoked or over, or the offer is
+	cancel context.CancelCauseFunc
 	sent   int  // records of the offer that the consumer was sent
 	mapped bool // the consumer has said so
 	served bool // the data was there for it
+
+	done   chan struct{}
+	reason error // why done is closed
 }
 
-func newLease(o *offering, l link, want attach, number int) *lease {
-	return &lease{offering: o, link: l, start: time.Now(),
+func newLease(o *offering, l link, want attach, number int) *Lease {
+	s := &Lease{offering: o, link: l, start: time.Now(), done: make(chan struct{}),
 		event: Event{Lease: number, Peer: l.conn.Peer(), Access: want.access}}
+	s.ctx, s.cancel = context.WithCancelCause(o.ctx)
+	return s
 }
+
+// Number is the lease's number within its offer, from 1, which is [Event]'s too.
+func (s *Lease) Number() int { return s.event.Lease }
+
+// Peer is who holds the lease.
+func (s *Lease) Peer() sock.Peer { return s.event.Peer }
+
+// Access is what the consumer asked for and was admitted to.
+func (s *Lease) Access() cu.Access { return s.event.Access }
+
+// Done is closed when the lease has ended, whoever ended it: the consumer has gone,
+// died or given its verdict, took too long or broke the protocol, the lease was
+// revoked, or the offer or the server has ended. A consumer that is told why, or to
+// go, has a second to read that before.
+func (s *Lease) Done() <-chan struct{} { return s.done }
+
+// Err says why the lease has ended, after Done: nil if by the consumer's will,
+// [ErrRevoked], or what the event of its end says.
+func (s *Lease) Err() error {
+	select {
+	case <-s.done:
+		return s.reason
+	default:
+		return nil
+	}
+}
+
+// Revoke takes this lease back: the consumer is told, its [Attachment.Done] ends
+// with [ErrRevoked], or its Attach fails with it, and it is disconnected. The offer
+// and its other leases go on. Revoke does not wait ([Lease.Done] does); after the
+// lease's end it does nothing.
+//
+// The consumer keeps the descriptors that it was sent and what it has mapped: nobody
+// can take them back. It may attach again. Its place among [WithLeases] is used up if
+// its data was there already, and another's if not.
+func (s *Lease) Revoke() { s.cancel(ErrRevoked) }
 
 // run serves a consumer that came when the offer was there.
-func (s *lease) run() {
+func (s *Lease) run() {
 	s.served = true
-	s.tell(Connected, nil)
+	s.begin()
 	err := s.sendOffer(s.records, s.sendRecord)
 	if err != nil {
 		s.end(s.lost(err, false))
@@ -38,11 +87,21 @@ func (s *lease) run() {
 	s.end(s.follow())
 }
 
+// begin tells that the consumer was admitted. It is sent nothing before.
+func (s *Lease) begin() {
+	s.onLease(s)
+	s.tell(Connected, nil)
+}
+
 // end is the last of a lease. err says why it ended against the consumer's or
 // the application's will. The place of one that was not served, because it ended
 // before the data was there, is another consumer's.
-func (s *lease) end(err error) {
+func (s *Lease) end(err error) {
 	defer s.work.Done()
+	s.forgetLease(s)
+	s.cancel(nil)
+	s.reason = err
+	close(s.done)
 	s.tell(Ended, err)
 	s.server.mu.Lock()
 	if s.served {
@@ -54,7 +113,7 @@ func (s *lease) end(err error) {
 	s.moved()
 }
 
-func (s *lease) tell(k EventKind, err error) {
+func (s *Lease) tell(k EventKind, err error) {
 	e := s.event
 	e.Kind, e.Err, e.Since = k, err, time.Since(s.start)
 	s.observe(e)
@@ -62,8 +121,11 @@ func (s *lease) tell(k EventKind, err error) {
 
 // sendOffer sends the description with all descriptors, as many to a record
 // as it holds. After an error it can go on where it was.
-func (s *lease) sendOffer(records [][]byte, send sendFunc) error {
+func (s *Lease) sendOffer(records [][]byte, send sendFunc) error {
 	for ; s.sent < len(records); s.sent++ {
+		if s.ctx.Err() != nil {
+			return context.Cause(s.ctx) // not to be had any more
+		}
 		first := s.sent * sock.MaxFDs
 		files := s.files[first:min(first+sock.MaxFDs, len(s.files))]
 		if err := send(records[s.sent], files...); err != nil {
@@ -74,15 +136,15 @@ func (s *lease) sendOffer(records [][]byte, send sendFunc) error {
 }
 
 // sendRecord waits until the record is sent.
-func (s *lease) sendRecord(record []byte, files ...*os.File) error {
-	return s.link.sendRecord(s.offering.ctx, record, files...)
+func (s *Lease) sendRecord(record []byte, files ...*os.File) error {
+	return s.link.sendRecord(s.ctx, record, files...)
 }
 
 // follow serves a consumer that has its descriptors until it goes.
-func (s *lease) follow() error {
+func (s *Lease) follow() error {
 	for {
 		patient := s.mapped && !s.verdict
-		m, rec, err := s.receive(s.offering.ctx, patient)
+		m, rec, err := s.receive(s.ctx, patient)
 		_ = rec.Close() // receive has seen to it that it holds nothing
 		if err != nil {
 			return s.lost(err, patient)
@@ -94,7 +156,7 @@ func (s *lease) follow() error {
 }
 
 // hear takes one message of the consumer, and says whether the lease is over.
-func (s *lease) hear(m message) (over bool, err error) {
+func (s *Lease) hear(m message) (over bool, err error) {
 	switch m := m.(type) {
 	case progress:
 		s.event.Done, s.event.Total = m.done, m.total
@@ -120,7 +182,7 @@ func (s *lease) hear(m message) (over bool, err error) {
 
 // hearEarly takes what a consumer says before the data is there: only that it
 // cannot attach belongs there.
-func (s *lease) hearEarly(m message) error {
+func (s *Lease) hearEarly(m message) error {
 	if v, ok := m.(verdict); ok && !v.ok {
 		_, err := s.hear(v)
 		return err
@@ -132,10 +194,10 @@ func (s *lease) hearEarly(m message) error {
 
 // lost sorts out why no message came, or could be sent. A consumer that owed no
 // verdict may simply go.
-func (s *lease) lost(err error, patient bool) error {
+func (s *Lease) lost(err error, patient bool) error {
 	switch cause := s.over(); {
 	case cause != nil:
-		s.part(revoke{"the producer has ended the offer"})
+		s.part(s.farewell())
 		if !errors.Is(cause, ErrRevoked) {
 			return fmt.Errorf("%w: %w", ErrRevoked, cause)
 		}
@@ -151,9 +213,48 @@ func (s *lease) lost(err error, patient bool) error {
 	return err
 }
 
+// over is why the lease has ended on this side, or nil.
+func (s *Lease) over() error {
+	if err := s.cause(); err != nil {
+		return err
+	}
+	return context.Cause(s.ctx)
+}
+
+// farewell says who has ended what.
+func (s *Lease) farewell() revoke {
+	if s.offering.over() == nil {
+		return revoke{"the producer has taken this lease back"}
+	}
+	return revoke{"the producer has ended the offer"}
+}
+
 func (m verdict) err() error {
 	if m.ok {
 		return nil
 	}
 	return &VerdictError{m.text}
+}
+
+// Leases lists the leases of the offer of that name that have not ended, in the
+// order of their numbers; also those of one that is prepared. Without such an offer
+// there are none.
+func (s *Server) Leases(name string) []*Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.offers[name]
+	if e := s.expected[name]; o == nil && e != nil {
+		o = e.prepared
+	}
+	if o == nil {
+		return nil
+	}
+	return slices.Clone(o.live)
+}
+
+// forgetLease takes one off the list.
+func (o *offering) forgetLease(s *Lease) {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	o.live = slices.DeleteFunc(o.live, func(l *Lease) bool { return l == s })
 }

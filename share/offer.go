@@ -50,6 +50,11 @@ func WithSynchronized() OfferOption { return func(o *offering) { o.synchronized 
 // consumers may be waiting for it. It may call the server, but not close it.
 func WithObserver(f func(Event)) OfferOption { return func(o *offering) { o.observe = f } }
 
+// OnLease has f given each lease when it begins, before the consumer is sent anything
+// and before the observer hears of it, to watch it and to take it back. It is called
+// like an observer ([WithObserver]), and should not wait for the lease's end.
+func OnLease(f func(*Lease)) OfferOption { return func(o *offering) { o.onLease = f } }
+
 // An offering is an offer that is being served.
 type offering struct {
 	server  *Server
@@ -61,6 +66,7 @@ type offering struct {
 	idle    time.Duration
 	verdict bool
 	observe func(Event)
+	onLease func(*Lease)
 
 	dev          *cu.Device
 	synchronized bool // by the caller
@@ -75,6 +81,7 @@ type offering struct {
 	numbered     int       // the last number that a lease got
 	published    bool      // the data is there
 	pending      []*waiter // who is sent the descriptors before that
+	live         []*Lease  // that have not ended
 }
 
 // Offer offers buf under name and serves consumers until ctx is done, which is
@@ -100,7 +107,7 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 // newOffering exports buf to be offered. Consumers that ask for it wait from now
 // on.
 func (s *Server) newOffering(name string, buf *vmm.Buffer, access cu.Access, opts []OfferOption) (*offering, error) {
-	o := &offering{server: s, dev: buf.Device(), observe: func(Event) {}, wake: make(chan struct{}, 1)}
+	o := &offering{server: s, dev: buf.Device(), observe: func(Event) {}, onLease: func(*Lease) {}, wake: make(chan struct{}, 1)}
 	o.msg.name, o.msg.access = name, access
 	for _, f := range opts {
 		f(o)

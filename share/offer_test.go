@@ -153,7 +153,8 @@ func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
 		l, err := srv.admit(link{conn, DefaultTimeout}, want)
 		require.NoError(t, err)
 		defer l.work.Done()
-		require.Equal(t, n, l.event.Lease)
+		defer l.cancel(nil)
+		require.Equal(t, n, l.Number())
 	}
 }
 

@@ -201,7 +201,7 @@ func (s *Server) turnAway(l link, err error) {
 
 // admit finds the offer that fits and makes a lease of it. The error is a
 // refuse. It runs with mu held.
-func (s *Server) admit(l link, want attach) (*lease, error) {
+func (s *Server) admit(l link, want attach) (*Lease, error) {
 	o := s.offers[want.name]
 	if want.name == "" && len(s.offers) == 1 {
 		for _, o = range s.offers {
@@ -215,7 +215,7 @@ func (s *Server) admit(l link, want attach) (*lease, error) {
 
 // admit makes a lease for a consumer that the offer fits. The error is a refuse.
 // It runs with mu held.
-func (o *offering) admit(l link, want attach) (*lease, error) {
+func (o *offering) admit(l link, want attach) (*Lease, error) {
 	switch {
 	case want.driver != o.msg.desc.Kind:
 		return nil, refuse{RefusedKind, fmt.Sprintf("the producer uses the %s driver and the consumer %s; run both with the same -driver", o.msg.desc.Kind, want.driver)}
@@ -228,7 +228,9 @@ func (o *offering) admit(l link, want attach) (*lease, error) {
 	o.numbered++
 	o.work.Add(1)
 	o.moved()
-	return newLease(o, l, want, o.numbered), nil
+	s := newLease(o, l, want, o.numbered)
+	o.live = append(o.live, s)
+	return s, nil
 }
 
 func noOffer(name string) refuse {

@@ -24,7 +24,7 @@ type waiter struct {
 	stop context.CancelCauseFunc
 	told time.Time // of progress
 
-	lease   *lease // once it is admitted
+	lease   *Lease // once it is admitted
 	records [][]byte
 
 	// Under the server's mu:
@@ -37,7 +37,7 @@ type waiter struct {
 	published  chan struct{} // closed when it was told that the data is there, or could not be
 	publishErr error
 
-	unhook func() bool // from the offering's end
+	unhook func() bool // from the lease's end
 	timer  *time.Timer // that bounds its answer
 }
 
@@ -119,7 +119,7 @@ func (s *Server) wait(w *waiter) {
 
 // leave takes a waiter off its queue, and returns its lease if it has been
 // admitted.
-func (s *Server) leave(w *waiter) *lease {
+func (s *Server) leave(w *waiter) *Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.gone = true
@@ -136,12 +136,16 @@ func (s *Server) leave(w *waiter) *lease {
 
 // deliver sends the descriptors, at once if that does not have to wait.
 func (w *waiter) deliver() {
-	w.lease.tell(Connected, nil)
+	w.lease.begin()
 	w.send(w.sendOffer, w.isDelivered)
 }
 
-// publish says that the data is there.
+// publish says that the data is there, unless the lease is over.
 func (w *waiter) publish() {
+	if over := context.Cause(w.lease.ctx); over != nil {
+		w.isPublished(over)
+		return
+	}
 	record := encode(publish{w.lease.msg.desc.Generation})
 	w.send(func(send sendFunc) error { return send(record) }, w.isPublished)
 }
@@ -170,8 +174,8 @@ func (w *waiter) isDelivered(err error) {
 		return
 	}
 	w.lease.tell(Sent, nil)
-	s, o := w.lease.server, w.lease.offering
-	w.unhook = context.AfterFunc(o.ctx, func() { w.stop(context.Cause(o.ctx)) })
+	s, o, over := w.lease.server, w.lease.offering, w.lease.ctx
+	w.unhook = context.AfterFunc(over, func() { w.stop(context.Cause(over)) })
 	s.mu.Lock()
 	whole, now := w.publishing, false // whole: the descriptors say that the data is there
 	if !whole {

@@ -109,6 +109,9 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		"fault 64: stays, and the offer ends": {DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
 			s.cancel()
 		}, ErrRevoked, nil},
+		"stays, and is revoked": {DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
+			s.Leases("data")[0].Revoke()
+		}, ErrRevoked, nil},
 		"fault 64: stays, and the server is closed": {DefaultTimeout, func(t *testing.T, s *served, _ *sock.Conn) {
 			require.NoError(t, s.Close())
 		}, ErrRevoked, ErrClosed},
@@ -126,6 +129,10 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 			other := attached(t, srv, "data", dev)
 			c.then(t, s, conn)
 			ended := s.await(t, Ended, 1)
+			if name == "stays, and is revoked" {
+				require.NoError(t, other.Err(), "the others are not")
+				s.cancel()
+			}
 			if c.offer == nil && c.want != ErrRevoked {
 				require.NoError(t, other.Err())
 				require.NoError(t, other.Close())
