@@ -126,7 +126,7 @@ func init() {
 }
 
 // Before the first consumer hears of the memory, the work on it is done.
-func TestOfferWaitsForWorkOnTheMemory(t *testing.T) {
+func TestFault68_OfferWaitsForWorkOnTheMemory(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)
 	buf := newBuffer(t, ctx, 8*g)

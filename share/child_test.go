@@ -148,50 +148,6 @@ func childProducer() error {
 	return errors.Join(srv.Offer(served, "data", buf, ReadWrite), srv.Close(), buf.Close(), ctx.Close())
 }
 
-// childWriter prepares an offer and gets no further than half of its data.
-func childWriter() error {
-	dev, ctx, err := childDevice()
-	if err != nil {
-		return err
-	}
-	buf, err := vmm.New(dev, 1<<20)
-	if err != nil {
-		return err
-	}
-	srv, err := Listen(os.Getenv(pathEnv))
-	if err != nil {
-		return err
-	}
-	if _, err := srv.Prepare("data", buf, ReadWrite); err != nil {
-		return err
-	}
-	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(1<<19, 1)); err != nil {
-		return err
-	}
-	untilInputEnds("half written")
-	return nil
-}
-
-// FAULTS 4: a producer killed while it writes. Its consumer has mapped the memory
-// and does not take it for finished.
-func TestFault4_ProducerKilledWhileItWrites(t *testing.T) {
-	dev, _ := leavesNothing(t)
-	path := socketPath(t)
-	c := start(t, "writer", path, "")
-	c.says(t, "half written")
-	att, err := Attach(soon(t), path, "data", dev, OnStep(func(s vmm.Step) {
-		if s.Op == "access" {
-			c.kill()
-		}
-	}))
-	require.ErrorIs(t, err, sock.ErrPeerLost)
-	require.ErrorContains(t, err, "before it said that its data is there")
-	require.Nil(t, att)
-	srv, err := Listen(path) // what it left on disk is reclaimed
-	require.NoError(t, err)
-	require.NoError(t, srv.Close())
-}
-
 func TestConsumerInAnotherProcess(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)

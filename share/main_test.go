@@ -9,6 +9,7 @@ import (
 var children = cutest.Children{
 	"consumer": childConsumer,
 	"producer": childProducer,
+	"reader":   childReader,
 	"writer":   childWriter,
 }
 

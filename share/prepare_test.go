@@ -68,8 +68,8 @@ func asked(t testing.TB, srv *Server, want attach) *sock.Conn {
 }
 
 // A consumer attaches while the data is in the making: the memory is mapped
-// before, and Attach returns after it is there (FAULTS 68).
-func TestAttachWhileTheDataIsInTheMaking(t *testing.T) {
+// before, and Attach returns after it is there.
+func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)
 	for name, chunks := range map[string]uint64{"one record": 1, "several records": sock.MaxFDs + 1} {
@@ -112,8 +112,8 @@ func TestAttachWhileTheDataIsInTheMaking(t *testing.T) {
 	}
 }
 
-// FAULTS 4: what was not published is not taken for finished, however that ends.
-func TestDataThatNeverComes(t *testing.T) {
+// What was not published is not taken for finished, however that ends.
+func TestFault4_DataThatNeverComes(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {

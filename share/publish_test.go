@@ -1,0 +1,204 @@
+package share
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// finished is what every byte is once the data is finished.
+const finished = 7
+
+// A held stream has work on a buffer to do, and does not begin before it is let go.
+type held struct {
+	gate          *vmm.Buffer
+	works, writes *cu.Stream
+}
+
+// hold queues the writing of buf's data behind a gate.
+func hold(ctx *cu.Context, buf *vmm.Buffer) (*held, error) {
+	gate, err := vmm.New(ctx.Device(), 4)
+	if err != nil {
+		return nil, err
+	}
+	works, err1 := ctx.NewStream()
+	writes, err2 := ctx.NewStream()
+	h := &held{gate, works, writes}
+	return h, errors.Join(err1, err2, works.WaitValue32(gate.Ptr(), 1, cu.WaitEQ),
+		cu.Fill(ctx, works, buf.Ptr(), uint8(finished), buf.Size()))
+}
+
+// letGo has the work begin.
+func (h *held) letGo() error { return h.writes.WriteValue32(h.gate.Ptr(), 1, cu.WriteDefault) }
+
+func (h *held) close(ctx context.Context) error {
+	return errors.Join(h.works.Synchronize(ctx), h.writes.Synchronize(ctx), h.works.Close(), h.writes.Close(), h.gate.Close())
+}
+
+// childReader attaches, and complains of data that is not finished.
+func childReader() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	att, err := Attach(context.Background(), os.Getenv(pathEnv), "data", dev)
+	if err != nil {
+		return err
+	}
+	got := make([]byte, att.Buffer().Size())
+	err = cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr())
+	if err == nil && !bytes.Equal(got, bytes.Repeat([]byte{finished}, len(got))) {
+		err = errors.New("unfinished data")
+	}
+	return errors.Join(err, att.Report(context.Background(), err), att.Close(), ctx.Close())
+}
+
+// The consumer comes while the producer's stream is at work. Whichever way it comes,
+// it does not see the memory before the stream has finished, unless the producer gives
+// its word that it has.
+func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepared bool // the consumer has the descriptors meanwhile
+		opts     []OfferOption
+		want     error // of its lease
+	}{
+		"expected":                  {false, nil, nil},
+		"prepared":                  {true, nil, nil},
+		"expected, and a lie":       {false, []OfferOption{WithSynchronized()}, ErrVerdict},
+		"prepared, and a lie":       {true, []OfferOption{WithSynchronized()}, ErrVerdict},
+		"expected, and with leases": {false, []OfferOption{WithLeases(1), WithVerdict()}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := leavesNothing(t)
+			buf := newBuffer(t, ctx, 1<<20)
+			require.NoError(t, cu.Fill(ctx, nil, buf.Ptr(), uint8(1), buf.Size())) // unfinished
+			require.NoError(t, ctx.Device().Synchronize(soon(t)))
+			h, err := hold(ctx, buf)
+			require.NoError(t, err)
+			free := time.AfterFunc(20*time.Second, func() { _ = h.letGo() }) // so that a failure ends
+			defer free.Stop()
+
+			srv := listen(t)
+			s := newServed(srv)
+			opts := append([]OfferOption{WithObserver(s.see)}, c.opts...)
+			offer := func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadOnly, opts...) }
+			srv.Expect("data")
+			var reader *child
+			if c.prepared {
+				p, err := srv.Prepare("data", buf, ReadOnly, opts...)
+				require.NoError(t, err)
+				offer = p.Offer
+				reader = start(t, "reader", srv.Path(), "")
+				s.await(t, Sent, 1)
+			} else {
+				reader = start(t, "reader", srv.Path(), "")
+				require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)
+			}
+			until, cancel := context.WithCancel(soon(t))
+			defer cancel()
+			result := make(chan error, 1)
+			go func() { result <- offer(until) }()
+			if c.want == nil {
+				<-briefly(t).Done() // it would have the data by now
+				require.Empty(t, s.of(Offered))
+				require.Empty(t, s.of(Mapped))
+				done, err := h.works.Query()
+				require.NoError(t, err)
+				require.False(t, done)
+				require.NoError(t, h.letGo())
+			}
+			ended := s.await(t, Ended, 1).Err
+			require.ErrorIs(t, ended, c.want)
+			err = reader.cmd.Wait()
+			require.Equal(t, c.want == nil, err == nil, "%v", err)
+			cancel()
+			require.NoError(t, <-result)
+			require.NoError(t, errors.Join(h.letGo(), h.close(soon(t)), srv.Close()))
+		})
+	}
+}
+
+// childWriter is a producer whose data does not get finished: it prints a line, and
+// waits to be killed.
+func childWriter() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	buf, err := vmm.New(dev, 1<<20)
+	if err != nil {
+		return err
+	}
+	srv, err := Listen(os.Getenv(pathEnv))
+	if err != nil {
+		return err
+	}
+	srv.Expect("data")
+	offer := func() error { return srv.Offer(context.Background(), "data", buf, ReadWrite) }
+	do := writers[os.Getenv(doEnv)]
+	if do.prepares {
+		p, err := srv.Prepare("data", buf, ReadWrite)
+		if err != nil {
+			return err
+		}
+		offer = func() error { return p.Offer(context.Background()) }
+	}
+	if !do.offers {
+		err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(1<<19, 1))
+		untilInputEnds("half written")
+		return err
+	}
+	if _, err := hold(ctx, buf); err != nil {
+		return err
+	}
+	go untilInputEnds("half written")
+	return offer()
+}
+
+// writers are the ways in which a producer can be killed while its data is in the
+// making.
+var writers = map[string]struct{ prepares, offers bool }{
+	"expected":                               {false, false},
+	"prepared":                               {true, false},
+	"expected, and its stream has not ended": {false, true},
+	"prepared, and its stream has not ended": {true, true},
+}
+
+// A producer is killed while it writes, with a consumer that waits for the data, with
+// the memory mapped or not. It gets an error, and never what is unfinished.
+func TestFault4_ProducerKilledWhileItWrites(t *testing.T) {
+	for name, do := range writers {
+		t.Run(name, func(t *testing.T) {
+			dev, _ := leavesNothing(t)
+			path := socketPath(t)
+			c := start(t, "writer", path, name)
+			c.says(t, "half written")
+			says := "before its offer was complete"
+			opt := OnConnected(func(sock.Peer) { c.kill() })
+			if do.prepares {
+				says = "before it said that its data is there"
+				opt = OnStep(func(s vmm.Step) {
+					if s.Op == "access" {
+						c.kill()
+					}
+				})
+			}
+			att, err := Attach(soon(t), path, "data", dev, opt)
+			require.ErrorIs(t, err, sock.ErrPeerLost)
+			require.ErrorContains(t, err, says)
+			require.Nil(t, att)
+			srv, err := Listen(path) // what it left on disk is reclaimed
+			require.NoError(t, err)
+			require.NoError(t, srv.Close())
+		})
+	}
+}
