@@ -114,6 +114,25 @@ func TestFault3_ConsumerSaysThatProducerDied(t *testing.T) {
 	s.reclaimed()
 }
 
+// TestFault4_ProducerDiesWhileFilling: with a consumer that waits for the data. It
+// ends, exit 4, and has seen none.
+func TestFault4_ProducerDiesWhileFilling(t *testing.T) {
+	s := newScene(t)
+	producer := s.producer("-size", long)
+	producer.waitLine("Buffer size") // it listens, and has the memory still to make
+	producer.stop()
+	consumer := s.consumer()
+	consumer.waitLine("Connected to producer")
+	require.NoError(t, resume(producer))
+	producer.waitLine("Set read/write access") // now it fills
+	s.kill(producer)
+	require.Empty(t, find(producer, "Copied test data"), "this test needs more memory to fill")
+	consumer.fails(4, "the producer closed the connection before its offer was complete", "peer lost")
+	require.Empty(t, find(consumer, "Received FD"), consumer.dump())
+	require.Empty(t, find(consumer, "Data verification"), consumer.dump())
+	s.reclaimed()
+}
+
 // TestFault5and6_ConsumerDies: wherever it is killed, the producer says so,
 // gets everything back and serves the next one.
 func TestFault5and6_ConsumerDies(t *testing.T) {
