@@ -11,9 +11,10 @@ import (
 )
 
 // Accept waits for the next connection, owned by the caller (accept(2)). A peer
-// that the Policy does not admit is disconnected and gives a *RefusedError; the
-// Listener goes on, and so should the caller. Out of descriptors or memory, it
-// backs off, from 10 ms to 1 s, until there are some or ctx is done.
+// that the Policy does not admit is disconnected, after the farewell if there is
+// one (WithFarewell), and gives a *RefusedError; the Listener goes on, and so
+// should the caller. Out of descriptors or memory, it backs off, from 10 ms to 1 s,
+// until there are some or ctx is done.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	fd := -1
 	err := l.sock().do(ctx, reading, func() (err error) {
@@ -23,11 +24,14 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		return nil, opError("accept", l.Path(), err)
 	}
-	c, err := newConn(fd)
+	c, err := newConn(fd, l.limits)
 	if err != nil {
 		return nil, opError("accept", l.path, err)
 	}
 	if err := l.policy.Check(c.peer); err != nil {
+		if len(l.last) > 0 {
+			_ = c.TrySend(l.last) // its queue is empty: what cannot be sent now never can
+		}
 		_ = c.Close()
 		return nil, err
 	}

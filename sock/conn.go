@@ -16,13 +16,14 @@ import (
 // Conn is one end of a connection, and owns its descriptor until Close. All
 // methods may be called at the same time.
 type Conn struct {
-	s     *socket
-	peer  Peer
-	reset atomic.Bool // the peer closed with records of ours unread
+	s      *socket
+	peer   Peer
+	limits limits
+	reset  atomic.Bool // the peer closed with records of ours unread
 }
 
 // newConn owns fd from the call on: on failure it is closed.
-func newConn(fd int) (*Conn, error) {
+func newConn(fd int, l limits) (*Conn, error) {
 	peer, err := peerOf(fd)
 	if err != nil {
 		closeFDs([]int{fd})
@@ -32,7 +33,7 @@ func newConn(fd int) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{s: s, peer: peer}, nil
+	return &Conn{s: s, peer: peer, limits: l}, nil
 }
 
 // NewPair returns two connected ends, both owned by the caller (socketpair(2)).
@@ -42,12 +43,12 @@ func NewPair() (a, b *Conn, err error) {
 	if err != nil {
 		return nil, nil, opError("pair", "", os.NewSyscallError("socketpair", err))
 	}
-	a, err = newConn(fds[0])
+	a, err = newConn(fds[0], mostLimits)
 	if err != nil {
 		closeFDs(fds[1:])
 		return nil, nil, opError("pair", "", err)
 	}
-	b, err = newConn(fds[1])
+	b, err = newConn(fds[1], mostLimits)
 	if err != nil {
 		return nil, nil, opError("pair", "", errors.Join(err, a.Close()))
 	}
@@ -86,7 +87,7 @@ func fromFile(f *os.File) (*Conn, error) {
 		closeFDs([]int{fd})
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	return newConn(fd)
+	return newConn(fd, mostLimits)
 }
 
 // checkConnected says whether fd is what this package works on, and turns off
@@ -152,11 +153,12 @@ const maxDiscarded = 16
 // WaitClose waits until the peer has closed its end. Who sends last calls it
 // before Close, so that a nil means: the peer has read everything, and went by
 // itself. A peer that closed without reading everything gives ErrPeerLost.
-// Records that arrive meanwhile are discarded, with their descriptors; after 16
-// of them it returns ErrUnexpectedRecord. The Conn remains to be closed.
+// Records that arrive meanwhile are discarded, and their descriptors are not even
+// taken; after 16 of them it returns ErrUnexpectedRecord. The Conn remains to be
+// closed.
 func (c *Conn) WaitClose(ctx context.Context) error {
 	for range maxDiscarded {
-		rec, err := c.receive(ctx)
+		rec, err := c.receive(ctx, limits{record: MaxRecord})
 		switch {
 		case err == nil:
 			_ = rec.Close()

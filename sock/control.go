@@ -13,6 +13,29 @@ import (
 // (credentials, security label, pidfd) that a socket made elsewhere may yield.
 const controlSize = 2048
 
+// limits bound what one record may bring.
+type limits struct {
+	record int // bytes
+	fds    int
+}
+
+// mostLimits are those of a connection that nobody limited.
+var mostLimits = limits{MaxRecord, MaxFDs}
+
+// controlSize is the room for control messages. Below MaxFDs there is none for one
+// descriptor more than are taken, not even in the padding: the kernel installs what
+// there is room for, drops the rest, and says so (MSG_CTRUNC). Without any room it
+// installs nothing.
+func (l limits) controlSize() int {
+	switch {
+	case l.fds >= MaxFDs:
+		return controlSize
+	case l.fds == 0:
+		return 0
+	}
+	return cmsgHeader + 4*l.fds
+}
+
 // scmPidfd is SCM_PIDFD of linux/socket.h: it installs a descriptor, too.
 const scmPidfd = 4
 

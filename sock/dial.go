@@ -13,20 +13,21 @@ import (
 // Dial connects to a Listener at path; the caller owns the Conn (connect(2)).
 // While the listener's backlog is full it tries again, from 1 to 100 ms later,
 // until ctx is done. It does not wait for a listener to appear. Who has to know
-// whose listener it was asks Conn.Peer.
+// whose listener it was asks Conn.Peer. Of the options, those count that bound what
+// is taken: WithMaxRecord and WithMaxFDs.
 //
 // ErrPath is wrong usage. ErrNoListener: there is no socket, or a dead one.
 // ErrNotSocket: something else is there. A socket of somebody else's gives
 // os.ErrPermission.
-func Dial(ctx context.Context, path string) (*Conn, error) {
-	c, err := dial(ctx, path)
+func Dial(ctx context.Context, path string, opts ...Option) (*Conn, error) {
+	c, err := dial(ctx, path, newOptions(opts).limits)
 	if err != nil {
 		return nil, opError("dial", path, err)
 	}
 	return c, nil
 }
 
-func dial(ctx context.Context, path string) (*Conn, error) {
+func dial(ctx context.Context, path string, l limits) (*Conn, error) {
 	addr, err := address(path)
 	if err != nil {
 		return nil, err
@@ -42,7 +43,7 @@ func dial(ctx context.Context, path string) (*Conn, error) {
 		closeFDs([]int{fd})
 		return nil, err
 	}
-	return newConn(fd)
+	return newConn(fd, l)
 }
 
 // connect tries until the backlog has room. A Unix socket in non-blocking mode

@@ -69,14 +69,16 @@ var (
 	// ErrEmptyRecord: a record of length 0, with or without descriptors.
 	ErrEmptyRecord = errors.New("record of length 0")
 
-	// ErrTruncated: a record longer than MaxRecord arrived (MSG_TRUNC).
+	// ErrTruncated: a record longer than MaxRecord, or than WithMaxRecord allows,
+	// arrived (MSG_TRUNC).
 	ErrTruncated = errors.New("record cut off")
 
 	// ErrControlTruncated: the kernel could not install all descriptors of the
 	// record (MSG_CTRUNC), as a rule because this process is out of them.
 	ErrControlTruncated = errors.New("file descriptors were lost")
 
-	// ErrTooManyFDs: a record with more than MaxFDs descriptors.
+	// ErrTooManyFDs: a record with more than MaxFDs descriptors, or more than
+	// WithMaxFDs allows.
 	ErrTooManyFDs = errors.New("too many file descriptors in one record")
 
 	// ErrControl: a control message that is malformed or of a type that this

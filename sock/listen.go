@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -19,17 +20,29 @@ type Listener struct {
 	id     inode
 	lock   *lockFile
 	policy Policy
+	last   []byte // for who is refused
+	limits limits // of the connections
 	s      *socket
 	once   sync.Once
 }
 
-// Option changes what Listen does.
+// Option changes what Listen does, and where it says so, Dial.
 type Option func(*options)
 
 type options struct {
-	policy  Policy
-	backlog int
-	mode    os.FileMode
+	policy   Policy
+	backlog  int
+	mode     os.FileMode
+	farewell []byte
+	limits   limits
+}
+
+func newOptions(opts []Option) options {
+	o := options{backlog: 1024, mode: 0o600, limits: mostLimits}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
 }
 
 // WithPolicy admits other peers than those of this process's effective uid. They
@@ -46,6 +59,29 @@ func WithBacklog(n int) Option { return func(o *options) { o.backlog = n } }
 // tells apart.
 func WithMode(mode os.FileMode) Option { return func(o *options) { o.mode = mode.Perm() } }
 
+// WithFarewell has a peer that the Policy does not admit receive record before it
+// is disconnected, so that it may learn why. It is sent without waiting, or not at
+// all.
+func WithFarewell(record []byte) Option {
+	return func(o *options) { o.farewell = slices.Clone(record) }
+}
+
+// WithMaxRecord bounds the records that are taken, in bytes; the default, and the
+// most, is MaxRecord. A longer one is ErrTruncated. Dial takes it, too; of a
+// Listener it concerns the connections that Accept returns.
+func WithMaxRecord(n int) Option {
+	return func(o *options) { o.limits.record = min(max(n, 1), MaxRecord) }
+}
+
+// WithMaxFDs bounds the descriptors that are taken with one record; the default,
+// and the most, is MaxFDs, and 0 is none. A record with more is ErrTooManyFDs, and
+// of a record that brings too many, no more than n are ever open in this process:
+// the kernel drops the others. Dial takes it, too; of a Listener it concerns the
+// connections that Accept returns.
+func WithMaxFDs(n int) Option {
+	return func(o *options) { o.limits.fds = min(max(n, 0), MaxFDs) }
+}
+
 // Listen makes a socket at path and listens (bind(2), listen(2)). The directory
 // has to be there, belong to this user or root, and be writable by nobody else.
 // The socket file gets mode 0600, from its first moment on. A file that a dead
@@ -56,11 +92,7 @@ func WithMode(mode os.FileMode) Option { return func(o *options) { o.mode = mode
 // ErrPath is wrong usage. The others are ErrNoDirectory, ErrInsecure,
 // ErrNotSocket, ErrInUse, and what the kernel says.
 func Listen(path string, opts ...Option) (*Listener, error) {
-	o := options{backlog: 1024, mode: 0o600}
-	for _, opt := range opts {
-		opt(&o)
-	}
-	l, err := listen(path, o)
+	l, err := listen(path, newOptions(opts))
 	if err != nil {
 		return nil, opError("listen", path, err)
 	}
@@ -83,7 +115,7 @@ func listen(path string, o options) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{path: path, file: file, lock: lock, policy: o.policy}
+	l := &Listener{path: path, file: file, lock: lock, policy: o.policy, last: o.farewell, limits: o.limits}
 	if err := l.open(addr, o); err != nil {
 		return nil, errors.Join(err, lock.release())
 	}

@@ -340,11 +340,11 @@ func TestReadOnceMore(t *testing.T) {
 	a, b := pair(t)
 	require.NoError(t, a.Send(soon(t), []byte("last")))
 	var rec Record
-	require.NoError(t, b.receiveAgain(errZero, &rec))
+	require.NoError(t, b.receiveAgain(errZero, mostLimits, &rec))
 	require.Equal(t, "last", string(rec.Data))
-	require.ErrorIs(t, b.receiveAgain(errZero, &rec), ErrEmptyRecord)
+	require.ErrorIs(t, b.receiveAgain(errZero, mostLimits, &rec), ErrEmptyRecord)
 	require.NoError(t, a.Close())
-	require.ErrorIs(t, b.receiveAgain(errZero, &rec), io.EOF)
+	require.ErrorIs(t, b.receiveAgain(errZero, mostLimits, &rec), io.EOF)
 }
 
 func TestWaitClose(t *testing.T) {

@@ -19,17 +19,25 @@ import (
 // ErrPeerLost ends a connection. ErrEmptyRecord, ErrTruncated,
 // ErrControlTruncated, ErrTooManyFDs and ErrControl are one bad record each.
 func (c *Conn) Receive(ctx context.Context) (Record, error) {
-	rec, err := c.receive(ctx)
+	rec, err := c.receive(ctx, c.bounds())
 	return rec, c.explain("receive", err)
 }
 
-func (c *Conn) receive(ctx context.Context) (rec Record, err error) {
+// bounds is what one record may bring.
+func (c *Conn) bounds() limits {
+	if c == nil {
+		return limits{}
+	}
+	return c.limits
+}
+
+func (c *Conn) receive(ctx context.Context, l limits) (rec Record, err error) {
 	err = c.sock().do(ctx, reading, func() error {
-		err := c.s.whenReadable(func(fd int) error { return recvmsg(fd, &rec) })
+		err := c.s.whenReadable(func(fd int) error { return recvmsg(fd, l, &rec) })
 		if !mayBeEnd(err) {
 			return err
 		}
-		return c.receiveAgain(err, &rec)
+		return c.receiveAgain(err, l, &rec)
 	})
 	return rec, err
 }
@@ -44,11 +52,11 @@ func mayBeEnd(err error) bool {
 // receiveAgain reads once more after what looked like the end: now and then the
 // kernel reports it while the last record is still queued, and always does when
 // it is a reset.
-func (c *Conn) receiveAgain(first error, rec *Record) error {
+func (c *Conn) receiveAgain(first error, l limits, rec *Record) error {
 	if errors.Is(first, unix.ECONNRESET) {
 		c.reset.Store(true)
 	}
-	err := c.s.control(func(fd int) error { return recvmsg(fd, rec) })
+	err := c.s.control(func(fd int) error { return recvmsg(fd, l, rec) })
 	switch {
 	case errors.Is(err, unix.EAGAIN) && !c.reset.Load():
 		return ErrEmptyRecord // the end would have been there to stay
@@ -77,16 +85,16 @@ var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 // recvmsg is one attempt: a whole record with its files, or an error and no
 // descriptor kept.
-func recvmsg(fd int, rec *Record) error {
+func recvmsg(fd int, l limits, rec *Record) error {
 	b := buffers.Get().(*buffer)
 	defer buffers.Put(b)
-	n, oobn, flags, err := recvNow(fd, b.data[:], b.control[:])
+	n, oobn, flags, err := recvNow(fd, b.data[:l.record], b.control[:l.controlSize()])
 	if err != nil {
 		return os.NewSyscallError("recvmsg", err)
 	}
 	fds, err := parseControl(b.control[:oobn])
 	if err == nil {
-		err = judge(n, len(fds), flags)
+		err = l.judge(n, len(fds), flags)
 	}
 	if err != nil {
 		closeFDs(fds)
@@ -98,8 +106,10 @@ func recvmsg(fd int, rec *Record) error {
 
 // judge decides whether a record of n bytes is one to hand out. flags holds
 // MSG_CMSG_CLOEXEC beside the two that matter.
-func judge(n, fds, flags int) error {
+func (l limits) judge(n, fds, flags int) error {
 	switch {
+	case flags&unix.MSG_CTRUNC != 0 && l.fds < MaxFDs && fds >= l.fds: // there was no room for more
+		return fmt.Errorf("%w: at most %d are taken; the kernel dropped the others", ErrTooManyFDs, l.fds)
 	case flags&unix.MSG_CTRUNC != 0:
 		return fmt.Errorf("%w: %d arrived; raise the limit on open files (ulimit -n) or close some, "+
 			"and see whether a security module refused them", ErrControlTruncated, fds)
@@ -107,10 +117,10 @@ func judge(n, fds, flags int) error {
 		return errZero
 	case n == 0:
 		return fmt.Errorf("%w, with %d file descriptors", ErrEmptyRecord, fds)
-	case n > MaxRecord || flags&unix.MSG_TRUNC != 0:
-		return fmt.Errorf("%w: it has %d bytes, at most %d are taken", ErrTruncated, n, MaxRecord)
-	case fds > MaxFDs:
-		return fmt.Errorf("%w: %d, at most %d are taken", ErrTooManyFDs, fds, MaxFDs)
+	case n > l.record || flags&unix.MSG_TRUNC != 0:
+		return fmt.Errorf("%w: it has %d bytes, at most %d are taken", ErrTruncated, n, l.record)
+	case fds > l.fds:
+		return fmt.Errorf("%w: %d, at most %d are taken", ErrTooManyFDs, fds, l.fds)
 	}
 	return nil
 }
