@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"errors"
+	"math"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"github.com/gpufd/gpufd/sock"
+)
+
+// PolicyFlags are -allow-uid and -allow-gid: who is let in beside this user.
+type PolicyFlags struct {
+	UIDs, GIDs []uint32
+}
+
+// AllowFlags adds the flags to the command's, with what they say in its help.
+func (a *App) AllowFlags(p *PolicyFlags, uids, gids string) {
+	a.Flags.Var(idList{&p.UIDs, userID}, "allow-uid", uids)
+	a.Flags.Var(idList{&p.GIDs, groupID}, "allow-gid", gids)
+}
+
+// Policy is what the flags say.
+func (p *PolicyFlags) Policy() sock.Policy { return sock.Policy{UIDs: p.UIDs, GIDs: p.GIDs} }
+
+// An idList is a flag of ids or names, separated by commas, that may be given
+// several times.
+type idList struct {
+	ids    *[]uint32
+	lookup func(name string) (id string, err error)
+}
+
+func userID(name string) (string, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return "", err
+	}
+	return u.Uid, nil
+}
+
+func groupID(name string) (string, error) {
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return "", err
+	}
+	return g.Gid, nil
+}
+
+// Set adds the ids that text holds, or none if one of them is none.
+func (l idList) Set(text string) error {
+	var more []uint32
+	for word := range strings.SplitSeq(text, ",") {
+		id, err := l.id(word)
+		if err != nil {
+			return err
+		}
+		more = append(more, id)
+	}
+	*l.ids = append(*l.ids, more...)
+	return nil
+}
+
+// id is a number as it stands, or that of a name. The largest number of 32 bits
+// stands for no id.
+func (l idList) id(word string) (uint32, error) {
+	if word == "" {
+		return 0, errors.New("want numbers or names, separated by commas")
+	}
+	if strings.Trim(word, "0123456789") != "" {
+		number, err := l.lookup(word)
+		if err != nil {
+			return 0, err
+		}
+		word = number
+	}
+	id, err := strconv.ParseUint(word, 10, 32)
+	if err != nil || id == math.MaxUint32 {
+		return 0, errors.New("want numbers below 2^32-1")
+	}
+	return uint32(id), nil
+}
+
+// String prints the ids.
+func (l idList) String() string {
+	if l.ids == nil { // as package flag asks for a default
+		return ""
+	}
+	words := make([]string, len(*l.ids))
+	for i, id := range *l.ids {
+		words[i] = strconv.FormatUint(uint64(id), 10)
+	}
+	return strings.Join(words, ",")
+}
