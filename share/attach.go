@@ -26,6 +26,9 @@ type attachOptions struct {
 	steps     func(vmm.Step)
 	room      uint64
 	newerThan uint64
+	rate      int
+	maxChunks int
+	maxSize   uint64 // 0 is any
 }
 
 // WithAccess sets what the device may do with the memory here; the offer has to
@@ -71,6 +74,21 @@ func WithNewerThan(generation uint64) AttachOption {
 	return func(o *attachOptions) { o.newerThan = generation }
 }
 
+// WithProducerRate bounds the records that are taken of the producer, 1,000 a second
+// by default, which may come at once. A producer that sends more is refused, and the
+// lease is over ([ErrRate]). 0 is no bound.
+func WithProducerRate(perSecond int) AttachOption {
+	return func(o *attachOptions) { o.rate = perSecond }
+}
+
+// WithMaxChunks refuses offers of more than n chunks ([ErrTooLarge]), of which each
+// is a descriptor that is held while attaching. The default is [vmm.MaxChunks].
+func WithMaxChunks(n int) AttachOption { return func(o *attachOptions) { o.maxChunks = n } }
+
+// WithMaxSize refuses offers that would map more than size bytes ([ErrTooLarge]): the
+// size of the buffer, rounded up to whole chunks. The default is any size.
+func WithMaxSize(size uint64) AttachOption { return func(o *attachOptions) { o.maxSize = size } }
+
 // An Offer is what a producer says of the memory it offers.
 type Offer struct {
 	Name       string
@@ -96,6 +114,7 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 	o := attachOptions{
 		access: ReadOnly, timeout: DefaultTimeout, connected: func(sock.Peer) {},
 		received: func(Offer, []*os.File) {}, steps: func(vmm.Step) {},
+		rate: defaultRate, maxChunks: vmm.MaxChunks,
 	}
 	for _, f := range opts {
 		f(&o)
@@ -112,7 +131,7 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 	if err != nil {
 		return nil, err
 	}
-	att, err := o.attach(ctx, link{conn, o.timeout}, name, dev)
+	att, err := o.attach(ctx, link{conn, o.timeout, newMeter(o.rate)}, name, dev)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -122,7 +141,7 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 func dial(ctx context.Context, path string, o attachOptions) (*sock.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, ErrTimeout)
 	defer cancel()
-	conn, err := sock.Dial(ctx, path)
+	conn, err := sock.Dial(ctx, path, sock.WithMaxRecord(mostRecord))
 	if err != nil {
 		return nil, err
 	}
@@ -145,17 +164,20 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	}
 	p := l.patience(ctx)
 	defer func() { p.cancel() }()
-	msg, files, err := receiveOffer(p, l)
+	msg, files, err := receiveOffer(p, l, o.tooLarge)
 	if err == nil {
 		if err = o.suits(msg, name); err != nil {
 			err = errors.Join(err, sock.CloseFiles(files))
 		}
 	}
 	if err != nil {
-		if errors.Is(err, ErrWire) || errors.Is(err, ErrProtocol) || errors.Is(err, ErrStale) {
+		switch {
+		case errors.Is(err, ErrWire), errors.Is(err, ErrProtocol), errors.Is(err, ErrTooLarge), errors.Is(err, ErrStale):
 			l.part(attachFailed(err))
+		case errors.Is(err, ErrRate):
+			l.part(refusal(err))
 		}
-		return nil, errors.Join(o.explain(err), room.Close())
+		return nil, errors.Join(explain(err), room.Close())
 	}
 	offer := Offer{msg.name, msg.desc, msg.access, msg.data, l.conn.Peer()}
 	o.received(offer, files)
@@ -214,9 +236,9 @@ func (o *attachOptions) reserve(dev *cu.Device) (*vmm.Reservation, error) {
 func attachFailed(err error) verdict { return verdict{false, "attaching failed: " + err.Error()} }
 
 // explain adds what a lost connection mostly means this early.
-func (o *attachOptions) explain(err error) error {
+func explain(err error) error {
 	if errors.Is(err, sock.ErrPeerLost) {
-		return fmt.Errorf("the producer closed the connection before its offer was complete; it does so to users it does not admit: %w", err)
+		return fmt.Errorf("the producer closed the connection before its offer was complete: %w", err)
 	}
 	return err
 }
@@ -252,8 +274,21 @@ func fits(d vmm.Descriptor, room *vmm.Reservation) bool {
 	return over == 0 && size <= room.Size()
 }
 
-// receiveOffer collects the records of an offer. On error it holds no files.
-func receiveOffer(p *patience, l link) (o offer, files []*os.File, err error) {
+// tooLarge says what of an offer is more than is taken, if anything.
+func (o *attachOptions) tooLarge(d vmm.Descriptor) error {
+	over, size := bits.Mul64(uint64(d.Chunks), d.ChunkSize) // a peer's numbers
+	switch {
+	case d.Chunks > o.maxChunks:
+		return fmt.Errorf("%w: %d chunks; %d are taken", ErrTooLarge, d.Chunks, o.maxChunks)
+	case o.maxSize > 0 && (over > 0 || size > o.maxSize):
+		return fmt.Errorf("%w: %d chunks of %d bytes; %d bytes are taken", ErrTooLarge, d.Chunks, d.ChunkSize, o.maxSize)
+	}
+	return nil
+}
+
+// receiveOffer collects the records of an offer that is not too large. On error it
+// holds no files.
+func receiveOffer(p *patience, l link, tooLarge func(vmm.Descriptor) error) (o offer, files []*os.File, err error) {
 	defer func() {
 		if err != nil {
 			_ = sock.CloseFiles(files)
@@ -272,6 +307,9 @@ func receiveOffer(p *patience, l link) (o offer, files []*os.File, err error) {
 		case offer:
 			files = append(files, rec.Files...)
 			if err := m.follows(o, len(files)); err != nil {
+				return o, files, err
+			}
+			if err := tooLarge(m.desc); err != nil {
 				return o, files, err
 			}
 			if o = m; len(files) == m.desc.Chunks {
@@ -296,6 +334,10 @@ func awaitData(p *patience, l link, generation uint64, answer func() error) erro
 		return err
 	case errors.Is(err, sock.ErrPeerLost):
 		return fmt.Errorf("the producer closed the connection before it said that its data is there: %w", err)
+	}
+	if errors.Is(err, ErrRate) {
+		l.part(refusal(err))
+		return err
 	}
 	l.part(attachFailed(err))
 	return err

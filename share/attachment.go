@@ -46,6 +46,8 @@ func (a *Attachment) watch(ctx context.Context) {
 				a.reason = *cause
 			} else if ctx.Err() != nil {
 				a.reason = ErrClosed
+			} else if errors.Is(err, ErrRate) {
+				a.link.dismiss(refusal(err))
 			}
 			return
 		case progress:

@@ -76,14 +76,14 @@ func TestWaitingConsumerThatGoesGivesItsPlaceUp(t *testing.T) {
 		_, err := conn.Receive(soon(t)) // progress: it has its place, and waits
 		require.NoError(t, err)
 		require.NoError(t, conn.Close())
-		require.Eventually(t, func() bool { return len(srv.places) == 0 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return connections(srv) == 0 }, 5*time.Second, time.Millisecond)
 	}
 	chatty := dialed(t, srv)
 	require.NoError(t, chatty.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, "data"})))
 	require.NoError(t, chatty.Send(soon(t), encode(mapped{1})))
 	_ = chatty.WaitClose(soon(t))
 	require.NoError(t, chatty.Close())
-	require.Eventually(t, func() bool { return len(srv.places) == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return connections(srv) == 0 }, 5*time.Second, time.Millisecond)
 	serve(t, srv, newBuffer(t, ctx, 1))
 	requireServed(t, srv, ctx)
 }

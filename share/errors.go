@@ -28,6 +28,10 @@ var (
 	ErrNameTaken = errors.New("share: an offer of this name exists")
 	// ErrStale says that the offer is not newer than [WithNewerThan] demands.
 	ErrStale = errors.New("share: the offer is not newer than what is known already")
+	// ErrRate says that the peer sent more records a second than are taken.
+	ErrRate = errors.New("share: too many records a second")
+	// ErrTooLarge says that an offer is larger than this side takes.
+	ErrTooLarge = errors.New("share: the offer is larger than is taken")
 	// ErrClosed says that the server or attachment was closed.
 	ErrClosed = errors.New("share: closed")
 )
@@ -44,11 +48,13 @@ const (
 	RefusedVersion RefusalCode = 5 // other version of the wire format
 	RefusedRecord  RefusalCode = 6 // malformed or unexpected record
 	RefusedTimeout RefusalCode = 7 // too long over a step
+	RefusedPolicy  RefusalCode = 8 // the peer is not one that is admitted
+	RefusedRate    RefusalCode = 9 // too many records a second
 )
 
 // String says in a word or two what the code means.
 func (c RefusalCode) String() string {
-	names := [...]string{"no such offer", "access", "driver", "busy", "version", "bad record", "timed out"}
+	names := [...]string{"no such offer", "access", "driver", "busy", "version", "bad record", "timed out", "not allowed", "too fast"}
 	if c < 1 || int(c) > len(names) {
 		return fmt.Sprintf("code %d", uint16(c))
 	}

@@ -97,25 +97,18 @@ func (s *Server) fulfil(name string) []*waiter {
 	return e.waiting
 }
 
-// queue has a consumer wait if what it wants is expected, and returns nil if
-// not. If what it wants is prepared the waiter has a lease, and is to be sent the
-// descriptors.
-func (s *Server) queue(l link, want attach) (w *waiter, admitted bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.expected[want.name]
-	if want.name == "" && len(s.offers) == 0 && len(s.expected) == 1 {
-		for _, e = range s.expected {
-		}
-	}
-	if e == nil {
-		return nil, false, nil
-	}
-	w = newWaiter(s.ctx, l, want)
+// queue has a consumer wait for what is expected. If it is prepared the waiter gets
+// a lease. It runs with mu held.
+func (s *Server) queue(l link, want attach, e *expectation) (*lease, *waiter, error) {
+	w := newWaiter(s.ctx, l, want)
 	if o := e.prepared; o != nil {
-		return w, true, o.admitWaiter(w)
+		if err := o.admitWaiter(w); err != nil {
+			w.stop(err)
+			return nil, nil, err
+		}
+		return w.lease, w, nil
 	}
 	e.waiting = append(e.waiting, w)
 	w.tell(e.step)
-	return w, false, nil
+	return nil, w, nil
 }

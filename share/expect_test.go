@@ -95,7 +95,7 @@ func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
 		close(waits)
 		if err == nil {
 			var m message
-			m, _, err = link{conn, DefaultTimeout}.receive(soon(t), false)
+			m, _, err = link{conn: conn, timeout: DefaultTimeout}.receive(soon(t), false)
 			if err == nil {
 				err = unexpected(m, "")
 			}

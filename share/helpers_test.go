@@ -343,3 +343,10 @@ func dialed(t testing.TB, srv *Server) *sock.Conn {
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }
+
+// connections counts those that are served.
+func connections(srv *Server) int {
+	srv.places.mu.Lock()
+	defer srv.places.mu.Unlock()
+	return srv.places.taken
+}

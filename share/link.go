@@ -22,7 +22,12 @@ const goodbye = time.Second
 type link struct {
 	conn    *sock.Conn
 	timeout time.Duration
+	meter   *meter // of what is received
 }
+
+// mostRecord is the longest record that either side takes. The longest that there
+// is, an offer with all the name and data that it may have, is 4,435 bytes.
+const mostRecord = 8 << 10
 
 // send sends m with files, which stay the caller's.
 func (l link) send(ctx context.Context, m message, files ...*os.File) error {
@@ -53,14 +58,50 @@ func (l link) receive(ctx context.Context, patient bool) (message, sock.Record, 
 	if err != nil {
 		return nil, rec, err
 	}
-	m, err := decode(rec.Data)
-	if err == nil {
-		err = checkFiles(m, rec)
-	}
+	m, err := l.open(rec)
 	if err != nil {
 		return nil, sock.Record{}, errors.Join(err, rec.Close())
 	}
 	return m, rec, nil
+}
+
+// open makes a message of a record.
+func (l link) open(rec sock.Record) (message, error) {
+	if !l.meter.allow(time.Now()) {
+		return nil, fmt.Errorf("%w: more than %d", ErrRate, l.meter.rate)
+	}
+	m, err := decode(rec.Data)
+	if err == nil {
+		err = checkFiles(m, rec)
+	}
+	return m, err
+}
+
+// A meter bounds the records a second, which may come in bursts of one second's
+// worth. One goroutine uses it at a time. nil bounds nothing.
+type meter struct {
+	rate int
+	paid time.Time // each record pays for its part of a second, from here on
+}
+
+// newMeter returns nil for a rate that is no bound.
+func newMeter(rate int) *meter {
+	if rate <= 0 {
+		return nil
+	}
+	return &meter{rate: rate}
+}
+
+// allow counts a record that comes now, and says whether that is not too many.
+func (m *meter) allow(now time.Time) bool {
+	if m == nil {
+		return true
+	}
+	if m.paid.Before(now) {
+		m.paid = now
+	}
+	m.paid = m.paid.Add(time.Second / time.Duration(m.rate))
+	return m.paid.Sub(now) <= time.Second
 }
 
 // A patience is the time for one step after the other. To end a context takes a
@@ -104,12 +145,10 @@ func (l link) part(m message) {
 	}
 }
 
-// dismiss refuses a peer for want of a place, without holding up the accept
-// loop for it.
-func (l link) dismiss() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-	defer cancel()
-	_ = l.conn.Send(ctx, encode(refuse{RefusedBusy, "the producer has as many connections as it takes"}))
+// dismiss ends a conversation at once. The peer is told why if that can be without
+// waiting, which holds for one that was sent nothing yet.
+func (l link) dismiss(answer refuse) {
+	_ = l.conn.TrySend(encode(answer))
 	_ = l.conn.Close()
 }
 
@@ -120,6 +159,8 @@ func refusal(err error) refuse {
 		return refuse{RefusedVersion, err.Error()}
 	case errors.Is(err, ErrTimeout):
 		return refuse{RefusedTimeout, "you took too long over a step"}
+	case errors.Is(err, ErrRate):
+		return refuse{RefusedRate, err.Error()}
 	}
 	return refuse{RefusedRecord, err.Error()}
 }

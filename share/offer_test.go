@@ -150,7 +150,7 @@ func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	for n := 1; n <= 3; n++ {
-		l, err := srv.admit(link{conn, DefaultTimeout}, want)
+		l, err := srv.offers["data"].admit(link{conn: conn, timeout: DefaultTimeout}, want)
 		require.NoError(t, err)
 		defer l.work.Done()
 		defer l.cancel(nil)

@@ -282,7 +282,7 @@ func TestPreparedOfferIsGivenUp(t *testing.T) {
 		require.NoError(t, kept.Close())
 		require.Eventually(t, func() bool { return len(waiting(srv)) == 0 }, 10*time.Second, time.Millisecond)
 	}
-	require.Eventually(t, func() bool { return len(srv.places) == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
 	require.NoError(t, (*Prepared)(nil).Close())
 }
 

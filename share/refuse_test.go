@@ -193,9 +193,9 @@ func badAnswers(kind cu.Kind) map[string]answer {
 		"fault 31: maps another generation":      {encode(mapped{999}), 0, ErrProtocol},
 		"fault 29: random":                       {noise(100, 1), 0, ErrWire},
 		"fault 27: other version":                {flaw(mapped{1}, 4, 9), 0, ErrVersion},
-		"fault 20: a descriptor with progress":   {encode(progress{1, 2}), 1, ErrWire},
-		"fault 20: descriptors with its verdict": {encode(verdict{true, ""}), 3, ErrWire},
-		"fault 24: an empty record with one":     {nil, 1, sock.ErrEmptyRecord},
+		"fault 20: a descriptor with progress":   {encode(progress{1, 2}), 1, sock.ErrTooManyFDs},
+		"fault 20: descriptors with its verdict": {encode(verdict{true, ""}), 3, sock.ErrTooManyFDs},
+		"fault 24: an empty record with one":     {nil, 1, sock.ErrTooManyFDs},
 	}
 }
 

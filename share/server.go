@@ -1,9 +1,11 @@
 package share
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -15,7 +17,9 @@ import (
 type Server struct {
 	listener *sock.Listener
 	timeout  time.Duration
-	places   chan struct{} // one per connection
+	rate     int // records a second
+	places   *places
+	allow    func(sock.Peer, Offer) error // or nil
 	ctx      context.Context
 	stop     context.CancelCauseFunc
 	accept   sync.Once
@@ -32,12 +36,40 @@ type ListenOption func(*listenOptions)
 type listenOptions struct {
 	timeout     time.Duration
 	connections int
+	perPeer     int
+	rate        int
+	allow       func(sock.Peer, Offer) error
 	sock        []sock.Option
 }
 
-// WithPolicy says which peers may attach; see [sock.WithPolicy].
+// WithPolicy says which peers may attach; see [sock.WithPolicy]. Who may not is
+// told so ([RefusedPolicy]).
 func WithPolicy(p sock.Policy) ListenOption {
 	return func(o *listenOptions) { o.sock = append(o.sock, sock.WithPolicy(p)) }
+}
+
+// WithMode sets the permissions of the socket's file, 0600 by default; see
+// [sock.WithMode]. Other users need them to connect, beside the right to search
+// the directory.
+func WithMode(mode os.FileMode) ListenOption {
+	return func(o *listenOptions) { o.sock = append(o.sock, sock.WithMode(mode)) }
+}
+
+// WithAuthorize has f decide who gets an offer, of those whom the policy lets in.
+// The offer is what would be given, with the access that the peer asks for. f is
+// called before the peer hears anything of the offer but that it is in the making
+// ([Server.Working]), and once for each consumer and offer: also for offers that are
+// prepared, and for consumers that waited, once there is something to wait for no
+// longer.
+//
+// An error refuses the peer ([RefusedPolicy]). It is told no more than that; the
+// error goes to the observers ([PeerRefused]).
+//
+// f runs on the goroutine of its connection, of several at once, and keeps nobody
+// else waiting. It may call the server, but not close it. Close waits for it. Who
+// asks waits no longer than its own patience.
+func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
+	return func(o *listenOptions) { o.allow = f }
 }
 
 // WithTimeout bounds each step of a conversation with a consumer. The default
@@ -45,14 +77,29 @@ func WithPolicy(p sock.Policy) ListenOption {
 func WithTimeout(d time.Duration) ListenOption { return func(o *listenOptions) { o.timeout = d } }
 
 // WithConnections bounds the connections that are served at once, 1024 by
-// default; further ones are refused.
+// default; further ones are refused ([RefusedBusy]). Consumers that wait for an
+// offer count.
 func WithConnections(n int) ListenOption { return func(o *listenOptions) { o.connections = n } }
+
+// WithConnectionsPerPeer bounds the connections that are served at once of one
+// process, 256 by default; further ones are refused ([RefusedBusy]). The processes
+// that have no pid here, because they are in other PID namespaces, count as one for
+// each user.
+func WithConnectionsPerPeer(n int) ListenOption { return func(o *listenOptions) { o.perPeer = n } }
+
+// WithRecordRate bounds the records that are taken of one connection, 1,000 a
+// second by default, which may come at once. Who sends more is refused
+// ([RefusedRate]) and disconnected. 0 is no bound.
+func WithRecordRate(perSecond int) ListenOption { return func(o *listenOptions) { o.rate = perSecond } }
 
 // Listen makes the socket at path, whose directory has to exist and be safe,
 // and listens. Consumers are answered from the first [Server.Expect],
 // [Server.Prepare] or [Server.Offer] on. The errors are those of [sock.Listen].
 func Listen(path string, opts ...ListenOption) (*Server, error) {
-	o := listenOptions{timeout: DefaultTimeout, connections: 1024}
+	o := listenOptions{
+		timeout: DefaultTimeout, connections: defaultConnections, perPeer: defaultConnectionsPerPeer, rate: defaultRate,
+		sock: []sock.Option{sock.WithMaxRecord(mostRecord), sock.WithMaxFDs(0), sock.WithFarewell(encode(notAllowed))},
+	}
 	for _, f := range opts {
 		f(&o)
 	}
@@ -63,7 +110,9 @@ func Listen(path string, opts ...ListenOption) (*Server, error) {
 	s := &Server{
 		listener: l,
 		timeout:  o.timeout,
-		places:   make(chan struct{}, max(1, o.connections)),
+		rate:     o.rate,
+		places:   newPlaces(o.connections, o.perPeer),
+		allow:    o.allow,
 		offers:   map[string]*offering{},
 		expected: map[string]*expectation{},
 	}
@@ -121,53 +170,126 @@ func (s *Server) serve() {
 
 // take starts serving conn if there is a place.
 func (s *Server) take(conn *sock.Conn) {
-	l := link{conn, s.timeout}
-	select {
-	case s.places <- struct{}{}:
-		s.work.Add(1)
-		go func() {
-			defer s.work.Done()
-			defer func() { <-s.places }()
-			defer conn.Close()
-			s.talk(l)
-		}()
-	default:
-		l.dismiss()
+	l := link{conn, s.timeout, newMeter(s.rate)}
+	leave, full := s.places.take(conn.Peer())
+	if full != "" {
+		no := refuse{RefusedBusy, full}
+		l.dismiss(no)
+		s.tell(Event{Kind: PeerRefused, Peer: conn.Peer(), Err: no})
+		return
 	}
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		defer leave()
+		defer conn.Close()
+		s.talk(l)
+	}()
 }
 
-// talk reads what the peer wants and hands it to the offer.
+// talk reads what the peer wants and sees it through.
 func (s *Server) talk(l link) {
 	want, err := l.wish(s.ctx)
+	if err == nil {
+		err = errOffered
+	}
+	for errors.Is(err, errOffered) {
+		err = s.attend(l, want)
+	}
 	if err != nil {
 		s.turnAway(l, err)
-		return
-	}
-	w, admitted, err := s.queue(l, want)
-	switch {
-	case err != nil:
-		w.stop(err)
-		s.turnAway(l, err)
-	case w == nil:
-		s.attend(l, want)
-	case admitted:
-		w.deliver()
-		s.wait(w)
-	default:
-		s.wait(w)
 	}
 }
 
-// attend serves a peer that wants an offer that is there, or none.
-func (s *Server) attend(l link, want attach) {
-	s.mu.Lock()
-	lease, err := s.admit(l, want)
-	s.mu.Unlock()
+// errOffered says that there is an offer, or another one, to be asked for.
+var errOffered = errors.New("share: there is an offer now")
+
+// attend serves a peer until it has gone. The error is why it is to be turned away,
+// or errOffered.
+func (s *Server) attend(l link, want attach) error {
+	allowed, err := s.authorize(l, want)
 	if err != nil {
-		s.turnAway(l, err)
-		return
+		return err
 	}
-	lease.run()
+	lease, w, err := s.enlist(l, want, allowed)
+	switch {
+	case err != nil:
+		return err
+	case w == nil:
+		lease.run()
+		return nil
+	case lease != nil:
+		w.deliver()
+	}
+	return s.wait(w)
+}
+
+// authorize asks the application about what a peer wants, if that is there. It
+// returns the offering that it asked about.
+func (s *Server) authorize(l link, want attach) (*offering, error) {
+	if s.allow == nil {
+		return nil, nil
+	}
+	s.mu.Lock()
+	o, _ := s.lookup(want.name)
+	s.mu.Unlock()
+	if o == nil {
+		return nil, nil
+	}
+	would := Offer{
+		Name: o.msg.name, Descriptor: o.msg.desc, Access: want.access, Data: bytes.Clone(o.msg.data),
+		Producer: sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())},
+	}
+	if err := s.allow(l.conn.Peer(), would); err != nil {
+		return nil, deniedError{err}
+	}
+	return o, nil
+}
+
+// A deniedError is the application's no, which is not for the peer to read.
+type deniedError struct{ error }
+
+func (e deniedError) Unwrap() error { return e.error }
+
+// notAllowed is what the peer is told.
+var notAllowed = refuse{RefusedPolicy, "the producer does not admit you"}
+
+// enlist makes a lease for a peer that wants an offer that is there, or has it wait
+// for one that is expected. Of an offer that is prepared the waiter has a lease, and
+// is to be sent the descriptors. Where the application decides, an offer that it was
+// not asked about is errOffered.
+func (s *Server) enlist(l link, want attach, allowed *offering) (*lease, *waiter, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, e := s.lookup(want.name)
+	switch {
+	case o != nil && s.allow != nil && o != allowed:
+		return nil, nil, errOffered
+	case e != nil:
+		return s.queue(l, want, e)
+	case o != nil:
+		lease, err := o.admit(l, want)
+		return lease, nil, err
+	}
+	return nil, nil, noOffer(want.name)
+}
+
+// lookup finds the offer of that name, or the only one if that is "", and what it is
+// expected as, if its data is not there yet. It runs with mu held.
+func (s *Server) lookup(name string) (*offering, *expectation) {
+	e, o := s.expected[name], s.offers[name]
+	switch {
+	case name == "" && len(s.offers) == 0 && len(s.expected) == 1:
+		for _, e = range s.expected {
+		}
+	case name == "" && len(s.offers) == 1:
+		for _, o = range s.offers {
+		}
+	}
+	if e != nil {
+		return e.prepared, e
+	}
+	return o, nil
 }
 
 // wish reads what a new peer wants.
@@ -186,8 +308,11 @@ func (l link) wish(ctx context.Context) (attach, error) {
 // turnAway ends a conversation that led to no lease, and says why.
 func (s *Server) turnAway(l link, err error) {
 	var no refuse
+	var denied deniedError
 	answer := refusal(err)
 	switch {
+	case errors.As(err, &denied):
+		answer = notAllowed
 	case errors.As(err, &no): // the decision was ours
 		err, answer = no, no
 	case s.ctx.Err() != nil:
@@ -197,20 +322,6 @@ func (s *Server) turnAway(l link, err error) {
 	if !errors.Is(err, sock.ErrPeerLost) {
 		l.part(answer)
 	}
-}
-
-// admit finds the offer that fits and makes a lease of it. The error is a
-// refuse. It runs with mu held.
-func (s *Server) admit(l link, want attach) (*Lease, error) {
-	o := s.offers[want.name]
-	if want.name == "" && len(s.offers) == 1 {
-		for _, o = range s.offers {
-		}
-	}
-	if o == nil {
-		return nil, noOffer(want.name)
-	}
-	return o.admit(l, want)
 }
 
 // admit makes a lease for a consumer that the offer fits. The error is a refuse.

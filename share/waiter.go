@@ -59,9 +59,14 @@ func (w *waiter) tell(step progress) {
 }
 
 // admitAll makes leases for those who waited for an offer that is there now,
-// and returns those who got one. It runs with mu held.
+// and returns those who got one. Where the application decides who gets it, they ask
+// again, each on its own goroutine. It runs with mu held.
 func (o *offering) admitAll(waiting []*waiter) (admitted []*waiter) {
 	for _, w := range waiting {
+		if o.server.allow != nil {
+			w.stop(errOffered)
+			continue
+		}
 		if err := o.admitWaiter(w); err != nil {
 			w.stop(err)
 			continue
@@ -99,8 +104,9 @@ func (o *offering) isOnly() bool {
 }
 
 // wait reads until the consumer says something, which is the answer to an offer
-// that it was sent meanwhile, or out of turn.
-func (s *Server) wait(w *waiter) {
+// that it was sent meanwhile, or out of turn. The error is why it is to be turned
+// away, or errOffered.
+func (s *Server) wait(w *waiter) error {
 	defer w.stop(nil)
 	m, rec, err := w.link.receive(w.ctx, true)
 	_ = rec.Close() // receive has seen to it that it holds nothing
@@ -109,12 +115,12 @@ func (s *Server) wait(w *waiter) {
 	}
 	if s.leave(w) != nil {
 		w.goOn(m, err)
-		return
+		return nil
 	}
 	if err == nil {
 		err = unexpected(m, "from a consumer that waits for an offer")
 	}
-	s.turnAway(w.link, err)
+	return err
 }
 
 // leave takes a waiter off its queue, and returns its lease if it has been

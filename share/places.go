@@ -1,0 +1,62 @@
+package share
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/gpufd/gpufd/sock"
+)
+
+// What is served at once, unless an option says otherwise.
+const (
+	defaultConnections        = 1024
+	defaultConnectionsPerPeer = 256
+	defaultRate               = 1000 // records a second
+)
+
+// places counts the connections that are served, in all and of each process.
+type places struct {
+	most, perPeer int
+
+	mu    sync.Mutex
+	taken int
+	of    map[process]int
+}
+
+// A process is who connects. The pid is 0 for all that are in PID namespaces of
+// which this one knows nothing, so these count as one for each user.
+type process struct {
+	uid uint32
+	pid int32
+}
+
+func newPlaces(most, perPeer int) *places {
+	return &places{most: max(1, most), perPeer: max(1, perPeer), of: map[process]int{}}
+}
+
+// take finds a place for a connection, to be given back, or says why there is none.
+func (p *places) take(peer sock.Peer) (giveBack func(), full string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	who := process{peer.UID, peer.PID}
+	switch {
+	case p.taken >= p.most:
+		return nil, fmt.Sprintf("the producer has as many connections as it takes, %d", p.most)
+	case p.of[who] >= p.perPeer && who.pid == 0:
+		return nil, fmt.Sprintf("the producer has as many connections as it takes of a user's processes in other PID namespaces, %d", p.perPeer)
+	case p.of[who] >= p.perPeer:
+		return nil, fmt.Sprintf("the producer has as many connections as it takes of one process, %d", p.perPeer)
+	}
+	p.taken++
+	p.of[who]++
+	return func() { p.leave(who) }, ""
+}
+
+func (p *places) leave(who process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken--
+	if p.of[who]--; p.of[who] == 0 {
+		delete(p.of, who)
+	}
+}
