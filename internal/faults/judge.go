@@ -1,0 +1,91 @@
+package main
+
+import (
+	"slices"
+	"strings"
+)
+
+// judge says what became of a row and why, and whether that is bad.
+func (c config) judge(r row, suites map[string]*suite) (v verdict, why string, bad bool) {
+	var skips, unannounced []string
+	ran := 0
+	for _, t := range r.tests {
+		s := suites[t.pkg]
+		if s.missing { // it has nothing to do with a GPU
+			continue
+		}
+		ran++
+		if fault := s.fault(t); fault != "" {
+			return failed, t.String() + ": " + fault, true
+		}
+		for _, why := range s.skips(t) {
+			skips = append(skips, why)
+			if !t.announces(why) {
+				unannounced = append(unannounced, t.String()+": "+why)
+			}
+		}
+	}
+	switch {
+	case len(r.tests) > 0 && ran == 0:
+		return failed, "none of its tests is in the bundle", true
+	case len(unannounced) > 0:
+		return skipped, "docs/faults.md does not say so: " + unannounced[0], true
+	case r.later != "" && ran > 0:
+		return skipped, "in part: not tested yet: " + r.later, false
+	case r.later != "":
+		return skipped, r.later, false
+	case len(skips) > 0:
+		slices.Sort(skips)
+		return skipped, strings.Join(slices.Compact(skips), "; "), false
+	}
+	return passed, r.fault, false
+}
+
+// announces reports whether the table says that t may be skipped for that
+// reason.
+func (t test) announces(why string) bool {
+	return slices.ContainsFunc(t.skips, func(words string) bool { return strings.Contains(why, words) })
+}
+
+// fault says why t has not passed, or "" if it has or was skipped.
+func (s *suite) fault(t test) string {
+	if s.failure != "" {
+		return s.failure
+	}
+	found := false
+	for name, one := range s.results {
+		if !t.matches(name) {
+			continue
+		}
+		found = true
+		if one.verdict == failed {
+			if below := s.results.below(name); below != "" {
+				return below
+			}
+			return one.reason()
+		}
+	}
+	whole := s.results[t.function()]
+	switch {
+	case found && whole.verdict == failed && s.results.below(t.function()) == "":
+		return whole.reason() // around its subtests
+	case !found && whole != nil && whole.verdict == failed:
+		return "did not run: " + whole.reason()
+	case !found && whole != nil && whole.verdict == skipped:
+		return ""
+	case !found:
+		return "did not run: there is no such test"
+	}
+	return ""
+}
+
+// skips lists why t, or some of its subtests, were skipped.
+func (s *suite) skips(t test) (why []string) {
+	for name, one := range s.results {
+		if one.verdict == skipped && (t.matches(name) || name == t.function() || strings.HasPrefix(name, t.function()+"/") && t.name == t.function()) {
+			why = append(why, one.reason())
+		}
+	}
+	slices.Sort(why)
+	return slices.Compact(why)
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+)
+
+// A verdict is what became of a test or a row.
+type verdict string
+
+// The verdicts; the zero value is for tests that did not run.
+const (
+	passed  verdict = "PASS"
+	failed  verdict = "FAIL"
+	skipped verdict = "SKIP"
+)
+
+// A result is what became of one test, or one subtest.
+type result struct {
+	verdict verdict
+	output  []string // lines
+	why     string   // of a failure without output of its own
+}
+
+// results are by name. A test that is there without verdict was begun and did
+// not end.
+type results map[string]*result
+
+func (r results) of(name string) *result {
+	if r[name] == nil {
+		r[name] = &result{}
+	}
+	return r[name]
+}
+
+// unfinished reports whether a test was begun and did not end.
+func (r results) unfinished() bool {
+	for _, one := range r {
+		if one.verdict == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// blame gives the tests that did not end, or failed without a word, the reason
+// for it, and reports whether any test failed at all.
+func (r results) blame(why string) (any bool) {
+	for _, one := range r {
+		if one.verdict == "" {
+			one.verdict, one.why = failed, why
+		}
+		any = any || one.verdict == failed
+	}
+	for name, one := range r {
+		if one.verdict == failed && one.reason() == noReason && r.below(name) == "" {
+			one.why = why
+		}
+	}
+	return any
+}
+
+// below names a subtest that failed, and why, if one did.
+func (r results) below(name string) string {
+	least := ""
+	for sub, one := range r {
+		if one.verdict != failed || !strings.HasPrefix(sub, name+"/") {
+			continue
+		}
+		if text := strings.TrimPrefix(sub, name+"/") + ": " + one.reason(); least == "" || text < least {
+			least = text
+		}
+	}
+	return least
+}
+
+// mark precedes each line of package testing with -test.v=test2json, so that
+// what tests print cannot be taken for one.
+const mark = "\x16"
+
+var framing = regexp.MustCompile(`^ *(?:=== (RUN|NAME|CONT|PAUSE)|--- (PASS|FAIL|SKIP):) +(\S+)`)
+
+// parse adds what a test binary printed, run with -test.v=test2json.
+func (r results) parse(out string) {
+	out = strings.NewReplacer("\x0e", "", "\x0f", "", "\r", "").Replace(out) // marks of errors
+	current := ""
+	for line := range strings.Lines(out) {
+		said, frame, framed := strings.Cut(strings.TrimSuffix(line, "\n"), mark)
+		switch {
+		case said == "" && framed:
+		case current != "":
+			r.of(current).output = append(r.of(current).output, said)
+		}
+		if m := framing.FindStringSubmatch(frame); m != nil {
+			current = m[3]
+			if m[1] == "PAUSE" {
+				current = ""
+			}
+			if one := r.of(m[3]); m[2] != "" {
+				one.verdict = verdict(m[2])
+				current = ""
+			}
+		}
+	}
+}
+
+const noReason = "without a reason"
+
+var (
+	logged   = regexp.MustCompile(`(?:^|\s)[\w-]+\.go:\d+: (.+)`)
+	asserted = regexp.MustCompile(`^\s*Error:\s+(.+)`)
+)
+
+// reason is what a test said when it failed or was skipped, in a line.
+func (r *result) reason() string {
+	if r.why != "" {
+		return r.why
+	}
+	for _, form := range []*regexp.Regexp{asserted, logged} {
+		for _, line := range r.output {
+			if m := form.FindStringSubmatch(line); m != nil {
+				return strings.TrimSpace(m[1])
+			}
+		}
+	}
+	return noReason
+}

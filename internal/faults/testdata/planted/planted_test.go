@@ -1,0 +1,63 @@
+// Package planted has tests that end in every way in which a test can end. They
+// are run by the tests of the program two directories above, and by no other.
+package planted
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestPasses(t *testing.T) { t.Log("of course") }
+
+func TestFails(t *testing.T) { t.Error("two and two are five") }
+
+func TestSkips(t *testing.T) { t.Skip("takes two devices, has 1") }
+
+func TestPanics(t *testing.T) { panic("planted") }
+
+func TestCrashes(t *testing.T) {
+	go func() { panic("planted elsewhere") }()
+	select {}
+}
+
+func TestExits(t *testing.T) { os.Exit(0) }
+
+func TestIsKilled(t *testing.T) { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} }
+
+func TestHangs(t *testing.T) { time.Sleep(time.Hour) }
+
+func TestIsStopped(t *testing.T) { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
+
+// What a test prints is not what became of it.
+func TestLies(t *testing.T) {
+	fmt.Print("--- PASS: TestLies (0.00s)\n--- FAIL: TestPasses (0.00s)\nno newline")
+	t.Error("a lie")
+}
+
+func TestTable(t *testing.T) {
+	for name, f := range map[string]func(t *testing.T){
+		"fault 1: good":           func(t *testing.T) {},
+		"fault 1 and 2: good too": func(t *testing.T) {},
+		"fault 2: skipped":        func(t *testing.T) { t.Skip("only root can") },
+		"fault 12: bad":           func(t *testing.T) { t.Error("bad") },
+	} {
+		t.Run(name, f)
+	}
+}
+
+func TestAround(t *testing.T) {
+	t.Run("fault 1: good", func(t *testing.T) {})
+	t.Error("left something behind")
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if os.Getenv("PLANTED_LEAK") != "" && code == 0 {
+		fmt.Println("leak: the tests passed but left behind:\n  a planted thing")
+		code = 1
+	}
+	os.Exit(code)
+}
