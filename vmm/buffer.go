@@ -35,7 +35,8 @@ type Buffer struct {
 
 // New makes a buffer of at least size bytes, which read as zeros, on dev: it
 // reserves address space, creates physical memory, maps it and sets access. If
-// a step fails nothing is left behind.
+// a step fails nothing is left behind. Memory that is not free is waited for
+// only [WithWait].
 //
 // Errors: [ErrSize]; those of [cu.Device.CreateMemory], of which
 // [cu.ErrOutOfMemory] and [cu.ErrNotSupported] are the ones to expect.
@@ -46,7 +47,8 @@ func New(dev *cu.Device, size uint64, opts ...Option) (*Buffer, error) {
 	if err != nil {
 		return nil, o.giveUp(err)
 	}
-	chunks, err := b.create(n, o)
+	var chunks []*Allocation
+	err = await(o.wait, dev, uint64(n)*b.chunk, o, func() (err error) { chunks, err = b.create(n, o); return err })
 	if err != nil {
 		return nil, o.giveUp(err)
 	}

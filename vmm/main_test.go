@@ -10,6 +10,8 @@ var children = cutest.Children{
 	"reads and writes":     childReadsAndWrites,
 	"must not write":       childMustNotWrite,
 	"tells its generation": childTellsGeneration,
+	"hoards":               childHoards,
+	"waits for memory":     childWaits,
 }
 
 func TestMain(m *testing.M) { cutest.Main(m, children) }

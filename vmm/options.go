@@ -1,6 +1,7 @@
 package vmm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -18,6 +19,7 @@ type options struct {
 	onStep   func(Step)
 	mapped   func() error
 	room     *Reservation
+	wait     context.Context // nil does not wait
 }
 
 func newOptions(opts []Option) *options {
@@ -70,7 +72,7 @@ func (o *options) giveUp(err error) error { return errors.Join(err, o.room.Close
 
 // A Step is a part of making a buffer that has been done.
 type Step struct {
-	Op     string        // "create", "import", "reserve", "map", "access" or "export"
+	Op     string        // "wait", "create", "import", "reserve", "map", "access" or "export"
 	Ptr    cu.DevicePtr  // address concerned, or 0
 	Size   uint64        // bytes concerned
 	Chunks int           // chunks concerned, or 0

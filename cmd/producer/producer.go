@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"time"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
@@ -23,6 +24,7 @@ type producer struct {
 	chunk     cli.Size
 	access    cli.AccessFlag
 	consumers int
+	wait      time.Duration
 	salt      uint64
 	socket    string
 
@@ -40,6 +42,7 @@ func newProducer(stdout io.Writer) *producer {
 	f.Var(&p.chunk, "chunk", "build the buffer of chunks of so many `bytes`; without it, of one")
 	f.Var(&p.access, "access", "the most that consumers may ask for: `ro|rw`")
 	f.IntVar(&p.consumers, "consumers", 1, "end after `N` consumers; 0 serves until interrupted")
+	f.DurationVar(&p.wait, "wait", 0, "longest `duration` to wait for device memory that others have; 0 fails at once")
 	f.Uint64Var(&p.salt, "salt", 0, "XOR the data with this 32-bit `number`")
 	f.StringVar(&p.socket, "socket", cli.DefaultSocket(), "`path` of the socket")
 	return p
@@ -61,7 +64,7 @@ func (p *producer) run(ctx context.Context) (err error) {
 		err = errors.Join(err, p.app.Cleanup(srv.Close, p.buf.Close, p.ctx.Close))
 	}()
 	srv.Expect(cli.OfferName) // who comes early hears how far we are
-	if err := p.prepare(); err != nil {
+	if err := p.prepare(ctx, srv); err != nil {
 		return err
 	}
 	if err := p.fill(ctx, srv); err != nil {
@@ -74,6 +77,8 @@ func (p *producer) check() error {
 	switch {
 	case p.consumers < 0:
 		return cli.Usagef("-consumers %d: want 0 or more", p.consumers)
+	case p.wait < 0:
+		return cli.Usagef("-wait %s: want 0 or more", p.wait)
 	case p.salt > math.MaxUint32:
 		return cli.Usagef("-salt %d: want at most 32 bits", p.salt)
 	}
@@ -81,7 +86,7 @@ func (p *producer) check() error {
 }
 
 // prepare makes the buffer.
-func (p *producer) prepare() (err error) {
+func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	if p.dev, err = p.app.Device(p.device); err != nil {
 		return err
 	}
@@ -100,8 +105,51 @@ func (p *producer) prepare() (err error) {
 	if err := p.app.Timed("context", func() (err error) { p.ctx, err = p.dev.PrimaryContext(); return err }); err != nil {
 		return err
 	}
-	p.buf, err = vmm.New(p.dev, uint64(p.size), vmm.WithChunkSize(uint64(p.chunk)), vmm.WithSteps(p.app.Steps(cli.Words("physical"))))
+	if p.buf, err = p.newBuffer(); !errors.Is(err, cu.ErrOutOfMemory) {
+		return err
+	}
+	if p.wait == 0 {
+		return fmt.Errorf("%w; with -wait this program waits for it", err)
+	}
+	p.app.Say("wait", cli.Fields{"longest_us": p.wait.Microseconds()}, "Waiting for device memory, for %s at most", p.wait)
+	return p.awaitBuffer(ctx, srv)
+}
+
+func (p *producer) newBuffer(opts ...vmm.Option) (*vmm.Buffer, error) {
+	opts = append(opts, vmm.WithChunkSize(uint64(p.chunk)), vmm.WithSteps(p.app.Steps(cli.Words("physical"))))
+	return vmm.New(p.dev, uint64(p.size), opts...)
+}
+
+// awaitBuffer makes the buffer when there is memory for it.
+func (p *producer) awaitBuffer(ctx context.Context, srv *share.Server) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.wait)
+	defer cancel()
+	defer p.sayWorking(srv)()
+	p.buf, err = p.newBuffer(vmm.WithWait(ctx))
 	return err
+}
+
+// sayWorking tells consumers that came early now and then that this side is at
+// work, until stop is called.
+func (p *producer) sayWorking(srv *share.Server) (stop func()) {
+	stopped, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			srv.Working(cli.OfferName, 0, uint64(p.size))
+			select {
+			case <-tick.C:
+			case <-stopped:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stopped)
+		<-done
+	}
 }
 
 // announceSize refuses what the device could never hold.

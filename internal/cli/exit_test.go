@@ -38,7 +38,7 @@ func TestExitCodes(t *testing.T) {
 			cu.ErrSymbolMissing, &cu.SymbolError{Symbol: "cuMemCreate"},
 		}},
 		{ExitPeer, []error{
-			context.DeadlineExceeded, share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrRevoked, sock.ErrPeerLost,
+			context.DeadlineExceeded, errors.Join(context.DeadlineExceeded, driver(cu.ErrOutOfMemory)), share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrRevoked, sock.ErrPeerLost,
 			&share.RefusalError{Code: share.RefusedTimeout},
 		}},
 	} {
@@ -82,7 +82,9 @@ func TestAdviceSaysWhatToDo(t *testing.T) {
 	} {
 		require.Contains(t, advice(fmt.Errorf("x: %w", err)), want)
 	}
+	require.Contains(t, advice(errors.Join(cu.ErrOutOfMemory, context.DeadlineExceeded)), "-wait")
 	require.Empty(t, advice(errors.New("any other")))
+	require.Empty(t, advice(cu.ErrOutOfMemory))
 }
 
 func TestErrorsKeepTheirCause(t *testing.T) {
