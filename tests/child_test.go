@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 // Tests start this test binary again for what the programs do not do. The
@@ -18,6 +20,7 @@ const (
 	childFDs      = "fds"      // print the descriptors it was started with
 	childReceived = "received" // attach, and stay where the offer has been received
 	childMapped   = "mapped"   // attach, and stay where the memory is mapped
+	childHoards   = "hoards"   // take the device's memory, less what needs no sharing of it
 )
 
 // child is the main function of a child.
@@ -32,7 +35,43 @@ func child(mode string) int {
 		return hold(share.OnReceived(func(share.Offer, []*os.File) { stay() }))
 	case childMapped:
 		return hold()
+	case childHoards:
+		return hoard()
 	}
+	return 1
+}
+
+// spare is what a hoarder leaves of a device: on a GPU, contexts take some.
+var spare = map[cu.Kind]uint64{cu.Soft: 8 << 20, cu.CUDA: 2 << 30}[cutest.Kind()]
+
+// hoard takes memory and stays, for the test to kill it.
+func hoard() int {
+	err := func() error {
+		drv, err := cutest.Open()
+		if err != nil {
+			return err
+		}
+		dev, err := drv.Device(0)
+		if err != nil {
+			return err
+		}
+		ctx, err := dev.PrimaryContext()
+		if err != nil {
+			return err
+		}
+		free, _, err := ctx.MemInfo()
+		if err != nil {
+			return err
+		}
+		buf, err := vmm.New(dev, free-spare)
+		if err != nil {
+			return err
+		}
+		defer buf.Close()
+		stay()
+		return nil
+	}()
+	fmt.Fprintln(os.Stderr, err)
 	return 1
 }
 
@@ -64,11 +103,12 @@ func stay() {
 }
 
 // child starts this binary in that mode.
-func (s *scene) child(mode string) *process {
+func (s *scene) child(mode string, env ...string) *process {
 	s.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return start(s.t, mode, self, args(childEnv+"="+mode, childSocket+"="+s.socket, "GPUFD_DRIVER="+kindName()))
+	env = append(args(childEnv+"="+mode, childSocket+"="+s.socket, "GPUFD_DRIVER="+kindName()), env...)
+	return start(s.t, mode, self, env)
 }

@@ -87,7 +87,7 @@ func advice(err error) string {
 	case is(err, vmm.ErrDevice):
 		return "leave -device away to use whichever device the memory is on"
 	case is(err, cu.ErrOutOfMemory) && is(err, context.DeadlineExceeded):
-		return "wait longer with -wait, or see with nvidia-smi who has the memory"
+		return "wait longer with -wait"
 	case is(err, share.ErrNoConsumer):
 		return "start a consumer with the same -socket, or wait longer with -timeout"
 	case is(err, share.ErrTimeout):
