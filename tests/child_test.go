@@ -38,6 +38,9 @@ func child(mode string) int {
 	case childHoards:
 		return hoard()
 	}
+	if f := actors[mode]; f != nil {
+		return perform(f)
+	}
 	return 1
 }
 

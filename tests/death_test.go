@@ -34,6 +34,12 @@ func (s *scene) reclaimed() {
 func (s *scene) kill(producer *process) {
 	s.t.Helper()
 	producer.kill()
+	s.forsaken()
+}
+
+// forsaken waits until nobody answers at the socket.
+func (s *scene) forsaken() {
+	s.t.Helper()
 	eventually(s.t, func() bool {
 		conn, err := sock.Dial(context.Background(), s.socket)
 		_ = conn.Close() // if there is one, nobody is at its other end

@@ -21,7 +21,7 @@ type footprint struct {
 	fds, resident, addresses int
 }
 
-func footprintOf(t *testing.T, pid int) footprint {
+func footprintOf(t testing.TB, pid int) footprint {
 	t.Helper()
 	return footprint{len(openFDs(fmt.Sprint(pid))), memory(t, pid, "VmRSS"), memory(t, pid, "VmSize")}
 }

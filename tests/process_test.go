@@ -3,6 +3,7 @@ package tests
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -22,8 +23,9 @@ type process struct {
 	t    testing.TB
 	name string
 	cmd  *exec.Cmd
-	out  transcript // standard output
-	err  transcript // standard error
+	in   io.WriteCloser // standard input
+	out  transcript     // standard output
+	err  transcript     // standard error
 	done chan struct{}
 }
 
@@ -33,6 +35,9 @@ func start(t testing.TB, name, file string, env []string, args ...string) *proce
 	p := &process{t: t, name: name, cmd: exec.Command(file, args...), done: make(chan struct{})}
 	p.cmd.Env = append(programEnv(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
+	var err error
+	p.in, err = p.cmd.StdinPipe()
+	require.NoError(t, err)
 	require.NoError(t, p.cmd.Start())
 	go func() {
 		defer close(p.done)

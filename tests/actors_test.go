@@ -1,0 +1,277 @@
+package tests
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// Actors are children that play a part for as long as a test wants, or until
+// they are killed: their modes and main functions.
+var actors = map[string]func(task) error{
+	actServer:         serve,
+	actCustomer:       buy,
+	actMortalConsumer: consumeAndDie,
+	actMortalProducer: produceAndDie,
+}
+
+const (
+	actServer         = "server"          // offer a buffer
+	actCustomer       = "customer"        // attach, verify and leave, over and over
+	actMortalConsumer = "mortal consumer" // the same, and be killed
+	actMortalProducer = "mortal producer" // offer a buffer, and be killed
+	actHostile        = "hostile"         // do evil
+	actCrowd          = "crowd"           // attach many times at once
+)
+
+// taskEnv holds the task of an actor, as JSON.
+const taskEnv = "GPUFD_TEST_TASK"
+
+// A task is what an actor is to do; what each field means is the actor's.
+type task struct {
+	Socket  string
+	What    string        `json:",omitempty"`
+	Count   int           `json:",omitempty"`
+	After   time.Duration `json:",omitempty"`
+	Timeout time.Duration `json:",omitempty"` // for a step of a conversation
+	Salt    uint32        `json:",omitempty"` // of the data
+	Lenient bool          `json:",omitempty"` // take it that a producer dies
+}
+
+// perform runs an actor, which may leave nothing behind if it ends by itself.
+func perform(act func(task) error) int {
+	var do task
+	if err := json.Unmarshal([]byte(os.Getenv(taskEnv)), &do); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	before := leak.Now()
+	if err := act(do); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return leak.Report(os.Stderr, 0, before.Left())
+}
+
+// actor starts one of actors.
+func (s *scene) actor(mode string, do task) *process {
+	s.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if do.Socket == "" {
+		do.Socket = s.socket
+	}
+	b, err := json.Marshal(do)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return start(s.t, mode, self, args(childEnv+"="+mode, taskEnv+"="+string(b),
+		"GPUFD_DRIVER="+kindName(), "GORACE=atexit_sleep_ms=0"))
+}
+
+// The orders that an actor takes, a line each. To the last three it answers with
+// a line that begins with the same word. The end of its input ends it.
+const (
+	orderGo     = "go"
+	orderHalt   = "halt"
+	orderVitals = "vitals"
+)
+
+// obey takes orders until there are no more. work goes on from go to halt; when it
+// fails, so does the actor. The counts are told with the vitals.
+func obey(work func(context.Context) error, counts func() map[string]int) error {
+	failed := make(chan error, 1)
+	halt := func() {}
+	defer func() { halt() }()
+	orders := readOrders()
+	for {
+		select {
+		case err := <-failed:
+			return err
+		case order, more := <-orders:
+			switch {
+			case !more:
+				return nil
+			case order == orderGo:
+				halt = background(work, failed)
+			case order == orderHalt:
+				halt()
+				halt = func() {}
+				fmt.Println(orderHalt)
+			case order == orderVitals:
+				tellVitals(counts)
+			}
+		}
+	}
+}
+
+func readOrders() <-chan string {
+	orders := make(chan string)
+	go func() {
+		defer close(orders)
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			orders <- in.Text()
+		}
+	}()
+	return orders
+}
+
+// background runs work until halt is called, which waits for its end.
+func background(work func(context.Context) error, failed chan<- error) (halt func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := work(ctx); err != nil {
+			failed <- err
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// inner is what only an actor itself knows of how it is.
+type inner struct {
+	Goroutines int
+	Counts     map[string]int
+}
+
+func tellVitals(counts func() map[string]int) {
+	debug.FreeOSMemory()
+	b, _ := json.Marshal(inner{runtime.NumGoroutine(), counts()}) // there is nothing that could not be
+	fmt.Println(orderVitals, string(b))
+}
+
+// A tally counts by name.
+type tally struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (c *tally) add(name string, n int) (now int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[string]int{}
+	}
+	c.n[name] += n
+	return c.n[name]
+}
+
+// most keeps the largest n.
+func (c *tally) most(name string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[string]int{}
+	}
+	c.n[name] = max(c.n[name], n)
+}
+
+func (c *tally) all() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.n)
+}
+
+// A stage is an actor's device, with a context.
+type stage struct {
+	dev  *cu.Device
+	ctx  *cu.Context
+	host []byte // what look compares
+}
+
+func openStage() (*stage, error) {
+	drv, err := cutest.Open()
+	if err != nil {
+		return nil, err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return nil, err
+	}
+	ctx, err := dev.PrimaryContext()
+	return &stage{dev: dev, ctx: ctx}, err
+}
+
+func (st *stage) close() error { return st.ctx.Close() }
+
+// actorSize is how much actors offer: two chunks, not all of the last.
+const actorSize = 3 * mib
+
+// newBuffer makes what an actor offers, not filled.
+func (st *stage) newBuffer() (*vmm.Buffer, error) {
+	return vmm.New(st.dev, actorSize, vmm.WithChunkSize(2*mib))
+}
+
+// fill writes the first n bytes of the pattern.
+func (st *stage) fill(buf *vmm.Buffer, n uint64, salt uint32) error {
+	b := make([]byte, n)
+	pattern.Fill(b, 0, salt)
+	return cu.CopyToDevice(st.ctx, nil, buf.Ptr(), b)
+}
+
+// look verifies what was attached to.
+func (st *stage) look(att *share.Attachment) error {
+	size := att.Buffer().Size()
+	meta, err := pattern.DecodeMeta(att.Offer().Data, size)
+	if err != nil {
+		return err
+	}
+	if uint64(len(st.host)) != size {
+		st.host = make([]byte, size)
+	}
+	if err := cu.CopyToHost(st.ctx, nil, st.host, att.Buffer().Ptr()); err != nil {
+		return err
+	}
+	if wrong := pattern.Check(st.host, 0, meta.Salt); wrong.Wrong > 0 {
+		return &wrong
+	}
+	return nil
+}
+
+// handOver attaches, verifies, reports and leaves.
+func (st *stage) handOver(ctx context.Context, socket string, opts ...share.AttachOption) error {
+	att, err := share.Attach(ctx, socket, cli.OfferName, st.dev, opts...)
+	if err != nil {
+		return err
+	}
+	fault := st.look(att)
+	err = att.Report(ctx, fault)
+	return errors.Join(fault, err, att.Close())
+}
+
+// die is SIGKILL.
+func die() {
+	_ = unix.Kill(unix.Getpid(), unix.SIGKILL)
+	select {}
+}
+
+// word is the first word of a line, and the rest.
+func word(line string) (first, rest string) {
+	first, rest, _ = strings.Cut(line, " ")
+	return first, rest
+}

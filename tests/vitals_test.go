@@ -1,0 +1,153 @@
+package tests
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// vitals are what an actor uses, and what it counted.
+type vitals struct {
+	footprint
+	threads int
+	inner
+}
+
+// order gives an actor an order and returns its answer, less the first word.
+func (p *process) order(order string) (answer string, err error) {
+	p.out.forget()
+	if _, err := fmt.Fprintln(p.in, order); err != nil {
+		return "", fmt.Errorf("%s takes no orders: %w\n%s", p.name, err, p.dump())
+	}
+	if order == orderGo {
+		return "", nil
+	}
+	deadline := time.After(patience)
+	for {
+		found, changed := p.out.find(order)
+		if len(found) > 0 {
+			_, answer = word(found[0])
+			return answer, nil
+		}
+		select {
+		case <-changed:
+		case <-p.done:
+			return "", fmt.Errorf("%s ended where it was to %s\n%s", p.name, order, p.dump())
+		case <-deadline:
+			return "", fmt.Errorf("%s does not %s within %s", p.name, order, patience)
+		}
+	}
+}
+
+// dismiss ends an actor that takes orders, and checks that it leaves nothing
+// behind.
+func (p *process) dismiss() error {
+	_ = p.in.Close() // if it has ended already, its exit code tells
+	if code := p.wait(); code != 0 || len(p.err.all()) > 0 {
+		return fmt.Errorf("%s ended with exit code %d\n%s", p.name, code, p.dump())
+	}
+	return nil
+}
+
+// vitals asks an actor how it is.
+func (p *process) vitals() (v vitals, err error) {
+	answer, err := p.order(orderVitals)
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal([]byte(answer), &v.inner); err != nil {
+		return v, err
+	}
+	v.footprint = footprintOf(p.t, p.pid())
+	v.threads = threads(p.t, p.pid())
+	return v, nil
+}
+
+// threads counts the threads of a process.
+func threads(t testing.TB, pid int) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// An allowance is how much more an actor may use than before. Descriptors and
+// goroutines have none.
+type allowance struct {
+	threads, resident, addresses int
+}
+
+// anything is for an actor that has not done yet what makes memory and threads
+// grow once.
+var anything = allowance{1 << 20, 1 << 40, 1 << 60}
+
+// allowed is what a process may have more after n handoffs: far less than a page
+// for each, but for the code that qemu-user translates meanwhile; half of what is
+// mapped for each, or what a few threads reserve. The runtime makes a thread when
+// another is held up in a call, and keeps it.
+func allowed(n int) allowance {
+	a := allowance{threads: 8, resident: 8 << 20, addresses: max(1<<30, n*int(2*mib))}
+	if cutest.Emulated() {
+		a.resident = 64 << 20
+	}
+	if raceDetector() {
+		a.resident = anything.resident
+	}
+	return a
+}
+
+// over lists what v has more of than before, more than it may.
+func (v vitals) over(before vitals, may allowance) (complaints []string) {
+	for _, c := range []struct {
+		what                 string
+		before, now, allowed int
+	}{
+		{"descriptors", before.fds, v.fds, 0},
+		{"goroutines", before.Goroutines, v.Goroutines, 0},
+		{"threads", before.threads, v.threads, may.threads},
+		{"bytes of resident memory", before.resident, v.resident, may.resident},
+		{"bytes of address space", before.addresses, v.addresses, may.addresses},
+	} {
+		if c.now > c.before+c.allowed {
+			complaints = append(complaints, fmt.Sprintf("%d %s, and before %d", c.now, c.what, c.before))
+		}
+	}
+	return complaints
+}
+
+// settle asks the actor until it uses no more than before, for as long as the
+// grace lasts, and returns what it uses too much of.
+func (p *process) settle(before vitals, may allowance, grace time.Duration) (v vitals, complaints []string) {
+	for end := time.Now().Add(grace); ; {
+		v, err := p.vitals()
+		if err != nil {
+			return v, append(complaints, err.Error())
+		}
+		complaints = v.over(before, may)
+		if len(complaints) == 0 || time.Now().After(end) {
+			return v, complaints
+		}
+	}
+}
+
+// String is for logs.
+func (v vitals) String() string {
+	return fmt.Sprintf("%d descriptors, %d goroutines, %d threads, %d KiB resident, %d MiB of addresses",
+		v.fds, v.Goroutines, v.threads, v.resident>>10, v.addresses>>20)
+}
+
+// complaint makes one error of complaints, if there are any.
+func complaint(complaints []string) error {
+	if len(complaints) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(complaints, "\n"))
+}
