@@ -99,7 +99,7 @@ func (s *Server) fulfil(name string) []*waiter {
 
 // queue has a consumer wait for what is expected. If it is prepared the waiter gets
 // a lease. It runs with mu held.
-func (s *Server) queue(l link, want attach, e *expectation) (*lease, *waiter, error) {
+func (s *Server) queue(l link, want attach, e *expectation) (*Lease, *waiter, error) {
 	w := newWaiter(s.ctx, l, want)
 	if o := e.prepared; o != nil {
 		if err := o.admitWaiter(w); err != nil {

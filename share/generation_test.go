@@ -64,7 +64,7 @@ func TestFault67_DescriptorsOfAnEarlierRun(t *testing.T) {
 				for _, l := range c.lies {
 					_ = conn.Send(soon(t), l.record, l.files...)
 				}
-				m, _, err := link{conn, DefaultTimeout}.receive(soon(t), true)
+				m, _, err := link{conn: conn, timeout: DefaultTimeout}.receive(soon(t), true)
 				if err != nil {
 					t.Error(err)
 				}

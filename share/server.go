@@ -258,7 +258,7 @@ var notAllowed = refuse{RefusedPolicy, "the producer does not admit you"}
 // for one that is expected. Of an offer that is prepared the waiter has a lease, and
 // is to be sent the descriptors. Where the application decides, an offer that it was
 // not asked about is errOffered.
-func (s *Server) enlist(l link, want attach, allowed *offering) (*lease, *waiter, error) {
+func (s *Server) enlist(l link, want attach, allowed *offering) (*Lease, *waiter, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o, e := s.lookup(want.name)
