@@ -125,12 +125,11 @@ func TestFault3_ConsumerSaysThatProducerDied(t *testing.T) {
 func TestFault4_ProducerDiesWhileFilling(t *testing.T) {
 	s := newScene(t)
 	producer := s.producer("-size", long)
-	producer.waitLine("Buffer size") // it listens, and has the memory still to make
-	producer.stop()
+	producer.waitLine("Set read/write access") // now it fills
+	producer.stop()                            // and is still at it when the consumer comes
 	consumer := s.consumer()
 	consumer.waitLine("Connected to producer")
 	require.NoError(t, resume(producer))
-	producer.waitLine("Set read/write access") // now it fills
 	s.kill(producer)
 	require.Empty(t, find(producer, "Copied test data"), "this test needs more memory to fill")
 	consumer.fails(4, "the producer closed the connection before its offer was complete", "peer lost")
