@@ -41,6 +41,11 @@ func TestWrongFlags(t *testing.T) {
 		{name: "-driver unknown", args: args("-driver", "bogus"), code: 2, words: args(`"bogus"`, "auto, cuda or soft")},
 		{name: "GPUFD_DRIVER unknown", env: args("GPUFD_DRIVER=bogus"), code: 2, words: args(`"bogus"`, "auto, cuda or soft")},
 		{name: "-access unknown", args: args("-access", "wo"), code: 2, words: args(`"wo"`, "ro or rw")},
+		{name: "-allow-uid empty", args: args("-allow-uid", ""), code: 2, words: args("-allow-uid", "numbers or names")},
+		{name: "-allow-uid unknown", args: args("-allow-uid", "0,no-such-user"), code: 2, words: args("-allow-uid", "unknown user no-such-user")},
+		{name: "-allow-uid too large", args: args("-allow-uid", "4294967295"), code: 2, words: args("-allow-uid", "below 2^32-1")},
+		{name: "-allow-gid unknown", args: args("-allow-gid", "no-such-group"), code: 2, words: args("-allow-gid", "unknown group no-such-group")},
+		{name: "-allow-gid negative", args: args("-allow-gid", "-1"), code: 2, words: args("-allow-gid", `"-1"`)},
 		{name: "flag without value", args: args("-access"), code: 2, words: args("-access")},
 		{name: "-device unknown ordinal", args: args("-device", "99"), code: 1, words: args("no device 99", "0: ")},
 		{name: "-device negative", args: args("-device", "-1"), code: 1, words: args("no device -1")},
@@ -57,6 +62,9 @@ func TestWrongFlags(t *testing.T) {
 	}
 	for _, c := range []wrongCase{
 		{name: "-consumers -1", args: args("-consumers", "-1"), code: 2, words: args("-consumers -1")},
+		{name: "-connections 0", args: args("-connections", "0"), code: 2, words: args("-connections 0", "1 or more")},
+		{name: "-connections junk", args: args("-connections", "many"), code: 2, words: args("-connections", `"many"`)},
+		{name: "-connections-per-peer -1", args: args("-connections-per-peer", "-1"), code: 2, words: args("-connections-per-peer -1", "1 or more")},
 		{name: "-consumers junk", args: args("-consumers", "some"), code: 2, words: args(`"some"`)},
 		{name: "-salt too large", args: args("-salt", "4294967296"), code: 2, words: args("4294967296", "32 bits")},
 		{name: "-salt negative", args: args("-salt", "-1"), code: 2, words: args("-salt", `"-1"`)},
@@ -111,8 +119,8 @@ func TestWrongSoftEnvironment(t *testing.T) {
 
 func TestVersionAndHelp(t *testing.T) {
 	for program, flags := range map[string]string{
-		"producer": "driver json timeout version device size chunk access consumers salt socket",
-		"consumer": "driver json timeout version device access expect-salt socket",
+		"producer": "driver json timeout version device size chunk access consumers salt socket allow-uid allow-gid connections-per-peer",
+		"consumer": "driver json timeout version device access expect-salt socket allow-uid allow-gid",
 	} {
 		t.Run(program, func(t *testing.T) {
 			s := newScene(t)

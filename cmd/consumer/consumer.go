@@ -23,6 +23,7 @@ type consumer struct {
 	access cli.AccessFlag
 	expect string
 	socket string
+	allow  cli.PolicyFlags
 
 	salt    uint32 // to check against, if expect says so
 	dev     *cu.Device
@@ -39,6 +40,9 @@ func newConsumer(stdout io.Writer) *consumer {
 	f.Var(&c.access, "access", "map the memory `ro|rw`; rw takes a producer with -access rw")
 	f.StringVar(&c.expect, "expect-salt", "", "check against this 32-bit `number` instead of the offer's salt")
 	f.StringVar(&c.socket, "socket", cli.DefaultSocket(), "`path` of the producer's socket")
+	c.app.AllowFlags(&c.allow,
+		"also take offers of users `U[,U…]`, by number or name",
+		"also take offers of users whose effective group is one of `G[,G…]`, by number or name")
 	return c
 }
 
@@ -97,7 +101,7 @@ func (c *consumer) enter() error {
 
 func (c *consumer) attach(ctx context.Context) (err error) {
 	opts := []share.AttachOption{
-		share.WithAccess(cu.Access(c.access)), share.WithStepTimeout(c.app.Timeout),
+		share.WithAccess(cu.Access(c.access)), share.WithStepTimeout(c.app.Timeout), share.WithProducer(c.allow.Policy()),
 		share.OnConnected(c.connected), share.OnReceived(c.received), share.OnStep(c.app.Steps(cli.Words("imported"))),
 	}
 	if c.device == "" {

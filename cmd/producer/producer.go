@@ -27,6 +27,9 @@ type producer struct {
 	wait      time.Duration
 	salt      uint64
 	socket    string
+	allowed   cli.PolicyFlags
+
+	connections, perPeer int
 
 	dev *cu.Device
 	ctx *cu.Context
@@ -45,6 +48,11 @@ func newProducer(stdout io.Writer) *producer {
 	f.DurationVar(&p.wait, "wait", 0, "longest `duration` to wait for device memory that others have; 0 fails at once")
 	f.Uint64Var(&p.salt, "salt", 0, "XOR the data with this 32-bit `number`")
 	f.StringVar(&p.socket, "socket", cli.DefaultSocket(), "`path` of the socket")
+	p.app.AllowFlags(&p.allowed,
+		"also serve users `U[,U…]`, by number or name; they must be able to search the socket's directory, so make one (mode 0711) and name it with -socket",
+		"also serve users whose effective group is one of `G[,G…]`, by number or name; as for -allow-uid")
+	f.IntVar(&p.connections, "connections", 1024, "serve at most `N` connections at once")
+	f.IntVar(&p.perPeer, "connections-per-peer", 256, "serve at most `N` connections of one process at once")
 	return p
 }
 
@@ -56,7 +64,7 @@ func (p *producer) run(ctx context.Context) (err error) {
 	if err := cli.MakeDefaultDir(p.socket); err != nil {
 		return err
 	}
-	srv, err := share.Listen(p.socket, share.WithTimeout(p.app.Timeout))
+	srv, err := p.listen()
 	if err != nil {
 		return err
 	}
@@ -81,8 +89,26 @@ func (p *producer) check() error {
 		return cli.Usagef("-wait %s: want 0 or more", p.wait)
 	case p.salt > math.MaxUint32:
 		return cli.Usagef("-salt %d: want at most 32 bits", p.salt)
+	case p.connections < 1:
+		return cli.Usagef("-connections %d: want 1 or more", p.connections)
+	case p.perPeer < 1:
+		return cli.Usagef("-connections-per-peer %d: want 1 or more", p.perPeer)
 	}
 	return nil
+}
+
+// listen makes the socket, to which those can connect who are allowed.
+func (p *producer) listen() (*share.Server, error) {
+	srv, err := share.Listen(p.socket, share.WithTimeout(p.app.Timeout),
+		share.WithPolicy(p.allowed.Policy()), share.WithMode(p.allowed.Mode()),
+		share.WithConnections(p.connections), share.WithConnectionsPerPeer(p.perPeer))
+	if err != nil {
+		return nil, err
+	}
+	if err := p.allowed.Open(p.socket); err != nil {
+		return nil, errors.Join(err, srv.Close())
+	}
+	return srv, nil
 }
 
 // prepare makes the buffer.

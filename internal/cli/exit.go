@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/pattern"
@@ -43,7 +44,6 @@ func Machinef(format string, args ...any) error {
 func ExitCode(err error) int {
 	var coded codedError
 	var wrong *pattern.Mismatch
-	var no *share.RefusalError
 	switch {
 	case err == nil:
 		return ExitOK
@@ -53,7 +53,7 @@ func ExitCode(err error) int {
 		return ExitFailed
 	case is(err, sock.ErrPath, vmm.ErrSize):
 		return ExitUsage
-	case errors.As(err, &no) && no.Code == share.RefusedTimeout:
+	case refusedWith(err, share.RefusedTimeout):
 		return ExitPeer
 	case is(err, share.ErrVerdict, sock.ErrRefused, share.ErrRefused):
 		return ExitFailed
@@ -65,6 +65,11 @@ func ExitCode(err error) int {
 		return ExitMachine
 	}
 	return ExitFailed
+}
+
+func refusedWith(err error, code share.RefusalCode) bool {
+	var no *share.RefusalError
+	return errors.As(err, &no) && no.Code == code
 }
 
 func is(err error, targets ...error) bool {
@@ -84,6 +89,10 @@ func advice(err error) string {
 		return "start the producer first, with the same -socket"
 	case is(err, sock.ErrInUse):
 		return "a producer is already running on this socket; choose another socket with -socket"
+	case refusedWith(err, share.RefusedPolicy):
+		return fmt.Sprintf("the producer's -allow-uid and -allow-gid say whom it admits, and this is uid %d gid %d", os.Geteuid(), os.Getegid())
+	case is(err, sock.ErrRefused):
+		return "-allow-uid and -allow-gid say whose offers are taken"
 	case is(err, vmm.ErrDevice):
 		return "leave -device away to use whichever device the memory is on"
 	case is(err, cu.ErrOutOfMemory) && is(err, context.DeadlineExceeded):

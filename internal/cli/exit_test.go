@@ -79,6 +79,9 @@ func TestAdviceSaysWhatToDo(t *testing.T) {
 		vmm.ErrDevice:       "-device",
 		share.ErrNoConsumer: "start a consumer",
 		share.ErrTimeout:    "-timeout",
+		sock.ErrRefused:     "-allow-uid",
+
+		&share.RefusalError{Code: share.RefusedPolicy}: fmt.Sprintf("this is uid %d", os.Geteuid()),
 	} {
 		require.Contains(t, advice(fmt.Errorf("x: %w", err)), want)
 	}

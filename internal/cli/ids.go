@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"math"
+	"os"
 	"os/user"
 	"strconv"
 	"strings"
@@ -23,6 +24,34 @@ func (a *App) AllowFlags(p *PolicyFlags, uids, gids string) {
 
 // Policy is what the flags say.
 func (p *PolicyFlags) Policy() sock.Policy { return sock.Policy{UIDs: p.UIDs, GIDs: p.GIDs} }
+
+// The modes of a socket, by who may connect.
+const (
+	modeUser  = 0o600
+	modeGroup = 0o660
+	modeAll   = 0o666
+)
+
+// Mode is what a socket needs to which all who are let in shall connect; the policy
+// tells them from the others. If they are one group, see Open, too.
+func (p *PolicyFlags) Mode() os.FileMode {
+	switch {
+	case len(p.UIDs) > 0 || len(p.GIDs) > 1:
+		return modeAll
+	case len(p.GIDs) == 1:
+		return modeGroup
+	}
+	return modeUser
+}
+
+// Open gives the socket at path, which has that mode, to the group if it is one that
+// is let in (chown(2)). Where this process may not, everybody may connect.
+func (p *PolicyFlags) Open(path string) error {
+	if p.Mode() != modeGroup || os.Chown(path, -1, int(p.GIDs[0])) == nil {
+		return nil
+	}
+	return os.Chmod(path, modeAll)
+}
 
 // An idList is a flag of ids or names, separated by commas, that may be given
 // several times.

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,6 +76,35 @@ func TestNamesOfTheSystem(t *testing.T) {
 	if id, err := groupID("root"); err == nil {
 		require.Equal(t, "0", id)
 	}
+}
+
+// A socket is open to no more than have to connect.
+func TestModesForOthers(t *testing.T) {
+	for _, c := range []struct {
+		flags PolicyFlags
+		mode  os.FileMode
+		gid   uint32
+	}{
+		{PolicyFlags{}, 0o600, uint32(os.Getegid())},
+		{PolicyFlags{UIDs: []uint32{1}}, 0o666, uint32(os.Getegid())},
+		{PolicyFlags{UIDs: []uint32{1}, GIDs: []uint32{2}}, 0o666, uint32(os.Getegid())},
+		{PolicyFlags{GIDs: []uint32{2, 3}}, 0o666, uint32(os.Getegid())},
+		{PolicyFlags{GIDs: []uint32{12345}}, 0o660, 12345},
+	} {
+		path := filepath.Join(t.TempDir(), "s")
+		require.NoError(t, os.WriteFile(path, nil, c.flags.Mode()))
+		require.NoError(t, os.Chmod(path, c.flags.Mode()))
+		require.NoError(t, c.flags.Open(path))
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		gid := info.Sys().(*syscall.Stat_t).Gid
+		if c.gid == 12345 && os.Geteuid() != 0 { // who may not give it away lets everybody connect
+			c.mode, c.gid = 0o666, gid
+		}
+		require.Equal(t, c.mode, info.Mode().Perm(), "%v", c.flags)
+		require.Equal(t, c.gid, gid)
+	}
+	require.Error(t, (&PolicyFlags{GIDs: []uint32{1}}).Open(filepath.Join(t.TempDir(), "none")))
 }
 
 // FuzzIDs: what is accepted is printed as something that means the same.

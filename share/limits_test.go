@@ -1,0 +1,305 @@
+package share
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// FAULTS 59: places are counted in all and of each process, where those without a
+// pid are one for each user.
+func TestPlaces(t *testing.T) {
+	p := newPlaces(5, 2)
+	one, other, hidden := sock.Peer{UID: 1, PID: 7}, sock.Peer{UID: 1, PID: 8}, sock.Peer{UID: 1}
+	take := func(who sock.Peer, why string) func() {
+		t.Helper()
+		leave, full := p.take(who)
+		require.Equal(t, why == "", full == "", full)
+		require.Contains(t, full, why)
+		return leave
+	}
+	first := take(one, "")
+	take(one, "")
+	take(one, "of one process, 2")
+	otherUser := take(sock.Peer{UID: 2, PID: 7}, "")
+	second := take(hidden, "")
+	take(hidden, "")
+	take(other, "as it takes, 5")
+	second()
+	take(hidden, "")
+	otherUser()
+	take(hidden, "in other PID namespaces, 2")
+	first()
+	take(one, "")
+	take(other, "")
+	take(sock.Peer{UID: 9}, "as it takes, 5")
+	require.Equal(t, 5, p.taken)
+}
+
+func TestPlacesAreForgotten(t *testing.T) {
+	p := newPlaces(-1, 0)
+	for pid := range int32(100) {
+		leave, full := p.take(sock.Peer{PID: pid})
+		require.Empty(t, full, "there is always one")
+		_, full = p.take(sock.Peer{PID: 1000})
+		require.NotEmpty(t, full)
+		leave()
+	}
+	require.Zero(t, p.taken)
+	require.Empty(t, p.of)
+}
+
+// FAULTS 59: one process does not get all the places, is told so, and gets others
+// when it gives some back.
+func TestConnectionsOfOneProcess(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t, WithConnectionsPerPeer(2))
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	held := attached(t, srv, "", dev)
+	for i := range 3 {
+		silent := dialed(t, srv)
+		require.Eventually(t, func() bool { return connections(srv) == 2 }, 10*time.Second, time.Millisecond)
+		_, err := Attach(soon(t), srv.Path(), "", dev)
+		var no *RefusalError
+		require.ErrorAs(t, err, &no)
+		require.Equal(t, RefusedBusy, no.Code)
+		require.Equal(t, "the producer has as many connections as it takes of one process, 2", no.Text)
+		require.ErrorContains(t, s.await(t, PeerRefused, 2*i+1).Err, "of one process, 2")
+		require.NoError(t, silent.Close())
+		s.await(t, PeerRefused, 2*i+2) // it said nothing
+		require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
+		requireServed(t, srv, ctx)
+		require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
+	}
+	require.NoError(t, held.Err())
+}
+
+// Who waits for an offer that is expected has a place: the queue is no longer than
+// there are connections.
+func TestWaitingConsumersHavePlaces(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	for name, opt := range map[string]ListenOption{"in all": WithConnections(3), "of one process": WithConnectionsPerPeer(3)} {
+		srv := listen(t, opt)
+		srv.Expect("data")
+		var conns []*sock.Conn
+		for range 3 {
+			conns = append(conns, early(t, srv, wants(dev)))
+		}
+		for range 20 {
+			more := dialed(t, srv)
+			requireRefusal(t, more, RefusedBusy, name)
+			require.NoError(t, more.Close())
+		}
+		require.Len(t, waiting(srv), 3)
+		s := serve(t, srv, newBuffer(t, ctx, 1))
+		for _, conn := range conns {
+			requireOffered(t, conn, false)
+			require.NoError(t, conn.Close())
+		}
+		s.await(t, Ended, 3)
+	}
+}
+
+// A second's worth may come at once, and more as time goes by.
+func TestMeter(t *testing.T) {
+	now := time.Now()
+	require.Nil(t, newMeter(0))
+	require.Nil(t, newMeter(-1))
+	require.True(t, newMeter(0).allow(now))
+	for _, rate := range []int{1, 3, 7, 1000, 1001} {
+		m := newMeter(rate)
+		burst := func(after time.Duration) (n int) {
+			for now = now.Add(after); m.allow(now); n++ {
+			}
+			m.paid = m.paid.Add(-time.Second / time.Duration(rate)) // as if the last had not come
+			return n
+		}
+		require.Equal(t, rate, burst(0), "at once")
+		require.Zero(t, burst(time.Second/time.Duration(rate)/2))
+		require.InDelta(t, rate, burst(time.Second), 1)
+		require.Equal(t, rate, burst(time.Hour), "no more than a second's worth is saved up")
+	}
+}
+
+// flood sends n records of progress, as fast as can be, while they are taken.
+func flood(t *testing.T, conn *sock.Conn, n int) {
+	for i := range n {
+		if conn.Send(soon(t), encode(progress{uint64(i), uint64(n)})) != nil {
+			return // the peer has had enough
+		}
+	}
+}
+
+// A consumer that floods costs its own connection; one that sends as much as it may
+// does not.
+func TestFloodOfAConsumer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	const rate = 20
+	srv := listen(t, WithRecordRate(rate))
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	bystander := attached(t, srv, "", dev)
+	conn := dialed(t, srv)
+	require.NoError(t, conn.Send(soon(t), encode(wants(dev))))
+	requireOffered(t, conn, false)
+	flood(t, conn, rate-2) // and what it has said so far
+	require.NoError(t, bystander.Progress(soon(t), 1, 2))
+	s.await(t, Progress, rate-1)
+	require.Empty(t, s.of(Ended))
+	flood(t, conn, 10*rate)
+	err := s.await(t, Ended, 1).Err
+	require.ErrorIs(t, err, ErrRate)
+	require.ErrorContains(t, err, "more than 20")
+	requireRefusal(t, conn, RefusedRate, "a flood")
+	require.NoError(t, conn.Close())
+	require.NoError(t, bystander.Err())
+	requireServed(t, srv, ctx)
+}
+
+func TestFloodThatIsAllowed(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t, WithRecordRate(0))
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	conn := dialed(t, srv)
+	require.NoError(t, conn.Send(soon(t), encode(wants(dev))))
+	requireOffered(t, conn, false)
+	flood(t, conn, 2*defaultRate)
+	s.await(t, Progress, 2*defaultRate)
+	require.NoError(t, conn.Close())
+	require.NoError(t, s.await(t, Ended, 1).Err)
+}
+
+// A producer that floods is left, at whichever step, and is told why.
+func TestFloodOfAProducer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	good := tr.say(nil, tr.files...)
+	pending := tr.say(func(o *offer) { o.pending = true }, tr.files...)
+	for name, before := range map[string][]lie{"before its offer": nil, "before its data is there": {pending}, "after its offer": {good}} {
+		t.Run(name, func(t *testing.T) {
+			said := make(chan message, 1)
+			att, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
+				for _, l := range before {
+					if err := conn.Send(soon(t), l.record, l.files...); err != nil {
+						t.Error(err)
+					}
+				}
+				flood(t, conn, 10000)
+				said <- lastWord(t, conn)
+			}), "data", dev, WithProducerRate(30))
+			if name == "after its offer" {
+				require.NoError(t, err)
+				err = awaitDone(t, att)
+				require.NoError(t, att.Close())
+			}
+			require.ErrorIs(t, err, ErrRate)
+			no, ok := (<-said).(refuse)
+			require.True(t, ok)
+			require.Equal(t, RefusedRate, no.code)
+		})
+	}
+}
+
+// lastWord is the last message on conn before its end.
+func lastWord(t *testing.T, conn *sock.Conn) (last message) {
+	for {
+		rec, err := conn.Receive(soon(t))
+		if err != nil {
+			return last
+		}
+		if last, err = decode(rec.Data); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// An offer that is larger than a consumer takes is refused with its first record,
+// and nothing of it is imported; one that is as large as that is taken.
+func TestOffersThatAreTooLarge(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	g := granularity(t, dev)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 2*g+1, vmm.WithChunkSize(g)))
+	for _, opt := range []AttachOption{WithMaxChunks(3), WithMaxSize(3 * g), WithMaxSize(0)} {
+		att, err := Attach(soon(t), srv.Path(), "", dev, opt)
+		require.NoError(t, err)
+		require.NoError(t, att.Close())
+	}
+	imports, n := spy.count("cuMemImportFromShareableHandle"), 3
+	for why, opt := range map[string]AttachOption{
+		"3 chunks; 2 are taken": WithMaxChunks(2), "3 chunks; 0 are taken": WithMaxChunks(0), " bytes are taken": WithMaxSize(3*g - 1),
+	} {
+		_, err := Attach(soon(t), srv.Path(), "", dev, opt)
+		require.ErrorIs(t, err, ErrTooLarge)
+		require.ErrorContains(t, err, why)
+		n++
+		told := s.await(t, Ended, n).Err
+		require.ErrorIs(t, told, ErrVerdict)
+		require.ErrorContains(t, told, why, "the producer is told")
+	}
+	require.Equal(t, imports, spy.count("cuMemImportFromShareableHandle"))
+}
+
+// Invariant 2: what a producer may lie about is bounded, too.
+func TestLiesThatAreTooLarge(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	for name, c := range map[string]struct {
+		lie lie
+		opt AttachOption
+	}{
+		"many chunks":    {tr.say(func(o *offer) { o.desc.Chunks = vmm.MaxChunks }, tr.files...), WithMaxChunks(vmm.MaxChunks - 1)},
+		"a large chunk":  {tr.say(func(o *offer) { o.desc.Size, o.desc.ChunkSize = 1, 1<<62 }, tr.files...), WithMaxSize(1 << 40)},
+		"beyond 64 bits": {tr.say(func(o *offer) { o.desc.ChunkSize = 1 << 63 }, tr.files...), WithMaxSize(1<<64 - 1)},
+	} {
+		said := make(chan message, 1)
+		_, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
+			if err := conn.Send(soon(t), c.lie.record, c.lie.files...); err != nil {
+				t.Error(err)
+			}
+			said <- heard(t, conn) // the rest of the offer is not waited for
+		}), "data", dev, c.opt)
+		require.ErrorIs(t, err, ErrTooLarge, name)
+		require.IsType(t, verdict{}, <-said, name)
+	}
+}
+
+// Every record that there is fits what either side takes.
+func TestMostRecord(t *testing.T) {
+	text := strings.Repeat("x", 2*maxText)
+	for _, m := range []message{
+		attach{name: text[:maxName]}, offer{name: text[:maxName], data: []byte(text[:maxData])}, refuse{text: text}, progress{}, mapped{},
+		verdict{text: text}, revoke{text}, publish{},
+	} {
+		require.LessOrEqual(t, len(encode(m)), mostRecord, "type %d", m.kind())
+	}
+}
+
+// FAULTS 21, 23: a peer that sends more than either side ever takes costs its own
+// connection, and none of its descriptors gets in.
+func TestRecordsBeyondTheLimits(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	for i, c := range []struct {
+		size, fds int
+		want      error
+	}{{mostRecord + 1, 0, sock.ErrTruncated}, {20, 1, sock.ErrTooManyFDs}, {20, 253, sock.ErrTooManyFDs}} {
+		conn := dialed(t, srv)
+		sendRaw(t, conn, make([]byte, c.size), null, c.fds)
+		requireRefusal(t, conn, RefusedRecord, c.want.Error())
+		require.NoError(t, conn.Close())
+		require.ErrorIs(t, s.await(t, PeerRefused, i+1).Err, c.want)
+	}
+	require.NoError(t, null.Close())
+	_, err = Attach(soon(t), impostor(t, tell(t, lie{make([]byte, mostRecord+1), nil})), "data", dev)
+	require.ErrorIs(t, err, sock.ErrTruncated)
+	requireServed(t, srv, ctx)
+}
