@@ -32,7 +32,13 @@ type process struct {
 // start runs the file with args and env, which is added to this process'.
 func start(t testing.TB, name, file string, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: name, cmd: exec.Command(file, args...), done: make(chan struct{})}
+	return startCommand(t, name, exec.Command(file, args...), env)
+}
+
+// startCommand is start for a command that is more than a file and args.
+func startCommand(t testing.TB, name string, cmd *exec.Cmd, env []string) *process {
+	t.Helper()
+	p := &process{t: t, name: name, cmd: cmd, done: make(chan struct{})}
 	p.cmd.Env = append(programEnv(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
 	var err error

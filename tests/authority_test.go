@@ -1,0 +1,301 @@
+package tests
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// Another user and its group.
+const (
+	otherUID = 12345
+	otherGID = 12346
+)
+
+// openScene is a scene that other users can come to; they cannot change anything
+// there.
+func openScene(t *testing.T) *scene {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to start a process of another user")
+	}
+	s := newScene(t)
+	require.NoError(t, os.Chmod(s.dir, 0o711))
+	return s
+}
+
+// startAs starts a program on the scene's socket as attr says. It runs the binary
+// by a descriptor, because another user may not reach it by its path, and not from
+// here.
+func (s *scene) startAs(attr syscall.SysProcAttr, program string, args ...string) *process {
+	s.t.Helper()
+	binary, err := os.Open(programPath(s.t, program))
+	require.NoError(s.t, err)
+	defer binary.Close()
+	cmd := exec.Command("/proc/self/fd/3", append([]string{"-socket", s.socket}, args...)...)
+	cmd.ExtraFiles, cmd.Dir, cmd.SysProcAttr = []*os.File{binary}, "/", &attr
+	return startCommand(s.t, program, cmd, []string{"GPUFD_DRIVER=" + kindName(), "GPUFD_SOFT_DIR=" + softDirOf(s.t, attr)})
+}
+
+// softDirOf is a directory for the software driver of a process of another user: its
+// own, as the driver wants it, with the identity of this one's, so that it is the
+// same machine. The memory itself comes with the descriptors.
+func softDirOf(t testing.TB, attr syscall.SysProcAttr) string {
+	t.Helper()
+	mine := os.Getenv("GPUFD_SOFT_DIR")
+	uid := hostUID(attr)
+	if cutest.Kind() != cu.Soft || uid == os.Geteuid() {
+		return mine
+	}
+	cutest.Device(t) // makes the identity
+	dir, err := os.MkdirTemp("", "gpufd-soft-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	identity, err := os.ReadFile(filepath.Join(mine, "machine"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "machine"), identity, 0o600))
+	require.NoError(t, os.Chown(filepath.Join(dir, "machine"), uid, -1))
+	require.NoError(t, os.Chown(dir, uid, -1))
+	return dir
+}
+
+// hostUID is the uid, as it is here, that a process with attr has.
+func hostUID(attr syscall.SysProcAttr) int {
+	switch {
+	case len(attr.UidMappings) > 0:
+		return attr.UidMappings[0].HostID
+	case attr.Credential != nil:
+		return int(attr.Credential.Uid)
+	}
+	return os.Geteuid()
+}
+
+// asOther is another user.
+func asOther() syscall.SysProcAttr {
+	return syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUID, Gid: otherGID}}
+}
+
+// inNamespace is root of user and PID namespaces in which only one user is known,
+// which is uid here.
+func inNamespace(uid int) syscall.SysProcAttr {
+	return syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
+		Credential:  &syscall.Credential{NoSetGroups: true},
+	}
+}
+
+func needNamespaces(t *testing.T) {
+	t.Helper()
+	cmd := exec.Command("/bin/true")
+	attr := inNamespace(os.Geteuid())
+	cmd.SysProcAttr = &attr
+	if err := cmd.Run(); err != nil {
+		t.Skipf("cannot make user and PID namespaces here: %v", err)
+	}
+}
+
+// TestFault53_OtherUser: another user is let in if both sides say so, and else told
+// in one line why not. Who is allowed anyway is served as ever.
+func TestFault53_OtherUser(t *testing.T) {
+	trust := args("-allow-uid", "0")
+	for _, c := range []struct {
+		name     string
+		producer []string
+		mode     os.FileMode // of the socket
+		consumer []string
+		says     []string // the consumer's line; none if it is let in
+		told     bool     // the producer says that it turned somebody away
+	}{
+		{"nobody asked for it", nil, 0o600, trust, args("permission denied", "write permission on the socket"), false},
+		{"its uid is allowed", args("-allow-uid", "12345"), 0o666, trust, nil, false},
+		{"its uid is among those allowed", args("-allow-uid", "1,12345", "-allow-uid", "2"), 0o666, args("-allow-uid", "root"), nil, false},
+		{"another uid is allowed", args("-allow-uid", "12346"), 0o666, trust,
+			args("not allowed", "-allow-uid and -allow-gid say whom it admits", "uid 12345 gid 12346"), true},
+		{"its gid is allowed", args("-allow-gid", "12346"), 0o660, args("-allow-gid", "0"), nil, false},
+		{"its gid is among those allowed", args("-allow-gid", "1,12346"), 0o666, args("-allow-gid", "root"), nil, false},
+		{"another gid is allowed", args("-allow-gid", "12345"), 0o660, trust, args("permission denied"), false},
+		{"other gids are allowed", args("-allow-gid", "12345,1"), 0o666, trust, args("not allowed"), true},
+		{"it takes no offers of others", args("-allow-uid", "12345"), 0o666, nil,
+			args("sock: peer refused", "uid 0", "not user 12345", "say whose offers are taken"), false},
+		{"it takes offers of another", args("-allow-uid", "12345"), 0o666, args("-allow-uid", "1", "-allow-gid", "1"), args("sock: peer refused"), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := openScene(t)
+			producer := s.serving(append(args("-consumers", "0", "-size", "5MiB", "-chunk", "2MiB"), c.producer...)...)
+			info, err := os.Stat(s.socket)
+			require.NoError(t, err)
+			require.Equal(t, c.mode, info.Mode().Perm())
+			other := s.startAs(asOther(), "consumer", c.consumer...)
+			if c.says == nil {
+				other.succeeds()
+			} else {
+				other.fails(1, c.says...)
+			}
+			if c.told {
+				require.Contains(t, producer.waitLine("  turned a peer away"), "uid 12345 gid 12346")
+			}
+			s.consumer().succeeds()
+			producer.signal(syscall.SIGTERM)
+			producer.succeeds()
+		})
+	}
+}
+
+// TestFault53_OtherUserServes: it works the other way round, too: a producer of
+// another user, and root consumes.
+func TestFault53_OtherUserServes(t *testing.T) {
+	s := openScene(t)
+	require.NoError(t, os.Chown(s.dir, otherUID, otherGID))
+	producer := s.startAs(asOther(), "producer", "-allow-uid", "root", "-consumers", "2")
+	producer.waitLine("Waiting for consumer connection...")
+	s.consumer().fails(1, "sock: peer refused", "uid 12345", "say whose offers are taken")
+	require.Empty(t, find(producer, "Consumer connected"))
+	s.consumer("-allow-uid", "12345").succeeds()
+	s.startAs(asOther(), "consumer").succeeds()
+	producer.succeeds()
+}
+
+// TestFault54_PIDZero: a producer in namespaces of its own does not know our pid,
+// and serves us all the same: the uid decides.
+func TestFault54_PIDZero(t *testing.T) {
+	s := openScene(t)
+	needNamespaces(t)
+	producer := s.startAs(inNamespace(0), "producer")
+	producer.waitLine("Waiting for consumer connection...")
+	s.consumer().succeeds()
+	producer.succeeds()
+	require.Contains(t, producer.waitLine("  consumer 1 is"), "pid unknown uid 0")
+}
+
+// TestFault54_OverflowUID: the uid that stands for everybody whom a namespace has no
+// number for is refused, though it is allowed.
+func TestFault54_OverflowUID(t *testing.T) {
+	everybody := args("-allow-uid", "65534", "-allow-gid", "65534")
+	t.Run("consumer", func(t *testing.T) {
+		s := openScene(t)
+		needNamespaces(t)
+		producer := s.startAs(inNamespace(0), "producer", everybody...)
+		producer.waitLine("Waiting for consumer connection...")
+		s.startAs(asOther(), "consumer", "-allow-uid", "0").fails(1, "not allowed", "uid 12345")
+		require.Contains(t, producer.waitLine("  turned a peer away"), "uid 65534 stands for every user unknown")
+		s.consumer().succeeds()
+		producer.succeeds()
+	})
+	t.Run("producer", func(t *testing.T) {
+		s := openScene(t)
+		needNamespaces(t)
+		producer := s.serving("-allow-uid", "12345")
+		s.startAs(inNamespace(otherUID), "consumer", everybody...).fails(1, "uid 65534 stands for every user unknown")
+		s.consumer().succeeds()
+		producer.succeeds()
+	})
+}
+
+// TestFault59_Connections: a consumer that finds no place is told so, and harms
+// nobody; when there is a place again it gets one.
+func TestFault59_Connections(t *testing.T) {
+	for _, c := range []struct{ flag, says string }{
+		{"-connections", "the producer has as many connections as it takes, 2"},
+		{"-connections-per-peer", "the producer has as many connections as it takes of one process, 2"},
+	} {
+		t.Run(c.flag, func(t *testing.T) {
+			s := newScene(t)
+			producer := s.serving("-consumers", "0", c.flag, "2")
+			held := []*share.Attachment{s.mustAttach(), s.mustAttach()}
+			for range 3 {
+				_, err := s.attach()
+				var no *share.RefusalError
+				require.ErrorAs(t, err, &no)
+				require.Equal(t, share.RefusalError{Code: share.RefusedBusy, Text: c.says}, *no)
+			}
+			if c.flag == "-connections" {
+				s.consumer().fails(1, "busy", c.says)
+			} else {
+				s.consumer().succeeds() // another process
+			}
+			for _, att := range held {
+				require.NoError(t, att.Err())
+				report(t, att, nil)
+			}
+			s.consumer().succeeds()
+			producer.signal(syscall.SIGTERM)
+			producer.succeeds()
+		})
+	}
+}
+
+// raw connects to the scene's producer and asks for its offer; what comes then is
+// the test's.
+func (s *scene) raw() *sock.Conn {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := sock.Dial(ctx, s.socket)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { require.NoError(s.t, conn.Close()) })
+	want := append([]byte{byte(cutest.Kind()), byte(cu.ReadOnly), 0, 0, byte(len(cli.OfferName)), 0}, cli.OfferName...)
+	require.NoError(s.t, conn.Send(ctx, record(1, want)))
+	return conn
+}
+
+// record is one of docs/wire.md.
+func record(typ uint16, payload []byte) []byte {
+	b := append([]byte("GPFD"), 1, 0)
+	b = binary.LittleEndian.AppendUint16(b, typ)
+	b = binary.LittleEndian.AppendUint32(b, 0)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(payload)))
+	return append(b, payload...)
+}
+
+// TestFault60_NeverReads: a consumer that never reads is given up, whether it is
+// silent or floods, and whenever it came. Others are served meanwhile.
+func TestFault60_NeverReads(t *testing.T) {
+	for name, c := range map[string]struct {
+		flood bool
+		code  int
+		says  string
+	}{"silent": {false, 4, "took too long"}, "flooding": {true, 1, "too many records a second"}} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			producer := s.serving("-consumers", "2", "-timeout", "3s")
+			conn := s.raw()
+			producer.waitLine("Sent FD")
+			if c.flood {
+				flood(t, conn)
+			}
+			s.consumer().succeeds()
+			require.Contains(t, producer.waitLine("Lost consumer 1"), c.says)
+			producer.fails(c.code, c.says)
+		})
+	}
+}
+
+// flood sends progress until the peer has had enough of it.
+func flood(t *testing.T, conn *sock.Conn) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for n := 0; ; n++ {
+		if err := conn.Send(ctx, record(4, make([]byte, 16))); err != nil {
+			require.ErrorIs(t, err, sock.ErrPeerLost, fmt.Sprint(n))
+			require.Greater(t, n, 500, "nobody is cut off for little")
+			return
+		}
+	}
+}
