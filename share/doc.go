@@ -40,7 +40,10 @@
 // can map the memory read-write, and keeps it after a lease is revoked. Who
 // must not write gets a copy.
 //
-// Peers are known by their uid: this user's by default, on both sides.
+// Peers are known by their uid: this user's by default, on both sides; see
+// [WithPolicy], [WithAuthorize] and [WithProducer]. What a peer can make this side
+// hold or do is bounded. docs/security.md says what a hostile peer can do all the
+// same, and lists the bounds.
 //
 // # On the wire
 //
