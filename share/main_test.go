@@ -8,6 +8,7 @@ import (
 
 var children = cutest.Children{
 	"consumer": childConsumer,
+	"freer":    childFreer,
 	"producer": childProducer,
 	"reader":   childReader,
 	"writer":   childWriter,

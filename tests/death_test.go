@@ -185,6 +185,38 @@ func TestFault7_BothDie(t *testing.T) {
 	s.reclaimed()
 }
 
+// TestFault9and12_ProducerEndsFirst: it gives everything back and exits in good order
+// while a consumer maps, or has mapped, the memory. That works, and the memory is free
+// when the last one lets go of it.
+func TestFault9and12_ProducerEndsFirst(t *testing.T) {
+	for name, mapped := range map[string]bool{"fault 9: while a consumer maps": false, "fault 12: before its consumer": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			free := freeMemory(t)
+			producer := s.serving("-size", "3MiB")
+			ends := func() {
+				producer.signal(syscall.SIGTERM)
+				producer.succeeds()
+			}
+			att, err := s.attach(share.OnReceived(func(share.Offer, []*os.File) {
+				if !mapped {
+					ends()
+				}
+			}))
+			require.NoError(t, err)
+			if mapped {
+				ends()
+			}
+			<-att.Done()
+			require.ErrorIs(t, att.Err(), share.ErrRevoked)
+			requirePattern(t, att.Buffer().Device(), att.Buffer().Ptr(), 3<<20)
+			require.Less(t, freeMemory(t), free, "this process still has the memory")
+			require.NoError(t, att.Close())
+			requireFree(t, free)
+		})
+	}
+}
+
 // TestFault16_Exec: a child that a user of device memory starts inherits
 // nothing of it.
 func TestFault16_Exec(t *testing.T) {

@@ -1,0 +1,175 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// childFreer offers a buffer, and frees it under its offer when its input ends.
+func childFreer() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	buf, err := vmm.New(dev, 1<<20)
+	if err != nil {
+		return err
+	}
+	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(1<<20, 1)); err != nil {
+		return err
+	}
+	srv, err := Listen(os.Getenv(pathEnv))
+	if err != nil {
+		return err
+	}
+	offered := make(chan error)
+	go func() { offered <- srv.Offer(context.Background(), "data", buf, ReadWrite) }()
+	untilInputEnds("listening")
+	if err := errors.Join(buf.Close(), ctx.Close()); err != nil {
+		return err
+	}
+	fmt.Println("freed")
+	return <-offered // never
+}
+
+// The producer frees the memory and dies while a consumer is at any step of mapping
+// it, or has mapped it. That just works, and the memory is free when it lets go.
+func TestFault9_ProducerFreesWhileAConsumerMaps(t *testing.T) {
+	for _, when := range []string{"received", "import", "reserve", "map", "access", "attached"} {
+		t.Run(when, func(t *testing.T) {
+			dev, ctx := leavesNothing(t)
+			path := socketPath(t)
+			c := start(t, "freer", path, "")
+			c.says(t, "listening")
+			frees := func(now string) {
+				if now == when {
+					require.NoError(t, c.in.Close())
+					c.says(t, "freed")
+					c.kill()
+				}
+			}
+			att, err := Attach(soon(t), path, "data", dev,
+				OnReceived(func(Offer, []*os.File) { frees("received") }),
+				OnStep(func(s vmm.Step) { frees(s.Op) }))
+			require.NoError(t, err)
+			frees("attached")
+			require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
+			requireNoise(t, ctx, att.Buffer(), 1)
+			require.NoError(t, att.Close())
+			srv, err := Listen(path)
+			require.NoError(t, err)
+			require.NoError(t, srv.Close())
+		})
+	}
+}
+
+// A producer that ends in good order does not wait for who maps.
+func TestFault9_ProducerEndsWhileAConsumerMaps(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	path := socketPath(t)
+	c := start(t, "producer", path, "1048576")
+	c.says(t, "listening")
+	att, err := Attach(soon(t), path, "data", dev, OnReceived(func(Offer, []*os.File) { c.end(t) }))
+	require.NoError(t, err)
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	requireNoise(t, ctx, att.Buffer(), 1)
+	require.NoError(t, att.Close())
+}
+
+// Whatever is closed first, nothing fails and nothing is left.
+func TestFault12_CloseInAnyOrder(t *testing.T) {
+	for order := range permutations([]string{"attachment", "buffer", "server", "context"}) {
+		dev, _ := leavesNothing(t)
+		ctx, err := dev.PrimaryContext()
+		require.NoError(t, err)
+		buf, err := vmm.New(dev, 1<<20)
+		require.NoError(t, err)
+		require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(1<<20, 1)))
+		srv, err := Listen(socketPath(t))
+		require.NoError(t, err)
+		s := serve(t, srv, buf)
+		att, err := Attach(soon(t), srv.Path(), "data", dev)
+		require.NoError(t, err)
+		s.await(t, Mapped, 1)
+		closes := map[string]func() error{"attachment": att.Close, "buffer": buf.Close, "server": srv.Close, "context": ctx.Close}
+		for i, what := range order {
+			require.NoError(t, closes[what](), "%s of %v", what, order)
+			if left := order[i+1:]; slices.Contains(left, "attachment") {
+				requireNoise(t, cutest.Context(t, dev), att.Buffer(), 1)
+			}
+		}
+		require.ErrorIs(t, s.end(t), ErrClosed)
+		for _, what := range order {
+			require.NoError(t, closes[what](), "%s again, of %v", what, order)
+		}
+	}
+}
+
+// permutations yields every order of list.
+func permutations(list []string) func(yield func([]string) bool) {
+	return func(yield func([]string) bool) { permute(list, 0, yield) }
+}
+
+func permute(list []string, done int, yield func([]string) bool) bool {
+	if done == len(list) {
+		return yield(slices.Clone(list))
+	}
+	for i := done; i < len(list); i++ {
+		list[done], list[i] = list[i], list[done]
+		goOn := permute(list, done+1, yield)
+		list[done], list[i] = list[i], list[done]
+		if !goOn {
+			return false
+		}
+	}
+	return true
+}
+
+// The producer frees its memory, makes other memory at the same address and offers
+// that. Who is attached to the old memory keeps that; who asks for newer memory gets
+// the new one.
+func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	r, err := vmm.Reserve(dev.Driver(), 2*g)
+	require.NoError(t, err)
+	a, err := vmm.Create(dev, g)
+	require.NoError(t, err)
+	srv := listen(t)
+	var beside *vmm.Mapping
+	var atts []*Attachment
+	newest, p := uint64(0), r.Ptr()
+	for seed := range 2 {
+		buf, err := vmm.New(dev, g, vmm.WithReservation(r))
+		require.NoError(t, err)
+		require.Equal(t, p, buf.Ptr())
+		if seed == 0 {
+			beside, err = r.Map(g, a) // keeps the driver from giving the address to others
+			require.NoError(t, err)
+		}
+		require.NoError(t, cu.CopyToDevice(ctx, nil, p, noise(g, seed)))
+		s := serve(t, srv, buf)
+		atts = append(atts, attached(t, srv, "data", dev, WithNewerThan(newest)))
+		newest = atts[seed].Offer().Descriptor.Generation
+		s.await(t, Mapped, 1)
+		s.cancel()
+		require.NoError(t, s.end(t))
+		require.ErrorIs(t, buf.Close(), vmm.ErrMapped)
+	}
+	for seed, att := range atts {
+		require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+		requireNoise(t, ctx, att.Buffer(), seed)
+	}
+	require.NoError(t, errors.Join(beside.Close(), a.Close(), r.Close()))
+}

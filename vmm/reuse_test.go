@@ -1,0 +1,61 @@
+package vmm_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// Memory is freed, and other memory made at its address. Who has the old memory, or
+// descriptors of it, reaches the old memory and nothing else; the generation tells
+// which is which.
+func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	r, err := vmm.Reserve(dev.Driver(), 2*g)
+	require.NoError(t, err)
+	old, err := vmm.New(dev, g, vmm.WithReservation(r))
+	require.NoError(t, err)
+	p := old.Ptr()
+	write(t, ctx, p, noise(g, 1))
+	d, files, err := old.Export()
+	require.NoError(t, err)
+	peer, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite))
+	require.NoError(t, err)
+	_, kept, err := old.Export()
+	require.NoError(t, err)
+
+	a, err := vmm.Create(dev, g)
+	require.NoError(t, err)
+	beside, err := r.Map(g, a) // keeps the driver from giving the address to others
+	require.NoError(t, err)
+	require.ErrorIs(t, old.Close(), vmm.ErrMapped)
+	_, _, err = old.Export()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	fresh, err := vmm.New(dev, g, vmm.WithReservation(r))
+	require.NoError(t, err)
+	require.Equal(t, p, fresh.Ptr())
+	require.Equal(t, make([]byte, g), read(t, ctx, p, g))
+	write(t, ctx, p, noise(g, 2))
+
+	late, err := vmm.Import(dev, d, kept)
+	require.NoError(t, err)
+	for _, of := range []*vmm.Buffer{peer, late} {
+		require.True(t, string(noise(g, 1)) == string(read(t, ctx, of.Ptr(), g)))
+		require.Less(t, of.Describe().Generation, fresh.Describe().Generation)
+	}
+	write(t, ctx, peer.Ptr(), noise(g, 3))
+	require.True(t, string(noise(g, 3)) == string(read(t, ctx, late.Ptr(), g)))
+	require.ErrorIs(t, old.Close(), vmm.ErrMapped, "it is closed, and the address another's")
+	require.True(t, string(noise(g, 2)) == string(read(t, ctx, p, g)), "nothing has come to the new memory")
+
+	require.NoError(t, beside.Close())
+	require.NoError(t, a.Close())
+	for _, of := range []*vmm.Buffer{peer, fresh, late, old} {
+		require.NoError(t, of.Close())
+	}
+}
