@@ -18,6 +18,7 @@ var children = cutest.Children{
 	"writes read-only":           childWritesReadOnly,
 	"lose contexts":              childLoseContexts,
 	"reset primary":              childResetPrimary,
+	"no peer access":             childNoPeerAccess,
 }
 
 func TestMain(m *testing.M) { cutest.Main(m, children) }

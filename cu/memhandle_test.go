@@ -216,3 +216,26 @@ func TestUnshareableMemoryHasNoDescriptor(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrInvalidValue)
 	require.NoError(t, m.Close())
 }
+
+// A fabric handle takes an IMEX channel, which only trying tells: the attribute
+// says yes all the same (D20). The error says what is missing, and nothing is
+// left. Where there is a channel the handle is made.
+func TestFault45_FabricWithoutIMEX(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	free, _, err := ctx.MemInfo()
+	require.NoError(t, err)
+	for _, types := range []cu.HandleType{cu.HandleFabric, cu.HandleFD | cu.HandleFabric} {
+		m, err := dev.CreateMemory(granularity(t, dev), types)
+		if err == nil {
+			require.NoError(t, m.Close())
+			t.Skip("there is an IMEX channel here")
+		}
+		require.ErrorIs(t, err, cu.ErrNotPermitted)
+		require.ErrorContains(t, err, "IMEX channel")
+		require.Nil(t, m)
+	}
+	after, _, err := ctx.MemInfo()
+	require.NoError(t, err)
+	require.Equal(t, free, after)
+}

@@ -1,6 +1,8 @@
 package cu
 
 import (
+	"errors"
+	"fmt"
 	"runtime"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -13,6 +15,31 @@ func (dev *Device) CanAccessPeer(peer *Device) (bool, error) {
 	can := new(int32)
 	err := dev.drv.check("cuDeviceCanAccessPeer", dev.drv.call.CuDeviceCanAccessPeer(can, dev.dev, peer.dev))
 	return *can != 0, err
+}
+
+// outOfReach is an error if one of devices cannot be given access to the memory
+// that is mapped at p, as far as that can be told.
+func (d *Driver) outOfReach(p DevicePtr, devices []*Device) error {
+	m, err := d.RetainMemory(p)
+	if err != nil {
+		return nil
+	}
+	at, err := m.Properties()
+	if errors.Join(err, m.Close()) != nil {
+		return nil
+	}
+	for _, owner := range d.devices {
+		for _, dev := range devices {
+			if owner.Location() != at.Location || dev == owner {
+				continue
+			}
+			if can, err := dev.CanAccessPeer(owner); err == nil && !can {
+				return fmt.Errorf("device %s cannot reach memory of device %s: %w", dev, owner,
+					d.check("cuDeviceCanAccessPeer", sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED))
+			}
+		}
+	}
+	return nil
 }
 
 // A P2PAttribute names a property of the link between two devices, for

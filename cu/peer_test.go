@@ -1,6 +1,10 @@
 package cu_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -104,4 +108,76 @@ func TestPeerThatIsNotThere(t *testing.T) {
 		}
 	}
 	require.Equal(t, before, s.calls())
+}
+
+// Two devices that cannot reach each other's memory: each way to try it is an
+// error that says so, and copies work all the same.
+func TestFault44_NoPeerAccess(t *testing.T) {
+	if cutest.Kind() != cu.Soft {
+		t.Skip("takes two devices without a link")
+	}
+	cmd := cutest.Child(soon(t), "no peer access", "GPUFD_SOFT_PEERS=0")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+func childNoPeerAccess() error {
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	a, b := drv.Devices()[0], drv.Devices()[1]
+	can, err1 := a.CanAccessPeer(b)
+	attribute, err2 := a.P2PAttribute(cu.P2PAccessSupported, b)
+	if err := errors.Join(err1, err2); err != nil || can || attribute != 0 {
+		return fmt.Errorf("they can: %v, %v, %w", can, attribute, err)
+	}
+	ctx, err1 := a.PrimaryContext()
+	peer, err2 := b.PrimaryContext()
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if err := ctx.EnablePeerAccess(peer); !errors.Is(err, cu.ErrPeerAccessUnsupported) || !strings.Contains(err.Error(), "nvidia-smi topo") {
+		return fmt.Errorf("enabling it: %w", err)
+	}
+	return errors.Join(mapForPeer(drv, a, b), copyToPeer(ctx, peer), ctx.Close(), peer.Close())
+}
+
+// mapForPeer tries to give b access to memory of a.
+func mapForPeer(drv *cu.Driver, a, b *cu.Device) error {
+	g, _, err := a.Granularity(cu.HandleFD)
+	if err != nil {
+		return err
+	}
+	m, err1 := a.CreateMemory(g, cu.HandleFD)
+	p, err2 := drv.ReserveAddress(g, 0, 0)
+	if err := errors.Join(err1, err2, drv.Map(p, g, 0, m)); err != nil {
+		return err
+	}
+	err = drv.SetAccess(p, g, cu.ReadWrite, a, b)
+	for _, words := range []string{"cuMemSetAccess: ", "device " + b.String() + " cannot reach memory of device " + a.String(), "nvidia-smi topo"} {
+		if !errors.Is(err, cu.ErrPeerAccessUnsupported) || !strings.Contains(err.Error(), words) {
+			return fmt.Errorf("not %q: %w", words, err)
+		}
+	}
+	if rights, err := drv.AccessOf(p, a); err != nil || rights != cu.NoAccess {
+		return fmt.Errorf("the other device has %v, %w", rights, err)
+	}
+	return errors.Join(drv.SetAccess(p, g, cu.ReadWrite, a), drv.Unmap(p, g), drv.FreeAddress(p, g), m.Close())
+}
+
+// copyToPeer copies between two contexts.
+func copyToPeer(ctx, peer *cu.Context) error {
+	from, err1 := ctx.Alloc(64)
+	to, err2 := peer.Alloc(64)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	got := make([]byte, 64)
+	err := errors.Join(cu.Fill(ctx, nil, from.Ptr(), uint8(7), 64), cu.CopyDevice(ctx, nil, to.Ptr(), from.Ptr(), 64),
+		ctx.Synchronize(context.Background()), cu.CopyToHost(peer, nil, got, to.Ptr()))
+	if err == nil && (got[0] != 7 || got[63] != 7) {
+		err = fmt.Errorf("copied %v", got)
+	}
+	return errors.Join(err, from.Close(), to.Close())
 }

@@ -1,6 +1,7 @@
 package cu
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -289,13 +290,18 @@ func (d *Driver) Unmap(p DevicePtr, size uint64) error {
 }
 
 // SetAccess sets what each of devices may do with the mappings of size bytes at
-// p (cuMemSetAccess).
+// p (cuMemSetAccess). The error is also [ErrPeerAccessUnsupported], and names the
+// two, where one of devices cannot reach the memory of another
+// ([Device.CanAccessPeer]).
 func (d *Driver) SetAccess(p DevicePtr, size uint64, a Access, devices ...*Device) error {
 	rights := make([]LocationAccess, len(devices))
 	for i, dev := range devices {
 		rights[i] = LocationAccess{dev.Location(), a}
 	}
-	return d.SetAccessEach(p, size, rights...)
+	if err := d.SetAccessEach(p, size, rights...); err != nil {
+		return errors.Join(err, d.outOfReach(p, devices))
+	}
+	return nil
 }
 
 // SetAccessEach sets rights of several places over the mappings of size bytes

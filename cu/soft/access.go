@@ -22,6 +22,9 @@ func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CU
 			return r
 		}
 	}
+	if m.outOfReach(mappings, descs) {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
 	next := uintptr(ptr)
 	for _, p := range mappings {
 		if p.base != next {
@@ -33,6 +36,19 @@ func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CU
 		next = p.end()
 	}
 	return sys.CUDA_SUCCESS
+}
+
+// outOfReach reports whether a device would get rights to memory that it has no
+// link to. What the real driver says to that has not been seen.
+func (m *machine) outOfReach(mappings []*mapping, descs []sys.CUmemAccessDesc) bool {
+	for _, p := range mappings {
+		for _, d := range descs {
+			if to := m.devices[d.Location.Id]; to != p.phys.dev && !m.linked(to, p.phys.dev) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // between returns the mappings in a range that begins with one and ends with

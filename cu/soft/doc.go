@@ -17,6 +17,7 @@
 //	GPUFD_SOFT_MEMORY     memory of each: bytes, or with KiB, MiB, GiB; default 2GiB
 //	GPUFD_SOFT_VERSION    CUDA version to be, 12040 for 12.4; default 13000.
 //	                      Symbols newer than that do not resolve.
+//	GPUFD_SOFT_PEERS      0: no device reaches the memory of another; default 1
 //	GPUFD_SOFT_DIR        directory of device memory, 0700 and ours, made if
 //	                      missing; default gpufd-soft-UID in /dev/shm, or in
 //	                      the temporary directory where /dev/shm could not hold

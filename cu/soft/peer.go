@@ -13,13 +13,17 @@ func (m *machine) reaches(ctx *context, addr uintptr) bool {
 	return v == nil || v.linear == nil || v.linear.dev == ctx.dev || ctx.peers[v.linear]
 }
 
-// cuDeviceCanAccessPeer says yes for any two devices.
+// linked reports whether a device can be given access to memory of another:
+// any two of them, unless GPUFD_SOFT_PEERS=0.
+func (m *machine) linked(a, b *device) bool { return a != b && m.conf.peers != 0 }
+
+// cuDeviceCanAccessPeer says no of a device and itself.
 func (m *machine) cuDeviceCanAccessPeer(can *int32, dev, peer sys.CUdevice) sys.CUresult {
 	a, r := m.lockDevice(dev)
 	defer m.mu.Unlock()
 	b, rb := m.device(peer)
 	var yes int32
-	if a != b {
+	if m.linked(a, b) {
 		yes = 1
 	}
 	return set(firstError(r, rb), can, yes)
@@ -41,7 +45,7 @@ func (m *machine) cuDeviceGetP2PAttribute(value *int32, a sys.CUdevice_P2PAttrib
 	}
 	switch a {
 	case sys.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-		*value = 1
+		*value = int32(m.conf.peers)
 	case sys.CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, sys.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
 		sys.CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, sys.CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
 		*value = 0
@@ -73,7 +77,7 @@ func (m *machine) cuCtxEnablePeerAccess(h sys.CUcontext, flags uint32) sys.CUres
 		return r
 	case flags != 0:
 		return sys.CUDA_ERROR_INVALID_VALUE
-	case ctx.dev == peer.dev:
+	case !m.linked(ctx.dev, peer.dev):
 		return sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
 	case ctx.peers[peer]:
 		return sys.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
