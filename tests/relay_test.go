@@ -1,0 +1,280 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A said is one record on its way, with its files.
+type said struct {
+	record []byte
+	files  []*os.File
+}
+
+// A twist changes what is said. What it adds to files stays the test's.
+type twist func(m *said)
+
+// relayed returns a scene whose socket leads to the producer of s, past twists:
+// of what the producer says, and of what its consumer does; nil changes nothing.
+func (s *scene) relayed(t *testing.T, fromProducer, fromConsumer twist) *scene {
+	t.Helper()
+	r := newScene(t)
+	l, err := sock.Listen(r.socket)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		consumer, err := l.Accept(ctx)
+		if err != nil {
+			return // nobody came
+		}
+		producer, err := sock.Dial(ctx, s.socket)
+		if err != nil {
+			_ = consumer.Close()
+			return
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { relay(ctx, consumer, producer, fromProducer) })
+		wg.Go(func() { relay(ctx, producer, consumer, fromConsumer) })
+		wg.Wait()
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		require.NoError(t, l.Close())
+	})
+	return r
+}
+
+// relay sends on what comes until one of the two goes, and then sends the other
+// away.
+func relay(ctx context.Context, to, from *sock.Conn, change twist) {
+	defer to.Close()
+	for {
+		rec, err := from.Receive(ctx)
+		if err != nil {
+			return
+		}
+		m := said{rec.Data, rec.Files}
+		if change != nil {
+			change(&m)
+		}
+		err = to.Send(ctx, m.record, m.files...)
+		_ = rec.Close()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Records as docs/wire.md has them: types, and offsets of an OFFER's fields.
+const (
+	typeAttach, typeOffer = 1, 2
+
+	atVersion, atType, atFlags, atLength = 4, 6, 8, 12
+
+	body          = 16
+	atHandleType  = body + 2
+	atChunks      = body + 4
+	atDevice      = body + 8
+	atSize        = body + 24
+	atChunkSize   = body + 32
+	atGranularity = body + 40
+	atFDs         = body + 60
+)
+
+// onlyOf has f twist records of one type.
+func onlyOf(kind byte, f twist) twist {
+	return func(m *said) {
+		if m.record[atType] == kind {
+			f(m)
+		}
+	}
+}
+
+// put writes bytes into the record.
+func put(at int, b ...byte) twist { return func(m *said) { copy(m.record[at:], b) } }
+
+// number changes a number of 64 bits.
+func number(at int, f func(uint64) uint64) twist {
+	return func(m *said) {
+		binary.LittleEndian.PutUint64(m.record[at:], f(binary.LittleEndian.Uint64(m.record[at:])))
+	}
+}
+
+func becomes(n uint64) func(uint64) uint64 { return func(uint64) uint64 { return n } }
+
+// all does several twists.
+func all(twists ...twist) twist {
+	return func(m *said) {
+		for _, f := range twists {
+			f(m)
+		}
+	}
+}
+
+// sends replaces the files.
+func sends(files ...*os.File) twist { return func(m *said) { m.files = files } }
+
+// A lie is what the relay makes of an offer, and what the consumer says to that.
+type lie struct {
+	name string
+	f    twist
+	says string
+}
+
+// liesWithFiles are about descriptors. files are opened for them.
+func liesWithFiles(t *testing.T) (lies []lie) {
+	t.Helper()
+	dev := cutest.Device(t)
+	for name, size := range map[string]uint64{"fault 26: an allocation of another size": 2 * mib, "fault 26: an allocation of the same size": 4 * mib} {
+		buf, err := vmm.New(dev, size)
+		require.NoError(t, err)
+		_, files, err := buf.Export()
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, sock.CloseFiles(files)); require.NoError(t, buf.Close()) })
+		says := "chunk size is not the size of the memory that came"
+		if size == 4*mib {
+			says = "integers are wrong" // D9: it holds zeros, and only who looks can tell
+		}
+		lies = append(lies, lie{name, sends(files...), says})
+	}
+	for name, f := range foreignFiles(t) {
+		lies = append(lies, lie{"fault 25: " + name, sends(f), "importing chunk 1 of 1"})
+	}
+	return lies
+}
+
+// foreignFiles are descriptors that stand for no device memory.
+func foreignFiles(t *testing.T) map[string]*os.File {
+	t.Helper()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	memfd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	require.NoError(t, unix.Ftruncate(memfd, int64(4*mib)))
+	file, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	dir, err := os.Open(t.TempDir())
+	require.NoError(t, err)
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	files := map[string]*os.File{"pipe": r, "memfd": os.NewFile(uintptr(memfd), "memfd"), "file": file, "directory": dir,
+		"dev null": null, "socket": os.NewFile(uintptr(pair[0]), "socket")}
+	if ctl, err := os.OpenFile("/dev/nvidiactl", os.O_RDWR, 0); err == nil {
+		files["dev nvidiactl"] = ctl
+	}
+	t.Cleanup(func() {
+		for _, f := range files {
+			require.NoError(t, f.Close())
+		}
+		require.NoError(t, w.Close())
+		require.NoError(t, unix.Close(pair[1]))
+	})
+	return files
+}
+
+// lies about an offer of one chunk of 4 MiB that holds 3 MiB.
+var lies = []lie{
+	{"fault 19: no descriptor", sends(), "0 descriptors"},
+	{"fault 20: two descriptors", func(m *said) { m.files = []*os.File{m.files[0], m.files[0]} }, "2 descriptors"},
+	{"fault 21: 64 descriptors", func(m *said) { m.files = slices.Repeat(m.files[:1], sock.MaxFDs) }, "64 descriptors"},
+	{"fault 27: wrong magic", put(0, 'X'), "does not begin with"},
+	{"fault 27: older version", put(atVersion, 0), "the peer speaks 0, this program 1"},
+	{"fault 27: newer version", put(atVersion, 2), "the peer speaks 2, this program 1"},
+	{"fault 27: unknown type", put(atType, 99), "type 99"},
+	{"fault 27: unknown flags", put(atFlags, 1), "flags"},
+	{"fault 28: length 0", put(atLength, 0, 0, 0, 0), "0 bytes follow"},
+	{"fault 28: length 2^31", put(atLength, 0, 0, 0, 0x80), "2147483648 bytes follow"},
+	{"fault 28: length 2^32-1", put(atLength, 0xff, 0xff, 0xff, 0xff), "4294967295 bytes follow"},
+	{"fault 28: size 2^63", number(atSize, becomes(1<<63)), "size is 9223372036854775808"},
+	{"fault 29: random bytes", func(m *said) { m.record = bytes.Repeat([]byte{0x5e, 0xed, 0xf0, 0x0d}, 25) }, "does not begin with"},
+	{"fault 35: size 0", number(atSize, becomes(0)), "size is 0"},
+	{"fault 36: larger", all(number(atChunkSize, twice), number(atSize, twice)), "chunk size is not the size of the memory that came"},
+	{"fault 36: smaller", all(number(atChunkSize, half), number(atSize, half)), "chunk size is not the size of the memory that came"},
+	{"fault 36: more than its chunk", number(atSize, becomes(4*mib+1)), "size is 4194305"},
+	{"fault 37: no multiple of the granularity", number(atChunkSize, func(n uint64) uint64 { return n + 4096 }), "no multiple of the granularity"},
+	{"fault 37: granularity 0", number(atGranularity, becomes(0)), "granularity is 0"},
+	{"fault 38: two chunks of 2^63", all(twoChunks, number(atChunkSize, becomes(1<<63))), "more than 64 bits hold"},
+	{"fault 38: a chunk of 2^64 less a granule", number(atChunkSize, becomes(1<<64-2<<20)), "reserving 18446744073707454464 bytes"},
+	{"fault 39: a device that is not here", func(m *said) { m.record[atDevice+3] ^= 0x55 }, "not visible to this process"},
+	{"fault 40: a fabric handle", put(atHandleType, 8), "handles of type 8"},
+}
+
+// twoChunks has an offer claim a second chunk, which is the first once more.
+func twoChunks(m *said) {
+	m.record[atChunks], m.record[atFDs] = 2, 2
+	m.files = slices.Repeat(m.files[:1], 2)
+}
+
+func twice(n uint64) uint64 { return 2 * n }
+
+func half(n uint64) uint64 { return n / 2 }
+
+// TestLiesInTheMiddle: whatever an offer claims and whatever comes with it, the
+// program says what is wrong and exits 1, nothing of it stays, and the producer
+// serves the next.
+func TestLiesInTheMiddle(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-consumers", "0", "-size", "3MiB", "-chunk", "4MiB")
+	for _, c := range append(liesWithFiles(t), lies...) {
+		t.Run(c.name, func(t *testing.T) {
+			r := s.relayed(t, onlyOf(typeOffer, c.f), nil)
+			r.consumer().fails(1, c.says)
+			s.consumer().succeeds()
+		})
+	}
+	producer.signal(syscall.SIGTERM)
+	require.NotZero(t, producer.wait(), producer.dump())
+}
+
+// The same on the way to the producer: it turns the peer away, who hears why.
+func TestLiesToTheProducer(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-consumers", "0")
+	for _, c := range []lie{
+		{"fault 25: a descriptor that nobody asked for", func(m *said) {
+			null, err := os.Open(os.DevNull)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, null.Close()) })
+			m.files = []*os.File{null}
+		}, "refused"},
+		{"fault 27: older version", put(atVersion, 0), "version"},
+		{"fault 27: newer version", put(atVersion, 2), "version"},
+		{"fault 27: unknown type", put(atType, 99), "refused"},
+		{"fault 28: length 2^32-1", put(atLength, 0xff, 0xff, 0xff, 0xff), "refused"},
+		{"fault 29: random bytes", func(m *said) { m.record = bytes.Repeat([]byte{0x5e, 0xed}, 40) }, "refused"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := s.relayed(t, nil, onlyOf(typeAttach, c.f))
+			r.consumer().fails(1, c.says)
+			s.consumer().succeeds()
+		})
+	}
+	producer.signal(syscall.SIGTERM)
+	producer.succeeds()
+}
+
+// TestRelayCanBeHonest: it is the lies that make the difference.
+func TestRelayCanBeHonest(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-size", "5MiB", "-chunk", "2MiB")
+	s.relayed(t, nil, nil).consumer().succeeds()
+	producer.succeeds()
+}
