@@ -51,6 +51,9 @@ func (e *Error) Error() string {
 
 // hint says what to do, where that can be said of the result.
 func (e *Error) hint() string {
+	if e.Op == "cuMemAddressReserve" && e.Result == ErrOutOfMemory {
+		return spaceHint
+	}
 	if op := onlyOf[e.Result]; op != "" && op != e.Op {
 		return ""
 	}
@@ -65,6 +68,8 @@ func (e *Error) Is(target error) bool { return target == ErrContextLost && e.Res
 
 // Unwrap returns the Result.
 func (e *Error) Unwrap() error { return e.Result }
+
+const spaceHint = "this process has not that much address space left in one piece: close what is reserved and attached and no longer needed, and see ulimit -v"
 
 const fatalHint = "work queued earlier has failed, which this call noticed: all contexts of this process are lost, every later call in them fails and no new one can be made, so the process has to begin anew"
 

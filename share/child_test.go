@@ -103,12 +103,8 @@ func childConsumer() error {
 	if err != nil {
 		return err
 	}
-	got := make([]byte, att.Buffer().Size())
-	if err := cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr()); err != nil {
+	if err := childReads(ctx, att); err != nil {
 		return err
-	}
-	if string(got) != string(noise(att.Buffer().Size(), 1)) {
-		return errors.New("the producer's bytes are not there")
 	}
 	if do == "stop when mapped" {
 		untilInputEnds("mapped")
@@ -117,6 +113,18 @@ func childConsumer() error {
 		return err
 	}
 	return errors.Join(att.Report(context.Background(), nil), att.Close(), ctx.Close())
+}
+
+// childReads says what is wrong with what a consumer reads.
+func childReads(ctx *cu.Context, att *Attachment) error {
+	got := make([]byte, att.Buffer().Size())
+	if err := cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr()); err != nil {
+		return err
+	}
+	if string(got) != string(noise(att.Buffer().Size(), 1)) {
+		return errors.New("the producer's bytes are not there")
+	}
+	return nil
 }
 
 // childProducer offers a buffer until its input ends.

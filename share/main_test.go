@@ -12,6 +12,9 @@ var children = cutest.Children{
 	"producer": childProducer,
 	"reader":   childReader,
 	"writer":   childWriter,
+
+	"runs out of addresses": childRunsOutOfAddresses,
+	"attaches too often":    childAttachesTooOften,
 }
 
 func TestMain(m *testing.M) { cutest.Main(m, children) }

@@ -37,12 +37,12 @@ func (b *Buffer) GrowWait(ctx context.Context, size uint64) error {
 // done; a nil ctx never waits. What fails in create leaves nothing behind. size
 // is how much has to be there in the end. To have waited is a step.
 func await(ctx context.Context, dev *cu.Device, size uint64, o *options, create func() error) error {
+	start := time.Now()
 	err := create()
 	if ctx == nil || !wantsMemory(err) || !couldHold(dev, size) {
 		return err
 	}
 	s := Step{Op: "wait", Size: size}
-	start := time.Now()
 	for pause := waitMin; wantsMemory(err); pause = min(2*pause, waitMax) {
 		if !sleep(ctx, pause/2+rand.N(pause/2)) {
 			return waitedInVain(ctx, dev, size, time.Since(start), err)
