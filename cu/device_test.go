@@ -242,7 +242,7 @@ func TestSynchronizeWaitsOnlyForAnActiveContext(t *testing.T) {
 
 // A wait can be given up though the work is of another reference to the primary
 // context, which Device.Synchronize always looks at from outside.
-func TestWaitForAnotherReferencesStreamCanBeGivenUp(t *testing.T) {
+func TestFault64_WaitForAnotherReferencesStreamIsGivenUp(t *testing.T) {
 	dev := cutest.Device(t)
 	ctx, twin := cutest.Context(t, dev), cutest.Context(t, dev)
 	m, err := ctx.Alloc(4096)

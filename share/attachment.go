@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -113,8 +114,17 @@ func (a *Attachment) Report(ctx context.Context, fault error) error {
 	case <-timer.C:
 		return ErrTimeout
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return contextError(ctx)
 	}
+}
+
+// contextError says why ctx is done: it matches ctx.Err() and the cause.
+func contextError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // ended prefers the reason why the lease ended, which the reader knows, to

@@ -3,6 +3,8 @@ package share
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -11,51 +13,223 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
 )
 
-// FAULTS 64: every call that waits is given up with its context, and leaves
-// nothing. The producer's side of each is an impostor that says when the
-// consumer waits.
+var errWhy = errors.New("why")
 
-func TestFault64_CancelWhileWaitingForTheOffer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	tr := truthOf(t, ctx)
-	half := tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...)
-	for name, lies := range map[string][]lie{"none of it": nil, "half of it": {half}} {
-		t.Run(name, func(t *testing.T) {
-			leavesNothing(t)
-			why := errors.New("why")
-			waits, cancel := context.WithCancelCause(context.Background())
-			path := impostor(t, func(conn *sock.Conn) {
-				for _, l := range lies {
-					_ = conn.Send(soon(t), l.record, l.files...)
+// A blocking is a call that blocks until its context is done, or what it is of is
+// closed.
+type blocking struct {
+	call   func(ctx context.Context) error
+	blocks func()       // comes back when it does
+	ends   error        // what it returns when it is given up; nil is no error
+	close  func() error // of its owner, or nil if it has none
+	closed error        // what it returns then
+	after  func()       // the others are unharmed
+}
+
+// after10ms is for a call of which nobody can tell that it blocks.
+func after10ms() { time.Sleep(10 * time.Millisecond) }
+
+// blockingCalls make every call of this package that blocks do so, at each step.
+var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking{
+	"Attach to a full backlog": func(t *testing.T, _ *spy, dev *cu.Device, _ *cu.Context) blocking {
+		path := fullBacklog(t)
+		return blocking{call: attaching(path, dev), blocks: after10ms, ends: errWhy, after: func() {}}
+	},
+	"Attach to one who says nothing": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		path, blocks := silent(t)
+		return blocking{call: attaching(path, dev), blocks: blocks, ends: errWhy, after: func() {}}
+	},
+	"Attach to one who stops between its records": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		tr := truthOf(t, ctx)
+		path, blocks := silent(t, tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...))
+		return blocking{call: attaching(path, dev, WithRoom(1)), blocks: blocks, ends: errWhy, after: func() {}}
+	},
+	"Attach to what is expected": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		srv := listen(t)
+		srv.Expect("data")
+		return blocking{call: attaching(srv.Path(), dev), ends: errWhy, close: srv.Close, closed: ErrRefused,
+			blocks: func() { awaitWaiting(t, srv, 1) },
+			after: func() {
+				awaitWaiting(t, srv, 0)
+				serve(t, srv, newBuffer(t, ctx, 1))
+				requireServed(t, srv, ctx)
+			}}
+	},
+	"Attach to what is prepared": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		srv := listen(t)
+		p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
+		mapped := make(chan struct{})
+		call := attaching(srv.Path(), dev, OnStep(func(s vmm.Step) {
+			if s.Op == "access" {
+				close(mapped)
+			}
+		}))
+		return blocking{call: call, ends: errWhy, close: srv.Close, closed: ErrRevoked,
+			blocks: func() { <-mapped },
+			after: func() {
+				require.ErrorContains(t, s.await(t, Ended, 1).Err, "attaching failed: ")
+				s.start(t, "data", p.Offer)
+				requireServed(t, srv, ctx)
+			}}
+	},
+	"Progress to one who does not read": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		att := deaf(t, dev, ctx)
+		return blocking{call: func(ctx context.Context) error { return att.Progress(ctx, 1, 2) },
+			blocks: after10ms, ends: errWhy, close: att.Close, closed: ErrClosed, after: func() { require.NoError(t, att.Err()) }}
+	},
+	"Report to one who does not read": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		att := deaf(t, dev, ctx)
+		return blocking{call: func(ctx context.Context) error { return att.Report(ctx, nil) },
+			blocks: after10ms, ends: errWhy, close: att.Close, closed: ErrClosed, after: func() { require.NoError(t, att.Err()) }}
+	},
+	"Report to one who does not answer": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		tr := truthOf(t, ctx)
+		read := make(chan struct{})
+		path := impostor(t, func(conn *sock.Conn) {
+			l := tr.say(nil, tr.files...)
+			_ = conn.Send(soon(t), l.record, l.files...)
+			for range 2 { // mapped, verdict
+				if rec, err := conn.Receive(soon(t)); err == nil {
+					_ = rec.Close()
 				}
-				cancel(why)
-				_ = conn.WaitClose(soon(t))
-			})
-			_, err := Attach(waits, path, "", dev)
-			require.ErrorIs(t, err, context.Canceled)
-			require.ErrorIs(t, err, why)
+			}
+			close(read)
+			_ = conn.WaitClose(soon(t))
 		})
+		att, err := Attach(soon(t), path, "", dev)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, att.Close()) })
+		return blocking{call: func(ctx context.Context) error { return att.Report(ctx, nil) },
+			blocks: func() { <-read }, ends: errWhy, close: att.Close, closed: ErrClosed, after: func() { require.NoError(t, att.Err()) }}
+	},
+	"Offer that nobody takes": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		srv, buf := listen(t), newBuffer(t, ctx, 1)
+		return offering1(t, srv, buf, func() {})
+	},
+	"Offer to one who does not answer": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		srv, buf := listen(t), newBuffer(t, ctx, 1)
+		srv.Expect("data")
+		hears := hearing(t, early(t, srv, wants(dev)))
+		b := offering1(t, srv, buf, func() { require.IsType(t, offer{}, <-hears) })
+		return b.then(func() { require.IsType(t, revoke{}, <-hears) })
+	},
+	"Offer to one who does not read": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		srv, buf := listen(t), manyRecords(t, dev)
+		srv.Expect("data")
+		conn := early(t, srv, wants(dev))
+		clog(t, waiting(srv)[0])
+		heard(t, conn)
+		return offering1(t, srv, buf, func() {}, large())
+	},
+	"Offer to one who owes a verdict": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		srv, buf := listen(t), newBuffer(t, ctx, 1)
+		var a *Attachment
+		b := offering1(t, srv, buf, func() { a = attached(t, srv, "data", dev) }, WithVerdict(), WithLeases(1))
+		return b.then(func() {
+			require.ErrorIs(t, awaitDone(t, a), ErrRevoked)
+			requireNoise(t, ctx, a.Buffer(), 1)
+		})
+	},
+	"Offer of memory that is worked on": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		srv, buf := listen(t), newBuffer(t, ctx, 1)
+		work := holding(t, ctx, buf)
+		srv.Expect("data")
+		hears := hearing(t, early(t, srv, wants(dev)))
+		b := offering1(t, srv, buf, nil)
+		b.blocks, b.ends = asks(t, spy), errWhy
+		return b.then(func() {
+			require.Equal(t, RefusedName, (<-hears).(refuse).code, "there is none")
+			require.NoError(t, work())
+		})
+	},
+	"Offer of prepared memory that is worked on": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		srv, buf := listen(t), newBuffer(t, ctx, 1)
+		work := holding(t, ctx, buf)
+		p, s := prepared(t, srv, "data", buf, ReadOnly)
+		hears := hearing(t, asked(t, srv, wants(dev)))
+		require.True(t, (<-hears).(offer).pending)
+		return blocking{call: p.Offer, blocks: asks(t, spy), ends: errWhy, close: srv.Close, closed: ErrClosed,
+			after: func() {
+				require.IsType(t, revoke{}, <-hears, "and not that the data is there")
+				require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
+				require.NoError(t, work())
+				require.NoError(t, p.Close())
+			}}
+	},
+}
+
+// then has more happen after the call.
+func (b blocking) then(f func()) blocking {
+	after := b.after
+	b.after = func() { f(); after() }
+	return b
+}
+
+func attaching(path string, dev *cu.Device, opts ...AttachOption) func(context.Context) error {
+	return func(ctx context.Context) error {
+		att, err := Attach(ctx, path, "data", dev, opts...)
+		return errors.Join(err, att.Close())
 	}
 }
 
-func TestFault64_CancelBeforeAttaching(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
-	serve(t, srv, newBuffer(t, ctx, 1))
-	gone, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err := Attach(gone, srv.Path(), "", dev)
-	require.ErrorIs(t, err, context.Canceled)
-	requireServed(t, srv, ctx)
+// hearing is what a consumer hears that says nothing and goes when it is told to.
+func hearing(t *testing.T, conn *sock.Conn) <-chan message {
+	c, ctx := make(chan message, 8), soon(t)
+	go func() {
+		defer close(c)
+		for {
+			m, rec, err := link{conn, DefaultTimeout}.receive(ctx, true)
+			if err != nil {
+				return
+			}
+			_ = rec.Close()
+			c <- m
+			switch m.(type) {
+			case revoke, refuse:
+				_ = conn.Close()
+				return
+			}
+		}
+	}()
+	return c
 }
 
-// A listener whose backlog is full and that accepts nobody.
-func TestFault64_CancelWhileConnecting(t *testing.T) {
-	dev, _ := leavesNothing(t)
+// offering1 offers buf; blocks comes back when a consumer is where it should be.
+func offering1(t *testing.T, srv *Server, buf *vmm.Buffer, blocks func(), opts ...OfferOption) blocking {
+	return blocking{
+		call: func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadWrite, opts...) },
+		blocks: func() {
+			require.Eventually(t, func() bool { return offered(srv, "data") }, 30*time.Second, 100*time.Microsecond)
+			blocks()
+		},
+		close: srv.Close, closed: ErrClosed,
+		after: func() {
+			require.Empty(t, srv.Leases("data"))
+			require.False(t, offered(srv, "data"))
+		},
+	}
+}
+
+// asks waits until the driver is asked again and again whether its work is done.
+func asks(t *testing.T, spy *spy) func() {
+	before := spy.count("")
+	return func() {
+		require.Eventually(t, func() bool { return spy.count("") > before+10 }, 30*time.Second, 100*time.Microsecond)
+	}
+}
+
+// awaitWaiting waits until so many wait for an offer.
+func awaitWaiting(t *testing.T, srv *Server, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(waiting(srv)) == n }, 30*time.Second, 100*time.Microsecond)
+}
+
+// fullBacklog is where nobody accepts, and no more can wait for that.
+func fullBacklog(t *testing.T) (path string) {
 	l, err := sock.Listen(socketPath(t), sock.WithBacklog(1))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
@@ -64,47 +238,28 @@ func TestFault64_CancelWhileConnecting(t *testing.T) {
 		conn, err := sock.Dial(full, l.Path())
 		cancel()
 		if err != nil {
-			break
+			return l.Path()
 		}
 		t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	}
-	_, err = Attach(briefly(t), l.Path(), "", dev)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	_, err = Attach(soon(t), l.Path(), "", dev, WithStepTimeout(20*time.Millisecond))
-	require.ErrorIs(t, err, ErrTimeout)
 }
 
-// A producer that takes the verdict and neither answers nor goes.
-func TestFault64_CancelWhileReporting(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	tr := truthOf(t, ctx)
-	read := make(chan struct{})
-	path := impostor(t, func(conn *sock.Conn) {
-		l := tr.say(nil, tr.files...)
-		_ = conn.Send(soon(t), l.record, l.files...)
-		for range 2 { // mapped, verdict
-			rec, err := conn.Receive(soon(t))
-			if err == nil {
-				_ = rec.Close()
-			}
+// silent is a producer that says that and no more.
+func silent(t *testing.T, lies ...lie) (path string, said func()) {
+	c := make(chan struct{})
+	path = impostor(t, func(conn *sock.Conn) {
+		for _, l := range lies {
+			_ = conn.Send(soon(t), l.record, l.files...)
 		}
-		close(read)
+		close(c)
 		_ = conn.WaitClose(soon(t))
 	})
-	att, err := Attach(soon(t), path, "", dev, WithStepTimeout(50*time.Millisecond))
-	require.NoError(t, err)
-	waits, cancel := context.WithCancel(context.Background())
-	cancel()
-	require.ErrorIs(t, att.Report(waits, nil), context.Canceled, "before it is sent")
-	require.ErrorIs(t, att.Report(soon(t), nil), ErrTimeout)
-	<-read
-	require.NoError(t, att.Err(), "the producer is still there")
-	require.NoError(t, att.Close())
+	return path, func() { <-c }
 }
 
-// A producer that reads nothing any more: the socket fills up.
-func TestFault64_CancelWhileShowingProgress(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+// deaf is attached to a producer that reads nothing any more, and whose queue is
+// full.
+func deaf(t *testing.T, dev *cu.Device, ctx *cu.Context) *Attachment {
 	tr := truthOf(t, ctx)
 	stop := make(chan struct{})
 	path := impostor(t, func(conn *sock.Conn) {
@@ -112,40 +267,196 @@ func TestFault64_CancelWhileShowingProgress(t *testing.T) {
 		_ = conn.Send(soon(t), l.record, l.files...)
 		<-stop
 	})
+	t.Cleanup(func() { close(stop) })
 	att, err := Attach(soon(t), path, "", dev)
 	require.NoError(t, err)
-	for limited := briefly(t); err == nil; {
-		err = att.Progress(limited, 1, 2)
+	t.Cleanup(func() { require.NoError(t, att.Close()) })
+	for err == nil {
+		err = att.link.conn.TrySend(encode(progress{1, 2}))
 	}
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	close(stop)
-	require.NoError(t, att.Close())
+	require.ErrorIs(t, err, sock.ErrWouldWait)
+	return att
 }
 
-// Closing from elsewhere ends a Report that waits.
-func TestFault64_CloseWhileReporting(t *testing.T) {
+// holding has work on buf queued, which goes on and ends when work is called.
+func holding(t *testing.T, ctx *cu.Context, buf *vmm.Buffer) (work func() error) {
+	h, err := hold(ctx, buf)
+	require.NoError(t, err)
+	work = sync.OnceValue(func() error { return errors.Join(h.letGo(), h.close(soon(t))) })
+	free := time.AfterFunc(20*time.Second, func() { _ = h.letGo() }) // so that a failure ends
+	t.Cleanup(func() { free.Stop(); require.NoError(t, work()) })
+	return work
+}
+
+// TestFault64_Cancel: every blocking call ends soon with its context, says why, and
+// leaves nothing; the others are unharmed. So does the Close of what it is of end it.
+func TestFault64_Cancel(t *testing.T) {
+	for name, prepare := range blockingCalls {
+		for _, when := range []string{"before", "cancelled", "closed"} {
+			t.Run(name+", "+when, func(t *testing.T) {
+				spy, dev, driver := spied(t)
+				b := prepare(t, spy, dev, driver)
+				ctx, cancel := context.WithCancelCause(context.Background())
+				defer cancel(nil)
+				want, result := b.ends, make(chan error, 1)
+				switch when {
+				case "before":
+					cancel(errWhy)
+					require.ErrorIs(t, b.call(ctx), want)
+					return // the others have nothing to notice
+				case "closed":
+					if b.close == nil {
+						return
+					}
+					want = b.closed
+				}
+				go func() { result <- b.call(ctx) }()
+				b.blocks()
+				require.Empty(t, result, "it does not block")
+				begun := time.Now()
+				if when == "closed" {
+					require.NoError(t, b.close())
+				} else {
+					cancel(errWhy)
+				}
+				err := <-result
+				require.Less(t, time.Since(begun), 10*time.Second)
+				require.ErrorIs(t, err, want)
+				if when == "cancelled" {
+					if want == errWhy {
+						require.ErrorIs(t, err, context.Canceled)
+					}
+					b.after()
+				}
+			})
+		}
+	}
+}
+
+// A consumer that gives up at some step of attaching gets nothing, and a producer
+// that has begun to send its offer is told.
+func TestFault64_CancelAtEachStepOfAttaching(t *testing.T) {
 	dev, ctx := leavesNothing(t)
+	for _, pending := range []bool{false, true} {
+		for _, when := range []string{"connected", "received", "import", "reserve", "map", "access"} {
+			t.Run(fmt.Sprintf("%s, pending %v", when, pending), func(t *testing.T) {
+				leavesNothing(t)
+				srv := listen(t)
+				p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
+				if !pending {
+					s.start(t, "data", p.Offer)
+				}
+				until, cancel := context.WithCancelCause(context.Background())
+				at := func(step string) {
+					if step == when {
+						cancel(errWhy)
+					}
+				}
+				_, err := Attach(until, srv.Path(), "data", dev,
+					OnConnected(func(sock.Peer) { at("connected") }),
+					OnReceived(func(Offer, []*os.File) { at("received") }),
+					OnStep(func(s vmm.Step) { at(s.Op) }))
+				require.ErrorIs(t, err, errWhy)
+				require.ErrorIs(t, err, context.Canceled)
+				if when == "connected" {
+					require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, sock.ErrPeerLost)
+				} else {
+					told := s.await(t, Ended, 1).Err
+					require.ErrorIs(t, told, ErrVerdict)
+					require.ErrorContains(t, told, "attaching failed: ")
+				}
+				if pending {
+					s.start(t, "data", p.Offer)
+				}
+				requireServed(t, srv, ctx)
+			})
+		}
+	}
+}
+
+// A producer that gives up, or closes its server, at some step of a lease returns from
+// Offer, and the consumer is told, or has lost it. Nothing else is left of either.
+func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for _, closes := range []bool{false, true} {
+		for _, pending := range []bool{false, true} {
+			for when := Offered; when <= Ended; when++ {
+				t.Run(fmt.Sprintf("%s, pending %v, closes %v", when, pending, closes), func(t *testing.T) {
+					srv := listen(t)
+					srv.Expect("data")
+					until, cancel := context.WithCancelCause(context.Background())
+					closed := make(chan error, 1)
+					stop := sync.OnceFunc(func() {
+						if closes {
+							go func() { closed <- srv.Close() }() // which an observer must not wait for
+							<-srv.ctx.Done()
+							return
+						}
+						cancel(errWhy)
+						closed <- nil
+					})
+					observer := WithObserver(func(e Event) {
+						if e.Kind == when {
+							stop()
+						}
+					})
+					offer := func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadOnly, observer) }
+					if pending {
+						p, err := srv.Prepare("data", buf, ReadOnly, observer)
+						require.NoError(t, err)
+						offer = p.Offer
+					}
+					consumer := make(chan error, 1)
+					go func() {
+						att, err := Attach(soon(t), srv.Path(), "data", dev)
+						if err == nil {
+							err = errors.Join(att.Progress(soon(t), 1, 2), att.Report(soon(t), nil))
+						}
+						consumer <- errors.Join(err, att.Close())
+					}()
+					err := offer(until)
+					if closes {
+						require.ErrorIs(t, err, ErrClosed)
+					} else {
+						require.NoError(t, err)
+					}
+					require.NoError(t, <-closed)
+					switch err := <-consumer; {
+					case when == Verdict || when == Ended:
+						require.NoError(t, err, "it has been heard")
+					case err != nil && !errors.Is(err, ErrRevoked) && !errors.Is(err, ErrRefused) &&
+						!errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrNoListener):
+						require.NoError(t, err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Steps that are not cancelled end by themselves when the producer takes too long.
+func TestProducerThatTakesTooLong(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	_, err := Attach(soon(t), fullBacklog(t), "", dev, WithStepTimeout(20*time.Millisecond))
+	require.ErrorIs(t, err, ErrTimeout)
+
 	tr := truthOf(t, ctx)
-	read := make(chan struct{})
 	path := impostor(t, func(conn *sock.Conn) {
 		l := tr.say(nil, tr.files...)
 		_ = conn.Send(soon(t), l.record, l.files...)
-		for range 2 {
-			rec, err := conn.Receive(soon(t))
-			if err == nil {
+		for range 2 { // mapped, verdict
+			if rec, err := conn.Receive(soon(t)); err == nil {
 				_ = rec.Close()
 			}
 		}
-		close(read)
 		_ = conn.WaitClose(soon(t))
 	})
-	att, err := Attach(soon(t), path, "", dev)
+	att, err := Attach(soon(t), path, "data", dev, WithStepTimeout(50*time.Millisecond))
 	require.NoError(t, err)
-	result := make(chan error)
-	go func() { result <- att.Report(soon(t), nil) }()
-	<-read
+	require.ErrorIs(t, att.Report(soon(t), nil), ErrTimeout)
+	require.NoError(t, att.Err(), "the producer is still there")
 	require.NoError(t, att.Close())
-	require.ErrorIs(t, <-result, ErrClosed)
 }
 
 // A producer that dies with the verdict unread has not read it.
@@ -183,46 +494,4 @@ func untilReadable(conn *sock.Conn) {
 			}
 		})
 	}
-}
-
-// Offer ends with its context, whatever its consumers are doing.
-func TestFault64_CancelWhileOffering(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
-	buf := newBuffer(t, ctx, 1)
-	s := serve(t, srv, buf, WithVerdict())
-	asleep := dialed(t, srv) // has asked and reads nothing
-	require.NoError(t, asleep.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, ""})))
-	s.await(t, Sent, 1)
-	s.cancel()
-	require.NoError(t, s.end(t))
-	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
-}
-
-// An offer that still waits for work on its memory ends like any other: with
-// its context, and with the server.
-func TestFault64_OfferThatWaitsForWorkEnds(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	buf := newBuffer(t, ctx, 4096)
-	require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), []uint32{0}))
-	waits, err1 := ctx.NewStream()
-	writes, err2 := ctx.NewStream()
-	require.NoError(t, errors.Join(err1, err2, waits.WaitValue32(buf.Ptr(), 1, cu.WaitEQ)))
-	free := sync.OnceValue(func() error { return writes.WriteValue32(buf.Ptr(), 1, cu.WriteDefault) })
-	defer time.AfterFunc(10*time.Second, func() { _ = free() }).Stop() // so that a failure ends
-
-	srv := listen(t)
-	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, srv.Offer(short, "data", buf, ReadOnly), context.DeadlineExceeded)
-
-	offered := make(chan error, 1)
-	go func() { offered <- srv.Offer(context.Background(), "data", buf, ReadOnly) }()
-	time.AfterFunc(20*time.Millisecond, func() { _ = srv.Close() })
-	require.ErrorIs(t, <-offered, ErrClosed)
-	done, err := waits.Query()
-	require.NoError(t, err)
-	require.False(t, done, "the work is as it was")
-	require.NoError(t, free())
-	require.NoError(t, errors.Join(waits.Synchronize(soon(t)), waits.Close(), writes.Close()))
 }

@@ -85,7 +85,9 @@ type offering struct {
 }
 
 // Offer offers buf under name and serves consumers until ctx is done, which is
-// no error, or an option ends it. access is the most a consumer may ask for.
+// no error, or an option ends it. access is the most a consumer may ask for. What is
+// offered is buf as it is now: what it grows by later takes another Offer, which has a
+// larger generation ([vmm.Descriptor]).
 // Before the first consumer is answered, the work queued in the primary context
 // of the memory's device is waited for, unless [WithSynchronized]. Offer keeps
 // no descriptors when it returns; buf stays the caller's and must not be closed
