@@ -291,6 +291,7 @@ func holding(t *testing.T, ctx *cu.Context, buf *vmm.Buffer) (work func() error)
 // TestFault64_Cancel: every blocking call ends soon with its context, says why, and
 // leaves nothing; the others are unharmed. So does the Close of what it is of end it.
 func TestFault64_Cancel(t *testing.T) {
+	warmUp(t)
 	for name, prepare := range blockingCalls {
 		for _, when := range []string{"before", "cancelled", "closed"} {
 			t.Run(name+", "+when, func(t *testing.T) {

@@ -48,7 +48,7 @@ func leavesNothingOn(t testing.TB, dev *cu.Device) *cu.Context {
 	ctx := cutest.Context(t, dev)
 	free, fds := freeMemory(t, ctx), cutest.Descriptors()
 	t.Cleanup(func() {
-		require.Equal(t, free, freeMemory(t, ctx), "free memory")
+		requireFree(t, ctx, free)
 		require.Equal(t, fds, cutest.Descriptors())
 	})
 	return ctx
@@ -108,6 +108,16 @@ func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
 	free, _, err := ctx.MemInfo()
 	require.NoError(t, err)
 	return free
+}
+
+// requireFree waits until so much memory is free: a driver takes a moment to give
+// back what a killed process had.
+func requireFree(t testing.TB, ctx *cu.Context, want uint64) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); freeMemory(t, ctx) != want && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	require.Equal(t, want, freeMemory(t, ctx), "free memory")
 }
 
 // newBuffer is a buffer full of noise, closed when t ends.
