@@ -182,7 +182,7 @@ func hearing(t *testing.T, conn *sock.Conn) <-chan message {
 	go func() {
 		defer close(c)
 		for {
-			m, rec, err := link{conn, DefaultTimeout}.receive(ctx, true)
+			m, rec, err := link{conn: conn, timeout: DefaultTimeout}.receive(ctx, true)
 			if err != nil {
 				return
 			}
