@@ -87,7 +87,7 @@ func (b *books) count(symbol string) int {
 // owed is what was taken from the driver and not given back.
 func (b *books) owed() string {
 	return fmt.Sprintf("%d handles, %d reservations, %d mappings",
-		b.count("cuMemCreate")+b.count("cuMemImportFromShareableHandle")-b.count("cuMemRelease"),
+		b.count("cuMemCreate")+b.count("cuMemImportFromShareableHandle")+b.count("cuMemRetainAllocationHandle")-b.count("cuMemRelease"),
 		b.count("cuMemAddressReserve")-b.count("cuMemAddressFree"),
 		b.count("cuMemMap")-b.count("cuMemUnmap"))
 }
