@@ -249,7 +249,7 @@ func (o *attachOptions) importBuffer(msg offer, files []*os.File, dev *cu.Device
 	if o.anyDevice && msg.desc.Kind == dev.Driver().Kind() {
 		found, err := dev.Driver().DeviceByUUID(msg.desc.Device)
 		if err != nil {
-			err = fmt.Errorf("the memory is on a device that is not visible to this process: %w", err)
+			err = fmt.Errorf("the memory is on a device that is not visible to this process, or is hidden from it by CUDA_VISIBLE_DEVICES or its container: %w", err)
 			return nil, errors.Join(err, sock.CloseFiles(files), room.Close())
 		}
 		dev = found

@@ -11,8 +11,8 @@ import (
 
 // Every piece is filled and used once, in order, and no buffer is filled while
 // it is in use.
-func TestStreamMovesEveryPiece(t *testing.T) {
-	for _, size := range []uint64{0, 1, Piece - 1, Piece, Piece + 1, 5*Piece + 3} {
+func TestFault69_StreamMovesEveryPiece(t *testing.T) {
+	for _, size := range []uint64{0, 1, Piece - 1, Piece, Piece + 1, 5*Piece + 3, 1<<31 + 1, 1<<32 - 1, 1<<32 + 5} {
 		var filled, used uint64
 		err := Stream(t.Context(), size, func(offset uint64, b []byte) error {
 			require.Equal(t, filled, offset)
