@@ -117,10 +117,16 @@ func TestReadOnlyCannotWrite(t *testing.T) {
 	s := newScene(t)
 	producer := s.serving("-access", "rw", "-consumers", "2")
 	att := s.mustAttach()
-	ctx := cutest.Context(t, att.Buffer().Device())
-	err := cu.CopyToDevice(ctx, nil, att.Buffer().Ptr(), []byte{1, 2, 3, 4})
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	requireReadOnly(t, att)
 	report(t, att, nil)
 	s.consumer().succeeds()
 	producer.succeeds()
+}
+
+// requireReadOnly tries to write through the attachment.
+func requireReadOnly(t testing.TB, att *share.Attachment) {
+	t.Helper()
+	ctx := cutest.Context(t, att.Buffer().Device())
+	err := cu.CopyToDevice(ctx, nil, att.Buffer().Ptr(), []byte{1, 2, 3, 4})
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
 }

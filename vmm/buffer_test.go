@@ -45,6 +45,46 @@ func TestFault71_BufferOfAnySizeHoldsItsData(t *testing.T) {
 	}
 }
 
+// Copies and fills that end, begin or lie across the border of two chunks, in the
+// mapping that wrote them, in another of the same memory, and in an import.
+func TestFault71_AcrossTheBorderOfTwoChunks(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	buf, d := exported(t, dev)
+	view, err := buf.NewView(cu.ReadOnly)
+	require.NoError(t, err)
+	_, files, err := buf.Export()
+	require.NoError(t, err)
+	imported, err := vmm.Import(dev, d, files)
+	require.NoError(t, err)
+	g := d.ChunkSize
+	want := noise(3*g-1, 4)
+	write(t, ctx, buf.Ptr(), want)
+	for _, border := range []uint64{g, 2 * g} {
+		for before := range uint64(4) {
+			for size := range uint64(8) {
+				at := border - before
+				bytes := noise(size, int(at))
+				copy(want[at:], bytes)
+				write(t, ctx, buf.Ptr().Add(at), bytes)
+			}
+		}
+		require.NoError(t, cu.Fill(ctx, nil, buf.Ptr().Add(border-65), uint8(0x5a), 130))
+		require.NoError(t, ctx.Synchronize(t.Context()))
+		for i := border - 65; i < border+65; i++ {
+			want[i] = 0x5a
+		}
+	}
+	for _, p := range []cu.DevicePtr{buf.Ptr(), view.Ptr(), imported.Ptr()} {
+		require.True(t, string(want) == string(read(t, ctx, p, 3*g-1)))
+		require.Equal(t, want[g-3:g+4], read(t, ctx, p.Add(g-3), 7))
+		require.Equal(t, want[g-1:2*g+1], read(t, ctx, p.Add(g-1), g+2), "a chunk and a byte on each side")
+	}
+	require.NoError(t, imported.Close())
+	require.NoError(t, view.Close())
+	require.NoError(t, buf.Close())
+}
+
 func TestBadSizesAreRefusedBeforeAnythingIsMade(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
