@@ -14,8 +14,10 @@ BENCHTIME ?= 1s
 ROUNDS    ?= 25
 BENCH_OUT ?= docs/benchmarks
 FUZZTIME  ?= 10s
+# Rows of docs/faults.md, as 19,25; all of them without.
+ROWS      ?=
 
-.PHONY: all build demo test check generate functions cross test-arm64 test-old race bench test-bench bench-bundle microbench fuzz gpu-bundle test-gpu clean help
+.PHONY: all build demo test faults check generate functions cross test-arm64 test-old race bench test-bench bench-bundle microbench fuzz gpu-bundle test-gpu clean help
 
 all: build
 
@@ -27,6 +29,9 @@ demo: build ## hand a buffer from producer to consumer and verify it
 
 test: ## run all tests on the software driver
 	$(GO) test ./...
+
+faults: ## survive every fault of docs/faults.md, or its ROWS, and print a line for each
+	$(GO) run ./internal/faults -run '$(ROWS)'
 
 check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
 	@out=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')) || exit 1; \

@@ -13,6 +13,7 @@ cp abi/*.json "$tree/abi/"
 for c in $commands; do
 	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/$c" "./cmd/$c"
 done
+${GO:-go} build -ldflags='-s -w' -o "$tree/bin/faults" ./internal/faults
 # The lessons, and the comments that say what they print.
 for lesson in examples/go/[0-9]*; do
 	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/" "./$lesson"
@@ -26,9 +27,9 @@ for p in $packages; do
 	# Files that drift tests compare with, beside the binary as in the sources.
 	cp "$p"/z*.go "$tree/$p/" 2>/dev/null || true
 done
-# What tests/conformance compares itself with.
+# What tests/conformance compares itself with, and what the faults are.
 mkdir -p "$tree/docs"
-cp docs/driver-facts.md "$tree/docs/"
+cp docs/driver-facts.md docs/faults.md "$tree/docs/"
 echo "$packages" >"$tree/SUITES"
 echo "$version" >"$tree/VERSION"
 tar -C "$tree" -czf "$out/bundle.tgz" .

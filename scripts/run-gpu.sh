@@ -2,8 +2,9 @@
 # Runs everything a GPU is needed for, from a bundle that `make gpu-bundle` made,
 # on a machine without Go:
 #   run.sh [-v] [SUITE…]
+#   run.sh faults [-v] [-run ROWS]
 # Prints one line per suite, what failed, and "N passed, N failed, N skipped" in
-# the end. GPUFD_REQUIRE_GPU=1 makes a skip for want of a GPU a failure. With
+# the end; or a line per fault of docs/faults.md. GPUFD_REQUIRE_GPU=1 makes a skip for want of a GPU a failure. With
 # GPUFD_CALLED=DIRECTORY the tests note there which driver functions succeeded.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -19,6 +20,7 @@ export GPUFD_REQUIRE_GPU="${GPUFD_REQUIRE_GPU:-0}"
 
 echo "gpufd $(cat "$tree/VERSION") on $(uname -m), Linux $(uname -r)"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "no nvidia-smi here"
+[ "${1:-}" != faults ] || { shift; "$tree/bin/faults" -bundle "$tree" "$@"; exit; }
 
 count() { grep -cE "^ *--- $1:" "$2"; }
 passed=0 failed=0 skipped=0

@@ -81,6 +81,8 @@ func (c config) rows(only string) ([]row, error) {
 		if i >= 0 {
 			wanted = slices.Delete(wanted, i, i+1)
 		}
+		other := map[bool]string{false: "G", true: "S"}[c.hardware]
+		r.tests = slices.DeleteFunc(r.tests, func(t test) bool { return t.only == other })
 		if !c.hardware && !r.software {
 			r.tests, r.later = nil, "needs a GPU"
 		}

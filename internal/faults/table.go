@@ -21,6 +21,7 @@ type row struct {
 type test struct {
 	pkg   string   // directory in the module
 	name  string   // the function; behind a slash, what the names of subtests begin with
+	only  string   // S or G: the driver that it is for; "" is both
 	skips []string // words of the reasons for which it may be skipped
 }
 
@@ -116,9 +117,9 @@ func readRow(line string) (r row, err error) {
 	return r, nil
 }
 
-// words of a cell of tests: `package`, a test, (skip: reason), or what is not
-// tested yet.
-var words = regexp.MustCompile("`([a-z][a-z0-9/_-]*)`" + `|\b((?:Test|Fuzz)\w+(?:/[^,;()]*[^,;() ])?)|\(skip: ([^)]+)\)|not tested yet: ([^;]+)`)
+// words of a cell of tests: `package`, a test, behind it (S) or (G) and
+// (skip: reason), or what is not tested yet.
+var words = regexp.MustCompile("`([a-z][a-z0-9/_-]*)`" + `|\b((?:Test|Fuzz)\w+(?:/[^,;()]*[^,;() ])?)|\(skip: ([^)]+)\)|\(([SG])\)|not tested yet: ([^;]+)`)
 
 func (r *row) readTests(cell string) error {
 	pkg := ""
@@ -130,13 +131,15 @@ func (r *row) readTests(cell string) error {
 			return fmt.Errorf("no package for %s", m[2])
 		case m[2] != "":
 			r.tests = append(r.tests, test{pkg: pkg, name: m[2]})
-		case m[3] != "" && len(r.tests) == 0:
-			return fmt.Errorf("nothing to skip for %q", m[3])
+		case m[3]+m[4] != "" && len(r.tests) == 0:
+			return fmt.Errorf("no test before %s", m[0])
 		case m[3] != "":
 			last := &r.tests[len(r.tests)-1]
 			last.skips = append(last.skips, m[3])
+		case m[4] != "":
+			r.tests[len(r.tests)-1].only = m[4]
 		default:
-			r.later = m[4]
+			r.later = m[5]
 		}
 	}
 	if len(r.tests) == 0 && r.later == "" {
