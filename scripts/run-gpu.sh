@@ -4,7 +4,8 @@
 #   run.sh [-v] [SUITE…]
 #   run.sh faults [-v] [-run ROWS]
 # Prints one line per suite, what failed, and "N passed, N failed, N skipped" in
-# the end; or a line per fault of docs/faults.md. GPUFD_REQUIRE_GPU=1 makes a skip for want of a GPU a failure. With
+# the end; or a line per fault of docs/faults.md that is for a GPU.
+# GPUFD_REQUIRE_GPU=1 makes a skip for want of a GPU a failure. With
 # GPUFD_CALLED=DIRECTORY the tests note there which driver functions succeeded.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
