@@ -15,6 +15,8 @@ var children = cutest.Children{
 
 	"runs out of addresses": childRunsOutOfAddresses,
 	"attaches too often":    childAttachesTooOften,
+	"poisoned consumer":     childPoisonedConsumer,
+	"poisoned producer":     childPoisonedProducer,
 }
 
 func TestMain(m *testing.M) { cutest.Main(m, children) }

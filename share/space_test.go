@@ -63,7 +63,8 @@ func childRunsOutOfAddresses() error {
 	for _, r := range taken {
 		total += r.Size()
 	}
-	fmt.Printf("%d bytes (%.1f TiB) of address space in %d pieces, %s\n", total, float64(total)/(1<<40), len(taken), time.Since(began))
+	fmt.Printf("%d bytes (%.1f TiB) of address space in %d pieces, the largest of %d, in %s\n",
+		total, float64(total)/(1<<40), len(taken), taken[0].Size(), time.Since(began))
 	before := cutest.Descriptors()
 	for range tries {
 		for name, opts := range map[string][]AttachOption{"at once": nil, "while it waits": {WithRoom(lastPiece)}} {
