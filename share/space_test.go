@@ -98,7 +98,7 @@ func childRunsOutOfAddresses() error {
 // have another.
 func TestFault62_UsedUpByAttaching(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
-		t.Skip("a GPU's driver has room for two million attachments, and does not start with less")
+		t.Skip("a GPU's driver gives 128 TiB, which is room for two million attachments")
 	}
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, lastPiece, vmm.WithChunkSize(granularity(t, dev)))

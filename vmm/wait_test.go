@@ -237,7 +237,7 @@ func TestTwoThatWaitGetTheirTurns(t *testing.T) {
 	for range 2 {
 		require.NoError(t, (<-made).Close())
 	}
-	require.GreaterOrEqual(t, s.refused, 2)
+	require.Positive(t, s.refused)
 }
 
 // A buffer can be used while its growth waits, which ends with it.
