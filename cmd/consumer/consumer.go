@@ -35,6 +35,7 @@ type consumer struct {
 func newConsumer(stdout io.Writer) *consumer {
 	c := &consumer{access: cli.AccessFlag(cu.ReadOnly)}
 	c.app = cli.New("consumer", "attaches to the memory that a producer offers, and verifies it.", stdout)
+	c.app.Check = c.check
 	f := c.app.Flags
 	f.StringVar(&c.device, "device", "", "device that the memory has to be on, by `N|UUID`; without it, whichever it is on")
 	f.Var(&c.access, "access", "map the memory `ro|rw`; rw takes a producer with -access rw")
@@ -48,9 +49,6 @@ func newConsumer(stdout io.Writer) *consumer {
 
 func (c *consumer) run(ctx context.Context) (err error) {
 	c.app.Say("start", cli.Fields{"program": "consumer"}, "=== CUDA VMM Consumer ===")
-	if err := c.check(); err != nil {
-		return err
-	}
 	defer func() {
 		err = errors.Join(err, c.app.Cleanup(c.att.Close, c.ctx.Close))
 	}()
@@ -63,6 +61,7 @@ func (c *consumer) run(ctx context.Context) (err error) {
 	return c.verifyAndReport(ctx)
 }
 
+// check holds what flag parsing cannot.
 func (c *consumer) check() error {
 	if c.expect == "" {
 		return nil

@@ -39,6 +39,7 @@ type producer struct {
 func newProducer(stdout io.Writer) *producer {
 	p := &producer{size: 1 << 20, access: cli.AccessFlag(cu.ReadOnly)}
 	p.app = cli.New("producer", "fills device memory and offers it to consumers as file descriptors.", stdout)
+	p.app.Check = p.check
 	f := p.app.Flags
 	f.StringVar(&p.device, "device", "0", "device to use, by `N|UUID`")
 	f.Var(&p.size, "size", "`bytes` to share, with units KiB, MiB, GiB")
@@ -58,9 +59,6 @@ func newProducer(stdout io.Writer) *producer {
 
 func (p *producer) run(ctx context.Context) (err error) {
 	p.app.Say("start", cli.Fields{"program": "producer"}, "=== CUDA VMM Producer ===")
-	if err := p.check(); err != nil {
-		return err
-	}
 	if err := cli.MakeDefaultDir(p.socket); err != nil {
 		return err
 	}
@@ -81,6 +79,7 @@ func (p *producer) run(ctx context.Context) (err error) {
 	return p.serve(ctx, srv)
 }
 
+// check holds what flag parsing cannot.
 func (p *producer) check() error {
 	switch {
 	case p.consumers < 0:

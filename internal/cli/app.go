@@ -25,7 +25,8 @@ type App struct {
 	Flags   *flag.FlagSet
 	Driver  *cu.Driver
 	Timeout time.Duration
-	Result  Fields // what the result line holds beside ok and the steps
+	Result  Fields       // what the result line holds beside ok and the steps
+	Check   func() error // what the command's own flags have to be, or nil
 
 	name, purpose string
 	driver        string
@@ -45,24 +46,38 @@ func New(name, purpose string, stdout io.Writer) *App {
 	return a
 }
 
+// Parse reads args, and finds what is wrong with them without a driver. The
+// error is [flag.ErrHelp] or one of usage.
+func (a *App) Parse(args []string) error {
+	err := a.Flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return flag.ErrHelp
+	case err != nil:
+		return Usagef("%w; see %s -h", err, a.name)
+	case a.version:
+		return nil
+	}
+	if err = a.check(); err == nil && a.Check != nil {
+		err = a.Check()
+	}
+	return err
+}
+
 // Run parses args, opens the driver and runs body, and returns the exit code.
 // Errors go to stderr, one line each.
 func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) error) int {
-	err := a.Flags.Parse(args)
+	err := a.Parse(args)
 	a.Output = newOutput(a.stdout, a.json)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		a.help()
 		return ExitOK
-	case err != nil:
-		err = Usagef("%w; see %s -h", err, a.name)
-	case a.version:
+	case err == nil && a.version:
 		fmt.Fprintf(a.stdout, "%s %s %s/%s\n", a.name, buildVersion(), runtime.GOOS, runtime.GOARCH)
 		return ExitOK
-	default:
-		if err = a.check(); err == nil {
-			err = a.start(body)
-		}
+	case err == nil:
+		err = a.start(body)
 	}
 	err = advised(err)
 	a.result(a.Result, err)

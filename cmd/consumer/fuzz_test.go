@@ -1,0 +1,14 @@
+package main
+
+import (
+	"io"
+	"testing"
+
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/cli/clitest"
+)
+
+func FuzzArguments(f *testing.F) {
+	clitest.FuzzArguments(f, func(w io.Writer) *cli.App { return newConsumer(w).app },
+		"-access rw -device 1", "-access", "-expect-salt 7", "-expect-salt 0x100000000", "-expect-salt -1", "-socket /s", "-size 1")
+}
