@@ -91,3 +91,22 @@ func TestMetaIsHeldAgainstTheSize(t *testing.T) {
 		require.ErrorContains(t, err, "element count")
 	}
 }
+
+// FuzzDecodeMeta: what is accepted fits the size, and is what Encode writes.
+func FuzzDecodeMeta(f *testing.F) {
+	for _, size := range []uint64{0, 1, 4, 5, 1 << 35, math.MaxUint64} {
+		f.Add(Meta{Count(size), 7}.Encode(), size)
+	}
+	f.Add([]byte(nil), uint64(0))
+	f.Add(make([]byte, metaSize+1), uint64(0))
+	f.Fuzz(func(t *testing.T, b []byte, size uint64) {
+		m, err := DecodeMeta(b, size)
+		switch {
+		case err != nil:
+		case m.Count != Count(size):
+			t.Fatalf("%d integers in %d bytes", m.Count, size)
+		case string(m.Encode()) != string(b):
+			t.Fatalf("%+v\nwas   %x\nis now %x", m, b, m.Encode())
+		}
+	})
+}
