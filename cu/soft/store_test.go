@@ -2,6 +2,7 @@ package soft
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -162,12 +163,23 @@ func TestTrailer(t *testing.T) {
 // Whatever bytes stand there, reading a trailer does not fail in another way.
 func FuzzTrailer(f *testing.F) {
 	f.Add([]byte(trailerMagic), uint64(4096))
+	for _, tr := range []trailer{
+		{kind: kindGeneric, size: granularity, uuid: [16]byte{1}, id: [8]byte{2}},
+		{kind: kindBlock, ordinal: maxDevices - 1, size: math.MaxInt64, pool: [8]byte{3}},
+		{kind: kindControl}, {kind: kindControl, size: 1}, {kind: kindLinear, ordinal: maxDevices, size: 1}, {kind: kindLinear},
+	} {
+		f.Add(tr.bytes(), tr.size)
+	}
 	f.Fuzz(func(t *testing.T, b []byte, size uint64) {
 		var page [trailerBytes]byte
 		copy(page[:], b)
 		if tr, ok := parseTrailer(page, size); ok {
 			require.Equal(t, size, tr.size)
 			require.Less(t, tr.ordinal, maxDevices)
+			require.Equal(t, page[:], tr.bytes())
+			if tr.kind != kindControl {
+				require.Equal(t, size, sizeInName(tr.name()))
+			}
 		}
 	})
 }

@@ -76,15 +76,19 @@ func poolInName(name string) (control string, ok bool) {
 
 // write puts the trailer behind the data.
 func (t *trailer) write(fd int) error {
+	_, err := unix.Pwrite(fd, t.bytes(), int64(t.size))
+	return err
+}
+
+// bytes is what the trailer looks like in its file.
+func (t *trailer) bytes() []byte {
 	b := append(make([]byte, 0, trailerBytes), trailerMagic...)
 	b = binary.LittleEndian.AppendUint32(b, t.kind)
 	b = binary.LittleEndian.AppendUint32(b, uint32(t.ordinal))
 	b = binary.LittleEndian.AppendUint64(b, t.size)
 	b = append(b, t.uuid[:]...)
 	b = append(b, t.id[:]...)
-	b = append(b, t.pool[:]...)
-	_, err := unix.Pwrite(fd, b, int64(t.size))
-	return err
+	return append(b, t.pool[:]...)
 }
 
 // readTrailer reads the trailer of a regular file that is open for reading and
