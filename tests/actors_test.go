@@ -32,6 +32,8 @@ var actors = map[string]func(task) error{
 	actCustomer:       buy,
 	actMortalConsumer: consumeAndDie,
 	actMortalProducer: produceAndDie,
+	actEnemy:          attack,
+	actCrowd:          gather,
 }
 
 const (
@@ -39,7 +41,7 @@ const (
 	actCustomer       = "customer"        // attach, verify and leave, over and over
 	actMortalConsumer = "mortal consumer" // the same, and be killed
 	actMortalProducer = "mortal producer" // offer a buffer, and be killed
-	actHostile        = "hostile"         // do evil
+	actEnemy          = "enemy"           // do evil
 	actCrowd          = "crowd"           // attach many times at once
 )
 
@@ -126,11 +128,15 @@ func obey(work func(context.Context) error, counts func() map[string]int) error 
 	}
 }
 
+// readOrders waits with the poller: while a goroutine waits in a read that blocks,
+// a collection that began just before it never gets to stop the world (Go 1.26).
 func readOrders() <-chan string {
 	orders := make(chan string)
+	_ = unix.SetNonblock(0, true) // where it fails, it only blocks
+	in := bufio.NewScanner(os.NewFile(0, "orders"))
 	go func() {
 		defer close(orders)
-		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		for in.Scan() {
 			orders <- in.Text()
 		}
 	}()

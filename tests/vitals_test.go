@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,10 +22,24 @@ type vitals struct {
 
 // order gives an actor an order and returns its answer, less the first word.
 func (p *process) order(order string) (answer string, err error) {
+	if err := p.say(order); err != nil {
+		return "", err
+	}
+	return p.answer(order)
+}
+
+// say gives an actor an order and does not wait.
+func (p *process) say(order string) error {
 	p.out.forget()
 	if _, err := fmt.Fprintln(p.in, order); err != nil {
-		return "", fmt.Errorf("%s takes no orders: %w\n%s", p.name, err, p.dump())
+		<-p.done
+		return fmt.Errorf("%s takes no orders: %w\n%s", p.name, err, p.dump())
 	}
+	return nil
+}
+
+// answer waits for the answer to an order that has one.
+func (p *process) answer(order string) (answer string, err error) {
 	if order == orderGo {
 		return "", nil
 	}
@@ -40,7 +55,9 @@ func (p *process) order(order string) (answer string, err error) {
 		case <-p.done:
 			return "", fmt.Errorf("%s ended where it was to %s\n%s", p.name, order, p.dump())
 		case <-deadline:
-			return "", fmt.Errorf("%s does not %s within %s", p.name, order, patience)
+			p.signal(syscall.SIGQUIT) // prints where its goroutines are
+			<-p.done
+			return "", fmt.Errorf("%s does not %s within %s\n%s", p.name, order, patience, p.dump())
 		}
 	}
 }
@@ -142,6 +159,25 @@ func (p *process) settle(before vitals, may allowance, grace time.Duration) (v v
 func (v vitals) String() string {
 	return fmt.Sprintf("%d descriptors, %d goroutines, %d threads, %d KiB resident, %d MiB of addresses",
 		v.fds, v.Goroutines, v.threads, v.resident>>10, v.addresses>>20)
+}
+
+// tell gives all of them an order, and then waits for the answers. It returns
+// what those say who do not obey.
+func tell(actors map[string]*process, order string) (complaints []string) {
+	for name, p := range actors {
+		if err := p.say(order); err != nil {
+			complaints = append(complaints, name+": "+err.Error())
+		}
+	}
+	if len(complaints) > 0 {
+		return complaints
+	}
+	for name, p := range actors {
+		if _, err := p.answer(order); err != nil {
+			complaints = append(complaints, name+": "+err.Error())
+		}
+	}
+	return complaints
 }
 
 // complaint makes one error of complaints, if there are any.
