@@ -190,7 +190,7 @@ func (x *soak) born(producer bool) {
 	} else {
 		l.What = consumerDeaths[fate.IntN(len(consumerDeaths))]
 		l.process = x.producer.mortal(actMortalConsumer, l.task)
-		x.wanted -= l.Count + 1
+		x.wanted -= l.surely()
 		soon = 20 * time.Millisecond
 	}
 	switch l.What {
@@ -205,6 +205,19 @@ func (x *soak) born(producer bool) {
 		x.ends <- l
 	}()
 }
+
+// surely is how many handoffs a consumer begins before it dies by its own hand.
+func (l *life) surely() int {
+	switch {
+	case l.byUs():
+		return 0
+	case l.What == dieConnected: // it asked for nothing
+		return l.Count
+	}
+	return l.Count + 1
+}
+
+func (l *life) byUs() bool { return l.What == dieAnywhere || l.What == dieStarting }
 
 // mortal is actor; a new producer waits until nobody answers for the last.
 func (s *scene) mortal(mode string, do task) *process {
@@ -228,7 +241,11 @@ func (x *soak) nextEnd() *life {
 		status := l.cmd.ProcessState.Sys().(syscall.WaitStatus)
 		require.True(x.t, status.Signaled() && status.Signal() == syscall.SIGKILL, "%s: %s\n%s", l.What, l.cmd.ProcessState, l.dump())
 		require.Empty(x.t, l.err.all(), l.dump())
-		x.handoffs += len(find(l.process, "handoff"))
+		done := len(find(l.process, "handoff"))
+		x.handoffs += done
+		if l.byUs() {
+			x.wanted -= done
+		}
 		x.killed[l.name+" "+l.What]++
 		return l
 	case <-time.After(patience):

@@ -1,0 +1,188 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// isolated is how unshare(1) starts a program in namespaces of its own for
+// processes, IPC, mounts and the network, with its own /proc. What it kills with
+// it cannot outlive the test.
+var isolated = []string{"unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--ipc", "--net", "--mount"}
+
+// asRoot adds a user namespace in which this user is root, and nobody else has a
+// number. Everybody may make one, where the kernel lets them.
+var asRoot = []string{"--user", "--map-root-user"}
+
+// namespacesEnv is set where namespaces are said to work: then a skip fails.
+const namespacesEnv = "GPUFD_REQUIRE_NAMESPACES"
+
+// namespaced returns how to start a program in namespaces of its own, which takes
+// a user namespace for who is not root, or skips t.
+func namespaced(t *testing.T, more ...string) []string {
+	t.Helper()
+	var why []string
+	for _, user := range [][]string{nil, asRoot} {
+		wrap := append(append(isolated[:len(isolated):len(isolated)], user...), more...)
+		out, err := exec.Command(wrap[0], append(wrap[1:], "true")...).CombinedOutput()
+		if err == nil {
+			return wrap
+		}
+		why = append(why, fmt.Sprintf("%s: %v: %s", strings.Join(wrap, " "), err, out))
+	}
+	if os.Getenv(namespacesEnv) == "1" {
+		t.Fatalf("%s=1, but: %q", namespacesEnv, why)
+	}
+	t.Skipf("this kernel lets us have no namespaces: %q", why)
+	return nil
+}
+
+// wrapped starts a program with another in front of it.
+func (s *scene) wrapped(wrap []string, env []string, program string, args ...string) *process {
+	s.t.Helper()
+	path := programPath(s.t, program)
+	if len(wrap) == 0 {
+		return s.start(program, env, args...)
+	}
+	front, err := exec.LookPath(wrap[0])
+	require.NoError(s.t, err)
+	env = append([]string{"GPUFD_DRIVER=" + kindName()}, env...)
+	args = append(append(append(wrap[1:len(wrap):len(wrap)], path), "-socket", s.socket), args...)
+	return start(s.t, program, front, env, args...)
+}
+
+// TestFault46_Namespaces: producer and consumer each in namespaces of their own,
+// as containers are, with the socket in a directory that both have: the handoff
+// works, and the peer's pid is unknown where it is in another namespace. The
+// software driver also needs its directory on both sides.
+func TestFault46_Namespaces(t *testing.T) {
+	in := namespaced(t)
+	for _, c := range []struct {
+		name               string
+		producer, consumer []string
+	}{
+		{"both", in, in},
+		{"producer", in, nil},
+		{"consumer", nil, in},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScene(t)
+			producer := s.wrapped(c.producer, nil, "producer", "-size", "5MiB", "-chunk", "2MiB")
+			producer.waitLine("Waiting for consumer connection...")
+			consumer := s.wrapped(c.consumer, nil, "consumer")
+			consumer.succeeds()
+			producer.succeeds()
+			requirePeer(t, producer, "  consumer 1 is pid ", c.producer == nil)
+			requirePeer(t, consumer, "  the producer is pid ", c.consumer == nil)
+		})
+	}
+}
+
+// requirePeer checks what a program says of the other side: who is outside sees
+// into a namespace, who is inside does not see out.
+func requirePeer(t *testing.T, p *process, prefix string, outside bool) {
+	t.Helper()
+	line := p.waitLine(prefix)
+	require.Equal(t, outside, !strings.HasPrefix(line, prefix+"unknown uid "), line)
+}
+
+// TestFault46_UserNamespaces: whose user namespaces differ, too. Root in a user
+// namespace is who made it, and is admitted where that is the same user. Who has
+// no number in the other's namespace is refused, whichever side that is.
+func TestFault46_UserNamespaces(t *testing.T) {
+	in := namespaced(t, asRoot...)
+	unmapped := []string{"unshare", "--user"}
+	t.Run("the same user", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.wrapped(in, nil, "producer")
+		producer.waitLine("Waiting for consumer connection...")
+		s.wrapped(in, nil, "consumer").succeeds()
+		producer.succeeds()
+		require.NotEmpty(t, find(producer, "  consumer 1 is pid unknown uid 0 "))
+	})
+	t.Run("the consumer does not know the producer", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving()
+		s.wrapped(unmapped, nil, "consumer").fails(1, "uid 65534 stands for every user unknown in this user namespace")
+		s.consumer().succeeds()
+		producer.succeeds()
+	})
+	t.Run("the producer does not know the consumer", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("only root can be two users")
+		}
+		s := newScene(t)
+		producer := s.wrapped(in, nil, "producer")
+		producer.waitLine("Waiting for consumer connection...")
+		require.NoError(t, os.Chmod(s.dir, 0o711))
+		require.NoError(t, os.Chmod(s.socket, 0o666))
+		asUser(t, 12345, func() {
+			conn, err := sock.Dial(context.Background(), s.socket)
+			require.NoError(t, err)
+			require.NoError(t, conn.Close())
+		})
+		refused := producer.waitLine("  turned a peer away")
+		require.Contains(t, refused, "(pid unknown uid 65534 gid ")
+		require.Contains(t, refused, "stands for every user unknown in this user namespace")
+		s.wrapped(in, nil, "consumer").succeeds()
+		producer.succeeds()
+	})
+	t.Run("a producer that does not know itself", func(t *testing.T) {
+		s := newScene(t)
+		s.wrapped(unmapped, nil, "producer").fails(1, "belongs to a user unknown in this user namespace")
+	})
+}
+
+// asUser calls f as another user, on a thread of its own; other goroutines of
+// this process stay who they are.
+func asUser(t *testing.T, uid int, f func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	become := func(uid int) unix.Errno {
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0))
+		return errno
+	}
+	require.Zero(t, become(uid))
+	defer func() { require.Zero(t, become(0)) }()
+	f()
+}
+
+// TestFault46_SoftwareDirectory: what the software driver has to share is its
+// directory, under whatever name: the devices are the directory's.
+func TestFault46_SoftwareDirectory(t *testing.T) {
+	if cutest.Kind() != cu.Soft {
+		t.Skip("the software driver's own")
+	}
+	in := namespaced(t)
+	other := filepath.Join(t.TempDir(), "memory")
+	require.NoError(t, os.Mkdir(other, 0o700))
+	t.Run("another name", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving()
+		mount := append(in[:len(in):len(in)], "sh", "-c", `mount --bind "$0" "$1" && shift && exec "$@"`, os.Getenv("GPUFD_SOFT_DIR"), other)
+		s.wrapped(mount, args("GPUFD_SOFT_DIR="+other), "consumer").succeeds()
+		producer.succeeds()
+	})
+	t.Run("another directory", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving()
+		consumer := s.wrapped(in, args("GPUFD_SOFT_DIR="+other), "consumer")
+		require.Equal(t, 1, consumer.wait(), consumer.dump())
+		require.Contains(t, consumer.err.String(), "the memory is on a device that is not visible to this process")
+		require.Equal(t, 1, producer.wait(), producer.dump())
+	})
+}
