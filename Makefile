@@ -16,8 +16,10 @@ BENCH_OUT ?= docs/benchmarks
 FUZZTIME  ?= 10s
 # Rows of docs/faults.md, as 19,25; all of them without.
 ROWS      ?=
+HANDOFFS  ?= 10000
+SIEGE     ?= 60s
 
-.PHONY: all build demo test faults check generate functions cross test-arm64 test-old race bench test-bench bench-bundle microbench fuzz gpu-bundle test-gpu clean help
+.PHONY: all build demo test faults check generate functions cross test-arm64 test-old race bench test-bench bench-bundle microbench fuzz soak hostile gpu-bundle test-gpu clean help
 
 all: build
 
@@ -84,6 +86,12 @@ microbench: ## run the benchmarks of the packages, each for BENCHTIME
 
 fuzz: ## run every fuzzer for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)
+
+soak: ## hand over HANDOFFS times while consumers and producers are killed: half a minute; GPUFD_SEED=N repeats a run's decisions
+	GPUFD_SOAK='$(HANDOFFS)' $(GO) test -v -count=1 -timeout 30m -run '^TestFault14_Soak$$' ./tests
+
+hostile: ## besiege a producer with hostile processes for SIEGE, and see that faults planted in it are noticed
+	GPUFD_HOSTILE='$(SIEGE)' $(GO) test -v -count=1 -timeout 30m -run '^TestHostileMinute' ./tests
 
 gpu-bundle: ## pack commands and test binaries for a GPU machine without Go into build/gpu
 	scripts/gpu-bundle.sh '$(COMMANDS)' '$(GPU_PKGS)' '$(VERSION)'

@@ -105,7 +105,7 @@ func TestFault59_Crowd(t *testing.T) {
 	there, err := server.vitals()
 	require.NoError(t, err)
 	require.Zero(t, there.Counts[share.Ended.String()], "all are there at once")
-	require.Equal(t, before.fds+all, there.fds, "each is a descriptor")
+	require.GreaterOrEqual(t, there.fds, before.fds+all, "each is a descriptor")
 	t.Logf("%d consumers in %d processes attached within %s; the producer: %v", all, processes, time.Since(begun), there)
 
 	require.NoError(t, complaint(tell(crowd, orderHalt)))

@@ -181,29 +181,34 @@ func (x *soak) born(producer bool) {
 	l := &life{producer: producer}
 	l.Count = fate.IntN(20)
 	l.After = time.Duration(fate.Int64N(int64(5 * time.Millisecond)))
-	var soon time.Duration
 	if producer {
 		l.What, l.Salt = producerDeaths[fate.IntN(len(producerDeaths))], fate.Uint32()
 		l.Count = 1 + l.Count/4 // the number of a lease
 		l.process = x.consumer.mortal(actMortalProducer, l.task)
-		soon = 50 * time.Millisecond
 	} else {
 		l.What = consumerDeaths[fate.IntN(len(consumerDeaths))]
 		l.process = x.producer.mortal(actMortalConsumer, l.task)
 		x.wanted -= l.surely()
-		soon = 20 * time.Millisecond
 	}
 	switch l.What {
 	case dieAnywhere:
-		l.killAfter(time.Duration(fate.Int64N(int64(20 * soon))))
+		l.killAfter(startup() + time.Duration(fate.Int64N(int64(300*time.Millisecond))))
 	case dieStarting:
-		l.killAfter(time.Duration(fate.Int64N(int64(soon))))
+		l.killAfter(time.Duration(fate.Int64N(int64(startup()))))
 	}
 	x.alive[l] = true
 	go func() {
 		<-l.done
 		x.ends <- l
 	}()
+}
+
+// startup is about how long a process takes to open its device.
+func startup() time.Duration {
+	if cutest.Kind() == cu.CUDA || cutest.Emulated() {
+		return time.Second
+	}
+	return 20 * time.Millisecond
 }
 
 // surely is how many handoffs a consumer begins before it dies by its own hand.

@@ -33,8 +33,12 @@ func serve(do task) error {
 	}
 	var counts tally
 	plant := plants[do.What]
+	there := make(chan struct{})
 	observe := func(e share.Event) {
 		counts.note(e)
+		if e.Kind == share.Offered {
+			close(there)
+		}
 		if plant != nil {
 			plant(st, buf, e)
 		}
@@ -42,6 +46,12 @@ func serve(do task) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Offer(ctx, cli.OfferName, buf, share.ReadOnly, offered(do.Salt, observe)...) }()
+	select {
+	case <-there:
+	case err := <-ended:
+		cancel()
+		return err
+	}
 	err = obey(func(context.Context) error { return nil }, counts.all)
 	cancel()
 	return errors.Join(err, <-ended, srv.Close(), buf.Close(), st.close())
