@@ -2,7 +2,6 @@ package tests
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -249,18 +248,8 @@ func (s *scene) raw() *sock.Conn {
 	conn, err := sock.Dial(ctx, s.socket)
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { require.NoError(s.t, conn.Close()) })
-	want := append([]byte{byte(cutest.Kind()), byte(cu.ReadOnly), 0, 0, byte(len(cli.OfferName)), 0}, cli.OfferName...)
-	require.NoError(s.t, conn.Send(ctx, record(1, want)))
+	require.NoError(s.t, conn.Send(ctx, wish(byte(cu.ReadOnly), cli.OfferName)))
 	return conn
-}
-
-// record is one of docs/wire.md.
-func record(typ uint16, payload []byte) []byte {
-	b := append([]byte("GPFD"), 1, 0)
-	b = binary.LittleEndian.AppendUint16(b, typ)
-	b = binary.LittleEndian.AppendUint32(b, 0)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(payload)))
-	return append(b, payload...)
 }
 
 // TestFault60_NeverReads: a consumer that never reads is given up, whether it is
@@ -292,7 +281,7 @@ func flood(t *testing.T, conn *sock.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for n := 0; ; n++ {
-		if err := conn.Send(ctx, record(4, make([]byte, 16))); err != nil {
+		if err := conn.Send(ctx, progress()); err != nil {
 			require.ErrorIs(t, err, sock.ErrPeerLost, fmt.Sprint(n))
 			require.Greater(t, n, 500, "nobody is cut off for little")
 			return
