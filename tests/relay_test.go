@@ -81,10 +81,8 @@ func relay(ctx context.Context, to, from *sock.Conn, change twist) {
 	}
 }
 
-// Records as docs/wire.md has them: types, and offsets of an OFFER's fields.
+// Offsets in records, as docs/wire.md has them; behind body those of an OFFER.
 const (
-	typeAttach, typeOffer = 1, 2
-
 	atVersion, atType, atFlags, atLength = 4, 6, 8, 12
 
 	body          = 16
@@ -109,8 +107,8 @@ func onlyOf(kind byte, f twist) twist {
 // put writes bytes into the record.
 func put(at int, b ...byte) twist { return func(m *said) { copy(m.record[at:], b) } }
 
-// number changes a number of 64 bits.
-func number(at int, f func(uint64) uint64) twist {
+// changed changes a number of 64 bits.
+func changed(at int, f func(uint64) uint64) twist {
 	return func(m *said) {
 		binary.LittleEndian.PutUint64(m.record[at:], f(binary.LittleEndian.Uint64(m.record[at:])))
 	}
@@ -203,16 +201,16 @@ var lies = []lie{
 	{"fault 28: length 0", put(atLength, 0, 0, 0, 0), "0 bytes follow"},
 	{"fault 28: length 2^31", put(atLength, 0, 0, 0, 0x80), "2147483648 bytes follow"},
 	{"fault 28: length 2^32-1", put(atLength, 0xff, 0xff, 0xff, 0xff), "4294967295 bytes follow"},
-	{"fault 28: size 2^63", number(atSize, becomes(1<<63)), "size is 9223372036854775808"},
+	{"fault 28: size 2^63", changed(atSize, becomes(1<<63)), "size is 9223372036854775808"},
 	{"fault 29: random bytes", func(m *said) { m.record = bytes.Repeat([]byte{0x5e, 0xed, 0xf0, 0x0d}, 25) }, "does not begin with"},
-	{"fault 35: size 0", number(atSize, becomes(0)), "size is 0"},
-	{"fault 36: larger", all(number(atChunkSize, twice), number(atSize, twice)), "chunk size is not the size of the memory that came"},
-	{"fault 36: smaller", all(number(atChunkSize, half), number(atSize, half)), "chunk size is not the size of the memory that came"},
-	{"fault 36: more than its chunk", number(atSize, becomes(4*mib+1)), "size is 4194305"},
-	{"fault 37: no multiple of the granularity", number(atChunkSize, func(n uint64) uint64 { return n + 4096 }), "no multiple of the granularity"},
-	{"fault 37: granularity 0", number(atGranularity, becomes(0)), "granularity is 0"},
-	{"fault 38: two chunks of 2^63", all(twoChunks, number(atChunkSize, becomes(1<<63))), "more than 64 bits hold"},
-	{"fault 38: a chunk of 2^64 less a granule", number(atChunkSize, becomes(1<<64-2<<20)), "reserving 18446744073707454464 bytes"},
+	{"fault 35: size 0", changed(atSize, becomes(0)), "size is 0"},
+	{"fault 36: larger", all(changed(atChunkSize, twice), changed(atSize, twice)), "chunk size is not the size of the memory that came"},
+	{"fault 36: smaller", all(changed(atChunkSize, half), changed(atSize, half)), "chunk size is not the size of the memory that came"},
+	{"fault 36: more than its chunk", changed(atSize, becomes(4*mib+1)), "size is 4194305"},
+	{"fault 37: no multiple of the granularity", changed(atChunkSize, func(n uint64) uint64 { return n + 4096 }), "no multiple of the granularity"},
+	{"fault 37: granularity 0", changed(atGranularity, becomes(0)), "granularity is 0"},
+	{"fault 38: two chunks of 2^63", all(twoChunks, changed(atChunkSize, becomes(1<<63))), "more than 64 bits hold"},
+	{"fault 38: a chunk of 2^64 less a granule", changed(atChunkSize, becomes(1<<64-2<<20)), "reserving 18446744073707454464 bytes"},
 	{"fault 39: a device that is not here", func(m *said) { m.record[atDevice+3] ^= 0x55 }, "not visible to this process"},
 	{"fault 40: a fabric handle", put(atHandleType, 8), "handles of type 8"},
 }
