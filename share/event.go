@@ -14,7 +14,8 @@ type EventKind int
 // What a producer is told. An offer begins with Offered. A lease goes through
 // Connected, Sent, Mapped, any number of Progress, Verdict where one is given,
 // and Ended; one that fails leaves out what did not happen. With an offer that was
-// prepared, leases may begin, and end, before Offered, up to Sent.
+// prepared, leases may begin, and end, before Offered, up to Sent. PeerRefused may come
+// at any time.
 const (
 	Offered     EventKind = iota + 1 // there are descriptors, and consumers get them when this is told
 	Connected                        // a consumer was admitted

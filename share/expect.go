@@ -77,6 +77,7 @@ func (s *Server) Working(name string, done, total uint64) {
 func (s *Server) forget(o *offering) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.watching, o)
 	name := o.msg.name
 	if e := s.expected[name]; e != nil && e.prepared != nil && e.prepared != o {
 		return

@@ -128,6 +128,9 @@ func (s *Server) newOffering(name string, buf *vmm.Buffer, access cu.Access, opt
 		return nil, err
 	}
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watching[o] = struct{}{}
 	return o, nil
 }
 
@@ -244,6 +247,7 @@ func (o *offering) remove() {
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()
 	delete(o.server.offers, o.msg.name)
+	delete(o.server.watching, o)
 }
 
 // wait returns when the offer is over, and why if that is an error.

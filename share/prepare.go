@@ -38,13 +38,21 @@ func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ..
 	}
 	waiting, err := o.announce()
 	if err != nil {
-		o.cancel(err)
+		o.abandon(err)
 		return nil, err
 	}
 	for _, w := range waiting {
 		w.deliver()
 	}
 	return &Prepared{o: o}, nil
+}
+
+// abandon ends an offering whose name is another's by now.
+func (o *offering) abandon(cause error) {
+	o.server.mu.Lock()
+	delete(o.server.watching, o)
+	o.server.mu.Unlock()
+	o.cancel(cause)
 }
 
 // announce admits those who wait for the offer, and has later ones admitted

@@ -28,6 +28,7 @@ type Server struct {
 	mu       sync.Mutex
 	offers   map[string]*offering
 	expected map[string]*expectation
+	watching map[*offering]struct{} // whose observers hear of what belongs to no offer
 }
 
 // A ListenOption changes what [Listen] does.
@@ -115,6 +116,7 @@ func Listen(path string, opts ...ListenOption) (*Server, error) {
 		allow:    o.allow,
 		offers:   map[string]*offering{},
 		expected: map[string]*expectation{},
+		watching: map[*offering]struct{}{},
 	}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	return s, nil
@@ -348,18 +350,13 @@ func noOffer(name string) refuse {
 	return refuse{RefusedName, fmt.Sprintf("there is no offer %q here", name)}
 }
 
-// tell gives an event that belongs to no offer to all of them, and to those that
-// are prepared.
+// tell gives an event that belongs to no offer to all of them, from their making to
+// their end.
 func (s *Server) tell(e Event) {
 	s.mu.Lock()
 	var fs []func(Event)
-	for _, o := range s.offers {
+	for o := range s.watching {
 		fs = append(fs, o.observe)
-	}
-	for _, x := range s.expected {
-		if x.prepared != nil {
-			fs = append(fs, x.prepared.observe)
-		}
 	}
 	s.mu.Unlock()
 	for _, f := range fs {
