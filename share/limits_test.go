@@ -12,9 +12,9 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// FAULTS 59: places are counted in all and of each process, where those without a
+// TestFault59_Places: places are counted in all and of each process, where those without a
 // pid are one for each user.
-func TestPlaces(t *testing.T) {
+func TestFault59_Places(t *testing.T) {
 	p := newPlaces(5, 2)
 	one, other, hidden := sock.Peer{UID: 1, PID: 7}, sock.Peer{UID: 1, PID: 8}, sock.Peer{UID: 1}
 	take := func(who sock.Peer, why string) func() {
@@ -55,9 +55,9 @@ func TestPlacesAreForgotten(t *testing.T) {
 	require.Empty(t, p.of)
 }
 
-// FAULTS 59: one process does not get all the places, is told so, and gets others
+// TestFault59_ConnectionsOfOneProcess: one process does not get all the places, is told so, and gets others
 // when it gives some back.
-func TestConnectionsOfOneProcess(t *testing.T) {
+func TestFault59_ConnectionsOfOneProcess(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithConnectionsPerPeer(2))
 	s := serve(t, srv, newBuffer(t, ctx, 1))
@@ -280,9 +280,9 @@ func TestMostRecord(t *testing.T) {
 	}
 }
 
-// FAULTS 21, 23: a peer that sends more than either side ever takes costs its own
+// TestFault21and23_RecordsBeyondTheLimits: a peer that sends more than either side ever takes costs its own
 // connection, and none of its descriptors gets in.
-func TestRecordsBeyondTheLimits(t *testing.T) {
+func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
