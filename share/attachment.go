@@ -87,7 +87,8 @@ func (a *Attachment) Err() error {
 }
 
 // Progress tells the producer that this side is at work, done of total bytes,
-// which renews its patience. Calling it a few times a second is enough.
+// which renews its patience. Calling it a few times a second is enough; a producer
+// refuses more than it takes ([WithRecordRate]).
 func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
 	return a.ended(a.link.send(ctx, progress{done, total}))
 }

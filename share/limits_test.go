@@ -225,10 +225,11 @@ func TestOffersThatAreTooLarge(t *testing.T) {
 	g := granularity(t, dev)
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 2*g+1, vmm.WithChunkSize(g)))
-	for _, opt := range []AttachOption{WithMaxChunks(3), WithMaxSize(3 * g), WithMaxSize(0)} {
+	for i, opt := range []AttachOption{WithMaxChunks(3), WithMaxSize(3 * g), WithMaxSize(0)} {
 		att, err := Attach(soon(t), srv.Path(), "", dev, opt)
 		require.NoError(t, err)
 		require.NoError(t, att.Close())
+		require.NoError(t, s.await(t, Ended, i+1).Err)
 	}
 	imports, n := spy.count("cuMemImportFromShareableHandle"), 3
 	for why, opt := range map[string]AttachOption{
