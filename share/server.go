@@ -58,17 +58,17 @@ func WithMode(mode os.FileMode) ListenOption {
 
 // WithAuthorize has f decide who gets an offer, of those whom the policy lets in.
 // The offer is what would be given, with the access that the peer asks for. f is
-// called before the peer hears anything of the offer but that it is in the making
-// ([Server.Working]), and once for each consumer and offer: also for offers that are
-// prepared, and for consumers that waited, once there is something to wait for no
-// longer.
+// called once for each consumer and offer, before the consumer is sent anything of
+// it, prepared offers included. About a consumer that waits it is called when the
+// offer is there; until then the consumer hears of no more than progress
+// ([Server.Working]).
 //
-// An error refuses the peer ([RefusedPolicy]). It is told no more than that; the
-// error goes to the observers ([PeerRefused]).
+// An error refuses the peer ([RefusedPolicy]). The peer is told no more than that;
+// the error goes to the observers ([PeerRefused]).
 //
 // f runs on the goroutine of its connection, of several at once, and keeps nobody
-// else waiting. It may call the server, but not close it. Close waits for it. Who
-// asks waits no longer than its own patience.
+// else waiting. It may call the server, but not close it: Close waits for it. The
+// peer that it is about waits no longer than its own patience.
 func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
 	return func(o *listenOptions) { o.allow = f }
 }
@@ -311,17 +311,17 @@ func (l link) wish(ctx context.Context) (attach, error) {
 func (s *Server) turnAway(l link, err error) {
 	var no refuse
 	var denied deniedError
-	answer := refusal(err)
+	answer, gone := refusal(err), errors.Is(err, sock.ErrPeerLost)
 	switch {
-	case errors.As(err, &denied):
-		answer = notAllowed
+	case errors.As(err, &denied): // whatever it is
+		answer, gone = notAllowed, false
 	case errors.As(err, &no): // the decision was ours
 		err, answer = no, no
 	case s.ctx.Err() != nil:
 		answer = refuse{RefusedName, "the producer ended before its offer was ready"}
 	}
 	s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: err})
-	if !errors.Is(err, sock.ErrPeerLost) {
+	if !gone {
 		l.part(answer)
 	}
 }
