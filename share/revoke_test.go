@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -34,7 +35,7 @@ func next(t testing.TB, c <-chan *Lease) *Lease {
 // requireLive says that the lease is there and has not ended.
 func requireLive(t testing.TB, srv *Server, l *Lease) {
 	t.Helper()
-	require.Contains(t, srv.Leases("data"), l)
+	require.True(t, slices.Contains(srv.Leases("data"), l))
 	require.NoError(t, l.Err())
 	select {
 	case <-l.Done():
@@ -48,7 +49,7 @@ func awaitEnd(t testing.TB, srv *Server, l *Lease) error {
 	t.Helper()
 	select {
 	case <-l.Done():
-		require.NotContains(t, srv.Leases("data"), l)
+		require.False(t, slices.Contains(srv.Leases("data"), l))
 		return l.Err()
 	case <-soon(t).Done():
 		require.FailNow(t, "the lease does not end")
@@ -168,7 +169,7 @@ func TestRevoke(t *testing.T) {
 			mine := next(t, begun)
 			other := attached(t, srv, "data", dev)
 			theirs := next(t, begun)
-			require.Equal(t, []*Lease{mine, theirs}, srv.Leases("data"))
+			require.True(t, slices.Equal([]*Lease{mine, theirs}, srv.Leases("data")))
 			require.IsType(t, offer{}, heard(t, conn))
 			s.await(t, Mapped, 1)
 
@@ -177,7 +178,7 @@ func TestRevoke(t *testing.T) {
 			require.NoError(t, conn.Close())
 			require.ErrorIs(t, awaitEnd(t, srv, mine), ErrRevoked)
 			require.NotErrorIs(t, mine.Err(), context.Canceled)
-			require.Equal(t, []*Lease{theirs}, srv.Leases("data"))
+			require.True(t, slices.Equal([]*Lease{theirs}, srv.Leases("data")))
 			requireLive(t, srv, theirs)
 			require.NoError(t, other.Err())
 			require.NoError(t, other.Progress(soon(t), 1, 2))
