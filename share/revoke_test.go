@@ -99,6 +99,7 @@ func TestLeaseIsDone(t *testing.T) {
 			require.ErrorIs(t, awaitEnd(t, srv, l), c.want)
 			require.ErrorIs(t, awaitDone(t, att), c.there)
 			require.Equal(t, l.Err(), s.await(t, Ended, 1).Err)
+			require.Error(t, l.ctx.Err(), "the offer keeps nothing of it")
 			why := l.Err()
 			l.Revoke()
 			require.Equal(t, why, l.Err())

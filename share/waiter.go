@@ -146,12 +146,8 @@ func (w *waiter) deliver() {
 	w.send(w.sendOffer, w.isDelivered)
 }
 
-// publish says that the data is there, unless the lease is over.
+// publish says that the data is there.
 func (w *waiter) publish() {
-	if over := context.Cause(w.lease.ctx); over != nil {
-		w.isPublished(over)
-		return
-	}
 	record := encode(publish{w.lease.msg.desc.Generation})
 	w.send(func(send sendFunc) error { return send(record) }, w.isPublished)
 }
