@@ -73,6 +73,8 @@ func (s *suite) fault(t test) string {
 		return "did not run: " + whole.reason()
 	case !found && whole != nil && whole.verdict == skipped:
 		return ""
+	case !found && s.ctx.Err() != nil:
+		return "did not run: interrupted"
 	case !found:
 		return "did not run: there is no such test"
 	}

@@ -16,39 +16,48 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	// The tests run in process groups of their own, which no terminal interrupts.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // A config is what a run was asked to do.
 type config struct {
-	root     string        // of the module, or of the bundle
-	bundle   bool          // the test binaries are there already
-	hardware bool          // on a GPU, and rows for it only
-	limit    time.Duration // for a test binary
+	ctx      context.Context // its end ends the tests
+	root     string          // of the module, or of the bundle
+	bundle   bool            // the test binaries are there already
+	hardware bool            // on a GPU, and rows for it only
+	limit    time.Duration   // for a test binary
 	verbose  bool
 	said     io.Writer // what is going on
 }
 
 // run is main with an exit code: 0, 1 for a fault that is not survived, 2 for
 // wrong usage.
-func run(args []string, out, said io.Writer) int {
-	c := config{root: ".", said: said}
+func run(ctx context.Context, args []string, out, said io.Writer) int {
+	c := config{ctx: ctx, root: ".", said: said}
 	f := flag.NewFlagSet("faults", flag.ContinueOnError)
 	f.SetOutput(said)
 	bundle := f.String("bundle", "", "run the test binaries in this `directory`, DIR/PACKAGE/suite.test, on a GPU")
 	only := f.String("run", "", "run these `rows` only, as 19,25")
-	f.DurationVar(&c.limit, "timeout", 4*time.Minute, "limit for the tests of one package")
-	f.BoolVar(&c.verbose, "v", false, "print what the tests print")
+	f.DurationVar(&c.limit, "timeout", 9*time.Minute, "limit for the tests of one package")
+	f.BoolVar(&c.verbose, "v", false, "print what the tests print, as they do")
 	if err := f.Parse(args); err != nil {
 		return 2
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -45,7 +47,7 @@ func TestMain(m *testing.M) {
 // returns the lines and the exit code.
 func verdicts(t *testing.T, cells ...string) (lines []string, code int) {
 	t.Helper()
-	return config{root: bundle, bundle: true, limit: limit, said: io.Discard}.verdicts(t, planted, cells...)
+	return config{ctx: t.Context(), root: bundle, bundle: true, limit: limit, said: io.Discard}.verdicts(t, planted, cells...)
 }
 
 func (c config) verdicts(t *testing.T, pkg string, cells ...string) (lines []string, code int) {
@@ -110,6 +112,28 @@ func TestStoppedTestIsKilled(t *testing.T) {
 	require.Equal(t, 1, code)
 }
 
+// An interrupt ends the tests at once, and those that were not done have not
+// passed.
+func TestInterrupt(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	said, hangs := io.Pipe()
+	go func() {
+		for lines := bufio.NewScanner(said); lines.Scan(); {
+			if strings.Contains(lines.Text(), "=== RUN   TestHangs") {
+				cancel()
+			}
+		}
+	}()
+	c := config{ctx: ctx, root: bundle, bundle: true, limit: time.Minute, verbose: true, said: hangs}
+	lines, code := c.verdicts(t, planted, "TestHangs", "TestPasses", "TestLies")
+	require.Equal(t, []string{
+		"fault 01 FAIL planted TestHangs: interrupted", "fault 02 PASS a fault", "fault 03 FAIL planted TestLies: did not run: interrupted",
+		"3 faults: 1 passed, 2 failed, 0 skipped",
+	}, lines)
+	require.Equal(t, 1, code)
+	require.NoError(t, hangs.Close())
+}
+
 // What is left behind is everybody's fault who was there.
 func TestLeakFailsAllRowsOfThePackage(t *testing.T) {
 	t.Setenv("PLANTED_LEAK", "1")
@@ -122,7 +146,7 @@ func TestLeakFailsAllRowsOfThePackage(t *testing.T) {
 
 // Without a bundle the package is built; one that cannot be fails its rows.
 func TestSuitesAreBuilt(t *testing.T) {
-	c := config{root: "../..", limit: 9 * time.Second, said: io.Discard}
+	c := config{ctx: t.Context(), root: "../..", limit: 9 * time.Second, said: io.Discard}
 	lines, code := c.verdicts(t, "internal/faults/testdata/planted", "TestPasses")
 	require.Equal(t, "fault 01 PASS a fault", lines[0])
 	require.Zero(t, code)
@@ -145,16 +169,16 @@ func TestBundle(t *testing.T) {
 		"| 4 | four | G | … | `there` TestSkips (skip: two devices) | – |",
 	}, "\n")), 0o600))
 	var said, printed strings.Builder
-	require.Equal(t, 1, run([]string{"-bundle", dir, "-timeout", "9s"}, &printed, &said))
+	require.Equal(t, 1, run(t.Context(), []string{"-bundle", dir, "-timeout", "9s"}, &printed, &said))
 	require.Equal(t, "fault 01 PASS one\nfault 03 FAIL none of its tests is in the bundle\n"+
 		"fault 04 SKIP takes two devices, has 1\n3 faults: 1 passed, 1 failed, 1 skipped\n", printed.String())
 	printed.Reset()
-	require.Equal(t, 0, run([]string{"-bundle", dir, "-run", "4, 1", "-v"}, &printed, &said))
+	require.Equal(t, 0, run(t.Context(), []string{"-bundle", dir, "-run", "4, 1", "-v"}, &printed, &said))
 	require.Regexp(t, regexp.MustCompile(`(?s)=== RUN   TestSkips.*takes two devices, has 1`), said.String())
-	require.Equal(t, 2, run([]string{"-bundle", dir, "-run", "5"}, &printed, &said))
-	require.Equal(t, 2, run([]string{"-bundle", dir, "-run", "x"}, &printed, &said))
-	require.Equal(t, 2, run([]string{"-bundle", t.TempDir()}, &printed, &said))
-	require.Equal(t, 2, run([]string{"-nonsense"}, &printed, &said))
+	require.Equal(t, 2, run(t.Context(), []string{"-bundle", dir, "-run", "5"}, &printed, &said))
+	require.Equal(t, 2, run(t.Context(), []string{"-bundle", dir, "-run", "x"}, &printed, &said))
+	require.Equal(t, 2, run(t.Context(), []string{"-bundle", t.TempDir()}, &printed, &said))
+	require.Equal(t, 2, run(t.Context(), []string{"-nonsense"}, &printed, &said))
 }
 
 // A row that is for a GPU only is not run without one, and says so.
@@ -165,6 +189,6 @@ func TestRowsForAGPU(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "faults.md"), []byte("| 47 | x | G | … | `x` TestX | – |\n"), 0o600))
 	t.Chdir(dir)
 	var printed strings.Builder
-	require.Equal(t, 0, run(nil, &printed, io.Discard))
+	require.Equal(t, 0, run(t.Context(), nil, &printed, io.Discard))
 	require.Equal(t, "fault 47 SKIP needs a GPU\n1 faults: 0 passed, 0 failed, 1 skipped\n", printed.String())
 }

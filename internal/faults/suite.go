@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -81,7 +82,7 @@ func (s *suite) run(dir string) {
 		}
 		maps.Copy(s.results, round)
 		left := slices.DeleteFunc(slices.Clone(pending), func(t test) bool { return s.results[t.function()] != nil })
-		if ended == "" || len(left) == len(pending) {
+		if ended == "" || len(left) == len(pending) || s.ctx.Err() != nil {
 			break
 		}
 		pending = left
@@ -100,7 +101,7 @@ func (s *suite) build(dir string) bool {
 		return s.absolute()
 	}
 	s.binary = filepath.Join(dir, strings.ReplaceAll(s.pkg, "/", "_")+".test")
-	build := exec.Command("go", "test", "-c", "-o", s.binary, "./"+s.pkg)
+	build := exec.CommandContext(s.ctx, "go", "test", "-c", "-o", s.binary, "./"+s.pkg)
 	build.Dir = s.root
 	if out, err := build.CombinedOutput(); err != nil {
 		s.failure = "go test -c: " + strings.Join(strings.Fields(string(out)), " ")
@@ -122,7 +123,7 @@ func (s *suite) absolute() bool {
 // start runs the binary once and returns what became of the tests and how it
 // ended, if that was badly.
 func (s *suite) start(tests []test) (round results, ended string) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.limit+grace)
+	ctx, cancel := context.WithTimeout(s.ctx, s.limit+grace)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.binary, "-test.v=test2json", "-test.paniconexit0", "-test.timeout="+s.limit.String(), "-test.run="+patterns(tests))
 	cmd.Dir = filepath.Join(s.root, s.pkg)
@@ -132,19 +133,33 @@ func (s *suite) start(tests []test) (round results, ended string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its children end with it
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = grace
-	out, err := cmd.CombinedOutput()
+	var out bytes.Buffer
+	cmd.Stdout = &out
 	if s.verbose {
-		fmt.Fprintf(s.said, "%s", bytes.ReplaceAll(out, []byte(mark), nil))
+		cmd.Stdout = io.MultiWriter(&out, unmarked{s.said})
 	}
+	cmd.Stderr = cmd.Stdout
+	err := cmd.Run()
 	round = results{}
-	round.parse(string(out))
-	if ctx.Err() != nil {
+	round.parse(out.String())
+	switch {
+	case s.ctx.Err() != nil:
+		return round, "interrupted"
+	case ctx.Err() != nil:
 		return round, fmt.Sprintf("hung, and was killed after %s", s.limit+grace)
-	}
-	if err == nil && round.unfinished() {
+	case err == nil && round.unfinished():
 		return round, "the test process ended early"
 	}
-	return round, ending(string(out), err)
+	return round, ending(out.String(), err)
+}
+
+// unmarked passes on what is for people.
+type unmarked struct{ io.Writer }
+
+// Write is what os/exec calls.
+func (w unmarked) Write(b []byte) (int, error) {
+	_, err := w.Writer.Write(bytes.ReplaceAll(b, []byte(mark), nil))
+	return len(b), err
 }
 
 // patterns is a -test.run for all of tests.
