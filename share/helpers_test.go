@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -101,6 +102,14 @@ func (s *spy) count(symbol string) int {
 		return s.all
 	}
 	return s.counts[symbol]
+}
+
+// owed is what was taken from the driver and not given back.
+func (s *spy) owed() string {
+	return fmt.Sprintf("%d handles, %d reservations, %d mappings",
+		s.count("cuMemCreate")+s.count("cuMemImportFromShareableHandle")-s.count("cuMemRelease"),
+		s.count("cuMemAddressReserve")-s.count("cuMemAddressFree"),
+		s.count("cuMemMap")-s.count("cuMemUnmap"))
 }
 
 func freeMemory(t testing.TB, ctx *cu.Context) uint64 {

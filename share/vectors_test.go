@@ -127,7 +127,7 @@ func fromHex(t *testing.T, s string) []byte {
 	return b
 }
 
-func readVectors(t *testing.T) (v vectors) {
+func readVectors(t testing.TB) (v vectors) {
 	t.Helper()
 	b, err := os.ReadFile(vectorFile)
 	require.NoError(t, err)

@@ -1,0 +1,298 @@
+package share
+
+import (
+	"context"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// What a hostile consumer says, by number after actHonest.
+const (
+	sayAny = actHonest + iota
+	sayData
+	sayChecked
+	sayPrepared
+	sayExpected
+	sayNone
+	sayWrite
+	sayMapped
+	sayMappedOther
+	sayProgress
+	sayGood
+	sayBad
+	sayRefuse
+	sayOffer
+	sayPublish
+	sayRevoke
+)
+
+func consumerSays(kind cu.Kind, d vmm.Descriptor) []message {
+	return []message{
+		attach{kind, ReadOnly, ""}, attach{kind, ReadOnly, "data"}, attach{kind, ReadOnly, "checked"},
+		attach{kind, ReadOnly, "prepared"}, attach{kind, ReadOnly, "expected"}, attach{kind, ReadOnly, "none"},
+		attach{kind, ReadWrite, "data"}, mapped{d.Generation}, mapped{d.Generation + 1}, progress{1, 2},
+		verdict{true, ""}, verdict{false, "bad"}, refuse{RefusedBusy, "no"},
+		offer{desc: d, access: ReadOnly, name: "data", fds: 1}, publish{d.Generation}, revoke{"over"},
+	}
+}
+
+// FuzzServer has a consumer say whatever it likes, with files, to a server with
+// offers of every kind (FAULTS 19 to 31). Invariant 2: the server ends the
+// conversation, keeps no descriptor, and serves the next one.
+func FuzzServer(f *testing.F) {
+	dev, ctx := leavesNothing(f)
+	g := granularity(f, dev)
+	buf := newBuffer(f, ctx, 2*g, vmm.WithChunkSize(g))
+	srv := listen(f)
+	serveAs(f, srv, "data", buf, ReadOnly)
+	serveAs(f, srv, "checked", buf, ReadWrite, WithVerdict())
+	prepared, err := srv.Prepare("prepared", buf, ReadOnly)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = prepared.Close() })
+	srv.Expect("expected")
+	says, files := consumerSays(dev.Driver().Kind(), buf.Describe()), odds(f)
+
+	for _, seed := range [][]byte{
+		nil, act(sayData), slices.Concat(act(sayData), []byte{actHear}, act(sayMapped), act(sayGood)),
+		slices.Concat(act(sayChecked), act(sayMapped), act(sayProgress), act(sayBad)),
+		slices.Concat(act(sayPrepared), []byte{actHear}, act(sayMapped)), slices.Concat(act(sayPrepared), act(sayBad)),
+		act(sayExpected), slices.Concat(act(sayExpected), act(sayProgress)), act(sayNone), act(sayWrite), act(sayAny),
+		act(sayData, 0), slices.Concat(act(sayData), act(sayMapped, 1, 2)), slices.Concat(act(sayChecked), act(sayMappedOther)),
+		slices.Concat(act(sayData), act(sayMapped), act(sayMapped)), act(sayOffer, 0), act(sayRefuse), act(sayPublish), act(sayRevoke),
+		slices.Concat(flawed(4, 2), act(sayData)), slices.Concat(flawed(0, 'X'), act(sayData)), slices.Concat(flawed(12, 255), act(sayData)),
+		slices.Concat(act(sayData), raw([]byte("GPFD"))), raw(nil, 0), raw(make([]byte, 300), 0, 1, 2, 0),
+	} {
+		f.Add(seed)
+	}
+	for _, v := range recordsOfVectors(f) {
+		f.Add(raw(v))
+		f.Add(slices.Concat(act(sayChecked), raw(v, 1)))
+	}
+
+	honest := encode(attach{dev.Driver().Kind(), ReadOnly, "data"})
+	takeOffer(soon(f), f, srv, honest, 2)
+	before := settledDescriptors(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		conn, err := sock.Dial(ctx, srv.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := script{b, says, files}
+		s.play(ctx, conn)
+		hangUp(ctx, t, conn)
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+		takeOffer(ctx, t, srv, honest, 2)
+		requireDescriptors(ctx, t, before)
+	})
+}
+
+// takeOffer is an honest peer that gets so many descriptors and goes.
+func takeOffer(ctx context.Context, t testing.TB, srv *Server, wish []byte, fds int) {
+	t.Helper()
+	conn, err := sock.Dial(ctx, srv.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.Send(ctx, wish); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := conn.Receive(ctx)
+	if err != nil || len(rec.Files) != fds {
+		t.Fatalf("%d descriptors, %v", len(rec.Files), err)
+	}
+	if err := rec.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settledDescriptors are those of a process in which nothing more is under way.
+func settledDescriptors(t testing.TB) map[string]int {
+	t.Helper()
+	for now := cutest.Descriptors(); ; {
+		time.Sleep(20 * time.Millisecond)
+		last := now
+		if now = cutest.Descriptors(); maps.Equal(last, now) {
+			return now
+		}
+	}
+}
+
+// recordsOfVectors are the records of docs/wire.md, good ones and bad ones.
+func recordsOfVectors(t testing.TB) (all [][]byte) {
+	t.Helper()
+	v := readVectors(t)
+	texts := []string{}
+	for _, good := range v.Vectors {
+		texts = append(texts, good.Hex)
+	}
+	for _, bad := range v.Invalid {
+		texts = append(texts, bad.Hex)
+	}
+	for _, text := range texts {
+		if b, err := hex.DecodeString(text); err == nil && len(b) < 256 { // long ones take long to be made shorter
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
+// What a hostile producer says, by number after actHonest. Its files are three
+// chunks, memory of another size, and then what is no memory.
+const (
+	offerAll = actHonest + iota
+	offerTwo
+	offerThird
+	offerPending
+	offerAllPending
+	offerEarlyTwo
+	offerOne
+	tellPublish
+	tellPublishOther
+	tellProgress
+	tellRevoke
+	tellRefuse
+	tellMapped
+	tellVerdict
+	tellAttach
+)
+
+func producerSays(kind cu.Kind, d vmm.Descriptor) []message {
+	all := offer{desc: d, access: ReadOnly, name: "data", data: []byte("its own"), fds: 3}
+	with := func(first, fds int, pending bool) offer {
+		o := all
+		o.first, o.fds, o.pending = first, fds, pending
+		return o
+	}
+	one := all
+	one.desc.Chunks, one.desc.Size, one.fds = 1, 1, 1
+	return []message{
+		all, with(0, 2, false), with(2, 1, false), with(2, 1, true), with(0, 3, true), with(0, 2, true), one,
+		publish{d.Generation}, publish{d.Generation + 1}, progress{1, 2}, revoke{"over"}, refuse{RefusedBusy, "no"},
+		mapped{d.Generation}, verdict{true, ""}, attach{kind, ReadOnly, "data"},
+	}
+}
+
+// FuzzAttach has a producer say whatever it likes, with files, to a consumer
+// that attaches, in a way that the first byte says (FAULTS 19 to 31, 35 to 40).
+// Invariants 2 and 4: Attach ends, and what it does not attach to it has not kept
+// anything of; what it attaches to can be read and given back.
+func FuzzAttach(f *testing.F) {
+	spy, dev, ctx := spied(f)
+	g := granularity(f, dev)
+	d, files, err := newBuffer(f, ctx, 3*g, vmm.WithChunkSize(g)).Export()
+	_, other, err2 := newBuffer(f, ctx, 2*g).Export()
+	if err != nil || err2 != nil {
+		f.Fatal(err, err2)
+	}
+	files = append(files, other[0])
+	f.Cleanup(func() { _ = sock.CloseFiles(files) })
+	files = append(files, odds(f)...)
+	l, err := sock.Listen(socketPath(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = l.Close() })
+	says := producerSays(dev.Driver().Kind(), d)
+
+	for _, seed := range [][]byte{
+		nil, act(offerAll, 0, 1, 2), slices.Concat(act(offerTwo, 0, 1), act(offerThird, 2)),
+		slices.Concat(act(offerAllPending, 0, 1, 2), act(tellProgress), act(tellPublish), []byte{actHear}, act(tellRevoke)),
+		slices.Concat(act(offerEarlyTwo, 0, 1), act(tellProgress), act(offerPending, 2), act(tellPublish)),
+		slices.Concat(act(offerAllPending, 0, 1, 2), act(tellPublishOther)), slices.Concat(act(offerAllPending, 0, 1, 2), act(tellRevoke)),
+		slices.Concat(act(offerAll, 0, 1, 2), []byte{actHear}, act(offerAll, 0, 1, 2)), act(offerOne, 1), act(offerOne, 3), act(offerOne, 4),
+		act(offerAll), act(offerAll, 0, 1), act(offerAll, 0, 1, 2, 0), act(offerAll, 0, 1, 3), act(offerAll, 0, 5, 2), act(offerAll, 6, 1, 2),
+		slices.Concat(act(offerTwo, 0, 1), act(offerTwo, 0, 1)), slices.Concat(act(offerTwo, 0, 1), act(offerPending, 2)),
+		act(tellRefuse), act(tellRevoke), act(tellRefuse, 0), act(tellMapped), act(tellVerdict), act(tellAttach), act(tellProgress),
+		slices.Concat(flawed(4, 2), act(offerAll, 0, 1, 2)), slices.Concat(flawed(18, 8), act(offerAll, 0, 1, 2)),
+		slices.Concat(flawed(24, 9), act(offerAll, 0, 1, 2)), slices.Concat(flawed(47, 0x80), act(offerAll, 0, 1, 2)),
+		slices.Concat(flawed(50, 0x40), act(offerAll, 0, 1, 2)), raw(nil, 0), raw(make([]byte, 300), 0, 4, 5, 6),
+	} {
+		for way := range byte(len(attachWays)) {
+			f.Add(append([]byte{way}, seed...))
+		}
+	}
+	for _, v := range recordsOfVectors(f) {
+		f.Add(append([]byte{0}, raw(v, 0)...))
+		f.Add(slices.Concat([]byte{1}, act(offerAll, 0, 1, 2), raw(v)))
+	}
+
+	before, owed := settledDescriptors(f), spy.owed()
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		s := script{b, says, files}
+		way := attachWays[int(s.byte())%len(attachWays)]
+		over := make(chan error, 1)
+		go func() { over <- produce(ctx, l, &s) }()
+		att, err := Attach(ctx, l.Path(), way.name, dev, way.opts...)
+		switch {
+		case ctx.Err() != nil:
+			t.Fatalf("Attach does not end: %v", err)
+		case (err == nil) != (att != nil):
+			t.Fatalf("%v, %v", att, err)
+		}
+		if err == nil {
+			readAndClose(t, att)
+		}
+		if err := <-over; err != nil {
+			t.Fatal(err)
+		}
+		if now := spy.owed(); now != owed {
+			t.Fatalf("%s, and before %s", now, owed)
+		}
+		requireDescriptors(ctx, t, before)
+	})
+}
+
+// attachWays are how FuzzAttach attaches.
+var attachWays = []struct {
+	name string
+	opts []AttachOption
+}{
+	{"data", nil},
+	{"", []AttachOption{WithAnyDevice(), WithRoom(1 << 20)}},
+	{"data", []AttachOption{WithAccess(ReadWrite), WithRoom(64 << 20)}},
+}
+
+// produce takes one connection and does what the script says.
+func produce(ctx context.Context, l *sock.Listener, s *script) error {
+	conn, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if rec, err := conn.Receive(ctx); err == nil { // the wish to attach
+		_ = rec.Close()
+		s.play(ctx, conn)
+	}
+	return nil
+}
+
+// readAndClose reads a little of what was attached, to its last byte.
+func readAndClose(t *testing.T, att *Attachment) {
+	t.Helper()
+	buf := att.Buffer()
+	ctx := cutest.Context(t, buf.Device())
+	n := min(buf.Size(), 4096)
+	if err := cu.CopyToHost(ctx, nil, make([]byte, n), buf.Ptr().Add(buf.Size()-n)); err != nil {
+		t.Fatal(err)
+	}
+	if err := att.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
