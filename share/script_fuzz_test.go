@@ -67,7 +67,7 @@ func FuzzServer(f *testing.F) {
 		slices.Concat(act(sayChecked), act(sayMapped), act(sayProgress), act(sayBad)),
 		slices.Concat(act(sayPrepared), []byte{actHear}, act(sayMapped)), slices.Concat(act(sayPrepared), act(sayBad)),
 		act(sayExpected), slices.Concat(act(sayExpected), act(sayProgress)), act(sayNone), act(sayWrite), act(sayAny),
-		act(sayData, 0), slices.Concat(act(sayData), act(sayMapped, 1, 2)), slices.Concat(act(sayChecked), act(sayMappedOther)),
+		slices.Concat(act(sayChecked), act(sayGood)), act(sayData, 0), slices.Concat(act(sayData), act(sayMapped, 1, 2)), slices.Concat(act(sayChecked), act(sayMappedOther)),
 		slices.Concat(act(sayData), act(sayMapped), act(sayMapped)), act(sayOffer, 0), act(sayRefuse), act(sayPublish), act(sayRevoke),
 		slices.Concat(flawed(4, 2), act(sayData)), slices.Concat(flawed(0, 'X'), act(sayData)), slices.Concat(flawed(12, 255), act(sayData)),
 		slices.Concat(act(sayData), raw([]byte("GPFD"))), raw(nil, 0), raw(make([]byte, 300), 0, 1, 2, 0),
@@ -96,7 +96,7 @@ func FuzzServer(f *testing.F) {
 			t.Fatal(err)
 		}
 		takeOffer(ctx, t, srv, honest, 2)
-		requireDescriptors(ctx, t, before)
+		requireDescriptors(t, before)
 	})
 }
 
@@ -255,7 +255,7 @@ func FuzzAttach(f *testing.F) {
 		if now := spy.owed(); now != owed {
 			t.Fatalf("%s, and before %s", now, owed)
 		}
-		requireDescriptors(ctx, t, before)
+		requireDescriptors(t, before)
 	})
 }
 

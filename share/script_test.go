@@ -160,11 +160,11 @@ func hangUp(ctx context.Context, t *testing.T, conn *sock.Conn) {
 	}
 }
 
-// requireDescriptors waits until the process has those, and no others.
-func requireDescriptors(ctx context.Context, t *testing.T, want map[string]int) {
+// requireDescriptors waits a moment until the process has those, and no others.
+func requireDescriptors(t *testing.T, want map[string]int) {
 	t.Helper()
-	for !maps.Equal(want, cutest.Descriptors()) {
-		if ctx.Err() != nil {
+	for end := time.Now().Add(3 * time.Second); !maps.Equal(want, cutest.Descriptors()); {
+		if time.Now().After(end) {
 			t.Fatalf("descriptors: %v, and were %v", cutest.Descriptors(), want)
 		}
 		time.Sleep(100 * time.Microsecond)
