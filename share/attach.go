@@ -172,7 +172,7 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	}
 	if err != nil {
 		switch {
-		case errors.Is(err, ErrWire), errors.Is(err, ErrProtocol), errors.Is(err, ErrTooLarge), errors.Is(err, ErrStale):
+		case isBadRecord(err), errors.Is(err, ErrTooLarge), errors.Is(err, ErrStale):
 			l.part(attachFailed(err))
 		case errors.Is(err, ErrRate):
 			l.part(refusal(err))
@@ -234,6 +234,20 @@ func (o *attachOptions) reserve(dev *cu.Device) (*vmm.Reservation, error) {
 
 // attachFailed is what a producer is told that had begun to send its offer.
 func attachFailed(err error) verdict { return verdict{false, "attaching failed: " + err.Error()} }
+
+// isBadRecord reports whether err is about a record that came, so that somebody
+// is there to be told.
+func isBadRecord(err error) bool {
+	for _, bad := range []error{
+		ErrWire, ErrProtocol, ErrVersion,
+		sock.ErrControlTruncated, sock.ErrTruncated, sock.ErrEmptyRecord, sock.ErrTooManyFDs, sock.ErrControl,
+	} {
+		if errors.Is(err, bad) {
+			return true
+		}
+	}
+	return false
+}
 
 // explain adds what a lost connection mostly means this early.
 func explain(err error) error {

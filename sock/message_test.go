@@ -132,8 +132,9 @@ func init() {
 	}
 }
 
-// TestFault22_ControlTruncated is fault 57 for the receiver, too.
-func TestFault22_ControlTruncated(t *testing.T) { runChild(t, "out-of-fds-receiving") }
+// TestFault22and57_OutOfFDsReceiving: what arrives of a record that does not fit is
+// closed, and the error says what to do.
+func TestFault22and57_OutOfFDsReceiving(t *testing.T) { runChild(t, "out-of-fds-receiving") }
 
 func TestFault23_RecordTooLong(t *testing.T) {
 	requireNoLeak(t)

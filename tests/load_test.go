@@ -1,0 +1,107 @@
+package tests
+
+import (
+	"context"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/sock"
+)
+
+// TestFault57_ProducerOutOfFDs: a producer that has no descriptor left for
+// another connection does not give up, and serves who waits as soon as it has.
+func TestFault57_ProducerOutOfFDs(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-consumers", "0", "-timeout", patience.String())
+	const room = 3
+	all := limitFDs(t, producer, room)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var idle []*sock.Conn
+	for range 2 * room { // half of them in the backlog
+		conn, err := sock.Dial(ctx, s.socket)
+		require.NoError(t, err)
+		idle = append(idle, conn)
+	}
+	consumer := s.consumer()
+	consumer.waitLine("Connected to producer")
+	eventually(t, func() bool { return len(openFDs(pidText(producer))) == all }, "the producer has descriptors to spare")
+	require.Empty(t, find(producer, "Consumer connected"))
+	for _, conn := range idle {
+		require.NoError(t, conn.Close())
+	}
+	consumer.succeeds()
+	producer.signal(syscall.SIGTERM)
+	producer.succeeds()
+}
+
+// TestFault57_ConsumerOutOfFDs: a consumer that has no descriptors for all of an
+// offer says what to do about it, and so does its producer, which serves the next
+// one.
+func TestFault57_ConsumerOutOfFDs(t *testing.T) {
+	s := newScene(t)
+	producer := s.producer("-consumers", "2", "-size", "128MiB", "-chunk", "2MiB", "-timeout", patience.String())
+	producer.waitLine("Waiting for consumer connection...")
+	producer.stop() // it does not answer yet
+	consumer := s.consumer()
+	consumer.waitLine("Connected to producer")
+	limitFDs(t, consumer, 10)
+	require.NoError(t, resume(producer))
+	consumer.fails(1, "10 arrived; raise the limit on open files (ulimit -n)")
+	producer.waitLine("Consumer reported a failure: ")
+	s.consumer().succeeds()
+	producer.fails(1, "attaching failed: ", "ulimit -n")
+}
+
+// limitFDs leaves p room for exactly so many descriptors more. It returns how many
+// it can have with those.
+func limitFDs(t *testing.T, p *process, room int) (all int) {
+	t.Helper()
+	open := openFDs(pidText(p))
+	n := 0
+	for free := 0; free < room; n++ {
+		if _, taken := open[n]; !taken {
+			free++
+		}
+	}
+	limit := unix.Rlimit{Cur: uint64(n), Max: uint64(n)}
+	require.NoError(t, unix.Prlimit(p.pid(), unix.RLIMIT_NOFILE, &limit, nil))
+	return len(open) + room
+}
+
+// TestFault33_SignalStorm: signals that mean nothing interrupt both programs
+// again and again, and nothing comes of it. (SIGURG is the one that Go's runtime
+// handles without being asked to.)
+func TestFault33_SignalStorm(t *testing.T) {
+	s := newScene(t)
+	producer := s.producer("-size", long, "-chunk", "16MiB")
+	defer storm(producer)()
+	producer.waitLine("Waiting for consumer connection...")
+	consumer := s.consumer()
+	defer storm(consumer)()
+	consumer.succeeds()
+	producer.succeeds()
+}
+
+// storm sends signals to p until it has ended or stop is called.
+func storm(p *process) (stop func()) {
+	stopped, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for !p.ended() {
+			_ = p.cmd.Process.Signal(syscall.SIGURG) // it may have ended
+			select {
+			case <-stopped:
+				return
+			default:
+			}
+		}
+	}()
+	return func() {
+		close(stopped)
+		<-done
+	}
+}
