@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ func gather(do task) error {
 		atts, err := st.attachMany(do)
 		if err == nil {
 			counts.add(countAttached, len(atts))
+			fmt.Println(countAttached)
 			<-ctx.Done()
 		}
 		for _, att := range atts {
@@ -41,7 +43,7 @@ func gather(do task) error {
 	return errors.Join(err, st.close())
 }
 
-// countAttached is what a crowd counts.
+// countAttached is what a crowd counts, and says when all are.
 const countAttached = "attached"
 
 // attachMany attaches from as many goroutines at once.
@@ -99,6 +101,10 @@ func TestFault59_Crowd(t *testing.T) {
 	}
 	begun := time.Now()
 	require.NoError(t, complaint(tell(crowd, orderGo)))
+	for _, c := range crowd {
+		_, err := c.answer(countAttached)
+		require.NoError(t, err)
+	}
 	all := processes * each
 	eventually(t, func() bool { return mapped(t, server) == all }, "%d of %d consumers have mapped the memory",
 		fmtFunc(func() any { return mapped(t, server) }), all)
