@@ -136,19 +136,19 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 	},
 	"Offer of memory that is worked on": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
-		work := holding(t, ctx, buf)
+		h := holding(t, ctx, buf)
 		srv.Expect("data")
 		hears := hearing(t, early(t, srv, wants(dev)))
 		b := offering1(t, srv, buf, nil)
 		b.blocks, b.ends = asks(t, spy), errWhy
 		return b.then(func() {
 			require.Equal(t, RefusedName, (<-hears).(refuse).code, "there is none")
-			require.NoError(t, work())
+			require.NoError(t, h.letGo())
 		})
 	},
 	"Offer of prepared memory that is worked on": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
-		work := holding(t, ctx, buf)
+		h := holding(t, ctx, buf)
 		p, s := prepared(t, srv, "data", buf, ReadOnly)
 		hears := hearing(t, asked(t, srv, wants(dev)))
 		require.True(t, (<-hears).(offer).pending)
@@ -156,7 +156,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 			after: func() {
 				require.IsType(t, revoke{}, <-hears, "and not that the data is there")
 				require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
-				require.NoError(t, work())
+				require.NoError(t, h.letGo())
 				require.NoError(t, p.Close())
 			}}
 	},
@@ -276,16 +276,6 @@ func deaf(t *testing.T, dev *cu.Device, ctx *cu.Context) *Attachment {
 	}
 	require.ErrorIs(t, err, sock.ErrWouldWait)
 	return att
-}
-
-// holding has work on buf queued, which goes on and ends when work is called.
-func holding(t *testing.T, ctx *cu.Context, buf *vmm.Buffer) (work func() error) {
-	h, err := hold(ctx, buf)
-	require.NoError(t, err)
-	work = sync.OnceValue(func() error { return errors.Join(h.letGo(), h.close(soon(t))) })
-	free := time.AfterFunc(20*time.Second, func() { _ = h.letGo() }) // so that a failure ends
-	t.Cleanup(func() { free.Stop(); require.NoError(t, work()) })
-	return work
 }
 
 // TestFault64_Cancel: every blocking call ends soon with its context, says why, and

@@ -38,6 +38,19 @@ func hold(ctx *cu.Context, buf *vmm.Buffer) (*held, error) {
 		cu.Fill(ctx, works, buf.Ptr(), uint8(finished), buf.Size()))
 }
 
+// holding is hold; the work goes on when t ends, or before that hangs because of it.
+func holding(t *testing.T, ctx *cu.Context, buf *vmm.Buffer) *held {
+	t.Helper()
+	h, err := hold(ctx, buf)
+	require.NoError(t, err)
+	late := time.AfterFunc(20*time.Second, func() { _ = h.letGo() })
+	t.Cleanup(func() {
+		late.Stop()
+		require.NoError(t, errors.Join(h.letGo(), h.close(soon(t))))
+	})
+	return h
+}
+
 // warmUp holds a stream once. From the first time on a driver keeps some memory for
 // that, which is nobody's leak.
 func warmUp(t *testing.T) {
@@ -51,6 +64,7 @@ func warmUp(t *testing.T) {
 // letGo has the work begin.
 func (h *held) letGo() error { return h.writes.WriteValue32(h.gate.Ptr(), 1, cu.WriteDefault) }
 
+// close waits for the work and ends the streams.
 func (h *held) close(ctx context.Context) error {
 	return errors.Join(h.works.Synchronize(ctx), h.writes.Synchronize(ctx), h.works.Close(), h.writes.Close(), h.gate.Close())
 }
@@ -94,10 +108,7 @@ func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
 			buf := newBuffer(t, ctx, 1<<20)
 			require.NoError(t, cu.Fill(ctx, nil, buf.Ptr(), uint8(1), buf.Size())) // unfinished
 			require.NoError(t, ctx.Device().Synchronize(soon(t)))
-			h, err := hold(ctx, buf)
-			require.NoError(t, err)
-			free := time.AfterFunc(20*time.Second, func() { _ = h.letGo() }) // so that a failure ends
-			defer free.Stop()
+			h := holding(t, ctx, buf)
 
 			srv := listen(t)
 			s := newServed(srv)
@@ -130,11 +141,11 @@ func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
 			}
 			ended := s.await(t, Ended, 1).Err
 			require.ErrorIs(t, ended, c.want)
-			err = reader.cmd.Wait()
+			err := reader.cmd.Wait()
 			require.Equal(t, c.want == nil, err == nil, "%v", err)
 			cancel()
 			require.NoError(t, <-result)
-			require.NoError(t, errors.Join(h.letGo(), h.close(soon(t)), srv.Close()))
+			require.NoError(t, srv.Close())
 		})
 	}
 }
