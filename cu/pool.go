@@ -382,16 +382,9 @@ func (p *Pool) Export() (*os.File, error) {
 // Nothing can be allocated from such a pool, only memory of the exporter be
 // imported: [Pool.ImportPointer]. No context is needed.
 func (d *Driver) ImportPool(fd *os.File) (*Pool, error) {
-	raw, err := fd.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
 	h := new(sys.CUmemoryPool)
-	r := sys.CUDA_ERROR_UNKNOWN
-	err = raw.Control(func(fd uintptr) {
-		r = notZero(fd, func(fd uintptr) sys.CUresult {
-			return d.call.CuMemPoolImportFromShareableHandle(h, fd, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
-		})
+	r, err := withFD(fd, func(fd uintptr) sys.CUresult {
+		return d.call.CuMemPoolImportFromShareableHandle(h, fd, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
 	})
 	if err != nil {
 		return nil, err

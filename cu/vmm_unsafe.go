@@ -131,18 +131,12 @@ func (d *Driver) CreateMemory(size uint64, p MemProperties) (*MemHandle, error) 
 // another process exported (cuMemImportFromShareableHandle). The caller keeps
 // fd and may close it. size is what the exporter says; the driver cannot be
 // asked, and finds out a wrong one when mapping. A descriptor that is no such
-// memory gives [ErrUnknown]. No context is needed.
+// memory gives [ErrUnknown], a file that was closed [os.ErrClosed]. No context is
+// needed.
 func (d *Driver) ImportMemory(fd *os.File, size uint64) (*MemHandle, error) {
-	raw, err := fd.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
 	h := new(sys.CUmemGenericAllocationHandle)
-	r := sys.CUDA_ERROR_UNKNOWN
-	err = raw.Control(func(fd uintptr) {
-		r = notZero(fd, func(fd uintptr) sys.CUresult {
-			return d.call.CuMemImportFromShareableHandle(h, fd, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		})
+	r, err := withFD(fd, func(fd uintptr) sys.CUresult {
+		return d.call.CuMemImportFromShareableHandle(h, fd, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 	})
 	if err != nil {
 		return nil, err
@@ -151,6 +145,18 @@ func (d *Driver) ImportMemory(fd *os.File, size uint64) (*MemHandle, error) {
 		return nil, err
 	}
 	return d.newMemHandle(*h, size), nil
+}
+
+// withFD has use import the descriptor of f, which is not closed meanwhile.
+func withFD(f *os.File, use func(fd uintptr) sys.CUresult) (r sys.CUresult, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return r, err
+	}
+	if raw.Control(func(fd uintptr) { r = notZero(fd, use) }) != nil {
+		return r, os.ErrClosed // the poller's own word for it matches nothing
+	}
+	return r, nil
 }
 
 // notZero imports fd by way of a duplicate if it is 0, which the driver takes

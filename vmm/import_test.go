@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -160,8 +161,76 @@ func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
-// FAULTS 63: many goroutines import and close the same memory.
-func TestFault63_ImportFromManyGoroutines(t *testing.T) {
+// TestFault63_SameFileManyGoroutines: 64 goroutines import the same files, each
+// of which closes them when it is done. An import gets the memory, or finds a
+// file closed; what else opens and closes files meanwhile never gets in between,
+// though its descriptors have the same numbers.
+func TestFault63_SameFileManyGoroutines(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	buf, d := exported(t, dev)
+	want := noise(4096, 8)
+	write(t, ctx, buf.Ptr(), want)
+	stop := reuseDescriptors(t)
+	for range 10 {
+		_, files, err := buf.Export()
+		require.NoError(t, err)
+		var imported atomic.Int32
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				got, err := vmm.Import(dev, d, files)
+				if err != nil {
+					if !errors.Is(err, os.ErrClosed) {
+						t.Error(err)
+					}
+					return
+				}
+				imported.Add(1)
+				host := make([]byte, len(want))
+				if err := cu.CopyToHost(ctx, nil, host, got.Ptr()); err != nil || string(host) != string(want) {
+					t.Errorf("wrong data, or %v", err)
+				}
+				if err := got.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Positive(t, imported.Load(), "who closes first has imported")
+		requireClosed(t, files)
+	}
+	stop()
+	require.NoError(t, buf.Close())
+}
+
+// reuseDescriptors opens and closes pipes, which get the numbers that come free.
+func reuseDescriptors(t *testing.T) (stop func()) {
+	stopped, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stopped:
+				return
+			default:
+			}
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = r.Close(), w.Close()
+		}
+	}()
+	return func() {
+		close(stopped)
+		<-done
+	}
+}
+
+// FAULTS 63: the same memory, with files for each.
+func TestFault63_SameMemoryManyGoroutines(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	buf, d := exported(t, dev)
