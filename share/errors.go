@@ -86,11 +86,15 @@ func (e *VerdictError) Error() string { return "the consumer reports: " + printa
 // Is matches [ErrVerdict].
 func (e *VerdictError) Is(target error) bool { return target == ErrVerdict }
 
-// printable is a peer's text without what would be trouble on a terminal.
+// printable is a peer's text on one line, without what would be trouble on a
+// terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
+		switch {
+		case unicode.IsPrint(r):
 			return r
+		case unicode.IsSpace(r):
+			return ' '
 		}
 		return '\uFFFD'
 	}, s)
