@@ -18,28 +18,32 @@ func (dev *Device) CanAccessPeer(peer *Device) (bool, error) {
 }
 
 // outOfReach is an error if one of devices cannot be given access to the memory
-// that is mapped at p, as far as that can be told.
+// that is mapped at p, as far as that can be told. The driver is asked about the
+// memory only where there are devices that cannot reach each other.
 func (d *Driver) outOfReach(p DevicePtr, devices []*Device) error {
-	m, err := d.RetainMemory(p)
-	if err != nil {
-		return nil
-	}
-	at, err := m.Properties()
-	if errors.Join(err, m.Close()) != nil {
-		return nil
-	}
-	for _, owner := range d.devices {
-		for _, dev := range devices {
-			if owner.Location() != at.Location || dev == owner {
+	for _, dev := range devices {
+		for _, owner := range d.devices {
+			if owner == dev {
 				continue
 			}
-			if can, err := dev.CanAccessPeer(owner); err == nil && !can {
-				return fmt.Errorf("device %s cannot reach memory of device %s: %w", dev, owner,
-					d.check("cuDeviceCanAccessPeer", sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED))
+			if can, err := dev.CanAccessPeer(owner); err != nil || can || !d.isOn(p, owner) {
+				continue
 			}
+			return fmt.Errorf("device %s cannot reach memory of device %s: %w", dev, owner,
+				d.check("cuDeviceCanAccessPeer", sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED))
 		}
 	}
 	return nil
+}
+
+// isOn reports whether the memory mapped at p is known to be on dev.
+func (d *Driver) isOn(p DevicePtr, dev *Device) bool {
+	m, err := d.RetainMemory(p)
+	if err != nil {
+		return false
+	}
+	at, err := m.Properties()
+	return errors.Join(err, m.Close()) == nil && at.Location == dev.Location()
 }
 
 // A P2PAttribute names a property of the link between two devices, for
