@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -175,11 +176,23 @@ func TestFault63_SameFileManyGoroutines(t *testing.T) {
 	for range 10 {
 		_, files, err := buf.Export()
 		require.NoError(t, err)
-		var imported atomic.Int32
+		var begun, imported atomic.Int32
 		var wg sync.WaitGroup
-		for range 64 {
+		mapped := make(chan struct{})
+		closing := vmm.WithMapped(sync.OnceValue(func() error { // who is told closes the files next
+			close(mapped)
+			for begun.Load() < 40 { // and others are in the middle of importing
+				runtime.Gosched()
+			}
+			return nil
+		}))
+		for i := range 64 {
 			wg.Go(func() {
-				got, err := vmm.Import(dev, d, files)
+				if i%8 != 0 {
+					<-mapped
+				}
+				begun.Add(1)
+				got, err := vmm.Import(dev, d, files, closing)
 				if err != nil {
 					if !errors.Is(err, os.ErrClosed) {
 						t.Error(err)
