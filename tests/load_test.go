@@ -2,6 +2,8 @@ package tests
 
 import (
 	"context"
+	"os"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -86,17 +88,22 @@ func TestFault33_SignalStorm(t *testing.T) {
 	producer.succeeds()
 }
 
-// storm sends signals to p until it has ended or stop is called.
+// storm sends signals to each thread of p until it has ended or stop is called.
 func storm(p *process) (stop func()) {
 	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		for !p.ended() {
-			_ = p.cmd.Process.Signal(syscall.SIGURG) // it may have ended
 			select {
 			case <-stopped:
 				return
 			default:
+			}
+			threads, _ := os.ReadDir("/proc/" + pidText(p) + "/task") // it may have ended
+			for _, thread := range threads {
+				if tid, err := strconv.Atoi(thread.Name()); err == nil {
+					_ = unix.Tgkill(p.pid(), tid, unix.SIGURG)
+				}
 			}
 		}
 	}()
