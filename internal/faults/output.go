@@ -116,12 +116,30 @@ func (r *result) reason() string {
 	if r.why != "" {
 		return r.why
 	}
-	for _, form := range []*regexp.Regexp{asserted, logged} {
-		for _, line := range r.output {
-			if m := form.FindStringSubmatch(line); m != nil {
-				return strings.TrimSpace(m[1])
-			}
+	for i, line := range r.output {
+		if m := asserted.FindStringSubmatch(line); m != nil {
+			return strings.Join(append(strings.Fields(m[1]), continued(r.output[i+1:])...), " ")
+		}
+	}
+	for _, line := range r.output {
+		if m := logged.FindStringSubmatch(line); m != nil {
+			return strings.TrimSpace(m[1])
 		}
 	}
 	return noReason
+}
+
+// mostContinued bounds what is told of an assertion beyond its first line: which
+// error, or which values.
+const mostContinued = 2
+
+// continued are the words of the lines below an "Error:" that belong to it.
+func continued(lines []string) (words []string) {
+	for i, line := range lines {
+		if i == mostContinued || !strings.HasPrefix(strings.TrimLeft(line, " "), "\t            \t") {
+			break
+		}
+		words = append(words, strings.Fields(line)...)
+	}
+	return words
 }

@@ -69,6 +69,7 @@ func TestPlantedTestsMakeTheirLines(t *testing.T) {
 	for _, c := range []struct{ cell, want string }{
 		{"TestPasses", "PASS a fault"},
 		{"TestFails", "FAIL " + planted + " TestFails: two and two are five"},
+		{"TestAsserts", "FAIL " + planted + " TestAsserts: Not equal: expected: 4 actual : 5"},
 		{"TestRenamed", "FAIL " + planted + " TestRenamed: did not run: there is no such test"},
 		{"TestPasses, TestRenamed", "FAIL " + planted + " TestRenamed: did not run: there is no such test"},
 		{"TestPasses/fault 1", "FAIL " + planted + " TestPasses/fault 1: did not run: there is no such test"},

@@ -8,11 +8,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestPasses(t *testing.T) { t.Log("of course") }
 
 func TestFails(t *testing.T) { t.Error("two and two are five") }
+
+func TestAsserts(t *testing.T) { require.Equal(t, 4, 2+3, "arithmetic") }
 
 func TestSkips(t *testing.T) { t.Skip("takes two devices, has 1") }
 
