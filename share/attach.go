@@ -263,7 +263,7 @@ func (o *attachOptions) importBuffer(msg offer, files []*os.File, dev *cu.Device
 	if o.anyDevice && msg.desc.Kind == dev.Driver().Kind() {
 		found, err := dev.Driver().DeviceByUUID(msg.desc.Device)
 		if err != nil {
-			err = fmt.Errorf("the memory is on a device that is not visible to this process, or is hidden from it by CUDA_VISIBLE_DEVICES or its container: %w", err)
+			err = fmt.Errorf("the memory is on a device that is not visible to this process, or is hidden from it by %s: %w", hider(msg.desc.Kind), err)
 			return nil, errors.Join(err, sock.CloseFiles(files), room.Close())
 		}
 		dev = found
@@ -281,6 +281,14 @@ func (o *attachOptions) importBuffer(msg offer, files []*os.File, dev *cu.Device
 		}
 	}
 	return vmm.Import(dev, msg.desc, files, opts...)
+}
+
+// hider is what can hide a device from one process and not from another.
+func hider(k cu.Kind) string {
+	if k == cu.Soft {
+		return "CUDA_VISIBLE_DEVICES or another GPUFD_SOFT_DIR, whose devices are others"
+	}
+	return "CUDA_VISIBLE_DEVICES or its container"
 }
 
 func fits(d vmm.Descriptor, room *vmm.Reservation) bool {

@@ -183,6 +183,7 @@ func TestFault46_SoftwareDirectory(t *testing.T) {
 		consumer := s.wrapped(in, args("GPUFD_SOFT_DIR="+other), "consumer")
 		require.Equal(t, 1, consumer.wait(), consumer.dump())
 		require.Contains(t, consumer.err.String(), "the memory is on a device that is not visible to this process")
+		require.Contains(t, consumer.err.String(), "another GPUFD_SOFT_DIR")
 		require.Equal(t, 1, producer.wait(), producer.dump())
 	})
 }

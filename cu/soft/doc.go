@@ -27,7 +27,9 @@
 //
 // Where that makes no sense cuInit returns CUDA_ERROR_OPERATING_SYSTEM and
 // [ConfigError] says why. Processes see each other's memory if they use the
-// same directory; the devices' UUIDs are the directory's.
+// same directory; the devices' UUIDs are the directory's, made of its file
+// machine. Another user, who may not use it, shares memory from a directory of
+// its own with a copy of that file.
 //
 // # How it behaves
 //
