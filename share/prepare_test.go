@@ -174,11 +174,11 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 		want error
 	}{
 		"gone":        {func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Close()) }, sock.ErrPeerLost},
-		"mapped":      {says(isMapped(buf)), ErrProtocol},
-		"good":        {says(verdict{true, ""}), ErrProtocol},
+		"mapped":      {isRefused(isMapped(buf)), ErrProtocol},
+		"good":        {isRefused(verdict{true, ""}), ErrProtocol},
 		"cannot":      {says(verdict{false, "no room"}), ErrVerdict},
-		"asks again":  {says(wants(dev)), ErrProtocol},
-		"works on it": {says(progress{1, 2}), ErrProtocol},
+		"asks again":  {isRefused(wants(dev)), ErrProtocol},
+		"works on it": {isRefused(progress{1, 2}), ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
@@ -203,6 +203,15 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 
 func says(m message) func(*testing.T, *sock.Conn) {
 	return func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Send(soon(t), encode(m))) }
+}
+
+// isRefused says m, is told that it should not have, and goes.
+func isRefused(m message) func(*testing.T, *sock.Conn) {
+	return func(t *testing.T, c *sock.Conn) {
+		says(m)(t, c)
+		require.Equal(t, RefusedRecord, heard(t, c).(refuse).code)
+		require.NoError(t, c.Close())
+	}
 }
 
 // A consumer that was told takes no other answer for it.
