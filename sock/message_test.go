@@ -308,6 +308,17 @@ func TestFault30_PeerCloses(t *testing.T) {
 		_, err = b.Receive(soon(t))
 		require.ErrorIs(t, err, unix.ECONNRESET)
 	})
+	t.Run("with records unread, having said why, after what looked like the end", func(t *testing.T) {
+		a, b := pair(t)
+		require.NoError(t, b.Send(soon(t), []byte("unread")))
+		require.NoError(t, a.Send(soon(t), []byte("why")))
+		require.NoError(t, a.Close())
+		var rec Record
+		require.NoError(t, b.receiveAgain(errZero, mostLimits, &rec), "the reset must not hide the last record")
+		require.Equal(t, "why", string(rec.Data))
+		_, err := b.Receive(soon(t))
+		require.ErrorIs(t, err, unix.ECONNRESET)
+	})
 	t.Run("and the sender learns first", func(t *testing.T) {
 		a, b := pair(t)
 		require.NoError(t, b.Send(soon(t), []byte("unread")))

@@ -51,12 +51,16 @@ func mayBeEnd(err error) bool {
 
 // receiveAgain reads once more after what looked like the end: now and then the
 // kernel reports it while the last record is still queued, and always does when
-// it is a reset.
+// it is a reset. A reset, which is reported once, may follow the other.
 func (c *Conn) receiveAgain(first error, l limits, rec *Record) error {
+	read := func() error { return c.s.control(func(fd int) error { return recvmsg(fd, l, rec) }) }
 	if errors.Is(first, unix.ECONNRESET) {
 		c.reset.Store(true)
 	}
-	err := c.s.control(func(fd int) error { return recvmsg(fd, l, rec) })
+	err := read()
+	if errors.Is(err, unix.ECONNRESET) && !c.reset.Swap(true) {
+		err = read()
+	}
 	switch {
 	case errors.Is(err, unix.EAGAIN) && !c.reset.Load():
 		return ErrEmptyRecord // the end would have been there to stay
