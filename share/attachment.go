@@ -58,6 +58,7 @@ func (a *Attachment) watch(ctx context.Context) {
 			return
 		default:
 			a.reason = unexpected(m, "from a producer whose offer was taken")
+			_ = a.link.conn.Close() // who refuses waits for that, too
 			return
 		}
 	}
