@@ -130,11 +130,11 @@ func requireOffered(t *testing.T, conn *sock.Conn, pending bool) {
 // Whatever the application's error is, the peer is told the same.
 func TestAuthorizeWithAnyError(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	var say error
-	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return say }))
+	say := make(chan error, 1)
+	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return <-say }))
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	for i, err := range []error{sock.ErrPeerLost, ErrTimeout, ErrVersion, refuse{RefusedBusy, "x"}, context.Canceled} {
-		say = err
+		say <- err
 		conn := dialed(t, srv)
 		require.NoError(t, conn.Send(soon(t), encode(wants(dev))))
 		require.Equal(t, notAllowed, heard(t, conn))
