@@ -2,6 +2,7 @@ package share
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"testing"
 
@@ -88,6 +89,21 @@ func TestRoomThatCannotBeReserved(t *testing.T) {
 		require.ErrorContains(t, told, "attaching failed: ")
 	}
 	requireServed(t, srv, ctx)
+
+	srv.Expect("later") // of what is not there yet it has no lease
+	spy.fail(reserves)
+	_, err := Attach(soon(t), srv.Path(), "later", dev, WithRoom(1))
+	spy.fail("")
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	told := s.await(t, PeerRefused, 1).Err
+	require.ErrorIs(t, told, ErrVerdict)
+	require.ErrorContains(t, told, "attaching failed: ")
+	require.Empty(t, waiting(srv))
+	conn := early(t, srv, attach{dev.Driver().Kind(), ReadOnly, "later"})
+	require.NoError(t, conn.Send(soon(t), encode(verdict{false, "no room"})))
+	_, err = conn.Receive(soon(t))
+	require.ErrorIs(t, err, io.EOF, "nothing is to be said to that")
+	require.ErrorContains(t, s.await(t, PeerRefused, 2).Err, "no room")
 }
 
 // Invariant 4: whatever keeps the memory from being mapped, the room is given

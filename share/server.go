@@ -311,7 +311,7 @@ func (l link) wish(ctx context.Context) (attach, error) {
 func (s *Server) turnAway(l link, err error) {
 	var no refuse
 	var denied deniedError
-	answer, gone := refusal(err), errors.Is(err, sock.ErrPeerLost)
+	answer, gone := refusal(err), errors.Is(err, sock.ErrPeerLost) || errors.Is(err, ErrVerdict)
 	switch {
 	case errors.As(err, &denied): // whatever it is
 		answer, gone = notAllowed, false

@@ -117,10 +117,13 @@ func (s *Server) wait(w *waiter) error {
 		w.goOn(m, err)
 		return nil
 	}
-	if err == nil {
-		err = unexpected(m, "from a consumer that waits for an offer")
+	if err != nil {
+		return err
 	}
-	return err
+	if v, ok := m.(verdict); ok && !v.ok { // it cannot attach
+		return v.err()
+	}
+	return unexpected(m, "from a consumer that waits for an offer")
 }
 
 // leave takes a waiter off its queue, and returns its lease if it has been
