@@ -47,7 +47,8 @@ func WithSynchronized() OfferOption { return func(o *offering) { o.synchronized 
 
 // WithObserver has f told what happens. It is called from the goroutines of Offer
 // and of the connections, from several at once, and should not take long: other
-// consumers may be waiting for it. It may call the server, but not close it.
+// consumers may be waiting for it. It may call the server, but neither close it nor
+// wait for the offer's end, after which it is not called any more.
 func WithObserver(f func(Event)) OfferOption { return func(o *offering) { o.observe = f } }
 
 // OnLease has f given each lease when it begins, before the consumer is sent anything

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -241,3 +242,33 @@ func TestOfferOfAClosedBuffer(t *testing.T) {
 func uid() uint32 { return uint32(os.Geteuid()) }
 func gid() uint32 { return uint32(os.Getegid()) }
 func pid() int32  { return int32(os.Getpid()) }
+
+// Once an offer has ended its observer hears of nothing any more, also of nothing that
+// another offer's observer heard of before.
+func TestObserverHearsNothingAfterTheEnd(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for range 20 { // whichever hears first
+		srv := listen(t)
+		heard := make(chan struct{})
+		var ended, late atomic.Bool
+		observe := WithObserver(func(e Event) {
+			if e.Kind == PeerRefused && ended.Load() {
+				late.Store(true)
+			}
+		})
+		first := serveAs(t, srv, "first", buf, ReadOnly, observe)
+		serveAs(t, srv, "second", buf, ReadOnly, WithObserver(func(e Event) {
+			if e.Kind == PeerRefused {
+				first.cancel()
+				first.result <- <-first.result
+				ended.Store(true)
+				close(heard)
+			}
+		}))
+		require.NoError(t, dialed(t, srv).Close())
+		<-heard
+		require.NoError(t, srv.Close())
+		require.False(t, late.Load())
+	}
+}

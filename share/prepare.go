@@ -53,6 +53,7 @@ func (o *offering) abandon(cause error) {
 	delete(o.server.watching, o)
 	o.server.mu.Unlock()
 	o.cancel(cause)
+	o.work.Wait()
 }
 
 // announce admits those who wait for the offer, and has later ones admitted

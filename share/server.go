@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -354,12 +356,23 @@ func noOffer(name string) refuse {
 // their end.
 func (s *Server) tell(e Event) {
 	s.mu.Lock()
-	var fs []func(Event)
-	for o := range s.watching {
-		fs = append(fs, o.observe)
-	}
+	all := slices.Collect(maps.Keys(s.watching))
 	s.mu.Unlock()
-	for _, f := range fs {
-		f(e)
+	for _, o := range all {
+		o.inform(e)
+	}
+}
+
+// inform tells the observer, unless the offer has ended, which waits for that.
+func (o *offering) inform(e Event) {
+	o.server.mu.Lock()
+	_, watching := o.server.watching[o]
+	if watching {
+		o.work.Add(1)
+	}
+	o.server.mu.Unlock()
+	if watching {
+		defer o.work.Done()
+		o.observe(e)
 	}
 }
