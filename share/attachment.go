@@ -47,7 +47,7 @@ func (a *Attachment) watch(ctx context.Context) {
 				a.reason = *cause
 			} else if ctx.Err() != nil {
 				a.reason = ErrClosed
-			} else if errors.Is(err, ErrRate) {
+			} else if isBadRecord(err) || errors.Is(err, ErrRate) {
 				a.link.dismiss(refusal(err))
 			}
 			return
@@ -56,9 +56,13 @@ func (a *Attachment) watch(ctx context.Context) {
 			a.reason = ErrRevoked
 			_ = a.link.conn.Close() // the producer waits for that
 			return
+		case refuse:
+			a.reason = unexpected(m, "")
+			_ = a.link.conn.Close() // and for that
+			return
 		default:
 			a.reason = unexpected(m, "from a producer whose offer was taken")
-			_ = a.link.conn.Close() // who refuses waits for that, too
+			a.link.dismiss(refusal(a.reason))
 			return
 		}
 	}

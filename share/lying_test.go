@@ -240,6 +240,7 @@ func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
+			said := make(chan message, 1)
 			att, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
 				_ = conn.Send(soon(t), good.record, good.files...)
 				rec, err := conn.Receive(soon(t)) // mapped
@@ -248,11 +249,18 @@ func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
 				}
 				_ = conn.Send(soon(t), c.lie.record, c.lie.files...)
 				if c.want != sock.ErrPeerLost {
-					_ = conn.WaitClose(soon(t))
+					said <- lastWord(t, conn)
 				}
 			}), "data", dev)
 			require.NoError(t, err)
 			require.ErrorIs(t, awaitDone(t, att), c.want)
+			switch c.want {
+			case ErrProtocol, ErrWire:
+				require.Equal(t, refusal(att.Err()), <-said, "it is told")
+			case ErrRefused, ErrRevoked:
+				require.Nil(t, <-said, "it knows")
+			}
+			require.ErrorIs(t, att.Progress(soon(t), 1, 2), c.want)
 			requireNoise(t, ctx, att.Buffer(), 1)
 			require.NoError(t, att.Close())
 		})
