@@ -44,7 +44,7 @@ const (
 	RefusedName    RefusalCode = 1 // there is no offer of that name
 	RefusedAccess  RefusalCode = 2 // more access than the offer gives
 	RefusedKind    RefusalCode = 3 // drivers of different kinds
-	RefusedBusy    RefusalCode = 4 // all places are taken
+	RefusedBusy    RefusalCode = 4 // all places are taken, or too many descriptors are in flight
 	RefusedVersion RefusalCode = 5 // other version of the wire format
 	RefusedRecord  RefusalCode = 6 // malformed or unexpected record
 	RefusedTimeout RefusalCode = 7 // too long over a step

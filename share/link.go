@@ -157,6 +157,8 @@ func refusal(err error) refuse {
 	switch {
 	case errors.Is(err, ErrVersion):
 		return refuse{RefusedVersion, err.Error()}
+	case errors.Is(err, sock.ErrTooManyInFlight): // for as long as a step may take; that is not the peer's doing
+		return refuse{RefusedBusy, "the producer has too many descriptors in flight; come again"}
 	case errors.Is(err, ErrTimeout):
 		return refuse{RefusedTimeout, "you took too long over a step"}
 	case errors.Is(err, ErrRate):

@@ -1,7 +1,9 @@
 package share
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -100,6 +102,14 @@ func TestVersionComesBeforeEverythingElse(t *testing.T) {
 	}
 	require.Equal(t, RefusedVersion, refusal(ErrVersion).code)
 	require.Equal(t, RefusedRecord, refusal(ErrWire).code)
+}
+
+// FAULTS 58: whom the offer could not be sent to is not told that it took too long.
+func TestFault58_RefusalSaysWhoseFaultItIs(t *testing.T) {
+	err := fmt.Errorf("%w: %w: %w", sock.ErrTooManyInFlight, context.DeadlineExceeded, ErrTimeout)
+	require.Equal(t, RefusedBusy, refusal(err).code)
+	require.Contains(t, refusal(err).text, "in flight")
+	require.Equal(t, RefusedTimeout, refusal(ErrTimeout).code)
 }
 
 func TestErrorsSayWhoSaysSo(t *testing.T) {
