@@ -28,7 +28,9 @@ type Device struct {
 	mu        sync.Mutex
 	primaries map[*contextHandle]struct{} // open references to the primary context
 	users     sync.WaitGroup              // as many
-	pool      *Pool                       // the current one, if SetPool made it that
+
+	pools sync.RWMutex // SetPool and the end of a pool against AllocAsync
+	pool  *Pool        // the current one, if SetPool made it that
 }
 
 func (d *Driver) newDevice(ordinal int) (*Device, error) {

@@ -110,8 +110,8 @@ func (dev *Device) Pool() (*Pool, error) {
 // lend returns a Pool that does not own the one that get stores. Nobody sets
 // another meanwhile, and one that its owner closes meanwhile is closed here too.
 func (dev *Device) lend(op string, get func(*sys.CUmemoryPool, sys.CUdevice) sys.CUresult) (*Pool, error) {
-	dev.mu.Lock()
-	defer dev.mu.Unlock()
+	dev.pools.Lock()
+	defer dev.pools.Unlock()
 	h := new(sys.CUmemoryPool)
 	if err := dev.drv.check(op, get(h, dev.dev)); err != nil {
 		return nil, err
@@ -134,8 +134,8 @@ func (dev *Device) SetPool(p *Pool) error {
 	if err := p.inner.drv.refuseOther(op, "the pool", dev.drv); err != nil {
 		return err
 	}
-	dev.mu.Lock()
-	defer dev.mu.Unlock()
+	dev.pools.Lock()
+	defer dev.pools.Unlock()
 	return p.use(op, func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		r := call.CuDeviceSetMemPool(dev.dev, h)
 		if r == sys.CUDA_SUCCESS {
@@ -145,21 +145,13 @@ func (dev *Device) SetPool(p *Pool) error {
 	})
 }
 
-// useDefaultPool makes the default pool the current one; the caller has dev.mu.
+// useDefaultPool makes the default pool the current one; the caller has dev.pools.
 func (dev *Device) useDefaultPool() error {
 	h := new(sys.CUmemoryPool)
 	if err := dev.drv.check("cuDeviceGetDefaultMemPool", dev.drv.call.CuDeviceGetDefaultMemPool(h, dev.dev)); err != nil {
 		return err
 	}
 	return dev.drv.check("cuDeviceSetMemPool", dev.drv.call.CuDeviceSetMemPool(dev.dev, *h))
-}
-
-// currentPool is the one that SetPool made the current one, or nil. Closing
-// holds the lock, so a pool that is closed by now is no longer it.
-func (dev *Device) currentPool() *Pool {
-	dev.mu.Lock()
-	defer dev.mu.Unlock()
-	return dev.pool
 }
 
 // Handle returns the driver's own handle. It is valid until Close, and as long
@@ -180,8 +172,8 @@ func (p *Pool) Close() error {
 
 func (h *poolHandle) destroy() error {
 	if h.dev != nil {
-		h.dev.mu.Lock()
-		defer h.dev.mu.Unlock()
+		h.dev.pools.Lock()
+		defer h.dev.pools.Unlock()
 	}
 	if !h.gate.close() {
 		return nil

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -437,6 +438,37 @@ func TestPoolIsDestroyedAfterItsMemory(t *testing.T) {
 			require.NoError(t, ctx.Close())
 		})
 	}
+}
+
+// A pool that becomes the current one just as memory is taken of the default one
+// does not get that memory, uncounted: it would be destroyed before it.
+func TestPoolSetWhileMemoryIsAllocated(t *testing.T) {
+	var set func() error
+	done := make(chan error, 1)
+	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if call.Symbol() == "cuMemAllocAsync" {
+			go func() { done <- set() }()
+			select {
+			case err := <-done: // too early
+				done <- err
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+		return next()
+	}))
+	dev := firstDevice(t, drv)
+	ctx := cutest.Context(t, dev)
+	p, err := dev.NewPool(cu.PoolOptions{})
+	require.NoError(t, err)
+	set = func() error { return dev.SetPool(p) }
+	m, err := ctx.AllocAsync(nil, mib)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	stats, err := p.Stats()
+	require.NoError(t, err)
+	require.Zero(t, stats.Used)
+	require.NoError(t, p.Close())
+	require.NoError(t, m.Close())
 }
 
 func TestLostPoolIsDestroyed(t *testing.T) {

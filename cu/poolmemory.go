@@ -2,7 +2,6 @@ package cu
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"runtime"
 
@@ -28,18 +27,18 @@ type streamMemoryHandle struct {
 }
 
 // AllocAsync allocates size bytes of the device's current pool in the order of
-// s (cuMemAllocAsync; cuMemAllocFromPoolAsync after [Device.SetPool]). The address is there at once; the memory, whose content
-// is undefined, must not be used but by work that comes after in s, or in
-// another stream that has waited for s. Errors: [ErrOutOfMemory],
-// [ErrNotSupported] on a device without pools, [ErrStreamCaptureUnsupported]
-// while s is captured. 0 bytes are no error.
+// s (cuMemAllocAsync; cuMemAllocFromPoolAsync after [Device.SetPool]). The
+// address is there at once; the memory, whose content is undefined, must not be
+// used but by work that comes after in s, or in another stream that has waited
+// for s. Errors: [ErrOutOfMemory], [ErrNotSupported] on a device without pools,
+// [ErrStreamCaptureUnsupported] while s is captured. 0 bytes are no error.
 func (c *Context) AllocAsync(s *Stream, size uint64) (*StreamMemory, error) {
-	if p := c.inner.dev.currentPool(); p != nil {
-		m, err := p.Alloc(c, s, size)
-		if errors.Is(err, ErrClosed) && p.inner.isClosed() {
-			return c.AllocAsync(s, size)
-		}
-		return m, err
+	dev := c.inner.dev
+	// The pool stays the current one, and open: memory of it has to be counted.
+	dev.pools.RLock()
+	defer dev.pools.RUnlock()
+	if p := dev.pool; p != nil {
+		return p.Alloc(c, s, size)
 	}
 	return allocAsync(c, nil, s, "cuMemAllocAsync", size, func(call sys.Caller, h sys.CUstream, p *sys.CUdeviceptr) sys.CUresult {
 		return call.CuMemAllocAsync(p, uintptr(size), h)
