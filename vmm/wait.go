@@ -39,11 +39,11 @@ func (b *Buffer) GrowWait(ctx context.Context, size uint64) error {
 func await(ctx context.Context, dev *cu.Device, size uint64, o *options, create func() error) error {
 	start := time.Now()
 	err := create()
-	if ctx == nil || !wantsMemory(err) || !couldHold(dev, size) {
+	if ctx == nil || !WouldWait(err) || !couldHold(dev, size) {
 		return err
 	}
 	s := Step{Op: "wait", Size: size}
-	for pause := waitMin; wantsMemory(err); pause = min(2*pause, waitMax) {
+	for pause := waitMin; WouldWait(err); pause = min(2*pause, waitMax) {
 		if !sleep(ctx, pause/2+rand.N(pause/2)) {
 			return waitedInVain(ctx, dev, size, time.Since(start), err)
 		}
@@ -56,9 +56,10 @@ func await(ctx context.Context, dev *cu.Device, size uint64, o *options, create 
 	return err
 }
 
-// wantsMemory reports whether err is that the device has no physical memory
-// free: address space, which gives the same result, is not waited for.
-func wantsMemory(err error) bool {
+// WouldWait reports whether err, of [New] or [Buffer.Grow], is what [WithWait] and
+// [Buffer.GrowWait] wait for: that the device has no physical memory free. Want of
+// address space, which gives [cu.ErrOutOfMemory] too, is not.
+func WouldWait(err error) bool {
 	var e *cu.Error
 	return errors.As(err, &e) && e.Op == "cuMemCreate" && e.Result == cu.ErrOutOfMemory
 }

@@ -159,7 +159,8 @@ func TestWaitIsGivenUp(t *testing.T) {
 			for _, want := range append(c.want, cu.ErrOutOfMemory) {
 				require.ErrorIs(t, err, want)
 			}
-			require.Regexp(t, fmt.Sprintf(`^waited \d+m?s in vain for %d bytes on device 0: .*, of whose \d+ bytes \d+ are free: .*cuMemCreate`, 3*g), err.Error())
+			require.True(t, vmm.WouldWait(err))
+			require.Regexp(t, fmt.Sprintf(`^waited [\d.]+m?s in vain for %d bytes on device 0: .*, of whose \d+ bytes \d+ are free: .*cuMemCreate`, 3*g), err.Error())
 			require.Equal(t, owesNothing, s.owed())
 		})
 	}
@@ -190,6 +191,7 @@ func TestWaitIsForMemoryAlone(t *testing.T) {
 		_, err := vmm.New(dev, g, vmm.WithWait(soon(t)))
 		require.ErrorIs(t, err, cu.ErrOutOfMemory)
 		require.NotContains(t, err.Error(), "waited")
+		require.False(t, vmm.WouldWait(err))
 	}
 	b.failNth(0, "")
 	buf, err := vmm.New(dev, g, vmm.WithCapacity(2*g))

@@ -130,7 +130,7 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	if err := p.app.Timed("context", func() (err error) { p.ctx, err = p.dev.PrimaryContext(); return err }); err != nil {
 		return err
 	}
-	if p.buf, err = p.newBuffer(); !errors.Is(err, cu.ErrOutOfMemory) {
+	if p.buf, err = p.newBuffer(); !vmm.WouldWait(err) {
 		return err
 	}
 	if p.wait == 0 {
