@@ -17,7 +17,7 @@ type Descriptor struct {
 	ChunkSize   uint64  // bytes of each chunk
 	Chunks      int     // how many there are: one descriptor each
 	Granularity uint64  // of the exporter's device, in bytes
-	Generation  uint64  // larger than that of every buffer, and shape of one, made before on the machine
+	Generation  uint64  // larger than that of every buffer, and shape of one, made before on the machine since it started
 }
 
 // Check finds what can be found wrong without asking the driver of dev. The
