@@ -1,0 +1,184 @@
+package ptx
+
+// branch builds bra.
+func branch(b *builder, o *opcode) error {
+	o.take("uni")
+	label, err := b.p.word()
+	if err != nil {
+		return err
+	}
+	b.jumps = append(b.jumps, jump{len(b.f.code), label, o.line})
+	b.emit(inst{run: runBranch})
+	return nil
+}
+
+// A barrierWait is what a thread waits for.
+type barrierWait struct {
+	id, count uint64 // count 0 is all threads
+	arrived   bool   // and does not wait: bar.arrive
+}
+
+// barrier builds bar.sync, bar.arrive and what they are called since.
+func barrier(b *builder, o *opcode) error {
+	o.take("cta")
+	o.take("aligned")
+	arrive := o.take("arrive")
+	if !arrive && !o.take("sync") {
+		return o.refuse("not but .sync and .arrive")
+	}
+	if arrive {
+		return o.refuse(".arrive")
+	}
+	id, err := b.p.operand(b)
+	if err != nil {
+		return err
+	}
+	i := inst{run: runBarrier, b: -1}
+	if i.a, err = b.source(id, tu32); err != nil {
+		return err
+	}
+	if b.p.accept(",") {
+		n, err := b.p.operand(b)
+		if err != nil {
+			return err
+		}
+		if i.b, err = b.source(n, tu32); err != nil {
+			return err
+		}
+	}
+	b.emit(i)
+	return nil
+}
+
+func runBarrier(t *thread, i *inst) {
+	w := barrierWait{id: uint64(uint32(t.r[i.a]))}
+	if i.b >= 0 {
+		w.count = uint64(uint32(t.r[i.b]))
+	}
+	t.barrier, t.state = w, waiting
+}
+
+// fence builds membar and fence.
+func fence(b *builder, o *opcode) error {
+	o.takeHints()
+	o.take("gl")
+	o.take("acq_rel")
+	o.take("sc")
+	o.take("proxy")
+	b.emit(inst{run: runFence})
+	return nil
+}
+
+// call builds a call of a device function: its parameters are variables of the
+// caller's, and are copied between the frames.
+func call(b *builder, o *opcode) error {
+	o.take("uni")
+	var result, params []operand
+	var err error
+	if b.p.accept("(") {
+		if result, err = b.list(); err != nil {
+			return err
+		}
+		if err := b.p.expect(","); err != nil {
+			return err
+		}
+	}
+	t := b.p.peek()
+	if _, isRegister := b.register(t.text); isRegister {
+		return o.refuse("calls through a register")
+	}
+	name, err := b.p.word()
+	if err != nil {
+		return err
+	}
+	if b.p.accept(",") {
+		if err := b.p.expect("("); err != nil {
+			return err
+		}
+		if params, err = b.list(); err != nil {
+			return err
+		}
+	}
+	at, f := len(b.f.code), b.f
+	b.emit(inst{})
+	b.p.later = append(b.p.later, func() error {
+		callee := b.p.m.functions[name]
+		if callee == nil || callee.declared || callee.entry {
+			return errorf(o.line, "there is no function %s", name)
+		}
+		in, err := transfers(o, params, callee.params, true)
+		if err != nil {
+			return err
+		}
+		out, err := transfers(o, result, callee.result, false)
+		f.code[at].run = runCall(callee, in, out)
+		return err
+	})
+	return nil
+}
+
+// list takes operands up to a closing parenthesis.
+func (b *builder) list() (list []operand, err error) {
+	for !b.p.accept(")") {
+		if len(list) > 0 {
+			if err := b.p.expect(","); err != nil {
+				return nil, err
+			}
+		}
+		o, err := b.p.operand(b)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, o)
+	}
+	return list, nil
+}
+
+// transfers says how parameters are copied. Places are within the frames.
+func transfers(o *opcode, args []operand, params []parameter, in bool) ([]transfer, error) {
+	if len(args) != len(params) {
+		return nil, errorf(o.line, "a call with %d parameters of a function that has %d", len(args), len(params))
+	}
+	var list []transfer
+	for i, a := range args {
+		if a.what != isSymbol || a.v == nil || a.v.space != param {
+			return nil, errorf(o.line, "only .param variables can be passed")
+		}
+		p := params[i]
+		if a.v.size < p.size {
+			return nil, errorf(o.line, "%s has %d bytes, and the function takes %d", a.v.name, a.v.size, p.size)
+		}
+		m := transfer{a.v.at, p.at, p.size}
+		if !in {
+			m.from, m.to = m.to, m.from
+		}
+		list = append(list, m)
+	}
+	return list, nil
+}
+
+func runCall(callee *function, in, out []transfer) run {
+	return func(t *thread, _ *inst) {
+		caller := t.frame
+		callees := alignUp(caller+uint64(t.fn.frame), 16)
+		if len(t.stack) == maxDepth || callees+uint64(callee.frame) > maxLocal {
+			t.fail(StackOverflow, 0)
+			return
+		}
+		if need := callees + uint64(callee.frame); need > uint64(len(t.local)) {
+			t.local = append(t.local, make([]byte, need-uint64(len(t.local)))...)
+		}
+		for _, m := range in {
+			copy(t.local[callees+m.to:callees+m.to+uint64(m.size)], t.local[caller+m.from:])
+		}
+		back := make([]transfer, 0, len(out))
+		for _, m := range out {
+			back = append(back, transfer{callees + m.from, caller + m.to, m.size})
+		}
+		base := len(t.regs) - int(t.fn.slots)
+		t.stack = append(t.stack, activation{t.fn, t.pc, base, caller, back})
+		t.frame = callees
+		t.regs = append(t.regs, make([]uint64, callee.slots)...)
+		t.enter(callee, base+int(t.stack[len(t.stack)-1].fn.slots))
+	}
+}

@@ -1,0 +1,297 @@
+package ptx
+
+import "math"
+
+// move builds mov: of registers, numbers, addresses, and vectors packed into
+// one register or taken apart.
+func move(b *builder, o *opcode) error {
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	switch {
+	case args[0].what == isVector:
+		return b.unpack(o, t, args[0].vec, args[1])
+	case args[1].what == isVector:
+		return b.pack(o, t, args[0], args[1].vec)
+	}
+	i := inst{run: runMove}
+	if i.d, err = b.target(args[0], t); err != nil {
+		return err
+	}
+	if s, ok := specials[args[1].name]; ok && args[1].what == isRegister && s.which.changes() {
+		i.run, i.imm = runSpecial, uint64(s.which)
+	} else if args[1].not {
+		return o.refuse("! does not belong here")
+	} else if i.a, err = b.source(args[1], t); err != nil {
+		return err
+	}
+	b.emit(i)
+	return nil
+}
+
+func runMove(t *thread, i *inst) { t.r[i.d] = t.r[i.a] }
+
+// unpack takes a register apart, the low bits first.
+func (b *builder) unpack(o *opcode, t typ, to []operand, from operand) error {
+	part := typ{bitsKind, t.size / max(1, len(to))}
+	if part.size*len(to) != t.size || part.size == 0 {
+		return o.refuse("%d parts of .%s", len(to), t)
+	}
+	i := inst{}
+	var err error
+	if i.a, err = b.source(from, t); err != nil {
+		return err
+	}
+	for _, v := range to {
+		s, err := b.target(v, part)
+		if err != nil {
+			return err
+		}
+		i.vec = append(i.vec, s)
+	}
+	shift, mask := 8*part.size, part.mask()
+	i.run = func(t *thread, i *inst) {
+		v := t.r[i.a]
+		for _, s := range i.vec {
+			t.r[s] = v & mask
+			v >>= shift
+		}
+	}
+	b.emit(i)
+	return nil
+}
+
+func (b *builder) pack(o *opcode, t typ, to operand, from []operand) error {
+	part := typ{bitsKind, t.size / max(1, len(from))}
+	if part.size*len(from) != t.size || part.size == 0 {
+		return o.refuse("%d parts of .%s", len(from), t)
+	}
+	i := inst{}
+	var err error
+	if i.d, err = b.target(to, t); err != nil {
+		return err
+	}
+	for _, v := range from {
+		s, err := b.source(v, part)
+		if err != nil {
+			return err
+		}
+		i.vec = append(i.vec, s)
+	}
+	shift, mask := 8*part.size, part.mask()
+	i.run = func(t *thread, i *inst) {
+		var v uint64
+		for k := len(i.vec) - 1; k >= 0; k-- {
+			v = v<<shift | t.r[i.vec[k]]&mask
+		}
+		t.r[i.d] = v
+	}
+	b.emit(i)
+	return nil
+}
+
+// roundings are ways to make a whole number of a float.
+var roundings = map[string]func(float64) float64{
+	"rni": math.RoundToEven, "rzi": math.Trunc, "rmi": math.Floor, "rpi": math.Ceil,
+}
+
+// convert builds cvt.
+func convert(b *builder, o *opcode) error {
+	to, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	from, err := o.typ(1)
+	if err != nil {
+		return err
+	}
+	if to.kind == bitsKind || from.kind == bitsKind || to.kind == predicate || from.kind == predicate {
+		return o.refuse("from .%s to .%s", from, to)
+	}
+	c := conversion{to: to, from: from, sat: o.take("sat"), flush: o.take("ftz")}
+	c.whole, _ = oneOf(o, roundings)
+	f, err := c.make(o)
+	if err != nil {
+		return err
+	}
+	return b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = f(t.r[i.a]) }, to, from)
+}
+
+type conversion struct {
+	to, from   typ
+	sat, flush bool
+	whole      func(float64) float64 // nil: not to a whole number
+}
+
+// make gives the function from a register's content to another's.
+func (c conversion) make(o *opcode) (func(uint64) uint64, error) {
+	if c.to.size == 2 && c.to.kind == float || c.from.size == 2 && c.from.kind == float {
+		return nil, o.refuse("halves")
+	}
+	switch {
+	case c.to.kind != float && c.from.kind != float:
+		return c.intToInt(), nil
+	case c.from.kind != float:
+		return c.intToFloat(o)
+	case c.to.kind != float:
+		if c.whole == nil {
+			return nil, o.refuse("without a rounding")
+		}
+		return c.floatToInt(), nil
+	}
+	return c.floatToFloat(o)
+}
+
+// value is an operand as a whole number: signed ones extended to 64 bits.
+func (c conversion) value(v uint64) uint64 {
+	shift := 64 - 8*c.from.size
+	if c.from.kind == signed {
+		return uint64(int64(v<<shift) >> shift)
+	}
+	return v << shift >> shift
+}
+
+func (c conversion) intToInt() func(uint64) uint64 {
+	mask := c.to.mask()
+	if !c.sat {
+		return func(v uint64) uint64 { return c.value(v) & mask }
+	}
+	return func(v uint64) uint64 {
+		v = c.value(v)
+		negative := c.from.kind == signed && int64(v) < 0
+		low, high := c.bounds()
+		switch {
+		case negative && (c.to.kind == unsigned || int64(v) < low):
+			return uint64(low) & mask
+		case !negative && v > high:
+			return high
+		}
+		return v & mask
+	}
+}
+
+// bounds are the least and the largest number of the type.
+func (c conversion) bounds() (low int64, high uint64) {
+	if c.to.kind == signed {
+		return -1 << (8*c.to.size - 1), c.to.mask() >> 1
+	}
+	return 0, c.to.mask()
+}
+
+func (c conversion) intToFloat(o *opcode) (func(uint64) uint64, error) {
+	single := c.to.size == 4
+	return func(v uint64) uint64 {
+		v = c.value(v)
+		var f32v float32
+		var f64v float64
+		if c.from.kind == signed {
+			f32v, f64v = float32(int64(v)), float64(int64(v))
+		} else {
+			f32v, f64v = float32(v), float64(v)
+		}
+		if single {
+			return b32(f32v)
+		}
+		return b64(f64v)
+	}, o.nearest()
+}
+
+// floatToInt clamps, as PTX has it; NaN is 0.
+func (c conversion) floatToInt() func(uint64) uint64 {
+	low, high := c.bounds()
+	mask := c.to.mask()
+	return func(v uint64) uint64 {
+		f := c.float(v)
+		switch f = c.whole(f); {
+		case f != f:
+			return 0
+		case f <= float64(low):
+			return uint64(low) & mask
+		case f >= float64(high):
+			return high
+		case c.to.kind == signed:
+			return uint64(int64(f)) & mask
+		}
+		return uint64(f) & mask
+	}
+}
+
+// float is an operand as a double.
+func (c conversion) float(v uint64) float64 {
+	if c.from.size == 8 {
+		return f64(v)
+	}
+	f := f32(v)
+	if c.flush {
+		f = flush(f)
+	}
+	return float64(f)
+}
+
+func (c conversion) floatToFloat(o *opcode) (func(uint64) uint64, error) {
+	if c.to == c.from && c.whole == nil && !c.sat && !c.flush {
+		return func(v uint64) uint64 { return v }, o.nearest()
+	}
+	return func(v uint64) uint64 {
+		f := c.float(v)
+		if c.whole != nil {
+			f = c.whole(f)
+		}
+		if c.to.size == 8 {
+			if c.sat {
+				f = clamp64(f)
+			}
+			return b64(f)
+		}
+		s := float32(f)
+		if c.sat {
+			s = saturate(s)
+		}
+		if c.flush {
+			s = flush(s)
+		}
+		return b32(s)
+	}, o.nearest()
+}
+
+func clamp64(v float64) float64 {
+	switch {
+	case !(v > 0):
+		return 0
+	case v > 1:
+		return 1
+	}
+	return v
+}
+
+// windows are where spaces begin in the generic one.
+var windows = map[space]uint64{global: 0, constant: 0, shared: sharedWindow, local: localWindow, param: localWindow}
+
+// convertAddress builds cvta.
+func convertAddress(b *builder, o *opcode) error {
+	to := o.take("to")
+	s, ok := oneOf(o, spaceNames)
+	if !ok {
+		return o.refuse("without a space")
+	}
+	if s == param {
+		return o.refuse("addresses of parameters")
+	}
+	window := windows[s]
+	if to {
+		window = -window
+	}
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	if t != tu64 {
+		return o.refuse("not with .%s", t)
+	}
+	return b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = t.r[i.a] + window }, t, t)
+}

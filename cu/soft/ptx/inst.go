@@ -1,0 +1,86 @@
+package ptx
+
+import (
+	"fmt"
+	"strings"
+)
+
+// An inst is one instruction, ready to run. Its operands are slots of the
+// thread's registers; what was a number or a special register in the text has a
+// slot too, filled before the function begins.
+type inst struct {
+	run   run
+	guard int32 // slot of the predicate that it depends on, or -1
+	not   bool  // it runs when that is false
+	line  int32
+	to    int32 // where a branch goes
+
+	d, a, b, c int32
+	vec        []int32 // slots of a vector; -1 for the sink
+	imm        uint64  // an offset, or what else is known early
+	callee     *function
+}
+
+// A run does what an instruction says.
+type run func(t *thread, i *inst)
+
+// An opcode is an instruction's name in parts. Whoever builds it takes the
+// modifiers that it knows, and what is left over is refused.
+type opcode struct {
+	text  string // as written
+	name  string // before the first dot
+	mods  []string
+	types []typ // in order
+	line  int
+	guard *operand
+}
+
+func newOpcode(t token) *opcode {
+	parts := strings.Split(t.text, ".")
+	o := &opcode{text: t.text, name: parts[0], line: t.line}
+	for _, p := range parts[1:] {
+		if typ, ok := typeNames[p]; ok {
+			o.types = append(o.types, typ)
+		} else {
+			o.mods = append(o.mods, p)
+		}
+	}
+	return o
+}
+
+// take takes a modifier, and reports whether it was there.
+func (o *opcode) take(names ...string) bool {
+	for _, n := range names {
+		for i, m := range o.mods {
+			if m == n {
+				o.mods = append(o.mods[:i:i], o.mods[i+1:]...)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// oneOf takes the modifier that is in a table, and returns its entry.
+func oneOf[T any](o *opcode, table map[string]T) (v T, found bool) {
+	for i, m := range o.mods {
+		if v, found = table[m]; found {
+			o.mods = append(o.mods[:i:i], o.mods[i+1:]...)
+			return v, true
+		}
+	}
+	return v, false
+}
+
+// refuse is the error for an instruction that is not known.
+func (o *opcode) refuse(why string, args ...any) error {
+	return errorf(o.line, "%s is not supported: %s", o.text, fmt.Sprintf(why, args...))
+}
+
+// typ returns the n-th type, or an error if there are not so many.
+func (o *opcode) typ(n int) (typ, error) {
+	if n >= len(o.types) {
+		return typ{}, errorf(o.line, "%s: a type is missing", o.text)
+	}
+	return o.types[n], nil
+}

@@ -1,0 +1,130 @@
+package ptx
+
+import (
+	"fmt"
+	"strings"
+)
+
+// An Error is what is wrong with a module, and where.
+type Error struct {
+	Line int
+	Text string
+}
+
+// Error names the line.
+func (e *Error) Error() string { return fmt.Sprintf("ptx: line %d: %s", e.Line, e.Text) }
+
+func errorf(line int, format string, args ...any) error {
+	return &Error{line, fmt.Sprintf(format, args...)}
+}
+
+// A token is a word (which a directive, a register or an opcode with its dots is
+// too), a number, a string with its quotes, or one character of punctuation.
+type token struct {
+	text string
+	line int
+}
+
+// is reports whether the token is that text; the token past the end is none.
+func (t token) is(s string) bool { return t.text == s }
+
+// isWord reports whether the token begins like a name.
+func (t token) isWord() bool { return t.text != "" && isWordStart(t.text[0]) }
+
+func (t token) isNumber() bool { return t.text != "" && isDigit(t.text[0]) }
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+func isWordStart(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == '$' || c == '%' || c == '.'
+}
+
+func isWordPart(c byte) bool { return isWordStart(c) || isDigit(c) }
+
+// lex cuts text into tokens, and leaves comments out.
+func lex(text string) ([]token, error) {
+	l := lexer{text: text, line: 1, tokens: make([]token, 0, len(text)/4)}
+	for l.skip(); l.at < len(l.text); l.skip() {
+		if err := l.next(); err != nil {
+			return nil, err
+		}
+	}
+	return l.tokens, l.err
+}
+
+type lexer struct {
+	text   string
+	at     int
+	line   int
+	tokens []token
+	err    error // a comment without an end
+}
+
+// skip goes past blanks and comments.
+func (l *lexer) skip() {
+	for l.at < len(l.text) {
+		rest := l.text[l.at:]
+		switch {
+		case rest[0] == '\n':
+			l.line++
+			l.at++
+		case rest[0] == ' ', rest[0] == '\t', rest[0] == '\r':
+			l.at++
+		case strings.HasPrefix(rest, "//"):
+			n := strings.IndexByte(rest, '\n')
+			if n < 0 {
+				n = len(rest)
+			}
+			l.at += n
+		case strings.HasPrefix(rest, "/*"):
+			n := strings.Index(rest, "*/")
+			if n < 0 {
+				l.err = errorf(l.line, "a comment without an end")
+				l.at = len(l.text)
+				return
+			}
+			l.line += strings.Count(rest[:n], "\n")
+			l.at += n + 2
+		default:
+			return
+		}
+	}
+}
+
+// next takes one token.
+func (l *lexer) next() error {
+	rest := l.text[l.at:]
+	n := 1
+	switch c := rest[0]; {
+	case c == '"':
+		end := strings.IndexAny(rest[1:], "\"\n")
+		if end < 0 || rest[1+end] == '\n' {
+			return errorf(l.line, "a string without an end")
+		}
+		n = end + 2
+	case isWordStart(c), isDigit(c):
+		n = wordLength(rest)
+	case strings.IndexByte(",;{}[]()<>@!+-|=:", c) < 0:
+		return errorf(l.line, "unexpected character %q", c)
+	}
+	l.tokens = append(l.tokens, token{rest[:n], l.line})
+	l.at += n
+	return nil
+}
+
+// wordLength is how much of s is one word. Two colons within a word belong to
+// it, as in .L1::evict_last.
+func wordLength(s string) int {
+	n := 0
+	for n < len(s) {
+		switch {
+		case isWordPart(s[n]):
+			n++
+		case strings.HasPrefix(s[n:], "::") && n+2 < len(s) && isWordPart(s[n+2]):
+			n += 2
+		default:
+			return n
+		}
+	}
+	return n
+}

@@ -1,0 +1,312 @@
+package ptx
+
+import (
+	"encoding/binary"
+)
+
+// A Memory is a device's as its kernels see it. It is used by several
+// goroutines at once.
+type Memory interface {
+	// Piece returns the memory around address as one slice, and where that
+	// begins; writable memory if write. It stays valid until the launch is over.
+	// nil means that there is none, or none with such rights.
+	Piece(address uint64, write bool) (memory []byte, begin uint64)
+}
+
+// A piece is what Memory gave last.
+type piece struct {
+	memory []byte
+	begin  uint64
+}
+
+// global returns n bytes of device memory, or fails the thread.
+func (t *thread) global(address, n uint64, write bool) []byte {
+	p := &t.read
+	if write {
+		p = &t.write
+	}
+	if off := address - p.begin; off < uint64(len(p.memory)) && n <= uint64(len(p.memory))-off {
+		return p.memory[off:]
+	}
+	m, begin := t.block.launch.Memory.Piece(address, write)
+	if off := address - begin; m != nil && address >= begin && off < uint64(len(m)) && n <= uint64(len(m))-off {
+		*p = piece{m, begin}
+		return m[off:]
+	}
+	t.fail(IllegalAddress, address)
+	return nil
+}
+
+// at returns n bytes at an address within a space, or fails the thread.
+func (t *thread) at(s space, address, n uint64, write bool) []byte {
+	if address&(n-1) != 0 {
+		t.fail(MisalignedAddress, address)
+		return nil
+	}
+	switch s {
+	case generic:
+		if address < sharedWindow {
+			return t.global(address, n, write)
+		}
+		if address < localWindow {
+			return t.within(t.block.shared, address-sharedWindow, address, n)
+		}
+		return t.within(t.local, address-localWindow, address, n)
+	case shared:
+		return t.within(t.block.shared, address, address, n)
+	case local:
+		return t.within(t.local, address, address, n)
+	case param: // of an entry; those of functions are local
+		if write {
+			break
+		}
+		return t.within(t.block.launch.Params, address, address, n)
+	case constant:
+		if write {
+			break
+		}
+		fallthrough
+	case global:
+		return t.global(address, n, write)
+	}
+	t.fail(IllegalAddress, address)
+	return nil
+}
+
+func (t *thread) within(m []byte, off, address, n uint64) []byte {
+	if off < uint64(len(m)) && n <= uint64(len(m))-off {
+		return m[off:]
+	}
+	t.fail(IllegalAddress, address)
+	return nil
+}
+
+// hints are modifiers of loads and stores that are about caches and order
+// between threads; here every access is seen by all at once.
+var hints = []string{
+	"volatile", "relaxed", "acquire", "release", "mmio", "weak",
+	"cta", "cluster", "gpu", "sys",
+	"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc",
+	"L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
+	"L2::64B", "L2::128B", "L2::256B",
+}
+
+func (o *opcode) takeHints() {
+	for _, h := range hints {
+		o.take(h)
+	}
+}
+
+// An access is what loads and stores have in common.
+type access struct {
+	space space
+	typ   typ
+	count int // of a vector
+}
+
+func (o *opcode) access(b *builder) (a access, err error) {
+	a.space, _ = oneOf(o, spaceNames)
+	o.takeHints()
+	a.count = 1
+	if n, ok := oneOf(o, map[string]int{"v2": 2, "v4": 4}); ok {
+		a.count = n
+	}
+	if a.typ, err = o.typ(0); err == nil && (a.typ.kind == predicate || a.typ == typeNames["f16"]) {
+		err = o.refuse("not with .%s", a.typ)
+	}
+	return a, err
+}
+
+// locate sets where an instruction's address comes from. Parameters of functions
+// lie in the frame.
+func (b *builder) locate(o operand, a *access, i *inst) error {
+	if o.what != isAddress {
+		return errorf(b.p.line(), "an address in brackets belongs here")
+	}
+	i.imm = 0
+	var err error
+	switch {
+	case o.base == nil:
+		i.a = b.presetSlot(o.bits, nil)
+	case o.base.what == isSymbol:
+		v := o.base.v
+		if v == nil {
+			return errorf(b.p.line(), "there is no variable %s", o.base.name)
+		}
+		if a.space == param && v.inFrame(b.f) {
+			a.space = local
+		}
+		if a.space == generic && v.space != global && v.space != constant {
+			return errorf(b.p.line(), "%s has no generic address without cvta", v.name)
+		}
+		i.a = b.addressSlot(*o.base)
+	default:
+		if a.space == param && !b.f.entry {
+			a.space = local
+		}
+		i.imm = o.bits
+		address := tu64
+		if o.base.reg.typ.size == 4 { // enough for what is not global
+			address = tu32
+		}
+		i.a, err = b.source(*o.base, address)
+	}
+	return err
+}
+
+// vector is the slots of an operand that is count values.
+func (b *builder) vector(o operand, a access, slot func(operand, typ) (int32, error)) ([]int32, error) {
+	list := []operand{o}
+	if o.what == isVector {
+		list = o.vec
+	}
+	if len(list) != a.count {
+		return nil, errorf(b.p.line(), "%d values, where the instruction has %d", len(list), a.count)
+	}
+	var slots []int32
+	for _, v := range list {
+		s, err := slot(v, a.typ)
+		if err != nil {
+			return nil, err
+		}
+		slots = append(slots, s)
+	}
+	return slots, nil
+}
+
+// load builds ld.
+func load(b *builder, o *opcode) error {
+	a, err := o.access(b)
+	if err != nil {
+		return err
+	}
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if i.vec, err = b.vector(args[0], a, b.target); err != nil {
+		return err
+	}
+	width := typ{a.typ.kind, a.typ.size}
+	if args[0].what == isRegister {
+		width.size = args[0].reg.typ.size // a signed value is extended to all of it
+	}
+	if err := b.locate(args[1], &a, &i); err != nil {
+		return err
+	}
+	i.d = i.vec[0]
+	i.run = a.loader(width)
+	b.emit(i)
+	return nil
+}
+
+// loader makes what loads, into registers as wide as width.
+func (a access) loader(width typ) run {
+	s, size, get := a.space, uint64(a.typ.size), getter(a.typ, width)
+	if a.count == 1 {
+		return func(t *thread, i *inst) {
+			if m := t.at(s, t.r[i.a]+i.imm, size, false); m != nil {
+				t.r[i.d] = get(m)
+			}
+		}
+	}
+	all := size * uint64(a.count)
+	return func(t *thread, i *inst) {
+		m := t.at(s, t.r[i.a]+i.imm, all, false)
+		if m == nil {
+			return
+		}
+		for _, d := range i.vec {
+			t.r[d] = get(m)
+			m = m[size:]
+		}
+	}
+}
+
+// getter reads one value.
+func getter(t, width typ) func([]byte) uint64 {
+	extend := func(v uint64) uint64 { return v }
+	if t.kind == signed && width.size > t.size {
+		shift, mask := 64-8*t.size, width.mask()
+		extend = func(v uint64) uint64 { return uint64(int64(v<<shift)>>shift) & mask }
+	}
+	switch t.size {
+	case 1:
+		return func(m []byte) uint64 { return extend(uint64(m[0])) }
+	case 2:
+		return func(m []byte) uint64 { return extend(uint64(binary.LittleEndian.Uint16(m))) }
+	case 4:
+		return func(m []byte) uint64 { return extend(uint64(binary.LittleEndian.Uint32(m))) }
+	}
+	return binary.LittleEndian.Uint64
+}
+
+// setter writes one value.
+func setter(size int) func([]byte, uint64) {
+	switch size {
+	case 1:
+		return func(m []byte, v uint64) { m[0] = byte(v) }
+	case 2:
+		return func(m []byte, v uint64) { binary.LittleEndian.PutUint16(m, uint16(v)) }
+	case 4:
+		return func(m []byte, v uint64) { binary.LittleEndian.PutUint32(m, uint32(v)) }
+	}
+	return binary.LittleEndian.PutUint64
+}
+
+// store builds st.
+func store(b *builder, o *opcode) error {
+	a, err := o.access(b)
+	if err != nil {
+		return err
+	}
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if err := b.locate(args[0], &a, &i); err != nil {
+		return err
+	}
+	if i.vec, err = b.vector(args[1], a, b.source); err != nil {
+		return err
+	}
+	i.b = i.vec[0]
+	i.run = a.storer()
+	b.emit(i)
+	return nil
+}
+
+func (a access) storer() run {
+	s, size, put := a.space, uint64(a.typ.size), setter(a.typ.size)
+	if a.count == 1 {
+		return func(t *thread, i *inst) {
+			if m := t.at(s, t.r[i.a]+i.imm, size, true); m != nil {
+				put(m, t.r[i.b])
+			}
+		}
+	}
+	all := size * uint64(a.count)
+	return func(t *thread, i *inst) {
+		m := t.at(s, t.r[i.a]+i.imm, all, true)
+		if m == nil {
+			return
+		}
+		for _, v := range i.vec {
+			put(m, t.r[v])
+			m = m[size:]
+		}
+	}
+}
+
+// ignoreAddress builds what only hints at an address.
+func ignoreAddress(b *builder, o *opcode) error {
+	o.takeHints()
+	oneOf(o, spaceNames)
+	o.take("L1")
+	o.take("L2")
+	_, err := b.arguments(1)
+	b.emit(inst{run: runNothing})
+	return err
+}

@@ -1,0 +1,180 @@
+package ptx
+
+import "math"
+
+// A build makes one instruction of what the text says. It takes the modifiers
+// that it knows from the opcode; others are refused.
+type build func(*builder, *opcode) error
+
+// table is every instruction that is known. To add one, add a row.
+var table map[string]build
+
+func init() { // not a literal: instructions refer to the table through what they call
+	table = map[string]build{
+		// Integers and floats alike.
+		"add": two(addRows), "sub": two(subRows), "mul": multiply, "mad": multiplyAdd, "fma": fused,
+		"div": two(divRows), "rem": two(remRows), "min": two(minRows), "max": two(maxRows),
+		"neg": one(negRows), "abs": one(absRows),
+		// Bits.
+		"and": two(andRows), "or": two(orRows), "xor": two(xorRows), "not": one(notRows),
+		"shl": shift(shlRows), "shr": shift(shrRows), "cnot": one(cnotRows),
+		"popc": count(popcRows), "clz": count(clzRows), "brev": one(brevRows),
+		// Floats.
+		"sqrt": one(sqrtRows), "rcp": one(rcpRows),
+		// Comparisons.
+		"setp": compare, "set": compareToValue, "selp": choose,
+		// Copies and conversions.
+		"mov": move, "cvt": convert, "cvta": convertAddress,
+		"ld": load, "ldu": load, "st": store, "prefetch": ignoreAddress, "prefetchu": ignoreAddress,
+		"atom": buildAtomic, "red": buildAtomic,
+		// Control.
+		"bra": branch, "ret": plain(runReturn), "exit": plain(runExit), "trap": plain(runTrap), "call": call,
+		"bar": barrier, "barrier": barrier, "membar": fence, "fence": fence,
+	}
+}
+
+// plain is an instruction without operands.
+func plain(r run) build {
+	return func(b *builder, o *opcode) error {
+		o.take("uni")
+		b.emit(inst{run: r})
+		return nil
+	}
+}
+
+// rows are the forms of an instruction by type. Those of floats are functions of
+// up to three operands, of which the last may be there for nothing.
+type rows struct {
+	ints map[typ]run
+	f32  func(a, b, c float32) float32
+	f64  func(a, b, c float64) float64
+}
+
+// types by name, for tables.
+var (
+	tb16, tb32, tb64 = typeNames["b16"], typeNames["b32"], typeNames["b64"]
+	tu16, tu32, tu64 = typeNames["u16"], typeNames["u32"], typeNames["u64"]
+	ts16, ts32, ts64 = typeNames["s16"], typeNames["s32"], typeNames["s64"]
+	tf32, tf64       = typeNames["f32"], typeNames["f64"]
+	tpred            = typeNames["pred"]
+)
+
+// form picks the row for the opcode's first type, and refuses the ways of
+// rounding that are not to the nearest.
+func (o *opcode) form(r rows) (run, typ, error) {
+	t, err := o.typ(0)
+	if err != nil {
+		return nil, t, err
+	}
+	switch {
+	case t == tf32 && r.f32 != nil:
+		f, err := o.single(r.f32)
+		return f, t, err
+	case t == tf64 && r.f64 != nil:
+		f, err := o.double(r.f64)
+		return f, t, err
+	}
+	f, ok := r.ints[t]
+	if !ok {
+		return nil, t, o.refuse("not with .%s", t)
+	}
+	return f, t, nil
+}
+
+// nearest takes how a float result is rounded, which has to be to the nearest.
+// Approximate forms are more exact here than they have to be.
+func (o *opcode) nearest() error {
+	o.take("rn")
+	o.take("approx", "full")
+	for _, m := range []string{"rz", "rm", "rp"} {
+		if o.take(m) {
+			return o.refuse("rounding .%s", m)
+		}
+	}
+	return nil
+}
+
+// single makes the form for .f32.
+func (o *opcode) single(f func(a, b, c float32) float32) (run, error) {
+	if o.take("ftz") {
+		f = flushed(f)
+	}
+	if o.take("sat") {
+		exact := f
+		f = func(a, b, c float32) float32 { return saturate(exact(a, b, c)) }
+	}
+	return func(t *thread, i *inst) { t.r[i.d] = b32(f(f32(t.r[i.a]), f32(t.r[i.b]), f32(t.r[i.c]))) }, o.nearest()
+}
+
+// double makes the form for .f64.
+func (o *opcode) double(f func(a, b, c float64) float64) (run, error) {
+	return func(t *thread, i *inst) { t.r[i.d] = b64(f(f64(t.r[i.a]), f64(t.r[i.b]), f64(t.r[i.c]))) }, o.nearest()
+}
+
+// saturate clamps to 0 … 1; NaN becomes 0.
+func saturate(v float32) float32 {
+	switch {
+	case !(v > 0):
+		return 0
+	case v > 1:
+		return 1
+	}
+	return v
+}
+
+// flushed takes subnormal operands and results for zeros of their sign.
+func flushed(f func(a, b, c float32) float32) func(a, b, c float32) float32 {
+	return func(a, b, c float32) float32 { return flush(f(flush(a), flush(b), flush(c))) }
+}
+
+func flush(v float32) float32 {
+	if bits := math.Float32bits(v); bits&0x7f800000 == 0 {
+		return math.Float32frombits(bits & 0x80000000)
+	}
+	return v
+}
+
+// one builds d = f(a).
+func one(r rows) build {
+	return func(b *builder, o *opcode) error {
+		f, t, err := o.form(r)
+		if err != nil {
+			return err
+		}
+		return b.emitTyped(f, t, t)
+	}
+}
+
+// two builds d = f(a, b).
+func two(r rows) build {
+	return func(b *builder, o *opcode) error {
+		if t, _ := o.typ(0); t.kind != float && o.take("sat") {
+			return o.saturatingInteger(b)
+		}
+		f, t, err := o.form(r)
+		if err != nil {
+			return err
+		}
+		return b.emitTyped(f, t, t, t)
+	}
+}
+
+// emitTyped takes the operands of an instruction, the first of which is written,
+// and emits it.
+func (b *builder) emitTyped(f run, types ...typ) error {
+	args, err := b.arguments(len(types))
+	if err != nil {
+		return err
+	}
+	i := inst{run: f}
+	if i.d, err = b.target(args[0], types[0]); err != nil {
+		return err
+	}
+	for k, s := range []*int32{&i.a, &i.b, &i.c}[:len(types)-1] {
+		if *s, err = b.source(args[k+1], types[k+1]); err != nil {
+			return err
+		}
+	}
+	b.emit(i)
+	return nil
+}

@@ -1,0 +1,88 @@
+package ptx
+
+import "fmt"
+
+// kind is what the bits of a type mean.
+type kind uint8
+
+const (
+	bitsKind kind = iota + 1
+	unsigned
+	signed
+	float
+	predicate
+)
+
+// A typ is a fundamental type of PTX.
+type typ struct {
+	kind kind
+	size int // bytes; 1 for a predicate
+}
+
+var typeNames = map[string]typ{
+	"b8": {bitsKind, 1}, "b16": {bitsKind, 2}, "b32": {bitsKind, 4}, "b64": {bitsKind, 8},
+	"u8": {unsigned, 1}, "u16": {unsigned, 2}, "u32": {unsigned, 4}, "u64": {unsigned, 8},
+	"s8": {signed, 1}, "s16": {signed, 2}, "s32": {signed, 4}, "s64": {signed, 8},
+	"f16": {float, 2}, "f32": {float, 4}, "f64": {float, 8},
+	"pred": {predicate, 1},
+}
+
+// String gives the type's name as in PTX.
+func (t typ) String() string {
+	if t.kind == predicate {
+		return "pred"
+	}
+	letter := map[kind]string{bitsKind: "b", unsigned: "u", signed: "s", float: "f"}[t.kind]
+	return fmt.Sprintf("%s%d", letter, t.size*8)
+}
+
+// mask has the bits of the type's width set.
+func (t typ) mask() uint64 { return ^uint64(0) >> (64 - 8*t.size) }
+
+// A space is where a variable lies.
+type space uint8
+
+const (
+	generic space = iota
+	global
+	constant
+	shared
+	local
+	param
+)
+
+var spaceNames = map[string]space{
+	"global": global, "const": constant, "shared": shared, "local": local, "param": param,
+	"shared::cta": shared, "param::entry": param, "param::func": param,
+}
+
+// The generic address space has a window for what is not device memory; each
+// block and thread sees its own behind it. Device addresses are smaller.
+const (
+	sharedWindow = uint64(1) << 62
+	localWindow  = uint64(1)<<62 | 1<<40
+	windowSize   = uint64(1) << 32
+)
+
+// A variable is named memory.
+type variable struct {
+	name  string
+	space space
+	align int
+	size  int // bytes
+	line  int
+	init  []byte      // what it begins with; nil for zeros
+	refs  []reference // addresses in init that are known later
+	array bool        // of unknown length: the dynamic shared memory
+	at    uint64      // within its space
+}
+
+// A reference is the address of a variable within another's initial value.
+type reference struct {
+	at     int // bytes
+	symbol string
+	plus   int64
+	// generic asks for the address in the generic space, which for global
+	// variables is the same.
+	generic bool
+}
