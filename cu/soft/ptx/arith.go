@@ -36,8 +36,11 @@ func s1[T signedInt, U unsignedInt](f func(a T) T) run {
 
 // alike is a table for what does not care for signs.
 func alike(w, d, q run) map[typ]run {
-	return map[typ]run{tu16: w, ts16: w, tb16: w, tu32: d, ts32: d, tb32: d, tu64: q, ts64: q, tb64: q}
+	return map[typ]run{tu16: w, ts16: w, tu32: d, ts32: d, tu64: q, ts64: q}
 }
+
+// onBits is a table for what takes bits.
+func onBits(w, d, q run) map[typ]run { return map[typ]run{tb16: w, tb32: d, tb64: q} }
 
 // apart is a table for what does.
 func apart(uw, ud, uq, sw, sd, sq run) map[typ]run {
@@ -161,7 +164,7 @@ var (
 		f64: func(a, b, _ float64) float64 { return maxNum(a, b) },
 	}
 	negRows = rows{
-		ints: alike(u1(neg[uint16]), u1(neg[uint32]), u1(neg[uint64])),
+		ints: map[typ]run{ts16: u1(neg[uint16]), ts32: u1(neg[uint32]), ts64: u1(neg[uint64])},
 		f32:  func(a, _, _ float32) float32 { return -a },
 		f64:  func(a, _, _ float64) float64 { return -a },
 	}
@@ -182,9 +185,9 @@ var (
 	andRows  = rows{ints: bitwise(and[uint16], and[uint32], and[uint64])}
 	orRows   = rows{ints: bitwise(or[uint16], or[uint32], or[uint64])}
 	xorRows  = rows{ints: bitwise(xor[uint16], xor[uint32], xor[uint64])}
-	notRows  = rows{ints: withPredicate(alike(u1(not[uint16]), u1(not[uint32]), u1(not[uint64])), runNotPredicate)}
-	cnotRows = rows{ints: alike(u1(cnot[uint16]), u1(cnot[uint32]), u1(cnot[uint64]))}
-	brevRows = rows{ints: alike(nil, u1(bits.Reverse32), u1(bits.Reverse64))}
+	notRows  = rows{ints: withPredicate(onBits(u1(not[uint16]), u1(not[uint32]), u1(not[uint64])), runNotPredicate)}
+	cnotRows = rows{ints: onBits(u1(cnot[uint16]), u1(cnot[uint32]), u1(cnot[uint64]))}
+	brevRows = rows{ints: map[typ]run{tb32: u1(bits.Reverse32), tb64: u1(bits.Reverse64)}}
 
 	popcRows = rows{ints: map[typ]run{
 		tb32: u1(func(a uint32) uint32 { return uint32(bits.OnesCount32(a)) }),
@@ -195,7 +198,7 @@ var (
 		tb64: u1(func(a uint64) uint64 { return uint64(bits.LeadingZeros64(a)) }),
 	}}
 
-	shlRows = rows{ints: alike(shifted(shl[uint16]), shifted(shl[uint32]), shifted(shl[uint64]))}
+	shlRows = rows{ints: onBits(shifted(shl[uint16]), shifted(shl[uint32]), shifted(shl[uint64]))}
 	shrRows = rows{ints: map[typ]run{
 		tb16: shifted(shr[uint16]), tb32: shifted(shr[uint32]), tb64: shifted(shr[uint64]),
 		tu16: shifted(shr[uint16]), tu32: shifted(shr[uint32]), tu64: shifted(shr[uint64]),
@@ -205,7 +208,7 @@ var (
 
 // bitwise is a table for operations on bits, predicates among them.
 func bitwise(w func(a, b uint16) uint16, d func(a, b uint32) uint32, q func(a, b uint64) uint64) map[typ]run {
-	return withPredicate(map[typ]run{tb16: u2(w), tb32: u2(d), tb64: u2(q)}, u2(q))
+	return withPredicate(onBits(u2(w), u2(d), u2(q)), u2(q))
 }
 
 func withPredicate(m map[typ]run, r run) map[typ]run {
@@ -325,7 +328,7 @@ func multiplyAdd(b *builder, o *opcode) error {
 		return b.emitTyped(plus(f, wide), wide, t, t, wide)
 	case o.take("hi"):
 		f, ok := highRows[t]
-		if !ok || len(o.mods) > 0 {
+		if !ok {
 			return o.refuse("not with .%s", t)
 		}
 		return b.emitTyped(plus(f, t), t, t, t, t)
@@ -361,13 +364,13 @@ func fused(b *builder, o *opcode) error {
 // fma32 is a b + c rounded once. The product is exact as a double; the sum is
 // rounded to odd, so that rounding it again does no harm.
 func fma32(a, b, c float32) float32 {
-	p, z := float64(a)*float64(b), float64(c)
-	s := p + z
+	p, z := float64(float64(a)*float64(b)), float64(c) // converted, or arm64 fuses
+	s := float64(p + z)
 	if math.IsInf(s, 0) || s != s {
 		return float32(s)
 	}
-	bb := s - p
-	if lost := (p - (s - bb)) + (z - bb); lost != 0 && math.Float64bits(s)&1 == 0 {
+	part := float64(s - p)
+	if lost := float64(p-float64(s-part)) + float64(z-part); lost != 0 && math.Float64bits(s)&1 == 0 {
 		if (lost > 0) == (s > 0) {
 			s = math.Float64frombits(math.Float64bits(s) + 1)
 		} else {
@@ -377,8 +380,8 @@ func fma32(a, b, c float32) float32 {
 	return float32(s)
 }
 
-// saturatingInteger builds add.sat.s32 and sub.sat.s32.
-func (o *opcode) saturatingInteger(b *builder) error {
+// saturating builds add.sat.s32 and sub.sat.s32.
+func saturating(b *builder, o *opcode) error {
 	clamp := func(v int64) uint64 { return uint64(uint32(int32(max(math.MinInt32, min(math.MaxInt32, v))))) }
 	var f run
 	switch t, _ := o.typ(0); {

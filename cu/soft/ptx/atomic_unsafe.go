@@ -1,7 +1,6 @@
 package ptx
 
 import (
-	"math"
 	"sync/atomic"
 	"unsafe"
 )
@@ -9,8 +8,8 @@ import (
 // An update gives what an atomic writes, of what is there and its operands.
 type update func(old, a, b uint64) uint64
 
-// updates are the atomics by name, for a type.
-func updates(name string, t typ) update {
+// updateOf finds an atomic by its name, for a type.
+func updateOf(name string, t typ) update {
 	mask := t.mask()
 	less := func(a, b uint64) bool { return a < b }
 	if t.kind == signed {
@@ -22,9 +21,9 @@ func updates(name string, t typ) update {
 	case name == "add" && isInt:
 		return func(old, a, _ uint64) uint64 { return (old + a) & mask }
 	case name == "add" && t == tf32:
-		return func(old, a, _ uint64) uint64 { return b32(f32(old) + f32(a)) }
+		return func(old, a, _ uint64) uint64 { return number32(f32(old) + f32(a)) }
 	case name == "add" && t == tf64:
-		return func(old, a, _ uint64) uint64 { return math.Float64bits(f64(old) + f64(a)) }
+		return func(old, a, _ uint64) uint64 { return number64(f64(old) + f64(a)) }
 	case name == "min" && isInt:
 		return func(old, a, _ uint64) uint64 { return pick(less(a, old), a, old) }
 	case name == "max" && isInt:
@@ -63,55 +62,63 @@ var atomicNames = map[string]string{
 // buildAtomic builds atom, and red, which has no result.
 func buildAtomic(b *builder, o *opcode) error {
 	s, _ := oneOf(o, spaceNames)
-	o.takeHints()
-	o.take("acq_rel")
+	o.takeOrder()
 	name, ok := oneOf(o, atomicNames)
 	t, err := o.typ(0)
 	if err != nil {
 		return err
 	}
-	f := updates(name, t)
-	if !ok || f == nil || t.size < 4 {
+	f := updateOf(name, t)
+	if !ok || f == nil || t.size < 4 || o.name == "red" && (name == "exch" || name == "cas") {
 		return o.refuse("with .%s", t)
 	}
+	if s != generic && s != global && s != shared {
+		return o.refuse("in this space")
+	}
 	var i inst
-	if o.name == "atom" {
-		d, err := b.p.operand(b)
-		if err != nil {
-			return err
-		}
-		if i.d, err = b.target(d, t); err != nil {
-			return err
-		}
-		if err := b.p.expect(","); err != nil {
-			return err
-		}
-	} else {
-		i.d = b.newSlot()
+	if i.d, err = b.atomicTarget(o, t); err != nil {
+		return err
 	}
-	n := 2
+	operands := 1
 	if name == "cas" {
-		n = 3
+		operands = 2
 	}
-	args, err := b.arguments(n)
+	return b.atomic(i, access{space: s, typ: t, count: 1}, f, operands)
+}
+
+// atomicTarget is where the old value goes, for red nowhere.
+func (b *builder) atomicTarget(o *opcode, t typ) (int32, error) {
+	if o.name == "red" {
+		return b.newSlot()
+	}
+	d, err := b.p.operand(b)
+	if err != nil {
+		return 0, err
+	}
+	slot, err := b.target(d, t)
+	if err != nil {
+		return 0, err
+	}
+	return slot, b.p.expect(",")
+}
+
+// atomic takes the address and one or two operands, and emits the instruction.
+func (b *builder) atomic(i inst, a access, f update, operands int) error {
+	args, err := b.arguments(1 + operands)
 	if err != nil {
 		return err
 	}
-	a := access{space: s, typ: t, count: 1}
-	address := inst{}
+	var address inst
 	if err := b.locate(args[0], &a, &address); err != nil {
 		return err
 	}
 	i.c, i.imm = address.a, address.imm
-	if i.a, err = b.source(args[1], t); err != nil {
-		return err
-	}
-	if n == 3 {
-		if i.b, err = b.source(args[2], t); err != nil {
+	for k, s := range []*int32{&i.a, &i.b}[:operands] {
+		if *s, err = b.source(args[1+k], a.typ); err != nil {
 			return err
 		}
 	}
-	i.run = atomically(a.space, t, f)
+	i.run = atomically(a.space, a.typ, f)
 	b.emit(i)
 	return nil
 }
@@ -148,4 +155,16 @@ func atomically(s space, t typ, f update) run {
 			}
 		}
 	}
+}
+
+// loadWord and storeWord access words of so many bytes at once, which plain code
+// does, too, but does not promise.
+var loadWord = map[int]func([]byte) uint64{
+	4: func(m []byte) uint64 { return uint64(atomic.LoadUint32((*uint32)(unsafe.Pointer(&m[0])))) },
+	8: func(m []byte) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&m[0]))) },
+}
+
+var storeWord = map[int]func([]byte, uint64){
+	4: func(m []byte, v uint64) { atomic.StoreUint32((*uint32)(unsafe.Pointer(&m[0])), uint32(v)) },
+	8: func(m []byte, v uint64) { atomic.StoreUint64((*uint64)(unsafe.Pointer(&m[0])), v) },
 }

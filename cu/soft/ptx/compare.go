@@ -3,9 +3,11 @@ package ptx
 // A comparison's result for operands of a type, as it is in the registers.
 type relation func(a, b uint64) bool
 
-// relations are the comparisons by name, for each type.
-func relations(name string, t typ) (relation, bool) {
+// relationOf finds a comparison by its name, for a type.
+func relationOf(name string, t typ) (relation, bool) {
 	switch {
+	case t.size == 1 || t.kind == float && t.size == 2:
+		return nil, false
 	case t == tf32:
 		return floatRelation(name, func(v uint64) float64 { return float64(f32(v)) })
 	case t == tf64:
@@ -13,6 +15,8 @@ func relations(name string, t typ) (relation, bool) {
 	case t.kind == signed:
 		shift := 64 - 8*t.size
 		return intRelation(name, func(v uint64) int64 { return int64(v<<shift) >> shift })
+	case t.kind == unsigned:
+		name = unsignedName(name)
 	case t.kind == bitsKind && name != "eq" && name != "ne":
 		return nil, false
 	}
@@ -25,12 +29,12 @@ func intRelation[T int64 | uint64](name string, get func(uint64) T) (relation, b
 		"eq": func(a, b uint64) bool { return get(a) == get(b) }, "ne": func(a, b uint64) bool { return get(a) != get(b) },
 		"lt": func(a, b uint64) bool { return get(a) < get(b) }, "le": func(a, b uint64) bool { return get(a) <= get(b) },
 		"gt": func(a, b uint64) bool { return get(a) > get(b) }, "ge": func(a, b uint64) bool { return get(a) >= get(b) },
-	}[unsignedNames(name)]
+	}[name]
 	return f, ok
 }
 
-// unsignedNames gives lo, ls, hi and hs their usual names.
-func unsignedNames(name string) string {
+// unsignedName gives lo, ls, hi and hs their usual names.
+func unsignedName(name string) string {
 	if n, ok := map[string]string{"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}[name]; ok {
 		return n
 	}
@@ -78,12 +82,12 @@ func (o *opcode) comparison(n int) (c comparison, err error) {
 	}
 	name := o.mods[0]
 	var ok bool
-	if c.is, ok = relations(name, c.typ); !ok {
+	if c.is, ok = relationOf(name, c.typ); !ok {
 		return c, o.refuse(".%s of .%s", name, c.typ)
 	}
 	o.take(name)
 	c.join, _ = oneOf(o, joins)
-	if o.take("ftz") && c.typ == tf32 {
+	if c.typ == tf32 && o.take("ftz") {
 		is := c.is
 		c.is = func(a, b uint64) bool { return is(b32(flush(f32(a))), b32(flush(f32(b)))) }
 	}
@@ -136,15 +140,16 @@ func compare(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
-	i := inst{vec: []int32{-1}}
-	if i.d, err = b.target(target, tpred); err != nil {
-		return err
-	}
-	second := int32(-1)
-	if target.pair != nil {
-		if second, err = b.target(*target.pair, tpred); err != nil {
+	var i inst
+	second, pair := int32(-1), target.pair
+	if pair != nil {
+		if second, err = b.target(*pair, tpred); err != nil {
 			return err
 		}
+		target.pair = nil
+	}
+	if i.d, err = b.target(target, tpred); err != nil {
+		return err
 	}
 	not, err := c.operands(b, &i)
 	if err != nil {
@@ -171,7 +176,7 @@ func compareToValue(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
-	to := o.types[0]
+	to, _ := o.typ(0)
 	if to.size != 4 || to.kind == bitsKind {
 		return o.refuse("to .%s", to)
 	}
@@ -188,6 +193,9 @@ func compareToValue(b *builder, o *opcode) error {
 		return err
 	}
 	not, err := c.operands(b, &i)
+	if err != nil {
+		return err
+	}
 	i.run = func(t *thread, i *inst) {
 		t.r[i.d] = 0
 		if is, _ := c.result(t, i, not); is {
@@ -195,7 +203,7 @@ func compareToValue(b *builder, o *opcode) error {
 		}
 	}
 	b.emit(i)
-	return err
+	return nil
 }
 
 // choose builds selp.
@@ -217,7 +225,9 @@ func choose(b *builder, o *opcode) error {
 			return err
 		}
 	}
-	i.c, err = b.source(args[3], tpred)
+	if i.c, err = b.source(args[3], tpred); err != nil {
+		return err
+	}
 	i.run = func(t *thread, i *inst) {
 		if t.r[i.c] != 0 {
 			t.r[i.d] = t.r[i.a]
@@ -226,5 +236,5 @@ func choose(b *builder, o *opcode) error {
 		}
 	}
 	b.emit(i)
-	return err
+	return nil
 }

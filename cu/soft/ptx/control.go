@@ -7,7 +7,7 @@ func branch(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
-	b.jumps = append(b.jumps, jump{len(b.f.code), label, o.line})
+	b.jumps = append(b.jumps, jump{len(b.f.code), label, b.scope, o.line})
 	b.emit(inst{run: runBranch})
 	return nil
 }
@@ -15,25 +15,26 @@ func branch(b *builder, o *opcode) error {
 // A barrierWait is what a thread waits for.
 type barrierWait struct {
 	id, count uint64 // count 0 is all threads
-	arrived   bool   // and does not wait: bar.arrive
 }
 
-// barrier builds bar.sync, bar.arrive and what they are called since.
+// barriers is how many a block has.
+const barriers = 16
+
+// barrier builds bar.sync and barrier.sync.
 func barrier(b *builder, o *opcode) error {
 	o.take("cta")
 	o.take("aligned")
-	arrive := o.take("arrive")
-	if !arrive && !o.take("sync") {
-		return o.refuse("not but .sync and .arrive")
-	}
-	if arrive {
-		return o.refuse(".arrive")
+	if !o.take("sync") {
+		return o.refuse("not but .sync")
 	}
 	id, err := b.p.operand(b)
 	if err != nil {
 		return err
 	}
 	i := inst{run: runBarrier, b: -1}
+	if id.what == isInteger && id.bits >= barriers {
+		return o.refuse("there are %d barriers", barriers)
+	}
 	if i.a, err = b.source(id, tu32); err != nil {
 		return err
 	}
@@ -52,6 +53,10 @@ func barrier(b *builder, o *opcode) error {
 
 func runBarrier(t *thread, i *inst) {
 	w := barrierWait{id: uint64(uint32(t.r[i.a]))}
+	if w.id >= barriers {
+		t.fail(IllegalInstruction, 0)
+		return
+	}
 	if i.b >= 0 {
 		w.count = uint64(uint32(t.r[i.b]))
 	}
@@ -60,11 +65,10 @@ func runBarrier(t *thread, i *inst) {
 
 // fence builds membar and fence.
 func fence(b *builder, o *opcode) error {
-	o.takeHints()
-	o.take("gl")
-	o.take("acq_rel")
-	o.take("sc")
-	o.take("proxy")
+	o.take("sc", "acq_rel", "acquire", "release")
+	if !o.take("gl", "cta", "cluster", "gpu", "sys") {
+		return o.refuse("without a scope")
+	}
 	b.emit(inst{run: runFence})
 	return nil
 }
@@ -82,10 +86,6 @@ func call(b *builder, o *opcode) error {
 		if err := b.p.expect(","); err != nil {
 			return err
 		}
-	}
-	t := b.p.peek()
-	if _, isRegister := b.register(t.text); isRegister {
-		return o.refuse("calls through a register")
 	}
 	name, err := b.p.word()
 	if err != nil {
@@ -112,6 +112,7 @@ func call(b *builder, o *opcode) error {
 		}
 		out, err := transfers(o, result, callee.result, false)
 		f.code[at].run = runCall(callee, in, out)
+		f.calls = append(f.calls, callee)
 		return err
 	})
 	return nil
@@ -160,13 +161,9 @@ func transfers(o *opcode, args []operand, params []parameter, in bool) ([]transf
 func runCall(callee *function, in, out []transfer) run {
 	return func(t *thread, _ *inst) {
 		caller := t.frame
-		callees := alignUp(caller+uint64(t.fn.frame), 16)
-		if len(t.stack) == maxDepth || callees+uint64(callee.frame) > maxLocal {
-			t.fail(StackOverflow, 0)
+		callees := alignUp(caller+uint64(t.fn.frame), uint64(callee.align))
+		if !t.grow(callees+uint64(callee.frame), callee) {
 			return
-		}
-		if need := callees + uint64(callee.frame); need > uint64(len(t.local)) {
-			t.local = append(t.local, make([]byte, need-uint64(len(t.local)))...)
 		}
 		for _, m := range in {
 			copy(t.local[callees+m.to:callees+m.to+uint64(m.size)], t.local[caller+m.from:])
@@ -181,4 +178,17 @@ func runCall(callee *function, in, out []transfer) run {
 		t.regs = append(t.regs, make([]uint64, callee.slots)...)
 		t.enter(callee, base+int(t.stack[len(t.stack)-1].fn.slots))
 	}
+}
+
+// grow makes room for the frame of a function that is called, which ends at need.
+// Registers count as much as local memory, which they are saved in on the GPU.
+func (t *thread) grow(need uint64, callee *function) bool {
+	if need+8*uint64(len(t.regs)+int(callee.slots)) > maxStack || need > maxLocal {
+		t.fail(StackOverflow, 0)
+		return false
+	}
+	if have := uint64(len(t.local)); need > have {
+		t.local = append(t.local, make([]byte, alignUp(need, 16)-have)...)
+	}
+	return true
 }

@@ -23,15 +23,14 @@ func move(b *builder, o *opcode) error {
 	if i.d, err = b.target(args[0], t); err != nil {
 		return err
 	}
-	if s, ok := specials[args[1].name]; ok && args[1].what == isRegister && s.which.changes() {
-		i.run, i.imm = runSpecial, uint64(s.which)
-	} else if args[1].not {
-		return o.refuse("! does not belong here")
-	} else if i.a, err = b.source(args[1], t); err != nil {
-		return err
+	if from := args[1]; from.what == isSpecial && from.special.changes() {
+		i.run, i.imm = runSpecial, uint64(from.special)
+		err = b.fits(from, t, typ.holds)
+	} else {
+		i.a, err = b.source(from, t)
 	}
 	b.emit(i)
-	return nil
+	return err
 }
 
 func runMove(t *thread, i *inst) { t.r[i.d] = t.r[i.a] }
@@ -119,7 +118,40 @@ func convert(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
-	return b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = f(t.r[i.a]) }, to, from)
+	return b.emitConversion(f, to, from)
+}
+
+// emitConversion takes the operands, whose registers may be wider than the types:
+// a signed result is extended to all of its register.
+func (b *builder) emitConversion(f func(uint64) uint64, to, from typ) error {
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if i.d, err = b.wideTarget(args[0], to); err != nil {
+		return err
+	}
+	if i.a, err = b.wideSource(args[1], from); err != nil {
+		return err
+	}
+	extend := extender(to, args[0].reg.typ)
+	i.run = func(t *thread, i *inst) { t.r[i.d] = f(t.r[i.a]) }
+	if extend != nil {
+		i.run = func(t *thread, i *inst) { t.r[i.d] = extend(f(t.r[i.a])) }
+	}
+	b.emit(i)
+	return nil
+}
+
+// extender extends a value's sign to a register that is wider; nil is for nothing
+// to be done.
+func extender(t, register typ) func(uint64) uint64 {
+	if t.kind != signed || register.size <= t.size {
+		return nil
+	}
+	shift, mask := 64-8*t.size, register.mask()
+	return func(v uint64) uint64 { return uint64(int64(v<<shift)>>shift) & mask }
 }
 
 type conversion struct {
@@ -185,6 +217,9 @@ func (c conversion) bounds() (low int64, high uint64) {
 
 func (c conversion) intToFloat(o *opcode) (func(uint64) uint64, error) {
 	single := c.to.size == 4
+	if c.sat || c.whole != nil {
+		return nil, o.refuse("not from .%s", c.from)
+	}
 	return func(v uint64) uint64 {
 		v = c.value(v)
 		var f32v float32
@@ -201,15 +236,20 @@ func (c conversion) intToFloat(o *opcode) (func(uint64) uint64, error) {
 	}, o.nearest()
 }
 
-// floatToInt clamps, as PTX has it; NaN is 0.
+// floatToInt clamps, as PTX has it. NaN is 0, but the top bit where either side has
+// 64.
 func (c conversion) floatToInt() func(uint64) uint64 {
 	low, high := c.bounds()
+	nan := uint64(0)
+	if c.to.size == 8 || c.from.size == 8 {
+		nan = 1 << (8*c.to.size - 1)
+	}
 	mask := c.to.mask()
 	return func(v uint64) uint64 {
 		f := c.float(v)
 		switch f = c.whole(f); {
 		case f != f:
-			return 0
+			return nan
 		case f <= float64(low):
 			return uint64(low) & mask
 		case f >= float64(high):
@@ -246,7 +286,7 @@ func (c conversion) floatToFloat(o *opcode) (func(uint64) uint64, error) {
 			if c.sat {
 				f = clamp64(f)
 			}
-			return b64(f)
+			return number64(f)
 		}
 		s := float32(f)
 		if c.sat {
@@ -255,7 +295,7 @@ func (c conversion) floatToFloat(o *opcode) (func(uint64) uint64, error) {
 		if c.flush {
 			s = flush(s)
 		}
-		return b32(s)
+		return number32(s)
 	}, o.nearest()
 }
 
@@ -269,9 +309,6 @@ func clamp64(v float64) float64 {
 	return v
 }
 
-// windows are where spaces begin in the generic one.
-var windows = map[space]uint64{global: 0, constant: 0, shared: sharedWindow, local: localWindow, param: localWindow}
-
 // convertAddress builds cvta.
 func convertAddress(b *builder, o *opcode) error {
 	to := o.take("to")
@@ -282,7 +319,7 @@ func convertAddress(b *builder, o *opcode) error {
 	if s == param {
 		return o.refuse("addresses of parameters")
 	}
-	window := windows[s]
+	window := s.window()
 	if to {
 		window = -window
 	}

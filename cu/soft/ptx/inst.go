@@ -18,7 +18,6 @@ type inst struct {
 	d, a, b, c int32
 	vec        []int32 // slots of a vector; -1 for the sink
 	imm        uint64  // an offset, or what else is known early
-	callee     *function
 }
 
 // A run does what an instruction says.
@@ -31,8 +30,8 @@ type opcode struct {
 	name  string // before the first dot
 	mods  []string
 	types []typ // in order
+	used  int   // how many of the types were asked for
 	line  int
-	guard *operand
 }
 
 func newOpcode(t token) *opcode {
@@ -48,7 +47,7 @@ func newOpcode(t token) *opcode {
 	return o
 }
 
-// take takes a modifier, and reports whether it was there.
+// take takes one of the modifiers, and reports whether it was there.
 func (o *opcode) take(names ...string) bool {
 	for _, n := range names {
 		for i, m := range o.mods {
@@ -82,5 +81,17 @@ func (o *opcode) typ(n int) (typ, error) {
 	if n >= len(o.types) {
 		return typ{}, errorf(o.line, "%s: a type is missing", o.text)
 	}
+	o.used = max(o.used, n+1)
 	return o.types[n], nil
+}
+
+// leftOver is the error for what nobody has taken.
+func (o *opcode) leftOver() error {
+	if len(o.mods) > 0 {
+		return o.refuse(".%s is not known", strings.Join(o.mods, "."))
+	}
+	if len(o.types) > o.used {
+		return o.refuse("a type too many")
+	}
+	return nil
 }

@@ -124,7 +124,7 @@ func TestChecksum(t *testing.T) {
 }
 
 func debugText(t testing.TB) string {
-	text, err := os.ReadFile("/tmp/helpers/kern/memory-g.ptx")
+	text, err := os.ReadFile("testdata/memory-g.ptx")
 	require.NoError(t, err)
 	return string(text)
 }

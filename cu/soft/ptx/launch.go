@@ -3,7 +3,9 @@ package ptx
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,11 +21,12 @@ const (
 	Trap
 	StackOverflow
 	Deadlock // every thread of a block waits for others
+	IllegalInstruction
 )
 
 // String says it in words.
 func (k FaultKind) String() string {
-	names := [...]string{"illegal address", "misaligned address", "trap", "stack overflow", "threads that wait for each other"}
+	names := [...]string{"illegal address", "misaligned address", "trap", "stack overflow", "threads that wait for each other", "illegal instruction"}
 	if k < 1 || int(k) > len(names) {
 		return fmt.Sprintf("FaultKind(%d)", int(k))
 	}
@@ -54,11 +57,25 @@ func (f *Fault) Error() string {
 type Launch struct {
 	Grid, Block [3]uint32
 	Shared      int    // bytes of dynamic shared memory
-	Params      []byte // as they lie in the kernel's parameter space
+	Params      []byte // as they lie in the kernel's parameter space; short ones are filled up with zeros
 	Memory      Memory
 	// Address is where a variable of the module lies; nil for a module without.
 	Address func(name string) uint64
+	// Touch calls f, which accesses memory, and reports a fault of the host's; nil
+	// is for memory that has none.
+	Touch func(f func()) (address uintptr, faulted bool)
 }
+
+// Bounds on what is under way at once, as if the device had a few multiprocessors,
+// and turns: how many instructions a thread runs before others of its block have
+// their turn, and a block before others of the grid.
+const (
+	maxThreads      = 1024 // of a block
+	residentThreads = 8192
+	residentBlocks  = 128
+	threadTurn      = 1024
+	blockTurn       = 1 << 16
+)
 
 // launched is a launch under way.
 type launched struct {
@@ -66,102 +83,112 @@ type launched struct {
 	kernel *function
 	began  time.Time
 	cores  int
-	lost   atomic.Bool // a thread died
-}
-
-// turns are how many instructions a thread runs before others of its block have
-// their turn, and a block before others of the grid.
-const (
-	threadTurn = 4096
-	blockTurn  = 1 << 20
-)
-
-// A block is its threads and what they share.
-type block struct {
-	launch  *launched
-	id      [3]uint32
-	core    int
-	shared  []byte
-	threads []*thread
+	lost   atomic.Bool // a thread died, or nobody wants the result
 }
 
 // Run runs a kernel of the module until all its threads have ended, one has
-// died, or ctx is done. The caller has checked that the device can.
+// died, which is a *[Fault], or ctx is done.
 func (m *Module) Run(ctx context.Context, kernel string, launch Launch) error {
 	f := m.functions[kernel]
 	if f == nil || !f.entry || f.declared {
 		return fmt.Errorf("ptx: there is no kernel %s", kernel)
 	}
 	l := &launched{Launch: launch, kernel: f, began: time.Now(), cores: runtime.GOMAXPROCS(0)}
-	if n := int(f.paramBytes()); len(l.Params) < n {
+	if err := l.check(); err != nil {
+		return err
+	}
+	k, _ := m.Kernel(kernel)
+	if n := k.ParamBytes(); len(l.Params) < n {
 		l.Params = append(l.Params[:len(l.Params):len(l.Params)], make([]byte, n-len(l.Params))...)
 	}
-	g := &grid{launch: l, total: uint64(l.Grid[0]) * uint64(l.Grid[1]) * uint64(l.Grid[2])}
+	if l.Touch == nil {
+		l.Touch = func(f func()) (uintptr, bool) { f(); return 0, false }
+	}
+	g := &grid{launch: l, total: product(l.Grid), resident: l.resident()}
 	return g.run(ctx)
 }
 
-// paramBytes is how long the parameters are.
-func (f *function) paramBytes() uint64 {
-	if len(f.params) == 0 {
-		return 0
-	}
-	last := f.params[len(f.params)-1]
-	return last.at + uint64(last.size)
-}
-
-// address is what has to be added to a variable's address within its space.
-func (l *launched) address(v *variable) uint64 {
-	if (v.space == global || v.space == constant) && l.Address != nil {
-		return l.Address(v.name)
-	}
-	return v.at
-}
-
-// A grid is the blocks that are still to be run.
-type grid struct {
-	launch *launched
-	total  uint64
-
-	mu      sync.Mutex
-	next    uint64
-	paused  []*block // had their turn
-	running int
-	idle    *sync.Cond // running has become less, or paused more
-	fault   *Fault
-}
-
-func (g *grid) run(ctx context.Context) error {
-	g.idle = sync.NewCond(&g.mu)
-	workers := int(min(uint64(g.launch.cores), g.total))
-	var wg sync.WaitGroup
-	for core := range workers {
-		wg.Go(func() { g.work(ctx, core) })
-	}
-	wg.Wait()
-	switch {
-	case g.fault != nil:
-		return g.fault
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
+// check wants dimensions that make sense.
+func (l *launched) check() error {
+	if n := product(l.Block); n == 0 || n > maxThreads || product(l.Grid) == 0 || l.Shared < 0 {
+		return fmt.Errorf("ptx: no kernel has a grid of %v, blocks of %v and %d bytes more", l.Grid, l.Block, l.Shared)
 	}
 	return nil
 }
 
-// work runs blocks until there are none.
-func (g *grid) work(ctx context.Context, core int) {
-	for {
-		b := g.take(core)
-		if b == nil {
-			return
-		}
-		over, fault := false, (*Fault)(nil)
-		if ctx.Err() != nil {
-			over = true
-			g.launch.lost.Store(true)
-		} else {
-			over, fault = b.turn(ctx)
-		}
-		g.put(b, over, fault)
+// product is how many there are, or 0 if that is too many.
+func product(d [3]uint32) uint64 {
+	over, n := bits.Mul64(uint64(d[0])*uint64(d[1]), uint64(d[2]))
+	if over != 0 {
+		return 0
+	}
+	return n
+}
+
+// resident is how many blocks are under way at once: later ones begin when
+// others have ended.
+func (l *launched) resident() int {
+	return min(residentBlocks, residentThreads/int(product(l.Block)))
+}
+
+// address is what has to be added to an offset from a variable.
+func (l *launched) address(v *variable) uint64 {
+	switch {
+	case v.space == shared:
+		return l.kernel.layout[v]
+	case v.space == param || v.space == local || l.Address == nil:
+		return v.at
+	}
+	return l.Address(v.name)
+}
+
+// A grid is the blocks of a launch.
+type grid struct {
+	launch   *launched
+	total    uint64
+	resident int
+
+	mu      sync.Mutex
+	next    uint64
+	alive   int      // blocks that have begun and not ended
+	paused  []*block // of those, had their turn
+	free    []*block // ended: their memory is used again
+	changed *sync.Cond
+	fault   *Fault
+}
+
+// run runs the blocks on as many cores as there are.
+func (g *grid) run(ctx context.Context) error {
+	g.changed = sync.NewCond(&g.mu)
+	stop := context.AfterFunc(ctx, g.stop)
+	defer stop()
+	workers := int(min(uint64(g.launch.cores), g.total))
+	var wg sync.WaitGroup
+	for core := 1; core < workers; core++ {
+		wg.Go(func() { g.work(core) })
+	}
+	g.work(0)
+	wg.Wait()
+	if g.fault != nil {
+		return g.fault
+	}
+	return context.Cause(ctx)
+}
+
+// stop ends a launch whose result nobody wants.
+func (g *grid) stop() {
+	g.launch.lost.Store(true)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.changed.Broadcast()
+}
+
+// work runs blocks until there are none. A fault of memory becomes a panic only
+// where a goroutine has asked for that.
+func (g *grid) work(core int) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	for b := g.take(core); b != nil; b = g.take(core) {
+		g.put(b, b.turn())
 	}
 }
 
@@ -169,135 +196,169 @@ func (g *grid) work(ctx context.Context, core int) {
 func (g *grid) take(core int) *block {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for {
+	for !g.launch.lost.Load() {
 		switch {
-		case g.launch.lost.Load():
-			return nil
-		case g.next < g.total:
-			b := g.launch.newBlock(g.next)
-			g.next++
-			g.running++
-			b.core = core
-			return b
+		case g.next < g.total && g.alive < g.resident:
+			return g.begin(core)
 		case len(g.paused) > 0:
 			b := g.paused[0]
 			g.paused = g.paused[1:]
-			g.running++
+			b.core = core
 			return b
-		case g.running == 0:
+		case g.alive == 0:
 			return nil
 		}
-		g.idle.Wait()
+		g.changed.Wait()
 	}
+	return nil
 }
 
-func (g *grid) put(b *block, over bool, fault *Fault) {
+// begin makes the next block of the grid.
+func (g *grid) begin(core int) *block {
+	b := &block{launch: g.launch}
+	if n := len(g.free); n > 0 {
+		b, g.free = g.free[n-1], g.free[:n-1]
+	}
+	n, x, y := g.next, uint64(g.launch.Grid[0]), uint64(g.launch.Grid[1])
+	b.id = [3]uint32{uint32(n % x), uint32(n / x % y), uint32(n / (x * y))}
+	b.core, b.fresh = core, true
+	g.next++
+	g.alive++
+	return b
+}
+
+// put files a block that has had its turn.
+func (g *grid) put(b *block, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.running--
-	if fault != nil && g.fault == nil {
-		g.fault = fault
+	if b.fault != nil && g.fault == nil {
+		g.fault = b.fault
 		g.launch.lost.Store(true)
 	}
-	if !over {
+	if over {
+		g.alive--
+		g.free = append(g.free, b)
+	} else {
 		g.paused = append(g.paused, b)
 	}
-	g.idle.Broadcast()
+	g.changed.Broadcast()
 }
 
-// newBlock makes the n-th block of the grid.
-func (l *launched) newBlock(n uint64) *block {
-	x, y := uint64(l.Grid[0]), uint64(l.Grid[1])
-	b := &block{launch: l, id: [3]uint32{uint32(n % x), uint32(n / x % y), uint32(n / (x * y))}}
-	b.shared = make([]byte, int(alignUp(uint64(l.kernel.shared), 16))+l.Shared)
-	count := int(l.Block[0] * l.Block[1] * l.Block[2])
-	b.threads = make([]*thread, count)
-	for i := range b.threads {
-		t := &thread{block: b, index: i}
-		w, h := uint32(l.Block[0]), uint32(l.Block[1])
-		t.tid = [3]uint32{uint32(i) % w, uint32(i) / w % h, uint32(i) / (w * h)}
-		t.begin(l.kernel)
-		b.threads[i] = t
+// A block is its threads and what they share.
+type block struct {
+	launch  *launched
+	id      [3]uint32
+	core    int
+	fresh   bool // it has not begun
+	shared  []byte
+	threads []thread
+	now     *thread // that runs
+	fault   *Fault
+}
+
+// start sets the threads to the beginning of the kernel. What a block before
+// this one had in shared memory is not for this one to see.
+func (b *block) start() {
+	b.fresh = false
+	if b.threads == nil {
+		n := uint64(b.launch.kernel.static + b.launch.Shared)
+		b.shared = make([]byte, alignUp(n, 16))[:n] // aligned for atomics
+		b.threads = make([]thread, product(b.launch.Block))
 	}
-	return b
+	clear(b.shared)
+	w, h := b.launch.Block[0], b.launch.Block[1]
+	for i := range b.threads {
+		n := uint32(i)
+		b.threads[i].begin(b, i, [3]uint32{n % w, n / w % h, n / (w * h)})
+	}
 }
 
 // turn runs the block for a while. It is over when all threads have ended, or one
 // has died.
-func (b *block) turn(ctx context.Context) (over bool, fault *Fault) {
-	for left := blockTurn; left > 0; {
-		progress, alive := false, 0
-		for _, t := range b.threads {
-			if t.state == running {
-				t.turn(threadTurn)
-				left -= threadTurn - t.left
-				progress = true
-				if t.fault != nil {
-					return true, t.fault
-				}
-			}
-			if t.state != done {
-				alive++
-			}
-		}
-		if alive == 0 {
-			return true, nil
-		}
-		if b.release() {
-			progress = true
-		}
-		if !progress {
+func (b *block) turn() (over bool) {
+	address, faulted := b.launch.Touch(func() { over = b.run() })
+	if faulted { // the host has the memory no more
+		b.now.fail(IllegalAddress, uint64(address))
+		b.fault = b.now.fault
+		return true
+	}
+	return over
+}
+
+func (b *block) run() (over bool) {
+	if b.fresh {
+		b.start()
+	}
+	for left := blockTurn; left > 0 && !b.launch.lost.Load(); {
+		ran, alive := b.round()
+		left -= ran
+		switch {
+		case b.fault != nil || alive == 0:
+			return true
+		case !b.release() && ran == 0:
 			t := b.stuck()
 			t.fail(Deadlock, 0)
-			return true, t.fault
-		}
-		if b.launch.lost.Load() || ctx.Err() != nil {
-			return true, nil
+			b.fault = t.fault
+			return true
 		}
 	}
-	return false, nil
+	return false
+}
+
+// round gives each thread that can run a turn.
+func (b *block) round() (ran, alive int) {
+	for i := range b.threads {
+		t := &b.threads[i]
+		if t.state == running {
+			b.now = t
+			ran += t.turn(threadTurn)
+			if t.fault != nil {
+				b.fault = t.fault
+				return ran, alive
+			}
+		}
+		if t.state != done {
+			alive++
+		}
+	}
+	return ran, alive
 }
 
 // stuck is a thread that waits.
 func (b *block) stuck() *thread {
-	for _, t := range b.threads {
-		if t.state == waiting {
-			return t
+	for i := range b.threads {
+		if b.threads[i].state == waiting {
+			return &b.threads[i]
 		}
 	}
-	return b.threads[0]
+	return &b.threads[0]
 }
 
 // release lets threads go on whose barrier is complete: as many have come as
 // it wants, or all that are alive.
-func (b *block) release() bool {
-	type tally struct{ here, want uint64 }
-	var at map[uint64]tally
-	alive := uint64(0)
-	for _, t := range b.threads {
+func (b *block) release() (released bool) {
+	var here, want [barriers]uint64
+	alive, any := uint64(0), false
+	for i := range b.threads {
+		t := &b.threads[i]
 		if t.state != done {
 			alive++
 		}
 		if t.state == waiting {
-			if at == nil {
-				at = map[uint64]tally{}
-			}
-			at[t.barrier.id] = tally{at[t.barrier.id].here + 1, t.barrier.count}
+			here[t.barrier.id]++
+			want[t.barrier.id], any = t.barrier.count, true
 		}
 	}
-	released := false
-	for id, n := range at {
-		want := n.want
-		if want == 0 {
-			want = alive
-		}
-		if n.here < want {
-			continue
-		}
-		for _, t := range b.threads {
-			if t.state == waiting && t.barrier.id == id {
-				t.state, released = running, true
-			}
+	if !any {
+		return false
+	}
+	var open [barriers]bool
+	for id, n := range here {
+		open[id] = n > 0 && n >= want[id] && (want[id] > 0 || n == alive)
+	}
+	for i := range b.threads {
+		if t := &b.threads[i]; t.state == waiting && open[t.barrier.id] {
+			t.state, released = running, true
 		}
 	}
 	return released

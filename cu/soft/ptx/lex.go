@@ -7,15 +7,16 @@ import (
 
 // An Error is what is wrong with a module, and where.
 type Error struct {
-	Line int
-	Text string
+	Line  int
+	Text  string
+	Newer bool // the module is of a newer version of PTX than is known
 }
 
 // Error names the line.
 func (e *Error) Error() string { return fmt.Sprintf("ptx: line %d: %s", e.Line, e.Text) }
 
 func errorf(line int, format string, args ...any) error {
-	return &Error{line, fmt.Sprintf(format, args...)}
+	return &Error{Line: line, Text: fmt.Sprintf(format, args...)}
 }
 
 // A token is a word (which a directive, a register or an opcode with its dots is
@@ -25,11 +26,24 @@ type token struct {
 	line int
 }
 
+// String quotes the token, or says that the text is over.
+func (t token) String() string {
+	if t.text == "" {
+		return "end of the text"
+	}
+	return fmt.Sprintf("%q", t.text)
+}
+
 // is reports whether the token is that text; the token past the end is none.
 func (t token) is(s string) bool { return t.text == s }
 
-// isWord reports whether the token begins like a name.
+// isWord reports whether the token begins like a name, a directive or a register.
 func (t token) isWord() bool { return t.text != "" && isWordStart(t.text[0]) }
+
+// isName reports whether the token can name something: no directive.
+func (t token) isName() bool { return t.isWord() && t.text[0] != '.' }
+
+func (t token) isString() bool { return strings.HasPrefix(t.text, `"`) }
 
 func (t token) isNumber() bool { return t.text != "" && isDigit(t.text[0]) }
 
@@ -102,7 +116,7 @@ func (l *lexer) next() error {
 			return errorf(l.line, "a string without an end")
 		}
 		n = end + 2
-	case isWordStart(c), isDigit(c):
+	case isWordStart(c), isDigit(c): // numbers have letters, too
 		n = wordLength(rest)
 	case strings.IndexByte(",;{}[]()<>@!+-|=:", c) < 0:
 		return errorf(l.line, "unexpected character %q", c)

@@ -81,11 +81,18 @@ func (t *thread) within(m []byte, off, address, n uint64) []byte {
 	return nil
 }
 
-// hints are modifiers of loads and stores that are about caches and order
-// between threads; here every access is seen by all at once.
+// takeOrder takes what an access says of its order among others and of who has to
+// see that; here every access is seen by all at once. It reports whether others
+// may look at the same time.
+func (o *opcode) takeOrder() (strong bool) {
+	o.take("weak")
+	strong = o.take("volatile", "relaxed", "acquire", "release", "acq_rel")
+	o.take("cta", "cluster", "gpu", "sys")
+	return strong
+}
+
+// hints are modifiers of loads and stores that are about caches.
 var hints = []string{
-	"volatile", "relaxed", "acquire", "release", "mmio", "weak",
-	"cta", "cluster", "gpu", "sys",
 	"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc",
 	"L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
 	"L2::64B", "L2::128B", "L2::256B",
@@ -99,13 +106,15 @@ func (o *opcode) takeHints() {
 
 // An access is what loads and stores have in common.
 type access struct {
-	space space
-	typ   typ
-	count int // of a vector
+	space  space
+	typ    typ
+	count  int  // of a vector
+	strong bool // other threads may look at the same time
 }
 
 func (o *opcode) access(b *builder) (a access, err error) {
 	a.space, _ = oneOf(o, spaceNames)
+	a.strong = o.takeOrder()
 	o.takeHints()
 	a.count = 1
 	if n, ok := oneOf(o, map[string]int{"v2": 2, "v4": 4}); ok {
@@ -121,32 +130,30 @@ func (o *opcode) access(b *builder) (a access, err error) {
 // lie in the frame.
 func (b *builder) locate(o operand, a *access, i *inst) error {
 	if o.what != isAddress {
-		return errorf(b.p.line(), "an address in brackets belongs here")
+		return errorf(b.line, "an address in brackets belongs here")
 	}
 	i.imm = 0
 	var err error
 	switch {
 	case o.base == nil:
-		i.a = b.presetSlot(o.bits, nil)
+		i.a, err = b.presetSlot(o.bits, nil)
 	case o.base.what == isSymbol:
-		v := o.base.v
-		if v == nil {
-			return errorf(b.p.line(), "there is no variable %s", o.base.name)
+		if v := o.base.v; v != nil {
+			if a.space != v.space && (a.space != generic || v.space.window() != 0) {
+				return errorf(b.line, "%s is not in the space of this access", v.name)
+			}
+			if a.space == param && v.framed {
+				a.space = local
+			}
 		}
-		if a.space == param && v.inFrame(b.f) {
-			a.space = local
-		}
-		if a.space == generic && v.space != global && v.space != constant {
-			return errorf(b.p.line(), "%s has no generic address without cvta", v.name)
-		}
-		i.a = b.addressSlot(*o.base)
+		i.a, err = b.address(*o.base, tu64)
 	default:
 		if a.space == param && !b.f.entry {
 			a.space = local
 		}
 		i.imm = o.bits
 		address := tu64
-		if o.base.reg.typ.size == 4 { // enough for what is not global
+		if o.base.reg.typ.size == 4 && (a.space == shared || a.space == local) { // these are small
 			address = tu32
 		}
 		i.a, err = b.source(*o.base, address)
@@ -161,7 +168,7 @@ func (b *builder) vector(o operand, a access, slot func(operand, typ) (int32, er
 		list = o.vec
 	}
 	if len(list) != a.count {
-		return nil, errorf(b.p.line(), "%d values, where the instruction has %d", len(list), a.count)
+		return nil, errorf(b.line, "%d values, where the instruction has %d", len(list), a.count)
 	}
 	var slots []int32
 	for _, v := range list {
@@ -185,12 +192,12 @@ func load(b *builder, o *opcode) error {
 		return err
 	}
 	var i inst
-	if i.vec, err = b.vector(args[0], a, b.target); err != nil {
+	if i.vec, err = b.vector(args[0], a, b.wideTarget); err != nil {
 		return err
 	}
-	width := typ{a.typ.kind, a.typ.size}
-	if args[0].what == isRegister {
-		width.size = args[0].reg.typ.size // a signed value is extended to all of it
+	width, err := b.widths(args[0], a)
+	if err != nil {
+		return err
 	}
 	if err := b.locate(args[1], &a, &i); err != nil {
 		return err
@@ -201,9 +208,28 @@ func load(b *builder, o *opcode) error {
 	return nil
 }
 
-// loader makes what loads, into registers as wide as width.
-func (a access) loader(width typ) run {
-	s, size, get := a.space, uint64(a.typ.size), getter(a.typ, width)
+// widths is the type of the registers that are loaded, which must be as wide as
+// each other.
+func (b *builder) widths(o operand, a access) (typ, error) {
+	list, t := []operand{o}, a.typ
+	if o.what == isVector {
+		list = o.vec
+	}
+	for _, v := range list {
+		if v.what != isRegister {
+			continue
+		}
+		if t != a.typ && t.size != v.reg.typ.size {
+			return t, errorf(b.line, "registers of different widths")
+		}
+		t = v.reg.typ
+	}
+	return t, nil
+}
+
+// loader makes what loads, into registers of a type.
+func (a access) loader(register typ) run {
+	s, size, get := a.space, uint64(a.typ.size), a.getter(register)
 	if a.count == 1 {
 		return func(t *thread, i *inst) {
 			if m := t.at(s, t.r[i.a]+i.imm, size, false); m != nil {
@@ -224,27 +250,32 @@ func (a access) loader(width typ) run {
 	}
 }
 
-// getter reads one value.
-func getter(t, width typ) func([]byte) uint64 {
-	extend := func(v uint64) uint64 { return v }
-	if t.kind == signed && width.size > t.size {
-		shift, mask := 64-8*t.size, width.mask()
-		extend = func(v uint64) uint64 { return uint64(int64(v<<shift)>>shift) & mask }
+// getter reads one value, and extends a signed one to all of its register.
+func (a access) getter(register typ) func([]byte) uint64 {
+	get := getters[a.typ.size]
+	if a.strong && a.typ.size >= 4 {
+		get = loadWord[a.typ.size]
 	}
-	switch t.size {
-	case 1:
-		return func(m []byte) uint64 { return extend(uint64(m[0])) }
-	case 2:
-		return func(m []byte) uint64 { return extend(uint64(binary.LittleEndian.Uint16(m))) }
-	case 4:
-		return func(m []byte) uint64 { return extend(uint64(binary.LittleEndian.Uint32(m))) }
+	extend := extender(a.typ, register)
+	if extend == nil {
+		return get
 	}
-	return binary.LittleEndian.Uint64
+	return func(m []byte) uint64 { return extend(get(m)) }
+}
+
+var getters = map[int]func([]byte) uint64{
+	1: func(m []byte) uint64 { return uint64(m[0]) },
+	2: func(m []byte) uint64 { return uint64(binary.LittleEndian.Uint16(m)) },
+	4: func(m []byte) uint64 { return uint64(binary.LittleEndian.Uint32(m)) },
+	8: binary.LittleEndian.Uint64,
 }
 
 // setter writes one value.
-func setter(size int) func([]byte, uint64) {
-	switch size {
+func (a access) setter() func([]byte, uint64) {
+	if a.strong && a.typ.size >= 4 {
+		return storeWord[a.typ.size]
+	}
+	switch a.typ.size {
 	case 1:
 		return func(m []byte, v uint64) { m[0] = byte(v) }
 	case 2:
@@ -269,7 +300,7 @@ func store(b *builder, o *opcode) error {
 	if err := b.locate(args[0], &a, &i); err != nil {
 		return err
 	}
-	if i.vec, err = b.vector(args[1], a, b.source); err != nil {
+	if i.vec, err = b.vector(args[1], a, b.wideSource); err != nil {
 		return err
 	}
 	i.b = i.vec[0]
@@ -279,7 +310,7 @@ func store(b *builder, o *opcode) error {
 }
 
 func (a access) storer() run {
-	s, size, put := a.space, uint64(a.typ.size), setter(a.typ.size)
+	s, size, put := a.space, uint64(a.typ.size), a.setter()
 	if a.count == 1 {
 		return func(t *thread, i *inst) {
 			if m := t.at(s, t.r[i.a]+i.imm, size, true); m != nil {
@@ -302,11 +333,14 @@ func (a access) storer() run {
 
 // ignoreAddress builds what only hints at an address.
 func ignoreAddress(b *builder, o *opcode) error {
-	o.takeHints()
 	oneOf(o, spaceNames)
-	o.take("L1")
-	o.take("L2")
-	_, err := b.arguments(1)
+	if !o.take("L1", "L2") {
+		return o.refuse("without a level")
+	}
+	args, err := b.arguments(1)
+	if err == nil && args[0].what != isAddress {
+		err = errorf(b.line, "an address in brackets belongs here")
+	}
 	b.emit(inst{run: runNothing})
 	return err
 }

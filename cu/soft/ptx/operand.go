@@ -11,9 +11,10 @@ type what uint8
 
 const (
 	isRegister what = iota + 1
+	isSpecial
 	isInteger
 	isFloat
-	isSymbol  // a variable, or a name that is known later: a label or function
+	isSymbol  // a variable, or a name that means nothing yet: a label or function
 	isAddress // [base + offset]
 	isVector
 	isSink // _
@@ -21,15 +22,16 @@ const (
 
 // An operand as it was written.
 type operand struct {
-	what what
-	name string
-	reg  register
-	v    *variable // that name is; nil if it is none
-	bits uint64    // of a number; an address' and a symbol's offset
-	not  bool      // !p
-	base *operand  // of an address; nil for an absolute one
-	pair *operand  // the second of p|q
-	vec  []operand
+	what    what
+	name    string
+	reg     register
+	special special
+	v       *variable // that name is; nil if it is none
+	bits    uint64    // of a number; an address' and a symbol's offset
+	not     bool      // !p
+	base    *operand  // of an address; nil for an absolute one
+	pair    *operand  // the second of p|q
+	vec     []operand
 }
 
 // A register is a slot with a type.
@@ -38,62 +40,64 @@ type register struct {
 	typ  typ
 }
 
-// operand parses one.
-func (p *parser) operand(f *builder) (operand, error) {
-	o, err := p.simple(f)
+// operand parses one. Vectors and addresses are not nested.
+func (p *parser) operand(b *builder) (operand, error) {
+	switch {
+	case p.accept("{"):
+		return p.vector(b)
+	case p.accept("["):
+		return p.address(b)
+	}
+	o, err := p.scalar(b)
 	if err != nil || !p.accept("|") {
 		return o, err
 	}
-	second, err := p.simple(f)
+	second, err := p.scalar(b)
 	o.pair = &second
 	return o, err
 }
 
-func (p *parser) simple(f *builder) (operand, error) {
+// scalar parses an operand that is one value.
+func (p *parser) scalar(b *builder) (operand, error) {
 	t := p.peek()
 	switch {
-	case p.accept("{"):
-		return p.vector(f)
-	case p.accept("["):
-		return p.address(f)
 	case p.accept("!"):
-		o, err := p.simple(f)
-		o.not = !o.not
+		o, err := p.name(b)
+		o.not = true
 		return o, err
 	case t.is("-"), t.isNumber():
 		return p.number()
 	case p.accept("_"):
 		return operand{what: isSink}, nil
 	case t.isWord():
-		return p.name(f)
+		return p.name(b)
 	}
-	return operand{}, errorf(t.line, "unexpected %q where an operand belongs", t.text)
+	return operand{}, errorf(t.line, "unexpected %s where an operand belongs", t)
 }
 
 // name is a register, or a symbol with perhaps something added.
-func (p *parser) name(f *builder) (operand, error) {
+func (p *parser) name(b *builder) (operand, error) {
 	t := p.next()
-	if r, ok := f.register(t.text); ok {
-		return operand{what: isRegister, name: t.text, reg: r}, nil
+	if r, ok, err := b.register(t.text); ok || err != nil {
+		return operand{what: isRegister, name: t.text, reg: r}, err
+	}
+	if s, ok := specials[t.text]; ok {
+		return operand{what: isSpecial, name: t.text, special: s.which, reg: register{typ: s.typ}}, nil
 	}
 	if strings.HasPrefix(t.text, "%") {
 		return operand{}, errorf(t.line, "there is no register %s", t.text)
 	}
-	o := operand{what: isSymbol, name: t.text, v: f.variable(t.text)}
+	if !t.isName() {
+		return operand{}, errorf(t.line, "unexpected %s where an operand belongs", t)
+	}
 	plus, err := p.plus()
-	o.bits = plus
-	return o, err
+	return operand{what: isSymbol, name: t.text, v: b.variable(t.text), bits: plus}, err
 }
 
 // plus is what is added to a name, if anything is.
 func (p *parser) plus() (uint64, error) {
-	minus := false
-	switch {
-	case p.accept("+"):
-	case p.peek().is("-"):
-		p.next()
-		minus = true
-	default:
+	minus := p.accept("-")
+	if !minus && !p.accept("+") {
 		return 0, nil
 	}
 	o, err := p.number()
@@ -106,21 +110,24 @@ func (p *parser) plus() (uint64, error) {
 	return o.bits, err
 }
 
-func (p *parser) address(f *builder) (operand, error) {
+// address parses what is behind a bracket.
+func (p *parser) address(b *builder) (operand, error) {
 	a := operand{what: isAddress}
-	base, err := p.simple(f)
+	base, err := p.scalar(b)
 	if err != nil {
 		return a, err
 	}
-	switch base.what {
-	case isInteger:
+	switch {
+	case base.not:
+		return a, errorf(p.line(), "this is no address")
+	case base.what == isInteger:
 		a.bits = base.bits
-	case isRegister:
+	case base.what == isRegister:
 		a.base = &base
 		if a.bits, err = p.plus(); err != nil {
 			return a, err
 		}
-	case isSymbol:
+	case base.what == isSymbol:
 		a.base, a.bits = &base, base.bits
 	default:
 		return a, errorf(p.line(), "this is no address")
@@ -128,10 +135,14 @@ func (p *parser) address(f *builder) (operand, error) {
 	return a, p.expect("]")
 }
 
-func (p *parser) vector(f *builder) (operand, error) {
+// maxVector is the most values that one operand may be.
+const maxVector = 8
+
+// vector parses what is behind a brace.
+func (p *parser) vector(b *builder) (operand, error) {
 	v := operand{what: isVector}
-	for {
-		o, err := p.simple(f)
+	for len(v.vec) < maxVector {
+		o, err := p.scalar(b)
 		if err != nil {
 			return v, err
 		}
@@ -143,19 +154,17 @@ func (p *parser) vector(f *builder) (operand, error) {
 			return v, err
 		}
 	}
+	return v, errorf(p.line(), "more than %d values", maxVector)
 }
 
 // number is a literal, with a minus perhaps.
 func (p *parser) number() (operand, error) {
 	minus := p.accept("-")
-	t := p.next()
-	o, err := literal(t)
-	if minus && err == nil {
-		if o.what == isFloat {
-			o.bits ^= 1 << 63
-		} else {
-			o.bits = -o.bits
-		}
+	o, err := literal(p.next())
+	if minus && o.what == isFloat {
+		o.bits ^= 1 << 63
+	} else if minus {
+		o.bits = -o.bits
 	}
 	return o, err
 }
@@ -164,28 +173,34 @@ func (p *parser) number() (operand, error) {
 // which gives the bits of a single: that is widened, which loses nothing.
 func literal(t token) (operand, error) {
 	s := t.text
-	bad := errorf(t.line, "%q is no number", s)
-	switch {
-	case len(s) == 10 && (s[:2] == "0f" || s[:2] == "0F"):
-		v, err := strconv.ParseUint(s[2:], 16, 32)
-		if err != nil {
-			return operand{}, bad
+	if bits, width, ok := exactFloat(s); ok {
+		if width == 32 {
+			bits = widen(uint32(bits))
 		}
-		return operand{what: isFloat, bits: widen(uint32(v))}, nil
-	case len(s) == 18 && (s[:2] == "0d" || s[:2] == "0D"):
-		v, err := strconv.ParseUint(s[2:], 16, 64)
-		if err != nil {
-			return operand{}, bad
-		}
-		return operand{what: isFloat, bits: v}, nil
+		return operand{what: isFloat, bits: bits}, nil
 	}
-	if v, err := strconv.ParseUint(strings.TrimSuffix(s, "U"), 0, 64); err == nil && !strings.Contains(s, "_") {
+	if v, err := strconv.ParseUint(strings.TrimSuffix(s, "U"), 0, 64); err == nil && !strings.ContainsAny(s, "_oO") {
 		return operand{what: isInteger, bits: v}, nil
 	}
 	if v, err := strconv.ParseFloat(s, 64); err == nil && strings.ContainsAny(s, ".eE") && !strings.ContainsAny(s, "xX_") {
 		return operand{what: isFloat, bits: math.Float64bits(v)}, nil
 	}
-	return operand{}, bad
+	return operand{}, errorf(t.line, "%s is no number", t)
+}
+
+// exactFloat reads a float that is written as its bits: 0f and eight digits, or 0d
+// and sixteen.
+func exactFloat(s string) (bits uint64, width int, ok bool) {
+	switch {
+	case len(s) == 10 && (s[:2] == "0f" || s[:2] == "0F"):
+		width = 32
+	case len(s) == 18 && (s[:2] == "0d" || s[:2] == "0D"):
+		width = 64
+	default:
+		return 0, 0, false
+	}
+	bits, err := strconv.ParseUint(s[2:], 16, 64)
+	return bits, width, err == nil
 }
 
 // widen gives the double that is equal to a single, NaN payloads included.
@@ -202,4 +217,20 @@ func narrow(v uint64) uint32 {
 		return uint32(v>>63)<<31 | 0x7f800000 | uint32(v>>29)&0x007fffff
 	}
 	return math.Float32bits(float32(math.Float64frombits(v)))
+}
+
+// as gives a literal's bits as a type wants them.
+func (o operand) as(t typ, line int) (uint64, error) {
+	switch {
+	case o.what == isInteger && t.kind != float && t.size <= 8:
+		if o.bits > t.mask() && int64(o.bits) < -1<<(8*t.size-1) || o.bits > t.mask() && int64(o.bits) > 0 {
+			return 0, errorf(line, "%d does not fit .%s", int64(o.bits), t)
+		}
+		return o.bits & t.mask(), nil
+	case o.what == isFloat && t.size == 8 && t.kind != unsigned && t.kind != signed:
+		return o.bits, nil
+	case o.what == isFloat && t.size == 4 && t.kind != unsigned && t.kind != signed:
+		return uint64(narrow(o.bits)), nil
+	}
+	return 0, errorf(line, "this number does not fit .%s", t)
 }

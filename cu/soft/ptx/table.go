@@ -94,7 +94,7 @@ func (o *opcode) nearest() error {
 	return nil
 }
 
-// single makes the form for .f32.
+// single makes the form for .f32, whose NaN is always the same.
 func (o *opcode) single(f func(a, b, c float32) float32) (run, error) {
 	if o.take("ftz") {
 		f = flushed(f)
@@ -103,12 +103,12 @@ func (o *opcode) single(f func(a, b, c float32) float32) (run, error) {
 		exact := f
 		f = func(a, b, c float32) float32 { return saturate(exact(a, b, c)) }
 	}
-	return func(t *thread, i *inst) { t.r[i.d] = b32(f(f32(t.r[i.a]), f32(t.r[i.b]), f32(t.r[i.c]))) }, o.nearest()
+	return func(t *thread, i *inst) { t.r[i.d] = number32(f(f32(t.r[i.a]), f32(t.r[i.b]), f32(t.r[i.c]))) }, o.nearest()
 }
 
 // double makes the form for .f64.
 func (o *opcode) double(f func(a, b, c float64) float64) (run, error) {
-	return func(t *thread, i *inst) { t.r[i.d] = b64(f(f64(t.r[i.a]), f64(t.r[i.b]), f64(t.r[i.c]))) }, o.nearest()
+	return func(t *thread, i *inst) { t.r[i.d] = number64(f(f64(t.r[i.a]), f64(t.r[i.b]), f64(t.r[i.c]))) }, o.nearest()
 }
 
 // saturate clamps to 0 … 1; NaN becomes 0.
@@ -149,7 +149,7 @@ func one(r rows) build {
 func two(r rows) build {
 	return func(b *builder, o *opcode) error {
 		if t, _ := o.typ(0); t.kind != float && o.take("sat") {
-			return o.saturatingInteger(b)
+			return saturating(b, o)
 		}
 		f, t, err := o.form(r)
 		if err != nil {
@@ -177,4 +177,37 @@ func (b *builder) emitTyped(f run, types ...typ) error {
 	}
 	b.emit(i)
 	return nil
+}
+
+func boolBits(v bool) uint64 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+func f32(v uint64) float32 { return math.Float32frombits(uint32(v)) }
+func f64(v uint64) float64 { return math.Float64frombits(v) }
+func b32(v float32) uint64 { return uint64(math.Float32bits(v)) }
+func b64(v float64) uint64 { return math.Float64bits(v) }
+
+// The NaNs that arithmetic gives on the GPU; those of CPUs differ.
+const (
+	nan32 = 0x7fffffff
+	nan64 = 0xfff8000000000000
+)
+
+// number32 and number64 are b32 and b64 of a result.
+func number32(v float32) uint64 {
+	if v != v {
+		return nan32
+	}
+	return b32(v)
+}
+
+func number64(v float64) uint64 {
+	if v != v {
+		return nan64
+	}
+	return b64(v)
 }

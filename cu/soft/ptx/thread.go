@@ -15,7 +15,6 @@ type thread struct {
 	fn    *function
 	pc    int32
 	state state
-	left  int // instructions until others have their turn
 
 	frame uint64 // where its local memory begins, in local
 	local []byte
@@ -46,17 +45,31 @@ type transfer struct {
 	size     int
 }
 
-// Bounds on what one thread may use.
+// Bounds on what one thread may use, in bytes. Local memory has the GPU's.
 const (
-	maxLocal = 512 << 10 // bytes, as on the GPU
-	maxDepth = 1 << 16
+	maxLocal = 512 << 10
+	maxStack = 1 << 20 // local memory and registers
 )
 
-// begin makes t ready to run an entry.
-func (t *thread) begin(f *function) {
-	t.regs = make([]uint64, f.slots)
-	t.local = make([]byte, f.frame)
+// begin makes t the n-th thread of a block, at the beginning of the kernel.
+// Registers and local memory of another block's thread are used again.
+func (t *thread) begin(b *block, n int, tid [3]uint32) {
+	f := b.launch.kernel
+	regs, memory := t.regs[:0], t.local[:0]
+	*t = thread{block: b, index: n, tid: tid, read: t.read, write: t.write}
+	t.regs = zeros(regs, int(f.slots))
+	t.local = zeros(memory, int(alignUp(uint64(f.frame), 16))) // aligned for atomics
 	t.enter(f, 0)
+}
+
+// zeros returns n of them, in s if that has the room.
+func zeros[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	s = s[:n]
+	clear(s)
+	return s
 }
 
 // enter begins a function whose registers are the last in regs.
@@ -70,7 +83,7 @@ func (t *thread) enter(f *function, base int) {
 		v := p.value
 		if p.v != nil {
 			v += t.block.launch.address(p.v)
-			if p.v.inFrame(f) {
+			if p.v.framed {
 				v += t.frame
 			}
 		}
@@ -78,29 +91,13 @@ func (t *thread) enter(f *function, base int) {
 	}
 }
 
-// inFrame reports whether a variable lies in the frame of f, whose it is.
-func (v *variable) inFrame(f *function) bool {
-	return v.space == local || v.space == param && !f.isParameter(v)
-}
-
-// isParameter reports whether v is a parameter of an entry, which no frame holds.
-func (f *function) isParameter(v *variable) bool {
-	if !f.entry {
-		return false
-	}
-	for i := range f.params {
-		if &f.params[i].variable == v {
-			return true
+// turn runs t until it waits, ends, fails, or has run n instructions, and says how
+// many it did.
+func (t *thread) turn(n int) int {
+	for ran := range n {
+		if t.state != running {
+			return ran
 		}
-	}
-	return false
-}
-
-// turn runs t until it waits, ends, fails, or has had its turn.
-func (t *thread) turn(n int) {
-	t.left = n
-	for t.left > 0 && t.state == running {
-		t.left--
 		i := &t.fn.code[t.pc]
 		t.pc++
 		if i.guard >= 0 && (t.r[i.guard] == 0) != i.not {
@@ -108,6 +105,7 @@ func (t *thread) turn(n int) {
 		}
 		i.run(t, i)
 	}
+	return n
 }
 
 // fail ends the thread, and with it the launch.

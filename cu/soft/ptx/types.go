@@ -64,25 +64,27 @@ const (
 	windowSize   = uint64(1) << 32
 )
 
-// A variable is named memory.
-type variable struct {
-	name  string
-	space space
-	align int
-	size  int // bytes
-	line  int
-	init  []byte      // what it begins with; nil for zeros
-	refs  []reference // addresses in init that are known later
-	array bool        // of unknown length: the dynamic shared memory
-	at    uint64      // within its space
+// window is where a space begins in the generic one.
+func (s space) window() uint64 {
+	switch s {
+	case shared:
+		return sharedWindow
+	case local, param:
+		return localWindow
+	}
+	return 0
 }
 
-// A reference is the address of a variable within another's initial value.
-type reference struct {
-	at     int // bytes
-	symbol string
-	plus   int64
-	// generic asks for the address in the generic space, which for global
-	// variables is the same.
-	generic bool
+// holds reports whether a register of type r can be an operand of type t: it has
+// the size, and integers and floats are not taken for each other.
+func (r typ) holds(t typ) bool {
+	apart := r.kind == float && (t.kind == signed || t.kind == unsigned) || t.kind == float && (r.kind == signed || r.kind == unsigned)
+	return r.size == t.size && !apart && (r.kind == predicate) == (t.kind == predicate)
+}
+
+// holdsWide is holds for loads, stores and conversions, where a register of
+// integers may be wider than what it is an operand for.
+func (r typ) holdsWide(t typ) bool {
+	wide := r.kind != float && r.kind != predicate && t.kind != float && t.kind != predicate && r.size > t.size
+	return wide || r.holds(t)
 }
