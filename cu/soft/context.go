@@ -27,7 +27,21 @@ type context struct {
 // A health is how the process' contexts are: those of all devices are lost
 // together, for what is left of it.
 type health struct {
-	sticky sys.CUresult // set by the first failure of asynchronous work
+	sticky sys.CUresult   // set by the first failure of asynchronous work
+	ends   map[int]func() // what ends the kernels that run
+	ended  int            // how many there have been
+}
+
+// onLoss has end called when the contexts are lost, until forget is called. The
+// machine is locked for all three.
+func (h *health) onLoss(end func()) (forget func()) {
+	if h.ends == nil {
+		h.ends = make(map[int]func())
+	}
+	h.ended++
+	id, ends := h.ended, h.ends
+	ends[id] = end
+	return func() { delete(ends, id) }
 }
 
 // primary reports whether the context is its device's primary one.
@@ -322,5 +336,8 @@ func everyStream(*stream) bool { return true }
 func (ctx *context) fail(r sys.CUresult) {
 	if ctx.sticky == sys.CUDA_SUCCESS {
 		ctx.sticky = r
+		for _, end := range ctx.ends {
+			end()
+		}
 	}
 }

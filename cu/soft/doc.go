@@ -54,6 +54,11 @@
 // what other processes write. The first ABI of these waits works before CUDA
 // 11.7 only, as if the kernel module had been told to let it.
 //
+// Modules are PTX, run on the CPU by package ptx: an instruction that it does
+// not know is an error of the load, in the log, by name and line. Machine code
+// in cubins and fatbins is for no device here. [LastFault] says where a kernel
+// died, which results of the driver do not.
+//
 // # What bites
 //
 // The calling thread's context is kept by thread number; callers that do not
@@ -69,6 +74,6 @@
 // memory there is: gpuORDINAL-BYTES-ID.mem, of a memory pool that can be shared
 // gpuORDINAL-BYTES-ID-POOL.mem, and pool-POOL for the pool itself; lsof or fuser shows who holds it.
 // [Implemented] and [NotImplemented] list the symbols; the latter return
-// CUDA_ERROR_NOT_SUPPORTED. Arrays, modules, launches, managed memory
-// and the legacy IPC calls are not there yet.
+// CUDA_ERROR_NOT_SUPPORTED. Arrays, managed memory and the
+// legacy IPC calls are not there yet.
 package soft

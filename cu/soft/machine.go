@@ -28,6 +28,13 @@ type machine struct {
 	graphs   map[sys.CUgraph]*graph
 	nodes    map[sys.CUgraphNode]*node
 	execs    map[sys.CUgraphExec]*graphExec
+
+	modules   map[sys.CUmodule]*module
+	functions map[sys.CUfunction]*function
+	libraries map[sys.CUlibrary]*library
+	kernels   map[sys.CUkernel]*kernel
+	lastFault error // of a kernel
+
 	threads  map[int]*thread
 	handles  map[sys.CUmemGenericAllocationHandle]*handle
 	pools    map[sys.CUmemoryPool]*pool
@@ -52,9 +59,15 @@ func newMachine() *machine {
 		nodes:    make(map[sys.CUgraphNode]*node),
 		execs:    make(map[sys.CUgraphExec]*graphExec),
 		captures: make(map[*capture]bool),
-		threads:  make(map[int]*thread),
-		handles:  make(map[sys.CUmemGenericAllocationHandle]*handle),
-		pools:    make(map[sys.CUmemoryPool]*pool),
+
+		modules:   make(map[sys.CUmodule]*module),
+		functions: make(map[sys.CUfunction]*function),
+		libraries: make(map[sys.CUlibrary]*library),
+		kernels:   make(map[sys.CUkernel]*kernel),
+
+		threads: make(map[int]*thread),
+		handles: make(map[sys.CUmemGenericAllocationHandle]*handle),
+		pools:   make(map[sys.CUmemoryPool]*pool),
 	}
 }
 
@@ -172,6 +185,10 @@ const (
 	kindGraph
 	kindNode
 	kindExec
+	kindModule
+	kindFunction
+	kindLibrary
+	kindKernel
 )
 
 // newHandle returns a handle that was never used before.

@@ -51,5 +51,8 @@ func unmap(addr, n uintptr) {
 // asInt32 returns the int at an address that may hold a larger number.
 func asInt32(p *uint64) *int32 { return (*int32)(unsafe.Pointer(p)) }
 
+// sizeAt returns the size_t at addr.
+func sizeAt(addr uintptr) *uintptr { return (*uintptr)(pointer(addr)) }
+
 // array returns the n things at p.
 func array[T any](p *T, n uintptr) []T { return unsafe.Slice(p, n) }

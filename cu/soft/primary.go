@@ -123,6 +123,7 @@ func (m *machine) dropContext(ctx *context) {
 			delete(m.events, h)
 		}
 	}
+	m.unloadAll(ctx)
 	m.freeLinear(ctx)
 	m.host.freeAll(ctx)
 	if m.contexts[ctx.handle] == ctx { // and not a primary context since

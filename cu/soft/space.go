@@ -20,6 +20,7 @@ type reservation struct {
 	linear     *context // the owner of what cuMemAlloc made
 	pool       *pool    // of what cuMemAllocAsync made
 	freed      bool     // cuMemFreeAsync was called
+	fixed      bool     // it is a module's variables, which go with that
 }
 
 // A mapping is one piece of memory at one address.

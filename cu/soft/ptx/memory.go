@@ -13,24 +13,46 @@ type Memory interface {
 	Piece(address uint64, write bool) (memory []byte, begin uint64)
 }
 
-// A piece is what Memory gave last.
+// A cache is what Memory gave lately, for reading or for writing.
+type cache struct {
+	pieces [4]piece
+	next   uint8 // that is replaced
+}
+
 type piece struct {
 	memory []byte
 	begin  uint64
 }
 
+// find returns the memory from an address on, n bytes at least, or nil.
+func (c *cache) find(address, n uint64) []byte {
+	for i := range c.pieces {
+		p := &c.pieces[i]
+		if off := address - p.begin; off < uint64(len(p.memory)) && n <= uint64(len(p.memory))-off {
+			return p.memory[off:]
+		}
+	}
+	return nil
+}
+
+// add keeps a piece in place of the oldest.
+func (c *cache) add(p piece) {
+	c.pieces[c.next] = p
+	c.next = (c.next + 1) % uint8(len(c.pieces))
+}
+
 // global returns n bytes of device memory, or fails the thread.
 func (t *thread) global(address, n uint64, write bool) []byte {
-	p := &t.read
+	c := &t.read
 	if write {
-		p = &t.write
+		c = &t.write
 	}
-	if off := address - p.begin; off < uint64(len(p.memory)) && n <= uint64(len(p.memory))-off {
-		return p.memory[off:]
+	if m := c.find(address, n); m != nil {
+		return m
 	}
 	m, begin := t.block.launch.Memory.Piece(address, write)
 	if off := address - begin; m != nil && address >= begin && off < uint64(len(m)) && n <= uint64(len(m))-off {
-		*p = piece{m, begin}
+		c.add(piece{m, begin})
 		return m[off:]
 	}
 	t.fail(IllegalAddress, address)

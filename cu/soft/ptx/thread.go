@@ -25,8 +25,8 @@ type thread struct {
 	index   int // in the block
 	tid     [3]uint32
 	barrier barrierWait
-	read    piece // where it last read global memory
-	write   piece
+	read    cache
+	write   cache
 	fault   *Fault
 }
 

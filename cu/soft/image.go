@@ -1,0 +1,219 @@
+package soft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpufd/gpufd/cu/soft/ptx"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// maxImage bounds the length of PTX and of names, whose ends are zeros that
+// somebody may have forgotten.
+const maxImage = 1 << 28
+
+// What images begin with.
+const (
+	elfMagic     = 0x464c457f
+	fatMagic     = 0xba55ed50
+	wrapperMagic = 0x466243b1 // of what nvcc puts into programs around a fatbin
+)
+
+// imageText finds the PTX in an image in memory: itself, or the first that is
+// not compressed in a fatbin. Machine code is for no device here.
+func imageText(image *byte) (string, sys.CUresult) {
+	if image == nil {
+		return "", sys.CUDA_ERROR_INVALID_VALUE
+	}
+	text := sys.GoString(image, maxImage)
+	if len(text) < 4 {
+		return "", sys.CUDA_ERROR_INVALID_IMAGE
+	}
+	switch binary.LittleEndian.Uint32([]byte(text)) {
+	case elfMagic:
+		return "", sys.CUDA_ERROR_NO_BINARY_FOR_GPU
+	case fatMagic:
+		return fatText(image)
+	case wrapperMagic:
+		return wrapperText(image)
+	}
+	return text, sys.CUDA_SUCCESS
+}
+
+// wrapperText is imageText for a fatbin that another structure points to.
+func wrapperText(image *byte) (string, sys.CUresult) {
+	inner := binary.LittleEndian.Uint64(sliceOf(image, 16)[8:])
+	if inner < lowest {
+		return "", sys.CUDA_ERROR_INVALID_IMAGE
+	}
+	b := bytesAt(uintptr(inner), 4)
+	if binary.LittleEndian.Uint32(b) != fatMagic {
+		return "", sys.CUDA_ERROR_INVALID_IMAGE
+	}
+	return fatText(&b[0])
+}
+
+// fatText is imageText for a fatbin: a header and entries, each with a header of
+// its own. Sizes are those after the headers.
+func fatText(image *byte) (string, sys.CUresult) {
+	const header, entry, isPTX = 16, 64, 1
+	h := sliceOf(image, header)
+	size := binary.LittleEndian.Uint64(h[8:])
+	skip := uint64(binary.LittleEndian.Uint16(h[6:]))
+	if size > maxImage || skip < header {
+		return "", sys.CUDA_ERROR_INVALID_IMAGE
+	}
+	for b := sliceOf(image, uintptr(skip+size))[skip:]; len(b) >= entry; {
+		head, body := uint64(binary.LittleEndian.Uint32(b[4:])), binary.LittleEndian.Uint64(b[8:])
+		if head < entry || body > uint64(len(b)) || head > uint64(len(b))-body {
+			return "", sys.CUDA_ERROR_INVALID_IMAGE
+		}
+		if compressed := binary.LittleEndian.Uint64(b[56:]) != 0; binary.LittleEndian.Uint16(b) == isPTX && !compressed {
+			text, _, _ := strings.Cut(string(b[head:head+body]), "\x00")
+			return text, sys.CUDA_SUCCESS
+		}
+		b = b[head+body:]
+	}
+	return "", sys.CUDA_ERROR_NO_BINARY_FOR_GPU
+}
+
+// fileText is imageText for a file.
+func fileText(name *byte) (string, sys.CUresult) {
+	if name == nil {
+		return "", sys.CUDA_ERROR_INVALID_VALUE
+	}
+	b, err := os.ReadFile(sys.GoString(name, maxImage))
+	if err != nil {
+		return "", sys.CUDA_ERROR_FILE_NOT_FOUND
+	}
+	b = append(b, make([]byte, 16)...) // a header that was cut short reads zeros
+	if len(b) >= 32 && binary.LittleEndian.Uint32(b) == fatMagic {
+		size := uint64(binary.LittleEndian.Uint16(b[6:])) + binary.LittleEndian.Uint64(b[8:])
+		if binary.LittleEndian.Uint64(b[8:]) > maxImage || size > uint64(len(b)) {
+			return "", sys.CUDA_ERROR_INVALID_IMAGE
+		}
+	}
+	if binary.LittleEndian.Uint32(b) == wrapperMagic {
+		return "", sys.CUDA_ERROR_INVALID_IMAGE // it points into the program that wrote it
+	}
+	return imageText(&b[0])
+}
+
+// jitOptions are a caller's options for the compiler, and where it says what it
+// has done.
+type jitOptions struct {
+	ids    []sys.CUjit_option
+	values []uintptr
+	began  time.Time
+}
+
+// newJITOptions reads n options; ok is false for what is none.
+func newJITOptions(n uint32, ids *sys.CUjit_option, values *uintptr) (o jitOptions, ok bool) {
+	o.began = time.Now()
+	if n == 0 {
+		return o, true
+	}
+	if ids == nil || values == nil || n > uint32(sys.CU_JIT_NUM_OPTIONS)*2 {
+		return o, false
+	}
+	o.ids, o.values = array(ids, uintptr(n)), array(values, uintptr(n))
+	for _, id := range o.ids {
+		if id >= sys.CU_JIT_NUM_OPTIONS {
+			return o, false
+		}
+	}
+	return o, true
+}
+
+// set stores a value that the compiler returns.
+func (o *jitOptions) set(id sys.CUjit_option, v uintptr) {
+	for i := range o.ids {
+		if o.ids[i] == id {
+			o.values[i] = v
+		}
+	}
+}
+
+func (o *jitOptions) get(id sys.CUjit_option) uintptr {
+	for i := range o.ids {
+		if o.ids[i] == id {
+			return o.values[i]
+		}
+	}
+	return 0
+}
+
+// log writes a log into the caller's buffer, cut to fit, and how long it is.
+func (o *jitOptions) log(buffer, size sys.CUjit_option, text string) {
+	at, n := o.get(buffer), o.get(size)
+	if at < lowest || n == 0 {
+		o.set(size, 0)
+		return
+	}
+	b := bytesAt(at, n)
+	written := copy(b[:n-1], text)
+	b[written] = 0
+	if written > 0 {
+		written++
+	}
+	o.set(size, uintptr(written))
+}
+
+// compile reads PTX, and says in the logs what is wrong with it.
+func (o *jitOptions) compile(text string, version int) (*ptx.Module, sys.CUresult) {
+	parsed, err := ptx.Parse(text)
+	r, complaint := judge(parsed, err, version)
+	info := ""
+	if r == sys.CUDA_SUCCESS && o.get(sys.CU_JIT_LOG_VERBOSE) != 0 {
+		info = fmt.Sprintf("soft : 0 bytes gmem, %d kernels\n", len(parsed.Entries()))
+	}
+	o.log(sys.CU_JIT_INFO_LOG_BUFFER, sys.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info)
+	o.log(sys.CU_JIT_ERROR_LOG_BUFFER, sys.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, complaint)
+	o.set(sys.CU_JIT_WALL_TIME, uintptr(math.Float32bits(float32(time.Since(o.began).Seconds()*1000))))
+	return parsed, r
+}
+
+// judge turns what the parser says into a result and a log, which names the line
+// as the real one does.
+func judge(parsed *ptx.Module, err error, version int) (sys.CUresult, string) {
+	var bad *ptx.Error
+	switch {
+	case errors.As(err, &bad) && bad.Newer, err == nil && newerPTX(parsed.Version, version):
+		return sys.CUDA_ERROR_UNSUPPORTED_PTX_VERSION, complain(1, "Unsupported .version: the driver is older")
+	case errors.As(err, &bad):
+		return sys.CUDA_ERROR_INVALID_PTX, complain(bad.Line, bad.Text)
+	case tooNew(parsed.Target):
+		return sys.CUDA_ERROR_INVALID_PTX, complain(1, "the device is older than .target "+parsed.Target)
+	}
+	return sys.CUDA_SUCCESS, ""
+}
+
+func complain(line int, text string) string {
+	return fmt.Sprintf("ptxas application ptx input, line %d; error   : %s\nptxas fatal   : Ptx assembly aborted due to errors\n", line, text)
+}
+
+// newerPTX reports whether PTX is newer than a driver of a CUDA version reads:
+// those of CUDA 11.n and 12.n up to 12.5 read 7.n and 8.n.
+func newerPTX(ptxVersion string, cuda int) bool {
+	major, minor, _ := strings.Cut(ptxVersion, ".")
+	a, _ := strconv.Atoi(major)
+	b, _ := strconv.Atoi(minor)
+	latest := (cuda/1000-4)*10 + cuda%1000/10
+	if cuda >= 12060 && cuda < 13000 {
+		latest-- // 12.6 brought none
+	}
+	return a*10+b > latest
+}
+
+// tooNew reports whether code is for devices newer than ours.
+func tooNew(target string) bool {
+	digits := strings.TrimRight(strings.TrimPrefix(target, "sm_"), "abcdefghijklmnopqrstuvwxyz")
+	n, err := strconv.Atoi(digits)
+	return err != nil || n > 10*computeMajor+computeMinor
+}

@@ -1,0 +1,96 @@
+package soft
+
+import (
+	"sync/atomic"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A kernelMemory is what a kernel sees of memory: what its context's device may
+// read or write, and pinned host memory. It holds what the kernel has touched
+// until that has ended, though the caller unmaps it meanwhile (D13).
+type kernelMemory struct {
+	m      *machine
+	ctx    *context
+	dev    sys.CUdevice
+	pieces atomic.Pointer[[]kernelPiece] // found so far
+}
+
+// A kernelPiece is memory that was found, with what it holds.
+type kernelPiece struct {
+	bytes []byte
+	begin uint64
+	write bool
+	phys  *physical
+	block *hostBlock
+}
+
+// find returns the piece that an address is in, if it was found before.
+func (k *kernelMemory) find(address uint64, write bool) *kernelPiece {
+	known := k.pieces.Load()
+	if known == nil {
+		return nil
+	}
+	for i := range *known {
+		if p := &(*known)[i]; address-p.begin < uint64(len(p.bytes)) && (p.write || !write) {
+			return p
+		}
+	}
+	return nil
+}
+
+// Piece returns the memory around an address for a kernel.
+func (k *kernelMemory) Piece(address uint64, write bool) ([]byte, uint64) {
+	if p := k.find(address, write); p != nil {
+		return p.bytes, p.begin
+	}
+	k.m.mu.Lock()
+	defer k.m.mu.Unlock()
+	if p := k.find(address, write); p != nil { // another core was faster
+		return p.bytes, p.begin
+	}
+	p, ok := k.look(uintptr(address), write)
+	if !ok {
+		return nil, 0
+	}
+	var known []kernelPiece
+	if old := k.pieces.Load(); old != nil {
+		known = *old
+	}
+	known = append(known[:len(known):len(known)], p)
+	k.pieces.Store(&known)
+	return p.bytes, p.begin
+}
+
+// look finds a piece in the machine's tables and holds it.
+func (k *kernelMemory) look(addr uintptr, write bool) (p kernelPiece, ok bool) {
+	if v := k.m.space.reservation(addr); v != nil {
+		at := k.m.space.mapping(addr)
+		if v.freed || at == nil || !at.allows(k.dev, write) || !k.m.reaches(k.ctx, addr) {
+			return p, false
+		}
+		at.phys.hold()
+		return kernelPiece{bytes: bytesAt(at.phys.alias, at.size), begin: uint64(at.base), write: write, phys: at.phys}, true
+	}
+	b, _ := k.m.host.find(addr)
+	if b == nil || write && b.readOnly {
+		return p, false
+	}
+	b.pin()
+	return kernelPiece{bytes: bytesAt(b.base, b.size), begin: uint64(b.base), write: write, block: b}, true
+}
+
+// drop lets go of everything. The machine is locked.
+func (k *kernelMemory) drop() {
+	known := k.pieces.Load()
+	if known == nil {
+		return
+	}
+	for _, p := range *known {
+		if p.phys != nil {
+			k.m.drop(p.phys)
+		} else {
+			p.block.unpin()
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package soft
+
+import (
+	gocontext "context"
+	"errors"
+
+	"github.com/gpufd/gpufd/cu/soft/ptx"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A launch is a kernel with its arguments, which were copied from the caller's.
+type launch struct {
+	f           *function
+	grid, block [3]uint32
+	shared      uint32
+	params      []byte
+}
+
+// The ways to hand arguments over in one buffer.
+const (
+	paramEnd = iota
+	paramBuffer
+	paramBufferSize
+)
+
+// maxExtras bounds how many words an argument list is searched for its end.
+const maxExtras = 64
+
+func (m *machine) cuLaunchKernel(h sys.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, s sys.CUstream, params, extra *uintptr) sys.CUresult {
+	return m.launchKernel(h, launch{grid: [3]uint32{gx, gy, gz}, block: [3]uint32{bx, by, bz}, shared: shared}, s, params, extra, false)
+}
+
+func (m *machine) cuLaunchCooperativeKernel(h sys.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, s sys.CUstream, params *uintptr) sys.CUresult {
+	return m.launchKernel(h, launch{grid: [3]uint32{gx, gy, gz}, block: [3]uint32{bx, by, bz}, shared: shared}, s, params, nil, true)
+}
+
+// cuLaunchKernelEx knows the attributes that change nothing here, and that a
+// launch is cooperative.
+func (m *machine) cuLaunchKernelEx(c *sys.CUlaunchConfig, h sys.CUfunction, params, extra *uintptr) sys.CUresult {
+	if c == nil || c.NumAttrs > 0 && c.Attrs == nil {
+		r := m.lock()
+		defer m.mu.Unlock()
+		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+	}
+	cooperative := false
+	for i := range uintptr(c.NumAttrs) {
+		a := &array(c.Attrs, uintptr(c.NumAttrs))[i]
+		if r := launchAttribute(a); r != sys.CUDA_SUCCESS {
+			return m.refuse(c.HStream, r)
+		}
+		if a.Id == sys.CU_LAUNCH_ATTRIBUTE_COOPERATIVE {
+			cooperative = *a.Value.Cooperative() != 0
+		}
+	}
+	l := launch{
+		grid:  [3]uint32{c.GridDimX, c.GridDimY, c.GridDimZ},
+		block: [3]uint32{c.BlockDimX, c.BlockDimY, c.BlockDimZ}, shared: c.SharedMemBytes,
+	}
+	return m.launchKernel(h, l, c.HStream, params, extra, cooperative)
+}
+
+// launchAttribute says whether a launch can have an attribute: there are no
+// clusters here, and kernels do not overlap.
+func launchAttribute(a *sys.CUlaunchAttribute) sys.CUresult {
+	switch a.Id {
+	case sys.CU_LAUNCH_ATTRIBUTE_IGNORE, sys.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, sys.CU_LAUNCH_ATTRIBUTE_PRIORITY,
+		sys.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, sys.CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY,
+		sys.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, sys.CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP,
+		sys.CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+		return sys.CUDA_SUCCESS
+	case sys.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+		switch d := *a.Value.ClusterDim(); {
+		case d.X == 0 || d.Y == 0 || d.Z == 0:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case d.X == 1 && d.Y == 1 && d.Z == 1:
+			return sys.CUDA_SUCCESS
+		}
+		return sys.CUDA_ERROR_NOT_SUPPORTED
+	}
+	if a.Id <= sys.CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING {
+		return sys.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return sys.CUDA_ERROR_INVALID_VALUE
+}
+
+// launchKernel puts a kernel on a stream, with a copy of its arguments.
+func (m *machine) launchKernel(h sys.CUfunction, l launch, hStream sys.CUstream, params, extra *uintptr, cooperative bool) sys.CUresult {
+	s, r := m.lockStream(hStream)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if l.f, r = m.findFunction(h); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if l.f.mod.ctx != s.ctx {
+		return sys.CUDA_ERROR_INVALID_HANDLE
+	}
+	if r := l.prepare(params, extra, cooperative); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	m.enqueue(s, &op{traits: l.traits(), run: func() sys.CUresult { return m.runKernel(&l) }})
+	return sys.CUDA_SUCCESS
+}
+
+// traits are what a graph knows of a launch, of which an update may change
+// everything but the device.
+func (l *launch) traits() traits {
+	return traits{kind: sys.CU_GRAPH_NODE_TYPE_KERNEL, shape: l.f.mod.ctx.dev}
+}
+
+// prepare checks a launch and copies its arguments.
+func (l *launch) prepare(params, extra *uintptr, cooperative bool) sys.CUresult {
+	if r := l.valid(); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if cooperative && volume(l.grid) > uint64(l.f.blocksOf(int(volume(l.block)), uintptr(l.shared))*multiprocessors()) {
+		return sys.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+	}
+	l.f.loaded = true
+	return l.copyParams(params, extra)
+}
+
+// volume is how many there are; none of the dimensions is too large for that.
+func volume(d [3]uint32) uint64 { return uint64(d[0]) * uint64(d[1]) * uint64(d[2]) }
+
+// valid wants a grid, blocks and shared memory that the device has.
+func (l *launch) valid() sys.CUresult {
+	for i := range 3 {
+		grid := attributes[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X+sys.CUdevice_attribute(i)]
+		block := attributes[sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X+sys.CUdevice_attribute(i)]
+		if l.grid[i] == 0 || l.grid[i] > uint32(grid) || l.block[i] == 0 || l.block[i] > uint32(block) {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if want := l.f.Required[i]; want != 0 && l.block[i] != uint32(want) {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+	}
+	if volume(l.block) > uint64(maxThreads(&l.f.Kernel)) || l.shared > l.f.attrs.dynamic() {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// copyParams takes the arguments, either one pointer for each or one buffer.
+func (l *launch) copyParams(params, extra *uintptr) sys.CUresult {
+	l.params = make([]byte, l.f.ParamBytes())
+	switch {
+	case params != nil && extra != nil:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case extra != nil:
+		return l.copyBuffer(extra)
+	case params == nil && len(l.params) > 0:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	for i, p := range l.f.Params {
+		at := array(params, uintptr(len(l.f.Params)))[i]
+		if at < lowest { // the real driver crashes
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		copy(l.params[p.Offset:p.Offset+p.Size], bytesAt(at, uintptr(p.Size)))
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// copyBuffer takes the arguments as they lie in the kernel's parameters.
+func (l *launch) copyBuffer(extra *uintptr) sys.CUresult {
+	var at, size uintptr
+	for i := uintptr(0); ; i += 2 {
+		if i >= maxExtras {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		switch words := array(extra, i+2); words[i] {
+		case paramEnd:
+			if at < lowest || size < uintptr(len(l.params)) {
+				return sys.CUDA_ERROR_INVALID_VALUE
+			}
+			copy(l.params, bytesAt(at, uintptr(len(l.params))))
+			return sys.CUDA_SUCCESS
+		case paramBuffer:
+			at = words[i+1]
+		case paramBufferSize:
+			if words[i+1] < lowest {
+				return sys.CUDA_ERROR_INVALID_VALUE
+			}
+			size = *sizeAt(words[i+1])
+		default:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+	}
+}
+
+// runKernel is the work itself. A context that is lost ends its kernels.
+func (m *machine) runKernel(l *launch) sys.CUresult {
+	mod := l.f.mod
+	stop, cancel := gocontext.WithCancel(gocontext.Background())
+	defer cancel()
+	memory := &kernelMemory{m: m, ctx: mod.ctx, dev: 0}
+	m.mu.Lock()
+	memory.dev = m.number(mod.ctx.dev)
+	forget := mod.ctx.onLoss(cancel)
+	m.mu.Unlock()
+	err := mod.code.Run(stop, l.f.Name, ptx.Launch{
+		Grid: l.grid, Block: l.block, Shared: int(l.shared), Params: l.params,
+		Memory: memory, Address: mod.address, Touch: touch,
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	forget()
+	memory.drop()
+	if err != nil {
+		m.lastFault = err
+		return firstError(mod.ctx.sticky, faultResult(err))
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// faultResult is what a context is lost to when a kernel dies.
+func faultResult(err error) sys.CUresult {
+	var f *ptx.Fault
+	if errors.As(err, &f) {
+		switch f.Kind {
+		case ptx.IllegalAddress:
+			return sys.CUDA_ERROR_ILLEGAL_ADDRESS
+		case ptx.MisalignedAddress:
+			return sys.CUDA_ERROR_MISALIGNED_ADDRESS
+		case ptx.StackOverflow:
+			return sys.CUDA_ERROR_HARDWARE_STACK_ERROR
+		case ptx.IllegalInstruction:
+			return sys.CUDA_ERROR_ILLEGAL_INSTRUCTION
+		}
+	}
+	return sys.CUDA_ERROR_LAUNCH_FAILED
+}
+
+// LastFault returns what the kernel died of that died last, with the line of its
+// PTX, the block and the thread; nil if none has. The results that a driver
+// returns say much less.
+func LastFault() error {
+	driver.mu.Lock()
+	defer driver.mu.Unlock()
+	return driver.lastFault
+}

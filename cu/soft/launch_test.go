@@ -1,0 +1,372 @@
+package soft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/stretchr/testify/require"
+)
+
+// kernelText returns one of the project's modules.
+func kernelText(t testing.TB, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../kernels", name+".ptx"))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// loaded returns a module of PTX, unloaded when the test ends.
+func loaded(t testing.TB, c sys.Caller, text string) sys.CUmodule {
+	t.Helper()
+	mod := new(sys.CUmodule)
+	ok(t, c.CuModuleLoadData(mod, text2c(text)))
+	t.Cleanup(func() { ok(t, c.CuModuleUnload(*mod)) })
+	return *mod
+}
+
+// functionOf returns a kernel of a module.
+func functionOf(t testing.TB, c sys.Caller, mod sys.CUmodule, name string) sys.CUfunction {
+	t.Helper()
+	f := new(sys.CUfunction)
+	ok(t, c.CuModuleGetFunction(f, mod, sys.CString(name)))
+	return *f
+}
+
+// probes are kernels for these tests.
+const probes = `.version 7.4
+.target sm_75
+.address_size 64
+.global .align 8 .u64 counter = 5;
+.global .align 8 .u64 pointer = counter;
+.const .align 4 .u32 three = 3;
+.extern .shared .align 16 .b8 room[];
+.visible .entry store(.param .u64 p, .param .u32 v) {
+	.reg .b64 %rd<3>; .reg .b32 %r<2>;
+	ld.param.u64 %rd1, [p];
+	ld.param.u32 %r1, [v];
+	st.global.u32 [%rd1], %r1;
+	ret;
+}
+.visible .entry count() {
+	.reg .b64 %rd<3>; .reg .b32 %r<2>;
+	ld.const.u32 %r1, [three];
+	cvt.u64.u32 %rd1, %r1;
+	ld.global.u64 %rd2, [pointer];
+	red.global.add.u64 [%rd2], %rd1;
+	ret;
+}
+.visible .entry spin(.param .u64 p) {
+	.reg .b64 %rd<2>; .reg .b32 %r<2>; .reg .pred %p<2>;
+	ld.param.u64 %rd1, [p];
+again:
+	ld.volatile.global.u32 %r1, [%rd1];
+	setp.eq.u32 %p1, %r1, 0;
+	@%p1 bra again;
+	ret;
+}
+.visible .entry die() { trap; }
+.visible .entry small() .maxntid 32 { ret; }
+.visible .entry exact() .reqntid 8, 2, 1 { ret; }
+.visible .entry shared(.param .u64 p) {
+	.reg .b64 %rd<2>; .reg .b32 %r<3>;
+	.shared .align 4 .b8 own[64];
+	ld.param.u64 %rd1, [p];
+	st.shared.u32 [own+60], 7;
+	mov.u32 %r1, %dynamic_smem_size;
+	st.global.u32 [%rd1], %r1;
+	mov.u32 %r1, room;
+	ld.shared.u32 %r2, [own+60];
+	st.shared.u32 [%r1], %r2;
+	ret;
+}
+`
+
+// Every kernel of the project's runs, with the bytes that it should make.
+func TestLaunch(t *testing.T) { // faults 15, 66
+	c := inContext(t, 0)
+	mod := loaded(t, c, kernelText(t, "vector"))
+	const n = 1000
+	p, _ := buffer(t, 2*MiB, 0)
+	x, y, z := p, p+4*n, p+8*n
+	host := make([]byte, 8*n)
+	for i := range n {
+		binary.LittleEndian.PutUint32(host[4*i:], math.Float32bits(float32(i)*1.1))
+		binary.LittleEndian.PutUint32(host[4*(n+i):], math.Float32bits(float32(i)/3))
+	}
+	s := newStream(t, c, nonBlocking)
+	ok(t, c.CuMemcpyHtoDAsync_v2(p, at(host), 8*n, s))
+	args := arguments(uint64(x), uint64(y), uint64(z), uint64(n))
+	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "vector_add"), 3, 1, 1, 64, 1, 1, 0, s, args.list(), nil))
+	args.forget() // they were copied
+	got := make([]byte, 4*n)
+	ok(t, c.CuMemcpyDtoHAsync_v2(at(got), z, 4*n, s))
+	ok(t, c.CuStreamSynchronize(s))
+	for i := range n {
+		sum := float32(i)*1.1 + float32(i)/3
+		require.Equal(t, sum, math.Float32frombits(binary.LittleEndian.Uint32(got[4*i:])), i)
+	}
+}
+
+// A launch happens later and in order, and what it works on stays though it is
+// unmapped meanwhile.
+func TestLaunchLater(t *testing.T) {
+	c := inContext(t, 0)
+	mod := loaded(t, c, probes)
+	s := newStream(t, c, nonBlocking)
+	flag := hostMemory(t, c, 4096) // kernels reach pinned memory, too
+	clear(flag)
+	p, free := looseBuffer(t, 2*MiB)
+	ok(t, c.CuMemsetD8_v2(p, 0, 2*MiB))
+	ok(t, c.CuCtxSynchronize())
+	open := block(t, c, s)
+	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "store"), 1, 1, 1, 1, 1, 1, 0, s, arguments(uint64(p), uint32(9)).list(), nil))
+	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "spin"), 1, 1, 1, 1, 1, 1, 0, s, arguments(uint64(addr(flag))).list(), nil))
+	want(t, sys.CUDA_ERROR_NOT_READY, c.CuStreamQuery(s))
+	word := make([]byte, 4)
+	ok(t, c.CuMemcpyDtoH_v2(at(word), p, 4))
+	require.Zero(t, word[0])
+	open()
+	want(t, sys.CUDA_ERROR_NOT_READY, c.CuStreamQuery(s))
+	storeWord(flag[:4], 1)
+	ok(t, c.CuStreamSynchronize(s))
+	ok(t, c.CuMemcpyDtoH_v2(at(word), p, 4))
+	require.EqualValues(t, 9, word[0])
+	free()
+}
+
+// Arguments may come in one buffer.
+func TestLaunchExtra(t *testing.T) {
+	c := inContext(t, 0)
+	mod := loaded(t, c, probes)
+	p := linear(t, c, 4096)
+	f := functionOf(t, c, mod, "store")
+	buffer := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, uint64(p)), 77)
+	extra := extraOf(buffer, 12)
+	ok(t, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, extra.list()))
+	word := make([]byte, 4)
+	ok(t, c.CuMemcpyDtoH_v2(at(word), p, 4))
+	require.EqualValues(t, 77, word[0])
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, arguments(uint64(p), uint32(1)).list(), extra.list()))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, extraOf(buffer, 8).list()))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, nil))
+}
+
+// What the device cannot do is refused before anything runs.
+func TestLaunchRefused(t *testing.T) {
+	c := inContext(t, 0)
+	mod := loaded(t, c, probes)
+	f := functionOf(t, c, mod, "count")
+	for _, d := range [][6]uint32{
+		{0, 1, 1, 1, 1, 1}, {1, 0, 1, 1, 1, 1}, {1, 1, 0, 1, 1, 1}, {1, 1, 1, 0, 1, 1}, {1, 1, 1, 1, 0, 1}, {1, 1, 1, 1, 1, 0},
+		{1 << 31, 1, 1, 1, 1, 1}, {1, 65536, 1, 1, 1, 1}, {1, 1, 65536, 1, 1, 1},
+		{1, 1, 1, 1025, 1, 1}, {1, 1, 1, 1, 1025, 1}, {1, 1, 1, 1, 1, 65}, {1, 1, 1, 32, 33, 1},
+	} {
+		want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(f, d[0], d[1], d[2], d[3], d[4], d[5], 0, 0, nil, nil))
+	}
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 48<<10+1, 0, nil, nil))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(functionOf(t, c, mod, "small"), 1, 1, 1, 33, 1, 1, 0, 0, nil, nil))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(functionOf(t, c, mod, "exact"), 1, 1, 1, 16, 1, 1, 0, 0, nil, nil))
+	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "exact"), 1, 1, 1, 8, 2, 1, 0, 0, nil, nil))
+	want(t, sys.CUDA_ERROR_INVALID_HANDLE, c.CuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, nil, nil))
+	want(t, sys.CUDA_ERROR_INVALID_HANDLE, c.CuLaunchKernel(12345, 1, 1, 1, 1, 1, 1, 0, 0, nil, nil))
+	misused(t, 1)
+	other := inContext(t, 1)
+	want(t, sys.CUDA_ERROR_INVALID_HANDLE, other.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, nil))
+
+	loose := new(sys.CUmodule)
+	ok(t, c.CuModuleLoadData(loose, text2c(probes)))
+	f = functionOf(t, c, *loose, "count")
+	ok(t, c.CuModuleUnload(*loose))
+	want(t, sys.CUDA_ERROR_INVALID_HANDLE, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, nil))
+	want(t, sys.CUDA_ERROR_INVALID_HANDLE, c.CuModuleUnload(*loose))
+	misused(t, 2)
+}
+
+// A kernel that goes wrong takes every context of the process with it.
+func TestKernelFaults(t *testing.T) { // faults 47, 70
+	for _, tc := range []struct {
+		name   string
+		kernel string
+		offset uint64
+		rights sys.CUmemAccess_flags
+		want   sys.CUresult
+		say    string
+	}{
+		{"write through a read-only mapping", "store", 0, readOnly, sys.CUDA_ERROR_ILLEGAL_ADDRESS, "illegal address"},
+		{"no rights", "store", 0, 0, sys.CUDA_ERROR_ILLEGAL_ADDRESS, "line 12"},
+		{"behind the end", "store", 2 * MiB, readWrite, sys.CUDA_ERROR_ILLEGAL_ADDRESS, "illegal address"},
+		{"misaligned", "store", 2, readWrite, sys.CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned"},
+		{"trap", "die", 0, readWrite, sys.CUDA_ERROR_LAUNCH_FAILED, "trap"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := inContext(t, 0)
+			t.Cleanup(driver.heal)
+			mod := loaded(t, c, probes)
+			p, _ := buffer(t, 2*MiB, 0)
+			ok(t, c.CuMemSetAccess(p, 2*MiB, accessTo(0, tc.rights), 1))
+			ok(t, c.CuLaunchKernel(functionOf(t, c, mod, tc.kernel), 1, 1, 1, 1, 1, 1, 0, 0, arguments(uint64(p)+tc.offset, uint32(1)).list(), nil))
+			want(t, tc.want, c.CuCtxSynchronize())
+			want(t, tc.want, c.CuModuleLoadData(new(sys.CUmodule), text2c(probes)))
+			require.ErrorContains(t, LastFault(), tc.say)
+			driver.heal() // so that the module can be unloaded
+		})
+	}
+}
+
+// A kernel that never ends does so when another one loses the contexts.
+func TestEndlessKernelEnds(t *testing.T) {
+	c := inContext(t, 0)
+	mod := loaded(t, c, probes)
+	t.Cleanup(driver.heal)
+	a, b := newStream(t, c, nonBlocking), newStream(t, c, nonBlocking)
+	t.Cleanup(driver.heal)
+	p := linear(t, c, 4096)
+	ok(t, c.CuMemsetD8_v2(p, 0, 4096))
+	ok(t, c.CuCtxSynchronize())
+	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "spin"), 1, 1, 1, 1, 1, 1, 0, a, arguments(uint64(p)).list(), nil))
+	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "die"), 1, 1, 1, 1, 1, 1, 0, b, nil, nil))
+	want(t, sys.CUDA_ERROR_LAUNCH_FAILED, c.CuStreamSynchronize(b))
+	want(t, sys.CUDA_ERROR_LAUNCH_FAILED, c.CuCtxSynchronize())
+	driver.heal()
+}
+
+// Kernels reach another device's memory as peers do.
+func TestKernelOnPeer(t *testing.T) {
+	c, other := inContext(t, 0), inContext(t, 1)
+	f := functionOf(t, c, loaded(t, c, probes), "store")
+	p := linear(t, other, 4096)
+	ok(t, c.CuCtxEnablePeerAccess(other.Context(), 0))
+	ok(t, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, arguments(uint64(p), uint32(3)).list(), nil))
+	ok(t, c.CuCtxSynchronize())
+	word := make([]byte, 4)
+	ok(t, other.CuMemcpyDtoH_v2(at(word), p, 4))
+	require.EqualValues(t, 3, word[0])
+	ok(t, c.CuCtxDisablePeerAccess(other.Context()))
+	ok(t, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, arguments(uint64(p), uint32(4)).list(), nil))
+	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuCtxSynchronize())
+	driver.heal()
+}
+
+// Launches are captured, and a graph has its own copy of the arguments.
+func TestCapturedLaunch(t *testing.T) {
+	c := inContext(t, 0)
+	f := functionOf(t, c, loaded(t, c, probes), "count")
+	mod := loaded(t, c, probes)
+	f = functionOf(t, c, mod, "count")
+	p, n := new(sys.CUdeviceptr), new(uintptr)
+	ok(t, c.CuModuleGetGlobal_v2(p, n, mod, sys.CString("counter")))
+	require.EqualValues(t, 8, *n)
+	s := newStream(t, c, nonBlocking)
+	ok(t, c.CuStreamBeginCapture_v2(s, sys.CU_STREAM_CAPTURE_MODE_RELAXED))
+	for range 2 {
+		ok(t, c.CuLaunchKernel(f, 4, 1, 1, 8, 1, 1, 0, s, nil, nil))
+	}
+	g, e, kind := new(sys.CUgraph), new(sys.CUgraphExec), new(sys.CUgraphNodeType)
+	ok(t, c.CuStreamEndCapture(s, g))
+	nodes, count := make([]sys.CUgraphNode, 2), new(uintptr)
+	*count = 2
+	ok(t, c.CuGraphGetNodes(*g, &nodes[0], count))
+	ok(t, c.CuGraphNodeGetType(nodes[0], kind))
+	require.Equal(t, sys.CU_GRAPH_NODE_TYPE_KERNEL, *kind)
+	ok(t, c.CuGraphInstantiateWithFlags(e, *g, 0))
+	for range 3 {
+		ok(t, c.CuGraphLaunch(*e, s))
+	}
+	ok(t, c.CuStreamSynchronize(s))
+	word := make([]byte, 8)
+	ok(t, c.CuMemcpyDtoH_v2(at(word), *p, 8))
+	require.EqualValues(t, 5+3*2*4*8*3, binary.LittleEndian.Uint64(word))
+	ok(t, c.CuGraphExecDestroy(*e))
+	ok(t, c.CuGraphDestroy(*g))
+}
+
+// cuLaunchKernelEx takes attributes that make no difference here, and refuses
+// what there is not.
+func TestLaunchEx(t *testing.T) {
+	c := inContext(t, 0)
+	f := functionOf(t, c, loaded(t, c, probes), "count")
+	config := func(attrs ...sys.CUlaunchAttribute) *sys.CUlaunchConfig {
+		l := &sys.CUlaunchConfig{GridDimX: 1, GridDimY: 1, GridDimZ: 1, BlockDimX: 1024, BlockDimY: 1, BlockDimZ: 1}
+		if l.NumAttrs = uint32(len(attrs)); len(attrs) > 0 {
+			l.Attrs = &attrs[0]
+		}
+		return l
+	}
+	attribute := func(id sys.CUlaunchAttributeID, set func(*sys.CUlaunchAttributeValue)) sys.CUlaunchAttribute {
+		a := sys.CUlaunchAttribute{Id: id}
+		set(&a.Value)
+		return a
+	}
+	cooperative := attribute(sys.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, func(v *sys.CUlaunchAttributeValue) { *v.Cooperative() = 1 })
+	priority := attribute(sys.CU_LAUNCH_ATTRIBUTE_PRIORITY, func(v *sys.CUlaunchAttributeValue) { *v.Priority() = -1 })
+	cluster := attribute(sys.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, func(v *sys.CUlaunchAttributeValue) {
+		*v.ClusterDim() = sys.CUlaunchAttributeValue_clusterDim{X: 2, Y: 1, Z: 1}
+	})
+	ok(t, c.CuLaunchKernelEx(config(), f, nil, nil))
+	ok(t, c.CuLaunchKernelEx(config(cooperative, priority), f, nil, nil))
+	large := config(cooperative)
+	large.GridDimX = 9
+	want(t, sys.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, c.CuLaunchKernelEx(large, f, nil, nil))
+	want(t, sys.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, c.CuLaunchCooperativeKernel(f, 9, 1, 1, 1024, 1, 1, 0, 0, nil))
+	ok(t, c.CuLaunchCooperativeKernel(f, 8, 1, 1, 1024, 1, 1, 0, 0, nil))
+	want(t, sys.CUDA_ERROR_NOT_SUPPORTED, c.CuLaunchKernelEx(config(cluster), f, nil, nil))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernelEx(config(sys.CUlaunchAttribute{Id: 99}), f, nil, nil))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernelEx(nil, f, nil, nil))
+}
+
+// Dynamic shared memory begins behind the kernel's own, and is bounded.
+func TestDynamicShared(t *testing.T) {
+	c := inContext(t, 0)
+	f := functionOf(t, c, loaded(t, c, probes), "shared")
+	p := linear(t, c, 4096)
+	get := func(a sys.CUfunction_attribute) int32 {
+		v := new(int32)
+		ok(t, c.CuFuncGetAttribute(v, a, f))
+		return *v
+	}
+	require.EqualValues(t, 64, get(sys.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES))
+	require.EqualValues(t, 48<<10-64, get(sys.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES))
+	run := func(n uint32) sys.CUresult {
+		return c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, n, 0, arguments(uint64(p)).list(), nil)
+	}
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, run(64<<10))
+	most := int32(227<<10 - 64)
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuFuncSetAttribute(f, sys.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most+1))
+	ok(t, c.CuFuncSetAttribute(f, sys.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most))
+	ok(t, run(64<<10))
+	word := make([]byte, 4)
+	ok(t, c.CuMemcpyDtoH_v2(at(word), p, 4))
+	require.Equal(t, binary.LittleEndian.AppendUint32(nil, 64<<10), word)
+	ok(t, run(0)) // writes where there is none
+	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuCtxSynchronize())
+	driver.heal()
+}
+
+// Filled and checked by kernels, one flipped bit is found.
+func TestPatternKernels(t *testing.T) { // fault 65
+	c := inContext(t, 0)
+	mod := loaded(t, c, kernelText(t, "pattern"))
+	p := linear(t, c, 1<<20+4096)
+	result := p + 1<<20
+	check := func() []byte {
+		ok(t, c.CuMemcpyHtoD_v2(result, at(append(make([]byte, 8), bytes.Repeat([]byte{255}, 8)...)), 16))
+		ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "pattern_check"), 4, 1, 1, 128, 1, 1, 0, 0, arguments(uint64(p), uint64(1<<20), uint64(0), uint32(1), uint64(result)).list(), nil))
+		b := make([]byte, 16)
+		ok(t, c.CuMemcpyDtoH_v2(at(b), result, 16))
+		return b
+	}
+	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "pattern_fill"), 4, 1, 1, 128, 1, 1, 0, 0, arguments(uint64(p), uint64(1<<20), uint64(0), uint32(1)).list(), nil))
+	require.Equal(t, append(make([]byte, 8), bytes.Repeat([]byte{255}, 8)...), check())
+	word := make([]byte, 1)
+	ok(t, c.CuMemcpyDtoH_v2(at(word), p+12345, 1))
+	word[0] ^= 16
+	ok(t, c.CuMemcpyHtoD_v2(p+12345, at(word), 1))
+	b := check()
+	require.EqualValues(t, 1, binary.LittleEndian.Uint64(b))
+	require.EqualValues(t, 12345, binary.LittleEndian.Uint64(b[8:]))
+}

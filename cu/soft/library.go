@@ -1,0 +1,318 @@
+package soft
+
+import (
+	"slices"
+
+	"github.com/gpufd/gpufd/cu/soft/ptx"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A library is PTX that is loaded into each context as it is used there.
+type library struct {
+	handle  sys.CUlibrary
+	code    *ptx.Module
+	kernels map[string]*kernel // those that were asked for
+	modules map[*context]*module
+}
+
+// A kernel of a library is a function in every context.
+type kernel struct {
+	ptx.Kernel
+	library *library
+	handle  sys.CUkernel
+	attrs   map[*device]*funcAttributes
+}
+
+// attributes are the kernel's on a device.
+func (k *kernel) attributes(d *device) *funcAttributes {
+	if k.attrs[d] == nil {
+		k.attrs[d] = newFuncAttributes(&k.Kernel)
+	}
+	return k.attrs[d]
+}
+
+// kernel returns a kernel of a library by its name.
+func (m *machine) kernel(l *library, name string) (*kernel, sys.CUresult) {
+	if k := l.kernels[name]; k != nil {
+		return k, sys.CUDA_SUCCESS
+	}
+	described, ok := l.code.Kernel(name)
+	if !ok {
+		return nil, sys.CUDA_ERROR_NOT_FOUND
+	}
+	k := &kernel{Kernel: described, library: l, handle: sys.CUkernel(m.newHandle(kindKernel, 0)), attrs: make(map[*device]*funcAttributes)}
+	l.kernels[name] = k
+	m.kernels[k.handle] = k
+	return k, sys.CUDA_SUCCESS
+}
+
+// module returns the library as the current context has it, which it may have to
+// be loaded for.
+func (m *machine) libraryModule(l *library) (*module, sys.CUresult) {
+	ctx, r := m.current()
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	if mod := l.modules[ctx]; mod != nil {
+		return mod, r
+	}
+	mod, r := m.load(ctx, l.code)
+	if r == sys.CUDA_SUCCESS {
+		mod.library, l.modules[ctx] = l, mod
+	}
+	return mod, r
+}
+
+// kernelFunction returns a kernel as the current context has it.
+func (m *machine) kernelFunction(k *kernel) (*function, sys.CUresult) {
+	mod, r := m.libraryModule(k.library)
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	return m.function(mod, k.Name)
+}
+
+// lockLibrary returns a library, with the machine locked; the caller unlocks.
+func (m *machine) lockLibrary(h sys.CUlibrary) (*library, sys.CUresult) {
+	r := m.lock()
+	if r == sys.CUDA_SUCCESS && m.libraries[h] == nil {
+		r = m.deadObject(kindLibrary, uint64(h), "library")
+	}
+	return m.libraries[h], firstError(r, m.health.sticky)
+}
+
+// lockKernel is lockLibrary for a kernel.
+func (m *machine) lockKernel(h sys.CUkernel) (*kernel, sys.CUresult) {
+	r := m.lock()
+	if r == sys.CUDA_SUCCESS && m.kernels[h] == nil {
+		r = m.deadObject(kindKernel, uint64(h), "kernel")
+	}
+	return m.kernels[h], firstError(r, m.health.sticky)
+}
+
+// deadObject is the error for a handle of no context that is not there.
+func (m *machine) deadObject(kind, h uint64, what string) sys.CUresult {
+	switch {
+	case h == 0:
+	case m.isA(kind, h):
+		return m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "%s %#x used after it was unloaded", what, h)
+	default:
+		return m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "%#x is no %s", h, what)
+	}
+	return sys.CUDA_ERROR_INVALID_HANDLE
+}
+
+func (m *machine) cuLibraryLoadData(out *sys.CUlibrary, image *byte, ids *sys.CUjit_option, values *uintptr, n uint32, options *sys.CUlibraryOption, _ *uintptr, count uint32) sys.CUresult {
+	return m.loadLibrary(out, func() (string, sys.CUresult) { return imageText(image) }, n, ids, values, options, count)
+}
+
+func (m *machine) cuLibraryLoadFromFile(out *sys.CUlibrary, name *byte, ids *sys.CUjit_option, values *uintptr, n uint32, options *sys.CUlibraryOption, _ *uintptr, count uint32) sys.CUresult {
+	return m.loadLibrary(out, func() (string, sys.CUresult) { return fileText(name) }, n, ids, values, options, count)
+}
+
+// loadLibrary needs no context. Errors in the PTX show here, not later.
+func (m *machine) loadLibrary(out *sys.CUlibrary, text func() (string, sys.CUresult), n uint32, ids *sys.CUjit_option, values *uintptr, options *sys.CUlibraryOption, count uint32) sys.CUresult {
+	r := m.lock()
+	m.mu.Unlock()
+	o, ok := newJITOptions(n, ids, values)
+	if r == sys.CUDA_SUCCESS && (out == nil || !ok || !validLibraryOptions(options, count)) {
+		r = sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	s, r := text()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	code, r := o.compile(s, m.config().version)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := &library{code: code, kernels: make(map[string]*kernel), modules: make(map[*context]*module)}
+	l.handle = sys.CUlibrary(m.newHandle(kindLibrary, 0))
+	m.libraries[l.handle] = l
+	*out = l.handle
+	return r
+}
+
+// validLibraryOptions wants options that there are.
+func validLibraryOptions(options *sys.CUlibraryOption, n uint32) bool {
+	if n == 0 {
+		return true
+	}
+	return options != nil && n <= uint32(sys.CU_LIBRARY_NUM_OPTIONS) &&
+		!slices.ContainsFunc(array(options, uintptr(n)), func(o sys.CUlibraryOption) bool { return o >= sys.CU_LIBRARY_NUM_OPTIONS })
+}
+
+// cuLibraryUnload waits for the work of the contexts that the library is in.
+func (m *machine) cuLibraryUnload(h sys.CUlibrary) sys.CUresult {
+	l, r := m.lockLibrary(h)
+	if l == nil {
+		m.mu.Unlock()
+		return r
+	}
+	var work []*op
+	for ctx := range l.modules {
+		work = append(work, ctx.tails(everyStream)...)
+	}
+	delete(m.libraries, h)
+	for _, k := range l.kernels {
+		delete(m.kernels, k.handle)
+	}
+	m.mu.Unlock()
+	for _, o := range work {
+		<-o.done
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, mod := range l.modules {
+		m.unload(mod)
+	}
+	return r
+}
+
+func (m *machine) cuLibraryGetKernel(out *sys.CUkernel, h sys.CUlibrary, name *byte) sys.CUresult {
+	l, r := m.lockLibrary(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil || name == nil {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	k, r := m.kernel(l, sys.GoString(name, maxImage))
+	if r == sys.CUDA_SUCCESS {
+		*out = k.handle
+	}
+	return r
+}
+
+func (m *machine) cuLibraryGetKernelCount(out *uint32, h sys.CUlibrary) sys.CUresult {
+	l, r := m.lockLibrary(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, uint32(len(l.code.Entries())))
+}
+
+// cuLibraryEnumerateKernels stores as many as there is room for.
+func (m *machine) cuLibraryEnumerateKernels(out *sys.CUkernel, n uint32, h sys.CUlibrary) sys.CUresult {
+	l, r := m.lockLibrary(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	if out == nil {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	names := l.code.Entries()
+	for i, name := range names[:min(int(n), len(names))] {
+		k, r := m.kernel(l, name)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		array(out, uintptr(n))[i] = k.handle
+	}
+	return sys.CUDA_SUCCESS
+}
+
+func (m *machine) cuLibraryGetModule(out *sys.CUmodule, h sys.CUlibrary) sys.CUresult {
+	l, r := m.lockLibrary(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	mod, r := m.libraryModule(l)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, mod.handle)
+}
+
+func (m *machine) cuLibraryGetGlobal(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUlibrary, name *byte) sys.CUresult {
+	l, r := m.lockLibrary(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	mod, r := m.libraryModule(l)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return mod.global(ptr, size, name)
+}
+
+func (m *machine) cuKernelGetFunction(out *sys.CUfunction, h sys.CUkernel) sys.CUresult {
+	k, r := m.lockKernel(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	f, r := m.kernelFunction(k)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, f.handle)
+}
+
+func (m *machine) cuKernelGetLibrary(out *sys.CUlibrary, h sys.CUkernel) sys.CUresult {
+	k, r := m.lockKernel(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, k.library.handle)
+}
+
+func (m *machine) cuKernelGetName(out **byte, h sys.CUkernel) sys.CUresult {
+	k, r := m.lockKernel(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, kernelNames.get(k.Name))
+}
+
+func (m *machine) cuKernelGetParamInfo(h sys.CUkernel, index uintptr, offset, size *uintptr) sys.CUresult {
+	k, r := m.lockKernel(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return paramInfo(&k.Kernel, index, offset, size)
+}
+
+func (m *machine) cuKernelGetAttribute(out *int32, a sys.CUfunction_attribute, h sys.CUkernel, dev sys.CUdevice) sys.CUresult {
+	k, r := m.lockKernel(h)
+	defer m.mu.Unlock()
+	d, rd := m.device(dev)
+	if r = firstError(r, rd); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return k.attributes(d).get(out, a, &k.Kernel, k.library.code)
+}
+
+func (m *machine) cuKernelSetAttribute(a sys.CUfunction_attribute, v int32, h sys.CUkernel, dev sys.CUdevice) sys.CUresult {
+	k, r := m.lockKernel(h)
+	defer m.mu.Unlock()
+	d, rd := m.device(dev)
+	if r = firstError(r, rd); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return k.attributes(d).set(a, v, &k.Kernel)
+}
+
+// cuKernelSetCacheConfig has no cache to share out.
+func (m *machine) cuKernelSetCacheConfig(h sys.CUkernel, c sys.CUfunc_cache, dev sys.CUdevice) sys.CUresult {
+	_, r := m.lockKernel(h)
+	defer m.mu.Unlock()
+	_, rd := m.device(dev)
+	if r = firstError(r, rd); r == sys.CUDA_SUCCESS && c > sys.CU_FUNC_CACHE_PREFER_EQUAL {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	return r
+}
