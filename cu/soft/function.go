@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"math"
 	"strings"
 
 	"github.com/gpufd/gpufd/cu/soft/ptx"
@@ -13,7 +14,6 @@ type function struct {
 	mod    *module
 	handle sys.CUfunction
 	attrs  *funcAttributes
-	loaded bool // somebody has asked for it to be, or launched it
 }
 
 // kernelNames are the names that callers were given; they keep them.
@@ -116,7 +116,7 @@ func (a *funcAttributes) set(which sys.CUfunction_attribute, v int32, k *ptx.Ker
 	case sys.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
 		least, most = -1, 100
 	case sys.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
-		most = 1
+		most = math.MaxInt32
 	case sys.CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
 		most = 2
 	case sys.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, sys.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, sys.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
@@ -216,26 +216,17 @@ func (m *machine) cuFuncGetModule(out *sys.CUmodule, h sys.CUfunction) sys.CUres
 	return set(r, out, f.mod.handle)
 }
 
-// cuFuncLoad has nothing to load.
+// cuFuncLoad has nothing to load: what comes of PTX is there at once.
 func (m *machine) cuFuncLoad(h sys.CUfunction) sys.CUresult {
-	f, r := m.lockFunction(h)
+	_, r := m.lockFunction(h)
 	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS {
-		f.loaded = true
-	}
 	return r
 }
 
 func (m *machine) cuFuncIsLoaded(out *sys.CUfunctionLoadingState, h sys.CUfunction) sys.CUresult {
-	f, r := m.lockFunction(h)
+	_, r := m.lockFunction(h)
 	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if f.loaded {
-		return set(r, out, sys.CU_FUNCTION_LOADING_STATE_LOADED)
-	}
-	return set(r, out, sys.CU_FUNCTION_LOADING_STATE_UNLOADED)
+	return set(r, out, sys.CU_FUNCTION_LOADING_STATE_LOADED)
 }
 
 // cuFuncSetCacheConfig has no cache to share out.

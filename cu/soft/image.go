@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu/soft/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
+	"golang.org/x/sys/unix"
 )
 
 // maxImage bounds the length of PTX and of names, whose ends are zeros that
@@ -42,6 +43,9 @@ func imageText(image *byte) (string, sys.CUresult) {
 		return fatText(image)
 	case wrapperMagic:
 		return wrapperText(image)
+	}
+	if !ptx.Is(text) {
+		return "", sys.CUDA_ERROR_INVALID_IMAGE
 	}
 	return text, sys.CUDA_SUCCESS
 }
@@ -89,6 +93,9 @@ func fileText(name *byte) (string, sys.CUresult) {
 		return "", sys.CUDA_ERROR_INVALID_VALUE
 	}
 	b, err := os.ReadFile(sys.GoString(name, maxImage))
+	if errors.Is(err, unix.EISDIR) {
+		return "", sys.CUDA_ERROR_OUT_OF_MEMORY // of all things, as on an H200
+	}
 	if err != nil {
 		return "", sys.CUDA_ERROR_FILE_NOT_FOUND
 	}
@@ -159,8 +166,8 @@ func (o *jitOptions) log(buffer, size sys.CUjit_option, text string) {
 	b := bytesAt(at, n)
 	written := copy(b[:n-1], text)
 	b[written] = 0
-	if written > 0 {
-		written++
+	if written < len(text) {
+		written++ // all of the buffer, the zero included
 	}
 	o.set(size, uintptr(written))
 }
@@ -195,7 +202,7 @@ func judge(parsed *ptx.Module, err error, version int) (sys.CUresult, string) {
 }
 
 func complain(line int, text string) string {
-	return fmt.Sprintf("ptxas application ptx input, line %d; error   : %s\nptxas fatal   : Ptx assembly aborted due to errors\n", line, text)
+	return fmt.Sprintf("ptxas application ptx input, line %d; error   : %s\nptxas fatal   : Ptx assembly aborted due to errors", line, text)
 }
 
 // newerPTX reports whether PTX is newer than a driver of a CUDA version reads:

@@ -2,8 +2,10 @@ package soft
 
 import (
 	"encoding/binary"
+	"sync"
 	"unsafe"
 
+	"github.com/ebitengine/purego"
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
@@ -46,3 +48,31 @@ func extraOf(buffer []byte, size uintptr) *extraArguments {
 }
 
 func (e *extraArguments) list() *uintptr { return unsafe.SliceData(e.words) }
+
+// A jitLog is options that ask for the error log.
+type jitLog struct {
+	buffer []byte
+	ids    []sys.CUjit_option
+	values []uintptr
+}
+
+func newJITLog(size uint32) *jitLog {
+	l := &jitLog{buffer: make([]byte, size)}
+	l.ids = []sys.CUjit_option{sys.CU_JIT_ERROR_LOG_BUFFER, sys.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, sys.CU_JIT_OPTIMIZATION_LEVEL}
+	l.values = []uintptr{uintptr(at(l.buffer)), uintptr(size), 2}
+	return l
+}
+
+func (l *jitLog) load(c sys.Caller, text string) sys.CUresult {
+	return c.CuModuleLoadDataEx(new(sys.CUmodule), text2c(text), uint32(len(l.ids)), &l.ids[0], &l.values[0])
+}
+
+// errors returns the log and how long the driver says that it is.
+func (l *jitLog) errors() (string, uintptr) {
+	return sys.GoString(&l.buffer[0], len(l.buffer)), l.values[1]
+}
+
+// sharedNeed is a C function for cuOccupancyMaxPotentialBlockSize.
+var sharedNeed = sync.OnceValue(func() sys.CUoccupancyB2DSize {
+	return sys.CUoccupancyB2DSize(purego.NewCallback(func(threads int32) uintptr { return 100 * uintptr(threads) }))
+})

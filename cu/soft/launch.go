@@ -117,7 +117,6 @@ func (l *launch) prepare(params, extra *uintptr, cooperative bool) sys.CUresult 
 	if cooperative && volume(l.grid) > uint64(l.f.blocksOf(int(volume(l.block)), uintptr(l.shared))*multiprocessors()) {
 		return sys.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
 	}
-	l.f.loaded = true
 	return l.copyParams(params, extra)
 }
 
@@ -172,11 +171,7 @@ func (l *launch) copyBuffer(extra *uintptr) sys.CUresult {
 		}
 		switch words := array(extra, i+2); words[i] {
 		case paramEnd:
-			if at < lowest || size < uintptr(len(l.params)) {
-				return sys.CUDA_ERROR_INVALID_VALUE
-			}
-			copy(l.params, bytesAt(at, uintptr(len(l.params))))
-			return sys.CUDA_SUCCESS
+			return l.fill(at, size)
 		case paramBuffer:
 			at = words[i+1]
 		case paramBufferSize:
@@ -190,19 +185,35 @@ func (l *launch) copyBuffer(extra *uintptr) sys.CUresult {
 	}
 }
 
+// fill takes the arguments' bytes. Too few are taken for what they are, and too many
+// are not, as on an H200.
+func (l *launch) fill(at, size uintptr) sys.CUresult {
+	switch {
+	case at < lowest || size == 0:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case size > uintptr(len(l.params)):
+		return sys.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+	}
+	copy(l.params, bytesAt(at, size))
+	return sys.CUDA_SUCCESS
+}
+
 // runKernel is the work itself. A context that is lost ends its kernels.
 func (m *machine) runKernel(l *launch) sys.CUresult {
 	mod := l.f.mod
 	stop, cancel := gocontext.WithCancel(gocontext.Background())
 	defer cancel()
-	memory := &kernelMemory{m: m, ctx: mod.ctx, dev: 0}
 	m.mu.Lock()
-	memory.dev = m.number(mod.ctx.dev)
-	forget := mod.ctx.onLoss(cancel)
+	memory := &kernelMemory{m: m, ctx: mod.ctx, dev: m.number(mod.ctx.dev)}
+	stack := int(mod.ctx.limits[sys.CU_LIMIT_STACK_SIZE])
+	lost, forget := mod.ctx.sticky, mod.ctx.onLoss(cancel)
 	m.mu.Unlock()
+	if lost != sys.CUDA_SUCCESS {
+		cancel() // since it was looked at last
+	}
 	err := mod.code.Run(stop, l.f.Name, ptx.Launch{
 		Grid: l.grid, Block: l.block, Shared: int(l.shared), Params: l.params,
-		Memory: memory, Address: mod.address, Touch: touch,
+		Stack: stack, Memory: memory, Address: mod.address, Touch: touch,
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -220,14 +231,10 @@ func faultResult(err error) sys.CUresult {
 	var f *ptx.Fault
 	if errors.As(err, &f) {
 		switch f.Kind {
-		case ptx.IllegalAddress:
+		case ptx.IllegalAddress, ptx.StackOverflow: // so an H200 says
 			return sys.CUDA_ERROR_ILLEGAL_ADDRESS
 		case ptx.MisalignedAddress:
 			return sys.CUDA_ERROR_MISALIGNED_ADDRESS
-		case ptx.StackOverflow:
-			return sys.CUDA_ERROR_HARDWARE_STACK_ERROR
-		case ptx.IllegalInstruction:
-			return sys.CUDA_ERROR_ILLEGAL_INSTRUCTION
 		}
 	}
 	return sys.CUDA_ERROR_LAUNCH_FAILED

@@ -152,7 +152,11 @@ func TestLaunchExtra(t *testing.T) {
 	ok(t, c.CuMemcpyDtoH_v2(at(word), p, 4))
 	require.EqualValues(t, 77, word[0])
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, arguments(uint64(p), uint32(1)).list(), extra.list()))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, extraOf(buffer, 8).list()))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, extraOf(buffer, 0).list()))
+	want(t, sys.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, extraOf(buffer, 13).list()))
+	ok(t, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, extraOf(buffer, 8).list()))
+	ok(t, c.CuMemcpyDtoH_v2(at(word), p, 4))
+	require.Zero(t, word[0])
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, nil))
 }
 
@@ -224,14 +228,17 @@ func TestEndlessKernelEnds(t *testing.T) {
 	mod := loaded(t, c, probes)
 	t.Cleanup(driver.heal)
 	a, b := newStream(t, c, nonBlocking), newStream(t, c, nonBlocking)
-	t.Cleanup(driver.heal)
 	p := linear(t, c, 4096)
 	ok(t, c.CuMemsetD8_v2(p, 0, 4096))
 	ok(t, c.CuCtxSynchronize())
 	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "spin"), 1, 1, 1, 1, 1, 1, 0, a, arguments(uint64(p)).list(), nil))
 	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "die"), 1, 1, 1, 1, 1, 1, 0, b, nil, nil))
 	want(t, sys.CUDA_ERROR_LAUNCH_FAILED, c.CuStreamSynchronize(b))
-	want(t, sys.CUDA_ERROR_LAUNCH_FAILED, c.CuCtxSynchronize())
+	driver.mu.Lock()
+	spinning := driver.streams[a].tail
+	driver.mu.Unlock()
+	<-spinning.done
+	want(t, sys.CUDA_ERROR_LAUNCH_FAILED, spinning.result)
 	driver.heal()
 }
 
@@ -255,9 +262,8 @@ func TestKernelOnPeer(t *testing.T) {
 // Launches are captured, and a graph has its own copy of the arguments.
 func TestCapturedLaunch(t *testing.T) {
 	c := inContext(t, 0)
-	f := functionOf(t, c, loaded(t, c, probes), "count")
 	mod := loaded(t, c, probes)
-	f = functionOf(t, c, mod, "count")
+	f := functionOf(t, c, mod, "count")
 	p, n := new(sys.CUdeviceptr), new(uintptr)
 	ok(t, c.CuModuleGetGlobal_v2(p, n, mod, sys.CString("counter")))
 	require.EqualValues(t, 8, *n)
@@ -368,5 +374,5 @@ func TestPatternKernels(t *testing.T) { // fault 65
 	ok(t, c.CuMemcpyHtoD_v2(p+12345, at(word), 1))
 	b := check()
 	require.EqualValues(t, 1, binary.LittleEndian.Uint64(b))
-	require.EqualValues(t, 12345, binary.LittleEndian.Uint64(b[8:]))
+	require.EqualValues(t, 12345/4, binary.LittleEndian.Uint64(b[8:]))
 }

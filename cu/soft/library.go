@@ -110,7 +110,8 @@ func (m *machine) cuLibraryLoadFromFile(out *sys.CUlibrary, name *byte, ids *sys
 	return m.loadLibrary(out, func() (string, sys.CUresult) { return fileText(name) }, n, ids, values, options, count)
 }
 
-// loadLibrary needs no context. Errors in the PTX show here, not later.
+// loadLibrary needs no context. Errors in the PTX show here, where an H200 has them
+// show when the library is used.
 func (m *machine) loadLibrary(out *sys.CUlibrary, text func() (string, sys.CUresult), n uint32, ids *sys.CUjit_option, values *uintptr, options *sys.CUlibraryOption, count uint32) sys.CUresult {
 	r := m.lock()
 	m.mu.Unlock()
@@ -180,10 +181,11 @@ func (m *machine) cuLibraryGetKernel(out *sys.CUkernel, h sys.CUlibrary, name *b
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	if out == nil || name == nil {
+	s := sys.GoString(name, maxImage)
+	if out == nil || s == "" {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	k, r := m.kernel(l, sys.GoString(name, maxImage))
+	k, r := m.kernel(l, s)
 	if r == sys.CUDA_SUCCESS {
 		*out = k.handle
 	}

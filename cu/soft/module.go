@@ -206,10 +206,11 @@ func (m *machine) cuModuleGetFunction(out *sys.CUfunction, h sys.CUmodule, name 
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	if out == nil || name == nil {
+	s := sys.GoString(name, maxImage)
+	if out == nil || s == "" {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	f, r := m.function(mod, sys.GoString(name, maxImage))
+	f, r := m.function(mod, s)
 	if r == sys.CUDA_SUCCESS {
 		*out = f.handle
 	}
@@ -255,12 +256,16 @@ func (m *machine) cuModuleGetGlobal(ptr *sys.CUdeviceptr, size *uintptr, h sys.C
 	return mod.global(ptr, size, name)
 }
 
-// global finds a variable. Either result may be left out.
+// global finds a variable. One of the results may be left out.
 func (mod *module) global(ptr *sys.CUdeviceptr, size *uintptr, name *byte) sys.CUresult {
-	if name == nil {
+	s := sys.GoString(name, maxImage)
+	if s == "" || ptr == nil && size == nil {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	v, ok := mod.places[sys.GoString(name, maxImage)]
+	v, ok := mod.places[s]
+	if _, kernel := mod.code.Kernel(s); kernel {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
 	if !ok {
 		return sys.CUDA_ERROR_NOT_FOUND
 	}

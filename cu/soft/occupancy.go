@@ -55,8 +55,8 @@ func (m *machine) cuOccupancyAvailableDynamicSMemPerBlock(out *uintptr, h sys.CU
 	if threads <= 0 || blocks <= 0 || int(blocks) > f.blocksOf(int(threads), 0) {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	each := sharedPerSM / int(blocks) / sharedUnit * sharedUnit
-	return set(r, out, uintptr(min(sharedOptIn, each-sharedReserved)-f.Shared))
+	each := sharedPerSM/int(blocks)/sharedUnit*sharedUnit - f.Shared
+	return set(r, out, uintptr(max(0, min(int(f.attrs.dynamic()), each))))
 }
 
 func (m *machine) cuOccupancyMaxPotentialBlockSize(grid, block *int32, h sys.CUfunction, need uintptr, dynamic uintptr, limit int32) sys.CUresult {

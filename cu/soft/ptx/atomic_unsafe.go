@@ -23,7 +23,7 @@ func updateOf(name string, t typ) update {
 	case name == "add" && t == tf32:
 		return func(old, a, _ uint64) uint64 { return number32(f32(old) + f32(a)) }
 	case name == "add" && t == tf64:
-		return func(old, a, _ uint64) uint64 { return number64(f64(old) + f64(a)) }
+		return func(old, a, _ uint64) uint64 { return number64(f64(old)+f64(a), old, a) }
 	case name == "min" && isInt:
 		return func(old, a, _ uint64) uint64 { return pick(less(a, old), a, old) }
 	case name == "max" && isInt:

@@ -52,11 +52,7 @@ func barrier(b *builder, o *opcode) error {
 }
 
 func runBarrier(t *thread, i *inst) {
-	w := barrierWait{id: uint64(uint32(t.r[i.a]))}
-	if w.id >= barriers {
-		t.fail(IllegalInstruction, 0)
-		return
-	}
+	w := barrierWait{id: t.r[i.a] % barriers} // more bits than that the GPU does not look at
 	if i.b >= 0 {
 		w.count = uint64(uint32(t.r[i.b]))
 	}
@@ -183,7 +179,7 @@ func runCall(callee *function, in, out []transfer) run {
 // grow makes room for the frame of a function that is called, which ends at need.
 // Registers count as much as local memory, which they are saved in on the GPU.
 func (t *thread) grow(need uint64, callee *function) bool {
-	if need+8*uint64(len(t.regs)+int(callee.slots)) > maxStack || need > maxLocal {
+	if need+8*uint64(len(t.regs)+int(callee.slots)) > maxStack || need > t.block.launch.stack {
 		t.fail(StackOverflow, 0)
 		return false
 	}

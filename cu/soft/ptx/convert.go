@@ -167,6 +167,9 @@ func (c conversion) make(o *opcode) (func(uint64) uint64, error) {
 	}
 	switch {
 	case c.to.kind != float && c.from.kind != float:
+		if c.sat && c.fits() {
+			return nil, o.refuse("nothing can be too large")
+		}
 		return c.intToInt(), nil
 	case c.from.kind != float:
 		return c.intToFloat(o)
@@ -205,6 +208,11 @@ func (c conversion) intToInt() func(uint64) uint64 {
 		}
 		return v & mask
 	}
+}
+
+// fits reports whether every number of the one type is one of the other.
+func (c conversion) fits() bool {
+	return c.from.size < c.to.size && (c.from.kind == unsigned || c.to.kind == signed)
 }
 
 // bounds are the least and the largest number of the type.
@@ -273,6 +281,14 @@ func (c conversion) float(v uint64) float64 {
 	return float64(f)
 }
 
+// wide is an operand's bits as a double, NaN payloads included.
+func (c conversion) wide(v uint64) uint64 {
+	if c.from.size == 8 {
+		return v
+	}
+	return widen(uint32(v))
+}
+
 func (c conversion) floatToFloat(o *opcode) (func(uint64) uint64, error) {
 	if c.to == c.from && c.whole == nil && !c.sat && !c.flush {
 		return func(v uint64) uint64 { return v }, o.nearest()
@@ -286,7 +302,10 @@ func (c conversion) floatToFloat(o *opcode) (func(uint64) uint64, error) {
 			if c.sat {
 				f = clamp64(f)
 			}
-			return number64(f)
+			return number64(f, c.wide(v))
+		}
+		if f != f && c.from.size == 8 && !c.sat {
+			return uint64(narrow(v | quiet64))
 		}
 		s := float32(f)
 		if c.sat {

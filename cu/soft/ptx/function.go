@@ -18,7 +18,7 @@ type function struct {
 	align    int       // of the frame
 	declared bool      // only: the body is missing
 
-	maxThreads int    // .maxntid or .reqntid, multiplied; 0 is none
+	maxThreads int    // .maxntid, multiplied; 0 is none
 	required   [3]int // .reqntid
 
 	// Of an entry: where the shared variables lie that it, or what it calls, uses.
@@ -153,9 +153,10 @@ func (p *parser) bounds(f *function) error {
 			if err != nil {
 				return err
 			}
-			f.maxThreads = dims[0] * dims[1] * dims[2]
 			if t.is(".reqntid") {
 				f.required = dims
+			} else {
+				f.maxThreads = dims[0] * dims[1] * dims[2]
 			}
 		case ".minnctapersm", ".maxnreg", ".maxnctapersm":
 			p.next()
@@ -201,6 +202,20 @@ func (f *function) reachable() []*function {
 		}
 	}
 	return list
+}
+
+// recursive reports whether how deep the function's calls go is not known before.
+func (f *function) recursive() bool {
+	for _, g := range f.reachable() {
+		for _, h := range g.calls {
+			for _, again := range h.reachable() {
+				if again == g {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // layShared places the shared variables that an entry uses: those of the module

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -135,4 +136,16 @@ func BenchmarkChecksum(b *testing.B) {
 	for b.Loop() {
 		launch(b, m, "checksum", memory, 16, 256, params(uint64(base), uint64(1<<20), uint64(base+1<<20)))
 	}
+}
+
+// A signal is memory that says when it is first read.
+type signal struct {
+	host
+	once sync.Once
+	seen chan struct{}
+}
+
+func (s *signal) Piece(address uint64, write bool) ([]byte, uint64) {
+	s.once.Do(func() { close(s.seen) })
+	return s.host.Piece(address, write)
 }

@@ -21,12 +21,11 @@ const (
 	Trap
 	StackOverflow
 	Deadlock // every thread of a block waits for others
-	IllegalInstruction
 )
 
 // String says it in words.
 func (k FaultKind) String() string {
-	names := [...]string{"illegal address", "misaligned address", "trap", "stack overflow", "threads that wait for each other", "illegal instruction"}
+	names := [...]string{"illegal address", "misaligned address", "trap", "stack overflow", "threads that wait for each other"}
 	if k < 1 || int(k) > len(names) {
 		return fmt.Sprintf("FaultKind(%d)", int(k))
 	}
@@ -57,6 +56,7 @@ func (f *Fault) Error() string {
 type Launch struct {
 	Grid, Block [3]uint32
 	Shared      int    // bytes of dynamic shared memory
+	Stack       int    // bytes of a thread's local memory for functions that call themselves; 0 is as much as can be
 	Params      []byte // as they lie in the kernel's parameter space; short ones are filled up with zeros
 	Memory      Memory
 	// Address is where a variable of the module lies; nil for a module without.
@@ -81,6 +81,7 @@ const (
 type launched struct {
 	Launch
 	kernel *function
+	stack  uint64 // bytes of a thread's local memory
 	began  time.Time
 	cores  int
 	lost   atomic.Bool // a thread died, or nobody wants the result
@@ -93,13 +94,16 @@ func (m *Module) Run(ctx context.Context, kernel string, launch Launch) error {
 	if f == nil || !f.entry || f.declared {
 		return fmt.Errorf("ptx: there is no kernel %s", kernel)
 	}
-	l := &launched{Launch: launch, kernel: f, began: time.Now(), cores: runtime.GOMAXPROCS(0)}
+	l := &launched{Launch: launch, kernel: f, stack: maxLocal, began: time.Now(), cores: runtime.GOMAXPROCS(0)}
 	if err := l.check(); err != nil {
 		return err
 	}
 	k, _ := m.Kernel(kernel)
 	if n := k.ParamBytes(); len(l.Params) < n {
 		l.Params = append(l.Params[:len(l.Params):len(l.Params)], make([]byte, n-len(l.Params))...)
+	}
+	if l.Stack > 0 && f.recursive() {
+		l.stack = min(l.stack, uint64(f.frame+l.Stack))
 	}
 	if l.Touch == nil {
 		l.Touch = func(f func()) (uintptr, bool) { f(); return 0, false }

@@ -38,6 +38,13 @@ func Parse(text string) (*Module, error) {
 	return p.m, nil
 }
 
+// Is reports whether a text begins like PTX, whatever follows.
+func Is(text string) bool {
+	l := lexer{text: text}
+	l.skip()
+	return strings.HasPrefix(l.text[l.at:], ".version")
+}
+
 type parser struct {
 	tokens   []token
 	at       int

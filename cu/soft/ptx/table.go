@@ -108,7 +108,10 @@ func (o *opcode) single(f func(a, b, c float32) float32) (run, error) {
 
 // double makes the form for .f64.
 func (o *opcode) double(f func(a, b, c float64) float64) (run, error) {
-	return func(t *thread, i *inst) { t.r[i.d] = number64(f(f64(t.r[i.a]), f64(t.r[i.b]), f64(t.r[i.c]))) }, o.nearest()
+	return func(t *thread, i *inst) {
+		a, b, c := t.r[i.a], t.r[i.b], t.r[i.c]
+		t.r[i.d] = number64(f(f64(a), f64(b), f64(c)), a, b, c)
+	}, o.nearest()
 }
 
 // saturate clamps to 0 … 1; NaN becomes 0.
@@ -170,10 +173,14 @@ func (b *builder) emitTyped(f run, types ...typ) error {
 	if i.d, err = b.target(args[0], types[0]); err != nil {
 		return err
 	}
-	for k, s := range []*int32{&i.a, &i.b, &i.c}[:len(types)-1] {
+	sources := []*int32{&i.a, &i.b, &i.c}
+	for k, s := range sources[:len(types)-1] {
 		if *s, err = b.source(args[k+1], types[k+1]); err != nil {
 			return err
 		}
+	}
+	for _, s := range sources[len(types)-1:] {
+		*s = i.a // read and not used
 	}
 	b.emit(i)
 	return nil
@@ -191,13 +198,15 @@ func f64(v uint64) float64 { return math.Float64frombits(v) }
 func b32(v float32) uint64 { return uint64(math.Float32bits(v)) }
 func b64(v float64) uint64 { return math.Float64bits(v) }
 
-// The NaNs that arithmetic gives on the GPU; those of CPUs differ.
+// The NaNs that arithmetic gives on the GPU; those of CPUs differ. Doubles keep an
+// operand's.
 const (
-	nan32 = 0x7fffffff
-	nan64 = 0xfff8000000000000
+	nan32   = 0x7fffffff
+	nan64   = 0xfff8000000000000
+	quiet64 = 1 << 51
 )
 
-// number32 and number64 are b32 and b64 of a result.
+// number32 gives the bits of a result.
 func number32(v float32) uint64 {
 	if v != v {
 		return nan32
@@ -205,9 +214,15 @@ func number32(v float32) uint64 {
 	return b32(v)
 }
 
-func number64(v float64) uint64 {
-	if v != v {
-		return nan64
+// number64 is number32 for doubles, of what operands.
+func number64(v float64, operands ...uint64) uint64 {
+	if v == v {
+		return b64(v)
 	}
-	return b64(v)
+	for _, o := range operands {
+		if f64(o) != f64(o) {
+			return o | quiet64
+		}
+	}
+	return nan64
 }

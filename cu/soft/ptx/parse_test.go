@@ -1,0 +1,221 @@
+package ptx
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// entry is a module with a kernel k(in, out) that does what body says. The body
+// begins in line 6.
+func entry(body string) string {
+	return formHeader + `.visible .entry k(.param .u64 in, .param .u64 out) {
+.reg .b64 %rd<9>; .reg .b32 %r<9>; .reg .b16 %rs<9>; .reg .f32 %f<9>; .reg .f64 %fd<9>; .reg .pred %p<9>;
+` + body + "\n}\n"
+}
+
+// What is wrong is refused by line, and said.
+func TestParseErrors(t *testing.T) {
+	for _, tc := range []struct {
+		text string
+		line int
+		say  string
+	}{
+		{"", 1, "no .version"},
+		{"hello", 1, "no .version"},
+		{".version x\n.target sm_75", 1, `"x" is no version`},
+		{".version 5.0\n.target sm_75", 1, "6 to 9"},
+		{".version 10.0\n.target sm_75", 1, "6 to 9"},
+		{".version 7.4\n.address_size 64", 2, ".target belongs"},
+		{".version 7.4\n.target foo", 2, `"foo" is not supported`},
+		{".version 7.4\n.target map_f64_to_f32", 2, "not supported"},
+		{".version 7.4\n.target debug", 2, "no architecture"},
+		{".version 7.4\n.target sm_75\n.address_size 32", 3, "64-bit"},
+		{formHeader + ".tex .u32 t;", 4, `".tex" is not supported here`},
+		{formHeader + ".entry k(.param .u64 a) {\nret;", 5, "end of the text"},
+		{formHeader + ".entry k(.param .u64 a {", 4, `unexpected "{"`},
+		{formHeader + ".entry k(.reg .u32 a) {}", 4, ".param belongs"},
+		{formHeader + ".entry k() {}\n.entry k() {}", 5, "defined twice"},
+		{formHeader + ".func f(.param .u32 a, .param .u32 a) {}", 4, "declared twice"},
+		{formHeader + ".entry k(.param .b8 a[]) {}", 4, "no length"},
+		{formHeader + ".entry k(.param .b8 a[40000]) {}", 4, "bytes of parameters"},
+		{formHeader + "/* no end", 4, "comment without an end"},
+		{formHeader + ".file 1 \"no end\n", 4, "string without an end"},
+		{formHeader + "#", 4, "unexpected character"},
+		{formHeader + ".global .u32 x[] ;", 4, "no length"},
+		{formHeader + ".extern .global .u32 x;", 4, "another module"},
+		{formHeader + ".global .u32 x;\n.global .u32 x;", 5, "declared twice"},
+		{formHeader + ".global .pred x;", 4, "no type of a variable"},
+		{formHeader + ".global .align 3 .u32 x;", 4, "power of two"},
+		{formHeader + ".global .u32 x[2] = {1, 2, 3};", 4, "has 8 bytes"},
+		{formHeader + ".global .u32 x[2][2] = {{1, 2, 3}, {4}};", 4, "too long"},
+		{formHeader + ".global .u8 x = 256;", 4, "does not fit .u8"},
+		{formHeader + ".global .u32 x = 1.5;", 4, "does not fit .u32"},
+		{formHeader + ".global .u32 x = y;\n.global .u32 y;", 4, "does not fit .u32"},
+		{formHeader + ".global .u64 x = y;", 4, "no variable y"},
+		{formHeader + ".shared .u32 x = 1;", 4, "initial value"},
+		{formHeader + ".global .u64 x[1099511627777];", 4, "want a number"},
+		{formHeader + ".global .u64 x[1099511627776][1099511627776];", 4, "too large"},
+		{formHeader + ".const .b8 x[65537];", 4, "bytes of constants"},
+
+		{entry("frobnicate.u32 %r1, %r2;"), 6, "the instruction frobnicate.u32 is not supported"},
+		{entry("\n\nadd.rz.f32 %f1, %f2, %f3;"), 8, "add.rz.f32 is not supported: rounding .rz"},
+		{entry("add.cc.u32 %r1, %r2, %r3;"), 6, ".cc is not known"},
+		{entry("add.u32.u32 %r1, %r2, %r3;"), 6, "a type too many"},
+		{entry("add %r1, %r2, %r3;"), 6, "a type is missing"},
+		{entry("add.b32 %r1, %r2, %r3;"), 6, "not with .b32"},
+		{entry("add.u32 %r1, %r2;"), 6, `unexpected ";" where "," belongs`},
+		{entry("add.u32 %r1, %r2, %r3, %r4;"), 6, `unexpected ","`},
+		{entry("add.u32 %r1, %r2, %r3"), 7, `unexpected "}" where ";" belongs`},
+		{entry("add.u32 %r1, %r2, %rd1;"), 6, "%rd1 is a .b64 register where a .u32 belongs"},
+		{entry("add.u32 %r1, %r2, %rs1;"), 6, "%rs1 is a .b16 register"},
+		{entry("add.u32 %f1, %r2, %r3;"), 6, "%f1 is a .f32 register"},
+		{entry("add.u32 %r1, %r2, %r99;"), 6, "no register %r99"},
+		{entry("add.u32 %r1, %r2, 1.5;"), 6, "does not fit .u32"},
+		{entry("add.f32 %f1, %f2, 1;"), 6, "does not fit .f32"},
+		{entry("add.u32 %r1, %r2, 0x100000000;"), 6, "does not fit .u32"},
+		{entry("add.u32 5, %r2, %r3;"), 6, "a register belongs here"},
+		{entry("add.u32 %tid.x, %r2, %r3;"), 6, "a register belongs here"},
+		{entry("add.u32 %r1, %clock, %r3;"), 6, "%clock can only be moved"},
+		{entry("add.u32 %r1|%r2, %r2, %r3;"), 6, "a register belongs here"},
+		{entry("add.u32 %r1, !%r2, %r3;"), 6, "! does not belong before %r2"},
+		{entry("add.u32 %r1, {%r2, %r3}, %r3;"), 6, "does not belong here"},
+		{entry("add.u32 %r1, [%rd1], %r3;"), 6, "does not belong here"},
+		{entry("add.u32 %r1, %r2, nothing;"), 6, "no variable nothing"},
+		{entry("mul.u32 %r1, %r2, %r3;"), 6, "without .lo, .hi or .wide"},
+		{entry("mul.wide.u64 %rd1, %rd2, %rd3;"), 6, "not with .u64"},
+		{entry("setp.lt.b32 %p1, %r2, %r3;"), 6, ".lt of .b32"},
+		{entry("setp.lo.s32 %p1, %r2, %r3;"), 6, ".lo of .s32"},
+		{entry("setp.lt.ftz.f64 %p1, %fd2, %fd3;"), 6, ".ftz is not known"},
+		{entry("setp.lt.f16 %p1, %rs2, %rs3;"), 6, ".lt of .f16"},
+		{entry("setp.u32 %p1, %r2, %r3;"), 6, "without a comparison"},
+		{entry("cvt.rn.f16.f32 %rs1, %f1;"), 6, "halves"},
+		{entry("cvt.s32.f32 %r1, %f1;"), 6, "without a rounding"},
+		{entry("cvta.u64 %rd1, %rd2;"), 6, "without a space"},
+		{entry("mov.b64 %rd1, {%r1, %r2, %r3};"), 6, "3 parts"},
+		{entry("ld.global.u32 %r1, %rd1;"), 6, "an address in brackets"},
+		{entry("ld.global.u32 %r1, [%r2];"), 6, "%r2 is a .b32 register"},
+		{entry("ld.global.u32 %rs1, [%rd1];"), 6, "%rs1 is a .b16"},
+		{entry("ld.global.v2.u32 %r1, [%rd1];"), 6, "1 values, where the instruction has 2"},
+		{entry("ld.global.f32 %rd1, [%rd2];"), 6, "%rd1 is a .b64"},
+		{entry("ld.global.u64 %rd1, [in];"), 6, "not in the space"},
+		{entry("ld.wrong.u64 %rd1, [%rd2];"), 6, ".wrong is not known"},
+		{entry("ld.param.u64 %rd1, [in+1.5];"), 6, "whole number"},
+		{entry("st.global.f32 [%rd1], %rd2;"), 6, "%rd2 is a .b64"},
+		{entry("atom.global.add.b32 %r1, [%rd1], %r2;"), 6, "with .b32"},
+		{entry("atom.local.add.u32 %r1, [%rd1], %r2;"), 6, "in this space"},
+		{entry("red.global.cas.b32 [%rd1], %r2, %r3;"), 6, "with .b32"},
+		{entry("bra nowhere;"), 6, "no label nowhere"},
+		{entry("{ here: }\nbra here;"), 7, "no label here"},
+		{entry("a: a: ret;"), 6, "there twice"},
+		{entry("@%r1 ret;"), 6, "a guard has to be a predicate"},
+		{entry("bar.sync 16;"), 6, "16 barriers"},
+		{entry("bar.arrive 1, 32;"), 6, "not but .sync"},
+		{entry("membar;"), 6, "without a scope"},
+		{entry("call nothing;"), 6, "no function nothing"},
+		{entry("call k, (in, out);"), 6, "no function k"},
+		{entry(".reg .b32 %r<4>;"), 6, "declared twice"},
+		{entry(".reg .b7 %x;"), 6, "no type of a register"},
+		{entry(".local .b8 big[600000];"), 6, "too large"},
+		{entry(".shared .b8 big[50000];\nmov.u32 %r1, big;"), 4, "bytes of shared memory"},
+		{entry(".tex .u32 t;"), 6, "not supported here"},
+		{entry(strings.Repeat("{", 100)), 6, "nested too deeply"},
+		{entry("mov.b64 %rd1, {%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1};"), 6, "more than 8 values"},
+		{entry(".loc 1 2;"), 6, "want a number"},
+		{entry(".pragma nounroll;"), 6, "a string belongs"},
+	} {
+		_, err := Parse(tc.text)
+		var bad *Error
+		require.ErrorAs(t, err, &bad, tc.text)
+		require.Contains(t, err.Error(), tc.say)
+		require.Equal(t, tc.line, bad.Line, "%s\n%v", tc.text, err)
+	}
+}
+
+// Version 10 is too new; version 5 is not.
+func TestNewerVersion(t *testing.T) {
+	for text, newer := range map[string]bool{".version 10.0\n": true, ".version 5.0\n": false} {
+		_, err := Parse(text)
+		require.Equal(t, newer, err.(*Error).Newer)
+	}
+}
+
+// What nvcc writes besides instructions changes nothing.
+func TestRemarks(t *testing.T) {
+	m := parsed(t, ".version 7.4\n.target sm_75, debug\n.address_size 64\n"+`
+.file 1 "a.cu", 123, 456
+.pragma "nounroll";
+.weak .func unused;
+.visible .entry k(.param .u64 .ptr .global .align 8 p, .param .align 8 .b8 s[16]) .maxntid 8, 4 .minnctapersm 2
+{
+	.loc 1 2 3
+	.loc 1 2 3, function_name $L__info_string0, inlined_at 1 5 6
+	.pragma "nounroll";
+	{ twice: bra twice; }
+	{ twice: bra twice; }
+	ret;
+}
+.section .debug_abbrev { .b8 1 .b8 2 }
+`)
+	require.Equal(t, []string{"k"}, m.Entries())
+	k, ok := m.Kernel("k")
+	require.True(t, ok)
+	require.Equal(t, []Param{{0, 8}, {8, 16}}, k.Params)
+	require.Equal(t, 32, k.MaxThreads)
+	require.Equal(t, 24, k.ParamBytes())
+	_, ok = m.Kernel("unused")
+	require.False(t, ok)
+	require.Equal(t, "7.4", m.Version)
+	require.Equal(t, "sm_75", m.Target)
+}
+
+// Variables have their values where they belong, and the addresses of others.
+func TestInitialValues(t *testing.T) {
+	m := parsed(t, formHeader+`
+.extern .global .u32 later;
+.global .align 4 .u32 later = 7;
+.global .u16 rows[2][3] = {{1, 2}, {-1}};
+.global .v2 .f32 pair = {0f3F800000, 2.0};
+.global .f64 d = 0d3ff0000000000000;
+.global .u64 to[3] = {generic(later), rows+2, 5};
+.const .b8 open[] = {1, 2, 3};
+.global .b8 empty[40];
+`)
+	at := func(name string) uint64 { return map[string]uint64{"later": 0x1000, "rows": 0x2000}[name] }
+	require.Equal(t, []byte{7, 0, 0, 0}, m.Initial("later", at))
+	require.Equal(t, []byte{1, 0, 2, 0, 0, 0, 255, 255, 0, 0, 0, 0}, m.Initial("rows", at))
+	require.Equal(t, []byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0x40}, m.Initial("pair", at))
+	require.Equal(t, []byte{0, 0, 0, 0, 0, 0, 0xf0, 0x3f}, m.Initial("d", at))
+	require.Equal(t, params(uint64(0x1000), uint64(0x2002), uint64(5)), m.Initial("to", at))
+	require.Empty(t, m.Initial("empty", at))
+	require.Nil(t, m.Initial("nothing", at))
+	var names []string
+	for _, v := range m.Variables() {
+		names = append(names, v.Name)
+	}
+	require.Equal(t, []string{"later", "rows", "pair", "d", "to", "open", "empty"}, names)
+	require.Equal(t, Variable{"open", 3, 1, true}, m.Variables()[5])
+	require.Equal(t, Variable{"pair", 8, 8, false}, m.Variables()[2])
+}
+
+// Whatever the text, the parser comes to an end without a panic.
+func FuzzParse(f *testing.F) {
+	for _, name := range []string{"vector", "pattern", "memory"} {
+		f.Add(kernelText(f, name))
+	}
+	f.Add(entry("mov.b64 {%r1, %r2}, %rd1; setp.lt.and.u32 %p1|%p2, %r1, 5, !%p3; { .reg .b32 %x; @!%p1 bra L; L: ret; }"))
+	f.Add(formHeader + ".global .u64 a[2][2] = {{1, b+4}, {generic(a)}}; .const .v2 .f32 b = {1.5, 0f3f800000};")
+	f.Add(entry("{ .param .b32 a; st.param.b32 [a+0], %r1; call (a), f, (a); }"))
+	f.Fuzz(func(t *testing.T, text string) {
+		m, err := Parse(text)
+		if err != nil {
+			require.IsType(t, &Error{}, err)
+			return
+		}
+		for _, name := range m.Entries() {
+			_, ok := m.Kernel(name)
+			require.True(t, ok)
+		}
+	})
+}
