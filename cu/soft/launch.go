@@ -103,6 +103,31 @@ func (m *machine) launchKernel(h sys.CUfunction, l launch, hStream sys.CUstream,
 	return sys.CUDA_SUCCESS
 }
 
+// cuGraphAddKernelNode makes launches of something, with a copy of its arguments.
+func (m *machine) cuGraphAddKernelNode(out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr, p *sys.CUDA_KERNEL_NODE_PARAMS) sys.CUresult {
+	return m.add(out, h, deps, n, func() (*work, sys.CUresult) {
+		if p == nil {
+			return nil, sys.CUDA_ERROR_INVALID_VALUE
+		}
+		l := launch{
+			grid:  [3]uint32{p.GridDimX, p.GridDimY, p.GridDimZ},
+			block: [3]uint32{p.BlockDimX, p.BlockDimY, p.BlockDimZ}, shared: p.SharedMemBytes,
+		}
+		f := p.Func
+		if f == 0 {
+			f = sys.CUfunction(p.Kern)
+		}
+		var r sys.CUresult
+		if l.f, r = m.findFunction(f); r != sys.CUDA_SUCCESS {
+			return nil, r
+		}
+		if r := l.prepare(pointers(p.KernelParams), p.Extra, false); r != sys.CUDA_SUCCESS {
+			return nil, r
+		}
+		return &work{traits: l.traits(), run: func() sys.CUresult { return m.runKernel(&l) }}, r
+	})
+}
+
 // traits are what a graph knows of a launch, of which an update may change
 // everything but the device.
 func (l *launch) traits() traits {

@@ -288,6 +288,17 @@ func TestCapturedLaunch(t *testing.T) {
 	ok(t, c.CuMemcpyDtoH_v2(at(word), *p, 8))
 	require.EqualValues(t, 5+3*2*4*8*3, binary.LittleEndian.Uint64(word))
 	ok(t, c.CuGraphExecDestroy(*e))
+	node, params := new(sys.CUgraphNode), &sys.CUDA_KERNEL_NODE_PARAMS{Func: f, GridDimX: 1, GridDimY: 1, GridDimZ: 1, BlockDimX: 1, BlockDimY: 1, BlockDimZ: 1}
+	ok(t, c.CuGraphAddKernelNode_v2(node, *g, &nodes[1], 1, params))
+	ok(t, c.CuGraphInstantiateWithFlags(e, *g, 0))
+	ok(t, c.CuGraphLaunch(*e, s))
+	ok(t, c.CuStreamSynchronize(s))
+	ok(t, c.CuMemcpyDtoH_v2(at(word), *p, 8))
+	require.EqualValues(t, 5+3*2*4*8*4+3, binary.LittleEndian.Uint64(word))
+	params.GridDimY = 0
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuGraphAddKernelNode_v2(node, *g, nil, 0, params))
+	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuGraphAddKernelNode_v2(node, *g, nil, 0, nil))
+	ok(t, c.CuGraphExecDestroy(*e))
 	ok(t, c.CuGraphDestroy(*g))
 }
 

@@ -54,5 +54,8 @@ func asInt32(p *uint64) *int32 { return (*int32)(unsafe.Pointer(p)) }
 // sizeAt returns the size_t at addr.
 func sizeAt(addr uintptr) *uintptr { return (*uintptr)(pointer(addr)) }
 
+// pointers returns C's array of pointers as one of addresses.
+func pointers(p *unsafe.Pointer) *uintptr { return (*uintptr)(unsafe.Pointer(p)) }
+
 // array returns the n things at p.
 func array[T any](p *T, n uintptr) []T { return unsafe.Slice(p, n) }

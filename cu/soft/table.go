@@ -248,6 +248,7 @@ var calls = map[string]any{
 	"cuGraphAddDependencies":       driver.cuGraphAddDependencies,
 	"cuGraphAddDependencies_v2":    driver.cuGraphAddDependencies_v2,
 	"cuGraphAddEmptyNode":          driver.cuGraphAddEmptyNode,
+	"cuGraphAddKernelNode_v2":      driver.cuGraphAddKernelNode,
 	"cuGraphAddMemcpyNode":         driver.cuGraphAddMemcpyNode,
 	"cuGraphAddMemsetNode":         driver.cuGraphAddMemsetNode,
 	"cuGraphClone":                 driver.cuGraphClone,

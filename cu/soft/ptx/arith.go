@@ -12,17 +12,13 @@ type unsignedInt interface{ ~uint16 | ~uint32 | ~uint64 }
 
 type signedInt interface{ ~int16 | ~int32 | ~int64 }
 
-// u2 is an instruction of two unsigned operands, u1 and u3 are likewise.
+// u2 is an instruction of two unsigned operands, u1 of one.
 func u2[T unsignedInt](f func(a, b T) T) run {
 	return func(t *thread, i *inst) { t.r[i.d] = uint64(f(T(t.r[i.a]), T(t.r[i.b]))) }
 }
 
 func u1[T unsignedInt](f func(a T) T) run {
 	return func(t *thread, i *inst) { t.r[i.d] = uint64(f(T(t.r[i.a]))) }
-}
-
-func u3[T unsignedInt](f func(a, b, c T) T) run {
-	return func(t *thread, i *inst) { t.r[i.d] = uint64(f(T(t.r[i.a]), T(t.r[i.b]), T(t.r[i.c]))) }
 }
 
 // s2 is an instruction of two signed operands, kept as the unsigned type U.

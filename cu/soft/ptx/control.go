@@ -108,7 +108,8 @@ func call(b *builder, o *opcode) error {
 		}
 		out, err := transfers(o, result, callee.result, false)
 		f.code[at].run = runCall(callee, in, out)
-		f.calls = append(f.calls, callee)
+		caller := b.p.m.functions[f.name] // which a declaration may have made before
+		caller.calls = append(caller.calls, callee)
 		return err
 	})
 	return nil
@@ -138,7 +139,7 @@ func transfers(o *opcode, args []operand, params []parameter, in bool) ([]transf
 	}
 	var list []transfer
 	for i, a := range args {
-		if a.what != isSymbol || a.v == nil || a.v.space != param {
+		if a.what != isSymbol || a.v == nil || a.v.space != param || !a.v.framed || a.bits != 0 || a.not || a.pair != nil {
 			return nil, errorf(o.line, "only .param variables can be passed")
 		}
 		p := params[i]

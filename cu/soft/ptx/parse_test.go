@@ -115,6 +115,8 @@ func TestParseErrors(t *testing.T) {
 		{entry("membar;"), 6, "without a scope"},
 		{entry("call nothing;"), 6, "no function nothing"},
 		{entry("call k, (in, out);"), 6, "no function k"},
+		{formHeader + ".func f(.param .b64 a) {}\n" + strings.TrimPrefix(entry("call f, (in);"), formHeader), 7, "only .param variables"},
+		{formHeader + ".func f(.param .b64 a) {}\n" + strings.TrimPrefix(entry("call f;"), formHeader), 7, "0 parameters"},
 		{entry(".reg .b32 %r<4>;"), 6, "declared twice"},
 		{entry(".reg .b7 %x;"), 6, "no type of a register"},
 		{entry(".local .b8 big[600000];"), 6, "too large"},

@@ -159,9 +159,28 @@ call (q), sum, (a, b);
 ld.param.b32 %r2, [q]; }
 st.u32 [%rd2], %r2;`), formHeader)
 	require.EqualValues(t, 5050, results(t, text, 100)[0])
+	memory := make([]byte, 128)
+	memory[0] = 100
+	err := parsed(t, text).Run(context.Background(), "k", Launch{
+		Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Stack: 1 << 10, Params: params(uint64(base), uint64(base+64)), Memory: host{base, memory},
+	})
+	require.ErrorContains(t, err, "stack overflow")
 	fault := dies(t, text, 1, params(uint64(base), uint64(base+64)), 1<<30)
 	require.Equal(t, StackOverflow, fault.Kind)
 	require.Equal(t, "sum", fault.Function)
+}
+
+// What a called function has in shared memory is the kernel's, at one place.
+func TestSharedOfFunctions(t *testing.T) {
+	text := formHeader + `
+.func f();
+.shared .align 4 .b8 mine[4];
+.func f() { .shared .align 4 .b8 its[8]; .reg .b32 %r<2>; ld.shared.u32 %r1, [mine]; st.shared.u32 [its+4], %r1; ret; }
+.func g() { call f; ret; }
+` + strings.TrimPrefix(entry(start+"st.shared.u32 [mine], 5; call g; ld.shared.u32 %r1, [8]; st.u32 [%rd2], %r1;"), formHeader)
+	k, _ := parsed(t, text).Kernel("k")
+	require.Equal(t, 12, k.Shared)
+	require.EqualValues(t, 5, results(t, text)[0])
 }
 
 // dies runs a kernel that does, with memory whose first word is given.

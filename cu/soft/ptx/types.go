@@ -75,16 +75,19 @@ func (s space) window() uint64 {
 	return 0
 }
 
-// holds reports whether a register of type r can be an operand of type t: it has
+// holds reports whether a register of the type can be an operand of another: it has
 // the size, and integers and floats are not taken for each other.
-func (r typ) holds(t typ) bool {
-	apart := r.kind == float && (t.kind == signed || t.kind == unsigned) || t.kind == float && (r.kind == signed || r.kind == unsigned)
-	return r.size == t.size && !apart && (r.kind == predicate) == (t.kind == predicate)
+func (t typ) holds(operand typ) bool {
+	apart := t.kind == float && operand.integer() || operand.kind == float && t.integer()
+	return t.size == operand.size && !apart && (t.kind == predicate) == (operand.kind == predicate)
 }
+
+// integer reports whether the type is one of whole numbers, and not of mere bits.
+func (t typ) integer() bool { return t.kind == signed || t.kind == unsigned }
 
 // holdsWide is holds for loads, stores and conversions, where a register of
 // integers may be wider than what it is an operand for.
-func (r typ) holdsWide(t typ) bool {
-	wide := r.kind != float && r.kind != predicate && t.kind != float && t.kind != predicate && r.size > t.size
-	return wide || r.holds(t)
+func (t typ) holdsWide(operand typ) bool {
+	wide := (t.integer() || t.kind == bitsKind) && (operand.integer() || operand.kind == bitsKind)
+	return wide && t.size > operand.size || t.holds(operand)
 }
