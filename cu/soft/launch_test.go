@@ -242,6 +242,17 @@ func TestEndlessKernelEnds(t *testing.T) {
 	driver.heal()
 }
 
+// Memory whose file somebody cut short is an illegal address, and the process lives.
+func TestKernelOnACutFile(t *testing.T) {
+	c := inContext(t, 0)
+	fn := functionOf(t, c, loaded(t, c, probes), "store")
+	p, h := buffer(t, 2*MiB, 0)
+	require.NoError(t, exported(t, h).Truncate(0))
+	ok(t, c.CuLaunchKernel(fn, 8, 1, 1, 32, 1, 1, 0, 0, arguments(uint64(p), uint32(1)).list(), nil))
+	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuCtxSynchronize())
+	driver.heal()
+}
+
 // Kernels reach another device's memory as peers do.
 func TestKernelOnPeer(t *testing.T) {
 	c, other := inContext(t, 0), inContext(t, 1)
