@@ -49,6 +49,8 @@ type Driver struct {
 	fate     fate
 	captures captures
 
+	libraries sync.Map // *libraryHandle → nil: those loaded, of whose logs the driver has the addresses
+
 	// graphs orders the calls on graphs. The driver guards none of them against
 	// another, and graphs share with what was cloned from, instantiated of and
 	// updated to them: an H200 crashed when one was destroyed while another was

@@ -109,6 +109,12 @@ var hints = map[Result]string{
 	ErrStreamCaptureImplicit:       "the null stream waits for the captured stream: capture one of NewStream, which it does not wait for, or do not use it meanwhile",
 	ErrCapturedEvent:               "the event was last recorded in a capture, so it never happens: it can only be waited for by streams in that capture",
 	ErrStreamCaptureWrongThread:    "a capture that is not of the relaxed mode is ended on the thread that it began on",
+	ErrInvalidImage:                "it is neither PTX nor a cubin or fatbin, or not all of it",
+	ErrNoBinaryForGPU:              "the code is for other devices: compile it for this one's compute capability, or to PTX",
+	ErrUnsupportedPTXVersion:       "the PTX is of a newer CUDA than the driver: compile it with an older nvcc, lower its .version if it needs nothing newer, or install a newer driver",
+	ErrJITCompilerNotFound:         "libnvidia-ptxjitcompiler, which comes with the driver, cannot be loaded: install it, or mount it into the container",
+	ErrLaunchOutOfResources:        "its blocks need more registers than a multiprocessor has: launch smaller ones, or compile with fewer registers",
+	ErrCooperativeLaunchTooLarge:   "all blocks of a cooperative launch have to fit the device at once: see MaxActiveBlocks",
 	ErrGraphExecUpdateFailure:      "the graph differs in more than parameters: instantiate it anew",
 }
 

@@ -2,6 +2,7 @@ package cu
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,6 +34,14 @@ func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 	side, far := DeviceSide(4096, 32), DeviceSide(8192, 32)
 	far.Context = ctx
 	batch := []MemOp{WaitOp32(4096, 1, WaitEQ), WriteOp64(4096, 2, WriteDefault)}
+	f := &Function{ctx: ctx, owner: new(gate), fn: 4, name: "f"}
+	f.params.Store(&[]Param{{0, 8}, {8, 8}, {16, 4}})
+	plainLaunch, err1 := f.Prepare(LaunchConfig{Grid: Dim3{X: 1}, Block: Dim3{X: 1}}, DevicePtr(4096), uint64(1), float32(1))
+	urgent, err2 := f.Prepare(LaunchConfig{Grid: Dim3{X: 1}, Block: Dim3{X: 1}, Priority: -1}, DevicePtr(4096), uint64(1), float32(1))
+	if err := errors.Join(err1, err2); err != nil {
+		panic(err)
+	}
+	number := uint64(1 << 40)
 	bg := context.Background()
 	limited, cancel := context.WithCancel(bg)
 	_ = cancel // it lives as long as the tests
@@ -55,6 +64,10 @@ func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 		"CopyToDevice":      func() error { return CopyToDevice(ctx, nil, 4096, words) },
 		"GraphExec.Launch":  func() error { return exec.Launch(s) },
 		"Synchronize":       func() error { return ctx.Synchronize(bg) },
+		"Launch.Run":        func() error { return plainLaunch.Run(s) },
+		"Launch.Run null":   func() error { return plainLaunch.Run(nil) },
+		"Launch.Run urgent": func() error { return urgent.Run(s) },
+		"Launch.Set":        func() error { number++; return plainLaunch.Set(1, number) },
 
 		"Stream.Synchronize":             func() error { return s.Synchronize(bg) },
 		"Stream.Synchronize cancellable": func() error { return s.Synchronize(limited) },

@@ -1,0 +1,218 @@
+package cu
+
+import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A Function is a kernel in a context, to be launched with [Function.Launch] or
+// [Function.Prepare]. It owns nothing, keeps the [Module] or [Library] that it
+// is of, and ends with that. It is safe for concurrent use.
+type Function struct {
+	ctx   *Context
+	owner *gate // of the module or library
+	holds any   // that
+	fn    sys.CUfunction
+	name  string
+
+	params atomic.Pointer[[]Param] // once the driver was asked
+}
+
+// Name is the kernel's name, as the code spells it.
+func (f *Function) Name() string { return f.name }
+
+// Context returns the context that the function is of.
+func (f *Function) Context() *Context { return f.ctx }
+
+// Handle returns the driver's own handle. It is valid as long as the module or
+// library is, and f is reachable.
+func (f *Function) Handle() sys.CUfunction { return f.fn }
+
+// use makes one driver call on the function.
+func (f *Function) use(op string, call func(sys.Caller, sys.CUfunction) sys.CUresult) error {
+	if f == nil || !f.owner.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(f)
+	defer f.owner.leave()
+	return f.ctx.inner.run(op, func(c sys.Caller) sys.CUresult { return call(c, f.fn) })
+}
+
+// readName asks for the name (cuFuncGetName, CUDA 12.3).
+func (f *Function) readName() error {
+	p := new(*byte)
+	return f.use("cuFuncGetName", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+		r := call.CuFuncGetName(p, h)
+		if r == sys.CUDA_SUCCESS {
+			f.name = sys.GoString(*p, maxName)
+		}
+		return r
+	})
+}
+
+// maxName bounds what is read of a name; those of C++ are long.
+const maxName = 1 << 16
+
+// A Param is one parameter of a kernel, as it lies among the others.
+type Param struct {
+	Offset, Size uint64 // in bytes
+}
+
+// Params lists the kernel's parameters (cuFuncGetParamInfo, CUDA 12.4). The
+// driver knows their sizes and not their types. The slice is the caller's.
+func (f *Function) Params() ([]Param, error) {
+	p, err := f.parameters()
+	return append([]Param(nil), p...), err
+}
+
+// maxParams is more parameters than a kernel can have.
+const maxParams = 1 << 15
+
+// parameters asks the driver once.
+func (f *Function) parameters() ([]Param, error) {
+	if f == nil {
+		return nil, ErrClosed
+	}
+	if p := f.params.Load(); p != nil {
+		return *p, nil
+	}
+	all := []Param{}
+	for len(all) < maxParams {
+		offset, size := new(uintptr), new(uintptr)
+		err := f.use("cuFuncGetParamInfo", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+			return call.CuFuncGetParamInfo(h, uintptr(len(all)), offset, size)
+		})
+		if errors.Is(err, ErrInvalidValue) {
+			break // the last was
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Param{uint64(*offset), uint64(*size)})
+	}
+	f.params.Store(&all)
+	return all, nil
+}
+
+// FunctionAttribute is something that the driver knows of a function:
+// CUfunction_attribute.
+type FunctionAttribute uint32
+
+// The attributes of a function.
+const (
+	FunctionMaxThreadsPerBlock      = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+	FunctionSharedSize              = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+	FunctionConstSize               = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES)
+	FunctionLocalSize               = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
+	FunctionRegisters               = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_NUM_REGS)
+	FunctionPTXVersion              = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_PTX_VERSION)
+	FunctionBinaryVersion           = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_BINARY_VERSION)
+	FunctionCacheModeL1             = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_CACHE_MODE_CA)
+	FunctionMaxDynamicShared        = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)        // may be set
+	FunctionPreferredSharedCarveout = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)     // may be set
+	FunctionClusterSizeMustBeSet    = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET)             // CUDA 11.8
+	FunctionRequiredClusterWidth    = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH)               // CUDA 11.8; may be set
+	FunctionRequiredClusterHeight   = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT)              // CUDA 11.8; may be set
+	FunctionRequiredClusterDepth    = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH)               // CUDA 11.8; may be set
+	FunctionNonPortableClusterSize  = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED)    // CUDA 11.8; may be set
+	FunctionClusterScheduling       = FunctionAttribute(sys.CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) // CUDA 11.8; may be set
+)
+
+// String gives the attribute's name in C.
+func (a FunctionAttribute) String() string { return sys.CUfunction_attribute(a).String() }
+
+// Attribute returns one attribute of the function (cuFuncGetAttribute).
+// [ErrInvalidValue] means that the driver does not know it.
+func (f *Function) Attribute(a FunctionAttribute) (int, error) {
+	v := new(int32)
+	err := f.use("cuFuncGetAttribute", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+		return call.CuFuncGetAttribute(v, sys.CUfunction_attribute(a), h)
+	})
+	return int(*v), err
+}
+
+// SetAttribute sets one of the attributes that may be set, for launches from
+// now on (cuFuncSetAttribute).
+func (f *Function) SetAttribute(a FunctionAttribute, v int) error {
+	if int(int32(v)) != v {
+		return &Error{Op: "cuFuncSetAttribute", Result: ErrInvalidValue, Text: "the value does not fit 32 bits"}
+	}
+	return f.use("cuFuncSetAttribute", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+		return call.CuFuncSetAttribute(h, sys.CUfunction_attribute(a), int32(v))
+	})
+}
+
+// FunctionAttributes are what every driver knows of a function. Sizes are in
+// bytes.
+type FunctionAttributes struct {
+	MaxThreadsPerBlock int // with the registers that it uses
+	Shared             int // of a block, without what the launch adds
+	Const              int // of all threads
+	Local              int // of a thread
+	Registers          int // of a thread
+	PTXVersion         int // of the PTX's target: 75 is compute_75
+	BinaryVersion      int // of the machine code: 90 is sm_90
+	MaxDynamicShared   int // that a launch may add: see SetMaxDynamicShared
+}
+
+// Attributes returns the attributes that every driver knows
+// (cuFuncGetAttribute).
+func (f *Function) Attributes() (a FunctionAttributes, err error) {
+	for attribute, field := range map[FunctionAttribute]*int{
+		FunctionMaxThreadsPerBlock: &a.MaxThreadsPerBlock,
+		FunctionSharedSize:         &a.Shared,
+		FunctionConstSize:          &a.Const,
+		FunctionLocalSize:          &a.Local,
+		FunctionRegisters:          &a.Registers,
+		FunctionPTXVersion:         &a.PTXVersion,
+		FunctionBinaryVersion:      &a.BinaryVersion,
+		FunctionMaxDynamicShared:   &a.MaxDynamicShared,
+	} {
+		if *field, err = f.Attribute(attribute); err != nil {
+			return FunctionAttributes{}, err
+		}
+	}
+	return a, nil
+}
+
+// SetMaxDynamicShared lets a launch add so many bytes of shared memory, which
+// it has to be told beyond 48 KiB less what the kernel has itself; the device's
+// bound is [AttributeMaxSharedMemoryPerBlockOptin]
+// (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES).
+func (f *Function) SetMaxDynamicShared(bytes uint32) error {
+	return f.SetAttribute(FunctionMaxDynamicShared, int(bytes))
+}
+
+// SetCacheConfig says which division the kernel would have, where the device
+// has a choice (cuFuncSetCacheConfig).
+func (f *Function) SetCacheConfig(c CacheConfig) error {
+	return f.use("cuFuncSetCacheConfig", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+		return call.CuFuncSetCacheConfig(h, sys.CUfunc_cache(c))
+	})
+}
+
+// MaxActiveBlocks returns how many blocks of so many threads, each with so many
+// bytes of dynamic shared memory, a multiprocessor runs at once
+// (cuOccupancyMaxActiveBlocksPerMultiprocessor).
+func (f *Function) MaxActiveBlocks(threads int, shared uint64) (int, error) {
+	n := new(int32)
+	err := f.use("cuOccupancyMaxActiveBlocksPerMultiprocessor", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+		return call.CuOccupancyMaxActiveBlocksPerMultiprocessor(n, h, int32(threads), uintptr(shared))
+	})
+	return int(*n), err
+}
+
+// SuggestedBlock returns the number of threads in a block, at most limit if that
+// is not 0, with which the most threads run at once, and how many such blocks
+// fill the device; each has so many bytes of dynamic shared memory
+// (cuOccupancyMaxPotentialBlockSize).
+func (f *Function) SuggestedBlock(shared uint64, limit int) (threads, blocks int, err error) {
+	grid, block := new(int32), new(int32)
+	err = f.use("cuOccupancyMaxPotentialBlockSize", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+		return call.CuOccupancyMaxPotentialBlockSize(grid, block, h, 0, uintptr(shared), int32(limit))
+	})
+	return int(*block), int(*grid), err
+}

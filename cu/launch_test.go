@@ -1,0 +1,337 @@
+package cu_test
+
+import (
+	"encoding/binary"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+type pair struct {
+	A uint32
+	B uint64
+}
+
+// stored are arguments of every kind for the kernel store.
+func stored(out any) []any {
+	return []any{out, uint8(0xa1), int16(-2), int32(-3), uint64(1) << 60, float32(1.5), math.Pi, [3]uint32{4, 5, 6}, pair{7, 8}}
+}
+
+// wasStored is what the kernel store makes of stored.
+func wasStored() []byte {
+	le := binary.LittleEndian
+	b := make([]byte, 64)
+	b[0] = 0xa1
+	le.PutUint16(b[2:], 0xfffe)
+	le.PutUint32(b[4:], 0xfffffffd)
+	le.PutUint64(b[8:], 1<<60)
+	le.PutUint32(b[16:], math.Float32bits(1.5))
+	le.PutUint64(b[24:], math.Float64bits(math.Pi))
+	for i := range 3 {
+		le.PutUint32(b[32+4*i:], uint32(4+i))
+	}
+	le.PutUint32(b[48:], 7)
+	le.PutUint64(b[56:], 8)
+	return b
+}
+
+// zeroed is memory of n zeros.
+func zeroed(t testing.TB, ctx *cu.Context, n uint64) *cu.Memory {
+	t.Helper()
+	m := alloc(t, ctx, n)
+	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(0), n))
+	return m
+}
+
+func TestArgumentsOfEveryType(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	f := function(t, ctx, "store")
+	for _, by := range []string{"memory", "address"} {
+		mem := zeroed(t, ctx, 64)
+		var out any = mem
+		if by == "address" {
+			out = mem.Ptr()
+		}
+		require.NoError(t, f.Launch(nil, one, stored(out)...))
+		got := make([]byte, 64)
+		require.NoError(t, cu.CopyToHost(ctx, nil, got, mem.Ptr()))
+		require.Equal(t, wasStored(), got, by)
+	}
+}
+
+func TestParams(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	p, err := function(t, ctx, "store").Params()
+	if orTooOld(t, ctx.Device().Driver(), "cuFuncGetParamInfo", err) {
+		return
+	}
+	require.Equal(t, []cu.Param{{0, 8}, {8, 1}, {10, 2}, {12, 4}, {16, 8}, {24, 4}, {32, 8}, {40, 12}, {56, 16}}, p)
+	p, err = function(t, ctx, "nothing").Params()
+	require.NoError(t, err)
+	require.Empty(t, p)
+}
+
+// Wrong arguments are refused, by name, before the driver sees them.
+func TestWrongArguments(t *testing.T) {
+	spy, drv := spied(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	f := function(t, ctx, "shared")
+	closed := alloc(t, ctx, 4)
+	require.NoError(t, closed.Close())
+	out, counts := cu.DevicePtr(0), drv.Caller().Library().Has("cuFuncGetParamInfo")
+	for name, c := range map[string]struct {
+		index   int
+		counted bool // only by drivers that know the parameters
+		says    string
+		args    []any
+	}{
+		"too few":   {-1, true, "3 arguments, of [8 4 4] bytes, and was given 2", []any{out, uint32(1)}},
+		"too many":  {-1, true, "given 4", []any{out, uint32(1), uint32(2), uint32(3)}},
+		"too large": {2, true, "uint64 has 8 bytes, and the parameter 4", []any{out, uint32(1), uint64(2)}},
+		"too small": {0, true, "uint32 has 4 bytes, and the parameter 8", []any{uint32(0), uint32(1), uint32(2)}},
+		"int":       {1, false, "int is none", []any{out, 1, uint32(2)}},
+		"uintptr":   {0, false, "uintptr is none", []any{uintptr(0), uint32(1), uint32(2)}},
+		"bool":      {2, false, "bool is none", []any{out, uint32(1), true}},
+		"complex":   {0, false, "complex64 is none", []any{complex64(0), uint32(1), uint32(2)}},
+		"pointer":   {0, false, "*uint32 is none", []any{new(uint32), uint32(1), uint32(2)}},
+		"slice":     {0, false, "[]uint32 is none", []any{[]uint32{1}, uint32(1), uint32(2)}},
+		"string":    {0, false, "string is none", []any{"", uint32(1), uint32(2)}},
+		"nil":       {0, false, "DevicePtr(0)", []any{nil, uint32(1), uint32(2)}},
+		"struct":    {0, false, "is none", []any{struct{ N int }{}, uint32(1), uint32(2)}},
+		"array":     {0, false, "is none", []any{[2]bool{}, uint32(1), uint32(2)}},
+		"empty":     {0, false, "is none", []any{struct{}{}, uint32(1), uint32(2)}},
+		"no memory": {0, false, "a nil *cu.Memory", []any{(*cu.Memory)(nil), uint32(1), uint32(2)}},
+		"closed":    {0, false, "a closed *cu.Memory", []any{closed, uint32(1), uint32(2)}},
+	} {
+		if c.counted && !counts {
+			continue
+		}
+		err := f.Launch(nil, one, c.args...)
+		var wrong *cu.ArgumentError
+		require.ErrorAs(t, err, &wrong, name)
+		require.Equal(t, c.index, wrong.Index, name)
+		require.Equal(t, "shared", wrong.Function)
+		require.ErrorContains(t, err, c.says, name)
+	}
+	require.ErrorIs(t, f.Launch(nil, one, closed, uint32(1), uint32(2)), cu.ErrClosed)
+	require.Zero(t, spy.count("cuLaunchKernel"))
+}
+
+func TestPreparedLaunch(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	const n = 100
+	out := zeroed(t, ctx, 4*n)
+	cfg := one
+	cfg.Shared = 64
+	f := function(t, ctx, "shared")
+	l, err := f.Prepare(cfg, out, uint32(0), uint32(0))
+	require.NoError(t, err)
+	require.Equal(t, f, l.Function())
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	for i := range uint32(n) { // none of them waits: each has its own arguments
+		require.NoError(t, l.Set(0, out.Ptr().Add(uint64(4*i))))
+		require.NoError(t, l.Set(2, i*i))
+		require.NoError(t, l.Run(s))
+	}
+	require.NoError(t, s.Synchronize(soon(t)))
+	for i, v := range words(t, ctx, out.Ptr(), n) {
+		require.EqualValues(t, i*i, v)
+	}
+
+	var wrong *cu.ArgumentError
+	for _, err := range []error{l.Set(-1, uint32(1)), l.Set(3, uint32(1)), l.Set(1, uint64(1)), l.Set(1, 1), l.Set(1, nil), l.Set(0, out)} {
+		require.ErrorAs(t, err, &wrong)
+	}
+	require.ErrorIs(t, (*cu.Launch)(nil).Run(s), cu.ErrClosed)
+	require.ErrorIs(t, (*cu.Launch)(nil).Set(0, uint32(1)), cu.ErrClosed)
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, l.Run(s), cu.ErrClosed)
+}
+
+// Invariant 1.
+func TestPreparedLaunchFromManyGoroutines(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	m := load(t, ctx, various(t))
+	f, err := m.Function("count")
+	require.NoError(t, err)
+	l, err := f.Prepare(one, alloc(t, ctx, 4))
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	errs := make(chan error, 8)
+	for range cap(errs) {
+		wg.Go(func() {
+			s, err := ctx.NewStream()
+			for range 25 {
+				if err == nil {
+					err = l.Run(s)
+				}
+			}
+			errs <- err
+		})
+	}
+	wg.Wait()
+	for range cap(errs) {
+		require.NoError(t, <-errs)
+	}
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	p, _, err := m.Global("counter")
+	require.NoError(t, err)
+	require.Equal(t, []uint32{7 + 8*25}, words(t, ctx, p, 1))
+}
+
+func TestLaunchIsRefusedAtOnce(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	f := function(t, ctx, "nothing")
+	for name, cfg := range map[string]cu.LaunchConfig{
+		"no grid":       {Block: cu.Dim3{X: 1}},
+		"no block":      {Grid: cu.Dim3{X: 1}},
+		"large block":   {Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1025}},
+		"large in all":  {Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 32, Y: 32, Z: 2}},
+		"long grid":     {Grid: cu.Dim3{X: 1 << 31}, Block: cu.Dim3{X: 1}},
+		"high grid":     {Grid: cu.Dim3{X: 1, Y: 1 << 16}, Block: cu.Dim3{X: 1}},
+		"shared memory": {Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}, Shared: 48<<10 + 1},
+	} {
+		require.ErrorIs(t, f.Launch(nil, cfg), cu.ErrInvalidValue, name)
+	}
+	require.NoError(t, f.Launch(nil, cu.LaunchConfig{Grid: cu.Dim3{X: 2, Y: 2, Z: 2}, Block: cu.Dim3{X: 8, Y: 8, Z: 16}}))
+	other, err := ctx.Device().NewContext(cu.SchedAuto)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, other.Close()) }()
+	s, err := other.NewStream()
+	require.NoError(t, err)
+	require.ErrorIs(t, f.Launch(s, one), cu.ErrInvalidHandle)
+	require.ErrorIs(t, (*cu.Function)(nil).Launch(nil, one), cu.ErrClosed)
+}
+
+func TestCooperativeLaunch(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	m := load(t, ctx, various(t))
+	f, err := m.Function("count")
+	require.NoError(t, err)
+	out := alloc(t, ctx, 4)
+	threads, blocks, err := f.SuggestedBlock(0, 0)
+	require.NoError(t, err)
+	cfg := cu.LaunchConfig{Grid: cu.Dim3{X: uint32(blocks)}, Block: cu.Dim3{X: uint32(threads)}, Cooperative: true}
+	cfg.Grid.X++
+	require.ErrorIs(t, f.Launch(nil, cfg, out), cu.ErrCooperativeLaunchTooLarge)
+	cfg.Grid.X, cfg.Block.X = 2, 32
+	require.NoError(t, f.Launch(nil, cfg, out))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	p, _, err := m.Global("counter")
+	require.NoError(t, err)
+	require.Equal(t, []uint32{7 + 64}, words(t, ctx, p, 1))
+}
+
+func TestLaunchAttributes(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	m := load(t, ctx, various(t))
+	f, err := m.Function("count")
+	require.NoError(t, err)
+	out := alloc(t, ctx, 4)
+	cfg := one
+	cfg.Priority = -1
+	if orTooOld(t, ctx.Device().Driver(), "cuLaunchKernelEx", f.Launch(nil, cfg, out)) {
+		return
+	}
+	cfg.Cooperative = true
+	require.NoError(t, f.Launch(nil, cfg, out))
+	want := uint32(7 + 2)
+	if major, _, err := ctx.Device().ComputeCapability(); err == nil && major >= 9 {
+		cfg = cu.LaunchConfig{Grid: cu.Dim3{X: 4}, Block: cu.Dim3{X: 1}, Cluster: cu.Dim3{X: 2}}
+		require.NoError(t, f.Launch(nil, cfg, out))
+		want += 4
+		cfg.Cluster.X = 3
+		require.Error(t, f.Launch(nil, cfg, out), "clusters of 3 do not make 4 blocks")
+	}
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	p, _, err := m.Global("counter")
+	require.NoError(t, err)
+	require.Equal(t, []uint32{want}, words(t, ctx, p, 1))
+}
+
+// A graph has a copy of the arguments.
+func TestCapturedLaunch(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	out := zeroed(t, ctx, 8)
+	cfg := one
+	cfg.Shared = 64
+	l, err := function(t, ctx, "shared").Prepare(cfg, out, uint32(0), uint32(11))
+	require.NoError(t, err)
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	g, err := s.Capture(func() error { return l.Run(s) })
+	require.NoError(t, err)
+	n, err := g.NodeCount()
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	nodes, err := g.Nodes()
+	require.NoError(t, err)
+	typ, err := nodes[0].Type()
+	require.NoError(t, err)
+	require.Equal(t, cu.NodeKernel, typ)
+	require.NoError(t, l.Set(0, out.Ptr().Add(4)))
+	require.NoError(t, l.Set(2, uint32(12)))
+	exec, err := g.Instantiate(0)
+	require.NoError(t, err)
+	require.NoError(t, exec.Launch(s))
+	require.NoError(t, l.Run(s))
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.Equal(t, []uint32{11, 12}, words(t, ctx, out.Ptr(), 2))
+}
+
+// BenchmarkLaunch queues an empty kernel 1,000 times and waits, in one way after
+// the other, so that all of them meet the same machine.
+func BenchmarkLaunch(b *testing.B) {
+	ctx := cutest.Context(b, cutest.Device(b))
+	s, err := ctx.NewStream()
+	require.NoError(b, err)
+	f := function(b, ctx, "nothing")
+	l, err := f.Prepare(one)
+	require.NoError(b, err)
+	raw := ctx.Caller()
+	ways := []struct {
+		name   string
+		launch func() error
+		took   time.Duration
+	}{
+		{name: "prepared", launch: func() error { return l.Run(s) }},
+		{name: "direct", launch: func() error { return f.Launch(s, one) }},
+		{name: "raw", launch: func() error {
+			if r := raw.CuLaunchKernel(f.Handle(), 1, 1, 1, 1, 1, 1, 0, s.Handle(), nil, nil); r != sys.CUDA_SUCCESS {
+				return cu.Result(r)
+			}
+			return nil
+		}},
+	}
+	const burst = 1000
+	round := 0
+	for b.Loop() {
+		round++
+		for i := range ways {
+			w := &ways[(i+round)%len(ways)]
+			begin := time.Now()
+			for range burst {
+				if err := w.launch(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := s.Synchronize(noEnd{}); err != nil {
+				b.Fatal(err)
+			}
+			w.took += time.Since(begin)
+		}
+	}
+	for _, w := range ways {
+		b.ReportMetric(float64(w.took.Nanoseconds())/float64(b.N)/burst, w.name+"-ns/launch")
+	}
+}

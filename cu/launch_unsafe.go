@@ -1,0 +1,334 @@
+package cu
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// Dim3 is a size in up to three dimensions. A Y or Z of 0 counts as 1, so that
+// Dim3{X: 256} is a line.
+type Dim3 struct{ X, Y, Z uint32 }
+
+// c is d as C has it.
+func (d Dim3) c() Dim3 { return Dim3{d.X, max(d.Y, 1), max(d.Z, 1)} }
+
+// LaunchConfig is how a kernel is launched.
+type LaunchConfig struct {
+	Grid   Dim3   // how many blocks
+	Block  Dim3   // of how many threads each
+	Shared uint32 // bytes of shared memory of each, besides what the kernel has itself
+
+	// Cooperative has all blocks run at once, so that they can wait for each
+	// other; [ErrCooperativeLaunchTooLarge] if they do not fit.
+	Cooperative bool
+	// Priority is the lower the more urgent, for this launch; 0 is the stream's
+	// (CUDA 11.7).
+	Priority int
+	// Cluster is how many blocks run close to each other, on devices of compute
+	// capability 9.0 or newer; zero is none, or the kernel's own (CUDA 11.8).
+	Cluster Dim3
+}
+
+// An ArgumentError says that the arguments of a launch are not those of the
+// kernel. Nothing reached the driver.
+type ArgumentError struct {
+	Function string
+	Index    int // of the argument, from 0; -1 if their number is wrong
+	Reason   string
+}
+
+// Error names the kernel and the argument.
+func (e *ArgumentError) Error() string {
+	if e.Index < 0 {
+		return fmt.Sprintf("cu: kernel %s: %s", e.Function, e.Reason)
+	}
+	return fmt.Sprintf("cu: kernel %s: args[%d]: %s", e.Function, e.Index, e.Reason)
+}
+
+// Launch queues the kernel on s, or on the null stream of its context
+// (cuLaunchKernel; cuLaunchCooperativeKernel; cuLaunchKernelEx for a priority or
+// a cluster, which is a [*SymbolError] before CUDA 11.8). It returns before the
+// kernel is done. It may be captured: the graph has a copy of the arguments.
+//
+// args are the kernel's parameters in order, each an int8 to int64, uint8 to
+// uint64, float32, float64, [DevicePtr], an array or struct of such, which lies
+// in memory as that of C does, or what has a method Ptr() DevicePtr, such as
+// [*Memory] and vmm.Buffer, for its address. An int is not among them, as it is
+// not C's, nor is a bool. A mistake is an [*ArgumentError] before anything runs:
+// drivers from CUDA 12.4 on know how many parameters there are and of how many
+// bytes. For older ones the caller must give exactly what the kernel takes.
+//
+// The caller keeps memory that is an argument open until the kernel is done.
+//
+// Errors: [ErrInvalidValue] for a grid or block that the device cannot have;
+// [ErrLaunchOutOfResources] for one that needs too many registers. That a
+// kernel failed is told by a later call: see [ErrContextLost].
+func (f *Function) Launch(s *Stream, cfg LaunchConfig, args ...any) error {
+	l, err := f.Prepare(cfg, args...)
+	if err != nil {
+		return err
+	}
+	return l.Run(s)
+}
+
+// A Launch is a kernel with its arguments, to be run many times. It owns no
+// handle and ends with its function. It is safe for concurrent use: each Run
+// has the arguments that were set before.
+type Launch struct {
+	f     *Function
+	cfg   LaunchConfig
+	holds []any // memory among the arguments
+
+	mu   sync.Mutex
+	args []unsafe.Pointer // of each argument, and then spare ones
+	size []uintptr        // of each
+	op   string
+	ex   *sys.CUlaunchConfig // for cuLaunchKernelEx
+}
+
+// Prepare makes a Launch of what [Function.Launch] takes, and checks that. The
+// Launch keeps its arguments reachable.
+func (f *Function) Prepare(cfg LaunchConfig, args ...any) (*Launch, error) {
+	params, err := f.parameters()
+	if errors.Is(err, ErrSymbolMissing) {
+		params, err = nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := f.count(params, args); err != nil {
+		return nil, err
+	}
+	cfg.Grid, cfg.Block = cfg.Grid.c(), cfg.Block.c()
+	l := &Launch{f: f, cfg: cfg, holds: args}
+	if err := l.lay(params, args); err != nil {
+		return nil, err
+	}
+	l.choose()
+	return l, nil
+}
+
+// count compares the number of arguments with the parameters, if they are known.
+func (f *Function) count(params []Param, args []any) error {
+	if params == nil || len(params) == len(args) {
+		return nil
+	}
+	sizes := make([]uint64, len(params))
+	for i, p := range params {
+		sizes[i] = p.Size
+	}
+	return &ArgumentError{f.name, -1, fmt.Sprintf("it takes %d arguments, of %d bytes, and was given %d", len(params), sizes, len(args))}
+}
+
+// spareArgs are how many zeros stand behind the arguments where the driver does
+// not tell the number of parameters, and so takes what it finds.
+const spareArgs = 512
+
+// argAlign is what every argument is aligned to in memory.
+const argAlign = 16
+
+// lay puts the arguments into memory.
+func (l *Launch) lay(params []Param, args []any) error {
+	size, spare := uintptr(0), 0
+	for i, a := range args {
+		n, err := l.measure(i, a)
+		if err != nil {
+			return err
+		}
+		if params != nil && uint64(n) != params[i].Size {
+			return l.wrong(i, fmt.Sprintf("%T has %d bytes, and the parameter %d", a, n, params[i].Size))
+		}
+		l.size = append(l.size, n)
+		size += (n + argAlign - 1) &^ (argAlign - 1)
+	}
+	if params == nil {
+		spare = spareArgs
+	}
+	memory := make([]uint64, size/8+1)
+	l.args = make([]unsafe.Pointer, len(args), len(args)+spare+1)
+	p := unsafe.Pointer(&memory[0])
+	for i, a := range args {
+		l.args[i] = p
+		if m, ok := a.(addressed); ok {
+			*(*DevicePtr)(p) = m.Ptr()
+		} else {
+			store(p, l.size[i], a)
+		}
+		p = unsafe.Add(p, (l.size[i]+argAlign-1)&^(argAlign-1))
+	}
+	zero := unsafe.Pointer(new([4096]byte))
+	for range spare + 1 {
+		l.args = append(l.args, zero)
+	}
+	return nil
+}
+
+// addressed is memory of whatever package.
+type addressed interface{ Ptr() DevicePtr }
+
+// measure is how many bytes argument i takes, if it can be one.
+func (l *Launch) measure(i int, a any) (uintptr, error) {
+	if _, ok := a.(addressed); !ok {
+		return l.measureNumbers(i, reflect.TypeOf(a))
+	}
+	if v := reflect.ValueOf(a); v.Kind() == reflect.Pointer && v.IsNil() {
+		return 0, l.wrong(i, fmt.Sprintf("a nil %T", a))
+	}
+	if c, ok := a.(interface{ isClosed() bool }); ok && c.isClosed() {
+		return 0, fmt.Errorf("%w: %w", l.wrong(i, fmt.Sprintf("a closed %T", a)), ErrClosed)
+	}
+	return unsafe.Sizeof(DevicePtr(0)), nil
+}
+
+func (l *Launch) measureNumbers(i int, t reflect.Type) (uintptr, error) {
+	if t == nil {
+		return 0, l.wrong(i, "nil is none; DevicePtr(0) is the null pointer")
+	}
+	if !isArgument(t) {
+		return 0, l.wrong(i, fmt.Sprintf("%s is none: only numbers of a fixed size can be, arrays and structs of them, and memory", t))
+	}
+	return t.Size(), nil
+}
+
+func (l *Launch) wrong(i int, reason string) error { return &ArgumentError{l.f.name, i, reason} }
+
+var argumentTypes sync.Map // reflect.Type → bool
+
+// isArgument reports whether values of t are laid out as C lays them out.
+func isArgument(t reflect.Type) bool {
+	if isFixed(t.Kind()) {
+		return true
+	}
+	if is, ok := argumentTypes.Load(t); ok {
+		return is.(bool)
+	}
+	is := t.Size() > 0 && madeOfFixed(t)
+	argumentTypes.Store(t, is)
+	return is
+}
+
+func madeOfFixed(t reflect.Type) bool {
+	switch k := t.Kind(); {
+	case k == reflect.Array:
+		return madeOfFixed(t.Elem())
+	case k == reflect.Struct:
+		for i := range t.NumField() {
+			if !madeOfFixed(t.Field(i).Type) {
+				return false
+			}
+		}
+		return true
+	default:
+		return isFixed(k)
+	}
+}
+
+// isFixed reports whether k is a number that is as large everywhere.
+func isFixed(k reflect.Kind) bool {
+	return isNumber(k) && k != reflect.Int && k != reflect.Uint && k != reflect.Uintptr && k < reflect.Complex64
+}
+
+// store writes the n bytes of a, which is no pointer, to p. a goes nowhere else,
+// so that its caller need not put it on the heap.
+func store(p unsafe.Pointer, n uintptr, a any) {
+	value := (*struct{ typ, data unsafe.Pointer })(unsafe.Pointer(&a)).data
+	copy(unsafe.Slice((*byte)(p), n), unsafe.Slice((*byte)(value), n))
+}
+
+// Set changes argument i, counted from 0, for the runs that follow. value is a
+// number, or an array or struct of numbers, of as many bytes as the one before;
+// of memory it is the address (Ptr), and the caller keeps the memory reachable.
+// It does not allocate.
+func (l *Launch) Set(i int, value any) error {
+	if l == nil {
+		return ErrClosed
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i < 0 || i >= len(l.size) {
+		return &ArgumentError{l.f.name, -1, fmt.Sprintf("it has no args[%d]: there are %d", i, len(l.size))}
+	}
+	t := reflect.TypeOf(value)
+	n, err := l.measureNumbers(i, t)
+	if err != nil {
+		return err
+	}
+	if n != l.size[i] {
+		return l.wrong(i, fmt.Sprintf("%s has %d bytes, and the parameter %d", t, n, l.size[i]))
+	}
+	store(l.args[i], n, value)
+	return nil
+}
+
+// Run queues the kernel with its arguments on s, or on the null stream of its
+// context, as [Function.Launch] does. It does not allocate.
+func (l *Launch) Run(s *Stream) error {
+	if l == nil || !l.f.owner.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(l)
+	defer l.f.owner.leave()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return s.use(l.f.ctx, l.op, l.call)
+}
+
+// Function returns the kernel.
+func (l *Launch) Function() *Function { return l.f }
+
+// call is the driver call.
+func (l *Launch) call(call sys.Caller, h sys.CUstream) sys.CUresult {
+	g, b, args := l.cfg.Grid, l.cfg.Block, &l.args[0]
+	switch {
+	case l.ex != nil:
+		l.ex.HStream = h
+		return call.CuLaunchKernelEx(l.ex, l.f.fn, args, nil)
+	case l.cfg.Cooperative:
+		return call.CuLaunchCooperativeKernel(l.f.fn, g.X, g.Y, g.Z, b.X, b.Y, b.Z, l.cfg.Shared, h, args)
+	}
+	return call.CuLaunchKernel(l.f.fn, g.X, g.Y, g.Z, b.X, b.Y, b.Z, l.cfg.Shared, h, args, nil)
+}
+
+// choose settles which driver function launches: the oldest that can.
+func (l *Launch) choose() {
+	cfg := l.cfg
+	switch {
+	case cfg.Priority != 0 || cfg.Cluster != Dim3{}:
+		l.op, l.ex = "cuLaunchKernelEx", cfg.extended()
+	case cfg.Cooperative:
+		l.op = "cuLaunchCooperativeKernel"
+	default:
+		l.op = "cuLaunchKernel"
+	}
+}
+
+// extended is cfg for cuLaunchKernelEx, without the stream.
+func (cfg LaunchConfig) extended() *sys.CUlaunchConfig {
+	attrs := make([]sys.CUlaunchAttribute, 0, 3)
+	add := func(id sys.CUlaunchAttributeID) *sys.CUlaunchAttributeValue {
+		attrs = append(attrs, sys.CUlaunchAttribute{Id: id})
+		return &attrs[len(attrs)-1].Value
+	}
+	if cfg.Cooperative {
+		*add(sys.CU_LAUNCH_ATTRIBUTE_COOPERATIVE).Cooperative() = 1
+	}
+	if cfg.Priority != 0 {
+		*add(sys.CU_LAUNCH_ATTRIBUTE_PRIORITY).Priority() = int32(cfg.Priority)
+	}
+	if cfg.Cluster != (Dim3{}) {
+		c := cfg.Cluster.c()
+		d := add(sys.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION).ClusterDim()
+		d.X, d.Y, d.Z = c.X, c.Y, c.Z
+	}
+	return &sys.CUlaunchConfig{
+		GridDimX: cfg.Grid.X, GridDimY: cfg.Grid.Y, GridDimZ: cfg.Grid.Z,
+		BlockDimX: cfg.Block.X, BlockDimY: cfg.Block.Y, BlockDimZ: cfg.Block.Z,
+		SharedMemBytes: cfg.Shared, Attrs: &attrs[0], NumAttrs: uint32(len(attrs)),
+	}
+}

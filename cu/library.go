@@ -1,0 +1,210 @@
+package cu
+
+import (
+	"errors"
+	"runtime"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A Library is code that is loaded for all contexts of a process, those made
+// later too, in place of one [Module] in each (CUDA 12.0). The caller owns it.
+// It is safe for concurrent use.
+//
+// The garbage collector does not unload a Library that is lost: a graph may
+// still launch its kernels.
+type Library struct{ *libraryHandle }
+
+type libraryHandle struct {
+	gate
+	drv     *Driver
+	library sys.CUlibrary
+	jit     *jit
+}
+
+// LoadLibrary loads PTX, a cubin or a fatbin (cuLibraryLoadData); no context is
+// needed. image is copied. Errors are those of [Context.LoadModule], and a
+// [*SymbolError] before CUDA 12.0. Unless the environment's CUDA_MODULE_LOADING
+// is EAGER the driver compiles when it is first asked for a kernel, which then
+// has the errors of what is no code, or no good code.
+func (d *Driver) LoadLibrary(image []byte, opts ...JITOption) (*Library, error) {
+	const op = "cuLibraryLoadData"
+	code, err := loadable(op, image)
+	if err != nil {
+		return nil, err
+	}
+	return d.newLibrary(op, opts, func(out *sys.CUlibrary, n uint32, options *sys.CUjit_option, values *uintptr) sys.CUresult {
+		return d.call.CuLibraryLoadData(out, code, options, values, n, nil, nil, 0)
+	})
+}
+
+// LoadLibraryFile is [Driver.LoadLibrary] of a file (cuLibraryLoadFromFile).
+// [ErrFileNotFound] says that it cannot be read.
+func (d *Driver) LoadLibraryFile(path string, opts ...JITOption) (*Library, error) {
+	return d.newLibrary("cuLibraryLoadFromFile", opts, func(out *sys.CUlibrary, n uint32, options *sys.CUjit_option, values *uintptr) sys.CUresult {
+		return d.call.CuLibraryLoadFromFile(out, sys.CString(path), options, values, n, nil, nil, 0)
+	})
+}
+
+func (d *Driver) newLibrary(op string, opts []JITOption, load func(*sys.CUlibrary, uint32, *sys.CUjit_option, *uintptr) sys.CUresult) (*Library, error) {
+	if err := d.fate.refuse(op); err != nil {
+		return nil, err
+	}
+	h, j := new(sys.CUlibrary), newJIT(opts)
+	r := j.load(func(n uint32, options *sys.CUjit_option, values *uintptr) sys.CUresult {
+		return load(h, n, options, values)
+	})
+	if err := d.check(op, r); err != nil {
+		d.fate.notice(err)
+		return nil, j.explain(err)
+	}
+	l := &libraryHandle{drv: d, library: *h, jit: j}
+	d.libraries.Store(l, nil)
+	return &Library{l}, nil
+}
+
+// Handle returns the driver's own handle. It is valid until Close, and as long
+// as l is reachable.
+func (l *Library) Handle() sys.CUlibrary { return l.library }
+
+// Log is what the compiler said of a library that it made, once it has.
+func (l *Library) Log() string { return l.jit.said() }
+
+// Close unloads the library, once the kernels of it that run are done, for which
+// it waits in the driver (cuLibraryUnload). Its kernels and their functions are
+// [ErrClosed] from then on; graphs that launch them must not be launched any
+// more. A second Close does nothing.
+func (l *Library) Close() error {
+	if l == nil {
+		return nil
+	}
+	defer runtime.KeepAlive(l)
+	if !l.gate.close() {
+		return nil
+	}
+	if l.drv.fate.isLost() { // as a context's Close does with what is in it
+		return nil
+	}
+	defer l.drv.libraries.Delete(l.libraryHandle)
+	return l.drv.check("cuLibraryUnload", l.drv.call.CuLibraryUnload(l.library))
+}
+
+// use makes one driver call on the library, without a context.
+func (l *Library) use(op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult) error {
+	if l == nil || !l.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(l)
+	defer l.leave()
+	if err := l.drv.fate.refuse(op); err != nil {
+		return err
+	}
+	err := l.drv.check(op, f(l.drv.call, l.library))
+	l.drv.fate.notice(err)
+	return l.jit.explain(err)
+}
+
+// useIn is use with a context.
+func (l *Library) useIn(c *Context, op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult) error {
+	if l == nil || c == nil || !l.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(l)
+	defer runtime.KeepAlive(c)
+	defer l.leave()
+	if err := l.drv.refuseOther(op, "the library", c.inner.dev.drv); err != nil {
+		return err
+	}
+	return l.jit.explain(c.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, l.library) }))
+}
+
+// A Kernel is a kernel of a [Library], in no context yet. It owns nothing, keeps
+// its library, and ends with that.
+type Kernel struct {
+	lib    *Library
+	kernel sys.CUkernel
+	name   string
+}
+
+// Kernel returns the kernel of that name (cuLibraryGetKernel). [ErrNotFound]:
+// there is none.
+func (l *Library) Kernel(name string) (*Kernel, error) {
+	k := new(sys.CUkernel)
+	err := l.use("cuLibraryGetKernel", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
+		return call.CuLibraryGetKernel(k, h, sys.CString(name))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Kernel{l, *k, name}, nil
+}
+
+// Kernels lists the library's kernels, in no particular order
+// (cuLibraryEnumerateKernels, CUDA 12.4).
+func (l *Library) Kernels() ([]*Kernel, error) {
+	n := new(uint32)
+	err := l.use("cuLibraryGetKernelCount", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
+		return call.CuLibraryGetKernelCount(n, h)
+	})
+	if err != nil || *n == 0 {
+		return nil, err
+	}
+	handles := make([]sys.CUkernel, *n)
+	err = l.use("cuLibraryEnumerateKernels", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
+		return call.CuLibraryEnumerateKernels(&handles[0], *n, h)
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*Kernel, len(handles))
+	for i, h := range handles {
+		k := &Kernel{lib: l, kernel: h}
+		all[i] = k
+		err = errors.Join(err, k.readName())
+	}
+	return all, err
+}
+
+// readName asks for the name (cuKernelGetName, CUDA 12.3).
+func (k *Kernel) readName() error {
+	p := new(*byte)
+	return k.lib.use("cuKernelGetName", func(call sys.Caller, _ sys.CUlibrary) sys.CUresult {
+		r := call.CuKernelGetName(p, k.kernel)
+		if r == sys.CUDA_SUCCESS {
+			k.name = sys.GoString(*p, maxName)
+		}
+		return r
+	})
+}
+
+// Name is the kernel's name, as the code spells it.
+func (k *Kernel) Name() string { return k.name }
+
+// Handle returns the driver's own handle, which ends with the library.
+func (k *Kernel) Handle() sys.CUkernel { return k.kernel }
+
+// Function returns the kernel for launches in c (cuKernelGetFunction), with the
+// code for its device.
+func (k *Kernel) Function(c *Context) (*Function, error) {
+	if k == nil {
+		return nil, ErrClosed
+	}
+	fn := new(sys.CUfunction)
+	err := k.lib.useIn(c, "cuKernelGetFunction", func(call sys.Caller, _ sys.CUlibrary) sys.CUresult {
+		return call.CuKernelGetFunction(fn, k.kernel)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Function{ctx: c, owner: &k.lib.gate, holds: k, fn: *fn, name: k.name}, nil
+}
+
+// Global returns where a variable of the library lies in c, and its size in
+// bytes (cuLibraryGetGlobal). [ErrNotFound]: there is none of that name.
+func (l *Library) Global(c *Context, name string) (p DevicePtr, size uint64, err error) {
+	ptr, n := new(sys.CUdeviceptr), new(uintptr)
+	err = l.useIn(c, "cuLibraryGetGlobal", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
+		return call.CuLibraryGetGlobal(ptr, n, h, sys.CString(name))
+	})
+	return DevicePtr(*ptr), uint64(*n), err
+}

@@ -1,0 +1,167 @@
+package cu
+
+import (
+	"errors"
+	"runtime"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A Module is code for a device, loaded into a context: kernels
+// ([Module.Function]) and variables ([Module.Global]). The caller owns it; its
+// context's Close ends it. It is safe for concurrent use.
+type Module struct {
+	*moduleHandle
+	ctx *Context
+}
+
+// moduleHandle is the part of a Module that its context closes.
+type moduleHandle struct {
+	gate
+	module sys.CUmodule
+	jit    *jit // nil for a file
+}
+
+// LoadModule loads PTX, which the driver compiles, a cubin or a fatbin
+// (cuModuleLoadDataEx). image is copied; PTX needs no zero at its end.
+//
+// The error is a [*BuildError] where the compiler says what is wrong. Results:
+// [ErrInvalidPTX]; [ErrUnsupportedPTXVersion] for PTX that is newer than the
+// driver; [ErrNoBinaryForGPU] for code of other devices; [ErrInvalidImage].
+func (c *Context) LoadModule(image []byte, opts ...JITOption) (*Module, error) {
+	const op = "cuModuleLoadDataEx"
+	code, err := loadable(op, image)
+	if err != nil {
+		return nil, err
+	}
+	j := newJIT(opts)
+	m, err := c.newModule(op, j, func(call sys.Caller, out *sys.CUmodule) sys.CUresult {
+		return j.load(func(n uint32, options *sys.CUjit_option, values *uintptr) sys.CUresult {
+			return call.CuModuleLoadDataEx(out, code, n, options, values)
+		})
+	})
+	return m, j.explain(err)
+}
+
+// LoadModuleFile loads a file of PTX, a cubin or a fatbin (cuModuleLoad).
+// [ErrFileNotFound] says that it cannot be read. This call gives no log:
+// [Context.LoadModule] does.
+func (c *Context) LoadModuleFile(path string) (*Module, error) {
+	return c.newModule("cuModuleLoad", nil, func(call sys.Caller, out *sys.CUmodule) sys.CUresult {
+		return call.CuModuleLoad(out, sys.CString(path))
+	})
+}
+
+// newModule makes the module that one driver call stores.
+func (c *Context) newModule(op string, j *jit, load func(sys.Caller, *sys.CUmodule) sys.CUresult) (*Module, error) {
+	defer runtime.KeepAlive(c)
+	m := &Module{&moduleHandle{jit: j}, c}
+	err := c.inner.run(op, func(call sys.Caller) sys.CUresult {
+		h := new(sys.CUmodule)
+		r := load(call, h)
+		if r == sys.CUDA_SUCCESS {
+			m.module = *h
+			c.inner.adopt(m.moduleHandle)
+		}
+		return r
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Context returns the context that the module is loaded in.
+func (m *Module) Context() *Context { return m.ctx }
+
+// Handle returns the driver's own handle. It is valid until Close, and as long
+// as m is reachable.
+func (m *Module) Handle() sys.CUmodule { return m.module }
+
+// Log is what the compiler said of a module that it made, which most often is
+// nothing: see [JITVerboseLog]. A file has none.
+func (m *Module) Log() string { return m.jit.said() }
+
+// Close unloads the module, with its variables, once the kernels that run are
+// done, for which it waits in the driver (cuModuleUnload). Its functions are
+// [ErrClosed] from then on; graphs that launch them must not be launched any
+// more. A second Close, or one after the context's, does nothing.
+func (m *Module) Close() error {
+	if m == nil {
+		return nil
+	}
+	defer runtime.KeepAlive(m) // and so its context
+	return m.ctx.inner.release(m.moduleHandle)
+}
+
+func (m *moduleHandle) closeIn(h *contextHandle) error {
+	if !m.gate.close() {
+		return nil
+	}
+	return h.check("cuModuleUnload", h.call.CuModuleUnload(m.module))
+}
+
+// use makes one driver call on the module.
+func (m *Module) use(op string, f func(sys.Caller, sys.CUmodule) sys.CUresult) error {
+	if m == nil || !m.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(m)
+	defer m.leave()
+	return m.ctx.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, m.module) })
+}
+
+// Function returns the kernel of that name, as the code spells it: that of C++
+// is mangled unless it is extern "C" (cuModuleGetFunction). [ErrNotFound]:
+// there is none.
+func (m *Module) Function(name string) (*Function, error) {
+	fn := new(sys.CUfunction)
+	err := m.use("cuModuleGetFunction", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
+		return call.CuModuleGetFunction(fn, h, sys.CString(name))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m.function(*fn, name), nil
+}
+
+func (m *Module) function(fn sys.CUfunction, name string) *Function {
+	return &Function{ctx: m.ctx, owner: &m.gate, holds: m, fn: fn, name: name}
+}
+
+// Functions lists the module's kernels, in no particular order
+// (cuModuleEnumerateFunctions, CUDA 12.4).
+func (m *Module) Functions() ([]*Function, error) {
+	n := new(uint32)
+	err := m.use("cuModuleGetFunctionCount", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
+		return call.CuModuleGetFunctionCount(n, h)
+	})
+	if err != nil || *n == 0 {
+		return nil, err
+	}
+	handles := make([]sys.CUfunction, *n)
+	err = m.use("cuModuleEnumerateFunctions", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
+		return call.CuModuleEnumerateFunctions(&handles[0], *n, h)
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*Function, len(handles))
+	for i, h := range handles {
+		f := m.function(h, "")
+		all[i] = f
+		err = errors.Join(err, f.readName())
+	}
+	return all, err
+}
+
+// Global returns where a variable of the module lies, and its size in bytes
+// (cuModuleGetGlobal). It is there until the module's Close. [ErrNotFound]:
+// there is none of that name.
+func (m *Module) Global(name string) (p DevicePtr, size uint64, err error) {
+	ptr, n := new(sys.CUdeviceptr), new(uintptr)
+	err = m.use("cuModuleGetGlobal_v2", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
+		return call.CuModuleGetGlobal_v2(ptr, n, h, sys.CString(name))
+	})
+	return DevicePtr(*ptr), uint64(*n), err
+}

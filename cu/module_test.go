@@ -1,0 +1,407 @@
+package cu_test
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+const variousFile = "testdata/various.ptx"
+
+// various is the PTX of testdata.
+func various(t testing.TB) []byte {
+	t.Helper()
+	text, err := os.ReadFile(variousFile)
+	require.NoError(t, err)
+	return text
+}
+
+// load loads PTX into ctx.
+func load(t testing.TB, ctx *cu.Context, text []byte) *cu.Module {
+	t.Helper()
+	m, err := ctx.LoadModule(text)
+	require.NoError(t, err)
+	return m
+}
+
+// function is a kernel of testdata in ctx.
+func function(t testing.TB, ctx *cu.Context, name string) *cu.Function {
+	t.Helper()
+	f, err := load(t, ctx, various(t)).Function(name)
+	require.NoError(t, err)
+	return f
+}
+
+// one is a launch of one thread.
+var one = cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}}
+
+// orTooOld requires err to be none, or that the driver has not got the function,
+// which it reports. symbol has to be missing indeed.
+func orTooOld(t testing.TB, drv *cu.Driver, symbol string, err error) (tooOld bool) {
+	t.Helper()
+	if drv.Caller().Library().Has(symbol) {
+		require.NoError(t, err)
+		return false
+	}
+	var missing *cu.SymbolError
+	require.ErrorAs(t, err, &missing)
+	return true
+}
+
+// words reads n integers.
+func words(t testing.TB, ctx *cu.Context, p cu.DevicePtr, n int) []uint32 {
+	t.Helper()
+	got := make([]uint32, n)
+	require.NoError(t, cu.CopyToHost(ctx, nil, got, p))
+	return got
+}
+
+func TestModuleFromMemoryAndFromFile(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	out := alloc(t, ctx, 4)
+	text := various(t)
+	fromFile, err := ctx.LoadModuleFile(variousFile)
+	require.NoError(t, err)
+	for name, m := range map[string]*cu.Module{
+		"memory": load(t, ctx, text), "with a zero": load(t, ctx, append(text, 0)), "file": fromFile,
+	} {
+		require.Equal(t, ctx, m.Context())
+		f, err := m.Function("count")
+		require.NoError(t, err, name)
+		require.Equal(t, "count", f.Name())
+		require.NoError(t, f.Launch(nil, one, out), name)
+		require.Equal(t, []uint32{8}, words(t, ctx, out.Ptr(), 1), name)
+
+		p, size, err := m.Global("counter")
+		require.NoError(t, err)
+		require.EqualValues(t, 4, size)
+		require.Equal(t, []uint32{8}, words(t, ctx, p, 1), name)
+		require.NoError(t, cu.CopyToDevice(ctx, nil, p, []uint32{40}))
+		require.NoError(t, f.Launch(nil, cu.LaunchConfig{Grid: cu.Dim3{X: 2}, Block: cu.Dim3{X: 3}}, out), name)
+		require.Equal(t, []uint32{46}, words(t, ctx, p, 1), "six threads")
+		require.NoError(t, m.Close())
+	}
+}
+
+func TestModuleListsItsFunctions(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	m := load(t, ctx, various(t))
+	fs, err := m.Functions()
+	if orTooOld(t, ctx.Device().Driver(), "cuModuleEnumerateFunctions", err) {
+		return
+	}
+	var names []string
+	for _, f := range fs {
+		names = append(names, f.Name())
+	}
+	require.ElementsMatch(t, []string{"store", "count", "nothing", "shared"}, names)
+	at := slices.Index(names, "nothing")
+	require.NoError(t, fs[at].Launch(nil, one))
+	none, err := load(t, ctx, []byte(".version 7.4\n.target sm_75\n.address_size 64\n")).Functions()
+	require.NoError(t, err)
+	require.Empty(t, none)
+}
+
+func TestModuleHasNoSuchThing(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	m := load(t, ctx, various(t))
+	_, err := m.Function("counter")
+	require.ErrorIs(t, err, cu.ErrNotFound)
+	_, err = m.Function("")
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	_, _, err = m.Global("store")
+	require.ErrorIs(t, err, cu.ErrNotFound)
+	_, err = ctx.LoadModuleFile(filepath.Join(t.TempDir(), "none.ptx"))
+	require.ErrorIs(t, err, cu.ErrFileNotFound)
+}
+
+// The log names the line, which is what the driver's result does not.
+func TestBuildErrorHasTheLog(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	bad := ".version 7.4\n.target sm_75\n.address_size 64\n.visible .entry f()\n{\n\tfrobnicate.u32 %r1;\n\tret;\n}\n"
+	_, err := ctx.LoadModule([]byte(bad))
+	require.ErrorIs(t, err, cu.ErrInvalidPTX)
+	var build *cu.BuildError
+	require.ErrorAs(t, err, &build)
+	require.Contains(t, build.Log, "line 6")
+	result, log, _ := strings.Cut(err.Error(), "\n")
+	require.Contains(t, result, "cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX (218)")
+	require.Contains(t, log, build.Log)
+
+	_, err = ctx.LoadModule([]byte(strings.Replace(string(various(t)), ".version 7.4", ".version 99.9", 1)))
+	require.ErrorIs(t, err, cu.ErrUnsupportedPTXVersion)
+	for _, text := range []string{"", " \n", "no PTX"} {
+		_, err = ctx.LoadModule([]byte(text))
+		require.ErrorIs(t, err, cu.ErrInvalidImage, "%q", text)
+	}
+}
+
+func TestJITOptions(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	text := various(t)
+	major, minor, err := ctx.Device().ComputeCapability()
+	require.NoError(t, err)
+	for name, opts := range map[string][]cu.JITOption{
+		"registers and level": {cu.JITMaxRegisters(32), cu.JITOptimization(0)},
+		"threads per block":   {cu.JITThreadsPerBlock(256)},
+		"target":              {cu.JITTarget(uint32(major), uint32(minor))},
+		"debugger":            {cu.JITDebugInfo()},
+		"profiler":            {cu.JITLineInfo(), cu.JITVerboseLog()},
+		"cache":               {cu.JITCache(cu.JITCacheL2)},
+	} {
+		m, err := ctx.LoadModule(text, opts...)
+		require.NoError(t, err, name)
+		f, err := m.Function("count")
+		require.NoError(t, err)
+		require.NoError(t, f.Launch(nil, one, alloc(t, ctx, 4)), name)
+		t.Logf("%s: %q", name, m.Log())
+	}
+}
+
+// What is cut off is not given to the driver, which would read past its end.
+func TestImagesThatAreCutOff(t *testing.T) {
+	spy, drv := spied(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	before := spy.calls()
+	le := binary.LittleEndian
+	elf := make([]byte, 64+2*64+100)
+	copy(elf, "\x7fELF\x02\x01\x01")
+	le.PutUint64(elf[40:], 64) // section headers
+	le.PutUint16(elf[58:], 64) // of this size
+	le.PutUint16(elf[60:], 2)  // so many
+	le.PutUint64(elf[64+64+24:], 192)
+	le.PutUint64(elf[64+64+32:], 101) // one byte too long
+	fat := make([]byte, 16+100)
+	le.PutUint32(fat, 0xba55ed50)
+	le.PutUint16(fat[6:], 16)
+	le.PutUint64(fat[8:], 101)
+	far := append([]byte(nil), fat...)
+	le.PutUint64(far[8:], 1<<64-8)
+	wrapper := make([]byte, 24)
+	le.PutUint32(wrapper, 0x466243b1)
+	for name, image := range map[string][]byte{
+		"section": elf, "header": elf[:150], "start": elf[:63], "magic": elf[:4],
+		"fatbin": fat, "overflow": far, "wrapper": wrapper,
+	} {
+		_, err := ctx.LoadModule(image)
+		require.ErrorIs(t, err, cu.ErrInvalidImage, name)
+		_, err = drv.LoadLibrary(image)
+		require.ErrorIs(t, err, cu.ErrInvalidImage, name)
+	}
+	require.Equal(t, before, spy.calls())
+}
+
+// Invariant 5.
+func TestModuleUseAfterClose(t *testing.T) {
+	spy, drv := spied(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	m := load(t, ctx, various(t))
+	f, err := m.Function("nothing")
+	require.NoError(t, err)
+	l, err := f.Prepare(one)
+	require.NoError(t, err)
+	require.NoError(t, l.Run(nil))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	require.NoError(t, m.Close())
+	require.NoError(t, m.Close())
+	require.Equal(t, 1, spy.count("cuModuleUnload"))
+	before := spy.calls()
+	for name, err := range map[string]error{
+		"function":  second(m.Function("nothing")),
+		"functions": second(m.Functions()),
+		"attribute": second(f.Attribute(cu.FunctionRegisters)),
+		"launch":    f.Launch(nil, one),
+		"run":       l.Run(nil),
+		"nil":       (*cu.Module)(nil).Close(),
+	} {
+		if name == "nil" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, cu.ErrClosed, name)
+	}
+	require.Equal(t, before, spy.calls())
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// A context ends its modules, and they their functions.
+func TestContextEndsItsModules(t *testing.T) {
+	spy, drv := spied(t)
+	ctx, err := firstDevice(t, drv).PrimaryContext()
+	require.NoError(t, err)
+	m := load(t, ctx, various(t))
+	f, err := m.Function("nothing")
+	require.NoError(t, err)
+	require.NoError(t, ctx.Close())
+	require.Equal(t, []string{"cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"}, spy.sequence("cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"))
+	require.ErrorIs(t, f.Launch(nil, one), cu.ErrClosed)
+	require.NoError(t, m.Close())
+	require.Equal(t, 1, spy.count("cuModuleUnload"))
+}
+
+func TestFunctionAttributes(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	f := function(t, ctx, "store")
+	a, err := f.Attributes()
+	require.NoError(t, err)
+	require.Positive(t, a.MaxThreadsPerBlock)
+	require.Positive(t, a.Registers)
+	require.Zero(t, a.Shared)
+	require.Equal(t, 75, a.PTXVersion)
+	require.GreaterOrEqual(t, a.BinaryVersion, 75)
+	n, err := f.Attribute(cu.FunctionRegisters)
+	require.NoError(t, err)
+	require.Equal(t, a.Registers, n)
+	_, err = f.Attribute(1000)
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.ErrorIs(t, f.SetAttribute(cu.FunctionRegisters, 1), cu.ErrInvalidValue)
+	require.ErrorIs(t, f.SetAttribute(cu.FunctionMaxDynamicShared, 1<<32), cu.ErrInvalidValue)
+	require.NoError(t, f.SetCacheConfig(cu.CachePreferL1))
+	require.Equal(t, "CU_FUNC_ATTRIBUTE_NUM_REGS", cu.FunctionRegisters.String())
+}
+
+// More shared memory than 48 KiB has to be asked for.
+func TestDynamicSharedMemory(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	f := function(t, ctx, "shared")
+	out := alloc(t, ctx, 4)
+	most, err := ctx.Device().Attribute(cu.AttributeMaxSharedMemoryPerBlockOptin)
+	require.NoError(t, err)
+	require.Greater(t, most, 48<<10)
+	cfg := one
+	cfg.Shared = 48 << 10
+	require.NoError(t, f.Launch(nil, cfg, out, cfg.Shared-4, uint32(5)))
+	require.Equal(t, []uint32{5}, words(t, ctx, out.Ptr(), 1))
+	cfg.Shared = uint32(most)
+	require.ErrorIs(t, f.Launch(nil, cfg, out, cfg.Shared-4, uint32(6)), cu.ErrInvalidValue)
+	require.NoError(t, f.SetMaxDynamicShared(uint32(most)))
+	a, err := f.Attributes()
+	require.NoError(t, err)
+	require.Equal(t, most, a.MaxDynamicShared)
+	require.NoError(t, f.Launch(nil, cfg, out, cfg.Shared-4, uint32(7)))
+	require.Equal(t, []uint32{7}, words(t, ctx, out.Ptr(), 1))
+	require.ErrorIs(t, f.SetMaxDynamicShared(uint32(most)+1), cu.ErrInvalidValue)
+}
+
+func TestOccupancy(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	f := function(t, ctx, "shared")
+	dev := ctx.Device()
+	processors, err1 := dev.Attribute(cu.AttributeMultiprocessorCount)
+	perSM, err2 := dev.Attribute(cu.AttributeMaxThreadsPerMultiprocessor)
+	require.NoError(t, err1)
+	require.NoError(t, err2)
+	n, err := f.MaxActiveBlocks(256, 0)
+	require.NoError(t, err)
+	require.Equal(t, perSM/256, n)
+	less, err := f.MaxActiveBlocks(256, 40<<10)
+	require.NoError(t, err)
+	require.Less(t, less, n, "shared memory")
+	require.Positive(t, less)
+	threads, blocks, err := f.SuggestedBlock(0, 0)
+	require.NoError(t, err)
+	require.Equal(t, processors*perSM, threads*blocks)
+	threads, _, err = f.SuggestedBlock(0, 100)
+	require.NoError(t, err)
+	require.LessOrEqual(t, threads, 100)
+	_, err = f.MaxActiveBlocks(0, 0)
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+}
+
+func TestLibraryIsForAllContexts(t *testing.T) {
+	spy, drv := spied(t)
+	dev := firstDevice(t, drv)
+	lib, err := drv.LoadLibrary(various(t))
+	if orTooOld(t, drv, "cuLibraryLoadData", err) {
+		return
+	}
+	k, err := lib.Kernel("count")
+	require.NoError(t, err)
+	require.Equal(t, "count", k.Name())
+	_, err = lib.Kernel("counter")
+	require.ErrorIs(t, err, cu.ErrNotFound)
+
+	primary := cutest.Context(t, dev)
+	apart, err := dev.NewContext(cu.SchedAuto)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, apart.Close()) }()
+	for _, ctx := range []*cu.Context{primary, apart} { // each has a counter of its own
+		f, err := k.Function(ctx)
+		require.NoError(t, err)
+		out := alloc(t, ctx, 4)
+		require.NoError(t, f.Launch(nil, one, out))
+		require.Equal(t, []uint32{8}, words(t, ctx, out.Ptr(), 1))
+		p, size, err := lib.Global(ctx, "counter")
+		require.NoError(t, err)
+		require.EqualValues(t, 4, size)
+		require.Equal(t, []uint32{8}, words(t, ctx, p, 1))
+	}
+	f, err := k.Function(primary)
+	require.NoError(t, err)
+	ks, err := lib.Kernels()
+	if !orTooOld(t, drv, "cuLibraryEnumerateKernels", err) {
+		require.Len(t, ks, 4)
+		require.NotEmpty(t, ks[0].Name())
+	}
+	require.NoError(t, primary.Synchronize(soon(t)))
+	require.NoError(t, lib.Close())
+	require.NoError(t, lib.Close())
+	require.Equal(t, 1, spy.count("cuLibraryUnload"))
+	require.ErrorIs(t, f.Launch(nil, one, cu.DevicePtr(0)), cu.ErrClosed)
+	_, err = k.Function(primary)
+	require.ErrorIs(t, err, cu.ErrClosed)
+	_, err = lib.Kernel("count")
+	require.ErrorIs(t, err, cu.ErrClosed)
+}
+
+func TestLibraryFromFile(t *testing.T) {
+	drv := cutest.Driver(t)
+	lib, err := drv.LoadLibraryFile(variousFile)
+	if orTooOld(t, drv, "cuLibraryLoadFromFile", err) {
+		return
+	}
+	k, err := lib.Kernel("nothing")
+	require.NoError(t, err)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	f, err := k.Function(ctx)
+	require.NoError(t, err)
+	require.NoError(t, f.Launch(nil, one))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	require.NoError(t, lib.Close())
+	_, err = drv.LoadLibraryFile(filepath.Join(t.TempDir(), "none"))
+	require.ErrorIs(t, err, cu.ErrFileNotFound)
+}
+
+// With a driver that lacks a function the error names it.
+func TestModulesWithoutSymbols(t *testing.T) {
+	drv := cutest.Driver(t, without(t, "cuLibraryLoadData", "cuFuncGetParamInfo", "cuModuleGetFunctionCount", "cuLaunchKernelEx"))
+	_, err := drv.LoadLibrary(various(t))
+	var missing *cu.SymbolError
+	require.ErrorAs(t, err, &missing)
+	require.Equal(t, 12000, missing.Needs)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	m := load(t, ctx, various(t))
+	_, err = m.Functions()
+	require.ErrorIs(t, err, cu.ErrSymbolMissing)
+	f, err := m.Function("count")
+	require.NoError(t, err)
+	_, err = f.Params()
+	require.ErrorIs(t, err, cu.ErrSymbolMissing)
+	out := alloc(t, ctx, 4)
+	require.NoError(t, f.Launch(nil, one, out), "unchecked")
+	require.Equal(t, []uint32{8}, words(t, ctx, out.Ptr(), 1))
+	cfg := one
+	cfg.Cooperative = true
+	require.NoError(t, f.Launch(nil, cfg, out))
+	cfg.Priority = -1
+	require.ErrorIs(t, f.Launch(nil, cfg, out), cu.ErrSymbolMissing)
+}
