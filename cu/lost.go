@@ -50,8 +50,8 @@ type fate struct{ lost atomic.Pointer[Error] }
 
 // notice remembers a failure that no context survives.
 func (f *fate) notice(err error) {
-	if e, ok := err.(*Error); ok && e.Result.Fatal() {
-		f.lost.CompareAndSwap(nil, e)
+	if e, ok := err.(*Error); ok && e.Result.Fatal() && f.lost.CompareAndSwap(nil, e) {
+		hostFuncs.drop(f)
 	}
 }
 

@@ -19,6 +19,8 @@ var children = cutest.Children{
 	"lose contexts":              childLoseContexts,
 	"reset primary":              childResetPrimary,
 	"no peer access":             childNoPeerAccess,
+
+	"host function in a lost context": childHostFunction,
 }
 
 func TestMain(m *testing.M) { cutest.Main(m, children) }

@@ -1,0 +1,92 @@
+package cu
+
+import (
+	"sync"
+
+	"github.com/ebitengine/purego"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// Call has s call f once the work that s has now is done; what is given to s
+// later waits for f (cuLaunchHostFunc). It returns at once. A stream that is
+// captured is refused ([ErrStreamCaptureUnsupported]).
+//
+// f runs on a thread of the driver. It must make no call of the driver, through
+// this package or another, nor wait for what does, must not panic, and while it
+// runs other streams may wait too: it should hand on what takes long. Where the
+// context is lost f is never called, so who waits for f should wait for the
+// stream too.
+func (s *Stream) Call(f func()) error {
+	if s == nil {
+		return ErrClosed
+	}
+	inner := s.ctx.inner
+	id := hostFuncs.add(f, inner.fate)
+	err := s.do("cuLaunchHostFunc", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		if r := inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return call.CuLaunchHostFunc(h, hostCallback(), id)
+	})
+	if err != nil || inner.fate.isLost() { // lost before add, or after
+		hostFuncs.take(id)
+	}
+	return err
+}
+
+// hostCallback is the one C function for all host functions: they are never
+// freed.
+var hostCallback = sync.OnceValue(func() sys.CUhostFn {
+	return sys.CUhostFn(purego.NewCallback(func(id uintptr) {
+		if f := hostFuncs.take(id); f != nil {
+			f()
+		}
+	}))
+})
+
+// hostFuncs are those of the process that wait to be called, by the number that
+// the driver has of them.
+var hostFuncs pendingFuncs
+
+type pendingFuncs struct {
+	mu   sync.Mutex
+	last uintptr
+	f    map[uintptr]pendingFunc
+}
+
+type pendingFunc struct {
+	f    func()
+	fate *fate // of its context
+}
+
+func (p *pendingFuncs) add(f func(), of *fate) uintptr {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.f == nil {
+		p.f = map[uintptr]pendingFunc{}
+	}
+	p.last++
+	p.f[p.last] = pendingFunc{f, of}
+	return p.last
+}
+
+// take removes and returns a function, or nil if it is gone.
+func (p *pendingFuncs) take(id uintptr) func() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.f[id].f
+	delete(p.f, id)
+	return f
+}
+
+// drop forgets those of contexts that are lost: the driver will not call them.
+func (p *pendingFuncs) drop(of *fate) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, f := range p.f {
+		if f.fate == of {
+			delete(p.f, id)
+		}
+	}
+}

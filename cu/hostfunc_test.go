@@ -1,0 +1,134 @@
+package cu_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+func TestStreamCallsInOrder(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	before := cu.PendingCalls()
+	host, err := ctx.AllocHost(4, 0)
+	require.NoError(t, err)
+	seen, err := cu.HostSlice[uint32](host)
+	require.NoError(t, err)
+	mem := zeroed(t, ctx, 4)
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	var got []uint32
+	for i := range uint32(100) {
+		require.NoError(t, cu.Fill(ctx, s, mem.Ptr(), i, 1))
+		require.NoError(t, cu.CopyToHostAsync(ctx, s, seen, mem.Ptr()))
+		require.NoError(t, s.Call(func() { got = append(got, seen[0]) }))
+	}
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.Len(t, got, 100)
+	for i, v := range got {
+		require.EqualValues(t, i, v, "what the stream did before, and not what after")
+	}
+	require.Equal(t, before, cu.PendingCalls())
+	require.ErrorIs(t, (*cu.Stream)(nil).Call(func() {}), cu.ErrClosed)
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, s.Call(func() {}), cu.ErrClosed)
+	require.Equal(t, before, cu.PendingCalls())
+}
+
+// What a closed stream, or a context, was given is done.
+func TestStreamCallsAfterClose(t *testing.T) {
+	ctx, err := cutest.Device(t).NewContext(cu.SchedAuto)
+	require.NoError(t, err)
+	before, called := cu.PendingCalls(), make(chan bool, 2)
+	for range 2 {
+		s, err := ctx.NewStream()
+		require.NoError(t, err)
+		require.NoError(t, s.Call(func() { called <- true }))
+		require.NoError(t, s.Close())
+	}
+	require.NoError(t, ctx.Close())
+	<-called
+	<-called
+	require.Equal(t, before, cu.PendingCalls())
+}
+
+// A graph would call the function at every launch.
+func TestStreamCallIsNotCaptured(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	before := cu.PendingCalls()
+	g, err := s.Capture(func() error {
+		require.ErrorIs(t, s.Call(func() { panic("called") }), cu.ErrStreamCaptureUnsupported)
+		return nil
+	})
+	require.NoError(t, err)
+	n, err := g.NodeCount()
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Equal(t, before, cu.PendingCalls())
+}
+
+func TestStreamCallsOfLostContextsAreForgotten(t *testing.T) {
+	runChild(t, "host function in a lost context")
+}
+
+// childHostFunction loses all contexts while a function waits behind a value
+// that nobody writes.
+func childHostFunction() error {
+	dev, err := childDevice()
+	if err != nil {
+		return err
+	}
+	ctx, err1 := dev.NewContext(cu.SchedAuto)
+	victim, err2 := dev.NewContext(cu.SchedAuto)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	word, err1 := ctx.Alloc(4)
+	s, err2 := ctx.NewStream()
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if err := errors.Join(cu.Fill(ctx, nil, word.Ptr(), uint32(0), 1), ctx.Synchronize(noEnd{}), s.WaitValue32(word.Ptr(), 1, cu.WaitEQ)); err != nil {
+		return err
+	}
+	if err := s.Call(func() { panic("called in a context that is lost") }); err != nil {
+		return err
+	}
+	if n := cu.PendingCalls(); n != 1 {
+		return fmt.Errorf("%d functions wait, want 1", n)
+	}
+	free, err := poison(victim)
+	if err != nil {
+		return err
+	}
+	for !errors.Is(err, cu.ErrContextLost) {
+		_, err = s.Query()
+	}
+	if n := cu.PendingCalls(); n != 0 {
+		return fmt.Errorf("%d functions wait in lost contexts", n)
+	}
+	if err := s.Call(func() {}); !errors.Is(err, cu.ErrContextLost) || cu.PendingCalls() != 0 {
+		return fmt.Errorf("in a lost context: %v, and %d functions wait", err, cu.PendingCalls())
+	}
+	return errors.Join(victim.Close(), ctx.Close(), free())
+}
+
+// A driver that refuses keeps nothing.
+func TestStreamCallThatIsRefused(t *testing.T) {
+	spy, drv := spied(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	spy.always("cuLaunchHostFunc", sys.CUDA_ERROR_OUT_OF_MEMORY)
+	before := cu.PendingCalls()
+	require.ErrorIs(t, s.Call(func() {}), cu.ErrOutOfMemory)
+	require.Equal(t, before, cu.PendingCalls())
+}
