@@ -1,0 +1,81 @@
+package kernels
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// An answer is where a kernel leaves two numbers, and what it takes to wait for
+// them and no longer.
+type answer struct {
+	mem    *cu.Memory
+	done   *cu.Event
+	stream *cu.Stream // to read it by, whatever the kernel's stream does next
+	words  [2]uint64
+}
+
+// answer returns one that nobody uses.
+func (k *Set) answer() (*answer, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return nil, cu.ErrClosed
+	}
+	if n := len(k.free); n > 0 {
+		a := k.free[n-1]
+		k.free = k.free[:n-1]
+		return a, nil
+	}
+	a := &answer{}
+	if err := a.open(k.ctx); err != nil {
+		return nil, errors.Join(err, a.close())
+	}
+	k.all = append(k.all, a)
+	return a, nil
+}
+
+// giveBack keeps a for the next. One that failed is not given back: its kernel
+// may still write it.
+func (k *Set) giveBack(a *answer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.free = append(k.free, a)
+}
+
+func (a *answer) open(ctx *cu.Context) (err error) {
+	if a.mem, err = ctx.Alloc(16); err != nil {
+		return err
+	}
+	if a.done, err = ctx.NewEvent(cu.EventDisableTiming); err != nil {
+		return err
+	}
+	a.stream, err = ctx.NewStream()
+	return err
+}
+
+func (a *answer) close() error {
+	return errors.Join(a.mem.Close(), a.done.Close(), a.stream.Close())
+}
+
+// ask has launch's kernel change the words, whose halves begin as given, and
+// waits for them.
+func (a *answer) ask(ctx context.Context, s *cu.Stream, begin [2]uint32, launch func() error) error {
+	c := a.stream.Context()
+	for i, w := range begin {
+		if err := cu.Fill(c, s, a.mem.Ptr().Add(8*uint64(i)), w, 2); err != nil {
+			return err
+		}
+	}
+	if err := launch(); err != nil {
+		return err
+	}
+	if err := a.done.Record(s); err != nil {
+		return err
+	}
+	if err := a.done.Synchronize(ctx); err != nil {
+		return err
+	}
+	return cu.CopyToHost(c, a.stream, a.words[:], a.mem.Ptr())
+}

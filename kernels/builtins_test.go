@@ -1,0 +1,93 @@
+package kernels_test
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io/fs"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/kernels"
+)
+
+//go:embed *.cu *.ptx kernels.sum
+var files embed.FS
+
+// The PTX is what nvcc made of the CUDA C beside it: neither has been changed
+// since scripts/kernels.sh ran.
+func TestPTXIsOfTheSource(t *testing.T) {
+	sums, err := files.ReadFile("kernels.sum")
+	require.NoError(t, err)
+	want := map[string]string{}
+	for line := range strings.Lines(string(sums)) {
+		sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		want[name] = sum
+	}
+	have := map[string]string{}
+	names, err := fs.Glob(files, "*.[cp]*")
+	require.NoError(t, err)
+	for _, name := range names {
+		text, err := files.ReadFile(name)
+		require.NoError(t, err)
+		sum := sha256.Sum256(text)
+		have[name] = hex.EncodeToString(sum[:])
+	}
+	require.Len(t, have, 2*len(kernels.Builtins()))
+	require.Equal(t, want, have, "run scripts/kernels.sh where there is nvcc")
+}
+
+var entries = regexp.MustCompile(`(?s)\.visible \.entry (\w+)\((.*?)\)`)
+
+// ptxTypes are the types of parameters in PTX.
+var ptxTypes = map[string]string{"ptr": ".u64", "u64": ".u64", "u32": ".u32", "u8": ".u8", "f32": ".f32"}
+
+func TestBuiltinsAreThoseOfThePTX(t *testing.T) {
+	for _, b := range kernels.Builtins() {
+		text, err := files.ReadFile(b.Name + ".ptx")
+		require.NoError(t, err)
+		require.Equal(t, string(text), b.PTX)
+		require.Contains(t, b.PTX, "\n.version 7.4\n.target sm_75\n")
+		found := entries.FindAllStringSubmatch(b.PTX, -1)
+		require.Len(t, found, len(b.Kernels), b.Name)
+		for i, e := range found {
+			k := b.Kernels[i]
+			require.Equal(t, e[1], k.Name)
+			require.NotEmpty(t, k.Does)
+			params := strings.Split(e[2], ",")
+			require.Len(t, params, len(k.Params), k.Name)
+			for i, p := range params {
+				require.Equal(t, ptxTypes[k.Params[i].Type], strings.Fields(p)[1], "%s, %s", k.Name, k.Params[i].Name)
+			}
+		}
+	}
+}
+
+// The driver knows the same kernels.
+func TestDriverKnowsTheBuiltins(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	size := map[string]uint64{"ptr": 8, "u64": 8, "u32": 4, "u8": 1, "f32": 4}
+	for _, b := range kernels.Builtins() {
+		m, err := ctx.LoadModule([]byte(b.PTX))
+		require.NoError(t, err)
+		for _, k := range b.Kernels {
+			f, err := m.Function(k.Name)
+			require.NoError(t, err)
+			params, err := f.Params()
+			if !ctx.Device().Driver().Caller().Library().Has("cuFuncGetParamInfo") {
+				require.ErrorIs(t, err, cu.ErrSymbolMissing)
+				continue
+			}
+			require.NoError(t, err)
+			require.Len(t, params, len(k.Params))
+			for i, p := range params {
+				require.Equal(t, size[k.Params[i].Type], p.Size, "%s, %s", k.Name, k.Params[i].Name)
+			}
+		}
+	}
+}

@@ -1,0 +1,231 @@
+package kernels
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/pattern"
+)
+
+// A Set is all kernels of this package, loaded into a context. The caller owns
+// it; the context's Close ends it. It is safe for concurrent use.
+//
+// Its methods take a stream, nil for the null stream of the context, and queue
+// their work there; those that return what they found wait for it. Work on 0
+// bytes is none. The caller keeps memory open until the work is done.
+type Set struct {
+	ctx     *cu.Context
+	modules []*cu.Module
+	kernels map[string]kernel
+
+	mu     sync.Mutex
+	free   []*answer
+	all    []*answer
+	closed bool
+}
+
+// A kernel is a function with how many blocks of it fill the device.
+type kernel struct {
+	f      *cu.Function
+	blocks uint64
+}
+
+// threads are those of a block. All kernels do with any number.
+const threads = 256
+
+// ErrAlignment says that an address is not a multiple of what a kernel needs.
+// Nothing reached the driver.
+var ErrAlignment = errors.New("kernels: the address is not aligned")
+
+// Load loads the kernels into ctx. Errors are those of
+// [cu.Context.LoadModule].
+func Load(ctx *cu.Context) (*Set, error) {
+	k := &Set{ctx: ctx, kernels: map[string]kernel{}}
+	processors, err := ctx.Device().Attribute(cu.AttributeMultiprocessorCount)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range Builtins() {
+		if err := k.load(b, processors); err != nil {
+			return nil, errors.Join(fmt.Errorf("kernels: %s: %w", b.Name, err), k.Close())
+		}
+	}
+	return k, nil
+}
+
+func (k *Set) load(b Builtin, processors int) error {
+	m, err := k.ctx.LoadModule([]byte(b.PTX))
+	if err != nil {
+		return err
+	}
+	k.modules = append(k.modules, m)
+	for _, builtin := range b.Kernels {
+		f, err := m.Function(builtin.Name)
+		if err != nil {
+			return err
+		}
+		per, err := f.MaxActiveBlocks(threads, 0)
+		if err != nil {
+			return err
+		}
+		k.kernels[builtin.Name] = kernel{f, uint64(max(per, 1)) * uint64(processors)}
+	}
+	return nil
+}
+
+// Close unloads the kernels. Their work must be done. A second Close does
+// nothing.
+func (k *Set) Close() error {
+	if k == nil {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = true
+	var errs []error
+	for _, a := range k.all {
+		errs = append(errs, a.close())
+	}
+	for _, m := range k.modules {
+		errs = append(errs, m.Close())
+	}
+	k.all, k.free, k.modules = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// launch runs a kernel with a thread for each of n pieces of work, or as many
+// threads as the device runs at once: each takes several pieces then.
+func (k *Set) launch(s *cu.Stream, name string, n uint64, args ...any) error {
+	if n == 0 {
+		return nil
+	}
+	f := k.kernels[name]
+	blocks := min((n-1)/threads+1, f.blocks, math.MaxInt32)
+	return f.f.Launch(s, cu.LaunchConfig{Grid: cu.Dim3{X: uint32(blocks)}, Block: cu.Dim3{X: threads}}, args...)
+}
+
+// aligned refuses addresses that are no multiple of 16.
+func aligned(to cu.DevicePtr, ps ...cu.DevicePtr) error {
+	for _, p := range ps {
+		if p%to != 0 {
+			return fmt.Errorf("%w: %v is no multiple of %d", ErrAlignment, p, to)
+		}
+	}
+	return nil
+}
+
+// quads is how many pieces of 16 bytes there are, the last maybe short.
+func quads(bytes uint64) uint64 { return bytes/16 + (bytes%16+15)/16 }
+
+// Fill writes bytes bytes of the pattern to dst, which is aligned to 16 and
+// begins with the integer at index first.
+func (k *Set) Fill(s *cu.Stream, dst cu.DevicePtr, bytes, first uint64, salt uint32) error {
+	if err := aligned(16, dst); err != nil {
+		return err
+	}
+	return k.launch(s, "pattern_fill", quads(bytes), dst, bytes, first, salt)
+}
+
+// A Mismatch is what [Set.Check] found wrong. The zero Mismatch means nothing.
+// It has the number of integers that are wrong, the index of the first, and what
+// that is and should be; of a partial integer its bytes only.
+type Mismatch = pattern.Mismatch
+
+// Check compares bytes bytes at src, which is aligned to 16 and begins with the
+// integer at index first, with the pattern, and waits for that or until ctx is
+// done.
+func (k *Set) Check(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes, first uint64, salt uint32) (Mismatch, error) {
+	if err := aligned(16, src); err != nil || bytes == 0 {
+		return Mismatch{}, err
+	}
+	a, err := k.answer()
+	if err != nil {
+		return Mismatch{}, err
+	}
+	err = a.ask(ctx, s, [2]uint32{0, math.MaxUint32}, func() error {
+		return k.launch(s, "pattern_check", quads(bytes), src, bytes, first, salt, a.mem)
+	})
+	if err != nil {
+		return Mismatch{}, err
+	}
+	m := Mismatch{Wrong: a.words[0]}
+	if m.Wrong > 0 {
+		m.Index = a.words[1]
+		err = k.lookAt(a, &m, src, bytes, first, salt)
+	}
+	k.giveBack(a)
+	return m, err
+}
+
+// lookAt fills in what the integer at m.Index is and should be.
+func (k *Set) lookAt(a *answer, m *Mismatch, src cu.DevicePtr, bytes, first uint64, salt uint32) error {
+	at := (m.Index - first) * pattern.Size
+	n := min(pattern.Size, bytes-at)
+	var b [pattern.Size]byte
+	if err := cu.CopyToHost(k.ctx, a.stream, b[:n], src.Add(at)); err != nil {
+		return err
+	}
+	for i := range n {
+		m.Got |= uint32(b[i]) << (8 * i)
+	}
+	m.Want = pattern.At(m.Index, salt) & (math.MaxUint32 >> (32 - 8*n))
+	return nil
+}
+
+// Checksum returns the checksum of bytes bytes at src, which is aligned to 8,
+// and waits for it or until ctx is done: the sum, modulo 2⁶⁴, of
+// mix(word ^ mix(i+1)) over the 64-bit words, little-endian, the last one filled
+// up with zeros, where mix is the finaliser of splitmix64. [Checksum] is the same
+// on the host.
+func (k *Set) Checksum(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes uint64) (uint64, error) {
+	if err := aligned(8, src); err != nil || bytes == 0 {
+		return 0, err
+	}
+	a, err := k.answer()
+	if err != nil {
+		return 0, err
+	}
+	err = a.ask(ctx, s, [2]uint32{}, func() error {
+		return k.launch(s, "checksum", (bytes-1)/8+1, src, bytes, a.mem)
+	})
+	if err != nil {
+		return 0, err
+	}
+	sum := a.words[0]
+	k.giveBack(a)
+	return sum, nil
+}
+
+// FillBytes sets bytes bytes at dst to value.
+func (k *Set) FillBytes(s *cu.Stream, dst cu.DevicePtr, bytes uint64, value uint8) error {
+	return k.launch(s, "fill_bytes", bytes, dst, bytes, value)
+}
+
+// Copy copies bytes bytes from src to dst, which do not overlap; both are
+// aligned to 16.
+func (k *Set) Copy(s *cu.Stream, dst, src cu.DevicePtr, bytes uint64) error {
+	if err := aligned(16, dst, src); err != nil {
+		return err
+	}
+	return k.launch(s, "copy_bytes", quads(bytes), dst, src, bytes)
+}
+
+// VectorAdd sets n float32 at c to the sums of those at a and b.
+func (k *Set) VectorAdd(s *cu.Stream, a, b, c cu.DevicePtr, n uint64) error {
+	if err := aligned(4, a, b, c); err != nil {
+		return err
+	}
+	return k.launch(s, "vector_add", n, a, b, c, n)
+}
+
+// Saxpy adds a times the n float32 at x to those at y, rounded once.
+func (k *Set) Saxpy(s *cu.Stream, a float32, x, y cu.DevicePtr, n uint64) error {
+	if err := aligned(4, x, y); err != nil {
+		return err
+	}
+	return k.launch(s, "saxpy", n, a, x, y, n)
+}
