@@ -76,8 +76,8 @@ func (c *Context) Device() *Device { return c.inner.dev }
 // as c is reachable; [Context.Caller] sees to that.
 func (c *Context) Handle() sys.CUcontext { return c.inner.ctx }
 
-// Close waits for the calls in flight, ends the streams, events, graphs and
-// memory made in c and releases the context, or destroys it if
+// Close waits for the calls in flight, ends the streams, events, graphs, modules
+// and memory made in c and releases the context, or destroys it if
 // [Device.NewContext] made it (cuDevicePrimaryCtxRelease, cuCtxDestroy). A
 // second Close does nothing.
 //

@@ -20,7 +20,7 @@
 // What New, Open, Create, Alloc and Import return is owned by the caller, who
 // ends it with Close. Close is idempotent and may be called on nil; use after
 // Close is [ErrClosed]. Close waits for the calls in flight. A context's Close
-// ends the streams, events, graphs and memory that were made in it.
+// ends the streams, events, graphs, modules and memory that were made in it.
 //
 // # Errors
 //

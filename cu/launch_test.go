@@ -83,6 +83,10 @@ func TestWrongArguments(t *testing.T) {
 	spy, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	f := function(t, ctx, "shared")
+	spy.answer("cuLaunchKernel", func() (sys.CUresult, bool) {
+		t.Error("cuLaunchKernel was called")
+		return sys.CUDA_ERROR_INVALID_VALUE, true
+	})
 	closed := alloc(t, ctx, 4)
 	require.NoError(t, closed.Close())
 	out, counts := cu.DevicePtr(0), drv.Caller().Library().Has("cuFuncGetParamInfo")
@@ -121,7 +125,6 @@ func TestWrongArguments(t *testing.T) {
 		require.ErrorContains(t, err, c.says, name)
 	}
 	require.ErrorIs(t, f.Launch(nil, one, closed, uint32(1), uint32(2)), cu.ErrClosed)
-	require.Zero(t, spy.count("cuLaunchKernel"))
 }
 
 func TestPreparedLaunch(t *testing.T) {
@@ -245,12 +248,16 @@ func TestLaunchAttributes(t *testing.T) {
 	cfg.Cooperative = true
 	require.NoError(t, f.Launch(nil, cfg, out))
 	want := uint32(7 + 2)
-	if major, _, err := ctx.Device().ComputeCapability(); err == nil && major >= 9 {
-		cfg = cu.LaunchConfig{Grid: cu.Dim3{X: 4}, Block: cu.Dim3{X: 1}, Cluster: cu.Dim3{X: 2}}
-		require.NoError(t, f.Launch(nil, cfg, out))
+	clusters, err := ctx.Device().Attribute(cu.AttributeClusterLaunch)
+	require.NoError(t, err)
+	cfg = cu.LaunchConfig{Grid: cu.Dim3{X: 4}, Block: cu.Dim3{X: 1}, Cluster: cu.Dim3{X: 2}}
+	if err := f.Launch(nil, cfg, out); clusters != 0 {
+		require.NoError(t, err)
 		want += 4
-		cfg.Cluster.X = 3
-		require.Error(t, f.Launch(nil, cfg, out), "clusters of 3 do not make 4 blocks")
+		cfg.Cluster.X = 3 // which do not make 4 blocks
+		require.ErrorIs(t, f.Launch(nil, cfg, out), cu.ErrInvalidClusterSize)
+	} else {
+		require.Error(t, err)
 	}
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	p, _, err := m.Global("counter")

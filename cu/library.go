@@ -70,8 +70,8 @@ func (l *Library) Handle() sys.CUlibrary { return l.library }
 // Log is what the compiler said of a library that it made, once it has.
 func (l *Library) Log() string { return l.jit.said() }
 
-// Close unloads the library, once the kernels of it that run are done, for which
-// it waits in the driver (cuLibraryUnload). Its kernels and their functions are
+// Close unloads the library, once the kernels that run are done, for which it
+// waits in the driver (cuLibraryUnload). Its kernels and their functions are
 // [ErrClosed] from then on; graphs that launch them must not be launched any
 // more. A second Close does nothing.
 func (l *Library) Close() error {
@@ -184,7 +184,8 @@ func (k *Kernel) Name() string { return k.name }
 func (k *Kernel) Handle() sys.CUkernel { return k.kernel }
 
 // Function returns the kernel for launches in c (cuKernelGetFunction), with the
-// code for its device.
+// code for its device. To load that the driver may wait as
+// [Context.LoadModule] does.
 func (k *Kernel) Function(c *Context) (*Function, error) {
 	if k == nil {
 		return nil, ErrClosed

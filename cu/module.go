@@ -82,7 +82,7 @@ func (m *Module) Handle() sys.CUmodule { return m.module }
 // nothing: see [JITVerboseLog]. A file has none.
 func (m *Module) Log() string { return m.jit.said() }
 
-// Close unloads the module, with its variables, once the kernels that run are
+// Close unloads the module, with its variables, once all work of the context is
 // done, for which it waits in the driver (cuModuleUnload). Its functions are
 // [ErrClosed] from then on; graphs that launch them must not be launched any
 // more. A second Close, or one after the context's, does nothing.
