@@ -225,7 +225,15 @@ func TestCooperativeLaunch(t *testing.T) {
 	require.NoError(t, err)
 	cfg := cu.LaunchConfig{Grid: cu.Dim3{X: uint32(blocks)}, Block: cu.Dim3{X: uint32(threads)}, Cooperative: true}
 	cfg.Grid.X++
-	require.ErrorIs(t, f.Launch(nil, cfg, out), cu.ErrCooperativeLaunchTooLarge)
+	err = f.Launch(nil, cfg, out)
+	require.ErrorIs(t, err, cu.ErrCooperativeLaunchTooLarge)
+	require.ErrorContains(t, err, "cuLaunchCooperativeKernel")
+	cfg.Priority = -1
+	err = f.Launch(nil, cfg, out)
+	if !lacks(t, ctx.Device().Driver(), "cuLaunchKernelEx", err) {
+		require.ErrorIs(t, err, cu.ErrCooperativeLaunchTooLarge)
+	}
+	cfg.Priority = 0
 	cfg.Grid.X, cfg.Block.X = 2, 32
 	require.NoError(t, f.Launch(nil, cfg, out))
 	require.NoError(t, ctx.Synchronize(soon(t)))

@@ -291,6 +291,9 @@ func TestCheckThatIsGivenUp(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
+	all, free := b.Answers()
+	require.Equal(t, 3, all)
+	require.Zero(t, free, "their kernels are still to come")
 	other, err := b.ctx.NewStream()
 	require.NoError(t, err)
 	m, err := b.Check(soon(t), other, b.DevicePtr, size, 0, 1)

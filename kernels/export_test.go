@@ -1,0 +1,8 @@
+package kernels
+
+// Answers is how many answers there are, and how many of them nobody uses.
+func (k *Set) Answers() (all, free int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.all), len(k.free)
+}
