@@ -126,7 +126,7 @@ func TestModuleHasNoSuchThing(t *testing.T) {
 	_, err := m.Function("counter")
 	require.ErrorIs(t, err, cu.ErrNotFound)
 	_, err = m.Function("")
-	require.Error(t, err)
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
 	_, _, err = m.Global("none")
 	require.ErrorIs(t, err, cu.ErrNotFound)
 	_, err = ctx.LoadModuleFile(filepath.Join(t.TempDir(), "none.ptx"))
@@ -150,7 +150,7 @@ func TestBuildErrorHasTheLog(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrUnsupportedPTXVersion)
 	for _, text := range []string{"", " \n", "no PTX"} {
 		_, err = ctx.LoadModule([]byte(text))
-		require.Error(t, err, "%q", text)
+		require.ErrorIs(t, err, cu.ErrInvalidImage, "%q", text)
 	}
 }
 
