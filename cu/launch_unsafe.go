@@ -162,12 +162,15 @@ func (l *Launch) lay(params []Param, args []any) error {
 		}
 		p = unsafe.Add(p, (l.size[i]+argAlign-1)&^(argAlign-1))
 	}
-	zero := unsafe.Pointer(new([4096]byte))
 	for range spare + 1 {
-		l.args = append(l.args, zero)
+		l.args = append(l.args, unsafe.Pointer(&zeros))
 	}
 	return nil
 }
+
+// zeros is as large as what a kernel of old drivers takes in all. It is only
+// read.
+var zeros [4096]byte
 
 // addressed is memory of whatever package.
 type addressed interface{ Ptr() DevicePtr }
