@@ -24,7 +24,7 @@ var limitRules = map[sys.CUlimit]limitRule{
 	sys.CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: {initial: 2048, least: 32, clamp: 599186},
 	sys.CU_LIMIT_MAX_L2_FETCH_GRANULARITY:         {initial: 64, most: 128},
 	sys.CU_LIMIT_PERSISTING_L2_CACHE_SIZE:         {initial: 3 * persistingUnit, unit: persistingUnit, most: maxPersisting},
-	sys.CU_LIMIT_SHMEM_SIZE:                       {initial: 48 << 10, fixed: true},
+	sys.CU_LIMIT_SHMEM_SIZE:                       {initial: sharedOptIn, fixed: true},
 	sys.CU_LIMIT_CIG_ENABLED:                      {fixed: true},
 }
 

@@ -35,7 +35,7 @@ func TestLimits(t *testing.T) {
 		{sys.CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 128, 1000, 128, invalid},
 		{sys.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 3 * persistingUnit, 1, persistingUnit, 0},
 		{sys.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, persistingUnit, 1 << 40, persistingUnit, invalid},
-		{sys.CU_LIMIT_SHMEM_SIZE, 48 << 10, 1, 48 << 10, fixed},
+		{sys.CU_LIMIT_SHMEM_SIZE, sharedOptIn, 1, sharedOptIn, fixed},
 		{sys.CU_LIMIT_CIG_ENABLED, 0, 1, 0, fixed},
 	} {
 		require.Equal(t, s.initial, get(s.limit), s.limit)
