@@ -244,23 +244,24 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	defer m.mu.Unlock()
 	forget()
 	memory.drop()
-	if err != nil {
-		m.lastFault = err
-		return firstError(mod.ctx.sticky, faultResult(err))
+	var fault *ptx.Fault
+	switch {
+	case err == nil:
+		return sys.CUDA_SUCCESS
+	case errors.As(err, &fault):
+		m.lastFault = fault
+		return firstError(mod.ctx.sticky, faultResult(fault))
 	}
-	return sys.CUDA_SUCCESS
+	return firstError(mod.ctx.sticky, sys.CUDA_ERROR_LAUNCH_FAILED)
 }
 
 // faultResult is what a context is lost to when a kernel dies.
-func faultResult(err error) sys.CUresult {
-	var f *ptx.Fault
-	if errors.As(err, &f) {
-		switch f.Kind {
-		case ptx.IllegalAddress, ptx.StackOverflow: // so an H200 says
-			return sys.CUDA_ERROR_ILLEGAL_ADDRESS
-		case ptx.MisalignedAddress:
-			return sys.CUDA_ERROR_MISALIGNED_ADDRESS
-		}
+func faultResult(f *ptx.Fault) sys.CUresult {
+	switch f.Kind {
+	case ptx.IllegalAddress, ptx.StackOverflow: // so an H200 says
+		return sys.CUDA_ERROR_ILLEGAL_ADDRESS
+	case ptx.MisalignedAddress:
+		return sys.CUDA_ERROR_MISALIGNED_ADDRESS
 	}
 	return sys.CUDA_ERROR_LAUNCH_FAILED
 }
