@@ -24,7 +24,7 @@ var watched = map[string]string{
 	"cuEventQuery":            "w",
 	"cuEventRecord":           "ww",
 	"cuEventSynchronize":      "w",
-	"cuLaunchKernel":          "wdddddddwww",
+	"cuLaunchKernel":          "wdddddddw-w", // of no parameters the address is any
 	"cuMemcpyDtoDAsync_v2":    "wwww",
 	"cuMemcpyDtoHAsync_v2":    "wwww",
 	"cuMemcpyHtoDAsync_v2":    "wwww",
@@ -47,8 +47,7 @@ type ledger struct {
 // eyes is the one ledger, as the driver is one.
 var eyes = &ledger{calls: map[string][][]uintptr{}, made: map[string]uintptr{}}
 
-// resolver is the software driver's, with the ledger before it, and with
-// kernels that need no doing.
+// resolver is the software driver's, with the ledger before it.
 func (l *ledger) resolver(symbol string) (uintptr, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,14 +64,6 @@ func (l *ledger) resolver(symbol string) (uintptr, error) {
 
 // replaced is what stands in the place of the driver's function, or nil.
 func (l *ledger) replaced(symbol string, addr uintptr) any {
-	switch symbol {
-	case "cuModuleLoadData":
-		return func(module *sys.CUmodule, _ *byte) uintptr { *module = 1; return 0 }
-	case "cuModuleGetFunction":
-		return func(f *sys.CUfunction, _ sys.CUmodule, _ *byte) uintptr { *f = 2; return 0 }
-	case "cuModuleUnload":
-		return func(sys.CUmodule) uintptr { return 0 }
-	}
 	kinds := watched[symbol]
 	if kinds == "" {
 		return nil
@@ -83,8 +74,6 @@ func (l *ledger) replaced(symbol string, addr uintptr) any {
 		switch {
 		case l.refuses && symbol != "cuCtxSetCurrent":
 			return uintptr(sys.CUDA_ERROR_INVALID_HANDLE)
-		case symbol == "cuLaunchKernel":
-			return 0
 		}
 		r, _, _ := purego.SyscallN(addr, args...)
 		return r
@@ -92,7 +81,7 @@ func (l *ledger) replaced(symbol string, addr uintptr) any {
 }
 
 func (l *ledger) note(symbol, kinds string, args []uintptr) {
-	masks := map[byte]uintptr{'w': ^uintptr(0), 'd': 1<<32 - 1, 'b': 1<<8 - 1}
+	masks := map[byte]uintptr{'-': 0, 'w': ^uintptr(0), 'd': 1<<32 - 1, 'b': 1<<8 - 1}
 	noted := make([]uintptr, len(args))
 	for i := range args {
 		noted[i] = args[i] & masks[kinds[i]]

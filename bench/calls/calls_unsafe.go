@@ -117,10 +117,10 @@ func (s *stage) calls() (can []call, cannot []string) {
 	return can, cannot
 }
 
-// makes reports whether the driver has the functions, and a kernel to launch.
+// makes reports whether the driver has the functions.
 func (s *stage) makes(c call) bool {
 	for _, symbol := range c.symbols {
-		if s.address(symbol) == 0 || symbol == "cuLaunchKernel" && s.function == 0 {
+		if s.address(symbol) == 0 {
 			return false
 		}
 	}
@@ -297,6 +297,9 @@ func (s *stage) launch() (raw func() sys.CUresult, cgo func() C.int) {
 		func() C.int { return C.launch(fn, ck, 1, 1, 1, 1, 1, 1, 0, cs, nil, nil) }
 }
 
+// typedLaunch is one launch by package cu, prepared before.
+func (s *stage) typedLaunch() error { return s.launched.Run(s.stream) }
+
 // wait waits for the stream in the driver, by ours and by cgo.
 func (s *stage) wait() (raw func() sys.CUresult, cgo func() C.int) {
 	fn, stream := s.fn("cuStreamSynchronize"), s.stream.Handle()
@@ -311,7 +314,7 @@ func (s *stage) launchBurst() call {
 	raw, cgo := s.launch()
 	return call{name: symbol + ", burst", plot: launching, label: "launch,\nburst", symbols: []string{symbol}, batch: queued, ways: []way{
 		s.inC(func(n C.int) C.int64_t { return C.launch_loop(n, fn, ck, 1, 1, 1, 1, 1, 1, 0, cs, nil, nil) }),
-		rawWay(raw, nil), s.inCgo(cgo, nil), inCgoBound(s.bound(cgo), nil),
+		rawWay(raw, nil), typedWay(s.typedLaunch), s.inCgo(cgo, nil), inCgoBound(s.bound(cgo), nil),
 	}}
 }
 
@@ -328,7 +331,7 @@ func (s *stage) launchSustained() call {
 	rawWait, cgoWait := s.wait()
 	return call{name: sustained, plot: launching, label: "launch,\nsustained", symbols: []string{"cuLaunchKernel"}, batch: lasting, ways: []way{
 		s.inC(func(n C.int) C.int64_t { return C.launch_then_wait_loop(n, fn, fw, ck, cs) }),
-		rawWay(raw, rawWait), s.inCgo(cgo, cgoWait), inCgoBound(s.bound(cgo), s.bound(cgoWait)),
+		rawWay(raw, rawWait), typedWay(s.typedLaunch, s.drain), s.inCgo(cgo, cgoWait), inCgoBound(s.bound(cgo), s.bound(cgoWait)),
 	}}
 }
 
@@ -340,6 +343,12 @@ func (s *stage) launchAndWait() call {
 	return call{name: launch + " + " + wait, plot: launching, label: "launch\nand wait", symbols: []string{launch, wait}, batch: queued, ways: []way{
 		s.inC(func(n C.int) C.int64_t { return C.launch_and_wait_loop(n, fn, fw, ck, cs) }),
 		rawWay(both(raw, rawWait), nil),
+		typedWay(func() error {
+			if err := s.typedLaunch(); err != nil {
+				return err
+			}
+			return s.drain()
+		}),
 		s.inCgo(both(cgo, cgoWait), nil), inCgoBound(both(s.bound(cgo), s.bound(cgoWait)), nil),
 	}}
 }

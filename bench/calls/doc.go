@@ -18,8 +18,8 @@
 // queued is waited for outside the time, in small batches: only "sustained"
 // meets a full queue.
 //
-// The program needs a GPU and cgo. With -driver soft it runs without a GPU, all
-// but the launches, and what it measures is the software driver. It prints a table,
+// The program needs a GPU and cgo. With -driver soft it runs without a GPU,
+// and what it measures is the software driver. It prints a table,
 // writes calls.csv, calls.md and plots to the directory of -out, and exits with 2
 // for a mistake in the flags, with 3 where there is no driver, and with 1 for
 // other failures.

@@ -5,8 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"unsafe"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/sys"
@@ -30,8 +28,9 @@ type stage struct {
 	here     *cu.Memory
 	there    *cu.Memory
 	host     *cu.HostMemory
-	function sys.CUfunction // an empty kernel; 0 where the driver runs none
-	module   sys.CUmodule
+	module   *cu.Module
+	function sys.CUfunction // an empty kernel
+	launched *cu.Launch     // of it, prepared
 }
 
 // newStage sets the stage on the first device.
@@ -76,25 +75,23 @@ const emptyKernel = `.version 6.0
 .visible .entry empty() { ret; }
 `
 
-// loadKernel loads the empty kernel, if the driver runs kernels.
-func (s *stage) loadKernel() error {
-	r := s.call.CuModuleLoadData(&s.module, unsafe.Pointer(sys.CString(emptyKernel)))
-	if r == sys.CUDA_ERROR_NOT_SUPPORTED && s.drv.Kind() == cu.Soft {
-		return nil
+// loadKernel loads the empty kernel.
+func (s *stage) loadKernel() (err error) {
+	if s.module, err = s.ctx.LoadModule([]byte(emptyKernel)); err != nil {
+		return err
 	}
-	if r == sys.CUDA_SUCCESS {
-		r = s.call.CuModuleGetFunction(&s.function, s.module, sys.CString("empty"))
+	f, err := s.module.Function("empty")
+	if err != nil {
+		return err
 	}
-	return failure("loading the empty kernel", r)
+	s.function = f.Handle()
+	s.launched, err = f.Prepare(cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}})
+	return err
 }
 
 // close ends what was opened, in the order in which it is used.
 func (s *stage) close() error {
-	var err error
-	if s.module != 0 {
-		err = failure("cuModuleUnload", s.call.CuModuleUnload(s.module))
-	}
-	return errors.Join(err, s.host.Close(), s.there.Close(), s.here.Close(), s.event.Close(), s.stream.Close(), s.ctx.Close())
+	return errors.Join(s.module.Close(), s.host.Close(), s.there.Close(), s.here.Close(), s.event.Close(), s.stream.Close(), s.ctx.Close())
 }
 
 // drain waits for the stream, outside the time.
@@ -107,12 +104,4 @@ func (s *stage) address(symbol string) uintptr {
 		return 0
 	}
 	return a
-}
-
-// failure is r as an error, nil for success.
-func failure(what string, r sys.CUresult) error {
-	if r == sys.CUDA_SUCCESS {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", what, cu.Result(r))
 }

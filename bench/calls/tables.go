@@ -32,6 +32,10 @@ func newReport(drv *cu.Driver, calls []call, cannot []string, r results) *report
 			Claim: "ours, raw / C: launch of an empty kernel, sustained, with the context bound",
 			Limit: launchLimit,
 			Got:   r.ratio(sustained, byRaw),
+		}, {
+			Claim: "ours, typed / C: the same, prepared",
+			Limit: launchLimit,
+			Got:   r.ratio(sustained, byTyped),
 		}},
 		Charts: charts(calls, r),
 	}
@@ -48,7 +52,7 @@ const explanation = `What calls of %s cost from Go, beside the same calls from C
 
 - C: a loop in C, timed there.
 - ours, raw: the methods of ` + "`sys.Caller`" + `, with the context bound in each call; cuDeviceGetAttribute needs none.
-- ours, typed: package ` + "`cu`" + `, which has no launches yet.
+- ours, typed: package ` + "`cu`" + `; launches are prepared.
 - cgo: one crossing a call, on a locked thread that has the context.
 - cgo, any goroutine: the thread is locked and the context set in each call, as a binding must that gives its callers no rules.
 

@@ -67,11 +67,16 @@ func rawWay(f, after func() sys.CUresult) way {
 	}}
 }
 
-// typedWay is the way of package cu.
-func typedWay(f func() error) way {
+// typedWay is the way of package cu; after ends the batch.
+func typedWay(f func() error, after ...func() error) way {
 	return way{byTyped, func(n int) (time.Duration, error) {
 		begin := time.Now()
 		for range n {
+			if err := f(); err != nil {
+				return 0, err
+			}
+		}
+		for _, f := range after {
 			if err := f(); err != nil {
 				return 0, err
 			}
