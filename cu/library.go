@@ -140,7 +140,8 @@ func (l *Library) Kernel(name string) (*Kernel, error) {
 }
 
 // Kernels lists the library's kernels, in no particular order
-// (cuLibraryEnumerateKernels, CUDA 12.4).
+// (cuLibraryGetKernelCount, cuLibraryEnumerateKernels, CUDA 12.4; each has its
+// name, cuKernelGetName).
 func (l *Library) Kernels() ([]*Kernel, error) {
 	n := new(uint32)
 	err := l.use("cuLibraryGetKernelCount", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {

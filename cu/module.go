@@ -130,7 +130,8 @@ func (m *Module) function(fn sys.CUfunction, name string) *Function {
 }
 
 // Functions lists the module's kernels, in no particular order
-// (cuModuleEnumerateFunctions, CUDA 12.4).
+// (cuModuleGetFunctionCount, cuModuleEnumerateFunctions, CUDA 12.4; each has its
+// name, cuFuncGetName).
 func (m *Module) Functions() ([]*Function, error) {
 	n := new(uint32)
 	err := m.use("cuModuleGetFunctionCount", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
