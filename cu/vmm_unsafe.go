@@ -304,10 +304,14 @@ func (d *Driver) SetAccess(p DevicePtr, size uint64, a Access, devices ...*Devic
 	for i, dev := range devices {
 		rights[i] = LocationAccess{dev.Location(), a}
 	}
-	if err := d.SetAccessEach(p, size, rights...); err != nil {
-		return errors.Join(err, d.outOfReach(p, devices))
+	err := d.SetAccessEach(p, size, rights...)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if why := d.outOfReach(p, devices); why != nil {
+		return errors.Join(err, why)
+	}
+	return err
 }
 
 // SetAccessEach sets rights of several places over the mappings of size bytes

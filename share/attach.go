@@ -164,23 +164,41 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	}
 	p := l.patience(ctx)
 	defer func() { p.cancel() }()
-	msg, files, err := receiveOffer(p, l, o.tooLarge)
-	if err == nil {
-		if err = o.suits(msg, name); err != nil {
-			err = errors.Join(err, sock.CloseFiles(files))
-		}
-	}
+	msg, files, err := o.takeOffer(p, l, name)
 	if err != nil {
-		switch {
-		case isBadRecord(err), errors.Is(err, ErrTooLarge), errors.Is(err, ErrStale):
-			l.part(attachFailed(err))
-		case errors.Is(err, ErrRate):
-			l.part(refusal(err))
-		}
 		return nil, errors.Join(explain(err), room.Close())
 	}
 	offer := Offer{msg.name, msg.desc, msg.access, msg.data, l.conn.Peer()}
 	o.received(offer, files)
+	buf, err := o.mapOffer(ctx, p, l, msg, files, dev, room)
+	if err != nil {
+		return nil, err
+	}
+	return newAttachment(l, offer, buf), nil
+}
+
+// takeOffer receives the offer that was asked for, or tells the producer what is
+// wrong with the one that came. On error it holds no files.
+func (o *attachOptions) takeOffer(p *patience, l link, name string) (offer, []*os.File, error) {
+	msg, files, err := receiveOffer(p, l, o.tooLarge)
+	if err == nil {
+		if err = o.suits(msg, name); err == nil {
+			return msg, files, nil
+		}
+		err = errors.Join(err, sock.CloseFiles(files))
+	}
+	switch {
+	case isBadRecord(err), errors.Is(err, ErrTooLarge), errors.Is(err, ErrStale):
+		l.part(attachFailed(err))
+	case errors.Is(err, ErrRate):
+		l.part(refusal(err))
+	}
+	return msg, nil, err
+}
+
+// mapOffer maps what was offered and tells the producer so when its data is there.
+// It takes files and room.
+func (o *attachOptions) mapOffer(ctx context.Context, p *patience, l link, msg offer, files []*os.File, dev *cu.Device, room *vmm.Reservation) (*vmm.Buffer, error) {
 	answer := func() error {
 		err := l.send(ctx, mapped{msg.desc.Generation})
 		if errors.Is(err, sock.ErrPeerLost) {
@@ -202,7 +220,7 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 			return nil, errors.Join(err, buf.Close())
 		}
 	}
-	return newAttachment(l, offer, buf), nil
+	return buf, nil
 }
 
 // suits checks that it is the offer that was asked for.

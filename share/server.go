@@ -75,6 +75,12 @@ func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
 	return func(o *listenOptions) { o.allow = f }
 }
 
+// WithBacklog bounds the connections that wait to be accepted, 1,024 by default; see
+// [sock.WithBacklog].
+func WithBacklog(n int) ListenOption {
+	return func(o *listenOptions) { o.sock = append(o.sock, sock.WithBacklog(n)) }
+}
+
 // WithTimeout bounds each step of a conversation with a consumer. The default
 // is [DefaultTimeout].
 func WithTimeout(d time.Duration) ListenOption { return func(o *listenOptions) { o.timeout = d } }

@@ -54,11 +54,11 @@ func TestFault61_MemoryComesFree(t *testing.T) {
 	hoarder, producer := s.hoarded()
 	p := producer("-wait", "1m")
 	p.waitLine("Waiting for device memory, for 1m0s at most")
-	timeout := map[cu.Kind]string{cu.Soft: "1500ms", cu.CUDA: "10s"}[cutest.Kind()]
+	timeout := map[cu.Kind]string{cu.Soft: "3s", cu.CUDA: "10s"}[cutest.Kind()]
 	consumer := s.start("consumer", []string{smallDevice}, "-timeout", timeout)
 	consumer.waitLine("Connected to producer")
 	if cutest.Kind() == cu.Soft { // longer than the consumer's patience for a silent one
-		time.Sleep(2 * time.Second)
+		time.Sleep(4 * time.Second)
 	}
 	require.Empty(t, find(p, "Created physical memory"))
 	hoarder.kill()
