@@ -107,6 +107,9 @@ func (p *producer) listen() (*share.Server, error) {
 	if err := p.allowed.Open(p.socket); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}
+	if why := p.allowed.Shut(p.socket); why != "" {
+		p.app.Say("shut", cli.Fields{"socket": p.socket}, "  %s", why)
+	}
 	return srv, nil
 }
 

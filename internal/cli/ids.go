@@ -2,9 +2,11 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -51,6 +53,20 @@ func (p *PolicyFlags) Open(path string) error {
 		return nil
 	}
 	return os.Chmod(path, modeAll)
+}
+
+// Shut says why those who are let in cannot reach the socket at path, "" if they can
+// or there are none: its directory may be searched by its owner only.
+func (p *PolicyFlags) Shut(path string) string {
+	if p.Mode() == modeUser {
+		return ""
+	}
+	dir := filepath.Dir(path)
+	st, err := os.Stat(dir)
+	if err != nil || st.Mode()&0o011 != 0 {
+		return ""
+	}
+	return fmt.Sprintf("nobody else can search %s (mode %04o), so whom -allow-uid and -allow-gid let in cannot connect: chmod 0711 %s", dir, st.Mode().Perm(), dir)
 }
 
 // An idList is a flag of ids or names, separated by commas, that may be given

@@ -107,6 +107,23 @@ func TestModesForOthers(t *testing.T) {
 	require.Error(t, (&PolicyFlags{GIDs: []uint32{1}}).Open(filepath.Join(t.TempDir(), "none")))
 }
 
+func TestShutDirectories(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	for mode, shut := range map[os.FileMode]bool{0o700: true, 0o744: true, 0o711: false, 0o710: false, 0o755: false} {
+		require.NoError(t, os.Chmod(dir, mode))
+		for _, flags := range []PolicyFlags{{UIDs: []uint32{1}}, {GIDs: []uint32{1}}} {
+			why := flags.Shut(path)
+			require.Equal(t, shut, why != "", "%v %o", flags, mode)
+			if shut {
+				require.Contains(t, why, "chmod 0711 "+dir)
+			}
+		}
+		require.Empty(t, (&PolicyFlags{}).Shut(path), "nobody is let in")
+	}
+	require.Empty(t, (&PolicyFlags{UIDs: []uint32{1}}).Shut(filepath.Join(dir, "none", "s")))
+}
+
 // FuzzIDs: what is accepted is printed as something that means the same.
 func FuzzIDs(f *testing.F) {
 	for _, s := range []string{"1", "1,2", "ann", "ann,4294967294", "4294967295", "", ",", "-1", "1,,2", "1\x00", "huge", "999999999999999999999"} {
