@@ -24,10 +24,12 @@ type consumer struct {
 	expect string
 	socket string
 	allow  cli.PolicyFlags
+	way    cli.WayFlag
 
 	salt    uint32 // to check against, if expect says so
 	dev     *cu.Device
 	ctx     *cu.Context
+	kernels *cli.Kernels
 	att     *share.Attachment
 	started time.Time
 }
@@ -40,6 +42,7 @@ func newConsumer(stdout io.Writer) *consumer {
 	f.StringVar(&c.device, "device", "", "device that the memory has to be on, by `N|UUID`; without it, whichever it is on")
 	f.Var(&c.access, "access", "map the memory `ro|rw`; rw takes a producer with -access rw")
 	f.StringVar(&c.expect, "expect-salt", "", "check against this 32-bit `number` instead of the offer's salt")
+	f.Var(&c.way, "verify", "compare the data on the `gpu|cpu`; without it, on the GPU if its driver takes the kernels, and on the CPU with the software driver")
 	f.StringVar(&c.socket, "socket", cli.DefaultSocket(), "`path` of the producer's socket")
 	c.app.AllowFlags(&c.allow,
 		"also take offers of users `U[,U…]`, by number or name",
@@ -50,7 +53,7 @@ func newConsumer(stdout io.Writer) *consumer {
 func (c *consumer) run(ctx context.Context) (err error) {
 	c.app.Say("start", cli.Fields{"program": "consumer"}, "=== CUDA VMM Consumer ===")
 	defer func() {
-		err = errors.Join(err, c.app.Cleanup(c.att.Close, c.ctx.Close))
+		err = errors.Join(err, c.app.Cleanup(c.kernels.Close, c.att.Close, c.ctx.Close))
 	}()
 	if err := c.open(); err != nil {
 		return err
@@ -90,12 +93,18 @@ func (c *consumer) open() (err error) {
 	return c.enter()
 }
 
-// enter takes the primary context of the device in use.
+// enter takes the primary context of the device in use, and loads what verifies
+// there.
 func (c *consumer) enter() error {
-	return c.app.Timed("context", func() (err error) {
+	err := c.app.Timed("context", func() (err error) {
 		c.ctx, err = c.dev.PrimaryContext()
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	c.kernels, err = c.app.Kernels(c.ctx, "verify", c.way)
+	return err
 }
 
 func (c *consumer) attach(ctx context.Context) (err error) {
@@ -138,7 +147,7 @@ func (c *consumer) follow() error {
 	if dev == c.dev {
 		return nil
 	}
-	err := c.ctx.Close()
+	err := errors.Join(c.kernels.Close(), c.ctx.Close())
 	c.dev = dev
 	c.app.UseDevice(dev)
 	return errors.Join(err, c.enter())

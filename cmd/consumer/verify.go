@@ -9,8 +9,8 @@ import (
 	"github.com/gpufd/gpufd/internal/pattern"
 )
 
-// A verifier copies the memory to the host piece by piece and compares it with
-// the pattern; the next piece is copied while one is compared.
+// A verifier compares the memory with the pattern, piece by piece: on the device,
+// or on the host, to which the next piece is copied while one is compared.
 type verifier struct {
 	*consumer
 	size  uint64
@@ -24,6 +24,7 @@ func (v *verifier) verify(ctx context.Context) (err error) {
 	if v.meta, err = v.consumer.meta(); err != nil {
 		return err
 	}
+	v.app.SayWay("verify", "verifying", v.kernels)
 	wrong, err := v.compare(ctx)
 	if err != nil {
 		return err
@@ -42,6 +43,9 @@ func (v *verifier) verify(ctx context.Context) (err error) {
 
 func (v *verifier) compare(ctx context.Context) (wrong pattern.Mismatch, err error) {
 	src := v.att.Buffer().Ptr()
+	if v.kernels.OnGPU() {
+		return v.kernels.Check(ctx, src, v.size, v.meta.Salt, func(done uint64) error { return v.progress(ctx, done) })
+	}
 	err = pattern.Stream(ctx, v.size,
 		func(offset uint64, b []byte) error { return cu.CopyToHost(v.ctx, nil, b, src.Add(offset)) },
 		func(offset uint64, b []byte) error {

@@ -26,14 +26,16 @@ type producer struct {
 	consumers int
 	wait      time.Duration
 	salt      uint64
+	way       cli.WayFlag
 	socket    string
 	allowed   cli.PolicyFlags
 
 	connections, perPeer int
 
-	dev *cu.Device
-	ctx *cu.Context
-	buf *vmm.Buffer
+	dev     *cu.Device
+	ctx     *cu.Context
+	kernels *cli.Kernels
+	buf     *vmm.Buffer
 }
 
 func newProducer(stdout io.Writer) *producer {
@@ -48,6 +50,7 @@ func newProducer(stdout io.Writer) *producer {
 	f.IntVar(&p.consumers, "consumers", 1, "end after `N` consumers; 0 serves until interrupted")
 	f.DurationVar(&p.wait, "wait", 0, "longest `duration` to wait for device memory that others have; 0 fails at once")
 	f.Uint64Var(&p.salt, "salt", 0, "XOR the data with this 32-bit `number`")
+	f.Var(&p.way, "fill", "make the data on the `gpu|cpu`; without it, on the GPU if its driver takes the kernels, and on the CPU with the software driver")
 	f.StringVar(&p.socket, "socket", cli.DefaultSocket(), "`path` of the socket")
 	p.app.AllowFlags(&p.allowed,
 		"also serve users `U[,U…]`, by number or name; they must be able to search the socket's directory, so make one (mode 0711) and name it with -socket",
@@ -67,7 +70,7 @@ func (p *producer) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, p.app.Cleanup(srv.Close, p.buf.Close, p.ctx.Close))
+		err = errors.Join(err, p.app.Cleanup(srv.Close, p.kernels.Close, p.buf.Close, p.ctx.Close))
 	}()
 	srv.Expect(cli.OfferName) // who comes early hears how far we are
 	if err := p.prepare(ctx, srv); err != nil {
@@ -131,6 +134,9 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 		return err
 	}
 	if err := p.app.Timed("context", func() (err error) { p.ctx, err = p.dev.PrimaryContext(); return err }); err != nil {
+		return err
+	}
+	if p.kernels, err = p.app.Kernels(p.ctx, "fill", p.way); err != nil {
 		return err
 	}
 	if p.buf, err = p.newBuffer(); !vmm.WouldWait(err) {
@@ -208,21 +214,19 @@ func (p *producer) inChunks() string {
 	return fmt.Sprintf(" in chunks of %s", p.chunk)
 }
 
-// fill writes the pattern to the device, a piece at a time; one is generated
-// while another is copied.
+// fill writes the pattern to the device, a piece at a time.
 func (p *producer) fill(ctx context.Context, srv *share.Server) error {
-	dst, total := p.buf.Ptr(), uint64(p.size)
+	p.app.SayWay("fill", "filling", p.kernels)
+	progress := func(done uint64) error {
+		p.app.Progress("filling", done, uint64(p.size))
+		srv.Working(cli.OfferName, done, uint64(p.size))
+		return nil
+	}
 	err := p.app.Timed("fill", func() error {
-		return pattern.Stream(ctx, total,
-			func(offset uint64, b []byte) error {
-				pattern.Fill(b, offset/pattern.Size, uint32(p.salt))
-				return nil
-			},
-			func(offset uint64, b []byte) error {
-				p.app.Progress("filling", offset, total)
-				srv.Working(cli.OfferName, offset, total)
-				return cu.CopyToDevice(p.ctx, nil, dst.Add(offset), b)
-			})
+		if p.kernels.OnGPU() {
+			return p.kernels.Fill(ctx, p.buf.Ptr(), uint64(p.size), uint32(p.salt), progress)
+		}
+		return p.fillFromHost(ctx, progress)
 	})
 	if err != nil {
 		return err
@@ -230,6 +234,22 @@ func (p *producer) fill(ctx context.Context, srv *share.Server) error {
 	p.app.Say("generated", cli.Fields{"integers": p.meta().Count, "salt": p.salt}, "Generated %d test integers", p.meta().Count)
 	p.app.Say("copied", cli.Fields{"bytes": uint64(p.size)}, "Copied test data to GPU")
 	return nil
+}
+
+// fillFromHost generates a piece while another is copied.
+func (p *producer) fillFromHost(ctx context.Context, progress func(done uint64) error) error {
+	dst := p.buf.Ptr()
+	return pattern.Stream(ctx, uint64(p.size),
+		func(offset uint64, b []byte) error {
+			pattern.Fill(b, offset/pattern.Size, uint32(p.salt))
+			return nil
+		},
+		func(offset uint64, b []byte) error {
+			if err := progress(offset); err != nil {
+				return err
+			}
+			return cu.CopyToDevice(p.ctx, nil, dst.Add(offset), b)
+		})
 }
 
 func (p *producer) meta() pattern.Meta {

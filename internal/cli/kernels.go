@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/kernels"
+)
+
+// A WayFlag is a flag of gpu or cpu: which of them writes or checks the data.
+// Without it that is left to [App.Kernels].
+type WayFlag string
+
+// Set reads gpu or cpu.
+func (f *WayFlag) Set(s string) error {
+	if s != "gpu" && s != "cpu" {
+		return errors.New("want gpu or cpu")
+	}
+	*f = WayFlag(s)
+	return nil
+}
+
+// String gives gpu, cpu or nothing.
+func (f *WayFlag) String() string { return string(*f) }
+
+// Kernels writes and checks the pattern on the device. The caller owns it.
+type Kernels struct {
+	set *kernels.Set // nil: the CPU does the work
+	ctx *cu.Context
+	why error // of the CPU
+}
+
+// Kernels loads the kernels into ctx for the work of the flag of that name, as
+// way says. Where that leaves it open, the GPU does the work if its driver can
+// load them, and the CPU on the software driver, which is slow at it. With gpu, a
+// driver that cannot is an error of the machine.
+func (a *App) Kernels(ctx *cu.Context, flag string, way WayFlag) (k *Kernels, err error) {
+	if way == "cpu" || way == "" && a.Driver.Kind() == cu.Soft {
+		return &Kernels{}, nil
+	}
+	err = a.Timed("kernels", func() (err error) {
+		k, err = NewKernels(ctx)
+		return err
+	})
+	switch {
+	case err == nil:
+		return k, nil
+	case way == "gpu":
+		return nil, Machinef("-%s gpu: this driver cannot load the kernels: %w", flag, err)
+	}
+	return &Kernels{why: fmt.Errorf("this driver cannot load the kernels: %w", err)}, nil
+}
+
+// SayWay says what does the work of a flag, filling or verifying, and why it has
+// to be the CPU, if it has to.
+func (a *App) SayWay(flag, doing string, k *Kernels) {
+	way, words := "cpu", "on the CPU"
+	if k.OnGPU() {
+		way, words = "gpu", "on the GPU"
+	}
+	fields := Fields{"on": way}
+	if k.why != nil {
+		fields["why"] = oneLine(k.why)
+		words += ": " + oneLine(k.why)
+	}
+	a.Result[flag] = way
+	a.Say(doing, fields, "  %s %s", doing, words)
+}
+
+// NewKernels loads the kernels into ctx, which Close leaves open.
+func NewKernels(ctx *cu.Context) (*Kernels, error) {
+	set, err := kernels.Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Kernels{set: set, ctx: ctx}, nil
+}
+
+// OnGPU reports whether the kernels are there. Without them the CPU has to do the
+// work, and neither Fill nor Check can be called.
+func (k *Kernels) OnGPU() bool { return k.set != nil }
+
+// Close unloads the kernels. A second Close does nothing.
+func (k *Kernels) Close() error {
+	if k == nil {
+		return nil
+	}
+	return k.set.Close()
+}
+
+// Fill writes size bytes of the pattern to dst and calls progress with how many
+// there are so far, one call at a time.
+func (k *Kernels) Fill(ctx context.Context, dst cu.DevicePtr, size uint64, salt uint32, progress func(done uint64) error) error {
+	return k.each(ctx, size, progress, func(ctx context.Context, s *cu.Stream, offset, n uint64) error {
+		if err := k.set.Fill(s, dst.Add(offset), n, offset/pattern.Size, salt); err != nil {
+			return err
+		}
+		return s.Synchronize(ctx)
+	})
+}
+
+// Check compares size bytes at src with the pattern, and calls progress as
+// [Kernels.Fill] does.
+func (k *Kernels) Check(ctx context.Context, src cu.DevicePtr, size uint64, salt uint32, progress func(done uint64) error) (wrong pattern.Mismatch, err error) {
+	var mu sync.Mutex
+	err = k.each(ctx, size, progress, func(ctx context.Context, s *cu.Stream, offset, n uint64) error {
+		m, err := k.set.Check(ctx, s, src.Add(offset), n, offset/pattern.Size, salt)
+		if err == nil && m.Wrong == 0 {
+			err = k.distrust(ctx, s, src.Add(offset), min(n, control), offset/pattern.Size, salt)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		wrong.Add(m)
+		return err
+	})
+	return wrong, err
+}
+
+// control is how much of a good piece is checked against another salt.
+const control = 16
+
+// distrust wants a check to find good data wrong: one that never ran finds all
+// data good.
+func (k *Kernels) distrust(ctx context.Context, s *cu.Stream, src cu.DevicePtr, n, first uint64, salt uint32) error {
+	m, err := k.set.Check(ctx, s, src, n, first, salt^1)
+	if err == nil && m.Wrong != pattern.Count(n) {
+		err = errors.New("the kernel that checks the data does not run: it finds data good that is not")
+	}
+	return err
+}
+
+// piece is how many bytes are worked on at a time: what takes some milliseconds.
+var piece = map[cu.Kind]uint64{cu.CUDA: 4 << 30, cu.Soft: 1 << 20}
+
+// grace is how long a kernel may take to end that nobody waits for any more.
+const grace = 10 * time.Second
+
+// each does all pieces of size bytes, two at a time, so that the device is not
+// idle between one and the next. When it returns, for whatever reason, no kernel
+// uses the memory any more.
+func (k *Kernels) each(ctx context.Context, size uint64, progress func(done uint64) error, do func(ctx context.Context, s *cu.Stream, offset, n uint64) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	one := piece[k.ctx.Device().Driver().Kind()]
+	var mu sync.Mutex
+	var next, done uint64
+	take := func(did uint64) (offset, n uint64, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if done += did; did > 0 {
+			err = progress(done)
+		}
+		if err == nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		offset, n = next, min(one, size-next)
+		next += n
+		return offset, n, err
+	}
+	var wg sync.WaitGroup
+	for range min(2, (size-1)/one+1) {
+		wg.Go(func() {
+			if err := k.work(ctx, take, do); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// work does the pieces that it can take, on a stream of its own.
+func (k *Kernels) work(ctx context.Context, take func(did uint64) (offset, n uint64, err error), do func(ctx context.Context, s *cu.Stream, offset, n uint64) error) (err error) {
+	s, err := k.ctx.NewStream()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	for did := uint64(0); ; {
+		offset, n, err := take(did)
+		if err != nil || n == 0 {
+			return err
+		}
+		if err := do(ctx, s, offset, n); err != nil {
+			return errors.Join(err, settle(ctx, s))
+		}
+		did = n
+	}
+}
+
+// settle waits for the work of s if nobody does because ctx has ended.
+func settle(ctx context.Context, s *cu.Stream) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	late, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	return s.Synchronize(late)
+}
