@@ -56,7 +56,7 @@ func TestServeUntilSignal(t *testing.T) {
 func TestSignalTellsConsumers(t *testing.T) {
 	s := newScene(t)
 	producer := s.serving("-size", long)
-	consumer := s.consumer()
+	consumer := s.consumer("-verify", "cpu")
 	consumer.waitLine("Received FD")
 	consumer.stop()
 	producer.signal(syscall.SIGTERM)

@@ -2,6 +2,9 @@ package tests
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,7 +48,8 @@ func TestFault67_WrongSalt(t *testing.T) {
 }
 
 // TestFault65_FlippedBit defends invariant 6: one bit, flipped by a third
-// process, makes both sides fail, and the consumer names the integer.
+// process, makes both sides fail, and consumers name the integer, whether the host
+// or the device compares.
 func TestFault65_FlippedBit(t *testing.T) {
 	for name, c := range map[string]struct {
 		size, chunk, offset uint64
@@ -62,17 +66,26 @@ func TestFault65_FlippedBit(t *testing.T) {
 		"first byte of a chunk":               {size: 10*mib + 1, chunk: 2 * mib, offset: 4 * mib, bit: 0},
 		"last byte of a piece":                {size: 64*mib + 3, offset: 64*mib - 1, bit: 4},
 		"first byte of the second piece":      {size: 64*mib + 3, offset: 64 * mib, bit: 4},
+		"last byte of a kernel's piece":       {size: 3*mib + 2, offset: mib - 1, bit: 6},
+		"first byte of a kernel's piece":      {size: 3*mib + 2, offset: 2 * mib, bit: 0},
+		"partial integer of a kernel's piece": {size: 3*mib + 2, offset: 3*mib + 1, bit: 2},
 		"a chunk of the offer's third record": {size: 130*2*mib - 2, chunk: 2 * mib, offset: 260*mib - 3, bit: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
-			producer := s.flipped(c.size, c.chunk, c.offset, c.bit)
-			consumer := s.consumer()
-			integers := pattern.Count(c.size)
+			ways := waysFor(c.size)
+			producer := s.flipped(c.size, c.chunk, c.offset, c.bit, "-consumers", strconv.Itoa(1+len(ways)))
 			words := fmt.Sprintf("first at index %d, want 0x", c.offset/4)
-			consumer.fails(1, words, "; 1 integers are wrong")
+			var said []string
+			for _, way := range ways {
+				consumer := s.consumer("-verify", way)
+				consumer.fails(1, words, "; 1 integers are wrong")
+				said = append(said, find(consumer, fmt.Sprintf("Data verification FAILED (1 of %d integers", pattern.Count(c.size)))...)
+				require.Len(t, find(consumer, "  verifying on the "+strings.ToUpper(way)), 1, consumer.dump())
+			}
 			producer.fails(1, words)
-			require.Len(t, find(consumer, fmt.Sprintf("Data verification FAILED (1 of %d integers", integers)), 1, consumer.dump())
+			require.Len(t, said, len(ways))
+			require.Len(t, slices.Compact(said), 1, "both say the same")
 			require.Len(t, find(producer, "Consumer verified data successfully!"), 1, "the first one, which flipped it")
 		})
 	}
@@ -89,8 +102,8 @@ func TestFlipBesideTheData(t *testing.T) {
 
 // flipped starts a producer for two consumers and is the first of them itself:
 // it flips a bit and reports that all is well.
-func (s *scene) flipped(size, chunk, offset uint64, bit int) *process {
-	args := []string{"-access", "rw", "-consumers", "2", "-size", decimal(size)}
+func (s *scene) flipped(size, chunk, offset uint64, bit int, more ...string) *process {
+	args := append([]string{"-access", "rw", "-consumers", "2", "-size", decimal(size)}, more...)
 	if chunk != 0 {
 		args = append(args, "-chunk", decimal(chunk))
 	}

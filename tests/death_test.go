@@ -110,7 +110,7 @@ func TestFault3_ProducerDiesAfterMapping(t *testing.T) {
 func TestFault3_ConsumerSaysThatProducerDied(t *testing.T) {
 	s := newScene(t)
 	producer := s.serving("-size", long)
-	consumer := s.consumer()
+	consumer := s.consumer("-verify", "cpu")
 	consumer.waitLine("Received FD")
 	consumer.stop()
 	require.Empty(t, find(consumer, "Sent acknowledgment"), "this test needs more memory to verify")
@@ -124,7 +124,7 @@ func TestFault3_ConsumerSaysThatProducerDied(t *testing.T) {
 // ends, exit 4, and has seen none.
 func TestFault4_ProducerDiesWhileFilling(t *testing.T) {
 	s := newScene(t)
-	producer := s.producer("-size", long)
+	producer := s.producer("-size", long, "-fill", "cpu")
 	producer.waitLine("Set read/write access") // now it fills
 	producer.stop()                            // and is still at it when the consumer comes
 	consumer := s.consumer()
@@ -163,7 +163,7 @@ func TestFault5and6_ConsumerDies(t *testing.T) {
 func TestFault6_OnlyConsumerDies(t *testing.T) {
 	s := newScene(t)
 	producer := s.serving("-size", long)
-	consumer := s.consumer()
+	consumer := s.consumer("-verify", "cpu")
 	consumer.waitLine("Received FD")
 	consumer.kill()
 	producer.fails(4, "consumer 1 (pid "+pidText(consumer), "left without a verdict")
@@ -311,7 +311,7 @@ func TestTimeouts(t *testing.T) {
 	t.Run("the consumer hangs", func(t *testing.T) {
 		s := newScene(t)
 		producer := s.serving("-size", long, "-timeout", enough())
-		consumer := s.consumer()
+		consumer := s.consumer("-verify", "cpu")
 		consumer.waitLine("Received FD")
 		consumer.stop()
 		producer.fails(4, "consumer 1", "took too long")

@@ -79,10 +79,10 @@ func limitFDs(t *testing.T, p *process, room int) (all int) {
 // handles without being asked to.)
 func TestFault33_SignalStorm(t *testing.T) {
 	s := newScene(t)
-	producer := s.producer("-size", long, "-chunk", "16MiB")
+	producer := s.producer("-size", long, "-chunk", "16MiB", "-fill", "cpu")
 	defer storm(producer)()
 	producer.waitLine("Waiting for consumer connection...")
-	consumer := s.consumer()
+	consumer := s.consumer("-verify", "cpu")
 	defer storm(consumer)()
 	consumer.succeeds()
 	producer.succeeds()

@@ -76,7 +76,7 @@ func needGPU(t testing.TB, why string) {
 	}
 }
 
-// long is the size of a buffer that takes a while to verify.
+// long is the size of a buffer that takes the CPU a while to fill and to verify.
 var long = map[cu.Kind]string{cu.Soft: "256MiB", cu.CUDA: "2GiB"}[cutest.Kind()]
 
 // freeMemory is the free memory of the first device.

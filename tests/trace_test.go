@@ -11,13 +11,13 @@ var traceLine = regexp.MustCompile(`^(cu[A-Z]\w*)\((.*)\) = (CUDA_[A-Z_]+|symbol
 
 // traced runs a producer and a consumer with GPUFD_TRACE=1 and returns the
 // calls that each made, in order.
-func traced(t *testing.T) (producerCalls, consumerCalls []string) {
+func traced(t *testing.T, way string) (producerCalls, consumerCalls []string) {
 	t.Helper()
 	s := newScene(t)
 	env := args("GPUFD_TRACE=1")
-	producer := s.start("producer", env)
+	producer := s.start("producer", env, "-fill", way)
 	producer.waitLine("Waiting for consumer connection...")
-	consumer := s.start("consumer", env)
+	consumer := s.start("consumer", env, "-verify", way)
 	require.Equal(t, 0, consumer.wait(), consumer.dump())
 	require.Equal(t, 0, producer.wait(), producer.dump())
 	return calls(t, producer), calls(t, consumer)
@@ -37,13 +37,22 @@ func calls(t *testing.T, p *process) (names []string) {
 // TestTrace: GPUFD_TRACE=1 prints every driver call as strace does, on standard
 // error; the steps of the transcript are the calls.
 func TestTrace(t *testing.T) {
-	producer, consumer := traced(t)
+	producer, consumer := traced(t, "cpu")
 	requireOrder(t, producer, "cuInit", "cuDeviceGetCount", "cuMemGetAllocationGranularity", "cuMemCreate",
 		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2", "cuMemExportToShareableHandle",
 		"cuMemUnmap", "cuMemAddressFree", "cuMemRelease")
 	requireOrder(t, consumer, "cuInit", "cuDeviceGetCount", "cuMemImportFromShareableHandle",
 		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemcpyDtoHAsync_v2",
 		"cuMemUnmap", "cuMemAddressFree", "cuMemRelease")
+}
+
+// TestTraceOfKernels: on the GPU, the kernels that are loaded do what the copies
+// did.
+func TestTraceOfKernels(t *testing.T) {
+	producer, consumer := traced(t, "gpu")
+	requireOrder(t, producer, "cuModuleLoadDataEx", "cuMemSetAccess", "cuLaunchKernel", "cuMemExportToShareableHandle", "cuModuleUnload")
+	requireOrder(t, consumer, "cuModuleLoadDataEx", "cuMemSetAccess", "cuLaunchKernel", "cuModuleUnload", "cuMemUnmap")
+	require.NotContains(t, producer, "cuMemcpyHtoDAsync_v2")
 }
 
 // requireOrder checks that the calls of want are in calls in that order.

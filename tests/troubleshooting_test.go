@@ -81,7 +81,7 @@ func TestTroubleshooting_SocketFileExists(t *testing.T) {
 // gives memory back with cuMemRelease and never with cuMemFree; and closing
 // twice is harmless.
 func TestTroubleshooting_SegfaultOnClose(t *testing.T) {
-	producer, consumer := traced(t)
+	producer, consumer := traced(t, "cpu")
 	for _, calls := range [][]string{producer, consumer} {
 		require.Contains(t, calls, "cuMemRelease")
 		require.False(t, slices.ContainsFunc(calls, regexp.MustCompile(`^cuMemFree(_v2|Async)?$`).MatchString), calls)
