@@ -9,6 +9,7 @@ import (
 var children = cutest.Children{
 	"reads and writes":     childReadsAndWrites,
 	"must not write":       childMustNotWrite,
+	"launches a writer":    childLaunchesAWriter,
 	"tells its generation": childTellsGeneration,
 	"hoards":               childHoards,
 	"waits for memory":     childWaits,

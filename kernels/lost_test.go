@@ -1,0 +1,138 @@
+package kernels_test
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/kernels"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// lostSize is how much memory is lost: two granules.
+const lostSize = 4 << 20
+
+// TestFault15_MemoryLostWhileAKernelUsesIt: the last reference to memory goes while
+// a kernel that was given it waits for its turn, and the garbage collector takes
+// it. It stays where it is: what the kernel writes is right, nobody else gets the
+// address, and the memory returns with its context, or whoever the driver's leak
+// handler told gives it back.
+func TestFault15_MemoryLostWhileAKernelUsesIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		make func(*cu.Context) (p cu.DevicePtr, launch func(*cu.Function, *cu.Stream) error, gone <-chan struct{})
+		end  func(*testing.T, *cu.Device, cu.DevicePtr) // gives it back, unless its context does
+	}{"memory": {loseMemory, func(*testing.T, *cu.Device, cu.DevicePtr) {}}, "buffer": {loseBuffer, giveBackBuffer}} {
+		t.Run(name, func(t *testing.T) {
+			dev := cutest.Device(t)
+			free := cutest.FreeMemory(t, dev)
+			ctx, err := dev.PrimaryContext()
+			require.NoError(t, err)
+			mod, err := ctx.LoadModule([]byte(kernels.Pattern))
+			require.NoError(t, err)
+			fill, err := mod.Function("pattern_fill")
+			require.NoError(t, err)
+			s, others, word := newStream(t, ctx), newStream(t, ctx), zeroed(t, ctx, 4)
+
+			require.NoError(t, fill.Launch(s, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}}, word, uint64(0), uint64(0), uint32(0))) // loads it
+			p, launch, gone := c.make(ctx)
+			held := cutest.FreeMemory(t, dev)
+			begin := func() error { return others.WriteValue32(word, 1, cu.WriteDefault) }
+			late := time.AfterFunc(time.Minute, func() { _ = begin() }) // so that a failure ends
+			defer late.Stop()
+			require.NoError(t, s.WaitValue32(word, 1, cu.WaitEQ))
+			require.NoError(t, launch(fill, s))
+			collected(t, gone)
+			require.LessOrEqual(t, cutest.FreeMemory(t, dev), held, "it has not been given back")
+			for range 4 { // who comes now gets other memory
+				zeroed(t, ctx, lostSize)
+			}
+			require.NoError(t, begin())
+			require.NoError(t, s.Synchronize(soon(t)))
+
+			got := make([]byte, lostSize)
+			require.NoError(t, cu.CopyToHost(ctx, others, got, p))
+			require.Zero(t, pattern.Check(got, 0, 15))
+			c.end(t, dev, p)
+			require.NoError(t, ctx.Close())
+			require.Eventually(t, func() bool { runtime.GC(); return cutest.FreeMemory(t, dev) > free-lostSize },
+				30*time.Second, time.Millisecond, "the memory returns")
+		})
+	}
+}
+
+func loseMemory(ctx *cu.Context) (cu.DevicePtr, func(*cu.Function, *cu.Stream) error, <-chan struct{}) {
+	m, err := ctx.Alloc(lostSize)
+	if err != nil {
+		panic(err)
+	}
+	gone := make(chan struct{})
+	runtime.AddCleanup(m, func(gone chan struct{}) { close(gone) }, gone)
+	return m.Ptr(), func(f *cu.Function, s *cu.Stream) error { return launchFill(f, s, m) }, gone
+}
+
+func loseBuffer(ctx *cu.Context) (cu.DevicePtr, func(*cu.Function, *cu.Stream) error, <-chan struct{}) {
+	b, err := vmm.New(ctx.Device(), lostSize)
+	if err != nil {
+		panic(err)
+	}
+	gone := make(chan struct{})
+	runtime.AddCleanup(b, func(gone chan struct{}) { close(gone) }, gone)
+	return b.Ptr(), func(f *cu.Function, s *cu.Stream) error { return launchFill(f, s, b) }, gone
+}
+
+// launchFill launches pattern_fill on memory.
+func launchFill(f *cu.Function, s *cu.Stream, memory any) error {
+	return f.Launch(s, cu.LaunchConfig{Grid: cu.Dim3{X: 16}, Block: cu.Dim3{X: 256}}, memory, uint64(lostSize), uint64(0), uint32(15))
+}
+
+// giveBackBuffer wants the loss of the buffer at p to have been reported, and
+// unmaps it as vmm would have.
+func giveBackBuffer(t *testing.T, dev *cu.Device, p cu.DevicePtr) {
+	var leaks []cu.Leak
+	require.Eventually(t, func() bool { leaks = append(leaks, cutest.TakeLeaks()...); return len(leaks) > 0 }, 30*time.Second, time.Millisecond)
+	require.Len(t, leaks, 1)
+	require.Contains(t, leaks[0].What, "at "+p.String())
+	require.NoError(t, dev.Driver().Unmap(p, lostSize))
+	require.NoError(t, dev.Driver().FreeAddress(p, lostSize))
+}
+
+// collected waits until the garbage collector has taken what gone is about, and
+// has run what cleans up.
+func collected(t *testing.T, gone <-chan struct{}) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		select {
+		case <-gone:
+			return true
+		default:
+			return false
+		}
+	}, 30*time.Second, time.Millisecond, "nobody collects it")
+	for range 3 {
+		runtime.GC()
+	}
+}
+
+func newStream(t *testing.T, ctx *cu.Context) *cu.Stream {
+	t.Helper()
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	return s
+}
+
+// zeroed is memory of n zeros that ends with its context.
+func zeroed(t *testing.T, ctx *cu.Context, n uint64) cu.DevicePtr {
+	t.Helper()
+	m, err := ctx.Alloc(n)
+	require.NoError(t, err)
+	s := newStream(t, ctx)
+	require.NoError(t, cu.Fill(ctx, s, m.Ptr(), uint8(0), n))
+	require.NoError(t, s.Synchronize(soon(t)))
+	return m.Ptr()
+}

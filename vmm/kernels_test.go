@@ -1,0 +1,77 @@
+package vmm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/kernels"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// launches are the kernels that change device memory.
+func launches(k *kernels.Set, s *cu.Stream, p cu.DevicePtr) map[string]func() error {
+	return map[string]func() error{
+		"Fill":      func() error { return k.Fill(s, p, 4096, 0, 1) },
+		"FillBytes": func() error { return k.FillBytes(s, p.Add(5), 1, 0) },
+		"Copy":      func() error { return k.Copy(s, p, p.Add(8192), 4096) },
+		"VectorAdd": func() error { return k.VectorAdd(s, p, p.Add(4096), p.Add(8192), 64) },
+		"Saxpy":     func() error { return k.Saxpy(s, 1, p, p.Add(4096), 64) },
+	}
+}
+
+// TestFault70_KernelWritesThroughAReadOnlyMapping: a consumer's kernels read what
+// is mapped read-only, and one that writes there faults (D5): the consumer's
+// context is lost, and neither the producer's nor its bytes suffer.
+func TestFault70_KernelWritesThroughAReadOnlyMapping(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, g)
+	require.NoError(t, err)
+	want := noise(g, 4)
+	write(t, ctx, buf.Ptr(), want)
+	for do := range launches(nil, nil, 0) {
+		runChild(t, buf, "launches a writer", do)
+		require.True(t, string(want) == string(read(t, ctx, buf.Ptr(), g)), do)
+	}
+	write(t, ctx, buf.Ptr(), noise(g, 5)) // all is well here
+	require.True(t, string(noise(g, 5)) == string(read(t, ctx, buf.Ptr(), g)))
+	require.NoError(t, buf.Close())
+}
+
+func childLaunchesAWriter() error {
+	buf, ctx, err := attach(cu.ReadOnly)
+	if err != nil {
+		return err
+	}
+	k, err1 := kernels.Load(ctx)
+	s, err2 := ctx.NewStream()
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	soon, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const part = 4096 // an interpreter may run this
+	sum, err := k.Checksum(soon, s, buf.Ptr(), part)
+	if want := kernels.Checksum(noise(buf.Size(), 4)[:part]); err != nil || sum != want {
+		return fmt.Errorf("a kernel that reads found %#x instead of %#x: %w", sum, want, err)
+	}
+	do := os.Getenv(doEnv)
+	if err := launches(k, s, buf.Ptr())[do](); err != nil {
+		return fmt.Errorf("launching %s: %w", do, err)
+	}
+	if err := s.Synchronize(soon); !errors.Is(err, cu.ErrIllegalAddress) || !errors.Is(err, cu.ErrContextLost) {
+		return fmt.Errorf("%s through a read-only mapping ended with: %w", do, err)
+	}
+	if err := k.Fill(s, buf.Ptr(), 16, 0, 0); !errors.Is(err, cu.ErrContextLost) {
+		return fmt.Errorf("after that, a launch ended with: %w", err)
+	}
+	return errors.Join(k.Close(), s.Close(), buf.Close(), ctx.Close())
+}
