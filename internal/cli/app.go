@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,6 +28,7 @@ type App struct {
 	Timeout time.Duration
 	Result  Fields       // what the result line holds beside ok and the steps
 	Check   func() error // what the command's own flags have to be, or nil
+	Args    string       // what may follow the flags, for the help; most commands take nothing
 
 	name, purpose string
 	driver        string
@@ -107,7 +109,8 @@ func (a *App) fail(stderr io.Writer, err error) int {
 }
 
 func (a *App) help() {
-	fmt.Fprintf(a.stdout, "%s %s\n\nUsage: %s [flags]\n\n", a.name, a.purpose, a.name)
+	usage := strings.TrimSpace("[flags] " + a.Args)
+	fmt.Fprintf(a.stdout, "%s %s\n\nUsage: %s %s\n\n", a.name, a.purpose, a.name, usage)
 	a.Flags.SetOutput(a.stdout)
 	a.Flags.PrintDefaults()
 	fmt.Fprint(a.stdout, `
@@ -120,7 +123,7 @@ GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of -driver
 // check holds what flag parsing cannot.
 func (a *App) check() error {
 	switch {
-	case a.Flags.NArg() > 0:
+	case a.Flags.NArg() > 0 && a.Args == "":
 		return Usagef("unexpected argument %q; see %s -h", a.Flags.Arg(0), a.name)
 	case a.Timeout <= 0:
 		return Usagef("-timeout %s: want more than 0", a.Timeout)

@@ -47,6 +47,15 @@ func openSoft() (*cu.Driver, error) {
 	return d, err
 }
 
+// Fault adds to the error of a kernel that died where it did, which the software
+// driver knows.
+func (a *App) Fault(err error) error {
+	if fault := soft.LastFault(); a.Driver.Kind() == cu.Soft && fault != nil {
+		return fmt.Errorf("%w: %w", err, fault)
+	}
+	return err
+}
+
 // defaultDriver is -driver's default.
 func defaultDriver() string {
 	if v := os.Getenv("GPUFD_DRIVER"); v != "" {

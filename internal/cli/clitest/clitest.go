@@ -65,12 +65,16 @@ func ends(t *testing.T, open func(io.Writer) *cli.App, args []string, want int) 
 
 func isSet(app *cli.App, name string) bool { return app.Flags.Lookup(name).Value.String() == "true" }
 
-// written are the arguments that set every flag to what it is.
+// written are the arguments that set every flag to what it is, with what follows
+// them.
 func written(app *cli.App) (args []string) {
 	app.Flags.VisitAll(func(f *flag.Flag) {
 		if s := f.Value.String(); s != f.DefValue {
 			args = append(args, "-"+f.Name+"="+s)
 		}
 	})
+	if app.Flags.NArg() > 0 {
+		args = append(append(args, "--"), app.Flags.Args()...)
+	}
 	return args
 }
