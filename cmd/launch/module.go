@@ -1,0 +1,239 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+// A kernel is a function with what is known of its parameters.
+type kernel struct {
+	fn     *cu.Function
+	name   string
+	does   string  // of a builtin's
+	params []param // nil if nobody knows
+}
+
+// A param is a parameter of a kernel. Those of builtins have a name and a type.
+type param struct {
+	Name string `json:"name,omitempty"`
+	Type string `json:"type,omitempty"`
+	Size uint64 `json:"size"`
+}
+
+// typeSize is how large the types of builtins' parameters are.
+var typeSize = map[string]uint64{"u8": 1, "u32": 4, "u64": 8, "f32": 4, "ptr": pointerSize}
+
+// load loads the module.
+func (l *launcher) load() (err error) {
+	switch {
+	case l.builtin != "":
+		l.code, err = l.ctx.LoadModule([]byte(findBuiltin(l.builtin).PTX))
+	case l.ptx != "":
+		var text []byte
+		if text, err = os.ReadFile(l.ptx); err == nil {
+			l.code, err = l.ctx.LoadModule(text)
+		}
+	default:
+		l.code, err = l.ctx.LoadModuleFile(l.module)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", l.source(), err)
+	}
+	l.app.Say("loaded", cli.Fields{"module": l.source()}, "Loaded %s", l.source())
+	return nil
+}
+
+// source is where the module comes from, as it was given.
+func (l *launcher) source() string {
+	switch {
+	case l.builtin != "":
+		return "-builtin " + l.builtin
+	case l.ptx != "":
+		return "-ptx " + l.ptx
+	}
+	return "-module " + l.module
+}
+
+// find returns the kernel that is to be launched.
+func (l *launcher) find() (*kernel, error) {
+	fn, err := l.code.Function(l.kernel)
+	if !errors.Is(err, cu.ErrNotFound) {
+		if err != nil {
+			return nil, fmt.Errorf("kernel %s: %w", l.kernel, err)
+		}
+		return l.describe(fn)
+	}
+	names, listErr := l.names()
+	switch {
+	case listErr != nil:
+		return nil, fmt.Errorf("%s has no kernel %s: %w", l.source(), l.kernel, err)
+	case len(names) == 0:
+		return nil, fmt.Errorf("%s has no kernel %s, and no other", l.source(), l.kernel)
+	}
+	return nil, fmt.Errorf("%s has no kernel %s; it has %s", l.source(), l.kernel, listed(names, "and"))
+}
+
+// What finds kernels in PTX, and what is no PTX there.
+var (
+	entry   = regexp.MustCompile(`\.entry\s+([\w$%]+)`)
+	comment = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
+)
+
+// names lists the kernels that there are. Drivers before CUDA 12.4 cannot, and so
+// those of a text are looked for there.
+func (l *launcher) names() (names []string, err error) {
+	functions, err := l.code.Functions()
+	switch {
+	case err == nil:
+		for _, f := range functions {
+			names = append(names, f.Name())
+		}
+	case !errors.Is(err, cu.ErrSymbolMissing):
+		return nil, err
+	case l.builtin != "":
+		for _, k := range findBuiltin(l.builtin).Kernels {
+			names = append(names, k.Name)
+		}
+	default:
+		text, fileErr := os.ReadFile(l.ptx + l.module) // of which one is empty
+		if fileErr != nil || strings.Contains(string(text), "\x00") {
+			return nil, errors.Join(err, fileErr)
+		}
+		for _, m := range entry.FindAllStringSubmatch(comment.ReplaceAllString(string(text), ""), -1) {
+			names = append(names, m[1])
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// describe finds out what the kernel takes.
+func (l *launcher) describe(fn *cu.Function) (*kernel, error) {
+	k := &kernel{fn: fn, name: fn.Name()}
+	if l.builtin != "" {
+		k.describeBuiltin(l.builtin)
+		return k, nil
+	}
+	params, err := fn.Params()
+	if errors.Is(err, cu.ErrSymbolMissing) {
+		return k, nil
+	}
+	k.params = []param{}
+	for _, p := range params {
+		k.params = append(k.params, param{Size: p.Size})
+	}
+	return k, err
+}
+
+func (k *kernel) describeBuiltin(module string) {
+	for _, b := range findBuiltin(module).Kernels {
+		if b.Name != k.name {
+			continue
+		}
+		k.does = b.Does
+		for _, p := range b.Params {
+			k.params = append(k.params, param{p.Name, p.Type, typeSize[p.Type]})
+		}
+	}
+}
+
+// fits compares the arguments with the parameters, as far as those are known.
+func (k *kernel) fits(args []*argument) error {
+	switch {
+	case k.params == nil:
+		return nil
+	case len(args) != len(k.params):
+		return cli.Usagef("kernel %s takes %s, and was given %d", k.name, k.takes(), len(args))
+	}
+	for i, a := range args {
+		if p := k.params[i]; a.bytes() != p.Size {
+			return cli.Usagef("argument %d, %q, has %s where kernel %s takes %d: it takes %s",
+				i+1, a.text, count(a.bytes(), "byte"), k.name, p.Size, k.takes())
+		}
+	}
+	return nil
+}
+
+// takes says what the kernel's parameters are.
+func (k *kernel) takes() string {
+	switch {
+	case k.params == nil:
+		return "arguments that this driver does not know (CUDA 12.4 does)"
+	case len(k.params) == 0:
+		return "no arguments"
+	}
+	named, sizes := make([]string, len(k.params)), make([]string, len(k.params))
+	for i, p := range k.params {
+		named[i], sizes[i] = p.Type+" "+p.Name, strconv.FormatUint(p.Size, 10)
+	}
+	if k.params[0].Name != "" {
+		return fmt.Sprintf("%s (%s)", count(len(k.params), "argument"), strings.Join(named, ", "))
+	}
+	return fmt.Sprintf("%s (of %s bytes)", count(len(k.params), "argument"), listed(sizes, "and"))
+}
+
+// count is n things.
+func count[N int | uint64](n N, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// listKernels prints all kernels, or the one that was asked for.
+func (l *launcher) listKernels() error {
+	if l.kernel != "" {
+		k, err := l.find()
+		if err != nil {
+			return err
+		}
+		return l.show(k)
+	}
+	names, err := l.names()
+	if err != nil {
+		return fmt.Errorf("listing the kernels of %s: %w; -kernel shows one", l.source(), err)
+	}
+	for _, name := range names {
+		fn, err := l.code.Function(name)
+		if err != nil {
+			return fmt.Errorf("kernel %s: %w", name, err)
+		}
+		k, err := l.describe(fn)
+		if err != nil {
+			return err
+		}
+		if err := l.show(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// show prints what is known of a kernel.
+func (l *launcher) show(k *kernel) error {
+	a, err := k.fn.Attributes()
+	if err != nil {
+		return err
+	}
+	fields := cli.Fields{"kernel": k.name, "params": k.params, "registers": a.Registers, "shared": a.Shared,
+		"local": a.Local, "const": a.Const, "max_threads": a.MaxThreadsPerBlock, "max_dynamic_shared": a.MaxDynamicShared}
+	l.app.Say("kernel", fields, "%s: takes %s; %d registers, %d bytes of shared memory, %d of local; at most %d threads in a block%s",
+		k.name, k.takes(), a.Registers, a.Shared, a.Local, a.MaxThreadsPerBlock, k.doing())
+	return nil
+}
+
+// doing is a line about what the kernel does, if that is known.
+func (k *kernel) doing() string {
+	if k.does == "" {
+		return ""
+	}
+	return "\n  " + k.does
+}
