@@ -5,7 +5,7 @@ export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
 GO       ?= go
-COMMANDS := producer consumer
+COMMANDS := producer consumer launch
 # Packages whose tests meet the driver; their test binaries go to the GPU machine.
 GPU_PKGS := cu/sys cu cu/cutest kernels vmm share tests tests/conformance examples/go examples/go/08-test-without-a-gpu
 VERSION  := $(shell git describe --always --dirty 2>/dev/null)

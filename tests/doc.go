@@ -1,4 +1,4 @@
-// Package tests holds the black-box tests of the programs: producer and
+// Package tests holds the black-box tests of the programs: producer, launch and
 // consumer as real processes, over real sockets, on the driver that
 // GPUFD_DRIVER chooses (soft, which is the default, or cuda).
 //

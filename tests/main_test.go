@@ -48,7 +48,8 @@ var programs = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("GPUFD_BIN"); dir != "" {
 		return filepath.Abs(dir)
 	}
-	build := exec.Command("go", "build", "-o", binDir+"/", "github.com/gpufd/gpufd/cmd/producer", "github.com/gpufd/gpufd/cmd/consumer")
+	build := exec.Command("go", "build", "-o", binDir+"/",
+		"github.com/gpufd/gpufd/cmd/producer", "github.com/gpufd/gpufd/cmd/consumer", "github.com/gpufd/gpufd/cmd/launch")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", build, err, out)

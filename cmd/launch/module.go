@@ -151,7 +151,7 @@ func (k *kernel) fits(args []*argument) error {
 	case k.params == nil:
 		return nil
 	case len(args) != len(k.params):
-		return cli.Usagef("kernel %s takes %s, and was given %d", k.name, k.takes(), len(args))
+		return cli.Usagef("kernel %s takes %s and was given %d", k.name, k.takes(), len(args))
 	}
 	for i, a := range args {
 		if p := k.params[i]; a.bytes() != p.Size {

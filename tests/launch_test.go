@@ -1,0 +1,367 @@
+package tests
+
+import (
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/kernels"
+)
+
+// launch starts the program, on the driver that tests run on.
+func launch(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
+	free := freeMemory(t)
+	t.Cleanup(func() {
+		if !t.Failed() {
+			requireFree(t, free)
+		}
+	})
+	env = append([]string{"GPUFD_DRIVER=" + cutest.Kind().String()}, env...)
+	return start(t, "launch", programPath(t, "launch"), env, args...)
+}
+
+// file writes content to a new file and returns its name.
+func file(t *testing.T, content []byte) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(name, content, 0o600))
+	return name
+}
+
+func contents(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return b
+}
+
+// floats are numbers as they lie in memory.
+func floats(n int, at func(i int) float32) (b []byte) {
+	for i := range n {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(at(i)))
+	}
+	return b
+}
+
+func words(w ...uint64) (b []byte) {
+	for _, v := range w {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
+}
+
+// probes are kernels of all kinds but the useful.
+const probes = `.version 7.4
+.target sm_75
+.address_size 64
+.extern .shared .align 4 .b8 room[];
+// .entry nowhere
+.visible .entry count(.param .u64 out) { // how many threads there are
+	.reg .b64 %rd<2>; .reg .b32 %r<2>;
+	ld.param.u64 %rd0, [out];
+	cvta.to.global.u64 %rd1, %rd0;
+	atom.global.add.u32 %r0, [%rd1], 1;
+	ret;
+}
+.visible .entry through(.param .u64 out, .param .u32 offset, .param .u32 value) { // shared memory
+	.reg .b64 %rd<2>; .reg .b32 %r<5>;
+	ld.param.u64 %rd0, [out];
+	ld.param.u32 %r0, [offset];
+	ld.param.u32 %r1, [value];
+	mov.u32 %r2, room;
+	add.u32 %r3, %r2, %r0;
+	st.shared.u32 [%r3], %r1;
+	ld.shared.u32 %r4, [%r3];
+	cvta.to.global.u64 %rd1, %rd0;
+	st.global.u32 [%rd1], %r4;
+	ret;
+}
+.visible .entry spin(.param .u64 p) {
+	.reg .b64 %rd<2>; .reg .b32 %r<2>; .reg .pred %p<2>;
+	ld.param.u64 %rd1, [p];
+again:
+	ld.volatile.global.u32 %r1, [%rd1];
+	setp.eq.u32 %p1, %r1, 0;
+	@%p1 bra again;
+	ret;
+}
+.visible .entry leave(.param .u64 p) { ret; }
+.visible .entry die(.param .u64 p) { trap; }
+.visible .entry nothing() { ret; }
+`
+
+// Every kernel that comes with the module, and what it leaves in memory.
+func TestLaunchBuiltins(t *testing.T) {
+	const n = 1003
+	a, b := floats(n, func(i int) float32 { return float32(i) }), floats(n, func(i int) float32 { return 0.5 })
+	data := make([]byte, 4*n+3)
+	pattern.Fill(data, 7, 42)
+	broken := append([]byte(nil), data...)
+	broken[41], broken[4*n+1] = ^broken[41], ^broken[4*n+1]
+	inA, inB, inData, inBroken := file(t, a), file(t, b), file(t, data), file(t, broken)
+	for name, c := range map[string]struct {
+		args []string // OUT is where the output goes
+		want []byte
+	}{
+		"pattern_fill":  {args("zero:4015:OUT", "u64:4015", "u64:7", "u32:42"), data},
+		"pattern_check": {args("in:"+inBroken, "u64:0xfaf", "u64:7", "u32:42", "inout:"+file(t, words(0, math.MaxUint64))+":OUT"), words(2, 7+10)},
+		"fill_bytes":    {args("zero:3KiB:OUT", "u64:3071", "u8:0xa5"), append([]byte(strings.Repeat("\xa5", 3071)), 0)},
+		"copy_bytes":    {args("zero:4015:OUT", "in:"+inData, "u64:4015"), data},
+		"checksum":      {args("in:"+inData, "u64:4015", "zero:8:OUT"), words(kernels.Checksum(data))},
+		"vector_add":    {args("in:"+inA, "in:"+inB, "zero:4012:OUT", "u64:1003"), floats(n, func(i int) float32 { return float32(i) + 0.5 })},
+		"saxpy":         {args("f32:-2.5", "in:"+inA, "inout:"+inB+":OUT", "u64:1003"), floats(n, func(i int) float32 { return -2.5*float32(i) + 0.5 })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			a := args("-builtin", moduleOf(t, name), "-kernel", name, "-grid", "3", "-block", "128")
+			for _, arg := range c.args {
+				a = append(a, strings.ReplaceAll(arg, "OUT", out))
+			}
+			p := launch(t, nil, a...)
+			p.succeeds()
+			require.Equal(t, c.want, contents(t, out))
+			require.Len(t, find(p, "Kernel "+name+" took "), 1, p.dump())
+		})
+	}
+	require.Equal(t, a, contents(t, inA), "an input was changed")
+	require.Equal(t, b, contents(t, inB), "an input was changed")
+}
+
+// moduleOf is the builtin module that a kernel is in. It fails for one that
+// TestLaunchBuiltins forgot, too.
+func moduleOf(t *testing.T, kernel string) (module string) {
+	all := 0
+	for _, b := range kernels.Builtins() {
+		all += len(b.Kernels)
+		for _, k := range b.Kernels {
+			if k.Name == kernel {
+				module = b.Name
+			}
+		}
+	}
+	require.NotEmpty(t, module)
+	require.Equal(t, 7, all, "there is a kernel that no case is for")
+	return module
+}
+
+// A kernel of a file, by both ways to load it; all dimensions; shared memory
+// beyond 48 KiB; many launches.
+func TestLaunchFiles(t *testing.T) {
+	ptx := file(t, []byte(probes))
+	for _, flag := range []string{"-ptx", "-module"} {
+		t.Run(flag, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			launch(t, nil, flag, ptx, "-kernel", "count", "-grid", "2,3,4", "-block", "5,1,2", "-repeat", "3", "zero:8:"+out).succeeds()
+			require.Equal(t, words(3*240), contents(t, out))
+			launch(t, nil, flag, ptx, "-kernel", "through", "-shared", "64KiB", "zero:4B:"+out, "u32:65532", "i32:-2").succeeds()
+			require.Equal(t, []byte{0xfe, 0xff, 0xff, 0xff}, contents(t, out), "it replaces what was there")
+			launch(t, nil, flag, ptx, "-kernel", "nothing", "-grid", "2").succeeds()
+		})
+	}
+}
+
+// Buffers are read and written in pieces, onto the file that was read, too.
+func TestLaunchStreamsFiles(t *testing.T) {
+	content := make([]byte, pattern.Piece+4099)
+	pattern.Fill(content, 1, 2)
+	name := file(t, content)
+	launch(t, nil, "-ptx", file(t, []byte(probes)), "-kernel", "leave", "inout:"+name+":"+name).succeeds()
+	require.Zero(t, pattern.Check(contents(t, name), 1, 2))
+	require.Len(t, contents(t, name), len(content))
+	launch(t, nil, "-builtin", "memory", "-kernel", "fill_bytes", "zero:1:/dev/null", "u64:1", "u8:1").succeeds()
+}
+
+func TestLaunchJSON(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	p := launch(t, nil, "-json", "-builtin", "memory", "-kernel", "fill_bytes", "-grid", "2", "-block", "3,2", "-repeat", "5", "-bytes", "8KiB",
+		"zero:8KiB:"+out, "u64:8192", "u8:1")
+	p.succeeds()
+	last, _ := p.result()
+	require.Equal(t, true, last["ok"])
+	require.Equal(t, "fill_bytes", last["kernel"])
+	require.EqualValues(t, 5, last["launches"])
+	require.Greater(t, last["us"], 0.0)
+	require.InDelta(t, 8192/last["us"].(float64)*1e6, last["bytes_per_second"], 1)
+	require.Equal(t, []any{3.0, 2.0, 1.0}, event(t, p, "launching")["block"])
+	require.EqualValues(t, 8192, event(t, p, "wrote")["bytes"])
+	require.Equal(t, out, event(t, p, "wrote")["file"])
+	for _, step := range []string{"driver", "context", "load", "buffers", "launch", "write"} {
+		require.Greater(t, last["steps_us"].(map[string]any)[step], 0.0, step)
+	}
+
+	p = launch(t, nil, "-json", "-builtin", "memory", "-kernel", "fill_bytes", "u8:1")
+	line := p.fails(2)
+	last, _ = p.result()
+	require.EqualValues(t, 2, last["exit"])
+	require.Contains(t, line, last["error"])
+}
+
+// What one kernel takes is listed as it is, or as a driver that does not know
+// says.
+func TestLaunchList(t *testing.T) {
+	p := launch(t, nil, "-builtin", "vector", "-list")
+	p.succeeds()
+	require.Regexp(t, `^saxpy: takes 4 arguments \(f32 a, ptr x, ptr y, u64 n\); \d+ registers, 0 bytes of shared memory, 0 of local; at most 1024 threads in a block$`,
+		find(p, "saxpy: ")[0])
+	require.Len(t, find(p, "vector_add: takes 4 arguments"), 1)
+	require.Len(t, find(p, "  y = a x + y, of n float32, rounded once"), 1)
+
+	ptx := file(t, []byte(probes))
+	p = launch(t, nil, "-json", "-ptx", ptx, "-list")
+	p.succeeds()
+	_, all := p.result()
+	var names []any
+	for _, e := range all {
+		if e["event"] != "kernel" {
+			continue
+		}
+		names = append(names, e["kernel"])
+		require.Greater(t, e["registers"], 0.0)
+		if e["kernel"] == "through" && knowsParameters(t) {
+			require.Equal(t, []any{map[string]any{"size": 8.0}, map[string]any{"size": 4.0}, map[string]any{"size": 4.0}}, e["params"])
+		}
+	}
+	require.Equal(t, []any{"count", "die", "leave", "nothing", "spin", "through"}, names)
+
+	p = launch(t, nil, "-module", ptx, "-kernel", "nothing", "-list")
+	p.succeeds()
+	require.Len(t, find(p, "nothing: takes "), 1)
+	require.Empty(t, find(p, "count: "))
+
+	old := args("GPUFD_DRIVER=soft", "GPUFD_SOFT_VERSION=11040")
+	for _, flag := range []string{"-ptx", "-module"} {
+		p = launch(t, old, flag, ptx, "-list")
+		p.succeeds()
+		require.Len(t, find(p, "through: takes arguments that this driver does not know (CUDA 12.4 does); "), 1, p.dump())
+		require.Empty(t, find(p, "nowhere"))
+	}
+	p = launch(t, old, "-builtin", "memory", "-list")
+	p.succeeds()
+	require.Len(t, find(p, "checksum: takes 3 arguments (ptr src, u64 bytes, ptr sum); "), 1)
+	launch(t, old, "-ptx", ptx, "-kernel", "nope").fails(1, "has no kernel nope; it has count, die, leave, nothing, spin and through")
+	launch(t, old, "-builtin", "vector", "-kernel", "saxpy", "f32:1").fails(2, "takes 4 arguments")
+}
+
+// knowsParameters reports whether the driver tells what a kernel takes.
+func knowsParameters(t *testing.T) bool {
+	return cutest.Device(t).Driver().Caller().Library().Has("cuFuncGetParamInfo")
+}
+
+// What cannot be is one line, before anything runs.
+func TestLaunchWrong(t *testing.T) {
+	ptx, dir := file(t, []byte(probes)), t.TempDir()
+	full, empty, out := file(t, words(1)), file(t, nil), filepath.Join(dir, "out")
+	pipe := filepath.Join(dir, "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	saxpy := func(a ...string) []string { return append(args("-builtin", "vector", "-kernel", "saxpy"), a...) }
+	probe := func(kernel string, a ...string) []string { return append(args("-ptx", ptx, "-kernel", kernel), a...) }
+	fits := args("f32:1", "zero:4", "zero:4:"+out, "u64:1")
+	for _, c := range []wrongCase{
+		{name: "no module", args: args("-kernel", "k"), code: 2, words: args("one of -ptx, -module and -builtin")},
+		{name: "two modules", args: args("-ptx", ptx, "-builtin", "vector", "-kernel", "k"), code: 2, words: args("one of -ptx, -module and -builtin")},
+		{name: "no kernel", args: args("-ptx", ptx), code: 2, words: args("-kernel", "-list")},
+		{name: "unknown builtin", args: args("-builtin", "saxpy", "-list"), code: 2, words: args(`"saxpy"`, "pattern, memory or vector")},
+		{name: "-grid 0", args: saxpy("-grid", "0"), code: 2, words: args("-grid", `"0"`, "X,Y,Z")},
+		{name: "-block of four", args: saxpy("-block", "1,1,1,1"), code: 2, words: args("-block", "X,Y,Z")},
+		{name: "-repeat 0", args: saxpy("-repeat", "0"), code: 2, words: args("-repeat 0", "1 or more")},
+		{name: "-shared junk", args: saxpy("-shared", "1KB"), code: 2, words: args("-shared", `"1KB"`)},
+		{name: "arguments of -list", args: args("-ptx", ptx, "-list", "u8:1"), code: 2, words: args(`"u8:1"`, "-list")},
+		{name: "argument", args: saxpy("f32:1", "u9:1"), code: 2, words: args(`argument 2, "u9:1"`, "want u8: to u64:")},
+		{name: "number", args: saxpy("f32:1", "u32:4294967296"), code: 2, words: args("argument 2", "from 0 to 4294967295")},
+		{name: "flag behind", args: saxpy("f32:1", "-json"), code: 2, words: args("-json: flags stand before")},
+		{name: "driver", args: append(args("-driver", "none"), saxpy()...), code: 2, words: args(`"none"`)},
+
+		{name: "too few", args: saxpy("f32:1", "zero:4", "zero:4"), code: 2, words: args("kernel saxpy takes 4 arguments (f32 a, ptr x, ptr y, u64 n) and was given 3")},
+		{name: "too many", args: saxpy(append(fits, "u8:1")...), code: 2, words: args("was given 5")},
+		{name: "wrong size", args: saxpy("u8:1", "zero:4", "zero:4", "u64:1"), code: 2, words: args(`argument 1, "u8:1", has 1 byte where kernel saxpy takes 4`)},
+		{name: "buffer for a number", args: saxpy("zero:4", "zero:4", "zero:4", "u64:1"), code: 2, words: args("has 8 bytes where kernel saxpy takes 4")},
+		{name: "missing kernel", args: append(args("-builtin", "vector", "-kernel", "axpy"), fits...), code: 1, words: args("-builtin vector has no kernel axpy; it has saxpy and vector_add")},
+		{name: "missing in a file", args: probe("nowhere"), code: 1, words: args("has no kernel nowhere; it has count, die, leave, nothing, spin and through")},
+		{name: "-grid too large", args: append(saxpy("-grid", "1,65536"), fits...), code: 1, words: args("-grid 1,65536", "at most 65535 in Y", "device 0: ")},
+		{name: "-block too deep", args: append(saxpy("-block", "1,1,65"), fits...), code: 1, words: args("-block 1,1,65", "at most 64 in Z")},
+		{name: "too many threads", args: append(saxpy("-block", "64,17"), fits...), code: 1, words: args("-block 64,17", "1088 threads", "at most 1024")},
+		{name: "-shared too large", args: append(saxpy("-shared", "1MiB"), fits...), code: 1, words: args("-shared 1MiB", "at most")},
+		{name: "-shared of 64 bits", args: append(saxpy("-shared", "16777215TiB"), fits...), code: 1, words: args("-shared 16777215TiB", "at most")},
+		{name: "buffer too large", args: saxpy("f32:1", "zero:1024TiB", "zero:4:"+out, "u64:1"), code: 1, words: args("argument 2", "1024 TiB", "larger than device 0: ")},
+		{name: "buffers too large", args: saxpy("f32:1", "zero:4", "zero:18446744073709551615:"+out, "u64:1"), code: 1, words: args("argument 3", "larger than device 0: ")},
+		{name: "device", args: append(saxpy("-device", "99"), fits...), code: 1, words: args("no device 99")},
+
+		{name: "no such input", args: probe("leave", "in:"+dir+"/none"), code: 1, words: args("argument 1", dir+"/none", "no such file")},
+		{name: "input is a directory", args: probe("leave", "in:"+dir), code: 1, words: args(dir + " is not a regular file")},
+		{name: "input is a pipe", args: probe("leave", "in:"+pipe), code: 1, words: args(pipe + " is not a regular file")},
+		{name: "input is empty", args: probe("leave", "in:"+empty), code: 1, words: args(empty + " is empty")},
+		{name: "no such directory", args: probe("leave", "zero:1:"+dir+"/none/out"), code: 1, words: args("argument 1", dir+"/none", "no such file")},
+		{name: "output is a directory", args: probe("leave", "zero:1:"+dir), code: 1, words: args(dir + " is not a regular file")},
+		{name: "output is a pipe", args: probe("leave", "inout:"+full+":"+pipe), code: 1, words: args(pipe + " is not a regular file")},
+		{name: "one output twice", args: probe("leave", "zero:1:"+out, "zero:2:"+out), code: 2, words: args("argument 2", "written to "+out)},
+		{name: "no such PTX", args: args("-ptx", dir+"/none", "-list"), code: 1, words: args("-ptx "+dir+"/none", "no such file")},
+		{name: "no such module", args: args("-module", dir+"/none", "-list"), code: 1, words: args("-module "+dir+"/none", "CUDA_ERROR_FILE_NOT_FOUND (301)")},
+		{name: "wrong PTX", args: args("-ptx", file(t, []byte(strings.Replace(probes, "trap;", "tarp;", 1))), "-list"), code: 1, words: args("CUDA_ERROR_INVALID_PTX (218)", "line 36")},
+		{name: "no PTX", args: args("-module", full, "-list"), code: 1, words: args("cuModuleLoad: CUDA_ERROR_")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := launch(t, nil, c.args...)
+			p.fails(c.code, c.words...)
+			require.Empty(t, find(p, "Launching"), p.dump())
+			require.NoFileExists(t, out)
+		})
+	}
+	if !knowsParameters(t) {
+		return // cuFuncGetParamInfo: a kernel of a file is launched with what it is given
+	}
+	launch(t, nil, probe("leave")...).fails(2, "kernel leave takes 1 argument (of 8 bytes) and was given 0")
+	launch(t, nil, probe("nothing", "u8:1")...).fails(2, "kernel nothing takes no arguments and was given 1")
+	launch(t, nil, probe("through", "zero:4", "u32:0", "u64:0")...).
+		fails(2, `argument 3, "u64:0", has 8 bytes where kernel through takes 4: it takes 3 arguments (of 8, 4 and 4 bytes)`)
+}
+
+// TestFault70_LaunchedKernelDies: a kernel that dies is exit 1 with the driver's
+// words, and where it died if that is known; no file is written.
+func TestFault70_LaunchedKernelDies(t *testing.T) {
+	ptx, out := file(t, []byte(probes)), filepath.Join(t.TempDir(), "out")
+	trapped := launch(t, nil, "-ptx", ptx, "-kernel", "die", "zero:4:"+out).fails(1, "kernel die failed: ", "(719)")
+	lost := launch(t, nil, "-builtin", "memory", "-kernel", "fill_bytes", "u64:0", "u64:1", "u8:1").
+		fails(1, "kernel fill_bytes failed: ", "CUDA_ERROR_ILLEGAL_ADDRESS (700)")
+	require.NoFileExists(t, out)
+	if cutest.Kind() == cu.Soft {
+		require.Contains(t, trapped, "kernel die, line 36, block [0 0 0], thread [0 0 0]: trap")
+		require.Contains(t, lost, "illegal address 0x0")
+	}
+}
+
+// A kernel that never ends is given up, with many launches queued behind it, or
+// when somebody says so.
+func TestLaunchEndless(t *testing.T) {
+	ptx, out := file(t, []byte(probes)), filepath.Join(t.TempDir(), "out")
+	launch(t, nil, "-timeout", "300ms", "-repeat", "100000", "-ptx", ptx, "-kernel", "spin", "zero:4:"+out).
+		fails(4, "kernel spin is not done after 300ms", "-timeout")
+	p := launch(t, nil, "-ptx", ptx, "-kernel", "spin", "zero:4:"+out)
+	p.waitLine("Launching spin")
+	p.signal(syscall.SIGTERM)
+	p.fails(1, "interrupted")
+	require.NoFileExists(t, out)
+}
+
+func TestLaunchVersionAndHelp(t *testing.T) {
+	p := launch(t, nil, "-version")
+	p.succeeds()
+	require.Regexp(t, `^launch \S+ linux/(amd64|arm64)$`, p.out.all()[0])
+	p = launch(t, nil, "-h")
+	p.succeeds()
+	for f := range strings.FieldsSeq("driver json timeout version device ptx module builtin kernel grid block shared repeat bytes list") {
+		require.Len(t, find(p, "  -"+f), 1, p.dump())
+	}
+	for _, words := range []string{"Usage: launch [flags] ARG…", "zero:SIZE[:OUTFILE]", "Exit codes: 0"} {
+		require.Contains(t, p.out.String(), words)
+	}
+}
