@@ -325,9 +325,9 @@ func TestLaunchWrong(t *testing.T) {
 		fails(2, `argument 3, "u64:0", has 8 bytes where kernel through takes 4: it takes 3 arguments (of 8, 4 and 4 bytes)`)
 }
 
-// TestFault70_LaunchedKernelDies: a kernel that dies is exit 1 with the driver's
+// TestLaunchedKernelDies: a kernel that dies is exit 1 with the driver's
 // words, and where it died if that is known; no file is written.
-func TestFault70_LaunchedKernelDies(t *testing.T) {
+func TestLaunchedKernelDies(t *testing.T) {
 	ptx, out := file(t, []byte(probes)), filepath.Join(t.TempDir(), "out")
 	trapped := launch(t, nil, "-ptx", ptx, "-kernel", "die", "zero:4:"+out).fails(1, "kernel die failed: ", "(719)")
 	lost := launch(t, nil, "-builtin", "memory", "-kernel", "fill_bytes", "u64:0", "u64:1", "u8:1").
