@@ -28,7 +28,8 @@ func (f *WayFlag) Set(s string) error {
 // String gives gpu, cpu or nothing.
 func (f *WayFlag) String() string { return string(*f) }
 
-// Kernels writes and checks the pattern on the device. The caller owns it.
+// Kernels writes and checks the pattern on the device, in streams of its own, when
+// other work on the memory is done. The caller owns it.
 type Kernels struct {
 	set *kernels.Set // nil: the CPU does the work
 	ctx *cu.Context
