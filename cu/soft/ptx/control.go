@@ -180,7 +180,8 @@ func runCall(callee *function, in, out []transfer) run {
 // grow makes room for the frame of a function that is called, which ends at need.
 // Registers count as much as local memory, which they are saved in on the GPU.
 func (t *thread) grow(need uint64, callee *function) bool {
-	if need+8*uint64(len(t.regs)+int(callee.slots)) > maxStack || need > t.block.launch.stack {
+	used := 8*uint64(len(t.regs)+int(callee.slots)) + callSize*uint64(len(t.stack)+1)
+	if need+used > maxStack || need > t.block.launch.stack {
 		t.fail(StackOverflow, 0)
 		return false
 	}

@@ -170,6 +170,12 @@ st.u32 [%rd2], %r2;`), formHeader)
 	require.Equal(t, "sum", fault.Function)
 }
 
+// A function that has neither registers nor memory cannot call itself for ever.
+func TestCallsTakeMemory(t *testing.T) {
+	text := formHeader + ".func f;\n.func f { call f; ret; }\n" + strings.TrimPrefix(entry("call f;"), formHeader)
+	require.Equal(t, StackOverflow, dies(t, text, 1, nil, 0).Kind)
+}
+
 // What a called function has in shared memory is the kernel's, at one place.
 func TestSharedOfFunctions(t *testing.T) {
 	text := formHeader + `

@@ -48,7 +48,8 @@ type transfer struct {
 // Bounds on what one thread may use, in bytes. Local memory has the GPU's.
 const (
 	maxLocal = 512 << 10
-	maxStack = 1 << 20 // local memory and registers
+	maxStack = 1 << 20 // local memory, registers and calls
+	callSize = 64      // of a call, whatever the function has
 )
 
 // begin makes t the n-th thread of a block, at the beginning of the kernel.
