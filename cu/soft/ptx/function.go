@@ -247,7 +247,10 @@ func (f *function) layShared() error {
 			}
 		}
 	}
-	f.static = int(alignUp(at, end))
+	if at = alignUp(at, end); at > maxShared {
+		return errorf(f.line, "%s uses more than %d bytes of shared memory", f.name, maxShared)
+	}
+	f.static = int(at)
 	for _, v := range dynamic {
 		f.layout[v] = uint64(f.static)
 	}

@@ -121,6 +121,7 @@ func TestParseErrors(t *testing.T) {
 		{entry(".reg .b7 %x;"), 6, "no type of a register"},
 		{entry(".local .b8 big[600000];"), 6, "too large"},
 		{entry(".shared .b8 big[50000];\nmov.u32 %r1, big;"), 4, "bytes of shared memory"},
+		{strings.Replace(entry(".shared .b8 small[1];\nmov.u32 %r1, small; mov.u32 %r1, dyn;"), ".visible", ".extern .shared .align 65536 .b8 dyn[]; .visible", 1), 4, "bytes of shared memory"},
 		{entry(".tex .u32 t;"), 6, "not supported here"},
 		{entry(strings.Repeat("{", 100)), 6, "nested too deeply"},
 		{entry("mov.b64 %rd1, {%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1};"), 6, "more than 8 values"},
