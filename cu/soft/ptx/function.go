@@ -206,16 +206,19 @@ func (f *function) reachable() []*function {
 
 // recursive reports whether how deep the function's calls go is not known before.
 func (f *function) recursive() bool {
-	for _, g := range f.reachable() {
+	under, over := map[*function]bool{}, map[*function]bool{}
+	var back func(g *function) bool // a call leads back to what is under way
+	back = func(g *function) bool {
+		under[g] = true
 		for _, h := range g.calls {
-			for _, again := range h.reachable() {
-				if again == g {
-					return true
-				}
+			if under[h] || !over[h] && back(h) {
+				return true
 			}
 		}
+		under[g], over[g] = false, true
+		return false
 	}
-	return false
+	return back(f)
 }
 
 // layShared places the shared variables that an entry uses: those of the module

@@ -176,6 +176,18 @@ func TestCallsTakeMemory(t *testing.T) {
 	require.Equal(t, StackOverflow, dies(t, text, 1, nil, 0).Kind)
 }
 
+// Whether functions call themselves is known soon, however many calls there are.
+func TestManyCalls(t *testing.T) {
+	const n = 5000
+	calls := func(f string) string { return strings.Repeat("call "+f+"; ", n) }
+	m := parsed(t, formHeader+".func a { ret; }\n.func b { ret; "+calls("a")+"}\n.func c { ret; "+calls("b")+"}\n"+
+		strings.TrimPrefix(entry("ret; "+calls("c")), formHeader))
+	k := m.functions["k"]
+	require.False(t, k.recursive())
+	m.functions["a"].calls = []*function{m.functions["b"]}
+	require.True(t, k.recursive())
+}
+
 // What a called function has in shared memory is the kernel's, at one place.
 func TestSharedOfFunctions(t *testing.T) {
 	text := formHeader + `
