@@ -24,7 +24,7 @@ type builder struct {
 type scope struct {
 	outer     *scope
 	registers map[string]register
-	ranges    []registerRange
+	ranges    map[string]registerRange // by prefix
 	variables map[string]*variable
 	labels    map[string]int32
 }
@@ -70,7 +70,7 @@ func (b *builder) open() error {
 	if b.depth++; b.depth > maxNesting {
 		return errorf(b.p.line(), "braces are nested too deeply")
 	}
-	b.scope = &scope{outer: b.scope, registers: map[string]register{}, variables: map[string]*variable{}, labels: map[string]int32{}}
+	b.scope = &scope{outer: b.scope, registers: map[string]register{}, ranges: map[string]registerRange{}, variables: map[string]*variable{}, labels: map[string]int32{}}
 	return nil
 }
 
@@ -224,12 +224,10 @@ func (b *builder) declareRegister(typ typ) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range s.ranges {
-		if r.prefix == name {
-			return errorf(line, "%s is declared twice", name)
-		}
+	if _, twice := s.ranges[name]; twice {
+		return errorf(line, "%s is declared twice", name)
 	}
-	s.ranges = append(s.ranges, registerRange{name, count, typ})
+	s.ranges[name] = registerRange{name, count, typ}
 	return p.expect(">")
 }
 
@@ -239,15 +237,24 @@ func (b *builder) register(name string) (r register, ok bool, err error) {
 		if r, ok := s.registers[name]; ok {
 			return r, true, nil
 		}
-		for _, rr := range s.ranges {
-			if rr.has(name) {
-				slot, err := b.newSlot()
-				s.registers[name] = register{slot, rr.typ}
-				return s.registers[name], true, err
-			}
+		if rr, ok := s.rangeOf(name); ok {
+			slot, err := b.newSlot()
+			s.registers[name] = register{slot, rr.typ}
+			return s.registers[name], true, err
 		}
 	}
 	return r, false, nil
+}
+
+// rangeOf finds the range that a register is of.
+func (s *scope) rangeOf(name string) (rr registerRange, ok bool) {
+	const digits = 10 // no number has more
+	for n := len(name); n > max(0, len(name)-digits) && isDigit(name[n-1]); n-- {
+		if rr, ok = s.ranges[name[:n-1]]; ok && rr.has(name) {
+			return rr, true
+		}
+	}
+	return rr, false
 }
 
 func (r registerRange) has(name string) bool {
