@@ -50,6 +50,7 @@ type parser struct {
 	at       int
 	m        *Module
 	external bool           // .extern stands before what comes
+	initial  int            // bytes of all initial values
 	later    []func() error // what needs all names
 }
 

@@ -50,6 +50,7 @@ func TestParseErrors(t *testing.T) {
 		{formHeader + ".global .align 3 .u32 x;", 4, "power of two"},
 		{formHeader + ".global .u32 x[2] = {1, 2, 3};", 4, "has 8 bytes"},
 		{formHeader + ".global .u32 x[2][2] = {{1, 2, 3}, {4}};", 4, "too long"},
+		{formHeader + ".global .b8 x[1][150000000] = {{}};\n.global .b8 y[1][150000000] = {{}};", 5, "too long"},
 		{formHeader + ".global .u8 x = 256;", 4, "does not fit .u8"},
 		{formHeader + ".global .u32 x = 1.5;", 4, "does not fit .u32"},
 		{formHeader + ".global .u32 x = y;\n.global .u32 y;", 4, "does not fit .u32"},

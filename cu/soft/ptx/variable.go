@@ -40,7 +40,7 @@ type declaration struct {
 // that: of constants, local memory, parameters and shared memory.
 const (
 	maxVariable  = 1 << 40
-	maxInit      = 1 << 28
+	maxInit      = 1 << 28 // of all variables
 	maxConstants = 64 << 10
 	maxParams    = 32764
 	maxShared    = 48 << 10
@@ -214,7 +214,7 @@ func (p *parser) initialiser(v *variable, d declaration) error {
 	if v.array {
 		v.array, v.size = false, len(v.init)
 	}
-	if len(v.init) > v.size {
+	if p.initial += len(v.init); len(v.init) > v.size {
 		return errorf(v.line, "%s has %d bytes and its initial value %d", v.name, v.size, len(v.init))
 	}
 	return nil
@@ -231,7 +231,7 @@ func (p *parser) values(v *variable, t typ) error {
 			began = append(began, len(v.init))
 			continue
 		case depth > 0 && p.accept("}"):
-			if err := v.endRow(depth, began[depth-1], t); err != nil {
+			if err := p.endRow(v, depth, began[depth-1], t); err != nil {
 				return err
 			}
 			began = began[:depth-1]
@@ -250,7 +250,7 @@ func (p *parser) values(v *variable, t typ) error {
 }
 
 // endRow fills up a row of so many braces, the outermost one excepted.
-func (v *variable) endRow(depth, began int, t typ) error {
+func (p *parser) endRow(v *variable, depth, began int, t typ) error {
 	if depth == 1 {
 		return nil
 	}
@@ -259,7 +259,7 @@ func (v *variable) endRow(depth, began int, t typ) error {
 		size *= n
 	}
 	missing := began + size - len(v.init)
-	if missing < 0 || size > maxInit || len(v.init) > maxInit {
+	if missing < 0 || missing > maxInit-p.initial-len(v.init) {
 		return errorf(v.line, "a row of the initial value of %s is too long", v.name)
 	}
 	v.init = append(v.init, make([]byte, missing)...)
@@ -267,8 +267,8 @@ func (v *variable) endRow(depth, began int, t typ) error {
 }
 
 func (p *parser) value(v *variable, t typ) error {
-	if len(v.init) > maxInit {
-		return errorf(v.line, "the initial value of %s is too long", v.name)
+	if p.initial+len(v.init) >= maxInit {
+		return errorf(v.line, "initial values of more than %d bytes", maxInit)
 	}
 	tok := p.peek()
 	if tok.isWord() {
