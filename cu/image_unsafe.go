@@ -1,7 +1,6 @@
 package cu
 
 import (
-	"bytes"
 	"encoding/binary"
 	"unsafe"
 )
@@ -30,13 +29,16 @@ const (
 // isWhole reports whether image is as long as its headers say.
 func isWhole(image []byte) bool {
 	le := binary.LittleEndian
-	if len(image) < 16 {
-		return !bytes.HasPrefix(image, []byte("\x7fELF"))
+	if len(image) < 4 {
+		return true
 	}
 	switch le.Uint32(image) {
 	case elfMagic:
 		return isWholeELF(image)
 	case fatbinMagic:
+		if len(image) < 16 {
+			return false
+		}
 		size, header := le.Uint64(image[8:]), uint64(le.Uint16(image[6:]))
 		return size <= uint64(len(image)) && header+size <= uint64(len(image))
 	case wrapperMagic:
