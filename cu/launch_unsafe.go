@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -70,7 +71,7 @@ func (e *ArgumentError) Error() string {
 // [ErrLaunchOutOfResources] for one that needs too many registers. That a
 // kernel failed is told by a later call: see [ErrContextLost].
 func (f *Function) Launch(s *Stream, cfg LaunchConfig, args ...any) error {
-	l, err := f.Prepare(cfg, args...)
+	l, err := f.prepare(cfg, args)
 	if err != nil {
 		return err
 	}
@@ -95,6 +96,11 @@ type Launch struct {
 // Prepare makes a Launch of what [Function.Launch] takes, and checks that. The
 // Launch keeps its arguments reachable.
 func (f *Function) Prepare(cfg LaunchConfig, args ...any) (*Launch, error) {
+	return f.prepare(cfg, slices.Clone(args)) // the caller may use the slice again
+}
+
+// prepare is Prepare, of arguments that stay the same.
+func (f *Function) prepare(cfg LaunchConfig, args []any) (*Launch, error) {
 	params, err := f.parameters()
 	if errors.Is(err, ErrSymbolMissing) {
 		params, err = nil, nil
