@@ -2,7 +2,9 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -206,7 +208,7 @@ func TestKernelsAreGivenUp(t *testing.T) {
 	k, err := cli.NewKernels(ctx)
 	require.NoError(t, err)
 	fillWith(t, ctx, mem.Ptr(), size, 0)
-	stopped := fmt.Errorf("stopped")
+	stopped := errors.New("stopped")
 	for _, f := range []func(context.Context, func(uint64) error) error{
 		func(ctx context.Context, progress func(uint64) error) error {
 			return k.Fill(ctx, mem.Ptr(), size, 0, progress)
@@ -223,6 +225,15 @@ func TestKernelsAreGivenUp(t *testing.T) {
 		last := uint64(0)
 		require.NoError(t, f(t.Context(), func(done uint64) error { last = max(last, done); return nil }))
 		require.EqualValues(t, size, last)
+	}
+	for range 5 {
+		const size = mib + 16 // a short piece is done, and a long one is not
+		require.ErrorIs(t, k.Fill(t.Context(), mem.Ptr(), size, 0, func(uint64) error { return stopped }), stopped)
+		zeros := make([]byte, size)
+		require.NoError(t, cu.CopyToDevice(ctx, nil, mem.Ptr(), zeros))
+		require.NoError(t, ctx.Synchronize(t.Context()))
+		require.NoError(t, cu.CopyToHost(ctx, nil, zeros, mem.Ptr()))
+		require.False(t, slices.ContainsFunc(zeros, func(b byte) bool { return b != 0 }), "a kernel still wrote")
 	}
 	require.NoError(t, k.Close())
 	require.NoError(t, mem.Close())
