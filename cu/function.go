@@ -2,6 +2,7 @@ package cu
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 
@@ -137,12 +138,21 @@ func (f *Function) Attribute(a FunctionAttribute) (int, error) {
 // SetAttribute sets one of the attributes that may be set, for launches from
 // now on (cuFuncSetAttribute).
 func (f *Function) SetAttribute(a FunctionAttribute, v int) error {
-	if int(int32(v)) != v {
-		return &Error{Op: "cuFuncSetAttribute", Result: ErrInvalidValue, Text: "the value does not fit 32 bits"}
+	const op = "cuFuncSetAttribute"
+	if err := fits32(op, v); err != nil {
+		return err
 	}
-	return f.use("cuFuncSetAttribute", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+	return f.use(op, func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 		return call.CuFuncSetAttribute(h, sys.CUfunction_attribute(a), int32(v))
 	})
+}
+
+// fits32 refuses what C's int cannot be: cut off it would be another number.
+func fits32(op string, v int) error {
+	if int(int32(v)) == v {
+		return nil
+	}
+	return &Error{Op: op, Result: ErrInvalidValue, Text: fmt.Sprintf("%d does not fit 32 bits", v)}
 }
 
 // FunctionAttributes are what every driver knows of a function. Sizes are in
@@ -198,8 +208,12 @@ func (f *Function) SetCacheConfig(c CacheConfig) error {
 // bytes of dynamic shared memory, a multiprocessor runs at once
 // (cuOccupancyMaxActiveBlocksPerMultiprocessor).
 func (f *Function) MaxActiveBlocks(threads int, shared uint64) (int, error) {
+	const op = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+	if err := fits32(op, threads); err != nil {
+		return 0, err
+	}
 	n := new(int32)
-	err := f.use("cuOccupancyMaxActiveBlocksPerMultiprocessor", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+	err := f.use(op, func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 		return call.CuOccupancyMaxActiveBlocksPerMultiprocessor(n, h, int32(threads), uintptr(shared))
 	})
 	return int(*n), err
@@ -210,8 +224,12 @@ func (f *Function) MaxActiveBlocks(threads int, shared uint64) (int, error) {
 // fill the device; each has so many bytes of dynamic shared memory
 // (cuOccupancyMaxPotentialBlockSize).
 func (f *Function) SuggestedBlock(shared uint64, limit int) (threads, blocks int, err error) {
+	const op = "cuOccupancyMaxPotentialBlockSize"
+	if err := fits32(op, limit); err != nil {
+		return 0, 0, err
+	}
 	grid, block := new(int32), new(int32)
-	err = f.use("cuOccupancyMaxPotentialBlockSize", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+	err = f.use(op, func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 		return call.CuOccupancyMaxPotentialBlockSize(grid, block, h, 0, uintptr(shared), int32(limit))
 	})
 	return int(*block), int(*grid), err

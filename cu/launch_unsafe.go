@@ -3,6 +3,7 @@ package cu
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"runtime"
 	"slices"
@@ -328,7 +329,7 @@ func (cfg LaunchConfig) extended() *sys.CUlaunchConfig {
 		*add(sys.CU_LAUNCH_ATTRIBUTE_COOPERATIVE).Cooperative() = 1
 	}
 	if cfg.Priority != 0 {
-		*add(sys.CU_LAUNCH_ATTRIBUTE_PRIORITY).Priority() = int32(cfg.Priority)
+		*add(sys.CU_LAUNCH_ATTRIBUTE_PRIORITY).Priority() = int32(min(max(cfg.Priority, math.MinInt32), math.MaxInt32))
 	}
 	if cfg.Cluster != (Dim3{}) {
 		c := cfg.Cluster.c()

@@ -327,7 +327,11 @@ func TestOccupancy(t *testing.T) {
 	threads, _, err = f.SuggestedBlock(0, 100)
 	require.NoError(t, err)
 	require.LessOrEqual(t, threads, 100)
-	_, err = f.MaxActiveBlocks(0, 0)
+	for _, threads := range []int{0, 1<<32 + 256} {
+		_, err = f.MaxActiveBlocks(threads, 0)
+		require.ErrorIs(t, err, cu.ErrInvalidValue)
+	}
+	_, _, err = f.SuggestedBlock(0, 1<<32)
 	require.ErrorIs(t, err, cu.ErrInvalidValue)
 }
 
