@@ -108,7 +108,7 @@ func (k *Set) launch(s *cu.Stream, name string, n uint64, args ...any) error {
 	return f.f.Launch(s, cu.LaunchConfig{Grid: cu.Dim3{X: uint32(blocks)}, Block: cu.Dim3{X: threads}}, args...)
 }
 
-// aligned refuses addresses that are no multiple of 16.
+// aligned refuses addresses that are no multiple of to.
 func aligned(to cu.DevicePtr, ps ...cu.DevicePtr) error {
 	for _, p := range ps {
 		if p%to != 0 {
