@@ -66,7 +66,7 @@ func (k *kernelMemory) Piece(address uint64, write bool) ([]byte, uint64) {
 func (k *kernelMemory) look(addr uintptr, write bool) (p kernelPiece, ok bool) {
 	if v := k.m.space.reservation(addr); v != nil {
 		at := k.m.space.mapping(addr)
-		if v.freed || at == nil || !at.allows(k.dev, write) || !k.m.reaches(k.ctx, addr) {
+		if at == nil || !at.allows(k.dev, write) || !k.m.reaches(k.ctx, addr) {
 			return p, false
 		}
 		at.phys.hold()

@@ -139,6 +139,24 @@ func TestLaunchLater(t *testing.T) {
 	free()
 }
 
+// Memory of a stream may be freed in it as soon as the kernel that uses it is
+// queued; what is queued behind that may not use it.
+func TestLaunchBeforeFree(t *testing.T) {
+	c := inContext(t, 0)
+	f := functionOf(t, c, loaded(t, c, probes), "store")
+	s := newStream(t, c, nonBlocking)
+	p := new(sys.CUdeviceptr)
+	ok(t, c.CuMemAllocAsync(p, 4096, s))
+	open := block(t, c, s)
+	ok(t, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, arguments(uint64(*p), uint32(9)).list(), nil))
+	ok(t, c.CuMemFreeAsync(*p, s))
+	open()
+	ok(t, c.CuStreamSynchronize(s))
+	ok(t, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, arguments(uint64(*p), uint32(9)).list(), nil))
+	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuStreamSynchronize(s))
+	driver.heal()
+}
+
 // Arguments may come in one buffer.
 func TestLaunchExtra(t *testing.T) {
 	c := inContext(t, 0)
