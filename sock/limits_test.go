@@ -50,6 +50,7 @@ func TestLimitsOfRecords(t *testing.T) {
 // Of a record with too many descriptors no more than are taken are ever open here,
 // and none stays.
 func TestFault21_LimitsOfDescriptors(t *testing.T) {
+	needsKernelsControl(t)
 	requireNoLeak(t)
 	f := tempFile(t, "x")
 	for _, most := range []int{0, 1, 2, 3, 63, 64} {
@@ -77,9 +78,18 @@ func TestFault21_LimitsOfDescriptors(t *testing.T) {
 	}
 }
 
+// needsKernelsControl skips where an emulator stands between.
+func needsKernelsControl(t *testing.T) {
+	t.Helper()
+	if os.Getenv("GPUFD_EMULATED") == "1" {
+		t.Skip("qemu-user receives with room of its own, and keeps the descriptors that the program has no room for")
+	}
+}
+
 // What is not taken is not installed either, not even for a moment: a record's
 // descriptors come with recvmsg, and there they are counted.
 func TestDescriptorsThatAreNotTakenAreNotInstalled(t *testing.T) {
+	needsKernelsControl(t)
 	f := tempFile(t, "x")
 	for most := range 10 {
 		a, b := pair(t)

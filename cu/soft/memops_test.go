@@ -3,6 +3,7 @@ package soft
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ebitengine/purego"
 	"github.com/gpufd/gpufd/cu/sys"
@@ -121,6 +122,12 @@ func (c *record) add(a, b, d uintptr) uintptr {
 	return 0
 }
 
+func (c *record) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.all)
+}
+
 func TestHostFunctions(t *testing.T) {
 	c, told := inContext(t, 0), new(record)
 	launched := purego.NewCallback(func(data uintptr) uintptr { return told.add(data, 0, 0) })
@@ -144,6 +151,7 @@ func TestHostFunctions(t *testing.T) {
 	free()
 	open()
 	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuStreamSynchronize(s))
+	require.Eventually(t, func() bool { return told.count() == 3 }, 10*time.Second, time.Millisecond, "who waits hears of the loss first")
 	require.Equal(t, [][3]uintptr{{uintptr(s), uintptr(sys.CUDA_ERROR_ILLEGAL_ADDRESS), 9}}, told.all[2:])
 }
 
