@@ -55,6 +55,8 @@ func (h *contextHandle) memory() (n uint64) {
 			n += m.size
 		case *streamMemoryHandle:
 			n += m.size
+		case *ipcMemoryHandle:
+			n += m.size
 		case *hostHandle:
 			n += uint64(len(m.bytes))
 		}

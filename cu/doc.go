@@ -29,6 +29,15 @@
 // function the driver is too old for is a [*SymbolError]. Work that fails later
 // costs the process all its contexts, which then say [ErrContextLost].
 //
+// # Other processes
+//
+// Physical memory is shared as a file descriptor ([MemHandle.Export]), a pool
+// likewise, or between machines as a [FabricHandle]. Legacy IPC, which CuPy,
+// PyTorch, Numba and UCX speak, shares memory of [Context.Alloc] and events as 64
+// bytes: [Memory.IPCHandle], [Context.OpenIPC], [Event.IPCHandle],
+// [Context.OpenIPCEvent]. A stream that waits for another process should have a
+// deadline: [IPCOrder], [Stream.Guard].
+//
 // # Who should not use it
 //
 // Programs that want the runtime API, or CUDA C++ in the same process driving

@@ -233,8 +233,12 @@ func (d *Driver) DeviceByUUID(id UUID) (*Device, error) {
 // device is there, or the address is none. Of a GPU's MIG instances it may be
 // any.
 func (d *Driver) DeviceByPCIBusID(id string) (*Device, error) {
+	const op = "cuDeviceGetByPCIBusId"
 	handle := new(sys.CUdevice)
-	err := d.check("cuDeviceGetByPCIBusId", d.call.CuDeviceGetByPCIBusId(handle, sys.CString(id)))
+	address, err := cString(op, id)
+	if err == nil {
+		err = d.check(op, d.call.CuDeviceGetByPCIBusId(handle, address))
+	}
 	if errors.Is(err, ErrInvalidDevice) || errors.Is(err, ErrInvalidValue) {
 		return nil, d.noDeviceAt(id)
 	}

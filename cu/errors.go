@@ -3,6 +3,7 @@ package cu
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -54,6 +55,9 @@ func (e *Error) hint() string {
 	if e.Op == "cuMemAddressReserve" && e.Result == ErrOutOfMemory {
 		return spaceHint
 	}
+	if h, ok := callHints[callResult{strings.TrimSuffix(e.Op, "_v2"), e.Result}]; ok {
+		return h
+	}
 	if op := onlyOf[e.Result]; op != "" && op != e.Op {
 		return ""
 	}
@@ -87,7 +91,7 @@ var hints = map[Result]string{
 	ErrTooManyPeers:                "a context can have access to so many peers only: disable it where it is not needed",
 	ErrHostMemoryAlreadyRegistered: "some code of this process has registered part of this memory before, or allocated it pinned",
 	ErrOperatingSystem:             "the operating system refused something: see dmesg and ulimit -a, and the permissions of what was to be opened, /dev/nvidia* among it",
-	ErrNotPermitted:                "not allowed here: a fabric handle wants an IMEX channel, which an administrator makes (nvidia-modprobe, nvidia-imex)",
+	ErrNotPermitted:                fabricHint,
 	ErrSystemNotReady:              "a part of the system has not been started: on machines with NVSwitch the service nvidia-fabricmanager has to run and nvidia-smi -q to show the fabric's state as completed",
 	ErrSystemDriverMismatch:        "libcuda and the kernel module are of different versions: reboot, or reload the nvidia module",
 	ErrCompatNotSupportedOnDevice:  "libcuda is of the compatibility package for a newer CUDA, which this GPU does not allow: take its directory out of LD_LIBRARY_PATH, or install that driver",
@@ -117,6 +121,38 @@ var hints = map[Result]string{
 	ErrCooperativeLaunchTooLarge:   "all blocks of a cooperative launch have to fit the device at once: see MaxActiveBlocks",
 	ErrGraphExecUpdateFailure:      "the graph differs in more than parameters: instantiate it anew",
 }
+
+// A callResult is a driver function, without its version, and what it said.
+type callResult struct {
+	op     string
+	result Result
+}
+
+// callHints say what to do about results that mean something else, or more, in
+// one function than elsewhere.
+var callHints = map[callResult]string{
+	{"cuIpcGetMemHandle", ErrNotSupported}:              noIPCHint,
+	{"cuIpcOpenMemHandle", ErrNotSupported}:             noIPCHint,
+	{"cuIpcGetEventHandle", ErrNotSupported}:            noIPCHint,
+	{"cuIpcOpenEventHandle", ErrNotSupported}:           noIPCHint,
+	{"cuIpcOpenMemHandle", ErrInvalidContext}:           "the handle is of this very process, where the memory is used at its own address",
+	{"cuIpcOpenMemHandle", ErrInvalidHandle}:            "the owner of the memory has ended; or another context of this process has memory of that owner open, and one context for each device may: open it there, or close what is open first",
+	{"cuIpcOpenMemHandle", ErrMapFailed}:                "the memory cannot be mapped: its owner has freed it or has ended, or one of the two is in a container that hides it; ask the owner for a new handle",
+	{"cuIpcOpenMemHandle", ErrInvalidValue}:             "these bytes are no handle that a process of this machine and driver has now: its owner has freed the memory, or they are damaged, or of another kind (an event's, a pool's)",
+	{"cuIpcOpenMemHandle", ErrAlreadyMapped}:            "part of the memory is open in this process by another handle: close that first",
+	{"cuIpcOpenMemHandle", ErrPeerAccessUnsupported}:    "the memory is on another device, which this one cannot reach: see nvidia-smi topo -p2p r, or open it in a context of that device",
+	{"cuIpcCloseMemHandle", ErrInvalidValue}:            "nothing of another process is open there: it was closed before, or is not the address that it was opened at",
+	{"cuIpcGetEventHandle", ErrInvalidHandle}:           "the event was not made for other processes: that takes EventInterprocess and EventDisableTiming; or it is another process' own",
+	{"cuIpcOpenEventHandle", ErrInvalidContext}:         "the handle is of this very process, where the event itself is used",
+	{"cuIpcOpenEventHandle", ErrMapFailed}:              "these bytes are no handle of an event, or its process is in a container whose /dev/shm is another, between which events cannot be shared: use a counter in shared memory (share.Counter)",
+	{"cuMemImportFromShareableHandle", ErrNotPermitted}: fabricHint,
+	{"cuMemImportFromShareableHandle", ErrNotSupported}: "a fabric handle takes an IMEX channel (nvidia-modprobe, nvidia-imex) and devices of one NVLink domain on both sides",
+	{"cuMemExportToShareableHandle", ErrNotPermitted}:   fabricHint,
+}
+
+const noIPCHint = "this device or system has no legacy IPC (see Device.SupportsIPC): share memory of package vmm as descriptors"
+
+const fabricHint = "not allowed here: a fabric handle wants an IMEX channel, which an administrator makes (nvidia-modprobe, nvidia-imex)"
 
 // onlyOf are the functions for which alone a hint is true: elsewhere the result
 // has many reasons.

@@ -20,8 +20,8 @@ const (
 	// EventDisableTiming leaves the time out, which makes recording and waiting
 	// cheaper.
 	EventDisableTiming = EventFlags(sys.CU_EVENT_DISABLE_TIMING)
-	// EventInterprocess has the event shared with other processes; it takes
-	// EventDisableTiming too.
+	// EventInterprocess lets the event be shared with other processes, see
+	// [Event.IPCHandle]; it takes EventDisableTiming too.
 	EventInterprocess = EventFlags(sys.CU_EVENT_INTERPROCESS)
 )
 

@@ -53,3 +53,11 @@ func (g *gate) close() bool {
 
 // isClosed reports whether close has begun.
 func (g *gate) isClosed() bool { return g.state.Load() < 0 }
+
+// openAt is p, unless the gate of what lies there is closed.
+func (g *gate) openAt(p DevicePtr) (DevicePtr, error) {
+	if g.isClosed() {
+		return 0, ErrClosed
+	}
+	return p, nil
+}

@@ -140,7 +140,12 @@ func (g *Graph) Nodes() ([]GraphNode, error) {
 // WriteDOT writes the graph to the file at path in the language of Graphviz,
 // with all that the driver knows of it (cuGraphDebugDotPrint, CUDA 11.3).
 func (g *Graph) WriteDOT(path string) error {
-	return g.use("cuGraphDebugDotPrint", func(call sys.Caller, h sys.CUgraph) sys.CUresult {
-		return call.CuGraphDebugDotPrint(h, sys.CString(path), uint32(sys.CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE))
+	const op = "cuGraphDebugDotPrint"
+	file, err := cString(op, path)
+	if err != nil {
+		return err
+	}
+	return g.use(op, func(call sys.Caller, h sys.CUgraph) sys.CUresult {
+		return call.CuGraphDebugDotPrint(h, file, uint32(sys.CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE))
 	})
 }

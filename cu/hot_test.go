@@ -3,8 +3,11 @@ package cu
 import (
 	"context"
 	"errors"
+	"runtime"
+	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -14,12 +17,15 @@ import (
 // pthread_getconcurrency: C that takes what it is given, does nothing and
 // returns 0, so that benchmarks measure what is ours. (A callback, which the
 // software driver is made of, allocates.)
-func hollow(tb testing.TB) (*Context, *Stream, *Event) {
+func hollow(tb testing.TB, hooks ...sys.Hook) (*Context, *Stream, *Event) {
 	libc, err := sys.OpenFile("libc.so.6")
 	require.NoError(tb, err)
 	addr, err := libc("pthread_getconcurrency")
 	require.NoError(tb, err)
 	lib := sys.NewLibrary(func(string) (uintptr, error) { return addr, nil })
+	if len(hooks) > 0 {
+		lib.SetHook(sys.Nest(hooks...))
+	}
 	drv := &Driver{call: lib.Caller()}
 	ctx := &Context{&contextHandle{
 		dev: &Device{drv: drv}, ctx: 1, call: drv.call.With(1), fate: new(fate), children: map[closer]struct{}{},
@@ -38,7 +44,8 @@ func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 	f.params.Store(&[]Param{{0, 8}, {8, 8}, {16, 4}})
 	plainLaunch, err1 := f.Prepare(LaunchConfig{Grid: Dim3{X: 1}, Block: Dim3{X: 1}}, DevicePtr(4096), uint64(1), float32(1))
 	urgent, err2 := f.Prepare(LaunchConfig{Grid: Dim3{X: 1}, Block: Dim3{X: 1}, Priority: -1}, DevicePtr(4096), uint64(1), float32(1))
-	if err := errors.Join(err1, err2); err != nil {
+	onMemory, err3 := f.Prepare(LaunchConfig{Grid: Dim3{X: 1}, Block: Dim3{X: 1}}, &Memory{&memoryHandle{ptr: 4096}, ctx}, uint64(1), float32(1))
+	if err := errors.Join(err1, err2, err3); err != nil {
 		panic(err)
 	}
 	number := uint64(1 << 40)
@@ -67,6 +74,7 @@ func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 		"Launch.Run":        func() error { return plainLaunch.Run(s) },
 		"Launch.Run null":   func() error { return plainLaunch.Run(nil) },
 		"Launch.Run urgent": func() error { return urgent.Run(s) },
+		"Launch.Run memory": func() error { return onMemory.Run(s) },
 		"Launch.Set":        func() error { number++; return plainLaunch.Set(1, number) },
 
 		"Stream.Synchronize":             func() error { return s.Synchronize(bg) },
@@ -93,6 +101,25 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	for name, call := range hotCalls(hollow(t)) {
 		require.NoError(t, call())
 		require.Zero(t, testing.AllocsPerRun(200, func() { _ = call() }), name)
+	}
+}
+
+// For the race detector: runs of one Launch share nothing that one of them changes.
+func TestRunsMayOverlap(t *testing.T) {
+	calls := hotCalls(hollow(t, func(_ sys.Call, call func() sys.CUresult) sys.CUresult {
+		runtime.Gosched() // so that another run begins before this one ends
+		return call()
+	}))
+	for _, name := range []string{"Launch.Run", "Launch.Run urgent"} {
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for range 100 {
+					assert.NoError(t, calls[name]())
+				}
+			})
+		}
+		wg.Wait()
 	}
 }
 

@@ -160,6 +160,28 @@ func TestPreparedLaunch(t *testing.T) {
 	require.ErrorIs(t, l.Run(s), cu.ErrClosed)
 }
 
+// What is closed after a launch was prepared is refused when it is run, until
+// another address takes its place.
+func TestPreparedLaunchOfClosedMemory(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	cfg := one
+	cfg.Shared = 64
+	mem, other := zeroed(t, ctx, 4), zeroed(t, ctx, 4)
+	l, err := function(t, ctx, "shared").Prepare(cfg, mem, uint32(0), uint32(5))
+	require.NoError(t, err)
+	require.NoError(t, l.Run(nil))
+	require.NoError(t, mem.Close())
+	err = l.Run(nil)
+	var wrong *cu.ArgumentError
+	require.ErrorAs(t, err, &wrong)
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorContains(t, err, "kernel shared: args[0]: a closed *cu.Memory")
+	require.NoError(t, l.Set(0, other.Ptr()))
+	require.NoError(t, l.Run(nil))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	require.Equal(t, []uint32{5}, words(t, ctx, other.Ptr(), 1))
+}
+
 // Invariant 1.
 func TestPreparedLaunchFromManyGoroutines(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))

@@ -67,6 +67,8 @@ func (e *ArgumentError) Error() string {
 // bytes. For older ones the caller must give exactly what the kernel takes.
 //
 // The caller keeps memory that is an argument open until the kernel is done.
+// What is closed already, and says so in a method Address() (DevicePtr, error),
+// is refused with its error, which is [ErrClosed] for this module's.
 //
 // Errors: [ErrInvalidValue] for a grid or block that the device cannot have;
 // [ErrLaunchOutOfResources] for one that needs too many registers. That a
@@ -80,18 +82,20 @@ func (f *Function) Launch(s *Stream, cfg LaunchConfig, args ...any) error {
 }
 
 // A Launch is a kernel with its arguments, to be run many times. It owns no
-// handle and ends with its function. It is safe for concurrent use: each Run
-// has the arguments that were set before.
+// handle and ends with its function. Runs may overlap; a Set must not overlap with
+// another Set or a Run, which may find half of the argument changed.
 type Launch struct {
 	f     *Function
 	cfg   LaunchConfig
 	holds []any // memory among the arguments
 
-	mu   sync.Mutex
-	args []unsafe.Pointer // of each argument, and then spare ones
-	size []uintptr        // of each
-	op   string
-	ex   *sys.CUlaunchConfig // for cuLaunchKernelEx
+	args   []unsafe.Pointer // of each argument, and then spare ones
+	size   []uintptr        // of each
+	memory []closable       // of each that is looked at before it is used, or nil
+	op     string
+
+	mu sync.Mutex          // guards ex's stream
+	ex *sys.CUlaunchConfig // for cuLaunchKernelEx
 }
 
 // Prepare makes a Launch of what [Function.Launch] takes, and checks that. The
@@ -137,12 +141,14 @@ func (f *Function) count(params []Param, args []any) error {
 // not tell the number of parameters, and so takes what it finds.
 const spareArgs = 512
 
-// argAlign is what every argument is aligned to in memory.
+// argAlign is what every argument is aligned to in memory: as much as C aligns
+// any.
 const argAlign = 16
 
 // lay puts the arguments into memory.
 func (l *Launch) lay(params []Param, args []any) error {
 	size, spare := uintptr(0), 0
+	l.memory = make([]closable, len(args))
 	for i, a := range args {
 		n, err := l.measure(i, a)
 		if err != nil {
@@ -157,9 +163,8 @@ func (l *Launch) lay(params []Param, args []any) error {
 	if params == nil {
 		spare = spareArgs
 	}
-	memory := make([]uint64, size/8+1)
 	l.args = make([]unsafe.Pointer, len(args), len(args)+spare+1)
-	p := unsafe.Pointer(&memory[0])
+	p := alignedMemory(size)
 	for i, a := range args {
 		l.args[i] = p
 		if m, ok := a.(addressed); ok {
@@ -175,12 +180,22 @@ func (l *Launch) lay(params []Param, args []any) error {
 	return nil
 }
 
-// zeros is as large as what a kernel of old drivers takes in all. It is only
-// read.
-var zeros [4096]byte
+// alignedMemory is size bytes, and a few more: Go aligns to 8 only.
+func alignedMemory(size uintptr) unsafe.Pointer {
+	const more = argAlign / 8
+	p := unsafe.Pointer(unsafe.SliceData(make([]uint64, size/8+more)))
+	return unsafe.Add(p, -uintptr(p)%argAlign)
+}
+
+// zeros is as large as what a kernel takes in all, which from CUDA 12.1 on is
+// 32764 bytes, and 4096 before. It is only read.
+var zeros [32764 / 4]uint32
 
 // addressed is memory of whatever package.
 type addressed interface{ Ptr() DevicePtr }
+
+// closable is memory that says [ErrClosed] once it is closed.
+type closable interface{ Address() (DevicePtr, error) }
 
 // measure is how many bytes argument i takes, if it can be one.
 func (l *Launch) measure(i int, a any) (uintptr, error) {
@@ -190,10 +205,20 @@ func (l *Launch) measure(i int, a any) (uintptr, error) {
 	if v := reflect.ValueOf(a); v.Kind() == reflect.Pointer && v.IsNil() {
 		return 0, l.wrong(i, fmt.Sprintf("a nil %T", a))
 	}
-	if c, ok := a.(interface{ isClosed() bool }); ok && c.isClosed() {
-		return 0, fmt.Errorf("%w: %w", l.wrong(i, fmt.Sprintf("a closed %T", a)), ErrClosed)
+	l.memory[i], _ = a.(closable)
+	return unsafe.Sizeof(DevicePtr(0)), l.checkOpen(i)
+}
+
+// checkOpen refuses argument i if it is memory that is closed.
+func (l *Launch) checkOpen(i int) error {
+	m := l.memory[i]
+	if m == nil {
+		return nil
 	}
-	return unsafe.Sizeof(DevicePtr(0)), nil
+	if _, err := m.Address(); err != nil {
+		return fmt.Errorf("%w: %w", l.wrong(i, fmt.Sprintf("a closed %T", m)), err)
+	}
+	return nil
 }
 
 func (l *Launch) measureNumbers(i int, t reflect.Type) (uintptr, error) {
@@ -259,8 +284,6 @@ func (l *Launch) Set(i int, value any) error {
 	if l == nil {
 		return ErrClosed
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if i < 0 || i >= len(l.size) {
 		return &ArgumentError{l.f.name, -1, fmt.Sprintf("it has no args[%d]: there are %d", i, len(l.size))}
 	}
@@ -273,20 +296,50 @@ func (l *Launch) Set(i int, value any) error {
 		return l.wrong(i, fmt.Sprintf("%s has %d bytes, and the parameter %d", t, n, l.size[i]))
 	}
 	store(l.args[i], n, value)
+	l.memory[i] = nil
 	return nil
 }
 
 // Run queues the kernel with its arguments on s, or on the null stream of its
-// context, as [Function.Launch] does. It does not allocate.
+// context, as [Function.Launch] does. It refuses memory that has been closed
+// meanwhile, unless Set has taken its place. It does not allocate.
 func (l *Launch) Run(s *Stream) error {
 	if l == nil || !l.f.owner.enter() {
 		return ErrClosed
 	}
 	defer runtime.KeepAlive(l)
 	defer l.f.owner.leave()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return s.use(l.f.ctx, l.op, l.call)
+	for i := range l.memory {
+		if err := l.checkOpen(i); err != nil {
+			return err
+		}
+	}
+	if s == nil || s.ctx.inner != l.f.ctx.inner {
+		return s.use(l.f.ctx, l.op, l.call)
+	}
+	return l.runOn(s)
+}
+
+// runOn is what [Stream.use] does on a stream of the kernel's own context, which
+// waits for the calls on the stream before it closes. Launches are what programs
+// make most of.
+func (l *Launch) runOn(s *Stream) error {
+	if !s.enter() {
+		return ErrClosed
+	}
+	defer s.leave()
+	inner := s.ctx.inner
+	if inner.isClosed() {
+		return ErrClosed
+	}
+	if err := inner.fate.refuse(l.op); err != nil {
+		return err
+	}
+	if r := l.call(inner.call, s.stream); r != sys.CUDA_SUCCESS {
+		_, err := inner.answer(l.op, r)
+		return err
+	}
+	return nil
 }
 
 // Function returns the kernel.
@@ -297,12 +350,18 @@ func (l *Launch) call(call sys.Caller, h sys.CUstream) sys.CUresult {
 	g, b, args := l.cfg.Grid, l.cfg.Block, &l.args[0]
 	switch {
 	case l.ex != nil:
-		l.ex.HStream = h
-		return call.CuLaunchKernelEx(l.ex, l.f.fn, args, nil)
+		return l.callExtended(call, h)
 	case l.cfg.Cooperative:
 		return call.CuLaunchCooperativeKernel(l.f.fn, g.X, g.Y, g.Z, b.X, b.Y, b.Z, l.cfg.Shared, h, args)
 	}
 	return call.CuLaunchKernel(l.f.fn, g.X, g.Y, g.Z, b.X, b.Y, b.Z, l.cfg.Shared, h, args, nil)
+}
+
+func (l *Launch) callExtended(call sys.Caller, h sys.CUstream) sys.CUresult {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ex.HStream = h
+	return call.CuLaunchKernelEx(l.ex, l.f.fn, &l.args[0], nil)
 }
 
 // choose settles which driver function launches: the oldest that can.

@@ -39,10 +39,16 @@ func (d *Driver) LoadLibrary(image []byte, opts ...JITOption) (*Library, error) 
 }
 
 // LoadLibraryFile is [Driver.LoadLibrary] of a file (cuLibraryLoadFromFile).
-// [ErrFileNotFound] says that it cannot be read.
+// [ErrFileNotFound] says that it cannot be read, and [ErrInvalidValue] that it is
+// not a regular file.
 func (d *Driver) LoadLibraryFile(path string, opts ...JITOption) (*Library, error) {
-	return d.newLibrary("cuLibraryLoadFromFile", opts, func(out *sys.CUlibrary, n uint32, options *sys.CUjit_option, values *uintptr) sys.CUresult {
-		return d.call.CuLibraryLoadFromFile(out, sys.CString(path), options, values, n, nil, nil, 0)
+	const op = "cuLibraryLoadFromFile"
+	file, err := readable(op, path)
+	if err != nil {
+		return nil, err
+	}
+	return d.newLibrary(op, opts, func(out *sys.CUlibrary, n uint32, options *sys.CUjit_option, values *uintptr) sys.CUresult {
+		return d.call.CuLibraryLoadFromFile(out, file, options, values, n, nil, nil, 0)
 	})
 }
 
@@ -129,9 +135,14 @@ type Kernel struct {
 // Kernel returns the kernel of that name (cuLibraryGetKernel). [ErrNotFound]:
 // there is none.
 func (l *Library) Kernel(name string) (*Kernel, error) {
+	const op = "cuLibraryGetKernel"
+	spelt, err := cString(op, name)
+	if err != nil {
+		return nil, err
+	}
 	k := new(sys.CUkernel)
-	err := l.use("cuLibraryGetKernel", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
-		return call.CuLibraryGetKernel(k, h, sys.CString(name))
+	err = l.use(op, func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
+		return call.CuLibraryGetKernel(k, h, spelt)
 	})
 	if err != nil {
 		return nil, err
@@ -204,9 +215,14 @@ func (k *Kernel) Function(c *Context) (*Function, error) {
 // Global returns where a variable of the library lies in c, and its size in
 // bytes (cuLibraryGetGlobal). [ErrNotFound]: there is none of that name.
 func (l *Library) Global(c *Context, name string) (p DevicePtr, size uint64, err error) {
+	const op = "cuLibraryGetGlobal"
+	spelt, err := cString(op, name)
+	if err != nil {
+		return 0, 0, err
+	}
 	ptr, n := new(sys.CUdeviceptr), new(uintptr)
-	err = l.useIn(c, "cuLibraryGetGlobal", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
-		return call.CuLibraryGetGlobal(ptr, n, h, sys.CString(name))
+	err = l.useIn(c, op, func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
+		return call.CuLibraryGetGlobal(ptr, n, h, spelt)
 	})
 	return DevicePtr(*ptr), uint64(*n), err
 }

@@ -11,6 +11,7 @@ var children = cutest.Children{
 	"lost pinned memory": childLostPinnedMemory,
 	"pool exporter":      childPoolExporter,
 	"pool importer":      childPoolImporter,
+	"ipc peer":           childIPCPeer,
 
 	"closes while it waits":      childClosesWhileItWaits,
 	"takes turns":                childTakesTurns,

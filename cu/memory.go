@@ -52,11 +52,15 @@ func (c *Context) Alloc(size uint64) (*Memory, error) {
 // Ptr is the memory's address.
 func (m *Memory) Ptr() DevicePtr { return m.ptr }
 
+// Address is Ptr, or [ErrClosed] after Close.
+func (m *Memory) Address() (DevicePtr, error) { return m.openAt(m.ptr) }
+
 // Size is the memory's size in bytes.
 func (m *Memory) Size() uint64 { return m.size }
 
 // Close frees the memory, after the work that uses it if that is in the null
-// stream (cuMemFree). A second Close, or one after the context's, does nothing.
+// stream (cuMemFree). Processes that have it open by its [Memory.IPCHandle] have to
+// have closed it before. A second Close, or one after the context's, does nothing.
 func (m *Memory) Close() error {
 	if m == nil {
 		return nil

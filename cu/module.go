@@ -44,11 +44,16 @@ func (c *Context) LoadModule(image []byte, opts ...JITOption) (*Module, error) {
 }
 
 // LoadModuleFile loads a file of PTX, a cubin or a fatbin (cuModuleLoad).
-// [ErrFileNotFound] says that it cannot be read. This call gives no log:
-// [Context.LoadModule] does.
+// [ErrFileNotFound] says that it cannot be read, and [ErrInvalidValue] that it is
+// not a regular file. This call gives no log: [Context.LoadModule] does.
 func (c *Context) LoadModuleFile(path string) (*Module, error) {
-	return c.newModule("cuModuleLoad", nil, func(call sys.Caller, out *sys.CUmodule) sys.CUresult {
-		return call.CuModuleLoad(out, sys.CString(path))
+	const op = "cuModuleLoad"
+	file, err := readable(op, path)
+	if err != nil {
+		return nil, err
+	}
+	return c.newModule(op, nil, func(call sys.Caller, out *sys.CUmodule) sys.CUresult {
+		return call.CuModuleLoad(out, file)
 	})
 }
 
@@ -115,9 +120,14 @@ func (m *Module) use(op string, f func(sys.Caller, sys.CUmodule) sys.CUresult) e
 // is mangled unless it is extern "C" (cuModuleGetFunction). [ErrNotFound]:
 // there is none.
 func (m *Module) Function(name string) (*Function, error) {
+	const op = "cuModuleGetFunction"
+	spelt, err := cString(op, name)
+	if err != nil {
+		return nil, err
+	}
 	fn := new(sys.CUfunction)
-	err := m.use("cuModuleGetFunction", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
-		return call.CuModuleGetFunction(fn, h, sys.CString(name))
+	err = m.use(op, func(call sys.Caller, h sys.CUmodule) sys.CUresult {
+		return call.CuModuleGetFunction(fn, h, spelt)
 	})
 	if err != nil {
 		return nil, err
@@ -160,9 +170,14 @@ func (m *Module) Functions() ([]*Function, error) {
 // (cuModuleGetGlobal). It is there until the module's Close. [ErrNotFound]:
 // there is none of that name.
 func (m *Module) Global(name string) (p DevicePtr, size uint64, err error) {
+	const op = "cuModuleGetGlobal_v2"
+	spelt, err := cString(op, name)
+	if err != nil {
+		return 0, 0, err
+	}
 	ptr, n := new(sys.CUdeviceptr), new(uintptr)
-	err = m.use("cuModuleGetGlobal_v2", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
-		return call.CuModuleGetGlobal_v2(ptr, n, h, sys.CString(name))
+	err = m.use(op, func(call sys.Caller, h sys.CUmodule) sys.CUresult {
+		return call.CuModuleGetGlobal_v2(ptr, n, h, spelt)
 	})
 	return DevicePtr(*ptr), uint64(*n), err
 }

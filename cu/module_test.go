@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
@@ -131,6 +132,55 @@ func TestModuleHasNoSuchThing(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrNotFound)
 	_, err = ctx.LoadModuleFile(filepath.Join(t.TempDir(), "none.ptx"))
 	require.ErrorIs(t, err, cu.ErrFileNotFound)
+}
+
+// The driver would wait for what is no file.
+func TestModuleFromWhatIsNoFile(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	for _, path := range []string{pipe, dir, os.DevNull} {
+		_, err1 := ctx.LoadModuleFile(path)
+		_, err2 := ctx.Device().Driver().LoadLibraryFile(path)
+		for _, err := range []error{err1, err2} {
+			require.ErrorIs(t, err, cu.ErrInvalidValue)
+			require.ErrorContains(t, err, path+" is not a regular file")
+		}
+	}
+}
+
+// Names and paths with a zero are not those that C takes them for.
+func TestZeroInName(t *testing.T) {
+	spy, drv := spied(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	m := load(t, ctx, various(t))
+	g, err := ctx.NewGraph()
+	require.NoError(t, err)
+	dot := filepath.Join(t.TempDir(), "dot")
+	_, err1 := m.Function("nothing\x00")
+	_, _, err2 := m.Global("counter\x00s")
+	_, err3 := ctx.LoadModuleFile(variousFile + "\x00")
+	_, err4 := drv.LoadLibraryFile(variousFile + "\x00")
+	all := map[string]error{"Function": err1, "Global": err2, "LoadModuleFile": err3, "LoadLibraryFile": err4, "WriteDOT": g.WriteDOT(dot + "\x00")}
+	lib, err := drv.LoadLibrary(various(t))
+	if !lacks(t, drv, "cuLibraryLoadData", err) {
+		require.NoError(t, err)
+		_, all["Kernel"] = lib.Kernel("nothing\x00")
+		_, _, all["Library.Global"] = lib.Global(ctx, "counter\x00")
+		require.NoError(t, lib.Close())
+	}
+	for name, err := range all {
+		require.ErrorIs(t, err, cu.ErrInvalidValue, name)
+		require.ErrorContains(t, err, "there is a zero byte in \"", name)
+	}
+	require.NoFileExists(t, dot)
+	id, err := ctx.Device().PCIBusID()
+	require.NoError(t, err)
+	_, err = drv.DeviceByPCIBusID(id + "\x00")
+	var none *cu.NoDeviceError
+	require.ErrorAs(t, err, &none)
+	require.Zero(t, spy.count("cuModuleGetFunction")+spy.count("cuModuleLoad")+spy.count("cuDeviceGetByPCIBusId"))
 }
 
 // The log names the line, which is what the driver's result does not.

@@ -92,6 +92,9 @@ func allocAsync(c *Context, p *Pool, s *Stream, op string, size uint64, f func(s
 // Ptr is the memory's address.
 func (m *StreamMemory) Ptr() DevicePtr { return m.ptr }
 
+// Address is Ptr, or [ErrClosed] after Free or Close.
+func (m *StreamMemory) Address() (DevicePtr, error) { return m.openAt(m.ptr) }
+
 // Size is the memory's size in bytes.
 func (m *StreamMemory) Size() uint64 { return m.size }
 

@@ -3,6 +3,7 @@ package kernels
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
 )
@@ -15,6 +16,8 @@ type answer struct {
 	stream *cu.Stream // to read it by, whatever the kernel's stream does next
 	words  [2]uint64
 }
+
+const answerSize = 16 // bytes of the words
 
 // answer returns one that nobody uses.
 func (k *Set) answer() (*answer, error) {
@@ -30,7 +33,7 @@ func (k *Set) answer() (*answer, error) {
 	}
 	a := &answer{}
 	if err := a.open(k.ctx); err != nil {
-		return nil, errors.Join(err, a.close())
+		return nil, errors.Join(explain(err), a.close())
 	}
 	k.all = append(k.all, a)
 	return a, nil
@@ -45,7 +48,7 @@ func (k *Set) giveBack(a *answer) {
 }
 
 func (a *answer) open(ctx *cu.Context) (err error) {
-	if a.mem, err = ctx.Alloc(16); err != nil {
+	if a.mem, err = ctx.Alloc(answerSize); err != nil {
 		return err
 	}
 	if a.done, err = ctx.NewEvent(cu.EventDisableTiming); err != nil {
@@ -53,6 +56,16 @@ func (a *answer) open(ctx *cu.Context) (err error) {
 	}
 	a.stream, err = ctx.NewStream()
 	return err
+}
+
+// explain says what was to be made: nobody who asked for data to be looked at
+// expects that to take memory.
+func explain(err error) error {
+	hint := ""
+	if errors.Is(err, cu.ErrOutOfMemory) {
+		hint = ", for which some memory of the device has to be left free"
+	}
+	return fmt.Errorf("kernels: making %d bytes of memory, an event and a stream for what a kernel finds%s: %w", answerSize, hint, err)
 }
 
 func (a *answer) close() error {

@@ -15,8 +15,9 @@ import (
 // it; the context's Close ends it. It is safe for concurrent use.
 //
 // Its methods take a stream, nil for the null stream of the context, and queue
-// their work there; those that return what they found wait for it. Work on 0
-// bytes is none. The caller keeps memory open until the work is done.
+// their work there; those that return what they found wait for it, and take a few
+// bytes of device memory, which the Set keeps for the next. Work on 0 bytes is
+// none. The caller keeps memory open until the work is done.
 type Set struct {
 	ctx     *cu.Context
 	modules []*cu.Module

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +14,8 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/kernels"
 )
@@ -306,13 +310,23 @@ func TestCheckThatIsGivenUp(t *testing.T) {
 	require.Zero(t, m)
 }
 
+// benchSize sets how much the benchmarks work on, as 64GiB; copies take twice as
+// much memory.
+const benchSize = "GPUFD_BENCH_SIZE"
+
 // size is how much the benchmarks work on.
-func size() uint64 {
+var size = sync.OnceValue(func() uint64 {
+	n := cli.Size(1 << 20)
 	if cutest.Kind() == cu.CUDA {
-		return 16 << 30
+		n = 16 << 30
 	}
-	return 1 << 20
-}
+	if text := os.Getenv(benchSize); text != "" {
+		if err := n.Set(text); err != nil {
+			panic(benchSize + ": " + err.Error())
+		}
+	}
+	return uint64(n)
+})
 
 func BenchmarkFill(b *testing.B) {
 	k := newBench(b, size())
@@ -359,4 +373,36 @@ func measure(b *testing.B, k bench, moved uint64, f func() error) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// Where there is no memory left to find anything, the error says what for, and
+// nothing is left of the attempt.
+func TestNoRoomForAnAnswer(t *testing.T) {
+	var failing string
+	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if call.Symbol() == failing {
+			return sys.CUDA_ERROR_OUT_OF_MEMORY
+		}
+		return next()
+	}))
+	dev, err := drv.Device(0)
+	require.NoError(t, err)
+	ctx := cutest.Context(t, dev)
+	k, err := kernels.Load(ctx)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, k.Close()) }()
+	m, err := ctx.Alloc(64)
+	require.NoError(t, err)
+	require.NoError(t, k.Fill(nil, m.Ptr(), 64, 0, 0))
+	for _, failing = range []string{"cuMemAlloc_v2", "cuEventCreate", "cuStreamCreate"} {
+		_, err := k.Checksum(soon(t), nil, m.Ptr(), 64)
+		require.ErrorIs(t, err, cu.ErrOutOfMemory)
+		require.ErrorContains(t, err, "kernels: making 16 bytes of memory, an event and a stream for what a kernel finds, for which some memory of the device has to be left free: "+failing)
+		all, _ := k.Answers()
+		require.Zero(t, all)
+	}
+	failing = ""
+	wrong, err := k.Check(soon(t), nil, m.Ptr(), 64, 0, 0)
+	require.NoError(t, err)
+	require.Zero(t, wrong)
 }

@@ -47,6 +47,7 @@ var attributes = map[sys.CUdevice_attribute]int32{
 	sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:               1,
 	sys.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:         1,
 	sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: 1,
+	sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:                1, // D20
 	sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:               blocksPerSM,
 	sys.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE:                maxPersisting,
 	sys.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:                      1,
@@ -69,8 +70,19 @@ func (m *machine) cuDeviceGetAttribute(value *int32, a sys.CUdevice_attribute, d
 	switch {
 	case a == sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
 		return set(r, value, d.bus())
+	case a == sys.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
+		return m.ipcAttribute(value)
 	case a >= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 && a <= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1 && m.conf.version < memOps2:
 		return set(r, value, 1)
 	}
 	return set(r, value, attributes[a])
+}
+
+// ipcAttribute answers for legacy IPC, which drivers before CUDA 12 cannot be
+// asked about.
+func (m *machine) ipcAttribute(value *int32) sys.CUresult {
+	if m.conf.version < 12000 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	return set(sys.CUDA_SUCCESS, value, int32(m.conf.ipc))
 }

@@ -19,6 +19,8 @@ const (
 	envMemory  = "GPUFD_SOFT_MEMORY"
 	envVersion = "GPUFD_SOFT_VERSION"
 	envPeers   = "GPUFD_SOFT_PEERS"
+	envIPC     = "GPUFD_SOFT_IPC"
+	envIMEX    = "GPUFD_SOFT_IMEX"
 	envDir     = "GPUFD_SOFT_DIR"
 	envVisible = "CUDA_VISIBLE_DEVICES"
 )
@@ -32,6 +34,8 @@ type config struct {
 	memory  uint64 // bytes of each device
 	version int    // 13000 is CUDA 13.0
 	peers   int    // 0: no device reaches the memory of another
+	ipc     int    // 0: no legacy IPC
+	imex    int    // 1: fabric handles
 	dir     string
 	visible *string // CUDA_VISIBLE_DEVICES; nil if not set
 }
@@ -39,12 +43,14 @@ type config struct {
 // readConfig reads the environment. With an error, what could not be read has
 // its default, so that symbols still resolve and cuInit can say what is wrong.
 func readConfig() (config, error) {
-	c := config{devices: 2, memory: 2 << 30, version: sys.CUDA_VERSION, peers: 1}
+	c := config{devices: 2, memory: 2 << 30, version: sys.CUDA_VERSION, peers: 1, ipc: 1}
 	err := errors.Join(
 		readInt(envDevices, &c.devices, 0, maxDevices),
 		readSize(envMemory, &c.memory),
 		readInt(envVersion, &c.version, 1000, sys.CUDA_VERSION),
 		readInt(envPeers, &c.peers, 0, 1),
+		readInt(envIPC, &c.ipc, 0, 1),
+		readInt(envIMEX, &c.imex, 0, 1),
 	)
 	if v, ok := os.LookupEnv(envVisible); ok {
 		c.visible = &v

@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"github.com/gpufd/gpufd/cu/soft/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
@@ -22,6 +23,8 @@ type context struct {
 	legacy    *stream
 	perThread map[int]*stream
 	streams   map[*stream]bool // destroyed ones too, while they have work
+	heap      *ptx.Heap        // of its kernels; nil before the first
+	prints    printed          // by its kernels
 }
 
 // A health is how the process' contexts are: those of all devices are lost
@@ -303,11 +306,13 @@ func (m *machine) cuCtxSynchronize_v2(h sys.CUcontext) sys.CUresult {
 	return m.await(ctx, work)
 }
 
-// await waits for work, unlocked, and returns the context's state after it.
+// await waits for work, unlocked, shows what kernels have printed, and returns the
+// context's state after it.
 func (m *machine) await(ctx *context, work []*op) sys.CUresult {
 	for _, o := range work {
 		<-o.done
 	}
+	ctx.prints.flush()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.shrinkAll(ctx.dev)

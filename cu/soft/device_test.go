@@ -63,8 +63,8 @@ func TestAttributes(t *testing.T) {
 	for a, n := range map[sys.CUdevice_attribute]int32{
 		sys.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:         1,
 		sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: 1,
-		sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:                0,
-		sys.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:                         0,
+		sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:                1, // D20
+		sys.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:                         1,
 		sys.CU_DEVICE_ATTRIBUTE_WARP_SIZE:                                   32,
 		sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:                                  1,
 	} {

@@ -18,6 +18,8 @@
 //	GPUFD_SOFT_VERSION    CUDA version to be, 12040 for 12.4; default 13000.
 //	                      Symbols newer than that do not resolve.
 //	GPUFD_SOFT_PEERS      0: no device reaches the memory of another; default 1
+//	GPUFD_SOFT_IPC        0: no legacy IPC; default 1
+//	GPUFD_SOFT_IMEX       1: fabric handles, as with an IMEX channel; default 0
 //	GPUFD_SOFT_DIR        directory of device memory, 0700 and ours, made if
 //	                      missing; default gpufd-soft-UID in /dev/shm, or in
 //	                      the temporary directory where /dev/shm could not hold
@@ -57,7 +59,9 @@
 // Modules are PTX, run on the CPU by package ptx: an instruction that it does
 // not know is an error of the load, in the log, by name and line. Machine code
 // in cubins and fatbins is for no device here. [LastFault] says where a kernel
-// died, which results of the driver do not.
+// died, which results of the driver do not. Of a launch's blocks only as many are
+// under way at once as take a little above 1 GiB of the host's memory, with their
+// threads' registers and local memory; a cooperative launch has to fit into that.
 //
 // # What bites
 //
@@ -72,8 +76,9 @@
 //
 // GPUFD_TRACE=1 in package cu prints every call. ls in the directory shows the
 // memory there is: gpuORDINAL-BYTES-ID.mem, of a memory pool that can be shared
-// gpuORDINAL-BYTES-ID-POOL.mem, and pool-POOL for the pool itself; lsof or fuser shows who holds it.
+// gpuORDINAL-BYTES-ID-POOL.mem, and pool-POOL for the pool itself; ipc-ID says that memory of
+// cuIpcGetMemHandle is still its owner's, or that such an owner lives, and event-ID is an event
+// for other processes; lsof or fuser shows who holds it.
 // [Implemented] and [NotImplemented] list the symbols; the latter return
-// CUDA_ERROR_NOT_SUPPORTED. Arrays, managed memory and the
-// legacy IPC calls are not there yet.
+// CUDA_ERROR_NOT_SUPPORTED. Arrays and managed memory are not there yet.
 package soft

@@ -12,6 +12,9 @@ type event struct {
 	flags uint32
 	last  *op // of the latest record; nil if there was none
 
+	shared   *sharedEvent // of an event for other processes
+	imported bool         // of cuIpcOpenEventHandle
+
 	captured captured // where the latest record was, if in a capture
 }
 
@@ -47,8 +50,7 @@ func (m *machine) lockIdleEvent(h sys.CUevent) (*event, sys.CUresult) {
 	return e, r
 }
 
-// cuEventCreate makes no event for other processes yet: IPC_EVENT_SUPPORTED
-// is 0.
+// cuEventCreate wants events for other processes not to keep the time.
 func (m *machine) cuEventCreate(out *sys.CUevent, flags uint32) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	defer m.mu.Unlock()
@@ -59,19 +61,32 @@ func (m *machine) cuEventCreate(out *sys.CUevent, flags uint32) sys.CUresult {
 		return r
 	case out == nil || flags&^known != 0 || flags&(timing|shared) == shared:
 		return sys.CUDA_ERROR_INVALID_VALUE
-	case flags&shared != 0:
+	case flags&shared != 0 && m.conf.ipc == 0:
 		return sys.CUDA_ERROR_NOT_SUPPORTED
 	}
-	*out = sys.CUevent(m.newHandle(kindEvent, contextNumber(uint64(ctx.handle))))
-	m.events[*out] = &event{ctx: ctx, flags: flags}
+	e := &event{ctx: ctx, flags: flags}
+	if flags&shared != 0 {
+		if e.shared, r = m.newSharedEvent(ctx.dev); r != sys.CUDA_SUCCESS {
+			return r
+		}
+	}
+	*out = m.addEvent(e)
 	return sys.CUDA_SUCCESS
 }
 
+// addEvent gives a new event its handle.
+func (m *machine) addEvent(e *event) sys.CUevent {
+	h := sys.CUevent(m.newHandle(kindEvent, contextNumber(uint64(e.ctx.handle))))
+	m.events[h] = e
+	return h
+}
+
 func (m *machine) cuEventDestroy(h sys.CUevent) sys.CUresult {
-	_, r := m.lockEvent(h)
+	e, r := m.lockEvent(h)
 	defer m.mu.Unlock()
 	if r == sys.CUDA_SUCCESS {
 		delete(m.events, h)
+		m.dropEvent(e.shared)
 	}
 	return r
 }
@@ -102,6 +117,10 @@ func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, fl
 	if flags != 0 {
 		return sys.CUDA_ERROR_ILLEGAL_STATE // it is for captures
 	}
+	if e.shared != nil {
+		m.recordShared(e.shared, s)
+		return sys.CUDA_SUCCESS
+	}
 	e.last = m.enqueue(s, &op{})
 	return sys.CUDA_SUCCESS
 }
@@ -110,14 +129,25 @@ func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, fl
 func (m *machine) cuEventQuery(h sys.CUevent) sys.CUresult {
 	e, r := m.lockIdleEvent(h)
 	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS && e.last != nil && !e.last.finished() {
+	if r == sys.CUDA_SUCCESS && !e.happened() {
 		return sys.CUDA_ERROR_NOT_READY
 	}
 	return r
 }
 
+// happened reports whether the latest record has.
+func (e *event) happened() bool {
+	if e.shared != nil {
+		return e.shared.happened(e.shared.latest())
+	}
+	return e.last == nil || e.last.finished()
+}
+
 func (m *machine) cuEventSynchronize(h sys.CUevent) sys.CUresult {
 	e, r := m.lockIdleEvent(h)
+	if r == sys.CUDA_SUCCESS && e.shared != nil {
+		return m.syncShared(e.ctx, e.shared)
+	}
 	var work []*op
 	if r == sys.CUDA_SUCCESS && e.last != nil {
 		work = append(work, e.last)

@@ -147,9 +147,11 @@ func (s *store) used(ordinal int) (used uint64, err error) {
 // sweep removes what is held by nobody from all devices.
 func (s *store) sweep(devices int) error {
 	return s.locked(func(l *ledger) error {
-		controls, _ := filepath.Glob(filepath.Join(s.dir, controlPrefix+"*"))
-		for _, path := range controls { // before the memory that they keep
-			s.removeUnheld(filepath.Base(path))
+		for _, prefix := range barePrefixes { // before the memory that pools keep
+			bare, _ := filepath.Glob(filepath.Join(s.dir, prefix+"*"))
+			for _, path := range bare {
+				s.removeUnheld(filepath.Base(path))
+			}
 		}
 		for i := range devices {
 			s.count(l, i)
@@ -179,10 +181,61 @@ func (s *store) poolHeld(name string) bool {
 	return ok && s.removeUnheld(control) == inUse
 }
 
-// createControl makes the file of a new pool and returns it open, held by its
-// lock. It counts as no memory. The trailer's id is chosen here.
+// openExported opens what another process shares, on a description that holds
+// it too, while somebody holds the file that says so.
+func (s *store) openExported(export, t *trailer) (fd int, err error) {
+	err = s.locked(func(*ledger) error {
+		if s.removeUnheld(export.name()) != inUse {
+			return fs.ErrNotExist
+		}
+		fd, err = s.reopen(t)
+		return err
+	})
+	return fd, err
+}
+
+// errFreed says that what was shared is not its owner's any more.
+var errFreed = errors.New("what was shared is freed")
+
+// openNamed is openExported of the memory that the export names, whose id goes
+// into t.
+func (s *store) openNamed(export, t *trailer) (fd int, err error) {
+	err = s.locked(func(*ledger) error {
+		if s.removeUnheld(export.name()) != inUse {
+			return errFreed
+		}
+		marker, err := openFile(filepath.Join(s.dir, export.name()), unix.O_RDWR)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(marker)
+		have, ok := readTrailer(marker)
+		if !ok {
+			return fs.ErrInvalid
+		}
+		t.id = have.pool
+		fd, err = s.reopen(t)
+		return err
+	})
+	return fd, err
+}
+
+// held reports whether somebody holds what t names.
+func (s *store) held(t *trailer) (yes bool) {
+	_ = s.locked(func(*ledger) error {
+		yes = s.removeUnheld(t.name()) == inUse
+		return nil
+	})
+	return yes
+}
+
+// createControl makes a file that is of no memory, such as that of a new pool,
+// and returns it open, held by its lock. It counts as no memory. The trailer's id
+// is chosen here if it has none.
 func (s *store) createControl(t *trailer) (fd int, err error) {
-	rand.Read(t.id[:])
+	if t.id == [8]byte{} {
+		rand.Read(t.id[:])
+	}
 	err = s.locked(func(*ledger) error {
 		fd, err = s.makeFile(t)
 		return err
@@ -190,8 +243,8 @@ func (s *store) createControl(t *trailer) (fd int, err error) {
 	return fd, err
 }
 
-// reclaimControl removes the file of a pool that this process no longer uses,
-// unless somebody else does.
+// reclaimControl removes a file of createControl that this process no longer
+// uses, unless somebody else does.
 func (s *store) reclaimControl(t *trailer) error {
 	return s.locked(func(*ledger) error {
 		s.removeUnheld(t.name())

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"strconv"
@@ -92,12 +93,9 @@ func fileText(name *byte) (string, sys.CUresult) {
 	if name == nil {
 		return "", sys.CUDA_ERROR_INVALID_VALUE
 	}
-	b, err := os.ReadFile(sys.GoString(name, maxImage))
-	if errors.Is(err, unix.EISDIR) {
-		return "", sys.CUDA_ERROR_OUT_OF_MEMORY // of all things, as on an H200
-	}
-	if err != nil {
-		return "", sys.CUDA_ERROR_FILE_NOT_FOUND
+	b, r := fileBytes(sys.GoString(name, maxImage))
+	if r != sys.CUDA_SUCCESS {
+		return "", r
 	}
 	b = append(b, make([]byte, 16)...) // a header that was cut short reads zeros
 	if len(b) >= 32 && binary.LittleEndian.Uint32(b) == fatMagic {
@@ -110,6 +108,28 @@ func fileText(name *byte) (string, sys.CUresult) {
 		return "", sys.CUDA_ERROR_INVALID_IMAGE // it points into the program that wrote it
 	}
 	return imageText(&b[0])
+}
+
+// fileBytes reads a file of at most maxImage bytes. It waits for nobody: what is
+// no file, such as a pipe, which the real driver waits for, holds no image.
+func fileBytes(path string) ([]byte, sys.CUresult) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, sys.CUDA_ERROR_FILE_NOT_FOUND
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err == nil && info.IsDir():
+		return nil, sys.CUDA_ERROR_OUT_OF_MEMORY // of all things, as on an H200
+	case err != nil || !info.Mode().IsRegular() || info.Size() > maxImage:
+		return nil, sys.CUDA_ERROR_INVALID_IMAGE
+	}
+	b, err := io.ReadAll(io.LimitReader(f, info.Size()))
+	if err != nil {
+		return nil, sys.CUDA_ERROR_INVALID_IMAGE
+	}
+	return b, sys.CUDA_SUCCESS
 }
 
 // jitOptions are a caller's options for the compiler, and where it says what it

@@ -3,6 +3,7 @@ package soft
 import (
 	gocontext "context"
 	"errors"
+	"os"
 
 	"github.com/gpufd/gpufd/cu/soft/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
@@ -14,6 +15,7 @@ type launch struct {
 	grid, block [3]uint32
 	shared      uint32
 	params      []byte
+	cooperative bool
 }
 
 // The ways to hand arguments over in one buffer.
@@ -139,10 +141,18 @@ func (l *launch) prepare(params, extra *uintptr, cooperative bool) sys.CUresult 
 	if r := l.valid(); r != sys.CUDA_SUCCESS {
 		return r
 	}
-	if cooperative && volume(l.grid) > uint64(l.f.blocksOf(int(volume(l.block)), uintptr(l.shared))*multiprocessors()) {
+	l.cooperative = cooperative
+	if cooperative && volume(l.grid) > uint64(l.resident()) {
 		return sys.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
 	}
 	return l.copyParams(params, extra)
+}
+
+// resident is how many blocks can wait for each other. Local memory counts here,
+// and not in what occupancy is asked for: a GPU has it aside.
+func (l *launch) resident() int {
+	threads := int(volume(l.block))
+	return min(l.f.blocksOf(threads, uintptr(l.shared))*multiprocessors(), l.f.Resident(threads, int(l.shared)))
 }
 
 // volume is how many there are; none of the dimensions is too large for that.
@@ -231,6 +241,8 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	m.mu.Lock()
 	memory := &kernelMemory{m: m, ctx: mod.ctx, dev: m.number(mod.ctx.dev)}
 	stack := int(mod.ctx.limits[sys.CU_LIMIT_STACK_SIZE])
+	heap := mod.ctx.kernelHeap()
+	mod.ctx.prints.limit(int(mod.ctx.limits[sys.CU_LIMIT_PRINTF_FIFO_SIZE]))
 	lost, forget := mod.ctx.sticky, mod.ctx.onLoss(cancel)
 	m.mu.Unlock()
 	if lost != sys.CUDA_SUCCESS {
@@ -238,7 +250,8 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	}
 	err := mod.code.Run(stop, l.f.Name, ptx.Launch{
 		Grid: l.grid, Block: l.block, Shared: int(l.shared), Params: l.params,
-		Stack: stack, Memory: memory, Address: mod.address, Touch: touch,
+		Stack: stack, Memory: memory, Address: mod.address, Touch: touch, Cooperative: l.cooperative,
+		Stdout: &mod.ctx.prints, Stderr: os.Stderr, Heap: heap,
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -262,6 +275,10 @@ func faultResult(f *ptx.Fault) sys.CUresult {
 		return sys.CUDA_ERROR_ILLEGAL_ADDRESS
 	case ptx.MisalignedAddress:
 		return sys.CUDA_ERROR_MISALIGNED_ADDRESS
+	case ptx.BadJump:
+		return sys.CUDA_ERROR_INVALID_PC
+	case ptx.Assert:
+		return sys.CUDA_ERROR_ASSERT
 	}
 	return sys.CUDA_ERROR_LAUNCH_FAILED
 }
@@ -273,4 +290,13 @@ func LastFault() error {
 	driver.mu.Lock()
 	defer driver.mu.Unlock()
 	return driver.lastFault
+}
+
+// kernelHeap is what the malloc of the context's kernels takes from. The machine is
+// locked.
+func (ctx *context) kernelHeap() *ptx.Heap {
+	if ctx.heap == nil {
+		ctx.heap = ptx.NewHeap(uint64(ctx.limits[sys.CU_LIMIT_MALLOC_HEAP_SIZE]))
+	}
+	return ctx.heap
 }

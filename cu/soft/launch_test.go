@@ -366,6 +366,34 @@ func TestLaunchEx(t *testing.T) {
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernelEx(nil, f, nil, nil))
 }
 
+// Blocks of large local memory run, but not many at once, and so cannot all wait
+// for each other.
+func TestLaunchOfMuchMemory(t *testing.T) {
+	c := inContext(t, 0)
+	f := functionOf(t, c, loaded(t, c, `.version 7.4
+.target sm_75
+.address_size 64
+.visible .entry large(.param .u64 p) {
+	.local .align 4 .b8 own[524288];
+	.reg .b64 %rd<2>; .reg .b32 %r<3>;
+	ld.param.u64 %rd1, [p];
+	st.local.u32 [own+524284], 1;
+	ld.local.u32 %r1, [own+524284];
+	red.global.add.u32 [%rd1], %r1;
+	ret;
+}
+`), "large")
+	p := linear(t, c, 4096)
+	ok(t, c.CuMemsetD8_v2(p, 0, 4096))
+	args := arguments(uint64(p))
+	want(t, sys.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, c.CuLaunchCooperativeKernel(f, 40, 1, 1, 64, 1, 1, 0, 0, args.list()))
+	ok(t, c.CuLaunchCooperativeKernel(f, 4, 1, 1, 64, 1, 1, 0, 0, args.list()))
+	ok(t, c.CuLaunchKernel(f, 40, 1, 1, 64, 1, 1, 0, 0, args.list(), nil))
+	word := make([]byte, 4)
+	ok(t, c.CuMemcpyDtoH_v2(at(word), p, 4))
+	require.EqualValues(t, 44*64, binary.LittleEndian.Uint32(word))
+}
+
 // Dynamic shared memory begins behind the kernel's own, and is bounded.
 func TestDynamicShared(t *testing.T) {
 	c := inContext(t, 0)

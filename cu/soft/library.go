@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/gpufd/gpufd/cu/soft/ptx"
@@ -156,7 +157,8 @@ func (m *machine) cuLibraryUnload(h sys.CUlibrary) sys.CUresult {
 		return r
 	}
 	var work []*op
-	for ctx := range l.modules {
+	contexts := slices.Collect(maps.Keys(l.modules))
+	for _, ctx := range contexts {
 		work = append(work, ctx.tails(everyStream)...)
 	}
 	delete(m.libraries, h)
@@ -166,6 +168,9 @@ func (m *machine) cuLibraryUnload(h sys.CUlibrary) sys.CUresult {
 	m.mu.Unlock()
 	for _, o := range work {
 		<-o.done
+	}
+	for _, ctx := range contexts {
+		ctx.prints.flush()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -62,7 +62,12 @@ func (m *machine) newLinear(ctx *context, size uintptr) (*reservation, sys.CUres
 	if r != sys.CUDA_SUCCESS {
 		return nil, r
 	}
-	v, err := m.space.add(rounded+linearUnit, linearUnit, 0)
+	return m.placeLinear(ctx, p, size)
+}
+
+// placeLinear maps memory that nobody holds yet in a reservation of a context's.
+func (m *machine) placeLinear(ctx *context, p *physical, size uintptr) (*reservation, sys.CUresult) {
+	v, err := m.space.add(uintptr(p.size)+linearUnit, linearUnit, 0)
 	if err != nil {
 		p.hold()
 		m.drop(p)

@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"crypto/rand"
 	"fmt"
 	"sync"
 
@@ -20,6 +21,8 @@ type machine struct {
 	inited   bool
 	initErr  error // why the store could not be opened
 	store    *store
+	token    [8]byte   // the process, in what it gives out to others
+	owner    *control  // says that it lives, once it shares memory by legacy IPC
 	devices  []*device // the visible ones, in CUDA's order
 	health   health
 	contexts map[sys.CUcontext]*context
@@ -116,6 +119,7 @@ func (m *machine) start() sys.CUresult {
 	if m.initErr = err; err != nil {
 		return sys.CUDA_ERROR_OPERATING_SYSTEM
 	}
+	rand.Read(m.token[:])
 	m.store, m.devices = s, visibleDevices(m.conf, s)
 	if len(m.devices) == 0 {
 		return sys.CUDA_ERROR_NO_DEVICE // D19

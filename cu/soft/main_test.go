@@ -68,7 +68,7 @@ func testDir() string {
 // invariant 3.
 func leftIn(dir string) []string {
 	found := given.Since(0)
-	for _, pattern := range []string{"gpu*", "pool-*"} {
+	for _, pattern := range []string{"gpu*", "pool-*", "ipc-*", "event-*"} {
 		names, _ := filepath.Glob(filepath.Join(dir, pattern))
 		found = append(found, names...)
 	}

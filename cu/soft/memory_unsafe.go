@@ -3,6 +3,7 @@ package soft
 import (
 	"unsafe"
 
+	"github.com/gpufd/gpufd/cu/sys"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,6 +57,12 @@ func sizeAt(addr uintptr) *uintptr { return (*uintptr)(pointer(addr)) }
 
 // pointers returns C's array of pointers as one of addresses.
 func pointers(p *unsafe.Pointer) *uintptr { return (*uintptr)(unsafe.Pointer(p)) }
+
+// fabricAt returns the fabric handle at an address that may be an fd's.
+func fabricAt(p *int32) *sys.CUmemFabricHandle { return (*sys.CUmemFabricHandle)(unsafe.Pointer(p)) }
+
+// fabricOf returns the fabric handle that a number is the address of.
+func fabricOf(addr uintptr) *sys.CUmemFabricHandle { return (*sys.CUmemFabricHandle)(pointer(addr)) }
 
 // array returns the n things at p.
 func array[T any](p *T, n uintptr) []T { return unsafe.Slice(p, n) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // header is what PTX begins with.
@@ -136,6 +137,23 @@ func TestModuleFromFile(t *testing.T) {
 	want(t, sys.CUDA_ERROR_INVALID_IMAGE, c.CuModuleLoad(mod, sys.CString(empty)))
 	require.NoError(t, os.WriteFile(empty, []byte("\x50\xed\x55\xba\x01\x00\x10\x00\xff"), 0o600))
 	want(t, sys.CUDA_ERROR_INVALID_IMAGE, c.CuModuleLoad(mod, sys.CString(empty)))
+}
+
+// What is no file, or too large a one, is not waited for, nor read for ever.
+func TestModuleFromWhatIsNoFile(t *testing.T) {
+	c := inContext(t, 0)
+	dir := t.TempDir()
+	pipe, huge := filepath.Join(dir, "pipe"), filepath.Join(dir, "huge")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	require.NoError(t, os.WriteFile(huge, nil, 0o600))
+	require.NoError(t, os.Truncate(huge, 1<<40)) // of holes
+	lib := new(sys.CUlibrary)
+	for _, name := range []string{pipe, huge, "/dev/zero", "/dev/null"} {
+		want(t, sys.CUDA_ERROR_INVALID_IMAGE, c.CuModuleLoad(new(sys.CUmodule), sys.CString(name)))
+		if c.Library().Has("cuLibraryLoadFromFile") {
+			want(t, sys.CUDA_ERROR_INVALID_IMAGE, c.CuLibraryLoadFromFile(lib, sys.CString(name), nil, nil, 0, nil, nil, 0))
+		}
+	}
 }
 
 // A module tells what is in it.

@@ -82,6 +82,9 @@ func (m *machine) cuCtxEnablePeerAccess(h sys.CUcontext, flags uint32) sys.CUres
 	case ctx.peers[peer]:
 		return sys.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 	}
+	if r := m.reachable(ctx, peer.dev); r != sys.CUDA_SUCCESS {
+		return r
+	}
 	ctx.peers[peer] = true
 	return sys.CUDA_SUCCESS
 }

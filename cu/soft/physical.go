@@ -21,9 +21,10 @@ type physical struct {
 	types  sys.CUmemAllocationHandleType // that it may be exported as
 	handle sys.CUmemGenericAllocationHandle
 	refs   int
-	lent   bool   // another process' pool has it
-	number uint64 // of CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID
-	syncs  bool   // of CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+	lent   bool     // another process' pool has it
+	export *control // that cuIpcGetMemHandle made
+	number uint64   // of CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID
+	syncs  bool     // of CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 }
 
 // A handle is what cuMemCreate and cuMemImportFromShareableHandle give out,
@@ -86,6 +87,9 @@ func (p *physical) hold() { p.refs++ }
 func (m *machine) drop(p *physical) {
 	if p.refs--; p.refs > 0 {
 		return
+	}
+	if p.export != nil {
+		m.dropControl(p.export)
 	}
 	unmap(p.alias, uintptr(p.size))
 	if !p.lent {

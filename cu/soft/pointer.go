@@ -175,7 +175,7 @@ func (m *machine) attribute(p *pointee, a sys.CUpointer_attribute) (v uint64, r 
 	case sys.CU_POINTER_ATTRIBUTE_MAPPED:
 		v = asWord(p.there())
 	case sys.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		v = asWord(p.linear())
+		v = asWord(p.exportable())
 	case sys.CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
 		v = uint64(p.handleTypes())
 	case sys.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:

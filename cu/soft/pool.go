@@ -125,7 +125,7 @@ func (m *machine) cuMemPoolCreate(out *sys.CUmemoryPool, props *sys.CUmemPoolPro
 	}
 	var c *control
 	if props.HandleTypes != 0 {
-		if c, r = m.newControl(d); r != sys.CUDA_SUCCESS {
+		if c, r = m.newControl(d, trailer{kind: kindControl}); r != sys.CUDA_SUCCESS {
 			return r
 		}
 	}

@@ -152,7 +152,7 @@ func (m *machine) cuMemFreeAsync(ptr sys.CUdeviceptr, h sys.CUstream) sys.CUresu
 // allocationAt returns what an allocation made at ptr, or nil.
 func (m *machine) allocationAt(ptr sys.CUdeviceptr) *reservation {
 	v := m.space.reservation(uintptr(ptr))
-	if v == nil || !v.allocated() || v.freed || v.fixed || v.base != uintptr(ptr) {
+	if v == nil || !v.allocated() || v.freed || v.fixed || v.opened != nil || v.base != uintptr(ptr) {
 		return nil
 	}
 	return v

@@ -7,16 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A control is the file that a pool is to other processes. Whoever has it open
-// or mapped keeps all memory of the pool, also when the exporter has died.
+// A control is a file of no memory: above all the one that a pool is to other
+// processes. Whoever has it open or mapped keeps all memory of the pool, also
+// when the exporter has died.
 type control struct {
 	trailer
 	alias uintptr
 }
 
-// newControl makes the file for a new pool of a device.
-func (m *machine) newControl(d *device) (*control, sys.CUresult) {
-	t := trailer{kind: kindControl, ordinal: d.ordinal, uuid: d.uuid}
+// newControl makes one of the kind and name in t for a device.
+func (m *machine) newControl(d *device, t trailer) (*control, sys.CUresult) {
+	t.ordinal, t.uuid = d.ordinal, d.uuid
 	fd, err := m.store.createControl(&t)
 	if err != nil {
 		return nil, sys.CUDA_ERROR_OPERATING_SYSTEM

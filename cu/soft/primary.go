@@ -121,6 +121,7 @@ func (m *machine) dropContext(ctx *context) {
 	for h, e := range m.events {
 		if e.ctx == ctx {
 			delete(m.events, h)
+			m.dropEvent(e.shared)
 		}
 	}
 	m.unloadAll(ctx)
@@ -132,6 +133,7 @@ func (m *machine) dropContext(ctx *context) {
 	for _, other := range m.contexts {
 		delete(other.peers, ctx)
 	}
+	m.endOwner()
 }
 
 func (m *machine) cuDevicePrimaryCtxGetState(dev sys.CUdevice, flags *uint32, active *int32) sys.CUresult {

@@ -13,7 +13,15 @@ func (m *machine) cuMemExportToShareableHandle(out *int32, h sys.CUmemGenericAll
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	if out == nil || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || a.phys.types&t == 0 {
+	if out == nil || flags != 0 || a.phys.types&t == 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	switch t {
+	case sys.CU_MEM_HANDLE_TYPE_FABRIC:
+		fabricAt(out).Data = m.fabricHandle(a.phys)
+		return sys.CUDA_SUCCESS
+	case sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
+	default:
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	fd, err := m.store.reopen(&a.phys.trailer)
@@ -31,6 +39,9 @@ func (m *machine) cuMemImportFromShareableHandle(out *sys.CUmemGenericAllocation
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
 		return r
+	}
+	if out != nil && osHandle != 0 && t == sys.CU_MEM_HANDLE_TYPE_FABRIC && m.conf.imex != 0 {
+		return m.importFabric(out, osHandle)
 	}
 	fd := int(int32(osHandle))
 	if out == nil || fd == 0 { // D8

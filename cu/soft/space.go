@@ -17,7 +17,8 @@ type space struct{ reservations []*reservation }
 type reservation struct {
 	base, size uintptr
 	mappings   []*mapping
-	linear     *context // the owner of what cuMemAlloc made
+	linear     *context // the owner of what cuMemAlloc made, or cuIpcOpenMemHandle
+	opened     *opened  // of cuIpcOpenMemHandle
 	pool       *pool    // of what cuMemAllocAsync made
 	freed      bool     // cuMemFreeAsync was called
 	fixed      bool     // it is a module's variables, which go with that

@@ -166,7 +166,7 @@ func FuzzTrailer(f *testing.F) {
 	for _, tr := range []trailer{
 		{kind: kindGeneric, size: granularity, uuid: [16]byte{1}, id: [8]byte{2}},
 		{kind: kindBlock, ordinal: maxDevices - 1, size: math.MaxInt64, pool: [8]byte{3}},
-		{kind: kindControl}, {kind: kindControl, size: 1}, {kind: kindLinear, ordinal: maxDevices, size: 1}, {kind: kindLinear},
+		{kind: kindControl}, {kind: kindExport}, {kind: kindSharedEvent}, {kind: kindControl, size: 1}, {kind: kindLinear, ordinal: maxDevices, size: 1}, {kind: kindLinear},
 	} {
 		f.Add(tr.bytes(), tr.size)
 	}
@@ -177,7 +177,7 @@ func FuzzTrailer(f *testing.F) {
 			require.Equal(t, size, tr.size)
 			require.Less(t, tr.ordinal, maxDevices)
 			require.Equal(t, page[:], tr.bytes())
-			if tr.kind != kindControl {
+			if !tr.bare() {
 				require.Equal(t, size, sizeInName(tr.name()))
 			}
 		}

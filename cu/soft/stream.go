@@ -107,6 +107,7 @@ func (m *machine) finish(s *stream, o *op, mine bool) sys.CUresult {
 		m.workOff(s, o)
 	}
 	<-o.done
+	s.ctx.prints.flush()
 	return o.result
 }
 

@@ -189,6 +189,10 @@ func (m *machine) cuStreamWaitEvent(h sys.CUstream, event sys.CUevent, flags uin
 	if flags != 0 {
 		return sys.CUDA_ERROR_ILLEGAL_STATE // it is for captures
 	}
+	if e.shared != nil {
+		m.waitShared(e.shared, s)
+		return sys.CUDA_SUCCESS
+	}
 	m.enqueue(s, &op{deps: []*op{e.last}})
 	return sys.CUDA_SUCCESS
 }

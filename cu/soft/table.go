@@ -68,6 +68,13 @@ var calls = map[string]any{
 	"cuCtxSynchronize":            driver.cuCtxSynchronize,
 	"cuCtxSynchronize_v2":         driver.cuCtxSynchronize_v2,
 
+	"cuIpcCloseMemHandle":   driver.cuIpcCloseMemHandle,
+	"cuIpcGetEventHandle":   driver.cuIpcGetEventHandle,
+	"cuIpcGetMemHandle":     driver.cuIpcGetMemHandle,
+	"cuIpcOpenEventHandle":  driver.cuIpcOpenEventHandle,
+	"cuIpcOpenMemHandle":    driver.cuIpcOpenMemHandle_v2,
+	"cuIpcOpenMemHandle_v2": driver.cuIpcOpenMemHandle_v2,
+
 	"cuMemAllocHost_v2":            driver.cuMemAllocHost,
 	"cuMemAllocPitch_v2":           driver.cuMemAllocPitch,
 	"cuMemAlloc_v2":                driver.cuMemAlloc,

@@ -19,7 +19,11 @@ const (
 	kindGeneric = 1 // of cuMemCreate
 	kindLinear  = 2 // of cuMemAlloc
 	kindBlock   = 3 // of a memory pool
-	kindControl = 4 // none: the pool itself
+
+	// None, but what is shared otherwise:
+	kindControl     = 4 // a pool
+	kindExport      = 5 // of memory that cuIpcGetMemHandle gave out, while its owner has it; and of its owner
+	kindSharedEvent = 6 // of cuIpcGetEventHandle
 )
 
 // A trailer says of a file what the real driver knows of an fd it exported:
@@ -30,7 +34,7 @@ type trailer struct {
 	size    uint64
 	uuid    [16]byte
 	id      [8]byte
-	pool    [8]byte // that it is a block of, if that can be shared; else 0
+	pool    [8]byte // that it is a block of, if that can be shared; else 0. Of kindExport, the memory
 }
 
 // trailerBytes is how many bytes of the trailer's page mean something.
@@ -40,13 +44,16 @@ const trailerBytes = 64
 // goes by, which a peer that truncates the file cannot change.
 func (t *trailer) name() string {
 	switch {
-	case t.kind == kindControl:
-		return controlName(t.id)
+	case t.bare():
+		return fmt.Sprintf("%s%x", barePrefixes[t.kind], t.id)
 	case t.shared():
 		return fmt.Sprintf("gpu%d-%d-%x-%x.mem", t.ordinal, t.size, t.id, t.pool)
 	}
 	return fmt.Sprintf("gpu%d-%d-%x.mem", t.ordinal, t.size, t.id)
 }
+
+// bare reports whether the file is of no memory.
+func (t *trailer) bare() bool { return barePrefixes[t.kind] != "" }
 
 // shared reports whether the memory is of a pool that can be shared.
 func (t *trailer) shared() bool { return t.pool != [8]byte{} }
@@ -61,8 +68,8 @@ func sizeInName(name string) (size uint64) {
 // controlPrefix begins the names of the files that pools are.
 const controlPrefix = "pool-"
 
-// controlName returns the name of the file that a pool is.
-func controlName(id [8]byte) string { return fmt.Sprintf("%s%x", controlPrefix, id) }
+// barePrefixes begin the names of the files that are of no memory, by kind.
+var barePrefixes = map[uint32]string{kindControl: controlPrefix, kindExport: "ipc-", kindSharedEvent: "event-"}
 
 // poolInName returns the name of the pool's file that memory in a file of that
 // name is of, if it is of one.
@@ -121,6 +128,6 @@ func parseTrailer(b [trailerBytes]byte, size uint64) (t *trailer, ok bool) {
 		id:      [8]byte(b[48:56]),
 		pool:    [8]byte(b[56:64]),
 	}
-	ok = string(b[:16]) == trailerMagic && t.size == size && (size > 0) == (t.kind != kindControl) && t.ordinal < maxDevices
+	ok = string(b[:16]) == trailerMagic && t.size == size && (size > 0) != t.bare() && t.ordinal < maxDevices
 	return t, ok
 }

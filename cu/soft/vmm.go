@@ -65,7 +65,7 @@ func (m *machine) cuMemGetAllocationGranularity(out *uintptr, prop *sys.CUmemAll
 }
 
 // cuMemCreate needs no context (D7). Asking for a fabric handle is refused
-// like on a machine without an IMEX channel (D20).
+// like on a machine without an IMEX channel (D20), unless GPUFD_SOFT_IMEX=1.
 func (m *machine) cuMemCreate(out *sys.CUmemGenericAllocationHandle, size uintptr, prop *sys.CUmemAllocationProp, flags uint64) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,14 +76,14 @@ func (m *machine) cuMemCreate(out *sys.CUmemGenericAllocationHandle, size uintpt
 	if out == nil || flags != 0 || size == 0 || size%granularity != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE // D15
 	}
-	if prop.RequestedHandleTypes&sys.CU_MEM_HANDLE_TYPE_FABRIC != 0 {
+	if prop.RequestedHandleTypes&sys.CU_MEM_HANDLE_TYPE_FABRIC != 0 && m.conf.imex == 0 {
 		return sys.CUDA_ERROR_NOT_PERMITTED // D20
 	}
 	p, r := m.allocate(d, kindGeneric, uint64(size))
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	p.types = prop.RequestedHandleTypes & sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+	p.types = prop.RequestedHandleTypes & (sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | sys.CU_MEM_HANDLE_TYPE_FABRIC)
 	*out = m.newAllocation(p)
 	return sys.CUDA_SUCCESS
 }

@@ -327,6 +327,9 @@ func multiplyAdd(b *builder, o *opcode) error {
 		if !ok {
 			return o.refuse("not with .%s", t)
 		}
+		if t == ts32 && o.take("sat") {
+			return b.emitTyped(plusClamped(f), t, t, t, t)
+		}
 		return b.emitTyped(plus(f, t), t, t, t, t)
 	case o.take("lo"):
 		f, _, err := o.form(mulRows)
@@ -348,13 +351,31 @@ func plus(f run, t typ) run {
 	}
 }
 
+// plusClamped is plus for mad.hi.sat.s32.
+func plusClamped(f run) run {
+	return func(th *thread, i *inst) {
+		c := th.r[i.c] // d may be the same register
+		f(th, i)
+		th.r[i.d] = clamp32(int64(int32(th.r[i.d])) + int64(int32(c)))
+	}
+}
+
 // fused builds fma, which rounds once.
 func fused(b *builder, o *opcode) error {
 	f, t, err := o.form(rows{f32: fma32, f64: math.FMA})
 	if err != nil {
 		return err
 	}
+	if t == tf64 {
+		f = runFused64
+	}
 	return b.emitTyped(f, t, t, t, t)
+}
+
+// Of several NaNs that of b counts before that of a.
+func runFused64(t *thread, i *inst) {
+	a, b, c := t.r[i.a], t.r[i.b], t.r[i.c]
+	t.r[i.d] = number64(math.FMA(f64(a), f64(b), f64(c)), b, a, c)
 }
 
 // fma32 is a b + c rounded once. The product is exact as a double; the sum is
@@ -378,13 +399,12 @@ func fma32(a, b, c float32) float32 {
 
 // saturating builds add.sat.s32 and sub.sat.s32.
 func saturating(b *builder, o *opcode) error {
-	clamp := func(v int64) uint64 { return uint64(uint32(int32(max(math.MinInt32, min(math.MaxInt32, v))))) }
 	var f run
 	switch t, _ := o.typ(0); {
 	case t == ts32 && o.name == "add":
-		f = func(t *thread, i *inst) { t.r[i.d] = clamp(int64(int32(t.r[i.a])) + int64(int32(t.r[i.b]))) }
+		f = func(t *thread, i *inst) { t.r[i.d] = clamp32(int64(int32(t.r[i.a])) + int64(int32(t.r[i.b]))) }
 	case t == ts32 && o.name == "sub":
-		f = func(t *thread, i *inst) { t.r[i.d] = clamp(int64(int32(t.r[i.a])) - int64(int32(t.r[i.b]))) }
+		f = func(t *thread, i *inst) { t.r[i.d] = clamp32(int64(int32(t.r[i.a])) - int64(int32(t.r[i.b]))) }
 	default:
 		return o.refuse(".sat")
 	}

@@ -1,6 +1,8 @@
 package ptx
 
 import (
+	"slices"
+	"strings"
 	"sync/atomic"
 	"unsafe"
 )
@@ -53,6 +55,21 @@ func pick(first bool, a, b uint64) uint64 {
 	return b
 }
 
+// update finds what an atomic does, and on what registers.
+func (o *opcode) update(name string) (update, typ, error) {
+	if h, ok := halfTypes[o.text[strings.LastIndexByte(o.text, '.')+1:]]; ok && name == "add" {
+		if !o.takeHalf() {
+			return nil, typ{}, o.refuse("without .noftz")
+		}
+		return h.add, typ{bitsKind, h.size}, nil
+	}
+	t, err := o.typ(0)
+	if err != nil {
+		return nil, t, err
+	}
+	return updateOf(name, t), t, nil
+}
+
 // atomicNames are what the modifiers may say.
 var atomicNames = map[string]string{
 	"add": "add", "min": "min", "max": "max", "inc": "inc", "dec": "dec",
@@ -64,16 +81,21 @@ func buildAtomic(b *builder, o *opcode) error {
 	s, _ := oneOf(o, spaceNames)
 	o.takeOrder()
 	name, ok := oneOf(o, atomicNames)
-	t, err := o.typ(0)
+	f, t, err := o.update(name)
 	if err != nil {
 		return err
 	}
-	f := updateOf(name, t)
-	if !ok || f == nil || t.size < 4 || o.name == "red" && (name == "exch" || name == "cas") {
+	if !ok || f == nil || t.size < 4 && t != tb16 || t == tb16 && name != "cas" && name != "exch" && name != "add" || o.name == "red" && (name == "exch" || name == "cas") {
 		return o.refuse("with .%s", t)
 	}
 	if s != generic && s != global && s != shared {
 		return o.refuse("in this space")
+	}
+	if n, ok := oneOf(o, vectorCounts); ok {
+		if s == shared || name != "add" || t.size*n > 16 || t.integer() || t.size == 8 {
+			return o.refuse("of %d .%s in this space", n, t)
+		}
+		return b.atomicVector(o, access{space: s, typ: t, count: n}, f)
 	}
 	var i inst
 	if i.d, err = b.atomicTarget(o, t); err != nil {
@@ -123,8 +145,67 @@ func (b *builder) atomic(i inst, a access, f update, operands int) error {
 	return nil
 }
 
+// atomicVector takes the operands of several sums side by side, each of which is
+// atomic.
+func (b *builder) atomicVector(o *opcode, a access, f update) error {
+	old, err := b.oldValues(o, a)
+	if err != nil {
+		return err
+	}
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if err := b.locate(args[0], &a, &i); err != nil {
+		return err
+	}
+	add, err := b.vector(args[1], a, b.source)
+	if err != nil {
+		return err
+	}
+	one, size := atomically(a.space, a.typ, f), uint64(a.typ.size)
+	all := size * uint64(a.count)
+	i.run = func(t *thread, i *inst) {
+		if t.at(a.space, t.r[i.a]+i.imm, all, true) == nil {
+			return
+		}
+		part := inst{c: i.a, imm: i.imm}
+		for k := range old {
+			part.d, part.a, part.b = old[k], add[k], add[k]
+			one(t, &part)
+			part.imm += size
+		}
+	}
+	b.emit(i)
+	return nil
+}
+
+// oldValues is where an instruction puts what was there, red nowhere.
+func (b *builder) oldValues(o *opcode, a access) ([]int32, error) {
+	if o.name == "red" {
+		nobody, err := b.newSlot()
+		return slices.Repeat([]int32{nobody}, a.count), err
+	}
+	d, err := b.p.operand(b)
+	if err != nil {
+		return nil, err
+	}
+	old, err := b.vector(d, a, b.target)
+	if err != nil {
+		return nil, err
+	}
+	return old, b.p.expect(",")
+}
+
 // atomically makes the run of an atomic: other blocks run at the same time.
 func atomically(s space, t typ, f update) run {
+	if t.size == 2 {
+		return atomicallyHalf(s, f)
+	}
+	if t == tf32 && s != shared {
+		return atomicallySingle(s, f)
+	}
 	if t.size == 4 {
 		return func(t *thread, i *inst) {
 			m := t.at(s, t.r[i.c]+i.imm, 4, true)
@@ -157,6 +238,22 @@ func atomically(s space, t typ, f update) run {
 	}
 }
 
+// atomicallySingle adds floats: in device memory, and not in shared memory, those that
+// are subnormal are taken for zeros, says the ISA.
+func atomicallySingle(s space, f update) run {
+	exact := atomically(s, tb32, f)
+	flushes := atomically(s, tb32, func(old, a, _ uint64) uint64 {
+		return number32(flush(flush(f32(old)) + flush(f32(a))))
+	})
+	return func(t *thread, i *inst) {
+		if s == generic && t.r[i.c]+i.imm >= sharedWindow {
+			exact(t, i)
+			return
+		}
+		flushes(t, i)
+	}
+}
+
 // loadWord and storeWord access words of so many bytes at once, which plain code
 // does, too, but does not promise.
 var loadWord = map[int]func([]byte) uint64{
@@ -167,4 +264,26 @@ var loadWord = map[int]func([]byte) uint64{
 var storeWord = map[int]func([]byte, uint64){
 	4: func(m []byte, v uint64) { atomic.StoreUint32((*uint32)(unsafe.Pointer(&m[0])), uint32(v)) },
 	8: func(m []byte, v uint64) { atomic.StoreUint64((*uint64)(unsafe.Pointer(&m[0])), v) },
+}
+
+// atomicallyHalf changes half of a word, and leaves the other as it is.
+func atomicallyHalf(s space, f update) run {
+	return func(t *thread, i *inst) {
+		address := t.r[i.c] + i.imm
+		m := t.at(s, address, 2, true)
+		if m == nil {
+			return
+		}
+		shift := address & 2 * 8
+		p := (*uint32)(unsafe.Add(unsafe.Pointer(&m[0]), -int(address&2)))
+		for {
+			word := atomic.LoadUint32(p)
+			old := uint64(uint16(word >> shift))
+			next := uint32(uint16(f(old, t.r[i.a]&0xffff, t.r[i.b]&0xffff)))
+			if atomic.CompareAndSwapUint32(p, word, word&^(0xffff<<shift)|next<<shift) {
+				t.r[i.d] = old
+				return
+			}
+		}
+	}
 }

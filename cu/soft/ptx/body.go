@@ -18,6 +18,11 @@ type builder struct {
 	jumps   []jump
 	presets map[preset]int32 // slots of numbers and addresses
 	special map[special]int32
+
+	loose    []loose         // instructions that may be fused
+	uses     map[int32]int   // how often a register is read
+	writes   map[int32][]int // which instructions write it
+	labelled []int           // instructions that have a label
 }
 
 // A scope is what is declared between two braces.
@@ -27,6 +32,9 @@ type scope struct {
 	ranges    map[string]registerRange // by prefix
 	variables map[string]*variable
 	labels    map[string]int32
+
+	prototypes map[string]signature
+	tables     map[string][]string // of labels
 }
 
 // A registerRange is %name<count>, which get slots as they are used.
@@ -42,11 +50,12 @@ type jump struct {
 	label string
 	scope *scope
 	line  int
+	index int // in a table of labels, or -1
 }
 
 // body takes what is between the braces.
 func (p *parser) body(f *function) error {
-	b := &builder{p: p, f: f, presets: map[preset]int32{}, special: map[special]int32{}}
+	b := &builder{p: p, f: f, presets: map[preset]int32{}, special: map[special]int32{}, uses: map[int32]int{}, writes: map[int32][]int{}}
 	if err := p.expect("{"); err != nil {
 		return err
 	}
@@ -62,6 +71,7 @@ func (p *parser) body(f *function) error {
 		}
 	}
 	b.emit(inst{run: runReturn, guard: -1, line: int32(p.line())}) // who falls off the end returns
+	b.contract()
 	return b.land()
 }
 
@@ -70,7 +80,8 @@ func (b *builder) open() error {
 	if b.depth++; b.depth > maxNesting {
 		return errorf(b.p.line(), "braces are nested too deeply")
 	}
-	b.scope = &scope{outer: b.scope, registers: map[string]register{}, ranges: map[string]registerRange{}, variables: map[string]*variable{}, labels: map[string]int32{}}
+	b.scope = &scope{outer: b.scope, registers: map[string]register{}, ranges: map[string]registerRange{}, variables: map[string]*variable{}, labels: map[string]int32{},
+		prototypes: map[string]signature{}, tables: map[string][]string{}}
 	return nil
 }
 
@@ -142,7 +153,11 @@ func (b *builder) label(t token) error {
 	if _, twice := b.scope.labels[t.text]; twice {
 		return errorf(t.line, "the label %s is there twice", t.text)
 	}
+	if ok, err := b.named(t.text); ok {
+		return err
+	}
 	b.scope.labels[t.text] = int32(len(b.f.code))
+	b.labelled = append(b.labelled, len(b.f.code))
 	return nil
 }
 
@@ -303,6 +318,7 @@ func (b *builder) specialSlot(which special) (int32, error) {
 	if s, ok := b.special[which]; ok {
 		return s, nil
 	}
+	b.f.reserves = b.f.reserves || which == reservedShared
 	s, err := b.newSlot()
 	b.special[which] = s
 	b.f.special, b.f.which = append(b.f.special, s), append(b.f.which, which)
@@ -324,8 +340,8 @@ func (b *builder) instruction() error {
 	}
 	o := newOpcode(t)
 	build, ok := table[o.name]
-	if !ok {
-		return errorf(t.line, "the instruction %s is not supported", t.text)
+	if !ok || o.ofCluster() {
+		return o.refusal()
 	}
 	first := len(b.f.code)
 	if err := build(b, o); err != nil {
@@ -338,6 +354,7 @@ func (b *builder) instruction() error {
 		c := &b.f.code[i]
 		c.guard, c.not, c.line = guard, not, int32(t.line)
 	}
+	b.loosely(o, first)
 	return p.expect(";")
 }
 
@@ -365,6 +382,10 @@ func (b *builder) land() error {
 		}
 		if !ok {
 			return errorf(j.line, "there is no label %s", j.label)
+		}
+		if j.index >= 0 {
+			b.f.code[j.inst].vec[j.index] = to
+			continue
 		}
 		b.f.code[j.inst].to = to
 	}
@@ -408,6 +429,7 @@ func (b *builder) sourceAs(o operand, t typ, holds func(r, t typ) bool) (int32, 
 	}
 	switch o.what {
 	case isRegister:
+		b.uses[o.reg.slot]++
 		return o.reg.slot, b.fits(o, t, holds)
 	case isSpecial:
 		if o.special.changes() {
@@ -450,11 +472,21 @@ func (b *builder) constant(o operand, t typ) (int32, error) {
 func (b *builder) address(o operand, t typ) (int32, error) {
 	switch {
 	case o.v == nil:
-		return 0, errorf(b.line, "there is no variable %s", o.name)
+		return b.functionAddress(o, t)
 	case t.kind == float || t.kind == predicate || t.size < 4 || t.size == 4 && (o.v.space == global || o.v.space == constant):
 		return 0, errorf(b.line, "the address of %s does not fit .%s", o.name, t)
 	}
 	return b.presetSlot(o.bits, o.v)
+}
+
+// functionAddress is the slot of a function's address.
+func (b *builder) functionAddress(o operand, t typ) (int32, error) {
+	f := b.p.m.functions[o.name]
+	if f == nil || f.entry || o.bits != 0 || t.size != 8 || t.kind == float {
+		return 0, errorf(b.line, "there is no variable %s", o.name)
+	}
+	b.p.m.take(f)
+	return b.presetSlot(f.address(), nil)
 }
 
 // target is the slot of an operand that is written.
@@ -472,6 +504,7 @@ func (b *builder) targetAs(o operand, t typ, holds func(r, t typ) bool) (int32, 
 	case o.what == isSink:
 		return b.newSlot()
 	case o.what == isRegister:
+		b.writes[o.reg.slot] = append(b.writes[o.reg.slot], len(b.f.code))
 		return o.reg.slot, b.fits(o, t, holds)
 	}
 	return 0, errorf(b.line, "a register belongs here")

@@ -6,7 +6,9 @@ type relation func(a, b uint64) bool
 // relationOf finds a comparison by its name, for a type.
 func relationOf(name string, t typ) (relation, bool) {
 	switch {
-	case t.size == 1 || t.kind == float && t.size == 2:
+	case t.small():
+		return floatRelation(name, t.layout().value)
+	case t.size == 1 || t.kind > predicate:
 		return nil, false
 	case t == tf32:
 		return floatRelation(name, func(v uint64) float64 { return float64(f32(v)) })
@@ -87,10 +89,11 @@ func (o *opcode) comparison(n int) (c comparison, err error) {
 	}
 	o.take(name)
 	c.join, _ = oneOf(o, joins)
-	if c.typ == tf32 && o.take("ftz") {
+	if l := c.typ.layout(); (l == single || l == half) && o.take("ftz") {
 		is := c.is
-		c.is = func(a, b uint64) bool { return is(b32(flush(f32(a))), b32(flush(f32(b)))) }
+		c.is = func(a, b uint64) bool { return is(l.flush(a), l.flush(b)) }
 	}
+	c.typ = c.typ.plain()
 	return c, nil
 }
 
@@ -177,7 +180,7 @@ func compareToValue(b *builder, o *opcode) error {
 		return err
 	}
 	to, _ := o.typ(0)
-	if to.size != 4 || to.kind == bitsKind {
+	if to.size != 4 || to.kind == bitsKind || to.kind > float {
 		return o.refuse("to .%s", to)
 	}
 	yes := to.mask()
@@ -211,6 +214,9 @@ func choose(b *builder, o *opcode) error {
 	t, err := o.typ(0)
 	if err != nil {
 		return err
+	}
+	if t.kind > float || t.size == 1 || t == tf16 {
+		return o.refuse("not with .%s", t)
 	}
 	args, err := b.arguments(4)
 	if err != nil {

@@ -109,7 +109,7 @@ func convert(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
-	if to.kind == bitsKind || from.kind == bitsKind || to.kind == predicate || from.kind == predicate {
+	if !to.converts() || !from.converts() {
 		return o.refuse("from .%s to .%s", from, to)
 	}
 	c := conversion{to: to, from: from, sat: o.take("sat"), flush: o.take("ftz")}
@@ -118,8 +118,11 @@ func convert(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
-	return b.emitConversion(f, to, from)
+	return b.emitConversion(f, to.plain(), from.plain())
 }
+
+// converts reports whether there are conversions of the type that take it alone.
+func (t typ) converts() bool { return t.integer() || t.kind == float || t.kind == bfloat }
 
 // emitConversion takes the operands, whose registers may be wider than the types:
 // a signed result is extended to all of its register.
@@ -162,18 +165,24 @@ type conversion struct {
 
 // make gives the function from a register's content to another's.
 func (c conversion) make(o *opcode) (func(uint64) uint64, error) {
-	if c.to.size == 2 && c.to.kind == float || c.from.size == 2 && c.from.kind == float {
-		return nil, o.refuse("halves")
+	toInt, fromInt := c.to.integer(), c.from.integer()
+	if (c.flush && c.to != tf32 && c.from != tf32) || c.sat && c.to == tbf16 {
+		return nil, o.refuse(".ftz or .sat")
+	}
+	if c.to == tbf16 && c.from.size == 1 || c.from == tbf16 && c.to.size == 1 {
+		return nil, o.refuse("not between .bf16 and bytes")
 	}
 	switch {
-	case c.to.kind != float && c.from.kind != float:
+	case !toInt && (c.to.small() || c.from.small() || o.has("rz", "rm", "rp")):
+		return c.smallCast(o)
+	case toInt && fromInt:
 		if c.sat && c.fits() {
 			return nil, o.refuse("nothing can be too large")
 		}
 		return c.intToInt(), nil
-	case c.from.kind != float:
+	case fromInt:
 		return c.intToFloat(o)
-	case c.to.kind != float:
+	case toInt:
 		if c.whole == nil {
 			return nil, o.refuse("without a rounding")
 		}
@@ -224,10 +233,20 @@ func (c conversion) bounds() (low int64, high uint64) {
 }
 
 func (c conversion) intToFloat(o *opcode) (func(uint64) uint64, error) {
-	single := c.to.size == 4
-	if c.sat || c.whole != nil {
+	if c.whole != nil {
 		return nil, o.refuse("not from .%s", c.from)
 	}
+	f := c.nearestFloat()
+	if !c.sat {
+		return f, o.nearest()
+	}
+	l := c.to.layout()
+	return func(v uint64) uint64 { return l.saturate(f(v)) }, o.nearest()
+}
+
+// nearestFloat converts whole numbers.
+func (c conversion) nearestFloat() func(v uint64) uint64 {
+	single := c.to.size == 4
 	return func(v uint64) uint64 {
 		v = c.value(v)
 		var f32v float32
@@ -241,7 +260,7 @@ func (c conversion) intToFloat(o *opcode) (func(uint64) uint64, error) {
 			return b32(f32v)
 		}
 		return b64(f64v)
-	}, o.nearest()
+	}
 }
 
 // floatToInt clamps, as PTX has it. NaN is 0, but the top bit where either side has
@@ -271,8 +290,8 @@ func (c conversion) floatToInt() func(uint64) uint64 {
 
 // float is an operand as a double.
 func (c conversion) float(v uint64) float64 {
-	if c.from.size == 8 {
-		return f64(v)
+	if c.from != tf32 {
+		return c.from.layout().value(v)
 	}
 	f := f32(v)
 	if c.flush {
@@ -283,15 +302,21 @@ func (c conversion) float(v uint64) float64 {
 
 // wide is an operand's bits as a double, NaN payloads included.
 func (c conversion) wide(v uint64) uint64 {
-	if c.from.size == 8 {
+	switch {
+	case c.from.size == 8:
 		return v
+	case c.flush && single.isNaN(v): // this is arithmetic
+		return widen(nan32)
 	}
 	return widen(uint32(v))
 }
 
 func (c conversion) floatToFloat(o *opcode) (func(uint64) uint64, error) {
+	if narrows := c.to.size < c.from.size; o.take("rn") != narrows {
+		return nil, o.refuse("with or without a rounding")
+	}
 	if c.to == c.from && c.whole == nil && !c.sat && !c.flush {
-		return func(v uint64) uint64 { return v }, o.nearest()
+		return func(v uint64) uint64 { return v }, nil
 	}
 	return func(v uint64) uint64 {
 		f := c.float(v)
@@ -315,7 +340,7 @@ func (c conversion) floatToFloat(o *opcode) (func(uint64) uint64, error) {
 			s = flush(s)
 		}
 		return number32(s)
-	}, o.nearest()
+	}, nil
 }
 
 func clamp64(v float64) float64 {
@@ -335,10 +360,13 @@ func convertAddress(b *builder, o *opcode) error {
 	if !ok {
 		return o.refuse("without a space")
 	}
-	if s == param {
-		return o.refuse("addresses of parameters")
-	}
 	window := s.window()
+	if s == param {
+		if !b.f.entry {
+			return o.refuse("addresses of a function's parameters")
+		}
+		window = paramWindow
+	}
 	if to {
 		window = -window
 	}

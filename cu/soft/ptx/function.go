@@ -17,6 +17,11 @@ type function struct {
 	frame    int       // bytes of its local memory, parameters included
 	align    int       // of the frame
 	declared bool      // only: the body is missing
+	number   uint64    // among the module's
+	taken    bool      // its address is
+	reserves bool      // it, or what it calls, asks for the system's shared memory
+	allocas  bool      // it takes local memory as it runs
+	alias    *function // that it stands for
 
 	maxThreads int    // .maxntid, multiplied; 0 is none
 	required   [3]int // .reqntid
@@ -43,7 +48,7 @@ type parameter struct {
 func (p *parser) function(entry bool) (err error) {
 	f := &function{entry: entry, line: p.line(), align: 16}
 	if !entry && p.accept("(") {
-		if f.result, err = p.parameters(); err != nil {
+		if f.result, err = p.result(); err != nil {
 			return err
 		}
 	}
@@ -72,10 +77,12 @@ func (m *Module) add(f *function) error {
 	old := m.functions[f.name]
 	switch {
 	case old == nil:
+		f.number = uint64(len(m.order))
 		m.functions[f.name] = f
 		m.order = append(m.order, f)
 	case f.declared:
 	case old.declared:
+		f.number, f.taken = old.number, old.taken
 		*old = *f
 	default:
 		return errorf(f.line, "%s is defined twice", f.name)
@@ -104,6 +111,15 @@ func (p *parser) parameters() (list []parameter, err error) {
 		list = append(list, q)
 	}
 	return list, nil
+}
+
+// result takes a function's result behind its parenthesis: PTX has one at most.
+func (p *parser) result() (list []parameter, err error) {
+	line := p.line()
+	if list, err = p.parameters(); err == nil && len(list) > 1 {
+		err = errorf(line, "more than one result")
+	}
+	return list, err
 }
 
 func (p *parser) parameter() (q parameter, err error) {
@@ -204,6 +220,20 @@ func (f *function) reachable() []*function {
 	return list
 }
 
+// reach bounds the work of going through what all entries call.
+func (p *parser) reach(f *function) error {
+	if !f.entry {
+		return nil
+	}
+	for _, g := range f.reachable() {
+		p.reached += 16 + 4*len(g.calls) + len(g.preset)
+	}
+	if p.reached > maxReached {
+		return errorf(f.line, "the entries call too many functions")
+	}
+	return nil
+}
+
 // recursive reports whether how deep the function's calls go is not known before.
 func (f *function) recursive() bool {
 	under, over := map[*function]bool{}, map[*function]bool{}
@@ -231,6 +261,7 @@ func (f *function) layShared() error {
 	var dynamic []*variable
 	at, end := uint64(0), uint64(1)
 	for _, g := range f.reachable() {
+		f.reserves = f.reserves || g.reserves
 		for _, q := range g.preset {
 			v := q.v
 			if v == nil || v.space != shared {
@@ -266,6 +297,7 @@ type Kernel struct {
 	Params     []Param
 	Shared     int    // bytes of static shared memory
 	Local      int    // bytes of local memory of a thread
+	Memory     int    // bytes that a thread takes at most: local memory, registers and calls
 	Registers  int    // that a thread uses, of 64 bits
 	MaxThreads int    // of a block; 0 is as many as the device can
 	Required   [3]int // dimensions of its blocks; 0 is any
@@ -290,8 +322,14 @@ func (m *Module) Kernel(name string) (k Kernel, ok bool) {
 		return k, false
 	}
 	k = Kernel{Name: name, Shared: f.static, Registers: int(f.slots), MaxThreads: f.maxThreads, Required: f.required}
+	unknown := f.recursive()
 	for _, g := range f.reachable() {
 		k.Local += g.frame
+		k.Memory += g.frame + 8*int(g.slots) + callSize
+		unknown = unknown || g.allocas
+	}
+	if k.Memory > maxStack || unknown {
+		k.Memory = maxStack
 	}
 	for _, q := range f.params {
 		k.Params = append(k.Params, Param{int(q.at), q.size})

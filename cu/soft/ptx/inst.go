@@ -2,6 +2,7 @@ package ptx
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -38,7 +39,7 @@ func newOpcode(t token) *opcode {
 	parts := strings.Split(t.text, ".")
 	o := &opcode{text: t.text, name: parts[0], line: t.line}
 	for _, p := range parts[1:] {
-		if typ, ok := typeNames[p]; ok {
+		if typ, ok := opcodeType(p); ok {
 			o.types = append(o.types, typ)
 		} else {
 			o.mods = append(o.mods, p)
@@ -78,11 +79,23 @@ func (o *opcode) refuse(why string, args ...any) error {
 
 // typ returns the n-th type, or an error if there are not so many.
 func (o *opcode) typ(n int) (typ, error) {
+	if o.has("b128") {
+		return typ{}, o.refuse("registers have up to 64 bits")
+	}
 	if n >= len(o.types) {
 		return typ{}, errorf(o.line, "%s: a type is missing", o.text)
 	}
 	o.used = max(o.used, n+1)
 	return o.types[n], nil
+}
+
+// only takes the opcode's first type, which has to be one of these.
+func (o *opcode) only(types ...typ) (typ, error) {
+	t, err := o.typ(0)
+	if err == nil && !slices.Contains(types, t) {
+		err = o.refuse("with .%s", t)
+	}
+	return t, err
 }
 
 // leftOver is the error for what nobody has taken.

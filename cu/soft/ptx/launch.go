@@ -2,7 +2,10 @@ package ptx
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"io"
+	"math"
 	"math/bits"
 	"runtime"
 	"runtime/debug"
@@ -21,11 +24,15 @@ const (
 	Trap
 	StackOverflow
 	Deadlock // every thread of a block waits for others
+	BadJump  // to what is no function, or no label of a table
+	Assert   // that the kernel's source has does not hold
+	Breakpoint
 )
 
 // String says it in words.
 func (k FaultKind) String() string {
-	names := [...]string{"illegal address", "misaligned address", "trap", "stack overflow", "threads that wait for each other"}
+	names := [...]string{"illegal address", "misaligned address", "trap", "stack overflow", "threads that wait for each other",
+		"jump to nowhere", "assertion failed", "breakpoint"}
 	if k < 1 || int(k) > len(names) {
 		return fmt.Sprintf("FaultKind(%d)", int(k))
 	}
@@ -46,7 +53,7 @@ type Fault struct {
 // Error says where it died.
 func (f *Fault) Error() string {
 	s := fmt.Sprintf("ptx: kernel %s, line %d, block %v, thread %v: %s", f.Kernel, f.Line, f.Block, f.Thread, f.Kind)
-	if f.Kind == IllegalAddress || f.Kind == MisalignedAddress {
+	if f.Kind == IllegalAddress || f.Kind == MisalignedAddress || f.Kind == BadJump {
 		s += fmt.Sprintf(" %#x", f.Address)
 	}
 	return s
@@ -61,6 +68,13 @@ type Launch struct {
 	Memory      Memory
 	// Address is where a variable of the module lies; nil for a module without.
 	Address func(name string) uint64
+	// Cooperative has all blocks under way at once, so that they can wait for each
+	// other.
+	Cooperative bool
+	// Stdout and Stderr are for what the kernel prints and asserts; nil is nowhere.
+	Stdout, Stderr io.Writer
+	// Heap is what the kernel's malloc takes from; nil has nothing.
+	Heap *Heap
 	// Touch calls f, which accesses memory, and reports a fault of the host's; nil
 	// is for memory that has none.
 	Touch func(f func()) (address uintptr, faulted bool)
@@ -73,18 +87,24 @@ const (
 	maxThreads      = 1024 // of a block
 	residentThreads = 8192
 	residentBlocks  = 128
+	residentMemory  = maxThreads * (maxStack + 1<<10) // bytes of all: what the largest block may take
 	threadTurn      = 1024
 	blockTurn       = 1 << 16
+	warpTurns       = 64 // of a warp whose threads meet, before others have theirs
 )
 
 // launched is a launch under way.
 type launched struct {
 	Launch
+	module *Module
 	kernel *function
 	stack  uint64 // bytes of a thread's local memory
 	began  time.Time
 	cores  int
 	lost   atomic.Bool // a thread died, or nobody wants the result
+	says   sync.Mutex  // of Stdout and Stderr
+
+	workspace []byte // of a cooperative grid
 }
 
 // Run runs a kernel of the module until all its threads have ended, one has
@@ -94,7 +114,7 @@ func (m *Module) Run(ctx context.Context, kernel string, launch Launch) error {
 	if f == nil || !f.entry || f.declared {
 		return fmt.Errorf("ptx: there is no kernel %s", kernel)
 	}
-	l := &launched{Launch: launch, kernel: f, stack: maxLocal, began: time.Now(), cores: runtime.GOMAXPROCS(0)}
+	l := &launched{Launch: launch, module: m, kernel: f, stack: maxLocal, began: time.Now(), cores: runtime.GOMAXPROCS(0)}
 	if err := l.check(); err != nil {
 		return err
 	}
@@ -108,7 +128,12 @@ func (m *Module) Run(ctx context.Context, kernel string, launch Launch) error {
 	if l.Touch == nil {
 		l.Touch = func(f func()) (uintptr, bool) { f(); return 0, false }
 	}
-	g := &grid{launch: l, total: product(l.Grid), resident: l.resident()}
+	g := &grid{launch: l, total: product(l.Grid), resident: k.Resident(int(product(l.Block)), l.Shared)}
+	if l.Cooperative { // all blocks at once: the caller has asked Resident
+		g.resident = int(min(g.total, math.MaxInt32))
+		l.workspace = make([]byte, workspaceSize)
+		binary.LittleEndian.PutUint32(l.workspace, workspaceSize)
+	}
 	return g.run(ctx)
 }
 
@@ -129,10 +154,19 @@ func product(d [3]uint32) uint64 {
 	return n
 }
 
-// resident is how many blocks are under way at once: later ones begin when
-// others have ended.
-func (l *launched) resident() int {
-	return min(residentBlocks, residentThreads/int(product(l.Block)))
+// sharedBytes is how much shared memory a block asks for.
+func (l *launched) sharedBytes() uint64 { return uint64(l.kernel.static + l.Shared) }
+
+// reservedSize is what lies behind that for the system: cooperative groups keep
+// something there.
+const reservedSize = 1024
+
+// Resident is how many blocks of so many threads, with so many bytes of dynamic
+// shared memory, are under way at once: later ones begin when others have ended.
+// What they take is bounded, to a little above 1 GiB.
+func (k Kernel) Resident(threads, dynamic int) int {
+	memory := threads*k.Memory + k.Shared + reservedSize + dynamic
+	return max(1, min(residentBlocks, residentThreads/threads, residentMemory/memory))
 }
 
 // address is what has to be added to an offset from a variable.
@@ -258,6 +292,7 @@ type block struct {
 	threads []thread
 	now     *thread // that runs
 	fault   *Fault
+	barrier [barriers]barrierState
 }
 
 // start sets the threads to the beginning of the kernel. What a block before
@@ -265,11 +300,17 @@ type block struct {
 func (b *block) start() {
 	b.fresh = false
 	if b.threads == nil {
-		n := uint64(b.launch.kernel.static + b.launch.Shared)
+		n := b.launch.sharedBytes()
+		if b.launch.kernel.reserves {
+			n = alignUp(n, 16) + reservedSize
+		}
 		b.shared = make([]byte, alignUp(n, 16))[:n] // aligned for atomics
 		b.threads = make([]thread, product(b.launch.Block))
 	}
 	clear(b.shared)
+	for id := range b.barrier {
+		b.barrier[id].reset()
+	}
 	w, h := b.launch.Block[0], b.launch.Block[1]
 	for i := range b.threads {
 		n := uint32(i)
@@ -299,7 +340,7 @@ func (b *block) run() (over bool) {
 		switch {
 		case b.fault != nil || alive == 0:
 			return true
-		case !b.release() && ran == 0:
+		case !b.releaseAll() && ran == 0:
 			t := b.stuck()
 			t.fail(Deadlock, 0)
 			b.fault = t.fault
@@ -309,63 +350,54 @@ func (b *block) run() (over bool) {
 	return false
 }
 
-// round gives each thread that can run a turn.
+// round gives each thread that can run a turn, warp by warp: threads that meet go on
+// at once.
 func (b *block) round() (ran, alive int) {
-	for i := range b.threads {
-		t := &b.threads[i]
-		if t.state == running {
-			b.now = t
-			ran += t.turn(threadTurn)
-			if t.fault != nil {
-				b.fault = t.fault
+	for first := 0; first < len(b.threads); first += warpSize {
+		warp := b.threads[first:min(first+warpSize, len(b.threads))]
+		for left := warpTurns; left > 0; left-- {
+			n := b.turns(warp)
+			if ran += n; b.fault != nil {
 				return ran, alive
 			}
+			if went := meet(warp); !went {
+				break
+			}
 		}
-		if t.state != done {
-			alive++
+		for i := range warp {
+			if warp[i].state != done {
+				alive++
+			}
 		}
 	}
 	return ran, alive
 }
 
+// turns gives each thread of a warp that can run a turn.
+func (b *block) turns(warp []thread) (ran int) {
+	for i := range warp {
+		t := &warp[i]
+		if t.state != running {
+			continue
+		}
+		b.now = t
+		ran += t.turn(threadTurn)
+		if t.fault != nil {
+			b.fault = t.fault
+			return ran
+		}
+	}
+	return ran
+}
+
 // stuck is a thread that waits.
 func (b *block) stuck() *thread {
 	for i := range b.threads {
-		if b.threads[i].state == waiting {
+		if s := b.threads[i].state; s == waiting || s == meetingOthers {
 			return &b.threads[i]
 		}
 	}
 	return &b.threads[0]
-}
-
-// release lets threads go on whose barrier is complete: as many have come as
-// it wants, or all that are alive.
-func (b *block) release() (released bool) {
-	var here, want [barriers]uint64
-	alive, any := uint64(0), false
-	for i := range b.threads {
-		t := &b.threads[i]
-		if t.state != done {
-			alive++
-		}
-		if t.state == waiting {
-			here[t.barrier.id]++
-			want[t.barrier.id], any = t.barrier.count, true
-		}
-	}
-	if !any {
-		return false
-	}
-	var open [barriers]bool
-	for id, n := range here {
-		open[id] = n > 0 && n >= want[id] && (want[id] > 0 || n == alive)
-	}
-	for i := range b.threads {
-		if t := &b.threads[i]; t.state == waiting && open[t.barrier.id] {
-			t.state, released = running, true
-		}
-	}
-	return released
 }
 
 // fences is written by every fence: on every processor that orders what was

@@ -15,8 +15,15 @@ type Error struct {
 // Error names the line.
 func (e *Error) Error() string { return fmt.Sprintf("ptx: line %d: %s", e.Line, e.Text) }
 
+// maxText is how much an error quotes.
+const maxText = 400
+
 func errorf(line int, format string, args ...any) error {
-	return &Error{Line: line, Text: fmt.Sprintf(format, args...)}
+	text := fmt.Sprintf(format, args...)
+	if len(text) > maxText {
+		text = text[:maxText/2] + " … " + text[len(text)-maxText/2:]
+	}
+	return &Error{Line: line, Text: text}
 }
 
 // A token is a word (which a directive, a register or an opcode with its dots is

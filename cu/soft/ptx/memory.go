@@ -50,13 +50,24 @@ func (t *thread) global(address, n uint64, write bool) []byte {
 	if m := c.find(address, n); m != nil {
 		return m
 	}
-	m, begin := t.block.launch.Memory.Piece(address, write)
+	m, begin := t.block.launch.piece(address, write)
 	if off := address - begin; m != nil && address >= begin && off < uint64(len(m)) && n <= uint64(len(m))-off {
 		c.add(piece{m, begin})
 		return m[off:]
 	}
 	t.fail(IllegalAddress, address)
 	return nil
+}
+
+// piece is the device's memory, or what a cooperative grid has.
+func (l *launched) piece(address uint64, write bool) ([]byte, uint64) {
+	if l.Cooperative && address-workspaceWindow < workspaceSize {
+		return l.workspace, workspaceWindow
+	}
+	if l.Heap != nil && address-heapWindow < heapWindow/2 {
+		return l.Heap.piece(address)
+	}
+	return l.Memory.Piece(address, write)
 }
 
 // at returns n bytes at an address within a space, or fails the thread.
@@ -73,11 +84,14 @@ func (t *thread) at(s space, address, n uint64, write bool) []byte {
 		if address < localWindow {
 			return t.within(t.block.shared, address-sharedWindow, address, n)
 		}
+		if address >= paramWindow && !write {
+			return t.within(t.block.launch.Params, address-paramWindow, address, n)
+		}
 		return t.within(t.local, address-localWindow, address, n)
 	case shared:
-		return t.within(t.block.shared, address, address, n)
+		return t.within(t.block.shared, wrapped(address), address, n)
 	case local:
-		return t.within(t.local, address, address, n)
+		return t.within(t.local, wrapped(address), address, n)
 	case param: // of an entry; those of functions are local
 		if write {
 			break
@@ -93,6 +107,15 @@ func (t *thread) at(s space, address, n uint64, write bool) []byte {
 	}
 	t.fail(IllegalAddress, address)
 	return nil
+}
+
+// wrapped is an address of 32 bits, which a register and an offset together may have
+// gone past: an array's index below zero, made good by the offset.
+func wrapped(address uint64) uint64 {
+	if address>>32 == 1 {
+		return address & (1<<32 - 1)
+	}
+	return address
 }
 
 func (t *thread) within(m []byte, off, address, n uint64) []byte {
@@ -126,6 +149,9 @@ func (o *opcode) takeHints() {
 	}
 }
 
+// vectorCounts are how many values an instruction has.
+var vectorCounts = map[string]int{"v2": 2, "v4": 4, "v8": 8}
+
 // An access is what loads and stores have in common.
 type access struct {
 	space  space
@@ -139,7 +165,7 @@ func (o *opcode) access(b *builder) (a access, err error) {
 	a.strong = o.takeOrder()
 	o.takeHints()
 	a.count = 1
-	if n, ok := oneOf(o, map[string]int{"v2": 2, "v4": 4}); ok {
+	if n, ok := oneOf(o, vectorCounts); ok {
 		a.count = n
 	}
 	if a.typ, err = o.typ(0); err == nil && (a.typ.kind == predicate || a.typ == typeNames["f16"]) {
@@ -209,6 +235,9 @@ func load(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
+	if a.strong && (a.space == param || a.space == constant) {
+		return o.refuse("nobody writes there")
+	}
 	args, err := b.arguments(2)
 	if err != nil {
 		return err
@@ -233,20 +262,25 @@ func load(b *builder, o *opcode) error {
 // widths is the type of the registers that are loaded, which must be as wide as
 // each other.
 func (b *builder) widths(o operand, a access) (typ, error) {
-	list, t := []operand{o}, a.typ
+	list := []operand{o}
 	if o.what == isVector {
 		list = o.vec
 	}
+	var registers []typ
 	for _, v := range list {
-		if v.what != isRegister {
-			continue
+		if v.what == isRegister {
+			registers = append(registers, v.reg.typ)
 		}
-		if t != a.typ && t.size != v.reg.typ.size {
+	}
+	if len(registers) == 0 {
+		return a.typ, nil
+	}
+	for _, t := range registers {
+		if t.size != registers[0].size {
 			return t, errorf(b.line, "registers of different widths")
 		}
-		t = v.reg.typ
 	}
-	return t, nil
+	return registers[0], nil
 }
 
 // loader makes what loads, into registers of a type.
@@ -314,6 +348,9 @@ func store(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
+	if a.space == constant {
+		return o.refuse("constants are not written")
+	}
 	args, err := b.arguments(2)
 	if err != nil {
 		return err
@@ -365,4 +402,49 @@ func ignoreAddress(b *builder, o *opcode) error {
 	}
 	b.emit(inst{run: runNothing})
 	return err
+}
+
+// A region is what of the generic addresses is a space's.
+type region struct{ from, size uint64 }
+
+func regionOf(s space) (region, bool) {
+	switch s {
+	case shared, local:
+		return region{s.window(), windowSize}, true
+	case param:
+		return region{paramWindow, windowSize}, true
+	case global:
+		return region{0, sharedWindow}, true
+	}
+	return region{}, false
+}
+
+// isSpace builds isspacep: whether an address is one of a space.
+func isSpace(b *builder, o *opcode) error {
+	s, ok := oneOf(o, spaceNames)
+	if ok && s == constant {
+		return b.isConstant()
+	}
+	r, known := regionOf(s)
+	if !ok || !known {
+		return o.refuse("of this space")
+	}
+	return b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = boolBits(t.r[i.a]-r.from < r.size) }, tpred, tu64)
+}
+
+// isConstant emits the instruction for constants, which lie in the memory of the
+// device.
+func (b *builder) isConstant() error {
+	return b.emitTyped(func(t *thread, i *inst) {
+		t.r[i.d] = boolBits(t.block.launch.isConstant(t.r[i.a]))
+	}, tpred, tu64)
+}
+
+func (l *launched) isConstant(address uint64) bool {
+	for _, v := range l.module.variables {
+		if v.space == constant && address-l.address(v) < uint64(v.size) {
+			return true
+		}
+	}
+	return false
 }

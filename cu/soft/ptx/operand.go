@@ -84,6 +84,9 @@ func (p *parser) name(b *builder) (operand, error) {
 	if s, ok := specials[t.text]; ok {
 		return operand{what: isSpecial, name: t.text, special: s.which, reg: register{typ: s.typ}}, nil
 	}
+	if t.is("WARP_SZ") {
+		return operand{what: isInteger, bits: warpSize}, nil
+	}
 	if strings.HasPrefix(t.text, "%") {
 		return operand{}, errorf(t.line, "there is no register %s", t.text)
 	}

@@ -15,6 +15,7 @@ type Module struct {
 	order     []*function
 	variables []*variable // of the global and constant spaces
 	names     map[string]*variable
+	pointed   *function // calls all functions whose addresses are taken
 }
 
 // Parse reads a module, PTX 6.0 to 9.x. Errors are *[Error].
@@ -23,7 +24,7 @@ func Parse(text string) (*Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{tokens: tokens, m: &Module{functions: map[string]*function{}, names: map[string]*variable{}}}
+	p := &parser{tokens: tokens, m: &Module{functions: map[string]*function{}, names: map[string]*variable{}, pointed: &function{}}}
 	if err := p.header(); err != nil {
 		return nil, err
 	}
@@ -50,7 +51,11 @@ type parser struct {
 	at       int
 	m        *Module
 	external bool           // .extern stands before what comes
+	debug    bool           // nothing is to be optimised
 	initial  int            // bytes of all initial values
+	zeros    int            // bytes of them that the text leaves out
+	reached  int            // steps to find what the entries call
+	aliases  []func() error // what needs all names, to be done first
 	later    []func() error // what needs all names
 }
 
@@ -150,7 +155,9 @@ func (p *parser) target() (err error) {
 		switch {
 		case strings.HasPrefix(t.text, "sm_") && p.m.Target == "":
 			p.m.Target = t.text
-		case t.is("debug"), t.is("texmode_unified"), t.is("texmode_independent"):
+		case t.is("debug"):
+			p.debug = true
+		case t.is("texmode_unified"), t.is("texmode_independent"):
 		default:
 			return errorf(t.line, "the target %s is not supported", t)
 		}
@@ -184,6 +191,8 @@ func (p *parser) directive() error {
 	case ".global", ".const", ".shared":
 		defer func() { p.external = false }()
 		return p.globals(spaceNames[t.text[1:]])
+	case ".alias":
+		return p.alias()
 	case ";":
 		return nil
 	}
@@ -287,7 +296,7 @@ func (p *parser) section() error {
 
 // finish does what needed all names.
 func (p *parser) finish() error {
-	for _, f := range p.later {
+	for _, f := range append(p.aliases, p.later...) {
 		if err := f(); err != nil {
 			return err
 		}
@@ -298,6 +307,9 @@ func (p *parser) finish() error {
 		}
 	}
 	for _, f := range p.m.order {
+		if err := p.reach(f); err != nil {
+			return err
+		}
 		if err := f.layShared(); err != nil {
 			return err
 		}

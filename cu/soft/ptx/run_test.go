@@ -116,6 +116,11 @@ func TestInstructions(t *testing.T) {
 		{"atom.cas.b64 %rd3, [%rd1], 3, 9; atom.exch.b64 %rd4, [%rd1], 1; st.v2.u64 [%rd2], {%rd3, %rd4};", []uint64{3}, []uint64{3, 9}},
 		{"red.and.b32 [%rd1], 6; red.or.b32 [%rd1], 8; red.xor.b32 [%rd1], 1; ld.u32 %r1, [%rd1]; st.u32 [%rd2], %r1;", []uint64{7}, []uint64{15}},
 		{"red.add.f32 [%rd1], 0f3F800000; red.max.u64 [%rd1+8], 5; ld.u32 %r1, [%rd1]; ld.u64 %rd3, [%rd1+8]; st.u32 [%rd2], %r1; st.u64 [%rd2+8], %rd3;", []uint64{0x3f800000, 4}, []uint64{0x40000000, 5}},
+		// The upper half of a pair leaves nothing above 32 bits, which others would find.
+		{"mov.u32 %r1, 0x80008000; min.s16x2 %r2, %r1, %r1; prmt.b32 %r3, %r2, 0, 0x7654; add.u16x2 %r2, %r1, %r1; shf.l.wrap.b32 %r4, %r2, 0, 0; st.v2.u32 [%rd2], {%r3, %r4};", nil, nil},
+		// A sum of floats in device memory is flushed, one in shared memory is not.
+		{"atom.global.add.f32 %f1, [%rd1], 0f00000001; red.add.f32 [%rd1+4], 0f80400000; ld.u64 %rd3, [%rd1]; mov.b32 %r1, %f1; st.u64 [%rd2], %rd3; st.u32 [%rd2+8], %r1;", []uint64{0x8080000000000002}, []uint64{0x8080000000000000, 2}},
+		{".shared .align 4 .f32 s; mov.u32 %r1, 2; st.shared.u32 [s], %r1; mov.u32 %r2, s; cvt.u64.u32 %rd3, %r2; cvta.shared.u64 %rd3, %rd3; red.shared.add.f32 [s], 0f00000001; red.add.f32 [%rd3], 0f00000001; ld.shared.u32 %r3, [s]; st.u32 [%rd2], %r3;", nil, []uint64{4}},
 		{".local .align 8 .b8 room[64]; mov.u64 %rd3, room; add.u64 %rd3, %rd3, 8; st.local.u32 [%rd3], 5; cvta.local.u64 %rd4, %rd3; ld.u32 %r1, [%rd4]; cvta.to.local.u64 %rd5, %rd4; setp.eq.u64 %p1, %rd5, %rd3; @%p1 add.u32 %r1, %r1, 1; st.u32 [%rd2], %r1;", nil, []uint64{6}},
 		{".shared .align 4 .b8 a[4], b[4]; st.shared.u32 [b], 5; mov.u32 %r3, b; cvt.u64.u32 %rd3, %r3; cvta.shared.u64 %rd3, %rd3; ld.u32 %r1, [%rd3]; ld.shared.u32 %r2, [%r3]; st.v2.u32 [%rd2], {%r1, %r2};", nil, []uint64{0x500000005}},
 		{"prefetch.global.L1 [%rd1]; membar.gl; fence.acq_rel.gpu; bar.sync 0; barrier.sync.aligned 1, 32; st.u32 [%rd2], 1;", nil, nil},
@@ -346,6 +351,36 @@ func TestCancel(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// However much memory a thread takes, a launch has no more of it than its bound.
+func TestResidentBlocksFitIntoMemory(t *testing.T) {
+	const mib = 1 << 20
+	m := parsed(t, formHeader+`
+.func again() { call again, (); ret; }
+.func helper() { .local .b8 x[262144]; .reg .b64 %rd<2>; mov.u64 %rd1, x; ret; }
+.visible .entry plain() { ret; }
+.visible .entry large() { .local .b8 x[524288]; .reg .b64 %rd<2>; mov.u64 %rd1, x; ret; }
+.visible .entry calls() { .local .b8 x[262144]; .reg .b64 %rd<2>; mov.u64 %rd1, x; call helper, (); ret; }
+.visible .entry recurs() { call again, (); ret; }
+.func takes() { .reg .b64 %rd<2>; alloca.u64 %rd1, 400000; ret; }
+.visible .entry allocas() { call takes, (); ret; }
+`)
+	for _, c := range []struct {
+		kernel                  string
+		threads, dynamic, about int
+	}{
+		{"plain", 1, 0, 128}, {"plain", 64, 0, 128}, {"plain", 1024, 0, 8}, {"plain", 1024, 200 << 10, 8},
+		{"large", 1, 0, 128}, {"large", 16, 0, 128}, {"large", 64, 0, 32}, {"large", 1024, 0, 2},
+		{"calls", 64, 0, 32}, {"calls", 1024, 0, 2},
+		{"recurs", 1, 0, 128}, {"recurs", 512, 0, 2}, {"recurs", 1024, 227 << 10, 1},
+		{"allocas", 1, 0, 128}, {"allocas", 512, 0, 2},
+	} {
+		k, ok := m.Kernel(c.kernel)
+		require.True(t, ok)
+		require.Equal(t, c.about, k.Resident(c.threads, c.dynamic), "%+v", c)
+		require.LessOrEqual(t, c.about*(c.threads*k.Memory+c.dynamic), 1025*mib, "%+v", c)
+	}
+}
+
 // Dimensions that no kernel has are refused, and kernels that are none.
 func TestRunRefuses(t *testing.T) {
 	m := parsed(t, entry("ret;"))
@@ -359,4 +394,13 @@ func TestRunRefuses(t *testing.T) {
 		require.Error(t, m.Run(context.Background(), "k", l))
 	}
 	require.ErrorContains(t, m.Run(context.Background(), "none", Launch{}), "no kernel none")
+}
+
+// Shared addresses have 32 bits: a register below zero and an offset make one.
+func TestSmallAddresses(t *testing.T) {
+	text := entry(start + ".shared .align 4 .b8 a[16]; st.shared.u32 [a+4], 7; ld.u32 %r3, [%rd1]; ld.shared.u32 %r1, [%r3+12]; atom.shared.add.u32 %r2, [%r3+12], 1; st.v2.u32 [%rd2], {%r1, %r2};")
+	require.EqualValues(t, 7<<32|7, results(t, text, 0xfffffff8)[0])
+	for _, out := range []uint64{0xfffffff0, 4, 0x7ffffff8} {
+		require.Equal(t, IllegalAddress, dies(t, text, 1, params(uint64(base), uint64(base+64)), out).Kind, "%#x", out)
+	}
 }

@@ -31,9 +31,17 @@ const (
 	gridid
 	dynamicShared
 	totalShared
+	none // of what there is none
+	sole // of what there is one
+	envreg1
+	envreg2
+	reservedShared
 	clock // those that change while one looks come last
 	clock64
+	clockHigh
 	globaltimer
+	globaltimerLow
+	globaltimerHigh
 )
 
 // warpSize is the same on every GPU so far.
@@ -54,6 +62,14 @@ var specials = map[string]struct {
 	"%smid": {smid, word32}, "%nsmid": {nsmid, word32}, "%gridid": {gridid, word64},
 	"%dynamic_smem_size": {dynamicShared, word32}, "%total_smem_size": {totalShared, word32},
 	"%clock": {clock, word32}, "%clock64": {clock64, word64}, "%globaltimer": {globaltimer, word64},
+	"%clock_hi": {clockHigh, word32}, "%globaltimer_lo": {globaltimerLow, word32}, "%globaltimer_hi": {globaltimerHigh, word32},
+	"%aggr_smem_size": {totalShared, word32}, "%envreg1": {envreg1, word32}, "%envreg2": {envreg2, word32},
+	"%reserved_smem_offset_1": {reservedShared, word32}, "%is_explicit_cluster": {none, typeNames["pred"]},
+	"%clusterid.x": {ctaidX, word32}, "%clusterid.y": {ctaidY, word32}, "%clusterid.z": {ctaidZ, word32},
+	"%nclusterid.x": {nctaidX, word32}, "%nclusterid.y": {nctaidY, word32}, "%nclusterid.z": {nctaidZ, word32},
+	"%cluster_ctaid.x": {none, word32}, "%cluster_ctaid.y": {none, word32}, "%cluster_ctaid.z": {none, word32},
+	"%cluster_nctaid.x": {sole, word32}, "%cluster_nctaid.y": {sole, word32}, "%cluster_nctaid.z": {sole, word32},
+	"%cluster_ctarank": {none, word32}, "%cluster_nctarank": {sole, word32},
 }
 
 var (
@@ -100,11 +116,25 @@ func (s special) value(t *thread) uint64 {
 	case dynamicShared:
 		return uint64(l.Shared)
 	case totalShared:
-		return uint64(len(t.block.shared))
+		return l.sharedBytes()
+	case reservedShared:
+		return alignUp(l.sharedBytes(), 16)
 	case clock:
 		return uint64(uint32(time.Since(l.began).Nanoseconds()))
 	case clock64:
 		return uint64(time.Since(l.began).Nanoseconds())
+	case clockHigh:
+		return uint64(time.Since(l.began).Nanoseconds()) >> 32
+	case globaltimerLow:
+		return uint64(uint32(time.Now().UnixNano()))
+	case globaltimerHigh:
+		return uint64(time.Now().UnixNano()) >> 32
+	case sole:
+		return 1
+	case envreg1, envreg2: // halves of the address of the grid's barrier
+		if l.Cooperative {
+			return workspaceWindow >> 32
+		}
 	case globaltimer:
 		return uint64(time.Now().UnixNano())
 	}

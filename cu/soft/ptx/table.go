@@ -12,24 +12,42 @@ var table map[string]build
 func init() { // not a literal: instructions refer to the table through what they call
 	table = map[string]build{
 		// Integers and floats alike.
-		"add": two(addRows), "sub": two(subRows), "mul": multiply, "mad": multiplyAdd, "fma": fused,
-		"div": two(divRows), "rem": two(remRows), "min": two(minRows), "max": two(maxRows),
-		"neg": one(negRows), "abs": one(absRows),
+		"add": byPair(addPairs, carried(false, arithmetic(two(addRows)))), "addc": carried(true, noOther),
+		"sub": carried(false, arithmetic(two(subRows))), "subc": carried(true, noOther),
+		"mad": carried(false, arithmetic(multiplyAdd)), "madc": carried(true, noOther),
+		"mul": arithmetic(multiply), "fma": arithmetic(fused), "div": arithmetic(two(divRows)), "rem": two(remRows),
+		"min": byPair(minPairs, extremum(false, two(minRows))), "max": byPair(maxPairs, extremum(true, two(maxRows))),
+		"neg": signs(flipped, one(negRows)), "abs": signs(cleared, one(absRows)),
+		"mul24": multiply24, "mad24": multiply24, "sad": sized(sadRows, alikeFour), "dp4a": dot, "dp2a": dot,
 		// Bits.
 		"and": two(andRows), "or": two(orRows), "xor": two(xorRows), "not": one(notRows),
 		"shl": shift(shlRows), "shr": shift(shrRows), "cnot": one(cnotRows),
 		"popc": count(popcRows), "clz": count(clzRows), "brev": one(brevRows),
+		"bfe": sized(bfeRows, fieldTypes), "bfi": insertField, "bfind": findBit, "fns": sized(fnsRows, fnsTypes),
+		"szext": clamped(szextClamp, szextWrap, extendTypes), "bmsk": clamped(bmskClamp, bmskWrap, extendTypes),
+		"shf": funnel, "prmt": permute, "lop3": lookUp,
 		// Floats.
-		"sqrt": one(sqrtRows), "rcp": one(rcpRows),
+		"sqrt": arithmetic(one(sqrtRows)), "rcp": arithmetic(one(rcpRows)), "copysign": copySign, "testp": testNumber,
+		"rsqrt": approximate, "sin": approximate, "cos": approximate, "lg2": approximate, "ex2": approximate, "tanh": approximate,
 		// Comparisons.
-		"setp": compare, "set": compareToValue, "selp": choose,
+		"setp": compareSmall(compare), "set": setSmall(compareToValue), "selp": choose, "slct": chooseBySign,
+		// Video.
+		"vadd": video, "vsub": video, "vabsdiff": video, "vmin": video, "vmax": video, "vshl": video, "vshr": video, "vset": video,
+		"vmad":  videoMultiply,
+		"vadd2": videoVector, "vsub2": videoVector, "vavrg2": videoVector, "vabsdiff2": videoVector, "vmin2": videoVector, "vmax2": videoVector, "vset2": videoVector,
+		"vadd4": videoVector, "vsub4": videoVector, "vavrg4": videoVector, "vabsdiff4": videoVector, "vmin4": videoVector, "vmax4": videoVector, "vset4": videoVector,
 		// Copies and conversions.
-		"mov": move, "cvt": convert, "cvta": convertAddress,
+		"mov": move, "cvt": convertPacked(convert), "cvta": convertAddress, "isspacep": isSpace,
 		"ld": load, "ldu": load, "st": store, "prefetch": ignoreAddress, "prefetchu": ignoreAddress,
 		"atom": buildAtomic, "red": buildAtomic,
 		// Control.
 		"bra": branch, "ret": plain(runReturn), "exit": plain(runExit), "trap": plain(runTrap), "call": call,
+		"brx": branchIndexed, "brkpt": plain(runBreakpoint), "nanosleep": sleep,
+		"alloca": allocate, "stacksave": saveStack, "stackrestore": restoreStack,
 		"bar": barrier, "barrier": barrier, "membar": fence, "fence": fence,
+		"cp": copyAsync, "mbarrier": mbarrier,
+		// Warps.
+		"vote": vote, "match": match, "shfl": shuffle, "redux": reduce, "elect": elect, "activemask": activeMask,
 	}
 }
 
@@ -82,22 +100,15 @@ func (o *opcode) form(r rows) (run, typ, error) {
 }
 
 // nearest takes how a float result is rounded, which has to be to the nearest.
-// Approximate forms are more exact here than they have to be.
 func (o *opcode) nearest() error {
 	o.take("rn")
-	o.take("approx", "full")
-	for _, m := range []string{"rz", "rm", "rp"} {
-		if o.take(m) {
-			return o.refuse("rounding .%s", m)
-		}
-	}
 	return nil
 }
 
 // single makes the form for .f32, whose NaN is always the same.
 func (o *opcode) single(f func(a, b, c float32) float32) (run, error) {
 	if o.take("ftz") {
-		f = flushed(f)
+		f = flushed(f, operations[o.name])
 	}
 	if o.take("sat") {
 		exact := f
@@ -125,9 +136,17 @@ func saturate(v float32) float32 {
 	return v
 }
 
-// flushed takes subnormal operands and results for zeros of their sign.
-func flushed(f func(a, b, c float32) float32) func(a, b, c float32) float32 {
-	return func(a, b, c float32) float32 { return flush(f(flush(a), flush(b), flush(c))) }
+// flushed takes subnormal operands and results for zeros of their sign. f is the
+// operation, rounded to the nearest.
+func flushed(f func(a, b, c float32) float32, op operation) func(a, b, c float32) float32 {
+	return func(a, b, c float32) float32 {
+		a, b, c = flush(a), flush(b), flush(c)
+		v := f(a, b, c)
+		if b32(v)&^single.sign() == 1<<23 && op.f != nil { // it may have been less before it was rounded
+			return f32(op.f(flushing[single], b32(a), b32(b), b32(c), toEven))
+		}
+		return flush(v)
+	}
 }
 
 func flush(v float32) float32 {
@@ -169,18 +188,30 @@ func (b *builder) emitTyped(f run, types ...typ) error {
 	if err != nil {
 		return err
 	}
+	return b.emitOperands(f, args, types...)
+}
+
+// emitOperands is emitTyped with operands that were taken. Sources past the third
+// are in vec.
+func (b *builder) emitOperands(f run, args []operand, types ...typ) (err error) {
 	i := inst{run: f}
 	if i.d, err = b.target(args[0], types[0]); err != nil {
 		return err
 	}
 	sources := []*int32{&i.a, &i.b, &i.c}
-	for k, s := range sources[:len(types)-1] {
-		if *s, err = b.source(args[k+1], types[k+1]); err != nil {
+	for k, t := range types[1:] {
+		s, err := b.source(args[k+1], t)
+		if err != nil {
 			return err
 		}
+		if k < len(sources) {
+			*sources[k] = s
+		} else {
+			i.vec = append(i.vec, s)
+		}
 	}
-	for _, s := range sources[len(types)-1:] {
-		*s = i.a // read and not used
+	for k := len(types) - 1; k < len(sources); k++ {
+		*sources[k] = i.a // read and not used
 	}
 	b.emit(i)
 	return nil

@@ -4,8 +4,9 @@ package ptx
 type state uint8
 
 const (
-	running state = iota
-	waiting       // at a barrier
+	running       state = iota
+	waiting             // at a barrier
+	meetingOthers       // of its warp
 	done
 )
 
@@ -15,19 +16,25 @@ type thread struct {
 	fn    *function
 	pc    int32
 	state state
+	carry uint64 // of the last instruction with .cc
 
 	frame uint64 // where its local memory begins, in local
+	extra uint64 // bytes that alloca has taken behind its frame
 	local []byte
 	stack []activation
 	regs  []uint64 // of all that are active; r is the last of them
 
-	block   *block
-	index   int // in the block
-	tid     [3]uint32
-	barrier barrierWait
-	read    cache
-	write   cache
-	fault   *Fault
+	block    *block
+	index    int // in the block
+	tid      [3]uint32
+	barrier  barrierWait
+	meeting  *meeting // that it is at, with what it brings
+	inst     *inst
+	mask     uint32
+	patience int
+	read     cache
+	write    cache
+	fault    *Fault
 }
 
 // An activation is a function that has called another one.
@@ -36,6 +43,7 @@ type activation struct {
 	pc     int32
 	base   int // of its registers in regs
 	frame  uint64
+	extra  uint64
 	result []transfer
 }
 
@@ -128,7 +136,7 @@ func runReturn(t *thread, _ *inst) {
 	for _, m := range a.result {
 		copy(t.local[m.to:m.to+uint64(m.size)], t.local[m.from:])
 	}
-	t.fn, t.pc, t.frame = a.fn, a.pc, a.frame
+	t.fn, t.pc, t.frame, t.extra = a.fn, a.pc, a.frame, a.extra
 	t.regs = t.regs[:a.base+int(a.fn.slots)]
 	t.r = t.regs[a.base:]
 }

@@ -32,6 +32,11 @@ func (t typ) String() string {
 	if t.kind == predicate {
 		return "pred"
 	}
+	for name, p := range packedNames {
+		if p == t {
+			return name
+		}
+	}
 	letter := map[kind]string{bitsKind: "b", unsigned: "u", signed: "s", float: "f"}[t.kind]
 	return fmt.Sprintf("%s%d", letter, t.size*8)
 }
@@ -62,6 +67,13 @@ const (
 	sharedWindow = uint64(1) << 62
 	localWindow  = uint64(1)<<62 | 1<<40
 	windowSize   = uint64(1) << 32
+
+	// A kernel's parameters, where their address is asked for.
+	paramWindow = uint64(1)<<62 | 2<<40
+	// The barrier of a cooperative grid is where the two halves of an address are
+	// the same: kernels get them from two registers.
+	workspaceWindow = uint64(1)<<60 | uint64(1)<<28
+	workspaceSize   = 64
 )
 
 // window is where a space begins in the generic one.

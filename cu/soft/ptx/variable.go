@@ -2,6 +2,7 @@ package ptx
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"strings"
 )
 
@@ -27,6 +28,8 @@ type reference struct {
 	symbol string
 	plus   int64
 	line   int
+	byte   bool // only one of it is there, so many bits up
+	shift  int
 }
 
 // A declaration is what stands before the names of variables.
@@ -40,11 +43,13 @@ type declaration struct {
 // that: of constants, local memory, parameters and shared memory.
 const (
 	maxVariable  = 1 << 40
-	maxInit      = 1 << 28 // of all variables
+	maxInit      = 1 << 28 // of all variables, in the text
+	maxZeros     = 1 << 24 // of all rows that are not full
 	maxConstants = 64 << 10
 	maxParams    = 32764
 	maxShared    = 48 << 10
-	maxNesting   = 64
+	maxNesting   = 64      // of braces, and dimensions
+	maxReached   = 1 << 25 // steps to find what all entries call
 )
 
 // globals takes variables of the module.
@@ -90,6 +95,10 @@ func (m *Module) resolve(v *variable) error {
 		return errorf(v.line, "%s is of another module", v.name)
 	}
 	for _, r := range v.refs {
+		if f := m.functions[r.symbol]; f != nil && !f.entry && r.plus == 0 {
+			m.take(f)
+			continue
+		}
 		if to := m.names[r.symbol]; to == nil || to.space != global && to.space != constant {
 			return errorf(r.line, "there is no variable %s whose address is known", r.symbol)
 		}
@@ -149,6 +158,8 @@ func (p *parser) declaration() (d declaration, err error) {
 				return d, err
 			}
 			continue
+		case ".attribute":
+			return d, errorf(t.line, "variables with attributes are not supported: .managed ones are in memory that moves between host and device")
 		case ".v2":
 			d.count = 2
 			continue
@@ -192,6 +203,9 @@ func (p *parser) dimensions(v *variable, d declaration) error {
 		n *= uint64(count)
 		if !first {
 			v.rows = append(v.rows, count)
+		}
+		if len(v.rows) > maxNesting {
+			return errorf(v.line, "%s has more than %d dimensions", v.name, maxNesting)
 		}
 		if err := p.expect("]"); err != nil {
 			return err
@@ -259,7 +273,7 @@ func (p *parser) endRow(v *variable, depth, began int, t typ) error {
 		size *= n
 	}
 	missing := began + size - len(v.init)
-	if missing < 0 || missing > maxInit-p.initial-len(v.init) {
+	if p.zeros += missing; missing < 0 || p.zeros > maxZeros {
 		return errorf(v.line, "a row of the initial value of %s is too long", v.name)
 	}
 	v.init = append(v.init, make([]byte, missing)...)
@@ -278,6 +292,9 @@ func (p *parser) value(v *variable, t typ) error {
 	if err != nil {
 		return err
 	}
+	if p.accept("(") {
+		return p.maskedValue(v, t, o, tok.line)
+	}
 	bits, err := o.as(t, tok.line)
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], bits)
@@ -285,32 +302,55 @@ func (p *parser) value(v *variable, t typ) error {
 	return err
 }
 
-// addressValue takes the name of another variable, or generic(name): the same
-// here, where global and constant addresses are generic ones.
+// addressValue takes the address of a variable or a function.
 func (p *parser) addressValue(v *variable, t typ) error {
-	line := p.line()
-	symbol, err := p.word()
-	if err != nil {
-		return err
-	}
-	if symbol == "generic" && p.accept("(") {
-		if symbol, err = p.word(); err != nil {
-			return err
-		}
-		if err := p.expect(")"); err != nil {
-			return err
-		}
-	}
-	plus, err := p.plus()
+	r, err := p.reference()
 	if err != nil {
 		return err
 	}
 	if t.size != 8 || t.kind == float {
-		return errorf(line, "an address does not fit .%s", t)
+		return errorf(r.line, "an address does not fit .%s", t)
 	}
-	v.refs = append(v.refs, reference{len(v.init), symbol, int64(plus), line})
+	r.at = len(v.init)
+	v.refs = append(v.refs, r)
 	v.init = append(v.init, make([]byte, 8)...)
 	return nil
+}
+
+// reference takes the name of another variable, or generic(name): the same here,
+// where global and constant addresses are generic ones.
+func (p *parser) reference() (r reference, err error) {
+	r.line = p.line()
+	if r.symbol, err = p.word(); err != nil {
+		return r, err
+	}
+	if r.symbol == "generic" && p.accept("(") {
+		if r.symbol, err = p.word(); err != nil {
+			return r, err
+		}
+		if err := p.expect(")"); err != nil {
+			return r, err
+		}
+	}
+	plus, err := p.plus()
+	r.plus = int64(plus)
+	return r, err
+}
+
+// maskedValue takes one byte of an address, 0xFF00(name), behind the parenthesis.
+func (p *parser) maskedValue(v *variable, t typ, mask operand, line int) error {
+	r, err := p.reference()
+	if err != nil {
+		return err
+	}
+	r.shift = bits.TrailingZeros64(mask.bits)
+	if mask.what != isInteger || mask.bits == 0 || r.shift%8 != 0 || mask.bits>>r.shift != 0xff || t.size != 1 {
+		return errorf(line, "this is no mask of one byte of an address")
+	}
+	r.byte, r.at = true, len(v.init)
+	v.refs = append(v.refs, r)
+	v.init = append(v.init, 0)
+	return p.expect(")")
 }
 
 // A Variable is what a module says of a variable that has an address: of the
@@ -339,7 +379,17 @@ func (m *Module) Initial(name string, address func(string) uint64) []byte {
 	}
 	b := append([]byte(nil), v.init...)
 	for _, r := range v.refs {
-		binary.LittleEndian.PutUint64(b[r.at:], address(r.symbol)+uint64(r.plus))
+		at := uint64(0)
+		if f := m.functions[r.symbol]; f != nil {
+			at = f.address()
+		} else {
+			at = address(r.symbol) + uint64(r.plus)
+		}
+		if r.byte {
+			b[r.at] = byte(at >> r.shift)
+			continue
+		}
+		binary.LittleEndian.PutUint64(b[r.at:], at)
 	}
 	return b
 }

@@ -1,0 +1,78 @@
+package cu
+
+import (
+	"encoding/hex"
+	"errors"
+	"runtime"
+	"unsafe"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A FabricHandle names physical memory to other processes, on this machine and
+// on others of the same NVLink domain: CUmemFabricHandle. It is a value that is
+// sent in any way, and keeps nothing alive: who exported it keeps the memory
+// until it is imported.
+type FabricHandle [64]byte
+
+// String gives 128 hexadecimal digits.
+func (h FabricHandle) String() string { return hex.EncodeToString(h[:]) }
+
+// MarshalText gives 128 hexadecimal digits.
+func (h FabricHandle) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
+
+// UnmarshalText reads what MarshalText gives.
+func (h *FabricHandle) UnmarshalText(text []byte) error {
+	return unmarshal64((*[64]byte)(h), "a fabric handle", text)
+}
+
+// SupportsFabric reports whether memory for fabric handles can be created on
+// the device, which takes an IMEX channel besides a device that can: the
+// attribute alone says yes without one (D20). So it is tried, with memory of the
+// least size that there is.
+//
+// The answer is no where the driver says [ErrNotPermitted] or [ErrNotSupported];
+// any other error, such as a device that is full, leaves it open.
+func (dev *Device) SupportsFabric() (bool, error) {
+	if can, err := dev.supports(AttributeHandleTypeFabricSupported); err == nil && !can {
+		return false, nil
+	}
+	g, _, err := dev.Granularity(HandleFabric)
+	if err != nil {
+		return false, err
+	}
+	m, err := dev.CreateMemory(g, HandleFabric)
+	if errors.Is(err, ErrNotPermitted) || errors.Is(err, ErrNotSupported) {
+		return false, nil
+	}
+	return err == nil, errors.Join(err, m.Close())
+}
+
+// ExportFabric returns what names the memory, which was created for
+// [HandleFabric], to other processes (cuMemExportToShareableHandle). Other
+// memory gives [ErrInvalidValue].
+func (m *MemHandle) ExportFabric() (FabricHandle, error) {
+	raw := new(sys.CUmemFabricHandle)
+	err := m.use("cuMemExportToShareableHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
+		return call.CuMemExportToShareableHandle(unsafe.Pointer(raw), h, sys.CU_MEM_HANDLE_TYPE_FABRIC, 0)
+	})
+	return raw.Data, err
+}
+
+// ImportFabric makes a handle of memory that another process exported, perhaps
+// of another machine (cuMemImportFromShareableHandle). size is what the exporter
+// says; the driver finds out a wrong one when mapping. Without an IMEX channel
+// the error is [ErrNotPermitted] or [ErrNotSupported], and says what is missing.
+// No context is needed.
+func (d *Driver) ImportFabric(h FabricHandle, size uint64) (*MemHandle, error) {
+	raw := &sys.CUmemFabricHandle{Data: h}
+	var pin runtime.Pinner // the call takes the address as a number
+	pin.Pin(raw)
+	defer pin.Unpin()
+	out := new(sys.CUmemGenericAllocationHandle)
+	r := d.call.CuMemImportFromShareableHandle(out, uintptr(unsafe.Pointer(raw)), sys.CU_MEM_HANDLE_TYPE_FABRIC)
+	if err := d.check("cuMemImportFromShareableHandle", r); err != nil {
+		return nil, err
+	}
+	return d.newMemHandle(*out, size), nil
+}

@@ -1,0 +1,219 @@
+package cu
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// An IPCHandle names memory of one process to others: CUipcMemHandle, in the
+// runtime API cudaIpcMemHandle_t, which CuPy, PyTorch, Numba and UCX send. It is a
+// value, to be sent in any way, good while the memory is allocated and its process
+// lives. It keeps nothing alive, and whoever sees it can open the memory: between
+// programs of one's own the descriptors of package vmm are the better way.
+//
+// It names a place more than what is there: on an H200 the handle of memory that
+// was freed opened, without an error, what was allocated at the same address
+// after it, although that had a handle of its own; and a handle with a byte
+// changed opened all the same. So an old handle is not found out by opening it: the
+// two sides have to agree how long it is good, as package share has them do.
+type IPCHandle [64]byte
+
+// String gives 128 hexadecimal digits.
+func (h IPCHandle) String() string { return hex.EncodeToString(h[:]) }
+
+// MarshalText gives 128 hexadecimal digits.
+func (h IPCHandle) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
+
+// UnmarshalText reads what MarshalText gives.
+func (h *IPCHandle) UnmarshalText(text []byte) error {
+	return unmarshal64((*[64]byte)(h), "an IPC handle", text)
+}
+
+// unmarshal64 reads 64 bytes in hexadecimal; b is left alone if they are not.
+func unmarshal64(b *[64]byte, what string, text []byte) error {
+	if len(text) != hex.EncodedLen(len(b)) {
+		return fmt.Errorf("cu: %s of %d digits, want %d", what, len(text), hex.EncodedLen(len(b)))
+	}
+	var read [64]byte
+	if _, err := hex.Decode(read[:], text); err != nil {
+		return fmt.Errorf("cu: %s: %w", what, err)
+	}
+	*b = read
+	return nil
+}
+
+// SupportsIPC reports whether the device has legacy IPC for memory and events
+// (CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED). Drivers before CUDA 12.0 cannot be
+// asked that: there it is whether addresses are unified, as they all are on
+// 64-bit Linux.
+func (dev *Device) SupportsIPC() (bool, error) {
+	ok, err := dev.supports(AttributeIPCEventSupported)
+	if errors.Is(err, ErrInvalidValue) {
+		return dev.supports(AttributeUnifiedAddressing)
+	}
+	return ok, err
+}
+
+// IPCHandle returns what names the memory to other processes: each time the
+// same, and not that of memory which was freed before, which may lead here all the
+// same: see [IPCHandle] (cuIpcGetMemHandle). Others open it with
+// [Context.OpenIPC], or cudaIpcOpenMemHandle.
+//
+// Nothing of this reaches back: the driver does not know who has the memory
+// open. CUDA leaves undefined what an opener finds after a Close here, so openers
+// close first, which has to be told by other means: package share does. And what
+// others read must be done before they are told: synchronise before sending.
+func (m *Memory) IPCHandle() (IPCHandle, error) {
+	if m == nil || !m.enter() {
+		return IPCHandle{}, ErrClosed
+	}
+	defer m.leave()
+	h, _, err := m.ctx.IPCHandle(m.ptr)
+	return h, err
+}
+
+// IPCHandle is [Memory.IPCHandle] of the memory that p is in, which somebody
+// else may have allocated in this process with cuMemAlloc or cudaMalloc, such as
+// the pool that PyTorch cuts its tensors from. offset is where p is in that
+// memory, and has to be sent with the handle: who opens it gets the beginning
+// (cuIpcGetMemHandle, cuMemGetAddressRange).
+//
+// Memory of another kind is [ErrInvalidValue], and the error says which.
+func (c *Context) IPCHandle(p DevicePtr) (h IPCHandle, offset uint64, err error) {
+	defer runtime.KeepAlive(c)
+	raw := new(sys.CUipcMemHandle)
+	base := p
+	err = c.inner.run("cuIpcGetMemHandle", func(call sys.Caller) sys.CUresult {
+		begin, n := new(sys.CUdeviceptr), new(uintptr)
+		if call.CuMemGetAddressRange_v2(begin, n, sys.CUdeviceptr(p)) == sys.CUDA_SUCCESS {
+			base = DevicePtr(*begin)
+		}
+		return call.CuIpcGetMemHandle(raw, sys.CUdeviceptr(base))
+	})
+	if errors.Is(err, ErrInvalidValue) {
+		err = fmt.Errorf("%s is no memory that legacy IPC can share: %s: %w", p, c.kindOf(p), err)
+	}
+	if err != nil {
+		return IPCHandle{}, 0, err
+	}
+	return raw.Reserved, uint64(p - base), nil
+}
+
+// kindOf says what an address is that has no IPC handle, and how that is shared.
+func (c *Context) kindOf(p DevicePtr) string {
+	a, err := c.PointerAttributes(p)
+	switch {
+	case err != nil || a.Type == 0:
+		return "the driver knows nothing there"
+	case a.Type == MemoryHost:
+		return "it is pinned host memory"
+	case a.Managed:
+		return "it is managed memory"
+	case a.Pool != 0:
+		return "it is of a memory pool, which is shared as a whole: see Pool.Export and StreamMemory.ExportPointer"
+	}
+	m, err := c.inner.dev.drv.RetainMemory(p)
+	if err == nil {
+		_ = m.Close()
+		return "it is virtual memory of cuMemCreate, which is shared as a file descriptor: see MemHandle.Export and package vmm"
+	}
+	return "if another process has shared it, the handle that came from there is the one to pass on"
+}
+
+// An IPCMemory is memory of another process, open in a context of this one. The
+// caller owns it; the context closes it at the latest.
+type IPCMemory struct {
+	*ipcMemoryHandle
+	ctx *Context
+}
+
+// ipcMemoryHandle is the part of an IPCMemory that its context closes.
+type ipcMemoryHandle struct {
+	gate
+	ptr  DevicePtr
+	size uint64
+}
+
+// OpenIPC maps memory that another process shares (cuIpcOpenMemHandle). Opened
+// again in c it is at the same address, and stays until all that were opened are
+// closed. If it is on another device, which need not be visible here, c is given
+// access to that ([Context.EnablePeerAccess]).
+//
+// All memory of one process on one device has to be opened in one context of
+// each device here. The opener has to close before the other frees it; that is
+// for the two to agree upon. Memory freed meanwhile, and a process that ended,
+// are noticed by nobody. Nor is a handle of memory that was freed before, if other
+// memory is at its address now: that is opened instead, see [IPCHandle].
+//
+// Errors, of which each says what to do: [ErrInvalidValue] for bytes that are no
+// handle of this machine and driver, and for memory that was freed;
+// [ErrInvalidContext] for a handle of this very process; [ErrInvalidHandle] where
+// the owner has ended, or another context has memory of it; [ErrMapFailed] for
+// memory that cannot be mapped; [ErrPeerAccessUnsupported] and [ErrTooManyPeers]
+// for another device; [ErrNotSupported], see [Device.SupportsIPC].
+func (c *Context) OpenIPC(h IPCHandle) (*IPCMemory, error) {
+	m := &IPCMemory{&ipcMemoryHandle{}, c}
+	raw := sys.CUipcMemHandle{Reserved: h}
+	const flags = uint32(sys.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) // there is no other
+	p := new(sys.CUdeviceptr)
+	opened := func(call sys.Caller, r sys.CUresult) sys.CUresult {
+		if r == sys.CUDA_SUCCESS {
+			m.ptr, m.size = DevicePtr(*p), extentOf(call, *p)
+			c.inner.adopt(m.ipcMemoryHandle)
+		}
+		return r
+	}
+	_, err := c.inner.askEither(
+		"cuIpcOpenMemHandle_v2", func(call sys.Caller) sys.CUresult {
+			return opened(call, call.CuIpcOpenMemHandle_v2(p, raw, flags))
+		},
+		"cuIpcOpenMemHandle", func(call sys.Caller) sys.CUresult {
+			return opened(call, call.CuIpcOpenMemHandle(p, raw, flags))
+		})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// extentOf is the size of the memory that begins at p, 0 if the driver does not
+// say.
+func extentOf(call sys.Caller, p sys.CUdeviceptr) uint64 {
+	base, n := new(sys.CUdeviceptr), new(uintptr)
+	if call.CuMemGetAddressRange_v2(base, n, p) != sys.CUDA_SUCCESS || *base != p {
+		return 0
+	}
+	return uint64(*n)
+}
+
+// Ptr is where the memory begins here; in other processes it is elsewhere.
+func (m *IPCMemory) Ptr() DevicePtr { return m.ptr }
+
+// Size is the memory's size in bytes, as the driver says (cuMemGetAddressRange),
+// or 0. Its owner may have asked for less.
+func (m *IPCMemory) Size() uint64 { return m.size }
+
+// Context returns the context that the memory was opened in.
+func (m *IPCMemory) Context() *Context { return m.ctx }
+
+// Close ends one OpenIPC, and with the last of a handle the mapping, which no
+// work may be using then (cuIpcCloseMemHandle). The memory stays its owner's. A
+// second Close, or one after the context's, does nothing.
+func (m *IPCMemory) Close() error {
+	if m == nil {
+		return nil
+	}
+	defer runtime.KeepAlive(m) // and so its context
+	return m.ctx.inner.release(m.ipcMemoryHandle)
+}
+
+func (m *ipcMemoryHandle) closeIn(h *contextHandle) error {
+	if !m.gate.close() {
+		return nil
+	}
+	return h.check("cuIpcCloseMemHandle", h.call.CuIpcCloseMemHandle(sys.CUdeviceptr(m.ptr)))
+}

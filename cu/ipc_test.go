@@ -1,0 +1,394 @@
+package cu_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+const ipcSize = 2*mib + 4096
+
+// byteOf reads the byte at p.
+func byteOf(t testing.TB, ctx *cu.Context, p cu.DevicePtr) byte {
+	t.Helper()
+	b := make([]byte, 1)
+	require.NoError(t, cu.CopyToHost(ctx, nil, b, p))
+	return b[0]
+}
+
+// opened is memory of another process, closed when t ends.
+func opened(t testing.TB, ctx *cu.Context, h cu.IPCHandle) *cu.IPCMemory {
+	t.Helper()
+	m, err := ctx.OpenIPC(h)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return m
+}
+
+func TestIPCIsSupported(t *testing.T) {
+	yes, err := cutest.Device(t).SupportsIPC()
+	require.NoError(t, err)
+	require.True(t, yes)
+}
+
+// Two processes use the same bytes, without a copy, both ways.
+func TestIPCMemoryIsShared(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	peer := newPeer(t, 0)
+	m := opened(t, ctx, peer.memory(t, ipcSize, 7))
+	require.GreaterOrEqual(t, m.Size(), uint64(ipcSize))
+	require.Same(t, ctx, m.Context())
+	require.EqualValues(t, 7, byteOf(t, ctx, m.Ptr()))
+	require.EqualValues(t, 7, byteOf(t, ctx, m.Ptr().Add(ipcSize-1)))
+	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(9), ipcSize))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	require.Equal(t, "true", peer.ask(t, "filled", 0, 9))
+
+	own, err := ctx.Alloc(4096)
+	require.NoError(t, err)
+	require.NoError(t, cu.Fill(ctx, nil, own.Ptr(), uint8(5), 4096))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	h, err := own.IPCHandle()
+	require.NoError(t, err)
+	require.Equal(t, "5", peer.ask(t, "open", h))
+	again, err := own.IPCHandle()
+	require.NoError(t, err)
+	require.Equal(t, h, again)
+	require.NoError(t, m.Close())
+	peer.end(t) // it closes first
+	require.NoError(t, own.Close())
+}
+
+// An address inside memory travels as its memory's handle and an offset.
+func TestIPCHandleOfAnAddressInside(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	peer := newPeer(t, 0)
+	var h cu.IPCHandle
+	words := strings.Fields(peer.ask(t, "inside", ipcSize, 12345))
+	require.NoError(t, h.UnmarshalText([]byte(words[0])))
+	require.Equal(t, "12345", words[1])
+	whole := peer.ask(t, "handle", 0)
+	require.Equal(t, whole, h.String())
+	m := opened(t, ctx, h)
+	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(3), ipcSize))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	require.Equal(t, "true", peer.ask(t, "filled", 0, 3))
+	require.NoError(t, m.Close())
+	peer.end(t)
+}
+
+// FAULTS 10, D16: opened again in the same context it is at the same address,
+// counted; a Close too many does nothing, and to the driver itself is an error.
+func TestFault10_OpenedTwiceClosedThrice(t *testing.T) {
+	s, drv := spied(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	peer := newPeer(t, 0)
+	h := peer.memory(t, ipcSize, 7)
+	a, err := ctx.OpenIPC(h)
+	require.NoError(t, err)
+	b, err := ctx.OpenIPC(h)
+	require.NoError(t, err)
+	require.Equal(t, a.Ptr(), b.Ptr())
+
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { require.NoError(t, a.Close()) })
+	}
+	wg.Wait()
+	require.Equal(t, 1, s.count("cuIpcCloseMemHandle"))
+	require.EqualValues(t, 7, byteOf(t, ctx, b.Ptr()), "the other keeps it")
+	require.NoError(t, b.Close())
+	require.NoError(t, b.Close())
+	require.NoError(t, (*cu.IPCMemory)(nil).Close())
+	require.Equal(t, 2, s.count("cuIpcCloseMemHandle"))
+	require.Equal(t, sys.CUDA_ERROR_INVALID_VALUE, ctx.Caller().CuIpcCloseMemHandle(sys.CUdeviceptr(b.Ptr())))
+	require.Error(t, cu.CopyToHost(ctx, nil, make([]byte, 1), b.Ptr()))
+
+	c := opened(t, ctx, h) // and can be opened anew
+	require.EqualValues(t, 7, byteOf(t, ctx, c.Ptr()))
+	require.NoError(t, c.Close())
+	peer.end(t)
+}
+
+// D16: one context of each device may have the memory of a process.
+func TestIPCMemoryInAnotherContext(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	other, err := dev.NewContext(0)
+	require.NoError(t, err)
+	peer := newPeer(t, 0)
+	h := peer.memory(t, ipcSize, 7)
+	m := opened(t, ctx, h)
+	_, err = other.OpenIPC(h)
+	require.ErrorIs(t, err, cu.ErrInvalidHandle)
+	require.ErrorContains(t, err, "another context of this process")
+	require.NoError(t, m.Close())
+	m, err = other.OpenIPC(h)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, byteOf(t, other, m.Ptr()))
+	require.NoError(t, other.Close()) // which closes it
+	require.NoError(t, m.Close())
+	peer.end(t)
+}
+
+// D16.
+func TestIPCHandleOfOnesOwn(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	m, err := ctx.Alloc(4096)
+	require.NoError(t, err)
+	h, err := m.IPCHandle()
+	require.NoError(t, err)
+	_, err = ctx.OpenIPC(h)
+	require.ErrorIs(t, err, cu.ErrInvalidContext)
+	require.ErrorContains(t, err, "of this very process")
+	require.NoError(t, m.Close())
+	_, err = m.IPCHandle()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	_, err = (*cu.Memory)(nil).IPCHandle()
+	require.ErrorIs(t, err, cu.ErrClosed)
+}
+
+// What legacy IPC cannot share is an error that says what it is.
+func TestIPCHandleOfOtherMemory(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	virtual, _ := mappedMemory(t, dev, granularity(t, dev))
+	pooled, err := newPool(t, dev).Alloc(ctx, nil, 4096)
+	require.NoError(t, err)
+	pinned, err := hostMemory(t, ctx, 4096).DevicePtr()
+	require.NoError(t, err)
+	peer := newPeer(t, 0)
+	theirs := opened(t, ctx, peer.memory(t, ipcSize, 1))
+	for want, p := range map[string]cu.DevicePtr{
+		"virtual memory of cuMemCreate": virtual,
+		"of a memory pool":              pooled.Ptr(),
+		"pinned host memory":            pinned,
+		"knows nothing there":           8,
+		"is the one to pass on":         theirs.Ptr(),
+	} {
+		_, _, err := ctx.IPCHandle(p)
+		require.ErrorIs(t, err, cu.ErrInvalidValue, want)
+		require.ErrorContains(t, err, want)
+	}
+	require.NoError(t, errors.Join(theirs.Close(), pooled.Close(), ctx.Synchronize(soon(t))))
+	peer.end(t)
+}
+
+// What is no handle is an error, whatever it looks like, and opens nothing. A byte
+// that the driver does not look at opens the same memory.
+func TestIPCHandleThatIsNone(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	peer := newPeer(t, 0)
+	good, event := peer.memory(t, ipcSize, 1), peer.event(t)
+	flipped := good
+	flipped[20] ^= 1
+	require.EqualValues(t, 1, byteOf(t, ctx, opened(t, ctx, flipped).Ptr()))
+	for name, h := range map[string]cu.IPCHandle{"zeros": {}, "ones": ones(), "an event's": cu.IPCHandle(event)} {
+		m, err := ctx.OpenIPC(h)
+		require.Error(t, err, name)
+		require.Nil(t, m, name)
+	}
+	_, err := ctx.OpenIPC(cu.IPCHandle{})
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.ErrorContains(t, err, "no handle")
+	_, err = ctx.OpenIPCEvent(cu.IPCEventHandle{})
+	require.ErrorIs(t, err, cu.ErrMapFailed)
+	_, err = ctx.OpenIPCEvent(cu.IPCEventHandle(good))
+	require.ErrorIs(t, err, cu.ErrMapFailed)
+}
+
+func ones() (h cu.IPCHandle) {
+	for i := range h {
+		h[i] = 0xff
+	}
+	return h
+}
+
+func TestIPCHandleText(t *testing.T) {
+	h := ones()
+	h[0] = 0x1a
+	b, err := json.Marshal(map[string]any{"memory": h, "event": cu.IPCEventHandle(h), "fabric": cu.FabricHandle(h)})
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"1aff`)
+	require.Len(t, h.String(), 128)
+	var back struct {
+		Memory cu.IPCHandle
+		Event  cu.IPCEventHandle
+		Fabric cu.FabricHandle
+	}
+	require.NoError(t, json.Unmarshal(b, &back))
+	require.Equal(t, h, back.Memory)
+	require.Equal(t, h, cu.IPCHandle(back.Event))
+	require.Equal(t, h, cu.IPCHandle(back.Fabric))
+	for _, bad := range []string{"", "1a", strings.Repeat("g", 128), strings.Repeat("1", 129)} {
+		require.Error(t, back.Memory.UnmarshalText([]byte(bad)))
+		require.Error(t, back.Event.UnmarshalText([]byte(bad)))
+		require.Error(t, back.Fabric.UnmarshalText([]byte(bad)))
+		require.Equal(t, h, back.Memory, "left alone")
+	}
+}
+
+// FAULTS 9: who has memory open when its owner frees it reads what was there, or
+// gets an error; it does not get what is not the owner's. New openers get an
+// error.
+func TestFault9_OwnerFreesWhatIsOpen(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	peer := newPeer(t, 0)
+	h := peer.memory(t, ipcSize, 7)
+	m := opened(t, ctx, h)
+	peer.ask(t, "free", 0)
+	require.EqualValues(t, 7, byteOf(t, ctx, m.Ptr()))
+	require.NoError(t, m.Close())
+	_, err := ctx.OpenIPC(h)
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.ErrorContains(t, err, "owner has freed")
+	peer.end(t)
+}
+
+// FAULTS 13: new memory at the address of freed memory has a handle of its own,
+// by which the old is not reached. The old handle may reach the new: the driver
+// does not notice, as IPCHandle says, and package share has to.
+func TestFault13_OldIPCHandle(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	peer := newPeer(t, 0)
+	old := peer.memory(t, 32*mib, 7)
+	m := opened(t, ctx, old)
+	at := peer.ask(t, "address", 0)
+	peer.ask(t, "free", 0)
+	again := false
+	for i := 1; i <= 8 && !again; i++ {
+		h := peer.memory(t, 32*mib, 8)
+		require.NotEqual(t, old, h)
+		again = peer.ask(t, "address", i) == at
+		n, err := ctx.OpenIPC(h)
+		require.NoError(t, err)
+		require.NotEqual(t, m.Ptr(), n.Ptr())
+		require.EqualValues(t, 8, byteOf(t, ctx, n.Ptr()))
+		require.NoError(t, n.Close())
+	}
+	t.Log("at the same address:", again)
+	require.NoError(t, m.Close())
+	stale, err := ctx.OpenIPC(old)
+	if again {
+		require.NoError(t, err)
+		require.EqualValues(t, 8, byteOf(t, ctx, stale.Ptr()), "the new memory")
+		require.NoError(t, stale.Close())
+	} else {
+		require.ErrorIs(t, err, cu.ErrInvalidValue)
+	}
+	peer.end(t)
+}
+
+// Invariant 8: an owner that is killed costs who has its memory open nothing;
+// what has to be opened still is an error.
+func TestIPCOwnerIsKilled(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	peer := newPeer(t, 0)
+	h, late := peer.memory(t, ipcSize, 7), peer.memory(t, ipcSize, 8)
+	m := opened(t, ctx, h)
+	peer.kill()
+	require.EqualValues(t, 7, byteOf(t, ctx, m.Ptr()))
+	_, err := ctx.OpenIPC(late)
+	require.ErrorIs(t, err, cu.ErrInvalidHandle)
+	require.ErrorContains(t, err, "owner of the memory has ended")
+	require.NoError(t, m.Close())
+}
+
+// Memory of one device is used by another, which is given access.
+func TestIPCMemoryOfAnotherDevice(t *testing.T) {
+	drv := cutest.Driver(t)
+	if len(drv.Devices()) < 2 {
+		t.Skip("takes two devices")
+	}
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	peer := newPeer(t, 1)
+	m := opened(t, ctx, peer.memory(t, ipcSize, 7))
+	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(4), ipcSize)) // takes peer access, unlike a copy
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	require.Equal(t, "true", peer.ask(t, "filled", 0, 4))
+	require.NoError(t, m.Close())
+	peer.end(t)
+}
+
+// The device of the memory need not be visible (seeds/003).
+func TestIPCMemoryOfAHiddenDevice(t *testing.T) {
+	if len(cutest.Driver(t).Devices()) < 2 {
+		t.Skip("takes two devices")
+	}
+	peer, blind := newPeer(t, 1), newPeer(t, 0, "CUDA_VISIBLE_DEVICES=0")
+	require.Equal(t, "7", blind.ask(t, "open", peer.memory(t, ipcSize, 7)))
+	blind.end(t)
+	peer.end(t)
+}
+
+// Invariants 3 and 5: a context closes what is open in it, once.
+func TestContextClosesIPCMemory(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	ctx, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	peer := newPeer(t, 0)
+	h := peer.memory(t, ipcSize, 7)
+	m, err := ctx.OpenIPC(h)
+	require.NoError(t, err)
+	require.NoError(t, ctx.Close())
+	require.Equal(t, 1, s.count("cuIpcCloseMemHandle"))
+	require.NoError(t, m.Close())
+	require.Equal(t, 1, s.count("cuIpcCloseMemHandle"))
+	_, err = ctx.OpenIPC(h)
+	require.ErrorIs(t, err, cu.ErrClosed)
+	_, err = ctx.OpenIPCEvent(cu.IPCEventHandle{})
+	require.ErrorIs(t, err, cu.ErrClosed)
+	_, _, err = ctx.IPCHandle(m.Ptr())
+	require.ErrorIs(t, err, cu.ErrClosed)
+	peer.end(t)
+}
+
+// Drivers that have the first ABI only open with that.
+func TestOpenIPCWithTheFirstABI(t *testing.T) {
+	drv := cutest.Driver(t, without(t, "cuIpcOpenMemHandle_v2"))
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	peer := newPeer(t, 0)
+	m := opened(t, ctx, peer.memory(t, ipcSize, 7))
+	require.EqualValues(t, 7, byteOf(t, ctx, m.Ptr()))
+	require.NoError(t, m.Close())
+	peer.end(t)
+	none := cutest.Driver(t, without(t, "cuIpcOpenMemHandle_v2", "cuIpcOpenMemHandle"))
+	_, err := cutest.Context(t, firstDevice(t, none)).OpenIPC(cu.IPCHandle{})
+	require.ErrorIs(t, err, cu.ErrSymbolMissing)
+}
+
+// Every result that legacy IPC is known for says what to do.
+func TestIPCErrorsSayWhatToDo(t *testing.T) {
+	for _, c := range []struct {
+		op     string
+		result cu.Result
+		want   string
+	}{
+		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidContext, "this very process"},
+		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "another context"},
+		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "has ended"},
+		{"cuIpcOpenMemHandle", cu.ErrInvalidValue, "has freed"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrMapFailed, "freed it or has ended"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidValue, "no handle"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrTooManyPeers, "so many peers"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrAlreadyMapped, "by another handle"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrPeerAccessUnsupported, "another device"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrNotSupported, "SupportsIPC"},
+		{"cuIpcCloseMemHandle", cu.ErrInvalidValue, "closed before"},
+		{"cuIpcGetEventHandle", cu.ErrInvalidHandle, "EventInterprocess"},
+		{"cuIpcOpenEventHandle", cu.ErrMapFailed, "container"},
+		{"cuMemImportFromShareableHandle", cu.ErrNotPermitted, "IMEX"},
+	} {
+		require.ErrorContains(t, &cu.Error{Op: c.op, Result: c.result}, c.want, fmt.Sprint(c.op, c.result))
+	}
+}

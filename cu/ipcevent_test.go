@@ -1,0 +1,144 @@
+package cu_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// openedEvent is an event of another process, closed when t ends.
+func openedEvent(t testing.TB, ctx *cu.Context, h cu.IPCEventHandle) *cu.Event {
+	t.Helper()
+	e, err := ctx.OpenIPCEvent(h)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return e
+}
+
+// A record of one process is asked for, waited for and awaited by a stream of
+// another.
+func TestIPCEventOrdersProcesses(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, peer := newStream(t, ctx), newPeer(t, 0)
+	e := openedEvent(t, ctx, peer.event(t))
+	done, err := e.Query()
+	require.NoError(t, err)
+	require.True(t, done, "never recorded")
+
+	peer.ask(t, "hold")
+	peer.ask(t, "record", 0)
+	done, err = e.Query()
+	require.NoError(t, err)
+	require.False(t, done)
+	require.NoError(t, s.WaitEvent(e))
+	done, err = s.Query()
+	require.NoError(t, err)
+	require.False(t, done)
+	short, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, e.Synchronize(short), context.Canceled)
+	peer.ask(t, "release")
+	require.NoError(t, e.Synchronize(soon(t)))
+	require.NoError(t, e.Synchronize(context.Background()))
+	require.NoError(t, s.Synchronize(soon(t)))
+
+	require.NoError(t, e.Record(s)) // and the other way round
+	require.Equal(t, "happened", peer.ask(t, "wait", 0))
+	_, err = e.Elapsed(e)
+	require.ErrorIs(t, err, cu.ErrInvalidHandle)
+	require.NoError(t, e.Close())
+	peer.end(t)
+}
+
+// FAULTS 17: the driver opens an event that its owner has closed, or whose owner
+// was killed. Nobody hangs by it: a wait that has a deadline ends with it.
+func TestFault17_EventIsGone(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	peer := newPeer(t, 0)
+	dropped, orphan := peer.event(t), peer.event(t)
+	peer.ask(t, "drop", 0)
+	gone := func(h cu.IPCEventHandle) {
+		t.Helper()
+		e, err := ctx.OpenIPCEvent(h)
+		require.NoError(t, err)
+		o, err := cu.NewIPCOrder(e)
+		require.NoError(t, err)
+		short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if err := o.Wait(short); err != nil { // what it finds there is left open
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		require.NoError(t, o.Close())
+	}
+	gone(dropped)
+	peer.ask(t, "hold")
+	peer.ask(t, "record", 1)
+	peer.kill()
+	gone(orphan)
+}
+
+// Who has an event open goes on when its owner is killed.
+func TestIPCEventOutlivesItsOwner(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, peer := newStream(t, ctx), newPeer(t, 0)
+	e := openedEvent(t, ctx, peer.event(t))
+	peer.ask(t, "record", 0)
+	peer.ask(t, "wait", 0)
+	peer.kill()
+	require.NoError(t, e.Synchronize(soon(t)))
+	require.NoError(t, s.WaitEvent(e))
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.NoError(t, e.Close())
+}
+
+func TestIPCEventHandleErrors(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	plain, err := ctx.NewEvent(cu.EventDisableTiming)
+	require.NoError(t, err)
+	_, err = plain.IPCHandle()
+	require.Error(t, err)
+	require.ErrorContains(t, err, "EventInterprocess")
+	shared, err := ctx.NewEvent(cu.EventInterprocess | cu.EventDisableTiming)
+	require.NoError(t, err)
+	h, err := shared.IPCHandle()
+	require.NoError(t, err)
+	_, err = ctx.OpenIPCEvent(h)
+	require.Error(t, err)
+	require.ErrorContains(t, err, "this very process")
+	require.NoError(t, errors.Join(plain.Close(), shared.Close()))
+	_, err = shared.IPCHandle()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	_, err = (*cu.Event)(nil).IPCHandle()
+	require.ErrorIs(t, err, cu.ErrClosed)
+}
+
+// FAULTS 46, D18: between containers memory is shared; events are where both have
+// /dev/shm in common, and elsewhere the error says what to use instead.
+func TestFault46_IPCBetweenNamespaces(t *testing.T) {
+	for name, shm := range map[string]bool{"with a /dev/shm in common": false, "with one each": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx := cutest.Context(t, cutest.Device(t))
+			peer := isolatedPeer(t, shm)
+			m := opened(t, ctx, peer.memory(t, ipcSize, 7))
+			require.EqualValues(t, 7, byteOf(t, ctx, m.Ptr()))
+			e, err := ctx.OpenIPCEvent(peer.event(t))
+			if shm {
+				require.ErrorIs(t, err, cu.ErrMapFailed)
+				require.ErrorContains(t, err, "share.Counter")
+			} else {
+				require.NoError(t, err)
+				peer.ask(t, "record", 0)
+				require.NoError(t, e.Synchronize(soon(t)))
+				require.NoError(t, e.Close())
+			}
+			require.NoError(t, m.Close())
+			peer.end(t)
+		})
+	}
+}

@@ -1,0 +1,126 @@
+package cu_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// ordered is an order by an event of peer's, closed when t ends.
+func ordered(t testing.TB, ctx *cu.Context, peer *ipcPeer) *cu.IPCOrder {
+	t.Helper()
+	e, err := ctx.OpenIPCEvent(peer.event(t))
+	require.NoError(t, err)
+	o, err := cu.NewIPCOrder(e)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, o.Close()) })
+	return o
+}
+
+// What a stream is given after a wait comes after what the other process recorded.
+func TestIPCOrder(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, peer := newStream(t, ctx), newPeer(t, 0)
+	o := ordered(t, ctx, peer)
+	peer.ask(t, "hold")
+	peer.ask(t, "record", 0)
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond) // there is no telling but to wait
+	defer cancel()
+	require.ErrorIs(t, o.Wait(short), context.DeadlineExceeded)
+	peer.ask(t, "release")
+	require.NoError(t, o.Wait(soon(t)))
+	require.NoError(t, o.Wait(context.Background()))
+	require.NoError(t, o.Record(s))
+	require.Equal(t, "happened", peer.ask(t, "wait", 0))
+	require.NoError(t, o.Close())
+	require.NoError(t, o.Close())
+	require.ErrorIs(t, o.Record(s), cu.ErrClosed)
+	require.ErrorIs(t, o.Wait(soon(t)), cu.ErrClosed)
+	peer.end(t)
+}
+
+// FAULTS 18: a wait for the record of a process which was killed ends with its
+// deadline, no stream waits, and all can be closed.
+func TestFault18_IPCEventOfAKilledPeer(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, peer := newStream(t, ctx), newPeer(t, 0)
+	o := ordered(t, ctx, peer)
+	peer.ask(t, "hold")
+	peer.ask(t, "record", 0)
+	limited, cancel := context.WithCancelCause(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- o.Wait(limited) }()
+	peer.kill()
+	gone := errors.New("the peer is gone")
+	cancel(gone)
+	err := <-result
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, gone)
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	require.NoError(t, o.Close())
+}
+
+// A wait that cannot be queued, or marked, leaves nothing behind.
+func TestGuardErrors(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	bad := errors.New("no")
+	freed := 0
+	free := func() error { freed++; return nil }
+	met := func() error { return nil }
+	_, err = s.Guard(soon(t), func() error { return bad }, met, free)
+	require.ErrorIs(t, err, bad)
+	require.Zero(t, freed)
+	_, err = s.Guard(soon(t), s.Close, met, free)
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.Equal(t, 1, freed)
+	_, err = (*cu.Stream)(nil).Guard(soon(t), free, met, free)
+	require.ErrorIs(t, err, cu.ErrClosed)
+	_, err = cu.NewIPCOrder(nil)
+	require.ErrorIs(t, err, cu.ErrClosed)
+	var none *cu.IPCOrder
+	require.NoError(t, none.Close())
+	require.ErrorIs(t, none.Record(s), cu.ErrClosed)
+	require.ErrorIs(t, none.Wait(soon(t)), cu.ErrClosed)
+}
+
+// A stream whose freeing is undone, by a peer that was only slow, is freed again;
+// and who went on by another's doing is told why.
+func TestGuardFreesAgain(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, helper := newStream(t, ctx), newStream(t, ctx)
+	word, err := ctx.Alloc(4)
+	require.NoError(t, err)
+	require.NoError(t, cu.Fill(ctx, nil, word.Ptr(), uint32(0), 1))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	wait := func() error { return s.WaitValue32(word.Ptr(), 1, cu.WaitGEQ) }
+	bad := errors.New("not the peer's doing")
+	met := func() error { return bad }
+	freed := 0
+	free := func() error {
+		if freed++; freed == 1 {
+			return nil // as if it had been undone
+		}
+		return helper.WriteValue32(word.Ptr(), 1, cu.WriteDefault)
+	}
+	limited, cancel := context.WithCancel(t.Context())
+	w, err := s.Guard(limited, wait, met, free)
+	require.NoError(t, err)
+	cancel()
+	err = w.Result()
+	require.ErrorIs(t, err, cu.ErrGivenUp)
+	require.NotContains(t, err.Error(), "waits still")
+	require.Equal(t, 2, freed)
+	w, err = s.Guard(soon(t), wait, met, free)
+	require.NoError(t, err)
+	require.ErrorIs(t, w.Result(), bad)
+	require.NoError(t, errors.Join(s.Synchronize(soon(t)), helper.Synchronize(soon(t)), word.Close()))
+}

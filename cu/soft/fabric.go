@@ -1,0 +1,49 @@
+package soft
+
+import (
+	"runtime/debug"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"golang.org/x/sys/unix"
+)
+
+// fabricMagic begins a fabric handle; the number is the format's version.
+const fabricMagic = "gpufdfh1"
+
+// fabricHandle names memory of cuMemCreate.
+func (m *machine) fabricHandle(p *physical) [64]byte {
+	h := ipcHandle{magic: fabricMagic, at: fromID(p.id), file: p.size, size: p.size, ordinal: uint32(p.ordinal)}
+	return h.encode(m.store)
+}
+
+// importFabric imports memory by its fabric handle, in its own process too,
+// while somebody has it.
+func (m *machine) importFabric(out *sys.CUmemGenericAllocationHandle, addr uintptr) sys.CUresult {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	var b [64]byte
+	if _, faulted := touch(func() { b = fabricOf(addr).Data }); faulted {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	h, ok := decodeIPC(fabricMagic, b, m.store)
+	if !ok || h.serial != [8]byte{} {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	t := trailer{kind: kindGeneric, ordinal: int(h.ordinal), size: h.file, uuid: m.store.uuid(int(h.ordinal)), id: toID(h.at)}
+	d := m.deviceOf(&t)
+	if d == nil {
+		return sys.CUDA_ERROR_INVALID_DEVICE
+	}
+	fd, err := m.store.openExported(&t, &t)
+	if err != nil {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	defer unix.Close(fd)
+	if have, ok := readTrailer(fd); !ok || *have != t {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	p, r := m.adopt(fd, t, d)
+	if r == sys.CUDA_SUCCESS {
+		*out = m.newAllocation(p)
+	}
+	return r
+}

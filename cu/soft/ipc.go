@@ -1,0 +1,312 @@
+package soft
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"golang.org/x/sys/unix"
+)
+
+// What cuIpcGetMemHandle and cuIpcGetEventHandle give out begins with one of
+// these; the number is the format's version.
+const (
+	memMagic   = "gpufdmh1"
+	eventMagic = "gpufdeh1"
+)
+
+// An ipcHandle is the 64 bytes of either.
+type ipcHandle struct {
+	magic   string
+	process [8]byte // that gave it out
+	serial  [8]byte // differs for each memory, and is looked at by nobody (D16)
+	at      uint64  // address of the memory, in that process; otherwise the id of its file
+	file    uint64  // size of the memory's file; of an event, where /dev/shm is
+	size    uint64  // that was asked for
+	ordinal uint32  // of the device
+}
+
+// serialAt is where the serial is.
+const serialAt = 16
+
+// encode gives the bytes, the last of which are a digest of all but the serial:
+// what is not of this store is told without a look at files.
+func (h *ipcHandle) encode(s *store) (b [64]byte) {
+	copy(b[:], h.magic)
+	copy(b[8:], h.process[:])
+	binary.LittleEndian.PutUint64(b[24:], h.at)
+	binary.LittleEndian.PutUint64(b[32:], h.file)
+	binary.LittleEndian.PutUint64(b[40:], h.size)
+	binary.LittleEndian.PutUint32(b[48:], h.ordinal)
+	digest := sha256.Sum256(append(s.id[:], b[:56]...))
+	copy(b[56:], digest[:])
+	copy(b[serialAt:], h.serial[:])
+	return b
+}
+
+// export is the file that says that the owner has the memory. As it is of the
+// place and the size alone, an old handle leads to new memory there (D16).
+func (h *ipcHandle) export() trailer {
+	place := *h
+	place.serial = [8]byte{}
+	b := place.encode(&store{})
+	return trailer{kind: kindExport, id: [8]byte(b[56:])}
+}
+
+// ownerOf is the file that says that a process lives which shares memory.
+func ownerOf(process [8]byte) trailer { return trailer{kind: kindExport, id: process} }
+
+// decodeIPC reads what encode gives; ok is false for anything else.
+func decodeIPC(magic string, b [64]byte, s *store) (h ipcHandle, ok bool) {
+	h = ipcHandle{
+		magic:   magic,
+		process: [8]byte(b[8:]),
+		serial:  [8]byte(b[serialAt:]),
+		at:      binary.LittleEndian.Uint64(b[24:]),
+		file:    binary.LittleEndian.Uint64(b[32:]),
+		size:    binary.LittleEndian.Uint64(b[40:]),
+		ordinal: binary.LittleEndian.Uint32(b[48:]),
+	}
+	return h, h.encode(s) == b
+}
+
+// lockIPC returns the current context with the machine locked, if the devices
+// have legacy IPC; the caller unlocks.
+func (m *machine) lockIPC() (*context, sys.CUresult) {
+	ctx, r := m.lockCurrent()
+	if r == sys.CUDA_SUCCESS && m.conf.ipc == 0 {
+		r = sys.CUDA_ERROR_NOT_SUPPORTED
+	}
+	return ctx, r
+}
+
+// cuIpcGetMemHandle gives out the same handle each time, wherever in its memory
+// the address is. Only memory of cuMemAlloc has one (D16).
+func (m *machine) cuIpcGetMemHandle(out *sys.CUipcMemHandle, ptr sys.CUdeviceptr) sys.CUresult {
+	_, r := m.lockIPC()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	p := m.pointee(uintptr(ptr))
+	if out == nil || !p.exportable() {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	phys := p.mapping.phys
+	h := ipcHandle{
+		magic: memMagic, process: m.token, serial: phys.id, at: uint64(p.mapping.base),
+		file: phys.size, size: uint64(p.mapping.size), ordinal: uint32(phys.ordinal),
+	}
+	if r = m.exportMemory(phys, &h); r == sys.CUDA_SUCCESS {
+		out.Reserved = h.encode(m.store)
+	}
+	return r
+}
+
+// endOwner says that this process shares no memory any more, once it has no
+// context.
+func (m *machine) endOwner() {
+	if m.owner != nil && len(m.contexts) == 0 {
+		m.dropControl(m.owner)
+		m.owner = nil
+	}
+}
+
+// exportMemory makes the files that say that there is the memory and its owner.
+func (m *machine) exportMemory(phys *physical, h *ipcHandle) (r sys.CUresult) {
+	if m.owner == nil {
+		if m.owner, r = m.newControl(phys.dev, ownerOf(m.token)); r != sys.CUDA_SUCCESS {
+			return r
+		}
+	}
+	if phys.export == nil {
+		t := h.export()
+		t.pool = phys.id
+		phys.export, r = m.newControl(phys.dev, t)
+	}
+	return r
+}
+
+// exportable reports whether cuIpcGetMemHandle takes the address.
+func (p *pointee) exportable() bool {
+	return p.linear() && !p.reservation.fixed && p.reservation.opened == nil
+}
+
+// An opened is memory of another process that cuIpcOpenMemHandle has mapped.
+type opened struct {
+	handle ipcHandle
+	count  int // how often it was opened
+}
+
+// cuIpcOpenMemHandle_v2 maps memory of another process in the current context,
+// or counts once more what is mapped there (D16).
+func (m *machine) cuIpcOpenMemHandle_v2(out *sys.CUdeviceptr, handle sys.CUipcMemHandle, flags uint32) sys.CUresult {
+	ctx, r := m.lockIPC()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	h, ok := decodeIPC(memMagic, handle.Reserved, m.store)
+	switch {
+	case out == nil || !ok || flags&uint32(sys.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == 0: // what else is set is not looked at
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case h.process == m.token:
+		return sys.CUDA_ERROR_INVALID_CONTEXT // D16: one's own
+	case m.openedElsewhere(h, ctx):
+		return sys.CUDA_ERROR_INVALID_HANDLE
+	}
+	v := m.openedIn(ctx, h)
+	if v == nil {
+		if v, r = m.openMemory(ctx, h); r != sys.CUDA_SUCCESS {
+			return r
+		}
+	}
+	v.opened.count++
+	*out = sys.CUdeviceptr(v.base)
+	return r
+}
+
+// openedIn returns where a context has the memory, or nil.
+func (m *machine) openedIn(ctx *context, h ipcHandle) *reservation {
+	for _, v := range m.space.reservations {
+		if v.opened != nil && v.linear == ctx && v.opened.handle == h {
+			return v
+		}
+	}
+	return nil
+}
+
+// openedElsewhere reports whether another context of the same device has memory
+// of the same process and device: one context per device may.
+func (m *machine) openedElsewhere(h ipcHandle, ctx *context) bool {
+	for _, v := range m.space.reservations {
+		if o := v.opened; o != nil && v.linear != ctx && v.linear.dev == ctx.dev &&
+			o.handle.process == h.process && o.handle.ordinal == h.ordinal {
+			return true
+		}
+	}
+	return false
+}
+
+// openMemory maps memory of another process for the first time.
+func (m *machine) openMemory(ctx *context, h ipcHandle) (*reservation, sys.CUresult) {
+	dev := m.exporterDevice(h)
+	if r := m.reachable(ctx, dev); r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	owner, export := ownerOf(h.process), h.export()
+	if !m.store.held(&owner) {
+		return nil, sys.CUDA_ERROR_INVALID_HANDLE // D16: the owner has ended
+	}
+	t := trailer{kind: kindLinear, ordinal: dev.ordinal, size: h.file, uuid: dev.uuid}
+	fd, err := m.store.openNamed(&export, &t)
+	if errors.Is(err, errFreed) {
+		return nil, sys.CUDA_ERROR_INVALID_VALUE // D16: it was freed
+	}
+	if err != nil {
+		return nil, sys.CUDA_ERROR_MAP_FAILED
+	}
+	defer unix.Close(fd)
+	if have, ok := readTrailer(fd); !ok || *have != t {
+		return nil, sys.CUDA_ERROR_MAP_FAILED
+	}
+	p, r := m.adopt(fd, t, dev)
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	v, r := m.placeLinear(ctx, p, uintptr(h.size))
+	if r == sys.CUDA_SUCCESS {
+		v.opened = &opened{handle: h}
+	}
+	return v, r
+}
+
+// exporterDevice is the device that the memory is on, which need not be visible
+// here.
+func (m *machine) exporterDevice(h ipcHandle) *device {
+	ordinal := int(h.ordinal)
+	t := trailer{ordinal: ordinal, uuid: m.store.uuid(ordinal)}
+	if d := m.deviceOf(&t); d != nil {
+		return d
+	}
+	return &device{ordinal: ordinal, uuid: t.uuid, memory: m.conf.memory}
+}
+
+// maxPeers is how many other devices' memory a context can reach.
+const maxPeers = 8
+
+// reachable returns why a context cannot be given access to a device's memory.
+func (m *machine) reachable(ctx *context, dev *device) sys.CUresult {
+	switch {
+	case dev == ctx.dev:
+		return sys.CUDA_SUCCESS
+	case !m.linked(ctx.dev, dev):
+		return sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+	}
+	reached := map[int]bool{dev.ordinal: true}
+	for peer := range ctx.peers {
+		reached[peer.dev.ordinal] = true
+	}
+	for _, v := range m.space.reservations {
+		if v.opened != nil && v.linear == ctx && int(v.opened.handle.ordinal) != ctx.dev.ordinal {
+			reached[int(v.opened.handle.ordinal)] = true
+		}
+	}
+	if len(reached) > maxPeers {
+		return sys.CUDA_ERROR_TOO_MANY_PEERS
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// cuIpcCloseMemHandle counts down and unmaps with the last, after the work of
+// the context that has it open, whichever is current. One too many is an error
+// (D16).
+func (m *machine) cuIpcCloseMemHandle(ptr sys.CUdeviceptr) sys.CUresult {
+	_, r := m.lockIPC()
+	v := m.openedAt(ptr)
+	if r == sys.CUDA_SUCCESS && v == nil {
+		r = sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if r == sys.CUDA_SUCCESS && v.opened.count > 1 {
+		v.opened.count--
+		m.mu.Unlock()
+		return r
+	}
+	if r != sys.CUDA_SUCCESS {
+		m.mu.Unlock()
+		return r
+	}
+	ctx := v.linear
+	work := ctx.tails(everyStream)
+	m.mu.Unlock()
+	if r := m.await(ctx, work); r != sys.CUDA_SUCCESS {
+		return r
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if v = m.openedAt(ptr); v == nil {
+		return sys.CUDA_ERROR_INVALID_VALUE // closed by another thread
+	}
+	if v.opened.count--; v.opened.count == 0 {
+		m.freeReservation(v)
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// openedAt returns what is open at exactly ptr, or nil.
+func (m *machine) openedAt(ptr sys.CUdeviceptr) *reservation {
+	v := m.space.reservation(uintptr(ptr))
+	if v == nil || v.opened == nil || v.base != uintptr(ptr) {
+		return nil
+	}
+	return v
+}
+
+// fromID and toID turn the id of a file into a number and back.
+func fromID(id [8]byte) uint64 { return binary.LittleEndian.Uint64(id[:]) }
+
+func toID(n uint64) (id [8]byte) {
+	binary.LittleEndian.PutUint64(id[:], n)
+	return id
+}

@@ -1,0 +1,189 @@
+package soft
+
+import (
+	"errors"
+	"io/fs"
+	"runtime"
+	"time"
+
+	"github.com/gpufd/gpufd/cu/sys"
+	"golang.org/x/sys/unix"
+)
+
+// A sharedEvent is the file that an event for other processes is. It holds how
+// often the event was recorded, by whomever, and in slots which records have
+// happened: each is waited for by itself, so that a later one does not free who
+// waits for one that never comes (D20b). refs counts the event and the work that
+// is under way.
+type sharedEvent struct {
+	*control
+	refs int
+}
+
+// Where the words are in the file, behind what its trailer says. So many records
+// can be under way at once.
+const (
+	recordedAt  = 2 * trailerBytes
+	slotsAt     = recordedAt + 8
+	recordSlots = 256
+)
+
+// newSharedEvent makes one, with one reference.
+func (m *machine) newSharedEvent(d *device) (*sharedEvent, sys.CUresult) {
+	c, r := m.newControl(d, trailer{kind: kindSharedEvent})
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	return &sharedEvent{c, 1}, r
+}
+
+// dropEvent takes a reference away.
+func (m *machine) dropEvent(e *sharedEvent) {
+	if e == nil {
+		return
+	}
+	if e.refs--; e.refs == 0 {
+		m.dropControl(e.control)
+	}
+}
+
+// word returns one of the words.
+func (e *sharedEvent) word(at uintptr) []byte { return bytesAt(e.alias+at, 8) }
+
+// latest is the number of the latest record, 0 for none.
+func (e *sharedEvent) latest() uint64 { return loadWord(e.word(recordedAt)) }
+
+// slot is where the record of that number is.
+func (e *sharedEvent) slot(n uint64) []byte { return e.word(slotsAt + uintptr(n%recordSlots)*8) }
+
+// happened reports whether the record of that number has.
+func (e *sharedEvent) happened(n uint64) bool { return loadWord(e.slot(n)) >= n }
+
+// recordShared queues the next record.
+func (m *machine) recordShared(e *sharedEvent, s *stream) {
+	n := addWord(e.word(recordedAt))
+	e.refs++
+	m.enqueue(s, &op{
+		run: func() sys.CUresult {
+			raiseWord(e.slot(n), n)
+			return sys.CUDA_SUCCESS
+		},
+		release: func() { m.dropEvent(e) },
+	})
+}
+
+// waitShared has a stream wait for the latest record that there is now.
+func (m *machine) waitShared(e *sharedEvent, s *stream) {
+	n := e.latest()
+	e.refs++
+	m.enqueue(s, &op{
+		run:     func() sys.CUresult { return m.pollShared(s.ctx, e, n) },
+		release: func() { m.dropEvent(e) },
+	})
+}
+
+// syncShared waits for the latest record, and unlocks the machine, which it is
+// called with locked.
+func (m *machine) syncShared(ctx *context, e *sharedEvent) sys.CUresult {
+	n := e.latest()
+	e.refs++
+	m.mu.Unlock()
+	r := m.pollShared(ctx, e, n)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dropEvent(e)
+	return firstError(r, ctx.sticky)
+}
+
+// pollShared looks again and again, as a stream does that waits for a value.
+// Nobody tells it that the process which is to record has died.
+func (m *machine) pollShared(ctx *context, e *sharedEvent, n uint64) sys.CUresult {
+	for i, pause := 0, waitMin; !e.happened(n); i++ {
+		if r := m.stickyOf(ctx); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		if i < waitSpins {
+			runtime.Gosched()
+			continue
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, waitMax)
+	}
+	return sys.CUDA_SUCCESS
+}
+
+// cuIpcGetEventHandle wants an event for other processes, made here.
+func (m *machine) cuIpcGetEventHandle(out *sys.CUipcEventHandle, h sys.CUevent) sys.CUresult {
+	e, r := m.lockEvent(h)
+	defer m.mu.Unlock()
+	switch {
+	case r != sys.CUDA_SUCCESS:
+		return r
+	case m.conf.ipc == 0:
+		return sys.CUDA_ERROR_NOT_SUPPORTED
+	case e.shared == nil || e.imported:
+		return sys.CUDA_ERROR_INVALID_HANDLE
+	case out == nil:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	id := ipcHandle{magic: eventMagic, process: m.token, at: fromID(e.shared.id), file: sharedMemoryDir(), ordinal: uint32(e.shared.ordinal)}
+	out.Reserved = id.encode(m.store)
+	return r
+}
+
+// cuIpcOpenEventHandle makes an event of the current context of what another
+// process gave out.
+func (m *machine) cuIpcOpenEventHandle(out *sys.CUevent, handle sys.CUipcEventHandle) sys.CUresult {
+	ctx, r := m.lockIPC()
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	h, ok := decodeIPC(eventMagic, handle.Reserved, m.store)
+	switch {
+	case out == nil:
+		return sys.CUDA_ERROR_INVALID_VALUE
+	case !ok || h.file != sharedMemoryDir(): // D16, D18
+		return sys.CUDA_ERROR_MAP_FAILED
+	case h.process == m.token:
+		return sys.CUDA_ERROR_INVALID_CONTEXT
+	}
+	shared, r := m.openEvent(ctx.dev, h)
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	*out = m.addEvent(&event{
+		ctx: ctx, flags: uint32(sys.CU_EVENT_DISABLE_TIMING | sys.CU_EVENT_INTERPROCESS), shared: shared, imported: true,
+	})
+	return r
+}
+
+// sharedMemoryDir tells containers apart: between those that do not have /dev/shm
+// in common events cannot be shared.
+func sharedMemoryDir() uint64 {
+	var st unix.Stat_t
+	_ = unix.Stat("/dev/shm", &st)
+	return st.Dev
+}
+
+// openEvent maps an event of another process. Of one that is gone it makes one
+// that was never recorded: the real driver opens those too (D16).
+func (m *machine) openEvent(d *device, h ipcHandle) (*sharedEvent, sys.CUresult) {
+	t := trailer{kind: kindSharedEvent, ordinal: int(h.ordinal), uuid: m.store.uuid(int(h.ordinal)), id: toID(h.at)}
+	fd, err := m.store.open(&t)
+	if errors.Is(err, fs.ErrNotExist) {
+		return m.newSharedEvent(d)
+	}
+	if err != nil {
+		return nil, sys.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	defer unix.Close(fd)
+	if have, ok := readTrailer(fd); !ok || *have != t {
+		return nil, sys.CUDA_ERROR_MAP_FAILED
+	}
+	c, r := m.adoptControl(fd, t)
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	return &sharedEvent{c, 1}, r
+}

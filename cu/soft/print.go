@@ -1,0 +1,48 @@
+package soft
+
+import (
+	"io"
+	"os"
+	"sync"
+)
+
+// printed is what the kernels of a context have printed and nobody has seen. As on a
+// GPU it appears when the host waits for the context's work: where it is
+// synchronised, copies and waits, unloads a module or ends it. If there is more than
+// CU_LIMIT_PRINTF_FIFO_SIZE bytes, the oldest are lost.
+type printed struct {
+	mu    sync.Mutex
+	most  int
+	size  int
+	texts [][]byte // of a printf each
+}
+
+// limit sets how many bytes are kept.
+func (p *printed) limit(most int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.most = most
+}
+
+// Write keeps a copy of what a thread has printed.
+func (p *printed) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.texts = append(p.texts, append([]byte(nil), text...))
+	for p.size += len(text); p.size > p.most; p.texts = p.texts[1:] {
+		p.size -= len(p.texts[0])
+	}
+	return len(text), nil
+}
+
+// flush writes it to the process' output.
+func (p *printed) flush() { p.flushTo(os.Stdout) }
+
+func (p *printed) flushTo(w io.Writer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, text := range p.texts {
+		_, _ = w.Write(text)
+	}
+	p.texts, p.size = nil, 0
+}

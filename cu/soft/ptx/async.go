@@ -1,0 +1,267 @@
+package ptx
+
+// Copies that a GPU does on the side are done at once here: whoever waits for them
+// finds them done. Bulk copies are refused.
+
+// copyAsync builds cp.async and what waits for it.
+func copyAsync(b *builder, o *opcode) error {
+	if !o.take("async") || o.has("bulk") {
+		return o.refusal()
+	}
+	switch {
+	case o.take("commit_group"), o.take("wait_all"):
+		b.emit(inst{run: runNothing})
+		return nil
+	case o.take("wait_group"):
+		n, err := b.p.operand(b)
+		if err == nil && n.what != isInteger {
+			err = errorf(b.line, "a number of groups belongs here")
+		}
+		b.emit(inst{run: runNothing})
+		return err
+	case o.take("mbarrier"):
+		return b.copyArrives(o)
+	}
+	return b.copyToShared(o)
+}
+
+// copyToShared takes cp.async [to], [from], size and perhaps how many bytes there are
+// to copy, or whether there are none: the others become zeros.
+func (b *builder) copyToShared(o *opcode) error {
+	whole := o.take("cg")
+	if !whole && !o.take("ca") || !o.take("shared", "shared::cta") || !o.take("global") {
+		return o.refuse("in this form")
+	}
+	o.takeHints()
+	args, err := b.arguments(3)
+	if err != nil {
+		return err
+	}
+	var to, from inst
+	if err := b.locate(args[0], &access{space: shared}, &to); err != nil {
+		return err
+	}
+	if err := b.locate(args[1], &access{space: global}, &from); err != nil {
+		return err
+	}
+	size := args[2].bits
+	if args[2].what != isInteger || size != 16 && (whole || size != 4 && size != 8) {
+		return o.refuse("of so many bytes")
+	}
+	i := inst{a: to.a, b: from.a}
+	bytes := func(*thread, *inst) uint64 { return size }
+	if b.p.accept(",") {
+		if bytes, err = b.copied(&i, size); err != nil {
+			return err
+		}
+	}
+	i.run = func(t *thread, i *inst) {
+		t.copyToShared(t.r[i.a]+to.imm, t.r[i.b]+from.imm, size, bytes(t, i))
+	}
+	b.emit(i)
+	return nil
+}
+
+// copied takes how many bytes are copied: a number, or a predicate for none.
+func (b *builder) copied(i *inst, size uint64) (func(*thread, *inst) uint64, error) {
+	o, err := b.p.operand(b)
+	if err != nil {
+		return nil, err
+	}
+	if o.what == isRegister && o.reg.typ.kind == predicate {
+		i.c, err = b.source(o, tpred)
+		return func(t *thread, i *inst) uint64 { return pick(t.r[i.c] != 0, 0, size) }, err
+	}
+	i.c, err = b.source(o, tu32)
+	return func(t *thread, i *inst) uint64 { return min(t.r[i.c], size) }, err
+}
+
+// copyToShared copies the first bytes of so many, and writes zeros behind them.
+func (t *thread) copyToShared(to, from, size, bytes uint64) {
+	d := t.at(shared, to, size, true)
+	if d == nil {
+		return
+	}
+	if from&(size-1) != 0 {
+		t.fail(MisalignedAddress, from)
+		return
+	}
+	clear(d[bytes:size])
+	if bytes == 0 {
+		return
+	}
+	if s := t.global(from, bytes, false); s != nil {
+		copy(d[:bytes], s)
+	}
+}
+
+// An mbarrierWord is a barrier that lies in shared memory: how many arrivals it waits
+// for, how many it begins with, and how often it was complete. What arrive gives is
+// the word that it has found.
+type mbarrierWord uint64
+
+const mbarrierBits = 20 // of each number
+
+func newMbarrier(phase, expected, pending uint64) mbarrierWord {
+	return mbarrierWord(phase<<(2*mbarrierBits) | expected<<mbarrierBits | pending)
+}
+
+func (w mbarrierWord) pending() uint64  { return uint64(w) & (1<<mbarrierBits - 1) }
+func (w mbarrierWord) expected() uint64 { return uint64(w) >> mbarrierBits & (1<<mbarrierBits - 1) }
+func (w mbarrierWord) phase() uint64    { return uint64(w) >> (2 * mbarrierBits) }
+
+// arrive is the word when n have arrived, who do not come again if they drop out.
+func (w mbarrierWord) arrive(n uint64, drop bool) mbarrierWord {
+	n = min(n, w.pending())
+	expected := w.expected()
+	if drop {
+		expected -= min(n, expected)
+	}
+	if n < w.pending() {
+		return newMbarrier(w.phase(), expected, w.pending()-n)
+	}
+	return newMbarrier(w.phase()+1, expected, expected)
+}
+
+// mbarrier builds the instructions of barriers in shared memory, but for those that
+// count bytes.
+func mbarrier(b *builder, o *opcode) error {
+	s, ok := oneOf(o, spaceNames)
+	if o.has("expect_tx", "complete_tx") || ok && s != shared {
+		return o.refuse("in this form, which is for %s", asyncCopies)
+	}
+	if t, err := o.typ(0); err != nil || t != tb64 {
+		return o.refuse("without .b64")
+	}
+	o.takeOrder()
+	a := access{space: s, typ: tb64, count: 1}
+	switch {
+	case o.take("init"):
+		return b.mbarrierSet(a, true)
+	case o.take("inval"):
+		return b.mbarrierSet(a, false)
+	case o.take("arrive"):
+		o.take("noComplete")
+		return b.mbarrierArrive(a, false)
+	case o.take("arrive_drop"):
+		o.take("noComplete")
+		return b.mbarrierArrive(a, true)
+	case o.take("test_wait", "try_wait"):
+		return b.mbarrierTest(a, o.take("parity"))
+	case o.take("pending_count"):
+		return b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = mbarrierWord(t.r[i.a]).pending() }, tu32, tb64)
+	}
+	return o.refuse("in this form")
+}
+
+// onMbarrier emits an instruction that gives a barrier a new value.
+func (b *builder) onMbarrier(address operand, a access, i inst, f func(t *thread, i *inst, w mbarrierWord) mbarrierWord) error {
+	if err := b.locate(address, &a, &i); err != nil {
+		return err
+	}
+	get, put := a.getter(tb64), a.setter()
+	i.run = func(t *thread, i *inst) {
+		if m := t.at(a.space, t.r[i.a]+i.imm, 8, true); m != nil {
+			put(m, uint64(f(t, i, mbarrierWord(get(m)))))
+		}
+	}
+	b.emit(i)
+	return nil
+}
+
+// mbarrierSet takes an address, and a count to begin with.
+func (b *builder) mbarrierSet(a access, counts bool) error {
+	address, err := b.p.operand(b)
+	if err != nil {
+		return err
+	}
+	if !counts {
+		return b.onMbarrier(address, a, inst{}, func(*thread, *inst, mbarrierWord) mbarrierWord { return 0 })
+	}
+	n, err := b.comma(tu32)
+	if err != nil {
+		return err
+	}
+	return b.onMbarrier(address, a, inst{b: n}, func(t *thread, i *inst, _ mbarrierWord) mbarrierWord {
+		n := t.r[i.b] & (1<<mbarrierBits - 1)
+		return newMbarrier(0, n, n)
+	})
+}
+
+// mbarrierArrive takes what to put the state into, an address, and perhaps a count.
+func (b *builder) mbarrierArrive(a access, drop bool) error {
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if i.d, err = b.target(args[0], tb64); err != nil {
+		return err
+	}
+	if b.p.peek().is(",") {
+		i.b, err = b.comma(tu32)
+	} else {
+		i.b, err = b.presetSlot(1, nil)
+	}
+	if err != nil {
+		return err
+	}
+	return b.onMbarrier(args[1], a, i, func(t *thread, i *inst, w mbarrierWord) mbarrierWord {
+		t.r[i.d] = uint64(w)
+		return w.arrive(t.r[i.b], drop)
+	})
+}
+
+// mbarrierTest takes a predicate, an address, and a state or the parity of a phase,
+// and perhaps for how long to wait, which nobody does: whether the phase is over.
+func (b *builder) mbarrierTest(a access, parity bool) error {
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if i.d, err = b.target(args[0], tpred); err != nil {
+		return err
+	}
+	over := func(w mbarrierWord, state uint64) bool { return w.phase() != mbarrierWord(state).phase() }
+	t := tb64
+	if parity {
+		over = func(w mbarrierWord, parity uint64) bool { return w.phase()&1 != parity&1 }
+		t = tu32
+	}
+	if i.b, err = b.comma(t); err != nil {
+		return err
+	}
+	if b.p.peek().is(",") {
+		if _, err := b.comma(tu32); err != nil {
+			return err
+		}
+	}
+	return b.onMbarrier(args[1], a, i, func(t *thread, i *inst, w mbarrierWord) mbarrierWord {
+		t.r[i.d] = boolBits(over(w, t.r[i.b]))
+		return w
+	})
+}
+
+// copyArrives builds what arrives at a barrier once the thread's copies are done,
+// which was not counted before if it says .noinc.
+func (b *builder) copyArrives(o *opcode) error {
+	if !o.take("arrive") {
+		return o.refusal()
+	}
+	counted := o.take("noinc")
+	s, _ := oneOf(o, spaceNames)
+	if t, err := o.typ(0); err != nil || t != tb64 {
+		return o.refuse("without .b64")
+	}
+	address, err := b.p.operand(b)
+	if err != nil {
+		return err
+	}
+	return b.onMbarrier(address, access{space: s, typ: tb64, count: 1}, inst{}, func(_ *thread, _ *inst, w mbarrierWord) mbarrierWord {
+		if counted {
+			return w.arrive(1, false)
+		}
+		return w
+	})
+}

@@ -1,0 +1,215 @@
+package ptx
+
+import "slices"
+
+// barriers is how many a block has.
+const barriers = 16
+
+// A barrierState is who has come to a barrier so far.
+type barrierState struct {
+	want    uint64 // threads; 0 is all of the block
+	came    bool
+	times   []uint32 // that each thread of the block came
+	yes     uint64   // of those who brought a predicate, with how many did
+	brought uint64
+}
+
+// reset makes it a barrier that nobody has come to.
+func (s *barrierState) reset() {
+	clear(s.times)
+	*s = barrierState{times: s.times}
+}
+
+// A barrierWait is what a thread waits for.
+type barrierWait struct {
+	id   uint64
+	slot int32 // of the result, or -1
+	give func(yes, brought uint64) uint64
+}
+
+// barrierResults are what a barrier with a predicate gives each thread.
+var barrierResults = map[string]func(yes, brought uint64) uint64{
+	"popc": func(yes, _ uint64) uint64 { return yes },
+	"and":  func(yes, brought uint64) uint64 { return boolBits(yes == brought) },
+	"or":   func(yes, _ uint64) uint64 { return boolBits(yes != 0) },
+}
+
+// barrier builds bar and barrier.
+func barrier(b *builder, o *opcode) error {
+	if o.take("warp") {
+		return warpBarrier(b, o)
+	}
+	o.take("cta")
+	o.take("aligned")
+	switch {
+	case o.take("sync"):
+		return b.barrierSync(o, barrierWait{slot: -1}, false)
+	case o.take("arrive"):
+		return b.barrierSync(o, barrierWait{slot: -1}, true)
+	case o.take("red"):
+		return b.barrierReduce(o)
+	}
+	return o.refuse("in this form")
+}
+
+// barrierReduce takes the result of one that counts.
+func (b *builder) barrierReduce(o *opcode) error {
+	give, ok := oneOf(o, barrierResults)
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	if !ok || t != tu32 && t != tpred {
+		return o.refuse("with .%s", t)
+	}
+	d, err := b.p.operand(b)
+	if err != nil {
+		return err
+	}
+	w := barrierWait{give: give}
+	if w.slot, err = b.target(d, t); err != nil {
+		return err
+	}
+	if err := b.p.expect(","); err != nil {
+		return err
+	}
+	return b.barrierSync(o, w, false)
+}
+
+// barrierSync takes the number of a barrier, how many threads it is for, and what
+// a thread brings, and emits the instruction.
+func (b *builder) barrierSync(o *opcode, w barrierWait, arrive bool) error {
+	id, err := b.p.operand(b)
+	if err != nil {
+		return err
+	}
+	if id.what == isInteger && id.bits >= barriers {
+		return o.refuse("there are %d barriers", barriers)
+	}
+	i := inst{b: -1, c: -1}
+	if i.a, err = b.source(id, tu32); err != nil {
+		return err
+	}
+	rest, err := b.rest()
+	if err != nil {
+		return err
+	}
+	not := false
+	if w.give != nil {
+		if len(rest) == 0 {
+			return o.refuse("without a predicate")
+		}
+		last := rest[len(rest)-1]
+		rest = rest[:len(rest)-1]
+		not, last.not = last.not, false
+		if i.c, err = b.source(last, tpred); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(rest) > 1, len(rest) == 0 && arrive:
+		return o.refuse("with %d operands", len(rest)+1)
+	case len(rest) == 1:
+		if i.b, err = b.source(rest[0], tu32); err != nil {
+			return err
+		}
+	}
+	i.run = w.run(not, arrive)
+	b.emit(i)
+	return nil
+}
+
+// rest takes the operands that are left, each behind a comma.
+func (b *builder) rest() (list []operand, err error) {
+	for b.p.accept(",") {
+		o, err := b.p.operand(b)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, o)
+	}
+	return list, nil
+}
+
+// run comes to a barrier.
+func (w barrierWait) run(not, arrive bool) run {
+	return func(t *thread, i *inst) {
+		w := w
+		w.id = t.r[i.a] % barriers // more bits than that the GPU does not look at
+		s := &t.block.barrier[w.id]
+		if s.want = 0; i.b >= 0 {
+			s.want = uint64(uint32(t.r[i.b]))
+		}
+		if s.came = true; s.times == nil {
+			s.times = make([]uint32, len(t.block.threads))
+		}
+		s.times[t.index]++
+		if w.give != nil {
+			s.brought++
+			s.yes += boolBits((t.r[i.c] != 0) != not)
+		}
+		if !arrive {
+			t.barrier, t.state = w, waiting
+		}
+		if s.want > 0 {
+			t.block.release(w.id)
+		}
+	}
+}
+
+// complete reports whether all are there whom a barrier is for. As on a GPU a warp
+// that has come counts whole: those of it that have ended, or never were, came as
+// often as any other.
+func (s *barrierState) complete(b *block) bool {
+	if !s.came {
+		return false
+	}
+	here, missing := uint64(0), false
+	for first := 0; first < len(b.threads); first += warpSize {
+		times := s.times[first:min(first+warpSize, len(b.threads))]
+		most := slices.Max(times)
+		for k, n := range times {
+			if b.threads[first+k].state == done {
+				n = most
+			} else if n == 0 {
+				missing = true
+			}
+			here += uint64(n)
+		}
+		here += uint64(most) * uint64(warpSize-len(times))
+	}
+	if s.want == 0 {
+		return !missing
+	}
+	return here >= s.want
+}
+
+// release lets threads go on whose barrier is complete.
+func (b *block) release(id uint64) (released bool) {
+	s := &b.barrier[id]
+	if !s.complete(b) {
+		return false
+	}
+	for i := range b.threads {
+		t := &b.threads[i]
+		if t.state != waiting || t.barrier.id != id {
+			continue
+		}
+		t.state, released = running, true
+		if w := &t.barrier; w.slot >= 0 {
+			t.r[w.slot] = w.give(s.yes, s.brought)
+		}
+	}
+	s.reset()
+	return released
+}
+
+// releaseAll is release for all barriers: those who have ended are not waited for.
+func (b *block) releaseAll() (released bool) {
+	for id := range uint64(barriers) {
+		if b.release(id) {
+			released = true
+		}
+	}
+	return released
+}

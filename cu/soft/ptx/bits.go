@@ -1,0 +1,414 @@
+package ptx
+
+import (
+	"math"
+	"math/bits"
+)
+
+// sized builds an instruction whose runs are found by its first type. types gives
+// those of the operands, of that type.
+func sized(r map[typ]pure, types func(t typ) []typ) build {
+	return func(b *builder, o *opcode) error {
+		t, err := o.typ(0)
+		if err != nil {
+			return err
+		}
+		f, ok := r[t]
+		if !ok {
+			return o.refuse("not with .%s", t)
+		}
+		return b.emitTyped(f.run(), types(t)...)
+	}
+}
+
+// clamped builds an instruction of 32 bits that has .clamp or .wrap, and a
+// function for each.
+func clamped(clamp, wrap map[typ]pure, types func(t typ) []typ) build {
+	return func(b *builder, o *opcode) error {
+		switch {
+		case o.take("clamp"):
+			return sized(clamp, types)(b, o)
+		case o.take("wrap"):
+			return sized(wrap, types)(b, o)
+		}
+		return o.refuse("without .clamp or .wrap")
+	}
+}
+
+// signed64 extends a number of a type's size.
+func (t typ) signed64(v uint64) int64 {
+	shift := 64 - 8*t.size
+	return int64(v<<shift) >> shift
+}
+
+var bfeRows = map[typ]pure{tu32: extractField(tu32), ts32: extractField(ts32), tu64: extractField(tu64), ts64: extractField(ts64)}
+
+// field gives the place and the length of a field, which can be past the end. 32
+// bits take the low byte of each; 64 do not, whatever the ISA says.
+func (t typ) field(at, n uint64) (uint64, uint64) {
+	if t.size == 4 {
+		return at & 0xff, n & 0xff
+	}
+	return min(at, 0xff), min(n, 0xff)
+}
+
+// extractField is bfe: c bits from b on. What is past the end is zeros, or the
+// top bit if signed.
+func extractField(t typ) pure {
+	width := uint64(8 * t.size)
+	return func(a, b, c uint64) uint64 {
+		at, n := t.field(b, c)
+		if n == 0 {
+			return 0
+		}
+		if t.kind == unsigned {
+			return a & t.mask() >> at & (1<<n - 1)
+		}
+		v := t.signed64(a) >> at // signs come in from above
+		if n < width {
+			v = v << (64 - n) >> (64 - n)
+		}
+		if top := at + n - 1; top >= width { // the sign is that of a
+			v = t.signed64(a) >> min(at, 63)
+		}
+		return uint64(v) & t.mask()
+	}
+}
+
+// insertField builds bfi: d bits of a are put into b from bit c on.
+func insertField(b *builder, o *opcode) error {
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	if t != tb32 && t != tb64 {
+		return o.refuse("not with .%s", t)
+	}
+	return b.emitTyped(func(th *thread, i *inst) {
+		at, n := t.field(th.r[i.c], th.r[i.vec[0]])
+		field := (uint64(1)<<n - 1) << at & t.mask()
+		th.r[i.d] = th.r[i.b]&^field | th.r[i.a]<<at&field
+	}, t, t, t, tu32, tu32)
+}
+
+// findBit builds bfind: the highest bit that is not a copy of the sign.
+func findBit(b *builder, o *opcode) error {
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	if !t.integer() || t.size < 4 {
+		return o.refuse("not with .%s", t)
+	}
+	shift := o.take("shiftamt")
+	return b.emitTyped(pure(func(a, _, _ uint64) uint64 {
+		if t.kind == signed && t.signed64(a) < 0 {
+			a = ^a & t.mask()
+		}
+		n := bits.Len64(a) - 1
+		if n >= 0 && shift {
+			n = 8*t.size - 1 - n
+		}
+		return uint64(uint32(n))
+	}).run(), tu32, t)
+}
+
+// findNth is fns: the c-th bit that is set in a, from bit b up; down if c is
+// negative.
+func findNth(mask, from, offset uint64) uint64 {
+	const none = 0xffffffff
+	n := int32(offset)
+	at := int(uint32(from))
+	switch {
+	case n == math.MinInt32:
+		return 0
+	case at > 31:
+		return none
+	}
+	step := 1
+	switch {
+	case n == 0:
+		if mask>>at&1 != 0 {
+			return uint64(at)
+		}
+		return none
+	case n < 0:
+		step = -1
+	}
+	for ; at >= 0 && at < 32; at += step {
+		if mask>>at&1 == 0 {
+			continue
+		}
+		if n -= int32(step); n == 0 {
+			return uint64(at)
+		}
+	}
+	return none
+}
+
+var fnsRows = map[typ]pure{tb32: findNth}
+
+func fnsTypes(typ) []typ { return []typ{tb32, tb32, tb32, ts32} }
+
+// szext extends the sign of the low b bits of a, or clears what is above them.
+func extendBits(t typ, clamp bool) pure {
+	return func(a, b, _ uint64) uint64 {
+		n := b & 0xffffffff
+		if clamp {
+			n = min(n, 32)
+		} else {
+			n &= 31
+		}
+		if n == 0 {
+			return 0
+		}
+		if t.kind == unsigned {
+			return a & (1<<n - 1) & t.mask()
+		}
+		return uint64(int64(a)<<(64-n)>>(64-n)) & t.mask()
+	}
+}
+
+// bitMask is bmsk: b bits that are set, from bit a up.
+func bitMask(clamp bool) pure {
+	return func(a, b, _ uint64) uint64 {
+		at, n := a&0xffffffff, b&0xffffffff
+		if clamp {
+			at, n = min(at, 32), min(n, 32)
+		} else {
+			at, n = at&31, n&31
+		}
+		return (1<<n - 1) << at & 0xffffffff
+	}
+}
+
+var (
+	szextClamp = map[typ]pure{tu32: extendBits(tu32, true), ts32: extendBits(ts32, true)}
+	szextWrap  = map[typ]pure{tu32: extendBits(tu32, false), ts32: extendBits(ts32, false)}
+	bmskClamp  = map[typ]pure{tb32: bitMask(true)}
+	bmskWrap   = map[typ]pure{tb32: bitMask(false)}
+)
+
+func extendTypes(t typ) []typ { return []typ{t, t, tu32} }
+
+// funnel builds shf: the upper or lower word of b and a, shifted.
+func funnel(b *builder, o *opcode) error {
+	left := o.take("l")
+	if !left && !o.take("r") {
+		return o.refuse("without .l or .r")
+	}
+	shift := func(limit func(n uint64) uint64) map[typ]pure {
+		return map[typ]pure{tb32: func(a, b, c uint64) uint64 {
+			v, n := b<<32|a, limit(c&0xffffffff)
+			if left {
+				return v << n >> 32
+			}
+			return v >> n & 0xffffffff
+		}}
+	}
+	clamp := shift(func(n uint64) uint64 { return min(n, 32) })
+	wrap := shift(func(n uint64) uint64 { return n & 31 })
+	return clamped(clamp, wrap, func(t typ) []typ { return []typ{t, t, t, tu32} })(b, o)
+}
+
+// permute builds prmt: bytes of b and a, picked by c.
+func permute(b *builder, o *opcode) error {
+	pick, ok := oneOf(o, permuteModes)
+	if !ok {
+		pick = pickAny
+	}
+	if t, err := o.typ(0); err != nil || t != tb32 {
+		return o.refuse("not but with .b32")
+	}
+	return b.emitTyped(pure(func(a, b, c uint64) uint64 {
+		v, r := b<<32|a, uint64(0)
+		for k := range uint64(4) {
+			r |= pick(v, c, k) << (8 * k)
+		}
+		return r
+	}).run(), tb32, tb32, tb32, tb32)
+}
+
+func byteAt(v, n uint64) uint64 { return v >> (8 * (n & 7)) & 0xff }
+
+// pickAny picks by four bits for each byte, of which the highest copies the sign.
+func pickAny(v, c, k uint64) uint64 {
+	n := c >> (4 * k)
+	b := byteAt(v, n)
+	if n&8 != 0 {
+		return uint64(int8(b)>>7) & 0xff
+	}
+	return b
+}
+
+var permuteModes = map[string]func(v, c, k uint64) uint64{
+	"f4e":  func(v, c, k uint64) uint64 { return byteAt(v, c&3+k) },
+	"b4e":  func(v, c, k uint64) uint64 { return byteAt(v, c&3-k) },
+	"rc8":  func(v, c, k uint64) uint64 { return byteAt(v, c&3) },
+	"ecl":  func(v, c, k uint64) uint64 { return byteAt(v, max(c&3, k)) },
+	"ecr":  func(v, c, k uint64) uint64 { return byteAt(v, min(c&3, k)) },
+	"rc16": func(v, c, k uint64) uint64 { return byteAt(v, c&1*2+k&1) },
+}
+
+// lookUp builds lop3: any function of three bits, which a table of eight says.
+func lookUp(b *builder, o *opcode) error {
+	if t, err := o.typ(0); err != nil || t != tb32 {
+		return o.refuse("not but with .b32")
+	}
+	args, err := b.arguments(5)
+	if err != nil {
+		return err
+	}
+	if args[4].what != isInteger || args[4].bits > 255 {
+		return o.refuse("a table that is no number up to 255")
+	}
+	table := args[4].bits
+	f := pure(func(a, b, c uint64) uint64 {
+		r := uint64(0)
+		for n := range uint64(8) {
+			if table>>n&1 != 0 {
+				r |= pickBits(a, n>>2) & pickBits(b, n>>1) & pickBits(c, n)
+			}
+		}
+		return r & 0xffffffff
+	})
+	return b.emitOperands(f.run(), args[:4], tb32, tb32, tb32, tb32)
+}
+
+// pickBits gives the bits that are as the lowest of want.
+func pickBits(v, want uint64) uint64 {
+	if want&1 != 0 {
+		return v
+	}
+	return ^v
+}
+
+// chooseBySign builds slct: a if c is not negative, else b.
+func chooseBySign(b *builder, o *opcode) error {
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	by, err := o.typ(1)
+	if err != nil {
+		return err
+	}
+	if t.kind > float || t.size == 1 || t == tf16 || by != ts32 && by != tf32 {
+		return o.refuse("not with .%s.%s", t, by)
+	}
+	flushes := by == tf32 && o.take("ftz")
+	return b.emitTyped(pure(func(a, b, c uint64) uint64 {
+		yes := int32(c) >= 0
+		if by == tf32 {
+			v := f32(c)
+			if flushes {
+				v = flush(v)
+			}
+			yes = v >= 0
+		}
+		return pick(yes, a, b)
+	}).run(), t, t, t, by)
+}
+
+// multiply24 builds mul24 and mad24, of the low 24 bits.
+func multiply24(b *builder, o *opcode) error {
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	low := o.take("lo")
+	if t != tu32 && t != ts32 || !low && !o.take("hi") {
+		return o.refuse("not with .%s", t)
+	}
+	mul := func(a, b uint64) int64 {
+		if t == ts32 {
+			return int64(int32(a)<<8>>8) * int64(int32(b)<<8>>8)
+		}
+		return int64(a & 0xffffff * (b & 0xffffff))
+	}
+	if !low {
+		whole := mul
+		mul = func(a, b uint64) int64 { return whole(a, b) >> 16 }
+	}
+	if o.name == "mul24" {
+		return b.emitTyped(pure(func(a, b, _ uint64) uint64 { return uint64(uint32(mul(a, b))) }).run(), t, t, t)
+	}
+	sat := t == ts32 && !low && o.take("sat")
+	return b.emitTyped(pure(func(a, b, c uint64) uint64 {
+		if sat {
+			return clamp32(int64(int32(mul(a, b))) + int64(int32(c)))
+		}
+		return uint64(uint32(mul(a, b)) + uint32(c))
+	}).run(), t, t, t, t)
+}
+
+// clamp32 is the signed number of 32 bits that is nearest.
+func clamp32(v int64) uint64 {
+	return uint64(uint32(max(-1<<31, min(1<<31-1, v))))
+}
+
+// difference is sad: c and how far a and b are apart.
+func difference(t typ) pure {
+	return func(a, b, c uint64) uint64 {
+		less := a < b
+		if t.kind == signed {
+			less = t.signed64(a) < t.signed64(b)
+		}
+		if less {
+			a, b = b, a
+		}
+		return (c + a - b) & t.mask()
+	}
+}
+
+var sadRows = map[typ]pure{
+	tu16: difference(tu16), tu32: difference(tu32), tu64: difference(tu64),
+	ts16: difference(ts16), ts32: difference(ts32), ts64: difference(ts64),
+}
+
+func alikeFour(t typ) []typ { return []typ{t, t, t, t} }
+
+func fieldTypes(t typ) []typ { return []typ{t, t, tu32, tu32} }
+
+// dot builds dp4a and dp2a: products of parts, added to c.
+func dot(b *builder, o *opcode) error {
+	ta, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	tb, err := o.typ(1)
+	if err != nil {
+		return err
+	}
+	if ta != tu32 && ta != ts32 || tb != tu32 && tb != ts32 {
+		return o.refuse("not with .%s.%s", ta, tb)
+	}
+	parts, size, from := uint64(4), 1, uint64(0)
+	if o.name == "dp2a" {
+		parts, size = 2, 2
+		if hi := o.take("hi"); !hi && !o.take("lo") {
+			return o.refuse("without .lo or .hi")
+		} else if hi {
+			from = 2
+		}
+	}
+	pa, pb := typ{ta.kind, size}, typ{tb.kind, 1}
+	tc := ts32
+	if ta == tu32 && tb == tu32 {
+		tc = tu32
+	}
+	return b.emitTyped(pure(func(a, b, c uint64) uint64 {
+		for k := range parts {
+			c += uint64(pa.number(a>>(8*uint64(size)*k)) * pb.number(b>>(8*(k+from))))
+		}
+		return c & 0xffffffff
+	}).run(), tc, ta, tb, tc)
+}
+
+// number is the value of an integer of up to 32 bits, from the low bits of v.
+func (t typ) number(v uint64) int64 {
+	if t.kind == signed {
+		return t.signed64(v)
+	}
+	return int64(v & t.mask())
+}

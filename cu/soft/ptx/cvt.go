@@ -1,0 +1,272 @@
+package ptx
+
+// A cast is a conversion between floats, or of an integer to a float, that is
+// rounded as it says.
+type cast struct {
+	to, from            *layout
+	round               rounding
+	relu, finite, flush bool
+	sat                 bool
+}
+
+// convertFloat gives the bits of a float in another layout.
+func (c cast) convertFloat(v uint64) uint64 {
+	if c.flush && c.from == single && c.to != half { // which the GPU does not do
+		v = single.flush(v)
+	}
+	sign := boolBits(v&c.from.sign() != 0) * c.to.sign()
+	var out uint64
+	switch {
+	case c.from.isNaN(v):
+		out = c.to.nan
+	case c.from.isInf(v):
+		out = sign | c.to.inf()
+	default:
+		out = c.to.round(c.from.open(v), c.round)
+	}
+	return c.finish(out, sign, c.from.isNaN(v))
+}
+
+// convertInt gives the bits of a whole number.
+func (c cast) convertInt(neg bool, v uint64) uint64 {
+	return c.finish(c.to.round(exact{neg, v, 0}, c.round), 0, false)
+}
+
+// finish does what the modifiers say.
+func (c cast) finish(v, sign uint64, nan bool) uint64 {
+	if c.finite && !nan && v&^c.to.sign() > c.to.largest {
+		v = sign | c.to.largest
+	}
+	if c.relu {
+		v = c.to.relu(v)
+	}
+	if c.sat {
+		v = c.to.saturate(v)
+	}
+	if c.flush && c.to == single {
+		v = single.flush(v)
+	}
+	return v
+}
+
+// takeCast takes the modifiers of a conversion to a small float.
+func (o *opcode) takeCast(to, from *layout) (c cast, err error) {
+	c = cast{to: to, from: from}
+	var ok bool
+	if c.round, ok = oneOf(o, roundingNames); !ok {
+		return c, o.refuse("without a rounding")
+	}
+	c.relu, c.finite = o.take("relu"), o.take("satfinite")
+	return c, nil
+}
+
+// convertPacked builds conversions of two floats at once and those of tf32.
+func convertPacked(other build) build {
+	return func(b *builder, o *opcode) error {
+		to, err := o.typ(0)
+		if err != nil {
+			return err
+		}
+		from, err := o.typ(1)
+		if err != nil {
+			return err
+		}
+		switch {
+		case o.take("pack"):
+			return b.packIntegers(o, to, from)
+		case to == ttf32 && from == tf32:
+			return b.convertTensor(o)
+		case (to == tf16x2 || to == tbfx2) && from == tf32:
+			return b.convertTwo(o, to, 16)
+		case eighths[to] != nil && from == tf32:
+			return b.convertTwo(o, to, 8)
+		case eighths[to] != nil && from == tf16x2:
+			return b.convertNarrower(o, to)
+		case to == tf16x2 && eighths[from] != nil:
+			return b.convertWider(o, from)
+		}
+		return other(b, o)
+	}
+}
+
+// eighths are the layouts of pairs of 8 bits.
+var eighths = map[typ]*layout{te4m3: e4m3, te5m2: e5m2}
+
+// convertTwo emits a conversion of two operands, the first to the upper half.
+func (b *builder) convertTwo(o *opcode, to typ, bits int) error {
+	l := to.layout()
+	if bits == 8 {
+		l = eighths[to]
+	}
+	c, err := o.takeCast(l, single)
+	if err != nil {
+		return err
+	}
+	if c.round != toEven && (c.round != toZero || bits == 8) || bits == 8 && !c.finite {
+		return o.refuse("rounded or clamped like this")
+	}
+	return b.emitTyped(pure(func(hi, lo, _ uint64) uint64 {
+		return c.convertFloat(hi)<<bits | c.convertFloat(lo)
+	}).run(), to.plain(), tf32, tf32)
+}
+
+// convertNarrower emits a conversion of two halves to 8 bits each, and
+// convertWider the way back.
+func (b *builder) convertNarrower(o *opcode, to typ) error {
+	c, err := o.takeCast(eighths[to], half)
+	if err != nil {
+		return err
+	}
+	if c.round != toEven || !c.finite {
+		return o.refuse("rounded or clamped like this")
+	}
+	return b.emitTyped(pure(func(v, _, _ uint64) uint64 {
+		return c.convertFloat(v>>16&0xffff)<<8 | c.convertFloat(v&0xffff)
+	}).run(), to.plain(), tf16x2.plain())
+}
+
+func (b *builder) convertWider(o *opcode, from typ) error {
+	c, err := o.takeCast(half, eighths[from])
+	if err != nil {
+		return err
+	}
+	if c.round != toEven || c.finite {
+		return o.refuse("rounded or clamped like this")
+	}
+	return b.emitTyped(pure(func(v, _, _ uint64) uint64 {
+		return c.convertFloat(v>>8&0xff)<<16 | c.convertFloat(v&0xff)
+	}).run(), tf16x2.plain(), from.plain())
+}
+
+// convertTensor emits a conversion to tf32, whose low bits are zero.
+func (b *builder) convertTensor(o *opcode) error {
+	c := cast{to: tensor, from: single, round: away}
+	convert := func(v uint64) uint64 { return c.convertFloat(v) << 13 }
+	if o.take("rna") {
+		exact := convert
+		convert = func(v uint64) uint64 {
+			if single.isNaN(v) {
+				return v >> 13 << 13
+			}
+			return exact(v)
+		}
+		if o.take("satfinite") {
+			convert = func(v uint64) uint64 { return finiteTensor(v, exact) }
+		}
+	} else if err := c.takeTensor(o); err != nil {
+		return err
+	}
+	return b.emitTyped(pure(func(v, _, _ uint64) uint64 { return convert(v) }).run(), tb32, tf32)
+}
+
+// finiteTensor converts and clamps as the GPU does: an infinity becomes the number
+// before it in the order of bits, and so does NaN, which may stay one.
+func finiteTensor(v uint64, convert func(uint64) uint64) uint64 {
+	const infinity, last = 0x7f800000, 1 << 13
+	cut := v >> 13 << 13
+	switch {
+	case v&^single.sign() >= infinity:
+		return cut - last
+	case convert(v)&^single.sign() == infinity:
+		return cut
+	}
+	return convert(v)
+}
+
+// takeTensor takes the modifiers of the other ways to round.
+func (c *cast) takeTensor(o *opcode) (err error) {
+	if *c, err = o.takeCast(tensor, single); err != nil {
+		return err
+	}
+	if c.round != toEven && c.round != toZero || c.finite {
+		return o.refuse("rounded or clamped like this")
+	}
+	return nil
+}
+
+// smallCast is a conversion from or to 16 bits, or one that is not rounded to the
+// nearest.
+func (c conversion) smallCast(o *opcode) (func(uint64) uint64, error) {
+	f := cast{to: c.to.layout(), from: c.from.layout(), sat: c.sat, flush: c.flush}
+	if c.whole != nil {
+		return c.smallWhole(o, f)
+	}
+	var rounded bool
+	if f.round, rounded = oneOf(o, roundingNames); !c.takesRounding(rounded) {
+		return nil, o.refuse("with or without a rounding")
+	}
+	switch {
+	case f.from == nil:
+		return c.smallFromInt(f), nil
+	case c.from == tbf16 && c.sat:
+		return nil, o.refuse(".sat from .bf16")
+	case c.from == tf32 && c.to.small():
+		f.relu, f.finite = o.take("relu"), o.take("satfinite")
+	case f.from == brain && f.to == single && !f.flush:
+		return func(v uint64) uint64 { return v & 0xffff << 16 }, nil // NaNs as they are
+	case f.from == double || f.to == double:
+		return f.keepPayload, nil
+	}
+	return f.convertFloat, nil
+}
+
+// takesRounding reports whether a conversion can be with or without a rounding:
+// one that loses nothing has none, but for those of bf16, where it does no harm.
+func (c conversion) takesRounding(rounded bool) bool {
+	if c.from == tbf16 && c.to != c.from || c.from == tf16 && c.to == tbf16 {
+		return true
+	}
+	needs := c.from.integer() || c.to.size < c.from.size
+	return needs == rounded
+}
+
+// smallWhole makes a whole number of a float.
+func (c conversion) smallWhole(o *opcode, f cast) (func(uint64) uint64, error) {
+	if c.to != c.from {
+		return nil, o.refuse("to a whole number of another type")
+	}
+	return func(v uint64) uint64 { return f.finish(f.from.nearest(c.whole(f.from.value(v))), 0, false) }, nil
+}
+
+// smallFromInt converts a whole number.
+func (c conversion) smallFromInt(f cast) func(uint64) uint64 {
+	return func(v uint64) uint64 {
+		v = c.value(v)
+		if c.from.kind == signed && int64(v) < 0 {
+			return f.convertInt(true, -v)
+		}
+		return f.convertInt(false, v)
+	}
+}
+
+// keepPayload is convertFloat from and to doubles, where of a NaN as much is kept
+// as there are bits.
+func (c cast) keepPayload(v uint64) uint64 {
+	if !c.from.isNaN(v) || c.sat {
+		return c.convertFloat(v)
+	}
+	sign := boolBits(v&c.from.sign() != 0) * c.to.sign()
+	rest := v & (1<<c.from.fraction - 1) << (63 - c.from.fraction) >> (63 - c.to.fraction)
+	return sign | c.to.inf() | rest | 1<<(c.to.fraction-1)
+}
+
+// packIntegers builds cvt.pack: a and b clamped to 16 bits, the first to the upper
+// half; or to 8 bits, with what c has moved up.
+func (b *builder) packIntegers(o *opcode, to, from typ) error {
+	if !o.take("sat") || from != ts32 || !to.integer() || to.size > 2 {
+		return o.refuse("not from .%s to .%s", from, to)
+	}
+	p := part{to, 0, to.size}
+	bits, mask := 8*to.size, to.mask()
+	join := func(hi, lo, c uint64) uint64 {
+		x, y := uint64(p.saturate(ts32.signed64(hi))), uint64(p.saturate(ts32.signed64(lo)))
+		return (x&mask)<<bits | y&mask | c<<(2*bits)&0xffffffff
+	}
+	if to.size == 2 {
+		return b.emitTyped(pure(func(a, b, _ uint64) uint64 { return join(a, b, 0) }).run(), tb32, ts32, ts32)
+	}
+	if t, err := o.typ(2); err != nil || t != tb32 {
+		return o.refuse("without .b32")
+	}
+	return b.emitTyped(pure(join).run(), tb32, ts32, ts32, tb32)
+}

@@ -1,0 +1,307 @@
+package ptx
+
+// An operation is one on floats that takes n operands, of any layout.
+type operation struct {
+	n int
+	f func(l *layout, a, b, c uint64, r rounding) uint64
+}
+
+var operations = map[string]operation{
+	"add":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.add(a, b, r) }},
+	"sub":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.sub(a, b, r) }},
+	"mul":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.mul(a, b, r) }},
+	"fma":  {3, (*layout).fma},
+	"mad":  {3, (*layout).fma},
+	"div":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.div(a, b, r) }},
+	"rcp":  {1, func(l *layout, a, _, _ uint64, r rounding) uint64 { return l.div(l.one(), a, r) }},
+	"sqrt": {1, func(l *layout, a, _, _ uint64, r rounding) uint64 { return l.sqrt(a, r) }},
+}
+
+// arithmetic builds an operation: what the CPU cannot do itself, and leaves the
+// rest to another builder.
+func arithmetic(other build) build {
+	return func(b *builder, o *opcode) error {
+		t, err := o.typ(0)
+		if err != nil {
+			return err
+		}
+		l := t.layout()
+		switch {
+		case l == nil:
+			return other(b, o)
+		case t.small():
+			return b.smallArithmetic(o, t)
+		case o.has("approx", "full"):
+			return approximate(b, o)
+		case o.name != "add" && o.name != "sub" && o.name != "mul" && !o.has("rn", "rz", "rm", "rp"):
+			return o.refuse("without a rounding")
+		case t == tf64 && o.has("ftz", "sat"):
+			return o.refuse("not with .f64")
+		case o.has("sat") && operations[o.name].n == 1 || o.has("sat") && o.name == "div":
+			return o.refuse(".sat")
+		case o.has("rz", "rm", "rp"):
+			return b.directed(o, t)
+		}
+		return other(b, o)
+	}
+}
+
+// has reports whether one of the modifiers is there, and leaves it.
+func (o *opcode) has(names ...string) bool {
+	for _, n := range names {
+		for _, m := range o.mods {
+			if m == n {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// rounded is the operation for a layout. With .ftz subnormal operands and results
+// are zeros.
+func (op operation) rounded(l *layout, r rounding, ftz bool) pure {
+	if !ftz {
+		return func(a, b, c uint64) uint64 { return op.f(l, a, b, c, r) }
+	}
+	zeros := flushing[l]
+	return func(a, b, c uint64) uint64 { return op.f(zeros, l.flush(a), l.flush(b), l.flush(c), r) }
+}
+
+// directed emits an operation that is not rounded to the nearest.
+func (b *builder) directed(o *opcode, t typ) error {
+	r, _ := oneOf(o, roundingNames)
+	op, l := operations[o.name], t.layout()
+	f := op.rounded(l, r, o.take("ftz"))
+	if t == tf64 {
+		f = f.keepNaN(op.n)
+	}
+	if o.take("sat") {
+		f = f.saturated(l)
+	}
+	return b.emitPure(f, t, op.n)
+}
+
+// keepNaN gives the operand that is a NaN, as doubles do: the first of two, and b
+// before a of three.
+func (f pure) keepNaN(n int) pure {
+	return func(a, b, c uint64) uint64 {
+		v := f(a, b, c)
+		switch {
+		case f64(v) == f64(v):
+			return v
+		case n == 3:
+			a, b = b, a
+		}
+		return number64(f64(v), []uint64{a, b, c}[:n]...)
+	}
+}
+
+// flushed takes subnormal operands and results for zeros.
+func (f pure) flushed(l *layout) pure {
+	return func(a, b, c uint64) uint64 { return l.flush(f(l.flush(a), l.flush(b), l.flush(c))) }
+}
+
+// saturated clamps to 0 … 1, and makes 0 of NaN.
+func (f pure) saturated(l *layout) pure {
+	return func(a, b, c uint64) uint64 { return l.saturate(f(a, b, c)) }
+}
+
+func (l *layout) saturate(v uint64) uint64 {
+	switch {
+	case v&l.sign() != 0, l.isNaN(v):
+		return 0
+	case v > l.one():
+		return l.one()
+	}
+	return v
+}
+
+// rectified makes 0 of what is negative.
+func (f pure) rectified(l *layout) pure {
+	return func(a, b, c uint64) uint64 { return l.relu(f(a, b, c)) }
+}
+
+func (l *layout) relu(v uint64) uint64 {
+	switch {
+	case l.isNaN(v):
+		return l.nan
+	case v&l.sign() != 0:
+		return 0
+	}
+	return v
+}
+
+// smallArithmetic emits add, sub, mul and fma of 16 bits, which are always rounded to the
+// nearest.
+func (b *builder) smallArithmetic(o *opcode, t typ) error {
+	op, l := operations[o.name], t.layout()
+	if o.name == "mad" || o.name == "div" || op.n == 1 {
+		return o.refuse("not with .%s", o.text)
+	}
+	if !o.take("rn") && o.name == "fma" {
+		return o.refuse("without a rounding")
+	}
+	f := op.rounded(l, toEven, l == half && o.take("ftz"))
+	switch {
+	case l == half && o.take("sat"):
+		f = f.saturated(l)
+	case o.name == "fma" && o.take("relu"):
+		f = f.rectified(l)
+	}
+	return b.emitPure(f, t, op.n)
+}
+
+// value is a number as a double, which holds all of 32 bits and less.
+func (l *layout) value(v uint64) float64 {
+	switch l {
+	case single:
+		return float64(f32(v))
+	case double:
+		return f64(v)
+	}
+	if l.isNaN(v) {
+		return f64(nan64)
+	}
+	if l.isInf(v) {
+		return f64(double.inf() | boolBits(v&l.sign() != 0)<<63)
+	}
+	return f64(double.round(l.open(v), toEven))
+}
+
+// extremum builds min and max of floats with all their modifiers, and leaves the
+// rest to another builder.
+func extremum(larger bool, other build) build {
+	return func(b *builder, o *opcode) error {
+		t, err := o.typ(0)
+		if err != nil {
+			return err
+		}
+		l := t.layout()
+		if t == ts32 && o.take("relu") {
+			return b.emitPure(intRelu(larger), t, 2)
+		}
+		if l == nil || t == tf64 {
+			return other(b, o)
+		}
+		flush := l != brain && o.take("ftz")
+		f := l.extremum(larger, o.take("NaN"), o.takePair("xorsign", "abs"))
+		if flush {
+			f = f.flushed(l)
+		}
+		return b.emitPure(f, t, 2)
+	}
+}
+
+func intRelu(larger bool) pure {
+	return func(a, b, _ uint64) uint64 {
+		v := min(int32(a), int32(b))
+		if larger {
+			v = max(int32(a), int32(b))
+		}
+		return uint64(max(0, v))
+	}
+}
+
+// takePair takes two modifiers that belong together.
+func (o *opcode) takePair(first, second string) bool {
+	for i := range len(o.mods) - 1 {
+		if o.mods[i] == first && o.mods[i+1] == second {
+			o.mods = append(o.mods[:i:i], o.mods[i+2:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// extremum is min or max: of a number and NaN the number, unless NaN is to win;
+// of signed zeros -0 is less. xorsign compares without signs, and gives that of
+// both multiplied.
+func (l *layout) extremum(larger, nan, xorsign bool) pure {
+	pick := minNum
+	if larger {
+		pick = maxNum
+	}
+	return func(a, b, _ uint64) uint64 {
+		sign := uint64(0)
+		if xorsign {
+			sign = (a ^ b) & l.sign()
+			a, b = a&^l.sign(), b&^l.sign()
+		}
+		switch {
+		case l.isNaN(a) && l.isNaN(b), nan && (l.isNaN(a) || l.isNaN(b)):
+			return l.nan
+		case l.isNaN(a):
+			return b | sign
+		case l.isNaN(b):
+			return a | sign
+		}
+		if v := pick(l.value(a), l.value(b)); b64(v) == b64(l.value(a)) {
+			return a | sign
+		}
+		return b | sign
+	}
+}
+
+// signs builds neg and abs, of which f changes the sign bit.
+func signs(f func(v, sign uint64) uint64, other build) build {
+	return func(b *builder, o *opcode) error {
+		t, err := o.typ(0)
+		if err != nil {
+			return err
+		}
+		l := t.layout()
+		if l == nil || t == tf64 || t == tf32 {
+			return other(b, o)
+		}
+		g := pure(func(a, _, _ uint64) uint64 {
+			if l.isNaN(a) {
+				return l.nan
+			}
+			return f(a, l.sign())
+		})
+		if l == half && o.take("ftz") {
+			g = g.flushed(l)
+		}
+		return b.emitPure(g, t, 1)
+	}
+}
+
+func flipped(v, sign uint64) uint64 { return v ^ sign }
+func cleared(v, sign uint64) uint64 { return v &^ sign }
+
+// copySign builds copysign: the sign of a, and the rest of b.
+func copySign(b *builder, o *opcode) error {
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	if t != tf32 && t != tf64 {
+		return o.refuse("not with .%s", t)
+	}
+	sign := t.layout().sign()
+	return b.emitPure(func(a, b, _ uint64) uint64 { return a&sign | b&^sign }, t, 2)
+}
+
+// testNumber builds testp.
+func testNumber(b *builder, o *opcode) error {
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	is, ok := oneOf(o, tests)
+	if !ok || t != tf32 && t != tf64 {
+		return o.refuse("not with .%s", t)
+	}
+	l := t.layout()
+	return b.emitTyped(pure(func(a, _, _ uint64) uint64 { return boolBits(is(l, a)) }).run(), tpred, t)
+}
+
+var tests = map[string]func(l *layout, v uint64) bool{
+	"finite":     func(l *layout, v uint64) bool { return !l.isNaN(v) && !l.isInf(v) },
+	"infinite":   (*layout).isInf,
+	"number":     func(l *layout, v uint64) bool { return !l.isNaN(v) },
+	"notanumber": (*layout).isNaN,
+	"normal":     func(l *layout, v uint64) bool { return !l.isNaN(v) && !l.isInf(v) && !l.isSubnormal(v) }, // zero as well
+	"subnormal":  (*layout).isSubnormal,
+}

@@ -1,0 +1,540 @@
+package ptx
+
+import (
+	"math"
+	"strings"
+)
+
+// Video instructions work on bytes and halves of 32 bits: the scalar ones on one
+// part of each operand, those that end in 2 or 4 on all.
+
+// parts are the selectors behind a scalar operand.
+var parts = map[string]struct{ shift, size int }{
+	"b0": {0, 1}, "b1": {8, 1}, "b2": {16, 1}, "b3": {24, 1}, "h0": {0, 2}, "h1": {16, 2},
+}
+
+// A part is an operand's, or the target's.
+type part struct {
+	typ   typ // of 32 bits
+	shift int
+	size  int // bytes
+}
+
+// get gives the part's value.
+func (p part) get(v uint64) int64 { return typ{p.typ.kind, p.size}.number(v >> p.shift) }
+
+// put gives old with the part replaced.
+func (p part) put(old, v uint64) uint64 {
+	mask := typ{bitsKind, p.size}.mask() << p.shift
+	return old&^mask | v<<p.shift&mask
+}
+
+// partOf takes a selector off the next token.
+func (b *builder) partOf(t typ) part {
+	whole := part{t, 0, 4}
+	tok := b.p.peek()
+	name, suffix, ok := cutLast(tok.text)
+	if s, known := parts[suffix]; ok && known {
+		b.p.tokens[b.p.at].text = name
+		return part{t, s.shift, s.size}
+	}
+	return whole
+}
+
+// cutLast cuts a word at its last dot.
+func cutLast(s string) (before, after string, ok bool) {
+	n := strings.LastIndexByte(s, '.')
+	if n < 1 {
+		return s, "", false
+	}
+	return s[:n], s[n+1:], true
+}
+
+// videoOps are the scalar instructions' functions of two numbers.
+var videoOps = map[string]func(a, b int64) int64{
+	"vadd":     func(a, b int64) int64 { return a + b },
+	"vsub":     func(a, b int64) int64 { return a - b },
+	"vabsdiff": func(a, b int64) int64 { return max(a-b, b-a) },
+	"vmin":     func(a, b int64) int64 { return min(a, b) },
+	"vmax":     func(a, b int64) int64 { return max(a, b) },
+	"vavrg":    nil, // of vectors only
+}
+
+// intTypes takes n types of 32 bits.
+func (o *opcode) intTypes(n int) (list []typ, err error) {
+	for k := range n {
+		t, err := o.typ(k)
+		if err != nil {
+			return nil, err
+		}
+		if t != tu32 && t != ts32 {
+			return nil, o.refuse("not with .%s", t)
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+// saturate clamps to what so many bytes of the type hold.
+func (p part) saturate(v int64) int64 {
+	bits := 8 * p.size
+	if p.typ.kind == signed {
+		return max(-1<<(bits-1), min(1<<(bits-1)-1, v))
+	}
+	return max(0, min(1<<bits-1, v))
+}
+
+// video builds vadd, vsub, vabsdiff, vmin, vmax, vshl, vshr and vset.
+func video(b *builder, o *opcode) error {
+	n := 3
+	if o.name == "vset" {
+		n = 2
+	}
+	types, err := o.intTypes(n)
+	if err != nil {
+		return err
+	}
+	f, dt, err := o.videoFunction(types)
+	if err != nil {
+		return err
+	}
+	v := videoMode{name: o.name, dt: dt, at: types[len(types)-2], bt: types[len(types)-1], f: f}
+	v.sat = o.name != "vset" && o.take("sat")
+	for _, n := range []string{"add", "min", "max"} {
+		if v.merge == "" && o.take(n) {
+			v.merge = n
+		}
+	}
+	if (v.merge == "min" || v.merge == "max") && !v.tried() {
+		return o.refuse("with .%s and these types: what a GPU gives is not known", v.merge)
+	}
+	return b.videoOperands(o, v)
+}
+
+// tried reports whether .min or .max has been seen on a GPU.
+func (v videoMode) tried() bool {
+	switch v.name {
+	case "vset":
+		return v.merge == "max" && v.at == tu32 && v.bt == tu32
+	case "vshl":
+		return v.merge == "min" && v.dt == tu32 && v.at == tu32
+	case "vshr":
+		return v.merge == "max" && v.dt == ts32 && v.at == ts32
+	}
+	return true
+}
+
+// A videoMode is how a scalar instruction computes. GPUs have no such instructions
+// any more: what the driver's compiler puts in their place is not always what the
+// ISA says, and is done here.
+type videoMode struct {
+	name       string
+	dt, at, bt typ
+	f          func(a, b int64) int64
+	sat        bool
+	merge      string // with the third operand: add, min, max, or nothing
+	target     part
+}
+
+// videoFunction is what a scalar instruction does, and its result's type.
+func (o *opcode) videoFunction(types []typ) (f func(a, b int64) int64, result typ, err error) {
+	result = types[0]
+	switch o.name {
+	case "vset":
+		is, ok := oneOf(o, intComparisons)
+		if !ok {
+			return nil, result, o.refuse("without a comparison")
+		}
+		return func(a, b int64) int64 { return int64(boolBits(is(a, b))) }, tu32, nil
+	case "vshl", "vshr":
+		wrap := o.take("wrap")
+		if !wrap && !o.take("clamp") || types[2] != tu32 {
+			return nil, result, o.refuse("without .clamp or .wrap")
+		}
+		return videoShift(o.name == "vshl", wrap, o.has("min")), result, nil
+	}
+	return videoOps[o.name], result, nil
+}
+
+var intComparisons = map[string]func(a, b int64) bool{
+	"eq": func(a, b int64) bool { return a == b }, "ne": func(a, b int64) bool { return a != b },
+	"lt": func(a, b int64) bool { return a < b }, "le": func(a, b int64) bool { return a <= b },
+	"gt": func(a, b int64) bool { return a > b }, "ge": func(a, b int64) bool { return a >= b },
+}
+
+// videoShift shifts by at most 32, or by the low five bits. There are 34 bits, or all
+// if the result is compared with something.
+func videoShift(left, wrap, all bool) func(a, b int64) int64 {
+	return func(a, b int64) int64 {
+		n := min(uint64(b)&0xffffffff, 32)
+		if wrap {
+			n = uint64(b) & 31
+		}
+		switch {
+		case left && all:
+			return int64(min(uint64(a)<<n, math.MaxInt64))
+		case left:
+			return a << n << 30 >> 30
+		}
+		return a >> n
+	}
+}
+
+// videoOperands takes d, a, b with their selectors, and c where there is something
+// to merge with, and emits.
+func (b *builder) videoOperands(o *opcode, v videoMode) error {
+	v.target = b.partOf(v.dt)
+	d, err := b.p.operand(b)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if i.d, err = b.target(d, v.dt); err != nil {
+		return err
+	}
+	pa, pb := part{}, part{}
+	if pa, i.a, err = b.videoSource(v.at); err != nil {
+		return err
+	}
+	if pb, i.b, err = b.videoSource(v.bt); err != nil {
+		return err
+	}
+	i.c = i.a
+	third := b.p.peek().is(",")
+	if third {
+		if _, i.c, err = b.videoSource(v.dt); err != nil {
+			return err
+		}
+	}
+	if inserts, merges := v.inserts(), v.merge != ""; third != (inserts || merges) || inserts && merges {
+		return o.refuse("these operands")
+	}
+	i.run = func(t *thread, i *inst) {
+		t.r[i.d] = v.result(v.f(pa.get(t.r[i.a]), pb.get(t.r[i.b])), t.r[i.c])
+	}
+	b.emit(i)
+	return nil
+}
+
+// inserts reports whether a part of the third operand is replaced.
+func (v videoMode) inserts() bool { return v.target.size < 4 }
+
+// result makes the bits of a number and the third operand.
+func (v videoMode) result(x int64, c uint64) uint64 {
+	if v.sat {
+		x = v.saturate(x)
+	}
+	switch {
+	case v.merge == "add":
+		return uint64(uint32(x) + uint32(c))
+	case v.merge != "":
+		return v.larger(x, c)
+	case v.inserts() && (v.name == "vset" || v.sat && v.target.size == 2):
+		return v.target.put(c, 0)
+	case v.inserts():
+		return v.target.put(c, uint64(x))
+	}
+	return uint64(uint32(x))
+}
+
+// saturate clamps, a part as if the number had no sign, but what was shifted to 32
+// bits. What is larger than these without a sign is not clamped but where it was
+// shifted.
+func (v videoMode) saturate(x int64) int64 {
+	switch {
+	case v.name == "vshl":
+		return part{v.dt, 0, 4}.saturate(x)
+	case v.inserts():
+		most := typ{bitsKind, v.target.size}.mask()
+		if v.dt.kind == signed {
+			most >>= 1
+		}
+		return int64(min(uint64(uint32(x)), most))
+	case v.dt.kind == unsigned:
+		return int64(uint32(max(0, x)))
+	}
+	return v.target.saturate(x)
+}
+
+// larger is the larger or the smaller of x and c. A sum, difference or minimum whose
+// top bit is set counts as the larger if there is no sign.
+func (v videoMode) larger(x int64, c uint64) uint64 {
+	whole := part{v.dt, 0, 4}
+	wide := v.name == "vabsdiff" || v.name == "vshl"
+	if !wide && (v.name != "vmax" || v.dt.kind == unsigned) {
+		x = whole.get(uint64(x))
+	}
+	y := whole.get(c)
+	xLarger := x > y || x > math.MaxInt32 && !wide && v.name != "vmax"
+	if xLarger == (v.merge == "max") {
+		y = x
+	}
+	return uint64(uint32(y))
+}
+
+// videoSource takes a comma and an operand with its selector.
+func (b *builder) videoSource(t typ) (p part, slot int32, err error) {
+	if err := b.p.expect(","); err != nil {
+		return p, 0, err
+	}
+	return b.partSource(t)
+}
+
+func (b *builder) partSource(t typ) (p part, slot int32, err error) {
+	p = b.partOf(t)
+	o, err := b.p.operand(b)
+	if err != nil {
+		return p, 0, err
+	}
+	slot, err = b.source(o, t)
+	return p, slot, err
+}
+
+// videoMultiply builds vmad: a b + c, shifted right; one of them may be negated,
+// or one more added.
+func videoMultiply(b *builder, o *opcode) error {
+	types, err := o.intTypes(3)
+	if err != nil {
+		return err
+	}
+	m := o.multiplyMode(types)
+	d, err := b.p.operand(b)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if i.d, err = b.target(d, types[0]); err != nil {
+		return err
+	}
+	var p [3]part
+	var minus [3]bool
+	for k, s := range []*int32{&i.a, &i.b, &i.c} {
+		if err := b.p.expect(","); err != nil {
+			return err
+		}
+		minus[k] = b.p.accept("-")
+		if p[k], *s, err = b.partSource(types[(k+1)%3]); err != nil { // c has the result's type
+			return err
+		}
+	}
+	if !m.negate(minus) {
+		return o.refuse("these signs")
+	}
+	i.run = func(t *thread, i *inst) {
+		t.r[i.d] = m.result(p[0].get(t.r[i.a]), p[1].get(t.r[i.b]), t.r[i.c])
+	}
+	b.emit(i)
+	return nil
+}
+
+// A multiplyMode is how vmad computes.
+type multiplyMode struct {
+	shift                         int
+	plusOne, sat, minusAB, minusC bool
+	signed                        bool // for a shift, and for what is clamped
+}
+
+// multiplyMode takes the modifiers.
+func (o *opcode) multiplyMode(types []typ) multiplyMode {
+	m := multiplyMode{sat: o.take("sat"), plusOne: o.take("po"), signed: types[1].kind == signed || types[2].kind == signed}
+	if o.take("shr7") {
+		m.shift = 7
+	} else if o.take("shr15") {
+		m.shift = 15
+	}
+	return m
+}
+
+// negate sets which operands are, and reports whether they can be.
+func (m *multiplyMode) negate(minus [3]bool) bool {
+	m.minusAB, m.minusC = minus[0] != minus[1], minus[2]
+	m.signed = m.signed || m.minusAB || m.minusC
+	product := minus[0] || minus[1]
+	return !(m.plusOne && (product || minus[2]) || product && minus[2])
+}
+
+// result is that of vmad. Operands of all 32 bits have signs, whatever their types.
+func (m multiplyMode) result(a, b int64, c uint64) uint64 {
+	v, third := int64(int32(a))*int64(int32(b)), int64(int32(c))
+	if m.minusAB {
+		v = -v
+	}
+	if m.minusC {
+		third = -third
+	}
+	v += third
+	if m.plusOne {
+		v++
+	}
+	if m.signed {
+		v >>= m.shift
+	} else {
+		v = int64(uint64(v) >> m.shift)
+	}
+	switch {
+	case m.sat && m.signed:
+		return clamp32(v)
+	case m.sat:
+		return uint64(max(0, min(math.MaxUint32, v)))
+	}
+	return uint64(uint32(v))
+}
+
+// videoVector builds the instructions that end in 2 or 4.
+func videoVector(b *builder, o *opcode) error {
+	lanes := int(o.name[len(o.name)-1] - '0')
+	name := o.name[:len(o.name)-1]
+	n := 3
+	if name == "vset" {
+		n = 2
+	}
+	types, err := o.intTypes(n)
+	if err != nil {
+		return err
+	}
+	at, bt := types[n-2], types[n-1]
+	dt := types[0]
+	f := videoOps[name]
+	switch name {
+	case "vset":
+		is, ok := oneOf(o, intComparisons)
+		if !ok {
+			return o.refuse("without a comparison")
+		}
+		dt, f = tu32, func(a, b int64) int64 { return int64(boolBits(is(a, b))) }
+	case "vavrg":
+		f = func(a, b int64) int64 { // halves are rounded away from zero
+			if s := a + b; s >= 0 {
+				return (s + 1) >> 1
+			} else {
+				return s >> 1
+			}
+		}
+	}
+	v := vectorMode{lanes: lanes, dt: dt, at: at, bt: bt, f: f, sat: n == 3 && o.take("sat"), add: o.take("add")}
+	return b.videoVector(o, v)
+}
+
+// A vectorMode is how a vector instruction computes.
+type vectorMode struct {
+	lanes      int
+	dt, at, bt typ
+	f          func(a, b int64) int64
+	sat, add   bool
+	mask       [4]bool    // which lanes are written
+	from       [2][4]part // where lanes come from
+}
+
+// videoVector takes the operands, each with an order of its parts, and emits.
+func (b *builder) videoVector(o *opcode, v vectorMode) error {
+	mask, err := b.laneMask(v.lanes)
+	if err != nil {
+		return o.refuse("this mask")
+	}
+	v.mask = mask
+	d, err := b.p.operand(b)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if i.d, err = b.target(d, v.dt); err != nil {
+		return err
+	}
+	for k, s := range []*int32{&i.a, &i.b} {
+		if err := b.p.expect(","); err != nil {
+			return err
+		}
+		t := []typ{v.at, v.bt}[k]
+		if v.from[k], err = b.laneOrder(o, v.lanes, t, k); err != nil {
+			return err
+		}
+		arg, err := b.p.operand(b)
+		if err != nil {
+			return err
+		}
+		if *s, err = b.source(arg, t); err != nil {
+			return err
+		}
+	}
+	if err := b.p.expect(","); err != nil {
+		return err
+	}
+	arg, err := b.p.operand(b)
+	if err != nil {
+		return err
+	}
+	if i.c, err = b.source(arg, v.dt); err != nil {
+		return err
+	}
+	i.run = func(t *thread, i *inst) { t.r[i.d] = v.result(t.r[i.a], t.r[i.b], t.r[i.c]) }
+	b.emit(i)
+	return nil
+}
+
+// laneMask takes which lanes are written off the target: .h10, .b3210 and parts.
+func (b *builder) laneMask(lanes int) (mask [4]bool, err error) {
+	name, suffix, ok := cutLast(b.p.peek().text)
+	letter := map[int]byte{2: 'h', 4: 'b'}[lanes]
+	if !ok || len(suffix) < 2 || suffix[0] != letter {
+		return [4]bool{true, true, true, true}, nil
+	}
+	for k := 1; k < len(suffix); k++ {
+		n := int(suffix[k]) - '0'
+		if n < 0 || n >= lanes || mask[n] || k > 1 && suffix[k] > suffix[k-1] {
+			return mask, errorf(b.line, "no mask")
+		}
+		mask[n] = true
+	}
+	b.p.tokens[b.p.at].text = name
+	return mask, nil
+}
+
+// laneOrder takes where the lanes of operand k come from off its name: digits from
+// the highest lane on, of which the first are a's parts and the others b's.
+func (b *builder) laneOrder(o *opcode, lanes int, t typ, k int) (from [4]part, err error) {
+	size := 4 / lanes
+	for n := range lanes {
+		from[n] = part{t, 32*k + 8*size*n, size}
+	}
+	name, suffix, ok := cutLast(b.p.peek().text)
+	letter := map[int]byte{2: 'h', 4: 'b'}[lanes]
+	if !ok || suffix == "" || suffix[0] != letter {
+		return from, nil
+	}
+	if len(suffix) != 1+lanes {
+		return from, o.refuse("this order of parts")
+	}
+	for n := range lanes {
+		d := int(suffix[lanes-n]) - '0'
+		if d < 0 || d >= 2*lanes {
+			return from, o.refuse("this order of parts")
+		}
+		from[n].shift = 8 * size * d
+	}
+	b.p.tokens[b.p.at].text = name
+	return from, nil
+}
+
+// result computes all lanes. Those that are not written are c's.
+func (v vectorMode) result(a, b, c uint64) uint64 {
+	both := uint64(uint32(b))<<32 | uint64(uint32(a))
+	size := 4 / v.lanes
+	out, sum := uint64(0), c
+	for n := range v.lanes {
+		d := part{v.dt, 8 * size * n, size}
+		if !v.mask[n] {
+			out |= c & (typ{bitsKind, size}.mask() << d.shift)
+			continue
+		}
+		x := v.f(v.from[0][n].get(both), v.from[1][n].get(both))
+		if v.sat {
+			x = d.saturate(x)
+		}
+		sum += uint64(x)
+		out = d.put(out, uint64(x))
+	}
+	if v.add {
+		return uint64(uint32(sum))
+	}
+	return out
+}

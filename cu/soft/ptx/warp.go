@@ -1,0 +1,459 @@
+package ptx
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// A meeting is what threads of a warp do together: each comes to it with its
+// operands, and none goes on before all that are to come are there.
+type meeting struct {
+	what string // threads meet at the same
+	open bool   // it takes who is there, once nobody else can come
+	act  func(here []*thread)
+}
+
+// meets is how the run of an instruction begins a meeting: the thread waits.
+func (m *meeting) meets(mask func(t *thread, i *inst) uint32) run {
+	return func(t *thread, i *inst) {
+		t.meeting, t.inst, t.state, t.patience = m, i, meetingOthers, openPatience
+		t.mask = mask(t, i)
+	}
+}
+
+// openPatience is for how many turns those at an open meeting wait for others of
+// the warp that still run: these may spin until the first go on.
+const openPatience = 64
+
+// lane is the thread's number in its warp.
+func (t *thread) lane() uint { return uint(t.index % warpSize) }
+
+// meet lets the threads of a warp go on that have all met, and reports whether any
+// does.
+func meet(warp []thread) (went bool) {
+	alive, runs, waits := census(warp)
+	for left := waits; left != 0; {
+		first := &warp[bits.TrailingZeros32(left)]
+		var here []*thread
+		var there uint32
+		for k := range warp {
+			if t := &warp[k]; left>>k&1 != 0 && t.joins(first) {
+				here, there = append(here, t), there|1<<k
+			}
+		}
+		left &^= there
+		want := first.mask & alive
+		if first.meeting.open {
+			want = there
+			if first.patience--; runs != 0 && first.patience > 0 {
+				continue
+			}
+		}
+		if want&^there != 0 {
+			continue
+		}
+		for _, t := range here {
+			t.state = running
+		}
+		first.meeting.act(here)
+		went = true
+	}
+	return went
+}
+
+// census gives the threads of a warp that have not ended, as bits, and of these those
+// that run and those at a meeting.
+func census(warp []thread) (alive, runs, waits uint32) {
+	for k := range warp {
+		bit := uint32(1) << k
+		switch warp[k].state {
+		case done:
+			continue
+		case running:
+			runs |= bit
+		case meetingOthers:
+			waits |= bit
+		}
+		alive |= bit
+	}
+	return alive, runs, waits
+}
+
+// joins reports whether t is at the same meeting as another thread: at the same
+// instruction, or where there is a mask, at one alike.
+func (t *thread) joins(other *thread) bool {
+	if t.meeting.open {
+		return t.inst == other.inst && len(t.stack) == len(other.stack)
+	}
+	return t.meeting.what == other.meeting.what && t.mask == other.mask
+}
+
+// takeSync takes .sync, behind which an instruction's last operand is the mask of
+// those who are to come.
+func (o *opcode) takeSync() bool { return o.take("sync") }
+
+// assemble emits an instruction that threads of a warp run together. With a mask
+// that is its slot; without, who is there takes part.
+func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*thread)) {
+	m := &meeting{what: o.text, open: mask < 0, act: act}
+	i.run = m.meets(func(t *thread, _ *inst) uint32 {
+		if mask < 0 {
+			return 0
+		}
+		return uint32(t.r[mask])
+	})
+	b.emit(i)
+}
+
+// comma takes a comma and an operand that is read.
+func (b *builder) comma(t typ) (int32, error) {
+	if err := b.p.expect(","); err != nil {
+		return 0, err
+	}
+	o, err := b.p.operand(b)
+	if err != nil {
+		return 0, err
+	}
+	return b.source(o, t)
+}
+
+// syncMask takes the mask of an instruction with .sync, and -1 of one without.
+func (b *builder) syncMask(sync bool) (int32, error) {
+	if !sync {
+		return -1, nil
+	}
+	return b.comma(tu32)
+}
+
+// activeMask builds activemask: the threads that are here.
+func activeMask(b *builder, o *opcode) error {
+	t, err := o.only(tb32)
+	if err != nil {
+		return err
+	}
+	args, err := b.arguments(1)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if i.d, err = b.target(args[0], t); err != nil {
+		return err
+	}
+	b.assemble(o, i, -1, func(here []*thread) { give(here, lanes(here)) })
+	return nil
+}
+
+// lanes is the mask of some threads.
+func lanes(here []*thread) (mask uint64) {
+	for _, t := range here {
+		mask |= 1 << t.lane()
+	}
+	return mask
+}
+
+// give gives every thread the same result.
+func give(here []*thread, v uint64) {
+	for _, t := range here {
+		t.r[t.inst.d] = v
+	}
+}
+
+// votes are the ways to vote: what becomes of the mask of those who are for it,
+// and of all.
+var votes = map[string]func(yes, all uint64) uint64{
+	"all":    func(yes, all uint64) uint64 { return boolBits(yes == all) },
+	"any":    func(yes, _ uint64) uint64 { return boolBits(yes != 0) },
+	"uni":    func(yes, all uint64) uint64 { return boolBits(yes == all || yes == 0) },
+	"ballot": func(yes, _ uint64) uint64 { return yes },
+}
+
+// vote builds vote.
+func vote(b *builder, o *opcode) error {
+	sync := o.takeSync()
+	ballot := slices.Contains(o.mods, "ballot")
+	how, ok := oneOf(o, votes)
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	if want := map[bool]typ{true: tb32, false: tpred}[ballot]; !ok || t != want {
+		return o.refuse("with .%s", t)
+	}
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if i.d, err = b.target(args[0], t); err != nil {
+		return err
+	}
+	i.imm = boolBits(args[1].not) // those who meet may differ in this
+	args[1].not = false
+	if i.a, err = b.source(args[1], tpred); err != nil {
+		return err
+	}
+	mask, err := b.syncMask(sync)
+	if err != nil {
+		return err
+	}
+	b.assemble(o, i, mask, func(here []*thread) {
+		var yes uint64
+		for _, t := range here {
+			if t.r[t.inst.a] != t.inst.imm {
+				yes |= 1 << t.lane()
+			}
+		}
+		give(here, how(yes, lanes(here)))
+	})
+	return nil
+}
+
+// match builds match.any and match.all: who has the same value.
+func match(b *builder, o *opcode) error {
+	sync, all := o.takeSync(), o.take("all")
+	if !sync || !all && !o.take("any") {
+		return o.refuse("in this form")
+	}
+	t, err := o.only(tb32, tb64)
+	if err != nil {
+		return err
+	}
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	i, err := b.withPredicate(args[0], tb32)
+	if err != nil {
+		return err
+	}
+	if i.a, err = b.source(args[1], t); err != nil {
+		return err
+	}
+	mask, err := b.syncMask(true)
+	if err != nil {
+		return err
+	}
+	act := matchAny
+	if all {
+		act = matchAll
+	}
+	b.assemble(o, i, mask, act)
+	return nil
+}
+
+// withPredicate takes a target that may have a predicate behind it, d|p: the
+// predicate's slot is c, a spare one if it is not there.
+func (b *builder) withPredicate(target operand, t typ) (i inst, err error) {
+	if pair := target.pair; pair != nil {
+		i.c, err = b.target(*pair, tpred)
+		target.pair = nil
+	} else {
+		i.c, err = b.newSlot()
+	}
+	if err != nil {
+		return i, err
+	}
+	i.d, err = b.target(target, t)
+	return i, err
+}
+
+func matchAny(here []*thread) {
+	groups := map[uint64]uint64{}
+	for _, t := range here {
+		groups[t.r[t.inst.a]] |= 1 << t.lane()
+	}
+	values := make([]uint64, len(here)) // d may be a
+	for k, t := range here {
+		values[k] = groups[t.r[t.inst.a]]
+	}
+	for k, t := range here {
+		t.r[t.inst.d] = values[k]
+	}
+}
+
+func matchAll(here []*thread) {
+	same := true
+	for _, t := range here {
+		same = same && t.r[t.inst.a] == here[0].r[here[0].inst.a]
+	}
+	for _, t := range here {
+		t.r[t.inst.c] = boolBits(same)
+	}
+	if !same {
+		give(here, 0)
+		return
+	}
+	give(here, lanes(here))
+}
+
+// reductions are those of a warp's values.
+var reductions = []string{"add", "min", "max", "and", "or", "xor"}
+
+// reduce builds redux.sync.
+func reduce(b *builder, o *opcode) error {
+	if !o.takeSync() {
+		return o.refuse("without .sync")
+	}
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	var f update
+	for _, name := range reductions {
+		if o.take(name) {
+			f = updateOf(name, t)
+		}
+	}
+	if f == nil || t.size != 4 || t.kind == float {
+		return o.refuse("with .%s", t)
+	}
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	var i inst
+	if i.d, err = b.target(args[0], t); err != nil {
+		return err
+	}
+	if i.a, err = b.source(args[1], t); err != nil {
+		return err
+	}
+	mask, err := b.syncMask(true)
+	if err != nil {
+		return err
+	}
+	b.assemble(o, i, mask, func(here []*thread) {
+		v := here[0].r[here[0].inst.a]
+		for _, t := range here[1:] {
+			v = f(v, t.r[t.inst.a], 0)
+		}
+		give(here, v)
+	})
+	return nil
+}
+
+// elect builds elect.sync: the first of those who are there is the one.
+func elect(b *builder, o *opcode) error {
+	if !o.takeSync() {
+		return o.refuse("without .sync")
+	}
+	args, err := b.arguments(1)
+	if err != nil {
+		return err
+	}
+	if args[0].pair == nil {
+		return o.refuse("without a predicate")
+	}
+	i, err := b.withPredicate(args[0], tb32)
+	if err != nil {
+		return err
+	}
+	mask, err := b.syncMask(true)
+	if err != nil {
+		return err
+	}
+	b.assemble(o, i, mask, func(here []*thread) {
+		for k, t := range here {
+			t.r[t.inst.c] = boolBits(k == 0)
+		}
+		give(here, uint64(here[0].lane()))
+	})
+	return nil
+}
+
+// warpBarrier builds bar.warp.sync, once bar and warp are taken.
+func warpBarrier(b *builder, o *opcode) error {
+	if !o.takeSync() {
+		return o.refuse("without .sync")
+	}
+	args, err := b.arguments(1)
+	if err != nil {
+		return err
+	}
+	mask, err := b.source(args[0], tu32)
+	if err != nil {
+		return err
+	}
+	b.assemble(o, inst{}, mask, func([]*thread) {})
+	return nil
+}
+
+// A shuffleFrom says which lane's value another gets, and whether that is within
+// bounds: between the first and the last lane of its segment, where up has the
+// first for both.
+type shuffleFrom func(lane, by, first, last int) (from int, ok bool)
+
+var shuffles = map[string]shuffleFrom{
+	"up":   func(lane, by, _, last int) (int, bool) { return lane - by, lane-by >= last },
+	"down": func(lane, by, _, last int) (int, bool) { return lane + by, lane+by <= last },
+	"bfly": func(lane, by, _, last int) (int, bool) { return lane ^ by, lane^by <= last },
+	"idx":  func(_, by, first, last int) (int, bool) { return first | by, first|by <= last },
+}
+
+// shuffle builds shfl.
+func shuffle(b *builder, o *opcode) error {
+	sync := o.takeSync()
+	idx := slices.Contains(o.mods, "idx")
+	how, ok := oneOf(o, shuffles)
+	t, err := o.typ(0)
+	if err != nil {
+		return err
+	}
+	if !ok || t != tb32 {
+		return o.refuse("with .%s", t)
+	}
+	args, err := b.arguments(4)
+	if err != nil {
+		return err
+	}
+	i, err := b.withPredicate(args[0], t)
+	if err != nil {
+		return err
+	}
+	if i.a, err = b.source(args[1], t); err != nil {
+		return err
+	}
+	if i.b, err = b.source(args[2], tu32); err != nil {
+		return err
+	}
+	c, err := b.source(args[3], tu32)
+	if err != nil {
+		return err
+	}
+	i.vec = []int32{c}
+	mask, err := b.syncMask(sync)
+	if err != nil {
+		return err
+	}
+	b.assemble(o, i, mask, func(here []*thread) { how.act(idx, here) })
+	return nil
+}
+
+// act moves the values. From a lane that is not there comes nothing, for which a
+// thread keeps its own.
+func (how shuffleFrom) act(idx bool, here []*thread) {
+	var values [warpSize]uint64
+	var there uint32
+	for _, t := range here {
+		values[t.lane()] = t.r[t.inst.a]
+		there |= 1 << t.lane()
+	}
+	for _, t := range here {
+		i, lane := t.inst, int(t.lane())
+		c := int(t.r[i.vec[0]])
+		segment := c >> 8 & 31
+		by, first := int(t.r[i.b]&31), lane&segment
+		if idx {
+			by &^= segment
+		}
+		from, ok := how(lane, by, first, first|c&31&^segment)
+		if !ok || from < 0 || from >= warpSize {
+			from, ok = lane, false
+		}
+		v := values[lane]
+		if there>>from&1 != 0 {
+			v = values[from]
+		}
+		t.r[i.d], t.r[i.c] = v, boolBits(ok)
+	}
+}

@@ -1,0 +1,110 @@
+package kernels_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// mapPeer gives k size bytes of memory of the second device, as a member of a ring
+// has them: exported, imported and mapped for the first one. Without two devices
+// that reach each other t is skipped.
+func mapPeer(t testing.TB, k bench, size uint64) (peer *cu.Device, mapped cu.DevicePtr) {
+	t.Helper()
+	dev := k.ctx.Device()
+	devices := dev.Driver().Devices()
+	if len(devices) < 2 {
+		t.Skip("takes two devices")
+	}
+	peer = devices[1]
+	if can, err := dev.CanAccessPeer(peer); err != nil || !can {
+		t.Skipf("takes two devices that reach each other: %v", err)
+	}
+	granularity, err := vmm.Granularity(peer)
+	require.NoError(t, err)
+	size, _ = vmm.AlignUp(size, granularity)
+	made, err := vmm.Create(peer, size)
+	require.NoError(t, err)
+	file, err := made.Export()
+	require.NoError(t, err)
+	chunk, err := vmm.ImportAllocation(peer, file, size)
+	require.NoError(t, err)
+	room, err := vmm.Reserve(dev.Driver(), size)
+	require.NoError(t, err)
+	m, err := room.Map(0, chunk)
+	require.NoError(t, err)
+	for _, closer := range []interface{ Close() error }{made, file, chunk} {
+		require.NoError(t, closer.Close())
+	}
+	t.Cleanup(func() {
+		require.NoError(t, m.Close())
+		require.NoError(t, room.Close())
+	})
+	require.NoError(t, m.SetAccess(cu.ReadWrite, dev))
+	return peer, m.Ptr()
+}
+
+// fillPeer fills a peer's chunk through the mapping, and checks it there.
+func fillPeer(t testing.TB, k bench, mapped cu.DevicePtr, size uint64) {
+	t.Helper()
+	require.NoError(t, k.Fill(k.s, mapped, size, 0, 1))
+	m, err := k.Check(soon(t), k.s, mapped, size, 0, 1)
+	require.NoError(t, err)
+	require.Zero(t, m)
+}
+
+// Kernels of one device work on the memory of another.
+func TestPeersChunk(t *testing.T) {
+	const size = 1<<20 + 3
+	k := newBench(t, size)
+	_, mapped := mapPeer(t, k, size)
+	fillPeer(t, k, mapped, size)
+	require.NoError(t, k.Copy(k.s, k.DevicePtr, mapped, size))
+	m, err := k.Check(soon(t), k.s, k.DevicePtr, size, 0, 1)
+	require.NoError(t, err)
+	require.Zero(t, m)
+}
+
+// BenchmarkPeerRead reads a peer's chunk through the mapping, and compares it.
+func BenchmarkPeerRead(b *testing.B) {
+	k := newBench(b, 16)
+	_, mapped := mapPeer(b, k, size())
+	fillPeer(b, k, mapped, size())
+	measure(b, k, size(), func() error { return second(k.Check(context.Background(), k.s, mapped, size(), 0, 1)) })
+}
+
+// BenchmarkPeerKernelCopy copies a peer's chunk here with a kernel.
+func BenchmarkPeerKernelCopy(b *testing.B) {
+	k := newBench(b, size())
+	_, mapped := mapPeer(b, k, size())
+	measure(b, k, size(), func() error { return k.Copy(k.s, k.DevicePtr, mapped, size()) })
+}
+
+// BenchmarkPeerMappedCopy copies a peer's chunk here with the driver.
+func BenchmarkPeerMappedCopy(b *testing.B) {
+	k := newBench(b, size())
+	_, mapped := mapPeer(b, k, size())
+	measure(b, k, size(), func() error { return cu.CopyDevice(k.ctx, k.s, k.DevicePtr, mapped, size()) })
+}
+
+// BenchmarkPeerCopy is the plain copy of a peer's memory, of both devices' own,
+// with which the others are compared. Bytes count once in all of them: they cross
+// the link once.
+func BenchmarkPeerCopy(b *testing.B) {
+	k := newBench(b, size())
+	peer, _ := mapPeer(b, k, 16)
+	far, err := peer.PrimaryContext()
+	require.NoError(b, err)
+	defer func() { require.NoError(b, far.Close()) }()
+	src, err := far.Alloc(size())
+	require.NoError(b, err)
+	require.NoError(b, k.ctx.EnablePeerAccess(far))
+	defer func() { require.NoError(b, k.ctx.DisablePeerAccess(far)) }()
+	measure(b, k, size(), func() error {
+		return cu.CopyPeer(k.ctx, k.s, k.DevicePtr, k.ctx, src.Ptr(), far, size())
+	})
+}
