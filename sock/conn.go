@@ -61,11 +61,12 @@ func NewPair() (a, b *Conn, err error) {
 // for whoever else holds it too.
 func FromFile(f *os.File) (*Conn, error) {
 	c, err := fromFile(f)
-	if f != nil {
-		err = errors.Join(err, f.Close())
+	closeErr := f.Close()
+	if err == nil && closeErr != nil { // if there was no descriptor, err says so
+		err = errors.Join(closeErr, c.Close())
 	}
 	if err != nil {
-		return nil, opError("inherit", "", errors.Join(err, c.Close()))
+		return nil, opError("inherit", "", err)
 	}
 	return c, nil
 }

@@ -90,6 +90,9 @@ func TestFromFileRefuses(t *testing.T) {
 			require.ErrorIs(t, f.Close(), os.ErrClosed, "ownership was taken")
 		})
 	}
+	_, err = FromFile(os.NewFile(1<<19, "none"))
+	require.ErrorIs(t, err, unix.EBADF)
+	require.NotContains(t, err.Error(), "\n", "said twice")
 	_, err = FromFile(nil)
 	require.ErrorIs(t, err, os.ErrInvalid)
 	_, err = FromFile(listening)

@@ -25,17 +25,33 @@ type Allocation struct {
 // Create makes size bytes of physical memory, which read as zeros, on dev.
 // size is a multiple of the granularity ([Granularity]).
 func Create(dev *cu.Device, size uint64) (*Allocation, error) {
-	h, err := dev.CreateMemory(size, cu.HandleFD)
+	return createFor(dev, size, cu.HandleFD)
+}
+
+// createFor makes memory for types of handle.
+func createFor(dev *cu.Device, size uint64, types cu.HandleType) (*Allocation, error) {
+	h, err := dev.CreateMemory(size, types)
 	if err != nil {
 		return nil, fmt.Errorf("creating %d bytes on device %s: %w", size, dev, err)
 	}
 	return &Allocation{dev: dev, handle: h, own: true}, nil
 }
 
-// importAllocation makes an Allocation of what fd stands for. The caller keeps
-// fd.
-func importAllocation(dev *cu.Device, fd *os.File, size uint64) (*Allocation, error) {
-	h, err := dev.Driver().ImportMemory(fd, size)
+// ImportAllocation makes an Allocation of memory that another process exported:
+// size bytes on dev, as that process says. f stays the caller's and may be closed
+// at once. It is for who maps several allocations, of several devices maybe, in one
+// [Reservation]; [Import] does all for a buffer. It does not find out a lie about
+// size: [Reservation.Map] does.
+//
+// Errors: [cu.ErrUnknown] for a descriptor that is no device memory; a
+// [*DescriptorError] for memory on another device.
+func ImportAllocation(dev *cu.Device, f *os.File, size uint64) (*Allocation, error) {
+	return importAllocation(dev, func() (*cu.MemHandle, error) { return dev.Driver().ImportMemory(f, size) })
+}
+
+// importAllocation makes an Allocation of what get imports.
+func importAllocation(dev *cu.Device, get func() (*cu.MemHandle, error)) (*Allocation, error) {
+	h, err := get()
 	if err != nil {
 		return nil, err
 	}

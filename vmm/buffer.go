@@ -76,7 +76,7 @@ func (b *Buffer) assemble(chunks []*Allocation, size uint64) (*Buffer, error) {
 // plan checks sizes against the device's granularity and returns the number of
 // chunks.
 func (b *Buffer) plan(size uint64) (int, error) {
-	g, err := Granularity(b.dev)
+	g, _, err := b.dev.Granularity(b.opts.types)
 	if err != nil {
 		return 0, err
 	}
@@ -121,7 +121,7 @@ func (b *Buffer) create(n int, o *options) (chunks []*Allocation, err error) {
 	err = o.step("create", func(s *Step) error {
 		s.Size, s.Chunks = uint64(n)*b.chunk, n
 		for range n {
-			a, err := Create(b.dev, b.chunk)
+			a, err := createFor(b.dev, b.chunk, b.opts.types)
 			if err != nil {
 				return errors.Join(err, closeAll(chunks))
 			}
@@ -207,6 +207,13 @@ func (b *Buffer) Device() *cu.Device { return b.dev }
 
 // Ptr is the buffer's first address, in this process.
 func (b *Buffer) Ptr() cu.DevicePtr { return b.view.Ptr() }
+
+// Address is Ptr, or [cu.ErrClosed] after Close. [cu.Function.Launch] asks for it.
+func (b *Buffer) Address() (cu.DevicePtr, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return openAt(b.Ptr(), b.closed)
+}
 
 // Access is what the device may do with the buffer here.
 func (b *Buffer) Access() cu.Access { return b.opts.access }

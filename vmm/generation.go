@@ -9,6 +9,10 @@ import (
 // lastGeneration is the last one that this process gave out.
 var lastGeneration atomic.Uint64
 
+// NewGeneration returns a number for memory of another kind that is shared beside
+// buffers, by the rules of [Descriptor].
+func NewGeneration() uint64 { return newGeneration() }
+
 // newGeneration returns a number for a buffer of a new shape. It is larger than
 // that of every shape made before on this machine since it started, in whichever
 // process, so that what an earlier run left behind can be told from what this one

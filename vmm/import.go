@@ -67,15 +67,22 @@ func (d Descriptor) checkSizes(dev *cu.Device) error {
 // that only [New] has.
 func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...Option) (*Buffer, error) {
 	defer closeFiles(files)
+	return importBuffer(dev, d, len(files), opts, func(i int) (*cu.MemHandle, error) {
+		return dev.Driver().ImportMemory(files[i], d.ChunkSize)
+	})
+}
+
+// importBuffer makes a buffer of the n chunks that get imports.
+func importBuffer(dev *cu.Device, d Descriptor, n int, opts []Option, get func(chunk int) (*cu.MemHandle, error)) (*Buffer, error) {
 	o := newOptions(append([]Option{WithAccess(cu.ReadOnly)}, opts...))
-	if err := checkImport(dev, d, files, o); err != nil {
+	if err := checkImport(dev, d, n, o); err != nil {
 		return nil, o.giveUp(err)
 	}
 	b := &Buffer{
 		dev: dev, opts: o, imported: true, generation: d.Generation,
 		granularity: d.Granularity, chunk: d.ChunkSize, capacity: uint64(d.Chunks) * d.ChunkSize,
 	}
-	chunks, err := b.importChunks(files)
+	chunks, err := b.importChunks(n, get)
 	if err != nil {
 		return nil, o.giveUp(err)
 	}
@@ -84,13 +91,13 @@ func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...Option) (*Bu
 }
 
 // checkImport finds what keeps an import from being tried.
-func checkImport(dev *cu.Device, d Descriptor, files []*os.File, o *options) error {
+func checkImport(dev *cu.Device, d Descriptor, came int, o *options) error {
 	if err := d.Check(dev); err != nil {
 		return err
 	}
 	switch {
-	case len(files) != d.Chunks:
-		return badField("number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, len(files)))
+	case came != d.Chunks:
+		return badField("number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, came))
 	case o.chunk != 0 || o.capacity != 0:
 		return fmt.Errorf("%w: imported memory has the chunks and the size that it has", ErrSize)
 	}
@@ -109,13 +116,13 @@ func sizeLie(err error) error {
 
 func badField(name, reason string) error { return &DescriptorError{Field: name, Reason: reason} }
 
-func (b *Buffer) importChunks(files []*os.File) (chunks []*Allocation, err error) {
+func (b *Buffer) importChunks(n int, get func(chunk int) (*cu.MemHandle, error)) (chunks []*Allocation, err error) {
 	err = b.opts.step("import", func(s *Step) error {
-		s.Size, s.Chunks = b.capacity, len(files)
-		for i, f := range files {
-			a, err := importAllocation(b.dev, f, b.chunk)
+		s.Size, s.Chunks = b.capacity, n
+		for i := range n {
+			a, err := importAllocation(b.dev, func() (*cu.MemHandle, error) { return get(i) })
 			if err != nil {
-				return errors.Join(fmt.Errorf("importing chunk %d of %d: %w", i+1, len(files), err), closeAll(chunks))
+				return errors.Join(fmt.Errorf("importing chunk %d of %d: %w", i+1, n, err), closeAll(chunks))
 			}
 			chunks = append(chunks, a)
 		}

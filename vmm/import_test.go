@@ -162,6 +162,61 @@ func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
+// A single allocation is imported and mapped by hand; its descriptor is the
+// caller's, who may close it at once.
+func TestImportAllocation(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	made, err := vmm.Create(dev, g)
+	require.NoError(t, err)
+	f, err := made.Export()
+	require.NoError(t, err)
+	a, err := vmm.ImportAllocation(dev, f, g)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.NoError(t, made.Close())
+	require.Equal(t, g, a.Size())
+	require.Equal(t, dev, a.Device())
+	_, err = a.Export()
+	require.ErrorIs(t, err, vmm.ErrNotShareable)
+	res, err := vmm.Reserve(dev.Driver(), 2*g)
+	require.NoError(t, err)
+	m, err := res.Map(g, a)
+	require.NoError(t, err)
+	require.NoError(t, m.SetAccess(cu.ReadWrite))
+	require.NoError(t, a.Close())
+	require.Equal(t, res.Ptr().Add(g), m.Ptr())
+	require.NoError(t, m.Close())
+	require.NoError(t, res.Close())
+
+	_, err = vmm.ImportAllocation(dev, f, g)
+	require.ErrorIs(t, err, os.ErrClosed)
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	_, err = vmm.ImportAllocation(dev, null, g)
+	require.ErrorIs(t, err, cu.ErrUnknown)
+	require.NoError(t, null.Close())
+}
+
+// What comes from another device than its exporter says is refused.
+func TestImportAllocationOfAnotherDevice(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	others := dev.Driver().Devices()
+	if len(others) < 2 {
+		t.Skip("takes two devices")
+	}
+	made, err := vmm.Create(others[1], granularity(t, others[1]))
+	require.NoError(t, err)
+	f, err := made.Export()
+	require.NoError(t, err)
+	_, err = vmm.ImportAllocation(dev, f, made.Size())
+	require.ErrorIs(t, err, vmm.ErrDescriptor)
+	require.NoError(t, f.Close())
+	require.NoError(t, made.Close())
+}
+
 // TestFault63_SameFileManyGoroutines: 64 goroutines import the same files, each
 // of which closes them when it is done. An import gets the memory, or finds a
 // file closed; what else opens and closes files meanwhile never gets in between,

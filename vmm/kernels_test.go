@@ -75,3 +75,53 @@ func childLaunchesAWriter() error {
 	}
 	return errors.Join(k.Close(), s.Close(), buf.Close(), ctx.Close())
 }
+
+// Memory that has been closed is no argument of a kernel, prepared or not.
+func TestClosedMemoryIsNoArgument(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	mod, err := ctx.LoadModule([]byte(kernels.Memory))
+	require.NoError(t, err)
+	f, err := mod.Function("fill_bytes")
+	require.NoError(t, err)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, g)
+	require.NoError(t, err)
+	view, err := buf.NewView(cu.ReadWrite)
+	require.NoError(t, err)
+	room, err := vmm.Reserve(dev.Driver(), g)
+	require.NoError(t, err)
+	alloc, err := vmm.Create(dev, g)
+	require.NoError(t, err)
+	mapping, err := room.Map(0, alloc)
+	require.NoError(t, err)
+	require.NoError(t, mapping.SetAccess(cu.ReadWrite))
+	one := cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}}
+	for _, c := range []struct {
+		name   string
+		memory interface {
+			Ptr() cu.DevicePtr
+			Address() (cu.DevicePtr, error)
+			Close() error
+		}
+	}{{"*vmm.View", view}, {"*vmm.Buffer", buf}, {"*vmm.Mapping", mapping}, {"*vmm.Reservation", room}} {
+		p, err := c.memory.Address()
+		require.NoError(t, err)
+		require.Equal(t, c.memory.Ptr(), p)
+		l, err := f.Prepare(one, c.memory, uint64(1), uint8(7))
+		require.NoError(t, err)
+		if c.memory != room { // which has nothing left by then
+			require.NoError(t, l.Run(nil))
+			require.NoError(t, ctx.Synchronize(t.Context()))
+		}
+		require.NoError(t, c.memory.Close())
+		for _, err := range []error{l.Run(nil), f.Launch(nil, one, c.memory, uint64(1), uint8(7))} {
+			var wrong *cu.ArgumentError
+			require.ErrorAs(t, err, &wrong)
+			require.ErrorIs(t, err, cu.ErrClosed)
+			require.ErrorContains(t, err, "args[0]: a closed "+c.name)
+		}
+	}
+	require.NoError(t, alloc.Close())
+	require.NoError(t, ctx.Synchronize(t.Context()), "no kernel ran on what is closed")
+}

@@ -12,6 +12,8 @@ var children = cutest.Children{
 	"launches a writer":    childLaunchesAWriter,
 	"tells its generation": childTellsGeneration,
 	"hoards":               childHoards,
+	"fabric owner":         childFabricOwner,
+	"fabric importer":      childFabricImporter,
 	"waits for memory":     childWaits,
 }
 

@@ -43,6 +43,17 @@ func (r *Reservation) Map(offset uint64, a *Allocation) (*Mapping, error) {
 // Ptr is the mapping's first address.
 func (m *Mapping) Ptr() cu.DevicePtr { return m.inner.res.ptr.Add(m.inner.offset) }
 
+// Address is Ptr, or [cu.ErrClosed] after Close.
+func (m *Mapping) Address() (cu.DevicePtr, error) { return openAt(m.Ptr(), m.inner.isClosed()) }
+
+// openAt is p, unless what lies there is closed.
+func openAt(p cu.DevicePtr, closed bool) (cu.DevicePtr, error) {
+	if closed {
+		return 0, cu.ErrClosed
+	}
+	return p, nil
+}
+
 // Size is the mapping's size in bytes, that of its allocation.
 func (m *Mapping) Size() uint64 { return m.inner.size }
 

@@ -16,6 +16,7 @@ type options struct {
 	chunk    uint64
 	capacity uint64
 	access   cu.Access
+	types    cu.HandleType // that memory is made for
 	onStep   func(Step)
 	mapped   func() error
 	room     *Reservation
@@ -23,7 +24,7 @@ type options struct {
 }
 
 func newOptions(opts []Option) *options {
-	o := &options{access: cu.ReadWrite, mapped: func() error { return nil }}
+	o := &options{access: cu.ReadWrite, types: cu.HandleFD, mapped: func() error { return nil }}
 	for _, f := range opts {
 		f(o)
 	}

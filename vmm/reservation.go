@@ -49,6 +49,13 @@ func reserve(drv *cu.Driver, size uint64) (*reservation, error) {
 // Ptr is the reservation's first address.
 func (r *Reservation) Ptr() cu.DevicePtr { return r.inner.ptr }
 
+// Address is Ptr, or [cu.ErrClosed] after Close.
+func (r *Reservation) Address() (cu.DevicePtr, error) {
+	r.inner.mu.Lock()
+	defer r.inner.mu.Unlock()
+	return openAt(r.inner.ptr, r.inner.closed)
+}
+
 // Size is the reservation's size in bytes.
 func (r *Reservation) Size() uint64 { return r.inner.size }
 

@@ -103,6 +103,9 @@ func (in *view) drop(n int) error {
 // Ptr is the view's first address.
 func (v *View) Ptr() cu.DevicePtr { return v.inner.res.ptr }
 
+// Address is Ptr, or [cu.ErrClosed] after Close.
+func (v *View) Address() (cu.DevicePtr, error) { return openAt(v.Ptr(), v.Mapped() == 0) }
+
 // Mapped is how many bytes from Ptr on are mapped.
 func (v *View) Mapped() uint64 {
 	v.inner.mu.Lock()

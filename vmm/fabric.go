@@ -1,0 +1,47 @@
+package vmm
+
+import (
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// WithFabric makes the buffer's memory for fabric handles besides descriptors:
+// see [Buffer.ExportFabric]. Without an IMEX channel [New] fails with
+// [cu.ErrNotPermitted], which says what is missing (D20);
+// [cu.Device.SupportsFabric] tells before.
+func WithFabric() Option { return func(o *options) { o.types |= cu.HandleFabric } }
+
+// ExportFabric returns the buffer's description and a fabric handle for each
+// chunk: values to be sent in any way, to this machine and to others of the NVLink
+// domain. They keep nothing alive, so the buffer has to be open until the peer
+// has imported them. The exporter's work on the memory should be done before a
+// peer is told. A buffer that was not made [WithFabric] gives [ErrNotShareable].
+func (b *Buffer) ExportFabric() (Descriptor, []cu.FabricHandle, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return Descriptor{}, nil, cu.ErrClosed
+	}
+	if b.imported || b.opts.types&cu.HandleFabric == 0 {
+		return Descriptor{}, nil, fmt.Errorf("%w: not WithFabric, or by another process", ErrNotShareable)
+	}
+	handles := make([]cu.FabricHandle, len(b.chunks))
+	for i, c := range b.chunks {
+		var err error
+		if handles[i], err = c.handle.ExportFabric(); err != nil {
+			return Descriptor{}, nil, fmt.Errorf("exporting chunk %d of %d: %w", i+1, len(b.chunks), err)
+		}
+	}
+	return b.describe(), handles, nil
+}
+
+// ImportFabric is [Import] of memory that comes as fabric handles. If a step
+// fails nothing is left behind. Errors besides those of Import:
+// [cu.ErrNotPermitted] or [cu.ErrNotSupported] without an IMEX channel,
+// [cu.ErrInvalidValue] for what is no handle.
+func ImportFabric(dev *cu.Device, d Descriptor, handles []cu.FabricHandle, opts ...Option) (*Buffer, error) {
+	return importBuffer(dev, d, len(handles), opts, func(i int) (*cu.MemHandle, error) {
+		return dev.Driver().ImportFabric(handles[i], d.ChunkSize)
+	})
+}

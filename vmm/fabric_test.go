@@ -1,0 +1,139 @@
+package vmm_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// FAULTS 45, D20: without an IMEX channel a buffer for fabric handles is not
+// made, and the error says what is missing.
+func TestFault45_FabricBuffer(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	yes, err := dev.SupportsFabric()
+	require.NoError(t, err)
+	if yes {
+		t.Skip("there is an IMEX channel here")
+	}
+	_, err = vmm.New(dev, 1, vmm.WithFabric())
+	require.ErrorIs(t, err, cu.ErrNotPermitted)
+	require.ErrorContains(t, err, "IMEX channel")
+
+	plain := newBuffer(t, dev, 1)
+	_, _, err = plain.ExportFabric()
+	require.ErrorIs(t, err, vmm.ErrNotShareable)
+	_, err = vmm.ImportFabric(dev, plain.Describe(), make([]cu.FabricHandle, 1))
+	require.Error(t, err)
+	require.ErrorContains(t, err, "IMEX channel")
+	_, err = vmm.ImportFabric(dev, plain.Describe(), nil)
+	require.ErrorIs(t, err, vmm.ErrDescriptor)
+	require.NoError(t, plain.Close())
+	_, _, err = plain.ExportFabric()
+	require.ErrorIs(t, err, cu.ErrClosed)
+}
+
+// Two processes share memory by fabric handles, where they can.
+func TestFabricBuffer(t *testing.T) {
+	out, err := cutest.Child(t.Context(), "fabric owner", "GPUFD_SOFT_IMEX=1").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	if cutest.Kind() == cu.Soft {
+		require.Equal(t, "shared\n", string(out))
+	}
+}
+
+// A fabricOffer is what a child is told of memory.
+type fabricOffer struct {
+	Descriptor vmm.Descriptor
+	Handles    []cu.FabricHandle
+}
+
+func childFabricOwner() error {
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	if can, err := dev.SupportsFabric(); err != nil || !can {
+		fmt.Println("no fabric handles here")
+		return err
+	}
+	g, _, err := dev.Granularity(cu.HandleFabric)
+	if err != nil {
+		return err
+	}
+	buf, err := vmm.New(dev, 2*g, vmm.WithFabric(), vmm.WithChunkSize(g))
+	if err != nil {
+		return err
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(2*g, 1)); err != nil {
+		return err
+	}
+	var offer fabricOffer
+	if offer.Descriptor, offer.Handles, err = buf.ExportFabric(); err != nil {
+		return err
+	}
+	text, err := json.Marshal(offer)
+	if err != nil {
+		return err
+	}
+	cmd := cutest.Child(context.Background(), "fabric importer", descriptorEnv+"="+string(text))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return errors.Join(cmd.Run(), buf.Close(), ctx.Close())
+}
+
+func childFabricImporter() error {
+	var offer fabricOffer
+	if err := json.Unmarshal([]byte(os.Getenv(descriptorEnv)), &offer); err != nil {
+		return err
+	}
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	dev, err := drv.DeviceByUUID(offer.Descriptor.Device)
+	if err != nil {
+		return err
+	}
+	buf, err := vmm.ImportFabric(dev, offer.Descriptor, offer.Handles)
+	if err != nil {
+		return err
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	got := make([]byte, buf.Size())
+	if err := cu.CopyToHost(ctx, nil, got, buf.Ptr()); err != nil {
+		return err
+	}
+	if string(got) != string(noise(buf.Size(), 1)) {
+		return errors.New("the owner's bytes are not there")
+	}
+	bad := append([]cu.FabricHandle(nil), offer.Handles...)
+	bad[1] = cu.FabricHandle{}
+	if _, err := vmm.ImportFabric(dev, offer.Descriptor, bad); err == nil {
+		return errors.New("zeros were taken for a handle")
+	}
+	if _, _, err := buf.ExportFabric(); !errors.Is(err, vmm.ErrNotShareable) {
+		return fmt.Errorf("export of imported memory: %v", err)
+	}
+	fmt.Println("shared")
+	return errors.Join(buf.Close(), ctx.Close())
+}
