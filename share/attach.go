@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -27,16 +28,19 @@ type attachOptions struct {
 	room      uint64
 	newerThan uint64
 	rate      int
+	handles   []HandleType // that are taken
 	maxChunks int
 	maxSize   uint64 // 0 is any
 }
 
 // WithAccess sets what the device may do with the memory here; the offer has to
-// allow it. The default is [ReadOnly].
+// allow it. The default is [ReadOnly], which legacy memory cannot be held to: see
+// [Attachment.Access] and [WithHandle].
 func WithAccess(a cu.Access) AttachOption { return func(o *attachOptions) { o.access = a } }
 
 // WithAnyDevice maps the memory on whichever device of dev's driver it is on,
-// instead of failing when that is not dev.
+// instead of failing when that is not dev. Legacy memory of a device that is hidden
+// here is opened on dev.
 func WithAnyDevice() AttachOption { return func(o *attachOptions) { o.anyDevice = true } }
 
 // WithStepTimeout bounds each step of the conversation with the producer. The
@@ -89,6 +93,14 @@ func WithMaxChunks(n int) AttachOption { return func(o *attachOptions) { o.maxCh
 // size of the buffer, rounded up to whole chunks. The default is any size.
 func WithMaxSize(size uint64) AttachOption { return func(o *attachOptions) { o.maxSize = size } }
 
+// WithHandle takes memory that is opened by handles of these types, and refuses an
+// offer of another ([ErrHandle]). The default is [HandleFD] alone: memory of a
+// [HandleLegacy] has no [Attachment.Buffer], can always be written, whatever was asked
+// for, and does not stay when its producer frees it.
+func WithHandle(types ...HandleType) AttachOption {
+	return func(o *attachOptions) { o.handles = types }
+}
+
 // An Offer is what a producer says of the memory it offers.
 type Offer struct {
 	Name       string
@@ -96,6 +108,19 @@ type Offer struct {
 	Access     cu.Access // the most that may be asked for
 	Data       []byte    // the application's own
 	Producer   sock.Peer
+
+	// Legacy is what legacy memory is opened by: nil where descriptors came. The
+	// Descriptor's ChunkSize is that of the whole allocation then, and there is no
+	// granularity.
+	Legacy *LegacyHandle
+}
+
+// Handle is what the memory is opened by.
+func (o Offer) Handle() HandleType {
+	if o.Legacy != nil {
+		return HandleLegacy
+	}
+	return HandleFD
 }
 
 // Attach connects to the producer that listens at path, takes its offer of that
@@ -104,17 +129,20 @@ type Offer struct {
 // owns the Attachment. If its data is still in the making ([Server.Prepare]) the
 // memory is mapped, and Attach waits for the data. A producer that dies once its
 // offer and the data are here takes nothing away: the Attachment is made, and its
-// lease is over. If a step fails nothing is left behind, and a producer that had
-// sent its offer is told why.
+// lease is over; of legacy memory it has to have confirmed as well that what was
+// opened is what it offered ([Legacy]). If a step fails nothing is left behind, and a
+// producer that had sent its offer is told why.
 //
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused]
 // for a producer of another user; [ErrRefused]; [ErrRevoked]; [ErrTimeout];
-// [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; [ErrStale]; those of [vmm.Import].
+// [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; [ErrProtocol]; [ErrRate]; [ErrTooLarge];
+// [ErrStale]; [ErrHandle]; those of [vmm.Import], or of [cu.Context.OpenIPC] and
+// [vmm.ErrDescriptor], [vmm.ErrDevice] and [vmm.ErrKind].
 func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) (*Attachment, error) {
 	o := attachOptions{
 		access: ReadOnly, timeout: DefaultTimeout, connected: func(sock.Peer) {},
 		received: func(Offer, []*os.File) {}, steps: func(vmm.Step) {},
-		rate: defaultRate, maxChunks: vmm.MaxChunks,
+		rate: defaultRate, maxChunks: vmm.MaxChunks, handles: []HandleType{HandleFD},
 	}
 	for _, f := range opts {
 		f(&o)
@@ -159,7 +187,7 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	}
 	room, err := o.reserve(dev)
 	if err != nil {
-		l.part(attachFailed(err))
+		_ = l.part(attachFailed(err))
 		return nil, err
 	}
 	p := l.patience(ctx)
@@ -168,8 +196,15 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 	if err != nil {
 		return nil, errors.Join(explain(err), room.Close())
 	}
-	offer := Offer{msg.name, msg.desc, msg.access, msg.data, l.conn.Peer()}
+	offer := Offer{msg.name, msg.desc, msg.access, msg.data, l.conn.Peer(), msg.legacy}
 	o.received(offer, files)
+	if msg.legacy != nil {
+		m, err := o.openLegacy(ctx, p, l, msg, dev)
+		if err = errors.Join(err, room.Close()); err != nil {
+			return nil, errors.Join(err, m.Close())
+		}
+		return newAttachment(l, offer, m), nil
+	}
 	buf, err := o.mapOffer(ctx, p, l, msg, files, dev, room)
 	if err != nil {
 		return nil, err
@@ -188,10 +223,10 @@ func (o *attachOptions) takeOffer(p *patience, l link, name string) (offer, []*o
 		err = errors.Join(err, sock.CloseFiles(files))
 	}
 	switch {
-	case isBadRecord(err), errors.Is(err, ErrTooLarge), errors.Is(err, ErrStale):
-		l.part(attachFailed(err))
+	case isBadRecord(err), errors.Is(err, ErrTooLarge), errors.Is(err, ErrStale), errors.Is(err, ErrHandle):
+		_ = l.part(attachFailed(err))
 	case errors.Is(err, ErrRate):
-		l.part(refusal(err))
+		_ = l.part(refusal(err))
 	}
 	return msg, nil, err
 }
@@ -199,28 +234,34 @@ func (o *attachOptions) takeOffer(p *patience, l link, name string) (offer, []*o
 // mapOffer maps what was offered and tells the producer so when its data is there.
 // It takes files and room.
 func (o *attachOptions) mapOffer(ctx context.Context, p *patience, l link, msg offer, files []*os.File, dev *cu.Device, room *vmm.Reservation) (*vmm.Buffer, error) {
-	answer := func() error {
-		err := l.send(ctx, mapped{msg.desc.Generation})
-		if errors.Is(err, sock.ErrPeerLost) {
-			return nil // it takes nothing away
-		}
-		return err
-	}
+	answer := l.mapped(ctx, msg)
 	whenMapped := answer
 	if msg.pending {
 		whenMapped = func() error { return nil }
 	}
 	buf, err := o.importBuffer(msg, files, dev, room, whenMapped)
 	if err != nil {
-		l.part(attachFailed(err))
+		_ = l.part(attachFailed(err))
 		return nil, err
 	}
 	if msg.pending {
 		if err := awaitData(p, l, msg.desc.Generation, answer); err != nil {
-			return nil, errors.Join(err, buf.Close())
+			return nil, errors.Join(l.giveUp(err), buf.Close())
 		}
 	}
 	return buf, nil
+}
+
+// mapped is how to say that the memory is mapped. A producer that has gone takes
+// nothing away.
+func (l link) mapped(ctx context.Context, msg offer) func() error {
+	return func() error {
+		err := l.send(ctx, mapped{msg.desc.Generation})
+		if errors.Is(err, sock.ErrPeerLost) {
+			return nil
+		}
+		return err
+	}
 }
 
 // suits checks that it is the offer that was asked for.
@@ -228,6 +269,8 @@ func (o *attachOptions) suits(msg offer, name string) error {
 	switch generation := msg.desc.Generation; {
 	case name != "" && name != msg.name:
 		return fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, msg.name, name)
+	case !slices.Contains(o.handles, msg.handleType()):
+		return fmt.Errorf("%w: %q is offered by a %s handle, and wanted is %v (WithHandle)", ErrHandle, msg.name, msg.handleType(), o.handles)
 	case o.newerThan != 0 && generation <= o.newerThan:
 		return fmt.Errorf("%w: %q is of generation %d, and one above %d was asked for", ErrStale, msg.name, generation, o.newerThan)
 	}
@@ -352,7 +395,7 @@ func receiveOffer(p *patience, l link, tooLarge func(vmm.Descriptor) error) (o o
 			if err := tooLarge(m.desc); err != nil {
 				return o, files, err
 			}
-			if o = m; len(files) == m.desc.Chunks {
+			if o = m; m.legacy != nil || len(files) == m.desc.Chunks {
 				return o, files, nil
 			}
 			p.renew()
@@ -363,27 +406,34 @@ func receiveOffer(p *patience, l link, tooLarge func(vmm.Descriptor) error) (o o
 }
 
 // awaitData waits until the producer says that the data of a pending offer is
-// there, and answers. Where the producer does not know, it is told why that failed.
+// there, and answers.
 func awaitData(p *patience, l link, generation uint64, answer func() error) error {
-	err := hearPublish(p, l, generation)
+	err := hearThat(p, l, publish{generation}, "where the data of an offer is waited for")
 	if err == nil {
 		err = answer()
 	}
-	switch {
-	case err == nil, errors.Is(err, ErrRevoked), errors.Is(err, ErrRefused):
-		return err
-	case errors.Is(err, sock.ErrPeerLost):
+	if errors.Is(err, sock.ErrPeerLost) {
 		return fmt.Errorf("the producer closed the connection before it said that its data is there: %w", err)
 	}
-	if errors.Is(err, ErrRate) {
-		l.part(refusal(err))
-		return err
-	}
-	l.part(attachFailed(err))
 	return err
 }
 
-func hearPublish(p *patience, l link, generation uint64) error {
+// giveUp tells the producer why this side does not attach after all, unless it
+// knows.
+func (l link) giveUp(err error) error {
+	if err == nil || errors.Is(err, ErrRevoked) || errors.Is(err, ErrRefused) || errors.Is(err, sock.ErrPeerLost) {
+		return err
+	}
+	if errors.Is(err, ErrRate) {
+		_ = l.part(refusal(err))
+		return err
+	}
+	_ = l.part(attachFailed(err))
+	return err
+}
+
+// hearThat waits for that message.
+func hearThat(p *patience, l link, want message, state string) error {
 	for {
 		p.renew()
 		m, rec, err := l.receive(p.ctx, true)
@@ -394,13 +444,14 @@ func hearPublish(p *patience, l link, generation uint64) error {
 		case progress:
 		case revoke:
 			return ErrRevoked
-		case publish:
-			if m.generation == generation {
+		default:
+			if m == want {
 				return nil
 			}
-			return fmt.Errorf("%w: generation %d was published and %d offered", ErrProtocol, m.generation, generation)
-		default:
-			return errors.Join(unexpected(m, "where the data of an offer is waited for"), rec.Close())
+			if m.kind() == want.kind() {
+				return fmt.Errorf("%w: type %d of another generation than was offered", ErrProtocol, m.kind())
+			}
+			return errors.Join(unexpected(m, state), rec.Close())
 		}
 	}
 }
@@ -409,6 +460,8 @@ func hearPublish(p *patience, l link, generation uint64) error {
 // first, when there are have descriptors with it.
 func (m offer) follows(prev offer, have int) error {
 	switch {
+	case m.legacy != nil && have == 0:
+		return nil // all of it is in one record
 	case m.fds < 1 || m.fds > sock.MaxFDs || m.desc.Chunks < 1 || m.desc.Chunks > vmm.MaxChunks:
 		return fmt.Errorf("%w: an offer of %d chunks with %d descriptors in a record", ErrWire, m.desc.Chunks, m.fds)
 	case have > m.desc.Chunks || m.first != have-m.fds:

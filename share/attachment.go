@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -16,9 +17,9 @@ import (
 // An Attachment is another process' memory, mapped here, and the connection
 // that is its lease. The caller owns it. It is safe for concurrent use.
 type Attachment struct {
-	link  link
-	offer Offer
-	buf   *vmm.Buffer
+	link   link
+	offer  Offer
+	memory attachedMemory
 
 	done   chan struct{}
 	reason error                 // why done is closed
@@ -27,9 +28,18 @@ type Attachment struct {
 	once   sync.Once
 }
 
-func newAttachment(l link, o Offer, buf *vmm.Buffer) *Attachment {
+// attachedMemory is memory of another process that is open here.
+type attachedMemory interface {
+	Ptr() cu.DevicePtr
+	Size() uint64
+	Access() cu.Access
+	Device() *cu.Device
+	Close() error
+}
+
+func newAttachment(l link, o Offer, memory attachedMemory) *Attachment {
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Attachment{link: l, offer: o, buf: buf, done: make(chan struct{}), stop: stop}
+	a := &Attachment{link: l, offer: o, memory: memory, done: make(chan struct{}), stop: stop}
 	go a.watch(ctx)
 	return a
 }
@@ -68,8 +78,26 @@ func (a *Attachment) watch(ctx context.Context) {
 	}
 }
 
-// Buffer is the memory. It belongs to the attachment and ends with it.
-func (a *Attachment) Buffer() *vmm.Buffer { return a.buf }
+// Ptr is where the memory begins here.
+func (a *Attachment) Ptr() cu.DevicePtr { return a.memory.Ptr() }
+
+// Size is how many bytes of the memory count.
+func (a *Attachment) Size() uint64 { return a.memory.Size() }
+
+// Access is what the device may do with the memory here: what was asked for, and of
+// legacy memory always [ReadWrite].
+func (a *Attachment) Access() cu.Access { return a.memory.Access() }
+
+// Device is the device that can use the memory at [Attachment.Ptr]. It is the one the
+// memory is on, but for legacy memory of a device that is hidden here.
+func (a *Attachment) Device() *cu.Device { return a.memory.Device() }
+
+// Buffer is the memory, or nil if that is legacy memory ([Offer.Handle]), which comes
+// only to who asks for it ([WithHandle]). It belongs to the attachment and ends with it.
+func (a *Attachment) Buffer() *vmm.Buffer {
+	buf, _ := a.memory.(*vmm.Buffer)
+	return buf
+}
 
 // Offer is what the producer said of the memory.
 func (a *Attachment) Offer() Offer { return a.offer }
@@ -100,12 +128,25 @@ func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
 
 // Report gives the producer this side's verdict on the memory, good if fault
 // is nil, and waits until it has been read. The lease is over then; the memory
-// stays until Close.
+// stays until Close. Legacy memory is closed before, because the producer may free it
+// then: no work may be using it when Report is called.
 func (a *Attachment) Report(ctx context.Context, fault error) error {
 	m := verdict{ok: fault == nil}
 	if fault != nil {
 		m.text = fault.Error()
 	}
+	return errors.Join(a.leave(), a.report(ctx, m))
+}
+
+// leave closes what may not be used without a lease.
+func (a *Attachment) leave() error {
+	if a.offer.Legacy == nil {
+		return nil
+	}
+	return a.memory.Close()
+}
+
+func (a *Attachment) report(ctx context.Context, m verdict) error {
 	if err := a.link.send(ctx, m); err != nil {
 		return a.ended(err)
 	}
@@ -152,17 +193,17 @@ func (a *Attachment) ended(err error) error {
 	return a.reason
 }
 
-// Close unmaps the memory and ends the lease. It does not wait for kernels that
-// use the memory. It may be called again and on nil.
+// Close unmaps the memory and ends the lease, of legacy memory in that order. It does
+// not wait for kernels that use the memory. It may be called again and on nil.
 func (a *Attachment) Close() error {
 	if a == nil {
 		return nil
 	}
-	var err error
+	err := a.leave()
 	a.once.Do(func() {
 		a.stop()
-		err = a.link.conn.Close()
+		err = errors.Join(err, a.link.conn.Close())
 		<-a.done
 	})
-	return errors.Join(err, a.buf.Close())
+	return errors.Join(err, a.memory.Close())
 }

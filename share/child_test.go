@@ -8,7 +8,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,7 +38,7 @@ type child struct {
 }
 
 // start runs one of children; it prints lines, and goes on when its input ends.
-func start(t *testing.T, name, path, do string) *child {
+func start(t testing.TB, name, path, do string) *child {
 	t.Helper()
 	cmd := cutest.Child(soon(t), name, pathEnv+"="+path, doEnv+"="+do)
 	cmd.Stderr = os.Stderr
@@ -62,6 +66,19 @@ func (c *child) end(t *testing.T) {
 	require.NoError(t, c.cmd.Wait())
 }
 
+// stop is SIGSTOP, and waits until no thread runs any more.
+func (c *child) stop(t *testing.T) {
+	t.Helper()
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	require.Eventually(t, func() bool {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", c.cmd.Process.Pid))
+		return len(threads) > 0 && !slices.ContainsFunc(threads, func(name string) bool {
+			stat, err := os.ReadFile(name)
+			return err == nil && !strings.Contains(string(stat), ") T ")
+		})
+	}, 10*time.Second, time.Millisecond)
+}
+
 // kill is SIGKILL, and waits until the process is gone.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill()
@@ -81,6 +98,20 @@ func childDevice() (*cu.Device, *cu.Context, error) {
 	return dev, ctx, err
 }
 
+// serveUntilInputEnds listens where it is told and offers memory until then.
+func serveUntilInputEnds(offer func(context.Context, *Server) error) error {
+	srv, err := Listen(os.Getenv(pathEnv))
+	if err != nil {
+		return err
+	}
+	served, stop := context.WithCancel(context.Background())
+	go func() {
+		untilInputEnds("listening")
+		stop()
+	}()
+	return errors.Join(offer(served, srv), srv.Close())
+}
+
 // untilInputEnds prints a line and waits to be let go on.
 func untilInputEnds(line string) {
 	fmt.Println(line)
@@ -94,14 +125,19 @@ func childConsumer() error {
 		return err
 	}
 	do := os.Getenv(doEnv)
-	att, err := Attach(context.Background(), os.Getenv(pathEnv), "data", dev, WithAccess(ReadWrite),
+	att, err := attachAny(context.Background(), os.Getenv(pathEnv), "data", dev, WithAccess(ReadWrite),
 		OnReceived(func(Offer, []*os.File) {
 			if do == "stop when received" {
 				untilInputEnds("received")
 			}
+		}),
+		OnStep(func(s vmm.Step) {
+			if do == "stop when opened" && s.Op == "open" {
+				untilInputEnds("opened")
+			}
 		}))
 	if err != nil {
-		return err
+		return errors.Join(err, ctx.Close())
 	}
 	if err := childReads(ctx, att); err != nil {
 		return err
@@ -109,7 +145,7 @@ func childConsumer() error {
 	if do == "stop when mapped" {
 		untilInputEnds("mapped")
 	}
-	if err := cu.CopyToDevice(ctx, nil, att.Buffer().Ptr(), noise(att.Buffer().Size(), 2)); err != nil {
+	if err := cu.CopyToDevice(ctx, nil, att.Ptr(), noise(att.Size(), 2)); err != nil {
 		return err
 	}
 	return errors.Join(att.Report(context.Background(), nil), att.Close(), ctx.Close())
@@ -117,11 +153,11 @@ func childConsumer() error {
 
 // childReads says what is wrong with what a consumer reads.
 func childReads(ctx *cu.Context, att *Attachment) error {
-	got := make([]byte, att.Buffer().Size())
-	if err := cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr()); err != nil {
+	got := make([]byte, att.Size())
+	if err := cu.CopyToHost(ctx, nil, got, att.Ptr()); err != nil {
 		return err
 	}
-	if string(got) != string(noise(att.Buffer().Size(), 1)) {
+	if string(got) != string(noise(att.Size(), 1)) {
 		return errors.New("the producer's bytes are not there")
 	}
 	return nil
@@ -144,16 +180,8 @@ func childProducer() error {
 	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(size, 1)); err != nil {
 		return err
 	}
-	srv, err := Listen(os.Getenv(pathEnv))
-	if err != nil {
-		return err
-	}
-	served, stop := context.WithCancel(context.Background())
-	go func() {
-		untilInputEnds("listening")
-		stop()
-	}()
-	return errors.Join(srv.Offer(served, "data", buf, ReadWrite), srv.Close(), buf.Close(), ctx.Close())
+	offer := func(served context.Context, srv *Server) error { return srv.Offer(served, "data", buf, ReadWrite) }
+	return errors.Join(serveUntilInputEnds(offer), buf.Close(), ctx.Close())
 }
 
 func TestConsumerInAnotherProcess(t *testing.T) {

@@ -7,7 +7,7 @@
 //
 //	att, err := share.Attach(ctx, path, "weights", dev)       // in another process
 //	defer att.Close()
-//	use(att.Buffer().Ptr())
+//	use(att.Ptr())
 //
 // Any number of consumers may be attached at once; each costs the producer a
 // connection and a goroutine, and no export. [Server.Offer] waits for the work
@@ -32,6 +32,19 @@
 // Memory of an earlier run is told from newer memory by its generation, which goes
 // up with every buffer that is made on the machine: a consumer that attaches again
 // says with [WithNewerThan] which it had.
+//
+// # Legacy handles
+//
+// Memory of cuMemAlloc is offered to programs that take no descriptors as a [Legacy],
+// with [Server.OfferLegacy]; [Attach] takes either, and [Attachment.Ptr] and
+// [Attachment.Size] are where it is. It can be written by whoever opens it, and nothing
+// keeps it: see [Legacy] for what the leases do about that.
+//
+// # Order
+//
+// What streams of two processes do to memory that both use is ordered by a
+// [Counter] in a control chunk, a buffer of its own that is offered for reading and
+// writing. A wait has a deadline, which frees the stream.
 //
 // # What bites
 //

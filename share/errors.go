@@ -32,6 +32,9 @@ var (
 	ErrRate = errors.New("share: too many records a second")
 	// ErrTooLarge says that an offer is larger than this side takes.
 	ErrTooLarge = errors.New("share: the offer is larger than is taken")
+	// ErrHandle says that the memory is not offered by a handle of the type that was
+	// asked for.
+	ErrHandle = errors.New("share: the memory is offered by another type of handle")
 	// ErrClosed says that the server or attachment was closed.
 	ErrClosed = errors.New("share: closed")
 )

@@ -82,8 +82,8 @@ func consume(path string, dev *cu.Device) error {
 		return err
 	}
 	defer ctx.Close()
-	numbers := make([]float32, att.Buffer().Size()/4)
-	if err := cu.CopyToHost(ctx, nil, numbers, att.Buffer().Ptr()); err != nil {
+	numbers := make([]float32, att.Size()/4)
+	if err := cu.CopyToHost(ctx, nil, numbers, att.Ptr()); err != nil {
 		return err
 	}
 	fmt.Printf("%s: %d numbers, %v\n", att.Offer().Name, len(numbers), numbers)

@@ -33,7 +33,7 @@ type Lease struct {
 
 func newLease(o *offering, l link, want attach, number int) *Lease {
 	s := &Lease{offering: o, link: l, start: time.Now(), done: make(chan struct{}),
-		event: Event{Lease: number, Peer: l.conn.Peer(), Access: want.access}}
+		event: Event{Lease: number, Peer: l.conn.Peer(), Access: o.gives(want)}}
 	s.ctx, s.cancel = context.WithCancelCause(o.ctx)
 	return s
 }
@@ -44,7 +44,8 @@ func (s *Lease) Number() int { return s.event.Lease }
 // Peer is who holds the lease.
 func (s *Lease) Peer() sock.Peer { return s.event.Peer }
 
-// Access is what the consumer asked for and was admitted to.
+// Access is what the consumer asked for and was admitted to; [ReadWrite] for legacy
+// memory, whatever it asked for.
 func (s *Lease) Access() cu.Access { return s.event.Access }
 
 // Done is closed when the lease has ended, whoever ended it: the consumer has gone,
@@ -120,8 +121,12 @@ func (s *Lease) tell(k EventKind, err error) {
 }
 
 // sendOffer sends the description with all descriptors, as many to a record
-// as it holds. After an error it can go on where it was.
+// as it holds. After an error it can go on where it was. A handle of memory that was
+// freed it does not give away: other memory may be opened by it.
 func (s *Lease) sendOffer(records [][]byte, send sendFunc) error {
+	if err := s.memory.vouch(); err != nil {
+		return err
+	}
 	for ; s.sent < len(records); s.sent++ {
 		if s.ctx.Err() != nil {
 			return context.Cause(s.ctx) // not to be had any more
@@ -166,7 +171,7 @@ func (s *Lease) hear(m message) (over bool, err error) {
 		if !s.mapped && m.generation == s.msg.desc.Generation {
 			s.mapped = true
 			s.tell(Mapped, nil)
-			return false, nil
+			return s.confirm()
 		}
 	case verdict:
 		if s.mapped || !m.ok { // one who has mapped nothing has found nothing good
@@ -175,9 +180,23 @@ func (s *Lease) hear(m message) (over bool, err error) {
 			return true, err
 		}
 	}
-	err = unexpected(m, "from a consumer that was sent an offer")
-	s.part(refusal(err))
-	return true, err
+	return true, s.refuse(unexpected(m, "from a consumer that was sent an offer"))
+}
+
+// confirm tells a consumer that has opened legacy memory that it is what was offered:
+// the lease was there all the time, and so was the memory, unless somebody has freed
+// it who does not know.
+func (s *Lease) confirm() (over bool, err error) {
+	if s.msg.legacy == nil {
+		return false, nil
+	}
+	if err := s.memory.vouch(); err != nil {
+		return true, s.lost(err, false)
+	}
+	if err := s.send(s.ctx, confirm{s.msg.desc.Generation}); err != nil {
+		return true, s.lost(err, false)
+	}
+	return false, nil
 }
 
 // hearEarly takes what a consumer says before the data is there: only that it
@@ -187,8 +206,15 @@ func (s *Lease) hearEarly(m message) error {
 		_, err := s.hear(v)
 		return err
 	}
-	err := unexpected(m, "from a consumer whose data is not there yet")
-	s.part(refusal(err))
+	return s.refuse(unexpected(m, "from a consumer whose data is not there yet"))
+}
+
+// refuse tells the consumer what was wrong, unless that is its own refusal, after
+// which nothing is said.
+func (s *Lease) refuse(err error) error {
+	if !errors.Is(err, ErrRefused) {
+		_ = s.part(refusal(err))
+	}
 	return err
 }
 
@@ -197,7 +223,7 @@ func (s *Lease) hearEarly(m message) error {
 func (s *Lease) lost(err error, patient bool) error {
 	switch cause := s.over(); {
 	case cause != nil:
-		s.part(s.farewell())
+		_ = s.part(s.farewell())
 		if !errors.Is(cause, ErrRevoked) {
 			return fmt.Errorf("%w: %w", ErrRevoked, cause)
 		}
@@ -208,8 +234,11 @@ func (s *Lease) lost(err error, patient bool) error {
 		return errors.Join(ErrNoVerdict, err)
 	case errors.Is(err, sock.ErrPeerLost):
 		return err
+	case errors.Is(err, ErrMemoryGone):
+		_ = s.part(revoke{"the memory is not there any more"})
+		return err
 	}
-	s.part(refusal(err))
+	_ = s.part(refusal(err))
 	return err
 }
 

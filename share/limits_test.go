@@ -275,7 +275,8 @@ func TestMostRecord(t *testing.T) {
 	text := strings.Repeat("x", 2*maxText)
 	for _, m := range []message{
 		attach{name: text[:maxName]}, offer{name: text[:maxName], data: []byte(text[:maxData])}, refuse{text: text}, progress{}, mapped{},
-		verdict{text: text}, revoke{text}, publish{},
+		verdict{text: text}, revoke{text}, publish{}, confirm{},
+		offer{name: text[:maxName], data: []byte(text[:maxData]), legacy: &LegacyHandle{}},
 	} {
 		require.LessOrEqual(t, len(encode(m)), mostRecord, "type %d", m.kind())
 	}

@@ -26,7 +26,7 @@ type link struct {
 }
 
 // mostRecord is the longest record that either side takes. The longest that there
-// is, an offer with all the name and data that it may have, is 4,435 bytes.
+// is, an offer with all the name and data that it may have, is 4,507 bytes.
 const mostRecord = 8 << 10
 
 // send sends m with files, which stay the caller's.
@@ -136,13 +136,15 @@ func checkFiles(m message, rec sock.Record) error {
 }
 
 // part sends the last record of this side and gives the peer a moment to read
-// it: closing at once could take it away.
-func (l link) part(m message) {
+// it: closing at once could take it away. The error is why it could not be sent.
+func (l link) part(m message) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), min(goodbye, l.timeout), ErrTimeout)
 	defer cancel()
-	if l.conn.Send(ctx, encode(m)) == nil {
-		_ = l.conn.WaitClose(ctx) // the peer is told or lost; either way this is the end
+	if err := l.conn.Send(ctx, encode(m)); err != nil {
+		return err
 	}
+	_ = l.conn.WaitClose(ctx) // the peer is told or lost; either way this is the end
+	return nil
 }
 
 // dismiss ends a conversation at once. The peer is told why if that can be without

@@ -7,11 +7,14 @@ import (
 )
 
 var children = cutest.Children{
-	"consumer": childConsumer,
-	"freer":    childFreer,
-	"producer": childProducer,
-	"reader":   childReader,
-	"writer":   childWriter,
+	"consumer":        childConsumer,
+	"counter":         childCounter,
+	"legacy owner":    childLegacyOwner,
+	"legacy producer": childLegacyProducer,
+	"freer":           childFreer,
+	"producer":        childProducer,
+	"reader":          childReader,
+	"writer":          childWriter,
 
 	"runs out of addresses": childRunsOutOfAddresses,
 	"attaches too often":    childAttachesTooOften,

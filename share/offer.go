@@ -69,7 +69,7 @@ type offering struct {
 	observe func(Event)
 	onLease func(*Lease)
 
-	dev          *cu.Device
+	memory       source
 	synchronized bool // by the caller
 
 	ctx    context.Context // until the offer has ended
@@ -100,17 +100,37 @@ type offering struct {
 // Errors: what ended ctx while that work was waited for; [ErrNoConsumer];
 // [ErrNameTaken]; what [vmm.Buffer.Lend] says; a socket that fails.
 func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
-	o, err := s.newOffering(name, buf, access, opts)
+	o, err := s.newOffering(name, virtual{buf}, access, opts)
 	if err != nil {
 		return err
 	}
 	return o.offer(ctx)
 }
 
-// newOffering exports buf to be offered. Consumers that ask for it wait from now
+// A source is memory that can be offered.
+type source interface {
+	export(o *offering) error // says what consumers are sent
+	synchronize(ctx context.Context) error
+	vouch() error        // whether that is still the memory that was exported
+	release(o *offering) // the offering is over
+}
+
+// virtual memory, which its descriptors keep.
+type virtual struct{ *vmm.Buffer }
+
+func (v virtual) export(o *offering) (err error) {
+	o.msg.desc, o.files, err = v.Lend()
+	return err
+}
+
+func (v virtual) synchronize(ctx context.Context) error { return v.Device().Synchronize(ctx) }
+func (virtual) vouch() error                            { return nil }
+func (virtual) release(*offering)                       {}
+
+// newOffering exports memory to be offered. Consumers that ask for it wait from now
 // on.
-func (s *Server) newOffering(name string, buf *vmm.Buffer, access cu.Access, opts []OfferOption) (*offering, error) {
-	o := &offering{server: s, dev: buf.Device(), observe: func(Event) {}, onLease: func(*Lease) {}, wake: make(chan struct{}, 1)}
+func (s *Server) newOffering(name string, memory source, access cu.Access, opts []OfferOption) (*offering, error) {
+	o := &offering{server: s, memory: memory, observe: func(Event) {}, onLease: func(*Lease) {}, wake: make(chan struct{}, 1)}
 	o.msg.name, o.msg.access = name, access
 	for _, f := range opts {
 		f(o)
@@ -124,10 +144,11 @@ func (s *Server) newOffering(name string, buf *vmm.Buffer, access cu.Access, opt
 	if err := s.claim(name); err != nil {
 		return nil, err
 	}
-	if err := o.export(buf); err != nil {
+	if err := memory.export(o); err != nil {
 		s.forget(o)
 		return nil, err
 	}
+	o.records = o.encode(o.msg)
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,8 +180,14 @@ func (o *offering) offer(ctx context.Context) error {
 // giveUp ends an offering that was not put up: who waits for it is told.
 func (o *offering) giveUp(cause error) {
 	o.server.forget(o)
+	o.end(cause)
+}
+
+// end is the last of an offering: who is still attached is told.
+func (o *offering) end(cause error) {
 	o.cancel(cause)
 	o.work.Wait()
+	o.memory.release(o)
 }
 
 // enter counts an offer among what Close waits for.
@@ -174,16 +201,19 @@ func (s *Server) enter() error {
 	return nil
 }
 
-// export takes the buffer's descriptors, and writes the records that they travel
-// with.
-func (o *offering) export(buf *vmm.Buffer) (err error) {
-	o.msg.desc, o.files, err = buf.Lend()
-	o.records = o.encode(o.msg)
-	return err
+// gives is the access that a consumer gets that wants that much.
+func (o *offering) gives(want attach) cu.Access {
+	if o.msg.legacy != nil {
+		return ReadWrite // nothing can keep it from writing
+	}
+	return want.access
 }
 
 // encode makes the records of an offer that is like m.
 func (o *offering) encode(m offer) (records [][]byte) {
+	if m.legacy != nil {
+		return [][]byte{encode(m)}
+	}
 	for m.first = 0; m.first < len(o.files); m.first += m.fds {
 		m.fds = min(sock.MaxFDs, len(o.files)-m.first)
 		records = append(records, encode(m))
@@ -196,7 +226,7 @@ func (o *offering) synchronize() error {
 	if o.synchronized {
 		return nil
 	}
-	if err := o.dev.Synchronize(o.ctx); err != nil {
+	if err := o.memory.synchronize(o.ctx); err != nil {
 		return fmt.Errorf("waiting for work on %s before offering it: %w", o.msg.name, err)
 	}
 	return nil
@@ -216,8 +246,7 @@ func (o *offering) run() error {
 	}
 	err = o.wait()
 	o.remove()
-	o.cancel(ErrRevoked) // whoever is still attached is told
-	o.work.Wait()
+	o.end(ErrRevoked)
 	return err
 }
 

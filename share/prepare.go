@@ -32,7 +32,11 @@ type Prepared struct {
 // Errors: [ErrNameTaken]; [ErrClosed]; what [vmm.Buffer.Lend] says, and then who
 // waited for name is refused.
 func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, error) {
-	o, err := s.newOffering(name, buf, access, opts)
+	return s.prepare(name, virtual{buf}, access, opts)
+}
+
+func (s *Server) prepare(name string, memory source, access cu.Access, opts []OfferOption) (*Prepared, error) {
+	o, err := s.newOffering(name, memory, access, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +56,7 @@ func (o *offering) abandon(cause error) {
 	o.server.mu.Lock()
 	delete(o.server.watching, o)
 	o.server.mu.Unlock()
-	o.cancel(cause)
-	o.work.Wait()
+	o.end(cause)
 }
 
 // announce admits those who wait for the offer, and has later ones admitted

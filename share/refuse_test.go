@@ -2,6 +2,7 @@ package share
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -80,6 +81,17 @@ func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
 	requireServed(t, srv, ctx)
 }
 
+// requireAnswer is the answer to a record that is that fault: after a refusal none.
+func requireAnswer(t *testing.T, conn *sock.Conn, fault error, why string) {
+	t.Helper()
+	if fault == ErrRefused {
+		_, err := conn.Receive(soon(t))
+		require.ErrorIs(t, err, sock.ErrPeerLost, why)
+		return
+	}
+	requireRefusal(t, conn, codeOf(fault), why)
+}
+
 func requireRefusal(t *testing.T, conn *sock.Conn, code RefusalCode, why string) {
 	t.Helper()
 	rec, err := conn.Receive(soon(t))
@@ -146,6 +158,51 @@ func TestSilentPeerIsSentAway(t *testing.T) {
 	requireServed(t, srv, ctx)
 }
 
+// A refusal ends the conversation, also as the first word; nobody answers it.
+func TestRefusalIsNotAnswered(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	conn := dialed(t, srv)
+	require.NoError(t, conn.Send(soon(t), encode(refuse{RefusedBusy, "no"})))
+	requireAnswer(t, conn, ErrRefused, "the first record")
+	require.NoError(t, conn.Close())
+	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrRefused)
+	requireServed(t, srv, ctx)
+}
+
+// Who says nothing until the producer ends has not been kept waiting for an offer; and
+// who was too slow is told that, also when the producer ends at that moment.
+func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1))
+	silent := dialed(t, srv)
+	require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, srv.Close())
+	require.ErrorIs(t, s.end(t), ErrClosed)
+	no := heard(t, silent).(refuse)
+	require.Equal(t, RefusedName, no.code)
+	require.Contains(t, no.text, "you had not said what you want")
+
+	l, err := sock.Listen(socketPath(t))
+	require.NoError(t, err)
+	defer l.Close()
+	slow, err := sock.Dial(soon(t), l.Path())
+	require.NoError(t, err)
+	conn, err := l.Accept(soon(t))
+	require.NoError(t, err)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		srv.turnAway(link{conn, time.Second, nil}, fmt.Errorf("nothing came: %w", ErrTimeout))
+		_ = conn.Close()
+	}()
+	require.Equal(t, RefusedTimeout, heard(t, slow).(refuse).code)
+	require.NoError(t, slow.Close())
+	<-over
+}
+
 // What an attached consumer may do wrong.
 func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
@@ -164,7 +221,7 @@ func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, rec.Close())
 			sendRaw(t, conn, c.record, null, c.fds)
-			requireRefusal(t, conn, codeOf(c.want), name)
+			requireAnswer(t, conn, c.want, name)
 			require.NoError(t, conn.Close())
 			n++
 			require.ErrorIs(t, s.await(t, Ended, n).Err, c.want)

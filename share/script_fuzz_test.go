@@ -32,15 +32,19 @@ const (
 	sayOffer
 	sayPublish
 	sayRevoke
+	sayLegacy
+	sayMappedLegacy
+	sayConfirm
 )
 
-func consumerSays(kind cu.Kind, d vmm.Descriptor) []message {
+func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []message {
 	return []message{
 		attach{kind, ReadOnly, ""}, attach{kind, ReadOnly, "data"}, attach{kind, ReadOnly, "checked"},
 		attach{kind, ReadOnly, "prepared"}, attach{kind, ReadOnly, "expected"}, attach{kind, ReadOnly, "none"},
 		attach{kind, ReadWrite, "data"}, mapped{d.Generation}, mapped{d.Generation + 1}, progress{1, 2},
 		verdict{true, ""}, verdict{false, "bad"}, refuse{RefusedBusy, "no"},
 		offer{desc: d, access: ReadOnly, name: "data", fds: 1}, publish{d.Generation}, revoke{"over"},
+		attach{kind, ReadWrite, "legacy"}, mapped{legacy}, confirm{legacy},
 	}
 }
 
@@ -54,13 +58,16 @@ func FuzzServer(f *testing.F) {
 	srv := listen(f)
 	serveAs(f, srv, "data", buf, ReadOnly)
 	serveAs(f, srv, "checked", buf, ReadWrite, WithVerdict())
+	plain := newLegacy(f, ctx, 4096)
+	s := newServed(srv)
+	s.start(f, "legacy", func(ctx context.Context) error { return srv.OfferLegacy(ctx, "legacy", plain, WithVerdict()) })
 	prepared, err := srv.Prepare("prepared", buf, ReadOnly)
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = prepared.Close() })
 	srv.Expect("expected")
-	says, files := consumerSays(dev.Driver().Kind(), buf.Describe()), odds(f)
+	says, files := consumerSays(dev.Driver().Kind(), buf.Describe(), plain.Generation()), odds(f)
 
 	for _, seed := range [][]byte{
 		nil, act(sayData), slices.Concat(act(sayData), []byte{actHear}, act(sayMapped), act(sayGood)),
@@ -71,6 +78,8 @@ func FuzzServer(f *testing.F) {
 		slices.Concat(act(sayData), act(sayMapped), act(sayMapped)), act(sayOffer, 0), act(sayRefuse), act(sayPublish), act(sayRevoke),
 		slices.Concat(flawed(4, 2), act(sayData)), slices.Concat(flawed(0, 'X'), act(sayData)), slices.Concat(flawed(12, 255), act(sayData)),
 		slices.Concat(act(sayData), raw([]byte("GPFD"))), raw(nil, 0), raw(make([]byte, 300), 0, 1, 2, 0),
+		slices.Concat(act(sayLegacy), []byte{actHear}, act(sayMappedLegacy), []byte{actHear}, act(sayGood)), slices.Concat(act(sayLegacy), act(sayMapped)),
+		slices.Concat(act(sayLegacy), act(sayMappedLegacy), act(sayMappedLegacy)), slices.Concat(act(sayLegacy), act(sayConfirm)), act(sayConfirm),
 	} {
 		f.Add(seed)
 	}
@@ -169,21 +178,27 @@ const (
 	tellMapped
 	tellVerdict
 	tellAttach
+	offerLegacy
+	offerLegacyPending
+	tellConfirm
 )
 
-func producerSays(kind cu.Kind, d vmm.Descriptor) []message {
+func producerSays(kind cu.Kind, d vmm.Descriptor, legacy offer) []message {
 	all := offer{desc: d, access: ReadOnly, name: "data", data: []byte("its own"), fds: 3}
 	with := func(first, fds int, pending bool) offer {
 		o := all
 		o.first, o.fds, o.pending = first, fds, pending
 		return o
 	}
+	pending := legacy
+	pending.pending = true
 	one := all
 	one.desc.Chunks, one.desc.Size, one.fds = 1, 1, 1
 	return []message{
 		all, with(0, 2, false), with(2, 1, false), with(2, 1, true), with(0, 3, true), with(0, 2, true), one,
 		publish{d.Generation}, publish{d.Generation + 1}, progress{1, 2}, revoke{"over"}, refuse{RefusedBusy, "no"},
 		mapped{d.Generation}, verdict{true, ""}, attach{kind, ReadOnly, "data"},
+		legacy, pending, confirm{d.Generation},
 	}
 }
 
@@ -207,7 +222,9 @@ func FuzzAttach(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = l.Close() })
-	says := producerSays(dev.Driver().Kind(), d)
+	legacy, _ := legacyTruth(f, dev)
+	legacy.desc.Generation = d.Generation
+	says := producerSays(dev.Driver().Kind(), d, legacy)
 
 	for _, seed := range [][]byte{
 		nil, act(offerAll, 0, 1, 2), slices.Concat(act(offerTwo, 0, 1), act(offerThird, 2)),
@@ -221,6 +238,10 @@ func FuzzAttach(f *testing.F) {
 		slices.Concat(flawed(4, 2), act(offerAll, 0, 1, 2)), slices.Concat(flawed(18, 8), act(offerAll, 0, 1, 2)),
 		slices.Concat(flawed(24, 9), act(offerAll, 0, 1, 2)), slices.Concat(flawed(47, 0x80), act(offerAll, 0, 1, 2)),
 		slices.Concat(flawed(50, 0x40), act(offerAll, 0, 1, 2)), raw(nil, 0), raw(make([]byte, 300), 0, 4, 5, 6),
+		slices.Concat(act(offerLegacy), []byte{actHear}, act(tellConfirm)), slices.Concat(act(offerLegacy), []byte{actHear}, act(tellRevoke)),
+		slices.Concat(act(offerLegacyPending), act(tellPublish), []byte{actHear}, act(tellConfirm), act(tellRevoke)), act(offerLegacy), act(offerLegacy, 0),
+		slices.Concat(act(offerLegacyPending), act(tellConfirm)), slices.Concat(flawed(90, 1), act(offerLegacy), act(tellConfirm)), slices.Concat(flawed(58, 255), act(offerLegacy)),
+		slices.Concat(act(offerTwo, 0, 1), act(offerLegacy)), slices.Concat(act(offerLegacy), []byte{actHear}, act(tellPublishOther)),
 	} {
 		for way := range byte(len(attachWays)) {
 			f.Add(append([]byte{way}, seed...))
@@ -239,7 +260,7 @@ func FuzzAttach(f *testing.F) {
 		way := attachWays[int(s.byte())%len(attachWays)]
 		over := make(chan error, 1)
 		go func() { over <- produce(ctx, l, &s) }()
-		att, err := Attach(ctx, l.Path(), way.name, dev, way.opts...)
+		att, err := Attach(ctx, l.Path(), way.name, dev, append(way.opts, WithHandle(HandleFD, HandleLegacy))...)
 		switch {
 		case ctx.Err() != nil:
 			t.Fatalf("Attach does not end: %v", err)
@@ -286,10 +307,9 @@ func produce(ctx context.Context, l *sock.Listener, s *script) error {
 // readAndClose reads a little of what was attached, to its last byte.
 func readAndClose(t *testing.T, att *Attachment) {
 	t.Helper()
-	buf := att.Buffer()
-	ctx := cutest.Context(t, buf.Device())
-	n := min(buf.Size(), 4096)
-	if err := cu.CopyToHost(ctx, nil, make([]byte, n), buf.Ptr().Add(buf.Size()-n)); err != nil {
+	ctx := cutest.Context(t, att.Device())
+	n := min(att.Size(), 4096)
+	if err := cu.CopyToHost(ctx, nil, make([]byte, n), att.Ptr().Add(att.Size()-n)); err != nil {
 		t.Fatal(err)
 	}
 	if err := att.Close(); err != nil {

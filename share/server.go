@@ -59,8 +59,8 @@ func WithMode(mode os.FileMode) ListenOption {
 }
 
 // WithAuthorize has f decide who gets an offer, of those whom the policy lets in.
-// The offer is what would be given, with the access that the peer asks for. f is
-// called once for each consumer and offer, before the consumer is sent anything of
+// The offer is what would be given, with the access that the peer asks for, which is
+// [ReadWrite] for legacy memory whatever it asks for. f is called once for each consumer and offer, before the consumer is sent anything of
 // it, prepared offers included. About a consumer that waits it is called when the
 // offer is there; until then the consumer hears of no more than progress
 // ([Server.Working]).
@@ -200,8 +200,11 @@ func (s *Server) take(conn *sock.Conn) {
 // talk reads what the peer wants and sees it through.
 func (s *Server) talk(l link) {
 	want, err := l.wish(s.ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		err = errOffered
+	case errors.Is(err, s.ctx.Err()) && !errors.Is(err, ErrTimeout):
+		err = errors.Join(errSilent, err)
 	}
 	for errors.Is(err, errOffered) {
 		err = s.attend(l, want)
@@ -213,6 +216,9 @@ func (s *Server) talk(l link) {
 
 // errOffered says that there is an offer, or another one, to be asked for.
 var errOffered = errors.New("share: there is an offer now")
+
+// errSilent says that the server was closed when a peer had not said what it wants.
+var errSilent = errors.New("share: closed before the peer had said what it wants")
 
 // attend serves a peer until it has gone. The error is why it is to be turned away,
 // or errOffered.
@@ -247,7 +253,7 @@ func (s *Server) authorize(l link, want attach) (*offering, error) {
 		return nil, nil
 	}
 	would := Offer{
-		Name: o.msg.name, Descriptor: o.msg.desc, Access: want.access, Data: bytes.Clone(o.msg.data),
+		Name: o.msg.name, Descriptor: o.msg.desc, Access: o.gives(want), Data: bytes.Clone(o.msg.data), Legacy: o.msg.legacy.clone(),
 		Producer: sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())},
 	}
 	if err := s.allow(l.conn.Peer(), would); err != nil {
@@ -319,18 +325,20 @@ func (l link) wish(ctx context.Context) (attach, error) {
 func (s *Server) turnAway(l link, err error) {
 	var no refuse
 	var denied deniedError
-	answer, gone := refusal(err), errors.Is(err, sock.ErrPeerLost) || errors.Is(err, ErrVerdict)
+	answer, gone := refusal(err), errors.Is(err, sock.ErrPeerLost) || errors.Is(err, ErrVerdict) || errors.Is(err, ErrRefused)
 	switch {
 	case errors.As(err, &denied): // whatever it is
 		answer, gone = notAllowed, false
 	case errors.As(err, &no): // the decision was ours
 		err, answer = no, no
-	case s.ctx.Err() != nil:
+	case errors.Is(err, errSilent):
+		answer = refuse{RefusedName, "the producer has ended, and you had not said what you want"}
+	case s.ctx.Err() != nil && !errors.Is(err, ErrTimeout):
 		answer = refuse{RefusedName, "the producer ended before its offer was ready"}
 	}
 	s.tell(Event{Kind: PeerRefused, Peer: l.conn.Peer(), Err: err})
 	if !gone {
-		l.part(answer)
+		_ = l.part(answer)
 	}
 }
 

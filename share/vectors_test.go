@@ -57,6 +57,8 @@ type fields struct {
 	FDs         *uint32 `json:"fds,omitempty"`
 	Name        *string `json:"name,omitempty"`
 	Data        *string `json:"data,omitempty"` // hexadecimal
+	Offset      *uint64 `json:"offset,omitempty"`
+	Handle      *string `json:"handle,omitempty"` // hexadecimal
 	Code        *uint16 `json:"code,omitempty"`
 	Text        *string `json:"text,omitempty"`
 	Done        *uint64 `json:"done,omitempty"`
@@ -71,7 +73,8 @@ func fieldsOf(m message) (typ string, f fields) {
 		return "attach", fields{Driver: new(uint8(m.driver)), Access: new(uint8(m.access)), Name: &m.name}
 	case offer:
 		d := m.desc
-		return "offer", fields{Driver: new(uint8(d.Kind)), Access: new(uint8(m.access)), HandleType: new(uint8(handleFD)), Pending: m.pending,
+		return "offer", fields{Driver: new(uint8(d.Kind)), Access: new(uint8(m.access)), HandleType: new(uint8(m.handleType())), Pending: m.pending,
+			Offset: offsetOf(m), Handle: handleOf(m),
 			Chunks: new(uint32(d.Chunks)), Device: new(hex.EncodeToString(d.Device[:])),
 			Size: &d.Size, ChunkSize: &d.ChunkSize, Granularity: &d.Granularity, Generation: &d.Generation,
 			First: new(uint32(m.first)), FDs: new(uint32(m.fds)), Name: &m.name, Data: new(hex.EncodeToString(m.data))}
@@ -85,10 +88,26 @@ func fieldsOf(m message) (typ string, f fields) {
 		return "verdict", fields{OK: &m.ok, Text: &m.text}
 	case publish:
 		return "publish", fields{Generation: &m.generation}
+	case confirm:
+		return "confirm", fields{Generation: &m.generation}
 	case revoke:
 		return "revoke", fields{Text: &m.text}
 	}
 	return "", f
+}
+
+func offsetOf(m offer) *uint64 {
+	if m.legacy == nil {
+		return nil
+	}
+	return &m.legacy.Offset
+}
+
+func handleOf(m offer) *string {
+	if m.legacy == nil {
+		return nil
+	}
+	return new(m.legacy.Handle.String())
 }
 
 // message puts one together again.
@@ -103,7 +122,12 @@ func (v *vector) message(t *testing.T) message {
 	case "offer":
 		d := vmm.Descriptor{Kind: cu.Kind(*f.Driver), Device: cu.UUID(fromHex(t, *f.Device)), Size: *f.Size, ChunkSize: *f.ChunkSize,
 			Chunks: int(*f.Chunks), Granularity: *f.Granularity, Generation: *f.Generation}
-		return offer{d, cu.Access(*f.Access), *f.Name, append([]byte(nil), fromHex(t, *f.Data)...), int(*f.First), int(*f.FDs), f.Pending}
+		o := offer{desc: d, access: cu.Access(*f.Access), name: *f.Name, data: append([]byte(nil), fromHex(t, *f.Data)...),
+			first: int(*f.First), fds: int(*f.FDs), pending: f.Pending}
+		if *f.HandleType == uint8(HandleLegacy) {
+			o.legacy = &LegacyHandle{cu.IPCHandle(fromHex(t, *f.Handle)), *f.Offset}
+		}
+		return o
 	case "refuse":
 		return refuse{RefusalCode(*f.Code), *f.Text}
 	case "progress":
@@ -114,6 +138,8 @@ func (v *vector) message(t *testing.T) message {
 		return verdict{*f.OK, *f.Text}
 	case "publish":
 		return publish{*f.Generation}
+	case "confirm":
+		return confirm{*f.Generation}
 	case "revoke":
 		return revoke{*f.Text}
 	}
@@ -156,7 +182,7 @@ func TestVectorsAreWhatThisPackageSpeaks(t *testing.T) {
 		require.NotEmpty(t, v.Comment)
 		types[typ]++
 	}
-	require.Len(t, types, 8)
+	require.Len(t, types, 9)
 }
 
 // The two records of one offer differ in the two fields that may differ.

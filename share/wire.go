@@ -44,6 +44,7 @@ const (
 	msgVerdict  msgType = 6 // consumer → producer: what it found
 	msgRevoke   msgType = 7 // producer → consumer: the offer ends
 	msgPublish  msgType = 8 // producer → consumer: the data of a pending offer is there
+	msgConfirm  msgType = 9 // producer → consumer: the legacy memory that was opened is the one that was offered
 )
 
 // A message is the payload of one record.
@@ -69,6 +70,8 @@ type offer struct {
 	fds    int // descriptors in this record
 
 	pending bool // the data is not there yet: a publish follows
+
+	legacy *LegacyHandle // instead of descriptors; chunks are 1 and the granularity 0
 }
 
 type refuse struct {
@@ -92,6 +95,8 @@ type revoke struct{ text string }
 
 type publish struct{ generation uint64 }
 
+type confirm struct{ generation uint64 }
+
 func (attach) kind() msgType   { return msgAttach }
 func (offer) kind() msgType    { return msgOffer }
 func (refuse) kind() msgType   { return msgRefuse }
@@ -100,6 +105,7 @@ func (mapped) kind() msgType   { return msgMapped }
 func (verdict) kind() msgType  { return msgVerdict }
 func (revoke) kind() msgType   { return msgRevoke }
 func (publish) kind() msgType  { return msgPublish }
+func (confirm) kind() msgType  { return msgConfirm }
 
 var le = binary.LittleEndian
 
@@ -121,7 +127,7 @@ func (m attach) append(b []byte) []byte {
 }
 
 func (m offer) append(b []byte) []byte {
-	b = append(b, byte(m.desc.Kind), byte(m.access), handleFD, bit(m.pending))
+	b = append(b, byte(m.desc.Kind), byte(m.access), byte(m.handleType()), bit(m.pending))
 	b = le.AppendUint32(b, uint32(m.desc.Chunks))
 	b = append(b, m.desc.Device[:]...)
 	for _, v := range []uint64{m.desc.Size, m.desc.ChunkSize, m.desc.Granularity, m.desc.Generation} {
@@ -131,7 +137,18 @@ func (m offer) append(b []byte) []byte {
 	b = le.AppendUint32(b, uint32(m.fds))
 	b = le.AppendUint16(b, uint16(len(m.name)))
 	b = le.AppendUint16(b, uint16(len(m.data)))
-	return append(append(b, m.name...), m.data...)
+	b = append(append(b, m.name...), m.data...)
+	if m.legacy != nil {
+		b = append(le.AppendUint64(b, m.legacy.Offset), m.legacy.Handle[:]...)
+	}
+	return b
+}
+
+func (m offer) handleType() HandleType {
+	if m.legacy != nil {
+		return HandleLegacy
+	}
+	return HandleFD
 }
 
 func (m refuse) append(b []byte) []byte {
@@ -145,6 +162,8 @@ func (m progress) append(b []byte) []byte {
 func (m mapped) append(b []byte) []byte { return le.AppendUint64(b, m.generation) }
 
 func (m publish) append(b []byte) []byte { return le.AppendUint64(b, m.generation) }
+
+func (m confirm) append(b []byte) []byte { return le.AppendUint64(b, m.generation) }
 
 func bit(yes bool) byte {
 	if yes {
@@ -169,8 +188,25 @@ func appendText(b []byte, s string) []byte {
 	return append(le.AppendUint16(b, uint16(len(s))), s...)
 }
 
-// handleFD is the only handle type of version 1, POSIX file descriptors.
-const handleFD = 1
+// A HandleType says what offered memory is opened by.
+type HandleType uint8
+
+// The types of handles.
+const (
+	HandleFD     HandleType = 1 // file descriptors: virtual memory, of package vmm
+	HandleLegacy HandleType = 2 // 64 bytes of legacy IPC, see [Legacy]
+)
+
+// String gives "vmm" or "legacy".
+func (h HandleType) String() string {
+	switch h {
+	case HandleFD:
+		return "vmm"
+	case HandleLegacy:
+		return "legacy"
+	}
+	return fmt.Sprintf("HandleType(%d)", uint8(h))
+}
 
 // decode reads one record. What it returns holds nothing of record.
 func decode(record []byte) (message, error) {
@@ -277,6 +313,8 @@ func (r *reader) message(typ msgType) (message, error) {
 		return revoke{text}, err
 	case msgPublish:
 		return publish{r.u64()}, nil
+	case msgConfirm:
+		return confirm{r.u64()}, nil
 	}
 	return nil, errors.New("unknown type")
 }
@@ -300,8 +338,9 @@ func (r *reader) attach() (m attach, err error) {
 
 func (r *reader) offer() (m offer, err error) {
 	m.desc.Kind, m.access = cu.Kind(r.u8()), cu.Access(r.u8())
-	if h := r.u8(); h != handleFD {
-		return m, fmt.Errorf("handles of type %d; only %d, file descriptors, are known", h, handleFD)
+	handle := HandleType(r.u8())
+	if handle != HandleFD && handle != HandleLegacy {
+		return m, fmt.Errorf("handles of type %d; %d, file descriptors, and %d, legacy IPC, are known", uint8(handle), HandleFD, HandleLegacy)
 	}
 	if m.pending, err = r.flag(); err != nil {
 		return m, err
@@ -318,7 +357,26 @@ func (r *reader) offer() (m offer, err error) {
 	}
 	m.name = string(r.take(nameLen))
 	m.data = append([]byte(nil), r.take(dataLen)...)
-	return m, errors.Join(checkAccess(m.access), checkName(m.name))
+	err = errors.Join(checkAccess(m.access), checkName(m.name))
+	if handle == HandleLegacy {
+		m.legacy = &LegacyHandle{Offset: r.u64(), Handle: cu.IPCHandle(r.take(len(cu.IPCHandle{})))}
+		err = errors.Join(err, m.checkLegacy())
+	}
+	return m, err
+}
+
+// checkLegacy finds what an offer of legacy memory cannot be.
+func (m offer) checkLegacy() error {
+	d, offset := m.desc, m.legacy.Offset
+	switch {
+	case d.Chunks != 1 || m.first != 0 || m.fds != 0 || d.Granularity != 0:
+		return errors.New("legacy memory is one chunk, without descriptors and granularity")
+	case m.access != ReadWrite:
+		return errors.New("legacy memory cannot be read-only")
+	case d.Size == 0 || d.Size > d.ChunkSize || offset > d.ChunkSize-d.Size:
+		return fmt.Errorf("%d bytes at %d of an allocation of %d", d.Size, offset, d.ChunkSize)
+	}
+	return nil
 }
 
 func (r *reader) verdict() (m verdict, err error) {

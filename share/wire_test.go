@@ -23,10 +23,13 @@ func messages() []message {
 	return []message{
 		attach{cu.CUDA, cu.ReadOnly, ""}, attach{cu.Soft, cu.ReadWrite, strings.Repeat("ä", 127)}, attach{0, cu.ReadOnly, "x"},
 		offer{access: cu.ReadOnly, name: "n"},
-		offer{full, cu.ReadWrite, strings.Repeat("n", maxName), noise(maxData, 1), math.MaxUint32, math.MaxUint32 - 1, true},
+		offer{full, cu.ReadWrite, strings.Repeat("n", maxName), noise(maxData, 1), math.MaxUint32, math.MaxUint32 - 1, true, nil},
+		offer{desc: vmm.Descriptor{Kind: 1, Size: 1, ChunkSize: 1, Chunks: 1}, access: cu.ReadWrite, name: "n", legacy: &LegacyHandle{}},
+		offer{desc: vmm.Descriptor{Size: 2, ChunkSize: math.MaxUint64, Chunks: 1, Generation: math.MaxUint64}, access: cu.ReadWrite, name: "n", data: noise(9, 1),
+			pending: true, legacy: &LegacyHandle{cu.IPCHandle{1, 63: 2}, math.MaxUint64 - 2}},
 		refuse{}, refuse{math.MaxUint16, strings.Repeat("x", maxText)},
 		progress{}, progress{math.MaxUint64, math.MaxUint64 - 1}, mapped{}, mapped{math.MaxUint64},
-		verdict{}, verdict{true, ""}, verdict{false, "a\nb\x00c\u2028"}, revoke{}, revoke{"🚀"}, publish{}, publish{math.MaxUint64},
+		verdict{}, verdict{true, ""}, verdict{false, "a\nb\x00c\u2028"}, revoke{}, revoke{"🚀"}, publish{}, publish{math.MaxUint64}, confirm{}, confirm{math.MaxUint64},
 	}
 }
 
@@ -48,7 +51,7 @@ func TestMessagesSurviveTheWire(t *testing.T) {
 		_, err = decode(append(record, 0))
 		require.ErrorIs(t, err, ErrWire)
 	}
-	require.Len(t, seen, 8)
+	require.Len(t, seen, 9)
 }
 
 // What is decoded holds nothing of the record, whose memory is used again.

@@ -1,0 +1,226 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// The slots of the tests: where each side waits.
+const (
+	parentSlot = iota
+	childSlot
+	slots
+)
+
+// control is a chunk for the counters, of zeros, closed when t ends.
+func control(t testing.TB, ctx *cu.Context) *vmm.Buffer {
+	t.Helper()
+	buf, err := vmm.New(ctx.Device(), slots*CounterStride)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, buf.Close()) })
+	require.NoError(t, cu.Fill(ctx, nil, buf.Ptr(), uint8(0), buf.Size()))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	return buf
+}
+
+// counters are both counters of a control chunk, closed when t ends.
+func counters(t testing.TB, ctx *cu.Context, buf *vmm.Buffer) (mine, theirs *Counter) {
+	t.Helper()
+	for slot, c := range map[int]**Counter{parentSlot: &mine, childSlot: &theirs} {
+		var err error
+		*c, err = NewCounter(ctx, buf, slot)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, (*c).Close()) })
+	}
+	return mine, theirs
+}
+
+// childCounter attaches to the control chunk, and answers rounds of turns, or
+// none.
+func childCounter() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	att, err := Attach(context.Background(), os.Getenv(pathEnv), "control", dev, WithAccess(ReadWrite))
+	if err != nil {
+		return err
+	}
+	s, err := ctx.NewStream()
+	if err != nil {
+		return err
+	}
+	parents, err1 := NewCounter(ctx, att.Buffer(), parentSlot)
+	mine, err2 := NewCounter(ctx, att.Buffer(), childSlot)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if os.Getenv(doEnv) == "turns" {
+		for n := uint64(1); n <= turns; n++ {
+			w, err := mine.Wait(context.Background(), s, n)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(parents.Signal(s, n), w.Result()); err != nil {
+				return err
+			}
+		}
+		if err := s.Synchronize(context.Background()); err != nil {
+			return err
+		}
+	}
+	untilInputEnds("ready")
+	return errors.Join(parents.Close(), mine.Close(), s.Close(), att.Close(), ctx.Close())
+}
+
+const turns = 20
+
+// Streams of two processes take turns by counters in memory that they share.
+func TestCounterOrdersProcesses(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	buf := control(t, ctx)
+	srv := listen(t)
+	serveAs(t, srv, "control", buf, ReadWrite)
+	mine, theirs := counters(t, ctx, buf)
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	c := start(t, "counter", srv.Path(), "turns")
+	for n := uint64(1); n <= turns; n++ {
+		require.NoError(t, theirs.Signal(s, n))
+		w, err := mine.Wait(soon(t), s, n)
+		require.NoError(t, err)
+		require.NoError(t, w.Result())
+	}
+	c.says(t, "ready")
+	c.end(t)
+	require.NoError(t, s.Close())
+}
+
+// FAULTS 18: a stream that waits for a peer which was killed is freed at the
+// deadline, whoever asks is told, and all can be closed.
+func TestFault18_CounterOfAKilledPeer(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	buf := control(t, ctx)
+	srv := listen(t)
+	serveAs(t, srv, "control", buf, ReadWrite)
+	mine, theirs := counters(t, ctx, buf)
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	c := start(t, "counter", srv.Path(), "nothing")
+	c.says(t, "ready")
+	limited, cancel := context.WithCancelCause(t.Context())
+	w, err := mine.Wait(limited, s, 1)
+	require.NoError(t, err)
+	c.kill()
+	gone := errors.New("the peer is gone")
+	cancel(gone)
+	err = w.Result()
+	require.ErrorIs(t, err, cu.ErrGivenUp)
+	require.NotContains(t, err.Error(), "waits still")
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.ErrorIs(t, mine.Signal(s, 2), gone)
+	_, err = mine.Wait(soon(t), s, 2)
+	require.ErrorIs(t, err, cu.ErrGivenUp)
+	require.NoError(t, theirs.Signal(s, 1), "the other slot is as it was")
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.NoError(t, s.Close())
+}
+
+// A wait that is given up ends the others, which say so, although the number that
+// frees them is more than they waited for.
+func TestCounterIsGivenUpAsAWhole(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	mine, _ := counters(t, ctx, control(t, ctx))
+	first, err := ctx.NewStream()
+	require.NoError(t, err)
+	second, err := ctx.NewStream()
+	require.NoError(t, err)
+	patient, err := mine.Wait(soon(t), first, 1)
+	require.NoError(t, err)
+	limited, cancel := context.WithCancel(t.Context())
+	late, err := mine.Wait(limited, second, 2)
+	require.NoError(t, err)
+	cancel()
+	require.ErrorIs(t, late.Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, patient.Result(), cu.ErrGivenUp)
+	require.NoError(t, errors.Join(first.Synchronize(soon(t)), second.Synchronize(soon(t)), first.Close(), second.Close()))
+}
+
+// A context that has ended already breaks nothing.
+func TestCounterWaitThatIsOverBeforeItBegins(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	mine, _ := counters(t, ctx, control(t, ctx))
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	over, cancel := context.WithCancelCause(t.Context())
+	late := errors.New("too late")
+	cancel(late)
+	_, err = mine.Wait(over, s, 1)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, late)
+	require.NoError(t, mine.Signal(s, 1))
+	w, err := mine.Wait(soon(t), s, 1)
+	require.NoError(t, err)
+	require.NoError(t, w.Result())
+	require.NoError(t, s.Close())
+}
+
+// Memory that could not be written, or is not there, makes no counter.
+func TestCounterRefusals(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	for _, slot := range []int{-1, slots, 1<<57 - 1, math.MaxInt} {
+		_, err := NewCounter(ctx, control(t, ctx), slot)
+		require.ErrorContains(t, err, "has room for")
+	}
+	ro, err := vmm.New(dev, CounterStride, vmm.WithAccess(cu.ReadOnly))
+	require.NoError(t, err)
+	_, err = NewCounter(ctx, ro, 0)
+	require.ErrorContains(t, err, "read-only")
+	require.NoError(t, ro.Close())
+	_, err = NewCounter(ctx, (&Attachment{memory: &opened{}}).Buffer(), 0) // as of a producer that offers legacy memory
+	require.ErrorIs(t, err, ErrHandle)
+	var none *Counter
+	require.NoError(t, none.Close())
+	require.ErrorIs(t, none.Signal(nil, 1), ErrClosed)
+	_, err = none.Wait(soon(t), nil, 1)
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+// No stream waits for what could not free it: a number that giving up does not get to,
+// or a counter that is closed.
+func TestCounterThatCouldNotBeGivenUp(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	c, err := NewCounter(ctx, control(t, ctx), parentSlot)
+	require.NoError(t, err)
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	for _, n := range []uint64{given, given + 1, math.MaxUint64} {
+		_, err = c.Wait(soon(t), s, n)
+		require.ErrorContains(t, err, "counts below")
+		require.ErrorContains(t, c.Signal(s, n), "counts below")
+	}
+	limited, cancel := context.WithCancel(t.Context())
+	w, err := c.Wait(limited, s, given-1)
+	require.NoError(t, err)
+	cancel()
+	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.NoError(t, c.Close())
+
+	c, err = NewCounter(ctx, control(t, ctx), childSlot)
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.NoError(t, c.Close())
+	_, err = c.Wait(soon(t), s, 1)
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, c.Signal(s, 1), ErrClosed)
+	require.NoError(t, errors.Join(s.Synchronize(soon(t)), s.Close()))
+}
