@@ -27,6 +27,7 @@ type consumer struct {
 	way    cli.WayFlag
 
 	salt    uint32 // to check against, if expect says so
+	noVMM   error  // why only legacy memory can be taken
 	dev     *cu.Device
 	ctx     *cu.Context
 	kernels *cli.Kernels
@@ -40,7 +41,7 @@ func newConsumer(stdout io.Writer) *consumer {
 	c.app.Check = c.check
 	f := c.app.Flags
 	f.StringVar(&c.device, "device", "", "device that the memory has to be on, by `N|UUID`; without it, whichever it is on")
-	f.Var(&c.access, "access", "map the memory `ro|rw`; rw takes a producer with -access rw")
+	f.Var(&c.access, "access", "map the memory `ro|rw`; rw takes a producer with -access rw, and legacy memory is rw always")
 	f.StringVar(&c.expect, "expect-salt", "", "check against this 32-bit `number` instead of the offer's salt")
 	f.Var(&c.way, "verify", "compare the data on the `gpu|cpu`; without it, on the GPU if its driver takes the kernels, and on the CPU with the software driver")
 	f.StringVar(&c.socket, "socket", cli.DefaultSocket(), "`path` of the producer's socket")
@@ -87,8 +88,8 @@ func (c *consumer) open() (err error) {
 	if c.dev, err = c.app.Device(name); err != nil {
 		return err
 	}
-	if err := cli.NeedVMM(c.dev); err != nil {
-		return err
+	if c.noVMM = cli.NeedVMM(c.dev); c.noVMM != nil && cli.NeedIPC(c.dev) != nil {
+		return c.noVMM
 	}
 	return c.enter()
 }
@@ -115,15 +116,24 @@ func (c *consumer) attach(ctx context.Context) (err error) {
 	if c.device == "" {
 		opts = append(opts, share.WithAnyDevice())
 	}
+	handles := []share.HandleType{share.HandleLegacy}
+	if c.noVMM == nil {
+		handles = append(handles, share.HandleFD)
+	}
+	opts = append(opts, share.WithHandle(handles...))
 	c.app.Say("connecting", cli.Fields{"socket": c.socket}, "Connecting to producer...")
 	c.started = time.Now()
 	err = c.app.Timed("attach", func() (err error) {
 		c.att, err = share.Attach(ctx, c.socket, cli.OfferName, c.dev, opts...)
 		return err
 	})
-	if err != nil {
+	switch {
+	case c.noVMM != nil && errors.Is(err, share.ErrHandle):
+		return errors.Join(c.noVMM, err)
+	case err != nil:
 		return err
 	}
+	c.sayAccess()
 	return c.follow()
 }
 
@@ -133,17 +143,29 @@ func (c *consumer) connected(p sock.Peer) {
 	c.app.Say("peer", cli.Fields{"uid": p.UID, "pid": p.PID}, "  the producer is %s", p)
 }
 
+// sayAccess says where the memory can be written although that was not asked for.
+func (c *consumer) sayAccess() {
+	if have := c.att.Access(); have != cu.Access(c.access) {
+		c.app.Say("access", cli.Fields{"access": have.String()}, "  it is %s here, although %s was asked for: legacy memory has no rights", have, cu.Access(c.access))
+	}
+}
+
 func (c *consumer) received(o share.Offer, files []*os.File) {
 	c.app.Step("receive", time.Since(c.started))
 	d := o.Descriptor
-	c.app.Result["size"], c.app.Result["aligned"] = d.Size, uint64(d.Chunks)*d.ChunkSize
+	c.app.Result["size"], c.app.Result["aligned"], c.app.Result["handle"] = d.Size, uint64(d.Chunks)*d.ChunkSize, o.Handle().String()
+	if o.Legacy != nil {
+		c.app.Say("received", cli.Fields{"handle": o.Legacy.Handle.String(), "offset": o.Legacy.Offset, "size": d.Size, "allocation": d.ChunkSize},
+			"Received IPC handle: %d bytes, size: %d bytes", len(o.Legacy.Handle), d.Size)
+		return
+	}
 	c.app.Say("received", cli.Fields{"fd": files[0].Fd(), "fds": len(files), "size": d.Size, "chunk": d.ChunkSize},
 		"Received FD: %s, size: %d bytes", cli.FDs(files), d.Size)
 }
 
 // follow goes to the device that the memory turned out to be on.
 func (c *consumer) follow() error {
-	dev := c.att.Buffer().Device()
+	dev := c.att.Device()
 	if dev == c.dev {
 		return nil
 	}
@@ -156,7 +178,7 @@ func (c *consumer) follow() error {
 // verifyAndReport tells the producer whatever the verdict is, if it is still
 // there.
 func (c *consumer) verifyAndReport(ctx context.Context) error {
-	v := verifier{consumer: c, size: c.att.Buffer().Size()}
+	v := verifier{consumer: c, size: c.att.Size()}
 	fault := c.app.Timed("verify", func() error { return v.verify(ctx) })
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -173,7 +195,7 @@ func (c *consumer) verifyAndReport(ctx context.Context) error {
 
 // meta is what the producer says of its data, and the salt to check against.
 func (c *consumer) meta() (pattern.Meta, error) {
-	m, err := pattern.DecodeMeta(c.att.Offer().Data, c.att.Buffer().Size())
+	m, err := pattern.DecodeMeta(c.att.Offer().Data, c.att.Size())
 	if c.expect != "" {
 		m.Salt = c.salt
 	}

@@ -29,7 +29,11 @@ func (v *verifier) verify(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	v.app.Say("copied", cli.Fields{"bytes": v.size}, "Copied %d bytes from GPU to host", v.size)
+	if v.kernels.OnGPU() {
+		v.app.Say("compared", cli.Fields{"bytes": v.size}, "Compared %d bytes on the GPU", v.size)
+	} else {
+		v.app.Say("copied", cli.Fields{"bytes": v.size}, "Copied %d bytes from GPU to host", v.size)
+	}
 	fields := cli.Fields{"ok": wrong.Wrong == 0, "integers": v.meta.Count, "wrong": wrong.Wrong}
 	if wrong.Wrong == 0 {
 		v.app.Say("verified", fields, "Data verification PASSED (%d integers verified)", v.meta.Count)
@@ -42,7 +46,7 @@ func (v *verifier) verify(ctx context.Context) (err error) {
 }
 
 func (v *verifier) compare(ctx context.Context) (wrong pattern.Mismatch, err error) {
-	src := v.att.Buffer().Ptr()
+	src := v.att.Ptr()
 	if v.kernels.OnGPU() {
 		return v.kernels.Check(ctx, src, v.size, v.meta.Salt, func(done uint64) error { return v.progress(ctx, done) })
 	}

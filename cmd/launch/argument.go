@@ -22,7 +22,9 @@ Arguments of the kernel, in its order:
   in:FILE                                       a buffer with a file's bytes
   inout:FILE:OUTFILE                            the same; FILE has no colon in its name
 A kernel that succeeded has what is in the buffer written to OUTFILE, which is
-replaced. A struct that is passed by value is no argument here.
+replaced. A struct that is passed by value is no argument here. For example:
+  launch -builtin vector -list
+  launch -builtin vector -kernel saxpy -grid 4 -block 256 f32:2 in:x inout:y:out u64:1000
 `
 
 // An argument is one argument of the kernel: a number, or a buffer.

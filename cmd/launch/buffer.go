@@ -40,26 +40,32 @@ func (l *launcher) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// openInput opens the file that is read. A pipe would be waited for, and has no
-// size.
+// openInput opens the file that is read.
 func (a *argument) openInput() (err error) {
 	if a.in == "" {
 		return nil
 	}
-	if a.file, err = os.OpenFile(a.in, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
-		return err
+	a.file, a.size, err = openRegular(a.in)
+	if err == nil && a.size == 0 {
+		err = fmt.Errorf("%s is empty", a.in)
 	}
-	info, err := a.file.Stat()
-	switch {
-	case err != nil:
-		return err
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("%s is not a regular file", a.in)
-	case info.Size() == 0:
-		return fmt.Errorf("%s is empty", a.in)
+	return err
+}
+
+// openRegular opens a file to be read, and says how many bytes it has. A pipe would
+// be waited for, and has no size.
+func openRegular(name string) (f *os.File, size uint64, err error) {
+	if f, err = os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+		return nil, 0, err
 	}
-	a.size = uint64(info.Size())
-	return nil
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", name)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, uint64(info.Size()), nil
 }
 
 // checkOutput sees that the file could be written, and changes nothing.

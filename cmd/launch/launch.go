@@ -58,7 +58,7 @@ func (l *launcher) check() (err error) {
 	given := slices.DeleteFunc([]string{l.ptx, l.module, l.builtin}, func(s string) bool { return s == "" })
 	switch {
 	case len(given) != 1:
-		return cli.Usagef("want one of -ptx, -module and -builtin")
+		return cli.Usagef("want one of -ptx, -module and -builtin, and not %d; see launch -h", len(given))
 	case l.builtin != "" && findBuiltin(l.builtin) == nil:
 		return cli.Usagef("-builtin %q: want %s", l.builtin, builtinNames())
 	case l.repeat < 1:
@@ -153,9 +153,20 @@ func (l *launcher) runAll(ctx context.Context, p *cu.Launch) (time.Duration, err
 	case errors.Is(err, context.DeadlineExceeded):
 		return 0, fmt.Errorf("kernel %s is not done after %s; wait longer with -timeout: %w", l.kernel, l.app.Timeout, context.DeadlineExceeded)
 	case err != nil:
-		return 0, l.app.Fault(fmt.Errorf("kernel %s failed: %w", l.kernel, err))
+		return 0, l.blame(l.app.Fault(fmt.Errorf("kernel %s failed: %w", l.kernel, err)))
 	}
 	return end.Elapsed(begin)
+}
+
+// blame adds what to do to the error of a kernel that died.
+func (l *launcher) blame(err error) error {
+	if errors.Is(err, cu.ErrIllegalAddress) || errors.Is(err, cu.ErrMisalignedAddress) {
+		err = fmt.Errorf("%w; give the kernel buffers for its addresses, as large as its other arguments say", err)
+	}
+	if errors.Is(err, cu.ErrContextLost) && l.app.Driver.Kind() == cu.CUDA {
+		err = fmt.Errorf("%w; -driver soft runs PTX, too, and says in which line and thread it dies", err)
+	}
+	return err
 }
 
 // await queues the launches between two events and waits for the second. The

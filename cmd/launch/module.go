@@ -3,7 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"regexp"
 	"slices"
 	"strconv"
@@ -38,7 +38,7 @@ func (l *launcher) load() (err error) {
 		l.code, err = l.ctx.LoadModule([]byte(findBuiltin(l.builtin).PTX))
 	case l.ptx != "":
 		var text []byte
-		if text, err = os.ReadFile(l.ptx); err == nil {
+		if text, err = readFile(l.ptx); err == nil {
 			l.code, err = l.ctx.LoadModule(text)
 		}
 	default:
@@ -49,6 +49,22 @@ func (l *launcher) load() (err error) {
 	}
 	l.app.Say("loaded", cli.Fields{"module": l.source()}, "Loaded %s", l.source())
 	return nil
+}
+
+// maxModule bounds the files that modules are read from here.
+const maxModule = 1 << 30
+
+// readFile returns what is in a file.
+func readFile(name string) ([]byte, error) {
+	f, size, err := openRegular(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if size > maxModule {
+		return nil, fmt.Errorf("%s has %s, more than any module", name, cli.Human(size))
+	}
+	return io.ReadAll(io.LimitReader(f, int64(size)))
 }
 
 // source is where the module comes from, as it was given.
@@ -103,7 +119,7 @@ func (l *launcher) names() (names []string, err error) {
 			names = append(names, k.Name)
 		}
 	default:
-		text, fileErr := os.ReadFile(l.ptx + l.module) // of which one is empty
+		text, fileErr := readFile(l.ptx + l.module) // of which one is empty
 		if fileErr != nil || strings.Contains(string(text), "\x00") {
 			return nil, errors.Join(err, fileErr)
 		}
@@ -156,10 +172,25 @@ func (k *kernel) fits(args []*argument) error {
 	for i, a := range args {
 		if p := k.params[i]; a.bytes() != p.Size {
 			return cli.Usagef("argument %d, %q, has %s where kernel %s takes %d: it takes %s",
-				i+1, a.text, count(a.bytes(), "byte"), k.name, p.Size, k.takes())
+				i+1, a.text, cli.Count(a.bytes(), "byte"), k.name, p.Size, k.takes())
+		}
+		if !k.params[i].suits(a) {
+			return cli.Usagef("argument %d, %q, is no %s: kernel %s takes %s", i+1, a.text, k.params[i].Type, k.name, k.takes())
 		}
 	}
 	return nil
+}
+
+// suits reports whether an argument of the right size is a number of the right
+// kind, as far as that is known. An address may be given as a number.
+func (p param) suits(a *argument) bool {
+	switch a.value.(type) {
+	case nil:
+		return p.Type == "ptr" || p.Type == ""
+	case float32, float64:
+		return p.Type == "f32" || p.Type == ""
+	}
+	return p.Type != "f32"
 }
 
 // takes says what the kernel's parameters are.
@@ -175,17 +206,9 @@ func (k *kernel) takes() string {
 		named[i], sizes[i] = p.Type+" "+p.Name, strconv.FormatUint(p.Size, 10)
 	}
 	if k.params[0].Name != "" {
-		return fmt.Sprintf("%s (%s)", count(len(k.params), "argument"), strings.Join(named, ", "))
+		return fmt.Sprintf("%s (%s)", cli.Count(len(k.params), "argument"), strings.Join(named, ", "))
 	}
-	return fmt.Sprintf("%s (of %s bytes)", count(len(k.params), "argument"), listed(sizes, "and"))
-}
-
-// count is n things.
-func count[N int | uint64](n N, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
+	return fmt.Sprintf("%s (of %s bytes)", cli.Count(len(k.params), "argument"), listed(sizes, "and"))
 }
 
 // listKernels prints all kernels, or the one that was asked for.

@@ -1,5 +1,5 @@
-// Producer fills a buffer of device memory and offers it to consumers as file
-// descriptors over a Unix socket.
+// Producer fills a buffer of device memory and offers it to consumers over a Unix
+// socket, as file descriptors or, with -handle legacy, by a handle of legacy IPC.
 //
 //	producer -size 64MiB -consumers 2
 //

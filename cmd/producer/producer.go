@@ -23,6 +23,7 @@ type producer struct {
 	size      cli.Size
 	chunk     cli.Size
 	access    cli.AccessFlag
+	handle    cli.HandleFlag
 	consumers int
 	wait      time.Duration
 	salt      uint64
@@ -36,17 +37,19 @@ type producer struct {
 	ctx     *cu.Context
 	kernels *cli.Kernels
 	buf     *vmm.Buffer
+	legacy  *share.Legacy // instead of buf
 }
 
 func newProducer(stdout io.Writer) *producer {
-	p := &producer{size: 1 << 20, access: cli.AccessFlag(cu.ReadOnly)}
-	p.app = cli.New("producer", "fills device memory and offers it to consumers as file descriptors.", stdout)
+	p := &producer{size: 1 << 20, access: cli.AccessFlag(cu.ReadOnly), handle: cli.HandleFlag(share.HandleFD)}
+	p.app = cli.New("producer", "fills device memory and offers it to consumers, as file descriptors or by a handle of legacy IPC.", stdout)
 	p.app.Check = p.check
 	f := p.app.Flags
 	f.StringVar(&p.device, "device", "0", "device to use, by `N|UUID`")
 	f.Var(&p.size, "size", "`bytes` to share, with units KiB, MiB, GiB")
 	f.Var(&p.chunk, "chunk", "build the buffer of chunks of so many `bytes`; without it, of one")
 	f.Var(&p.access, "access", "the most that consumers may ask for: `ro|rw`")
+	f.Var(&p.handle, "handle", "share memory by `vmm|legacy` handles: file descriptors of virtual memory, or the 64 bytes of cuIpcGetMemHandle, to whom such memory can always be written")
 	f.IntVar(&p.consumers, "consumers", 1, "end after `N` consumers; 0 serves until interrupted")
 	f.DurationVar(&p.wait, "wait", 0, "longest `duration` to wait for device memory that others have; 0 fails at once")
 	f.Uint64Var(&p.salt, "salt", 0, "XOR the data with this 32-bit `number`")
@@ -61,7 +64,11 @@ func newProducer(stdout io.Writer) *producer {
 }
 
 func (p *producer) run(ctx context.Context) (err error) {
-	p.app.Say("start", cli.Fields{"program": "producer"}, "=== CUDA VMM Producer ===")
+	title := "=== CUDA VMM Producer ==="
+	if p.isLegacy() {
+		title = "=== CUDA IPC Producer ==="
+	}
+	p.app.Say("start", cli.Fields{"program": "producer", "handle": p.handle.String()}, "%s", title)
 	if err := cli.MakeDefaultDir(p.socket); err != nil {
 		return err
 	}
@@ -70,7 +77,7 @@ func (p *producer) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, p.app.Cleanup(srv.Close, p.kernels.Close, p.buf.Close, p.ctx.Close))
+		err = errors.Join(err, p.app.Cleanup(srv.Close, p.kernels.Close, p.buf.Close, p.legacy.Close, p.ctx.Close))
 	}()
 	srv.Expect(cli.OfferName) // who comes early hears how far we are
 	if err := p.prepare(ctx, srv); err != nil {
@@ -96,7 +103,7 @@ func (p *producer) check() error {
 	case p.perPeer < 1:
 		return cli.Usagef("-connections-per-peer %d: want 1 or more", p.perPeer)
 	}
-	return nil
+	return p.checkHandle()
 }
 
 // listen makes the socket, to which those can connect who are allowed.
@@ -121,6 +128,9 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	if p.dev, err = p.app.Device(p.device); err != nil {
 		return err
 	}
+	if p.isLegacy() {
+		return p.prepareLegacy()
+	}
 	if err := cli.NeedVMM(p.dev); err != nil {
 		return err
 	}
@@ -133,10 +143,7 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	if err := p.announceSize(granularity); err != nil {
 		return err
 	}
-	if err := p.app.Timed("context", func() (err error) { p.ctx, err = p.dev.PrimaryContext(); return err }); err != nil {
-		return err
-	}
-	if p.kernels, err = p.app.Kernels(p.ctx, "fill", p.way); err != nil {
+	if err := p.enter(); err != nil {
 		return err
 	}
 	if p.buf, err = p.newBuffer(); !vmm.WouldWait(err) {
@@ -147,6 +154,15 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	}
 	p.app.Say("wait", cli.Fields{"longest_us": p.wait.Microseconds()}, "Waiting for device memory, for %s at most", p.wait)
 	return p.awaitBuffer(ctx, srv)
+}
+
+// enter takes the primary context, and loads what fills there.
+func (p *producer) enter() error {
+	err := p.app.Timed("context", func() (err error) { p.ctx, err = p.dev.PrimaryContext(); return err })
+	if err == nil {
+		p.kernels, err = p.app.Kernels(p.ctx, "fill", p.way)
+	}
+	return err
 }
 
 func (p *producer) newBuffer(opts ...vmm.Option) (*vmm.Buffer, error) {
@@ -224,21 +240,31 @@ func (p *producer) fill(ctx context.Context, srv *share.Server) error {
 	}
 	err := p.app.Timed("fill", func() error {
 		if p.kernels.OnGPU() {
-			return p.kernels.Fill(ctx, p.buf.Ptr(), uint64(p.size), uint32(p.salt), progress)
+			return p.kernels.Fill(ctx, p.ptr(), uint64(p.size), uint32(p.salt), progress)
 		}
 		return p.fillFromHost(ctx, progress)
 	})
 	if err != nil {
 		return err
 	}
-	p.app.Say("generated", cli.Fields{"integers": p.meta().Count, "salt": p.salt}, "Generated %d test integers", p.meta().Count)
-	p.app.Say("copied", cli.Fields{"bytes": uint64(p.size)}, "Copied test data to GPU")
+	p.sayFilled()
 	return nil
+}
+
+// sayFilled says what was done: kernels copy nothing.
+func (p *producer) sayFilled() {
+	fields := cli.Fields{"integers": p.meta().Count, "salt": p.salt}
+	if p.kernels.OnGPU() {
+		p.app.Say("generated", fields, "Filled %d test integers on the GPU", p.meta().Count)
+		return
+	}
+	p.app.Say("generated", fields, "Generated %d test integers", p.meta().Count)
+	p.app.Say("copied", cli.Fields{"bytes": uint64(p.size)}, "Copied test data to GPU")
 }
 
 // fillFromHost generates a piece while another is copied.
 func (p *producer) fillFromHost(ctx context.Context, progress func(done uint64) error) error {
-	dst := p.buf.Ptr()
+	dst := p.ptr()
 	return pattern.Stream(ctx, uint64(p.size),
 		func(offset uint64, b []byte) error {
 			pattern.Fill(b, offset/pattern.Size, uint32(p.salt))
@@ -259,12 +285,15 @@ func (p *producer) meta() pattern.Meta {
 // serve offers the buffer and follows the consumers. An error of one of them
 // is the producer's in the end, and costs the others nothing.
 func (p *producer) serve(ctx context.Context, srv *share.Server) error {
-	w := watcher{app: p.app, waiting: cli.Fields{"socket": srv.Path(), "consumers": p.consumers}}
+	w := watcher{app: p.app, handle: share.HandleType(p.handle), waiting: cli.Fields{"socket": srv.Path(), "consumers": p.consumers}}
 	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.WithObserver(w.see), share.WithLeases(p.consumers)}
 	if p.consumers > 0 {
 		opts = append(opts, share.WithIdleTimeout(p.app.Timeout))
 	}
 	err := p.app.Timed("serve", func() error {
+		if p.isLegacy() {
+			return srv.OfferLegacy(ctx, cli.OfferName, p.legacy, opts...)
+		}
 		return srv.Offer(ctx, cli.OfferName, p.buf, cu.Access(p.access), opts...)
 	})
 	p.app.Result["consumers"] = w.outcome()

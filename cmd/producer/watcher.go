@@ -13,6 +13,7 @@ import (
 // with them.
 type watcher struct {
 	app     *cli.App
+	handle  share.HandleType
 	waiting cli.Fields // for consumers
 
 	mu       sync.Mutex
@@ -31,7 +32,11 @@ func (w *watcher) see(e share.Event) {
 		w.app.Say("connected", who, "Consumer connected")
 		w.app.Say("peer", who, "  consumer %d is %s", e.Lease, e.Peer)
 	case share.Sent:
-		w.app.Say("sent", who, "Sent FD and size metadata to consumer")
+		what := "FD"
+		if w.handle == share.HandleLegacy {
+			what = "IPC handle"
+		}
+		w.app.Say("sent", who, "Sent %s and size metadata to consumer", what)
 	case share.Mapped:
 		w.app.Say("mapped", who, "  consumer %d has mapped the memory (%s after connecting)", e.Lease, e.Since)
 	case share.Progress:

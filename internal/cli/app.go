@@ -56,7 +56,7 @@ func (a *App) Parse(args []string) error {
 	case errors.Is(err, flag.ErrHelp):
 		return flag.ErrHelp
 	case err != nil:
-		return Usagef("%w; see %s -h", err, a.name)
+		return Usagef("%s; see %s -h", a.wanted(err), a.name)
 	case a.version:
 		return nil
 	}
@@ -64,6 +64,29 @@ func (a *App) Parse(args []string) error {
 		err = a.Check()
 	}
 	return err
+}
+
+// wanted is what package flag says of a value that it could not read, with what
+// the flag takes.
+func (a *App) wanted(err error) string {
+	text := err.Error()
+	a.Flags.VisitAll(func(f *flag.Flag) {
+		g, ok := f.Value.(flag.Getter)
+		if !ok {
+			return // it says so itself
+		}
+		want := "want a whole number"
+		switch g.Get().(type) {
+		case time.Duration:
+			want = "want a duration such as 500ms, 30s or 2m"
+		case uint64:
+			want = "want a whole number, 0 or more"
+		case bool:
+			want = "want true or false"
+		}
+		text = strings.ReplaceAll(text, " -"+f.Name+": parse error", " -"+f.Name+": "+want)
+	})
+	return text
 }
 
 // Run parses args, opens the driver and runs body, and returns the exit code.

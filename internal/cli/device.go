@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -41,6 +42,18 @@ func NeedVMM(dev *cu.Device) error {
 	return nil
 }
 
+// NeedIPC fails on a device whose memory cannot be shared by legacy handles.
+func NeedIPC(dev *cu.Device) error {
+	ok, err := known(dev.SupportsIPC())
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return Machinef("device %s does not support legacy IPC (CUDA_ERROR_NOT_SUPPORTED)", dev)
+	}
+	return nil
+}
+
 // known takes an attribute that the driver is too old to know for a no.
 func known(yes bool, err error) (bool, error) {
 	if errors.Is(err, cu.ErrInvalidValue) {
@@ -64,6 +77,8 @@ func Words(memory string) func(vmm.Step) string {
 			return "Mapped " + memory + " memory to virtual address"
 		case "access":
 			return "Set " + accessWords(s.Access) + " access permissions"
+		case "open":
+			return "Opened IPC handle at " + s.Ptr.String()
 		case "export":
 			return fmt.Sprintf("Exported allocation as FD: %d%s", s.FD, andMore(s.Chunks))
 		}
@@ -127,6 +142,28 @@ func accessWords(access cu.Access) string {
 		return "read/write"
 	}
 	return access.String()
+}
+
+// HandleFlag is a flag of vmm or legacy: what memory is shared by.
+type HandleFlag share.HandleType
+
+// Set reads vmm or legacy.
+func (f *HandleFlag) Set(s string) error {
+	for _, h := range []share.HandleType{share.HandleFD, share.HandleLegacy} {
+		if s == h.String() {
+			*f = HandleFlag(h)
+			return nil
+		}
+	}
+	return errors.New("want vmm or legacy")
+}
+
+// String gives vmm or legacy, or nothing.
+func (f *HandleFlag) String() string {
+	if *f == 0 {
+		return ""
+	}
+	return share.HandleType(*f).String()
 }
 
 // AccessFlag is a flag of ro or rw.

@@ -40,6 +40,11 @@ func Machinef(format string, args ...any) error {
 	return codedError{fmt.Errorf(format, args...), ExitMachine}
 }
 
+// Codef is an error with that exit code.
+func Codef(code int, format string, args ...any) error {
+	return codedError{fmt.Errorf(format, args...), code}
+}
+
 // ExitCode is the code that err stands for.
 func ExitCode(err error) int {
 	var coded codedError

@@ -56,3 +56,14 @@ func Human(n uint64) string {
 	}
 	return fmt.Sprintf("%d bytes", n)
 }
+
+// Count is n things in words: "1 process", "2 processes".
+func Count[N int | uint64](n N, thing string) string {
+	switch {
+	case n == 1:
+		return "1 " + thing
+	case strings.HasSuffix(thing, "s"):
+		thing += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

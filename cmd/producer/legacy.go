@@ -1,0 +1,74 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/share"
+)
+
+func (p *producer) isLegacy() bool { return p.handle == cli.HandleFlag(share.HandleLegacy) }
+
+// checkHandle refuses flags that mean nothing to legacy memory.
+func (p *producer) checkHandle() error {
+	if !p.isLegacy() {
+		return nil
+	}
+	ro := false
+	p.app.Flags.Visit(func(f *flag.Flag) { ro = ro || f.Name == "access" && cu.Access(p.access) == cu.ReadOnly })
+	switch {
+	case ro:
+		return cli.Usagef("-access ro: legacy memory can be written by whoever opens it; leave -access out, or take -handle vmm")
+	case p.chunk != 0:
+		return cli.Usagef("-chunk %s: legacy memory is one allocation; take -handle vmm", p.chunk)
+	case p.wait != 0:
+		return cli.Usagef("-wait %s: legacy memory is not waited for; take -handle vmm", p.wait)
+	}
+	return nil
+}
+
+// prepareLegacy makes memory that is shared by a legacy handle.
+func (p *producer) prepareLegacy() error {
+	if err := cli.NeedIPC(p.dev); err != nil {
+		return err
+	}
+	p.app.Say("ipc", cli.Fields{"supported": true}, "IPC support: yes")
+	if err := p.refuseTooLarge(); err != nil {
+		return err
+	}
+	if err := p.enter(); err != nil {
+		return err
+	}
+	err := p.app.Timed("allocate", func() (err error) {
+		p.legacy, err = share.NewLegacy(p.ctx, uint64(p.size))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	size, whole := p.legacy.Size(), p.legacy.Allocation()
+	p.app.Result["size"], p.app.Result["aligned"] = size, whole
+	p.app.Say("size", cli.Fields{"size": size, "aligned": whole}, "Buffer size: %d bytes, aligned size: %d bytes", size, whole)
+	p.app.Say("allocated", cli.Fields{"address": p.legacy.Ptr().String(), "size": whole}, "Allocated device memory at %s", p.legacy.Ptr())
+	p.app.Say("access", cli.Fields{"access": cu.ReadWrite.String()}, "  consumers can write it: legacy memory has no rights")
+	return nil
+}
+
+// refuseTooLarge refuses what the device could never hold.
+func (p *producer) refuseTooLarge() error {
+	total, err := p.dev.TotalMemory()
+	if err == nil && uint64(p.size) > total {
+		err = fmt.Errorf("-size %s is larger than device %s, which has %s", p.size, p.dev, cli.Human(total))
+	}
+	return err
+}
+
+// ptr is where the memory begins.
+func (p *producer) ptr() cu.DevicePtr {
+	if p.isLegacy() {
+		return p.legacy.Ptr()
+	}
+	return p.buf.Ptr()
+}

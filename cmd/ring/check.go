@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/pattern"
+)
+
+// A mismatch is what is wrong with a chunk.
+type mismatch struct {
+	Offset uint64 `json:"offset"` // of the first wrong byte
+	Want   byte   `json:"want"`
+	Got    byte   `json:"got"`
+	Bytes  uint64 `json:"bytes"` // that are wrong
+}
+
+// Error names the first wrong byte and how many are wrong.
+func (m *mismatch) Error() string {
+	all := "no other is wrong"
+	if m.Bytes > 1 {
+		all = fmt.Sprintf("%d bytes are wrong", m.Bytes)
+	}
+	return fmt.Sprintf("its chunk is wrong: at offset %d, want 0x%02x, got 0x%02x; %s", m.Offset, m.Want, m.Got, all)
+}
+
+// look takes the bytes at an offset of the chunk into account.
+func (m *mismatch) look(b []byte, offset uint64) {
+	right := uint64(bytes.Count(b, []byte{m.Want}))
+	if m.Bytes == 0 && right < uint64(len(b)) {
+		for i, got := range b {
+			if got != m.Want {
+				m.Offset, m.Got = offset+uint64(i), got
+				break
+			}
+		}
+	}
+	m.Bytes += uint64(len(b)) - right
+}
+
+// checkOnHost copies size bytes at src to the host, a piece at a time, and wants
+// all to be the same. It calls progress now and then. The error is a [*mismatch]
+// if they are not.
+func checkOnHost(ctx context.Context, c *cu.Context, s *cu.Stream, src cu.DevicePtr, size uint64, want byte, progress func() error) error {
+	m := &mismatch{Want: want}
+	said := time.Now()
+	err := pattern.Stream(ctx, size,
+		func(offset uint64, b []byte) error { return cu.CopyToHost(c, s, b, src.Add(offset)) },
+		func(offset uint64, b []byte) error {
+			m.look(b, offset)
+			if time.Since(said) < time.Second {
+				return nil
+			}
+			said = time.Now()
+			return progress()
+		})
+	if err == nil && m.Bytes > 0 {
+		return m
+	}
+	return err
+}
