@@ -5,9 +5,9 @@ export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
 GO       ?= go
-COMMANDS := producer consumer launch
+COMMANDS := producer consumer launch ring
 # Packages whose tests meet the driver; their test binaries go to the GPU machine.
-GPU_PKGS := cu/sys cu cu/cutest kernels vmm share tests tests/conformance examples/go examples/go/08-test-without-a-gpu
+GPU_PKGS := cu/sys cu cu/cutest kernels vmm share tests tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
 VERSION  := $(shell git describe --always --dirty 2>/dev/null)
 TOOL     := $(GO) tool -modfile=tools.mod
 BENCHTIME ?= 1s

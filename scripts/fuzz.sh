@@ -7,6 +7,6 @@ for pkg in $packages; do
 	listed=$(${GO:-go} test -list '^Fuzz' "$pkg") # fails if the tests cannot be built
 	for name in $(echo "$listed" | grep '^Fuzz' || true); do
 		echo "fuzz $pkg $name"
-		${GO:-go} test -run '^$' -fuzz "^$name\$" -fuzztime "$time" "$pkg"
+		${GO:-go} test -run '^$' -fuzz "^$name\$" -fuzztime "$time" -fuzzminimizetime 100x "$pkg"
 	done
 done

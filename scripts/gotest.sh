@@ -5,7 +5,7 @@
 # of tests/conformance were, and
 # "N passed, N failed, N skipped" in the end.
 set -euo pipefail
-${GO:-go} test -short -count=1 -vet=off -v "$@" 2>&1 | awk '
+${GO:-go} test -short -timeout=20m -count=1 -vet=off -v "$@" 2>&1 | awk '
 /^=== (RUN|NAME|CONT) / { test = $3 }
 /^ *[a-z_0-9]+\.go:[0-9]+: / { why[test] = $0; sub(/^ */, "", why[test]) }
 /^ *--- PASS:/ { passed++ }

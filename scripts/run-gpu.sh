@@ -13,7 +13,7 @@ verbose=
 [ "${1:-}" != -v ] || { verbose=1; shift; }
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-tar -C "$tree" -xzf "$here/bundle.tgz" || exit 1
+xz -dc "$here/bundle.txz" | tar -C "$tree" -xf - || exit 1
 suites=${*:-$(cat "$tree/SUITES")}
 export GPUFD_DRIVER=cuda GPUFD_BIN="$tree/bin"
 export GPUFD_REQUIRE_GPU="${GPUFD_REQUIRE_GPU:-0}"

@@ -109,7 +109,7 @@ func (s *scene) flipped(size, chunk, offset uint64, bit int, more ...string) *pr
 	}
 	producer := s.serving(args...)
 	att := s.mustAttach(share.WithAccess(share.ReadWrite))
-	flip(s.t, att.Buffer().Device(), att.Buffer().Ptr().Add(offset), bit)
+	flip(s.t, att.Device(), att.Ptr().Add(offset), bit)
 	report(s.t, att, nil)
 	return producer
 }

@@ -1,5 +1,5 @@
-// Package tests holds the black-box tests of the programs: producer, launch and
-// consumer as real processes, over real sockets, on the driver that
+// Package tests holds the black-box tests of the programs: producer, consumer,
+// launch and ring as real processes, over real sockets, on the driver that
 // GPUFD_DRIVER chooses (soft, which is the default, or cuda).
 //
 // The programs are taken from the directory GPUFD_BIN, or built once per run.

@@ -162,6 +162,7 @@ const (
 	typeVerdict  = 6
 	typeRevoke   = 7
 	typePublish  = 8
+	typeConfirm  = 9
 )
 
 func record(typ uint16, body ...byte) []byte {

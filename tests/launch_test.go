@@ -265,14 +265,16 @@ func TestLaunchWrong(t *testing.T) {
 	full, empty, out := file(t, words(1)), file(t, nil), filepath.Join(dir, "out")
 	pipe := filepath.Join(dir, "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	vast := file(t, nil)
+	require.NoError(t, os.Truncate(vast, 2<<30)) // of holes
 	saxpy := func(a ...string) []string { return append(args("-builtin", "vector", "-kernel", "saxpy"), a...) }
 	probe := func(kernel string, a ...string) []string { return append(args("-ptx", ptx, "-kernel", kernel), a...) }
 	total, err := cutest.Device(t).TotalMemory()
 	require.NoError(t, err)
 	fits := args("f32:1", "zero:4", "zero:4:"+out, "u64:1")
 	for _, c := range []wrongCase{
-		{name: "no module", args: args("-kernel", "k"), code: 2, words: args("one of -ptx, -module and -builtin")},
-		{name: "two modules", args: args("-ptx", ptx, "-builtin", "vector", "-kernel", "k"), code: 2, words: args("one of -ptx, -module and -builtin")},
+		{name: "no module", args: args("-kernel", "k"), code: 2, words: args("one of -ptx, -module and -builtin, and not 0; see launch -h")},
+		{name: "two modules", args: args("-ptx", ptx, "-builtin", "vector", "-kernel", "k"), code: 2, words: args("one of -ptx, -module and -builtin, and not 2")},
 		{name: "no kernel", args: args("-ptx", ptx), code: 2, words: args("-kernel", "-list")},
 		{name: "unknown builtin", args: args("-builtin", "saxpy", "-list"), code: 2, words: args(`"saxpy"`, "pattern, memory or vector")},
 		{name: "-grid 0", args: saxpy("-grid", "0"), code: 2, words: args("-grid", `"0"`, "X,Y,Z")},
@@ -289,6 +291,9 @@ func TestLaunchWrong(t *testing.T) {
 		{name: "too many", args: saxpy(append(fits, "u8:1")...), code: 2, words: args("was given 5")},
 		{name: "wrong size", args: saxpy("u8:1", "zero:4", "zero:4", "u64:1"), code: 2, words: args(`argument 1, "u8:1", has 1 byte where kernel saxpy takes 4`)},
 		{name: "buffer for a number", args: saxpy("zero:4", "zero:4", "zero:4", "u64:1"), code: 2, words: args("has 8 bytes where kernel saxpy takes 4")},
+		{name: "buffer for a count", args: saxpy("f32:1", "zero:4", "zero:4", "zero:4:"+out), code: 2, words: args(`argument 4, "zero:4:` + out + `", is no u64: kernel saxpy takes 4 arguments (f32 a, ptr x,`)},
+		{name: "integer for a float", args: saxpy("u32:1", "zero:4", "zero:4:"+out, "u64:1"), code: 2, words: args(`argument 1, "u32:1", is no f32: `)},
+		{name: "float for an integer", args: saxpy("f32:1", "zero:4", "zero:4:"+out, "f64:1"), code: 2, words: args(`argument 4, "f64:1", is no u64: `)},
 		{name: "missing kernel", args: append(args("-builtin", "vector", "-kernel", "axpy"), fits...), code: 1, words: args("-builtin vector has no kernel axpy; it has saxpy and vector_add")},
 		{name: "missing in a file", args: probe("nowhere"), code: 1, words: args("has no kernel nowhere; it has count, die, leave, nothing, spin and through")},
 		{name: "-grid too large", args: append(saxpy("-grid", "1,65536"), fits...), code: 1, words: args("-grid 1,65536", "at most 65535 in Y", "device 0: ")},
@@ -309,6 +314,10 @@ func TestLaunchWrong(t *testing.T) {
 		{name: "output is a pipe", args: probe("leave", "inout:"+full+":"+pipe), code: 1, words: args(pipe + " is not a regular file")},
 		{name: "one output twice", args: probe("leave", "zero:1:"+out, "zero:2:"+out), code: 2, words: args("argument 2", "written to "+out)},
 		{name: "no such PTX", args: args("-ptx", dir+"/none", "-list"), code: 1, words: args("-ptx "+dir+"/none", "no such file")},
+		{name: "PTX is a pipe", args: args("-ptx", pipe, "-list"), code: 1, words: args("-ptx "+pipe, "is not a regular file")},
+		{name: "PTX without end", args: args("-ptx", "/dev/zero", "-list"), code: 1, words: args("/dev/zero is not a regular file")},
+		{name: "PTX too large", args: args("-ptx", vast, "-list"), code: 1, words: args("has 2 GiB, more than any module")},
+		{name: "module is a pipe", args: args("-module", pipe, "-list"), code: 1, words: args("-module "+pipe, "is not a regular file")},
 		{name: "no such module", args: args("-module", dir+"/none", "-list"), code: 1, words: args("-module "+dir+"/none", "CUDA_ERROR_FILE_NOT_FOUND (301)")},
 		{name: "wrong PTX", args: args("-ptx", file(t, []byte(strings.Replace(probes, "trap;", "tarp;", 1))), "-list"), code: 1, words: args("CUDA_ERROR_INVALID_PTX (218)", "line 36")},
 		{name: "no PTX", args: args("-module", full, "-list"), code: 1, words: args("cuModuleLoad: CUDA_ERROR_")},
@@ -337,9 +346,15 @@ func TestLaunchedKernelDies(t *testing.T) {
 	lost := launch(t, nil, "-builtin", "memory", "-kernel", "fill_bytes", "u64:0", "u64:1", "u8:1").
 		fails(1, "kernel fill_bytes failed: ", "CUDA_ERROR_ILLEGAL_ADDRESS (700)")
 	require.NoFileExists(t, out)
+	require.Contains(t, lost, "; give the kernel buffers for its addresses, as large as its other arguments say")
+	require.NotContains(t, trapped, "; give the kernel buffers")
 	if cutest.Kind() == cu.Soft {
 		require.Contains(t, trapped, "kernel die, line 36, block [0 0 0], thread [0 0 0]: trap")
-		require.Contains(t, lost, "illegal address 0x0")
+		require.Contains(t, lost, "illegal address 0x0; give")
+		return
+	}
+	for _, said := range []string{trapped, lost} {
+		require.Contains(t, said, "-driver soft runs PTX, too, and says in which line")
 	}
 }
 

@@ -28,14 +28,14 @@ type scene struct {
 	dir    string
 	socket string
 	keeps  []string // names that may stay in dir
+	free   uint64   // bytes of device memory that must be free at the end
 }
 
 func newScene(t testing.TB) *scene {
 	t.Helper()
 	dir, err := os.MkdirTemp(shortTempDir(), "gpufd-")
 	require.NoError(t, err)
-	s := &scene{t: t, dir: dir, socket: filepath.Join(dir, "s")}
-	free := freeMemory(t)
+	s := &scene{t: t, dir: dir, socket: filepath.Join(dir, "s"), free: freeMemory(t)}
 	t.Cleanup(func() {
 		defer os.RemoveAll(dir)
 		if t.Failed() {
@@ -43,7 +43,7 @@ func newScene(t testing.TB) *scene {
 		}
 		require.Subset(t, s.keeps, s.listing(), "left in the socket's directory")
 		require.NotContains(t, s.listing(), "s.lock", "left in the socket's directory")
-		requireFree(t, free)
+		requireFree(t, s.free)
 	})
 	return s
 }
@@ -68,6 +68,18 @@ func (s *scene) listing() []string {
 		names[i] = e.Name()
 	}
 	return names
+}
+
+// driverKeeps is more than what a GPU's driver keeps from the first time on that
+// something is done, and less than what the context of a process takes.
+const driverKeeps = 16 << 20
+
+// settle takes the device memory that is free now for the scene's: what the driver keeps
+// of what was done so far is nobody's leak. What follows must leave it as it is.
+func (s *scene) settle() {
+	s.t.Helper()
+	requireFree(s.t, s.free-driverKeeps)
+	s.free = min(s.free, freeMemory(s.t))
 }
 
 // requireFree waits until so much device memory is free: a driver takes a
@@ -118,11 +130,12 @@ func (s *scene) serving(args ...string) *process {
 	return p
 }
 
-// attach has this process be a consumer of the scene's producer.
+// attach has this process be a consumer of the scene's producer, whatever that offers.
 func (s *scene) attach(opts ...share.AttachOption) (*share.Attachment, error) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	opts = append([]share.AttachOption{share.WithHandle(share.HandleFD, share.HandleLegacy)}, opts...)
 	return share.Attach(ctx, s.socket, cli.OfferName, cutest.Device(s.t), opts...)
 }
 

@@ -75,7 +75,8 @@ func handOver(t *testing.T, size, chunk uint64) {
 	require.EqualValues(t, fds, event(t, consumer, "received")["fds"])
 	require.EqualValues(t, (size+3)/4, event(t, producer, "generated")["integers"])
 	require.EqualValues(t, (size+3)/4, event(t, consumer, "verified")["integers"])
-	require.EqualValues(t, size, event(t, consumer, "copied")["bytes"])
+	read := map[string]string{"cpu": "copied", "gpu": "compared"}[defaultWay]
+	require.EqualValues(t, size, event(t, consumer, read)["bytes"])
 	for _, p := range []*process{producer, consumer} {
 		last, _ := p.result()
 		require.EqualValues(t, size, last["size"])

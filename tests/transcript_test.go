@@ -2,13 +2,15 @@ package tests
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// The transcript that the programs are to print, line by line.
+// The transcript that the programs are to print, line by line, where the CPU fills
+// and verifies.
 var (
 	producerTranscript = []string{
 		`=== CUDA VMM Producer ===`,
@@ -50,8 +52,8 @@ func TestTranscript(t *testing.T) {
 	for access, words := range map[string]string{"ro": "read-only", "rw": "read/write"} {
 		t.Run(access, func(t *testing.T) {
 			s := newScene(t)
-			producer := s.serving("-access", access)
-			consumer := s.consumer("-access", access)
+			producer := s.serving("-access", access, "-fill", "cpu")
+			consumer := s.consumer("-access", access, "-verify", "cpu")
 			consumer.succeeds()
 			producer.succeeds()
 
@@ -60,6 +62,32 @@ func TestTranscript(t *testing.T) {
 			requireTranscript(t, consumer, want)
 		})
 	}
+}
+
+// TestTranscriptOnGPU: where the GPU fills and verifies, nothing is copied, and
+// nothing says so. All else stays.
+func TestTranscriptOnGPU(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-fill", "gpu")
+	consumer := s.consumer("-verify", "gpu")
+	consumer.succeeds()
+	producer.succeeds()
+
+	requireTranscript(t, producer, replaced(t, producerTranscript, 2,
+		`Generated 262144 test integers`, `Filled 262144 test integers on the GPU`))
+	requireTranscript(t, consumer, replaced(t, replaced(t, consumerTranscript, 1,
+		`Copied 1048576 bytes from GPU to host`, `Compared 1048576 bytes on the GPU`), 1,
+		`Set ACCESS access permissions`, `Set read-only access permissions`))
+	require.Len(t, find(producer, "  filling on the GPU"), 1)
+	require.Len(t, find(consumer, "  verifying on the GPU"), 1)
+}
+
+// replaced is lines with n of them, from old on, replaced by another.
+func replaced(t *testing.T, lines []string, n int, old, by string) []string {
+	t.Helper()
+	i := slices.Index(lines, old)
+	require.GreaterOrEqual(t, i, 0, old)
+	return slices.Replace(slices.Clone(lines), i, i+n, by)
 }
 
 // requireTranscript checks that p said what is wanted, in that order, after a

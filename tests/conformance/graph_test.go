@@ -104,6 +104,8 @@ func nodeTypes(t testing.TB, c sys.Caller, g sys.CUgraph) string {
 }
 
 func TestC30_CaptureBeginsAndEnds(t *testing.T) {
+	runtime.LockOSThread() // where a capture began it has to end
+	defer runtime.UnlockOSThread()
 	c := inContext(t)
 	check(t, "begin on the null stream", captureRefused, c.CuStreamBeginCapture_v2(0, relaxed))
 	check(t, "begin on the legacy default stream", captureRefused, c.CuStreamBeginCapture_v2(sys.CU_STREAM_LEGACY, relaxed))

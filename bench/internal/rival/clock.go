@@ -1,16 +1,28 @@
 package rival
 
 import (
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // Go's clock and CLOCK_MONOTONIC differ by a constant.
-var (
-	base   = time.Now()
-	baseNS = monotonic()
-)
+var base, baseNS = readTogether()
+
+// readTogether reads both clocks, a few times: what is taken is the pair between which
+// the process was interrupted least.
+func readTogether() (t time.Time, ns int64) {
+	least := time.Duration(math.MaxInt64)
+	for range 16 {
+		now := time.Now()
+		n := monotonic()
+		if took := time.Since(now); took < least {
+			least, t, ns = took, now, n
+		}
+	}
+	return t, ns
+}
 
 func monotonic() int64 {
 	var t unix.Timespec

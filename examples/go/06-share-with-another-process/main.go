@@ -73,7 +73,7 @@ func consume(dev *cu.Device, ctx *cu.Context) (err error) {
 	}
 	defer lesson.Close(&err, att) // ends the lease, and the mapping
 	numbers := make([]float32, 4)
-	fault := cu.CopyToHost(ctx, nil, numbers, att.Buffer().Ptr())
-	fmt.Printf("consumer: %s, %v: %v\n", att.Offer().Name, att.Buffer().Access(), numbers)
+	fault := cu.CopyToHost(ctx, nil, numbers, att.Ptr())
+	fmt.Printf("consumer: %s, %v: %v\n", att.Offer().Name, att.Access(), numbers)
 	return errors.Join(fault, att.Report(wait, fault))
 }

@@ -66,7 +66,7 @@ func attach(buf *vmm.Buffer, offer, want cu.Access, use func(cu.DevicePtr) error
 	go func() { offered <- srv.Offer(ctx, "numbers", buf, offer) }()
 	att, err := share.Attach(ctx, srv.Path(), "numbers", buf.Device(), share.WithAccess(want))
 	if err == nil {
-		err = errors.Join(use(att.Buffer().Ptr()), att.Close())
+		err = errors.Join(use(att.Ptr()), att.Close())
 	}
 	stop() // the offer ends
 	return errors.Join(err, <-offered, srv.Close())

@@ -1,0 +1,956 @@
+"""gpufd's wire protocol, version 1, in the Python standard library alone (3.9 and newer).
+
+A client of docs/wire.md: records to bytes and back, connections with deadlines, and
+the two conversations, take (a consumer's) and Server (a producer's). Nothing here
+knows CUDA: what is passed on are file descriptors; memory.py maps them.
+
+Every length is checked before anything is made of it, every wait has a deadline, and
+every descriptor that comes is given to the caller or closed.
+"""
+
+import array
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import socket
+import stat
+import struct
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+CUDA, SOFT = 1, 2  # kinds of driver
+READ_ONLY, READ_WRITE = 1, 3  # kinds of access
+DESCRIPTORS, LEGACY = 1, 2  # types of handles
+HANDLE_SIZE = 64  # bytes of a legacy handle
+MAX_RECORD = 8192  # bytes taken; the longest record that there is has 4,507
+MAX_FDS = 64  # descriptors in a record
+MAX_CHUNKS = 4096
+MAX_NAME, MAX_DATA, MAX_TEXT = 255, 4096, 4096
+MAX_PATH = 107  # bytes of a socket's path
+
+# Codes of REFUSE.
+NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LATE, NOT_ADMITTED, TOO_FAST = range(1, 10)
+
+
+def driver_name(kind):
+    return {CUDA: "cuda", SOFT: "soft"}.get(kind, f"kind {kind}")
+
+
+class Error(Exception):
+    """What went wrong, in a line, and the exit code that it stands for."""
+
+    exit = 1
+
+
+class Usage(Error):
+    """Wrong usage."""
+
+    exit = 2
+
+
+class CannotHere(Error):
+    """This machine lacks what is needed."""
+
+    exit = 3
+
+
+class Lost(Error):
+    """The peer is gone."""
+
+    exit = 4
+
+
+class TimedOut(Error):
+    """The peer took too long."""
+
+    exit = 4
+
+
+class Revoked(Error):
+    """The producer has ended the offer."""
+
+    exit = 4
+
+
+class Malformed(Error):
+    """The peer sent what no version-1 peer sends now. code is what REFUSE says of it."""
+
+    def __init__(self, text, code=BAD_RECORD):
+        super().__init__(text)
+        self.code = code
+
+
+class Refused(Error):
+    """The peer said REFUSE."""
+
+    def __init__(self, record):
+        super().__init__(f"refused: {printable(record.text) or 'no reason given'} (code {record.code})")
+        self.code = record.code
+        if record.code == TOO_LATE:
+            self.exit = 4
+
+
+def printable(text):
+    """A peer's text without what would steer a terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+# Records.
+
+HEADER = struct.Struct("<4sHHII")  # magic, version, type, flags, length
+OFFER = struct.Struct("<BBBBI16sQQQQIIHH")
+MAGIC = b"GPFD"
+VERSION = 1
+
+
+class Reader:
+    """Takes fields from a record, one behind the other."""
+
+    def __init__(self, record):
+        self.left = memoryview(record)
+
+    def take(self, n):
+        if n > len(self.left):
+            raise Malformed(f"too short: {n} bytes are missing of {len(self.left)}")
+        taken, self.left = self.left[:n], self.left[n:]
+        return bytes(taken)
+
+    def unpack(self, layout):
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))
+
+    def text(self, length, most=MAX_TEXT):
+        if length > most:
+            raise Malformed(f"a text of {length} bytes, and {most} are allowed")
+        try:
+            return self.take(length).decode("utf-8")
+        except UnicodeDecodeError:
+            raise Malformed("a text that is no UTF-8") from None
+
+    def name(self, length):
+        name = self.text(length, MAX_NAME)
+        if any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 for c in name):
+            raise Malformed("a name with control characters")
+        return name
+
+    def end(self):
+        if self.left:
+            raise Malformed(f"{len(self.left)} bytes after the last field")
+
+
+def pack_text(text, most=MAX_TEXT):
+    """A text behind its length; cut at most bytes, between two characters."""
+    b = text.encode("utf-8")[:most].decode("utf-8", "ignore").encode("utf-8")
+    return struct.pack("<H", len(b)) + b
+
+
+def pack_name(name):
+    b = name.encode("utf-8")
+    if len(b) > MAX_NAME:
+        raise Usage(f"a name of {len(b)} bytes, and {MAX_NAME} are allowed")
+    return struct.pack("<H", len(b)) + b
+
+
+def need(ok, text):
+    if not ok:
+        raise Malformed(text)
+
+
+@dataclass(frozen=True)
+class Attach:
+    TYPE: ClassVar[int] = 1
+    driver: int
+    access: int
+    name: str = ""
+
+    def body(self):
+        return struct.pack("<BBH", self.driver, self.access, 0) + pack_name(self.name)
+
+    @classmethod
+    def parse(cls, r):
+        driver, access, reserved, length = r.unpack("<BBHH")
+        need(reserved == 0, "reserved bytes that are not 0")
+        need(access in (READ_ONLY, READ_WRITE), f"access {access} is unknown")
+        return cls(driver, access, r.name(length))
+
+
+@dataclass(frozen=True)
+class Offer:
+    TYPE: ClassVar[int] = 2
+    driver: int
+    access: int
+    chunks: int
+    device: bytes  # UUID
+    size: int
+    chunk_size: int
+    granularity: int
+    generation: int
+    first: int
+    fds: int
+    name: str
+    data: bytes = b""
+    pending: bool = False
+    handle_type: int = DESCRIPTORS
+    offset: int = 0  # of legacy memory in its allocation, whose size is chunk_size
+    handle: bytes = b""
+
+    @property
+    def legacy(self):
+        return self.handle_type == LEGACY
+
+    def body(self):
+        name = pack_name(self.name)[2:]
+        return OFFER.pack(
+            self.driver, self.access, self.handle_type, self.pending, self.chunks, self.device, self.size, self.chunk_size,
+            self.granularity, self.generation, self.first, self.fds, len(name), len(self.data)
+        ) + name + self.data + (struct.pack("<Q", self.offset) + self.handle if self.legacy else b"")  # fmt: skip
+
+    @classmethod
+    def parse(cls, r):
+        (driver, access, handle_type, pending, chunks, device, size, chunk_size, granularity, generation, first, fds,
+         name_length, data_length) = r.unpack(OFFER.format)  # fmt: skip
+        need(access in (READ_ONLY, READ_WRITE), f"access {access} is unknown")
+        need(handle_type in (DESCRIPTORS, LEGACY), f"handles of type {handle_type}; 1, file descriptors, and 2, legacy IPC, are known")
+        need(pending in (0, 1), f"pending is {pending}")
+        need(name_length > 0, "an offer without a name")
+        need(data_length <= MAX_DATA, f"{data_length} bytes of data, and {MAX_DATA} are allowed")
+        name = r.name(name_length)
+        offer = cls(driver, access, chunks, device, size, chunk_size, granularity, generation, first, fds, name,
+                    r.take(data_length), bool(pending), handle_type)  # fmt: skip
+        if not offer.legacy:
+            return offer
+        offer = replace(offer, offset=r.unpack("<Q")[0], handle=r.take(HANDLE_SIZE))
+        offer.check_legacy()
+        return offer
+
+    def check_legacy(self):
+        need((self.chunks, self.first, self.fds, self.granularity) == (1, 0, 0, 0),
+             "legacy memory is one chunk, without descriptors and granularity")  # fmt: skip
+        need(self.access == READ_WRITE, "legacy memory cannot be read-only")
+        need(0 < self.size <= self.chunk_size and self.offset <= self.chunk_size - self.size,
+             f"{self.size} bytes at {self.offset} of an allocation of {self.chunk_size}")  # fmt: skip
+
+    def check(self):
+        """Raise if the numbers make no buffer."""
+        if self.legacy:
+            return self.check_legacy()
+        need(1 <= self.chunks <= MAX_CHUNKS, f"an offer of {self.chunks} chunks")
+        need(1 <= self.fds <= MAX_FDS, f"a record with {self.fds} descriptors")
+        need(self.first + self.fds <= self.chunks, f"chunks {self.first} to {self.first + self.fds - 1} of {self.chunks}")
+        need(self.granularity > 0, "the granularity is 0")
+        need(self.chunk_size > 0 and self.chunk_size % self.granularity == 0,
+             f"the chunk size is {self.chunk_size}, no multiple of the granularity, {self.granularity}")  # fmt: skip
+        need(self.chunks * self.chunk_size < 1 << 64, "more bytes than 64 bits hold")
+        need((self.chunks - 1) * self.chunk_size < self.size <= self.chunks * self.chunk_size,
+             f"the size is {self.size}, in {self.chunks} chunks of {self.chunk_size}")  # fmt: skip
+
+    def continues(self, before):
+        """Raise if this is not the record that follows another of the same offer."""
+        need(self == replace(before, first=before.first + before.fds, fds=self.fds), "records of an offer contradict each other")
+
+
+@dataclass(frozen=True)
+class Refuse:
+    TYPE: ClassVar[int] = 3
+    code: int
+    text: str = ""
+
+    def body(self):
+        return struct.pack("<H", self.code) + pack_text(self.text)
+
+    @classmethod
+    def parse(cls, r):
+        code, length = r.unpack("<HH")
+        return cls(code, r.text(length))
+
+
+@dataclass(frozen=True)
+class Progress:
+    TYPE: ClassVar[int] = 4
+    done: int
+    total: int
+
+    def body(self):
+        return struct.pack("<QQ", self.done, self.total)
+
+    @classmethod
+    def parse(cls, r):
+        return cls(*r.unpack("<QQ"))
+
+
+@dataclass(frozen=True)
+class Mapped:
+    TYPE: ClassVar[int] = 5
+    generation: int
+
+    def body(self):
+        return struct.pack("<Q", self.generation)
+
+    @classmethod
+    def parse(cls, r):
+        return cls(*r.unpack("<Q"))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    TYPE: ClassVar[int] = 6
+    ok: bool
+    text: str = ""
+
+    def body(self):
+        return struct.pack("<BB", self.ok, 0) + pack_text(self.text)
+
+    @classmethod
+    def parse(cls, r):
+        verdict, reserved, length = r.unpack("<BBH")
+        need(verdict in (0, 1), f"a verdict of {verdict}")
+        need(reserved == 0, "reserved bytes that are not 0")
+        return cls(bool(verdict), r.text(length))
+
+
+@dataclass(frozen=True)
+class Revoke:
+    TYPE: ClassVar[int] = 7
+    text: str = ""
+
+    def body(self):
+        return pack_text(self.text)
+
+    @classmethod
+    def parse(cls, r):
+        return cls(r.text(*r.unpack("<H")))
+
+
+@dataclass(frozen=True)
+class Publish:
+    TYPE: ClassVar[int] = 8
+    generation: int
+
+    def body(self):
+        return struct.pack("<Q", self.generation)
+
+    @classmethod
+    def parse(cls, r):
+        return cls(*r.unpack("<Q"))
+
+
+@dataclass(frozen=True)
+class Confirm:
+    TYPE: ClassVar[int] = 9
+    generation: int
+
+    def body(self):
+        return struct.pack("<Q", self.generation)
+
+    @classmethod
+    def parse(cls, r):
+        return cls(*r.unpack("<Q"))
+
+
+TYPES = {t.TYPE: t for t in (Attach, Offer, Refuse, Progress, Mapped, Verdict, Revoke, Publish, Confirm)}
+
+
+def encode(record):
+    """The bytes of a record."""
+    body = record.body()
+    return HEADER.pack(MAGIC, VERSION, record.TYPE, 0, len(body)) + body
+
+
+def decode(data):
+    """The record that the bytes are, or Malformed. Of an offer, check is left to do."""
+    r = Reader(data)
+    magic, version, type_, flags, length = r.unpack(HEADER.format)
+    need(magic == MAGIC, "a record that does not begin with GPFD")
+    if version != VERSION:
+        raise Malformed(f"the peer speaks version {version}, this program {VERSION}", OTHER_VERSION)
+    need(flags == 0, f"flags {flags:#x} are unknown")
+    need(length == len(r.left), f"{length} bytes follow, it says, and {len(r.left)} do")
+    need(type_ in TYPES, f"type {type_} is unknown")
+    record = TYPES[type_].parse(r)
+    r.end()
+    return record
+
+
+# Peers.
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end, as the kernel says it was when it connected or listened."""
+
+    pid: int  # 0 if it is in another PID namespace
+    uid: int
+    gid: int
+
+    def __str__(self):
+        return f"pid {self.pid or 'unknown'} uid {self.uid} gid {self.gid}"
+
+
+def peer_of(sock):
+    return Peer(*struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Whom to talk to: our own user, and those that are named."""
+
+    uids: frozenset = frozenset()
+    gids: frozenset = frozenset()
+
+    def check(self, peer):
+        """Raise PermissionError if the peer is not admitted."""
+        if peer.uid == overflow_uid() and not all_users_have_numbers():
+            raise PermissionError(f"uid {peer.uid} stands for every user unknown in this user namespace ({peer})")
+        if peer.uid != os.geteuid() and peer.uid not in self.uids and peer.gid not in self.gids:
+            raise PermissionError(f"uid {peer.uid} is not admitted ({peer})")
+
+
+def overflow_uid():
+    try:
+        with open("/proc/sys/kernel/overflowuid") as f:
+            return int(f.read())
+    except OSError:
+        return 65534
+
+
+def all_users_have_numbers():
+    """Whether this process is in no user namespace that would hide a user."""
+    try:
+        with open("/proc/self/uid_map") as f:
+            return f.read().split() == ["0", "0", "4294967295"]
+    except OSError:
+        return False
+
+
+# Connections.
+
+
+def close_all(fds):
+    for fd in fds:
+        os.close(fd)
+
+
+class Meter:
+    """Bounds a peer's records to 1,000 a second, which may come at once."""
+
+    RATE = 1000
+
+    def __init__(self):
+        self.left, self.at = float(self.RATE), time.monotonic()
+
+    def count(self):
+        now = time.monotonic()
+        self.left, self.at = min(self.RATE, self.left + (now - self.at) * self.RATE), now
+        if self.left < 1:
+            raise Malformed(f"more than {self.RATE} records a second", TOO_FAST)
+        self.left -= 1
+
+
+class Conn:
+    """A connected socket. timeout is how many seconds each send and receive may take."""
+
+    def __init__(self, sock, timeout):
+        sock.setblocking(False)
+        self.sock, self.timeout, self.meter = sock, timeout, Meter()
+
+    def close(self):
+        self.sock.close()
+
+    def wait(self, event, deadline):
+        poll = select.poll()
+        poll.register(self.sock, event)
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(min(left * 1000 + 1, 1 << 30)):
+            raise TimedOut(f"the peer took longer than {self.timeout:g} s")
+
+    def send(self, record, fds=()):
+        """Send a record with copies of descriptors."""
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        deadline = time.monotonic() + self.timeout
+        while True:
+            try:
+                self.sock.sendmsg([encode(record)], control, socket.MSG_NOSIGNAL)
+                return
+            except BlockingIOError:
+                self.wait(select.POLLOUT, deadline)
+            except (BrokenPipeError, ConnectionResetError):
+                raise Lost("the peer hung up") from None
+
+    def receive(self, max_fds=0, deadline=None):
+        """The next record and its descriptors, which the caller owns; Lost at the end."""
+        if deadline is None:
+            deadline = time.monotonic() + self.timeout
+        ended = False
+        while True:
+            try:
+                data, fds = self.receive_once(max_fds)
+            except BlockingIOError:
+                need(not ended, "a record of length 0")  # an end stays one
+                self.wait(select.POLLIN, deadline)
+                continue
+            except ConnectionResetError:
+                data = b""
+            if data:
+                break
+            # A record that was queued before the peer closed may show up only now.
+            if ended:
+                raise Lost("the peer hung up")
+            ended = True
+        try:
+            self.meter.count()
+            record = decode(data)
+            want = record.fds if isinstance(record, Offer) else 0
+            need(len(fds) == want, f"{len(fds)} descriptors came with a record that is to have {want}")
+        except BaseException:
+            close_all(fds)
+            raise
+        return record, fds
+
+    def receive_once(self, max_fds):
+        room = socket.CMSG_SPACE(4 * max_fds) if max_fds else 0
+        data, control, flags, _ = self.sock.recvmsg(MAX_RECORD, room, socket.MSG_CMSG_CLOEXEC)
+        fds = array.array("i")
+        for level, kind, payload in control:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+        try:
+            need(not flags & socket.MSG_CTRUNC, f"more descriptors than the {max_fds} that are taken, or than ulimit -n allows")
+            need(not flags & socket.MSG_TRUNC, f"a record of more than {MAX_RECORD} bytes")
+            need(data or not fds, "descriptors without a record")
+        except Malformed:
+            close_all(fds)
+            raise
+        return data, list(fds)
+
+    def farewell(self, record, patience=1.0):
+        """Send a last record, and wait until the peer has read it and closed."""
+        with contextlib.suppress(Error, OSError):
+            self.send(record)
+            self.drain(patience)
+
+    def drain(self, patience):
+        """Read what comes until the peer closes: 16 records at most."""
+        deadline = time.monotonic() + patience
+        with contextlib.suppress(Lost):
+            for _ in range(16):
+                with contextlib.suppress(Malformed):
+                    close_all(self.receive(MAX_FDS, deadline)[1])
+
+
+# The consumer.
+
+
+def dial(path, policy, timeout):
+    """Connect to a producer that is admitted. Returns the Conn and the Peer."""
+    if not path or len(os.fsencode(path)) > MAX_PATH:
+        raise Usage(f"a socket's path has 1 to {MAX_PATH} bytes: {path}")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        # The kernel bounds a connect that waits for room by the time to send.
+        whole = int(timeout)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, int((timeout - whole) * 1e6) or 1))
+        sock.connect(path)
+        peer = peer_of(sock)
+        policy.check(peer)
+        return Conn(sock, timeout), peer
+    except BlockingIOError:
+        sock.close()
+        raise TimedOut(f"{path}: the producer did not accept within {timeout:g} s") from None
+    except PermissionError as e:
+        sock.close()
+        raise Error(f"{path}: {e}") from None
+    except OSError as e:
+        sock.close()
+        raise Error(f"{path}: nobody is listening there: {e.strerror}; start the producer first, with the same --socket") from None
+    except BaseException:
+        sock.close()
+        raise
+
+
+class Attachment:
+    """A consumer's conversation: who has it has the lease, until close.
+
+    offer is what came; fds are its descriptors, one a chunk, which close closes, or
+    drop_fds as soon as they are imported. Of a legacy offer there are none: the memory
+    is opened by offer.handle, and has to be closed before report.
+    """
+
+    def __init__(self, conn, peer):
+        self.conn, self.peer = conn, peer
+        self.offer, self.fds = None, []
+        self.mapped_said = self.over = False  # over: there is no more to say
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        """Tell the producer of a failure that it does not know of, and close."""
+        if isinstance(error, Malformed) and self.mapped_said:
+            self.conn.farewell(Refuse(error.code, str(error)))
+        elif error is not None and not self.over and not isinstance(error, Lost):
+            self.conn.farewell(Verdict(False, str(error) or kind.__name__))
+        self.close()
+
+    def close(self):
+        self.drop_fds()
+        self.conn.close()
+
+    def drop_fds(self):
+        fds, self.fds = self.fds, []
+        close_all(fds)
+
+    def say(self, record):
+        """Send a record. A producer that has hung up may have said why."""
+        try:
+            self.conn.send(record)
+        except Lost:
+            while True:
+                self.hear()
+
+    def hear(self, max_fds=0, deadline=None):
+        """The next record, with its descriptors; raises what ends the conversation."""
+        record, fds = self.conn.receive(max_fds, deadline)
+        if isinstance(record, Refuse):
+            self.over = True
+            raise Refused(record)
+        if isinstance(record, Revoke):
+            self.over = True
+            raise Revoked(f"the producer ended the offer: {printable(record.text)}")
+        return record, fds
+
+    def take(self, attach, max_chunks, max_size):
+        """Ask for the offer and take its descriptors."""
+        self.say(attach)
+        while not self.offer or not self.offer.legacy and len(self.fds) < self.offer.chunks:
+            record, fds = self.hear(MAX_FDS)
+            if isinstance(record, Progress):
+                continue
+            if not isinstance(record, Offer):
+                raise Malformed(f"{type(record).__name__.upper()} where an offer is expected")
+            self.fds += fds  # ours to close, whatever the record says
+            record.check()
+            need(not self.fds or not record.legacy, "descriptors and a legacy handle in one offer")
+            if self.offer:
+                record.continues(self.last)
+            else:
+                self.first_record(record, attach, max_chunks, max_size)
+            self.offer = self.offer or record
+            self.last = record
+
+    def first_record(self, offer, attach, max_chunks, max_size):
+        need(offer.first == 0, f"an offer that begins with chunk {offer.first}")
+        need(attach.name in ("", offer.name), f"an offer of another name: {offer.name!r}")
+        need(offer.driver == attach.driver,
+             f"the producer uses the {driver_name(offer.driver)} driver and this program {driver_name(attach.driver)}")  # fmt: skip
+        need(offer.access >= attach.access, "less access than was asked for")
+        if offer.chunks > max_chunks or (max_size and offer.chunks * offer.chunk_size > max_size):
+            raise Error(f"an offer of {offer.chunks} chunks and {offer.chunks * offer.chunk_size} bytes is more than is taken here")
+
+    def wait_published(self):
+        """Wait for the data of a pending offer."""
+        while self.offer.pending:
+            if self.hears(Publish):
+                return
+
+    def hears(self, wanted):
+        """Whether the next record is that one, of this offer; PROGRESS may come first."""
+        record, _ = self.hear()
+        if isinstance(record, wanted):
+            need(record.generation == self.offer.generation,
+                 f"{wanted.__name__.upper()} of generation {record.generation}, not that of the offer")  # fmt: skip
+            return True
+        need(isinstance(record, Progress), f"{type(record).__name__.upper()} where {wanted.__name__.upper()} is expected")
+        return False
+
+    def mapped(self):
+        """Say that the memory is mapped, or opened. Of legacy memory, the producer has to
+        confirm then that it is what was offered: the handle alone does not say so."""
+        self.say(Mapped(self.offer.generation))
+        self.mapped_said = True
+        while self.offer.legacy and not self.hears(Confirm):
+            pass
+
+    def progress(self, done):
+        """Say that the work goes on: it renews the producer's patience."""
+        self.say(Progress(done, self.offer.size))
+
+    def report(self, ok, text=""):
+        """Give the verdict, and wait until the producer has read it and closed."""
+        self.say(Verdict(ok, text))
+        self.over = True
+        deadline = time.monotonic() + self.conn.timeout  # which progress does not renew
+        with contextlib.suppress(Lost):
+            while True:
+                record, _ = self.hear(deadline=deadline)
+                need(isinstance(record, Progress), f"{type(record).__name__.upper()} behind the verdict")
+
+
+def attach(path, name, driver, access=READ_ONLY, policy=Policy(), timeout=30.0, max_chunks=MAX_CHUNKS, max_size=None,
+           connected=lambda peer: None):  # fmt: skip
+    """Take the offer of that name ("" for the only one). connected is told the Peer as
+    soon as there is one. The caller maps att.fds, waits
+    for att.wait_published(), says att.mapped(), and may say att.report(); to be used
+    with with, which tells the producer of failures."""
+    conn, peer = dial(path, policy, timeout)
+    att = Attachment(conn, peer)
+    try:
+        connected(peer)
+        att.take(Attach(driver, access, name), max_chunks, max_size)
+    except BaseException as e:
+        att.__exit__(type(e), e, None)
+        raise
+    return att
+
+
+# The producer.
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # they pass
+
+
+class Listener:
+    """A socket that only its user may connect to, and the lock that goes with it."""
+
+    def __init__(self, path):
+        if not path or len(os.fsencode(path)) > MAX_PATH:
+            raise Usage(f"a socket's path has 1 to {MAX_PATH} bytes: {path}")
+        self.path, self.bound = path, False
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.lock = -1
+        try:
+            check_directory(os.path.dirname(path) or ".")
+            self.lock = take_lock(path + ".lock")
+            self.remove_stale()
+            os.fchmod(self.sock.fileno(), 0o600)  # before bind, so that nobody is quicker
+            self.sock.bind(path)
+            self.bound = True
+            self.sock.listen(128)
+            self.sock.setblocking(False)
+        except OSError as e:
+            self.close()
+            raise Error(f"{path}: {e.strerror or e}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def remove_stale(self):
+        """Remove the socket of a producer that died; anything else is somebody's."""
+        try:
+            mode = os.lstat(self.path).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise Error(f"{self.path}: is there, and is no socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            probe.setblocking(False)
+            if probe.connect_ex(self.path) != errno.ECONNREFUSED:
+                raise Error(f"{self.path}: somebody is listening there already")
+        os.unlink(self.path)
+
+    def close(self):
+        self.sock.close()
+        if self.bound:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+        if self.lock >= 0:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path + ".lock")
+            os.close(self.lock)
+        self.bound, self.lock = False, -1
+
+
+def check_directory(path):
+    """Raise unless only its owner, us or root, may write to the directory."""
+    st = os.stat(path)
+    if st.st_uid not in (0, os.geteuid()):
+        raise Error(f"{path}: belongs to uid {st.st_uid}: make a directory of your own")
+    if st.st_mode & 0o022:
+        raise Error(f"{path}: others may write to it (mode {stat.S_IMODE(st.st_mode):#o}): make a directory with mode 0700")
+
+
+def take_lock(path):
+    """The lock file, locked. Its owner removes it, so a lock on one that is gone is none."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd)):
+                    return fd
+        except BlockingIOError:
+            os.close(fd)
+            raise Error(f"{path}: another producer has the socket") from None
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+class Server:
+    """Serves one offer, each consumer on a thread of its own, which touches no driver.
+
+    say is called with what happens, as lines. Results are counted in verified and
+    failed; errors has what went wrong.
+    """
+
+    MAX_CONNECTIONS = 64
+
+    def __init__(self, path, policy=Policy(), timeout=30.0, say=lambda line: None):
+        self.listener = Listener(path)
+        self.policy, self.timeout, self.say = policy, timeout, say
+        self.verified = self.failed = 0
+        self.errors = []
+        self.changed = threading.Condition()
+        self.conns = set()
+        self.ending = False
+        self.wake, self.woken = socket.socketpair()  # a consumer has come to its end
+
+    def serve(self, offer, fds, consumers):
+        """Serve until so many consumers have had their verdict, for 0 without end, or
+        nobody has come for the timeout."""
+        deadline = time.monotonic() + self.timeout
+        poll = select.poll()
+        poll.register(self.listener.sock, select.POLLIN)
+        poll.register(self.woken, select.POLLIN)
+        while not consumers or self.verified + self.failed < consumers:
+            with self.changed:
+                busy = bool(self.conns)
+            left = deadline - time.monotonic()
+            if not busy and consumers and left <= 0:
+                raise TimedOut(f"no consumer came within {self.timeout:g} s")
+            wait = None if busy or not consumers else left * 1000 + 1
+            for fd, _ in poll.poll(wait):
+                if fd == self.woken.fileno():
+                    self.woken.recv(64)
+                    deadline = time.monotonic() + self.timeout
+                else:
+                    self.accept(offer, fds)
+
+    def accept(self, offer, fds):
+        try:
+            sock, _ = self.listener.sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as e:
+            if e.errno not in EXHAUSTED:
+                raise
+            time.sleep(0.1)  # until somebody lets go of something
+            return
+        conn = Conn(sock, self.timeout)
+        peer = peer_of(sock)
+        with self.changed:
+            full = len(self.conns) >= self.MAX_CONNECTIONS
+            if not full:
+                self.conns.add(conn)
+        if full:
+            with contextlib.suppress(Error, OSError):
+                conn.send(Refuse(BUSY, "all places are taken"))
+            conn.close()
+            return
+        threading.Thread(target=self.converse, args=(conn, peer, offer, fds), daemon=True).start()
+
+    def converse(self, conn, peer, offer, fds):
+        """One consumer, from its ATTACH to its verdict."""
+        lease = False
+        outcome = None
+        try:
+            self.policy.check(peer)
+            self.expect_attach(conn, offer)
+            self.send_offer(conn, offer, fds)
+            lease = True
+            self.say(f"Consumer {peer} was sent {'an IPC handle' if offer.legacy else f'{len(fds)} descriptors'}")
+            verdict = self.expect_verdict(conn, offer)
+            if not verdict.ok:
+                outcome = Error(f"the consumer reports: {printable(verdict.text)} ({peer})")
+        except PermissionError as e:
+            self.say(f"  turned a peer away: {e}")
+            conn.farewell(Refuse(NOT_ADMITTED, "the producer does not admit you"))
+        except Malformed as e:
+            conn.farewell(Refuse(e.code, str(e)))
+            outcome = Error(f"{e} ({peer})")
+        except TimedOut as e:
+            conn.farewell(Refuse(TOO_LATE, "you took too long over a step"))
+            outcome = TimedOut(f"{e} ({peer})")
+        except Exception as e:  # Lost, Refused, and a system that is short of something
+            outcome = e if isinstance(e, Error) else Error(f"{type(e).__name__}: {e}")
+        finally:
+            conn.close()
+            self.count(conn, lease, outcome)
+
+    def count(self, conn, lease, outcome):
+        with self.changed:
+            self.conns.discard(conn)
+            line = None
+            if outcome and not self.ending:
+                line = f"  consumer: {outcome}"
+            if lease and not outcome:
+                self.verified += 1
+                line = "Consumer verified data successfully!"
+            elif lease and not self.ending:
+                self.failed += 1
+                self.errors.append(outcome)
+            self.changed.notify_all()
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            if line:
+                self.say(line)
+        with contextlib.suppress(OSError):
+            self.wake.send(b".")
+
+    def expect_attach(self, conn, offer):
+        record, _ = conn.receive()
+        need(isinstance(record, Attach), f"{type(record).__name__.upper()} where ATTACH is expected")
+        if record.name not in ("", offer.name):
+            raise Malformed(f"there is no offer {record.name!r} here", NO_OFFER)
+        if record.driver != offer.driver:
+            text = f"the producer uses the {driver_name(offer.driver)} driver and the consumer {driver_name(record.driver)}"
+            raise Malformed(text, OTHER_DRIVER)
+        if record.access > offer.access:
+            raise Malformed(f"{offer.name!r} is offered read-only, and read-write was asked for", TOO_MUCH_ACCESS)
+
+    def send_offer(self, conn, offer, fds):
+        if offer.legacy:
+            conn.send(offer)
+        for first in range(0, len(fds), MAX_FDS):
+            some = fds[first : first + MAX_FDS]
+            try:
+                conn.send(replace(offer, first=first, fds=len(some)), some)
+            except OSError as e:
+                if e.errno != errno.ETOOMANYREFS:
+                    raise
+                raise Malformed("too many descriptors are in flight", BUSY) from None
+
+    def expect_verdict(self, conn, offer):
+        mapped = False
+        while True:
+            record, _ = conn.receive()
+            if isinstance(record, Refuse):
+                raise Refused(record)
+            if isinstance(record, Mapped):
+                need(not mapped, "MAPPED a second time")
+                need(record.generation == offer.generation, f"generation {record.generation} is mapped, not that of the offer")
+                mapped = True
+                if offer.legacy:  # which the caller keeps until serve has returned
+                    conn.send(Confirm(offer.generation))
+            elif isinstance(record, Verdict):
+                need(mapped or not record.ok, "a good verdict before MAPPED")
+                return record
+            else:
+                need(isinstance(record, Progress), f"{type(record).__name__.upper()} where a verdict is expected")
+
+    def close(self, why="the producer has ended the offer"):
+        """Tell who is still there, and hang up."""
+        self.listener.close()
+        with self.changed:
+            self.ending = True
+            left = list(self.conns)
+        for conn in left:
+            with contextlib.suppress(Error, OSError):
+                conn.send(Revoke(why))
+            with contextlib.suppress(OSError):
+                conn.sock.shutdown(socket.SHUT_RD)  # its thread sees the end
+        with self.changed:
+            self.changed.wait_for(lambda: not self.conns, timeout=2.0)
+        self.wake.close()
+        self.woken.close()

@@ -1,0 +1,337 @@
+"""The records of docs/wire.md against the vectors, and connections against liars.
+
+	python3 -m unittest discover -s examples/python
+"""
+
+import array
+import contextlib
+import json
+import os
+import pathlib
+import resource
+import socket
+import tempfile
+import threading
+import time
+import unittest
+
+import gpufd
+
+HERE = pathlib.Path(__file__).resolve().parent
+VECTORS = pathlib.Path(os.environ.get("GPUFD_VECTORS", HERE / "../../share/testdata/vectors.json"))
+
+
+def fields(record):
+    """A record as the vectors describe it."""
+    out = {}
+    for name, value in vars(record).items():
+        if isinstance(value, bytes):
+            value = value.hex()
+        if name in ("offset", "handle") and not record.legacy:
+            continue
+        if name != "pending" or value:
+            out[name] = value
+    return out
+
+
+def record_of(type_, described):
+    """The record that a vector describes."""
+    cls = next(t for t in gpufd.TYPES.values() if t.__name__.lower() == type_)
+    described = dict(described)
+    for name in ("device", "data", "handle"):
+        if name in described:
+            described[name] = bytes.fromhex(described[name])
+    return cls(**described)
+
+
+class Vectors(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.file = json.loads(VECTORS.read_text())
+
+    def test_every_type_is_there(self):
+        self.assertEqual({v["type"] for v in self.file["vectors"]}, {t.__name__.lower() for t in gpufd.TYPES.values()})
+
+    def test_valid_records(self):
+        for v in self.file["vectors"]:
+            with self.subTest(v["name"]):
+                data = bytes.fromhex(v["hex"])
+                record = gpufd.decode(data)
+                self.assertEqual(type(record).__name__.lower(), v["type"])
+                self.assertEqual(fields(record), v["fields"])
+                self.assertEqual(record, record_of(v["type"], v["fields"]))
+                self.assertEqual(gpufd.encode(record), data)
+                if isinstance(record, gpufd.Offer):
+                    record.check()
+
+    def test_cut_off(self):
+        for v in self.file["vectors"]:
+            data = bytes.fromhex(v["hex"])
+            for n in range(len(data)):
+                with self.assertRaises(gpufd.Malformed, msg=f"{v['name']}, {n} bytes"):
+                    gpufd.decode(data[:n])
+
+    def test_invalid_records(self):
+        self.assertGreater(len(self.file["invalid"]), 30)
+        for v in self.file["invalid"]:
+            with self.subTest(v["name"]), self.assertRaises(gpufd.Malformed) as caught:
+                gpufd.decode(bytes.fromhex(v["hex"]))
+            version = v["why"].startswith("version") or "newer version" in v["why"]
+            self.assertEqual(caught.exception.code, gpufd.OTHER_VERSION if version else gpufd.BAD_RECORD, v["name"])
+
+
+class Offers(unittest.TestCase):
+    good = gpufd.Offer(2, 1, 3, bytes(16), 5 << 20, 2 << 20, 2 << 20, 1, 0, 3, "x")
+
+    def test_numbers(self):
+        self.good.check()
+        for change in (
+            {"chunks": 0}, {"chunks": 4097}, {"fds": 0}, {"fds": 65}, {"first": 1}, {"granularity": 0}, {"chunk_size": 0},
+            {"chunk_size": (2 << 20) + 4096}, {"size": 0}, {"size": 4 << 20}, {"size": (6 << 20) + 1}, {"size": 1 << 63},
+            {"chunk_size": 1 << 63, "size": (2 << 63) + 1},
+        ):  # fmt: skip
+            with self.subTest(str(change)), self.assertRaises(gpufd.Malformed):
+                gpufd.replace(self.good, **change).check()
+
+    def test_records_that_contradict(self):
+        first = gpufd.replace(self.good, fds=2)
+        second = gpufd.replace(self.good, first=2, fds=1)
+        second.continues(first)
+        for change in ({"first": 1}, {"size": 6 << 20}, {"generation": 2}, {"name": "y"}, {"data": b"z"}, {"pending": True}):
+            with self.subTest(str(change)), self.assertRaises(gpufd.Malformed):
+                gpufd.replace(second, **change).continues(first)
+
+
+def open_fds():
+    return set(os.listdir("/proc/self/fd"))
+
+
+class Connections(unittest.TestCase):
+    def setUp(self):
+        self.before = open_fds()
+        a, self.liar = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.conn = gpufd.Conn(a, 0.2)
+
+    def tearDown(self):
+        self.conn.close()
+        self.liar.close()
+        self.assertEqual(open_fds(), self.before, "descriptors are left")
+
+    def lie(self, data, fds=()):
+        null = os.open("/dev/null", os.O_RDONLY)
+        rights = array.array("i", [null] * fds if isinstance(fds, int) else fds)
+        self.liar.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if rights else [])
+        os.close(null)
+
+    def test_silence(self):
+        with self.assertRaises(gpufd.TimedOut):
+            self.conn.receive()
+
+    def test_end(self):
+        self.lie(gpufd.encode(gpufd.Revoke("bye")))
+        self.liar.close()
+        self.assertEqual(self.conn.receive(), (gpufd.Revoke("bye"), []))
+        with self.assertRaises(gpufd.Lost):
+            self.conn.receive()
+
+    def test_end_that_never_comes(self):
+        """Behind the verdict progress renews nothing."""
+        over = threading.Event()
+
+        def drip():
+            for _ in range(60):
+                if over.wait(0.05):
+                    return
+                self.lie(gpufd.encode(gpufd.Progress(1, 2)))
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            began = time.monotonic()
+            with self.assertRaises(gpufd.TimedOut):
+                gpufd.Attachment(self.conn, None).report(True)
+            self.assertLess(time.monotonic() - began, 2)
+        finally:
+            over.set()
+            dripping.join()
+
+    def test_reset(self):
+        """A peer that closes without having read resets; its last record comes behind."""
+        self.conn.send(gpufd.Progress(1, 2))
+        self.lie(gpufd.encode(gpufd.Refuse(gpufd.BUSY)))
+        self.liar.close()
+        self.assertEqual(self.conn.receive()[0], gpufd.Refuse(gpufd.BUSY))
+
+    def test_descriptors(self):
+        one = gpufd.encode(gpufd.replace(Offers.good, chunks=1, fds=1, size=1))
+        for name, data, sent, taken in (
+            ("none taken", gpufd.encode(gpufd.Progress(0, 0)), 1, 0),
+            ("more than are taken", one, 65, 64),
+            ("too many", one, 2, 64),
+            ("too few", one, 0, 64),
+            ("with what has none", gpufd.encode(gpufd.Progress(0, 0)), 1, 64),
+            ("with nonsense", b"nonsense", 3, 64),
+            ("without a record", b"", 3, 64),
+            ("neither a record", b"", 0, 64),
+            ("too long", bytes(gpufd.MAX_RECORD + 1), 3, 64),
+        ):
+            with self.subTest(name):
+                self.lie(data, sent)
+                with self.assertRaises(gpufd.Malformed):
+                    self.conn.receive(taken)
+
+    def test_close_on_exec(self):
+        self.lie(gpufd.encode(gpufd.replace(Offers.good, chunks=1, fds=1, size=1)), 1)
+        _, fds = self.conn.receive(64)
+        self.assertEqual([os.get_inheritable(fd) for fd in fds], [False])
+        gpufd.close_all(fds)
+
+    def test_flood(self):
+        with self.assertRaises(gpufd.Malformed) as caught:
+            for _ in range(3000):
+                self.lie(gpufd.encode(gpufd.Progress(0, 0)))
+                self.conn.receive()
+        self.assertEqual(caught.exception.code, gpufd.TOO_FAST)
+
+
+class Legacy(unittest.TestCase):
+    """Both sides of a conversation about a legacy handle, and what a liar says in it."""
+
+    good = gpufd.Offer(2, 3, 1, bytes(16), 5, 2 << 20, 0, 77, 0, 0, "x", handle_type=gpufd.LEGACY, handle=bytes(range(64)))
+
+    def setUp(self):
+        self.before = open_fds()
+        self.dir = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self.dir.name, "s")
+
+    def tearDown(self):
+        self.dir.cleanup()
+        self.assertEqual(open_fds(), self.before, "descriptors are left")
+
+    def test_honest(self):
+        server = gpufd.Server(self.path, timeout=5)
+        thread = threading.Thread(target=server.serve, args=(self.good, [], 1))
+        thread.start()
+        with gpufd.attach(self.path, "", gpufd.SOFT, timeout=5) as att:
+            self.assertEqual((att.offer, att.fds), (self.good, []))
+            att.wait_published()
+            att.mapped()
+            att.report(True)
+        thread.join()
+        server.close()
+        self.assertEqual((server.verified, server.errors), (1, []))
+
+    def converse(self, *says):
+        """What attaching comes to with a producer that says that, the offer first."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self.path)
+            listener.listen(1)
+
+            def lie():
+                sock, _ = listener.accept()
+                with contextlib.suppress(OSError), sock:
+                    sock.recv(9999)
+                    for record in says:
+                        sock.send(gpufd.encode(record))
+                    while (answer := sock.recv(9999)) and answer[6] not in (gpufd.Refuse.TYPE, gpufd.Verdict.TYPE):
+                        pass
+
+            thread = threading.Thread(target=lie)
+            thread.start()
+            try:
+                with gpufd.attach(self.path, "", gpufd.SOFT, timeout=0.3) as att:
+                    att.wait_published()
+                    att.mapped()
+            finally:
+                thread.join()
+                os.unlink(self.path)
+
+    def test_lies(self):
+        pending = gpufd.replace(self.good, pending=True)
+        yes = gpufd.Confirm(77)
+        self.converse(self.good, yes)
+        self.converse(self.good, gpufd.Progress(1, 2), yes)
+        self.converse(pending, gpufd.Publish(77), yes)
+        for error, says in (
+            (gpufd.TimedOut, (self.good,)),
+            (gpufd.Malformed, (self.good, gpufd.Confirm(78))),
+            (gpufd.Malformed, (self.good, gpufd.Publish(77))),
+            (gpufd.Malformed, (pending, yes)),
+            (gpufd.Revoked, (self.good, gpufd.Revoke("freed"))),
+            (gpufd.Refused, (self.good, gpufd.Refuse(4))),
+            (gpufd.Malformed, (gpufd.replace(self.good, size=0),)),
+            (gpufd.Malformed, (gpufd.replace(self.good, offset=1 << 63),)),
+            (gpufd.Malformed, (gpufd.replace(self.good, driver=1),)),
+        ):
+            with self.subTest(str(says)), self.assertRaises(error):
+                self.converse(*says)
+
+
+class Servers(unittest.TestCase):
+    def setUp(self):
+        self.null = os.open("/dev/null", os.O_RDONLY)
+        self.before = open_fds()
+        self.dir = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self.dir.name, "s")
+
+    def tearDown(self):
+        self.assertEqual(os.listdir(self.dir.name), [], "files are left")
+        self.dir.cleanup()
+        self.assertEqual(open_fds(), self.before, "descriptors are left")
+        os.close(self.null)
+
+    def serve(self, say=lambda line: None):
+        """A server, and the thread in which it serves one consumer a byte of nothing."""
+        server = gpufd.Server(self.path, timeout=5, say=say)
+        offer = gpufd.replace(Offers.good, chunks=1, fds=1, size=1)
+        thread = threading.Thread(target=server.serve, args=(offer, [self.null], 1), daemon=True)
+        thread.start()
+        return server, thread
+
+    def attach(self):
+        return gpufd.attach(self.path, "x", gpufd.SOFT, timeout=5)
+
+    def test_nobody_reads_what_it_says(self):
+        """Where standard output is gone, the consumer is counted all the same."""
+
+        def say(line):
+            raise BrokenPipeError
+
+        server, thread = self.serve(say)
+        with contextlib.suppress(gpufd.Error), self.attach() as att:
+            att.mapped()
+            att.report(True)
+        thread.join(2)
+        self.assertFalse(thread.is_alive(), "the server serves on")
+        server.close()
+        self.assertEqual(server.verified + server.failed, 1)
+
+    def test_out_of_descriptors(self):
+        """Who cannot be accepted waits until there are descriptors again."""
+        server, thread = self.serve()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        spare = []
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    spare.append(os.dup(self.null))
+            peer.connect(self.path)
+            time.sleep(0.3)
+            self.assertTrue(thread.is_alive(), "the server has ended")
+        finally:
+            gpufd.close_all(spare)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            peer.close()
+        with self.attach() as att:
+            att.mapped()
+            att.report(True)
+        thread.join(2)
+        self.assertFalse(thread.is_alive(), "the server serves on")
+        server.close()
+        self.assertEqual((server.verified, server.errors), (1, []))
+
+
+if __name__ == "__main__":
+    unittest.main()

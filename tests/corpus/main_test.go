@@ -1,0 +1,11 @@
+package corpus
+
+import (
+	"testing"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+func TestMain(m *testing.M) {
+	cutest.Main(m, cutest.Children{"case": caseChild, "random": randomChild})
+}

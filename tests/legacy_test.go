@@ -1,0 +1,311 @@
+package tests
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/share"
+)
+
+// The transcript of the programs that share memory by a legacy handle.
+var (
+	legacyProducerTranscript = []string{
+		`=== CUDA IPC Producer ===`,
+		`Using CUDA device 0: .+`,
+		`IPC support: yes`,
+		`Buffer size: 1048576 bytes, aligned size: 2097152 bytes`,
+		`Allocated device memory at 0x[1-9a-f][0-9a-f]*`,
+		`Generated 262144 test integers`,
+		`Copied test data to GPU`,
+		`Waiting for consumer connection\.\.\.`,
+		`Consumer connected`,
+		`Sent IPC handle and size metadata to consumer`,
+		`Consumer verified data successfully!`,
+		`Cleanup complete`,
+	}
+	legacyConsumerTranscript = []string{
+		`=== CUDA VMM Consumer ===`,
+		`Using CUDA device 0: .+`,
+		`Connecting to producer\.\.\.`,
+		`Connected to producer`,
+		`Received IPC handle: 64 bytes, size: 1048576 bytes`,
+		`Opened IPC handle at 0x[1-9a-f][0-9a-f]*`,
+		`Copied 1048576 bytes from GPU to host`,
+		`Data verification PASSED \(262144 integers verified\)`,
+		`Sent acknowledgment to producer`,
+		`Cleanup complete`,
+	}
+)
+
+func TestLegacyTranscript(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-handle", "legacy", "-fill", "cpu")
+	consumer := s.consumer("-verify", "cpu")
+	consumer.succeeds()
+	producer.succeeds()
+	requireTranscript(t, producer, legacyProducerTranscript)
+	requireTranscript(t, consumer, legacyConsumerTranscript)
+	require.Len(t, find(producer, "  consumers can write it"), 1)
+	require.Len(t, find(consumer, "  it is read-write here, although read-only was asked for"), 1)
+}
+
+// TestLegacy: whatever the size, whoever fills and verifies, and however many come.
+func TestLegacy(t *testing.T) {
+	for _, size := range []uint64{1, 3, 4*kib + 1, 2 * mib, 10*mib + 1} {
+		for _, way := range waysFor(size) {
+			t.Run(fmt.Sprintf("%d on the %s", size, way), func(t *testing.T) {
+				s := newScene(t)
+				producer := s.serving("-handle", "legacy", "-size", decimal(size), "-fill", way, "-salt", "0x5EED", "-consumers", "3", "-access", "rw")
+				s.consumer("-verify", way, "-access", "rw").succeeds()
+				one, two := s.consumer("-json"), s.consumer("-verify", way)
+				one.succeeds()
+				two.succeeds()
+				producer.succeeds()
+				last, _ := one.result()
+				require.Equal(t, "legacy", last["handle"])
+				require.EqualValues(t, size, last["size"])
+				require.Empty(t, find(two, "Imported"), "nothing comes as a descriptor")
+			})
+		}
+	}
+}
+
+// TestLegacyConsumerIsEarly: it waits for memory that is filled still.
+func TestLegacyConsumerIsEarly(t *testing.T) {
+	s := newScene(t)
+	producer := s.producer("-handle", "legacy", "-size", "64MiB", "-fill", "cpu")
+	producer.waitLine("Allocated device memory")
+	s.consumer().succeeds()
+	producer.succeeds()
+}
+
+func TestLegacyWrongFlags(t *testing.T) {
+	for _, c := range []wrongCase{
+		{name: "-handle unknown", args: args("-handle", "fabric"), code: 2, words: args(`"fabric"`, "vmm or legacy")},
+		{name: "read-only", args: args("-handle", "legacy", "-access", "ro"), code: 2, words: args("-access ro", "-handle vmm")},
+		{name: "chunks", args: args("-handle", "legacy", "-chunk", "2MiB"), code: 2, words: args("-chunk 2MiB", "-handle vmm")},
+		{name: "wait", args: args("-handle", "legacy", "-wait", "1s"), code: 2, words: args("-wait 1s", "-handle vmm")},
+		{name: "too large", args: args("-handle", "legacy", "-size", "16777215TiB"), code: 1, words: args("is larger than device")},
+	} {
+		c.run(t, "producer")
+	}
+}
+
+// TestLegacyIsNotSupported: a device without it is said to be so, exit 3; by drivers that
+// do not tell beforehand, when they are asked for a handle.
+func TestLegacyIsNotSupported(t *testing.T) {
+	if cutest.Kind() != cu.Soft {
+		t.Skip("the software driver can be told to have none")
+	}
+	newScene(t).start("producer", args("GPUFD_SOFT_IPC=0"), "-handle", "legacy").fails(3, "legacy IPC")
+}
+
+// TestLegacyWrongData defends invariant 6: one bit, flipped by another process, and the
+// data of another run.
+func TestLegacyWrongData(t *testing.T) {
+	for name, c := range map[string]struct {
+		size, offset uint64
+		bit          int
+	}{
+		"fault 65: only byte":    {1, 0, 7},
+		"fault 65: middle":       {mib, mib/2 + 1, 3},
+		"fault 65: last byte":    {3*mib + 2, 3*mib + 1, 2},
+		"fault 65: end of 2 MiB": {3*mib + 2, 2*mib - 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := meeting(t)
+			producer := s.flipped(c.size, 0, c.offset, c.bit, "-handle", "legacy")
+			s.consumer().fails(1, fmt.Sprintf("index %d", c.offset/4), "want 0x", "; 1 integers are wrong")
+			producer.fails(1, fmt.Sprintf("index %d", c.offset/4))
+		})
+	}
+	t.Run("fault 67: another run", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving("-handle", "legacy", "-salt", "7")
+		s.consumer("-expect-salt", "8").fails(1, "index 0")
+		producer.fails(1, "index 0")
+	})
+}
+
+// TestFault1to4and9_LegacyProducerDies: killed at each step, or interrupted; the consumer ends, exit 4,
+// and the next producer takes over.
+func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
+	t.Run("it sends nothing", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving("-handle", "legacy")
+		producer.stop()
+		consumer := s.consumer()
+		consumer.waitLine("Connected to producer")
+		s.kill(producer)
+		consumer.fails(4, "the producer closed the connection before its offer was complete", "peer lost")
+		s.reclaimed()
+	})
+	t.Run("received", func(t *testing.T) {
+		s := meeting(t)
+		producer := s.serving("-handle", "legacy")
+		_, err := s.attach(share.OnReceived(func(share.Offer, []*os.File) { s.kill(producer) }))
+		require.Equal(t, 4, cli.ExitCode(err), err)
+		s.reclaimed()
+	})
+	t.Run("opened", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving("-handle", "legacy")
+		s.relayed(t, nil, onlyOf(typeMapped, func(*said) { producer.kill() })).consumer().
+			fails(4, "before it confirmed that the memory is what it offered", "peer lost")
+		s.forsaken()
+		s.reclaimed()
+	})
+	t.Run("verifying", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving("-handle", "legacy", "-size", long)
+		consumer := s.consumer("-verify", "cpu")
+		consumer.waitLine("Opened IPC handle")
+		consumer.stop()
+		require.Empty(t, find(consumer, "Sent acknowledgment"), "this test needs more memory to verify")
+		s.kill(producer)
+		require.NoError(t, resume(consumer))
+		consumer.fails(4, "peer lost")
+		s.reclaimed()
+	})
+	t.Run("filling", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.producer("-handle", "legacy", "-size", long, "-fill", "cpu")
+		producer.waitLine("Allocated device memory")
+		producer.stop()
+		consumer := s.consumer()
+		consumer.waitLine("Connected to producer")
+		s.kill(producer)
+		consumer.fails(4, "peer lost")
+		require.Empty(t, find(consumer, "Received IPC handle"), consumer.dump())
+		s.reclaimed()
+	})
+	t.Run("interrupted", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving("-handle", "legacy", "-size", long)
+		consumer := s.consumer("-verify", "cpu")
+		consumer.waitLine("Opened IPC handle")
+		consumer.stop()
+		producer.signal(syscall.SIGTERM)
+		producer.succeeds() // its consumers were told: it may free
+		require.NoError(t, resume(consumer))
+		consumer.fails(4, "revoked by the producer")
+	})
+}
+
+// TestFault5and6_LegacyConsumerDies: killed when it has the handle, and while it verifies; the
+// producer says so and serves the next.
+func TestFault5and6_LegacyConsumerDies(t *testing.T) {
+	for _, when := range []string{"Received IPC handle", "Opened IPC handle", "  verifying"} {
+		t.Run(strings.TrimSpace(when), func(t *testing.T) {
+			s := newScene(t)
+			producer := s.serving("-handle", "legacy", "-size", long, "-consumers", "2")
+			consumer := s.consumer("-verify", "cpu")
+			consumer.waitLine(when)
+			consumer.kill()
+			producer.waitLine("Lost consumer 1: share: the consumer left without a verdict")
+			s.consumer().succeeds()
+			producer.fails(4, "consumer 1 (pid "+pidText(consumer), "left without a verdict")
+		})
+	}
+}
+
+// Where the legacy part of the commands' offer begins: behind name and data.
+const (
+	atOffset = body + 68 + len(cli.OfferName) + 16
+	atHandle = atOffset + 8
+)
+
+// TestLegacyLies: whatever is said of the handle, the consumer names it, exit 1.
+func TestLegacyLies(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-handle", "legacy", "-consumers", "0")
+	for name, c := range map[string]struct {
+		twist twist
+		says  string
+	}{
+		"fault 29: another handle":        {onlyOf(typeOffer, put(atHandle, make([]byte, 64)...)), "cuIpcOpenMemHandle"},
+		"fault 35: size 0":                {onlyOf(typeOffer, changed(atSize, becomes(0))), "0 bytes at 0 of an allocation"},
+		"fault 36: larger":                {onlyOf(typeOffer, changed(atSize, becomes(1<<40))), "of an allocation of 2097152"},
+		"fault 36: a larger allocation":   {onlyOf(typeOffer, all(changed(atChunkSize, becomes(1<<40)), changed(atSize, becomes(1<<40)))), "allocation size is 1099511627776"},
+		"fault 38: offset":                {onlyOf(typeOffer, changed(atOffset, becomes(1<<21))), "at 2097152 of an allocation"},
+		"fault 38: offset beyond 64 bits": {onlyOf(typeOffer, changed(atOffset, becomes(1<<64-1))), "of an allocation of 2097152"},
+		"fault 39: another device":        {onlyOf(typeOffer, put(atSize-8, 1, 2, 3)), ""},
+		"fault 40: unknown handle":        {onlyOf(typeOffer, put(atHandleType, 3)), "handles of type 3"},
+		"read-only":                       {onlyOf(typeOffer, put(body+1, 1)), "cannot be read-only"},
+		"another generation":              {onlyOf(typeConfirm, changed(body, becomes(5))), "another generation than was offered"},
+		"it publishes":                    {onlyOf(typeConfirm, put(atType, 8)), "where a confirmation belongs"},
+		"descriptors":                     {onlyOf(typeOffer, sends(os.Stdin)), "1 descriptors instead of 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			consumer := s.relayed(t, c.twist, nil).consumer()
+			if strings.HasSuffix(name, "another device") { // which may be hidden here: the handle decides
+				consumer.succeeds()
+				return
+			}
+			consumer.fails(1, c.says)
+		})
+	}
+	producer.signal(syscall.SIGTERM)
+	require.NotZero(t, producer.wait(), producer.dump())
+}
+
+// TestFault13_LegacyMemoryOfAnEarlierProducer: its handle, in the offer of the one that
+// took its place.
+func TestFault13_LegacyMemoryOfAnEarlierProducer(t *testing.T) {
+	s := newScene(t)
+	first := s.serving("-handle", "legacy")
+	old := make(chan []byte, 1)
+	s.relayed(t, onlyOf(typeOffer, func(m *said) { old <- bytes.Clone(m.record[atHandle:]) }), nil).consumer().succeeds()
+	first.succeeds()
+	second := s.serving("-handle", "legacy", "-salt", "3")
+	s.relayed(t, onlyOf(typeOffer, put(atHandle, <-old...)), nil).consumer().fails(1, "cuIpcOpenMemHandle")
+	require.NotZero(t, second.wait(), second.dump())
+}
+
+// TestFault46_LegacyNamespaces: as with descriptors.
+func TestFault46_LegacyNamespaces(t *testing.T) {
+	in := namespaced(t)
+	for name, c := range map[string]struct{ producer, consumer []string }{
+		"both": {in, in}, "producer": {in, nil}, "consumer": {nil, in},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			producer := s.wrapped(c.producer, nil, "producer", "-handle", "legacy", "-size", "5MiB")
+			producer.waitLine("Waiting for consumer connection...")
+			s.wrapped(c.consumer, nil, "consumer").succeeds()
+			producer.succeeds()
+		})
+	}
+}
+
+// TestLegacyHiddenDevice: the device of the memory is hidden from the consumer, which
+// opens it on another.
+func TestLegacyHiddenDevice(t *testing.T) {
+	a, b := uuids(t)
+	s := newScene(t)
+	producer := s.start("producer", visible(a), "-handle", "legacy", "-consumers", "4")
+	producer.waitLine("Waiting for consumer connection...")
+	s.start("consumer", visible(b)).succeeds()
+	s.start("consumer", visible(b+","+a)).succeeds()
+	s.start("consumer", visible(b+","+a), "-device", b).fails(1, "memory of another device", a)
+	s.start("consumer", visible(a)).succeeds()
+	require.Equal(t, 1, producer.wait(), producer.dump())
+}
+
+// TestLegacyToOlderPeers: who knows only descriptors says so.
+func TestLegacyToOlderPeers(t *testing.T) {
+	s := meeting(t)
+	cConsumer.command(t)
+	producer := s.serving("-handle", "legacy")
+	s.peer(cConsumer).fails(1, "legacy IPC")
+	producer.fails(1, "the consumer reports", "handle")
+}
