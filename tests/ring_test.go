@@ -405,7 +405,7 @@ func TestFault8_ParentDies(t *testing.T) {
 			require.Equal(t, -1, p.wait())
 			require.Len(t, p.err.all(), 3, p.dump())
 			for _, line := range p.err.all() {
-				require.Regexp(t, `^ring: process [012]: the parent is lost$`, line)
+				require.Regexp(t, `^ring: process ([012]|with pid \d+): the parent is lost`, line)
 			}
 		})
 	}
@@ -430,6 +430,10 @@ func TestFault8_ParentDiesWhileMembersAreStuck(t *testing.T) {
 	}
 	require.NoError(t, lock.Close())
 	require.Equal(t, -1, p.wait())
+	require.Len(t, p.err.all(), 3, p.dump())
+	for _, line := range p.err.all() {
+		require.Regexp(t, `^ring: process with pid \d+: the parent is lost; ending in the midst of work`, line)
+	}
 }
 
 // TestRingInterrupted: by a signal to the parent, or from a terminal to all.

@@ -87,12 +87,18 @@ func join() (*worker, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	w := newWorker(conn)
-	go func() {
-		<-w.over.Done()
-		time.Sleep(grace)
-		os.Exit(cli.ExitPeer)
-	}()
+	go w.endSoon()
 	return w, nil
+}
+
+// endSoon ends the process some time after it is over, wherever it is then.
+func (w *worker) endSoon() {
+	<-w.over.Done()
+	time.Sleep(grace)
+	if why := context.Cause(w.over); errors.Is(why, errParentLost) { // who would say it for us
+		fmt.Fprintf(os.Stderr, "ring: process with pid %d: %v; ending in the midst of work that takes over %v\n", os.Getpid(), why, grace)
+	}
+	os.Exit(cli.ExitPeer)
 }
 
 // newWorker listens to the parent, also while nobody takes the order that it gave:
@@ -120,8 +126,16 @@ func (w *worker) listen() error {
 	}
 }
 
-// say tells the parent something, for which there is always room.
-func (w *worker) say(m message) error { return w.conn.TrySend(encode(m)) }
+// say tells the parent something, for which there is always room. If the parent is
+// gone, listen knows why, or is about to.
+func (w *worker) say(m message) error {
+	err := w.conn.TrySend(encode(m))
+	if errors.Is(err, sock.ErrPeerLost) {
+		<-w.over.Done()
+		return context.Cause(w.over)
+	}
+	return err
+}
 
 func (w *worker) run(ctx context.Context) (err error) {
 	signal.Ignore(syscall.SIGINT) // from the terminal it goes to the parent, too

@@ -40,6 +40,7 @@ func TestMemberListensWhileBusy(t *testing.T) {
 			require.ErrorIs(t, context.Cause(w.over), c.want)
 			require.Equal(t, 7, (<-w.orders).Setup.Steps)
 			require.NoError(t, near.Close())
+			require.ErrorIs(t, w.say(message{Kind: ready}), c.want, "why nobody listens")
 			require.NoError(t, far.Close())
 		})
 	}
