@@ -36,6 +36,15 @@ func briefly(t testing.TB) context.Context {
 	return ctx
 }
 
+// patienceOfServers is how long servers wait in tests in which one peer is to be too
+// slow, and others, on a machine that is, are not. outlast waits for longer.
+const patienceOfServers = time.Second
+
+func outlast(t testing.TB) {
+	t.Helper()
+	<-time.NewTimer(patienceOfServers + 200*time.Millisecond).C
+}
+
 // leavesNothing returns the device and a context of it, and fails t when it
 // ends with other free memory or descriptors than now (invariants 3 and 4).
 func leavesNothing(t testing.TB) (*cu.Device, *cu.Context) {

@@ -38,7 +38,7 @@ func TestVerdictReachesTheProducer(t *testing.T) {
 // FAULTS 31: the acknowledgement that never comes.
 func TestConsumerThatOwesAVerdict(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(80*time.Millisecond))
+	srv := listen(t, WithTimeout(patienceOfServers))
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict())
 	gone := attached(t, srv, "", dev)
 	require.NoError(t, gone.Close())
@@ -58,11 +58,11 @@ func TestConsumerThatOwesAVerdict(t *testing.T) {
 // Who owes no verdict may be silent for as long as it likes.
 func TestConsumerThatOwesNothingMayBeSilent(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(20*time.Millisecond))
+	srv := listen(t, WithTimeout(patienceOfServers))
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "", dev)
 	s.await(t, Mapped, 1)
-	<-briefly(t).Done() // longer than the server's patience
+	outlast(t)
 	require.NoError(t, att.Err())
 	require.NoError(t, att.Report(soon(t), nil), "one may be given all the same")
 	s.await(t, Verdict, 1)
@@ -70,7 +70,7 @@ func TestConsumerThatOwesNothingMayBeSilent(t *testing.T) {
 
 // Progress renews the deadline, on either side.
 func TestProgressRenewsTheDeadline(t *testing.T) {
-	const patience, step, steps = 800 * time.Millisecond, 200 * time.Millisecond, 6
+	const patience, step, steps = 2 * time.Second, 400 * time.Millisecond, 6
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	var both sync.WaitGroup
@@ -160,11 +160,10 @@ func TestOfferThatNobodyTakes(t *testing.T) {
 func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithIdleTimeout(300*time.Millisecond))
+	s := serve(t, srv, newBuffer(t, ctx, 1), WithIdleTimeout(patienceOfServers))
 	att, err := Attach(soon(t), srv.Path(), "", dev)
 	require.NoError(t, err)
-	wait := time.NewTimer(600 * time.Millisecond)
-	<-wait.C // far longer than the offer waits for somebody to come
+	outlast(t) // longer than the offer waits for somebody to come
 	require.Empty(t, s.result)
 	require.NoError(t, att.Err())
 	require.NoError(t, att.Close())

@@ -214,7 +214,11 @@ func TestProducerThatSaysTooLittle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			_, err := Attach(soon(t), impostor(t, c.script), "data", dev, WithStepTimeout(100*time.Millisecond))
+			timeout := DefaultTimeout
+			if c.want == ErrTimeout {
+				timeout = 100 * time.Millisecond
+			}
+			_, err := Attach(soon(t), impostor(t, c.script), "data", dev, WithStepTimeout(timeout))
 			require.ErrorIs(t, err, c.want)
 			require.NotErrorIs(t, err, context.Canceled)
 		})

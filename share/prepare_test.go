@@ -117,12 +117,13 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {
-		end  func(*Server, *Prepared) error
-		want error
+		end     func(*Server, *Prepared) error
+		timeout time.Duration
+		want    error
 	}{
-		"given up":      {func(_ *Server, p *Prepared) error { return p.Close() }, ErrRevoked},
-		"server closed": {func(s *Server, _ *Prepared) error { return s.Close() }, ErrRevoked},
-		"never":         {func(*Server, *Prepared) error { return nil }, ErrTimeout},
+		"given up":      {func(_ *Server, p *Prepared) error { return p.Close() }, DefaultTimeout, ErrRevoked},
+		"server closed": {func(s *Server, _ *Prepared) error { return s.Close() }, DefaultTimeout, ErrRevoked},
+		"never":         {func(*Server, *Prepared) error { return nil }, time.Second, ErrTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
@@ -130,7 +131,7 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 			require.NoError(t, err)
 			ready, result := make(chan struct{}), make(chan error, 1)
 			go func() {
-				att, err := Attach(soon(t), srv.Path(), "data", dev, WithStepTimeout(200*time.Millisecond),
+				att, err := Attach(soon(t), srv.Path(), "data", dev, WithStepTimeout(c.timeout),
 					OnStep(func(s vmm.Step) {
 						if s.Op == "access" {
 							close(ready)
@@ -138,7 +139,11 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 					}))
 				result <- errors.Join(err, att.Close())
 			}()
-			<-ready
+			select {
+			case <-ready:
+			case err := <-result:
+				require.NoError(t, err, "it did not get to mapping")
+			}
 			require.NoError(t, c.end(srv, p))
 			require.ErrorIs(t, <-result, c.want)
 			require.NoError(t, p.Close())
@@ -428,7 +433,7 @@ func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
 		want    error
 		says    string
 	}{
-		"out of patience": {200 * time.Millisecond, ErrTimeout, "took too long"},
+		"out of patience": {time.Second, ErrTimeout, "took too long"},
 		"ended":           {DefaultTimeout, context.Canceled, "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {

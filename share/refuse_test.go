@@ -146,7 +146,7 @@ func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 // A peer that connects and is silent, or goes at once, holds nobody up.
 func TestSilentPeerIsSentAway(t *testing.T) {
 	_, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(50*time.Millisecond))
+	srv := listen(t, WithTimeout(patienceOfServers))
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	silent := dialed(t, srv)
 	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)

@@ -95,7 +95,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 			require.NoError(t, conn.Send(soon(t), encode(verdict{true, ""})))
 			require.NoError(t, conn.Close())
 		}, sock.ErrPeerLost, nil},
-		"fault 60: stays": {50 * time.Millisecond, func(*testing.T, *served, *sock.Conn) {}, ErrTimeout, nil},
+		"fault 60: stays": {patienceOfServers, func(*testing.T, *served, *sock.Conn) {}, ErrTimeout, nil},
 		"fault 31: speaks before it reads": {DefaultTimeout, func(t *testing.T, s *served, conn *sock.Conn) {
 			require.NoError(t, conn.Send(soon(t), encode(verdict{true, ""})))
 			for m := heard(t, conn); m != nil; m = heard(t, conn) {
@@ -203,11 +203,10 @@ func TestWaitingConsumersThatSpeak(t *testing.T) {
 // than others.
 func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(50*time.Millisecond))
+	srv := listen(t, WithTimeout(patienceOfServers))
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev))
-	<-briefly(t).Done()
-	<-briefly(t).Done() // as long as it likes, before
+	outlast(t) // as long as it likes, before
 	require.Len(t, waiting(srv), 1)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	err := s.await(t, Ended, 1).Err
@@ -220,7 +219,7 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 // Nor is one that has answered cut off when it would have been.
 func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(40*time.Millisecond))
+	srv := listen(t, WithTimeout(patienceOfServers))
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev))
 	buf := newBuffer(t, ctx, 1)
@@ -228,8 +227,7 @@ func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
 	require.IsType(t, offer{}, heard(t, conn))
 	require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
 	s.await(t, Mapped, 1)
-	<-briefly(t).Done()
-	<-briefly(t).Done()
+	outlast(t)
 	require.Empty(t, s.of(Ended))
 	require.NoError(t, conn.Close())
 	require.NoError(t, s.await(t, Ended, 1).Err)
