@@ -73,6 +73,8 @@ func TestLegacy(t *testing.T) {
 				last, _ := one.result()
 				require.Equal(t, "legacy", last["handle"])
 				require.EqualValues(t, size, last["size"])
+				require.Equal(t, "legacy", event(t, one, "received")["handle"])
+				require.NotRegexp(t, `[0-9a-f]{128}`, one.out.String(), "who can read a log has no right to the memory")
 				require.Empty(t, find(two, "Imported"), "nothing comes as a descriptor")
 			})
 		}

@@ -155,7 +155,7 @@ func (c *consumer) received(o share.Offer, files []*os.File) {
 	d := o.Descriptor
 	c.app.Result["size"], c.app.Result["aligned"], c.app.Result["handle"] = d.Size, uint64(d.Chunks)*d.ChunkSize, o.Handle().String()
 	if o.Legacy != nil {
-		c.app.Say("received", cli.Fields{"handle": o.Legacy.Handle.String(), "offset": o.Legacy.Offset, "size": d.Size, "allocation": d.ChunkSize},
+		c.app.Say("received", cli.Fields{"handle": o.Handle().String(), "offset": o.Legacy.Offset, "size": d.Size, "allocation": d.ChunkSize},
 			"Received IPC handle: %d bytes, size: %d bytes", len(o.Legacy.Handle), d.Size)
 		return
 	}
