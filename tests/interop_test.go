@@ -170,6 +170,27 @@ var pairs = []pair{
 	{pyProducer, cConsumer},
 }
 
+// TestInteropDefaultSocket: without a flag the programs meet in one place, whatever the
+// language, where the environment names a directory of the user's or of temporary files.
+func TestInteropDefaultSocket(t *testing.T) {
+	all := []pair{{goProducer, pyConsumer}, {goProducer, cConsumer}, {pyProducer, goConsumer}}
+	eachPair(t, all, func(t *testing.T, p pair) {
+		for _, name := range args("XDG_RUNTIME_DIR", "TMPDIR") {
+			s := meeting(t)
+			s.keep("gpufd", fmt.Sprintf("gpufd-%d", os.Getuid())) // the directory of the socket
+			env := args("GPUFD_DRIVER="+kindName(), "XDG_RUNTIME_DIR=", name+"="+s.dir)
+			run := func(p peer) *process {
+				line := p.command(t)
+				return start(t, p.name, line[0], env, line[1:]...)
+			}
+			producer := run(p.producer)
+			producer.waitLine("Waiting for consumer connection...")
+			run(p.consumer).succeeds()
+			producer.succeeds()
+		}
+	})
+}
+
 // slow is a size that takes Python and C a while to verify by copies.
 const slow = "128MiB"
 

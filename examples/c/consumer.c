@@ -38,7 +38,7 @@ enum { CUDA = 1, SOFT = 2 };
 enum { READ_ONLY = 1, READ_WRITE = 3 };
 enum {
 	HEADER = 16,
-	MAX_RECORD = 8192, /* bytes taken; the longest record that there is has 4,435 */
+	MAX_RECORD = 8192, /* bytes taken; the longest record that there is has 4,507 */
 	MAX_FDS = 64,      /* in a record */
 	MAX_CHUNKS = 4096,
 	MAX_TEXT = 4096,
@@ -847,8 +847,12 @@ static double seconds(const char *value, char **end)
 /* usage reads the flags. */
 static bool usage(int argc, char **argv)
 {
-	static char path[64];
-	snprintf(path, sizeof path, "/tmp/gpufd-%u/producer.sock", geteuid());
+	static char path[4096];
+	const char *runtime = getenv("XDG_RUNTIME_DIR"), *tmp = getenv("TMPDIR");
+	if (runtime && *runtime == '/')
+		snprintf(path, sizeof path, "%s/gpufd/producer.sock", runtime);
+	else
+		snprintf(path, sizeof path, "%s/gpufd-%u/producer.sock", tmp && *tmp ? tmp : "/tmp", getuid());
 	options.socket = path;
 	const char *driver = getenv("GPUFD_DRIVER"), *access = "ro";
 	for (int i = 1; i < argc; i += 2) {

@@ -266,13 +266,21 @@ class Parser(argparse.ArgumentParser):
         raise gpufd.Usage(message)
 
 
+def default_socket():
+    """Where the programs meet that are not told: docs/wire.md, "The demo's data"."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime):
+        return os.path.join(runtime, "gpufd", "producer.sock")
+    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"gpufd-{os.getuid()}", "producer.sock")
+
+
 def parser(about):
     p = Parser(description=about, allow_abbrev=False)
 
     def flag(name, **how):
         p.add_argument(f"--{name}", f"-{name}", **how)
 
-    flag("socket", default=f"/tmp/gpufd-{os.geteuid()}/producer.sock", metavar="PATH", help="path of the socket (%(default)s)")
+    flag("socket", default=default_socket(), metavar="PATH", help="path of the socket (%(default)s)")
     drivers = ("auto", "cuda", "soft")
     driver = os.environ.get("GPUFD_DRIVER") or "auto"
     if driver not in drivers:  # choices are not held against a default
