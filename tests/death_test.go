@@ -261,18 +261,13 @@ func (s *scene) mustAttachElsewhere(t *testing.T) {
 
 // enough is a -timeout within which a consumer that is well starts and gets
 // through each step, and that a test can wait for.
-func enough() string {
-	if cutest.Kind() == cu.CUDA {
-		return "5s" // a first context takes long
-	}
-	return "1500ms"
-}
+const enough = "5s"
 
 // TestSilentPeer: one that connects and never speaks is sent away after
 // -timeout, and costs nobody else anything.
 func TestSilentPeer(t *testing.T) {
 	s := newScene(t)
-	producer := s.serving("-consumers", "0", "-timeout", enough())
+	producer := s.serving("-consumers", "0", "-timeout", enough)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	silent, err := sock.Dial(ctx, s.socket)
@@ -310,7 +305,7 @@ func TestTimeouts(t *testing.T) {
 	})
 	t.Run("the consumer hangs", func(t *testing.T) {
 		s := newScene(t)
-		producer := s.serving("-size", long, "-timeout", enough())
+		producer := s.serving("-size", long, "-timeout", enough)
 		consumer := s.consumer("-verify", "cpu")
 		consumer.waitLine("Received FD")
 		consumer.stop()

@@ -103,7 +103,7 @@ func TestRing(t *testing.T) {
 		"salt":           {"-procs", "3", "-salt", "4294967295", "-size", "8KiB"},
 		"1 byte":         {"-procs", "3", "-size", "1"},
 		"odd":            {"-procs", "2", "-size", "2097155"},
-		"-timeout short": {"-procs", "2", "-size", "1", "-timeout", enough()},
+		"-timeout short": {"-procs", "2", "-size", "1", "-timeout", enough},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := ring(t, nil, a...)
@@ -304,12 +304,15 @@ func TestRingKernelDies(t *testing.T) {
 }
 
 // requirePeerLost wants everybody who is left to end because one is lost, and long
-// before the -timeout.
-func requirePeerLost(t *testing.T, p *process, gone int, since time.Time) {
+// before the -timeout. Those who were halted meanwhile may have been killed instead.
+func requirePeerLost(t *testing.T, p *process, gone int, since time.Time, halted ...int) {
 	t.Helper()
 	p.fails(4, fmt.Sprintf("peer %d lost: its process, pid %d, was killed (signal ", gone, members(p)[gone]))
-	require.Less(t, time.Since(since), 15*time.Second, p.dump())
+	require.Less(t, time.Since(since), time.Minute, p.dump())
 	for id := range members(p) {
+		if slices.Contains(halted, id) {
+			continue
+		}
 		line := fmt.Sprintf("Process %d failed: peer %d lost (exit code 4)", id, gone)
 		if id == gone {
 			line = fmt.Sprintf("Lost process %d (pid ", id)
@@ -357,8 +360,8 @@ func TestFault8_MemberDiesAtTheBarrier(t *testing.T) {
 	require.NoError(t, syscall.Kill(pids[2], syscall.SIGKILL))
 	p.waitLine("Process 1 failed: peer 2 lost")
 	p.waitLine("Process 3 failed: peer 2 lost")
-	require.NoError(t, syscall.Kill(pids[0], syscall.SIGCONT))
-	requirePeerLost(t, p, 2, before)
+	_ = syscall.Kill(pids[0], syscall.SIGCONT) // it may be gone: it has a few seconds
+	requirePeerLost(t, p, 2, before, 0)
 }
 
 // TestFault8_MemberThatCannotEnd: a member is halted when another dies, and so
@@ -459,11 +462,11 @@ func TestRingInterrupted(t *testing.T) {
 // TestRingTimeout: a member that does nothing is given up after -timeout, and does
 // not live on.
 func TestRingTimeout(t *testing.T) {
-	p, pids := haltAtBarrier(t, "-timeout", enough())
+	p, pids := haltAtBarrier(t, "-timeout", enough)
 	p.fails(4, fmt.Sprintf("process 0 (pid %d) was silent for ", pids[0]), ", at step ", "wait longer with -timeout")
 	require.Len(t, find(p, "Process 1 failed: peer 0 lost (exit code 4)"), 1, p.dump())
 
-	p = ring(t, nil, "-timeout", enough(), "-procs", "2", "-size", "1", "-module", endless(t))
+	p = ring(t, nil, "-timeout", enough, "-procs", "2", "-size", "1", "-module", endless(t))
 	p.fails(4, " was silent for ", ", at step 0; ")
 }
 
@@ -480,7 +483,7 @@ func TestRingWaitsQuietly(t *testing.T) {
 	}
 	requireNoneShared(t, append(pids, p.pid()))
 	p.signal(syscall.SIGTERM)
-	require.NoError(t, syscall.Kill(pids[0], syscall.SIGCONT))
+	_ = syscall.Kill(pids[0], syscall.SIGCONT) // as above
 	p.fails(1, "interrupted")
 }
 
