@@ -41,21 +41,11 @@ const ownShm = `mount --bind "$GPUFD_SOFT_DIR" "$1" && mount -t tmpfs none /dev/
 // /dev/shm of its own or not, or skips t.
 func isolatedPeer(t testing.TB, shm bool) *ipcPeer {
 	t.Helper()
-	unshare := []string{"unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--ipc", "--net", "--mount"}
-	if os.Geteuid() != 0 {
-		unshare = append(unshare, "--user", "--map-root-user")
-	}
-	if out, err := exec.Command(unshare[0], append(unshare[1:], "true")...).CombinedOutput(); err != nil {
-		t.Skipf("this kernel lets us have no namespaces: %v: %s", err, out)
-	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := cutest.Child(soon(t), "ipc peer", peerDevice+"=0")
-	front, err := exec.LookPath(unshare[0])
-	require.NoError(t, err)
-	cmd.Path, cmd.Args = front, append(unshare, self)
+	cmd, unshare := cutest.Child(soon(t), "ipc peer", peerDevice+"=0"), cutest.Namespaced(t)
 	if shm {
-		cmd.Args = append(unshare, "sh", "-c", ownShm, self, t.TempDir())
+		cutest.Front(t, cmd, append(unshare, "sh", "-c", ownShm), t.TempDir())
+	} else {
+		cutest.Front(t, cmd, unshare)
 	}
 	return startPeer(t, cmd)
 }

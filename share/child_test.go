@@ -40,7 +40,11 @@ type child struct {
 // start runs one of children; it prints lines, and goes on when its input ends.
 func start(t testing.TB, name, path, do string) *child {
 	t.Helper()
-	cmd := cutest.Child(soon(t), name, pathEnv+"="+path, doEnv+"="+do)
+	return startCommand(t, cutest.Child(soon(t), name, pathEnv+"="+path, doEnv+"="+do))
+}
+
+func startCommand(t testing.TB, cmd *exec.Cmd) *child {
+	t.Helper()
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)

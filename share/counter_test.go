@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -84,7 +85,13 @@ func childCounter() error {
 const turns = 20
 
 // Streams of two processes take turns by counters in memory that they share.
-func TestCounterOrdersProcesses(t *testing.T) {
+func TestCounterOrdersProcesses(t *testing.T) { takeTurns(t, nil) }
+
+// FAULTS 46, D18: also if one has PID, IPC, mount and network namespaces of its own.
+func TestFault46_CounterBetweenNamespaces(t *testing.T) { takeTurns(t, cutest.Namespaced(t)) }
+
+// takeTurns has this process and a child, which a program is in front of, take turns.
+func takeTurns(t *testing.T, front []string) {
 	_, ctx := leavesNothing(t)
 	buf := control(t, ctx)
 	srv := listen(t)
@@ -92,7 +99,11 @@ func TestCounterOrdersProcesses(t *testing.T) {
 	mine, theirs := counters(t, ctx, buf)
 	s, err := ctx.NewStream()
 	require.NoError(t, err)
-	c := start(t, "counter", srv.Path(), "turns")
+	cmd := cutest.Child(soon(t), "counter", pathEnv+"="+srv.Path(), doEnv+"=turns")
+	if front != nil {
+		cutest.Front(t, cmd, front)
+	}
+	c := startCommand(t, cmd)
 	for n := uint64(1); n <= turns; n++ {
 		require.NoError(t, theirs.Signal(s, n))
 		w, err := mine.Wait(soon(t), s, n)

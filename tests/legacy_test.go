@@ -275,7 +275,7 @@ func TestFault13_LegacyMemoryOfAnEarlierProducer(t *testing.T) {
 
 // TestFault46_LegacyNamespaces: as with descriptors.
 func TestFault46_LegacyNamespaces(t *testing.T) {
-	in := namespaced(t)
+	in := cutest.Namespaced(t)
 	for name, c := range map[string]struct{ producer, consumer []string }{
 		"both": {in, in}, "producer": {in, nil}, "consumer": {nil, in},
 	} {

@@ -2,7 +2,6 @@ package tests
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,38 +16,6 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/sock"
 )
-
-// isolated is how unshare(1) starts a program in namespaces of its own for
-// processes, IPC, mounts and the network, with its own /proc. What it kills with
-// it cannot outlive the test.
-var isolated = []string{"unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--ipc", "--net", "--mount"}
-
-// asRoot adds a user namespace in which this user is root, and nobody else has a
-// number. Everybody may make one, where the kernel lets them.
-var asRoot = []string{"--user", "--map-root-user"}
-
-// namespacesEnv is set where namespaces are said to work: then a skip fails.
-const namespacesEnv = "GPUFD_REQUIRE_NAMESPACES"
-
-// namespaced returns how to start a program in namespaces of its own, which takes
-// a user namespace for who is not root, or skips t.
-func namespaced(t *testing.T, more ...string) []string {
-	t.Helper()
-	var why []string
-	for _, user := range [][]string{nil, asRoot} {
-		wrap := append(append(isolated[:len(isolated):len(isolated)], user...), more...)
-		out, err := exec.Command(wrap[0], append(wrap[1:], "true")...).CombinedOutput()
-		if err == nil {
-			return wrap
-		}
-		why = append(why, fmt.Sprintf("%s: %v: %s", strings.Join(wrap, " "), err, out))
-	}
-	if os.Getenv(namespacesEnv) == "1" {
-		t.Fatalf("%s=1, but: %q", namespacesEnv, why)
-	}
-	t.Skipf("this kernel lets us have no namespaces: %q", why)
-	return nil
-}
 
 // wrapped starts a program with another in front of it.
 func (s *scene) wrapped(wrap []string, env []string, program string, args ...string) *process {
@@ -69,7 +36,7 @@ func (s *scene) wrapped(wrap []string, env []string, program string, args ...str
 // works, and the peer's pid is unknown where it is in another namespace. The
 // software driver also needs its directory on both sides.
 func TestFault46_Namespaces(t *testing.T) {
-	in := namespaced(t)
+	in := cutest.Namespaced(t)
 	for _, c := range []struct {
 		name               string
 		producer, consumer []string
@@ -103,7 +70,7 @@ func requirePeer(t *testing.T, p *process, prefix string, outside bool) {
 // namespace is who made it, and is admitted where that is the same user. Who has
 // no number in the other's namespace is refused, whichever side that is.
 func TestFault46_UserNamespaces(t *testing.T) {
-	in := namespaced(t, asRoot...)
+	in := cutest.Namespaced(t, cutest.AsRoot...)
 	unmapped := []string{"unshare", "--user"}
 	t.Run("the same user", func(t *testing.T) {
 		s := newScene(t)
@@ -167,7 +134,7 @@ func TestFault46_SoftwareDirectory(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
 		t.Skip("the software driver's own")
 	}
-	in := namespaced(t)
+	in := cutest.Namespaced(t)
 	other := filepath.Join(t.TempDir(), "memory")
 	require.NoError(t, os.Mkdir(other, 0o700))
 	t.Run("another name", func(t *testing.T) {
