@@ -36,8 +36,8 @@
 // # Legacy handles
 //
 // Memory of cuMemAlloc is offered to programs that take no descriptors as a [Legacy],
-// with [Server.OfferLegacy]; [Attach] takes either, and [Attachment.Ptr] and
-// [Attachment.Size] are where it is. It can be written by whoever opens it, and nothing
+// with [Server.OfferLegacy]; [Attach] takes it if [WithHandle] says so, and
+// [Attachment.Ptr] and [Attachment.Size] are where it is. It can be written by whoever opens it, and nothing
 // keeps it: see [Legacy] for what the leases do about that.
 //
 // # Order
