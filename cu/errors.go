@@ -137,7 +137,7 @@ var callHints = map[callResult]string{
 	{"cuIpcOpenEventHandle", ErrNotSupported}:           noIPCHint,
 	{"cuIpcOpenMemHandle", ErrInvalidContext}:           "the handle is of this very process, where the memory is used at its own address",
 	{"cuIpcOpenMemHandle", ErrInvalidHandle}:            "the owner of the memory has ended; or another context of this process has memory of that owner open, and one context for each device may: open it there, or close what is open first",
-	{"cuIpcOpenMemHandle", ErrMapFailed}:                "the memory cannot be mapped: its owner has freed it or has ended, or one of the two is in a container that hides it; ask the owner for a new handle",
+	{"cuIpcOpenMemHandle", ErrMapFailed}:                "the memory is there and cannot be mapped into this process: see that its addresses are not limited (ulimit -v) and that no container hides it; memory that is freed and owners that have ended give other errors",
 	{"cuIpcOpenMemHandle", ErrInvalidValue}:             "these bytes are no handle that a process of this machine and driver has now: its owner has freed the memory, or they are damaged, or of another kind (an event's, a pool's)",
 	{"cuIpcOpenMemHandle", ErrAlreadyMapped}:            "part of the memory is open in this process by another handle: close that first",
 	{"cuIpcOpenMemHandle", ErrPeerAccessUnsupported}:    "the memory is on another device, which this one cannot reach: see nvidia-smi topo -p2p r, or open it in a context of that device",

@@ -378,7 +378,7 @@ func TestIPCErrorsSayWhatToDo(t *testing.T) {
 		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "another context"},
 		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "has ended"},
 		{"cuIpcOpenMemHandle", cu.ErrInvalidValue, "has freed"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrMapFailed, "freed it or has ended"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrMapFailed, "no container hides it"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidValue, "no handle"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrTooManyPeers, "so many peers"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrAlreadyMapped, "by another handle"},

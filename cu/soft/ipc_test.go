@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/stretchr/testify/require"
@@ -148,6 +149,11 @@ func TestIPCCloseWaits(t *testing.T) {
 	ok(t, c.CuIpcCloseMemHandle(*p))
 	closed := make(chan sys.CUresult)
 	go func() { closed <- c.CuIpcCloseMemHandle(*p) }()
+	select {
+	case <-closed:
+		t.Error("closed while the memory was being copied")
+	case <-time.After(100 * time.Millisecond):
+	}
 	open()
 	require.Equal(t, sys.CUDA_SUCCESS, <-closed)
 	ok(t, c.CuStreamSynchronize(s))
