@@ -16,6 +16,8 @@ type builder struct {
 	depth   int
 	line    int // of the instruction that is built
 	jumps   []jump
+	leaves  []int            // instructions that jump to a label of a table
+	tables  []*labelTable    // that are used
 	presets map[preset]int32 // slots of numbers and addresses
 	special map[special]int32
 
@@ -34,7 +36,7 @@ type scope struct {
 	labels    map[string]int32
 
 	prototypes map[string]signature
-	tables     map[string][]string // of labels
+	tables     map[string]*labelTable
 }
 
 // A registerRange is %name<count>, which get slots as they are used.
@@ -50,7 +52,14 @@ type jump struct {
 	label string
 	scope *scope
 	line  int
-	index int // in a table of labels, or -1
+}
+
+// A labelTable is where brx may jump, for all that use it.
+type labelTable struct {
+	labels []string
+	scope  *scope
+	to     []int32
+	line   int // of the first that uses it
 }
 
 // body takes what is between the braces.
@@ -81,7 +90,7 @@ func (b *builder) open() error {
 		return errorf(b.p.line(), "braces are nested too deeply")
 	}
 	b.scope = &scope{outer: b.scope, registers: map[string]register{}, ranges: map[string]registerRange{}, variables: map[string]*variable{}, labels: map[string]int32{},
-		prototypes: map[string]signature{}, tables: map[string][]string{}}
+		prototypes: map[string]signature{}, tables: map[string]*labelTable{}}
 	return nil
 }
 
@@ -373,23 +382,31 @@ func (b *builder) guard() (slot int32, not bool, err error) {
 // emit appends an instruction.
 func (b *builder) emit(i inst) { b.f.code = append(b.f.code, i) }
 
-// land resolves the jumps, each to the label of the innermost scope around it.
-func (b *builder) land() error {
+// land resolves the jumps, and the tables of those that have some.
+func (b *builder) land() (err error) {
 	for _, j := range b.jumps {
-		to, ok := int32(0), false
-		for s := j.scope; s != nil && !ok; s = s.outer {
-			to, ok = s.labels[j.label]
+		if b.f.code[j.inst].to, err = j.scope.place(j.label, j.line); err != nil {
+			return err
 		}
-		if !ok {
-			return errorf(j.line, "there is no label %s", j.label)
+	}
+	for _, t := range b.tables {
+		for k, label := range t.labels {
+			if t.to[k], err = t.scope.place(label, t.line); err != nil {
+				return err
+			}
 		}
-		if j.index >= 0 {
-			b.f.code[j.inst].vec[j.index] = to
-			continue
-		}
-		b.f.code[j.inst].to = to
 	}
 	return nil
+}
+
+// place finds a label's place in the code, in the innermost scope that has it.
+func (s *scope) place(label string, line int) (int32, error) {
+	for ; s != nil; s = s.outer {
+		if to, ok := s.labels[label]; ok {
+			return to, nil
+		}
+	}
+	return 0, errorf(line, "there is no label %s", label)
 }
 
 // arguments takes n operands with commas between.

@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"strings"
@@ -32,36 +33,37 @@ func hostile() map[string]string {
 	return map[string]string{
 		formHeader + ".entry k() { .reg .f64 %x<60002>;\n" + products.String() + sums.String() + "}": "",
 		formHeader + chain.String(): "call too many functions",
-		formHeader + ".entry k() { .reg .b32 %r<70000>;\n" + registers.String() + "}": "more than 65536 registers",
-		formHeader + ".entry k() {\n" + many("mov.u64 _, 0;\n", 70000) + "}":          "more than 65536 registers",
-		formHeader + ".entry k() {" + many("{", 1<<20):                                "nested too deeply",
-		formHeader + ".entry k() {" + many("{}", 1<<19) + "}":                         "",
-		formHeader + ".entry k() {" + many(".reg .b32 %r<9>;", 1<<16) + "}":           "declared twice",
-		formHeader + ".entry k() {" + many("@%p", 1<<18):                              "there is no register",
-		formHeader + ".global .b8 x" + many("[1]", 1<<18) + ";":                       "more than 64 dimensions",
-		formHeader + ".global .b8 x" + many("[1]", 60) + " = " + many("{", 1<<18):     "is no number",
-		formHeader + ".global .b8 x[1][1000000000] = {{}};":                           "too long",
-		formHeader + ".global .b8 x[9][9000000] = {{}, {}, {}};":                      "too long",
-		formHeader + ".global .b8 x[1000000000000];":                                  "",
-		formHeader + ".global .b8 x[1000] = {" + many("0,", 1<<18):                    "is no number",
-		formHeader + ".local .b8 x[1000000000000];":                                   "not supported",
-		entry(".local .b8 x[1000000000000];"):                                         "too large",
-		entry("add" + many(".cc", 1<<18) + ".u32 %r1, %r1, %r1;"):                     "not known",
-		entry("add" + many(".u32", 1<<18) + " %r1, %r1, %r1;"):                        "a type too many",
-		entry("mov.b64 %rd1, {" + many("%r1,", 1<<18)):                                "more than 8 values",
-		entry("call f, (" + many("a,", 1<<18)):                                        "",
-		entry(many("L: ", 1<<18)):                                                     "there twice",
-		entry(many("bra L;", 1<<18)):                                                  "no label L",
-		entry("add.u32 %r" + many("1", 1<<20) + ", 0, 0;"):                            "no register",
-		entry("add.u32 %r1, %r1, " + many("1", 1<<20) + ";"):                          "is no number",
-		entry("ld.param.u64 %rd1, [in" + many("+1", 1<<18) + "];"):                    "unexpected",
-		formHeader + many(".visible ", 1<<18):                                         "",
-		formHeader + many("/**/", 1<<18):                                              "",
-		formHeader + ".section .debug {" + many("{", 1<<20):                           "",
-		formHeader + ".func " + many("(", 1<<20):                                      "belongs",
-		formHeader + ".entry k(" + many(".param .u64 a,", 1<<16):                      "bytes of parameters",
-		formHeader + many(".func f();\n", 1<<16):                                      "",
-		".version 7.4\n.target sm_75" + many(", debug", 1<<18):                        "",
+		formHeader + ".entry k() { .reg .b32 %r<70000>;\n" + registers.String() + "}":                       "more than 65536 registers",
+		formHeader + ".entry k() {\n" + many("mov.u64 _, 0;\n", 70000) + "}":                                "more than 65536 registers",
+		formHeader + ".entry k() {" + many("{", 1<<20):                                                      "nested too deeply",
+		formHeader + ".entry k() {" + many("{}", 1<<19) + "}":                                               "",
+		formHeader + ".entry k() {" + many(".reg .b32 %r<9>;", 1<<16) + "}":                                 "declared twice",
+		formHeader + ".entry k() {" + many("@%p", 1<<18):                                                    "there is no register",
+		formHeader + ".global .b8 x" + many("[1]", 1<<18) + ";":                                             "more than 64 dimensions",
+		formHeader + ".global .b8 x" + many("[1]", 60) + " = " + many("{", 1<<18):                           "is no number",
+		formHeader + ".global .b8 x[1][1000000000] = {{}};":                                                 "too long",
+		formHeader + ".global .b8 x[9][9000000] = {{}, {}, {}};":                                            "too long",
+		formHeader + ".global .b8 x[1000000000000];":                                                        "",
+		formHeader + ".global .b8 x[1000] = {" + many("0,", 1<<18):                                          "is no number",
+		formHeader + ".local .b8 x[1000000000000];":                                                         "not supported",
+		entry(".local .b8 x[1000000000000];"):                                                               "too large",
+		entry("add" + many(".cc", 1<<18) + ".u32 %r1, %r1, %r1;"):                                           "not known",
+		entry("add" + many(".u32", 1<<18) + " %r1, %r1, %r1;"):                                              "a type too many",
+		entry("mov.b64 %rd1, {" + many("%r1,", 1<<18)):                                                      "more than 8 values",
+		entry("call f, (" + many("a,", 1<<18)):                                                              "",
+		entry(many("L: ", 1<<18)):                                                                           "there twice",
+		entry(many("bra L;", 1<<18)):                                                                        "no label L",
+		entry("add.u32 %r" + many("1", 1<<20) + ", 0, 0;"):                                                  "no register",
+		entry("add.u32 %r1, %r1, " + many("1", 1<<20) + ";"):                                                "is no number",
+		entry("ld.param.u64 %rd1, [in" + many("+1", 1<<18) + "];"):                                          "unexpected",
+		formHeader + many(".visible ", 1<<18):                                                               "",
+		formHeader + many("/**/", 1<<18):                                                                    "",
+		formHeader + ".section .debug {" + many("{", 1<<20):                                                 "",
+		formHeader + ".func " + many("(", 1<<20):                                                            "belongs",
+		formHeader + ".entry k(" + many(".param .u64 a,", 1<<16):                                            "bytes of parameters",
+		formHeader + many(".func f();\n", 1<<16):                                                            "",
+		entry("L: ret; ts: .branchtargets " + many("L,", 1<<18) + "L;\n" + many("brx.idx %r1, ts;", 1<<12)): "",
+		".version 7.4\n.target sm_75" + many(", debug", 1<<18):                                              "",
 	}
 }
 
@@ -103,4 +105,51 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// slow are bodies of kernels that never end and whose instructions take long, with
+// what stands before.
+func slow() map[string][2]string {
+	var globals, registers, constants strings.Builder
+	for n := range 60000 {
+		fmt.Fprintf(&globals, ".global .b8 g%d;\n", n)
+		fmt.Fprintf(&registers, "mov.u64 %%q, g%d;\n", n)
+		fmt.Fprintf(&constants, ".const .b8 c%d;\n", n)
+	}
+	return map[string][2]string{
+		"registers": {globals.String() + ".func f() { .reg .b64 %q; ret;\n" + registers.String() + "}\n", "L: call f; bra L;"},
+		"printing": {".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);\n" +
+			".global .b8 s[65536] = {" + strings.Repeat("37,115,", 32767) + "0};\n.global .u64 args[32] = {" + strings.Repeat("s,", 31) + "s};\n",
+			`.param .b64 a; .param .b64 b; .param .b32 r; mov.u64 %rd1, s; st.param.b64 [a], %rd1; mov.u64 %rd1, args; st.param.b64 [b], %rd1;
+L: call (r), vprintf, (a, b); bra L;`},
+		"constants": {constants.String(), "mov.u64 %rd1, 0; L: isspacep.const %p1, %rd1; bra L;"},
+		"meetings":  {"", "L: vote.sync.ballot.b32 %r1, %p1, -1; bra L;"},
+		"nothing":   {"", "L: bra L;"},
+	}
+}
+
+// A launch that nobody wants ends soon, whatever its instructions are.
+func TestCancelIsPrompt(t *testing.T) {
+	for name, c := range slow() {
+		m := parsed(t, formHeader+c[0]+strings.TrimPrefix(entry(c[1]), formHeader))
+		memory, places, at := make([]byte, 1<<18), map[string]uint64{}, uint64(0)
+		for _, v := range m.Variables() {
+			at = alignUp(at, uint64(v.Align))
+			places[v.Name] = base + at
+			at += uint64(v.Size)
+		}
+		address := func(name string) uint64 { return places[name] }
+		for v, at := range places {
+			copy(memory[at-base:], m.Initial(v, address))
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		began := time.Now()
+		err := m.Run(ctx, "k", Launch{
+			Grid: [3]uint32{4, 1, 1}, Block: [3]uint32{1024, 1, 1}, Params: params(uint64(base), uint64(base)),
+			Memory: host{base, memory}, Address: address,
+		})
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded, name)
+		require.Less(t, time.Since(began), 2*time.Second, name) // most take milliseconds more than what they have
+	}
 }

@@ -114,7 +114,9 @@ func (b *builder) named(label string) (ok bool, err error) {
 		}
 		s.prototypes[label] = signature{f.result, f.params}
 	case b.p.accept(".branchtargets"):
-		s.tables[label], err = b.targets()
+		t := &labelTable{scope: s}
+		t.labels, err = b.targets()
+		s.tables[label] = t
 	default:
 		return false, nil
 	}
@@ -142,17 +144,10 @@ func branchIndexed(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
-	var labels []string
-	for s := b.scope; s != nil && labels == nil; s = s.outer {
-		labels = s.tables[name]
+	if i.vec, err = b.table(name, o.line); err != nil {
+		return err
 	}
-	if labels == nil {
-		return errorf(o.line, "there are no branch targets %s", name)
-	}
-	for k, label := range labels {
-		b.jumps = append(b.jumps, jump{len(b.f.code), label, b.scope, o.line, k})
-	}
-	i.vec = make([]int32, len(labels))
+	b.leaves = append(b.leaves, len(b.f.code))
 	i.run = func(t *thread, i *inst) {
 		n := uint64(uint32(t.r[i.a]))
 		if n >= uint64(len(i.vec)) {
@@ -163,6 +158,22 @@ func branchIndexed(b *builder, o *opcode) error {
 	}
 	b.emit(i)
 	return nil
+}
+
+// table finds what a table's labels will be, and has them resolved.
+func (b *builder) table(name string, line int) ([]int32, error) {
+	var t *labelTable
+	for s := b.scope; s != nil && t == nil; s = s.outer {
+		t = s.tables[name]
+	}
+	if t == nil {
+		return nil, errorf(line, "there are no branch targets %s", name)
+	}
+	if t.to == nil {
+		t.to, t.line = make([]int32, len(t.labels)), line
+		b.tables = append(b.tables, t)
+	}
+	return t.to, nil
 }
 
 // A callee is what is called, as it is written: a name, or a register with a
@@ -370,7 +381,13 @@ func (t *thread) call(callee *function, in, out []transfer) {
 	t.frame, t.extra = callees, 0
 	t.regs = append(t.regs, make([]uint64, callee.slots)...)
 	t.enter(callee, base+int(t.stack[len(t.stack)-1].fn.slots))
+	if callee.slots > manySlots {
+		t.rest()
+	}
 }
+
+// manySlots are so many registers that to fill them takes long.
+const manySlots = 1 << 10
 
 // grow makes room for the frame of a function that is called, which ends at need.
 // Registers count as much as local memory, which they are saved in on the GPU.

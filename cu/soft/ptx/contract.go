@@ -88,6 +88,9 @@ func (b *builder) ends() []int {
 	for _, j := range b.jumps {
 		ends = append(ends, j.inst+1)
 	}
+	for _, at := range b.leaves {
+		ends = append(ends, at+1)
+	}
 	slices.Sort(ends)
 	return ends
 }

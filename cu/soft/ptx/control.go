@@ -7,7 +7,7 @@ func branch(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
-	b.jumps = append(b.jumps, jump{len(b.f.code), label, b.scope, o.line, -1})
+	b.jumps = append(b.jumps, jump{len(b.f.code), label, b.scope, o.line})
 	b.emit(inst{run: runBranch})
 	return nil
 }

@@ -340,7 +340,7 @@ func (b *block) run() (over bool) {
 		switch {
 		case b.fault != nil || alive == 0:
 			return true
-		case !b.releaseAll() && ran == 0:
+		case !b.releaseAll() && ran == 0 && !b.launch.lost.Load():
 			t := b.stuck()
 			t.fail(Deadlock, 0)
 			b.fault = t.fault
@@ -377,11 +377,14 @@ func (b *block) round() (ran, alive int) {
 func (b *block) turns(warp []thread) (ran int) {
 	for i := range warp {
 		t := &warp[i]
-		if t.state != running {
+		if t.state != running || b.launch.lost.Load() {
 			continue
 		}
 		b.now = t
 		ran += t.turn(threadTurn)
+		if t.state == resting {
+			t.state = running
+		}
 		if t.fault != nil {
 			b.fault = t.fault
 			return ran

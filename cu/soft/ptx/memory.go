@@ -437,6 +437,7 @@ func isSpace(b *builder, o *opcode) error {
 func (b *builder) isConstant() error {
 	return b.emitTyped(func(t *thread, i *inst) {
 		t.r[i.d] = boolBits(t.block.launch.isConstant(t.r[i.a]))
+		t.rest()
 	}, tpred, tu64)
 }
 

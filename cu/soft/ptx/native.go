@@ -39,6 +39,7 @@ func native(o *opcode, f *function, in, out []transfer) (run, error) {
 			args[k] = getters[m.size](t.local[t.frame+m.from:])
 		}
 		v := n.run(t, args)
+		t.rest()
 		for _, m := range out {
 			var b [8]byte
 			binary.LittleEndian.PutUint64(b[:], v)

@@ -7,6 +7,7 @@ const (
 	running       state = iota
 	waiting             // at a barrier
 	meetingOthers       // of its warp
+	resting             // until its next turn
 	done
 )
 
@@ -115,6 +116,14 @@ func (t *thread) turn(n int) int {
 		i.run(t, i)
 	}
 	return n
+}
+
+// rest ends the thread's turn, behind what takes long: whoever ends the launch waits
+// for a turn at most.
+func (t *thread) rest() {
+	if t.state == running {
+		t.state = resting
+	}
 }
 
 // fail ends the thread, and with it the launch.
