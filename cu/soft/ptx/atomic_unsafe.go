@@ -254,28 +254,55 @@ func atomicallySingle(s space, f update) run {
 	}
 }
 
-// loadWord and storeWord access words of so many bytes at once, which plain code
-// does, too, but does not promise.
+// loadWord and storeWord access so many bytes at once and in order, which plain code
+// does not promise.
 var loadWord = map[int]func([]byte) uint64{
+	1: func(m []byte) uint64 { return uint64(uint8(loadPart(m))) },
+	2: func(m []byte) uint64 { return uint64(uint16(loadPart(m))) },
 	4: func(m []byte) uint64 { return uint64(atomic.LoadUint32((*uint32)(unsafe.Pointer(&m[0])))) },
 	8: func(m []byte) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&m[0]))) },
 }
 
 var storeWord = map[int]func([]byte, uint64){
+	1: func(m []byte, v uint64) { storePart(m, uint32(v), 0xff) },
+	2: func(m []byte, v uint64) { storePart(m, uint32(v), 0xffff) },
 	4: func(m []byte, v uint64) { atomic.StoreUint32((*uint32)(unsafe.Pointer(&m[0])), uint32(v)) },
 	8: func(m []byte, v uint64) { atomic.StoreUint64((*uint64)(unsafe.Pointer(&m[0])), v) },
+}
+
+// wordOf is the word of 32 bits that m begins in, and how many bits up. All memory
+// begins with a whole one.
+func wordOf(m []byte) (p *uint32, shift uint) {
+	at := unsafe.Pointer(&m[0])
+	in := uintptr(at) & 3
+	return (*uint32)(unsafe.Add(at, -int(in))), uint(8 * in)
+}
+
+// loadPart has the first bytes of m, up to the end of their word, in its low bits.
+func loadPart(m []byte) uint32 {
+	p, shift := wordOf(m)
+	return atomic.LoadUint32(p) >> shift
+}
+
+// storePart changes part of a word, and leaves the rest as it is.
+func storePart(m []byte, v, mask uint32) {
+	p, shift := wordOf(m)
+	for {
+		old := atomic.LoadUint32(p)
+		if atomic.CompareAndSwapUint32(p, old, old&^(mask<<shift)|v&mask<<shift) {
+			return
+		}
+	}
 }
 
 // atomicallyHalf changes half of a word, and leaves the other as it is.
 func atomicallyHalf(s space, f update) run {
 	return func(t *thread, i *inst) {
-		address := t.r[i.c] + i.imm
-		m := t.at(s, address, 2, true)
+		m := t.at(s, t.r[i.c]+i.imm, 2, true)
 		if m == nil {
 			return
 		}
-		shift := address & 2 * 8
-		p := (*uint32)(unsafe.Add(unsafe.Pointer(&m[0]), -int(address&2)))
+		p, shift := wordOf(m)
 		for {
 			word := atomic.LoadUint32(p)
 			old := uint64(uint16(word >> shift))

@@ -119,9 +119,8 @@ func (m *Module) Run(ctx context.Context, kernel string, launch Launch) error {
 		return err
 	}
 	k, _ := m.Kernel(kernel)
-	if n := k.ParamBytes(); len(l.Params) < n {
-		l.Params = append(l.Params[:len(l.Params):len(l.Params)], make([]byte, n-len(l.Params))...)
-	}
+	n := max(k.ParamBytes(), len(l.Params))
+	l.Params = append(make([]byte, 0, alignUp(uint64(n), 16)), l.Params...)[:n] // aligned for atomics
 	if l.Stack > 0 && f.recursive() {
 		l.stack = min(l.stack, uint64(f.frame+l.Stack))
 	}
@@ -407,4 +406,7 @@ func (b *block) stuck() *thread {
 // written before it for those who write it next.
 var fences atomic.Uint32
 
-func runFence(*thread, *inst) { fences.Add(1) }
+func runFence(*thread, *inst) {
+	fences.Add(1)
+	fences.Load() // arm64 without LSE: what is stored later could come before what Add stores
+}

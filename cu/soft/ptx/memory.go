@@ -309,7 +309,7 @@ func (a access) loader(register typ) run {
 // getter reads one value, and extends a signed one to all of its register.
 func (a access) getter(register typ) func([]byte) uint64 {
 	get := getters[a.typ.size]
-	if a.strong && a.typ.size >= 4 {
+	if a.strong {
 		get = loadWord[a.typ.size]
 	}
 	extend := extender(a.typ, register)
@@ -328,7 +328,7 @@ var getters = map[int]func([]byte) uint64{
 
 // setter writes one value.
 func (a access) setter() func([]byte, uint64) {
-	if a.strong && a.typ.size >= 4 {
+	if a.strong {
 		return storeWord[a.typ.size]
 	}
 	switch a.typ.size {

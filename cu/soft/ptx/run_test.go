@@ -322,6 +322,24 @@ over: ld.volatile.u32 %r4, [%rd1]; st.u32 [%rd2], %r4;`), 20, 64, 0, 20*64)
 	}
 }
 
+// Parts of one word that many blocks write at the same time stay each what was written.
+func TestStrongParts(t *testing.T) {
+	for size, typ := range map[int]string{1: "u8", 2: "u16"} {
+		text := entry(own + strings.NewReplacer("SIZE", fmt.Sprint(size), "TYPE", typ).Replace(`
+mul.wide.u32 %rd3, %r1, SIZE; add.u64 %rd3, %rd1, %rd3; mov.u32 %r4, 0; mov.u32 %r5, 0;
+again: add.u32 %r4, %r4, 1; cvt.TYPE.u32 %r6, %r4;
+st.release.gpu.TYPE [%rd3], %r6; ld.acquire.gpu.TYPE %r7, [%rd3];
+setp.ne.u32 %p1, %r6, %r7; @%p1 add.u32 %r5, %r5, 1;
+setp.lt.u32 %p1, %r4, 500000; @%p1 bra again;
+st.u32 [%rd2], %r5;`))
+		require.Equal(t, make([]uint32, 8), shape(t, text, 8, 1, 0, 8), typ)
+	}
+	signed := entry(start + "ld.volatile.s8 %r1, [%rd1+3]; ld.relaxed.sys.s16 %r2, [%rd1+6]; st.v2.u32 [%rd2], {%r1, %r2}; st.volatile.u8 [%rd2+5], 7;")
+	require.Equal(t, uint64(0xffff0701_ffffff80), results(t, signed, 0x8001_0000_80ff_0000|0xff)[0])
+	window := entry(start + "mov.u64 %rd3, in; cvta.param.u64 %rd3, %rd3; ld.volatile.u64 %rd4, [%rd3+8]; setp.eq.u64 %p1, %rd4, %rd2; selp.u32 %r1, 1, 0, %p1; st.u32 [%rd2], %r1;")
+	require.EqualValues(t, 1, results(t, window)[0])
+}
+
 // Atomics of many blocks lose nothing.
 func TestAtomics(t *testing.T) {
 	text := entry(start + `
