@@ -76,6 +76,8 @@ func (p *parser) function(entry bool) (err error) {
 func (m *Module) add(f *function) error {
 	old := m.functions[f.name]
 	switch {
+	case m.names[f.name] != nil:
+		return errorf(f.line, "%s is a variable's name, too", f.name)
 	case old == nil:
 		f.number = uint64(len(m.order))
 		m.functions[f.name] = f

@@ -75,6 +75,8 @@ func (p *parser) globals(s space) error {
 func (m *Module) declare(v *variable) error {
 	old := m.names[v.name]
 	switch {
+	case m.functions[v.name] != nil:
+		return errorf(v.line, "%s is a function's name, too", v.name)
 	case old == nil:
 		m.names[v.name] = v
 		if v.space != shared {
