@@ -17,6 +17,9 @@ type printed struct {
 	texts [][]byte // of a printf each
 }
 
+// leastPrinted is what a text counts at least, which it takes besides its bytes.
+const leastPrinted = 32
+
 // limit sets how many bytes are kept.
 func (p *printed) limit(most int) {
 	p.mu.Lock()
@@ -28,9 +31,12 @@ func (p *printed) limit(most int) {
 func (p *printed) Write(text []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(text) == 0 {
+		return 0, nil
+	}
 	p.texts = append(p.texts, append([]byte(nil), text...))
-	for p.size += len(text); p.size > p.most; p.texts = p.texts[1:] {
-		p.size -= len(p.texts[0])
+	for p.size += max(leastPrinted, len(text)); p.size > p.most; p.texts = p.texts[1:] {
+		p.size -= max(leastPrinted, len(p.texts[0]))
 	}
 	return len(text), nil
 }

@@ -61,7 +61,7 @@ func TestKernelPrintsAreSeenByThoseWhoWait(t *testing.T) {
 // Of too much the newest is kept.
 func TestPrintedIsBounded(t *testing.T) {
 	var p printed
-	p.limit(10)
+	p.limit(2*leastPrinted + 1)
 	for _, text := range []string{"oldest", "older", "young"} {
 		n, err := p.Write([]byte(text))
 		require.NoError(t, err)
@@ -71,8 +71,13 @@ func TestPrintedIsBounded(t *testing.T) {
 	p.flushTo(&all)
 	p.flushTo(&all)
 	require.Equal(t, "olderyoung", all.String())
-	_, err := p.Write([]byte("longer than that"))
+	_, err := p.Write([]byte(strings.Repeat("too long ", 10)))
 	require.NoError(t, err)
+	for range 100 {
+		_, err := p.Write(nil)
+		require.NoError(t, err)
+	}
+	require.Empty(t, p.texts)
 	p.flushTo(&all)
 	require.Equal(t, "olderyoung", all.String())
 }

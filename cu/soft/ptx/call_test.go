@@ -156,6 +156,8 @@ func TestPrint(t *testing.T) {
 		{"%*d %-*d|", []any{int32(6), int32(42), int32(4), int32(7)}, "    42 7   |"},
 		{"%.*f %d", []any{int32(2)}, "%.*f 2"}, // so says an H200
 		{"%p %p", []any{uint64(0), uint64(0x7f00)}, "(nil) 0x7f00"},
+		{"%hd %hu %hx %hhx %hhi %02hhx", []any{int32(70000), int32(-1), int32(-1), int32(-2), int32(200), int32(10)}, "4464 65535 ffff fe -56 0a"},
+		{"%012a|%-12A|%+a", []any{1.5, 1.5, 2.0}, "0x00001.8p+0|0X1.8P+0    |+0x1p+1"},
 		{"%a %#.0f %.0e", []any{1.5, 3.0, 5e7}, "0x1.8p+0 3. 5e+07"},
 		{"%", nil, "%"},
 		{"%y", nil, "%y"},

@@ -21,7 +21,7 @@ type directive struct {
 	flags     string
 	width     int // -1 is none
 	precision int
-	long      bool // eight bytes
+	size      int // bytes of a whole number
 	verb      byte
 }
 
@@ -54,7 +54,7 @@ func (p *printer) print(format string) {
 
 // directive reads what a format begins with, and where there is a *, arguments.
 func (p *printer) directive(s string) (d directive, length int) {
-	d.width, d.precision = -1, -1
+	d.width, d.precision, d.size = -1, -1, 4
 	n := 1
 	for n < len(s) && strings.IndexByte("-+ #0", s[n]) >= 0 {
 		d.flags += s[n : n+1]
@@ -72,7 +72,11 @@ func (p *printer) directive(s string) (d directive, length int) {
 		}
 	}
 	for n < len(s) && strings.IndexByte("hlLqjzt", s[n]) >= 0 {
-		d.long = d.long || s[n] != 'h'
+		if s[n] != 'h' {
+			d.size = 8
+		} else if d.size > 1 {
+			d.size /= 2
+		}
 		n++
 	}
 	if n < len(s) {
@@ -116,12 +120,9 @@ func (p *printer) argument(size int) uint64 {
 	return getters[size](m)
 }
 
-// whole takes an argument that is a whole number.
-func (p *printer) whole(long bool) uint64 {
-	if long {
-		return p.argument(8)
-	}
-	return p.argument(4)
+// whole takes an argument that is a whole number: with h and hh its low bits.
+func (p *printer) whole(d directive) uint64 {
+	return p.argument(max(4, d.size)) & typ{unsigned, d.size}.mask()
 }
 
 // verb prints one argument. What is no directive is printed as it stands.
@@ -130,13 +131,10 @@ func (p *printer) verb(d directive, text string) {
 	case '%':
 		p.out = append(p.out, '%')
 	case 'd', 'i':
-		v := p.whole(d.long)
-		if !d.long {
-			v = uint64(int64(int32(v)))
-		}
-		p.integer(d, strconv.FormatUint(magnitude(int64(v)), 10), sign(d, int64(v) < 0))
+		v := typ{signed, d.size}.signed64(p.whole(d))
+		p.integer(d, strconv.FormatUint(magnitude(v), 10), sign(d, v < 0))
 	case 'u':
-		p.integer(d, strconv.FormatUint(p.whole(d.long), 10), "")
+		p.integer(d, strconv.FormatUint(p.whole(d), 10), "")
 	case 'x', 'X', 'o':
 		p.based(d)
 	case 'p':
@@ -193,7 +191,7 @@ func (p *printer) integer(d directive, digits, prefix string) {
 
 // based prints %x, %X and %o.
 func (p *printer) based(d directive) {
-	v := p.whole(d.long)
+	v := p.whole(d)
 	alternate := strings.Contains(d.flags, "#")
 	switch {
 	case d.verb == 'o':
@@ -229,12 +227,12 @@ func (p *printer) float(d directive, v float64) {
 	case v != v:
 		s = "nan"
 	case d.verb == 'a' || d.verb == 'A':
-		s = hexFloat(v, d.precision)
+		prefix, s = prefix+"0x", hexFloat(v, d.precision)[2:] // zeros go between
 	default:
 		s = decimal(d, v)
 	}
 	if upper {
-		s = strings.ToUpper(s)
+		prefix, s = strings.ToUpper(prefix), strings.ToUpper(s)
 	}
 	p.pad(d, prefix, s, !math.IsInf(v, 0) && v == v)
 }
