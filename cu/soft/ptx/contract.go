@@ -22,16 +22,15 @@ func (b *builder) loosely(o *opcode, at int) {
 	if b.p.debug || !product && o.name != "add" && o.name != "sub" || len(b.f.code) != at+1 {
 		return
 	}
-	var t typ
-	switch rest, _ := strings.CutPrefix(o.text, o.name); rest {
-	case ".f32", ".ftz.f32":
-		t = tf32
-	case ".f64":
-		t = tf64
-	default:
-		return
+	if t, ok := looseTypes[strings.TrimPrefix(o.text, o.name)]; ok {
+		b.loose = append(b.loose, loose{at, o.name, t, strings.Contains(o.text, ".ftz")})
 	}
-	b.loose = append(b.loose, loose{at, o.name, t, strings.Contains(o.text, ".ftz")})
+}
+
+// looseTypes are what follows the name of such an instruction.
+var looseTypes = map[string]typ{
+	".f32": tf32, ".ftz.f32": tf32, ".f64": tf64, ".f16": tf16, ".ftz.f16": tf16, ".f16x2": tf16x2, ".ftz.f16x2": tf16x2,
+	".bf16": tbf16, ".bf16x2": tbfx2,
 }
 
 // contract makes one of products and sums, within stretches of the code that
@@ -110,6 +109,9 @@ func fusedRun(l loose, minusProduct, minusOther bool) run {
 			t.r[i.d] = number64(math.FMA(f64(x), f64(y), f64(z)), x, y, z)
 		}
 	}
+	if l.typ.small() {
+		return l.smallFused(minusProduct, minusOther)
+	}
 	f := func(x, y, z float32) float32 { return fma32(x, y, z) }
 	if l.flushes {
 		f = flushed(f, operations["fma"])
@@ -118,4 +120,16 @@ func fusedRun(l loose, minusProduct, minusOther bool) run {
 		x, y, z := f32(t.r[i.a]^a<<31), f32(t.r[i.b]), f32(t.r[i.c]^c<<31)
 		t.r[i.d] = number32(f(x, y, z))
 	}
+}
+
+// smallFused is fusedRun for 16 bits, and for pairs of them.
+func (l loose) smallFused(minusProduct, minusOther bool) run {
+	of := l.typ.layout()
+	fma := operations["fma"].rounded(of, toEven, l.flushes)
+	a, c := boolBits(minusProduct)*of.sign(), boolBits(minusOther)*of.sign()
+	f := pure(func(x, y, z uint64) uint64 { return fma(x^a, y, z^c) })
+	if l.typ.pair() {
+		f = f.halves()
+	}
+	return f.run()
 }

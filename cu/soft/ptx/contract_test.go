@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -41,6 +42,32 @@ func TestContract(t *testing.T) {
 	}
 	single := entry(load + "cvt.rn.f32.f64 %h1, %g1; mul.f32 %h3, %h1, %h1; sub.f32 %h4, %h3, 0f3F800000; cvt.f64.f32 %g4, %h4; st.f64 [%rd2], %g4;")
 	require.Equal(t, 0x1p-11+0x1p-24, math.Float64frombits(results(t, single, math.Float64bits(1+0x1p-12), 0)[0]))
+}
+
+// So are those of halves, each of a pair by itself.
+func TestContractHalves(t *testing.T) {
+	for _, tc := range []struct {
+		typ              string
+		x, one, sum, dif uint64 // x² - 1 and 1 - x², rounded once
+	}{
+		{"f16", 0x3c03, 0x3c00, 0x1e02, 0x9e02},  // (1 + 3·2⁻¹⁰)² - 1
+		{"bf16", 0x3f83, 0x3f80, 0x3d42, 0xbd42}, // (1 + 3·2⁻⁷)² - 1
+	} {
+		for _, ends := range []string{"", "x2"} {
+			join := uint64(1)
+			if ends != "" {
+				join = 0x10001
+			}
+			text := entry(start + strings.NewReplacer("TYPE", tc.typ+ends, "ONE", fmt.Sprint(tc.one*join)).Replace(`.reg .bBITS %h<8>;
+ld.bBITS %h1, [%rd1]; mov.bBITS %h2, ONE;
+mul.TYPE %h3, %h1, %h1; sub.TYPE %h4, %h3, %h2; st.bBITS [%rd2], %h4;
+mul.TYPE %h5, %h1, %h1; sub.TYPE %h6, %h2, %h5; st.bBITS [%rd2+4], %h6;`))
+			text = strings.ReplaceAll(text, "bBITS", map[bool]string{true: "b32", false: "b16"}[ends != ""])
+			require.Equal(t, tc.dif*join<<32|tc.sum*join, results(t, text, tc.x*join)[0], tc.typ+ends)
+			rounded := strings.ReplaceAll(text, "mul.", "mul.rn.")
+			require.NotEqual(t, tc.sum*join, results(t, rounded, tc.x*join)[0]&0xffffffff, tc.typ+ends)
+		}
+	}
 }
 
 // Where a difference does not borrow, the carry is set: an addc counts it.
