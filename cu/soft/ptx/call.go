@@ -123,59 +123,6 @@ func (b *builder) named(label string) (ok bool, err error) {
 	return true, err
 }
 
-// branchIndexed builds brx.idx: a jump to one of several labels.
-func branchIndexed(b *builder, o *opcode) error {
-	o.take("uni")
-	if !o.take("idx") {
-		return o.refuse("without .idx")
-	}
-	index, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	i := inst{}
-	if i.a, err = b.source(index, tu32); err != nil {
-		return err
-	}
-	if err := b.p.expect(","); err != nil {
-		return err
-	}
-	name, err := b.p.word()
-	if err != nil {
-		return err
-	}
-	if i.vec, err = b.table(name, o.line); err != nil {
-		return err
-	}
-	b.leaves = append(b.leaves, len(b.f.code))
-	i.run = func(t *thread, i *inst) {
-		n := uint64(uint32(t.r[i.a]))
-		if n >= uint64(len(i.vec)) {
-			t.fail(BadJump, n)
-			return
-		}
-		t.pc = i.vec[n]
-	}
-	b.emit(i)
-	return nil
-}
-
-// table finds what a table's labels will be, and has them resolved.
-func (b *builder) table(name string, line int) ([]int32, error) {
-	var t *labelTable
-	for s := b.scope; s != nil && t == nil; s = s.outer {
-		t = s.tables[name]
-	}
-	if t == nil {
-		return nil, errorf(line, "there are no branch targets %s", name)
-	}
-	if t.to == nil {
-		t.to, t.line = make([]int32, len(t.labels)), line
-		b.tables = append(b.tables, t)
-	}
-	return t.to, nil
-}
-
 // A callee is what is called, as it is written: a name, or a register with a
 // signature.
 type callee struct {

@@ -29,3 +29,99 @@ func fence(b *builder, o *opcode) error {
 	b.emit(inst{run: runFence})
 	return nil
 }
+
+// A jump is a branch to a label that may come later.
+type jump struct {
+	inst  int
+	label string
+	scope *scope
+	line  int
+}
+
+// A labelTable is where brx may jump, for all that use it.
+type labelTable struct {
+	labels []string
+	scope  *scope
+	to     []int32
+	line   int // of the first that uses it
+}
+
+// land resolves the jumps, and the tables of those that have some.
+func (b *builder) land() (err error) {
+	for _, j := range b.jumps {
+		if b.f.code[j.inst].to, err = j.scope.place(j.label, j.line); err != nil {
+			return err
+		}
+	}
+	for _, t := range b.tables {
+		for k, label := range t.labels {
+			if t.to[k], err = t.scope.place(label, t.line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// place finds a label's place in the code, in the innermost scope that has it.
+func (s *scope) place(label string, line int) (int32, error) {
+	for ; s != nil; s = s.outer {
+		if to, ok := s.labels[label]; ok {
+			return to, nil
+		}
+	}
+	return 0, errorf(line, "there is no label %s", label)
+}
+
+// branchIndexed builds brx.idx: a jump to one of several labels.
+func branchIndexed(b *builder, o *opcode) error {
+	o.take("uni")
+	if !o.take("idx") {
+		return o.refuse("without .idx")
+	}
+	index, err := b.p.operand(b)
+	if err != nil {
+		return err
+	}
+	i := inst{}
+	if i.a, err = b.source(index, tu32); err != nil {
+		return err
+	}
+	if err := b.p.expect(","); err != nil {
+		return err
+	}
+	name, err := b.p.word()
+	if err != nil {
+		return err
+	}
+	if i.vec, err = b.table(name, o.line); err != nil {
+		return err
+	}
+	b.leaves = append(b.leaves, len(b.f.code))
+	i.run = func(t *thread, i *inst) {
+		n := uint64(uint32(t.r[i.a]))
+		if n >= uint64(len(i.vec)) {
+			t.fail(BadJump, n)
+			return
+		}
+		t.pc = i.vec[n]
+	}
+	b.emit(i)
+	return nil
+}
+
+// table finds what a table's labels will be, and has them resolved.
+func (b *builder) table(name string, line int) ([]int32, error) {
+	var t *labelTable
+	for s := b.scope; s != nil && t == nil; s = s.outer {
+		t = s.tables[name]
+	}
+	if t == nil {
+		return nil, errorf(line, "there are no branch targets %s", name)
+	}
+	if t.to == nil {
+		t.to, t.line = make([]int32, len(t.labels)), line
+		b.tables = append(b.tables, t)
+	}
+	return t.to, nil
+}
