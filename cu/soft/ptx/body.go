@@ -124,8 +124,9 @@ func (b *builder) statement() error {
 	case strings.HasPrefix(t.text, "."):
 		p.next()
 		return b.directive(t)
-	case t.isName() && p.at+1 < len(p.tokens) && p.tokens[p.at+1].is(":"):
-		p.at += 2
+	case p.isLabel():
+		p.next()
+		p.next()
 		return b.label(t)
 	}
 	return b.instruction()

@@ -57,6 +57,7 @@ func hostile() map[string]string {
 		entry("add.u32 %r1, %r1, " + many("1", 1<<20) + ";"):                                                "is no number",
 		entry("ld.param.u64 %rd1, [in" + many("+1", 1<<18) + "];"):                                          "unexpected",
 		formHeader + many(".visible ", 1<<18):                                                               "",
+		formHeader + many(";", 1<<23):                                                                       "",
 		formHeader + many("/**/", 1<<18):                                                                    "",
 		formHeader + ".section .debug {" + many("{", 1<<20):                                                 "",
 		formHeader + ".func " + many("(", 1<<20):                                                            "belongs",

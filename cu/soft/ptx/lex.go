@@ -62,23 +62,12 @@ func isWordStart(c byte) bool {
 
 func isWordPart(c byte) bool { return isWordStart(c) || isDigit(c) }
 
-// lex cuts text into tokens, and leaves comments out.
-func lex(text string) ([]token, error) {
-	l := lexer{text: text, line: 1, tokens: make([]token, 0, len(text)/4)}
-	for l.skip(); l.at < len(l.text); l.skip() {
-		if err := l.next(); err != nil {
-			return nil, err
-		}
-	}
-	return l.tokens, l.err
-}
-
+// A lexer cuts text into tokens, one at a time, and leaves comments out.
 type lexer struct {
-	text   string
-	at     int
-	line   int
-	tokens []token
-	err    error // a comment without an end
+	text string
+	at   int
+	line int
+	err  error // what is wrong with the text: it ends there
 }
 
 // skip goes past blanks and comments.
@@ -100,8 +89,7 @@ func (l *lexer) skip() {
 		case strings.HasPrefix(rest, "/*"):
 			n := strings.Index(rest, "*/")
 			if n < 0 {
-				l.err = errorf(l.line, "a comment without an end")
-				l.at = len(l.text)
+				l.fail("a comment without an end")
 				return
 			}
 			l.line += strings.Count(rest[:n], "\n")
@@ -112,25 +100,34 @@ func (l *lexer) skip() {
 	}
 }
 
-// next takes one token.
-func (l *lexer) next() error {
+// next takes one token; ok is false at the end.
+func (l *lexer) next() (t token, ok bool) {
+	if l.skip(); l.at >= len(l.text) {
+		return t, false
+	}
 	rest := l.text[l.at:]
 	n := 1
 	switch c := rest[0]; {
 	case c == '"':
 		end := strings.IndexAny(rest[1:], "\"\n")
 		if end < 0 || rest[1+end] == '\n' {
-			return errorf(l.line, "a string without an end")
+			return t, l.fail("a string without an end")
 		}
 		n = end + 2
 	case isWordStart(c), isDigit(c): // numbers have letters, too
 		n = wordLength(rest)
 	case strings.IndexByte(",;{}[]()<>@!+-|=:", c) < 0:
-		return errorf(l.line, "unexpected character %q", c)
+		return t, l.fail("unexpected character %q", c)
 	}
-	l.tokens = append(l.tokens, token{rest[:n], l.line})
 	l.at += n
-	return nil
+	return token{rest[:n], l.line}, true
+}
+
+// fail ends the text.
+func (l *lexer) fail(format string, args ...any) bool {
+	l.err = errorf(l.line, format, args...)
+	l.at = len(l.text)
+	return false
 }
 
 // wordLength is how much of s is one word. Two colons within a word belong to

@@ -20,23 +20,27 @@ type Module struct {
 
 // Parse reads a module, PTX 6.0 to 9.x. Errors are *[Error].
 func Parse(text string) (*Module, error) {
-	tokens, err := lex(text)
+	p := &parser{lexer: lexer{text: text, line: 1}, last: 1, m: &Module{functions: map[string]*function{}, names: map[string]*variable{}, pointed: &function{}}}
+	err := p.parse()
+	if p.lexer.err != nil { // of which others follow
+		err = p.lexer.err
+	}
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{tokens: tokens, m: &Module{functions: map[string]*function{}, names: map[string]*variable{}, pointed: &function{}}}
+	return p.m, nil
+}
+
+func (p *parser) parse() error {
 	if err := p.header(); err != nil {
-		return nil, err
+		return err
 	}
 	for !p.end() {
 		if err := p.directive(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if err := p.finish(); err != nil {
-		return nil, err
-	}
-	return p.m, nil
+	return p.finish()
 }
 
 // Is reports whether a text begins like PTX, whatever follows.
@@ -47,8 +51,10 @@ func Is(text string) bool {
 }
 
 type parser struct {
-	tokens   []token
-	at       int
+	lexer    lexer
+	ahead    [2]token // that come next
+	have     int      // of these
+	last     int      // line of the token before
 	m        *Module
 	external bool           // .extern stands before what comes
 	debug    bool           // nothing is to be optimised
@@ -59,32 +65,46 @@ type parser struct {
 	later    []func() error // what needs all names
 }
 
-func (p *parser) end() bool { return p.at >= len(p.tokens) }
+// reads has n tokens ahead, and reports whether there are so many.
+func (p *parser) reads(n int) bool {
+	for ; p.have < n; p.have++ {
+		t, ok := p.lexer.next()
+		if !ok {
+			return false
+		}
+		p.ahead[p.have] = t
+	}
+	return true
+}
+
+func (p *parser) end() bool { return !p.reads(1) }
 
 func (p *parser) peek() token {
 	if p.end() {
-		return token{line: p.line()}
+		return token{line: p.last}
 	}
-	return p.tokens[p.at]
+	return p.ahead[0]
 }
+
+// isLabel reports whether the next token is a name with a colon behind it.
+func (p *parser) isLabel() bool { return p.reads(2) && p.ahead[0].isName() && p.ahead[1].is(":") }
 
 func (p *parser) next() token {
 	t := p.peek()
-	p.at++
+	if p.have > 0 {
+		p.ahead[0] = p.ahead[1]
+		p.have--
+	}
+	p.last = t.line
 	return t
 }
 
 // line is where the parser is.
-func (p *parser) line() int {
-	if len(p.tokens) == 0 {
-		return 1
-	}
-	return p.tokens[min(p.at, len(p.tokens)-1)].line
-}
+func (p *parser) line() int { return p.peek().line }
 
 func (p *parser) accept(s string) bool {
-	if !p.end() && p.tokens[p.at].is(s) {
-		p.at++
+	if p.peek().is(s) {
+		p.next()
 		return true
 	}
 	return false
@@ -314,7 +334,7 @@ func (p *parser) finish() error {
 			return err
 		}
 	}
-	return p.m.checkConstants()
+	return p.m.checkSizes()
 }
 
 // Entries lists the names of the kernels, in the order of the text.

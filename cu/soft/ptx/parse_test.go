@@ -60,6 +60,7 @@ func TestParseErrors(t *testing.T) {
 		{formHeader + ".shared .u32 x = 1;", 4, "initial value"},
 		{formHeader + ".global .u64 x[1099511627777];", 4, "want a number"},
 		{formHeader + ".global .u64 x[1099511627776][1099511627776];", 4, "too large"},
+		{formHeader + ".global .b8 x[1000000000000];\n.global .b8 y[1000000000000];", 5, "bytes of variables"},
 		{formHeader + ".const .b8 x[65537];", 4, "bytes of constants"},
 
 		{entry("frobnicate.u32 %r1, %r2;"), 6, "the instruction frobnicate.u32 is not supported"},

@@ -42,7 +42,7 @@ type declaration struct {
 // Bounds on what a text may ask for. Where the real assembler has one, it is
 // that: of constants, local memory, parameters and shared memory.
 const (
-	maxVariable  = 1 << 40
+	maxVariable  = 1 << 40 // of one, and of all
 	maxInit      = 1 << 28 // of all variables, in the text
 	maxZeros     = 1 << 24 // of all rows that are not full
 	maxConstants = 64 << 10
@@ -108,14 +108,18 @@ func (m *Module) resolve(v *variable) error {
 	return nil
 }
 
-// checkConstants wants those to fit where the GPU keeps them.
-func (m *Module) checkConstants() error {
-	total := 0
+// checkSizes wants constants to fit where the GPU keeps them, and all variables into
+// what an address can say.
+func (m *Module) checkSizes() error {
+	total, constants := 0, 0
 	for _, v := range m.variables {
+		if total += v.size; total > maxVariable {
+			return errorf(v.line, "more than %d bytes of variables", maxVariable)
+		}
 		if v.space != constant {
 			continue
 		}
-		if total += v.size; total > maxConstants {
+		if constants += v.size; constants > maxConstants {
 			return errorf(v.line, "more than %d bytes of constants", maxConstants)
 		}
 	}

@@ -35,7 +35,7 @@ func (b *builder) partOf(t typ) part {
 	tok := b.p.peek()
 	name, suffix, ok := cutLast(tok.text)
 	if s, known := parts[suffix]; ok && known {
-		b.p.tokens[b.p.at].text = name
+		b.p.ahead[0].text = name
 		return part{t, s.shift, s.size}
 	}
 	return whole

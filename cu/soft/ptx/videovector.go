@@ -105,7 +105,7 @@ func (b *builder) laneMask(lanes int) (mask [4]bool, err error) {
 		}
 		mask[n] = true
 	}
-	b.p.tokens[b.p.at].text = name
+	b.p.ahead[0].text = name
 	return mask, nil
 }
 
@@ -131,7 +131,7 @@ func (b *builder) laneOrder(o *opcode, lanes int, t typ, k int) (from [4]part, e
 		}
 		from[n].shift = 8 * size * d
 	}
-	b.p.tokens[b.p.at].text = name
+	b.p.ahead[0].text = name
 	return from, nil
 }
 
