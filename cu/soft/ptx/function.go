@@ -176,7 +176,9 @@ func (p *parser) bounds(f *function) error {
 			} else {
 				f.maxThreads = dims[0] * dims[1] * dims[2]
 			}
-		case ".minnctapersm", ".maxnreg", ".maxnctapersm":
+		case ".reqnctapercluster", ".explicitcluster", ".blocksareclusters":
+			return errorf(t.line, "%s is not supported: it is for %s", t.text, clusters)
+		case ".minnctapersm", ".maxnreg", ".maxnctapersm", ".maxclusterrank":
 			p.next()
 			if _, err := p.integer(1 << 30); err != nil {
 				return err

@@ -48,6 +48,7 @@ func TestParseErrors(t *testing.T) {
 		{formHeader + ".global .u32 x;\n.global .u32 x;", 5, "declared twice"},
 		{formHeader + ".global .u32 x;\n.func x() {}", 5, "x is a variable's name, too"},
 		{formHeader + ".func x() {}\n.extern .shared .b8 x[];", 5, "x is a function's name, too"},
+		{formHeader + ".entry k()\n.maxclusterrank 8 .explicitcluster .reqnctapercluster 2, 1, 1 {}", 5, ".explicitcluster is not supported: it is for clusters"},
 		{formHeader + ".global .pred x;", 4, "no type of a variable"},
 		{formHeader + ".global .align 3 .u32 x;", 4, "power of two"},
 		{formHeader + ".global .u32 x[2] = {1, 2, 3};", 4, "has 8 bytes"},
