@@ -176,6 +176,9 @@ func (c conversion) make(o *opcode) (func(uint64) uint64, error) {
 	case !toInt && (c.to.small() || c.from.small() || o.has("rz", "rm", "rp")):
 		return c.smallCast(o)
 	case toInt && fromInt:
+		if c.whole != nil {
+			return nil, o.refuse("nothing is rounded")
+		}
 		if c.sat && c.fits() {
 			return nil, o.refuse("nothing can be too large")
 		}
@@ -236,12 +239,15 @@ func (c conversion) intToFloat(o *opcode) (func(uint64) uint64, error) {
 	if c.whole != nil {
 		return nil, o.refuse("not from .%s", c.from)
 	}
+	if !o.take("rn") {
+		return nil, o.refuse("without a rounding")
+	}
 	f := c.nearestFloat()
 	if !c.sat {
-		return f, o.nearest()
+		return f, nil
 	}
 	l := c.to.layout()
-	return func(v uint64) uint64 { return l.saturate(f(v)) }, o.nearest()
+	return func(v uint64) uint64 { return l.saturate(f(v)) }, nil
 }
 
 // nearestFloat converts whole numbers.
@@ -314,6 +320,9 @@ func (c conversion) wide(v uint64) uint64 {
 func (c conversion) floatToFloat(o *opcode) (func(uint64) uint64, error) {
 	if narrows := c.to.size < c.from.size; o.take("rn") != narrows {
 		return nil, o.refuse("with or without a rounding")
+	}
+	if c.whole != nil && c.to != c.from {
+		return nil, o.refuse("to a whole number of another type")
 	}
 	if c.to == c.from && c.whole == nil && !c.sat && !c.flush {
 		return func(v uint64) uint64 { return v }, nil

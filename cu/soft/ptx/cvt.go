@@ -201,7 +201,9 @@ func (c conversion) smallCast(o *opcode) (func(uint64) uint64, error) {
 	case c.from == tbf16 && c.sat:
 		return nil, o.refuse(".sat from .bf16")
 	case c.from == tf32 && c.to.small():
-		f.relu, f.finite = o.take("relu"), o.take("satfinite")
+		if f.relu, f.finite = o.take("relu"), o.take("satfinite"); (f.relu || f.finite) && (f.round > toZero || c.flush || c.sat) {
+			return nil, o.refuse("clamped in two ways, or rounded like this")
+		}
 	case f.from == brain && f.to == single && !f.flush:
 		return func(v uint64) uint64 { return v & 0xffff << 16 }, nil // NaNs as they are
 	case f.from == double || f.to == double:

@@ -178,6 +178,9 @@ func extremum(larger bool, other build) build {
 			return err
 		}
 		l := t.layout()
+		if l != nil && o.has("rn", "sat") {
+			return o.refuse("nothing is rounded or clamped")
+		}
 		if t == ts32 && o.take("relu") {
 			return b.emitPure(intRelu(larger), t, 2)
 		}
@@ -251,6 +254,9 @@ func signs(f func(v, sign uint64) uint64, other build) build {
 			return err
 		}
 		l := t.layout()
+		if l != nil && o.has("rn", "sat") {
+			return o.refuse("nothing is rounded or clamped")
+		}
 		if l == nil || t == tf64 || t == tf32 {
 			return other(b, o)
 		}
