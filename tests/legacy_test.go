@@ -111,6 +111,50 @@ func TestLegacyIsNotSupported(t *testing.T) {
 	newScene(t).start("producer", args("GPUFD_SOFT_IPC=0"), "-handle", "legacy").fails(3, "legacy IPC")
 }
 
+// withoutVMM is a device of the software driver without virtual memory management.
+func withoutVMM(t *testing.T) []string {
+	t.Helper()
+	if cutest.Kind() != cu.Soft {
+		t.Skip("the software driver can be told to have none")
+	}
+	return args("GPUFD_SOFT_VMM=0")
+}
+
+// TestLegacyWithoutVMM: on devices that have no virtual memory management legacy memory
+// goes from producer to consumer, on either side or on both; from the GPU's kernels, too.
+func TestLegacyWithoutVMM(t *testing.T) {
+	none := withoutVMM(t)
+	for name, c := range map[string]struct{ producer, consumer []string }{
+		"both": {none, none}, "the consumer's": {nil, none}, "the producer's": {none, nil},
+	} {
+		for _, way := range args("cpu", "gpu") {
+			t.Run(name+" on the "+way, func(t *testing.T) {
+				s := newScene(t)
+				producer := s.start("producer", c.producer, "-handle", "legacy", "-size", "5000", "-fill", way)
+				producer.waitLine("Waiting for consumer connection...")
+				s.start("consumer", c.consumer, "-verify", way).succeeds()
+				producer.succeeds()
+			})
+		}
+	}
+}
+
+// TestDescriptorsWithoutVMM: a device that cannot take or make descriptors is said to be
+// so, with what to do, exit 3, and the producer that offered them is told.
+func TestDescriptorsWithoutVMM(t *testing.T) {
+	none := withoutVMM(t)
+	const why = "does not support virtual memory management"
+	newScene(t).start("producer", none).fails(3, why, "take -handle legacy")
+	line := newScene(t).start("producer", append(none, "GPUFD_SOFT_IPC=0")).fails(3, why)
+	require.NotContains(t, line, "-handle legacy", "which does not work either")
+	newScene(t).start("consumer", append(none, "GPUFD_SOFT_IPC=0")).fails(3, why)
+	s := newScene(t)
+	producer := s.serving("-consumers", "2")
+	s.start("consumer", none).fails(3, why, "by a vmm handle, and wanted is [legacy]", "start the producer with -handle legacy")
+	s.consumer().succeeds()
+	producer.fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "wanted is [legacy]")
+}
+
 // TestLegacyWrongData defends invariant 6: one bit, flipped by another process, and the
 // data of another run.
 func TestLegacyWrongData(t *testing.T) {

@@ -29,6 +29,15 @@ func (p *producer) checkHandle() error {
 	return nil
 }
 
+// needVMM says what to do on a device whose memory can be shared by legacy handles only.
+func (p *producer) needVMM() error {
+	err := cli.NeedVMM(p.dev)
+	if cli.ExitCode(err) == cli.ExitMachine && cli.NeedIPC(p.dev) == nil {
+		return fmt.Errorf("%w; what it has is legacy IPC: take -handle legacy", err)
+	}
+	return err
+}
+
 // prepareLegacy makes memory that is shared by a legacy handle.
 func (p *producer) prepareLegacy() error {
 	if err := cli.NeedIPC(p.dev); err != nil {

@@ -131,7 +131,7 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	if p.isLegacy() {
 		return p.prepareLegacy()
 	}
-	if err := cli.NeedVMM(p.dev); err != nil {
+	if err := p.needVMM(); err != nil {
 		return err
 	}
 	p.app.Say("vmm", cli.Fields{"supported": true}, "VMM support: yes")

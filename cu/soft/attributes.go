@@ -70,6 +70,8 @@ func (m *machine) cuDeviceGetAttribute(value *int32, a sys.CUdevice_attribute, d
 	switch {
 	case a == sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
 		return set(r, value, d.bus())
+	case m.conf.vmm == 0 && takesVMM(a):
+		return set(r, value, 0)
 	case a == sys.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
 		return m.ipcAttribute(value)
 	case a >= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 && a <= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1 && m.conf.version < memOps2:

@@ -20,6 +20,7 @@ const (
 	envVersion = "GPUFD_SOFT_VERSION"
 	envPeers   = "GPUFD_SOFT_PEERS"
 	envIPC     = "GPUFD_SOFT_IPC"
+	envVMM     = "GPUFD_SOFT_VMM"
 	envIMEX    = "GPUFD_SOFT_IMEX"
 	envDir     = "GPUFD_SOFT_DIR"
 	envVisible = "CUDA_VISIBLE_DEVICES"
@@ -36,6 +37,7 @@ type config struct {
 	peers   int    // 0: no device reaches the memory of another
 	ipc     int    // 0: no legacy IPC
 	imex    int    // 1: fabric handles
+	vmm     int    // 0: no virtual memory management
 	dir     string
 	visible *string // CUDA_VISIBLE_DEVICES; nil if not set
 }
@@ -43,7 +45,7 @@ type config struct {
 // readConfig reads the environment. With an error, what could not be read has
 // its default, so that symbols still resolve and cuInit can say what is wrong.
 func readConfig() (config, error) {
-	c := config{devices: 2, memory: 2 << 30, version: sys.CUDA_VERSION, peers: 1, ipc: 1}
+	c := config{devices: 2, memory: 2 << 30, version: sys.CUDA_VERSION, peers: 1, ipc: 1, vmm: 1}
 	err := errors.Join(
 		readInt(envDevices, &c.devices, 0, maxDevices),
 		readSize(envMemory, &c.memory),
@@ -51,6 +53,7 @@ func readConfig() (config, error) {
 		readInt(envPeers, &c.peers, 0, 1),
 		readInt(envIPC, &c.ipc, 0, 1),
 		readInt(envIMEX, &c.imex, 0, 1),
+		readInt(envVMM, &c.vmm, 0, 1),
 	)
 	if v, ok := os.LookupEnv(envVisible); ok {
 		c.visible = &v

@@ -32,7 +32,7 @@ func TestMalformedEnvironment(t *testing.T) {
 	require.NoError(t, os.Mkdir(open, 0o750))
 	for _, env := range []string{
 		envDevices + "=two", envDevices + "=-1", envDevices + "=65",
-		envMemory + "=lots", envVersion + "=13.0", envVersion + "=99999", envPeers + "=some",
+		envMemory + "=lots", envVersion + "=13.0", envVersion + "=99999", envPeers + "=some", envVMM + "=no",
 		envDir + "=" + file, envDir + "=" + link, envDir + "=" + open,
 		envDir + "=" + filepath.Join(t.TempDir(), "no", "parent"),
 	} {

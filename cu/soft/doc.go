@@ -19,6 +19,7 @@
 //	                      Symbols newer than that do not resolve.
 //	GPUFD_SOFT_PEERS      0: no device reaches the memory of another; default 1
 //	GPUFD_SOFT_IPC        0: no legacy IPC; default 1
+//	GPUFD_SOFT_VMM        0: no virtual memory management; default 1
 //	GPUFD_SOFT_IMEX       1: fabric handles, as with an IMEX channel; default 0
 //	GPUFD_SOFT_DIR        directory of device memory, 0700 and ours, made if
 //	                      missing; default gpufd-soft-UID in /dev/shm, or in

@@ -38,6 +38,9 @@ func Resolver(symbol string) (address uintptr, err error) {
 		return 0, fmt.Errorf("symbol %s not in the software driver at CUDA %s: new in %s",
 			symbol, sys.Version(v), sys.Version(since))
 	}
+	if driver.config().vmm == 0 && managed[symbol] {
+		return callback("no VMM", driver.notManaged), nil
+	}
 	if f, ok := calls[symbol]; ok {
 		return callback(symbol, f), nil
 	}

@@ -96,6 +96,8 @@ func advice(err error) string {
 		return "a producer is already running on this socket; choose another socket with -socket"
 	case refusedWith(err, share.RefusedPolicy):
 		return fmt.Sprintf("the producer's -allow-uid and -allow-gid say whom it admits, and this is uid %d gid %d", os.Geteuid(), os.Getegid())
+	case is(err, share.ErrHandle):
+		return "start the producer with -handle legacy, which is all that this side can take"
 	case is(err, sock.ErrRefused):
 		return "-allow-uid and -allow-gid say whose offers are taken"
 	case is(err, vmm.ErrDevice):

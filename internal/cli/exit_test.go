@@ -80,6 +80,7 @@ func TestAdviceSaysWhatToDo(t *testing.T) {
 		share.ErrNoConsumer: "start a consumer",
 		share.ErrTimeout:    "-timeout",
 		sock.ErrRefused:     "-allow-uid",
+		share.ErrHandle:     "-handle legacy",
 
 		&share.RefusalError{Code: share.RefusedPolicy}: fmt.Sprintf("this is uid %d", os.Geteuid()),
 	} {

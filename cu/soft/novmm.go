@@ -1,0 +1,39 @@
+package soft
+
+import "github.com/gpufd/gpufd/cu/sys"
+
+// managed are the functions of virtual memory management. Where GPUFD_SOFT_VMM=0,
+// none of them works, whatever it is asked.
+var managed = map[string]bool{
+	"cuMemAddressFree":                       true,
+	"cuMemAddressReserve":                    true,
+	"cuMemCreate":                            true,
+	"cuMemExportToShareableHandle":           true,
+	"cuMemGetAccess":                         true,
+	"cuMemGetAllocationGranularity":          true,
+	"cuMemGetAllocationPropertiesFromHandle": true,
+	"cuMemImportFromShareableHandle":         true,
+	"cuMemMap":                               true,
+	"cuMemRelease":                           true,
+	"cuMemRetainAllocationHandle":            true,
+	"cuMemSetAccess":                         true,
+	"cuMemUnmap":                             true,
+}
+
+// notManaged stands for all of them. C does not mind that it takes no arguments.
+func (m *machine) notManaged() sys.CUresult {
+	r := m.lock()
+	defer m.mu.Unlock()
+	return firstError(r, sys.CUDA_ERROR_NOT_SUPPORTED)
+}
+
+// takesVMM reports whether a device without virtual memory management says no to it.
+func takesVMM(a sys.CUdevice_attribute) bool {
+	switch a {
+	case sys.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+		sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+		sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+		return true
+	}
+	return false
+}
