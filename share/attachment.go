@@ -58,23 +58,38 @@ func (a *Attachment) watch(ctx context.Context) {
 			} else if ctx.Err() != nil {
 				a.reason = ErrClosed
 			} else if isBadRecord(err) || errors.Is(err, ErrRate) {
-				a.link.dismiss(refusal(err))
+				a.dismiss(refusal(err))
 			}
 			return
 		case progress:
 		case revoke:
 			a.reason = ErrRevoked
-			_ = a.link.conn.Close() // the producer waits for that
+			a.hangUp() // the producer waits for that
 			return
 		case refuse:
 			a.reason = unexpected(m, "")
-			_ = a.link.conn.Close() // and for that
+			a.hangUp() // and for that
 			return
 		default:
 			a.reason = unexpected(m, "from a producer whose offer was taken")
-			a.link.dismiss(refusal(a.reason))
+			a.dismiss(refusal(a.reason))
 			return
 		}
+	}
+}
+
+// dismiss tells the producer what was wrong with it, if that can be without waiting.
+func (a *Attachment) dismiss(answer refuse) {
+	_ = a.link.conn.TrySend(encode(answer))
+	a.hangUp()
+}
+
+// hangUp closes the connection. Where legacy memory is open that is left to Close: the
+// producer may free the memory when the connection has ended.
+func (a *Attachment) hangUp() {
+	a.stop()
+	if a.offer.Legacy == nil {
+		_ = a.link.conn.Close()
 	}
 }
 
@@ -104,7 +119,8 @@ func (a *Attachment) Offer() Offer { return a.offer }
 
 // Done is closed when the lease has ended: the producer has gone, has taken
 // the offer back, or a Report has been read. The memory stays mapped until
-// Close.
+// Close. Legacy memory has to be closed soon then: a producer that took it back waits
+// until it is, or until its patience ends, and frees it.
 func (a *Attachment) Done() <-chan struct{} { return a.done }
 
 // Err says why the lease has ended, after Done: [ErrRevoked],
@@ -121,8 +137,12 @@ func (a *Attachment) Err() error {
 
 // Progress tells the producer that this side is at work, done of total bytes,
 // which renews its patience. Calling it a few times a second is enough; a producer
-// refuses more than it takes ([WithRecordRate]).
+// refuses more than it takes ([WithRecordRate]). When the lease is over it is what
+// [Attachment.Err] says.
 func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
+	if err := a.Err(); err != nil {
+		return err
+	}
 	return a.ended(a.link.send(ctx, progress{done, total}))
 }
 
@@ -187,7 +207,7 @@ func (a *Attachment) ended(err error) error {
 	case <-a.done:
 	case <-timer.C:
 		a.cause.CompareAndSwap(nil, &err)
-		_ = a.link.conn.Close() // ends the reader
+		a.hangUp() // ends the reader
 		<-a.done
 	}
 	return a.reason

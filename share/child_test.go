@@ -149,6 +149,16 @@ func childConsumer() error {
 	if do == "stop when mapped" {
 		untilInputEnds("mapped")
 	}
+	if do == "stop when revoked" {
+		fmt.Println("mapped")
+		<-att.Done()
+		untilInputEnds("revoked")
+		err := errors.Join(childReads(ctx, att), att.Close(), ctx.Close())
+		if att.Err() != ErrRevoked {
+			err = errors.Join(err, att.Err(), errors.New("it was not revoked"))
+		}
+		return err
+	}
 	if err := cu.CopyToDevice(ctx, nil, att.Ptr(), noise(att.Size(), 2)); err != nil {
 		return err
 	}

@@ -51,11 +51,13 @@ func (s *Lease) Access() cu.Access { return s.event.Access }
 // Done is closed when the lease has ended, whoever ended it: the consumer has gone,
 // died or given its verdict, took too long or broke the protocol, the lease was
 // revoked, or the offer or the server has ended. A consumer that is told why, or to
-// go, has a second to read that before.
+// go, has a second to read that before; and where it was sent a legacy handle, as long
+// as for any step ([WithTimeout]) to close the memory.
 func (s *Lease) Done() <-chan struct{} { return s.done }
 
 // Err says why the lease has ended, after Done: nil if by the consumer's will,
-// [ErrRevoked], or what the event of its end says.
+// [ErrRevoked], or what the event of its end says. Of legacy memory that the consumer
+// may have open still, it matches [ErrStillOpen] as well.
 func (s *Lease) Err() error {
 	select {
 	case <-s.done:
@@ -71,7 +73,8 @@ func (s *Lease) Err() error {
 // lease's end it does nothing.
 //
 // The consumer keeps the descriptors that it was sent and what it has mapped: nobody
-// can take them back. It may attach again. Its place among [WithLeases] is used up if
+// can take them back. Legacy memory it is asked to close, and the lease ends when it has,
+// or with [ErrStillOpen]. It may attach again. Its place among [WithLeases] is used up if
 // its data was there already, and another's if not.
 func (s *Lease) Revoke() { s.cancel(ErrRevoked) }
 
@@ -212,10 +215,18 @@ func (s *Lease) hearEarly(m message) error {
 // refuse tells the consumer what was wrong, unless that is its own refusal, after
 // which nothing is said.
 func (s *Lease) refuse(err error) error {
-	if !errors.Is(err, ErrRefused) {
-		_ = s.part(refusal(err))
+	if errors.Is(err, ErrRefused) {
+		return join(err, s.sayLast(nil))
 	}
-	return err
+	return join(err, s.sayLast(refusal(err)))
+}
+
+// join is errors.Join that leaves err as it is if there is nothing to add.
+func join(err, more error) error {
+	if more == nil {
+		return err
+	}
+	return errors.Join(err, more)
 }
 
 // lost sorts out why no message came, or could be sent. A consumer that owed no
@@ -223,11 +234,11 @@ func (s *Lease) refuse(err error) error {
 func (s *Lease) lost(err error, patient bool) error {
 	switch cause := s.over(); {
 	case cause != nil:
-		_ = s.part(s.farewell())
+		open := s.sayLast(s.farewell())
 		if !errors.Is(cause, ErrRevoked) {
-			return fmt.Errorf("%w: %w", ErrRevoked, cause)
+			return join(fmt.Errorf("%w: %w", ErrRevoked, cause), open)
 		}
-		return ErrRevoked
+		return join(ErrRevoked, open)
 	case errors.Is(err, sock.ErrPeerLost) && patient:
 		return nil
 	case errors.Is(err, sock.ErrPeerLost) && s.verdict && s.served:
@@ -238,8 +249,7 @@ func (s *Lease) lost(err error, patient bool) error {
 		_ = s.part(revoke{"the memory is not there any more"})
 		return err
 	}
-	_ = s.part(refusal(err))
-	return err
+	return join(err, s.sayLast(refusal(err)))
 }
 
 // over is why the lease has ended on this side, or nil.

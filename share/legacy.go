@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
@@ -28,11 +27,7 @@ func (e *InUseError) Error() string {
 	if len(e.Peers) == 0 {
 		return fmt.Sprintf("%v: end the offer before", ErrInUse)
 	}
-	names := make([]string, len(e.Peers))
-	for i, p := range e.Peers {
-		names[i] = p.String()
-	}
-	return fmt.Sprintf("%v, and consumers have it open (%s): revoke their leases and end the offer before", ErrInUse, strings.Join(names, "; "))
+	return fmt.Sprintf("%v, and consumers have it open (%s): revoke their leases and end the offer before", ErrInUse, peerNames(e.Peers))
 }
 
 // Is matches [ErrInUse].
@@ -64,8 +59,8 @@ const legacyUnit = 2 << 20
 // Between programs of one's own a [vmm.Buffer] is better. Legacy memory cannot be
 // offered read-only, and the handle keeps nothing: CUDA leaves undefined what a
 // consumer finds after its owner has freed it, and does not tell the owner who has it
-// open. Here the leases do: Close refuses while there are any, and a consumer is
-// attached only when the producer has confirmed, after the handle was opened, that
+// open. Here the leases do: a consumer closes the memory before its connection, Close
+// refuses while there are any leases, and a consumer is attached only when the producer has confirmed, after the handle was opened, that
 // it is of the memory that was offered.
 type Legacy struct {
 	ctx    *cu.Context
@@ -157,9 +152,10 @@ func (m *Legacy) Device() *cu.Device { return m.ctx.Device() }
 // has a lease: end the offer, which tells the consumers, or have it end. It may be
 // called again and on nil.
 //
-// A consumer whose lease was revoked may have the memory open all the same. What it
-// finds there is undefined from now on, and does no harm to others of this process:
-// on an H200 it keeps the bytes that were there.
+// A consumer that has not closed the memory in time after its lease was revoked or its
+// offer had ended ([*StillOpenError]) may have it open all the same. What it finds there
+// is undefined from now on, and does no harm to others of this process: on an H200 it
+// keeps the bytes that were there.
 func (m *Legacy) Close() error {
 	if m == nil {
 		return nil
@@ -187,11 +183,14 @@ func (m *Legacy) inUse() error {
 }
 
 // OfferLegacy is [Server.Offer] for legacy memory, which consumers can always write. It
-// waits for the work in the memory's context, which need not be the primary one. What
-// consumers have opened they keep when the offer ends. Who attaches with another
-// program than this package's opens all of the allocation.
+// waits for the work in the memory's context, which need not be the primary one. When
+// the offer ends, consumers are waited for that have the memory open, as long as for any
+// step ([WithTimeout]), so that it can be freed then. Who attaches with another program
+// than this package's opens all of the allocation.
 //
-// Errors: those of Offer; [ErrClosed] for memory that is closed; [ErrMemoryGone].
+// Errors: those of Offer; [ErrClosed] for memory that is closed; [ErrMemoryGone]; a
+// [*StillOpenError] that names who had not closed it when the lease or the offer ended,
+// also of leases that were revoked before.
 func (s *Server) OfferLegacy(ctx context.Context, name string, m *Legacy, opts ...OfferOption) error {
 	o, err := s.newOffering(name, m, ReadWrite, opts)
 	if err != nil {

@@ -170,9 +170,11 @@ func TestLegacyAttachment(t *testing.T) {
 
 	att, err = attachAny(soon(t), path, "", dev)
 	require.NoError(t, err)
-	c.end(t)
+	require.NoError(t, c.in.Close())
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	requireNoiseAt(t, ctx, att.Ptr(), att.Size(), 1)
 	require.NoError(t, att.Close())
+	require.NoError(t, c.cmd.Wait())
 	require.Equal(t, 3, spy.count("cuIpcOpenMemHandle_v2"))
 	require.Equal(t, 3, spy.count("cuIpcCloseMemHandle"))
 }
@@ -301,7 +303,10 @@ func TestFault9_LegacyMemoryIsInUse(t *testing.T) {
 	require.Len(t, use.Peers, 1)
 	requireNoiseAt(t, ctx, m.Ptr(), m.Size(), 1)
 
-	srv.Leases("data")[0].Revoke() // forced
+	srv.Leases("data")[0].Revoke()
+	require.Never(t, func() bool { return len(s.of(Ended)) > 0 }, 30*time.Millisecond, 10*time.Millisecond)
+	requireInUse(t, m, c)
+	c.kill()
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
 	require.ErrorIs(t, m.Close(), ErrInUse, "others may come")
 	s.cancel()

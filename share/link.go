@@ -138,13 +138,25 @@ func checkFiles(m message, rec sock.Record) error {
 // part sends the last record of this side and gives the peer a moment to read
 // it: closing at once could take it away. The error is why it could not be sent.
 func (l link) part(m message) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), min(goodbye, l.timeout), ErrTimeout)
+	ctx, cancel := l.shortly(context.Background())
 	defer cancel()
 	if err := l.conn.Send(ctx, encode(m)); err != nil {
 		return err
 	}
 	_ = l.conn.WaitClose(ctx) // the peer is told or lost; either way this is the end
 	return nil
+}
+
+// sendShortly sends m to a peer that may not read any more.
+func (l link) sendShortly(ctx context.Context, m message) error {
+	ctx, cancel := l.shortly(ctx)
+	defer cancel()
+	return l.conn.Send(ctx, encode(m))
+}
+
+// shortly is ctx for what nobody is waited for that does not go on at once.
+func (l link) shortly(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, min(goodbye, l.timeout), ErrTimeout)
 }
 
 // dismiss ends a conversation at once. The peer is told why if that can be without

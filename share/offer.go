@@ -78,11 +78,12 @@ type offering struct {
 	wake   chan struct{} // begun or ended moved
 
 	// Under server.mu:
-	begun, ended int       // leases
-	numbered     int       // the last number that a lease got
-	published    bool      // the data is there
-	pending      []*waiter // who is sent the descriptors before that
-	live         []*Lease  // that have not ended
+	begun, ended int         // leases
+	numbered     int         // the last number that a lease got
+	published    bool        // the data is there
+	pending      []*waiter   // who is sent the descriptors before that
+	live         []*Lease    // that have not ended
+	keepers      []sock.Peer // whose leases ended with legacy memory open
 }
 
 // Offer offers buf under name and serves consumers until ctx is done, which is
@@ -160,34 +161,33 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 // offering in any case.
 func (o *offering) offer(ctx context.Context) error {
 	if err := o.server.enter(); err != nil {
-		o.giveUp(err)
-		return err
+		return join(err, o.giveUp(err))
 	}
 	defer o.server.work.Done()
 	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
 	if err := o.synchronize(); err != nil {
-		o.giveUp(err)
-		return err
+		return join(err, o.giveUp(err))
 	}
 	if ctx.Err() != nil { // over before it began, which is no error
-		o.giveUp(context.Cause(ctx))
-		return nil
+		return o.giveUp(context.Cause(ctx))
 	}
 	o.observe(Event{Kind: Offered})
 	return o.run()
 }
 
 // giveUp ends an offering that was not put up: who waits for it is told.
-func (o *offering) giveUp(cause error) {
+func (o *offering) giveUp(cause error) error {
 	o.server.forget(o)
-	o.end(cause)
+	return o.end(cause)
 }
 
-// end is the last of an offering: who is still attached is told.
-func (o *offering) end(cause error) {
+// end is the last of an offering: who is still attached is told. The error says who has
+// kept legacy memory open.
+func (o *offering) end(cause error) error {
 	o.cancel(cause)
 	o.work.Wait()
 	o.memory.release(o)
+	return o.stillOpen()
 }
 
 // enter counts an offer among what Close waits for.
@@ -235,8 +235,7 @@ func (o *offering) synchronize() error {
 func (o *offering) run() error {
 	waiting, pending, err := o.begin()
 	if err != nil {
-		o.giveUp(err)
-		return err
+		return join(err, o.giveUp(err))
 	}
 	for _, w := range pending {
 		w.publish()
@@ -246,8 +245,7 @@ func (o *offering) run() error {
 	}
 	err = o.wait()
 	o.remove()
-	o.end(ErrRevoked)
-	return err
+	return join(err, o.end(ErrRevoked))
 }
 
 // begin puts the offer up. It returns who has waited for it and is admitted now,

@@ -42,8 +42,7 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 	}
 	waiting, err := o.announce()
 	if err != nil {
-		o.abandon(err)
-		return nil, err
+		return nil, join(err, o.abandon(err))
 	}
 	for _, w := range waiting {
 		w.deliver()
@@ -52,11 +51,11 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 }
 
 // abandon ends an offering whose name is another's by now.
-func (o *offering) abandon(cause error) {
+func (o *offering) abandon(cause error) error {
 	o.server.mu.Lock()
 	delete(o.server.watching, o)
 	o.server.mu.Unlock()
-	o.end(cause)
+	return o.end(cause)
 }
 
 // announce admits those who wait for the offer, and has later ones admitted
@@ -92,10 +91,11 @@ func (p *Prepared) Offer(ctx context.Context) error {
 
 // Close gives up an offer that was not made: who waits for its data is told
 // ([ErrRevoked]). It may be called again, on nil, and after Offer, whose offer it
-// does not end; but not by an observer, for whom it would wait.
+// does not end; but not by an observer, for whom it would wait. The only error is a
+// [*StillOpenError].
 func (p *Prepared) Close() error {
 	if p != nil && p.over.CompareAndSwap(false, true) {
-		p.o.giveUp(ErrRevoked)
+		return p.o.giveUp(ErrRevoked)
 	}
 	return nil
 }

@@ -241,9 +241,12 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 		consumer.waitLine("Opened IPC handle")
 		consumer.stop()
 		producer.signal(syscall.SIGTERM)
-		producer.succeeds() // its consumers were told: it may free
+		producer.waitLine("  waiting for consumers to close the memory (1), for 30s at most")
+		require.False(t, producer.ended(), "the memory is open there")
 		require.NoError(t, resume(consumer))
 		consumer.fails(4, "revoked by the producer")
+		require.Empty(t, find(consumer, "Data verification"), "it closes the memory instead")
+		producer.succeeds()
 	})
 }
 
@@ -262,6 +265,34 @@ func TestFault5and6_LegacyConsumerDies(t *testing.T) {
 			producer.fails(4, "consumer 1 (pid "+pidText(consumer), "left without a verdict")
 		})
 	}
+}
+
+// TestFault9_LegacyProducerInterrupted: the consumer whose memory is taken back is killed, or
+// does not come back; its producer frees the memory then, and in the second case says so.
+func TestFault9_LegacyProducerInterrupted(t *testing.T) {
+	interrupted := func(t *testing.T, flags ...string) (producer, consumer *process) {
+		s := newScene(t)
+		producer = s.serving(append(args("-handle", "legacy", "-size", long), flags...)...)
+		consumer = s.consumer("-verify", "cpu")
+		consumer.waitLine("Opened IPC handle")
+		producer.waitLine("  consumer 1 has mapped the memory")
+		consumer.stop()
+		producer.signal(syscall.SIGTERM)
+		producer.waitLine("  waiting for consumers to close the memory (1)")
+		return producer, consumer
+	}
+	t.Run("the consumer is killed", func(t *testing.T) {
+		producer, consumer := interrupted(t)
+		require.False(t, producer.ended())
+		consumer.kill()
+		producer.succeeds()
+	})
+	t.Run("the consumer never closes it", func(t *testing.T) {
+		producer, consumer := interrupted(t, "-timeout", "1s")
+		producer.fails(4, "legacy memory may be open still: it was not closed within 1s", "pid "+pidText(consumer))
+		require.NoError(t, resume(consumer))
+		consumer.fails(4, "revoked by the producer")
+	})
 }
 
 // Where the legacy part of the commands' offer begins: behind name and data.

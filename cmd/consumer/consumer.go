@@ -183,6 +183,9 @@ func (c *consumer) verifyAndReport(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if c.isTakenBack() {
+		return c.att.Err()
+	}
 	err := c.att.Err()
 	if err == nil {
 		err = c.app.Timed("report", func() error { return c.att.Report(ctx, fault) })
@@ -191,6 +194,12 @@ func (c *consumer) verifyAndReport(ctx context.Context) error {
 		c.app.Say("acknowledged", cli.Fields{"ok": fault == nil}, "Sent acknowledgment to producer")
 	}
 	return errors.Join(fault, err)
+}
+
+// isTakenBack reports whether the producer waits for the memory to be closed, and will
+// free it in any case.
+func (c *consumer) isTakenBack() bool {
+	return c.att.Offer().Legacy != nil && errors.Is(c.att.Err(), share.ErrRevoked)
 }
 
 // meta is what the producer says of its data, and the salt to check against.

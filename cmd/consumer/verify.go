@@ -60,9 +60,13 @@ func (v *verifier) compare(ctx context.Context) (wrong pattern.Mismatch, err err
 }
 
 // progress shows how far the check is, and tells the producer a few times a
-// second. The check goes on without a producer: what it finds is worth knowing.
+// second. The check goes on without a producer: what it finds is worth knowing. It does
+// not when the memory is to be closed.
 func (v *verifier) progress(ctx context.Context, done uint64) error {
 	v.app.Progress("verifying", done, v.size)
+	if v.isTakenBack() {
+		return v.att.Err()
+	}
 	if v.alone || time.Since(v.told) < 250*time.Millisecond {
 		return nil
 	}

@@ -74,6 +74,14 @@ func (p *producer) refuseTooLarge() error {
 	return err
 }
 
+// sayClosing says whom the end waits for.
+func (p *producer) sayClosing(srv *share.Server) {
+	if n := len(srv.Leases(cli.OfferName)); n > 0 {
+		p.app.Say("closing", cli.Fields{"consumers": n, "longest_us": p.app.Timeout.Microseconds()},
+			"  waiting for consumers to close the memory (%d), for %s at most", n, p.app.Timeout)
+	}
+}
+
 // ptr is where the memory begins.
 func (p *producer) ptr() cu.DevicePtr {
 	if p.isLegacy() {

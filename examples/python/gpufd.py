@@ -76,6 +76,12 @@ class Revoked(Error):
     exit = 4
 
 
+class StillOpen(Error):
+    """A consumer did not close legacy memory in time, which is freed under it."""
+
+    exit = 4
+
+
 class Malformed(Error):
     """The peer sent what no version-1 peer sends now. code is what REFUSE says of it."""
 
@@ -466,10 +472,11 @@ class Conn:
         if left <= 0 or not poll.poll(min(left * 1000 + 1, 1 << 30)):
             raise TimedOut(f"the peer took longer than {self.timeout:g} s")
 
-    def send(self, record, fds=()):
+    def send(self, record, fds=(), deadline=None):
         """Send a record with copies of descriptors."""
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        deadline = time.monotonic() + self.timeout
+        if deadline is None:
+            deadline = time.monotonic() + self.timeout
         while True:
             try:
                 self.sock.sendmsg([encode(record)], control, socket.MSG_NOSIGNAL)
@@ -525,15 +532,37 @@ class Conn:
             raise
         return data, list(fds)
 
-    def farewell(self, record, patience=1.0):
-        """Send a last record, and wait until the peer has read it and closed."""
-        with contextlib.suppress(Error, OSError):
-            self.send(record)
-            self.drain(patience)
+    def shortly(self):
+        """Until when a peer is waited for that may not read any more."""
+        return time.monotonic() + min(1.0, self.timeout)
 
-    def drain(self, patience):
+    def farewell(self, record):
+        """Send a last record, and wait until the peer has read it and closed, not longer
+        than a second for both."""
+        deadline = self.shortly()
+        with contextlib.suppress(Error, OSError):
+            self.send(record, deadline=deadline)
+            self.drain(deadline)
+
+    def let_go(self, record=None):
+        """Send a last record, if there is one, to a consumer that may have legacy memory
+        open, and wait until it has not: until it closes the connection, or says VERDICT.
+        Nothing that it says renews the time for that. Returns whether it came to that."""
+        deadline = time.monotonic() + self.timeout
+        with contextlib.suppress(Error, OSError):
+            if record:
+                self.send(record, deadline=self.shortly())
+        try:
+            while not isinstance(self.receive(deadline=deadline)[0], Verdict):
+                pass
+        except Lost:
+            pass
+        except (Error, OSError):
+            return False
+        return True
+
+    def drain(self, deadline):
         """Read what comes until the peer closes: 16 records at most."""
-        deadline = time.monotonic() + patience
         with contextlib.suppress(Lost):
             for _ in range(16):
                 with contextlib.suppress(Malformed):
@@ -575,7 +604,8 @@ class Attachment:
 
     offer is what came; fds are its descriptors, one a chunk, which close closes, or
     drop_fds as soon as they are imported. Of a legacy offer there are none: the memory
-    is opened by offer.handle, and has to be closed before report.
+    is opened by offer.handle, and has to be closed before report and before close, because
+    the producer may free it then.
     """
 
     def __init__(self, conn, peer):
@@ -674,8 +704,18 @@ class Attachment:
             pass
 
     def progress(self, done):
-        """Say that the work goes on: it renews the producer's patience."""
+        """Say that the work goes on: it renews the producer's patience. Revoked, where
+        legacy memory is to be closed."""
         self.say(Progress(done, self.offer.size))
+        if self.offer.legacy:
+            self.look()
+
+    def look(self):
+        """Hear what has come, without waiting for more."""
+        with contextlib.suppress(TimedOut):
+            while True:
+                record, _ = self.hear(deadline=0)
+                need(isinstance(record, Progress), f"{type(record).__name__.upper()} to a consumer that is attached")
 
     def report(self, ok, text=""):
         """Give the verdict, and wait until the producer has read it and closed."""
@@ -803,13 +843,14 @@ class Server:
         self.verified = self.failed = 0
         self.errors = []
         self.changed = threading.Condition()
-        self.conns = set()
-        self.ending = False
+        self.conns = {}  # to their peers
+        self.ending = self.legacy = False
         self.wake, self.woken = socket.socketpair()  # a consumer has come to its end
 
     def serve(self, offer, fds, consumers):
         """Serve until so many consumers have had their verdict, for 0 without end, or
         nobody has come for the timeout."""
+        self.legacy = offer.legacy
         deadline = time.monotonic() + self.timeout
         poll = select.poll()
         poll.register(self.listener.sock, select.POLLIN)
@@ -843,10 +884,10 @@ class Server:
         with self.changed:
             full = len(self.conns) >= self.MAX_CONNECTIONS
             if not full:
-                self.conns.add(conn)
+                self.conns[conn] = peer
         if full:
             with contextlib.suppress(Error, OSError):
-                conn.send(Refuse(BUSY, "all places are taken"))
+                conn.send(Refuse(BUSY, "all places are taken"), deadline=0)
             conn.close()
             return
         threading.Thread(target=self.converse, args=(conn, peer, offer, fds), daemon=True).start()
@@ -868,20 +909,37 @@ class Server:
             self.say(f"  turned a peer away: {e}")
             conn.farewell(Refuse(NOT_ADMITTED, "the producer does not admit you"))
         except Malformed as e:
-            conn.farewell(Refuse(e.code, str(e)))
+            self.part(conn, lease, Refuse(e.code, str(e)))
             outcome = Error(f"{e} ({peer})")
         except TimedOut as e:
-            conn.farewell(Refuse(TOO_LATE, "you took too long over a step"))
+            self.part(conn, lease, Refuse(TOO_LATE, "you took too long over a step"))
             outcome = TimedOut(f"{e} ({peer})")
-        except Exception as e:  # Lost, Refused, and a system that is short of something
+        except Lost as e:
+            outcome = e
+        except Exception as e:  # Refused, and a system that is short of something
+            self.part(conn, lease)
             outcome = e if isinstance(e, Error) else Error(f"{type(e).__name__}: {e}")
         finally:
             conn.close()
             self.count(conn, lease, outcome)
 
+    def part(self, conn, lease, record=None):
+        """Say the last to a consumer. Of one that has a legacy handle, wait until the memory
+        is closed."""
+        if not (lease and self.legacy):
+            if record:
+                conn.farewell(record)
+        elif not conn.let_go(record):
+            self.kept([self.conns[conn]])
+
+    def kept(self, peers):
+        """Note who did not close legacy memory in time."""
+        names = "; ".join(str(peer) for peer in peers)
+        self.errors.append(StillOpen(f"legacy memory may be open still: it was not closed within {self.timeout:g} s by {names}"))
+
     def count(self, conn, lease, outcome):
         with self.changed:
-            self.conns.discard(conn)
+            self.conns.pop(conn, None)
             line = None
             if outcome and not self.ending:
                 line = f"  consumer: {outcome}"
@@ -940,14 +998,22 @@ class Server:
                 need(isinstance(record, Progress), f"{type(record).__name__.upper()} where a verdict is expected")
 
     def close(self, why="the producer has ended the offer"):
-        """Tell who is still there, and hang up."""
+        """Tell who is still there, and hang up. Who may have legacy memory open is waited for
+        until it has not, for the timeout: errors says who has, and the memory can be freed."""
         self.listener.close()
         with self.changed:
             self.ending = True
             left = list(self.conns)
         for conn in left:
             with contextlib.suppress(Error, OSError):
-                conn.send(Revoke(why))
+                conn.send(Revoke(why), deadline=conn.shortly())
+        if self.legacy:
+            with self.changed:
+                self.changed.wait_for(lambda: not self.conns, timeout=self.timeout)
+                left = list(self.conns)
+                if left:
+                    self.kept(self.conns.values())
+        for conn in left:
             with contextlib.suppress(OSError):
                 conn.sock.shutdown(socket.SHUT_RD)  # its thread sees the end
         with self.changed:

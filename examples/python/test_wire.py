@@ -155,6 +155,16 @@ class Connections(unittest.TestCase):
             over.set()
             dripping.join()
 
+    def test_farewell_to_nobody(self):
+        """Who does not read is not waited for longer than a second, whatever the timeout."""
+        self.conn.timeout = 30.0
+        with contextlib.suppress(gpufd.TimedOut):
+            while True:
+                self.conn.send(gpufd.Progress(1, 2), deadline=0)
+        began = time.monotonic()
+        self.conn.farewell(gpufd.Refuse(gpufd.BUSY))
+        self.assertLess(time.monotonic() - began, 5)
+
     def test_reset(self):
         """A peer that closes without having read resets; its last record comes behind."""
         self.conn.send(gpufd.Progress(1, 2))
@@ -220,6 +230,68 @@ class Legacy(unittest.TestCase):
         thread.join()
         server.close()
         self.assertEqual((server.verified, server.errors), (1, []))
+
+    def revoked(self, timeout, end):
+        """What closing a server comes to with a consumer that then does end, and how long
+        that takes."""
+        server = gpufd.Server(self.path, timeout=timeout)
+
+        def serve():  # the program serves and closes in one thread
+            with contextlib.suppress(OSError, ValueError):
+                server.serve(self.good, [], 1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        closing = threading.Thread(target=server.close)
+        att = gpufd.attach(self.path, "", gpufd.SOFT, timeout=5)
+        try:
+            att.mapped()
+            closing.start()
+            with self.assertRaises(gpufd.Revoked):
+                while True:
+                    att.progress(1)
+                    time.sleep(0.01)
+            closing.join(0.1)
+            self.assertEqual(closing.is_alive(), timeout > 0.2, "closed without us")
+            began = time.monotonic()
+            end(att)
+            closing.join(20)
+            self.assertFalse(closing.is_alive())
+        finally:
+            att.close()
+        self.assertEqual(server.conns, {})
+        thread.join(5)
+        return server.errors, time.monotonic() - began
+
+    def test_revoked(self):
+        """The producer waits until the memory is closed, and no longer than its timeout."""
+        for name, end in (("closed", lambda att: att.close()), ("a verdict", lambda att: att.conn.send(gpufd.Verdict(True)))):
+            with self.subTest(name):
+                errors, took = self.revoked(10, end)
+                self.assertEqual(errors, [])
+                self.assertLess(took, 5)
+
+    def test_stays_open(self):
+        errors, took = self.revoked(0.5, lambda att: None)
+        self.assertLess(took, 5)
+        self.assertEqual([type(e) for e in errors], [gpufd.StillOpen])
+        self.assertIn(f"pid {os.getpid()}", str(errors[0]))
+        self.assertEqual(errors[0].exit, 4)
+
+    def test_silent_and_open(self):
+        """A consumer that takes too long is told so, and waited for all the same."""
+        server = gpufd.Server(self.path, timeout=0.3)
+        thread = threading.Thread(target=server.serve, args=(self.good, [], 1))
+        thread.start()
+        with gpufd.attach(self.path, "", gpufd.SOFT, timeout=5) as att:
+            att.mapped()
+            began = time.monotonic()
+            thread.join(5)
+            self.assertGreater(time.monotonic() - began, 0.5)
+            with self.assertRaises(gpufd.Refused):
+                att.hear()
+        server.close()
+        self.assertEqual([type(e) for e in server.errors], [gpufd.StillOpen, gpufd.TimedOut])
 
     def converse(self, *says):
         """What attaching comes to with a producer that says that, the offer first."""

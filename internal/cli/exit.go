@@ -62,7 +62,7 @@ func ExitCode(err error) int {
 		return ExitPeer
 	case is(err, share.ErrVerdict, sock.ErrRefused, share.ErrRefused):
 		return ExitFailed
-	case is(err, context.DeadlineExceeded, share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrRevoked, sock.ErrPeerLost):
+	case is(err, context.DeadlineExceeded, share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrRevoked, share.ErrStillOpen, sock.ErrPeerLost):
 		return ExitPeer
 	case is(err, vmm.ErrDescriptor, vmm.ErrKind):
 		return ExitFailed

@@ -38,7 +38,7 @@ func TestExitCodes(t *testing.T) {
 			cu.ErrSymbolMissing, &cu.SymbolError{Symbol: "cuMemCreate"},
 		}},
 		{ExitPeer, []error{
-			context.DeadlineExceeded, errors.Join(context.DeadlineExceeded, driver(cu.ErrOutOfMemory)), share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrRevoked, sock.ErrPeerLost,
+			context.DeadlineExceeded, errors.Join(context.DeadlineExceeded, driver(cu.ErrOutOfMemory)), share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrRevoked, share.ErrStillOpen, sock.ErrPeerLost,
 			&share.RefusalError{Code: share.RefusedTimeout},
 		}},
 	} {

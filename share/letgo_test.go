@@ -1,0 +1,289 @@
+package share
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// requireInUse says that the memory stays, and whose it is.
+func requireInUse(t *testing.T, m *Legacy, c *child) {
+	t.Helper()
+	err := m.Close()
+	require.ErrorIs(t, err, ErrInUse)
+	require.ErrorContains(t, err, fmt.Sprintf("pid %d", c.cmd.Process.Pid))
+}
+
+// FAULTS 9: a consumer whose lease is revoked, or whose offer ends, has the memory until
+// it closes it: only then the lease is over, and only then its owner can free it.
+func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
+	for name, end := range map[string]func(*served, *Lease){
+		"the lease is revoked": func(_ *served, l *Lease) { l.Revoke() },
+		"the offer ends":       func(s *served, _ *Lease) { s.cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := leavesNothing(t)
+			m := newLegacy(t, ctx, 1<<20)
+			srv := listen(t)
+			onLease, begun := leases()
+			s := serveLegacy(t, srv, m, onLease)
+			c := start(t, "consumer", srv.Path(), "stop when revoked")
+			l := next(t, begun)
+			c.says(t, "mapped")
+			end(s, l)
+			c.says(t, "revoked")
+			requireInUse(t, m, c)
+			require.NoError(t, l.Err(), "it has it open")
+			c.end(t)
+			<-l.Done()
+			require.ErrorIs(t, l.Err(), ErrRevoked)
+			require.NotErrorIs(t, l.Err(), ErrStillOpen)
+			s.cancel()
+			require.NoError(t, s.end(t))
+			require.NoError(t, m.Close())
+		})
+	}
+}
+
+// FAULTS 5, 6: killed at any step after its lease was revoked, a consumer is not waited for.
+func TestFault9_RevokedLegacyConsumerKilled(t *testing.T) {
+	for do, lines := range map[string][]string{
+		"stop when received": {"received"}, "stop when opened": {"opened"}, "stop when mapped": {"mapped"},
+		"stop when revoked": {"mapped", "revoked"},
+	} {
+		t.Run(lines[len(lines)-1], func(t *testing.T) {
+			_, ctx := leavesNothing(t)
+			m := newLegacy(t, ctx, 1<<20)
+			srv := listen(t)
+			onLease, begun := leases()
+			s := serveLegacy(t, srv, m, onLease)
+			c := start(t, "consumer", srv.Path(), do)
+			l := next(t, begun)
+			c.says(t, lines[0])
+			s.cancel()
+			for _, line := range lines[1:] {
+				c.says(t, line)
+			}
+			requireInUse(t, m, c)
+			c.kill()
+			<-l.Done()
+			require.ErrorIs(t, l.Err(), ErrRevoked)
+			require.NotErrorIs(t, l.Err(), ErrStillOpen)
+			require.NoError(t, s.end(t))
+			require.NoError(t, m.Close())
+		})
+	}
+}
+
+// One that does not let go costs the owner the time of a step. Then the owner is told
+// whose it was, and can free.
+func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
+	for name, c := range map[string]struct {
+		do    string
+		opts  []OfferOption
+		lines []string
+		end   func(*served)
+		want  error
+	}{
+		"revoked":               {"stop when revoked", nil, []string{"mapped"}, func(s *served) { s.Leases("data")[0].Revoke() }, ErrRevoked},
+		"revoked when opened":   {"stop when opened", nil, []string{"opened"}, func(s *served) { s.Leases("data")[0].Revoke() }, ErrRevoked},
+		"silent with verdict":   {"stop when mapped", []OfferOption{WithVerdict()}, []string{"mapped"}, func(*served) {}, ErrTimeout},
+		"the offer ends":        {"stop when mapped", nil, []string{"mapped"}, func(s *served) { s.cancel() }, ErrRevoked},
+		"the offer is given up": {"stop when opened", nil, []string{"opened"}, nil, ErrRevoked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := leavesNothing(t)
+			m := newLegacy(t, ctx, 1<<20)
+			srv := listen(t, WithTimeout(300*time.Millisecond))
+			onLease, begun := leases()
+			opts := append([]OfferOption{onLease}, c.opts...)
+			var s *served
+			var p *Prepared
+			if c.end == nil {
+				var err error
+				p, err = srv.PrepareLegacy("data", m, opts...)
+				require.NoError(t, err)
+			} else {
+				s = serveLegacy(t, srv, m, opts...)
+			}
+			child := start(t, "consumer", srv.Path(), c.do)
+			l := next(t, begun)
+			for _, line := range c.lines {
+				child.says(t, line)
+			}
+			who := fmt.Sprintf("pid %d", child.cmd.Process.Pid)
+			var err error
+			if p != nil {
+				err = p.Close()
+			} else {
+				c.end(s)
+				<-l.Done()
+				s.cancel()
+				err = s.end(t)
+			}
+			require.ErrorIs(t, err, ErrStillOpen)
+			require.ErrorContains(t, err, "300ms")
+			require.ErrorContains(t, err, who)
+			<-l.Done()
+			require.ErrorIs(t, l.Err(), c.want)
+			require.ErrorIs(t, l.Err(), ErrStillOpen)
+			require.NoError(t, m.Close(), "who was told may go on")
+			child.kill()
+		})
+	}
+}
+
+// rawLegacy is a consumer by hand that has been confirmed legacy memory, without opening it.
+func rawLegacy(t *testing.T, srv *Server, m *Legacy, dev *cu.Device) *sock.Conn {
+	t.Helper()
+	conn := dialed(t, srv)
+	require.NoError(t, conn.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadWrite, "data"})))
+	require.NotNil(t, heard(t, conn).(offer).legacy)
+	require.NoError(t, conn.Send(soon(t), encode(mapped{m.Generation()})))
+	require.Equal(t, confirm{m.Generation()}, heard(t, conn))
+	return conn
+}
+
+// What a consumer says after REVOKE: progress is heard and renews nothing, a verdict says
+// that the memory is closed, and more than is taken ends the patience.
+func TestLegacyConsumerAfterRevoke(t *testing.T) {
+	good, bad := encode(verdict{ok: true}), encode(verdict{text: "x"})
+	for name, c := range map[string]struct {
+		says  [][]byte
+		times int
+		open  bool
+	}{
+		"a verdict":             {[][]byte{good}, 1, false},
+		"a bad one":             {[][]byte{encode(progress{1, 2}), bad}, 1, false},
+		"much and then verdict": {[][]byte{encode(progress{1, 2})}, 100, false},
+		"progress alone":        {[][]byte{encode(progress{1, 2})}, 100, true},
+		"too much":              {[][]byte{encode(progress{1, 2})}, 1100, true},
+		"garbage":               {[][]byte{{1, 2, 3}}, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev, ctx := leavesNothing(t)
+			m := newLegacy(t, ctx, 1)
+			timeout := time.Second
+			if !c.open {
+				timeout = time.Minute // which the test does not have
+			}
+			srv := listen(t, WithTimeout(timeout))
+			onLease, begun := leases()
+			s := serveLegacy(t, srv, m, onLease)
+			conn := rawLegacy(t, srv, m, dev)
+			l := next(t, begun)
+			s.cancel()
+			require.Equal(t, revoke{"the producer has ended the offer"}, heard(t, conn))
+			require.ErrorIs(t, m.Close(), ErrInUse)
+			for range c.times {
+				for _, record := range c.says {
+					_ = conn.Send(soon(t), record)
+				}
+			}
+			if name == "much and then verdict" {
+				require.NoError(t, conn.Send(soon(t), good))
+			}
+			<-l.Done()
+			err := s.end(t)
+			if !c.open {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, ErrStillOpen)
+			require.ErrorIs(t, l.Err(), ErrRevoked)
+		})
+	}
+}
+
+// A consumer that refuses its producer keeps the connection too, until it has closed the
+// memory; so does one that was refused.
+func TestLegacyConsumerAfterRefuse(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	m := newLegacy(t, ctx, 1)
+	srv := listen(t)
+	onLease, begun := leases()
+	s := serveLegacy(t, srv, m, onLease)
+	for _, record := range []message{refuse{RefusedRecord, "x"}, mapped{m.Generation()}} {
+		conn := rawLegacy(t, srv, m, dev)
+		l := next(t, begun)
+		require.NoError(t, conn.Send(soon(t), encode(record)))
+		if _, said := record.(mapped); said { // a second time
+			require.IsType(t, refuse{}, heard(t, conn))
+		}
+		require.Never(t, func() bool { return l.Err() != nil }, 50*time.Millisecond, 10*time.Millisecond)
+		require.NoError(t, conn.Close())
+		<-l.Done()
+		require.NotErrorIs(t, l.Err(), ErrStillOpen)
+	}
+	s.cancel()
+	require.NoError(t, s.end(t))
+}
+
+// On the consumer's side: whatever ends the lease, the connection ends after the memory
+// was closed.
+func TestLegacyConnectionOutlivesTheMemory(t *testing.T) {
+	for name, c := range map[string]struct {
+		last message
+		want error
+		says message // to the producer, if anything
+		end  func(*testing.T, *Attachment)
+	}{
+		"revoked":                {revoke{"freed"}, ErrRevoked, nil, func(t *testing.T, a *Attachment) { require.NoError(t, a.Close()) }},
+		"refused":                {refuse{RefusedTimeout, "x"}, ErrRefused, nil, func(t *testing.T, a *Attachment) { require.NoError(t, a.Close()) }},
+		"it publishes":           {publish{77}, ErrProtocol, refuse{}, func(t *testing.T, a *Attachment) { require.NoError(t, a.Close()) }},
+		"revoked, and a verdict": {revoke{"freed"}, ErrRevoked, verdict{ok: true}, func(t *testing.T, a *Attachment) { require.ErrorIs(t, a.Report(soon(t), nil), ErrRevoked) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spy, dev, _ := spied(t)
+			tr, _ := legacyTruth(t, dev)
+			ended := make(chan string, 1)
+			att, err := attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
+				_ = conn.Send(soon(t), encode(tr))
+				require.Equal(t, mapped{77}, heard(t, conn))
+				_ = conn.Send(soon(t), encode(confirm{77}))
+				_ = conn.Send(soon(t), encode(c.last))
+				if c.says != nil {
+					require.IsType(t, c.says, heard(t, conn))
+				}
+				if _, reported := c.says.(verdict); !reported {
+					_ = conn.WaitClose(soon(t))
+				}
+				ended <- spy.owed()
+			}), "data", dev)
+			require.NoError(t, err)
+			require.ErrorIs(t, awaitDone(t, att), c.want)
+			require.ErrorIs(t, att.Progress(soon(t), 1, 2), c.want)
+			time.Sleep(20 * time.Millisecond) // for a connection that ends too early to be seen
+			require.Contains(t, spy.owed(), "1 opened")
+			require.Empty(t, ended)
+			c.end(t, att)
+			require.Contains(t, <-ended, "0 opened")
+			require.NoError(t, att.Close())
+		})
+	}
+}
+
+// The server waits for it, too, when it is closed.
+func TestServerClosedWithLegacyMemoryOpen(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	m := newLegacy(t, ctx, 1<<20)
+	srv := listen(t)
+	s := serveLegacy(t, srv, m)
+	c := start(t, "consumer", srv.Path(), "stop when revoked")
+	c.says(t, "mapped")
+	closed := make(chan error, 1)
+	go func() { closed <- srv.Close() }()
+	c.says(t, "revoked")
+	requireInUse(t, m, c)
+	require.Empty(t, closed)
+	c.end(t)
+	require.NoError(t, <-closed)
+	require.ErrorIs(t, s.end(t), ErrClosed)
+	require.NotErrorIs(t, s.end(t), ErrStillOpen)
+	require.NoError(t, m.Close())
+}
