@@ -157,6 +157,7 @@ func (e *enemy) linger(every time.Duration, something func() error) {
 const (
 	typeAttach   = 1
 	typeOffer    = 2
+	typeRefuse   = 3
 	typeProgress = 4
 	typeMapped   = 5
 	typeVerdict  = 6

@@ -276,10 +276,10 @@ func TestInteropLibraries(t *testing.T) {
 // CuPy's runtime API, and under a tensor of PyTorch.
 func TestInteropLegacy(t *testing.T) {
 	needGPU(t, "a legacy handle of the software driver is for its own processes")
-	all := []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {pyProducer, pyConsumer}}
+	all := []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {pyProducer, pyConsumer}, {goProducer, cConsumer}, {pyProducer, cConsumer}}
 	for _, library := range args("cupy", "torch") {
 		all = append(all, pair{goProducer, pyConsumer.with(library)}, pair{pyProducer.with(library), goConsumer},
-			pair{pyProducer.with(library), pyConsumer}, pair{pyProducer.with(library), pyConsumer.with(library)})
+			pair{pyProducer.with(library), pyConsumer}, pair{pyProducer.with(library), cConsumer}, pair{pyProducer.with(library), pyConsumer.with(library)})
 	}
 	eachPair(t, all, func(t *testing.T, p pair) {
 		for _, size := range []uint64{1, 4*kib + 3, 10*mib + 1, 130 * mib} {
@@ -295,7 +295,7 @@ func TestInteropLegacy(t *testing.T) {
 // TestInteropLegacyKilled: whoever dies, the other ends clearly.
 func TestInteropLegacyKilled(t *testing.T) {
 	needGPU(t, "a legacy handle of the software driver is for its own processes")
-	eachPair(t, []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}}, func(t *testing.T, p pair) {
+	eachPair(t, []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {goProducer, cConsumer}}, func(t *testing.T, p pair) {
 		s := meeting(t)
 		producer := s.servingPeer(p.producer, "-handle", "legacy")
 		producer.stop()
@@ -319,12 +319,17 @@ func TestInteropLegacySoftware(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
 		t.Skip("the software driver's own")
 	}
-	pyConsumer.command(t)
-	s := meeting(t)
-	producer := s.serving("-handle", "legacy", "-consumers", "2")
-	s.peer(pyConsumer).fails(3, "a legacy handle of the software driver can only be opened by its own processes")
-	s.consumer().succeeds()
-	producer.fails(1, "the consumer reports", "a legacy handle of the software driver")
+	for _, c := range []peer{pyConsumer, cConsumer} {
+		t.Run(c.String(), func(t *testing.T) {
+			c.command(t)
+			s := meeting(t)
+			producer := s.serving("-handle", "legacy", "-consumers", "2")
+			s.peer(c).fails(3, "a legacy handle of the software driver can only be opened by its own processes")
+			s.consumer().succeeds()
+			producer.fails(1, "the consumer reports", "a legacy handle of the software driver")
+		})
+	}
+	pyProducer.command(t)
 	meeting(t).peer(pyProducer, "-handle", "legacy").fails(3, "the software driver's legacy handles are for its own processes")
 	meeting(t).peer(pyProducer, "-handle", "legacy", "-chunk", "2MiB").fails(2, "--chunk")
 }

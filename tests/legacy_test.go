@@ -377,12 +377,3 @@ func TestLegacyHiddenDevice(t *testing.T) {
 	s.start("consumer", visible(a)).succeeds()
 	require.Equal(t, 1, producer.wait(), producer.dump())
 }
-
-// TestLegacyToOlderPeers: who knows only descriptors says so.
-func TestLegacyToOlderPeers(t *testing.T) {
-	s := meeting(t)
-	cConsumer.command(t)
-	producer := s.serving("-handle", "legacy")
-	s.peer(cConsumer).fails(1, "legacy IPC")
-	producer.fails(1, "the consumer reports", "handle")
-}

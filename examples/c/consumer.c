@@ -5,9 +5,10 @@
  *	consumer [-socket PATH] [-driver auto|cuda|soft] [-access ro|rw] [-timeout 30s]
  *	         [-expect-salt NUMBER] [-allow-uid U]
  *
- * A client of docs/wire.md in one file. libcuda is opened when the program runs, so it
- * is built without the CUDA toolkit; what is used of cuda.h is declared below. On the
- * software driver the descriptors are files, which are mapped.
+ * A client of docs/wire.md in one file, for memory that is offered as descriptors or by a
+ * handle of legacy IPC. libcuda is opened when the program runs, so it is built without
+ * the CUDA toolkit; what is used of cuda.h is declared below. On the software driver the
+ * descriptors are files, which are mapped, and legacy handles are for its own processes.
  *
  * Every length is checked before it is used, every wait has a deadline, and every
  * descriptor that comes is closed. Exit codes: 0 done and verified, 1 failed, 2 wrong
@@ -33,9 +34,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ATTACH = 1, OFFER, REFUSE, PROGRESS, MAPPED, VERDICT, REVOKE, PUBLISH };
+enum { ATTACH = 1, OFFER, REFUSE, PROGRESS, MAPPED, VERDICT, REVOKE, PUBLISH, CONFIRM };
 enum { CUDA = 1, SOFT = 2 };
 enum { READ_ONLY = 1, READ_WRITE = 3 };
+enum { DESCRIPTORS = 1, LEGACY = 2 };
 enum {
 	HEADER = 16,
 	MAX_RECORD = 8192, /* bytes taken; the longest record that there is has 4,507 */
@@ -62,12 +64,14 @@ static struct {
 
 /* offer is what the producer says, and the descriptors that came so far. */
 struct offer {
-	int driver, access, pending;
+	int driver, access, handle_type, pending;
 	uint32_t chunks, first, nfds;
 	unsigned char device[16];
 	uint64_t size, chunk_size, granularity, generation;
 	size_t name_length, data_length;
 	unsigned char rest[255 + 4096]; /* the name, and the application's data behind it */
+	uint64_t offset;                /* of legacy memory in its allocation, of chunk_size */
+	unsigned char handle[64];       /* of that */
 };
 
 struct record {
@@ -312,19 +316,27 @@ static const char *text_of(const struct record *r, size_t at)
 	return text;
 }
 
+/* goes_on is whether a record does not end the conversation. Who was too slow (code 7) has
+ * timed out. */
+static bool goes_on(const struct record *r)
+{
+	int type = type_of(r), code = r->length < HEADER + 2 ? 0 : (int)get(r->bytes + HEADER, 2);
+	if (type != REFUSE && type != REVOKE)
+		return true;
+	over = true;
+	if (type == REVOKE)
+		return fail(4, "the producer ended the offer: %s", text_of(r, 0));
+	return fail(code == 7 ? 4 : 1, "refused: %s (code %d)", text_of(r, 2), code);
+}
+
 /* hear is receive for what does not end the conversation. */
 static bool hear(int sock, struct record *r)
 {
 	bool ended;
 	if (!receive(sock, r, &ended, now() + options.timeout))
 		return ended ? fail(4, "the producer hung up") : false;
-	over = type_of(r) == REFUSE || type_of(r) == REVOKE;
-	if (type_of(r) == REFUSE && r->length >= HEADER + 2) {
-		int code = (int)get(r->bytes + HEADER, 2);
-		return fail(code == 7 ? 4 : 1, "refused: %s (code %d)", text_of(r, 2), code);
-	}
-	if (type_of(r) == REVOKE)
-		return fail(4, "the producer ended the offer: %s", text_of(r, 0));
+	if (!goes_on(r))
+		return false;
 	if (type_of(r) == PROGRESS && r->length != HEADER + 16)
 		return blame(6, "a PROGRESS of %zu bytes", r->length - HEADER);
 	return true;
@@ -339,6 +351,25 @@ static bool say(int sock, int type, const void *body, size_t n)
 	while (!status && hear(sock, &r))
 		close_fds(r.fds, &r.nfds);
 	return false;
+}
+
+/* say_progress says how far the work is, and hears what has come meanwhile: it may be that
+ * the memory is wanted back. */
+static bool say_progress(int sock, uint64_t done, uint64_t total)
+{
+	static struct record r;
+	unsigned char body[16];
+	put(put(body, done, 8), total, 8);
+	if (!say(sock, PROGRESS, body, sizeof body))
+		return false;
+	for (struct pollfd p = {.fd = sock, .events = POLLIN}; poll(&p, 1, 0) > 0;) {
+		if (!hear(sock, &r))
+			return false;
+		close_fds(r.fds, &r.nfds);
+		if (type_of(&r) != PROGRESS)
+			return blame(6, "a record of type %d to a consumer that is attached", type_of(&r));
+	}
+	return true;
 }
 
 /* say_verdict gives the verdict, and waits until the producer has read it and closed. */
@@ -359,10 +390,8 @@ static bool say_verdict(int sock, bool good, const char *text)
 		if (!receive(sock, &r, &ended, deadline))
 			return ended;
 		close_fds(r.fds, &r.nfds);
-		if (type_of(&r) == REFUSE)
-			return fail(1, "refused: %s", text_of(&r, 2));
-		if (type_of(&r) == REVOKE)
-			return fail(4, "the producer ended the offer: %s", text_of(&r, 0));
+		if (!goes_on(&r))
+			return false;
 		if (type_of(&r) != PROGRESS)
 			return blame(6, "a record of type %d behind the verdict", type_of(&r));
 	}
@@ -370,28 +399,43 @@ static bool say_verdict(int sock, bool good, const char *text)
 
 /* --- the offer --- */
 
+/* parse_legacy reads what an offer by a legacy handle has behind its data. */
+static bool parse_legacy(const struct record *r, struct offer *o)
+{
+	const unsigned char *b = r->bytes + r->length - 72;
+	o->offset = get(b, 8);
+	memcpy(o->handle, b + 8, sizeof o->handle);
+	if (o->chunks != 1 || o->first || o->nfds || o->granularity || o->access != READ_WRITE || r->nfds)
+		return fail(1, "legacy memory is one chunk that can be written, without descriptors and granularity");
+	if (!o->size || o->size > o->chunk_size || o->offset > o->chunk_size - o->size)
+		return fail(1, "%" PRIu64 " bytes at %" PRIu64 " of an allocation of %" PRIu64, o->size, o->offset, o->chunk_size);
+	return true;
+}
+
 static bool parse_offer(const struct record *r, struct offer *o)
 {
 	const unsigned char *b = r->bytes + HEADER;
 	size_t n = r->length - HEADER;
 	if (n < 68)
 		return fail(1, "an OFFER that is too short");
-	o->driver = b[0], o->access = b[1], o->pending = b[3];
+	o->driver = b[0], o->access = b[1], o->handle_type = b[2], o->pending = b[3];
 	o->chunks = (uint32_t)get(b + 4, 4);
 	memcpy(o->device, b + 8, 16);
 	o->size = get(b + 24, 8), o->chunk_size = get(b + 32, 8);
 	o->granularity = get(b + 40, 8), o->generation = get(b + 48, 8);
 	o->first = (uint32_t)get(b + 56, 4), o->nfds = (uint32_t)get(b + 60, 4);
 	o->name_length = get(b + 64, 2), o->data_length = get(b + 66, 2);
-	if (b[2] == 2)
-		return fail(1, "an OFFER by a handle of legacy IPC; this program takes file descriptors only");
-	if ((o->access != READ_ONLY && o->access != READ_WRITE) || b[2] != 1 || o->pending > 1)
-		return fail(1, "an OFFER with access %d, handle type %d, pending %d", o->access, b[2], o->pending);
-	if (!o->name_length || o->name_length > 255 || o->data_length > 4096 || n != 68 + o->name_length + o->data_length)
+	bool legacy = o->handle_type == LEGACY;
+	if ((o->access != READ_ONLY && o->access != READ_WRITE) || (!legacy && o->handle_type != DESCRIPTORS) || o->pending > 1)
+		return fail(1, "an OFFER with access %d, handle type %d, pending %d", o->access, o->handle_type, o->pending);
+	if (!o->name_length || o->name_length > 255 || o->data_length > 4096 ||
+	    n != 68 + o->name_length + o->data_length + (legacy ? 72 : 0))
 		return fail(1, "an OFFER whose lengths make no sense");
 	if (!utf8(b + 68, o->name_length, true))
 		return fail(1, "an OFFER whose name is no text");
-	memcpy(o->rest, b + 68, n - 68);
+	memcpy(o->rest, b + 68, o->name_length + o->data_length);
+	if (legacy)
+		return parse_legacy(r, o);
 	if (o->nfds < 1 || o->nfds > MAX_FDS || (int)o->nfds != r->nfds)
 		return fail(1, "an OFFER of %u descriptors with %d", o->nfds, r->nfds);
 	if (o->chunks < 1 || o->chunks > MAX_CHUNKS || o->first >= o->chunks || o->nfds > o->chunks - o->first)
@@ -406,7 +450,7 @@ static bool parse_offer(const struct record *r, struct offer *o)
 /* alike is whether two records are of one offer. */
 static bool alike(const struct offer *a, const struct offer *b)
 {
-	return a->driver == b->driver && a->access == b->access && a->pending == b->pending && a->chunks == b->chunks &&
+	return a->driver == b->driver && a->handle_type == b->handle_type && a->access == b->access && a->pending == b->pending && a->chunks == b->chunks &&
 	       !memcmp(a->device, b->device, 16) && a->size == b->size && a->chunk_size == b->chunk_size &&
 	       a->granularity == b->granularity && a->generation == b->generation && a->name_length == b->name_length &&
 	       a->data_length == b->data_length && !memcmp(a->rest, b->rest, a->name_length + a->data_length);
@@ -455,22 +499,39 @@ static bool take(int sock, int driver, struct offer *o, int *fds, int *nfds)
 		*o = next;
 		memcpy(fds + had, r.fds, (size_t)r.nfds * sizeof *fds);
 		*nfds += r.nfds;
-	} while (!*nfds || (uint32_t)*nfds < o->chunks);
+	} while (!o->handle_type || (o->handle_type == DESCRIPTORS && (uint32_t)*nfds < o->chunks));
 	return true;
 }
 
-static bool wait_published(int sock, const struct offer *o)
+/* hear_that waits for a record of that type with the offer's generation. */
+static bool hear_that(int sock, int type, const char *name, const struct offer *o)
 {
 	static struct record r;
-	while (o->pending) {
+	for (;;) {
 		if (!hear(sock, &r))
 			return false;
 		close_fds(r.fds, &r.nfds);
-		if (type_of(&r) == PUBLISH && r.length == HEADER + 8 && get(r.bytes + HEADER, 8) == o->generation)
+		if (type_of(&r) == type && r.length == HEADER + 8 && get(r.bytes + HEADER, 8) == o->generation)
 			return true;
 		if (type_of(&r) != PROGRESS)
-			return fail(1, "a record of type %d where PUBLISH is expected", type_of(&r));
+			return fail(1, "a record of type %d where %s is expected", type_of(&r), name);
 	}
+}
+
+/* say_mapped says that the memory is there, when its data is. Legacy memory the producer has
+ * to confirm then: the handle alone does not say that it is what was offered. *mapped is
+ * set when nothing more than REFUSE may be said of its records. */
+static bool say_mapped(int sock, const struct offer *o, bool *mapped)
+{
+	unsigned char body[8];
+	put(body, o->generation, 8);
+	if (o->pending && !hear_that(sock, PUBLISH, "PUBLISH", o))
+		return false;
+	if (!say(sock, MAPPED, body, sizeof body))
+		return false;
+	if (o->handle_type == LEGACY && !hear_that(sock, CONFIRM, "CONFIRM", o))
+		return false;
+	*mapped = true;
 	return true;
 }
 
@@ -482,6 +543,7 @@ struct memory {
 	uint64_t at, length, chunk;
 	uint32_t maps, handles;
 	uint64_t handle[MAX_CHUNKS];
+	uint64_t opened; /* where legacy memory's allocation begins */
 	int device;
 };
 
@@ -533,6 +595,7 @@ typedef struct {
 	void *win32HandleMetaData;
 	unsigned char allocFlags[8];
 } CUmemAllocationProp;
+typedef struct { unsigned char reserved[64]; } CUipcMemHandle;
 _Static_assert(sizeof(CUmemAccessDesc) == 12 && sizeof(CUmemAllocationProp) == 32, "the layout of cuda.h");
 
 #define FUNCTIONS(F)                                                                      \
@@ -553,7 +616,10 @@ _Static_assert(sizeof(CUmemAccessDesc) == 12 && sizeof(CUmemAllocationProp) == 3
 	F(cuMemcpyDtoH_v2, (void *to, uint64_t from, size_t size))                        \
 	F(cuMemUnmap, (uint64_t at, size_t size))                                         \
 	F(cuMemAddressFree, (uint64_t at, size_t size))                                   \
-	F(cuMemRelease, (uint64_t handle))
+	F(cuMemRelease, (uint64_t handle))                                                \
+	F(cuIpcOpenMemHandle_v2, (uint64_t *at, CUipcMemHandle handle, unsigned flags))   \
+	F(cuIpcCloseMemHandle, (uint64_t at))                                             \
+	F(cuMemGetAddressRange_v2, (uint64_t *base, size_t *size, uint64_t at))
 
 #define DECLARE(name, args) static CUresult(*name) args;
 FUNCTIONS(DECLARE)
@@ -565,7 +631,7 @@ FUNCTIONS(DECLARE)
  * "not supported" says that what came is not what was said. */
 static bool asks_machine(const char *function)
 {
-	static const char *const those[] = {"cuInit", "cuDevice", "cuCtx", "cuMemGetAllocation", "cuMemImport"};
+	static const char *const those[] = {"cuInit", "cuDevice", "cuCtx", "cuMemGetAllocation", "cuMemImport", "cuIpc"};
 	for (size_t i = 0; i < sizeof those / sizeof *those; i++)
 		if (!strncmp(function, those[i], strlen(those[i])))
 			return true;
@@ -615,26 +681,50 @@ static int choose(void)
 	return open_driver() && call(cuInit, 0) ? CUDA : 0;
 }
 
-/* find_device makes the device of the offer current. */
+/* enter makes a device current. */
+static bool enter(struct memory *m, CUdevice device)
+{
+	CUcontext context;
+	if (!call(cuDevicePrimaryCtxRetain, &context, device))
+		return false;
+	m->device = device;
+	return call(cuCtxSetCurrent, context);
+}
+
+/* find_device makes the device of the offer current; of legacy memory, whose device may be
+ * hidden here, any. */
 static bool find_device(struct memory *m, const struct offer *o)
 {
 	int count;
+	CUdevice device;
 	if (!call(cuDeviceGetCount, &count))
 		return false;
 	for (int i = 0; i < count; i++) {
-		CUdevice device;
 		unsigned char uuid[16];
-		CUcontext context;
 		if (!call(cuDeviceGet, &device, i) || !call(cuDeviceGetUuid_v2, uuid, device))
 			return false;
-		if (memcmp(uuid, o->device, 16))
-			continue;
-		if (!call(cuDevicePrimaryCtxRetain, &context, device))
-			return false;
-		m->device = i;
-		return call(cuCtxSetCurrent, context);
+		if (!memcmp(uuid, o->device, 16))
+			return enter(m, device);
 	}
+	if (o->handle_type == LEGACY)
+		return call(cuDeviceGet, &device, 0) && enter(m, device);
 	return fail(1, "the memory is on a device that is not visible to this process (CUDA_VISIBLE_DEVICES?)");
+}
+
+/* open_legacy opens the allocation that the memory is in. */
+static bool open_legacy(struct memory *m, const struct offer *o)
+{
+	CUipcMemHandle handle;
+	uint64_t base;
+	size_t whole;
+	if (o->driver == SOFT)
+		return fail(3, "a legacy handle of the software driver can only be opened by its own processes; have the producer take -handle vmm");
+	memcpy(handle.reserved, o->handle, sizeof handle.reserved);
+	if (!find_device(m, o) || !call(cuIpcOpenMemHandle_v2, &m->opened, handle, 1 /* lazy peer access */) ||
+	    !call(cuMemGetAddressRange_v2, &base, &whole, m->opened))
+		return false;
+	m->at = m->opened + o->offset;
+	return whole >= o->chunk_size || fail(1, "the allocation is of %zu bytes, and the offer says %" PRIu64, whole, o->chunk_size);
 }
 
 /* map_device imports the chunks and maps them side by side. */
@@ -672,15 +762,21 @@ static bool map(struct memory *m, const struct offer *o, const int *fds)
 	m->driver = o->driver;
 	m->chunk = o->chunk_size;
 	m->length = o->chunks * o->chunk_size;
+	if (o->handle_type == LEGACY)
+		return open_legacy(m, o);
 	return m->driver == SOFT ? map_files(m, o, fds) : map_device(m, o, fds);
 }
 
-/* unmap gives back what there is, and goes on after a failure. */
+/* unmap gives back what there is, once, and goes on after a failure. */
 static bool unmap(struct memory *m)
 {
 	bool ok = true;
-	if (m->driver == SOFT)
-		return !m->at || !munmap((void *)(uintptr_t)m->at, m->length) || fail(1, "munmap: %s", strerror(errno));
+	int driver = m->driver;
+	m->driver = 0;
+	if (driver != CUDA)
+		return !driver || !m->at || !munmap((void *)(uintptr_t)m->at, m->length) || fail(1, "munmap: %s", strerror(errno));
+	if (m->opened)
+		ok &= call(cuIpcCloseMemHandle, m->opened), m->at = 0;
 	for (uint32_t i = 0; i < m->maps; i++)
 		ok &= call(cuMemUnmap, m->at + i * m->chunk, m->chunk);
 	for (uint32_t i = 0; i < m->handles; i++)
@@ -733,9 +829,7 @@ static bool verify(int sock, const struct memory *m, const struct offer *o, uint
 				first = (at + k) / 4, wanted = want, found = got;
 		}
 		if (now() - beat > 0.25) {
-			unsigned char body[16];
-			put(put(body, at + n, 8), o->size, 8);
-			if (!say(sock, PROGRESS, body, sizeof body))
+			if (!say_progress(sock, at + n, o->size))
 				return false;
 			beat = now();
 		}
@@ -802,7 +896,8 @@ static int dial(void)
 	return -1;
 }
 
-/* attach maps the offer's memory and verifies it. *mapped is set when MAPPED was said. */
+/* attach maps the offer's memory and verifies it. It is given back before the verdict: the
+ * producer may free legacy memory then. */
 static bool attach(int sock, int driver, struct memory *m, bool *mapped)
 {
 	static struct offer o;
@@ -810,20 +905,18 @@ static bool attach(int sock, int driver, struct memory *m, bool *mapped)
 	int nfds = 0;
 	uint32_t salt = 0;
 	char wrong[200] = "";
-	unsigned char body[8];
 	bool ok = take(sock, driver, &o, fds, &nfds) && find_salt(&o, &salt);
-	if (ok)
+	if (ok && o.handle_type == LEGACY)
+		printf("Received an IPC handle, size: %" PRIu64 " bytes\n", o.size);
+	else if (ok)
 		printf("Received %d descriptors, size: %" PRIu64 " bytes\n", nfds, o.size);
 	ok = ok && map(m, &o, fds);
 	close_fds(fds, &nfds); /* the mapping keeps the memory */
 	if (!ok)
 		return false;
-	printf("Mapped the memory %s\n", options.access == READ_WRITE ? "read-write" : "read-only");
-	put(body, o.generation, 8);
-	if (!wait_published(sock, &o) || !say(sock, MAPPED, body, sizeof body))
-		return false;
-	*mapped = true;
-	if (!verify(sock, m, &o, salt, wrong, sizeof wrong))
+	bool writable = options.access == READ_WRITE || o.handle_type == LEGACY;
+	printf("Mapped the memory %s\n", writable ? "read-write" : "read-only");
+	if (!say_mapped(sock, &o, mapped) || !verify(sock, m, &o, salt, wrong, sizeof wrong) || !unmap(m))
 		return false;
 	printf("Data verification %s (%" PRIu64 " integers)\n", *wrong ? "FAILED" : "PASSED", (o.size + 3) / 4);
 	if (!say_verdict(sock, !*wrong, wrong))
@@ -925,12 +1018,12 @@ int main(int argc, char **argv)
 	int driver = usage(argc, argv) ? choose() : 0, sock = driver ? dial() : -1;
 	if (sock >= 0) {
 		bool mapped = false;
-		if (!attach(sock, driver, &m, &mapped))
+		bool done = attach(sock, driver, &m, &mapped);
+		unmap(&m); /* of legacy memory, before the producer hears of it */
+		if (!done)
 			part(sock, mapped);
 		close(sock);
 	}
-	if (m.driver)
-		unmap(&m);
 	if (status)
 		fprintf(stderr, "consumer.c: %s\n", failure);
 	return status;
