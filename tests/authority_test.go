@@ -42,12 +42,18 @@ func openScene(t *testing.T) *scene {
 // here.
 func (s *scene) startAs(attr syscall.SysProcAttr, program string, args ...string) *process {
 	s.t.Helper()
+	return s.startAsIn(attr, softDirOf(s.t, attr), program, args...)
+}
+
+// startAsIn is startAs with a directory for the software driver.
+func (s *scene) startAsIn(attr syscall.SysProcAttr, softDir, program string, args ...string) *process {
+	s.t.Helper()
 	binary, err := os.Open(programPath(s.t, program))
 	require.NoError(s.t, err)
 	defer binary.Close()
 	cmd := exec.Command("/proc/self/fd/3", append([]string{"-socket", s.socket}, args...)...)
 	cmd.ExtraFiles, cmd.Dir, cmd.SysProcAttr = []*os.File{binary}, "/", &attr
-	return startCommand(s.t, program, cmd, []string{"GPUFD_DRIVER=" + kindName(), "GPUFD_SOFT_DIR=" + softDirOf(s.t, attr)})
+	return startCommand(s.t, program, cmd, []string{"GPUFD_DRIVER=" + kindName(), "GPUFD_SOFT_DIR=" + softDir})
 }
 
 // softDirOf is a directory for the software driver of a process of another user: its
@@ -176,6 +182,44 @@ func TestFault53_OtherUserServes(t *testing.T) {
 	s.consumer("-allow-uid", "12345").succeeds()
 	s.startAs(asOther(), "consumer").succeeds()
 	producer.succeeds()
+}
+
+// TestLegacyOtherUser: a legacy handle goes to another user who is admitted like any. On a
+// GPU the test says what the driver makes of it, which is not promised; on the software
+// driver its memory is in the user's own directory, and the consumer says so.
+func TestLegacyOtherUser(t *testing.T) {
+	s := openScene(t)
+	producer := s.serving("-handle", "legacy", "-allow-uid", decimal(otherUID), "-consumers", "2")
+	other := s.startAs(asOther(), "consumer", "-allow-uid", "0")
+	if cutest.Kind() == cu.CUDA {
+		code := other.wait()
+		t.Logf("uid %d opens a handle of uid 0: exit code %d\n%s", otherUID, code, other.dump())
+		require.Contains(t, []int{0, 1}, code)
+	} else {
+		other.fails(1, "cuIpcOpenMemHandle_v2: CUDA_ERROR_MAP_FAILED", "another GPUFD_SOFT_DIR, as each user has", "or for a descriptor")
+		producer.waitLine("Consumer reported a failure")
+	}
+	s.consumer().succeeds()
+	if other.wait() == 0 {
+		producer.succeeds()
+		return
+	}
+	producer.fails(1, "the consumer reports: attaching failed", "CUDA_ERROR_MAP_FAILED")
+}
+
+// TestSoftwareDirectoryOfAnotherUser: one directory is of one user, and the error says what
+// another does.
+func TestSoftwareDirectoryOfAnotherUser(t *testing.T) {
+	if cutest.Kind() != cu.Soft {
+		t.Skip("of the software driver")
+	}
+	s := openScene(t)
+	dir := filepath.Join(s.dir, "soft")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	defer func() { require.NoError(t, os.RemoveAll(dir)) }()
+	for _, program := range args("producer", "consumer") {
+		s.startAsIn(asOther(), dir, program).fails(2, dir+": belongs to uid 0, and this is uid 12345", "a directory of your own in GPUFD_SOFT_DIR", "file machine")
+	}
 }
 
 // TestFault54_PIDZero: a producer in namespaces of its own does not know our pid,

@@ -32,7 +32,8 @@
 // [ConfigError] says why. Processes see each other's memory if they use the
 // same directory; the devices' UUIDs are the directory's, made of its file
 // machine. Another user, who may not use it, shares memory from a directory of
-// its own with a copy of that file.
+// its own with a copy of that file: as descriptors, not by legacy handles and events,
+// whose files stay in their owner's directory (CUDA_ERROR_MAP_FAILED).
 //
 // # How it behaves
 //

@@ -25,6 +25,7 @@ type ipcHandle struct {
 	file    uint64  // size of the memory's file; of an event, where /dev/shm is
 	size    uint64  // that was asked for
 	ordinal uint32  // of the device
+	place   uint32  // of the owner's directory, the only one that has the memory's file
 }
 
 // serialAt is where the serial is.
@@ -39,6 +40,7 @@ func (h *ipcHandle) encode(s *store) (b [64]byte) {
 	binary.LittleEndian.PutUint64(b[32:], h.file)
 	binary.LittleEndian.PutUint64(b[40:], h.size)
 	binary.LittleEndian.PutUint32(b[48:], h.ordinal)
+	binary.LittleEndian.PutUint32(b[52:], h.place)
 	digest := sha256.Sum256(append(s.id[:], b[:56]...))
 	copy(b[56:], digest[:])
 	copy(b[serialAt:], h.serial[:])
@@ -67,6 +69,7 @@ func decodeIPC(magic string, b [64]byte, s *store) (h ipcHandle, ok bool) {
 		file:    binary.LittleEndian.Uint64(b[32:]),
 		size:    binary.LittleEndian.Uint64(b[40:]),
 		ordinal: binary.LittleEndian.Uint32(b[48:]),
+		place:   binary.LittleEndian.Uint32(b[52:]),
 	}
 	return h, h.encode(s) == b
 }
@@ -96,7 +99,7 @@ func (m *machine) cuIpcGetMemHandle(out *sys.CUipcMemHandle, ptr sys.CUdeviceptr
 	phys := p.mapping.phys
 	h := ipcHandle{
 		magic: memMagic, process: m.token, serial: phys.id, at: uint64(p.mapping.base),
-		file: phys.size, size: uint64(p.mapping.size), ordinal: uint32(phys.ordinal),
+		file: phys.size, size: uint64(p.mapping.size), ordinal: uint32(phys.ordinal), place: m.store.place,
 	}
 	if r = m.exportMemory(phys, &h); r == sys.CUDA_SUCCESS {
 		out.Reserved = h.encode(m.store)
@@ -153,6 +156,8 @@ func (m *machine) cuIpcOpenMemHandle_v2(out *sys.CUdeviceptr, handle sys.CUipcMe
 		return sys.CUDA_ERROR_INVALID_VALUE
 	case h.process == m.token:
 		return sys.CUDA_ERROR_INVALID_CONTEXT // D16: one's own
+	case h.place != m.store.place:
+		return sys.CUDA_ERROR_MAP_FAILED // that of another user, mostly
 	case m.openedElsewhere(h, ctx):
 		return sys.CUDA_ERROR_INVALID_HANDLE
 	}

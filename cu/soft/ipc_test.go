@@ -188,6 +188,31 @@ func openers(t testing.TB, handles []sys.CUipcMemHandle, env ...string) []string
 	return strings.Fields(line)
 }
 
+// A copy of the directory is the same machine, and does not have the memory: that is told
+// apart from an owner that has ended, and an event is not made up.
+func TestIPCOfACopiedDirectory(t *testing.T) {
+	here, copied := filepath.Join(t.TempDir(), "store"), filepath.Join(t.TempDir(), "store")
+	require.NoError(t, os.Mkdir(copied, 0o700))
+	owner, handles := ipcOwner(t, envDir+"="+here)
+	identity, err := os.ReadFile(filepath.Join(here, machineName))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(copied, machineName), identity, 0o600))
+	require.Equal(t, []string{"CUDA_ERROR_MAP_FAILED"}, openers(t, handles[:1], envDir+"="+copied))
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(filepath.Dir(here), link))
+	require.Equal(t, []string{"CUDA_SUCCESS"}, openers(t, handles[:1], envDir+"="+filepath.Join(link, "store")), "by another path")
+	owner.end(t)
+	require.Equal(t, []string{"CUDA_ERROR_INVALID_HANDLE"}, openers(t, handles[:1], envDir+"="+here))
+
+	c := inContext(t, 0)
+	h := ipcHandle{magic: eventMagic, process: [8]byte{1}, file: sharedMemoryDir(), place: driver.store.place}
+	event := new(sys.CUevent)
+	ok(t, c.CuIpcOpenEventHandle(event, sys.CUipcEventHandle{Reserved: h.encode(driver.store)}))
+	ok(t, c.CuEventDestroy_v2(*event))
+	h.place++
+	want(t, sys.CUDA_ERROR_MAP_FAILED, c.CuIpcOpenEventHandle(event, sys.CUipcEventHandle{Reserved: h.encode(driver.store)}))
+}
+
 // A context reaches the memory of its own device and of so many others.
 func TestTooManyPeers(t *testing.T) {
 	env := []string{"GPUFD_SOFT_DEVICES=11", "GPUFD_SOFT_DIR=" + filepath.Join(t.TempDir(), "store")}

@@ -126,7 +126,7 @@ func (m *machine) cuIpcGetEventHandle(out *sys.CUipcEventHandle, h sys.CUevent) 
 	case out == nil:
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	id := ipcHandle{magic: eventMagic, process: m.token, at: fromID(e.shared.id), file: sharedMemoryDir(), ordinal: uint32(e.shared.ordinal)}
+	id := ipcHandle{magic: eventMagic, process: m.token, at: fromID(e.shared.id), file: sharedMemoryDir(), ordinal: uint32(e.shared.ordinal), place: m.store.place}
 	out.Reserved = id.encode(m.store)
 	return r
 }
@@ -143,7 +143,7 @@ func (m *machine) cuIpcOpenEventHandle(out *sys.CUevent, handle sys.CUipcEventHa
 	switch {
 	case out == nil:
 		return sys.CUDA_ERROR_INVALID_VALUE
-	case !ok || h.file != sharedMemoryDir(): // D16, D18
+	case !ok || h.file != sharedMemoryDir() || h.place != m.store.place: // D16, D18
 		return sys.CUDA_ERROR_MAP_FAILED
 	case h.process == m.token:
 		return sys.CUDA_ERROR_INVALID_CONTEXT

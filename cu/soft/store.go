@@ -27,8 +27,9 @@ import (
 // upper bound of each device's used bytes, so that thousands of chunks need
 // not be counted one by one; a count of the files corrects it when it matters.
 type store struct {
-	dir string
-	id  [16]byte // random, made with the directory
+	dir   string
+	id    [16]byte // random, made with the directory
+	place uint32   // tells the directory from others that have the identity, a copy
 }
 
 const (
@@ -42,10 +43,12 @@ var errFull = errors.New("out of device memory")
 // openStore opens the directory, making it and its identity if need be.
 func openStore(dir string) (*store, error) {
 	s := &store{dir: dir}
-	if err := makePrivateDir(dir); err != nil {
+	st, err := makePrivateDir(dir)
+	if err != nil {
 		return nil, err
 	}
-	err := s.locked(func(*ledger) error { return s.loadID() })
+	s.place = placeOf(st)
+	err = s.locked(func(*ledger) error { return s.loadID() })
 	if err != nil {
 		return nil, err
 	}
@@ -54,23 +57,32 @@ func openStore(dir string) (*store, error) {
 
 // makePrivateDir makes sure that dir is a directory of ours that nobody else
 // can enter.
-func makePrivateDir(dir string) error {
+func makePrivateDir(dir string) (st unix.Stat_t, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("the directory of device memory: %w", err)
+		return st, fmt.Errorf("the directory of device memory: %w", err)
 	}
-	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
-		return &fs.PathError{Op: "lstat", Path: dir, Err: err}
+		return st, &fs.PathError{Op: "lstat", Path: dir, Err: err}
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return fmt.Errorf("%s: not a directory", dir)
+		err = fmt.Errorf("%s: not a directory", dir)
 	case int(st.Uid) != os.Geteuid():
-		return fmt.Errorf("%s: belongs to uid %d", dir, st.Uid)
+		err = fmt.Errorf("%s: belongs to uid %d, and this is uid %d: name a directory of your own in %s; with a copy of that one's file %s there, the two take each other's descriptors", dir, st.Uid, os.Geteuid(), envDir, machineName)
 	case st.Mode&0o077 != 0:
-		return fmt.Errorf("%s: open to others (mode %#o, want 0700)", dir, st.Mode&0o777)
+		err = fmt.Errorf("%s: open to others (mode %#o, want 0700)", dir, st.Mode&0o777)
 	}
-	return nil
+	return st, err
+}
+
+// placeOf is a number of a directory that a copy of it does not have, by whatever path
+// and through whatever mount it is seen.
+func placeOf(st unix.Stat_t) uint32 {
+	var b []byte
+	b = binary.LittleEndian.AppendUint64(b, uint64(st.Dev))
+	b = binary.LittleEndian.AppendUint64(b, st.Ino)
+	h := sha256.Sum256(b)
+	return binary.LittleEndian.Uint32(h[:])
 }
 
 // loadID reads the directory's identity or makes it. The directory is locked.
