@@ -274,12 +274,16 @@ class Cuda(Buffer):
     def call(self, function, *args):
         """A driver call: what it returns, or an Error that names it."""
         code, *out = getattr(self.cu, function)(*args)
+        self.check(function, code)
+        return out[0] if len(out) == 1 else out or None
+
+    def check(self, function, code):
+        """Raise what a driver call says, unless it is success."""
         if code != self.cu.CUresult.CUDA_SUCCESS:
             _, text = self.cu.cuGetErrorString(code)
             words = text.decode() if isinstance(text, bytes) else str(text)
             kind = CannotHere if int(code) in (100, 801, 803, 804) and function.startswith(PROBES) else Error
             raise kind(f"{function}: {code.name} ({int(code)}): {words}")
-        return out[0] if len(out) == 1 else out or None
 
     def uuid(self, ordinal):
         """As the wire has it: that of the MIG instance, where there are such."""

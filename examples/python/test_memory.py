@@ -97,7 +97,7 @@ class Software(unittest.TestCase):
 
 # A stand-in for cuda.bindings.driver: handles are memfds, addresses those of this process.
 
-CUresult = enum.IntEnum("CUresult", {"CUDA_SUCCESS": 0, "CUDA_ERROR_INVALID_VALUE": 1, "CUDA_ERROR_NOT_SUPPORTED": 801})
+CUresult = enum.IntEnum("CUresult", {"CUDA_SUCCESS": 0, "CUDA_ERROR_INVALID_VALUE": 1, "CUDA_ERROR_NOT_READY": 600, "CUDA_ERROR_NOT_SUPPORTED": 801})
 HandleType = enum.IntEnum("HandleType", {"CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR": 1})
 Access = enum.IntEnum("Access", {"CU_MEM_ACCESS_FLAGS_PROT_READ": 1, "CU_MEM_ACCESS_FLAGS_PROT_READWRITE": 3})
 UUIDS = [bytes(range(16)), bytes(range(1, 17))]
