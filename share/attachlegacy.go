@@ -95,12 +95,29 @@ func (o *attachOptions) openHandle(msg offer, dev *cu.Device) (*opened, error) {
 		return nil, errors.Join(err, ctx.Close())
 	}
 	m := &opened{ctx, mem, mem.Ptr().Add(msg.legacy.Offset), msg.desc.Size}
-	if have := mem.Size(); have != 0 && have < msg.desc.ChunkSize {
-		err := &vmm.DescriptorError{Field: "allocation size", Reason: fmt.Sprintf("is %d; the memory that was opened has %d bytes", msg.desc.ChunkSize, have)}
+	if err := m.check(msg.desc, hidden); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	o.steps(vmm.Step{Op: "open", Ptr: mem.Ptr(), Size: msg.desc.ChunkSize, Access: ReadWrite, Took: time.Since(begin)})
 	return m, nil
+}
+
+// check compares what was opened with what was offered, as far as the driver knows it.
+func (m *opened) check(d vmm.Descriptor, hidden bool) error {
+	if have := m.mem.Size(); have != 0 && have < d.ChunkSize {
+		return &vmm.DescriptorError{Field: "allocation size", Reason: fmt.Sprintf("is %d; the memory that was opened has %d bytes", d.ChunkSize, have)}
+	}
+	if hidden {
+		return nil // and so has no number here
+	}
+	a, err := m.ctx.PointerAttributes(m.mem.Ptr())
+	if err != nil {
+		return err
+	}
+	if dev := m.Device(); a.Device != dev.Ordinal() {
+		return &vmm.DescriptorError{Field: "device", Reason: fmt.Sprintf("is %s, and the memory that was opened is on device %d", dev, a.Device)}
+	}
+	return nil
 }
 
 // opener is the device whose context opens the memory, and whether the one that it is

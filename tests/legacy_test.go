@@ -338,6 +338,20 @@ func TestLegacyLies(t *testing.T) {
 	require.NotZero(t, producer.wait(), producer.dump())
 }
 
+// TestFault39_LegacyMemoryOfAnotherDevice: both are visible, and the offer names the one
+// that the memory is not on.
+func TestFault39_LegacyMemoryOfAnotherDevice(t *testing.T) {
+	a, b := uuids(t)
+	s := newScene(t)
+	producer := s.serving("-handle", "legacy", "-device", b, "-consumers", "0")
+	named, err := cu.ParseUUID(a)
+	require.NoError(t, err)
+	s.relayed(t, onlyOf(typeOffer, put(atDevice, named[:]...)), nil).consumer().fails(1, "description is wrong: device is 0", "the memory that was opened is on device 1")
+	s.consumer("-device", b).succeeds()
+	producer.signal(syscall.SIGTERM)
+	require.NotZero(t, producer.wait(), producer.dump())
+}
+
 // TestFault13_LegacyMemoryOfAnEarlierProducer: its handle, in the offer of the one that
 // took its place.
 func TestFault13_LegacyMemoryOfAnEarlierProducer(t *testing.T) {
