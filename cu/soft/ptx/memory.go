@@ -140,7 +140,7 @@ func (o *opcode) takeOrder() (strong bool) {
 var hints = []string{
 	"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc",
 	"L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
-	"L2::64B", "L2::128B", "L2::256B",
+	"L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
 }
 
 func (o *opcode) takeHints() {
@@ -393,7 +393,7 @@ func (a access) storer() run {
 // ignoreAddress builds what only hints at an address.
 func ignoreAddress(b *builder, o *opcode) error {
 	oneOf(o, spaceNames)
-	if !o.take("L1", "L2") {
+	if !o.take("L1", "L2", "L2::evict_last", "L2::evict_normal") {
 		return o.refuse("without a level")
 	}
 	args, err := b.arguments(1)

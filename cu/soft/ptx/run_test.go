@@ -123,6 +123,7 @@ func TestInstructions(t *testing.T) {
 		{".shared .align 4 .f32 s; mov.u32 %r1, 2; st.shared.u32 [s], %r1; mov.u32 %r2, s; cvt.u64.u32 %rd3, %r2; cvta.shared.u64 %rd3, %rd3; red.shared.add.f32 [s], 0f00000001; red.add.f32 [%rd3], 0f00000001; ld.shared.u32 %r3, [s]; st.u32 [%rd2], %r3;", nil, []uint64{4}},
 		{".local .align 8 .b8 room[64]; mov.u64 %rd3, room; add.u64 %rd3, %rd3, 8; st.local.u32 [%rd3], 5; cvta.local.u64 %rd4, %rd3; ld.u32 %r1, [%rd4]; cvta.to.local.u64 %rd5, %rd4; setp.eq.u64 %p1, %rd5, %rd3; @%p1 add.u32 %r1, %r1, 1; st.u32 [%rd2], %r1;", nil, []uint64{6}},
 		{".shared .align 4 .b8 a[4], b[4]; st.shared.u32 [b], 5; mov.u32 %r3, b; cvt.u64.u32 %rd3, %r3; cvta.shared.u64 %rd3, %rd3; ld.u32 %r1, [%rd3]; ld.shared.u32 %r2, [%r3]; st.v2.u32 [%rd2], {%r1, %r2};", nil, []uint64{0x500000005}},
+		{"prefetch.global.L2::evict_last [%rd1]; ld.global.L1::evict_first.L2::evict_last.u32 %r1, [%rd1]; st.global.L2::evict_first.u32 [%rd2], %r1;", []uint64{5}, []uint64{5}},
 		{"prefetch.global.L1 [%rd1]; membar.gl; fence.acq_rel.gpu; bar.sync 0; barrier.sync.aligned 1, 32; st.u32 [%rd2], 1;", nil, nil},
 		{"mov.b64 %rd3, in; ld.param.u64 %rd3, [%rd3+8]; st.u32 [%rd3], 4; exit;", nil, []uint64{4}},
 		{"bra.uni over; trap; over: { .reg .b32 %r1; mov.u32 %r1, 3; } mov.u32 %r1, 4; { .reg .b32 %r1; mov.u32 %r1, 5; } st.u32 [%rd2], %r1;", nil, []uint64{4}},
