@@ -1,0 +1,47 @@
+package ptx
+
+// A region is what of the generic addresses is a space's.
+type region struct{ from, size uint64 }
+
+func regionOf(s space) (region, bool) {
+	switch s {
+	case shared, local:
+		return region{s.window(), windowSize}, true
+	case param:
+		return region{paramWindow, windowSize}, true
+	case global:
+		return region{0, sharedWindow}, true
+	}
+	return region{}, false
+}
+
+// isSpace builds isspacep: whether an address is one of a space.
+func isSpace(b *builder, o *opcode) error {
+	s, ok := oneOf(o, spaceNames)
+	if ok && s == constant {
+		return b.isConstant()
+	}
+	r, known := regionOf(s)
+	if !ok || !known {
+		return o.refuse("of this space")
+	}
+	return b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = boolBits(t.r[i.a]-r.from < r.size) }, tpred, tu64)
+}
+
+// isConstant emits the instruction for constants, which lie in the memory of the
+// device.
+func (b *builder) isConstant() error {
+	return b.emitTyped(func(t *thread, i *inst) {
+		t.r[i.d] = boolBits(t.block.launch.isConstant(t.r[i.a]))
+		t.rest()
+	}, tpred, tu64)
+}
+
+func (l *launched) isConstant(address uint64) bool {
+	for _, v := range l.module.variables {
+		if v.space == constant && address-l.address(v) < uint64(v.size) {
+			return true
+		}
+	}
+	return false
+}
