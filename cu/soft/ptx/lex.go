@@ -114,6 +114,11 @@ func (l *lexer) next() (t token, ok bool) {
 			return t, l.fail("a string without an end")
 		}
 		n = end + 2
+	case c == '.': // directives may follow each other without a blank: .reg.b32
+		n = wordLength(rest)
+		if next := strings.IndexByte(rest[1:n], '.'); next >= 0 {
+			n = 1 + next
+		}
 	case isWordStart(c), isDigit(c): // numbers have letters, too
 		n = wordLength(rest)
 	case strings.IndexByte(",;{}[]()<>@!+-|=:", c) < 0:

@@ -18,7 +18,7 @@ type Module struct {
 	pointed   *function // calls all functions whose addresses are taken
 }
 
-// Parse reads a module, PTX 6.0 to 9.x. Errors are *[Error].
+// Parse reads a module, PTX 3.0 to 9.x. Errors are *[Error].
 func Parse(text string) (*Module, error) {
 	p := &parser{lexer: lexer{text: text, line: 1}, last: 1, m: &Module{functions: map[string]*function{}, names: map[string]*variable{}, pointed: &function{}}}
 	err := p.parse()
@@ -150,8 +150,9 @@ func (p *parser) header() error {
 	return p.target()
 }
 
-// The versions of PTX that are known.
-const firstVersion, lastVersion = 6, 9
+// The versions of PTX that are known: 3 is the first with the calls and parameters of
+// those after it.
+const firstVersion, lastVersion = 3, 9
 
 func (p *parser) version() error {
 	t := p.next()
@@ -161,7 +162,7 @@ func (p *parser) version() error {
 		return errorf(t.line, "%s is no version", t)
 	}
 	if n < firstVersion || n > lastVersion {
-		return &Error{Line: t.line, Text: "PTX " + t.text + " is not supported, but 6 to 9", Newer: n > lastVersion}
+		return &Error{Line: t.line, Text: "PTX " + t.text + " is not supported, but 3 to 9", Newer: n > lastVersion}
 	}
 	p.m.Version = t.text
 	return nil
