@@ -22,6 +22,9 @@ type builder struct {
 	uses     map[int32]int   // how often a register is read
 	writes   map[int32][]int // which instructions write it
 	labelled []int           // instructions that have a label
+
+	inStep bool  // threads of a warp keep in step
+	final  []int // instructions behind which nothing comes
 }
 
 // A scope is what is declared between two braces.
@@ -39,6 +42,7 @@ type scope struct {
 // body takes what is between the braces.
 func (p *parser) body(f *function) error {
 	b := &builder{p: p, f: f, presets: map[preset]int32{}, special: map[special]int32{}, uses: map[int32]int{}, writes: map[int32][]int{}}
+	b.inStep = p.stepsHere()
 	if err := p.expect("{"); err != nil {
 		return err
 	}
@@ -55,7 +59,10 @@ func (p *parser) body(f *function) error {
 	}
 	b.emit(inst{run: runReturn, guard: -1, line: int32(p.line())}) // who falls off the end returns
 	b.contract()
-	return b.land()
+	if err := b.land(); err != nil || !b.inStep {
+		return err
+	}
+	return b.rank()
 }
 
 // open begins a scope, close ends it.
@@ -142,6 +149,9 @@ func (b *builder) label(t token) error {
 	}
 	b.scope.labels[t.text] = int32(len(b.f.code))
 	b.labelled = append(b.labelled, len(b.f.code))
+	if b.inStep { // a loop may begin here, whose laps are counted
+		b.emit(inst{run: runNothing, guard: -1, line: int32(t.line)})
+	}
 	return nil
 }
 
@@ -195,6 +205,9 @@ func (b *builder) variable(name string) *variable {
 	return b.p.m.names[name]
 }
 
+// final are the instructions that nothing comes behind, if they run.
+var final = map[string]bool{"bra": true, "brx": true, "ret": true, "exit": true, "trap": true}
+
 // instruction takes one.
 func (b *builder) instruction() error {
 	p := b.p
@@ -223,6 +236,9 @@ func (b *builder) instruction() error {
 	for i := first; i < len(b.f.code); i++ {
 		c := &b.f.code[i]
 		c.guard, c.not, c.line = guard, not, int32(t.line)
+	}
+	if guard < 0 && final[o.name] {
+		b.final = append(b.final, len(b.f.code)-1)
 	}
 	b.loosely(o, first)
 	return p.expect(";")

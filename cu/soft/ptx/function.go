@@ -22,6 +22,7 @@ type function struct {
 	reserves bool      // it, or what it calls, asks for the system's shared memory
 	allocas  bool      // it takes local memory as it runs
 	alias    *function // that it stands for
+	places   []place   // of its instructions, if warps go in step
 
 	maxThreads int    // .maxntid, multiplied; 0 is none
 	required   [3]int // .reqntid

@@ -158,10 +158,13 @@ type access struct {
 	typ    typ
 	count  int  // of a vector
 	strong bool // other threads may look at the same time
+
+	volatile bool
 }
 
 func (o *opcode) access(b *builder) (a access, err error) {
 	a.space, _ = oneOf(o, spaceNames)
+	a.volatile = o.has("volatile")
 	a.strong = o.takeOrder()
 	o.takeHints()
 	a.count = 1
@@ -238,6 +241,7 @@ func load(b *builder, o *opcode) error {
 	if a.strong && (a.space == param || a.space == constant) {
 		return o.refuse("nobody writes there")
 	}
+	b.keepStep(o, a)
 	args, err := b.arguments(2)
 	if err != nil {
 		return err
@@ -351,6 +355,7 @@ func store(b *builder, o *opcode) error {
 	if a.space == constant {
 		return o.refuse("constants are not written")
 	}
+	b.keepStep(o, a)
 	args, err := b.arguments(2)
 	if err != nil {
 		return err

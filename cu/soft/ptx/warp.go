@@ -10,6 +10,7 @@ import (
 type meeting struct {
 	what string // threads meet at the same
 	open bool   // it takes who is there, once nobody else can come
+	step bool   // those who are behind go first
 	act  func(here []*thread)
 }
 
@@ -17,6 +18,9 @@ type meeting struct {
 func (m *meeting) meets(mask func(t *thread, i *inst) uint32) run {
 	return func(t *thread, i *inst) {
 		t.meeting, t.inst, t.state, t.patience = m, i, meetingOthers, openPatience
+		if m.step {
+			t.patience = stepPatience
+		}
 		t.mask = mask(t, i)
 	}
 }
@@ -32,6 +36,7 @@ func (t *thread) lane() uint { return uint(t.index % warpSize) }
 // does.
 func meet(warp []thread) (went bool) {
 	alive, runs, waits := census(warp)
+	last := hindmost(warp)
 	for left := waits; left != 0; {
 		first := &warp[bits.TrailingZeros32(left)]
 		var here []*thread
@@ -45,7 +50,8 @@ func meet(warp []thread) (went bool) {
 		want := first.mask & alive
 		if first.meeting.open {
 			want = there
-			if first.patience--; runs != 0 && first.patience > 0 {
+			early := runs != 0 || first.meeting.step && last.behind(first)
+			if first.patience--; early && first.patience > 0 {
 				continue
 			}
 		}
@@ -83,7 +89,7 @@ func census(warp []thread) (alive, runs, waits uint32) {
 // instruction, or where there is a mask, at one alike.
 func (t *thread) joins(other *thread) bool {
 	if t.meeting.open {
-		return t.inst == other.inst && len(t.stack) == len(other.stack)
+		return t.inst == other.inst && len(t.stack) == len(other.stack) && (!t.meeting.step || t.abreast(other))
 	}
 	return t.meeting.what == other.meeting.what && t.mask == other.mask
 }
@@ -95,7 +101,7 @@ func (o *opcode) takeSync() bool { return o.take("sync") }
 // assemble emits an instruction that threads of a warp run together. With a mask
 // that is its slot; without, who is there takes part.
 func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*thread)) {
-	m := &meeting{what: o.text, open: mask < 0, act: act}
+	m := &meeting{what: o.text, open: mask < 0, step: mask < 0 && b.inStep, act: act}
 	i.run = m.meets(func(t *thread, _ *inst) uint32 {
 		if mask < 0 {
 			return 0

@@ -1,0 +1,143 @@
+package ptx
+
+import (
+	"strconv"
+	"strings"
+)
+
+// What is for devices before sm_70 may count on the threads of a warp going in step:
+// on what one has written with a volatile access being there when the others read. GPUs
+// whose threads are independent keep them together for such a target, says the Volta
+// Tuning Guide. Here threads of such a module meet before what is volatile, and where
+// they shuffle and vote without .sync; who is behind goes first, so that those who
+// part come together again where their ways do.
+
+// firstIndependent is the first architecture whose threads are independent.
+const firstIndependent = 70
+
+// stepPatience is for how many turns those who are ahead wait for others: these may
+// wait for what only the first will do, which on an old GPU hangs.
+const stepPatience = 1 << 12
+
+// goesInStep reports whether the warps of an architecture do.
+func goesInStep(target string) bool {
+	digits := strings.TrimRight(strings.TrimPrefix(target, "sm_"), "abcdefghijklmnopqrstuvwxyz")
+	n, err := strconv.Atoi(digits)
+	return err == nil && n < firstIndependent
+}
+
+// stepsHere reports whether the body that begins now has instructions before which
+// threads that go in step meet.
+func (p *parser) stepsHere() bool {
+	if !goesInStep(p.m.Target) {
+		return false
+	}
+	read, depth := p.lexer, 0 // a copy, which reads on
+	for k := 0; ; k++ {
+		var t token
+		if k < p.have {
+			t = p.ahead[k]
+		} else if next, ok := read.next(); ok {
+			t = next
+		} else {
+			return false
+		}
+		switch {
+		case t.is("{"):
+			depth++
+		case t.is("}"):
+			if depth--; depth == 0 {
+				return false
+			}
+		case strings.Contains(t.text, ".volatile"), strings.HasPrefix(t.text, "activemask"),
+			strings.HasPrefix(t.text, "shfl."), strings.HasPrefix(t.text, "vote."):
+			return true
+		}
+	}
+}
+
+// keepStep has threads of a warp meet before a volatile access that others see.
+func (b *builder) keepStep(o *opcode, a access) {
+	if !b.inStep || !a.volatile || a.space == local || a.space == param {
+		return
+	}
+	m := &meeting{what: o.text, open: true, step: true, act: func([]*thread) {}}
+	b.emit(inst{run: m.meets(func(*thread, *inst) uint32 { return 0 })})
+}
+
+// A place is where an instruction stands among the others of its function: threads come
+// to one of lower rank first, and go around the loops that it is in, whose laps are
+// counted in registers.
+type place struct {
+	rank  int32
+	loops []int32 // outermost first
+}
+
+// hindmost is the thread that is farthest behind, of those that are to keep in step.
+func hindmost(warp []thread) (last *thread) {
+	for k := range warp {
+		t := &warp[k]
+		if t.state == meetingOthers && t.meeting.step && (last == nil || t.behind(last)) {
+			last = t
+		}
+	}
+	return last
+}
+
+// behind reports whether t has yet to come to where another thread is, as far as can
+// be told: where they are in different functions, where these were called.
+func (t *thread) behind(o *thread) bool {
+	for depth := range min(len(t.stack), len(o.stack)) + 1 {
+		f, at, mine := t.active(depth)
+		g, to, its := o.active(depth)
+		if f != g {
+			return false
+		}
+		if n := f.compare(at, to, mine, its); n != 0 {
+			return n < 0
+		}
+	}
+	return false
+}
+
+// abreast reports whether neither of two threads is behind the other.
+func (t *thread) abreast(o *thread) bool { return !t.behind(o) && !o.behind(t) }
+
+// active is the function that is active at a depth, which instruction it is at, and
+// its registers.
+func (t *thread) active(depth int) (f *function, at int32, r []uint64) {
+	if depth < len(t.stack) {
+		a := &t.stack[depth]
+		return a.fn, a.pc - 1, t.regs[a.base:]
+	}
+	return t.fn, t.pc - 1, t.r
+}
+
+// compare says which of two threads in one function is behind: in the outermost loop
+// that both are in and have gone around a different number of times, or else by rank.
+func (f *function) compare(at, to int32, mine, its []uint64) int {
+	if f.places == nil {
+		return int(at) - int(to)
+	}
+	p, q := f.places[at], f.places[to]
+	for k := range min(len(p.loops), len(q.loops)) {
+		l := p.loops[k]
+		switch {
+		case l != q.loops[k]:
+			return int(p.rank) - int(q.rank)
+		case mine[l] < its[l]:
+			return -1
+		case mine[l] > its[l]:
+			return 1
+		}
+	}
+	return int(p.rank) - int(q.rank)
+}
+
+// runLap counts one lap of a loop; those of loops within it begin anew.
+func runLap(t *thread, i *inst) {
+	t.r[i.d]++
+	for _, l := range i.vec {
+		t.r[l] = 0
+	}
+}
