@@ -95,7 +95,10 @@ func buildAtomic(b *builder, o *opcode) error {
 		if s == shared || name != "add" || t.size*n > 16 || t.integer() || t.size == 8 {
 			return o.refuse("of %d .%s in this space", n, t)
 		}
-		return b.atomicVector(o, access{space: s, typ: t, count: n}, f)
+		if err := b.atomicVector(o, access{space: s, typ: t, count: n}, f); err != nil {
+			return err
+		}
+		return b.policy(o)
 	}
 	var i inst
 	if i.d, err = b.atomicTarget(o, t); err != nil {
@@ -105,7 +108,10 @@ func buildAtomic(b *builder, o *opcode) error {
 	if name == "cas" {
 		operands = 2
 	}
-	return b.atomic(i, access{space: s, typ: t, count: 1}, f, operands)
+	if err := b.atomic(i, access{space: s, typ: t, count: 1}, f, operands); err != nil {
+		return err
+	}
+	return b.policy(o)
 }
 
 // atomicTarget is where the old value goes, for red nowhere.

@@ -22,6 +22,7 @@ func fence(b *builder, o *opcode) error {
 		b.emit(inst{run: runFence})
 		return nil
 	}
+	o.take("mbarrier_init")
 	o.take("sc", "acq_rel", "acquire", "release")
 	if !o.take("gl", "cta", "cluster", "gpu", "sys") {
 		return o.refuse("without a scope")

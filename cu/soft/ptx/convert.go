@@ -118,7 +118,22 @@ func convert(b *builder, o *opcode) error {
 	if err != nil {
 		return err
 	}
+	if from == tbf16 && to.size == 1 {
+		return b.emitByte(o, f, to)
+	}
 	return b.emitConversion(f, to.plain(), from.plain())
+}
+
+// emitByte emits a conversion of bf16 to a byte, whose register has to be one, too.
+func (b *builder) emitByte(o *opcode, f func(uint64) uint64, to typ) error {
+	args, err := b.arguments(2)
+	if err != nil {
+		return err
+	}
+	if args[0].what == isRegister && args[0].reg.typ.size != 1 {
+		return o.refuse("to a register that is wider")
+	}
+	return b.emitOperands(func(t *thread, i *inst) { t.r[i.d] = f(t.r[i.a]) }, args, to, tbf16.plain())
 }
 
 // converts reports whether there are conversions of the type that take it alone.
@@ -169,8 +184,8 @@ func (c conversion) make(o *opcode) (func(uint64) uint64, error) {
 	if (c.flush && c.to != tf32 && c.from != tf32) || c.sat && c.to == tbf16 {
 		return nil, o.refuse(".ftz or .sat")
 	}
-	if c.to == tbf16 && c.from.size == 1 || c.from == tbf16 && c.to.size == 1 {
-		return nil, o.refuse("not between .bf16 and bytes")
+	if c.to == tbf16 && c.from.size == 1 {
+		return nil, o.refuse("not from bytes to .bf16")
 	}
 	switch {
 	case !toInt && (c.to.small() || c.from.small() || o.has("rz", "rm", "rp")):

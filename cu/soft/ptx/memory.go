@@ -260,7 +260,7 @@ func load(b *builder, o *opcode) error {
 	i.d = i.vec[0]
 	i.run = a.loader(width)
 	b.emit(i)
-	return nil
+	return b.policy(o)
 }
 
 // widths is the type of the registers that are loaded, which must be as wide as
@@ -370,7 +370,7 @@ func store(b *builder, o *opcode) error {
 	i.b = i.vec[0]
 	i.run = a.storer()
 	b.emit(i)
-	return nil
+	return b.policy(o)
 }
 
 func (a access) storer() run {

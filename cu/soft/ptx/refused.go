@@ -9,8 +9,6 @@ var refused = map[string]string{
 	"suld": surfaces, "sust": surfaces, "sured": surfaces, "suq": surfaces,
 	"multimem": asyncCopies, "tensormap": asyncCopies,
 	"mapa": clusters, "getctarank": clusters, "clusterlaunchcontrol": clusters,
-	"griddepcontrol": scheduling, "setmaxnreg": scheduling, "pmevent": scheduling,
-	"createpolicy": caches, "applypriority": caches, "discard": caches,
 }
 
 const (
@@ -19,8 +17,6 @@ const (
 	surfaces    = "surfaces"
 	asyncCopies = "bulk copies"
 	clusters    = "clusters"
-	scheduling  = "scheduling and profiling"
-	caches      = "cache policies"
 )
 
 // ofCluster reports whether an instruction that is known within a block is about the

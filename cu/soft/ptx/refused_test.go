@@ -43,10 +43,6 @@ var refusedForms = map[string][]string{
 		"mapa.shared::cluster.u32 %r1, %r2, %r3;", "getctarank.shared::cluster.u32 %r1, %r2;",
 		"clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p1, %rd1;",
 	},
-	scheduling: {"griddepcontrol.wait;", "griddepcontrol.launch_dependents;", "setmaxnreg.inc.sync.aligned.u32 96;", "pmevent 1;"},
-	caches: {
-		"createpolicy.fractional.L2::evict_last.b64 %rd1, 1.0;", "applypriority.global.L2::evict_normal [%rd1], 128;", "discard.global.L2 [%rd1], 128;",
-	},
 }
 
 // clusterForms are of instructions that are supported within a block.
@@ -55,8 +51,7 @@ var clusterForms = []string{
 	"ld.shared::cluster.u32 %r1, [%r2];", "st.shared::cluster.u32 [%r2], %r1;", "atom.shared::cluster.add.u32 %r1, [%r2], 1;",
 	"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];",
 	"red.async.relaxed.cluster.global.mbarrier::complete_tx::bytes.shared::cluster.inc.u32 [%r1], %r2, [%r3];",
-	"cvta.shared::cluster.u64 %rd1, %rd2;", "prefetch.tensormap [%rd1];", "fence.mbarrier_init.release.cluster;",
-	"ld.global.nc.L2::cache_hint.u32 %r1, [%rd1], %rd2;",
+	"cvta.shared::cluster.u64 %rd1, %rd2;", "prefetch.tensormap [%rd1];",
 }
 
 // What is for tensor cores, textures, surfaces, bulk copies and clusters is refused

@@ -46,6 +46,9 @@ func init() { // not a literal: instructions refer to the table through what the
 		"alloca": allocate, "stacksave": saveStack, "stackrestore": restoreStack,
 		"bar": barrier, "barrier": barrier, "membar": fence, "fence": fence,
 		"cp": copyAsync, "mbarrier": mbarrier,
+		// What says only how to be quick.
+		"pmevent": hintProfiler, "griddepcontrol": hint(0, "wait", "launch_dependents"), "setmaxnreg": hintRegisters,
+		"applypriority": hintAt("L2::evict_normal"), "discard": hintAt("L2"), "createpolicy": createPolicy,
 		// Warps.
 		"vote": vote, "match": match, "shfl": shuffle, "redux": reduce, "elect": elect, "activemask": activeMask,
 	}

@@ -173,6 +173,9 @@ func (p *parser) declaration() (d declaration, err error) {
 			d.count = 4
 			continue
 		}
+		if what, ok := handles[t.text]; ok {
+			return d, errorf(t.line, "variables of type %s are not supported: they are for %s", t.text, what)
+		}
 		var ok bool
 		if d.typ, ok = typeNames[strings.TrimPrefix(t.text, ".")]; !ok || d.typ.kind == predicate || !strings.HasPrefix(t.text, ".") {
 			return d, errorf(t.line, "%s is no type of a variable that is supported", t)
@@ -181,6 +184,9 @@ func (p *parser) declaration() (d declaration, err error) {
 		return d, nil
 	}
 }
+
+// handles are types of variables that stand for something else, and what for.
+var handles = map[string]string{".texref": textures, ".samplerref": textures, ".surfref": surfaces}
 
 func (p *parser) alignment() (int, error) {
 	line := p.line()
