@@ -49,11 +49,16 @@ func (p *parser) stepsHere() bool {
 			if depth--; depth == 0 {
 				return false
 			}
-		case strings.Contains(t.text, ".volatile"), strings.HasPrefix(t.text, "activemask"),
-			strings.HasPrefix(t.text, "shfl."), strings.HasPrefix(t.text, "vote."):
+		case t.steps():
 			return true
 		}
 	}
+}
+
+// steps reports whether the token is the opcode of such an instruction.
+func (t token) steps() bool {
+	together := strings.HasPrefix(t.text, "activemask") || strings.HasPrefix(t.text, "shfl.") || strings.HasPrefix(t.text, "vote.")
+	return strings.Contains(t.text, ".volatile") || together && !strings.Contains(t.text, ".sync")
 }
 
 // keepStep has threads of a warp meet before a volatile access that others see.

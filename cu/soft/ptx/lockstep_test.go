@@ -125,6 +125,8 @@ over: mov.u32 %r4, 5;`,
 	}
 	m := parsed(t, strings.Replace(entry(stepping), "sm_75", "sm_70", 1))
 	require.Nil(t, m.functions["k"].places)
+	m = parsed(t, strings.Replace(entry("shfl.sync.idx.b32 %r1, %r2, 0, 31, -1;"), "sm_75", "sm_52", 1))
+	require.Nil(t, m.functions["k"].places, "nothing to keep in step for")
 	require.NotNil(t, parsed(t, strings.Replace(entry(stepping), "sm_75", "sm_62", 1)).functions["k"].places)
 }
 

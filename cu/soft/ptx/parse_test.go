@@ -278,7 +278,7 @@ func TestWithoutBlanks(t *testing.T) {
 .visible .entry k(.param.u64.ptr.global.align 8 in, .param.u64 out) {
 .reg.b64 %rd<9>; .shared.align 8 .b8 bytes[16];
 ld.param.u64 %rd1,[in]; ld.param.u64 %rd2,[out]; ld.global.u64 %rd3,[%rd1];
-{.reg.b32         f, g;
+{.reg.b32         f, g; .reg .f16x2 two; mov.b32 two, 0x3c003c00; add.f16x2 two, two, two; mov.b32 g, two; add.u32 g, g, 0xbfffc007;
  .reg.pred p;
   mov.b64 {f,g},%rd3;
   setp.eq.u32 p,f,5; @p mov.b32 f,0X00000007U;

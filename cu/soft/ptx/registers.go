@@ -17,6 +17,9 @@ func (b *builder) registers() error {
 	p := b.p
 	t := p.next()
 	typ, ok := typeNames[strings.TrimPrefix(t.text, ".")]
+	if t.is(".f16x2") { // the one pair that registers may be of
+		typ, ok = tf16x2.plain(), true
+	}
 	if !ok || !strings.HasPrefix(t.text, ".") {
 		return errorf(t.line, "%s is no type of a register that is supported", t)
 	}
