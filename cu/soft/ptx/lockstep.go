@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// What is for devices before sm_70 may count on the threads of a warp going in step:
-// on what one has written with a volatile access being there when the others read. GPUs
-// whose threads are independent keep them together for such a target, says the Volta
-// Tuning Guide. Here threads of such a module meet before what is volatile, and where
-// they shuffle and vote without .sync; who is behind goes first, so that those who
-// part come together again where their ways do.
+// Programs count on the threads of a warp going in step: on what one has written with a
+// volatile access being there when the others read. Before sm_70 they do; later ones need
+// not, but do where nothing has parted them, and GPUs keep them together in code for the
+// old ones, says the Volta Tuning Guide. Here threads of a warp meet before what is
+// volatile, and in such code where they shuffle and vote without .sync; who is behind goes
+// first, so that those who part come together again where their ways do.
 
 // firstIndependent is the first architecture whose threads are independent.
 const firstIndependent = 70
 
-// stepPatience is for how many turns those who are ahead wait for others: these may
-// wait for what only the first will do, which on an old GPU hangs.
+// stepPatience is for how many turns those who are ahead wait for others in code for old
+// devices, where to wait for what only the first will do is to hang.
 const stepPatience = 1 << 12
 
 // goesInStep reports whether the warps of an architecture do.
@@ -27,11 +27,9 @@ func goesInStep(target string) bool {
 }
 
 // stepsHere reports whether the body that begins now has instructions before which
-// threads that go in step meet.
+// threads meet to be in step.
 func (p *parser) stepsHere() bool {
-	if !goesInStep(p.m.Target) {
-		return false
-	}
+	old := goesInStep(p.m.Target)
 	read, depth := p.lexer, 0 // a copy, which reads on
 	for k := 0; ; k++ {
 		var t token
@@ -49,16 +47,17 @@ func (p *parser) stepsHere() bool {
 			if depth--; depth == 0 {
 				return false
 			}
-		case t.steps():
+		case strings.Contains(t.text, ".volatile"), old && t.joinsLoosely():
 			return true
 		}
 	}
 }
 
-// steps reports whether the token is the opcode of such an instruction.
-func (t token) steps() bool {
-	together := strings.HasPrefix(t.text, "activemask") || strings.HasPrefix(t.text, "shfl.") || strings.HasPrefix(t.text, "vote.")
-	return strings.Contains(t.text, ".volatile") || together && !strings.Contains(t.text, ".sync")
+// joinsLoosely reports whether the token is the opcode of an instruction that threads of
+// a warp run together without saying who.
+func (t token) joinsLoosely() bool {
+	name, rest, _ := strings.Cut(t.text, ".")
+	return (name == "activemask" || name == "shfl" || name == "vote") && !strings.HasPrefix(rest, "sync")
 }
 
 // keepStep has threads of a warp meet before a volatile access that others see.
@@ -66,8 +65,29 @@ func (b *builder) keepStep(o *opcode, a access) {
 	if !b.inStep || !a.volatile || a.space == local || a.space == param {
 		return
 	}
-	m := &meeting{what: o.text, open: true, step: true, act: func([]*thread) {}}
-	b.emit(inst{run: m.meets(func(*thread, *inst) uint32 { return 0 })})
+	m := &meeting{what: o.text, open: true, step: true, patience: openPatience, act: func([]*thread) {}}
+	if goesInStep(b.p.m.Target) {
+		m.patience = stepPatience
+	}
+	meet := m.meets(func(*thread, *inst) uint32 { return 0 })
+	b.emit(inst{run: func(t *thread, i *inst) {
+		if !t.alone() {
+			meet(t, i)
+		}
+	}})
+}
+
+// alone reports whether nobody else of the warp could come to where t is before others
+// of the block have let them go on.
+func (t *thread) alone() bool {
+	first := t.index &^ (warpSize - 1)
+	warp := t.block.threads[first:min(first+warpSize, len(t.block.threads))]
+	for k := range warp {
+		if s := warp[k].state; (s == running || s == meetingOthers) && first+k != t.index {
+			return false
+		}
+	}
+	return true
 }
 
 // A place is where an instruction stands among the others of its function: threads come

@@ -2,6 +2,7 @@ package ptx
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,8 @@ func stepped(t *testing.T, arch, body string) []uint32 {
 	return shape(t, strings.Replace(text, "sm_75", arch, 1), 1, 64, 0, 64)
 }
 
-// What is for old devices may count on the threads of a warp keeping in step.
+// Code may count on the threads of a warp keeping in step, that for old devices also where
+// they vote and shuffle.
 func TestLockstep(t *testing.T) {
 	for _, tc := range []struct {
 		say, body string
@@ -79,8 +81,13 @@ both: setp.eq.u32 %p2, 0, 0; vote.ballot.b32 %r4, %p2;`, func(uint32) uint32 { r
 		{"a shuffle of all after a loop", `more: shfl.up.b32 %r7, %r5, 1, 0; add.u32 %k, %k, 1; setp.le.u32 %p1, %k, %r5; @%p1 bra more;
 shfl.idx.b32 %r4, %k, 31, 31;`, func(uint32) uint32 { return 32 }},
 	} {
-		for i, v := range stepped(t, "sm_52", tc.body) {
-			require.Equal(t, tc.want(uint32(i)), v, "%s: thread %d", tc.say, i)
+		for _, arch := range []string{"sm_52", "sm_90"} {
+			if strings.Contains(tc.say, "of all after") && arch != "sm_52" {
+				continue
+			}
+			for i, v := range stepped(t, arch, tc.body) {
+				require.Equal(t, tc.want(uint32(i)), v, "%s: %s: thread %d", arch, tc.say, i)
+			}
 		}
 	}
 }
@@ -104,7 +111,7 @@ st.u32 [%rd2], %r4;`
 }
 
 // Threads that wait for others of their warp, which hangs on an old GPU, go on after a
-// while; and those of newer devices do not wait at all.
+// while, which is shorter on newer ones.
 func TestLockstepIsNotForEver(t *testing.T) {
 	for _, wait := range []string{
 		`setp.eq.u32 %p1, %r5, 7; @%p1 bra over;
@@ -123,11 +130,23 @@ over: mov.u32 %r4, 5;`,
 			}
 		}
 	}
-	m := parsed(t, strings.Replace(entry(stepping), "sm_75", "sm_70", 1))
-	require.Nil(t, m.functions["k"].places)
-	m = parsed(t, strings.Replace(entry("shfl.sync.idx.b32 %r1, %r2, 0, 31, -1;"), "sm_75", "sm_52", 1))
-	require.Nil(t, m.functions["k"].places, "nothing to keep in step for")
-	require.NotNil(t, parsed(t, strings.Replace(entry(stepping), "sm_75", "sm_62", 1)).functions["k"].places)
+}
+
+// Only what needs it is kept in step.
+func TestLockstepWhereNeeded(t *testing.T) {
+	for body, archs := range map[string][]string{
+		"ld.volatile.global.u32 %r1, [%rd1];":    {"sm_52", "sm_62", "sm_70", "sm_90a"},
+		"shfl.idx.b32 %r1, %r2, 0, 31;":          {"sm_52", "sm_62"},
+		"activemask.b32 %r1;":                    {"sm_52", "sm_62"},
+		"shfl.sync.idx.b32 %r1, %r2, 0, 31, -1;": {},
+		"vote.sync.ballot.b32 %r1, %p1, -1;":     {},
+		"ld.relaxed.sys.global.u32 %r1, [%rd1];": {},
+	} {
+		for _, arch := range []string{"sm_52", "sm_62", "sm_70", "sm_90a"} {
+			m := parsed(t, strings.Replace(entry(body), "sm_75", arch, 1))
+			require.Equal(t, slices.Contains(archs, arch), m.functions["k"].places != nil, "%s: %s", arch, body)
+		}
+	}
 }
 
 // An access that a thread may not make ends the kernel, by the line.

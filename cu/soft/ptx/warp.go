@@ -12,15 +12,14 @@ type meeting struct {
 	open bool   // it takes who is there, once nobody else can come
 	step bool   // those who are behind go first
 	act  func(here []*thread)
+
+	patience int // for how many turns those at an open one wait
 }
 
 // meets is how the run of an instruction begins a meeting: the thread waits.
 func (m *meeting) meets(mask func(t *thread, i *inst) uint32) run {
 	return func(t *thread, i *inst) {
-		t.meeting, t.inst, t.state, t.patience = m, i, meetingOthers, openPatience
-		if m.step {
-			t.patience = stepPatience
-		}
+		t.meeting, t.inst, t.state, t.patience = m, i, meetingOthers, m.patience
 		t.mask = mask(t, i)
 	}
 }
@@ -101,7 +100,10 @@ func (o *opcode) takeSync() bool { return o.take("sync") }
 // assemble emits an instruction that threads of a warp run together. With a mask
 // that is its slot; without, who is there takes part.
 func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*thread)) {
-	m := &meeting{what: o.text, open: mask < 0, step: mask < 0 && b.inStep, act: act}
+	m := &meeting{what: o.text, open: mask < 0, patience: openPatience, act: act}
+	if mask < 0 && goesInStep(b.p.m.Target) {
+		m.step, m.patience = true, stepPatience
+	}
 	i.run = m.meets(func(t *thread, _ *inst) uint32 {
 		if mask < 0 {
 			return 0
