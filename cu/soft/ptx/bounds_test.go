@@ -3,6 +3,7 @@ package ptx
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"strings"
 	"syscall"
@@ -68,18 +69,21 @@ func hostile() map[string]string {
 	}
 }
 
-// hostileLoops are of functions whose warps keep in step, for which loops are looked for.
-func hostileLoops() []string {
+// hostileLoops are of functions whose warps keep in step, for which loops are looked for,
+// and what is said of them.
+func hostileLoops() map[string]string {
 	old := ".version 7.4\n.target sm_52\n.address_size 64\n.entry k() { .reg .pred %p<2>; .reg .b64 %rd<2>; st.volatile.u64 [%rd1], %rd1;\n"
 	var begins, ends strings.Builder // within each other
 	for n := range 20000 {
 		fmt.Fprintf(&begins, "L%d:\n", n)
 		fmt.Fprintf(&ends, "@%%p1 bra L%d;\n", 19999-n)
 	}
-	return []string{
-		old + begins.String() + ends.String() + "}",
-		old + "L: " + strings.Repeat("@%p1 bra L;\n", 200000) + "}",
-		old + strings.Repeat("st.volatile.u64 [%rd1], %rd1;\n", 100000) + "}",
+	table := ".reg .b32 %r1; L: ret; ts: .branchtargets " + strings.Repeat("L,", 1<<12) + "L;\n"
+	return map[string]string{
+		old + begins.String() + ends.String() + "}":                           "",
+		old + "L: " + strings.Repeat("@%p1 bra L;\n", 200000) + "}":           "",
+		old + strings.Repeat("st.volatile.u64 [%rd1], %rd1;\n", 100000) + "}": "",
+		old + table + strings.Repeat("@%p1 brx.idx %r1, ts;\n", 1<<12) + "}":  "ways to go",
 	}
 }
 
@@ -87,9 +91,7 @@ func hostileLoops() []string {
 // whatever they ask for: all that is ever allocated counts here.
 func TestBounds(t *testing.T) {
 	texts := hostile()
-	for _, text := range hostileLoops() {
-		texts[text] = ""
-	}
+	maps.Copy(texts, hostileLoops())
 	for text, say := range texts {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -170,6 +172,6 @@ func TestCancelIsPrompt(t *testing.T) {
 		})
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded, name)
-		require.Less(t, time.Since(began), 2*time.Second, name) // most take milliseconds more than what they have
+		require.Less(t, time.Since(began), 10*time.Second, name) // most take milliseconds more than what they have
 	}
 }
