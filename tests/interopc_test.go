@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -38,9 +39,9 @@ type stubbed struct {
 	t        *testing.T
 	scene    *scene
 	producer *process
-	memory   string // the file that is the memory
-	log      string // of what was opened and closed
-	closed   bool   // it had closed all when it said its verdict
+	memory   string      // the file that is the memory
+	log      string      // of what was opened and closed
+	closed   atomic.Bool // it had closed all when it said its verdict
 }
 
 // stubOffset is where the offer's memory begins in the stub's.
@@ -93,7 +94,7 @@ func (b *stubbed) consumer(f twist, env ...string) *process {
 		changed(atOffset, becomes(stubOffset)), put(atHandle, handle...)))
 	r := b.scene.relayed(b.t, all(aboutStub, f), all(
 		onlyOf(typeAttach, put(body, byte(cu.Soft))),
-		onlyOf(typeVerdict, func(*said) { b.closed = b.history() == "opened\nclosed\n" })))
+		onlyOf(typeVerdict, func(*said) { b.closed.Store(b.history() == "opened\nclosed\n") })))
 	env = append(env, "LD_LIBRARY_PATH="+libcuda, "GPUFD_DRIVER=cuda", "STUB_MEMORY="+b.memory, "STUB_LOG="+b.log)
 	return start(b.t, cConsumer.name, cConsumer.command(b.t)[0], env, "-socket", r.socket)
 }
@@ -107,7 +108,7 @@ func TestLegacyByC(t *testing.T) {
 				b := newStubbed(t, size)
 				b.consumer(onlyOf(typeOffer, put(atDevice, bytes.Repeat([]byte{device}, 16)...))).succeeds()
 				b.producer.succeeds()
-				require.True(t, b.closed, b.history())
+				require.True(t, b.closed.Load(), b.history())
 			})
 		}
 	}
@@ -144,7 +145,7 @@ func TestLegacyByCFails(t *testing.T) {
 			}
 			b.consumer(f, c.env...).fails(c.code, c.says)
 			require.Contains(t, []int{1, 4}, b.producer.wait(), b.producer.dump())
-			require.Equal(t, c.opened, b.closed, b.history())
+			require.Equal(t, c.opened, b.closed.Load(), b.history())
 		})
 	}
 	t.Run("wrong data", func(t *testing.T) {
@@ -152,7 +153,7 @@ func TestLegacyByCFails(t *testing.T) {
 		b.write(stubOffset+4*100, []byte{0xff})
 		b.consumer(func(*said) {}).fails(1, "first at index 100, want 0x")
 		b.producer.fails(1, "first at index 100")
-		require.True(t, b.closed, b.history())
+		require.True(t, b.closed.Load(), b.history())
 	})
 }
 

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import select
+import signal
 import socket
 import stat
 import struct
@@ -846,11 +847,29 @@ class Server:
         self.conns = {}  # to their peers
         self.ending = self.legacy = False
         self.wake, self.woken = socket.socketpair()  # a consumer has come to its end
+        self.wake.setblocking(False)
 
     def serve(self, offer, fds, consumers):
         """Serve until so many consumers have had their verdict, for 0 without end, or
         nobody has come for the timeout."""
         self.legacy = offer.legacy
+        with self.signals():
+            self.wait(offer, fds, consumers)
+
+    @contextlib.contextmanager
+    def signals(self):
+        """A signal wakes the main thread in any case, and its handler runs: one that comes
+        just before a thread blocks would wait for what it waits for."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.set_wakeup_fd(self.wake.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+
+    def wait(self, offer, fds, consumers):
         deadline = time.monotonic() + self.timeout
         poll = select.poll()
         poll.register(self.listener.sock, select.POLLIN)

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import resource
+import signal
 import socket
 import tempfile
 import threading
@@ -230,6 +231,36 @@ class Legacy(unittest.TestCase):
         thread.join()
         server.close()
         self.assertEqual((server.verified, server.errors), (1, []))
+
+    def test_signal(self):
+        """One that interrupts no system call of the main thread ends serving all the same."""
+
+        class Stopped(Exception):
+            pass
+
+        def stop(*_):
+            raise Stopped
+
+        def send():  # this thread takes it, as the other one does not
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, stop)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        server = gpufd.Server(self.path, timeout=30)
+        sender = threading.Thread(target=send)
+        began = time.monotonic()
+        sender.start()
+        try:
+            with self.assertRaises(Stopped):
+                server.serve(self.good, [], 1)
+        finally:
+            sender.join()
+            server.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            signal.signal(signal.SIGUSR1, before)
+        self.assertLess(time.monotonic() - began, 15)
 
     def revoked(self, timeout, end):
         """What closing a server comes to with a consumer that then does end, and how long
