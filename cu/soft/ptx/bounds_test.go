@@ -79,12 +79,24 @@ func hostileLoops() map[string]string {
 		fmt.Fprintf(&ends, "@%%p1 bra L%d;\n", 19999-n)
 	}
 	table := ".reg .b32 %r1; L: ret; ts: .branchtargets " + strings.Repeat("L,", 1<<12) + "L;\n"
+	_, kernel, _ := strings.Cut(old, "64\n") // without the header
+	half := kernel + table + strings.Repeat("@%p1 brx.idx %r1, ts;\n", 1<<7) + "}"
 	return map[string]string{
 		old + begins.String() + ends.String() + "}":                           "",
 		old + "L: " + strings.Repeat("@%p1 bra L;\n", 200000) + "}":           "",
 		old + strings.Repeat("st.volatile.u64 [%rd1], %rd1;\n", 100000) + "}": "",
 		old + table + strings.Repeat("@%p1 brx.idx %r1, ts;\n", 1<<12) + "}":  "ways to go",
+		old + "}\n" + numbered(half, 3):                                       "ways to go", // together
 	}
+}
+
+// numbered is a kernel, several times, with names of their own.
+func numbered(kernel string, times int) string {
+	var all strings.Builder
+	for n := range times {
+		all.WriteString(strings.Replace(kernel, "k()", fmt.Sprintf("k%d()", n), 1) + "\n")
+	}
+	return all.String()
 }
 
 // Texts of at most a few MiB are read, or refused, in bounded time and memory,

@@ -61,6 +61,7 @@ type parser struct {
 	initial  int            // bytes of all initial values
 	zeros    int            // bytes of them that the text leaves out
 	reached  int            // steps to find what the entries call
+	ways     int            // of jumps by tables, where warps keep in step
 	aliases  []func() error // what needs all names, to be done first
 	later    []func() error // what needs all names
 }

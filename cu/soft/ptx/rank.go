@@ -27,7 +27,7 @@ type visit struct {
 
 const (
 	maxLoops = 16      // how deeply loops are looked for within others
-	maxWays  = 1 << 20 // of all jumps by tables
+	maxWays  = 1 << 20 // of all jumps by tables in functions that are ranked
 	closed   = 1 << 30
 )
 
@@ -49,10 +49,9 @@ func (b *builder) rank() error {
 	for _, j := range b.jumps {
 		r.next[j.inst] = append(r.next[j.inst], b.f.code[j.inst].to)
 	}
-	ways := 0
 	for _, at := range b.leaves {
 		to := b.f.code[at].vec
-		if ways += len(to); ways > maxWays {
+		if b.p.ways += len(to); b.p.ways > maxWays {
 			return errorf(b.line, "jumps by tables have more than %d ways to go", maxWays)
 		}
 		r.next[at] = append(r.next[at], to...)
