@@ -62,18 +62,20 @@ func (s *Lease) sayLast(m message) error {
 }
 
 // hasLetGo waits until the consumer has closed the connection, or has said a verdict,
-// before which it closes the memory. Progress and what crossed our last word is nothing.
+// before which it closes the memory. What else it says is nothing, and may have crossed our
+// last word; of that no more is read than of any consumer.
 func (s *Lease) hasLetGo(ctx context.Context) bool {
-	for {
+	for s.meter.wait(ctx) == nil {
 		m, rec, err := s.receive(ctx, true)
 		_ = rec.Close() // receive has seen to it that it holds nothing
-		if err != nil {
+		if err != nil && !isBadRecord(err) {
 			return errors.Is(err, sock.ErrPeerLost)
 		}
 		if _, ok := m.(verdict); ok {
 			return true
 		}
 	}
+	return false
 }
 
 // stillOpen says who had not closed legacy memory when their leases ended, or is nil.

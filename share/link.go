@@ -104,6 +104,21 @@ func (m *meter) allow(now time.Time) bool {
 	return m.paid.Sub(now) <= time.Second
 }
 
+// wait returns when the next record is allowed, or ctx is done.
+func (m *meter) wait(ctx context.Context) error {
+	if m == nil {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(time.Until(m.paid.Add(time.Second/time.Duration(m.rate) - time.Second)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // A patience is the time for one step after the other. To end a context takes a
 // moment, which should not be one between a record and its answer.
 type patience struct {
