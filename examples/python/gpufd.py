@@ -448,12 +448,22 @@ class Meter:
     def __init__(self):
         self.left, self.at = float(self.RATE), time.monotonic()
 
-    def count(self):
+    def fill(self):
         now = time.monotonic()
         self.left, self.at = min(self.RATE, self.left + (now - self.at) * self.RATE), now
+
+    def count(self):
+        self.fill()
         if self.left < 1:
             raise Malformed(f"more than {self.RATE} records a second", TOO_FAST)
         self.left -= 1
+
+    def wait(self):
+        """Until there may be another one."""
+        self.fill()
+        while self.left < 1:
+            time.sleep((1 - self.left) / self.RATE)
+            self.fill()
 
 
 class Conn:
@@ -548,19 +558,24 @@ class Conn:
     def let_go(self, record=None):
         """Send a last record, if there is one, to a consumer that may have legacy memory
         open, and wait until it has not: until it closes the connection, or says VERDICT.
-        Nothing that it says renews the time for that. Returns whether it came to that."""
+        Nothing else that it says, in records or not, renews the time for that or ends it.
+        Returns whether it came to that."""
         deadline = time.monotonic() + self.timeout
         with contextlib.suppress(Error, OSError):
             if record:
                 self.send(record, deadline=self.shortly())
-        try:
-            while not isinstance(self.receive(deadline=deadline)[0], Verdict):
+        while time.monotonic() < deadline:
+            self.meter.wait()
+            try:
+                if isinstance(self.receive(deadline=deadline)[0], Verdict):
+                    return True
+            except Lost:
+                return True
+            except Malformed:
                 pass
-        except Lost:
-            pass
-        except (Error, OSError):
-            return False
-        return True
+            except (Error, OSError):
+                return False
+        return False
 
     def drain(self, deadline):
         """Read what comes until the peer closes: 16 records at most."""

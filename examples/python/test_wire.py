@@ -283,7 +283,7 @@ class Legacy(unittest.TestCase):
                     att.progress(1)
                     time.sleep(0.01)
             closing.join(0.1)
-            self.assertEqual(closing.is_alive(), timeout > 0.2, "closed without us")
+            self.assertTrue(closing.is_alive(), "closed without us")
             began = time.monotonic()
             end(att)
             closing.join(20)
@@ -302,23 +302,39 @@ class Legacy(unittest.TestCase):
                 self.assertEqual(errors, [])
                 self.assertLess(took, 5)
 
+    def test_too_much(self):
+        """Nothing that a consumer says ends its time to close the memory, even if it is of no
+        type that is known, or too much."""
+
+        class Unknown(gpufd.Progress):
+            TYPE = 99
+
+        def end(att):
+            for n in range(700):
+                att.conn.send(Unknown(n, 700))
+                att.conn.send(gpufd.Progress(n, 700))
+            att.conn.send(gpufd.Verdict(True))
+
+        errors, _ = self.revoked(30, end)
+        self.assertEqual(errors, [])
+
     def test_stays_open(self):
-        errors, took = self.revoked(0.5, lambda att: None)
-        self.assertLess(took, 5)
+        errors, took = self.revoked(2, lambda att: None)
+        self.assertLess(took, 15)
         self.assertEqual([type(e) for e in errors], [gpufd.StillOpen])
         self.assertIn(f"pid {os.getpid()}", str(errors[0]))
         self.assertEqual(errors[0].exit, 4)
 
     def test_silent_and_open(self):
         """A consumer that takes too long is told so, and waited for all the same."""
-        server = gpufd.Server(self.path, timeout=0.3)
+        server = gpufd.Server(self.path, timeout=1)
         thread = threading.Thread(target=server.serve, args=(self.good, [], 1))
         thread.start()
         with gpufd.attach(self.path, "", gpufd.SOFT, timeout=5) as att:
             att.mapped()
             began = time.monotonic()
-            thread.join(5)
-            self.assertGreater(time.monotonic() - began, 0.5)
+            thread.join(20)
+            self.assertGreater(time.monotonic() - began, 1.5)
             with self.assertRaises(gpufd.Refused):
                 att.hear()
         server.close()
