@@ -60,8 +60,8 @@ const legacyUnit = 2 << 20
 // offered read-only, and the handle keeps nothing: CUDA leaves undefined what a
 // consumer finds after its owner has freed it, and does not tell the owner who has it
 // open. Here the leases do: a consumer closes the memory before its connection, Close
-// refuses while there are any leases, and a consumer is attached only when the producer has confirmed, after the handle was opened, that
-// it is of the memory that was offered.
+// refuses while there are any leases, and a consumer is attached only when the producer
+// has confirmed, after the handle was opened, that it is of the memory that was offered.
 type Legacy struct {
 	ctx    *cu.Context
 	mem    *cu.Memory // nil if somebody else frees it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,13 +18,18 @@ var ErrStillOpen = errors.New("share: legacy memory may be open still")
 // in time that they have closed it. To free it under them harms nobody else; what they
 // find there then is undefined.
 type StillOpenError struct {
-	Peers []sock.Peer
+	Peers []sock.Peer   // each once, 64 at most
+	More  int           // leases of others
 	After time.Duration // how long they had
 }
 
 // Error names the peers.
 func (e *StillOpenError) Error() string {
-	return fmt.Sprintf("%v: it was not closed within %s by who had a lease of it (%s)", ErrStillOpen, e.After, peerNames(e.Peers))
+	more := ""
+	if e.More > 0 {
+		more = fmt.Sprintf("; and %d more", e.More)
+	}
+	return fmt.Sprintf("%v: it was not closed within %s by who had a lease of it (%s%s)", ErrStillOpen, e.After, peerNames(e.Peers), more)
 }
 
 // Is matches [ErrStillOpen].
@@ -56,9 +62,29 @@ func (s *Lease) sayLast(m message) error {
 		return nil
 	}
 	s.server.mu.Lock()
-	s.keepers = append(s.keepers, s.Peer())
+	s.keepers.add(s.Peer())
 	s.server.mu.Unlock()
-	return &StillOpenError{[]sock.Peer{s.Peer()}, s.timeout}
+	return &StillOpenError{Peers: []sock.Peer{s.Peer()}, After: s.timeout}
+}
+
+// keepers are who had not closed legacy memory when their leases ended. An offer may go on
+// for as long as the machine, so not all are named.
+type keepers struct {
+	peers []sock.Peer
+	more  int
+}
+
+// maxKeepers is how many are.
+const maxKeepers = 64
+
+func (k *keepers) add(p sock.Peer) {
+	switch {
+	case slices.Contains(k.peers, p):
+	case len(k.peers) == maxKeepers:
+		k.more++
+	default:
+		k.peers = append(k.peers, p)
+	}
 }
 
 // hasLetGo waits until the consumer has closed the connection, or has said a verdict,
@@ -82,8 +108,8 @@ func (s *Lease) hasLetGo(ctx context.Context) bool {
 func (o *offering) stillOpen() error {
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()
-	if len(o.keepers) == 0 {
+	if len(o.keepers.peers) == 0 {
 		return nil
 	}
-	return &StillOpenError{o.keepers, o.server.timeout}
+	return &StillOpenError{o.keepers.peers, o.keepers.more, o.server.timeout}
 }

@@ -78,12 +78,12 @@ type offering struct {
 	wake   chan struct{} // begun or ended moved
 
 	// Under server.mu:
-	begun, ended int         // leases
-	numbered     int         // the last number that a lease got
-	published    bool        // the data is there
-	pending      []*waiter   // who is sent the descriptors before that
-	live         []*Lease    // that have not ended
-	keepers      []sock.Peer // whose leases ended with legacy memory open
+	begun, ended int       // leases
+	numbered     int       // the last number that a lease got
+	published    bool      // the data is there
+	pending      []*waiter // who is sent the descriptors before that
+	live         []*Lease  // that have not ended
+	keepers      keepers   // whose leases ended with legacy memory open
 }
 
 // Offer offers buf under name and serves consumers until ctx is done, which is
