@@ -162,18 +162,19 @@ func TestLegacyByCFails(t *testing.T) {
 func TestLegacyByCRevoked(t *testing.T) {
 	for name, killed := range map[string]bool{"it closes": false, "it is killed": true} {
 		t.Run(name, func(t *testing.T) {
-			b := newStubbed(t, 128*mib)
-			consumer := b.consumer(func(*said) {})
+			b := newStubbed(t, 5000)
+			hold := b.log + ".hold"
+			require.NoError(t, os.WriteFile(hold, nil, 0o600))
+			consumer := b.consumer(func(*said) {}, "STUB_HOLD="+hold)
 			consumer.waitLine("Mapped the memory")
 			b.producer.waitLine("  consumer 1 has mapped the memory")
-			consumer.stop()
 			b.producer.signal(syscall.SIGTERM)
 			b.producer.waitLine("  waiting for consumers to close the memory (1)")
 			require.False(t, b.producer.ended())
 			if killed {
 				consumer.kill()
 			} else {
-				require.NoError(t, resume(consumer))
+				require.NoError(t, os.Remove(hold))
 				consumer.fails(4, "the producer ended the offer")
 				require.Equal(t, "opened\nclosed\n", b.history())
 			}

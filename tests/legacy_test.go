@@ -291,8 +291,8 @@ func TestFault9_LegacyProducerInterrupted(t *testing.T) {
 		producer.succeeds()
 	})
 	t.Run("the consumer never closes it", func(t *testing.T) {
-		producer, consumer := interrupted(t, "-timeout", "1s")
-		producer.fails(4, "legacy memory may be open still: it was not closed within 1s", "pid "+pidText(consumer))
+		producer, consumer := interrupted(t, "-timeout", enough)
+		producer.fails(4, "legacy memory may be open still: it was not closed within "+enough, "pid "+pidText(consumer))
 		require.NoError(t, resume(consumer))
 		consumer.fails(4, "revoked by the producer")
 	})

@@ -1,7 +1,8 @@
 /*
  * A libcuda that has legacy IPC and nothing else: the allocation behind a handle is the
  * file $STUB_MEMORY, opened by the handle whose byte i is 3i + 1. What is opened and closed
- * is noted in $STUB_LOG. $STUB_OPEN is what opening returns.
+ * is noted in $STUB_LOG. $STUB_OPEN is what opening returns. Copies wait while there is a file
+ * $STUB_HOLD, for a minute at most.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -71,6 +72,9 @@ int cuMemGetAddressRange_v2(uint64_t *base, size_t *whole, uint64_t at)
 int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n)
 {
 	uint64_t begin = (uint64_t)(uintptr_t)memory;
+	const char *hold = getenv("STUB_HOLD");
+	for (int ms = 0; hold && !access(hold, F_OK) && ms < 60000; ms++)
+		usleep(1000);
 	if (!memory || from < begin || n > size || from - begin > size - n)
 		return 1;
 	memcpy(to, (void *)(uintptr_t)from, n);
