@@ -37,6 +37,13 @@ func FuzzRun(f *testing.F) {
 	} {
 		f.Add(entry(registers + body))
 	}
+	for _, arch := range []string{"sm_52", "sm_90"} { // in step, with jumps, loops and calls
+		f.Add(strings.Replace(formHeader, "sm_75", arch, 1) + strings.TrimPrefix(entry(registers+`
+more: ld.volatile.u32 %r2, [%rd1]; @%p1 bra more; t: .branchtargets more, inner, over; vote.ballot.b32 %r3, %p1;
+inner: { .param .b32 r; .param .b64 a; call (r), f, (a); } setp.lt.u32 %p1, %r2, %r1; @%p1 bra inner; @!%p1 bra more; brx.idx %r1, t;
+over: st.volatile.u32 [%rd1], %r1; }
+.func (.param .b32 r) f(.param .b64 a) { .reg .pred %p; .reg .b64 %rd; mov.u64 %rd, 0x7f0000000000; again: ld.volatile.u64 %rd, [%rd]; setp.eq.u64 %p, %rd, 0; @!%p bra again; ret; `), formHeader))
+	}
 	f.Add(formHeader + printDeclared + ".global .b8 s[9] = {37,45,42,46,51,108,108,100,0};\n" + strings.TrimPrefix(entry(`.param .b64 a; .param .b64 b; .param .b32 r;
 mov.u64 %rd1, s; st.param.b64 [a], %rd1; st.param.b64 [b], %rd1; call (r), vprintf, (a, b);`), formHeader))
 	f.Fuzz(func(t *testing.T, text string) {
