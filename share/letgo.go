@@ -94,7 +94,11 @@ func (s *Lease) hasLetGo(ctx context.Context) bool {
 	for s.meter.wait(ctx) == nil {
 		m, rec, err := s.receive(ctx, true)
 		_ = rec.Close() // receive has seen to it that it holds nothing
-		if err != nil && !isBadRecord(err) {
+		switch {
+		case err == nil:
+		case isBadRecord(err):
+			s.meter.allow(time.Now()) // counts, too, if it was none
+		default:
 			return errors.Is(err, sock.ErrPeerLost)
 		}
 		if _, ok := m.(verdict); ok {

@@ -572,7 +572,7 @@ class Conn:
             except Lost:
                 return True
             except Malformed:
-                pass
+                self.meter.left -= 1  # counts, too, if it was no record
             except (Error, OSError):
                 return False
         return False
