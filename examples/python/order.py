@@ -55,7 +55,7 @@ class Counter:
         self.check(n)
         try:
             self.await_number(n, timeout)
-        except TimedOut:
+        except BaseException:  # by a signal, too: it is not waited for any more
             self.broken = True
             raise
 
@@ -82,7 +82,7 @@ class WordCounter(Counter):
     def await_number(self, n, timeout):
         try:
             poll(lambda: reached(self.word.value, n), timeout, f"counter {self.slot}")
-        except TimedOut:
+        except BaseException:
             self.word.value = GIVEN_UP
             raise
         if self.word.value == GIVEN_UP:
@@ -121,7 +121,7 @@ class StreamCounter(Counter):
         self.buffer.call("cuStreamWaitValue64", self.stream, self.at, n, greater_or_equal)
         try:
             poll(lambda: is_done(self.buffer, "cuStreamQuery", self.stream), timeout, f"counter {self.slot}")
-        except TimedOut:
+        except BaseException:
             self.buffer.call("cuStreamWriteValue64", self.rescue, self.at, GIVEN_UP, 0)
             self.buffer.call("cuStreamSynchronize", self.stream)
             raise

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import types
 import unittest
+import unittest.mock
 
 import gpufd
 import memory
@@ -56,6 +57,20 @@ class Counters(unittest.TestCase):
                     call()
             self.assertEqual(self.number(buffer, 0), 0, "another slot")
 
+    def interrupted(self, buffer):
+        """Who is interrupted while it waits has given its slot up, and left nothing waiting."""
+        ours, theirs = self.counters(buffer)
+
+        def poll(*_):
+            raise KeyboardInterrupt
+
+        with ours, theirs, unittest.mock.patch.object(order, "poll", poll):
+            with self.assertRaises(KeyboardInterrupt):
+                ours.wait(1, 1)
+            with self.assertRaisesRegex(gpufd.Error, "was given up"):
+                ours.wait(1, 1)
+        self.assertEqual(self.number(buffer), order.GIVEN_UP)
+
     def refused(self, buffer):
         with self.assertRaisesRegex(gpufd.Error, "has room for 2"):
             order.counter(buffer, 2)
@@ -79,6 +94,8 @@ class Software(Counters):
         with memory.Soft.make(2 * order.STRIDE) as buffer:
             self.both(buffer)
             self.refused(buffer)
+        with memory.Soft.make(2 * order.STRIDE) as buffer:
+            self.interrupted(buffer)
 
     def test_other_waiter(self):
         """Two that wait at a slot: the patient one hears that the other gave it up."""
@@ -185,6 +202,8 @@ class Gpu(Counters):
         with memory.Cuda.make(2 * order.STRIDE) as buffer:
             self.both(buffer)
             self.refused(buffer)
+        with memory.Cuda.make(2 * order.STRIDE) as buffer:
+            self.interrupted(buffer)
 
     def test_steps_fail(self):
         with memory.Cuda.make(2 * order.STRIDE) as buffer:
@@ -195,6 +214,7 @@ class Gpu(Counters):
                         c.wait(1, 0.01)
                 self.driver.fail_at = None
                 self.driver.waits.clear()
+                buffer.write(0, bytes(order.STRIDE))
 
     def test_event(self):
         with memory.Cuda.make(1) as buffer:
