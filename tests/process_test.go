@@ -41,6 +41,7 @@ func startCommand(t testing.TB, name string, cmd *exec.Cmd, env []string) *proce
 	p := &process{t: t, name: name, cmd: cmd, done: make(chan struct{})}
 	p.cmd.Env = append(programEnv(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
+	p.cmd.WaitDelay = patience / 2 // for its children, who may have these
 	var err error
 	p.in, err = p.cmd.StdinPipe()
 	require.NoError(t, err)
