@@ -6,7 +6,7 @@
 # "N passed, N failed, N skipped" in the end. FAILED names a file to write the package
 # and name of each test to that failed, or ? where that is not all.
 set -euo pipefail
-${GO:-go} test -short -timeout=20m -count=1 -vet=off -v "$@" 2>&1 | awk -v failed_tests="${FAILED:-/dev/null}" '
+${GO:-go} test -short -timeout=30m -count=1 -vet=off -v "$@" 2>&1 | awk -v failed_tests="${FAILED:-/dev/null}" '
 /^=== (RUN|NAME|CONT) / { test = $3 }
 /^ *[a-z_0-9]+\.go:[0-9]+: / { why[test] = $0; sub(/^ */, "", why[test]) }
 /^ *--- PASS:/ { passed++ }
