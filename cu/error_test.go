@@ -112,8 +112,22 @@ func TestErrorSaysWhatToDo(t *testing.T) {
 		{"cuMemHostRegister", cu.ErrHostMemoryAlreadyRegistered, "registered part of this memory"},
 		{"cuMemCreate", cu.ErrNotPermitted, "IMEX"},
 		{"cuLaunchKernel", cu.ErrIllegalAddress, "the process has to begin anew"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidContext, "this very process"},
+		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "another context"},
+		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "has ended"},
+		{"cuIpcOpenMemHandle", cu.ErrInvalidValue, "has freed"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrMapFailed, "no container hides it"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidValue, "no handle"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrTooManyPeers, "so many peers"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrAlreadyMapped, "by another handle"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrPeerAccessUnsupported, "another device"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrNotSupported, "SupportsIPC"},
+		{"cuIpcCloseMemHandle", cu.ErrInvalidValue, "closed before"},
+		{"cuIpcGetEventHandle", cu.ErrInvalidHandle, "EventInterprocess"},
+		{"cuIpcOpenEventHandle", cu.ErrMapFailed, "container"},
+		{"cuMemImportFromShareableHandle", cu.ErrNotPermitted, "IMEX"},
 	} {
-		require.ErrorContains(t, &cu.Error{Op: c.op, Result: c.result}, c.want)
+		require.ErrorContains(t, &cu.Error{Op: c.op, Result: c.result}, c.want, fmt.Sprint(c.op, c.result))
 	}
 	for op, r := range map[string]cu.Result{
 		"cuMemMap": cu.ErrNotSupported, "cuCtxSetLimit": cu.ErrNotPermitted, "cuMemImportFromShareableHandle": cu.ErrUnknown, "cuX": cu.ErrInvalidValue,

@@ -3,7 +3,6 @@ package cu_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -365,30 +364,4 @@ func TestOpenIPCWithTheFirstABI(t *testing.T) {
 	none := cutest.Driver(t, without(t, "cuIpcOpenMemHandle_v2", "cuIpcOpenMemHandle"))
 	_, err := cutest.Context(t, firstDevice(t, none)).OpenIPC(cu.IPCHandle{})
 	require.ErrorIs(t, err, cu.ErrSymbolMissing)
-}
-
-// Every result that legacy IPC is known for says what to do.
-func TestIPCErrorsSayWhatToDo(t *testing.T) {
-	for _, c := range []struct {
-		op     string
-		result cu.Result
-		want   string
-	}{
-		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidContext, "this very process"},
-		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "another context"},
-		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "has ended"},
-		{"cuIpcOpenMemHandle", cu.ErrInvalidValue, "has freed"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrMapFailed, "no container hides it"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidValue, "no handle"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrTooManyPeers, "so many peers"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrAlreadyMapped, "by another handle"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrPeerAccessUnsupported, "another device"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrNotSupported, "SupportsIPC"},
-		{"cuIpcCloseMemHandle", cu.ErrInvalidValue, "closed before"},
-		{"cuIpcGetEventHandle", cu.ErrInvalidHandle, "EventInterprocess"},
-		{"cuIpcOpenEventHandle", cu.ErrMapFailed, "container"},
-		{"cuMemImportFromShareableHandle", cu.ErrNotPermitted, "IMEX"},
-	} {
-		require.ErrorContains(t, &cu.Error{Op: c.op, Result: c.result}, c.want, fmt.Sprint(c.op, c.result))
-	}
 }

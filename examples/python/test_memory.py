@@ -268,20 +268,30 @@ class Driver(types.ModuleType):
         return self.ok()
 
 
+def install(driver):
+    """Have it stand in for cuda.bindings.driver; what is returned ends that."""
+    modules = {n: sys.modules.get(n) for n in ("cuda", "cuda.bindings", "cuda.bindings.driver")}
+    bindings = types.ModuleType("cuda.bindings")
+    bindings.driver = driver
+    sys.modules.update({"cuda": types.ModuleType("cuda"), "cuda.bindings": bindings, "cuda.bindings.driver": driver})
+
+    def remove():
+        for name, m in modules.items():
+            sys.modules.pop(name)
+            if m is not None:
+                sys.modules[name] = m
+
+    return remove
+
+
 class Gpu(unittest.TestCase):
     def setUp(self):
         self.before = open_fds()
         self.driver = Driver()
-        self.modules = {n: sys.modules.get(n) for n in ("cuda", "cuda.bindings", "cuda.bindings.driver")}
-        bindings = types.ModuleType("cuda.bindings")
-        bindings.driver = self.driver
-        sys.modules.update({"cuda": types.ModuleType("cuda"), "cuda.bindings": bindings, "cuda.bindings.driver": self.driver})
+        self.remove = install(self.driver)
 
     def tearDown(self):
-        for name, m in self.modules.items():
-            sys.modules.pop(name)
-            if m is not None:
-                sys.modules[name] = m
+        self.remove()
         self.assertEqual(self.driver.things, [], "things of the driver are left")
         self.assertEqual(open_fds(), self.before, "descriptors are left")
 

@@ -4,7 +4,6 @@ which a stand-in takes the arguments and answers when a stream's wait is over.
 
 import ctypes
 import os
-import sys
 import tempfile
 import threading
 import types
@@ -186,16 +185,10 @@ class Driver(test_memory.Driver):
 class Gpu(Counters):
     def setUp(self):
         self.driver = Driver()
-        self.modules = {n: sys.modules.get(n) for n in ("cuda", "cuda.bindings", "cuda.bindings.driver")}
-        bindings = types.ModuleType("cuda.bindings")
-        bindings.driver = self.driver
-        sys.modules.update({"cuda": types.ModuleType("cuda"), "cuda.bindings": bindings, "cuda.bindings.driver": self.driver})
+        self.remove = test_memory.install(self.driver)
 
     def tearDown(self):
-        for name, m in self.modules.items():
-            sys.modules.pop(name)
-            if m is not None:
-                sys.modules[name] = m
+        self.remove()
         self.assertEqual(self.driver.things, [], "things of the driver are left")
 
     def test_counter(self):
