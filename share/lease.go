@@ -277,7 +277,7 @@ func (m verdict) err() error {
 
 // Leases lists the leases of the offer of that name that have not ended, in the
 // order of their numbers; also those of one that is prepared. Without such an offer
-// there are none.
+// there are none; nor of one that has ended, while its last leases still end.
 func (s *Server) Leases(name string) []*Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -75,8 +75,8 @@ func (p *producer) refuseTooLarge() error {
 }
 
 // sayClosing says whom the end waits for.
-func (p *producer) sayClosing(srv *share.Server) {
-	if n := len(srv.Leases(cli.OfferName)); n > 0 {
+func (p *producer) sayClosing(w *watcher) {
+	if n := w.holders(); n > 0 {
 		p.app.Say("closing", cli.Fields{"consumers": n, "longest_us": p.app.Timeout.Microseconds()},
 			"  waiting for consumers to close the memory (%d), for %s at most", n, p.app.Timeout)
 	}

@@ -17,6 +17,7 @@ type watcher struct {
 	waiting cli.Fields // for consumers
 
 	mu       sync.Mutex
+	holding  map[int]bool // numbers of leases that were sent what opens the memory
 	verified int
 	failed   int
 	worst    error // with the most telling exit code
@@ -36,6 +37,7 @@ func (w *watcher) see(e share.Event) {
 		if w.handle == share.HandleLegacy {
 			what = "IPC handle"
 		}
+		w.sent(e.Lease)
 		w.app.Say("sent", who, "Sent %s and size metadata to consumer", what)
 	case share.Mapped:
 		w.app.Say("mapped", who, "  consumer %d has mapped the memory (%s after connecting)", e.Lease, e.Since)
@@ -60,9 +62,23 @@ func (w *watcher) verdict(e share.Event, who cli.Fields) {
 	w.app.Say("verdict", who, "Consumer verified data successfully!")
 }
 
+func (w *watcher) sent(lease int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.holding[lease] = true
+}
+
+// holders is how many consumers may have the memory open.
+func (w *watcher) holders() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.holding)
+}
+
 func (w *watcher) ended(e share.Event, who cli.Fields) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	delete(w.holding, e.Lease)
 	if e.Err == nil {
 		w.verified++
 		return
