@@ -60,7 +60,7 @@ emulate() {
 # the emulator (7.2) has forked waits for a lock of the emulator's own instead of starting
 # its program, most often in TestRing…: see that it is not that before looking elsewhere.
 again() {
-	local package name few=3
+	local package name few=6
 	[ -n "${GPUFD_EMULATED:-}" ] && [ -s "$1" ] && [ "$(wc -l <"$1")" -le $few ] && ! grep -q ' ?$' "$1" || return 1
 	while read -r package name; do
 		echo "again, alone: $package $name"
