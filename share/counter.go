@@ -24,7 +24,8 @@ const CounterStride = 128
 // waits: when its peer dies, it writes a number itself that frees all its streams
 // (D20b), and the slot is not to be used again. Who makes the buffer fills it with
 // zeros before it is offered, whatever new memory reads as (D9): counting begins
-// with 1.
+// with 1. It is offered before streams wait, or with [WithSynchronized]: [Server.Offer]
+// waits for what the device was given, and consumers for the offer.
 type Counter struct {
 	word   cu.DevicePtr
 	buffer *vmm.Buffer // kept while its memory is used

@@ -8,6 +8,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,8 +69,9 @@ func (p *turner) byCounters(ours, theirs *share.Counter, turns uint64) {
 		require.NoError(p.t, theirs.Signal(p.stream, n))
 		w, err := ours.Wait(ctx, p.stream, n)
 		require.NoError(p.t, err)
+		require.NoError(p.t, p.stream.Synchronize(p.t.Context()))
+		require.NoError(p.t, w.Result(), "turn %d", n) // who was given up reads nonsense
 		p.read(n)
-		require.NoError(p.t, w.Result())
 	}
 }
 
@@ -85,7 +87,8 @@ func (p *turner) counters(control *vmm.Buffer) (zero, one *share.Counter) {
 	return zero, one
 }
 
-// offering serves a buffer until the test ends.
+// offering serves a buffer until the test ends. It returns when the offer stands: until then
+// Offer waits for what is given to the device, and with that for who waits for a counter.
 func offering(t *testing.T, srv *share.Server, name string, size uint64, opts ...share.OfferOption) *vmm.Buffer {
 	t.Helper()
 	buf, err := vmm.New(cutest.Device(t), size)
@@ -95,13 +98,23 @@ func offering(t *testing.T, srv *share.Server, name string, size uint64, opts ..
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	over, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	srv.Expect(name)
+	stands := make(chan struct{})
+	opts = append(opts, share.WithObserver(func(e share.Event) {
+		if e.Kind == share.Offered {
+			close(stands)
+		}
+	}))
 	go func() { done <- srv.Offer(over, name, buf, share.ReadWrite, opts...) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-done)
 		require.NoError(t, buf.Close())
 	})
+	select {
+	case <-stands:
+	case <-time.After(patience):
+		t.Fatalf("%s is not offered", name)
+	}
 	return buf
 }
 

@@ -65,11 +65,13 @@ func programEnv() []string {
 }
 
 func (p *process) cleanUp() {
-	if p.ended() {
-		return
+	ended := p.ended()
+	if !ended {
+		p.kill()
 	}
-	p.kill()
-	if !p.t.Failed() {
+	if p.t.Failed() {
+		p.t.Logf("%s, still running: %t\n%s", p.name, !ended, p.dump())
+	} else if !ended {
 		p.t.Errorf("%s was still running when the test ended\n%s", p.name, p.dump())
 	}
 }
