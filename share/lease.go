@@ -254,7 +254,7 @@ func (s *Lease) lost(err error, patient bool) error {
 
 // over is why the lease has ended on this side, or nil.
 func (s *Lease) over() error {
-	if err := s.cause(); err != nil {
+	if err := s.ending(); err != nil {
 		return err
 	}
 	return context.Cause(s.ctx)

@@ -78,12 +78,13 @@ type offering struct {
 	wake   chan struct{} // begun or ended moved
 
 	// Under server.mu:
-	begun, ended int       // leases
-	numbered     int       // the last number that a lease got
-	published    bool      // the data is there
-	pending      []*waiter // who is sent the descriptors before that
-	live         []*Lease  // that have not ended
-	keepers      keepers   // whose leases ended with legacy memory open
+	caller       context.Context // Offer's, once it is called
+	begun, ended int             // leases
+	numbered     int             // the last number that a lease got
+	published    bool            // the data is there
+	pending      []*waiter       // who is sent the descriptors before that
+	live         []*Lease        // that have not ended
+	keepers      keepers         // whose leases ended with legacy memory open
 }
 
 // Offer offers buf under name and serves consumers until ctx is done, which is
@@ -164,6 +165,9 @@ func (o *offering) offer(ctx context.Context) error {
 		return join(err, o.giveUp(err))
 	}
 	defer o.server.work.Done()
+	o.server.mu.Lock()
+	o.caller = ctx
+	o.server.mu.Unlock()
 	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
 	if err := o.synchronize(); err != nil {
 		return join(err, o.giveUp(err))
@@ -301,13 +305,26 @@ func (o *offering) wait() error {
 	}
 }
 
-// over is why the offer has ended, or nil. Of the server's end its context hears
-// a moment later than others do.
+// over is why the offer has ended, or nil.
 func (o *offering) over() error {
-	if err := o.cause(); err != nil {
+	if err := o.ending(); err != nil {
 		return err
 	}
 	return context.Cause(o.ctx)
+}
+
+// ending is why the offer's context is done, or will be in a moment: others hear of the end
+// of the server, and of Offer's context, before it does.
+func (o *offering) ending() error {
+	if err := o.cause(); err != nil {
+		return err
+	}
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	if o.caller == nil {
+		return nil
+	}
+	return context.Cause(o.caller)
 }
 
 // cause is why the offer's context is done, if that is the server's doing.

@@ -17,7 +17,7 @@ type watcher struct {
 	waiting cli.Fields // for consumers
 
 	mu       sync.Mutex
-	holding  map[int]bool // numbers of leases that were sent what opens the memory
+	holding  map[int]bool // numbers of leases that have not ended
 	verified int
 	failed   int
 	worst    error // with the most telling exit code
@@ -30,6 +30,7 @@ func (w *watcher) see(e share.Event) {
 	case share.Offered:
 		w.app.Say("waiting", w.waiting, "Waiting for consumer connection...")
 	case share.Connected:
+		w.connected(e.Lease) // before it is sent anything
 		w.app.Say("connected", who, "Consumer connected")
 		w.app.Say("peer", who, "  consumer %d is %s", e.Lease, e.Peer)
 	case share.Sent:
@@ -37,7 +38,6 @@ func (w *watcher) see(e share.Event) {
 		if w.handle == share.HandleLegacy {
 			what = "IPC handle"
 		}
-		w.sent(e.Lease)
 		w.app.Say("sent", who, "Sent %s and size metadata to consumer", what)
 	case share.Mapped:
 		w.app.Say("mapped", who, "  consumer %d has mapped the memory (%s after connecting)", e.Lease, e.Since)
@@ -62,7 +62,7 @@ func (w *watcher) verdict(e share.Event, who cli.Fields) {
 	w.app.Say("verdict", who, "Consumer verified data successfully!")
 }
 
-func (w *watcher) sent(lease int) {
+func (w *watcher) connected(lease int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.holding[lease] = true

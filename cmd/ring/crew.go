@@ -17,7 +17,7 @@ import (
 
 // grace is how long a member may take to end when it was told to, and to be seen
 // to have ended when its connection has.
-const grace = 3 * time.Second
+const grace = 10 * time.Second
 
 // A crew is the members, as the parent sees them. One goroutine uses it; each
 // member's messages come from another by way of events.
