@@ -308,13 +308,14 @@ func (s *scene) raw() *sock.Conn {
 // silent or floods, and whenever it came. Others are served meanwhile.
 func TestFault60_NeverReads(t *testing.T) {
 	for name, c := range map[string]struct {
-		flood bool
-		code  int
-		says  string
-	}{"silent": {false, 4, "took too long"}, "flooding": {true, 1, "too many records a second"}} {
+		flood   bool
+		timeout string
+		code    int
+		says    string
+	}{"silent": {false, enough, 4, "took too long"}, "flooding": {true, "1m", 1, "too many records a second"}} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
-			producer := s.serving("-consumers", "2", "-timeout", "3s")
+			producer := s.serving("-consumers", "2", "-timeout", c.timeout)
 			conn := s.raw()
 			producer.waitLine("Sent FD")
 			if c.flood {

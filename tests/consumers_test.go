@@ -55,8 +55,8 @@ func TestServeUntilSignal(t *testing.T) {
 // interrupted learns that the offer has ended, and exits 4.
 func TestSignalTellsConsumers(t *testing.T) {
 	s := newScene(t)
-	producer := s.serving("-size", long)
-	consumer := s.consumer("-verify", "cpu")
+	producer := s.serving()
+	consumer := s.relayed(t, nil, unsaid(typeVerdict)).consumer()
 	consumer.waitLine("Received FD")
 	consumer.stop()
 	producer.signal(syscall.SIGTERM)

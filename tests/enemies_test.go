@@ -113,6 +113,17 @@ func (e *enemy) send(record []byte, fds ...int) error {
 	return err
 }
 
+// await is hear that waits for as long as it may: a producer under siege takes its time.
+func (e *enemy) await() []byte {
+	poll := []unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLIN}}
+	for e.ctx.Err() == nil {
+		if n, err := unix.Poll(poll, 200); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return e.hear()
+}
+
 // hear receives a record, or nothing, and closes the descriptors that come along.
 func (e *enemy) hear() []byte {
 	b, oob := make([]byte, sock.MaxRecord), make([]byte, 2048)
@@ -188,7 +199,7 @@ func (e *enemy) attach() (generation uint64, ok bool) {
 	if e.send(wish(1, cli.OfferName)) != nil {
 		return 0, false
 	}
-	b := e.hear()
+	b := e.await()
 	if len(b) < 16+56 || binary.LittleEndian.Uint16(b[6:]) != typeOffer {
 		return 0, false
 	}

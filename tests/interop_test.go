@@ -191,17 +191,6 @@ func TestInteropDefaultSocket(t *testing.T) {
 	})
 }
 
-// slow is a size that takes Python and C a while to verify by copies.
-const slow = "128MiB"
-
-// slowly is a size that takes the pair's consumer a while: Python is slower than the others.
-func (p pair) slowly() string {
-	if p.consumer.name == pyConsumer.name {
-		return "64MiB"
-	}
-	return slow
-}
-
 // ours reports whether a program of gpufd is among the two.
 func (p pair) ours() bool {
 	return p.producer.name == goProducer.name || p.consumer.name == goConsumer.name
@@ -304,8 +293,8 @@ func TestInteropLegacyKilled(t *testing.T) {
 		s.kill(producer)
 		consumer.fails(4)
 
-		producer = s.servingPeer(p.producer, "-handle", "legacy", "-size", slow, "-consumers", "2")
-		consumer = s.peer(p.consumer)
+		producer = s.servingPeer(p.producer, "-handle", "legacy", "-consumers", "2")
+		consumer = s.relayed(t, nil, unsaid(typeVerdict)).peer(p.consumer)
 		consumer.waitLine("Received")
 		consumer.kill()
 		s.peer(p.consumer).succeeds()
@@ -394,8 +383,8 @@ func TestInteropProducerKilled(t *testing.T) {
 func TestInteropConsumerKilled(t *testing.T) {
 	eachPair(t, []pair{{pyProducer, goConsumer}, {goProducer, pyConsumer}, {goProducer, cConsumer}}, func(t *testing.T, p pair) {
 		s := meeting(t)
-		producer := s.servingPeer(p.producer, "-consumers", "2", "-size", p.slowly())
-		consumer := s.peer(p.consumer)
+		producer := s.servingPeer(p.producer, "-consumers", "2")
+		consumer := s.relayed(t, nil, unsaid(typeVerdict)).peer(p.consumer)
 		consumer.waitLine("Received")
 		consumer.kill()
 		s.peer(p.consumer).succeeds()
@@ -408,8 +397,8 @@ func TestInteropConsumerKilled(t *testing.T) {
 func TestInteropRevoked(t *testing.T) {
 	eachPair(t, pairs, func(t *testing.T, p pair) {
 		s := meeting(t)
-		producer := s.servingPeer(p.producer, "-size", p.slowly())
-		consumer := s.peer(p.consumer)
+		producer := s.servingPeer(p.producer)
+		consumer := s.relayed(t, nil, unsaid(typeVerdict)).peer(p.consumer)
 		consumer.waitLine("Received")
 		consumer.stop()
 		producer.signal(syscall.SIGTERM)
@@ -421,7 +410,7 @@ func TestInteropRevoked(t *testing.T) {
 
 // TestInteropInterrupted: a producer that is interrupted before it serves has failed.
 func TestInteropInterrupted(t *testing.T) {
-	producer := meeting(t).peer(pyProducer, "-size", slow)
+	producer := meeting(t).peer(pyProducer, "-size", "512MiB") // which it fills for seconds
 	producer.waitLine("Made")
 	producer.signal(syscall.SIGTERM)
 	producer.fails(1, "interrupted")

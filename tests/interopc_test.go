@@ -165,9 +165,9 @@ func TestLegacyByCRevoked(t *testing.T) {
 			b := newStubbed(t, 5000)
 			hold := b.log + ".hold"
 			require.NoError(t, os.WriteFile(hold, nil, 0o600))
-			consumer := b.consumer(func(*said) {}, "STUB_HOLD="+hold)
-			consumer.waitLine("Mapped the memory")
-			b.producer.waitLine("  consumer 1 has mapped the memory")
+			confirmed := make(chan struct{})
+			consumer := b.consumer(onlyOf(typeConfirm, func(*said) { close(confirmed) }), "STUB_HOLD="+hold)
+			<-confirmed // and from then on it is held
 			b.producer.signal(syscall.SIGTERM)
 			b.producer.waitLine("  waiting for consumers to close the memory (1)")
 			require.False(t, b.producer.ended())

@@ -215,11 +215,8 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 	})
 	t.Run("verifying", func(t *testing.T) {
 		s := newScene(t)
-		producer := s.serving("-handle", "legacy", "-size", long)
-		consumer := s.consumer("-verify", "cpu")
-		consumer.waitLine("Opened IPC handle")
-		consumer.stop()
-		require.Empty(t, find(consumer, "Sent acknowledgment"), "this test needs more memory to verify")
+		producer := s.serving("-handle", "legacy", "-size", long, "-consumers", "0")
+		consumer := s.haltVerifying("Opened IPC handle")
 		s.kill(producer)
 		require.NoError(t, resume(consumer))
 		consumer.fails(4, "peer lost")
@@ -239,8 +236,8 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 	})
 	t.Run("interrupted", func(t *testing.T) {
 		s := newScene(t)
-		producer := s.serving("-handle", "legacy", "-size", long)
-		consumer := s.consumer("-verify", "cpu")
+		producer := s.serving("-handle", "legacy")
+		consumer := s.relayed(t, unsaid(typeConfirm), nil).consumer()
 		consumer.waitLine("Opened IPC handle")
 		consumer.stop()
 		producer.signal(syscall.SIGTERM)
@@ -259,13 +256,13 @@ func TestFault5and6_LegacyConsumerDies(t *testing.T) {
 	for _, when := range []string{"Received IPC handle", "Opened IPC handle", "  verifying"} {
 		t.Run(strings.TrimSpace(when), func(t *testing.T) {
 			s := newScene(t)
-			producer := s.serving("-handle", "legacy", "-size", long, "-consumers", "2")
-			consumer := s.consumer("-verify", "cpu")
+			producer := s.serving("-handle", "legacy", "-consumers", "2")
+			consumer := s.relayed(t, nil, unsaid(typeVerdict)).consumer("-verify", "cpu")
 			consumer.waitLine(when)
 			consumer.kill()
 			producer.waitLine("Lost consumer 1: share: the consumer left without a verdict")
 			s.consumer().succeeds()
-			producer.fails(4, "consumer 1 (pid "+pidText(consumer), "left without a verdict")
+			producer.fails(4, fmt.Sprintf("consumer 1 (pid %d", os.Getpid()), "left without a verdict")
 		})
 	}
 }
@@ -275,8 +272,8 @@ func TestFault5and6_LegacyConsumerDies(t *testing.T) {
 func TestFault9_LegacyProducerInterrupted(t *testing.T) {
 	interrupted := func(t *testing.T, flags ...string) (producer, consumer *process) {
 		s := newScene(t)
-		producer = s.serving(append(args("-handle", "legacy", "-size", long), flags...)...)
-		consumer = s.consumer("-verify", "cpu")
+		producer = s.serving(append(args("-handle", "legacy"), flags...)...)
+		consumer = s.relayed(t, unsaid(typeConfirm), nil).consumer()
 		consumer.waitLine("Opened IPC handle")
 		producer.waitLine("  consumer 1 has mapped the memory")
 		consumer.stop()
@@ -292,7 +289,7 @@ func TestFault9_LegacyProducerInterrupted(t *testing.T) {
 	})
 	t.Run("the consumer never closes it", func(t *testing.T) {
 		producer, consumer := interrupted(t, "-timeout", enough)
-		producer.fails(4, "legacy memory may be open still: it was not closed within "+enough, "pid "+pidText(consumer))
+		producer.fails(4, "legacy memory may be open still: it was not closed within "+enough, fmt.Sprintf("pid %d", os.Getpid()))
 		require.NoError(t, resume(consumer))
 		consumer.fails(4, "revoked by the producer")
 	})

@@ -190,7 +190,7 @@ func TestInteropCounterGivenUp(t *testing.T) {
 		srv := s.listening()
 		offering(t, srv, "data", turnSize)
 		control := offering(t, srv, "control", 2*share.CounterStride)
-		s.peer(pyTurns, "attach", "-timeout", "2s").fails(4, "counter 1 took longer than 2 s")
+		s.peer(pyTurns, "attach", "-timeout", "6s").fails(4, "counter 1 took longer than 6 s")
 		require.EqualValues(t, math.MaxInt64, numberIn(t, control, 1))
 		require.Zero(t, numberIn(t, control, 0))
 	})

@@ -109,6 +109,14 @@ func (p *process) stop() {
 	eventually(p.t, func() bool { return state(p.pid()) == 'T' }, "%s does not stop", p.name)
 }
 
+// stopped is stop, or says that the process has ended before.
+func (p *process) stopped() bool {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	eventually(p.t, func() bool { return p.ended() || state(p.pid()) == 'T' }, "%s does not stop", p.name)
+	return !p.ended()
+}
+
 // waitLine waits for a line of standard output that begins so.
 func (p *process) waitLine(prefix string) string { return p.waitLines(prefix, 1)[0] }
 

@@ -24,7 +24,8 @@ type said struct {
 	files  []*os.File
 }
 
-// A twist changes what is said. What it adds to files stays the test's.
+// A twist changes what is said; a record that it sets to nil is not. What it adds to files
+// stays the test's.
 type twist func(m *said)
 
 // relayed returns a scene whose socket leads to the producer of s, past twists:
@@ -73,7 +74,9 @@ func relay(ctx context.Context, to, from *sock.Conn, change twist) {
 		if change != nil {
 			change(&m)
 		}
-		err = to.Send(ctx, m.record, m.files...)
+		if m.record != nil {
+			err = to.Send(ctx, m.record, m.files...)
+		}
 		_ = rec.Close()
 		if err != nil {
 			return
@@ -103,6 +106,10 @@ func onlyOf(kind byte, f twist) twist {
 		}
 	}
 }
+
+// unsaid keeps records of one type from the other side, and with that what comes behind them
+// from coming to its end.
+func unsaid(kind byte) twist { return onlyOf(kind, func(m *said) { m.record = nil }) }
 
 // put writes bytes into the record.
 func put(at int, b ...byte) twist { return func(m *said) { copy(m.record[at:], b) } }

@@ -109,10 +109,10 @@ var anything = allowance{map[cu.Kind]int{cu.CUDA: 64}[cutest.Kind()], 1 << 20, 1
 
 // allowed is what a process may have more after n handoffs: far less than a page
 // for each, but for the code that qemu-user translates meanwhile; half of what is
-// mapped for each, or what a few threads reserve. The runtime makes a thread when
-// another is held up in a call, and keeps it.
+// mapped for each, or what threads reserve. The runtime makes a thread when another is
+// held up in a call, of which there may be one for each connection, and keeps it.
 func allowed(n int) allowance {
-	a := allowance{threads: 8, resident: 8 << 20, addresses: max(1<<30, n*int(2*mib))}
+	a := allowance{threads: 64, resident: 8 << 20, addresses: max(1<<30, n*int(2*mib))}
 	if cutest.Emulated() {
 		a.resident = 64 << 20
 	}

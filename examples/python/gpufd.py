@@ -972,21 +972,23 @@ class Server:
         self.errors.append(StillOpen(f"legacy memory may be open still: it was not closed within {self.timeout:g} s by {names}"))
 
     def count(self, conn, lease, outcome):
+        """The last of a connection, whose thread close waits for until it is forgotten."""
+        line = None
+        if lease and not outcome:
+            line = "Consumer verified data successfully!"
+        elif outcome and not self.ending:
+            line = f"  consumer: {outcome}"
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            if line:
+                self.say(line)
         with self.changed:
             self.conns.pop(conn, None)
-            line = None
-            if outcome and not self.ending:
-                line = f"  consumer: {outcome}"
             if lease and not outcome:
                 self.verified += 1
-                line = "Consumer verified data successfully!"
             elif lease and not self.ending:
                 self.failed += 1
                 self.errors.append(outcome)
             self.changed.notify_all()
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-            if line:
-                self.say(line)
         with contextlib.suppress(OSError):
             self.wake.send(b".")
 
@@ -1051,6 +1053,6 @@ class Server:
             with contextlib.suppress(OSError):
                 conn.sock.shutdown(socket.SHUT_RD)  # its thread sees the end
         with self.changed:
-            self.changed.wait_for(lambda: not self.conns, timeout=2.0)
+            self.changed.wait_for(lambda: not self.conns, timeout=10.0)
         self.wake.close()
         self.woken.close()

@@ -140,7 +140,7 @@ class Connections(unittest.TestCase):
         over = threading.Event()
 
         def drip():
-            for _ in range(60):
+            for _ in range(600):
                 if over.wait(0.05):
                     return
                 self.lie(gpufd.encode(gpufd.Progress(1, 2)))
@@ -151,7 +151,7 @@ class Connections(unittest.TestCase):
             began = time.monotonic()
             with self.assertRaises(gpufd.TimedOut):
                 gpufd.Attachment(self.conn, None).report(True)
-            self.assertLess(time.monotonic() - began, 2)
+            self.assertLess(time.monotonic() - began, 15)
         finally:
             over.set()
             dripping.join()
@@ -199,7 +199,7 @@ class Connections(unittest.TestCase):
 
     def test_flood(self):
         with self.assertRaises(gpufd.Malformed) as caught:
-            for _ in range(3000):
+            for _ in range(100000):  # 3,000 where nothing holds us up
                 self.lie(gpufd.encode(gpufd.Progress(0, 0)))
                 self.conn.receive()
         self.assertEqual(caught.exception.code, gpufd.TOO_FAST)
@@ -319,28 +319,28 @@ class Legacy(unittest.TestCase):
         self.assertEqual(errors, [])
 
     def test_stays_open(self):
-        errors, took = self.revoked(2, lambda att: None)
-        self.assertLess(took, 15)
+        errors, took = self.revoked(6, lambda att: None)
+        self.assertLess(took, 19)
         self.assertEqual([type(e) for e in errors], [gpufd.StillOpen])
         self.assertIn(f"pid {os.getpid()}", str(errors[0]))
         self.assertEqual(errors[0].exit, 4)
 
     def test_silent_and_open(self):
         """A consumer that takes too long is told so, and waited for all the same."""
-        server = gpufd.Server(self.path, timeout=1)
+        server = gpufd.Server(self.path, timeout=3)
         thread = threading.Thread(target=server.serve, args=(self.good, [], 1))
         thread.start()
         with gpufd.attach(self.path, "", gpufd.SOFT, timeout=5) as att:
-            att.mapped()
             began = time.monotonic()
+            att.mapped()
             thread.join(20)
-            self.assertGreater(time.monotonic() - began, 1.5)
+            self.assertGreater(time.monotonic() - began, 5.5)
             with self.assertRaises(gpufd.Refused):
                 att.hear()
         server.close()
         self.assertEqual([type(e) for e in server.errors], [gpufd.StillOpen, gpufd.TimedOut])
 
-    def converse(self, *says):
+    def converse(self, *says, timeout=10):
         """What attaching comes to with a producer that says that, the offer first."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(self.path)
@@ -358,7 +358,7 @@ class Legacy(unittest.TestCase):
             thread = threading.Thread(target=lie)
             thread.start()
             try:
-                with gpufd.attach(self.path, "", gpufd.SOFT, timeout=0.3) as att:
+                with gpufd.attach(self.path, "", gpufd.SOFT, timeout=timeout) as att:
                     att.wait_published()
                     att.mapped()
             finally:
@@ -383,7 +383,7 @@ class Legacy(unittest.TestCase):
             (gpufd.Malformed, (gpufd.replace(self.good, driver=1),)),
         ):
             with self.subTest(str(says)), self.assertRaises(error):
-                self.converse(*says)
+                self.converse(*says, timeout=0.3 if error is gpufd.TimedOut else 10)
 
 
 class Servers(unittest.TestCase):
@@ -420,7 +420,7 @@ class Servers(unittest.TestCase):
         with contextlib.suppress(gpufd.Error), self.attach() as att:
             att.mapped()
             att.report(True)
-        thread.join(2)
+        thread.join(20)
         self.assertFalse(thread.is_alive(), "the server serves on")
         server.close()
         self.assertEqual(server.verified + server.failed, 1)
@@ -446,7 +446,7 @@ class Servers(unittest.TestCase):
         with self.attach() as att:
             att.mapped()
             att.report(True)
-        thread.join(2)
+        thread.join(20)
         self.assertFalse(thread.is_alive(), "the server serves on")
         server.close()
         self.assertEqual((server.verified, server.errors), (1, []))
