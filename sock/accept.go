@@ -38,22 +38,26 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	return c, nil
 }
 
+// accept repeats accept4 while something is exhausted. The kernel's last answer
+// counts, as in Conn.send.
 func (l *Listener) accept(ctx context.Context) (int, error) {
 	pause := backoff{next: 10 * time.Millisecond, max: time.Second}
+	var last error
 	for {
 		fd := -1
 		err := l.s.whenReadable(func(listener int) (err error) {
 			fd, _, err = unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-			return os.NewSyscallError("accept4", err)
+			last = os.NewSyscallError("accept4", err)
+			return last
 		})
 		switch {
 		case errors.Is(err, unix.ECONNABORTED):
 			continue
-		case !isExhausted(err):
+		case !isExhausted(last):
 			return fd, err
 		}
 		if werr := pause.wait(ctx, l.s.closed); werr != nil {
-			return -1, fmt.Errorf("%w: %w; raise the limit on open files (ulimit -n) or close some", werr, err)
+			return -1, fmt.Errorf("%w: %w; raise the limit on open files (ulimit -n) or close some", werr, last)
 		}
 	}
 }

@@ -58,17 +58,22 @@ func checkRecord(size, fds int) error {
 }
 
 // send repeats sendmsg while there are too many descriptors in flight: nothing
-// tells when that is over.
+// tells when that is over. What counts is the kernel's last answer: where ctx ends
+// before it can be asked again, the pause says so, and the answer stands.
 func (c *Conn) send(ctx context.Context, record []byte, files []*os.File) error {
 	pause := backoff{next: time.Millisecond, max: 100 * time.Millisecond}
+	var last error
 	for {
-		err := c.s.whenWritable(func(fd int) error { return sendmsg(fd, record, files) })
-		if !errors.Is(err, unix.ETOOMANYREFS) {
+		err := c.s.whenWritable(func(fd int) error {
+			last = sendmsg(fd, record, files)
+			return last
+		})
+		if !errors.Is(last, unix.ETOOMANYREFS) {
 			return c.sendError(err)
 		}
 		if werr := pause.wait(ctx, c.s.closed); werr != nil {
 			return fmt.Errorf("%w: %w: %w; have the receivers read, or raise the limit on open files (ulimit -n)",
-				ErrTooManyInFlight, werr, err)
+				ErrTooManyInFlight, werr, last)
 		}
 	}
 }

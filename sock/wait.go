@@ -96,8 +96,17 @@ type backoff struct {
 }
 
 // wait pauses once. It returns early, with an error, when ctx is done or closed
-// is; a nil closed never is.
+// is; a nil closed never is. What is over before loses even to a timer that has
+// run out: who could not try again for that reason is told it here.
 func (b *backoff) wait(ctx context.Context, closed <-chan struct{}) error {
+	select {
+	case <-closed:
+		return ErrClosed
+	default:
+	}
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
 	t := time.NewTimer(b.next)
 	defer t.Stop()
 	b.next = min(2*b.next, b.max)
