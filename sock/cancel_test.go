@@ -217,6 +217,7 @@ func TestBlockingModeOfOthers(t *testing.T) {
 	_, err := b.Receive(briefly(t))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	fill(t, b)
+	require.ErrorIs(t, b.Send(briefly(t), []byte("one more")), context.DeadlineExceeded)
 	requireWorks(t, a, b)
 }
 
