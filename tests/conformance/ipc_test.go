@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -567,12 +566,12 @@ var stuckEvents = alone("stuck events",
 	}},
 	row{what: "waiting for a record whose process was killed", want: hangs, ask: func(t testing.TB) any {
 		c, _, s := stuck(t)
-		return within(2*time.Second, func() sys.CUresult { return c.CuStreamSynchronize(s) })
+		return within(hanging, func() sys.CUresult { return c.CuStreamSynchronize(s) })
 	}},
 	row{what: "after a record of one's own", want: hangs, ask: func(t testing.TB) any {
 		c, e, s := stuck(t)
 		ok(t, c.CuEventRecord(e, stream(t, c)))
-		return within(2*time.Second, func() sys.CUresult { return c.CuStreamSynchronize(s) })
+		return within(hanging, func() sys.CUresult { return c.CuStreamSynchronize(s) })
 	}},
 )
 

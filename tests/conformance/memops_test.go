@@ -303,7 +303,7 @@ var endedWaits = []*rows{
 		c := inContext(t)
 		p := plain(t, c, 4*KiB)
 		ok(t, c.CuMemsetD8_v2(p, 0, 4*KiB))
-		return story(waitValue(c, stream(t, c), p, 1), within(patience, func() sys.CUresult { return c.CuMemFree_v2(p) }))
+		return story(waitValue(c, stream(t, c), p, 1), within(hanging, func() sys.CUresult { return c.CuMemFree_v2(p) }))
 	}}),
 	sheet("wait, destroy, write", row{what: "wait, destroy the stream, write, synchronise, release the context", want: "SUCCESS SUCCESS SUCCESS SUCCESS SUCCESS", ask: func(t testing.TB) any {
 		c := inContext(t)

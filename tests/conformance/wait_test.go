@@ -8,8 +8,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// patience is how long a call may take before it counts as hanging.
-const patience = 2 * time.Second
+// patience is how long a call that returns may take, and hanging how long one is
+// watched that does not.
+const patience, hanging = 30 * time.Second, 2 * time.Second
 
 // waitValue has a stream wait for a value, in whichever ABI there is.
 func waitValue(c sys.Caller, s sys.CUstream, p sys.CUdeviceptr, value uint64) sys.CUresult {
@@ -45,7 +46,7 @@ var waitThenRelease = sheet("wait, then release",
 		p, _ := buffer(t, unit)
 		s := stream(t, in)
 		return story(waitValue(in, s, p, 1), in.CuStreamDestroy_v2(s),
-			within(patience, func() sys.CUresult { return c.CuDevicePrimaryCtxRelease_v2(0) }))
+			within(hanging, func() sys.CUresult { return c.CuDevicePrimaryCtxRelease_v2(0) }))
 	}})
 
 var waitThenUnmap = sheet("wait, then unmap",
