@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 
@@ -72,6 +73,21 @@ func (p *producer) refuseTooLarge() error {
 		err = fmt.Errorf("-size %s is larger than device %s, which has %s", p.size, p.dev, cli.Human(total))
 	}
 	return err
+}
+
+// sayClosingAtEnd says whom the end waits for when ctx ends, until stop is
+// called. What began to be said is, before stop returns: the result is the last.
+func (p *producer) sayClosingAtEnd(ctx context.Context, w *watcher) (stop func()) {
+	said := make(chan struct{})
+	unhook := context.AfterFunc(ctx, func() {
+		defer close(said)
+		p.sayClosing(w)
+	})
+	return func() {
+		if !unhook() {
+			<-said
+		}
+	}
 }
 
 // sayClosing says whom the end waits for.

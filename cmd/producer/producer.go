@@ -292,7 +292,7 @@ func (p *producer) serve(ctx context.Context, srv *share.Server) error {
 	}
 	err := p.app.Timed("serve", func() error {
 		if p.isLegacy() {
-			defer context.AfterFunc(ctx, func() { p.sayClosing(&w) })()
+			defer p.sayClosingAtEnd(ctx, &w)()
 			return srv.OfferLegacy(ctx, cli.OfferName, p.legacy, opts...)
 		}
 		return srv.Offer(ctx, cli.OfferName, p.buf, cu.Access(p.access), opts...)
