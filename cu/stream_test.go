@@ -43,11 +43,7 @@ func TestFault18and64_WaitIsGivenUp(t *testing.T) {
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	stream, err := ctx.NewStream()
 	require.NoError(t, err)
-	var asked atomic.Int32
-	s.answer("cuStreamQuery", func() (sys.CUresult, bool) {
-		asked.Add(1)
-		return sys.CUDA_ERROR_NOT_READY, true
-	})
+	s.always("cuStreamQuery", sys.CUDA_ERROR_NOT_READY)
 	done, err := stream.Query()
 	require.NoError(t, err)
 	require.False(t, done)
@@ -55,7 +51,6 @@ func TestFault18and64_WaitIsGivenUp(t *testing.T) {
 	limited, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, stream.Synchronize(limited), context.DeadlineExceeded)
-	require.Greater(t, asked.Load(), int32(3))
 
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -63,8 +58,9 @@ func TestFault18and64_WaitIsGivenUp(t *testing.T) {
 
 	why := errors.New("why")
 	told, tell := context.WithCancelCause(t.Context())
+	var asked atomic.Int32
 	s.answer("cuStreamQuery", func() (sys.CUresult, bool) {
-		if asked.Add(1)%200 == 0 { // in the middle of the pauses
+		if asked.Add(1) == 200 { // it asks so often; this is in the middle of the pauses
 			tell(why)
 		}
 		return sys.CUDA_ERROR_NOT_READY, true
