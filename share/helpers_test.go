@@ -36,9 +36,32 @@ func briefly(t testing.TB) context.Context {
 	return ctx
 }
 
-// patienceOfServers is how long servers wait in tests in which one peer is to be too
-// slow, and others, on a machine that is, are not. outlast waits for longer.
+// patienceOfServers is how long servers wait in tests in which a peer is to be too
+// slow. Others, on a machine that is, would be too: they are given other servers, or
+// leases that wait so long only in the end (timeoutFrom). outlast waits for longer.
 const patienceOfServers = time.Second
+
+// timeoutFrom has the nth lease wait for no step longer than d from that event of it on,
+// which is Connected or Mapped: those are told where nobody else looks at the timeout.
+// It comes after the options that watch the offer.
+func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
+	return func(o *offering) {
+		observe, onLease := o.observe, o.onLease
+		leases := make(chan *Lease, 1)
+		o.onLease = func(l *Lease) {
+			if l.Number() == n {
+				leases <- l
+			}
+			onLease(l)
+		}
+		o.observe = func(e Event) {
+			if e.Kind == k && e.Lease == n {
+				(<-leases).timeout = d
+			}
+			observe(e)
+		}
+	}
+}
 
 func outlast(t testing.TB) {
 	t.Helper()

@@ -38,8 +38,8 @@ func TestVerdictReachesTheProducer(t *testing.T) {
 // FAULTS 31: the acknowledgement that never comes.
 func TestConsumerThatOwesAVerdict(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(patienceOfServers))
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict())
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), timeoutFrom(Mapped, 2, patienceOfServers))
 	gone := attached(t, srv, "", dev)
 	require.NoError(t, gone.Close())
 	err := s.await(t, Ended, 1).Err
@@ -58,8 +58,8 @@ func TestConsumerThatOwesAVerdict(t *testing.T) {
 // Who owes no verdict may be silent for as long as it likes.
 func TestConsumerThatOwesNothingMayBeSilent(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(patienceOfServers))
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1), timeoutFrom(Mapped, 1, patienceOfServers))
 	att := attached(t, srv, "", dev)
 	s.await(t, Mapped, 1)
 	outlast(t)
@@ -70,7 +70,7 @@ func TestConsumerThatOwesNothingMayBeSilent(t *testing.T) {
 
 // Progress renews the deadline, on either side.
 func TestProgressRenewsTheDeadline(t *testing.T) {
-	const patience, step, steps = 2 * time.Second, 400 * time.Millisecond, 6
+	const patience, step, steps = 6 * time.Second, 1500 * time.Millisecond, 5 // longer in all
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	var both sync.WaitGroup
@@ -160,13 +160,16 @@ func TestOfferThatNobodyTakes(t *testing.T) {
 func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithIdleTimeout(patienceOfServers))
-	att, err := Attach(soon(t), srv.Path(), "", dev)
-	require.NoError(t, err)
+	srv.Expect("data")
+	conn := early(t, srv, wants(dev)) // the offer begins with it
+	buf := newBuffer(t, ctx, 1)
+	s := serve(t, srv, buf, WithIdleTimeout(patienceOfServers))
+	require.IsType(t, offer{}, heard(t, conn))
+	require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
 	outlast(t) // longer than the offer waits for somebody to come
 	require.Empty(t, s.result)
-	require.NoError(t, att.Err())
-	require.NoError(t, att.Close())
+	require.Empty(t, s.of(Ended))
+	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.end(t), ErrNoConsumer)
 }
 

@@ -146,15 +146,19 @@ func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 // A peer that connects and is silent, or goes at once, holds nobody up.
 func TestSilentPeerIsSentAway(t *testing.T) {
 	_, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
 	srv := listen(t, WithTimeout(patienceOfServers))
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := serve(t, srv, buf)
 	silent := dialed(t, srv)
 	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)
 	requireRefusal(t, silent, RefusedTimeout, "silence")
 
+	srv = listen(t)
+	s = serve(t, srv, buf)
+	dialed(t, srv) // silent for longer than this takes
 	gone := dialed(t, srv)
 	require.NoError(t, gone.Close())
-	require.ErrorIs(t, s.await(t, PeerRefused, 2).Err, sock.ErrPeerLost)
+	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, sock.ErrPeerLost)
 	requireServed(t, srv, ctx)
 }
 

@@ -63,7 +63,7 @@ func TestLeaseIsDone(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {
-		timeout time.Duration
+		timeout time.Duration // once it is mapped
 		end     func(*testing.T, *served, *Lease, *Attachment)
 		want    error // of the lease
 		there   error // of the attachment
@@ -83,9 +83,9 @@ func TestLeaseIsDone(t *testing.T) {
 		"server closed": {DefaultTimeout, func(t *testing.T, s *served, _ *Lease, _ *Attachment) { require.NoError(t, s.Close()) }, ErrClosed, ErrRevoked, ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			srv := listen(t, WithTimeout(c.timeout))
+			srv := listen(t)
 			onLease, begun := leases()
-			s := serve(t, srv, buf, onLease, WithVerdict())
+			s := serve(t, srv, buf, onLease, WithVerdict(), timeoutFrom(Mapped, 1, c.timeout))
 			att := attached(t, srv, "data", dev)
 			l := next(t, begun)
 			if c.timeout == DefaultTimeout {

@@ -83,7 +83,7 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 // sent. It costs the others nothing.
 func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 	for name, c := range map[string]struct {
-		timeout time.Duration
+		timeout time.Duration // of the lease
 		then    func(t *testing.T, s *served, conn *sock.Conn)
 		want    error // of the lease
 		offer   error // of the offer
@@ -119,12 +119,12 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dev, _ := leavesNothing(t)
 			buf := manyRecords(t, dev)
-			srv := listen(t, WithTimeout(c.timeout))
+			srv := listen(t)
 			srv.Expect("data")
 			conn := early(t, srv, wants(dev))
 			clog(t, waiting(srv)[0])
 			heard(t, conn)
-			s := serve(t, srv, buf, large())
+			s := serve(t, srv, buf, large(), timeoutFrom(Connected, 1, c.timeout))
 			s.await(t, Connected, 1)
 			other := attached(t, srv, "data", dev)
 			c.then(t, s, conn)
@@ -219,15 +219,18 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 // Nor is one that has answered cut off when it would have been.
 func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(patienceOfServers))
+	srv := listen(t)
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev))
+	w := waiting(srv)[0]
 	buf := newBuffer(t, ctx, 1)
 	s := serve(t, srv, buf)
 	require.IsType(t, offer{}, heard(t, conn))
 	require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
 	s.await(t, Mapped, 1)
-	outlast(t)
+	w.stop(ErrTimeout) // as its timer would, if it came late
+	require.NoError(t, conn.Send(soon(t), encode(progress{1, 2})))
+	s.await(t, Progress, 1)
 	require.Empty(t, s.of(Ended))
 	require.NoError(t, conn.Close())
 	require.NoError(t, s.await(t, Ended, 1).Err)
