@@ -443,7 +443,7 @@ func TestProducerThatTakesTooLong(t *testing.T) {
 		}
 		_ = conn.WaitClose(soon(t))
 	})
-	att, err := Attach(soon(t), path, "data", dev, WithStepTimeout(time.Second))
+	att, err := Attach(soon(t), path, "data", dev, WithStepTimeout(5*time.Second))
 	require.NoError(t, err)
 	require.ErrorIs(t, att.Report(soon(t), nil), ErrTimeout)
 	require.NoError(t, att.Err(), "the producer is still there")
