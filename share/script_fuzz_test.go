@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/sock"
@@ -90,6 +92,7 @@ func FuzzServer(f *testing.F) {
 
 	honest := encode(attach{dev.Driver().Kind(), ReadOnly, "data"})
 	takeOffer(soon(f), f, srv, honest, 2)
+	require.Eventually(f, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
 	before := settledDescriptors(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
