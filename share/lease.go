@@ -84,26 +84,11 @@ func (s *Lease) run() {
 	s.begin()
 	err := s.sendOffer(s.records, s.sendRecord)
 	if err != nil {
-		s.end(s.notSent(err))
+		s.end(s.lost(err, false))
 		return
 	}
 	s.tell(Sent, nil)
 	s.end(s.follow())
-}
-
-// notSent is why a lease ends whose offer could not be sent. A consumer that has gone may
-// have said before why it cannot attach; of one that was not sent all, nothing else counts.
-func (s *Lease) notSent(err error) error {
-	if !errors.Is(err, sock.ErrPeerLost) {
-		return s.lost(err, false)
-	}
-	m, rec, rerr := s.receive(s.ctx, false)
-	_ = rec.Close() // receive has seen to it that it holds nothing
-	if v, ok := m.(verdict); ok && rerr == nil && !v.ok {
-		_, err := s.hear(v)
-		return err
-	}
-	return s.lost(err, false)
 }
 
 // begin tells that the consumer was admitted. It is sent nothing before.

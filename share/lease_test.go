@@ -35,42 +35,6 @@ func TestVerdictReachesTheProducer(t *testing.T) {
 	require.NoError(t, s.end(t))
 }
 
-// A consumer that goes before it was sent the offer may have said why it cannot attach.
-// What else it has said says nothing.
-func TestLastWordOfOneThatHasGone(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	for name, c := range map[string]struct {
-		says []message
-		want error
-	}{
-		"cannot": {[]message{verdict{text: "no room"}}, ErrVerdict},
-		"good":   {[]message{verdict{ok: true}}, sock.ErrPeerLost},
-		"mapped": {[]message{isMapped(buf)}, sock.ErrPeerLost},
-		"silent": {nil, sock.ErrPeerLost},
-	} {
-		t.Run(name, func(t *testing.T) {
-			srv := listen(t)
-			gone := make(chan struct{})
-			s := serve(t, srv, buf, OnLease(func(*Lease) { <-gone }))
-			conn := asked(t, srv, wants(dev))
-			for _, m := range c.says {
-				require.NoError(t, conn.Send(soon(t), encode(m)))
-			}
-			require.NoError(t, conn.Close())
-			close(gone)
-			err := s.await(t, Ended, 1).Err
-			require.ErrorIs(t, err, c.want)
-			require.Empty(t, s.of(Sent))
-			require.Empty(t, s.of(Mapped))
-			if c.want == ErrVerdict {
-				require.Equal(t, err, s.await(t, Verdict, 1).Err)
-				require.ErrorContains(t, err, "no room")
-			}
-		})
-	}
-}
-
 // FAULTS 31: the acknowledgement that never comes.
 func TestConsumerThatOwesAVerdict(t *testing.T) {
 	dev, ctx := leavesNothing(t)
