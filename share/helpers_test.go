@@ -43,6 +43,7 @@ const patienceOfServers = time.Second
 
 // timeoutFrom has the nth lease wait for no step longer than d from that event of it on,
 // which is Connected or Mapped: those are told where nobody else looks at the timeout.
+// What one that had to wait for the offer answers to that, it does not bound.
 // It comes after the options that watch the offer.
 func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
 	return func(o *offering) {

@@ -131,8 +131,8 @@ func (s *Lease) sendOffer(records [][]byte, send sendFunc) error {
 		return err
 	}
 	for ; s.sent < len(records); s.sent++ {
-		if s.ctx.Err() != nil {
-			return context.Cause(s.ctx) // not to be had any more
+		if err := s.over(); err != nil {
+			return err // not to be had any more
 		}
 		first := s.sent * sock.MaxFDs
 		files := s.files[first:min(first+sock.MaxFDs, len(s.files))]

@@ -320,11 +320,12 @@ func (o *offering) ending() error {
 		return err
 	}
 	o.server.mu.Lock()
-	defer o.server.mu.Unlock()
-	if o.caller == nil {
+	caller := o.caller
+	o.server.mu.Unlock()
+	if caller == nil {
 		return nil
 	}
-	return context.Cause(o.caller)
+	return context.Cause(caller)
 }
 
 // cause is why the offer's context is done, if that is the server's doing.

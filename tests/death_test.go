@@ -109,11 +109,11 @@ func TestFault3_ProducerDiesAfterMapping(t *testing.T) {
 
 // haltVerifying returns a consumer that was halted while it verified. Those that had done so
 // before they could be are let go.
-func (s *scene) haltVerifying(line string) *process {
+func (s *scene) haltVerifying() *process {
 	s.t.Helper()
 	for range 20 {
 		consumer := s.consumer("-verify", "cpu")
-		consumer.waitLine(line)
+		consumer.waitLine("  verifying")
 		if consumer.stopped() && len(find(consumer, "Data verification")) == 0 {
 			return consumer
 		}
@@ -128,7 +128,7 @@ func (s *scene) haltVerifying(line string) *process {
 func TestFault3_ConsumerSaysThatProducerDied(t *testing.T) {
 	s := newScene(t)
 	producer := s.serving("-size", long, "-consumers", "0")
-	consumer := s.haltVerifying("Received FD")
+	consumer := s.haltVerifying()
 	s.kill(producer)
 	require.NoError(t, resume(consumer))
 	consumer.fails(4, "peer lost")

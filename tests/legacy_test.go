@@ -216,7 +216,7 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 	t.Run("verifying", func(t *testing.T) {
 		s := newScene(t)
 		producer := s.serving("-handle", "legacy", "-size", long, "-consumers", "0")
-		consumer := s.haltVerifying("Opened IPC handle")
+		consumer := s.haltVerifying()
 		s.kill(producer)
 		require.NoError(t, resume(consumer))
 		consumer.fails(4, "peer lost")
@@ -236,10 +236,8 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 	})
 	t.Run("interrupted", func(t *testing.T) {
 		s := newScene(t)
-		producer := s.serving("-handle", "legacy")
-		consumer := s.relayed(t, unsaid(typeConfirm), nil).consumer()
-		consumer.waitLine("Opened IPC handle")
-		consumer.stop()
+		producer := s.serving("-handle", "legacy", "-size", long, "-consumers", "0")
+		consumer := s.haltVerifying()
 		producer.signal(syscall.SIGTERM)
 		producer.waitLine("  waiting for consumers to close the memory (1), for 30s at most")
 		require.False(t, producer.ended(), "the memory is open there")
@@ -256,7 +254,7 @@ func TestFault5and6_LegacyConsumerDies(t *testing.T) {
 	for _, when := range []string{"Received IPC handle", "Opened IPC handle", "  verifying"} {
 		t.Run(strings.TrimSpace(when), func(t *testing.T) {
 			s := newScene(t)
-			producer := s.serving("-handle", "legacy", "-consumers", "2")
+			producer := s.serving("-handle", "legacy", "-size", long, "-consumers", "2")
 			consumer := s.relayed(t, nil, unsaid(typeVerdict)).consumer("-verify", "cpu")
 			consumer.waitLine(when)
 			consumer.kill()

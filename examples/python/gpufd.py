@@ -972,22 +972,25 @@ class Server:
         self.errors.append(StillOpen(f"legacy memory may be open still: it was not closed within {self.timeout:g} s by {names}"))
 
     def count(self, conn, lease, outcome):
-        """The last of a connection, whose thread close waits for until it is forgotten."""
-        line = None
-        if lease and not outcome:
-            line = "Consumer verified data successfully!"
-        elif outcome and not self.ending:
-            line = f"  consumer: {outcome}"
+        """The last of a connection, which counts at once. It is forgotten when that is said,
+        because close waits for its thread."""
+        with self.changed:
+            line = None
+            if outcome and not self.ending:
+                line = f"  consumer: {outcome}"
+            if lease and not outcome:
+                self.verified += 1
+                line = "Consumer verified data successfully!"
+            elif lease and not self.ending:
+                self.failed += 1
+                self.errors.append(outcome)
+            self.conns[conn] = None  # nothing of it is open
+            self.changed.notify_all()
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             if line:
                 self.say(line)
         with self.changed:
-            self.conns.pop(conn, None)
-            if lease and not outcome:
-                self.verified += 1
-            elif lease and not self.ending:
-                self.failed += 1
-                self.errors.append(outcome)
+            del self.conns[conn]
             self.changed.notify_all()
         with contextlib.suppress(OSError):
             self.wake.send(b".")
@@ -1039,16 +1042,16 @@ class Server:
         self.listener.close()
         with self.changed:
             self.ending = True
-            left = list(self.conns)
+            left = [conn for conn, peer in self.conns.items() if peer]
         for conn in left:
             with contextlib.suppress(Error, OSError):
                 conn.send(Revoke(why), deadline=conn.shortly())
         if self.legacy:
             with self.changed:
-                self.changed.wait_for(lambda: not self.conns, timeout=self.timeout)
-                left = list(self.conns)
+                self.changed.wait_for(lambda: not any(self.conns.values()), timeout=self.timeout)
+                left = [conn for conn, peer in self.conns.items() if peer]
                 if left:
-                    self.kept(self.conns.values())
+                    self.kept([self.conns[conn] for conn in left])
         for conn in left:
             with contextlib.suppress(OSError):
                 conn.sock.shutdown(socket.SHUT_RD)  # its thread sees the end
