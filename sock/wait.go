@@ -21,13 +21,8 @@ func newDirection(setDeadline func(time.Time) error) direction {
 // enter waits for the turn. A context that is done loses even when the turn is
 // free.
 func (d *direction) enter(ctx context.Context, closed <-chan struct{}) error {
-	select {
-	case <-closed:
-		return ErrClosed
-	default:
-	}
-	if ctx.Err() != nil {
-		return contextError(ctx)
+	if err := over(ctx, closed); err != nil {
+		return err
 	}
 	select {
 	case d.turn <- struct{}{}:
@@ -37,6 +32,19 @@ func (d *direction) enter(ctx context.Context, closed <-chan struct{}) error {
 	case <-ctx.Done():
 		return contextError(ctx)
 	}
+}
+
+// over says why nothing is to be waited for any more, or is nil.
+func over(ctx context.Context, closed <-chan struct{}) error {
+	select {
+	case <-closed:
+		return ErrClosed
+	default:
+	}
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	return nil
 }
 
 // tryEnter takes the turn if it is free.
@@ -99,13 +107,8 @@ type backoff struct {
 // is; a nil closed never is. What is over before loses even to a timer that has
 // run out: who could not try again for that reason is told it here.
 func (b *backoff) wait(ctx context.Context, closed <-chan struct{}) error {
-	select {
-	case <-closed:
-		return ErrClosed
-	default:
-	}
-	if ctx.Err() != nil {
-		return contextError(ctx)
+	if err := over(ctx, closed); err != nil {
+		return err
 	}
 	t := time.NewTimer(b.next)
 	defer t.Stop()

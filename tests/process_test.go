@@ -105,8 +105,7 @@ func (p *process) kill() {
 // SIGCONT work on it.
 func (p *process) stop() {
 	p.t.Helper()
-	p.signal(syscall.SIGSTOP)
-	eventually(p.t, func() bool { return state(p.pid()) == 'T' }, "%s does not stop", p.name)
+	require.True(p.t, p.stopped(), "%s has ended\n%s", p.name, p.dump())
 }
 
 // stopped is stop, or says that the process has ended before.

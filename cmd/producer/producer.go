@@ -285,7 +285,7 @@ func (p *producer) meta() pattern.Meta {
 // serve offers the buffer and follows the consumers. An error of one of them
 // is the producer's in the end, and costs the others nothing.
 func (p *producer) serve(ctx context.Context, srv *share.Server) error {
-	w := watcher{app: p.app, holding: map[int]bool{}, handle: share.HandleType(p.handle), waiting: cli.Fields{"socket": srv.Path(), "consumers": p.consumers}}
+	w := watcher{app: p.app, handle: share.HandleType(p.handle), waiting: cli.Fields{"socket": srv.Path(), "consumers": p.consumers}}
 	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.WithObserver(w.see), share.WithLeases(p.consumers)}
 	if p.consumers > 0 {
 		opts = append(opts, share.WithIdleTimeout(p.app.Timeout))

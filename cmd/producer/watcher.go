@@ -17,7 +17,7 @@ type watcher struct {
 	waiting cli.Fields // for consumers
 
 	mu       sync.Mutex
-	holding  map[int]bool // numbers of leases that have not ended
+	leases   int // that have not ended
 	verified int
 	failed   int
 	worst    error // with the most telling exit code
@@ -30,7 +30,7 @@ func (w *watcher) see(e share.Event) {
 	case share.Offered:
 		w.app.Say("waiting", w.waiting, "Waiting for consumer connection...")
 	case share.Connected:
-		w.connected(e.Lease) // before it is sent anything
+		w.connected() // before it is sent anything
 		w.app.Say("connected", who, "Consumer connected")
 		w.app.Say("peer", who, "  consumer %d is %s", e.Lease, e.Peer)
 	case share.Sent:
@@ -62,23 +62,23 @@ func (w *watcher) verdict(e share.Event, who cli.Fields) {
 	w.app.Say("verdict", who, "Consumer verified data successfully!")
 }
 
-func (w *watcher) connected(lease int) {
+func (w *watcher) connected() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.holding[lease] = true
+	w.leases++
 }
 
 // holders is how many consumers may have the memory open.
 func (w *watcher) holders() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.holding)
+	return w.leases
 }
 
 func (w *watcher) ended(e share.Event, who cli.Fields) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.holding, e.Lease)
+	w.leases--
 	if e.Err == nil {
 		w.verified++
 		return
