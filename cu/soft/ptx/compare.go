@@ -200,8 +200,9 @@ func compareToValue(b *builder, o *opcode) error {
 		return err
 	}
 	i.run = func(t *thread, i *inst) {
+		is, _ := c.result(t, i, not) // which may read what is written
 		t.r[i.d] = 0
-		if is, _ := c.result(t, i, not); is {
+		if is {
 			t.r[i.d] = yes
 		}
 	}
