@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -176,6 +177,12 @@ func (o *jitOptions) get(id sys.CUjit_option) uintptr {
 	return 0
 }
 
+// unoptimised reports whether nothing is to be optimised.
+func (o *jitOptions) unoptimised() bool {
+	level := slices.Contains(o.ids, sys.CU_JIT_OPTIMIZATION_LEVEL) && o.get(sys.CU_JIT_OPTIMIZATION_LEVEL) == 0
+	return level || o.get(sys.CU_JIT_GENERATE_DEBUG_INFO) != 0
+}
+
 // log writes a log into the caller's buffer, cut to fit, and how long it is.
 func (o *jitOptions) log(buffer, size sys.CUjit_option, text string) {
 	at, n := o.get(buffer), o.get(size)
@@ -194,7 +201,11 @@ func (o *jitOptions) log(buffer, size sys.CUjit_option, text string) {
 
 // compile reads PTX, and says in the logs what is wrong with it.
 func (o *jitOptions) compile(text string, version int) (*ptx.Module, sys.CUresult) {
-	parsed, err := ptx.Parse(text)
+	parse := ptx.Parse
+	if o.unoptimised() {
+		parse = ptx.ParseUnoptimised
+	}
+	parsed, err := parse(text)
 	r, complaint := judge(parsed, err, version)
 	info := ""
 	if r == sys.CUDA_SUCCESS && o.get(sys.CU_JIT_LOG_VERBOSE) != 0 {

@@ -18,13 +18,17 @@ type builder struct {
 	presets map[preset]int32 // slots of numbers and addresses
 	special map[special]int32
 
-	loose    []loose         // instructions that may be fused
-	uses     map[int32]int   // how often a register is read
-	writes   map[int32][]int // which instructions write it
-	labelled []int           // instructions that have a label
+	steps          []step
+	read, written  []int32         // registers, by steps
+	writesTo       map[int32][]int // which instructions write a register
+	labelled       []int           // instructions that have a label
+	loose          map[int]loose   // steps that may be fused
+	products, sums bool            // there are such steps
 
 	inStep bool  // threads of a warp keep in step
 	final  []int // instructions behind which nothing comes
+	// Those behind which only some threads go on: branches, and ends with a guard.
+	parting []int
 }
 
 // A scope is what is declared between two braces.
@@ -41,7 +45,7 @@ type scope struct {
 
 // body takes what is between the braces.
 func (p *parser) body(f *function) error {
-	b := &builder{p: p, f: f, presets: map[preset]int32{}, special: map[special]int32{}, uses: map[int32]int{}, writes: map[int32][]int{}}
+	b := &builder{p: p, f: f, presets: map[preset]int32{}, special: map[special]int32{}, writesTo: map[int32][]int{}}
 	b.inStep = p.stepsHere()
 	if err := p.expect("{"); err != nil {
 		return err
@@ -58,8 +62,10 @@ func (p *parser) body(f *function) error {
 		}
 	}
 	b.emit(inst{run: runReturn, guard: -1, line: int32(p.line())}) // who falls off the end returns
-	b.contract()
-	if err := b.land(); err != nil || !b.inStep {
+	if err := b.land(); err != nil {
+		return err
+	}
+	if err := b.contract(); err != nil || !b.inStep {
 		return err
 	}
 	return b.rank()
@@ -208,6 +214,12 @@ func (b *builder) variable(name string) *variable {
 // final are the instructions that nothing comes behind, if they run.
 var final = map[string]bool{"bra": true, "brx": true, "ret": true, "exit": true, "trap": true}
 
+// unguarded are instructions of which a GPU's assembler makes others, without the guard.
+var unguarded = map[string]bool{
+	"testp": true, "vadd2": true, "vsub2": true, "vavrg2": true, "vabsdiff2": true, "vmin2": true, "vmax2": true, "vset2": true,
+	"vadd4": true, "vsub4": true, "vavrg4": true, "vabsdiff4": true, "vmin4": true, "vmax4": true, "vset4": true,
+}
+
 // instruction takes one.
 func (b *builder) instruction() error {
 	p := b.p
@@ -226,6 +238,9 @@ func (b *builder) instruction() error {
 	if !ok || o.ofCluster() {
 		return o.refusal()
 	}
+	if guard >= 0 && unguarded[o.name] {
+		return o.refuse("with a guard: the GPU's assembler leaves that out")
+	}
 	first := len(b.f.code)
 	if err := build(b, o); err != nil {
 		return err
@@ -237,10 +252,14 @@ func (b *builder) instruction() error {
 		c := &b.f.code[i]
 		c.guard, c.not, c.line = guard, not, int32(t.line)
 	}
-	if guard < 0 && final[o.name] {
-		b.final = append(b.final, len(b.f.code)-1)
+	switch last := len(b.f.code) - 1; {
+	case final[o.name] && guard < 0:
+		b.final = append(b.final, last)
+	case final[o.name]:
+		b.parting = append(b.parting, last)
 	}
 	b.loosely(o, first)
+	b.steps = append(b.steps, step{first, len(b.read), len(b.written), guard >= 0, resultOnly[o.name] && !strings.Contains(o.text, ".cc")})
 	return p.expect(";")
 }
 
@@ -253,6 +272,7 @@ func (b *builder) guard() (slot int32, not bool, err error) {
 	if err == nil && (g.what != isRegister || g.reg.typ.kind != predicate) {
 		err = errorf(b.line, "a guard has to be a predicate")
 	}
+	b.read = append(b.read, g.reg.slot)
 	return g.reg.slot, g.not, err
 }
 

@@ -164,6 +164,7 @@ func call(b *builder, o *opcode) error {
 			return errorf(o.line, "%s cannot hold the address of a function", c.name)
 		}
 		c.reg = r.slot
+		b.read = append(b.read, r.slot)
 		return b.callIndirect(o, c, result, params)
 	}
 	return b.callDirect(o, c.name, result, params)

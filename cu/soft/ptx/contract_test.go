@@ -9,39 +9,81 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A product and a sum that say nothing of rounding are rounded once, where the
-// assembler is sure to make one instruction of them.
+// A product and a sum that say nothing of rounding are rounded once, where the GPU's
+// assembler makes one instruction of them: what it does with each of these was read off
+// its machine code.
 func TestContract(t *testing.T) {
 	x, y := 1+0x1p-30, 1-0x1p-30 // the product is 1 - 2⁻⁶⁰
-	const load = start + ".reg .f64 %g<5>; .reg .f32 %h<5>; ld.v2.f64 {%g1, %g2}, [%rd1];\n"
+	const load = start + ".reg .f64 %g<10>; .reg .f32 %h<5>; ld.v2.f64 {%g1, %g2}, [%rd1]; mov.f64 %g5, 0d3FF0000000000000;\n" +
+		"mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0;\n"
+	const product = "mul.f64 %g3, %g1, %g2; "
+	const once, no = -0x1p-60, 0
 	for _, tc := range []struct {
 		name, body string
 		want       float64
 	}{
-		{"sum", "mul.f64 %g3, %g1, %g2; add.f64 %g4, %g3, 0dBFF0000000000000;", -0x1p-60},
-		{"sum of another", "mul.f64 %g3, %g1, %g2; add.f64 %g4, 0dBFF0000000000000, %g3;", -0x1p-60},
-		{"difference", "mul.f64 %g3, %g1, %g2; sub.f64 %g4, %g3, 0d3FF0000000000000;", -0x1p-60},
-		{"difference from another", "mul.f64 %g3, %g1, %g2; sub.f64 %g4, 0d3FF0000000000000, %g3;", 0x1p-60},
-		{"the first of two", "mul.f64 %g3, %g1, %g2; mul.f64 %g0, %g1, 0d3FF0000000000000; sub.f64 %g4, %g3, %g0;", -0x1p-30 - 0x1p-60},
-		{"rounded product", "mul.rn.f64 %g3, %g1, %g2; add.f64 %g4, %g3, 0dBFF0000000000000;", 0},
-		{"rounded sum", "mul.f64 %g3, %g1, %g2; add.rn.f64 %g4, %g3, 0dBFF0000000000000;", 0},
-		{"behind a label", "mul.f64 %g3, %g1, %g2; there: add.f64 %g4, %g3, 0dBFF0000000000000;", 0},
-		{"used more than once", "mul.f64 %g3, %g1, %g2; add.f64 %g4, %g3, 0dBFF0000000000000; mov.f64 %g0, %g3;", 0},
-		{"written more than once", "mov.f64 %g3, %g2; mul.f64 %g3, %g1, %g2; add.f64 %g4, %g3, 0dBFF0000000000000;", 0},
-		{"operand changed", "mul.f64 %g3, %g1, %g2; mov.f64 %g1, %g2; add.f64 %g4, %g3, 0dBFF0000000000000;", 0},
+		{"sum", product + "add.f64 %g4, %g3, 0dBFF0000000000000;", once},
+		{"sum of another", product + "add.f64 %g4, 0dBFF0000000000000, %g3;", once},
+		{"difference", product + "sub.f64 %g4, %g3, %g5;", once},
+		{"difference from another", product + "sub.f64 %g4, %g5, %g3;", -once},
+		{"rounded product", "mul.rn.f64 %g3, %g1, %g2; sub.f64 %g4, %g3, %g5;", no},
+		{"rounded sum", product + "sub.rn.f64 %g4, %g3, %g5;", no},
+
+		{"behind a label", product + "there: sub.f64 %g4, %g3, %g5;", once},
+		{"behind a barrier", product + "bar.sync 0; sub.f64 %g4, %g3, %g5;", once},
+		{"where is jumped to", product + "@!%p1 bra there; add.f64 %g5, %g5, 0d0000000000000000; there: sub.f64 %g4, %g3, %g5;", no},
+		{"behind a jump", product + "mov.f64 %g4, %g5; @!%p1 bra there; sub.f64 %g4, %g3, %g5; there:", no},
+		{"also behind a jump", product + "sub.f64 %g4, %g3, %g5; @!%p1 bra there; sub.f64 %g6, %g3, %g5; st.f64 [%rd2+8], %g6; there:", no},
+		{"behind an exit", product + "@!%p1 exit; sub.f64 %g4, %g3, %g5;", no},
+
+		{"also stored", product + "sub.f64 %g4, %g3, %g5; st.f64 [%rd2+8], %g3;", no},
+		{"also compared", product + "sub.f64 %g4, %g3, %g5; setp.gt.f64 %p2, %g3, %g1; @%p2 st.f64 [%rd2+8], %g5;", no},
+		{"also a factor", product + "sub.f64 %g4, %g3, %g5; mul.f64 %g6, %g3, %g1; st.f64 [%rd2+8], %g6;", no},
+		{"also for nothing", product + "sub.f64 %g4, %g3, %g5; mul.f64 %g6, %g3, %g1; add.f64 %g6, %g6, %g1;", once},
+		{"in three sums", product + "sub.f64 %g4, %g3, %g5; add.f64 %g6, %g3, %g1; add.f64 %g7, %g3, %g2; st.v2.f64 [%rd2+16], {%g6, %g7};", once},
+		{"twice in a sum", product + "add.f64 %g3, %g3, %g3; sub.f64 %g4, %g3, %g5; sub.f64 %g4, %g4, %g5;", no},
+		{"twice in a sum, and in another", product + "sub.f64 %g4, %g3, %g5; add.f64 %g6, %g3, %g3; st.f64 [%rd2+8], %g6;", no},
+
+		{"two, of which it names the first", product + "mul.f64 %g6, %g1, 0d3FF0000000000000; sub.f64 %g4, %g3, %g6;", -0x1p-30 - 0x1p-60},
+		{"two, the first made last", "mul.f64 %g6, %g1, 0d3FF0000000000000; " + product + "sub.f64 %g4, %g3, %g6;", -0x1p-30 - 0x1p-60},
+		{"two, of which it names the other first", product + "mul.f64 %g6, %g1, 0d3FF0000000000000; sub.f64 %g4, %g6, %g3;", 0x1p-30},
+		{"two, the first in another sum, too", product + "mul.f64 %g6, %g1, 0d3FF0000000000000; sub.f64 %g4, %g3, %g6; sub.f64 %g7, %g3, %g5; st.f64 [%rd2+8], %g7;", -0x1p-30},
+		{"the other sum of that", product + "mul.f64 %g6, %g1, 0d3FF0000000000000; sub.f64 %g7, %g3, %g6; sub.f64 %g4, %g3, %g5; st.f64 [%rd2+8], %g7;", no},
+		{"two, both in two sums", "mul.f64 %g6, %g1, 0d3FF0000000000000; " + product + "sub.f64 %g4, %g3, %g6; add.f64 %g7, %g6, %g3; st.f64 [%rd2+8], %g7;", -0x1p-30 - 0x1p-60},
+
+		{"operand changed", product + "mov.f64 %g1, %g2; sub.f64 %g4, %g3, %g5;", once},
+		{"operand replaced", "mul.f64 %g1, %g1, %g2; sub.f64 %g4, %g1, %g5;", once},
+		{"register used before", "mov.f64 %g3, %g2; st.f64 [%rd2+8], %g3; " + product + "sub.f64 %g4, %g3, %g5;", once},
+		{"register used again", product + "sub.f64 %g4, %g3, %g5; mov.f64 %g3, %g1; st.f64 [%rd2+8], %g3;", once},
+		{"guarded sum", product + "mov.f64 %g4, %g5; @%p1 sub.f64 %g4, %g3, %g5;", once},
+		{"guarded product", "mov.f64 %g3, %g5; @%p1 mul.f64 %g3, %g1, %g2; sub.f64 %g4, %g3, %g5;", no},
+		{"written by a guarded one", product + "@!%p1 mov.f64 %g3, %g1; sub.f64 %g4, %g3, %g5;", no},
+
+		{"copied", product + "mov.f64 %g6, %g3; sub.f64 %g4, %g6, %g5;", once},
+		{"negated", product + "neg.f64 %g6, %g3; add.f64 %g4, %g6, %g5;", -once},
+		{"negated twice", product + "neg.f64 %g6, %g3; neg.f64 %g7, %g6; sub.f64 %g4, %g5, %g7;", -once},
+		{"also negated", product + "neg.f64 %g6, %g3; add.f64 %g4, %g6, %g5; sub.f64 %g7, %g3, %g5; st.f64 [%rd2+8], %g7;", -once},
+		{"without its sign", product + "abs.f64 %g6, %g3; sub.f64 %g4, %g6, %g5;", no},
 	} {
 		text := entry(load + tc.body + "\nst.f64 [%rd2], %g4;")
 		in := []uint64{math.Float64bits(x), math.Float64bits(y)}
 		require.Equal(t, tc.want, math.Float64frombits(results(t, text, in...)[0]), tc.name)
 		debug := strings.Replace(text, ".target sm_75", ".target sm_75, debug", 1)
 		require.NotEqual(t, text, debug)
-		if tc.want == 0 || tc.name == "the first of two" {
-			continue
+		m, err := ParseUnoptimised(text)
+		require.NoError(t, err)
+		require.Equal(t, results(t, debug, in...), resultsOf(t, m, in...), tc.name)
+		if tc.want == once || tc.want == -once {
+			require.Zero(t, math.Float64frombits(results(t, debug, in...)[0]), "%s, for debugging", tc.name)
 		}
-		require.Zero(t, math.Float64frombits(results(t, debug, in...)[0]), "%s, for debugging", tc.name)
 	}
 	single := entry(load + "cvt.rn.f32.f64 %h1, %g1; mul.f32 %h3, %h1, %h1; sub.f32 %h4, %h3, 0f3F800000; cvt.f64.f32 %g4, %h4; st.f64 [%rd2], %g4;")
-	require.Equal(t, 0x1p-11+0x1p-24, math.Float64frombits(results(t, single, math.Float64bits(1+0x1p-12), 0)[0]))
+	in := math.Float64bits(1 + 0x1p-12)
+	require.Equal(t, 0x1p-11+0x1p-24, math.Float64frombits(results(t, single, in, 0)[0]))
+	saturated := strings.NewReplacer("mul.f32 %h3, %h1, %h1; sub.f32 %h4, %h3,", "mul.f32 %h3, %h1, %h1; sub.sat.f32 %h4, %h3,").Replace(single)
+	require.NotEqual(t, single, saturated)
+	require.Equal(t, 0x1p-11+0x1p-24, math.Float64frombits(results(t, saturated, in, 0)[0]))
+	require.Zero(t, math.Float64frombits(results(t, strings.Replace(saturated, "sub.sat.f32 %h4, %h3, 0f3F800000", "sub.sat.f32 %h4, 0f3F800000, %h3", 1), in, 0)[0]))
 }
 
 // So are those of halves, each of a pair by itself.

@@ -18,9 +18,15 @@ type Module struct {
 	pointed   *function // calls all functions whose addresses are taken
 }
 
-// Parse reads a module, PTX 3.0 to 9.x. Errors are *[Error].
-func Parse(text string) (*Module, error) {
-	p := &parser{lexer: lexer{text: text, line: 1}, last: 1, m: &Module{functions: map[string]*function{}, names: map[string]*variable{}, pointed: &function{}}}
+// Parse reads a module, PTX 3.0 to 9.x. Errors are *[Error]. As an optimising assembler
+// does, it makes one instruction of a product and a sum that say nothing of rounding.
+func Parse(text string) (*Module, error) { return parse(text, false) }
+
+// ParseUnoptimised is Parse for an assembler that is told to optimise nothing.
+func ParseUnoptimised(text string) (*Module, error) { return parse(text, true) }
+
+func parse(text string, debug bool) (*Module, error) {
+	p := &parser{debug: debug, lexer: lexer{text: text, line: 1}, last: 1, m: &Module{functions: map[string]*function{}, names: map[string]*variable{}, pointed: &function{}}}
 	err := p.parse()
 	if p.lexer.err != nil { // of which others follow
 		err = p.lexer.err

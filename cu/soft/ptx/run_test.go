@@ -66,11 +66,16 @@ func open(form string, operands []byte) bool {
 // returns the second's.
 func results(t *testing.T, text string, in ...uint64) []uint64 {
 	t.Helper()
+	return resultsOf(t, parsed(t, text), in...)
+}
+
+func resultsOf(t *testing.T, m *Module, in ...uint64) []uint64 {
+	t.Helper()
 	memory := make([]byte, 128)
 	for i, v := range in {
 		binary.LittleEndian.PutUint64(memory[8*i:], v)
 	}
-	launch(t, parsed(t, text), "k", memory, 1, 1, params(uint64(base), uint64(base+64)))
+	launch(t, m, "k", memory, 1, 1, params(uint64(base), uint64(base+64)))
 	out := make([]uint64, 8)
 	for i := range out {
 		out[i] = binary.LittleEndian.Uint64(memory[64+8*i:])

@@ -37,7 +37,7 @@ func (b *builder) sourceAs(o operand, t typ, holds func(r, t typ) bool) (int32, 
 	}
 	switch o.what {
 	case isRegister:
-		b.uses[o.reg.slot]++
+		b.read = append(b.read, o.reg.slot)
 		return o.reg.slot, b.fits(o, t, holds)
 	case isSpecial:
 		if o.special.changes() {
@@ -112,7 +112,8 @@ func (b *builder) targetAs(o operand, t typ, holds func(r, t typ) bool) (int32, 
 	case o.what == isSink:
 		return b.newSlot()
 	case o.what == isRegister:
-		b.writes[o.reg.slot] = append(b.writes[o.reg.slot], len(b.f.code))
+		b.written = append(b.written, o.reg.slot)
+		b.writesTo[o.reg.slot] = append(b.writesTo[o.reg.slot], len(b.f.code))
 		return o.reg.slot, b.fits(o, t, holds)
 	}
 	return 0, errorf(b.line, "a register belongs here")

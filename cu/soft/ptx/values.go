@@ -1,0 +1,267 @@
+package ptx
+
+import (
+	"slices"
+	"sort"
+)
+
+// A step is one instruction of the text. What it reads and writes is in lists of the
+// builder's, up to where the step says.
+type step struct {
+	first         int // where its code begins
+	reads, writes int
+	guarded       bool
+	pure          bool // what it writes is all that it does
+}
+
+// values finds out which step reads what another has written, within stretches of the
+// code that nothing jumps into or out of, as the assembler does: what is written to one
+// register at two places are two values, and what only useless steps read is not read.
+type values struct {
+	b      *builder
+	blocks []stretch
+	index  map[int32]int // of registers in sets
+	words  int           // of a set
+}
+
+// A stretch is a range of steps.
+type stretch struct {
+	from, to int
+	next     []int
+	before   []int    // stretches that go on here
+	out      []uint64 // the registers that are read behind it
+}
+
+// maxSets bounds the memory of all sets, in words. In larger functions all is taken for
+// read behind each stretch.
+const maxSets = 1 << 21
+
+// A reading is who reads a value.
+type reading struct {
+	others bool  // besides sums that are near
+	sums   []use // in the order of reading, the last first
+}
+
+// A use is a sum that reads a value.
+type use struct {
+	step  int
+	slot  int32 // where it reads it
+	minus bool  // negated on the way there
+}
+
+// resultOnly are instructions that only give a result, unless their modifiers say more.
+var resultOnly = map[string]bool{
+	"add": true, "sub": true, "mul": true, "mad": true, "fma": true, "div": true, "rem": true, "min": true, "max": true,
+	"neg": true, "abs": true, "sqrt": true, "rcp": true, "rsqrt": true, "sin": true, "cos": true, "lg2": true, "ex2": true,
+	"tanh": true, "copysign": true, "testp": true, "setp": true, "set": true, "selp": true, "slct": true, "mov": true,
+	"cvt": true, "and": true, "or": true, "xor": true, "not": true, "cnot": true, "shl": true, "shr": true, "shf": true,
+	"lop3": true, "prmt": true, "popc": true, "clz": true, "brev": true, "bfe": true, "bfi": true, "bfind": true,
+	"mul24": true, "mad24": true, "sad": true, "szext": true, "bmsk": true,
+}
+
+func (b *builder) newValues() *values {
+	v := &values{b: b, index: map[int32]int{}}
+	for _, list := range [][]int32{b.read, b.written} {
+		for _, slot := range list {
+			if _, ok := v.index[slot]; !ok {
+				v.index[slot] = len(v.index)
+			}
+		}
+	}
+	v.words = (len(v.index) + 63) / 64
+	v.divide()
+	if len(v.blocks)*v.words <= maxSets {
+		v.follow()
+	}
+	return v
+}
+
+// reads and writes are the registers of a step.
+func (b *builder) reads(k int) []int32 {
+	from := 0
+	if k > 0 {
+		from = b.steps[k-1].reads
+	}
+	return b.read[from:b.steps[k].reads]
+}
+
+func (b *builder) writes(k int) []int32 {
+	from := 0
+	if k > 0 {
+		from = b.steps[k-1].writes
+	}
+	return b.written[from:b.steps[k].writes]
+}
+
+// divide finds the stretches, and where each goes on.
+func (v *values) divide() {
+	b := v.b
+	begins := make(map[int]bool) // by step
+	for _, at := range b.ends() {
+		begins[b.stepAt(at)] = true
+	}
+	blockOf := make([]int, len(b.steps)+1)
+	for k := range b.steps {
+		if k == 0 || begins[k] {
+			v.blocks = append(v.blocks, stretch{from: k})
+		}
+		blockOf[k] = len(v.blocks) - 1
+		v.blocks[len(v.blocks)-1].to = k + 1
+	}
+	goesOn := make([]bool, len(v.blocks))
+	for n := range goesOn {
+		goesOn[n] = n+1 < len(v.blocks)
+	}
+	last := func(at int) int { return blockOf[b.stepAt(at)] }
+	for _, at := range b.final {
+		goesOn[last(at)] = false
+	}
+	link := func(from int, to int32) {
+		if k := b.stepAt(int(to)); k < len(b.steps) {
+			v.link(from, blockOf[k])
+		}
+	}
+	for _, j := range b.jumps {
+		link(last(j.inst), b.f.code[j.inst].to)
+	}
+	for _, at := range b.leaves {
+		for _, to := range b.f.code[at].vec {
+			link(last(at), to)
+		}
+	}
+	for n, on := range goesOn {
+		if on {
+			v.link(n, n+1)
+		}
+	}
+}
+
+func (v *values) link(from, to int) {
+	v.blocks[from].next = append(v.blocks[from].next, to)
+	v.blocks[to].before = append(v.blocks[to].before, from)
+}
+
+// stepAt is the first step whose code does not begin before a place in the code, or how
+// many there are.
+func (b *builder) stepAt(at int) int {
+	return sort.Search(len(b.steps), func(k int) bool { return b.steps[k].first >= at })
+}
+
+// follow finds what is read behind each stretch, by steps that are of use: more and more,
+// until nothing is added.
+func (v *values) follow() {
+	bits := make([]uint64, (2*len(v.blocks)+1)*v.words)
+	set := func(n int) []uint64 { return bits[n*v.words : (n+1)*v.words : (n+1)*v.words] }
+	ahead := func(n int) []uint64 { return set(len(v.blocks) + n) } // read from its beginning on
+	work, waits := make([]int, len(v.blocks)), make([]bool, len(v.blocks))
+	for n := range v.blocks {
+		v.blocks[n].out, work[n], waits[n] = set(n), n, true
+	}
+	live := set(2 * len(v.blocks))
+	for len(work) > 0 {
+		n := work[len(work)-1]
+		work, waits[n] = work[:len(work)-1], false
+		s := &v.blocks[n]
+		for _, to := range s.next {
+			unite(s.out, ahead(to))
+		}
+		copy(live, s.out)
+		for k := s.to - 1; k >= s.from; k-- {
+			v.back(k, live)
+		}
+		if !unite(ahead(n), live) {
+			continue
+		}
+		for _, from := range s.before {
+			if !waits[from] {
+				work, waits[from] = append(work, from), true
+			}
+		}
+	}
+}
+
+// unite adds a set to another, and reports whether that has more now.
+func unite(to, from []uint64) (more bool) {
+	for w := range to {
+		more = more || from[w]&^to[w] != 0
+		to[w] |= from[w]
+	}
+	return more
+}
+
+// back goes from what is read behind a step to what is read from it on, and reports
+// whether the step is of use.
+func (v *values) back(k int, live []uint64) bool {
+	b := v.b
+	s, writes := &b.steps[k], b.writes(k)
+	use := !s.pure
+	for _, slot := range writes {
+		n := v.index[slot]
+		use = use || live[n/64]>>(n%64)&1 != 0
+	}
+	if !use {
+		return false
+	}
+	if !s.guarded {
+		for _, slot := range writes {
+			n := v.index[slot]
+			live[n/64] &^= 1 << (n % 64)
+		}
+	}
+	for _, slot := range b.reads(k) {
+		n := v.index[slot]
+		live[n/64] |= 1 << (n % 64)
+	}
+	return true
+}
+
+// factors are the products of a stretch that go into sums there and nowhere else, the
+// last first.
+func (v *values) factors(n int) (found []factor) {
+	b, s := v.b, &v.blocks[n]
+	readings := map[int32]reading{}
+	live := slices.Clone(s.out)
+	if live == nil {
+		live = slices.Repeat([]uint64{^uint64(0)}, v.words)
+	}
+	behind := slices.Clone(live)
+	of := func(slot int32) reading { // of the value that it holds there
+		r, ok := readings[slot]
+		i := v.index[slot]
+		r.others = r.others || !ok && behind[i/64]>>(i%64)&1 != 0
+		return r
+	}
+	for k := s.to - 1; k >= s.from; k-- {
+		if !v.back(k, live) {
+			continue
+		}
+		var value reading
+		for _, slot := range b.writes(k) {
+			value = of(slot)
+			readings[slot] = reading{others: b.steps[k].guarded}
+		}
+		l := b.loose[k]
+		alone := !value.others && !b.steps[k].guarded && !slices.ContainsFunc(value.sums, func(u use) bool { return !b.loose[u.step].takes(l) })
+		if alone && l.name == "mul" && len(value.sums) > 0 {
+			found = append(found, factor{loose: l, sums: value.sums})
+		}
+		for _, slot := range b.reads(k) {
+			r := of(slot)
+			if n := len(r.sums); n > 0 && r.sums[n-1].step == k {
+				r.others = true
+			}
+			switch {
+			case alone && l.passes():
+				for _, u := range value.sums {
+					r.sums = append(r.sums, use{u.step, u.slot, u.minus != (l.name == "neg")})
+				}
+			case l.sum():
+				r.sums = append(r.sums, use{k, slot, false})
+			default:
+				r.others = true
+			}
+			readings[slot] = r
+		}
+	}
+	return found
+}
