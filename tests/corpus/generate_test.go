@@ -3,6 +3,7 @@ package corpus
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 )
 
@@ -35,9 +36,12 @@ const randomVersion = "8.0"
 
 const randomHeader = ".version " + randomVersion + "\n.target sm_90\n.address_size 64\n"
 
-// newGenerator is one for a kernel of the seed's own.
+// newGenerator is one for a kernel of the seed's own. It begins where no other's numbers
+// come along.
 func newGenerator(seed int) *generator {
-	return &generator{state: uint64(seed) * 0x9e3779b97f4a7c15, name: fmt.Sprintf("k%d", seed)}
+	g := &generator{state: uint64(seed), name: fmt.Sprintf("k%d", seed)}
+	g.state = g.next()
+	return g
 }
 
 // kernel writes the kernel of a seed, with what belongs to it.
@@ -47,8 +51,8 @@ func kernel(seed int) string {
 	}
 	g := newGenerator(seed)
 	g.loose = seed >= firstLoose
-	g.plain = g.loose && seed < firstLoose+40
-	g.small = g.plain && seed >= firstLoose+20
+	g.plain = g.loose && (seed < firstLoose+40 || seed >= firstPlain)
+	g.small = g.plain && (seed >= firstLoose+20 && seed < firstPlain || seed >= firstPlain+80)
 	var tables strings.Builder
 	for _, space := range []string{"const", "global"} {
 		fmt.Fprintf(&tables, ".%s .align 16 .u32 %s_%s[16] = {", space, space, g.name)
@@ -218,7 +222,7 @@ func (g *generator) statement() {
 	switch k := g.n(24); {
 	case k == 0 && g.depth < 3:
 		g.branch()
-	case k == 1 && g.depth < 2:
+	case k == 1 && g.depth < 2 && !g.loose: // what is the same in each turn is taken out of it, and may be contracted there
 		g.loop()
 	case k == 2 && g.depth < 2 && !g.loose:
 		g.choose()
@@ -309,11 +313,14 @@ func (g *generator) instruction() {
 		list = loosePatterns
 	}
 	text := g.expand(one(g, list))
-	if !g.plain && !strings.Contains(text, "\n") && g.chance(8) {
+	if !g.plain && !strings.Contains(text, "\n") && g.chance(8) && !unguarded.MatchString(text) {
 		text = fmt.Sprintf("@%s%s %s", map[bool]string{true: "!"}[g.chance(2)], g.register('p'), text)
 	}
 	g.say("%s", text)
 }
+
+// unguarded are instructions that take no predicate.
+var unguarded = regexp.MustCompile(`^(testp|v[a-z]+[24])\.`)
 
 // expand makes an instruction of a pattern: <a,b> is one of them, $r a register that
 // is read, $R one that is written, $i perhaps a number, $s one to shift by, $m one of
@@ -446,6 +453,9 @@ func (g *generator) together() {
 		g.say("redux.sync.%s %s, %s, %%t5;", one(g, []string{"add.u32", "max.s32", "xor.b32"}), g.register('r'), g.register('r'))
 		g.say("shfl.sync.bfly.b32 %%t6|%%q2, %s, 0, 31, %%t5; add.u32 %s, %%t6, 1;\n%s: bar.warp.sync -1;", g.register('r'), g.register('r'), over)
 	case 10: // a loop of everybody's
+		if g.loose { // as above
+			return
+		}
 		again := g.label()
 		g.say("mov.u32 %%c7, %d;\n%s:", 1+g.n(4), again)
 		g.depth += 2
