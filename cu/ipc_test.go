@@ -311,6 +311,9 @@ func TestIPCMemoryOfAnotherDevice(t *testing.T) {
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	peer := newPeer(t, 1)
 	m := opened(t, ctx, peer.memory(t, ipcSize, 7))
+	a, err := ctx.PointerAttributes(m.Ptr())
+	require.NoError(t, err)
+	require.Equal(t, ctx.Device().Ordinal(), a.Device, "the device that has opened it")
 	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(4), ipcSize)) // takes peer access, unlike a copy
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.Equal(t, "true", peer.ask(t, "filled", 0, 4))

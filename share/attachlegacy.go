@@ -95,27 +95,18 @@ func (o *attachOptions) openHandle(msg offer, dev *cu.Device) (*opened, error) {
 		return nil, errors.Join(err, ctx.Close())
 	}
 	m := &opened{ctx, mem, mem.Ptr().Add(msg.legacy.Offset), msg.desc.Size}
-	if err := m.check(msg.desc, hidden); err != nil {
+	if err := m.check(msg.desc); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	o.steps(vmm.Step{Op: "open", Ptr: mem.Ptr(), Size: msg.desc.ChunkSize, Access: ReadWrite, Took: time.Since(begin)})
 	return m, nil
 }
 
-// check compares what was opened with what was offered, as far as the driver knows it.
-func (m *opened) check(d vmm.Descriptor, hidden bool) error {
+// check compares what was opened with what was offered, as far as the driver knows it:
+// it takes all memory that a context has opened for that of the context's device.
+func (m *opened) check(d vmm.Descriptor) error {
 	if have := m.mem.Size(); have != 0 && have < d.ChunkSize {
 		return &vmm.DescriptorError{Field: "allocation size", Reason: fmt.Sprintf("is %d; the memory that was opened has %d bytes", d.ChunkSize, have)}
-	}
-	if hidden {
-		return nil // and so has no number here
-	}
-	a, err := m.ctx.PointerAttributes(m.mem.Ptr())
-	if err != nil {
-		return err
-	}
-	if dev := m.Device(); a.Device != dev.Ordinal() {
-		return &vmm.DescriptorError{Field: "device", Reason: fmt.Sprintf("is %s, and the memory that was opened is on device %d", dev, a.Device)}
 	}
 	return nil
 }

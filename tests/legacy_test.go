@@ -303,6 +303,7 @@ const (
 func TestLegacyLies(t *testing.T) {
 	s := newScene(t)
 	producer := s.serving("-handle", "legacy", "-consumers", "0")
+	s.consumer().succeeds() // what a GPU's driver keeps from the first time on is nobody's leak
 	for name, c := range map[string]struct {
 		twist twist
 		says  string
@@ -334,17 +335,17 @@ func TestLegacyLies(t *testing.T) {
 }
 
 // TestFault39_LegacyMemoryOfAnotherDevice: both are visible, and the offer names the one
-// that the memory is not on.
+// that the memory is not on. The handle decides, as for a device that is hidden.
 func TestFault39_LegacyMemoryOfAnotherDevice(t *testing.T) {
 	a, b := uuids(t)
 	s := newScene(t)
 	producer := s.serving("-handle", "legacy", "-device", b, "-consumers", "0")
 	named, err := cu.ParseUUID(a)
 	require.NoError(t, err)
-	s.relayed(t, onlyOf(typeOffer, put(atDevice, named[:]...)), nil).consumer().fails(1, "description is wrong: device is 0", "the memory that was opened is on device 1")
+	s.relayed(t, onlyOf(typeOffer, put(atDevice, named[:]...)), nil).consumer().succeeds()
 	s.consumer("-device", b).succeeds()
 	producer.signal(syscall.SIGTERM)
-	require.NotZero(t, producer.wait(), producer.dump())
+	producer.succeeds()
 }
 
 // TestFault13_LegacyMemoryOfAnEarlierProducer: its handle, in the offer of the one that
@@ -360,11 +361,20 @@ func TestFault13_LegacyMemoryOfAnEarlierProducer(t *testing.T) {
 	require.NotZero(t, second.wait(), second.dump())
 }
 
-// TestFault46_LegacyNamespaces: as with descriptors.
+// TestFault46_LegacyNamespaces: as with descriptors, but for two that have one number,
+// each in its own.
 func TestFault46_LegacyNamespaces(t *testing.T) {
 	in := cutest.Namespaced(t)
+	second := append(in[:len(in):len(in)], "sh", "-c", `"$0" "$@"; exit $?`)
+	t.Run("process 1 of each", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.wrapped(in, nil, "producer", "-handle", "legacy", "-size", "5MiB")
+		producer.waitLine("Waiting for consumer connection...")
+		s.wrapped(in, nil, "consumer").fails(1, "CUDA_ERROR_INVALID_CONTEXT", "as the first process of each container")
+		producer.fails(1, "the consumer reports", "as the first process of each container")
+	})
 	for name, c := range map[string]struct{ producer, consumer []string }{
-		"both": {in, in}, "producer": {in, nil}, "consumer": {nil, in},
+		"both": {in, second}, "producer": {in, nil}, "consumer": {nil, in},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)

@@ -154,8 +154,8 @@ func (m *machine) cuIpcOpenMemHandle_v2(out *sys.CUdeviceptr, handle sys.CUipcMe
 	switch {
 	case out == nil || !ok || flags&uint32(sys.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == 0: // what else is set is not looked at
 		return sys.CUDA_ERROR_INVALID_VALUE
-	case h.process == m.token:
-		return sys.CUDA_ERROR_INVALID_CONTEXT // D16: one's own
+	case [4]byte(h.process[:]) == [4]byte(m.token[:]):
+		return sys.CUDA_ERROR_INVALID_CONTEXT // D16: one's own, or D18: of who has its number elsewhere
 	case h.place != m.store.place:
 		return sys.CUDA_ERROR_MAP_FAILED // that of another user, mostly
 	case m.openedElsewhere(h, ctx):

@@ -2,7 +2,9 @@ package soft
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
+	"os"
 	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -21,7 +23,7 @@ type machine struct {
 	inited   bool
 	initErr  error // why the store could not be opened
 	store    *store
-	token    [8]byte   // the process, in what it gives out to others
+	token    [8]byte   // the process, in what it gives out to others, its number first
 	owner    *control  // says that it lives, once it shares memory by legacy IPC
 	devices  []*device // the visible ones, in CUDA's order
 	health   health
@@ -120,6 +122,7 @@ func (m *machine) start() sys.CUresult {
 		return sys.CUDA_ERROR_OPERATING_SYSTEM
 	}
 	rand.Read(m.token[:])
+	binary.LittleEndian.PutUint32(m.token[:], uint32(os.Getpid()))
 	m.store, m.devices = s, visibleDevices(m.conf, s)
 	if len(m.devices) == 0 {
 		return sys.CUDA_ERROR_NO_DEVICE // D19

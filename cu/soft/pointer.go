@@ -289,6 +289,8 @@ func (m *machine) ordinal(p *pointee) int32 {
 	switch {
 	case p.block != nil:
 		return int32(m.number(p.block.ctx.dev))
+	case p.reservation != nil && p.reservation.opened != nil:
+		return int32(m.number(p.reservation.linear.dev)) // that opened it, wherever it is (D16)
 	case p.mapping != nil:
 		return int32(m.number(p.mapping.phys.dev))
 	}
