@@ -82,11 +82,14 @@ func (s *scene) settle() {
 	s.free = min(s.free, freeMemory(s.t))
 }
 
+// freePatience is how long a driver may take to give memory back.
+const freePatience = 40 * time.Second
+
 // requireFree waits until so much device memory is free: a driver takes a
 // moment to give back what a killed process had.
 func requireFree(t testing.TB, want uint64) {
 	t.Helper()
-	eventually(t, func() bool { return freeMemory(t) >= want }, "device memory is missing: %d bytes were free and now %d are",
+	within(t, min(patience, freePatience), func() bool { return freeMemory(t) >= want }, "device memory is missing: %d bytes were free and now %d are",
 		want, fmtFunc(func() any { return freeMemory(t) }))
 }
 
@@ -99,9 +102,15 @@ func (f fmtFunc) Format(s fmt.State, verb rune) { fmt.Fprintf(s, "%"+string(verb
 // eventually polls until ok, for as long as the patience lasts.
 func eventually(t testing.TB, ok func() bool, format string, args ...any) {
 	t.Helper()
+	within(t, patience, ok, format, args...)
+}
+
+// within polls until ok, for so long.
+func within(t testing.TB, limit time.Duration, ok func() bool, format string, args ...any) {
+	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience); !ok(); <-tick.C {
+	for end := time.Now().Add(limit); !ok(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf(format, args...)
 		}

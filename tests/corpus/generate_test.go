@@ -319,7 +319,8 @@ func (g *generator) instruction() {
 	g.say("%s", text)
 }
 
-// unguarded are instructions that take no predicate.
+// unguarded are instructions that take no predicate here: of some of them the GPU's
+// assembler leaves it out.
 var unguarded = regexp.MustCompile(`^(testp|v[a-z]+[24])\.`)
 
 // expand makes an instruction of a pattern: <a,b> is one of them, $r a register that

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -62,7 +63,7 @@ func TestGuards(t *testing.T) {
 		require.Equal(t, want, r.leaves(t, level, all), "level %d", level)
 		for name, list := range without {
 			if cutest.Kind() == cu.CUDA {
-				require.NotEqual(t, want, r.leaves(t, level, list), "%s heeds its guard", name)
+				assert.NotEqual(t, want, r.leaves(t, level, list), "%s heeds its guard", name)
 				continue
 			}
 			_, err := r.c.LoadModule([]byte(randomHeader + guarded("k", list)))

@@ -135,12 +135,17 @@ func ran(what string) bool { return len(what) == 16 }
 
 // of is what a driver is to leave. An optimiser may change what a kernel leaves where
 // that says nothing of rounding. Where it does so elsewhere, it is wrong, and the
-// software driver need not be.
+// software driver need not be; nor does the GPU always leave the same then.
 func (o leaving) of(seed int, level uint32) string {
-	if level == asWritten || seed < firstLoose && cutest.Kind() == cu.Soft {
+	switch {
+	case level == asWritten:
+		return o.asWritten
+	case o.agreed(seed):
+		return o.optimised
+	case cutest.Kind() == cu.Soft:
 		return o.asWritten
 	}
-	return o.optimised
+	return "unknown"
 }
 
 // agreed reports whether the H200 gives a kernel's bits, and not its optimiser others.
@@ -173,6 +178,10 @@ func seeds(first, last int) (list []int) {
 	return list
 }
 
+// unlike is a kernel of which the software driver leaves something else: a product is
+// made part of a sum where that is not known to be.
+const unlike = 706
+
 // leastRecorded is how many random kernels have to be equal, once they are recorded.
 const leastRecorded = 500
 
@@ -197,7 +206,9 @@ func TestRandom(t *testing.T) {
 		for _, level := range []uint32{optimised, asWritten} {
 			list := slices.DeleteFunc(seeds(first, min(first+randomBatch-1, lastSeed)), func(seed int) bool { return !ran(known[seed].of(seed, level)) })
 			require.NoError(t, r.batch(list, level, func(seed int, out []byte) error {
-				if randomHash(out) != known[seed].of(seed, level) {
+				if same := randomHash(out) == known[seed].of(seed, level); seed == unlike && level == optimised && cutest.Kind() == cu.Soft {
+					assert.False(t, same, "seed %d is alike now", seed)
+				} else if !same {
 					t.Errorf("seed %d differs, optimised %d:\n%s", seed, level, randomHeader+kernel(seed))
 				} else if known[seed].agreed(seed) {
 					equal[seed]++

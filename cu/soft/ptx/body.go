@@ -27,8 +27,6 @@ type builder struct {
 
 	inStep bool  // threads of a warp keep in step
 	final  []int // instructions behind which nothing comes
-	// Those behind which only some threads go on: branches, and ends with a guard.
-	parting []int
 }
 
 // A scope is what is declared between two braces.
@@ -215,10 +213,7 @@ func (b *builder) variable(name string) *variable {
 var final = map[string]bool{"bra": true, "brx": true, "ret": true, "exit": true, "trap": true}
 
 // unguarded are instructions of which a GPU's assembler makes others, without the guard.
-var unguarded = map[string]bool{
-	"testp": true, "vadd2": true, "vsub2": true, "vavrg2": true, "vabsdiff2": true, "vmin2": true, "vmax2": true, "vset2": true,
-	"vadd4": true, "vsub4": true, "vavrg4": true, "vabsdiff4": true, "vmin4": true, "vmax4": true, "vset4": true,
-}
+var unguarded = map[string]bool{"testp": true, "vadd4": true, "vabsdiff4": true}
 
 // instruction takes one.
 func (b *builder) instruction() error {
@@ -252,14 +247,11 @@ func (b *builder) instruction() error {
 		c := &b.f.code[i]
 		c.guard, c.not, c.line = guard, not, int32(t.line)
 	}
-	switch last := len(b.f.code) - 1; {
-	case final[o.name] && guard < 0:
-		b.final = append(b.final, last)
-	case final[o.name]:
-		b.parting = append(b.parting, last)
+	if guard < 0 && final[o.name] {
+		b.final = append(b.final, len(b.f.code)-1)
 	}
 	b.loosely(o, first)
-	b.steps = append(b.steps, step{first, len(b.read), len(b.written), guard >= 0, resultOnly[o.name] && !strings.Contains(o.text, ".cc")})
+	b.steps = append(b.steps, newStep(b, o, first, guard >= 0))
 	return p.expect(";")
 }
 

@@ -163,23 +163,6 @@ func within(sorted []int, from, to int) bool {
 	return n < len(sorted) && sorted[n] < to
 }
 
-// ends is where stretches of code begin: where is jumped to, and behind jumps.
-func (b *builder) ends() (ends []int) {
-	for _, at := range slices.Concat(b.final, b.parting) {
-		ends = append(ends, at+1)
-	}
-	for _, j := range b.jumps {
-		ends = append(ends, j.inst+1, int(b.f.code[j.inst].to))
-	}
-	for _, at := range b.leaves {
-		ends = append(ends, at+1)
-		for _, to := range b.f.code[at].vec {
-			ends = append(ends, int(to))
-		}
-	}
-	return ends
-}
-
 // fusedRun is ±a b ± c, rounded once.
 func fusedRun(l loose, minusProduct, minusOther bool) run {
 	a, c := uint64(0), uint64(0)

@@ -36,6 +36,16 @@ func TestContract(t *testing.T) {
 		{"also behind a jump", product + "sub.f64 %g4, %g3, %g5; @!%p1 bra there; sub.f64 %g6, %g3, %g5; st.f64 [%rd2+8], %g6; there:", no},
 		{"behind an exit", product + "@!%p1 exit; sub.f64 %g4, %g3, %g5;", no},
 
+		{"behind a jump over nothing", product + "@!%p1 bra there; add.f64 %g6, %g1, %g2; there: sub.f64 %g4, %g3, %g5;", once},
+		{"behind a jump over a jump over nothing", product + "@!%p1 bra there; @!%p1 bra there; add.f64 %g6, %g1, %g2; there: sub.f64 %g4, %g3, %g5;", once},
+		{"behind a division", product + "div.rn.f64 %g6, %g1, %g2; sub.f64 %g4, %g3, %g5; st.f64 [%rd2+8], %g6;", no},
+		{"behind a root", product + "sqrt.rn.f32 %h1, %h1; sub.f64 %g4, %g3, %g5;", no},
+		{"behind a division of integers", product + "div.u32 %r2, %r1, 3; sub.f64 %g4, %g3, %g5;", once},
+		{"behind a division of long integers", product + "rem.s64 %rd3, %rd1, 3; sub.f64 %g4, %g3, %g5;", no},
+		{"behind a fence", product + "membar.gl; sub.f64 %g4, %g3, %g5;", no},
+		{"behind a store", product + "st.u32 [%rd2+8], %r1; sub.f64 %g4, %g3, %g5;", once},
+		{"behind a guarded store", product + "@%p1 st.u32 [%rd2+8], %r1; sub.f64 %g4, %g3, %g5;", no},
+
 		{"also stored", product + "sub.f64 %g4, %g3, %g5; st.f64 [%rd2+8], %g3;", no},
 		{"also compared", product + "sub.f64 %g4, %g3, %g5; setp.gt.f64 %p2, %g3, %g1; @%p2 st.f64 [%rd2+8], %g5;", no},
 		{"also a factor", product + "sub.f64 %g4, %g3, %g5; mul.f64 %g6, %g3, %g1; st.f64 [%rd2+8], %g6;", no},

@@ -3,6 +3,7 @@ package ptx
 import (
 	"slices"
 	"sort"
+	"strings"
 )
 
 // A step is one instruction of the text. What it reads and writes is in lists of the
@@ -12,6 +13,25 @@ type step struct {
 	reads, writes int
 	guarded       bool
 	pure          bool // what it writes is all that it does
+	parts         bool // the assembler makes jumps of it
+}
+
+func newStep(b *builder, o *opcode, first int, guarded bool) step {
+	pure := resultOnly[o.name] && !strings.Contains(o.text, ".cc")
+	return step{first, len(b.read), len(b.written), guarded, pure, o.parts() || guarded && !pure}
+}
+
+// parts reports whether the assembler makes jumps of an instruction, or of one that it
+// calls. It was seen for these.
+func (o *opcode) parts() bool {
+	switch o.name {
+	case "call", "membar", "fence":
+		return true
+	case "div", "rem", "sqrt", "rcp":
+		wide := strings.HasSuffix(o.text, "64") && !strings.Contains(o.text, ".f64")
+		return wide || strings.Contains(o.text, ".r")
+	}
+	return false
 }
 
 // values finds out which step reads what another has written, within stretches of the
@@ -20,6 +40,7 @@ type step struct {
 type values struct {
 	b      *builder
 	blocks []stretch
+	idle   map[int]bool  // jumps over nothing, by where they are
 	index  map[int32]int // of registers in sets
 	words  int           // of a set
 }
@@ -31,6 +52,9 @@ type stretch struct {
 	before   []int    // stretches that go on here
 	out      []uint64 // the registers that are read behind it
 }
+
+// maxRounds bounds how often jumps are looked for that lead over nothing.
+const maxRounds = 4
 
 // maxSets bounds the memory of all sets, in words. In larger functions all is taken for
 // read behind each stretch.
@@ -60,7 +84,7 @@ var resultOnly = map[string]bool{
 }
 
 func (b *builder) newValues() *values {
-	v := &values{b: b, index: map[int32]int{}}
+	v := &values{b: b, idle: map[int]bool{}, index: map[int32]int{}}
 	for _, list := range [][]int32{b.read, b.written} {
 		for _, slot := range list {
 			if _, ok := v.index[slot]; !ok {
@@ -69,9 +93,14 @@ func (b *builder) newValues() *values {
 		}
 	}
 	v.words = (len(v.index) + 63) / 64
-	v.divide()
-	if len(v.blocks)*v.words <= maxSets {
-		v.follow()
+	for range maxRounds {
+		v.divide()
+		if len(v.blocks)*v.words > maxSets {
+			return v
+		}
+		if v.follow(); !v.skipJumps() {
+			break
+		}
 	}
 	return v
 }
@@ -96,9 +125,15 @@ func (b *builder) writes(k int) []int32 {
 // divide finds the stretches, and where each goes on.
 func (v *values) divide() {
 	b := v.b
+	v.blocks = nil
 	begins := make(map[int]bool) // by step
-	for _, at := range b.ends() {
+	for _, at := range v.ends() {
 		begins[b.stepAt(at)] = true
+	}
+	for k, s := range b.steps {
+		if s.parts && !v.idle[s.first] {
+			begins[k+1] = true
+		}
 	}
 	blockOf := make([]int, len(b.steps)+1)
 	for k := range b.steps {
@@ -122,7 +157,9 @@ func (v *values) divide() {
 		}
 	}
 	for _, j := range b.jumps {
-		link(last(j.inst), b.f.code[j.inst].to)
+		if !v.idle[j.inst] {
+			link(last(j.inst), b.f.code[j.inst].to)
+		}
 	}
 	for _, at := range b.leaves {
 		for _, to := range b.f.code[at].vec {
@@ -134,6 +171,51 @@ func (v *values) divide() {
 			v.link(n, n+1)
 		}
 	}
+}
+
+// ends is where stretches of code begin: where is jumped to, and behind jumps.
+func (v *values) ends() (ends []int) {
+	b := v.b
+	for _, at := range b.final {
+		ends = append(ends, at+1)
+	}
+	for _, j := range b.jumps {
+		if !v.idle[j.inst] {
+			ends = append(ends, j.inst+1, int(b.f.code[j.inst].to))
+		}
+	}
+	for _, at := range b.leaves {
+		ends = append(ends, at+1)
+		for _, to := range b.f.code[at].vec {
+			ends = append(ends, int(to))
+		}
+	}
+	return ends
+}
+
+// skipJumps finds jumps with a guard over what is of no use, which the assembler leaves
+// out, and reports whether there are more than before.
+func (v *values) skipJumps() bool {
+	b, before := v.b, len(v.idle)
+	useful := make([]int, len(b.steps)+1) // how many there are up to a step
+	live := make([]uint64, v.words)
+	for n := range v.blocks {
+		s := &v.blocks[n]
+		copy(live, s.out)
+		for k := s.to - 1; k >= s.from; k-- {
+			useful[k+1] = int(boolBits(v.back(k, live)))
+		}
+	}
+	for k := range b.steps {
+		useful[k+1] += useful[k]
+	}
+	for _, j := range b.jumps {
+		from, to := b.stepAt(j.inst), b.stepAt(int(b.f.code[j.inst].to))
+		if from < to && useful[to] == useful[from+1] && b.steps[from].guarded {
+			v.idle[j.inst] = true
+		}
+	}
+	return len(v.idle) > before
 }
 
 func (v *values) link(from, to int) {
@@ -194,7 +276,7 @@ func unite(to, from []uint64) (more bool) {
 func (v *values) back(k int, live []uint64) bool {
 	b := v.b
 	s, writes := &b.steps[k], b.writes(k)
-	use := !s.pure
+	use := !s.pure && !v.idle[s.first]
 	for _, slot := range writes {
 		n := v.index[slot]
 		use = use || live[n/64]>>(n%64)&1 != 0
