@@ -40,6 +40,7 @@ func (o *opcode) parts() bool {
 type values struct {
 	b      *builder
 	blocks []stretch
+	known  bool          // what is read behind each
 	idle   map[int]bool  // jumps over nothing, by where they are
 	index  map[int32]int // of registers in sets
 	words  int           // of a set
@@ -56,9 +57,12 @@ type stretch struct {
 // maxRounds bounds how often jumps are looked for that lead over nothing.
 const maxRounds = 4
 
-// maxSets bounds the memory of all sets, in words. In larger functions all is taken for
-// read behind each stretch.
-const maxSets = 1 << 21
+// maxSets bounds the memory of all sets, in words, and maxEffort the words and steps that
+// are looked at. In larger functions all is taken for read behind each stretch.
+const (
+	maxSets   = 1 << 21
+	maxEffort = 1 << 27
+)
 
 // A reading is who reads a value.
 type reading struct {
@@ -95,10 +99,8 @@ func (b *builder) newValues() *values {
 	v.words = (len(v.index) + 63) / 64
 	for range maxRounds {
 		v.divide()
-		if len(v.blocks)*v.words > maxSets {
-			return v
-		}
-		if v.follow(); !v.skipJumps() {
+		v.known = len(v.blocks)*v.words <= maxSets && v.follow()
+		if !v.known || !v.skipJumps() {
 			break
 		}
 	}
@@ -230,8 +232,9 @@ func (b *builder) stepAt(at int) int {
 }
 
 // follow finds what is read behind each stretch, by steps that are of use: more and more,
-// until nothing is added.
-func (v *values) follow() {
+// until nothing is added. It reports whether that was soon.
+func (v *values) follow() bool {
+	effort := 0
 	bits := make([]uint64, (2*len(v.blocks)+1)*v.words)
 	set := func(n int) []uint64 { return bits[n*v.words : (n+1)*v.words : (n+1)*v.words] }
 	ahead := func(n int) []uint64 { return set(len(v.blocks) + n) } // read from its beginning on
@@ -244,6 +247,9 @@ func (v *values) follow() {
 		n := work[len(work)-1]
 		work, waits[n] = work[:len(work)-1], false
 		s := &v.blocks[n]
+		if effort += v.words*(len(s.next)+2) + s.to - s.from; effort > maxEffort {
+			return false
+		}
 		for _, to := range s.next {
 			unite(s.out, ahead(to))
 		}
@@ -260,6 +266,7 @@ func (v *values) follow() {
 			}
 		}
 	}
+	return true
 }
 
 // unite adds a set to another, and reports whether that has more now.
@@ -302,19 +309,18 @@ func (v *values) back(k int, live []uint64) bool {
 func (v *values) factors(n int) (found []factor) {
 	b, s := v.b, &v.blocks[n]
 	readings := map[int32]reading{}
-	live := slices.Clone(s.out)
-	if live == nil {
-		live = slices.Repeat([]uint64{^uint64(0)}, v.words)
+	var live []uint64
+	if v.known {
+		live = slices.Clone(s.out)
 	}
-	behind := slices.Clone(live)
 	of := func(slot int32) reading { // of the value that it holds there
 		r, ok := readings[slot]
 		i := v.index[slot]
-		r.others = r.others || !ok && behind[i/64]>>(i%64)&1 != 0
+		r.others = r.others || !ok && (!v.known || s.out[i/64]>>(i%64)&1 != 0)
 		return r
 	}
 	for k := s.to - 1; k >= s.from; k-- {
-		if !v.back(k, live) {
+		if v.known && !v.back(k, live) {
 			continue
 		}
 		var value reading
