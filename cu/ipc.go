@@ -151,7 +151,8 @@ type ipcMemoryHandle struct {
 //
 // Errors, of which each says what to do: [ErrInvalidValue] for bytes that are no
 // handle of this machine and driver, and for memory that was freed;
-// [ErrInvalidContext] for a handle of this very process; [ErrInvalidHandle] where
+// [ErrInvalidContext] for a handle of this very process, and of one that has its
+// number in another PID namespace (D18); [ErrInvalidHandle] where
 // the owner has ended, or another context has memory of it; [ErrMapFailed] for
 // memory that cannot be mapped; [ErrPeerAccessUnsupported] and [ErrTooManyPeers]
 // for another device; [ErrNotSupported], see [Device.SupportsIPC].

@@ -33,7 +33,8 @@ func JITMaxRegisters(n uint32) JITOption { return jitOption(sys.CU_JIT_MAX_REGIS
 func JITThreadsPerBlock(n uint32) JITOption { return jitOption(sys.CU_JIT_THREADS_PER_BLOCK, n) }
 
 // JITOptimization sets the level of optimisation, from 0 to 4, the default
-// (CU_JIT_OPTIMIZATION_LEVEL).
+// (CU_JIT_OPTIMIZATION_LEVEL). At 0 products and sums of floats are rounded one by one
+// that say nothing of rounding; above it they can be made one.
 func JITOptimization(level uint32) JITOption { return jitOption(sys.CU_JIT_OPTIMIZATION_LEVEL, level) }
 
 // JITTarget compiles for a compute capability in place of that of the context's
@@ -42,7 +43,7 @@ func JITTarget(major, minor uint32) JITOption {
 	return jitOption(sys.CU_JIT_TARGET, 10*major+minor)
 }
 
-// JITDebugInfo has the code carry what a debugger wants
+// JITDebugInfo has the code carry what a debugger wants, and not be optimised
 // (CU_JIT_GENERATE_DEBUG_INFO).
 func JITDebugInfo() JITOption { return jitOption(sys.CU_JIT_GENERATE_DEBUG_INFO, 1) }
 
