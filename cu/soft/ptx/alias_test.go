@@ -36,7 +36,10 @@ func TestTargetIsASource(t *testing.T) {
 		return hashOf(memory[8*hashWords*cases:]), true
 	}
 	compared := 0
-	for _, f := range hashForms() {
+	for k, f := range hashForms() {
+		if testing.Short() && k%4 > 0 {
+			continue
+		}
 		input := f.input()
 		want, ok := run(f, input)
 		for n := 1; ok && n < len(f.types); n++ {
@@ -48,5 +51,5 @@ func TestTargetIsASource(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, compared, 1000)
+	require.Greater(t, compared, 250)
 }
