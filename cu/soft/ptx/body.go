@@ -24,6 +24,7 @@ type builder struct {
 	labelled       []int           // instructions that have a label
 	loose          map[int]loose   // steps that may be fused
 	products, sums bool            // there are such steps
+	copies         [][2]int32      // registers for operands of products
 
 	inStep bool  // threads of a warp keep in step
 	final  []int // instructions behind which nothing comes
@@ -63,8 +64,8 @@ func (p *parser) body(f *function) error {
 	if err := b.land(); err != nil {
 		return err
 	}
-	if err := b.contract(); err != nil || !b.inStep {
-		return err
+	if b.contract(); !b.inStep {
+		return nil
 	}
 	return b.rank()
 }

@@ -47,7 +47,7 @@ var looseTypes = map[string]typ{".f32": tf32, ".f64": tf64, ".f16": tf16, ".f16x
 type factor struct {
 	loose
 	sums     []use
-	kept     bool
+	taken    int      // how many of them have it
 	operands [2]int32 // where sums find them
 }
 
@@ -59,23 +59,24 @@ func (l loose) takes(p loose) bool { return l.typ == p.typ && (l.flushes == p.fl
 
 // contract makes one of products and sums, within stretches of the code that
 // nothing jumps into or out of.
-func (b *builder) contract() error {
+func (b *builder) contract() {
 	if !b.products || !b.sums {
-		return nil
+		return
 	}
 	v := b.newValues()
-	for n := range v.blocks {
-		if err := b.contractIn(v.factors(n)); err != nil {
-			return err
-		}
+	if v == nil {
+		return
 	}
-	return nil
+	for n := range v.blocks {
+		b.contractIn(v.factors(n))
+	}
 }
 
 // contractIn does it in one stretch. First come products that go into one sum; then those
 // that go into several, as long as none of these has taken another. A sum prefers what
 // it names first.
-func (b *builder) contractIn(factors []factor) error {
+func (b *builder) contractIn(factors []factor) {
+	slices.Reverse(factors)
 	bySum := map[int][]*factor{}
 	for k := range factors {
 		for _, u := range factors[k].sums {
@@ -85,75 +86,102 @@ func (b *builder) contractIn(factors []factor) error {
 	sums, taken := slices.Sorted(maps.Keys(bySum)), map[int]*factor{}
 	for _, several := range []bool{false, true} {
 		for _, sum := range sums {
-			if taken[sum] != nil {
-				continue
+			if taken[sum] == nil {
+				b.choose(bySum[sum], sum, several, taken)
 			}
-			for _, slot := range []int32{b.f.code[b.loose[sum].at].a, b.f.code[b.loose[sum].at].b} {
-				k := slices.IndexFunc(bySum[sum], func(f *factor) bool {
-					return f.into(sum).slot == slot && len(f.sums) > 1 == several && !slices.ContainsFunc(f.sums, func(u use) bool { return taken[u.step] != nil && taken[u.step] != f })
-				})
-				if k >= 0 {
-					taken[sum] = bySum[sum][k]
-					break
+		}
+	}
+	c := copies{b: b}
+	for k := range factors { // in the order of the code
+		if f := &factors[k]; f.taken > 0 && c.operands(f) {
+			for _, u := range f.sums {
+				if taken[u.step] == f {
+					b.fuse(b.loose[u.step], f, u)
 				}
 			}
 		}
 	}
-	for _, sum := range sums {
-		if f := taken[sum]; f != nil {
-			if err := b.fuse(b.loose[sum], f); err != nil {
-				return err
+}
+
+// choose finds the product that a sum takes, of those with one sum or those with several.
+func (b *builder) choose(factors []*factor, sum int, several bool, taken map[int]*factor) {
+	i := &b.f.code[b.loose[sum].at]
+	for _, slot := range []int32{i.a, i.b} {
+		for _, f := range factors {
+			free := func(u use) bool { return taken[u.step] == nil || taken[u.step] == f }
+			reads := func(u use) bool { return u.step == sum && u.slot == slot }
+			if len(f.sums) > 1 == several && slices.ContainsFunc(f.sums, reads) && f.all(free) {
+				taken[sum] = f
+				f.taken++
+				return
 			}
 		}
 	}
-	return nil
 }
 
-// into is how a sum reads the product.
-func (f *factor) into(sum int) use {
-	return f.sums[slices.IndexFunc(f.sums, func(u use) bool { return u.step == sum })]
+func (f *factor) all(is func(use) bool) bool {
+	return !slices.ContainsFunc(f.sums, func(u use) bool { return !is(u) })
 }
 
 // fuse makes one of a sum and a product.
-func (b *builder) fuse(sum loose, f *factor) error {
-	if err := b.keep(f); err != nil {
-		return err
-	}
-	i, u := &b.f.code[sum.at], f.into(sum.step)
+func (b *builder) fuse(sum loose, f *factor, u use) {
+	i := &b.f.code[sum.at]
 	other, product, added := i.b, u.minus, sum.name == "sub" // the last two: negated
 	if u.slot != i.a {
 		other, product, added = i.a, product != added, false
 	}
 	i.run, i.a, i.b, i.c = fusedRun(sum, product, added), f.operands[0], f.operands[1], other
-	return nil
 }
 
-// keep finds out where sums find the operands of a product: where that does, or, if they
-// change before the last sum, in registers of their own, to which it copies them.
-func (b *builder) keep(f *factor) (err error) {
-	if f.kept {
-		return nil
-	}
-	f.kept = true
-	p, last := &b.f.code[f.at], 0
+// copies are registers for operands of products that change before the last sum.
+type copies struct {
+	b    *builder
+	free []int // where in the code each pair is read last
+	pair [][2]int32
+}
+
+// maxCopies bounds how many pairs a stretch has.
+const maxCopies = 256
+
+// operands finds out where sums find those of a product: where that does, or in registers
+// to which it copies them. It reports whether there are such.
+func (c *copies) operands(f *factor) bool {
+	p, last := &c.b.f.code[f.at], 0
 	for _, u := range f.sums {
-		last = max(last, b.loose[u.step].at)
+		last = max(last, c.b.loose[u.step].at)
 	}
 	f.operands = [2]int32{p.a, p.b}
-	if !within(b.writesTo[p.a], f.at, last) && !within(b.writesTo[p.b], f.at, last) {
-		return nil
+	if !within(c.b.writesTo[p.a], f.at, last) && !within(c.b.writesTo[p.b], f.at, last) {
+		return true
 	}
-	for n := range f.operands {
-		if f.operands[n], err = b.newSlot(); err != nil {
-			return err
+	k := slices.IndexFunc(c.free, func(at int) bool { return at < f.at })
+	if k < 0 {
+		if k = len(c.pair); k == maxCopies || !c.b.spare(k) {
+			return false
 		}
+		c.pair, c.free = append(c.pair, c.b.copies[k]), append(c.free, 0)
 	}
+	c.free[k], f.operands = last, c.pair[k]
 	multiply, to := p.run, f.operands
 	p.run = func(t *thread, i *inst) {
 		t.r[to[0]], t.r[to[1]] = t.r[i.a], t.r[i.b]
 		multiply(t, i)
 	}
-	return nil
+	return true
+}
+
+// spare sees to it that the function has so many pairs, and one more. All stretches
+// use the same.
+func (b *builder) spare(n int) bool {
+	if n < len(b.copies) {
+		return true
+	}
+	if b.f.slots > maxSlots-2*maxCopies {
+		return false // what comes next needs some, too
+	}
+	b.copies = append(b.copies, [2]int32{b.f.slots, b.f.slots + 1})
+	b.f.slots += 2
+	return true
 }
 
 // within reports whether one of the numbers, which are sorted, is at least from and

@@ -68,6 +68,7 @@ type parser struct {
 	zeros    int            // bytes of them that the text leaves out
 	reached  int            // steps to find what the entries call
 	ways     int            // of jumps by tables, where warps keep in step
+	links    int            // of them, in functions that have products and sums
 	aliases  []func() error // what needs all names, to be done first
 	later    []func() error // what needs all names
 }

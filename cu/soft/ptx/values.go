@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"iter"
 	"slices"
 	"sort"
 	"strings"
@@ -41,6 +42,7 @@ type values struct {
 	b      *builder
 	blocks []stretch
 	known  bool          // what is read behind each
+	bits   []uint64      // of all sets
 	idle   map[int]bool  // jumps over nothing, by where they are
 	index  map[int32]int // of registers in sets
 	words  int           // of a set
@@ -54,20 +56,30 @@ type stretch struct {
 	out      []uint64 // the registers that are read behind it
 }
 
-// maxRounds bounds how often jumps are looked for that lead over nothing.
-const maxRounds = 4
-
-// maxSets bounds the memory of all sets, in words, and maxEffort the words and steps that
-// are looked at. In larger functions all is taken for read behind each stretch.
+// Bounds for functions that nobody writes. What is beyond is not known, or not fused.
 const (
-	maxSets   = 1 << 21
-	maxEffort = 1 << 27
+	maxRounds = 4       // of the search for jumps over nothing
+	maxLinks  = 1 << 16 // ways to go by tables, in a module
+	maxUses   = 64      // sums that one product goes into
 )
+
+// maxSets bounds the memory of all sets, and maxEffort how many words and steps are
+// looked at: both go with how long the function is.
+func (v *values) maxSets() int   { return 1<<14 + 32*len(v.b.steps) }
+func (v *values) maxEffort() int { return 1<<20 + 1000*len(v.b.steps) }
 
 // A reading is who reads a value.
 type reading struct {
 	others bool  // besides sums that are near
 	sums   []use // in the order of reading, the last first
+}
+
+// add notes one more sum. One that reads a value twice does not take it for a product.
+func (r *reading) add(u use) {
+	twice := slices.ContainsFunc(r.sums, func(v use) bool { return v.step == u.step })
+	if r.others = r.others || twice || len(r.sums) == maxUses; !r.others {
+		r.sums = append(r.sums, u)
+	}
 }
 
 // A use is a sum that reads a value.
@@ -87,7 +99,14 @@ var resultOnly = map[string]bool{
 	"mul24": true, "mad24": true, "sad": true, "szext": true, "bmsk": true,
 }
 
+// newValues is nil for a function that is too large.
 func (b *builder) newValues() *values {
+	for _, at := range b.leaves {
+		b.p.links += len(b.f.code[at].vec)
+	}
+	if b.p.links > maxLinks {
+		return nil
+	}
 	v := &values{b: b, idle: map[int]bool{}, index: map[int32]int{}}
 	for _, list := range [][]int32{b.read, b.written} {
 		for _, slot := range list {
@@ -99,7 +118,7 @@ func (b *builder) newValues() *values {
 	v.words = (len(v.index) + 63) / 64
 	for range maxRounds {
 		v.divide()
-		v.known = len(v.blocks)*v.words <= maxSets && v.follow()
+		v.known = len(v.blocks)*v.words <= v.maxSets() && v.follow()
 		if !v.known || !v.skipJumps() {
 			break
 		}
@@ -128,15 +147,7 @@ func (b *builder) writes(k int) []int32 {
 func (v *values) divide() {
 	b := v.b
 	v.blocks = nil
-	begins := make(map[int]bool) // by step
-	for _, at := range v.ends() {
-		begins[b.stepAt(at)] = true
-	}
-	for k, s := range b.steps {
-		if s.parts && !v.idle[s.first] {
-			begins[k+1] = true
-		}
-	}
+	begins := v.begins()
 	blockOf := make([]int, len(b.steps)+1)
 	for k := range b.steps {
 		if k == 0 || begins[k] {
@@ -145,54 +156,57 @@ func (v *values) divide() {
 		blockOf[k] = len(v.blocks) - 1
 		v.blocks[len(v.blocks)-1].to = k + 1
 	}
-	goesOn := make([]bool, len(v.blocks))
-	for n := range goesOn {
-		goesOn[n] = n+1 < len(v.blocks)
-	}
-	last := func(at int) int { return blockOf[b.stepAt(at)] }
+	ended := make([]bool, len(v.blocks))
 	for _, at := range b.final {
-		goesOn[last(at)] = false
+		ended[blockOf[b.stepAt(at)]] = true
 	}
-	link := func(from int, to int32) {
-		if k := b.stepAt(int(to)); k < len(b.steps) {
-			v.link(from, blockOf[k])
+	for from, to := range v.ways() {
+		if k := b.stepAt(to); k < len(b.steps) {
+			v.link(blockOf[b.stepAt(from)], blockOf[k])
 		}
 	}
-	for _, j := range b.jumps {
-		if !v.idle[j.inst] {
-			link(last(j.inst), b.f.code[j.inst].to)
-		}
-	}
-	for _, at := range b.leaves {
-		for _, to := range b.f.code[at].vec {
-			link(last(at), to)
-		}
-	}
-	for n, on := range goesOn {
-		if on {
+	for n := range len(v.blocks) - 1 {
+		if !ended[n] {
 			v.link(n, n+1)
 		}
 	}
 }
 
-// ends is where stretches of code begin: where is jumped to, and behind jumps.
-func (v *values) ends() (ends []int) {
-	b := v.b
+// begins are the steps that stretches begin with: where is jumped to, and behind what
+// jumps, ends, or is made jumps of.
+func (v *values) begins() map[int]bool {
+	b, begins := v.b, map[int]bool{}
 	for _, at := range b.final {
-		ends = append(ends, at+1)
+		begins[b.stepAt(at+1)] = true
 	}
-	for _, j := range b.jumps {
-		if !v.idle[j.inst] {
-			ends = append(ends, j.inst+1, int(b.f.code[j.inst].to))
+	for from, to := range v.ways() {
+		begins[b.stepAt(from+1)], begins[b.stepAt(to)] = true, true
+	}
+	for k, s := range b.steps {
+		if s.parts && !v.idle[s.first] {
+			begins[k+1] = true
 		}
 	}
-	for _, at := range b.leaves {
-		ends = append(ends, at+1)
-		for _, to := range b.f.code[at].vec {
-			ends = append(ends, int(to))
+	return begins
+}
+
+// ways are all jumps but idle ones, from one place in the code to another.
+func (v *values) ways() iter.Seq2[int, int] {
+	b := v.b
+	return func(yield func(from, to int) bool) {
+		for _, j := range b.jumps {
+			if !v.idle[j.inst] && !yield(j.inst, int(b.f.code[j.inst].to)) {
+				return
+			}
+		}
+		for _, at := range b.leaves {
+			for _, to := range b.f.code[at].vec {
+				if !yield(at, int(to)) {
+					return
+				}
+			}
 		}
 	}
-	return ends
 }
 
 // skipJumps finds jumps with a guard over what is of no use, which the assembler leaves
@@ -235,7 +249,10 @@ func (b *builder) stepAt(at int) int {
 // until nothing is added. It reports whether that was soon.
 func (v *values) follow() bool {
 	effort := 0
-	bits := make([]uint64, (2*len(v.blocks)+1)*v.words)
+	need := (2*len(v.blocks) + 1) * v.words
+	bits := slices.Grow(v.bits[:0], need)[:need]
+	clear(bits)
+	v.bits = bits
 	set := func(n int) []uint64 { return bits[n*v.words : (n+1)*v.words : (n+1)*v.words] }
 	ahead := func(n int) []uint64 { return set(len(v.blocks) + n) } // read from its beginning on
 	work, waits := make([]int, len(v.blocks)), make([]bool, len(v.blocks))
@@ -247,7 +264,7 @@ func (v *values) follow() bool {
 		n := work[len(work)-1]
 		work, waits[n] = work[:len(work)-1], false
 		s := &v.blocks[n]
-		if effort += v.words*(len(s.next)+2) + s.to - s.from; effort > maxEffort {
+		if effort += v.words*(len(s.next)+2) + s.to - s.from; effort > v.maxEffort() {
 			return false
 		}
 		for _, to := range s.next {
@@ -335,16 +352,13 @@ func (v *values) factors(n int) (found []factor) {
 		}
 		for _, slot := range b.reads(k) {
 			r := of(slot)
-			if n := len(r.sums); n > 0 && r.sums[n-1].step == k {
-				r.others = true
-			}
 			switch {
 			case alone && l.passes():
 				for _, u := range value.sums {
-					r.sums = append(r.sums, use{u.step, u.slot, u.minus != (l.name == "neg")})
+					r.add(use{u.step, u.slot, u.minus != (l.name == "neg")})
 				}
 			case l.sum():
-				r.sums = append(r.sums, use{k, slot, false})
+				r.add(use{k, slot, false})
 			default:
 				r.others = true
 			}
