@@ -135,7 +135,7 @@ var callHints = map[callResult]string{
 	{"cuIpcOpenMemHandle", ErrNotSupported}:             noIPCHint,
 	{"cuIpcGetEventHandle", ErrNotSupported}:            noIPCHint,
 	{"cuIpcOpenEventHandle", ErrNotSupported}:           noIPCHint,
-	{"cuIpcOpenMemHandle", ErrInvalidContext}:           "the handle is of this very process, where the memory is used at its own address; or its owner has the number in another PID namespace that this process has in its own, as the first process of each container does: let one of them be another (docker run --init), or ask for a descriptor",
+	{"cuIpcOpenMemHandle", ErrInvalidContext}:           "the handle is of this very process, where the memory is used at its own address; or its owner has the same process number in another PID namespace, as the first process of each container has: start one of them behind an init process (docker run --init), or ask for a descriptor",
 	{"cuIpcOpenMemHandle", ErrInvalidHandle}:            "the owner of the memory has ended; or another context of this process has memory of that owner open, and one context for each device may: open it there, or close what is open first",
 	{"cuIpcOpenMemHandle", ErrMapFailed}:                "the memory is there and cannot be mapped into this process: see that its addresses are not limited (ulimit -v), and that no container hides it, nor, of the software driver, another GPUFD_SOFT_DIR, as each user has; between those ask for a descriptor. Memory that is freed and owners that have ended give other errors",
 	{"cuIpcOpenMemHandle", ErrInvalidValue}:             "these bytes are no handle that a process of this machine and driver has now: its owner has freed the memory, or they are damaged, or of another kind (an event's, a pool's)",

@@ -47,7 +47,8 @@ func (e *Event) IPCHandle() (IPCEventHandle, error) {
 // noticed (seen on an H200): it opens, and who waits for it waits for nothing, or
 // for what never comes. Ask the owner over the connection that the handle came by.
 // Nor is it noticed on a GPU that the event is of another container, if one of a
-// process of the same number and user was opened before: that one is opened (D18).
+// process of the same number and user was opened before: what opens then has nothing to
+// do with it (D18).
 //
 // Errors: [ErrInvalidContext] for a handle of this very process; [ErrMapFailed]
 // for bytes that are no handle, and between containers that do not have /dev/shm

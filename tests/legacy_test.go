@@ -370,8 +370,8 @@ func TestFault46_LegacyNamespaces(t *testing.T) {
 		s := newScene(t)
 		producer := s.wrapped(in, nil, "producer", "-handle", "legacy", "-size", "5MiB")
 		producer.waitLine("Waiting for consumer connection...")
-		s.wrapped(in, nil, "consumer").fails(1, "CUDA_ERROR_INVALID_CONTEXT", "as the first process of each container")
-		producer.fails(1, "the consumer reports", "as the first process of each container")
+		s.wrapped(in, nil, "consumer").fails(1, "CUDA_ERROR_INVALID_CONTEXT", "the same process number in another PID namespace")
+		producer.fails(1, "the consumer reports", "the same process number in another PID namespace")
 	})
 	for name, c := range map[string]struct{ producer, consumer []string }{
 		"both": {in, second}, "producer": {in, nil}, "consumer": {nil, in},

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -82,11 +81,16 @@ var errRefused = errors.New("refused")
 // batch runs the kernels of some seeds, which are one module, and gives what each
 // has left to each, until one dies.
 func (r *randomRunner) batch(seeds []int, level uint32, each func(seed int, out []byte) error) error {
+	return r.compiled(seeds, each, cu.JITOptimization(level))
+}
+
+// compiled is batch with other options of the compiler.
+func (r *randomRunner) compiled(seeds []int, each func(seed int, out []byte) error, opts ...cu.JITOption) error {
 	text := randomHeader
 	for _, seed := range seeds {
 		text += kernel(seed)
 	}
-	m, err := r.c.LoadModule([]byte(text), cu.JITOptimization(level))
+	m, err := r.c.LoadModule([]byte(text), opts...)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
@@ -156,9 +160,6 @@ func (o leaving) agreed(seed int) bool {
 // randomRecorded reads what each left.
 func randomRecorded(t *testing.T) map[int]leaving {
 	text, err := os.ReadFile(filepath.Join(directory(), "random.txt"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	require.NoError(t, err)
 	known := map[int]leaving{}
 	for line := range strings.Lines(string(text)) {
@@ -197,10 +198,7 @@ func TestRandom(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	known := randomRecorded(t)
-	if known == nil {
-		t.Skip("random kernels would be compared with nothing: there is no random.txt; " +
-			"GPUFD_DRIVER=cuda GPUFD_RECORD=DIRECTORY go test ./tests/corpus -run TestRandom$ on an H200 makes it")
-	}
+	require.Len(t, known, lastSeed, "GPUFD_DRIVER=cuda GPUFD_RECORD=DIRECTORY go test ./tests/corpus -run TestRandom$ on an H200 makes random.txt")
 	equal := map[int]int{}
 	for first := 1; first <= lastSeed; first += randomBatch {
 		for _, level := range []uint32{optimised, asWritten} {
@@ -223,6 +221,23 @@ func TestRandom(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, both, leastRecorded)
 	t.Logf("%d random kernels are equal, of %d", both, lastSeed)
+}
+
+// For a debugger nothing is optimised.
+func TestRandomForADebugger(t *testing.T) {
+	takes(t, randomVersion)
+	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)), randomStack)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	known, unlike := randomRecorded(t), 0
+	require.NoError(t, r.compiled(seeds(firstPlain, firstPlain+19), func(seed int, out []byte) error {
+		require.Equal(t, known[seed].asWritten, randomHash(out), seed)
+		if known[seed].asWritten != known[seed].optimised {
+			unlike++
+		}
+		return nil
+	}, cu.JITDebugInfo()))
+	require.Positive(t, unlike)
 }
 
 // randomChild runs the kernels of the seeds that GPUFD_SEEDS names, from to, with how

@@ -72,6 +72,8 @@ func TestContract(t *testing.T) {
 		{"copied", product + "mov.f64 %g6, %g3; sub.f64 %g4, %g6, %g5;", once},
 		{"negated", product + "neg.f64 %g6, %g3; add.f64 %g4, %g6, %g5;", -once},
 		{"negated twice", product + "neg.f64 %g6, %g3; neg.f64 %g7, %g6; sub.f64 %g4, %g5, %g7;", -once},
+		{"with itself, negated", product + "neg.f64 %g6, %g3; add.f64 %g4, %g3, %g6;", no},
+		{"with itself, copied", product + "mov.f64 %g6, %g3; sub.f64 %g4, %g3, %g6;", no},
 		{"also negated", product + "neg.f64 %g6, %g3; add.f64 %g4, %g6, %g5; sub.f64 %g7, %g3, %g5; st.f64 [%rd2+8], %g7;", -once},
 		{"without its sign", product + "abs.f64 %g6, %g3; sub.f64 %g4, %g6, %g5;", no},
 	} {
@@ -87,6 +89,10 @@ func TestContract(t *testing.T) {
 			require.Zero(t, math.Float64frombits(results(t, debug, in...)[0]), "%s, for debugging", tc.name)
 		}
 	}
+	call := entry(load + product + "call f; sub.f64 %g4, %g3, %g5; st.f64 [%rd2], %g4;")
+	call = strings.Replace(call, ".visible .entry", ".func f() { ret; }\n.visible .entry", 1)
+	require.Zero(t, math.Float64frombits(results(t, call, math.Float64bits(x), math.Float64bits(y))[0]), "behind a call")
+
 	single := entry(load + "cvt.rn.f32.f64 %h1, %g1; mul.f32 %h3, %h1, %h1; sub.f32 %h4, %h3, 0f3F800000; cvt.f64.f32 %g4, %h4; st.f64 [%rd2], %g4;")
 	in := math.Float64bits(1 + 0x1p-12)
 	require.Equal(t, 0x1p-11+0x1p-24, math.Float64frombits(results(t, single, in, 0)[0]))

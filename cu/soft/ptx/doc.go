@@ -12,10 +12,10 @@
 // Threads of a block take turns: each runs to its next barrier or its end, or
 // until it has run for a while, so that one which spins does not starve the one it
 // waits for. Blocks run on several cores, and take turns likewise. Nothing
-// is fused, rounded twice or reordered that PTX does not fuse or round: results
-// are those of the GPU to the bit, NaNs included, but where PTX itself says
-// "approximate" or leaves them open. testdata/h200.txt holds what an H200 makes of
-// every form.
+// is rounded twice or reordered, and fused only where PTX leaves that open and the
+// GPU's assembler does it: results are those of the GPU to the bit, NaNs included, but
+// where PTX itself says "approximate" or leaves them open, and for what docs/ptx.md says
+// of products and sums. testdata/h200.txt holds what an H200 makes of every form.
 //
 // It is stricter than a GPU: an access one byte past a block's shared memory or a
 // thread's stack is a fault, and threads that can only wait for each other end
