@@ -165,11 +165,14 @@ func TestLegacyByCRevoked(t *testing.T) {
 			b := newStubbed(t, 5000)
 			hold := b.log + ".hold"
 			require.NoError(t, os.WriteFile(hold, nil, 0o600))
-			confirmed := make(chan struct{})
-			consumer := b.consumer(onlyOf(typeConfirm, func(*said) { close(confirmed) }), "STUB_HOLD="+hold)
+			confirmed, revoked := make(chan struct{}), make(chan struct{})
+			consumer := b.consumer(all(
+				onlyOf(typeConfirm, func(*said) { close(confirmed) }),
+				onlyOf(typeRevoke, func(m *said) { m.sent = func() { close(revoked) } })), "STUB_HOLD="+hold)
 			<-confirmed // and from then on it is held
 			b.producer.signal(syscall.SIGTERM)
 			b.producer.waitLine("  waiting for consumers to close the memory (1)")
+			<-revoked
 			require.False(t, b.producer.ended())
 			if killed {
 				consumer.kill()

@@ -22,6 +22,7 @@ import (
 type said struct {
 	record []byte
 	files  []*os.File
+	sent   func() // is called once it is on its way
 }
 
 // A twist changes what is said; a record that it sets to nil is not. What it adds to files
@@ -70,7 +71,7 @@ func relay(ctx context.Context, to, from *sock.Conn, change twist) {
 		if err != nil {
 			return
 		}
-		m := said{rec.Data, rec.Files}
+		m := said{record: rec.Data, files: rec.Files, sent: func() {}}
 		if change != nil {
 			change(&m)
 		}
@@ -81,6 +82,7 @@ func relay(ctx context.Context, to, from *sock.Conn, change twist) {
 		if err != nil {
 			return
 		}
+		m.sent()
 	}
 }
 
