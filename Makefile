@@ -16,10 +16,18 @@ BENCH_OUT ?= docs/benchmarks
 FUZZTIME  ?= 10s
 # Rows of docs/faults.md, as 19,25; all of them without.
 ROWS      ?=
+# The packages that race, test-arm64 and test-old test.
+PKGS      ?= ./...
+# What the gate tests with the race detector, as on an old driver, and for arm64: what has
+# locks, what falls back to older ABIs, and what the ABI touches.
+GATE_RACE  := ./sock ./share/... ./vmm ./cu
+GATE_OLD   := ./cu ./tests/conformance
+GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./vmm ./sock ./tests/conformance
+SUITE      := $(GO) run ./internal/suite
 HANDOFFS  ?= 10000
 SIEGE     ?= 60s
 
-.PHONY: all build demo test faults check generate functions cross test-arm64 test-old race bench test-bench bench-bundle microbench fuzz soak hostile gpu-bundle test-gpu clean help
+.PHONY: all build demo test gate long faults check generate functions cross test-arm64 test-old race bench test-bench bench-bundle microbench fuzz soak hostile gpu-bundle test-gpu clean help
 
 all: build
 
@@ -30,10 +38,22 @@ demo: build ## hand a buffer from producer to consumer and verify it
 	scripts/demo.sh build
 
 test: ## run all tests on the software driver
-	$(GO) test ./...
+	$(SUITE)
+
+gate: check demo ## what every change has to pass: .ci/run begins with it
+	scripts/functions.sh -check
+	$(MAKE) race PKGS='$(GATE_RACE)'
+	$(MAKE) test-old PKGS='$(GATE_OLD)'
+	$(MAKE) test-arm64 PKGS='$(GATE_ARM64)'
+	$(MAKE) microbench BENCHTIME=1x
+	$(MAKE) test-bench
+	tables=$$(mktemp -d) && $(MAKE) bench ROUNDS=1 BENCH_OUT="$$tables" && rm -r "$$tables"
+
+long: ## run what the gate leaves: all for arm64, with the race detector and as on an old driver; fuzzers, soak, siege
+	scripts/long.sh
 
 faults: ## survive every fault of docs/faults.md, or its ROWS, and print a line for each
-	$(GO) run ./internal/faults -run '$(ROWS)'
+	$(SUITE) -faults -rows '$(ROWS)'
 
 check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
 	@out=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')) || exit 1; \
@@ -54,15 +74,15 @@ functions: ## run the tests and write docs/functions.md from what they called
 cross: ## build the commands for amd64 and arm64
 	for arch in amd64 arm64; do GOARCH=$$arch $(GO) build -o build/linux_$$arch/ ./cmd/... || exit 1; done
 
-test-arm64: ## run all tests and the demo for arm64, under qemu-aarch64 elsewhere (qemu-user-static, libc6-arm64-cross, root)
-	GO='$(GO)' scripts/test-arm64.sh
+test-arm64: ## run the tests of PKGS and the demo for arm64, under qemu-aarch64 elsewhere (qemu-user-static, libc6-arm64-cross, root)
+	GO='$(GO)' scripts/test-arm64.sh $(PKGS)
 
-test-old: build ## run all tests and the demo on the software driver as it was in CUDA 11.4
-	GPUFD_SOFT_VERSION=11040 GO='$(GO)' scripts/gotest.sh ./...
+test-old: build ## run the tests of PKGS and the demo on the software driver as it was in CUDA 11.4
+	GPUFD_SOFT_VERSION=11040 $(SUITE) -short $(PKGS)
 	GPUFD_SOFT_VERSION=11040 scripts/demo.sh build
 
-race: ## run the tests, the long ones shortened, with the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test -race -short ./...
+race: ## run the tests of PKGS, the long ones shortened, with the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(SUITE) -race -short $(PKGS)
 
 # bench/ is a module of its own, in which cgo is allowed.
 bench: ## measure ROUNDS times what calls into C cost, with cgo and without, into BENCH_OUT (needs a C compiler)

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # Runs all tests, the long ones shortened, and the demo for arm64:
-#   test-arm64.sh [PACKAGE…]
+#   test-arm64.sh PACKAGE…
 # On other machines that takes qemu-user, arm64's libc, and a kernel that starts
 # arm64 programs by itself (binfmt_misc), because tests start programs. What has
 # to be mounted and registered for that takes root, and is taken away again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- ./...
 export GOARCH=arm64 CGO_ENABLED=0
 binfmt=/proc/sys/fs/binfmt_misc
 name=gpufd-aarch64
@@ -59,25 +58,10 @@ emulate() {
 	runs || die "qemu is registered, but does not run this:" "$(build/linux_arm64/producer -version 2>&1)"
 }
 
-# again runs tests that failed, each alone and twice at most: the emulator makes steps take
-# many times as long, and those of one test more than those of another. What is run again is
-# said, and is a test to mend if it is said often.
-again() {
-	local package name few=6
-	[ -n "${GPUFD_EMULATED:-}" ] && [ -s "$1" ] && [ "$(wc -l <"$1")" -le $few ] && ! grep -q ' ?$' "$1" || return 1
-	while read -r package name; do
-		echo "again, alone: $package $name"
-		alone "$package" "$name" || alone "$package" "$name" || return 1
-	done <"$1"
-}
-
-alone() { scripts/gotest.sh "$1" -run "^$2\$" </dev/null; }
-
 trap restore EXIT
 trap 'exit 1' HUP INT TERM
 ${GO:-go} build -o build/linux_arm64/ ./cmd/...
+GOARCH='' ${GO:-go} build -o build/suite ./internal/suite # runs here, and builds tests for arm64
 [ "$(uname -m)" = aarch64 ] || emulate
-failed=$(mktemp)
-FAILED=$failed scripts/gotest.sh "$@" || again "$failed"
-rm "$failed"
+build/suite -short -timeout 30m -j "$(nproc)" "$@"
 scripts/demo.sh build/linux_arm64

@@ -69,6 +69,26 @@ func NoGPU(t testing.TB, why string) {
 	t.Skip(why)
 }
 
+// SharedGPU is the environment variable that says that other tests use the GPU at the
+// same time, and RunsAlone how the reason of a test begins that they would disturb.
+const (
+	SharedGPU = "GPUFD_SHARED_GPU"
+	RunsAlone = "runs alone: "
+)
+
+// Shared reports whether other tests use the GPU at the same time, so that its free memory
+// says nothing.
+func Shared() bool { return Kind() == cu.CUDA && os.Getenv(SharedGPU) == "1" }
+
+// Alone skips t where other tests use the GPU at the same time. internal/suite runs it
+// when they are done. why is what it does to the whole device.
+func Alone(t testing.TB, why string) {
+	t.Helper()
+	if Shared() {
+		t.Skip(RunsAlone + why)
+	}
+}
+
 // Device returns the first device.
 func Device(t testing.TB) *cu.Device {
 	t.Helper()
@@ -95,9 +115,10 @@ func Context(t testing.TB, dev *cu.Device) *cu.Context {
 }
 
 // FreeMemory is the free memory of dev in bytes, as its driver accounts for
-// all processes.
+// all processes. A test that asks for it runs [Alone].
 func FreeMemory(t testing.TB, dev *cu.Device) uint64 {
 	t.Helper()
+	Alone(t, "it counts the device's memory")
 	ctx, err := dev.PrimaryContext()
 	if err != nil {
 		t.Fatal(err)

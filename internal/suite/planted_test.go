@@ -52,13 +52,17 @@ func verdicts(t *testing.T, limit time.Duration, cells ...string) (lines []strin
 func (c config) verdicts(t *testing.T, pkg string, cells ...string) (lines []string, code int) {
 	t.Helper()
 	var rows []row
+	c.faults, c.atOnce = true, 2
 	for i, cell := range cells {
 		r := row{number: i + 1, fault: "a fault", software: true, hardware: true}
 		require.NoError(t, r.readTests("`"+pkg+"` "+cell))
 		rows = append(rows, r)
 	}
+	suites, err := c.gather(rows)
+	require.NoError(t, err)
+	c.runAll(suites)
 	var out strings.Builder
-	code = c.report(rows, c.runAll(rows), &out)
+	code = c.report(rows, suites, &out)
 	return strings.Split(strings.TrimSpace(out.String()), "\n"), code
 }
 
@@ -151,10 +155,10 @@ func TestLeakFailsAllRowsOfThePackage(t *testing.T) {
 // Without a bundle the package is built; one that cannot be fails its rows.
 func TestSuitesAreBuilt(t *testing.T) {
 	c := config{ctx: t.Context(), root: "../..", limit: 9 * time.Second, said: io.Discard}
-	lines, code := c.verdicts(t, "internal/faults/testdata/planted", "TestPasses")
+	lines, code := c.verdicts(t, "internal/suite/testdata/planted", "TestPasses")
 	require.Equal(t, "fault 01 PASS a fault", lines[0])
 	require.Zero(t, code)
-	lines, code = c.verdicts(t, "internal/faults/testdata", "TestPasses")
+	lines, code = c.verdicts(t, "internal/suite/testdata", "TestPasses")
 	require.Regexp(t, "^fault 01 FAIL .*no Go files", lines[0])
 	require.Equal(t, 1, code)
 }
@@ -173,15 +177,15 @@ func TestBundle(t *testing.T) {
 		"| 4 | four | G | … | `there` TestSkips (skip: two devices) | – |",
 	}, "\n")), 0o600))
 	var said, printed strings.Builder
-	require.Equal(t, 1, run(t.Context(), []string{"-bundle", dir, "-timeout", "9s"}, &printed, &said))
+	require.Equal(t, 1, run(t.Context(), []string{"-faults", "-bundle", dir, "-timeout", "9s"}, &printed, &said))
 	require.Equal(t, "fault 01 PASS one\nfault 03 FAIL none of its tests is in the bundle\n"+
 		"fault 04 SKIP takes two devices, has 1\n3 faults: 1 passed, 1 failed, 1 skipped\n", printed.String())
 	printed.Reset()
-	require.Equal(t, 0, run(t.Context(), []string{"-bundle", dir, "-run", "4, 1", "-v"}, &printed, &said))
+	require.Equal(t, 0, run(t.Context(), []string{"-faults", "-bundle", dir, "-rows", "4, 1", "-v"}, &printed, &said))
 	require.Regexp(t, regexp.MustCompile(`(?s)=== RUN   TestSkips.*takes two devices, has 1`), said.String())
-	require.Equal(t, 2, run(t.Context(), []string{"-bundle", dir, "-run", "5"}, &printed, &said))
-	require.Equal(t, 2, run(t.Context(), []string{"-bundle", dir, "-run", "x"}, &printed, &said))
-	require.Equal(t, 2, run(t.Context(), []string{"-bundle", t.TempDir()}, &printed, &said))
+	require.Equal(t, 2, run(t.Context(), []string{"-faults", "-bundle", dir, "-rows", "5"}, &printed, &said))
+	require.Equal(t, 2, run(t.Context(), []string{"-faults", "-bundle", dir, "-rows", "x"}, &printed, &said))
+	require.Equal(t, 2, run(t.Context(), []string{"-faults", "-bundle", t.TempDir()}, &printed, &said))
 	require.Equal(t, 2, run(t.Context(), []string{"-nonsense"}, &printed, &said))
 }
 
@@ -193,6 +197,6 @@ func TestRowsForAGPU(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "faults.md"), []byte("| 47 | x | G | … | `x` TestX | – |\n"), 0o600))
 	t.Chdir(dir)
 	var printed strings.Builder
-	require.Equal(t, 0, run(t.Context(), nil, &printed, io.Discard))
+	require.Equal(t, 0, run(t.Context(), []string{"-faults"}, &printed, io.Discard))
 	require.Equal(t, "fault 47 SKIP needs a GPU\n1 faults: 0 passed, 0 failed, 1 skipped\n", printed.String())
 }

@@ -1,9 +1,23 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 )
+
+// report prints a line for each row and returns the exit code.
+func (c config) report(rows []row, suites map[string]*suite, out io.Writer) int {
+	counts := map[verdict]int{}
+	for _, r := range rows {
+		v, why := c.judge(r, suites)
+		counts[v]++
+		fmt.Fprintf(out, "fault %02d %s %s\n", r.number, v, why)
+	}
+	fmt.Fprintf(out, "%d faults: %d passed, %d failed, %d skipped\n", len(rows), counts[passed], counts[failed], counts[skipped])
+	return min(counts[failed], 1)
+}
 
 // judge says what became of a row and why. To be skipped where the table does not
 // say so is to fail.
@@ -12,8 +26,11 @@ func (c config) judge(r row, suites map[string]*suite) (v verdict, why string) {
 	ran := 0
 	for _, t := range r.tests {
 		s := suites[t.pkg]
-		if s.missing { // it has nothing to do with a GPU
+		if s == nil && c.bundle || s != nil && s.missing { // it has nothing to do with a GPU
 			continue
+		}
+		if s == nil {
+			return failed, t.String() + ": did not run: it is of another package"
 		}
 		ran++
 		if fault := s.fault(t); fault != "" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -20,6 +21,7 @@ type result struct {
 	verdict verdict
 	output  []string // lines
 	why     string   // of a failure without output of its own
+	seconds float64
 }
 
 // results are by name. A test that is there without verdict was begun and did
@@ -31,6 +33,24 @@ func (r results) of(name string) *result {
 		r[name] = &result{}
 	}
 	return r[name]
+}
+
+// count counts the tests by their verdicts, subtests included.
+func (r results) count() map[verdict]int {
+	n := map[verdict]int{}
+	for _, one := range r {
+		n[one.verdict]++
+	}
+	return n
+}
+
+// forget drops what became of a test and its subtests.
+func (r results) forget(function string) {
+	for name := range r {
+		if name == function || strings.HasPrefix(name, function+"/") {
+			delete(r, name)
+		}
+	}
 }
 
 // unfinished reports whether a test was begun and did not end.
@@ -78,10 +98,11 @@ func (r results) below(name string) string {
 // what tests print cannot be taken for one.
 const mark = "\x16"
 
-var framing = regexp.MustCompile(`^ *(?:=== (RUN|NAME|CONT|PAUSE)|--- (PASS|FAIL|SKIP):) +(\S+)`)
+var framing = regexp.MustCompile(`^ *(?:=== (RUN|NAME|CONT|PAUSE)|--- (PASS|FAIL|SKIP):) +(\S+)(?: \(([0-9.]+)s\))?`)
 
-// parse adds what a test binary printed, run with -test.v=test2json.
-func (r results) parse(out string) {
+// parse adds what a test binary printed, run with -test.v=test2json, and returns the
+// lines that were no test's.
+func (r results) parse(out string) (beside []string) {
 	out = strings.NewReplacer("\x0e", "", "\x0f", "", "\r", "").Replace(out) // marks of errors
 	current := ""
 	for line := range strings.Lines(out) {
@@ -90,6 +111,8 @@ func (r results) parse(out string) {
 		case said == "" && framed:
 		case current != "":
 			r.of(current).output = append(r.of(current).output, said)
+		case said != "" && said != "PASS" && said != "FAIL":
+			beside = append(beside, said)
 		}
 		if m := framing.FindStringSubmatch(frame); m != nil {
 			current = m[3]
@@ -98,10 +121,12 @@ func (r results) parse(out string) {
 			}
 			if one := r.of(m[3]); m[2] != "" {
 				one.verdict = verdict(m[2])
+				one.seconds, _ = strconv.ParseFloat(m[4], 64)
 				current = ""
 			}
 		}
 	}
+	return beside
 }
 
 const noReason = "without a reason"

@@ -1,0 +1,187 @@
+// Suite runs the tests of packages, several processes at a time, and says what became
+// of them:
+//
+//	suite [flags] [PACKAGE…]       # ./... without any
+//
+// It builds the test binary of each package, and the commands once for all
+// ($GPUFD_BIN). A package's tests are dealt out to several processes, each with a
+// software driver's directory of its own, because they wait more than they work. It
+// prints a line for each package, the output of what failed, the tests that were not run
+// and why, and "N passed, N failed, N skipped" in the end, subtests included.
+//
+// With -faults it then prints a line for each row of docs/faults.md, and runs no other
+// tests than those that the table names if no package is given:
+//
+//	fault 19 PASS An offer comes without its descriptor
+//	fault 44 SKIP takes two devices: …
+//	fault 67 FAIL tests TestFault67_WrongSalt: did not run
+//
+// A row passes if each of its tests ran and passed. A test that fails, crashes,
+// hangs or does not exist fails its rows, as does what a package's tests leave
+// behind. A skip that the table does not announce, as (skip: words of its
+// reason), is a failure, too.
+//
+//	make test                          # all packages
+//	make faults                        # all rows
+//	go run ./internal/suite -faults -rows 19,25 -v
+//	build/gpu/run.sh                   # all of it, from a bundle, on a GPU machine without Go
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	// The tests run in process groups of their own, which no terminal interrupts.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// A config is what a run was asked to do.
+type config struct {
+	ctx      context.Context // its end ends the tests
+	root     string          // of the module, or of the bundle
+	bundle   bool            // the test binaries are there already
+	hardware bool            // on a GPU
+	limit    time.Duration   // for a process
+	verbose  bool
+	said     io.Writer // what is going on
+
+	out      io.Writer
+	packages []string
+	together []string // packages whose processes share a GPU
+	faults   bool
+	rows     string
+	atOnce   int
+	slowest  int
+	build    []string // flags of go test -c
+	short    bool
+	only     string // file of the tests to run, a package and a name on each line
+}
+
+// run is main with an exit code: 0, 1 for a failure, 2 for wrong usage.
+func run(ctx context.Context, args []string, out, said io.Writer) int {
+	c, err := parseFlags(args, said)
+	if err != nil {
+		return 2
+	}
+	c.out, c.said, c.hardware = out, said, os.Getenv("GPUFD_DRIVER") == "cuda"
+	rows, err := c.wanted()
+	if err != nil {
+		fmt.Fprintln(said, "suite:", err)
+		return 2
+	}
+	c.ctx = ctx
+	suites, err := c.gather(rows)
+	if err != nil {
+		fmt.Fprintln(said, "suite:", err)
+		return 2
+	}
+	began := time.Now()
+	c.runAll(suites)
+	code := 0
+	if c.faults {
+		code = c.report(rows, suites, out)
+	}
+	if len(c.packages) > 0 {
+		code = max(code, c.summary(suites, time.Since(began)))
+	}
+	return code
+}
+
+func parseFlags(args []string, said io.Writer) (config, error) {
+	c := config{root: "."}
+	f := flag.NewFlagSet("suite", flag.ContinueOnError)
+	f.SetOutput(said)
+	bundle := f.String("bundle", "", "run the test binaries in this `directory`, DIR/PACKAGE/suite.test, on a GPU")
+	together := f.String("together", "", "`packages`, as tests,kernels, whose processes may use a GPU at once; others have it to themselves")
+	race := f.Bool("race", false, "build with the race detector")
+	f.BoolVar(&c.faults, "faults", false, "print the rows of docs/faults.md; without packages, run their tests only")
+	f.StringVar(&c.rows, "rows", "", "of the faults, these `rows` only, as 19,25")
+	f.StringVar(&c.only, "only", "", "run only the tests that this `file` names: a package and a test on each line")
+	f.BoolVar(&c.short, "short", false, "shorten what takes long")
+	f.DurationVar(&c.limit, "timeout", 9*time.Minute, "limit for a process")
+	f.IntVar(&c.atOnce, "j", 2*runtime.NumCPU(), "processes at once")
+	f.IntVar(&c.slowest, "slowest", 0, "name so many of the slowest tests")
+	f.BoolVar(&c.verbose, "v", false, "print what the tests print, as they do")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	if c.packages = f.Args(); len(c.packages) == 0 && !c.faults {
+		c.packages = []string{"./..."}
+	}
+	if *together != "" {
+		c.together = strings.Split(*together, ",")
+	}
+	if c.bundle = *bundle != ""; c.bundle {
+		c.root = *bundle
+		os.Setenv("GPUFD_DRIVER", "cuda")
+	}
+	if *race {
+		c.build = []string{"-race"}
+	}
+	c.atOnce = max(c.atOnce, 1)
+	return c, nil
+}
+
+// wanted are the rows to judge.
+func (c config) wanted() ([]row, error) {
+	if !c.faults {
+		return nil, nil
+	}
+	rows, err := readTable(filepath.Join(c.root, "docs", "faults.md"))
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := numbers(c.rows)
+	if err != nil {
+		return nil, err
+	}
+	var chosen []row
+	for _, r := range rows {
+		i := slices.Index(wanted, r.number)
+		if i >= 0 {
+			wanted = slices.Delete(wanted, i, i+1)
+		}
+		other := map[bool]string{false: "G", true: "S"}[c.hardware]
+		r.tests = slices.DeleteFunc(r.tests, func(t test) bool { return t.only == other })
+		if !c.hardware && !r.software {
+			r.tests, r.later = nil, "needs a GPU"
+		}
+		if (c.rows == "" || i >= 0) && (r.hardware || !c.hardware) {
+			chosen = append(chosen, r)
+		}
+	}
+	if len(wanted) > 0 {
+		return nil, fmt.Errorf("the table has no row %d", wanted[0])
+	}
+	return chosen, nil
+}
+
+// numbers reads a list of rows.
+func numbers(list string) (all []int, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		if list == "" {
+			break
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fmt.Errorf("-rows %q: want numbers of rows, as 19,25", list)
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A suite is the test binary of a package and what became of its tests.
+type suite struct {
+	config
+	pkg     string // directory in the module
+	binary  string
+	tests   []test // to be run; none is all
+	missing bool   // it is not in the bundle
+
+	mu      sync.Mutex
+	results results
+	failure string   // of the whole: it cannot be built, or leaves something behind
+	beside  []string // what its processes said beside the tests
+	took    time.Duration
+	left    int // processes that have not ended
+}
+
+// gather returns the suites to run, by package.
+func (c config) gather(rows []row) (map[string]*suite, error) {
+	suites := map[string]*suite{}
+	add := func(pkg string, tests ...test) {
+		s := suites[pkg]
+		if s == nil {
+			s = &suite{config: c, pkg: pkg, results: results{}}
+			suites[pkg] = s
+		}
+		s.tests = append(s.tests, tests...)
+	}
+	switch {
+	case c.only != "":
+		tests, err := readTests(c.only)
+		for _, t := range tests {
+			add(t.pkg, t)
+		}
+		return suites, err
+	case len(c.packages) == 0:
+		for _, r := range rows {
+			for _, t := range r.tests {
+				add(t.pkg, t)
+			}
+		}
+		return suites, nil
+	}
+	packages, err := c.list()
+	for _, pkg := range packages {
+		add(pkg)
+	}
+	return suites, err
+}
+
+// readTests reads a package and a test from each line of a file.
+func readTests(path string) (tests []test, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(b)) {
+		words := strings.Fields(line)
+		if len(words) != 2 {
+			return nil, fmt.Errorf("%s: %q: want a package and a test", path, strings.TrimSpace(line))
+		}
+		tests = append(tests, test{pkg: words[0], name: words[1]})
+	}
+	return tests, nil
+}
+
+// list names the directories of the packages that have tests.
+func (c config) list() (dirs []string, err error) {
+	if c.bundle {
+		return c.packages, nil
+	}
+	const format = `{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}`
+	cmd := exec.CommandContext(c.ctx, "go", append([]string{"list", "-f", format}, c.packages...)...)
+	cmd.Dir = c.root
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return nil, fmt.Errorf("go list: %s", bytes.TrimSpace(exit.Stderr))
+	}
+	if err != nil {
+		return nil, err
+	}
+	root, err := filepath.Abs(c.root)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range strings.Fields(string(out)) {
+		if dir, err = filepath.Rel(root, dir); err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, dir)
+	}
+	return dirs, nil
+}
+
+// build makes the test binaries in dir, or finds them. What cannot be built fails its
+// suite.
+func (c config) buildAll(dir string, suites map[string]*suite) {
+	var groups [][]*suite // no two suites of a group have binaries of one name
+	seen := map[string]int{}
+	for _, pkg := range sorted(suites) {
+		s := suites[pkg]
+		if s.bundle {
+			s.binary = filepath.Join(s.root, pkg, "suite.test")
+			_, err := os.Stat(s.binary)
+			s.missing = err != nil
+			s.absolute()
+			continue
+		}
+		i := seen[filepath.Base(pkg)]
+		seen[filepath.Base(pkg)]++
+		if i == len(groups) {
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], s)
+	}
+	for i, group := range groups {
+		dir := filepath.Join(dir, fmt.Sprint(i))
+		if c.buildTests(dir, group) == nil {
+			continue
+		}
+		for _, s := range group { // which of them?
+			if err := c.buildTests(dir, []*suite{s}); err != nil {
+				s.failure = err.Error()
+			}
+		}
+	}
+}
+
+// buildTests makes test binaries, DIR/NAME.test.
+func (c config) buildTests(dir string, suites []*suite) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	args := append([]string{"test", "-c", "-vet=off", "-o", dir + "/"}, c.build...)
+	for _, s := range suites {
+		s.binary = filepath.Join(dir, filepath.Base(s.pkg)+".test")
+		s.absolute()
+		args = append(args, "./"+s.pkg)
+	}
+	return c.goTool(nil, args...)
+}
+
+// goTool runs the go command in the module's root.
+func (c config) goTool(env []string, args ...string) error {
+	cmd := exec.CommandContext(c.ctx, "go", args...)
+	cmd.Dir = c.root
+	cmd.Env = append(os.Environ(), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %s", strings.Join(args[:min(2, len(args))], " "), strings.Join(strings.Fields(string(out)), " "))
+	}
+	return nil
+}
+
+// absolute makes the binary's path good in any directory.
+func (s *suite) absolute() {
+	path, err := filepath.Abs(s.binary)
+	if err != nil {
+		s.failure = err.Error()
+	}
+	s.binary = path
+}
+
+// names are all tests of the suite, as it lists them itself.
+func (s *suite) names() ([]test, error) {
+	cmd := exec.CommandContext(s.ctx, s.binary, "-test.list", ".")
+	cmd.Dir = filepath.Join(s.root, s.pkg)
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s -test.list: %w", s.pkg, err)
+	}
+	var tests []test
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		if name := lines.Text(); runs(name) {
+			tests = append(tests, test{pkg: s.pkg, name: name})
+		}
+	}
+	return tests, nil
+}
+
+// runs reports whether a binary that is asked for its tests runs one of that name.
+func runs(name string) bool {
+	return !strings.Contains(name, " ") && slices.ContainsFunc([]string{"Test", "Fuzz", "Example"}, func(kind string) bool { return strings.HasPrefix(name, kind) })
+}
+
+// take adds what became of some of the tests.
+func (s *suite) take(round results, beside []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, one := range round {
+		s.results[name] = one
+	}
+	s.beside = append(s.beside, beside...)
+}
+
+// fail says why the whole has failed, if nothing has before.
+func (s *suite) fail(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure == "" {
+		s.failure = why
+	}
+}
+
+func sorted(suites map[string]*suite) (packages []string) {
+	for pkg := range suites {
+		packages = append(packages, pkg)
+	}
+	slices.Sort(packages)
+	return packages
+}

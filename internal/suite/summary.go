@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ended notes that one of the suite's processes has, and prints the suite's line behind
+// the last.
+func (s *suite) ended(took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.took += took
+	if s.left--; s.left > 0 {
+		return
+	}
+	n := s.results.count()
+	word := "ok  "
+	if n[failed] > 0 || s.failure != "" {
+		word = "FAIL"
+	}
+	fmt.Fprintf(s.said, "%s %s: %d passed, %d failed, %d skipped, %.1f s\n", word, s.pkg, n[passed], n[failed], n[skipped], s.took.Seconds())
+}
+
+// summary prints what failed, what was not run, and the counts, and returns the exit code.
+func (c config) summary(suites map[string]*suite, took time.Duration) int {
+	total := map[verdict]int{}
+	for _, pkg := range sorted(suites) {
+		s := suites[pkg]
+		s.explain()
+		for v, n := range s.results.count() {
+			total[v] += n
+		}
+		if s.failure != "" {
+			total[failed]++
+		}
+	}
+	c.printSlowest(suites)
+	c.printSkips(suites)
+	fmt.Fprintf(c.out, "the tests of %d packages took %.0f s\n", len(suites), took.Seconds())
+	fmt.Fprintf(c.out, "%d passed, %d failed, %d skipped\n", total[passed], total[failed], total[skipped])
+	if total[failed] > 0 || total[passed] == 0 {
+		return 1
+	}
+	return 0
+}
+
+// explain prints what the suite's tests that failed said, and what its processes said
+// beside them.
+func (s *suite) explain() {
+	for _, name := range slices.Sorted(maps.Keys(s.results)) {
+		one := s.results[name]
+		if one.verdict != failed {
+			continue
+		}
+		fmt.Fprintf(s.out, "--- FAIL: %s %s: %s\n", s.pkg, name, one.reason())
+		for _, line := range one.output {
+			fmt.Fprintln(s.out, line)
+		}
+	}
+	if s.failure != "" {
+		fmt.Fprintf(s.out, "--- FAIL: %s: %s\n", s.pkg, s.failure)
+	}
+	for _, line := range s.beside {
+		if s.failure != "" || strings.HasPrefix(line, "conformance:") {
+			fmt.Fprintf(s.out, "%s: %s\n", s.pkg, line)
+		}
+	}
+}
+
+// printSlowest names the tests that took longest.
+func (c config) printSlowest(suites map[string]*suite) {
+	type timed struct {
+		name string
+		took float64
+	}
+	var all []timed
+	for pkg, s := range suites {
+		for name, one := range s.results {
+			if !strings.Contains(name, "/") {
+				all = append(all, timed{pkg + " " + name, one.seconds})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b timed) int { return int(1000 * (b.took - a.took)) })
+	for _, t := range all[:min(c.slowest, len(all))] {
+		fmt.Fprintf(c.out, "slow: %6.2f s %s\n", t.took, t.name)
+	}
+}
+
+// printSkips names the tests that were not run, by the reason.
+func (c config) printSkips(suites map[string]*suite) {
+	byReason := map[string][]string{}
+	for _, pkg := range sorted(suites) {
+		s := suites[pkg]
+		if s.missing {
+			byReason["it is not in the bundle"] = append(byReason["it is not in the bundle"], pkg)
+		}
+		for _, name := range slices.Sorted(maps.Keys(s.results)) {
+			if one := s.results[name]; one.verdict == skipped {
+				byReason[one.reason()] = append(byReason[one.reason()], pkg+" "+name)
+			}
+		}
+	}
+	for _, why := range slices.Sorted(maps.Keys(byReason)) {
+		fmt.Fprintf(c.out, "not run: %s: %s\n", why, strings.Join(byReason[why], ", "))
+	}
+}
+
+// gpuMemory is what nvidia-smi says is in use of each GPU; "" where it is not asked.
+func (c config) gpuMemory() string {
+	if !c.hardware {
+		return ""
+	}
+	out, err := exec.CommandContext(c.ctx, "nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.Join(strings.Fields(string(out)), " ")
+}
+
+// memoryPatience is how long a driver may take to give back what ended processes had.
+const memoryPatience = 20 * time.Second
+
+// requireMemory fails the suites that shared the GPU if its memory is not as free as
+// before them: none of them has counted it.
+func (c config) requireMemory(want string, suites map[string]*suite) {
+	have := c.gpuMemory()
+	for end := time.Now().Add(memoryPatience); have != want && time.Now().Before(end); have = c.gpuMemory() {
+		time.Sleep(100 * time.Millisecond)
+	}
+	if have == want {
+		return
+	}
+	for _, s := range suites {
+		if s.shares() {
+			s.fail(fmt.Sprintf("GPU memory is missing behind %s: %s were in use and now %s are", strings.Join(c.together, ", "), want, have))
+		}
+	}
+}

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Runs what the gate leaves, in slices, and says in the end which ran and which did not:
+#   long.sh [SLICE…]      # all without
+#   long.sh -some MINUTES # three, chosen by the number of commits; none begins later
+# Slices of the same thing are cut by package, so that each package is in one of them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+go=${GO:-go} make=${MAKE:-make}
+slices=(arm64-programs race-programs old arm64-library race-library fuzz hostile)
+
+# programs are packages whose tests start programs, and the programs; the library is what
+# is left.
+programs() { $go list ./tests ./share/... ./sock/... ./cmd/... ./internal/... ./examples/...; }
+library() { $go list ./... | grep -vxF -f <(programs); }
+
+slice() {
+	case $1 in
+	arm64-programs) $make test-arm64 PKGS="$(programs | xargs)" ;;
+	arm64-library) $make test-arm64 PKGS="$(library | xargs)" ;;
+	race-programs) $make race PKGS="$(programs | xargs)" ;;
+	race-library) $make race PKGS="$(library | xargs)" ;;
+	old) $make test-old ;;
+	fuzz) $make fuzz ;;
+	hostile) $make soak && $make hostile ;;
+	*) echo "long.sh: there is no slice $1, but ${slices[*]}" >&2 && exit 2 ;;
+	esac
+}
+
+# chosen are three of the slices: each begins where another number of commits would, so
+# that all of them run within a few. A shallow history has no number, but a hash.
+chosen() {
+	local n i
+	if [ "$(git rev-parse --is-shallow-repository)" = true ]; then
+		n=$((16#$(git rev-parse HEAD | cut -c1-7)))
+	else
+		n=$(git rev-list --count HEAD)
+	fi
+	for i in 0 1 2; do echo "${slices[(n + i * 2) % ${#slices[@]}]}"; done
+}
+
+until=
+[ "${1:-}" != -some ] || { until=$((SECONDS + $2 * 60)) && mapfile -t wanted < <(chosen) && set -- "${wanted[@]}"; }
+[ $# -gt 0 ] || set -- "${slices[@]}"
+ran=() late=()
+for s; do
+	if [ -n "$until" ] && [ "$SECONDS" -ge "$until" ]; then
+		late+=("$s")
+		continue
+	fi
+	begun=$SECONDS
+	echo "== $s"
+	slice "$s"
+	ran+=("$s ($((SECONDS - begun)) s)")
+done
+rest=()
+for s in "${slices[@]}"; do [[ " ${ran[*]} " == *" $s ("* ]] || rest+=("$s"); done
+echo "slices that ran: ${ran[*]:-none}"
+echo "slices that did not: ${rest[*]:-none}${late:+ (no time was left for ${late[*]})}"
