@@ -413,11 +413,8 @@ func TestCaptureFromManyGoroutines(t *testing.T) {
 // A capture in one context is nobody's business in another.
 func TestCaptureStaysInItsContext(t *testing.T) {
 	drv := cutest.Driver(t)
-	if len(drv.Devices()) < 2 {
-		t.Skip("takes two devices")
-	}
-	d := newDrawing(t, drv.Devices()[0])
-	other := newDrawing(t, drv.Devices()[1])
+	a, b := cutest.TwoDevices(t, drv)
+	d, other := newDrawing(t, a), newDrawing(t, b)
 	d.captured(t, func() error {
 		return errors.Join(other.fill(other.a, 0, 1), other.a.Synchronize(t.Context()), other.ctx.Synchronize(t.Context()))
 	})

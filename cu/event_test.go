@@ -146,10 +146,8 @@ func TestEventOfAClosedStream(t *testing.T) {
 // Devices wait for each other's events.
 func TestEventOfAnotherDevice(t *testing.T) {
 	drv := cutest.Driver(t)
-	if len(drv.Devices()) < 2 {
-		t.Skip("takes two devices")
-	}
-	ctx, other := cutest.Context(t, drv.Devices()[0]), cutest.Context(t, drv.Devices()[1])
+	first, second := cutest.TwoDevices(t, drv)
+	ctx, other := cutest.Context(t, first), cutest.Context(t, second)
 	a, b, e := newStream(t, ctx), newStream(t, other), newEvent(t, ctx, cu.EventDefault)
 	release := hold(t, a)
 	require.NoError(t, e.Record(a))

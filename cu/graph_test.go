@@ -417,10 +417,8 @@ func TestGraphOfAnotherDriver(t *testing.T) {
 // A stream of another context is refused before the driver sees it.
 func TestLaunchOnAStreamOfAnotherContext(t *testing.T) {
 	s, drv := spied(t)
-	if len(drv.Devices()) < 2 {
-		t.Skip("takes two devices")
-	}
-	d, other := newDrawing(t, drv.Devices()[0]), newDrawing(t, drv.Devices()[1])
+	a, b := cutest.TwoDevices(t, drv)
+	d, other := newDrawing(t, a), newDrawing(t, b)
 	exec := executable(t, d.captured(t, func() error { return d.fill(d.a, 0, 1) }))
 	before := s.calls()
 	require.ErrorIs(t, exec.Launch(other.a), cu.ErrInvalidHandle)

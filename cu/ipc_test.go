@@ -305,9 +305,7 @@ func TestIPCOwnerIsKilled(t *testing.T) {
 // Memory of one device is used by another, which is given access.
 func TestIPCMemoryOfAnotherDevice(t *testing.T) {
 	drv := cutest.Driver(t)
-	if len(drv.Devices()) < 2 {
-		t.Skip("takes two devices")
-	}
+	cutest.TwoDevices(t, drv)
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	peer := newPeer(t, 1)
 	m := opened(t, ctx, peer.memory(t, ipcSize, 7))
@@ -323,9 +321,7 @@ func TestIPCMemoryOfAnotherDevice(t *testing.T) {
 
 // The device of the memory need not be visible (seeds/003).
 func TestIPCMemoryOfAHiddenDevice(t *testing.T) {
-	if len(cutest.Driver(t).Devices()) < 2 {
-		t.Skip("takes two devices")
-	}
+	cutest.TwoDevices(t, cutest.Driver(t))
 	peer, blind := newPeer(t, 1), newPeer(t, 0, "CUDA_VISIBLE_DEVICES=0")
 	require.Equal(t, "7", blind.ask(t, "open", peer.memory(t, ipcSize, 7)))
 	blind.end(t)

@@ -84,10 +84,8 @@ func TestLossOutlivesTheContexts(t *testing.T) {
 // The contexts of other devices are lost too.
 func TestLossIsOfAllDevices(t *testing.T) {
 	s, drv := spied(t)
-	if len(drv.Devices()) < 2 {
-		t.Skip("there is one device")
-	}
-	ctx, other := cutest.Context(t, drv.Devices()[0]), cutest.Context(t, drv.Devices()[1])
+	a, b := cutest.TwoDevices(t, drv)
+	ctx, other := cutest.Context(t, a), cutest.Context(t, b)
 	s.always("cuCtxSynchronize", sys.CUDA_ERROR_ILLEGAL_ADDRESS)
 	require.ErrorIs(t, ctx.Synchronize(t.Context()), cu.ErrContextLost)
 	_, _, err := other.MemInfo()

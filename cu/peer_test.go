@@ -16,10 +16,7 @@ import (
 // twoDevices are two that can access each other, or t is skipped.
 func twoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 	t.Helper()
-	if len(drv.Devices()) < 2 {
-		t.Skip("there is one device")
-	}
-	a, b = drv.Devices()[0], drv.Devices()[1]
+	a, b = cutest.TwoDevices(t, drv)
 	can, err := a.CanAccessPeer(b)
 	require.NoError(t, err)
 	if !can {

@@ -554,10 +554,7 @@ func TestPoolAccess(t *testing.T) {
 	a, err := p.AccessOf(dev)
 	require.NoError(t, err)
 	require.Equal(t, cu.ReadWrite, a)
-	if len(drv.Devices()) < 2 {
-		t.Skip("the rest takes two devices")
-	}
-	peer := drv.Devices()[1]
+	_, peer := cutest.TwoDevices(t, drv) // for the rest
 	for _, want := range []cu.Access{cu.NoAccess, cu.ReadWrite, cu.NoAccess} {
 		require.NoError(t, p.SetAccess(want, peer))
 		a, err = p.AccessOf(peer)

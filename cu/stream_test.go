@@ -99,11 +99,8 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 // A stream works in the context that it was made in and no other.
 func TestStreamOfAnotherContextIsRefused(t *testing.T) {
 	s, drv := spied(t)
-	if len(drv.Devices()) < 2 {
-		t.Skip("takes two devices")
-	}
-	ctx := cutest.Context(t, drv.Devices()[0])
-	other := cutest.Context(t, drv.Devices()[1])
+	a, b := cutest.TwoDevices(t, drv)
+	ctx, other := cutest.Context(t, a), cutest.Context(t, b)
 	stream, err := other.NewStream()
 	require.NoError(t, err)
 	mem, err := ctx.Alloc(4096)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -16,11 +17,7 @@ import (
 func mapPeer(t testing.TB, k bench, size uint64) (peer *cu.Device, mapped cu.DevicePtr) {
 	t.Helper()
 	dev := k.ctx.Device()
-	devices := dev.Driver().Devices()
-	if len(devices) < 2 {
-		t.Skip("takes two devices")
-	}
-	peer = devices[1]
+	_, peer = cutest.TwoDevices(t, dev.Driver())
 	if can, err := dev.CanAccessPeer(peer); err != nil || !can {
 		t.Skipf("takes two devices that reach each other: %v", err)
 	}

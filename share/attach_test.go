@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -36,20 +37,17 @@ func TestAttachTellsOfItsSteps(t *testing.T) {
 // FAULTS 39, 41: the UUID decides, not the ordinal.
 func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	devs := dev.Driver().Devices()
-	if len(devs) < 2 {
-		t.Skip("takes two devices")
-	}
+	_, other := cutest.TwoDevices(t, dev.Driver())
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
-	_, err := Attach(soon(t), srv.Path(), "", devs[1])
+	_, err := Attach(soon(t), srv.Path(), "", other)
 	require.ErrorIs(t, err, vmm.ErrDevice)
 	require.ErrorContains(t, err, dev.UUID().String())
 	told := s.await(t, Ended, 1).Err
 	require.ErrorIs(t, told, ErrVerdict, "the producer is told why")
 	require.ErrorContains(t, told, "attaching failed: ")
 
-	att := attached(t, srv, "", devs[1], WithAnyDevice())
+	att := attached(t, srv, "", other, WithAnyDevice())
 	require.Same(t, dev, att.Buffer().Device())
 }
 

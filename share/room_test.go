@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -56,14 +57,11 @@ func TestRoomIsReservedBeforehand(t *testing.T) {
 // The device is another one, and the room is good for it.
 func TestRoomOnAnotherDevice(t *testing.T) {
 	spy, dev, ctx := spied(t)
-	devs := dev.Driver().Devices()
-	if len(devs) < 2 {
-		t.Skip("takes two devices")
-	}
+	_, other := cutest.TwoDevices(t, dev.Driver())
 	srv := listen(t)
 	serve(t, srv, newBuffer(t, ctx, 1))
 	first := spy.count(reserves)
-	att := attached(t, srv, "", devs[1], WithAnyDevice(), WithRoom(1))
+	att := attached(t, srv, "", other, WithAnyDevice(), WithRoom(1))
 	require.Same(t, dev, att.Buffer().Device())
 	require.Equal(t, 1, spy.count(reserves)-first)
 }

@@ -12,11 +12,8 @@ import (
 // uuids are those of the first two devices, or t is skipped.
 func uuids(t *testing.T) (a, b string) {
 	t.Helper()
-	devs := cutest.Driver(t).Devices()
-	if len(devs) < 2 {
-		t.Skip("takes two devices")
-	}
-	return devs[0].UUID().String(), devs[1].UUID().String()
+	first, second := cutest.TwoDevices(t, cutest.Driver(t))
+	return first.UUID().String(), second.UUID().String()
 }
 
 func visible(uuids string) []string { return []string{"CUDA_VISIBLE_DEVICES=" + uuids} }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -203,11 +204,8 @@ func TestImportAllocation(t *testing.T) {
 func TestImportAllocationOfAnotherDevice(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
-	others := dev.Driver().Devices()
-	if len(others) < 2 {
-		t.Skip("takes two devices")
-	}
-	made, err := vmm.Create(others[1], granularity(t, others[1]))
+	_, other := cutest.TwoDevices(t, dev.Driver())
+	made, err := vmm.Create(other, granularity(t, other))
 	require.NoError(t, err)
 	f, err := made.Export()
 	require.NoError(t, err)

@@ -99,6 +99,16 @@ func Device(t testing.TB) *cu.Device {
 	return dev
 }
 
+// TwoDevices returns the first two devices of drv, or skips t where there is one.
+func TwoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
+	t.Helper()
+	devices := drv.Devices()
+	if len(devices) < 2 {
+		t.Skip("takes two devices")
+	}
+	return devices[0], devices[1]
+}
+
 // Context returns the primary context of dev, closed when t ends.
 func Context(t testing.TB, dev *cu.Device) *cu.Context {
 	t.Helper()

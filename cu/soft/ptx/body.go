@@ -214,8 +214,7 @@ func (b *builder) variable(name string) *variable {
 var final = map[string]bool{"bra": true, "brx": true, "ret": true, "exit": true, "trap": true}
 
 // unguarded are instructions of which a GPU's assembler makes others, without the guard.
-// Of vabsdiff4 that was not seen.
-var unguarded = map[string]bool{"testp": true, "vadd4": true, "vabsdiff4": true}
+var unguarded = map[string]bool{"testp": true, "vadd4": true}
 
 // instruction takes one.
 func (b *builder) instruction() error {
