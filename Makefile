@@ -8,6 +8,8 @@ GO       ?= go
 COMMANDS := producer consumer launch ring
 # Packages whose tests meet the driver; their test binaries go to the GPU machine.
 GPU_PKGS := cu/sys cu cu/cutest kernels vmm share tests tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
+# Those of them that may share a GPU with each other: the others count its memory.
+GPU_TOGETHER := cu/sys cu/cutest kernels tests tests/corpus examples/go examples/go/08-test-without-a-gpu
 VERSION  := $(shell git describe --always --dirty 2>/dev/null)
 TOOL     := $(GO) tool -modfile=tools.mod
 BENCHTIME ?= 1s
@@ -114,7 +116,7 @@ hostile: ## besiege a producer with hostile processes for SIEGE, and see that fa
 	GPUFD_HOSTILE='$(SIEGE)' $(GO) test -v -count=1 -timeout 30m -run '^TestHostileMinute' ./tests
 
 gpu-bundle: ## pack commands and test binaries for a GPU machine without Go into build/gpu
-	scripts/gpu-bundle.sh '$(COMMANDS)' '$(GPU_PKGS)' '$(VERSION)'
+	scripts/gpu-bundle.sh '$(COMMANDS)' '$(GPU_PKGS)' '$(GPU_TOGETHER)' '$(VERSION)'
 
 test-gpu: gpu-bundle ## run everything that needs a GPU, here
 	GPUFD_REQUIRE_GPU=1 build/gpu/run.sh

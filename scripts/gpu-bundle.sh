@@ -1,9 +1,10 @@
 #!/bin/sh
 # Packs what a GPU is needed for into build/gpu, for a machine without Go:
-#   gpu-bundle.sh COMMANDS PACKAGES VERSION
+#   gpu-bundle.sh COMMANDS PACKAGES TOGETHER VERSION
+# TOGETHER are those of the packages whose tests may share a GPU.
 # Test binaries lie in directories like the sources', with the files they read.
 set -eu
-commands=$1 packages=$2 version=$3
+commands=$1 packages=$2 together=$3 version=$4
 out=build/gpu
 rm -rf "$out"
 tree=$(mktemp -d)
@@ -13,7 +14,7 @@ cp abi/*.json "$tree/abi/"
 for c in $commands; do
 	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/$c" "./cmd/$c"
 done
-${GO:-go} build -ldflags='-s -w' -o "$tree/bin/faults" ./internal/faults
+${GO:-go} build -ldflags='-s -w' -o "$tree/bin/suite" ./internal/suite
 # The lessons, and the comments that say what they print.
 for lesson in examples/go/[0-9]*; do
 	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/" "./$lesson"
@@ -38,6 +39,9 @@ cp docs/driver-facts.md docs/faults.md docs/ptx.md "$tree/docs/"
 mkdir -p "$tree/cu/soft/ptx/testdata"
 cp -r cu/soft/ptx/testdata/corpus "$tree/cu/soft/ptx/testdata/"
 echo "$packages" >"$tree/SUITES"
+echo "$together" | tr ' ' , >"$tree/TOGETHER"
+# shellcheck disable=SC2086
+${GO:-go} run ./internal/suite -two $packages >"$tree/TWO"
 echo "$version" >"$tree/VERSION"
 tar -C "$tree" -cf - . | xz -T0 -2 >"$out/bundle.txz"
 cp scripts/run-gpu.sh "$out/run.sh"

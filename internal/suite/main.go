@@ -29,6 +29,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -70,6 +71,8 @@ type config struct {
 	build    []string // flags of go test -c
 	short    bool
 	only     string // file of the tests to run, a package and a name on each line
+	two      bool   // only list the tests for two devices
+	deadline time.Duration
 }
 
 // run is main with an exit code: 0, 1 for a failure, 2 for wrong usage.
@@ -79,10 +82,22 @@ func run(ctx context.Context, args []string, out, said io.Writer) int {
 		return 2
 	}
 	c.out, c.said, c.hardware = out, said, os.Getenv("GPUFD_DRIVER") == "cuda"
+	if c.two {
+		if err := printTwo(c.root, c.packages, out); err != nil {
+			fmt.Fprintln(said, "suite:", err)
+			return 1
+		}
+		return 0
+	}
 	rows, err := c.wanted()
 	if err != nil {
 		fmt.Fprintln(said, "suite:", err)
 		return 2
+	}
+	if c.deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.deadline)
+		defer cancel()
 	}
 	c.ctx = ctx
 	suites, err := c.gather(rows)
@@ -112,6 +127,8 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 	f.BoolVar(&c.faults, "faults", false, "print the rows of docs/faults.md; without packages, run their tests only")
 	f.StringVar(&c.rows, "rows", "", "of the faults, these `rows` only, as 19,25")
 	f.StringVar(&c.only, "only", "", "run only the tests that this `file` names: a package and a test on each line")
+	f.BoolVar(&c.two, "two", false, "run nothing: list the tests of the packages' directories that are for two devices, for -only")
+	f.DurationVar(&c.deadline, "deadline", 0, "limit for all; what has not ended by then fails")
 	f.BoolVar(&c.short, "short", false, "shorten what takes long")
 	f.DurationVar(&c.limit, "timeout", 9*time.Minute, "limit for a process")
 	f.IntVar(&c.atOnce, "j", 2*runtime.NumCPU(), "processes at once")
@@ -119,6 +136,10 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 	f.BoolVar(&c.verbose, "v", false, "print what the tests print, as they do")
 	if err := f.Parse(args); err != nil {
 		return c, err
+	}
+	if c.rows != "" && !c.faults {
+		fmt.Fprintln(said, "suite: -rows is for -faults")
+		return c, errors.New("usage")
 	}
 	if c.packages = f.Args(); len(c.packages) == 0 && !c.faults {
 		c.packages = []string{"./..."}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// forTwo are functions of tests that take two devices, or use all there are.
+var forTwo = []string{"TwoDevices", "hasDevices", "ring"}
+
+// printTwo lists the tests of directories that have more to say where there are two
+// devices, a package and a test on each line: those that call one of forTwo, themselves or
+// by way of other functions of their package's tests.
+func printTwo(root string, dirs []string, out io.Writer) error {
+	for _, dir := range dirs {
+		calls, err := callsIn(filepath.Join(root, dir))
+		if err != nil {
+			return err
+		}
+		reaching := slices.Clone(forTwo)
+		for more := true; more; {
+			more = false
+			for name, called := range calls {
+				if !slices.Contains(reaching, name) && slices.ContainsFunc(called, func(f string) bool { return slices.Contains(reaching, f) }) {
+					reaching, more = append(reaching, name), true
+				}
+			}
+		}
+		slices.Sort(reaching)
+		for _, name := range reaching {
+			if strings.HasPrefix(name, "Test") {
+				fmt.Fprintln(out, dir, name)
+			}
+		}
+	}
+	return nil
+}
+
+// callsIn names what each function of a directory's tests calls.
+func callsIn(dir string) (map[string][]string, error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	calls := map[string][]string{}
+	for _, name := range names {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				ast.Inspect(f, func(n ast.Node) bool {
+					if c, ok := n.(*ast.CallExpr); ok {
+						calls[f.Name.Name] = append(calls[f.Name.Name], called(c))
+					}
+					return true
+				})
+			}
+		}
+	}
+	return calls, nil
+}
+
+// called is the name of the function or method that is called.
+func called(c *ast.CallExpr) string {
+	switch f := c.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		return f.Sel.Name
+	}
+	return ""
+}
