@@ -7,12 +7,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 // TestConsumersAtOnce: several consumers attach and verify at the same time.
 func TestConsumersAtOnce(t *testing.T) {
 	for _, n := range []int{2, 4, 16} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			if n != 4 {
+				cutest.ProvenOnSoft(t)
+			}
 			s := newScene(t)
 			producer := s.producer("-json", "-size", "9MiB", "-chunk", "2MiB", "-consumers", strconv.Itoa(n))
 			waitEvent(t, producer, "waiting")

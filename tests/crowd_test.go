@@ -73,12 +73,12 @@ func (st *stage) attachMany(do task) (atts []*share.Attachment, err error) {
 }
 
 // crowdSize is a thousand consumers in 50 processes, that is 20 attachments in
-// each; on a GPU, where each process takes half a GiB for its context, 64
+// each; on a GPU, where each process takes half a GiB for its context, 24
 // processes with one each.
 func crowdSize() (processes, each int) {
 	switch {
 	case cutest.Kind() == cu.CUDA:
-		return 64, 1
+		return 24, 1
 	case cutest.Emulated():
 		return 4, 4
 	case testing.Short():

@@ -72,6 +72,9 @@ func TestFault65_FlippedBit(t *testing.T) {
 		"a chunk of the offer's third record": {size: 130*2*mib - 2, chunk: 2 * mib, offset: 260*mib - 3, bit: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if c.size == mib || strings.Contains(name, "partial integer") {
+				cutest.ProvenOnSoft(t)
+			}
 			s := newScene(t)
 			ways := waysFor(c.size)
 			producer := s.flipped(c.size, c.chunk, c.offset, c.bit, "-consumers", strconv.Itoa(1+len(ways)))

@@ -30,6 +30,7 @@ func footprintOf(t testing.TB, pid int) footprint {
 // as they were: descriptors, memory, address space, device memory. On a GPU,
 // and with -short, fewer.
 func TestFault14_Handoffs(t *testing.T) {
+	cutest.Alone(t, countsMemory)
 	const warmUp, chunks = 200, 2
 	n := 10000
 	switch {
@@ -73,6 +74,7 @@ func TestFault14_Handoffs(t *testing.T) {
 // TestCloseLeavesNothingToTheCollector defends invariant 3: what Close gives
 // back is not what the garbage collector would find in the end.
 func TestCloseLeavesNothingToTheCollector(t *testing.T) {
+	cutest.Alone(t, countsMemory)
 	s := newScene(t)
 	producer := s.serving("-consumers", "0", "-size", "3MiB", "-chunk", "2MiB")
 	producer.handOffs(s, 1)

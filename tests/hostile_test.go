@@ -55,6 +55,7 @@ func TestHostileMinute(t *testing.T) {
 
 // TestHostileMinuteNotices: what is wrong with a producer is found.
 func TestHostileMinuteNotices(t *testing.T) {
+	cutest.ProvenOnSoft(t)
 	words := map[string]string{"descriptor": " descriptors, and before ", "bit": "data differs: first at index "}
 	if os.Getenv(hostileEnv) != "" { // there is time
 		words["goroutine"] = " goroutines, and before "

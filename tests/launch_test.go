@@ -20,12 +20,14 @@ import (
 // launch starts the program, on the driver that tests run on.
 func launch(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	free := freeMemory(t)
-	t.Cleanup(func() {
-		if !t.Failed() {
-			requireFree(t, free)
-		}
-	})
+	if !cutest.Shared() {
+		free := freeMemory(t)
+		t.Cleanup(func() {
+			if !t.Failed() {
+				requireFree(t, free)
+			}
+		})
+	}
 	env = append([]string{"GPUFD_DRIVER=" + cutest.Kind().String()}, env...)
 	return start(t, "launch", programPath(t, "launch"), env, args...)
 }

@@ -80,6 +80,9 @@ func needGPU(t testing.TB, why string) {
 // long is the size of a buffer that takes the CPU a while to fill and to verify.
 var long = map[cu.Kind]string{cu.Soft: "256MiB", cu.CUDA: "2GiB"}[cutest.Kind()]
 
+// countsMemory is why tests that compare the device's free memory run alone.
+const countsMemory = "it counts the device's memory"
+
 // freeMemory is the free memory of the first device.
 func freeMemory(t testing.TB) uint64 {
 	t.Helper()

@@ -116,6 +116,7 @@ func TestPlanted_Leftovers(t *testing.T) {
 		})
 	})
 	t.Run("memory", func(t *testing.T) {
+		cutest.Alone(t, countsMemory)
 		defer shorten()()
 		dev := cutest.Device(t)
 		ctx := cutest.Context(t, dev)

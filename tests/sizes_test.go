@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 const (
@@ -45,6 +47,11 @@ func TestSizes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if c.needsGPU {
 				needGPU(t, "the software driver's memory is the host's, and it is slow")
+			} else if c.size <= 4*kib || c.size == 2*mib {
+				cutest.ProvenOnSoft(t)
+			}
+			if c.size > 32*gib {
+				cutest.Alone(t, "it takes much of the device's memory")
 			}
 			handOver(t, c.size, c.chunk)
 		})

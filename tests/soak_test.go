@@ -33,7 +33,7 @@ func soakHandoffs(t *testing.T) int {
 	}
 	switch {
 	case cutest.Kind() == cu.CUDA:
-		return 1000
+		return 100
 	case cutest.Emulated():
 		return 20
 	}
@@ -79,6 +79,7 @@ type life struct {
 // were: descriptors, memory, address space, goroutines, threads, and the device's
 // memory. What the dead left on disk is reclaimed. Without GPUFD_SOAK, fewer.
 func TestFault14_Soak(t *testing.T) {
+	cutest.Alone(t, countsMemory)
 	n := soakHandoffs(t)
 	x := &soak{t: t, seed: seedOf(t), producer: newScene(t), consumer: newScene(t), ends: make(chan *life),
 		alive: map[*life]bool{}, killed: map[string]int{}}

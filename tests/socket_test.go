@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,6 +53,7 @@ func TestFault50to52_Places(t *testing.T) {
 				continue
 			}
 			t.Run(p.name+" ("+program+")", func(t *testing.T) {
+				cutest.ProvenOnSoft(t)
 				s := newScene(t)
 				path := p.make(t, s)
 				before := s.listing()

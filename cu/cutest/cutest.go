@@ -99,6 +99,19 @@ func Device(t testing.TB) *cu.Device {
 	return dev
 }
 
+// Proven is the reason of tests that [ProvenOnSoft] skips.
+const Proven = "the software driver proves it, and GPUFD_ALL=1 runs it here"
+
+// ProvenOnSoft skips t on a GPU, unless GPUFD_ALL=1: it is one more of a kind of which others
+// run there, or nothing of it reaches the driver, and a process takes a GPU's driver half a
+// second.
+func ProvenOnSoft(t testing.TB) {
+	t.Helper()
+	if Kind() == cu.CUDA && os.Getenv("GPUFD_ALL") != "1" {
+		t.Skip(Proven)
+	}
+}
+
 // TwoDevices returns the first two devices of drv, or skips t where there is one.
 func TwoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 	t.Helper()

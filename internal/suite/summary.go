@@ -130,6 +130,9 @@ const memoryPatience = 20 * time.Second
 // before them: none of them has counted it.
 func (c config) requireMemory(want string, suites map[string]*suite) {
 	have := c.gpuMemory()
+	if c.ctx.Err() != nil {
+		return
+	}
 	for end := time.Now().Add(memoryPatience); have != want && time.Now().Before(end); have = c.gpuMemory() {
 		time.Sleep(100 * time.Millisecond)
 	}
