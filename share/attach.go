@@ -159,7 +159,7 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 	if err != nil {
 		return nil, err
 	}
-	att, err := o.attach(ctx, link{conn, o.timeout, newMeter(o.rate)}, name, dev)
+	att, err := o.attach(ctx, newLink(conn, o.timeout, o.rate), name, dev)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -190,7 +190,7 @@ func (o *attachOptions) attach(ctx context.Context, l link, name string, dev *cu
 		_ = l.part(attachFailed(err))
 		return nil, err
 	}
-	p := l.patience(ctx)
+	p := newPatience(ctx, &o.timeout)
 	defer func() { p.cancel() }()
 	msg, files, err := o.takeOffer(p, l, name)
 	if err != nil {

@@ -201,7 +201,7 @@ func (a *Attachment) ended(err error) error {
 	if err == nil || !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
 		return err
 	}
-	timer := time.NewTimer(goodbye)
+	timer := time.NewTimer(a.link.goodbye)
 	defer timer.Stop()
 	select {
 	case <-a.done:

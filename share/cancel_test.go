@@ -123,7 +123,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		conn := early(t, srv, wants(dev))
 		clog(t, waiting(srv)[0])
 		heard(t, conn)
-		return offering1(t, srv, buf, func() {}, large())
+		return offering1(t, srv, buf, func() {}, large(), goodbyeIn(1, brief))
 	},
 	"Offer to one who owes a verdict": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
@@ -443,9 +443,11 @@ func TestProducerThatTakesTooLong(t *testing.T) {
 		}
 		_ = conn.WaitClose(soon(t))
 	})
-	att, err := Attach(soon(t), path, "data", dev, WithStepTimeout(5*time.Second))
+	att, err := Attach(soon(t), path, "data", dev)
 	require.NoError(t, err)
-	require.ErrorIs(t, att.Report(soon(t), nil), ErrTimeout)
+	hurried := &Attachment{link: att.link, offer: att.offer, memory: att.memory, done: att.done}
+	hurried.link.timeout = brief
+	require.ErrorIs(t, hurried.Report(soon(t), nil), ErrTimeout)
 	require.NoError(t, att.Err(), "the producer is still there")
 	require.NoError(t, att.Close())
 }

@@ -68,6 +68,7 @@ func TestProducerThatOnlySends(t *testing.T) {
 func TestWaitingConsumerThatGoesGivesItsPlaceUp(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithConnections(2), WithTimeout(10*time.Second))
+	srv.goodbye = brief // one does not go when it is told to
 	srv.Expect("data")
 	srv.Working("data", 1, 2)
 	for range 20 {

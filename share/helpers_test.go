@@ -36,10 +36,11 @@ func briefly(t testing.TB) context.Context {
 	return ctx
 }
 
-// patienceOfServers is how long servers wait in tests in which a peer is to be too
-// slow. Others, on a machine that is, would be too: they are given other servers, or
-// leases that wait so long only in the end (timeoutFrom). outlast waits for longer.
-const patienceOfServers = time.Second
+// brief is how long somebody waits in tests in which a peer is to be too slow. Others, on a
+// machine that is, would be too: they are given other servers, or leases and attachments
+// that wait so briefly only in the end (timeoutFrom, letGoIn, goodbyeIn, timeoutAt).
+// outlast waits for longer.
+const brief = 300 * time.Millisecond
 
 // timeoutFrom has the nth lease wait for no step longer than d from that event of it on,
 // which is Connected or Mapped: those are told where nobody else looks at the timeout.
@@ -64,9 +65,44 @@ func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
 	}
 }
 
+// letGoIn has the nth lease wait no longer than d for who is to close legacy memory.
+func letGoIn(n int, d time.Duration) OfferOption { return withLease(n, func(l *Lease) { l.letGo = d }) }
+
+// goodbyeIn has the nth lease wait no longer than d for who does not read its last record.
+func goodbyeIn(n int, d time.Duration) OfferOption {
+	return withLease(n, func(l *Lease) { l.goodbye = d })
+}
+
+// withLease changes the nth lease before anything is sent.
+func withLease(n int, change func(*Lease)) OfferOption {
+	return func(o *offering) {
+		onLease := o.onLease
+		o.onLease = func(l *Lease) {
+			if l.Number() == n {
+				change(l)
+			}
+			onLease(l)
+		}
+	}
+}
+
+// timeoutAt has a consumer wait for no step longer than d from that operation of it on
+// (OnStep).
+func timeoutAt(op string, d time.Duration) AttachOption {
+	return func(o *attachOptions) {
+		steps := o.steps
+		o.steps = func(s vmm.Step) {
+			if s.Op == op {
+				o.timeout = d
+			}
+			steps(s)
+		}
+	}
+}
+
 func outlast(t testing.TB) {
 	t.Helper()
-	<-time.NewTimer(patienceOfServers + 200*time.Millisecond).C
+	<-time.NewTimer(brief + brief/5).C
 }
 
 // leavesNothing returns the device and a context of it, and fails t when it

@@ -23,16 +23,17 @@ type Lease struct {
 	start  time.Time
 	ctx    context.Context // until the lease is revoked or over, or the offer is
 	cancel context.CancelCauseFunc
-	sent   int  // records of the offer that the consumer was sent
-	mapped bool // the consumer has said so
-	served bool // the data was there for it
+	letGo  time.Duration // how long the consumer may take to close legacy memory in the end
+	sent   int           // records of the offer that the consumer was sent
+	mapped bool          // the consumer has said so
+	served bool          // the data was there for it
 
 	done   chan struct{}
 	reason error // why done is closed
 }
 
 func newLease(o *offering, l link, want attach, number int) *Lease {
-	s := &Lease{offering: o, link: l, start: time.Now(), done: make(chan struct{}),
+	s := &Lease{offering: o, link: l, letGo: l.timeout, start: time.Now(), done: make(chan struct{}),
 		event: Event{Lease: number, Peer: l.conn.Peer(), Access: o.gives(want)}}
 	s.ctx, s.cancel = context.WithCancelCause(o.ctx)
 	return s

@@ -39,7 +39,7 @@ func TestVerdictReachesTheProducer(t *testing.T) {
 func TestConsumerThatOwesAVerdict(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), timeoutFrom(Mapped, 2, patienceOfServers))
+	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), timeoutFrom(Mapped, 2, brief))
 	gone := attached(t, srv, "", dev)
 	require.NoError(t, gone.Close())
 	err := s.await(t, Ended, 1).Err
@@ -59,7 +59,7 @@ func TestConsumerThatOwesAVerdict(t *testing.T) {
 func TestConsumerThatOwesNothingMayBeSilent(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), timeoutFrom(Mapped, 1, patienceOfServers))
+	s := serve(t, srv, newBuffer(t, ctx, 1), timeoutFrom(Mapped, 1, brief))
 	att := attached(t, srv, "", dev)
 	s.await(t, Mapped, 1)
 	outlast(t)
@@ -70,7 +70,7 @@ func TestConsumerThatOwesNothingMayBeSilent(t *testing.T) {
 
 // Progress renews the deadline, on either side.
 func TestProgressRenewsTheDeadline(t *testing.T) {
-	const patience, step, steps = 6 * time.Second, 1500 * time.Millisecond, 5 // longer in all
+	const patience, step, steps = 4 * time.Second, 250 * time.Millisecond, 18 // longer in all
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	var both sync.WaitGroup
@@ -163,7 +163,7 @@ func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev)) // the offer begins with it
 	buf := newBuffer(t, ctx, 1)
-	s := serve(t, srv, buf, WithIdleTimeout(patienceOfServers))
+	s := serve(t, srv, buf, WithIdleTimeout(brief))
 	require.IsType(t, offer{}, heard(t, conn))
 	require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
 	outlast(t) // longer than the offer waits for somebody to come
@@ -182,12 +182,15 @@ func TestServerCloseEndsItsOffers(t *testing.T) {
 	att := attached(t, srv, "a", dev)
 	waiting := dialed(t, srv)
 	a.await(t, Mapped, 1)
-	require.NoError(t, srv.Close())
+	closed := make(chan error, 1)
+	go func() { closed <- srv.Close() }()
+	_, err := waiting.Receive(soon(t))
+	_ = err // it is told, or lost: either way it does not wait for ever
+	require.NoError(t, waiting.Close())
+	require.NoError(t, <-closed)
 	require.ErrorIs(t, a.end(t), ErrClosed)
 	require.ErrorIs(t, b.end(t), ErrClosed)
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-	_, err := waiting.Receive(soon(t))
-	_ = err // it is told, or lost: either way it does not wait for ever
 	require.NoError(t, srv.Close())
 	require.NoError(t, (*Server)(nil).Close())
 	require.ErrorIs(t, srv.Offer(soon(t), "c", buf, ReadOnly), ErrClosed)

@@ -410,7 +410,11 @@ func confirming(t *testing.T, o offer, more ...message) func(*sock.Conn) {
 	return func(conn *sock.Conn) {
 		_ = conn.Send(soon(t), encode(o))
 		if rec, err := conn.Receive(soon(t)); err == nil {
+			m, _ := decode(rec.Data)
 			_ = rec.Close()
+			if _, failed := m.(verdict); failed {
+				return // it waits for that
+			}
 		}
 		for _, m := range more {
 			_ = conn.Send(soon(t), encode(m))

@@ -53,7 +53,7 @@ func (s *Lease) sayLast(m message) error {
 		}
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), s.timeout, ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), s.letGo, ErrTimeout)
 	defer cancel()
 	if m != nil {
 		_ = s.sendShortly(ctx, m) // who takes nothing may close all the same
@@ -64,7 +64,7 @@ func (s *Lease) sayLast(m message) error {
 	s.server.mu.Lock()
 	s.keepers.add(s.Peer())
 	s.server.mu.Unlock()
-	return &StillOpenError{Peers: []sock.Peer{s.Peer()}, After: s.timeout}
+	return &StillOpenError{Peers: []sock.Peer{s.Peer()}, After: s.letGo}
 }
 
 // keepers are who had not closed legacy memory when their leases ended. An offer may go on

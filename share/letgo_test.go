@@ -83,28 +83,26 @@ func TestFault9_RevokedLegacyConsumerKilled(t *testing.T) {
 // One that does not let go costs the owner the time of a step. Then the owner is told
 // whose it was, and can free.
 func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
-	const brief = time.Second
 	for name, c := range map[string]struct {
 		do    string
 		opts  []OfferOption
 		lines []string
 		end   func(*served, *Lease)
-		from  EventKind
-		time  time.Duration // from then on
+		time  time.Duration // of a step, once it has mapped the memory
 		want  error
 	}{
-		"revoked":               {"stop when revoked", nil, []string{"mapped"}, func(_ *served, l *Lease) { l.Revoke() }, Mapped, brief, ErrRevoked},
-		"revoked when opened":   {"stop when opened", nil, []string{"opened"}, func(_ *served, l *Lease) { l.Revoke() }, Connected, 6 * time.Second, ErrRevoked}, // it has to open it in that
-		"silent with verdict":   {"stop when mapped", []OfferOption{WithVerdict()}, []string{"mapped"}, func(*served, *Lease) {}, Mapped, brief, ErrTimeout},
-		"the offer ends":        {"stop when mapped", nil, []string{"mapped"}, func(s *served, _ *Lease) { s.cancel() }, Mapped, brief, ErrRevoked},
-		"the offer is given up": {"stop when opened", nil, []string{"opened"}, nil, Connected, brief, ErrRevoked},
+		"revoked":               {"stop when revoked", nil, []string{"mapped"}, func(_ *served, l *Lease) { l.Revoke() }, DefaultTimeout, ErrRevoked},
+		"revoked when opened":   {"stop when opened", nil, []string{"opened"}, func(_ *served, l *Lease) { l.Revoke() }, DefaultTimeout, ErrRevoked},
+		"silent with verdict":   {"stop when mapped", []OfferOption{WithVerdict()}, []string{"mapped"}, func(*served, *Lease) {}, brief, ErrTimeout},
+		"the offer ends":        {"stop when mapped", nil, []string{"mapped"}, func(s *served, _ *Lease) { s.cancel() }, DefaultTimeout, ErrRevoked},
+		"the offer is given up": {"stop when opened", nil, []string{"opened"}, nil, DefaultTimeout, ErrRevoked},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := leavesNothing(t)
 			m := newLegacy(t, ctx, 1<<20)
 			srv := listen(t)
 			onLease, begun := leases()
-			opts := append([]OfferOption{onLease, timeoutFrom(c.from, 1, c.time)}, c.opts...)
+			opts := append([]OfferOption{onLease, timeoutFrom(Mapped, 1, c.time), letGoIn(1, brief)}, c.opts...)
 			var s *served
 			var p *Prepared
 			if c.end == nil {
@@ -132,7 +130,7 @@ func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 			require.ErrorIs(t, err, ErrStillOpen)
 			require.ErrorContains(t, err, who)
 			<-l.Done()
-			require.ErrorContains(t, l.Err(), "within "+c.time.String())
+			require.ErrorContains(t, l.Err(), "within "+brief.String())
 			require.ErrorIs(t, l.Err(), c.want)
 			require.ErrorIs(t, l.Err(), ErrStillOpen)
 			require.NoError(t, m.Close(), "who was told may go on")
@@ -188,13 +186,13 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dev, ctx := leavesNothing(t)
 			m := newLegacy(t, ctx, 1)
-			timeout := time.Second
+			timeout := brief
 			if !c.open {
 				timeout = time.Minute // which the test does not have
 			}
 			srv := listen(t)
 			onLease, begun := leases()
-			s := serveLegacy(t, srv, m, onLease, timeoutFrom(Mapped, 1, timeout))
+			s := serveLegacy(t, srv, m, onLease, letGoIn(1, timeout))
 			conn := rawLegacy(t, srv, m, dev)
 			l := next(t, begun)
 			began := time.Now()

@@ -22,7 +22,13 @@ const goodbye = time.Second
 type link struct {
 	conn    *sock.Conn
 	timeout time.Duration
+	goodbye time.Duration
 	meter   *meter // of what is received
+}
+
+// newLink takes so many records a second.
+func newLink(conn *sock.Conn, timeout time.Duration, rate int) link {
+	return link{conn, timeout, min(goodbye, timeout), newMeter(rate)}
 }
 
 // mostRecord is the longest record that either side takes. The longest that there
@@ -127,12 +133,13 @@ type patience struct {
 	renew  func() // for the next step
 }
 
-// patience begins with the first step; whoever began it calls cancel.
-func (l link) patience(ctx context.Context) *patience {
+// newPatience begins with the first step; whoever began it calls cancel. Each step has
+// the timeout that there is when it begins.
+func newPatience(ctx context.Context, timeout *time.Duration) *patience {
 	p := &patience{cancel: func() {}}
 	p.renew = func() {
 		p.cancel()
-		p.ctx, p.cancel = context.WithTimeoutCause(ctx, l.timeout, ErrTimeout)
+		p.ctx, p.cancel = context.WithTimeoutCause(ctx, *timeout, ErrTimeout)
 	}
 	p.renew()
 	return p
@@ -171,7 +178,7 @@ func (l link) sendShortly(ctx context.Context, m message) error {
 
 // shortly is ctx for what nobody is waited for that does not go on at once.
 func (l link) shortly(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, min(goodbye, l.timeout), ErrTimeout)
+	return context.WithTimeoutCause(ctx, l.goodbye, ErrTimeout)
 }
 
 // dismiss ends a conversation at once. The peer is told why if that can be without

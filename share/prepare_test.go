@@ -23,6 +23,7 @@ func TestPreparedOffer(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 5)
 	srv := listen(t)
+	srv.goodbye = brief // the connections stay open
 	srv.Expect("data")
 	waited := early(t, srv, wants(dev))
 	p, s := prepared(t, srv, "data", buf, ReadWrite, WithSynchronized(), WithData([]byte("x")))
@@ -118,12 +119,12 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {
 		end     func(*Server, *Prepared) error
-		timeout time.Duration
+		timeout time.Duration // once it has mapped the memory
 		want    error
 	}{
 		"given up":      {func(_ *Server, p *Prepared) error { return p.Close() }, DefaultTimeout, ErrRevoked},
 		"server closed": {func(s *Server, _ *Prepared) error { return s.Close() }, DefaultTimeout, ErrRevoked},
-		"never":         {func(*Server, *Prepared) error { return nil }, 5 * time.Second, ErrTimeout},
+		"never":         {func(*Server, *Prepared) error { return nil }, brief, ErrTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
@@ -131,12 +132,11 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 			require.NoError(t, err)
 			ready, result := make(chan struct{}), make(chan error, 1)
 			go func() {
-				att, err := Attach(soon(t), srv.Path(), "data", dev, WithStepTimeout(c.timeout),
-					OnStep(func(s vmm.Step) {
-						if s.Op == "access" {
-							close(ready)
-						}
-					}))
+				att, err := Attach(soon(t), srv.Path(), "data", dev, OnStep(func(s vmm.Step) {
+					if s.Op == "access" {
+						close(ready)
+					}
+				}), timeoutAt("access", c.timeout))
 				result <- errors.Join(err, att.Close())
 			}()
 			select {
@@ -429,11 +429,11 @@ func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {
-		timeout time.Duration
+		timeout time.Duration // once it has mapped the memory
 		want    error
 		says    string
 	}{
-		"out of patience": {5 * time.Second, ErrTimeout, "took too long"},
+		"out of patience": {brief, ErrTimeout, "took too long"},
 		"ended":           {DefaultTimeout, context.Canceled, "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -441,11 +441,11 @@ func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
 			p, s := prepared(t, srv, "data", buf, ReadOnly)
 			until, cancel := context.WithCancel(soon(t))
 			defer cancel()
-			_, err := Attach(until, srv.Path(), "data", dev, WithStepTimeout(c.timeout), WithRoom(1), OnStep(func(s vmm.Step) {
+			_, err := Attach(until, srv.Path(), "data", dev, WithRoom(1), OnStep(func(s vmm.Step) {
 				if s.Op == "access" && c.want == context.Canceled {
 					time.AfterFunc(10*time.Millisecond, cancel)
 				}
-			}))
+			}), timeoutAt("access", c.timeout))
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, s.await(t, Verdict, 1).Err, c.says)
 			require.NoError(t, p.Close())

@@ -74,7 +74,7 @@ func TestLeaseIsDone(t *testing.T) {
 		"not good": {DefaultTimeout, func(t *testing.T, _ *served, _ *Lease, a *Attachment) {
 			require.NoError(t, a.Report(soon(t), errors.New("x")))
 		}, ErrVerdict, sock.ErrPeerLost, nil},
-		"too long": {patienceOfServers, func(*testing.T, *served, *Lease, *Attachment) {}, ErrTimeout, ErrRefused, nil},
+		"too long": {brief, func(*testing.T, *served, *Lease, *Attachment) {}, ErrTimeout, ErrRefused, nil},
 		"bad record": {DefaultTimeout, func(t *testing.T, _ *served, _ *Lease, a *Attachment) {
 			require.NoError(t, a.link.send(soon(t), isMapped(buf)))
 		}, ErrProtocol, ErrRefused, nil},

@@ -19,6 +19,7 @@ import (
 type Server struct {
 	listener *sock.Listener
 	timeout  time.Duration
+	goodbye  time.Duration
 	rate     int // records a second
 	places   *places
 	allow    func(sock.Peer, Offer) error // or nil
@@ -119,6 +120,7 @@ func Listen(path string, opts ...ListenOption) (*Server, error) {
 	s := &Server{
 		listener: l,
 		timeout:  o.timeout,
+		goodbye:  goodbye,
 		rate:     o.rate,
 		places:   newPlaces(o.connections, o.perPeer),
 		allow:    o.allow,
@@ -180,7 +182,8 @@ func (s *Server) serve() {
 
 // take starts serving conn if there is a place.
 func (s *Server) take(conn *sock.Conn) {
-	l := link{conn, s.timeout, newMeter(s.rate)}
+	l := newLink(conn, s.timeout, s.rate)
+	l.goodbye = min(l.goodbye, s.goodbye)
 	leave, full := s.places.take(conn.Peer())
 	if full != "" {
 		no := refuse{RefusedBusy, full}

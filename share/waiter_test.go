@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,7 +96,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 			require.NoError(t, conn.Send(soon(t), encode(verdict{true, ""})))
 			require.NoError(t, conn.Close())
 		}, sock.ErrPeerLost, nil},
-		"fault 60: stays": {patienceOfServers, func(*testing.T, *served, *sock.Conn) {}, ErrTimeout, nil},
+		"fault 60: stays": {brief, func(*testing.T, *served, *sock.Conn) {}, ErrTimeout, nil},
 		"fault 31: speaks before it reads": {DefaultTimeout, func(t *testing.T, s *served, conn *sock.Conn) {
 			require.NoError(t, conn.Send(soon(t), encode(verdict{true, ""})))
 			for m := heard(t, conn); m != nil; m = heard(t, conn) {
@@ -124,7 +125,11 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 			conn := early(t, srv, wants(dev))
 			clog(t, waiting(srv)[0])
 			heard(t, conn)
-			s := serve(t, srv, buf, large(), timeoutFrom(Connected, 1, c.timeout))
+			last := DefaultTimeout
+			if strings.Contains(name, "stays") {
+				last = brief
+			}
+			s := serve(t, srv, buf, large(), timeoutFrom(Connected, 1, c.timeout), goodbyeIn(1, last))
 			s.await(t, Connected, 1)
 			other := attached(t, srv, "data", dev)
 			c.then(t, s, conn)
@@ -203,9 +208,10 @@ func TestWaitingConsumersThatSpeak(t *testing.T) {
 // than others.
 func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(patienceOfServers))
+	srv := listen(t, WithTimeout(brief))
+	conn := asked(t, srv, wants(dev)) // which is there when the server begins to wait for it
 	srv.Expect("data")
-	conn := early(t, srv, wants(dev))
+	awaitWaiting(t, srv, 1)
 	outlast(t) // as long as it likes, before
 	require.Len(t, waiting(srv), 1)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
