@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/leak"
 )
 
 // plantEnv makes the test binary run a single planted fault under Main.
@@ -43,9 +44,11 @@ var plants = map[string]plant{
 	"soft memory":   {leaveMemory, []string{"2097152 bytes of device 0 are taken"}},
 }
 
+// impatient is for who leaves something behind: it is there for as long as the check waits.
+const impatient = leak.PatienceEnv + "=300ms"
+
 // What is planted makes a whole run fail although its tests pass, and a child
-// that has no complaint. Each takes as long as the check has patience, so they
-// run side by side.
+// that has no complaint. They run side by side.
 func TestPlantedLeaksFailTheRun(t *testing.T) {
 	var runs []*planted
 	for name := range plants {
@@ -72,6 +75,9 @@ func begin(t *testing.T, name string, cmd *exec.Cmd) *planted {
 	t.Helper()
 	p := &planted{name: name, cmd: cmd}
 	cmd.Env = append(cmd.Env, plantEnv+"="+name)
+	if plants[name].words != nil {
+		cmd.Env = append(cmd.Env, impatient)
+	}
 	cmd.Stdout, cmd.Stderr = &p.out, &p.out
 	require.NoError(t, cmd.Start())
 	return p
@@ -128,7 +134,9 @@ func TestChildMayExpectLeaks(t *testing.T) {
 
 // A report comes in any case.
 func TestChildThatFailsIsLookedAtToo(t *testing.T) {
-	out, err := Child(t.Context(), "complains and leaves").CombinedOutput()
+	cmd := Child(t.Context(), "complains and leaves")
+	cmd.Env = append(cmd.Env, impatient)
+	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "a complaint\n")
 	require.Contains(t, string(out), "leak: the tests failed, and left behind:\n  1 more of /dev/zero")

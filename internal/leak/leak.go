@@ -35,13 +35,23 @@ func warmUp() {
 	}
 }
 
+// PatienceEnv shortens, in the environment of a process that a test has leave something
+// behind, how long that waits for it to end.
+const PatienceEnv = "GPUFD_LEAK_PATIENCE"
+
 // patience is how long what is about to end may take.
-const patience = 3 * time.Second
+func patience() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(PatienceEnv)); err == nil {
+		return d
+	}
+	return 3 * time.Second
+}
 
 // Left lists what was not there in s, and what others add. What is about to end
 // is given time for that. What only the garbage collector would close is left:
 // nothing is collected.
 func (s *State) Left(others ...func() []string) (left []string) {
+	patience := patience()
 	deadline := time.Now().Add(patience)
 	for pause := time.Millisecond; ; pause = min(2*pause, patience/20) {
 		left = append(OpenFDs().Since(s.fds), newGoroutines(s.goroutines)...)

@@ -108,6 +108,9 @@ func TestPlantedLeaksFailTheRun(t *testing.T) {
 		var out bytes.Buffer
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 		cmd.Env = append(os.Environ(), plantEnv+"="+plant)
+		if want.words != nil { // it is there for as long as it is waited for
+			cmd.Env = append(cmd.Env, PatienceEnv+"=300ms")
+		}
 		cmd.Stdout, cmd.Stderr = &out, &out
 		require.NoError(t, cmd.Start())
 		checks[plant] = func(t *testing.T) {
