@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -577,8 +579,20 @@ func operandOf(t string, v, how uint64) uint64 {
 	return v
 }
 
-// input is the operands of every case.
+// inputs are those of forms by the types of their operands, which many have in common.
+var inputs sync.Map
+
+// input is the operands of every case, which the caller does not change.
 func (f hashForm) input() []byte {
+	types := strings.Join(f.types[1:], " ")
+	known, ok := inputs.Load(types)
+	if !ok {
+		known, _ = inputs.LoadOrStore(types, slices.Clip(f.newInput()))
+	}
+	return known.([]byte)
+}
+
+func (f hashForm) newInput() []byte {
 	seed := uint64(len(f.types))
 	for _, t := range f.types[1:] {
 		for _, c := range []byte(t) {
