@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 // bundle is where the planted package lies built, as in a GPU machine's bundle.
@@ -21,9 +24,14 @@ var bundle string
 
 const planted = "planted"
 
-// limit is how long a hung test may hang here: a slow process takes long to get
-// that far. Who does not hang has patience.
-const limit, patience = 6 * time.Second, time.Minute
+// limit is how long a hung test may hang here: a slow process, as under an emulator, takes
+// long to get that far. Who does not hang has patience.
+var limit = map[bool]time.Duration{false: 3 * time.Second, true: 6 * time.Second}[cutest.Emulated()]
+
+const patience = time.Minute
+
+// atOnce is how many tests run at once, unless -parallel says so: those that hang take no CPU.
+const atOnce = "4"
 
 func TestMain(m *testing.M) {
 	code := 1
@@ -34,12 +42,25 @@ func TestMain(m *testing.M) {
 		err = build.Run()
 	}
 	if err == nil {
+		err = runAtOnce()
+	}
+	if err == nil {
 		code = m.Run()
 	} else {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	os.RemoveAll(bundle)
 	os.Exit(code)
+}
+
+func runAtOnce() error {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if said {
+		return nil
+	}
+	return flag.Set("test.parallel", atOnce)
 }
 
 // verdicts runs tests of the planted package, each cell's as those of a row, and
