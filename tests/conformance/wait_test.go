@@ -5,12 +5,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// patience is how long a call that returns may take, and hanging how long one is
-// watched that does not.
-const patience, hanging = 30 * time.Second, 2 * time.Second
+// patience is how long a call that returns may take.
+const patience = 30 * time.Second
+
+// hanging is how long a call is watched that does not: one of the software driver returns
+// at once, or never.
+var hanging = map[cu.Kind]time.Duration{cu.Soft: 500 * time.Millisecond, cu.CUDA: 2 * time.Second}[cutest.Kind()]
 
 // waitValue has a stream wait for a value, in whichever ABI there is.
 func waitValue(c sys.Caller, s sys.CUstream, p sys.CUdeviceptr, value uint64) sys.CUresult {
