@@ -21,6 +21,7 @@ type attachOptions struct {
 	access    cu.Access
 	anyDevice bool
 	timeout   time.Duration
+	goodbye   time.Duration
 	policy    sock.Policy
 	connected func(sock.Peer)
 	received  func(Offer, []*os.File)
@@ -140,7 +141,7 @@ func (o Offer) Handle() HandleType {
 // [vmm.ErrDescriptor], [vmm.ErrDevice] and [vmm.ErrKind].
 func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) (*Attachment, error) {
 	o := attachOptions{
-		access: ReadOnly, timeout: DefaultTimeout, connected: func(sock.Peer) {},
+		access: ReadOnly, timeout: DefaultTimeout, goodbye: goodbye, connected: func(sock.Peer) {},
 		received: func(Offer, []*os.File) {}, steps: func(vmm.Step) {},
 		rate: defaultRate, maxChunks: vmm.MaxChunks, handles: []HandleType{HandleFD},
 	}
@@ -159,7 +160,9 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 	if err != nil {
 		return nil, err
 	}
-	att, err := o.attach(ctx, newLink(conn, o.timeout, o.rate), name, dev)
+	l := newLink(conn, o.timeout, o.rate)
+	l.goodbye = min(l.goodbye, o.goodbye)
+	att, err := o.attach(ctx, l, name, dev)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -52,7 +52,7 @@ func TestProducerThatOnlySends(t *testing.T) {
 		}
 		close(deaf)
 		<-over
-	}), "data", dev)
+	}), "data", dev, func(o *attachOptions) { o.goodbye = brief })
 	require.NoError(t, err)
 	<-deaf
 	require.ErrorIs(t, att.Progress(soon(t), 1, 2), sock.ErrPeerLost)

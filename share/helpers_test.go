@@ -100,6 +100,16 @@ func timeoutAt(op string, d time.Duration) AttachOption {
 	}
 }
 
+// sideBySide runs the cases of a test at once, which wait more than they work. The test sees
+// to it that they leave nothing; who of them did it does not say.
+func sideBySide[C any](t *testing.T, cases map[string]C, f func(*testing.T, string, C)) {
+	var all sync.WaitGroup
+	for name, c := range cases {
+		all.Go(func() { t.Run(name, func(t *testing.T) { f(t, name, c) }) })
+	}
+	all.Wait()
+}
+
 func outlast(t testing.TB) {
 	t.Helper()
 	<-time.NewTimer(brief + brief/5).C

@@ -83,60 +83,59 @@ func TestFault9_RevokedLegacyConsumerKilled(t *testing.T) {
 // One that does not let go costs the owner the time of a step. Then the owner is told
 // whose it was, and can free.
 func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
-	for name, c := range map[string]struct {
+	type caseOf struct {
 		do    string
 		opts  []OfferOption
 		lines []string
 		end   func(*served, *Lease)
 		time  time.Duration // of a step, once it has mapped the memory
 		want  error
-	}{
+	}
+	_, ctx := leavesNothing(t)
+	sideBySide(t, map[string]caseOf{
 		"revoked":               {"stop when revoked", nil, []string{"mapped"}, func(_ *served, l *Lease) { l.Revoke() }, DefaultTimeout, ErrRevoked},
 		"revoked when opened":   {"stop when opened", nil, []string{"opened"}, func(_ *served, l *Lease) { l.Revoke() }, DefaultTimeout, ErrRevoked},
 		"silent with verdict":   {"stop when mapped", []OfferOption{WithVerdict()}, []string{"mapped"}, func(*served, *Lease) {}, brief, ErrTimeout},
 		"the offer ends":        {"stop when mapped", nil, []string{"mapped"}, func(s *served, _ *Lease) { s.cancel() }, DefaultTimeout, ErrRevoked},
 		"the offer is given up": {"stop when opened", nil, []string{"opened"}, nil, DefaultTimeout, ErrRevoked},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, ctx := leavesNothing(t)
-			m := newLegacy(t, ctx, 1<<20)
-			srv := listen(t)
-			onLease, begun := leases()
-			opts := append([]OfferOption{onLease, timeoutFrom(Mapped, 1, c.time), letGoIn(1, brief)}, c.opts...)
-			var s *served
-			var p *Prepared
-			if c.end == nil {
-				var err error
-				p, err = srv.PrepareLegacy("data", m, opts...)
-				require.NoError(t, err)
-			} else {
-				s = serveLegacy(t, srv, m, opts...)
-			}
-			child := start(t, "consumer", srv.Path(), c.do)
-			l := next(t, begun)
-			for _, line := range c.lines {
-				child.says(t, line)
-			}
-			who := fmt.Sprintf("pid %d", child.cmd.Process.Pid)
+	}, func(t *testing.T, _ string, c caseOf) {
+		m := newLegacy(t, ctx, 1<<20)
+		srv := listen(t)
+		onLease, begun := leases()
+		opts := append([]OfferOption{onLease, timeoutFrom(Mapped, 1, c.time), letGoIn(1, brief)}, c.opts...)
+		var s *served
+		var p *Prepared
+		if c.end == nil {
 			var err error
-			if p != nil {
-				err = p.Close()
-			} else {
-				c.end(s, l)
-				<-l.Done()
-				s.cancel()
-				err = s.end(t)
-			}
-			require.ErrorIs(t, err, ErrStillOpen)
-			require.ErrorContains(t, err, who)
+			p, err = srv.PrepareLegacy("data", m, opts...)
+			require.NoError(t, err)
+		} else {
+			s = serveLegacy(t, srv, m, opts...)
+		}
+		child := start(t, "consumer", srv.Path(), c.do)
+		l := next(t, begun)
+		for _, line := range c.lines {
+			child.says(t, line)
+		}
+		who := fmt.Sprintf("pid %d", child.cmd.Process.Pid)
+		var err error
+		if p != nil {
+			err = p.Close()
+		} else {
+			c.end(s, l)
 			<-l.Done()
-			require.ErrorContains(t, l.Err(), "within "+brief.String())
-			require.ErrorIs(t, l.Err(), c.want)
-			require.ErrorIs(t, l.Err(), ErrStillOpen)
-			require.NoError(t, m.Close(), "who was told may go on")
-			child.kill()
-		})
-	}
+			s.cancel()
+			err = s.end(t)
+		}
+		require.ErrorIs(t, err, ErrStillOpen)
+		require.ErrorContains(t, err, who)
+		<-l.Done()
+		require.ErrorContains(t, l.Err(), "within "+brief.String())
+		require.ErrorIs(t, l.Err(), c.want)
+		require.ErrorIs(t, l.Err(), ErrStillOpen)
+		require.NoError(t, m.Close(), "who was told may go on")
+		child.kill()
+	})
 }
 
 // Of very many who keep the memory some are named, each once.
@@ -171,55 +170,54 @@ func rawLegacy(t *testing.T, srv *Server, m *Legacy, dev *cu.Device) *sock.Conn 
 // renews nothing and ends nothing, even if it is more than is taken, or no record.
 func TestLegacyConsumerAfterRevoke(t *testing.T) {
 	good, bad := encode(verdict{ok: true}), encode(verdict{text: "x"})
-	for name, c := range map[string]struct {
+	type caseOf struct {
 		says  [][]byte
 		times int
 		open  bool
-	}{
+	}
+	dev, ctx := leavesNothing(t)
+	sideBySide(t, map[string]caseOf{
 		"a verdict":             {[][]byte{good}, 1, false},
 		"a bad one":             {[][]byte{encode(progress{1, 2}), bad}, 1, false},
 		"much and then verdict": {[][]byte{encode(progress{1, 2}), {1, 2, 3}}, 600, false},
 		"progress alone":        {[][]byte{encode(progress{1, 2})}, 100, true},
 		"too much":              {[][]byte{encode(progress{1, 2})}, 1100, true},
 		"garbage":               {[][]byte{{1, 2, 3}}, 1, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dev, ctx := leavesNothing(t)
-			m := newLegacy(t, ctx, 1)
-			timeout := brief
-			if !c.open {
-				timeout = time.Minute // which the test does not have
+	}, func(t *testing.T, name string, c caseOf) {
+		m := newLegacy(t, ctx, 1)
+		timeout := brief
+		if !c.open {
+			timeout = time.Minute // which the test does not have
+		}
+		srv := listen(t)
+		onLease, begun := leases()
+		s := serveLegacy(t, srv, m, onLease, letGoIn(1, timeout))
+		conn := rawLegacy(t, srv, m, dev)
+		l := next(t, begun)
+		began := time.Now()
+		s.cancel()
+		require.Equal(t, revoke{"the producer has ended the offer"}, heard(t, conn))
+		if !c.open { // if it is, its time may be over by now
+			require.ErrorIs(t, m.Close(), ErrInUse)
+		}
+		for range c.times {
+			for _, record := range c.says {
+				_ = conn.Send(soon(t), record)
 			}
-			srv := listen(t)
-			onLease, begun := leases()
-			s := serveLegacy(t, srv, m, onLease, letGoIn(1, timeout))
-			conn := rawLegacy(t, srv, m, dev)
-			l := next(t, begun)
-			began := time.Now()
-			s.cancel()
-			require.Equal(t, revoke{"the producer has ended the offer"}, heard(t, conn))
-			if !c.open { // if it is, its time may be over by now
-				require.ErrorIs(t, m.Close(), ErrInUse)
-			}
-			for range c.times {
-				for _, record := range c.says {
-					_ = conn.Send(soon(t), record)
-				}
-			}
-			if name == "much and then verdict" {
-				require.NoError(t, conn.Send(soon(t), good))
-			}
-			<-l.Done()
-			err := s.end(t)
-			if !c.open {
-				require.NoError(t, err)
-				return
-			}
-			require.ErrorIs(t, err, ErrStillOpen)
-			require.ErrorIs(t, l.Err(), ErrRevoked)
-			require.GreaterOrEqual(t, time.Since(began), timeout, "it has all of its time")
-		})
-	}
+		}
+		if name == "much and then verdict" {
+			require.NoError(t, conn.Send(soon(t), good))
+		}
+		<-l.Done()
+		err := s.end(t)
+		if !c.open {
+			require.NoError(t, err)
+			return
+		}
+		require.ErrorIs(t, err, ErrStillOpen)
+		require.ErrorIs(t, l.Err(), ErrRevoked)
+		require.GreaterOrEqual(t, time.Since(began), timeout, "it has all of its time")
+	})
 }
 
 // A consumer that refuses its producer keeps the connection too, until it has closed the

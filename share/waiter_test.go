@@ -83,12 +83,14 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 // What may happen while the rest of an offer waits to be
 // sent. It costs the others nothing.
 func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
-	for name, c := range map[string]struct {
+	type caseOf struct {
 		timeout time.Duration // of the lease
 		then    func(t *testing.T, s *served, conn *sock.Conn)
 		want    error // of the lease
 		offer   error // of the offer
-	}{
+	}
+	dev, _ := leavesNothing(t)
+	sideBySide(t, map[string]caseOf{
 		"fault 30: goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
 			require.NoError(t, conn.Close())
 		}, sock.ErrPeerLost, nil},
@@ -116,44 +118,41 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		"fault 64: stays, and the server is closed": {DefaultTimeout, func(t *testing.T, s *served, _ *sock.Conn) {
 			require.NoError(t, s.Close())
 		}, ErrRevoked, ErrClosed},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dev, _ := leavesNothing(t)
-			buf := manyRecords(t, dev)
-			srv := listen(t)
-			srv.Expect("data")
-			conn := early(t, srv, wants(dev))
-			clog(t, waiting(srv)[0])
-			heard(t, conn)
-			last := DefaultTimeout
-			if strings.Contains(name, "stays") {
-				last = brief
-			}
-			s := serve(t, srv, buf, large(), timeoutFrom(Connected, 1, c.timeout), goodbyeIn(1, last))
-			s.await(t, Connected, 1)
-			other := attached(t, srv, "data", dev)
-			c.then(t, s, conn)
-			ended := s.await(t, Ended, 1)
-			if name == "stays, and is revoked" {
-				require.NoError(t, other.Err(), "the others are not")
-				s.cancel()
-			}
-			if c.offer == nil && c.want != ErrRevoked {
-				require.NoError(t, other.Err())
-				require.NoError(t, other.Close())
-				s.await(t, Ended, 2)
-				s.cancel()
-			}
-			require.ErrorIs(t, s.end(t), c.offer)
-			if ended.Lease != 1 {
-				ended = s.await(t, Ended, 2)
-			}
-			require.ErrorIs(t, ended.Err, c.want)
-			if c.want != ErrRevoked {
-				require.NotErrorIs(t, ended.Err, context.Canceled, "nobody did")
-			}
-		})
-	}
+	}, func(t *testing.T, name string, c caseOf) {
+		buf := manyRecords(t, dev)
+		srv := listen(t)
+		srv.Expect("data")
+		conn := early(t, srv, wants(dev))
+		clog(t, waiting(srv)[0])
+		heard(t, conn)
+		last := DefaultTimeout
+		if strings.Contains(name, "stays") {
+			last = brief
+		}
+		s := serve(t, srv, buf, large(), timeoutFrom(Connected, 1, c.timeout), goodbyeIn(1, last))
+		s.await(t, Connected, 1)
+		other := attached(t, srv, "data", dev)
+		c.then(t, s, conn)
+		ended := s.await(t, Ended, 1)
+		if name == "stays, and is revoked" {
+			require.NoError(t, other.Err(), "the others are not")
+			s.cancel()
+		}
+		if c.offer == nil && c.want != ErrRevoked {
+			require.NoError(t, other.Err())
+			require.NoError(t, other.Close())
+			s.await(t, Ended, 2)
+			s.cancel()
+		}
+		require.ErrorIs(t, s.end(t), c.offer)
+		if ended.Lease != 1 {
+			ended = s.await(t, Ended, 2)
+		}
+		require.ErrorIs(t, ended.Err, c.want)
+		if c.want != ErrRevoked {
+			require.NotErrorIs(t, ended.Err, context.Canceled, "nobody did")
+		}
+	})
 }
 
 // FAULTS 31: what a consumer may answer that has waited for the offer.
