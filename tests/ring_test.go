@@ -41,8 +41,8 @@ func ringOf(t *testing.T, cmd *exec.Cmd, env []string) *process {
 		for id, pid := range members(p) {
 			eventually(t, func() bool { return !alive(pid) }, "process %d outlives its ring", id)
 		}
-		for i, dev := range cutest.Driver(t).Devices() {
-			eventually(t, func() bool { return cutest.FreeMemory(t, dev) >= free[i] }, "memory of device %d is missing: %d bytes were free", i, free[i])
+		for dev, want := range free {
+			eventually(t, func() bool { return cutest.FreeMemory(t, dev) >= want }, "memory of %v is missing: %d bytes were free", dev, want)
 		}
 		require.Equal(t, left, softFiles(t))
 	})
@@ -50,10 +50,14 @@ func ringOf(t *testing.T, cmd *exec.Cmd, env []string) *process {
 	return p
 }
 
-// freeEverywhere is the free memory of each device.
-func freeEverywhere(t *testing.T) (free []uint64) {
+// freeEverywhere is the free memory of each device, if nobody else uses it.
+func freeEverywhere(t *testing.T) map[*cu.Device]uint64 {
+	t.Helper()
+	free := map[*cu.Device]uint64{}
 	for _, dev := range cutest.Driver(t).Devices() {
-		free = append(free, cutest.FreeMemory(t, dev))
+		if !cutest.Shared() {
+			free[dev] = cutest.FreeMemory(t, dev)
+		}
 	}
 	return free
 }
