@@ -172,6 +172,7 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 // Close ends what was made in the context, also where somebody else keeps the
 // primary context alive. FAULTS 12.
 func TestFault12_ContextClosesItsStreamsAndMemory(t *testing.T) {
+	cutest.Alone(t, "it counts the device's memory")
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	keep := cutest.Context(t, dev)
@@ -212,6 +213,7 @@ func TestFault12_ContextClosesItsStreamsAndMemory(t *testing.T) {
 // A second Close while the first is under way must not take the context away
 // from under it.
 func TestContextClosedByTwoAtOnceLeavesNothing(t *testing.T) {
+	cutest.Alone(t, "it counts the device's memory")
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	keep := cutest.Context(t, dev)

@@ -44,6 +44,7 @@ func since(t testing.TB, drv *cu.Driver, symbol string, err error) bool {
 // A created context is one of its own, in which everything works, and is
 // destroyed once.
 func TestContextOfItsOwn(t *testing.T) {
+	cutest.Alone(t, "it counts the device's memory")
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	primary := cutest.Context(t, dev)

@@ -43,6 +43,7 @@ func TestMemHandleIsReleasedOnce(t *testing.T) {
 
 // FAULTS 15, invariant 3: a lost handle gives its memory back.
 func TestLostMemHandleIsReleased(t *testing.T) {
+	cutest.Alone(t, "it counts the device's memory")
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	ctx := cutest.Context(t, dev)
@@ -221,6 +222,7 @@ func TestUnshareableMemoryHasNoDescriptor(t *testing.T) {
 // says yes all the same (D20). The error says what is missing, and nothing is
 // left. Where there is a channel the handle is made.
 func TestFault45_FabricWithoutIMEX(t *testing.T) {
+	cutest.Alone(t, "it counts the device's memory")
 	dev := cutest.Device(t)
 	ctx := cutest.Context(t, dev)
 	free, _, err := ctx.MemInfo()

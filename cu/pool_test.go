@@ -138,6 +138,7 @@ func TestFreeIsInStreamOrder(t *testing.T) {
 // gives the rest back to the device; a trim takes more. Drivers hold memory in
 // steps, of 32 MiB on the H200.
 func TestPoolHoldsWhatItsThresholdSays(t *testing.T) {
+	cutest.Alone(t, "it counts the device's memory")
 	dev := cutest.Device(t)
 	ctx := cutest.Context(t, dev)
 	p, s := newPool(t, dev), newStream(t, ctx)

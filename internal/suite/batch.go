@@ -189,7 +189,7 @@ func (b batch) run(sharedGPU bool) {
 }
 
 // grace is what a test binary may take beyond its limit to say where it hangs.
-const grace = 5 * time.Second
+var grace = 5 * time.Second
 
 // start runs the binary once and returns what became of the tests, what it said beside
 // them, and how it ended, if that was badly.

@@ -34,6 +34,7 @@ const patience = time.Minute
 const atOnce = "4"
 
 func TestMain(m *testing.M) {
+	grace = time.Second
 	code := 1
 	var err error
 	if bundle, err = os.MkdirTemp("", "gpufd-planted"); err == nil {
