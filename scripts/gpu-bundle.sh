@@ -43,7 +43,7 @@ echo "$together" | tr ' ' , >"$tree/TOGETHER"
 # shellcheck disable=SC2086
 ${GO:-go} run ./internal/suite -two $packages >"$tree/TWO"
 echo "$version" >"$tree/VERSION"
-tar -C "$tree" -cf - . | xz -T0 -2 >"$out/bundle.txz"
+tar -C "$tree" -cf - . | xz -T0 -6 >"$out/bundle.txz"
 cp scripts/run-gpu.sh "$out/run.sh"
 cp scripts/demo.sh "$out/demo.sh"
 size=$(du -m "$out/bundle.txz" | cut -f1)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -111,12 +112,17 @@ func (c config) printSkips(suites map[string]*suite) {
 	}
 }
 
-// gpuMemory is what nvidia-smi says is in use of each GPU; "" where it is not asked.
+// gpuMemory is what nvidia-smi says is in use of each GPU that the tests may use; "" where it
+// is not asked.
 func (c config) gpuMemory() string {
 	if !c.hardware {
 		return ""
 	}
-	out, err := exec.CommandContext(c.ctx, "nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader").Output()
+	args := []string{"--query-gpu=memory.used", "--format=csv,noheader"}
+	if visible := os.Getenv("CUDA_VISIBLE_DEVICES"); visible != "" {
+		args = append(args, "--id="+visible)
+	}
+	out, err := exec.CommandContext(c.ctx, "nvidia-smi", args...).Output()
 	if err != nil {
 		return ""
 	}
