@@ -41,6 +41,9 @@ func TestServeUntilSignal(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		for _, consumers := range []int{0, 2} {
 			t.Run(fmt.Sprintf("%s after %d consumers", sig, consumers), func(t *testing.T) {
+				if sig != syscall.SIGTERM || consumers == 0 {
+					cutest.ProvenOnSoft(t)
+				}
 				s := newScene(t)
 				producer := s.producer("-json", "-consumers", "0", "-timeout", "10s")
 				waitEvent(t, producer, "waiting")

@@ -189,6 +189,7 @@ func TestLegacyByCRevoked(t *testing.T) {
 // TestInteropRefusedVerdict: what a producer says of a verdict stands for the same exit
 // code as before it, 4 if that is that the consumer was too slow.
 func TestInteropRefusedVerdict(t *testing.T) {
+	cutest.ProvenOnSoft(t)
 	for _, consumer := range []peer{goConsumer, pyConsumer, cConsumer} {
 		for code, exit := range map[byte]int{6: 1, 7: 4} {
 			t.Run(fmt.Sprint(consumer, " ", code), func(t *testing.T) {

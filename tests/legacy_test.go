@@ -63,7 +63,7 @@ func TestLegacy(t *testing.T) {
 	for _, size := range []uint64{1, 3, 4*kib + 1, 2 * mib, 10*mib + 1} {
 		for _, way := range waysFor(size) {
 			t.Run(fmt.Sprintf("%d on the %s", size, way), func(t *testing.T) {
-				if size != 3 && size != 10*mib+1 {
+				if size != 10*mib+1 {
 					cutest.ProvenOnSoft(t)
 				}
 				s := newScene(t)
@@ -326,6 +326,11 @@ func TestLegacyLies(t *testing.T) {
 		"descriptors":                     {onlyOf(typeOffer, sends(os.Stdin)), "1 descriptors instead of 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			switch name[:min(len(name), 8)] {
+			case "fault 29", "fault 36", "fault 39", "another ":
+			default:
+				cutest.ProvenOnSoft(t)
+			}
 			consumer := s.relayed(t, c.twist, nil).consumer()
 			if strings.HasSuffix(name, "another device") { // which may be hidden here: the handle decides
 				consumer.succeeds()

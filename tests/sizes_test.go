@@ -95,6 +95,7 @@ func alignUp(n, unit uint64) uint64 { return (n + unit - 1) / unit * unit }
 
 // TestSizeUnits: what a person writes is what is shared.
 func TestSizeUnits(t *testing.T) {
+	cutest.ProvenOnSoft(t)
 	for text, bytes := range map[string]int{"4096": 4096, "3KiB": 3 << 10, "2MiB": 2 << 20, "17B": 17} {
 		t.Run(text, func(t *testing.T) {
 			s := newScene(t)

@@ -100,14 +100,17 @@ func Device(t testing.TB) *cu.Device {
 }
 
 // Proven is the reason of tests that [ProvenOnSoft] skips.
-const Proven = "the software driver proves it, and GPUFD_ALL=1 runs it here"
+const Proven = "one more of what else runs here or on the software driver (GPUFD_ALL=1 runs it)"
+
+// All reports whether a GPU is to run what [ProvenOnSoft] skips.
+func All() bool { return os.Getenv("GPUFD_ALL") == "1" }
 
 // ProvenOnSoft skips t on a GPU, unless GPUFD_ALL=1: it is one more of a kind of which others
 // run there, or nothing of it reaches the driver, and a process takes a GPU's driver half a
 // second.
 func ProvenOnSoft(t testing.TB) {
 	t.Helper()
-	if Kind() == cu.CUDA && os.Getenv("GPUFD_ALL") != "1" {
+	if Kind() == cu.CUDA && !All() {
 		t.Skip(Proven)
 	}
 }

@@ -97,6 +97,9 @@ func (s *suite) batches() []batch {
 	if s.missing || s.failure != "" {
 		return nil
 	}
+	for _, name := range s.proven { // it says so itself
+		s.results[name] = &result{verdict: skipped, why: cutest.Proven}
+	}
 	if !slices.Contains(dealt, s.pkg) || !s.shares() || s.tests != nil && len(s.tests) <= perBatch {
 		return []batch{{s, s.tests}}
 	}
@@ -107,7 +110,7 @@ func (s *suite) batches() []batch {
 	if err != nil {
 		s.fail(err.Error())
 	}
-	return s.deal(tests)
+	return s.deal(slices.DeleteFunc(tests, func(t test) bool { return slices.Contains(s.proven, t.name) }))
 }
 
 // deal gives each process tests from everywhere: neighbours often take as long as each
@@ -199,6 +202,9 @@ func (b batch) start(tests []test, sharedGPU bool) (round results, beside []stri
 	cmd := exec.CommandContext(ctx, b.binary, "-test.v=test2json", "-test.paniconexit0", "-test.timeout="+b.limit.String())
 	if tests != nil {
 		cmd.Args = append(cmd.Args, "-test.run="+patterns(tests))
+	}
+	if tests == nil && len(b.proven) > 0 {
+		cmd.Args = append(cmd.Args, "-test.skip=^("+strings.Join(b.proven, "|")+")$")
 	}
 	if b.short {
 		cmd.Args = append(cmd.Args, "-test.short")

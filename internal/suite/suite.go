@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 // A suite is the test binary of a package and what became of its tests.
@@ -19,8 +21,9 @@ type suite struct {
 	config
 	pkg     string // directory in the module
 	binary  string
-	tests   []test // to be run; none is all
-	missing bool   // it is not in the bundle
+	tests   []test   // to be run; none is all
+	missing bool     // it is not in the bundle
+	proven  []string // tests that are left to the software driver
 
 	mu      sync.Mutex
 	results results
@@ -57,10 +60,45 @@ func (c config) gather(rows []row) (map[string]*suite, error) {
 		return suites, nil
 	}
 	packages, err := c.list()
+	if err != nil {
+		return nil, err
+	}
+	proven, err := c.proven()
 	for _, pkg := range packages {
 		add(pkg)
+		suites[pkg].proven = proven[pkg]
 	}
 	return suites, err
+}
+
+// proven are the tests, by package, of which docs/faults.md says that the software driver is
+// enough: they are in rows for that alone. A GPU runs them if all is to be run.
+func (c config) proven() (map[string][]string, error) {
+	if !c.hardware || cutest.All() {
+		return nil, nil
+	}
+	rows, err := readTable(filepath.Join(c.root, "docs", "faults.md"))
+	if err != nil {
+		return nil, err
+	}
+	type named struct{ pkg, function string }
+	onGPU := map[named]bool{}
+	for _, r := range rows {
+		for _, t := range r.tests {
+			n := named{t.pkg, t.function()}
+			onGPU[n] = onGPU[n] || r.hardware
+		}
+	}
+	proven := map[string][]string{}
+	for n, needed := range onGPU {
+		if !needed {
+			proven[n.pkg] = append(proven[n.pkg], n.function)
+		}
+	}
+	for _, names := range proven {
+		slices.Sort(names)
+	}
+	return proven, nil
 }
 
 // readTests reads a package and a test from each line of a file.
