@@ -25,9 +25,12 @@ type batch struct {
 	tests []test
 }
 
-// dealt are the packages whose tests are dealt out to several processes, those that take
-// longest first: they wait for processes, deadlines and sockets. The others' tests are
-// done before that would pay.
+// first are the packages that begin before others, because they take longest: on a GPU the
+// random kernels of tests/corpus.
+var first = append([]string{"tests/corpus"}, dealt...)
+
+// dealt are the packages whose tests are dealt out to several processes: they wait for
+// processes, deadlines and sockets. The others' tests are done before that would pay.
 var dealt = []string{"tests", "share", "internal/suite", "sock", "cu/soft/ptx"}
 
 // perBatch is how many tests of such a package a process runs.
@@ -45,18 +48,18 @@ func (c config) runAll(suites map[string]*suite) {
 	if err := c.buildCommands(dir); err != nil {
 		fmt.Fprintln(c.said, "suite:", err) // tests that need them say so, too
 	}
-	var first, alone []batch
+	var together, alone []batch
 	for _, pkg := range c.inOrder(suites) {
 		s := suites[pkg]
 		batches := s.batches()
 		if s.left = len(batches); s.shares() {
-			first = append(first, batches...)
+			together = append(together, batches...)
 		} else {
 			alone = append(alone, batches...)
 		}
 	}
 	used := c.gpuMemory()
-	runBatches(first, c.atOnce, c.hardware)
+	runBatches(together, c.atOnce, c.hardware)
 	if c.hardware {
 		c.requireMemory(used, suites)
 	}
@@ -83,10 +86,10 @@ func (c config) inOrder(suites map[string]*suite) []string {
 }
 
 func rank(pkg string) int {
-	if i := slices.Index(dealt, pkg); i >= 0 {
+	if i := slices.Index(first, pkg); i >= 0 {
 		return i
 	}
-	return len(dealt)
+	return len(first)
 }
 
 // shares reports whether processes of the suite run beside others.

@@ -131,7 +131,7 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 	f.DurationVar(&c.deadline, "deadline", 0, "limit for all; what has not ended by then fails")
 	f.BoolVar(&c.short, "short", false, "shorten what takes long")
 	f.DurationVar(&c.limit, "timeout", 9*time.Minute, "limit for a process")
-	f.IntVar(&c.atOnce, "j", 2*runtime.NumCPU(), "processes at once")
+	f.IntVar(&c.atOnce, "j", 0, fmt.Sprintf("processes at `once`; 0 is two for each CPU, and %d on a GPU", onGPU))
 	f.IntVar(&c.slowest, "slowest", 0, "name so many of the slowest tests")
 	f.BoolVar(&c.verbose, "v", false, "print what the tests print, as they do")
 	if err := f.Parse(args); err != nil {
@@ -154,9 +154,18 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 	if *race {
 		c.build = []string{"-race"}
 	}
-	c.atOnce = max(c.atOnce, 1)
+	if c.atOnce <= 0 {
+		c.atOnce = 2 * runtime.NumCPU()
+		if c.bundle {
+			c.atOnce = onGPU
+		}
+	}
 	return c, nil
 }
+
+// onGPU is how many processes use a GPU at once: the driver starts one after the other, and
+// takes the longer the more there are.
+const onGPU = 4
 
 // wanted are the rows to judge.
 func (c config) wanted() ([]row, error) {

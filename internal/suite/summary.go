@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -112,42 +113,42 @@ func (c config) printSkips(suites map[string]*suite) {
 	}
 }
 
-// gpuMemory is what nvidia-smi says is in use of each GPU that the tests may use; "" where it
-// is not asked.
-func (c config) gpuMemory() string {
+// gpuMemory is how many MiB nvidia-smi says are in use, of all GPUs that the tests may use.
+func (c config) gpuMemory() (mib int) {
 	if !c.hardware {
-		return ""
+		return 0
 	}
-	args := []string{"--query-gpu=memory.used", "--format=csv,noheader"}
+	args := []string{"--query-gpu=memory.used", "--format=csv,noheader,nounits"}
 	if visible := os.Getenv("CUDA_VISIBLE_DEVICES"); visible != "" {
 		args = append(args, "--id="+visible)
 	}
 	out, err := exec.CommandContext(c.ctx, "nvidia-smi", args...).Output()
 	if err != nil {
-		return ""
+		fmt.Fprintln(c.said, "suite: memory that is left behind goes unnoticed: nvidia-smi:", err)
 	}
-	return strings.Join(strings.Fields(string(out)), " ")
+	for _, word := range strings.Fields(string(out)) {
+		n, _ := strconv.Atoi(word)
+		mib += n
+	}
+	return mib
 }
 
 // memoryPatience is how long a driver may take to give back what ended processes had.
 const memoryPatience = 20 * time.Second
 
-// requireMemory fails the suites that shared the GPU if its memory is not as free as
+// requireMemory fails the suites that shared the GPU if more of its memory is in use than
 // before them: none of them has counted it.
-func (c config) requireMemory(want string, suites map[string]*suite) {
-	have := c.gpuMemory()
-	if c.ctx.Err() != nil {
-		return
-	}
-	for end := time.Now().Add(memoryPatience); have != want && time.Now().Before(end); have = c.gpuMemory() {
+func (c config) requireMemory(before int, suites map[string]*suite) {
+	now := c.gpuMemory()
+	for end := time.Now().Add(memoryPatience); now > before && c.ctx.Err() == nil && time.Now().Before(end); now = c.gpuMemory() {
 		time.Sleep(100 * time.Millisecond)
 	}
-	if have == want {
+	if now <= before || c.ctx.Err() != nil {
 		return
 	}
 	for _, s := range suites {
 		if s.shares() {
-			s.fail(fmt.Sprintf("GPU memory is missing behind %s: %s were in use and now %s are", strings.Join(c.together, ", "), want, have))
+			s.fail(fmt.Sprintf("left behind, by one of %s: %d MiB of GPU memory are in use, before it were %d", strings.Join(c.together, ", "), now, before))
 		}
 	}
 }
