@@ -24,6 +24,12 @@ func cRival(t *testing.T) (started func(mode, fail string) *rival.Rival) {
 	}
 }
 
+// Nobody runs hostfunc.c without a GPU.
+func TestHostFuncCompiles(t *testing.T) {
+	out, err := exec.Command("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I../c/stub", "../c/hostfunc.c").CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 // Each mode does beforehand what it is said to, on one clock.
 func TestCRival(t *testing.T) {
 	started := cRival(t)

@@ -1,14 +1,21 @@
-/* The part of the driver API that handoff.c uses, for cuda.c beside it: handoff.c is
- * tested where there is neither a GPU nor the toolkit. */
+/* The part of the driver API that the programs above use. cuda.c beside it has what
+ * handoff.c calls, which is tested where there is neither a GPU nor the toolkit;
+ * hostfunc.c is only compiled there. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
+#define CUDA_VERSION 13000
+#define CUDA_CB
+
 typedef int CUresult;
-enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_OUT_OF_MEMORY = 2 };
+enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_OUT_OF_MEMORY = 2, CUDA_ERROR_NOT_READY = 600 };
 
 typedef int CUdevice;
 typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUctxCreateParams_st CUctxCreateParams;
+typedef void (*CUhostFn)(void *data);
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
 typedef int CUmemAllocationHandleType;
 typedef struct {
@@ -29,10 +36,14 @@ typedef struct {
 
 enum {
 	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
+	CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
 	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+	CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
 	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
+	CU_STREAM_NON_BLOCKING = 1,
+	CU_STREAM_WAIT_VALUE_EQ = 1,
 };
 
 CUresult cuInit(unsigned flags);
@@ -60,3 +71,15 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr p);
 CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t n);
 CUresult cuMemsetD8(CUdeviceptr p, unsigned char value, size_t n);
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t n);
+
+CUresult cuCtxCreate(CUcontext *ctx, CUctxCreateParams *params, unsigned flags, CUdevice device);
+CUresult cuCtxDestroy(CUcontext ctx);
+CUresult cuCtxPopCurrent(CUcontext *ctx);
+CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuStreamDestroy(CUstream stream);
+CUresult cuStreamQuery(CUstream stream);
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr p, uint32_t value, unsigned flags);
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr p, uint32_t value, unsigned flags);
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn f, void *data);
+CUresult cuMemsetD32Async(CUdeviceptr p, unsigned value, size_t n, CUstream stream);
+CUresult cuMemGetAllocationGranularity(size_t *size, const CUmemAllocationProp *prop, int option);
