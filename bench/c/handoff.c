@@ -1,8 +1,8 @@
 /*
  * handoff: what handing GPU memory to another process costs in plain C.
  *
- *	gcc -O2 -Wall -Wextra -I/usr/local/cuda/include -o handoff handoff.c -lcuda
- *	handoff -mode inside|before|legacy
+ *	gcc -O2 -Wall -Wextra -pthread -I/usr/local/cuda/include -o handoff handoff.c -lcuda
+ *	handoff -mode inside|before|legacy [FLAG VALUE …]
  *
  * It is a rival of the benchmark: it answers one JSON object a line on standard
  * output to each line "handoff SIZE CHUNKS" on standard input, and ends with it.
@@ -11,6 +11,8 @@
  *	before	virtual memory, exported to file descriptors before the clock starts
  *	inside	the same, exported while the clock runs
  *	legacy	cuMemAlloc and cuIpcGetMemHandle, which is cheap and inside the time
+ *
+ * The other flags are experiments: why.h has them.
  *
  * The consumer is forked before cuInit, so each process has a driver and a primary
  * context of its own. They talk over one SOCK_SEQPACKET pair, in this order:
@@ -32,6 +34,7 @@
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -53,6 +56,8 @@ enum {
 	UNIT = 2 << 20,      /* bytes; every chunk is a multiple of it */
 	MAX_CHUNKS = 1 << 20 /* 2 TiB of the smallest chunks */
 };
+
+#include "why.h"
 
 enum mode { INSIDE, BEFORE, LEGACY };
 static const char *const mode_names[] = {"inside", "before", "legacy"};
@@ -161,30 +166,43 @@ static bool buffer_init(struct buffer *b, uint64_t size, uint32_t chunks)
 	return b->handle && b->fd ? true : fail("calloc: %s", strerror(errno));
 }
 
-/* buffer_map maps the chunks side by side, read-write for device 0. */
-static bool buffer_map(struct buffer *b, struct steps *s)
+static bool reserve(struct buffer *b, struct steps *s)
 {
-	uint64_t chunk = b->size / b->chunks;
 	int64_t start = now();
 	if (!cu(cuMemAddressReserve(&b->at, b->size, 0, 0, 0), "cuMemAddressReserve"))
 		return false;
 	took(s, "reserve", start);
+	return true;
+}
 
-	start = now();
+static bool map(struct buffer *b, struct steps *s)
+{
+	uint64_t chunk = b->size / b->chunks;
+	int64_t start = now();
 	for (; b->maps < b->chunks; b->maps++)
 		if (!cu(cuMemMap(b->at + b->maps * chunk, chunk, 0, b->handle[b->maps], 0), "cuMemMap"))
 			return false;
 	took(s, "map", start);
+	return true;
+}
 
+static bool set_access(struct buffer *b, struct steps *s)
+{
 	CUmemAccessDesc access = {
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
-		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+		.flags = how.readonly ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	};
-	start = now();
+	int64_t start = now();
 	if (!cu(cuMemSetAccess(b->at, b->size, &access, 1), "cuMemSetAccess"))
 		return false;
 	took(s, "access", start);
 	return true;
+}
+
+/* buffer_map maps the chunks side by side, read-write for device 0. */
+static bool buffer_map(struct buffer *b, struct steps *s)
+{
+	return run(reserve, b, s) && run(map, b, s) && run(set_access, b, s);
 }
 
 /* buffer_free undoes what there is and goes on after a failure. */
@@ -212,10 +230,11 @@ static bool buffer_free(struct buffer *b, struct steps *s)
 	return ok;
 }
 
+static CUcontext context;
+
 static bool open_device(void)
 {
 	CUdevice device;
-	CUcontext context;
 	return cu(cuInit(0), "cuInit") && cu(cuDeviceGet(&device, 0), "cuDeviceGet") &&
 	       cu(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain") &&
 	       cu(cuCtxSetCurrent(context), "cuCtxSetCurrent");
@@ -254,9 +273,11 @@ static bool transmit(int sock, const void *data, size_t n, const int *fds, uint3
  * is gone or silent. */
 static ssize_t await(int sock, void *data, size_t n)
 {
+	struct iovec iov = {.iov_base = data, .iov_len = n};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 	ssize_t got;
 	do
-		got = recv(sock, data, n, 0);
+		got = take(sock, &m, 0);
 	while (got < 0 && errno == EINTR);
 	if (got > 0)
 		return got;
@@ -289,7 +310,7 @@ static int receive_offer(int sock, struct offer *o, int *fds)
 			   .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
 	ssize_t got;
 	do
-		got = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
+		got = take(sock, &m, MSG_CMSG_CLOEXEC);
 	while (got < 0 && errno == EINTR);
 	if (got <= 0)
 		return (int)got;
@@ -315,6 +336,12 @@ static void die(const char *what)
 	_exit(1);
 }
 
+static bool ask_properties(CUmemGenericAllocationHandle handle)
+{
+	CUmemAllocationProp prop;
+	return cu(cuMemGetAllocationPropertiesFromHandle(&prop, handle), "cuMemGetAllocationPropertiesFromHandle");
+}
+
 /* import turns the descriptors that came with one offer into handles. */
 static bool import(struct buffer *b, struct steps *s)
 {
@@ -322,7 +349,8 @@ static bool import(struct buffer *b, struct steps *s)
 	for (; b->handles < b->fds; b->handles++)
 		if (!cu(cuMemImportFromShareableHandle(&b->handle[b->handles], (void *)(uintptr_t)b->fd[b->handles],
 						       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-			"cuMemImportFromShareableHandle"))
+			"cuMemImportFromShareableHandle") ||
+		    (how.properties && !ask_properties(b->handle[b->handles])))
 			return false;
 	took(s, "import", start);
 	return true;
@@ -340,7 +368,7 @@ static bool take_vmm(int sock, const struct offer *first, int *fds, struct buffe
 		if (ok) {
 			memcpy(b->fd + b->fds, fds, o.fds * sizeof(int));
 			b->fds += o.fds;
-			ok = import(b, s);
+			ok = run(import, b, s);
 		} else {
 			for (uint32_t i = 0; i < o.fds; i++)
 				close(fds[i]);
@@ -380,9 +408,14 @@ static bool read_salts(const struct buffer *b, uint64_t salt[2])
 	       cu(cuMemcpyDtoH(&salt[1], b->at + b->size - 8, 8), "cuMemcpyDtoH of the last bytes");
 }
 
+static void make_current(void) { cu(cuCtxSetCurrent(how.nocurrent ? NULL : context), "cuCtxSetCurrent"); }
+
 static void consume(int sock)
 {
 	open_device();
+	crowd();
+	watch(sock);
+	start_hoppers(make_current);
 	if (!say(sock) || failure[0])
 		_exit(1);
 	for (;;) {
@@ -398,6 +431,9 @@ static void consume(int sock)
 		struct report r = {0};
 		failure[0] = 0;
 		if (!o.chunks) {
+			begin();
+			rouse();
+			make_current();
 			if (!say(sock))
 				die("the answer to a nudge");
 			continue;
@@ -410,12 +446,14 @@ static void consume(int sock)
 			die("the acknowledgement");
 		took(&r.steps, "ack", start);
 
+		cuCtxSetCurrent(context);
 		if (ok)
 			read_salts(&b, r.salt);
 		if (legacy)
 			drop_legacy(&b, &r.steps);
 		else
 			buffer_free(&b, &r.steps);
+		end();
 		memcpy(r.error, failure, sizeof r.error);
 		if (ok && !transmit(sock, &r, sizeof r, NULL, 0))
 			die("the report");
@@ -602,6 +640,7 @@ static bool handoff(int sock, enum mode mode, uint64_t size, uint32_t chunks)
 	struct report r = {0};
 	uint64_t salt = 0;
 	int64_t t0 = 0, t1 = 0;
+	begin();
 	bool alive = nudge(sock);
 
 	bool ok = alive && (mode == LEGACY ? make_legacy(&b, size, &s) : make_vmm(&b, size, chunks, &s));
@@ -609,6 +648,7 @@ static bool handoff(int sock, enum mode mode, uint64_t size, uint32_t chunks)
 	if (mode == BEFORE)
 		ok = ok && export_all(&b, &s);
 	ok = ok && exchange(sock, mode, &b, salt, &s, &r, &t0, &t1, &alive);
+	end();
 	ok &= mode == LEGACY ? free_legacy(&b, &s) : buffer_free(&b, &s);
 	if (ok)
 		print_answer(&s, &r.steps, t0, t1);
@@ -634,6 +674,8 @@ static int produce(int sock, enum mode mode)
 {
 	char hello[sizeof failure];
 	int version = 0;
+	crowd();
+	watch(sock);
 	if (!open_device() || !cu(cuDriverGetVersion(&version), "cuDriverGetVersion") ||
 	    await(sock, hello, sizeof hello) < 0 ||
 	    (hello[0] && !fail("consumer: %.*s", (int)sizeof hello - 1, hello))) {
@@ -668,15 +710,36 @@ static void more_files(void)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/* flags takes the command line for one of the two processes, and returns the mode, or
+ * -1. */
+static int flags(int argc, char **argv, bool consumer)
+{
+	int mode = -1, i = 1;
+	for (; i + 1 < argc; i += 2) {
+		if (strcmp(argv[i], "-mode")) {
+			if (!flag(argv[i], argv[i + 1], consumer))
+				return -1;
+			continue;
+		}
+		for (mode = LEGACY; mode >= 0 && strcmp(argv[i + 1], mode_names[mode]); mode--)
+			;
+		if (mode < 0)
+			return -1;
+	}
+	return i == argc ? mode : -1;
+}
+
 int main(int argc, char **argv)
 {
-	int mode = -1;
-	for (int i = 0; argc == 3 && !strcmp(argv[1], "-mode") && i < 3; i++)
-		if (!strcmp(argv[2], mode_names[i]))
-			mode = i;
+	int mode = flags(argc, argv, false);
 	if (mode < 0) {
-		fprintf(stderr, "usage: %s -mode inside|before|legacy\n", argv[0]);
+		fprintf(stderr, "usage: %s -mode inside|before|legacy [FLAG VALUE ...]; why.h has the flags\n", argv[0]);
 		return 2;
+	}
+	if (how.half) {
+		flags(argc, argv, true);
+		more_files();
+		consume(3);
 	}
 	more_files();
 	int pair[2];
@@ -698,6 +761,9 @@ int main(int argc, char **argv)
 		/* Standard output is the producer's alone. */
 		if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
 			_exit(1);
+		if (how.with)
+			become(pair[1]);
+		flags(argc, argv, true);
 		consume(pair[1]);
 	}
 	close(pair[1]);

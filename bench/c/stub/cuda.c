@@ -120,6 +120,12 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *h, void *f
 	return result(__func__, (int)*h >= 0 && type);
 }
 
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle h)
+{
+	memset(prop, 0, sizeof *prop);
+	return result(__func__, fcntl((int)h, F_GETFD) >= 0);
+}
+
 /* The legacy buffer, made or opened. */
 static int legacy;
 static size_t legacy_size;

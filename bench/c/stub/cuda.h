@@ -63,6 +63,7 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t size);
 CUresult cuMemSetAccess(CUdeviceptr p, size_t size, const CUmemAccessDesc *desc, size_t n);
 CUresult cuMemExportToShareableHandle(void *fd, CUmemGenericAllocationHandle h, CUmemAllocationHandleType type, unsigned long long flags);
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *h, void *fd, CUmemAllocationHandleType type);
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle h);
 CUresult cuMemAlloc(CUdeviceptr *p, size_t size);
 CUresult cuMemFree(CUdeviceptr p);
 CUresult cuIpcGetMemHandle(CUipcMemHandle *h, CUdeviceptr p);
