@@ -1,0 +1,140 @@
+// Command ladder is a rival of the handoff benchmark in Go that does what
+// c/handoff.c does in mode before, in the same messages, and can be made to do
+// more and more of what a program does that uses this project. Each flag adds
+// one thing; what it adds to the time is the difference to the same without.
+//
+// Without flags both processes make raw driver calls on one locked thread, which
+// blocks in sendmsg and recvmsg without the scheduler's knowing. Either process can be
+// that of handoff.c: give -with to one of the two.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/gpufd/gpufd/bench/internal/program"
+	"github.com/gpufd/gpufd/bench/internal/rival"
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+// Sides is a word for both processes, or PRODUCER/CONSUMER.
+type sides struct {
+	words [2]string
+	known []string
+}
+
+func (s *sides) String() string { return "" }
+
+func (s *sides) Set(v string) error {
+	words := strings.Split(v, "/")
+	if len(words) == 1 {
+		words = append(words, v)
+	}
+	for _, w := range words {
+		if len(words) > 2 || !slices.Contains(s.known, w) {
+			return fmt.Errorf("want %s, or PRODUCER/CONSUMER of these", strings.Join(s.known, "|"))
+		}
+	}
+	s.words = [2]string(words)
+	return nil
+}
+
+// own is the word for this process.
+func (o *options) own(s sides) string {
+	if o.half == "consumer" {
+		return s.words[1]
+	}
+	return s.words[0]
+}
+
+func anyOf(known ...string) sides {
+	return sides{words: [2]string{known[0], known[0]}, known: known}
+}
+
+type options struct {
+	driver     string
+	half       string
+	with       string
+	trace      string
+	wait       sides
+	calls      sides
+	lock       sides
+	hop        sides
+	bind       sides
+	deadlines  bool
+	properties bool
+	readOnly   bool
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// run is the program; it returns the exit code.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	o := options{
+		wait: anyOf("raw", "block", "poll", "sock"), calls: anyOf("raw", "vmm"),
+		lock: anyOf("yes", "no"), hop: anyOf("no", "yes"), bind: anyOf("no", "yes"),
+	}
+	flags := flag.NewFlagSet("ladder", flag.ContinueOnError)
+	flags.StringVar(&o.driver, "driver", "cuda", "`cuda|soft`")
+	flags.StringVar(&o.half, "half", "producer", "`producer|consumer`: the consumer's socket is descriptor 3")
+	flags.StringVar(&o.with, "with", "", "start `COMMAND:ARG:…` as the consumer, instead of this program with these flags")
+	flags.StringVar(&o.trace, "trace", "", "write execution traces into `FILE`.producer and FILE.consumer")
+	flags.Var(&o.wait, "wait", "`raw|block|poll|sock`: system calls that the scheduler does not know of; that it knows of; the poller; package sock")
+	flags.Var(&o.calls, "calls", "`raw|vmm`: driver calls, or package vmm, which needs no current context")
+	flags.Var(&o.lock, "lock", "`yes|no`: the goroutine keeps its thread")
+	flags.Var(&o.bind, "bind", "`yes|no`: raw calls set the context in the crossing; without -lock they do in any case")
+	flags.Var(&o.hop, "hop", "`yes|no`: another goroutine receives and passes on what came")
+	flags.BoolVar(&o.deadlines, "deadlines", false, "each wait has a context with a deadline of its own (-wait sock)")
+	flags.BoolVar(&o.properties, "properties", false, "raw: the import asks for the memory's properties, too")
+	flags.BoolVar(&o.readOnly, "readonly", false, "the consumer maps read-only")
+	return program.Run(flags, args, stdout, stderr, func() error {
+		end, err := program.Trace(o.trace, o.half)
+		if err != nil {
+			return err
+		}
+		if o.half == "consumer" {
+			return errors.Join(consume(&o, args), end())
+		}
+		p, err := newProducer(&o, args)
+		if err != nil {
+			return errors.Join(rival.Refuse(stdout, err), err, end())
+		}
+		return errors.Join(p.serve(stdin, stdout), end())
+	})
+}
+
+// A side is what producer and consumer have in common.
+type side struct {
+	*options
+	dev  *cu.Device
+	ctx  *cu.Context
+	link link
+}
+
+// open opens the driver, and keeps this goroutine's thread if it is to.
+func (o *options) open() (s side, err error) {
+	drv, err := program.Open(o.driver)
+	if err != nil {
+		return s, err
+	}
+	s.options = o
+	if s.dev, err = drv.Device(0); err != nil {
+		return s, err
+	}
+	if s.ctx, err = s.dev.PrimaryContext(); err != nil {
+		return s, err
+	}
+	if o.own(o.lock) == "yes" {
+		err = keepThread(s.ctx)
+	}
+	return s, err
+}
+
+// usage is a mistake that flags cannot find.
+func usage(format string, args ...any) error { return cli.Usagef(format, args...) }

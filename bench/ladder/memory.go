@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"os"
+
+	"github.com/gpufd/gpufd/bench/internal/rival"
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// steps notes how long parts take; At is absolute.
+type steps struct {
+	side string
+	all  []rival.Step
+}
+
+func (s *steps) took(name string, from int64) {
+	s.all = append(s.all, rival.Step{Side: s.side, Name: name, At: from, NS: rival.Now() - from})
+}
+
+func (s *steps) of(v vmm.Step) { s.took(v.Op, rival.Now()-v.Took.Nanoseconds()) }
+
+// memory is a buffer of one process, made or imported.
+type memory interface {
+	export() error    // once
+	file() *os.File   // what export made; the memory's
+	at() cu.DevicePtr // the first address
+	close() error
+}
+
+// make makes memory, in the order of c/handoff.c or of package vmm.
+func (s *side) make(size uint64, st *steps) (memory, error) {
+	if s.own(s.calls) == "vmm" {
+		buf, err := vmm.New(s.dev, size, vmm.WithSteps(st.of))
+		return &typed{buf: buf}, err
+	}
+	return s.makeRaw(size, st)
+}
+
+// take imports and maps what came, and calls mapped at once when it is.
+func (s *side) take(size uint64, f *os.File, st *steps, mapped func() error) (memory, error) {
+	access := cu.ReadWrite
+	if s.readOnly {
+		access = cu.ReadOnly
+	}
+	if s.own(s.calls) == "vmm" {
+		d := vmm.Descriptor{
+			Kind: s.dev.Driver().Kind(), Device: s.dev.UUID(), Size: size, ChunkSize: size, Chunks: 1,
+			Granularity: granularity, Generation: 1,
+		}
+		buf, err := vmm.Import(s.dev, d, []*os.File{f}, vmm.WithAccess(access), vmm.WithSteps(st.of), vmm.WithMapped(mapped))
+		return &typed{buf: buf}, err
+	}
+	m, err := s.importRaw(size, f, access, st)
+	if err != nil {
+		return m, err
+	}
+	return m, mapped()
+}
+
+// typed is memory of package vmm.
+type typed struct {
+	buf   *vmm.Buffer
+	files []*os.File
+}
+
+func (t *typed) export() (err error) {
+	_, t.files, err = t.buf.Lend()
+	return err
+}
+
+func (t *typed) file() *os.File   { return t.files[0] }
+func (t *typed) at() cu.DevicePtr { return t.buf.Ptr() }
+func (t *typed) close() error     { return t.buf.Close() }
+
+// fill fills memory, writes salt at both ends, and waits until it is there.
+func (s *side) fill(m memory, size, salt uint64) error {
+	return errors.Join(
+		cu.Fill(s.ctx, nil, m.at(), uint8(0x5a), size),
+		cu.CopyToDevice(s.ctx, nil, m.at(), []uint64{salt}),
+		cu.CopyToDevice(s.ctx, nil, m.at().Add(size-8), []uint64{salt}),
+		synchronize(s.ctx))
+}
+
+// read reads both ends.
+func (s *side) read(m memory, size uint64) (salts [2]uint64, err error) {
+	err = errors.Join(
+		cu.CopyToHost(s.ctx, nil, salts[:1], m.at()),
+		cu.CopyToHost(s.ctx, nil, salts[1:], m.at().Add(size-8)))
+	return salts, err
+}
