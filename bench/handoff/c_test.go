@@ -3,6 +3,7 @@ package main
 import (
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,13 +12,16 @@ import (
 )
 
 // cRival builds the rival in C, on a driver of its own, which fails as it is told.
-func cRival(t *testing.T) (started func(mode, fail string) *rival.Rival) {
+func cRival(t *testing.T) (started func(mode, fail string, flags ...string) *rival.Rival) {
 	bin := filepath.Join(t.TempDir(), "c")
-	out, err := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-I../c/stub", "-o", bin, "../c/handoff.c", "../c/stub/cuda.c").CombinedOutput()
+	out, err := exec.Command("gcc", "-O2", "-pthread", "-Wall", "-Wextra", "-Werror", "-I../c/stub", "-o", bin, "../c/handoff.c", "../c/stub/cuda.c").CombinedOutput()
 	require.NoError(t, err, string(out))
-	return func(mode, fail string) *rival.Rival {
+	return func(mode, fail string, flags ...string) *rival.Rival {
 		t.Setenv("STUB_FAIL", fail)
-		r, err := rival.Start(t.Context(), "c", bin, "-mode", mode)
+		for i := range flags {
+			flags[i] = strings.ReplaceAll(flags[i], "SELF", bin)
+		}
+		r, err := rival.Start(t.Context(), "c", append([]string{bin, "-mode", mode}, flags...)...)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, r.Close()) })
 		return r
@@ -54,6 +58,29 @@ func TestCRival(t *testing.T) {
 	}
 	_, err := started("legacy", "").Ask(t.Context(), "handoff %d 2", 2*granularity)
 	require.ErrorContains(t, err, "CHUNKS must be 1")
+}
+
+// What is done otherwise in an experiment hands over, too, and says what fails.
+func TestCRivalInExperiments(t *testing.T) {
+	started := cRival(t)
+	for _, flags := range []string{
+		"-wait poll", "-wait thread", "-wait thread/sleep", "-wait sleep/spin", "-hop sleep", "-hop spin", "-wakes 2", "-threads 3/0",
+		"-spinners 0/1", "-mappings 2", "-properties 1", "-readonly 1", "-current 0", "-with SELF:-mode:before:-half:consumer",
+	} {
+		t.Run(flags, func(t *testing.T) {
+			r := started("before", "", strings.Fields(flags)...)
+			for _, chunks := range []int{1, 1, 70} {
+				a, err := r.Ask(t.Context(), "handoff %d %d", chunks*granularity, chunks)
+				require.NoError(t, err)
+				require.Positive(t, a.NS)
+			}
+			r = started("before", "salt", strings.Fields(flags)...)
+			_, err := r.Ask(t.Context(), "handoff %d 1", granularity)
+			require.ErrorContains(t, err, "rival c: salt: wrote ")
+		})
+	}
+	_, err := started("before", "cuMemGetAllocationPropertiesFromHandle", "-properties", "1").Ask(t.Context(), "handoff %d 1", granularity)
+	require.ErrorContains(t, err, "consumer: cuMemGetAllocationPropertiesFromHandle")
 }
 
 // What fails is said, and the next handoff can be tried, but for a consumer that

@@ -188,3 +188,33 @@ func TestWrongFlags(t *testing.T) {
 	require.Equal(t, cli.ExitFailed, run([]string{"-rival", "a=/bin/false", "-out", "/dev/null/here"}, &stdout, &stderr))
 	require.Contains(t, stderr.String(), "/dev/null", "before anything is measured")
 }
+
+// Where two rivals differ is in three legs that add up, and what their processes did is
+// counted.
+func TestWhy(t *testing.T) {
+	o := onSoft(t)
+	o.sizes = sizes{2 << 20}
+	soft := o.rivals[0].argv
+	o.rivals = commands{{cBefore, append(slices.Clone(soft), "-mode", "before")}, {oursBefore, append(slices.Clone(soft), "-mode", "before")},
+		{"absent", []string{"/bin/false"}}}
+	require.NoError(t, why(t.Context(), o))
+	text, err := os.ReadFile(filepath.Join(o.out, "why.md"))
+	require.NoError(t, err)
+	for _, want := range []string{
+		"- **gpufd-before**: package share.\n", "\n- rival absent: it ended: exit status 1\n", "## 2 MiB, first of a turn", "## Processes, for each handoff",
+	} {
+		require.Contains(t, string(text), want)
+	}
+	require.Regexp(t, `\| c-before +\|[^|]+\| +\+0\.0 \| +\|([^|–]+\|){9} +3 \|`, string(text), "every leg was seen")
+	require.Regexp(t, `\| gpufd-before \| consumer \| +\d+ \| +\d+ \| +[1-9]`, string(text), "it has run")
+	require.FileExists(t, filepath.Join(o.out, "why.csv"))
+}
+
+func TestLegs(t *testing.T) {
+	r := &result{ns: []float64{100}, steps: []step{
+		{"consumer", "receive", []float64{30}, []float64{1}}, {"producer", "reply", []float64{80}, []float64{20}},
+	}}
+	require.Equal(t, [3][]float64{{30}, {50}, {20}}, r.legs())
+	r.ns = append(r.ns, 100)
+	require.Equal(t, [3][]float64{}, r.legs(), "a handoff did not tell")
+}

@@ -74,6 +74,7 @@ type options struct {
 	rivals     commands
 	sizes      sizes
 	growth     bool
+	why        bool
 	largest    cli.Size
 	chunks     int
 	consumers  int
@@ -94,6 +95,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.Var(&o.rivals, "rival", "`NAME=COMMAND,ARG,…` of a program to measure; give it several times, ours first")
 	flags.Var(&o.sizes, "sizes", "`sizes` to hand over")
 	flags.BoolVar(&o.growth, "growth", false, "measure growth with size, chunks, consumers, and from the start of the processes")
+	flags.BoolVar(&o.why, "why", false, "measure where the times of rivals differ that do almost the same")
 	flags.Var(&o.largest, "largest", "with -growth: the largest `size`")
 	flags.IntVar(&o.chunks, "chunks", 4096, "with -growth: the largest `number` of chunks")
 	flags.IntVar(&o.consumers, "consumers", 256, "with -growth: the largest `number` of consumers")
@@ -108,8 +110,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		measure := handoffs
-		if o.growth {
+		switch {
+		case o.growth:
 			measure = growth
+		case o.why:
+			measure = why
 		}
 		return measure(ctx, o)
 	})

@@ -138,6 +138,9 @@ func (r *Rival) wait(ctx context.Context) (Answer, error) {
 	}
 }
 
+// Pid is the program's process.
+func (r *Rival) Pid() int { return r.cmd.Process.Pid }
+
 // kill ends the program and what it has started, which may hold its output.
 func (r *Rival) kill() { _ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) }
 
