@@ -1,14 +1,19 @@
 #!/bin/sh
 # Measures on a machine with a GPU, from a bundle that `make bench-bundle` made:
 #   run-gpu.sh DIRECTORY [crossing] [calls] [chunks] [handoff] [growth]
-# writes tables and plots into DIRECTORY; without words, all of them. It needs
+#   run-gpu.sh DIRECTORY [why] [trace] [strace]
+# writes tables and plots into DIRECTORY; without words, the first five. The others look
+# for what rivals of the handoff differ in: with experiments, execution traces of
+# those in Go, and the system calls of a few handoffs (strace). It needs
 # gcc and cuda.h for the rival in C, and python3 with CuPy, PyTorch or cuda.core
 # for those in Python; what is not there is left out, and the tables say so.
 #   BENCH_QUICK=1  a tenth of the work
 #   BENCH_LARGEST  the largest buffer, 128GiB unless said otherwise
+#   WHY            for those: names of the rivals, with spaces between
+#   WHY_SIZES      for why: sizes, 2MiB unless said otherwise
 #   CUDA_HOME      where cuda.h is, /usr/local/cuda unless said otherwise
 set -eu
-usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,14s/^# \{0,1\}//p' "$0"; }
 all="crossing calls chunks handoff growth"
 case ${1:-} in
 -h | --help) usage; exit 0 ;;
@@ -18,9 +23,9 @@ export BENCH_COMMAND="${BENCH_QUICK:+BENCH_QUICK=1 }${BENCH_LARGEST:+BENCH_LARGE
 dir=$1
 shift
 for what; do
-	case " $all " in
+	case " $all why trace strace " in
 	*" $what "*) ;;
-	*) echo "run-gpu.sh: there is no $what, but $all" >&2; exit 2 ;;
+	*) echo "run-gpu.sh: there is no $what, but $all why trace strace" >&2; exit 2 ;;
 	esac
 done
 mkdir -p "$dir"
@@ -33,7 +38,7 @@ tar -C "$tree" -xzf "$here/bundle.tgz"
 cuda=${CUDA_HOME:-/usr/local/cuda}
 
 build_c() { # a rival that could not be built is one that cannot be started
-	gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$tree/bin/c" "$tree/c/handoff.c" -lcuda ||
+	gcc -O2 -pthread -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$tree/bin/c" "$tree/c/handoff.c" -lcuda ||
 		echo "run-gpu.sh: no rival in C" >&2
 }
 ours="-rival gpufd=$tree/bin/gpufd,-mode,ahead"
@@ -43,6 +48,92 @@ c="-rival c-before=$tree/bin/c,-mode,before -rival c-inside=$tree/bin/c,-mode,in
 core=$tree/python/cuda_core.py
 python="-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/python/torch_mp.py \
 	-rival cuda-core-before=python3,$core,before"
+
+# way NAME: the rival of that name, for why
+way() {
+	c=$tree/bin/c,-mode,before go=$tree/bin/ladder gpufd=$tree/bin/gpufd,-mode,before
+	free=-lock,no vmm=-lock,no,-calls,vmm,-readonly
+	case $1 in
+	c-before) echo "$c" ;;
+	c-poll) echo "$c,-wait,poll" ;;
+	c-thread) echo "$c,-wait,thread" ;;
+	c-thread-consumer) echo "$c,-wait,sleep/thread" ;;
+	c-thread-producer) echo "$c,-wait,thread/sleep" ;;
+	c-hop) echo "$c,-hop,sleep" ;;
+	c-hop-spin) echo "$c,-hop,spin" ;;
+	c-wakes) echo "$c,-wakes,1" ;;
+	c-threads) echo "$c,-threads,20" ;;
+	c-mappings) echo "$c,-mappings,200" ;;
+	c-properties) echo "$c,-properties,1" ;;
+	c-readonly) echo "$c,-readonly,1" ;;
+	c-no-context) echo "$c,-current,0" ;;
+	c-like-vmm) echo "$c,-properties,1,-readonly,1,-current,0" ;;
+	c-spin) echo "$c,-wait,spin" ;;
+	c-spinners) echo "$c,-spinners,2" ;;
+	c-exec) echo "$c,-with,$tree/bin/c:-mode:before:-half:consumer" ;;
+	c+go) echo "$c,-with,$go:-half:consumer" ;;
+	go+c) echo "$go,-with,$tree/bin/c:-mode:before:-half:consumer" ;;
+	go-raw) echo "$go" ;;
+	go-block) echo "$go,-wait,block" ;;
+	go-unlocked) echo "$go,-wait,block,$free" ;;
+	go-vmm) echo "$go,-wait,block,$vmm" ;;
+	go-poll) echo "$go,-wait,poll,$vmm" ;;
+	go-sock) echo "$go,-wait,sock,$vmm" ;;
+	go-deadlines) echo "$go,-wait,sock,-deadlines,$vmm" ;;
+	go-hop) echo "$go,-wait,sock,-deadlines,-hop,yes,$vmm" ;;
+	go-poll-consumer) echo "$go,-wait,raw/poll" ;;
+	go-poll-free) echo "$go,-wait,raw/poll,-lock,yes/no" ;;
+	go-poll-producer) echo "$go,-wait,poll/raw,-lock,no/yes" ;;
+	go-raw-free) echo "$go,$free" ;;
+	go-raw-vmm) echo "$go,-calls,vmm" ;;
+	go-raw-properties) echo "$go,-properties" ;;
+	gpufd-before) echo "$gpufd" ;;
+	gpufd-1 | gpufd-2 | gpufd-4) echo "env,GOMAXPROCS=${1#gpufd-},$gpufd" ;;
+	gpufd-no-gc) echo "env,GOGC=off,$gpufd" ;;
+	gpufd-2-cores) echo "taskset,-c,2-3,$gpufd" ;;
+	c-2-cores) echo "taskset,-c,2-3,$c" ;;
+	gpufd-1-core) echo "taskset,-c,2,$gpufd" ;;
+	c-1-core) echo "taskset,-c,2,$c" ;;
+	*) echo "run-gpu.sh: there is no rival $1 for why" >&2; return 1 ;;
+	esac
+}
+ways="c-before c-exec c+go go+c go-raw go-block go-unlocked go-vmm go-poll go-sock go-deadlines go-hop gpufd-before \
+	go-raw-free go-raw-vmm go-raw-properties go-poll-consumer go-poll-free go-poll-producer \
+	c-poll c-thread c-thread-consumer c-thread-producer c-hop c-hop-spin c-wakes c-threads c-mappings \
+	c-properties c-readonly c-no-context c-like-vmm c-spin c-spinners \
+	gpufd-1 gpufd-2 gpufd-4 gpufd-no-gc gpufd-2-cores c-2-cores"
+
+why() {
+	rivals=
+	for name in ${WHY:-$ways}; do
+		command=$(way "$name") || return
+		rivals="$rivals -rival $name=$command"
+	done
+	"$tree/bin/handoff" -why $rivals -sizes "${WHY_SIZES:-2MiB}" -out "$out" -iterations 250 -time "$([ -n "${BENCH_QUICK:-}" ] && echo 6s || echo 60s)"
+}
+
+# traces compares two rivals while they write execution traces.
+traces() {
+	rivals="-rival c-before=$(way c-before)"
+	for name in ${WHY:-gpufd-before go-poll}; do
+		command=$(way "$name") || return
+		rivals="$rivals -rival $name=$command,-trace,$out/$name"
+	done
+	"$tree/bin/handoff" -why $rivals -sizes 2MiB -out "$out" -iterations 40 && gzip -f "$out"/*.producer "$out"/*.consumer
+}
+
+# straces writes the system calls of some handoffs, all in one turn, of both processes.
+straces() {
+	strace=strace
+	command -v strace >/dev/null || strace="$tree/strace/strace"
+	for name in ${WHY:-gpufd-before go-poll c-before}; do
+		command=$(way "$name" | tr , ' ') || return
+		for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do echo handoff 2097152 1; sleep 0.05; done |
+			"$strace" -f -ttt -T -s 32 -o "$tree/$name.strace" $command >"$tree/$name.answers" || return
+		tail -n 1 "$tree/$name.answers" | cut -c 1-300
+		tail -n 12000 "$tree/$name.strace" | gzip >"$out/$name.strace.gz"
+	done
+}
 
 measure() { # word; $ours, $before, $plain, $c and $python are words without spaces in them
 	case $1 in
@@ -54,11 +145,14 @@ measure() { # word; $ours, $before, $plain, $c and $python are words without spa
 	handoff) "$tree/bin/handoff" $ours $before $plain $c $python -out "$out" ${BENCH_QUICK:+-time 1s} ;;
 	growth) "$tree/bin/handoff" -growth $ours $before $c -out "$out" -time 3s -largest "${BENCH_LARGEST:-128GiB}" \
 		${BENCH_QUICK:+-time 500ms -starts 2 -consumers 16 -chunks 256} ;;
+	why) why ;;
+	trace) traces ;;
+	strace) straces ;;
 	esac
 }
 
 case " ${*:-$all} " in
-*" handoff "* | *" growth "*) build_c ;;
+*" handoff "* | *" growth "* | *" why "* | *trace\ *) build_c ;;
 esac
 failed=
 for what in ${*:-$all}; do

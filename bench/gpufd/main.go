@@ -25,6 +25,7 @@ type options struct {
 	consumer string // socket to attach at
 	context  bool
 	mode     mode
+	trace    string
 }
 
 // A mode says what is done before the buffer counts as ready.
@@ -58,14 +59,19 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.consumer, "consumer", "", "be a consumer of the producer that listens at `path`")
 	flags.BoolVar(&o.context, "context", true, "take a context in consumers, which reading the data needs and attaching does not")
 	flags.Var(&o.mode, "mode", "`ahead|before|plain`: prepare the offer before the data is written; only export beforehand; or have the offer wait for the device, too")
+	flags.StringVar(&o.trace, "trace", "", "write execution traces into `FILE`.producer and FILE.consumer")
 	refused := cli.ExitOK
 	code := program.Run(flags, args, stdout, stderr, func() error {
+		end, err := program.Trace(o.trace, o.side())
+		if err != nil {
+			return err
+		}
 		h, err := o.open()
 		if err != nil { // who started it is told why, and nobody else
 			refused = cli.ExitCode(err)
-			return rival.Refuse(stdout, err)
+			return errors.Join(rival.Refuse(stdout, err), end())
 		}
-		return h.serve(stdin, stdout)
+		return errors.Join(h.serve(stdin, stdout), end())
 	})
 	return max(code, refused)
 }
@@ -74,6 +80,13 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // go of everything.
 type half interface {
 	serve(stdin io.Reader, stdout io.Writer) error
+}
+
+func (o options) side() string {
+	if o.consumer != "" {
+		return "consumer"
+	}
+	return "producer"
 }
 
 func (o options) open() (half, error) {

@@ -98,7 +98,7 @@ func (p *producer) start() (*rival.Rival, error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	return rival.Start(ctx, "consumer", self, "-consumer", p.srv.Path(),
-		"-driver", p.opts.driver, fmt.Sprintf("-context=%v", p.opts.context))
+		"-driver", p.opts.driver, "-trace", p.opts.trace, fmt.Sprintf("-context=%v", p.opts.context))
 }
 
 // handoff SIZE CHUNKS
