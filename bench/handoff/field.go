@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"time"
@@ -16,9 +17,10 @@ import (
 // A field is the rivals that run, in the order they were named.
 type field struct {
 	rivals  []*rival.Rival
-	turns   []turn   // what each does when it is its turn
-	started []string // what each is that was started
-	absent  []string // who could not be started, or failed, and why
+	shuffle *rand.Rand // has them take turns in random order, each after any other; nil goes round
+	turns   []turn     // what each does when it is its turn
+	started []string   // what each is that was started
+	absent  []string   // who could not be started, or failed, and why
 }
 
 // start starts the rivals. Those that this machine cannot run are left out and
@@ -110,6 +112,9 @@ func (f *field) measure(ctx context.Context, size, chunks uint64, o options) (al
 	begun := time.Now()
 	for n := -warmups(size); n < o.iterations && (n < 1 || time.Since(begun) < o.time); n++ {
 		order := slices.Clone(f.rivals)
+		if f.shuffle != nil {
+			f.shuffle.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		}
 		for i := range order {
 			r := order[(i+n+warmups(size))%len(order)]
 			err := f.turn(ctx, r, results[r.Name], n >= 0)

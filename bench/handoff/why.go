@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -21,6 +22,7 @@ func why(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
+	f.shuffle = rand.New(rand.NewPCG(1, 2)) // what a rival leaves behind is to hit all others alike
 	var all []*result
 	r := &report.Report{Name: "why", Title: "Why one handoff takes longer than another", Machine: report.ThisMachine()}
 	for _, size := range o.sizes {
