@@ -9,17 +9,18 @@
 # for those in Python; what is not there is left out, and the tables say so.
 #   BENCH_QUICK=1  a tenth of the work
 #   BENCH_LARGEST  the largest buffer, 128GiB unless said otherwise
-#   WHY            for those: names of the rivals, with spaces between
+#   WHY            for those: names of the rivals, with spaces between; cold is, for why, those
+#                  that tell where code in Go takes long that runs now and then
 #   WHY_SIZES      for why: sizes, 2MiB unless said otherwise
 #   CUDA_HOME      where cuda.h is, /usr/local/cuda unless said otherwise
 set -eu
-usage() { sed -n '2,14s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,15s/^# \{0,1\}//p' "$0"; }
 all="crossing calls chunks handoff growth"
 case ${1:-} in
 -h | --help) usage; exit 0 ;;
 '' | -*) usage >&2; exit 2 ;;
 esac
-export BENCH_COMMAND="${BENCH_QUICK:+BENCH_QUICK=1 }${BENCH_LARGEST:+BENCH_LARGEST=$BENCH_LARGEST }build/gpu-bench/run-gpu.sh $*"
+export BENCH_COMMAND="${BENCH_QUICK:+BENCH_QUICK=1 }${WHY:+WHY='$WHY' }${BENCH_LARGEST:+BENCH_LARGEST=$BENCH_LARGEST }build/gpu-bench/run-gpu.sh $*"
 dir=$1
 shift
 for what; do
@@ -79,15 +80,25 @@ way() {
 	go-vmm) echo "$go,-wait,block,$vmm" ;;
 	go-poll) echo "$go,-wait,poll,$vmm" ;;
 	go-sock) echo "$go,-wait,sock,$vmm" ;;
-	go-deadlines) echo "$go,-wait,sock,-deadlines,$vmm" ;;
-	go-hop) echo "$go,-wait,sock,-deadlines,-hop,yes,$vmm" ;;
+	go-deadline) echo "$go,-wait,sock,-deadlines,handoff,$vmm" ;;
+	go-deadlines) echo "$go,-wait,sock,-deadlines,each,$vmm" ;;
+	go-connect) echo "$go,-wait,sock,-deadlines,each,-connect,$vmm" ;;
+	go-hop) echo "$go,-wait,sock,-deadlines,each,-hop,yes,$vmm" ;;
 	go-poll-consumer) echo "$go,-wait,raw/poll" ;;
 	go-poll-free) echo "$go,-wait,raw/poll,-lock,yes/no" ;;
 	go-poll-producer) echo "$go,-wait,poll/raw,-lock,no/yes" ;;
 	go-raw-free) echo "$go,$free" ;;
 	go-raw-vmm) echo "$go,-calls,vmm" ;;
+	go-raw-vmm-again) echo "$go,-calls,vmm,-rehearse" ;;
+	go-raw-bare) echo "$go,-bare" ;;
+	go-raw-cu) echo "$go,-calls,cu" ;;
+	go-spin) echo "$go,-wait,spin" ;;
+	go-spin-vmm) echo "$go,-wait,spin,-calls,vmm" ;;
+	go-spin-again) echo "$go,-wait,spin,-rehearse" ;;
+	go-spin-vmm-again) echo "$go,-wait,spin,-rehearse,-calls,vmm" ;;
 	go-raw-properties) echo "$go,-properties" ;;
 	gpufd-before) echo "$gpufd" ;;
+	gpufd-again) echo "$gpufd,-rehearse" ;;
 	gpufd-1 | gpufd-2 | gpufd-4) echo "env,GOMAXPROCS=${1#gpufd-},$gpufd" ;;
 	gpufd-no-gc) echo "env,GOGC=off,$gpufd" ;;
 	gpufd-2-cores) echo "taskset,-c,2-3,$gpufd" ;;
@@ -102,14 +113,18 @@ ways="c-before c-exec c+go go+c go-raw go-block go-unlocked go-vmm go-poll go-so
 	c-poll c-thread c-thread-consumer c-thread-producer c-hop c-hop-spin c-wakes c-threads c-mappings \
 	c-properties c-readonly c-no-context c-like-vmm c-spin c-spinners \
 	gpufd-1 gpufd-2 gpufd-4 gpufd-no-gc gpufd-2-cores c-2-cores"
+cold="c-before go-raw go-raw-bare go-raw-cu go-raw-vmm go-raw-vmm-again go-block go-vmm go-poll go-sock go-deadline go-deadlines go-connect \
+	gpufd-before gpufd-again c-spin go-spin go-spin-vmm go-spin-again go-spin-vmm-again"
 
 why() {
-	rivals=
-	for name in ${WHY:-$ways}; do
+	rivals='' names=${WHY:-$ways} time=60s
+	[ "$names" != cold ] || { names=$cold time=45s; }
+	[ -z "${BENCH_QUICK:-}" ] || time=6s
+	for name in $names; do
 		command=$(way "$name") || return
 		rivals="$rivals -rival $name=$command"
 	done
-	"$tree/bin/handoff" -why $rivals -sizes "${WHY_SIZES:-2MiB}" -out "$out" -iterations 250 -time "$([ -n "${BENCH_QUICK:-}" ] && echo 6s || echo 60s)"
+	"$tree/bin/handoff" -why $rivals -sizes "${WHY_SIZES:-2MiB}" -out "$out" -iterations 500 -time $time
 }
 
 # traces compares two rivals while they write execution traces.

@@ -58,6 +58,8 @@ func (h *handover) observe(e share.Event) {
 	switch e.Kind {
 	case share.Offered:
 		h.steps = append(h.steps, interval("producer", "offer", h.start, now))
+	case share.Connected:
+		h.steps = append(h.steps, interval("producer", "admit", now-e.Since.Nanoseconds(), now))
 	case share.Sent:
 		h.steps = append(h.steps, interval("producer", "send", now-e.Since.Nanoseconds(), now))
 	case share.Mapped:

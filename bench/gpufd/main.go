@@ -26,6 +26,7 @@ type options struct {
 	context  bool
 	mode     mode
 	trace    string
+	rehearse bool
 }
 
 // A mode says what is done before the buffer counts as ready.
@@ -60,6 +61,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.BoolVar(&o.context, "context", true, "take a context in consumers, which reading the data needs and attaching does not")
 	flags.Var(&o.mode, "mode", "`ahead|before|plain`: prepare the offer before the data is written; only export beforehand; or have the offer wait for the device, too")
 	flags.StringVar(&o.trace, "trace", "", "write execution traces into `FILE`.producer and FILE.consumer")
+	flags.BoolVar(&o.rehearse, "rehearse", false, "make an offer that ends before it begins, before the one that counts")
 	refused := cli.ExitOK
 	code := program.Run(flags, args, stdout, stderr, func() error {
 		end, err := program.Trace(o.trace, o.side())

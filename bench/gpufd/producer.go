@@ -195,7 +195,7 @@ func (p *producer) beforehand(h *handover, buf *vmm.Buffer, m mode) (offer, erro
 		opts = append(opts, share.WithSynchronized())
 	}
 	if m != ahead {
-		err := errors.Join(p.write(h, buf), export(buf))
+		err := errors.Join(p.write(h, buf), export(buf), p.rehearse(buf, opts))
 		return func(ctx context.Context) error { return p.srv.Offer(ctx, h.name, buf, share.ReadOnly, opts...) }, err
 	}
 	prepared, err := p.srv.Prepare(h.name, buf, share.ReadOnly, opts...)
@@ -206,6 +206,17 @@ func (p *producer) beforehand(h *handover, buf *vmm.Buffer, m mode) (offer, erro
 		return nil, errors.Join(err, prepared.Close())
 	}
 	return prepared.Offer, nil
+}
+
+// rehearse does, if it is to, what an offer does before it serves anybody. What that
+// takes the second time is what the code takes that has just run.
+func (p *producer) rehearse(buf *vmm.Buffer, opts []share.OfferOption) error {
+	if !p.opts.rehearse {
+		return nil
+	}
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	return p.srv.Offer(over, "rehearsal", buf, share.ReadOnly, opts...)
 }
 
 // export has the driver export the memory, which the buffer remembers.

@@ -99,7 +99,7 @@ func tail(n, enough int, ns float64) string {
 }
 
 // stepOrder is the order of steps in tables, that of both sides.
-var stepOrder = []string{"create", "receive", "receive-fd", "import", "reserve", "map", "access", "export", "write", "offer", "send",
+var stepOrder = []string{"create", "receive", "receive-fd", "import", "reserve", "map", "access", "export", "write", "offer", "admit", "send",
 	"attach", "ack", "reply", "close", "unmap", "release"}
 
 // parts is the table of how long the steps of one point take.

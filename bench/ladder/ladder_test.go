@@ -35,7 +35,9 @@ func TestRungs(t *testing.T) {
 	for _, flags := range []string{
 		"", "-wait block", "-wait poll", "-wait sock", "-wait raw/poll", "-wait poll/raw", "-lock no", "-lock yes/no",
 		"-bind yes", "-calls vmm", "-hop yes", "-properties", "-readonly",
-		"-wait sock -deadlines -calls vmm -readonly -lock no -hop yes",
+		"-wait sock -deadlines each -calls vmm -readonly -lock no -hop yes",
+		"-bare", "-bare -calls cu", "-calls raw/cu", "-wait spin", "-wait spin -rehearse -calls vmm", "-rehearse", "-rehearse -bare",
+		"-connect", "-wait sock -deadlines handoff -connect -lock no",
 	} {
 		t.Run(flags, func(t *testing.T) {
 			for _, a := range handOff(t, strings.Fields(flags)...) {
@@ -85,7 +87,7 @@ func self(t *testing.T) string {
 }
 
 func TestWrongFlags(t *testing.T) {
-	for _, args := range [][]string{{"-wait", "nap"}, {"-wait", "raw/raw/raw"}, {"-half", "both"}, {"more"}} {
+	for _, args := range [][]string{{"-wait", "nap"}, {"-wait", "raw/raw/raw"}, {"-half", "both"}, {"-deadlines", "some"}, {"-hop", "yes", "-wait", "spin"}, {"more"}} {
 		var stdout, stderr strings.Builder
 		require.Equal(t, cli.ExitUsage, run(args, nil, &stdout, &stderr), args)
 		require.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())

@@ -19,22 +19,69 @@ const patience = time.Minute
 // most is the longest message and the most that come with it.
 const most = 1 << 10
 
-// A link is one end of the conversation. What is sent stays the caller's; the file
-// that is received is the caller's, too. At the end receive gives io.EOF.
+// A link is one end of the conversation. What is sent stays the caller's; what is
+// received is the caller's, too. At the end receive gives io.EOF. begin and end
+// enclose a handoff, also where it fails.
 type link interface {
 	send(data []byte, file *os.File) error
-	receive() (data []byte, file *os.File, err error)
+	receive() (data []byte, came descriptor, err error)
+	begin()
+	end()
 	close() error
+}
+
+// A descriptor came with a message, or none did. It is a file, or a bare number.
+type descriptor struct {
+	file   *os.File
+	number int // where there is no file; -1 where nothing came
+}
+
+// none is what comes with most messages.
+var none = descriptor{number: -1}
+
+// received makes a descriptor of a number, which is -1 for none.
+func received(fd int, bare bool) descriptor {
+	if bare || fd < 0 {
+		return descriptor{number: fd}
+	}
+	return descriptor{os.NewFile(uintptr(fd), "memory"), -1}
+}
+
+func (d descriptor) came() bool { return d.file != nil || d.number >= 0 }
+
+func (d descriptor) fd() uintptr {
+	if d.file != nil {
+		return d.file.Fd()
+	}
+	return uintptr(d.number)
+}
+
+// toFile has to be called at most once: a bare number goes into the file.
+func (d descriptor) toFile() *os.File {
+	if d.file != nil {
+		return d.file
+	}
+	return os.NewFile(uintptr(d.number), "memory")
+}
+
+func (d descriptor) close() error {
+	switch {
+	case d.file != nil:
+		return d.file.Close()
+	case d.number >= 0:
+		return unix.Close(d.number)
+	}
+	return nil
 }
 
 // newLink owns fd.
 func newLink(o *options, fd int) (l link, err error) {
 	switch way := o.own(o.wait); way {
-	case "raw", "block":
+	case "raw", "block", "spin":
 		if err := unix.SetNonblock(fd, false); err != nil {
 			return nil, err
 		}
-		l = &blocking{fd: fd, call: messageCalls[way]}
+		l = newBlocking(fd, way, o.bare)
 	case "poll":
 		l, err = newPolling(fd)
 	case "sock":
@@ -46,18 +93,34 @@ func newLink(o *options, fd int) (l link, err error) {
 	return l, err
 }
 
-// blocking waits in the system call.
+// blocking waits in the system call, or spins from begin to end of a handoff.
 type blocking struct {
 	fd   int
+	bare bool // what comes is made no file
 	call messageCall
+	idle messageCall // between handoffs
+	busy messageCall // during one
 }
+
+func newBlocking(fd int, way string, bare bool) *blocking {
+	b := &blocking{fd: fd, bare: bare, idle: messageCalls[way], busy: messageCalls[way]}
+	if way == "spin" {
+		b.idle = messageCalls["raw"]
+	}
+	b.call = b.idle
+	return b
+}
+
+func (b *blocking) begin() { b.call = b.busy }
+func (b *blocking) end()   { b.call = b.idle }
 
 func (b *blocking) send(data []byte, file *os.File) error {
 	return sendMessage(b.call, b.fd, data, file)
 }
 
-func (b *blocking) receive() ([]byte, *os.File, error) {
-	return receiveMessage(b.call, b.fd, 0)
+func (b *blocking) receive() ([]byte, descriptor, error) {
+	data, fd, err := receiveMessage(b.call, b.fd, 0)
+	return data, received(fd, b.bare), err
 }
 
 func (b *blocking) close() error { return unix.Close(b.fd) }
@@ -85,35 +148,53 @@ func (p *polling) send(data []byte, file *os.File) (err error) {
 	return errors.Join(werr, err)
 }
 
-func (p *polling) receive() (data []byte, file *os.File, err error) {
+func (p *polling) receive() (data []byte, came descriptor, err error) {
 	rerr := p.raw.Read(func(fd uintptr) bool {
-		data, file, err = receiveMessage(messageCalls["block"], int(fd), unix.MSG_DONTWAIT)
+		var got int
+		data, got, err = receiveMessage(messageCalls["block"], int(fd), unix.MSG_DONTWAIT)
+		came = received(got, false)
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	if rerr != nil {
 		err = rerr
 	}
-	return data, file, err
+	return data, came, err
 }
 
+func (p *polling) begin()       {}
+func (p *polling) end()         {}
 func (p *polling) close() error { return p.file.Close() }
 
-// socket is package sock.
+// socket is package sock. Each wait has a deadline of its own, or that of the
+// handoff, or none.
 type socket struct {
 	conn      *sock.Conn
-	deadlines bool
+	deadlines string // "each", "handoff", "no"
+	ctx       context.Context
+	cancel    context.CancelFunc
 }
 
-func newSocket(fd int, deadlines bool) (*socket, error) {
+func newSocket(fd int, deadlines string) (*socket, error) {
 	conn, err := sock.FromFile(os.NewFile(uintptr(fd), "socket"))
-	return &socket{conn, deadlines}, err
+	return &socket{conn, deadlines, context.Background(), func() {}}, err
+}
+
+func (s *socket) begin() {
+	if s.deadlines == "handoff" {
+		s.ctx, s.cancel = context.WithTimeout(context.Background(), patience)
+	}
+}
+
+func (s *socket) end() {
+	s.cancel()
+	s.ctx, s.cancel = context.Background(), func() {}
 }
 
 func (s *socket) bounded() (context.Context, context.CancelFunc) {
-	if s.deadlines {
+	if s.deadlines == "each" {
 		return context.WithTimeout(context.Background(), patience)
 	}
-	return context.Background(), func() {}
+	return s.ctx, func() {}
 }
 
 func (s *socket) send(data []byte, file *os.File) error {
@@ -125,17 +206,14 @@ func (s *socket) send(data []byte, file *os.File) error {
 	return s.conn.Send(ctx, data, file)
 }
 
-func (s *socket) receive() ([]byte, *os.File, error) {
+func (s *socket) receive() ([]byte, descriptor, error) {
 	ctx, cancel := s.bounded()
 	defer cancel()
 	rec, err := s.conn.Receive(ctx)
-	if err != nil {
-		return nil, nil, err
+	if err != nil || len(rec.Files) == 0 {
+		return rec.Data, none, err
 	}
-	if len(rec.Files) == 0 {
-		return rec.Data, nil, nil
-	}
-	return rec.Data, rec.Take(0), nil
+	return rec.Data, descriptor{rec.Take(0), -1}, nil
 }
 
 func (s *socket) close() error { return s.conn.Close() }
@@ -148,7 +226,7 @@ type hopper struct {
 
 type message struct {
 	data []byte
-	file *os.File
+	came descriptor
 	err  error
 }
 
@@ -157,7 +235,7 @@ func hopping(l link) *hopper {
 	go func() {
 		for {
 			var m message
-			m.data, m.file, m.err = l.receive()
+			m.data, m.came, m.err = l.receive()
 			h.came <- m
 			if m.err != nil {
 				close(h.came)
@@ -168,10 +246,10 @@ func hopping(l link) *hopper {
 	return h
 }
 
-func (h *hopper) receive() ([]byte, *os.File, error) {
+func (h *hopper) receive() ([]byte, descriptor, error) {
 	m, ok := <-h.came
 	if !ok {
-		return nil, nil, io.EOF
+		return nil, none, io.EOF
 	}
-	return m.data, m.file, m.err
+	return m.data, m.came, m.err
 }

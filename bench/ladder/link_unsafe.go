@@ -14,7 +14,17 @@ import (
 // it may take long.
 type messageCall func(trap, fd, msg, flags uintptr) (n, r2 uintptr, err syscall.Errno)
 
-var messageCalls = map[string]messageCall{"raw": syscall.RawSyscall, "block": syscall.Syscall}
+var messageCalls = map[string]messageCall{"raw": syscall.RawSyscall, "block": syscall.Syscall, "spin": spinning}
+
+// spinning asks again and again instead of waiting.
+func spinning(trap, fd, msg, flags uintptr) (n, r2 uintptr, err syscall.Errno) {
+	for {
+		n, r2, err = syscall.RawSyscall(trap, fd, msg, flags|unix.MSG_DONTWAIT)
+		if err != syscall.EAGAIN {
+			return n, r2, err
+		}
+	}
+}
 
 // fdSpace is room for one descriptor.
 const fdSpace = 24
@@ -34,7 +44,8 @@ func sendMessage(call messageCall, fd int, data []byte, file *os.File) error {
 	return err
 }
 
-func receiveMessage(call messageCall, fd, flags int) ([]byte, *os.File, error) {
+// receiveMessage returns -1 where no descriptor came.
+func receiveMessage(call messageCall, fd, flags int) ([]byte, int, error) {
 	data, control := make([]byte, most), make([]byte, fdSpace)
 	iov := unix.Iovec{Base: &data[0], Len: most}
 	m := unix.Msghdr{Iov: &iov, Iovlen: 1, Control: &control[0], Controllen: fdSpace}
@@ -43,10 +54,10 @@ func receiveMessage(call messageCall, fd, flags int) ([]byte, *os.File, error) {
 		err = io.EOF
 	}
 	if err != nil || m.Controllen < unix.SizeofCmsghdr+4 {
-		return data[:n], nil, err
+		return data[:n], -1, err
 	}
 	got := *(*int32)(unsafe.Pointer(&control[unix.SizeofCmsghdr]))
-	return data[:n], os.NewFile(uintptr(got), "memory"), nil
+	return data[:n], int(got), nil
 }
 
 // repeat makes the call until no signal gets in its way.

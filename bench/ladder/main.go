@@ -67,9 +67,12 @@ type options struct {
 	lock       sides
 	hop        sides
 	bind       sides
-	deadlines  bool
+	deadlines  string
 	properties bool
 	readOnly   bool
+	bare       bool
+	rehearsed  bool
+	connect    bool
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -77,7 +80,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 // run is the program; it returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	o := options{
-		wait: anyOf("raw", "block", "poll", "sock"), calls: anyOf("raw", "vmm"),
+		wait: anyOf("raw", "block", "poll", "sock", "spin"), calls: anyOf("raw", "cu", "vmm"),
 		lock: anyOf("yes", "no"), hop: anyOf("no", "yes"), bind: anyOf("no", "yes"),
 	}
 	flags := flag.NewFlagSet("ladder", flag.ContinueOnError)
@@ -85,15 +88,21 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.half, "half", "producer", "`producer|consumer`: the consumer's socket is descriptor 3")
 	flags.StringVar(&o.with, "with", "", "start `COMMAND:ARG:…` as the consumer, instead of this program with these flags")
 	flags.StringVar(&o.trace, "trace", "", "write execution traces into `FILE`.producer and FILE.consumer")
-	flags.Var(&o.wait, "wait", "`raw|block|poll|sock`: system calls that the scheduler does not know of; that it knows of; the poller; package sock")
-	flags.Var(&o.calls, "calls", "`raw|vmm`: driver calls, or package vmm, which needs no current context")
+	flags.Var(&o.wait, "wait", "`raw|block|poll|sock|spin`: system calls that the scheduler does not know of; that it knows of; the poller; package sock; raw, but asking again and again during a handoff")
+	flags.Var(&o.calls, "calls", "`raw|cu|vmm`: driver calls; package cu in the consumer; package vmm, which needs no current context")
 	flags.Var(&o.lock, "lock", "`yes|no`: the goroutine keeps its thread")
 	flags.Var(&o.bind, "bind", "`yes|no`: raw calls set the context in the crossing; without -lock they do in any case")
 	flags.Var(&o.hop, "hop", "`yes|no`: another goroutine receives and passes on what came")
-	flags.BoolVar(&o.deadlines, "deadlines", false, "each wait has a context with a deadline of its own (-wait sock)")
+	flags.StringVar(&o.deadlines, "deadlines", "no", "`no|handoff|each`: with -wait sock, a wait has no deadline; that of the handoff; one of its own")
+	flags.BoolVar(&o.bare, "bare", false, "a descriptor that comes is made no os.File (-wait raw, block or spin)")
+	flags.BoolVar(&o.rehearsed, "rehearse", false, "the consumer, when it is woken, imports and maps other memory once")
+	flags.BoolVar(&o.connect, "connect", false, "each handoff has a connection of its own, made when the consumer is woken")
 	flags.BoolVar(&o.properties, "properties", false, "raw: the import asks for the memory's properties, too")
 	flags.BoolVar(&o.readOnly, "readonly", false, "the consumer maps read-only")
 	return program.Run(flags, args, stdout, stderr, func() error {
+		if err := o.check(); err != nil {
+			return err
+		}
 		end, err := program.Trace(o.trace, o.half)
 		if err != nil {
 			return err
@@ -109,12 +118,48 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	})
 }
 
+// check finds what flags cannot.
+func (o *options) check() error {
+	switch {
+	case !slices.Contains([]string{"no", "handoff", "each"}, o.deadlines):
+		return usage("-deadlines %q: want no, handoff or each", o.deadlines)
+	case o.half != "producer" && o.half != "consumer":
+		return usage("-half %q: want producer or consumer", o.half)
+	case o.own(o.hop) == "yes" && (o.own(o.wait) == "spin" || o.deadlines == "handoff" || o.connect):
+		return usage("-hop: not with what changes when a handoff begins")
+	}
+	return nil
+}
+
 // A side is what producer and consumer have in common.
 type side struct {
 	*options
 	dev  *cu.Device
 	ctx  *cu.Context
 	link link
+	home link // that the handoff's own was sent on, while there is one
+
+	kept     descriptor // to rehearse with
+	keptSize uint64
+}
+
+// meet goes on with a connection for one handoff. It owns fd.
+func (s *side) meet(fd int) error {
+	l, err := newLink(s.options, fd)
+	if err == nil {
+		s.home, s.link = s.link, l
+	}
+	return err
+}
+
+// part ends a handoff.
+func (s *side) part() (err error) {
+	s.link.end()
+	if s.home != nil {
+		err = s.link.close()
+		s.link, s.home = s.home, nil
+	}
+	return err
 }
 
 // open opens the driver, and keeps this goroutine's thread if it is to.
@@ -123,7 +168,7 @@ func (o *options) open() (s side, err error) {
 	if err != nil {
 		return s, err
 	}
-	s.options = o
+	s.options, s.kept = o, none
 	if s.dev, err = drv.Device(0); err != nil {
 		return s, err
 	}

@@ -39,24 +39,33 @@ func (s *side) make(size uint64, st *steps) (memory, error) {
 }
 
 // take imports and maps what came, and calls mapped at once when it is.
-func (s *side) take(size uint64, f *os.File, st *steps, mapped func() error) (memory, error) {
+func (s *side) take(size uint64, came descriptor, st *steps, mapped func() error) (memory, error) {
 	access := cu.ReadWrite
 	if s.readOnly {
 		access = cu.ReadOnly
 	}
-	if s.own(s.calls) == "vmm" {
+	switch s.own(s.calls) {
+	case "vmm":
 		d := vmm.Descriptor{
 			Kind: s.dev.Driver().Kind(), Device: s.dev.UUID(), Size: size, ChunkSize: size, Chunks: 1,
 			Granularity: granularity, Generation: 1,
 		}
-		buf, err := vmm.Import(s.dev, d, []*os.File{f}, vmm.WithAccess(access), vmm.WithSteps(st.of), vmm.WithMapped(mapped))
+		buf, err := vmm.Import(s.dev, d, []*os.File{came.toFile()}, vmm.WithAccess(access), vmm.WithSteps(st.of), vmm.WithMapped(mapped))
 		return &typed{buf: buf}, err
+	case "cu":
+		m, err := s.importOwned(size, came.toFile(), access, st)
+		return m, errors.Join(err, unless(err, mapped))
 	}
-	m, err := s.importRaw(size, f, access, st)
+	m, err := s.importRaw(size, came, access, st)
+	return m, errors.Join(err, unless(err, mapped))
+}
+
+// unless calls f if there was no error before.
+func unless(err error, f func() error) error {
 	if err != nil {
-		return m, err
+		return nil
 	}
-	return m, mapped()
+	return f()
 }
 
 // typed is memory of package vmm.
@@ -73,6 +82,48 @@ func (t *typed) export() (err error) {
 func (t *typed) file() *os.File   { return t.files[0] }
 func (t *typed) at() cu.DevicePtr { return t.buf.Ptr() }
 func (t *typed) close() error     { return t.buf.Close() }
+
+// owned is imported memory of package cu.
+type owned struct {
+	drv    *cu.Driver
+	handle *cu.MemHandle
+	size   uint64
+	ptr    cu.DevicePtr
+	fd     *os.File
+}
+
+func (s *side) importOwned(size uint64, f *os.File, access cu.Access, st *steps) (m *owned, err error) {
+	m = &owned{drv: s.dev.Driver(), size: size, fd: f}
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"import", func() (err error) {
+			if m.handle, err = m.drv.ImportMemory(f, size); err == nil {
+				_, err = m.handle.Properties()
+			}
+			return err
+		}},
+		{"reserve", func() (err error) { m.ptr, err = m.drv.ReserveAddress(size, 0, 0); return err }},
+		{"map", func() error { return m.drv.Map(m.ptr, size, 0, m.handle) }},
+		{"access", func() error { return m.drv.SetAccess(m.ptr, size, access, s.dev) }},
+	} {
+		from := rival.Now()
+		if err := step.do(); err != nil {
+			return m, err
+		}
+		st.took(step.name, from)
+	}
+	return m, nil
+}
+
+func (m *owned) export() error    { return errors.New("imported memory") }
+func (m *owned) file() *os.File   { return m.fd }
+func (m *owned) at() cu.DevicePtr { return m.ptr }
+
+func (m *owned) close() error {
+	return errors.Join(m.drv.Unmap(m.ptr, m.size), m.drv.FreeAddress(m.ptr, m.size), m.handle.Close(), m.fd.Close())
+}
 
 // fill fills memory, writes salt at both ends, and waits until it is there.
 func (s *side) fill(m memory, size, salt uint64) error {

@@ -39,11 +39,12 @@ type raw struct {
 	ptr    sys.CUdeviceptr
 	handle sys.CUmemGenericAllocationHandle
 	mapped bool
-	fd     *os.File // exported or imported; the memory's
+	fd     *os.File   // exported; the memory's
+	came   descriptor // imported; the memory's
 }
 
 func (s *side) newRaw(size uint64) *raw {
-	m := &raw{call: s.ctx.Caller(), size: size}
+	m := &raw{call: s.ctx.Caller(), size: size, came: none}
 	if s.own(s.lock) == "yes" && s.own(s.bind) == "no" {
 		m.call = s.dev.Driver().Caller()
 	}
@@ -66,18 +67,18 @@ func (s *side) makeRaw(size uint64, st *steps) (*raw, error) {
 	return m, m.mapAll(cu.ReadWrite, st)
 }
 
-func (s *side) importRaw(size uint64, f *os.File, access cu.Access, st *steps) (*raw, error) {
+func (s *side) importRaw(size uint64, came descriptor, access cu.Access, st *steps) (*raw, error) {
 	m := s.newRaw(size)
-	m.fd = f
+	m.came = came
 	from := rival.Now()
 	err := check("cuMemImportFromShareableHandle",
-		m.call.CuMemImportFromShareableHandle(&m.handle, f.Fd(), sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+		m.call.CuMemImportFromShareableHandle(&m.handle, came.fd(), sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 	if err == nil && s.properties {
 		prop := new(sys.CUmemAllocationProp)
 		err = check("cuMemGetAllocationPropertiesFromHandle", m.call.CuMemGetAllocationPropertiesFromHandle(prop, m.handle))
 	}
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(err, came.close())
 	}
 	st.took("import", from)
 	return m, m.mapAll(access, st)
@@ -128,5 +129,5 @@ func (m *raw) close() (err error) {
 	if m.fd != nil {
 		err = errors.Join(err, m.fd.Close())
 	}
-	return err
+	return errors.Join(err, m.came.close())
 }

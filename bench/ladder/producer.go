@@ -23,10 +23,7 @@ type producer struct {
 }
 
 func newProducer(o *options, args []string) (*producer, error) {
-	if o.half != "producer" {
-		return nil, usage("-half %q: want producer or consumer", o.half)
-	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	fds, err := newPair()
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +44,10 @@ func newProducer(o *options, args []string) (*producer, error) {
 		return nil, errors.Join(err, p.close())
 	}
 	return p, nil
+}
+
+func newPair() ([2]int, error) {
+	return unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 }
 
 // start starts the consumer, this program with these flags unless there is another.
@@ -94,9 +95,10 @@ func (p *producer) handoff(args []uint64) (a rival.Answer, err error) {
 	if len(args) != 2 || args[1] != 1 || args[0] == 0 || args[0]%granularity != 0 {
 		return a, errors.New("want: handoff SIZE 1")
 	}
-	if err := p.link.send(offer{}.encode(), nil); err != nil {
+	if err := p.nudge(); err != nil {
 		return a, err
 	}
+	defer func() { err = errors.Join(err, p.part()) }()
 	if err := p.hear(); err != nil {
 		return a, err
 	}
@@ -111,6 +113,24 @@ func (p *producer) handoff(args []uint64) (a rival.Answer, err error) {
 	err = errors.Join(err, m.close())
 	a.Steps = append(a.Steps, rival.Step{Side: "producer", Name: "release", At: from, NS: rival.Now() - from})
 	return a, err
+}
+
+// nudge wakes the consumer, and gives it a connection if each handoff is to have one.
+func (p *producer) nudge() error {
+	if !p.connect {
+		p.link.begin()
+		return p.link.send(offer{}.encode(), nil)
+	}
+	fds, err := newPair()
+	if err != nil {
+		return err
+	}
+	end := os.NewFile(uintptr(fds[1]), "socket")
+	err = errors.Join(p.link.send(offer{}.encode(), end), end.Close())
+	if err = errors.Join(err, p.meet(fds[0])); err == nil {
+		p.link.begin()
+	}
+	return err
 }
 
 // hand hands m over and compares the salts.
