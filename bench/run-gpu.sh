@@ -117,14 +117,14 @@ cold="c-before go-raw go-raw-bare go-raw-cu go-raw-vmm go-raw-vmm-again go-block
 	gpufd-before gpufd-again c-spin go-spin go-spin-vmm go-spin-again go-spin-vmm-again"
 
 why() {
-	rivals='' names=${WHY:-$ways} time=60s
-	[ "$names" != cold ] || { names=$cold time=45s; }
+	rivals='' report=why names=${WHY:-$ways} time=60s
+	[ "$names" != cold ] || { report=why-cold names=$cold time=45s; }
 	[ -z "${BENCH_QUICK:-}" ] || time=6s
 	for name in $names; do
 		command=$(way "$name") || return
 		rivals="$rivals -rival $name=$command"
 	done
-	"$tree/bin/handoff" -why $rivals -sizes "${WHY_SIZES:-2MiB}" -out "$out" -iterations 500 -time $time
+	"$tree/bin/handoff" -why -name $report $rivals -sizes "${WHY_SIZES:-2MiB}" -out "$out" -iterations 500 -time $time
 }
 
 # traces compares two rivals while they write execution traces.

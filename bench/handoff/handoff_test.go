@@ -24,7 +24,7 @@ func onSoft(t *testing.T) options {
 	out, err := exec.Command("go", "build", "-o", bin, "../gpufd").CombinedOutput()
 	require.NoError(t, err, string(out))
 	soft := []string{bin, "-driver", "soft"}
-	return options{
+	return options{name: "why",
 		rivals: commands{{ours, soft}, {cBefore, append(slices.Clone(soft), "-mode", "before")}, {"absent", []string{"/bin/false"}},
 			{"dying", []string{"/bin/sh", "-c", `echo '{"ready":true,"info":"v1"}'; read x`}},
 			{"idle", []string{"/bin/sh", "-c", `echo '{"ready":true}'; while read x; do echo '{}'; done`}}},

@@ -75,6 +75,7 @@ type options struct {
 	sizes      sizes
 	growth     bool
 	why        bool
+	name       string
 	largest    cli.Size
 	chunks     int
 	consumers  int
@@ -96,6 +97,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.Var(&o.sizes, "sizes", "`sizes` to hand over")
 	flags.BoolVar(&o.growth, "growth", false, "measure growth with size, chunks, consumers, and from the start of the processes")
 	flags.BoolVar(&o.why, "why", false, "measure where the times of rivals differ that do almost the same")
+	flags.StringVar(&o.name, "name", "why", "with -why: the `name` of the report")
 	flags.Var(&o.largest, "largest", "with -growth: the largest `size`")
 	flags.IntVar(&o.chunks, "chunks", 4096, "with -growth: the largest `number` of chunks")
 	flags.IntVar(&o.consumers, "consumers", 256, "with -growth: the largest `number` of consumers")

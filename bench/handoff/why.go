@@ -24,7 +24,7 @@ func why(ctx context.Context, o options) (err error) {
 	defer func() { err = errors.Join(err, f.close()) }()
 	f.shuffle = rand.New(rand.NewPCG(1, 2)) // what a rival leaves behind is to hit all others alike
 	var all []*result
-	r := &report.Report{Name: "why", Title: "Why one handoff takes longer than another", Machine: report.ThisMachine()}
+	r := &report.Report{Name: o.name, Title: "Why one handoff takes longer than another", Machine: report.ThisMachine()}
 	for _, size := range o.sizes {
 		results, err := f.measure(ctx, size, 1, o)
 		if err != nil {
