@@ -191,7 +191,21 @@ func (b batch) run(sharedGPU bool) {
 		}
 		pending = left
 	}
+	if b.only != "" {
+		b.requireAll()
+	}
 	b.ended(time.Since(began))
+}
+
+// requireAll fails the tests that were to run and did not.
+func (b batch) requireAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range b.tests {
+		if b.failure == "" && b.results[t.function()] == nil {
+			*b.results.of(t.name) = result{verdict: failed, why: "did not run: there is no such test"}
+		}
+	}
 }
 
 // grace is what a test binary may take beyond its limit to say where it hangs.

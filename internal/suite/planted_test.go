@@ -34,7 +34,7 @@ const patience = time.Minute
 const atOnce = "4"
 
 func TestMain(m *testing.M) {
-	grace = time.Second
+	grace, memoryPatience = time.Second, 300*time.Millisecond
 	code := 1
 	var err error
 	if bundle, err = os.MkdirTemp("", "gpufd-planted"); err == nil {

@@ -134,7 +134,7 @@ func (c config) gpuMemory() (mib int) {
 }
 
 // memoryPatience is how long a driver may take to give back what ended processes had.
-const memoryPatience = 20 * time.Second
+var memoryPatience = 20 * time.Second
 
 // requireMemory fails the suites that shared the GPU if more of its memory is in use than
 // before them: none of them has counted it.

@@ -68,3 +68,16 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(code)
 }
+
+// TestRunsAlone is skipped beside others, as cutest.Alone does it.
+func TestRunsAlone(t *testing.T) {
+	if os.Getenv("GPUFD_SHARED_GPU") == "1" {
+		t.Skip("runs alone: it counts")
+	}
+}
+
+func TestOfTwoDevices(t *testing.T) { needsTwo(t) }
+
+func needsTwo(t *testing.T) { TwoDevices(t) }
+
+func TwoDevices(t *testing.T) { t.Skip("takes two devices") }
