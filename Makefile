@@ -26,6 +26,8 @@ GATE_RACE  := ./sock ./share/... ./vmm ./cu
 GATE_OLD   := ./cu ./tests/conformance
 GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./vmm ./sock ./tests/conformance
 SUITE      := $(GO) run ./internal/suite
+# Flags of make test, and packages; all without.
+SUITEFLAGS ?=
 HANDOFFS  ?= 10000
 SIEGE     ?= 60s
 
@@ -40,7 +42,7 @@ demo: build ## hand a buffer from producer to consumer and verify it
 	scripts/demo.sh build
 
 test: ## run all tests on the software driver
-	$(SUITE)
+	$(SUITE) $(SUITEFLAGS)
 
 gate: check demo ## what every change has to pass: .ci/run begins with it
 	scripts/functions.sh -check
