@@ -1,14 +1,20 @@
 #!/bin/sh
 # Runs everything a GPU is needed for, from a bundle that `make gpu-bundle` made,
 # on a machine without Go:
-#   run.sh [flags] [SUITE…]   all suites and the demo without any, and the rows of docs/faults.md
-#   run.sh two [flags]        what is for two GPUs
-#   run.sh faults [flags]     a line for each fault of docs/faults.md that is for a GPU
+#   run.sh [flags] [SUITE…]  all suites, the demo and the rows of docs/faults.md; or some suites
+#   run.sh two [flags]       what is for two GPUs
+#   run.sh faults [flags]    a line for each fault of docs/faults.md that is for a GPU
 # Flags are those of internal/suite: -v, -j N, -rows 19,25, -deadline 9m, -slowest 20.
 # It prints a line per suite, what failed, what was not run and why, and "N passed, N
 # failed, N skipped" in the end.
-# With GPUFD_CALLED=DIRECTORY the tests note there which driver functions succeeded.
+# With GPUFD_CALLED=DIRECTORY the tests note there which driver functions succeeded;
+# GPUFD_ALL=1 runs also what is otherwise left to the software driver.
 set -u
+case ${1:-} in -h | --help | -help)
+	sed -n '2,11s/^# \{0,1\}//p' "$0"
+	exit 0
+	;;
+esac
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
@@ -21,17 +27,16 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>
 begun=$(date +%s)
 suite() { "$tree/bin/suite" -bundle "$tree" -together "$(cat "$tree/TOGETHER")" "$@"; }
 
-what=${1:-}
+what=${1:-} demo=
 case $what in
 two) shift && suite -only "$tree/TWO" "$@" ;;
 faults) shift && suite -faults "$@" ;;
 *)
-	demo=1
-	for word; do case $word in -* | [0-9]*) ;; *) demo= ;; esac; done
+	all=1 # unless a suite is named
+	for word; do case $word in -* | [0-9]*) ;; *) all= ;; esac; done
 	# shellcheck disable=SC2046
-	if [ -n "$demo" ]; then
-		sh "$here/demo.sh" "$tree/bin" >"$tree/demo" 2>&1 || { cat "$tree/demo" && echo "the demo failed" && exit 1; }
-		echo "the demo passed"
+	if [ -n "$all" ]; then
+		if sh "$here/demo.sh" "$tree/bin" >"$tree/demo" 2>&1; then echo "the demo passed"; else cat "$tree/demo" && demo=failed; fi
 		suite -faults "$@" $(cat "$tree/SUITES")
 	else
 		suite "$@"
@@ -39,5 +44,6 @@ faults) shift && suite -faults "$@" ;;
 	;;
 esac
 code=$?
+[ -z "$demo" ] || { echo "the demo failed, see above" && code=1; }
 echo "all of it took $(($(date +%s) - begun)) s"
 exit $code
