@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Runs what the gate leaves, in slices, and says in the end which ran and which did not:
 #   long.sh [SLICE…]      # all without
-#   long.sh -some MINUTES # three, chosen by the number of commits; none begins later
+#   long.sh -some MINUTES # four, chosen by the number of commits; none begins later
 # Slices of the same thing are cut by package, so that each package is in one of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go} make=${MAKE:-make}
+most=1800 # seconds for a slice
 slices=(arm64-programs race-programs old arm64-library race-library fuzz hostile)
 
 # programs are packages whose tests start programs, and the programs; the library is what
@@ -26,8 +27,8 @@ slice() {
 	esac
 }
 
-# chosen are three of the slices: each begins where another number of commits would, so
-# that all of them run within a few. A shallow history has no number, but a hash.
+# chosen are four of the slices, other ones for each number of commits: what one submission
+# leaves is likely to be in the next. A shallow history has no number, but a hash.
 chosen() {
 	local n i
 	if [ "$(git rev-parse --is-shallow-repository)" = true ]; then
@@ -35,13 +36,28 @@ chosen() {
 	else
 		n=$(git rev-list --count HEAD)
 	fi
-	for i in 0 1 2; do echo "${slices[(n + i * 2) % ${#slices[@]}]}"; done
+	for i in 0 1 2 3; do echo "${slices[(n + i * 2) % ${#slices[@]}]}"; done
 }
 
-until=
-[ "${1:-}" != -some ] || { until=$((SECONDS + $2 * 60)) && mapfile -t wanted < <(chosen) && set -- "${wanted[@]}"; }
+# report says in the end, however it comes, what ran.
+report() {
+	local s rest=()
+	for s in "${slices[@]}"; do [[ " ${ran[*]} " == *" $s ("* ]] || rest+=("$s"); done
+	echo "slices that ran: ${ran[*]:-none}"
+	echo "slices that did not, or failed: ${rest[*]:-none}${late:+ (no time was left for ${late[*]})}"
+}
+
+[ "${1:-}" != -slice ] || { slice "$2" && exit; } # one, without a report
+
+ran=() late=() until=
+if [ "${1:-}" = -some ]; then
+	until=$((SECONDS + $2 * 60))
+	picked=$(chosen)
+	# shellcheck disable=SC2086
+	set -- $picked
+fi
 [ $# -gt 0 ] || set -- "${slices[@]}"
-ran=() late=()
+trap report EXIT
 for s; do
 	if [ -n "$until" ] && [ "$SECONDS" -ge "$until" ]; then
 		late+=("$s")
@@ -49,10 +65,6 @@ for s; do
 	fi
 	begun=$SECONDS
 	echo "== $s"
-	slice "$s"
+	timeout -k 10 "$most" scripts/long.sh -slice "$s" || { echo "slice $s failed, or took more than $most s" >&2; exit 1; }
 	ran+=("$s ($((SECONDS - begun)) s)")
 done
-rest=()
-for s in "${slices[@]}"; do [[ " ${ran[*]} " == *" $s ("* ]] || rest+=("$s"); done
-echo "slices that ran: ${ran[*]:-none}"
-echo "slices that did not: ${rest[*]:-none}${late:+ (no time was left for ${late[*]})}"

@@ -21,7 +21,7 @@ type attachOptions struct {
 	access    cu.Access
 	anyDevice bool
 	timeout   time.Duration
-	goodbye   time.Duration
+	goodbye   time.Duration // goodbye, but in tests
 	policy    sock.Policy
 	connected func(sock.Peer)
 	received  func(Offer, []*os.File)
@@ -160,9 +160,7 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 	if err != nil {
 		return nil, err
 	}
-	l := newLink(conn, o.timeout, o.rate)
-	l.goodbye = min(l.goodbye, o.goodbye)
-	att, err := o.attach(ctx, l, name, dev)
+	att, err := o.attach(ctx, link{conn, o.timeout, o.goodbye, newMeter(o.rate)}, name, dev)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -22,13 +22,8 @@ const goodbye = time.Second
 type link struct {
 	conn    *sock.Conn
 	timeout time.Duration
-	goodbye time.Duration
-	meter   *meter // of what is received
-}
-
-// newLink takes so many records a second.
-func newLink(conn *sock.Conn, timeout time.Duration, rate int) link {
-	return link{conn, timeout, min(goodbye, timeout), newMeter(rate)}
+	goodbye time.Duration // goodbye, but in tests
+	meter   *meter        // of what is received
 }
 
 // mostRecord is the longest record that either side takes. The longest that there
@@ -134,7 +129,7 @@ type patience struct {
 }
 
 // newPatience begins with the first step; whoever began it calls cancel. Each step has
-// the timeout that there is when it begins.
+// the timeout that there is when it begins: tests change it between steps.
 func newPatience(ctx context.Context, timeout *time.Duration) *patience {
 	p := &patience{cancel: func() {}}
 	p.renew = func() {
@@ -178,7 +173,7 @@ func (l link) sendShortly(ctx context.Context, m message) error {
 
 // shortly is ctx for what nobody is waited for that does not go on at once.
 func (l link) shortly(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, l.goodbye, ErrTimeout)
+	return context.WithTimeoutCause(ctx, min(l.goodbye, l.timeout), ErrTimeout)
 }
 
 // dismiss ends a conversation at once. The peer is told why if that can be without

@@ -203,7 +203,7 @@ func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		srv.turnAway(newLink(conn, DefaultTimeout, 0), fmt.Errorf("nothing came: %w", ErrTimeout))
+		srv.turnAway(link{conn, DefaultTimeout, goodbye, newMeter(0)}, fmt.Errorf("nothing came: %w", ErrTimeout))
 		_ = conn.Close()
 	}()
 	require.Equal(t, RefusedTimeout, heard(t, slow).(refuse).code)

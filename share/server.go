@@ -19,8 +19,8 @@ import (
 type Server struct {
 	listener *sock.Listener
 	timeout  time.Duration
-	goodbye  time.Duration
-	rate     int // records a second
+	goodbye  time.Duration // goodbye, but in tests
+	rate     int           // records a second
 	places   *places
 	allow    func(sock.Peer, Offer) error // or nil
 	ctx      context.Context
@@ -182,8 +182,7 @@ func (s *Server) serve() {
 
 // take starts serving conn if there is a place.
 func (s *Server) take(conn *sock.Conn) {
-	l := newLink(conn, s.timeout, s.rate)
-	l.goodbye = min(l.goodbye, s.goodbye)
+	l := link{conn, s.timeout, s.goodbye, newMeter(s.rate)}
 	leave, full := s.places.take(conn.Peer())
 	if full != "" {
 		no := refuse{RefusedBusy, full}

@@ -3,7 +3,8 @@
 // function in a lost context" of cu's tests does, call for call.
 //
 //	gcc -O1 -pthread -I/usr/local/cuda/include -o hostfunc hostfunc.c -L/usr/local/cuda/lib64/stubs -lcuda
-//	./hostfunc 0 300    # 300 processes, eight at once
+//	./hostfunc 0 300      # 300 processes, eight at once
+//	./hostfunc 0 300 3    # three at once
 //
 // The first number is the sum of what differs from that child:
 //
@@ -34,7 +35,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { AT_ONCE = 8 };
+enum { AT_ONCE = 8 }; /* processes, unless the third argument says otherwise */
 
 // What a process leaves behind for its parent.
 static struct seen {
@@ -215,18 +216,22 @@ static void start(struct seen *s)
 
 int main(int argc, char **argv)
 {
-	int runs = argc > 2 ? atoi(argv[2]) : 1, started = 0, bad = 0;
+	int runs = argc > 2 ? atoi(argv[2]) : 1, at_once = argc > 3 ? atoi(argv[3]) : AT_ONCE, started = 0, bad = 0;
 
 	habits = argc > 1 ? atoi(argv[1]) : 0;
-	shared = mmap(NULL, AT_ONCE * sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (runs < 1 || at_once < 1) {
+		fprintf(stderr, "hostfunc: want HABITS [RUNS [AT_ONCE]], 1 or more of each\n");
+		return 2;
+	}
+	shared = mmap(NULL, at_once * sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED)
 		return 2;
-	for (; started < runs && started < AT_ONCE; started++)
+	for (; started < runs && started < at_once; started++)
 		start(&shared[started]);
 	for (int done = 0; done < runs; done++) {
 		int status, i = 0;
 		pid_t pid = wait(&status);
-		while (i < AT_ONCE - 1 && shared[i].pid != pid)
+		while (i < at_once - 1 && shared[i].pid != pid)
 			i++;
 		bad += ended(&shared[i], status);
 		shared[i].pid = 0;

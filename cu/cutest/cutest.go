@@ -70,7 +70,8 @@ func NoGPU(t testing.TB, why string) {
 }
 
 // SharedGPU is the environment variable that says that other tests use the GPU at the
-// same time, and RunsAlone how the reason of a test begins that they would disturb.
+// same time, and RunsAlone how the reason of a test begins that they would disturb:
+// internal/suite sets the one, and looks for the other.
 const (
 	SharedGPU = "GPUFD_SHARED_GPU"
 	RunsAlone = "runs alone: "
@@ -99,7 +100,7 @@ func Device(t testing.TB) *cu.Device {
 	return dev
 }
 
-// Proven is the reason of tests that [ProvenOnSoft] skips.
+// Proven is the reason of tests that [ProvenOnSoft] skips, which internal/suite knows them by.
 const Proven = "one more of what else runs here or on the software driver (GPUFD_ALL=1 runs it)"
 
 // All reports whether a GPU is to run what [ProvenOnSoft] skips.

@@ -41,7 +41,10 @@ const perBatch = 12
 func (c config) runAll(suites map[string]*suite) {
 	dir, err := os.MkdirTemp("", "gpufd-suite")
 	if err != nil {
-		fmt.Fprintln(c.said, "suite:", err)
+		for _, s := range suites {
+			s.fail(err.Error())
+		}
+		return
 	}
 	defer os.RemoveAll(dir)
 	c.buildAll(dir, suites)
@@ -52,15 +55,18 @@ func (c config) runAll(suites map[string]*suite) {
 	for _, pkg := range c.inOrder(suites) {
 		s := suites[pkg]
 		batches := s.batches()
+		if len(batches) == 0 {
+			s.print()
+		}
 		if s.left = len(batches); s.shares() {
 			together = append(together, batches...)
 		} else {
 			alone = append(alone, batches...)
 		}
 	}
-	used := c.gpuMemory()
+	used, known := c.gpuMemory()
 	runBatches(together, c.atOnce, c.hardware)
-	if c.hardware {
+	if known {
 		c.requireMemory(used, suites)
 	}
 	runBatches(append(alone, c.deferred(suites)...), 1, false)
@@ -145,11 +151,12 @@ func (c config) deferred(suites map[string]*suite) (batches []batch) {
 	return batches
 }
 
-// deferred forgets and returns the suite's tests that have to run alone.
+// deferred forgets and returns the suite's tests that have to run alone. One of which a part
+// has failed is not run again.
 func (s *suite) deferred() (tests []test) {
 	for name, one := range s.results {
-		if one.verdict == skipped && strings.Contains(one.reason(), cutest.RunsAlone) {
-			function, _, _ := strings.Cut(name, "/")
+		function, _, _ := strings.Cut(name, "/")
+		if one.verdict == skipped && strings.Contains(one.reason(), cutest.RunsAlone) && !s.results.failed(function) {
 			tests = append(tests, test{pkg: s.pkg, name: function})
 		}
 	}
@@ -191,7 +198,7 @@ func (b batch) run(sharedGPU bool) {
 		}
 		pending = left
 	}
-	if b.only != "" {
+	if !b.judged {
 		b.requireAll()
 	}
 	b.ended(time.Since(began))
@@ -226,8 +233,8 @@ func (b batch) start(tests []test, sharedGPU bool) (round results, beside []stri
 	if b.short {
 		cmd.Args = append(cmd.Args, "-test.short")
 	}
-	cmd.Dir = filepath.Join(b.root, b.pkg)
-	cmd.Env = os.Environ()
+	cmd.Dir = b.dir()
+	cmd.Env = append(environment(), "PWD="+cmd.Dir)
 	if b.hardware {
 		cmd.Env = append(cmd.Env, "GPUFD_REQUIRE_GPU=1")
 	}
@@ -255,6 +262,14 @@ func (b batch) start(tests []test, sharedGPU bool) (round results, beside []stri
 		return round, beside, "the test process ended early"
 	}
 	return round, beside, ending(out.String(), err)
+}
+
+// environment is that of the tests: each process has a software driver's directory of its
+// own, and is told here whether it shares a GPU.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "GPUFD_SOFT_DIR=") || strings.HasPrefix(v, cutest.SharedGPU+"=")
+	})
 }
 
 // unmarked passes on what is for people.

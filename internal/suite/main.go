@@ -131,7 +131,7 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 	f.DurationVar(&c.deadline, "deadline", 0, "limit for all; what has not ended by then fails")
 	f.BoolVar(&c.short, "short", false, "shorten what takes long")
 	f.DurationVar(&c.limit, "timeout", 9*time.Minute, "limit for a process")
-	f.IntVar(&c.atOnce, "j", 0, fmt.Sprintf("processes at `once`; 0 is two for each CPU, and %d on a GPU", onGPU))
+	f.IntVar(&c.atOnce, "j", 0, fmt.Sprintf("processes at `once`; 0 is two for each CPU, and %d with -bundle. On a GPU, of packages that may share it", onGPU))
 	f.IntVar(&c.slowest, "slowest", 0, "name so many of the slowest tests")
 	f.BoolVar(&c.verbose, "v", false, "print what the tests print, as they do")
 	if err := f.Parse(args); err != nil {
@@ -139,6 +139,10 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 	}
 	if c.rows != "" && !c.faults {
 		fmt.Fprintln(said, "suite: -rows is for -faults")
+		return c, errors.New("usage")
+	}
+	if c.only != "" && (c.faults || f.NArg() > 0) {
+		fmt.Fprintln(said, "suite: -only says what to run: no packages and no -faults with it")
 		return c, errors.New("usage")
 	}
 	if c.packages = f.Args(); len(c.packages) == 0 && !c.faults {

@@ -53,6 +53,16 @@ func (r results) forget(function string) {
 	}
 }
 
+// failed reports whether a test or one of its subtests has.
+func (r results) failed(function string) bool {
+	for name, one := range r {
+		if one.verdict == failed && (name == function || strings.HasPrefix(name, function+"/")) {
+			return true
+		}
+	}
+	return false
+}
+
 // unfinished reports whether a test was begun and did not end.
 func (r results) unfinished() bool {
 	for _, one := range r {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -22,7 +23,7 @@ import (
 // bundle is where the planted package lies built, as in a GPU machine's bundle.
 var bundle string
 
-const planted = "planted"
+const planted, quiet = "planted", "quiet"
 
 // limit is how long a hung test may hang here: a slow process, as under an emulator, takes
 // long to get that far. Who does not hang has patience.
@@ -33,14 +34,19 @@ const patience = time.Minute
 // atOnce is how many tests run at once, unless -parallel says so: those that hang take no CPU.
 const atOnce = "4"
 
+// buildPlanted builds a package of testdata into the bundle.
+func buildPlanted(name string) error {
+	build := exec.Command("go", "test", "-c", "-o", filepath.Join(bundle, name, "suite.test"), "./testdata/"+name)
+	build.Stderr = os.Stderr
+	return build.Run()
+}
+
 func TestMain(m *testing.M) {
-	grace, memoryPatience = time.Second, 300*time.Millisecond
+	memoryPatience = 300 * time.Millisecond
 	code := 1
 	var err error
 	if bundle, err = os.MkdirTemp("", "gpufd-planted"); err == nil {
-		build := exec.Command("go", "test", "-c", "-o", filepath.Join(bundle, planted, "suite.test"), "./testdata/planted")
-		build.Stderr = os.Stderr
-		err = build.Run()
+		err = errors.Join(buildPlanted(planted), buildPlanted(quiet))
 	}
 	if err == nil {
 		err = runAtOnce()

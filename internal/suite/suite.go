@@ -24,6 +24,7 @@ type suite struct {
 	tests   []test   // to be run; none is all
 	missing bool     // it is not in the bundle
 	proven  []string // tests that are left to the software driver
+	judged  bool     // its tests are those of rows, which say what is missing
 
 	mu      sync.Mutex
 	results results
@@ -48,13 +49,18 @@ func (c config) gather(rows []row) (map[string]*suite, error) {
 	case c.only != "":
 		tests, err := readTests(c.only)
 		for _, t := range tests {
-			add(t.pkg, t)
+			if t.name == "" {
+				add(t.pkg)
+			} else {
+				add(t.pkg, t)
+			}
 		}
 		return suites, err
 	case len(c.packages) == 0:
 		for _, r := range rows {
 			for _, t := range r.tests {
 				add(t.pkg, t)
+				suites[t.pkg].judged = true
 			}
 		}
 		return suites, nil
@@ -101,18 +107,22 @@ func (c config) proven() (map[string][]string, error) {
 	return proven, nil
 }
 
-// readTests reads a package and a test from each line of a file.
+// readTests reads a package and a test from each line of a file, or a package alone for all
+// of its tests.
 func readTests(path string) (tests []test, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	for line := range strings.Lines(string(b)) {
-		words := strings.Fields(line)
-		if len(words) != 2 {
-			return nil, fmt.Errorf("%s: %q: want a package and a test", path, strings.TrimSpace(line))
+		switch words := strings.Fields(line); len(words) {
+		case 1:
+			tests = append(tests, test{pkg: words[0]})
+		case 2:
+			tests = append(tests, test{pkg: words[0], name: words[1]})
+		default:
+			return nil, fmt.Errorf("%s: %q: want a package and a test, or a package", path, strings.TrimSpace(line))
 		}
-		tests = append(tests, test{pkg: words[0], name: words[1]})
 	}
 	return tests, nil
 }
@@ -123,7 +133,7 @@ func (c config) list() (dirs []string, err error) {
 		return c.packages, nil
 	}
 	const format = `{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}`
-	cmd := exec.CommandContext(c.ctx, "go", append([]string{"list", "-f", format}, c.packages...)...)
+	cmd := exec.CommandContext(c.ctx, goCommand(), append([]string{"list", "-f", format}, c.packages...)...)
 	cmd.Dir = c.root
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -136,8 +146,8 @@ func (c config) list() (dirs []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range strings.Fields(string(out)) {
-		if dir, err = filepath.Rel(root, dir); err != nil {
+	for dir := range strings.Lines(string(out)) {
+		if dir, err = filepath.Rel(root, strings.TrimSuffix(dir, "\n")); err != nil {
 			return nil, err
 		}
 		dirs = append(dirs, dir)
@@ -154,8 +164,12 @@ func (c config) buildAll(dir string, suites map[string]*suite) {
 		s := suites[pkg]
 		if s.bundle {
 			s.binary = filepath.Join(s.root, pkg, "suite.test")
-			_, err := os.Stat(s.binary)
-			s.missing = err != nil
+			if _, err := os.Stat(s.binary); err != nil {
+				s.missing = true
+				if !s.judged {
+					s.failure = "it is not in the bundle"
+				}
+			}
 			s.absolute()
 			continue
 		}
@@ -193,9 +207,17 @@ func (c config) buildTests(dir string, suites []*suite) error {
 	return c.goTool(nil, args...)
 }
 
+// goCommand is the go command: $GO, else the one in the path.
+func goCommand() string {
+	if command := os.Getenv("GO"); command != "" {
+		return command
+	}
+	return "go"
+}
+
 // goTool runs the go command in the module's root.
 func (c config) goTool(env []string, args ...string) error {
-	cmd := exec.CommandContext(c.ctx, "go", args...)
+	cmd := exec.CommandContext(c.ctx, goCommand(), args...)
 	cmd.Dir = c.root
 	cmd.Env = append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -203,6 +225,9 @@ func (c config) goTool(env []string, args ...string) error {
 	}
 	return nil
 }
+
+// dir is where the tests run.
+func (s *suite) dir() string { return filepath.Join(s.root, s.pkg) }
 
 // absolute makes the binary's path good in any directory.
 func (s *suite) absolute() {
@@ -216,7 +241,8 @@ func (s *suite) absolute() {
 // names are all tests of the suite, as it lists them itself.
 func (s *suite) names() ([]test, error) {
 	cmd := exec.CommandContext(s.ctx, s.binary, "-test.list", ".")
-	cmd.Dir = filepath.Join(s.root, s.pkg)
+	cmd.Dir = s.dir()
+	cmd.Env = environment()
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("%s -test.list: %w", s.pkg, err)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 // bundled is a directory with the planted package as a GPU machine's bundle has it, and
@@ -17,7 +19,9 @@ func bundled(t *testing.T, rows ...string) string {
 	t.Setenv("GPUFD_DRIVER", "")
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "docs"), 0o700))
-	require.NoError(t, os.Symlink(filepath.Join(bundle, planted), filepath.Join(dir, planted)))
+	for _, name := range []string{planted, quiet} {
+		require.NoError(t, os.Symlink(filepath.Join(bundle, name), filepath.Join(dir, name)))
+	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "faults.md"), []byte(strings.Join(rows, "\n")), 0o600))
 	return dir
 }
@@ -76,7 +80,9 @@ func TestNothingRan(t *testing.T) {
 	require.Contains(t, out, "--- FAIL: planted TestRenamed: did not run: there is no such test\n")
 	code, out, _ = ran(t, "-bundle", bundled(t), "elsewhere")
 	require.Equal(t, 1, code)
-	require.Contains(t, out, "not run: it is not in the bundle: elsewhere\n")
+	require.Contains(t, out, "--- FAIL: elsewhere: it is not in the bundle\n")
+	code, out, _ = ran(t, "-bundle", bundled(t), quiet, "elsewhere")
+	require.Equal(t, 1, code, out)
 }
 
 // What has to have a GPU to itself waits until the others have ended.
@@ -97,21 +103,48 @@ func TestLeftGPUMemoryIsNoticed(t *testing.T) {
 	require.Contains(t, out, "--- FAIL: planted: left behind, by one of planted: 4 MiB of GPU memory are in use, before it were 3\n")
 }
 
-// Tests of rows for the software driver alone are left to it, unless all is to be run.
+// What has failed beside others is not tried again alone.
+func TestFailureIsNotDeferred(t *testing.T) {
+	smi(t, 3, 3)
+	code, out, _ := ran(t, "-bundle", bundled(t), "-together", planted, "-only", only(t, "TestFailsBeside"))
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "--- FAIL: planted TestFailsBeside/fails: only beside others\n")
+}
+
+// The stack of a crash is printed, whichever test was being looked at.
+func TestCrashIsPrinted(t *testing.T) {
+	smi(t, 3, 3)
+	code, out, _ := ran(t, "-bundle", bundled(t), "-only", only(t, "TestPanicsBeside"))
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "panic: planted in parallel")
+	require.Contains(t, out, "goroutine ")
+}
+
+// Tests of rows for the software driver alone are left to it, and named, unless all is to
+// be run.
 func TestProvenIsLeftOut(t *testing.T) {
 	smi(t, 3, 3)
-	rows := []string{"| 1 | one | S | … | `planted` TestFails, TestPasses | – |", "| 2 | two | S G | … | `planted` TestPasses | – |"}
-	names := only(t, "TestPasses")
-	c := config{root: bundled(t, rows...), hardware: true}
-	proven, err := c.proven()
-	require.NoError(t, err)
-	require.Equal(t, map[string][]string{planted: {"TestFails"}}, proven)
+	rows := []string{"| 1 | one | S | … | `quiet` TestLeft, TestQuiet | – |", "| 2 | two | S G | … | `quiet` TestQuiet | – |"}
+	code, out, _ := ran(t, "-bundle", bundled(t, rows...), quiet)
+	require.Zero(t, code, out)
+	require.Contains(t, out, "not run: "+cutest.Proven+": quiet TestLeft\n")
+	require.Contains(t, out, "\n3 passed, 0 failed, 1 skipped\n")
 	t.Setenv("GPUFD_ALL", "1")
-	proven, err = c.proven()
+	code, out, _ = ran(t, "-bundle", bundled(t, rows...), quiet)
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "--- FAIL: quiet TestLeft")
+}
+
+// Tests, fuzzers' seeds and examples are dealt; benchmarks are not.
+func TestNames(t *testing.T) {
+	s := &suite{config: config{ctx: t.Context(), root: bundle}, pkg: quiet, binary: filepath.Join(bundle, quiet, "suite.test")}
+	tests, err := s.names()
 	require.NoError(t, err)
-	require.Empty(t, proven)
-	_, err = readTests(names)
-	require.NoError(t, err)
+	var names []string
+	for _, one := range tests {
+		names = append(names, one.name)
+	}
+	require.ElementsMatch(t, []string{"TestQuiet", "TestLeft", "FuzzQuiet", "Example_quiet"}, names)
 }
 
 // Each test is dealt to one process, and a function's subtests to the same.
@@ -144,10 +177,15 @@ func TestTwo(t *testing.T) {
 	code, out, said := ran(t, "-two", "testdata/planted")
 	require.Zero(t, code, said)
 	require.Equal(t, "testdata/planted TestOfTwoDevices\n", out)
+	_, out, _ = ran(t, "-two", "../../cu", "../../vmm")
+	for _, name := range []string{"../../cu TestPeerAccess", "../../cu TestPeerCopies", "../../vmm TestImportAllocationOfAnotherDevice"} {
+		require.Contains(t, out, name+"\n")
+	}
+	require.NotContains(t, out, "TestStreamCallsInOrder")
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{{"-rows", "1"}, {"-only", "/nowhere"}, {"-j", "x"}, {"./nowhere"}} {
+	for _, args := range [][]string{{"-rows", "1"}, {"-only", "/nowhere"}, {"-only", "/dev/null", "./..."}, {"-only", "/dev/null", "-faults"}, {"-j", "x"}, {"./nowhere"}} {
 		code, _, said := ran(t, args...)
 		require.Equal(t, 2, code, args)
 		require.NotEmpty(t, said)
@@ -159,5 +197,5 @@ func TestDeadline(t *testing.T) {
 	smi(t, 3, 3)
 	code, out, _ := ran(t, "-bundle", bundled(t), "-deadline", "2s", "-only", only(t, "TestHangs"))
 	require.Equal(t, 1, code)
-	require.Contains(t, out, "--- FAIL: planted TestHangs: interrupted\n")
+	require.Regexp(t, "--- FAIL: planted( TestHangs)?: interrupted\n", out)
 }

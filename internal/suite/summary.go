@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -17,9 +18,14 @@ func (s *suite) ended(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.took += took
-	if s.left--; s.left > 0 {
-		return
+	if s.left--; s.left == 0 {
+		s.print()
 	}
+}
+
+// print says how many tests passed, failed and were skipped, and how long its processes took
+// together.
+func (s *suite) print() {
 	n := s.results.count()
 	word := "ok  "
 	if n[failed] > 0 || s.failure != "" {
@@ -67,8 +73,9 @@ func (s *suite) explain() {
 	if s.failure != "" {
 		fmt.Fprintf(s.out, "--- FAIL: %s: %s\n", s.pkg, s.failure)
 	}
+	bad := s.failure != "" || s.results.count()[failed] > 0
 	for _, line := range s.beside {
-		if s.failure != "" || strings.HasPrefix(line, "conformance:") {
+		if bad || strings.HasPrefix(line, "conformance:") {
 			fmt.Fprintf(s.out, "%s: %s\n", s.pkg, line)
 		}
 	}
@@ -88,7 +95,7 @@ func (c config) printSlowest(suites map[string]*suite) {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b timed) int { return int(1000 * (b.took - a.took)) })
+	slices.SortFunc(all, func(a, b timed) int { return cmp.Compare(b.took, a.took) })
 	for _, t := range all[:min(c.slowest, len(all))] {
 		fmt.Fprintf(c.out, "slow: %6.2f s %s\n", t.took, t.name)
 	}
@@ -99,9 +106,6 @@ func (c config) printSkips(suites map[string]*suite) {
 	byReason := map[string][]string{}
 	for _, pkg := range sorted(suites) {
 		s := suites[pkg]
-		if s.missing {
-			byReason["it is not in the bundle"] = append(byReason["it is not in the bundle"], pkg)
-		}
 		for _, name := range slices.Sorted(maps.Keys(s.results)) {
 			if one := s.results[name]; one.verdict == skipped {
 				byReason[one.reason()] = append(byReason[one.reason()], pkg+" "+name)
@@ -113,10 +117,11 @@ func (c config) printSkips(suites map[string]*suite) {
 	}
 }
 
-// gpuMemory is how many MiB nvidia-smi says are in use, of all GPUs that the tests may use.
-func (c config) gpuMemory() (mib int) {
+// gpuMemory is how many MiB nvidia-smi says are in use, of all GPUs that the tests may use,
+// and whether that is known.
+func (c config) gpuMemory() (mib int, known bool) {
 	if !c.hardware {
-		return 0
+		return 0, false
 	}
 	args := []string{"--query-gpu=memory.used", "--format=csv,noheader,nounits"}
 	if visible := os.Getenv("CUDA_VISIBLE_DEVICES"); visible != "" {
@@ -124,13 +129,14 @@ func (c config) gpuMemory() (mib int) {
 	}
 	out, err := exec.CommandContext(c.ctx, "nvidia-smi", args...).Output()
 	if err != nil {
-		fmt.Fprintln(c.said, "suite: memory that is left behind goes unnoticed: nvidia-smi:", err)
+		fmt.Fprintln(c.said, "suite: GPU memory that is left behind goes unnoticed: nvidia-smi:", err)
+		return 0, false
 	}
 	for _, word := range strings.Fields(string(out)) {
 		n, _ := strconv.Atoi(word)
 		mib += n
 	}
-	return mib
+	return mib, true
 }
 
 // memoryPatience is how long a driver may take to give back what ended processes had.
@@ -139,11 +145,11 @@ var memoryPatience = 20 * time.Second
 // requireMemory fails the suites that shared the GPU if more of its memory is in use than
 // before them: none of them has counted it.
 func (c config) requireMemory(before int, suites map[string]*suite) {
-	now := c.gpuMemory()
-	for end := time.Now().Add(memoryPatience); now > before && c.ctx.Err() == nil && time.Now().Before(end); now = c.gpuMemory() {
+	now, known := c.gpuMemory()
+	for end := time.Now().Add(memoryPatience); now > before && c.ctx.Err() == nil && time.Now().Before(end); now, known = c.gpuMemory() {
 		time.Sleep(100 * time.Millisecond)
 	}
-	if now <= before || c.ctx.Err() != nil {
+	if !known || now <= before {
 		return
 	}
 	for _, s := range suites {

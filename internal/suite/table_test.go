@@ -165,9 +165,6 @@ func TestTestsOfFaultsAreNamed(t *testing.T) {
 // requireNamed wants a test in dir that fits in each of the rows.
 func requireNamed(t *testing.T, rows []row, numbers []int, dir, name string, fits func(test) bool) {
 	t.Helper()
-	if dir == "internal/faults" {
-		return // it plants such names
-	}
 	for _, n := range numbers {
 		require.LessOrEqual(t, n, len(rows), "%s: %s", dir, name)
 		require.True(t, slices.ContainsFunc(rows[n-1].tests, func(named test) bool { return named.pkg == dir && fits(named) }),

@@ -76,6 +76,27 @@ func TestRunsAlone(t *testing.T) {
 	}
 }
 
+// TestFailsBeside fails in one part, where another is left for later.
+func TestFailsBeside(t *testing.T) {
+	if os.Getenv("GPUFD_SHARED_GPU") == "1" {
+		t.Run("fails", func(t *testing.T) { t.Error("only beside others") })
+		t.Run("waits", func(t *testing.T) { t.Skip("runs alone: it counts") })
+	}
+}
+
+// TestPanicsBeside panics when another part is being looked at.
+func TestPanicsBeside(t *testing.T) {
+	for _, name := range []string{"x", "y"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if name == "y" {
+				panic("planted in parallel")
+			}
+			select {}
+		})
+	}
+}
+
 func TestOfTwoDevices(t *testing.T) { needsTwo(t) }
 
 func needsTwo(t *testing.T) { TwoDevices(t) }
