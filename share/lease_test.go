@@ -193,7 +193,7 @@ func TestServerCloseEndsItsOffers(t *testing.T) {
 	require.NoError(t, srv.Close())
 	require.NoError(t, (*Server)(nil).Close())
 	require.ErrorIs(t, srv.Offer(soon(t), "c", buf, ReadOnly), ErrClosed)
-	_, err = Attach(soon(t), srv.Path(), "a", dev)
+	_, err := Attach(soon(t), srv.Path(), "a", dev)
 	require.ErrorIs(t, err, sock.ErrNoListener)
 }
 
