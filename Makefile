@@ -51,7 +51,7 @@ gate: check demo ## what every change has to pass: .ci/run begins with it
 	$(MAKE) test-arm64 PKGS='$(GATE_ARM64)'
 	$(MAKE) microbench BENCHTIME=1x
 	$(MAKE) test-bench
-	tables=$$(mktemp -d) && $(MAKE) bench ROUNDS=1 BENCH_OUT="$$tables" && rm -r "$$tables"
+	tables=$$(mktemp -d) && trap 'rm -r "$$tables"' EXIT && $(MAKE) bench ROUNDS=1 BENCH_OUT="$$tables"
 
 long: ## run what the gate leaves: all for arm64, with the race detector and as on an old driver; fuzzers, soak, siege
 	scripts/long.sh

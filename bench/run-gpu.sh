@@ -20,7 +20,7 @@ case ${1:-} in
 -h | --help) usage; exit 0 ;;
 '' | -*) usage >&2; exit 2 ;;
 esac
-export BENCH_COMMAND="${BENCH_QUICK:+BENCH_QUICK=1 }${WHY:+WHY='$WHY' }${BENCH_LARGEST:+BENCH_LARGEST=$BENCH_LARGEST }build/gpu-bench/run-gpu.sh $*"
+export BENCH_COMMAND="${BENCH_QUICK:+BENCH_QUICK=1 }${WHY:+WHY='$WHY' }${WHY_SIZES:+WHY_SIZES=$WHY_SIZES }${BENCH_LARGEST:+BENCH_LARGEST=$BENCH_LARGEST }build/gpu-bench/run-gpu.sh $*"
 dir=$1
 shift
 for what; do
@@ -87,6 +87,7 @@ way() {
 	go-poll-consumer) echo "$go,-wait,raw/poll" ;;
 	go-poll-free) echo "$go,-wait,raw/poll,-lock,yes/no" ;;
 	go-poll-producer) echo "$go,-wait,poll/raw,-lock,no/yes" ;;
+	go-raw-bind) echo "$go,-bind,yes" ;;
 	go-raw-free) echo "$go,$free" ;;
 	go-raw-vmm) echo "$go,-calls,vmm" ;;
 	go-raw-vmm-again) echo "$go,-calls,vmm,-rehearse" ;;
@@ -113,7 +114,7 @@ ways="c-before c-exec c+go go+c go-raw go-block go-unlocked go-vmm go-poll go-so
 	c-poll c-thread c-thread-consumer c-thread-producer c-hop c-hop-spin c-wakes c-threads c-mappings \
 	c-properties c-readonly c-no-context c-like-vmm c-spin c-spinners \
 	gpufd-1 gpufd-2 gpufd-4 gpufd-no-gc gpufd-2-cores c-2-cores"
-cold="c-before go-raw go-raw-bare go-raw-cu go-raw-vmm go-raw-vmm-again go-block go-vmm go-poll go-sock go-deadline go-deadlines go-connect \
+cold="c-before go-raw go-raw-bind go-raw-bare go-raw-cu go-raw-vmm go-raw-vmm-again go-block go-vmm go-poll go-sock go-deadline go-deadlines go-connect \
 	gpufd-before gpufd-again c-spin go-spin go-spin-vmm go-spin-again go-spin-vmm-again"
 
 why() {
@@ -167,7 +168,7 @@ measure() { # word; $ours, $before, $plain, $c and $python are words without spa
 }
 
 case " ${*:-$all} " in
-*" handoff "* | *" growth "* | *" why "* | *trace\ *) build_c ;;
+*" handoff "* | *" growth "* | *" why "* | *" trace "* | *" strace "*) build_c ;;
 esac
 failed=
 for what in ${*:-$all}; do

@@ -41,7 +41,7 @@ func init() {
 		if !isWith(err, context.DeadlineExceeded, "ulimit -n") || !errors.Is(err, unix.EMFILE) {
 			return fmt.Errorf("accept without descriptors: %w", err)
 		}
-		if used := cpuTime() - before; used > 200*time.Millisecond {
+		if used := cpuTime() - before; used > 400*time.Millisecond {
 			return fmt.Errorf("it spun: %v of CPU in a second", used)
 		}
 		err = endInPause(l.s, func(ctx context.Context) error { _, err := l.accept(ctx); return err })

@@ -46,6 +46,7 @@ var isolates = map[string]string{
 	"go-poll-free":      "the same, on a goroutine that does not",
 	"go-poll-producer":  "go-raw, but the producer waits in the poller, on a goroutine that does not keep its thread",
 	"go-raw-free":       "go-raw, but no goroutine keeps its thread, so that each call sets the context",
+	"go-raw-bind":       "go-raw, but each call sets the context",
 	"go-raw-vmm":        "go-raw with package vmm",
 	"go-raw-bare":       "go-raw, but the descriptor that comes is made no os.File",
 	"go-raw-cu":         "go-raw with package cu in the consumer, read-write",
