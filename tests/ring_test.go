@@ -234,7 +234,7 @@ func TestRingNoDevice(t *testing.T) {
 		})
 	}
 	t.Run("cannot reach each other", func(t *testing.T) {
-		p := ring(t, args("GPUFD_DRIVER=soft", "GPUFD_SOFT_DEVICES=2", "GPUFD_SOFT_PEERS=0"), append(small, "-procs", "3")...)
+		p := ring(t, args("GPUFD_DRIVER=soft", "GPUFD_SOFT_DEVICES=2", "GPUFD_SOFT_PEERS=0", "CUDA_VISIBLE_DEVICES=0,1"), append(small, "-procs", "3")...)
 		p.succeeds()
 		require.Contains(t, find(p, "Not using CUDA device 1: ")[0], "cannot reach each other's memory")
 		require.Len(t, find(p, "Using CUDA device "), 1)
