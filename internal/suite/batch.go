@@ -55,10 +55,14 @@ func (c config) runAll(suites map[string]*suite) {
 	for _, pkg := range c.inOrder(suites) {
 		s := suites[pkg]
 		batches := s.batches()
-		if len(batches) == 0 {
+		s.left = len(batches)
+		switch {
+		case s.mayDefer():
+			s.left++ // for what runs alone of it
+		case s.left == 0:
 			s.print()
 		}
-		if s.left = len(batches); s.shares() {
+		if s.shares() {
 			together = append(together, batches...)
 		} else {
 			alone = append(alone, batches...)
@@ -100,6 +104,9 @@ func rank(pkg string) int {
 
 // shares reports whether processes of the suite run beside others.
 func (s *suite) shares() bool { return !s.hardware || slices.Contains(s.together, s.pkg) }
+
+// mayDefer reports whether some of its tests may be left for when it has the GPU to itself.
+func (s *suite) mayDefer() bool { return s.hardware && s.shares() }
 
 // batches deals the tests out.
 func (s *suite) batches() []batch {
@@ -143,9 +150,13 @@ func (s *suite) deal(tests []test) []batch {
 func (c config) deferred(suites map[string]*suite) (batches []batch) {
 	for _, pkg := range c.inOrder(suites) {
 		s := suites[pkg]
+		if !s.mayDefer() {
+			continue
+		}
 		if tests := s.deferred(); len(tests) > 0 {
-			s.left++
 			batches = append(batches, batch{s, tests})
+		} else {
+			s.ended(0)
 		}
 	}
 	return batches

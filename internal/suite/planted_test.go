@@ -26,7 +26,7 @@ var bundle string
 const planted, quiet = "planted", "quiet"
 
 // limit is how long a hung test may hang here: a slow process, as under an emulator, takes
-// long to get that far. Who does not hang has patience.
+// long to get that far. Tests that do not hang get a minute.
 var limit = map[bool]time.Duration{false: 3 * time.Second, true: 6 * time.Second}[cutest.Emulated()]
 
 const patience = time.Minute

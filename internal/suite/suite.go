@@ -77,8 +77,8 @@ func (c config) gather(rows []row) (map[string]*suite, error) {
 	return suites, err
 }
 
-// proven are the tests, by package, of which docs/faults.md says that the software driver is
-// enough: they are in rows for that alone. A GPU runs them if all is to be run.
+// proven lists, by package, the tests that only rows for the software driver name in
+// docs/faults.md. A GPU runs them if all is to be run.
 func (c config) proven() (map[string][]string, error) {
 	if !c.hardware || cutest.All() {
 		return nil, nil

@@ -89,9 +89,10 @@ func TestNothingRan(t *testing.T) {
 func TestWhatRunsAloneIsDeferred(t *testing.T) {
 	smi(t, 3, 2)
 	dir := bundled(t)
-	code, out, _ := ran(t, "-bundle", dir, "-together", planted, "-only", only(t, "TestRunsAlone", "TestPasses"))
+	code, out, said := ran(t, "-bundle", dir, "-together", planted, "-only", only(t, "TestRunsAlone", "TestPasses"))
 	require.Zero(t, code, out)
 	require.Contains(t, out, "2 passed, 0 failed, 0 skipped")
+	require.Equal(t, 1, strings.Count(said, "planted: "), said)
 	require.NotContains(t, out, "runs alone")
 }
 
