@@ -1,7 +1,7 @@
-// Command ladder is a rival of the handoff benchmark in Go that does what
-// c/handoff.c does in mode before, in the same messages, and can be made to do
-// more and more of what a program does that uses this project. Each flag adds
-// one thing; what it adds to the time is the difference to the same without.
+// Command ladder is a rival of the handoff benchmark, in Go. Without flags it does
+// what c/handoff.c does in mode before, in the same messages. Each flag adds one thing
+// that a program does which uses this project; what that takes is the difference to the
+// time without the flag.
 //
 // Without flags both processes make raw driver calls on one locked thread, which
 // blocks in sendmsg and recvmsg without the scheduler's knowing. Either process can be
@@ -23,7 +23,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-// Sides is a word for both processes, or PRODUCER/CONSUMER.
+// sides is a word for both processes, or PRODUCER/CONSUMER.
 type sides struct {
 	words [2]string
 	known []string
