@@ -29,7 +29,7 @@ suite() { "$tree/bin/suite" -bundle "$tree" -together "$(cat "$tree/TOGETHER")" 
 
 what=${1:-} demo=
 case $what in
-two) shift && suite -only "$tree/TWO" "$@" ;;
+two) shift && export GPUFD_REQUIRE_TWO=1 && suite -only "$tree/TWO" "$@" ;;
 faults) shift && suite -faults "$@" ;;
 *)
 	all=1 # unless a suite is named

@@ -74,9 +74,11 @@ func (st *stage) attachMany(do task) (atts []*share.Attachment, err error) {
 
 // crowdSize is a thousand consumers in 50 processes, that is 20 attachments in
 // each; on a GPU, where each process takes half a GiB for its context, 24
-// processes with one each.
+// processes with one each, or 64.
 func crowdSize() (processes, each int) {
 	switch {
+	case cutest.Kind() == cu.CUDA && cutest.All():
+		return 64, 1
 	case cutest.Kind() == cu.CUDA:
 		return 24, 1
 	case cutest.Emulated():

@@ -197,6 +197,14 @@ func (p pair) ours() bool {
 	return p.producer.name == goProducer.name || p.consumer.name == goConsumer.name
 }
 
+// provenUnlessOurs skips t on a GPU if neither program is of gpufd.
+func (p pair) provenUnlessOurs(t *testing.T) {
+	t.Helper()
+	if !p.ours() {
+		cutest.ProvenOnSoft(t)
+	}
+}
+
 // eachPair calls f for each. Where programs are emulated it is for ours: the others are
 // those of the machine.
 func eachPair(t *testing.T, pairs []pair, f func(t *testing.T, p pair)) {
@@ -240,7 +248,11 @@ func TestInterop(t *testing.T) {
 		}
 		for _, flags := range sizes {
 			t.Run(strings.Join(flags, " "), func(t *testing.T) {
-				if last := flags[1] == large[1]; last != p.ours() || !last && flags[1] != "1" {
+				onGPU := "1"
+				if p.ours() {
+					onGPU = large[1]
+				}
+				if flags[1] != onGPU {
 					cutest.ProvenOnSoft(t)
 				}
 				passOn(t, p, flags...)
@@ -260,10 +272,11 @@ func TestInteropLibraries(t *testing.T) {
 			{pyProducer.with(library), cConsumer},
 			{pyProducer, pyConsumer.with(library)},
 		}, func(t *testing.T, p pair) {
-			if !p.ours() {
-				cutest.ProvenOnSoft(t)
-			}
+			p.provenUnlessOurs(t)
 			passOn(t, p, "-size", decimal(130*mib+3), "-chunk", "2MiB", "-salt", "77") // a library takes seconds to begin
+			if cutest.All() {
+				passOn(t, p, "-size", decimal(130*mib+3), "-salt", "77")
+			}
 		})
 	}
 }
@@ -279,15 +292,19 @@ func TestInteropLegacy(t *testing.T) {
 			pair{pyProducer.with(library), pyConsumer}, pair{pyProducer.with(library), cConsumer}, pair{pyProducer.with(library), pyConsumer.with(library)})
 	}
 	eachPair(t, all, func(t *testing.T, p pair) {
-		if len(p.producer.flags)+len(p.consumer.flags) > 0 { // a library takes seconds to begin
-			if !p.ours() {
-				cutest.ProvenOnSoft(t)
-			}
-			passOn(t, p, "-handle", "legacy", "-size", decimal(130*mib+3), "-salt", "77")
-			return
+		library := len(p.producer.flags)+len(p.consumer.flags) > 0 // it takes seconds to begin
+		sizes := []uint64{10*mib + 1}
+		if library {
+			p.provenUnlessOurs(t)
+			sizes = []uint64{130 * mib}
 		}
-		passOn(t, p, "-handle", "legacy", "-size", decimal(10*mib+1), "-salt", "77")
-		if !p.ours() {
+		if cutest.All() {
+			sizes = []uint64{1, 4*kib + 3, 10*mib + 1, 130 * mib}
+		}
+		for _, size := range sizes {
+			passOn(t, p, "-handle", "legacy", "-size", decimal(size), "-salt", "77")
+		}
+		if (library || !p.ours()) && !cutest.All() {
 			return
 		}
 		s := meeting(t)
@@ -343,9 +360,7 @@ func TestInteropLegacySoftware(t *testing.T) {
 // read-write, and is refused where the offer does not give that.
 func TestInteropReadWrite(t *testing.T) {
 	eachPair(t, pairs, func(t *testing.T, p pair) {
-		if !p.ours() {
-			cutest.ProvenOnSoft(t)
-		}
+		p.provenUnlessOurs(t)
 		s := meeting(t)
 		producer := s.servingPeer(p.producer, "-access", "rw")
 		s.peer(p.consumer, "-access", "rw").succeeds()
@@ -362,9 +377,7 @@ func TestInteropReadWrite(t *testing.T) {
 // the integer.
 func TestInteropWrongData(t *testing.T) {
 	eachPair(t, pairs, func(t *testing.T, p pair) {
-		if !p.ours() {
-			cutest.ProvenOnSoft(t)
-		}
+		p.provenUnlessOurs(t)
 		s := meeting(t)
 		producer := s.servingPeer(p.producer, "-size", "1030", "-salt", "7")
 		s.peer(p.consumer, "-expect-salt", "8").fails(1, "first at index 0, want 0xdeadbbde, got 0xdeadbbd1; 258 integers are wrong")
@@ -389,9 +402,7 @@ func TestInteropFlippedBit(t *testing.T) {
 // socket over, whatever the language of the one that died.
 func TestInteropProducerKilled(t *testing.T) {
 	eachPair(t, pairs, func(t *testing.T, p pair) {
-		if !p.ours() {
-			cutest.ProvenOnSoft(t)
-		}
+		p.provenUnlessOurs(t)
 		s := meeting(t)
 		producer := s.servingPeer(p.producer)
 		producer.stop()
@@ -421,9 +432,7 @@ func TestInteropConsumerKilled(t *testing.T) {
 // signal is no failure of it.
 func TestInteropRevoked(t *testing.T) {
 	eachPair(t, pairs, func(t *testing.T, p pair) {
-		if !p.ours() {
-			cutest.ProvenOnSoft(t)
-		}
+		p.provenUnlessOurs(t)
 		s := meeting(t)
 		producer := s.servingPeer(p.producer)
 		consumer := s.relayed(t, nil, unsaid(typeVerdict)).peer(p.consumer)

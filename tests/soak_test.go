@@ -32,6 +32,8 @@ func soakHandoffs(t *testing.T) int {
 		return n
 	}
 	switch {
+	case cutest.Kind() == cu.CUDA && cutest.All():
+		return 1000
 	case cutest.Kind() == cu.CUDA:
 		return 100
 	case cutest.Emulated():

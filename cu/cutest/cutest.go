@@ -116,11 +116,15 @@ func ProvenOnSoft(t testing.TB) {
 	}
 }
 
-// TwoDevices returns the first two devices of drv, or skips t where there is one.
+// TwoDevices returns the first two devices of drv. Where there is one it skips t, or fails it
+// with GPUFD_REQUIRE_TWO=1.
 func TwoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 	t.Helper()
 	devices := drv.Devices()
 	if len(devices) < 2 {
+		if os.Getenv("GPUFD_REQUIRE_TWO") == "1" {
+			t.Fatalf("GPUFD_REQUIRE_TWO=1, but there are %d devices", len(devices))
+		}
 		t.Skip("takes two devices")
 	}
 	return devices[0], devices[1]

@@ -227,7 +227,7 @@ func (b batch) requireAll() {
 }
 
 // grace is what a test binary may take beyond its limit to say where it hangs.
-var grace = 5 * time.Second
+const grace = 5 * time.Second
 
 // start runs the binary once and returns what became of the tests, what it said beside
 // them, and how it ended, if that was badly.

@@ -168,7 +168,7 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 }
 
 // onGPU is how many processes use a GPU at once: the driver starts one after the other, and
-// takes the longer the more there are.
+// takes the longer for each the more there are.
 const onGPU = 4
 
 // wanted are the rows to judge.
