@@ -2,13 +2,12 @@ package cu
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"runtime"
 	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // A Stream is a queue of work in a context, done in order and apart from other
@@ -257,14 +256,6 @@ func (s *Stream) useEither(c *Context, op string, f streamCall, older string, g 
 	return err
 }
 
-// ended is the error for a context that ended, which matches both.
-func ended(err, cause error) error {
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
-}
-
 // The pauses of a poll: none at first, then doubling between these.
 const (
 	pollSpins = 64
@@ -279,8 +270,8 @@ func poll(ctx context.Context, done func() (bool, error)) error {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
-		if err := ctx.Err(); err != nil {
-			return ended(err, context.Cause(ctx))
+		if err := wait.Err(ctx); err != nil {
+			return err
 		}
 		if i < pollSpins {
 			runtime.Gosched()

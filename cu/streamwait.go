@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // ErrGivenUp says that a stream was let go on though what it waited for had not
@@ -25,7 +27,7 @@ const (
 	freeAgain = 50 * time.Millisecond
 )
 
-// Guard has the work that is given to s from now on wait, as wait queues it, for
+// Guard has the work that is given to s from now on wait, as begin queues it, for
 // something that only another process can do, and frees s when ctx ends before
 // that: free has to do, in another stream, what s waits for, and may be called
 // more than once. met is asked when s has gone on by itself, and says why that
@@ -42,18 +44,18 @@ const (
 // While s waits, do not call what waits for all work of a context or device, such
 // as [Memory.Close] or [Context.Synchronize], and load nothing: that waits for s as
 // well, and may keep it from being freed.
-func (s *Stream) Guard(ctx context.Context, wait, met, free func() error) (*StreamWait, error) {
+func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*StreamWait, error) {
 	if s == nil {
 		return nil, ErrClosed
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, ended(err, context.Cause(ctx))
+	if err := wait.Err(ctx); err != nil {
+		return nil, err
 	}
 	mark, err := s.ctx.NewEvent(EventDisableTiming)
 	if err != nil {
 		return nil, err
 	}
-	if err := wait(); err != nil {
+	if err := begin(); err != nil {
 		return nil, errors.Join(err, mark.Close())
 	}
 	if err := mark.Record(s); err != nil { // s was closed, or its context lost

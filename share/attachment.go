@@ -3,13 +3,13 @@ package share
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -181,17 +181,8 @@ func (a *Attachment) report(ctx context.Context, m verdict) error {
 	case <-timer.C:
 		return ErrTimeout
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wait.Err(ctx)
 	}
-}
-
-// contextError says why ctx is done: it matches ctx.Err() and the cause.
-func contextError(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // ended prefers the reason why the lease ended, which the reader knows, to

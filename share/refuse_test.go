@@ -131,8 +131,9 @@ func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := dialed(t, srv)
-			sendRaw(t, conn, c.record, null, c.fds)
-			requireRefusal(t, conn, RefusedRecord, name)
+			if sendRaw(t, conn, c.record, null, c.fds) {
+				requireRefusal(t, conn, RefusedRecord, name)
+			}
 			require.NoError(t, conn.Close())
 			n++
 			require.Error(t, s.await(t, PeerRefused, n).Err)
@@ -228,8 +229,11 @@ func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 			rec, err := conn.Receive(soon(t))
 			require.NoError(t, err)
 			require.NoError(t, rec.Close())
-			sendRaw(t, conn, c.record, null, c.fds)
-			requireAnswer(t, conn, c.want, name)
+			if sendRaw(t, conn, c.record, null, c.fds) {
+				requireAnswer(t, conn, c.want, name)
+			} else {
+				c.want = sock.ErrPeerLost
+			}
 			require.NoError(t, conn.Close())
 			n++
 			require.ErrorIs(t, s.await(t, Ended, n).Err, c.want)

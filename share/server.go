@@ -43,7 +43,7 @@ type listenOptions struct {
 	perPeer     int
 	rate        int
 	allow       func(sock.Peer, Offer) error
-	sock        []sock.Option
+	sock        []sock.ListenOption
 }
 
 // WithPolicy says which peers may attach; see [sock.WithPolicy]. Who may not is
@@ -108,7 +108,7 @@ func WithRecordRate(perSecond int) ListenOption { return func(o *listenOptions) 
 func Listen(path string, opts ...ListenOption) (*Server, error) {
 	o := listenOptions{
 		timeout: DefaultTimeout, connections: defaultConnections, perPeer: defaultConnectionsPerPeer, rate: defaultRate,
-		sock: []sock.Option{sock.WithMaxRecord(mostRecord), sock.WithMaxFDs(0), sock.WithFarewell(encode(notAllowed))},
+		sock: []sock.ListenOption{sock.WithMaxRecord(mostRecord), sock.WithMaxFDs(0), sock.WithFarewell(encode(notAllowed))},
 	}
 	for _, f := range opts {
 		f(&o)

@@ -15,9 +15,17 @@ import (
 // one (WithFarewell), and gives a *RefusedError; the Listener goes on, and so
 // should the caller. Out of descriptors or memory, it backs off, from 10 ms to 1 s,
 // until there are some or ctx is done.
+//
+// Accept waits for no peer that is disconnected. Where the kernel cannot keep peers
+// from sending descriptors (before Linux 6.16, or with a limit above 0, WithMaxFDs),
+// one of them may hold up close(2) for as long as it likes; while 256 connections of
+// this Listener hang so, Accept waits.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	fd := -1
 	err := l.sock().do(ctx, reading, func() (err error) {
+		if err := l.closing.wait(ctx, l.s.closed); err != nil {
+			return fmt.Errorf("%d connections take long to close: %w", maxHanging, err)
+		}
 		fd, err = l.accept(ctx)
 		return err
 	})
@@ -28,11 +36,12 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		return nil, opError("accept", l.path, err)
 	}
+	c.s.sealed, c.s.crowd = l.s.sealed, &l.closing
 	if err := l.policy.Check(c.peer); err != nil {
 		if len(l.last) > 0 {
 			_ = c.TrySend(l.last) // its queue is empty: what cannot be sent now never can
 		}
-		_ = c.Close()
+		c.Drop()
 		return nil, err
 	}
 	return c, nil

@@ -42,7 +42,11 @@ var blockingCalls = map[string]func(t *testing.T) blocking{
 	},
 	"waiting for the turn": func(t *testing.T) blocking {
 		a, _ := pair(t)
-		a.s.read.turn <- struct{}{}
+		ended := make(chan error)
+		go func() { _, err := a.Receive(context.Background()); ended <- err }()
+		t.Cleanup(func() { require.ErrorIs(t, <-ended, ErrClosed) })
+		t.Cleanup(func() { require.NoError(t, a.Close()) })
+		require.Eventually(t, func() bool { return len(a.s.read.turn) == 1 }, 10*time.Second, time.Millisecond)
 		return blocking{func(ctx context.Context) error { _, err := a.Receive(ctx); return err }, a}
 	},
 	"Dial to a full backlog": func(t *testing.T) blocking {

@@ -16,17 +16,19 @@ import (
 // Conn is one end of a connection, and owns its descriptor until Close. All
 // methods may be called at the same time.
 type Conn struct {
-	s      *socket
-	peer   Peer
-	limits limits
-	reset  atomic.Bool // the peer closed with records of ours unread
+	s       *socket
+	peer    Peer
+	limits  limits
+	noFiles atomic.Bool // RefuseFiles
+	reset   atomic.Bool // the peer closed with records of ours unread
+	stuck   error       // the record at the head of the queue stays there; of who reads
 }
 
 // newConn owns fd from the call on: on failure it is closed.
 func newConn(fd int, l limits) (*Conn, error) {
 	peer, err := peerOf(fd)
 	if err != nil {
-		closeFDs([]int{fd})
+		dropFD(fd)
 		return nil, err
 	}
 	s, err := newSocket(fd, "sock")
@@ -61,7 +63,7 @@ func NewPair() (a, b *Conn, err error) {
 // for whoever else holds it too.
 func FromFile(f *os.File) (*Conn, error) {
 	c, err := fromFile(f)
-	closeErr := f.Close()
+	closeErr := CloseFiles([]*os.File{f})
 	if err == nil && closeErr != nil { // if there was no descriptor, err says so
 		err = errors.Join(closeErr, c.Close())
 	}
@@ -85,7 +87,7 @@ func fromFile(f *os.File) (*Conn, error) {
 		return nil, err
 	}
 	if err := unix.SetNonblock(fd, true); err != nil {
-		closeFDs([]int{fd})
+		closeFDs([]int{fd}) // f has one, too
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	return newConn(fd, mostLimits)
@@ -113,7 +115,23 @@ func checkConnected(fd int) error {
 	for _, option := range []int{unix.SO_PASSCRED, unix.SO_PASSSEC, unix.SO_PASSPIDFD} {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, 0) // older kernels lack some: then they are off
 	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, -1)
 	return nil
+}
+
+// RefuseFiles has Receive take no descriptors from now on: a record that brings some
+// is ErrTooManyFDs. Since Linux 6.16 the kernel does not even let the peer send any
+// (SO_PASSRIGHTS; EPERM). What the peer had sent before is still bad.
+func (c *Conn) RefuseFiles() error {
+	s := c.sock()
+	if s == nil {
+		return opError("refuse files", "", ErrClosed)
+	}
+	c.noFiles.Store(true)
+	return c.explain("refuse files", s.control(func(fd int) error {
+		refuseRights(fd)
+		return nil
+	}))
 }
 
 // File returns a copy of the descriptor, owned by the caller, for a child
@@ -154,16 +172,18 @@ const maxDiscarded = 16
 // WaitClose waits until the peer has closed its end. Who sends last calls it
 // before Close, so that a nil means: the peer has read everything, and went by
 // itself. A peer that closed without reading everything gives ErrPeerLost.
-// Records that arrive meanwhile are discarded, and their descriptors are not even
-// taken; after 16 of them it returns ErrUnexpectedRecord. The Conn remains to be
-// closed.
+// Records that arrive meanwhile are discarded; after 16 of them it returns
+// ErrUnexpectedRecord. A bad record with descriptors cannot be discarded, see
+// Receive, and is an error. The Conn remains to be closed.
 func (c *Conn) WaitClose(ctx context.Context) error {
+	var dropped []<-chan struct{}
+	defer func() { await(dropped...) }()
 	for range maxDiscarded {
-		rec, err := c.receive(ctx, limits{record: MaxRecord})
+		rec, err := c.receive(ctx)
 		switch {
 		case err == nil:
-			_ = rec.Close()
-		case isBadRecord(err):
+			dropped = append(dropped, DropFiles(rec.Files))
+		case IsBadRecord(err) && !errors.Is(err, errStays):
 		case errors.Is(err, io.EOF):
 			return nil
 		default:
@@ -173,7 +193,10 @@ func (c *Conn) WaitClose(ctx context.Context) error {
 	return c.explain("wait for close", ErrUnexpectedRecord)
 }
 
-func isBadRecord(err error) bool {
+// IsBadRecord reports whether err is about a record that came, not about the
+// connection: ErrEmptyRecord, ErrTruncated, ErrControlTruncated, ErrTooManyFDs or
+// ErrControl.
+func IsBadRecord(err error) bool {
 	for _, bad := range []error{ErrEmptyRecord, ErrTruncated, ErrControlTruncated, ErrTooManyFDs, ErrControl} {
 		if errors.Is(err, bad) {
 			return true
@@ -183,10 +206,16 @@ func isBadRecord(err error) bool {
 }
 
 // Close closes this end and ends all calls that wait on it, with ErrClosed. It
-// may be called again and on nil.
+// may be called again and on nil. The peer learns of it at once. A peer that sent a
+// descriptor which takes long to close can make close(2) take as long: Close waits
+// for it one second at most, and it goes on on a goroutine of its own.
 func (c *Conn) Close() error {
 	return c.explain("close", c.sock().close())
 }
+
+// Drop is Close for whoever must not wait for a peer: it returns at once. The channel
+// is closed when close(2) has returned.
+func (c *Conn) Drop() <-chan struct{} { return c.sock().drop() }
 
 func (c *Conn) sock() *socket {
 	if c == nil {

@@ -110,6 +110,8 @@ func TestNothingPanicsOnNil(t *testing.T) {
 		require.ErrorIs(t, c.WaitClose(context.Background()), ErrClosed)
 		_, err = c.File()
 		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, c.RefuseFiles(), ErrClosed)
+		requireClosed(t, c.Drop())
 		require.Zero(t, c.Peer())
 	}
 	for _, l := range []*Listener{nil, {}} {
@@ -124,6 +126,7 @@ func TestNothingPanicsOnNil(t *testing.T) {
 	require.Nil(t, r.Take(0))
 	require.NoError(t, CloseFiles(nil))
 	require.NoError(t, CloseFiles([]*os.File{nil}))
+	requireClosed(t, DropFiles([]*os.File{nil}))
 }
 
 // TestUseAfterClose: one sentinel, whichever call.

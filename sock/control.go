@@ -24,7 +24,7 @@ var mostLimits = limits{MaxRecord, MaxFDs}
 
 // controlSize is the room for control messages. Below MaxFDs there is none for one
 // descriptor more than are taken, not even in the padding: the kernel installs what
-// there is room for, drops the rest, and says so (MSG_CTRUNC). Without any room it
+// there is room for and says so if there are more (MSG_CTRUNC). Without any room it
 // installs nothing.
 func (l limits) controlSize() int {
 	switch {

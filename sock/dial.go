@@ -8,19 +8,24 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // Dial connects to a Listener at path; the caller owns the Conn (connect(2)).
 // While the listener's backlog is full it tries again, from 1 to 100 ms later,
 // until ctx is done. It does not wait for a listener to appear. Who has to know
-// whose listener it was asks Conn.Peer. Of the options, those count that bound what
-// is taken: WithMaxRecord and WithMaxFDs.
+// whose listener it was asks Conn.Peer.
 //
 // ErrPath is wrong usage. ErrNoListener: there is no socket, or a dead one.
 // ErrNotSocket: something else is there. A socket of somebody else's gives
 // os.ErrPermission.
-func Dial(ctx context.Context, path string, opts ...Option) (*Conn, error) {
-	c, err := dial(ctx, path, newOptions(opts).limits)
+func Dial(ctx context.Context, path string, opts ...DialOption) (*Conn, error) {
+	l := mostLimits
+	for _, opt := range opts {
+		opt.dial(&l)
+	}
+	c, err := dial(ctx, path, l)
 	if err != nil {
 		return nil, opError("dial", path, err)
 	}
@@ -32,18 +37,23 @@ func dial(ctx context.Context, path string, l limits) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ctx.Err() != nil {
-		return nil, contextError(ctx)
+	if err := wait.Err(ctx); err != nil {
+		return nil, err
 	}
 	fd, err := newFD()
 	if err != nil {
 		return nil, err
 	}
+	sealed := l.fds == 0 && refuseRights(fd)
 	if err := connect(ctx, fd, addr); err != nil {
 		closeFDs([]int{fd})
 		return nil, err
 	}
-	return newConn(fd, l)
+	c, err := newConn(fd, l)
+	if err == nil {
+		c.s.sealed = sealed
+	}
+	return c, err
 }
 
 // connect tries until the backlog has room. A Unix socket in non-blocking mode

@@ -26,8 +26,11 @@
 //     itself, yet the other side then sees a reset instead of an end.
 //   - A descriptor that was sent is out of the sender's hands: the receiver
 //     keeps what it stands for until it closes it.
-//   - Out of descriptors, a receiver gets the record without them
-//     (ErrControlTruncated), and what was lost is lost: ask the peer again.
+//   - Out of descriptors, a receiver gets ErrControlTruncated, and the connection
+//     can only be closed: close some and connect again.
+//   - To close what a peer sent may take as long as the peer likes: a TCP socket
+//     with SO_LINGER does. Close files with CloseFiles, which waits one second at
+//     most, or DropFiles, which does not wait.
 //   - The peer's uid is what Policy goes by. The pid is information only; it is
 //     0 for a peer in another PID namespace.
 //   - Only the directory that holds the socket is checked, not its parents.

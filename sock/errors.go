@@ -63,8 +63,7 @@ var (
 	ErrUnexpectedRecord = errors.New("the peer goes on sending instead of closing")
 )
 
-// Trouble with a record. What had arrived of it is gone and its descriptors are
-// closed; the connection still works, though the peer hardly does.
+// Trouble with a record ([IsBadRecord]). Its descriptors are closed here.
 var (
 	// ErrEmptyRecord: a record of length 0, with or without descriptors.
 	ErrEmptyRecord = errors.New("record of length 0")

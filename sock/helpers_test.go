@@ -54,7 +54,7 @@ func safeDir(t testing.TB) string {
 	return dir
 }
 
-func listenAt(t testing.TB, path string, opts ...Option) *Listener {
+func listenAt(t testing.TB, path string, opts ...ListenOption) *Listener {
 	t.Helper()
 	l, err := Listen(path, opts...)
 	require.NoError(t, err)

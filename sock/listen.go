@@ -24,10 +24,26 @@ type Listener struct {
 	limits limits // of the connections
 	s      *socket
 	once   sync.Once
+
+	closing crowd // the connections that are
 }
 
-// Option changes what Listen does, and where it says so, Dial.
-type Option func(*options)
+// ListenOption changes what Listen does.
+type ListenOption interface{ listen(*options) }
+
+// DialOption changes what Dial does.
+type DialOption interface{ dial(*limits) }
+
+// LimitOption bounds what a connection takes. It is for Dial, and for Listen, where
+// it concerns the connections that Accept returns.
+type LimitOption func(*limits)
+
+func (f LimitOption) listen(o *options) { f(&o.limits) }
+func (f LimitOption) dial(l *limits)    { f(l) }
+
+type listenOption func(*options)
+
+func (f listenOption) listen(o *options) { f(o) }
 
 type options struct {
 	policy   Policy
@@ -37,10 +53,10 @@ type options struct {
 	limits   limits
 }
 
-func newOptions(opts []Option) options {
+func newOptions(opts []ListenOption) options {
 	o := options{backlog: 1024, mode: 0o600, limits: mostLimits}
 	for _, opt := range opts {
-		opt(&o)
+		opt.listen(&o)
 	}
 	return o
 }
@@ -48,38 +64,39 @@ func newOptions(opts []Option) options {
 // WithPolicy admits other peers than those of this process's effective uid. They
 // also need the right to connect: see WithMode, and let them search the
 // directory (0711 or 0750).
-func WithPolicy(p Policy) Option { return func(o *options) { o.policy = p } }
+func WithPolicy(p Policy) ListenOption { return listenOption(func(o *options) { o.policy = p }) }
 
 // WithBacklog sets how many connections wait to be accepted, 1024 by default
 // (listen(2)); net.core.somaxconn caps it. Dial waits when they are too many.
-func WithBacklog(n int) Option { return func(o *options) { o.backlog = n } }
+func WithBacklog(n int) ListenOption { return listenOption(func(o *options) { o.backlog = n }) }
 
 // WithMode sets the permissions of the socket file, 0600 by default. Who may
 // write may connect: 0660 for a group, 0666 for everybody that the Policy then
 // tells apart.
-func WithMode(mode os.FileMode) Option { return func(o *options) { o.mode = mode.Perm() } }
+func WithMode(mode os.FileMode) ListenOption {
+	return listenOption(func(o *options) { o.mode = mode.Perm() })
+}
 
 // WithFarewell has a peer that the Policy does not admit receive record before it
 // is disconnected, so that it may learn why. It is sent without waiting, or not at
 // all.
-func WithFarewell(record []byte) Option {
-	return func(o *options) { o.farewell = slices.Clone(record) }
+func WithFarewell(record []byte) ListenOption {
+	record = slices.Clone(record)
+	return listenOption(func(o *options) { o.farewell = record })
 }
 
 // WithMaxRecord bounds the records that are taken, in bytes; the default, and the
-// most, is MaxRecord. A longer one is ErrTruncated. Dial takes it, too; of a
-// Listener it concerns the connections that Accept returns.
-func WithMaxRecord(n int) Option {
-	return func(o *options) { o.limits.record = min(max(n, 1), MaxRecord) }
+// most, is MaxRecord. A longer one is ErrTruncated.
+func WithMaxRecord(n int) LimitOption {
+	return func(l *limits) { l.record = min(max(n, 1), MaxRecord) }
 }
 
 // WithMaxFDs bounds the descriptors that are taken with one record; the default,
-// and the most, is MaxFDs, and 0 is none. A record with more is ErrTooManyFDs, and
-// of a record that brings too many, no more than n are ever open in this process:
-// the kernel drops the others. Dial takes it, too; of a Listener it concerns the
-// connections that Accept returns.
-func WithMaxFDs(n int) Option {
-	return func(o *options) { o.limits.fds = min(max(n, 0), MaxFDs) }
+// and the most, is MaxFDs. A record with more is ErrTooManyFDs, and no more than n of
+// its descriptors are ever open in this process. Where n is 0, Linux 6.16 and later
+// does not let peers send any (SO_PASSRIGHTS; EPERM).
+func WithMaxFDs(n int) LimitOption {
+	return func(l *limits) { l.fds = min(max(n, 0), MaxFDs) }
 }
 
 // Listen makes a socket at path and listens (bind(2), listen(2)). The directory
@@ -91,7 +108,7 @@ func WithMaxFDs(n int) Option {
 //
 // ErrPath is wrong usage. The others are ErrNoDirectory, ErrInsecure,
 // ErrNotSocket, ErrInUse, and what the kernel says.
-func Listen(path string, opts ...Option) (*Listener, error) {
+func Listen(path string, opts ...ListenOption) (*Listener, error) {
 	l, err := listen(path, newOptions(opts))
 	if err != nil {
 		return nil, opError("listen", path, err)
@@ -131,6 +148,7 @@ func (l *Listener) open(addr *unix.SockaddrUnix, o options) error {
 	if err != nil {
 		return err
 	}
+	sealed := o.limits.fds == 0 && refuseRights(fd) // connections inherit it
 	if err := l.bind(fd, addr, o); err != nil {
 		closeFDs([]int{fd})
 		return err
@@ -139,6 +157,7 @@ func (l *Listener) open(addr *unix.SockaddrUnix, o options) error {
 	if err != nil {
 		return errors.Join(err, removeIfSame(l.file, l.id))
 	}
+	l.s.sealed = sealed
 	return nil
 }
 
@@ -218,7 +237,8 @@ func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.Path(), Net: "
 
 // Close stops listening and ends a waiting Accept with ErrClosed. It removes the
 // socket file and the lock file, if they are still the ones that Listen made.
-// Connections that were accepted stay. It may be called again and on nil.
+// Connections that were accepted stay. It may be called again and on nil. As
+// Conn.Close, it waits one second at most.
 func (l *Listener) Close() (err error) {
 	if l.sock() == nil {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,11 +30,16 @@ func TestMain(m *testing.M) {
 	os.Exit(leak.Check(run))
 }
 
-// requireNoLeak fails t when it ends with more descriptors than now.
+// requireNoLeak fails t when it ends with more descriptors than now. What is dropped
+// may take a moment.
 func requireNoLeak(t *testing.T) {
 	t.Helper()
 	before := leak.OpenFDs()
-	t.Cleanup(func() { require.Empty(t, leak.OpenFDs().Since(before), "leaked file descriptors") })
+	t.Cleanup(func() {
+		var left []string
+		require.Eventually(t, func() bool { left = leak.OpenFDs().Since(before); return len(left) == 0 },
+			10*time.Second, time.Millisecond, "leaked file descriptors: %v", &left)
+	})
 }
 
 func childMain(name string, args []string) int {

@@ -6,24 +6,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The two calls here never wait (MSG_DONTWAIT), so the scheduler is not told of
-// them: to tell it wakes a thread of the runtime that has gone to sleep, which in a
-// process that was idle takes longer than the call. The peer's address, which
-// x/sys/unix would look up, is not asked for.
+// These calls never wait (MSG_DONTWAIT), so the scheduler is not told of them: to tell
+// it wakes a thread of the runtime that has gone to sleep, which in a process that was
+// idle takes longer than the call. Nor do they wait in the kernel for a file to close,
+// as recvmsg(2) does where it drops the last reference to a descriptor: see Conn.read.
+// sendmsg(2) with descriptors is the exception: it may have to wait until the kernel has
+// collected sockets that are in flight, and closed what those hold.
+//
+// The peer's address, which x/sys/unix would look up, is not asked for.
 
 // recvNow is recvmsg(2) without waiting, also if whoever shares the description has
 // set it to blocking mode; os.File.Fd does. MSG_TRUNC makes the kernel return the
-// true length of the record.
-func recvNow(fd int, data, control []byte) (n, controlLen, flags int, err error) {
+// true length of the record. peek is MSG_PEEK or 0.
+func recvNow(fd int, data, control []byte, peek int) (n, controlLen, flags int, err error) {
 	m := message(data, control)
-	n, err = messageCall(unix.SYS_RECVMSG, fd, &m, unix.MSG_CMSG_CLOEXEC|unix.MSG_TRUNC|unix.MSG_DONTWAIT)
+	n, err = rawCall(unix.SYS_RECVMSG, fd, &m, unix.MSG_CMSG_CLOEXEC|unix.MSG_TRUNC|unix.MSG_DONTWAIT|peek)
 	return n, int(m.Controllen), int(m.Flags), err
 }
 
 // sendNow is sendmsg(2) without waiting.
 func sendNow(fd int, data, control []byte) error {
 	m := message(data, control)
-	_, err := messageCall(unix.SYS_SENDMSG, fd, &m, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+	const flags = unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
+	if len(control) > 0 {
+		_, err := announcedCall(unix.SYS_SENDMSG, fd, &m, flags)
+		return err
+	}
+	_, err := rawCall(unix.SYS_SENDMSG, fd, &m, flags)
 	return err
 }
 
@@ -38,8 +47,17 @@ func message(data, control []byte) (m unix.Msghdr) {
 	return m
 }
 
-func messageCall(call uintptr, fd int, m *unix.Msghdr, flags int) (int, error) {
+func rawCall(call uintptr, fd int, m *unix.Msghdr, flags int) (int, error) {
 	n, _, errno := unix.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(m)), uintptr(flags))
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}
+
+// announcedCall tells the scheduler.
+func announcedCall(call uintptr, fd int, m *unix.Msghdr, flags int) (int, error) {
+	n, _, errno := unix.Syscall(call, uintptr(fd), uintptr(unsafe.Pointer(m)), uintptr(flags))
 	if errno != 0 {
 		return 0, errno
 	}

@@ -116,13 +116,13 @@ func TestFault53_OtherUID(t *testing.T) {
 	const uid, gid = 12345, 12346
 	for _, c := range []struct {
 		name, want string
-		opts       []Option
+		opts       []ListenOption
 	}{
-		{"mode 0600", "forbidden", []Option{WithPolicy(Policy{UIDs: []uint32{uid}})}},
-		{"policy without it", "refused", []Option{WithMode(0o666)}},
-		{"policy with another", "refused", []Option{WithMode(0o666), WithPolicy(Policy{UIDs: []uint32{gid}, GIDs: []uint32{uid}})}},
-		{"policy with its uid", "welcome", []Option{WithMode(0o666), WithPolicy(Policy{UIDs: []uint32{uid}})}},
-		{"policy with its gid", "welcome", []Option{WithMode(0o666), WithPolicy(Policy{GIDs: []uint32{gid}})}},
+		{"mode 0600", "forbidden", []ListenOption{WithPolicy(Policy{UIDs: []uint32{uid}})}},
+		{"policy without it", "refused", []ListenOption{WithMode(0o666)}},
+		{"policy with another", "refused", []ListenOption{WithMode(0o666), WithPolicy(Policy{UIDs: []uint32{gid}, GIDs: []uint32{uid}})}},
+		{"policy with its uid", "welcome", []ListenOption{WithMode(0o666), WithPolicy(Policy{UIDs: []uint32{uid}})}},
+		{"policy with its gid", "welcome", []ListenOption{WithMode(0o666), WithPolicy(Policy{GIDs: []uint32{gid}})}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := listenAt(t, filepath.Join(safeDir(t), "s"), c.opts...)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // socket is a descriptor registered with the runtime's poller, so that waiting
@@ -21,8 +22,15 @@ type socket struct {
 	raw    syscall.RawConn
 	read   direction
 	write  direction
-	closed chan struct{}
+	sealed bool   // no descriptor can be in its queue, now or ever
+	crowd  *crowd // counts it while it closes; may be nil
+
+	closed chan struct{} // nobody is to wait any more
+	gone   chan struct{} // close(2) has returned
+	err    error         // of it, once gone
 	once   sync.Once
+
+	asides sync.RWMutex // held by calls that take no turn, and to close closed
 }
 
 // newSocket owns fd from the call on: on failure it is closed. fd must be in
@@ -32,11 +40,13 @@ func newSocket(fd int, name string) (*socket, error) {
 	// Where the poller refused the descriptor, deadlines fail, and nothing
 	// could interrupt a wait.
 	if err := f.SetDeadline(time.Time{}); err != nil {
-		return nil, errors.Join(fmt.Errorf("register with the poller: %w", err), f.Close())
+		DropFiles([]*os.File{f})
+		return nil, fmt.Errorf("register with the poller: %w", err)
 	}
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		DropFiles([]*os.File{f})
+		return nil, err
 	}
 	return &socket{
 		file:   f,
@@ -44,20 +54,51 @@ func newSocket(fd int, name string) (*socket, error) {
 		read:   newDirection(f.SetReadDeadline),
 		write:  newDirection(f.SetWriteDeadline),
 		closed: make(chan struct{}),
+		gone:   make(chan struct{}),
 	}, nil
 }
 
-// close ends the socket and whatever waits on it. Only the first call does
-// anything.
-func (s *socket) close() (err error) {
+// drop ends whatever waits on the socket and begins to close it. The channel is
+// closed when close(2) has returned. Only the first call does anything.
+func (s *socket) drop() <-chan struct{} {
 	if s == nil {
-		return nil
+		return nothing
 	}
 	s.once.Do(func() {
+		s.asides.Lock()
 		close(s.closed)
-		err = s.file.Close()
+		s.asides.Unlock()
+		if s.sealed { // nothing of a stranger's ends with it
+			s.finish()
+			return
+		}
+		_ = s.file.SetDeadline(past) // fails only on a closed file
+		s.crowd.join()
+		go s.closeAlone()
 	})
-	return err
+	return s.gone
+}
+
+// close is drop, and waits for closeWait.
+func (s *socket) close() error {
+	if s == nil || !await(s.drop()) {
+		return nil
+	}
+	return s.err
+}
+
+// closeAlone closes the file when nobody else is in it: else the last to leave would
+// be who calls close(2). It keeps both turns for good.
+func (s *socket) closeAlone() {
+	defer s.crowd.leave()
+	s.read.turn <- struct{}{}
+	s.write.turn <- struct{}{}
+	s.finish()
+}
+
+func (s *socket) finish() {
+	defer close(s.gone)
+	s.err = s.file.Close()
 }
 
 // do is the choke point: it runs op, alone in its direction, and makes sure
@@ -75,7 +116,7 @@ func (s *socket) do(ctx context.Context, dir func(*socket) *direction, op func()
 	err := op()
 	stop()
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
-		return contextError(ctx)
+		return wait.Err(ctx)
 	}
 	return err
 }
@@ -104,9 +145,9 @@ func (s *socket) whenReadable(f func(fd int) error) error { return s.try(s.raw.R
 // whenWritable is whenReadable for the other direction.
 func (s *socket) whenWritable(f func(fd int) error) error { return s.try(s.raw.Write, f) }
 
-func (s *socket) try(wait func(func(uintptr) bool) error, f func(fd int) error) error {
+func (s *socket) try(ready func(func(uintptr) bool) error, f func(fd int) error) error {
 	var err error
-	werr := wait(func(fd uintptr) bool {
+	werr := ready(func(fd uintptr) bool {
 		err = ignoringEINTR(func() error { return f(int(fd)) })
 		return !errors.Is(err, unix.EAGAIN)
 	})
@@ -118,7 +159,14 @@ func (s *socket) try(wait func(func(uintptr) bool) error, f func(fd int) error) 
 
 // control calls f once, without waiting.
 func (s *socket) control(f func(fd int) error) error {
+	s.asides.RLock()
+	defer s.asides.RUnlock()
 	var err error
+	select {
+	case <-s.closed:
+		return ErrClosed
+	default:
+	}
 	cerr := s.raw.Control(func(fd uintptr) {
 		err = ignoringEINTR(func() error { return f(int(fd)) })
 	})
@@ -128,8 +176,8 @@ func (s *socket) control(f func(fd int) error) error {
 	return err
 }
 
-// closedOr replaces the poller's own word for a closed file, which matches
-// nothing, by ErrClosed.
+// closedOr replaces the poller's word for a closed file or for the deadline that drop
+// sets by ErrClosed.
 func (s *socket) closedOr(err error) error {
 	select {
 	case <-s.closed:

@@ -17,27 +17,41 @@ import (
 // are closed.
 //
 // ErrPeerLost ends a connection. ErrEmptyRecord, ErrTruncated,
-// ErrControlTruncated, ErrTooManyFDs and ErrControl are one bad record each.
+// ErrControlTruncated, ErrTooManyFDs and ErrControl are about one bad record each
+// ([IsBadRecord]). One without descriptors is discarded, and the connection still
+// works. One with descriptors stays where it is: to discard it could take as long as
+// the peer likes. Then the connection can only be closed, and each further Receive
+// returns the same error.
 func (c *Conn) Receive(ctx context.Context) (Record, error) {
-	rec, err := c.receive(ctx, c.bounds())
+	rec, err := c.receive(ctx)
 	return rec, c.explain("receive", err)
 }
 
 // bounds is what one record may bring.
 func (c *Conn) bounds() limits {
-	if c == nil {
-		return limits{}
+	l := c.limits
+	if c.noFiles.Load() {
+		l.fds = 0
 	}
-	return c.limits
+	return l
 }
 
-func (c *Conn) receive(ctx context.Context, l limits) (rec Record, err error) {
+// errStays is a bad record's that was left in the queue.
+var errStays = errors.New("nothing more can be received: close the connection")
+
+func (c *Conn) receive(ctx context.Context) (rec Record, err error) {
 	err = c.sock().do(ctx, reading, func() error {
-		err := c.s.whenReadable(func(fd int) error { return recvmsg(fd, l, &rec) })
-		if !mayBeEnd(err) {
-			return err
+		if c.stuck != nil {
+			return c.stuck
 		}
-		return c.receiveAgain(err, l, &rec)
+		err := c.s.whenReadable(func(fd int) error { return c.read(fd, &rec) })
+		if mayBeEnd(err) {
+			err = c.receiveAgain(err, &rec)
+		}
+		if errors.Is(err, errStays) {
+			c.stuck = err
+		}
+		return err
 	})
 	return rec, err
 }
@@ -49,25 +63,62 @@ func mayBeEnd(err error) bool {
 	return errors.Is(err, errZero) || errors.Is(err, unix.ECONNRESET)
 }
 
-// receiveAgain reads once more after what looked like the end: now and then the
-// kernel reports it while the last record is still queued, and always does when
-// it is a reset. A reset, which is reported once, may follow the other.
-func (c *Conn) receiveAgain(first error, l limits, rec *Record) error {
-	read := func() error { return c.s.control(func(fd int) error { return recvmsg(fd, l, rec) }) }
-	if errors.Is(first, unix.ECONNRESET) {
-		c.reset.Store(true)
+// receiveAgain tells the end from an empty record, and looks for what is before the
+// end: now and then the kernel reports it while the last record is still queued, and
+// always does when it is a reset. A reset is reported once, and may follow the other.
+func (c *Conn) receiveAgain(err error, rec *Record) error {
+	if errors.Is(err, errZero) && !c.ended() {
+		return c.discardEmpty()
 	}
-	err := read()
-	if errors.Is(err, unix.ECONNRESET) && !c.reset.Swap(true) {
-		err = read()
+	for { // what is queued now is all that will ever be
+		if errors.Is(err, unix.ECONNRESET) {
+			c.reset.Store(true)
+		}
+		queued := c.queued()
+		err = c.s.control(func(fd int) error { return c.read(fd, rec) })
+		switch {
+		case errors.Is(err, unix.ECONNRESET) && !c.reset.Load():
+		case errors.Is(err, errZero) && queued > 0: // it lies before a better one
+			return c.discardEmpty()
+		case mayBeEnd(err), errors.Is(err, unix.EAGAIN):
+			return c.lost(err)
+		default:
+			return err
+		}
 	}
-	switch {
-	case errors.Is(err, unix.EAGAIN) && !c.reset.Load():
-		return ErrEmptyRecord // the end would have been there to stay
-	case errors.Is(err, unix.EAGAIN), mayBeEnd(err):
-		return c.lost(err)
+}
+
+// ended reports whether the peer can send no more. Before that, only an empty record
+// has 0 bytes.
+func (c *Conn) ended() bool {
+	err := c.s.control(func(fd int) error {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		n, err := unix.Poll(p, 0)
+		if err == nil && n == 0 {
+			return errZero
+		}
+		return err
+	})
+	return !errors.Is(err, errZero)
+}
+
+// queued is how many bytes are in the queue.
+func (c *Conn) queued() (n int) {
+	_ = c.s.control(func(fd int) (err error) {
+		n, err = unix.IoctlGetInt(fd, unix.TIOCINQ)
+		return err
+	})
+	return n
+}
+
+// discardEmpty takes the empty record out of the queue that read has seen there.
+func (c *Conn) discardEmpty() error {
+	if !c.s.sealed {
+		if err := c.s.control(consume); err != nil {
+			return err
+		}
 	}
-	return err
+	return ErrEmptyRecord
 }
 
 // lost tells a peer that had read everything from one that had not.
@@ -87,12 +138,20 @@ type buffer struct {
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// recvmsg is one attempt: a whole record with its files, or an error and no
-// descriptor kept.
-func recvmsg(fd int, l limits, rec *Record) error {
+// read is one attempt: a whole record with its files, or an error and no descriptor
+// kept.
+//
+// recvmsg(2) drops the descriptors that it cannot hand out, and to drop the last
+// reference to one may take as long as its sender likes. So read peeks first, which
+// installs duplicates, and takes from the queue only what it has.
+func (c *Conn) read(fd int, rec *Record) error {
 	b := buffers.Get().(*buffer)
 	defer buffers.Put(b)
-	n, oobn, flags, err := recvNow(fd, b.data[:l.record], b.control[:l.controlSize()])
+	l, peek := c.bounds(), unix.MSG_PEEK
+	if c.s.sealed {
+		peek = 0
+	}
+	n, oobn, flags, err := recvNow(fd, b.data[:l.record], b.control[:l.controlSize()], peek)
 	if err != nil {
 		return os.NewSyscallError("recvmsg", err)
 	}
@@ -100,12 +159,39 @@ func recvmsg(fd int, l limits, rec *Record) error {
 	if err == nil {
 		err = l.judge(n, len(fds), flags)
 	}
-	if err != nil {
-		closeFDs(fds)
+	if peek != 0 {
+		err = take(fd, err, oobn > 0 || flags&unix.MSG_CTRUNC != 0)
+	}
+	switch {
+	case errors.Is(err, errStays):
+		closeFDs(fds) // they are in the queue, too
+	case err != nil:
+		DropFiles(newFiles(fds)) // none, unless another process took the record from the queue
+	default:
+		*rec = Record{Data: bytes.Clone(b.data[:n]), Files: newFiles(fds)}
+	}
+	return err
+}
+
+// take takes the record that was peeked at and judged out of the queue, unless it is
+// bad and has descriptors, or might be the end.
+func take(fd int, verdict error, descriptors bool) error {
+	switch {
+	case errors.Is(verdict, errZero):
+		return verdict
+	case verdict != nil && descriptors:
+		return fmt.Errorf("%w; %w", verdict, errStays)
+	}
+	if err := consume(fd); err != nil {
 		return err
 	}
-	*rec = Record{Data: bytes.Clone(b.data[:n]), Files: newFiles(fds)}
-	return nil
+	return verdict
+}
+
+// consume takes a record out of the queue that is known already.
+func consume(fd int) error {
+	_, _, _, err := recvNow(fd, nil, nil, 0)
+	return os.NewSyscallError("recvmsg", err)
 }
 
 // judge decides whether a record of n bytes is one to hand out. flags holds
@@ -113,7 +199,7 @@ func recvmsg(fd int, l limits, rec *Record) error {
 func (l limits) judge(n, fds, flags int) error {
 	switch {
 	case flags&unix.MSG_CTRUNC != 0 && l.fds < MaxFDs && fds >= l.fds: // there was no room for more
-		return fmt.Errorf("%w: at most %d are taken; the kernel dropped the others", ErrTooManyFDs, l.fds)
+		return fmt.Errorf("%w: at most %d are taken", ErrTooManyFDs, l.fds)
 	case flags&unix.MSG_CTRUNC != 0:
 		return fmt.Errorf("%w: %d arrived; raise the limit on open files (ulimit -n) or close some, "+
 			"and see whether a security module refused them", ErrControlTruncated, fds)

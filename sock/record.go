@@ -1,7 +1,6 @@
 package sock
 
 import (
-	"errors"
 	"os"
 
 	"github.com/gpufd/gpufd/internal/made"
@@ -16,7 +15,7 @@ const (
 )
 
 // Record is what Receive returns. The receiver owns Files and has to close
-// them: Close closes all that Take has not taken. Data is a copy that belongs to
+// them, with CloseFiles or DropFiles: Close closes all that Take has not taken. Data is a copy that belongs to
 // the receiver; 1 to MaxRecord bytes.
 type Record struct {
 	Data  []byte
@@ -34,7 +33,8 @@ func (r *Record) Take(i int) *os.File {
 	return f
 }
 
-// Close closes the files that were not taken. It may be called again and on nil.
+// Close closes the files that were not taken, as CloseFiles does. It may be called
+// again and on nil.
 func (r *Record) Close() error {
 	if r == nil {
 		return nil
@@ -42,21 +42,6 @@ func (r *Record) Close() error {
 	files := r.Files
 	r.Files = nil
 	return CloseFiles(files)
-}
-
-// CloseFiles closes all files, skips nil and those that are closed already, and
-// returns what went wrong, joined (close(2)).
-func CloseFiles(files []*os.File) error {
-	var errs []error
-	for _, f := range files {
-		if f == nil {
-			continue
-		}
-		if err := f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // newFiles makes the descriptors owned.

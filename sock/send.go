@@ -117,6 +117,8 @@ func (c *Conn) sendError(err error) error {
 		return fmt.Errorf("%w: %w", ErrPeerLost, err)
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOTCONN):
 		return fmt.Errorf("%w: %w", ErrPeerLost, err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w; the peer takes no descriptors, or a security module forbids it: send none", err)
 	case errors.Is(err, unix.EMSGSIZE):
 		return fmt.Errorf("%w; raise net.core.wmem_default, a record needs %d bytes and some", err, MaxRecord)
 	}

@@ -2,9 +2,10 @@ package sock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
+
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // direction is one half of a socket: one operation at a time, with a deadline
@@ -26,11 +27,11 @@ func (d *direction) enter(ctx context.Context, closed <-chan struct{}) error {
 	}
 	select {
 	case d.turn <- struct{}{}:
-		return nil
+		return d.unlessClosed(closed)
 	case <-closed:
 		return ErrClosed
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wait.Err(ctx)
 	}
 }
 
@@ -41,10 +42,7 @@ func over(ctx context.Context, closed <-chan struct{}) error {
 		return ErrClosed
 	default:
 	}
-	if ctx.Err() != nil {
-		return contextError(ctx)
-	}
-	return nil
+	return wait.Err(ctx)
 }
 
 // tryEnter takes the turn if it is free.
@@ -56,9 +54,21 @@ func (d *direction) tryEnter(closed <-chan struct{}) error {
 	}
 	select {
 	case d.turn <- struct{}{}:
-		return nil
+		return d.unlessClosed(closed)
 	default:
 		return fmt.Errorf("%w: another one is under way", ErrWouldWait)
+	}
+}
+
+// unlessClosed gives the turn back if closed is: what began after that would not be
+// interrupted.
+func (d *direction) unlessClosed(closed <-chan struct{}) error {
+	select {
+	case <-closed:
+		d.leave()
+		return ErrClosed
+	default:
+		return nil
 	}
 }
 
@@ -88,15 +98,6 @@ func (d *direction) interruptWhenDone(ctx context.Context) (disarm func()) {
 	}
 }
 
-// contextError says why ctx is done: it matches ctx.Err() and the cause.
-func contextError(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
-}
-
 // backoff is a pause that doubles. It is for kernel limits that nothing can
 // wait on: a full backlog, no descriptor left, too many in flight.
 type backoff struct {
@@ -119,6 +120,6 @@ func (b *backoff) wait(ctx context.Context, closed <-chan struct{}) error {
 	case <-closed:
 		return ErrClosed
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wait.Err(ctx)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // The pauses between two attempts to create memory double between these. Each
@@ -84,12 +85,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // waitedInVain is what a wait that was given up ends with.
 func waitedInVain(ctx context.Context, dev *cu.Device, size uint64, waited time.Duration, err error) error {
-	cause := context.Cause(ctx)
-	if !errors.Is(cause, ctx.Err()) {
-		cause = fmt.Errorf("%w: %w", ctx.Err(), cause)
-	}
 	return fmt.Errorf("waited %s in vain for %d bytes on device %s, %s: %w; %w",
-		waited.Round(time.Millisecond), size, dev, freeWords(dev), cause, err)
+		waited.Round(time.Millisecond), size, dev, freeWords(dev), wait.Err(ctx), err)
 }
 
 // freeWords says how much of a device is free, for which there has to be a
