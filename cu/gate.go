@@ -41,6 +41,9 @@ func (g *gate) tell() {
 // close shuts the gate and waits for the calls in flight. It is false if
 // somebody else has closed it, in which case it does not wait.
 func (g *gate) close() bool {
+	if g.idle.Load() != nil {
+		return false
+	}
 	idle := make(chan struct{}, 1)
 	if !g.idle.CompareAndSwap(nil, &idle) {
 		return false
@@ -54,10 +57,10 @@ func (g *gate) close() bool {
 // isClosed reports whether close has begun.
 func (g *gate) isClosed() bool { return g.state.Load() < 0 }
 
-// openAt is p, unless the gate of what lies there is closed.
-func (g *gate) openAt(p DevicePtr) (DevicePtr, error) {
+// openAt is p, or 0 if the gate of what lies there is closed.
+func (g *gate) openAt(p DevicePtr) DevicePtr {
 	if g.isClosed() {
-		return 0, ErrClosed
+		return 0
 	}
-	return p, nil
+	return p
 }

@@ -191,8 +191,9 @@ func extentOf(call sys.Caller, p sys.CUdeviceptr) uint64 {
 	return uint64(*n)
 }
 
-// Ptr is where the memory begins here; in other processes it is elsewhere.
-func (m *IPCMemory) Ptr() DevicePtr { return m.ptr }
+// Ptr is where the memory begins here, 0 after Close; in other processes it is
+// elsewhere.
+func (m *IPCMemory) Ptr() DevicePtr { return m.openAt(m.ptr) }
 
 // Size is the memory's size in bytes, as the driver says (cuMemGetAddressRange),
 // or 0. Its owner may have asked for less.

@@ -67,8 +67,8 @@ func (e *ArgumentError) Error() string {
 // bytes. For older ones the caller must give exactly what the kernel takes.
 //
 // The caller keeps memory that is an argument open until the kernel is done.
-// What is closed already, and says so in a method Address() (DevicePtr, error),
-// is refused with its error, which is [ErrClosed] for this module's.
+// Memory that is closed already, so that its Ptr is 0, is refused ([ErrClosed]); to
+// pass the null pointer, give DevicePtr(0).
 //
 // Errors: [ErrInvalidValue] for a grid or block that the device cannot have;
 // [ErrLaunchOutOfResources] for one that needs too many registers. That a
@@ -91,7 +91,7 @@ type Launch struct {
 
 	args   []unsafe.Pointer // of each argument, and then spare ones
 	size   []uintptr        // of each
-	memory []closable       // of each that is looked at before it is used, or nil
+	memory []addressed      // those that are memory; the others are nil
 	op     string
 
 	mu sync.Mutex          // guards ex's stream
@@ -148,7 +148,7 @@ const argAlign = 16
 // lay puts the arguments into memory.
 func (l *Launch) lay(params []Param, args []any) error {
 	size, spare := uintptr(0), 0
-	l.memory = make([]closable, len(args))
+	l.memory = make([]addressed, len(args))
 	for i, a := range args {
 		n, err := l.measure(i, a)
 		if err != nil {
@@ -191,34 +191,29 @@ func alignedMemory(size uintptr) unsafe.Pointer {
 // 32764 bytes, and 4096 before. It is only read.
 var zeros [32764 / 4]uint32
 
-// addressed is memory of whatever package.
+// addressed is memory of whatever package. Ptr is 0 once it is closed.
 type addressed interface{ Ptr() DevicePtr }
-
-// closable is memory that says [ErrClosed] once it is closed.
-type closable interface{ Address() (DevicePtr, error) }
 
 // measure is how many bytes argument i takes, if it can be one.
 func (l *Launch) measure(i int, a any) (uintptr, error) {
-	if _, ok := a.(addressed); !ok {
+	m, ok := a.(addressed)
+	if !ok {
 		return l.measureNumbers(i, reflect.TypeOf(a))
 	}
 	if v := reflect.ValueOf(a); v.Kind() == reflect.Pointer && v.IsNil() {
 		return 0, l.wrong(i, fmt.Sprintf("a nil %T", a))
 	}
-	l.memory[i], _ = a.(closable)
+	l.memory[i] = m
 	return unsafe.Sizeof(DevicePtr(0)), l.checkOpen(i)
 }
 
 // checkOpen refuses argument i if it is memory that is closed.
 func (l *Launch) checkOpen(i int) error {
 	m := l.memory[i]
-	if m == nil {
+	if m == nil || m.Ptr() != 0 {
 		return nil
 	}
-	if _, err := m.Address(); err != nil {
-		return fmt.Errorf("%w: %w", l.wrong(i, fmt.Sprintf("a closed %T", m)), err)
-	}
-	return nil
+	return fmt.Errorf("%w: %w", l.wrong(i, fmt.Sprintf("a closed %T, or memory of 0 bytes: its Ptr is 0; DevicePtr(0) is the null pointer", m)), ErrClosed)
 }
 
 func (l *Launch) measureNumbers(i int, t reflect.Type) (uintptr, error) {

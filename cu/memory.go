@@ -49,11 +49,8 @@ func (c *Context) Alloc(size uint64) (*Memory, error) {
 	return m, nil
 }
 
-// Ptr is the memory's address.
-func (m *Memory) Ptr() DevicePtr { return m.ptr }
-
-// Address is Ptr, or [ErrClosed] after Close.
-func (m *Memory) Address() (DevicePtr, error) { return m.openAt(m.ptr) }
+// Ptr is the memory's address, 0 after Close.
+func (m *Memory) Ptr() DevicePtr { return m.openAt(m.ptr) }
 
 // Size is the memory's size in bytes.
 func (m *Memory) Size() uint64 { return m.size }

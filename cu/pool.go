@@ -5,9 +5,6 @@ import (
 	"os"
 	"runtime"
 	"sync"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/made"
@@ -354,14 +351,7 @@ func (p *Pool) AccessOf(dev *Device) (Access, error) {
 func (p *Pool) Export() (*os.File, error) {
 	fd := new(int32)
 	err := p.use("cuMemPoolExportToShareableHandle", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
-		// No fork before it is close-on-exec.
-		syscall.ForkLock.RLock()
-		defer syscall.ForkLock.RUnlock()
-		r := exportPool(call, h, fd)
-		if r == sys.CUDA_SUCCESS {
-			unix.CloseOnExec(int(*fd))
-		}
-		return r
+		return private(fd, func() sys.CUresult { return exportPool(call, h, fd) })
 	})
 	if err != nil {
 		return nil, err

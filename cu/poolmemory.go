@@ -2,7 +2,6 @@ package cu
 
 import (
 	"encoding/hex"
-	"fmt"
 	"runtime"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -89,11 +88,9 @@ func allocAsync(c *Context, p *Pool, s *Stream, op string, size uint64, f func(s
 	return m, nil
 }
 
-// Ptr is the memory's address.
-func (m *StreamMemory) Ptr() DevicePtr { return m.ptr }
-
-// Address is Ptr, or [ErrClosed] after Free or Close.
-func (m *StreamMemory) Address() (DevicePtr, error) { return m.openAt(m.ptr) }
+// Ptr is the memory's address, 0 after Free or Close. Memory of 0 bytes may have the
+// address 0 from the beginning.
+func (m *StreamMemory) Ptr() DevicePtr { return m.openAt(m.ptr) }
 
 // Size is the memory's size in bytes.
 func (m *StreamMemory) Size() uint64 { return m.size }
@@ -165,11 +162,7 @@ func (p PoolPointer) MarshalText() ([]byte, error) {
 
 // UnmarshalText reads what MarshalText gives.
 func (p *PoolPointer) UnmarshalText(text []byte) error {
-	if len(text) != hex.EncodedLen(len(p)) {
-		return fmt.Errorf("cu: a pool pointer of %d digits, want %d", len(text), hex.EncodedLen(len(p)))
-	}
-	_, err := hex.Decode(p[:], text)
-	return err
+	return unmarshal64((*[64]byte)(p), "a pool pointer", text)
 }
 
 // ExportPointer returns what names the memory to a process that has imported

@@ -135,16 +135,36 @@ func (d *Driver) CreateMemory(size uint64, p MemProperties) (*MemHandle, error) 
 // needed.
 func (d *Driver) ImportMemory(fd *os.File, size uint64) (*MemHandle, error) {
 	h := new(sys.CUmemGenericAllocationHandle)
-	r, err := withFD(fd, func(fd uintptr) sys.CUresult {
-		return d.call.CuMemImportFromShareableHandle(h, fd, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := d.check("cuMemImportFromShareableHandle", r); err != nil {
+	if err := d.importFD(fd, h); err != nil {
 		return nil, err
 	}
 	return d.newMemHandle(*h, size), nil
+}
+
+// ImportUncollected is [Driver.ImportMemory] for an owner that sees to it that the
+// handle is closed when it is lost itself, as vmm.Buffer does: the garbage collector
+// does not release it, and nothing is set up for that.
+func (d *Driver) ImportUncollected(fd *os.File, size uint64) (*MemHandle, error) {
+	m := &struct {
+		MemHandle
+		h memHandle
+	}{h: memHandle{drv: d, size: size}}
+	if err := d.importFD(fd, &m.h.handle); err != nil {
+		return nil, err
+	}
+	m.inner = &m.h
+	return &m.MemHandle, nil
+}
+
+// importFD imports the memory behind f.
+func (d *Driver) importFD(f *os.File, h *sys.CUmemGenericAllocationHandle) error {
+	r, err := withFD(f, func(fd uintptr) sys.CUresult {
+		return d.call.CuMemImportFromShareableHandle(h, fd, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+	})
+	if err != nil {
+		return err
+	}
+	return d.check("cuMemImportFromShareableHandle", r)
 }
 
 // withFD has use import the descriptor of f, which is not closed meanwhile.
@@ -300,11 +320,11 @@ func (d *Driver) Unmap(p DevicePtr, size uint64) error {
 // two, where one of devices cannot reach the memory of another
 // ([Device.CanAccessPeer]).
 func (d *Driver) SetAccess(p DevicePtr, size uint64, a Access, devices ...*Device) error {
-	rights := make([]LocationAccess, len(devices))
+	desc := make([]sys.CUmemAccessDesc, len(devices))
 	for i, dev := range devices {
-		rights[i] = LocationAccess{dev.Location(), a}
+		desc[i] = sys.CUmemAccessDesc{Location: dev.location(), Flags: sys.CUmemAccess_flags(a)}
 	}
-	err := d.SetAccessEach(p, size, rights...)
+	err := d.setAccess(p, size, desc)
 	if err == nil {
 		return nil
 	}
@@ -321,6 +341,10 @@ func (d *Driver) SetAccessEach(p DevicePtr, size uint64, rights ...LocationAcces
 	for i, r := range rights {
 		desc[i] = sys.CUmemAccessDesc{Location: r.Location.raw(), Flags: sys.CUmemAccess_flags(r.Access)}
 	}
+	return d.setAccess(p, size, desc)
+}
+
+func (d *Driver) setAccess(p DevicePtr, size uint64, desc []sys.CUmemAccessDesc) error {
 	r := d.call.CuMemSetAccess(sys.CUdeviceptr(p), uintptr(size), unsafe.SliceData(desc), uintptr(len(desc)))
 	return d.check("cuMemSetAccess", r)
 }

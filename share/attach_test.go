@@ -30,7 +30,7 @@ func TestAttachTellsOfItsSteps(t *testing.T) {
 			require.Len(t, files, 1)
 			said = append(said, "received")
 		}),
-		OnStep(func(s vmm.Step) { said = append(said, s.Op) }))
+		OnStep(func(s vmm.Step) { said = append(said, s.Op.String()) }))
 	require.Equal(t, []string{"connected", "received", "import", "reserve", "map", "access"}, said)
 }
 
@@ -172,7 +172,7 @@ func TestFault14_HandoffsLeaveNothing(t *testing.T) {
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	for range 100 {
-		att, err := Attach(soon(t), srv.Path(), "", dev, WithStepTimeout(time.Minute))
+		att, err := Attach(soon(t), srv.Path(), "", dev, WithTimeout(time.Minute))
 		require.NoError(t, err)
 		require.NoError(t, att.Close())
 	}

@@ -10,16 +10,18 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
 // An Attachment is another process' memory, mapped here, and the connection
-// that is its lease. The caller owns it. It is safe for concurrent use.
+// that is its lease. The caller owns it. It is safe for concurrent use. The zero
+// Attachment is a closed one.
 type Attachment struct {
-	link   link
-	offer  Offer
-	memory attachedMemory
+	transport *transport
+	offer     Offer
+	memory    attachedMemory
 
 	done   chan struct{}
 	reason error                 // why done is closed
@@ -28,105 +30,136 @@ type Attachment struct {
 	once   sync.Once
 }
 
-// attachedMemory is memory of another process that is open here.
-type attachedMemory interface {
-	Ptr() cu.DevicePtr
-	Size() uint64
-	Access() cu.Access
-	Device() *cu.Device
-	Close() error
-}
-
-func newAttachment(l link, o Offer, memory attachedMemory) *Attachment {
+func newAttachment(from *attaching) *Attachment {
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Attachment{link: l, offer: o, memory: memory, done: make(chan struct{}), stop: stop}
+	a := &Attachment{transport: from.transport, offer: from.described(), memory: from.memory, done: make(chan struct{}), stop: stop}
 	go a.watch(ctx)
 	return a
 }
 
-// watch reads until the producer goes or says that the offer has ended.
+// isZero reports whether there is no attachment: everything of it is [ErrClosed].
+func (a *Attachment) isZero() bool { return a == nil || a.transport == nil }
+
+// watch reads until the lease is over, and then ends the conversation. Where legacy
+// memory is open Close does: the producer may free the memory when the connection has
+// ended.
 func (a *Attachment) watch(ctx context.Context) {
 	defer close(a.done)
+	var last wire.Message
+	if a.reason = a.follow(ctx); isBadRecord(a.reason) || errors.Is(a.reason, ErrRate) {
+		last = refusal(a.reason)
+	}
+	cause := a.cause.Load()
+	switch {
+	case cause != nil:
+		a.reason = *cause
+	case ctx.Err() != nil:
+		a.reason = ErrClosed
+	}
+	a.hangUp(last)
+}
+
+// follow reads until the producer goes or says that the offer has ended.
+func (a *Attachment) follow(ctx context.Context) error {
+	_ = a.transport.conn.RefuseFiles() // where the kernel cannot, each record is looked at
 	for {
-		m, rec, err := a.link.receive(ctx, true)
-		_ = rec.Close() // only an offer has files, and that ends here
+		m, files, err := a.transport.receive(ctx, true)
+		_ = sock.CloseFiles(files)
 		switch m := m.(type) {
 		case nil:
-			a.reason = err
-			if cause := a.cause.Load(); cause != nil {
-				a.reason = *cause
-			} else if ctx.Err() != nil {
-				a.reason = ErrClosed
-			} else if isBadRecord(err) || errors.Is(err, ErrRate) {
-				a.dismiss(refusal(err))
-			}
-			return
-		case progress:
-		case revoke:
-			a.reason = ErrRevoked
-			a.hangUp() // the producer waits for that
-			return
-		case refuse:
-			a.reason = unexpected(m, "")
-			a.hangUp() // and for that
-			return
+			return err
+		case wire.Progress:
+		case wire.Revoke:
+			return ErrRevoked
 		default:
-			a.reason = unexpected(m, "from a producer whose offer was taken")
-			a.dismiss(refusal(a.reason))
-			return
+			return unexpected(m, "from a producer whose offer was taken")
 		}
 	}
 }
 
-// dismiss tells the producer what was wrong with it, if that can be without waiting.
-func (a *Attachment) dismiss(answer refuse) {
-	_ = a.link.conn.TrySend(encode(answer))
-	a.hangUp()
-}
-
-// hangUp closes the connection. Where legacy memory is open that is left to Close: the
-// producer may free the memory when the connection has ended.
-func (a *Attachment) hangUp() {
+// hangUp says last, unless that is nil or would have to wait, and closes the
+// connection: the producer waits for that.
+func (a *Attachment) hangUp(last wire.Message) {
 	a.stop()
+	_ = a.transport.close(last, 0)
 	if a.offer.Legacy == nil {
-		_ = a.link.conn.Close()
+		a.transport.conn.Drop()
 	}
 }
 
 // Ptr is where the memory begins here.
-func (a *Attachment) Ptr() cu.DevicePtr { return a.memory.Ptr() }
+func (a *Attachment) Ptr() cu.DevicePtr {
+	if a.isZero() {
+		return 0
+	}
+	return a.memory.Ptr()
+}
 
 // Size is how many bytes of the memory count.
-func (a *Attachment) Size() uint64 { return a.memory.Size() }
+func (a *Attachment) Size() uint64 {
+	if a.isZero() {
+		return 0
+	}
+	return a.memory.Size()
+}
 
 // Access is what the device may do with the memory here: what was asked for, and of
 // legacy memory always [ReadWrite].
-func (a *Attachment) Access() cu.Access { return a.memory.Access() }
+func (a *Attachment) Access() cu.Access {
+	if a.isZero() {
+		return 0
+	}
+	return a.memory.Access()
+}
 
 // Device is the device that can use the memory at [Attachment.Ptr]. It is the one the
 // memory is on, but for legacy memory of a device that is hidden here.
-func (a *Attachment) Device() *cu.Device { return a.memory.Device() }
+func (a *Attachment) Device() *cu.Device {
+	if a.isZero() {
+		return nil
+	}
+	return a.memory.Device()
+}
 
 // Buffer is the memory, or nil if that is legacy memory ([Offer.Handle]), which comes
 // only to who asks for it ([WithHandle]). It belongs to the attachment and ends with it.
 func (a *Attachment) Buffer() *vmm.Buffer {
+	if a.isZero() {
+		return nil
+	}
 	buf, _ := a.memory.(*vmm.Buffer)
 	return buf
 }
 
 // Offer is what the producer said of the memory.
-func (a *Attachment) Offer() Offer { return a.offer }
+func (a *Attachment) Offer() Offer {
+	if a == nil {
+		return Offer{}
+	}
+	return a.offer
+}
 
 // Done is closed when the lease has ended: the producer has gone, has taken
 // the offer back, or a Report has been read. The memory stays mapped until
 // Close. Legacy memory has to be closed soon then: a producer that took it back waits
 // until it is, or until its patience ends, and frees it.
-func (a *Attachment) Done() <-chan struct{} { return a.done }
+func (a *Attachment) Done() <-chan struct{} {
+	if a.isZero() {
+		return closed
+	}
+	return a.done
+}
+
+// closed is the Done of what never was.
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // Err says why the lease has ended, after Done: [ErrRevoked],
 // [sock.ErrPeerLost], [ErrClosed] after Close, or what was wrong with the
 // producer's records.
 func (a *Attachment) Err() error {
+	if a.isZero() {
+		return ErrClosed
+	}
 	select {
 	case <-a.done:
 		return a.reason
@@ -143,7 +176,7 @@ func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
 	if err := a.Err(); err != nil {
 		return err
 	}
-	return a.ended(a.link.send(ctx, progress{done, total}))
+	return a.ended(a.transport.send(ctx, wire.Progress{Done: done, Total: total}))
 }
 
 // Report gives the producer this side's verdict on the memory, good if fault
@@ -151,9 +184,12 @@ func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
 // stays until Close. Legacy memory is closed before, because the producer may free it
 // then: no work may be using it when Report is called.
 func (a *Attachment) Report(ctx context.Context, fault error) error {
-	m := verdict{ok: fault == nil}
+	if a.isZero() {
+		return ErrClosed
+	}
+	m := wire.Verdict{OK: fault == nil}
 	if fault != nil {
-		m.text = fault.Error()
+		m.Text = fault.Error()
 	}
 	return errors.Join(a.leave(), a.report(ctx, m))
 }
@@ -166,11 +202,11 @@ func (a *Attachment) leave() error {
 	return a.memory.Close()
 }
 
-func (a *Attachment) report(ctx context.Context, m verdict) error {
-	if err := a.link.send(ctx, m); err != nil {
+func (a *Attachment) report(ctx context.Context, m wire.Verdict) error {
+	if err := a.transport.send(ctx, m); err != nil {
 		return a.ended(err)
 	}
-	timer := time.NewTimer(a.link.timeout)
+	timer := time.NewTimer(a.transport.timeout)
 	defer timer.Stop()
 	select {
 	case <-a.done:
@@ -192,13 +228,13 @@ func (a *Attachment) ended(err error) error {
 	if err == nil || !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
 		return err
 	}
-	timer := time.NewTimer(a.link.goodbye)
+	timer := time.NewTimer(a.transport.goodbye)
 	defer timer.Stop()
 	select {
 	case <-a.done:
 	case <-timer.C:
 		a.cause.CompareAndSwap(nil, &err)
-		a.hangUp() // ends the reader
+		a.hangUp(nil) // ends the reader
 		<-a.done
 	}
 	return a.reason
@@ -207,13 +243,13 @@ func (a *Attachment) ended(err error) error {
 // Close unmaps the memory and ends the lease, of legacy memory in that order. It does
 // not wait for kernels that use the memory. It may be called again and on nil.
 func (a *Attachment) Close() error {
-	if a == nil {
+	if a.isZero() {
 		return nil
 	}
 	err := a.leave()
 	a.once.Do(func() {
 		a.stop()
-		err = errors.Join(err, a.link.conn.Close())
+		err = errors.Join(err, a.transport.conn.Close())
 		<-a.done
 	})
 	return errors.Join(err, a.memory.Close())

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/sock"
@@ -44,7 +46,7 @@ func TestAuthorize(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	kind := dev.Driver().Kind()
 	buf := newBuffer(t, ctx, 1)
-	reads, writes := attach{kind, ReadOnly, "data"}, attach{kind, ReadWrite, "data"}
+	reads, writes := wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"}, wire.Attach{Driver: kind, Access: ReadWrite, Name: "data"}
 	for name, c := range map[string]struct {
 		expected bool // the consumers come before there is an offer
 		prepared bool // the offer is prepared, and they come before its data at the latest
@@ -58,13 +60,13 @@ func TestAuthorize(t *testing.T) {
 			var door doorkeeper
 			srv := listen(t, WithAuthorize(door.authorize))
 			s := newServed(srv)
-			opts := []OfferOption{WithObserver(s.see), WithData([]byte("mine"))}
+			opts := []OfferOption{OnEvent(s.see), WithData([]byte("mine"))}
 			offer := func(over context.Context) error { return srv.Offer(over, "data", buf, ReadWrite, opts...) }
 			var good, bad *sock.Conn
 			come := func() {
 				good, bad = dialed(t, srv), dialed(t, srv)
-				require.NoError(t, good.Send(soon(t), encode(reads)))
-				require.NoError(t, bad.Send(soon(t), encode(writes)))
+				require.NoError(t, good.Send(soon(t), wire.Encode(reads)))
+				require.NoError(t, bad.Send(soon(t), wire.Encode(writes)))
 			}
 			if c.expected {
 				srv.Expect("data")
@@ -108,7 +110,7 @@ func TestAuthorize(t *testing.T) {
 // that the observer knows why.
 func requireDenied(t *testing.T, s *served, conn *sock.Conn) {
 	t.Helper()
-	require.Equal(t, refuse{RefusedPolicy, "the producer does not admit you"}, heard(t, conn))
+	require.Equal(t, wire.Refuse{Code: RefusedPolicy, Text: "the producer does not admit you"}, heard(t, conn))
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, errSecret)
 	require.Equal(t, pid(), s.await(t, PeerRefused, 1).Peer.PID)
@@ -118,13 +120,13 @@ func requireDenied(t *testing.T, s *served, conn *sock.Conn) {
 // answers.
 func requireOffered(t *testing.T, conn *sock.Conn, pending bool) {
 	t.Helper()
-	o, ok := heard(t, conn).(offer)
+	o, ok := heard(t, conn).(wire.Offer)
 	require.True(t, ok)
-	require.Equal(t, pending, o.pending)
+	require.Equal(t, pending, o.Pending)
 	if pending {
-		require.IsType(t, publish{}, heard(t, conn))
+		require.IsType(t, wire.Publish{}, heard(t, conn))
 	}
-	require.NoError(t, conn.Send(soon(t), encode(mapped{o.desc.Generation})))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Mapped{Generation: o.Memory.Generation})))
 }
 
 // Whatever the application's error is, the peer is told the same.
@@ -133,10 +135,10 @@ func TestAuthorizeWithAnyError(t *testing.T) {
 	say := make(chan error, 1)
 	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return <-say }))
 	s := serve(t, srv, newBuffer(t, ctx, 1))
-	for i, err := range []error{sock.ErrPeerLost, ErrTimeout, ErrVersion, refuse{RefusedBusy, "x"}, context.Canceled} {
+	for i, err := range []error{sock.ErrPeerLost, ErrTimeout, ErrVersion, wire.Refuse{Code: RefusedBusy, Text: "x"}, context.Canceled} {
 		say <- err
 		conn := dialed(t, srv)
-		require.NoError(t, conn.Send(soon(t), encode(wants(dev))))
+		require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
 		require.Equal(t, notAllowed, heard(t, conn))
 		require.NoError(t, conn.Close())
 		require.ErrorIs(t, s.await(t, PeerRefused, i+1).Err, err)
@@ -176,13 +178,13 @@ func TestAuthorizeHoldsNobodyUp(t *testing.T) {
 		}))
 		srv.Expect("data")
 		kind := dev.Driver().Kind()
-		slow, quick := early(t, srv, attach{kind, ReadWrite, "data"}), early(t, srv, attach{kind, ReadOnly, "data"})
+		slow, quick := early(t, srv, wire.Attach{Driver: kind, Access: ReadWrite, Name: "data"}), early(t, srv, wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"})
 		s, buf := newServed(srv), newBuffer(t, ctx, 1)
 		offer := func(over context.Context) error {
-			return srv.Offer(over, "data", buf, ReadWrite, WithObserver(s.see))
+			return srv.Offer(over, "data", buf, ReadWrite, OnEvent(s.see))
 		}
 		if prepared {
-			p, err := srv.Prepare("data", buf, ReadWrite, WithObserver(s.see))
+			p, err := srv.Prepare("data", buf, ReadWrite, OnEvent(s.see))
 			require.NoError(t, err)
 			offer = p.Offer
 			s.await(t, Sent, 1) // the quick one's
@@ -222,7 +224,7 @@ func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 		}))
 		first := serve(t, srv, buf, WithData([]byte("first")))
 		conn := dialed(t, srv)
-		require.NoError(t, conn.Send(soon(t), encode(wants(dev))))
+		require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
 		<-begun
 		first.cancel()
 		require.NoError(t, first.end(t))
@@ -255,7 +257,7 @@ func TestAuthorizeOfConsumersThatDoNotWait(t *testing.T) {
 	srv.Expect("data")
 	gone, chatty := early(t, srv, wants(dev)), early(t, srv, wants(dev))
 	require.NoError(t, gone.Close())
-	require.NoError(t, chatty.Send(soon(t), encode(mapped{1})))
+	require.NoError(t, chatty.Send(soon(t), wire.Encode(wire.Mapped{Generation: 1})))
 	requireRefusal(t, chatty, RefusedRecord, "nothing is there")
 	require.NoError(t, chatty.Close())
 	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)

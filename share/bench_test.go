@@ -17,8 +17,8 @@ func BenchmarkHandoff(b *testing.B) {
 	g := granularity(b, dev)
 	for _, c := range []struct {
 		name string
-		opts []vmm.Option
-	}{{"1 chunk", nil}, {"4 chunks", []vmm.Option{vmm.WithChunkSize(g)}}} {
+		opts []vmm.NewOption
+	}{{"1 chunk", nil}, {"4 chunks", []vmm.NewOption{vmm.WithChunkSize(g)}}} {
 		b.Run(c.name, func(b *testing.B) {
 			srv := listen(b)
 			serve(b, srv, newBuffer(b, ctx, 4*g, c.opts...))

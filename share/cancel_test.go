@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -37,21 +39,21 @@ func after10ms() { time.Sleep(10 * time.Millisecond) }
 var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking{
 	"Attach to a full backlog": func(t *testing.T, _ *spy, dev *cu.Device, _ *cu.Context) blocking {
 		path := fullBacklog(t)
-		return blocking{call: attaching(path, dev), blocks: after10ms, ends: errWhy, after: func() {}}
+		return blocking{call: attachOnce(path, dev), blocks: after10ms, ends: errWhy, after: func() {}}
 	},
 	"Attach to one who says nothing": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		path, blocks := silent(t)
-		return blocking{call: attaching(path, dev), blocks: blocks, ends: errWhy, after: func() {}}
+		return blocking{call: attachOnce(path, dev), blocks: blocks, ends: errWhy, after: func() {}}
 	},
 	"Attach to one who stops between its records": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		tr := truthOf(t, ctx)
-		path, blocks := silent(t, tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...))
-		return blocking{call: attaching(path, dev, WithRoom(1)), blocks: blocks, ends: errWhy, after: func() {}}
+		path, blocks := silent(t, tr.say(func(o *wire.Offer) { o.FDs = 2 }, tr.files[:2]...))
+		return blocking{call: attachOnce(path, dev, WithRoom(1)), blocks: blocks, ends: errWhy, after: func() {}}
 	},
 	"Attach to what is expected": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv := listen(t)
 		srv.Expect("data")
-		return blocking{call: attaching(srv.Path(), dev), ends: errWhy, close: srv.Close, closed: ErrRefused,
+		return blocking{call: attachOnce(srv.Path(), dev), ends: errWhy, close: srv.Close, closed: ErrRefused,
 			blocks: func() { awaitWaiting(t, srv, 1) },
 			after: func() {
 				awaitWaiting(t, srv, 0)
@@ -63,8 +65,8 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		srv := listen(t)
 		p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
 		mapped := make(chan struct{})
-		call := attaching(srv.Path(), dev, OnStep(func(s vmm.Step) {
-			if s.Op == "access" {
+		call := attachOnce(srv.Path(), dev, OnStep(func(s vmm.Step) {
+			if s.Op == vmm.OpAccess {
 				close(mapped)
 			}
 		}))
@@ -114,8 +116,8 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
 		srv.Expect("data")
 		hears := hearing(t, early(t, srv, wants(dev)))
-		b := offering1(t, srv, buf, func() { require.IsType(t, offer{}, <-hears) })
-		return b.then(func() { require.IsType(t, revoke{}, <-hears) })
+		b := offering1(t, srv, buf, func() { require.IsType(t, wire.Offer{}, <-hears) })
+		return b.then(func() { require.IsType(t, wire.Revoke{}, <-hears) })
 	},
 	"Offer to one who does not read": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), manyRecords(t, dev)
@@ -142,7 +144,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		b := offering1(t, srv, buf, nil)
 		b.blocks, b.ends = asks(t, spy), errWhy
 		return b.then(func() {
-			require.Equal(t, RefusedName, (<-hears).(refuse).code, "there is none")
+			require.Equal(t, RefusedName, (<-hears).(wire.Refuse).Code, "there is none")
 			require.NoError(t, h.letGo())
 		})
 	},
@@ -151,10 +153,10 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		h := holding(t, ctx, buf)
 		p, s := prepared(t, srv, "data", buf, ReadOnly)
 		hears := hearing(t, asked(t, srv, wants(dev)))
-		require.True(t, (<-hears).(offer).pending)
+		require.True(t, (<-hears).(wire.Offer).Pending)
 		return blocking{call: p.Offer, blocks: asks(t, spy), ends: errWhy, close: srv.Close, closed: ErrClosed,
 			after: func() {
-				require.IsType(t, revoke{}, <-hears, "and not that the data is there")
+				require.IsType(t, wire.Revoke{}, <-hears, "and not that the data is there")
 				require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
 				require.NoError(t, h.letGo())
 				require.NoError(t, p.Close())
@@ -169,7 +171,7 @@ func (b blocking) then(f func()) blocking {
 	return b
 }
 
-func attaching(path string, dev *cu.Device, opts ...AttachOption) func(context.Context) error {
+func attachOnce(path string, dev *cu.Device, opts ...AttachOption) func(context.Context) error {
 	return func(ctx context.Context) error {
 		att, err := Attach(ctx, path, "data", dev, opts...)
 		return errors.Join(err, att.Close())
@@ -177,19 +179,19 @@ func attaching(path string, dev *cu.Device, opts ...AttachOption) func(context.C
 }
 
 // hearing is what a consumer hears that says nothing and goes when it is told to.
-func hearing(t *testing.T, conn *sock.Conn) <-chan message {
-	c, ctx := make(chan message, 8), soon(t)
+func hearing(t *testing.T, conn *sock.Conn) <-chan wire.Message {
+	c, ctx := make(chan wire.Message, 8), soon(t)
 	go func() {
 		defer close(c)
 		for {
-			m, rec, err := link{conn: conn, timeout: DefaultTimeout}.receive(ctx, true)
+			m, files, err := hearer(conn).receive(ctx, true)
 			if err != nil {
 				return
 			}
-			_ = rec.Close()
+			_ = sock.CloseFiles(files)
 			c <- m
 			switch m.(type) {
-			case revoke, refuse:
+			case wire.Revoke, wire.Refuse:
 				_ = conn.Close()
 				return
 			}
@@ -272,7 +274,7 @@ func deaf(t *testing.T, dev *cu.Device, ctx *cu.Context) *Attachment {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 	for err == nil {
-		err = att.link.conn.TrySend(encode(progress{1, 2}))
+		err = att.transport.conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
 	}
 	require.ErrorIs(t, err, sock.ErrWouldWait)
 	return att
@@ -346,7 +348,7 @@ func TestFault64_CancelAtEachStepOfAttaching(t *testing.T) {
 				_, err := Attach(until, srv.Path(), "data", dev,
 					OnConnected(func(sock.Peer) { at("connected") }),
 					OnReceived(func(Offer, []*os.File) { at("received") }),
-					OnStep(func(s vmm.Step) { at(s.Op) }))
+					OnStep(func(s vmm.Step) { at(s.Op.String()) }))
 				require.ErrorIs(t, err, errWhy)
 				require.ErrorIs(t, err, context.Canceled)
 				if when == "connected" {
@@ -387,7 +389,7 @@ func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
 						cancel(errWhy)
 						closed <- nil
 					})
-					observer := WithObserver(func(e Event) {
+					observer := OnEvent(func(e Event) {
 						if e.Kind == when {
 							stop()
 						}
@@ -429,7 +431,7 @@ func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
 // Steps that are not cancelled end by themselves when the producer takes too long.
 func TestProducerThatTakesTooLong(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	_, err := Attach(soon(t), fullBacklog(t), "", dev, WithStepTimeout(20*time.Millisecond))
+	_, err := Attach(soon(t), fullBacklog(t), "", dev, WithTimeout(20*time.Millisecond))
 	require.ErrorIs(t, err, ErrTimeout)
 
 	tr := truthOf(t, ctx)
@@ -445,8 +447,9 @@ func TestProducerThatTakesTooLong(t *testing.T) {
 	})
 	att, err := Attach(soon(t), path, "data", dev)
 	require.NoError(t, err)
-	hurried := &Attachment{link: att.link, offer: att.offer, memory: att.memory, done: att.done}
-	hurried.link.timeout = brief
+	brisk := *att.transport
+	brisk.timeout = brief
+	hurried := &Attachment{transport: &brisk, offer: att.offer, memory: att.memory, done: att.done}
 	require.ErrorIs(t, hurried.Report(soon(t), nil), ErrTimeout)
 	require.NoError(t, att.Err(), "the producer is still there")
 	require.NoError(t, att.Close())

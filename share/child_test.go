@@ -136,7 +136,7 @@ func childConsumer() error {
 			}
 		}),
 		OnStep(func(s vmm.Step) {
-			if do == "stop when opened" && s.Op == "open" {
+			if do == "stop when opened" && s.Op == vmm.OpOpen {
 				untilInputEnds("opened")
 			}
 		}))

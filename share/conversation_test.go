@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -18,12 +20,12 @@ func TestFault31_MappedIsSaidOnce(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	s := serve(t, srv, buf)
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, ""})))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: ""})))
 	rec, err := conn.Receive(soon(t))
 	require.NoError(t, err)
 	require.NoError(t, rec.Close())
-	require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
-	require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
 	requireRefusal(t, conn, RefusedRecord, "mapped twice")
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrProtocol)
@@ -52,7 +54,7 @@ func TestProducerThatOnlySends(t *testing.T) {
 		}
 		close(deaf)
 		<-over
-	}), "data", dev, func(o *attachOptions) { o.goodbye = brief })
+	}), "data", dev, attachOption(func(o *attachOptions) { o.goodbye = brief }))
 	require.NoError(t, err)
 	<-deaf
 	require.ErrorIs(t, att.Progress(soon(t), 1, 2), sock.ErrPeerLost)
@@ -68,20 +70,20 @@ func TestProducerThatOnlySends(t *testing.T) {
 func TestWaitingConsumerThatGoesGivesItsPlaceUp(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithConnections(2), WithTimeout(10*time.Second))
-	srv.goodbye = brief // one does not go when it is told to
+	srv.opts.goodbye = brief // one does not go when it is told to
 	srv.Expect("data")
 	srv.Working("data", 1, 2)
 	for range 20 {
 		conn := dialed(t, srv)
-		require.NoError(t, conn.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, "data"})))
+		require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"})))
 		_, err := conn.Receive(soon(t)) // progress: it has its place, and waits
 		require.NoError(t, err)
 		require.NoError(t, conn.Close())
 		require.Eventually(t, func() bool { return connections(srv) == 0 }, 5*time.Second, time.Millisecond)
 	}
 	chatty := dialed(t, srv)
-	require.NoError(t, chatty.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, "data"})))
-	require.NoError(t, chatty.Send(soon(t), encode(mapped{1})))
+	require.NoError(t, chatty.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"})))
+	require.NoError(t, chatty.Send(soon(t), wire.Encode(wire.Mapped{Generation: 1})))
 	_ = chatty.WaitClose(soon(t))
 	require.NoError(t, chatty.Close())
 	require.Eventually(t, func() bool { return connections(srv) == 0 }, 5*time.Second, time.Millisecond)

@@ -5,11 +5,20 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+
+	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
 // Errors of this package. Those of the socket are package sock's, those about
 // the memory package vmm's and cu's.
 var (
+	// ErrWire matches every error about a record that is not as docs/wire.md says.
+	ErrWire = wire.ErrMalformed
+	// ErrUnsupported says that the peer uses something that this side would have to
+	// know, and does not.
+	ErrUnsupported = wire.ErrUnsupported
+	// ErrVersion says that the peer speaks another version of the wire format.
+	ErrVersion = wire.ErrVersion
 	// ErrRefused matches every [*RefusalError].
 	ErrRefused = errors.New("share: refused by the peer")
 	// ErrRevoked says that the producer took the offer, or this lease of it, back.
@@ -40,29 +49,21 @@ var (
 )
 
 // RefusalCode says why a peer refused.
-type RefusalCode uint16
+type RefusalCode = wire.RefusalCode
 
 // The codes of a refusal.
 const (
-	RefusedName    RefusalCode = 1 // there is no offer of that name
-	RefusedAccess  RefusalCode = 2 // more access than the offer gives
-	RefusedKind    RefusalCode = 3 // drivers of different kinds
-	RefusedBusy    RefusalCode = 4 // all places are taken, or too many descriptors are in flight
-	RefusedVersion RefusalCode = 5 // other version of the wire format
-	RefusedRecord  RefusalCode = 6 // malformed or unexpected record
-	RefusedTimeout RefusalCode = 7 // too long over a step
-	RefusedPolicy  RefusalCode = 8 // the peer is not one that is admitted
-	RefusedRate    RefusalCode = 9 // too many records a second
+	RefusedName        = wire.RefusedName        // there is no offer of that name
+	RefusedAccess      = wire.RefusedAccess      // more access than the offer gives
+	RefusedKind        = wire.RefusedKind        // drivers of different kinds
+	RefusedBusy        = wire.RefusedBusy        // all places are taken, or too many descriptors are in flight
+	RefusedVersion     = wire.RefusedVersion     // other version of the wire format
+	RefusedRecord      = wire.RefusedRecord      // malformed or unexpected record
+	RefusedTimeout     = wire.RefusedTimeout     // too long over a step
+	RefusedPolicy      = wire.RefusedPolicy      // the peer is not one that is admitted
+	RefusedRate        = wire.RefusedRate        // too many records a second
+	RefusedUnsupported = wire.RefusedUnsupported // a record, field, flag or handle that the peer does not know
 )
-
-// String says in a word or two what the code means.
-func (c RefusalCode) String() string {
-	names := [...]string{"no such offer", "access", "driver", "busy", "version", "bad record", "timed out", "not allowed", "too fast"}
-	if c < 1 || int(c) > len(names) {
-		return fmt.Sprintf("code %d", uint16(c))
-	}
-	return names[c-1]
-}
 
 // A RefusalError is a peer's no.
 type RefusalError struct {
@@ -75,8 +76,10 @@ func (e *RefusalError) Error() string {
 	return fmt.Sprintf("refused by the peer (%s): %s", e.Code, printable(e.Text))
 }
 
-// Is matches [ErrRefused].
-func (e *RefusalError) Is(target error) bool { return target == ErrRefused }
+// Is matches [ErrRefused], and [ErrUnsupported] for that code.
+func (e *RefusalError) Is(target error) bool {
+	return target == ErrRefused || target == ErrUnsupported && e.Code == RefusedUnsupported
+}
 
 // A VerdictError is what a consumer reported that found fault.
 type VerdictError struct {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
 // An expectation is an offer that will be made.
 type expectation struct {
-	step     progress
+	step     wire.Progress
 	waiting  []*waiter // in the order of their coming
 	prepared *offering // whose descriptors are there, or nil
 }
@@ -19,8 +21,12 @@ const progressPause = 250 * time.Millisecond
 // Expect has consumers that ask for name before it is offered wait for it,
 // where they would be refused. They wait as long as [Server.Working] says now
 // and then that this side is at work, or until their own patience ends; an
-// Offer of that name ends the wait, also one that fails.
+// Offer of that name ends the wait, also one that fails. On a closed server it does
+// nothing.
 func (s *Server) Expect(name string) {
+	if s.isZero() {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expect(name)
@@ -34,8 +40,10 @@ func (s *Server) expect(name string) {
 	s.startAccepting()
 }
 
-// claim is Expect for an offer that can still be made.
-func (s *Server) claim(name string) error {
+// claim is Expect for an offering that can still be made. From now on it hears of
+// what belongs to no offer.
+func (o *offering) claim() error {
+	s, name := o.server, o.record.Name
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -45,6 +53,7 @@ func (s *Server) claim(name string) error {
 		return fmt.Errorf("%w: %q", ErrNameTaken, name)
 	}
 	s.expect(name)
+	s.watching[o] = struct{}{}
 	return nil
 }
 
@@ -57,10 +66,13 @@ func (s *Server) taken(name string, o *offering) bool {
 
 // Working tells the consumers that wait for name how far its making is.
 func (s *Server) Working(name string, done, total uint64) {
+	if s.isZero() {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.expected[name]; e != nil {
-		e.step = progress{done, total}
+		e.step = wire.Progress{Done: done, Total: total}
 		for _, w := range e.waiting {
 			w.tell(e.step)
 		}
@@ -74,11 +86,11 @@ func (s *Server) Working(name string, done, total uint64) {
 
 // forget ends the wait for an offer that failed, unless another of that name is
 // prepared.
-func (s *Server) forget(o *offering) {
+func (o *offering) forget() {
+	s, name := o.server, o.record.Name
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watching, o)
-	name := o.msg.name
 	if e := s.expected[name]; e != nil && e.prepared != nil && e.prepared != o {
 		return
 	}
@@ -100,8 +112,8 @@ func (s *Server) fulfil(name string) []*waiter {
 
 // queue has a consumer wait for what is expected. If it is prepared the waiter gets
 // a lease. It runs with mu held.
-func (s *Server) queue(l link, want attach, e *expectation) (*Lease, *waiter, error) {
-	w := newWaiter(s.ctx, l, want)
+func (s *Server) queue(v *visitor, e *expectation) (*Lease, *waiter, error) {
+	w := newWaiter(v)
 	if o := e.prepared; o != nil {
 		if err := o.admitWaiter(w); err != nil {
 			w.stop(err)

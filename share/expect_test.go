@@ -3,6 +3,8 @@ package share
 import (
 	"testing"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/sock"
@@ -19,19 +21,19 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 		srv.Working("data", 1, 4)
 		srv.Working("other", 2, 4)
 		early := dialed(t, srv)
-		require.NoError(t, early.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, name})))
+		require.NoError(t, early.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: name})))
 		rec, err := early.Receive(soon(t))
 		require.NoError(t, err)
-		m, err := decode(rec.Data)
+		m, err := wire.Decode(rec.Data)
 		require.NoError(t, err)
-		require.Equal(t, progress{1, 4}, m)
+		require.Equal(t, wire.Progress{Done: 1, Total: 4}, m)
 
 		s := serve(t, srv, newBuffer(t, ctx, 1))
 		rec, err = early.Receive(soon(t))
 		require.NoError(t, err)
-		m, err = decode(rec.Data)
+		m, err = wire.Decode(rec.Data)
 		require.NoError(t, err)
-		require.IsType(t, offer{}, m)
+		require.IsType(t, wire.Offer{}, m)
 		require.Len(t, rec.Files, 1)
 		require.NoError(t, rec.Close())
 		require.NoError(t, early.Close())
@@ -88,14 +90,14 @@ func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
 	conn, err := sock.Dial(soon(t), srv.Path())
 	require.NoError(t, err)
 	go func() {
-		err := conn.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadOnly, "data"}))
+		err := conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"}))
 		if err == nil {
 			_, err = conn.Receive(soon(t)) // progress
 		}
 		close(waits)
 		if err == nil {
-			var m message
-			m, _, err = link{conn: conn, timeout: DefaultTimeout}.receive(soon(t), false)
+			var m wire.Message
+			m, _, err = hearer(conn).receive(soon(t), false)
 			if err == nil {
 				err = unexpected(m, "")
 			}

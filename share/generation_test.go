@@ -3,6 +3,8 @@ package share
 import (
 	"testing"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -41,9 +43,9 @@ func TestFault67_NextRunOfAProducer(t *testing.T) {
 func TestFault67_DescriptorsOfAnEarlierRun(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
-	earlier := tr.desc.Generation
-	whole, pending := []lie{tr.say(nil, tr.files...)}, []lie{tr.say(func(o *offer) { o.pending = true }, tr.files...)}
-	parts := []lie{tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...), tr.say(func(o *offer) { o.first, o.fds = 2, 1 }, tr.files[2])}
+	earlier := tr.Memory.Generation
+	whole, pending := []lie{tr.say(nil, tr.files...)}, []lie{tr.say(func(o *wire.Offer) { o.Pending = true }, tr.files...)}
+	parts := []lie{tr.say(func(o *wire.Offer) { o.FDs = 2 }, tr.files[:2]...), tr.say(func(o *wire.Offer) { o.First, o.FDs = 2, 1 }, tr.files[2])}
 	for name, c := range map[string]struct {
 		lies      []lie
 		newerThan uint64
@@ -59,12 +61,12 @@ func TestFault67_DescriptorsOfAnEarlierRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			answered := make(chan message, 1)
+			answered := make(chan wire.Message, 1)
 			path := impostor(t, func(conn *sock.Conn) {
 				for _, l := range c.lies {
 					_ = conn.Send(soon(t), l.record, l.files...)
 				}
-				m, _, err := link{conn: conn, timeout: DefaultTimeout}.receive(soon(t), true)
+				m, _, err := hearer(conn).receive(soon(t), true)
 				if err != nil {
 					t.Error(err)
 				}
@@ -73,13 +75,13 @@ func TestFault67_DescriptorsOfAnEarlierRun(t *testing.T) {
 			att, err := Attach(soon(t), path, "data", dev, WithNewerThan(c.newerThan))
 			require.ErrorIs(t, err, c.want)
 			if c.want == nil {
-				require.Equal(t, mapped{earlier}, <-answered)
+				require.Equal(t, wire.Mapped{Generation: earlier}, <-answered)
 				require.NoError(t, att.Close())
 				return
 			}
-			told := (<-answered).(verdict)
-			require.False(t, told.ok)
-			require.Contains(t, told.text, "attaching failed: "+ErrStale.Error())
+			told := (<-answered).(wire.Verdict)
+			require.False(t, told.OK)
+			require.Contains(t, told.Text, "attaching failed: "+ErrStale.Error())
 		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -47,8 +49,8 @@ const brief = 300 * time.Millisecond
 // What one that had to wait for the offer answers to that, it does not bound.
 // It comes after the options that watch the offer.
 func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
-	return func(o *offering) {
-		observe, onLease := o.observe, o.onLease
+	return func(o *offerOptions) {
+		onEvent, onLease := o.onEvent, o.onLease
 		leases := make(chan *Lease, 1)
 		o.onLease = func(l *Lease) {
 			if l.Number() == n {
@@ -56,11 +58,11 @@ func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
 			}
 			onLease(l)
 		}
-		o.observe = func(e Event) {
+		o.onEvent = func(e Event) {
 			if e.Kind == k && e.Lease == n {
-				(<-leases).timeout = d
+				(<-leases).transport.timeout = d
 			}
-			observe(e)
+			onEvent(e)
 		}
 	}
 }
@@ -70,12 +72,12 @@ func letGoIn(n int, d time.Duration) OfferOption { return withLease(n, func(l *L
 
 // goodbyeIn has the nth lease wait no longer than d for who does not read its last record.
 func goodbyeIn(n int, d time.Duration) OfferOption {
-	return withLease(n, func(l *Lease) { l.goodbye = d })
+	return withLease(n, func(l *Lease) { l.transport.goodbye = d })
 }
 
 // withLease changes the nth lease before anything is sent.
 func withLease(n int, change func(*Lease)) OfferOption {
-	return func(o *offering) {
+	return func(o *offerOptions) {
 		onLease := o.onLease
 		o.onLease = func(l *Lease) {
 			if l.Number() == n {
@@ -88,8 +90,8 @@ func withLease(n int, change func(*Lease)) OfferOption {
 
 // timeoutAt has a consumer wait for no step longer than d from that operation of it on
 // (OnStep).
-func timeoutAt(op string, d time.Duration) AttachOption {
-	return func(o *attachOptions) {
+func timeoutAt(op vmm.Op, d time.Duration) AttachOption {
+	return attachOption(func(o *attachOptions) {
 		steps := o.steps
 		o.steps = func(s vmm.Step) {
 			if s.Op == op {
@@ -97,7 +99,7 @@ func timeoutAt(op string, d time.Duration) AttachOption {
 			}
 			steps(s)
 		}
-	}
+	})
 }
 
 // sideBySide runs the cases of a test at once, which wait more than they work. The test sees
@@ -247,7 +249,7 @@ func requireFree(t testing.TB, ctx *cu.Context, want uint64) {
 }
 
 // newBuffer is a buffer full of noise, closed when t ends.
-func newBuffer(t testing.TB, ctx *cu.Context, size uint64, opts ...vmm.Option) *vmm.Buffer {
+func newBuffer(t testing.TB, ctx *cu.Context, size uint64, opts ...vmm.NewOption) *vmm.Buffer {
 	t.Helper()
 	buf, err := vmm.New(ctx.Device(), size, opts...)
 	require.NoError(t, err)
@@ -323,7 +325,7 @@ func serveAs(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.
 	t.Helper()
 	s := newServed(srv)
 	s.start(t, name, func(ctx context.Context) error {
-		return srv.Offer(ctx, name, buf, access, append([]OfferOption{WithObserver(s.see)}, opts...)...)
+		return srv.Offer(ctx, name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...)
 	})
 	return s
 }
@@ -437,11 +439,11 @@ func requireServed(t testing.TB, srv *Server, ctx *cu.Context) {
 }
 
 // early is a raw connection of a consumer that waits for an offer.
-func early(t testing.TB, srv *Server, want attach) *sock.Conn {
+func early(t testing.TB, srv *Server, want wire.Attach) *sock.Conn {
 	t.Helper()
 	before := len(waiting(srv))
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), encode(want)))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(want)))
 	require.Eventually(t, func() bool { return len(waiting(srv)) > before }, 10*time.Second, 100*time.Microsecond)
 	return conn
 }
@@ -457,19 +459,19 @@ func waiting(srv *Server) (all []*waiter) {
 }
 
 // heard is the next message on conn, whose files are closed.
-func heard(t testing.TB, conn *sock.Conn) message {
+func heard(t testing.TB, conn *sock.Conn) wire.Message {
 	t.Helper()
 	rec, err := conn.Receive(soon(t))
 	require.NoError(t, err)
-	m, err := decode(rec.Data)
+	m, err := wire.Decode(rec.Data)
 	require.NoError(t, err)
-	require.NoError(t, checkFiles(m, rec))
+	require.Len(t, rec.Files, wire.Descriptors(m))
 	require.NoError(t, rec.Close())
 	return m
 }
 
 // isMapped is what a consumer says that has mapped buf.
-func isMapped(buf *vmm.Buffer) mapped { return mapped{buf.Describe().Generation} }
+func isMapped(buf *vmm.Buffer) wire.Mapped { return wire.Mapped{Generation: buf.Describe().Generation} }
 
 // dialed is a raw connection to a server.
 func dialed(t testing.TB, srv *Server) *sock.Conn {
@@ -485,4 +487,19 @@ func connections(srv *Server) int {
 	srv.places.mu.Lock()
 	defer srv.places.mu.Unlock()
 	return srv.places.taken
+}
+
+// hearer speaks messages on a raw connection.
+func hearer(conn *sock.Conn) *transport {
+	o := newPeerOptions()
+	o.rate = 0
+	return newTransport(conn, o)
+}
+
+// exportOnce has buf remember its descriptors: to offer it calls no driver any more.
+func exportOnce(t testing.TB, buf *vmm.Buffer) {
+	t.Helper()
+	l, err := buf.Lend()
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
 }

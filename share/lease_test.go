@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/sock"
@@ -100,13 +102,13 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 		defer tick.Stop()
 		for i := range uint64(steps) {
 			<-tick.C
-			_ = conn.Send(soon(t), encode(progress{i, steps}))
+			_ = conn.Send(soon(t), wire.Encode(wire.Progress{Done: i, Total: steps}))
 		}
 		l := tr.say(nil, tr.files...)
 		_ = conn.Send(soon(t), l.record, l.files...)
 		_ = conn.WaitClose(soon(t))
 	})
-	att, err := Attach(soon(t), path, "", dev, WithStepTimeout(patience))
+	att, err := Attach(soon(t), path, "", dev, WithTimeout(patience))
 	require.NoError(t, err)
 	require.NoError(t, att.Close())
 	both.Wait()
@@ -164,8 +166,8 @@ func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 	conn := early(t, srv, wants(dev)) // the offer begins with it
 	buf := newBuffer(t, ctx, 1)
 	s := serve(t, srv, buf, WithIdleTimeout(brief))
-	require.IsType(t, offer{}, heard(t, conn))
-	require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
+	require.IsType(t, wire.Offer{}, heard(t, conn))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
 	outlast(t) // longer than the offer waits for somebody to come
 	require.Empty(t, s.result)
 	require.Empty(t, s.of(Ended))

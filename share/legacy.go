@@ -11,8 +11,9 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// ErrInUse matches every [*InUseError].
-var ErrInUse = errors.New("share: the memory is still offered")
+// ErrInUse says that memory cannot be freed because it is offered; it is
+// [vmm.ErrInUse]. Of legacy memory it is an [*InUseError].
+var ErrInUse = vmm.ErrInUse
 
 // ErrMemoryGone says that offered legacy memory was freed behind this package's back.
 var ErrMemoryGone = errors.New("share: the memory that is offered is not there any more")
@@ -32,21 +33,6 @@ func (e *InUseError) Error() string {
 
 // Is matches [ErrInUse].
 func (e *InUseError) Is(target error) bool { return target == ErrInUse }
-
-// A LegacyHandle is what the memory of an offer is opened by that carries no
-// descriptors.
-type LegacyHandle struct {
-	Handle cu.IPCHandle // of a whole allocation
-	Offset uint64       // of the memory in it, in bytes
-}
-
-func (h *LegacyHandle) clone() *LegacyHandle {
-	if h == nil {
-		return nil
-	}
-	c := *h
-	return &c
-}
 
 // legacyUnit is what allocations are rounded up to: smaller ones lie together with
 // others of the process, which who opens them gets as well.
@@ -85,6 +71,9 @@ func NewLegacy(c *cu.Context, size uint64) (*Legacy, error) {
 	if !ok || size == 0 {
 		return nil, fmt.Errorf("%w: %d bytes", vmm.ErrSize, size)
 	}
+	if c == nil {
+		return nil, errors.New("share: no context to allocate legacy memory in (nil)")
+	}
 	mem, err := c.Alloc(whole)
 	if err != nil {
 		return nil, err
@@ -105,6 +94,9 @@ func NewLegacy(c *cu.Context, size uint64) (*Legacy, error) {
 //
 // Errors: those of [cu.Context.IPCHandle]; [vmm.ErrSize] if it is not as large.
 func LegacyAt(c *cu.Context, p cu.DevicePtr, size uint64) (*Legacy, error) {
+	if c == nil {
+		return nil, fmt.Errorf("share: no context of the memory at %s (nil)", p)
+	}
 	h, offset, err := c.IPCHandle(p)
 	if err != nil {
 		return nil, err
@@ -116,7 +108,7 @@ func LegacyAt(c *cu.Context, p cu.DevicePtr, size uint64) (*Legacy, error) {
 	if size == 0 || size > whole || offset > whole-size {
 		return nil, fmt.Errorf("%w: %d bytes at %d of an allocation of %d", vmm.ErrSize, size, offset, whole)
 	}
-	m := &Legacy{ctx: c, ptr: p, handle: LegacyHandle{h, offset}, offers: map[*offering]struct{}{}}
+	m := &Legacy{ctx: c, ptr: p, handle: LegacyHandle{Handle: h, Offset: offset}, offers: map[*offering]struct{}{}}
 	m.desc = vmm.Descriptor{Kind: c.Device().Driver().Kind(), Device: c.Device().UUID(), Size: size, Chunks: 1, ChunkSize: whole, Generation: vmm.NewGeneration()}
 	if m.id, err = m.allocation(); err != nil {
 		return nil, err
@@ -157,7 +149,7 @@ func (m *Legacy) Device() *cu.Device { return m.ctx.Device() }
 // is undefined from now on, and does no harm to others of this process: on an H200 it
 // keeps the bytes that were there.
 func (m *Legacy) Close() error {
-	if m == nil {
+	if m.isZero() {
 		return nil
 	}
 	m.mu.Lock()
@@ -192,11 +184,11 @@ func (m *Legacy) inUse() error {
 // [*StillOpenError] that names who had not closed it when the lease or the offer ended,
 // also of leases that were revoked before.
 func (s *Server) OfferLegacy(ctx context.Context, name string, m *Legacy, opts ...OfferOption) error {
-	o, err := s.newOffering(name, m, ReadWrite, opts)
+	o, err := s.newOffering(name, legacySource{m}, ReadWrite, opts)
 	if err != nil {
 		return err
 	}
-	return o.offer(ctx)
+	return o.serve(ctx)
 }
 
 // PrepareLegacy is [Server.Prepare] for legacy memory, which consumers open while its
@@ -204,42 +196,47 @@ func (s *Server) OfferLegacy(ctx context.Context, name string, m *Legacy, opts .
 //
 // Errors: those of Prepare; [ErrClosed] for memory that is closed; [ErrMemoryGone].
 func (s *Server) PrepareLegacy(name string, m *Legacy, opts ...OfferOption) (*Prepared, error) {
-	return s.prepare(name, m, ReadWrite, opts)
+	return s.prepare(name, legacySource{m}, ReadWrite, opts)
 }
 
-// export says what consumers are sent, and keeps the memory until release.
-func (m *Legacy) export(o *offering) error {
+// legacySource is legacy memory, which nothing keeps but its owner.
+type legacySource struct{ m *Legacy }
+
+func (l legacySource) lend(o *offering) (loan, error) {
+	m := l.m
+	if m.isZero() {
+		return loan{}, ErrClosed
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return ErrClosed
+		return loan{}, ErrClosed
 	}
-	if err := m.vouch(); err != nil {
-		return err
+	if err := l.vouch(); err != nil {
+		return loan{}, err
 	}
-	handle := m.handle
-	o.msg.desc, o.msg.legacy = m.desc, &handle
 	m.offers[o] = struct{}{}
-	return nil
+	return loan{memory: m.desc, handle: new(m.handle), end: func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.offers, o)
+	}}, nil
 }
 
-func (m *Legacy) release(o *offering) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.offers, o)
-}
-
-func (m *Legacy) synchronize(ctx context.Context) error { return m.ctx.Synchronize(ctx) }
+func (l legacySource) synchronize(ctx context.Context) error { return l.m.ctx.Synchronize(ctx) }
 
 // vouch finds memory that was freed by somebody else, also if other memory is at its
 // address by now.
-func (m *Legacy) vouch() error {
-	id, err := m.allocation()
+func (l legacySource) vouch() error {
+	id, err := l.m.allocation()
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrMemoryGone, err)
-	case id != m.id:
-		return fmt.Errorf("%w: what is at %s now is not of generation %d", ErrMemoryGone, m.ptr, m.desc.Generation)
+	case id != l.m.id:
+		return fmt.Errorf("%w: what is at %s now is not of generation %d", ErrMemoryGone, l.m.ptr, l.m.desc.Generation)
 	}
 	return nil
 }
+
+// isZero reports whether there is no memory: everything of it is [ErrClosed].
+func (m *Legacy) isZero() bool { return m == nil || m.ctx == nil }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -42,7 +44,7 @@ func serveLegacy(t testing.TB, srv *Server, m *Legacy, opts ...OfferOption) *ser
 	t.Helper()
 	s := newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error {
-		return srv.OfferLegacy(ctx, "data", m, append([]OfferOption{WithObserver(s.see)}, opts...)...)
+		return srv.OfferLegacy(ctx, "data", m, append([]OfferOption{OnEvent(s.see)}, opts...)...)
 	})
 	return s
 }
@@ -157,7 +159,7 @@ func TestLegacyAttachment(t *testing.T) {
 	require.Same(t, dev, att.Device())
 	require.EqualValues(t, legacyUnit, att.Offer().Descriptor.ChunkSize)
 	require.Len(t, steps, 1)
-	require.Equal(t, "open", steps[0].Op)
+	require.Equal(t, vmm.OpOpen, steps[0].Op)
 	requireNoiseAt(t, ctx, att.Ptr(), att.Size(), 1)
 	require.NoError(t, att.Close())
 	require.NoError(t, att.Close())
@@ -212,8 +214,8 @@ func TestLegacyIsAlwaysReadWrite(t *testing.T) {
 	}))
 	s := serveLegacy(t, srv, newLegacy(t, ctx, 1))
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), encode(attach{ctx.Device().Driver().Kind(), ReadOnly, "data"})))
-	require.Equal(t, ReadWrite, heard(t, conn).(offer).access)
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wants(ctx.Device()))))
+	require.Equal(t, ReadWrite, heard(t, conn).(wire.Offer).Access)
 	require.Equal(t, ReadWrite, <-access)
 	require.Equal(t, ReadWrite, s.await(t, Connected, 1).Access)
 	require.Equal(t, ReadWrite, srv.Leases("data")[0].Access())
@@ -268,7 +270,7 @@ func TestLegacyPrepared(t *testing.T) {
 	defer func() { require.NoError(t, m.Close()) }()
 	srv := listen(t)
 	s := newServed(srv)
-	p, err := srv.PrepareLegacy("data", m, WithObserver(s.see), WithVerdict(), WithLeases(1))
+	p, err := srv.PrepareLegacy("data", m, OnEvent(s.see), WithVerdict(), WithLeases(1))
 	require.NoError(t, err)
 	require.ErrorIs(t, m.Close(), ErrInUse)
 	c := start(t, "consumer", srv.Path(), "")
@@ -345,14 +347,14 @@ func TestFault13_LegacyMemoryIsFreed(t *testing.T) {
 	srv := listen(t)
 	s := serveLegacy(t, srv, m)
 	require.NoError(t, mem.Close())
-	require.ErrorIs(t, m.vouch(), ErrMemoryGone, "nothing is there")
+	require.ErrorIs(t, legacySource{m}.vouch(), ErrMemoryGone, "nothing is there")
 	mem, err = ctx.Alloc(legacyUnit)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, mem.Close()) }()
 	t.Logf("was at %s, is at %s", m.Ptr(), mem.Ptr())
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), encode(attach{ctx.Device().Driver().Kind(), ReadWrite, "data"})))
-	require.Equal(t, revoke{"the memory is not there any more"}, heard(t, conn), "nobody is given the handle")
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: ctx.Device().Driver().Kind(), Access: ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
+	require.Equal(t, wire.Revoke{Text: "the memory is not there any more"}, heard(t, conn), "nobody is given the handle")
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrMemoryGone)
 
@@ -364,12 +366,12 @@ func TestFault13_LegacyMemoryIsFreed(t *testing.T) {
 	require.ErrorIs(t, srv.OfferLegacy(soon(t), "again", m), ErrMemoryGone)
 	require.NoError(t, m.Close())
 
-	require.Equal(t, revoke{"the memory is not there any more"}, answerAfterFree(t, srv, ctx))
+	require.Equal(t, wire.Revoke{Text: "the memory is not there any more"}, answerAfterFree(t, srv, ctx))
 }
 
 // answerAfterFree is what a consumer hears that says it has opened memory which was
 // freed and replaced meanwhile.
-func answerAfterFree(t *testing.T, srv *Server, ctx *cu.Context) message {
+func answerAfterFree(t *testing.T, srv *Server, ctx *cu.Context) wire.Message {
 	t.Helper()
 	mem, err := ctx.Alloc(legacyUnit)
 	require.NoError(t, err)
@@ -377,12 +379,12 @@ func answerAfterFree(t *testing.T, srv *Server, ctx *cu.Context) message {
 	require.NoError(t, err)
 	s := serveLegacy(t, srv, m)
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), encode(attach{ctx.Device().Driver().Kind(), ReadWrite, "data"})))
-	require.NotNil(t, heard(t, conn).(offer).legacy)
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: ctx.Device().Driver().Kind(), Access: ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
+	require.NotNil(t, heard(t, conn).(wire.Offer).Legacy)
 	require.NoError(t, mem.Close())
 	other, err := ctx.Alloc(legacyUnit)
 	require.NoError(t, err)
-	require.NoError(t, conn.Send(soon(t), encode(mapped{m.Generation()})))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Mapped{Generation: m.Generation()})))
 	answer := heard(t, conn)
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrMemoryGone)
@@ -393,31 +395,31 @@ func answerAfterFree(t *testing.T, srv *Server, ctx *cu.Context) message {
 }
 
 // legacyTruth is what an honest producer would say of a child's memory.
-func legacyTruth(t testing.TB, dev *cu.Device) (offer, *child) {
+func legacyTruth(t testing.TB, dev *cu.Device) (wire.Offer, *child) {
 	t.Helper()
 	c := start(t, "legacy owner", "", "")
 	require.True(t, c.out.Scan())
 	var h cu.IPCHandle
 	require.NoError(t, h.UnmarshalText(c.out.Bytes()))
-	return offer{
-		desc:   vmm.Descriptor{Kind: dev.Driver().Kind(), Device: dev.UUID(), Size: 1 << 20, Chunks: 1, ChunkSize: legacyUnit, Generation: 77},
-		access: ReadWrite, name: "data", legacy: &LegacyHandle{Handle: h},
+	return wire.Offer{
+		Memory: vmm.Descriptor{Kind: dev.Driver().Kind(), Device: dev.UUID(), Size: 1 << 20, Chunks: 1, ChunkSize: legacyUnit, Generation: 77},
+		Access: ReadWrite, Name: "data", Legacy: &LegacyHandle{Handle: h},
 	}, c
 }
 
 // confirming is a script that makes an offer, waits for the answer, and tells more.
-func confirming(t *testing.T, o offer, more ...message) func(*sock.Conn) {
+func confirming(t *testing.T, o wire.Offer, more ...wire.Message) func(*sock.Conn) {
 	return func(conn *sock.Conn) {
-		_ = conn.Send(soon(t), encode(o))
+		_ = conn.Send(soon(t), wire.Encode(o))
 		if rec, err := conn.Receive(soon(t)); err == nil {
-			m, _ := decode(rec.Data)
+			m, _ := wire.Decode(rec.Data)
 			_ = rec.Close()
-			if _, failed := m.(verdict); failed {
+			if _, failed := m.(wire.Verdict); failed {
 				return // it waits for that
 			}
 		}
 		for _, m := range more {
-			_ = conn.Send(soon(t), encode(m))
+			_ = conn.Send(soon(t), wire.Encode(m))
 		}
 		if len(more) > 0 {
 			if rec, err := conn.Receive(soon(t)); err == nil {
@@ -432,18 +434,18 @@ func confirming(t *testing.T, o offer, more ...message) func(*sock.Conn) {
 func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr, _ := legacyTruth(t, dev)
-	yes := confirm{tr.desc.Generation}
+	yes := wire.Confirm{Generation: tr.Memory.Generation}
 	for name, c := range map[string]struct {
 		script func(*sock.Conn)
 		want   error
 	}{
 		"it goes":                       {confirming(t, tr), sock.ErrPeerLost},
-		"it revokes":                    {confirming(t, tr, revoke{"freed"}), ErrRevoked},
-		"it refuses":                    {confirming(t, tr, refuse{RefusedBusy, "x"}), ErrRefused},
-		"another generation":            {confirming(t, tr, confirm{78}), ErrProtocol},
-		"it publishes":                  {confirming(t, tr, publish{77}), ErrProtocol},
-		"progress, and then it goes":    {confirming(t, tr, progress{1, 2}, revoke{}), ErrRevoked},
-		"confirmed before it was asked": {tell(t, lie{encode(yes), nil}), ErrProtocol},
+		"it revokes":                    {confirming(t, tr, wire.Revoke{Text: "freed"}), ErrRevoked},
+		"it refuses":                    {confirming(t, tr, wire.Refuse{Code: RefusedBusy, Text: "x"}), ErrRefused},
+		"another generation":            {confirming(t, tr, wire.Confirm{Generation: 78}), ErrProtocol},
+		"it publishes":                  {confirming(t, tr, wire.Publish{Generation: 77}), ErrProtocol},
+		"progress, and then it goes":    {confirming(t, tr, wire.Progress{Done: 1, Total: 2}, wire.Revoke{}), ErrRevoked},
+		"confirmed before it was asked": {tell(t, lie{wire.Encode(yes), nil}), ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := attachAny(soon(t), impostor(t, c.script), "data", dev)
@@ -452,9 +454,9 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 	}
 	t.Run("silence", func(t *testing.T) {
 		_, err := attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
-			_ = conn.Send(soon(t), encode(tr))
+			_ = conn.Send(soon(t), wire.Encode(tr))
 			_ = conn.WaitClose(soon(t))
-		}), "data", dev, WithStepTimeout(100*time.Millisecond))
+		}), "data", dev, WithTimeout(100*time.Millisecond))
 		require.ErrorIs(t, err, ErrTimeout)
 	})
 	t.Run("honest", func(t *testing.T) {
@@ -470,20 +472,20 @@ func TestLegacyIsClosedBeforeItIsGivenUp(t *testing.T) {
 	spy, dev, _ := spied(t)
 	tr, _ := legacyTruth(t, dev)
 	wait := tr
-	wait.pending = true
+	wait.Pending = true
 	for i, c := range []struct {
-		offer offer
-		lie   message
+		offer wire.Offer
+		lie   wire.Message
 	}{
-		{tr, confirm{78}}, {tr, publish{77}}, {wait, publish{78}}, {wait, confirm{77}},
+		{tr, wire.Confirm{Generation: 78}}, {tr, wire.Publish{Generation: 77}}, {wait, wire.Publish{Generation: 78}}, {wait, wire.Confirm{Generation: 77}},
 	} {
 		_, err := attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
-			_ = conn.Send(soon(t), encode(c.offer))
-			_ = conn.Send(soon(t), encode(c.lie))
-			if !c.offer.pending {
-				require.Equal(t, mapped{77}, heard(t, conn))
+			_ = conn.Send(soon(t), wire.Encode(c.offer))
+			_ = conn.Send(soon(t), wire.Encode(c.lie))
+			if !c.offer.Pending {
+				require.Equal(t, wire.Mapped{Generation: 77}, heard(t, conn))
 			}
-			require.False(t, heard(t, conn).(verdict).ok)
+			require.False(t, heard(t, conn).(wire.Verdict).OK)
 			require.Equal(t, i+1, spy.count("cuIpcCloseMemHandle"))
 		}), "data", dev)
 		require.ErrorIs(t, err, ErrProtocol)
@@ -498,31 +500,31 @@ func TestLegacyLies(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer sock.CloseFiles([]*os.File{r, w})
-	change := func(f func(o *offer)) []lie {
+	change := func(f func(o *wire.Offer)) []lie {
 		o := tr
-		handle := *tr.legacy
-		o.legacy = &handle
+		handle := *tr.Legacy
+		o.Legacy = &handle
 		f(&o)
-		return []lie{{encode(o), nil}}
+		return []lie{{wire.Encode(o), nil}}
 	}
 	for name, c := range map[string]struct {
 		lies []lie
 		want error
 	}{
-		"handle of zeros":              {change(func(o *offer) { o.legacy.Handle = cu.IPCHandle{} }), cu.ErrInvalidValue},
-		"a descriptor with it":         {[]lie{{encode(tr), []*os.File{r}}}, ErrWire},
-		"read-only":                    {change(func(o *offer) { o.access = ReadOnly }), ErrWire},
-		"fault 35: size 0":             {change(func(o *offer) { o.desc.Size = 0 }), ErrWire},
-		"fault 36: larger":             {change(func(o *offer) { o.desc.Size = legacyUnit + 1 }), ErrWire},
-		"fault 36: allocation":         {change(func(o *offer) { o.desc.ChunkSize = 1 << 30; o.desc.Size = 1 << 30 }), vmm.ErrDescriptor},
-		"fault 38: offset":             {change(func(o *offer) { o.legacy.Offset = legacyUnit }), ErrWire},
-		"fault 38: overflow":           {change(func(o *offer) { o.legacy.Offset = math.MaxUint64 - 1<<20 + 1 }), ErrWire},
-		"two chunks":                   {change(func(o *offer) { o.desc.Chunks = 2 }), ErrWire},
-		"fault 39: unknown device":     {change(func(o *offer) { o.desc.Device[3] ^= 1 }), vmm.ErrDevice},
-		"other kind of driver":         {change(func(o *offer) { o.desc.Kind = cu.CUDA + cu.Soft - o.desc.Kind }), vmm.ErrKind},
-		"fault 40: unknown handle":     {[]lie{{flaw(tr, 18, 3), nil}}, ErrWire},
-		"another offer than asked":     {change(func(o *offer) { o.name = "other" }), ErrProtocol},
-		"descriptors that do not come": {[]lie{{encode(offer{desc: vmm.Descriptor{Chunks: 1}, access: ReadOnly, name: "data", fds: 1}), nil}}, ErrWire},
+		"handle of zeros":              {change(func(o *wire.Offer) { o.Legacy.Handle = cu.IPCHandle{} }), cu.ErrInvalidValue},
+		"a descriptor with it":         {[]lie{{wire.Encode(tr), []*os.File{r}}}, ErrWire},
+		"read-only":                    {change(func(o *wire.Offer) { o.Access = ReadOnly }), ErrWire},
+		"fault 35: size 0":             {change(func(o *wire.Offer) { o.Memory.Size = 0 }), ErrWire},
+		"fault 36: larger":             {change(func(o *wire.Offer) { o.Memory.Size = legacyUnit + 1 }), ErrWire},
+		"fault 36: allocation":         {change(func(o *wire.Offer) { o.Memory.ChunkSize = 1 << 30; o.Memory.Size = 1 << 30 }), vmm.ErrDescriptor},
+		"fault 38: offset":             {change(func(o *wire.Offer) { o.Legacy.Offset = legacyUnit }), ErrWire},
+		"fault 38: overflow":           {change(func(o *wire.Offer) { o.Legacy.Offset = math.MaxUint64 - 1<<20 + 1 }), ErrWire},
+		"two chunks":                   {change(func(o *wire.Offer) { o.Memory.Chunks = 2 }), ErrWire},
+		"fault 39: unknown device":     {change(func(o *wire.Offer) { o.Memory.Device[3] ^= 1 }), vmm.ErrDevice},
+		"other kind of driver":         {change(func(o *wire.Offer) { o.Memory.Kind = cu.CUDA + cu.Soft - o.Memory.Kind }), vmm.ErrKind},
+		"fault 40: unknown handle":     {[]lie{{flaw(tr, 18, 3), nil}}, ErrUnsupported},
+		"another offer than asked":     {change(func(o *wire.Offer) { o.Name = "other" }), ErrProtocol},
+		"descriptors that do not come": {[]lie{{wire.Encode(wire.Offer{Memory: vmm.Descriptor{Chunks: 1}, Access: ReadOnly, Name: "data", FDs: 1}), nil}}, ErrWire},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := attachAny(soon(t), impostor(t, tell(t, c.lies...)), "data", dev)
@@ -531,17 +533,17 @@ func TestLegacyLies(t *testing.T) {
 		})
 	}
 	t.Run("a hidden device, whose handle is none", func(t *testing.T) {
-		lies := change(func(o *offer) { o.desc.Device[3] ^= 1; o.legacy.Handle = cu.IPCHandle{} })
+		lies := change(func(o *wire.Offer) { o.Memory.Device[3] ^= 1; o.Legacy.Handle = cu.IPCHandle{} })
 		_, err := attachAny(soon(t), impostor(t, tell(t, lies...)), "data", dev, WithAnyDevice())
 		require.ErrorIs(t, err, cu.ErrInvalidValue)
 		require.ErrorContains(t, err, "not visible to this process")
 	})
 	t.Run("too large", func(t *testing.T) {
-		_, err := attachAny(soon(t), impostor(t, tell(t, lie{encode(tr), nil})), "data", dev, WithMaxSize(1<<20))
+		_, err := attachAny(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, WithMaxSize(1<<20))
 		require.ErrorIs(t, err, ErrTooLarge)
 	})
 	t.Run("not wanted", func(t *testing.T) {
-		_, err := attachAny(soon(t), impostor(t, tell(t, lie{encode(tr), nil})), "data", dev, WithHandle(HandleFD))
+		_, err := attachAny(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, WithHandle(HandleFD))
 		require.ErrorIs(t, err, ErrHandle)
 	})
 }
@@ -554,8 +556,8 @@ func TestFault13_OldLegacyHandle(t *testing.T) {
 	_, err := c.in.(interface{ Write([]byte) (int, error) }).Write([]byte("again\n"))
 	require.NoError(t, err)
 	require.True(t, c.out.Scan())
-	t.Logf("the handle was %s and is %s", tr.legacy.Handle, c.out.Text())
-	_, err = attachAny(soon(t), impostor(t, confirming(t, tr, revoke{"freed"})), "data", dev)
+	t.Logf("the handle was %s and is %s", tr.Legacy.Handle, c.out.Text())
+	_, err = attachAny(soon(t), impostor(t, confirming(t, tr, wire.Revoke{Text: "freed"})), "data", dev)
 	if !errors.Is(err, cu.ErrInvalidValue) { // it opens nothing, or what the producer then takes back
 		require.ErrorIs(t, err, ErrRevoked)
 	}
@@ -571,8 +573,9 @@ func TestLegacyOfOneself(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrInvalidContext)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
 	_, err = Attach(soon(t), srv.Path(), "data", dev)
-	require.ErrorIs(t, err, ErrHandle, "nobody gets legacy memory who has not asked for it")
-	require.ErrorIs(t, s.await(t, Ended, 2).Err, ErrVerdict)
+	require.ErrorIs(t, err, ErrUnsupported, "nobody gets legacy memory who has not asked for it")
+	require.ErrorContains(t, err, "legacy handle")
+	require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "legacy handle")
 }
 
 func TestHandleThatIsNotWanted(t *testing.T) {
@@ -649,7 +652,7 @@ func TestLegacyProducerStopped(t *testing.T) {
 	path := socketPath(t)
 	c := start(t, "legacy producer", path, "4096")
 	c.says(t, "listening")
-	_, err := attachAny(soon(t), path, "data", dev, WithStepTimeout(300*time.Millisecond),
+	_, err := attachAny(soon(t), path, "data", dev, WithTimeout(300*time.Millisecond),
 		OnStep(func(vmm.Step) { c.stop(t) }))
 	require.ErrorIs(t, err, ErrTimeout)
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))

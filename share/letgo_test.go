@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -140,7 +142,7 @@ func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 
 // Of very many who keep the memory some are named, each once.
 func TestManyKeepLegacyMemoryOpen(t *testing.T) {
-	o := &offering{server: &Server{timeout: time.Second}}
+	o := &offering{server: &Server{opts: &listenOptions{peerOptions: peerOptions{timeout: time.Second}}}}
 	require.NoError(t, o.stillOpen())
 	for range 3 {
 		for pid := range 1000 {
@@ -159,17 +161,17 @@ func TestManyKeepLegacyMemoryOpen(t *testing.T) {
 func rawLegacy(t *testing.T, srv *Server, m *Legacy, dev *cu.Device) *sock.Conn {
 	t.Helper()
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), encode(attach{dev.Driver().Kind(), ReadWrite, "data"})))
-	require.NotNil(t, heard(t, conn).(offer).legacy)
-	require.NoError(t, conn.Send(soon(t), encode(mapped{m.Generation()})))
-	require.Equal(t, confirm{m.Generation()}, heard(t, conn))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
+	require.NotNil(t, heard(t, conn).(wire.Offer).Legacy)
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Mapped{Generation: m.Generation()})))
+	require.Equal(t, wire.Confirm{Generation: m.Generation()}, heard(t, conn))
 	return conn
 }
 
 // What a consumer says after REVOKE: a verdict says that the memory is closed, and all else
 // renews nothing and ends nothing, even if it is more than is taken, or no record.
 func TestLegacyConsumerAfterRevoke(t *testing.T) {
-	good, bad := encode(verdict{ok: true}), encode(verdict{text: "x"})
+	good, bad := wire.Encode(wire.Verdict{OK: true}), wire.Encode(wire.Verdict{Text: "x"})
 	type caseOf struct {
 		says  [][]byte
 		times int
@@ -178,10 +180,10 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	sideBySide(t, map[string]caseOf{
 		"a verdict":             {[][]byte{good}, 1, false},
-		"a bad one":             {[][]byte{encode(progress{1, 2}), bad}, 1, false},
-		"much and then verdict": {[][]byte{encode(progress{1, 2}), {1, 2, 3}}, 600, false},
-		"progress alone":        {[][]byte{encode(progress{1, 2})}, 100, true},
-		"too much":              {[][]byte{encode(progress{1, 2})}, 1100, true},
+		"a bad one":             {[][]byte{wire.Encode(wire.Progress{Done: 1, Total: 2}), bad}, 1, false},
+		"much and then verdict": {[][]byte{wire.Encode(wire.Progress{Done: 1, Total: 2}), {1, 2, 3}}, 600, false},
+		"progress alone":        {[][]byte{wire.Encode(wire.Progress{Done: 1, Total: 2})}, 100, true},
+		"too much":              {[][]byte{wire.Encode(wire.Progress{Done: 1, Total: 2})}, 1100, true},
 		"garbage":               {[][]byte{{1, 2, 3}}, 1, true},
 	}, func(t *testing.T, name string, c caseOf) {
 		m := newLegacy(t, ctx, 1)
@@ -196,7 +198,7 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 		l := next(t, begun)
 		began := time.Now()
 		s.cancel()
-		require.Equal(t, revoke{"the producer has ended the offer"}, heard(t, conn))
+		require.Equal(t, wire.Revoke{Text: "the producer has ended the offer"}, heard(t, conn))
 		if !c.open { // if it is, its time may be over by now
 			require.ErrorIs(t, m.Close(), ErrInUse)
 		}
@@ -228,12 +230,12 @@ func TestLegacyConsumerAfterRefuse(t *testing.T) {
 	srv := listen(t)
 	onLease, begun := leases()
 	s := serveLegacy(t, srv, m, onLease)
-	for _, record := range []message{refuse{RefusedRecord, "x"}, mapped{m.Generation()}} {
+	for _, record := range []wire.Message{wire.Refuse{Code: RefusedRecord, Text: "x"}, wire.Mapped{Generation: m.Generation()}} {
 		conn := rawLegacy(t, srv, m, dev)
 		l := next(t, begun)
-		require.NoError(t, conn.Send(soon(t), encode(record)))
-		if _, said := record.(mapped); said { // a second time
-			require.IsType(t, refuse{}, heard(t, conn))
+		require.NoError(t, conn.Send(soon(t), wire.Encode(record)))
+		if _, said := record.(wire.Mapped); said { // a second time
+			require.IsType(t, wire.Refuse{}, heard(t, conn))
 		}
 		require.Never(t, func() bool { return l.Err() != nil }, 50*time.Millisecond, 10*time.Millisecond)
 		require.NoError(t, conn.Close())
@@ -248,29 +250,29 @@ func TestLegacyConsumerAfterRefuse(t *testing.T) {
 // was closed.
 func TestLegacyConnectionOutlivesTheMemory(t *testing.T) {
 	for name, c := range map[string]struct {
-		last message
+		last wire.Message
 		want error
-		says message // to the producer, if anything
+		says wire.Message // to the producer, if anything
 		end  func(*testing.T, *Attachment)
 	}{
-		"revoked":                {revoke{"freed"}, ErrRevoked, nil, func(t *testing.T, a *Attachment) { require.NoError(t, a.Close()) }},
-		"refused":                {refuse{RefusedTimeout, "x"}, ErrRefused, nil, func(t *testing.T, a *Attachment) { require.NoError(t, a.Close()) }},
-		"it publishes":           {publish{77}, ErrProtocol, refuse{}, func(t *testing.T, a *Attachment) { require.NoError(t, a.Close()) }},
-		"revoked, and a verdict": {revoke{"freed"}, ErrRevoked, verdict{ok: true}, func(t *testing.T, a *Attachment) { require.ErrorIs(t, a.Report(soon(t), nil), ErrRevoked) }},
+		"revoked":                {wire.Revoke{Text: "freed"}, ErrRevoked, nil, func(t *testing.T, a *Attachment) { require.NoError(t, a.Close()) }},
+		"refused":                {wire.Refuse{Code: RefusedTimeout, Text: "x"}, ErrRefused, nil, func(t *testing.T, a *Attachment) { require.NoError(t, a.Close()) }},
+		"it publishes":           {wire.Publish{Generation: 77}, ErrProtocol, wire.Refuse{}, func(t *testing.T, a *Attachment) { require.NoError(t, a.Close()) }},
+		"revoked, and a verdict": {wire.Revoke{Text: "freed"}, ErrRevoked, wire.Verdict{OK: true}, func(t *testing.T, a *Attachment) { require.ErrorIs(t, a.Report(soon(t), nil), ErrRevoked) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spy, dev, _ := spied(t)
 			tr, _ := legacyTruth(t, dev)
 			ended := make(chan string, 1)
 			att, err := attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
-				_ = conn.Send(soon(t), encode(tr))
-				require.Equal(t, mapped{77}, heard(t, conn))
-				_ = conn.Send(soon(t), encode(confirm{77}))
-				_ = conn.Send(soon(t), encode(c.last))
+				_ = conn.Send(soon(t), wire.Encode(tr))
+				require.Equal(t, wire.Mapped{Generation: 77}, heard(t, conn))
+				_ = conn.Send(soon(t), wire.Encode(wire.Confirm{Generation: 77}))
+				_ = conn.Send(soon(t), wire.Encode(c.last))
 				if c.says != nil {
 					require.IsType(t, c.says, heard(t, conn))
 				}
-				if _, reported := c.says.(verdict); !reported {
+				if _, reported := c.says.(wire.Verdict); !reported {
 					_ = conn.WaitClose(soon(t))
 				}
 				ended <- spy.owed()

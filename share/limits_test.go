@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/sock"
@@ -43,7 +45,7 @@ func TestFault59_Places(t *testing.T) {
 }
 
 func TestPlacesAreForgotten(t *testing.T) {
-	p := newPlaces(-1, 0)
+	p := newPlaces(1, 1)
 	for pid := range int32(100) {
 		leave, full := p.take(sock.Peer{PID: pid})
 		require.Empty(t, full, "there is always one")
@@ -130,7 +132,7 @@ func TestMeter(t *testing.T) {
 // flood sends n records of progress, as fast as can be, while they are taken.
 func flood(t *testing.T, conn *sock.Conn, n int) {
 	for i := range n {
-		if conn.Send(soon(t), encode(progress{uint64(i), uint64(n)})) != nil {
+		if conn.Send(soon(t), wire.Encode(wire.Progress{Done: uint64(i), Total: uint64(n)})) != nil {
 			return // the peer has had enough
 		}
 	}
@@ -145,7 +147,7 @@ func TestFloodOfAConsumer(t *testing.T) {
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), encode(wants(dev))))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
 	requireOffered(t, conn, false)
 	flood(t, conn, rate-2) // and what it has said so far
 	require.NoError(t, bystander.Progress(soon(t), 1, 2))
@@ -166,7 +168,7 @@ func TestFloodThatIsAllowed(t *testing.T) {
 	srv := listen(t, WithRecordRate(0))
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), encode(wants(dev))))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
 	requireOffered(t, conn, false)
 	flood(t, conn, 2*defaultRate)
 	s.await(t, Progress, 2*defaultRate)
@@ -179,10 +181,10 @@ func TestFloodOfAProducer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	good := tr.say(nil, tr.files...)
-	pending := tr.say(func(o *offer) { o.pending = true }, tr.files...)
+	pending := tr.say(func(o *wire.Offer) { o.Pending = true }, tr.files...)
 	for name, before := range map[string][]lie{"before its offer": nil, "before its data is there": {pending}, "after its offer": {good}} {
 		t.Run(name, func(t *testing.T) {
-			said := make(chan message, 1)
+			said := make(chan wire.Message, 1)
 			att, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
 				for _, l := range before {
 					if err := conn.Send(soon(t), l.record, l.files...); err != nil {
@@ -191,28 +193,28 @@ func TestFloodOfAProducer(t *testing.T) {
 				}
 				flood(t, conn, 10000)
 				said <- lastWord(t, conn)
-			}), "data", dev, WithProducerRate(30))
+			}), "data", dev, WithRecordRate(30))
 			if name == "after its offer" {
 				require.NoError(t, err)
 				err = awaitDone(t, att)
 				require.NoError(t, att.Close())
 			}
 			require.ErrorIs(t, err, ErrRate)
-			no, ok := (<-said).(refuse)
+			no, ok := (<-said).(wire.Refuse)
 			require.True(t, ok)
-			require.Equal(t, RefusedRate, no.code)
+			require.Equal(t, RefusedRate, no.Code)
 		})
 	}
 }
 
 // lastWord is the last message on conn before its end.
-func lastWord(t *testing.T, conn *sock.Conn) (last message) {
+func lastWord(t *testing.T, conn *sock.Conn) (last wire.Message) {
 	for {
 		rec, err := conn.Receive(soon(t))
 		if err != nil {
 			return last
 		}
-		if last, err = decode(rec.Data); err != nil {
+		if last, err = wire.Decode(rec.Data); err != nil {
 			t.Error(err)
 		}
 	}
@@ -233,7 +235,7 @@ func TestOffersThatAreTooLarge(t *testing.T) {
 	}
 	imports, n := spy.count("cuMemImportFromShareableHandle"), 3
 	for why, opt := range map[string]AttachOption{
-		"3 chunks; 2 are taken": WithMaxChunks(2), "3 chunks; 0 are taken": WithMaxChunks(0), " bytes are taken": WithMaxSize(3*g - 1),
+		"3 chunks; 2 are taken": WithMaxChunks(2), "3 chunks; 1 are taken": WithMaxChunks(1), " bytes are taken": WithMaxSize(3*g - 1),
 	} {
 		_, err := Attach(soon(t), srv.Path(), "", dev, opt)
 		require.ErrorIs(t, err, ErrTooLarge)
@@ -254,11 +256,11 @@ func TestLiesThatAreTooLarge(t *testing.T) {
 		lie lie
 		opt AttachOption
 	}{
-		"many chunks":    {tr.say(func(o *offer) { o.desc.Chunks = vmm.MaxChunks }, tr.files...), WithMaxChunks(vmm.MaxChunks - 1)},
-		"a large chunk":  {tr.say(func(o *offer) { o.desc.Size, o.desc.ChunkSize = 1, 1<<62 }, tr.files...), WithMaxSize(1 << 40)},
-		"beyond 64 bits": {tr.say(func(o *offer) { o.desc.ChunkSize = 1 << 63 }, tr.files...), WithMaxSize(1<<64 - 1)},
+		"many chunks":    {tr.say(func(o *wire.Offer) { o.Memory.Chunks = vmm.MaxChunks }, tr.files...), WithMaxChunks(vmm.MaxChunks - 1)},
+		"a large chunk":  {tr.say(func(o *wire.Offer) { o.Memory.Size, o.Memory.ChunkSize = 1, 1<<62 }, tr.files...), WithMaxSize(1 << 40)},
+		"beyond 64 bits": {tr.say(func(o *wire.Offer) { o.Memory.ChunkSize = 1 << 63 }, tr.files...), WithMaxSize(1<<64 - 1)},
 	} {
-		said := make(chan message, 1)
+		said := make(chan wire.Message, 1)
 		_, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
 			if err := conn.Send(soon(t), c.lie.record, c.lie.files...); err != nil {
 				t.Error(err)
@@ -266,19 +268,19 @@ func TestLiesThatAreTooLarge(t *testing.T) {
 			said <- heard(t, conn) // the rest of the offer is not waited for
 		}), "data", dev, c.opt)
 		require.ErrorIs(t, err, ErrTooLarge, name)
-		require.IsType(t, verdict{}, <-said, name)
+		require.IsType(t, wire.Verdict{}, <-said, name)
 	}
 }
 
 // Every record that there is fits what either side takes.
 func TestMostRecord(t *testing.T) {
-	text := strings.Repeat("x", 2*maxText)
-	for _, m := range []message{
-		attach{name: text[:maxName]}, offer{name: text[:maxName], data: []byte(text[:maxData])}, refuse{text: text}, progress{}, mapped{},
-		verdict{text: text}, revoke{text}, publish{}, confirm{},
-		offer{name: text[:maxName], data: []byte(text[:maxData]), legacy: &LegacyHandle{}},
+	text := strings.Repeat("x", 2*wire.MaxText)
+	for _, m := range []wire.Message{
+		wire.Attach{Name: text[:wire.MaxName]}, wire.Offer{Name: text[:wire.MaxName], Data: []byte(text[:wire.MaxData])}, wire.Refuse{Text: text}, wire.Progress{}, wire.Mapped{},
+		wire.Verdict{Text: text}, wire.Revoke{Text: text}, wire.Publish{}, wire.Confirm{},
+		wire.Offer{Name: text[:wire.MaxName], Data: []byte(text[:wire.MaxData]), Legacy: &LegacyHandle{}},
 	} {
-		require.LessOrEqual(t, len(encode(m)), mostRecord, "type %d", m.kind())
+		require.LessOrEqual(t, len(wire.Encode(m)), wire.MaxRecord, "type %d", m.Type())
 	}
 }
 
@@ -293,7 +295,7 @@ func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
 	for i, c := range []struct {
 		size, fds int
 		want      error
-	}{{mostRecord + 1, 0, sock.ErrTruncated}, {20, 1, sock.ErrTooManyFDs}, {20, 253, sock.ErrTooManyFDs}} {
+	}{{wire.MaxRecord + 1, 0, sock.ErrTruncated}, {20, 1, sock.ErrTooManyFDs}, {20, 253, sock.ErrTooManyFDs}} {
 		conn := dialed(t, srv)
 		if sendRaw(t, conn, make([]byte, c.size), null, c.fds) {
 			requireRefusal(t, conn, RefusedRecord, c.want.Error())
@@ -304,7 +306,7 @@ func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
 		require.ErrorIs(t, s.await(t, PeerRefused, i+1).Err, c.want)
 	}
 	require.NoError(t, null.Close())
-	_, err = Attach(soon(t), impostor(t, tell(t, lie{make([]byte, mostRecord+1), nil})), "data", dev)
+	_, err = Attach(soon(t), impostor(t, tell(t, lie{make([]byte, wire.MaxRecord+1), nil})), "data", dev)
 	require.ErrorIs(t, err, sock.ErrTruncated)
 	requireServed(t, srv, ctx)
 }

@@ -2,9 +2,14 @@ package share
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/share/internal/wire"
 
 	"github.com/stretchr/testify/require"
 
@@ -64,7 +69,7 @@ func tell(t *testing.T, lies ...lie) func(*sock.Conn) {
 
 // A truth is what an honest producer would say, for a test to change.
 type truth struct {
-	offer
+	wire.Offer
 	files []*os.File
 	other *os.File // memory of another size
 	pipe  *os.File
@@ -81,16 +86,16 @@ func truthOf(t *testing.T, ctx *cu.Context) truth {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, sock.CloseFiles(append([]*os.File{other[0], r, w}, files...))) })
-	return truth{offer{desc: desc, access: ReadOnly, name: "data", fds: 3}, files, other[0], r}
+	return truth{wire.Offer{Memory: desc, Access: ReadOnly, Name: "data", FDs: 3}, files, other[0], r}
 }
 
 // say makes the record of the offer with change, and its files.
-func (tr truth) say(change func(o *offer), files ...*os.File) lie {
-	o := tr.offer
+func (tr truth) say(change func(o *wire.Offer), files ...*os.File) lie {
+	o := tr.Offer
 	if change != nil {
 		change(&o)
 	}
-	return lie{encode(o), files}
+	return lie{wire.Encode(o), files}
 }
 
 // Invariant 2: whatever a producer says, the
@@ -98,16 +103,16 @@ func (tr truth) say(change func(o *offer), files ...*os.File) lie {
 func TestLyingProducerGetsNothingMapped(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
-	g, f := tr.desc.ChunkSize, tr.files
-	part := func(first, fds int, more func(o *offer)) func(*offer) {
-		return func(o *offer) {
-			if o.first, o.fds = first, fds; more != nil {
+	g, f := tr.Memory.ChunkSize, tr.files
+	part := func(first, fds int, more func(o *wire.Offer)) func(*wire.Offer) {
+		return func(o *wire.Offer) {
+			if o.First, o.FDs = first, fds; more != nil {
 				more(o)
 			}
 		}
 	}
 	desc := func(change func(d *vmm.Descriptor)) []lie {
-		return []lie{tr.say(func(o *offer) { change(&o.desc) }, f...)}
+		return []lie{tr.say(func(o *wire.Offer) { change(&o.Memory) }, f...)}
 	}
 	for name, c := range map[string]struct {
 		lies []lie
@@ -121,16 +126,16 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 		"fault 19: none announced, some sent": {[]lie{tr.say(part(0, 0, nil), f...)}, ErrWire},
 		"fault 25: a pipe":                    {[]lie{tr.say(nil, f[0], tr.pipe, f[2])}, cu.ErrUnknown},
 		"fault 26: another allocation":        {[]lie{tr.say(nil, f[0], f[1], tr.other)}, cu.ErrNotSupported},
-		"fault 27: wrong magic":               {[]lie{{flaw(tr.offer, 0, 'X'), f}}, ErrWire},
-		"fault 27: other version":             {[]lie{{flaw(tr.offer, 4, 2), f}}, ErrVersion},
-		"fault 28: wrong length":              {[]lie{{flaw(tr.offer, 12, 0xff, 0xff, 0xff, 0xff), f}}, ErrWire},
+		"fault 27: wrong magic":               {[]lie{{flaw(tr.Offer, 0, 'X'), f}}, ErrWire},
+		"fault 27: other version":             {[]lie{{flaw(tr.Offer, 4, 2), f}}, ErrVersion},
+		"fault 28: wrong length":              {[]lie{{flaw(tr.Offer, 12, 0xff, 0xff, 0xff, 0xff), f}}, ErrWire},
 		"fault 29: random bytes":              {[]lie{{noise(500, 3), f}}, ErrWire},
-		"fault 31: a verdict":                 {[]lie{{encode(verdict{true, ""}), nil}}, ErrProtocol},
-		"fault 31: an acknowledgement":        {[]lie{{encode(mapped{1}), nil}}, ErrProtocol},
-		"a wish to attach":                    {[]lie{{encode(attach{cu.CUDA, ReadOnly, ""}), nil}}, ErrProtocol},
-		"a revocation":                        {[]lie{{encode(revoke{"x"}), nil}}, ErrRevoked},
-		"a refusal":                           {[]lie{{encode(refuse{RefusedBusy, "x"}), nil}}, ErrRefused},
-		"a refusal with a file":               {[]lie{{encode(refuse{RefusedBusy, "x"}), f[:1]}}, ErrWire},
+		"fault 31: a verdict":                 {[]lie{{wire.Encode(wire.Verdict{OK: true, Text: ""}), nil}}, ErrProtocol},
+		"fault 31: an acknowledgement":        {[]lie{{wire.Encode(wire.Mapped{Generation: 1}), nil}}, ErrProtocol},
+		"a wish to attach":                    {[]lie{{wire.Encode(wire.Attach{Driver: cu.CUDA, Access: ReadOnly, Name: ""}), nil}}, ErrProtocol},
+		"a revocation":                        {[]lie{{wire.Encode(wire.Revoke{Text: "x"}), nil}}, ErrRevoked},
+		"a refusal":                           {[]lie{{wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "x"}), nil}}, ErrRefused},
+		"a refusal with a file":               {[]lie{{wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "x"}), f[:1]}}, ErrWire},
 		"fault 35: size 0":                    {desc(func(d *vmm.Descriptor) { d.Size = 0 }), vmm.ErrDescriptor},
 		"fault 36: larger":                    {desc(func(d *vmm.Descriptor) { d.ChunkSize *= 2; d.Size *= 2 }), cu.ErrNotSupported},
 		"fault 36: more than its chunks":      {desc(func(d *vmm.Descriptor) { d.Size++ }), vmm.ErrDescriptor},
@@ -139,7 +144,7 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 		"fault 39: unknown device":            {desc(func(d *vmm.Descriptor) { d.Device[3] ^= 1 }), vmm.ErrDevice},
 		"fault 37: no granularity":            {desc(func(d *vmm.Descriptor) { d.Granularity = 0 }), vmm.ErrDescriptor},
 		"other kind of driver":                {desc(func(d *vmm.Descriptor) { d.Kind = cu.CUDA + cu.Soft - d.Kind }), vmm.ErrKind},
-		"fault 40: a fabric handle":           {[]lie{{flaw(tr.offer, 18, 8), f}}, ErrWire},
+		"fault 40: a fabric handle":           {[]lie{{flaw(tr.Offer, 18, 8), f}}, ErrUnsupported},
 		"chunks 0":                            {desc(func(d *vmm.Descriptor) { d.Chunks = 0 }), ErrWire},
 		"chunks 2^32-1":                       {desc(func(d *vmm.Descriptor) { d.Chunks = 1<<32 - 1 }), ErrWire},
 		"chunks beyond the limit":             {desc(func(d *vmm.Descriptor) { d.Chunks = vmm.MaxChunks + 1 }), ErrWire},
@@ -147,12 +152,12 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 		"a chunk twice":                       {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(1, 1, nil), f[2])}, ErrWire},
 		"a chunk left out":                    {[]lie{tr.say(part(0, 1, nil), f[0]), tr.say(part(2, 1, nil), f[2])}, ErrWire},
 		"too many in the end":                 {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 2, nil), f[:2]...)}, ErrWire},
-		"other sizes in the second":           {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.desc.Size = 3*g - 1 }), f[2])}, ErrWire},
-		"other name in the second":            {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.name = "x" }), f[2])}, ErrWire},
-		"other data in the second":            {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.data = []byte("x") }), f[2])}, ErrWire},
-		"other access in the second":          {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *offer) { o.access = ReadWrite }), f[2])}, ErrWire},
-		"another offer than asked for":        {[]lie{tr.say(func(o *offer) { o.name = "other" }, f...)}, ErrProtocol},
-		"a verdict in between":                {[]lie{tr.say(part(0, 2, nil), f[:2]...), {encode(verdict{}), nil}}, ErrProtocol},
+		"other sizes in the second":           {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *wire.Offer) { o.Memory.Size = 3*g - 1 }), f[2])}, ErrWire},
+		"other name in the second":            {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *wire.Offer) { o.Name = "x" }), f[2])}, ErrWire},
+		"other data in the second":            {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *wire.Offer) { o.Data = []byte("x") }), f[2])}, ErrWire},
+		"other access in the second":          {[]lie{tr.say(part(0, 2, nil), f[:2]...), tr.say(part(2, 1, func(o *wire.Offer) { o.Access = ReadWrite }), f[2])}, ErrWire},
+		"another offer than asked for":        {[]lie{tr.say(func(o *wire.Offer) { o.Name = "other" }, f...)}, ErrProtocol},
+		"a verdict in between":                {[]lie{tr.say(part(0, 2, nil), f[:2]...), {wire.Encode(wire.Verdict{}), nil}}, ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
@@ -179,9 +184,9 @@ func TestImpostorCanBeHonest(t *testing.T) {
 	tr := truthOf(t, ctx)
 	for name, lies := range map[string][]lie{
 		"one record":  {tr.say(nil, tr.files...)},
-		"two records": {tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...), tr.say(func(o *offer) { o.first, o.fds = 2, 1 }, tr.files[2])},
-		"progress in between": {{encode(progress{0, 0}), nil}, tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...),
-			{encode(progress{1, 2}), nil}, tr.say(func(o *offer) { o.first, o.fds = 2, 1 }, tr.files[2])},
+		"two records": {tr.say(func(o *wire.Offer) { o.FDs = 2 }, tr.files[:2]...), tr.say(func(o *wire.Offer) { o.First, o.FDs = 2, 1 }, tr.files[2])},
+		"progress in between": {{wire.Encode(wire.Progress{Done: 0, Total: 0}), nil}, tr.say(func(o *wire.Offer) { o.FDs = 2 }, tr.files[:2]...),
+			{wire.Encode(wire.Progress{Done: 1, Total: 2}), nil}, tr.say(func(o *wire.Offer) { o.First, o.FDs = 2, 1 }, tr.files[2])},
 	} {
 		path := impostor(t, tell(t, lies...))
 		att, err := Attach(soon(t), path, "data", dev)
@@ -195,7 +200,7 @@ func TestImpostorCanBeHonest(t *testing.T) {
 func TestProducerThatSaysTooLittle(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
-	begin := tr.say(func(o *offer) { o.fds = 2 }, tr.files[:2]...)
+	begin := tr.say(func(o *wire.Offer) { o.FDs = 2 }, tr.files[:2]...)
 	hangUp := func(lies ...lie) func(*sock.Conn) {
 		return func(conn *sock.Conn) {
 			for _, l := range lies {
@@ -218,7 +223,7 @@ func TestProducerThatSaysTooLittle(t *testing.T) {
 			if c.want == ErrTimeout {
 				timeout = 100 * time.Millisecond
 			}
-			_, err := Attach(soon(t), impostor(t, c.script), "data", dev, WithStepTimeout(timeout))
+			_, err := Attach(soon(t), impostor(t, c.script), "data", dev, WithTimeout(timeout))
 			require.ErrorIs(t, err, c.want)
 			require.NotErrorIs(t, err, context.Canceled)
 		})
@@ -235,36 +240,42 @@ func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
 		want error
 	}{
 		"another offer":                       {good, ErrProtocol},
-		"fault 31: a verdict":                 {lie{encode(verdict{true, ""}), nil}, ErrProtocol},
-		"a refusal":                           {lie{encode(refuse{RefusedBusy, "x"}), nil}, ErrRefused},
+		"fault 31: a verdict":                 {lie{wire.Encode(wire.Verdict{OK: true, Text: ""}), nil}, ErrProtocol},
+		"a refusal":                           {lie{wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "x"}), nil}, ErrRefused},
 		"fault 29: random bytes":              {lie{noise(99, 2), nil}, ErrWire},
-		"a revocation with files":             {lie{encode(revoke{"x"}), tr.files}, ErrWire},
-		"a revocation":                        {lie{encode(revoke{"x"}), nil}, ErrRevoked},
-		"fault 30: progress, and then an end": {lie{encode(progress{1, 1}), nil}, sock.ErrPeerLost},
+		"a revocation with files":             {lie{wire.Encode(wire.Revoke{Text: "x"}), tr.files}, ErrWire},
+		"a revocation":                        {lie{wire.Encode(wire.Revoke{Text: "x"}), nil}, ErrRevoked},
+		"fault 30: progress, and then an end": {lie{wire.Encode(wire.Progress{Done: 1, Total: 1}), nil}, sock.ErrPeerLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			said := make(chan message, 1)
+			said, want := make(chan wire.Message, 1), c.want
+			refused := make(chan bool, 1) // by the kernel: no descriptors are taken any more
 			att, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
 				_ = conn.Send(soon(t), good.record, good.files...)
 				rec, err := conn.Receive(soon(t)) // mapped
 				if err == nil {
 					_ = rec.Close()
 				}
-				_ = conn.Send(soon(t), c.lie.record, c.lie.files...)
-				if c.want != sock.ErrPeerLost {
+				err = conn.Send(soon(t), c.lie.record, c.lie.files...)
+				refused <- errors.Is(err, unix.EPERM)
+				if err == nil && c.want != sock.ErrPeerLost {
 					said <- lastWord(t, conn)
 				}
 			}), "data", dev)
 			require.NoError(t, err)
-			require.ErrorIs(t, awaitDone(t, att), c.want)
-			switch c.want {
+			if <-refused {
+				require.NotEmpty(t, c.lie.files)
+				want = sock.ErrPeerLost
+			}
+			require.ErrorIs(t, awaitDone(t, att), want)
+			switch want {
 			case ErrProtocol, ErrWire:
 				require.Equal(t, refusal(att.Err()), <-said, "it is told")
 			case ErrRefused, ErrRevoked:
 				require.Nil(t, <-said, "it knows")
 			}
-			require.ErrorIs(t, att.Progress(soon(t), 1, 2), c.want)
+			require.ErrorIs(t, att.Progress(soon(t), 1, 2), want)
 			requireNoise(t, ctx, att.Buffer(), 1)
 			require.NoError(t, att.Close())
 		})

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -143,7 +145,7 @@ func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	srv := listen(t)
 	serve(t, srv, newBuffer(t, ctx, 1))
-	want := attach{ctx.Device().Driver().Kind(), ReadOnly, "data"}
+	want := wire.Attach{Driver: ctx.Device().Driver().Kind(), Access: ReadOnly, Name: "data"}
 	conn, other, err := sock.NewPair()
 	require.NoError(t, err)
 	require.NoError(t, other.Close())
@@ -151,9 +153,9 @@ func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	for n := 1; n <= 3; n++ {
-		l, err := srv.offers["data"].admit(link{conn: conn, timeout: DefaultTimeout}, want)
+		l, err := srv.offers["data"].admit(&visitor{transport: hearer(conn), server: srv, want: want})
 		require.NoError(t, err)
-		defer l.work.Done()
+		defer l.offering.work.Done()
 		defer l.cancel(nil)
 		require.Equal(t, n, l.Number())
 	}
@@ -252,13 +254,13 @@ func TestObserverHearsNothingAfterTheEnd(t *testing.T) {
 		srv := listen(t)
 		heard := make(chan struct{})
 		var ended, late atomic.Bool
-		observe := WithObserver(func(e Event) {
+		observe := OnEvent(func(e Event) {
 			if e.Kind == PeerRefused && ended.Load() {
 				late.Store(true)
 			}
 		})
 		first := serveAs(t, srv, "first", buf, ReadOnly, observe)
-		serveAs(t, srv, "second", buf, ReadOnly, WithObserver(func(e Event) {
+		serveAs(t, srv, "second", buf, ReadOnly, OnEvent(func(e Event) {
 			if e.Kind == PeerRefused {
 				first.cancel()
 				first.result <- <-first.result

@@ -31,7 +31,7 @@ type process struct {
 }
 
 func newPlaces(most, perPeer int) *places {
-	return &places{most: max(1, most), perPeer: max(1, perPeer), of: map[process]int{}}
+	return &places{most: most, perPeer: perPeer, of: map[process]int{}}
 }
 
 // take finds a place for a connection, to be given back, or says why there is none.

@@ -162,7 +162,7 @@ func (p *poisonedProducer) whileExpected() error {
 }
 
 func (p *poisonedProducer) whilePrepared() error {
-	prepared, err := p.srv.Prepare("data", p.buf, ReadOnly, WithObserver(p.seen.see))
+	prepared, err := p.srv.Prepare("data", p.buf, ReadOnly, OnEvent(p.seen.see))
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (p *poisonedProducer) whileServing(ctx *cu.Context, gone bool) error {
 	serving, stop := context.WithCancel(context.Background())
 	defer stop()
 	offer := make(chan error, 1)
-	go func() { offer <- p.srv.Offer(serving, "data", p.buf, ReadOnly, WithObserver(p.seen.see)) }()
+	go func() { offer <- p.srv.Offer(serving, "data", p.buf, ReadOnly, OnEvent(p.seen.see)) }()
 	fmt.Println("ready")
 	for len(p.seen.of(Mapped)) == 0 {
 		<-p.seen.moved

@@ -11,7 +11,7 @@ import (
 
 // A Prepared is an offer of which all is done that can be before its data is
 // there. The caller owns it and ends it with Offer or Close. It holds no
-// descriptors of its own. It is safe for concurrent use.
+// descriptors of its own. It is safe for concurrent use. The zero Prepared is a closed one.
 type Prepared struct {
 	o    *offering
 	over atomic.Bool
@@ -32,7 +32,7 @@ type Prepared struct {
 // Errors: [ErrNameTaken]; [ErrClosed]; what [vmm.Buffer.Lend] says, and then who
 // waited for name is refused.
 func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, error) {
-	return s.prepare(name, virtual{buf}, access, opts)
+	return s.prepare(name, bufferSource{buf}, access, opts)
 }
 
 func (s *Server) prepare(name string, memory source, access cu.Access, opts []OfferOption) (*Prepared, error) {
@@ -61,18 +61,18 @@ func (o *offering) abandon(cause error) error {
 // announce admits those who wait for the offer, and has later ones admitted
 // before its data is there.
 func (o *offering) announce() ([]*waiter, error) {
-	m := o.msg
-	m.pending = true
-	records := o.encode(m)
+	m := o.record
+	m.Pending = true
+	early := m.Records(len(o.loan.files))
 	s := o.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.expect(o.msg.name)
-	if s.taken(o.msg.name, nil) {
-		return nil, fmt.Errorf("%w: %q", ErrNameTaken, o.msg.name)
+	s.expect(o.record.Name)
+	if s.taken(o.record.Name, nil) {
+		return nil, fmt.Errorf("%w: %q", ErrNameTaken, o.record.Name)
 	}
-	e := s.expected[o.msg.name]
-	e.prepared, o.early = o, records
+	e := s.expected[o.record.Name]
+	e.prepared, o.early = o, early
 	waiting := e.waiting
 	e.waiting = nil
 	return o.admitAll(waiting), nil
@@ -83,10 +83,10 @@ func (o *offering) announce() ([]*waiter, error) {
 // done or an option ends it. It can be called once; after that, and after Close,
 // it is [ErrClosed].
 func (p *Prepared) Offer(ctx context.Context) error {
-	if !p.over.CompareAndSwap(false, true) {
+	if p == nil || p.o == nil || !p.over.CompareAndSwap(false, true) {
 		return ErrClosed
 	}
-	return p.o.offer(ctx)
+	return p.o.serve(ctx)
 }
 
 // Close gives up an offer that was not made: who waits for its data is told
@@ -94,7 +94,7 @@ func (p *Prepared) Offer(ctx context.Context) error {
 // does not end; but not by an observer, for whom it would wait. The only error is a
 // [*StillOpenError].
 func (p *Prepared) Close() error {
-	if p != nil && p.over.CompareAndSwap(false, true) {
+	if p != nil && p.o != nil && p.over.CompareAndSwap(false, true) {
 		return p.o.giveUp(ErrRevoked)
 	}
 	return nil

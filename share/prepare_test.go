@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -23,26 +25,26 @@ func TestPreparedOffer(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 5)
 	srv := listen(t)
-	srv.goodbye = brief // the connections stay open
+	srv.opts.goodbye = brief // the connections stay open
 	srv.Expect("data")
 	waited := early(t, srv, wants(dev))
 	p, s := prepared(t, srv, "data", buf, ReadWrite, WithSynchronized(), WithData([]byte("x")))
 	require.Equal(t, 1, spy.count(exports))
-	conns := []*sock.Conn{waited, asked(t, srv, wants(dev)), asked(t, srv, attach{dev.Driver().Kind(), ReadWrite, ""})}
+	conns := []*sock.Conn{waited, asked(t, srv, wants(dev)), asked(t, srv, wire.Attach{Driver: dev.Driver().Kind(), Access: ReadWrite, Name: ""})}
 	for _, conn := range conns {
-		m := heard(t, conn).(offer)
-		require.True(t, m.pending)
-		require.Equal(t, buf.Describe(), m.desc)
-		require.Equal(t, "x", string(m.data))
+		m := heard(t, conn).(wire.Offer)
+		require.True(t, m.Pending)
+		require.Equal(t, buf.Describe(), m.Memory)
+		require.Equal(t, "x", string(m.Data))
 	}
 
 	s.start(t, "data", p.Offer)
 	for i, conn := range conns {
-		require.Equal(t, publish(isMapped(buf)), heard(t, conn))
-		require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
+		require.Equal(t, wire.Publish(isMapped(buf)), heard(t, conn))
+		require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
 		s.await(t, Mapped, i+1)
 	}
-	require.False(t, heard(t, asked(t, srv, wants(dev))).(offer).pending, "the data is there")
+	require.False(t, heard(t, asked(t, srv, wants(dev))).(wire.Offer).Pending, "the data is there")
 	requireServed(t, srv, ctx)
 	require.NoError(t, p.Close(), "it does not end the offer")
 	requireServed(t, srv, ctx)
@@ -61,10 +63,10 @@ func TestPreparedOffer(t *testing.T) {
 }
 
 // asked is a connection that has asked for an offer that is there, or prepared.
-func asked(t testing.TB, srv *Server, want attach) *sock.Conn {
+func asked(t testing.TB, srv *Server, want wire.Attach) *sock.Conn {
 	t.Helper()
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), encode(want)))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(want)))
 	return conn
 }
 
@@ -81,7 +83,7 @@ func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 			ready, result := make(chan struct{}), make(chan *Attachment, 1)
 			go func() {
 				att, err := Attach(soon(t), srv.Path(), "data", dev, OnStep(func(s vmm.Step) {
-					if s.Op == "access" {
+					if s.Op == vmm.OpAccess {
 						close(ready)
 					}
 				}))
@@ -133,10 +135,10 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 			ready, result := make(chan struct{}), make(chan error, 1)
 			go func() {
 				att, err := Attach(soon(t), srv.Path(), "data", dev, OnStep(func(s vmm.Step) {
-					if s.Op == "access" {
+					if s.Op == vmm.OpAccess {
 						close(ready)
 					}
-				}), timeoutAt("access", c.timeout))
+				}), timeoutAt(vmm.OpAccess, c.timeout))
 				result <- errors.Join(err, att.Close())
 			}()
 			select {
@@ -157,12 +159,12 @@ func TestOfferThatIsOverAlready(t *testing.T) {
 	srv := listen(t)
 	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithSynchronized())
 	conn := asked(t, srv, wants(dev))
-	require.True(t, heard(t, conn).(offer).pending)
+	require.True(t, heard(t, conn).(wire.Offer).Pending)
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	done := make(chan error, 1)
 	go func() { done <- p.Offer(over) }()
-	require.IsType(t, revoke{}, heard(t, conn))
+	require.IsType(t, wire.Revoke{}, heard(t, conn))
 	require.NoError(t, conn.Close())
 	require.NoError(t, <-done)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
@@ -180,25 +182,25 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 	}{
 		"gone":        {func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Close()) }, sock.ErrPeerLost},
 		"mapped":      {isRefused(isMapped(buf)), ErrProtocol},
-		"good":        {isRefused(verdict{true, ""}), ErrProtocol},
-		"cannot":      {says(verdict{false, "no room"}), ErrVerdict},
+		"good":        {isRefused(wire.Verdict{OK: true, Text: ""}), ErrProtocol},
+		"cannot":      {says(wire.Verdict{OK: false, Text: "no room"}), ErrVerdict},
 		"asks again":  {isRefused(wants(dev)), ErrProtocol},
-		"works on it": {isRefused(progress{1, 2}), ErrProtocol},
+		"works on it": {isRefused(wire.Progress{Done: 1, Total: 2}), ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
 			p, s := prepared(t, srv, "data", buf, ReadOnly, WithLeases(1))
 			conn := asked(t, srv, wants(dev))
-			require.True(t, heard(t, conn).(offer).pending)
+			require.True(t, heard(t, conn).(wire.Offer).Pending)
 			c.do(t, conn)
 			require.ErrorIs(t, s.await(t, Ended, 1).Err, c.want)
-			require.Eventually(t, func() bool { _, active := p.o.state(); return active == 0 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { _, active := p.o.count(); return active == 0 }, 10*time.Second, time.Millisecond)
 
 			next := asked(t, srv, wants(dev)) // the only place is free again
-			require.True(t, heard(t, next).(offer).pending)
+			require.True(t, heard(t, next).(wire.Offer).Pending)
 			s.start(t, "data", p.Offer)
-			require.Equal(t, publish(isMapped(buf)), heard(t, next))
-			require.NoError(t, next.Send(soon(t), encode(isMapped(buf))))
+			require.Equal(t, wire.Publish(isMapped(buf)), heard(t, next))
+			require.NoError(t, next.Send(soon(t), wire.Encode(isMapped(buf))))
 			s.await(t, Mapped, 1)
 			require.NoError(t, next.Close())
 			require.NoError(t, s.end(t))
@@ -206,15 +208,15 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 	}
 }
 
-func says(m message) func(*testing.T, *sock.Conn) {
-	return func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Send(soon(t), encode(m))) }
+func says(m wire.Message) func(*testing.T, *sock.Conn) {
+	return func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Send(soon(t), wire.Encode(m))) }
 }
 
 // isRefused says m, is told that it should not have, and goes.
-func isRefused(m message) func(*testing.T, *sock.Conn) {
+func isRefused(m wire.Message) func(*testing.T, *sock.Conn) {
 	return func(t *testing.T, c *sock.Conn) {
 		says(m)(t, c)
-		require.Equal(t, RefusedRecord, heard(t, c).(refuse).code)
+		require.Equal(t, RefusedRecord, heard(t, c).(wire.Refuse).Code)
 		require.NoError(t, c.Close())
 	}
 }
@@ -224,13 +226,13 @@ func TestLiesAboutTheData(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {
-		m    message
+		m    wire.Message
 		want error
 	}{
-		"another generation": {publish{buf.Describe().Generation + 1}, ErrProtocol},
+		"another generation": {wire.Publish{Generation: buf.Describe().Generation + 1}, ErrProtocol},
 		"another offer":      {isMapped(buf), ErrProtocol},
-		"a refusal":          {refuse{RefusedBusy, "no"}, ErrRefused},
-		"taken back":         {revoke{""}, ErrRevoked},
+		"a refusal":          {wire.Refuse{Code: RefusedBusy, Text: "no"}, ErrRefused},
+		"taken back":         {wire.Revoke{Text: ""}, ErrRevoked},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := sock.Listen(socketPath(t))
@@ -249,8 +251,8 @@ func TestLiesAboutTheData(t *testing.T) {
 				}
 				defer conn.Close()
 				_, _ = conn.Receive(soon(t)) // what it wants
-				_ = conn.Send(soon(t), encode(offer{desc: d, access: ReadOnly, name: "data", fds: 1, pending: true}), files...)
-				_ = conn.Send(soon(t), encode(c.m))
+				_ = conn.Send(soon(t), wire.Encode(wire.Offer{Memory: d, Access: ReadOnly, Name: "data", FDs: 1, Pending: true}), files...)
+				_ = conn.Send(soon(t), wire.Encode(c.m))
 				_, _ = conn.Receive(soon(t)) // what it says to that, or its end
 			}()
 			_, err = Attach(soon(t), l.Path(), "data", dev)
@@ -263,8 +265,9 @@ func TestLiesAboutTheData(t *testing.T) {
 func prepared(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, *served) {
 	t.Helper()
 	s := newServed(srv)
-	p, err := srv.Prepare(name, buf, access, append([]OfferOption{WithObserver(s.see)}, opts...)...)
+	p, err := srv.Prepare(name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...)
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = p.Close() }) // the buffer's Close would be refused
 	return p, s
 }
 
@@ -272,8 +275,7 @@ func prepared(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu
 func TestPreparedOfferIsGivenUp(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
-	_, _, err := buf.Lend() // from now on the buffer remembers one
-	require.NoError(t, err)
+	exportOnce(t, buf)
 	srv := listen(t)
 	srv.Expect("other")
 	before := cutest.Descriptors()
@@ -282,7 +284,7 @@ func TestPreparedOfferIsGivenUp(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, before, cutest.Descriptors())
 		conn := asked(t, srv, wants(dev))
-		require.True(t, heard(t, conn).(offer).pending)
+		require.True(t, heard(t, conn).(wire.Offer).Pending)
 		require.NoError(t, conn.Close())
 		require.NoError(t, p.Close())
 		_, err = Attach(soon(t), srv.Path(), "data", dev)
@@ -343,22 +345,21 @@ func TestPrepareFails(t *testing.T) {
 	require.Equal(t, exported, spy.count(exports))
 }
 
-// A caller that breaks its word costs itself an offer that nobody can take.
-func TestBufferClosedBeforeItsOffer(t *testing.T) {
+// A buffer cannot be closed from the time that an offer of it is prepared until the
+// offer has ended.
+func TestBufferIsNotClosedBeforeItsOffer(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	buf, err := vmm.New(dev, 1)
 	require.NoError(t, err)
 	srv := listen(t)
 	p, s := prepared(t, srv, "data", buf, ReadOnly)
-	require.NoError(t, buf.Close())
-	waited := asked(t, srv, wants(dev))
-	requireRefusal(t, waited, RefusedRecord, "nothing to send")
-	require.NoError(t, waited.Close())
+	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
 	s.start(t, "data", p.Offer)
-	_, err = Attach(soon(t), srv.Path(), "data", dev)
-	require.ErrorIs(t, err, ErrRefused)
-	require.Error(t, s.await(t, Ended, 1).Err)
-	require.Empty(t, s.of(Sent))
+	attached(t, srv, "data", dev)
+	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
+	s.cancel()
+	require.NoError(t, s.end(t))
+	require.NoError(t, buf.Close())
 }
 
 // Offer waits for the device's work unless it is told that this was done.
@@ -396,8 +397,7 @@ func TestFailureBesideAPreparedOffer(t *testing.T) {
 	require.NoError(t, err)
 	ctx := leavesNothingOn(t, dev)
 	known, fresh := newBuffer(t, ctx, 1), newBuffer(t, ctx, 1)
-	_, _, err = known.Lend() // to export it calls no driver any more
-	require.NoError(t, err)
+	exportOnce(t, known)
 
 	srv := listen(t)
 	var p *Prepared
@@ -406,10 +406,10 @@ func TestFailureBesideAPreparedOffer(t *testing.T) {
 	_, err = srv.Prepare("data", fresh, ReadOnly)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	conn := asked(t, srv, wants(dev))
-	require.True(t, heard(t, conn).(offer).pending)
+	require.True(t, heard(t, conn).(wire.Offer).Pending)
 	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
 	s.start(t, "data", p.Offer)
-	require.Equal(t, publish(isMapped(known)), heard(t, conn))
+	require.Equal(t, wire.Publish(isMapped(known)), heard(t, conn))
 	require.NoError(t, conn.Close())
 }
 
@@ -420,7 +420,7 @@ func TestServerEndsBeforeItsOffer(t *testing.T) {
 	p, err := srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly)
 	require.NoError(t, err)
 	require.NoError(t, srv.Close())
-	require.ErrorIs(t, p.o.run(), ErrClosed)
+	require.ErrorIs(t, p.o.serve(soon(t)), ErrClosed)
 	require.Empty(t, srv.expected)
 }
 
@@ -442,10 +442,10 @@ func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
 			until, cancel := context.WithCancel(soon(t))
 			defer cancel()
 			_, err := Attach(until, srv.Path(), "data", dev, WithRoom(1), OnStep(func(s vmm.Step) {
-				if s.Op == "access" && c.want == context.Canceled {
+				if s.Op == vmm.OpAccess && c.want == context.Canceled {
 					time.AfterFunc(10*time.Millisecond, cancel)
 				}
-			}), timeoutAt("access", c.timeout))
+			}), timeoutAt(vmm.OpAccess, c.timeout))
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, s.await(t, Verdict, 1).Err, c.says)
 			require.NoError(t, p.Close())
@@ -460,7 +460,7 @@ func TestNoVerdictIsOwedBeforeTheData(t *testing.T) {
 	srv := listen(t)
 	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
 	conn := asked(t, srv, wants(dev))
-	require.True(t, heard(t, conn).(offer).pending)
+	require.True(t, heard(t, conn).(wire.Offer).Pending)
 	require.NoError(t, conn.Close())
 	err := s.await(t, Ended, 1).Err
 	require.ErrorIs(t, err, sock.ErrPeerLost)

@@ -112,7 +112,7 @@ func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
 
 			srv := listen(t)
 			s := newServed(srv)
-			opts := append([]OfferOption{WithObserver(s.see)}, c.opts...)
+			opts := append([]OfferOption{OnEvent(s.see)}, c.opts...)
 			offer := func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadOnly, opts...) }
 			srv.Expect("data")
 			var reader *child
@@ -210,7 +210,7 @@ func TestFault4_ProducerKilledWhileItWrites(t *testing.T) {
 			if do.prepares {
 				says = "before it said that its data is there"
 				opt = OnStep(func(s vmm.Step) {
-					if s.Op == "access" {
+					if s.Op == vmm.OpAccess {
 						c.kill()
 					}
 				})

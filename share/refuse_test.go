@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -14,8 +16,8 @@ import (
 )
 
 // flaw returns the record of m with one part of its header changed.
-func flaw(m message, offset int, b ...byte) []byte {
-	r := encode(m)
+func flaw(m wire.Message, offset int, b ...byte) []byte {
+	r := wire.Encode(m)
 	copy(r[offset:], b)
 	return r
 }
@@ -26,7 +28,7 @@ func firstRecords(kind cu.Kind) map[string]struct {
 	record []byte
 	code   RefusalCode
 } {
-	good := attach{kind, ReadOnly, "data"}
+	good := wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"}
 	type c = struct {
 		record []byte
 		code   RefusalCode
@@ -35,25 +37,25 @@ func firstRecords(kind cu.Kind) map[string]struct {
 		"fault 27: wrong magic":        {flaw(good, 0, []byte("GPFE")...), RefusedRecord},
 		"fault 27: older version":      {flaw(good, 4, 0, 0), RefusedVersion},
 		"fault 27: newer version":      {flaw(good, 4, 2, 0), RefusedVersion},
-		"fault 27: unknown type":       {flaw(good, 6, 99, 0), RefusedRecord},
-		"fault 27: unknown flags":      {flaw(good, 8, 1, 0, 0, 0), RefusedRecord},
+		"fault 27: unknown type":       {flaw(good, 6, 99, 0), RefusedUnsupported},
+		"fault 27: unknown flags":      {flaw(good, 8, 0, 0, 1, 0), RefusedUnsupported},
 		"fault 28: length 0":           {flaw(good, 12, 0, 0, 0, 0), RefusedRecord},
 		"fault 28: length 2^31":        {flaw(good, 12, 0, 0, 0, 0x80), RefusedRecord},
 		"fault 28: length 2^32-1":      {flaw(good, 12, 0xff, 0xff, 0xff, 0xff), RefusedRecord},
 		"fault 29: random bytes":       {noise(300, 5), RefusedRecord},
 		"fault 32: one byte at a time": {[]byte{'G'}, RefusedRecord},
-		"fault 30: cut off":            {encode(good)[:20], RefusedRecord},
-		"driver of another kind":       {encode(attach{cu.CUDA + cu.Soft - kind, ReadOnly, "data"}), RefusedKind},
-		"no driver":                    {encode(attach{0, ReadOnly, "data"}), RefusedKind},
-		"access 0":                     {encode(attach{kind, cu.NoAccess, "data"}), RefusedRecord},
-		"fault 31: an acknowledgement": {encode(mapped{1}), RefusedRecord},
-		"fault 31: a verdict":          {encode(verdict{true, ""}), RefusedRecord},
-		"progress":                     {encode(progress{1, 2}), RefusedRecord},
-		"an offer without its files":   {encode(offer{name: "x", access: ReadOnly, fds: 1}), RefusedRecord},
-		"an offer":                     {encode(offer{name: "x", access: ReadOnly}), RefusedRecord},
-		"a revocation":                 {encode(revoke{"x"}), RefusedRecord},
-		"unknown name":                 {encode(attach{kind, ReadOnly, "other"}), RefusedName},
-		"fault 64: KiB":                {append(encode(good), make([]byte, sock.MaxRecord-100)...), RefusedRecord},
+		"fault 30: cut off":            {wire.Encode(good)[:20], RefusedRecord},
+		"driver of another kind":       {wire.Encode(wire.Attach{Driver: cu.CUDA + cu.Soft - kind, Access: ReadOnly, Name: "data"}), RefusedKind},
+		"no driver":                    {wire.Encode(wire.Attach{Driver: 0, Access: ReadOnly, Name: "data"}), RefusedKind},
+		"access 0":                     {wire.Encode(wire.Attach{Driver: kind, Access: cu.NoAccess, Name: "data"}), RefusedRecord},
+		"fault 31: an acknowledgement": {wire.Encode(wire.Mapped{Generation: 1}), RefusedRecord},
+		"fault 31: a verdict":          {wire.Encode(wire.Verdict{OK: true, Text: ""}), RefusedRecord},
+		"progress":                     {wire.Encode(wire.Progress{Done: 1, Total: 2}), RefusedRecord},
+		"an offer without its files":   {wire.Encode(wire.Offer{Name: "x", Access: ReadOnly, FDs: 1}), RefusedRecord},
+		"an offer":                     {wire.Encode(wire.Offer{Name: "x", Access: ReadOnly}), RefusedRecord},
+		"a revocation":                 {wire.Encode(wire.Revoke{Text: "x"}), RefusedRecord},
+		"unknown name":                 {wire.Encode(wire.Attach{Driver: kind, Access: ReadOnly, Name: "other"}), RefusedName},
+		"fault 64: KiB":                {append(wire.Encode(good), make([]byte, sock.MaxRecord-100)...), RefusedRecord},
 	}
 }
 
@@ -96,12 +98,12 @@ func requireRefusal(t *testing.T, conn *sock.Conn, code RefusalCode, why string)
 	t.Helper()
 	rec, err := conn.Receive(soon(t))
 	require.NoError(t, err, why)
-	m, err := decode(rec.Data)
+	m, err := wire.Decode(rec.Data)
 	require.NoError(t, err, why)
-	no, ok := m.(refuse)
+	no, ok := m.(wire.Refuse)
 	require.True(t, ok, "%s: answered with %#v", why, m)
-	require.Equal(t, code, no.code, "%s: %s", why, no.text)
-	require.NotEmpty(t, no.text)
+	require.Equal(t, code, no.Code, "%s: %s", why, no.Text)
+	require.NotEmpty(t, no.Text)
 	require.Empty(t, rec.Files)
 }
 
@@ -114,7 +116,7 @@ func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 	bystander := attached(t, srv, "", dev)
 	null, err := os.Open(os.DevNull)
 	require.NoError(t, err)
-	good := encode(attach{dev.Driver().Kind(), ReadOnly, "data"})
+	good := wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"})
 	n := 0
 	for name, c := range map[string]struct {
 		record []byte
@@ -170,7 +172,7 @@ func TestRefusalIsNotAnswered(t *testing.T) {
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), encode(refuse{RefusedBusy, "no"})))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "no"})))
 	requireAnswer(t, conn, ErrRefused, "the first record")
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrRefused)
@@ -187,9 +189,9 @@ func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 	require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
 	closed := make(chan error, 1)
 	go func() { closed <- srv.Close() }()
-	no := heard(t, silent).(refuse)
-	require.Equal(t, RefusedName, no.code)
-	require.Contains(t, no.text, "you had not said what you want")
+	no := heard(t, silent).(wire.Refuse)
+	require.Equal(t, RefusedName, no.Code)
+	require.Contains(t, no.Text, "you had not said what you want")
 	require.NoError(t, silent.Close())
 	require.NoError(t, <-closed)
 	require.ErrorIs(t, s.end(t), ErrClosed)
@@ -204,10 +206,10 @@ func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		srv.turnAway(link{conn, DefaultTimeout, goodbye, newMeter(0)}, fmt.Errorf("nothing came: %w", ErrTimeout))
+		(&visitor{transport: hearer(conn), server: srv}).turnAway(fmt.Errorf("nothing came: %w", ErrTimeout))
 		_ = conn.Close()
 	}()
-	require.Equal(t, RefusedTimeout, heard(t, slow).(refuse).code)
+	require.Equal(t, RefusedTimeout, heard(t, slow).(wire.Refuse).Code)
 	require.NoError(t, slow.Close())
 	<-over
 }
@@ -225,7 +227,7 @@ func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 	for name, c := range badAnswers(kind) {
 		t.Run(name, func(t *testing.T) {
 			conn := dialed(t, srv)
-			require.NoError(t, conn.Send(soon(t), encode(attach{kind, ReadOnly, "data"})))
+			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"})))
 			rec, err := conn.Receive(soon(t))
 			require.NoError(t, err)
 			require.NoError(t, rec.Close())
@@ -254,16 +256,16 @@ type answer struct {
 // badAnswers are what no consumer may say to an offer.
 func badAnswers(kind cu.Kind) map[string]answer {
 	return map[string]answer{
-		"attaches again":                         {encode(attach{kind, ReadOnly, "data"}), 0, ErrProtocol},
-		"offers":                                 {encode(offer{name: "x", access: ReadOnly}), 0, ErrProtocol},
-		"revokes":                                {encode(revoke{""}), 0, ErrProtocol},
-		"refuses":                                {encode(refuse{RefusedBusy, "no"}), 0, ErrRefused},
-		"fault 31: good without mapping":         {encode(verdict{true, ""}), 0, ErrProtocol},
-		"fault 31: maps another generation":      {encode(mapped{999}), 0, ErrProtocol},
+		"attaches again":                         {wire.Encode(wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"}), 0, ErrProtocol},
+		"offers":                                 {wire.Encode(wire.Offer{Name: "x", Access: ReadOnly}), 0, ErrProtocol},
+		"revokes":                                {wire.Encode(wire.Revoke{Text: ""}), 0, ErrProtocol},
+		"refuses":                                {wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "no"}), 0, ErrRefused},
+		"fault 31: good without mapping":         {wire.Encode(wire.Verdict{OK: true, Text: ""}), 0, ErrProtocol},
+		"fault 31: maps another generation":      {wire.Encode(wire.Mapped{Generation: 999}), 0, ErrProtocol},
 		"fault 29: random":                       {noise(100, 1), 0, ErrWire},
-		"fault 27: other version":                {flaw(mapped{1}, 4, 9), 0, ErrVersion},
-		"fault 20: a descriptor with progress":   {encode(progress{1, 2}), 1, sock.ErrTooManyFDs},
-		"fault 20: descriptors with its verdict": {encode(verdict{true, ""}), 3, sock.ErrTooManyFDs},
+		"fault 27: other version":                {flaw(wire.Mapped{Generation: 1}, 4, 9), 0, ErrVersion},
+		"fault 20: a descriptor with progress":   {wire.Encode(wire.Progress{Done: 1, Total: 2}), 1, sock.ErrTooManyFDs},
+		"fault 20: descriptors with its verdict": {wire.Encode(wire.Verdict{OK: true, Text: ""}), 3, sock.ErrTooManyFDs},
 		"fault 24: an empty record with one":     {nil, 1, sock.ErrTooManyFDs},
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -76,7 +78,7 @@ func TestLeaseIsDone(t *testing.T) {
 		}, ErrVerdict, sock.ErrPeerLost, nil},
 		"too long": {brief, func(*testing.T, *served, *Lease, *Attachment) {}, ErrTimeout, ErrRefused, nil},
 		"bad record": {DefaultTimeout, func(t *testing.T, _ *served, _ *Lease, a *Attachment) {
-			require.NoError(t, a.link.send(soon(t), isMapped(buf)))
+			require.NoError(t, a.transport.send(soon(t), isMapped(buf)))
 		}, ErrProtocol, ErrRefused, nil},
 		"revoked":       {DefaultTimeout, func(_ *testing.T, _ *served, l *Lease, _ *Attachment) { l.Revoke() }, ErrRevoked, ErrRevoked, nil},
 		"offer ended":   {DefaultTimeout, func(_ *testing.T, s *served, _ *Lease, _ *Attachment) { s.cancel() }, ErrRevoked, ErrRevoked, nil},
@@ -114,8 +116,7 @@ func TestLeaseIsDone(t *testing.T) {
 func TestFault5and6_LeaseOfAKilledConsumer(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1<<20)
-	_, _, err := buf.Lend() // from now on the buffer remembers one
-	require.NoError(t, err)
+	exportOnce(t, buf)
 	for name, c := range map[string]struct {
 		do, line string // of the child
 		pending  bool   // it waits for its data
@@ -171,11 +172,11 @@ func TestRevoke(t *testing.T) {
 			other := attached(t, srv, "data", dev)
 			theirs := next(t, begun)
 			require.True(t, slices.Equal([]*Lease{mine, theirs}, srv.Leases("data")))
-			require.IsType(t, offer{}, heard(t, conn))
+			require.IsType(t, wire.Offer{}, heard(t, conn))
 			s.await(t, Mapped, 1)
 
 			mine.Revoke()
-			require.Equal(t, revoke{"the producer has taken this lease back"}, heard(t, conn))
+			require.Equal(t, wire.Revoke{Text: "the producer has taken this lease back"}, heard(t, conn))
 			require.NoError(t, conn.Close())
 			require.ErrorIs(t, awaitEnd(t, srv, mine), ErrRevoked)
 			require.NotErrorIs(t, mine.Err(), context.Canceled)
@@ -198,7 +199,7 @@ func TestRevokeBeforeTheDataIsThere(t *testing.T) {
 	results := make(chan error, 2)
 	attach := func() {
 		att, err := Attach(soon(t), srv.Path(), "data", dev, OnStep(func(s vmm.Step) {
-			if s.Op == "access" {
+			if s.Op == vmm.OpAccess {
 				results <- nil // mapped
 			}
 		}))
@@ -219,7 +220,7 @@ func TestRevokeBeforeTheDataIsThere(t *testing.T) {
 	require.ErrorIs(t, <-results, ErrRevoked)
 	require.ErrorIs(t, awaitEnd(t, srv, l), ErrRevoked)
 	s.await(t, Ended, 1)
-	require.Eventually(t, func() bool { _, active := p.o.state(); return active == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, active := p.o.count(); return active == 0 }, 10*time.Second, time.Millisecond)
 
 	go attach()
 	require.NoError(t, <-results)
@@ -277,7 +278,7 @@ func TestRevokeBeforeAnythingIsSent(t *testing.T) {
 			if !c.early {
 				conn = asked(t, srv, wants(dev))
 			}
-			require.IsType(t, revoke{}, heard(t, conn))
+			require.IsType(t, wire.Revoke{}, heard(t, conn))
 			require.NoError(t, conn.Close())
 			require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
 			require.Empty(t, s.of(Sent))
@@ -297,15 +298,15 @@ func TestRevokeWhileTheDataIsPublished(t *testing.T) {
 		onLease, begun := leases()
 		p, s := prepared(t, srv, "data", buf, ReadOnly, onLease, WithSynchronized())
 		conn := asked(t, srv, wants(dev))
-		require.IsType(t, offer{}, heard(t, conn))
+		require.IsType(t, wire.Offer{}, heard(t, conn))
 		l := next(t, begun)
 		go l.Revoke()
 		s.start(t, "data", p.Offer)
 		m := heard(t, conn)
-		if _, ok := m.(publish); ok {
+		if _, ok := m.(wire.Publish); ok {
 			m = heard(t, conn)
 		}
-		require.IsType(t, revoke{}, m)
+		require.IsType(t, wire.Revoke{}, m)
 		require.NoError(t, conn.Close())
 		require.ErrorIs(t, awaitEnd(t, srv, l), ErrRevoked)
 		requireServed(t, srv, ctx)

@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -37,7 +39,7 @@ func TestRoomIsReservedBeforehand(t *testing.T) {
 			var steps []string
 			att, err := Attach(soon(t), srv.Path(), "", dev, WithRoom(c.room),
 				OnReceived(func(Offer, []*os.File) { received = spy.count(reserves) - first }),
-				OnStep(func(s vmm.Step) { steps = append(steps, s.Op) }))
+				OnStep(func(s vmm.Step) { steps = append(steps, s.Op.String()) }))
 			require.NoError(t, err)
 			require.Equal(t, c.before, received)
 			require.Equal(t, c.after, spy.count(reserves)-first)
@@ -97,8 +99,8 @@ func TestRoomThatCannotBeReserved(t *testing.T) {
 	require.ErrorIs(t, told, ErrVerdict)
 	require.ErrorContains(t, told, "attaching failed: ")
 	require.Empty(t, waiting(srv))
-	conn := early(t, srv, attach{dev.Driver().Kind(), ReadOnly, "later"})
-	require.NoError(t, conn.Send(soon(t), encode(verdict{false, "no room"})))
+	conn := early(t, srv, wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "later"})
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{OK: false, Text: "no room"})))
 	_, err = conn.Receive(soon(t))
 	require.ErrorIs(t, err, io.EOF, "nothing is to be said to that")
 	require.ErrorContains(t, s.await(t, PeerRefused, 2).Err, "no room")
@@ -109,7 +111,7 @@ func TestRoomThatCannotBeReserved(t *testing.T) {
 func TestRoomIsGivenBack(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	tr := truthOf(t, ctx)
-	other := tr.desc.Device
+	other := tr.Memory.Device
 	other[3] ^= 1
 	for name, c := range map[string]struct {
 		lies []lie
@@ -117,16 +119,16 @@ func TestRoomIsGivenBack(t *testing.T) {
 		fail string
 		want error
 	}{
-		"refused":         {[]lie{{encode(refuse{RefusedName, "x"}), nil}}, nil, "", ErrRefused},
-		"revoked":         {[]lie{{encode(revoke{"x"}), nil}}, nil, "", ErrRevoked},
+		"refused":         {[]lie{{wire.Encode(wire.Refuse{Code: RefusedName, Text: "x"}), nil}}, nil, "", ErrRefused},
+		"revoked":         {[]lie{{wire.Encode(wire.Revoke{Text: "x"}), nil}}, nil, "", ErrRevoked},
 		"lost":            {nil, nil, "", sock.ErrPeerLost},
 		"random bytes":    {[]lie{{noise(500, 3), tr.files}}, nil, "", ErrWire},
-		"another offer":   {[]lie{tr.say(func(o *offer) { o.name = "other" }, tr.files...)}, nil, "", ErrProtocol},
+		"another offer":   {[]lie{tr.say(func(o *wire.Offer) { o.Name = "other" }, tr.files...)}, nil, "", ErrProtocol},
 		"too much access": {[]lie{tr.say(nil, tr.files...)}, []AttachOption{WithAccess(ReadWrite)}, "", ErrProtocol},
-		"another device":  {[]lie{tr.say(func(o *offer) { o.desc.Device = other }, tr.files...)}, nil, "", vmm.ErrDevice},
-		"no such device":  {[]lie{tr.say(func(o *offer) { o.desc.Device = other }, tr.files...)}, []AttachOption{WithAnyDevice()}, "", nil},
-		"overflow":        {[]lie{tr.say(func(o *offer) { o.desc.ChunkSize = 1 << 63 }, tr.files...)}, nil, "", vmm.ErrDescriptor},
-		"size 0":          {[]lie{tr.say(func(o *offer) { o.desc.ChunkSize = 0 }, tr.files...)}, nil, "", vmm.ErrDescriptor},
+		"another device":  {[]lie{tr.say(func(o *wire.Offer) { o.Memory.Device = other }, tr.files...)}, nil, "", vmm.ErrDevice},
+		"no such device":  {[]lie{tr.say(func(o *wire.Offer) { o.Memory.Device = other }, tr.files...)}, []AttachOption{WithAnyDevice()}, "", nil},
+		"overflow":        {[]lie{tr.say(func(o *wire.Offer) { o.Memory.ChunkSize = 1 << 63 }, tr.files...)}, nil, "", vmm.ErrDescriptor},
+		"size 0":          {[]lie{tr.say(func(o *wire.Offer) { o.Memory.ChunkSize = 0 }, tr.files...)}, nil, "", vmm.ErrDescriptor},
 		"not mapped":      {[]lie{tr.say(nil, tr.files...)}, nil, "cuMemMap", cu.ErrOutOfMemory},
 		"not imported":    {[]lie{tr.say(nil, tr.files...)}, nil, "cuMemImportFromShareableHandle", cu.ErrOutOfMemory},
 	} {
@@ -139,7 +141,7 @@ func TestRoomIsGivenBack(t *testing.T) {
 				}
 			})
 			spy.fail(c.fail)
-			_, err := Attach(soon(t), path, "data", dev, append(c.opts, WithRoom(3*tr.desc.ChunkSize))...)
+			_, err := Attach(soon(t), path, "data", dev, append(c.opts, WithRoom(3*tr.Memory.ChunkSize))...)
 			spy.fail("")
 			require.Error(t, err)
 			if c.want != nil {

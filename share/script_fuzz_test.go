@@ -3,10 +3,14 @@ package share
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"maps"
+	"os"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/gpufd/gpufd/share/internal/wire"
 
 	"github.com/stretchr/testify/require"
 
@@ -39,14 +43,14 @@ const (
 	sayConfirm
 )
 
-func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []message {
-	return []message{
-		attach{kind, ReadOnly, ""}, attach{kind, ReadOnly, "data"}, attach{kind, ReadOnly, "checked"},
-		attach{kind, ReadOnly, "prepared"}, attach{kind, ReadOnly, "expected"}, attach{kind, ReadOnly, "none"},
-		attach{kind, ReadWrite, "data"}, mapped{d.Generation}, mapped{d.Generation + 1}, progress{1, 2},
-		verdict{true, ""}, verdict{false, "bad"}, refuse{RefusedBusy, "no"},
-		offer{desc: d, access: ReadOnly, name: "data", fds: 1}, publish{d.Generation}, revoke{"over"},
-		attach{kind, ReadWrite, "legacy"}, mapped{legacy}, confirm{legacy},
+func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []wire.Message {
+	return []wire.Message{
+		wire.Attach{Driver: kind, Access: ReadOnly, Name: ""}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "checked"},
+		wire.Attach{Driver: kind, Access: ReadOnly, Name: "prepared"}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "expected"}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "none"},
+		wire.Attach{Driver: kind, Access: ReadWrite, Name: "data"}, wire.Mapped{Generation: d.Generation}, wire.Mapped{Generation: d.Generation + 1}, wire.Progress{Done: 1, Total: 2},
+		wire.Verdict{OK: true, Text: ""}, wire.Verdict{OK: false, Text: "bad"}, wire.Refuse{Code: RefusedBusy, Text: "no"},
+		wire.Offer{Memory: d, Access: ReadOnly, Name: "data", FDs: 1}, wire.Publish{Generation: d.Generation}, wire.Revoke{Text: "over"},
+		wire.Attach{Driver: kind, Access: ReadWrite, Name: "legacy", Capabilities: wire.TakesLegacy}, wire.Mapped{Generation: legacy}, wire.Confirm{Generation: legacy},
 	}
 }
 
@@ -90,7 +94,7 @@ func FuzzServer(f *testing.F) {
 		f.Add(slices.Concat(act(sayChecked), raw(v, 1)))
 	}
 
-	honest := encode(attach{dev.Driver().Kind(), ReadOnly, "data"})
+	honest := wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"})
 	takeOffer(soon(f), f, srv, honest, 2)
 	require.Eventually(f, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
 	before := settledDescriptors(f)
@@ -147,13 +151,15 @@ func settledDescriptors(t testing.TB) map[string]int {
 // recordsOfVectors are the records of docs/wire.md, good ones and bad ones.
 func recordsOfVectors(t testing.TB) (all [][]byte) {
 	t.Helper()
-	v := readVectors(t)
+	text, err := os.ReadFile("internal/wire/testdata/vectors.json")
+	require.NoError(t, err)
+	var sorts map[string][]struct{ Hex string }
+	require.NoError(t, json.Unmarshal(text, &sorts))
 	texts := []string{}
-	for _, good := range v.Vectors {
-		texts = append(texts, good.Hex)
-	}
-	for _, bad := range v.Invalid {
-		texts = append(texts, bad.Hex)
+	for _, sort := range []string{"vectors", "foreign", "invalid"} {
+		for _, v := range sorts[sort] {
+			texts = append(texts, v.Hex)
+		}
 	}
 	for _, text := range texts {
 		if b, err := hex.DecodeString(text); err == nil && len(b) < 256 { // long ones take long to be made shorter
@@ -186,22 +192,22 @@ const (
 	tellConfirm
 )
 
-func producerSays(kind cu.Kind, d vmm.Descriptor, legacy offer) []message {
-	all := offer{desc: d, access: ReadOnly, name: "data", data: []byte("its own"), fds: 3}
-	with := func(first, fds int, pending bool) offer {
+func producerSays(kind cu.Kind, d vmm.Descriptor, legacy wire.Offer) []wire.Message {
+	all := wire.Offer{Memory: d, Access: ReadOnly, Name: "data", Data: []byte("its own"), FDs: 3}
+	with := func(first, fds int, pending bool) wire.Offer {
 		o := all
-		o.first, o.fds, o.pending = first, fds, pending
+		o.First, o.FDs, o.Pending = first, fds, pending
 		return o
 	}
 	pending := legacy
-	pending.pending = true
+	pending.Pending = true
 	one := all
-	one.desc.Chunks, one.desc.Size, one.fds = 1, 1, 1
-	return []message{
+	one.Memory.Chunks, one.Memory.Size, one.FDs = 1, 1, 1
+	return []wire.Message{
 		all, with(0, 2, false), with(2, 1, false), with(2, 1, true), with(0, 3, true), with(0, 2, true), one,
-		publish{d.Generation}, publish{d.Generation + 1}, progress{1, 2}, revoke{"over"}, refuse{RefusedBusy, "no"},
-		mapped{d.Generation}, verdict{true, ""}, attach{kind, ReadOnly, "data"},
-		legacy, pending, confirm{d.Generation},
+		wire.Publish{Generation: d.Generation}, wire.Publish{Generation: d.Generation + 1}, wire.Progress{Done: 1, Total: 2}, wire.Revoke{Text: "over"}, wire.Refuse{Code: RefusedBusy, Text: "no"},
+		wire.Mapped{Generation: d.Generation}, wire.Verdict{OK: true, Text: ""}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"},
+		legacy, pending, wire.Confirm{Generation: d.Generation},
 	}
 }
 
@@ -226,7 +232,7 @@ func FuzzAttach(f *testing.F) {
 	}
 	f.Cleanup(func() { _ = l.Close() })
 	legacy, _ := legacyTruth(f, dev)
-	legacy.desc.Generation = d.Generation
+	legacy.Memory.Generation = d.Generation
 	says := producerSays(dev.Driver().Kind(), d, legacy)
 
 	for _, seed := range [][]byte{

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu/cutest"
@@ -22,7 +24,7 @@ import (
 // few bytes gets far into a conversation, with changes of single bytes.
 type script struct {
 	bytes  []byte
-	honest []message
+	honest []wire.Message
 	files  []*os.File
 }
 
@@ -53,7 +55,7 @@ func (s *script) play(ctx context.Context, conn *sock.Conn) {
 		case actHear:
 			ok = hears(ctx, conn)
 		default:
-			record := encode(s.honest[what-actHonest])
+			record := wire.Encode(s.honest[what-actHonest])
 			for _, f := range flaws {
 				record[f[0]%len(record)] = byte(f[1])
 			}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -18,19 +20,16 @@ import (
 // came early, which is an offer that was prepared, it waits again, for the data to
 // be published. Then it answers.
 type waiter struct {
-	link link
-	want attach
-	ctx  context.Context // of the reading
-	stop context.CancelCauseFunc
-	told time.Time // of progress
+	visitor *visitor
+	ctx     context.Context // of the reading
+	stop    context.CancelCauseFunc
+	told    time.Time // of progress
 
 	lease   *Lease // once it is admitted
 	records [][]byte
 
-	// Under the server's mu:
-	offered    bool // it has the descriptors, and waits for the data
-	publishing bool // somebody tells it that the data is there
-	gone       bool // it waits no longer
+	state waiterState // under the server's mu
+	gone  bool        // its reader has left; under the server's mu
 
 	delivered  chan struct{} // closed when it was sent the descriptors, or could not be
 	deliverErr error
@@ -41,21 +40,31 @@ type waiter struct {
 	timer  *time.Timer // that bounds its answer
 }
 
-func newWaiter(ctx context.Context, l link, want attach) *waiter {
-	w := &waiter{link: l, want: want, delivered: make(chan struct{}), published: make(chan struct{})}
-	w.ctx, w.stop = context.WithCancelCause(ctx)
+// A waiterState says how far a waiter is.
+type waiterState int
+
+const (
+	waiterQueued  waiterState = iota // it waits for the offer
+	waiterSent                       // it is being sent the descriptors, before the data is there
+	waiterOffered                    // it has them, and waits for the data
+	waiterServed                     // it is told that the data is there, by the descriptors or after them
+)
+
+func newWaiter(v *visitor) *waiter {
+	w := &waiter{visitor: v, delivered: make(chan struct{}), published: make(chan struct{})}
+	w.ctx, w.stop = context.WithCancelCause(v.server.ctx)
 	return w
 }
 
 // tell sends progress, unless the peer has heard of some just now. It runs with
 // the server's mu held, so it does not wait: who has not read what came before
 // has something to read.
-func (w *waiter) tell(step progress) {
-	if step.total == 0 || time.Since(w.told) < progressPause {
+func (w *waiter) tell(step wire.Progress) {
+	if step.Total == 0 || time.Since(w.told) < progressPause {
 		return
 	}
 	w.told = time.Now()
-	_ = w.link.conn.TrySend(encode(step)) // who has gone is noticed by its reader
+	_ = w.visitor.conn.TrySend(wire.Encode(step)) // who has gone is noticed by its reader
 }
 
 // admitAll makes leases for those who waited for an offer that is there now,
@@ -63,7 +72,7 @@ func (w *waiter) tell(step progress) {
 // again, each on its own goroutine. It runs with mu held.
 func (o *offering) admitAll(waiting []*waiter) (admitted []*waiter) {
 	for _, w := range waiting {
-		if o.server.allow != nil {
+		if o.server.opts.allow != nil {
 			w.stop(errOffered)
 			continue
 		}
@@ -79,15 +88,15 @@ func (o *offering) admitAll(waiting []*waiter) (admitted []*waiter) {
 // admitWaiter makes a lease of a waiter, which is to be sent the descriptors. It
 // runs with mu held.
 func (o *offering) admitWaiter(w *waiter) (err error) {
-	if w.want.name == "" && !o.isOnly() {
+	if w.visitor.want.Name == "" && !o.isOnly() {
 		return noOffer("")
 	}
-	if w.lease, err = o.admit(w.link, w.want); err != nil {
+	if w.lease, err = o.admit(w.visitor); err != nil {
 		return err
 	}
-	w.records, w.publishing = o.records, true
+	w.records, w.state = o.records, waiterServed
 	if !o.published {
-		w.records, w.publishing = o.early, false
+		w.records, w.state = o.early, waiterSent
 		o.pending = append(o.pending, w)
 	}
 	return nil
@@ -103,38 +112,17 @@ func (o *offering) isOnly() bool {
 	return true
 }
 
-// wait reads until the consumer says something, which is the answer to an offer
-// that it was sent meanwhile, or out of turn. The error is why it is to be turned
-// away, or errOffered.
-func (s *Server) wait(w *waiter) error {
-	defer w.stop(nil)
-	m, rec, err := w.link.receive(w.ctx, true)
-	_ = rec.Close() // receive has seen to it that it holds nothing
-	if errors.Is(err, context.Canceled) {
-		err = context.Cause(w.ctx) // nobody cancelled, but told to stop
-	}
-	if s.leave(w) != nil {
-		w.goOn(m, err)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if v, ok := m.(verdict); ok && !v.ok { // it cannot attach
-		return v.err()
-	}
-	return unexpected(m, "from a consumer that waits for an offer")
-}
-
 // leave takes a waiter off its queue, and returns its lease if it has been
 // admitted.
-func (s *Server) leave(w *waiter) *Lease {
+func (w *waiter) leave() *Lease {
+	s := w.visitor.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.gone = true
 	is := func(x *waiter) bool { return x == w }
 	if w.lease != nil {
-		w.lease.pending = slices.DeleteFunc(w.lease.pending, is)
+		o := w.lease.offering
+		o.pending = slices.DeleteFunc(o.pending, is)
 		return w.lease
 	}
 	for _, e := range s.expected {
@@ -151,7 +139,7 @@ func (w *waiter) deliver() {
 
 // publish says that the data is there.
 func (w *waiter) publish() {
-	record := encode(publish{w.lease.msg.desc.Generation})
+	record := wire.Encode(wire.Publish{Generation: w.lease.offering.record.Memory.Generation})
 	w.send(func(send sendFunc) error { return send(record) }, w.isPublished)
 }
 
@@ -160,7 +148,7 @@ type sendFunc = func(record []byte, files ...*os.File) error
 
 // send has f send, without waiting if that can be, and then calls done.
 func (w *waiter) send(f func(sendFunc) error, done func(error)) {
-	err := f(w.link.conn.TrySend)
+	err := f(w.visitor.conn.TrySend)
 	if !errors.Is(err, sock.ErrWouldWait) {
 		done(err)
 		return
@@ -179,16 +167,17 @@ func (w *waiter) isDelivered(err error) {
 		return
 	}
 	w.lease.tell(Sent, nil)
-	s, o, over := w.lease.server, w.lease.offering, w.lease.ctx
+	o, over := w.lease.offering, w.lease.ctx
 	w.unhook = context.AfterFunc(over, func() { w.stop(context.Cause(over)) })
-	s.mu.Lock()
-	whole, now := w.publishing, false // whole: the descriptors say that the data is there
+	o.server.mu.Lock()
+	whole, now := w.state == waiterServed, false // whole: the descriptors say that the data is there
 	if !whole {
-		w.offered = true
-		now = o.published && !w.gone
-		w.publishing = now
+		w.state = waiterOffered
+		if now = o.published && !w.gone; now {
+			w.state = waiterServed
+		}
 	}
-	s.mu.Unlock()
+	o.server.mu.Unlock()
 	close(w.delivered)
 	switch {
 	case whole:
@@ -202,7 +191,7 @@ func (w *waiter) isDelivered(err error) {
 // longer than for any other answer.
 func (w *waiter) isPublished(err error) {
 	if w.publishErr = err; err == nil {
-		w.timer = time.AfterFunc(w.link.timeout, func() { w.stop(ErrTimeout) })
+		w.timer = time.AfterFunc(w.visitor.timeout, func() { w.stop(ErrTimeout) })
 	}
 	close(w.published)
 	if err != nil {
@@ -211,17 +200,19 @@ func (w *waiter) isPublished(err error) {
 }
 
 // goOn serves a consumer that was admitted, and has said something or failed to.
-func (w *waiter) goOn(m message, err error) {
+func (w *waiter) goOn(m wire.Message, err error) {
 	l := w.lease
 	served, serr := w.sending()
 	if serr != nil {
 		err = serr
 	}
-	l.served = served
+	if l.state = leaseSent; served {
+		l.state = leaseServed
+	}
 	over := true
 	switch {
 	case err != nil:
-		err = l.lost(err, false)
+		err = l.why(err, false)
 	case served:
 		over, err = l.hear(m)
 	default:
@@ -238,9 +229,9 @@ func (w *waiter) goOn(m message, err error) {
 // whether it was told that the data is there, and what could not be sent.
 func (w *waiter) sending() (published bool, err error) {
 	<-w.delivered
-	w.lease.server.mu.Lock()
-	published = w.publishing
-	w.lease.server.mu.Unlock()
+	w.visitor.server.mu.Lock()
+	published = w.state == waiterServed
+	w.visitor.server.mu.Unlock()
 	if w.deliverErr != nil || !published {
 		return published, w.deliverErr
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/share/internal/wire"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -16,14 +18,16 @@ import (
 )
 
 // wants is a wish for "data", read-only.
-func wants(dev *cu.Device) attach { return attach{dev.Driver().Kind(), ReadOnly, "data"} }
+func wants(dev *cu.Device) wire.Attach {
+	return wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data", Capabilities: wire.TakesLegacy}
+}
 
 // clog fills the queue of a consumer that does not read, and returns with how
 // many records.
 func clog(t *testing.T, w *waiter) (n int) {
 	t.Helper()
 	for {
-		err := w.link.conn.TrySend(encode(progress{1, 2}))
+		err := w.visitor.conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
 		if err != nil {
 			require.ErrorIs(t, err, sock.ErrWouldWait)
 			return n
@@ -58,21 +62,21 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 	prompt := early(t, srv, wants(dev))
 	s := serve(t, srv, buf, large())
 
-	require.Equal(t, 64, heard(t, prompt).(offer).fds)
-	require.Equal(t, 1, heard(t, prompt).(offer).fds)
+	require.Equal(t, 64, heard(t, prompt).(wire.Offer).FDs)
+	require.Equal(t, 1, heard(t, prompt).(wire.Offer).FDs)
 	require.Equal(t, 2, s.await(t, Sent, 1).Lease)
-	require.NoError(t, prompt.Send(soon(t), encode(isMapped(buf))))
+	require.NoError(t, prompt.Send(soon(t), wire.Encode(isMapped(buf))))
 	require.Equal(t, 2, s.await(t, Mapped, 1).Lease)
 	require.Len(t, s.of(Sent), 1, "the other does not read")
 
 	for range n - 1 {
-		require.IsType(t, progress{}, heard(t, late))
+		require.IsType(t, wire.Progress{}, heard(t, late))
 	}
 	for _, first := range []int{0, 64} {
-		require.Equal(t, first, heard(t, late).(offer).first)
+		require.Equal(t, first, heard(t, late).(wire.Offer).First)
 	}
 	require.Equal(t, 1, s.await(t, Sent, 2).Lease)
-	require.NoError(t, late.Send(soon(t), encode(isMapped(buf))))
+	require.NoError(t, late.Send(soon(t), wire.Encode(isMapped(buf))))
 	s.await(t, Mapped, 2)
 	for i, conn := range []*sock.Conn{late, prompt} {
 		require.NoError(t, conn.Close())
@@ -95,15 +99,15 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 			require.NoError(t, conn.Close())
 		}, sock.ErrPeerLost, nil},
 		"fault 30: speaks and goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
-			require.NoError(t, conn.Send(soon(t), encode(verdict{true, ""})))
+			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{OK: true, Text: ""})))
 			require.NoError(t, conn.Close())
 		}, sock.ErrPeerLost, nil},
 		"fault 60: stays": {brief, func(*testing.T, *served, *sock.Conn) {}, ErrTimeout, nil},
 		"fault 31: speaks before it reads": {DefaultTimeout, func(t *testing.T, s *served, conn *sock.Conn) {
-			require.NoError(t, conn.Send(soon(t), encode(verdict{true, ""})))
+			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{OK: true, Text: ""})))
 			for m := heard(t, conn); m != nil; m = heard(t, conn) {
-				if no, ok := m.(refuse); ok {
-					require.Equal(t, RefusedRecord, no.code)
+				if no, ok := m.(wire.Refuse); ok {
+					require.Equal(t, RefusedRecord, no.Code)
 					break
 				}
 			}
@@ -171,7 +175,7 @@ func TestFault31_BadAnswersOfWaitingConsumers(t *testing.T) {
 	answers := badAnswers(dev.Driver().Kind())
 	for name, c := range answers {
 		conn := conns[name]
-		require.IsType(t, offer{}, heard(t, conn))
+		require.IsType(t, wire.Offer{}, heard(t, conn))
 		if sendRaw(t, conn, c.record, null, c.fds) {
 			requireAnswer(t, conn, c.want, name)
 		} else {
@@ -196,7 +200,7 @@ func TestWaitingConsumersThatSpeak(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	require.NoError(t, err)
 	answers := badAnswers(dev.Driver().Kind())
-	answers["maps what is not there"] = answer{encode(mapped{1}), 0, ErrProtocol}
+	answers["maps what is not there"] = answer{wire.Encode(wire.Mapped{Generation: 1}), 0, ErrProtocol}
 	for name, c := range answers {
 		conn := early(t, srv, wants(dev))
 		if sendRaw(t, conn, c.record, null, c.fds) {
@@ -222,7 +226,7 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 	err := s.await(t, Ended, 1).Err
 	require.ErrorIs(t, err, ErrTimeout)
 	require.NotErrorIs(t, err, context.Canceled)
-	require.IsType(t, offer{}, heard(t, conn))
+	require.IsType(t, wire.Offer{}, heard(t, conn))
 	requireRefusal(t, conn, RefusedTimeout, "silence")
 }
 
@@ -235,11 +239,11 @@ func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
 	w := waiting(srv)[0]
 	buf := newBuffer(t, ctx, 1)
 	s := serve(t, srv, buf)
-	require.IsType(t, offer{}, heard(t, conn))
-	require.NoError(t, conn.Send(soon(t), encode(isMapped(buf))))
+	require.IsType(t, wire.Offer{}, heard(t, conn))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
 	s.await(t, Mapped, 1)
 	w.stop(ErrTimeout) // as its timer would, if it came late
-	require.NoError(t, conn.Send(soon(t), encode(progress{1, 2})))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Progress{Done: 1, Total: 2})))
 	s.await(t, Progress, 1)
 	require.Empty(t, s.of(Ended))
 	require.NoError(t, conn.Close())
@@ -264,8 +268,8 @@ func TestOfferEndsBeforeTheAnswer(t *testing.T) {
 		} else {
 			go func() { closed <- srv.Close() }()
 		}
-		require.IsType(t, offer{}, heard(t, conn))
-		require.IsType(t, revoke{}, heard(t, conn))
+		require.IsType(t, wire.Offer{}, heard(t, conn))
+		require.IsType(t, wire.Revoke{}, heard(t, conn))
 		require.NoError(t, conn.Close())
 		require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
 		require.NoError(t, <-closed)
@@ -280,16 +284,16 @@ func TestWaitingConsumersAreRefused(t *testing.T) {
 	srv.Expect("data")
 	first := early(t, srv, wants(dev))
 	refused := map[*sock.Conn]RefusalCode{
-		early(t, srv, attach{kind, ReadWrite, "data"}):                    RefusedAccess,
-		early(t, srv, attach{cu.CUDA + cu.Soft - kind, ReadOnly, "data"}): RefusedKind,
-		early(t, srv, attach{kind, ReadOnly, ""}):                         RefusedBusy,
+		early(t, srv, wire.Attach{Driver: kind, Access: ReadWrite, Name: "data"}):                    RefusedAccess,
+		early(t, srv, wire.Attach{Driver: cu.CUDA + cu.Soft - kind, Access: ReadOnly, Name: "data"}): RefusedKind,
+		early(t, srv, wire.Attach{Driver: kind, Access: ReadOnly, Name: ""}):                         RefusedBusy,
 	}
 	s := serveAs(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithLeases(1))
 	for conn, code := range refused {
 		requireRefusal(t, conn, code, code.String())
 		require.NoError(t, conn.Close())
 	}
-	require.IsType(t, offer{}, heard(t, first))
+	require.IsType(t, wire.Offer{}, heard(t, first))
 	s.await(t, PeerRefused, len(refused))
 	require.NoError(t, first.Close())
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, sock.ErrPeerLost)
@@ -302,7 +306,7 @@ func TestWaitingForTheOnlyOffer(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	srv := listen(t)
 	srv.Expect("data")
-	conn := early(t, srv, attach{dev.Driver().Kind(), ReadOnly, ""})
+	conn := early(t, srv, wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: ""})
 	serveAs(t, srv, "other", buf, ReadOnly)
 	require.Len(t, waiting(srv), 1)
 	serve(t, srv, buf)
@@ -359,7 +363,7 @@ func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 		require.FailNow(t, "it waits")
 	}
 	most := int(time.Since(begun)/progressPause) + 1 // however often it is called
-	require.Equal(t, progress{0, 1000}, heard(t, conn))
+	require.Equal(t, wire.Progress{Done: 0, Total: 1000}, heard(t, conn))
 	for n := 1; ; n++ {
 		require.LessOrEqual(t, n, most)
 		if _, err := conn.Receive(briefly(t)); err != nil {
@@ -390,17 +394,17 @@ func TestObserverMayCallTheServer(t *testing.T) {
 		}
 		_ = p.Close()
 	}
-	conns := []*sock.Conn{early(t, srv, wants(dev)), early(t, srv, attach{dev.Driver().Kind(), ReadWrite, "data"})}
+	conns := []*sock.Conn{early(t, srv, wants(dev)), early(t, srv, wire.Attach{Driver: dev.Driver().Kind(), Access: ReadWrite, Name: "data"})}
 	result := make(chan error)
 	go func() {
-		result <- srv.Offer(soon(t), "data", buf, ReadOnly, WithLeases(2), WithVerdict(), WithObserver(calls))
+		result <- srv.Offer(soon(t), "data", buf, ReadOnly, WithLeases(2), WithVerdict(), OnEvent(calls))
 	}()
-	require.Equal(t, progress{1, 2}, heard(t, conns[0]), "told by the observer of Offered")
-	require.IsType(t, offer{}, heard(t, conns[0]))
-	require.IsType(t, progress{}, heard(t, conns[1]))
+	require.Equal(t, wire.Progress{Done: 1, Total: 2}, heard(t, conns[0]), "told by the observer of Offered")
+	require.IsType(t, wire.Offer{}, heard(t, conns[0]))
+	require.IsType(t, wire.Progress{}, heard(t, conns[1]))
 	requireRefusal(t, conns[1], RefusedAccess, "read-write")
-	for _, m := range []message{isMapped(buf), progress{1, 2}, verdict{true, ""}} {
-		require.NoError(t, conns[0].Send(soon(t), encode(m)))
+	for _, m := range []wire.Message{isMapped(buf), wire.Progress{Done: 1, Total: 2}, wire.Verdict{OK: true, Text: ""}} {
+		require.NoError(t, conns[0].Send(soon(t), wire.Encode(m)))
 	}
 	att, err := Attach(soon(t), srv.Path(), "data", dev)
 	require.NoError(t, err)

@@ -99,7 +99,7 @@ func offering(t *testing.T, srv *share.Server, name string, size uint64, opts ..
 	over, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	stands := make(chan struct{})
-	opts = append(opts, share.WithObserver(func(e share.Event) {
+	opts = append(opts, share.OnEvent(func(e share.Event) {
 		if e.Kind == share.Offered {
 			close(stands)
 		}

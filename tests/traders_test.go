@@ -60,7 +60,7 @@ func serve(do task) error {
 // offered are the options of an actor's offer.
 func offered(salt uint32, observe func(share.Event)) []share.OfferOption {
 	meta := pattern.Meta{Count: pattern.Count(actorSize), Salt: salt}
-	return []share.OfferOption{share.WithData(meta.Encode()), share.WithVerdict(), share.WithObserver(observe)}
+	return []share.OfferOption{share.WithData(meta.Encode()), share.WithVerdict(), share.OnEvent(observe)}
 }
 
 // What a server counts, beside the kinds of events.

@@ -162,7 +162,7 @@ func (s *scene) offer(buf *vmm.Buffer, meta pattern.Meta) (ends <-chan error, st
 	go func() {
 		defer close(done)
 		_ = srv.Offer(ctx, cli.OfferName, buf, share.ReadOnly, share.WithData(meta.Encode()), share.WithVerdict(),
-			share.WithObserver(func(e share.Event) {
+			share.OnEvent(func(e share.Event) {
 				if e.Kind == share.Ended {
 					ended <- e.Err
 				}

@@ -7,16 +7,14 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/made"
-	"golang.org/x/sys/unix"
 )
 
 // An Allocation is physical memory on a device, which can be exported as a
 // file descriptor. The caller owns it. It is safe for concurrent use.
 type Allocation struct {
 	dev    *cu.Device
-	handle *cu.MemHandle
-	own    bool // made here, so it can be exported
+	handle *cu.MemHandle // nil in an Allocation that nobody has made
+	own    bool          // made here, so it can be exported
 
 	mu sync.Mutex
 	fd *os.File // exported once, handed out as duplicates
@@ -25,7 +23,15 @@ type Allocation struct {
 // Create makes size bytes of physical memory, which read as zeros, on dev.
 // size is a multiple of the granularity ([Granularity]).
 func Create(dev *cu.Device, size uint64) (*Allocation, error) {
+	if dev == nil {
+		return nil, noDevice("creating memory")
+	}
 	return createFor(dev, size, cu.HandleFD)
+}
+
+// noDevice is the error of an operation that was given a nil device.
+func noDevice(op string) error {
+	return fmt.Errorf("%w: %s takes a device; Driver.Device and Driver.Devices give them", ErrNil, op)
 }
 
 // createFor makes memory for types of handle.
@@ -46,89 +52,79 @@ func createFor(dev *cu.Device, size uint64, types cu.HandleType) (*Allocation, e
 // Errors: [cu.ErrUnknown] for a descriptor that is no device memory; a
 // [*DescriptorError] for memory on another device.
 func ImportAllocation(dev *cu.Device, f *os.File, size uint64) (*Allocation, error) {
-	return importAllocation(dev, func() (*cu.MemHandle, error) { return dev.Driver().ImportMemory(f, size) })
-}
-
-// importAllocation makes an Allocation of what get imports.
-func importAllocation(dev *cu.Device, get func() (*cu.MemHandle, error)) (*Allocation, error) {
-	h, err := get()
+	if dev == nil {
+		return nil, noDevice("importing memory")
+	}
+	h, err := dev.Driver().ImportMemory(f, size)
 	if err != nil {
 		return nil, err
 	}
-	a := &Allocation{dev: dev, handle: h}
-	if err := a.isOn(dev); err != nil {
-		return nil, errors.Join(err, h.Close())
-	}
-	return a, nil
+	return importedOn(dev, h)
 }
 
-// isOn asks the driver where imported memory is.
-func (a *Allocation) isOn(dev *cu.Device) error {
-	p, err := a.handle.Properties()
+// importedOn makes an Allocation of h, which has to be memory of dev. It takes h.
+func importedOn(dev *cu.Device, h *cu.MemHandle) (*Allocation, error) {
+	p, err := h.Properties()
 	if err == nil && p.Location != dev.Location() {
 		err = badField("device", fmt.Sprintf("is %s, and the memory that came is on %s", dev, p.Location))
 	}
-	return err
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return &Allocation{dev: dev, handle: h}, nil
 }
 
 // Device returns the device that the memory is on.
-func (a *Allocation) Device() *cu.Device { return a.dev }
+func (a *Allocation) Device() *cu.Device {
+	if a == nil {
+		return nil
+	}
+	return a.dev
+}
 
 // Size is the memory's size in bytes.
-func (a *Allocation) Size() uint64 { return a.handle.Size() }
+func (a *Allocation) Size() uint64 {
+	if a == nil || a.handle == nil {
+		return 0
+	}
+	return a.handle.Size()
+}
 
 // Export returns a new descriptor for the memory, which the caller owns. The
 // driver is asked the first time only; later ones are duplicates of the first
 // (fcntl(2), F_DUPFD_CLOEXEC). Imported memory gives [ErrNotShareable].
 func (a *Allocation) Export() (*os.File, error) {
+	if a == nil {
+		return nil, cu.ErrClosed
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.exportOnce(); err != nil {
+	f, _, err := a.lend()
+	if err != nil {
 		return nil, err
 	}
-	return dup(a.fd)
+	return dup(f)
 }
 
-// export makes the descriptor that duplicates are made of, and returns its
-// number.
-func (a *Allocation) export() (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err := a.exportOnce(); err != nil {
-		return -1, err
-	}
-	return int(a.fd.Fd()), nil
-}
-
-// lend returns the descriptor that duplicates are made of, or nil.
-func (a *Allocation) lend() *os.File {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.fd
-}
-
-// exported reports whether the driver need not be asked any more.
-func (a *Allocation) exported() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.fd != nil
-}
-
-func (a *Allocation) exportOnce() (err error) {
+// lend returns the descriptor that duplicates are made of, and whether it is new.
+// It runs with mu held.
+func (a *Allocation) lend() (f *os.File, isNew bool, err error) {
 	switch {
+	case a.handle == nil:
+		return nil, false, cu.ErrClosed
 	case !a.own:
-		return fmt.Errorf("%w: it was imported or closed; pass on the descriptor it came from", ErrNotShareable)
+		return nil, false, fmt.Errorf("%w: it was imported or closed; pass on the descriptor it came from", ErrNotShareable)
 	case a.fd != nil:
-		return nil
+		return a.fd, false, nil
 	}
 	a.fd, err = a.handle.Export()
-	return err
+	return a.fd, err == nil, err
 }
 
 // Close releases the handle and the remembered descriptor. Mappings of the
 // memory stay, and keep it.
 func (a *Allocation) Close() error {
-	if a == nil {
+	if a == nil || a.handle == nil {
 		return nil
 	}
 	a.mu.Lock()
@@ -140,27 +136,20 @@ func (a *Allocation) Close() error {
 	return a.handle.Close()
 }
 
-// dup duplicates f, above the standard descriptors: a driver takes 0 for none.
-func dup(f *os.File) (*os.File, error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return nil, err
+func closeAll(chunks []*Allocation) error {
+	var errs []error
+	for _, c := range chunks {
+		errs = append(errs, c.Close())
 	}
-	var fd int
-	var dupErr error
-	err = raw.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 3) })
-	if err == nil {
-		err = os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", dupErr)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("duplicating a memory descriptor: %w; each chunk takes two, so use larger chunks or raise the limit on open files (ulimit -n)", err)
-	}
-	return made.File(fd, f.Name()), nil
+	return errors.Join(errs...)
 }
 
 // Granularity is what sizes of shareable memory on dev must be multiples of,
 // in bytes.
 func Granularity(dev *cu.Device) (uint64, error) {
+	if dev == nil {
+		return 0, noDevice("the granularity")
+	}
 	g, _, err := dev.Granularity(cu.HandleFD)
 	return g, err
 }

@@ -3,8 +3,7 @@ package vmm
 import (
 	"errors"
 	"fmt"
-	"os"
-	"slices"
+	"runtime"
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
@@ -23,59 +22,89 @@ type Buffer struct {
 	chunk       uint64
 	capacity    uint64
 	imported    bool
-	opts        *options
-	view        *View
+	opts        options
+	content     *content // nil in a Buffer that nobody has made
+	lost        runtime.Cleanup
 
 	mu         sync.Mutex
 	size       uint64
 	generation uint64
-	chunks     []*Allocation
+	loans      int
 	closed     bool
+}
+
+// content is what a lost Buffer leaves behind.
+type content struct {
+	view
+	chunks []*Allocation // grows under the buffer's lock
 }
 
 // New makes a buffer of at least size bytes, which read as zeros, on dev: it
 // reserves address space, creates physical memory, maps it and sets access. If
-// a step fails nothing is left behind. Memory that is not free is waited for
-// only [WithWait].
+// a step fails nothing is left behind. [NewWait] waits for memory that is not free.
 //
 // Errors: [ErrSize]; those of [cu.Device.CreateMemory], of which
 // [cu.ErrOutOfMemory] and [cu.ErrNotSupported] are the ones to expect.
-func New(dev *cu.Device, size uint64, opts ...Option) (*Buffer, error) {
-	o := newOptions(opts)
-	b := &Buffer{dev: dev, opts: o, generation: newGeneration()}
-	n, err := b.plan(size)
-	if err != nil {
-		return nil, o.giveUp(err)
-	}
-	var chunks []*Allocation
-	err = await(o.wait, dev, uint64(n)*b.chunk, o, func() (err error) { chunks, err = b.create(n, o); return err })
-	if err != nil {
-		return nil, o.giveUp(err)
-	}
-	return b.assemble(chunks, size)
+func New(dev *cu.Device, size uint64, opts ...NewOption) (*Buffer, error) {
+	return newBuffer(dev, size, opts, func(_ *Buffer, _ uint64, create func() error) error { return create() })
 }
 
-// assemble maps chunks into a new view. It owns them, whatever comes of it. What
-// can wait is done when the memory is mapped and that was told.
-func (b *Buffer) assemble(chunks []*Allocation, size uint64) (*Buffer, error) {
-	v, err := newView(b.dev, b.capacity, b.opts)
+// newBuffer makes a buffer. try calls create, which makes that many bytes of physical
+// memory, as often as it likes.
+func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(b *Buffer, size uint64, create func() error) error) (*Buffer, error) {
+	b := &Buffer{dev: dev, opts: options{access: cu.ReadWrite, types: cu.HandleFD}, generation: newGeneration()}
+	for _, o := range opts {
+		if o != nil {
+			o.applyNew(&b.opts)
+		}
+	}
+	n, err := b.plan(size)
 	if err != nil {
-		return nil, errors.Join(err, closeAll(chunks))
+		return nil, b.opts.giveUp(err)
 	}
-	defer v.watch()
-	if err := v.add(chunks, b.opts.access, b.opts); err != nil {
-		return nil, errors.Join(err, v.Close(), closeAll(chunks))
+	var chunks []*Allocation
+	err = try(b, uint64(n)*b.chunk, func() (err error) {
+		chunks, err = b.create(n, &teller{f: b.opts.onStep})
+		return err
+	})
+	if err != nil {
+		return nil, b.opts.giveUp(err)
 	}
-	if err := b.opts.mapped(); err != nil {
-		return nil, errors.Join(err, v.Close(), closeAll(chunks))
+	if err := b.assemble(chunks, size); err != nil {
+		return nil, err
 	}
-	b.view, b.chunks, b.size = v, chunks, size
 	return b, nil
+}
+
+// assemble maps chunks. It takes them and the reservation that was given, whatever
+// comes of it. Its caller's caller is who made the buffer, if it is lost.
+func (b *Buffer) assemble(chunks []*Allocation, size uint64) error {
+	c := &content{view: view{dev: b.dev, chunk: b.chunk, made: cu.Here(1)}, chunks: chunks}
+	t := teller{f: b.opts.onStep}
+	if err := c.reserve(b.capacity, b.opts.room, &t); err != nil {
+		return errors.Join(err, closeAll(chunks))
+	}
+	if err := c.add(chunks, b.opts.access, &t); err != nil {
+		return errors.Join(err, c.close(), closeAll(chunks))
+	}
+	b.content, b.size = c, size
+	b.lost = runtime.AddCleanup(b, (*content).lost, c)
+	return nil
+}
+
+// lost is what the garbage collector does with a lost buffer: what is mapped stays
+// so, and that is reported; the handles are released.
+func (c *content) lost() {
+	c.view.lost()
+	go closeAll(c.chunks) // may block
 }
 
 // plan checks sizes against the device's granularity and returns the number of
 // chunks.
 func (b *Buffer) plan(size uint64) (int, error) {
+	if b.dev == nil {
+		return 0, noDevice("a buffer")
+	}
 	g, _, err := b.dev.Granularity(b.opts.types)
 	if err != nil {
 		return 0, err
@@ -117,30 +146,18 @@ func chunkCount(size, chunk uint64) (int, error) {
 }
 
 // create makes n chunks of physical memory.
-func (b *Buffer) create(n int, o *options) (chunks []*Allocation, err error) {
-	err = o.step("create", func(s *Step) error {
-		s.Size, s.Chunks = uint64(n)*b.chunk, n
-		for range n {
-			a, err := createFor(b.dev, b.chunk, b.opts.types)
-			if err != nil {
-				return errors.Join(err, closeAll(chunks))
-			}
-			chunks = append(chunks, a)
+func (b *Buffer) create(n int, t *teller) ([]*Allocation, error) {
+	start := t.begin()
+	chunks := make([]*Allocation, 0, n)
+	for range n {
+		a, err := createFor(b.dev, b.chunk, b.opts.types)
+		if err != nil {
+			return nil, errors.Join(err, closeAll(chunks))
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+		chunks = append(chunks, a)
 	}
+	t.done(start, Step{Op: OpCreate, Size: uint64(n) * b.chunk, Chunks: n})
 	return chunks, nil
-}
-
-func closeAll(chunks []*Allocation) error {
-	var errs []error
-	for _, c := range chunks {
-		errs = append(errs, c.Close())
-	}
-	return errors.Join(errs...)
 }
 
 // Grow makes the buffer hold at least size bytes by appending chunks of the
@@ -149,10 +166,31 @@ func closeAll(chunks []*Allocation) error {
 // one, which is larger. A smaller size changes nothing. Without room behind the
 // buffer the error is [ErrCapacity]; imported memory cannot grow.
 func (b *Buffer) Grow(size uint64) error {
-	o, tell := b.opts.later()
-	defer tell()
+	if b == nil || b.content == nil {
+		return cu.ErrClosed
+	}
+	t := teller{f: b.opts.onStep, hold: true}
+	defer t.release()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.canGrow(size); err != nil || size <= b.size {
+		return err
+	}
+	n, err := chunkCount(size, b.chunk)
+	if err != nil {
+		return err
+	}
+	if n -= len(b.content.chunks); n > 0 {
+		if err := b.append(n, &t); err != nil {
+			return err
+		}
+	}
+	b.size, b.generation = size, newGeneration()
+	return nil
+}
+
+// canGrow says why the buffer cannot have size bytes.
+func (b *Buffer) canGrow(size uint64) error {
 	switch {
 	case b.closed:
 		return cu.ErrClosed
@@ -163,21 +201,19 @@ func (b *Buffer) Grow(size uint64) error {
 	case size > b.capacity:
 		return fmt.Errorf("%w: %d bytes wanted, %d reserved", ErrCapacity, size, b.capacity)
 	}
-	n, err := chunkCount(size, b.chunk)
+	return nil
+}
+
+// append makes n chunks and maps them behind the others.
+func (b *Buffer) append(n int, t *teller) error {
+	more, err := b.create(n, t)
 	if err != nil {
 		return err
 	}
-	more, err := b.create(n-len(b.chunks), o)
-	if err != nil {
-		return err
+	if err := b.content.add(more, b.opts.access, t); err != nil {
+		return errors.Join(err, closeAll(more))
 	}
-	if len(more) > 0 {
-		if err := b.view.add(more, b.opts.access, o); err != nil {
-			return errors.Join(err, closeAll(more))
-		}
-	}
-	b.chunks, b.size = append(b.chunks, more...), size
-	b.generation = newGeneration()
+	b.content.chunks = append(b.content.chunks, more...)
 	return nil
 }
 
@@ -185,51 +221,73 @@ func (b *Buffer) Grow(size uint64) error {
 // written through one is seen through the others. A view does not grow with
 // the buffer.
 func (b *Buffer) NewView(a cu.Access) (*View, error) {
+	if b == nil || b.content == nil {
+		return nil, cu.ErrClosed
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return nil, cu.ErrClosed
 	}
-	o := &options{}
-	v, err := newView(b.dev, uint64(len(b.chunks))*b.chunk, o)
-	if err != nil {
+	v, chunks := &view{dev: b.dev, chunk: b.chunk, made: cu.Here(0)}, b.content.chunks
+	if err := v.reserve(uint64(len(chunks))*b.chunk, nil, &teller{}); err != nil {
 		return nil, err
 	}
-	defer v.watch()
-	if err := v.add(b.chunks, a, o); err != nil {
-		return nil, errors.Join(err, v.Close())
+	if err := v.add(chunks, a, &teller{}); err != nil {
+		return nil, errors.Join(err, v.close())
 	}
-	return v, nil
+	outer := &View{v}
+	runtime.AddCleanup(outer, (*view).lost, v)
+	return outer, nil
 }
 
 // Device returns the device that the memory is on.
-func (b *Buffer) Device() *cu.Device { return b.dev }
+func (b *Buffer) Device() *cu.Device {
+	if b == nil {
+		return nil
+	}
+	return b.dev
+}
 
-// Ptr is the buffer's first address, in this process.
-func (b *Buffer) Ptr() cu.DevicePtr { return b.view.Ptr() }
-
-// Address is Ptr, or [cu.ErrClosed] after Close. [cu.Function.Launch] asks for it.
-func (b *Buffer) Address() (cu.DevicePtr, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return openAt(b.Ptr(), b.closed)
+// Ptr is the buffer's first address in this process, 0 after Close.
+func (b *Buffer) Ptr() cu.DevicePtr {
+	if b == nil || b.content == nil {
+		return 0
+	}
+	return b.content.ptr()
 }
 
 // Access is what the device may do with the buffer here.
-func (b *Buffer) Access() cu.Access { return b.opts.access }
+func (b *Buffer) Access() cu.Access {
+	if b == nil {
+		return cu.NoAccess
+	}
+	return b.opts.access
+}
 
 // Size is the size that was asked for, in bytes.
 func (b *Buffer) Size() uint64 {
+	if b == nil {
+		return 0
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.size
 }
 
 // Mapped is the size that is mapped, in bytes: a multiple of the chunk size.
-func (b *Buffer) Mapped() uint64 { return b.view.Mapped() }
+func (b *Buffer) Mapped() uint64 {
+	if b == nil || b.content == nil {
+		return 0
+	}
+	return b.content.mapped()
+}
 
 // Describe returns what an importer has to know.
 func (b *Buffer) Describe() Descriptor {
+	if b == nil || b.content == nil {
+		return Descriptor{}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.describe()
@@ -241,122 +299,31 @@ func (b *Buffer) describe() Descriptor {
 		Device:      b.dev.UUID(),
 		Size:        b.size,
 		ChunkSize:   b.chunk,
-		Chunks:      len(b.chunks),
+		Chunks:      len(b.content.chunks),
 		Granularity: b.granularity,
 		Generation:  b.generation,
 	}
 }
 
-// Export returns the buffer's description and one descriptor per chunk, which
-// the caller owns. The driver exports each chunk the first time only, which is
-// a step. The exporter's work on the memory should be done before a peer is
-// told: [cu.Device.Synchronize].
-func (b *Buffer) Export() (Descriptor, []*os.File, error) {
-	return b.export(whole, dupAll)
-}
-
-func whole(d Descriptor) (offset, size uint64) { return 0, d.Size }
-
-// Lend is [Buffer.Export] without duplicates: the descriptors are the buffer's,
-// end with it, and are not to be closed. It is for who passes them on while the
-// buffer is open.
-func (b *Buffer) Lend() (Descriptor, []*os.File, error) {
-	return b.export(whole, lendAll)
-}
-
-// ExportRange is Export of a part of the buffer. offset is a multiple of the
-// chunk size; the part ends with the chunk that holds its last byte.
-func (b *Buffer) ExportRange(offset, size uint64) (Descriptor, []*os.File, error) {
-	return b.export(func(Descriptor) (uint64, uint64) { return offset, size }, dupAll)
-}
-
-// export exports the part that it is told to, all in one state of the buffer,
-// and has take turn chunks into files.
-func (b *Buffer) export(part func(Descriptor) (offset, size uint64), take func([]*Allocation) ([]*os.File, error)) (Descriptor, []*os.File, error) {
-	o, tell := b.opts.later()
-	defer tell()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return Descriptor{}, nil, cu.ErrClosed
-	}
-	d := b.describe()
-	offset, size := part(d)
-	if size == 0 || offset%d.ChunkSize != 0 || offset > d.Size || size > d.Size-offset {
-		return d, nil, fmt.Errorf("%w: %d bytes at offset %d of a buffer of %d in chunks of %d",
-			ErrSize, size, offset, d.Size, d.ChunkSize)
-	}
-	first := int(offset / d.ChunkSize)
-	d.Size, d.Chunks = size, int((size-1)/d.ChunkSize+1)
-	chunks := b.chunks[first : first+d.Chunks]
-	if err := exportAll(chunks, o); err != nil {
-		return d, nil, err
-	}
-	files, err := take(chunks)
-	return d, files, err
-}
-
-// exportAll has the driver export those of chunks that it has not yet, a step
-// if there are any.
-func exportAll(chunks []*Allocation, o *options) error {
-	chunks = slices.DeleteFunc(slices.Clone(chunks), (*Allocation).exported)
-	if len(chunks) == 0 {
-		return nil
-	}
-	return o.step("export", func(s *Step) error {
-		for i, c := range chunks {
-			fd, err := c.export()
-			if err != nil {
-				return err
-			}
-			if i == 0 {
-				s.FD = fd
-			}
-			s.Size += c.Size()
-			s.Chunks++
-		}
-		return nil
-	})
-}
-
-// lendAll returns the descriptors that duplicates are made of.
-func lendAll(chunks []*Allocation) ([]*os.File, error) {
-	files := make([]*os.File, len(chunks))
-	for i, c := range chunks {
-		files[i] = c.lend()
-	}
-	return files, nil
-}
-
-// dupAll returns a descriptor of each chunk.
-func dupAll(chunks []*Allocation) (files []*os.File, err error) {
-	for _, c := range chunks {
-		f, err := c.Export()
-		if err != nil {
-			closeFiles(files)
-			return nil, err
-		}
-		files = append(files, f)
-	}
-	return files, nil
-}
-
-func closeFiles(files []*os.File) {
-	for _, f := range files {
-		_ = f.Close()
-	}
-}
-
 // Close unmaps the buffer, frees its address space and releases its memory,
 // which lives on in the peers that have it and in other views. It does not wait
-// for kernels that use it. A second Close does nothing; one that failed to
-// unmap can be tried again.
+// for kernels that use it. While the buffer is lent, as it is to an offer, it fails
+// with [ErrInUse] and changes nothing. A second Close does nothing; one that failed
+// to unmap can be tried again.
 func (b *Buffer) Close() error {
-	if b == nil {
+	if b == nil || b.content == nil {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.loans > 0 {
+		return fmt.Errorf("%w: the buffer at %s cannot be closed with %d loans open; end the offer, or close the loan, first",
+			ErrInUse, b.content.ptr(), b.loans)
+	}
 	b.closed = true
-	return errors.Join(b.view.Close(), closeAll(b.chunks))
+	if err := errors.Join(b.content.close(), closeAll(b.content.chunks)); err != nil {
+		return err
+	}
+	b.lost.Stop()
+	return nil
 }

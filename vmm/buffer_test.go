@@ -56,6 +56,7 @@ func TestFault71_AcrossTheBorderOfTwoChunks(t *testing.T) {
 	_, files, err := buf.Export()
 	require.NoError(t, err)
 	imported, err := vmm.Import(dev, d, files)
+	closeFiles(t, files)
 	require.NoError(t, err)
 	g := d.ChunkSize
 	want := noise(3*g-1, 4)
@@ -136,9 +137,7 @@ func TestFault11_ClosedBufferIsClosed(t *testing.T) {
 	require.NoError(t, err)
 	_, files, err := buf.Export()
 	require.NoError(t, err)
-	for _, f := range files {
-		require.NoError(t, f.Close())
-	}
+	closeFiles(t, files)
 	for range 3 {
 		require.NoError(t, buf.Close())
 	}
@@ -178,12 +177,10 @@ func TestStepsAreToldAsTheyAreDone(t *testing.T) {
 	dev := cutest.Device(t)
 	g := granularity(t, dev)
 	var steps []vmm.Step
-	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g), vmm.WithAccess(cu.ReadOnly), vmm.WithSteps(func(s vmm.Step) { steps = append(steps, s) }))
+	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g), vmm.WithAccess(cu.ReadOnly), vmm.OnStep(func(s vmm.Step) { steps = append(steps, s) }))
 	_, files, err := buf.Export()
 	require.NoError(t, err)
-	for _, f := range files {
-		require.NoError(t, f.Close())
-	}
+	closeFiles(t, files)
 	for i := range steps {
 		require.Positive(t, steps[i].Took)
 		steps[i].Took = 0
@@ -191,10 +188,10 @@ func TestStepsAreToldAsTheyAreDone(t *testing.T) {
 	require.Positive(t, steps[len(steps)-1].FD)
 	steps[len(steps)-1].FD = 0
 	require.Equal(t, []vmm.Step{
-		{Op: "create", Size: 2 * g, Chunks: 2},
-		{Op: "reserve", Ptr: buf.Ptr(), Size: 2 * g},
-		{Op: "map", Ptr: buf.Ptr(), Size: 2 * g, Chunks: 2},
-		{Op: "access", Ptr: buf.Ptr(), Size: 2 * g, Access: cu.ReadOnly},
-		{Op: "export", Size: 2 * g, Chunks: 2},
+		{Op: vmm.OpCreate, Size: 2 * g, Chunks: 2},
+		{Op: vmm.OpReserve, Ptr: buf.Ptr(), Size: 2 * g},
+		{Op: vmm.OpMap, Ptr: buf.Ptr(), Size: 2 * g, Chunks: 2},
+		{Op: vmm.OpAccess, Ptr: buf.Ptr(), Size: 2 * g, Access: cu.ReadOnly},
+		{Op: vmm.OpExport, Size: 2 * g, Chunks: 2},
 	}, steps)
 }

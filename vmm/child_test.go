@@ -36,9 +36,7 @@ func runChild(t *testing.T, buf *vmm.Buffer, name, do string) {
 	cmd.ExtraFiles = files
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	for _, f := range files {
-		require.NoError(t, f.Close())
-	}
+	closeFiles(t, files)
 }
 
 // attach imports what the parent handed over.
@@ -60,6 +58,9 @@ func attach(a cu.Access) (*vmm.Buffer, *cu.Context, error) {
 		files = append(files, os.NewFile(uintptr(3+i), "inherited"))
 	}
 	buf, err := vmm.Import(dev, d, files, vmm.WithAccess(a)) // D7: before any context
+	for _, f := range files {
+		err = errors.Join(err, f.Close())
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -17,9 +17,9 @@
 // # Ownership
 //
 // New, Create, Reserve, Map and Import return what the caller owns and ends
-// with Close, which is idempotent and may be called on nil. [Import] takes the
-// files it is given, whatever comes of it. [Buffer.Export] hands out duplicates
-// of descriptors made once. Physical memory is free when the last handle,
+// with Close, which is idempotent and may be called on nil. [Import] leaves the
+// files it is given to the caller. [Buffer.Export] hands out duplicates of
+// descriptors made once. Physical memory is free when the last handle,
 // mapping and descriptor of it, in any process, is gone: a plain fd is enough
 // to keep it.
 //

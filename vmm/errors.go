@@ -16,6 +16,12 @@ var (
 	// ErrOccupied says that a range is mapped already or lies outside its
 	// reservation.
 	ErrOccupied = errors.New("vmm: range not free")
+	// ErrInUse says that a buffer cannot be closed while it is lent ([Buffer.Lend]),
+	// as it is for as long as it is offered.
+	ErrInUse = errors.New("vmm: the buffer is lent")
+	// ErrNil says that a device, a driver, an allocation or a context is missing: it
+	// is nil.
+	ErrNil = errors.New("vmm: a nil argument")
 	// ErrCapacity says that a buffer has too little address space: to grow into
 	// (see [WithCapacity]), or in the reservation it was given (see
 	// [WithReservation]).
@@ -41,6 +47,9 @@ type DescriptorError struct {
 
 // Error names the field.
 func (e *DescriptorError) Error() string {
+	if e == nil {
+		return ErrDescriptor.Error()
+	}
 	msg := fmt.Sprintf("the exporter's description is wrong: %s %s", e.Field, e.Reason)
 	if e.Err != nil {
 		msg += ": " + e.Err.Error()
@@ -49,7 +58,12 @@ func (e *DescriptorError) Error() string {
 }
 
 // Unwrap returns what the driver said, if anything.
-func (e *DescriptorError) Unwrap() error { return e.Err }
+func (e *DescriptorError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // Is matches [ErrDescriptor].
 func (e *DescriptorError) Is(target error) bool { return target == ErrDescriptor }

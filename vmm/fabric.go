@@ -10,7 +10,7 @@ import (
 // see [Buffer.ExportFabric]. Without an IMEX channel [New] fails with
 // [cu.ErrNotPermitted], which says what is missing (D20);
 // [cu.Device.SupportsFabric] tells before.
-func WithFabric() Option { return func(o *options) { o.types |= cu.HandleFabric } }
+func WithFabric() NewOption { return newOption(func(o *options) { o.types |= cu.HandleFabric }) }
 
 // ExportFabric returns the buffer's description and a fabric handle for each
 // chunk: values to be sent in any way, to this machine and to others of the NVLink
@@ -18,6 +18,9 @@ func WithFabric() Option { return func(o *options) { o.types |= cu.HandleFabric 
 // has imported them. The exporter's work on the memory should be done before a
 // peer is told. A buffer that was not made [WithFabric] gives [ErrNotShareable].
 func (b *Buffer) ExportFabric() (Descriptor, []cu.FabricHandle, error) {
+	if b == nil || b.content == nil {
+		return Descriptor{}, nil, cu.ErrClosed
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -26,11 +29,11 @@ func (b *Buffer) ExportFabric() (Descriptor, []cu.FabricHandle, error) {
 	if b.imported || b.opts.types&cu.HandleFabric == 0 {
 		return Descriptor{}, nil, fmt.Errorf("%w: not WithFabric, or by another process", ErrNotShareable)
 	}
-	handles := make([]cu.FabricHandle, len(b.chunks))
-	for i, c := range b.chunks {
+	handles := make([]cu.FabricHandle, len(b.content.chunks))
+	for i, c := range b.content.chunks {
 		var err error
 		if handles[i], err = c.handle.ExportFabric(); err != nil {
-			return Descriptor{}, nil, fmt.Errorf("exporting chunk %d of %d: %w", i+1, len(b.chunks), err)
+			return Descriptor{}, nil, fmt.Errorf("exporting chunk %d of %d: %w", i+1, len(b.content.chunks), err)
 		}
 	}
 	return b.describe(), handles, nil
@@ -40,8 +43,14 @@ func (b *Buffer) ExportFabric() (Descriptor, []cu.FabricHandle, error) {
 // fails nothing is left behind. Errors besides those of Import:
 // [cu.ErrNotPermitted] or [cu.ErrNotSupported] without an IMEX channel,
 // [cu.ErrInvalidValue] for what is no handle.
-func ImportFabric(dev *cu.Device, d Descriptor, handles []cu.FabricHandle, opts ...Option) (*Buffer, error) {
-	return importBuffer(dev, d, len(handles), opts, func(i int) (*cu.MemHandle, error) {
-		return dev.Driver().ImportFabric(handles[i], d.ChunkSize)
-	})
+func ImportFabric(dev *cu.Device, d Descriptor, handles []cu.FabricHandle, opts ...ImportOption) (*Buffer, error) {
+	b, err := planImport(dev, d, len(handles), opts)
+	if err != nil {
+		return nil, err
+	}
+	err = b.importChunks(d, func(i int) (*cu.MemHandle, error) { return dev.Driver().ImportFabric(handles[i], d.ChunkSize) })
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
 }

@@ -23,6 +23,7 @@ func TestGrowKeepsAddressAndData(t *testing.T) {
 	d, files, err := buf.Export()
 	require.NoError(t, err)
 	peer, err := vmm.Import(dev, d, files)
+	closeFiles(t, files)
 	require.NoError(t, err)
 
 	require.NoError(t, buf.Grow(2*g+1))

@@ -123,7 +123,7 @@ func granularity(t testing.TB, dev *cu.Device) uint64 {
 }
 
 // newBuffer is a buffer that is closed when t ends.
-func newBuffer(t testing.TB, dev *cu.Device, size uint64, opts ...vmm.Option) *vmm.Buffer {
+func newBuffer(t testing.TB, dev *cu.Device, size uint64, opts ...vmm.NewOption) *vmm.Buffer {
 	t.Helper()
 	b, err := vmm.New(dev, size, opts...)
 	require.NoError(t, err)
@@ -150,6 +150,14 @@ func read(t testing.TB, ctx *cu.Context, p cu.DevicePtr, n uint64) []byte {
 	b := make([]byte, n)
 	require.NoError(t, cu.CopyToHost(ctx, nil, b, p))
 	return b
+}
+
+// closeFiles closes files, all of which are open.
+func closeFiles(t testing.TB, files []*os.File) {
+	t.Helper()
+	for _, f := range files {
+		require.NoError(t, f.Close())
+	}
 }
 
 // requireClosed says that somebody has closed each of files.

@@ -23,6 +23,9 @@ type Descriptor struct {
 // Check finds what can be found wrong without asking the driver of dev. The
 // error is [ErrKind], [ErrDevice] or a [*DescriptorError].
 func (d Descriptor) Check(dev *cu.Device) error {
+	if dev == nil {
+		return noDevice("checking a description")
+	}
 	if d.Kind != dev.Driver().Kind() {
 		return fmt.Errorf("%w: the exporter uses the %q driver and this process %q; run both with the same one",
 			ErrKind, d.Kind, dev.Driver().Kind())
@@ -58,55 +61,76 @@ func (d Descriptor) checkSizes(dev *cu.Device) error {
 
 // Import makes a buffer of memory that another process exported: it imports
 // each of files, reserves address space, maps and sets access (read-only unless
-// [WithAccess] says otherwise). It takes files and closes them, whatever comes
-// of it. If a step fails nothing is left behind.
+// [WithAccess] says otherwise). The files stay the caller's, who may close them as
+// soon as Import has returned. If a step fails nothing is left behind.
 //
 // Errors: those of [Descriptor.Check]; [cu.ErrUnknown] for a descriptor that is
 // no device memory; a [*DescriptorError] also when the driver finds that the
-// memory is not of the size or on the device that d says. [ErrSize] for options
-// that only [New] has.
-func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...Option) (*Buffer, error) {
-	defer closeFiles(files)
-	return importBuffer(dev, d, len(files), opts, func(i int) (*cu.MemHandle, error) {
-		return dev.Driver().ImportMemory(files[i], d.ChunkSize)
-	})
+// memory is not of the size or on the device that d says.
+func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...ImportOption) (*Buffer, error) {
+	b, err := planImport(dev, d, len(files), opts)
+	if err != nil {
+		return nil, err
+	}
+	err = b.importChunks(d, func(i int) (*cu.MemHandle, error) { return dev.Driver().ImportUncollected(files[i], d.ChunkSize) })
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
-// importBuffer makes a buffer of the n chunks that get imports.
-func importBuffer(dev *cu.Device, d Descriptor, n int, opts []Option, get func(chunk int) (*cu.MemHandle, error)) (*Buffer, error) {
-	o := newOptions(append([]Option{WithAccess(cu.ReadOnly)}, opts...))
-	if err := checkImport(dev, d, n, o); err != nil {
-		return nil, o.giveUp(err)
-	}
+// planImport makes a buffer for the chunks that came, without content, when all has
+// been checked that can be without the driver. If it fails, the reservation that
+// was given is closed.
+func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*Buffer, error) {
 	b := &Buffer{
-		dev: dev, opts: o, imported: true, generation: d.Generation,
+		dev: dev, opts: options{access: cu.ReadOnly}, imported: true, generation: d.Generation,
 		granularity: d.Granularity, chunk: d.ChunkSize, capacity: uint64(d.Chunks) * d.ChunkSize,
 	}
-	chunks, err := b.importChunks(n, get)
-	if err != nil {
-		return nil, o.giveUp(err)
+	for _, o := range opts {
+		if o != nil {
+			o.applyImport(&b.opts)
+		}
 	}
-	b, err = b.assemble(chunks, d.Size)
-	return b, sizeLie(err)
+	err := d.Check(dev)
+	if err == nil && came != d.Chunks {
+		err = badField("number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, came))
+	}
+	if err == nil {
+		err = b.opts.roomFor(b.capacity)
+	}
+	if err != nil {
+		return nil, b.opts.giveUp(err)
+	}
+	return b, nil
 }
 
-// checkImport finds what keeps an import from being tried.
-func checkImport(dev *cu.Device, d Descriptor, came int, o *options) error {
-	if err := d.Check(dev); err != nil {
-		return err
+// importChunks imports each chunk with get and maps them. Its caller's caller is who
+// made the buffer, if it is lost.
+func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*cu.MemHandle, error)) error {
+	t := teller{f: b.opts.onStep}
+	start := t.begin()
+	chunks := make([]*Allocation, d.Chunks)
+	for i := range chunks {
+		h, err := get(i)
+		if err == nil {
+			chunks[i], err = importedOn(b.dev, h)
+		}
+		if err != nil {
+			err = errors.Join(fmt.Errorf("importing chunk %d of %d: %w", i+1, d.Chunks, err), closeAll(chunks[:i]))
+			return b.opts.giveUp(err)
+		}
 	}
-	switch {
-	case came != d.Chunks:
-		return badField("number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, came))
-	case o.chunk != 0 || o.capacity != 0:
-		return fmt.Errorf("%w: imported memory has the chunks and the size that it has", ErrSize)
-	}
-	return o.roomFor(uint64(d.Chunks) * d.ChunkSize)
+	t.done(start, Step{Op: OpImport, Size: b.capacity, Chunks: d.Chunks})
+	return sizeLie(b.assemble(chunks, d.Size))
 }
 
 // sizeLie makes of a mapping that the driver refused what it means: the memory
 // is not as large as its exporter says (it maps whole allocations only).
 func sizeLie(err error) error {
+	if err == nil {
+		return nil
+	}
 	var e *cu.Error
 	if errors.As(err, &e) && e.Op == "cuMemMap" && (e.Result == cu.ErrNotSupported || e.Result == cu.ErrInvalidValue) {
 		return &DescriptorError{"chunk size", "is not the size of the memory that came", err}
@@ -115,21 +139,3 @@ func sizeLie(err error) error {
 }
 
 func badField(name, reason string) error { return &DescriptorError{Field: name, Reason: reason} }
-
-func (b *Buffer) importChunks(n int, get func(chunk int) (*cu.MemHandle, error)) (chunks []*Allocation, err error) {
-	err = b.opts.step("import", func(s *Step) error {
-		s.Size, s.Chunks = b.capacity, n
-		for i := range n {
-			a, err := importAllocation(b.dev, func() (*cu.MemHandle, error) { return get(i) })
-			if err != nil {
-				return errors.Join(fmt.Errorf("importing chunk %d of %d: %w", i+1, n, err), closeAll(chunks))
-			}
-			chunks = append(chunks, a)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return chunks, nil
-}

@@ -26,7 +26,7 @@ func exported(t *testing.T, dev *cu.Device) (*vmm.Buffer, vmm.Descriptor) {
 }
 
 // What can be found wrong is found before the driver is asked,
-// and the descriptors that came along are closed.
+// and the descriptors that came along stay the caller's.
 func TestImportRefusesWhatCannotBe(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
@@ -63,7 +63,7 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 			_, files, err := buf.Export()
 			require.NoError(t, err)
 			_, err = vmm.Import(dev, d, files)
-			requireClosed(t, files)
+			closeFiles(t, files)
 			if c.field == "other device" {
 				require.ErrorIs(t, err, vmm.ErrDevice)
 				return
@@ -100,7 +100,7 @@ func TestFault36_ImportFindsOutALieAboutTheSize(t *testing.T) {
 		require.True(t, isSizeLie(err), "%+v: %v", c, err)
 		require.ErrorIs(t, err, vmm.ErrDescriptor)
 		require.Equal(t, owed, b.owed())
-		requireClosed(t, files)
+		closeFiles(t, files)
 		require.NoError(t, buf.Close())
 	}
 }
@@ -128,7 +128,7 @@ func TestFault26_ImportOfAnotherAllocation(t *testing.T) {
 		_, err = vmm.Import(dev, d, files)
 		require.True(t, isSizeLie(err), "%v", err)
 		require.Equal(t, owed, b.owed())
-		requireClosed(t, files)
+		closeFiles(t, files)
 	}
 	require.NoError(t, other.Close())
 	require.NoError(t, buf.Close())
@@ -151,14 +151,13 @@ func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
 		require.ErrorIs(t, err, cu.ErrUnknown)
 		require.ErrorContains(t, err, []string{"chunk 1 of 3", "chunk 2 of 3", "chunk 3 of 3"}[i])
 		require.Equal(t, owed, b.owed())
-		requireClosed(t, files)
+		closeFiles(t, files)
 		require.NoError(t, w.Close())
 	}
 	_, files, err := buf.Export()
 	require.NoError(t, err)
-	require.NoError(t, files[1].Close())
-	files[1] = nil
-	_, err = vmm.Import(dev, d, files)
+	_, err = vmm.Import(dev, d, []*os.File{files[0], nil, files[2]})
+	closeFiles(t, files)
 	require.ErrorIs(t, err, os.ErrInvalid)
 	require.NoError(t, buf.Close())
 }
@@ -232,27 +231,30 @@ func TestFault63_SameFileManyGoroutines(t *testing.T) {
 		var begun, imported atomic.Int32
 		var wg sync.WaitGroup
 		mapped := make(chan struct{})
-		closing := vmm.WithMapped(sync.OnceValue(func() error { // who is told closes the files next
-			close(mapped)
-			for begun.Load() < 40 { // and others are in the middle of importing
-				runtime.Gosched()
+		first := vmm.OnStep(func(s vmm.Step) { // who is the first to have mapped it closes the files next
+			if s.Op == vmm.OpAccess && imported.Add(1) == 1 {
+				close(mapped)
+				for begun.Load() < 40 { // and others are in the middle of importing
+					runtime.Gosched()
+				}
 			}
-			return nil
-		}))
+		})
 		for i := range 64 {
 			wg.Go(func() {
 				if i%8 != 0 {
 					<-mapped
 				}
 				begun.Add(1)
-				got, err := vmm.Import(dev, d, files, closing)
+				got, err := vmm.Import(dev, d, files, first)
+				for _, f := range files {
+					_ = f.Close()
+				}
 				if err != nil {
 					if !errors.Is(err, os.ErrClosed) {
 						t.Error(err)
 					}
 					return
 				}
-				imported.Add(1)
 				host := make([]byte, len(want))
 				if err := cu.CopyToHost(ctx, nil, host, got.Ptr()); err != nil || string(host) != string(want) {
 					t.Errorf("wrong data, or %v", err)
@@ -311,6 +313,9 @@ func TestFault63_SameMemoryManyGoroutines(t *testing.T) {
 				return
 			}
 			got, err := vmm.Import(dev, d, files)
+			for _, f := range files {
+				_ = f.Close()
+			}
 			if err != nil {
 				t.Error(err)
 				return
@@ -336,6 +341,7 @@ func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
 	_, files, err := buf.Export()
 	require.NoError(t, err)
 	ro, err := vmm.Import(dev, d, files)
+	closeFiles(t, files)
 	require.NoError(t, err)
 	require.Equal(t, cu.ReadOnly, ro.Access())
 	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, ro.Ptr(), make([]byte, 8)), cu.ErrInvalidValue)
@@ -344,7 +350,8 @@ func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
 	_, files, err = buf.Export()
 	require.NoError(t, err)
 	var ops []string
-	rw, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite), vmm.WithSteps(func(s vmm.Step) { ops = append(ops, s.Op) }))
+	rw, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite), vmm.OnStep(func(s vmm.Step) { ops = append(ops, s.Op.String()) }))
+	closeFiles(t, files)
 	require.NoError(t, err)
 	require.Equal(t, []string{"import", "reserve", "map", "access"}, ops)
 	want := noise(3*d.ChunkSize-1, 7)
@@ -355,35 +362,4 @@ func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
 	require.NoError(t, rw.Close())
 	require.NoError(t, ro.Close())
 	require.NoError(t, buf.Close())
-}
-
-// WithMapped is told when the memory can be used, and can undo it all.
-func TestMapped(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	want := noise(64, 3)
-	buf := newBuffer(t, dev, g)
-	write(t, ctx, buf.Ptr(), want)
-	var at cu.DevicePtr
-	where := vmm.WithSteps(func(s vmm.Step) {
-		if s.Op == "access" {
-			at = s.Ptr
-		}
-	})
-	for _, verdict := range []error{errors.New("no"), nil} {
-		d, files, err := buf.Export()
-		require.NoError(t, err)
-		told := 0
-		got, err := vmm.Import(dev, d, files, where, vmm.WithMapped(func() error {
-			told++
-			require.Equal(t, want, read(t, ctx, at, 64))
-			return verdict
-		}))
-		require.ErrorIs(t, err, verdict)
-		require.Equal(t, 1, told)
-		requireClosed(t, files)
-		require.Equal(t, verdict == nil, got != nil)
-		require.NoError(t, got.Close())
-	}
 }

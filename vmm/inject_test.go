@@ -67,8 +67,9 @@ func TestFailedImportInAReservationLeavesNothing(t *testing.T) {
 	g := granularity(t, dev)
 	buf, err := vmm.New(dev, g)
 	require.NoError(t, err)
-	_, _, err = buf.Lend() // the driver is asked now, and not again
+	loan, err := buf.Lend() // the driver is asked now, and not again
 	require.NoError(t, err)
+	require.NoError(t, loan.Close())
 	hits := failEach(t, b, ctx, func() (io.Closer, error) {
 		r, err := vmm.Reserve(dev.Driver(), g)
 		if err != nil {
@@ -77,7 +78,7 @@ func TestFailedImportInAReservationLeavesNothing(t *testing.T) {
 		d, files, err := buf.Export()
 		require.NoError(t, err)
 		imported, err := vmm.Import(dev, d, files, vmm.WithReservation(r))
-		requireClosed(t, files)
+		closeFiles(t, files)
 		return imported, err
 	})
 	require.Equal(t, []string{
@@ -101,7 +102,7 @@ func TestFailedImportLeavesNothing(t *testing.T) {
 		_, files, err := buf.Export()
 		require.NoError(t, err)
 		imported, err := vmm.Import(dev, d, files)
-		requireClosed(t, files)
+		closeFiles(t, files)
 		return imported, err
 	})
 	require.Equal(t, []string{
@@ -130,18 +131,16 @@ func TestFailedExportHandsOutNothing(t *testing.T) {
 	buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g))
 	require.NoError(t, err)
 	b.failNth(3, "cuMemExportToShareableHandle")
-	_, files, err := buf.Lend()
+	loan, err := buf.Lend()
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
-	require.Empty(t, files)
+	require.Nil(t, loan)
 	b.failNth(1, "cuMemExportToShareableHandle")
-	_, files, err = buf.Export()
+	_, files, err := buf.Export()
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.Empty(t, files)
 	_, files, err = buf.Export()
 	require.NoError(t, err)
-	for _, f := range files {
-		require.NoError(t, f.Close())
-	}
+	closeFiles(t, files)
 	require.Equal(t, 3, b.count("cuMemExportToShareableHandle"), "what was exported is remembered")
 	require.NoError(t, buf.Close())
 }

@@ -101,13 +101,10 @@ func TestClosedMemoryIsNoArgument(t *testing.T) {
 		name   string
 		memory interface {
 			Ptr() cu.DevicePtr
-			Address() (cu.DevicePtr, error)
 			Close() error
 		}
 	}{{"*vmm.View", view}, {"*vmm.Buffer", buf}, {"*vmm.Mapping", mapping}, {"*vmm.Reservation", room}} {
-		p, err := c.memory.Address()
-		require.NoError(t, err)
-		require.Equal(t, c.memory.Ptr(), p)
+		require.NotZero(t, c.memory.Ptr())
 		l, err := f.Prepare(one, c.memory, uint64(1), uint8(7))
 		require.NoError(t, err)
 		if c.memory != room { // which has nothing left by then
@@ -115,6 +112,7 @@ func TestClosedMemoryIsNoArgument(t *testing.T) {
 			require.NoError(t, ctx.Synchronize(t.Context()))
 		}
 		require.NoError(t, c.memory.Close())
+		require.Zero(t, c.memory.Ptr())
 		for _, err := range []error{l.Run(nil), f.Launch(nil, one, c.memory, uint64(1), uint8(7))} {
 			var wrong *cu.ArgumentError
 			require.ErrorAs(t, err, &wrong)

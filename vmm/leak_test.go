@@ -53,6 +53,7 @@ func TestLostMappingIsReportedAndStays(t *testing.T) {
 			d, files, err := buf.Export()
 			require.NoError(t, err)
 			got, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite))
+			closeFiles(t, files)
 			require.NoError(t, err)
 			require.NoError(t, buf.Close())
 			return got.Ptr(), g

@@ -16,7 +16,7 @@ func TestImportOfHostMemoryIsRefused(t *testing.T) {
 	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		r := next()
 		if call.Symbol() == "cuMemGetAllocationPropertiesFromHandle" && r == sys.CUDA_SUCCESS {
-			moveToHost(call.Arg(0))
+			storeLocation(call.Arg(0), sys.CU_MEM_LOCATION_TYPE_HOST_NUMA)
 		}
 		return r
 	}))
@@ -33,6 +33,7 @@ func TestImportOfHostMemoryIsRefused(t *testing.T) {
 	_, files, err := buf.Export()
 	require.NoError(t, err)
 	_, err = vmm.Import(dev, d, files)
+	closeFiles(t, files)
 	var bad *vmm.DescriptorError
 	require.ErrorAs(t, err, &bad)
 	require.Equal(t, "device", bad.Field)

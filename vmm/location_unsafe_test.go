@@ -6,7 +6,10 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// moveToHost changes the properties that a call stored at addr.
-func moveToHost(addr uintptr) {
-	(*(**sys.CUmemAllocationProp)(unsafe.Pointer(&addr))).Location.Type = sys.CU_MEM_LOCATION_TYPE_HOST_NUMA
+// storeLocation changes the properties that a call stores at addr.
+func storeLocation(addr uintptr, t sys.CUmemLocationType) {
+	(*(**sys.CUmemAllocationProp)(unsafe.Pointer(&addr))).Location.Type = t
 }
+
+// storeWord stores the handle or address that a call is asked for.
+func storeWord(addr uintptr, word uint64) { **(**uint64)(unsafe.Pointer(&addr)) = word }

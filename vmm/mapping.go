@@ -3,7 +3,9 @@ package vmm
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
 )
@@ -11,62 +13,76 @@ import (
 // A Mapping is an allocation in a reservation. It holds both, and the caller
 // owns it. A Mapping that is lost without Close is reported and stays mapped.
 type Mapping struct {
-	inner *mapping
+	inner *mapping     // nil in a Mapping that Map has not made
 	res   *Reservation // so that it is not collected before
 }
 
-// mapping is what a lost Mapping or View leaves behind; it keeps the
-// reservation and the memory from being collected.
+// mapping is what a lost Mapping leaves behind; it keeps the reservation and the
+// memory from being collected.
 type mapping struct {
 	res    *reservation
 	alloc  *Allocation
 	offset uint64
 	size   uint64
+	made   cu.Stack
+	closed atomic.Bool // written under mu
 
-	mu     sync.Mutex
-	closed bool
+	mu sync.Mutex
 }
 
 // Map maps the whole of a at offset bytes into r, both multiples of the
 // granularity. Nobody may use it before [Mapping.SetAccess].
 func (r *Reservation) Map(offset uint64, a *Allocation) (*Mapping, error) {
 	defer runtime.KeepAlive(r)
-	m, err := r.inner.mapAt(offset, a)
-	if err != nil {
+	switch {
+	case a == nil:
+		return nil, fmt.Errorf("%w: Map takes an allocation", ErrNil)
+	case r == nil || r.inner == nil || a.handle == nil:
+		return nil, cu.ErrClosed
+	}
+	if err := r.inner.mapAt(offset, a); err != nil {
 		return nil, err
 	}
+	m := &mapping{res: r.inner, alloc: a, offset: offset, size: a.Size(), made: cu.Here(0)}
 	outer := &Mapping{m, r}
-	runtime.AddCleanup(outer, reportLost, lost{cu.Here(0), []*mapping{m}})
+	runtime.AddCleanup(outer, (*mapping).lost, m)
 	return outer, nil
 }
 
-// Ptr is the mapping's first address.
-func (m *Mapping) Ptr() cu.DevicePtr { return m.inner.res.ptr.Add(m.inner.offset) }
-
-// Address is Ptr, or [cu.ErrClosed] after Close.
-func (m *Mapping) Address() (cu.DevicePtr, error) { return openAt(m.Ptr(), m.inner.isClosed()) }
-
-// openAt is p, unless what lies there is closed.
-func openAt(p cu.DevicePtr, closed bool) (cu.DevicePtr, error) {
-	if closed {
-		return 0, cu.ErrClosed
+// Ptr is the mapping's first address, 0 after Close.
+func (m *Mapping) Ptr() cu.DevicePtr {
+	if m == nil || m.inner == nil || m.inner.closed.Load() {
+		return 0
 	}
-	return p, nil
+	return m.inner.ptr()
 }
 
+func (m *mapping) ptr() cu.DevicePtr { return m.res.ptr.Add(m.offset) }
+
 // Size is the mapping's size in bytes, that of its allocation.
-func (m *Mapping) Size() uint64 { return m.inner.size }
+func (m *Mapping) Size() uint64 {
+	if m == nil || m.inner == nil {
+		return 0
+	}
+	return m.inner.size
+}
 
 // SetAccess sets what devices, or if there are none the memory's own, may do
 // with the mapping.
 func (m *Mapping) SetAccess(a cu.Access, devices ...*cu.Device) error {
+	if m == nil || m.inner == nil {
+		return cu.ErrClosed
+	}
 	defer runtime.KeepAlive(m)
+	if slices.Contains(devices, nil) {
+		return fmt.Errorf("%w: one of the %d devices for SetAccess", ErrNil, len(devices))
+	}
 	if len(devices) == 0 {
 		devices = []*cu.Device{m.inner.alloc.dev}
 	}
 	m.inner.mu.Lock()
 	defer m.inner.mu.Unlock()
-	if m.inner.closed {
+	if m.inner.closed.Load() {
 		return cu.ErrClosed
 	}
 	return m.inner.res.setAccess(m.inner.offset, m.inner.size, a, devices...)
@@ -74,7 +90,7 @@ func (m *Mapping) SetAccess(a cu.Access, devices ...*cu.Device) error {
 
 // Close ends the mapping. It does not wait for kernels that use it.
 func (m *Mapping) Close() error {
-	if m == nil {
+	if m == nil || m.inner == nil {
 		return nil
 	}
 	defer runtime.KeepAlive(m)
@@ -84,46 +100,27 @@ func (m *Mapping) Close() error {
 func (m *mapping) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
+	if m.closed.Load() {
 		return nil
 	}
 	if err := m.res.unmap(m.offset, m.size); err != nil {
 		return err
 	}
-	m.closed = true
+	m.closed.Store(true)
 	return nil
 }
 
-func (m *mapping) isClosed() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.closed
+// lost is what the garbage collector does with a lost mapping.
+func (m *mapping) lost() {
+	if !m.closed.Load() {
+		m.res.reportLost(m.offset, m.size, m.made)
+	}
 }
 
-// lost is what the garbage collector reports on.
-type lost struct {
-	stack cu.Stack
-	maps  []*mapping
-}
-
-// reportLost tells of the mappings that are still there, in one.
-func reportLost(l lost) {
-	var size uint64
-	var first *mapping
-	for _, m := range l.maps {
-		if m.isClosed() {
-			continue
-		}
-		if first == nil {
-			first = m
-		}
-		size += m.size
-	}
-	if first == nil {
-		return
-	}
-	first.res.drv.ReportLeak(cu.Leak{
-		What:  fmt.Sprintf("mapping of %d bytes at %s", size, first.res.ptr.Add(first.offset)),
-		Stack: l.stack,
+// reportLost tells of what is mapped still and that nobody can unmap any more.
+func (r *reservation) reportLost(offset, size uint64, made cu.Stack) {
+	r.drv.ReportLeak(cu.Leak{
+		What:  fmt.Sprintf("mapping of %d bytes at %s", size, r.ptr.Add(offset)),
+		Stack: made,
 	})
 }

@@ -3,7 +3,9 @@ package vmm
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
 )
@@ -12,25 +14,28 @@ import (
 // Close gives it back once nothing is mapped there. One that is lost empty is
 // freed by the garbage collector.
 type Reservation struct {
-	inner *reservation
+	inner *reservation // nil in a Reservation that Reserve has not made
 }
 
 // reservation is the state that the driver does not keep for us: it would
 // unmap twice, or more than was mapped, and call that a success.
 type reservation struct {
-	drv  *cu.Driver
-	ptr  cu.DevicePtr
-	size uint64
+	drv    *cu.Driver
+	ptr    cu.DevicePtr
+	size   uint64
+	closed atomic.Bool // written under mu
 
 	mu     sync.Mutex
-	mapped map[uint64]uint64 // offset → size
-	closed bool
+	mapped []uint64 // the offsets of mappings, ascending
 }
 
 // Reserve reserves size bytes of address space, a multiple of the granularity.
 func Reserve(drv *cu.Driver, size uint64) (*Reservation, error) {
-	r, err := reserve(drv, size)
-	if err != nil {
+	if drv == nil {
+		return nil, fmt.Errorf("%w: reserving %d bytes of address space takes a driver", ErrNil, size)
+	}
+	r := &reservation{}
+	if err := r.reserve(drv, size); err != nil {
 		return nil, err
 	}
 	outer := &Reservation{r}
@@ -38,31 +43,36 @@ func Reserve(drv *cu.Driver, size uint64) (*Reservation, error) {
 	return outer, nil
 }
 
-func reserve(drv *cu.Driver, size uint64) (*reservation, error) {
+// reserve makes r a reservation.
+func (r *reservation) reserve(drv *cu.Driver, size uint64) error {
 	p, err := drv.ReserveAddress(size, 0, 0)
 	if err != nil {
-		return nil, fmt.Errorf("reserving %d bytes of address space: %w", size, err)
+		return fmt.Errorf("reserving %d bytes of address space: %w", size, err)
 	}
-	return &reservation{drv: drv, ptr: p, size: size, mapped: map[uint64]uint64{}}, nil
+	r.drv, r.ptr, r.size = drv, p, size
+	return nil
 }
 
-// Ptr is the reservation's first address.
-func (r *Reservation) Ptr() cu.DevicePtr { return r.inner.ptr }
-
-// Address is Ptr, or [cu.ErrClosed] after Close.
-func (r *Reservation) Address() (cu.DevicePtr, error) {
-	r.inner.mu.Lock()
-	defer r.inner.mu.Unlock()
-	return openAt(r.inner.ptr, r.inner.closed)
+// Ptr is the reservation's first address, 0 after Close.
+func (r *Reservation) Ptr() cu.DevicePtr {
+	if r == nil || r.inner == nil || r.inner.closed.Load() {
+		return 0
+	}
+	return r.inner.ptr
 }
 
 // Size is the reservation's size in bytes.
-func (r *Reservation) Size() uint64 { return r.inner.size }
+func (r *Reservation) Size() uint64 {
+	if r == nil || r.inner == nil {
+		return 0
+	}
+	return r.inner.size
+}
 
 // Close frees the address space. While something is mapped there it fails with
 // [ErrMapped] and changes nothing.
 func (r *Reservation) Close() error {
-	if r == nil {
+	if r == nil || r.inner == nil {
 		return nil
 	}
 	return r.inner.close()
@@ -71,7 +81,7 @@ func (r *Reservation) Close() error {
 func (r *reservation) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.closed.Load() {
 		return nil
 	}
 	if len(r.mapped) > 0 {
@@ -80,35 +90,36 @@ func (r *reservation) close() error {
 	if err := r.drv.FreeAddress(r.ptr, r.size); err != nil {
 		return err
 	}
-	r.closed = true
+	r.closed.Store(true)
 	return nil
 }
 
 // mapAt maps the whole of a at offset.
-func (r *reservation) mapAt(offset uint64, a *Allocation) (*mapping, error) {
+func (r *reservation) mapAt(offset uint64, a *Allocation) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
-		return nil, cu.ErrClosed
+	if r.closed.Load() {
+		return cu.ErrClosed
 	}
 	size := a.Size()
-	if err := r.free(offset, size); err != nil {
-		return nil, err
+	i, mapped := slices.BinarySearch(r.mapped, offset)
+	if err := r.free(offset, size, mapped); err != nil {
+		return err
 	}
 	p := r.ptr.Add(offset)
 	if err := r.drv.Map(p, size, 0, a.handle); err != nil {
-		return nil, fmt.Errorf("mapping %d bytes at %s: %w", size, p, err)
+		return fmt.Errorf("mapping %d bytes at %s: %w", size, p, err)
 	}
-	r.mapped[offset] = size
-	return &mapping{res: r, alloc: a, offset: offset, size: size}, nil
+	r.mapped = slices.Insert(r.mapped, i, offset)
+	return nil
 }
 
-// free says whether size bytes at offset can be mapped. It runs with mu held.
-func (r *reservation) free(offset, size uint64) error {
+// free says whether size bytes at offset can be mapped.
+func (r *reservation) free(offset, size uint64, mapped bool) error {
 	if offset > r.size || size > r.size-offset {
 		return fmt.Errorf("%w: %d bytes at offset %d of a reservation of %d", ErrOccupied, size, offset, r.size)
 	}
-	if _, ok := r.mapped[offset]; ok {
+	if mapped {
 		return fmt.Errorf("%w: offset %d is mapped", ErrOccupied, offset)
 	}
 	return nil // any other overlap the driver refuses
@@ -120,7 +131,9 @@ func (r *reservation) unmap(offset, size uint64) error {
 	if err := r.drv.Unmap(r.ptr.Add(offset), size); err != nil {
 		return err
 	}
-	delete(r.mapped, offset)
+	if i, ok := slices.BinarySearch(r.mapped, offset); ok {
+		r.mapped = slices.Delete(r.mapped, i, i+1)
+	}
 	return nil
 }
 
@@ -128,7 +141,7 @@ func (r *reservation) unmap(offset, size uint64) error {
 func (r *reservation) setAccess(offset, size uint64, a cu.Access, devices ...*cu.Device) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.closed.Load() {
 		return cu.ErrClosed
 	}
 	return r.drv.SetAccess(r.ptr.Add(offset), size, a, devices...)

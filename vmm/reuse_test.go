@@ -25,6 +25,7 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 	d, files, err := old.Export()
 	require.NoError(t, err)
 	peer, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite))
+	closeFiles(t, files)
 	require.NoError(t, err)
 	_, kept, err := old.Export()
 	require.NoError(t, err)
@@ -43,6 +44,7 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 	write(t, ctx, p, noise(g, 2))
 
 	late, err := vmm.Import(dev, d, kept)
+	closeFiles(t, kept)
 	require.NoError(t, err)
 	for _, of := range []*vmm.Buffer{peer, late} {
 		require.True(t, string(noise(g, 1)) == string(read(t, ctx, of.Ptr(), g)))

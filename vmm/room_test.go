@@ -1,7 +1,6 @@
 package vmm_test
 
 import (
-	"errors"
 	"os"
 	"testing"
 
@@ -15,15 +14,25 @@ import (
 func makings(t *testing.T, dev *cu.Device) map[string]func(opts ...vmm.Option) (*vmm.Buffer, error) {
 	g := granularity(t, dev)
 	return map[string]func(opts ...vmm.Option) (*vmm.Buffer, error){
-		"new": func(opts ...vmm.Option) (*vmm.Buffer, error) { return vmm.New(dev, g-1, opts...) },
+		"new": func(opts ...vmm.Option) (*vmm.Buffer, error) {
+			var some []vmm.NewOption
+			for _, o := range opts {
+				some = append(some, o)
+			}
+			return vmm.New(dev, g-1, some...)
+		},
 		"import": func(opts ...vmm.Option) (*vmm.Buffer, error) {
 			buf, err := vmm.New(dev, g-1)
 			require.NoError(t, err)
 			d, files, err := buf.Export()
 			require.NoError(t, err)
 			require.NoError(t, buf.Close())
-			got, err := vmm.Import(dev, d, files, append([]vmm.Option{vmm.WithAccess(cu.ReadWrite)}, opts...)...)
-			requireClosed(t, files)
+			some := []vmm.ImportOption{vmm.WithAccess(cu.ReadWrite)}
+			for _, o := range opts {
+				some = append(some, o)
+			}
+			got, err := vmm.Import(dev, d, files, some...)
+			closeFiles(t, files)
 			return got, err
 		},
 	}
@@ -46,7 +55,7 @@ func TestBufferInAReservation(t *testing.T) {
 		for _, size := range []uint64{g, 3 * g} {
 			r := reserve(t, dev, size)
 			reserved, ops := b.count("cuMemAddressReserve"), []string{}
-			buf, err := create(vmm.WithReservation(r), vmm.WithSteps(func(s vmm.Step) { ops = append(ops, s.Op) }))
+			buf, err := create(vmm.WithReservation(r), vmm.OnStep(func(s vmm.Step) { ops = append(ops, s.Op.String()) }))
 			require.NoError(t, err, name)
 			require.Equal(t, r.Ptr(), buf.Ptr())
 			require.Equal(t, g, buf.Mapped())
@@ -94,8 +103,7 @@ func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	no := errors.New("no")
-	importing := func(change func(d *vmm.Descriptor, files *[]*os.File), opts ...vmm.Option) func(vmm.Option) error {
+	importing := func(change func(d *vmm.Descriptor, files *[]*os.File)) func(vmm.Option) error {
 		return func(given vmm.Option) error {
 			buf, err := vmm.New(dev, 2*g)
 			require.NoError(t, err)
@@ -103,10 +111,8 @@ func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
 			require.NoError(t, err)
 			all := files
 			change(&d, &files)
-			_, err = vmm.Import(dev, d, files, append(opts, given)...)
-			for _, f := range all {
-				_ = f.Close()
-			}
+			_, err = vmm.Import(dev, d, files, given)
+			closeFiles(t, all)
 			require.NoError(t, buf.Close())
 			return err
 		}
@@ -119,16 +125,11 @@ func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
 		"new, too small":         {func(o vmm.Option) error { _, err := vmm.New(dev, 2*g, o); return err }, vmm.ErrCapacity},
 		"new, too small to grow": {func(o vmm.Option) error { _, err := vmm.New(dev, g, o, vmm.WithCapacity(2*g)); return err }, vmm.ErrCapacity},
 		"new, no size":           {func(o vmm.Option) error { _, err := vmm.New(dev, 0, o); return err }, vmm.ErrSize},
-		"new, told no": {func(o vmm.Option) error {
-			_, err := vmm.New(dev, g, o, vmm.WithMapped(func() error { return no }))
-			return err
-		}, no},
-		"import, too small":  {importing(as), vmm.ErrCapacity},
-		"import, no size":    {importing(func(d *vmm.Descriptor, _ *[]*os.File) { d.Size = 0 }), vmm.ErrDescriptor},
-		"import, other kind": {importing(func(d *vmm.Descriptor, _ *[]*os.File) { d.Kind = cu.CUDA + cu.Soft - d.Kind }), vmm.ErrKind},
-		"import, no files":   {importing(func(_ *vmm.Descriptor, f *[]*os.File) { *f = nil }), vmm.ErrDescriptor},
-		"import, in chunks":  {importing(as, vmm.WithChunkSize(g)), vmm.ErrSize},
-		"import, a size lie": {importing(func(d *vmm.Descriptor, _ *[]*os.File) { d.Size, d.ChunkSize = g, g }), vmm.ErrDescriptor},
+		"import, too small":      {importing(as), vmm.ErrCapacity},
+		"import, no size":        {importing(func(d *vmm.Descriptor, _ *[]*os.File) { d.Size = 0 }), vmm.ErrDescriptor},
+		"import, other kind":     {importing(func(d *vmm.Descriptor, _ *[]*os.File) { d.Kind = cu.CUDA + cu.Soft - d.Kind }), vmm.ErrKind},
+		"import, no files":       {importing(func(_ *vmm.Descriptor, f *[]*os.File) { *f = nil }), vmm.ErrDescriptor},
+		"import, a size lie":     {importing(func(d *vmm.Descriptor, _ *[]*os.File) { d.Size, d.ChunkSize = g, g }), vmm.ErrDescriptor},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := reserve(t, dev, g)

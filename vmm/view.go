@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
 )
@@ -13,108 +14,145 @@ import (
 // holds the memory also after the buffer's Close. One that is lost without
 // Close is reported and stays mapped.
 type View struct {
-	inner *view
-	dev   *cu.Device
-	room  *Reservation // that was given, so that it is not collected before
+	inner *view // nil in a View that NewView has not made
 }
 
+// view is chunks of equal size, mapped side by side.
 type view struct {
-	res *reservation
+	res    *reservation
+	own    reservation // res, unless that was given
+	dev    *cu.Device
+	chunk  uint64 // bytes of each
+	made   cu.Stack
+	closed atomic.Bool
 
 	mu     sync.Mutex
-	maps   []*mapping
+	count  int // of chunks that are mapped
 	access cu.Access
-	size   uint64 // bytes mapped
 }
 
-// newView reserves capacity bytes; nothing is mapped yet. The caller calls watch
-// before it returns.
-func newView(dev *cu.Device, capacity uint64, o *options) (*View, error) {
-	if o.room != nil {
-		return &View{&view{res: o.room.inner}, dev, o.room}, nil
-	}
-	var res *reservation
-	err := o.step("reserve", func(s *Step) (err error) {
-		if res, err = reserve(dev.Driver(), capacity); err == nil {
-			s.Ptr, s.Size = res.ptr, capacity
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &View{&view{res: res}, dev, nil}, nil
-}
-
-// watch has the view reported if it is lost, as its caller's caller's.
-func (v *View) watch() {
-	stack := cu.Here(1)
-	runtime.AddCleanup(v, func(in *view) { reportLost(lost{stack, in.maps}) }, v.inner)
-}
-
-// add maps chunks behind what is mapped already and gives dev access. If it
-// fails, the view is as before.
-func (v *View) add(chunks []*Allocation, a cu.Access, o *options) error {
-	in := v.inner
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	old, size := len(in.maps), in.size
-	err := o.step("map", func(s *Step) error {
-		s.Ptr = in.res.ptr.Add(size)
-		for _, c := range chunks {
-			m, err := in.res.mapAt(in.size, c)
-			if err != nil {
-				return err
-			}
-			in.maps = append(in.maps, m)
-			in.size += m.size
-		}
-		s.Size, s.Chunks = in.size-size, len(chunks)
+// reserve reserves capacity bytes, or takes the room that was given. Nothing is
+// mapped yet.
+func (v *view) reserve(capacity uint64, room *Reservation, t *teller) error {
+	if room != nil {
+		v.res = room.inner
 		return nil
-	})
-	if err == nil {
-		err = o.step("access", func(s *Step) error {
-			s.Ptr, s.Size, s.Access = in.res.ptr.Add(size), in.size-size, a
-			return in.res.setAccess(size, in.size-size, a, v.dev)
-		})
 	}
-	if err != nil {
-		err = errors.Join(err, in.drop(old))
+	v.res = &v.own
+	start := t.begin()
+	if err := v.own.reserve(v.dev.Driver(), capacity); err != nil {
 		return err
 	}
-	in.access = a
+	t.done(start, Step{Op: OpReserve, Ptr: v.res.ptr, Size: capacity})
 	return nil
 }
 
-// drop unmaps all but the first n mappings, the last one first. If that fails
-// what is left can be dropped later. It runs with mu held.
-func (in *view) drop(n int) error {
-	for len(in.maps) > n {
-		last := in.maps[len(in.maps)-1]
-		if err := last.close(); err != nil {
+// add maps chunks behind what is mapped already and gives the device access. If it
+// fails, the view is as before.
+func (v *view) add(chunks []*Allocation, a cu.Access, t *teller) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	old := v.count
+	err := v.mapAll(chunks, t)
+	if err == nil {
+		err = v.setAccess(old, a, t)
+	}
+	if err != nil {
+		return errors.Join(err, v.drop(old))
+	}
+	v.access = a
+	return nil
+}
+
+func (v *view) mapAll(chunks []*Allocation, t *teller) error {
+	start, offset := t.begin(), v.size()
+	for _, c := range chunks {
+		if err := v.res.mapAt(v.size(), c); err != nil {
 			return err
 		}
-		in.maps = in.maps[:len(in.maps)-1]
-		in.size -= last.size
+		v.count++
+	}
+	t.done(start, Step{Op: OpMap, Ptr: v.res.ptr.Add(offset), Size: v.size() - offset, Chunks: len(chunks)})
+	return nil
+}
+
+// setAccess gives the device access to all but the first n chunks.
+func (v *view) setAccess(n int, a cu.Access, t *teller) error {
+	start, offset := t.begin(), uint64(n)*v.chunk
+	if err := v.res.setAccess(offset, v.size()-offset, a, v.dev); err != nil {
+		return err
+	}
+	t.done(start, Step{Op: OpAccess, Ptr: v.res.ptr.Add(offset), Size: v.size() - offset, Access: a})
+	return nil
+}
+
+// size is how many bytes are mapped.
+func (v *view) size() uint64 { return uint64(v.count) * v.chunk }
+
+// drop unmaps all but the first n chunks, the last one first. If that fails
+// what is left can be dropped later. It runs with mu held.
+func (v *view) drop(n int) error {
+	for v.count > n {
+		if err := v.res.unmap(v.size()-v.chunk, v.chunk); err != nil {
+			return err
+		}
+		v.count--
 	}
 	return nil
 }
 
-// Ptr is the view's first address.
-func (v *View) Ptr() cu.DevicePtr { return v.inner.res.ptr }
+func (v *view) ptr() cu.DevicePtr {
+	if v.closed.Load() {
+		return 0
+	}
+	return v.res.ptr
+}
 
-// Address is Ptr, or [cu.ErrClosed] after Close.
-func (v *View) Address() (cu.DevicePtr, error) { return openAt(v.Ptr(), v.Mapped() == 0) }
+func (v *view) mapped() uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.size()
+}
+
+// close may be called again.
+func (v *view) close() error {
+	v.closed.Store(true)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := v.drop(0); err != nil {
+		return err
+	}
+	return v.res.close()
+}
+
+// lost is what the garbage collector does with a lost view.
+func (v *view) lost() {
+	if size := v.mapped(); size > 0 {
+		v.res.reportLost(0, size, v.made)
+	}
+}
+
+// Ptr is the view's first address, 0 after Close.
+func (v *View) Ptr() cu.DevicePtr {
+	if v == nil || v.inner == nil {
+		return 0
+	}
+	return v.inner.ptr()
+}
 
 // Mapped is how many bytes from Ptr on are mapped.
 func (v *View) Mapped() uint64 {
-	v.inner.mu.Lock()
-	defer v.inner.mu.Unlock()
-	return v.inner.size
+	if v == nil || v.inner == nil {
+		return 0
+	}
+	return v.inner.mapped()
 }
 
 // Access is what the memory's device may do with the view.
 func (v *View) Access() cu.Access {
+	if v == nil || v.inner == nil {
+		return cu.NoAccess
+	}
 	v.inner.mu.Lock()
 	defer v.inner.mu.Unlock()
 	return v.inner.access
@@ -123,14 +161,9 @@ func (v *View) Access() cu.Access {
 // Close unmaps the view and frees its address space. It does not wait for
 // kernels that use it. A second Close does nothing.
 func (v *View) Close() error {
-	if v == nil {
+	if v == nil || v.inner == nil {
 		return nil
 	}
 	defer runtime.KeepAlive(v)
-	v.inner.mu.Lock()
-	defer v.inner.mu.Unlock()
-	if err := v.inner.drop(0); err != nil {
-		return err
-	}
-	return v.inner.res.close()
+	return v.inner.close()
 }

@@ -19,45 +19,55 @@ const (
 	waitMax = 500 * time.Millisecond
 )
 
-// WithWait has [New] wait for physical memory that is not free, where it would
-// fail with [cu.ErrOutOfMemory]: it tries again, with pauses that grow from 10
-// ms to half a second, until others have given back enough or ctx is done. The
-// error then matches cu.ErrOutOfMemory, ctx.Err() and the cause, and says how
-// long it took and how much is free. While New waits it holds no part of the
-// memory: two who held half each would wait for each other. ctx bounds nothing
-// but the waiting. More than the device has fails at once.
-func WithWait(ctx context.Context) Option { return func(o *options) { o.wait = ctx } }
+// NewWait is [New] that waits for physical memory that is not free, where New fails
+// with [cu.ErrOutOfMemory]: it tries again, with pauses that grow from 10 ms to half
+// a second, until others have given back enough or ctx is done. The error then
+// matches cu.ErrOutOfMemory, ctx.Err() and the cause, and says how long it took and
+// how much is free. While NewWait waits it holds no part of the memory: two who held
+// half each would wait for each other. ctx bounds nothing but the waiting. More than
+// the device has fails at once.
+func NewWait(ctx context.Context, dev *cu.Device, size uint64, opts ...NewOption) (*Buffer, error) {
+	return newBuffer(dev, size, opts, func(b *Buffer, size uint64, create func() error) error {
+		return b.await(ctx, size, create)
+	})
+}
 
-// GrowWait is [Buffer.Grow] that waits for physical memory, as New does with
-// [WithWait]. The buffer can be used, and closed, meanwhile.
+// GrowWait is [Buffer.Grow] that waits for physical memory, as [NewWait] does. The
+// buffer can be used, and closed, meanwhile.
 func (b *Buffer) GrowWait(ctx context.Context, size uint64) error {
-	return await(ctx, b.dev, size, b.opts, func() error { return b.Grow(size) })
+	if b == nil || b.content == nil {
+		return cu.ErrClosed
+	}
+	return b.await(ctx, size, func() error { return b.Grow(size) })
 }
 
 // await calls create until it does not want physical memory any more, or ctx is
-// done; a nil ctx never waits. What fails in create leaves nothing behind. size
-// is how much has to be there in the end. To have waited is a step.
-func await(ctx context.Context, dev *cu.Device, size uint64, o *options, create func() error) error {
+// done. What fails in create leaves nothing behind. size is how much has to be there
+// in the end. To have waited is a step.
+func (b *Buffer) await(ctx context.Context, size uint64, create func() error) error {
+	if ctx == nil {
+		return fmt.Errorf("%w: waiting for memory takes a context; New and Grow do not wait", ErrNil)
+	}
 	start := time.Now()
 	err := create()
-	if ctx == nil || !WouldWait(err) || !couldHold(dev, size) {
+	if !WouldWait(err) || !couldHold(b.dev, size) {
 		return err
 	}
-	s := Step{Op: "wait", Size: size}
+	s := Step{Op: OpWait, Size: size}
 	for pause := waitMin; WouldWait(err); pause = min(2*pause, waitMax) {
 		if !sleep(ctx, pause/2+rand.N(pause/2)) {
-			return waitedInVain(ctx, dev, size, time.Since(start), err)
+			return waitedInVain(ctx, b.dev, size, time.Since(start), err)
 		}
 		s.Took = time.Since(start)
 		err = create()
 	}
-	if err == nil && o.onStep != nil {
-		o.onStep(s)
+	if err == nil && b.opts.onStep != nil {
+		b.opts.onStep(s)
 	}
 	return err
 }
 
-// WouldWait reports whether err, of [New] or [Buffer.Grow], is what [WithWait] and
+// WouldWait reports whether err, of [New] or [Buffer.Grow], is what [NewWait] and
 // [Buffer.GrowWait] wait for: that the device has no physical memory free. Want of
 // address space, which gives [cu.ErrOutOfMemory] too, is not.
 func WouldWait(err error) bool {

@@ -93,11 +93,11 @@ func TestWaitEndsWhenThereIsMemory(t *testing.T) {
 		}
 		var steps []vmm.Step
 		began := time.Now()
-		buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g), vmm.WithWait(soon(t)), vmm.WithSteps(func(s vmm.Step) { steps = append(steps, s) }))
+		buf, err := vmm.NewWait(soon(t), dev, 3*g, vmm.WithChunkSize(g), vmm.OnStep(func(s vmm.Step) { steps = append(steps, s) }))
 		require.NoError(t, err)
 		require.Equal(t, times, s.refused)
-		require.Equal(t, "create", steps[0].Op)
-		require.Equal(t, "wait", steps[1].Op)
+		require.Equal(t, vmm.OpCreate, steps[0].Op)
+		require.Equal(t, vmm.OpWait, steps[1].Op)
 		require.Equal(t, 3*g, steps[1].Size)
 		require.Positive(t, steps[1].Took)
 		require.LessOrEqual(t, steps[1].Took, time.Since(began))
@@ -111,7 +111,7 @@ func TestNoWaitWhereThereIsMemory(t *testing.T) {
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
 	var ops []string
-	buf, err := vmm.New(dev, g, vmm.WithCapacity(2*g), vmm.WithWait(over()), vmm.WithSteps(func(s vmm.Step) { ops = append(ops, s.Op) }))
+	buf, err := vmm.NewWait(over(), dev, g, vmm.WithCapacity(2*g), vmm.OnStep(func(s vmm.Step) { ops = append(ops, s.Op.String()) }))
 	require.NoError(t, err)
 	require.NoError(t, buf.GrowWait(over(), 2*g))
 	require.NotContains(t, ops, "wait")
@@ -154,7 +154,7 @@ func TestWaitIsGivenUp(t *testing.T) {
 			defer cancel()
 			r, err := vmm.Reserve(dev.Driver(), 3*g)
 			require.NoError(t, err)
-			buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g), vmm.WithWait(ctx), vmm.WithReservation(r))
+			buf, err := vmm.NewWait(ctx, dev, 3*g, vmm.WithChunkSize(g), vmm.WithReservation(r))
 			require.Nil(t, buf)
 			for _, want := range append(c.want, cu.ErrOutOfMemory) {
 				require.ErrorIs(t, err, want)
@@ -176,7 +176,7 @@ func TestWaitIsCancelledWhileItSleeps(t *testing.T) {
 		}
 		return 0
 	}
-	_, err := vmm.New(dev, 1, vmm.WithWait(ctx))
+	_, err := vmm.NewWait(ctx, dev, 1)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, 2, s.refused)
 }
@@ -188,7 +188,7 @@ func TestWaitIsForMemoryAlone(t *testing.T) {
 	g := granularity(t, dev)
 	for _, symbol := range []string{"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"} {
 		b.failNth(1, symbol)
-		_, err := vmm.New(dev, g, vmm.WithWait(soon(t)))
+		_, err := vmm.NewWait(soon(t), dev, g)
 		require.ErrorIs(t, err, cu.ErrOutOfMemory)
 		require.NotContains(t, err.Error(), "waited")
 		require.False(t, vmm.WouldWait(err))
@@ -206,10 +206,10 @@ func TestWaitIsForMemoryAlone(t *testing.T) {
 	_, total, err := ctx.MemInfo()
 	require.NoError(t, err)
 	began := time.Now()
-	_, err = vmm.New(dev, total+g, vmm.WithWait(soon(t)))
+	_, err = vmm.NewWait(soon(t), dev, total+g)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "after %s", time.Since(began))
-	_, err = vmm.New(dev, 0, vmm.WithWait(soon(t)))
+	_, err = vmm.NewWait(soon(t), dev, 0)
 	require.ErrorIs(t, err, vmm.ErrSize)
 }
 
@@ -229,7 +229,7 @@ func TestTwoThatWaitGetTheirTurns(t *testing.T) {
 	made := make(chan *vmm.Buffer)
 	for range 2 {
 		go func() {
-			buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g), vmm.WithWait(soon(t)))
+			buf, err := vmm.NewWait(soon(t), dev, 2*g, vmm.WithChunkSize(g))
 			if err != nil {
 				t.Error(err)
 			}
@@ -374,7 +374,7 @@ func childWaits() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	buf, err := vmm.New(dev, free/2, chunk, vmm.WithWait(ctx))
+	buf, err := vmm.NewWait(ctx, dev, free/2, chunk)
 	if err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken
 	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev,
 		share.OnConnected(func(sock.Peer) { connected() }),
 		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }),
-		share.OnStep(func(s vmm.Step) { now := rival.Now(); t.note(s.Op, now-s.Took.Nanoseconds(), now) }))
+		share.OnStep(func(s vmm.Step) { now := rival.Now(); t.note(s.Op.String(), now-s.Took.Nanoseconds(), now) }))
 	if t.err == nil {
 		t.note("attach", received, rival.Now())
 	}

@@ -48,7 +48,7 @@ func (h *handover) add(steps []rival.Step) {
 
 func (h *handover) step(s vmm.Step) {
 	now := rival.Now()
-	h.note(s.Op, now-s.Took.Nanoseconds(), now)
+	h.note(s.Op.String(), now-s.Took.Nanoseconds(), now)
 }
 
 func (h *handover) observe(e share.Event) {

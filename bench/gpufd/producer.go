@@ -142,7 +142,7 @@ func (p *producer) handOut(size, chunks uint64, n int, m mode) (rival.Answer, er
 
 // make makes a buffer and hands it to the consumers that have asked for it.
 func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, m mode) error {
-	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size/chunks), vmm.WithSteps(h.step))
+	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size/chunks), vmm.OnStep(h.step))
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ type offer func(context.Context) error
 // beforehand does what the mode does before the buffer is ready, and returns
 // what makes the offer.
 func (p *producer) beforehand(h *handover, buf *vmm.Buffer, m mode) (offer, error) {
-	opts := []share.OfferOption{share.WithLeases(h.n), share.WithVerdict(), share.WithObserver(h.observe)}
+	opts := []share.OfferOption{share.WithLeases(h.n), share.WithVerdict(), share.OnEvent(h.observe)}
 	if m != plain {
 		opts = append(opts, share.WithSynchronized())
 	}

@@ -19,7 +19,7 @@ func (s *steps) took(name string, from int64) {
 	s.all = append(s.all, rival.Step{Side: s.side, Name: name, At: from, NS: rival.Now() - from})
 }
 
-func (s *steps) of(v vmm.Step) { s.took(v.Op, rival.Now()-v.Took.Nanoseconds()) }
+func (s *steps) of(v vmm.Step) { s.took(v.Op.String(), rival.Now()-v.Took.Nanoseconds()) }
 
 // memory is a buffer of one process, made or imported.
 type memory interface {
@@ -32,7 +32,7 @@ type memory interface {
 // make makes memory, in the order of c/handoff.c or of package vmm.
 func (s *side) make(size uint64, st *steps) (memory, error) {
 	if s.own(s.calls) == "vmm" {
-		buf, err := vmm.New(s.dev, size, vmm.WithSteps(st.of))
+		buf, err := vmm.New(s.dev, size, vmm.OnStep(st.of))
 		return &typed{buf: buf}, err
 	}
 	return s.makeRaw(size, st)
@@ -50,8 +50,10 @@ func (s *side) take(size uint64, came descriptor, st *steps, mapped func() error
 			Kind: s.dev.Driver().Kind(), Device: s.dev.UUID(), Size: size, ChunkSize: size, Chunks: 1,
 			Granularity: granularity, Generation: 1,
 		}
-		buf, err := vmm.Import(s.dev, d, []*os.File{came.toFile()}, vmm.WithAccess(access), vmm.WithSteps(st.of), vmm.WithMapped(mapped))
-		return &typed{buf: buf}, err
+		f := came.toFile()
+		defer f.Close() // after mapped
+		buf, err := vmm.Import(s.dev, d, []*os.File{f}, vmm.WithAccess(access), vmm.OnStep(st.of))
+		return &typed{buf: buf}, errors.Join(err, unless(err, mapped))
 	case "cu":
 		m, err := s.importOwned(size, came.toFile(), access, st)
 		return m, errors.Join(err, unless(err, mapped))
@@ -70,18 +72,18 @@ func unless(err error, f func() error) error {
 
 // typed is memory of package vmm.
 type typed struct {
-	buf   *vmm.Buffer
-	files []*os.File
+	buf  *vmm.Buffer
+	loan *vmm.Loan
 }
 
 func (t *typed) export() (err error) {
-	_, t.files, err = t.buf.Lend()
+	t.loan, err = t.buf.Lend()
 	return err
 }
 
-func (t *typed) file() *os.File   { return t.files[0] }
+func (t *typed) file() *os.File   { return t.loan.Files[0] }
 func (t *typed) at() cu.DevicePtr { return t.buf.Ptr() }
-func (t *typed) close() error     { return t.buf.Close() }
+func (t *typed) close() error     { return errors.Join(t.loan.Close(), t.buf.Close()) }
 
 // owned is imported memory of package cu.
 type owned struct {

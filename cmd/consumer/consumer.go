@@ -110,7 +110,7 @@ func (c *consumer) enter() error {
 
 func (c *consumer) attach(ctx context.Context) (err error) {
 	opts := []share.AttachOption{
-		share.WithAccess(cu.Access(c.access)), share.WithStepTimeout(c.app.Timeout), share.WithProducer(c.allow.Policy()),
+		share.WithAccess(cu.Access(c.access)), share.WithTimeout(c.app.Timeout), share.WithPolicy(c.allow.Policy()),
 		share.OnConnected(c.connected), share.OnReceived(c.received), share.OnStep(c.app.Steps(cli.Words("imported"))),
 	}
 	if c.device == "" {

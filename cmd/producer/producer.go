@@ -146,7 +146,7 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	if err := p.enter(); err != nil {
 		return err
 	}
-	if p.buf, err = p.newBuffer(); !vmm.WouldWait(err) {
+	if p.buf, err = vmm.New(p.dev, uint64(p.size), p.bufferOptions()...); !vmm.WouldWait(err) {
 		return err
 	}
 	if p.wait == 0 {
@@ -165,9 +165,8 @@ func (p *producer) enter() error {
 	return err
 }
 
-func (p *producer) newBuffer(opts ...vmm.Option) (*vmm.Buffer, error) {
-	opts = append(opts, vmm.WithChunkSize(uint64(p.chunk)), vmm.WithSteps(p.app.Steps(cli.Words("physical"))))
-	return vmm.New(p.dev, uint64(p.size), opts...)
+func (p *producer) bufferOptions() []vmm.NewOption {
+	return []vmm.NewOption{vmm.WithChunkSize(uint64(p.chunk)), vmm.OnStep(p.app.Steps(cli.Words("physical")))}
 }
 
 // awaitBuffer makes the buffer when there is memory for it.
@@ -175,7 +174,7 @@ func (p *producer) awaitBuffer(ctx context.Context, srv *share.Server) (err erro
 	ctx, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()
 	defer p.sayWorking(srv)()
-	p.buf, err = p.newBuffer(vmm.WithWait(ctx))
+	p.buf, err = vmm.NewWait(ctx, p.dev, uint64(p.size), p.bufferOptions()...)
 	return err
 }
 
@@ -286,7 +285,7 @@ func (p *producer) meta() pattern.Meta {
 // is the producer's in the end, and costs the others nothing.
 func (p *producer) serve(ctx context.Context, srv *share.Server) error {
 	w := watcher{app: p.app, handle: share.HandleType(p.handle), waiting: cli.Fields{"socket": srv.Path(), "consumers": p.consumers}}
-	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.WithObserver(w.see), share.WithLeases(p.consumers)}
+	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.OnEvent(w.see), share.WithLeases(p.consumers)}
 	if p.consumers > 0 {
 		opts = append(opts, share.WithIdleTimeout(p.app.Timeout))
 	}

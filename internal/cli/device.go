@@ -67,19 +67,19 @@ func known(yes bool, err error) (bool, error) {
 func Words(memory string) func(vmm.Step) string {
 	return func(s vmm.Step) string {
 		switch s.Op {
-		case "create":
+		case vmm.OpCreate:
 			return "Created physical memory allocation"
-		case "import":
+		case vmm.OpImport:
 			return "Imported allocation handle from FD"
-		case "reserve":
+		case vmm.OpReserve:
 			return "Reserved virtual address space at " + s.Ptr.String()
-		case "map":
+		case vmm.OpMap:
 			return "Mapped " + memory + " memory to virtual address"
-		case "access":
+		case vmm.OpAccess:
 			return "Set " + accessWords(s.Access) + " access permissions"
-		case "open":
+		case vmm.OpOpen:
 			return "Opened IPC handle at " + s.Ptr.String()
-		case "export":
+		case vmm.OpExport:
 			return fmt.Sprintf("Exported allocation as FD: %d%s", s.FD, andMore(s.Chunks))
 		}
 		return ""
@@ -101,9 +101,9 @@ func FDs(files []*os.File) string { return fmt.Sprintf("%d%s", files[0].Fd(), an
 // a step to the line that says it is done.
 func (a *App) Steps(words func(vmm.Step) string) func(vmm.Step) {
 	return func(s vmm.Step) {
-		a.Step(s.Op, s.Took)
+		a.Step(s.Op.String(), s.Took)
 		if line := words(s); line != "" {
-			a.Say(s.Op, stepFields(s), "%s", line)
+			a.Say(s.Op.String(), stepFields(s), "%s", line)
 		}
 	}
 }

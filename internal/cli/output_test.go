@@ -130,13 +130,13 @@ func TestStepsArePrintedAndTimed(t *testing.T) {
 	a := New("prog", "does.", &out)
 	a.Output = newOutput(&out, false)
 	steps := a.Steps(func(s vmm.Step) string {
-		if s.Op == "reserve" {
+		if s.Op == vmm.OpReserve {
 			return "Reserved at " + s.Ptr.String() + " 100%"
 		}
 		return ""
 	})
-	steps(vmm.Step{Op: "create", Took: time.Millisecond})
-	steps(vmm.Step{Op: "reserve", Ptr: 0x1000, Took: time.Microsecond})
+	steps(vmm.Step{Op: vmm.OpCreate, Took: time.Millisecond})
+	steps(vmm.Step{Op: vmm.OpReserve, Ptr: 0x1000, Took: time.Microsecond})
 	require.Equal(t, "Reserved at 0x1000 100%\n", out.String())
 	require.Equal(t, fmt.Sprint([]string{"create", "reserve"}), fmt.Sprint(a.order))
 }

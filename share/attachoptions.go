@@ -1,0 +1,154 @@
+package share
+
+import (
+	"fmt"
+	"math/bits"
+	"os"
+	"slices"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+type attachOptions struct {
+	peerOptions
+	access    cu.Access
+	anyDevice bool
+	connected func(sock.Peer)
+	received  func(Offer, []*os.File)
+	steps     func(vmm.Step)
+	room      uint64
+	newerThan uint64
+	handles   []HandleType // that are taken
+	maxChunks int
+	maxSize   uint64 // 0 is any
+}
+
+// WithAccess sets what the device may do with the memory here; the offer has to
+// allow it. The default is [ReadOnly], which legacy memory cannot be held to: see
+// [Attachment.Access] and [WithHandle].
+func WithAccess(a cu.Access) AttachOption {
+	return attachOption(func(o *attachOptions) { o.access = a })
+}
+
+// WithAnyDevice maps the memory on whichever device of dev's driver it is on,
+// instead of failing when that is not dev. Legacy memory of a device that is hidden
+// here is opened on dev.
+func WithAnyDevice() AttachOption {
+	return attachOption(func(o *attachOptions) { o.anyDevice = true })
+}
+
+// OnConnected calls f with the producer once there is a connection.
+func OnConnected(f func(sock.Peer)) AttachOption {
+	return attachOption(func(o *attachOptions) { o.connected = f })
+}
+
+// OnReceived calls f with the offer when all of it is here. The files are not f's.
+func OnReceived(f func(Offer, []*os.File)) AttachOption {
+	return attachOption(func(o *attachOptions) { o.received = f })
+}
+
+// OnStep calls f after each step of importing; see [vmm.Step].
+func OnStep(f func(vmm.Step)) AttachOption {
+	return attachOption(func(o *attachOptions) { o.steps = f })
+}
+
+// WithRoom reserves address space for size bytes, rounded up to the granularity,
+// while the offer is waited for, so that this need not be done when it is there
+// (cuMemAddressReserve). Memory that is larger gets a reservation of its own, as
+// without. If there is no room, Attach fails.
+func WithRoom(size uint64) AttachOption {
+	return attachOption(func(o *attachOptions) { o.room = size })
+}
+
+// WithNewerThan takes only an offer whose memory has a larger generation
+// ([vmm.Descriptor]), and is for who attached before: after its producer has died,
+// or has grown the buffer, it gets memory that was made later, or [ErrStale], and
+// never takes what it knows already for new. The producer is told. Every generation
+// is larger than 0. A buffer that is offered again, with other data in it, has the
+// generation that it had: of what the data is, [WithData] can tell.
+func WithNewerThan(generation uint64) AttachOption {
+	return attachOption(func(o *attachOptions) { o.newerThan = generation })
+}
+
+// WithMaxChunks refuses offers of more than n chunks ([ErrTooLarge]), of which each
+// is a descriptor that is held while attaching. The default is [vmm.MaxChunks].
+func WithMaxChunks(n int) AttachOption {
+	return attachOption(func(o *attachOptions) { o.maxChunks = n })
+}
+
+// WithMaxSize refuses offers that would map more than size bytes ([ErrTooLarge]): the
+// size of the buffer, rounded up to whole chunks. The default, 0, is any size.
+func WithMaxSize(size uint64) AttachOption {
+	return attachOption(func(o *attachOptions) { o.maxSize = size })
+}
+
+// WithHandle takes memory that is opened by handles of these types, and no other
+// ([ErrHandle]). The default is [HandleFD] alone: memory of a [HandleLegacy] has no
+// [Attachment.Buffer], can always be written, whatever was asked for, and does not
+// stay when its producer frees it. A producer does not send the handle of legacy
+// memory to a consumer that does not take such.
+func WithHandle(types ...HandleType) AttachOption {
+	return attachOption(func(o *attachOptions) { o.handles = types })
+}
+
+func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
+	o := &attachOptions{
+		peerOptions: newPeerOptions(), access: ReadOnly, connected: func(sock.Peer) {},
+		received: func(Offer, []*os.File) {}, steps: func(vmm.Step) {},
+		maxChunks: vmm.MaxChunks, handles: []HandleType{HandleFD},
+	}
+	for _, opt := range opts {
+		opt.attach(o)
+	}
+	switch {
+	case len(o.handles) == 0:
+		return nil, fmt.Errorf("share: WithHandle without a type takes no memory at all")
+	case o.maxChunks < 1:
+		return nil, fmt.Errorf("share: WithMaxChunks(%d): memory has one chunk at least", o.maxChunks)
+	}
+	if err := wire.CheckAccess(o.access); err != nil {
+		return nil, err
+	}
+	return o, o.check()
+}
+
+// capabilities is what the producer is told that this side takes.
+func (o *attachOptions) capabilities() wire.Capabilities {
+	if slices.Contains(o.handles, HandleLegacy) {
+		return wire.TakesLegacy
+	}
+	return 0
+}
+
+// suits checks that it is the offer that was asked for.
+func (o *attachOptions) suits(m wire.Offer, name string) error {
+	switch generation := m.Memory.Generation; {
+	case name != "" && name != m.Name:
+		return fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, m.Name, name)
+	case !slices.Contains(o.handles, m.HandleType()):
+		return fmt.Errorf("%w: %q is offered by a %s handle, and wanted is %v (WithHandle)", ErrHandle, m.Name, m.HandleType(), o.handles)
+	case o.newerThan != 0 && generation <= o.newerThan:
+		return fmt.Errorf("%w: %q is of generation %d, and one above %d was asked for", ErrStale, m.Name, generation, o.newerThan)
+	}
+	return nil
+}
+
+// tooLarge says what of an offer is more than is taken, if anything.
+func (o *attachOptions) tooLarge(d vmm.Descriptor) error {
+	over, size := bits.Mul64(uint64(d.Chunks), d.ChunkSize) // a peer's numbers
+	switch {
+	case d.Chunks > o.maxChunks:
+		return fmt.Errorf("%w: %d chunks; %d are taken", ErrTooLarge, d.Chunks, o.maxChunks)
+	case o.maxSize > 0 && (over > 0 || size > o.maxSize):
+		return fmt.Errorf("%w: %d chunks of %d bytes; %d bytes are taken", ErrTooLarge, d.Chunks, d.ChunkSize, o.maxSize)
+	}
+	return nil
+}
+
+func fits(d vmm.Descriptor, room *vmm.Reservation) bool {
+	over, size := bits.Mul64(uint64(d.Chunks), d.ChunkSize) // a peer's numbers
+	return over == 0 && size <= room.Size()
+}

@@ -1,0 +1,180 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// A decoder is a message that is being read.
+type decoder interface {
+	read(r *reader) error                                       // what the table of the type describes
+	field(number uint16, value *reader) (known bool, err error) // what comes behind that
+	message() Message
+}
+
+// message begins to read a message of type t; nil is a type that is not known.
+func (t Type) message() decoder {
+	switch t {
+	case TypeAttach:
+		return &attachDecoder{}
+	case TypeOffer:
+		return &offerDecoder{}
+	case TypeRefuse:
+		return &refuseDecoder{}
+	case TypeProgress:
+		return &progressDecoder{}
+	case TypeMapped:
+		return &generationDecoder{make: func(g uint64) Message { return Mapped{g} }}
+	case TypeVerdict:
+		return &verdictDecoder{}
+	case TypeRevoke:
+		return &revokeDecoder{}
+	case TypePublish:
+		return &generationDecoder{make: func(g uint64) Message { return Publish{g} }}
+	case TypeConfirm:
+		return &generationDecoder{make: func(g uint64) Message { return Confirm{g} }}
+	}
+	return nil
+}
+
+type attachDecoder struct{ m Attach }
+
+func (d *attachDecoder) message() Message { return d.m }
+
+func (d *attachDecoder) field(number uint16, value *reader) (bool, error) {
+	return d.m.Capabilities.field(number, value)
+}
+
+func (d *attachDecoder) read(r *reader) (err error) {
+	d.m.Driver, d.m.Access = cu.Kind(r.u8()), cu.Access(r.u8())
+	r.take(2) // reserved
+	if err = CheckAccess(d.m.Access); err != nil {
+		return err
+	}
+	if d.m.Name, err = r.text(MaxName); err != nil || d.m.Name == "" {
+		return err
+	}
+	return CheckName(d.m.Name)
+}
+
+type offerDecoder struct{ m Offer }
+
+func (d *offerDecoder) message() Message { return d.m }
+
+func (d *offerDecoder) field(number uint16, value *reader) (bool, error) {
+	return d.m.Capabilities.field(number, value)
+}
+
+func (d *offerDecoder) read(r *reader) (err error) {
+	m := &d.m
+	m.Memory.Kind, m.Access = cu.Kind(r.u8()), cu.Access(r.u8())
+	handle := HandleType(r.u8())
+	if handle != HandleFD && handle != HandleLegacy && !r.short {
+		return fmt.Errorf("%w: handles of type %d; %d, file descriptors, and %d, legacy IPC, are known",
+			ErrUnsupported, uint8(handle), HandleFD, HandleLegacy)
+	}
+	if m.Pending, err = r.flag(); err != nil {
+		return err
+	}
+	m.Memory.Chunks = int(r.u32())
+	m.Memory.Device = cu.UUID(r.take(16))
+	for _, v := range []*uint64{&m.Memory.Size, &m.Memory.ChunkSize, &m.Memory.Granularity, &m.Memory.Generation} {
+		*v = r.u64()
+	}
+	m.First, m.FDs = int(r.u32()), int(r.u32())
+	nameLen, dataLen := int(r.u16()), int(r.u16())
+	if nameLen > MaxName || dataLen > MaxData {
+		return fmt.Errorf("name of %d bytes and data of %d; %d and %d are allowed", nameLen, dataLen, MaxName, MaxData)
+	}
+	m.Name = string(r.take(nameLen))
+	m.Data = append([]byte(nil), r.take(dataLen)...)
+	if handle == HandleLegacy {
+		m.Legacy = &LegacyHandle{Offset: r.u64(), Handle: cu.IPCHandle(r.take(len(cu.IPCHandle{})))}
+		err = m.checkLegacy()
+	}
+	return errors.Join(CheckAccess(m.Access), CheckName(m.Name), err)
+}
+
+// checkLegacy finds what an offer of legacy memory cannot be.
+func (m Offer) checkLegacy() error {
+	d, offset := m.Memory, m.Legacy.Offset
+	switch {
+	case d.Chunks != 1 || m.First != 0 || m.FDs != 0 || d.Granularity != 0:
+		return errors.New("legacy memory is one chunk, without descriptors and granularity")
+	case m.Access != cu.ReadWrite:
+		return errors.New("legacy memory cannot be read-only")
+	case d.Size == 0 || d.Size > d.ChunkSize || offset > d.ChunkSize-d.Size:
+		return fmt.Errorf("%d bytes at %d of an allocation of %d", d.Size, offset, d.ChunkSize)
+	}
+	return nil
+}
+
+type refuseDecoder struct {
+	noFields
+	m Refuse
+}
+
+func (d *refuseDecoder) message() Message { return d.m }
+
+func (d *refuseDecoder) read(r *reader) (err error) {
+	d.m.Code = RefusalCode(r.u16())
+	d.m.Text, err = r.text(MaxText)
+	return err
+}
+
+type progressDecoder struct{ m Progress }
+
+func (d *progressDecoder) message() Message { return d.m }
+
+func (d *progressDecoder) field(number uint16, value *reader) (bool, error) {
+	return d.m.Capabilities.field(number, value)
+}
+
+func (d *progressDecoder) read(r *reader) error {
+	d.m.Done, d.m.Total = r.u64(), r.u64()
+	return nil
+}
+
+type verdictDecoder struct {
+	noFields
+	m Verdict
+}
+
+func (d *verdictDecoder) message() Message { return d.m }
+
+func (d *verdictDecoder) read(r *reader) (err error) {
+	if d.m.OK, err = r.flag(); err != nil {
+		return fmt.Errorf("verdict: %w", err)
+	}
+	r.take(1) // reserved
+	d.m.Text, err = r.text(MaxText)
+	return err
+}
+
+type revokeDecoder struct {
+	noFields
+	m Revoke
+}
+
+func (d *revokeDecoder) message() Message { return d.m }
+
+func (d *revokeDecoder) read(r *reader) (err error) {
+	d.m.Text, err = r.text(MaxText)
+	return err
+}
+
+// generationDecoder reads a message that is a generation and nothing else.
+type generationDecoder struct {
+	noFields
+	make       func(generation uint64) Message
+	generation uint64
+}
+
+func (d *generationDecoder) message() Message { return d.make(d.generation) }
+
+func (d *generationDecoder) read(r *reader) error {
+	d.generation = r.u64()
+	return nil
+}

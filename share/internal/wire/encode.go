@@ -1,0 +1,59 @@
+package wire
+
+import "strings"
+
+func (m Attach) append(b []byte) []byte {
+	b = append(b, byte(m.Driver), byte(m.Access), 0, 0)
+	return m.Capabilities.append(appendText(b, m.Name))
+}
+
+func (m Offer) append(b []byte) []byte {
+	d := m.Memory
+	b = append(b, byte(d.Kind), byte(m.Access), byte(m.HandleType()), bit(m.Pending))
+	b = le.AppendUint32(b, uint32(d.Chunks))
+	b = append(b, d.Device[:]...)
+	for _, v := range []uint64{d.Size, d.ChunkSize, d.Granularity, d.Generation} {
+		b = le.AppendUint64(b, v)
+	}
+	b = le.AppendUint32(b, uint32(m.First))
+	b = le.AppendUint32(b, uint32(m.FDs))
+	b = le.AppendUint16(b, uint16(len(m.Name)))
+	b = le.AppendUint16(b, uint16(len(m.Data)))
+	b = append(append(b, m.Name...), m.Data...)
+	if m.Legacy != nil {
+		b = append(le.AppendUint64(b, m.Legacy.Offset), m.Legacy.Handle[:]...)
+	}
+	return m.Capabilities.append(b)
+}
+
+func (m Refuse) append(b []byte) []byte {
+	return appendText(le.AppendUint16(b, uint16(m.Code)), m.Text)
+}
+
+func (m Progress) append(b []byte) []byte {
+	return m.Capabilities.append(le.AppendUint64(le.AppendUint64(b, m.Done), m.Total))
+}
+
+func (m Verdict) append(b []byte) []byte { return appendText(append(b, bit(m.OK), 0), m.Text) }
+func (m Revoke) append(b []byte) []byte  { return appendText(b, m.Text) }
+func (m Mapped) append(b []byte) []byte  { return le.AppendUint64(b, m.Generation) }
+func (m Publish) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
+func (m Confirm) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
+func (Unknown) append(b []byte) []byte   { return b }
+
+func bit(yes bool) byte {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// appendText writes a length of two bytes and s, cut to what a receiver takes.
+// Bytes that are no UTF-8 are replaced, as the receiver refuses them.
+func appendText(b []byte, s string) []byte {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) > MaxText {
+		s = strings.ToValidUTF8(s[:MaxText], "") // less the half of a rune
+	}
+	return append(le.AppendUint16(b, uint16(len(s))), s...)
+}

@@ -1,0 +1,70 @@
+package wire
+
+import "fmt"
+
+// A field stands behind what the table of a record's type describes: a number and a
+// length of two bytes each, and a value. Fields come in the order of their numbers,
+// each once. A receiver skips a field that it does not know, but for one whose number
+// has the highest bit: that it refuses.
+const fieldRequired uint16 = 0x8000
+
+// Numbers of fields.
+const (
+	fieldCapabilities uint16 = 1 // u64
+)
+
+// fields reads the fields of m to the end of the record.
+func (r *reader) fields(m decoder) error {
+	for last := -1; len(r.b) > 0; {
+		number, value := r.u16(), []byte(nil)
+		value = r.take(int(r.u16()))
+		switch {
+		case r.short:
+			return nil
+		case int(number) <= last:
+			return fmt.Errorf("field %d behind field %d", number, last)
+		}
+		last = int(number)
+		known, err := m.field(number, &reader{b: value})
+		switch {
+		case err != nil:
+			return fmt.Errorf("field %d: %w", number, err)
+		case !known && number&fieldRequired != 0:
+			return fmt.Errorf("%w: field %d", ErrUnsupported, number)
+		}
+	}
+	return nil
+}
+
+// appendField writes a field of up to 65,535 bytes.
+func appendField(b []byte, number uint16, value []byte) []byte {
+	b = le.AppendUint16(b, number)
+	b = le.AppendUint16(b, uint16(len(value)))
+	return append(b, value...)
+}
+
+// append writes capabilities, unless there are none.
+func (c Capabilities) append(b []byte) []byte {
+	if c == 0 {
+		return b
+	}
+	return appendField(b, fieldCapabilities, le.AppendUint64(nil, uint64(c)))
+}
+
+// field reads capabilities. A longer value is one of a later version, whose first 64
+// are these.
+func (c *Capabilities) field(number uint16, value *reader) (known bool, err error) {
+	if number != fieldCapabilities {
+		return false, nil
+	}
+	*c = Capabilities(value.u64())
+	if value.short {
+		return true, fmt.Errorf("capabilities take 8 bytes")
+	}
+	return true, nil
+}
+
+// noFields is a message without fields of its own.
+type noFields struct{}
+
+func (noFields) field(uint16, *reader) (known bool, err error) { return false, nil }

@@ -1,0 +1,48 @@
+package wire
+
+import (
+	"fmt"
+
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// Follows checks m as the record of an offer that comes after prev, or as the first,
+// when there are have descriptors with it.
+func (m Offer) Follows(prev Offer, have int) error {
+	d := m.Memory
+	switch {
+	case m.Legacy != nil && have == 0:
+		return nil // all of it is in one record
+	case m.FDs < 1 || m.FDs > sock.MaxFDs || d.Chunks < 1 || d.Chunks > vmm.MaxChunks:
+		return fmt.Errorf("%w: an offer of %d chunks with %d descriptors in a record", ErrMalformed, d.Chunks, m.FDs)
+	case have > d.Chunks || m.First != have-m.FDs:
+		return fmt.Errorf("%w: descriptors %d to %d of %d, where %d had come", ErrMalformed, m.First, m.First+m.FDs, d.Chunks, have-m.FDs)
+	case m.First == 0:
+		return nil
+	case m.Pending != prev.Pending || d != prev.Memory || m.Access != prev.Access || m.Name != prev.Name || string(m.Data) != string(prev.Data):
+		return fmt.Errorf("%w: the records of an offer contradict each other", ErrMalformed)
+	}
+	return nil
+}
+
+// Descriptors is how many descriptors come with the record of m.
+func Descriptors(m Message) int {
+	if o, ok := m.(Offer); ok {
+		return o.FDs
+	}
+	return 0
+}
+
+// Records makes the records of an offer of n descriptors that is like m, with as many
+// descriptors in each as fit, but for the last.
+func (m Offer) Records(n int) (records [][]byte) {
+	if m.Legacy != nil {
+		return [][]byte{Encode(m)}
+	}
+	for m.First = 0; m.First < n; m.First += m.FDs {
+		m.FDs = min(sock.MaxFDs, n-m.First)
+		records = append(records, Encode(m))
+	}
+	return records
+}

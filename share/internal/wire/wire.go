@@ -1,0 +1,122 @@
+// Package wire is the wire format of docs/wire.md: its messages, and how each is
+// written as a record and read from one. It knows no connection: package share
+// decides who says what when.
+//
+// A record is a header, what the table of its type describes, and any number of
+// fields behind that. The format grows by fields, by types, by capabilities and by
+// flags; each says by its number whether a peer that does not know it may ignore it.
+// CONTRIBUTING.md says how to add one.
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Version is the version of the wire format that this package speaks.
+const Version = 1
+
+const (
+	// MaxRecord is the longest record that either side takes, in bytes. The longest
+	// that this version can say, an offer with all the name and data that it may
+	// have, is 4,519 bytes; the rest is room for fields.
+	MaxRecord = 8 << 10
+
+	headerSize = 16
+	magic      = "GPFD"
+)
+
+// Errors of [Decode].
+var (
+	// ErrMalformed matches every error about a record that is not as docs/wire.md
+	// says.
+	ErrMalformed = errors.New("malformed record")
+	// ErrUnsupported says that a record has something that a receiver has to
+	// understand, and this package does not. The error names it.
+	ErrUnsupported = errors.New("the peer uses what this program does not know")
+	// ErrVersion says that the peer speaks another version of the wire format.
+	ErrVersion = errors.New("other version of the wire format")
+)
+
+// Flags of a record. A receiver ignores those of the lower half that it does not
+// know, and refuses a record with one of the upper half that it does not know.
+const (
+	flagIgnorable uint32 = 1 // a receiver that does not know the type ignores the record
+	flagsRequired uint32 = 0xffff0000
+)
+
+// Capabilities says what a side takes beyond what every version 1 takes: a bit each.
+// It is a field of the first record of each side.
+type Capabilities uint64
+
+// TakesLegacy says that a consumer takes offers by a legacy handle.
+const TakesLegacy Capabilities = 1 << 0
+
+var le = binary.LittleEndian
+
+// Encode makes the record of m.
+func Encode(m Message) []byte { return Append(make([]byte, 0, 512), m) }
+
+// Append writes the record of m to the end of b, which is empty.
+func Append(b []byte, m Message) []byte {
+	b = append(b, magic...)
+	b = le.AppendUint16(b, Version)
+	b = le.AppendUint16(b, uint16(m.Type()))
+	b = le.AppendUint32(b, 0) // flags
+	b = le.AppendUint32(b, 0) // length, below
+	b = m.append(b)
+	le.PutUint32(b[12:], uint32(len(b)-headerSize))
+	return b
+}
+
+// Decode reads one record. The message holds nothing of record. A record that may be
+// ignored is an [Unknown].
+func Decode(record []byte) (Message, error) {
+	r := reader{b: record}
+	if string(r.take(4)) != magic {
+		return nil, fmt.Errorf("%w: it does not begin with %q; the peer is no gpufd program", ErrMalformed, magic)
+	}
+	if v := r.u16(); v != Version && !r.short {
+		return nil, fmt.Errorf("%w: the peer speaks %d, this program %d", ErrVersion, v, Version)
+	}
+	typ, flags, length := Type(r.u16()), r.u32(), r.u32()
+	switch {
+	case r.short:
+		return nil, fmt.Errorf("%w: %d bytes are no header", ErrMalformed, len(record))
+	case uint64(length) != uint64(len(record)-headerSize):
+		return nil, fmt.Errorf("%w: it says %d bytes follow the header and %d do", ErrMalformed, length, len(record)-headerSize)
+	case flags&flagsRequired != 0:
+		return nil, fmt.Errorf("%w: flags %#x of %s", ErrUnsupported, flags&flagsRequired, typ)
+	}
+	m := typ.message()
+	if m == nil {
+		return unknown(typ, flags)
+	}
+	return r.message(m)
+}
+
+// unknown is a record of a type that this package does not know.
+func unknown(typ Type, flags uint32) (Message, error) {
+	if flags&flagIgnorable == 0 {
+		return nil, fmt.Errorf("%w: records of %s", ErrUnsupported, typ)
+	}
+	return Unknown{typ}, nil
+}
+
+// message reads the rest of a record into m.
+func (r *reader) message(m decoder) (Message, error) {
+	err := m.read(r)
+	if err == nil && !r.short {
+		err = r.fields(m)
+	}
+	switch {
+	case errors.Is(err, ErrUnsupported):
+		return nil, fmt.Errorf("%s: %w", m.message().Type(), err)
+	case r.short:
+		return nil, fmt.Errorf("%w: %s: too short", ErrMalformed, m.message().Type())
+	case err != nil:
+		return nil, fmt.Errorf("%w: %s: %w", ErrMalformed, m.message().Type(), err)
+	}
+	return m.message(), nil
+}

@@ -1,0 +1,277 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share/internal/wire"
+)
+
+// An offering is an offer from its making to its end. It goes through these states,
+// of which the second only where the offer is prepared:
+//
+//	claimed    its name is taken; consumers wait for it
+//	prepared   consumers are sent the descriptors, and wait for its data
+//	published  consumers are sent the descriptors, and its data is there
+//	over       its context is done; its leases end
+type offering struct {
+	server *Server
+	opts   *offerOptions
+	source source
+
+	record  wire.Offer // what consumers are told, but for the descriptors in a record
+	loan    loan
+	records [][]byte // that the descriptors travel with
+	early   [][]byte // the same, before the data is there
+
+	ctx    context.Context // until it is over
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup // leases, and calls of onEvent
+	wake   chan struct{}  // begun or ended moved
+
+	// Under server.mu:
+	caller       context.Context // Offer's, once it is published
+	begun, ended int             // leases
+	numbered     int             // the last number that a lease got
+	published    bool
+	pending      []*waiter // who is sent the descriptors before the data is there
+	live         []*Lease  // that have not ended
+	keepers      keepers   // whose leases ended with legacy memory open
+}
+
+// newOffering makes an offering of memory that is lent from now on. Consumers that
+// ask for it wait.
+func (s *Server) newOffering(name string, memory source, access cu.Access, opts []OfferOption) (*offering, error) {
+	if s.isZero() {
+		return nil, ErrClosed
+	}
+	terms, err := newOfferOptions(opts)
+	if err = errors.Join(err, wire.CheckName(name), wire.CheckAccess(access)); err != nil {
+		return nil, err
+	}
+	o := &offering{server: s, opts: terms, source: memory, wake: make(chan struct{}, 1)}
+	o.record.Name, o.record.Access, o.record.Data = name, access, terms.data
+	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
+	if err := o.claim(); err != nil {
+		return nil, err
+	}
+	if o.loan, err = memory.lend(o); err != nil {
+		o.forget()
+		o.cancel(err)
+		return nil, err
+	}
+	o.record.Memory, o.record.Legacy = o.loan.memory, o.loan.handle
+	o.records = o.record.Records(len(o.loan.files))
+	return o, nil
+}
+
+// serve puts the offering up and serves consumers until ctx is done or an option ends
+// it. It ends the offering in any case. What can wait until the first consumers were
+// sent their descriptors comes after that.
+func (o *offering) serve(ctx context.Context) error {
+	if err := o.server.enter(); err != nil {
+		return join(err, o.giveUp(err))
+	}
+	defer o.server.work.Done()
+	if err := o.synchronize(ctx); err != nil {
+		return join(err, o.giveUp(err))
+	}
+	if ctx.Err() != nil { // over before it began, which is no error
+		return o.giveUp(context.Cause(ctx))
+	}
+	o.opts.onEvent(Event{Kind: Offered})
+	waiting, pending, err := o.publish(ctx)
+	if err != nil {
+		return join(err, o.giveUp(err))
+	}
+	for _, w := range pending {
+		w.publish()
+	}
+	for _, w := range waiting {
+		w.deliver()
+	}
+	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
+	err = o.wait()
+	o.remove()
+	return join(err, o.end(ErrRevoked))
+}
+
+// enter counts an offer among what Close waits for.
+func (s *Server) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	s.work.Add(1)
+	return nil
+}
+
+// synchronize waits for work on the memory, unless the caller has.
+func (o *offering) synchronize(ctx context.Context) error {
+	if o.opts.synchronized {
+		return nil
+	}
+	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
+	if err := o.source.synchronize(o.ctx); err != nil {
+		return fmt.Errorf("waiting for work on %s before offering it: %w", o.record.Name, err)
+	}
+	return nil
+}
+
+// publish puts the offering up. It returns who has waited for it and is admitted now,
+// and who has its descriptors and waits for its data.
+func (o *offering) publish(ctx context.Context) (waiting, pending []*waiter, err error) {
+	s := o.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, nil, context.Cause(s.ctx)
+	}
+	if s.taken(o.record.Name, o) {
+		return nil, nil, fmt.Errorf("%w: %q", ErrNameTaken, o.record.Name)
+	}
+	s.offers[o.record.Name], o.published, o.caller = o, true, ctx
+	for _, w := range o.pending {
+		if w.state == waiterOffered {
+			w.state = waiterServed
+			pending = append(pending, w)
+		}
+	}
+	o.pending = nil
+	return o.admitAll(s.fulfil(o.record.Name)), pending, nil
+}
+
+// giveUp ends an offering that was not put up: who waits for it is told.
+func (o *offering) giveUp(cause error) error {
+	o.forget()
+	return o.end(cause)
+}
+
+// end is the last of an offering: who is still attached is told. The error says who has
+// kept legacy memory open.
+func (o *offering) end(cause error) error {
+	o.cancel(cause)
+	o.work.Wait()
+	o.loan.end()
+	return o.stillOpen()
+}
+
+// remove takes the offering down.
+func (o *offering) remove() {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	delete(o.server.offers, o.record.Name)
+	delete(o.server.watching, o)
+}
+
+// wait returns when the offer is over, and why if that is an error.
+func (o *offering) wait() error {
+	for {
+		done, active := o.count()
+		if done {
+			return nil
+		}
+		var idle <-chan time.Time
+		if o.opts.idle > 0 && active == 0 {
+			idle = time.After(o.opts.idle)
+		}
+		select {
+		case <-o.ctx.Done():
+			return o.cause()
+		case <-idle:
+			if _, active := o.count(); active == 0 {
+				return fmt.Errorf("%w: %s", ErrNoConsumer, o.opts.idle)
+			}
+		case <-o.wake:
+		}
+	}
+}
+
+// count says whether all leases that there may be have ended, and how many have not.
+func (o *offering) count() (done bool, active int) {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	return o.opts.leases > 0 && o.ended >= o.opts.leases, o.begun - o.ended
+}
+
+// moved wakes wait after begun or ended has changed.
+func (o *offering) moved() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// over is why the offer has ended, or nil.
+func (o *offering) over() error {
+	if err := o.ending(); err != nil {
+		return err
+	}
+	return context.Cause(o.ctx)
+}
+
+// ending is why the offer's context is done, or will be in a moment: others hear of the end
+// of the server, and of Offer's context, before it does.
+func (o *offering) ending() error {
+	if err := o.cause(); err != nil {
+		return err
+	}
+	o.server.mu.Lock()
+	caller := o.caller
+	o.server.mu.Unlock()
+	if caller == nil {
+		return nil
+	}
+	return context.Cause(caller)
+}
+
+// cause is why the offer's context is done, if that is the server's doing.
+func (o *offering) cause() error {
+	if o.server.ctx.Err() != nil {
+		return context.Cause(o.server.ctx)
+	}
+	return nil
+}
+
+// gives is the access that a consumer gets that wants that much.
+func (o *offering) gives(want wire.Attach) cu.Access {
+	if o.record.Legacy != nil {
+		return ReadWrite // nothing can keep it from writing
+	}
+	return want.Access
+}
+
+// files are the descriptors that go with record i.
+func (o *offering) files(i int) []*os.File {
+	n := len(o.loan.files)
+	first := min(i*maxFDs, n)
+	return o.loan.files[first:min(first+maxFDs, n)]
+}
+
+// inform calls onEvent, unless the offer has ended, which waits for that.
+func (o *offering) inform(e Event) {
+	o.server.mu.Lock()
+	_, watching := o.server.watching[o]
+	if watching {
+		o.work.Add(1)
+	}
+	o.server.mu.Unlock()
+	if watching {
+		defer o.work.Done()
+		o.opts.onEvent(e)
+	}
+}
+
+// join is errors.Join that leaves err as it is if there is nothing to add.
+func join(err, more error) error {
+	if more == nil {
+		return err
+	}
+	return errors.Join(err, more)
+}

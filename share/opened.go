@@ -1,0 +1,138 @@
+package share
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// attachedMemory is memory of another process that is open here: of one kind or
+// another.
+type attachedMemory interface {
+	Ptr() cu.DevicePtr
+	Size() uint64
+	Access() cu.Access
+	Device() *cu.Device
+	Close() error
+}
+
+// open maps what was offered, or opens it by its handle.
+func (a *attaching) open() (err error) {
+	if a.offer.Legacy != nil {
+		m, err := a.openHandle()
+		if m != nil {
+			a.memory = m
+		}
+		return err
+	}
+	buf, err := a.mapBuffer()
+	if buf != nil {
+		a.memory = buf
+	}
+	return err
+}
+
+// mapBuffer maps the memory, into the room if it fits.
+func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
+	m, dev := a.offer, a.dev
+	if a.opts.anyDevice && m.Memory.Kind == dev.Driver().Kind() {
+		found, err := dev.Driver().DeviceByUUID(m.Memory.Device)
+		if err != nil {
+			return nil, fmt.Errorf("the memory is on a device that is not visible to this process, or is hidden from it by %s: %w", hider(m.Memory.Kind), err)
+		}
+		dev = found
+	}
+	if a.opts.access > m.Access {
+		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.access, m.Access)
+	}
+	opts := []vmm.ImportOption{vmm.WithAccess(a.opts.access), vmm.OnStep(a.opts.steps)}
+	if a.room != nil && fits(m.Memory, a.room) {
+		opts = append(opts, vmm.WithReservation(a.room))
+		a.room = nil // Import's, whatever comes of it
+	}
+	return vmm.Import(dev, m.Memory, a.files, opts...)
+}
+
+// hider is what can hide a device from one process and not from another.
+func hider(k cu.Kind) string {
+	if k == cu.Soft {
+		return "CUDA_VISIBLE_DEVICES or another GPUFD_SOFT_DIR, whose devices are others"
+	}
+	return "CUDA_VISIBLE_DEVICES or its container"
+}
+
+// opened is legacy memory of another process.
+type opened struct {
+	ctx  *cu.Context // a reference of its own to the primary context
+	mem  *cu.IPCMemory
+	ptr  cu.DevicePtr
+	size uint64
+}
+
+func (m *opened) Ptr() cu.DevicePtr  { return m.ptr }
+func (m *opened) Size() uint64       { return m.size }
+func (m *opened) Access() cu.Access  { return ReadWrite }
+func (m *opened) Device() *cu.Device { return m.ctx.Device() }
+
+// Close may be called again.
+func (m *opened) Close() error { return errors.Join(m.mem.Close(), m.ctx.Close()) }
+
+// openHandle opens the memory in the primary context of its device, or of dev if that
+// is hidden here and any will do. That it is what was offered the handle alone does
+// not say, because a driver may open new memory at the old address by it: the producer
+// confirms it.
+func (a *attaching) openHandle() (*opened, error) {
+	d := a.offer.Memory
+	dev, hidden, err := a.opener(d)
+	if err != nil {
+		return nil, err
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	mem, err := ctx.OpenIPC(a.offer.Legacy.Handle)
+	if err != nil && hidden {
+		err = fmt.Errorf("the memory is on device %s, which is not visible to this process, or is hidden from it by %s: %w", d.Device, hider(d.Kind), err)
+	}
+	if err != nil {
+		return nil, errors.Join(err, ctx.Close())
+	}
+	m := &opened{ctx, mem, mem.Ptr().Add(a.offer.Legacy.Offset), d.Size}
+	if err := m.check(d); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	a.opts.steps(vmm.Step{Op: vmm.OpOpen, Ptr: mem.Ptr(), Size: d.ChunkSize, Access: ReadWrite, Took: time.Since(begin)})
+	return m, nil
+}
+
+// check compares what was opened with what was offered, as far as the driver knows it:
+// it takes all memory that a context has opened for that of the context's device.
+func (m *opened) check(d vmm.Descriptor) error {
+	if have := m.mem.Size(); have != 0 && have < d.ChunkSize {
+		return &vmm.DescriptorError{Field: "allocation size", Reason: fmt.Sprintf("is %d; the memory that was opened has %d bytes", d.ChunkSize, have)}
+	}
+	return nil
+}
+
+// opener is the device whose context opens the memory, and whether the one that it is
+// on is hidden here.
+func (a *attaching) opener(d vmm.Descriptor) (opener *cu.Device, hidden bool, err error) {
+	dev := a.dev
+	switch {
+	case d.Kind != dev.Driver().Kind():
+		return nil, false, fmt.Errorf("%w: the producer uses the %q driver and this process %q; run both with the same one", vmm.ErrKind, d.Kind, dev.Driver().Kind())
+	case d.Device == dev.UUID():
+		return dev, false, nil
+	case !a.opts.anyDevice:
+		return nil, false, fmt.Errorf("%w: it is on %s, and device %s was asked for", vmm.ErrDevice, d.Device, dev)
+	}
+	if found, err := dev.Driver().DeviceByUUID(d.Device); err == nil {
+		return found, false, nil
+	}
+	return dev, true, nil // the driver finds it, and gives dev access to it
+}

@@ -1,0 +1,201 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// DefaultTimeout bounds each step of a conversation unless an option says
+// otherwise.
+const DefaultTimeout = 30 * time.Second
+
+// goodbye bounds how long the side that sends last waits for the other to
+// read it.
+const goodbye = time.Second
+
+// A transport is a connection that carries messages, each within a time.
+type transport struct {
+	conn    *sock.Conn
+	timeout time.Duration // of each step
+	goodbye time.Duration // goodbye, but in tests
+	meter   *meter        // of what is received
+}
+
+func newTransport(conn *sock.Conn, o peerOptions) *transport {
+	return &transport{conn: conn, timeout: o.timeout, goodbye: o.goodbye, meter: newMeter(o.rate)}
+}
+
+// send sends m with files, which stay the caller's.
+func (t *transport) send(ctx context.Context, m wire.Message, files ...*os.File) error {
+	return t.sendRecord(ctx, wire.Encode(m), files...)
+}
+
+// sendRecord is send for a message that is encoded already.
+func (t *transport) sendRecord(ctx context.Context, record []byte, files ...*os.File) error {
+	if ctx.Err() == nil { // mostly there is nothing to wait for, and a timer costs more than to send
+		if err := t.conn.TrySend(record, files...); !errors.Is(err, sock.ErrWouldWait) {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, t.timeout, ErrTimeout)
+	defer cancel()
+	return t.conn.Send(ctx, record, files...)
+}
+
+// receive waits for the next message within the time of a step, or without end if
+// patient. Records that may be ignored are. The record's files are the caller's, and
+// only an offer has any.
+func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []*os.File, error) {
+	if !patient {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, t.timeout, ErrTimeout)
+		defer cancel()
+	}
+	for {
+		rec, err := t.conn.Receive(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		m, err := t.open(rec)
+		if err != nil {
+			return nil, nil, errors.Join(err, rec.Close())
+		}
+		if _, ignored := m.(wire.Unknown); !ignored {
+			return m, rec.Files, nil
+		}
+	}
+}
+
+// open makes a message of a record.
+func (t *transport) open(rec sock.Record) (wire.Message, error) {
+	if !t.meter.allow(time.Now()) {
+		return nil, fmt.Errorf("%w: more than %d", ErrRate, t.meter.rate)
+	}
+	m, err := wire.Decode(rec.Data)
+	if err != nil {
+		return nil, err
+	}
+	if want := wire.Descriptors(m); len(rec.Files) != want {
+		return nil, fmt.Errorf("%w: %s came with %d descriptors instead of %d", ErrWire, m.Type(), len(rec.Files), want)
+	}
+	return m, nil
+}
+
+// close ends the conversation, and nothing else does. It says last, unless that is
+// nil, and waits for at most grace until the peer has read it: until the peer has
+// closed its end, or has said a verdict, before which it lets go of the memory. What
+// else the peer says is nothing, and may have crossed our last word; no more of that
+// is read than of any peer. The error says why the peer is not known to have let go, or
+// is [sock.ErrPeerLost] if it had gone before.
+//
+// The connection is the caller's to drop after that.
+func (t *transport) close(last wire.Message, grace time.Duration) error {
+	if grace <= 0 {
+		if last != nil {
+			_ = t.conn.TrySend(wire.Encode(last))
+		}
+		return ErrTimeout
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), grace, ErrTimeout)
+	defer cancel()
+	var lost error // to whom nothing could be said
+	if last != nil {
+		if err := t.sayGoodbye(ctx, last); errors.Is(err, sock.ErrPeerLost) {
+			lost = err
+		}
+	}
+	for t.meter.wait(ctx) == nil {
+		m, files, err := t.receive(ctx, true)
+		_ = sock.CloseFiles(files)
+		_, said := m.(wire.Verdict)
+		switch {
+		case said, errors.Is(err, sock.ErrPeerLost):
+			return lost
+		case err != nil && (sock.IsBadRecord(err) || !isBadRecord(err)): // nothing can be read behind it
+			return err
+		}
+	}
+	return ErrTimeout
+}
+
+// sayGoodbye sends the last record to a peer that may not read any more.
+func (t *transport) sayGoodbye(ctx context.Context, last wire.Message) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, min(t.goodbye, t.timeout), ErrTimeout)
+	defer cancel()
+	return t.conn.Send(ctx, wire.Encode(last))
+}
+
+// farewell is how long a peer may take to read the last record.
+func (t *transport) farewell() time.Duration { return min(t.goodbye, t.timeout) }
+
+// A stepper bounds one step after the other. To end a context takes a moment, which
+// should not be one between a record and its answer.
+type stepper struct {
+	ctx    context.Context // of this step
+	cancel context.CancelFunc
+	renew  func() // begins the next step
+}
+
+// newStepper begins the first step; its caller calls cancel. Each step has the
+// timeout that there is when it begins: tests change it between steps.
+func newStepper(ctx context.Context, timeout *time.Duration) *stepper {
+	s := &stepper{cancel: func() {}}
+	s.renew = func() {
+		s.cancel()
+		s.ctx, s.cancel = context.WithTimeoutCause(ctx, *timeout, ErrTimeout)
+	}
+	s.renew()
+	return s
+}
+
+// refusal is the answer to a record that could not be used.
+func refusal(err error) wire.Refuse {
+	code, text := RefusedRecord, err.Error()
+	var no wire.Refuse
+	switch {
+	case errors.As(err, &no): // the decision was ours
+		return no
+	case errors.Is(err, ErrVersion):
+		code = RefusedVersion
+	case errors.Is(err, ErrUnsupported):
+		code = RefusedUnsupported
+	case errors.Is(err, sock.ErrTooManyInFlight): // for as long as a step may take; that is not the peer's doing
+		code, text = RefusedBusy, "the producer has too many descriptors in flight; come again"
+	case errors.Is(err, ErrTimeout):
+		code, text = RefusedTimeout, "you took too long over a step"
+	case errors.Is(err, ErrRate):
+		code = RefusedRate
+	}
+	return wire.Refuse{Code: code, Text: text}
+}
+
+// isGone reports whether there is nobody to be told why the conversation ends, or
+// nobody who wants to know.
+func isGone(err error) bool {
+	return errors.Is(err, sock.ErrPeerLost) || errors.Is(err, ErrRefused)
+}
+
+// isBadRecord reports whether err is about a record that came, so that somebody
+// is there to be told.
+func isBadRecord(err error) bool {
+	for _, bad := range []error{ErrWire, ErrUnsupported, ErrProtocol, ErrVersion} {
+		if errors.Is(err, bad) {
+			return true
+		}
+	}
+	return sock.IsBadRecord(err)
+}
+
+// unexpected is the error for a message that does not belong here.
+func unexpected(m wire.Message, state string) error {
+	if r, ok := m.(wire.Refuse); ok {
+		return &RefusalError{r.Code, r.Text}
+	}
+	return fmt.Errorf("%w: %s %s", ErrProtocol, m.Type(), state)
+}

@@ -1,0 +1,220 @@
+package share
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// A visitor is a peer that has connected and has no lease yet.
+type visitor struct {
+	*transport
+	server *Server
+	want   wire.Attach
+}
+
+// talk hears what the peer wants and sees it through.
+func (v *visitor) talk() {
+	err := v.hearWish()
+	switch {
+	case err == nil:
+		err = errOffered
+	case errors.Is(err, v.server.ctx.Err()) && !errors.Is(err, ErrTimeout):
+		err = errors.Join(errSilent, err)
+	}
+	for errors.Is(err, errOffered) {
+		err = v.attend()
+	}
+	if err != nil {
+		v.turnAway(err)
+	}
+}
+
+// errOffered says that there is an offer, or another one, to be asked for.
+var errOffered = errors.New("share: there is an offer now")
+
+// errSilent says that the server was closed when a peer had not said what it wants.
+var errSilent = errors.New("share: closed before the peer had said what it wants")
+
+// hearWish reads what the peer wants.
+func (v *visitor) hearWish() error {
+	m, files, err := v.receive(v.server.ctx, false)
+	if err != nil {
+		return err
+	}
+	want, ok := m.(wire.Attach)
+	if !ok {
+		err = unexpected(m, "where a wish to attach belongs")
+	}
+	v.want = want
+	return errors.Join(err, sock.CloseFiles(files))
+}
+
+// attend serves the peer until it has gone. The error is why it is to be turned away,
+// or errOffered.
+func (v *visitor) attend() error {
+	allowed, err := v.authorize()
+	if err != nil {
+		return err
+	}
+	lease, w, err := v.enlist(allowed)
+	switch {
+	case err != nil:
+		return err
+	case w == nil:
+		lease.run()
+		return nil
+	case lease != nil:
+		w.deliver()
+	}
+	return w.wait()
+}
+
+// authorize asks the application about what the peer wants, if that is there. It
+// returns the offering that it asked about.
+func (v *visitor) authorize() (*offering, error) {
+	s := v.server
+	if s.opts.allow == nil {
+		return nil, nil
+	}
+	s.mu.Lock()
+	o, _ := s.lookup(v.want.Name)
+	s.mu.Unlock()
+	if o == nil {
+		return nil, nil
+	}
+	would := Offer{
+		Name: o.record.Name, Descriptor: o.record.Memory, Access: o.gives(v.want), Data: bytes.Clone(o.record.Data), Legacy: cloneHandle(o.record.Legacy),
+		Producer: sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())},
+	}
+	if err := s.opts.allow(v.conn.Peer(), would); err != nil {
+		return nil, deniedError{err}
+	}
+	return o, nil
+}
+
+// A deniedError is the application's no, which is not for the peer to read.
+type deniedError struct{ error }
+
+func (e deniedError) Unwrap() error { return e.error }
+
+// notAllowed is what the peer is told.
+var notAllowed = wire.Refuse{Code: RefusedPolicy, Text: "the producer does not admit you"}
+
+// enlist makes a lease for a peer that wants an offer that is there, or has it wait
+// for one that is expected. Of an offer that is prepared the waiter has a lease, and
+// is to be sent the descriptors. Where the application decides, an offer that it was
+// not asked about is errOffered.
+func (v *visitor) enlist(allowed *offering) (*Lease, *waiter, error) {
+	s := v.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, e := s.lookup(v.want.Name)
+	switch {
+	case o != nil && s.opts.allow != nil && o != allowed:
+		return nil, nil, errOffered
+	case e != nil:
+		return s.queue(v, e)
+	case o != nil:
+		lease, err := o.admit(v)
+		return lease, nil, err
+	}
+	return nil, nil, noOffer(v.want.Name)
+}
+
+// lookup finds the offer of that name, or the only one if that is "", and what it is
+// expected as, if its data is not there yet. It runs with mu held.
+func (s *Server) lookup(name string) (*offering, *expectation) {
+	e, o := s.expected[name], s.offers[name]
+	switch {
+	case name == "" && len(s.offers) == 0 && len(s.expected) == 1:
+		for _, e = range s.expected {
+		}
+	case name == "" && len(s.offers) == 1:
+		for _, o = range s.offers {
+		}
+	}
+	if e != nil {
+		return e.prepared, e
+	}
+	return o, nil
+}
+
+// turnAway ends a conversation that led to no lease, and says why.
+func (v *visitor) turnAway(err error) {
+	var no wire.Refuse
+	var denied deniedError
+	last := refusal(err)
+	switch {
+	case errors.As(err, &denied): // whatever it is
+		last = notAllowed
+	case errors.As(err, &no):
+		err = no
+	case errors.Is(err, errSilent):
+		last = wire.Refuse{Code: RefusedName, Text: "the producer has ended, and you had not said what you want"}
+	case v.server.ctx.Err() != nil && !errors.Is(err, ErrTimeout):
+		last = wire.Refuse{Code: RefusedName, Text: "the producer ended before its offer was ready"}
+	}
+	v.server.tell(Event{Kind: PeerRefused, Peer: v.conn.Peer(), Err: err})
+	if denied.error != nil || !isGone(err) && !errors.Is(err, ErrVerdict) {
+		_ = v.close(last, v.farewell())
+	}
+}
+
+// admit makes a lease for a consumer that the offer fits. The error is a refusal.
+// It runs with mu held.
+func (o *offering) admit(v *visitor) (*Lease, error) {
+	no := func(code RefusalCode, format string, a ...any) (*Lease, error) {
+		return nil, wire.Refuse{Code: code, Text: fmt.Sprintf(format, a...)}
+	}
+	r, want := o.record, v.want
+	switch {
+	case want.Driver != r.Memory.Kind:
+		return no(RefusedKind, "the producer uses the %s driver and the consumer %s; run both with the same -driver", r.Memory.Kind, want.Driver)
+	case want.Access > r.Access:
+		return no(RefusedAccess, "%q is offered %s, and %s was asked for", r.Name, r.Access, want.Access)
+	case r.Legacy != nil && want.Capabilities&wire.TakesLegacy == 0:
+		return no(RefusedUnsupported, "%q is offered by a %s handle, and you did not say that you take such", r.Name, HandleLegacy)
+	case o.opts.leases > 0 && o.begun >= o.opts.leases:
+		return no(RefusedBusy, "%q has all the %d consumers it waits for", r.Name, o.opts.leases)
+	}
+	o.begun++
+	o.numbered++
+	o.work.Add(1)
+	o.moved()
+	l := newLease(o, v.transport, want)
+	o.live = append(o.live, l)
+	return l, nil
+}
+
+func noOffer(name string) wire.Refuse {
+	return wire.Refuse{Code: RefusedName, Text: fmt.Sprintf("there is no offer %q here", name)}
+}
+
+// wait reads until the consumer says something, which is the answer to an offer
+// that it was sent meanwhile, or out of turn. The error is why it is to be turned
+// away, or errOffered.
+func (w *waiter) wait() error {
+	defer w.stop(nil)
+	m, files, err := w.visitor.receive(w.ctx, true)
+	_ = sock.CloseFiles(files)
+	if errors.Is(err, context.Canceled) {
+		err = context.Cause(w.ctx) // nobody cancelled, but told to stop
+	}
+	if w.leave() != nil {
+		w.goOn(m, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if v, ok := m.(wire.Verdict); ok && !v.OK { // it cannot attach
+		return faultOf(v)
+	}
+	return unexpected(m, "from a consumer that waits for an offer")
+}
