@@ -28,7 +28,7 @@ type Conn struct {
 func newConn(fd int, l limits) (*Conn, error) {
 	peer, err := peerOf(fd)
 	if err != nil {
-		dropFD(fd)
+		dropFDs([]int{fd})
 		return nil, err
 	}
 	s, err := newSocket(fd, "sock")

@@ -9,12 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
 	"github.com/gpufd/gpufd/internal/wait"
 )
 
-// A descriptor of a stranger's may keep its last close(2) waiting for as long as the
-// stranger likes: a TCP socket with unsent data and SO_LINGER does. So nothing that a
+// A descriptor of a stranger's may keep close(2) waiting for as long as the stranger
+// likes: a TCP socket with unsent data and SO_LINGER keeps the last one waiting, a file of
+// the stranger's own file system (FUSE) each. So nothing that a
 // peer sent, and no socket whose queue may hold it, is closed by a goroutine that has
 // something else to do.
 
@@ -54,10 +54,9 @@ var nothing = func() chan struct{} {
 }()
 
 // DropFiles closes all files on a goroutine of its own, and skips nil. The channel
-// that it returns is closed when close(2) has returned for all. That may be never for
-// descriptors that a peer sent: whoever must not wait for a peer uses DropFiles, and
-// nobody closes such files one by one. Of batches that hang, 256 take a thread; the
-// next wait for one of them to end.
+// that it returns is closed when close(2) has returned for all, which may be never for
+// descriptors that a peer sent. Of the batches that hang, 256 take a thread; the next
+// wait for one of them to end.
 func DropFiles(files []*os.File) <-chan struct{} { return dropFiles(files).gone }
 
 // CloseFiles is [DropFiles] and waits for it, one second at most. It skips what is
@@ -70,17 +69,8 @@ func CloseFiles(files []*os.File) error {
 	return b.err
 }
 
-// batch is files that are being closed.
-type batch struct {
-	gone chan struct{}
-	err  error // once gone
-}
-
-// threads are those that close files.
-var threads = make(chan struct{}, maxHanging)
-
 func dropFiles(files []*os.File) *batch {
-	var open []*os.File
+	open := make([]*os.File, 0, len(files))
 	for _, f := range files {
 		if f != nil {
 			open = append(open, f)
@@ -89,26 +79,47 @@ func dropFiles(files []*os.File) *batch {
 	if len(open) == 0 {
 		return &batch{gone: nothing}
 	}
-	b := &batch{gone: make(chan struct{})}
-	go b.close(open)
-	return b
+	return apart(func() error { return closeEach(open) })
 }
 
-func (b *batch) close(files []*os.File) {
-	defer close(b.gone)
-	threads <- struct{}{}
-	defer func() { <-threads }()
+func closeEach(files []*os.File) error {
 	var errs []error
 	for _, f := range files {
 		if err := f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 			errs = append(errs, err)
 		}
 	}
-	b.err = errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
-// dropFD is DropFiles for a connected socket that no Conn owns yet.
-func dropFD(fd int) { DropFiles([]*os.File{made.File(fd, "sock")}) }
+// dropFDs is DropFiles for what no os.File owns yet.
+func dropFDs(fds []int) <-chan struct{} {
+	if len(fds) == 0 {
+		return nothing
+	}
+	return apart(func() error { closeFDs(fds); return nil }).gone
+}
+
+// batch is descriptors that are being closed.
+type batch struct {
+	gone chan struct{}
+	err  error // once gone
+}
+
+// threads are those that close batches.
+var threads = make(chan struct{}, maxHanging)
+
+// apart has a goroutine of its own close something.
+func apart(closeThem func() error) *batch {
+	b := &batch{gone: make(chan struct{})}
+	go func() {
+		defer close(b.gone)
+		threads <- struct{}{}
+		defer func() { <-threads }()
+		b.err = closeThem()
+	}()
+	return b
+}
 
 // crowd counts the closes under way among a Listener's connections. A nil crowd
 // counts nothing.

@@ -44,11 +44,11 @@ func onBothKernels(t *testing.T, f func(t *testing.T, sealed bool)) {
 	})
 }
 
-// hurry shortens what Close waits.
-func hurry(t *testing.T) {
+// closesWait sets how long Close waits.
+func closesWait(t *testing.T, d time.Duration) {
 	t.Helper()
 	real := closeWait
-	closeWait = 20 * time.Millisecond
+	closeWait = d
 	t.Cleanup(func() { closeWait = real })
 }
 
@@ -236,7 +236,7 @@ func TestCloseOfAQueueThatHangs(t *testing.T) {
 			requireClosed(t, server.Drop())
 			return
 		}
-		hurry(t)
+		closesWait(t, 20*time.Millisecond)
 		spring := sendTrap(t, client, []byte("x"), 1)
 		quickly(t, func() { require.NoError(t, server.Close()) })
 		_, err := client.Receive(soon(t))
@@ -412,7 +412,7 @@ func TestFilesThatHang(t *testing.T) {
 	for name, closeThem := range closers {
 		t.Run(name, func(t *testing.T) {
 			requireNoLeak(t)
-			hurry(t)
+			closesWait(t, 20*time.Millisecond)
 			a, b := pair(t)
 			spring := sendTrap(t, a, []byte("x"), 2)
 			var rec Record
@@ -432,6 +432,7 @@ func TestFilesThatHang(t *testing.T) {
 	}
 	t.Run("WaitClose", func(t *testing.T) {
 		requireNoLeak(t)
+		closesWait(t, 20*time.Millisecond)
 		a, b := pair(t)
 		sendTrap(t, a, []byte("x"), 1)
 		require.NoError(t, a.Close())
@@ -452,7 +453,7 @@ func TestListenerClosesWhatHangs(t *testing.T) {
 			requireRefused(t, c)
 			return
 		}
-		hurry(t)
+		closesWait(t, 20*time.Millisecond)
 		spring := sendTrap(t, c, []byte("x"), 1)
 		quickly(t, func() { require.NoError(t, l.Close()) })
 		requireEmptyDir(t, dir)
@@ -500,6 +501,7 @@ func TestRefusedPeerThatHangs(t *testing.T) {
 		_, err = io.ReadFull(stdout, make([]byte, len("sent\n")))
 		require.NoError(t, err)
 
+		closesWait(t, time.Hour)
 		quickly(t, func() {
 			_, err := l.Accept(soon(t))
 			require.ErrorIs(t, err, ErrRefused)

@@ -162,15 +162,12 @@ func (c *Conn) read(fd int, rec *Record) error {
 	if peek != 0 {
 		err = take(fd, err, oobn > 0 || flags&unix.MSG_CTRUNC != 0)
 	}
-	switch {
-	case errors.Is(err, errStays):
-		closeFDs(fds) // they are in the queue, too
-	case err != nil:
-		DropFiles(newFiles(fds)) // none, unless another process took the record from the queue
-	default:
-		*rec = Record{Data: bytes.Clone(b.data[:n]), Files: newFiles(fds)}
+	if err != nil {
+		await(dropFDs(fds))
+		return err
 	}
-	return err
+	*rec = Record{Data: bytes.Clone(b.data[:n]), Files: newFiles(fds)}
+	return nil
 }
 
 // take takes the record that was peeked at and judged out of the queue, unless it is
