@@ -13,6 +13,7 @@ import (
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 // A consumer is one run of the command.
@@ -25,6 +26,7 @@ type consumer struct {
 	socket string
 	allow  cli.PolicyFlags
 	way    cli.WayFlag
+	most   cli.Size // 0: whatever comes
 
 	salt    uint32 // to check against, if expect says so
 	noVMM   error  // why only legacy memory can be taken
@@ -33,6 +35,7 @@ type consumer struct {
 	kernels *cli.Kernels
 	att     *share.Attachment
 	started time.Time
+	over    func() // ends the wait for the producer
 }
 
 func newConsumer(stdout io.Writer) *consumer {
@@ -45,6 +48,7 @@ func newConsumer(stdout io.Writer) *consumer {
 	f.StringVar(&c.expect, "expect-salt", "", "check against this 32-bit `number` instead of the offer's salt")
 	f.Var(&c.way, "verify", "compare the data on the `gpu|cpu`; without it, on the GPU if its driver takes the kernels, and on the CPU with the software driver")
 	f.StringVar(&c.socket, "socket", cli.DefaultSocket(), "`path` of the producer's socket")
+	f.Var(&c.most, "max-size", "take an offer of at most so many `bytes`, with units KiB, MiB, GiB; without it, of any size")
 	c.app.AllowFlags(&c.allow,
 		"also take offers of users `U[,U…]`, by number or name",
 		"also take offers of users whose effective group is one of `G[,G…]`, by number or name")
@@ -111,7 +115,10 @@ func (c *consumer) enter() error {
 func (c *consumer) attach(ctx context.Context) (err error) {
 	opts := []share.AttachOption{
 		share.WithAccess(cu.Access(c.access)), share.WithTimeout(c.app.Timeout), share.WithPolicy(c.allow.Policy()),
-		share.OnConnected(c.connected), share.OnReceived(c.received), share.OnStep(c.app.Steps(cli.Words("imported"))),
+		share.OnConnected(c.connected), share.OnReceived(c.received), share.OnStep(c.step()),
+	}
+	if c.most != 0 {
+		opts = append(opts, share.WithMaxSize(uint64(c.most)))
 	}
 	if c.device == "" {
 		opts = append(opts, share.WithAnyDevice())
@@ -122,7 +129,8 @@ func (c *consumer) attach(ctx context.Context) (err error) {
 	}
 	opts = append(opts, share.WithHandle(handles...))
 	c.app.Say("connecting", cli.Fields{"socket": c.socket}, "Connecting to producer...")
-	c.started = time.Now()
+	c.started, c.over = time.Now(), c.app.Waiting()
+	defer func() { c.over() }()
 	err = c.app.Timed("attach", func() (err error) {
 		c.att, err = share.Attach(ctx, c.socket, cli.OfferName, c.dev, opts...)
 		return err
@@ -143,6 +151,19 @@ func (c *consumer) connected(p sock.Peer) {
 	c.app.Say("peer", cli.Fields{"uid": p.UID, "pid": p.PID}, "  the producer is %s", p)
 }
 
+// step prints and times what the driver does with the offer. The last step is followed
+// by a wait for the producer, whose data may not be there yet.
+func (c *consumer) step() func(vmm.Step) {
+	say := c.app.Steps(cli.Words("imported"))
+	return func(s vmm.Step) {
+		say(s)
+		if s.Op == "access" || s.Op == "open" {
+			c.over()
+			c.over = c.app.Waiting()
+		}
+	}
+}
+
 // sayAccess says where the memory can be written although that was not asked for.
 func (c *consumer) sayAccess() {
 	if have := c.att.Access(); have != cu.Access(c.access) {
@@ -151,6 +172,7 @@ func (c *consumer) sayAccess() {
 }
 
 func (c *consumer) received(o share.Offer, files []*os.File) {
+	c.over()
 	c.app.Step("receive", time.Since(c.started))
 	d := o.Descriptor
 	c.app.Result["size"], c.app.Result["aligned"], c.app.Result["handle"] = d.Size, uint64(d.Chunks)*d.ChunkSize, o.Handle().String()

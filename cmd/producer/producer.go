@@ -76,8 +76,13 @@ func (p *producer) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	forget := p.app.LeavesNoSocket(p.socket)
+	shut := func() error {
+		defer forget()
+		return srv.Close()
+	}
 	defer func() {
-		err = errors.Join(err, p.app.Cleanup(srv.Close, p.kernels.Close, p.buf.Close, p.legacy.Close, p.ctx.Close))
+		err = errors.Join(err, p.app.Cleanup(shut, p.kernels.Close, p.buf.Close, p.legacy.Close, p.ctx.Close))
 	}()
 	srv.Expect(cli.OfferName) // who comes early hears how far we are
 	if err := p.prepare(ctx, srv); err != nil {
@@ -173,6 +178,7 @@ func (p *producer) bufferOptions() []vmm.NewOption {
 func (p *producer) awaitBuffer(ctx context.Context, srv *share.Server) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()
+	defer p.app.Waiting()()
 	defer p.sayWorking(srv)()
 	p.buf, err = vmm.NewWait(ctx, p.dev, uint64(p.size), p.bufferOptions()...)
 	return err
@@ -284,14 +290,15 @@ func (p *producer) meta() pattern.Meta {
 // serve offers the buffer and follows the consumers. An error of one of them
 // is the producer's in the end, and costs the others nothing.
 func (p *producer) serve(ctx context.Context, srv *share.Server) error {
-	w := watcher{app: p.app, handle: share.HandleType(p.handle), waiting: cli.Fields{"socket": srv.Path(), "consumers": p.consumers}}
+	w := newWatcher(p.app, share.HandleType(p.handle), cli.Fields{"socket": srv.Path(), "consumers": p.consumers})
+	defer w.served()
 	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.OnEvent(w.see), share.WithLeases(p.consumers)}
 	if p.consumers > 0 {
 		opts = append(opts, share.WithIdleTimeout(p.app.Timeout))
 	}
 	err := p.app.Timed("serve", func() error {
 		if p.isLegacy() {
-			defer p.sayClosingAtEnd(ctx, &w)()
+			defer p.sayClosingAtEnd(ctx, w)()
 			return srv.OfferLegacy(ctx, cli.OfferName, p.legacy, opts...)
 		}
 		return srv.Offer(ctx, cli.OfferName, p.buf, cu.Access(p.access), opts...)

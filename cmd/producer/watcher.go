@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/share"
@@ -15,12 +16,33 @@ type watcher struct {
 	app     *cli.App
 	handle  share.HandleType
 	waiting cli.Fields // for consumers
+	refused refusals
 
 	mu       sync.Mutex
-	leases   int // that have not ended
+	over     func() // ends the wait for consumers
+	leases   int    // that have not ended
 	verified int
 	failed   int
 	worst    error // with the most telling exit code
+}
+
+func newWatcher(app *cli.App, handle share.HandleType, waiting cli.Fields) *watcher {
+	return &watcher{app: app, handle: handle, waiting: waiting, refused: refusals{app: app, after: time.AfterFunc}, over: func() {}}
+}
+
+// serving says that consumers are waited for, until served is called.
+func (w *watcher) serving() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = w.app.Waiting()
+}
+
+// served says what is left to say.
+func (w *watcher) served() {
+	w.refused.close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over()
 }
 
 // see takes one event; several come at once.
@@ -28,6 +50,7 @@ func (w *watcher) see(e share.Event) {
 	who := cli.Fields{"consumer": e.Lease, "uid": e.Peer.UID, "pid": e.Peer.PID, "us": float64(e.Since.Nanoseconds()) / 1e3}
 	switch e.Kind {
 	case share.Offered:
+		w.serving()
 		w.app.Say("waiting", w.waiting, "Waiting for consumer connection...")
 	case share.Connected:
 		w.connected() // before it is sent anything
@@ -48,8 +71,7 @@ func (w *watcher) see(e share.Event) {
 	case share.Ended:
 		w.ended(e, who)
 	case share.PeerRefused:
-		who["error"] = e.Err.Error()
-		w.app.Say("refused", who, "  turned a peer away: %v", e.Err)
+		w.refused.see(e, who)
 	}
 }
 

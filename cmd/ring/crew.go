@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,6 +25,7 @@ const grace = 10 * time.Second
 type crew struct {
 	app     *cli.App
 	verbose bool
+	mu      sync.Mutex // for who kills them while they are started
 	members []*member
 	events  chan event
 }
@@ -82,7 +84,9 @@ func (c *crew) start(id int, dev *cu.Device) (*member, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("starting process %d: %w", id, err), near.Close())
 	}
+	c.mu.Lock()
 	c.members = append(c.members, m)
+	c.mu.Unlock()
 	go func() {
 		defer close(m.exited)
 		_ = m.cmd.Wait() // its ProcessState says it all
@@ -341,6 +345,8 @@ func (c *crew) farewell(e event) {
 
 // kill ends those that have not ended.
 func (c *crew) kill() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, m := range c.members {
 		_ = m.cmd.Process.Kill()
 	}

@@ -138,8 +138,9 @@ func (w *worker) say(m message) error {
 }
 
 func (w *worker) run(ctx context.Context) (err error) {
-	signal.Ignore(syscall.SIGINT) // from the terminal it goes to the parent, too
-	signal.Reset(syscall.SIGTERM) // who kills a member finds out what a ring does then
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP) // from the terminal they go to the parent, too
+	signal.Reset(syscall.SIGTERM)                 // who kills a member finds out what a ring does then
+	defer w.app.Waiting()()                       // for the parent, who ends it
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(w.over, func() { cancel(context.Cause(w.over)) })()

@@ -86,6 +86,8 @@ func (r *ring) run(ctx context.Context) (err error) {
 		return err
 	}
 	c := &crew{app: r.app, verbose: r.verbose, events: make(chan event)}
+	defer r.app.OnAbort(c.kill)()
+	defer r.app.Waiting()() // for the members, each of whom has -timeout
 	return c.end(r.turn(ctx, c))
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -16,9 +15,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 )
-
-// ErrInterrupted is the cause of a context that SIGINT or SIGTERM ended.
-var ErrInterrupted = errors.New("interrupted")
 
 // An App is one run of a command: its flags, its output and its driver.
 type App struct {
@@ -34,11 +30,13 @@ type App struct {
 	driver        string
 	json, version bool
 	stdout        io.Writer
+	lines         *queue // to stdout
+	ending        *ending
 }
 
 // New returns a command of that name with the flags that all have.
 func New(name, purpose string, stdout io.Writer) *App {
-	a := &App{name: name, purpose: purpose, stdout: stdout, Result: Fields{}}
+	a := &App{name: name, purpose: purpose, stdout: stdout, Result: Fields{}, ending: newEnding()}
 	a.Flags = flag.NewFlagSet(name, flag.ContinueOnError)
 	a.Flags.SetOutput(io.Discard)
 	a.Flags.StringVar(&a.driver, "driver", defaultDriver(), "driver to use, `auto|cuda|soft`; auto takes the software driver only where there is no GPU")
@@ -92,8 +90,11 @@ func (a *App) wanted(err error) string {
 // Run parses args, opens the driver and runs body, and returns the exit code.
 // Errors go to stderr, one line each.
 func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) error) int {
+	if err := checkDescriptors(needDescriptors); err != nil {
+		fmt.Fprintf(stderr, "%s: %s\n", a.name, oneLine(err)) // without a timer, which needs a poller
+		return ExitCode(err)
+	}
 	err := a.Parse(args)
-	a.Output = newOutput(a.stdout, a.json)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		a.help()
@@ -101,18 +102,47 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 	case err == nil && a.version:
 		fmt.Fprintf(a.stdout, "%s %s %s/%s\n", a.name, buildVersion(), runtime.GOOS, runtime.GOARCH)
 		return ExitOK
-	case err == nil:
-		err = a.start(body)
 	}
-	err = advised(err)
-	a.result(a.Result, err)
-	if err == nil && a.w.err != nil {
-		err = fmt.Errorf("writing the output: %w", a.w.err)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	signals, stop := notified()
+	defer stop()
+	a.open(cancel)
+	if err == nil {
+		err = a.guarded(ctx, cancel, signals, stderr, body)
 	}
-	if err != nil {
-		return a.fail(stderr, err)
+	return a.finish(stderr, err)
+}
+
+// open begins the output. When its reader is gone, that ends the program in order.
+func (a *App) open(cancel context.CancelCauseFunc) {
+	a.Output = newOutput(nil, a.json)
+	a.Output.terminal = !a.json && isTerminal(a.stdout)
+	a.Output.alive = a.ending.alive
+	a.lines = newQueue(a.stdout, a.Output.notice, func(err error) {
+		if errors.Is(err, syscall.EPIPE) {
+			cancel(errNoReader)
+		}
+	})
+	a.Output.w = a.lines
+}
+
+// guarded runs body with a driver. Nothing that hangs in it keeps the program from
+// ending.
+func (a *App) guarded(ctx context.Context, cancel context.CancelCauseFunc, signals <-chan os.Signal, stderr io.Writer, body func(context.Context) error) error {
+	over, watched := make(chan struct{}), make(chan struct{})
+	defer func() {
+		close(over)
+		<-watched
+	}()
+	go func() {
+		defer close(watched)
+		a.watch(signals, over, cancel, stderr)
+	}()
+	if err := a.openDriver(); err != nil {
+		return err
 	}
-	return ExitOK
+	return body(ctx)
 }
 
 // advised is err with what to do about it, and without what came of a signal.
@@ -126,11 +156,6 @@ func advised(err error) error {
 	return err
 }
 
-func (a *App) fail(stderr io.Writer, err error) int {
-	fmt.Fprintf(stderr, "%s: %s\n", a.name, oneLine(err))
-	return ExitCode(err)
-}
-
 func (a *App) help() {
 	usage := strings.TrimSpace("[flags] " + a.Args)
 	fmt.Fprintf(a.stdout, "%s %s\n\nUsage: %s %s\n\n", a.name, a.purpose, a.name, usage)
@@ -139,6 +164,9 @@ func (a *App) help() {
 	fmt.Fprint(a.stdout, `
 Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 2 usage; 3 this machine cannot; 4 timed out or the peer was lost.
+SIGINT, SIGTERM and SIGHUP end it in order; a second one ends it at once, with 1.
+So does a call that hangs for longer than -timeout, with 4. It ends in order, with
+1, when nobody reads its output any more, as behind "| head -1".
 GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of -driver.
 `)
 }
@@ -154,26 +182,6 @@ func (a *App) check() error {
 		return Usagef("-driver %q: want auto, cuda or soft", a.driver)
 	}
 	return nil
-}
-
-func (a *App) start(body func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	defer signal.Stop(signals)
-	go func() {
-		select {
-		case <-signals:
-			signal.Stop(signals) // a second one ends us at once
-			cancel(ErrInterrupted)
-		case <-ctx.Done():
-		}
-	}()
-	if err := a.openDriver(); err != nil {
-		return err
-	}
-	return body(ctx)
 }
 
 func (a *App) openDriver() error {

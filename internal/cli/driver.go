@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
@@ -41,10 +42,15 @@ func openCUDA() (*cu.Driver, error) { return cu.Open() }
 
 func openSoft() (*cu.Driver, error) {
 	d, err := cu.Open(cu.WithResolver(soft.Resolver))
-	if bad := soft.ConfigError(); bad != nil {
+	bad := soft.ConfigError()
+	switch {
+	case bad == nil:
+		return d, err
+	case is(bad, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.EMFILE, syscall.ENFILE):
+		return nil, Machinef("the software driver's directory: %w", bad)
+	default:
 		return nil, Usagef("the software driver's environment: %w", bad)
 	}
-	return d, err
 }
 
 // Fault adds to the error of a kernel that died where it did, which the software

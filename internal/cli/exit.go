@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/pattern"
@@ -66,6 +67,8 @@ func ExitCode(err error) int {
 		return ExitPeer
 	case is(err, vmm.ErrDescriptor, vmm.ErrKind):
 		return ExitFailed
+	case is(err, syscall.EMFILE, syscall.ENFILE, cu.ErrOperatingSystem):
+		return ExitMachine
 	case is(err, cu.ErrNotSupported, cu.ErrNotPermitted, cu.ErrNoDevice, cu.ErrSymbolMissing):
 		return ExitMachine
 	}
@@ -100,6 +103,8 @@ func advice(err error) string {
 		return "start the producer with -handle legacy, which is all that this side can take"
 	case is(err, sock.ErrRefused):
 		return "-allow-uid and -allow-gid say whose offers are taken"
+	case is(err, syscall.EMFILE):
+		return "the limit of open files is too low; raise it with ulimit -n"
 	case is(err, vmm.ErrDevice):
 		return "leave -device away to use whichever device the memory is on"
 	case is(err, cu.ErrOutOfMemory) && is(err, context.DeadlineExceeded):

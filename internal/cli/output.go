@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,7 +21,8 @@ type Fields map[string]any
 // one JSON object a line. It is safe for concurrent use.
 type Output struct {
 	mu       sync.Mutex
-	w        *keeper
+	w        io.Writer // takes a line at a time; it does not block
+	alive    func()    // told of each line and step, or nil
 	json     bool
 	terminal bool
 	pending  bool                 // a progress line stands unfinished
@@ -28,19 +30,48 @@ type Output struct {
 	shown    time.Time
 	steps    Fields
 	order    []string // of steps
+	doing    string   // the step under way
 }
 
 func newOutput(w io.Writer, asJSON bool) *Output {
-	o := &Output{w: &keeper{w: w}, json: asJSON, steps: Fields{}, started: map[string]time.Time{}}
-	if f, ok := w.(*os.File); ok && !asJSON {
-		_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-		o.terminal = err == nil
+	return &Output{w: w, json: asJSON, steps: Fields{}, started: map[string]time.Time{}}
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
 	}
-	return o
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// notice is the line that says how many were dropped.
+func (o *Output) notice(dropped int) []byte {
+	if o.json {
+		return fmt.Appendf(nil, "{\"event\":\"dropped\",\"lines\":%d}\n", dropped)
+	}
+	return fmt.Appendf(nil, "… %s dropped: the output was not read\n", wereLines(dropped))
+}
+
+func wereLines(n int) string {
+	if n == 1 {
+		return "1 line was"
+	}
+	return fmt.Sprintf("%d lines were", n)
+}
+
+// live is a sign of life.
+func (o *Output) live() {
+	if o.alive != nil {
+		o.alive()
+	}
 }
 
 // Say prints one line for people, or an object of that event with fields.
 func (o *Output) Say(event string, fields Fields, format string, args ...any) {
+	o.live()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.clear()
@@ -73,6 +104,7 @@ func (o *Output) object(event string, fields Fields) {
 // Step remembers how long a step took, for the result. A step done several
 // times counts their sum.
 func (o *Output) Step(name string, took time.Duration) {
+	o.live()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	us := float64(took.Nanoseconds()) / 1e3
@@ -81,6 +113,30 @@ func (o *Output) Step(name string, took time.Duration) {
 		o.order = append(o.order, name)
 	}
 	o.steps[name] = before + us
+}
+
+// enter remembers what is being done until leave is called.
+func (o *Output) enter(name string) (leave func()) {
+	o.live()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := o.doing
+	o.doing = name
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.doing = before
+	}
+}
+
+// lastStep names what is being done, for a message.
+func (o *Output) lastStep() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.doing == "" {
+		return ""
+	}
+	return " in the step " + strconv.Quote(o.doing)
 }
 
 // SayDurations prints how long the steps took, for people; the result line of
@@ -102,6 +158,7 @@ func (o *Output) SayDurations() {
 // Timed runs f as a step of that name.
 func (o *Output) Timed(name string, f func() error) error {
 	start := time.Now()
+	defer o.enter(name)()
 	err := f()
 	o.Step(name, time.Since(start))
 	return err
@@ -109,6 +166,7 @@ func (o *Output) Timed(name string, f func() error) error {
 
 // Progress shows on a terminal how far a long step is.
 func (o *Output) Progress(what string, done, total uint64) {
+	o.live()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
@@ -165,19 +223,4 @@ func oneLine(err error) string {
 		b.WriteString(line)
 	}
 	return b.String()
-}
-
-// A keeper remembers the first failure to write, of which a program that says
-// what is so must not stay silent.
-type keeper struct {
-	w   io.Writer
-	err error
-}
-
-func (k *keeper) Write(b []byte) (int, error) {
-	n, err := k.w.Write(b)
-	if k.err == nil {
-		k.err = err
-	}
-	return n, err
 }

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"sync"
+	"time"
+)
+
+// A guard counts how long a program gives no sign of life. It counts ticks and not
+// time: to be stopped (SIGSTOP) or suspended for long is one tick.
+type guard struct {
+	mu     sync.Mutex
+	silent int  // ticks
+	waits  int  // waits that have bounds of their own
+	ending bool // a signal came: signs of life do not count any more
+}
+
+// guardTicks is how many ticks are too many.
+const guardTicks = 20
+
+// alive is a sign of life.
+func (g *guard) alive() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.ending {
+		g.silent = 0
+	}
+}
+
+// wait stops the count until the function that it returns is called, once or more.
+func (g *guard) wait() (over func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waits++
+	return sync.OnceFunc(func() {
+		g.alive()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.waits--
+	})
+}
+
+// end begins the count of the orderly end, and reports whether it had begun before.
+func (g *guard) end() (before bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before, g.ending = g.ending, true
+	if !before {
+		g.silent = 0
+	}
+	return before
+}
+
+// tick counts one more, and reports whether that is too many, and whether the
+// program was to end.
+func (g *guard) tick() (late, ending bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ending || g.waits == 0 {
+		g.silent++
+	}
+	return g.silent >= guardTicks, g.ending
+}
+
+// allowance is how long a program may give no sign of life: -timeout and a second for
+// the orderly end, and three seconds at least.
+func allowance(timeout time.Duration) time.Duration {
+	return max(min(timeout, maxTimeout)+time.Second, 3*time.Second)
+}
+
+// maxTimeout keeps sums of -timeout from overflowing.
+const maxTimeout = 1000 * time.Hour
