@@ -118,8 +118,7 @@ func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, fl
 		return sys.CUDA_ERROR_ILLEGAL_STATE // it is for captures
 	}
 	if e.shared != nil {
-		m.recordShared(e.shared, s)
-		return sys.CUDA_SUCCESS
+		return m.recordShared(e.shared, s)
 	}
 	e.last = m.enqueue(s, &op{})
 	return sys.CUDA_SUCCESS
@@ -129,18 +128,18 @@ func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, fl
 func (m *machine) cuEventQuery(h sys.CUevent) sys.CUresult {
 	e, r := m.lockIdleEvent(h)
 	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS && !e.happened() {
+	switch {
+	case r != sys.CUDA_SUCCESS:
+		return r
+	case e.shared != nil:
+		if r = e.shared.query(); r != sys.CUDA_ERROR_NOT_READY {
+			r = e.ctx.lose(r)
+		}
+		return r
+	case e.last != nil && !e.last.finished():
 		return sys.CUDA_ERROR_NOT_READY
 	}
 	return r
-}
-
-// happened reports whether the latest record has.
-func (e *event) happened() bool {
-	if e.shared != nil {
-		return e.shared.happened(e.shared.latest())
-	}
-	return e.last == nil || e.last.finished()
 }
 
 func (m *machine) cuEventSynchronize(h sys.CUevent) sys.CUresult {

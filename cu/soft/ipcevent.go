@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -50,55 +51,104 @@ func (m *machine) dropEvent(e *sharedEvent) {
 // word returns one of the words.
 func (e *sharedEvent) word(at uintptr) []byte { return bytesAt(e.alias+at, 8) }
 
+// guarded calls f, which reads or writes words. In a file that somebody has cut off,
+// that is an illegal address.
+func (e *sharedEvent) guarded(f func()) sys.CUresult {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	if _, faulted := touch(f); faulted {
+		return sys.CUDA_ERROR_ILLEGAL_ADDRESS
+	}
+	return sys.CUDA_SUCCESS
+}
+
 // latest is the number of the latest record, 0 for none.
-func (e *sharedEvent) latest() uint64 { return loadWord(e.word(recordedAt)) }
+func (e *sharedEvent) latest() (n uint64, r sys.CUresult) {
+	r = e.guarded(func() { n = loadWord(e.word(recordedAt)) })
+	return n, r
+}
 
 // slot is where the record of that number is.
 func (e *sharedEvent) slot(n uint64) []byte { return e.word(slotsAt + uintptr(n%recordSlots)*8) }
 
 // happened reports whether the record of that number has.
-func (e *sharedEvent) happened(n uint64) bool { return loadWord(e.slot(n)) >= n }
+func (e *sharedEvent) happened(n uint64) (yes bool, r sys.CUresult) {
+	r = e.guarded(func() { yes = loadWord(e.slot(n)) >= n })
+	return yes, r
+}
+
+// query says whether the latest record has happened, or that it has not yet.
+func (e *sharedEvent) query() sys.CUresult {
+	n, r := e.latest()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	yes, r := e.happened(n)
+	if r == sys.CUDA_SUCCESS && !yes {
+		return sys.CUDA_ERROR_NOT_READY
+	}
+	return r
+}
 
 // recordShared queues the next record.
-func (m *machine) recordShared(e *sharedEvent, s *stream) {
-	n := addWord(e.word(recordedAt))
+func (m *machine) recordShared(e *sharedEvent, s *stream) sys.CUresult {
+	var n uint64
+	if r := e.guarded(func() { n = addWord(e.word(recordedAt)) }); r != sys.CUDA_SUCCESS {
+		return s.ctx.lose(r)
+	}
 	e.refs++
 	m.enqueue(s, &op{
-		run: func() sys.CUresult {
-			raiseWord(e.slot(n), n)
-			return sys.CUDA_SUCCESS
-		},
+		run:     func() sys.CUresult { return e.guarded(func() { raiseWord(e.slot(n), n) }) },
 		release: func() { m.dropEvent(e) },
 	})
+	return sys.CUDA_SUCCESS
 }
 
 // waitShared has a stream wait for the latest record that there is now.
-func (m *machine) waitShared(e *sharedEvent, s *stream) {
-	n := e.latest()
+func (m *machine) waitShared(e *sharedEvent, s *stream) sys.CUresult {
+	n, r := e.latest()
+	if r != sys.CUDA_SUCCESS {
+		return s.ctx.lose(r)
+	}
 	e.refs++
 	m.enqueue(s, &op{
 		run:     func() sys.CUresult { return m.pollShared(s.ctx, e, n) },
 		release: func() { m.dropEvent(e) },
 	})
+	return r
 }
 
 // syncShared waits for the latest record, and unlocks the machine, which it is
 // called with locked.
 func (m *machine) syncShared(ctx *context, e *sharedEvent) sys.CUresult {
-	n := e.latest()
+	n, r := e.latest()
 	e.refs++
 	m.mu.Unlock()
-	r := m.pollShared(ctx, e, n)
+	if r == sys.CUDA_SUCCESS {
+		r = m.pollShared(ctx, e, n)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dropEvent(e)
-	return firstError(r, ctx.sticky)
+	return firstError(ctx.lose(r), ctx.sticky)
+}
+
+// lose loses the context to r, unless that is success, and returns it. The machine is
+// locked.
+func (ctx *context) lose(r sys.CUresult) sys.CUresult {
+	if r != sys.CUDA_SUCCESS {
+		ctx.fail(r)
+	}
+	return r
 }
 
 // pollShared looks again and again, as a stream does that waits for a value.
 // Nobody tells it that the process which is to record has died.
 func (m *machine) pollShared(ctx *context, e *sharedEvent, n uint64) sys.CUresult {
-	for i, pause := 0, waitMin; !e.happened(n); i++ {
+	for i, pause := 0, waitMin; ; i++ {
+		yes, r := e.happened(n)
+		if yes || r != sys.CUDA_SUCCESS {
+			return r
+		}
 		if r := m.stickyOf(ctx); r != sys.CUDA_SUCCESS {
 			return r
 		}
@@ -109,7 +159,6 @@ func (m *machine) pollShared(ctx *context, e *sharedEvent, n uint64) sys.CUresul
 		time.Sleep(pause)
 		pause = min(2*pause, waitMax)
 	}
-	return sys.CUDA_SUCCESS
 }
 
 // cuIpcGetEventHandle wants an event for other processes, made here.

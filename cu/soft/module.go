@@ -3,6 +3,7 @@ package soft
 import (
 	"github.com/gpufd/gpufd/cu/soft/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
+	"runtime/debug"
 )
 
 // A module is PTX loaded into a context, which owns it, with the memory of its
@@ -58,11 +59,22 @@ func (m *machine) placeGlobals(mod *module) sys.CUresult {
 	for name, g := range mod.places {
 		mod.places[name] = variable{g.base + sys.CUdeviceptr(v.base), g.size}
 	}
+	return mod.initialise(v)
+}
+
+// initialise gives the variables their first values.
+func (mod *module) initialise(v *reservation) sys.CUresult {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	phys := v.mappings[0].phys
-	for name, g := range mod.places {
-		copy(bytesAt(phys.alias+uintptr(g.base)-v.base, g.size), mod.code.Initial(name, mod.address))
+	_, faulted := touch(func() {
+		for name, g := range mod.places {
+			copy(bytesAt(phys.alias+uintptr(g.base)-v.base, g.size), mod.code.Initial(name, mod.address))
+		}
+	})
+	if faulted { // the file was cut off already
+		return sys.CUDA_ERROR_ILLEGAL_ADDRESS
 	}
-	return r
+	return sys.CUDA_SUCCESS
 }
 
 // address is where a variable lies.

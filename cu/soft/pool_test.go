@@ -556,7 +556,7 @@ func TestTrailerKinds(t *testing.T) {
 	} {
 		fd, err := unix.MemfdCreate("trailer", unix.MFD_CLOEXEC)
 		require.NoError(t, err)
-		require.NoError(t, unix.Ftruncate(fd, int64(c.size+trailerSize)))
+		require.NoError(t, allocate(fd, c.size+trailerSize))
 		require.NoError(t, c.write(fd))
 		got, ok := readTrailer(fd)
 		require.Equal(t, c.ok, ok, "%+v", c)

@@ -190,8 +190,7 @@ func (m *machine) cuStreamWaitEvent(h sys.CUstream, event sys.CUevent, flags uin
 		return sys.CUDA_ERROR_ILLEGAL_STATE // it is for captures
 	}
 	if e.shared != nil {
-		m.waitShared(e.shared, s)
-		return sys.CUDA_SUCCESS
+		return m.waitShared(e.shared, s)
 	}
 	m.enqueue(s, &op{deps: []*op{e.last}})
 	return sys.CUDA_SUCCESS

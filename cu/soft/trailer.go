@@ -26,6 +26,9 @@ const (
 	kindSharedEvent = 6 // of cuIpcGetEventHandle
 )
 
+// blockSize is the unit of stat's count of blocks.
+const blockSize = 512
+
 // A trailer says of a file what the real driver knows of an fd it exported:
 // that it is device memory (D8), how much, of which device.
 type trailer struct {
@@ -99,11 +102,15 @@ func (t *trailer) bytes() []byte {
 }
 
 // readTrailer reads the trailer of a regular file that is open for reading and
-// writing; ok is false for anything that this package did not make. Nothing
-// that an fd can be makes it block.
+// writing; ok is false for anything that this package did not make. A file of holes is
+// such a thing: to read it would take memory of this machine that its owner has not
+// paid for. Nothing that an fd can be makes it block.
 func readTrailer(fd int) (t *trailer, ok bool) {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size < trailerSize {
+		return nil, false
+	}
+	if st.Blocks < (st.Size+blockSize-1)/blockSize {
 		return nil, false
 	}
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)

@@ -1,12 +1,14 @@
 """Memory behind the descriptors of an offer: of the software driver, or of a GPU.
 
-Soft maps the files that stand for its memory. Cuda goes by way of cuda.bindings; what
-it maps has __cuda_array_interface__, so that CuPy and PyTorch take it without a copy.
+Soft copies from and to the files that stand for its memory. Cuda goes by way of
+cuda.bindings; what it maps has __cuda_array_interface__, so that CuPy and PyTorch take
+it without a copy.
 Either is a Buffer: read and write are for any range, and close gives all of it back.
 """
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import hashlib
 import importlib
@@ -125,12 +127,15 @@ def soft_uuid(ordinal):
 
 
 class Soft(Buffer):
+    """Its memory is files, which whoever has a descriptor can cut off. read and write copy
+    by system calls: they raise OSError then. What view gives cannot: see there."""
+
     driver, granularity = SOFT, GRANULARITY
-    about = "software driver: files, mapped by Python"
+    about = "software driver: files, read and written by Python"
 
     def __init__(self):
         super().__init__()
-        self.maps = []
+        self.files, self.views = [], {}  # a descriptor a chunk; maps of those that were asked for
 
     @classmethod
     def make(cls, size, chunk=0, device=0):
@@ -144,7 +149,7 @@ class Soft(Buffer):
                 os.posix_fallocate(b.fds[-1], 0, b.chunk + TRAILER_SIZE)
                 trailer = TRAILER.pack(TRAILER_MAGIC, 1, device, b.chunk, b.device, secrets.token_bytes(8), bytes(8))
                 os.pwrite(b.fds[-1], trailer, b.chunk)
-                b.map(b.fds[-1], mmap.PROT_READ | mmap.PROT_WRITE)
+                b.files.append(b.fds[-1])
             return b
         except BaseException:
             b.close()
@@ -167,19 +172,28 @@ class Soft(Buffer):
             b.access = access
             for fd in fds:
                 check_trailer(fd, offer)
-                b.map(fd, mmap.PROT_READ | (mmap.PROT_WRITE if access == READ_WRITE else 0))
+                b.hold(fd)
             return b
         except BaseException:
             b.close()
             raise
 
-    def map(self, fd, prot):
-        m = mmap.mmap(fd, self.chunk, mmap.MAP_SHARED, prot)
-        self.undo.callback(m.close)
-        self.maps.append(m)
+    def hold(self, fd):
+        own = os.dup(fd)
+        self.undo.callback(os.close, own)
+        self.files.append(own)
+
+    def view(self, i):
+        """A chunk's bytes, mapped. Python dies by SIGBUS when it touches what a holder of a
+        descriptor has cut off, so this is for peers that are trusted."""
+        if i not in self.views:
+            prot = mmap.PROT_READ | (mmap.PROT_WRITE if self.access == READ_WRITE else 0)
+            self.views[i] = mmap.mmap(self.files[i], self.chunk, mmap.MAP_SHARED, prot)
+            self.undo.callback(self.views[i].close)
+        return self.views[i]
 
     def close(self):
-        self.maps = []
+        self.files, self.views = [], {}
         super().close()
 
     def ranges(self, at, n):
@@ -191,16 +205,39 @@ class Soft(Buffer):
             at, n = at + part, n - part
 
     def read(self, at, n):
-        return b"".join(self.maps[i][offset : offset + part] for i, offset, part in self.ranges(at, n))
+        return b"".join(self.read_part(*part) for part in self.ranges(at, n))
+
+    def read_part(self, i, at, n):
+        """As many bytes as a system call gives at once, until all are there."""
+        got = b""
+        while len(got) < n:
+            more = os.pread(self.files[i], n - len(got), at + len(got))
+            if not more:
+                raise cut_off(i)
+            got = got + more if got else more
+        return got
 
     def write(self, at, data):
-        done = 0
-        for i, offset, part in self.ranges(at, len(data)):
-            self.maps[i][offset : offset + part] = data[done : done + part]
-            done += part
+        if self.access != READ_WRITE:
+            raise Error("the memory was attached read-only and cannot be written")
+        left = memoryview(data)
+        for i, offset, part in self.ranges(at, len(left)):
+            self.write_part(i, offset, left[:part])
+            left = left[part:]
+
+    def write_part(self, i, at, data):
+        if os.fstat(self.files[i]).st_size < at + len(data):  # the call would make it longer again
+            raise cut_off(i)
+        while data:
+            n = os.pwrite(self.files[i], data, at)
+            at, data = at + n, data[n:]
 
     def finish(self):
         """What was written is there: it is memory."""
+
+
+def cut_off(chunk):
+    return OSError(errno.EFAULT, f"chunk {chunk} was cut off: a holder of its descriptor has made the file shorter")
 
 
 def check_trailer(fd, offer):
@@ -209,6 +246,8 @@ def check_trailer(fd, offer):
     fault = None
     if not stat.S_ISREG(st.st_mode) or st.st_size < TRAILER_SIZE:
         fault = "the descriptor is no memory of the software driver"
+    elif st.st_blocks * 512 < st.st_size:  # to read it would take memory of this machine
+        fault = "the descriptor is no memory of the software driver: the file has holes"
     elif st.st_size != offer.chunk_size + TRAILER_SIZE:
         fault = f"the chunk size is not the size of the memory that came: {offer.chunk_size} and {st.st_size - TRAILER_SIZE}"
     else:

@@ -72,7 +72,7 @@ class WordCounter(Counter):
     def __init__(self, buffer, slot):
         super().__init__(buffer, slot)
         ((i, at, _),) = buffer.ranges(slot * STRIDE, 8)
-        self.word = ctypes.c_uint64.__ctype_le__.from_buffer(buffer.maps[i], at)
+        self.word = ctypes.c_uint64.__ctype_le__.from_buffer(buffer.view(i), at)
 
     def signal(self, n):
         """Set the number, behind all that was written before."""

@@ -71,8 +71,39 @@ class Software(unittest.TestCase):
                 self.assertEqual(demo.compare(taken, 3, print), "")
                 taken.write((2 << 20) - 1, b"ab")  # over the border of two chunks
                 self.assertEqual(made.read((2 << 20) - 1, 2), b"ab")
-            with memory.Soft.take(offer, made.fds, gpufd.READ_ONLY) as taken, self.assertRaises(TypeError):
+            with memory.Soft.take(offer, made.fds, gpufd.READ_ONLY) as taken, self.assertRaisesRegex(gpufd.Error, "read-only"):
                 taken.write(0, b"x")
+
+    def test_cut_off(self):
+        """A holder of the descriptor that cuts the file off costs an error, and not the life."""
+        with memory.Soft.make(4 << 20, 2 << 20) as made:
+            offer = made.offer("producer", gpufd.READ_WRITE, b"")
+            with memory.Soft.take(offer, made.fds, gpufd.READ_WRITE) as taken:
+                os.ftruncate(made.fds[1], 4096)
+                for buffer in (made, taken):
+                    self.assertEqual(buffer.read(2 << 20, 4096), bytes(4096), "what is left")
+                    buffer.write(2 << 20, bytes(4096))
+                    for at, n in ((2 << 20, 4097), (3 << 20, 1), ((2 << 20) - 1, 5000)):
+                        with self.assertRaisesRegex(OSError, "chunk 1 was cut off"):
+                            buffer.read(at, n)
+                        with self.assertRaisesRegex(OSError, "chunk 1 was cut off"):
+                            buffer.write(at, bytes(n))
+                self.assertEqual(os.fstat(made.fds[1]).st_size, 4096, "and writing does not make it longer")
+
+    def test_holes(self):
+        """A file of holes is not taken: to read it would take memory of this machine."""
+        size = 1 << 40
+        fd = os.memfd_create("sparse", os.MFD_CLOEXEC)
+        try:
+            device = memory.soft_uuid(0)
+            os.pwrite(fd, memory.TRAILER.pack(memory.TRAILER_MAGIC, 1, 0, size, device, bytes(8), bytes(8)), size)
+            os.truncate(fd, size + memory.TRAILER_SIZE)
+            with memory.Soft.make(1) as made:
+                offer = gpufd.replace(made.offer("producer", gpufd.READ_ONLY, b""), size=size, chunk_size=size)
+            with self.assertRaisesRegex(gpufd.Error, "holes"):
+                memory.Soft.take(offer, [fd], gpufd.READ_ONLY)
+        finally:
+            os.close(fd)
 
     def test_legacy(self):
         """What stands for a legacy handle here is no file that could be mapped."""
