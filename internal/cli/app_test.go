@@ -92,7 +92,7 @@ func TestFailureIsOneLineWithAdvice(t *testing.T) {
 }
 
 func TestSignalEndsTheContext(t *testing.T) {
-	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		code, _, _ := run(t, func(ctx context.Context, a *App) error {
 			require.NoError(t, syscall.Kill(os.Getpid(), s))
 			select {

@@ -144,13 +144,15 @@ func (a *App) fail(stderr io.Writer, err error) int {
 	return ExitCode(err)
 }
 
-// removeAll calls what OnAbort was given.
+// removeAll calls what OnAbort was given, side by side: none waits for one that hangs.
 func (e *ending) removeAll() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	var all sync.WaitGroup
 	for _, f := range e.remove {
-		f()
+		all.Go(f)
 	}
+	all.Wait()
 }
 
 // within calls f and waits for it, for so long at most.

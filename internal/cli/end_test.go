@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A program without a sign of life is late after so many ticks; who waits for others
+// has bounds of its own, and a program that was told to end has none of that.
+func TestGuard(t *testing.T) {
+	ticks := func(g *guard) (n int) {
+		for late := false; !late && n < 2*guardTicks; n++ {
+			late, _ = g.tick()
+		}
+		return n
+	}
+	g := &guard{}
+	require.Equal(t, guardTicks, ticks(g))
+	g.alive()
+	require.Equal(t, guardTicks, ticks(g))
+
+	g = &guard{}
+	over, again := g.wait(), g.wait()
+	require.Equal(t, 2*guardTicks, ticks(g), "it waits for others")
+	over()
+	over() // once
+	require.Equal(t, 2*guardTicks, ticks(g), "the other one does")
+	again()
+	require.Equal(t, guardTicks, ticks(g))
+
+	g = &guard{}
+	g.wait()
+	require.False(t, g.end())
+	g.tick()
+	g.alive()
+	require.Equal(t, guardTicks-1, ticks(g), "it was told to end")
+	require.True(t, g.end())
+}
+
+func TestAllowance(t *testing.T) {
+	for timeout, want := range map[time.Duration]time.Duration{
+		time.Millisecond: 3 * time.Second, 2 * time.Second: 3 * time.Second, 30 * time.Second: 31 * time.Second,
+		math.MaxInt64: maxTimeout + time.Second,
+	} {
+		require.Equal(t, want, allowance(timeout))
+	}
+}
+
+// A second signal ends a program that hangs, and removes what it would leave; what was
+// removed before is left alone.
+func TestSecondSignalEndsWhatHangs(t *testing.T) {
+	t.Setenv("GPUFD_DRIVER", "soft")
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	for _, name := range []string{path, path + ".lock", filepath.Join(dir, "kept")} {
+		require.NoError(t, os.WriteFile(name, nil, 0o600))
+	}
+	var out, errs bytes.Buffer
+	a := New("prog", "hangs.", &out)
+	exited := make(chan int, 1)
+	a.ending.exit = func(code int) { exited <- code }
+	hangs := make(chan struct{})
+	ended := make(chan int, 1)
+	go func() {
+		ended <- a.Run([]string{"-json"}, &errs, func(ctx context.Context) error {
+			a.LeavesNoSocket(path)
+			a.LeavesNoSocket(filepath.Join(dir, "kept"))()
+			a.OnAbort(func() { <-hangs }) // it is not waited for
+			if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+				return err
+			}
+			<-hangs
+			return nil
+		})
+	}()
+	require.Equal(t, ExitFailed, <-exited)
+	require.Regexp(t, `^prog: interrupt came a second time: ended at once, [^\n]+\n$`, errs.String())
+	all := objects(t, out.String())
+	require.EqualValues(t, ExitFailed, all[len(all)-1]["exit"])
+	close(hangs)
+	require.Equal(t, ExitFailed, <-ended, "who comes to an end meanwhile does not change it")
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	require.Equal(t, "kept", entries[0].Name())
+}
+
+// A file that somebody else has made since is theirs.
+func TestForcedEndLeavesOthersFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	other := path + ".other"
+	require.NoError(t, os.WriteFile(other, nil, 0o600))
+	a := New("prog", "ends.", io.Discard)
+	a.LeavesNoSocket(path)
+	require.NoError(t, os.Rename(other, path))
+	a.ending.removeAll()
+	require.FileExists(t, path)
+}
