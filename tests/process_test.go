@@ -35,12 +35,16 @@ func start(t testing.TB, name, file string, env []string, args ...string) *proce
 	return startCommand(t, name, exec.Command(file, args...), env)
 }
 
-// startCommand is start for a command that is more than a file and args.
+// startCommand is start for a command that is more than a file and args. Its output
+// goes where the command says, if that says so.
 func startCommand(t testing.TB, name string, cmd *exec.Cmd, env []string) *process {
 	t.Helper()
 	p := &process{t: t, name: name, cmd: cmd, done: make(chan struct{})}
 	p.cmd.Env = append(programEnv(), env...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
+	if p.cmd.Stdout == nil {
+		p.cmd.Stdout = &p.out
+	}
+	p.cmd.Stderr = &p.err
 	p.cmd.WaitDelay = patience / 2 // for its children, who may have these
 	var err error
 	p.in, err = p.cmd.StdinPipe()

@@ -1,0 +1,300 @@
+package tests
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// piped starts a program on the scene's socket whose output goes into a small pipe, and
+// returns the end to read from.
+func (s *scene) piped(program string, args ...string) (*process, *os.File) {
+	s.t.Helper()
+	r, w, err := os.Pipe()
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { r.Close() })
+	_, err = unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096)
+	require.NoError(s.t, err)
+	cmd := exec.Command(programPath(s.t, program), append([]string{"-socket", s.socket}, args...)...)
+	cmd.Stdout = w
+	p := startCommand(s.t, program, cmd, []string{"GPUFD_DRIVER=" + kindName()})
+	require.NoError(s.t, w.Close())
+	return p, r
+}
+
+// awaitLine reads until a line that holds words.
+func awaitLine(t testing.TB, r *bufio.Scanner, words string) {
+	t.Helper()
+	for r.Scan() {
+		if strings.Contains(r.Text(), words) {
+			return
+		}
+	}
+	t.Fatalf("no line with %q", words)
+}
+
+// TestNobodyReads: a producer whose output nobody reads serves on, says how much was
+// dropped when somebody reads again, and ends when it is told to.
+func TestNobodyReads(t *testing.T) {
+	cutest.ProvenOnSoft(t)
+	for name, c := range map[string]struct {
+		args    []string
+		dropped string
+	}{
+		"text": {nil, " lines were dropped: the output was not read"},
+		"json": {args("-json"), `{"event":"dropped","lines":`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			producer, out := s.piped("producer", append(c.args, "-consumers", "0")...)
+			eventually(t, func() bool { _, err := os.Stat(s.socket); return err == nil }, "no socket")
+			for range 250 { // of whom each is a few lines
+				s.consume(t)
+			}
+			lines := bufio.NewScanner(out)
+			awaitLine(t, lines, c.dropped)
+			for range 50 { // for more than the pipe takes
+				s.consume(t)
+			}
+			producer.signal(syscall.SIGTERM)
+			producer.succeeds()
+		})
+	}
+}
+
+// consume has this process be a consumer that finds nothing wrong.
+func (s *scene) consume(t testing.TB) {
+	t.Helper()
+	att, err := s.attach()
+	require.NoError(t, err)
+	report(t, att, nil)
+	require.NoError(t, att.Close())
+}
+
+// TestReaderIsGone: who writes into a pipe that nobody can read any more, as before
+// "| head -1", ends in order.
+func TestReaderIsGone(t *testing.T) {
+	cutest.ProvenOnSoft(t)
+	for name, given := range map[string][]string{"text": nil, "json": args("-json")} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			producer, out := s.piped("producer", append(given, "-consumers", "0")...)
+			eventually(t, func() bool { _, err := os.Stat(s.socket); return err == nil }, "no socket")
+			awaitLine(t, bufio.NewScanner(out), map[string]string{"text": "Waiting for consumer", "json": `"event":"waiting"`}[name])
+			require.NoError(t, out.Close())
+			att, err := s.attach() // which is a line
+			if err == nil {
+				require.NoError(t, att.Close())
+			}
+			producer.fails(1, "writing the output: ", "broken pipe")
+			require.Empty(t, s.listing())
+		})
+	}
+}
+
+// TestHangup: SIGHUP ends a program as SIGTERM does, unless nohup(1) started it.
+func TestHangup(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-consumers", "0")
+	producer.signal(syscall.SIGHUP)
+	producer.waitLine("Interrupted while serving")
+	producer.succeeds()
+
+	s = newScene(t)
+	producer = start(t, "producer", "/bin/sh", []string{"GPUFD_DRIVER=" + kindName()},
+		"-c", `trap "" HUP; exec "$0" "$@"`, programPath(t, "producer"), "-socket", s.socket, "-consumers", "0")
+	producer.waitLine("Waiting for consumer connection...")
+	producer.signal(syscall.SIGHUP)
+	s.consume(t)
+	producer.waitLine("Consumer verified data successfully!")
+	producer.signal(syscall.SIGTERM)
+	producer.succeeds()
+}
+
+// A stuck is a software driver whose calls can be made to hang: its directory's lock is
+// what they wait for.
+type stuck struct {
+	t   testing.TB
+	dir string
+}
+
+func newStuck(t testing.TB) *stuck {
+	t.Helper()
+	if cutest.Kind() != cu.Soft {
+		t.Skip("the software driver's calls can be made to hang")
+	}
+	d := &stuck{t, filepath.Join(t.TempDir(), "soft")}
+	require.NoError(t, os.Mkdir(d.dir, 0o700))
+	return d
+}
+
+// env has a program use it.
+func (d *stuck) env() string { return "GPUFD_SOFT_DIR=" + d.dir }
+
+// lock makes calls hang until unlock is called, or the test ends.
+func (d *stuck) lock() {
+	d.t.Helper()
+	f, err := os.OpenFile(filepath.Join(d.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	require.NoError(d.t, err)
+	d.t.Cleanup(func() { f.Close() })
+	require.NoError(d.t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+}
+
+// hangs waits until a process does.
+func (d *stuck) hangs(p *process) {
+	d.t.Helper()
+	waits := fmt.Sprintf("-> FLOCK  ADVISORY  WRITE %d ", p.pid())
+	eventually(d.t, func() bool {
+		locks, err := os.ReadFile("/proc/locks")
+		require.NoError(d.t, err)
+		return p.ended() || strings.Contains(string(locks), waits)
+	}, "%s does not hang", p.name)
+}
+
+// TestHangingDriver: a call of the driver that does not return ends the program, which
+// says where, when -timeout is over.
+func TestHangingDriver(t *testing.T) {
+	d := newStuck(t)
+	d.lock()
+	s := newScene(t)
+	all := []*process{
+		s.start("producer", args(d.env()), "-timeout", "1s"), s.start("consumer", args(d.env()), "-timeout", "1s", "-json"),
+		start(t, "ring", programPath(t, "ring"), args("GPUFD_DRIVER=soft", d.env()), "-timeout", "1s"),
+		start(t, "launch", programPath(t, "launch"), args("GPUFD_DRIVER=soft", d.env()), "-timeout", "1s", "-builtin", "vector", "-list"),
+	}
+	for _, p := range all {
+		p.fails(4, "nothing happened for 3s", `hangs in the step "driver"`, "-timeout")
+	}
+	last, _ := all[1].result()
+	require.EqualValues(t, 4, last["exit"])
+}
+
+// TestHangingEnd: a program that was told to end and hangs ends when its time is over,
+// and at once when it is told again. It leaves no socket and no lock.
+func TestHangingEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		again bool
+		code  int
+		says  string
+	}{
+		"time is over": {false, 4, "was told to end and has not within 3s"},
+		"told again":   {true, 1, "terminated came a second time: ended at once"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newStuck(t)
+			s := newScene(t)
+			hoarder := s.child(childHoards, smallDevice, d.env())
+			hoarder.waitLine("holding")
+			p := s.start("producer", args(smallDevice, d.env()), "-size", wanted, "-wait", "1h", "-timeout", "1s")
+			p.waitLine("Waiting for device memory, for 1h0m0s at most")
+			d.lock()
+			d.hangs(p)
+			require.Len(t, s.listing(), 2, "its socket and lock")
+			p.signal(syscall.SIGTERM)
+			if c.again {
+				// The first one may not have been taken yet, and two are one then.
+				eventually(t, func() bool {
+					p.signal(syscall.SIGTERM)
+					return p.ended()
+				}, "%s does not end", p.name)
+			}
+			p.fails(c.code, c.says)
+			require.Empty(t, s.listing())
+			hoarder.kill()
+		})
+	}
+}
+
+// limited starts a program that can have that many descriptors open.
+func (s *scene) limited(n int, program string, more ...string) *process {
+	s.t.Helper()
+	return start(s.t, program, "/bin/sh", []string{"GPUFD_DRIVER=" + kindName()}, append([]string{
+		"-c", `n=$1; shift; ulimit -n "$n"; exec "$@"`, "sh", fmt.Sprint(n), programPath(s.t, program), "-socket", s.socket}, more...)...)
+}
+
+// lackOfDescriptors is what programs say that start with too few.
+const lackOfDescriptors = "raise it with ulimit -n"
+
+// TestFewDescriptors: however few descriptors a program may have, it does its work or
+// says in a line what this machine lacks. Below 4 it is not loaded.
+func TestFewDescriptors(t *testing.T) {
+	cutest.ProvenOnSoft(t)
+	if cutest.Emulated() {
+		t.Skip("qemu-user needs descriptors itself")
+	}
+	s := newScene(t)
+	forever := s.serving("-consumers", "0")
+	for n := 4; n <= 32; n++ {
+		ended := s.limited(n, "consumer")
+		requireEither(t, ended, n)
+
+		other := newScene(t)
+		producer := other.limited(n, "producer")
+		eventually(t, func() bool { return producer.ended() || len(find(producer, "Waiting for consumer")) > 0 }, "%s: %s", producer.name, fmtFunc(func() any { return producer.dump() }))
+		if !producer.ended() {
+			other.consume(t)
+		}
+		requireEither(t, producer, n)
+		require.Empty(t, other.listing())
+	}
+	forever.signal(syscall.SIGTERM)
+	forever.succeeds()
+}
+
+// requireEither wants a program to have ended well or, with few descriptors, for want of
+// them.
+func requireEither(t *testing.T, p *process, n int) {
+	t.Helper()
+	switch code := p.wait(); {
+	case code == 0:
+		require.Greater(t, n, 8, p.dump())
+		p.succeeds()
+	default:
+		require.Less(t, n, 32, p.dump())
+		p.fails(3, lackOfDescriptors)
+	}
+}
+
+// TestFullDirectory: where the software driver's directory cannot be made, this machine
+// cannot.
+func TestFullDirectory(t *testing.T) {
+	newStuck(t) // the software driver
+	in := cutest.Namespaced(t)
+	dir := t.TempDir()
+	for name, c := range map[string]struct{ options, soft string }{
+		"no room for a file": {"nr_inodes=1", dir + "/soft"},
+		"no room for a byte": {"size=4k", dir},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			for _, program := range []string{"producer", "consumer"} {
+				p := start(t, program, in[0], args("GPUFD_DRIVER=soft", "GPUFD_SOFT_DIR="+c.soft), append(in[1:len(in):len(in)], "/bin/sh", "-c",
+					`mount -t tmpfs -o "mode=0700,$1" full "$2" && { head -c 8192 /dev/zero >"$2/filler" || true; } 2>/dev/null && shift 2 && exec "$@"`,
+					"sh", c.options, dir, programPath(t, program), "-socket", s.socket)...)
+				p.fails(3, "the software driver's directory: ", "no space left on device")
+			}
+		})
+	}
+}
+
+// TestMaxSize: a consumer takes no more than it wants, and the producer serves the next.
+func TestMaxSize(t *testing.T) {
+	s := newScene(t)
+	producer := s.serving("-size", "6MiB", "-chunk", "2MiB", "-consumers", "2")
+	s.consumer("-max-size", "5MiB").fails(1, "5242880 bytes are taken")
+	s.consumer("-max-size", "6MiB").succeeds()
+	producer.fails(1, "consumer 1 ", "the offer is larger than is taken")
+	s.consumer("-max-size", "0").fails(2, "-max-size", "more than 0")
+	s.consumer("-max-size", "much").fails(2, "-max-size")
+}
