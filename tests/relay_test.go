@@ -168,6 +168,28 @@ func liesWithFiles(t *testing.T) (lies []lie) {
 	return lies
 }
 
+// holes is what the software driver's memory looks like, but none of it is there. The
+// caller closes it.
+func holes(t *testing.T) *os.File {
+	t.Helper()
+	const size = 4 * mib
+	buf, err := vmm.New(cutest.Device(t), size)
+	require.NoError(t, err)
+	_, files, err := buf.Export()
+	require.NoError(t, err)
+	trailer := make([]byte, 4096)
+	_, err = files[0].ReadAt(trailer, int64(size))
+	require.NoError(t, err)
+	require.NoError(t, sock.CloseFiles(files))
+	require.NoError(t, buf.Close())
+	fd, err := unix.MemfdCreate("holes", unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	f := os.NewFile(uintptr(fd), "holes")
+	_, err = f.WriteAt(trailer, int64(size))
+	require.NoError(t, err)
+	return f
+}
+
 // foreignFiles are descriptors that stand for no device memory.
 func foreignFiles(t *testing.T) map[string]*os.File {
 	t.Helper()
@@ -186,6 +208,9 @@ func foreignFiles(t *testing.T) map[string]*os.File {
 	require.NoError(t, err)
 	files := map[string]*os.File{"pipe": r, "memfd": os.NewFile(uintptr(memfd), "memfd"), "file": file, "directory": dir,
 		"dev null": null, "socket": os.NewFile(uintptr(pair[0]), "socket")}
+	if cutest.Kind() == cu.Soft {
+		files["memory of holes"] = holes(t)
+	}
 	if ctl, err := os.OpenFile("/dev/nvidiactl", os.O_RDWR, 0); err == nil {
 		files["dev nvidiactl"] = ctl
 	}

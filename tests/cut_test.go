@@ -1,0 +1,49 @@
+package tests
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// TestFileIsCutOff: memory of the software driver whose file a holder of the descriptor
+// makes shorter under a consumer that has mapped it is an illegal address to that, on the
+// host's side and in a kernel. The process does not die by SIGBUS.
+func TestFileIsCutOff(t *testing.T) {
+	if cutest.Kind() != cu.Soft {
+		t.Skip("the memory of the software driver is files")
+	}
+	for _, way := range []string{"cpu", "gpu"} {
+		t.Run(way, func(t *testing.T) {
+			s := newScene(t)
+			buf, err := vmm.New(cutest.Device(t), 4*mib)
+			require.NoError(t, err)
+			_, files, err := buf.Export()
+			require.NoError(t, err)
+			srv, err := share.Listen(s.socket)
+			require.NoError(t, err)
+			meta := pattern.Meta{Count: pattern.Count(4 * mib)}
+			prepared, err := srv.Prepare(cli.OfferName, buf, share.ReadOnly, share.WithData(meta.Encode()), share.WithLeases(1))
+			require.NoError(t, err)
+			consumer := s.consumer("-verify", way)
+			consumer.waitLine("Set read-only access permissions")
+			require.NoError(t, files[0].Truncate(int64(mib)))
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			require.NoError(t, prepared.Offer(ctx))
+			consumer.fails(1, "CUDA_ERROR_ILLEGAL_ADDRESS")
+			require.NoError(t, srv.Close())
+			require.NoError(t, sock.CloseFiles(files))
+			require.NoError(t, buf.Close())
+		})
+	}
+}
