@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -24,6 +25,7 @@ func (s *scene) piped(program string, args ...string) (*process, *os.File) {
 	r, w, err := os.Pipe()
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { r.Close() })
+	require.NoError(s.t, r.SetReadDeadline(time.Now().Add(patience)))
 	_, err = unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096)
 	require.NoError(s.t, err)
 	cmd := exec.Command(programPath(s.t, program), append([]string{"-socket", s.socket}, args...)...)
