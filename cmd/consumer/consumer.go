@@ -157,7 +157,7 @@ func (c *consumer) step() func(vmm.Step) {
 	say := c.app.Steps(cli.Words("imported"))
 	return func(s vmm.Step) {
 		say(s)
-		if s.Op == "access" || s.Op == "open" {
+		if s.Op == vmm.OpAccess || s.Op == vmm.OpOpen {
 			c.over()
 			c.over = c.app.Waiting()
 		}

@@ -4,5 +4,5 @@
 //	producer -size 64MiB -consumers 2
 //
 // It ends when as many consumers as asked for have verified the data, or is
-// ended by SIGINT or SIGTERM. Run it with -h for its flags and exit codes.
+// ended by SIGINT, SIGTERM or SIGHUP. Run it with -h for its flags and exit codes.
 package main
