@@ -32,6 +32,7 @@ MAX_FDS = 64  # descriptors in a record
 MAX_CHUNKS = 4096
 MAX_NAME, MAX_DATA, MAX_TEXT = 255, 4096, 4096
 MAX_PATH = 107  # bytes of a socket's path
+SO_PASSRIGHTS = 83  # of the kernel, from Linux 6.16 on
 
 # Codes of REFUSE.
 NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LATE, NOT_ADMITTED, TOO_FAST = range(1, 10)
@@ -440,6 +441,23 @@ def close_all(fds):
         os.close(fd)
 
 
+def close_later(sock):
+    """Close a socket without waiting. Closing drops what is in the queue: a descriptor there
+    can make it wait for as long as its sender likes (SO_LINGER). The process's end does not."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)  # the peer hears of it now
+    try:
+        threading.Thread(target=sock.close, name="close", daemon=True).start()
+    except RuntimeError:  # there is no thread to be had
+        sock.detach()
+
+
+def take_no_fds(sock):
+    """Have the kernel refuse descriptors that are sent to a socket, if it can."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+
+
 class Meter:
     """Bounds a peer's records to 1,000 a second, which may come at once."""
 
@@ -472,9 +490,10 @@ class Conn:
     def __init__(self, sock, timeout):
         sock.setblocking(False)
         self.sock, self.timeout, self.meter = sock, timeout, Meter()
+        self.foul = False  # the queue begins with descriptors that are not taken, and is left so
 
     def close(self):
-        self.sock.close()
+        close_later(self.sock)
 
     def wait(self, event, deadline):
         poll = select.poll()
@@ -501,47 +520,68 @@ class Conn:
         """The next record and its descriptors, which the caller owns; Lost at the end."""
         if deadline is None:
             deadline = time.monotonic() + self.timeout
+        if self.foul:
+            self.wait(select.POLLRDHUP, deadline)
+            raise Lost("the peer hung up")
         ended = False
         while True:
             try:
-                data, fds = self.receive_once(max_fds)
+                data, flags = self.look()
             except BlockingIOError:
                 need(not ended, "a record of length 0")  # an end stays one
                 self.wait(select.POLLIN, deadline)
                 continue
             except ConnectionResetError:
-                data = b""
-            if data:
+                data, flags = b"", 0
+            if data or flags & socket.MSG_CTRUNC:
                 break
             # A record that was queued before the peer closed may show up only now.
             if ended:
                 raise Lost("the peer hung up")
             ended = True
-        try:
-            self.meter.count()
-            record = decode(data)
-            want = record.fds if isinstance(record, Offer) else 0
-            need(len(fds) == want, f"{len(fds)} descriptors came with a record that is to have {want}")
-        except BaseException:
-            close_all(fds)
-            raise
-        return record, fds
+        # With descriptors, the record stays in the queue until they are known to be wanted.
+        self.foul = bool(flags & socket.MSG_CTRUNC)
+        if not self.foul:
+            self.sock.recv(MAX_RECORD)
+        self.meter.count()
+        need(not flags & socket.MSG_TRUNC, f"a record of more than {MAX_RECORD} bytes")
+        need(data, "descriptors without a record")
+        record = decode(data)
+        want = record.fds if isinstance(record, Offer) else 0
+        need(want <= max_fds, f"{want} descriptors, and {max_fds} are taken")
+        need(self.foul == bool(want), f"a record that is to have {want} descriptors came with {'some' if self.foul else 'none'}")
+        return record, self.take(want) if want else []
 
-    def receive_once(self, max_fds):
-        room = socket.CMSG_SPACE(4 * max_fds) if max_fds else 0
-        data, control, flags, _ = self.sock.recvmsg(MAX_RECORD, room, socket.MSG_CMSG_CLOEXEC)
+    def look(self):
+        """The next record, left in the queue, and MSG_CTRUNC if it has descriptors; b"" at
+        the end, or for a record of length 0, which is taken."""
+        for _ in range(2):  # a record that was queued before the peer closed may show up only now
+            data, _, flags, _ = self.sock.recvmsg(MAX_RECORD, 0, socket.MSG_PEEK)
+            if data or flags & socket.MSG_CTRUNC:
+                return data, flags
+        return self.sock.recv(1), 0
+
+    def take(self, want):
+        """The descriptors of the record that was looked at, which leaves the queue if all
+        is well. A peer may pass a socket that makes whoever closes it last wait (SO_LINGER).
+        So sockets are not taken, and closing what MSG_PEEK made is safe: it is not the last
+        while the record is in the queue."""
+        room = socket.CMSG_LEN(4 * want)
+        _, control, flags, _ = self.sock.recvmsg(1, room, socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC)
         fds = array.array("i")
         for level, kind, payload in control:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
         try:
-            need(not flags & socket.MSG_CTRUNC, f"more descriptors than the {max_fds} that are taken, or than ulimit -n allows")
-            need(not flags & socket.MSG_TRUNC, f"a record of more than {MAX_RECORD} bytes")
-            need(data or not fds, "descriptors without a record")
-        except Malformed:
+            need(not flags & socket.MSG_CTRUNC, f"more than the {want} descriptors that it says, or than ulimit -n allows")
+            need(len(fds) == want, f"{len(fds)} descriptors came with a record that is to have {want}")
+            need(not any(stat.S_ISSOCK(os.fstat(fd).st_mode) for fd in fds), "a descriptor that is a socket")
+            self.sock.recv(MAX_RECORD)  # without room for them: we have them
+            self.foul = False
+        except BaseException:
             close_all(fds)
             raise
-        return data, list(fds)
+        return list(fds)
 
     def shortly(self):
         """Until when a peer is waited for that may not read any more."""
@@ -602,16 +642,16 @@ def dial(path, policy, timeout):
         policy.check(peer)
         return Conn(sock, timeout), peer
     except BlockingIOError:
-        sock.close()
+        close_later(sock)
         raise TimedOut(f"{path}: the producer did not accept within {timeout:g} s") from None
     except PermissionError as e:
-        sock.close()
+        close_later(sock)
         raise Error(f"{path}: {e}") from None
     except OSError as e:
-        sock.close()
+        close_later(sock)
         raise Error(f"{path}: nobody is listening there: {e.strerror}; start the producer first, with the same --socket") from None
     except BaseException:
-        sock.close()
+        close_later(sock)
         raise
 
 
@@ -685,6 +725,7 @@ class Attachment:
                 self.first_record(record, attach, max_chunks, max_size)
             self.offer = self.offer or record
             self.last = record
+        take_no_fds(self.conn.sock)
 
     def first_record(self, offer, attach, max_chunks, max_size):
         need(offer.first == 0, f"an offer that begins with chunk {offer.first}")
@@ -774,6 +815,7 @@ class Listener:
             raise Usage(f"a socket's path has 1 to {MAX_PATH} bytes: {path}")
         self.path, self.bound = path, False
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        take_no_fds(self.sock)  # nor do those that it accepts
         self.lock = -1
         try:
             check_directory(os.path.dirname(path) or ".")
@@ -806,7 +848,7 @@ class Listener:
         os.unlink(self.path)
 
     def close(self):
-        self.sock.close()
+        close_later(self.sock)  # connections that were not accepted have queues, too
         if self.bound:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)

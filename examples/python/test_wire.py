@@ -104,19 +104,28 @@ class Offers(unittest.TestCase):
 
 
 def open_fds():
+    for thread in threading.enumerate():
+        if thread.name == "close":
+            thread.join(10)
     return set(os.listdir("/proc/self/fd"))
 
 
 class Connections(unittest.TestCase):
     def setUp(self):
         self.before = open_fds()
+        self.meet()
+
+    def tearDown(self):
+        self.part()
+        self.assertEqual(open_fds(), self.before, "descriptors are left")
+
+    def meet(self):
         a, self.liar = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.conn = gpufd.Conn(a, 0.2)
 
-    def tearDown(self):
+    def part(self):
         self.conn.close()
         self.liar.close()
-        self.assertEqual(open_fds(), self.before, "descriptors are left")
 
     def lie(self, data, fds=()):
         null = os.open("/dev/null", os.O_RDONLY)
@@ -187,8 +196,30 @@ class Connections(unittest.TestCase):
             ("too long", bytes(gpufd.MAX_RECORD + 1), 3, 64),
         ):
             with self.subTest(name):
+                self.part()
+                self.meet()
                 self.lie(data, sent)
                 with self.assertRaises(gpufd.Malformed):
+                    self.conn.receive(taken)
+
+    def test_what_is_not_taken_stays(self):
+        """A record with a descriptor that is not wanted stays in the queue, where it makes
+        nobody wait, and nothing behind it is read."""
+        one = gpufd.encode(gpufd.replace(Offers.good, chunks=1, fds=1, size=1))
+        for name, data, taken in (("none taken", gpufd.encode(gpufd.Progress(0, 0)), 0), ("a socket", one, 64)):
+            with self.subTest(name):
+                self.part()
+                self.meet()
+                with socket.socket() as passed:
+                    self.lie(data, [passed.fileno()])
+                self.lie(gpufd.encode(gpufd.Progress(0, 0)))
+                with self.assertRaises(gpufd.Malformed):
+                    self.conn.receive(taken)
+                with self.assertRaises(gpufd.TimedOut):
+                    self.conn.receive(taken)
+                self.assertTrue(self.conn.sock.recvmsg(1, 0, socket.MSG_PEEK)[2] & socket.MSG_CTRUNC)
+                self.liar.close()
+                with self.assertRaises(gpufd.Lost):
                     self.conn.receive(taken)
 
     def test_close_on_exec(self):
