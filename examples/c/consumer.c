@@ -34,6 +34,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* from Linux 6.16 on */
+#endif
+
 enum { ATTACH = 1, OFFER, REFUSE, PROGRESS, MAPPED, VERDICT, REVOKE, PUBLISH, CONFIRM };
 enum { CUDA = 1, SOFT = 2 };
 enum { READ_ONLY = 1, READ_WRITE = 3 };
@@ -89,6 +93,9 @@ static int status;
  * it if the peer is to blame. */
 static bool over;
 static int refusal;
+
+/* foul is set when the queue begins with descriptors that are not taken. It is left so. */
+static bool foul;
 
 static bool fail(int code, const char *format, ...)
 {
@@ -233,22 +240,67 @@ static bool slow_enough(void)
 	return --left >= 0 || blame(9, "more than %d records a second", RATE);
 }
 
-/* receive takes the next record with its descriptors, which the caller closes. After a
- * failure, none are left. *ended is set where the peer has hung up. */
-static bool receive(int sock, struct record *r, bool *ended, double deadline)
+/* look is recvmsg of a record that stays in the queue, with MSG_CTRUNC in *flags if it has
+ * descriptors. 0 is the end, or a record of length 0, which is taken. */
+static ssize_t look(int sock, struct record *r, int *flags)
+{
+	struct iovec iov = {.iov_base = r->bytes, .iov_len = sizeof r->bytes};
+	for (int i = 0; i < 2; i++) { /* a record that was queued before the peer closed may show up only now */
+		struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+		ssize_t n = recvmsg(sock, &m, MSG_DONTWAIT | MSG_PEEK);
+		*flags = m.msg_flags;
+		if (n || m.msg_flags & MSG_CTRUNC)
+			return n;
+	}
+	return recv(sock, r->bytes, 1, MSG_DONTWAIT);
+}
+
+/* take_fds takes the descriptors of the record that was looked at, if they are as many as
+ * wanted, and the record from the queue. Whoever closes a socket last can be made to wait
+ * for as long as the peer likes (SO_LINGER). So sockets are not taken, and closing what
+ * MSG_PEEK made is safe: it is not the last while the record is in the queue. */
+static bool take_fds(int sock, struct record *r, uint64_t want)
 {
 	union {
 		char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
 		struct cmsghdr align;
 	} control;
+	char byte;
+	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(want * sizeof(int))};
+	bool ok = recvmsg(sock, &m, MSG_DONTWAIT | MSG_PEEK | MSG_CMSG_CLOEXEC) >= 0 || fail(1, "recvmsg: %s", strerror(errno));
+	if (ok)
+		take_control(&m, r);
+	if (ok && (m.msg_flags & MSG_CTRUNC || (uint64_t)r->nfds != want))
+		ok = blame(6, "a record with other than the %" PRIu64 " descriptors that it says, or more than ulimit -n allows", want);
+	for (int i = 0; ok && i < r->nfds; i++) {
+		struct stat st;
+		if (fstat(r->fds[i], &st) || S_ISSOCK(st.st_mode))
+			ok = blame(6, "a descriptor that is a socket");
+	}
+	foul = !ok;
+	if (ok)
+		recv(sock, &byte, 1, MSG_DONTWAIT); /* without room for them: we have them */
+	else
+		close_fds(r->fds, &r->nfds);
+	return ok;
+}
+
+/* receive takes the next record with its descriptors, which the caller closes. After a
+ * failure, none are left. *ended is set where the peer has hung up. */
+static bool receive(int sock, struct record *r, bool *ended, double deadline)
+{
 	bool once = false;
 	*ended = false;
+	r->nfds = 0;
+	if (foul) {
+		if (await(sock, POLLRDHUP, deadline))
+			*ended = over = true;
+		return false;
+	}
 	for (;;) {
-		struct iovec iov = {.iov_base = r->bytes, .iov_len = sizeof r->bytes};
-		struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1,
-				   .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-		r->nfds = 0;
-		ssize_t n = recvmsg(sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		int flags = 0;
+		ssize_t n = look(sock, r, &flags);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && errno == EAGAIN) {
@@ -260,9 +312,8 @@ static bool receive(int sock, struct record *r, bool *ended, double deadline)
 		}
 		if (n < 0 && errno != ECONNRESET)
 			return fail(1, "recvmsg: %s", strerror(errno));
-		if (n > 0 || (n == 0 && m.msg_controllen))
-			take_control(&m, r);
-		if (n <= 0 && !r->nfds) {
+		foul = n >= 0 && flags & MSG_CTRUNC; /* until the descriptors are known to be wanted */
+		if (n <= 0 && !foul) {
 			/* A record that was queued before the peer closed may show up only now. */
 			if (once) {
 				*ended = over = true;
@@ -271,26 +322,28 @@ static bool receive(int sock, struct record *r, bool *ended, double deadline)
 			once = true;
 			continue;
 		}
-		const unsigned char *b = r->bytes;
-		r->length = n < 0 ? 0 : (size_t)n;
-		bool ok;
-		if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
-			ok = blame(6, "a record that is too long, or has more descriptors than are taken, or than ulimit -n allows");
-		else if (r->length < HEADER || memcmp(b, "GPFD", 4))
-			ok = blame(6, "a record that does not begin with GPFD");
-		else if (get(b + 4, 2) != 1)
-			ok = blame(5, "the peer speaks version %" PRIu64 ", this program 1", get(b + 4, 2));
-		else if (get(b + 8, 4))
-			ok = blame(6, "flags %#" PRIx64 " are unknown", get(b + 8, 4));
-		else if (get(b + 12, 4) != r->length - HEADER)
-			ok = blame(6, "%" PRIu64 " bytes follow, it says, and %zu do", get(b + 12, 4), r->length - HEADER);
-		else if (r->nfds && get(b + 6, 2) != OFFER)
-			ok = blame(6, "descriptors came with a record of type %" PRIu64, get(b + 6, 2));
-		else
-			ok = slow_enough();
-		if (!ok)
-			close_fds(r->fds, &r->nfds);
-		return ok;
+		unsigned char *b = r->bytes;
+		r->length = (size_t)n;
+		if (!foul)
+			recv(sock, b, sizeof r->bytes, MSG_DONTWAIT);
+		if (flags & MSG_TRUNC)
+			return blame(6, "a record that is too long");
+		if (r->length < HEADER || memcmp(b, "GPFD", 4))
+			return blame(6, "a record that does not begin with GPFD");
+		if (get(b + 4, 2) != 1)
+			return blame(5, "the peer speaks version %" PRIu64 ", this program 1", get(b + 4, 2));
+		if (get(b + 8, 4))
+			return blame(6, "flags %#" PRIx64 " are unknown", get(b + 8, 4));
+		if (get(b + 12, 4) != r->length - HEADER)
+			return blame(6, "%" PRIu64 " bytes follow, it says, and %zu do", get(b + 12, 4), r->length - HEADER);
+		if (!slow_enough())
+			return false;
+		if (!foul)
+			return true;
+		uint64_t want = get(b + 6, 2) == OFFER && r->length >= HEADER + 68 ? get(b + HEADER + 60, 4) : 0;
+		if (!want || want > MAX_FDS)
+			return blame(6, "descriptors came with a record of type %" PRIu64 " that is without descriptors, or has too many", get(b + 6, 2));
+		return take_fds(sock, r, want);
 	}
 }
 
@@ -500,6 +553,8 @@ static bool take(int sock, int driver, struct offer *o, int *fds, int *nfds)
 		memcpy(fds + had, r.fds, (size_t)r.nfds * sizeof *fds);
 		*nfds += r.nfds;
 	} while (!o->handle_type || (o->handle_type == DESCRIPTORS && (uint32_t)*nfds < o->chunks));
+	int no = 0; /* descriptors from here on: the kernel refuses them, if it can */
+	setsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof no);
 	return true;
 }
 
@@ -892,8 +947,7 @@ static int dial(void)
 		printf("Connected to producer pid %d uid %u gid %u\n", peer.pid, peer.uid, peer.gid);
 		return sock;
 	}
-	close(sock);
-	return -1;
+	return -1; /* sock is left to the end of the process, as in main */
 }
 
 /* attach maps the offer's memory and verifies it. It is given back before the verdict: the
@@ -1022,7 +1076,8 @@ int main(int argc, char **argv)
 		unmap(&m); /* of legacy memory, before the producer hears of it */
 		if (!done)
 			part(sock, mapped);
-		close(sock);
+		/* sock is left to the end of the process. To close it drops what is in its queue,
+		 * and a descriptor there could make that wait (SO_LINGER). */
 	}
 	if (status)
 		fprintf(stderr, "consumer.c: %s\n", failure);
