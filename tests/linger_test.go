@@ -70,22 +70,29 @@ func (x *lingerer) connect(path string, uid int) int {
 			done <- fmt.Errorf("setresuid %d: %w", uid, errno)
 			return
 		}
-		done <- unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+		done <- uninterrupted(func() error { return unix.Connect(fd, &unix.SockaddrUnix{Name: path}) })
 	}()
 	require.NoError(x.t, <-done)
 	return fd
 }
 
-// socket makes one in which nothing is waited for for long.
+// uninterrupted repeats a system call that a signal has interrupted: the runtime sends some.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// socket makes one whose connect does not wait for long.
 func (x *lingerer) socket() int {
 	x.t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(x.t, err)
 	x.conns = append(x.conns, fd)
-	limit := unix.NsecToTimeval(int64(prompt))
-	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} { // of connect and accept, too
-		require.NoError(x.t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &limit))
-	}
+	limit := unix.NsecToTimeval(int64(prompt)) // of connect
+	require.NoError(x.t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 	return fd
 }
 
@@ -97,15 +104,12 @@ func (x *lingerer) accept(path string, victim func() *process) (*process, int) {
 	x.t.Cleanup(func() { require.NoError(x.t, unix.Unlink(path)) })
 	require.NoError(x.t, unix.Listen(listener, 1))
 	p := victim()
+	require.True(x.t, x.awaits(listener, p.name), p.dump())
 	fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
 	require.NoError(x.t, err, p.dump())
 	x.conns = append(x.conns, fd)
-	limit := unix.NsecToTimeval(int64(prompt))
-	require.NoError(x.t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
-	b := make([]byte, 512)
-	n, err := unix.Read(fd, b)
-	require.NoError(x.t, err, p.dump())
-	require.Equal(x.t, wish(1, cli.OfferName), b[:n])
+	require.True(x.t, x.awaits(fd, p.name), p.dump())
+	require.Equal(x.t, wish(1, cli.OfferName), (&enemy{fd: fd}).hear())
 	return p, fd
 }
 
@@ -126,7 +130,8 @@ func (x *lingerer) descriptor() int {
 	if err := unix.Connect(fd, address); !errors.Is(err, unix.EINPROGRESS) {
 		require.NoError(x.t, err)
 	}
-	end, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC) // the connection is there: it is the loopback
+	require.True(x.t, x.awaits(listener, "the loopback"))
+	end, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
 	require.NoError(x.t, err)
 	x.ends = append(x.ends, end)
 	for junk := make([]byte, 1<<16); err == nil; {
@@ -146,7 +151,7 @@ func (x *lingerer) send(fd int, record []byte, n int) {
 	for i := range fds {
 		fds[i] = x.descriptor()
 	}
-	err := unix.Sendmsg(fd, record, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+	err := unix.Sendmsg(fd, record, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 	for _, evil := range fds {
 		if err != nil {
 			reset(evil)
@@ -164,7 +169,7 @@ func (x *lingerer) send(fd int, record []byte, n int) {
 
 func (x *lingerer) sendBare(fd int, record []byte) {
 	x.t.Helper()
-	require.NoError(x.t, unix.Sendmsg(fd, record, nil, nil, unix.MSG_NOSIGNAL))
+	require.NoError(x.t, unix.Sendmsg(fd, record, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT))
 }
 
 // sendMany is send of more records than are read of one who is refused.
@@ -181,6 +186,7 @@ func (x *lingerer) sendMany(fd int, record []byte) {
 func (x *lingerer) offered(fd int) uint64 {
 	x.t.Helper()
 	x.sendBare(fd, wish(1, cli.OfferName))
+	require.True(x.t, x.awaits(fd, "the producer"))
 	b := (&enemy{fd: fd}).hear()
 	require.Greater(x.t, len(b), 16+56)
 	require.EqualValues(x.t, typeOffer, binary.LittleEndian.Uint16(b[6:]))
@@ -191,12 +197,20 @@ func (x *lingerer) offered(fd int) uint64 {
 // hangs up.
 func (x *lingerer) answered(fd int) {
 	x.t.Helper()
-	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(poll, int(prompt.Milliseconds()))
-	if err != nil || n == 0 {
-		x.t.Errorf("the victim has not answered within %s (%v)", prompt, err)
-	}
+	x.awaits(fd, "the victim")
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+}
+
+// awaits waits for a record, a connection or an end, which is somebody else's to make.
+func (x *lingerer) awaits(fd int, whose string) bool {
+	x.t.Helper()
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n := 0
+	err := uninterrupted(func() (err error) { n, err = unix.Poll(poll, int(prompt.Milliseconds())); return err })
+	if err != nil || n == 0 {
+		x.t.Errorf("%s has said nothing within %s (%v)", whose, prompt, err)
+	}
+	return n > 0
 }
 
 // endsPromptly waits for a program's end, and kills it if that does not come.
@@ -312,16 +326,17 @@ func (r raid) land(x *lingerer, path string, producer *process) (fds []int) {
 }
 
 // plots are what a producer does to a consumer that has asked for its offer, while that is
-// halted, and what the consumer says of it.
+// halted. Afterwards it hangs up when the consumer has said something, or never.
 var plots = []struct {
 	name   string
 	attack func(x *lingerer, fd int)
+	stays  bool
 }{
-	{"more than an offer has", func(x *lingerer, fd int) { x.send(fd, bait(x.t), 4) }},
-	{"as an offer's", func(x *lingerer, fd int) { x.send(fd, bait(x.t), 1) }},
-	{"with progress", func(x *lingerer, fd int) { x.send(fd, progress(), 3) }},
-	{"many with progress", func(x *lingerer, fd int) { x.sendMany(fd, progress()) }},
-	{"behind a refusal", func(x *lingerer, fd int) {
+	{name: "more than an offer has", attack: func(x *lingerer, fd int) { x.send(fd, bait(x.t), 4) }},
+	{name: "as an offer's", attack: func(x *lingerer, fd int) { x.send(fd, bait(x.t), 1) }},
+	{name: "with progress", attack: func(x *lingerer, fd int) { x.send(fd, progress(), 3) }},
+	{name: "many with progress", stays: true, attack: func(x *lingerer, fd int) { x.sendMany(fd, progress()) }},
+	{name: "behind a refusal", attack: func(x *lingerer, fd int) {
 		x.sendBare(fd, record(typeRefuse, 1, 0, 0, 0))
 		x.send(fd, progress(), 3)
 	}},
@@ -344,6 +359,9 @@ func TestLingeringDescriptorsForConsumers(t *testing.T) {
 					plot.attack(x, fd)
 					require.Positive(t, x.landed, "nothing was sent")
 					require.NoError(t, resume(p))
+					if !plot.stays {
+						x.answered(fd)
+					}
 					if endsPromptly(t, p, "with -timeout 2s") {
 						p.fails(1)
 					}
