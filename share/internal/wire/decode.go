@@ -72,8 +72,7 @@ func (d *offerDecoder) read(r *reader) (err error) {
 	m.Memory.Kind, m.Access = cu.Kind(r.u8()), cu.Access(r.u8())
 	handle := HandleType(r.u8())
 	if handle != HandleFD && handle != HandleLegacy && !r.short {
-		return fmt.Errorf("%w: handles of type %d; %d, file descriptors, and %d, legacy IPC, are known",
-			ErrUnsupported, uint8(handle), HandleFD, HandleLegacy)
+		return fmt.Errorf("%w: handles of type %d", ErrUnsupported, uint8(handle))
 	}
 	if m.Pending, err = r.flag(); err != nil {
 		return err

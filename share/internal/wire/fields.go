@@ -16,12 +16,13 @@ const (
 // fields reads the fields of m to the end of the record.
 func (r *reader) fields(m decoder) error {
 	for last := -1; len(r.b) > 0; {
-		number, value := r.u16(), []byte(nil)
-		value = r.take(int(r.u16()))
-		switch {
-		case r.short:
+		number, size := r.u16(), int(r.u16())
+		if r.short || size > len(r.b) {
+			r.short = true
 			return nil
-		case int(number) <= last:
+		}
+		value := r.take(size)
+		if int(number) <= last {
 			return fmt.Errorf("field %d behind field %d", number, last)
 		}
 		last = int(number)

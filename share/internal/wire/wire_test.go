@@ -1,0 +1,177 @@
+package wire
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// messages are one or more of every type, with the extremes of their fields.
+func messages() []Message {
+	full := vmm.Descriptor{Kind: 255, Device: cu.UUID{1, 15: 2}, Size: math.MaxUint64, ChunkSize: math.MaxUint64 - 1,
+		Chunks: math.MaxUint32, Granularity: math.MaxUint64 - 2, Generation: math.MaxUint64 - 3}
+	return []Message{
+		Attach{Driver: cu.CUDA, Access: cu.ReadOnly, Name: ""}, Attach{Driver: cu.Soft, Access: cu.ReadWrite, Name: strings.Repeat("ä", 127)}, Attach{Driver: 0, Access: cu.ReadOnly, Name: "x", Capabilities: TakesLegacy},
+		Offer{Access: cu.ReadOnly, Name: "n"},
+		Offer{Memory: full, Access: cu.ReadWrite, Name: strings.Repeat("n", MaxName), Data: noise(MaxData, 1), First: math.MaxUint32, FDs: math.MaxUint32 - 1, Pending: true, Capabilities: math.MaxUint64},
+		longest(),
+		Offer{Memory: vmm.Descriptor{Kind: 1, Size: 1, ChunkSize: 1, Chunks: 1}, Access: cu.ReadWrite, Name: "n", Legacy: &LegacyHandle{}},
+		Offer{Memory: vmm.Descriptor{Size: 2, ChunkSize: math.MaxUint64, Chunks: 1, Generation: math.MaxUint64}, Access: cu.ReadWrite, Name: "n", Data: noise(9, 1),
+			Pending: true, Legacy: &LegacyHandle{cu.IPCHandle{1, 63: 2}, math.MaxUint64 - 2}, Capabilities: 2},
+		Refuse{}, Refuse{Code: math.MaxUint16, Text: strings.Repeat("x", MaxText)},
+		Progress{}, Progress{Done: math.MaxUint64, Total: math.MaxUint64 - 1, Capabilities: 1 << 63}, Mapped{}, Mapped{Generation: math.MaxUint64},
+		Verdict{}, Verdict{OK: true, Text: ""}, Verdict{OK: false, Text: "a\nb\x00c\u2028"}, Revoke{}, Revoke{Text: "🚀"}, Publish{}, Publish{Generation: math.MaxUint64}, Confirm{}, Confirm{Generation: math.MaxUint64},
+	}
+}
+
+// longest is the longest message that there is.
+func longest() Message {
+	return Offer{Memory: vmm.Descriptor{Size: 1, ChunkSize: 1, Chunks: 1}, Access: cu.ReadWrite, Name: strings.Repeat("n", MaxName),
+		Data: noise(MaxData, 2), Legacy: &LegacyHandle{}, Capabilities: 1}
+}
+
+// noise is n bytes that look like nothing.
+func noise(n int, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + seed)
+	}
+	return b
+}
+
+// flaw is the record of m with other bytes at an offset.
+func flaw(m Message, offset int, b ...byte) []byte {
+	r := Encode(m)
+	copy(r[offset:], b)
+	return r
+}
+
+// mended is a record whose length is right again.
+func mended(record []byte) []byte {
+	le.PutUint32(record[12:], uint32(len(record)-headerSize))
+	return record
+}
+
+func TestMessagesSurviveTheWire(t *testing.T) {
+	seen := map[Type]bool{}
+	for _, m := range messages() {
+		record := Encode(m)
+		got, err := Decode(record)
+		require.NoError(t, err, "%#v", m)
+		require.Equal(t, m, got)
+		require.Equal(t, record, Encode(got))
+		seen[m.Type()] = true
+	}
+	require.Len(t, seen, 9)
+}
+
+// A record that is cut off is refused, also if its length says that it is whole, unless the
+// cut is in front of its fields.
+func TestCutOffRecordsAreRefused(t *testing.T) {
+	for _, m := range messages() {
+		record, plain := Encode(m), len(Encode(without(m)))
+		for i := range record {
+			_, err := Decode(record[:i])
+			require.ErrorIs(t, err, ErrMalformed, "%#v, %d bytes", m, i)
+			if i < headerSize || i == plain {
+				continue
+			}
+			_, err = Decode(mended(slices.Clone(record[:i])))
+			require.ErrorIs(t, err, ErrMalformed, "%#v, %d bytes", m, i)
+		}
+	}
+}
+
+// without is m without fields behind its table.
+func without(m Message) Message {
+	switch m := m.(type) {
+	case Attach:
+		m.Capabilities = 0
+		return m
+	case Offer:
+		m.Capabilities = 0
+		return m
+	case Progress:
+		m.Capabilities = 0
+		return m
+	}
+	return m
+}
+
+// A field that a later program appends changes nothing, to messages of any type.
+func TestEveryMessageTakesUnknownFields(t *testing.T) {
+	for _, m := range messages() {
+		got, err := Decode(mended(appendField(Encode(m), 0x7f00, []byte("later"))))
+		require.NoError(t, err)
+		require.Equal(t, m, got)
+		_, err = Decode(mended(appendField(Encode(m), 0xff00, nil)))
+		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorContains(t, err, "field 65280 of "+m.Type().String())
+	}
+}
+
+func TestLongestRecord(t *testing.T) {
+	for _, m := range messages() {
+		require.LessOrEqual(t, len(Encode(m)), len(Encode(longest())))
+	}
+	require.Len(t, Encode(longest()), 4519, "docs/wire.md says so")
+	require.Less(t, 4519, MaxRecord)
+}
+
+// What is decoded holds nothing of the record, whose memory is used again.
+func TestDecodedMessageIsACopy(t *testing.T) {
+	record := Encode(Offer{Access: cu.ReadOnly, Name: "name", Data: []byte("data")})
+	m, err := Decode(record)
+	require.NoError(t, err)
+	clear(record)
+	require.Equal(t, "name", m.(Offer).Name)
+	require.Equal(t, "data", string(m.(Offer).Data))
+}
+
+// Whatever words an error has, they reach the other side as far as they fit.
+func TestTextsAreMadeToFit(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"empty":       {"", ""},
+		"fits":        {strings.Repeat("x", MaxText), strings.Repeat("x", MaxText)},
+		"too long":    {strings.Repeat("x", MaxText+1), strings.Repeat("x", MaxText)},
+		"half a rune": {strings.Repeat("x", MaxText-1) + "€", strings.Repeat("x", MaxText-1)},
+		"most of one": {strings.Repeat("x", MaxText-2) + "€", strings.Repeat("x", MaxText-2)},
+		"one fits":    {strings.Repeat("x", MaxText-3) + "€€", strings.Repeat("x", MaxText-3) + "€"},
+		"four bytes":  {strings.Repeat("x", MaxText-3) + "🚀", strings.Repeat("x", MaxText-3)},
+		"no UTF-8":    {"a\xff\xfeb", "a\uFFFDb"},
+	} {
+		for _, m := range []Message{Verdict{OK: false, Text: c.text}, Refuse{Code: RefusedBusy, Text: c.text}, Revoke{Text: c.text}} {
+			got, err := Decode(Encode(m))
+			require.NoError(t, err, name)
+			var text string
+			switch got := got.(type) {
+			case Verdict:
+				text = got.Text
+			case Refuse:
+				text = got.Text
+			case Revoke:
+				text = got.Text
+			}
+			require.Equal(t, c.want, text, name)
+			require.True(t, utf8.ValidString(text))
+		}
+	}
+}
+
+// A newer version is told from garbage: the answers differ.
+func TestVersionComesBeforeEverythingElse(t *testing.T) {
+	for _, v := range []byte{0, 2, 255} {
+		_, err := Decode(flaw(Mapped{Generation: 1}, 4, v))
+		require.ErrorIs(t, err, ErrVersion)
+		require.NotErrorIs(t, err, ErrMalformed)
+		_, err = Decode(append(flaw(Mapped{Generation: 1}, 4, v), noise(50, 1)...))
+		require.ErrorIs(t, err, ErrVersion, "whatever else there is")
+	}
+}
