@@ -21,7 +21,8 @@ def main():
     driver = memory.choose(args.driver)
     policy = gpufd.Policy(uids=args.allow_uid)
     connected = lambda peer: print(f"Connected to producer {peer}")  # noqa: E731
-    with gpufd.attach(args.socket, demo.NAME, driver.driver, access, policy, args.timeout, connected=connected) as att:
+    legacy = driver.takes_legacy
+    with gpufd.attach(args.socket, demo.NAME, driver.driver, access, policy, args.timeout, connected=connected, legacy=legacy) as att:
         what = "an IPC handle" if att.offer.legacy else f"{len(att.fds)} descriptors"
         print(f"Received {what}, size: {att.offer.size} bytes")
         salt = demo.unpack_data(att.offer)

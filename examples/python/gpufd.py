@@ -27,7 +27,7 @@ CUDA, SOFT = 1, 2  # kinds of driver
 READ_ONLY, READ_WRITE = 1, 3  # kinds of access
 DESCRIPTORS, LEGACY = 1, 2  # types of handles
 HANDLE_SIZE = 64  # bytes of a legacy handle
-MAX_RECORD = 8192  # bytes taken; the longest record that there is has 4,507
+MAX_RECORD = 8192  # bytes taken; the longest record that there is has 4,519
 MAX_FDS = 64  # descriptors in a record
 MAX_CHUNKS = 4096
 MAX_NAME, MAX_DATA, MAX_TEXT = 255, 4096, 4096
@@ -35,7 +35,9 @@ MAX_PATH = 107  # bytes of a socket's path
 SO_PASSRIGHTS = 83  # of the kernel, from Linux 6.16 on
 
 # Codes of REFUSE.
-NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LATE, NOT_ADMITTED, TOO_FAST = range(1, 10)
+NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LATE, NOT_ADMITTED, TOO_FAST, NOT_KNOWN = range(1, 11)
+
+TAKES_LEGACY = 1 << 0  # a capability: a consumer takes offers by a legacy handle
 
 
 def driver_name(kind):
@@ -113,6 +115,9 @@ HEADER = struct.Struct("<4sHHII")  # magic, version, type, flags, length
 OFFER = struct.Struct("<BBBBI16sQQQQIIHH")
 MAGIC = b"GPFD"
 VERSION = 1
+IGNORABLE = 1  # a flag: who does not know the type ignores the record
+FLAGS_REQUIRED = 0xFFFF0000  # flags that have to be known
+FIELD_REQUIRED = 0x8000  # fields from here on have to be known
 
 
 class Reader:
@@ -144,9 +149,21 @@ class Reader:
             raise Malformed("a name with control characters")
         return name
 
-    def end(self):
-        if self.left:
-            raise Malformed(f"{len(self.left)} bytes after the last field")
+    def fields(self, record):
+        """The rest: the fields that the class of record knows, by name."""
+        last, values = -1, {}
+        while self.left:
+            number, length = self.unpack("<HH")
+            value = self.take(length)
+            need(number > last, f"field {number} behind field {last}")
+            last = number
+            if number in record.FIELDS:
+                name, layout = record.FIELDS[number]
+                need(length >= struct.calcsize(layout), f"{name} of {length} bytes")
+                (values[name],) = struct.unpack_from(layout, value)
+            else:
+                need_known(number < FIELD_REQUIRED, f"field {number} of {record.__name__.upper()}")
+        return values
 
 
 def pack_text(text, most=MAX_TEXT):
@@ -162,32 +179,59 @@ def pack_name(name):
     return struct.pack("<H", len(b)) + b
 
 
+def pack_fields(record):
+    """What a record says in fields: all that is not 0."""
+    packed = b""
+    for number, (name, layout) in sorted(record.FIELDS.items()):
+        if getattr(record, name):
+            value = struct.pack(layout, getattr(record, name))
+            packed += struct.pack("<HH", number, len(value)) + value
+    return packed
+
+
 def need(ok, text):
     if not ok:
         raise Malformed(text)
 
 
+def need_known(ok, what):
+    if not ok:
+        raise Malformed(f"the peer uses what this program does not know: {what}", NOT_KNOWN)
+
+
+class Record:
+    """What one record says. FIELDS are those behind the table of its type, by number: the
+    attribute, and how struct packs it."""
+
+    FIELDS: ClassVar[dict] = {}
+
+
+CAPABILITIES = {1: ("capabilities", "<Q")}  # a field of the first record of each side
+
+
 @dataclass(frozen=True)
-class Attach:
+class Attach(Record):
     TYPE: ClassVar[int] = 1
+    FIELDS: ClassVar[dict] = CAPABILITIES
     driver: int
     access: int
     name: str = ""
+    capabilities: int = 0
 
     def body(self):
         return struct.pack("<BBH", self.driver, self.access, 0) + pack_name(self.name)
 
     @classmethod
     def parse(cls, r):
-        driver, access, reserved, length = r.unpack("<BBHH")
-        need(reserved == 0, "reserved bytes that are not 0")
+        driver, access, _, length = r.unpack("<BBHH")
         need(access in (READ_ONLY, READ_WRITE), f"access {access} is unknown")
         return cls(driver, access, r.name(length))
 
 
 @dataclass(frozen=True)
-class Offer:
+class Offer(Record):
     TYPE: ClassVar[int] = 2
+    FIELDS: ClassVar[dict] = CAPABILITIES
     driver: int
     access: int
     chunks: int
@@ -204,6 +248,7 @@ class Offer:
     handle_type: int = DESCRIPTORS
     offset: int = 0  # of legacy memory in its allocation, whose size is chunk_size
     handle: bytes = b""
+    capabilities: int = 0
 
     @property
     def legacy(self):
@@ -221,7 +266,7 @@ class Offer:
         (driver, access, handle_type, pending, chunks, device, size, chunk_size, granularity, generation, first, fds,
          name_length, data_length) = r.unpack(OFFER.format)  # fmt: skip
         need(access in (READ_ONLY, READ_WRITE), f"access {access} is unknown")
-        need(handle_type in (DESCRIPTORS, LEGACY), f"handles of type {handle_type}; 1, file descriptors, and 2, legacy IPC, are known")
+        need_known(handle_type in (DESCRIPTORS, LEGACY), f"handles of type {handle_type}")
         need(pending in (0, 1), f"pending is {pending}")
         need(name_length > 0, "an offer without a name")
         need(data_length <= MAX_DATA, f"{data_length} bytes of data, and {MAX_DATA} are allowed")
@@ -257,11 +302,12 @@ class Offer:
 
     def continues(self, before):
         """Raise if this is not the record that follows another of the same offer."""
-        need(self == replace(before, first=before.first + before.fds, fds=self.fds), "records of an offer contradict each other")
+        alike = replace(before, first=before.first + before.fds, fds=self.fds, capabilities=self.capabilities)
+        need(self == alike, "records of an offer contradict each other")
 
 
 @dataclass(frozen=True)
-class Refuse:
+class Refuse(Record):
     TYPE: ClassVar[int] = 3
     code: int
     text: str = ""
@@ -276,10 +322,12 @@ class Refuse:
 
 
 @dataclass(frozen=True)
-class Progress:
+class Progress(Record):
     TYPE: ClassVar[int] = 4
+    FIELDS: ClassVar[dict] = CAPABILITIES
     done: int
     total: int
+    capabilities: int = 0
 
     def body(self):
         return struct.pack("<QQ", self.done, self.total)
@@ -290,7 +338,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Mapped:
+class Mapped(Record):
     TYPE: ClassVar[int] = 5
     generation: int
 
@@ -303,7 +351,7 @@ class Mapped:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Record):
     TYPE: ClassVar[int] = 6
     ok: bool
     text: str = ""
@@ -313,14 +361,13 @@ class Verdict:
 
     @classmethod
     def parse(cls, r):
-        verdict, reserved, length = r.unpack("<BBH")
+        verdict, _, length = r.unpack("<BBH")
         need(verdict in (0, 1), f"a verdict of {verdict}")
-        need(reserved == 0, "reserved bytes that are not 0")
         return cls(bool(verdict), r.text(length))
 
 
 @dataclass(frozen=True)
-class Revoke:
+class Revoke(Record):
     TYPE: ClassVar[int] = 7
     text: str = ""
 
@@ -333,7 +380,7 @@ class Revoke:
 
 
 @dataclass(frozen=True)
-class Publish:
+class Publish(Record):
     TYPE: ClassVar[int] = 8
     generation: int
 
@@ -346,7 +393,7 @@ class Publish:
 
 
 @dataclass(frozen=True)
-class Confirm:
+class Confirm(Record):
     TYPE: ClassVar[int] = 9
     generation: int
 
@@ -358,12 +405,19 @@ class Confirm:
         return cls(*r.unpack("<Q"))
 
 
+@dataclass(frozen=True)
+class Unknown(Record):
+    """A record of a type that is not known here, and may be ignored."""
+
+    type: int
+
+
 TYPES = {t.TYPE: t for t in (Attach, Offer, Refuse, Progress, Mapped, Verdict, Revoke, Publish, Confirm)}
 
 
 def encode(record):
     """The bytes of a record."""
-    body = record.body()
+    body = record.body() + pack_fields(record)
     return HEADER.pack(MAGIC, VERSION, record.TYPE, 0, len(body)) + body
 
 
@@ -374,12 +428,13 @@ def decode(data):
     need(magic == MAGIC, "a record that does not begin with GPFD")
     if version != VERSION:
         raise Malformed(f"the peer speaks version {version}, this program {VERSION}", OTHER_VERSION)
-    need(flags == 0, f"flags {flags:#x} are unknown")
     need(length == len(r.left), f"{length} bytes follow, it says, and {len(r.left)} do")
-    need(type_ in TYPES, f"type {type_} is unknown")
+    need_known(not flags & FLAGS_REQUIRED, f"flags {flags & FLAGS_REQUIRED:#x}")
+    if type_ not in TYPES:
+        need_known(flags & IGNORABLE, f"records of type {type_}")
+        return Unknown(type_)
     record = TYPES[type_].parse(r)
-    r.end()
-    return record
+    return replace(record, **r.fields(TYPES[type_]))
 
 
 # Peers.
@@ -517,9 +572,17 @@ class Conn:
                 raise Lost("the peer hung up") from None
 
     def receive(self, max_fds=0, deadline=None):
-        """The next record and its descriptors, which the caller owns; Lost at the end."""
+        """The next record and its descriptors, which the caller owns; Lost at the end. What
+        is ignored does not renew the deadline."""
         if deadline is None:
             deadline = time.monotonic() + self.timeout
+        while True:
+            record, fds = self.receive_any(max_fds, deadline)
+            if not isinstance(record, Unknown):
+                return record, fds
+
+    def receive_any(self, max_fds, deadline):
+        """The next record, also one to be ignored."""
         if self.foul:
             self.wait(select.POLLRDHUP, deadline)
             raise Lost("the peer hung up")
@@ -622,7 +685,7 @@ class Conn:
         with contextlib.suppress(Lost):
             for _ in range(16):
                 with contextlib.suppress(Malformed):
-                    close_all(self.receive(MAX_FDS, deadline)[1])
+                    close_all(self.receive_any(MAX_FDS, deadline)[1])
 
 
 # The consumer.
@@ -733,6 +796,7 @@ class Attachment:
         need(offer.driver == attach.driver,
              f"the producer uses the {driver_name(offer.driver)} driver and this program {driver_name(attach.driver)}")  # fmt: skip
         need(offer.access >= attach.access, "less access than was asked for")
+        need(not offer.legacy or attach.capabilities & TAKES_LEGACY, "an offer by a legacy handle, to a consumer that takes none")
         if offer.chunks > max_chunks or (max_size and offer.chunks * offer.chunk_size > max_size):
             raise Error(f"an offer of {offer.chunks} chunks and {offer.chunks * offer.chunk_size} bytes is more than is taken here")
 
@@ -786,8 +850,9 @@ class Attachment:
 
 
 def attach(path, name, driver, access=READ_ONLY, policy=Policy(), timeout=30.0, max_chunks=MAX_CHUNKS, max_size=None,
-           connected=lambda peer: None):  # fmt: skip
-    """Take the offer of that name ("" for the only one). connected is told the Peer as
+           connected=lambda peer: None, legacy=False):  # fmt: skip
+    """Take the offer of that name ("" for the only one), by a legacy handle only if legacy
+    says that the caller opens those. connected is told the Peer as
     soon as there is one. The caller maps att.fds, waits
     for att.wait_published(), says att.mapped(), and may say att.report(); to be used
     with with, which tells the producer of failures."""
@@ -795,7 +860,7 @@ def attach(path, name, driver, access=READ_ONLY, policy=Policy(), timeout=30.0, 
     att = Attachment(conn, peer)
     try:
         connected(peer)
-        att.take(Attach(driver, access, name), max_chunks, max_size)
+        att.take(Attach(driver, access, name, TAKES_LEGACY if legacy else 0), max_chunks, max_size)
     except BaseException as e:
         att.__exit__(type(e), e, None)
         raise
@@ -1047,6 +1112,8 @@ class Server:
             raise Malformed(text, OTHER_DRIVER)
         if record.access > offer.access:
             raise Malformed(f"{offer.name!r} is offered read-only, and read-write was asked for", TOO_MUCH_ACCESS)
+        if offer.legacy and not record.capabilities & TAKES_LEGACY:
+            raise Malformed(f"{offer.name!r} is offered by a legacy handle, and the consumer takes none", NOT_KNOWN)
 
     def send_offer(self, conn, offer, fds):
         if offer.legacy:

@@ -39,6 +39,7 @@ class Buffer:
     driver = granularity = size = chunk = chunks = 0
     device = bytes(16)
     handle, offset = b"", 0  # of memory that is shared by a legacy handle
+    takes_legacy = False  # whether take opens those
     access = READ_WRITE
 
     def __init__(self):
@@ -297,7 +298,7 @@ class Cuda(Buffer):
     """Memory of a GPU, in the primary context of its device, which stays current in the
     calling thread. ptr is the address."""
 
-    driver = CUDA
+    driver, takes_legacy = CUDA, True
 
     def __init__(self):
         super().__init__()

@@ -19,7 +19,7 @@ import unittest
 import gpufd
 
 HERE = pathlib.Path(__file__).resolve().parent
-VECTORS = pathlib.Path(os.environ.get("GPUFD_VECTORS", HERE / "../../share/testdata/vectors.json"))
+VECTORS = pathlib.Path(os.environ.get("GPUFD_VECTORS", HERE / "../../share/internal/wire/testdata/vectors.json"))
 
 
 def fields(record):
@@ -30,7 +30,7 @@ def fields(record):
             value = value.hex()
         if name in ("offset", "handle") and not record.legacy:
             continue
-        if name != "pending" or value:
+        if name not in ("pending", "capabilities") or value:
             out[name] = value
     return out
 
@@ -79,6 +79,29 @@ class Vectors(unittest.TestCase):
                 gpufd.decode(bytes.fromhex(v["hex"]))
             version = v["why"].startswith("version") or "newer version" in v["why"]
             self.assertEqual(caught.exception.code, gpufd.OTHER_VERSION if version else gpufd.BAD_RECORD, v["name"])
+
+
+    def test_foreign_records(self):
+        """Of a later program: ignored, refused by name, or taken for what of it is known."""
+        self.assertEqual({v["what"] for v in self.file["foreign"]}, {"ignored", "refused", "taken"})
+        for v in self.file["foreign"]:
+            with self.subTest(v["name"]):
+                getattr(self, "is_" + v["what"])(v, bytes.fromhex(v["hex"]))
+
+    def is_ignored(self, v, data):
+        self.assertEqual(gpufd.decode(data), gpufd.Unknown(int(v["type"])))
+
+    def is_refused(self, v, data):
+        with self.assertRaises(gpufd.Malformed) as caught:
+            gpufd.decode(data)
+        self.assertEqual(caught.exception.code, gpufd.NOT_KNOWN)
+        self.assertIn(v["names"], str(caught.exception))
+
+    def is_taken(self, v, data):
+        record = gpufd.decode(data)
+        self.assertEqual(record, record_of(v["type"], v["fields"]))
+        self.assertEqual(fields(record), v["fields"])
+        self.assertEqual(gpufd.decode(gpufd.encode(record)), record)
 
 
 class Offers(unittest.TestCase):
@@ -254,7 +277,7 @@ class Legacy(unittest.TestCase):
         server = gpufd.Server(self.path, timeout=5)
         thread = threading.Thread(target=server.serve, args=(self.good, [], 1))
         thread.start()
-        with gpufd.attach(self.path, "", gpufd.SOFT, timeout=5) as att:
+        with gpufd.attach(self.path, "", gpufd.SOFT, timeout=5, legacy=True) as att:
             self.assertEqual((att.offer, att.fds), (self.good, []))
             att.wait_published()
             att.mapped()
@@ -305,7 +328,7 @@ class Legacy(unittest.TestCase):
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         closing = threading.Thread(target=server.close)
-        att = gpufd.attach(self.path, "", gpufd.SOFT, timeout=5)
+        att = gpufd.attach(self.path, "", gpufd.SOFT, timeout=5, legacy=True)
         try:
             att.mapped()
             server.timeout = timeout
@@ -362,7 +385,7 @@ class Legacy(unittest.TestCase):
         server = gpufd.Server(self.path)
         thread = threading.Thread(target=server.serve, args=(self.good, [], 1))
         thread.start()
-        with gpufd.attach(self.path, "", gpufd.SOFT, timeout=5) as att:
+        with gpufd.attach(self.path, "", gpufd.SOFT, timeout=5, legacy=True) as att:
             for conn in list(server.conns):
                 conn.timeout = 1  # for what it does not say behind this
             began = time.monotonic()
@@ -392,7 +415,7 @@ class Legacy(unittest.TestCase):
             thread = threading.Thread(target=lie)
             thread.start()
             try:
-                with gpufd.attach(self.path, "", gpufd.SOFT, timeout=timeout) as att:
+                with gpufd.attach(self.path, "", gpufd.SOFT, timeout=timeout, legacy=True) as att:
                     att.wait_published()
                     att.mapped()
             finally:
