@@ -32,6 +32,8 @@ done
 mkdir -p "$tree/examples/python" "$tree/examples/c"
 cp examples/python/*.py "$tree/examples/python/"
 cp examples/c/*.c "$tree/examples/c/"
+mkdir -p "$tree/share/internal/wire/testdata"
+cp share/internal/wire/testdata/vectors.json "$tree/share/internal/wire/testdata/"
 # What tests/conformance compares itself with, and what the faults are.
 mkdir -p "$tree/docs"
 cp docs/driver-facts.md docs/faults.md docs/ptx.md "$tree/docs/"

@@ -286,6 +286,22 @@ class Legacy(unittest.TestCase):
         server.close()
         self.assertEqual((server.verified, server.errors), (1, []))
 
+    def test_not_taken(self):
+        """Who does not say that it takes legacy handles is sent none; the next one is served."""
+        server = gpufd.Server(self.path, timeout=5)
+        thread = threading.Thread(target=server.serve, args=(self.good, [], 1))
+        thread.start()
+        with self.assertRaises(gpufd.Refused) as caught:
+            gpufd.attach(self.path, "", gpufd.SOFT, timeout=5)
+        self.assertEqual(caught.exception.code, gpufd.NOT_KNOWN)
+        self.assertIn("legacy handle", str(caught.exception))
+        with gpufd.attach(self.path, "", gpufd.SOFT, timeout=5, legacy=True) as att:
+            att.mapped()
+            att.report(True)
+        thread.join()
+        server.close()
+        self.assertEqual((server.verified, server.failed), (1, 0))
+
     def test_signal(self):
         """One that interrupts no system call of the main thread ends serving all the same."""
 
