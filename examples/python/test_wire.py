@@ -25,12 +25,13 @@ VECTORS = pathlib.Path(os.environ.get("GPUFD_VECTORS", HERE / "../../share/inter
 def fields(record):
     """A record as the vectors describe it."""
     out = {}
+    optional = {"pending"} | {name for name, _ in record.FIELDS.values()}
     for name, value in vars(record).items():
         if isinstance(value, bytes):
             value = value.hex()
         if name in ("offset", "handle") and not record.legacy:
             continue
-        if name not in ("pending", "capabilities") or value:
+        if value or name not in optional:
             out[name] = value
     return out
 

@@ -21,13 +21,15 @@ func (r *reader) fields(m decoder) error {
 			r.short = true
 			return nil
 		}
-		value := r.take(size)
+		value := reader{b: r.take(size)}
 		if int(number) <= last {
 			return fmt.Errorf("field %d behind field %d", number, last)
 		}
 		last = int(number)
-		known, err := m.field(number, &reader{b: value})
+		known, err := m.field(number, &value)
 		switch {
+		case value.short:
+			return fmt.Errorf("field %d: %d bytes are too few", number, size)
 		case err != nil:
 			return fmt.Errorf("field %d: %w", number, err)
 		case !known && number&fieldRequired != 0:
@@ -59,9 +61,6 @@ func (c *Capabilities) field(number uint16, value *reader) (known bool, err erro
 		return false, nil
 	}
 	*c = Capabilities(value.u64())
-	if value.short {
-		return true, fmt.Errorf("capabilities take 8 bytes")
-	}
 	return true, nil
 }
 

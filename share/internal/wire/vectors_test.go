@@ -81,8 +81,8 @@ type fields struct {
 	Capabilities uint64 `json:"capabilities,omitempty"`
 }
 
-// fieldsOf takes a message apart.
-func fieldsOf(m Message) (typ string, f fields) {
+// describe takes a message apart.
+func describe(m Message) (typ string, f fields) {
 	switch m := m.(type) {
 	case Attach:
 		return "attach", fields{Driver: new(uint8(m.Driver)), Access: new(uint8(m.Access)), Name: &m.Name, Capabilities: uint64(m.Capabilities)}
@@ -191,7 +191,7 @@ func TestVectorsAreWhatThisPackageSpeaks(t *testing.T) {
 		m, err := Decode(record)
 		require.NoError(t, err, v.Name)
 		require.Equal(t, messageOf(t, v.Type, v.Fields), m, v.Name)
-		typ, f := fieldsOf(m)
+		typ, f := describe(m)
 		require.Equal(t, v.Type, typ, v.Name)
 		text, err := json.Marshal(f)
 		require.NoError(t, err)

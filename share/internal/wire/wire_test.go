@@ -2,7 +2,10 @@ package wire
 
 import (
 	"math"
+	"os"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -64,7 +67,7 @@ func TestMessagesSurviveTheWire(t *testing.T) {
 	for _, m := range messages() {
 		record := Encode(m)
 		got, err := Decode(record)
-		require.NoError(t, err, "%#v", m)
+		require.NoError(t, err, m.Type())
 		require.Equal(t, m, got)
 		require.Equal(t, record, Encode(got))
 		seen[m.Type()] = true
@@ -73,36 +76,36 @@ func TestMessagesSurviveTheWire(t *testing.T) {
 }
 
 // A record that is cut off is refused, also if its length says that it is whole, unless the
-// cut is in front of its fields.
+// cut is in front of a field.
 func TestCutOffRecordsAreRefused(t *testing.T) {
-	for _, m := range messages() {
-		record, plain := Encode(m), len(Encode(without(m)))
+	for n, m := range messages() {
+		record := Encode(m)
+		_, starts := fieldsOf(t, record)
 		for i := range record {
 			_, err := Decode(record[:i])
-			require.ErrorIs(t, err, ErrMalformed, "%#v, %d bytes", m, i)
-			if i < headerSize || i == plain {
+			require.ErrorIs(t, err, ErrMalformed, "message %d, %s, %d bytes", n, m.Type(), i)
+			if i < headerSize || slices.Contains(starts, i) {
 				continue
 			}
 			_, err = Decode(mended(slices.Clone(record[:i])))
-			require.ErrorIs(t, err, ErrMalformed, "%#v, %d bytes", m, i)
+			require.ErrorIs(t, err, ErrMalformed, "message %d, %s, %d bytes", n, m.Type(), i)
 		}
 	}
 }
 
-// without is m without fields behind its table.
-func without(m Message) Message {
-	switch m := m.(type) {
-	case Attach:
-		m.Capabilities = 0
-		return m
-	case Offer:
-		m.Capabilities = 0
-		return m
-	case Progress:
-		m.Capabilities = 0
-		return m
+// fieldsOf is the numbers of the fields of a record, and where they start.
+func fieldsOf(t *testing.T, record []byte) (numbers []string, starts []int) {
+	t.Helper()
+	require.Greater(t, len(record), headerSize, "a record without bytes: go test -update writes those of a vector")
+	r := reader{b: record[headerSize:]}
+	require.NoError(t, Type(le.Uint16(record[6:])).message().read(&r))
+	require.False(t, r.short)
+	for len(r.b) > 0 {
+		starts = append(starts, len(record)-len(r.b))
+		numbers = append(numbers, strconv.Itoa(int(r.u16())))
+		r.take(int(r.u16()))
 	}
-	return m
+	return numbers, starts
 }
 
 // A field that a later program appends changes nothing, to messages of any type.
@@ -117,9 +120,101 @@ func TestEveryMessageTakesUnknownFields(t *testing.T) {
 	}
 }
 
+// What a message can say is in one of messages, so that the tests above see it travel.
+func TestMessagesSayAllThatThereIs(t *testing.T) {
+	said := map[string]bool{}
+	for _, m := range messages() {
+		v := reflect.ValueOf(m)
+		for i := range v.NumField() {
+			name := v.Type().String() + "." + v.Type().Field(i).Name
+			said[name] = said[name] || !v.Field(i).IsZero()
+		}
+	}
+	for name, ok := range said {
+		require.True(t, ok, "no message has a %s", name)
+	}
+}
+
+// The fields that are written are those of docs/wire.md, and each is in a vector.
+func TestFieldsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/wire.md")
+	require.NoError(t, err)
+	_, table, ok := strings.Cut(string(page), "| number | name | in | value |\n|---|---|---|---|\n")
+	require.True(t, ok, "docs/wire.md has a table of fields")
+	table, _, _ = strings.Cut(table, "\n\n")
+	documented := map[string]bool{}
+	for row := range strings.Lines(table) {
+		documented[strings.TrimSpace(strings.Split(row, "|")[1])] = true
+	}
+	written, inVectors := map[string]bool{}, map[string]bool{}
+	note := func(in map[string]bool, record []byte) {
+		numbers, _ := fieldsOf(t, record)
+		for _, n := range numbers {
+			in[n] = true
+		}
+	}
+	for _, m := range messages() {
+		note(written, Encode(m))
+	}
+	for _, v := range readVectors(t).Vectors {
+		note(inVectors, fromHex(t, v.Hex))
+	}
+	require.Equal(t, documented, written, "the fields of docs/wire.md, and of messages")
+	require.Equal(t, documented, inVectors, "the fields of docs/wire.md, and of %s", vectorFile)
+}
+
+// The records of an offer agree in all but what docs/wire.md excepts.
+func TestRecordsOfAnOfferAgree(t *testing.T) {
+	first := Offer{Memory: vmm.Descriptor{Kind: cu.Soft, Size: 3, ChunkSize: 1, Chunks: 3}, Access: cu.ReadOnly, Name: "n", FDs: 2}
+	second := first
+	second.First, second.FDs = 2, 1
+	require.NoError(t, second.Follows(first, 3))
+	for i := range reflect.TypeFor[Offer]().NumField() {
+		name := reflect.TypeFor[Offer]().Field(i).Name
+		other := second
+		switch f := reflect.ValueOf(&other).Elem().Field(i); name {
+		case "Capabilities": // later ones count for nothing
+			other.Capabilities = 1
+			require.NoError(t, other.Follows(first, 3))
+			continue
+		case "Legacy": // has one record
+			continue
+		case "Memory":
+			other.Memory.Generation++
+		case "Data":
+			other.Data = []byte("x")
+		default:
+			change(t, f)
+		}
+		require.ErrorIs(t, other.Follows(first, 3), ErrMalformed, "another %s", name)
+	}
+}
+
+// change makes a value another one.
+func change(t *testing.T, v reflect.Value) {
+	t.Helper()
+	switch {
+	case v.CanInt():
+		v.SetInt(v.Int() + 1)
+	case v.CanUint():
+		v.SetUint(v.Uint() + 1)
+	case v.Kind() == reflect.Bool:
+		v.SetBool(!v.Bool())
+	case v.Kind() == reflect.String:
+		v.SetString(v.String() + "x")
+	default:
+		t.Fatalf("how does a %s become another one?", v.Type())
+	}
+}
+
 func TestLongestRecord(t *testing.T) {
+	all, _ := fieldsOf(t, Encode(longest()))
 	for _, m := range messages() {
 		require.LessOrEqual(t, len(Encode(m)), len(Encode(longest())))
+		if m.Type() == TypeOffer {
+			numbers, _ := fieldsOf(t, Encode(m))
+			require.Subset(t, all, numbers, "the longest offer has every field")
+		}
 	}
 	require.Len(t, Encode(longest()), 4519, "docs/wire.md says so")
 	require.Less(t, 4519, MaxRecord)
