@@ -285,6 +285,19 @@ class CConsumer(Consumers, Scene):
         source = str(HERE / "../c/consumer.c")
         subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", cls.command[0], source, "-ldl"], check=True)
 
+    def test_at_work(self):
+        """Who looks whether the memory is wanted back does not wait behind what is ignored."""
+        with memory.Soft.make(16 << 20) as chunk, self.attached() as (p, peer, _):
+            size = 64 * chunk.size  # so that verifying it takes a while: 64 times the same
+            offer = chunk.offer("producer", gpufd.READ_ONLY, demo.pack_data(size, 7))
+            peer.say(gpufd.encode(gpufd.replace(offer, size=size, chunks=64, fds=64)), fds=64 * chunk.fds)
+            peer.say(SKIPPED)
+            self.assertIsInstance(peer.receive()[0], gpufd.Mapped)
+            self.assertIsInstance(peer.receive()[0], gpufd.Progress)  # behind which it looks
+            self.assertIn("data differs", peer.hear(gpufd.Verdict).text)
+            peer.close()
+            self.ends(p, 1, "data differs")
+
 
 class Producer(Scene):
     """producer.py against a consumer of a later version."""
