@@ -44,7 +44,7 @@ enum { READ_ONLY = 1, READ_WRITE = 3 };
 enum { DESCRIPTORS = 1, LEGACY = 2 };
 enum {
 	HEADER = 16,
-	MAX_RECORD = 8192, /* bytes taken; the longest record that there is has 4,507 */
+	MAX_RECORD = 8192, /* bytes taken; the longest record that there is has 4,519 */
 	MAX_FDS = 64,      /* in a record */
 	MAX_CHUNKS = 4096,
 	MAX_TEXT = 4096,
@@ -52,6 +52,10 @@ enum {
 	PIECE = 1 << 20,    /* bytes that are compared at a time */
 	TRAILER_SIZE = 4096 /* behind the data in a file of the software driver */
 };
+
+enum { CAPABILITIES = 1, FIELD_REQUIRED = 0x8000 }; /* fields: from the latter on they have to be known */
+enum { IGNORABLE = 1 };                             /* a flag */
+enum { TAKES_LEGACY = 1 };                          /* a capability */
 
 static const char offer_name[] = "producer";
 
@@ -240,6 +244,76 @@ static bool slow_enough(void)
 	return --left >= 0 || blame(9, "more than %d records a second", RATE);
 }
 
+static int type_of(const struct record *r) { return (int)get(r->bytes + 6, 2); }
+static bool is_known(int type) { return type >= ATTACH && type <= CONFIRM; }
+
+/* not_known blames the peer for what it expects to be understood. */
+#define not_known(...) blame(10, "the peer uses what this program does not know: " __VA_ARGS__)
+
+/* table_size is how long the part of a record is that the table of its type describes. It may
+ * be more than there is. */
+static size_t table_size(const struct record *r)
+{
+	const unsigned char *b = r->bytes + HEADER;
+	size_t left = r->length - HEADER;
+	switch (type_of(r)) {
+	case OFFER:
+		return left < 68 ? 68 : 68 + get(b + 64, 2) + get(b + 66, 2) + (b[2] == LEGACY ? 72 : 0);
+	case REFUSE:
+		return left < 4 ? 4 : 4 + get(b + 2, 2);
+	case REVOKE:
+		return left < 2 ? 2 : 2 + get(b, 2);
+	case PROGRESS:
+		return 16;
+	case MAPPED:
+	case PUBLISH:
+	case CONFIRM:
+		return 8;
+	}
+	return left; /* no producer says ATTACH or VERDICT */
+}
+
+/* has_fields is whether fields follow, from there to the end of the record, and none that
+ * would have to be known. */
+static bool has_fields(const struct record *r, size_t at)
+{
+	int type = type_of(r);
+	for (long last = -1; at < r->length;) {
+		const unsigned char *b = r->bytes + at;
+		size_t left = r->length - at;
+		long number = left < 4 ? 0 : (long)get(b, 2);
+		if (left < 4 || get(b + 2, 2) > left - 4)
+			return blame(6, "a record of type %d with a field that is cut off", type);
+		if (number <= last)
+			return blame(6, "a record of type %d with field %ld behind field %ld", type, number, last);
+		if (number == CAPABILITIES && (type == OFFER || type == PROGRESS) && get(b + 2, 2) < 8)
+			return blame(6, "capabilities of %" PRIu64 " bytes", get(b + 2, 2));
+		if (number >= FIELD_REQUIRED)
+			return not_known("field %ld of a record of type %d", number, type);
+		last = number;
+		at += 4 + get(b + 2, 2);
+	}
+	return true;
+}
+
+/* readable is whether the rest of a record is as its header says, and holds nothing that would
+ * have to be known. */
+static bool readable(const struct record *r)
+{
+	uint32_t flags = (uint32_t)get(r->bytes + 8, 4), upper = flags & 0xffff0000;
+	int type = type_of(r), handle = r->bytes[HEADER + 2];
+	size_t left = r->length - HEADER, table = table_size(r);
+	if (upper)
+		return not_known("flags %#" PRIx32, upper);
+	if (!is_known(type))
+		return flags & IGNORABLE || not_known("records of type %d", type);
+	if (type == OFFER && left > 2 && handle != DESCRIPTORS && handle != LEGACY)
+		return not_known("handles of type %d", handle);
+	if (table > left)
+		return blame(6, "a record of type %d whose lengths make no sense", type);
+	return has_fields(r, HEADER + table);
+}
+
 /* look is recvmsg of a record that stays in the queue, with MSG_CTRUNC in *flags if it has
  * descriptors. 0 is the end, or a record of length 0, which is taken. */
 static ssize_t look(int sock, struct record *r, int *flags)
@@ -286,8 +360,8 @@ static bool take_fds(int sock, struct record *r, uint64_t want)
 	return ok;
 }
 
-/* receive takes the next record with its descriptors, which the caller closes. After a
- * failure, none are left. *ended is set where the peer has hung up. */
+/* receive takes the next record with its descriptors, which the caller closes. One of a type
+ * that is not known is to be ignored. After a failure, none are left. *ended is set where the peer has hung up. */
 static bool receive(int sock, struct record *r, bool *ended, double deadline)
 {
 	bool once = false;
@@ -332,11 +406,9 @@ static bool receive(int sock, struct record *r, bool *ended, double deadline)
 			return blame(6, "a record that does not begin with GPFD");
 		if (get(b + 4, 2) != 1)
 			return blame(5, "the peer speaks version %" PRIu64 ", this program 1", get(b + 4, 2));
-		if (get(b + 8, 4))
-			return blame(6, "flags %#" PRIx64 " are unknown", get(b + 8, 4));
 		if (get(b + 12, 4) != r->length - HEADER)
 			return blame(6, "%" PRIu64 " bytes follow, it says, and %zu do", get(b + 12, 4), r->length - HEADER);
-		if (!slow_enough())
+		if (!slow_enough() || !readable(r))
 			return false;
 		if (!foul)
 			return true;
@@ -347,15 +419,13 @@ static bool receive(int sock, struct record *r, bool *ended, double deadline)
 	}
 }
 
-static int type_of(const struct record *r) { return (int)get(r->bytes + 6, 2); }
-
 /* text_of is a text of the record behind its length, fit for a terminal. */
 static const char *text_of(const struct record *r, size_t at)
 {
 	static char text[MAX_TEXT + 1];
 	const unsigned char *b = r->bytes + HEADER;
-	size_t left = r->length - HEADER, n = left < at + 2 ? MAX_TEXT + 1 : get(b + at, 2);
-	if (n > MAX_TEXT || left != at + 2 + n || !utf8(b + at + 2, n, false))
+	size_t n = get(b + at, 2);
+	if (n > MAX_TEXT || !utf8(b + at + 2, n, false))
 		return "(a malformed text)";
 	memcpy(text, b + at + 2, n);
 	text[n] = 0;
@@ -373,7 +443,7 @@ static const char *text_of(const struct record *r, size_t at)
  * timed out. */
 static bool goes_on(const struct record *r)
 {
-	int type = type_of(r), code = r->length < HEADER + 2 ? 0 : (int)get(r->bytes + HEADER, 2);
+	int type = type_of(r), code = (int)get(r->bytes + HEADER, 2);
 	if (type != REFUSE && type != REVOKE)
 		return true;
 	over = true;
@@ -382,17 +452,23 @@ static bool goes_on(const struct record *r)
 	return fail(code == 7 ? 4 : 1, "refused: %s (code %d)", text_of(r, 2), code);
 }
 
-/* hear is receive for what does not end the conversation. */
-static bool hear(int sock, struct record *r)
+/* hear_any is receive for what does not end the conversation. */
+static bool hear_any(int sock, struct record *r, double deadline)
 {
 	bool ended;
-	if (!receive(sock, r, &ended, now() + options.timeout))
+	if (!receive(sock, r, &ended, deadline))
 		return ended ? fail(4, "the producer hung up") : false;
-	if (!goes_on(r))
-		return false;
-	if (type_of(r) == PROGRESS && r->length != HEADER + 16)
-		return blame(6, "a PROGRESS of %zu bytes", r->length - HEADER);
-	return true;
+	return goes_on(r);
+}
+
+/* hear waits for one that is not to be ignored: those renew no deadline. */
+static bool hear(int sock, struct record *r)
+{
+	double deadline = now() + options.timeout;
+	while (hear_any(sock, r, deadline))
+		if (is_known(type_of(r)))
+			return true;
+	return false;
 }
 
 /* say sends a record. A producer that has hung up may have said why. */
@@ -416,25 +492,34 @@ static bool say_progress(int sock, uint64_t done, uint64_t total)
 	if (!say(sock, PROGRESS, body, sizeof body))
 		return false;
 	for (struct pollfd p = {.fd = sock, .events = POLLIN}; poll(&p, 1, 0) > 0;) {
-		if (!hear(sock, &r))
+		if (!hear_any(sock, &r, now() + options.timeout))
 			return false;
 		close_fds(r.fds, &r.nfds);
-		if (type_of(&r) != PROGRESS)
+		if (is_known(type_of(&r)) && type_of(&r) != PROGRESS)
 			return blame(6, "a record of type %d to a consumer that is attached", type_of(&r));
 	}
 	return true;
 }
 
+/* The longest text that is sent; its length comes before it. */
+enum { SAYS = 500 };
+
+/* put_text puts a text behind its length, cut between two characters, and gives the end. */
+static unsigned char *put_text(unsigned char *p, const char *text)
+{
+	size_t n = strlen(text);
+	while (n > SAYS || !utf8((const unsigned char *)text, n, false))
+		n--; /* nothing at all is UTF-8 */
+	memcpy(put(p, n, 2), text, n);
+	return p + 2 + n;
+}
+
 /* say_verdict gives the verdict, and waits until the producer has read it and closed. */
 static bool say_verdict(int sock, bool good, const char *text)
 {
-	unsigned char body[4 + 500];
-	size_t n = strlen(text);
-	while (n > sizeof body - 4 || !utf8((const unsigned char *)text, n, false))
-		n--; /* ends between two characters; nothing at all is UTF-8 */
-	put(put(put(body, good, 1), 0, 1), n, 2);
-	memcpy(body + 4, text, n);
-	if (!say(sock, VERDICT, body, 4 + n))
+	unsigned char body[4 + SAYS];
+	unsigned char *end = put_text(put(put(body, good, 1), 0, 1), text);
+	if (!say(sock, VERDICT, body, (size_t)(end - body)))
 		return false;
 	over = true;
 	double deadline = now() + options.timeout; /* which progress does not renew */
@@ -445,7 +530,7 @@ static bool say_verdict(int sock, bool good, const char *text)
 		close_fds(r.fds, &r.nfds);
 		if (!goes_on(&r))
 			return false;
-		if (type_of(&r) != PROGRESS)
+		if (is_known(type_of(&r)) && type_of(&r) != PROGRESS)
 			return blame(6, "a record of type %d behind the verdict", type_of(&r));
 	}
 }
@@ -455,7 +540,7 @@ static bool say_verdict(int sock, bool good, const char *text)
 /* parse_legacy reads what an offer by a legacy handle has behind its data. */
 static bool parse_legacy(const struct record *r, struct offer *o)
 {
-	const unsigned char *b = r->bytes + r->length - 72;
+	const unsigned char *b = r->bytes + HEADER + 68 + o->name_length + o->data_length;
 	o->offset = get(b, 8);
 	memcpy(o->handle, b + 8, sizeof o->handle);
 	if (o->chunks != 1 || o->first || o->nfds || o->granularity || o->access != READ_WRITE || r->nfds)
@@ -468,9 +553,6 @@ static bool parse_legacy(const struct record *r, struct offer *o)
 static bool parse_offer(const struct record *r, struct offer *o)
 {
 	const unsigned char *b = r->bytes + HEADER;
-	size_t n = r->length - HEADER;
-	if (n < 68)
-		return fail(1, "an OFFER that is too short");
 	o->driver = b[0], o->access = b[1], o->handle_type = b[2], o->pending = b[3];
 	o->chunks = (uint32_t)get(b + 4, 4);
 	memcpy(o->device, b + 8, 16);
@@ -478,16 +560,14 @@ static bool parse_offer(const struct record *r, struct offer *o)
 	o->granularity = get(b + 40, 8), o->generation = get(b + 48, 8);
 	o->first = (uint32_t)get(b + 56, 4), o->nfds = (uint32_t)get(b + 60, 4);
 	o->name_length = get(b + 64, 2), o->data_length = get(b + 66, 2);
-	bool legacy = o->handle_type == LEGACY;
-	if ((o->access != READ_ONLY && o->access != READ_WRITE) || (!legacy && o->handle_type != DESCRIPTORS) || o->pending > 1)
-		return fail(1, "an OFFER with access %d, handle type %d, pending %d", o->access, o->handle_type, o->pending);
-	if (!o->name_length || o->name_length > 255 || o->data_length > 4096 ||
-	    n != 68 + o->name_length + o->data_length + (legacy ? 72 : 0))
+	if ((o->access != READ_ONLY && o->access != READ_WRITE) || o->pending > 1)
+		return fail(1, "an OFFER with access %d, pending %d", o->access, o->pending);
+	if (!o->name_length || o->name_length > 255 || o->data_length > 4096)
 		return fail(1, "an OFFER whose lengths make no sense");
 	if (!utf8(b + 68, o->name_length, true))
 		return fail(1, "an OFFER whose name is no text");
 	memcpy(o->rest, b + 68, o->name_length + o->data_length);
-	if (legacy)
+	if (o->handle_type == LEGACY)
 		return parse_legacy(r, o);
 	if (o->nfds < 1 || o->nfds > MAX_FDS || (int)o->nfds != r->nfds)
 		return fail(1, "an OFFER of %u descriptors with %d", o->nfds, r->nfds);
@@ -509,6 +589,10 @@ static bool alike(const struct offer *a, const struct offer *b)
 	       a->data_length == b->data_length && !memcmp(a->rest, b->rest, a->name_length + a->data_length);
 }
 
+/* takes_legacy is whether legacy handles can be opened here: those of the software driver are
+ * for its own processes. */
+static bool takes_legacy(int driver) { return driver == CUDA; }
+
 /* fits is whether this is the offer that was asked for. */
 static bool fits(const struct offer *o, int driver)
 {
@@ -516,6 +600,8 @@ static bool fits(const struct offer *o, int driver)
 		return fail(1, "the producer uses a driver of kind %d and this program %d (1 cuda, 2 soft)", o->driver, driver);
 	if (o->access < options.access)
 		return fail(1, "less access is offered than was asked for");
+	if (o->handle_type == LEGACY && !takes_legacy(driver))
+		return fail(1, "an offer by a legacy handle, to a consumer that takes none");
 	if (o->name_length != strlen(offer_name) || memcmp(o->rest, offer_name, o->name_length))
 		return fail(1, "an offer of another name");
 	return true;
@@ -528,7 +614,10 @@ static bool take(int sock, int driver, struct offer *o, int *fds, int *nfds)
 	unsigned char body[64], *p = put(put(put(body, driver, 1), options.access, 1), 0, 2);
 	p = put(p, strlen(offer_name), 2);
 	memcpy(p, offer_name, strlen(offer_name));
-	if (!say(sock, ATTACH, body, 6 + strlen(offer_name)))
+	p += strlen(offer_name);
+	if (takes_legacy(driver))
+		p = put(put(put(p, CAPABILITIES, 2), 8, 2), TAKES_LEGACY, 8);
+	if (!say(sock, ATTACH, body, (size_t)(p - body)))
 		return false;
 	static struct record r;
 	static struct offer next;
@@ -566,7 +655,7 @@ static bool hear_that(int sock, int type, const char *name, const struct offer *
 		if (!hear(sock, &r))
 			return false;
 		close_fds(r.fds, &r.nfds);
-		if (type_of(&r) == type && r.length == HEADER + 8 && get(r.bytes + HEADER, 8) == o->generation)
+		if (type_of(&r) == type && get(r.bytes + HEADER, 8) == o->generation)
 			return true;
 		if (type_of(&r) != PROGRESS)
 			return fail(1, "a record of type %d where %s is expected", type_of(&r), name);
@@ -772,8 +861,6 @@ static bool open_legacy(struct memory *m, const struct offer *o)
 	CUipcMemHandle handle;
 	uint64_t base;
 	size_t whole;
-	if (o->driver == SOFT)
-		return fail(3, "a legacy handle of the software driver can only be opened by its own processes; have the producer take -handle vmm");
 	memcpy(handle.reserved, o->handle, sizeof handle.reserved);
 	if (!find_device(m, o) || !call(cuIpcOpenMemHandle_v2, &m->opened, handle, 1 /* lazy peer access */) ||
 	    !call(cuMemGetAddressRange_v2, &base, &whole, m->opened))
@@ -1050,9 +1137,9 @@ static void part(int sock, bool mapped)
 	if (options.timeout > 1)
 		options.timeout = 1;
 	if (mapped && refusal) {
-		unsigned char body[4];
-		put(put(body, refusal, 2), 0, 2);
-		transmit(sock, REFUSE, body, sizeof body);
+		unsigned char body[4 + SAYS];
+		unsigned char *end = put_text(put(body, refusal, 2), text);
+		transmit(sock, REFUSE, body, (size_t)(end - body));
 	} else {
 		say_verdict(sock, false, text);
 	}
