@@ -241,3 +241,31 @@ func TestFault45_FabricWithoutIMEX(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, free, after)
 }
+
+// A handle that its owner closes is as any other, but nobody else closes it.
+func TestUncollectedMemHandle(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	g := granularity(t, dev)
+	m, err := dev.CreateMemory(g, cu.HandleFD)
+	require.NoError(t, err)
+	f, err := m.Export()
+	require.NoError(t, err)
+	own, err := drv.ImportUncollected(f, g)
+	require.NoError(t, err)
+	require.Equal(t, g, own.Size())
+	id, err := own.DeviceID()
+	require.NoError(t, err)
+	require.Equal(t, dev.Ordinal(), id)
+	kept := own.Handle()
+	require.NoError(t, m.Close())
+	func() { // a lost handle of the other kind shows that cleanups have run
+		_, err := drv.ImportMemory(f, g)
+		require.NoError(t, err)
+	}()
+	eventuallyCollected(t, func() bool { return s.count("cuMemRelease") == 2 })
+	require.Equal(t, sys.CUDA_SUCCESS, drv.Caller().CuMemRelease(kept), "nobody has released it")
+	require.NoError(t, f.Close())
+	_, err = drv.ImportUncollected(f, g)
+	require.ErrorIs(t, err, os.ErrClosed)
+}

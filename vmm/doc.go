@@ -19,9 +19,14 @@
 // New, Create, Reserve, Map and Import return what the caller owns and ends
 // with Close, which is idempotent and may be called on nil. [Import] leaves the
 // files it is given to the caller. [Buffer.Export] hands out duplicates of
-// descriptors made once. Physical memory is free when the last handle,
+// descriptors made once; [Buffer.Lend] lends those themselves, and the buffer cannot
+// be closed until the [Loan] has ended. Physical memory is free when the last handle,
 // mapping and descriptor of it, in any process, is gone: a plain fd is enough
 // to keep it.
+//
+// After Close an address ([Buffer.Ptr] and the others) is 0, and what would need the
+// memory gives [cu.ErrClosed]. So do nil and the zero values of all types; a nil
+// argument is [ErrNil].
 //
 // # What bites
 //
