@@ -52,7 +52,8 @@ func closesWait(t *testing.T, d time.Duration) {
 	t.Cleanup(func() { closeWait = real })
 }
 
-// A trap is a TCP socket whose last close takes 100 seconds, or until spring.
+// A trap is a TCP socket whose last close takes 100 seconds, or until spring, or until
+// its thread gets a signal.
 type trap struct {
 	fd   int // of the one end
 	peer int // the other, which never reads
@@ -290,6 +291,44 @@ func TestCallsThatWaitDoNotClose(t *testing.T) {
 		require.ErrorIs(t, b.RefuseFiles(), ErrClosed)
 	})
 	requireHangs(t, gone, spring)
+}
+
+// TestLastToLeaveDoesNotClose: nor does a call become it that is in the midst of
+// something. It ends when it likes, and nobody begins another.
+func TestLastToLeaveDoesNotClose(t *testing.T) {
+	needsKernelsControl(t)
+	for name, dir := range map[string]func(*socket) *direction{"reading": reading, "writing": writing} {
+		t.Run(name, func(t *testing.T) {
+			requireNoLeak(t)
+			a, b := pair(t)
+			spring := sendTrap(t, a, []byte("x"), 1)
+			in, out, left := make(chan struct{}), make(chan struct{}), make(chan error)
+			go func() {
+				left <- b.s.do(context.Background(), dir, func() error {
+					return b.s.raw.Control(func(uintptr) { close(in); <-out })
+				})
+			}()
+			<-in
+			gone := b.Drop()
+			_, err := b.File()
+			require.ErrorIs(t, err, ErrClosed)
+			<-briefly(t).Done() // time for a close that does not wait
+			close(out)
+			quickly(t, func() { require.NoError(t, <-left) })
+			requireHangs(t, gone, spring)
+		})
+	}
+}
+
+// A turn that comes when the connection has been closed is given back.
+func TestTurnAfterClose(t *testing.T) {
+	d, closed := newDirection(nil), make(chan struct{})
+	d.turn <- struct{}{}
+	require.NoError(t, d.unlessClosed(closed))
+	require.Len(t, d.turn, 1)
+	close(closed)
+	require.ErrorIs(t, d.unlessClosed(closed), ErrClosed)
+	require.Empty(t, d.turn)
 }
 
 // TestBadRecordsThatHang: a bad record that brings such a descriptor stays where it
