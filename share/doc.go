@@ -54,12 +54,12 @@
 // must not write gets a copy.
 //
 // Peers are known by their uid: this user's by default, on both sides; see
-// [WithPolicy], [WithAuthorize] and [WithProducer]. What a peer can make this side
+// [WithPolicy] and [WithAuthorize]. What a peer can make this side
 // hold or do is bounded. docs/security.md says what a hostile peer can do all the
 // same, and lists the bounds.
 //
 // # On the wire
 //
-// docs/wire.md describes every byte, and testdata/vectors.json holds examples;
+// docs/wire.md describes every byte, and internal/wire/testdata/vectors.json holds examples;
 // clients in other languages need nothing else.
 package share
