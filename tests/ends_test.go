@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share"
 )
 
 // piped starts a program on the scene's socket whose output goes into a small pipe, and
@@ -95,10 +96,8 @@ func TestReaderIsGone(t *testing.T) {
 			eventually(t, func() bool { _, err := os.Stat(s.socket); return err == nil }, "no socket")
 			awaitLine(t, bufio.NewScanner(out), map[string]string{"text": "Waiting for consumer", "json": `"event":"waiting"`}[name])
 			require.NoError(t, out.Close())
-			att, err := s.attach() // which is a line
-			if err == nil {
-				require.NoError(t, att.Close())
-			}
+			_, err := s.attach(share.WithAccess(cu.ReadWrite)) // it is refused, which is a line
+			require.Error(t, err)
 			producer.fails(1, "writing the output: ", "broken pipe")
 			require.Empty(t, s.listing())
 		})
