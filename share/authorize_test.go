@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share/internal/wire"
 
 	"github.com/stretchr/testify/require"
@@ -294,4 +295,45 @@ func TestModeOfTheSocket(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, info.Mode().Perm())
 	}
+}
+
+// The application decides with the handle before it, which is a copy.
+func TestLegacyIsAuthorized(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	m := newLegacy(t, ctx, 1)
+	asked := make(chan cu.IPCHandle, 2)
+	srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
+		asked <- o.Legacy.Handle
+		clear(o.Legacy.Handle[:])
+		return nil
+	}))
+	s := serveLegacy(t, srv, m, WithLeases(2))
+	for range 2 {
+		c := start(t, "consumer", srv.Path(), "stop when mapped")
+		c.says(t, "mapped")
+		c.kill()
+	}
+	require.NoError(t, s.end(t))
+	first := <-asked
+	require.NotZero(t, first)
+	require.Equal(t, first, <-asked)
+}
+
+// The application that decides, and who watches, hear that a consumer can write, also
+// of one that asks for less.
+func TestLegacyIsAlwaysReadWrite(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	access := make(chan cu.Access, 1)
+	srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
+		access <- o.Access
+		return nil
+	}))
+	s := serveLegacy(t, srv, newLegacy(t, ctx, 1))
+	conn := dialed(t, srv)
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wants(ctx.Device()))))
+	require.Equal(t, ReadWrite, heard(t, conn).(wire.Offer).Access)
+	require.Equal(t, ReadWrite, <-access)
+	require.Equal(t, ReadWrite, s.await(t, Connected, 1).Access)
+	require.Equal(t, ReadWrite, srv.Leases("data")[0].Access())
+	require.NoError(t, conn.Close())
 }

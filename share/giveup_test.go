@@ -1,0 +1,225 @@
+package share
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/gpufd/gpufd/share/internal/wire"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// Giving up is done once, and leaves nothing.
+func TestPreparedOfferIsGivenUp(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	exportOnce(t, buf)
+	srv := listen(t)
+	srv.Expect("other")
+	before := cutest.Descriptors()
+	for range 3 {
+		p, err := srv.Prepare("data", buf, ReadOnly)
+		require.NoError(t, err)
+		require.Equal(t, before, cutest.Descriptors())
+		conn := asked(t, srv, wants(dev))
+		require.True(t, heard(t, conn).(wire.Offer).Pending)
+		require.NoError(t, conn.Close())
+		require.NoError(t, p.Close())
+		_, err = Attach(soon(t), srv.Path(), "data", dev)
+		require.ErrorIs(t, err, ErrRefused)
+
+		srv.Expect("data") // somebody else's by now
+		kept := early(t, srv, wants(dev))
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
+		require.Len(t, waiting(srv), 1)
+		require.NoError(t, kept.Close())
+		require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
+		require.Empty(t, waiting(srv))
+	}
+	require.NoError(t, (*Prepared)(nil).Close())
+}
+
+func TestPrepareFails(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	buf := newBuffer(t, ctx, 1)
+	srv := listen(t)
+	s := serveAs(t, srv, "taken", buf, ReadOnly)
+	_, err := srv.Prepare("taken", buf, ReadOnly)
+	require.ErrorIs(t, err, ErrNameTaken)
+	_, err = srv.Prepare("a\nb", buf, ReadOnly)
+	require.Error(t, err)
+	_, err = srv.Prepare("data", buf, cu.NoAccess)
+	require.Error(t, err)
+	_, err = srv.Prepare("data", buf, ReadOnly, WithData(make([]byte, MaxData+1)))
+	require.Error(t, err)
+	require.Empty(t, srv.expected)
+
+	fresh := newBuffer(t, ctx, 1)
+	srv.Expect("data")
+	conn := early(t, srv, wants(dev))
+	spy.fail(exports)
+	_, err = srv.Prepare("data", fresh, ReadOnly)
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	spy.fail("")
+	requireRefusal(t, conn, RefusedName, "nothing to offer")
+	require.NoError(t, conn.Close())
+
+	first, served := prepared(t, srv, "data", fresh, ReadOnly)
+	_, err = srv.Prepare("data", fresh, ReadOnly)
+	require.ErrorIs(t, err, ErrNameTaken)
+	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
+	served.start(t, "data", first.Offer)
+	require.NoError(t, attached(t, srv, "data", dev).Err())
+
+	late, err := srv.Prepare("late", fresh, ReadOnly)
+	require.NoError(t, err)
+	require.NoError(t, srv.Close())
+	require.ErrorIs(t, s.end(t), ErrClosed)
+	require.ErrorIs(t, late.Offer(soon(t)), ErrClosed)
+	exported := spy.count(exports)
+	_, err = srv.Prepare("later", newBuffer(t, ctx, 1), ReadOnly)
+	require.ErrorIs(t, err, ErrClosed)
+	require.Equal(t, exported, spy.count(exports))
+}
+
+// A buffer cannot be closed from the time that an offer of it is prepared until the
+// offer has ended.
+func TestBufferIsNotClosedBeforeItsOffer(t *testing.T) {
+	dev, _ := leavesNothing(t)
+	buf, err := vmm.New(dev, 1)
+	require.NoError(t, err)
+	srv := listen(t)
+	p, s := prepared(t, srv, "data", buf, ReadOnly)
+	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
+	s.start(t, "data", p.Offer)
+	attached(t, srv, "data", dev)
+	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
+	s.cancel()
+	require.NoError(t, s.end(t))
+	require.NoError(t, buf.Close())
+}
+
+// Offer waits for the device's work unless it is told that this was done.
+func TestOfferOfSynchronizedMemoryCallsNoDriver(t *testing.T) {
+	spy, _, ctx := spied(t)
+	buf := newBuffer(t, ctx, 1)
+	srv := listen(t)
+	for _, opts := range [][]OfferOption{nil, {WithSynchronized()}} {
+		p, s := prepared(t, srv, "data", buf, ReadOnly, opts...)
+		before, calls := spy.count("cuCtxSynchronize"), spy.count("")
+		s.start(t, "data", p.Offer)
+		s.cancel()
+		require.NoError(t, s.end(t))
+		if opts == nil {
+			require.Equal(t, before+1, spy.count("cuCtxSynchronize"))
+		} else {
+			require.Equal(t, calls, spy.count(""))
+		}
+	}
+}
+
+// A Prepare or Offer that fails while another of that name has got further takes
+// nothing from that one.
+func TestFailureBesideAPreparedOffer(t *testing.T) {
+	var during func()
+	hook := func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if f := during; f != nil && call.Symbol() == exports {
+			during = nil
+			f()
+			return sys.CUDA_ERROR_OUT_OF_MEMORY
+		}
+		return next()
+	}
+	dev, err := cutest.Driver(t, cu.WithHook(hook)).Device(0)
+	require.NoError(t, err)
+	ctx := leavesNothingOn(t, dev)
+	known, fresh := newBuffer(t, ctx, 1), newBuffer(t, ctx, 1)
+	exportOnce(t, known)
+
+	srv := listen(t)
+	var p *Prepared
+	var s *served
+	during = func() { p, s = prepared(t, srv, "data", known, ReadOnly) }
+	_, err = srv.Prepare("data", fresh, ReadOnly)
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	conn := asked(t, srv, wants(dev))
+	require.True(t, heard(t, conn).(wire.Offer).Pending)
+	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
+	s.start(t, "data", p.Offer)
+	require.Equal(t, wire.Publish(isMapped(known)), heard(t, conn))
+	require.NoError(t, conn.Close())
+}
+
+// An offer that the server's end keeps from being put up admits nobody any more.
+func TestServerEndsBeforeItsOffer(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	p, err := srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly)
+	require.NoError(t, err)
+	require.NoError(t, srv.Close())
+	require.ErrorIs(t, p.o.serve(soon(t)), ErrClosed)
+	require.Empty(t, srv.expected)
+}
+
+// A consumer that stops waiting for the data says why.
+func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for name, c := range map[string]struct {
+		timeout time.Duration // once it has mapped the memory
+		want    error
+		says    string
+	}{
+		"out of patience": {brief, ErrTimeout, "took too long"},
+		"ended":           {DefaultTimeout, context.Canceled, "canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := listen(t)
+			p, s := prepared(t, srv, "data", buf, ReadOnly)
+			until, cancel := context.WithCancel(soon(t))
+			defer cancel()
+			_, err := Attach(until, srv.Path(), "data", dev, WithRoom(1), OnStep(func(s vmm.Step) {
+				if s.Op == vmm.OpAccess && c.want == context.Canceled {
+					time.AfterFunc(10*time.Millisecond, cancel)
+				}
+			}), timeoutAt(vmm.OpAccess, c.timeout))
+			require.ErrorIs(t, err, c.want)
+			require.ErrorContains(t, s.await(t, Verdict, 1).Err, c.says)
+			require.NoError(t, p.Close())
+			require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
+		})
+	}
+}
+
+// A consumer owes no verdict on data that is not there.
+func TestNoVerdictIsOwedBeforeTheData(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
+	conn := asked(t, srv, wants(dev))
+	require.True(t, heard(t, conn).(wire.Offer).Pending)
+	require.NoError(t, conn.Close())
+	err := s.await(t, Ended, 1).Err
+	require.ErrorIs(t, err, sock.ErrPeerLost)
+	require.NotErrorIs(t, err, ErrNoVerdict)
+	require.NoError(t, p.Close())
+}
+
+// Who watches an offer that is prepared is told of those who are turned away.
+func TestRefusedWhilePrepared(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly)
+	_, err := Attach(soon(t), srv.Path(), "data", dev, WithAccess(ReadWrite))
+	require.ErrorIs(t, err, ErrRefused)
+	require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "read-only")
+	require.NoError(t, p.Close())
+}

@@ -1,0 +1,225 @@
+package share
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpufd/gpufd/share/internal/wire"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A served is an offer under way.
+type served struct {
+	*Server
+	cancel context.CancelFunc
+	result chan error // of Offer
+
+	mu     sync.Mutex
+	events []Event
+	moved  chan struct{}
+}
+
+func listen(t testing.TB, opts ...ListenOption) *Server {
+	t.Helper()
+	srv, err := Listen(socketPath(t), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, srv.Close()) })
+	return srv
+}
+
+// serve offers buf as "data", read-write, until t ends or cancel is called.
+func serve(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *served {
+	t.Helper()
+	return serveAs(t, srv, "data", buf, ReadWrite, opts...)
+}
+
+func serveAs(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) *served {
+	t.Helper()
+	s := newServed(srv)
+	s.start(t, name, func(ctx context.Context) error {
+		return srv.Offer(ctx, name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...)
+	})
+	return s
+}
+
+func newServed(srv *Server) *served {
+	return &served{Server: srv, result: make(chan error, 1), moved: make(chan struct{}, 1)}
+}
+
+// start runs offer until t ends or cancel is called.
+func (s *served) start(t testing.TB, name string, offer func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	go func() { s.result <- offer(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		s.result <- <-s.result
+	})
+	for !offered(s.Server, name) {
+		if len(s.result) > 0 {
+			break // it failed, or was short
+		}
+		runtime.Gosched()
+	}
+}
+
+func offered(srv *Server, name string) bool {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	return srv.offers[name] != nil
+}
+
+func (s *served) see(e Event) {
+	s.mu.Lock()
+	s.events = append(s.events, e)
+	s.mu.Unlock()
+	select {
+	case s.moved <- struct{}{}:
+	default:
+	}
+}
+
+// await waits for the nth event of that kind.
+func (s *served) await(t testing.TB, k EventKind, n int) Event {
+	t.Helper()
+	for ctx := soon(t); ; {
+		if all := s.of(k); len(all) >= n {
+			return all[n-1]
+		}
+		select {
+		case <-s.moved:
+		case <-ctx.Done():
+			require.FailNow(t, "no such event", "%s number %d among %v", k, n, s.of(0))
+		}
+	}
+}
+
+// of lists the events of a kind so far, or all.
+func (s *served) of(k EventKind) (found []Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		if e.Kind == k || k == 0 {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// end is what Offer returns.
+func (s *served) end(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-s.result:
+		s.result <- err
+		return err
+	case <-soon(t).Done():
+		require.FailNow(t, "Offer does not end")
+		return nil
+	}
+}
+
+// attached is an attachment that is closed when t ends.
+func attached(t testing.TB, srv *Server, name string, dev *cu.Device, opts ...AttachOption) *Attachment {
+	t.Helper()
+	att, err := Attach(soon(t), srv.Path(), name, dev, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, att.Close()) })
+	return att
+}
+
+// awaitDone waits for the lease's end and returns why.
+func awaitDone(t testing.TB, att *Attachment) error {
+	t.Helper()
+	select {
+	case <-att.Done():
+		return att.Err()
+	case <-soon(t).Done():
+		require.FailNow(t, "the lease does not end")
+		return nil
+	}
+}
+
+// requireServed says that the server still serves.
+func requireServed(t testing.TB, srv *Server, ctx *cu.Context) {
+	t.Helper()
+	att, err := Attach(soon(t), srv.Path(), "", ctx.Device())
+	require.NoError(t, err)
+	requireNoise(t, ctx, att.Buffer(), 1)
+	require.NoError(t, att.Close())
+}
+
+// early is a raw connection of a consumer that waits for an offer.
+func early(t testing.TB, srv *Server, want wire.Attach) *sock.Conn {
+	t.Helper()
+	before := len(waiting(srv))
+	conn := dialed(t, srv)
+	require.NoError(t, conn.Send(soon(t), wire.Encode(want)))
+	require.Eventually(t, func() bool { return len(waiting(srv)) > before }, 10*time.Second, 100*time.Microsecond)
+	return conn
+}
+
+// waiting lists who waits for any offer.
+func waiting(srv *Server) (all []*waiter) {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	for _, e := range srv.expected {
+		all = append(all, e.waiting...)
+	}
+	return all
+}
+
+// heard is the next message on conn, whose files are closed.
+func heard(t testing.TB, conn *sock.Conn) wire.Message {
+	t.Helper()
+	rec, err := conn.Receive(soon(t))
+	require.NoError(t, err)
+	m, err := wire.Decode(rec.Data)
+	require.NoError(t, err)
+	require.Len(t, rec.Files, wire.Descriptors(m))
+	require.NoError(t, rec.Close())
+	return m
+}
+
+// isMapped is what a consumer says that has mapped buf.
+func isMapped(buf *vmm.Buffer) wire.Mapped { return wire.Mapped{Generation: buf.Describe().Generation} }
+
+// dialed is a raw connection to a server.
+func dialed(t testing.TB, srv *Server) *sock.Conn {
+	t.Helper()
+	c, err := sock.Dial(soon(t), srv.Path())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// connections counts those that are served.
+func connections(srv *Server) int {
+	srv.places.mu.Lock()
+	defer srv.places.mu.Unlock()
+	return srv.places.taken
+}
+
+// hearer speaks messages on a raw connection.
+func hearer(conn *sock.Conn) *transport {
+	o := newPeerOptions()
+	o.rate = 0
+	return newTransport(conn, o)
+}
+
+// exportOnce has buf remember its descriptors: to offer it calls no driver any more.
+func exportOnce(t testing.TB, buf *vmm.Buffer) {
+	t.Helper()
+	l, err := buf.Lend()
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+}
