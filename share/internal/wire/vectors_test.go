@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +18,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// vectorFile holds what docs/md describes as bytes, for programs in any
+// vectorFile holds what docs/wire.md describes as bytes, for programs in any
 // language to be tested with.
 const vectorFile = "testdata/vectors.json"
 
@@ -54,7 +56,7 @@ type foreign struct {
 }
 
 // fields are the fields of every type of message, under the names that
-// docs/md gives them.
+// docs/wire.md gives them.
 type fields struct {
 	Driver      *uint8  `json:"driver,omitempty"`
 	Access      *uint8  `json:"access,omitempty"`
@@ -257,6 +259,54 @@ func TestInvalidVectorsAreRefused(t *testing.T) {
 		require.NotErrorIs(t, err, ErrUnsupported, v.Name)
 		require.NotEmpty(t, v.Why)
 	}
+}
+
+// Of each field there are two more vectors, so that programs in other languages are tested with
+// a value that is too short, which they refuse, and a longer one, whose beginning they take.
+func TestVectorsOfEachFieldAreTooShortAndLonger(t *testing.T) {
+	all := readVectors(t)
+	short, long := map[uint16]bool{}, map[uint16]bool{}
+	for _, v := range all.Invalid {
+		_, err := Decode(fromHex(t, v.Hex))
+		if n, ok := numberTooShort(err); ok {
+			short[n] = true
+		}
+	}
+	for _, v := range all.Foreign {
+		if v.What != "taken" {
+			continue
+		}
+		record := fromHex(t, v.Hex)
+		m, err := Decode(record)
+		require.NoError(t, err, v.Name)
+		for _, f := range fieldsOf(t, record) {
+			for _, known := range fieldsOf(t, Encode(m)) {
+				long[f.number] = long[f.number] || f.number == known.number && len(f.value) > len(known.value)
+			}
+		}
+	}
+	for _, v := range all.Vectors {
+		record := fromHex(t, v.Hex)
+		for _, f := range fieldsOf(t, record) {
+			if !short[f.number] {
+				t.Errorf("%s has no invalid record with too short a field %d; of %q it would be\n%x", vectorFile, f.number, v.Name, f.shorter(record))
+			}
+			if !long[f.number] {
+				t.Errorf("%s has no foreign record with a longer field %d; of %q it would be\n%x", vectorFile, f.number, v.Name, f.longer(record))
+			}
+			short[f.number], long[f.number] = true, true // one of each will do
+		}
+	}
+}
+
+// numberTooShort is the number of the field that is too short, if that is what err says.
+func numberTooShort(err error) (n uint16, ok bool) {
+	if err == nil {
+		return 0, false
+	}
+	_, reason, _ := strings.Cut(err.Error(), ": field ")
+	read, _ := fmt.Sscanf(reason, "%d: %d bytes are too few", &n, new(int))
+	return n, read == 2
 }
 
 func rewrite(t *testing.T, all vectors) {

@@ -19,8 +19,8 @@ const Version = 1
 
 const (
 	// MaxRecord is the longest record that either side takes, in bytes. The longest
-	// that this version can say, an offer with all the name and data that it may
-	// have, is 4,519 bytes; the rest is room for fields.
+	// that this version can say is shorter, as docs/wire.md says; the rest is room for
+	// fields.
 	MaxRecord = 8 << 10
 
 	headerSize = 16
