@@ -29,10 +29,8 @@ var closeWait = time.Second
 func await(all ...<-chan struct{}) bool {
 	var late <-chan time.Time
 	for _, done := range all {
-		select {
-		case <-done: // already: no timer
+		if isClosed(done) { // no timer
 			continue
-		default:
 		}
 		if late == nil {
 			late = time.After(closeWait)

@@ -30,7 +30,7 @@ type socket struct {
 	err    error         // of it, once gone
 	once   sync.Once
 
-	asides sync.RWMutex // held by calls that take no turn, and to close closed
+	asides sync.RWMutex // held by calls that may have no turn, then by closeAlone
 }
 
 // newSocket owns fd from the call on: on failure it is closed. fd must be in
@@ -65,15 +65,13 @@ func (s *socket) drop() <-chan struct{} {
 		return nothing
 	}
 	s.once.Do(func() {
-		s.asides.Lock()
 		close(s.closed)
-		s.asides.Unlock()
+		s.crowd.join()
 		if s.sealed { // nothing of a stranger's ends with it
 			s.finish()
 			return
 		}
 		_ = s.file.SetDeadline(past) // fails only on a closed file
-		s.crowd.join()
 		go s.closeAlone()
 	})
 	return s.gone
@@ -88,17 +86,18 @@ func (s *socket) close() error {
 }
 
 // closeAlone closes the file when nobody else is in it: else the last to leave would
-// be who calls close(2). It keeps both turns for good.
+// be who calls close(2). It keeps the turns and the lock for good.
 func (s *socket) closeAlone() {
-	defer s.crowd.leave()
 	s.read.turn <- struct{}{}
 	s.write.turn <- struct{}{}
+	s.asides.Lock()
 	s.finish()
 }
 
 func (s *socket) finish() {
-	defer close(s.gone)
 	s.err = s.file.Close()
+	s.crowd.leave()
+	close(s.gone)
 }
 
 // do is the choke point: it runs op, alone in its direction, and makes sure
@@ -159,14 +158,14 @@ func (s *socket) try(ready func(func(uintptr) bool) error, f func(fd int) error)
 
 // control calls f once, without waiting.
 func (s *socket) control(f func(fd int) error) error {
-	s.asides.RLock()
-	defer s.asides.RUnlock()
-	var err error
-	select {
-	case <-s.closed:
+	if !s.asides.TryRLock() {
 		return ErrClosed
-	default:
 	}
+	defer s.asides.RUnlock()
+	if isClosed(s.closed) {
+		return ErrClosed
+	}
+	var err error
 	cerr := s.raw.Control(func(fd uintptr) {
 		err = ignoringEINTR(func() error { return f(int(fd)) })
 	})
@@ -179,11 +178,18 @@ func (s *socket) control(f func(fd int) error) error {
 // closedOr replaces the poller's word for a closed file or for the deadline that drop
 // sets by ErrClosed.
 func (s *socket) closedOr(err error) error {
-	select {
-	case <-s.closed:
+	if isClosed(s.closed) {
 		return ErrClosed
+	}
+	return err
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
 	default:
-		return err
+		return false
 	}
 }
 

@@ -37,20 +37,16 @@ func (d *direction) enter(ctx context.Context, closed <-chan struct{}) error {
 
 // over says why nothing is to be waited for any more, or is nil.
 func over(ctx context.Context, closed <-chan struct{}) error {
-	select {
-	case <-closed:
+	if isClosed(closed) {
 		return ErrClosed
-	default:
 	}
 	return wait.Err(ctx)
 }
 
 // tryEnter takes the turn if it is free.
 func (d *direction) tryEnter(closed <-chan struct{}) error {
-	select {
-	case <-closed:
+	if isClosed(closed) {
 		return ErrClosed
-	default:
 	}
 	select {
 	case d.turn <- struct{}{}:
@@ -63,13 +59,11 @@ func (d *direction) tryEnter(closed <-chan struct{}) error {
 // unlessClosed gives the turn back if closed is: what began after that would not be
 // interrupted.
 func (d *direction) unlessClosed(closed <-chan struct{}) error {
-	select {
-	case <-closed:
+	if isClosed(closed) {
 		d.leave()
 		return ErrClosed
-	default:
-		return nil
 	}
+	return nil
 }
 
 func (d *direction) leave() { <-d.turn }
