@@ -44,7 +44,7 @@ enum { READ_ONLY = 1, READ_WRITE = 3 };
 enum { DESCRIPTORS = 1, LEGACY = 2 };
 enum {
 	HEADER = 16,
-	MAX_RECORD = 8192, /* bytes taken; the longest record that there is has 4,519 */
+	MAX_RECORD = 8192, /* bytes taken; the longest record that there is has about half */
 	MAX_FDS = 64,      /* in a record */
 	MAX_CHUNKS = 4096,
 	MAX_TEXT = 4096,
