@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share/internal/wire"
@@ -62,11 +63,11 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 //	answer    the producer is told so, once the data is there
 //	confirm   of legacy memory: the producer says that it is what it offered
 type attaching struct {
-	*transport
-	opts *attachOptions
-	name string
-	dev  *cu.Device
-	step *stepper
+	transport *transport
+	opts      *attachOptions
+	name      string
+	dev       *cu.Device
+	step      *stepper
 
 	room   *vmm.Reservation // or nil
 	offer  wire.Offer
@@ -79,7 +80,11 @@ type attaching struct {
 func (a *attaching) connect(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.timeout, ErrTimeout)
 	defer cancel()
-	conn, err := sock.Dial(ctx, path, sock.WithMaxRecord(wire.MaxRecord))
+	opts := []sock.DialOption{sock.WithMaxRecord(wire.MaxRecord)}
+	if !slices.Contains(a.opts.handles, HandleFD) {
+		opts = append(opts, sock.WithMaxFDs(0))
+	}
+	conn, err := sock.Dial(ctx, path, opts...)
 	if err != nil {
 		return err
 	}
@@ -99,8 +104,10 @@ func (a *attaching) take(ctx context.Context) error {
 	if err := a.receiveOffer(); err != nil {
 		return err
 	}
+	_ = a.transport.conn.RefuseFiles() // from now on; where the kernel cannot, each record is looked at
 	a.opts.received(a.described(), a.files)
-	if err := errors.Join(a.open(), a.room.Close()); err != nil {
+	err := a.open()
+	if err = errors.Join(err, a.room.Close()); err != nil { // if open has not used it
 		return err
 	}
 	if a.offer.Pending {
@@ -139,7 +146,7 @@ func (a *attaching) ask(ctx context.Context) (err error) {
 
 // say sends m. A producer that has gone may have said before what it had to say.
 func (a *attaching) say(ctx context.Context, m wire.Message) error {
-	err := a.sendRecord(ctx, wire.Append(a.answer[:0], m))
+	err := a.transport.sendRecord(ctx, wire.Append(a.answer[:0], m))
 	if errors.Is(err, sock.ErrPeerLost) {
 		return nil
 	}
@@ -149,7 +156,7 @@ func (a *attaching) say(ctx context.Context, m wire.Message) error {
 // receiveOffer collects the records of the offer that was asked for.
 func (a *attaching) receiveOffer() error {
 	for {
-		m, files, err := a.receive(a.step.ctx, true)
+		m, files, err := a.transport.receive(a.step.ctx, true)
 		if errors.Is(err, sock.ErrPeerLost) {
 			return fmt.Errorf("the producer closed the connection before its offer was complete: %w", err)
 		}
@@ -191,7 +198,7 @@ func (a *attaching) add(m wire.Offer) (whole bool, err error) {
 // described is the offer in the caller's terms.
 func (a *attaching) described() Offer {
 	m := a.offer
-	return Offer{m.Name, m.Memory, m.Access, m.Data, a.conn.Peer(), m.Legacy}
+	return Offer{m.Name, m.Memory, m.Access, m.Data, a.transport.conn.Peer(), m.Legacy}
 }
 
 // awaitData waits until the producer says that the data of a pending offer is there.
@@ -216,7 +223,7 @@ func (a *attaching) awaitConfirmation() error {
 func (a *attaching) hear(want wire.Message, state string) error {
 	for {
 		a.step.renew()
-		m, files, err := a.receive(a.step.ctx, true)
+		m, files, err := a.transport.receive(a.step.ctx, true)
 		a.files = append(a.files, files...)
 		if err != nil {
 			return err
@@ -254,16 +261,16 @@ func (a *attaching) fail(ctx context.Context, err error) error {
 	err = errors.Join(err, a.room.Close())
 	a.dropFiles()
 	if last := attachFailed(err); a.asked && last != nil {
-		grace := a.farewell()
+		grace := a.transport.farewell()
 		if ctx.Err() != nil || errors.Is(err, ErrTimeout) { // there is no more time
 			grace = 0
 		}
-		told := a.close(last, grace)
+		told := a.transport.close(last, grace)
 		if a.offer.Legacy != nil && errors.Is(told, sock.ErrPeerLost) { // which may be why there was nothing to be opened
 			err = errors.Join(err, told)
 		}
 	}
-	return errors.Join(err, a.conn.Close())
+	return errors.Join(err, a.transport.conn.Close())
 }
 
 // attachFailed is what a producer is told, or nil.

@@ -46,7 +46,8 @@ func (a *Attachment) isZero() bool { return a == nil || a.transport == nil }
 func (a *Attachment) watch(ctx context.Context) {
 	defer close(a.done)
 	var last wire.Message
-	if a.reason = a.follow(ctx); isBadRecord(a.reason) || errors.Is(a.reason, ErrRate) {
+	a.reason = a.follow(ctx)
+	if !isGone(a.reason) && (isBadRecord(a.reason) || errors.Is(a.reason, ErrRate)) {
 		last = refusal(a.reason)
 	}
 	cause := a.cause.Load()
@@ -61,7 +62,6 @@ func (a *Attachment) watch(ctx context.Context) {
 
 // follow reads until the producer goes or says that the offer has ended.
 func (a *Attachment) follow(ctx context.Context) error {
-	_ = a.transport.conn.RefuseFiles() // where the kernel cannot, each record is looked at
 	for {
 		m, files, err := a.transport.receive(ctx, true)
 		_ = sock.CloseFiles(files)
@@ -81,10 +81,11 @@ func (a *Attachment) follow(ctx context.Context) error {
 // connection: the producer waits for that.
 func (a *Attachment) hangUp(last wire.Message) {
 	a.stop()
-	_ = a.transport.close(last, 0)
-	if a.offer.Legacy == nil {
-		a.transport.conn.Drop()
+	if a.offer.Legacy != nil {
+		a.transport.trySay(last)
+		return
 	}
+	_ = a.transport.close(last, 0)
 }
 
 // Ptr is where the memory begins here.
@@ -142,7 +143,7 @@ func (a *Attachment) Offer() Offer {
 // Done is closed when the lease has ended: the producer has gone, has taken
 // the offer back, or a Report has been read. The memory stays mapped until
 // Close. Legacy memory has to be closed soon then: a producer that took it back waits
-// until it is, or until its patience ends, and frees it.
+// until it is, or until its time for a step is over, and frees it.
 func (a *Attachment) Done() <-chan struct{} {
 	if a.isZero() {
 		return closed
@@ -169,7 +170,7 @@ func (a *Attachment) Err() error {
 }
 
 // Progress tells the producer that this side is at work, done of total bytes,
-// which renews its patience. Calling it a few times a second is enough; a producer
+// which begins its time for a step anew. Calling it a few times a second is enough; a producer
 // refuses more than it takes ([WithRecordRate]). When the lease is over it is what
 // [Attachment.Err] says.
 func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {

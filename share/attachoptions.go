@@ -1,6 +1,7 @@
 package share
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"os"
@@ -101,11 +102,17 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 		maxChunks: vmm.MaxChunks, handles: []HandleType{HandleFD},
 	}
 	for _, opt := range opts {
-		opt.attach(o)
+		if opt != nil {
+			opt.attach(o)
+		}
 	}
 	switch {
+	case o.connected == nil || o.received == nil || o.steps == nil:
+		return nil, errors.New("share: OnConnected, OnReceived or OnStep without a function (nil)")
 	case len(o.handles) == 0:
-		return nil, fmt.Errorf("share: WithHandle without a type takes no memory at all")
+		return nil, errors.New("share: WithHandle without a type takes no memory at all")
+	case slices.ContainsFunc(o.handles, func(h HandleType) bool { return h != HandleFD && h != HandleLegacy }):
+		return nil, fmt.Errorf("share: WithHandle(%v): want HandleFD, HandleLegacy or both", o.handles)
 	case o.maxChunks < 1:
 		return nil, fmt.Errorf("share: WithMaxChunks(%d): memory has one chunk at least", o.maxChunks)
 	}
@@ -138,17 +145,24 @@ func (o *attachOptions) suits(m wire.Offer, name string) error {
 
 // tooLarge says what of an offer is more than is taken, if anything.
 func (o *attachOptions) tooLarge(d vmm.Descriptor) error {
-	over, size := bits.Mul64(uint64(d.Chunks), d.ChunkSize) // a peer's numbers
+	size, ok := mappedSize(d)
 	switch {
 	case d.Chunks > o.maxChunks:
 		return fmt.Errorf("%w: %d chunks; %d are taken", ErrTooLarge, d.Chunks, o.maxChunks)
-	case o.maxSize > 0 && (over > 0 || size > o.maxSize):
+	case o.maxSize > 0 && (!ok || size > o.maxSize):
 		return fmt.Errorf("%w: %d chunks of %d bytes; %d bytes are taken", ErrTooLarge, d.Chunks, d.ChunkSize, o.maxSize)
 	}
 	return nil
 }
 
 func fits(d vmm.Descriptor, room *vmm.Reservation) bool {
-	over, size := bits.Mul64(uint64(d.Chunks), d.ChunkSize) // a peer's numbers
-	return over == 0 && size <= room.Size()
+	size, ok := mappedSize(d)
+	return ok && size <= room.Size()
+}
+
+// mappedSize is how many bytes are mapped, if 64 bits hold that: the numbers are a
+// peer's.
+func mappedSize(d vmm.Descriptor) (size uint64, ok bool) {
+	over, size := bits.Mul64(uint64(d.Chunks), d.ChunkSize)
+	return size, over == 0
 }

@@ -20,7 +20,7 @@ const progressPause = 250 * time.Millisecond
 
 // Expect has consumers that ask for name before it is offered wait for it,
 // where they would be refused. They wait as long as [Server.Working] says now
-// and then that this side is at work, or until their own patience ends; an
+// and then that this side is at work, or until their own time for a step is over; an
 // Offer of that name ends the wait, also one that fails. On a closed server it does
 // nothing.
 func (s *Server) Expect(name string) {

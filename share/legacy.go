@@ -26,9 +26,9 @@ type InUseError struct {
 // Error names the peers.
 func (e *InUseError) Error() string {
 	if len(e.Peers) == 0 {
-		return fmt.Sprintf("%v: end the offer before", ErrInUse)
+		return "share: the legacy memory is still offered: end the offer before"
 	}
-	return fmt.Sprintf("%v, and consumers have it open (%s): revoke their leases and end the offer before", ErrInUse, peerNames(e.Peers))
+	return fmt.Sprintf("share: the legacy memory is still offered, and consumers have it open (%s): revoke their leases and end the offer before", peerNames(e.Peers))
 }
 
 // Is matches [ErrInUse].

@@ -1,6 +1,7 @@
 package share
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -22,8 +23,14 @@ type AttachOption interface{ attach(*attachOptions) }
 // both take it.
 type PeerOption func(*peerOptions)
 
-func (f PeerOption) listen(o *listenOptions) { f(&o.peerOptions) }
-func (f PeerOption) attach(o *attachOptions) { f(&o.peerOptions) }
+func (f PeerOption) listen(o *listenOptions) { f.apply(&o.peerOptions) }
+func (f PeerOption) attach(o *attachOptions) { f.apply(&o.peerOptions) }
+
+func (f PeerOption) apply(o *peerOptions) {
+	if f != nil {
+		f(o)
+	}
+}
 
 type listenOption func(*listenOptions)
 
@@ -90,7 +97,7 @@ func WithMode(mode os.FileMode) ListenOption {
 // then the consumer hears of no more than progress ([Server.Working]).
 //
 // An error refuses the peer ([RefusedPolicy]). The peer is told no more than that;
-// the error goes to the observers ([PeerRefused]).
+// the functions of [OnEvent] hear the error ([PeerRefused]).
 //
 // f runs on the goroutine of its connection, of several at once, and keeps nobody
 // else waiting. It may call the server, but not close it: Close waits for it. The
@@ -123,7 +130,9 @@ func WithConnectionsPerPeer(n int) ListenOption {
 func newListenOptions(opts []ListenOption) (*listenOptions, error) {
 	o := &listenOptions{peerOptions: newPeerOptions(), connections: defaultConnections, perPeer: defaultConnectionsPerPeer}
 	for _, opt := range opts {
-		opt.listen(o)
+		if opt != nil {
+			opt.listen(o)
+		}
 	}
 	if o.connections < 1 || o.perPeer < 1 {
 		return nil, fmt.Errorf("share: %d connections, %d of a process: a server that serves takes one at least", o.connections, o.perPeer)
@@ -187,9 +196,13 @@ func OnLease(f func(*Lease)) OfferOption { return func(o *offerOptions) { o.onLe
 func newOfferOptions(opts []OfferOption) (*offerOptions, error) {
 	o := &offerOptions{onEvent: func(Event) {}, onLease: func(*Lease) {}}
 	for _, f := range opts {
-		f(o)
+		if f != nil {
+			f(o)
+		}
 	}
 	switch {
+	case o.onEvent == nil || o.onLease == nil:
+		return nil, errors.New("share: OnEvent or OnLease without a function (nil)")
 	case len(o.data) > MaxData:
 		return nil, fmt.Errorf("share: %d bytes of application data; %d are allowed", len(o.data), MaxData)
 	case o.leases < 0:

@@ -23,8 +23,9 @@ type Prepared struct {
 // wait for name or come from now on, who import and map the memory and wait for its
 // data: their Attach returns when [Prepared.Offer] has said that it is there. They
 // wait as long as [Server.Working] says now and then that this side is at work, or
-// until their own patience ends. What is offered is buf as it is now, without what
-// it grows by later; it stays the caller's, and open until the offer has ended.
+// until their own time for a step is over. What is offered is buf as it is now, without what
+// it grows by later; it stays the caller's, and lent until the Prepared is closed or its
+// offer has ended.
 //
 // A consumer holds the descriptors from now on: one that does not attach through
 // this library could look at unfinished data.
@@ -91,7 +92,7 @@ func (p *Prepared) Offer(ctx context.Context) error {
 
 // Close gives up an offer that was not made: who waits for its data is told
 // ([ErrRevoked]). It may be called again, on nil, and after Offer, whose offer it
-// does not end; but not by an observer, for whom it would wait. The only error is a
+// does not end; but not by a function of [OnEvent], which it waits for. The only error is a
 // [*StillOpenError].
 func (p *Prepared) Close() error {
 	if p != nil && p.o != nil && p.over.CompareAndSwap(false, true) {

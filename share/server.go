@@ -68,8 +68,8 @@ func (s *Server) Path() string {
 func (s *Server) isZero() bool { return s == nil || s.listener == nil }
 
 // Close ends all offers and connections, waits for them, and removes the
-// socket. It may be called again and on nil, but not by an observer, for whom
-// it would wait.
+// socket. A [Prepared] remains to be closed, and keeps its memory until then. Close may
+// be called again and on nil, but not by a function of [OnEvent], which it waits for.
 func (s *Server) Close() error {
 	if s.isZero() {
 		return nil
@@ -121,7 +121,6 @@ func (s *Server) take(conn *sock.Conn) {
 	if full != "" {
 		no := wire.Refuse{Code: RefusedBusy, Text: full}
 		_ = t.close(no, 0)
-		conn.Drop()
 		s.tell(Event{Kind: PeerRefused, Peer: conn.Peer(), Err: no})
 		return
 	}

@@ -49,8 +49,8 @@ func (t *transport) sendRecord(ctx context.Context, record []byte, files ...*os.
 }
 
 // receive waits for the next message within the time of a step, or without end if
-// patient. Records that may be ignored are. The record's files are the caller's, and
-// only an offer has any.
+// patient. Records that may be ignored are. The files are the caller's, and only an
+// offer has any.
 func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []*os.File, error) {
 	if !patient {
 		var cancel context.CancelFunc
@@ -58,18 +58,24 @@ func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []
 		defer cancel()
 	}
 	for {
-		rec, err := t.conn.Receive(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		m, err := t.open(rec)
-		if err != nil {
-			return nil, nil, errors.Join(err, rec.Close())
-		}
+		m, files, err := t.next(ctx)
 		if _, ignored := m.(wire.Unknown); !ignored {
-			return m, rec.Files, nil
+			return m, files, err
 		}
 	}
+}
+
+// next waits for the next record, which may be one to be ignored.
+func (t *transport) next(ctx context.Context) (wire.Message, []*os.File, error) {
+	rec, err := t.conn.Receive(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := t.open(rec)
+	if err != nil {
+		return nil, nil, errors.Join(err, rec.Close())
+	}
+	return m, rec.Files, nil
 }
 
 // open makes a message of a record.
@@ -87,48 +93,60 @@ func (t *transport) open(rec sock.Record) (wire.Message, error) {
 	return m, nil
 }
 
-// close ends the conversation, and nothing else does. It says last, unless that is
-// nil, and waits for at most grace until the peer has read it: until the peer has
-// closed its end, or has said a verdict, before which it lets go of the memory. What
-// else the peer says is nothing, and may have crossed our last word; no more of that
-// is read than of any peer. The error says why the peer is not known to have let go, or
-// is [sock.ErrPeerLost] if it had gone before.
+// close ends the conversation and drops the connection. It says last, unless that is
+// nil, and waits for at most grace until the peer lets go: it closes its end, or says a
+// verdict, before which it closes the memory. What the peer says besides may have
+// crossed our last word, and is not heard; no more of that is read than of any peer.
+// Without a grace, last is said if that need not wait.
 //
-// The connection is the caller's to drop after that.
+// The error says why the peer is not known to have let go, or is [sock.ErrPeerLost] if
+// it had gone before.
 func (t *transport) close(last wire.Message, grace time.Duration) error {
+	defer t.conn.Drop()
 	if grace <= 0 {
-		if last != nil {
-			_ = t.conn.TrySend(wire.Encode(last))
-		}
+		t.trySay(last)
 		return ErrTimeout
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), grace, ErrTimeout)
 	defer cancel()
-	var lost error // to whom nothing could be said
-	if last != nil {
-		if err := t.sayGoodbye(ctx, last); errors.Is(err, sock.ErrPeerLost) {
-			lost = err
-		}
-	}
+	lost := t.sayLast(ctx, last)
 	for t.meter.wait(ctx) == nil {
-		m, files, err := t.receive(ctx, true)
+		m, files, err := t.next(ctx)
 		_ = sock.CloseFiles(files)
 		_, said := m.(wire.Verdict)
 		switch {
 		case said, errors.Is(err, sock.ErrPeerLost):
 			return lost
-		case err != nil && (sock.IsBadRecord(err) || !isBadRecord(err)): // nothing can be read behind it
+		case errors.Is(err, sock.ErrStuck):
+			return t.conn.WaitHangup(ctx)
+		case isBadRecord(err):
+			t.meter.allow(time.Now()) // it counts, too
+		case err != nil:
 			return err
 		}
 	}
 	return ErrTimeout
 }
 
-// sayGoodbye sends the last record to a peer that may not read any more.
-func (t *transport) sayGoodbye(ctx context.Context, last wire.Message) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, min(t.goodbye, t.timeout), ErrTimeout)
+// sayLast says m, unless that is nil, to a peer that may not read any more. The error
+// is that it has gone.
+func (t *transport) sayLast(ctx context.Context, m wire.Message) error {
+	if m == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, t.farewell(), ErrTimeout)
 	defer cancel()
-	return t.conn.Send(ctx, wire.Encode(last))
+	if err := t.conn.Send(ctx, wire.Encode(m)); errors.Is(err, sock.ErrPeerLost) {
+		return err
+	}
+	return nil
+}
+
+// trySay says m, unless that is nil or would have to wait.
+func (t *transport) trySay(m wire.Message) {
+	if m != nil {
+		_ = t.conn.TrySend(wire.Encode(m))
+	}
 }
 
 // farewell is how long a peer may take to read the last record.

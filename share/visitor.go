@@ -13,9 +13,9 @@ import (
 
 // A visitor is a peer that has connected and has no lease yet.
 type visitor struct {
-	*transport
-	server *Server
-	want   wire.Attach
+	transport *transport
+	server    *Server
+	want      wire.Attach
 }
 
 // talk hears what the peer wants and sees it through.
@@ -43,7 +43,7 @@ var errSilent = errors.New("share: closed before the peer had said what it wants
 
 // hearWish reads what the peer wants.
 func (v *visitor) hearWish() error {
-	m, files, err := v.receive(v.server.ctx, false)
+	m, files, err := v.transport.receive(v.server.ctx, false)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (v *visitor) authorize() (*offering, error) {
 		Name: o.record.Name, Descriptor: o.record.Memory, Access: o.gives(v.want), Data: bytes.Clone(o.record.Data), Legacy: cloneHandle(o.record.Legacy),
 		Producer: sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())},
 	}
-	if err := s.opts.allow(v.conn.Peer(), would); err != nil {
+	if err := s.opts.allow(v.transport.conn.Peer(), would); err != nil {
 		return nil, deniedError{err}
 	}
 	return o, nil
@@ -160,9 +160,9 @@ func (v *visitor) turnAway(err error) {
 	case v.server.ctx.Err() != nil && !errors.Is(err, ErrTimeout):
 		last = wire.Refuse{Code: RefusedName, Text: "the producer ended before its offer was ready"}
 	}
-	v.server.tell(Event{Kind: PeerRefused, Peer: v.conn.Peer(), Err: err})
+	v.server.tell(Event{Kind: PeerRefused, Peer: v.transport.conn.Peer(), Err: err})
 	if denied.error != nil || !isGone(err) && !errors.Is(err, ErrVerdict) {
-		_ = v.close(last, v.farewell())
+		_ = v.transport.close(last, v.transport.farewell())
 	}
 }
 
@@ -201,7 +201,7 @@ func noOffer(name string) wire.Refuse {
 // away, or errOffered.
 func (w *waiter) wait() error {
 	defer w.stop(nil)
-	m, files, err := w.visitor.receive(w.ctx, true)
+	m, files, err := w.visitor.transport.receive(w.ctx, true)
 	_ = sock.CloseFiles(files)
 	if errors.Is(err, context.Canceled) {
 		err = context.Cause(w.ctx) // nobody cancelled, but told to stop

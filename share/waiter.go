@@ -64,7 +64,7 @@ func (w *waiter) tell(step wire.Progress) {
 		return
 	}
 	w.told = time.Now()
-	_ = w.visitor.conn.TrySend(wire.Encode(step)) // who has gone is noticed by its reader
+	_ = w.visitor.transport.conn.TrySend(wire.Encode(step)) // who has gone is noticed by its reader
 }
 
 // admitAll makes leases for those who waited for an offer that is there now,
@@ -148,7 +148,7 @@ type sendFunc = func(record []byte, files ...*os.File) error
 
 // send has f send, without waiting if that can be, and then calls done.
 func (w *waiter) send(f func(sendFunc) error, done func(error)) {
-	err := f(w.visitor.conn.TrySend)
+	err := f(w.visitor.transport.conn.TrySend)
 	if !errors.Is(err, sock.ErrWouldWait) {
 		done(err)
 		return
@@ -191,7 +191,7 @@ func (w *waiter) isDelivered(err error) {
 // longer than for any other answer.
 func (w *waiter) isPublished(err error) {
 	if w.publishErr = err; err == nil {
-		w.timer = time.AfterFunc(w.visitor.timeout, func() { w.stop(ErrTimeout) })
+		w.timer = time.AfterFunc(w.visitor.transport.timeout, func() { w.stop(ErrTimeout) })
 	}
 	close(w.published)
 	if err != nil {

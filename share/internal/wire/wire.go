@@ -63,11 +63,18 @@ func Append(b []byte, m Message) []byte {
 	b = append(b, magic...)
 	b = le.AppendUint16(b, Version)
 	b = le.AppendUint16(b, uint16(m.Type()))
-	b = le.AppendUint32(b, 0) // flags
+	b = le.AppendUint32(b, flags(m))
 	b = le.AppendUint32(b, 0) // length, below
 	b = m.append(b)
 	le.PutUint32(b[12:], uint32(len(b)-headerSize))
 	return b
+}
+
+func flags(m Message) uint32 {
+	if _, ok := m.(Unknown); ok {
+		return flagIgnorable
+	}
+	return 0
 }
 
 // Decode reads one record. The message holds nothing of record. A record that may be
