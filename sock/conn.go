@@ -174,7 +174,7 @@ const maxDiscarded = 16
 // itself. A peer that closed without reading everything gives ErrPeerLost.
 // Records that arrive meanwhile are discarded; after 16 of them it returns
 // ErrUnexpectedRecord. A bad record with descriptors cannot be discarded, see
-// Receive, and is an error. The Conn remains to be closed.
+// Receive, and is an error that matches ErrStuck. The Conn remains to be closed.
 func (c *Conn) WaitClose(ctx context.Context) error {
 	var dropped []<-chan struct{}
 	defer func() { await(dropped...) }()
@@ -183,7 +183,7 @@ func (c *Conn) WaitClose(ctx context.Context) error {
 		switch {
 		case err == nil:
 			dropped = append(dropped, DropFiles(rec.Files))
-		case IsBadRecord(err) && !errors.Is(err, errStays):
+		case IsBadRecord(err) && !errors.Is(err, ErrStuck):
 		case errors.Is(err, io.EOF):
 			return nil
 		default:
@@ -191,6 +191,15 @@ func (c *Conn) WaitClose(ctx context.Context) error {
 		}
 	}
 	return c.explain("wait for close", ErrUnexpectedRecord)
+}
+
+// WaitHangup waits until the peer has closed its end, or died, and returns nil then. It
+// reads nothing: records stay in the queue, and it works also behind one that stays
+// there for good (ErrStuck). It takes a turn as Receive does: a Receive that begins
+// meanwhile waits for it to end. The Conn remains to be closed.
+func (c *Conn) WaitHangup(ctx context.Context) error {
+	err := c.sock().do(ctx, reading, func() error { return c.s.whenReadable(hungUp) })
+	return c.explain("wait for hangup", err)
 }
 
 // IsBadRecord reports whether err is about a record that came, not about the

@@ -27,7 +27,7 @@
 //   - A descriptor that was sent is out of the sender's hands: the receiver
 //     keeps what it stands for until it closes it.
 //   - Out of descriptors, a receiver gets ErrControlTruncated, and the connection
-//     can only be closed: close some and connect again.
+//     can only be closed (ErrStuck): close some and connect again.
 //   - To close what a peer sent may take as long as the peer likes: a TCP socket
 //     with SO_LINGER does. Close files with CloseFiles, which waits one second at
 //     most, or DropFiles, which does not wait.

@@ -357,11 +357,14 @@ func TestBadRecordsThatHang(t *testing.T) {
 			quickly(t, func() {
 				_, first := b.Receive(soon(t))
 				require.ErrorIs(t, first, c.want)
+				require.ErrorIs(t, first, ErrStuck)
 				require.ErrorContains(t, first, "close the connection")
 				require.True(t, IsBadRecord(first))
 				_, second := b.Receive(soon(t))
 				require.Equal(t, first, second)
-				require.ErrorIs(t, b.WaitClose(soon(t)), c.want)
+				last := b.WaitClose(soon(t))
+				require.ErrorIs(t, last, c.want)
+				require.ErrorIs(t, last, ErrStuck)
 			})
 			requireHangs(t, b.Drop(), spring)
 		})
@@ -378,6 +381,56 @@ func TestBadRecordsThatHang(t *testing.T) {
 			require.ErrorIs(t, err, ErrEmptyRecord)
 		})
 		requireHangs(t, b.Drop(), func() { require.NoError(t, p.spring()) })
+	})
+}
+
+// TestWaitHangup: it ends with the peer, the context or Close, whatever is in the queue,
+// and leaves that there.
+func TestWaitHangup(t *testing.T) {
+	stuck := func(t *testing.T, a, b *Conn) {
+		b.limits.fds = 0
+		require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
+		_, err := b.Receive(soon(t))
+		require.ErrorIs(t, err, ErrStuck)
+	}
+	waiting := func(t *testing.T, b *Conn) <-chan error {
+		ended := make(chan error, 1)
+		go func() { ended <- b.WaitHangup(context.Background()) }()
+		require.Eventually(t, func() bool { return len(b.s.read.turn) == 1 }, 10*time.Second, time.Millisecond)
+		return ended
+	}
+	queues := map[string]func(t *testing.T, a, b *Conn){
+		"empty": func(*testing.T, *Conn, *Conn) {},
+		"good":  func(t *testing.T, a, _ *Conn) { require.NoError(t, a.Send(soon(t), []byte("x"))) },
+		"stuck": stuck,
+	}
+	for name, fill := range queues {
+		t.Run(name, func(t *testing.T) {
+			requireNoLeak(t)
+			a, b := pair(t)
+			fill(t, a, b)
+			require.ErrorIs(t, b.WaitHangup(briefly(t)), context.DeadlineExceeded)
+			ended := waiting(t, b)
+			require.NoError(t, a.Send(soon(t), []byte("it reads nothing")))
+			require.NoError(t, a.Close())
+			require.NoError(t, <-ended)
+			require.NoError(t, b.WaitHangup(soon(t)))
+			rec, err := b.Receive(soon(t))
+			if name == "stuck" {
+				require.ErrorIs(t, err, ErrStuck)
+				return
+			}
+			require.NoError(t, err)
+			require.NotEmpty(t, rec.Data)
+		})
+	}
+	t.Run("closed here", func(t *testing.T) {
+		_, b := pair(t)
+		ended := waiting(t, b)
+		require.NoError(t, b.Close())
+		require.ErrorIs(t, <-ended, ErrClosed)
+		require.ErrorIs(t, b.WaitHangup(soon(t)), ErrClosed)
+		require.ErrorIs(t, (*Conn)(nil).WaitHangup(soon(t)), ErrClosed)
 	})
 }
 

@@ -20,8 +20,8 @@ import (
 // ErrControlTruncated, ErrTooManyFDs and ErrControl are about one bad record each
 // ([IsBadRecord]). One without descriptors is discarded, and the connection still
 // works. One with descriptors stays where it is: to discard it could take as long as
-// the peer likes. Then the connection can only be closed, and each further Receive
-// returns the same error.
+// the peer likes. Its error matches ErrStuck as well. Then the connection can only be
+// closed, and each further Receive returns the same error.
 func (c *Conn) Receive(ctx context.Context) (Record, error) {
 	rec, err := c.receive(ctx)
 	return rec, c.explain("receive", err)
@@ -36,9 +36,6 @@ func (c *Conn) bounds() limits {
 	return l
 }
 
-// errStays is a bad record's that was left in the queue.
-var errStays = errors.New("nothing more can be received: close the connection")
-
 func (c *Conn) receive(ctx context.Context) (rec Record, err error) {
 	err = c.sock().do(ctx, reading, func() error {
 		if c.stuck != nil {
@@ -48,7 +45,7 @@ func (c *Conn) receive(ctx context.Context) (rec Record, err error) {
 		if mayBeEnd(err) {
 			err = c.receiveAgain(err, &rec)
 		}
-		if errors.Is(err, errStays) {
+		if errors.Is(err, ErrStuck) {
 			c.stuck = err
 		}
 		return err
@@ -90,16 +87,15 @@ func (c *Conn) receiveAgain(err error, rec *Record) error {
 
 // ended reports whether the peer can send no more. Before that, only an empty record
 // has 0 bytes.
-func (c *Conn) ended() bool {
-	err := c.s.control(func(fd int) error {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		n, err := unix.Poll(p, 0)
-		if err == nil && n == 0 {
-			return errZero
-		}
-		return err
-	})
-	return !errors.Is(err, errZero)
+func (c *Conn) ended() bool { return !errors.Is(c.s.control(hungUp), unix.EAGAIN) }
+
+// hungUp returns nil once the peer has closed its end (poll(2)), and EAGAIN before.
+func hungUp(fd int) error {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}, 0) // and POLLHUP
+	if err == nil && n == 0 {
+		return unix.EAGAIN
+	}
+	return os.NewSyscallError("poll", err)
 }
 
 // queued is how many bytes are in the queue.
@@ -177,7 +173,7 @@ func take(fd int, verdict error, descriptors bool) error {
 	case errors.Is(verdict, errZero):
 		return verdict
 	case verdict != nil && descriptors:
-		return fmt.Errorf("%w; %w", verdict, errStays)
+		return fmt.Errorf("%w; %w", verdict, ErrStuck)
 	}
 	if err := consume(fd); err != nil {
 		return err
