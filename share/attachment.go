@@ -47,7 +47,7 @@ func (a *Attachment) watch(ctx context.Context) {
 	defer close(a.done)
 	var last wire.Message
 	a.reason = a.follow(ctx)
-	if !isGone(a.reason) && (isBadRecord(a.reason) || errors.Is(a.reason, ErrRate)) {
+	if isBadRecord(a.reason) || errors.Is(a.reason, ErrRate) {
 		last = refusal(a.reason)
 	}
 	cause := a.cause.Load()

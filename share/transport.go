@@ -200,8 +200,11 @@ func isGone(err error) bool {
 }
 
 // isBadRecord reports whether err is about a record that came, so that somebody
-// is there to be told.
+// is there to be told. A peer's refusal is none, although it may be [ErrUnsupported].
 func isBadRecord(err error) bool {
+	if errors.Is(err, ErrRefused) {
+		return false
+	}
 	for _, bad := range []error{ErrWire, ErrUnsupported, ErrProtocol, ErrVersion} {
 		if errors.Is(err, bad) {
 			return true

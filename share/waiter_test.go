@@ -26,7 +26,7 @@ func wants(dev *cu.Device) wire.Attach {
 func clog(t *testing.T, w *waiter) (n int) {
 	t.Helper()
 	for {
-		err := w.visitor.conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
+		err := w.visitor.transport.conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
 		if err != nil {
 			require.ErrorIs(t, err, sock.ErrWouldWait)
 			return n
