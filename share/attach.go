@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share/internal/wire"
@@ -80,11 +79,7 @@ type attaching struct {
 func (a *attaching) connect(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.timeout, ErrTimeout)
 	defer cancel()
-	opts := []sock.DialOption{sock.WithMaxRecord(wire.MaxRecord)}
-	if !slices.Contains(a.opts.handles, HandleFD) {
-		opts = append(opts, sock.WithMaxFDs(0))
-	}
-	conn, err := sock.Dial(ctx, path, opts...)
+	conn, err := sock.Dial(ctx, path, sock.WithMaxRecord(wire.MaxRecord))
 	if err != nil {
 		return err
 	}
