@@ -175,7 +175,7 @@ func TestHangingDriver(t *testing.T) {
 		start(t, "launch", programPath(t, "launch"), args("GPUFD_DRIVER=soft", d.env()), "-timeout", "1s", "-builtin", "vector", "-list"),
 	}
 	for _, p := range all {
-		p.fails(4, "nothing happened for 3s", `hangs in the step "driver"`, "-timeout")
+		p.fails(4, "nothing happened for 4s", `hangs in the step "driver"`, "-timeout")
 	}
 	last, _ := all[1].result()
 	require.EqualValues(t, 4, last["exit"])
@@ -189,7 +189,7 @@ func TestHangingEnd(t *testing.T) {
 		code  int
 		says  string
 	}{
-		"time is over": {false, 4, "was told to end and has not within 3s"},
+		"time is over": {false, 4, "was told to end and has not within 4s"},
 		"told again":   {true, 1, "terminated came a second time: ended at once"},
 	} {
 		t.Run(name, func(t *testing.T) {

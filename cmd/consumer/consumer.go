@@ -210,12 +210,18 @@ func (c *consumer) verifyAndReport(ctx context.Context) error {
 	}
 	err := c.att.Err()
 	if err == nil {
-		err = c.app.Timed("report", func() error { return c.att.Report(ctx, fault) })
+		err = c.app.Timed("report", func() error { return c.report(ctx, fault) })
 	}
 	if err == nil {
 		c.app.Say("acknowledged", cli.Fields{"ok": fault == nil}, "Sent acknowledgment to producer")
 	}
 	return errors.Join(fault, err)
+}
+
+// report waits for the producer to read the verdict, with bounds of its own.
+func (c *consumer) report(ctx context.Context, fault error) error {
+	defer c.app.Waiting()()
+	return c.att.Report(ctx, fault)
 }
 
 // isTakenBack reports whether the producer waits for the memory to be closed, and will

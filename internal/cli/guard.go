@@ -14,7 +14,8 @@ type guard struct {
 	ending bool // a signal came: signs of life do not count any more
 }
 
-// guardTicks is how many ticks are too many.
+// guardTicks is how many ticks a program may be silent. One more is too many: the
+// silence began between two ticks, so n of them last for more than n-1 periods.
 const guardTicks = 20
 
 // alive is a sign of life.
@@ -58,13 +59,14 @@ func (g *guard) tick() (late, ending bool) {
 	if g.ending || g.waits == 0 {
 		g.silent++
 	}
-	return g.silent >= guardTicks, g.ending
+	return g.silent > guardTicks, g.ending
 }
 
-// allowance is how long a program may give no sign of life: -timeout and a second for
-// the orderly end, and three seconds at least.
+// allowance is how long a program may give no sign of life: longer than anything with a
+// bound of its own. The longest is an orderly end. It waits -timeout for consumers to let
+// go, a second for the farewell and, on old kernels, a second for the listener.
 func allowance(timeout time.Duration) time.Duration {
-	return max(min(timeout, maxTimeout)+time.Second, 3*time.Second)
+	return max(min(timeout, maxTimeout), 0) + 3*time.Second
 }
 
 // maxTimeout keeps sums of -timeout from overflowing.
