@@ -48,7 +48,8 @@ func awaitLine(t testing.TB, r *bufio.Scanner, words string) {
 }
 
 // TestNobodyReads: a producer whose output nobody reads serves on, says how much was
-// dropped when somebody reads again, and ends when it is told to.
+// dropped when somebody reads again, and ends when it is told to. That is a failure if
+// nobody reads its last lines.
 func TestNobodyReads(t *testing.T) {
 	cutest.ProvenOnSoft(t)
 	for name, c := range map[string]struct {
@@ -71,7 +72,7 @@ func TestNobodyReads(t *testing.T) {
 				s.consume(t)
 			}
 			producer.signal(syscall.SIGTERM)
-			producer.succeeds()
+			producer.fails(1, "writing the output: nobody reads the last lines")
 		})
 	}
 }

@@ -166,7 +166,8 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 2 usage; 3 this machine cannot; 4 timed out or the peer was lost.
 SIGINT, SIGTERM and SIGHUP end it in order; a second one ends it at once, with 1.
 So does a call that hangs for longer than -timeout, with 4. It ends in order, with
-1, when nobody reads its output any more, as behind "| head -1".
+1, when nobody reads its output any more, as behind "| head -1". When nobody reads
+its last lines within a second, that is 1 as well.
 GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of -driver.
 `)
 }

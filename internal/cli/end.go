@@ -21,6 +21,9 @@ var ErrInterrupted = errors.New("interrupted")
 // errNoReader is what a closed pipe, as of "| head -1", ends a program with.
 var errNoReader = fmt.Errorf("%w: nobody reads the output any more", ErrInterrupted)
 
+// errUnread is the error of a program whose last lines nobody took.
+var errUnread = errors.New("nobody reads the last lines")
+
 // How long the last things may take. An end that is forced does them all within a
 // second.
 const (
@@ -128,14 +131,26 @@ func (a *App) conclude(stderr io.Writer, result Fields, err error, limit time.Du
 	err = advised(err)
 	a.lines.unbound()
 	a.result(result, err)
-	a.lines.drain(limit)
-	if lost := a.lines.failure(); lost != nil && (err == nil || errors.Is(err, ErrInterrupted) && errors.Is(lost, syscall.EPIPE)) {
+	lost := a.written(limit)
+	if lost != nil && (err == nil || errors.Is(err, ErrInterrupted) && errors.Is(lost, syscall.EPIPE)) {
 		err = fmt.Errorf("writing the output: %w", lost)
 	}
 	if err == nil {
 		return ExitOK
 	}
 	return a.fail(stderr, err)
+}
+
+// written waits until the output is written, for so long at most, and says why it is not.
+func (a *App) written(limit time.Duration) error {
+	drained := a.lines.drain(limit)
+	if err := a.lines.failure(); err != nil {
+		return err
+	}
+	if !drained {
+		return errUnread
+	}
+	return nil
 }
 
 // fail prints the error, also where nobody reads it, and returns its exit code.

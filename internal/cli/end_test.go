@@ -100,6 +100,19 @@ func TestSecondSignalEndsWhatHangs(t *testing.T) {
 	require.Equal(t, "kept", entries[0].Name())
 }
 
+// A program whose last lines nobody reads has not said what it has to, and fails.
+func TestUnreadOutputIsAFailure(t *testing.T) {
+	t.Setenv("GPUFD_DRIVER", "soft")
+	out := newGate()
+	var errs bytes.Buffer
+	a := New("prog", "talks.", out)
+	require.Equal(t, ExitFailed, a.Run([]string{"-json"}, &errs, func(context.Context) error { return nil }))
+	require.Equal(t, "prog: writing the output: nobody reads the last lines\n", errs.String())
+	close(out.opened)
+	require.True(t, a.lines.drain(time.Minute))
+	require.Contains(t, out.out.String(), `"event":"result"`)
+}
+
 // A file that somebody else has made since is theirs.
 func TestForcedEndLeavesOthersFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")

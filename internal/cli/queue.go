@@ -118,18 +118,20 @@ func (q *queue) unbound() {
 	q.most = math.MaxInt
 }
 
-// drain waits until all is written, for so long at most.
-func (q *queue) drain(limit time.Duration) {
+// drain waits until all is written, for so long at most, and reports whether it is.
+func (q *queue) drain(limit time.Duration) bool {
 	q.mu.Lock()
 	idle := q.idle
 	q.mu.Unlock()
 	if idle == nil {
-		return
+		return true
 	}
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	select {
 	case <-idle:
+		return true
 	case <-late.C:
+		return false
 	}
 }

@@ -30,7 +30,7 @@ func (g *gate) Write(b []byte) (int, error) {
 // lines are what was written, once all is.
 func (g *gate) lines(t *testing.T, q *queue) []string {
 	t.Helper()
-	q.drain(time.Minute)
+	require.True(t, q.drain(time.Minute))
 	return strings.Split(strings.TrimSuffix(g.out.String(), "\n"), "\n")
 }
 
@@ -46,7 +46,7 @@ func TestQueueOfWhatNobodyReads(t *testing.T) {
 		for i := range maxLines + 7 {
 			o.Say("line", Fields{"i": i}, "line %d", i)
 		}
-		q.drain(time.Millisecond)
+		require.False(t, q.drain(time.Millisecond))
 		close(g.opened)
 		require.Eventually(t, func() bool { q.mu.Lock(); defer q.mu.Unlock(); return q.idle == nil }, time.Minute, time.Millisecond)
 		o.Say("last", nil, "last")
