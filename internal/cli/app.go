@@ -108,8 +108,9 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 	signals, stop := notified()
 	defer stop()
 	a.open(cancel)
+	defer a.guarded(cancel, signals, stderr)()
 	if err == nil {
-		err = a.guarded(ctx, cancel, signals, stderr, body)
+		err = a.work(ctx, body)
 	}
 	return a.finish(stderr, err)
 }
@@ -127,18 +128,21 @@ func (a *App) open(cancel context.CancelCauseFunc) {
 	a.Output.w = a.lines
 }
 
-// guarded runs body with a driver. Nothing that hangs in it keeps the program from
-// ending.
-func (a *App) guarded(ctx context.Context, cancel context.CancelCauseFunc, signals <-chan os.Signal, stderr io.Writer, body func(context.Context) error) error {
+// guarded has nothing that hangs keep the program from ending, until stop is called.
+func (a *App) guarded(cancel context.CancelCauseFunc, signals <-chan os.Signal, stderr io.Writer) (stop func()) {
 	over, watched := make(chan struct{}), make(chan struct{})
-	defer func() {
-		close(over)
-		<-watched
-	}()
 	go func() {
 		defer close(watched)
 		a.watch(signals, over, cancel, stderr)
 	}()
+	return func() {
+		close(over)
+		<-watched
+	}
+}
+
+// work runs body with a driver.
+func (a *App) work(ctx context.Context, body func(context.Context) error) error {
 	if err := a.openDriver(); err != nil {
 		return err
 	}

@@ -40,6 +40,8 @@ type ending struct {
 	exit   func(code int) // os.Exit
 	forced chan struct{}  // closed when a forced end is over; tests survive one
 	code   int            // of the forced end
+	again  chan struct{}  // closed by a second signal: it ends the wait for the last lines
+	drain  time.Duration  // how long that wait may take; drainLimit
 
 	mu     sync.Mutex
 	remove map[int]func()
@@ -47,7 +49,7 @@ type ending struct {
 }
 
 func newEnding() *ending {
-	return &ending{exit: os.Exit, forced: make(chan struct{}), remove: map[int]func(){}}
+	return &ending{exit: os.Exit, forced: make(chan struct{}), again: make(chan struct{}), drain: drainLimit, remove: map[int]func(){}}
 }
 
 // OnAbort has f called when the program is ended by force, because its orderly end does
@@ -75,13 +77,14 @@ func (a *App) Waiting() (over func()) { return a.ending.wait() }
 // watch ends the program in order when a signal comes, and by force when another one
 // does or the end does not come. It returns when over is closed.
 func (a *App) watch(signals <-chan os.Signal, over <-chan struct{}, cancel context.CancelCauseFunc, stderr io.Writer) {
-	limit := allowance(a.Timeout)
+	limit, again := allowance(a.Timeout), sync.OnceFunc(func() { close(a.ending.again) })
 	tick := time.NewTicker(limit / guardTicks)
 	defer tick.Stop()
 	for {
 		select {
 		case s := <-signals:
 			if a.ending.end() {
+				again()
 				a.abort(stderr, Codef(ExitFailed, "%s came a second time: ended at once, without giving back device memory in order", s))
 			}
 			cancel(ErrInterrupted)
@@ -107,17 +110,18 @@ func (a *App) hangs(limit time.Duration, ending bool) error {
 func (a *App) abort(stderr io.Writer, err error) {
 	a.ending.once.Do(func() {
 		within(removeLimit, a.ending.removeAll)
-		a.ending.code = a.conclude(stderr, nil, err, forcedLimit) // Result is not safe to read now
+		a.ending.code = a.conclude(stderr, nil, err, forcedLimit, nil) // Result is not safe to read now
 		close(a.ending.forced)
 		a.ending.exit(a.ending.code)
 	})
 }
 
-// finish ends the program in order, unless it is being ended by force.
+// finish ends the program in order, unless it is being ended by force. Its last lines are
+// waited for until a second signal comes.
 func (a *App) finish(stderr io.Writer, err error) (code int) {
 	orderly := false
 	a.ending.once.Do(func() {
-		orderly, code = true, a.conclude(stderr, a.Result, err, drainLimit)
+		orderly, code = true, a.conclude(stderr, a.Result, err, a.ending.drain, a.ending.again)
 	})
 	if !orderly {
 		<-a.ending.forced
@@ -126,12 +130,13 @@ func (a *App) finish(stderr io.Writer, err error) (code int) {
 	return code
 }
 
-// conclude prints the result and the error, and returns the exit code.
-func (a *App) conclude(stderr io.Writer, result Fields, err error, limit time.Duration) int {
+// conclude prints the result and the error, and returns the exit code. It waits until the
+// output is written, but no longer than limit or once hurry is closed.
+func (a *App) conclude(stderr io.Writer, result Fields, err error, limit time.Duration, hurry <-chan struct{}) int {
 	err = advised(err)
 	a.lines.unbound()
 	a.result(result, err)
-	lost := a.written(limit)
+	lost := a.written(limit, hurry)
 	if lost != nil && (err == nil || errors.Is(err, ErrInterrupted) && errors.Is(lost, syscall.EPIPE)) {
 		err = fmt.Errorf("writing the output: %w", lost)
 	}
@@ -141,9 +146,9 @@ func (a *App) conclude(stderr io.Writer, result Fields, err error, limit time.Du
 	return a.fail(stderr, err)
 }
 
-// written waits until the output is written, for so long at most, and says why it is not.
-func (a *App) written(limit time.Duration) error {
-	drained := a.lines.drain(limit)
+// written waits until the output is written, as conclude does, and says why it is not.
+func (a *App) written(limit time.Duration, hurry <-chan struct{}) error {
+	drained := a.lines.drain(limit, hurry)
 	if err := a.lines.failure(); err != nil {
 		return err
 	}

@@ -109,8 +109,33 @@ func TestUnreadOutputIsAFailure(t *testing.T) {
 	require.Equal(t, ExitFailed, a.Run([]string{"-json"}, &errs, func(context.Context) error { return nil }))
 	require.Equal(t, "prog: writing the output: nobody reads the last lines\n", errs.String())
 	close(out.opened)
-	require.True(t, a.lines.drain(time.Minute))
+	require.True(t, a.lines.drain(time.Minute, nil))
 	require.Contains(t, out.out.String(), `"event":"result"`)
+}
+
+// A second signal ends the wait for who does not read the last lines.
+func TestSecondSignalEndsTheWaitForAReader(t *testing.T) {
+	t.Setenv("GPUFD_DRIVER", "soft")
+	out := newGate()
+	defer close(out.opened)
+	var errs bytes.Buffer
+	a := New("prog", "talks.", out)
+	a.ending.drain = time.Hour
+	ended := make(chan int, 1)
+	go func() {
+		ended <- a.Run([]string{"-json"}, &errs, func(ctx context.Context) error {
+			if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	<-out.entered
+	require.Eventually(t, a.lines.isUnbound, time.Minute, time.Millisecond, "it comes to its end")
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGINT))
+	require.Equal(t, ExitFailed, <-ended)
+	require.Equal(t, "prog: writing the output: nobody reads the last lines\n", errs.String())
 }
 
 // A file that somebody else has made since is theirs.

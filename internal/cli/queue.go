@@ -118,8 +118,9 @@ func (q *queue) unbound() {
 	q.most = math.MaxInt
 }
 
-// drain waits until all is written, for so long at most, and reports whether it is.
-func (q *queue) drain(limit time.Duration) bool {
+// drain waits until all is written, for limit at most or until hurry is closed, and
+// reports whether it is.
+func (q *queue) drain(limit time.Duration, hurry <-chan struct{}) bool {
 	q.mu.Lock()
 	idle := q.idle
 	q.mu.Unlock()
@@ -132,6 +133,7 @@ func (q *queue) drain(limit time.Duration) bool {
 	case <-idle:
 		return true
 	case <-late.C:
-		return false
+	case <-hurry:
 	}
+	return false
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -30,8 +31,15 @@ func (g *gate) Write(b []byte) (int, error) {
 // lines are what was written, once all is.
 func (g *gate) lines(t *testing.T, q *queue) []string {
 	t.Helper()
-	require.True(t, q.drain(time.Minute))
+	require.True(t, q.drain(time.Minute, nil))
 	return strings.Split(strings.TrimSuffix(g.out.String(), "\n"), "\n")
+}
+
+// isUnbound reports whether the last lines come.
+func (q *queue) isUnbound() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.most == math.MaxInt
 }
 
 // What nobody reads is kept up to a bound and then counted; who reads again is told.
@@ -46,7 +54,7 @@ func TestQueueOfWhatNobodyReads(t *testing.T) {
 		for i := range maxLines + 7 {
 			o.Say("line", Fields{"i": i}, "line %d", i)
 		}
-		require.False(t, q.drain(time.Millisecond))
+		require.False(t, q.drain(time.Millisecond, nil))
 		close(g.opened)
 		require.Eventually(t, func() bool { q.mu.Lock(); defer q.mu.Unlock(); return q.idle == nil }, time.Minute, time.Millisecond)
 		o.Say("last", nil, "last")
@@ -91,7 +99,7 @@ func TestQueueThatFails(t *testing.T) {
 	})
 	for range 3 {
 		fmt.Fprintln(q, "x")
-		q.drain(time.Minute)
+		q.drain(time.Minute, nil)
 	}
 	require.ErrorIs(t, q.failure(), gone)
 	require.Equal(t, 1, told)
