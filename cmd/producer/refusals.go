@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -10,19 +12,29 @@ import (
 	"github.com/gpufd/gpufd/share"
 )
 
-// refusalPause is how long refusals of one kind are counted and not printed.
+// refusalPause is how long refusals are counted by kind and not printed.
 const refusalPause = time.Second
 
-// refusals prints the peers that were turned away: the first of a kind, and then how
-// many more there were.
+// maxKinds is how many kinds are told apart in one pause. The rest are the others.
+const maxKinds = 16
+
+// refusals prints the peers that were turned away: the first of each kind, and when the
+// pause that begins with it is over, how many more there were.
 type refusals struct {
 	app *cli.App
 
-	mu    sync.Mutex
-	kind  string // that is counted, or nothing
-	more  int
-	pause *time.Timer
-	after func(time.Duration, func()) *time.Timer // time.AfterFunc
+	mu     sync.Mutex
+	kinds  map[string]*refusal // of this pause; nil outside of one
+	others int
+	pause  *time.Timer
+	after  func(time.Duration, func()) *time.Timer // time.AfterFunc
+}
+
+// A refusal is the first of its kind.
+type refusal struct {
+	uid  uint32
+	err  error
+	more int
 }
 
 // see takes a refusal.
@@ -30,14 +42,16 @@ func (r *refusals) see(e share.Event, who cli.Fields) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kind := kindOf(e)
-	if kind == r.kind {
-		r.more++
-		return
+	switch known := r.kinds[kind]; {
+	case known != nil:
+		known.more++
+	case len(r.kinds) == maxKinds:
+		r.others++
+	default:
+		r.begin(kind, e)
+		who["error"] = e.Err.Error()
+		r.app.Say("refused", who, "  turned a peer away: %v", e.Err)
 	}
-	r.flush()
-	who["error"] = e.Err.Error()
-	r.app.Say("refused", who, "  turned a peer away: %v", e.Err)
-	r.kind, r.pause = kind, r.after(refusalPause, func() { r.end(kind) })
 }
 
 // kindOf tells refusals apart by user and reason, whatever pid the reason names.
@@ -51,29 +65,28 @@ func kindOf(e share.Event) string {
 	return fmt.Sprint(e.Peer.UID, " ", reason)
 }
 
-// end says how many more there were of a kind, if it is still counted.
-func (r *refusals) end(kind string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.kind == kind {
-		r.flush()
+// begin counts a kind, until the pause is over. It runs with mu held.
+func (r *refusals) begin(kind string, e share.Event) {
+	if r.kinds == nil {
+		r.kinds, r.pause = map[string]*refusal{}, r.after(refusalPause, r.close)
 	}
+	r.kinds[kind] = &refusal{uid: e.Peer.UID, err: e.Err}
 }
 
-// close says what is left to say.
+// close ends the pause, if there is one: it says how many more there were.
 func (r *refusals) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.flush()
-}
-
-// flush says how many more there were, and counts no more. It runs with mu held.
-func (r *refusals) flush() {
 	if r.pause != nil {
 		r.pause.Stop()
 	}
-	if r.more > 0 {
-		r.app.Say("refused", cli.Fields{"more": r.more}, "  turned a peer away: and %d more", r.more)
+	for _, kind := range slices.Sorted(maps.Keys(r.kinds)) {
+		if k := r.kinds[kind]; k.more > 0 {
+			r.app.Say("refused", cli.Fields{"more": k.more, "uid": k.uid, "error": k.err.Error()}, "  turned away %d more like this: %v", k.more, k.err)
+		}
 	}
-	r.kind, r.more, r.pause = "", 0, nil
+	if r.others > 0 {
+		r.app.Say("refused", cli.Fields{"more": r.others, "error": "other users or reasons"}, "  turned away %d more: other users or reasons", r.others)
+	}
+	r.kinds, r.others, r.pause = nil, 0, nil
 }
