@@ -16,15 +16,19 @@ import (
 // should the caller. Out of descriptors or memory, it backs off, from 10 ms to 1 s,
 // until there are some or ctx is done.
 //
-// Accept waits for no peer that is disconnected. Where the kernel cannot keep peers
-// from sending descriptors (before Linux 6.16, or with a limit above 0, WithMaxFDs),
-// one of them may hold up close(2) for as long as it likes; while 256 connections of
-// this Listener hang so, Accept waits.
+// Where the kernel cannot keep peers from sending descriptors (before Linux 6.16, or
+// with a limit above 0, WithMaxFDs), a peer that is disconnected may hold up close(2)
+// for as long as it likes, and a thread with it. Accept does not wait for it: of one
+// user that is not admitted, 16 connections are closed at once, of all such users 256,
+// and the others stay open in a line. Only while 4,096 connections of this Listener
+// hang or wait in line, those that Accept handed out and that are closed again among
+// them, Accept waits. It does so earlier where that is more than half of the
+// descriptors that this process may open (ulimit -n).
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	fd := -1
 	err := l.sock().do(ctx, reading, func() (err error) {
 		if err := l.closing.wait(ctx, l.s.closed); err != nil {
-			return fmt.Errorf("%d connections take long to close: %w", maxHanging, err)
+			return fmt.Errorf("%d connections take long to close: %w", l.closing.most, err)
 		}
 		fd, err = l.accept(ctx)
 		return err
@@ -41,6 +45,7 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 		if len(l.last) > 0 {
 			_ = c.TrySend(l.last) // its queue is empty: what cannot be sent now never can
 		}
+		c.s.from, c.s.closer = c.s.from.anyProcess(), &l.refusals
 		c.Drop()
 		return nil, err
 	}

@@ -28,10 +28,10 @@ type Conn struct {
 func newConn(fd int, l limits) (*Conn, error) {
 	peer, err := peerOf(fd)
 	if err != nil {
-		dropFDs([]int{fd})
+		dropFDs([]int{fd}, ourselves)
 		return nil, err
 	}
-	s, err := newSocket(fd, "sock")
+	s, err := newSocket(fd, "sock", peer.sender())
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,11 @@ func fromFile(f *os.File) (*Conn, error) {
 		closeFDs([]int{fd}) // f has one, too
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	return newConn(fd, mostLimits)
+	c, err := newConn(fd, mostLimits)
+	if err == nil {
+		c.s.shared.Store(true)
+	}
+	return c, err
 }
 
 // checkConnected says whether fd is what this package works on, and turns off
@@ -144,13 +148,14 @@ func (c *Conn) File() (*os.File, error) {
 	}
 	fd := -1
 	err := s.control(func(own int) (err error) {
+		s.shared.Store(true)
 		fd, err = dupFD(own)
 		return err
 	})
 	if err != nil {
 		return nil, c.explain("file", err)
 	}
-	return made.File(fd, "sock"), nil
+	return sentBy(made.File(fd, "sock"), s.from), nil
 }
 
 func dupFD(fd int) (int, error) {
@@ -217,7 +222,9 @@ func IsBadRecord(err error) bool {
 // Close closes this end and ends all calls that wait on it, with ErrClosed. It
 // may be called again and on nil. The peer learns of it at once. A peer that sent a
 // descriptor which takes long to close can make close(2) take as long: Close waits
-// for it one second at most, and it goes on on a goroutine of its own.
+// for it one second at most, and it goes on on a goroutine of its own. While 16
+// connections or batches of files of one process hang so (256 of a user), further
+// connections to it are shut down (shutdown(2)) and closed later.
 func (c *Conn) Close() error {
 	return c.explain("close", c.sock().close())
 }

@@ -18,10 +18,6 @@ import (
 // peer sent, and no socket whose queue may hold it, is closed by a goroutine that has
 // something else to do.
 
-// maxHanging is how many closes may hang at once, in a Listener's connections and
-// among received files: each holds a thread.
-const maxHanging = 256
-
 // closeWait is how long Close and CloseFiles wait for close(2).
 var closeWait = time.Second
 
@@ -53,8 +49,9 @@ var nothing = func() chan struct{} {
 
 // DropFiles closes all files on a goroutine of its own, and skips nil. The channel
 // that it returns is closed when close(2) has returned for all, which may be never for
-// descriptors that a peer sent. Of the batches that hang, 256 take a thread; the next
-// wait for one of them to end.
+// descriptors that a peer sent. Of one process's files, 16 calls may hang at once, and
+// the next for that process wait for one of them to end; files of others do not. For
+// that, Receive notes who sent which *os.File; all other files count as one process's.
 func DropFiles(files []*os.File) <-chan struct{} { return dropFiles(files).gone }
 
 // CloseFiles is [DropFiles] and waits for it, one second at most. It skips what is
@@ -68,16 +65,18 @@ func CloseFiles(files []*os.File) error {
 }
 
 func dropFiles(files []*os.File) *batch {
-	open := make([]*os.File, 0, len(files))
+	of := map[sender][]*os.File{}
 	for _, f := range files {
 		if f != nil {
-			open = append(open, f)
+			s := senderOf(f)
+			of[s] = append(of[s], f)
 		}
 	}
-	if len(open) == 0 {
-		return &batch{gone: nothing}
+	b := newBatch(len(of))
+	for s, files := range of {
+		closes.close(s, func() { b.part(closeEach(files)) }, nobodyIsTold)
 	}
-	return apart(func() error { return closeEach(open) })
+	return b
 }
 
 func closeEach(files []*os.File) error {
@@ -90,38 +89,49 @@ func closeEach(files []*os.File) error {
 	return errors.Join(errs...)
 }
 
-// dropFDs is DropFiles for what no os.File owns yet.
-func dropFDs(fds []int) <-chan struct{} {
+// dropFDs is DropFiles for what no os.File owns yet, all sent by s.
+func dropFDs(fds []int, s sender) <-chan struct{} {
 	if len(fds) == 0 {
 		return nothing
 	}
-	return apart(func() error { closeFDs(fds); return nil }).gone
+	b := newBatch(1)
+	closes.close(s, func() { closeFDs(fds); b.part(nil) }, nobodyIsTold)
+	return b.gone
 }
 
-// batch is descriptors that are being closed.
+func nobodyIsTold() {}
+
+// batch is descriptors that are being closed, in parts.
 type batch struct {
 	gone chan struct{}
 	err  error // once gone
+
+	mu   sync.Mutex
+	left int
 }
 
-// threads are those that close batches.
-var threads = make(chan struct{}, maxHanging)
-
-// apart has a goroutine of its own close something.
-func apart(closeThem func() error) *batch {
-	b := &batch{gone: make(chan struct{})}
-	go func() {
-		defer close(b.gone)
-		threads <- struct{}{}
-		defer func() { <-threads }()
-		b.err = closeThem()
-	}()
-	return b
+func newBatch(parts int) *batch {
+	if parts == 0 {
+		return &batch{gone: nothing}
+	}
+	return &batch{gone: make(chan struct{}), left: parts}
 }
 
-// crowd counts the closes under way among a Listener's connections. A nil crowd
-// counts nothing.
+// part says that one part is closed.
+func (b *batch) part(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err = errors.Join(b.err, err)
+	if b.left--; b.left == 0 {
+		close(b.gone)
+	}
+}
+
+// crowd counts the closes among a Listener's connections, also those that wait in line.
+// A nil crowd counts nothing.
 type crowd struct {
+	most int
+
 	mu   sync.Mutex
 	n    int
 	room chan struct{} // closed when there is room again; nil while nobody waits
@@ -143,7 +153,7 @@ func (c *crowd) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n--
-	if c.n < maxHanging && c.room != nil {
+	if c.n < c.most && c.room != nil {
 		close(c.room)
 		c.room = nil
 	}
@@ -153,7 +163,7 @@ func (c *crowd) leave() {
 func (c *crowd) full() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.n < maxHanging {
+	if c.n < c.most {
 		return nil
 	}
 	if c.room == nil {

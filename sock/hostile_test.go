@@ -500,7 +500,7 @@ func TestFilesThatHang(t *testing.T) {
 		"CloseFiles":   func(rec *Record) error { return CloseFiles(rec.Files) },
 		"DropFiles":    func(rec *Record) error { DropFiles(rec.Files); return nil },
 	}
-	closing := func(n int) func() bool { return func() bool { return len(threads) == n } }
+	closing := func(n int) func() bool { return func() bool { return closes.underWay() == n } }
 	for name, closeThem := range closers {
 		t.Run(name, func(t *testing.T) {
 			requireNoLeak(t)
@@ -555,26 +555,46 @@ func TestListenerClosesWhatHangs(t *testing.T) {
 }
 
 func init() {
-	// dials, sends a descriptor that hangs or is not let, and ends with its stdin
+	// dials, sends descriptors that hang or is not let, is told of the end of its
+	// connections, and ends with its stdin
 	children["dial-hanging"] = func(args []string) error {
-		c, err := Dial(context.Background(), args[0])
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		p, err := newTrap()
-		if err != nil {
-			return err
-		}
-		err = p.send(c, []byte("x"), 1)
-		if sealed := args[1] == "true"; sealed != errors.Is(err, unix.EPERM) || !sealed && err != nil {
-			return fmt.Errorf("got %w", err)
+		sealed := args[1] == "true"
+		var conns []*Conn
+		var traps []trap
+		for range refusedPeers {
+			c, err := Dial(context.Background(), args[0])
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			p, err := newTrap()
+			if err != nil {
+				return err
+			}
+			err = p.send(c, []byte("x"), 1)
+			if sealed != errors.Is(err, unix.EPERM) || !sealed && err != nil {
+				return fmt.Errorf("got %w", err)
+			}
+			conns, traps = append(conns, c), append(traps, p)
 		}
 		fmt.Println("sent")
+		for _, c := range conns {
+			if err := c.WaitHangup(context.Background()); err != nil {
+				return err
+			}
+		}
+		fmt.Println("told")
 		_, _ = io.ReadAll(os.Stdin)
-		return p.spring()
+		var err error
+		for _, p := range traps {
+			err = errors.Join(err, p.spring())
+		}
+		return err
 	}
 }
+
+// refusedPeers are more than are closed at once of one user's.
+const refusedPeers = 20
 
 // TestRefusedPeerThatHangs: who is not admitted holds up nobody, whatever it has sent
 // before it was accepted.
@@ -590,13 +610,14 @@ func TestRefusedPeerThatHangs(t *testing.T) {
 		require.NoError(t, err)
 		cmd.Stderr = os.Stderr
 		require.NoError(t, cmd.Start())
-		_, err = io.ReadFull(stdout, make([]byte, len("sent\n")))
-		require.NoError(t, err)
+		requireSays(t, stdout, "sent")
 
 		closesWait(t, time.Hour)
 		quickly(t, func() {
-			_, err := l.Accept(soon(t))
-			require.ErrorIs(t, err, ErrRefused)
+			for range refusedPeers {
+				_, err := l.Accept(soon(t))
+				require.ErrorIs(t, err, ErrRefused)
+			}
 		})
 		mine, err := Dial(soon(t), l.Path())
 		require.NoError(t, err)
@@ -605,13 +626,31 @@ func TestRefusedPeerThatHangs(t *testing.T) {
 		requireWorks(t, mine, accepted)
 		require.NoError(t, mine.Close())
 		require.NoError(t, accepted.Close())
+		requireSays(t, stdout, "told")
 		if !sealed {
-			require.Equal(t, 1, l.closing.count(), "the refused one hangs")
+			hanging := func() bool { return l.closing.count() == refusedPeers && l.refusals.underWay() == 16 }
+			require.Eventually(t, hanging, 10*time.Second, time.Millisecond, "16 hang, the others wait in line")
 		}
 		require.NoError(t, stdin.Close())
 		require.NoError(t, cmd.Wait())
 		require.Eventually(t, func() bool { return l.closing.count() == 0 }, 10*time.Second, time.Millisecond)
 	})
+}
+
+// requireSays reads one line.
+func requireSays(t *testing.T, r io.Reader, want string) {
+	t.Helper()
+	said := make([]byte, len(want)+1)
+	_, err := io.ReadFull(r, said)
+	require.NoError(t, err)
+	require.Equal(t, want+"\n", string(said))
+}
+
+// underWay is how many closes are.
+func (c *closer) underWay() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.busy[sender{allOf, allOf}]
 }
 
 func (c *crowd) count() int {
@@ -628,12 +667,13 @@ func TestAcceptWaitsForTheCrowd(t *testing.T) {
 	c, err := Dial(soon(t), l.Path())
 	require.NoError(t, err)
 	defer c.Close()
-	for range maxHanging {
+	l.closing.most = 5
+	for range l.closing.most {
 		l.closing.join()
 	}
 	_, err = l.Accept(briefly(t))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "256 connections take long to close")
+	require.ErrorContains(t, err, "5 connections take long to close")
 
 	accepted := make(chan error)
 	accept := func() {
@@ -643,7 +683,7 @@ func TestAcceptWaitsForTheCrowd(t *testing.T) {
 	go accept()
 	l.closing.leave()
 	require.NoError(t, <-accepted)
-	require.Eventually(t, func() bool { return l.closing.count() == maxHanging-1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.closing.count() == l.closing.most-1 }, 10*time.Second, time.Millisecond)
 
 	l.closing.join()
 	go accept()

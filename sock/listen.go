@@ -25,7 +25,8 @@ type Listener struct {
 	s      *socket
 	once   sync.Once
 
-	closing crowd // the connections that are
+	closing  crowd  // the connections that are
+	refusals closer // closes those of who is not admitted
 }
 
 // ListenOption changes what Listen does.
@@ -132,7 +133,8 @@ func listen(path string, o options) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{path: path, file: file, lock: lock, policy: o.policy, last: o.farewell, limits: o.limits}
+	l := &Listener{path: path, file: file, lock: lock, policy: o.policy, last: o.farewell, limits: o.limits,
+		closing: crowd{most: maxClosing()}, refusals: newRefusals()}
 	if err := l.open(addr, o); err != nil {
 		return nil, errors.Join(err, lock.release())
 	}
@@ -153,7 +155,7 @@ func (l *Listener) open(addr *unix.SockaddrUnix, o options) error {
 		closeFDs([]int{fd})
 		return err
 	}
-	l.s, err = newSocket(fd, l.path)
+	l.s, err = newSocket(fd, l.path, ourselves)
 	if err != nil {
 		return errors.Join(err, removeIfSame(l.file, l.id))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,8 +23,11 @@ type socket struct {
 	raw    syscall.RawConn
 	read   direction
 	write  direction
-	sealed bool   // no descriptor can be in its queue, now or ever
-	crowd  *crowd // counts it while it closes; may be nil
+	sealed bool        // no descriptor can be in its queue, now or ever
+	from   sender      // of what may be in it
+	closer *closer     // closes it
+	crowd  *crowd      // counts it while it closes; may be nil
+	shared atomic.Bool // others may have a descriptor of it, too
 
 	closed chan struct{} // nobody is to wait any more
 	gone   chan struct{} // close(2) has returned
@@ -35,8 +39,8 @@ type socket struct {
 
 // newSocket owns fd from the call on: on failure it is closed. fd must be in
 // non-blocking mode, else os.NewFile does not hand it to the poller.
-func newSocket(fd int, name string) (*socket, error) {
-	f := made.File(fd, name)
+func newSocket(fd int, name string, from sender) (*socket, error) {
+	f := sentBy(made.File(fd, name), from)
 	// Where the poller refused the descriptor, deadlines fail, and nothing
 	// could interrupt a wait.
 	if err := f.SetDeadline(time.Time{}); err != nil {
@@ -51,6 +55,8 @@ func newSocket(fd int, name string) (*socket, error) {
 	return &socket{
 		file:   f,
 		raw:    raw,
+		from:   from,
+		closer: &closes,
 		read:   newDirection(f.SetReadDeadline),
 		write:  newDirection(f.SetWriteDeadline),
 		closed: make(chan struct{}),
@@ -85,13 +91,22 @@ func (s *socket) close() error {
 	return s.err
 }
 
-// closeAlone closes the file when nobody else is in it: else the last to leave would
+// closeAlone has the file closed when nobody else is in it: else the last to leave would
 // be who calls close(2). It keeps the turns and the lock for good.
 func (s *socket) closeAlone() {
 	s.read.turn <- struct{}{}
 	s.write.turn <- struct{}{}
 	s.asides.Lock()
-	s.finish()
+	s.closer.close(s.from, s.finish, s.shutDown)
+}
+
+// shutDown tells the peer of a close that has to wait in line (shutdown(2)): from then
+// on it can send nothing.
+func (s *socket) shutDown() {
+	if s.shared.Load() {
+		return
+	}
+	_ = s.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // fails only if the peer is gone
 }
 
 func (s *socket) finish() {

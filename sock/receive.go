@@ -159,10 +159,10 @@ func (c *Conn) read(fd int, rec *Record) error {
 		err = take(fd, err, oobn > 0 || flags&unix.MSG_CTRUNC != 0)
 	}
 	if err != nil {
-		await(dropFDs(fds))
+		await(dropFDs(fds, c.s.from))
 		return err
 	}
-	*rec = Record{Data: bytes.Clone(b.data[:n]), Files: newFiles(fds)}
+	*rec = Record{Data: bytes.Clone(b.data[:n]), Files: newFiles(fds, c.s.from)}
 	return nil
 }
 

@@ -45,13 +45,13 @@ func (r *Record) Close() error {
 }
 
 // newFiles makes the descriptors owned.
-func newFiles(fds []int) []*os.File {
+func newFiles(fds []int, from sender) []*os.File {
 	if len(fds) == 0 {
 		return nil
 	}
 	files := make([]*os.File, len(fds))
 	for i, fd := range fds {
-		files[i] = made.File(fd, "received")
+		files[i] = sentBy(made.File(fd, "received"), from)
 	}
 	return files
 }

@@ -1,0 +1,136 @@
+package sock
+
+import (
+	"os"
+	"runtime"
+	"sync"
+	"weak"
+
+	"golang.org/x/sys/unix"
+)
+
+// A closer closes what peers sent, each batch on a goroutine of its own. Batches that
+// hang hold a thread, so only so many of a process, of a user and in all are closed at
+// once. The next of that sender wait in its line, and those of others go past them.
+type closer struct {
+	most quota
+
+	mu    sync.Mutex
+	busy  map[sender]int      // closes under way: of a process, of a user, of all
+	lines map[sender][]func() // closes that wait; none of them could begin
+}
+
+// quota is how many closes are under way at once.
+type quota struct{ process, user, all int }
+
+// closes is of received files, and of connections that were not refused.
+var closes = closer{most: quota{process: 16, user: 256, all: 4096}}
+
+// newRefusals is of a Listener's connections that were refused. All of a user's count
+// as one process's.
+func newRefusals() closer { return closer{most: quota{process: 16, user: 16, all: 256}} }
+
+// sender is a process, or all processes of a user, or everybody.
+type sender struct{ uid, pid int64 }
+
+const allOf = -1 // in place of a number
+
+// ourselves are who made what came from no peer.
+var ourselves = sender{uid: -2, pid: -2}
+
+func (p Peer) sender() sender { return sender{int64(p.UID), int64(p.PID)} }
+
+// user is the group of all processes of a user.
+func (s sender) user() sender { return sender{s.uid, allOf} }
+
+// anyProcess is one sender for all processes of a user.
+func (s sender) anyProcess() sender { return sender{s.uid, 0} }
+
+// close has do called soon: at once, or after inLine if s has to wait in its line.
+func (c *closer) close(s sender, do, inLine func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.room(s) {
+		inLine()
+		c.init()
+		c.lines[s] = append(c.lines[s], do)
+		return
+	}
+	c.count(s, 1)
+	go c.work(s, do)
+}
+
+// work closes until nothing waits that may begin.
+func (c *closer) work(s sender, do func()) {
+	for do != nil {
+		do()
+		s, do = c.next(s)
+	}
+}
+
+// next counts one of done's out, and one that has waited in. There is never more than
+// one that may begin for it.
+func (c *closer) next(done sender) (sender, func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count(done, -1)
+	for s, line := range c.lines { // in any order, so that nobody always comes last
+		if !c.room(s) {
+			continue
+		}
+		c.count(s, 1)
+		if c.lines[s] = line[1:]; len(line) == 1 {
+			delete(c.lines, s)
+		}
+		return s, line[0]
+	}
+	return done, nil
+}
+
+func (c *closer) room(s sender) bool {
+	return c.busy[s] < c.most.process && c.busy[s.user()] < c.most.user && c.busy[sender{allOf, allOf}] < c.most.all
+}
+
+func (c *closer) count(s sender, n int) {
+	c.init()
+	for _, group := range []sender{s, s.user(), {allOf, allOf}} {
+		if c.busy[group] += n; c.busy[group] == 0 {
+			delete(c.busy, group)
+		}
+	}
+}
+
+func (c *closer) init() {
+	if c.busy == nil {
+		c.busy, c.lines = map[sender]int{}, map[sender][]func(){}
+	}
+}
+
+// senders knows who sent a file, by weak.Pointer[os.File].
+var senders sync.Map
+
+// sentBy notes who sent f.
+func sentBy(f *os.File, s sender) *os.File {
+	p := weak.Make(f)
+	senders.Store(p, s)
+	runtime.AddCleanup(f, func(p weak.Pointer[os.File]) { senders.Delete(p) }, p)
+	return f
+}
+
+func senderOf(f *os.File) sender {
+	if s, ok := senders.Load(weak.Make(f)); ok {
+		return s.(sender)
+	}
+	return ourselves
+}
+
+// maxClosing is how many connections of one Listener may be closed at once, those that
+// wait in line among them. They keep half of the descriptors that may be open free.
+func maxClosing() int {
+	const most = 4096
+	var open unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &open); err != nil {
+		return most
+	}
+	return int(min(most, max(open.Cur/2, 1)))
+}
