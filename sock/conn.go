@@ -60,7 +60,7 @@ func NewPair() (a, b *Conn, err error) {
 // FromFile takes ownership of f, an inherited socket, and closes it in any
 // case; the Conn has a descriptor of its own. ErrNotSocket says that f is not a
 // connected SOCK_SEQPACKET Unix socket. The socket is set to non-blocking mode,
-// for whoever else holds it too.
+// for whoever else holds it too, and only one holder may receive: see Conn.File.
 func FromFile(f *os.File) (*Conn, error) {
 	c, err := fromFile(f)
 	closeErr := CloseFiles([]*os.File{f})
@@ -140,7 +140,10 @@ func (c *Conn) RefuseFiles() error {
 
 // File returns a copy of the descriptor, owned by the caller, for a child
 // process to inherit (exec.Cmd.ExtraFiles) and open with FromFile. The Conn
-// stays open; the peer sees an end only when all copies are closed.
+// stays open; the peer sees an end only when all copies are closed. Only one of the
+// Conn and what is made of its copies may receive: they share one queue, a Receive looks
+// at a record before it takes it, and another may take that one in between. Then a
+// record is received twice, and another one never.
 func (c *Conn) File() (*os.File, error) {
 	s := c.sock()
 	if s == nil {

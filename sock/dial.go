@@ -23,7 +23,9 @@ import (
 func Dial(ctx context.Context, path string, opts ...DialOption) (*Conn, error) {
 	l := mostLimits
 	for _, opt := range opts {
-		opt.dial(&l)
+		if opt != nil {
+			opt.dial(&l)
+		}
 	}
 	c, err := dial(ctx, path, l)
 	if err != nil {

@@ -272,3 +272,13 @@ func TestFault60_FarewellWaitsForNobody(t *testing.T) {
 	require.NoError(t, stdin.Close())
 	require.NoError(t, cmd.Wait())
 }
+
+// Options that are nil change nothing.
+func TestNilOptions(t *testing.T) {
+	l := listenAt(t, filepath.Join(safeDir(t), "s"), nil, LimitOption(nil), WithMaxFDs(1))
+	require.Equal(t, limits{MaxRecord, 1}, l.limits)
+	c, err := Dial(soon(t), l.Path(), nil, LimitOption(nil), WithMaxRecord(7))
+	require.NoError(t, err)
+	require.Equal(t, limits{7, MaxFDs}, c.limits)
+	require.NoError(t, c.Close())
+}

@@ -29,18 +29,23 @@ type Listener struct {
 	refusals closer // closes those of who is not admitted
 }
 
-// ListenOption changes what Listen does.
+// ListenOption changes what Listen does. Listen skips a nil one.
 type ListenOption interface{ listen(*options) }
 
-// DialOption changes what Dial does.
+// DialOption changes what Dial does. Dial skips a nil one.
 type DialOption interface{ dial(*limits) }
 
 // LimitOption bounds what a connection takes. It is for Dial, and for Listen, where
 // it concerns the connections that Accept returns.
 type LimitOption func(*limits)
 
-func (f LimitOption) listen(o *options) { f(&o.limits) }
-func (f LimitOption) dial(l *limits)    { f(l) }
+func (f LimitOption) listen(o *options) { f.dial(&o.limits) }
+
+func (f LimitOption) dial(l *limits) {
+	if f != nil {
+		f(l)
+	}
+}
 
 type listenOption func(*options)
 
@@ -57,7 +62,9 @@ type options struct {
 func newOptions(opts []ListenOption) options {
 	o := options{backlog: 1024, mode: 0o600, limits: mostLimits}
 	for _, opt := range opts {
-		opt.listen(&o)
+		if opt != nil {
+			opt.listen(&o)
+		}
 	}
 	return o
 }
@@ -87,13 +94,15 @@ func WithFarewell(record []byte) ListenOption {
 }
 
 // WithMaxRecord bounds the records that are taken, in bytes; the default, and the
-// most, is MaxRecord. A longer one is ErrTruncated.
+// most, is MaxRecord: a larger n counts as that, and one below 1 as 1. A longer record
+// is ErrTruncated.
 func WithMaxRecord(n int) LimitOption {
 	return func(l *limits) { l.record = min(max(n, 1), MaxRecord) }
 }
 
 // WithMaxFDs bounds the descriptors that are taken with one record; the default,
-// and the most, is MaxFDs. A record with more is ErrTooManyFDs, and no more than n of
+// and the most, is MaxFDs: a larger n counts as that, and one below 0 as 0. A record
+// with more is ErrTooManyFDs, and no more than n of
 // its descriptors are ever open in this process. Where n is 0, Linux 6.16 and later
 // does not let peers send any (SO_PASSRIGHTS; EPERM).
 func WithMaxFDs(n int) LimitOption {
