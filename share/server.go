@@ -167,3 +167,12 @@ func (s *Server) Leases(name string) []*Lease {
 	}
 	return slices.Clone(o.live)
 }
+
+// Remove removes the socket and its lock file, and waits for nothing: it is for a process
+// that is about to end without Close. After Close there is nothing to remove.
+func (s *Server) Remove() error {
+	if s.isZero() {
+		return nil
+	}
+	return s.listener.Remove()
+}

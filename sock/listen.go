@@ -263,6 +263,22 @@ func (l *Listener) Close() (err error) {
 	return opError("close", l.path, err)
 }
 
+// Remove removes the socket file and the lock file, if they are still the ones that
+// Listen made, and waits for nothing. It is for a process that is about to end without
+// Close, which may be called as ever. After Close there is nothing to remove.
+func (l *Listener) Remove() error {
+	if l.sock() == nil {
+		return nil
+	}
+	err := withFDs([]*os.File{l.lock.file}, nil, func([]int) error { // so that the lock is held
+		return errors.Join(removeIfSame(l.file, l.id), removeIfSame(l.lock.path, l.lock.id))
+	})
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return opError("remove", l.path, err)
+}
+
 func (l *Listener) sock() *socket {
 	if l == nil {
 		return nil

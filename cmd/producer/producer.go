@@ -76,7 +76,7 @@ func (p *producer) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	forget := p.app.LeavesNoSocket(p.socket)
+	forget := p.app.OnAbort(func() { _ = srv.Remove() })
 	shut := func() error {
 		defer forget()
 		return srv.Close()
