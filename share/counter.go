@@ -41,6 +41,9 @@ type Counter struct {
 // WithAccess(ReadWrite): legacy memory has no buffer, and is [ErrHandle]. c is a context
 // of that device.
 func NewCounter(c *cu.Context, buf *vmm.Buffer, slot int) (*Counter, error) {
+	if c == nil {
+		return nil, errors.New("share: no context for a counter (nil)")
+	}
 	if buf == nil {
 		return nil, fmt.Errorf("%w: a counter is in a buffer, which legacy memory is not", ErrHandle)
 	}
@@ -106,7 +109,7 @@ func (c *Counter) takes(n uint64) error {
 }
 
 func (c *Counter) state() error {
-	if c == nil {
+	if c == nil || c.rescue == nil {
 		return ErrClosed
 	}
 	c.mu.Lock()
@@ -126,7 +129,7 @@ func (c *Counter) fail(why error) {
 // [cu.StreamWait.Result]. Every later call is [ErrClosed], unless a wait was given up;
 // a second Close does nothing.
 func (c *Counter) Close() error {
-	if c == nil {
+	if c == nil || c.rescue == nil {
 		return nil
 	}
 	c.mu.Lock()

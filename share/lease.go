@@ -14,7 +14,7 @@ import (
 // A Lease is what one consumer holds of an offer, for its producer to watch and to
 // take back. It begins when the consumer is admitted ([OnLease], [Server.Leases])
 // and ends with the connection; nobody has to end it. It is safe for concurrent
-// use.
+// use. The zero Lease has ended.
 type Lease struct {
 	offering  *offering
 	transport *transport
@@ -51,26 +51,52 @@ func newLease(o *offering, t *transport, want wire.Attach) *Lease {
 }
 
 // Number is the lease's number within its offer, from 1, which is [Event]'s too.
-func (l *Lease) Number() int { return l.event.Lease }
+func (l *Lease) Number() int {
+	if l == nil {
+		return 0
+	}
+	return l.event.Lease
+}
 
 // Peer is who holds the lease.
-func (l *Lease) Peer() sock.Peer { return l.event.Peer }
+func (l *Lease) Peer() sock.Peer {
+	if l == nil {
+		return sock.Peer{}
+	}
+	return l.event.Peer
+}
 
 // Access is what the consumer asked for and was admitted to; [ReadWrite] for legacy
 // memory, whatever it asked for.
-func (l *Lease) Access() cu.Access { return l.event.Access }
+func (l *Lease) Access() cu.Access {
+	if l == nil {
+		return 0
+	}
+	return l.event.Access
+}
 
 // Done is closed when the lease has ended, whoever ended it: the consumer has gone,
 // died or given its verdict, took too long or broke the protocol, the lease was
 // revoked, or the offer or the server has ended. A consumer that is told why, or to
 // go, has a second to read that before; and where it was sent a legacy handle, as long
 // as for any step ([WithTimeout]) to close the memory.
-func (l *Lease) Done() <-chan struct{} { return l.done }
+func (l *Lease) Done() <-chan struct{} {
+	if l.isZero() {
+		return closed
+	}
+	return l.done
+}
+
+// isZero reports whether there is no lease: everything of it is [ErrClosed].
+func (l *Lease) isZero() bool { return l == nil || l.offering == nil }
 
 // Err says why the lease has ended, after Done: nil if by the consumer's will,
 // [ErrRevoked], or what the event of its end says. Of legacy memory that the consumer
 // may have open still, it matches [ErrStillOpen] as well.
 func (l *Lease) Err() error {
+	if l.isZero() {
+		return ErrClosed
+	}
 	select {
 	case <-l.done:
 		return l.reason
@@ -89,7 +115,7 @@ func (l *Lease) Err() error {
 // or with [ErrStillOpen]. It may attach again. Its place among [WithLeases] is used up if
 // its data was there already, and another's if not.
 func (l *Lease) Revoke() {
-	if l != nil && l.cancel != nil {
+	if !l.isZero() {
 		l.cancel(ErrRevoked)
 	}
 }

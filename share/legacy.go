@@ -124,20 +124,45 @@ func (m *Legacy) allocation() (id uint64, err error) {
 }
 
 // Ptr is where the memory begins.
-func (m *Legacy) Ptr() cu.DevicePtr { return m.ptr }
+func (m *Legacy) Ptr() cu.DevicePtr {
+	if m == nil {
+		return 0
+	}
+	return m.ptr
+}
 
 // Size is how many bytes count.
-func (m *Legacy) Size() uint64 { return m.desc.Size }
+func (m *Legacy) Size() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.desc.Size
+}
 
 // Allocation is the size of the whole allocation in bytes, all of which consumers get.
-func (m *Legacy) Allocation() uint64 { return m.desc.ChunkSize }
+func (m *Legacy) Allocation() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.desc.ChunkSize
+}
 
 // Generation tells the memory from all other that was made on the machine; see
 // [vmm.Descriptor].
-func (m *Legacy) Generation() uint64 { return m.desc.Generation }
+func (m *Legacy) Generation() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.desc.Generation
+}
 
 // Device is where the memory is.
-func (m *Legacy) Device() *cu.Device { return m.ctx.Device() }
+func (m *Legacy) Device() *cu.Device {
+	if m.isZero() {
+		return nil
+	}
+	return m.ctx.Device()
+}
 
 // Close frees what NewLegacy allocated (cuMemFree); of LegacyAt nothing. As long as
 // the memory is offered or prepared it is refused, with an [*InUseError] that names who

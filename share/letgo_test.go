@@ -2,6 +2,7 @@ package share
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -184,6 +185,8 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 		"much and then verdict": {[][]byte{wire.Encode(wire.Progress{Done: 1, Total: 2}), {1, 2, 3}}, 600, false},
 		"progress alone":        {[][]byte{wire.Encode(wire.Progress{Done: 1, Total: 2})}, 100, true},
 		"too much":              {[][]byte{wire.Encode(wire.Progress{Done: 1, Total: 2})}, 1100, true},
+		"ignored, then verdict": {[][]byte{invented(ignorable)}, 1100, false},
+		"too much is ignored":   {[][]byte{invented(ignorable)}, 1100, true},
 		"garbage":               {[][]byte{{1, 2, 3}}, 1, true},
 	}, func(t *testing.T, name string, c caseOf) {
 		m := newLegacy(t, ctx, 1)
@@ -207,7 +210,7 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 				_ = conn.Send(soon(t), record)
 			}
 		}
-		if name == "much and then verdict" {
+		if strings.Contains(name, "then verdict") {
 			require.NoError(t, conn.Send(soon(t), good))
 		}
 		<-l.Done()
