@@ -102,9 +102,9 @@ func WithMaxRecord(n int) LimitOption {
 
 // WithMaxFDs bounds the descriptors that are taken with one record; the default,
 // and the most, is MaxFDs: a larger n counts as that, and one below 0 as 0. A record
-// with more is ErrTooManyFDs, and no more than n of
-// its descriptors are ever open in this process. Where n is 0, Linux 6.16 and later
-// does not let peers send any (SO_PASSRIGHTS; EPERM).
+// with more is ErrTooManyFDs, and no more than n of its descriptors are ever open in
+// this process. Where n is 0, Linux 6.16 and later does not let peers send any
+// (SO_PASSRIGHTS; EPERM).
 func WithMaxFDs(n int) LimitOption {
 	return func(l *limits) { l.fds = min(max(n, 0), MaxFDs) }
 }
