@@ -83,13 +83,13 @@ var (
 	// ErrControl: a control message that is malformed or of a type that this
 	// package did not ask for.
 	ErrControl = errors.New("unexpected control message")
-)
 
-// ErrStuck: a bad record with descriptors stays at the head of the queue, and nothing
-// more can be received on this connection: close it. The error that each Receive and
-// WaitClose returns from then on says what is wrong with the record, too. Sending and
-// [Conn.WaitHangup] still work.
-var ErrStuck = errors.New("nothing more can be received: close the connection")
+	// ErrStuck: a bad record with descriptors stays at the head of the queue, and
+	// nothing more can be received on this connection: close it. The error that each
+	// Receive and WaitClose returns from then on says what is wrong with the record,
+	// too. Sending and [Conn.WaitHangup] still work.
+	ErrStuck = errors.New("nothing more can be received: close the connection")
+)
 
 // Error is what every operation of this package returns, but for a refused
 // peer. Unwrap leads to the sentinel, the kernel's answer (a syscall.Errno) and
