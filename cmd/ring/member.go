@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/sock"
@@ -79,6 +81,11 @@ func runMember(args []string) int {
 // join takes the inherited socket and listens to the parent from now on: whatever
 // a driver call takes, the process ends soon after its parent.
 func join() (*worker, error) {
+	// Of a process that somebody else started, the descriptor may be Go's own, and
+	// not to be closed.
+	if _, err := unix.GetsockoptInt(socketFD, unix.SOL_SOCKET, unix.SO_TYPE); err != nil {
+		return nil, fmt.Errorf("%w: descriptor %d: %w", sock.ErrNotSocket, socketFD, os.NewSyscallError("getsockopt", err))
+	}
 	conn, err := sock.FromFile(os.NewFile(socketFD, "ring"))
 	if err != nil {
 		return nil, err
