@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -107,6 +108,9 @@ func TestReaderIsGone(t *testing.T) {
 
 // TestHangup: SIGHUP ends a program as SIGTERM does, unless nohup(1) started it.
 func TestHangup(t *testing.T) {
+	hangups := make(chan os.Signal, 1) // taken, so that children do not have them ignored, as under nohup(1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	s := newScene(t)
 	producer := s.serving("-consumers", "0")
 	producer.signal(syscall.SIGHUP)

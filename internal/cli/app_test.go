@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -92,6 +93,9 @@ func TestFailureIsOneLineWithAdvice(t *testing.T) {
 }
 
 func TestSignalEndsTheContext(t *testing.T) {
+	hangups := make(chan os.Signal, 1) // taken, so that they are not ignored, as nohup(1) has them
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		code, _, _ := run(t, func(ctx context.Context, a *App) error {
 			require.NoError(t, syscall.Kill(os.Getpid(), s))
