@@ -21,8 +21,8 @@ const progressPause = 250 * time.Millisecond
 // Expect has consumers that ask for name before it is offered wait for it,
 // where they would be refused. They wait as long as [Server.Working] says now
 // and then that this side is at work, or until their own time for a step is over; an
-// Offer of that name ends the wait, also one that fails. On a closed server it does
-// nothing.
+// Offer of that name ends the wait, also one that fails. Nobody waits for a name that no
+// offer can have, such as "". On a closed server it does nothing.
 func (s *Server) Expect(name string) {
 	if s.isZero() {
 		return
@@ -34,7 +34,7 @@ func (s *Server) Expect(name string) {
 
 // expect runs with mu held.
 func (s *Server) expect(name string) {
-	if s.offers[name] == nil && s.expected[name] == nil {
+	if s.offers[name] == nil && s.expected[name] == nil && wire.CheckName(name) == nil {
 		s.expected[name] = &expectation{}
 	}
 	s.startAccepting()

@@ -239,11 +239,11 @@ func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
 		lie  lie
 		want error
 	}{
-		"another offer":                       {good, ErrProtocol},
+		"another offer":                       {good, sock.ErrTooManyFDs},
 		"fault 31: a verdict":                 {lie{wire.Encode(wire.Verdict{OK: true, Text: ""}), nil}, ErrProtocol},
 		"a refusal":                           {lie{wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "x"}), nil}, ErrRefused},
 		"fault 29: random bytes":              {lie{noise(99, 2), nil}, ErrWire},
-		"a revocation with files":             {lie{wire.Encode(wire.Revoke{Text: "x"}), tr.files}, ErrWire},
+		"a revocation with files":             {lie{wire.Encode(wire.Revoke{Text: "x"}), tr.files}, sock.ErrTooManyFDs},
 		"a revocation":                        {lie{wire.Encode(wire.Revoke{Text: "x"}), nil}, ErrRevoked},
 		"fault 30: progress, and then an end": {lie{wire.Encode(wire.Progress{Done: 1, Total: 1}), nil}, sock.ErrPeerLost},
 	} {
@@ -270,7 +270,7 @@ func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
 			}
 			require.ErrorIs(t, awaitDone(t, att), want)
 			switch want {
-			case ErrProtocol, ErrWire:
+			case ErrProtocol, ErrWire, sock.ErrTooManyFDs:
 				require.Equal(t, refusal(att.Err()), <-said, "it is told")
 			case ErrRefused, ErrRevoked:
 				require.Nil(t, <-said, "it knows")

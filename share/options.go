@@ -78,6 +78,7 @@ type listenOptions struct {
 	peerOptions
 	connections int
 	perPeer     int
+	decides     bool                         // somebody was to decide
 	allow       func(sock.Peer, Offer) error // or nil
 	sock        []sock.ListenOption
 }
@@ -103,7 +104,7 @@ func WithMode(mode os.FileMode) ListenOption {
 // else waiting. It may call the server, but not close it: Close waits for it. The
 // peer that it is about waits no longer than its own timeout.
 func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
-	return listenOption(func(o *listenOptions) { o.allow = f })
+	return listenOption(func(o *listenOptions) { o.decides, o.allow = true, f })
 }
 
 // WithBacklog bounds the connections that wait to be accepted, 1,024 by default; see
@@ -133,6 +134,9 @@ func newListenOptions(opts []ListenOption) (*listenOptions, error) {
 		if opt != nil {
 			opt.listen(o)
 		}
+	}
+	if o.decides && o.allow == nil {
+		return nil, errors.New("share: WithAuthorize without a function (nil): nobody would decide who gets an offer")
 	}
 	if o.connections < 1 || o.perPeer < 1 {
 		return nil, fmt.Errorf("share: %d connections, %d of a process: a server that serves takes one at least", o.connections, o.perPeer)

@@ -39,7 +39,7 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 		require.ErrorContains(t, attachError(srv.Path(), dev, opt), name)
 	}
 	for name, opt := range map[string]ListenOption{
-		"connections": WithConnections(0), "of a process": WithConnectionsPerPeer(-1), "WithTimeout": WithTimeout(-1), "WithRecordRate": WithRecordRate(-1),
+		"connections": WithConnections(0), "of a process": WithConnectionsPerPeer(-1), "WithTimeout": WithTimeout(-1), "WithRecordRate": WithRecordRate(-1), "WithAuthorize": WithAuthorize(nil),
 	} {
 		_, err := Listen(socketPath(t), opt)
 		require.ErrorContains(t, err, name)
@@ -49,6 +49,9 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	} {
 		require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, opt), name)
 	}
+	srv.Expect("")
+	_, err := Attach(soon(t), srv.Path(), "", dev)
+	require.ErrorIs(t, err, ErrRefused, "no offer has that name, so nobody waits for it")
 	s := serveAs(t, srv, "data", buf, ReadOnly, nil, WithLeases(1))
 	require.NoError(t, attached(t, srv, "data", dev, nil, PeerOption(nil)).Close(), "options that are nil do nothing")
 	require.NoError(t, s.end(t))
