@@ -131,7 +131,7 @@ func leavesNothingOn(t testing.TB, dev *cu.Device) *cu.Context {
 			return // before it closed all: what failed says more
 		}
 		requireFree(t, ctx, free)
-		require.Equal(t, fds, cutest.Descriptors())
+		requireDescriptors(t, fds) // on older kernels connections are closed where nobody waits
 	})
 	return ctx
 }
