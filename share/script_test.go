@@ -163,7 +163,7 @@ func hangUp(ctx context.Context, t *testing.T, conn *sock.Conn) {
 }
 
 // requireDescriptors waits a moment until the process has those, and no others.
-func requireDescriptors(t *testing.T, want map[string]int) {
+func requireDescriptors(t testing.TB, want map[string]int) {
 	t.Helper()
 	for end := time.Now().Add(3 * time.Second); !maps.Equal(want, cutest.Descriptors()); {
 		if time.Now().After(end) {
