@@ -73,7 +73,7 @@ type attaching struct {
 	files  []*os.File
 	memory attachedMemory // nil before it is open
 	asked  bool           // there is a conversation
-	answer [64]byte       // room for the answer
+	answer [64]byte       // room for what is said, made before the offer comes
 }
 
 func (a *attaching) connect(ctx context.Context, path string) error {
