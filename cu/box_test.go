@@ -1,6 +1,7 @@
 package cu_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -39,10 +40,10 @@ func areas(t testing.TB, ctx *cu.Context) map[string]area {
 			func(pitch uint64) cu.Side { return side(p, pitch) },
 			func() []byte {
 				b := make([]byte, areaSize)
-				require.NoError(t, cu.CopyToHost(ctx, nil, b, p))
+				require.NoError(t, cu.CopyToHost(ctx, b, p))
 				return b
 			},
-			func(b []byte) { require.NoError(t, cu.CopyToDevice(ctx, nil, p, b)) },
+			func(b []byte) { require.NoError(t, cu.CopyToDevice(ctx, p, b)) },
 		}
 	}
 	host("slice", make([]byte, areaSize))
@@ -181,12 +182,12 @@ func TestCopiesOfRowsAreAsTheModelSays(t *testing.T) {
 					s.place(r, &dst, layers)
 					s.place(r, &src2, layers)
 					if layers == 1 {
-						require.NoError(t, cu.Copy2D(ctx, stream, dst, src2, s.width, s.height), "%+v", s)
+						require.NoError(t, errors.Join(cu.Copy2DAsync(stream, dst, src2, s.width, s.height), stream.Synchronize(t.Context())), "%+v", s)
 					} else {
 						if layers == 5 {
 							dst.Context = ctx
 						}
-						require.NoError(t, cu.Copy3D(ctx, stream, dst, src2, s.width, s.height, s.depth), "%+v", s)
+						require.NoError(t, errors.Join(cu.Copy3DAsync(stream, dst, src2, s.width, s.height, s.depth), stream.Synchronize(t.Context())), "%+v", s)
 					}
 					s.model(want, src, dst, src2)
 				}
@@ -205,7 +206,7 @@ func TestCopiesOfRowsReachTheEnd(t *testing.T) {
 		to.write(want)
 		const pitch, width = 1000, 1
 		dst, src2 := to.side(pitch), from.side(pitch)
-		require.NoError(t, cu.Copy2D(ctx, nil, dst, src2, width, areaSize/pitch+1))
+		require.NoError(t, cu.Copy2D(ctx, dst, src2, width, areaSize/pitch+1))
 		shape{width, areaSize/pitch + 1, 1}.model(want, src, dst, src2)
 		require.Equal(t, want, to.read())
 	})
@@ -237,14 +238,14 @@ func TestCopyThatLeavesASliceIsRefused(t *testing.T) {
 		side.X, side.Y, side.Z, side.Rows = x.x, x.y, x.z, x.rows
 		far := cu.DeviceSide(p, 64)
 		for _, err := range []error{
-			cu.Copy3D(ctx, nil, far, side, x.width, x.height, x.depth),
-			cu.Copy3D(ctx, nil, side, far, x.width, x.height, x.depth),
-			cu.Copy3D(ctx, nil, cu.Side{Context: ctx}, side, x.width, x.height, x.depth),
+			cu.Copy3D(ctx, far, side, x.width, x.height, x.depth),
+			cu.Copy3D(ctx, side, far, x.width, x.height, x.depth),
+			cu.Copy3D(ctx, cu.Side{Context: ctx}, side, x.width, x.height, x.depth),
 		} {
 			require.ErrorIs(t, err, cu.ErrTooShort, "%+v", x)
 		}
 		if x.depth == 1 && x.z == 0 {
-			require.ErrorIs(t, cu.Copy2D(ctx, nil, far, side, x.width, x.height), cu.ErrTooShort, "%+v", x)
+			require.ErrorIs(t, cu.Copy2D(ctx, far, side, x.width, x.height), cu.ErrTooShort, "%+v", x)
 		}
 	}
 	for _, x := range []struct{ x, y, pitch, rows, width, height uint64 }{
@@ -257,11 +258,11 @@ func TestCopyThatLeavesASliceIsRefused(t *testing.T) {
 	} {
 		side := cu.HostSide(make([]byte, 100), x.pitch)
 		side.X, side.Y, side.Rows = x.x, x.y, x.rows
-		err := cu.Copy3D(ctx, nil, cu.DeviceSide(p, 64), side, x.width, x.height, 1)
+		err := cu.Copy3D(ctx, cu.DeviceSide(p, 64), side, x.width, x.height, 1)
 		require.ErrorIs(t, err, cu.ErrInvalidValue, "%+v", x)
 		require.ErrorContains(t, err, "overlap", "%+v", x)
 	}
-	require.ErrorIs(t, cu.Copy2D(ctx, nil, cu.HostSide([]*int{nil}, 8), cu.DeviceSide(p, 8), 8, 1), cu.ErrPointers)
+	require.ErrorIs(t, cu.Copy2D(ctx, cu.HostSide([]*int{nil}, 8), cu.DeviceSide(p, 8), 8, 1), cu.ErrPointers)
 	require.Equal(t, before, s.calls())
 }
 
@@ -270,18 +271,18 @@ func TestRowsAreSideBySideByDefault(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	p := alloc(t, ctx, 64).Ptr()
 	src, got := []byte("abcdefghijklmnopqrstuvwx"), make([]byte, 24)
-	require.NoError(t, cu.Copy3D(ctx, nil, cu.DeviceSide(p, 0), cu.HostSide(src, 0), 3, 2, 4))
-	require.NoError(t, cu.CopyToHost(ctx, nil, got, p))
+	require.NoError(t, cu.Copy3D(ctx, cu.DeviceSide(p, 0), cu.HostSide(src, 0), 3, 2, 4))
+	require.NoError(t, cu.CopyToHost(ctx, got, p))
 	require.Equal(t, src, got)
 	from := cu.HostSide(src, 0)
 	from.X, from.Y = 1, 1
-	require.NoError(t, cu.Copy3D(ctx, nil, cu.DeviceSide(p, 0), from, 2, 1, 4))
-	require.NoError(t, cu.CopyToHost(ctx, nil, got[:8], p))
+	require.NoError(t, cu.Copy3D(ctx, cu.DeviceSide(p, 0), from, 2, 1, 4))
+	require.NoError(t, cu.CopyToHost(ctx, got[:8], p))
 	require.Equal(t, "efklqrwx", string(got[:8]))
-	require.ErrorIs(t, cu.Copy3D(ctx, nil, cu.DeviceSide(p, 0), from, 2, 1, 5), cu.ErrTooShort)
+	require.ErrorIs(t, cu.Copy3D(ctx, cu.DeviceSide(p, 0), from, 2, 1, 5), cu.ErrTooShort)
 	from.Z, from.Rows, from.Pitch = 2, 2, 3
-	require.NoError(t, cu.Copy2D(ctx, nil, cu.DeviceSide(p, 0), from, 2, 1), "of another layer")
-	require.NoError(t, cu.CopyToHost(ctx, nil, got[:2], p))
+	require.NoError(t, cu.Copy2D(ctx, cu.DeviceSide(p, 0), from, 2, 1), "of another layer")
+	require.NoError(t, cu.CopyToHost(ctx, got[:2], p))
 	require.Equal(t, "qr", string(got[:2]))
 }
 
@@ -304,20 +305,20 @@ func TestCopyThatLeavesTheDeviceIsRefused(t *testing.T) {
 		{two, 9, 10, 2},
 	} {
 		far, near := cu.DeviceSide(x.p, x.pitch), cu.HostSide(host, 20)
-		require.ErrorIs(t, cu.Copy2D(ctx, nil, far, near, x.width, x.height), cu.ErrInvalidValue, "%+v", x)
-		require.ErrorIs(t, cu.Copy2D(ctx, nil, near, far, x.width, x.height), cu.ErrInvalidValue, "%+v", x)
+		require.ErrorIs(t, cu.Copy2D(ctx, far, near, x.width, x.height), cu.ErrInvalidValue, "%+v", x)
+		require.ErrorIs(t, cu.Copy2D(ctx, near, far, x.width, x.height), cu.ErrInvalidValue, "%+v", x)
 	}
 	require.NoError(t, ctx.Synchronize(t.Context()))
-	require.NoError(t, cu.Copy2D(ctx, nil, cu.HostSide(host, 20), cu.DeviceSide(end.Add(-100&math.MaxUint64), 10), 10, 10))
+	require.NoError(t, cu.Copy2D(ctx, cu.HostSide(host, 20), cu.DeviceSide(end.Add(-100&math.MaxUint64), 10), 10, 10))
 }
 
 func TestCopiesOfNoRowsSucceed(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	m := alloc(t, ctx, 64)
 	for _, s := range []shape{{0, 4, 1}, {4, 0, 1}, {4, 4, 0}} {
-		require.NoError(t, cu.Copy3D(ctx, nil, cu.DeviceSide(m.Ptr(), 8), cu.HostSide(make([]byte, 64), 8), s.width, s.height, s.depth))
+		require.NoError(t, cu.Copy3D(ctx, cu.DeviceSide(m.Ptr(), 8), cu.HostSide(make([]byte, 64), 8), s.width, s.height, s.depth))
 	}
-	require.NoError(t, cu.Copy2D(ctx, nil, cu.DeviceSide(m.Ptr(), 8), cu.HostSide(make([]byte, 64), 8), 0, 4))
+	require.NoError(t, cu.Copy2D(ctx, cu.DeviceSide(m.Ptr(), 8), cu.HostSide(make([]byte, 64), 8), 0, 4))
 }
 
 // Copies between contexts, which may be one and the same or of two devices.
@@ -333,18 +334,18 @@ func TestPeerCopies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stream, err := c.NewStream()
 			require.NoError(t, err)
-			require.NoError(t, cu.CopyToDevice(near, nil, a, src))
-			require.NoError(t, cu.CopyPeer(c, stream, b, far, a, near, 4096))
+			require.NoError(t, cu.CopyToDevice(near, a, src))
+			require.NoError(t, cu.CopyPeerAsync(stream, b, far, a, near, 4096))
 			require.NoError(t, stream.Synchronize(t.Context()))
-			require.NoError(t, cu.CopyToHost(far, nil, got, b))
+			require.NoError(t, cu.CopyToHost(far, got, b))
 			require.Equal(t, src, got)
 
-			require.NoError(t, cu.Fill(far, nil, b, uint8(0), 4096))
+			require.NoError(t, cu.Fill(far, b, uint8(0), 4096))
 			require.NoError(t, far.Synchronize(t.Context()))
 			to, from := cu.DeviceSide(b, 64), cu.DeviceSide(a, 32)
 			to.Context, from.Context, to.X = far, near, 5
-			require.NoError(t, cu.Copy2D(c, stream, to, from, 32, 64))
-			require.NoError(t, cu.CopyToHost(far, nil, got, b))
+			require.NoError(t, errors.Join(cu.Copy2DAsync(stream, to, from, 32, 64), stream.Synchronize(t.Context())))
+			require.NoError(t, cu.CopyToHost(far, got, b))
 			want := make([]byte, 4096)
 			shape{32, 64, 1}.model(want, src, to, from)
 			require.Equal(t, want, got)
@@ -354,8 +355,8 @@ func TestPeerCopies(t *testing.T) {
 	closed, err := devices[0].PrimaryContext()
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
-	require.ErrorIs(t, cu.CopyPeer(near, nil, a, closed, b, far, 1), cu.ErrClosed)
-	require.ErrorIs(t, cu.CopyPeer(near, nil, a, near, b, closed, 1), cu.ErrClosed)
+	require.ErrorIs(t, cu.CopyPeer(near, a, closed, b, far, 1), cu.ErrClosed)
+	require.ErrorIs(t, cu.CopyPeer(near, a, near, b, closed, 1), cu.ErrClosed)
 }
 
 // The contexts of a copy between two are told as they were given.
@@ -377,21 +378,21 @@ func TestPeerCopiesNameTheirContexts(t *testing.T) {
 	near := cutest.Context(t, dev)
 	other, err := dev.NewContext(0)
 	require.NoError(t, err)
-	require.NoError(t, cu.CopyPeer(near, nil, 4096, other, 8192, near, 1))
+	require.NoError(t, cu.CopyPeer(near, 4096, other, 8192, near, 1))
 	require.Equal(t, [2]sys.CUcontext{other.Handle(), near.Handle()}, linear)
 	to := cu.DeviceSide(4096, 0)
 	to.Context = other
-	require.NoError(t, cu.Copy2D(near, nil, to, cu.DeviceSide(8192, 0), 1, 1))
+	require.NoError(t, cu.Copy2D(near, to, cu.DeviceSide(8192, 0), 1, 1))
 	require.Equal(t, [2]sys.CUcontext{other.Handle(), near.Handle()}, [2]sys.CUcontext{box.DstContext, box.SrcContext})
 	require.EqualValues(t, []sys.CUdeviceptr{4096, 8192}, []sys.CUdeviceptr{box.DstDevice, box.SrcDevice})
 
 	foreign := cutest.Context(t, cutest.Device(t))
-	err = cu.CopyPeer(near, nil, 4096, foreign, 8192, near, 1)
+	err = cu.CopyPeer(near, 4096, foreign, 8192, near, 1)
 	require.ErrorIs(t, err, cu.ErrInvalidHandle)
 	require.ErrorContains(t, err, "another driver")
-	require.ErrorIs(t, cu.CopyPeer(near, nil, 4096, near, 8192, foreign, 1), cu.ErrInvalidHandle)
-	require.ErrorIs(t, cu.CopyPeer(near, nil, 4096, nil, 8192, near, 1), cu.ErrClosed)
-	require.ErrorIs(t, cu.CopyPeer(near, nil, 4096, near, 8192, nil, 1), cu.ErrClosed)
+	require.ErrorIs(t, cu.CopyPeer(near, 4096, near, 8192, foreign, 1), cu.ErrInvalidHandle)
+	require.ErrorIs(t, cu.CopyPeer(near, 4096, nil, 8192, near, 1), cu.ErrClosed)
+	require.ErrorIs(t, cu.CopyPeer(near, 4096, near, 8192, nil, 1), cu.ErrClosed)
 	require.NoError(t, other.Close())
 }
 
@@ -403,38 +404,38 @@ func TestFill2D(t *testing.T) {
 	fill2D(t, ctx, m, uint16(0xabcd))
 	fill2D(t, ctx, m, uint32(0xabcdef01))
 
-	require.ErrorIs(t, cu.Fill2D(ctx, nil, m.Ptr().Add(1), 64, uint16(1), 4, 4), cu.ErrInvalidValue, "address not aligned")
-	require.ErrorIs(t, cu.Fill2D(ctx, nil, m.Ptr().Add(2), 64, uint32(1), 4, 4), cu.ErrInvalidValue, "address not aligned")
-	require.ErrorIs(t, cu.Fill2D(ctx, nil, m.Ptr(), 63, uint16(1), 4, 4), cu.ErrInvalidValue, "pitch not aligned")
-	require.ErrorIs(t, cu.Fill2D(ctx, nil, m.Ptr(), 62, uint32(1), 4, 4), cu.ErrInvalidValue, "pitch not aligned")
-	require.ErrorIs(t, cu.Fill2D(ctx, nil, m.Ptr(), 8, uint8(1), 16, 4), cu.ErrInvalidValue, "pitch less than a row")
-	require.NoError(t, cu.Fill2D(ctx, nil, m.Ptr(), 0, uint32(1), 4, 1), "a single row needs none")
-	require.ErrorIs(t, cu.Fill(ctx, nil, m.Ptr().Add(1), uint16(1), 1), cu.ErrInvalidValue, "address not aligned")
-	require.ErrorIs(t, cu.Fill(ctx, nil, m.Ptr(), uint8(1), m.Size()+1), cu.ErrInvalidValue, "off the end")
-	require.ErrorIs(t, cu.Fill2D(ctx, nil, holed(t, ctx.Device()), 2*granularity(t, ctx.Device()), uint8(1), 4, 2), cu.ErrInvalidValue, "a hole between the rows")
-	require.ErrorIs(t, cu.Fill2D(ctx, nil, 0, 64, uint32(1), 4, 4), cu.ErrInvalidValue, "no memory")
-	require.NoError(t, cu.Fill2D(ctx, nil, m.Ptr(), 64, uint32(1), 0, 4))
-	require.NoError(t, cu.Fill2D(ctx, nil, m.Ptr(), 64, uint32(1), 4, 0))
+	require.ErrorIs(t, cu.Fill2D(ctx, m.Ptr().Add(1), 64, uint16(1), 4, 4), cu.ErrInvalidValue, "address not aligned")
+	require.ErrorIs(t, cu.Fill2D(ctx, m.Ptr().Add(2), 64, uint32(1), 4, 4), cu.ErrInvalidValue, "address not aligned")
+	require.ErrorIs(t, cu.Fill2D(ctx, m.Ptr(), 63, uint16(1), 4, 4), cu.ErrInvalidValue, "pitch not aligned")
+	require.ErrorIs(t, cu.Fill2D(ctx, m.Ptr(), 62, uint32(1), 4, 4), cu.ErrInvalidValue, "pitch not aligned")
+	require.ErrorIs(t, cu.Fill2D(ctx, m.Ptr(), 8, uint8(1), 16, 4), cu.ErrInvalidValue, "pitch less than a row")
+	require.NoError(t, cu.Fill2D(ctx, m.Ptr(), 0, uint32(1), 4, 1), "a single row needs none")
+	require.ErrorIs(t, cu.Fill(ctx, m.Ptr().Add(1), uint16(1), 1), cu.ErrInvalidValue, "address not aligned")
+	require.ErrorIs(t, cu.Fill(ctx, m.Ptr(), uint8(1), m.Size()+1), cu.ErrInvalidValue, "off the end")
+	require.ErrorIs(t, cu.Fill2D(ctx, holed(t, ctx.Device()), 2*granularity(t, ctx.Device()), uint8(1), 4, 2), cu.ErrInvalidValue, "a hole between the rows")
+	require.ErrorIs(t, cu.Fill2D(ctx, 0, 64, uint32(1), 4, 4), cu.ErrInvalidValue, "no memory")
+	require.NoError(t, cu.Fill2D(ctx, m.Ptr(), 64, uint32(1), 0, 4))
+	require.NoError(t, cu.Fill2D(ctx, m.Ptr(), 64, uint32(1), 4, 0))
 	end := twoMappings(t, ctx.Device()).Add(2 * granularity(t, ctx.Device()))
-	require.ErrorIs(t, cu.Fill2D(ctx, nil, end-128, 64, uint8(1), 10, 3), cu.ErrInvalidValue, "off the end")
+	require.ErrorIs(t, cu.Fill2D(ctx, end-128, 64, uint8(1), 10, 3), cu.ErrInvalidValue, "off the end")
 	require.NoError(t, ctx.Synchronize(t.Context()))
 }
 
 func fill2D[T uint8 | uint16 | uint32](t *testing.T, ctx *cu.Context, m *cu.Memory, v T) {
 	t.Helper()
 	t.Run(fmt.Sprintf("%T", v), func(t *testing.T) {
-		require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(0xee), m.Size()))
+		require.NoError(t, cu.Fill(ctx, m.Ptr(), uint8(0xee), m.Size()))
 		words := make([]T, m.Size()/uint64(len(bytesOf(v))))
-		require.NoError(t, cu.CopyToHost(ctx, nil, words, m.Ptr()))
+		require.NoError(t, cu.CopyToHost(ctx, words, m.Ptr()))
 		pitch := uint64(32 * len(bytesOf(v)))
-		require.NoError(t, cu.Fill2D(ctx, nil, m.Ptr().Add(pitch/32*3), pitch, v, 7, 5))
+		require.NoError(t, cu.Fill2D(ctx, m.Ptr().Add(pitch/32*3), pitch, v, 7, 5))
 		for y := range 5 {
 			for x := range 7 {
 				words[y*32+3+x] = v
 			}
 		}
 		got := make([]T, len(words))
-		require.NoError(t, cu.CopyToHost(ctx, nil, got, m.Ptr()))
+		require.NoError(t, cu.CopyToHost(ctx, got, m.Ptr()))
 		require.Equal(t, words, got)
 	})
 }

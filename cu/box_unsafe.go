@@ -54,29 +54,22 @@ func HostSide[T any](s []T, pitch uint64) Side {
 	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_HOST, host: p, size: uint64(n), err: err}
 }
 
-// Copy2D copies height rows of width bytes in the order of s and waits until
-// that is done, so that host memory may be used afterwards (cuMemcpy2DAsync,
-// cuStreamSynchronize). [Copy2DAsync] does not wait. Errors: [ErrTooShort],
-// [ErrPointers]; [ErrInvalidValue] for rows that are longer than the pitch, and
-// for device memory that is not there from the first row to the last, between
-// them too.
-func Copy2D(c *Context, s *Stream, dst, src Side, width, height uint64) error {
+// Copy2D copies height rows of width bytes and waits until that is done, so that
+// host memory may be used afterwards (cuMemcpy2DAsync in the null stream,
+// cuStreamSynchronize). Errors: [ErrTooShort], [ErrPointers]; [ErrInvalidValue] for
+// rows that are longer than the pitch, and for device memory that is not there from
+// the first row to the last, between them too.
+func Copy2D(c *Context, dst, src Side, width, height uint64) error {
 	defer runtime.KeepAlive(dst.host)
 	defer runtime.KeepAlive(src.host)
-	if err := s.mayWaitIn(c); err != nil {
-		return err
-	}
-	if err := Copy2DAsync(c, s, dst, src, width, height); err != nil {
-		return err
-	}
-	return s.waitIn(c)
+	return c.waiting(func(s *Stream) error { return Copy2DAsync(s, dst, src, width, height) })
 }
 
 // Copy2DAsync queues what [Copy2D] does on s. The caller keeps host memory
 // alive, and what is copied unchanged, until the stream is done with it.
-func Copy2DAsync(c *Context, s *Stream, dst, src Side, width, height uint64) error {
+func Copy2DAsync(s *Stream, dst, src Side, width, height uint64) error {
 	if dst.Context != nil || src.Context != nil || dst.Z|src.Z != 0 {
-		return Copy3DAsync(c, s, dst, src, width, height, 1)
+		return Copy3DAsync(s, dst, src, width, height, 1)
 	}
 	const op = "cuMemcpy2DAsync_v2"
 	if err := fit(op, &dst, &src, width, height, 1); err != nil {
@@ -91,30 +84,23 @@ func Copy2DAsync(c *Context, s *Stream, dst, src Side, width, height uint64) err
 		DstMemoryType: dst.kind, DstHost: dst.host, DstDevice: sys.CUdeviceptr(dst.ptr),
 		WidthInBytes: uintptr(width), Height: uintptr(height),
 	}
-	return s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy2DAsync_v2(&d.flat, h) })
+	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy2DAsync_v2(&d.flat, h) })
 }
 
-// Copy3D copies depth layers of height rows of width bytes in the order of s
-// and waits until that is done (cuMemcpy3DAsync, or cuMemcpy3DPeerAsync where a
-// side has a Context; cuStreamSynchronize). [Copy3DAsync] does not wait. Errors
-// are those of [Copy2D].
-func Copy3D(c *Context, s *Stream, dst, src Side, width, height, depth uint64) error {
+// Copy3D copies depth layers of height rows of width bytes and waits until that is
+// done (cuMemcpy3DAsync, or cuMemcpy3DPeerAsync where a side has a Context, in the
+// null stream; cuStreamSynchronize). Errors are those of [Copy2D].
+func Copy3D(c *Context, dst, src Side, width, height, depth uint64) error {
 	defer runtime.KeepAlive(dst.host)
 	defer runtime.KeepAlive(src.host)
-	if err := s.mayWaitIn(c); err != nil {
-		return err
-	}
-	if err := Copy3DAsync(c, s, dst, src, width, height, depth); err != nil {
-		return err
-	}
-	return s.waitIn(c)
+	return c.waiting(func(s *Stream) error { return Copy3DAsync(s, dst, src, width, height, depth) })
 }
 
 // Copy3DAsync queues what [Copy3D] does on s. The caller keeps host memory
 // alive, and what is copied unchanged, until the stream is done with it.
-func Copy3DAsync(c *Context, s *Stream, dst, src Side, width, height, depth uint64) error {
+func Copy3DAsync(s *Stream, dst, src Side, width, height, depth uint64) error {
 	if dst.Context != nil || src.Context != nil {
-		return copyPeer3D(c, s, dst, src, width, height, depth)
+		return copyPeer3D(s, dst, src, width, height, depth)
 	}
 	const op = "cuMemcpy3DAsync_v2"
 	if err := fit(op, &dst, &src, width, height, depth); err != nil {
@@ -131,16 +117,19 @@ func Copy3DAsync(c *Context, s *Stream, dst, src Side, width, height, depth uint
 		DstPitch: uintptr(dst.Pitch), DstHeight: uintptr(dst.Rows),
 		WidthInBytes: uintptr(width), Height: uintptr(height), Depth: uintptr(depth),
 	}
-	return s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy3DAsync_v2(&d.box, h) })
+	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy3DAsync_v2(&d.box, h) })
 }
 
-// copyPeer3D is Copy3DAsync between contexts; c is that of a side without one.
-func copyPeer3D(c *Context, s *Stream, dst, src Side, width, height, depth uint64) error {
+// copyPeer3D is Copy3DAsync between contexts. A side without one is of the stream's.
+func copyPeer3D(s *Stream, dst, src Side, width, height, depth uint64) error {
 	const op = "cuMemcpy3DPeerAsync"
 	if err := fit(op, &dst, &src, width, height, depth); err != nil {
 		return err
 	}
-	to, from := dst.contextOr(c), src.contextOr(c)
+	if s == nil {
+		return ErrClosed
+	}
+	to, from := dst.contextOr(s.ctx), src.contextOr(s.ctx)
 	d := newDescriptor()
 	defer d.free()
 	d.peer = sys.CUDA_MEMCPY3D_PEER{
@@ -152,8 +141,8 @@ func copyPeer3D(c *Context, s *Stream, dst, src Side, width, height, depth uint6
 		DstContext: to.inner.ctx, DstPitch: uintptr(dst.Pitch), DstHeight: uintptr(dst.Rows),
 		WidthInBytes: uintptr(width), Height: uintptr(height), Depth: uintptr(depth),
 	}
-	return c.borrow(op, to, from, func() error {
-		return s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy3DPeerAsync(&d.peer, h) })
+	return s.borrow(op, to, from, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuMemcpy3DPeerAsync(&d.peer, h)
 	})
 }
 

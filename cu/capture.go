@@ -78,7 +78,7 @@ func (s *Stream) beginCapture() error {
 	}
 	inner := s.ctx.inner
 	inner.dev.drv.captures.add(inner.ctx, 1)
-	err := s.use(s.ctx, "cuStreamBeginCapture_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.run("cuStreamBeginCapture_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamBeginCapture_v2(h, sys.CU_STREAM_CAPTURE_MODE_RELAXED)
 	})
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Stream) CaptureStatus() (CaptureStatus, error) {
 		return CaptureNone, ErrClosed
 	}
 	status := new(sys.CUstreamCaptureStatus)
-	err := s.use(s.ctx, "cuStreamIsCapturing", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.run("cuStreamIsCapturing", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamIsCapturing(h, status)
 	})
 	return CaptureStatus(*status), err

@@ -1,6 +1,7 @@
 package cu_test
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"sync"
@@ -31,7 +32,7 @@ func newDrawing(t testing.TB, dev *cu.Device) *drawing {
 	mem, err := d.ctx.Alloc(d.size)
 	require.NoError(t, err)
 	d.mem = mem.Ptr()
-	require.NoError(t, cu.Fill(d.ctx, d.a, d.mem, uint8(0), d.size))
+	require.NoError(t, cu.FillAsync(d.a, d.mem, uint8(0), d.size))
 	require.NoError(t, d.a.Synchronize(soon(t)))
 	return d
 }
@@ -51,18 +52,18 @@ func (d *drawing) event(t testing.TB) *cu.Event {
 func (d *drawing) read(t testing.TB, n int) []byte {
 	t.Helper()
 	got := make([]byte, n)
-	require.NoError(t, cu.CopyToHost(d.ctx, d.a, got, d.mem))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(d.a, got, d.mem), d.a.Synchronize(context.Background())))
 	return got
 }
 
 // fill sets one byte at n.
 func (d *drawing) fill(s *cu.Stream, n uint64, v uint8) error {
-	return cu.Fill(d.ctx, s, d.at(n), v, 1)
+	return cu.FillAsync(s, d.at(n), v, 1)
 }
 
 // copy copies one byte.
 func (d *drawing) copy(s *cu.Stream, to, from uint64) error {
-	return cu.CopyDevice(d.ctx, s, d.at(to), d.at(from), 1)
+	return cu.CopyAsync(s, d.at(to), d.at(from), 1)
 }
 
 // captured is the graph of what record gives to stream a.
@@ -124,7 +125,7 @@ func TestCaptureRecordsAndDoesNothing(t *testing.T) {
 		require.NoError(t, exec.Launch(d.a))
 		require.Equal(t, []byte{5, 5}, d.read(t, 2))
 	}
-	require.NoError(t, exec.Launch(nil))
+	require.NoError(t, exec.Launch(exec.Context().NullStream()))
 	require.NoError(t, d.ctx.Synchronize(soon(t)))
 	require.NoError(t, exec.Close())
 }
@@ -134,7 +135,7 @@ func TestLaunchReadsHostMemoryAnew(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))
 	src, dst := []byte{1, 2, 3}, make([]byte, 3)
 	exec := executable(t, d.captured(t, func() error {
-		return errors.Join(cu.CopyToDeviceAsync(d.ctx, d.a, d.mem, src), cu.CopyToHostAsync(d.ctx, d.a, dst, d.mem))
+		return errors.Join(cu.CopyToDeviceAsync(d.a, d.mem, src), cu.CopyToHostAsync(d.a, dst, d.mem))
 	}))
 	for v := range byte(4) {
 		src[1] = 10 * v
@@ -158,7 +159,7 @@ func TestCaptureOfTwoStreams(t *testing.T) {
 	require.Equal(t, map[cu.GraphNodeType]int{cu.NodeFill: 1, cu.NodeCopy: 3}, types(t, g))
 	exec := executable(t, g)
 	for range 10 {
-		require.NoError(t, cu.Fill(d.ctx, d.a, d.mem, uint8(0), 4))
+		require.NoError(t, cu.FillAsync(d.a, d.mem, uint8(0), 4))
 		require.NoError(t, exec.Launch(d.a))
 		require.Equal(t, []byte{7, 7, 7, 7}, d.read(t, 4))
 	}
@@ -271,16 +272,16 @@ func TestCapturesDoNotMerge(t *testing.T) {
 // Memory of a pool would belong to the graph, not to its owner.
 func TestPoolMemoryIsNotCaptured(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))
-	m, err := d.ctx.AllocAsync(d.a, 4096)
+	m, err := d.a.AllocAsync(4096)
 	require.NoError(t, err)
 	g := d.captured(t, func() error {
-		_, err := d.ctx.AllocAsync(d.a, 4096)
+		_, err := d.a.AllocAsync(4096)
 		require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
-		require.ErrorIs(t, m.Free(d.a), cu.ErrStreamCaptureUnsupported, "and it remains")
+		require.ErrorIs(t, m.FreeAsync(d.a), cu.ErrStreamCaptureUnsupported, "and it remains")
 		return nil
 	})
 	require.Empty(t, types(t, g))
-	require.NoError(t, m.Free(d.a))
+	require.NoError(t, m.FreeAsync(d.a))
 }
 
 // Nobody waits for what is not done, and asking spoils nothing: neither in the
@@ -297,10 +298,6 @@ func TestWaitingForACaptureIsRefused(t *testing.T) {
 			"Query joined":                      func() error { _, err := d.b.Query(); return err },
 			"Synchronize":                       func() error { return d.a.Synchronize(t.Context()) },
 			"Synchronize in the driver":         func() error { return d.b.Synchronize(noEnd{t.Context()}) },
-			"CopyToDevice":                      func() error { return cu.CopyToDevice(d.ctx, d.a, d.mem, host) },
-			"CopyToHost":                        func() error { return cu.CopyToHost(d.ctx, d.b, host, d.mem) },
-			"Copy2D":                            func() error { return cu.Copy2D(d.ctx, d.a, cu.DeviceSide(d.mem, 8), cu.HostSide(host, 8), 1, 1) },
-			"Copy3D":                            func() error { return cu.Copy3D(d.ctx, d.b, cu.HostSide(host, 8), cu.DeviceSide(d.mem, 8), 1, 1, 1) },
 			"Launch":                            func() error { return exec.Launch(d.a) },
 			"Upload":                            func() error { return exec.Upload(d.b) },
 			"Context.Synchronize":               func() error { return d.ctx.Synchronize(t.Context()) },
@@ -317,13 +314,13 @@ func TestWaitingForACaptureIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[cu.GraphNodeType]int{cu.NodeFill: 1}, types(t, g))
 
-	g, err = d.a.Capture(func() error { return cu.CopyToHost(d.ctx, d.a, host, d.mem) })
+	g, err = d.a.Capture(func() error { return errors.Join(cu.CopyToHostAsync(d.a, host, d.mem), d.a.Synchronize(t.Context())) })
 	require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
 	require.Nil(t, g)
 
 	// Other streams are waited for as ever.
 	d.captured(t, func() error {
-		return errors.Join(d.fill(d.a, 0, 3), d.fill(d.b, 1, 3), d.b.Synchronize(t.Context()), cu.CopyToHost(d.ctx, d.b, host, d.at(1)))
+		return errors.Join(d.fill(d.a, 0, 3), d.fill(d.b, 1, 3), d.b.Synchronize(t.Context()), cu.CopyToHostAsync(d.b, host, d.at(1)), d.b.Synchronize(t.Context()))
 	})
 	require.Equal(t, []byte{3}, host)
 }
@@ -344,7 +341,7 @@ func TestStreamClosedWhileCaptured(t *testing.T) {
 	require.NoError(t, err)
 	s, err := ctx.NewStream()
 	require.NoError(t, err)
-	_, err = s.Capture(func() error { return errors.Join(cu.Fill(ctx, s, d.mem, uint8(1), 1), ctx.Close()) })
+	_, err = s.Capture(func() error { return errors.Join(cu.FillAsync(s, d.mem, uint8(1), 1), ctx.Close()) })
 	require.ErrorIs(t, err, cu.ErrClosed)
 	require.NoError(t, d.ctx.Synchronize(soon(t)))
 }
@@ -366,7 +363,7 @@ func TestCaptureFromManyGoroutines(t *testing.T) {
 			}
 			mem, err := d.ctx.Alloc(4096)
 			if err == nil {
-				err = errors.Join(cu.Fill(d.ctx, d.b, mem.Ptr(), uint8(1), 4096), d.b.Synchronize(t.Context()), mem.Close())
+				err = errors.Join(cu.FillAsync(d.b, mem.Ptr(), uint8(1), 4096), d.b.Synchronize(t.Context()), mem.Close())
 			}
 			if err != nil {
 				t.Error(err)
@@ -400,7 +397,7 @@ func TestCaptureFromManyGoroutines(t *testing.T) {
 		require.Equal(t, map[cu.GraphNodeType]int{cu.NodeFill: workers * each}, types(t, g))
 		exec := executable(t, g)
 		require.NoError(t, g.Close())
-		require.NoError(t, cu.Fill(d.ctx, d.a, d.mem, uint8(0), d.size))
+		require.NoError(t, cu.FillAsync(d.a, d.mem, uint8(0), d.size))
 		require.NoError(t, exec.Launch(d.a))
 		got := d.read(t, workers*each)
 		for i, v := range got {

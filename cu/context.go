@@ -17,6 +17,7 @@ import (
 // it.
 type Context struct {
 	inner *contextHandle
+	null  *Stream
 }
 
 // contextHandle is what a lost Context leaves behind for its cleanup. Nothing
@@ -64,11 +65,10 @@ func (h *contextHandle) memory() (n uint64) {
 	return n
 }
 
-// A closer is closed once, with no other call in the context that could close
-// it under its feet.
+// A closer is what a context owns.
 type closer interface {
-	close() bool // its gate's
-	closeIn(ctx *contextHandle) error
+	close() bool                      // its gate's
+	closeIn(ctx *contextHandle) error // after that
 }
 
 // Device returns the context's device.
@@ -91,6 +91,7 @@ func (c *Context) Close() error {
 	if c == nil {
 		return nil
 	}
+	defer runtime.KeepAlive(c)
 	defer runtime.KeepAlive(c)
 	return c.inner.close()
 }
@@ -123,33 +124,35 @@ func (h *contextHandle) closeChildren() error {
 	return errors.Join(errs...)
 }
 
-// closeChild ends c. In a lost context that is left to the end of the context:
-// the driver would refuse it, or crash if another one has been destroyed.
+// closeChild ends c after the calls on it. In a lost context the driver's part of
+// that is left to the end of the context: the driver would refuse it, or crash if
+// another one has been destroyed.
 func (h *contextHandle) closeChild(c closer) error {
-	if h.fate.isLost() {
-		c.close()
+	if !c.close() || h.fate.isLost() {
 		return nil
 	}
 	return c.closeIn(h)
 }
 
-// adopt has the context close c. It is called inside run.
+// adopt has the context close c. It is called inside a run.
 func (h *contextHandle) adopt(c closer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.children[c] = struct{}{}
 }
 
-// release closes c for its owner, unless that was done or the context does it.
-func (h *contextHandle) release(c closer) error {
+// release closes child for its owner, unless that was done or the context does it.
+func (c *Context) release(child closer) error {
+	defer runtime.KeepAlive(c)
+	h := c.inner
 	if !h.enter() {
 		return nil
 	}
 	defer h.leave()
-	if !h.disown(c) {
+	if !h.disown(child) {
 		return nil
 	}
-	return h.closeChild(c)
+	return h.closeChild(child)
 }
 
 // disown takes c from the context, which no longer closes it; it is false if c
@@ -162,62 +165,6 @@ func (h *contextHandle) disown(c closer) bool {
 	return mine
 }
 
-// run makes one driver call with the context bound, unless the context is
-// lost. Closing waits for it.
-func (h *contextHandle) run(op string, f func(sys.Caller) sys.CUresult) error {
-	_, err := h.ask(op, f)
-	return err
-}
-
-// ask is run for a query: not ready is an answer and no error.
-func (h *contextHandle) ask(op string, f func(sys.Caller) sys.CUresult) (ready bool, err error) {
-	return h.askEither(op, f, "", nil)
-}
-
-// askEither is ask for a function that drivers before op have as older, which g
-// calls.
-func (h *contextHandle) askEither(op string, f func(sys.Caller) sys.CUresult, older string, g func(sys.Caller) sys.CUresult) (ready bool, err error) {
-	if err := h.begin(op); err != nil {
-		return false, err
-	}
-	defer h.leave()
-	r := f(h.call)
-	if r == sys.SymbolMissing && older != "" {
-		op, r = older, g(h.call)
-	}
-	return h.answer(op, r)
-}
-
-// begin enters the context for a call, unless it is closed or lost.
-func (h *contextHandle) begin(op string) error {
-	if !h.enter() {
-		return ErrClosed
-	}
-	err := h.fate.refuse(op)
-	if err != nil {
-		h.leave()
-	}
-	return err
-}
-
-// answer is what the result of a call says; not ready is no error.
-func (h *contextHandle) answer(op string, r sys.CUresult) (ready bool, err error) {
-	if r == sys.CUDA_ERROR_NOT_READY {
-		return false, nil
-	}
-	return r == sys.CUDA_SUCCESS, h.check(op, r)
-}
-
-// check is the driver's, and remembers what the context does not survive.
-func (h *contextHandle) check(op string, r sys.CUresult) error {
-	if r == sys.CUDA_SUCCESS {
-		return nil
-	}
-	err := h.dev.drv.check(op, r)
-	h.fate.notice(err)
-	return err
-}
-
 // Synchronize waits for all work in the context (cuCtxSynchronize) or until ctx
 // is done. Of the null stream and those made with [Context.NewStream], in any
 // reference to the context that comes from the same [Driver], it can stop
@@ -225,13 +172,15 @@ func (h *contextHandle) check(op string, r sys.CUresult) error {
 // were closed, and for what a stream is given once it was seen idle, the driver
 // waits without end.
 func (c *Context) Synchronize(ctx context.Context) error {
-	defer runtime.KeepAlive(c)
+	if c == nil {
+		return ErrClosed
+	}
 	if ctx.Done() != nil {
-		if err := c.inner.waitForStreams(ctx); err != nil {
+		if err := c.waitForStreams(ctx); err != nil {
 			return err
 		}
 	}
-	return c.inner.run("cuCtxSynchronize", func(call sys.Caller) sys.CUresult {
+	return c.run("cuCtxSynchronize", func(call sys.Caller) sys.CUresult {
 		if c.inner.dev.drv.captures.in(c.inner.ctx) { // the driver would refuse too, and spoil the capture
 			return sys.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 		}
@@ -241,16 +190,10 @@ func (c *Context) Synchronize(ctx context.Context) error {
 
 // waitForStreams polls the null stream, which waits for others too, and then
 // every stream that is still open.
-func (h *contextHandle) waitForStreams(ctx context.Context) error {
-	for _, s := range append([]*streamHandle{{}}, h.streams()...) {
-		err := poll(ctx, func() (bool, error) {
-			if !s.enter() {
-				return true, nil // it was closed
-			}
-			defer s.leave()
-			return s.query(h)
-		})
-		if err != nil {
+func (c *Context) waitForStreams(ctx context.Context) error {
+	for _, h := range append([]*streamHandle{c.null.streamHandle}, c.inner.streams()...) {
+		s := Stream{h, c}
+		if err := poll(ctx, s.Query); err != nil && !h.isClosed() {
 			return err
 		}
 	}
@@ -285,8 +228,7 @@ func (h *contextHandle) ownStreams() (open []*streamHandle) {
 // MemInfo returns the device's free and total memory in bytes
 // (cuMemGetInfo).
 func (c *Context) MemInfo() (free, total uint64, err error) {
-	defer runtime.KeepAlive(c)
 	f, t := new(uintptr), new(uintptr)
-	err = c.inner.run("cuMemGetInfo_v2", func(call sys.Caller) sys.CUresult { return call.CuMemGetInfo_v2(f, t) })
+	err = c.run("cuMemGetInfo_v2", func(call sys.Caller) sys.CUresult { return call.CuMemGetInfo_v2(f, t) })
 	return uint64(*f), uint64(*t), err
 }

@@ -1,17 +1,14 @@
 package cu
 
 import (
-	"runtime"
-
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // Flags returns the context's flags (cuCtxGetFlags). Those of the primary
 // context hold [ContextMapHost].
 func (c *Context) Flags() (ContextFlags, error) {
-	defer runtime.KeepAlive(c)
 	v := new(uint32)
-	err := c.inner.run("cuCtxGetFlags", func(call sys.Caller) sys.CUresult { return call.CuCtxGetFlags(v) })
+	err := c.run("cuCtxGetFlags", func(call sys.Caller) sys.CUresult { return call.CuCtxGetFlags(v) })
 	return ContextFlags(*v), err
 }
 
@@ -20,16 +17,14 @@ func (c *Context) Flags() (ContextFlags, error) {
 // [Device.SetPrimaryFlags] does that, and nothing does it for other contexts).
 // [ContextMapHost] stays as it was when the context was made.
 func (c *Context) SetFlags(flags ContextFlags) error {
-	defer runtime.KeepAlive(c)
-	return c.inner.run("cuCtxSetFlags", func(call sys.Caller) sys.CUresult { return call.CuCtxSetFlags(uint32(flags)) })
+	return c.run("cuCtxSetFlags", func(call sys.Caller) sys.CUresult { return call.CuCtxSetFlags(uint32(flags)) })
 }
 
 // ID tells the context from every other one in this process, at any time; a
 // handle may come back (cuCtxGetId, CUDA 12.0).
 func (c *Context) ID() (uint64, error) {
-	defer runtime.KeepAlive(c)
 	v := new(uint64)
-	err := c.inner.run("cuCtxGetId", func(call sys.Caller) sys.CUresult { return call.CuCtxGetId(c.inner.ctx, v) })
+	err := c.run("cuCtxGetId", func(call sys.Caller) sys.CUresult { return call.CuCtxGetId(c.inner.ctx, v) })
 	return *v, err
 }
 
@@ -37,9 +32,8 @@ func (c *Context) ID() (uint64, error) {
 // as the driver counts those: 3020 since CUDA 3.2 (cuCtxGetApiVersion). The
 // driver's own is [Driver.Version].
 func (c *Context) APIVersion() (int, error) {
-	defer runtime.KeepAlive(c)
 	v := new(uint32)
-	err := c.inner.run("cuCtxGetApiVersion", func(call sys.Caller) sys.CUresult { return call.CuCtxGetApiVersion(c.inner.ctx, v) })
+	err := c.run("cuCtxGetApiVersion", func(call sys.Caller) sys.CUresult { return call.CuCtxGetApiVersion(c.inner.ctx, v) })
 	return int(*v), err
 }
 
@@ -48,9 +42,8 @@ func (c *Context) APIVersion() (int, error) {
 // is not below greatest; both are 0 on devices without priorities
 // (cuCtxGetStreamPriorityRange).
 func (c *Context) StreamPriorityRange() (least, greatest int, err error) {
-	defer runtime.KeepAlive(c)
 	l, g := new(int32), new(int32)
-	err = c.inner.run("cuCtxGetStreamPriorityRange", func(call sys.Caller) sys.CUresult {
+	err = c.run("cuCtxGetStreamPriorityRange", func(call sys.Caller) sys.CUresult {
 		return call.CuCtxGetStreamPriorityRange(l, g)
 	})
 	return int(*l), int(*g), err

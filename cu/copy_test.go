@@ -1,6 +1,7 @@
 package cu_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,15 +16,15 @@ func roundTrip[T comparable](t *testing.T, ctx *cu.Context, stream *cu.Stream, s
 	mem, err := ctx.Alloc(2 * max(bytes, 1))
 	require.NoError(t, err)
 	far := mem.Ptr().Add(bytes)
-	require.NoError(t, cu.CopyToDevice(ctx, stream, mem.Ptr(), src))
-	require.NoError(t, cu.CopyDevice(ctx, stream, far, mem.Ptr(), bytes))
+	require.NoError(t, errors.Join(cu.CopyToDeviceAsync(stream, mem.Ptr(), src), stream.Synchronize(t.Context())))
+	require.NoError(t, cu.CopyAsync(stream, far, mem.Ptr(), bytes))
 	got := make([]T, len(src))
-	require.NoError(t, cu.CopyToHost(ctx, stream, got, far))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(stream, got, far), stream.Synchronize(t.Context())))
 	require.Equal(t, src, got)
 
 	clear(got)
-	require.NoError(t, cu.CopyToDeviceAsync(ctx, stream, far, src))
-	require.NoError(t, cu.CopyToHostAsync(ctx, stream, got, far))
+	require.NoError(t, cu.CopyToDeviceAsync(stream, far, src))
+	require.NoError(t, cu.CopyToHostAsync(stream, got, far))
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.Equal(t, src, got)
 	require.NoError(t, mem.Close())
@@ -38,7 +39,7 @@ func TestCopiesOfAllTypesAndSizes(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	own, err := ctx.NewStream()
 	require.NoError(t, err)
-	for name, stream := range map[string]*cu.Stream{"null stream": nil, "own stream": own} {
+	for name, stream := range map[string]*cu.Stream{"null stream": ctx.NullStream(), "own stream": own} {
 		t.Run(name, func(t *testing.T) {
 			for _, n := range []int{1, 3, 4096, 1<<20 + 1} {
 				bytes, words := make([]byte, n), make([]uint32, n)
@@ -65,11 +66,11 @@ func TestPointersAreNotCopied(t *testing.T) {
 		N    int32
 		Next *node
 	}
-	require.ErrorIs(t, cu.CopyToHost(ctx, nil, make([]string, 1), mem.Ptr()), cu.ErrPointers)
-	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, mem.Ptr(), []*int{new(int)}), cu.ErrPointers)
-	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, mem.Ptr(), []node{{}}), cu.ErrPointers)
-	require.ErrorIs(t, cu.CopyToHostAsync(ctx, nil, make([][1]any, 1), mem.Ptr()), cu.ErrPointers)
-	require.ErrorIs(t, cu.CopyToDeviceAsync(ctx, nil, mem.Ptr(), []bool{true}), cu.ErrPointers, "a bool can come back as neither")
+	require.ErrorIs(t, cu.CopyToHost(ctx, make([]string, 1), mem.Ptr()), cu.ErrPointers)
+	require.ErrorIs(t, cu.CopyToDevice(ctx, mem.Ptr(), []*int{new(int)}), cu.ErrPointers)
+	require.ErrorIs(t, cu.CopyToDevice(ctx, mem.Ptr(), []node{{}}), cu.ErrPointers)
+	require.ErrorIs(t, cu.CopyToHostAsync(ctx.NullStream(), make([][1]any, 1), mem.Ptr()), cu.ErrPointers)
+	require.ErrorIs(t, cu.CopyToDeviceAsync(ctx.NullStream(), mem.Ptr(), []bool{true}), cu.ErrPointers, "a bool can come back as neither")
 	require.NoError(t, mem.Close())
 }
 
@@ -77,28 +78,28 @@ func TestCopiesOfNothingSucceed(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	mem, err := ctx.Alloc(64)
 	require.NoError(t, err)
-	require.NoError(t, cu.CopyToDevice(ctx, nil, mem.Ptr(), []byte{}))
-	require.NoError(t, cu.CopyToDevice[uint64](ctx, nil, mem.Ptr(), nil))
-	require.NoError(t, cu.CopyToHost(ctx, nil, []byte{}, mem.Ptr()))
-	require.NoError(t, cu.CopyDevice(ctx, nil, mem.Ptr(), mem.Ptr(), 0))
-	require.NoError(t, cu.Fill(ctx, nil, mem.Ptr(), uint32(1), 0))
+	require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr(), []byte{}))
+	require.NoError(t, cu.CopyToDevice[uint64](ctx, mem.Ptr(), nil))
+	require.NoError(t, cu.CopyToHost(ctx, []byte{}, mem.Ptr()))
+	require.NoError(t, cu.Copy(ctx, mem.Ptr(), mem.Ptr(), 0))
+	require.NoError(t, cu.Fill(ctx, mem.Ptr(), uint32(1), 0))
 }
 
 func TestFillSetsItsElementsAndNoOthers(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	mem, err := ctx.Alloc(64)
 	require.NoError(t, err)
-	require.NoError(t, cu.Fill(ctx, nil, mem.Ptr(), uint8(0xee), 64))
-	require.NoError(t, cu.Fill(ctx, nil, mem.Ptr().Add(1), uint8(0xab), 2))
-	require.NoError(t, cu.Fill(ctx, nil, mem.Ptr().Add(4), uint16(0x1234), 2))
-	require.NoError(t, cu.Fill(ctx, nil, mem.Ptr().Add(12), uint32(0xdeadbeef), 1))
+	require.NoError(t, cu.Fill(ctx, mem.Ptr(), uint8(0xee), 64))
+	require.NoError(t, cu.Fill(ctx, mem.Ptr().Add(1), uint8(0xab), 2))
+	require.NoError(t, cu.Fill(ctx, mem.Ptr().Add(4), uint16(0x1234), 2))
+	require.NoError(t, cu.Fill(ctx, mem.Ptr().Add(12), uint32(0xdeadbeef), 1))
 	got := make([]byte, 20)
-	require.NoError(t, cu.CopyToHost(ctx, nil, got, mem.Ptr()))
+	require.NoError(t, cu.CopyToHost(ctx, got, mem.Ptr()))
 	require.Equal(t, []byte{
 		0xee, 0xab, 0xab, 0xee, 0x34, 0x12, 0x34, 0x12, 0xee, 0xee, 0xee, 0xee,
 		0xef, 0xbe, 0xad, 0xde, 0xee, 0xee, 0xee, 0xee,
 	}, got)
-	require.ErrorIs(t, cu.Fill(ctx, nil, mem.Ptr().Add(1), uint32(1), 1), cu.ErrInvalidValue, "not aligned")
+	require.ErrorIs(t, cu.Fill(ctx, mem.Ptr().Add(1), uint32(1), 1), cu.ErrInvalidValue, "not aligned")
 }
 
 func TestAllocErrors(t *testing.T) {
@@ -120,7 +121,7 @@ func TestFault13_FreedMemoryIsNotFreedAgain(t *testing.T) {
 	again, err := ctx.Alloc(1 << 20) // most likely at the same address
 	require.NoError(t, err)
 	require.NoError(t, old.Close())
-	require.NoError(t, cu.Fill(ctx, nil, again.Ptr(), uint8(1), again.Size()))
+	require.NoError(t, cu.Fill(ctx, again.Ptr(), uint8(1), again.Size()))
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.NoError(t, again.Close())
 	require.Equal(t, 2, s.count("cuMemFree_v2"))

@@ -62,9 +62,9 @@ func TestContextOfItsOwn(t *testing.T) {
 	require.NoError(t, err)
 	mem, err := ctx.Alloc(4096)
 	require.NoError(t, err)
-	require.NoError(t, cu.Fill(ctx, stream, mem.Ptr(), uint32(0xabcd), 1024))
+	require.NoError(t, cu.FillAsync(stream, mem.Ptr(), uint32(0xabcd), 1024))
 	got := make([]uint32, 1024)
-	require.NoError(t, cu.CopyToHost(ctx, stream, got, mem.Ptr()))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(stream, got, mem.Ptr()), stream.Synchronize(t.Context())))
 	require.EqualValues(t, 0xabcd, got[1023])
 	require.NoError(t, ctx.Synchronize(soon(t)))
 

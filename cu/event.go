@@ -44,14 +44,8 @@ type eventHandle struct {
 // processes.
 func (c *Context) NewEvent(flags EventFlags) (*Event, error) {
 	e := &Event{&eventHandle{}, c}
-	err := c.inner.run("cuEventCreate", func(call sys.Caller) sys.CUresult {
-		h := new(sys.CUevent)
-		r := call.CuEventCreate(h, uint32(flags))
-		if r == sys.CUDA_SUCCESS {
-			e.event = *h
-			c.inner.adopt(e.eventHandle)
-		}
-		return r
+	err := c.create("cuEventCreate", e.eventHandle, func(call sys.Caller) sys.CUresult {
+		return call.CuEventCreate(&e.event, uint32(flags))
 	})
 	if err != nil {
 		return nil, err
@@ -73,27 +67,23 @@ func (e *Event) Close() error {
 	if e == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(e) // and so its context
-	return e.ctx.inner.release(e.eventHandle)
+	return e.ctx.release(e.eventHandle)
 }
 
 func (e *eventHandle) closeIn(h *contextHandle) error {
-	if !e.gate.close() {
-		return nil
-	}
 	return h.check("cuEventDestroy_v2", h.call.CuEventDestroy_v2(e.event))
 }
 
-// Record marks the end of the work that s has now, nil for the null stream of
-// e's context, and forgets the record before (cuEventRecord). A stream of
-// another context is [ErrInvalidHandle].
+// Record marks the end of the work that s has now and forgets the record before
+// (cuEventRecord). It returns at once. A stream of another context is
+// [ErrInvalidHandle].
 func (e *Event) Record(s *Stream) error {
 	if e == nil || !e.enter() {
 		return ErrClosed
 	}
 	defer runtime.KeepAlive(e)
 	defer e.leave()
-	return s.use(e.ctx, "cuEventRecord", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	return s.runIn(e.ctx, "cuEventRecord", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuEventRecord(e.event, h)
 	})
 }
@@ -101,7 +91,8 @@ func (e *Event) Record(s *Stream) error {
 // Query reports whether the work before the latest Record is done; where there
 // was none it is (cuEventQuery).
 func (e *Event) Query() (done bool, err error) {
-	return e.ask("cuEventQuery", func(call sys.Caller) sys.CUresult { return call.CuEventQuery(e.event) })
+	err = e.run("cuEventQuery", func(call sys.Caller) sys.CUresult { return answer(call.CuEventQuery(e.event), &done) })
+	return done, err
 }
 
 // Synchronize waits until the work before the latest Record is done or ctx is.
@@ -112,8 +103,7 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	if ctx.Done() != nil {
 		return poll(ctx, e.Query)
 	}
-	_, err := e.ask("cuEventSynchronize", func(call sys.Caller) sys.CUresult { return call.CuEventSynchronize(e.event) })
-	return err
+	return e.run("cuEventSynchronize", func(call sys.Caller) sys.CUresult { return call.CuEventSynchronize(e.event) })
 }
 
 // Elapsed returns the time between the latest record of since and that of e,
@@ -125,6 +115,7 @@ func (e *Event) Synchronize(ctx context.Context) error {
 // either was never recorded or does not keep the time, or if they are of two
 // contexts.
 func (e *Event) Elapsed(since *Event) (time.Duration, error) {
+	const op = "cuEventElapsedTime"
 	if since == nil || !since.enter() {
 		return 0, ErrClosed
 	}
@@ -133,33 +124,25 @@ func (e *Event) Elapsed(since *Event) (time.Duration, error) {
 	if e == nil {
 		return 0, ErrClosed
 	}
-	if err := since.driver().refuseOther("cuEventElapsedTime", "the other event", e.driver()); err != nil {
+	if err := since.driver().refuseOther(op, "the other event", e.driver()); err != nil {
 		return 0, err
 	}
 	ms := new(float32)
-	ready, err := e.askEither(
-		"cuEventElapsedTime_v2", func(call sys.Caller) sys.CUresult { return call.CuEventElapsedTime_v2(ms, since.event, e.event) },
-		"cuEventElapsedTime", func(call sys.Caller) sys.CUresult { return call.CuEventElapsedTime(ms, since.event, e.event) })
-	if err == nil && !ready {
-		err = e.driver().check("cuEventElapsedTime", sys.CUDA_ERROR_NOT_READY)
-	}
+	err := e.run(op, func(call sys.Caller) sys.CUresult {
+		return older(call.CuEventElapsedTime_v2(ms, since.event, e.event), func() sys.CUresult {
+			return call.CuEventElapsedTime(ms, since.event, e.event)
+		})
+	})
 	return time.Duration(float64(*ms) * float64(time.Millisecond)), err
 }
 
 func (e *Event) driver() *Driver { return e.ctx.inner.dev.drv }
 
-// ask makes one driver call on the event; not ready is an answer and no error.
-func (e *Event) ask(op string, f func(sys.Caller) sys.CUresult) (ready bool, err error) {
-	return e.askEither(op, f, "", nil)
-}
-
-// askEither is ask for a function that drivers before op have as older, which g
-// calls.
-func (e *Event) askEither(op string, f func(sys.Caller) sys.CUresult, older string, g func(sys.Caller) sys.CUresult) (ready bool, err error) {
+// run makes one driver call on the event.
+func (e *Event) run(op string, f func(sys.Caller) sys.CUresult) error {
 	if e == nil || !e.enter() {
-		return false, ErrClosed
+		return ErrClosed
 	}
-	defer runtime.KeepAlive(e)
 	defer e.leave()
-	return e.ctx.inner.askEither(op, f, older, g)
+	return e.ctx.run(op, f)
 }

@@ -2,6 +2,7 @@ package cu_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"runtime/pprof"
 	"testing"
@@ -38,7 +39,7 @@ func newWords(t testing.TB, ctx *cu.Context, n int) cu.DevicePtr {
 	mem, err := ctx.Alloc(uint64(8 * n))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, mem.Close()) })
-	require.NoError(t, cu.CopyToDevice(ctx, nil, mem.Ptr(), make([]uint64, n)))
+	require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr(), make([]uint64, n)))
 	return mem.Ptr()
 }
 
@@ -86,17 +87,17 @@ func TestEventOrdersStreams(t *testing.T) {
 	require.NoError(t, b.Synchronize(soon(t)))
 
 	release := hold(t, a)
-	require.NoError(t, cu.Fill(ctx, a, p, uint32(7), 2))
+	require.NoError(t, cu.FillAsync(a, p, uint32(7), 2))
 	require.NoError(t, e.Record(a))
 	require.NoError(t, b.WaitEvent(e))
-	require.NoError(t, cu.CopyDevice(ctx, b, p.Add(8), p, 8))
+	require.NoError(t, cu.CopyAsync(b, p.Add(8), p, 8))
 	releaseLater := hold(t, a)
 	require.NoError(t, e.Record(a)) // does not matter to b
 	staysBusy(t, e, a, b)
 	release()
 	got := make([]uint32, 4)
 	require.NoError(t, b.Synchronize(soon(t)))
-	require.NoError(t, cu.CopyToHost(ctx, b, got, p))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(b, got, p), b.Synchronize(t.Context())))
 	require.Equal(t, []uint32{7, 7, 7, 7}, got)
 	staysBusy(t, e, a)
 	releaseLater()
@@ -112,7 +113,7 @@ func TestEventInTheNullStream(t *testing.T) {
 	require.NoError(t, err)
 	free, e := newStream(t, ctx), newEvent(t, ctx, cu.EventBlockingSync)
 	release := hold(t, blocking)
-	require.NoError(t, e.Record(nil))
+	require.NoError(t, e.Record(ctx.NullStream()))
 	require.NoError(t, free.Synchronize(soon(t)))
 	staysBusy(t, e, blocking)
 	require.NoError(t, free.WaitEvent(e))

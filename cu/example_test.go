@@ -36,10 +36,10 @@ func addVectors(drv *cu.Driver) error {
 		return err
 	}
 	a, b, c := mem.Ptr(), mem.Ptr().Add(16), mem.Ptr().Add(32)
-	if err := cu.CopyToDevice(ctx, nil, a, []float32{1, 2, 3, 4}); err != nil {
+	if err := cu.CopyToDevice(ctx, a, []float32{1, 2, 3, 4}); err != nil {
 		return err
 	}
-	if err := cu.CopyToDevice(ctx, nil, b, []float32{10, 20, 30, 40}); err != nil {
+	if err := cu.CopyToDevice(ctx, b, []float32{10, 20, 30, 40}); err != nil {
 		return err
 	}
 
@@ -52,12 +52,12 @@ func addVectors(drv *cu.Driver) error {
 		return err
 	}
 	cfg := cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 4}}
-	if err := add.Launch(nil, cfg, a, b, c, uint64(4)); err != nil {
+	if err := add.Launch(ctx.NullStream(), cfg, a, b, c, uint64(4)); err != nil {
 		return err
 	}
 
 	sums := make([]float32, 4)
-	if err := cu.CopyToHost(ctx, nil, sums, c); err != nil {
+	if err := cu.CopyToHost(ctx, sums, c); err != nil {
 		return err
 	}
 	fmt.Println(sums)

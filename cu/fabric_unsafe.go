@@ -53,7 +53,7 @@ func (dev *Device) SupportsFabric() (bool, error) {
 // memory gives [ErrInvalidValue].
 func (m *MemHandle) ExportFabric() (FabricHandle, error) {
 	raw := new(sys.CUmemFabricHandle)
-	err := m.use("cuMemExportToShareableHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
+	err := m.run("cuMemExportToShareableHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
 		return call.CuMemExportToShareableHandle(unsafe.Pointer(raw), h, sys.CU_MEM_HANDLE_TYPE_FABRIC, 0)
 	})
 	return raw.Data, err

@@ -22,7 +22,7 @@ func TestHandlesOfAnotherDriverAreRefused(t *testing.T) {
 		"cuStreamWaitEvent":       func() error { return newStream(t, ctx).WaitEvent(otherEvent) },
 		"cuCtxEnablePeerAccess":   func() error { return ctx.EnablePeerAccess(otherCtx) },
 		"cuCtxDisablePeerAccess":  func() error { return ctx.DisablePeerAccess(otherCtx) },
-		"cuMemAllocFromPoolAsync": func() error { _, err := pool.Alloc(ctx, nil, 4096); return err },
+		"cuMemAllocFromPoolAsync": func() error { _, err := pool.AllocAsync(ctx.NullStream(), 4096); return err },
 		"cuMemPoolImportPointer":  func() error { _, err := pool.ImportPointer(ctx, cu.PoolPointer{}, 4096); return err },
 		"cuDeviceSetMemPool":      func() error { return dev.SetPool(pool) },
 	} {

@@ -32,20 +32,20 @@ func (f *Function) Context() *Context { return f.ctx }
 // library is, and f is reachable.
 func (f *Function) Handle() sys.CUfunction { return f.fn }
 
-// use makes one driver call on the function.
-func (f *Function) use(op string, call func(sys.Caller, sys.CUfunction) sys.CUresult) error {
+// run makes one driver call on the function.
+func (f *Function) run(op string, call func(sys.Caller, sys.CUfunction) sys.CUresult) error {
 	if f == nil || !f.owner.enter() {
 		return ErrClosed
 	}
 	defer runtime.KeepAlive(f)
 	defer f.owner.leave()
-	return f.ctx.inner.run(op, func(c sys.Caller) sys.CUresult { return call(c, f.fn) })
+	return f.ctx.run(op, func(c sys.Caller) sys.CUresult { return call(c, f.fn) })
 }
 
 // readName asks for the name (cuFuncGetName, CUDA 12.3).
 func (f *Function) readName() error {
 	p := new(*byte)
-	return f.use("cuFuncGetName", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+	return f.run("cuFuncGetName", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 		r := call.CuFuncGetName(p, h)
 		if r == sys.CUDA_SUCCESS {
 			f.name = sys.GoString(*p, maxName)
@@ -83,7 +83,7 @@ func (f *Function) parameters() ([]Param, error) {
 	all := []Param{}
 	for len(all) < maxParams {
 		offset, size := new(uintptr), new(uintptr)
-		err := f.use("cuFuncGetParamInfo", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+		err := f.run("cuFuncGetParamInfo", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 			return call.CuFuncGetParamInfo(h, uintptr(len(all)), offset, size)
 		})
 		if errors.Is(err, ErrInvalidValue) {
@@ -129,7 +129,7 @@ func (a FunctionAttribute) String() string { return sys.CUfunction_attribute(a).
 // [ErrInvalidValue] means that the driver does not know it.
 func (f *Function) Attribute(a FunctionAttribute) (int, error) {
 	v := new(int32)
-	err := f.use("cuFuncGetAttribute", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+	err := f.run("cuFuncGetAttribute", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 		return call.CuFuncGetAttribute(v, sys.CUfunction_attribute(a), h)
 	})
 	return int(*v), err
@@ -142,7 +142,7 @@ func (f *Function) SetAttribute(a FunctionAttribute, v int) error {
 	if err := fits32(op, v); err != nil {
 		return err
 	}
-	return f.use(op, func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+	return f.run(op, func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 		return call.CuFuncSetAttribute(h, sys.CUfunction_attribute(a), int32(v))
 	})
 }
@@ -199,7 +199,7 @@ func (f *Function) SetMaxDynamicShared(bytes uint32) error {
 // SetCacheConfig says which division the kernel would have, where the device
 // has a choice (cuFuncSetCacheConfig).
 func (f *Function) SetCacheConfig(c CacheConfig) error {
-	return f.use("cuFuncSetCacheConfig", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+	return f.run("cuFuncSetCacheConfig", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 		return call.CuFuncSetCacheConfig(h, sys.CUfunc_cache(c))
 	})
 }
@@ -213,7 +213,7 @@ func (f *Function) MaxActiveBlocks(threads int, shared uint64) (int, error) {
 		return 0, err
 	}
 	n := new(int32)
-	err := f.use(op, func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+	err := f.run(op, func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 		return call.CuOccupancyMaxActiveBlocksPerMultiprocessor(n, h, int32(threads), uintptr(shared))
 	})
 	return int(*n), err
@@ -229,7 +229,7 @@ func (f *Function) SuggestedBlock(shared uint64, limit int) (threads, blocks int
 		return 0, 0, err
 	}
 	grid, block := new(int32), new(int32)
-	err = f.use(op, func(call sys.Caller, h sys.CUfunction) sys.CUresult {
+	err = f.run(op, func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 		return call.CuOccupancyMaxPotentialBlockSize(grid, block, h, 0, uintptr(shared), int32(limit))
 	})
 	return int(*block), int(*grid), err

@@ -30,12 +30,11 @@ func (c *Context) NewGraph() (*Graph, error) {
 
 // newGraph makes the graph that one driver call stores.
 func (c *Context) newGraph(op string, create func(sys.Caller, *sys.CUgraph) sys.CUresult) (*Graph, error) {
-	defer runtime.KeepAlive(c)
 	g := &Graph{&graphHandle{}, c}
 	graphs := &c.inner.dev.drv.graphs
 	graphs.Lock()
 	defer graphs.Unlock()
-	err := c.inner.run(op, func(call sys.Caller) sys.CUresult {
+	err := c.run(op, func(call sys.Caller) sys.CUresult {
 		h := new(sys.CUgraph)
 		r := create(call, h)
 		if r == sys.CUDA_SUCCESS {
@@ -63,21 +62,17 @@ func (g *Graph) Close() error {
 	if g == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(g) // and so its context
-	return g.ctx.inner.release(g.graphHandle)
+	return g.ctx.release(g.graphHandle)
 }
 
 func (g *graphHandle) closeIn(h *contextHandle) error {
-	if !g.gate.close() {
-		return nil
-	}
 	h.dev.drv.graphs.Lock()
 	defer h.dev.drv.graphs.Unlock()
 	return h.check("cuGraphDestroy", h.call.CuGraphDestroy(g.graph))
 }
 
-// use makes one driver call on the graph.
-func (g *Graph) use(op string, f func(sys.Caller, sys.CUgraph) sys.CUresult) error {
+// run makes one driver call on the graph.
+func (g *Graph) run(op string, f func(sys.Caller, sys.CUgraph) sys.CUresult) error {
 	if g == nil || !g.enter() {
 		return ErrClosed
 	}
@@ -86,7 +81,7 @@ func (g *Graph) use(op string, f func(sys.Caller, sys.CUgraph) sys.CUresult) err
 	graphs := &g.ctx.inner.dev.drv.graphs
 	graphs.Lock()
 	defer graphs.Unlock()
-	return g.ctx.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, g.graph) })
+	return g.ctx.run(op, func(call sys.Caller) sys.CUresult { return f(call, g.graph) })
 }
 
 // belongs returns an error unless the graph is of the same driver as c.
@@ -110,7 +105,7 @@ func (g *Graph) Clone() (clone *Graph, err error) {
 // (cuGraphGetNodes).
 func (g *Graph) NodeCount() (int, error) {
 	n := new(uintptr)
-	err := g.use("cuGraphGetNodes", func(call sys.Caller, h sys.CUgraph) sys.CUresult {
+	err := g.run("cuGraphGetNodes", func(call sys.Caller, h sys.CUgraph) sys.CUresult {
 		return call.CuGraphGetNodes(h, nil, n)
 	})
 	return int(*n), err
@@ -119,7 +114,7 @@ func (g *Graph) NodeCount() (int, error) {
 // Nodes lists the graph's nodes, in no particular order (cuGraphGetNodes).
 func (g *Graph) Nodes() ([]GraphNode, error) {
 	var handles []sys.CUgraphNode
-	err := g.use("cuGraphGetNodes", func(call sys.Caller, h sys.CUgraph) sys.CUresult {
+	err := g.run("cuGraphGetNodes", func(call sys.Caller, h sys.CUgraph) sys.CUresult {
 		n := new(uintptr)
 		if r := call.CuGraphGetNodes(h, nil, n); r != sys.CUDA_SUCCESS || *n == 0 {
 			return r
@@ -145,7 +140,7 @@ func (g *Graph) WriteDOT(path string) error {
 	if err != nil {
 		return err
 	}
-	return g.use(op, func(call sys.Caller, h sys.CUgraph) sys.CUresult {
+	return g.run(op, func(call sys.Caller, h sys.CUgraph) sys.CUresult {
 		return call.CuGraphDebugDotPrint(h, file, uint32(sys.CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE))
 	})
 }

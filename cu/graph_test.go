@@ -129,7 +129,7 @@ func TestUpdateRefusedLeavesItAsItWas(t *testing.T) {
 			require.ErrorContains(t, err, ", node 0x", name)
 		}
 		require.NoError(t, g.Close())
-		require.NoError(t, cu.Fill(d.ctx, d.a, d.mem, uint8(0), 3))
+		require.NoError(t, cu.FillAsync(d.a, d.mem, uint8(0), 3))
 		require.NoError(t, exec.Launch(d.a))
 		require.Equal(t, []byte{1, 1, 0}, d.read(t, 3), name)
 	}

@@ -136,7 +136,7 @@ func (g *Graph) Instantiate(flags InstantiateFlags) (*GraphExec, error) {
 }
 
 func (g *Graph) instantiate(op string, create func(sys.Caller, *sys.CUgraphExec, sys.CUgraph) sys.CUresult) (e *GraphExec, err error) {
-	err = g.use(op, func(call sys.Caller, h sys.CUgraph) sys.CUresult {
+	err = g.run(op, func(call sys.Caller, h sys.CUgraph) sys.CUresult {
 		out := new(sys.CUgraphExec)
 		r := create(call, out, h)
 		if r == sys.CUDA_SUCCESS {
@@ -158,50 +158,44 @@ func (e *GraphExec) Close() error {
 	if e == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(e) // and so its context
-	return e.ctx.inner.release(e.graphExecHandle)
+	return e.ctx.release(e.graphExecHandle)
 }
 
 func (e *graphExecHandle) closeIn(h *contextHandle) error {
-	if !e.gate.close() {
-		return nil
-	}
 	h.dev.drv.graphs.Lock()
 	defer h.dev.drv.graphs.Unlock()
 	return h.check("cuGraphExecDestroy", h.call.CuGraphExecDestroy(e.exec))
 }
 
-// launch makes one driver call that gives the executable graph to a stream, nil
-// for the null stream of its context.
+// launch makes one driver call that gives the executable graph to a stream.
 func (e *GraphExec) launch(s *Stream, op string, f func(sys.Caller, sys.CUgraphExec, sys.CUstream) sys.CUresult) error {
-	if e == nil {
+	if e == nil || !e.enter() {
 		return ErrClosed
 	}
+	defer e.leave()
 	graphs := &e.ctx.inner.dev.drv.graphs
 	graphs.RLock()
 	defer graphs.RUnlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.use(s, op, func(call sys.Caller, exec sys.CUgraphExec, h sys.CUstream) sys.CUresult {
+	return s.runIn(e.ctx, op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		if r := e.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
 			return r
 		}
-		return f(call, exec, h)
+		return f(call, e.exec, h)
 	})
 }
 
-// use makes one driver call on the executable graph and a stream.
-func (e *GraphExec) use(s *Stream, op string, f func(sys.Caller, sys.CUgraphExec, sys.CUstream) sys.CUresult) error {
+// run makes one driver call on the executable graph.
+func (e *GraphExec) run(op string, f func(sys.Caller, sys.CUgraphExec) sys.CUresult) error {
 	if e == nil || !e.enter() {
 		return ErrClosed
 	}
-	defer runtime.KeepAlive(e)
 	defer e.leave()
-	return s.use(e.ctx, op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return f(call, e.exec, h) })
+	return e.ctx.run(op, func(call sys.Caller) sys.CUresult { return f(call, e.exec) })
 }
 
-// Launch queues the graph's work on s, or on the null stream of its context
-// (cuGraphLaunch). It returns before that is done, unless the graph copies from
+// Launch queues the graph's work on s, a stream of its context (cuGraphLaunch). It returns before that is done, unless the graph copies from
 // or to memory of Go: then it waits in the driver, and whoever makes, changes or
 // closes a graph waits for that, and launches after them. Launches of the same
 // GraphExec run one after the other, on whatever streams they are. A launch
@@ -227,21 +221,19 @@ func (e *GraphExec) Update(g *Graph) error {
 	}
 	defer runtime.KeepAlive(g)
 	defer g.leave()
-	if err := g.belongs("cuGraphExecUpdate_v2", e.ctx); err != nil {
+	const op = "cuGraphExecUpdate"
+	if err := g.belongs(op, e.ctx); err != nil {
 		return err
 	}
 	graphs := &e.ctx.inner.dev.drv.graphs
 	graphs.Lock()
 	defer graphs.Unlock()
 	info := new(sys.CUgraphExecUpdateResultInfo)
-	err := e.use(nil, "cuGraphExecUpdate_v2", func(call sys.Caller, exec sys.CUgraphExec, _ sys.CUstream) sys.CUresult {
-		return call.CuGraphExecUpdate_v2(exec, g.graph, info)
-	})
-	if errors.Is(err, ErrSymbolMissing) {
-		err = e.use(nil, "cuGraphExecUpdate", func(call sys.Caller, exec sys.CUgraphExec, _ sys.CUstream) sys.CUresult {
+	err := e.run(op, func(call sys.Caller, exec sys.CUgraphExec) sys.CUresult {
+		return older(call.CuGraphExecUpdate_v2(exec, g.graph, info), func() sys.CUresult {
 			return call.CuGraphExecUpdate(exec, g.graph, &info.ErrorNode, &info.Result)
 		})
-	}
+	})
 	if err != nil && info.Result != sys.CU_GRAPH_EXEC_UPDATE_SUCCESS {
 		return &GraphUpdateError{GraphUpdateReason(info.Result), GraphNode{g, info.ErrorNode}, err}
 	}

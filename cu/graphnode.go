@@ -40,7 +40,7 @@ func (t GraphNodeType) String() string { return sys.CUgraphNodeType(t).String() 
 // Type returns what the node does (cuGraphNodeGetType).
 func (n GraphNode) Type() (GraphNodeType, error) {
 	t := new(sys.CUgraphNodeType)
-	err := n.graph.use("cuGraphNodeGetType", func(call sys.Caller, _ sys.CUgraph) sys.CUresult {
+	err := n.graph.run("cuGraphNodeGetType", func(call sys.Caller, _ sys.CUgraph) sys.CUresult {
 		return call.CuGraphNodeGetType(n.node, t)
 	})
 	return GraphNodeType(*t), err
@@ -59,7 +59,7 @@ func (g *Graph) addNode(op string, after []GraphNode, create func(call sys.Calle
 		deps[i] = a.node
 	}
 	out := new(sys.CUgraphNode)
-	err := g.use(op, func(call sys.Caller, h sys.CUgraph) sys.CUresult {
+	err := g.run(op, func(call sys.Caller, h sys.CUgraph) sys.CUresult {
 		return create(call, out, h, &deps[:1][0], uintptr(len(deps)))
 	})
 	return GraphNode{g, *out}, err

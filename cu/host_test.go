@@ -56,7 +56,7 @@ func TestPinnedMemory(t *testing.T) {
 
 		p, err := m.DevicePtr()
 		require.NoError(t, err)
-		require.NoError(t, cu.Fill(ctx, nil, p, uint8(7), 5000))
+		require.NoError(t, cu.Fill(ctx, p, uint8(7), 5000))
 		require.NoError(t, ctx.Synchronize(t.Context()))
 		require.Equal(t, []byte{7, 7}, m.Bytes()[4998:5000])
 		words, err := cu.HostSlice[uint32](m)
@@ -64,9 +64,9 @@ func TestPinnedMemory(t *testing.T) {
 		require.Len(t, words, 2500)
 		words[0] = 0x01020304
 		mem := alloc(t, ctx, 4)
-		require.NoError(t, cu.Copy(ctx, nil, mem.Ptr(), p, 4))
+		require.NoError(t, cu.Copy(ctx, mem.Ptr(), p, 4))
 		got := make([]byte, 4)
-		require.NoError(t, cu.CopyToHost(ctx, nil, got, mem.Ptr()))
+		require.NoError(t, cu.CopyToHost(ctx, got, mem.Ptr()))
 		require.Equal(t, []byte{4, 3, 2, 1}, got)
 
 		for range 2 {
@@ -131,7 +131,7 @@ func TestRegisteredMemory(t *testing.T) {
 			require.ErrorIs(t, err, cu.ErrHostMemoryAlreadyRegistered)
 			p, err := m.DevicePtr()
 			require.NoError(t, err)
-			require.NoError(t, cu.Fill(ctx, nil, p.Add(1), uint8(9), uint64(len(b)-1)))
+			require.NoError(t, cu.Fill(ctx, p.Add(1), uint8(9), uint64(len(b)-1)))
 			require.NoError(t, ctx.Synchronize(t.Context()))
 			require.Equal(t, []byte{0, 9, 9}, append(append([]byte(nil), b[:2]...), b[len(b)-1]))
 			require.Equal(t, b, m.Bytes())
@@ -166,9 +166,9 @@ func TestRegisteredMemoryOverlaps(t *testing.T) {
 	p, err := one.DevicePtr()
 	require.NoError(t, err)
 	require.NoError(t, one.Close())
-	require.ErrorIs(t, cu.Fill(ctx, nil, p, uint8(1), 1), cu.ErrInvalidValue, "it is not the device's any more")
+	require.ErrorIs(t, cu.Fill(ctx, p, uint8(1), 1), cu.ErrInvalidValue, "it is not the device's any more")
 	registered(t, ctx, b[100:5000])
-	require.NoError(t, cu.Fill(ctx, nil, p, uint8(1), 4900))
+	require.NoError(t, cu.Fill(ctx, p, uint8(1), 4900))
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.Equal(t, []byte{0, 1}, b[99:101])
 }
@@ -204,10 +204,10 @@ func TestRegisteredReadOnly(t *testing.T) {
 	require.NoError(t, err)
 	p, err := m.DevicePtr()
 	require.NoError(t, err)
-	require.ErrorIs(t, cu.Fill(ctx, nil, p, uint8(1), 1), cu.ErrInvalidValue)
+	require.ErrorIs(t, cu.Fill(ctx, p, uint8(1), 1), cu.ErrInvalidValue)
 	mem, got := alloc(t, ctx, 7), make([]byte, 7)
-	require.NoError(t, cu.Copy(ctx, nil, mem.Ptr(), p, 7))
-	require.NoError(t, cu.CopyToHost(ctx, nil, got, mem.Ptr()))
+	require.NoError(t, cu.Copy(ctx, mem.Ptr(), p, 7))
+	require.NoError(t, cu.CopyToHost(ctx, got, mem.Ptr()))
 	require.Equal(t, "read me", string(got))
 	require.NoError(t, m.Close())
 }
@@ -287,10 +287,10 @@ func TestPitchedMemory(t *testing.T) {
 		for i := range src {
 			src[i] = byte(i * 3)
 		}
-		require.NoError(t, cu.Copy2D(ctx, nil, m.Side(), cu.HostSide(src, 700), 700, 9))
-		require.NoError(t, cu.Copy2D(ctx, nil, cu.HostSide(got, 700), m.Side(), 700, 9))
+		require.NoError(t, cu.Copy2D(ctx, m.Side(), cu.HostSide(src, 700), 700, 9))
+		require.NoError(t, cu.Copy2D(ctx, cu.HostSide(got, 700), m.Side(), 700, 9))
 		require.Equal(t, src, got)
-		require.NoError(t, cu.CopyToHost(ctx, nil, got[:700], m.Ptr().Add(8*m.Pitch())))
+		require.NoError(t, cu.CopyToHost(ctx, got[:700], m.Ptr().Add(8*m.Pitch())))
 		require.Equal(t, src[8*700:], got[:700])
 		for range 2 {
 			require.NoError(t, m.Close())

@@ -55,7 +55,7 @@ type hostHandle struct {
 // bytes it makes memory without an address. Errors: [ErrOutOfMemory].
 func (c *Context) AllocHost(size uint64, flags HostFlags) (*HostMemory, error) {
 	m := &HostMemory{new(hostHandle), c}
-	err := c.inner.run("cuMemHostAlloc", func(call sys.Caller) sys.CUresult {
+	err := c.run("cuMemHostAlloc", func(call sys.Caller) sys.CUresult {
 		p := new(unsafe.Pointer)
 		r := call.CuMemHostAlloc(p, uintptr(size), uint32(flags))
 		if r == sys.CUDA_SUCCESS {
@@ -105,7 +105,7 @@ func (m *HostMemory) DevicePtr() (DevicePtr, error) { return m.hostHandle.device
 // small pieces may share a block with others, and have its HostPortable.
 func (m *HostMemory) Flags() (HostFlags, error) {
 	flags := new(uint32)
-	err := m.hostHandle.use(m.ctx, "cuMemHostGetFlags", func(call sys.Caller, p unsafe.Pointer) sys.CUresult {
+	err := m.hostHandle.run(m.ctx, "cuMemHostGetFlags", func(call sys.Caller, p unsafe.Pointer) sys.CUresult {
 		return call.CuMemHostGetFlags(flags, p)
 	})
 	return HostFlags(*flags), err
@@ -117,8 +117,7 @@ func (m *HostMemory) Close() error {
 	if m == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(m)
-	return m.ctx.inner.release(m.hostHandle)
+	return m.ctx.release(m.hostHandle)
 }
 
 // RegisterHost pins b, so that copies from and to it are as fast and as
@@ -129,7 +128,7 @@ func (m *HostMemory) Close() error {
 // memory of AllocHost, and for flags that do not fit.
 func (c *Context) RegisterHost(b []byte, flags RegisterFlags) (*HostRegistration, error) {
 	m := &HostRegistration{&hostHandle{bytes: b, registered: true}, c}
-	err := c.inner.run("cuMemHostRegister_v2", func(call sys.Caller) sys.CUresult {
+	err := c.run("cuMemHostRegister_v2", func(call sys.Caller) sys.CUresult {
 		r := call.CuMemHostRegister_v2(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), uint32(flags))
 		if r == sys.CUDA_SUCCESS {
 			c.inner.adopt(m.hostHandle)
@@ -156,32 +155,28 @@ func (m *HostRegistration) Close() error {
 	if m == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(m)
-	return m.ctx.inner.release(m.hostHandle)
+	return m.ctx.release(m.hostHandle)
 }
 
 func (h *hostHandle) devicePtr(c *Context) (DevicePtr, error) {
 	p := new(sys.CUdeviceptr)
-	err := h.use(c, "cuMemHostGetDevicePointer_v2", func(call sys.Caller, host unsafe.Pointer) sys.CUresult {
+	err := h.run(c, "cuMemHostGetDevicePointer_v2", func(call sys.Caller, host unsafe.Pointer) sys.CUresult {
 		return call.CuMemHostGetDevicePointer_v2(p, host, 0)
 	})
 	return DevicePtr(*p), err
 }
 
-// use makes one driver call on the memory.
-func (h *hostHandle) use(c *Context, op string, f func(sys.Caller, unsafe.Pointer) sys.CUresult) error {
+// run makes one driver call on the memory.
+func (h *hostHandle) run(c *Context, op string, f func(sys.Caller, unsafe.Pointer) sys.CUresult) error {
 	defer runtime.KeepAlive(c)
 	if !h.enter() {
 		return ErrClosed
 	}
 	defer h.leave()
-	return c.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, unsafe.Pointer(unsafe.SliceData(h.bytes))) })
+	return c.run(op, func(call sys.Caller) sys.CUresult { return f(call, unsafe.Pointer(unsafe.SliceData(h.bytes))) })
 }
 
 func (h *hostHandle) closeIn(ctx *contextHandle) error {
-	if !h.gate.close() {
-		return nil
-	}
 	p := unsafe.Pointer(unsafe.SliceData(h.bytes))
 	if h.registered {
 		return ctx.check("cuMemHostUnregister", ctx.call.CuMemHostUnregister(p))

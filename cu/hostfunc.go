@@ -23,7 +23,7 @@ func (s *Stream) Call(f func()) error {
 	}
 	inner := s.ctx.inner
 	id := hostFuncs.add(f, inner.fate)
-	err := s.do("cuLaunchHostFunc", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.run("cuLaunchHostFunc", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		if r := inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
 			return r
 		}

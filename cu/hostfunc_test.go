@@ -25,8 +25,8 @@ func TestStreamCallsInOrder(t *testing.T) {
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	var got []uint32
 	for i := range uint32(100) {
-		require.NoError(t, cu.Fill(ctx, s, mem.Ptr(), i, 1))
-		require.NoError(t, cu.CopyToHostAsync(ctx, s, seen, mem.Ptr()))
+		require.NoError(t, cu.FillAsync(s, mem.Ptr(), i, 1))
+		require.NoError(t, cu.CopyToHostAsync(s, seen, mem.Ptr()))
 		require.NoError(t, s.Call(func() { got = append(got, seen[0]) }))
 	}
 	require.NoError(t, s.Synchronize(soon(t)))
@@ -96,7 +96,7 @@ func childHostFunction() error {
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	if err := errors.Join(cu.Fill(ctx, nil, word.Ptr(), uint32(0), 1), ctx.Synchronize(noEnd{}), s.WaitValue32(word.Ptr(), 1, cu.WaitEQ)); err != nil {
+	if err := errors.Join(cu.Fill(ctx, word.Ptr(), uint32(0), 1), ctx.Synchronize(noEnd{}), s.WaitValue32(word.Ptr(), 1, cu.WaitEQ)); err != nil {
 		return err
 	}
 	if err := s.Call(func() { panic("called in a context that is lost") }); err != nil {

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"runtime"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -84,10 +83,9 @@ func (m *Memory) IPCHandle() (IPCHandle, error) {
 //
 // Memory of another kind is [ErrInvalidValue], and the error says which.
 func (c *Context) IPCHandle(p DevicePtr) (h IPCHandle, offset uint64, err error) {
-	defer runtime.KeepAlive(c)
 	raw := new(sys.CUipcMemHandle)
 	base := p
-	err = c.inner.run("cuIpcGetMemHandle", func(call sys.Caller) sys.CUresult {
+	err = c.run("cuIpcGetMemHandle", func(call sys.Caller) sys.CUresult {
 		begin, n := new(sys.CUdeviceptr), new(uintptr)
 		if call.CuMemGetAddressRange_v2(begin, n, sys.CUdeviceptr(p)) == sys.CUDA_SUCCESS {
 			base = DevicePtr(*begin)
@@ -161,20 +159,15 @@ func (c *Context) OpenIPC(h IPCHandle) (*IPCMemory, error) {
 	raw := sys.CUipcMemHandle{Reserved: h}
 	const flags = uint32(sys.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) // there is no other
 	p := new(sys.CUdeviceptr)
-	opened := func(call sys.Caller, r sys.CUresult) sys.CUresult {
+	err := c.create("cuIpcOpenMemHandle", m.ipcMemoryHandle, func(call sys.Caller) sys.CUresult {
+		r := older(call.CuIpcOpenMemHandle_v2(p, raw, flags), func() sys.CUresult {
+			return call.CuIpcOpenMemHandle(p, raw, flags)
+		})
 		if r == sys.CUDA_SUCCESS {
 			m.ptr, m.size = DevicePtr(*p), extentOf(call, *p)
-			c.inner.adopt(m.ipcMemoryHandle)
 		}
 		return r
-	}
-	_, err := c.inner.askEither(
-		"cuIpcOpenMemHandle_v2", func(call sys.Caller) sys.CUresult {
-			return opened(call, call.CuIpcOpenMemHandle_v2(p, raw, flags))
-		},
-		"cuIpcOpenMemHandle", func(call sys.Caller) sys.CUresult {
-			return opened(call, call.CuIpcOpenMemHandle(p, raw, flags))
-		})
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -209,13 +202,9 @@ func (m *IPCMemory) Close() error {
 	if m == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(m) // and so its context
-	return m.ctx.inner.release(m.ipcMemoryHandle)
+	return m.ctx.release(m.ipcMemoryHandle)
 }
 
 func (m *ipcMemoryHandle) closeIn(h *contextHandle) error {
-	if !m.gate.close() {
-		return nil
-	}
 	return h.check("cuIpcCloseMemHandle", h.call.CuIpcCloseMemHandle(sys.CUdeviceptr(m.ptr)))
 }

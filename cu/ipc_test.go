@@ -20,7 +20,7 @@ const ipcSize = 2*mib + 4096
 func byteOf(t testing.TB, ctx *cu.Context, p cu.DevicePtr) byte {
 	t.Helper()
 	b := make([]byte, 1)
-	require.NoError(t, cu.CopyToHost(ctx, nil, b, p))
+	require.NoError(t, cu.CopyToHost(ctx, b, p))
 	return b[0]
 }
 
@@ -48,13 +48,13 @@ func TestIPCMemoryIsShared(t *testing.T) {
 	require.Same(t, ctx, m.Context())
 	require.EqualValues(t, 7, byteOf(t, ctx, m.Ptr()))
 	require.EqualValues(t, 7, byteOf(t, ctx, m.Ptr().Add(ipcSize-1)))
-	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(9), ipcSize))
+	require.NoError(t, cu.Fill(ctx, m.Ptr(), uint8(9), ipcSize))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.Equal(t, "true", peer.ask(t, "filled", 0, 9))
 
 	own, err := ctx.Alloc(4096)
 	require.NoError(t, err)
-	require.NoError(t, cu.Fill(ctx, nil, own.Ptr(), uint8(5), 4096))
+	require.NoError(t, cu.Fill(ctx, own.Ptr(), uint8(5), 4096))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	h, err := own.IPCHandle()
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestIPCHandleOfAnAddressInside(t *testing.T) {
 	whole := peer.ask(t, "handle", 0)
 	require.Equal(t, whole, h.String())
 	m := opened(t, ctx, h)
-	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(3), ipcSize))
+	require.NoError(t, cu.Fill(ctx, m.Ptr(), uint8(3), ipcSize))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.Equal(t, "true", peer.ask(t, "filled", 0, 3))
 	require.NoError(t, m.Close())
@@ -110,7 +110,7 @@ func TestFault10_OpenedTwiceClosedThrice(t *testing.T) {
 	require.NoError(t, (*cu.IPCMemory)(nil).Close())
 	require.Equal(t, 2, s.count("cuIpcCloseMemHandle"))
 	require.Equal(t, sys.CUDA_ERROR_INVALID_VALUE, ctx.Caller().CuIpcCloseMemHandle(sys.CUdeviceptr(b.Ptr())))
-	require.Error(t, cu.CopyToHost(ctx, nil, make([]byte, 1), b.Ptr()))
+	require.Error(t, cu.CopyToHost(ctx, make([]byte, 1), b.Ptr()))
 
 	c := opened(t, ctx, h) // and can be opened anew
 	require.EqualValues(t, 7, byteOf(t, ctx, c.Ptr()))
@@ -161,7 +161,7 @@ func TestIPCHandleOfOtherMemory(t *testing.T) {
 	dev := cutest.Device(t)
 	ctx := cutest.Context(t, dev)
 	virtual, _ := mappedMemory(t, dev, granularity(t, dev))
-	pooled, err := newPool(t, dev).Alloc(ctx, nil, 4096)
+	pooled, err := newPool(t, dev).AllocAsync(ctx.NullStream(), 4096)
 	require.NoError(t, err)
 	pinned, err := hostMemory(t, ctx, 4096).DevicePtr()
 	require.NoError(t, err)
@@ -312,7 +312,7 @@ func TestIPCMemoryOfAnotherDevice(t *testing.T) {
 	a, err := ctx.PointerAttributes(m.Ptr())
 	require.NoError(t, err)
 	require.Equal(t, ctx.Device().Ordinal(), a.Device, "the device that has opened it")
-	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(4), ipcSize)) // takes peer access, unlike a copy
+	require.NoError(t, cu.Fill(ctx, m.Ptr(), uint8(4), ipcSize)) // takes peer access, unlike a copy
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.Equal(t, "true", peer.ask(t, "filled", 0, 4))
 	require.NoError(t, m.Close())

@@ -2,7 +2,6 @@ package cu
 
 import (
 	"encoding/hex"
-	"runtime"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -30,7 +29,7 @@ func (h *IPCEventHandle) UnmarshalText(text []byte) error {
 // both sides the latest record, whoever made it.
 func (e *Event) IPCHandle() (IPCEventHandle, error) {
 	raw := new(sys.CUipcEventHandle)
-	_, err := e.ask("cuIpcGetEventHandle", func(call sys.Caller) sys.CUresult {
+	err := e.run("cuIpcGetEventHandle", func(call sys.Caller) sys.CUresult {
 		return call.CuIpcGetEventHandle(raw, e.event)
 	})
 	return raw.Reserved, err
@@ -54,17 +53,10 @@ func (e *Event) IPCHandle() (IPCEventHandle, error) {
 // for bytes that are no handle, and between containers that do not have /dev/shm
 // in common, where events cannot be shared (D18).
 func (c *Context) OpenIPCEvent(h IPCEventHandle) (*Event, error) {
-	defer runtime.KeepAlive(c)
 	e := &Event{&eventHandle{}, c}
 	raw := sys.CUipcEventHandle{Reserved: h}
-	err := c.inner.run("cuIpcOpenEventHandle", func(call sys.Caller) sys.CUresult {
-		ev := new(sys.CUevent)
-		r := call.CuIpcOpenEventHandle(ev, raw)
-		if r == sys.CUDA_SUCCESS {
-			e.event = *ev
-			c.inner.adopt(e.eventHandle)
-		}
-		return r
+	err := c.create("cuIpcOpenEventHandle", e.eventHandle, func(call sys.Caller) sys.CUresult {
+		return call.CuIpcOpenEventHandle(&e.event, raw)
 	})
 	if err != nil {
 		return nil, err

@@ -99,7 +99,7 @@ func TestGuardFreesAgain(t *testing.T) {
 	s, helper := newStream(t, ctx), newStream(t, ctx)
 	word, err := ctx.Alloc(4)
 	require.NoError(t, err)
-	require.NoError(t, cu.Fill(ctx, nil, word.Ptr(), uint32(0), 1))
+	require.NoError(t, cu.Fill(ctx, word.Ptr(), uint32(0), 1))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	wait := func() error { return s.WaitValue32(word.Ptr(), 1, cu.WaitGEQ) }
 	bad := errors.New("not the peer's doing")

@@ -173,7 +173,7 @@ func (s *peerState) do(words []string) (string, error) {
 		return s.memory[n[0]].Ptr().String(), nil
 	case "filled": // whether memory is full of a value
 		b := make([]byte, s.memory[n[0]].Size())
-		err := cu.CopyToHost(s.ctx, nil, b, s.memory[n[0]].Ptr())
+		err := cu.CopyToHost(s.ctx, b, s.memory[n[0]].Ptr())
 		return fmt.Sprint(len(b) > 0 && strings.Count(string(b), string([]byte{byte(n[1])})) == len(b)), err
 	case "open":
 		return s.open(words[1])
@@ -199,7 +199,7 @@ func (s *peerState) alloc(size, value int) (string, error) {
 		return "", err
 	}
 	s.memory = append(s.memory, m)
-	err = errors.Join(cu.Fill(s.ctx, nil, m.Ptr(), uint8(value), m.Size()), s.ctx.Synchronize(context.Background()))
+	err = errors.Join(cu.Fill(s.ctx, m.Ptr(), uint8(value), m.Size()), s.ctx.Synchronize(context.Background()))
 	if err != nil {
 		return "", err
 	}
@@ -219,7 +219,7 @@ func (s *peerState) open(handle string) (string, error) {
 	}
 	s.opened = append(s.opened, m)
 	b := make([]byte, 1)
-	err = cu.CopyToHost(s.ctx, nil, b, m.Ptr())
+	err = cu.CopyToHost(s.ctx, b, m.Ptr())
 	return fmt.Sprint(b[0]), err
 }
 
@@ -244,7 +244,7 @@ func (s *peerState) hold() (string, error) {
 		}
 	}
 	err = errors.Join(
-		cu.Fill(s.ctx, s.helper, s.gate.Ptr(), uint32(0), 1), s.helper.Synchronize(context.Background()),
+		cu.FillAsync(s.helper, s.gate.Ptr(), uint32(0), 1), s.helper.Synchronize(context.Background()),
 		s.stream.WaitValue32(s.gate.Ptr(), 1, cu.WaitEQ))
 	return "held", err
 }

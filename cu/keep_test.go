@@ -38,8 +38,8 @@ func TestWaitingCopiesKeepTheirSlices(t *testing.T) {
 	}))
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	p := alloc(t, ctx, 4096).Ptr()
-	require.NoError(t, cu.CopyToDevice(ctx, nil, p, slice()))
-	require.NoError(t, cu.CopyToHost(ctx, nil, slice(), p))
-	require.NoError(t, cu.Copy2D(ctx, nil, cu.DeviceSide(p, 64), cu.HostSide(slice(), 64), 64, 64))
-	require.NoError(t, cu.Copy3D(ctx, nil, cu.HostSide(slice(), 64), cu.DeviceSide(p, 64), 64, 64, 1))
+	require.NoError(t, cu.CopyToDevice(ctx, p, slice()))
+	require.NoError(t, cu.CopyToHost(ctx, slice(), p))
+	require.NoError(t, cu.Copy2D(ctx, cu.DeviceSide(p, 64), cu.HostSide(slice(), 64), 64, 64))
+	require.NoError(t, cu.Copy3D(ctx, cu.HostSide(slice(), 64), cu.DeviceSide(p, 64), 64, 64, 1))
 }

@@ -46,7 +46,7 @@ func wasStored() []byte {
 func zeroed(t testing.TB, ctx *cu.Context, n uint64) *cu.Memory {
 	t.Helper()
 	m := alloc(t, ctx, n)
-	require.NoError(t, cu.Fill(ctx, nil, m.Ptr(), uint8(0), n))
+	require.NoError(t, cu.Fill(ctx, m.Ptr(), uint8(0), n))
 	return m
 }
 
@@ -59,9 +59,9 @@ func TestArgumentsOfEveryType(t *testing.T) {
 		if by == "address" {
 			out = mem.Ptr()
 		}
-		require.NoError(t, f.Launch(nil, one, stored(out)...))
+		require.NoError(t, f.Launch(ctx.NullStream(), one, stored(out)...))
 		got := make([]byte, 64)
-		require.NoError(t, cu.CopyToHost(ctx, nil, got, mem.Ptr()))
+		require.NoError(t, cu.CopyToHost(ctx, got, mem.Ptr()))
 		require.Equal(t, wasStored(), got, by)
 	}
 }
@@ -117,14 +117,14 @@ func TestWrongArguments(t *testing.T) {
 		if c.counted && !counts {
 			continue
 		}
-		err := f.Launch(nil, one, c.args...)
+		err := f.Launch(ctx.NullStream(), one, c.args...)
 		var wrong *cu.ArgumentError
 		require.ErrorAs(t, err, &wrong, name)
 		require.Equal(t, c.index, wrong.Index, name)
 		require.Equal(t, "shared", wrong.Function)
 		require.ErrorContains(t, err, c.says, name)
 	}
-	require.ErrorIs(t, f.Launch(nil, one, closed, uint32(1), uint32(2)), cu.ErrClosed)
+	require.ErrorIs(t, f.Launch(ctx.NullStream(), one, closed, uint32(1), uint32(2)), cu.ErrClosed)
 }
 
 func TestPreparedLaunch(t *testing.T) {
@@ -169,15 +169,15 @@ func TestPreparedLaunchOfClosedMemory(t *testing.T) {
 	mem, other := zeroed(t, ctx, 4), zeroed(t, ctx, 4)
 	l, err := function(t, ctx, "shared").Prepare(cfg, mem, uint32(0), uint32(5))
 	require.NoError(t, err)
-	require.NoError(t, l.Run(nil))
+	require.NoError(t, l.Run(ctx.NullStream()))
 	require.NoError(t, mem.Close())
-	err = l.Run(nil)
+	err = l.Run(ctx.NullStream())
 	var wrong *cu.ArgumentError
 	require.ErrorAs(t, err, &wrong)
 	require.ErrorIs(t, err, cu.ErrClosed)
 	require.ErrorContains(t, err, "kernel shared: args[0]: a closed *cu.Memory")
 	require.NoError(t, l.Set(0, other.Ptr()))
-	require.NoError(t, l.Run(nil))
+	require.NoError(t, l.Run(ctx.NullStream()))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.Equal(t, []uint32{5}, words(t, ctx, other.Ptr(), 1))
 }
@@ -225,16 +225,16 @@ func TestLaunchIsRefusedAtOnce(t *testing.T) {
 		"high grid":     {Grid: cu.Dim3{X: 1, Y: 1 << 16}, Block: cu.Dim3{X: 1}},
 		"shared memory": {Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}, Shared: 48<<10 + 1},
 	} {
-		require.ErrorIs(t, f.Launch(nil, cfg), cu.ErrInvalidValue, name)
+		require.ErrorIs(t, f.Launch(ctx.NullStream(), cfg), cu.ErrInvalidValue, name)
 	}
-	require.NoError(t, f.Launch(nil, cu.LaunchConfig{Grid: cu.Dim3{X: 2, Y: 2, Z: 2}, Block: cu.Dim3{X: 8, Y: 8, Z: 16}}))
+	require.NoError(t, f.Launch(ctx.NullStream(), cu.LaunchConfig{Grid: cu.Dim3{X: 2, Y: 2, Z: 2}, Block: cu.Dim3{X: 8, Y: 8, Z: 16}}))
 	other, err := ctx.Device().NewContext(cu.SchedAuto)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, other.Close()) }()
 	s, err := other.NewStream()
 	require.NoError(t, err)
 	require.ErrorIs(t, f.Launch(s, one), cu.ErrInvalidHandle)
-	require.ErrorIs(t, (*cu.Function)(nil).Launch(nil, one), cu.ErrClosed)
+	require.ErrorIs(t, (*cu.Function)(nil).Launch(ctx.NullStream(), one), cu.ErrClosed)
 }
 
 func TestCooperativeLaunch(t *testing.T) {
@@ -247,17 +247,17 @@ func TestCooperativeLaunch(t *testing.T) {
 	require.NoError(t, err)
 	cfg := cu.LaunchConfig{Grid: cu.Dim3{X: uint32(blocks)}, Block: cu.Dim3{X: uint32(threads)}, Cooperative: true}
 	cfg.Grid.X++
-	err = f.Launch(nil, cfg, out)
+	err = f.Launch(ctx.NullStream(), cfg, out)
 	require.ErrorIs(t, err, cu.ErrCooperativeLaunchTooLarge)
 	require.ErrorContains(t, err, "cuLaunchCooperativeKernel")
 	cfg.Priority = -1
-	err = f.Launch(nil, cfg, out)
+	err = f.Launch(ctx.NullStream(), cfg, out)
 	if !lacks(t, ctx.Device().Driver(), "cuLaunchKernelEx", err) {
 		require.ErrorIs(t, err, cu.ErrCooperativeLaunchTooLarge)
 	}
 	cfg.Priority = 0
 	cfg.Grid.X, cfg.Block.X = 2, 32
-	require.NoError(t, f.Launch(nil, cfg, out))
+	require.NoError(t, f.Launch(ctx.NullStream(), cfg, out))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	p, _, err := m.Global("counter")
 	require.NoError(t, err)
@@ -272,20 +272,20 @@ func TestLaunchAttributes(t *testing.T) {
 	out := alloc(t, ctx, 4)
 	cfg := one
 	cfg.Priority = -1
-	if orTooOld(t, ctx.Device().Driver(), "cuLaunchKernelEx", f.Launch(nil, cfg, out)) {
+	if orTooOld(t, ctx.Device().Driver(), "cuLaunchKernelEx", f.Launch(ctx.NullStream(), cfg, out)) {
 		return
 	}
 	cfg.Cooperative = true
-	require.NoError(t, f.Launch(nil, cfg, out))
+	require.NoError(t, f.Launch(ctx.NullStream(), cfg, out))
 	want := uint32(7 + 2)
 	clusters, err := ctx.Device().Attribute(cu.AttributeClusterLaunch)
 	require.NoError(t, err)
 	cfg = cu.LaunchConfig{Grid: cu.Dim3{X: 4}, Block: cu.Dim3{X: 1}, Cluster: cu.Dim3{X: 2}}
-	if err := f.Launch(nil, cfg, out); clusters != 0 {
+	if err := f.Launch(ctx.NullStream(), cfg, out); clusters != 0 {
 		require.NoError(t, err)
 		want += 4
 		cfg.Cluster.X = 3 // which do not make 4 blocks
-		require.ErrorIs(t, f.Launch(nil, cfg, out), cu.ErrInvalidClusterSize)
+		require.ErrorIs(t, f.Launch(ctx.NullStream(), cfg, out), cu.ErrInvalidClusterSize)
 	} else {
 		require.Error(t, err)
 	}

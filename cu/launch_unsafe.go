@@ -53,9 +53,9 @@ func (e *ArgumentError) Error() string {
 	return fmt.Sprintf("cu: kernel %s: args[%d]: %s", e.Function, e.Index, e.Reason)
 }
 
-// Launch queues the kernel on s, or on the null stream of its context
-// (cuLaunchKernel; cuLaunchCooperativeKernel; cuLaunchKernelEx for a priority or
-// a cluster, which is a [*SymbolError] before CUDA 11.8). It returns before the
+// Launch queues the kernel on s, a stream of its context (cuLaunchKernel;
+// cuLaunchCooperativeKernel; cuLaunchKernelEx for a priority or a cluster, which is a
+// [*SymbolError] before CUDA 11.8). It returns before the
 // kernel is done. It may be captured: the graph has a copy of the arguments.
 //
 // args are the kernel's parameters in order, each an int8 to int64, uint8 to
@@ -295,8 +295,7 @@ func (l *Launch) Set(i int, value any) error {
 	return nil
 }
 
-// Run queues the kernel with its arguments on s, or on the null stream of its
-// context, as [Function.Launch] does. It refuses memory that has been closed
+// Run queues the kernel with its arguments on s, as [Function.Launch] does. It refuses memory that has been closed
 // meanwhile, unless Set has taken its place. It does not allocate.
 func (l *Launch) Run(s *Stream) error {
 	if l == nil || !l.f.owner.enter() {
@@ -309,32 +308,7 @@ func (l *Launch) Run(s *Stream) error {
 			return err
 		}
 	}
-	if s == nil || s.ctx.inner != l.f.ctx.inner {
-		return s.use(l.f.ctx, l.op, l.call)
-	}
-	return l.runOn(s)
-}
-
-// runOn is what [Stream.use] does on a stream of the kernel's own context, which
-// waits for the calls on the stream before it closes. Launches are what programs
-// make most of.
-func (l *Launch) runOn(s *Stream) error {
-	if !s.enter() {
-		return ErrClosed
-	}
-	defer s.leave()
-	inner := s.ctx.inner
-	if inner.isClosed() {
-		return ErrClosed
-	}
-	if err := inner.fate.refuse(l.op); err != nil {
-		return err
-	}
-	if r := l.call(inner.call, s.stream); r != sys.CUDA_SUCCESS {
-		_, err := inner.answer(l.op, r)
-		return err
-	}
-	return nil
+	return s.runIn(l.f.ctx, l.op, l.call)
 }
 
 // Function returns the kernel.

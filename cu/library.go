@@ -95,8 +95,8 @@ func (l *Library) Close() error {
 	return l.drv.check("cuLibraryUnload", l.drv.call.CuLibraryUnload(l.library))
 }
 
-// use makes one driver call on the library, without a context.
-func (l *Library) use(op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult) error {
+// run makes one driver call on the library, without a context.
+func (l *Library) run(op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult) error {
 	if l == nil || !l.enter() {
 		return ErrClosed
 	}
@@ -110,8 +110,8 @@ func (l *Library) use(op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult)
 	return l.jit.explain(err)
 }
 
-// useIn is use with a context.
-func (l *Library) useIn(c *Context, op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult) error {
+// runIn is run with a context.
+func (l *Library) runIn(c *Context, op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult) error {
 	if l == nil || c == nil || !l.enter() {
 		return ErrClosed
 	}
@@ -121,7 +121,7 @@ func (l *Library) useIn(c *Context, op string, f func(sys.Caller, sys.CUlibrary)
 	if err := l.drv.refuseOther(op, "the library", c.inner.dev.drv); err != nil {
 		return err
 	}
-	return l.jit.explain(c.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, l.library) }))
+	return l.jit.explain(c.run(op, func(call sys.Caller) sys.CUresult { return f(call, l.library) }))
 }
 
 // A Kernel is a kernel of a [Library], in no context yet. It owns nothing, keeps
@@ -141,7 +141,7 @@ func (l *Library) Kernel(name string) (*Kernel, error) {
 		return nil, err
 	}
 	k := new(sys.CUkernel)
-	err = l.use(op, func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
+	err = l.run(op, func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
 		return call.CuLibraryGetKernel(k, h, spelt)
 	})
 	if err != nil {
@@ -155,14 +155,14 @@ func (l *Library) Kernel(name string) (*Kernel, error) {
 // name, cuKernelGetName).
 func (l *Library) Kernels() ([]*Kernel, error) {
 	n := new(uint32)
-	err := l.use("cuLibraryGetKernelCount", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
+	err := l.run("cuLibraryGetKernelCount", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
 		return call.CuLibraryGetKernelCount(n, h)
 	})
 	if err != nil || *n == 0 {
 		return nil, err
 	}
 	handles := make([]sys.CUkernel, *n)
-	err = l.use("cuLibraryEnumerateKernels", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
+	err = l.run("cuLibraryEnumerateKernels", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
 		return call.CuLibraryEnumerateKernels(&handles[0], *n, h)
 	})
 	if err != nil {
@@ -180,7 +180,7 @@ func (l *Library) Kernels() ([]*Kernel, error) {
 // readName asks for the name (cuKernelGetName, CUDA 12.3).
 func (k *Kernel) readName() error {
 	p := new(*byte)
-	return k.lib.use("cuKernelGetName", func(call sys.Caller, _ sys.CUlibrary) sys.CUresult {
+	return k.lib.run("cuKernelGetName", func(call sys.Caller, _ sys.CUlibrary) sys.CUresult {
 		r := call.CuKernelGetName(p, k.kernel)
 		if r == sys.CUDA_SUCCESS {
 			k.name = sys.GoString(*p, maxName)
@@ -203,7 +203,7 @@ func (k *Kernel) Function(c *Context) (*Function, error) {
 		return nil, ErrClosed
 	}
 	fn := new(sys.CUfunction)
-	err := k.lib.useIn(c, "cuKernelGetFunction", func(call sys.Caller, _ sys.CUlibrary) sys.CUresult {
+	err := k.lib.runIn(c, "cuKernelGetFunction", func(call sys.Caller, _ sys.CUlibrary) sys.CUresult {
 		return call.CuKernelGetFunction(fn, k.kernel)
 	})
 	if err != nil {
@@ -221,7 +221,7 @@ func (l *Library) Global(c *Context, name string) (p DevicePtr, size uint64, err
 		return 0, 0, err
 	}
 	ptr, n := new(sys.CUdeviceptr), new(uintptr)
-	err = l.useIn(c, op, func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
+	err = l.runIn(c, op, func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
 		return call.CuLibraryGetGlobal(ptr, n, h, spelt)
 	})
 	return DevicePtr(*ptr), uint64(*n), err

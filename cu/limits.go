@@ -1,8 +1,6 @@
 package cu
 
 import (
-	"runtime"
-
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
@@ -31,9 +29,8 @@ func (l Limit) String() string { return sys.CUlimit(l).String() }
 // [ErrUnsupportedLimit] means that the device does not have it,
 // [ErrInvalidValue] that the driver does not know it.
 func (c *Context) Limit(l Limit) (uint64, error) {
-	defer runtime.KeepAlive(c)
 	v := new(uintptr)
-	err := c.inner.run("cuCtxGetLimit", func(call sys.Caller) sys.CUresult { return call.CuCtxGetLimit(v, sys.CUlimit(l)) })
+	err := c.run("cuCtxGetLimit", func(call sys.Caller) sys.CUresult { return call.CuCtxGetLimit(v, sys.CUlimit(l)) })
 	return uint64(*v), err
 }
 
@@ -44,8 +41,7 @@ func (c *Context) Limit(l Limit) (uint64, error) {
 // [ErrInvalidValue] where the value is too large; [ErrNotPermitted] for a limit
 // that cannot be set; [ErrOutOfMemory].
 func (c *Context) SetLimit(l Limit, value uint64) error {
-	defer runtime.KeepAlive(c)
-	return c.inner.run("cuCtxSetLimit", func(call sys.Caller) sys.CUresult {
+	return c.run("cuCtxSetLimit", func(call sys.Caller) sys.CUresult {
 		return call.CuCtxSetLimit(sys.CUlimit(l), uintptr(value))
 	})
 }
@@ -68,9 +64,8 @@ func (p CacheConfig) String() string { return sys.CUfunc_cache(p).String() }
 
 // CacheConfig returns the context's preference (cuCtxGetCacheConfig).
 func (c *Context) CacheConfig() (CacheConfig, error) {
-	defer runtime.KeepAlive(c)
 	v := new(sys.CUfunc_cache)
-	err := c.inner.run("cuCtxGetCacheConfig", func(call sys.Caller) sys.CUresult { return call.CuCtxGetCacheConfig(v) })
+	err := c.run("cuCtxGetCacheConfig", func(call sys.Caller) sys.CUresult { return call.CuCtxGetCacheConfig(v) })
 	return CacheConfig(*v), err
 }
 
@@ -78,8 +73,7 @@ func (c *Context) CacheConfig() (CacheConfig, error) {
 // their own (cuCtxSetCacheConfig). On devices with a fixed division it changes
 // nothing.
 func (c *Context) SetCacheConfig(p CacheConfig) error {
-	defer runtime.KeepAlive(c)
-	return c.inner.run("cuCtxSetCacheConfig", func(call sys.Caller) sys.CUresult {
+	return c.run("cuCtxSetCacheConfig", func(call sys.Caller) sys.CUresult {
 		return call.CuCtxSetCacheConfig(sys.CUfunc_cache(p))
 	})
 }
@@ -88,6 +82,5 @@ func (c *Context) SetCacheConfig(p CacheConfig) error {
 // again (cuCtxResetPersistingL2Cache). [ErrNotSupported] means that the device
 // has no such lines.
 func (c *Context) ResetPersistingL2() error {
-	defer runtime.KeepAlive(c)
-	return c.inner.run("cuCtxResetPersistingL2Cache", sys.Caller.CuCtxResetPersistingL2Cache)
+	return c.run("cuCtxResetPersistingL2Cache", sys.Caller.CuCtxResetPersistingL2Cache)
 }

@@ -72,7 +72,7 @@ func TestLossOutlivesTheContexts(t *testing.T) {
 	before = s.calls()
 	for op, get := range map[string]func() (*cu.Context, error){
 		"cuDevicePrimaryCtxRetain": dev.PrimaryContext,
-		"cuCtxCreate_v4":           func() (*cu.Context, error) { return dev.NewContext(0) },
+		"cuCtxCreate_v2":           func() (*cu.Context, error) { return dev.NewContext(0) },
 	} {
 		_, err = get()
 		require.ErrorIs(t, err, cu.ErrContextLost)

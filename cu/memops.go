@@ -68,26 +68,22 @@ const (
 // [Device.SupportsMemOps].
 func (s *Stream) WaitValue32(p DevicePtr, value uint32, flags WaitFlags) error {
 	addr := sys.CUdeviceptr(p)
-	return s.doEither(
-		"cuStreamWaitValue32_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuStreamWaitValue32_v2(h, addr, value, uint32(flags))
-		},
-		"cuStreamWaitValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	return s.run("cuStreamWaitValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return older(call.CuStreamWaitValue32_v2(h, addr, value, uint32(flags)), func() sys.CUresult {
 			return call.CuStreamWaitValue32(h, addr, value, uint32(flags))
 		})
+	})
 }
 
 // WaitValue64 is [Stream.WaitValue32] for a word of eight bytes
 // (cuStreamWaitValue64).
 func (s *Stream) WaitValue64(p DevicePtr, value uint64, flags WaitFlags) error {
 	addr := sys.CUdeviceptr(p)
-	return s.doEither(
-		"cuStreamWaitValue64_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuStreamWaitValue64_v2(h, addr, value, uint32(flags))
-		},
-		"cuStreamWaitValue64", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	return s.run("cuStreamWaitValue64", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return older(call.CuStreamWaitValue64_v2(h, addr, value, uint32(flags)), func() sys.CUresult {
 			return call.CuStreamWaitValue64(h, addr, value, uint32(flags))
 		})
+	})
 }
 
 // WriteValue32 queues the writing of the word at p, aligned to its size, after
@@ -97,26 +93,22 @@ func (s *Stream) WaitValue64(p DevicePtr, value uint64, flags WaitFlags) error {
 // those of [Stream.WaitValue32].
 func (s *Stream) WriteValue32(p DevicePtr, value uint32, flags WriteFlags) error {
 	addr := sys.CUdeviceptr(p)
-	return s.doEither(
-		"cuStreamWriteValue32_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuStreamWriteValue32_v2(h, addr, value, uint32(flags))
-		},
-		"cuStreamWriteValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	return s.run("cuStreamWriteValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return older(call.CuStreamWriteValue32_v2(h, addr, value, uint32(flags)), func() sys.CUresult {
 			return call.CuStreamWriteValue32(h, addr, value, uint32(flags))
 		})
+	})
 }
 
 // WriteValue64 is [Stream.WriteValue32] for a word of eight bytes
 // (cuStreamWriteValue64).
 func (s *Stream) WriteValue64(p DevicePtr, value uint64, flags WriteFlags) error {
 	addr := sys.CUdeviceptr(p)
-	return s.doEither(
-		"cuStreamWriteValue64_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuStreamWriteValue64_v2(h, addr, value, uint32(flags))
-		},
-		"cuStreamWriteValue64", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	return s.run("cuStreamWriteValue64", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return older(call.CuStreamWriteValue64_v2(h, addr, value, uint32(flags)), func() sys.CUresult {
 			return call.CuStreamWriteValue64(h, addr, value, uint32(flags))
 		})
+	})
 }
 
 // A MemOp is one operation of [Stream.BatchMemOps]. WaitOp32 and its sisters
@@ -186,13 +178,11 @@ func (s *Stream) BatchMemOps(ops ...MemOp) error {
 		first = &ops[0].params // a MemOp is nothing but its params
 	}
 	n := uint32(len(ops))
-	return s.doEither(
-		"cuStreamBatchMemOp_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuStreamBatchMemOp_v2(h, n, first, 0)
-		},
-		"cuStreamBatchMemOp", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	return s.run("cuStreamBatchMemOp", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return older(call.CuStreamBatchMemOp_v2(h, n, first, 0), func() sys.CUresult {
 			return call.CuStreamBatchMemOp(h, n, first, 0)
 		})
+	})
 }
 
 // SupportsMemOps reports whether streams can wait for and write values. With

@@ -100,8 +100,10 @@ func TestWaitSeesEveryWrite(t *testing.T) {
 	for i, write := range []func(v uint32) error{
 		func(v uint32) error { return other.WriteValue32(p, v, cu.WriteDefault) },
 		func(v uint32) error { return other.WriteValue64(p, uint64(v), cu.WriteDefault) },
-		func(v uint32) error { return cu.Fill(ctx, other, p, v, 1) },
-		func(v uint32) error { return cu.CopyToDevice(ctx, other, p, []uint32{v}) },
+		func(v uint32) error { return cu.FillAsync(other, p, v, 1) },
+		func(v uint32) error {
+			return errors.Join(cu.CopyToDeviceAsync(other, p, []uint32{v}), other.Synchronize(t.Context()))
+		},
 	} {
 		v := uint32(i + 1)
 		require.NoError(t, s.WaitValue32(p, v, cu.WaitEQ))
@@ -123,10 +125,10 @@ func TestWriteValues(t *testing.T) {
 			return s.BatchMemOps(cu.WriteOp64(p.Add(8), 0x05060708090a0b0c, cu.WriteDefault), cu.WriteOp32(p, 0x01020304, cu.WriteDefault))
 		},
 	} {
-		require.NoError(t, cu.Fill(ctx, s, p, uint32(0xffffffff), 4))
+		require.NoError(t, cu.FillAsync(s, p, uint32(0xffffffff), 4))
 		require.NoError(t, write())
 		got := make([]uint32, 4)
-		require.NoError(t, cu.CopyToHost(ctx, s, got, p))
+		require.NoError(t, errors.Join(cu.CopyToHostAsync(s, got, p), s.Synchronize(t.Context())))
 		require.Equal(t, []uint32{0x01020304, 0xffffffff, 0x090a0b0c, 0x05060708}, got, name)
 	}
 }
@@ -143,12 +145,12 @@ func TestBatchOfMemOps(t *testing.T) {
 		cu.WriteOp32(at(4), 1, cu.WriteDefault),
 	}
 	for range 3 {
-		require.NoError(t, cu.CopyToDevice(ctx, a, p, make([]uint64, 8)))
+		require.NoError(t, errors.Join(cu.CopyToDeviceAsync(a, p, make([]uint64, 8)), a.Synchronize(t.Context())))
 		require.NoError(t, a.BatchMemOps(batch...))
 		require.NoError(t, b.WaitValue32(at(0), 1, cu.WaitEQ))
 		require.NoError(t, b.Synchronize(soon(t)))
 		got := make([]uint64, 8)
-		require.NoError(t, cu.CopyToHost(ctx, b, got, p))
+		require.NoError(t, errors.Join(cu.CopyToHostAsync(b, got, p), b.Synchronize(t.Context())))
 		require.Equal(t, []uint64{1, 0, 0, 0, 0, 0, 0, 0}, got)
 		require.NoError(t, b.BatchMemOps(
 			cu.WriteOp32(at(1), 1, cu.WriteDefault),
@@ -181,7 +183,7 @@ func TestRefusedBatchDoesNothing(t *testing.T) {
 	require.ErrorIs(t, s.BatchMemOps(cu.WriteOp32(p, 1, cu.WriteDefault), cu.WaitOp64(p.Add(4), 1, cu.WaitEQ)), cu.ErrInvalidValue)
 	require.ErrorIs(t, s.BatchMemOps(cu.WriteOp32(p, 1, cu.WriteDefault), cu.MemOp{}), cu.ErrInvalidValue)
 	got := make([]uint64, 1)
-	require.NoError(t, cu.CopyToHost(ctx, s, got, p))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(s, got, p), s.Synchronize(t.Context())))
 	require.Zero(t, got[0])
 }
 
@@ -326,7 +328,7 @@ func parentWords(t testing.TB) (*cu.Stream, *sharedWords, *os.File) {
 	w := mapWords(dev, mem, cu.ReadWrite)
 	t.Cleanup(func() { require.NoError(t, errors.Join(fd.Close(), w.close())) })
 	ctx := cutest.Context(t, dev)
-	require.NoError(t, cu.Fill(ctx, nil, w.ptr, uint8(0), w.size))
+	require.NoError(t, cu.Fill(ctx, w.ptr, uint8(0), w.size))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	return newStream(t, ctx), w, fd
 }
@@ -341,7 +343,7 @@ func TestTwoProcessesTakeTurns(t *testing.T) {
 	child.Stderr = os.Stderr
 	require.NoError(t, child.Start())
 	for i := uint64(1); i <= rounds; i++ {
-		require.NoError(t, cu.Fill(s.Context(), s, w.ptr.Add(64), uint32(i), 4))
+		require.NoError(t, cu.FillAsync(s, w.ptr.Add(64), uint32(i), 4))
 		require.NoError(t, s.WriteValue64(w.ptr, i, cu.WriteDefault))
 		require.NoError(t, s.WaitValue64(w.ptr.Add(8), i, cu.WaitGEQ))
 	}
@@ -358,7 +360,7 @@ func childTakesTurns() error {
 	got := make([]uint32, 4)
 	for i := uint64(1); i <= rounds; i++ {
 		must(s.WaitValue64(w.ptr, i, cu.WaitEQ))
-		must(cu.CopyToHostAsync(ctx, s, got, w.ptr.Add(64)))
+		must(cu.CopyToHostAsync(s, got, w.ptr.Add(64)))
 		must(s.Synchronize(context.Background()))
 		if got[0] != uint32(i) || got[3] != uint32(i) {
 			return fmt.Errorf("round %d: read %v", i, got)

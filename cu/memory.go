@@ -34,14 +34,8 @@ type memoryHandle struct {
 // (cuMemAlloc).
 func (c *Context) Alloc(size uint64) (*Memory, error) {
 	m := &Memory{&memoryHandle{size: size}, c}
-	err := c.inner.run("cuMemAlloc_v2", func(call sys.Caller) sys.CUresult {
-		p := new(sys.CUdeviceptr)
-		r := call.CuMemAlloc_v2(p, uintptr(size))
-		if r == sys.CUDA_SUCCESS {
-			m.ptr = DevicePtr(*p)
-			c.inner.adopt(m.memoryHandle)
-		}
-		return r
+	err := c.create("cuMemAlloc_v2", m.memoryHandle, func(call sys.Caller) sys.CUresult {
+		return call.CuMemAlloc_v2((*sys.CUdeviceptr)(&m.ptr), uintptr(size))
 	})
 	if err != nil {
 		return nil, err
@@ -62,14 +56,10 @@ func (m *Memory) Close() error {
 	if m == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(m) // and so its context
-	return m.ctx.inner.release(m.memoryHandle)
+	return m.ctx.release(m.memoryHandle)
 }
 
 func (m *memoryHandle) closeIn(h *contextHandle) error {
-	if !m.gate.close() {
-		return nil
-	}
 	return h.check("cuMemFree_v2", h.call.CuMemFree_v2(sys.CUdeviceptr(m.ptr)))
 }
 
@@ -77,42 +67,48 @@ func (m *memoryHandle) closeIn(h *contextHandle) error {
 // and its size in bytes; of memory of cuMemCreate, those of the mapping
 // (cuMemGetAddressRange). [ErrNotFound] says that it is in none that c may use.
 func (c *Context) AddressRange(p DevicePtr) (base DevicePtr, size uint64, err error) {
-	defer runtime.KeepAlive(c)
 	b, n := new(sys.CUdeviceptr), new(uintptr)
-	err = c.inner.run("cuMemGetAddressRange_v2", func(call sys.Caller) sys.CUresult {
+	err = c.run("cuMemGetAddressRange_v2", func(call sys.Caller) sys.CUresult {
 		return call.CuMemGetAddressRange_v2(b, n, sys.CUdeviceptr(p))
 	})
 	return DevicePtr(*b), uint64(*n), err
 }
 
-// Copy queues a copy of n bytes from src to dst on s; each may be memory of any
-// device or pinned host memory (cuMemcpyAsync). It returns before the copy is
-// done.
-func Copy(c *Context, s *Stream, dst, src DevicePtr, n uint64) error {
-	return s.use(c, "cuMemcpyAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+// Copy copies n bytes from src to dst, each memory of any device or pinned host
+// memory, and waits until that is done (cuMemcpyAsync in the null stream,
+// cuStreamSynchronize).
+func Copy(c *Context, dst, src DevicePtr, n uint64) error {
+	return c.waiting(func(s *Stream) error { return CopyAsync(s, dst, src, n) })
+}
+
+// CopyAsync queues what [Copy] does on s (cuMemcpyAsync).
+func CopyAsync(s *Stream, dst, src DevicePtr, n uint64) error {
+	return s.run("cuMemcpyAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyAsync(sys.CUdeviceptr(dst), sys.CUdeviceptr(src), uintptr(n), h)
 	})
 }
 
-// CopyPeer queues a copy of n bytes from src, memory of srcCtx's device, to dst,
-// memory of dstCtx's device, on the stream s of c, which may be either or
-// another (cuMemcpyPeerAsync). It returns before the copy is done. Devices that
-// cannot access each other copy by way of the host.
-func CopyPeer(c *Context, s *Stream, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx *Context, n uint64) error {
-	const op = "cuMemcpyPeerAsync"
-	return c.borrow(op, dstCtx, srcCtx, func() error {
-		return s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuMemcpyPeerAsync(sys.CUdeviceptr(dst), dstCtx.inner.ctx, sys.CUdeviceptr(src), srcCtx.inner.ctx, uintptr(n), h)
-		})
+// CopyPeer copies n bytes from src, memory of srcCtx's device, to dst, memory of
+// dstCtx's device, in the null stream of c, which may be either or another, and waits
+// until that is done (cuMemcpyPeerAsync, cuStreamSynchronize). Devices that cannot
+// access each other copy by way of the host.
+func CopyPeer(c *Context, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx *Context, n uint64) error {
+	return c.waiting(func(s *Stream) error { return CopyPeerAsync(s, dst, dstCtx, src, srcCtx, n) })
+}
+
+// CopyPeerAsync queues what [CopyPeer] does on s (cuMemcpyPeerAsync).
+func CopyPeerAsync(s *Stream, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx *Context, n uint64) error {
+	return s.borrow("cuMemcpyPeerAsync", dstCtx, srcCtx, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuMemcpyPeerAsync(sys.CUdeviceptr(dst), dstCtx.inner.ctx, sys.CUdeviceptr(src), srcCtx.inner.ctx, uintptr(n), h)
 	})
 }
 
-// borrow makes a call in c that names two other contexts. Closing them waits
-// for it.
-func (c *Context) borrow(op string, a, b *Context, f func() error) error {
+// borrow is run for a call that names two other contexts. Closing them waits for
+// it.
+func (s *Stream) borrow(op string, a, b *Context, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
 	defer runtime.KeepAlive(a)
 	defer runtime.KeepAlive(b)
-	if a == nil || !a.inner.enter() {
+	if s == nil || a == nil || !a.inner.enter() {
 		return ErrClosed
 	}
 	defer a.inner.leave()
@@ -121,59 +117,63 @@ func (c *Context) borrow(op string, a, b *Context, f func() error) error {
 	}
 	defer b.inner.leave()
 	for _, other := range [...]*Context{a, b} {
-		if err := other.inner.dev.drv.refuseOther(op, "the context", c.inner.dev.drv); err != nil {
+		if err := other.inner.dev.drv.refuseOther(op, "the context", s.ctx.inner.dev.drv); err != nil {
 			return err
 		}
 	}
-	return f()
+	return s.run(op, f)
 }
 
-// CopyDevice queues a copy of n bytes from src to dst, both in device memory,
-// on s (cuMemcpyDtoDAsync). It returns before the copy is done.
-func CopyDevice(c *Context, s *Stream, dst, src DevicePtr, n uint64) error {
-	return s.use(c, "cuMemcpyDtoDAsync_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return call.CuMemcpyDtoDAsync_v2(sys.CUdeviceptr(dst), sys.CUdeviceptr(src), uintptr(n), h)
-	})
+// Fill sets count elements at dst, which is aligned to their size, to value and
+// waits until that is done (cuMemsetD8Async, cuMemsetD16Async or cuMemsetD32Async in
+// the null stream, cuStreamSynchronize).
+func Fill[T uint8 | uint16 | uint32](c *Context, dst DevicePtr, value T, count uint64) error {
+	return c.waiting(func(s *Stream) error { return FillAsync(s, dst, value, count) })
 }
 
-// Fill queues the setting of count elements at dst to value on s
-// (cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async). It returns before
-// that is done. dst must be aligned to the element's size.
-func Fill[T uint8 | uint16 | uint32](c *Context, s *Stream, dst DevicePtr, value T, count uint64) error {
+// FillAsync queues what [Fill] does on s (cuMemsetD8Async, cuMemsetD16Async,
+// cuMemsetD32Async).
+func FillAsync[T uint8 | uint16 | uint32](s *Stream, dst DevicePtr, value T, count uint64) error {
 	p, n := sys.CUdeviceptr(dst), uintptr(count)
 	switch v := any(value).(type) {
 	case uint8:
-		return s.use(c, "cuMemsetD8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return s.run("cuMemsetD8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD8Async(p, v, n, h)
 		})
 	case uint16:
-		return s.use(c, "cuMemsetD16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return s.run("cuMemsetD16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD16Async(p, v, n, h)
 		})
 	default:
-		return s.use(c, "cuMemsetD32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return s.run("cuMemsetD32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD32Async(p, any(value).(uint32), n, h)
 		})
 	}
 }
 
-// Fill2D queues the setting of height rows of width elements each to value on
-// s; the first row begins at dst, the others pitch bytes after the one before
-// (cuMemsetD2D8Async, cuMemsetD2D16Async, cuMemsetD2D32Async). It returns before
-// that is done. dst and pitch must be aligned to the element's size.
-func Fill2D[T uint8 | uint16 | uint32](c *Context, s *Stream, dst DevicePtr, pitch uint64, value T, width, height uint64) error {
+// Fill2D sets height rows of width elements each to value and waits until that is
+// done; the first row begins at dst, the others pitch bytes after the one before, both
+// aligned to the element's size (cuMemsetD2D8Async, cuMemsetD2D16Async or
+// cuMemsetD2D32Async in the null stream, cuStreamSynchronize).
+func Fill2D[T uint8 | uint16 | uint32](c *Context, dst DevicePtr, pitch uint64, value T, width, height uint64) error {
+	return c.waiting(func(s *Stream) error { return Fill2DAsync(s, dst, pitch, value, width, height) })
+}
+
+// Fill2DAsync queues what [Fill2D] does on s (cuMemsetD2D8Async, cuMemsetD2D16Async,
+// cuMemsetD2D32Async).
+func Fill2DAsync[T uint8 | uint16 | uint32](s *Stream, dst DevicePtr, pitch uint64, value T, width, height uint64) error {
 	p, pit, w, n := sys.CUdeviceptr(dst), uintptr(pitch), uintptr(width), uintptr(height)
 	switch v := any(value).(type) {
 	case uint8:
-		return s.use(c, "cuMemsetD2D8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return s.run("cuMemsetD2D8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD2D8Async(p, pit, v, w, n, h)
 		})
 	case uint16:
-		return s.use(c, "cuMemsetD2D16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return s.run("cuMemsetD2D16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD2D16Async(p, pit, v, w, n, h)
 		})
 	default:
-		return s.use(c, "cuMemsetD2D32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return s.run("cuMemsetD2D32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD2D32Async(p, pit, any(value).(uint32), w, n, h)
 		})
 	}

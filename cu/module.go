@@ -59,9 +59,8 @@ func (c *Context) LoadModuleFile(path string) (*Module, error) {
 
 // newModule makes the module that one driver call stores.
 func (c *Context) newModule(op string, j *jit, load func(sys.Caller, *sys.CUmodule) sys.CUresult) (*Module, error) {
-	defer runtime.KeepAlive(c)
 	m := &Module{&moduleHandle{jit: j}, c}
-	err := c.inner.run(op, func(call sys.Caller) sys.CUresult {
+	err := c.run(op, func(call sys.Caller) sys.CUresult {
 		h := new(sys.CUmodule)
 		r := load(call, h)
 		if r == sys.CUDA_SUCCESS {
@@ -95,25 +94,21 @@ func (m *Module) Close() error {
 	if m == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(m) // and so its context
-	return m.ctx.inner.release(m.moduleHandle)
+	return m.ctx.release(m.moduleHandle)
 }
 
 func (m *moduleHandle) closeIn(h *contextHandle) error {
-	if !m.gate.close() {
-		return nil
-	}
 	return h.check("cuModuleUnload", h.call.CuModuleUnload(m.module))
 }
 
-// use makes one driver call on the module.
-func (m *Module) use(op string, f func(sys.Caller, sys.CUmodule) sys.CUresult) error {
+// run makes one driver call on the module.
+func (m *Module) run(op string, f func(sys.Caller, sys.CUmodule) sys.CUresult) error {
 	if m == nil || !m.enter() {
 		return ErrClosed
 	}
 	defer runtime.KeepAlive(m)
 	defer m.leave()
-	return m.ctx.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, m.module) })
+	return m.ctx.run(op, func(call sys.Caller) sys.CUresult { return f(call, m.module) })
 }
 
 // Function returns the kernel of that name, as the code spells it: that of C++
@@ -126,7 +121,7 @@ func (m *Module) Function(name string) (*Function, error) {
 		return nil, err
 	}
 	fn := new(sys.CUfunction)
-	err = m.use(op, func(call sys.Caller, h sys.CUmodule) sys.CUresult {
+	err = m.run(op, func(call sys.Caller, h sys.CUmodule) sys.CUresult {
 		return call.CuModuleGetFunction(fn, h, spelt)
 	})
 	if err != nil {
@@ -144,14 +139,14 @@ func (m *Module) function(fn sys.CUfunction, name string) *Function {
 // name, cuFuncGetName).
 func (m *Module) Functions() ([]*Function, error) {
 	n := new(uint32)
-	err := m.use("cuModuleGetFunctionCount", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
+	err := m.run("cuModuleGetFunctionCount", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
 		return call.CuModuleGetFunctionCount(n, h)
 	})
 	if err != nil || *n == 0 {
 		return nil, err
 	}
 	handles := make([]sys.CUfunction, *n)
-	err = m.use("cuModuleEnumerateFunctions", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
+	err = m.run("cuModuleEnumerateFunctions", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
 		return call.CuModuleEnumerateFunctions(&handles[0], *n, h)
 	})
 	if err != nil {
@@ -176,7 +171,7 @@ func (m *Module) Global(name string) (p DevicePtr, size uint64, err error) {
 		return 0, 0, err
 	}
 	ptr, n := new(sys.CUdeviceptr), new(uintptr)
-	err = m.use(op, func(call sys.Caller, h sys.CUmodule) sys.CUresult {
+	err = m.run(op, func(call sys.Caller, h sys.CUmodule) sys.CUresult {
 		return call.CuModuleGetGlobal_v2(ptr, n, h, spelt)
 	})
 	return DevicePtr(*ptr), uint64(*n), err

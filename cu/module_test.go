@@ -71,7 +71,7 @@ func lacks(t testing.TB, drv *cu.Driver, symbol string, err error) bool {
 func words(t testing.TB, ctx *cu.Context, p cu.DevicePtr, n int) []uint32 {
 	t.Helper()
 	got := make([]uint32, n)
-	require.NoError(t, cu.CopyToHost(ctx, nil, got, p))
+	require.NoError(t, cu.CopyToHost(ctx, got, p))
 	return got
 }
 
@@ -88,15 +88,15 @@ func TestModuleFromMemoryAndFromFile(t *testing.T) {
 		f, err := m.Function("count")
 		require.NoError(t, err, name)
 		require.Equal(t, "count", f.Name())
-		require.NoError(t, f.Launch(nil, one, out), name)
+		require.NoError(t, f.Launch(ctx.NullStream(), one, out), name)
 		require.Equal(t, []uint32{8}, words(t, ctx, out.Ptr(), 1), name)
 
 		p, size, err := m.Global("counter")
 		require.NoError(t, err)
 		require.EqualValues(t, 4, size)
 		require.Equal(t, []uint32{8}, words(t, ctx, p, 1), name)
-		require.NoError(t, cu.CopyToDevice(ctx, nil, p, []uint32{40}))
-		require.NoError(t, f.Launch(nil, cu.LaunchConfig{Grid: cu.Dim3{X: 2}, Block: cu.Dim3{X: 3}}, out), name)
+		require.NoError(t, cu.CopyToDevice(ctx, p, []uint32{40}))
+		require.NoError(t, f.Launch(ctx.NullStream(), cu.LaunchConfig{Grid: cu.Dim3{X: 2}, Block: cu.Dim3{X: 3}}, out), name)
 		require.Equal(t, []uint32{46}, words(t, ctx, p, 1), "six threads")
 		require.NoError(t, m.Close())
 	}
@@ -115,7 +115,7 @@ func TestModuleListsItsFunctions(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"store", "count", "nothing", "shared"}, names)
 	at := slices.Index(names, "nothing")
-	require.NoError(t, fs[at].Launch(nil, one))
+	require.NoError(t, fs[at].Launch(ctx.NullStream(), one))
 	none, err := load(t, ctx, []byte(".version 7.4\n.target sm_75\n.address_size 64\n")).Functions()
 	require.NoError(t, err)
 	require.Empty(t, none)
@@ -221,7 +221,7 @@ func TestJITOptions(t *testing.T) {
 		require.NoError(t, err, name)
 		f, err := m.Function("count")
 		require.NoError(t, err)
-		require.NoError(t, f.Launch(nil, one, alloc(t, ctx, 4)), name)
+		require.NoError(t, f.Launch(ctx.NullStream(), one, alloc(t, ctx, 4)), name)
 		t.Logf("%s: %q", name, m.Log())
 	}
 }
@@ -272,7 +272,7 @@ func TestModuleUseAfterClose(t *testing.T) {
 	require.NoError(t, err)
 	l, err := f.Prepare(one)
 	require.NoError(t, err)
-	require.NoError(t, l.Run(nil))
+	require.NoError(t, l.Run(ctx.NullStream()))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.NoError(t, m.Close())
 	require.NoError(t, m.Close())
@@ -282,8 +282,8 @@ func TestModuleUseAfterClose(t *testing.T) {
 		"function":  second(m.Function("nothing")),
 		"functions": second(m.Functions()),
 		"attribute": second(f.Attribute(cu.FunctionRegisters)),
-		"launch":    f.Launch(nil, one),
-		"run":       l.Run(nil),
+		"launch":    f.Launch(ctx.NullStream(), one),
+		"run":       l.Run(ctx.NullStream()),
 		"nil":       (*cu.Module)(nil).Close(),
 	} {
 		if name == "nil" {
@@ -307,7 +307,7 @@ func TestContextEndsItsModules(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, ctx.Close())
 	require.Equal(t, []string{"cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"}, spy.sequence("cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"))
-	require.ErrorIs(t, f.Launch(nil, one), cu.ErrClosed)
+	require.ErrorIs(t, f.Launch(ctx.NullStream(), one), cu.ErrClosed)
 	require.NoError(t, m.Close())
 	require.Equal(t, 1, spy.count("cuModuleUnload"))
 }
@@ -343,15 +343,15 @@ func TestDynamicSharedMemory(t *testing.T) {
 	require.Greater(t, most, 48<<10)
 	cfg := one
 	cfg.Shared = 48 << 10
-	require.NoError(t, f.Launch(nil, cfg, out, cfg.Shared-4, uint32(5)))
+	require.NoError(t, f.Launch(ctx.NullStream(), cfg, out, cfg.Shared-4, uint32(5)))
 	require.Equal(t, []uint32{5}, words(t, ctx, out.Ptr(), 1))
 	cfg.Shared = uint32(most)
-	require.ErrorIs(t, f.Launch(nil, cfg, out, cfg.Shared-4, uint32(6)), cu.ErrInvalidValue)
+	require.ErrorIs(t, f.Launch(ctx.NullStream(), cfg, out, cfg.Shared-4, uint32(6)), cu.ErrInvalidValue)
 	require.NoError(t, f.SetMaxDynamicShared(uint32(most)))
 	a, err := f.Attributes()
 	require.NoError(t, err)
 	require.Equal(t, most, a.MaxDynamicShared)
-	require.NoError(t, f.Launch(nil, cfg, out, cfg.Shared-4, uint32(7)))
+	require.NoError(t, f.Launch(ctx.NullStream(), cfg, out, cfg.Shared-4, uint32(7)))
 	require.Equal(t, []uint32{7}, words(t, ctx, out.Ptr(), 1))
 	require.ErrorIs(t, f.SetMaxDynamicShared(uint32(most)+1), cu.ErrInvalidValue)
 }
@@ -406,7 +406,7 @@ func TestLibraryIsForAllContexts(t *testing.T) {
 		f, err := k.Function(ctx)
 		require.NoError(t, err)
 		out := alloc(t, ctx, 4)
-		require.NoError(t, f.Launch(nil, one, out))
+		require.NoError(t, f.Launch(ctx.NullStream(), one, out))
 		require.Equal(t, []uint32{8}, words(t, ctx, out.Ptr(), 1))
 		p, size, err := lib.Global(ctx, "counter")
 		require.NoError(t, err)
@@ -424,7 +424,7 @@ func TestLibraryIsForAllContexts(t *testing.T) {
 	require.NoError(t, lib.Close())
 	require.NoError(t, lib.Close())
 	require.Equal(t, 1, spy.count("cuLibraryUnload"))
-	require.ErrorIs(t, f.Launch(nil, one, cu.DevicePtr(0)), cu.ErrClosed)
+	require.ErrorIs(t, f.Launch(apart.NullStream(), one, cu.DevicePtr(0)), cu.ErrClosed)
 	_, err = k.Function(primary)
 	require.ErrorIs(t, err, cu.ErrClosed)
 	_, err = lib.Kernel("count")
@@ -442,7 +442,7 @@ func TestLibraryFromFile(t *testing.T) {
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	f, err := k.Function(ctx)
 	require.NoError(t, err)
-	require.NoError(t, f.Launch(nil, one))
+	require.NoError(t, f.Launch(ctx.NullStream(), one))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.NoError(t, lib.Close())
 	_, err = drv.LoadLibraryFile(filepath.Join(t.TempDir(), "none"))
@@ -486,11 +486,11 @@ func TestModulesWithoutSymbols(t *testing.T) {
 	_, err = f.Params()
 	require.ErrorIs(t, err, cu.ErrSymbolMissing)
 	out := alloc(t, ctx, 4)
-	require.NoError(t, f.Launch(nil, one, out), "unchecked")
+	require.NoError(t, f.Launch(ctx.NullStream(), one, out), "unchecked")
 	require.Equal(t, []uint32{8}, words(t, ctx, out.Ptr(), 1))
 	cfg := one
 	cfg.Cooperative = true
-	require.NoError(t, f.Launch(nil, cfg, out))
+	require.NoError(t, f.Launch(ctx.NullStream(), cfg, out))
 	cfg.Priority = -1
-	require.ErrorIs(t, f.Launch(nil, cfg, out), cu.ErrSymbolMissing)
+	require.ErrorIs(t, f.Launch(ctx.NullStream(), cfg, out), cu.ErrSymbolMissing)
 }

@@ -98,7 +98,6 @@ func (c *Context) DisablePeerAccess(peer *Context) error {
 // withPeer makes one driver call with c bound. Closing waits for it in either
 // context.
 func (c *Context) withPeer(op string, peer *Context, f func(sys.Caller, sys.CUcontext) sys.CUresult) error {
-	defer runtime.KeepAlive(c)
 	defer runtime.KeepAlive(peer)
 	if peer == nil || !peer.inner.enter() {
 		return ErrClosed
@@ -107,5 +106,5 @@ func (c *Context) withPeer(op string, peer *Context, f func(sys.Caller, sys.CUco
 	if err := peer.inner.dev.drv.refuseOther(op, "the peer", c.inner.dev.drv); err != nil {
 		return err
 	}
-	return c.inner.run(op, func(call sys.Caller) sys.CUresult { return f(call, peer.inner.ctx) })
+	return c.run(op, func(call sys.Caller) sys.CUresult { return f(call, peer.inner.ctx) })
 }

@@ -69,19 +69,19 @@ func TestWhatNeedsPeerAccess(t *testing.T) {
 	require.NoError(t, err)
 	to, err := ctx.Alloc(4096)
 	require.NoError(t, err)
-	require.NoError(t, cu.Fill(peer, nil, from.Ptr(), uint8(7), 4096))
+	require.NoError(t, cu.Fill(peer, from.Ptr(), uint8(7), 4096))
 	require.NoError(t, peer.Synchronize(soon(t)))
-	require.NoError(t, cu.CopyDevice(ctx, nil, to.Ptr(), from.Ptr(), 4096))
+	require.NoError(t, cu.Copy(ctx, to.Ptr(), from.Ptr(), 4096))
 	got := make([]byte, 4096)
-	require.NoError(t, cu.CopyToHost(ctx, nil, got, to.Ptr()))
+	require.NoError(t, cu.CopyToHost(ctx, got, to.Ptr()))
 	require.EqualValues(t, 7, got[4095])
 
-	fill := func() error { return cu.Fill(ctx, nil, from.Ptr(), uint8(9), 4096) }
+	fill := func() error { return cu.Fill(ctx, from.Ptr(), uint8(9), 4096) }
 	require.ErrorIs(t, fill(), cu.ErrInvalidValue)
 	require.NoError(t, ctx.EnablePeerAccess(peer))
 	require.NoError(t, fill())
 	require.NoError(t, ctx.Synchronize(soon(t)))
-	require.NoError(t, cu.CopyToHost(peer, nil, got, from.Ptr()))
+	require.NoError(t, cu.CopyToHost(peer, got, from.Ptr()))
 	require.EqualValues(t, 9, got[0])
 	require.NoError(t, ctx.DisablePeerAccess(peer))
 	require.ErrorIs(t, fill(), cu.ErrInvalidValue)
@@ -171,8 +171,8 @@ func copyToPeer(ctx, peer *cu.Context) error {
 		return err
 	}
 	got := make([]byte, 64)
-	err := errors.Join(cu.Fill(ctx, nil, from.Ptr(), uint8(7), 64), cu.CopyDevice(ctx, nil, to.Ptr(), from.Ptr(), 64),
-		ctx.Synchronize(context.Background()), cu.CopyToHost(peer, nil, got, to.Ptr()))
+	err := errors.Join(cu.Fill(ctx, from.Ptr(), uint8(7), 64), cu.Copy(ctx, to.Ptr(), from.Ptr(), 64),
+		ctx.Synchronize(context.Background()), cu.CopyToHost(peer, got, to.Ptr()))
 	if err == nil && (got[0] != 7 || got[63] != 7) {
 		err = fmt.Errorf("copied %v", got)
 	}

@@ -15,7 +15,7 @@ type PitchedMemory struct {
 // 4, 8 or 16 bytes; anything else is [ErrInvalidValue].
 func (c *Context) AllocPitch(width, height uint64, elementSize uint32) (*PitchedMemory, error) {
 	m := &PitchedMemory{Memory{new(memoryHandle), c}, 0, width, height}
-	err := c.inner.run("cuMemAllocPitch_v2", func(call sys.Caller) sys.CUresult {
+	err := c.run("cuMemAllocPitch_v2", func(call sys.Caller) sys.CUresult {
 		p, pitch := new(sys.CUdeviceptr), new(uintptr)
 		r := call.CuMemAllocPitch_v2(p, pitch, uintptr(width), uintptr(height), elementSize)
 		if r == sys.CUDA_SUCCESS {

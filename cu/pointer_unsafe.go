@@ -2,7 +2,6 @@ package cu
 
 import (
 	"fmt"
-	"runtime"
 	"unsafe"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -75,9 +74,8 @@ func (d *Driver) PointerAttributes(p DevicePtr) (PointerAttributes, error) {
 // PointerAttributes returns what the driver knows of p, which may be any
 // address, and what c may do with it (cuPointerGetAttributes).
 func (c *Context) PointerAttributes(p DevicePtr) (PointerAttributes, error) {
-	defer runtime.KeepAlive(c)
 	var a PointerAttributes
-	err := c.inner.run("cuPointerGetAttributes", func(call sys.Caller) sys.CUresult {
+	err := c.run("cuPointerGetAttributes", func(call sys.Caller) sys.CUresult {
 		return a.query(call, c.inner.dev.drv.version, p, true)
 	})
 	return a, err

@@ -133,7 +133,7 @@ func (dev *Device) SetPool(p *Pool) error {
 	}
 	dev.pools.Lock()
 	defer dev.pools.Unlock()
-	return p.use(op, func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+	return p.run(op, func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		r := call.CuDeviceSetMemPool(dev.dev, h)
 		if r == sys.CUDA_SUCCESS {
 			dev.pool = p
@@ -220,8 +220,8 @@ func (h *poolHandle) drop() error {
 	return h.end()
 }
 
-// use makes one driver call on the pool.
-func (p *Pool) use(op string, f func(sys.Caller, sys.CUmemoryPool) sys.CUresult) error {
+// run makes one driver call on the pool.
+func (p *Pool) run(op string, f func(sys.Caller, sys.CUmemoryPool) sys.CUresult) error {
 	if p == nil || !p.inner.enter() {
 		return ErrClosed
 	}
@@ -329,7 +329,7 @@ func (p *Pool) ResetHighs() error {
 // no more than keep bytes, or nothing that it could give (cuMemPoolTrimTo). A
 // free counts once the host has seen it done, by synchronising.
 func (p *Pool) Trim(keep uint64) error {
-	return p.use("cuMemPoolTrimTo", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+	return p.run("cuMemPoolTrimTo", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		return call.CuMemPoolTrimTo(h, uintptr(keep))
 	})
 }
@@ -338,7 +338,7 @@ func (p *Pool) Trim(keep uint64) error {
 // (cuMemPoolGetAccess).
 func (p *Pool) AccessOf(dev *Device) (Access, error) {
 	flags, loc := new(sys.CUmemAccess_flags), dev.location()
-	err := p.use("cuMemPoolGetAccess", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+	err := p.run("cuMemPoolGetAccess", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		return call.CuMemPoolGetAccess(flags, h, &loc)
 	})
 	return Access(*flags), err
@@ -350,7 +350,7 @@ func (p *Pool) AccessOf(dev *Device) (Access, error) {
 // [ErrInvalidValue] means that the pool was not made with [HandleFD].
 func (p *Pool) Export() (*os.File, error) {
 	fd := new(int32)
-	err := p.use("cuMemPoolExportToShareableHandle", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+	err := p.run("cuMemPoolExportToShareableHandle", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		return private(fd, func() sys.CUresult { return exportPool(call, h, fd) })
 	})
 	if err != nil {

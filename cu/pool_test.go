@@ -89,18 +89,18 @@ func TestPoolMemoryHoldsBytes(t *testing.T) {
 	ctx := cutest.Context(t, dev)
 	p, s := newPool(t, dev), newStream(t, ctx)
 	for name, alloc := range map[string]func(*cu.Stream, uint64) (*cu.StreamMemory, error){
-		"Context.AllocAsync": ctx.AllocAsync,
-		"Pool.Alloc":         func(s *cu.Stream, n uint64) (*cu.StreamMemory, error) { return p.Alloc(ctx, s, n) },
+		"Stream.AllocAsync": (*cu.Stream).AllocAsync,
+		"Pool.AllocAsync":   p.AllocAsync,
 	} {
-		for _, s := range []*cu.Stream{s, nil} {
+		for _, s := range []*cu.Stream{s, ctx.NullStream()} {
 			m, err := alloc(s, 3*mib+5)
 			require.NoError(t, err, name)
 			require.EqualValues(t, 3*mib+5, m.Size())
 			want, got := pattern(3*mib+5, 1), make([]byte, 3*mib+5)
-			require.NoError(t, cu.CopyToDevice(ctx, s, m.Ptr(), want))
-			require.NoError(t, cu.CopyToHost(ctx, s, got, m.Ptr()))
+			require.NoError(t, errors.Join(cu.CopyToDeviceAsync(s, m.Ptr(), want), s.Synchronize(t.Context())))
+			require.NoError(t, errors.Join(cu.CopyToHostAsync(s, got, m.Ptr()), s.Synchronize(t.Context())))
 			require.True(t, string(want) == string(got), name)
-			require.NoError(t, m.Free(s))
+			require.NoError(t, m.FreeAsync(s))
 		}
 	}
 	require.NoError(t, ctx.Synchronize(t.Context()))
@@ -118,14 +118,14 @@ func TestFreeIsInStreamOrder(t *testing.T) {
 	sum, err := ctx.Alloc(4 * n)
 	require.NoError(t, err)
 	for i := range uint64(4) {
-		m, err := p.Alloc(ctx, s, n)
+		m, err := p.AllocAsync(s, n)
 		require.NoError(t, err)
-		require.NoError(t, cu.Fill(ctx, s, m.Ptr(), uint8(i+1), n))
-		require.NoError(t, cu.CopyDevice(ctx, s, sum.Ptr().Add(i*n), m.Ptr(), n))
-		require.NoError(t, m.Free(s))
+		require.NoError(t, cu.FillAsync(s, m.Ptr(), uint8(i+1), n))
+		require.NoError(t, cu.CopyAsync(s, sum.Ptr().Add(i*n), m.Ptr(), n))
+		require.NoError(t, m.FreeAsync(s))
 	}
 	got := make([]byte, 4*n)
-	require.NoError(t, cu.CopyToHost(ctx, s, got, sum.Ptr()))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(s, got, sum.Ptr()), s.Synchronize(t.Context())))
 	for i := range got {
 		if got[i] != byte(i/n+1) {
 			t.Fatalf("byte %d is %d", i, got[i])
@@ -148,7 +148,7 @@ func TestPoolHoldsWhatItsThresholdSays(t *testing.T) {
 	fill := func() {
 		var all []*cu.StreamMemory
 		for range 4 {
-			m, err := p.Alloc(ctx, s, each)
+			m, err := p.AllocAsync(s, each)
 			require.NoError(t, err)
 			all = append(all, m)
 		}
@@ -161,7 +161,7 @@ func TestPoolHoldsWhatItsThresholdSays(t *testing.T) {
 		require.NoError(t, err)
 		require.LessOrEqual(t, left+4*each, free)
 		for _, m := range all {
-			require.NoError(t, m.Free(s))
+			require.NoError(t, m.FreeAsync(s))
 		}
 		require.Zero(t, stats(t, p).Used, "what is freed in any order")
 		require.GreaterOrEqual(t, stats(t, p).Reserved, uint64(4*each), "until it is seen done")
@@ -203,12 +203,12 @@ func TestTrimLeavesWhatIsInUse(t *testing.T) {
 	dev := cutest.Device(t)
 	ctx := cutest.Context(t, dev)
 	p := newPool(t, dev)
-	m, err := p.Alloc(ctx, nil, mib)
+	m, err := p.AllocAsync(ctx.NullStream(), mib)
 	require.NoError(t, err)
 	want, got := pattern(mib, 2), make([]byte, mib)
-	require.NoError(t, cu.CopyToDevice(ctx, nil, m.Ptr(), want))
+	require.NoError(t, cu.CopyToDevice(ctx, m.Ptr(), want))
 	require.NoError(t, p.Trim(0))
-	require.NoError(t, cu.CopyToHost(ctx, nil, got, m.Ptr()))
+	require.NoError(t, cu.CopyToHost(ctx, got, m.Ptr()))
 	require.True(t, string(want) == string(got))
 	require.NotZero(t, stats(t, p).Reserved)
 	require.NoError(t, m.Close())
@@ -227,33 +227,33 @@ func TestFault11_StreamMemoryIsFreedOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
 
-	m, err := p.Alloc(ctx, stream, 4096)
+	m, err := p.AllocAsync(stream, 4096)
 	require.NoError(t, err)
-	require.ErrorIs(t, m.Free(closed), cu.ErrClosed, "and it remains")
-	require.NoError(t, m.Free(stream))
-	require.ErrorIs(t, m.Free(stream), cu.ErrClosed)
+	require.ErrorIs(t, m.FreeAsync(closed), cu.ErrClosed, "and it remains")
+	require.NoError(t, m.FreeAsync(stream))
+	require.ErrorIs(t, m.FreeAsync(stream), cu.ErrClosed)
 	_, err = m.ExportPointer()
 	require.ErrorIs(t, err, cu.ErrClosed)
 	require.NoError(t, m.Close())
 	require.Equal(t, 1, s.count("cuMemFreeAsync"))
 
-	m, err = other.AllocAsync(nil, 4096)
+	m, err = other.NullStream().AllocAsync(4096)
 	require.NoError(t, err)
 	for range 3 {
 		require.NoError(t, m.Close())
 	}
-	require.ErrorIs(t, m.Free(nil), cu.ErrClosed)
+	require.ErrorIs(t, m.FreeAsync(ctx.NullStream()), cu.ErrClosed)
 	require.Equal(t, 2, s.count("cuMemFreeAsync"))
 
-	m, err = p.Alloc(other, nil, 4096)
+	m, err = p.AllocAsync(other.NullStream(), 4096)
 	require.NoError(t, err)
 	require.NoError(t, other.Close())
 	require.NoError(t, m.Close())
-	require.ErrorIs(t, m.Free(nil), cu.ErrClosed)
+	require.ErrorIs(t, m.FreeAsync(ctx.NullStream()), cu.ErrClosed)
 	require.Equal(t, 3, s.count("cuMemFreeAsync"))
 
 	require.NoError(t, (*cu.StreamMemory)(nil).Close())
-	require.ErrorIs(t, (*cu.StreamMemory)(nil).Free(nil), cu.ErrClosed)
+	require.ErrorIs(t, (*cu.StreamMemory)(nil).FreeAsync(ctx.NullStream()), cu.ErrClosed)
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.Zero(t, stats(t, p).Used)
 }
@@ -270,17 +270,17 @@ func TestUseOfClosedPoolIsErrClosed(t *testing.T) {
 	require.NoError(t, err)
 	gone, err := dev.NewPool(cu.PoolOptions{})
 	require.NoError(t, err)
-	freed, err := closed.AllocAsync(nil, 4096)
+	freed, err := closed.NullStream().AllocAsync(4096)
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(closed.Close(), stream.Close(), gone.Close()))
 
 	before := s.calls()
 	for name, call := range map[string]func() error{
-		"Context.AllocAsync":          func() error { _, err := closed.AllocAsync(nil, 1); return err },
-		"Context.AllocAsync stream":   func() error { _, err := ctx.AllocAsync(stream, 1); return err },
-		"Pool.Alloc, closed context":  func() error { _, err := pool.Alloc(closed, nil, 1); return err },
-		"Pool.Alloc, closed stream":   func() error { _, err := pool.Alloc(ctx, stream, 1); return err },
-		"Pool.Alloc":                  func() error { _, err := gone.Alloc(ctx, nil, 1); return err },
+		"Stream.AllocAsync":           func() error { _, err := closed.NullStream().AllocAsync(1); return err },
+		"Context.AllocAsync stream":   func() error { _, err := stream.AllocAsync(1); return err },
+		"Pool.Alloc, closed context":  func() error { _, err := pool.AllocAsync(closed.NullStream(), 1); return err },
+		"Pool.Alloc, closed stream":   func() error { _, err := pool.AllocAsync(stream, 1); return err },
+		"Pool.Alloc":                  func() error { _, err := gone.AllocAsync(ctx.NullStream(), 1); return err },
 		"Pool.ImportPointer":          func() error { _, err := gone.ImportPointer(ctx, cu.PoolPointer{}, 1); return err },
 		"Pool.ImportPointer, context": func() error { _, err := pool.ImportPointer(closed, cu.PoolPointer{}, 1); return err },
 		"Pool.Stats":                  func() error { _, err := gone.Stats(); return err },
@@ -294,9 +294,9 @@ func TestUseOfClosedPoolIsErrClosed(t *testing.T) {
 		"Pool.AccessOf":               func() error { _, err := gone.AccessOf(dev); return err },
 		"Pool.Export":                 func() error { _, err := gone.Export(); return err },
 		"Device.SetPool":              func() error { return dev.SetPool(gone) },
-		"StreamMemory.Free":           func() error { return freed.Free(nil) },
+		"StreamMemory.Free":           func() error { return freed.FreeAsync(closed.NullStream()) },
 		"StreamMemory.ExportPointer":  func() error { _, err := freed.ExportPointer(); return err },
-		"no Pool":                     func() error { _, err := (*cu.Pool)(nil).Alloc(ctx, nil, 1); return err },
+		"no Pool":                     func() error { _, err := (*cu.Pool)(nil).AllocAsync(ctx.NullStream(), 1); return err },
 	} {
 		require.ErrorIs(t, call(), cu.ErrClosed, name)
 	}
@@ -317,8 +317,8 @@ func TestContextFreesItsStreamMemory(t *testing.T) {
 	require.NoError(t, err)
 	gone, err := ctx.NewStream()
 	require.NoError(t, err)
-	for _, stream := range []*cu.Stream{open, gone, nil} {
-		_, err := p.Alloc(ctx, stream, mib)
+	for _, stream := range []*cu.Stream{open, gone, ctx.NullStream()} {
+		_, err := p.AllocAsync(stream, mib)
 		require.NoError(t, err)
 	}
 	require.NoError(t, gone.Close())
@@ -347,7 +347,7 @@ func TestCurrentPool(t *testing.T) {
 	require.NoError(t, dev.SetPool(p))
 	lent, err := dev.Pool()
 	require.NoError(t, err)
-	m, err := ctx.AllocAsync(nil, mib)
+	m, err := ctx.NullStream().AllocAsync(mib)
 	require.NoError(t, err)
 	require.EqualValues(t, mib, stats(t, lent).Used)
 	require.NoError(t, lent.Close())
@@ -363,8 +363,8 @@ func TestCurrentPool(t *testing.T) {
 
 	// The memory outlives its pool.
 	want, got := pattern(mib, 3), make([]byte, mib)
-	require.NoError(t, cu.CopyToDevice(ctx, nil, m.Ptr(), want))
-	require.NoError(t, cu.CopyToHost(ctx, nil, got, m.Ptr()))
+	require.NoError(t, cu.CopyToDevice(ctx, m.Ptr(), want))
+	require.NoError(t, cu.CopyToHost(ctx, got, m.Ptr()))
 	require.True(t, string(want) == string(got))
 	require.NoError(t, m.Close())
 	require.Equal(t, 1, s.count("cuMemPoolDestroy"))
@@ -372,7 +372,7 @@ func TestCurrentPool(t *testing.T) {
 	lent, err = dev.Pool()
 	require.NoError(t, err)
 	used := stats(t, first).Used
-	m, err = ctx.AllocAsync(nil, mib)
+	m, err = ctx.NullStream().AllocAsync(mib)
 	require.NoError(t, err)
 	require.Equal(t, used+mib, stats(t, first).Used, "the default pool is current again")
 	require.Equal(t, stats(t, first), stats(t, lent))
@@ -407,7 +407,7 @@ func TestPoolClosedWhileItIsLent(t *testing.T) {
 // pool goes with the last of it, whoever frees that.
 func TestPoolIsDestroyedAfterItsMemory(t *testing.T) {
 	for name, free := range map[string]func(*cu.StreamMemory, *cu.Context) error{
-		"Free":          func(m *cu.StreamMemory, _ *cu.Context) error { return m.Free(nil) },
+		"Free":          func(m *cu.StreamMemory, c *cu.Context) error { return m.FreeAsync(c.NullStream()) },
 		"Close":         func(m *cu.StreamMemory, _ *cu.Context) error { return m.Close() },
 		"Context.Close": func(_ *cu.StreamMemory, c *cu.Context) error { return c.Close() },
 	} {
@@ -420,16 +420,16 @@ func TestPoolIsDestroyedAfterItsMemory(t *testing.T) {
 			p, err := dev.NewPool(cu.PoolOptions{})
 			require.NoError(t, err)
 			require.NoError(t, dev.SetPool(p))
-			first, err := p.Alloc(ctx, nil, mib)
+			first, err := p.AllocAsync(ctx.NullStream(), mib)
 			require.NoError(t, err)
-			second, err := ctx.AllocAsync(nil, mib)
+			second, err := ctx.NullStream().AllocAsync(mib)
 			require.NoError(t, err)
 			require.NoError(t, first.Close())
 			require.NoError(t, p.Close())
-			_, err = p.Alloc(ctx, nil, mib)
+			_, err = p.AllocAsync(ctx.NullStream(), mib)
 			require.ErrorIs(t, err, cu.ErrClosed)
 
-			other, err := ctx.AllocAsync(nil, mib)
+			other, err := ctx.NullStream().AllocAsync(mib)
 			require.NoError(t, err, "from the default pool, which is current again")
 			require.Zero(t, s.count("cuMemPoolDestroy"))
 			require.NoError(t, free(second, ctx))
@@ -462,7 +462,7 @@ func TestPoolSetWhileMemoryIsAllocated(t *testing.T) {
 	p, err := dev.NewPool(cu.PoolOptions{})
 	require.NoError(t, err)
 	set = func() error { return dev.SetPool(p) }
-	m, err := ctx.AllocAsync(nil, mib)
+	m, err := ctx.NullStream().AllocAsync(mib)
 	require.NoError(t, err)
 	require.NoError(t, <-done)
 	stats, err := p.Stats()
@@ -510,14 +510,14 @@ func TestLostStreamMemoryIsTold(t *testing.T) {
 	func() {
 		ctx, err := dev.PrimaryContext()
 		require.NoError(t, err)
-		m, err := p.Alloc(ctx, nil, 12345)
+		m, err := p.AllocAsync(ctx.NullStream(), 12345)
 		require.NoError(t, err)
 		ptr = m.Ptr()
 	}()
 	eventuallyCollected(t, func() bool { return len(told) > 0 })
 	require.Contains(t, (<-told).String(), "a context with 12345 bytes of memory")
 	ctx := cutest.Context(t, dev)
-	require.NoError(t, cu.Fill(ctx, nil, ptr, uint8(1), 12345))
+	require.NoError(t, cu.Fill(ctx, ptr, uint8(1), 12345))
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.NoError(t, p.Close(), "while it is kept for memory that nobody frees")
 	require.Equal(t, sys.CUDA_SUCCESS, ctx.Caller().CuMemFree_v2(sys.CUdeviceptr(ptr)))
@@ -530,15 +530,15 @@ func TestPoolAllocErrors(t *testing.T) {
 	ctx := cutest.Context(t, dev)
 	p, s := newPool(t, dev), newStream(t, ctx)
 	for _, n := range []uint64{4 << 40, math.MaxUint64} {
-		_, err := p.Alloc(ctx, s, n)
+		_, err := p.AllocAsync(s, n)
 		require.ErrorIs(t, err, cu.ErrOutOfMemory)
-		_, err = ctx.AllocAsync(s, n)
+		_, err = s.AllocAsync(n)
 		require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	}
 	require.Zero(t, stats(t, p).Used)
 
 	// Nothing is allocated without an error, and freed.
-	m, err := p.Alloc(ctx, s, 0)
+	m, err := p.AllocAsync(s, 0)
 	require.NoError(t, err)
 	require.Zero(t, stats(t, p).Used)
 	require.NoError(t, m.Close())
@@ -574,10 +574,10 @@ func TestPoolWithAMaximum(t *testing.T) {
 		return
 	}
 	require.NoError(t, err)
-	m, err := p.Alloc(ctx, nil, 32*mib)
+	m, err := p.AllocAsync(ctx.NullStream(), 32*mib)
 	require.NoError(t, err)
 	for _, n := range []uint64{48 * mib, 128 * mib} {
-		_, err = p.Alloc(ctx, nil, n)
+		_, err = p.AllocAsync(ctx.NullStream(), n)
 		require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	}
 	require.NoError(t, m.Close())
@@ -609,7 +609,7 @@ func TestUnshareablePoolHasNoDescriptor(t *testing.T) {
 	for _, p := range []*cu.Pool{p, first} {
 		_, err = p.Export()
 		require.ErrorIs(t, err, cu.ErrInvalidValue)
-		m, err := p.Alloc(ctx, nil, 4096)
+		m, err := p.AllocAsync(ctx.NullStream(), 4096)
 		require.NoError(t, err)
 		_, err = m.ExportPointer()
 		require.ErrorIs(t, err, cu.ErrInvalidValue)
@@ -677,9 +677,9 @@ func TestPoolIsShared(t *testing.T) {
 	var all []*cu.StreamMemory
 	var say []pooled
 	for i, n := range []uint64{4096, 3*mib + 8} {
-		m, err := p.Alloc(ctx, s, n)
+		m, err := p.AllocAsync(s, n)
 		require.NoError(t, err)
-		require.NoError(t, cu.CopyToDevice(ctx, s, m.Ptr(), pattern(int(n), i)))
+		require.NoError(t, errors.Join(cu.CopyToDeviceAsync(s, m.Ptr(), pattern(int(n), i)), s.Synchronize(t.Context())))
 		ptr, err := m.ExportPointer()
 		require.NoError(t, err)
 		all, say = append(all, m), append(say, pooled{ptr, n})
@@ -693,7 +693,7 @@ func TestPoolIsShared(t *testing.T) {
 	require.NoError(t, fd.Close())
 	for i, m := range all {
 		got := make([]byte, m.Size())
-		require.NoError(t, cu.CopyToHost(ctx, s, got, m.Ptr()))
+		require.NoError(t, errors.Join(cu.CopyToHostAsync(s, got, m.Ptr()), s.Synchronize(t.Context())))
 		require.True(t, string(pattern(len(got), 100+i)) == string(got))
 		require.NoError(t, m.Close())
 	}
@@ -739,20 +739,20 @@ func reply(ctx *cu.Context, p *cu.Pool, told pooled, i int) error {
 		return err
 	}
 	got := make([]byte, m.Size())
-	if err := cu.CopyToHost(ctx, nil, got, m.Ptr()); err != nil {
+	if err := cu.CopyToHost(ctx, got, m.Ptr()); err != nil {
 		return err
 	}
 	if string(got) != string(pattern(len(got), i)) {
 		return errors.New("the parent's bytes are not there")
 	}
-	err = cu.CopyToDevice(ctx, nil, m.Ptr(), pattern(len(got), 100+i))
+	err = cu.CopyToDevice(ctx, m.Ptr(), pattern(len(got), 100+i))
 	return errors.Join(err, m.Close())
 }
 
 // limits tries what an imported pool cannot.
 func limits(ctx *cu.Context, p *cu.Pool) error {
 	for name, call := range map[string]func() error{
-		"Alloc":         func() error { _, err := p.Alloc(ctx, nil, 4096); return err },
+		"Alloc":         func() error { _, err := p.AllocAsync(ctx.NullStream(), 4096); return err },
 		"SetPool":       func() error { return ctx.Device().SetPool(p) },
 		"Export":        func() error { _, err := p.Export(); return err },
 		"ImportPointer": func() error { _, err := p.ImportPointer(ctx, cu.PoolPointer{}, 4096); return err },
@@ -808,7 +808,7 @@ func TestPoolOutlivesItsExporter(t *testing.T) {
 			require.NoError(t, err)
 		}
 		got := make([]byte, mib)
-		require.NoError(t, cu.CopyToHost(ctx, nil, got, m.Ptr()))
+		require.NoError(t, cu.CopyToHost(ctx, got, m.Ptr()))
 		require.True(t, string(pattern(mib, 7)) == string(got))
 		require.NoError(t, m.Close())
 		require.NoError(t, ctx.Synchronize(t.Context()))
@@ -831,7 +831,7 @@ func childPoolExporter() error {
 	if err != nil {
 		return err
 	}
-	m, err := p.Alloc(ctx, nil, mib)
+	m, err := p.AllocAsync(ctx.NullStream(), mib)
 	if err != nil {
 		return err
 	}
@@ -840,7 +840,7 @@ func childPoolExporter() error {
 		return err
 	}
 	ptr, err := m.ExportPointer()
-	if err = errors.Join(err, cu.CopyToDevice(ctx, nil, m.Ptr(), pattern(mib, 7))); err != nil {
+	if err = errors.Join(err, cu.CopyToDevice(ctx, m.Ptr(), pattern(mib, 7))); err != nil {
 		return err
 	}
 	text, _ := ptr.MarshalText()
@@ -864,7 +864,7 @@ func TestPoolsOfADriverWithoutThem(t *testing.T) {
 	require.NoError(t, err)
 	for symbol, call := range map[string]func() error{
 		"cuMemPoolCreate":                    func() error { _, err := dev.NewPool(cu.PoolOptions{}); return err },
-		"cuMemAllocAsync":                    func() error { _, err := ctx.AllocAsync(nil, 4096); return err },
+		"cuMemAllocAsync":                    func() error { _, err := ctx.NullStream().AllocAsync(4096); return err },
 		"cuDeviceGetMemPool":                 func() error { _, err := dev.Pool(); return err },
 		"cuMemPoolImportFromShareableHandle": func() error { _, err := drv.ImportPool(null); return err },
 	} {

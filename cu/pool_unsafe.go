@@ -9,7 +9,7 @@ import (
 // getPool reads an attribute of a pool, whose type in C is T.
 func getPool[T int32 | uint64](p *Pool, a sys.CUmemPool_attribute) (T, error) {
 	v := new(T)
-	err := p.use("cuMemPoolGetAttribute", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+	err := p.run("cuMemPoolGetAttribute", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		return call.CuMemPoolGetAttribute(h, a, unsafe.Pointer(v))
 	})
 	return *v, err
@@ -19,7 +19,7 @@ func getPool[T int32 | uint64](p *Pool, a sys.CUmemPool_attribute) (T, error) {
 func setPool[T int32 | uint64](p *Pool, a sys.CUmemPool_attribute, value T) error {
 	v := new(T)
 	*v = value
-	return p.use("cuMemPoolSetAttribute", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+	return p.run("cuMemPoolSetAttribute", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		return call.CuMemPoolSetAttribute(h, a, unsafe.Pointer(v))
 	})
 }
@@ -32,7 +32,7 @@ func (p *Pool) SetAccess(a Access, devices ...*Device) error {
 	for i, dev := range devices {
 		desc[i] = sys.CUmemAccessDesc{Location: dev.location(), Flags: sys.CUmemAccess_flags(a)}
 	}
-	return p.use("cuMemPoolSetAccess", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
+	return p.run("cuMemPoolSetAccess", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		return call.CuMemPoolSetAccess(h, unsafe.SliceData(desc), uintptr(len(desc)))
 	})
 }

@@ -11,9 +11,8 @@ import (
 // Free or Close; the context that it was made in does at the latest.
 type StreamMemory struct {
 	*streamMemoryHandle
-	ctx    *Context
-	pool   *Pool   // kept while its memory is; nil if it is not ours
-	stream *Stream // likewise
+	ctx  *Context
+	pool *Pool // kept while its memory is; nil if it is not ours
 }
 
 // streamMemoryHandle is the part of StreamMemory that its context closes.
@@ -21,7 +20,7 @@ type streamMemoryHandle struct {
 	gate
 	ptr    DevicePtr
 	size   uint64
-	stream *streamHandle // that it was made in; nil for the null stream
+	stream *streamHandle // that it was made in
 	from   *poolHandle   // nil if it is not ours
 }
 
@@ -31,54 +30,56 @@ type streamMemoryHandle struct {
 // used but by work that comes after in s, or in another stream that has waited
 // for s. Errors: [ErrOutOfMemory], [ErrNotSupported] on a device without pools,
 // [ErrStreamCaptureUnsupported] while s is captured. 0 bytes are no error.
-func (c *Context) AllocAsync(s *Stream, size uint64) (*StreamMemory, error) {
-	dev := c.inner.dev
+func (s *Stream) AllocAsync(size uint64) (*StreamMemory, error) {
+	if s == nil {
+		return nil, ErrClosed
+	}
+	dev := s.ctx.inner.dev
 	// The pool stays the current one, and open: memory of it has to be counted.
 	dev.pools.RLock()
 	defer dev.pools.RUnlock()
 	if p := dev.pool; p != nil {
-		return p.Alloc(c, s, size)
+		return p.AllocAsync(s, size)
 	}
-	return allocAsync(c, nil, s, "cuMemAllocAsync", size, func(call sys.Caller, h sys.CUstream, p *sys.CUdeviceptr) sys.CUresult {
-		return call.CuMemAllocAsync(p, uintptr(size), h)
+	return s.alloc("cuMemAllocAsync", nil, size, func(call sys.Caller, p *sys.CUdeviceptr) sys.CUresult {
+		return call.CuMemAllocAsync(p, uintptr(size), s.stream)
 	})
 }
 
-// Alloc is [Context.AllocAsync] from p (cuMemAllocFromPoolAsync), which is of
-// c's device or accessible to it.
-func (p *Pool) Alloc(c *Context, s *Stream, size uint64) (*StreamMemory, error) {
-	if p == nil || !p.inner.enter() {
+// AllocAsync is [Stream.AllocAsync] from p (cuMemAllocFromPoolAsync), which is of
+// the stream's device or accessible to it.
+func (p *Pool) AllocAsync(s *Stream, size uint64) (*StreamMemory, error) {
+	return p.alloc("cuMemAllocFromPoolAsync", s, size, func(call sys.Caller, ptr *sys.CUdeviceptr) sys.CUresult {
+		return call.CuMemAllocFromPoolAsync(ptr, uintptr(size), p.inner.pool, s.stream)
+	})
+}
+
+// alloc is the stream's, with memory of p.
+func (p *Pool) alloc(op string, s *Stream, size uint64, f func(sys.Caller, *sys.CUdeviceptr) sys.CUresult) (*StreamMemory, error) {
+	if s == nil || p == nil || !p.inner.enter() {
 		return nil, ErrClosed
 	}
 	defer p.inner.leave()
-	const op = "cuMemAllocFromPoolAsync"
-	if err := p.inner.drv.refuseOther(op, "the pool", c.inner.dev.drv); err != nil {
+	if err := p.inner.drv.refuseOther(op, "the pool", s.ctx.inner.dev.drv); err != nil {
 		return nil, err
 	}
-	return allocAsync(c, p, s, op, size, func(call sys.Caller, h sys.CUstream, ptr *sys.CUdeviceptr) sys.CUresult {
-		return call.CuMemAllocFromPoolAsync(ptr, uintptr(size), p.inner.pool, h)
-	})
+	return s.alloc(op, p, size, f)
 }
 
-// allocAsync has f store the address of new memory.
-func allocAsync(c *Context, p *Pool, s *Stream, op string, size uint64, f func(sys.Caller, sys.CUstream, *sys.CUdeviceptr) sys.CUresult) (*StreamMemory, error) {
-	m := &StreamMemory{&streamMemoryHandle{size: size}, c, p, s}
-	if s != nil {
-		m.streamMemoryHandle.stream = s.streamHandle
-	}
+// alloc makes memory in the order of s, whose address f stores.
+func (s *Stream) alloc(op string, p *Pool, size uint64, f func(sys.Caller, *sys.CUdeviceptr) sys.CUresult) (*StreamMemory, error) {
+	m := &StreamMemory{&streamMemoryHandle{size: size, stream: s.streamHandle}, s.ctx, p}
 	if p != nil {
 		m.from = p.inner
 	}
-	err := s.use(c, op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		if r := c.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		if r := s.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
 			return r
 		}
-		ptr := new(sys.CUdeviceptr)
-		r := f(call, h, ptr)
+		r := f(call, (*sys.CUdeviceptr)(&m.ptr))
 		if r == sys.CUDA_SUCCESS {
-			m.ptr = DevicePtr(*ptr)
 			m.from.hold()
-			c.inner.adopt(m.streamMemoryHandle)
+			s.ctx.inner.adopt(m.streamMemoryHandle)
 		}
 		return r
 	})
@@ -88,24 +89,23 @@ func allocAsync(c *Context, p *Pool, s *Stream, op string, size uint64, f func(s
 	return m, nil
 }
 
-// Ptr is the memory's address, 0 after Free or Close. Memory of 0 bytes may have the
+// Ptr is the memory's address, 0 after FreeAsync or Close. Memory of 0 bytes may have the
 // address 0 from the beginning.
 func (m *StreamMemory) Ptr() DevicePtr { return m.openAt(m.ptr) }
 
 // Size is the memory's size in bytes.
 func (m *StreamMemory) Size() uint64 { return m.size }
 
-// Free gives the memory back in the order of s, after what s has so far
-// (cuMemFreeAsync). No other stream may use it then. It does not wait. After a
-// Free or Close it is [ErrClosed] and does not reach the driver; if s is
+// FreeAsync gives the memory back in the order of s, after what s has so far
+// (cuMemFreeAsync). No other stream may use it then. After a FreeAsync or Close it is [ErrClosed] and does not reach the driver; if s is
 // refused, as while it is captured, the memory remains.
-func (m *StreamMemory) Free(s *Stream) error {
+func (m *StreamMemory) FreeAsync(s *Stream) error {
 	if m == nil {
 		return ErrClosed
 	}
 	defer runtime.KeepAlive(m)
 	mine := true
-	err := s.use(m.ctx, "cuMemFreeAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.runIn(m.ctx, "cuMemFreeAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		if r := m.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
 			return r
 		}
@@ -123,24 +123,20 @@ func (m *StreamMemory) Free(s *Stream) error {
 	return m.from.drop()
 }
 
-// Close is Free in the stream that the memory was made in, or in the null
+// Close is FreeAsync in the stream that the memory was made in, or in the null
 // stream if that one was closed: work that it may still have with the memory
-// must then be done (cuMemFreeAsync). A second Close, or one after Free or after the context's,
+// must then be done (cuMemFreeAsync). A second Close, or one after FreeAsync or the context's,
 // does nothing.
 func (m *StreamMemory) Close() error {
 	if m == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(m)
-	return m.ctx.inner.release(m.streamMemoryHandle)
+	return m.ctx.release(m.streamMemoryHandle)
 }
 
 func (m *streamMemoryHandle) closeIn(h *contextHandle) error {
-	if !m.gate.close() {
-		return nil
-	}
 	var s sys.CUstream
-	if m.stream != nil && m.stream.enter() {
+	if m.stream.enter() {
 		defer m.stream.leave()
 		s = m.stream.stream
 	}
@@ -177,7 +173,7 @@ func (m *StreamMemory) ExportPointer() (PoolPointer, error) {
 	defer m.leave()
 	defer runtime.KeepAlive(m)
 	data := new(sys.CUmemPoolPtrExportData)
-	err := m.ctx.inner.run("cuMemPoolExportPointer", func(call sys.Caller) sys.CUresult {
+	err := m.ctx.run("cuMemPoolExportPointer", func(call sys.Caller) sys.CUresult {
 		return call.CuMemPoolExportPointer(data, sys.CUdeviceptr(m.ptr))
 	})
 	return PoolPointer(data.Reserved), err
@@ -189,16 +185,8 @@ func (m *StreamMemory) ExportPointer() (PoolPointer, error) {
 // nothing else keeps the exporter from using the memory anew. size is what the
 // exporter says. Errors: [ErrInvalidValue] for data that is not of this pool.
 func (p *Pool) ImportPointer(c *Context, data PoolPointer, size uint64) (*StreamMemory, error) {
-	if p == nil || !p.inner.enter() {
-		return nil, ErrClosed
-	}
-	defer p.inner.leave()
-	const op = "cuMemPoolImportPointer"
-	if err := p.inner.drv.refuseOther(op, "the pool", c.inner.dev.drv); err != nil {
-		return nil, err
-	}
 	raw := &sys.CUmemPoolPtrExportData{Reserved: data}
-	return allocAsync(c, p, nil, op, size, func(call sys.Caller, _ sys.CUstream, ptr *sys.CUdeviceptr) sys.CUresult {
+	return p.alloc("cuMemPoolImportPointer", c.NullStream(), size, func(call sys.Caller, ptr *sys.CUdeviceptr) sys.CUresult {
 		return call.CuMemPoolImportPointer(ptr, p.inner.pool, raw)
 	})
 }

@@ -21,8 +21,8 @@ func (dev *Device) PrimaryContext() (*Context, error) {
 	const op = "cuDevicePrimaryCtxRetain"
 	dev.reset.RLock()
 	defer dev.reset.RUnlock()
-	return dev.context(op, false, func(ctx *sys.CUcontext) (string, sys.CUresult) {
-		return op, dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)
+	return dev.context(op, false, func(ctx *sys.CUcontext) sys.CUresult {
+		return dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)
 	})
 }
 
@@ -38,33 +38,29 @@ func (dev *Device) PrimaryContext() (*Context, error) {
 // Errors: [ErrInvalidValue] for flags that the driver does not know, or that
 // contradict each other; else those of PrimaryContext.
 func (dev *Device) NewContext(flags ContextFlags) (*Context, error) {
-	return dev.context("cuCtxCreate_v4", true, func(ctx *sys.CUcontext) (op string, r sys.CUresult) {
+	return dev.context("cuCtxCreate_v2", true, func(ctx *sys.CUcontext) sys.CUresult {
 		call := dev.drv.call
-		op, r = "cuCtxCreate_v4", call.CuCtxCreate_v4(ctx, nil, uint32(flags), dev.dev)
-		if r == sys.SymbolMissing {
-			op, r = "cuCtxCreate_v3", call.CuCtxCreate_v3(ctx, nil, 0, uint32(flags), dev.dev)
-		}
-		if r == sys.SymbolMissing {
-			op, r = "cuCtxCreate_v2", call.CuCtxCreate_v2(ctx, uint32(flags), dev.dev)
-		}
-		return op, r
+		r := older(call.CuCtxCreate_v4(ctx, nil, uint32(flags), dev.dev), func() sys.CUresult {
+			return call.CuCtxCreate_v3(ctx, nil, 0, uint32(flags), dev.dev)
+		})
+		return older(r, func() sys.CUresult { return call.CuCtxCreate_v2(ctx, uint32(flags), dev.dev) })
 	})
 }
 
 // context makes a Context of what get gives, unless the device is lost.
-func (dev *Device) context(op string, created bool, get func(*sys.CUcontext) (string, sys.CUresult)) (*Context, error) {
+func (dev *Device) context(op string, created bool, get func(*sys.CUcontext) sys.CUresult) (*Context, error) {
 	if err := dev.drv.fate.refuse(op); err != nil {
 		return nil, err
 	}
 	ctx := new(sys.CUcontext)
-	op, r := get(ctx)
-	if err := dev.check(op, r); err != nil {
+	if err := dev.check(op, get(ctx)); err != nil {
 		return nil, err
 	}
-	c := &Context{&contextHandle{
+	c := &Context{inner: &contextHandle{
 		dev: dev, ctx: *ctx, call: dev.drv.call.With(*ctx), created: created,
 		fate: &dev.drv.fate, children: map[closer]struct{}{}, stack: Here(1),
 	}}
+	c.null = &Stream{&streamHandle{}, c}
 	dev.remember(c.inner)
 	runtime.AddCleanup(c, (*contextHandle).abandoned, c.inner)
 	return c, nil
@@ -83,11 +79,9 @@ func (h *contextHandle) giveBack() error {
 	if h.created {
 		return h.check("cuCtxDestroy_v2", call.CuCtxDestroy_v2(h.ctx))
 	}
-	op, r := "cuDevicePrimaryCtxRelease_v2", call.CuDevicePrimaryCtxRelease_v2(h.dev.dev)
-	if r == sys.SymbolMissing {
-		op, r = "cuDevicePrimaryCtxRelease", call.CuDevicePrimaryCtxRelease(h.dev.dev)
-	}
-	return h.check(op, r)
+	return h.check("cuDevicePrimaryCtxRelease", older(call.CuDevicePrimaryCtxRelease_v2(h.dev.dev), func() sys.CUresult {
+		return call.CuDevicePrimaryCtxRelease(h.dev.dev)
+	}))
 }
 
 // remember keeps h for ResetPrimary, if it is a reference to the primary
@@ -131,11 +125,10 @@ func (dev *Device) PrimaryState() (flags ContextFlags, active bool, err error) {
 // exists.
 func (dev *Device) SetPrimaryFlags(flags ContextFlags) error {
 	call := dev.drv.call
-	op, r := "cuDevicePrimaryCtxSetFlags_v2", call.CuDevicePrimaryCtxSetFlags_v2(dev.dev, uint32(flags))
-	if r == sys.SymbolMissing {
-		op, r = "cuDevicePrimaryCtxSetFlags", call.CuDevicePrimaryCtxSetFlags(dev.dev, uint32(flags))
-	}
-	return dev.drv.check(op, r)
+	r := older(call.CuDevicePrimaryCtxSetFlags_v2(dev.dev, uint32(flags)), func() sys.CUresult {
+		return call.CuDevicePrimaryCtxSetFlags(dev.dev, uint32(flags))
+	})
+	return dev.drv.check("cuDevicePrimaryCtxSetFlags", r)
 }
 
 // ResetPrimary destroys the device's primary context in this process, with all
@@ -155,11 +148,8 @@ func (dev *Device) ResetPrimary() error {
 	defer dev.reset.Unlock()
 	errs := dev.closePrimaries()
 	call := dev.drv.call
-	op, r := "cuDevicePrimaryCtxReset_v2", call.CuDevicePrimaryCtxReset_v2(dev.dev)
-	if r == sys.SymbolMissing {
-		op, r = "cuDevicePrimaryCtxReset", call.CuDevicePrimaryCtxReset(dev.dev)
-	}
-	return errors.Join(errs, dev.check(op, r))
+	r := older(call.CuDevicePrimaryCtxReset_v2(dev.dev), func() sys.CUresult { return call.CuDevicePrimaryCtxReset(dev.dev) })
+	return errors.Join(errs, dev.check("cuDevicePrimaryCtxReset", r))
 }
 
 // closePrimaries closes the references to the primary context that are open, and

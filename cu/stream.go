@@ -13,9 +13,8 @@ import (
 // A Stream is a queue of work in a context, done in order and apart from other
 // streams. The caller owns it. It is safe for concurrent use.
 //
-// To functions that take a [Context] too, a nil *Stream names the null stream,
-// which orders itself with every stream but those made by [Context.NewStream].
-// The methods of a nil *Stream return [ErrClosed].
+// A nil *Stream is [ErrClosed] wherever one is wanted; the driver's own stream is
+// [Context.NullStream].
 type Stream struct {
 	*streamHandle
 	ctx *Context
@@ -35,6 +34,16 @@ type StreamOptions struct {
 	Priority int
 	// Blocking has the stream and the null stream wait for each other.
 	Blocking bool
+}
+
+// NullStream is the stream that every context has, the driver's stream 0. It
+// orders itself with every stream but those made by [Context.NewStream]. It is not
+// the caller's to close: its Close does nothing.
+func (c *Context) NullStream() *Stream {
+	if c == nil {
+		return nil
+	}
+	return c.null
 }
 
 // NewStream creates a stream that does not wait for the null stream
@@ -59,15 +68,7 @@ func (c *Context) NewStreamWith(o StreamOptions) (*Stream, error) {
 
 func (c *Context) newStream(op string, create func(sys.Caller, *sys.CUstream) sys.CUresult) (*Stream, error) {
 	s := &Stream{&streamHandle{}, c}
-	err := c.inner.run(op, func(call sys.Caller) sys.CUresult {
-		h := new(sys.CUstream)
-		r := create(call, h)
-		if r == sys.CUDA_SUCCESS {
-			s.stream = *h
-			c.inner.adopt(s.streamHandle)
-		}
-		return r
-	})
+	err := c.create(op, s.streamHandle, func(call sys.Caller) sys.CUresult { return create(call, &s.stream) })
 	if err != nil {
 		return nil, err
 	}
@@ -77,14 +78,9 @@ func (c *Context) newStream(op string, create func(sys.Caller, *sys.CUstream) sy
 // Context returns the context that the stream was made in.
 func (s *Stream) Context() *Context { return s.ctx }
 
-// Handle returns the driver's own handle, that of the null stream for a nil
-// *Stream. It is valid until Close, and as long as s is reachable.
-func (s *Stream) Handle() sys.CUstream {
-	if s == nil {
-		return 0
-	}
-	return s.stream
-}
+// Handle returns the driver's own handle, 0 for the null stream. It is valid until
+// Close, and as long as s is reachable.
+func (s *Stream) Handle() sys.CUstream { return s.stream }
 
 // Close destroys the stream; work already in it is still done
 // (cuStreamDestroy). It does not wait, not even for a stream that waits itself.
@@ -93,32 +89,29 @@ func (s *Stream) Close() error {
 	if s == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(s) // and so its context
-	return s.ctx.inner.release(s.streamHandle)
+	return s.ctx.release(s.streamHandle)
 }
 
 func (s *streamHandle) closeIn(h *contextHandle) error {
-	if !s.gate.close() {
-		return nil
-	}
 	return h.check("cuStreamDestroy_v2", h.call.CuStreamDestroy_v2(s.stream))
 }
 
 // Query reports whether all work in the stream is done (cuStreamQuery).
 func (s *Stream) Query() (done bool, err error) {
-	defer runtime.KeepAlive(s)
-	if s == nil || !s.enter() {
-		return false, ErrClosed
-	}
-	defer s.leave()
-	return s.query(s.ctx.inner)
+	err = s.run("cuStreamQuery", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		if r := s.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return answer(call.CuStreamQuery(h), &done)
+	})
+	return done, err
 }
 
 // Priority returns the stream's priority, as it was clamped
 // (cuStreamGetPriority).
 func (s *Stream) Priority() (int, error) {
 	p := new(int32)
-	err := s.do("cuStreamGetPriority", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.run("cuStreamGetPriority", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamGetPriority(h, p)
 	})
 	return int(*p), err
@@ -128,7 +121,7 @@ func (s *Stream) Priority() (int, error) {
 // (cuStreamGetFlags).
 func (s *Stream) Blocking() (bool, error) {
 	flags := new(uint32)
-	err := s.do("cuStreamGetFlags", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.run("cuStreamGetFlags", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamGetFlags(h, flags)
 	})
 	return err == nil && *flags&uint32(sys.CU_STREAM_NON_BLOCKING) == 0, err
@@ -138,7 +131,7 @@ func (s *Stream) Blocking() (bool, error) {
 // (cuStreamGetId, CUDA 12.0).
 func (s *Stream) ID() (uint64, error) {
 	id := new(uint64)
-	err := s.do("cuStreamGetId", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.run("cuStreamGetId", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamGetId(h, id)
 	})
 	return *id, err
@@ -159,23 +152,9 @@ func (s *Stream) WaitEvent(e *Event) error {
 	if err := e.driver().refuseOther(op, "the event", s.ctx.inner.dev.drv); err != nil {
 		return err
 	}
-	return s.do(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamWaitEvent(h, e.event, uint32(sys.CU_EVENT_WAIT_DEFAULT))
 	})
-}
-
-// query is Query for a stream that is open. The zero handle is the null stream.
-func (s *streamHandle) query(h *contextHandle) (done bool, err error) {
-	const op = "cuStreamQuery"
-	if err := h.begin(op); err != nil {
-		return false, err
-	}
-	defer h.leave()
-	r := h.refuseCaptured(h.call, s.stream)
-	if r == sys.CUDA_SUCCESS {
-		r = h.call.CuStreamQuery(s.stream)
-	}
-	return h.answer(op, r)
 }
 
 // Synchronize waits until all work in the stream is done or ctx is. It polls
@@ -187,73 +166,39 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 		return ErrClosed
 	}
 	if ctx.Done() == nil {
-		return s.waitIn(s.ctx)
+		return s.wait()
 	}
 	return poll(ctx, s.Query)
 }
 
-// waitIn waits in the driver for s, or for c's null stream.
-func (s *Stream) waitIn(c *Context) error {
-	return s.use(c, "cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		if r := c.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+// wait waits in the driver for s.
+func (s *Stream) wait() error {
+	return s.run("cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		if r := s.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
 			return r
 		}
 		return call.CuStreamSynchronize(h)
 	})
 }
 
-// mayWaitIn refuses what ends in waitIn while s is captured, before any of it
-// is captured.
-func (s *Stream) mayWaitIn(c *Context) error {
-	return s.use(c, "cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return c.inner.refuseCaptured(call, h)
+// mayWait refuses what ends in wait while s is captured, before any of it is
+// captured.
+func (s *Stream) mayWait() error {
+	return s.run("cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return s.ctx.inner.refuseCaptured(call, h)
 	})
 }
 
-// A streamCall makes one driver call on a stream.
-type streamCall = func(sys.Caller, sys.CUstream) sys.CUresult
-
-// use makes one driver call on a stream, nil for c's null stream.
-func (s *Stream) use(c *Context, op string, f streamCall) error {
-	return s.useEither(c, op, f, "", nil)
-}
-
-// do is use for a method of a stream.
-func (s *Stream) do(op string, f streamCall) error { return s.doEither(op, f, "", nil) }
-
-// doEither is do for a function that drivers before op have as older, which g
-// calls.
-func (s *Stream) doEither(op string, f streamCall, older string, g streamCall) error {
-	if s == nil {
-		return ErrClosed
-	}
-	return s.useEither(s.ctx, op, f, older, g)
-}
-
-func (s *Stream) useEither(c *Context, op string, f streamCall, older string, g streamCall) error {
-	defer runtime.KeepAlive(c)
-	var handle sys.CUstream
-	if s != nil {
-		if !s.enter() {
-			return ErrClosed
-		}
-		defer s.leave()
-		handle = s.stream
-		if s.ctx.inner.ctx != c.inner.ctx {
-			return &Error{Op: op, Result: ErrInvalidHandle, Text: "the stream belongs to another context"}
-		}
-	}
-	inner := c.inner
-	if err := inner.begin(op); err != nil {
+// waiting does what queue does in c's null stream, and waits for that.
+func (c *Context) waiting(queue func(*Stream) error) error {
+	s := c.NullStream()
+	if err := s.mayWait(); err != nil {
 		return err
 	}
-	defer inner.leave()
-	r := f(inner.call, handle)
-	if r == sys.SymbolMissing && older != "" {
-		op, r = older, g(inner.call, handle)
+	if err := queue(s); err != nil {
+		return err
 	}
-	_, err := inner.answer(op, r)
-	return err
+	return s.wait()
 }
 
 // The pauses of a poll: none at first, then doubling between these.

@@ -23,13 +23,13 @@ func TestStreamFinishesItsWork(t *testing.T) {
 	require.NoError(t, err)
 	for i, wait := range []context.Context{context.Background(), soon(t)} {
 		v := uint32(0xabcd0000 + i)
-		require.NoError(t, cu.Fill(ctx, stream, mem.Ptr(), v, mem.Size()/4))
+		require.NoError(t, cu.FillAsync(stream, mem.Ptr(), v, mem.Size()/4))
 		require.NoError(t, stream.Synchronize(wait))
 		done, err := stream.Query()
 		require.NoError(t, err)
 		require.True(t, done)
 		got := make([]uint32, mem.Size()/4)
-		require.NoError(t, cu.CopyToHost(ctx, nil, got, mem.Ptr()))
+		require.NoError(t, cu.CopyToHost(ctx, got, mem.Ptr()))
 		require.Equal(t, []uint32{v, v, v}, []uint32{got[0], got[len(got)/2], got[len(got)-1]})
 	}
 	require.NoError(t, mem.Close())
@@ -96,20 +96,23 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 	require.False(t, done)
 }
 
-// A stream works in the context that it was made in and no other.
+// What is of one context works in its streams and in no other's.
 func TestStreamOfAnotherContextIsRefused(t *testing.T) {
 	s, drv := spied(t)
 	a, b := cutest.TwoDevices(t, drv)
 	ctx, other := cutest.Context(t, a), cutest.Context(t, b)
-	stream, err := other.NewStream()
+	event, err := ctx.NewEvent(cu.EventDisableTiming)
 	require.NoError(t, err)
-	mem, err := ctx.Alloc(4096)
+	memory, err := ctx.NullStream().AllocAsync(4096)
 	require.NoError(t, err)
 	before := s.calls()
-	err = cu.CopyToDevice(ctx, stream, mem.Ptr(), make([]byte, 8))
-	require.ErrorIs(t, err, cu.ErrInvalidHandle)
-	require.ErrorContains(t, err, "another context")
+	for name, call := range map[string]func(*cu.Stream) error{"Event.Record": event.Record, "StreamMemory.FreeAsync": memory.FreeAsync} {
+		err = call(other.NullStream())
+		require.ErrorIs(t, err, cu.ErrInvalidHandle, name)
+		require.ErrorContains(t, err, "another context", name)
+	}
 	require.Equal(t, before, s.calls())
+	require.NoError(t, errors.Join(memory.Close(), event.Close()))
 }
 
 // Two Contexts of one primary context are one to the driver.
@@ -120,9 +123,9 @@ func TestStreamServesEveryContextOfItsDevice(t *testing.T) {
 	require.NoError(t, err)
 	mem, err := b.Alloc(4096)
 	require.NoError(t, err)
-	require.NoError(t, cu.Fill(b, stream, mem.Ptr(), uint8(7), mem.Size()))
+	require.NoError(t, cu.FillAsync(stream, mem.Ptr(), uint8(7), mem.Size()))
 	got := make([]byte, 4096)
-	require.NoError(t, cu.CopyToHost(b, stream, got, mem.Ptr()))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(stream, got, mem.Ptr()), stream.Synchronize(t.Context())))
 	require.EqualValues(t, 7, got[4095])
 }
 
@@ -145,7 +148,7 @@ func TestContextAndStreamFromManyGoroutines(t *testing.T) {
 					for i := range want {
 						want[i] = byte(w*31 + round + i)
 					}
-					if err := errors.Join(cu.CopyToDevice(ctx, stream, p, want), cu.CopyToHost(ctx, stream, got, p)); err != nil {
+					if err := errors.Join(cu.CopyToDeviceAsync(stream, p, want), cu.CopyToHostAsync(stream, got, p), stream.Synchronize(t.Context())); err != nil {
 						return err
 					}
 					if string(got) != string(want) {
@@ -188,7 +191,7 @@ func TestStreamOptions(t *testing.T) {
 		require.Equal(t, sys.CUDA_SUCCESS, ctx.Caller().CuStreamQuery(s.Handle()))
 		require.NoError(t, s.Close())
 	}
-	require.Zero(t, (*cu.Stream)(nil).Handle())
+	require.Zero(t, ctx.NullStream().Handle())
 	b, err := newStream(t, ctx).Blocking()
 	require.NoError(t, err)
 	require.False(t, b)
@@ -204,10 +207,10 @@ func TestBlockingStreams(t *testing.T) {
 	require.NoError(t, err)
 	p, free, e := newWords(t, ctx, 3), newStream(t, ctx), newEvent(t, ctx, cu.EventDefault)
 	release := hold(t, a)
-	require.NoError(t, cu.Fill(ctx, nil, p, uint32(1), 1))
-	require.NoError(t, e.Record(nil))
-	require.NoError(t, cu.Fill(ctx, b, p.Add(8), uint32(1), 1))
-	require.NoError(t, cu.Fill(ctx, free, p.Add(16), uint32(1), 1))
+	require.NoError(t, cu.FillAsync(ctx.NullStream(), p, uint32(1), 1))
+	require.NoError(t, e.Record(ctx.NullStream()))
+	require.NoError(t, cu.FillAsync(b, p.Add(8), uint32(1), 1))
+	require.NoError(t, cu.FillAsync(free, p.Add(16), uint32(1), 1))
 	require.NoError(t, free.Synchronize(soon(t)))
 	staysBusy(t, a, b, e)
 	release()
@@ -235,4 +238,31 @@ func TestStreamID(t *testing.T) {
 		seen[id] = true
 		require.NoError(t, s.Close())
 	}
+}
+
+// The null stream is one value of its context, not the caller's to close; nil is no
+// stream.
+func TestNullStream(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	null := ctx.NullStream()
+	require.Same(t, null, ctx.NullStream())
+	require.NoError(t, errors.Join(null.Close(), null.Close()))
+	done, err := null.Query()
+	require.NoError(t, err)
+	require.True(t, done)
+	require.NoError(t, null.Synchronize(t.Context()))
+	_, err = null.Capture(func() error { return nil })
+	require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
+
+	require.Nil(t, (*cu.Context)(nil).NullStream())
+	for name, err := range map[string]error{
+		"copy without a context": cu.CopyToDevice(nil, 0, []byte{1}),
+		"copy without a stream":  cu.CopyToDeviceAsync(nil, 0, []byte{1}),
+		"copy between contexts":  cu.CopyPeerAsync(nil, 0, ctx, 0, ctx, 1),
+		"box between contexts":   cu.Copy3DAsync(nil, cu.Side{Context: ctx}, cu.Side{}, 0, 0, 0),
+		"close":                  (*cu.Stream)(nil).Synchronize(t.Context()),
+	} {
+		require.ErrorIs(t, err, cu.ErrClosed, name)
+	}
+	require.NoError(t, (*cu.Stream)(nil).Close())
 }

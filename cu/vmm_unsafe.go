@@ -205,7 +205,7 @@ func (m *MemHandle) Size() uint64 { return m.inner.size }
 // costs 600 to 900 µs each time; a dup of an earlier one costs 1 µs.
 func (m *MemHandle) Export() (*os.File, error) {
 	fd := new(int32)
-	err := m.use("cuMemExportToShareableHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
+	err := m.run("cuMemExportToShareableHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
 		return private(fd, func() sys.CUresult {
 			return call.CuMemExportToShareableHandle(unsafe.Pointer(fd), h, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
 		})
@@ -233,7 +233,7 @@ func private(fd *int32, open func() sys.CUresult) sys.CUresult {
 // host it names the NUMA node; Usage it forgets.
 func (m *MemHandle) Properties() (MemProperties, error) {
 	prop := new(sys.CUmemAllocationProp)
-	err := m.use("cuMemGetAllocationPropertiesFromHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
+	err := m.run("cuMemGetAllocationPropertiesFromHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
 		return call.CuMemGetAllocationPropertiesFromHandle(prop, h)
 	})
 	return propertiesOf(prop), err
@@ -268,8 +268,8 @@ func (h *memHandle) release() error {
 	return h.drv.check("cuMemRelease", h.drv.call.CuMemRelease(h.handle))
 }
 
-// use makes one driver call on the handle.
-func (m *MemHandle) use(op string, f func(sys.Caller, sys.CUmemGenericAllocationHandle) sys.CUresult) error {
+// run makes one driver call on the handle.
+func (m *MemHandle) run(op string, f func(sys.Caller, sys.CUmemGenericAllocationHandle) sys.CUresult) error {
 	h := m.inner
 	if !h.enter() {
 		return ErrClosed
@@ -304,7 +304,7 @@ func (d *Driver) Map(p DevicePtr, size, offset uint64, m *MemHandle) error {
 	if err := m.inner.drv.refuseOther("cuMemMap", "the memory", d); err != nil {
 		return err
 	}
-	return m.use("cuMemMap", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
+	return m.run("cuMemMap", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
 		return call.CuMemMap(sys.CUdeviceptr(p), uintptr(size), uintptr(offset), h, 0)
 	})
 }

@@ -75,9 +75,8 @@ func (a *answer) close() error {
 // ask has launch's kernel change the words, whose halves begin as given, and
 // waits for them.
 func (a *answer) ask(ctx context.Context, s *cu.Stream, begin [2]uint32, launch func() error) error {
-	c := a.stream.Context()
 	for i, w := range begin {
-		if err := cu.Fill(c, s, a.mem.Ptr().Add(8*uint64(i)), w, 2); err != nil {
+		if err := cu.FillAsync(s, a.mem.Ptr().Add(8*uint64(i)), w, 2); err != nil {
 			return err
 		}
 	}
@@ -90,5 +89,13 @@ func (a *answer) ask(ctx context.Context, s *cu.Stream, begin [2]uint32, launch 
 	if err := a.done.Synchronize(ctx); err != nil {
 		return err
 	}
-	return cu.CopyToHost(c, a.stream, a.words[:], a.mem.Ptr())
+	return read(ctx, a.stream, a.words[:], a.mem.Ptr())
+}
+
+// read copies device memory at src into dst on s, and waits for that.
+func read[T any](ctx context.Context, s *cu.Stream, dst []T, src cu.DevicePtr) error {
+	if err := cu.CopyToHostAsync(s, dst, src); err != nil {
+		return err
+	}
+	return s.Synchronize(ctx)
 }

@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"errors"
 	"runtime"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func TestFault15_MemoryLostWhileAKernelUsesIt(t *testing.T) {
 			require.NoError(t, s.Synchronize(soon(t)))
 
 			got := make([]byte, lostSize)
-			require.NoError(t, cu.CopyToHost(ctx, others, got, p))
+			require.NoError(t, errors.Join(cu.CopyToHostAsync(others, got, p), others.Synchronize(t.Context())))
 			require.Zero(t, pattern.Check(got, 0, 15))
 			c.end(t, dev, p)
 			require.NoError(t, ctx.Close())
@@ -151,7 +152,7 @@ func zeroed(t *testing.T, ctx *cu.Context, n uint64) cu.DevicePtr {
 	m, err := ctx.Alloc(n)
 	require.NoError(t, err)
 	s := newStream(t, ctx)
-	require.NoError(t, cu.Fill(ctx, s, m.Ptr(), uint8(0), n))
+	require.NoError(t, cu.FillAsync(s, m.Ptr(), uint8(0), n))
 	require.NoError(t, s.Synchronize(soon(t)))
 	return m.Ptr()
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -131,12 +132,12 @@ func (c *outputCase) run(t *testing.T, s *cu.Stream, f *cu.Function) []byte {
 	ctx := s.Context()
 	m, err := ctx.Alloc(uint64(len(c.memory)))
 	require.NoError(t, err)
-	require.NoError(t, cu.CopyToDevice(ctx, s, m.Ptr(), c.memory))
+	require.NoError(t, errors.Join(cu.CopyToDeviceAsync(s, m.Ptr(), c.memory), s.Synchronize(t.Context())))
 	cfg := cu.LaunchConfig{Grid: cu.Dim3{X: c.shape[0]}, Block: cu.Dim3{X: c.shape[1]}}
 	require.NoError(t, f.Launch(s, cfg, c.args(t, m.Ptr())...), c)
 	require.NoError(t, s.Synchronize(soon(t)), c)
 	after := make([]byte, len(c.memory))
-	require.NoError(t, cu.CopyToHost(ctx, s, after, m.Ptr()))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(s, after, m.Ptr()), s.Synchronize(t.Context())))
 	require.NoError(t, m.Close())
 	return after
 }

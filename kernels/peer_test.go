@@ -48,7 +48,7 @@ func mapPeer(t testing.TB, k bench, size uint64) (peer *cu.Device, mapped cu.Dev
 // fillPeer fills a peer's chunk through the mapping, and checks it there.
 func fillPeer(t testing.TB, k bench, mapped cu.DevicePtr, size uint64) {
 	t.Helper()
-	require.NoError(t, k.Fill(k.s, mapped, size, 0, 1))
+	require.NoError(t, k.FillAsync(k.s, mapped, size, 0, 1))
 	m, err := k.Check(soon(t), k.s, mapped, size, 0, 1)
 	require.NoError(t, err)
 	require.Zero(t, m)
@@ -60,7 +60,7 @@ func TestPeersChunk(t *testing.T) {
 	k := newBench(t, size)
 	_, mapped := mapPeer(t, k, size)
 	fillPeer(t, k, mapped, size)
-	require.NoError(t, k.Copy(k.s, k.DevicePtr, mapped, size))
+	require.NoError(t, k.CopyAsync(k.s, k.DevicePtr, mapped, size))
 	m, err := k.Check(soon(t), k.s, k.DevicePtr, size, 0, 1)
 	require.NoError(t, err)
 	require.Zero(t, m)
@@ -78,14 +78,14 @@ func BenchmarkPeerRead(b *testing.B) {
 func BenchmarkPeerKernelCopy(b *testing.B) {
 	k := newBench(b, size())
 	_, mapped := mapPeer(b, k, size())
-	measure(b, k, size(), func() error { return k.Copy(k.s, k.DevicePtr, mapped, size()) })
+	measure(b, k, size(), func() error { return k.CopyAsync(k.s, k.DevicePtr, mapped, size()) })
 }
 
 // BenchmarkPeerMappedCopy copies a peer's chunk here with the driver.
 func BenchmarkPeerMappedCopy(b *testing.B) {
 	k := newBench(b, size())
 	_, mapped := mapPeer(b, k, size())
-	measure(b, k, size(), func() error { return cu.CopyDevice(k.ctx, k.s, k.DevicePtr, mapped, size()) })
+	measure(b, k, size(), func() error { return cu.CopyAsync(k.s, k.DevicePtr, mapped, size()) })
 }
 
 // BenchmarkPeerCopy is the plain copy of a peer's memory, of both devices' own,
@@ -102,6 +102,6 @@ func BenchmarkPeerCopy(b *testing.B) {
 	require.NoError(b, k.ctx.EnablePeerAccess(far))
 	defer func() { require.NoError(b, k.ctx.DisablePeerAccess(far)) }()
 	measure(b, k, size(), func() error {
-		return cu.CopyPeer(k.ctx, k.s, k.DevicePtr, k.ctx, src.Ptr(), far, size())
+		return cu.CopyPeerAsync(k.s, k.DevicePtr, k.ctx, src.Ptr(), far, size())
 	})
 }

@@ -14,9 +14,9 @@ import (
 // A Set is all kernels of this package, loaded into a context. The caller owns
 // it; the context's Close ends it. It is safe for concurrent use.
 //
-// Its methods take a stream, nil for the null stream of the context, and queue
-// their work there; those that return what they found wait for it, and take a few
-// bytes of device memory, which the Set keeps for the next. Work on 0 bytes is
+// Its methods take a stream of the context. Those with Async in their names return
+// before their work is done; those that return what they found wait for it, and take
+// a few bytes of device memory, which the Set keeps for the next. Work on 0 bytes is
 // none. The caller keeps memory open until the work is done.
 type Set struct {
 	ctx     *cu.Context
@@ -122,9 +122,9 @@ func aligned(to cu.DevicePtr, ps ...cu.DevicePtr) error {
 // quads is how many pieces of 16 bytes there are, the last maybe short.
 func quads(bytes uint64) uint64 { return bytes/16 + (bytes%16+15)/16 }
 
-// Fill writes bytes bytes of the pattern to dst, which is aligned to 16 and
-// begins with the integer at index first.
-func (k *Set) Fill(s *cu.Stream, dst cu.DevicePtr, bytes, first uint64, salt uint32) error {
+// FillAsync queues on s the writing of bytes bytes of the pattern to dst, which is
+// aligned to 16 and begins with the integer at index first.
+func (k *Set) FillAsync(s *cu.Stream, dst cu.DevicePtr, bytes, first uint64, salt uint32) error {
 	if err := aligned(16, dst); err != nil {
 		return err
 	}
@@ -156,18 +156,18 @@ func (k *Set) Check(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes, 
 	m := Mismatch{Wrong: a.words[0]}
 	if m.Wrong > 0 {
 		m.Index = a.words[1]
-		err = k.lookAt(a, &m, src, bytes, first, salt)
+		err = k.lookAt(ctx, a, &m, src, bytes, first, salt)
 	}
 	k.giveBack(a)
 	return m, err
 }
 
 // lookAt fills in what the integer at m.Index is and should be.
-func (k *Set) lookAt(a *answer, m *Mismatch, src cu.DevicePtr, bytes, first uint64, salt uint32) error {
+func (k *Set) lookAt(ctx context.Context, a *answer, m *Mismatch, src cu.DevicePtr, bytes, first uint64, salt uint32) error {
 	at := (m.Index - first) * pattern.Size
 	n := min(pattern.Size, bytes-at)
 	var b [pattern.Size]byte
-	if err := cu.CopyToHost(k.ctx, a.stream, b[:n], src.Add(at)); err != nil {
+	if err := read(ctx, a.stream, b[:n], src.Add(at)); err != nil {
 		return err
 	}
 	for i := range n {
@@ -201,30 +201,32 @@ func (k *Set) Checksum(ctx context.Context, s *cu.Stream, src cu.DevicePtr, byte
 	return sum, nil
 }
 
-// FillBytes sets bytes bytes at dst to value.
-func (k *Set) FillBytes(s *cu.Stream, dst cu.DevicePtr, bytes uint64, value uint8) error {
+// FillBytesAsync queues on s the setting of bytes bytes at dst to value.
+func (k *Set) FillBytesAsync(s *cu.Stream, dst cu.DevicePtr, bytes uint64, value uint8) error {
 	return k.launch(s, "fill_bytes", bytes, dst, bytes, value)
 }
 
-// Copy copies bytes bytes from src to dst, which do not overlap; both are
-// aligned to 16.
-func (k *Set) Copy(s *cu.Stream, dst, src cu.DevicePtr, bytes uint64) error {
+// CopyAsync queues on s a copy of bytes bytes from src to dst, which do not
+// overlap; both are aligned to 16.
+func (k *Set) CopyAsync(s *cu.Stream, dst, src cu.DevicePtr, bytes uint64) error {
 	if err := aligned(16, dst, src); err != nil {
 		return err
 	}
 	return k.launch(s, "copy_bytes", quads(bytes), dst, src, bytes)
 }
 
-// VectorAdd sets n float32 at c to the sums of those at a and b.
-func (k *Set) VectorAdd(s *cu.Stream, a, b, c cu.DevicePtr, n uint64) error {
+// VectorAddAsync queues on s the setting of n float32 at c to the sums of those at
+// a and b.
+func (k *Set) VectorAddAsync(s *cu.Stream, a, b, c cu.DevicePtr, n uint64) error {
 	if err := aligned(4, a, b, c); err != nil {
 		return err
 	}
 	return k.launch(s, "vector_add", n, a, b, c, n)
 }
 
-// Saxpy adds a times the n float32 at x to those at y, rounded once.
-func (k *Set) Saxpy(s *cu.Stream, a float32, x, y cu.DevicePtr, n uint64) error {
+// SaxpyAsync queues on s the adding of a times the n float32 at x to those at y,
+// rounded once.
+func (k *Set) SaxpyAsync(s *cu.Stream, a float32, x, y cu.DevicePtr, n uint64) error {
 	if err := aligned(4, x, y); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package kernels_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -51,13 +52,13 @@ func soon(t testing.TB) context.Context {
 func (b bench) read(t testing.TB, p cu.DevicePtr, n int) []byte {
 	t.Helper()
 	got := make([]byte, n)
-	require.NoError(t, cu.CopyToHost(b.ctx, b.s, got, p))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(b.s, got, p), b.s.Synchronize(context.Background())))
 	return got
 }
 
 func (b bench) write(t testing.TB, p cu.DevicePtr, data []byte) {
 	t.Helper()
-	require.NoError(t, cu.CopyToDevice(b.ctx, b.s, p, data))
+	require.NoError(t, errors.Join(cu.CopyToDeviceAsync(b.s, p, data), b.s.Synchronize(context.Background())))
 }
 
 // flip inverts one bit.
@@ -87,7 +88,7 @@ func TestFillWritesThePattern(t *testing.T) {
 		for _, first := range []uint64{0, 1<<32 - 2} { // the index needs 33 bits on the way: FAULTS 69
 			want := random(size+16, 1)
 			b.write(t, b.DevicePtr, want)
-			require.NoError(t, b.Fill(b.s, b.DevicePtr, uint64(size), first, 7))
+			require.NoError(t, b.FillAsync(b.s, b.DevicePtr, uint64(size), first, 7))
 			pattern.Fill(want[:size], first, 7)
 			require.True(t, string(want) == string(b.read(t, b.DevicePtr, len(want))), "%d bytes from %d, and what follows them", size, first)
 			m, err := b.Check(soon(t), b.s, b.DevicePtr, uint64(size), first, 7)
@@ -102,7 +103,7 @@ func TestCheckFindsEverySingleFlippedBit(t *testing.T) {
 	b := newBench(t, room)
 	const first = 1<<32 - 2
 	for _, size := range []int{1, 15, 16, 17, 23} {
-		require.NoError(t, b.Fill(b.s, b.DevicePtr, uint64(size), first, 3))
+		require.NoError(t, b.FillAsync(b.s, b.DevicePtr, uint64(size), first, 3))
 		for bit := range uint64(size * 8) {
 			b.flip(t, bit)
 			host := pattern.Check(b.read(t, b.DevicePtr, size), first, 3)
@@ -118,7 +119,7 @@ func TestCheckFindsEverySingleFlippedBit(t *testing.T) {
 func TestCheckFindsTheFirstOfMany(t *testing.T) {
 	b := newBench(t, room)
 	for _, size := range []int{4095, 1<<20 + 3} {
-		require.NoError(t, b.Fill(b.s, b.DevicePtr, uint64(size), 5, 9))
+		require.NoError(t, b.FillAsync(b.s, b.DevicePtr, uint64(size), 5, 9))
 		n := uint64(size) * 8
 		for _, bit := range []uint64{n - 1, n / 2, n/2 + 32, n / 3, n - 25, 0} { // the first is found whichever is last
 			b.flip(t, bit)
@@ -134,12 +135,12 @@ func TestCheckFindsTheFirstOfMany(t *testing.T) {
 func TestCheckOfOtherData(t *testing.T) {
 	b := newBench(t, room)
 	const size = 40007
-	require.NoError(t, b.FillBytes(b.s, b.DevicePtr, size, 0))
+	require.NoError(t, b.FillBytesAsync(b.s, b.DevicePtr, size, 0))
 	m, err := b.Check(soon(t), b.s, b.DevicePtr, size, 0, 1)
 	require.NoError(t, err)
 	require.Equal(t, pattern.Check(make([]byte, size), 0, 1), m)
 	require.EqualValues(t, pattern.Count(size), m.Wrong)
-	require.NoError(t, b.Fill(b.s, b.DevicePtr, size, 0, 1))
+	require.NoError(t, b.FillAsync(b.s, b.DevicePtr, size, 0, 1))
 	m, err = b.Check(soon(t), b.s, b.DevicePtr, size, 0, 2)
 	require.NoError(t, err)
 	require.EqualValues(t, pattern.Count(size), m.Wrong)
@@ -171,11 +172,11 @@ func TestFillBytesAndCopy(t *testing.T) {
 		data := random(size+16, uint64(i))
 		b.write(t, b.DevicePtr, data)
 		b.write(t, far, make([]byte, size+16))
-		require.NoError(t, b.Copy(b.s, far, b.DevicePtr, uint64(size)))
+		require.NoError(t, b.CopyAsync(b.s, far, b.DevicePtr, uint64(size)))
 		want := append(data[:size:size], make([]byte, 16)...)
 		require.True(t, string(want) == string(b.read(t, far, size+16)), "%d bytes copied", size)
 
-		require.NoError(t, b.FillBytes(b.s, far.Add(1), uint64(size), 0xa5)) // at any address
+		require.NoError(t, b.FillBytesAsync(b.s, far.Add(1), uint64(size), 0xa5)) // at any address
 		want = append([]byte{want[0]}, want[1:]...)
 		for i := range size {
 			want[i+1] = 0xa5
@@ -193,14 +194,14 @@ func TestVectors(t *testing.T) {
 		x[i], y[i] = float(r), float(r)
 	}
 	px, py, pz := b.DevicePtr, b.Add(4*n), b.Add(8*n)
-	require.NoError(t, cu.CopyToDevice(b.ctx, b.s, px, x))
-	require.NoError(t, cu.CopyToDevice(b.ctx, b.s, py, y))
-	require.NoError(t, b.VectorAdd(b.s, px, py, pz, n))
+	require.NoError(t, errors.Join(cu.CopyToDeviceAsync(b.s, px, x), b.s.Synchronize(t.Context())))
+	require.NoError(t, errors.Join(cu.CopyToDeviceAsync(b.s, py, y), b.s.Synchronize(t.Context())))
+	require.NoError(t, b.VectorAddAsync(b.s, px, py, pz, n))
 	const a = float32(1.1)
-	require.NoError(t, b.Saxpy(b.s, a, px, py, n))
+	require.NoError(t, b.SaxpyAsync(b.s, a, px, py, n))
 	sum, axpy := make([]float32, n), make([]float32, n)
-	require.NoError(t, cu.CopyToHost(b.ctx, b.s, sum, pz))
-	require.NoError(t, cu.CopyToHost(b.ctx, b.s, axpy, py))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(b.s, sum, pz), b.s.Synchronize(t.Context())))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(b.s, axpy, py), b.s.Synchronize(t.Context())))
 	for i := range x {
 		require.Equal(t, math.Float32bits(x[i]+y[i]), math.Float32bits(sum[i]), "%g + %g", x[i], y[i])
 		require.Equal(t, math.Float32bits(fma(a, x[i], y[i])), math.Float32bits(axpy[i]), "%g * %g + %g", a, x[i], y[i])
@@ -237,7 +238,7 @@ func TestMoreThan32BitsOfBytes(t *testing.T) {
 	}
 	const size = 5<<30 + 3
 	b := newBench(t, size+13)
-	require.NoError(t, b.Fill(b.s, b.DevicePtr, size, 1<<31, 5))
+	require.NoError(t, b.FillAsync(b.s, b.DevicePtr, size, 1<<31, 5))
 	m, err := b.Check(soon(t), b.s, b.DevicePtr, size, 1<<31, 5)
 	require.NoError(t, err)
 	require.Zero(t, m)
@@ -264,15 +265,15 @@ func TestMoreThan32BitsOfBytes(t *testing.T) {
 func TestSetRefuses(t *testing.T) {
 	b := newBench(t, 64)
 	for _, err := range []error{
-		b.Fill(b.s, b.Add(8), 8, 0, 0), b.Copy(b.s, b.Add(16), b.Add(1), 8), b.Copy(b.s, b.Add(1), b.DevicePtr, 8),
-		b.VectorAdd(b.s, b.DevicePtr, b.Add(2), b.DevicePtr, 1), b.Saxpy(b.s, 1, b.DevicePtr, b.Add(1), 1),
+		b.FillAsync(b.s, b.Add(8), 8, 0, 0), b.CopyAsync(b.s, b.Add(16), b.Add(1), 8), b.CopyAsync(b.s, b.Add(1), b.DevicePtr, 8),
+		b.VectorAddAsync(b.s, b.DevicePtr, b.Add(2), b.DevicePtr, 1), b.SaxpyAsync(b.s, 1, b.DevicePtr, b.Add(1), 1),
 		second(b.Check(soon(t), b.s, b.Add(4), 8, 0, 0)), second(b.Checksum(soon(t), b.s, b.Add(4), 8)),
 	} {
 		require.ErrorIs(t, err, kernels.ErrAlignment)
 	}
 	require.NoError(t, b.Close())
 	require.NoError(t, b.Close())
-	require.ErrorIs(t, b.Fill(b.s, b.DevicePtr, 8, 0, 0), cu.ErrClosed)
+	require.ErrorIs(t, b.FillAsync(b.s, b.DevicePtr, 8, 0, 0), cu.ErrClosed)
 	_, err := b.Check(soon(t), b.s, b.DevicePtr, 8, 0, 0)
 	require.ErrorIs(t, err, cu.ErrClosed)
 	require.NoError(t, (*kernels.Set)(nil).Close())
@@ -285,7 +286,7 @@ func second[T any](_ T, err error) error { return err }
 func TestCheckThatIsGivenUp(t *testing.T) {
 	b := newBench(t, room)
 	const size = 4096
-	require.NoError(t, b.Fill(b.s, b.DevicePtr, size, 0, 1))
+	require.NoError(t, b.FillAsync(b.s, b.DevicePtr, size, 0, 1))
 	word := b.Add(1 << 20)
 	b.write(t, word, make([]byte, 4))
 	require.NoError(t, b.s.WaitValue32(word, 1, cu.WaitEQ))
@@ -330,12 +331,12 @@ var size = sync.OnceValue(func() uint64 {
 
 func BenchmarkFill(b *testing.B) {
 	k := newBench(b, size())
-	measure(b, k, size(), func() error { return k.Fill(k.s, k.DevicePtr, size(), 0, 1) })
+	measure(b, k, size(), func() error { return k.FillAsync(k.s, k.DevicePtr, size(), 0, 1) })
 }
 
 func BenchmarkCheck(b *testing.B) {
 	k := newBench(b, size())
-	require.NoError(b, k.Fill(k.s, k.DevicePtr, size(), 0, 1))
+	require.NoError(b, k.FillAsync(k.s, k.DevicePtr, size(), 0, 1))
 	measure(b, k, size(), func() error { return second(k.Check(context.Background(), k.s, k.DevicePtr, size(), 0, 1)) })
 }
 
@@ -346,18 +347,18 @@ func BenchmarkChecksum(b *testing.B) {
 
 func BenchmarkCopy(b *testing.B) {
 	k := newBench(b, 2*size())
-	measure(b, k, 2*size(), func() error { return k.Copy(k.s, k.Add(size()), k.DevicePtr, size()) })
+	measure(b, k, 2*size(), func() error { return k.CopyAsync(k.s, k.Add(size()), k.DevicePtr, size()) })
 }
 
 func BenchmarkFillBytes(b *testing.B) {
 	k := newBench(b, size())
-	measure(b, k, size(), func() error { return k.FillBytes(k.s, k.DevicePtr, size(), 1) })
+	measure(b, k, size(), func() error { return k.FillBytesAsync(k.s, k.DevicePtr, size(), 1) })
 }
 
 // BenchmarkCopyDevice is the driver's copy, with which the others are compared.
 func BenchmarkCopyDevice(b *testing.B) {
 	k := newBench(b, 2*size())
-	measure(b, k, 2*size(), func() error { return cu.CopyDevice(k.ctx, k.s, k.Add(size()), k.DevicePtr, size()) })
+	measure(b, k, 2*size(), func() error { return cu.CopyAsync(k.s, k.Add(size()), k.DevicePtr, size()) })
 }
 
 // measure takes the time of f, which reads and writes so many bytes in all.
@@ -393,16 +394,16 @@ func TestNoRoomForAnAnswer(t *testing.T) {
 	defer func() { require.NoError(t, k.Close()) }()
 	m, err := ctx.Alloc(64)
 	require.NoError(t, err)
-	require.NoError(t, k.Fill(nil, m.Ptr(), 64, 0, 0))
+	require.NoError(t, k.FillAsync(ctx.NullStream(), m.Ptr(), 64, 0, 0))
 	for _, failing = range []string{"cuMemAlloc_v2", "cuEventCreate", "cuStreamCreate"} {
-		_, err := k.Checksum(soon(t), nil, m.Ptr(), 64)
+		_, err := k.Checksum(soon(t), ctx.NullStream(), m.Ptr(), 64)
 		require.ErrorIs(t, err, cu.ErrOutOfMemory)
 		require.ErrorContains(t, err, "kernels: making 16 bytes of memory, an event and a stream for what a kernel finds, for which some memory of the device has to be left free: "+failing)
 		all, _ := k.Answers()
 		require.Zero(t, all)
 	}
 	failing = ""
-	wrong, err := k.Check(soon(t), nil, m.Ptr(), 64, 0, 0)
+	wrong, err := k.Check(soon(t), ctx.NullStream(), m.Ptr(), 64, 0, 0)
 	require.NoError(t, err)
 	require.Zero(t, wrong)
 }

@@ -159,7 +159,7 @@ func childConsumer() error {
 		}
 		return err
 	}
-	if err := cu.CopyToDevice(ctx, nil, att.Ptr(), noise(att.Size(), 2)); err != nil {
+	if err := cu.CopyToDevice(ctx, att.Ptr(), noise(att.Size(), 2)); err != nil {
 		return err
 	}
 	return errors.Join(att.Report(context.Background(), nil), att.Close(), ctx.Close())
@@ -168,7 +168,7 @@ func childConsumer() error {
 // childReads says what is wrong with what a consumer reads.
 func childReads(ctx *cu.Context, att *Attachment) error {
 	got := make([]byte, att.Size())
-	if err := cu.CopyToHost(ctx, nil, got, att.Ptr()); err != nil {
+	if err := cu.CopyToHost(ctx, got, att.Ptr()); err != nil {
 		return err
 	}
 	if string(got) != string(noise(att.Size(), 1)) {
@@ -191,7 +191,7 @@ func childProducer() error {
 	if err != nil {
 		return err
 	}
-	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(size, 1)); err != nil {
+	if err := cu.CopyToDevice(ctx, buf.Ptr(), noise(size, 1)); err != nil {
 		return err
 	}
 	offer := func(served context.Context, srv *Server) error { return srv.Offer(served, "data", buf, ReadWrite) }

@@ -27,7 +27,7 @@ func control(t testing.TB, ctx *cu.Context) *vmm.Buffer {
 	buf, err := vmm.New(ctx.Device(), slots*CounterStride)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, buf.Close()) })
-	require.NoError(t, cu.Fill(ctx, nil, buf.Ptr(), uint8(0), buf.Size()))
+	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	return buf
 }

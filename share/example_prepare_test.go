@@ -71,5 +71,5 @@ func write(dev *cu.Device, buf *vmm.Buffer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, ctx.Close()) }()
-	return cu.CopyToDevice(ctx, nil, buf.Ptr(), []float32{3.5, 1.25, -2})
+	return cu.CopyToDevice(ctx, buf.Ptr(), []float32{3.5, 1.25, -2})
 }

@@ -46,7 +46,7 @@ func produce() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, buf.Close()) }()
-	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), weights); err != nil {
+	if err := cu.CopyToDevice(ctx, buf.Ptr(), weights); err != nil {
 		return err
 	}
 
@@ -83,7 +83,7 @@ func consume(path string, dev *cu.Device) error {
 	}
 	defer ctx.Close()
 	numbers := make([]float32, att.Size()/4)
-	if err := cu.CopyToHost(ctx, nil, numbers, att.Ptr()); err != nil {
+	if err := cu.CopyToHost(ctx, numbers, att.Ptr()); err != nil {
 		return err
 	}
 	fmt.Printf("%s: %d numbers, %v\n", att.Offer().Name, len(numbers), numbers)

@@ -110,7 +110,7 @@ func TestFault67_GrownBuffer(t *testing.T) {
 	require.NoError(t, before.Err())
 	require.Equal(t, small, before.Buffer().Describe())
 	require.Equal(t, g, before.Buffer().Mapped())
-	require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(2*g, 5)))
+	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(2*g, 5)))
 	requireNoise(t, ctx, before.Buffer(), 5)
 	requireNoise(t, ctx, after.Buffer(), 5)
 	grown.await(t, Mapped, 1)

@@ -152,7 +152,7 @@ func warm(t testing.TB, ctx *cu.Context) {
 		streams[i], err = ctx.NewStream()
 		require.NoError(t, err)
 	}
-	require.NoError(t, cu.Fill(ctx, streams[0], mem.Ptr(), uint8(0), 32<<20))
+	require.NoError(t, cu.FillAsync(streams[0], mem.Ptr(), uint8(0), 32<<20))
 	require.NoError(t, streams[0].Synchronize(soon(t)))
 	for i, s := range streams[1:] {
 		word := mem.Ptr().Add(uint64(i) * 8)
@@ -162,7 +162,7 @@ func warm(t testing.TB, ctx *cu.Context) {
 	for _, s := range streams {
 		require.NoError(t, s.Synchronize(soon(t)))
 	}
-	require.NoError(t, cu.CopyToHost(ctx, nil, make([]byte, 1), mem.Ptr()))
+	require.NoError(t, cu.CopyToHost(ctx, make([]byte, 1), mem.Ptr()))
 	for _, s := range streams {
 		require.NoError(t, s.Close())
 	}
@@ -250,7 +250,7 @@ func newBuffer(t testing.TB, ctx *cu.Context, size uint64, opts ...vmm.NewOption
 	buf, err := vmm.New(ctx.Device(), size, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, buf.Close()) })
-	require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(size, 1)))
+	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(size, 1)))
 	return buf
 }
 
@@ -274,7 +274,7 @@ func noise(n uint64, seed int) []byte {
 func requireNoise(t testing.TB, ctx *cu.Context, buf *vmm.Buffer, seed int) {
 	t.Helper()
 	got := make([]byte, buf.Size())
-	require.NoError(t, cu.CopyToHost(ctx, nil, got, buf.Ptr()))
+	require.NoError(t, cu.CopyToHost(ctx, got, buf.Ptr()))
 	require.True(t, string(noise(buf.Size(), seed)) == string(got))
 }
 

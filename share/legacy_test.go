@@ -32,7 +32,7 @@ func newLegacy(t testing.TB, ctx *cu.Context, size uint64) *Legacy {
 	m, err := NewLegacy(ctx, size)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	require.NoError(t, cu.CopyToDevice(ctx, nil, m.Ptr(), noise(size, 1)))
+	require.NoError(t, cu.CopyToDevice(ctx, m.Ptr(), noise(size, 1)))
 	return m
 }
 
@@ -49,7 +49,7 @@ func serveLegacy(t testing.TB, srv *Server, m *Legacy, opts ...OfferOption) *ser
 func requireNoiseAt(t testing.TB, ctx *cu.Context, p cu.DevicePtr, size uint64, seed int) {
 	t.Helper()
 	got := make([]byte, size)
-	require.NoError(t, cu.CopyToHost(ctx, nil, got, p))
+	require.NoError(t, cu.CopyToHost(ctx, got, p))
 	require.True(t, string(noise(size, seed)) == string(got))
 }
 
@@ -67,7 +67,7 @@ func childLegacyProducer() error {
 	if err != nil {
 		return err
 	}
-	if err := cu.CopyToDevice(ctx, nil, m.Ptr(), noise(size, 1)); err != nil {
+	if err := cu.CopyToDevice(ctx, m.Ptr(), noise(size, 1)); err != nil {
 		return err
 	}
 	offer := func(served context.Context, srv *Server) error { return srv.OfferLegacy(served, "data", m) }
@@ -88,7 +88,7 @@ func childLegacyOwner() error {
 			return err
 		}
 		h, herr := mem.IPCHandle()
-		if err := errors.Join(herr, cu.CopyToDevice(ctx, nil, mem.Ptr(), noise(legacyUnit, seed))); err != nil {
+		if err := errors.Join(herr, cu.CopyToDevice(ctx, mem.Ptr(), noise(legacyUnit, seed))); err != nil {
 			return err
 		}
 		fmt.Println(h)
@@ -185,8 +185,8 @@ func TestLegacyAtAPart(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, mem.Close()) }()
 	const offset, size = 12345, 6789
-	require.NoError(t, cu.Fill(ctx, nil, mem.Ptr(), uint8(0), 1<<20))
-	require.NoError(t, cu.CopyToDevice(ctx, nil, mem.Ptr().Add(offset), noise(size, 1)))
+	require.NoError(t, cu.Fill(ctx, mem.Ptr(), uint8(0), 1<<20))
+	require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr().Add(offset), noise(size, 1)))
 	for _, n := range []uint64{0, mem.Size(), math.MaxUint64} {
 		_, err = LegacyAt(ctx, mem.Ptr().Add(offset), n)
 		require.ErrorIs(t, err, vmm.ErrSize)
@@ -199,7 +199,7 @@ func TestLegacyAtAPart(t *testing.T) {
 	require.NoError(t, s.end(t))
 	require.NoError(t, m.Close())
 	all := make([]byte, 1<<20)
-	require.NoError(t, cu.CopyToHost(ctx, nil, all, mem.Ptr()))
+	require.NoError(t, cu.CopyToHost(ctx, all, mem.Ptr()))
 	require.Equal(t, string(noise(size, 2)), string(all[offset:offset+size]))
 	require.Zero(t, all[offset-1])
 	require.Zero(t, all[offset+size])
@@ -231,7 +231,7 @@ func TestLegacyPrepared(t *testing.T) {
 	require.ErrorIs(t, m.Close(), ErrInUse)
 	c := start(t, "consumer", srv.Path(), "")
 	s.await(t, Sent, 1)
-	require.NoError(t, cu.CopyToDevice(ctx, nil, m.Ptr(), noise(1<<20, 1)))
+	require.NoError(t, cu.CopyToDevice(ctx, m.Ptr(), noise(1<<20, 1)))
 	require.NoError(t, p.Offer(soon(t)))
 	c.end(t)
 	requireNoiseAt(t, ctx, m.Ptr(), 1<<20, 2)

@@ -35,10 +35,10 @@ func TestOfferIsAttachedTo(t *testing.T) {
 	require.Equal(t, ReadOnly, att.Buffer().Access())
 	require.Equal(t, sock.Peer{UID: uid(), GID: gid(), PID: pid()}, att.Offer().Producer)
 	requireNoise(t, ctx, att.Buffer(), 1)
-	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, att.Buffer().Ptr(), make([]byte, 8)), cu.ErrInvalidValue, "invariant 7")
+	require.ErrorIs(t, cu.CopyToDevice(ctx, att.Buffer().Ptr(), make([]byte, 8)), cu.ErrInvalidValue, "invariant 7")
 
 	writer := attached(t, srv, "data", dev, WithAccess(ReadWrite))
-	require.NoError(t, cu.CopyToDevice(ctx, nil, writer.Buffer().Ptr(), noise(g+5, 2)))
+	require.NoError(t, cu.CopyToDevice(ctx, writer.Buffer().Ptr(), noise(g+5, 2)))
 	requireNoise(t, ctx, att.Buffer(), 2)
 	requireNoise(t, ctx, buf, 2)
 
@@ -121,7 +121,7 @@ func TestManyConsumersAtOnce(t *testing.T) {
 			defer att.Close()
 			all.Wait() // every one of them is attached now
 			got := make([]byte, 4096)
-			if err := cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr()); err != nil || string(got) != string(noise(4096, 1)) {
+			if err := cu.CopyToHost(ctx, got, att.Buffer().Ptr()); err != nil || string(got) != string(noise(4096, 1)) {
 				t.Errorf("wrong data, or %v", err)
 			}
 			if err := att.Report(soon(t), nil); err != nil {

@@ -26,7 +26,7 @@ func childFreer() error {
 	if err != nil {
 		return err
 	}
-	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(1<<20, 1)); err != nil {
+	if err := cu.CopyToDevice(ctx, buf.Ptr(), noise(1<<20, 1)); err != nil {
 		return err
 	}
 	srv, err := Listen(os.Getenv(pathEnv))
@@ -100,7 +100,7 @@ func TestFault12_CloseInAnyOrder(t *testing.T) {
 		require.NoError(t, err)
 		buf, err := vmm.New(dev, 1<<20)
 		require.NoError(t, err)
-		require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(1<<20, 1)))
+		require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(1<<20, 1)))
 		srv, err := Listen(socketPath(t))
 		require.NoError(t, err)
 		s := serve(t, srv, buf)
@@ -168,7 +168,7 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 			beside, err = r.Map(g, a) // keeps the driver from giving the address to others
 			require.NoError(t, err)
 		}
-		require.NoError(t, cu.CopyToDevice(ctx, nil, p, noise(g, seed)))
+		require.NoError(t, cu.CopyToDevice(ctx, p, noise(g, seed)))
 		s := serve(t, srv, buf)
 		atts = append(atts, attached(t, srv, "data", dev, WithNewerThan(newest)))
 		newest = atts[seed].Offer().Descriptor.Generation

@@ -119,7 +119,7 @@ func childPoisonedProducer() error {
 	if err != nil {
 		return err
 	}
-	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(3<<20, 1)); err != nil {
+	if err := cu.CopyToDevice(ctx, buf.Ptr(), noise(3<<20, 1)); err != nil {
 		return err
 	}
 	ro, err := buf.NewView(ReadOnly)

@@ -98,12 +98,12 @@ func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 			case <-time.After(20 * time.Millisecond):
 			}
 			want := noise(4096, 7)
-			require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr(), want))
+			require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), want))
 			s.start(t, "data", p.Offer)
 			att := <-result
 			require.NotNil(t, att)
 			got := make([]byte, len(want))
-			require.NoError(t, cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr()))
+			require.NoError(t, cu.CopyToHost(ctx, got, att.Buffer().Ptr()))
 			require.Equal(t, want, got)
 			s.await(t, Mapped, 1)
 			require.NoError(t, att.Close())

@@ -35,7 +35,7 @@ func hold(ctx *cu.Context, buf *vmm.Buffer) (*held, error) {
 	writes, err2 := ctx.NewStream()
 	h := &held{gate, works, writes}
 	return h, errors.Join(err1, err2, works.WaitValue32(gate.Ptr(), 1, cu.WaitEQ),
-		cu.Fill(ctx, works, buf.Ptr(), uint8(finished), buf.Size()))
+		cu.FillAsync(works, buf.Ptr(), uint8(finished), buf.Size()))
 }
 
 // holding is hold; the work goes on when t ends, or before that hangs because of it.
@@ -80,7 +80,7 @@ func childReader() error {
 		return err
 	}
 	got := make([]byte, att.Buffer().Size())
-	err = cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr())
+	err = cu.CopyToHost(ctx, got, att.Buffer().Ptr())
 	if err == nil && !bytes.Equal(got, bytes.Repeat([]byte{finished}, len(got))) {
 		err = errors.New("unfinished data")
 	}
@@ -106,7 +106,7 @@ func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
 			warmUp(t)
 			_, ctx := leavesNothing(t)
 			buf := newBuffer(t, ctx, 1<<20)
-			require.NoError(t, cu.Fill(ctx, nil, buf.Ptr(), uint8(1), buf.Size())) // unfinished
+			require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(1), buf.Size())) // unfinished
 			require.NoError(t, ctx.Device().Synchronize(soon(t)))
 			h := holding(t, ctx, buf)
 
@@ -176,7 +176,7 @@ func childWriter() error {
 		offer = func() error { return p.Offer(context.Background()) }
 	}
 	if !do.offers {
-		err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(1<<19, 1))
+		err := cu.CopyToDevice(ctx, buf.Ptr(), noise(1<<19, 1))
 		untilInputEnds("half written")
 		return err
 	}

@@ -205,7 +205,7 @@ func TestRevokeBeforeTheDataIsThere(t *testing.T) {
 		}))
 		if err == nil {
 			got := make([]byte, 5)
-			err = errors.Join(cu.CopyToHost(ctx, nil, got, att.Buffer().Ptr()), att.Close())
+			err = errors.Join(cu.CopyToHost(ctx, got, att.Buffer().Ptr()), att.Close())
 			if err == nil && string(got) != string(noise(5, 1)) {
 				err = errors.New("the producer's bytes are not there")
 			}

@@ -318,7 +318,7 @@ func readAndClose(t *testing.T, att *Attachment) {
 	t.Helper()
 	ctx := cutest.Context(t, att.Device())
 	n := min(att.Size(), 4096)
-	if err := cu.CopyToHost(ctx, nil, make([]byte, n), att.Ptr().Add(att.Size()-n)); err != nil {
+	if err := cu.CopyToHost(ctx, make([]byte, n), att.Ptr().Add(att.Size()-n)); err != nil {
 		t.Fatal(err)
 	}
 	if err := att.Close(); err != nil {

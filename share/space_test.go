@@ -158,7 +158,7 @@ func childAttachesTooOften() error {
 	}
 	for _, att := range all {
 		host := make([]byte, 64)
-		if err := cu.CopyToHost(ctx, nil, host, att.Buffer().Ptr()); err != nil || string(host) != string(noise(64, 1)) {
+		if err := cu.CopyToHost(ctx, host, att.Buffer().Ptr()); err != nil || string(host) != string(noise(64, 1)) {
 			return fmt.Errorf("the producer's bytes are not there, or %w", err)
 		}
 	}

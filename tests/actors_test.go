@@ -237,7 +237,7 @@ func (st *stage) newBuffer() (*vmm.Buffer, error) {
 func (st *stage) fill(buf *vmm.Buffer, n uint64, salt uint32) error {
 	b := make([]byte, n)
 	pattern.Fill(b, 0, salt)
-	return cu.CopyToDevice(st.ctx, nil, buf.Ptr(), b)
+	return cu.CopyToDevice(st.ctx, buf.Ptr(), b)
 }
 
 // look verifies what was attached to.
@@ -250,7 +250,7 @@ func (st *stage) look(att *share.Attachment) error {
 	if uint64(len(st.host)) != size {
 		st.host = make([]byte, size)
 	}
-	if err := cu.CopyToHost(st.ctx, nil, st.host, att.Buffer().Ptr()); err != nil {
+	if err := cu.CopyToHost(st.ctx, st.host, att.Buffer().Ptr()); err != nil {
 		return err
 	}
 	if wrong := pattern.Check(st.host, 0, meta.Salt); wrong.Wrong > 0 {

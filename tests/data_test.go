@@ -125,9 +125,9 @@ func flip(t testing.TB, dev *cu.Device, p cu.DevicePtr, bit int) {
 	t.Helper()
 	ctx := cutest.Context(t, dev)
 	one := make([]byte, 1)
-	require.NoError(t, cu.CopyToHost(ctx, nil, one, p))
+	require.NoError(t, cu.CopyToHost(ctx, one, p))
 	one[0] ^= 1 << bit
-	require.NoError(t, cu.CopyToDevice(ctx, nil, p, one))
+	require.NoError(t, cu.CopyToDevice(ctx, p, one))
 }
 
 // TestReadOnlyCannotWrite defends invariant 7: what attached read-only, which
@@ -146,6 +146,6 @@ func TestReadOnlyCannotWrite(t *testing.T) {
 func requireReadOnly(t testing.TB, att *share.Attachment) {
 	t.Helper()
 	ctx := cutest.Context(t, att.Buffer().Device())
-	err := cu.CopyToDevice(ctx, nil, att.Buffer().Ptr(), []byte{1, 2, 3, 4})
+	err := cu.CopyToDevice(ctx, att.Buffer().Ptr(), []byte{1, 2, 3, 4})
 	require.ErrorIs(t, err, cu.ErrInvalidValue)
 }

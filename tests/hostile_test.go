@@ -102,7 +102,7 @@ var plants = map[string]func(*stage, *vmm.Buffer, share.Event){
 	},
 	"bit": func(st *stage, buf *vmm.Buffer, e share.Event) {
 		if e.Kind == share.Ended && plantedPeers.Add(1) == 1 {
-			_ = cu.CopyToDevice(st.ctx, nil, buf.Ptr().Add(actorSize-1), []byte{0xaa})
+			_ = cu.CopyToDevice(st.ctx, buf.Ptr().Add(actorSize-1), []byte{0xaa})
 		}
 	},
 }

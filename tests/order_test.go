@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -47,14 +48,14 @@ func (p *turner) write(n uint64) {
 	p.t.Helper()
 	b := make([]byte, turnSize)
 	pattern.Fill(b, 0, uint32(2*n-1))
-	require.NoError(p.t, cu.CopyToDevice(p.ctx, p.stream, p.data, b))
+	require.NoError(p.t, errors.Join(cu.CopyToDeviceAsync(p.stream, p.data, b), p.stream.Synchronize(context.Background())))
 }
 
 // read ends it.
 func (p *turner) read(n uint64) {
 	p.t.Helper()
 	b := make([]byte, turnSize)
-	require.NoError(p.t, cu.CopyToHost(p.ctx, p.stream, b, p.data))
+	require.NoError(p.t, errors.Join(cu.CopyToHostAsync(p.stream, b, p.data), p.stream.Synchronize(context.Background())))
 	require.NoError(p.t, p.stream.Synchronize(p.t.Context()))
 	require.Zero(p.t, pattern.Check(b, 0, uint32(2*n)), "turn %d", n)
 }
@@ -94,7 +95,7 @@ func offering(t *testing.T, srv *share.Server, name string, size uint64, opts ..
 	buf, err := vmm.New(cutest.Device(t), size)
 	require.NoError(t, err)
 	ctx := cutest.Context(t, cutest.Device(t))
-	require.NoError(t, cu.Fill(ctx, nil, buf.Ptr(), uint8(0), size))
+	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), size))
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	over, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -155,12 +156,12 @@ func TestInteropCounter(t *testing.T) {
 			w, err := one.Wait(ctx, p.stream, n)
 			require.NoError(t, err)
 			b := make([]byte, turnSize)
-			require.NoError(t, cu.CopyToHost(p.ctx, p.stream, b, p.data))
+			require.NoError(t, errors.Join(cu.CopyToHostAsync(p.stream, b, p.data), p.stream.Synchronize(t.Context())))
 			require.NoError(t, p.stream.Synchronize(ctx))
 			require.NoError(t, w.Result())
 			require.Zero(t, pattern.Check(b, 0, uint32(2*n-1)), "turn %d", n)
 			pattern.Fill(b, 0, uint32(2*n))
-			require.NoError(t, cu.CopyToDevice(p.ctx, p.stream, p.data, b))
+			require.NoError(t, errors.Join(cu.CopyToDeviceAsync(p.stream, p.data, b), p.stream.Synchronize(t.Context())))
 			require.NoError(t, zero.Signal(p.stream, n))
 		}
 		require.NoError(t, p.stream.Synchronize(ctx))
@@ -227,7 +228,7 @@ func numberIn(t *testing.T, control *vmm.Buffer, slot uint64) uint64 {
 	t.Helper()
 	ctx := cutest.Context(t, cutest.Device(t))
 	b := make([]byte, 8)
-	require.NoError(t, cu.CopyToHost(ctx, nil, b, control.Ptr().Add(slot*share.CounterStride)))
+	require.NoError(t, cu.CopyToHost(ctx, b, control.Ptr().Add(slot*share.CounterStride)))
 	return binary.LittleEndian.Uint64(b)
 }
 

@@ -177,7 +177,7 @@ func report(t testing.TB, att *share.Attachment, fault error) {
 func requirePattern(t testing.TB, dev *cu.Device, p cu.DevicePtr, size uint64) {
 	t.Helper()
 	host := make([]byte, size)
-	require.NoError(t, cu.CopyToHost(cutest.Context(t, dev), nil, host, p))
+	require.NoError(t, cu.CopyToHost(cutest.Context(t, dev), host, p))
 	require.Zero(t, pattern.Check(host, 0, 0))
 }
 

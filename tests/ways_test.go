@@ -199,7 +199,7 @@ func TestFault66_CheckThatIsNotLaunched(t *testing.T) {
 func requirePatternOf(t *testing.T, ctx *cu.Context, p cu.DevicePtr, size uint64, salt uint32) {
 	t.Helper()
 	host := make([]byte, size)
-	require.NoError(t, cu.CopyToHost(ctx, nil, host, p))
+	require.NoError(t, cu.CopyToHost(ctx, host, p))
 	require.Zero(t, pattern.Check(host, 0, salt))
 }
 
@@ -235,9 +235,9 @@ func TestKernelsAreGivenUp(t *testing.T) {
 		const size = mib + 16 // a short piece is done, and a long one is not
 		require.ErrorIs(t, k.Fill(t.Context(), mem.Ptr(), size, 0, func(uint64) error { return stopped }), stopped)
 		zeros := make([]byte, size)
-		require.NoError(t, cu.CopyToDevice(ctx, nil, mem.Ptr(), zeros))
+		require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr(), zeros))
 		require.NoError(t, ctx.Synchronize(t.Context()))
-		require.NoError(t, cu.CopyToHost(ctx, nil, zeros, mem.Ptr()))
+		require.NoError(t, cu.CopyToHost(ctx, zeros, mem.Ptr()))
 		require.False(t, slices.ContainsFunc(zeros, func(b byte) bool { return b != 0 }), "a kernel still wrote")
 	}
 	require.NoError(t, k.Close())

@@ -70,7 +70,7 @@ func TestFault71_AcrossTheBorderOfTwoChunks(t *testing.T) {
 				write(t, ctx, buf.Ptr().Add(at), bytes)
 			}
 		}
-		require.NoError(t, cu.Fill(ctx, nil, buf.Ptr().Add(border-65), uint8(0x5a), 130))
+		require.NoError(t, cu.Fill(ctx, buf.Ptr().Add(border-65), uint8(0x5a), 130))
 		require.NoError(t, ctx.Synchronize(t.Context()))
 		for i := border - 65; i < border+65; i++ {
 			want[i] = 0x5a

@@ -89,13 +89,13 @@ func childReadsAndWrites() error {
 		return err
 	}
 	got := make([]byte, buf.Size())
-	if err := cu.CopyToHost(ctx, nil, got, buf.Ptr()); err != nil {
+	if err := cu.CopyToHost(ctx, got, buf.Ptr()); err != nil {
 		return err
 	}
 	if string(got) != string(noise(buf.Size(), 1)) {
 		return errors.New("the parent's bytes are not there")
 	}
-	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(buf.Size(), 2)); err != nil {
+	if err := cu.CopyToDevice(ctx, buf.Ptr(), noise(buf.Size(), 2)); err != nil {
 		return err
 	}
 	return errors.Join(buf.Close(), ctx.Close())
@@ -123,12 +123,12 @@ func TestReadOnlyChildCannotChangeTheBytes(t *testing.T) {
 func writes(ctx *cu.Context, p cu.DevicePtr) map[string]func() error {
 	host := make([]byte, 4096)
 	return map[string]func() error{
-		"CopyToDevice":      func() error { return cu.CopyToDevice(ctx, nil, p, host) },
-		"CopyToDeviceAsync": func() error { return cu.CopyToDeviceAsync(ctx, nil, p, host) },
-		"CopyDevice":        func() error { return cu.CopyDevice(ctx, nil, p, p.Add(8192), 4096) },
-		"Fill 8":            func() error { return cu.Fill(ctx, nil, p, uint8(0), 4096) },
-		"Fill 16":           func() error { return cu.Fill(ctx, nil, p, uint16(0), 2048) },
-		"Fill 32":           func() error { return cu.Fill(ctx, nil, p, uint32(0), 1024) },
+		"CopyToDevice":      func() error { return cu.CopyToDevice(ctx, p, host) },
+		"CopyToDeviceAsync": func() error { return cu.CopyToDeviceAsync(ctx.NullStream(), p, host) },
+		"CopyDevice":        func() error { return cu.Copy(ctx, p, p.Add(8192), 4096) },
+		"Fill 8":            func() error { return cu.Fill(ctx, p, uint8(0), 4096) },
+		"Fill 16":           func() error { return cu.Fill(ctx, p, uint16(0), 2048) },
+		"Fill 32":           func() error { return cu.Fill(ctx, p, uint32(0), 1024) },
 	}
 }
 

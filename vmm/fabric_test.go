@@ -82,7 +82,7 @@ func childFabricOwner() error {
 	if err != nil {
 		return err
 	}
-	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), noise(2*g, 1)); err != nil {
+	if err := cu.CopyToDevice(ctx, buf.Ptr(), noise(2*g, 1)); err != nil {
 		return err
 	}
 	var offer fabricOffer
@@ -120,7 +120,7 @@ func childFabricImporter() error {
 		return err
 	}
 	got := make([]byte, buf.Size())
-	if err := cu.CopyToHost(ctx, nil, got, buf.Ptr()); err != nil {
+	if err := cu.CopyToHost(ctx, got, buf.Ptr()); err != nil {
 		return err
 	}
 	if string(got) != string(noise(buf.Size(), 1)) {

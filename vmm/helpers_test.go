@@ -142,13 +142,13 @@ func noise(n uint64, seed int) []byte {
 
 func write(t testing.TB, ctx *cu.Context, p cu.DevicePtr, b []byte) {
 	t.Helper()
-	require.NoError(t, cu.CopyToDevice(ctx, nil, p, b))
+	require.NoError(t, cu.CopyToDevice(ctx, p, b))
 }
 
 func read(t testing.TB, ctx *cu.Context, p cu.DevicePtr, n uint64) []byte {
 	t.Helper()
 	b := make([]byte, n)
-	require.NoError(t, cu.CopyToHost(ctx, nil, b, p))
+	require.NoError(t, cu.CopyToHost(ctx, b, p))
 	return b
 }
 

@@ -256,7 +256,7 @@ func TestFault63_SameFileManyGoroutines(t *testing.T) {
 					return
 				}
 				host := make([]byte, len(want))
-				if err := cu.CopyToHost(ctx, nil, host, got.Ptr()); err != nil || string(host) != string(want) {
+				if err := cu.CopyToHost(ctx, host, got.Ptr()); err != nil || string(host) != string(want) {
 					t.Errorf("wrong data, or %v", err)
 				}
 				if err := got.Close(); err != nil {
@@ -321,7 +321,7 @@ func TestFault63_SameMemoryManyGoroutines(t *testing.T) {
 				return
 			}
 			host := make([]byte, len(want))
-			if err := cu.CopyToHost(ctx, nil, host, got.Ptr()); err != nil || string(host) != string(want) {
+			if err := cu.CopyToHost(ctx, host, got.Ptr()); err != nil || string(host) != string(want) {
 				t.Errorf("wrong data, or %v", err)
 			}
 			if err := got.Close(); err != nil {
@@ -344,7 +344,7 @@ func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
 	closeFiles(t, files)
 	require.NoError(t, err)
 	require.Equal(t, cu.ReadOnly, ro.Access())
-	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, ro.Ptr(), make([]byte, 8)), cu.ErrInvalidValue)
+	require.ErrorIs(t, cu.CopyToDevice(ctx, ro.Ptr(), make([]byte, 8)), cu.ErrInvalidValue)
 	require.Equal(t, d, ro.Describe())
 
 	_, files, err = buf.Export()

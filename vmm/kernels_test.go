@@ -18,11 +18,11 @@ import (
 // launches are the kernels that change device memory.
 func launches(k *kernels.Set, s *cu.Stream, p cu.DevicePtr) map[string]func() error {
 	return map[string]func() error{
-		"Fill":      func() error { return k.Fill(s, p, 4096, 0, 1) },
-		"FillBytes": func() error { return k.FillBytes(s, p.Add(5), 1, 0) },
-		"Copy":      func() error { return k.Copy(s, p, p.Add(8192), 4096) },
-		"VectorAdd": func() error { return k.VectorAdd(s, p, p.Add(4096), p.Add(8192), 64) },
-		"Saxpy":     func() error { return k.Saxpy(s, 1, p, p.Add(4096), 64) },
+		"Fill":      func() error { return k.FillAsync(s, p, 4096, 0, 1) },
+		"FillBytes": func() error { return k.FillBytesAsync(s, p.Add(5), 1, 0) },
+		"Copy":      func() error { return k.CopyAsync(s, p, p.Add(8192), 4096) },
+		"VectorAdd": func() error { return k.VectorAddAsync(s, p, p.Add(4096), p.Add(8192), 64) },
+		"Saxpy":     func() error { return k.SaxpyAsync(s, 1, p, p.Add(4096), 64) },
 	}
 }
 
@@ -70,7 +70,7 @@ func childLaunchesAWriter() error {
 	if err := s.Synchronize(soon); !errors.Is(err, cu.ErrIllegalAddress) || !errors.Is(err, cu.ErrContextLost) {
 		return fmt.Errorf("%s through a read-only mapping ended with: %w", do, err)
 	}
-	if err := k.Fill(s, buf.Ptr(), 16, 0, 0); !errors.Is(err, cu.ErrContextLost) {
+	if err := k.FillAsync(s, buf.Ptr(), 16, 0, 0); !errors.Is(err, cu.ErrContextLost) {
 		return fmt.Errorf("after that, a launch ended with: %w", err)
 	}
 	return errors.Join(k.Close(), s.Close(), buf.Close(), ctx.Close())
@@ -108,12 +108,12 @@ func TestClosedMemoryIsNoArgument(t *testing.T) {
 		l, err := f.Prepare(one, c.memory, uint64(1), uint8(7))
 		require.NoError(t, err)
 		if c.memory != room { // which has nothing left by then
-			require.NoError(t, l.Run(nil))
+			require.NoError(t, l.Run(ctx.NullStream()))
 			require.NoError(t, ctx.Synchronize(t.Context()))
 		}
 		require.NoError(t, c.memory.Close())
 		require.Zero(t, c.memory.Ptr())
-		for _, err := range []error{l.Run(nil), f.Launch(nil, one, c.memory, uint64(1), uint8(7))} {
+		for _, err := range []error{l.Run(ctx.NullStream()), f.Launch(ctx.NullStream(), one, c.memory, uint64(1), uint8(7))} {
 			var wrong *cu.ArgumentError
 			require.ErrorAs(t, err, &wrong)
 			require.ErrorIs(t, err, cu.ErrClosed)

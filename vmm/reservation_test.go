@@ -37,11 +37,11 @@ func TestMappingCanBeUsedOnceItHasAccess(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, r.Ptr().Add(g), m.Ptr())
 	require.Equal(t, g, m.Size())
-	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, m.Ptr(), make([]byte, 8)), cu.ErrInvalidValue, "D5")
+	require.ErrorIs(t, cu.CopyToDevice(ctx, m.Ptr(), make([]byte, 8)), cu.ErrInvalidValue, "D5")
 	require.NoError(t, m.SetAccess(cu.ReadWrite))
 	write(t, ctx, m.Ptr(), noise(g, 1))
 	require.NoError(t, m.SetAccess(cu.ReadOnly, a.Device()))
-	require.ErrorIs(t, cu.CopyToDevice(ctx, nil, m.Ptr(), make([]byte, 8)), cu.ErrInvalidValue)
+	require.ErrorIs(t, cu.CopyToDevice(ctx, m.Ptr(), make([]byte, 8)), cu.ErrInvalidValue)
 	require.True(t, string(noise(g, 1)) == string(read(t, ctx, m.Ptr(), g)))
 	require.NoError(t, m.Close())
 }

@@ -25,7 +25,7 @@ var watched = map[string]string{
 	"cuEventRecord":           "ww",
 	"cuEventSynchronize":      "w",
 	"cuLaunchKernel":          "wdddddddw-w", // of no parameters the address is any
-	"cuMemcpyDtoDAsync_v2":    "wwww",
+	"cuMemcpyAsync":           "wwww",
 	"cuMemcpyDtoHAsync_v2":    "wwww",
 	"cuMemcpyHtoDAsync_v2":    "wwww",
 	"cuMemsetD8Async":         "wbww",

@@ -242,7 +242,7 @@ func (s *stage) fill() call {
 	return call{name: named(symbol, small), plot: queueing, label: "set\n4 KiB", symbols: []string{symbol}, batch: queued, ways: []way{
 		s.inC(func(n C.int) C.int64_t { return C.memset_8_loop(n, fn, cp, value, small, cs) }),
 		rawWay(func() sys.CUresult { return s.call.CuMemsetD8Async(sys.CUdeviceptr(p), value, small, stream) }, nil),
-		typedWay(func() error { return cu.Fill(s.ctx, s.stream, p, uint8(value), small) }),
+		typedWay(func() error { return cu.FillAsync(s.stream, p, uint8(value), small) }),
 		s.inCgo(func() C.int { return C.memset_8(fn, cp, value, small, cs) }, nil),
 	}}
 }
@@ -256,7 +256,7 @@ func (s *stage) toDevice(size int) call {
 		rawWay(func() sys.CUresult {
 			return s.call.CuMemcpyHtoDAsync_v2(sys.CUdeviceptr(p), ch, uintptr(size), stream)
 		}, nil),
-		typedWay(func() error { return cu.CopyToDeviceAsync(s.ctx, s.stream, p, host) }),
+		typedWay(func() error { return cu.CopyToDeviceAsync(s.stream, p, host) }),
 		s.inCgo(func() C.int { return C.copy_to_device(fn, cp, ch, cn, cs) }, nil),
 	}}
 }
@@ -270,21 +270,21 @@ func (s *stage) toHost(size int) call {
 		rawWay(func() sys.CUresult {
 			return s.call.CuMemcpyDtoHAsync_v2(ch, sys.CUdeviceptr(p), uintptr(size), stream)
 		}, nil),
-		typedWay(func() error { return cu.CopyToHostAsync(s.ctx, s.stream, host, p) }),
+		typedWay(func() error { return cu.CopyToHostAsync(s.stream, host, p) }),
 		s.inCgo(func() C.int { return C.copy_to_host(fn, ch, cp, cn, cs) }, nil),
 	}}
 }
 
 func (s *stage) onDevice(size int) call {
-	const symbol = "cuMemcpyDtoDAsync_v2"
+	const symbol = "cuMemcpyAsync"
 	fn, stream, to, from := s.fn(symbol), s.stream.Handle(), s.there.Ptr(), s.here.Ptr()
 	cs, ct, cf, cn := C.uintptr_t(stream), C.uint64_t(to), C.uint64_t(from), C.size_t(size)
 	return call{name: named(symbol, size), plot: queueing, label: "on device\n" + report.Bytes(float64(size)), symbols: []string{symbol}, batch: queued, ways: []way{
 		s.inC(func(n C.int) C.int64_t { return C.copy_device_loop(n, fn, ct, cf, cn, cs) }),
 		rawWay(func() sys.CUresult {
-			return s.call.CuMemcpyDtoDAsync_v2(sys.CUdeviceptr(to), sys.CUdeviceptr(from), uintptr(size), stream)
+			return s.call.CuMemcpyAsync(sys.CUdeviceptr(to), sys.CUdeviceptr(from), uintptr(size), stream)
 		}, nil),
-		typedWay(func() error { return cu.CopyDevice(s.ctx, s.stream, to, from, uint64(size)) }),
+		typedWay(func() error { return cu.CopyAsync(s.stream, to, from, uint64(size)) }),
 		s.inCgo(func() C.int { return C.copy_device(fn, ct, cf, cn, cs) }, nil),
 	}}
 }

@@ -132,7 +132,7 @@ func (c *consumer) check(buf *vmm.Buffer, n uint64) error {
 	salt := saltOf(n)
 	for _, at := range []uint64{0, buf.Size() - 8} {
 		var got [1]uint64
-		if err := cu.CopyToHost(c.ctx, nil, got[:], buf.Ptr().Add(at)); err != nil {
+		if err := cu.CopyToHost(c.ctx, got[:], buf.Ptr().Add(at)); err != nil {
 			return err
 		}
 		if got[0] != salt {

@@ -32,7 +32,7 @@ func TestWrongSaltIsFound(t *testing.T) {
 	require.NoError(t, c.check(buf, 7))
 	require.ErrorContains(t, c.check(buf, 8), "at offset 0")
 	last := buf.Size() - 8
-	require.NoError(t, cu.CopyToDevice(ctx, nil, buf.Ptr().Add(last), []uint64{0}))
+	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr().Add(last), []uint64{0}))
 	require.ErrorContains(t, c.check(buf, 7), "at offset 2097144")
 }
 

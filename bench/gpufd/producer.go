@@ -230,9 +230,9 @@ func export(buf *vmm.Buffer) error {
 func (p *producer) write(h *handover, buf *vmm.Buffer) error {
 	salt, writing := []uint64{saltOf(p.offers)}, rival.Now()
 	err := errors.Join(
-		cu.Fill(p.ctx, nil, buf.Ptr(), uint8(0x5a), buf.Size()),
-		cu.CopyToDevice(p.ctx, nil, buf.Ptr(), salt),
-		cu.CopyToDevice(p.ctx, nil, buf.Ptr().Add(buf.Size()-8), salt))
+		cu.Fill(p.ctx, buf.Ptr(), uint8(0x5a), buf.Size()),
+		cu.CopyToDevice(p.ctx, buf.Ptr(), salt),
+		cu.CopyToDevice(p.ctx, buf.Ptr().Add(buf.Size()-8), salt))
 	h.note("write", writing, rival.Now())
 	return err
 }

@@ -130,16 +130,16 @@ func (m *owned) close() error {
 // fill fills memory, writes salt at both ends, and waits until it is there.
 func (s *side) fill(m memory, size, salt uint64) error {
 	return errors.Join(
-		cu.Fill(s.ctx, nil, m.at(), uint8(0x5a), size),
-		cu.CopyToDevice(s.ctx, nil, m.at(), []uint64{salt}),
-		cu.CopyToDevice(s.ctx, nil, m.at().Add(size-8), []uint64{salt}),
+		cu.Fill(s.ctx, m.at(), uint8(0x5a), size),
+		cu.CopyToDevice(s.ctx, m.at(), []uint64{salt}),
+		cu.CopyToDevice(s.ctx, m.at().Add(size-8), []uint64{salt}),
 		synchronize(s.ctx))
 }
 
 // read reads both ends.
 func (s *side) read(m memory, size uint64) (salts [2]uint64, err error) {
 	err = errors.Join(
-		cu.CopyToHost(s.ctx, nil, salts[:1], m.at()),
-		cu.CopyToHost(s.ctx, nil, salts[1:], m.at().Add(size-8)))
+		cu.CopyToHost(s.ctx, salts[:1], m.at()),
+		cu.CopyToHost(s.ctx, salts[1:], m.at().Add(size-8)))
 	return salts, err
 }

@@ -51,7 +51,7 @@ func (v *verifier) compare(ctx context.Context) (wrong pattern.Mismatch, err err
 		return v.kernels.Check(ctx, src, v.size, v.meta.Salt, func(done uint64) error { return v.progress(ctx, done) })
 	}
 	err = pattern.Stream(ctx, v.size,
-		func(offset uint64, b []byte) error { return cu.CopyToHost(v.ctx, nil, b, src.Add(offset)) },
+		func(offset uint64, b []byte) error { return cu.CopyToHost(v.ctx, b, src.Add(offset)) },
 		func(offset uint64, b []byte) error {
 			wrong.Add(pattern.Check(b, offset/pattern.Size, v.meta.Salt))
 			return v.progress(ctx, offset+uint64(len(b)))

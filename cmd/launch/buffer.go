@@ -106,7 +106,7 @@ func (l *launcher) makeBuffers(ctx context.Context) (err error) {
 
 func (l *launcher) fillBuffer(ctx context.Context, a *argument) error {
 	if a.file == nil {
-		return cu.Fill(l.ctx, l.stream, a.mem.Ptr(), uint8(0), a.size)
+		return cu.FillAsync(l.stream, a.mem.Ptr(), uint8(0), a.size)
 	}
 	return pattern.Stream(ctx, a.size,
 		func(offset uint64, b []byte) error {
@@ -118,7 +118,7 @@ func (l *launcher) fillBuffer(ctx context.Context, a *argument) error {
 		},
 		func(offset uint64, b []byte) error {
 			l.app.Progress("reading "+a.in, offset, a.size)
-			return cu.CopyToDevice(l.ctx, l.stream, a.mem.Ptr().Add(offset), b)
+			return errors.Join(cu.CopyToDeviceAsync(l.stream, a.mem.Ptr().Add(offset), b), l.stream.Synchronize(ctx))
 		})
 }
 
@@ -143,7 +143,7 @@ func (l *launcher) writeFile(ctx context.Context, a *argument) error {
 	}
 	err = pattern.Stream(ctx, a.size,
 		func(offset uint64, b []byte) error {
-			return cu.CopyToHost(l.ctx, l.stream, b, a.mem.Ptr().Add(offset))
+			return errors.Join(cu.CopyToHostAsync(l.stream, b, a.mem.Ptr().Add(offset)), l.stream.Synchronize(ctx))
 		},
 		func(offset uint64, b []byte) error {
 			l.app.Progress("writing "+a.out, offset, a.size)

@@ -279,7 +279,7 @@ func (p *producer) fillFromHost(ctx context.Context, progress func(done uint64) 
 			if err := progress(offset); err != nil {
 				return err
 			}
-			return cu.CopyToDevice(p.ctx, nil, dst.Add(offset), b)
+			return cu.CopyToDevice(p.ctx, dst.Add(offset), b)
 		})
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -44,11 +45,13 @@ func (m *mismatch) look(b []byte, offset uint64) {
 // checkOnHost copies size bytes at src to the host, a piece at a time, and wants
 // all to be the same. It calls progress now and then. The error is a [*mismatch]
 // if they are not.
-func checkOnHost(ctx context.Context, c *cu.Context, s *cu.Stream, src cu.DevicePtr, size uint64, want byte, progress func() error) error {
+func checkOnHost(ctx context.Context, s *cu.Stream, src cu.DevicePtr, size uint64, want byte, progress func() error) error {
 	m := &mismatch{Want: want}
 	said := time.Now()
 	err := pattern.Stream(ctx, size,
-		func(offset uint64, b []byte) error { return cu.CopyToHost(c, s, b, src.Add(offset)) },
+		func(offset uint64, b []byte) error {
+			return errors.Join(cu.CopyToHostAsync(s, b, src.Add(offset)), s.Synchronize(ctx))
+		},
 		func(offset uint64, b []byte) error {
 			m.look(b, offset)
 			if time.Since(said) < time.Second {

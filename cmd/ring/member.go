@@ -260,7 +260,7 @@ func (w *worker) fill(ctx context.Context, step int) error {
 // check looks at the process' own chunk, on the host.
 func (w *worker) check(ctx context.Context) error {
 	want := w.Values[fillerOf(w.id, w.Steps-1, w.procs())]
-	err := checkOnHost(ctx, w.ctx, w.stream, w.chunkAt(w.id), w.Size, want, w.sayWorking)
+	err := checkOnHost(ctx, w.stream, w.chunkAt(w.id), w.Size, want, w.sayWorking)
 	errors.As(err, &w.wrong)
 	return err
 }

@@ -98,7 +98,7 @@ func (k *Kernels) Close() error {
 // there are so far, one call at a time.
 func (k *Kernels) Fill(ctx context.Context, dst cu.DevicePtr, size uint64, salt uint32, progress func(done uint64) error) error {
 	return k.each(ctx, size, progress, func(ctx context.Context, s *cu.Stream, offset, n uint64) error {
-		if err := k.set.Fill(s, dst.Add(offset), n, offset/pattern.Size, salt); err != nil {
+		if err := k.set.FillAsync(s, dst.Add(offset), n, offset/pattern.Size, salt); err != nil {
 			return err
 		}
 		return s.Synchronize(ctx)

@@ -85,16 +85,16 @@ func TestPiecesOfKernels(t *testing.T) {
 	require.NoError(t, err)
 	none := func(uint64) error { return nil }
 	for _, size := range []uint64{1, 47, 48, 49, 96, 97, 500} {
-		require.NoError(t, cu.Fill(ctx, nil, mem.Ptr(), uint8(0xee), room))
+		require.NoError(t, cu.Fill(ctx, mem.Ptr(), uint8(0xee), room))
 		require.NoError(t, ctx.Synchronize(t.Context()))
 		require.NoError(t, k.Fill(t.Context(), mem.Ptr(), size, 9, none))
 		got := make([]byte, room)
-		require.NoError(t, cu.CopyToHost(ctx, nil, got, mem.Ptr()))
+		require.NoError(t, cu.CopyToHost(ctx, got, mem.Ptr()))
 		require.Zero(t, pattern.Check(got[:size], 0, 9))
 		require.Equal(t, slices.Repeat([]byte{0xee}, int(room-size)), got[size:], "%d bytes, and no more", size)
 		for _, at := range []uint64{size - 1, size / 2, 0} { // and so more and more are wrong
 			got[at] ^= 0x80
-			require.NoError(t, cu.CopyToDevice(ctx, nil, mem.Ptr(), got))
+			require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr(), got))
 			var seen []uint64
 			wrong, err := k.Check(t.Context(), mem.Ptr(), size, 9, func(done uint64) error { seen = append(seen, done); return nil })
 			require.NoError(t, err)

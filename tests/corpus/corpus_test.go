@@ -169,7 +169,7 @@ func (k kase) launch(c *cu.Context, f *cu.Function, in, out *cu.Memory) ([]byte,
 	}
 	defer s.Close()
 	result := make([]byte, k.bytes)
-	if err := errors.Join(cu.CopyToDevice(c, s, in.Ptr(), k.input()), cu.CopyToDevice(c, s, out.Ptr(), result)); err != nil {
+	if err := errors.Join(cu.CopyToDeviceAsync(s, in.Ptr(), k.input()), cu.CopyToDeviceAsync(s, out.Ptr(), result), s.Synchronize(context.Background())); err != nil {
 		return nil, err
 	}
 	cfg := cu.LaunchConfig{Grid: k.grid, Block: k.block, Shared: k.shared, Cooperative: k.how == "cooperative"}
@@ -181,7 +181,7 @@ func (k kase) launch(c *cu.Context, f *cu.Function, in, out *cu.Memory) ([]byte,
 	if err := s.Synchronize(ctx); err != nil {
 		return nil, err
 	}
-	return result, cu.CopyToHost(c, s, result, out.Ptr())
+	return result, errors.Join(cu.CopyToHostAsync(s, result, out.Ptr()), s.Synchronize(ctx))
 }
 
 // caseChild runs the case that GPUFD_CASE names, and writes what comes of it behind

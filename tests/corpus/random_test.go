@@ -66,7 +66,7 @@ func newRandomRunner(c *cu.Context, stack uint64) (r *randomRunner, err error) {
 	if r.out, err = c.Alloc(randomBlocks * randomThreads * randomBytes); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	if err := cu.CopyToDevice(c, r.s, r.in.Ptr(), kase{kernel: "random", bytes: randomInput}.input()); err != nil {
+	if err := errors.Join(cu.CopyToDeviceAsync(r.s, r.in.Ptr(), kase{kernel: "random", bytes: randomInput}.input()), r.s.Synchronize(context.Background())); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
@@ -122,7 +122,7 @@ func (r *randomRunner) run(m *cu.Module, seed int) ([]byte, error) {
 	if err := r.s.Synchronize(ctx); err != nil {
 		return nil, err
 	}
-	return out, cu.CopyToHost(r.c, r.s, out, r.out.Ptr())
+	return out, errors.Join(cu.CopyToHostAsync(r.s, out, r.out.Ptr()), r.s.Synchronize(ctx))
 }
 
 func randomHash(out []byte) string {

@@ -123,10 +123,10 @@ func (g gpu) run(t *testing.T, f hashForm, mod *cu.Module, n int) []byte {
 	fn, err := mod.Function(fmt.Sprintf("k%d", n))
 	require.NoError(t, err)
 	results := make([]byte, 8*hashCases)
-	require.NoError(t, cu.CopyToDevice(g.ctx, nil, g.in.Ptr(), f.input()))
-	require.NoError(t, cu.CopyToDevice(g.ctx, nil, g.out.Ptr(), results))
-	require.NoError(t, fn.Launch(nil, cu.LaunchConfig{Grid: cu.Dim3{X: hashCases / 256}, Block: cu.Dim3{X: 256}}, g.in.Ptr(), g.out.Ptr()))
-	require.NoError(t, cu.CopyToHost(g.ctx, nil, results, g.out.Ptr()))
+	require.NoError(t, cu.CopyToDevice(g.ctx, g.in.Ptr(), f.input()))
+	require.NoError(t, cu.CopyToDevice(g.ctx, g.out.Ptr(), results))
+	require.NoError(t, fn.Launch(fn.Context().NullStream(), cu.LaunchConfig{Grid: cu.Dim3{X: hashCases / 256}, Block: cu.Dim3{X: 256}}, g.in.Ptr(), g.out.Ptr()))
+	require.NoError(t, cu.CopyToHost(g.ctx, results, g.out.Ptr()))
 	return results
 }
 

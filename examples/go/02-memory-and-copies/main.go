@@ -42,9 +42,9 @@ func copies(_ *cu.Device, ctx *cu.Context) error {
 	// forms, and CopyDevice, do not (lesson 3).
 	back := make([]uint32, 100)
 	err = errors.Join(
-		cu.CopyToDevice(ctx, nil, a.Ptr(), numbers),
-		cu.CopyDevice(ctx, nil, b.Ptr(), a.Ptr(), 400),
-		cu.CopyToHost(ctx, nil, back, b.Ptr()),
+		cu.CopyToDevice(ctx, a.Ptr(), numbers),
+		cu.Copy(ctx, b.Ptr(), a.Ptr(), 400),
+		cu.CopyToHost(ctx, back, b.Ptr()),
 	)
 	if err != nil {
 		return err
@@ -56,10 +56,10 @@ func copies(_ *cu.Device, ctx *cu.Context) error {
 	fmt.Println("sum on the host:", sum)
 	fmt.Println("the same bytes, copied on the device:", back[:4])
 
-	err = errors.Join(cu.Fill(ctx, nil, b.Ptr(), uint32(7), 100), cu.CopyToHost(ctx, nil, back, b.Ptr()))
+	err = errors.Join(cu.Fill(ctx, b.Ptr(), uint32(7), 100), cu.CopyToHost(ctx, back, b.Ptr()))
 	fmt.Println("filled:", back[:4])
 
-	fmt.Println("a copy to nowhere:", cu.CopyToDevice(ctx, nil, 0, numbers))
+	fmt.Println("a copy to nowhere:", cu.CopyToDevice(ctx, 0, numbers))
 
 	err = errors.Join(err, a.Close(), a.Close()) // once more does nothing, and never reaches the driver
 	s, made := ctx.NewStream()

@@ -56,9 +56,9 @@ func byHand(dev *cu.Device, ctx *cu.Context) (err error) {
 	}
 
 	got := make([]int64, 1)
-	err = errors.Join(cu.CopyToDevice(ctx, nil, p, []int64{42}), cu.CopyToHost(ctx, nil, got, q))
+	err = errors.Join(cu.CopyToDevice(ctx, p, []int64{42}), cu.CopyToHost(ctx, got, q))
 	fmt.Println("written through the first, read through the second:", got[0])
-	fmt.Println("writing through the second:", cu.CopyToDevice(ctx, nil, q, got))
+	fmt.Println("writing through the second:", cu.CopyToDevice(ctx, q, got))
 
 	// Drivers map whole allocations only: to share parts, make a buffer of several.
 	var refused *cu.Error

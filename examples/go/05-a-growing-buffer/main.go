@@ -37,7 +37,7 @@ func grow(dev *cu.Device, ctx *cu.Context) (err error) {
 	at := buf.Ptr()
 	fmt.Printf("at %v: 1 chunk of %d, room for 8\n", at, chunk)
 
-	if err := cu.CopyToDevice(ctx, nil, at, []uint16{1, 2, 3}); err != nil {
+	if err := cu.CopyToDevice(ctx, at, []uint16{1, 2, 3}); err != nil {
 		return err
 	}
 	if err := buf.Grow(4 * chunk); err != nil {
@@ -45,7 +45,7 @@ func grow(dev *cu.Device, ctx *cu.Context) (err error) {
 	}
 	fmt.Printf("grown to %d chunks, still there: %v\n", buf.Mapped()/chunk, buf.Ptr() == at)
 	old := make([]uint16, 3)
-	if err := cu.CopyToHost(ctx, nil, old, at); err != nil {
+	if err := cu.CopyToHost(ctx, old, at); err != nil {
 		return err
 	}
 	fmt.Println("the old data:", old)

@@ -41,7 +41,7 @@ func produce(dev *cu.Device, ctx *cu.Context) (err error) {
 		return err
 	}
 	defer lesson.Close(&err, buf)
-	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), []float32{3.5, 1.25, -2, 0.5}); err != nil {
+	if err := cu.CopyToDevice(ctx, buf.Ptr(), []float32{3.5, 1.25, -2, 0.5}); err != nil {
 		return err
 	}
 	srv, err := lesson.Listen()
@@ -73,7 +73,7 @@ func consume(dev *cu.Device, ctx *cu.Context) (err error) {
 	}
 	defer lesson.Close(&err, att) // ends the lease, and the mapping
 	numbers := make([]float32, 4)
-	fault := cu.CopyToHost(ctx, nil, numbers, att.Ptr())
+	fault := cu.CopyToHost(ctx, numbers, att.Ptr())
 	fmt.Printf("consumer: %s, %v: %v\n", att.Offer().Name, att.Access(), numbers)
 	return errors.Join(fault, att.Report(wait, fault))
 }

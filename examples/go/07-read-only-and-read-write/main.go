@@ -32,24 +32,24 @@ func rights(dev *cu.Device, ctx *cu.Context) (err error) {
 	}
 	defer lesson.Close(&err, buf)
 	numbers := []uint64{1, 2}
-	if err := cu.CopyToDevice(ctx, nil, buf.Ptr(), numbers); err != nil {
+	if err := cu.CopyToDevice(ctx, buf.Ptr(), numbers); err != nil {
 		return err
 	}
 
 	err = attach(buf, share.ReadOnly, share.ReadOnly, func(p cu.DevicePtr) error {
-		err := cu.CopyToHost(ctx, nil, numbers, p)
+		err := cu.CopyToHost(ctx, numbers, p)
 		fmt.Println("a reader reads", numbers)
 		var refused *cu.Error
-		if errors.As(cu.CopyToDevice(ctx, nil, p, []uint64{9}), &refused) {
+		if errors.As(cu.CopyToDevice(ctx, p, []uint64{9}), &refused) {
 			fmt.Println("and cannot write:", refused.Result)
 		}
 		return err
 	})
-	write := func(p cu.DevicePtr) error { return cu.CopyToDevice(ctx, nil, p, []uint64{9}) }
+	write := func(p cu.DevicePtr) error { return cu.CopyToDevice(ctx, p, []uint64{9}) }
 	refused := attach(buf, share.ReadOnly, share.ReadWrite, write)
 	fmt.Println("a writer is refused:", errors.Is(refused, share.ErrRefused))
 
-	err = errors.Join(err, attach(buf, share.ReadWrite, share.ReadWrite, write), cu.CopyToHost(ctx, nil, numbers, buf.Ptr()))
+	err = errors.Join(err, attach(buf, share.ReadWrite, share.ReadWrite, write), cu.CopyToHost(ctx, numbers, buf.Ptr()))
 	fmt.Println("offered for writing, it writes: the producer sees", numbers)
 	return err
 }

@@ -65,7 +65,7 @@ func (t *table) set(i int, r row) error {
 	if err != nil {
 		return err
 	}
-	return cu.CopyToDevice(t.ctx, nil, p, []row{r})
+	return cu.CopyToDevice(t.ctx, p, []row{r})
 }
 
 func (t *table) get(i int) (row, error) {
@@ -74,6 +74,6 @@ func (t *table) get(i int) (row, error) {
 		return row{}, err
 	}
 	var r [1]row
-	err = cu.CopyToHost(t.ctx, nil, r[:], p)
+	err = cu.CopyToHost(t.ctx, r[:], p)
 	return r[0], err
 }

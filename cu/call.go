@@ -1,0 +1,90 @@
+package cu
+
+import (
+	"runtime"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// Every driver call of this package is made by one of three words:
+//
+//   - run makes a call with what can be closed: a Context, and what is made in
+//     one, a Library, a Pool, a MemHandle. It refuses what is nil or closed
+//     ([ErrClosed]) and what is lost ([LostError]), keeps the handle open until the
+//     call is over, binds the context, and makes an error of the result.
+//   - create is run for a call that makes something for a context to own.
+//   - check makes an error of a result that is there: of a Driver or Device, which
+//     are never closed, and of calls that close.
+//
+// Inside them older and answer see to results that are no errors.
+
+// run makes one driver call with the context bound. Close waits for it.
+func (c *Context) run(op string, f func(sys.Caller) sys.CUresult) error {
+	if c == nil || !c.inner.enter() {
+		return ErrClosed
+	}
+	defer runtime.KeepAlive(c)
+	defer c.inner.leave()
+	if err := c.inner.fate.refuse(op); err != nil {
+		return err
+	}
+	return c.inner.check(op, f(c.inner.call))
+}
+
+// create is run for a call that makes child, which the context closes unless
+// its owner has.
+func (c *Context) create(op string, child closer, f func(sys.Caller) sys.CUresult) error {
+	return c.run(op, func(call sys.Caller) sys.CUresult {
+		r := f(call)
+		if r == sys.CUDA_SUCCESS {
+			c.inner.adopt(child)
+		}
+		return r
+	})
+}
+
+// check is the driver's, and remembers what the context does not survive.
+func (h *contextHandle) check(op string, r sys.CUresult) error {
+	if r == sys.CUDA_SUCCESS {
+		return nil
+	}
+	err := h.dev.drv.check(op, r)
+	h.fate.notice(err)
+	return err
+}
+
+// run makes one driver call on the stream.
+func (s *Stream) run(op string, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
+	if s == nil || !s.enter() {
+		return ErrClosed
+	}
+	defer s.leave()
+	return s.ctx.run(op, func(call sys.Caller) sys.CUresult { return f(call, s.stream) })
+}
+
+// runIn is run for work of c, such as its kernels and events, which a stream of
+// another context cannot do.
+func (s *Stream) runIn(c *Context, op string, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
+	if s != nil && s.ctx.inner.ctx != c.inner.ctx {
+		return &Error{Op: op, Result: ErrInvalidHandle, Text: "the stream belongs to another context"}
+	}
+	return s.run(op, f)
+}
+
+// older is r, or where the driver lacks the function what its older ABI says.
+// The call is named by the older one, which every driver has.
+func older(r sys.CUresult, f func() sys.CUresult) sys.CUresult {
+	if r == sys.SymbolMissing {
+		return f()
+	}
+	return r
+}
+
+// answer makes an answer of a query's result: not ready is no error.
+func answer(r sys.CUresult, ready *bool) sys.CUresult {
+	if r == sys.CUDA_ERROR_NOT_READY {
+		return sys.CUDA_SUCCESS
+	}
+	*ready = r == sys.CUDA_SUCCESS
+	return r
+}
