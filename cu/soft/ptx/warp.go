@@ -84,13 +84,28 @@ func census(warp []thread) (alive, runs, waits uint32) {
 	return alive, runs, waits
 }
 
-// joins reports whether t is at the same meeting as another thread: at the same
-// instruction, or where there is a mask, at one alike.
+// joins reports whether t is at the same meeting as another thread. Without a mask that
+// is the same instruction, to which the same calls have led. A mask says itself who
+// comes, from wherever: there it is an instruction alike, with the same mask.
 func (t *thread) joins(other *thread) bool {
 	if t.meeting.open {
-		return t.inst == other.inst && len(t.stack) == len(other.stack) && (!t.meeting.step || t.abreast(other))
+		return t.inst == other.inst && t.calledAlike(other) && (!t.meeting.step || t.abreast(other))
 	}
 	return t.meeting.what == other.meeting.what && t.mask == other.mask
+}
+
+// calledAlike reports whether two threads will return to the same places. The innermost
+// calls are compared first, because they differ most often.
+func (t *thread) calledAlike(other *thread) bool {
+	if len(t.stack) != len(other.stack) {
+		return false
+	}
+	for k := len(t.stack) - 1; k >= 0; k-- {
+		if a, b := &t.stack[k], &other.stack[k]; a.pc != b.pc || a.fn != b.fn {
+			return false
+		}
+	}
+	return true
 }
 
 // takeSync takes .sync, behind which an instruction's last operand is the mask of
