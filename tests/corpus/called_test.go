@@ -2,6 +2,7 @@ package corpus
 
 import (
 	"context"
+	"errors"
 	"math/bits"
 	"os"
 	"testing"
@@ -68,6 +69,6 @@ func answers(t *testing.T, m *cu.Module, kernel string) [][4]uint32 {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, s.Synchronize(ctx))
-	require.NoError(t, cu.CopyToHost(c, s, list, out.Ptr()))
+	require.NoError(t, errors.Join(cu.CopyToHostAsync(s, list, out.Ptr()), s.Synchronize(t.Context())))
 	return list
 }
