@@ -199,7 +199,7 @@ func TestLegacyOtherUser(t *testing.T) {
 		t.Logf("uid %d opens a handle of uid 0: exit code %d\n%s", otherUID, code, other.dump())
 		require.Contains(t, []int{0, 1}, code)
 	} else {
-		other.fails(1, "cuIpcOpenMemHandle_v2: CUDA_ERROR_MAP_FAILED", "another GPUFD_SOFT_DIR, as each user has", "ask for a descriptor")
+		other.fails(1, "cuIpcOpenMemHandle: CUDA_ERROR_MAP_FAILED", "another GPUFD_SOFT_DIR, as each user has", "ask for a descriptor")
 		producer.waitLine("Consumer reported a failure")
 	}
 	s.consumer().succeeds()

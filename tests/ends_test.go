@@ -18,6 +18,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // piped starts a program on the scene's socket whose output goes into a small pipe, and
@@ -63,7 +64,10 @@ func TestNobodyReads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
 			producer, out := s.piped("producer", append(c.args, "-consumers", "0")...)
-			eventually(t, func() bool { _, err := os.Stat(s.socket); return err == nil }, "no socket")
+			eventually(t, func() bool { // the file is there a moment before anybody listens
+				conn, err := sock.Dial(t.Context(), s.socket)
+				return err == nil && conn.Close() == nil
+			}, "nobody listens")
 			for range 250 { // of whom each is a few lines
 				s.consume(t)
 			}

@@ -50,7 +50,8 @@ func checkOnHost(ctx context.Context, s *cu.Stream, src cu.DevicePtr, size uint6
 	said := time.Now()
 	err := pattern.Stream(ctx, size,
 		func(offset uint64, b []byte) error {
-			return errors.Join(cu.CopyToHostAsync(s, b, src.Add(offset)), s.Synchronize(ctx))
+			err := cu.CopyToHostAsync(s, b, src.Add(offset))
+			return errors.Join(err, s.Synchronize(context.WithoutCancel(ctx))) // the copy is done: b is memory of Go
 		},
 		func(offset uint64, b []byte) error {
 			m.look(b, offset)
