@@ -7,8 +7,8 @@
 //	defer ctx.Close()
 //
 // A [Driver] is a value: there are no package-level drivers, and every object
-// holds the one it came from. [WithResolver] puts the software driver of
-// package cu/soft in libcuda's place.
+// holds the one it came from. [WithFallback] opens the software driver of
+// package cu/soft where there is no GPU; [WithResolver] puts it in libcuda's place.
 //
 // Any goroutine may make any call at any time. The context that a call needs
 // is bound in the same crossing, so no caller ever locks a thread. A call

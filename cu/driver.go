@@ -42,6 +42,7 @@ const softSymbol = "gpufdSoftDriver"
 type Driver struct {
 	call     sys.Caller
 	name     string
+	why      string // it is the fallback, or ""
 	kind     Kind
 	version  int
 	leak     func(Leak)
@@ -59,8 +60,9 @@ type Driver struct {
 }
 
 type config struct {
-	resolver sys.Resolver
+	resolver sys.Resolver // nil for libcuda
 	name     string
+	fallback sys.Resolver // or nil
 	trace    io.Writer
 	hooks    []sys.Hook
 	leak     func(Leak)
@@ -69,7 +71,8 @@ type config struct {
 // An Option changes what [Open] opens.
 type Option func(*config)
 
-// WithResolver opens the driver whose functions r finds, in libcuda's place:
+// WithResolver opens the driver whose functions r finds, in libcuda's place, for
+// [WithFallback], too. This opens the software driver also where there is a GPU:
 //
 //	cu.Open(cu.WithResolver(soft.Resolver))
 func WithResolver(r sys.Resolver) Option {
@@ -92,11 +95,12 @@ func WithLeakHandler(f func(Leak)) Option { return func(c *config) { c.leak = f 
 
 // Open opens libcuda, or what an option puts in its place, and initialises it:
 // cuInit, cuDriverGetVersion and the list of devices (cuDeviceGetCount,
-// cuDeviceGet).
+// cuDeviceGet). Programs that should run without a GPU, too, use [WithFallback].
 //
 // Errors: [*sys.LibraryError] where there is no libcuda; [ErrNoDevice] where no
 // GPU is visible; any other [*Error] of cuInit means a driver that is there and
-// broken.
+// broken; soft.ConfigError where the environment of the software driver makes no
+// sense.
 func Open(opts ...Option) (*Driver, error) {
 	c := config{leak: printLeak}
 	if on, _ := strconv.ParseBool(os.Getenv("GPUFD_TRACE")); on {
@@ -105,6 +109,14 @@ func Open(opts ...Option) (*Driver, error) {
 	for _, o := range opts {
 		o(&c)
 	}
+	if c.fallback != nil {
+		return openEither(c)
+	}
+	return open(c)
+}
+
+// open opens what c's resolver finds, or libcuda.
+func open(c config) (*Driver, error) {
 	if c.resolver == nil {
 		var err error
 		if c.resolver, c.name, err = sys.OpenCUDA(); err != nil {
@@ -127,6 +139,9 @@ func (d *Driver) init(c config) error {
 	lib.SetHook(sys.Nest(c.hooks...))
 	if lib.Has(softSymbol) {
 		d.kind = Soft
+		if _, err := lib.Lookup("cuInit"); err != nil {
+			return err // why it cannot start
+		}
 	}
 	v := new(int32)
 	if d.call.CuDriverGetVersion(v) == sys.CUDA_SUCCESS {
@@ -169,7 +184,9 @@ func (d *Driver) Kind() Kind { return d.kind }
 // CUDA 13.0.
 func (d *Driver) Version() int { return d.version }
 
-// String describes the driver for people, e.g. "libcuda.so.1 (CUDA 13.0)".
+// String describes the driver for people, e.g. "libcuda.so.1 (CUDA 13.0)". Of
+// [WithFallback]'s it also says why libcuda was not taken, e.g. "software driver
+// (CUDA 13.0): libcuda is not installed here".
 func (d *Driver) String() string {
 	name := d.name
 	switch {
@@ -178,7 +195,11 @@ func (d *Driver) String() string {
 	case name == "":
 		name = "CUDA driver"
 	}
-	return fmt.Sprintf("%s (CUDA %s)", name, sys.Version(d.version))
+	text := fmt.Sprintf("%s (CUDA %s)", name, sys.Version(d.version))
+	if d.why != "" {
+		text += ": " + d.why
+	}
+	return text
 }
 
 // Caller returns the raw driver API, for what this package does not wrap. It

@@ -1,5 +1,8 @@
 package cu
 
+// NoGPU says why there is no GPU, if that is what err means.
+var NoGPU = noGPU
+
 // PendingCalls is how many functions of [Stream.Call] are kept.
 func PendingCalls() int {
 	hostFuncs.mu.Lock()

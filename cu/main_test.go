@@ -20,6 +20,7 @@ var children = cutest.Children{
 	"lose contexts":              childLoseContexts,
 	"reset primary":              childResetPrimary,
 	"no peer access":             childNoPeerAccess,
+	"open the software driver":   childOpenSoft,
 
 	"host function in a lost context": childHostFunction,
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -221,7 +222,7 @@ func TestSoftwareDirectoryOfAnotherUser(t *testing.T) {
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	defer func() { require.NoError(t, os.RemoveAll(dir)) }()
 	for _, program := range args("producer", "consumer") {
-		s.startAsIn(asOther(), dir, program).fails(2, dir+": belongs to uid 0, and this is uid 12345", "a directory of your own in GPUFD_SOFT_DIR", "file machine")
+		s.startAsIn(asOther(), dir, program).fails(2, "GPUFD_SOFT_DIR="+strconv.Quote(dir)+": belongs to uid 0, and this is uid 12345", "want a directory of your own", "the file machine")
 	}
 }
 

@@ -44,7 +44,7 @@ func TestFault43_BadLibcuda(t *testing.T) {
 	}{
 		"cuInit fails": {
 			map[string]answer{"cuInit": returns(999)},
-			args(broken, "cuInit: CUDA_ERROR_UNKNOWN (999)", "-driver soft"), args("cuInit: CUDA_ERROR_UNKNOWN (999)"),
+			args(broken, "cuInit: CUDA_ERROR_UNKNOWN (999)", "GPUFD_DRIVER=soft"), args("cuInit: CUDA_ERROR_UNKNOWN (999)"),
 		},
 		"libcuda and kernel module differ": {
 			map[string]answer{"cuInit": returns(803)},
@@ -147,7 +147,7 @@ func TestUnloadableLibcuda(t *testing.T) {
 		t.Skip("the loader would find the real libcuda behind it")
 	}
 	newScene(t).start("producer", env, "-driver", "cuda").fails(3, dir+"/libcuda.so.1")
-	newScene(t).start("producer", env, "-driver", "auto").fails(3, dir+"/libcuda.so.1", "-driver soft")
+	newScene(t).start("producer", env, "-driver", "auto").fails(3, dir+"/libcuda.so.1", "GPUFD_DRIVER=soft")
 }
 
 // TestDriversOfDifferentKinds: a consumer on libcuda cannot use the memory of

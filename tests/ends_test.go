@@ -292,7 +292,7 @@ func TestFullDirectory(t *testing.T) {
 				p := start(t, program, in[0], args("GPUFD_DRIVER=soft", "GPUFD_SOFT_DIR="+c.soft), append(in[1:len(in):len(in)], "/bin/sh", "-c",
 					`mount -t tmpfs -o "mode=0700,$1" full "$2" && { head -c 8192 /dev/zero >"$2/filler" || true; } 2>/dev/null && shift 2 && exec "$@"`,
 					"sh", c.options, dir, programPath(t, program), "-socket", s.socket)...)
-				p.fails(3, "the software driver's directory: ", "no space left on device")
+				p.fails(3, "the software driver cannot use its directory: GPUFD_SOFT_DIR=", "no space left on device")
 			}
 		})
 	}

@@ -107,8 +107,14 @@ func TestTooLarge(t *testing.T) {
 // TestWrongSoftEnvironment: the software driver's own settings.
 func TestWrongSoftEnvironment(t *testing.T) {
 	for _, c := range []wrongCase{
-		{name: "GPUFD_SOFT_MEMORY", env: args("GPUFD_SOFT_MEMORY=lots"), code: 2, words: args(`GPUFD_SOFT_MEMORY="lots"`)},
-		{name: "GPUFD_SOFT_DEVICES", env: args("GPUFD_SOFT_DEVICES=many"), code: 2, words: args(`GPUFD_SOFT_DEVICES="many"`)},
+		{name: "GPUFD_SOFT_DEVICES", env: args("GPUFD_SOFT_DEVICES=many"), code: 2, words: args(`GPUFD_SOFT_DEVICES="many": want a number from 0 to 64`)},
+		{name: "GPUFD_SOFT_MEMORY", env: args("GPUFD_SOFT_MEMORY=lots"), code: 2, words: args(`GPUFD_SOFT_MEMORY="lots": want bytes, or a number and KiB, MiB or GiB`)},
+		{name: "GPUFD_SOFT_VERSION", env: args("GPUFD_SOFT_VERSION=13.0"), code: 2, words: args(`GPUFD_SOFT_VERSION="13.0": want a number from 1000 to 13000`)},
+		{name: "GPUFD_SOFT_PEERS", env: args("GPUFD_SOFT_PEERS=no"), code: 2, words: args(`GPUFD_SOFT_PEERS="no": want a number from 0 to 1`)},
+		{name: "GPUFD_SOFT_IPC", env: args("GPUFD_SOFT_IPC=no"), code: 2, words: args(`GPUFD_SOFT_IPC="no": want a number from 0 to 1`)},
+		{name: "GPUFD_SOFT_VMM", env: args("GPUFD_SOFT_VMM=no"), code: 2, words: args(`GPUFD_SOFT_VMM="no": want a number from 0 to 1`)},
+		{name: "GPUFD_SOFT_IMEX", env: args("GPUFD_SOFT_IMEX=yes"), code: 2, words: args(`GPUFD_SOFT_IMEX="yes": want a number from 0 to 1`)},
+		{name: "GPUFD_SOFT_DIR", env: args("GPUFD_SOFT_DIR=/dev/null"), code: 2, words: args(`GPUFD_SOFT_DIR="/dev/null": not a directory; want a directory of your own with mode 0700`)},
 		{name: "no devices", env: args("GPUFD_SOFT_DEVICES=0"), code: 3, words: args("CUDA_ERROR_NO_DEVICE (100)")},
 	} {
 		c.args = args("-driver", "soft")

@@ -103,9 +103,10 @@ func childWait() {
 	io.Copy(io.Discard, os.Stdin)
 }
 
-// childInit prints what cuInit and ConfigError say.
+// childInit prints what cuInit says, and why it does not resolve.
 func childInit() {
-	fmt.Println(caller.CuInit(0), ConfigError())
+	_, err := Resolver("cuInit")
+	fmt.Println(driver.cuInit(0), err)
 }
 
 // childUUIDs prints the visible devices.

@@ -42,8 +42,22 @@ type config struct {
 	visible *string // CUDA_VISIBLE_DEVICES; nil if not set
 }
 
-// readConfig reads the environment. With an error, what could not be read has
-// its default, so that symbols still resolve and cuInit can say what is wrong.
+// A ConfigError says why the software driver cannot start: variables of the environment
+// have values that make no sense, or the directory of device memory is none that it may use.
+type ConfigError struct {
+	Err error // which variable, its value, and what it may be; several are joined
+}
+
+// Error says it in one line.
+func (e *ConfigError) Error() string {
+	return "the software driver cannot start: " + strings.ReplaceAll(e.Err.Error(), "\n", "; ")
+}
+
+// Unwrap returns Err.
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// readConfig reads the environment. With a [*ConfigError], what could not be read has its
+// default, so that symbols still resolve.
 func readConfig() (config, error) {
 	c := config{devices: 2, memory: 2 << 30, version: sys.CUDA_VERSION, peers: 1, ipc: 1, vmm: 1}
 	err := errors.Join(
@@ -60,7 +74,10 @@ func readConfig() (config, error) {
 	}
 	dir, dirErr := storeDir(c.memory)
 	c.dir = dir
-	return c, errors.Join(err, dirErr)
+	if err = errors.Join(err, dirErr); err != nil {
+		return c, &ConfigError{err}
+	}
+	return c, nil
 }
 
 // readInt sets *v to the environment variable's value, if it is set.
@@ -118,6 +135,21 @@ func storeDir(memory uint64) (string, error) {
 		return filepath.Join("/dev/shm", name), nil
 	}
 	return filepath.Abs(filepath.Join(os.TempDir(), name))
+}
+
+// dirError says that err kept the directory of device memory from being used: a
+// [*ConfigError], unless the machine is to blame.
+func dirError(dir string, err error) error {
+	name := fmt.Sprintf("%s=%q", envDir, dir)
+	if os.Getenv(envDir) == "" {
+		name = fmt.Sprintf("%s is not set and stands for %q", envDir, dir)
+	}
+	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE} {
+		if errors.Is(err, e) {
+			return fmt.Errorf("the software driver cannot use its directory: %s: %w", name, err)
+		}
+	}
+	return &ConfigError{fmt.Errorf("%s: %w; want a directory of your own with mode 0700, or the path of a new one", name, err)}
 }
 
 // tmpfsHolds reports whether dir is a tmpfs of at least size bytes. In a

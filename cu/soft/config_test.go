@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,7 +23,8 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
-// A variable that makes no sense fails cuInit, and ConfigError names it.
+// A variable that makes no sense fails cuInit, which does not resolve: the error has the
+// variable, its value, and what it may be.
 func TestMalformedEnvironment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -30,16 +32,38 @@ func TestMalformedEnvironment(t *testing.T) {
 	require.NoError(t, os.Symlink(t.TempDir(), link))
 	open := filepath.Join(t.TempDir(), "open")
 	require.NoError(t, os.Mkdir(open, 0o750))
-	for _, env := range []string{
-		envDevices + "=two", envDevices + "=-1", envDevices + "=65",
-		envMemory + "=lots", envVersion + "=13.0", envVersion + "=99999", envPeers + "=some", envVMM + "=no",
-		envDir + "=" + file, envDir + "=" + link, envDir + "=" + open,
-		envDir + "=" + filepath.Join(t.TempDir(), "no", "parent"),
+	orphan := filepath.Join(t.TempDir(), "no", "parent")
+	const flag, wantDir = "want a number from 0 to 1", "; want a directory of your own with mode 0700"
+	for _, c := range []struct{ name, value, want string }{
+		{envDevices, "two", "want a number from 0 to 64"},
+		{envDevices, "-1", "want a number from 0 to 64"},
+		{envDevices, "65", "want a number from 0 to 64"},
+		{envMemory, "lots", "want bytes, or a number and KiB, MiB or GiB"},
+		{envVersion, "13.0", "want a number from 1000 to 13000"},
+		{envVersion, "99999", "want a number from 1000 to 13000"},
+		{envPeers, "some", flag},
+		{envIPC, "2", flag},
+		{envVMM, "no", flag},
+		{envIMEX, "yes", flag},
+		{envDir, file, "not a directory" + wantDir},
+		{envDir, link, "not a directory" + wantDir},
+		{envDir, open, "open to others (mode 0750)" + wantDir},
+		{envDir, orphan, "mkdir " + orphan + ": no such file or directory" + wantDir},
 	} {
-		out := output(t, "init", env)
-		require.Regexp(t, "^CUDA_ERROR_OPERATING_SYSTEM .+", out, env)
-		require.NotContains(t, out, "<nil>", env)
+		out := output(t, "init", c.name+"="+c.value)
+		require.Contains(t, out, fmt.Sprintf("CUDA_ERROR_OPERATING_SYSTEM the software driver cannot start: %s=%q: %s", c.name, c.value, c.want))
 	}
+	require.Equal(t, `CUDA_ERROR_OPERATING_SYSTEM the software driver cannot start: GPUFD_SOFT_DEVICES="a": want a number from 0 to 64; GPUFD_SOFT_VMM="b": `+flag,
+		output(t, "init", envDevices+"=a", envVMM+"=b"), "all of them in one line")
+}
+
+// The error has the directory also where no variable names it.
+func TestUnusableDefaultDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	dir := filepath.Join(file, fmt.Sprint("gpufd-soft-", os.Geteuid()))
+	require.Contains(t, output(t, "init", envDir+"=", envMemory+"=4000000GiB", "TMPDIR="+file),
+		fmt.Sprintf("%s is not set and stands for %q: mkdir %s: not a directory", envDir, dir, dir))
 }
 
 func TestNoDevice(t *testing.T) { // D19

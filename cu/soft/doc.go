@@ -28,12 +28,12 @@
 //	                      memory want the same GPUFD_SOFT_MEMORY
 //	CUDA_VISIBLE_DEVICES  as for libcuda: indices or GPU-… UUIDs or prefixes
 //
-// Where that makes no sense cuInit returns CUDA_ERROR_OPERATING_SYSTEM and
-// [ConfigError] says why. Processes see each other's memory if they use the
-// same directory; the devices' UUIDs are the directory's, made of its file
-// machine. Another user, who may not use it, shares memory from a directory of
-// its own with a copy of that file: as descriptors, not by legacy handles and events,
-// whose files stay in their owner's directory (CUDA_ERROR_MAP_FAILED).
+// Where that makes no sense, cu.Open says so with a [*ConfigError]: cuInit does not
+// resolve. Processes see each other's memory if they use the same directory; the
+// devices' UUIDs are the directory's, made of its file machine. Another user, who may
+// not use it, shares memory from a directory of its own with a copy of that file: as
+// descriptors, not by legacy handles and events, whose files stay in their owner's
+// directory (CUDA_ERROR_MAP_FAILED).
 //
 // # How it behaves
 //

@@ -21,8 +21,7 @@ type machine struct {
 
 	mu       sync.Mutex
 	inited   bool
-	initErr  error // why the store could not be opened
-	store    *store
+	store    *store    // nil until it is opened
 	token    [8]byte   // the process, in what it gives out to others, its number first
 	owner    *control  // says that it lives, once it shares memory by legacy IPC
 	devices  []*device // the visible ones, in CUDA's order
@@ -82,48 +81,38 @@ func (m *machine) config() config {
 	return m.conf
 }
 
-// ConfigError returns why cuInit fails with CUDA_ERROR_OPERATING_SYSTEM: an
-// environment variable that makes no sense, or a directory that cannot be
-// used. It is nil where cuInit has not been asked or was content.
-func ConfigError() error {
-	driver.config()
-	driver.mu.Lock()
-	defer driver.mu.Unlock()
-	if driver.configErr != nil {
-		return driver.configErr
-	}
-	return driver.initErr
-}
-
-// cuInit opens the store and finds the visible devices. Like libcuda's it may
-// be called again, and after a failure.
-func (m *machine) cuInit(flags uint32) sys.CUresult {
+// prepare opens the store and finds the visible devices, unless that is done. What killed
+// processes left in the store goes now.
+func (m *machine) prepare() error {
 	m.config()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case flags != 0:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case m.configErr != nil:
-		return sys.CUDA_ERROR_OPERATING_SYSTEM
-	case m.inited:
-		return sys.CUDA_SUCCESS
+	if m.configErr != nil || m.store != nil {
+		return m.configErr
 	}
-	return m.start()
-}
-
-// start is the first cuInit. What killed processes left in the store goes now.
-func (m *machine) start() sys.CUresult {
 	s, err := openStore(m.conf.dir)
 	if err == nil {
 		err = s.sweep(m.conf.devices)
 	}
-	if m.initErr = err; err != nil {
-		return sys.CUDA_ERROR_OPERATING_SYSTEM
+	if err != nil {
+		return dirError(m.conf.dir, err)
 	}
 	rand.Read(m.token[:])
 	binary.LittleEndian.PutUint32(m.token[:], uint32(os.Getpid()))
 	m.store, m.devices = s, visibleDevices(m.conf, s)
+	return nil
+}
+
+// cuInit may be called again, like libcuda's, and after a failure.
+func (m *machine) cuInit(flags uint32) sys.CUresult {
+	if flags != 0 {
+		return sys.CUDA_ERROR_INVALID_VALUE
+	}
+	if m.prepare() != nil {
+		return sys.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if len(m.devices) == 0 {
 		return sys.CUDA_ERROR_NO_DEVICE // D19
 	}

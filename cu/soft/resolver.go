@@ -25,7 +25,8 @@ var addresses = struct {
 // Resolver returns the address of a C function by its exact symbol. It is a
 // [sys.Resolver]. A symbol of the driver API that is not implemented resolves
 // to a function that returns CUDA_ERROR_NOT_SUPPORTED; one that is newer than
-// GPUFD_SOFT_VERSION does not resolve.
+// GPUFD_SOFT_VERSION does not resolve. Nor does cuInit where the driver cannot start:
+// its error says why, a [*ConfigError] if that is the environment's fault.
 func Resolver(symbol string) (address uintptr, err error) {
 	if symbol == Marker {
 		return callback(Marker, func() uintptr { return 0 }), nil
@@ -40,6 +41,11 @@ func Resolver(symbol string) (address uintptr, err error) {
 	}
 	if driver.config().vmm == 0 && managed[symbol] {
 		return callback("no VMM", driver.notManaged), nil
+	}
+	if symbol == "cuInit" {
+		if err := driver.prepare(); err != nil {
+			return 0, err
+		}
 	}
 	if f, ok := calls[symbol]; ok {
 		return callback(symbol, f), nil

@@ -59,18 +59,18 @@ func openStore(dir string) (*store, error) {
 // can enter.
 func makePrivateDir(dir string) (st unix.Stat_t, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return st, fmt.Errorf("the directory of device memory: %w", err)
+		return st, err
 	}
 	if err := unix.Lstat(dir, &st); err != nil {
 		return st, &fs.PathError{Op: "lstat", Path: dir, Err: err}
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		err = fmt.Errorf("%s: not a directory", dir)
+		err = errors.New("not a directory")
 	case int(st.Uid) != os.Geteuid():
-		err = fmt.Errorf("%s: belongs to uid %d, and this is uid %d: name a directory of your own in %s; with a copy of that one's file %s there, the two take each other's descriptors", dir, st.Uid, os.Geteuid(), envDir, machineName)
+		err = fmt.Errorf("belongs to uid %d, and this is uid %d (to share memory with that user, copy the file %s from there to a directory of your own)", st.Uid, os.Geteuid(), machineName)
 	case st.Mode&0o077 != 0:
-		err = fmt.Errorf("%s: open to others (mode %#o, want 0700)", dir, st.Mode&0o777)
+		err = fmt.Errorf("open to others (mode %#o)", st.Mode&0o777)
 	}
 	return st, err
 }

@@ -190,24 +190,15 @@ func (a *App) check() error {
 }
 
 func (a *App) openDriver() error {
-	var why string
 	err := a.Timed("driver", func() (err error) {
-		a.Driver, why, err = openDriver(a.driver, openCUDA, openSoft)
+		a.Driver, err = openDriver(a.driver)
 		return err
 	})
 	if err != nil {
-		if ExitCode(err) == ExitUsage {
-			return err
-		}
-		return Machinef("%w", err)
+		return err
 	}
 	a.Result["driver"] = a.Driver.Kind().String()
-	fields := Fields{"driver": a.Driver.Kind().String(), "cuda": a.Driver.Version()}
-	if why != "" {
-		a.Say("driver", fields, "Driver: %s: %s", a.Driver, why)
-		return nil
-	}
-	a.Say("driver", fields, "Driver: %s", a.Driver)
+	a.Say("driver", Fields{"driver": a.Driver.Kind().String(), "cuda": a.Driver.Version()}, "Driver: %s", a.Driver)
 	return nil
 }
 

@@ -4,53 +4,36 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
-	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// openDriver opens the driver of that choice: cuda, soft, or auto, which takes
-// the software driver only where libcuda is absent or sees no device. A driver
-// that is there and broken is an error.
-func openDriver(choice string, cuda, software func() (*cu.Driver, error)) (*cu.Driver, string, error) {
-	switch choice {
-	case "soft":
-		d, err := software()
-		return d, "as asked", err
-	case "cuda":
-		d, err := cuda()
-		return d, "", err
+// driverEnv is what cu.Open goes by, and -driver's default.
+const driverEnv = "GPUFD_DRIVER"
+
+// defaultDriver is -driver's default.
+func defaultDriver() string {
+	if v := os.Getenv(driverEnv); v != "" {
+		return v
 	}
-	d, err := cuda()
-	var unopened *sys.LibraryError
-	switch {
-	case err == nil:
-		return d, "", nil
-	case errors.As(err, &unopened) && !unopened.Found:
-		d, err = software()
-		return d, "libcuda is not installed here", err
-	case errors.Is(err, cu.ErrNoDevice):
-		d, err = software()
-		return d, "libcuda sees no GPU", err
-	}
-	return nil, "", fmt.Errorf("the driver is installed but does not work: %w; mend it, or use -driver soft", err)
+	return "auto"
 }
 
-func openCUDA() (*cu.Driver, error) { return cu.Open() }
-
-func openSoft() (*cu.Driver, error) {
-	d, err := cu.Open(cu.WithResolver(soft.Resolver))
-	bad := soft.ConfigError()
-	switch {
-	case bad == nil:
-		return d, err
-	case is(bad, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.EMFILE, syscall.ENFILE):
-		return nil, Machinef("the software driver's directory: %w", bad)
-	default:
-		return nil, Usagef("the software driver's environment: %w", bad)
+// openDriver opens the driver of that choice.
+func openDriver(choice string) (*cu.Driver, error) {
+	if err := os.Setenv(driverEnv, choice); err != nil {
+		return nil, err
 	}
+	d, err := cu.Open(cu.WithFallback(soft.Resolver))
+	var bad *soft.ConfigError
+	switch {
+	case errors.As(err, &bad):
+		return nil, Usagef("%w", err)
+	case err != nil:
+		return nil, Machinef("%w", err)
+	}
+	return d, nil
 }
 
 // Fault adds to the error of a kernel that died where it did, which the software
@@ -60,12 +43,4 @@ func (a *App) Fault(err error) error {
 		return fmt.Errorf("%w: %w", err, fault)
 	}
 	return err
-}
-
-// defaultDriver is -driver's default.
-func defaultDriver() string {
-	if v := os.Getenv("GPUFD_DRIVER"); v != "" {
-		return v
-	}
-	return "auto"
 }

@@ -1,7 +1,9 @@
 package cli
 
 import (
-	"errors"
+	"bytes"
+	"context"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,70 +13,22 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// FAULTS 43. auto takes the software driver only where libcuda is absent or
-// says that there is no device; what is there and broken is an error.
-func TestFault43_ChoiceOfDriver(t *testing.T) {
-	hard, soft := &cu.Driver{}, &cu.Driver{}
-	fails := func(r cu.Result) error { return &cu.Error{Op: "cuInit", Result: r} }
-	absent := &sys.LibraryError{Tried: []string{"libcuda.so.1: no such file"}}
-	unloadable := &sys.LibraryError{Tried: []string{"libcuda.so.1: undefined symbol"}, Found: true}
-	broken := errors.New("software broken")
-	for _, c := range []struct {
-		choice     string
-		cuda, soft error
-		want       *cu.Driver
-		why        string
-		err        error
-	}{
-		{"cuda", nil, nil, hard, "", nil},
-		{"cuda", absent, nil, nil, "", absent},
-		{"cuda", fails(cu.ErrNoDevice), nil, nil, "", cu.ErrNoDevice},
-		{"cuda", fails(cu.ErrSystemDriverMismatch), nil, nil, "", cu.ErrSystemDriverMismatch},
-		{"soft", nil, nil, soft, "as asked", nil},
-		{"soft", absent, nil, soft, "as asked", nil},
-		{"soft", nil, broken, nil, "", broken},
-		{"auto", nil, nil, hard, "", nil},
-		{"auto", absent, nil, soft, "not installed", nil},
-		{"auto", absent, broken, nil, "", broken},
-		{"auto", fails(cu.ErrNoDevice), nil, soft, "sees no GPU", nil},
-		{"auto", fails(cu.ErrNoDevice), broken, nil, "", broken},
-		{"auto", unloadable, nil, nil, "", unloadable},
-		{"auto", fails(cu.ErrSystemDriverMismatch), nil, nil, "", cu.ErrSystemDriverMismatch},
-		{"auto", fails(cu.ErrUnknown), nil, nil, "", cu.ErrUnknown},
-		{"auto", &cu.SymbolError{Symbol: "cuInit"}, nil, nil, "", cu.ErrSymbolMissing},
-		{"auto", broken, nil, nil, "", broken},
-	} {
-		asked := ""
-		open := func(name string, d *cu.Driver, err error) func() (*cu.Driver, error) {
-			return func() (*cu.Driver, error) {
-				asked += name
-				if err != nil {
-					return nil, err
-				}
-				return d, nil
-			}
-		}
-		d, why, err := openDriver(c.choice, open("cuda ", hard, c.cuda), open("soft ", soft, c.soft))
-		if c.err != nil {
-			require.ErrorIs(t, err, c.err, "%+v", c)
-			if c.choice == "auto" && c.soft == nil {
-				require.ErrorContains(t, err, "installed but does not work")
-				require.ErrorContains(t, err, "-driver soft")
-				require.Equal(t, "cuda ", asked, "broken is broken")
-			}
-			continue
-		}
-		require.NoError(t, err)
-		require.Same(t, c.want, d, "%+v", c)
-		require.Contains(t, why, c.why)
-	}
-}
-
 func TestDefaultDriverIsTheEnvironments(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "")
 	require.Equal(t, "auto", defaultDriver())
 	t.Setenv("GPUFD_DRIVER", "soft")
 	require.Equal(t, "soft", defaultDriver())
+}
+
+// -driver is what the driver is chosen by, also where GPUFD_DRIVER says something else.
+func TestFlagOverridesTheEnvironment(t *testing.T) {
+	t.Setenv("GPUFD_DRIVER", "cuda")
+	var out, errs bytes.Buffer
+	a := New("prog", "opens a driver.", &out)
+	code := a.Run([]string{"-driver", "soft"}, &errs, func(context.Context) error { return nil })
+	require.Equal(t, ExitOK, code, &errs)
+	require.Equal(t, cu.Soft, a.Driver.Kind())
+	require.Equal(t, "soft", os.Getenv("GPUFD_DRIVER"), "for cu.Open, and the processes that this one starts")
 }
 
 // A device that cannot share is told apart from one that cannot be asked.

@@ -1,0 +1,73 @@
+package cu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// driverEnv is the environment variable that [WithFallback] goes by.
+const driverEnv = "GPUFD_DRIVER"
+
+// WithFallback opens libcuda, or the driver whose functions r finds where this machine has
+// no GPU to use:
+//
+//	cu.Open(cu.WithFallback(soft.Resolver))
+//
+// There is no GPU where libcuda is not installed, or says that it sees no device
+// ([ErrNoDevice]). A libcuda that cannot be loaded or that fails in any other way is broken:
+// Open returns its error, and the fallback is not used in its place.
+//
+// The environment variable GPUFD_DRIVER overrides this: cuda opens libcuda and nothing else,
+// soft opens r at once, and auto is as if it were not set. Open refuses other values.
+//
+// [Driver.Kind] tells which driver was opened, and [Driver.String] also why.
+func WithFallback(r sys.Resolver) Option {
+	return func(c *config) { c.fallback = r }
+}
+
+// openEither opens libcuda or the fallback.
+func openEither(c config) (*Driver, error) {
+	switch choice := os.Getenv(driverEnv); choice {
+	case "cuda":
+		return open(c)
+	case "soft":
+		return openFallback(c, "as asked")
+	case "", "auto":
+	default:
+		return nil, fmt.Errorf("%s=%q: want auto, cuda or soft", driverEnv, choice)
+	}
+	d, err := open(c)
+	if err == nil {
+		return d, nil
+	}
+	if why := noGPU(err); why != "" {
+		return openFallback(c, why)
+	}
+	return nil, fmt.Errorf("the driver is installed but does not work: %w; mend it, or do without a GPU by %s=soft", err, driverEnv)
+}
+
+// noGPU says why there is no GPU here, or "" if err, with which libcuda was not opened,
+// means something else.
+func noGPU(err error) (why string) {
+	var unopened *sys.LibraryError
+	switch {
+	case errors.As(err, &unopened) && !unopened.Found:
+		return "libcuda is not installed here"
+	case errors.Is(err, ErrNoDevice):
+		return "libcuda sees no GPU"
+	}
+	return ""
+}
+
+func openFallback(c config, why string) (*Driver, error) {
+	c.resolver, c.name = c.fallback, ""
+	d, err := open(c)
+	if err != nil {
+		return nil, err
+	}
+	d.why = why
+	return d, nil
+}
