@@ -17,7 +17,7 @@ import (
 // A producer watches who holds its memory, and takes one lease back. The consumer
 // is told; the offer goes on.
 func ExampleLease_Revoke() {
-	drv, err := cu.Open(cu.WithResolver(soft.Resolver))
+	drv, err := cu.Open(cu.WithFallback(soft.Resolver))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 // A consumer maps the memory while its data is still being written, and attaches
 // when it is there: what is left of the handoff then is one record and its answer.
 func ExampleServer_Prepare() {
-	drv, err := cu.Open(cu.WithResolver(soft.Resolver))
+	drv, err := cu.Open(cu.WithFallback(soft.Resolver))
 	if err != nil {
 		log.Fatal(err)
 	}

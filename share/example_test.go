@@ -15,8 +15,8 @@ import (
 )
 
 // A producer fills device memory and offers it; a consumer, mostly another
-// process, attaches and reads the same bytes. Here both use the software
-// driver; cu.Open() alone opens libcuda.
+// process, attaches and reads the same bytes. Without a GPU they use the software
+// driver.
 func Example() {
 	if err := produce(); err != nil {
 		log.Fatal(err)
@@ -26,7 +26,7 @@ func Example() {
 }
 
 func produce() (err error) {
-	drv, err := cu.Open(cu.WithResolver(soft.Resolver))
+	drv, err := cu.Open(cu.WithFallback(soft.Resolver))
 	if err != nil {
 		return err
 	}
@@ -61,6 +61,7 @@ func produce() (err error) {
 	}
 	defer func() { err = errors.Join(err, srv.Close()) }()
 
+	srv.Expect("weights") // who comes early waits
 	cctx, stop := context.WithCancel(context.Background())
 	consumed := make(chan error, 1)
 	go func() {

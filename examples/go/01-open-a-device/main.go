@@ -15,18 +15,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"log"
-	"os"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
-	"github.com/gpufd/gpufd/cu/sys"
 )
 
 func main() {
-	drv, err := open()
+	drv, err := cu.Open(cu.WithFallback(soft.Resolver)) // the software driver only where there is no GPU
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -41,21 +38,6 @@ func main() {
 	}
 	_, err = drv.Device(99)
 	fmt.Println("another device:", err) // errors say what there is, not only what there is not
-}
-
-// open takes libcuda, and the software driver where there is no GPU, unless
-// GPUFD_DRIVER says which. A driver that is there and broken stays an error.
-func open() (*cu.Driver, error) {
-	if os.Getenv("GPUFD_DRIVER") == "soft" {
-		return cu.Open(cu.WithResolver(soft.Resolver))
-	}
-	drv, err := cu.Open()
-	var absent *sys.LibraryError
-	none := errors.As(err, &absent) && !absent.Found || errors.Is(err, cu.ErrNoDevice)
-	if none && os.Getenv("GPUFD_DRIVER") != "cuda" {
-		return cu.Open(cu.WithResolver(soft.Resolver))
-	}
-	return drv, err
 }
 
 func describe(dev *cu.Device) error {

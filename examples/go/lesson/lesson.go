@@ -1,5 +1,5 @@
 // Package lesson is what the numbered examples share, so that each can keep to
-// its subject. Lesson 1 does by hand what Open does.
+// its subject.
 package lesson
 
 import (
@@ -11,12 +11,12 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
-	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/share"
 )
 
-// Run is a lesson's main: it opens the driver, its first device and that
-// device's primary context for f, and exits with 1 if anything fails.
+// Run is a lesson's main: it opens the driver as lesson 1 does, its first device and
+// that device's primary context for f, and exits with 1 if anything fails. Standard
+// error says if it is the software driver.
 func Run(f func(*cu.Device, *cu.Context) error) {
 	if err := run(f); err != nil {
 		fmt.Fprintln(os.Stderr, "lesson:", err)
@@ -25,9 +25,12 @@ func Run(f func(*cu.Device, *cu.Context) error) {
 }
 
 func run(f func(*cu.Device, *cu.Context) error) error {
-	drv, err := Open()
+	drv, err := cu.Open(cu.WithFallback(soft.Resolver))
 	if err != nil {
 		return err
+	}
+	if drv.Kind() == cu.Soft {
+		fmt.Fprintln(os.Stderr, "lesson: on the", drv)
 	}
 	dev, err := drv.Device(0)
 	if err != nil {
@@ -38,32 +41,6 @@ func run(f func(*cu.Device, *cu.Context) error) error {
 		return err
 	}
 	return errors.Join(f(dev, ctx), ctx.Close())
-}
-
-// Open opens the driver that GPUFD_DRIVER names, soft or cuda. Without it, or
-// with auto, that is libcuda, or the software driver where there is no GPU.
-// Standard error says if it is the software driver.
-func Open() (*cu.Driver, error) {
-	switch name := os.Getenv("GPUFD_DRIVER"); name {
-	case "soft":
-		return openSoft()
-	case "cuda":
-		return cu.Open()
-	case "", "auto":
-	default:
-		return nil, fmt.Errorf("GPUFD_DRIVER=%q: want auto, cuda or soft", name)
-	}
-	drv, err := cu.Open()
-	var absent *sys.LibraryError
-	if errors.As(err, &absent) && !absent.Found || errors.Is(err, cu.ErrNoDevice) {
-		return openSoft()
-	}
-	return drv, err
-}
-
-func openSoft() (*cu.Driver, error) {
-	fmt.Fprintln(os.Stderr, "lesson: on the software driver, not on a GPU")
-	return cu.Open(cu.WithResolver(soft.Resolver))
 }
 
 // Close adds the error of closing c to *err. Deferred, it sees to it that a
