@@ -90,10 +90,10 @@ func Alone(t testing.TB, why string) {
 	}
 }
 
-// Device returns the first device.
-func Device(t testing.TB) *cu.Device {
+// Device returns the first device of [Driver].
+func Device(t testing.TB, opts ...cu.Option) *cu.Device {
 	t.Helper()
-	dev, err := Driver(t).Device(0)
+	dev, err := Driver(t, opts...).Device(0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,12 +49,9 @@ func TestWhatEndsWithItsContextIsNotFound(t *testing.T) {
 // What a test's own hook answers never came from the driver.
 func TestInjectedAnswerIsNotFound(t *testing.T) {
 	before := Now()
-	drv := Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-		if call.Symbol() == "cuMemAddressReserve" {
-			return sys.CUDA_SUCCESS
-		}
-		return next()
-	}))
+	faults := NewFaults(t)
+	faults.Hook("cuMemAddressReserve", func(sys.Call, func() sys.CUresult) sys.CUresult { return sys.CUDA_SUCCESS })
+	drv := Driver(t, faults.Option())
 	p, err := drv.ReserveAddress(2<<20, 0, 0)
 	require.NoError(t, err)
 	require.Zero(t, p)
@@ -108,19 +105,8 @@ func TestWantOfAGPU(t *testing.T) {
 	}{{"cuda", "", false}, {"cuda", "1", true}, {"soft", "", true}, {"soft", "1", true}} {
 		t.Setenv("GPUFD_DRIVER", c.driver)
 		t.Setenv("GPUFD_REQUIRE_GPU", c.require)
-		fake := &fakeTB{TB: t}
-		NoGPU(fake, "why")
-		require.Equal(t, c.fails, fake.fatal, "%+v", c)
-		require.Equal(t, !c.fails, fake.skipped && !fake.fatal)
+		got := record(t, func(t testing.TB) { NoGPU(t, "why") })
+		require.Equal(t, c.fails, got.Failed(), "%+v", c)
+		require.Equal(t, !c.fails, got.Skipped())
 	}
 }
-
-// A fakeTB notes how a test would have ended, and goes on.
-type fakeTB struct {
-	testing.TB
-	fatal, skipped bool
-}
-
-func (f *fakeTB) Helper()      {}
-func (f *fakeTB) Fatal(...any) { f.fatal = true }
-func (f *fakeTB) Skip(...any)  { f.skipped = true }
