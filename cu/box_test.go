@@ -363,18 +363,16 @@ func TestPeerCopies(t *testing.T) {
 func TestPeerCopiesNameTheirContexts(t *testing.T) {
 	var linear [2]sys.CUcontext
 	var box sys.CUDA_MEMCPY3D_PEER
-	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-		switch call.Symbol() {
-		case "cuMemcpyPeerAsync":
-			linear = [2]sys.CUcontext{sys.CUcontext(call.Arg(1)), sys.CUcontext(call.Arg(3))}
-		case "cuMemcpy3DPeerAsync":
-			box = boxAt(call.Arg(0))
-		default:
-			return next()
-		}
+	faults := cutest.NewFaults(t)
+	faults.Hook("cuMemcpyPeerAsync", func(call sys.Call, _ func() sys.CUresult) sys.CUresult {
+		linear = [2]sys.CUcontext{sys.CUcontext(call.Arg(1)), sys.CUcontext(call.Arg(3))}
 		return sys.CUDA_SUCCESS
-	}))
-	dev := firstDevice(t, drv)
+	})
+	faults.Hook("cuMemcpy3DPeerAsync", func(call sys.Call, _ func() sys.CUresult) sys.CUresult {
+		box = boxAt(call.Arg(0))
+		return sys.CUDA_SUCCESS
+	})
+	dev := cutest.Device(t, faults.Option())
 	near := cutest.Context(t, dev)
 	other, err := dev.NewContext(0)
 	require.NoError(t, err)

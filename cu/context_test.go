@@ -233,9 +233,9 @@ func TestContextClosedByTwoAtOnceLeavesNothing(t *testing.T) {
 		require.NoError(t, err)
 	}
 	var once sync.Once
-	s.answer("cuMemFree_v2", func() (sys.CUresult, bool) {
+	s.Hook("cuMemFree", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
 		once.Do(func() { require.NoError(t, ctx.Close()) }) // the second, inside the first
-		return 0, false
+		return next()
 	})
 	require.NoError(t, ctx.Close())
 	require.Equal(t, []string{"cuMemFree_v2", "cuMemFree_v2", "cuMemFree_v2", "cuMemFree_v2", "cuDevicePrimaryCtxRelease_v2"},
@@ -284,10 +284,10 @@ func TestCloseWaitsForTheCallsInFlight(t *testing.T) {
 	ctx, err := firstDevice(t, drv).PrimaryContext()
 	require.NoError(t, err)
 	inside, goOn := make(chan struct{}), make(chan struct{})
-	s.answer("cuMemGetInfo_v2", func() (sys.CUresult, bool) {
+	s.Hook("cuMemGetInfo", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
 		close(inside)
 		<-goOn
-		return 0, false
+		return next()
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() {

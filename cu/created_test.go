@@ -106,8 +106,7 @@ func TestNewContextTakesTheABIThereIs(t *testing.T) {
 		newest = 1
 	}
 	for i := newest; i < len(abis); i++ {
-		s := &spy{counts: map[string]int{}, answers: map[string]func() (sys.CUresult, bool){}}
-		drv := cutest.Driver(t, without(t, abis[:i]...), cu.WithHook(s.hook))
+		s, drv := spied(t, without(t, abis[:i]...))
 		newContext(t, firstDevice(t, drv), cu.SchedAuto)
 		require.Equal(t, []string{abis[i]}, s.sequence(abis...))
 	}
@@ -206,18 +205,18 @@ func TestResetWaitsForThoseWhoClose(t *testing.T) {
 	ctx, err := dev.PrimaryContext()
 	require.NoError(t, err)
 	releasing, reset := make(chan struct{}), make(chan struct{})
-	s.answer("cuDevicePrimaryCtxRelease_v2", func() (sys.CUresult, bool) {
+	s.Hook("cuDevicePrimaryCtxRelease", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
 		close(releasing)
 		select {
 		case <-reset:
 			t.Error("reset before it was released")
 		case <-time.After(50 * time.Millisecond): // long enough for a reset that does not wait
 		}
-		return 0, false
+		return next()
 	})
-	s.answer("cuDevicePrimaryCtxReset_v2", func() (sys.CUresult, bool) {
+	s.Hook("cuDevicePrimaryCtxReset", func(sys.Call, func() sys.CUresult) sys.CUresult {
 		close(reset)
-		return sys.CUDA_SUCCESS, true
+		return sys.CUDA_SUCCESS
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() { require.NoError(t, ctx.Close()) })
@@ -228,9 +227,9 @@ func TestResetWaitsForThoseWhoClose(t *testing.T) {
 }
 
 func TestRefusedReset(t *testing.T) {
-	s := &spy{counts: map[string]int{}, answers: map[string]func() (sys.CUresult, bool){}}
-	dev := firstDevice(t, cutest.Driver(t, without(t, "cuDevicePrimaryCtxReset_v2"), cu.WithHook(s.hook)))
-	s.always("cuDevicePrimaryCtxReset", sys.CUDA_ERROR_OPERATING_SYSTEM)
+	faults := cutest.NewFaults(t)
+	dev := cutest.Device(t, without(t, "cuDevicePrimaryCtxReset_v2"), faults.Option())
+	faults.FailNth("cuDevicePrimaryCtxReset", 2, cu.ErrOperatingSystem) // the first is of the version that is missing
 	err := dev.ResetPrimary()
 	require.ErrorIs(t, err, cu.ErrOperatingSystem)
 	require.ErrorContains(t, err, "cuDevicePrimaryCtxReset: ")

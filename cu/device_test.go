@@ -122,11 +122,11 @@ func TestAttributes(t *testing.T) {
 	}
 
 	// Older drivers do not know them all; that is no error, but others are.
-	s.always("cuDeviceGetAttribute", sys.CUDA_ERROR_INVALID_VALUE)
+	s.Fail("cuDeviceGetAttribute", cu.ErrInvalidValue)
 	all, err = dev.Attributes()
 	require.NoError(t, err)
 	require.Empty(t, all)
-	s.always("cuDeviceGetAttribute", sys.CUDA_ERROR_DEINITIALIZED)
+	s.Fail("cuDeviceGetAttribute", cu.ErrDeinitialized)
 	_, err = dev.Attributes()
 	require.ErrorIs(t, err, cu.ErrDeinitialized)
 }
@@ -152,7 +152,7 @@ func TestDeviceIsFoundByPCIAddress(t *testing.T) {
 		require.NoError(t, err2)
 		require.ErrorContains(t, err, at+" "+drv.Devices()[0].String())
 	}
-	s.always("cuDeviceGetByPCIBusId", sys.CUDA_ERROR_DEINITIALIZED)
+	s.Fail("cuDeviceGetByPCIBusId", cu.ErrDeinitialized)
 	_, err := drv.DeviceByPCIBusID("0000:01:00.0")
 	require.ErrorIs(t, err, cu.ErrDeinitialized)
 }
@@ -209,10 +209,10 @@ func TestGranularityIsRemembered(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	const call = "cuMemGetAllocationGranularity"
-	s.always(call, sys.CUDA_ERROR_OUT_OF_MEMORY)
+	full := s.Fail(call, cu.ErrOutOfMemory)
 	_, _, err := dev.Granularity(cu.HandleFD)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
-	s.answer(call, nil)
+	full.Stop()
 	for range 3 {
 		granularity(t, dev)
 	}

@@ -63,29 +63,28 @@ func TestFault43_OpenWithoutLibcuda(t *testing.T) {
 // FAULTS 43: no device, and a libcuda whose cuInit fails.
 func TestFault43_OpenTellsABrokenDriverFromAnAbsentDevice(t *testing.T) {
 	for _, c := range []struct {
-		result sys.CUresult
-		want   cu.Result
+		result cu.Result
 		hint   string
 	}{
-		{sys.CUDA_ERROR_NO_DEVICE, cu.ErrNoDevice, "CUDA_VISIBLE_DEVICES"}, // D19
-		{sys.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, cu.ErrSystemDriverMismatch, "reload the nvidia module"},
-		{sys.CUDA_ERROR_STUB_LIBRARY, cu.ErrStubLibrary, "LD_LIBRARY_PATH"},
-		{sys.CUDA_ERROR_UNKNOWN, cu.ErrUnknown, "cuInit: CUDA_ERROR_UNKNOWN (999)"},
+		{cu.ErrNoDevice, "CUDA_VISIBLE_DEVICES"}, // D19
+		{cu.ErrSystemDriverMismatch, "reload the nvidia module"},
+		{cu.ErrStubLibrary, "LD_LIBRARY_PATH"},
+		{cu.ErrUnknown, "cuInit: CUDA_ERROR_UNKNOWN (999)"},
 	} {
-		s := &spy{counts: map[string]int{}, answers: map[string]func() (sys.CUresult, bool){}}
-		s.always("cuInit", c.result)
-		drv, err := cutest.Open(cu.WithHook(s.hook))
+		faults := cutest.NewFaults(t)
+		faults.Fail("cuInit", c.result)
+		drv, err := cutest.Open(faults.Option())
 		require.Nil(t, drv)
-		require.ErrorIs(t, err, c.want)
+		require.ErrorIs(t, err, c.result)
 		require.ErrorContains(t, err, c.hint)
 	}
 }
 
 func TestOpenFailsWithAnyOfItsCalls(t *testing.T) {
 	for _, symbol := range []string{"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetUuid_v2"} {
-		s := &spy{counts: map[string]int{}, answers: map[string]func() (sys.CUresult, bool){}}
-		s.always(symbol, sys.CUDA_ERROR_DEVICE_UNAVAILABLE)
-		_, err := cutest.Open(cu.WithHook(s.hook))
+		faults := cutest.NewFaults(t)
+		faults.Fail(symbol, cu.ErrDeviceUnavailable)
+		_, err := cutest.Open(faults.Option())
 		require.ErrorIs(t, err, cu.ErrDeviceUnavailable, symbol)
 		require.ErrorContains(t, err, symbol+": ")
 	}

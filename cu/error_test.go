@@ -82,7 +82,7 @@ func TestEveryResultHasTheDriversWords(t *testing.T) {
 		}
 		named++
 		require.Equal(t, sys.CUDA_SUCCESS, raw.CuGetErrorString(r, text))
-		s.always("cuMemCreate", r)
+		s.Fail("cuMemCreate", cu.Result(r))
 		_, err := dev.CreateMemory(2<<20, cu.HandleFD)
 		var e *cu.Error
 		require.ErrorAs(t, err, &e)
@@ -200,8 +200,8 @@ func TestBindWithoutItsSymbol(t *testing.T) {
 // The error has its number even where the driver has no words for it.
 func TestErrorWithoutTheDriversWords(t *testing.T) {
 	s, drv := spied(t)
-	s.always("cuMemCreate", sys.CUDA_ERROR_OUT_OF_MEMORY)
-	s.always("cuGetErrorString", sys.CUDA_ERROR_INVALID_VALUE)
+	s.Fail("cuMemCreate", cu.ErrOutOfMemory)
+	s.Fail("cuGetErrorString", cu.ErrInvalidValue)
 	_, err := firstDevice(t, drv).CreateMemory(2<<20, cu.HandleFD)
 	require.ErrorContains(t, err, "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2); the device has not that much memory free")
 	require.False(t, errors.Is(err, cu.ErrUnknown))

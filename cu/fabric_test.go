@@ -7,24 +7,24 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // D20: the attribute says yes without an IMEX channel, so it is tried; and no
 // answer is given where trying fails otherwise.
 func TestSupportsFabricIsTried(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	for r, want := range map[sys.CUresult]bool{sys.CUDA_ERROR_NOT_PERMITTED: false, sys.CUDA_ERROR_NOT_SUPPORTED: false} {
-		s.always("cuMemCreate", r)
+	faults := cutest.NewFaults(t)
+	dev := cutest.Device(t, faults.Option())
+	for _, r := range []cu.Result{cu.ErrNotPermitted, cu.ErrNotSupported} {
+		refused := faults.Fail("cuMemCreate", r)
 		yes, err := dev.SupportsFabric()
 		require.NoError(t, err)
-		require.Equal(t, want, yes)
+		require.False(t, yes)
+		refused.Stop()
 	}
-	s.always("cuMemCreate", sys.CUDA_ERROR_OUT_OF_MEMORY)
+	full := faults.Fail("cuMemCreate", cu.ErrOutOfMemory)
 	_, err := dev.SupportsFabric()
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
-	s.answer("cuMemCreate", nil)
+	full.Stop()
 	_, err = dev.SupportsFabric()
 	require.NoError(t, err)
 }

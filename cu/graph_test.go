@@ -164,12 +164,12 @@ func TestInstantiateRefused(t *testing.T) {
 	s, drv := spied(t)
 	d := newDrawing(t, firstDevice(t, drv))
 	g := d.captured(t, func() error { return d.fill(d.a, 0, 1) })
-	s.always("cuGraphInstantiateWithParams", sys.CUDA_ERROR_OUT_OF_MEMORY)
+	full := s.Fail("cuGraphInstantiateWithParams", cu.ErrOutOfMemory)
 	_, err := g.Instantiate(0)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	var refused *cu.GraphInstantiateError
 	require.False(t, errors.As(err, &refused), "the driver said nothing more")
-	s.answer("cuGraphInstantiateWithParams", nil)
+	full.Stop()
 
 	nodes, err := g.Nodes()
 	require.NoError(t, err)
@@ -323,8 +323,8 @@ func TestCallsOnAGraphDoNotOverlap(t *testing.T) {
 	g := d.captured(t, func() error { return d.fill(d.a, 0, 1) })
 	exec := executable(t, g)
 	var inGraph, inExec, overlaps atomic.Int32
-	alone := func(in ...*atomic.Int32) func() (sys.CUresult, bool) {
-		return func() (sys.CUresult, bool) {
+	alone := func(in ...*atomic.Int32) sys.Hook {
+		return func(sys.Call, func() sys.CUresult) sys.CUresult {
 			for _, n := range in {
 				if n.Add(1) > 1 {
 					overlaps.Add(1)
@@ -334,15 +334,14 @@ func TestCallsOnAGraphDoNotOverlap(t *testing.T) {
 			for _, n := range in {
 				n.Add(-1)
 			}
-			return sys.CUDA_SUCCESS, true
+			return sys.CUDA_SUCCESS
 		}
 	}
-	s.answer("cuGraphLaunch", alone(&inExec))
-	s.answer("cuGraphUpload", alone(&inExec))
-	s.answer("cuGraphExecUpdate_v2", alone(&inExec, &inGraph))
-	s.answer("cuGraphExecUpdate", alone(&inExec, &inGraph))
-	s.answer("cuGraphGetNodes", alone(&inGraph))
-	s.answer("cuGraphDebugDotPrint", alone(&inGraph))
+	s.Hook("cuGraphLaunch", alone(&inExec))
+	s.Hook("cuGraphUpload", alone(&inExec))
+	s.Hook("cuGraphExecUpdate", alone(&inExec, &inGraph))
+	s.Hook("cuGraphGetNodes", alone(&inGraph))
+	s.Hook("cuGraphDebugDotPrint", alone(&inGraph))
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -357,7 +356,6 @@ func TestCallsOnAGraphDoNotOverlap(t *testing.T) {
 	}
 	wg.Wait()
 	require.Zero(t, overlaps.Load())
-	s.answer("cuGraphGetNodes", nil)
 }
 
 // Graphs share with what was made of them, and the driver guards none of it: an

@@ -60,53 +60,31 @@ func without(t testing.TB, symbols ...string) cu.Option {
 	})
 }
 
-// A spy counts the calls that reach the driver and succeed. An answer that it
-// is given takes the driver's place.
+// A spy counts the calls that reach the driver and succeed. Its faults answer in
+// the driver's place.
 type spy struct {
-	mu      sync.Mutex
-	counts  map[string]int
-	order   []string
-	answers map[string]func() (sys.CUresult, bool)
+	*cutest.Faults
+	mu     sync.Mutex
+	counts map[string]int
+	order  []string
 }
 
 // spied opens the driver with a spy around it.
-func spied(t testing.TB) (*spy, *cu.Driver) {
+func spied(t testing.TB, opts ...cu.Option) (*spy, *cu.Driver) {
 	t.Helper()
-	s := &spy{counts: map[string]int{}, answers: map[string]func() (sys.CUresult, bool){}}
-	return s, cutest.Driver(t, cu.WithHook(s.hook))
+	s := &spy{Faults: cutest.NewFaults(t), counts: map[string]int{}}
+	return s, cutest.Driver(t, append(opts, s.Option(), cu.WithHook(s.hook))...)
 }
 
 func (s *spy) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
-	symbol := call.Symbol()
-	s.mu.Lock()
-	answer := s.answers[symbol]
-	s.mu.Unlock()
-	if answer != nil {
-		if r, mine := answer(); mine {
-			return r
-		}
-	}
 	r := next()
 	if r == sys.CUDA_SUCCESS {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.counts[symbol]++
-		s.order = append(s.order, symbol)
+		s.counts[call.Symbol()]++
+		s.order = append(s.order, call.Symbol())
 	}
 	return r
-}
-
-// answer has f asked before each call of symbol; it returns false to let the
-// driver answer. A nil f ends that.
-func (s *spy) answer(symbol string, f func() (sys.CUresult, bool)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.answers[symbol] = f
-}
-
-// always answers with r.
-func (s *spy) always(symbol string, r sys.CUresult) {
-	s.answer(symbol, func() (sys.CUresult, bool) { return r, true })
 }
 
 func (s *spy) count(symbol string) int {

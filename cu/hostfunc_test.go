@@ -9,7 +9,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/sys"
 )
 
 func TestStreamCallsInOrder(t *testing.T) {
@@ -127,7 +126,7 @@ func TestStreamCallThatIsRefused(t *testing.T) {
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	s, err := ctx.NewStream()
 	require.NoError(t, err)
-	spy.always("cuLaunchHostFunc", sys.CUDA_ERROR_OUT_OF_MEMORY)
+	spy.Fail("cuLaunchHostFunc", cu.ErrOutOfMemory)
 	before := cu.PendingCalls()
 	require.ErrorIs(t, s.Call(func() {}), cu.ErrOutOfMemory)
 	require.Equal(t, before, cu.PendingCalls())

@@ -21,22 +21,21 @@ func TestWaitingCopiesKeepTheirSlices(t *testing.T) {
 		runtime.AddCleanup(b, func(n int) { collected <- n }, last)
 		return b[:]
 	}
-	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-		if call.Symbol() == "cuStreamSynchronize" {
-			slice() // cleanups run after it is collected
-			bait := last
-			for gone := 0; gone != bait; {
-				runtime.GC()
-				select {
-				case gone = <-collected:
-					require.NotEqual(t, bait-1, gone, "the slice, before the wait was over")
-				default:
-				}
+	faults := cutest.NewFaults(t)
+	ctx := cutest.Context(t, cutest.Device(t, faults.Option()))
+	faults.Hook("cuStreamSynchronize", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
+		slice() // cleanups run after it is collected
+		bait := last
+		for gone := 0; gone != bait; {
+			runtime.GC()
+			select {
+			case gone = <-collected:
+				require.NotEqual(t, bait-1, gone, "the slice, before the wait was over")
+			default:
 			}
 		}
 		return next()
-	}))
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	})
 	p := alloc(t, ctx, 4096).Ptr()
 	require.NoError(t, cu.CopyToDevice(ctx, p, slice()))
 	require.NoError(t, cu.CopyToHost(ctx, slice(), p))

@@ -83,10 +83,7 @@ func TestWrongArguments(t *testing.T) {
 	spy, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	f := function(t, ctx, "shared")
-	spy.answer("cuLaunchKernel", func() (sys.CUresult, bool) {
-		t.Error("cuLaunchKernel was called")
-		return sys.CUDA_ERROR_INVALID_VALUE, true
-	})
+	spy.Fail("cuLaunchKernel", cu.ErrInvalidValue)
 	closed := alloc(t, ctx, 4)
 	require.NoError(t, closed.Close())
 	out, counts := cu.DevicePtr(0), drv.Caller().Library().Has("cuFuncGetParamInfo")
@@ -125,6 +122,7 @@ func TestWrongArguments(t *testing.T) {
 		require.ErrorContains(t, err, c.says, name)
 	}
 	require.ErrorIs(t, f.Launch(ctx.NullStream(), one, closed, uint32(1), uint32(2)), cu.ErrClosed)
+	require.ErrorIs(t, f.Launch(ctx.NullStream(), one, out, uint32(1), uint32(2)), cu.ErrInvalidValue, "now the driver saw them")
 }
 
 func TestPreparedLaunch(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // A context in which asynchronous work failed says so at once, names the call
@@ -17,7 +16,7 @@ func TestLostContextSaysSoForEver(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	ctx, twin := cutest.Context(t, dev), cutest.Context(t, dev)
-	s.always("cuCtxSynchronize", sys.CUDA_ERROR_ILLEGAL_ADDRESS)
+	s.Fail("cuCtxSynchronize", cu.ErrIllegalAddress)
 	err := ctx.Synchronize(t.Context())
 	require.ErrorIs(t, err, cu.ErrIllegalAddress)
 	require.ErrorIs(t, err, cu.ErrContextLost)
@@ -53,7 +52,7 @@ func TestLossOutlivesTheContexts(t *testing.T) {
 	require.NoError(t, err)
 	mem, err := apart.Alloc(4096)
 	require.NoError(t, err)
-	s.always("cuCtxSynchronize", sys.CUDA_ERROR_LAUNCH_FAILED)
+	s.Fail("cuCtxSynchronize", cu.ErrLaunchFailed)
 	require.ErrorIs(t, ctx.Synchronize(t.Context()), cu.ErrContextLost)
 
 	_, _, err = apart.MemInfo()
@@ -86,7 +85,7 @@ func TestLossIsOfAllDevices(t *testing.T) {
 	s, drv := spied(t)
 	a, b := cutest.TwoDevices(t, drv)
 	ctx, other := cutest.Context(t, a), cutest.Context(t, b)
-	s.always("cuCtxSynchronize", sys.CUDA_ERROR_ILLEGAL_ADDRESS)
+	s.Fail("cuCtxSynchronize", cu.ErrIllegalAddress)
 	require.ErrorIs(t, ctx.Synchronize(t.Context()), cu.ErrContextLost)
 	_, _, err := other.MemInfo()
 	require.ErrorIs(t, err, cu.ErrContextLost)

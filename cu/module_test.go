@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/sys"
 )
 
 const variousFile = "testdata/various.ptx"
@@ -230,11 +229,8 @@ func TestJITOptions(t *testing.T) {
 func TestImagesThatAreCutOff(t *testing.T) {
 	spy, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
-	for _, symbol := range []string{"cuModuleLoadDataEx", "cuLibraryLoadData"} {
-		spy.answer(symbol, func() (sys.CUresult, bool) {
-			t.Error(symbol, "was called")
-			return sys.CUDA_ERROR_INVALID_IMAGE, true
-		})
+	for _, function := range []string{"cuModuleLoadDataEx", "cuLibraryLoadData"} {
+		spy.Fail(function, cu.ErrOutOfMemory)
 	}
 	le := binary.LittleEndian
 	elf := make([]byte, 64+2*64+100)
@@ -261,6 +257,10 @@ func TestImagesThatAreCutOff(t *testing.T) {
 		_, err = drv.LoadLibrary(image)
 		require.ErrorIs(t, err, cu.ErrInvalidImage, name)
 	}
+	_, err := ctx.LoadModule(various(t))
+	require.ErrorIs(t, err, cu.ErrOutOfMemory, "now the driver saw it")
+	_, err = drv.LoadLibrary(various(t))
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 }
 
 // Invariant 5.

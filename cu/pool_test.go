@@ -383,18 +383,16 @@ func TestCurrentPool(t *testing.T) {
 // Invariant 3. The current pool is not lost, whoever forgets it.
 // Invariant 5: a pool that its owner closes while it is lent is not used.
 func TestPoolClosedWhileItIsLent(t *testing.T) {
-	var p *cu.Pool
-	closed := make(chan error, 1)
-	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-		r := next()
-		if call.Symbol() == "cuDeviceGetMemPool" {
-			go func() { closed <- p.Close() }()
-		}
-		return r
-	}))
-	dev := firstDevice(t, drv)
-	p = newPool(t, dev)
+	faults := cutest.NewFaults(t)
+	dev := cutest.Device(t, faults.Option())
+	p := newPool(t, dev)
 	require.NoError(t, dev.SetPool(p))
+	closed := make(chan error, 1)
+	faults.Hook("cuDeviceGetMemPool", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
+		r := next()
+		go func() { closed <- p.Close() }()
+		return r
+	})
 	lent, err := dev.Pool()
 	require.NoError(t, err)
 	require.NoError(t, <-closed)
@@ -444,24 +442,21 @@ func TestPoolIsDestroyedAfterItsMemory(t *testing.T) {
 // A pool that becomes the current one just as memory is taken of the default one
 // does not get that memory, uncounted: it would be destroyed before it.
 func TestPoolSetWhileMemoryIsAllocated(t *testing.T) {
-	var set func() error
-	done := make(chan error, 1)
-	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-		if call.Symbol() == "cuMemAllocAsync" {
-			go func() { done <- set() }()
-			select {
-			case err := <-done: // too early
-				done <- err
-			case <-time.After(50 * time.Millisecond):
-			}
-		}
-		return next()
-	}))
-	dev := firstDevice(t, drv)
+	faults := cutest.NewFaults(t)
+	dev := cutest.Device(t, faults.Option())
 	ctx := cutest.Context(t, dev)
 	p, err := dev.NewPool(cu.PoolOptions{})
 	require.NoError(t, err)
-	set = func() error { return dev.SetPool(p) }
+	done := make(chan error, 1)
+	faults.Hook("cuMemAllocAsync", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
+		go func() { done <- dev.SetPool(p) }()
+		select {
+		case err := <-done: // too early
+			done <- err
+		case <-time.After(50 * time.Millisecond):
+		}
+		return next()
+	})
 	m, err := ctx.NullStream().AllocAsync(mib)
 	require.NoError(t, err)
 	require.NoError(t, <-done)

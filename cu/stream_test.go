@@ -43,7 +43,7 @@ func TestFault18and64_WaitIsGivenUp(t *testing.T) {
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	stream, err := ctx.NewStream()
 	require.NoError(t, err)
-	s.always("cuStreamQuery", sys.CUDA_ERROR_NOT_READY)
+	s.Fail("cuStreamQuery", cu.ErrNotReady)
 	done, err := stream.Query()
 	require.NoError(t, err)
 	require.False(t, done)
@@ -59,11 +59,11 @@ func TestFault18and64_WaitIsGivenUp(t *testing.T) {
 	why := errors.New("why")
 	told, tell := context.WithCancelCause(t.Context())
 	var asked atomic.Int32
-	s.answer("cuStreamQuery", func() (sys.CUresult, bool) {
+	s.Hook("cuStreamQuery", func(sys.Call, func() sys.CUresult) sys.CUresult {
 		if asked.Add(1) == 200 { // it asks so often; this is in the middle of the pauses
 			tell(why)
 		}
-		return sys.CUDA_ERROR_NOT_READY, true
+		return sys.CUDA_ERROR_NOT_READY
 	})
 	require.ErrorIs(t, stream.Synchronize(told), why)
 	require.Zero(t, s.count("cuStreamSynchronize"))
@@ -75,9 +75,11 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 	stream, err := ctx.NewStream()
 	require.NoError(t, err)
 	n := 0
-	s.answer("cuStreamQuery", func() (sys.CUresult, bool) {
-		n++
-		return sys.CUDA_ERROR_NOT_READY, n < 100
+	s.Hook("cuStreamQuery", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
+		if n++; n < 100 {
+			return sys.CUDA_ERROR_NOT_READY
+		}
+		return next()
 	})
 	require.NoError(t, stream.Synchronize(soon(t)))
 	require.Equal(t, 100, n)
@@ -86,7 +88,7 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 	require.NoError(t, stream.Synchronize(context.Background()))
 	require.Equal(t, 1, s.count("cuStreamSynchronize"))
 
-	s.always("cuStreamQuery", sys.CUDA_ERROR_LAUNCH_FAILED)
+	s.Fail("cuStreamQuery", cu.ErrLaunchFailed)
 	err = stream.Synchronize(soon(t))
 	require.ErrorIs(t, err, cu.ErrLaunchFailed)
 	require.ErrorContains(t, err, "cuStreamQuery: ")

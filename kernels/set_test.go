@@ -15,7 +15,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/kernels"
@@ -379,30 +378,23 @@ func measure(b *testing.B, k bench, moved uint64, f func() error) {
 // Where there is no memory left to find anything, the error says what for, and
 // nothing is left of the attempt.
 func TestNoRoomForAnAnswer(t *testing.T) {
-	var failing string
-	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-		if call.Symbol() == failing {
-			return sys.CUDA_ERROR_OUT_OF_MEMORY
-		}
-		return next()
-	}))
-	dev, err := drv.Device(0)
-	require.NoError(t, err)
-	ctx := cutest.Context(t, dev)
+	faults := cutest.NewFaults(t)
+	ctx := cutest.Context(t, cutest.Device(t, faults.Option()))
 	k, err := kernels.Load(ctx)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, k.Close()) }()
 	m, err := ctx.Alloc(64)
 	require.NoError(t, err)
 	require.NoError(t, k.FillAsync(ctx.NullStream(), m.Ptr(), 64, 0, 0))
-	for _, failing = range []string{"cuMemAlloc_v2", "cuEventCreate", "cuStreamCreate"} {
+	for _, function := range []string{"cuMemAlloc", "cuEventCreate", "cuStreamCreate"} {
+		full := faults.Fail(function, cu.ErrOutOfMemory)
 		_, err := k.Checksum(soon(t), ctx.NullStream(), m.Ptr(), 64)
 		require.ErrorIs(t, err, cu.ErrOutOfMemory)
-		require.ErrorContains(t, err, "kernels: making 16 bytes of memory, an event and a stream for what a kernel finds, for which some memory of the device has to be left free: "+failing)
+		require.ErrorContains(t, err, "kernels: making 16 bytes of memory, an event and a stream for what a kernel finds, for which some memory of the device has to be left free: "+function)
 		all, _ := k.Answers()
 		require.Zero(t, all)
+		full.Stop()
 	}
-	failing = ""
 	wrong, err := k.Check(soon(t), ctx.NullStream(), m.Ptr(), 64, 0, 0)
 	require.NoError(t, err)
 	require.Zero(t, wrong)

@@ -95,9 +95,9 @@ func TestFailedOfferRefusesWhoWaits(t *testing.T) {
 		srv := listen(t)
 		srv.Expect("data")
 		conn := early(t, srv, wants(dev))
-		spy.fail(c.fail)
-		require.ErrorIs(t, srv.Offer(soon(t), "data", c.buf, ReadOnly), c.want, name)
-		spy.fail("")
+		require.ErrorIs(t, spy.during(c.fail, func() error {
+			return srv.Offer(soon(t), "data", c.buf, ReadOnly)
+		}), c.want, name)
 		requireRefusal(t, conn, RefusedName, name)
 		require.NoError(t, conn.Close())
 		require.Empty(t, waiting(srv))

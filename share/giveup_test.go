@@ -65,10 +65,10 @@ func TestPrepareFails(t *testing.T) {
 	fresh := newBuffer(t, ctx, 1)
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev))
-	spy.fail(exports)
+	full := spy.Fail(exports, cu.ErrOutOfMemory)
 	_, err = srv.Prepare("data", fresh, ReadOnly)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
-	spy.fail("")
+	full.Stop()
 	requireRefusal(t, conn, RefusedName, "nothing to offer")
 	require.NoError(t, conn.Close())
 
@@ -129,17 +129,8 @@ func TestOfferOfSynchronizedMemoryCallsNoDriver(t *testing.T) {
 // A Prepare or Offer that fails while another of that name has got further takes
 // nothing from that one.
 func TestFailureBesideAPreparedOffer(t *testing.T) {
-	var during func()
-	hook := func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-		if f := during; f != nil && call.Symbol() == exports {
-			during = nil
-			f()
-			return sys.CUDA_ERROR_OUT_OF_MEMORY
-		}
-		return next()
-	}
-	dev, err := cutest.Driver(t, cu.WithHook(hook)).Device(0)
-	require.NoError(t, err)
+	faults := cutest.NewFaults(t)
+	dev := cutest.Device(t, faults.Option())
 	ctx := leavesNothingOn(t, dev)
 	known, fresh := newBuffer(t, ctx, 1), newBuffer(t, ctx, 1)
 	exportOnce(t, known)
@@ -147,9 +138,13 @@ func TestFailureBesideAPreparedOffer(t *testing.T) {
 	srv := listen(t)
 	var p *Prepared
 	var s *served
-	during = func() { p, s = prepared(t, srv, "data", known, ReadOnly) }
-	_, err = srv.Prepare("data", fresh, ReadOnly)
+	full := faults.Hook(exports, func(sys.Call, func() sys.CUresult) sys.CUresult {
+		p, s = prepared(t, srv, "data", known, ReadOnly) // which exports nothing
+		return sys.CUDA_ERROR_OUT_OF_MEMORY
+	})
+	_, err := srv.Prepare("data", fresh, ReadOnly)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	full.Stop()
 	conn := asked(t, srv, wants(dev))
 	require.True(t, heard(t, conn).(wire.Offer).Pending)
 	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)

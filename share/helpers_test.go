@@ -169,20 +169,20 @@ func warm(t testing.TB, ctx *cu.Context) {
 	require.NoError(t, mem.Close())
 }
 
-// A spy counts the calls to the driver, and can fail one kind of them.
+// A spy counts the calls that reach the driver. Its faults answer in the driver's
+// place.
 type spy struct {
+	*cutest.Faults
 	mu     sync.Mutex
 	counts map[string]int // of those that succeeded
 	all    int
-	failed string // symbol that fails
 }
 
 // spied is leavesNothing with a spy.
 func spied(t testing.TB) (*spy, *cu.Device, *cu.Context) {
 	t.Helper()
-	s := &spy{counts: map[string]int{}}
-	dev, err := cutest.Driver(t, cu.WithHook(s.hook)).Device(0)
-	require.NoError(t, err)
+	s := &spy{Faults: cutest.NewFaults(t), counts: map[string]int{}}
+	dev := cutest.Device(t, s.Option(), cu.WithHook(s.hook))
 	return s, dev, leavesNothingOn(t, dev)
 }
 
@@ -190,9 +190,6 @@ func (s *spy) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all++
-	if call.Symbol() == s.failed {
-		return sys.CUDA_ERROR_OUT_OF_MEMORY
-	}
 	r := next()
 	if r == sys.CUDA_SUCCESS {
 		s.counts[call.Symbol()]++
@@ -200,15 +197,16 @@ func (s *spy) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 	return r
 }
 
-// fail has the calls of symbol fail from now on, or none if that is "".
-func (s *spy) fail(symbol string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failed = symbol
+// during runs f while function fails, or no function if that is "".
+func (s *spy) during(function string, f func() error) error {
+	if function != "" {
+		defer s.Fail(function, cu.ErrOutOfMemory).Stop()
+	}
+	return f()
 }
 
-// count is how many calls of symbol succeeded, or of any were made if that is
-// "".
+// count is how many calls of symbol succeeded, or of any reached the driver if
+// that is "".
 func (s *spy) count(symbol string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -80,10 +80,10 @@ func TestRoomThatCannotBeReserved(t *testing.T) {
 	}{
 		{1, reserves, cu.ErrOutOfMemory}, {^uint64(0), "", vmm.ErrSize},
 	} {
-		spy.fail(c.fail)
-		_, err := Attach(soon(t), srv.Path(), "", dev, WithRoom(c.room))
-		spy.fail("")
-		require.ErrorIs(t, err, c.want)
+		require.ErrorIs(t, spy.during(c.fail, func() error {
+			_, err := Attach(soon(t), srv.Path(), "", dev, WithRoom(c.room))
+			return err
+		}), c.want)
 		told := s.await(t, Ended, i+1).Err
 		require.ErrorIs(t, told, ErrVerdict)
 		require.ErrorContains(t, told, "attaching failed: ")
@@ -91,10 +91,10 @@ func TestRoomThatCannotBeReserved(t *testing.T) {
 	requireServed(t, srv, ctx)
 
 	srv.Expect("later") // of what is not there yet it has no lease
-	spy.fail(reserves)
+	full := spy.Fail(reserves, cu.ErrOutOfMemory)
 	_, err := Attach(soon(t), srv.Path(), "later", dev, WithRoom(1))
-	spy.fail("")
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	full.Stop()
 	told := s.await(t, PeerRefused, 1).Err
 	require.ErrorIs(t, told, ErrVerdict)
 	require.ErrorContains(t, told, "attaching failed: ")
@@ -140,9 +140,10 @@ func TestRoomIsGivenBack(t *testing.T) {
 					tell(t, c.lies...)(conn)
 				}
 			})
-			spy.fail(c.fail)
-			_, err := Attach(soon(t), path, "data", dev, append(c.opts, WithRoom(3*tr.Memory.ChunkSize))...)
-			spy.fail("")
+			err := spy.during(c.fail, func() error {
+				_, err := Attach(soon(t), path, "data", dev, append(c.opts, WithRoom(3*tr.Memory.ChunkSize))...)
+				return err
+			})
 			require.Error(t, err)
 			if c.want != nil {
 				require.ErrorIs(t, err, c.want)

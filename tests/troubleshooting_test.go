@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/cli"
@@ -34,14 +33,14 @@ func TestTroubleshooting_NotSupported(t *testing.T) {
 		newScene(t).start("producer", env, "-driver", "cuda").fails(3, append(words, "cuMemCreate: ")...)
 	})
 	t.Run("cannot export", func(t *testing.T) {
-		dev := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-			isExport := call.Symbol() == "cuDeviceGetAttribute" &&
-				sys.CUdevice_attribute(call.Arg(1)) == sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
-			if isExport {
+		faults := cutest.NewFaults(t)
+		faults.Hook("cuDeviceGetAttribute", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+			if sys.CUdevice_attribute(call.Arg(1)) == sys.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED {
 				return sys.CUDA_ERROR_INVALID_VALUE // an attribute that the driver does not know
 			}
 			return next()
-		})).Devices()[0]
+		})
+		dev := cutest.Device(t, faults.Option())
 		err := cli.NeedVMM(dev)
 		require.ErrorContains(t, err, "cannot export memory as file descriptors")
 		require.Equal(t, cli.ExitMachine, cli.ExitCode(err))

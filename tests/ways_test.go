@@ -91,12 +91,13 @@ func TestNoKernels(t *testing.T) {
 		fails(3, "-verify gpu: this driver cannot load the kernels", "cuModuleLoadDataEx", "does not have this function")
 }
 
-// notLaunched is a driver that says that kernels were launched, and launches none.
-func notLaunched(call sys.Call, next func() sys.CUresult) sys.CUresult {
-	if call.Symbol() == "cuLaunchKernel" {
-		return sys.CUDA_SUCCESS
-	}
-	return next()
+// notLaunched is a device whose driver says that kernels were launched, and
+// launches none.
+func notLaunched(t *testing.T) *cu.Device {
+	t.Helper()
+	faults := cutest.NewFaults(t)
+	faults.Hook("cuLaunchKernel", func(sys.Call, func() sys.CUresult) sys.CUresult { return sys.CUDA_SUCCESS })
+	return cutest.Device(t, faults.Option())
 }
 
 // fillWith fills size bytes at p as the producer does on the GPU.
@@ -134,8 +135,7 @@ func TestFault66_FillThatIsNotLaunched(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
-			dev, err := cutest.Driver(t, cu.WithHook(notLaunched)).Device(0)
-			require.NoError(t, err)
+			dev := notLaunched(t)
 			buf, err := vmm.New(dev, size)
 			require.NoError(t, err)
 			before(t, buf.Ptr())
@@ -179,8 +179,7 @@ func (s *scene) offer(buf *vmm.Buffer, meta pattern.Meta) (ends <-chan error, st
 // wrong. That is not taken for good data, not even if it is.
 func TestFault66_CheckThatIsNotLaunched(t *testing.T) {
 	for _, size := range []uint64{1, 3, 4*kib + 1, 3 * mib} {
-		dev, err := cutest.Driver(t, cu.WithHook(notLaunched)).Device(0)
-		require.NoError(t, err)
+		dev := notLaunched(t)
 		ctx := cutest.Context(t, dev)
 		mem, err := ctx.Alloc(size)
 		require.NoError(t, err)

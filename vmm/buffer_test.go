@@ -164,7 +164,7 @@ func TestFailedCloseCanBeTriedAgain(t *testing.T) {
 			g := granularity(t, dev)
 			buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g))
 			require.NoError(t, err)
-			b.failNth(1, symbol)
+			b.FailNth(symbol, 1, cu.ErrOutOfMemory)
 			require.ErrorIs(t, buf.Close(), cu.ErrOutOfMemory)
 			require.NotEqual(t, owesNothing, b.owed())
 			require.NoError(t, buf.Close())

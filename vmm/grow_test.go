@@ -94,10 +94,10 @@ func TestFailedGrowLeavesTheBufferAsItWas(t *testing.T) {
 	free := freeMemory(t, ctx)
 	failures := 0
 	for n := 1; ; n++ {
-		b.failNth(n, "")
+		b.failNth(n)
 		err := buf.Grow(4 * g)
 		hit := b.hit()
-		b.failNth(0, "")
+		b.failNth(0)
 		if hit == "" {
 			require.NoError(t, err)
 			break

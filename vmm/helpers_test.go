@@ -19,21 +19,23 @@ import (
 // A books keeps account of what the driver gave out and got back, and can fail
 // any of its calls.
 type books struct {
+	*cutest.Faults
 	mu     sync.Mutex
 	counts map[string]int
 	calls  int    // since failNth
 	nth    int    // the call to fail
-	symbol string // of calls to count for that; "" is all
 	failed string // what was failed
+}
+
+func newBooks(t testing.TB) *books {
+	return &books{Faults: cutest.NewFaults(t), counts: map[string]int{}}
 }
 
 // bookkept opens the driver with books of it, and returns its first device.
 func bookkept(t testing.TB) (*books, *cu.Device) {
 	t.Helper()
-	b := &books{counts: map[string]int{}}
-	dev, err := cutest.Driver(t, cu.WithHook(b.hook)).Device(0)
-	require.NoError(t, err)
-	return b, dev
+	b := newBooks(t)
+	return b, cutest.Device(t, b.Option(), cu.WithHook(b.hook))
 }
 
 func (b *books) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
@@ -52,9 +54,6 @@ func (b *books) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 func (b *books) fails(symbol string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.symbol != "" && b.symbol != symbol {
-		return false
-	}
 	b.calls++
 	if b.nth == 0 || b.calls != b.nth {
 		return false
@@ -63,12 +62,11 @@ func (b *books) fails(symbol string) bool {
 	return true
 }
 
-// failNth fails the nth call of symbol from now on, or of any if that is "";
-// n 0 fails none.
-func (b *books) failNth(n int, symbol string) {
+// failNth fails the nth call from now on, of whatever function; n 0 fails none.
+func (b *books) failNth(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.calls, b.nth, b.symbol, b.failed = 0, n, symbol, ""
+	b.calls, b.nth, b.failed = 0, n, ""
 }
 
 // hit is the symbol of the call that was failed, or "".

@@ -13,15 +13,15 @@ import (
 
 // Memory of the host's NUMA node 0 is not device 0's.
 func TestImportOfHostMemoryIsRefused(t *testing.T) {
-	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+	faults := cutest.NewFaults(t)
+	faults.Hook("cuMemGetAllocationPropertiesFromHandle", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		r := next()
-		if call.Symbol() == "cuMemGetAllocationPropertiesFromHandle" && r == sys.CUDA_SUCCESS {
+		if r == sys.CUDA_SUCCESS {
 			storeLocation(call.Arg(0), sys.CU_MEM_LOCATION_TYPE_HOST_NUMA)
 		}
 		return r
-	}))
-	dev, err := drv.Device(0)
-	require.NoError(t, err)
+	})
+	dev := cutest.Device(t, faults.Option())
 	m, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
 	require.NoError(t, err)
 	id, err := m.DeviceID()

@@ -35,19 +35,17 @@ func TestFlagOverridesTheEnvironment(t *testing.T) {
 func TestNeedVMM(t *testing.T) {
 	answer := map[int]int32{}
 	r := sys.CUDA_SUCCESS
-	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-		if call.Symbol() == "cuDeviceGetAttribute" {
-			if _, no := answer[int(call.Arg(1))]; no {
-				if r != sys.CUDA_SUCCESS {
-					return r
-				}
-				return sys.CUDA_ERROR_INVALID_VALUE // older than the attribute, which is a no
+	faults := cutest.NewFaults(t)
+	faults.Hook("cuDeviceGetAttribute", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if _, no := answer[int(call.Arg(1))]; no {
+			if r != sys.CUDA_SUCCESS {
+				return r
 			}
+			return sys.CUDA_ERROR_INVALID_VALUE // older than the attribute, which is a no
 		}
 		return next()
-	}))
-	dev, err := drv.Device(0)
-	require.NoError(t, err)
+	})
+	dev := cutest.Device(t, faults.Option())
 	require.NoError(t, NeedVMM(dev))
 	for attribute, words := range map[cu.Attribute]string{
 		cu.AttributeVirtualMemoryManagementSupported:       "does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED)",

@@ -7,7 +7,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // Main gives the tests a software driver of their own, and fails them if they
@@ -31,16 +30,11 @@ func TestTable(t *testing.T) {
 	require.NoError(t, tab.Close())
 }
 
-// What hardware does once a year a hook does at once.
+// What hardware does once a year a fault does at once.
 func TestTableOnAFullDevice(t *testing.T) {
-	full := func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-		if call.Symbol() == "cuMemCreate" {
-			return sys.CUDA_ERROR_OUT_OF_MEMORY
-		}
-		return next()
-	}
-	dev, err := cutest.Driver(t, cu.WithHook(full)).Device(0)
-	require.NoError(t, err)
-	_, err = newTable(dev, cutest.Context(t, dev), 100)
+	faults := cutest.NewFaults(t)
+	faults.Fail("cuMemCreate", cu.ErrOutOfMemory)
+	dev := cutest.Device(t, faults.Option())
+	_, err := newTable(dev, cutest.Context(t, dev), 100)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 }
