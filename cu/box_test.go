@@ -168,8 +168,7 @@ func randomBytes(r *rand.Rand) []byte {
 // whatever the shape, the pitch and the memory.
 func TestCopiesOfRowsAreAsTheModelSays(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
+	stream := newStream(t, ctx)
 	for name, layers := range map[string]uint64{"2D": 1, "3D": 6, "3D between contexts": 5} {
 		t.Run(name, func(t *testing.T) {
 			eachPair(t, ctx, func(t *testing.T, r *rand.Rand, to, from area) {

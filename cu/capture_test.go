@@ -24,14 +24,7 @@ type drawing struct {
 func newDrawing(t testing.TB, dev *cu.Device) *drawing {
 	t.Helper()
 	d := &drawing{ctx: cutest.Context(t, dev), size: 4096}
-	var err error
-	d.a, err = d.ctx.NewStream()
-	require.NoError(t, err)
-	d.b, err = d.ctx.NewStream()
-	require.NoError(t, err)
-	mem, err := d.ctx.Alloc(d.size)
-	require.NoError(t, err)
-	d.mem = mem.Ptr()
+	d.a, d.b, d.mem = newStream(t, d.ctx), newStream(t, d.ctx), alloc(t, d.ctx, d.size).Ptr()
 	require.NoError(t, cu.FillAsync(d.a, d.mem, uint8(0), d.size))
 	require.NoError(t, d.a.Synchronize(soon(t)))
 	return d
@@ -43,9 +36,7 @@ func (d *drawing) at(n uint64) cu.DevicePtr { return d.mem.Add(n) }
 // event makes an event.
 func (d *drawing) event(t testing.TB) *cu.Event {
 	t.Helper()
-	e, err := d.ctx.NewEvent(cu.EventDisableTiming)
-	require.NoError(t, err)
-	return e
+	return newEvent(t, d.ctx, cu.EventDisableTiming)
 }
 
 // read waits for stream a and returns the memory's first bytes.
@@ -71,6 +62,7 @@ func (d *drawing) captured(t testing.TB, record func() error) *cu.Graph {
 	t.Helper()
 	g, err := d.a.Capture(record)
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, g.Close()) })
 	return g
 }
 
@@ -79,6 +71,7 @@ func executable(t testing.TB, g *cu.Graph) *cu.GraphExec {
 	t.Helper()
 	e, err := g.Instantiate(0)
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	return e
 }
 
@@ -291,7 +284,7 @@ func TestWaitingForACaptureIsRefused(t *testing.T) {
 	fork, join, host := d.event(t), d.event(t), make([]byte, 1)
 	twin := cutest.Context(t, d.ctx.Device())
 	exec := executable(t, d.captured(t, func() error { return nil }))
-	g, err := d.a.Capture(func() error {
+	g := d.captured(t, func() error {
 		require.NoError(t, errors.Join(d.fill(d.a, 0, 3), fork.Record(d.a), d.b.WaitEvent(fork)))
 		for name, wait := range map[string]func() error{
 			"Query":                             func() error { _, err := d.a.Query(); return err },
@@ -311,10 +304,9 @@ func TestWaitingForACaptureIsRefused(t *testing.T) {
 		require.Equal(t, cu.CaptureActive, status(t, d.a))
 		return errors.Join(join.Record(d.b), d.a.WaitEvent(join))
 	})
-	require.NoError(t, err)
 	require.Equal(t, map[cu.GraphNodeType]int{cu.NodeFill: 1}, types(t, g))
 
-	g, err = d.a.Capture(func() error { return errors.Join(cu.CopyToHostAsync(d.a, host, d.mem), d.a.Synchronize(t.Context())) })
+	g, err := d.a.Capture(func() error { return errors.Join(cu.CopyToHostAsync(d.a, host, d.mem), d.a.Synchronize(t.Context())) })
 	require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
 	require.Nil(t, g)
 

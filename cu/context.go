@@ -48,19 +48,8 @@ func (h *contextHandle) abandoned() {
 // memory is how many bytes were allocated or pinned in the context and not
 // given back.
 func (h *contextHandle) memory() (n uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for c := range h.children {
-		switch m := c.(type) {
-		case *memoryHandle:
-			n += m.size
-		case *streamMemoryHandle:
-			n += m.size
-		case *ipcMemoryHandle:
-			n += m.size
-		case *hostHandle:
-			n += uint64(len(m.bytes))
-		}
+	for _, u := range h.unclosed() {
+		n += u.Bytes
 	}
 	return n
 }
@@ -69,6 +58,7 @@ func (h *contextHandle) memory() (n uint64) {
 type closer interface {
 	close() bool                      // its gate's
 	closeIn(ctx *contextHandle) error // after that
+	unclosed() Unclosed
 }
 
 // Device returns the context's device.

@@ -37,9 +37,7 @@ type pixel struct {
 
 func TestCopiesOfAllTypesAndSizes(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	own, err := ctx.NewStream()
-	require.NoError(t, err)
-	for name, stream := range map[string]*cu.Stream{"null stream": ctx.NullStream(), "own stream": own} {
+	for name, stream := range map[string]*cu.Stream{"null stream": ctx.NullStream(), "own stream": newStream(t, ctx)} {
 		t.Run(name, func(t *testing.T) {
 			for _, n := range []int{1, 3, 4096, 1<<20 + 1} {
 				bytes, words := make([]byte, n), make([]uint32, n)
@@ -76,8 +74,7 @@ func TestPointersAreNotCopied(t *testing.T) {
 
 func TestCopiesOfNothingSucceed(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	mem, err := ctx.Alloc(64)
-	require.NoError(t, err)
+	mem := alloc(t, ctx, 64)
 	require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr(), []byte{}))
 	require.NoError(t, cu.CopyToDevice[uint64](ctx, mem.Ptr(), nil))
 	require.NoError(t, cu.CopyToHost(ctx, []byte{}, mem.Ptr()))
@@ -87,8 +84,7 @@ func TestCopiesOfNothingSucceed(t *testing.T) {
 
 func TestFillSetsItsElementsAndNoOthers(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	mem, err := ctx.Alloc(64)
-	require.NoError(t, err)
+	mem := alloc(t, ctx, 64)
 	require.NoError(t, cu.Fill(ctx, mem.Ptr(), uint8(0xee), 64))
 	require.NoError(t, cu.Fill(ctx, mem.Ptr().Add(1), uint8(0xab), 2))
 	require.NoError(t, cu.Fill(ctx, mem.Ptr().Add(4), uint16(0x1234), 2))

@@ -17,10 +17,18 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
+// newGraph is an empty graph that goes when t ends.
+func newGraph(t testing.TB, ctx *cu.Context) *cu.Graph {
+	t.Helper()
+	g, err := ctx.NewGraph()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, g.Close()) })
+	return g
+}
+
 func TestGraphBuiltByHand(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))
-	g, err := d.ctx.NewGraph()
-	require.NoError(t, err)
+	g := newGraph(t, d.ctx)
 	start, err := g.AddEmpty()
 	require.NoError(t, err)
 	one, err := cu.AddFill(g, d.at(0), uint8(1), 4, start)
@@ -39,8 +47,7 @@ func TestGraphBuiltByHand(t *testing.T) {
 	require.Equal(t, append(half, half...), d.read(t, 24))
 
 	// A child is as it was when it was added.
-	parent, err := d.ctx.NewGraph()
-	require.NoError(t, err)
+	parent := newGraph(t, d.ctx)
 	clear, err := cu.AddFill(parent, d.at(0), uint8(0), 24)
 	require.NoError(t, err)
 	child, err := parent.AddChild(g, clear)
@@ -71,12 +78,12 @@ func TestGraphCloneIsItsOwn(t *testing.T) {
 	require.Equal(t, map[cu.GraphNodeType]int{cu.NodeFill: 1}, types(t, clone))
 	require.NoError(t, executable(t, clone).Launch(d.a))
 	require.Equal(t, []byte{6}, d.read(t, 1))
+	require.NoError(t, clone.Close())
 }
 
 func TestEmptyGraphRuns(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))
-	g, err := d.ctx.NewGraph()
-	require.NoError(t, err)
+	g := newGraph(t, d.ctx)
 	nodes, err := g.Nodes()
 	require.NoError(t, err)
 	require.Empty(t, nodes)
@@ -239,11 +246,8 @@ func TestContextClosesItsGraphs(t *testing.T) {
 func TestGraphUsedAfterClose(t *testing.T) {
 	s, drv := spied(t)
 	d := newDrawing(t, firstDevice(t, drv))
-	g, err := d.ctx.NewGraph()
-	require.NoError(t, err)
+	g, open := newGraph(t, d.ctx), newGraph(t, d.ctx)
 	node, err := g.AddEmpty()
-	require.NoError(t, err)
-	open, err := d.ctx.NewGraph()
 	require.NoError(t, err)
 	exec, live := executable(t, g), executable(t, open)
 	require.NoError(t, errors.Join(g.Close(), exec.Close(), d.b.Close()))

@@ -35,7 +35,7 @@ func TestStreamCallsInOrder(t *testing.T) {
 	}
 	require.Equal(t, before, cu.PendingCalls())
 	require.ErrorIs(t, (*cu.Stream)(nil).Call(func() {}), cu.ErrClosed)
-	require.NoError(t, s.Close())
+	require.NoError(t, errors.Join(host.Close(), s.Close()))
 	require.ErrorIs(t, s.Call(func() {}), cu.ErrClosed)
 	require.Equal(t, before, cu.PendingCalls())
 }
@@ -60,8 +60,7 @@ func TestStreamCallsAfterClose(t *testing.T) {
 // A graph would call the function at every launch.
 func TestStreamCallIsNotCaptured(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
+	s := newStream(t, ctx)
 	before := cu.PendingCalls()
 	g, err := s.Capture(func() error {
 		require.ErrorIs(t, s.Call(func() { panic("called") }), cu.ErrStreamCaptureUnsupported)
@@ -72,6 +71,7 @@ func TestStreamCallIsNotCaptured(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.Equal(t, before, cu.PendingCalls())
+	require.NoError(t, g.Close())
 }
 
 func TestStreamCallsOfLostContextsAreForgotten(t *testing.T) {
@@ -124,8 +124,7 @@ func childHostFunction() error {
 func TestStreamCallThatIsRefused(t *testing.T) {
 	spy, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
+	s := newStream(t, ctx)
 	spy.Fail("cuLaunchHostFunc", cu.ErrOutOfMemory)
 	before := cu.PendingCalls()
 	require.ErrorIs(t, s.Call(func() {}), cu.ErrOutOfMemory)

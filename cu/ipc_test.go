@@ -338,6 +338,7 @@ func TestContextClosesIPCMemory(t *testing.T) {
 	h := peer.memory(t, ipcSize, 7)
 	m, err := ctx.OpenIPC(h)
 	require.NoError(t, err)
+	require.Equal(t, []cu.Unclosed{{Kind: "memory of another process", Handle: uintptr(m.Ptr()), Bytes: m.Size()}}, ctx.Unclosed())
 	require.NoError(t, ctx.Close())
 	require.Equal(t, 1, s.count("cuIpcCloseMemHandle"))
 	require.NoError(t, m.Close())

@@ -2,6 +2,7 @@ package cu_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"sync"
 	"testing"
@@ -198,7 +199,7 @@ func TestPreparedLaunchFromManyGoroutines(t *testing.T) {
 					err = l.Run(s)
 				}
 			}
-			errs <- err
+			errs <- errors.Join(err, s.Close())
 		})
 	}
 	wg.Wait()
@@ -296,8 +297,7 @@ func TestLaunchAttributes(t *testing.T) {
 // A graph has a copy of the arguments.
 func TestCapturedLaunch(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
+	s := newStream(t, ctx)
 	out := zeroed(t, ctx, 8)
 	cfg := one
 	cfg.Shared = 64
@@ -316,20 +316,19 @@ func TestCapturedLaunch(t *testing.T) {
 	require.Equal(t, cu.NodeKernel, typ)
 	require.NoError(t, l.Set(0, out.Ptr().Add(4)))
 	require.NoError(t, l.Set(2, uint32(12)))
-	exec, err := g.Instantiate(0)
-	require.NoError(t, err)
+	exec := executable(t, g)
 	require.NoError(t, exec.Launch(s))
 	require.NoError(t, l.Run(s))
 	require.NoError(t, s.Synchronize(soon(t)))
 	require.Equal(t, []uint32{11, 12}, words(t, ctx, out.Ptr(), 2))
+	require.NoError(t, g.Close())
 }
 
 // BenchmarkLaunch queues an empty kernel 1,000 times and waits, in one way after
 // the other, so that all of them meet the same machine.
 func BenchmarkLaunch(b *testing.B) {
 	ctx := cutest.Context(b, cutest.Device(b))
-	s, err := ctx.NewStream()
-	require.NoError(b, err)
+	s := newStream(b, ctx)
 	f := function(b, ctx, "nothing")
 	l, err := f.Prepare(one)
 	require.NoError(b, err)

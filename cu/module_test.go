@@ -30,6 +30,7 @@ func load(t testing.TB, ctx *cu.Context, text []byte) *cu.Module {
 	t.Helper()
 	m, err := ctx.LoadModule(text)
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
 
@@ -154,8 +155,7 @@ func TestZeroInName(t *testing.T) {
 	spy, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	m := load(t, ctx, various(t))
-	g, err := ctx.NewGraph()
-	require.NoError(t, err)
+	g := newGraph(t, ctx)
 	dot := filepath.Join(t.TempDir(), "dot")
 	_, err1 := m.Function("nothing\x00")
 	_, _, err2 := m.Global("counter\x00s")
@@ -222,6 +222,7 @@ func TestJITOptions(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, f.Launch(ctx.NullStream(), one, alloc(t, ctx, 4)), name)
 		t.Logf("%s: %q", name, m.Log())
+		require.NoError(t, m.Close())
 	}
 }
 

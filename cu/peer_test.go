@@ -65,10 +65,7 @@ func TestPeerAccess(t *testing.T) {
 func TestWhatNeedsPeerAccess(t *testing.T) {
 	a, b := twoDevices(t, cutest.Driver(t))
 	ctx, peer := cutest.Context(t, a), cutest.Context(t, b)
-	from, err := peer.Alloc(4096)
-	require.NoError(t, err)
-	to, err := ctx.Alloc(4096)
-	require.NoError(t, err)
+	from, to := alloc(t, peer, 4096), alloc(t, ctx, 4096)
 	require.NoError(t, cu.Fill(peer, from.Ptr(), uint8(7), 4096))
 	require.NoError(t, peer.Synchronize(soon(t)))
 	require.NoError(t, cu.Copy(ctx, to.Ptr(), from.Ptr(), 4096))

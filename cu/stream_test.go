@@ -41,8 +41,7 @@ func TestStreamFinishesItsWork(t *testing.T) {
 func TestFault18and64_WaitIsGivenUp(t *testing.T) {
 	s, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
+	stream := newStream(t, ctx)
 	s.Fail("cuStreamQuery", cu.ErrNotReady)
 	done, err := stream.Query()
 	require.NoError(t, err)
@@ -72,8 +71,7 @@ func TestFault18and64_WaitIsGivenUp(t *testing.T) {
 func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 	s, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
+	stream := newStream(t, ctx)
 	n := 0
 	s.Hook("cuStreamQuery", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
 		if n++; n < 100 {
@@ -89,7 +87,7 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 	require.Equal(t, 1, s.count("cuStreamSynchronize"))
 
 	s.Fail("cuStreamQuery", cu.ErrLaunchFailed)
-	err = stream.Synchronize(soon(t))
+	err := stream.Synchronize(soon(t))
 	require.ErrorIs(t, err, cu.ErrLaunchFailed)
 	require.ErrorContains(t, err, "cuStreamQuery: ")
 	require.ErrorContains(t, err, "the process has to begin anew")
@@ -121,10 +119,7 @@ func TestStreamOfAnotherContextIsRefused(t *testing.T) {
 func TestStreamServesEveryContextOfItsDevice(t *testing.T) {
 	dev := cutest.Device(t)
 	a, b := cutest.Context(t, dev), cutest.Context(t, dev)
-	stream, err := a.NewStream()
-	require.NoError(t, err)
-	mem, err := b.Alloc(4096)
-	require.NoError(t, err)
+	stream, mem := newStream(t, a), alloc(t, b, 4096)
 	require.NoError(t, cu.FillAsync(stream, mem.Ptr(), uint8(7), mem.Size()))
 	got := make([]byte, 4096)
 	require.NoError(t, errors.Join(cu.CopyToHostAsync(stream, got, mem.Ptr()), stream.Synchronize(t.Context())))
@@ -135,11 +130,8 @@ func TestStreamServesEveryContextOfItsDevice(t *testing.T) {
 func TestContextAndStreamFromManyGoroutines(t *testing.T) {
 	dev := cutest.Device(t)
 	ctx := cutest.Context(t, dev)
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
 	const workers, size = 8, 1024
-	mem, err := ctx.Alloc(workers * size)
-	require.NoError(t, err)
+	stream, mem := newStream(t, ctx), alloc(t, ctx, workers*size)
 	errs := make(chan error, workers)
 	for w := range workers {
 		go func() {

@@ -89,5 +89,6 @@ func TestDriverKnowsTheBuiltins(t *testing.T) {
 				require.Equal(t, size[k.Params[i].Type], p.Size, "%s, %s", k.Name, k.Params[i].Name)
 			}
 		}
+		require.NoError(t, m.Close())
 	}
 }

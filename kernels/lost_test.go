@@ -139,10 +139,12 @@ func collected(t *testing.T, gone <-chan struct{}) {
 	}
 }
 
-func newStream(t *testing.T, ctx *cu.Context) *cu.Stream {
+// newStream is a stream that goes when t ends.
+func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
 	t.Helper()
 	s, err := ctx.NewStream()
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
 

@@ -44,6 +44,7 @@ func TestOutputs(t *testing.T) {
 				fmt.Fprintf(&have, "%s: %x\n", c, sha256.Sum256(c.run(t, s, f)))
 			}
 		}
+		require.NoError(t, mod.Close())
 	}
 	if *writeOutputs != "" {
 		require.NoError(t, os.WriteFile(*writeOutputs, []byte(have.String()), 0o644))

@@ -34,11 +34,10 @@ func newBench(t testing.TB, size uint64) bench {
 	k, err := kernels.Load(ctx)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, k.Close()) })
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
 	m, err := ctx.Alloc(size)
 	require.NoError(t, err)
-	return bench{k, ctx, s, m.Ptr()}
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return bench{k, ctx, newStream(t, ctx), m.Ptr()}
 }
 
 // soon is a deadline for what should happen at once.
@@ -298,8 +297,7 @@ func TestCheckThatIsGivenUp(t *testing.T) {
 	all, free := b.Answers()
 	require.Equal(t, 3, all)
 	require.Zero(t, free, "their kernels are still to come")
-	other, err := b.ctx.NewStream()
-	require.NoError(t, err)
+	other := newStream(t, b.ctx)
 	m, err := b.Check(soon(t), other, b.DevicePtr, size, 0, 1)
 	require.NoError(t, err)
 	require.Zero(t, m)
@@ -385,6 +383,7 @@ func TestNoRoomForAnAnswer(t *testing.T) {
 	defer func() { require.NoError(t, k.Close()) }()
 	m, err := ctx.Alloc(64)
 	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
 	require.NoError(t, k.FillAsync(ctx.NullStream(), m.Ptr(), 64, 0, 0))
 	for _, function := range []string{"cuMemAlloc", "cuEventCreate", "cuStreamCreate"} {
 		full := faults.Fail(function, cu.ErrOutOfMemory)

@@ -122,4 +122,5 @@ func TestClosedMemoryIsNoArgument(t *testing.T) {
 	}
 	require.NoError(t, alloc.Close())
 	require.NoError(t, ctx.Synchronize(t.Context()), "no kernel ran on what is closed")
+	require.NoError(t, mod.Close())
 }

@@ -130,21 +130,6 @@ func TwoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 	return devices[0], devices[1]
 }
 
-// Context returns the primary context of dev, closed when t ends.
-func Context(t testing.TB, dev *cu.Device) *cu.Context {
-	t.Helper()
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := ctx.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return ctx
-}
-
 // FreeMemory is the free memory of dev in bytes, as its driver accounts for
 // all processes. A test that asks for it runs [Alone].
 func FreeMemory(t testing.TB, dev *cu.Device) uint64 {

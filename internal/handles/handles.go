@@ -188,6 +188,19 @@ func (t *Table) Since(mark int) (left []string) {
 	return left
 }
 
+// Stack prints the stack of the call that gave out what is at a handle or
+// address now: a thing of that kind, in the words of a report. It is "" if no
+// library with the table did.
+func (t *Table) Stack(ofKind string, at uintptr) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := t.things[place{kind(ofKind), at}]
+	if len(all) == 0 {
+		return ""
+	}
+	return all[len(all)-1].printStack()
+}
+
 func (t *Table) sorted() (all []thing) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,5 +220,9 @@ func (x thing) String() string {
 	if x.size > 0 {
 		text += fmt.Sprintf(" of %d bytes", x.size)
 	}
-	return text + " was made at\n" + made.Print(made.Past(made.Frames(x.stack), crossing))
+	return text + " was made at\n" + x.printStack()
+}
+
+func (x thing) printStack() string {
+	return made.Print(made.Past(made.Frames(x.stack), crossing))
 }

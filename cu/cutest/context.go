@@ -1,0 +1,71 @@
+package cutest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// A ContextOption changes what [Context] returns.
+type ContextOption func(*contextOptions)
+
+type contextOptions struct{ unclosed bool }
+
+// AllowUnclosed is for a test that leaves it to the context to close what was
+// made in it.
+func AllowUnclosed() ContextOption { return func(o *contextOptions) { o.unclosed = true } }
+
+// Context returns the primary context of dev, closed when t ends. It fails t if
+// there was anything left for it to close: streams, events, modules, graphs or
+// memory that were made in it. The failure names them and, where the driver is of
+// [Open], who made them. Those of other references to the context do not count. A
+// test that has failed by then is left alone: it may not have come to its Close.
+func Context(t testing.TB, dev *cu.Device, opts ...ContextOption) *cu.Context {
+	t.Helper()
+	var o contextOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		t.Helper()
+		if left := unclosed(ctx); left != "" && !o.unclosed && !t.Failed() {
+			t.Errorf("cutest: the test left this to its context to close (AllowUnclosed allows that):\n%s", left)
+		}
+		if err := ctx.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return ctx
+}
+
+// unclosed describes what was made in ctx and not closed, together what is of one
+// kind and was made at one place.
+func unclosed(ctx *cu.Context) string {
+	type group struct{ kind, stack string }
+	counts, bytes := map[group]int{}, map[group]uint64{}
+	for _, u := range ctx.Unclosed() {
+		g := group{u.Kind, table.Stack(u.Kind, u.Handle)}
+		counts[g]++
+		bytes[g] += u.Bytes
+	}
+	var lines []string
+	for g, n := range counts {
+		line := fmt.Sprintf("  %s: %d", g.kind, n)
+		if bytes[g] > 0 {
+			line += fmt.Sprintf(", of %d bytes in all", bytes[g])
+		}
+		if g.stack != "" {
+			line += ", made at\n" + g.stack
+		}
+		lines = append(lines, strings.TrimSuffix(line, "\n")+"\n")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
