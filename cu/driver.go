@@ -83,7 +83,8 @@ func WithResolver(r sys.Resolver) Option {
 // error.
 func WithTrace(w io.Writer) Option { return func(c *config) { c.trace = w } }
 
-// WithHook puts h around every driver call, to observe or to inject faults.
+// WithHook puts h around every driver call, to observe it or to answer in the
+// driver's stead. In tests, package cu/cutest has faults by function.
 // Given several times, each hook stands around those given after it, and the
 // last is closest to the driver. Tracing stands around them all: it shows the
 // answers that the program gets.

@@ -26,7 +26,7 @@ var makers = map[string]maker{
 		}
 		return nil
 	}, "device memory: 100, of 409600 bytes in all, made at\n"},
-	"memory of a pool": {func(c *cu.Context) error { return second(c.AllocAsync(nil, 4096)) }, "device memory: 1, of 4096 bytes in all, made at\n"},
+	"memory of a pool": {func(c *cu.Context) error { return second(c.NullStream().AllocAsync(4096)) }, "device memory: 1, of 4096 bytes in all, made at\n"},
 	"pitched memory":   {func(c *cu.Context) error { return second(c.AllocPitch(16, 4, 4)) }, "device memory: 1, of "},
 	"pinned memory":    {func(c *cu.Context) error { return second(c.AllocHost(4096, 0)) }, "pinned memory: 1, of 4096 bytes in all, made at\n"},
 	"registration":     {func(c *cu.Context) error { return second(c.RegisterHost(make([]byte, 4096), 0)) }, "registered memory: 1, of 4096 bytes in all, made at\n"},

@@ -1,14 +1,20 @@
 // Package cutest is what a test of GPU code needs: a driver of either kind,
-// and a check that nothing was left behind.
+// failures of that driver, and a check that nothing was left behind.
 //
 //	func TestMain(m *testing.M) { cutest.Main(m) }
 //
-//	func TestSomething(t *testing.T) {
-//		dev := cutest.Device(t)
+//	func TestFull(t *testing.T) {
+//		faults := cutest.NewFaults(t)
+//		ctx := cutest.Context(t, cutest.Device(t, faults.Option()))
+//		faults.Fail("cuMemAlloc", cu.ErrOutOfMemory)
 //		…
 //	}
 //
-// Main fails a run that leaves anything behind, and names the function that made
+// [Faults] make functions of the driver fail, by the names that NVIDIA's
+// documentation has for them. A fault that never fired fails its test.
+//
+// [Context] fails a test that did not close what it made in the context. [Main]
+// fails a run that leaves anything else behind. Both name the function that made
 // it: [Left] says what is looked for, CONTRIBUTING.md how to read a report.
 //
 // GPUFD_DRIVER chooses the driver: soft, which is the default and needs

@@ -25,6 +25,9 @@ func record(t testing.TB, f func(testing.TB)) *recorder {
 	return r
 }
 
+// Record returns what a test is failed with, for examples.
+func Record(test func(testing.TB)) []string { return record(nil, test).failures }
+
 // run runs f on a goroutine of its own, which Fatal and Skip end.
 func (r *recorder) run(f func()) {
 	done := make(chan struct{})

@@ -1,0 +1,67 @@
+package vmm_test
+
+import (
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A buffer is written, grows where it is, and is read. This runs on the software
+// driver; cu.Open() alone opens libcuda.
+func Example() {
+	if err := growingBuffer(); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// chunks: 1
+	// chunks: 2, at the same address: true
+	// [3.5 1.25 -2]
+}
+
+func growingBuffer() (err error) {
+	drv, err := cu.Open(cu.WithFallback(soft.Resolver))
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	ctx, err := dev.PrimaryContext() // which copies need
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ctx.Close()) }()
+
+	// Memory for one chunk, and address space for four.
+	chunk, err := vmm.Granularity(dev)
+	if err != nil {
+		return err
+	}
+	buf, err := vmm.New(dev, chunk, vmm.WithChunkSize(chunk), vmm.WithCapacity(4*chunk))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, buf.Close()) }()
+	fmt.Println("chunks:", buf.Mapped()/chunk)
+	if err := cu.CopyToDevice(ctx, buf.Ptr(), []float32{3.5, 1.25, -2}); err != nil {
+		return err
+	}
+
+	before := buf.Ptr()
+	if err := buf.Grow(2 * chunk); err != nil {
+		return err
+	}
+	fmt.Printf("chunks: %d, at the same address: %t\n", buf.Mapped()/chunk, buf.Ptr() == before)
+
+	numbers := make([]float32, 3)
+	if err := cu.CopyToHost(ctx, numbers, buf.Ptr()); err != nil {
+		return err
+	}
+	fmt.Println(numbers)
+	return nil
+}
