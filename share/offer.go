@@ -12,10 +12,10 @@ import (
 )
 
 // Version is the version of the wire format that this package speaks.
-const Version = wire.Version
+const Version = 1
 
 // MaxData is how many bytes of application data an offer may carry.
-const MaxData = wire.MaxData
+const MaxData = 4096
 
 const maxFDs = sock.MaxFDs
 
@@ -24,8 +24,8 @@ type HandleType = wire.HandleType
 
 // The types of handles.
 const (
-	HandleFD     = wire.HandleFD     // file descriptors: virtual memory, of package vmm
-	HandleLegacy = wire.HandleLegacy // 64 bytes of legacy IPC, see [Legacy]
+	HandleFD     HandleType = 1 // file descriptors: virtual memory, of package vmm
+	HandleLegacy HandleType = 2 // 64 bytes of legacy IPC, see [Legacy]
 )
 
 // A LegacyHandle is what the memory of an offer is opened by that carries no
