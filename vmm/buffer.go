@@ -30,6 +30,7 @@ type Buffer struct {
 	size       uint64
 	generation uint64
 	loans      int
+	holds      []*Hold
 	closed     bool
 }
 
@@ -307,18 +308,17 @@ func (b *Buffer) describe() Descriptor {
 
 // Close unmaps the buffer, frees its address space and releases its memory,
 // which lives on in the peers that have it and in other views. It does not wait
-// for kernels that use it. While the buffer is lent, as it is to an offer, it fails
-// with [ErrInUse] and changes nothing. A second Close does nothing; one that failed
-// to unmap can be tried again.
+// for kernels that use it. While the buffer is lent, as it is to an offer, or held, as
+// it is by a counter, it fails with [ErrInUse] and changes nothing. A second Close does
+// nothing; one that failed to unmap can be tried again.
 func (b *Buffer) Close() error {
 	if b == nil || b.content == nil {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.loans > 0 {
-		return fmt.Errorf("%w: the buffer at %s cannot be closed with %d loans open; end the offer, or close the loan, first",
-			ErrInUse, b.content.ptr(), b.loans)
+	if users := b.users(); users != "" {
+		return fmt.Errorf("%w: the buffer at %s cannot be closed with %s", ErrInUse, b.content.ptr(), users)
 	}
 	b.closed = true
 	if err := errors.Join(b.content.close(), closeAll(b.content.chunks)); err != nil {

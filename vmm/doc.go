@@ -20,7 +20,7 @@
 // with Close, which is idempotent and may be called on nil. [Import] leaves the
 // files it is given to the caller. [Buffer.Export] hands out duplicates of
 // descriptors made once; [Buffer.Lend] lends those themselves, and the buffer cannot
-// be closed until the [Loan] has ended. Physical memory is free when the last handle,
+// be closed until the [Loan] has ended, nor before a [Hold] of it. Physical memory is free when the last handle,
 // mapping and descriptor of it, in any process, is gone: a plain fd is enough
 // to keep it.
 //
@@ -30,8 +30,10 @@
 //
 // # What bites
 //
-// Close does not wait for kernels that use the memory; synchronise first. A
-// mapping that is lost without Close is reported with the stack that made it
+// No Close of this package waits for work that uses the memory, be it a kernel, a copy
+// or a stream that is to write a word; synchronise first, or keep a [Hold]. Work
+// that gets to memory which is gone loses every context of the process
+// ([cu.ErrContextLost]); of the software driver, soft.LastFault names the memory. A mapping that is lost without Close is reported with the stack that made it
 // and stays mapped, because a kernel may still use it.
 //
 // Read-only is a property of a mapping, not of the descriptor: it guards

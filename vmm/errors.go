@@ -16,9 +16,9 @@ var (
 	// ErrOccupied says that a range is mapped already or lies outside its
 	// reservation.
 	ErrOccupied = errors.New("vmm: range not free")
-	// ErrInUse says that a buffer cannot be closed while it is lent ([Buffer.Lend]),
-	// as it is for as long as it is offered.
-	ErrInUse = errors.New("vmm: the buffer is lent")
+	// ErrInUse says that a buffer cannot be closed: it is lent ([Buffer.Lend]), as it
+	// is for as long as it is offered, or held ([Buffer.Hold]), as it is by a counter.
+	ErrInUse = errors.New("vmm: the buffer is in use")
 	// ErrNil says that a device, a driver, an allocation or a context is missing: it
 	// is nil.
 	ErrNil = errors.New("vmm: a nil argument")

@@ -50,6 +50,7 @@ var types = map[string]any{
 	"Buffer":          &vmm.Buffer{},
 	"Descriptor":      &vmm.Descriptor{},
 	"DescriptorError": &vmm.DescriptorError{},
+	"Hold":            &vmm.Hold{},
 	"Loan":            &vmm.Loan{},
 	"Mapping":         &vmm.Mapping{},
 	"Op":              new(vmm.Op),
@@ -89,7 +90,7 @@ func callAll(t *testing.T, name string, v reflect.Value) {
 			switch method {
 			case "Close", "Unwrap":
 				require.NoError(t, err)
-			case "Grow", "NewView", "Export", "ExportRange", "ExportFabric", "Lend":
+			case "Grow", "NewView", "Export", "ExportRange", "ExportFabric", "Lend", "Hold":
 				require.ErrorIs(t, err, cu.ErrClosed)
 			case "GrowWait", "SetAccess": // closed, and nil as well
 				require.True(t, errors.Is(err, cu.ErrClosed) || errors.Is(err, vmm.ErrNil), "%v", err)

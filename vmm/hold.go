@@ -1,0 +1,64 @@
+package vmm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// A Hold keeps a buffer open for work that uses its memory: a stream that gets to
+// memory which is gone loses every context of the process. Its owner ends it with
+// Close; until then the buffer cannot be closed ([ErrInUse]).
+type Hold struct {
+	buf *Buffer // nil in a Hold that nobody has made
+	by  string
+}
+
+// Hold keeps the buffer from being closed. by is who holds it, for the error that
+// Close of the buffer gives: "counter 1".
+func (b *Buffer) Hold(by string) (*Hold, error) {
+	if b == nil || b.content == nil {
+		return nil, cu.ErrClosed
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, cu.ErrClosed
+	}
+	h := &Hold{b, by}
+	b.holds = append(b.holds, h)
+	return h, nil
+}
+
+// Close ends the hold, when the work is done. It may be called again and on nil, and
+// does not fail.
+func (h *Hold) Close() error {
+	if h == nil || h.buf == nil {
+		return nil
+	}
+	h.buf.mu.Lock()
+	defer h.buf.mu.Unlock()
+	if i := slices.Index(h.buf.holds, h); i >= 0 {
+		h.buf.holds = slices.Delete(h.buf.holds, i, i+1)
+	}
+	return nil
+}
+
+// users says what keeps the buffer open, and how that ends; "" is nothing. It runs
+// with mu held.
+func (b *Buffer) users() string {
+	var users []string
+	if b.loans > 0 {
+		users = append(users, fmt.Sprintf("%d loans open; end the offer, or close the loan, first", b.loans))
+	}
+	if len(b.holds) > 0 {
+		more := ""
+		if n := len(b.holds) - 1; n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		users = append(users, fmt.Sprintf("%s%s open; close that first", b.holds[0].by, more))
+	}
+	return strings.Join(users, ", and with ")
+}

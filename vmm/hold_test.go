@@ -1,0 +1,65 @@
+package vmm_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A buffer stays open, and as it was, until the last hold has ended, and says whose it
+// is. To end one twice ends no other.
+func TestHeldBufferIsNotClosed(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, g, vmm.WithCapacity(2*g), vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	want := noise(g, 7)
+	write(t, ctx, buf.Ptr(), want)
+	first, err := buf.Hold("the first")
+	require.NoError(t, err)
+	second, err := buf.Hold("the second")
+	require.NoError(t, err)
+	loan, err := buf.Lend()
+	require.NoError(t, err)
+	requireOpen := func(says ...string) {
+		err := buf.Close()
+		require.ErrorIs(t, err, vmm.ErrInUse)
+		for _, s := range says {
+			require.ErrorContains(t, err, s)
+		}
+		require.True(t, string(want) == string(read(t, ctx, buf.Ptr(), g)))
+	}
+	requireOpen("with 1 loans open", "the first and 1 more open")
+	require.NoError(t, loan.Close())
+	require.NoError(t, first.Close())
+	require.NoError(t, first.Close())
+	requireOpen("with the second open")
+	require.NoError(t, buf.Grow(2*g))
+	requireOpen()
+	require.NoError(t, second.Close())
+	require.NoError(t, buf.Close())
+	_, err = buf.Hold("too late")
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.NoError(t, second.Close())
+}
+
+// Imported memory is held as one's own.
+func TestHeldImportIsNotClosed(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	own := newBuffer(t, dev, 1)
+	d, files, err := own.Export()
+	require.NoError(t, err)
+	buf, err := vmm.Import(dev, d, files)
+	require.NoError(t, err)
+	closeFiles(t, files)
+	h, err := buf.Hold("its user")
+	require.NoError(t, err)
+	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
+	require.NoError(t, h.Close())
+	require.NoError(t, buf.Close())
+}
