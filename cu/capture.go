@@ -117,6 +117,16 @@ func (s *Stream) CaptureStatus() (CaptureStatus, error) {
 	return CaptureStatus(*status), err
 }
 
+// NotCaptured is for work that makes no sense in a graph: it is nil if what s is
+// given now is done, and [ErrStreamCaptureUnsupported] while s is being captured. It
+// asks the driver (cuStreamIsCapturing) only while some [Stream.Capture] is under way,
+// and does no harm to that.
+func (s *Stream) NotCaptured() error {
+	return s.run("cuStreamIsCapturing", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return s.ctx.inner.refuseCaptured(call, h)
+	})
+}
+
 // refuseCaptured is the result of a call that cannot be captured on a stream
 // that is. The driver would give the same, and spoil the capture, which may be
 // another goroutine's. Without a capture it costs nothing.

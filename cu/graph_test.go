@@ -272,6 +272,8 @@ func TestGraphUsedAfterClose(t *testing.T) {
 		"Launch on closed":   func() error { return live.Launch(d.b) },
 		"Capture":            func() error { _, err := d.b.Capture(func() error { panic("called") }); return err },
 		"CaptureStatus":      func() error { _, err := d.b.CaptureStatus(); return err },
+		"NotCaptured":        d.b.NotCaptured,
+		"nil NotCaptured":    (*cu.Stream)(nil).NotCaptured,
 		"nil Capture":        func() error { _, err := (*cu.Stream)(nil).Capture(func() error { panic("called") }); return err },
 		"nil CaptureStatus":  func() error { _, err := (*cu.Stream)(nil).CaptureStatus(); return err },
 		"nil Clone":          func() error { _, err := (*cu.Graph)(nil).Clone(); return err },

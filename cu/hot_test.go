@@ -55,6 +55,7 @@ func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 	_ = cancel // it lives as long as the tests
 	return map[string]func() error{
 		"Stream.Query":      func() error { _, err := s.Query(); return err },
+		"NotCaptured":       s.NotCaptured,
 		"CopyToDeviceAsync": func() error { return CopyToDeviceAsync(s, 4096, host) },
 		"CopyToHostAsync":   func() error { return CopyToHostAsync(s, words, 4096) },
 		"Fill 8":            func() error { return FillAsync(s, 4096, uint8(200), 64) },

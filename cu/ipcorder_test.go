@@ -92,6 +92,28 @@ func TestGuardErrors(t *testing.T) {
 	require.ErrorIs(t, none.Wait(soon(t)), cu.ErrClosed)
 }
 
+// A graph waits for no other process: a stream that is being captured is refused, and
+// the capture goes on. Other streams are as before.
+func TestCapturedStreamIsNotGuarded(t *testing.T) {
+	d := newDrawing(t, cutest.Device(t))
+	never := func() error { t.Error("called"); return nil }
+	require.NoError(t, d.a.NotCaptured())
+	g, err := d.a.Capture(func() error {
+		require.ErrorIs(t, d.a.NotCaptured(), cu.ErrStreamCaptureUnsupported)
+		require.NoError(t, d.b.NotCaptured())
+		_, err := d.a.Guard(soon(t), never, never, never)
+		require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
+		return d.fill(d.a, 0, 7)
+	})
+	require.NoError(t, err)
+	require.NoError(t, d.a.NotCaptured())
+	exec, err := g.Instantiate(0)
+	require.NoError(t, err)
+	require.NoError(t, exec.Launch(d.a))
+	require.Equal(t, []byte{7}, d.read(t, 1))
+	require.NoError(t, errors.Join(exec.Close(), g.Close()))
+}
+
 // A stream whose freeing is undone, by a peer that was only slow, is freed again;
 // and who went on by another's doing is told why.
 func TestGuardFreesAgain(t *testing.T) {

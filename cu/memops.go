@@ -88,8 +88,9 @@ func (s *Stream) WaitValue64(p DevicePtr, value uint64, flags WaitFlags) error {
 
 // WriteValue32 queues the writing of the word at p, aligned to its size, after
 // the work that s has, all of whose writes are seen by whoever sees the word
-// (cuStreamWriteValue32). It returns before that is done. Writing through a
-// read-only mapping loses the context, with [ErrLaunchFailed]. The errors are
+// (cuStreamWriteValue32). It returns before that is done, and the memory has to stay
+// mapped until it is. Writing through a read-only mapping, or to memory that is gone,
+// loses the context, with [ErrLaunchFailed]. The errors are
 // those of [Stream.WaitValue32].
 func (s *Stream) WriteValue32(p DevicePtr, value uint32, flags WriteFlags) error {
 	addr := sys.CUdeviceptr(p)

@@ -49,8 +49,9 @@ func (m *Memory) Ptr() DevicePtr { return m.openAt(m.ptr) }
 // Size is the memory's size in bytes.
 func (m *Memory) Size() uint64 { return m.size }
 
-// Close frees the memory, after the work that uses it if that is in the null
-// stream (cuMemFree). Processes that have it open by its [Memory.IPCHandle] have to
+// Close frees the memory when all work of its context is done, in whatever stream, and
+// waits for that in the driver without end, also for a stream that waits for a value
+// (cuMemFree). Work of other contexts must be done. Processes that have it open by its [Memory.IPCHandle] have to
 // have closed it before. A second Close, or one after the context's, does nothing.
 func (m *Memory) Close() error {
 	if m == nil {

@@ -39,14 +39,14 @@ const (
 // It returns as soon as the wait is queued. Whether it was met says
 // [StreamWait.Result]; ctx should have a deadline, and its end costs nothing once
 // the wait is over. An error, as of a ctx that has ended already, means that nothing
-// waits.
+// waits. A stream that is being captured is [ErrStreamCaptureUnsupported].
 //
 // While s waits, do not call what waits for all work of a context or device, such
 // as [Memory.Close] or [Context.Synchronize], and load nothing: that waits for s as
 // well, and may keep it from being freed.
 func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*StreamWait, error) {
-	if s == nil {
-		return nil, ErrClosed
+	if err := s.NotCaptured(); err != nil {
+		return nil, err
 	}
 	if err := wait.Err(ctx); err != nil {
 		return nil, err

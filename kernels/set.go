@@ -17,7 +17,8 @@ import (
 // Its methods take a stream of the context. Those with Async in their names return
 // before their work is done; those that return what they found wait for it, and take
 // a few bytes of device memory, which the Set keeps for the next. Work on 0 bytes is
-// none. The caller keeps memory open until the work is done.
+// none. The caller keeps memory open until the work is done; it may not be when
+// [Set.Check] or [Set.Checksum] has returned an error, as of a context that ended.
 type Set struct {
 	ctx     *cu.Context
 	modules []*cu.Module
@@ -78,7 +79,8 @@ func (k *Set) load(b Builtin, processors int) error {
 	return nil
 }
 
-// Close unloads the kernels. Their work must be done. A second Close does
+// Close unloads the kernels. Their work must be done: if it is not, Close may wait for
+// it in the driver, without end, and does not keep their memory. A second Close does
 // nothing.
 func (k *Set) Close() error {
 	if k == nil {
