@@ -123,7 +123,8 @@ func (a *Attachment) Device() *cu.Device {
 }
 
 // Buffer is the memory, or nil if that is legacy memory ([Offer.Handle]), which comes
-// only to who asks for it ([WithHandle]). It belongs to the attachment and ends with it.
+// only to who asks for it ([WithHandle]). It belongs to the attachment and ends with it,
+// though not before a [Counter] in it.
 func (a *Attachment) Buffer() *vmm.Buffer {
 	if a.isZero() {
 		return nil
@@ -242,7 +243,9 @@ func (a *Attachment) ended(err error) error {
 }
 
 // Close unmaps the memory and ends the lease, of legacy memory in that order. It does
-// not wait for kernels that use the memory. It may be called again and on nil.
+// not wait for kernels that use the memory. While the buffer is held, as it is by a
+// [Counter], the lease ends, the memory stays, and the error is [ErrInUse]: close the
+// counter, and this again. It may be called again and on nil.
 func (a *Attachment) Close() error {
 	if a.isZero() {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/vmm"
@@ -26,20 +27,36 @@ const CounterStride = 128
 // zeros before it is offered, whatever new memory reads as (D9): counting begins
 // with 1. It is offered before streams wait, or with [WithSynchronized]: [Server.Offer]
 // waits for what the device was given, and consumers for the offer.
+//
+// A stream that gets to a signal or wait whose memory is gone loses all contexts of the
+// process. So the memory stays until all are done: Close of the buffer, or of the
+// attachment, is [ErrInUse] until Close of the counter has succeeded.
 type Counter struct {
+	slot   int
 	word   cu.DevicePtr
-	buffer *vmm.Buffer // kept while its memory is used
-	rescue *cu.Stream  // frees streams whose peer has gone
+	hold   *vmm.Hold     // on the buffer
+	rescue *cu.Stream    // frees streams whose peer has gone
+	limit  time.Duration // of Close
+	usage  usage         // of the word, by streams
 
-	mu     sync.Mutex
-	failed error // why nobody may rely on the number any more
+	mu      sync.Mutex
+	failed  error // why nobody may rely on the number any more
+	closing bool
 }
 
-// NewCounter makes a counter of a slot of buf, which stays the caller's and is
-// closed after it. Its device must have rights to read and write: without, a
-// signal would lose the context. So buf is one of vmm.New, or of [Attach] with
-// WithAccess(ReadWrite): legacy memory has no buffer, and is [ErrHandle]. c is a context
-// of that device.
+// closeLimit is how long Close waits for streams, and the pauses between two looks
+// double from the one to the other.
+const (
+	closeLimit    = time.Second
+	closePause    = 20 * time.Microsecond
+	maxClosePause = 2 * time.Millisecond
+)
+
+// NewCounter makes a counter of a slot of buf, which stays the caller's and cannot be
+// closed before the counter ([ErrInUse]). Its device must have rights to read and
+// write: without, a signal would lose the context. So buf is one of vmm.New, or of
+// [Attach] with WithAccess(ReadWrite): legacy memory has no buffer, and is [ErrHandle].
+// c is a context of that device. The caller owns the counter and ends it with Close.
 func NewCounter(c *cu.Context, buf *vmm.Buffer, slot int) (*Counter, error) {
 	if c == nil {
 		return nil, errors.New("share: no context for a counter (nil)")
@@ -50,29 +67,49 @@ func NewCounter(c *cu.Context, buf *vmm.Buffer, slot int) (*Counter, error) {
 	if slot < 0 || uint64(slot) >= buf.Size()/CounterStride {
 		return nil, fmt.Errorf("share: counter %d in a buffer of %d bytes, which has room for %d", slot, buf.Size(), buf.Size()/CounterStride)
 	}
-	word := buf.Ptr().Add(uint64(slot) * CounterStride)
-	a, err := c.Device().Driver().AccessOf(word, c.Device())
+	h, err := buf.Hold(fmt.Sprintf("counter %d", slot))
 	if err != nil {
 		return nil, err
+	}
+	counter := &Counter{slot: slot, word: buf.Ptr().Add(uint64(slot) * CounterStride), hold: h, limit: closeLimit}
+	if err := counter.open(c); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return counter, nil
+}
+
+func (c *Counter) open(ctx *cu.Context) error {
+	a, err := ctx.Device().Driver().AccessOf(c.word, ctx.Device())
+	if err != nil {
+		return err
 	}
 	if a != cu.ReadWrite {
-		return nil, fmt.Errorf("share: a counter in memory that is %s here: offer it and attach to it with ReadWrite", a)
+		return fmt.Errorf("share: a counter in memory that is %s here: offer it and attach to it with ReadWrite", a)
 	}
-	s, err := c.NewStream()
-	if err != nil {
-		return nil, err
+	if c.rescue, err = ctx.NewStream(); err != nil {
+		return err
 	}
-	return &Counter{word: word, buffer: buf, rescue: s}, nil
+	if err := c.usage.keep(c.rescue); err != nil {
+		return errors.Join(err, c.rescue.Close())
+	}
+	return nil
 }
 
 // Signal sets the number to n when the work that s has is done, and whoever sees
 // that sees what the work wrote (cuStreamWriteValue64). Numbers only grow, and stay
-// below 2⁶³ − 1.
+// below 2⁶³ − 1. A graph would set the same number at every launch, so s is not being
+// captured ([cu.ErrStreamCaptureUnsupported]).
 func (c *Counter) Signal(s *cu.Stream, n uint64) error {
-	if err := c.takes(n); err != nil {
+	if err := c.takes(s, n); err != nil {
 		return err
 	}
-	return s.WriteValue64(c.word, n, cu.WriteDefault)
+	return c.write(s, n)
+}
+
+// write queues the writing of the number. The event behind it costs a third of that
+// (cuEventRecord, in docs/benchmarks/calls.md).
+func (c *Counter) write(s *cu.Stream, n uint64) error {
+	return c.usage.give(s, func() error { return s.WriteValue64(c.word, n, cu.WriteDefault) })
 }
 
 // given is what a waiter writes that gives up: more than any number waited for, so
@@ -83,35 +120,55 @@ const given uint64 = math.MaxInt64
 // Wait has the work that is given to s from now on wait until the number is n or
 // more, or ctx ends (cuStreamWaitValue64). Then s is freed; the counter is broken,
 // other waits for it end as well, and every later call says so with the error of
-// the first wait that was given up. n is below 2⁶³ − 1. See [cu.Stream.Guard].
+// the first wait that was given up. n is below 2⁶³ − 1, and s is not being captured. See
+// [cu.Stream.Guard].
 func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamWait, error) {
-	if err := c.takes(n); err != nil {
+	if err := c.takes(s, n); err != nil {
 		return nil, err
 	}
 	return s.Guard(ctx,
-		func() error { return s.WaitValue64(c.word, n, cu.WaitGEQ) },
-		c.state,
+		func() error {
+			return c.usage.give(s, func() error { return s.WaitValue64(c.word, n, cu.WaitGEQ) })
+		},
+		c.failure,
 		func() error {
 			c.fail(context.Cause(ctx))
-			return c.rescue.WriteValue64(c.word, given, cu.WriteDefault)
+			if err := c.write(c.rescue, given); !errors.Is(err, ErrClosed) {
+				return err
+			}
+			return nil // the counter was closed because the wait was met, just now
 		})
 }
 
-// takes says why n can be neither signalled nor waited for, if so.
-func (c *Counter) takes(n uint64) error {
+// takes says why s can neither signal n nor wait for it, if so.
+func (c *Counter) takes(s *cu.Stream, n uint64) error {
 	if err := c.state(); err != nil {
 		return err
 	}
 	if n >= given {
 		return fmt.Errorf("share: a counter counts below %d, and does not get to %d", given, n)
 	}
-	return nil
+	err := s.NotCaptured()
+	if errors.Is(err, cu.ErrStreamCaptureUnsupported) {
+		return fmt.Errorf("share: a counter takes no stream that is being captured: %w", err)
+	}
+	return err
 }
 
 func (c *Counter) state() error {
 	if c == nil || c.rescue == nil {
 		return ErrClosed
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed == nil && c.closing {
+		return ErrClosed
+	}
+	return c.failed
+}
+
+// failure is state for a wait, which may be met while the counter is being closed.
+func (c *Counter) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failed
@@ -125,17 +182,33 @@ func (c *Counter) fail(why error) {
 	}
 }
 
-// Close ends the counter here, and leaves the buffer. Waits have to be over: see
-// [cu.StreamWait.Result]. Every later call is [ErrClosed], unless a wait was given up;
-// a second Close does nothing.
+// Close ends the counter here, and lets go of the buffer. From its first call on Signal
+// and Wait are [ErrClosed], unless a wait was given up. It waits for the signals and
+// waits that are queued, in whatever stream, but not longer than a second: then it is
+// [ErrInUse], says how many there are, and can be tried again. When it has succeeded,
+// another Close does nothing. Close the contexts of the streams after it: of one that
+// others hold, too, the counter no longer knows whether its work is done.
 func (c *Counter) Close() error {
 	if c == nil || c.rescue == nil {
 		return nil
 	}
 	c.mu.Lock()
-	if c.failed == nil {
-		c.failed = ErrClosed // nothing could free who waits from now on
-	}
+	c.closing = true
 	c.mu.Unlock()
-	return c.rescue.Close()
+	if err := c.settle(); err != nil {
+		return fmt.Errorf("share: counter %d at %s cannot be closed: %w; let the streams go on, and close it again", c.slot, c.word, err)
+	}
+	return errors.Join(c.rescue.Close(), c.hold.Close())
+}
+
+// settle waits until no stream has to do with the word any more, and ends its usage.
+func (c *Counter) settle() error {
+	pause := closePause
+	for end := time.Now().Add(c.limit); ; pause = min(2*pause, maxClosePause) {
+		err := c.usage.end()
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		time.Sleep(pause)
+	}
 }

@@ -44,7 +44,8 @@
 //
 // What streams of two processes do to memory that both use is ordered by a
 // [Counter] in a control chunk, a buffer of its own that is offered for reading and
-// writing. A wait has a deadline, which frees the stream.
+// writing. A wait has a deadline, which frees the stream. The counter is closed before
+// the memory, and not while streams have still to signal or wait there ([ErrInUse]).
 //
 // # What bites
 //

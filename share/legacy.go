@@ -11,8 +11,8 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// ErrInUse says that memory cannot be freed because it is offered; it is
-// [vmm.ErrInUse]. Of legacy memory it is an [*InUseError].
+// ErrInUse says that memory cannot be freed because it is offered, or because streams
+// may still have to signal or wait there ([Counter]); it is [vmm.ErrInUse]. Of legacy memory it is an [*InUseError].
 var ErrInUse = vmm.ErrInUse
 
 // ErrMemoryGone says that offered legacy memory was freed behind this package's back.

@@ -18,6 +18,7 @@ var children = cutest.Children{
 
 	"runs out of addresses": childRunsOutOfAddresses,
 	"attaches too often":    childAttachesTooOften,
+	"loses a counter":       childLosesACounter,
 	"poisoned consumer":     childPoisonedConsumer,
 	"poisoned producer":     childPoisonedProducer,
 }

@@ -1,0 +1,397 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A gate holds up streams until it is opened.
+type gate struct {
+	word *vmm.Buffer
+	key  *cu.Stream
+}
+
+func newGate(t testing.TB, ctx *cu.Context) *gate {
+	t.Helper()
+	g := &gate{word: control(t, ctx), key: newStream(t, ctx)}
+	t.Cleanup(func() { g.open(t) })
+	return g
+}
+
+// hold has what s is given from now on wait until the gate is opened.
+func (g *gate) hold(t testing.TB, s *cu.Stream) {
+	t.Helper()
+	require.NoError(t, s.WaitValue32(g.word.Ptr(), 1, cu.WaitGEQ))
+}
+
+func (g *gate) open(t testing.TB) {
+	t.Helper()
+	require.NoError(t, g.key.WriteValue32(g.word.Ptr(), 1, cu.WriteDefault))
+	require.NoError(t, g.key.Synchronize(soon(t)))
+}
+
+// newStream is a stream, closed when t ends.
+func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
+	t.Helper()
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// newCounter is a counter in memory that is the test's to close, and says so soon.
+func newCounter(t testing.TB, ctx *cu.Context, buf *vmm.Buffer) *Counter {
+	t.Helper()
+	c, err := NewCounter(ctx, buf, parentSlot)
+	require.NoError(t, err)
+	c.limit = brief / 10
+	return c
+}
+
+// zeros is control for a test that closes it itself.
+func zeros(t testing.TB, ctx *cu.Context) *vmm.Buffer {
+	t.Helper()
+	buf, err := vmm.New(ctx.Device(), slots*CounterStride)
+	require.NoError(t, err)
+	require.NoError(t, cu.Fill(ctx, nil, buf.Ptr(), uint8(0), buf.Size()))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	return buf
+}
+
+// requireWell says that the context is not lost.
+func requireWell(t testing.TB, ctx *cu.Context) {
+	t.Helper()
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	require.NoError(t, zeros(t, ctx).Close())
+}
+
+// FAULTS 79: what a stream that is held up has still to do with a counter keeps its
+// memory, whoever would close that; when the stream has gone on all can be closed, and
+// the context is well.
+func TestFault79_QueuedWorkKeepsItsMemory(t *testing.T) {
+	for name, queue := range map[string]func(*Counter, *cu.Stream) error{
+		"signals":       func(c *Counter, s *cu.Stream) error { return errors.Join(c.Signal(s, 1), c.Signal(s, 2)) },
+		"closed stream": func(c *Counter, s *cu.Stream) error { return errors.Join(c.Signal(s, 1), c.Signal(s, 2), s.Close()) },
+		"signal and wait": func(c *Counter, s *cu.Stream) error {
+			_, err := c.Wait(context.Background(), s, 1)
+			return errors.Join(c.Signal(c.rescue, 1), err, c.rescue.Synchronize(context.Background()))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := leavesNothing(t)
+			gate, s, buf := newGate(t, ctx), newStream(t, ctx), zeros(t, ctx)
+			c := newCounter(t, ctx, buf)
+			gate.hold(t, s)
+			require.NoError(t, queue(c, s))
+			for range 2 {
+				err := c.Close()
+				require.ErrorIs(t, err, ErrInUse)
+				require.ErrorContains(t, err, "counter 0 at "+buf.Ptr().String())
+				require.ErrorContains(t, err, "in 1 streams")
+				err = buf.Close()
+				require.ErrorIs(t, err, ErrInUse)
+				require.ErrorContains(t, err, "counter 0 open")
+			}
+			require.ErrorIs(t, c.Signal(s, 3), ErrClosed)
+			gate.open(t)
+			c.limit = closeLimit // a GPU may take a moment
+			require.NoError(t, c.Close())
+			require.NoError(t, c.Close())
+			require.NoError(t, buf.Close())
+			requireWell(t, ctx)
+		})
+	}
+}
+
+// FAULTS 79: an attachment ends its lease though its memory is in use, also one that was
+// taken back, and unmaps it later.
+func TestFault79_AttachmentIsClosedAfterItsCounter(t *testing.T) {
+	for name, revoke := range map[string]bool{"attached": false, "revoked": true} {
+		t.Run(name, func(t *testing.T) {
+			dev, ctx := leavesNothing(t)
+			gate, s := newGate(t, ctx), newStream(t, ctx)
+			served := serve(t, listen(t), control(t, ctx))
+			att := attached(t, served.Server, "data", dev, WithAccess(ReadWrite))
+			c := newCounter(t, ctx, att.Buffer())
+			gate.hold(t, s)
+			require.NoError(t, c.Signal(s, 1))
+			if revoke {
+				served.cancel()
+				require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+			}
+			require.ErrorIs(t, att.Close(), ErrInUse)
+			require.Error(t, awaitDone(t, att))
+			require.ErrorIs(t, c.Close(), ErrInUse)
+			gate.open(t)
+			c.limit = closeLimit
+			require.NoError(t, c.Close())
+			require.NoError(t, att.Close())
+			requireWell(t, ctx)
+		})
+	}
+}
+
+// Close waits for a stream that is about to get there.
+func TestCounterCloseWaits(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	gate, s, buf := newGate(t, ctx), newStream(t, ctx), zeros(t, ctx)
+	c := newCounter(t, ctx, buf)
+	c.limit = 30 * time.Second
+	gate.hold(t, s)
+	require.NoError(t, c.Signal(s, 1))
+	result := make(chan error)
+	w, err := c.Wait(soon(t), s, 1)
+	require.NoError(t, err)
+	go func() { result <- c.Close() }()
+	gate.open(t)
+	require.NoError(t, <-result)
+	require.NoError(t, w.Result(), "it was met")
+	require.NoError(t, buf.Close())
+}
+
+// Of several streams those count that are not done; and what they were given while they
+// were many is not forgotten.
+func TestCounterOfSeveralStreams(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	gate, buf := newGate(t, ctx), zeros(t, ctx)
+	c := newCounter(t, ctx, buf)
+	held := newStream(t, ctx)
+	gate.hold(t, held)
+	require.NoError(t, c.Signal(held, 1))
+	for n := range uint64(3 * fewMarks) {
+		s, err := ctx.NewStream()
+		require.NoError(t, err)
+		require.NoError(t, c.Signal(s, 2+n))
+		require.NoError(t, s.Synchronize(soon(t)))
+		require.NoError(t, s.Close())
+		require.LessOrEqual(t, len(c.usage.marks), fewMarks)
+	}
+	require.ErrorContains(t, c.Close(), "up to 1 signals or waits are queued in 1 streams;")
+	gate.open(t)
+	c.limit = closeLimit
+	require.NoError(t, errors.Join(c.Close(), buf.Close()))
+}
+
+// A counter that has given up a wait is kept by the stream that has not got to it yet.
+func TestGivenUpWaitKeepsItsMemory(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	gate, s, buf := newGate(t, ctx), newStream(t, ctx), zeros(t, ctx)
+	c := newCounter(t, ctx, buf)
+	gate.hold(t, s)
+	limited, cancel := context.WithCancel(t.Context())
+	w, err := c.Wait(limited, s, 1)
+	require.NoError(t, err)
+	cancel()
+	require.ErrorIs(t, c.Close(), ErrInUse)
+	gate.open(t)
+	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
+	require.NotContains(t, w.Result().Error(), "waits still")
+	c.limit = closeLimit
+	require.NoError(t, errors.Join(c.Close(), buf.Close()))
+	require.ErrorIs(t, c.Signal(s, 1), cu.ErrGivenUp)
+}
+
+// A lateContext is told to end while it is looked at.
+type lateContext struct {
+	context.Context
+	looks  int
+	before func() // the end
+}
+
+func (c *lateContext) Err() error {
+	if c.looks++; c.looks == 1 {
+		return nil // it has not ended yet when the wait begins
+	}
+	if c.looks == 2 {
+		c.before()
+	}
+	return context.Canceled
+}
+
+// A wait that is met, and whose counter is closed, just as it is given up is not said to
+// go on.
+func TestCounterIsClosedWhileAWaitIsGivenUp(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	s, other, buf := newStream(t, ctx), newStream(t, ctx), zeros(t, ctx)
+	c := newCounter(t, ctx, buf)
+	c.limit = 30 * time.Second
+	signalled := false
+	w, err := c.Wait(&lateContext{Context: t.Context(), before: func() {
+		signalled = c.Signal(other, 1) == nil && c.Close() == nil
+	}}, s, 1)
+	require.NoError(t, err)
+	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
+	require.NotContains(t, w.Result().Error(), "waits still")
+	require.True(t, signalled)
+	require.NoError(t, buf.Close())
+}
+
+// Nothing is queued once the usage has ended, not even by who was about to.
+func TestEndedUsageTakesNoWork(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	s, buf := newStream(t, ctx), zeros(t, ctx)
+	c := newCounter(t, ctx, buf)
+	require.NoError(t, c.Close())
+	require.ErrorIs(t, c.usage.give(s, func() error { panic("called") }), ErrClosed)
+	require.NoError(t, buf.Close())
+}
+
+// Who closes a counter while others signal waits for no signal that comes later; that
+// is refused, and does not get to memory that is gone.
+func TestCounterIsClosedWhileOthersSignal(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	patient := soon(t)
+	var streams [3]*cu.Stream
+	for i := range streams {
+		streams[i] = newStream(t, ctx)
+	}
+	for range 20 {
+		buf := zeros(t, ctx)
+		c := newCounter(t, ctx, buf)
+		c.limit = 30 * time.Second
+		var all sync.WaitGroup
+		begun := make(chan struct{}, len(streams))
+		for _, s := range streams {
+			all.Go(func() {
+				for n := uint64(1); ; n++ {
+					err := c.Signal(s, n)
+					if n == 1 {
+						begun <- struct{}{}
+					}
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+					if err := s.Synchronize(patient); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		<-begun
+		require.NoError(t, c.Close())
+		require.NoError(t, buf.Close())
+		all.Wait()
+	}
+	requireWell(t, ctx)
+}
+
+// A graph would signal at every launch, for ever: a counter takes no stream that is
+// being captured, and does the capture no harm.
+func TestCounterIsNotCaptured(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	s, buf := newStream(t, ctx), zeros(t, ctx)
+	c := newCounter(t, ctx, buf)
+	g, err := s.Capture(func() error {
+		require.ErrorIs(t, c.Signal(s, 1), cu.ErrStreamCaptureUnsupported)
+		_, err := c.Wait(soon(t), s, 1)
+		require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, g.Close())
+	require.NoError(t, c.Signal(s, 1))
+	c.limit = closeLimit
+	require.NoError(t, errors.Join(c.Close(), buf.Close()))
+}
+
+// A signal whose end cannot be marked is queued all the same. The memory stays until its
+// context has ended.
+func TestCounterWithoutAMark(t *testing.T) {
+	spy, dev, _ := spied(t)
+	ctx := cutest.Context(t, dev)
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	buf := zeros(t, ctx)
+	c := newCounter(t, ctx, buf)
+	spy.fail("cuEventCreate")
+	require.ErrorIs(t, c.Signal(s, 1), cu.ErrOutOfMemory)
+	spy.fail("cuEventRecord")
+	require.NoError(t, c.Signal(s, 1))
+	spy.fail("")
+	require.NoError(t, c.Signal(s, 2))
+	require.NoError(t, s.Synchronize(soon(t)))
+	err = c.Close()
+	require.ErrorIs(t, err, ErrInUse)
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.NoError(t, ctx.Close())
+	require.NoError(t, errors.Join(c.Close(), buf.Close()))
+}
+
+// A stream is freed though the driver makes no more events.
+func TestWaitIsFreedWithoutANewEvent(t *testing.T) {
+	spy, dev, _ := spied(t)
+	ctx := cutest.Context(t, dev)
+	s, buf := newStream(t, ctx), zeros(t, ctx)
+	c := newCounter(t, ctx, buf)
+	limited, cancel := context.WithCancel(t.Context())
+	w, err := c.Wait(limited, s, 1)
+	require.NoError(t, err)
+	require.ErrorIs(t, c.Close(), ErrInUse)
+	spy.fail("cuEventCreate")
+	cancel()
+	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
+	require.NotContains(t, w.Result().Error(), "waits still")
+	c.limit = closeLimit
+	require.NoError(t, errors.Join(c.Close(), buf.Close()))
+}
+
+// A counter that cannot be made lets go of its buffer.
+func TestCounterThatCannotBeMade(t *testing.T) {
+	spy, dev, _ := spied(t)
+	ctx := cutest.Context(t, dev)
+	buf := zeros(t, ctx)
+	for _, symbol := range []string{"cuMemGetAccess", "cuStreamCreate", "cuEventCreate"} {
+		spy.fail(symbol)
+		_, err := NewCounter(ctx, buf, 0)
+		require.ErrorIs(t, err, cu.ErrOutOfMemory, symbol)
+	}
+	spy.fail("")
+	require.Equal(t, spy.count("cuStreamCreate"), spy.count("cuStreamDestroy_v2"))
+	require.NoError(t, buf.Close())
+}
+
+// childLosesACounter loses its context while a signal is queued, and closes all.
+func childLosesACounter() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	buf, err1 := vmm.New(dev, CounterStride)
+	ro, err2 := buf.NewView(ReadOnly)
+	c, err3 := NewCounter(ctx, buf, 0)
+	s, err4 := ctx.NewStream()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return err
+	}
+	word := buf.Ptr().Add(8)
+	if err := errors.Join(cu.Fill(ctx, nil, buf.Ptr(), uint8(0), 16), ctx.Synchronize(context.Background()),
+		s.WaitValue32(word, 1, cu.WaitGEQ), c.Signal(s, 1), poison(ctx, ro.Ptr())); err != nil {
+		return err
+	}
+	if err := wantLost("waiting for it", s.Synchronize(context.Background())); err != nil {
+		return err
+	}
+	if err := wantLost("signalling", c.Signal(s, 2)); err != nil {
+		return err
+	}
+	return errors.Join(c.Close(), buf.Close(), ro.Close(), ctx.Close())
+}
+
+// A stream of a lost context does no more work, so nothing keeps the memory.
+func TestCounterOfALostContext(t *testing.T) {
+	leavesNothing(t)
+	out, err := cutest.Child(soon(t), "loses a counter").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}

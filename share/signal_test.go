@@ -1,0 +1,92 @@
+package share
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// hollow is the software driver, in which signals are libc's pthread_getconcurrency: C that
+// takes what it is given, does nothing and returns 0, so that what is measured is ours.
+func hollow(t testing.TB) *cu.Driver {
+	t.Helper()
+	libc, err := sys.OpenFile("libc.so.6")
+	require.NoError(t, err)
+	drv, err := cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
+		switch symbol {
+		case "cuStreamWriteValue64_v2", "cuEventRecord":
+			return libc("pthread_getconcurrency")
+		}
+		return soft.Resolver(symbol)
+	}))
+	require.NoError(t, err)
+	return drv
+}
+
+// hollowCounter is a counter of a hollow driver, and a stream.
+func hollowCounter(t testing.TB) (*Counter, *cu.Stream) {
+	t.Helper()
+	dev, err := hollow(t).Device(0)
+	require.NoError(t, err)
+	ctx := cutest.Context(t, dev)
+	buf := zeros(t, ctx)
+	c, err := NewCounter(ctx, buf, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, errors.Join(c.Close(), buf.Close())) })
+	return c, newStream(t, ctx)
+}
+
+// Invariant 10, of signals: they allocate no more than the two driver calls that they are
+// made of, which set the context by a callback here.
+func TestSignalDoesNotAllocate(t *testing.T) {
+	if cutest.Kind() != cu.Soft {
+		t.Skip("nothing of it reaches the driver")
+	}
+	c, s := hollowCounter(t)
+	e, err := s.Context().NewEvent(cu.EventDisableTiming)
+	require.NoError(t, err)
+	require.NoError(t, c.Signal(s, 1))
+	calls := testing.AllocsPerRun(200, func() { _, _ = s.WriteValue64(c.word, 1, cu.WriteDefault), e.Record(s) })
+	require.Equal(t, calls, testing.AllocsPerRun(200, func() { _ = c.Signal(s, 2) }))
+	require.NoError(t, e.Close())
+}
+
+// BenchmarkSignal is a signal beside what it is made of: the write alone, and an event
+// behind it.
+func BenchmarkSignal(b *testing.B) {
+	run := func(name string, c *Counter, s *cu.Stream) {
+		e, err := s.Context().NewEvent(cu.EventDisableTiming)
+		require.NoError(b, err)
+		for _, call := range []struct {
+			name string
+			f    func() error
+		}{
+			{"write", func() error { return s.WriteValue64(c.word, 1, cu.WriteDefault) }},
+			{"write and record", func() error { return errors.Join(s.WriteValue64(c.word, 1, cu.WriteDefault), e.Record(s)) }},
+			{"signal", func() error { return c.Signal(s, 1) }},
+		} {
+			b.Run(fmt.Sprint(name, "/", call.name), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					_ = call.f()
+				}
+			})
+			require.NoError(b, s.Synchronize(soon(b)))
+		}
+		require.NoError(b, e.Close())
+	}
+	ctx := cutest.Context(b, cutest.Device(b))
+	mine, _ := counters(b, ctx, control(b, ctx))
+	run("driver", mine, newStream(b, ctx))
+	if cutest.Kind() == cu.Soft {
+		c, s := hollowCounter(b)
+		run("hollow", c, s)
+	}
+}
