@@ -262,7 +262,7 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	case err == nil:
 		return sys.CUDA_SUCCESS
 	case errors.As(err, &fault):
-		m.lastFault = fault
+		m.lastFault = m.explain(fault, memory.dev)
 		return firstError(mod.ctx.sticky, faultResult(fault))
 	}
 	return firstError(mod.ctx.sticky, sys.CUDA_ERROR_LAUNCH_FAILED)
@@ -281,15 +281,6 @@ func faultResult(f *ptx.Fault) sys.CUresult {
 		return sys.CUDA_ERROR_ASSERT
 	}
 	return sys.CUDA_ERROR_LAUNCH_FAILED
-}
-
-// LastFault returns what the kernel died of that died last, with the line of its
-// PTX, the block and the thread; nil if none has. The results that a driver
-// returns say much less.
-func LastFault() error {
-	driver.mu.Lock()
-	defer driver.mu.Unlock()
-	return driver.lastFault
 }
 
 // kernelHeap is what the malloc of the context's kernels takes from. The machine is

@@ -115,6 +115,7 @@ func (m *machine) cuMemFree(ptr sys.CUdeviceptr) sys.CUresult {
 func (m *machine) freeReservation(v *reservation) {
 	for _, p := range v.mappings {
 		m.drop(p.phys)
+		m.space.remember(v, p.base, p.size, "freed")
 	}
 	m.space.remove(v)
 }

@@ -37,7 +37,7 @@ type machine struct {
 	functions map[sys.CUfunction]*function
 	libraries map[sys.CUlibrary]*library
 	kernels   map[sys.CUkernel]*kernel
-	lastFault error // of a kernel
+	lastFault error // of work
 
 	threads  map[int]*thread
 	handles  map[sys.CUmemGenericAllocationHandle]*handle

@@ -118,15 +118,21 @@ func (o *operand) join() {
 // accessible reports whether a device may read, or write, a whole range, which
 // may cross from mapping to mapping.
 func (m *machine) accessible(addr, n uintptr, dev sys.CUdevice, write bool) bool {
+	return m.barred(addr, n, dev, write) == 0
+}
+
+// barred returns the first address of a range that a device may not read, or write;
+// 0 is none.
+func (m *machine) barred(addr, n uintptr, dev sys.CUdevice, write bool) uintptr {
 	for n > 0 {
 		p := m.space.mapping(addr)
 		if p == nil || !p.allows(dev, write) {
-			return false
+			return addr
 		}
 		step := min(n, p.end()-addr)
 		addr, n = addr+step, n-step
 	}
-	return true
+	return 0
 }
 
 // A segment is a piece of memory to work on, of device memory if phys is set.

@@ -10,7 +10,10 @@ import (
 // overlapping. Rights are kept here and not by mprotect: a fault would be
 // fatal, and rights belong to a mapping, of which memory may have several
 // (D2).
-type space struct{ reservations []*reservation }
+type space struct {
+	reservations []*reservation
+	former       []former // the latest last
+}
 
 // A reservation is an address range that the host cannot touch, with the
 // memory mapped into it by address.

@@ -181,6 +181,9 @@ func (m *machine) perform(t *transfer) sys.CUresult {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if r == sys.CUDA_ERROR_ILLEGAL_ADDRESS {
+		m.lastFault = t.fault(m)
+	}
 	m.dropView(to)
 	m.dropView(from)
 	return r

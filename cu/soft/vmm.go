@@ -245,5 +245,6 @@ func (m *machine) cuMemUnmap(ptr sys.CUdeviceptr, size uintptr) sys.CUresult {
 		m.drop(p.phys)
 	}
 	v.mappings = slices.Delete(v.mappings, i, j)
+	m.space.remember(v, uintptr(ptr), size, "unmapped")
 	return sys.CUDA_SUCCESS
 }

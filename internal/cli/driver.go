@@ -36,8 +36,8 @@ func openDriver(choice string) (*cu.Driver, error) {
 	return d, nil
 }
 
-// Fault adds to the error of a kernel that died where it did, which the software
-// driver knows.
+// Fault adds to the error of work that died what it did, which the software driver
+// knows.
 func (a *App) Fault(err error) error {
 	if fault := soft.LastFault(); a.Driver.Kind() == cu.Soft && fault != nil {
 		return fmt.Errorf("%w: %w", err, fault)

@@ -43,6 +43,7 @@ func (k FaultKind) String() string {
 type Fault struct {
 	Kind     FaultKind
 	Address  uint64 // of what it accessed
+	Global   bool   // Address is of memory that Memory does not have
 	Kernel   string
 	Function string // that it was in
 	Line     int    // of the PTX

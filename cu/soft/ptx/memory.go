@@ -56,6 +56,7 @@ func (t *thread) global(address, n uint64, write bool) []byte {
 		return m[off:]
 	}
 	t.fail(IllegalAddress, address)
+	t.fault.Global = true
 	return nil
 }
 
