@@ -62,7 +62,7 @@ func zeros(t testing.TB, ctx *cu.Context) *vmm.Buffer {
 	t.Helper()
 	buf, err := vmm.New(ctx.Device(), slots*CounterStride)
 	require.NoError(t, err)
-	require.NoError(t, cu.Fill(ctx, nil, buf.Ptr(), uint8(0), buf.Size()))
+	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	return buf
 }
@@ -78,11 +78,14 @@ func requireWell(t testing.TB, ctx *cu.Context) {
 // memory, whoever would close that; when the stream has gone on all can be closed, and
 // the context is well.
 func TestFault79_QueuedWorkKeepsItsMemory(t *testing.T) {
-	for name, queue := range map[string]func(*Counter, *cu.Stream) error{
-		"signals":       func(c *Counter, s *cu.Stream) error { return errors.Join(c.Signal(s, 1), c.Signal(s, 2)) },
-		"closed stream": func(c *Counter, s *cu.Stream) error { return errors.Join(c.Signal(s, 1), c.Signal(s, 2), s.Close()) },
-		"signal and wait": func(c *Counter, s *cu.Stream) error {
-			_, err := c.Wait(context.Background(), s, 1)
+	for name, queue := range map[string]func(*testing.T, *Counter, *cu.Stream) error{
+		"signals": func(_ *testing.T, c *Counter, s *cu.Stream) error { return errors.Join(c.Signal(s, 1), c.Signal(s, 2)) },
+		"closed stream": func(_ *testing.T, c *Counter, s *cu.Stream) error {
+			return errors.Join(c.Signal(s, 1), c.Signal(s, 2), s.Close())
+		},
+		"signal and wait": func(t *testing.T, c *Counter, s *cu.Stream) error {
+			w, err := c.Wait(context.Background(), s, 1)
+			t.Cleanup(func() { require.NoError(t, w.Result()) })
 			return errors.Join(c.Signal(c.rescue, 1), err, c.rescue.Synchronize(context.Background()))
 		},
 	} {
@@ -91,7 +94,7 @@ func TestFault79_QueuedWorkKeepsItsMemory(t *testing.T) {
 			gate, s, buf := newGate(t, ctx), newStream(t, ctx), zeros(t, ctx)
 			c := newCounter(t, ctx, buf)
 			gate.hold(t, s)
-			require.NoError(t, queue(c, s))
+			require.NoError(t, queue(t, c, s))
 			for range 2 {
 				err := c.Close()
 				require.ErrorIs(t, err, ErrInUse)
@@ -315,11 +318,8 @@ func TestCounterWithoutAMark(t *testing.T) {
 	require.NoError(t, err)
 	buf := zeros(t, ctx)
 	c := newCounter(t, ctx, buf)
-	spy.fail("cuEventCreate")
-	require.ErrorIs(t, c.Signal(s, 1), cu.ErrOutOfMemory)
-	spy.fail("cuEventRecord")
-	require.NoError(t, c.Signal(s, 1))
-	spy.fail("")
+	require.ErrorIs(t, spy.during("cuEventCreate", func() error { return c.Signal(s, 1) }), cu.ErrOutOfMemory)
+	require.NoError(t, spy.during("cuEventRecord", func() error { return c.Signal(s, 1) }))
 	require.NoError(t, c.Signal(s, 2))
 	require.NoError(t, s.Synchronize(soon(t)))
 	err = c.Close()
@@ -339,10 +339,13 @@ func TestWaitIsFreedWithoutANewEvent(t *testing.T) {
 	w, err := c.Wait(limited, s, 1)
 	require.NoError(t, err)
 	require.ErrorIs(t, c.Close(), ErrInUse)
-	spy.fail("cuEventCreate")
+	full := spy.Fail("cuEventCreate", cu.ErrOutOfMemory)
 	cancel()
 	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
 	require.NotContains(t, w.Result().Error(), "waits still")
+	_, err = ctx.NewEvent(cu.EventDisableTiming)
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	full.Stop()
 	c.limit = closeLimit
 	require.NoError(t, errors.Join(c.Close(), buf.Close()))
 }
@@ -353,11 +356,9 @@ func TestCounterThatCannotBeMade(t *testing.T) {
 	ctx := cutest.Context(t, dev)
 	buf := zeros(t, ctx)
 	for _, symbol := range []string{"cuMemGetAccess", "cuStreamCreate", "cuEventCreate"} {
-		spy.fail(symbol)
-		_, err := NewCounter(ctx, buf, 0)
+		err := spy.during(symbol, func() error { _, err := NewCounter(ctx, buf, 0); return err })
 		require.ErrorIs(t, err, cu.ErrOutOfMemory, symbol)
 	}
-	spy.fail("")
 	require.Equal(t, spy.count("cuStreamCreate"), spy.count("cuStreamDestroy_v2"))
 	require.NoError(t, buf.Close())
 }
@@ -376,7 +377,7 @@ func childLosesACounter() error {
 		return err
 	}
 	word := buf.Ptr().Add(8)
-	if err := errors.Join(cu.Fill(ctx, nil, buf.Ptr(), uint8(0), 16), ctx.Synchronize(context.Background()),
+	if err := errors.Join(cu.Fill(ctx, buf.Ptr(), uint8(0), 16), ctx.Synchronize(context.Background()),
 		s.WaitValue32(word, 1, cu.WaitGEQ), c.Signal(s, 1), poison(ctx, ro.Ptr())); err != nil {
 		return err
 	}
