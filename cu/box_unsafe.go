@@ -47,18 +47,16 @@ func UnifiedSide(p DevicePtr, pitch uint64) Side {
 }
 
 // HostSide is the memory of s, pinned or not, with rows that are pitch bytes
-// apart. A copy that would leave s is [ErrTooShort]; what cannot be copied is
+// apart. Copies beyond s are [ErrTooShort]; what cannot be copied is
 // [ErrPointers].
 func HostSide[T any](s []T, pitch uint64) Side {
 	p, n, err := memory(s)
 	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_HOST, host: p, size: uint64(n), err: err}
 }
 
-// Copy2D copies height rows of width bytes and waits until that is done, so that
-// host memory may be used afterwards (cuMemcpy2DAsync in the null stream,
-// cuStreamSynchronize). Errors: [ErrTooShort], [ErrPointers]; [ErrInvalidValue] for
-// rows that are longer than the pitch, and for device memory that is not there from
-// the first row to the last, between them too.
+// Copy2D copies height rows of width bytes and waits (cuMemcpy2DAsync). Errors:
+// [ErrTooShort]; [ErrPointers]; [ErrInvalidValue] for rows longer than the
+// pitch, and for device memory with a hole between the first row and the last.
 func Copy2D(c *Context, dst, src Side, width, height uint64) error {
 	defer runtime.KeepAlive(dst.host)
 	defer runtime.KeepAlive(src.host)
@@ -87,17 +85,17 @@ func Copy2DAsync(s *Stream, dst, src Side, width, height uint64) error {
 	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy2DAsync_v2(&d.flat, h) })
 }
 
-// Copy3D copies depth layers of height rows of width bytes and waits until that is
-// done (cuMemcpy3DAsync, or cuMemcpy3DPeerAsync where a side has a Context, in the
-// null stream; cuStreamSynchronize). Errors are those of [Copy2D].
+// Copy3D copies depth layers of height rows of width bytes and waits
+// (cuMemcpy3DAsync, or cuMemcpy3DPeerAsync where a side has a Context). Errors
+// are those of [Copy2D].
 func Copy3D(c *Context, dst, src Side, width, height, depth uint64) error {
 	defer runtime.KeepAlive(dst.host)
 	defer runtime.KeepAlive(src.host)
 	return c.waiting(func(s *Stream) error { return Copy3DAsync(s, dst, src, width, height, depth) })
 }
 
-// Copy3DAsync queues what [Copy3D] does on s. The caller keeps host memory
-// alive, and what is copied unchanged, until the stream is done with it.
+// Copy3DAsync queues what [Copy3D] does on s. Host memory is as for
+// [Copy2DAsync].
 func Copy3DAsync(s *Stream, dst, src Side, width, height, depth uint64) error {
 	if dst.Context != nil || src.Context != nil {
 		return copyPeer3D(s, dst, src, width, height, depth)

@@ -23,34 +23,26 @@ func (s CaptureStatus) String() string { return sys.CUstreamCaptureStatus(s).Str
 // Capture calls record and returns, as a graph that the caller owns, the work
 // that was given to s meanwhile, none of which is done
 // (cuStreamBeginCapture_v2, cuStreamEndCapture). If record fails, Capture
-// returns its error; what was captured is dropped, and s is as before.
+// returns its error and drops what was captured. The calls may come from any
+// goroutine.
 //
 // A stream that waits for an event which was recorded in s during the capture
-// is captured too, until Capture returns; s must wait for its last work in the
+// is captured too, until Capture returns. s must wait for its last work in the
 // same way, or Capture fails with [ErrStreamCaptureUnjoined]. A capture within
 // the capture, or of the null stream, is refused.
 //
-// Captured work is not done, so there is nothing to wait for: meanwhile
-// [Stream.Query] and [Stream.Synchronize] of a captured stream, [CopyToDevice]
-// and [CopyToHost] on one, and [Context.Synchronize] fail with
-// [ErrStreamCaptureUnsupported] from any goroutine, and so does
-// [GraphExec.Launch] on one. That does not harm the capture. Other mistakes
-// spoil it, asking an event that was recorded in it among them
-// ([ErrCapturedEvent]); then Capture fails with [ErrStreamCaptureInvalidated].
-//
-// Memory of pools is neither allocated nor freed by a graph: that fails with the
-// same error.
+// Captured work is not done, so nothing can wait for it. [Stream.Query],
+// [Stream.Synchronize], [Stream.Call], [GraphExec.Launch] and memory of pools
+// on a captured stream fail with [ErrStreamCaptureUnsupported] from any
+// goroutine, and so does [Context.Synchronize]. Copies and fills that wait are
+// not captured but done, or fail with [ErrStreamCaptureImplicit] while a
+// blocking stream is captured. That does not harm the capture. Other mistakes
+// spoil it, such as asking an event that was recorded in it
+// ([ErrCapturedEvent]); Capture then fails with [ErrStreamCaptureInvalidated].
 //
 // Slices and memory in captured copies are read and written at every launch.
 // The caller keeps them alive, also from the garbage collector, for as long as
 // the graph and what is made of it may be launched.
-//
-// The calls may come from any goroutine. A capture of the driver's global or
-// thread-local mode belongs to the thread that began it and has to end there,
-// and it forbids that thread, or all of them, calls such as [Context.Alloc].
-// Goroutines move between threads, so that either would hit whoever happens to
-// run there. Capture therefore uses the relaxed mode, which may end on another
-// thread and forbids other threads nothing.
 func (s *Stream) Capture(record func() error) (*Graph, error) {
 	if err := s.beginCapture(); err != nil {
 		return nil, err

@@ -317,6 +317,25 @@ func TestWaitingForACaptureIsRefused(t *testing.T) {
 	require.Equal(t, []byte{3}, host)
 }
 
+// Copies that wait are done, not captured. While a stream is captured that the
+// null stream waits for they are refused, and the capture goes on.
+func TestCopiesThatWaitAreNotCaptured(t *testing.T) {
+	d := newDrawing(t, cutest.Device(t))
+	g := d.captured(t, func() error { return cu.CopyToDevice(d.ctx, d.mem, []byte{7}) })
+	require.Empty(t, types(t, g))
+	require.Equal(t, []byte{7}, d.read(t, 1))
+
+	blocking, err := d.ctx.NewStreamWith(cu.StreamOptions{Blocking: true})
+	require.NoError(t, err)
+	g, err = blocking.Capture(func() error {
+		require.ErrorIs(t, cu.CopyToDevice(d.ctx, d.mem, []byte{8}), cu.ErrStreamCaptureImplicit)
+		return d.fill(blocking, 0, 9)
+	})
+	require.NoError(t, err)
+	require.Equal(t, map[cu.GraphNodeType]int{cu.NodeFill: 1}, types(t, g))
+	require.Equal(t, []byte{7}, d.read(t, 1))
+}
+
 // A closed stream or context takes the capture with it.
 func TestStreamClosedWhileCaptured(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))

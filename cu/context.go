@@ -10,11 +10,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A Context is where copies, streams and kernels of one device live: the
-// device's primary context ([Device.PrimaryContext]), or one of its own
-// ([Device.NewContext]). It is safe for concurrent use from any goroutine. The
-// caller owns it; Close waits for the calls in flight and ends what was made in
-// it.
+// A Context is where copies, streams and kernels of one device live: its
+// primary context ([Device.PrimaryContext]) or another ([Device.NewContext]).
+// It is safe for concurrent use. The caller owns it.
 type Context struct {
 	inner *contextHandle
 	null  *Stream
@@ -64,24 +62,20 @@ type closer interface {
 // Device returns the context's device.
 func (c *Context) Device() *Device { return c.inner.dev }
 
-// Handle returns the driver's own handle. It is valid until Close, and as long
-// as c is reachable; [Context.Caller] sees to that.
+// Handle returns the driver's own handle. [Context.Caller] keeps c reachable.
 func (c *Context) Handle() sys.CUcontext { return c.inner.ctx }
 
-// Close waits for the calls in flight, ends the streams, events, graphs, modules
-// and memory made in c and releases the context, or destroys it if
-// [Device.NewContext] made it (cuDevicePrimaryCtxRelease, cuCtxDestroy). A
-// second Close does nothing.
+// Close waits for the calls in flight, ends what was made in c and releases the
+// context, or destroys it if [Device.NewContext] made it
+// (cuDevicePrimaryCtxRelease, cuCtxDestroy).
 //
-// The last Close of a context waits in the driver for the work in it, and so
-// for ever for a stream that waits for a value that nobody writes, whether that
-// stream was closed or not. Where that can be, write the value first, as
-// [Stream.WaitValue32] says.
+// The last Close of a context waits in the driver for all work in it. That is
+// for ever if a stream waits for a value that nobody writes, even if that
+// stream was closed: write the value first, see [Stream.WaitValue32].
 func (c *Context) Close() error {
 	if c == nil {
 		return nil
 	}
-	defer runtime.KeepAlive(c)
 	defer runtime.KeepAlive(c)
 	return c.inner.close()
 }
@@ -155,12 +149,11 @@ func (h *contextHandle) disown(c closer) bool {
 	return mine
 }
 
-// Synchronize waits for all work in the context (cuCtxSynchronize) or until ctx
-// is done. Of the null stream and those made with [Context.NewStream], in any
-// reference to the context that comes from the same [Driver], it can stop
-// waiting at any time. For work of others in the same context, of streams that
-// were closed, and for what a stream is given once it was seen idle, the driver
-// waits without end.
+// Synchronize waits until all work in the context is done or ctx is
+// (cuCtxSynchronize). It can be given up while it waits for the null stream and
+// for open streams of this [Driver]. For other work in the context, of closed
+// streams, and of streams that were given more after they were seen idle, the
+// driver waits without end.
 func (c *Context) Synchronize(ctx context.Context) error {
 	if c == nil {
 		return ErrClosed

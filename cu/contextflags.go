@@ -11,9 +11,8 @@ import (
 // flags, and any of the others.
 type ContextFlags uint32
 
-// The flags of a context. The Sched flags decide what the thread of a call that
-// waits in the driver does meanwhile; waits of this package that can be given
-// up poll and do not depend on them.
+// The flags of a context. The Sched flags say how a thread waits in the driver;
+// waits of this package that can be given up poll instead.
 const (
 	SchedAuto              = ContextFlags(sys.CU_CTX_SCHED_AUTO)           // yield where there are more contexts than processors, else spin
 	SchedSpin              = ContextFlags(sys.CU_CTX_SCHED_SPIN)           // spin: soonest, and keeps a processor busy
@@ -28,7 +27,7 @@ const (
 
 const schedMask = ContextFlags(sys.CU_CTX_SCHED_MASK)
 
-// String gives the flags' names in C without what all begin with, e.g.
+// String gives the flags' names in C without CU_CTX_, e.g.
 // "SCHED_AUTO|MAP_HOST".
 func (f ContextFlags) String() string {
 	names := []string{flagName(f & schedMask)}

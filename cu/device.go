@@ -75,18 +75,16 @@ func (dev *Device) Ordinal() int { return dev.ordinal }
 // Name is the product's name, e.g. "NVIDIA H200" (cuDeviceGetName).
 func (dev *Device) Name() string { return dev.name }
 
-// UUID names the device in every process (cuDeviceGetUuid_v2). Of a MIG
-// instance it is the instance's own, where the driver is of CUDA 11.4 or newer.
+// UUID names the device in every process, or the MIG instance where the driver
+// is of CUDA 11.4 or newer (cuDeviceGetUuid_v2).
 func (dev *Device) UUID() UUID { return dev.uuid }
 
-// IsMIG reports whether the device is a MIG instance and no whole GPU. The
-// driver has no call for that: it is concluded from the UUID, of which the
-// driver tells the instance's and the GPU's (cuDeviceGetUuid_v2 and
-// cuDeviceGetUuid). Where it has only one of the two, the answer is no.
+// IsMIG reports whether the device is a MIG instance. It has a UUID besides its
+// GPU's then (cuDeviceGetUuid_v2, cuDeviceGetUuid). The answer is no where the
+// driver has only one of the two functions.
 func (dev *Device) IsMIG() bool { return dev.mig }
 
-// String gives ordinal, name and UUID, the last as nvidia-smi prints it:
-// GPU-8f7d… or MIG-8f7d….
+// String gives ordinal, name and UUID, which begins with GPU- or MIG-.
 func (dev *Device) String() string {
 	id := dev.uuid.String()
 	if dev.mig {
@@ -142,12 +140,11 @@ func ParseAttribute(name string) (a Attribute, ok bool) {
 	return a, ok
 }
 
-// ComputeMode says how many processes may have contexts on a device, which an
-// administrator sets (nvidia-smi -c).
+// ComputeMode says how many processes may use a device; nvidia-smi -c sets it.
 type ComputeMode int
 
-// The compute modes. In the last two, making a context fails with
-// [ErrDeviceUnavailable] when there may be none, or no other.
+// The compute modes. With the last two, making a context can fail with
+// [ErrDeviceUnavailable].
 const (
 	ComputeModeDefault          = ComputeMode(sys.CU_COMPUTEMODE_DEFAULT)           // any number of processes
 	ComputeModeProhibited       = ComputeMode(sys.CU_COMPUTEMODE_PROHIBITED)        // none
@@ -171,8 +168,7 @@ func (dev *Device) ComputeCapability() (major, minor int, err error) {
 	return major, minor, err
 }
 
-// SupportsVMM reports whether the device has virtual memory management, as
-// [Device.CreateMemory] and [Driver.Map] need it
+// SupportsVMM reports whether the device has virtual memory management
 // (CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED).
 func (dev *Device) SupportsVMM() (bool, error) {
 	return dev.supports(AttributeVirtualMemoryManagementSupported)
@@ -191,9 +187,8 @@ func (dev *Device) supports(a Attribute) (bool, error) {
 	return v != 0, err
 }
 
-// Synchronize waits for all work in the device's primary context, if that is
-// active in this process (cuDevicePrimaryCtxGetState), or until ctx is done.
-// [Context.Synchronize] says what can be given up.
+// Synchronize is [Context.Synchronize] of the device's primary context, if that
+// is active in this process (cuDevicePrimaryCtxGetState).
 func (dev *Device) Synchronize(ctx context.Context) error {
 	if _, active, err := dev.PrimaryState(); err != nil || !active {
 		return err

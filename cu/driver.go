@@ -250,10 +250,9 @@ func (d *Driver) DeviceByUUID(id UUID) (*Device, error) {
 }
 
 // DeviceByPCIBusID returns the visible device at a PCI address as
-// [Device.PCIBusID] gives it; the domain or the function may be left out
-// (cuDeviceGetByPCIBusId). The error is a [*NoDeviceError] where no visible
-// device is there, or the address is none. Of a GPU's MIG instances it may be
-// any.
+// [Device.PCIBusID] gives it, perhaps without the domain or the function, or a
+// [*NoDeviceError] (cuDeviceGetByPCIBusId). It may be any MIG instance of a
+// GPU.
 func (d *Driver) DeviceByPCIBusID(id string) (*Device, error) {
 	const op = "cuDeviceGetByPCIBusId"
 	handle := new(sys.CUdevice)

@@ -11,18 +11,12 @@ import (
 // EventFlags say what an event is for. They may be added up.
 type EventFlags uint32
 
-// The flags of an event. With none it keeps the time, and a wait in the driver
-// spins.
+// The flags of an event.
 const (
-	EventDefault = EventFlags(sys.CU_EVENT_DEFAULT)
-	// EventBlockingSync has a wait in the driver sleep.
-	EventBlockingSync = EventFlags(sys.CU_EVENT_BLOCKING_SYNC)
-	// EventDisableTiming leaves the time out, which makes recording and waiting
-	// cheaper.
-	EventDisableTiming = EventFlags(sys.CU_EVENT_DISABLE_TIMING)
-	// EventInterprocess lets the event be shared with other processes, see
-	// [Event.IPCHandle]; it takes EventDisableTiming too.
-	EventInterprocess = EventFlags(sys.CU_EVENT_INTERPROCESS)
+	EventDefault       = EventFlags(sys.CU_EVENT_DEFAULT)        // it keeps the time, and a wait in the driver spins
+	EventBlockingSync  = EventFlags(sys.CU_EVENT_BLOCKING_SYNC)  // a wait in the driver sleeps
+	EventDisableTiming = EventFlags(sys.CU_EVENT_DISABLE_TIMING) // it does not keep the time: recording and waiting are cheaper
+	EventInterprocess  = EventFlags(sys.CU_EVENT_INTERPROCESS)   // it can be shared, see Event.IPCHandle; takes EventDisableTiming too
 )
 
 // An Event marks a point in a stream, for other streams and the host to wait
@@ -39,9 +33,8 @@ type eventHandle struct {
 	event sys.CUevent
 }
 
-// NewEvent creates an event that can be recorded in streams of c
-// (cuEventCreate). [ErrNotSupported]: the device has no events for other
-// processes.
+// NewEvent creates an event for streams of c (cuEventCreate).
+// [ErrNotSupported]: the device has no events for other processes.
 func (c *Context) NewEvent(flags EventFlags) (*Event, error) {
 	e := &Event{&eventHandle{}, c}
 	err := c.create("cuEventCreate", e.eventHandle, func(call sys.Caller) sys.CUresult {
@@ -56,13 +49,11 @@ func (c *Context) NewEvent(flags EventFlags) (*Event, error) {
 // Context returns the context that the event was made in.
 func (e *Event) Context() *Context { return e.ctx }
 
-// Handle returns the driver's own handle. It is valid until Close, and as long
-// as e is reachable.
+// Handle returns the driver's own handle.
 func (e *Event) Handle() sys.CUevent { return e.event }
 
-// Close destroys the event; streams that wait for it still do
-// (cuEventDestroy). It does not wait. A second Close, or one after the
-// context's, does nothing.
+// Close destroys the event, without waiting; streams that wait for it still do
+// (cuEventDestroy).
 func (e *Event) Close() error {
 	if e == nil {
 		return nil
@@ -74,9 +65,9 @@ func (e *eventHandle) closeIn(h *contextHandle) error {
 	return h.check("cuEventDestroy_v2", h.call.CuEventDestroy_v2(e.event))
 }
 
-// Record marks the end of the work that s has now and forgets the record before
-// (cuEventRecord). It returns at once. A stream of another context is
-// [ErrInvalidHandle].
+// Record marks the end of the work that s has now, in place of the record
+// before, and returns at once (cuEventRecord). [ErrInvalidHandle]: s is of
+// another context.
 func (e *Event) Record(s *Stream) error {
 	if e == nil || !e.enter() {
 		return ErrClosed
@@ -88,16 +79,14 @@ func (e *Event) Record(s *Stream) error {
 	})
 }
 
-// Query reports whether the work before the latest Record is done; where there
-// was none it is (cuEventQuery).
+// Query reports whether the work before the latest Record is done, as it is if
+// there was none (cuEventQuery).
 func (e *Event) Query() (done bool, err error) {
 	err = e.run("cuEventQuery", func(call sys.Caller) sys.CUresult { return answer(call.CuEventQuery(e.event), &done) })
 	return done, err
 }
 
-// Synchronize waits until the work before the latest Record is done or ctx is.
-// It polls with growing pauses, so that a wait that is given up leaves no
-// thread behind; with a context that cannot end it waits in the driver
+// Synchronize waits until the work before the latest Record is done or ctx is
 // (cuEventSynchronize).
 func (e *Event) Synchronize(ctx context.Context) error {
 	if ctx.Done() != nil {
@@ -107,13 +96,11 @@ func (e *Event) Synchronize(ctx context.Context) error {
 }
 
 // Elapsed returns the time between the latest record of since and that of e,
-// negative if e's came first. The driver counts in single-precision
-// milliseconds with a resolution of about half a microsecond, which past eight
-// seconds grows with the time (cuEventElapsedTime).
+// negative if e's came first (cuEventElapsedTime). The resolution is about half
+// a microsecond, and past eight seconds that of a float32 in milliseconds.
 //
 // Errors: [ErrNotReady] while either is still to happen; [ErrInvalidHandle] if
-// either was never recorded or does not keep the time, or if they are of two
-// contexts.
+// either was never recorded, does not keep the time or is of another context.
 func (e *Event) Elapsed(since *Event) (time.Duration, error) {
 	const op = "cuEventElapsedTime"
 	if since == nil || !since.enter() {

@@ -10,9 +10,8 @@ import (
 )
 
 // A FabricHandle names physical memory to other processes, on this machine and
-// on others of the same NVLink domain: CUmemFabricHandle. It is a value that is
-// sent in any way, and keeps nothing alive: who exported it keeps the memory
-// until it is imported.
+// others of the same NVLink domain: CUmemFabricHandle. It is a value and keeps
+// nothing alive: the exporter keeps the memory until it is imported.
 type FabricHandle [64]byte
 
 // String gives 128 hexadecimal digits.
@@ -27,12 +26,10 @@ func (h *FabricHandle) UnmarshalText(text []byte) error {
 }
 
 // SupportsFabric reports whether memory for fabric handles can be created on
-// the device, which takes an IMEX channel besides a device that can: the
-// attribute alone says yes without one (D20). So it is tried, with memory of the
-// least size that there is.
-//
-// The answer is no where the driver says [ErrNotPermitted] or [ErrNotSupported];
-// any other error, such as a device that is full, leaves it open.
+// the device. That takes an IMEX channel, of which the attribute knows nothing
+// (D20), so it is tried, with the least memory possible. The answer is no if
+// the driver says [ErrNotPermitted] or [ErrNotSupported]; other errors are
+// returned.
 func (dev *Device) SupportsFabric() (bool, error) {
 	if can, err := dev.supports(AttributeHandleTypeFabricSupported); err == nil && !can {
 		return false, nil
@@ -48,9 +45,9 @@ func (dev *Device) SupportsFabric() (bool, error) {
 	return err == nil, errors.Join(err, m.Close())
 }
 
-// ExportFabric returns what names the memory, which was created for
-// [HandleFabric], to other processes (cuMemExportToShareableHandle). Other
-// memory gives [ErrInvalidValue].
+// ExportFabric returns what names the memory to other processes
+// (cuMemExportToShareableHandle). [ErrInvalidValue]: it was not created for
+// [HandleFabric].
 func (m *MemHandle) ExportFabric() (FabricHandle, error) {
 	raw := new(sys.CUmemFabricHandle)
 	err := m.run("cuMemExportToShareableHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
@@ -60,10 +57,9 @@ func (m *MemHandle) ExportFabric() (FabricHandle, error) {
 }
 
 // ImportFabric makes a handle of memory that another process exported, perhaps
-// of another machine (cuMemImportFromShareableHandle). size is what the exporter
-// says; the driver finds out a wrong one when mapping. Without an IMEX channel
-// the error is [ErrNotPermitted] or [ErrNotSupported], and says what is missing.
-// No context is needed.
+// on another machine (cuMemImportFromShareableHandle). size is as for
+// [Driver.ImportMemory]. No context is needed. [ErrNotPermitted] or
+// [ErrNotSupported]: there is no IMEX channel.
 func (d *Driver) ImportFabric(h FabricHandle, size uint64) (*MemHandle, error) {
 	raw := &sys.CUmemFabricHandle{Data: h}
 	var pin runtime.Pinner // the call takes the address as a number

@@ -28,8 +28,8 @@ func (f *Function) Name() string { return f.name }
 // Context returns the context that the function is of.
 func (f *Function) Context() *Context { return f.ctx }
 
-// Handle returns the driver's own handle. It is valid as long as the module or
-// library is, and f is reachable.
+// Handle returns the driver's own handle, which ends with the module or
+// library.
 func (f *Function) Handle() sys.CUfunction { return f.fn }
 
 // run makes one driver call on the function.

@@ -6,10 +6,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A Graph is work and its order, to be made executable with
-// [Graph.Instantiate] and launched many times. [Stream.Capture] records one;
-// the Add functions build one by hand. The caller owns it; its context's Close
-// ends it. It is safe for concurrent use.
+// A Graph is work and its order. [Stream.Capture] records one, the Add
+// functions build one, and [Graph.Instantiate] makes it executable. The caller
+// owns it. It is safe for concurrent use.
 type Graph struct {
 	*graphHandle
 	ctx *Context
@@ -52,12 +51,11 @@ func (c *Context) newGraph(op string, create func(sys.Caller, *sys.CUgraph) sys.
 // Context returns the context that the graph was made in.
 func (g *Graph) Context() *Context { return g.ctx }
 
-// Handle returns the driver's own handle. It is valid until Close, and as long
-// as g is reachable. The driver does not guard it against two calls at once.
+// Handle returns the driver's own handle, which must not be in two calls at
+// once.
 func (g *Graph) Handle() sys.CUgraph { return g.graph }
 
-// Close destroys the graph (cuGraphDestroy). What was instantiated from it is
-// not touched. A second Close, or one after the context's, does nothing.
+// Close destroys the graph, not what was instantiated from it (cuGraphDestroy).
 func (g *Graph) Close() error {
 	if g == nil {
 		return nil

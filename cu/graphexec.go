@@ -10,15 +10,14 @@ import (
 )
 
 // A GraphExec is a graph made executable. It does not depend on the [Graph]
-// that it was made of, which may be changed or closed. The caller owns it; its
-// context's Close ends it. It is safe for concurrent use.
+// that it was made of. The caller owns it. It is safe for concurrent use.
 type GraphExec struct {
 	*graphExecHandle
 	ctx *Context
 }
 
-// Handle returns the driver's own handle. It is valid until Close, and as long
-// as e is reachable. The driver does not guard it against two calls at once.
+// Handle returns the driver's own handle, which must not be in two calls at
+// once.
 func (e *GraphExec) Handle() sys.CUgraphExec { return e.exec }
 
 // graphExecHandle is the part of a GraphExec that its context closes.
@@ -34,15 +33,9 @@ type InstantiateFlags uint64
 
 // The flags of Instantiate, to be or-ed.
 const (
-	// InstantiateAutoFree frees what the graph allocated and did not free
-	// before it is launched again (CUDA 11.4).
-	InstantiateAutoFree InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
-	// InstantiateDeviceLaunch makes a graph that kernels can launch (CUDA 12.0).
-	InstantiateDeviceLaunch InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
-	// InstantiateNodePriority has nodes keep the priority of the stream they
-	// were captured on, in place of the one that the graph is launched on
-	// (CUDA 11.7).
-	InstantiateNodePriority InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
+	InstantiateAutoFree     InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) // a launch first frees what the one before allocated and did not free (CUDA 11.4)
+	InstantiateDeviceLaunch InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)       // kernels can launch the graph (CUDA 12.0)
+	InstantiateNodePriority InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)   // nodes keep the priority of the stream that they were captured on, not that of the launch (CUDA 11.7)
 )
 
 // GraphInstantiateReason is why a graph could not be made executable:
@@ -117,8 +110,7 @@ func graphErrorText(err error, reason fmt.Stringer, node GraphNode) string {
 
 // Instantiate makes the graph executable, as it is now
 // (cuGraphInstantiateWithParams; cuGraphInstantiateWithFlags before CUDA 12.0).
-// The error is a [*GraphInstantiateError] where the driver says more than that it
-// failed.
+// The error is a [*GraphInstantiateError] where the driver gives a reason.
 func (g *Graph) Instantiate(flags InstantiateFlags) (*GraphExec, error) {
 	p := &sys.CUDA_GRAPH_INSTANTIATE_PARAMS{Flags: uint64(flags)}
 	e, err := g.instantiate("cuGraphInstantiateWithParams", func(call sys.Caller, out *sys.CUgraphExec, h sys.CUgraph) sys.CUresult {
@@ -152,8 +144,7 @@ func (g *Graph) instantiate(op string, create func(sys.Caller, *sys.CUgraphExec,
 func (e *GraphExec) Context() *Context { return e.ctx }
 
 // Close destroys the executable graph; a launch under way is still finished
-// (cuGraphExecDestroy). A second Close, or one after the context's, does
-// nothing.
+// (cuGraphExecDestroy).
 func (e *GraphExec) Close() error {
 	if e == nil {
 		return nil
@@ -195,26 +186,27 @@ func (e *GraphExec) run(op string, f func(sys.Caller, sys.CUgraphExec) sys.CUres
 	return e.ctx.run(op, func(call sys.Caller) sys.CUresult { return f(call, e.exec) })
 }
 
-// Launch queues the graph's work on s, a stream of its context (cuGraphLaunch). It returns before that is done, unless the graph copies from
-// or to memory of Go: then it waits in the driver, and whoever makes, changes or
-// closes a graph waits for that, and launches after them. Launches of the same
-// GraphExec run one after the other, on whatever streams they are. A launch
-// cannot be captured ([ErrStreamCaptureUnsupported]): see [Graph.AddChild].
+// Launch queues the graph's work on s, a stream of its context, and returns
+// before it is done (cuGraphLaunch). If the graph copies from or to memory of
+// Go it waits in the driver, and so do those who make, change or close a graph
+// meanwhile, and launches after them. Launches of one GraphExec run one after
+// the other, on whatever streams. They cannot be captured
+// ([ErrStreamCaptureUnsupported]): see [Graph.AddChild].
 func (e *GraphExec) Launch(s *Stream) error {
 	return e.launch(s, "cuGraphLaunch", sys.Caller.CuGraphLaunch)
 }
 
-// Upload does, on s, what the first launch would have to do before it can run
-// (cuGraphUpload). It returns before that is done.
+// Upload queues on s what the first launch would have to do before it can run,
+// and returns before that is done (cuGraphUpload).
 func (e *GraphExec) Upload(s *Stream) error {
 	return e.launch(s, "cuGraphUpload", sys.Caller.CuGraphUpload)
 }
 
-// Update has the next launch do what g does, which must have the same nodes in
-// the same order with other parameters (cuGraphExecUpdate_v2;
-// cuGraphExecUpdate before CUDA 12.0). It is much cheaper than to instantiate
-// anew. A refusal is a [*GraphUpdateError], after which e is as before. Launches
-// under way are not touched.
+// Update has the next launch do what g does, which has the same nodes in the
+// same order with other parameters (cuGraphExecUpdate_v2; cuGraphExecUpdate
+// before CUDA 12.0). It is much cheaper than Instantiate, and leaves launches
+// under way alone. A refusal is a [*GraphUpdateError], after which e is as
+// before.
 func (e *GraphExec) Update(g *Graph) error {
 	if e == nil || g == nil || !g.enter() {
 		return ErrClosed

@@ -6,8 +6,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A GraphNode is one piece of work in a graph. It owns nothing, and lives as
-// long as its graph.
+// A GraphNode is one piece of work in a graph, and lives as long as that.
 type GraphNode struct {
 	graph *Graph
 	node  sys.CUgraphNode
@@ -86,9 +85,8 @@ func (g *Graph) AddCopy(dst, src DevicePtr, n uint64, after ...GraphNode) (Graph
 	})
 }
 
-// AddFill adds the setting of count elements at dst to value, once the nodes of
-// after are done (cuGraphAddMemsetNode). dst must be aligned to the element's
-// size.
+// AddFill adds a fill of count elements at dst, aligned to their size, with
+// value, once the nodes of after are done (cuGraphAddMemsetNode).
 func AddFill[T uint8 | uint16 | uint32](g *Graph, dst DevicePtr, value T, count uint64, after ...GraphNode) (GraphNode, error) {
 	size := uint32(4)
 	switch any(value).(type) {

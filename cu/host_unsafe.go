@@ -51,8 +51,8 @@ type hostHandle struct {
 	registered bool // the caller's memory, not the driver's
 }
 
-// AllocHost allocates size bytes of pinned host memory (cuMemHostAlloc). Of 0
-// bytes it makes memory without an address. Errors: [ErrOutOfMemory].
+// AllocHost allocates size bytes of pinned host memory (cuMemHostAlloc). With 0
+// bytes the memory has no address.
 func (c *Context) AllocHost(size uint64, flags HostFlags) (*HostMemory, error) {
 	m := &HostMemory{new(hostHandle), c}
 	err := c.run("cuMemHostAlloc", func(call sys.Caller) sys.CUresult {
@@ -71,7 +71,7 @@ func (c *Context) AllocHost(size uint64, flags HostFlags) (*HostMemory, error) {
 }
 
 // Bytes is the memory itself, nil after Close. Neither it nor any slice of it
-// may be used after Close, or after that of the context: the memory is unmapped
+// may be used after Close of the memory or its context: the memory is unmapped
 // then, and touching it ends the process.
 func (m *HostMemory) Bytes() []byte {
 	if m.isClosed() {
@@ -80,8 +80,8 @@ func (m *HostMemory) Bytes() []byte {
 	return m.bytes
 }
 
-// HostSlice is the memory of m as values of T, as many as fit. What
-// [HostMemory.Bytes] says holds for it too. Errors: [ErrPointers], [ErrClosed].
+// HostSlice returns the memory of m as values of T, as many as fit, with the
+// limits of [HostMemory.Bytes]. Errors: [ErrPointers], [ErrClosed].
 func HostSlice[T any](m *HostMemory) ([]T, error) {
 	if m.isClosed() {
 		return nil, ErrClosed
@@ -111,8 +111,7 @@ func (m *HostMemory) Flags() (HostFlags, error) {
 	return HostFlags(*flags), err
 }
 
-// Close frees the memory, after all work of its context (cuMemFreeHost). A
-// second Close, or one after the context's, does nothing.
+// Close frees the memory, after all work of its context (cuMemFreeHost).
 func (m *HostMemory) Close() error {
 	if m == nil {
 		return nil
@@ -120,12 +119,12 @@ func (m *HostMemory) Close() error {
 	return m.ctx.release(m.hostHandle)
 }
 
-// RegisterHost pins b, so that copies from and to it are as fast and as
-// asynchronous as those of [Context.AllocHost] (cuMemHostRegister). b need not be
-// aligned, and may be of the Go heap or of mmap. Errors:
+// RegisterHost pins b, so that copies from and to it are as fast and
+// asynchronous as those of [Context.AllocHost] (cuMemHostRegister). b may be of
+// the Go heap or of mmap, and need not be aligned. Errors:
 // [ErrHostMemoryAlreadyRegistered] if any of it is; [ErrInvalidValue] for an
-// empty b, for memory that may not be written without RegisterReadOnly, for
-// memory of AllocHost, and for flags that do not fit.
+// empty b, memory of AllocHost, memory that may not be written without
+// RegisterReadOnly, and flags that do not fit.
 func (c *Context) RegisterHost(b []byte, flags RegisterFlags) (*HostRegistration, error) {
 	m := &HostRegistration{&hostHandle{bytes: b, registered: true}, c}
 	err := c.run("cuMemHostRegister_v2", func(call sys.Caller) sys.CUresult {
@@ -148,9 +147,8 @@ func (m *HostRegistration) Bytes() []byte { return m.bytes }
 // device memory (cuMemHostGetDevicePointer).
 func (m *HostRegistration) DevicePtr() (DevicePtr, error) { return m.hostHandle.devicePtr(m.ctx) }
 
-// Close ends the pinning, after all work of the context; the memory stays the
-// caller's, who must not unmap it before (cuMemHostUnregister). A second Close,
-// or one after the context's, does nothing.
+// Close ends the pinning, after all work of the context (cuMemHostUnregister).
+// The caller must not unmap the memory before.
 func (m *HostRegistration) Close() error {
 	if m == nil {
 		return nil

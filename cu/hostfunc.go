@@ -8,15 +8,14 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// Call has s call f once the work that s has now is done; what is given to s
-// later waits for f (cuLaunchHostFunc). It returns at once. A stream that is
+// Call has s call f once the work that s has now is done, and returns at once
+// (cuLaunchHostFunc). Work given to s later waits for f. A stream that is
 // captured is refused ([ErrStreamCaptureUnsupported]).
 //
-// f runs on a thread of the driver. It must make no call of the driver, through
-// this package or another, nor wait for what does, must not panic, and while it
-// runs other streams may wait too: it should hand on what takes long. Where the
-// context is lost f is never called, so who waits for f should wait for the
-// stream too.
+// f runs on a thread of the driver. It must not call the driver, through this
+// package or another, wait for what does, or panic. Other streams may wait
+// while it runs, so it should hand on what takes long. If the context is lost f
+// is never called: wait for the stream, not for f alone.
 func (s *Stream) Call(f func()) error {
 	if s == nil {
 		return ErrClosed

@@ -8,17 +8,16 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// An IPCHandle names memory of one process to others: CUipcMemHandle, in the
-// runtime API cudaIpcMemHandle_t, which CuPy, PyTorch, Numba and UCX send. It is a
-// value, to be sent in any way, good while the memory is allocated and its process
-// lives. It keeps nothing alive, and whoever sees it can open the memory: between
-// programs of one's own the descriptors of package vmm are the better way.
+// An IPCHandle names memory to other processes: CUipcMemHandle, in the runtime
+// API cudaIpcMemHandle_t, which CuPy, PyTorch, Numba and UCX send. It is a
+// value, good while the memory is allocated and its process lives. It keeps
+// nothing alive, and whoever sees it can open the memory: between programs of
+// one's own the descriptors of package vmm are the better way.
 //
-// It names a place more than what is there: on an H200 the handle of memory that
-// was freed opened, without an error, what was allocated at the same address
-// after it, although that had a handle of its own; and a handle with a byte
-// changed opened all the same. So an old handle is not found out by opening it: the
-// two sides have to agree how long it is good, as package share has them do.
+// It names a place more than what is there. The handle of freed memory opens
+// what was allocated later at the same address, and a handle with a byte
+// changed may open (D16). The two sides have to agree how long it is good, as
+// package share has them do.
 type IPCHandle [64]byte
 
 // String gives 128 hexadecimal digits.
@@ -46,9 +45,8 @@ func unmarshal64(b *[64]byte, what string, text []byte) error {
 }
 
 // SupportsIPC reports whether the device has legacy IPC for memory and events
-// (CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED). Drivers before CUDA 12.0 cannot be
-// asked that: there it is whether addresses are unified, as they all are on
-// 64-bit Linux.
+// (CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED; before CUDA 12.0, whether addresses
+// are unified).
 func (dev *Device) SupportsIPC() (bool, error) {
 	ok, err := dev.supports(AttributeIPCEventSupported)
 	if errors.Is(err, ErrInvalidValue) {
@@ -57,15 +55,14 @@ func (dev *Device) SupportsIPC() (bool, error) {
 	return ok, err
 }
 
-// IPCHandle returns what names the memory to other processes: each time the
-// same, and not that of memory which was freed before, which may lead here all the
-// same: see [IPCHandle] (cuIpcGetMemHandle). Others open it with
-// [Context.OpenIPC], or cudaIpcOpenMemHandle.
+// IPCHandle returns what names the memory to other processes, each time the
+// same (cuIpcGetMemHandle). They open it with [Context.OpenIPC], or
+// cudaIpcOpenMemHandle. Synchronise before sending, so that what they read is
+// there.
 //
-// Nothing of this reaches back: the driver does not know who has the memory
-// open. CUDA leaves undefined what an opener finds after a Close here, so openers
-// close first, which has to be told by other means: package share does. And what
-// others read must be done before they are told: synchronise before sending.
+// The driver does not know who has the memory open, and CUDA leaves undefined
+// what an opener finds after a Close here. So openers close first, which has to
+// be told by other means: package share does.
 func (m *Memory) IPCHandle() (IPCHandle, error) {
 	if m == nil || !m.enter() {
 		return IPCHandle{}, ErrClosed
@@ -75,13 +72,11 @@ func (m *Memory) IPCHandle() (IPCHandle, error) {
 	return h, err
 }
 
-// IPCHandle is [Memory.IPCHandle] of the memory that p is in, which somebody
-// else may have allocated in this process with cuMemAlloc or cudaMalloc, such as
-// the pool that PyTorch cuts its tensors from. offset is where p is in that
-// memory, and has to be sent with the handle: who opens it gets the beginning
-// (cuIpcGetMemHandle, cuMemGetAddressRange).
-//
-// Memory of another kind is [ErrInvalidValue], and the error says which.
+// IPCHandle is [Memory.IPCHandle] of the memory around p, which others in this
+// process may have allocated, as PyTorch's pool is with cudaMalloc
+// (cuIpcGetMemHandle, cuMemGetAddressRange). offset is where p is in that
+// memory. Send it with the handle: the opener gets the beginning. Memory of
+// another kind is [ErrInvalidValue], and the error says which.
 func (c *Context) IPCHandle(p DevicePtr) (h IPCHandle, offset uint64, err error) {
 	raw := new(sys.CUipcMemHandle)
 	base := p
@@ -123,7 +118,7 @@ func (c *Context) kindOf(p DevicePtr) string {
 }
 
 // An IPCMemory is memory of another process, open in a context of this one. The
-// caller owns it; the context closes it at the latest.
+// caller owns it.
 type IPCMemory struct {
 	*ipcMemoryHandle
 	ctx *Context
@@ -137,23 +132,22 @@ type ipcMemoryHandle struct {
 }
 
 // OpenIPC maps memory that another process shares (cuIpcOpenMemHandle). Opened
-// again in c it is at the same address, and stays until all that were opened are
-// closed. If it is on another device, which need not be visible here, c is given
-// access to that ([Context.EnablePeerAccess]).
+// again in c it is at the same address, and stays until all are closed. If it
+// is on another device, visible here or not, c is given access to that device
+// ([Context.EnablePeerAccess]).
 //
-// All memory of one process on one device has to be opened in one context of
-// each device here. The opener has to close before the other frees it; that is
-// for the two to agree upon. Memory freed meanwhile, and a process that ended,
-// are noticed by nobody. Nor is a handle of memory that was freed before, if other
-// memory is at its address now: that is opened instead, see [IPCHandle].
+// Open all memory of one process and device in one context of each device here.
+// The opener closes before the owner frees; the two have to agree on that. The
+// driver does not notice that the owner has freed the memory or has ended, and
+// may open other memory by an old handle: see [IPCHandle].
 //
-// Errors, of which each says what to do: [ErrInvalidValue] for bytes that are no
-// handle of this machine and driver, and for memory that was freed;
-// [ErrInvalidContext] for a handle of this very process, and of one that has its
-// number in another PID namespace (D18); [ErrInvalidHandle] where
-// the owner has ended, or another context has memory of it; [ErrMapFailed] for
-// memory that cannot be mapped; [ErrPeerAccessUnsupported] and [ErrTooManyPeers]
-// for another device; [ErrNotSupported], see [Device.SupportsIPC].
+// Each error says what to do. [ErrInvalidValue]: the bytes are no handle of
+// this machine and driver, or the memory was freed. [ErrInvalidContext]: the
+// handle is of this process, or of one with its number in another PID namespace
+// (D18). [ErrInvalidHandle]: the owner has ended, or another context has memory
+// of it. [ErrMapFailed]: the memory cannot be mapped.
+// [ErrPeerAccessUnsupported], [ErrTooManyPeers]: it is on another device.
+// [ErrNotSupported]: see [Device.SupportsIPC].
 func (c *Context) OpenIPC(h IPCHandle) (*IPCMemory, error) {
 	m := &IPCMemory{&ipcMemoryHandle{}, c}
 	raw := sys.CUipcMemHandle{Reserved: h}
@@ -184,8 +178,7 @@ func extentOf(call sys.Caller, p sys.CUdeviceptr) uint64 {
 	return uint64(*n)
 }
 
-// Ptr is where the memory begins here, 0 after Close; in other processes it is
-// elsewhere.
+// Ptr is where the memory begins in this process, 0 after Close.
 func (m *IPCMemory) Ptr() DevicePtr { return m.openAt(m.ptr) }
 
 // Size is the memory's size in bytes, as the driver says (cuMemGetAddressRange),
@@ -196,8 +189,7 @@ func (m *IPCMemory) Size() uint64 { return m.size }
 func (m *IPCMemory) Context() *Context { return m.ctx }
 
 // Close ends one OpenIPC, and with the last of a handle the mapping, which no
-// work may be using then (cuIpcCloseMemHandle). The memory stays its owner's. A
-// second Close, or one after the context's, does nothing.
+// work may be using (cuIpcCloseMemHandle). The memory stays its owner's.
 func (m *IPCMemory) Close() error {
 	if m == nil {
 		return nil

@@ -2,19 +2,16 @@ package cu
 
 import "context"
 
-// An IPCOrder has streams of two processes come one after the other by an event
-// that both have ([Event.IPCHandle], [Context.OpenIPCEvent]). It works where both
-// have /dev/shm in common, so not between most containers; share.Counter does. It
-// is safe for concurrent use.
-//
-// It waits on the host. A stream that waited for the record of a process which
-// has died would wait for ever, and nothing frees it, not even a record of one's
-// own (D20b).
+// An IPCOrder orders streams of two processes by an event that both have
+// ([Event.IPCHandle], [Context.OpenIPCEvent]). It works where both share
+// /dev/shm, so not between most containers; share.Counter does. It waits on the
+// host: a stream that waited for the record of a process which has died would
+// wait for ever (D20b). It is safe for concurrent use.
 type IPCOrder struct {
 	event *Event
 }
 
-// NewIPCOrder makes one of an event, which it takes: Close closes it.
+// NewIPCOrder makes an IPCOrder of e, which it takes: Close closes it.
 func NewIPCOrder(e *Event) (*IPCOrder, error) {
 	if e == nil {
 		return nil, ErrClosed
@@ -22,9 +19,9 @@ func NewIPCOrder(e *Event) (*IPCOrder, error) {
 	return &IPCOrder{e}, nil
 }
 
-// Record lets those go on in the other process who wait from now on, when the
-// work that s has is done (cuEventRecord). Tell the peer when it has been called:
-// a wait for an event that was not recorded waits for nothing.
+// Record marks the end of the work that s has now, and returns at once
+// (cuEventRecord). Tell the peer when it has returned: a wait for an event that
+// was not recorded waits for nothing.
 func (o *IPCOrder) Record(s *Stream) error {
 	if o == nil {
 		return ErrClosed
@@ -32,11 +29,10 @@ func (o *IPCOrder) Record(s *Stream) error {
 	return o.event.Record(s)
 }
 
-// Wait waits until the latest Record of the other process has happened, or ctx
-// ends: its error is then [context.Context.Err] with the cause, and the peer may
-// have died. What is given to any stream after a Wait without error comes after
-// what was recorded. Whoever records anew meanwhile is waited for as well
-// (cuEventQuery, with growing pauses).
+// Wait waits until the other process' latest Record has happened or ctx ends,
+// perhaps because the peer has died; the error is then ctx's, with its cause.
+// It polls (cuEventQuery), and waits for a new Record meanwhile as well. Work
+// given to any stream after Wait comes after what was recorded.
 func (o *IPCOrder) Wait(ctx context.Context) error {
 	if o == nil {
 		return ErrClosed
@@ -44,7 +40,7 @@ func (o *IPCOrder) Wait(ctx context.Context) error {
 	return poll(ctx, o.event.Query)
 }
 
-// Close closes the event here. A second Close does nothing.
+// Close closes the event here.
 func (o *IPCOrder) Close() error {
 	if o == nil {
 		return nil

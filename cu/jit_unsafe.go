@@ -8,13 +8,11 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A JITOption changes how the driver compiles PTX: CUjit_option. Of machine
-// code in a cubin it changes nothing. What a driver does not know, or not
-// allow, is [ErrInvalidValue].
+// A JITOption changes how the driver compiles PTX: CUjit_option. It changes
+// nothing in a cubin. [ErrInvalidValue]: the driver does not know or allow it.
 type JITOption func(*jit)
 
-// JITCacheMode is which loads the compiler has go through the L1 cache by
-// default: CUjit_cacheMode.
+// JITCacheMode says which loads use the L1 cache by default: CUjit_cacheMode.
 type JITCacheMode uint32
 
 // The cache modes.
@@ -27,33 +25,29 @@ const (
 // JITMaxRegisters limits the registers of a thread (CU_JIT_MAX_REGISTERS).
 func JITMaxRegisters(n uint32) JITOption { return jitOption(sys.CU_JIT_MAX_REGISTERS, n) }
 
-// JITThreadsPerBlock has the compiler keep to registers with which blocks of so
-// many threads can run (CU_JIT_THREADS_PER_BLOCK). It cannot be given with
-// [JITTarget].
+// JITThreadsPerBlock limits registers so that blocks of n threads can run
+// (CU_JIT_THREADS_PER_BLOCK). It cannot be given with [JITTarget].
 func JITThreadsPerBlock(n uint32) JITOption { return jitOption(sys.CU_JIT_THREADS_PER_BLOCK, n) }
 
-// JITOptimization sets the level of optimisation, from 0 to 4, the default
-// (CU_JIT_OPTIMIZATION_LEVEL). At 0 products and sums of floats are rounded one by one
-// that say nothing of rounding; above it they can be made one.
+// JITOptimization sets the level of optimisation, 0 to 4, the default
+// (CU_JIT_OPTIMIZATION_LEVEL). Above 0 a product and a sum of floats that name
+// no rounding can be made one operation.
 func JITOptimization(level uint32) JITOption { return jitOption(sys.CU_JIT_OPTIMIZATION_LEVEL, level) }
 
-// JITTarget compiles for a compute capability in place of that of the context's
-// device (CU_JIT_TARGET).
+// JITTarget compiles for a compute capability of choice (CU_JIT_TARGET).
 func JITTarget(major, minor uint32) JITOption {
 	return jitOption(sys.CU_JIT_TARGET, 10*major+minor)
 }
 
-// JITDebugInfo has the code carry what a debugger wants, and not be optimised
+// JITDebugInfo adds what a debugger wants and switches optimisation off
 // (CU_JIT_GENERATE_DEBUG_INFO).
 func JITDebugInfo() JITOption { return jitOption(sys.CU_JIT_GENERATE_DEBUG_INFO, 1) }
 
-// JITLineInfo has the code carry line numbers, for profilers
-// (CU_JIT_GENERATE_LINE_INFO).
+// JITLineInfo adds line numbers for profilers (CU_JIT_GENERATE_LINE_INFO).
 func JITLineInfo() JITOption { return jitOption(sys.CU_JIT_GENERATE_LINE_INFO, 1) }
 
-// JITVerboseLog has the log say more: registers and memory of each kernel
-// (CU_JIT_LOG_VERBOSE). Of code that the driver still has from another time it
-// says nothing: see the environment's CUDA_CACHE_DISABLE.
+// JITVerboseLog adds registers and memory of each kernel to the log, unless the
+// code comes from the cache, see CUDA_CACHE_DISABLE (CU_JIT_LOG_VERBOSE).
 func JITVerboseLog() JITOption { return jitOption(sys.CU_JIT_LOG_VERBOSE, 1) }
 
 // JITCache sets which loads use the L1 cache by default (CU_JIT_CACHE_MODE).

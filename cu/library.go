@@ -69,8 +69,7 @@ func (d *Driver) newLibrary(op string, opts []JITOption, load func(*sys.CUlibrar
 	return &Library{l}, nil
 }
 
-// Handle returns the driver's own handle. It is valid until Close, and as long
-// as l is reachable.
+// Handle returns the driver's own handle.
 func (l *Library) Handle() sys.CUlibrary { return l.library }
 
 // Log is what the compiler said of a library that it made, once it has.

@@ -26,8 +26,8 @@ const (
 func (l Limit) String() string { return sys.CUlimit(l).String() }
 
 // Limit returns one of the context's limits (cuCtxGetLimit).
-// [ErrUnsupportedLimit] means that the device does not have it,
-// [ErrInvalidValue] that the driver does not know it.
+// [ErrUnsupportedLimit]: the device does not have it; [ErrInvalidValue]: the
+// driver does not know it.
 func (c *Context) Limit(l Limit) (uint64, error) {
 	v := new(uintptr)
 	err := c.run("cuCtxGetLimit", func(call sys.Caller) sys.CUresult { return call.CuCtxGetLimit(v, sys.CUlimit(l)) })
@@ -35,11 +35,9 @@ func (c *Context) Limit(l Limit) (uint64, error) {
 }
 
 // SetLimit sets one of the context's limits (cuCtxSetLimit). The driver may
-// take a larger or smaller value that it can do instead: Limit tells.
-//
-// Errors: [ErrUnsupportedLimit] where the device does not have it;
-// [ErrInvalidValue] where the value is too large; [ErrNotPermitted] for a limit
-// that cannot be set; [ErrOutOfMemory].
+// take another value that it can do: Limit tells. Errors:
+// [ErrUnsupportedLimit]; [ErrInvalidValue] for too large a value;
+// [ErrNotPermitted] for a limit that cannot be set; [ErrOutOfMemory].
 func (c *Context) SetLimit(l Limit, value uint64) error {
 	return c.run("cuCtxSetLimit", func(call sys.Caller) sys.CUresult {
 		return call.CuCtxSetLimit(sys.CUlimit(l), uintptr(value))
@@ -69,18 +67,17 @@ func (c *Context) CacheConfig() (CacheConfig, error) {
 	return CacheConfig(*v), err
 }
 
-// SetCacheConfig sets the context's preference, for kernels that have none of
-// their own (cuCtxSetCacheConfig). On devices with a fixed division it changes
-// nothing.
+// SetCacheConfig sets the context's preference, for kernels without one of
+// their own (cuCtxSetCacheConfig). Devices with a fixed division ignore it.
 func (c *Context) SetCacheConfig(p CacheConfig) error {
 	return c.run("cuCtxSetCacheConfig", func(call sys.Caller) sys.CUresult {
 		return call.CuCtxSetCacheConfig(sys.CUfunc_cache(p))
 	})
 }
 
-// ResetPersistingL2 makes all lines that persist in the L2 cache ordinary ones
-// again (cuCtxResetPersistingL2Cache). [ErrNotSupported] means that the device
-// has no such lines.
+// ResetPersistingL2 makes all lines that persist in the L2 cache ordinary again
+// (cuCtxResetPersistingL2Cache). [ErrNotSupported]: the device has no such
+// lines.
 func (c *Context) ResetPersistingL2() error {
 	return c.run("cuCtxResetPersistingL2Cache", sys.Caller.CuCtxResetPersistingL2Cache)
 }

@@ -8,18 +8,11 @@ type WaitFlags uint32
 
 // The conditions of a wait for the word in memory, and what may be added.
 const (
-	// WaitGEQ waits until word - value, as a signed number, is not negative. So
-	// a counter may wrap around, and must not be half its range ahead.
-	WaitGEQ = WaitFlags(sys.CU_STREAM_WAIT_VALUE_GEQ)
-	// WaitEQ waits until word == value.
-	WaitEQ = WaitFlags(sys.CU_STREAM_WAIT_VALUE_EQ)
-	// WaitAND waits until word & value != 0.
-	WaitAND = WaitFlags(sys.CU_STREAM_WAIT_VALUE_AND)
-	// WaitNOR waits until ^(word | value) != 0. See [Device.SupportsWaitNOR].
-	WaitNOR = WaitFlags(sys.CU_STREAM_WAIT_VALUE_NOR)
-	// WaitFlush has the work after the wait see what other devices wrote before
-	// the word, over PCIe too. See [Device.SupportsWaitFlush].
-	WaitFlush = WaitFlags(sys.CU_STREAM_WAIT_VALUE_FLUSH)
+	WaitGEQ   = WaitFlags(sys.CU_STREAM_WAIT_VALUE_GEQ)   // word - value, as a signed number, is not negative: a counter may wrap around, and must not be half its range ahead
+	WaitEQ    = WaitFlags(sys.CU_STREAM_WAIT_VALUE_EQ)    // word == value
+	WaitAND   = WaitFlags(sys.CU_STREAM_WAIT_VALUE_AND)   // word & value != 0
+	WaitNOR   = WaitFlags(sys.CU_STREAM_WAIT_VALUE_NOR)   // ^(word | value) != 0; see Device.SupportsWaitNOR
+	WaitFlush = WaitFlags(sys.CU_STREAM_WAIT_VALUE_FLUSH) // work after the wait sees what other devices wrote before the word, over PCIe too; see Device.SupportsWaitFlush
 )
 
 // WriteFlags change how a stream writes a value.
@@ -27,11 +20,8 @@ type WriteFlags uint32
 
 // The ways of writing a value.
 const (
-	// WriteDefault makes what the stream wrote before visible before the word.
-	WriteDefault = WriteFlags(sys.CU_STREAM_WRITE_VALUE_DEFAULT)
-	// WriteNoMemoryBarrier lets the word come before what the stream wrote
-	// earlier. To drivers of CUDA 11.7 and later it is [ErrInvalidValue].
-	WriteNoMemoryBarrier = WriteFlags(sys.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
+	WriteDefault         = WriteFlags(sys.CU_STREAM_WRITE_VALUE_DEFAULT)           // the word comes after what the stream wrote before
+	WriteNoMemoryBarrier = WriteFlags(sys.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) // the word may come earlier; ErrInvalidValue from CUDA 11.7 on
 )
 
 // BarrierScope is who sees in order what stands before and after a barrier.
@@ -43,29 +33,27 @@ const (
 	BarrierDevice = BarrierScope(sys.CU_STREAM_MEMORY_BARRIER_TYPE_GPU)
 )
 
-// WaitValue32 has the work that is given to s from now on wait until the word
-// at p, aligned to its size, meets the condition. The word is in device memory
-// or in pinned host memory, not in managed memory, and whoever can write it ends
-// the wait: another stream, another process that shares the memory, the host. It
-// returns at once (cuStreamWaitValue32).
-//
-// Streams share hardware queues, eight of them by default (the environment's
-// CUDA_DEVICE_MAX_CONNECTIONS, at most 32), so that a stream that waits may hold
-// up others that have nothing to do with it, and even the one that is to write
-// the word: keep streams that wait few.
+// WaitValue32 has work given to s from now on wait until the word at p, aligned
+// to its size, meets the condition, and returns at once (cuStreamWaitValue32).
+// The word is in device memory or pinned host memory, not in managed memory.
+// Any writer ends the wait: another stream, another process that shares the
+// memory, the host.
 //
 // Nothing else ends the wait. Until the word is written [Stream.Synchronize]
 // and [Context.Synchronize] wait, and can be given up; Close of the stream does
-// not wait; Close of the context, or of memory of [Context.Alloc], waits without
-// end. Who waits for a peer that may die keeps a mapping through which it can
-// write the word itself. Unmapping the memory, or taking the rights away, loses
-// the context, with [ErrLaunchFailed].
+// not wait; Close of the context, or of memory of [Context.Alloc], waits
+// without end. If the writer may die, keep a mapping through which this process
+// can write the word: see [Stream.Guard]. Unmapping the memory, or taking the
+// rights away, loses the context, with [ErrLaunchFailed].
+//
+// Streams share hardware queues, eight by default (CUDA_DEVICE_MAX_CONNECTIONS,
+// at most 32). A stream that waits may hold up others, even the one that is to
+// write the word: keep streams that wait few.
 //
 // Errors: [ErrInvalidValue] for an address that is not aligned or that the
-// device may not read, [ErrNotSupported] for a condition that it lacks. With
-// drivers before CUDA 11.7 all of it is [ErrNotSupported] unless their kernel
-// module was loaded with NVreg_EnableStreamMemOPs=1: see
-// [Device.SupportsMemOps].
+// device may not read; [ErrNotSupported] for a condition that it lacks, and for
+// all of them where [Device.SupportsMemOps] says no: before CUDA 11.7, unless
+// the kernel module was loaded with NVreg_EnableStreamMemOPs=1.
 func (s *Stream) WaitValue32(p DevicePtr, value uint32, flags WaitFlags) error {
 	addr := sys.CUdeviceptr(p)
 	return s.run("cuStreamWaitValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
@@ -86,12 +74,11 @@ func (s *Stream) WaitValue64(p DevicePtr, value uint64, flags WaitFlags) error {
 	})
 }
 
-// WriteValue32 queues the writing of the word at p, aligned to its size, after
-// the work that s has, all of whose writes are seen by whoever sees the word
-// (cuStreamWriteValue32). It returns before that is done, and the memory has to stay
-// mapped until it is. Writing through a read-only mapping, or to memory that is gone,
-// loses the context, with [ErrLaunchFailed]. The errors are
-// those of [Stream.WaitValue32].
+// WriteValue32 queues a write of the word at p, aligned to its size, after the
+// work that s has, and returns before it is done (cuStreamWriteValue32).
+// Whoever sees the word sees all that the work wrote. The memory has to stay mapped
+// until then: a write to memory that is gone, or through a read-only mapping, loses
+// the context, with [ErrLaunchFailed]. Errors are those of [Stream.WaitValue32].
 func (s *Stream) WriteValue32(p DevicePtr, value uint32, flags WriteFlags) error {
 	addr := sys.CUdeviceptr(p)
 	return s.run("cuStreamWriteValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
@@ -144,14 +131,13 @@ func WriteOp64(p DevicePtr, value uint64, flags WriteFlags) (op MemOp) {
 	return op
 }
 
-// FlushOp has the operations after it see what other devices wrote before. It
-// is what [WaitFlush] adds to a wait.
+// FlushOp does for the operations after it what [WaitFlush] does for a wait.
 func FlushOp() (op MemOp) {
 	op.params.FlushRemoteWrites().Operation = sys.CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES
 	return op
 }
 
-// BarrierOp keeps the memory accesses before and after it in order (CUDA 11.7).
+// BarrierOp orders the memory accesses before and after it (CUDA 11.7).
 func BarrierOp(scope BarrierScope) (op MemOp) {
 	b := op.params.MemoryBarrier()
 	b.Operation, b.Flags = sys.CU_STREAM_MEM_OP_BARRIER, uint32(scope)
@@ -170,9 +156,9 @@ func (op *MemOp) write(typ sys.CUstreamBatchMemOpType, p DevicePtr, flags WriteF
 	return w
 }
 
-// BatchMemOps queues all of ops, in their order, at the price of little more
-// than one (cuStreamBatchMemOp). It takes fewer than 256, and with those of a
-// slice it does not allocate. If one cannot be, none is queued.
+// BatchMemOps queues all of ops in their order, or none with an error, at the
+// price of little more than one (cuStreamBatchMemOp). It takes fewer than 256,
+// and does not allocate for those of a slice.
 func (s *Stream) BatchMemOps(ops ...MemOp) error {
 	var first *sys.CUstreamBatchMemOpParams
 	if len(ops) > 0 {
@@ -186,8 +172,8 @@ func (s *Stream) BatchMemOps(ops ...MemOp) error {
 	})
 }
 
-// SupportsMemOps reports whether streams can wait for and write values. With
-// CUDA 11.7 and later they always can.
+// SupportsMemOps reports whether streams can wait for and write values, as they
+// always can from CUDA 11.7 on.
 func (dev *Device) SupportsMemOps() (bool, error) {
 	if dev.hasMemOps2() {
 		return true, nil
@@ -195,8 +181,7 @@ func (dev *Device) SupportsMemOps() (bool, error) {
 	return dev.supports(AttributeCanUseStreamMemOpsV1)
 }
 
-// SupportsMemOps64 reports whether [Stream.WaitValue64] and
-// [Stream.WriteValue64] work.
+// SupportsMemOps64 reports whether [Stream.WaitValue64] and its sisters work.
 func (dev *Device) SupportsMemOps64() (bool, error) {
 	if dev.hasMemOps2() {
 		return dev.supports(AttributeCanUse64BitStreamMemOps)
@@ -204,7 +189,7 @@ func (dev *Device) SupportsMemOps64() (bool, error) {
 	return dev.supports(AttributeCanUse64BitStreamMemOpsV1)
 }
 
-// SupportsWaitNOR reports whether streams can wait with [WaitNOR].
+// SupportsWaitNOR reports whether [WaitNOR] works.
 func (dev *Device) SupportsWaitNOR() (bool, error) {
 	if dev.hasMemOps2() {
 		return dev.supports(AttributeCanUseStreamWaitValueNor)
@@ -212,8 +197,7 @@ func (dev *Device) SupportsWaitNOR() (bool, error) {
 	return dev.supports(AttributeCanUseStreamWaitValueNorV1)
 }
 
-// SupportsWaitFlush reports whether streams can wait with [WaitFlush], and
-// whether [FlushOp] works.
+// SupportsWaitFlush reports whether [WaitFlush] and [FlushOp] work.
 func (dev *Device) SupportsWaitFlush() (bool, error) {
 	return dev.supports(AttributeCanFlushRemoteWrites)
 }

@@ -49,10 +49,9 @@ func (m *Memory) Ptr() DevicePtr { return m.openAt(m.ptr) }
 // Size is the memory's size in bytes.
 func (m *Memory) Size() uint64 { return m.size }
 
-// Close frees the memory when all work of its context is done, in whatever stream, and
-// waits for that in the driver without end, also for a stream that waits for a value
-// (cuMemFree). Work of other contexts must be done. Processes that have it open by its [Memory.IPCHandle] have to
-// have closed it before. A second Close, or one after the context's, does nothing.
+// Close frees the memory, for which it waits in the driver, without end, for all
+// work of the context (cuMemFree). Work of other contexts must be done, and
+// processes that opened it by its [Memory.IPCHandle] have to have closed it.
 func (m *Memory) Close() error {
 	if m == nil {
 		return nil
@@ -64,9 +63,9 @@ func (m *memoryHandle) closeIn(h *contextHandle) error {
 	return h.check("cuMemFree_v2", h.call.CuMemFree_v2(sys.CUdeviceptr(m.ptr)))
 }
 
-// AddressRange returns where the device or pinned memory begins that p is in,
-// and its size in bytes; of memory of cuMemCreate, those of the mapping
-// (cuMemGetAddressRange). [ErrNotFound] says that it is in none that c may use.
+// AddressRange returns where the device or pinned memory around p begins and
+// its size in bytes, or those of the mapping of a [MemHandle]
+// (cuMemGetAddressRange). [ErrNotFound]: p is in none that c may use.
 func (c *Context) AddressRange(p DevicePtr) (base DevicePtr, size uint64, err error) {
 	b, n := new(sys.CUdeviceptr), new(uintptr)
 	err = c.run("cuMemGetAddressRange_v2", func(call sys.Caller) sys.CUresult {
@@ -75,9 +74,8 @@ func (c *Context) AddressRange(p DevicePtr) (base DevicePtr, size uint64, err er
 	return DevicePtr(*b), uint64(*n), err
 }
 
-// Copy copies n bytes from src to dst, each memory of any device or pinned host
-// memory, and waits until that is done (cuMemcpyAsync in the null stream,
-// cuStreamSynchronize).
+// Copy copies n bytes from src to dst, memory of any device or pinned host
+// memory, and waits (cuMemcpyAsync).
 func Copy(c *Context, dst, src DevicePtr, n uint64) error {
 	return c.waiting(func(s *Stream) error { return CopyAsync(s, dst, src, n) })
 }
@@ -89,10 +87,9 @@ func CopyAsync(s *Stream, dst, src DevicePtr, n uint64) error {
 	})
 }
 
-// CopyPeer copies n bytes from src, memory of srcCtx's device, to dst, memory of
-// dstCtx's device, in the null stream of c, which may be either or another, and waits
-// until that is done (cuMemcpyPeerAsync, cuStreamSynchronize). Devices that cannot
-// access each other copy by way of the host.
+// CopyPeer copies n bytes from src, memory of srcCtx's device, to dst, memory
+// of dstCtx's device, and waits (cuMemcpyPeerAsync). c may be either context or
+// another. Devices that cannot access each other copy by way of the host.
 func CopyPeer(c *Context, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx *Context, n uint64) error {
 	return c.waiting(func(s *Stream) error { return CopyPeerAsync(s, dst, dstCtx, src, srcCtx, n) })
 }
@@ -125,9 +122,8 @@ func (s *Stream) borrow(op string, a, b *Context, f func(sys.Caller, sys.CUstrea
 	return s.run(op, f)
 }
 
-// Fill sets count elements at dst, which is aligned to their size, to value and
-// waits until that is done (cuMemsetD8Async, cuMemsetD16Async or cuMemsetD32Async in
-// the null stream, cuStreamSynchronize).
+// Fill sets count elements at dst, aligned to their size, to value and waits
+// (cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async).
 func Fill[T uint8 | uint16 | uint32](c *Context, dst DevicePtr, value T, count uint64) error {
 	return c.waiting(func(s *Stream) error { return FillAsync(s, dst, value, count) })
 }
@@ -152,10 +148,9 @@ func FillAsync[T uint8 | uint16 | uint32](s *Stream, dst DevicePtr, value T, cou
 	}
 }
 
-// Fill2D sets height rows of width elements each to value and waits until that is
-// done; the first row begins at dst, the others pitch bytes after the one before, both
-// aligned to the element's size (cuMemsetD2D8Async, cuMemsetD2D16Async or
-// cuMemsetD2D32Async in the null stream, cuStreamSynchronize).
+// Fill2D sets height rows of width elements, pitch bytes apart from dst on, to
+// value and waits (cuMemsetD2D8Async, cuMemsetD2D16Async, cuMemsetD2D32Async).
+// dst and pitch are multiples of the element's size.
 func Fill2D[T uint8 | uint16 | uint32](c *Context, dst DevicePtr, pitch uint64, value T, width, height uint64) error {
 	return c.waiting(func(s *Stream) error { return Fill2DAsync(s, dst, pitch, value, width, height) })
 }

@@ -78,8 +78,7 @@ func (c *Context) newModule(op string, j *jit, load func(sys.Caller, *sys.CUmodu
 // Context returns the context that the module is loaded in.
 func (m *Module) Context() *Context { return m.ctx }
 
-// Handle returns the driver's own handle. It is valid until Close, and as long
-// as m is reachable.
+// Handle returns the driver's own handle.
 func (m *Module) Handle() sys.CUmodule { return m.module }
 
 // Log is what the compiler said of a module that it made, which most often is

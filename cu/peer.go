@@ -8,9 +8,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// CanAccessPeer reports whether dev can be given direct access to memory of
-// peer, see [Context.EnablePeerAccess] (cuDeviceCanAccessPeer). Of a device and
-// itself the answer is no: there is nothing to give.
+// CanAccessPeer reports whether dev can be given access to memory of peer, see
+// [Context.EnablePeerAccess] (cuDeviceCanAccessPeer). The answer is no for a
+// device and itself.
 func (dev *Device) CanAccessPeer(peer *Device) (bool, error) {
 	can := new(int32)
 	err := dev.drv.check("cuDeviceCanAccessPeer", dev.drv.call.CuDeviceCanAccessPeer(can, dev.dev, peer.dev))
@@ -46,8 +46,7 @@ func (d *Driver) isOn(p DevicePtr, dev *Device) bool {
 	return errors.Join(err, m.Close()) == nil && at.Location == dev.Location()
 }
 
-// A P2PAttribute names a property of the link between two devices, for
-// [Device.P2PAttribute].
+// A P2PAttribute names a property of the link between two devices.
 type P2PAttribute sys.CUdevice_P2PAttribute
 
 // The properties of a link. All but the first are 1 for yes and 0 for no.
@@ -63,34 +62,32 @@ const (
 func (a P2PAttribute) String() string { return sys.CUdevice_P2PAttribute(a).String() }
 
 // P2PAttribute returns a property of the link by which dev reaches peer
-// (cuDeviceGetP2PAttribute). [ErrInvalidDevice] is the answer for a device and
-// itself, [ErrInvalidValue] for an attribute that the driver does not know.
+// (cuDeviceGetP2PAttribute). [ErrInvalidDevice]: they are one device;
+// [ErrInvalidValue]: the driver does not know the attribute.
 func (dev *Device) P2PAttribute(a P2PAttribute, peer *Device) (int, error) {
 	v := new(int32)
 	r := dev.drv.call.CuDeviceGetP2PAttribute(v, sys.CUdevice_P2PAttribute(a), dev.dev, peer.dev)
 	return int(*v), dev.drv.check("cuDeviceGetP2PAttribute", r)
 }
 
-// EnablePeerAccess lets kernels, fills and written and awaited values in c reach
-// the memory of [Context.Alloc] and its kin in peer, a context of another
-// device, until DisablePeerAccess or the end of either. It holds for what is
-// there and what is allocated later, one way only. Without it they get
-// [ErrInvalidValue], kernels fail; copies do not need it, though they may be
-// slower. Memory of [Device.CreateMemory] does not heed it: that has
-// [Driver.SetAccess] (cuCtxEnablePeerAccess).
+// EnablePeerAccess lets kernels, fills, and written and awaited values in c
+// reach memory of [Context.Alloc] and its kin in peer, a context of another
+// device (cuCtxEnablePeerAccess). It holds one way, for memory allocated before
+// and later, until DisablePeerAccess or the end of either. Without it kernels
+// fail and the others get [ErrInvalidValue]; copies work, though they may be
+// slower. Memory of [Device.CreateMemory] has [Driver.SetAccess] instead.
 //
 // Errors: [ErrPeerAccessAlreadyEnabled]; [ErrPeerAccessUnsupported] where
-// [Device.CanAccessPeer] says no, as for two contexts of one device;
-// [ErrTooManyPeers].
+// [Device.CanAccessPeer] says no, as within one device; [ErrTooManyPeers].
 func (c *Context) EnablePeerAccess(peer *Context) error {
 	return c.withPeer("cuCtxEnablePeerAccess", peer, func(call sys.Caller, peer sys.CUcontext) sys.CUresult {
 		return call.CuCtxEnablePeerAccess(peer, 0)
 	})
 }
 
-// DisablePeerAccess undoes EnablePeerAccess (cuCtxDisablePeerAccess). No kernel
-// may be using peer's memory. [ErrPeerAccessNotEnabled] is the error where
-// there is nothing to undo.
+// DisablePeerAccess undoes [Context.EnablePeerAccess] (cuCtxDisablePeerAccess).
+// No kernel may be using peer's memory. [ErrPeerAccessNotEnabled]: there was
+// nothing to undo.
 func (c *Context) DisablePeerAccess(peer *Context) error {
 	return c.withPeer("cuCtxDisablePeerAccess", peer, sys.Caller.CuCtxDisablePeerAccess)
 }

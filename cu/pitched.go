@@ -9,10 +9,10 @@ type PitchedMemory struct {
 	pitch, width, height uint64
 }
 
-// AllocPitch allocates height rows of width bytes each, whose content is
-// undefined, and chooses the pitch so that all of them are aligned well
-// (cuMemAllocPitch). elementSize is how much a kernel reads or writes at once:
-// 4, 8 or 16 bytes; anything else is [ErrInvalidValue].
+// AllocPitch allocates height rows of width bytes, whose content is undefined,
+// and chooses a pitch that aligns them well (cuMemAllocPitch). elementSize is
+// how much a kernel reads or writes at once: 4, 8 or 16 bytes, else
+// [ErrInvalidValue].
 func (c *Context) AllocPitch(width, height uint64, elementSize uint32) (*PitchedMemory, error) {
 	m := &PitchedMemory{Memory{new(memoryHandle), c}, 0, width, height}
 	err := c.run("cuMemAllocPitch_v2", func(call sys.Caller) sys.CUresult {

@@ -6,10 +6,9 @@ import (
 	"sync"
 )
 
-// ErrPointers says that a slice to be copied holds something else than numbers:
-// pointers, which mean nothing in the memory of a device and come back from it
-// as garbage that the Go runtime would follow, or bools, which not every byte
-// is.
+// ErrPointers says that a slice to be copied holds something other than
+// numbers. Pointers would come back from the device as garbage that the Go
+// runtime follows, and not every byte is a bool.
 var ErrPointers = errors.New("cu: only numbers, and arrays and structs of them, can be copied")
 
 var plainTypes sync.Map // reflect.Type → bool

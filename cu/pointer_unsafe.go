@@ -62,9 +62,8 @@ type PointerAttributes struct {
 	Access    Access    // what they may do there
 }
 
-// PointerAttributes returns what the driver knows of p, which may be any
-// address (cuPointerGetAttributes). What depends on a context it leaves out:
-// see [Context.PointerAttributes].
+// PointerAttributes is [Context.PointerAttributes] without what depends on a
+// context (cuPointerGetAttributes).
 func (d *Driver) PointerAttributes(p DevicePtr) (PointerAttributes, error) {
 	var a PointerAttributes
 	r := a.query(d.call, d.version, p, false)
@@ -137,12 +136,12 @@ func (a *PointerAttributes) query(call sys.Caller, version int, p DevicePtr, inC
 	return r
 }
 
-// SetSyncMemops has synchronous calls that touch the allocation at p, such as
-// cuMemcpy, always wait until they are done, as other PCIe devices that reach
-// the memory need (cuPointerSetAttribute with
-// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS). The calls of this package are asynchronous
-// and wait where they say so; it is for raw calls and other users of the
-// context. Errors: [ErrNotSupported] for memory of cuMemCreate.
+// SetSyncMemops makes synchronous calls that touch the allocation at p, such as
+// cuMemcpy, wait in all cases until they are done, as PCIe devices that reach
+// the memory need (cuPointerSetAttribute, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS). It
+// is for raw calls and other users of the context; the calls of this package
+// are asynchronous and then wait. [ErrNotSupported]: p is mapped from a
+// [MemHandle].
 func (d *Driver) SetSyncMemops(p DevicePtr, on bool) error {
 	v := new(uint32)
 	if on {

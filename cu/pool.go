@@ -10,11 +10,11 @@ import (
 	"github.com/gpufd/gpufd/internal/made"
 )
 
-// A Pool is device memory that streams allocate from and free to in their own
-// order: [Context.AllocAsync], [Pool.Alloc]. It is safe for concurrent use. The
-// caller owns one of [Device.NewPool] or [Driver.ImportPool] and ends it with
-// Close; one of [Device.DefaultPool] or [Device.Pool] is only lent. A lost Pool
-// is destroyed by the garbage collector, unless it is a device's current one.
+// A Pool is device memory that streams allocate and free in their own order:
+// [Stream.AllocAsync], [Pool.AllocAsync]. It is safe for concurrent use. The
+// caller owns one of [Device.NewPool] or [Driver.ImportPool]; one of
+// [Device.DefaultPool] or [Device.Pool] is only lent. The garbage collector
+// destroys a lost Pool, unless it is a device's current one.
 type Pool struct {
 	inner *poolHandle
 	owned bool
@@ -44,12 +44,8 @@ type PoolOptions struct {
 // PoolUsage is what a pool's memory will be used for.
 type PoolUsage uint16
 
-// The uses that a pool must be made for. They may be added up.
-const (
-	// PoolDecompress is memory that the hardware decompresses from and to, from
-	// CUDA 12.8 on (CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS).
-	PoolDecompress = PoolUsage(sys.CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS)
-)
+// PoolDecompress is memory that the hardware decompresses from and to (CUDA 12.8).
+const PoolDecompress = PoolUsage(sys.CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS)
 
 // SupportsPools reports whether the device has stream-ordered memory pools
 // (CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED).
@@ -65,10 +61,9 @@ func (dev *Device) PoolHandleTypes() (HandleType, error) {
 }
 
 // NewPool makes a pool of memory of the device (cuMemPoolCreate). It holds no
-// memory yet, and what it comes to hold is given back as its release threshold
-// says, which is 0. Errors: [ErrInvalidValue] for options that the driver is
-// too old for; [ErrNotSupported] for handle types that it cannot share by. No
-// context is needed.
+// memory yet, and its release threshold is 0. No context is needed. Errors:
+// [ErrInvalidValue] for options that the driver is too old for;
+// [ErrNotSupported] for handle types that it cannot share by.
 func (dev *Device) NewPool(o PoolOptions) (*Pool, error) {
 	props := &sys.CUmemPoolProps{
 		AllocType:   sys.CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -91,14 +86,14 @@ func (d *Driver) newPool(dev *Device, h sys.CUmemoryPool) *Pool {
 	return p
 }
 
-// DefaultPool returns the pool that the device has from the start, which is
-// the current one until [Device.SetPool] (cuDeviceGetDefaultMemPool). It cannot
-// be shared. It is lent: Close leaves it as it is.
+// DefaultPool returns the pool that the device has from the start, its current
+// one until [Device.SetPool] (cuDeviceGetDefaultMemPool). It cannot be shared.
+// It is lent: Close leaves it as it is.
 func (dev *Device) DefaultPool() (*Pool, error) {
 	return dev.lend("cuDeviceGetDefaultMemPool", dev.drv.call.CuDeviceGetDefaultMemPool)
 }
 
-// Pool returns the device's current pool, which [Context.AllocAsync] takes
+// Pool returns the device's current pool, which [Stream.AllocAsync] takes
 // memory from (cuDeviceGetMemPool). It is lent: Close leaves it as it is.
 func (dev *Device) Pool() (*Pool, error) {
 	return dev.lend("cuDeviceGetMemPool", dev.drv.call.CuDeviceGetMemPool)
@@ -121,8 +116,8 @@ func (dev *Device) lend(op string, get func(*sys.CUmemoryPool, sys.CUdevice) sys
 
 // SetPool makes p the device's current pool, for the whole process
 // (cuDeviceSetMemPool). The device keeps p; if its owner closes it, the default
-// pool is the current one again. Errors: [ErrInvalidValue] for a pool of
-// another device or an imported one.
+// pool is current again. [ErrInvalidValue]: p is of another device, or
+// imported.
 func (dev *Device) SetPool(p *Pool) error {
 	const op = "cuDeviceSetMemPool"
 	if p == nil {
@@ -151,14 +146,12 @@ func (dev *Device) useDefaultPool() error {
 	return dev.drv.check("cuDeviceSetMemPool", dev.drv.call.CuDeviceSetMemPool(dev.dev, *h))
 }
 
-// Handle returns the driver's own handle. It is valid until Close, and as long
-// as p is reachable.
+// Handle returns the driver's own handle.
 func (p *Pool) Handle() sys.CUmemoryPool { return p.inner.pool }
 
-// Close destroys the pool if p owns it (cuMemPoolDestroy). It returns at once;
-// memory that is still allocated from the pool stays, and the pool goes with
-// the last of it: a driver that is asked earlier breaks its own memory, whatever
-// its documentation says. A second Close does nothing.
+// Close destroys the pool if p owns it, and returns at once (cuMemPoolDestroy).
+// Memory that is still allocated from it stays; the pool goes with the last of
+// it.
 func (p *Pool) Close() error {
 	if p == nil || !p.owned {
 		return nil
@@ -205,7 +198,8 @@ func (h *poolHandle) hold() {
 	}
 }
 
-// drop ends what hold began, and the pool if that was closed and waited for it.
+// drop ends what hold began, and the pool if that was closed and waited for it: a
+// driver that destroys a pool earlier breaks its own memory (docs/driver-facts.md).
 func (h *poolHandle) drop() error {
 	if h == nil {
 		return nil
@@ -236,13 +230,12 @@ func (p *Pool) ReleaseThreshold() (uint64, error) {
 	return getPool[uint64](p, sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
 }
 
-// SetReleaseThreshold sets how many bytes the pool holds on to. What it holds
-// beyond that and nobody uses, it gives back to the device when a stream, event
-// or context is next synchronised, and when the device has no memory left for
-// others in this process. A wait that can be given up only asks whether a stream
-// is done, which does not count: see [Stream.Synchronize], [Pool.Trim]. A new
-// pool's threshold is 0; math.MaxUint64 means never
-// (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
+// SetReleaseThreshold sets how many bytes the pool holds on to: 0 in a new
+// pool, math.MaxUint64 for all (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD). Unused
+// memory beyond that goes back to the device when a stream, event or context is
+// synchronised, and when this process finds the device full. A Synchronize that
+// can be given up only asks whether the work is done, which does not count: see
+// [Pool.Trim].
 func (p *Pool) SetReleaseThreshold(bytes uint64) error {
 	return setPool(p, sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes)
 }
@@ -325,9 +318,9 @@ func (p *Pool) ResetHighs() error {
 	return err
 }
 
-// Trim gives memory that nobody uses back to the device until the pool holds
-// no more than keep bytes, or nothing that it could give (cuMemPoolTrimTo). A
-// free counts once the host has seen it done, by synchronising.
+// Trim gives unused memory back to the device until the pool holds no more than
+// keep bytes (cuMemPoolTrimTo). Freed memory is unused once the host has waited
+// for the free.
 func (p *Pool) Trim(keep uint64) error {
 	return p.run("cuMemPoolTrimTo", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		return call.CuMemPoolTrimTo(h, uintptr(keep))
@@ -344,10 +337,10 @@ func (p *Pool) AccessOf(dev *Device) (Access, error) {
 	return Access(*flags), err
 }
 
-// Export makes a new file descriptor for the pool, which the caller owns
-// (cuMemPoolExportToShareableHandle). A process that has it can import the
-// pool, and then what [StreamMemory.ExportPointer] says of memory in it.
-// [ErrInvalidValue] means that the pool was not made with [HandleFD].
+// Export makes a file descriptor for the pool, which the caller owns
+// (cuMemPoolExportToShareableHandle). A process that imports the pool can
+// import memory of it: [StreamMemory.ExportPointer]. [ErrInvalidValue]: the
+// pool was not made with [HandleFD].
 func (p *Pool) Export() (*os.File, error) {
 	fd := new(int32)
 	err := p.run("cuMemPoolExportToShareableHandle", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
@@ -359,10 +352,10 @@ func (p *Pool) Export() (*os.File, error) {
 	return made.File(int(*fd), fmt.Sprintf("memory pool %#x", p.inner.pool)), nil
 }
 
-// ImportPool makes a pool of the file descriptor that another process exported
+// ImportPool makes a pool of the descriptor that another process exported
 // (cuMemPoolImportFromShareableHandle). The caller keeps fd and may close it.
-// Nothing can be allocated from such a pool, only memory of the exporter be
-// imported: [Pool.ImportPointer]. No context is needed.
+// The pool allocates nothing; it imports the exporter's memory
+// ([Pool.ImportPointer]). No context is needed.
 func (d *Driver) ImportPool(fd *os.File) (*Pool, error) {
 	h := new(sys.CUmemoryPool)
 	r, err := withFD(fd, func(fd uintptr) sys.CUresult {

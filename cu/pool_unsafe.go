@@ -24,9 +24,8 @@ func setPool[T int32 | uint64](p *Pool, a sys.CUmemPool_attribute, value T) erro
 	})
 }
 
-// SetAccess sets what each of devices may do with the pool's memory, what is
-// allocated already and what will be (cuMemPoolSetAccess). The pool's own
-// device has all rights and keeps them.
+// SetAccess sets what each of devices may do with memory of the pool, allocated
+// before or later (cuMemPoolSetAccess). The pool's own device keeps all rights.
 func (p *Pool) SetAccess(a Access, devices ...*Device) error {
 	desc := make([]sys.CUmemAccessDesc, len(devices))
 	for i, dev := range devices {

@@ -8,7 +8,7 @@ import (
 )
 
 // StreamMemory is device memory of a pool. The caller owns it and ends it with
-// Free or Close; the context that it was made in does at the latest.
+// FreeAsync or Close.
 type StreamMemory struct {
 	*streamMemoryHandle
 	ctx  *Context
@@ -26,10 +26,10 @@ type streamMemoryHandle struct {
 
 // AllocAsync allocates size bytes of the device's current pool in the order of
 // s (cuMemAllocAsync; cuMemAllocFromPoolAsync after [Device.SetPool]). The
-// address is there at once; the memory, whose content is undefined, must not be
-// used but by work that comes after in s, or in another stream that has waited
-// for s. Errors: [ErrOutOfMemory], [ErrNotSupported] on a device without pools,
-// [ErrStreamCaptureUnsupported] while s is captured. 0 bytes are no error.
+// address is there at once. The memory, whose content is undefined, is for work
+// that comes later in s, or in a stream that has waited for s. 0 bytes are no
+// error. Errors: [ErrOutOfMemory]; [ErrNotSupported] on a device without pools;
+// [ErrStreamCaptureUnsupported] while s is captured.
 func (s *Stream) AllocAsync(size uint64) (*StreamMemory, error) {
 	if s == nil {
 		return nil, ErrClosed
@@ -97,8 +97,9 @@ func (m *StreamMemory) Ptr() DevicePtr { return m.openAt(m.ptr) }
 func (m *StreamMemory) Size() uint64 { return m.size }
 
 // FreeAsync gives the memory back in the order of s, after what s has so far
-// (cuMemFreeAsync). No other stream may use it then. After a FreeAsync or Close it is [ErrClosed] and does not reach the driver; if s is
-// refused, as while it is captured, the memory remains.
+// (cuMemFreeAsync). No other stream may use it then. After FreeAsync or Close
+// it is [ErrClosed]. If s is refused, as while it is captured, the memory
+// remains.
 func (m *StreamMemory) FreeAsync(s *Stream) error {
 	if m == nil {
 		return ErrClosed
@@ -123,10 +124,9 @@ func (m *StreamMemory) FreeAsync(s *Stream) error {
 	return m.from.drop()
 }
 
-// Close is FreeAsync in the stream that the memory was made in, or in the null
-// stream if that one was closed: work that it may still have with the memory
-// must then be done (cuMemFreeAsync). A second Close, or one after FreeAsync or the context's,
-// does nothing.
+// Close is FreeAsync in the stream that the memory was made in
+// (cuMemFreeAsync), or in the null stream if that one was closed: its work with
+// the memory must then be done. After FreeAsync it does nothing.
 func (m *StreamMemory) Close() error {
 	if m == nil {
 		return nil
@@ -146,9 +146,8 @@ func (m *streamMemoryHandle) closeIn(h *contextHandle) error {
 	return m.from.drop()
 }
 
-// A PoolPointer names memory of an exported pool to a process that has
-// imported the pool. It is a value without rights of its own, to be sent in any
-// way.
+// A PoolPointer names memory of an exported pool to a process that has imported
+// the pool. It is a value without rights of its own.
 type PoolPointer [64]byte
 
 // MarshalText gives 128 hexadecimal digits.
@@ -162,10 +161,10 @@ func (p *PoolPointer) UnmarshalText(text []byte) error {
 }
 
 // ExportPointer returns what names the memory to a process that has imported
-// its pool: [Pool.ImportPointer] (cuMemPoolExportPointer). The importer must
-// have freed the memory before its owner does, and must not use it before the
-// allocation is done in its stream: synchronise before sending. Memory of a
-// pool that was not exported before gives [ErrInvalidValue].
+// its pool, for [Pool.ImportPointer] (cuMemPoolExportPointer). Synchronise
+// before sending: the allocation must be done in its stream. The importer frees
+// the memory before its owner does. [ErrInvalidValue]: the pool was not
+// exported before.
 func (m *StreamMemory) ExportPointer() (PoolPointer, error) {
 	if m == nil || !m.enter() {
 		return PoolPointer{}, ErrClosed
@@ -180,10 +179,10 @@ func (m *StreamMemory) ExportPointer() (PoolPointer, error) {
 }
 
 // ImportPointer makes memory in c of what another process exported from the
-// pool that p was imported from (cuMemPoolImportPointer). The caller owns it
-// and ends it before the exporter does; that has to be told by other means, as
-// nothing else keeps the exporter from using the memory anew. size is what the
-// exporter says. Errors: [ErrInvalidValue] for data that is not of this pool.
+// pool that p was imported from (cuMemPoolImportPointer). size is what the
+// exporter says. The caller owns it and frees it before the exporter does: the
+// two have to agree, as nothing else keeps the exporter from using the memory
+// anew. [ErrInvalidValue]: data is not of this pool.
 func (p *Pool) ImportPointer(c *Context, data PoolPointer, size uint64) (*StreamMemory, error) {
 	raw := &sys.CUmemPoolPtrExportData{Reserved: data}
 	return p.alloc("cuMemPoolImportPointer", c.NullStream(), size, func(call sys.Caller, ptr *sys.CUdeviceptr) sys.CUresult {

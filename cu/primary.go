@@ -10,13 +10,13 @@ import (
 )
 
 // PrimaryContext retains the device's primary context, which the CUDA runtime,
-// PyTorch and every caller of this method share. The first retain of a process
-// creates it, which takes a few hundred milliseconds. The caller owns a
-// reference, which Close releases (cuDevicePrimaryCtxRetain,
-// cuDevicePrimaryCtxRelease).
+// PyTorch and every caller of this method share (cuDevicePrimaryCtxRetain). The
+// first retain in a process creates it, which takes a few hundred milliseconds.
+// The caller owns a reference, which Close releases
+// (cuDevicePrimaryCtxRelease).
 //
 // Errors: [ErrContextLost] once the contexts of the process are lost;
-// [ErrDeviceUnavailable] where its [ComputeMode] forbids it; [ErrOutOfMemory].
+// [ErrDeviceUnavailable] where the [ComputeMode] forbids it; [ErrOutOfMemory].
 func (dev *Device) PrimaryContext() (*Context, error) {
 	const op = "cuDevicePrimaryCtxRetain"
 	dev.reset.RLock()
@@ -27,15 +27,14 @@ func (dev *Device) PrimaryContext() (*Context, error) {
 }
 
 // NewContext creates a context apart from the primary one, with memory, streams
-// and limits of its own. Most programs want [Device.PrimaryContext]: each
-// context costs time and device memory (0.1 s and 0.5 GiB on an H200), the CUDA
-// runtime and its libraries do not use this one, and a failure in it is one in
-// all (see [ErrContextLost]). The caller owns it; Close destroys it
-// (cuCtxCreate_v4, or what older drivers have of it; cuCtxDestroy).
+// and limits of its own (cuCtxCreate_v4, or what older drivers have;
+// cuCtxDestroy). The caller owns it. It is current nowhere.
 //
-// Unlike the C function it leaves the new context current nowhere.
+// Most programs want [Device.PrimaryContext]: each context costs 0.1 s and 0.5
+// GiB of device memory (H200), the CUDA runtime and its libraries do not use
+// this one, and a failure in one is one in all ([ErrContextLost]).
 //
-// Errors: [ErrInvalidValue] for flags that the driver does not know, or that
+// Errors: [ErrInvalidValue] for flags that the driver does not know or that
 // contradict each other; else those of PrimaryContext.
 func (dev *Device) NewContext(flags ContextFlags) (*Context, error) {
 	return dev.context("cuCtxCreate_v2", true, func(ctx *sys.CUcontext) sys.CUresult {
@@ -109,9 +108,8 @@ func (dev *Device) forget(h *contextHandle) {
 	}
 }
 
-// PrimaryState returns the flags of the device's primary context and whether
-// that exists in this process now, whoever retains it
-// (cuDevicePrimaryCtxGetState).
+// PrimaryState returns the flags of the device's primary context, and whether
+// it exists in this process, whoever retains it (cuDevicePrimaryCtxGetState).
 func (dev *Device) PrimaryState() (flags ContextFlags, active bool, err error) {
 	f, a := new(uint32), new(int32)
 	err = dev.drv.check("cuDevicePrimaryCtxGetState", dev.drv.call.CuDevicePrimaryCtxGetState(dev.dev, f, a))
@@ -119,10 +117,9 @@ func (dev *Device) PrimaryState() (flags ContextFlags, active bool, err error) {
 }
 
 // SetPrimaryFlags sets the flags of the device's primary context, for everybody
-// in this process, at once where it exists already, and until it ends
+// in this process, now if it exists and until it ends
 // (cuDevicePrimaryCtxSetFlags_v2). [ContextMapHost] is always on and must not
-// be given. Drivers before CUDA 11.0 return [ErrPrimaryContextActive] where it
-// exists.
+// be given.
 func (dev *Device) SetPrimaryFlags(flags ContextFlags) error {
 	call := dev.drv.call
 	r := older(call.CuDevicePrimaryCtxSetFlags_v2(dev.dev, uint32(flags)), func() sys.CUresult {
@@ -131,18 +128,17 @@ func (dev *Device) SetPrimaryFlags(flags ContextFlags) error {
 	return dev.drv.check("cuDevicePrimaryCtxSetFlags", r)
 }
 
-// ResetPrimary destroys the device's primary context in this process, with all
-// streams, events, modules and memory in it, and sets its flags to 0; the next
-// [Device.PrimaryContext] makes a new one (cuDevicePrimaryCtxReset_v2). It does
-// not ask who else uses it: what the CUDA runtime, another library or another
-// [Driver] of this process has there is gone, and the driver may crash when
-// they use it. It is for the end of tests and for programs that know all that
-// runs in them.
+// ResetPrimary destroys the device's primary context in this process with all
+// that is in it, and sets its flags to 0 (cuDevicePrimaryCtxReset_v2). The next
+// [Device.PrimaryContext] makes a new one. It does not ask who else uses the
+// context: the driver may crash when the CUDA runtime, another library or
+// another [Driver] of this process uses what it had there. It is for the end of
+// tests and for programs that know all that runs in them.
 //
-// The references that dev gave out are closed first, so that their use is
-// [ErrClosed]. Contexts of [Device.NewContext], and memory of
-// [Device.CreateMemory], stay. Like Close it waits in the driver for the work
-// there is. It does not bring lost contexts back.
+// The references that dev gave out are closed first. Contexts of
+// [Device.NewContext] and memory of [Device.CreateMemory] stay. Like Close it
+// waits in the driver for the work there is. It does not bring lost contexts
+// back.
 func (dev *Device) ResetPrimary() error {
 	dev.reset.Lock()
 	defer dev.reset.Unlock()

@@ -11,10 +11,8 @@ import (
 )
 
 // A Stream is a queue of work in a context, done in order and apart from other
-// streams. The caller owns it. It is safe for concurrent use.
-//
-// A nil *Stream is [ErrClosed] wherever one is wanted; the driver's own stream is
-// [Context.NullStream].
+// streams. The caller owns it. It is safe for concurrent use. Wherever a stream
+// is wanted, nil is [ErrClosed]; [Context.NullStream] is the driver's own.
 type Stream struct {
 	*streamHandle
 	ctx *Context
@@ -29,16 +27,13 @@ type streamHandle struct {
 // StreamOptions are what a stream can be made with. The zero value is what
 // [Context.NewStream] takes.
 type StreamOptions struct {
-	// Priority is the lower the more urgent. The driver clamps it to the
-	// device's range, which for no device lacks 0, the least urgent.
-	Priority int
-	// Blocking has the stream and the null stream wait for each other.
-	Blocking bool
+	Priority int  // lower is more urgent; 0 is the least urgent, and what the device cannot do is clamped
+	Blocking bool // the stream and the null stream wait for each other
 }
 
-// NullStream is the stream that every context has, the driver's stream 0. It
-// orders itself with every stream but those made by [Context.NewStream]. It is not
-// the caller's to close: its Close does nothing.
+// NullStream returns the driver's stream 0, which every context has. It and the
+// streams that are made Blocking wait for each other: see [StreamOptions]. Its
+// Close does nothing.
 func (c *Context) NullStream() *Stream {
 	if c == nil {
 		return nil
@@ -78,13 +73,11 @@ func (c *Context) newStream(op string, create func(sys.Caller, *sys.CUstream) sy
 // Context returns the context that the stream was made in.
 func (s *Stream) Context() *Context { return s.ctx }
 
-// Handle returns the driver's own handle, 0 for the null stream. It is valid until
-// Close, and as long as s is reachable.
+// Handle returns the driver's own handle, 0 for the null stream.
 func (s *Stream) Handle() sys.CUstream { return s.stream }
 
 // Close destroys the stream; work already in it is still done
 // (cuStreamDestroy). It does not wait, not even for a stream that waits itself.
-// A second Close, or one after the context's, does nothing.
 func (s *Stream) Close() error {
 	if s == nil {
 		return nil
@@ -137,11 +130,10 @@ func (s *Stream) ID() (uint64, error) {
 	return *id, err
 }
 
-// WaitEvent has the work that is given to s from now on wait for the latest
-// record of e, in whatever stream, context or device that was; a later record
-// does not matter, and e may be closed meanwhile. Of an event that was never
-// recorded there is nothing to wait for (cuStreamWaitEvent). It returns at
-// once.
+// WaitEvent has work given to s from now on wait for the latest record of e, in
+// whatever stream, context or device that was, and returns at once
+// (cuStreamWaitEvent). A later record does not matter, and e may be closed
+// meanwhile. If e was never recorded, there is nothing to wait for.
 func (s *Stream) WaitEvent(e *Event) error {
 	const op = "cuStreamWaitEvent"
 	if s == nil || e == nil || !e.enter() {
@@ -157,9 +149,7 @@ func (s *Stream) WaitEvent(e *Event) error {
 	})
 }
 
-// Synchronize waits until all work in the stream is done or ctx is. It polls
-// with growing pauses, so that a wait that is given up leaves no thread behind;
-// with a context that cannot end it waits in the driver
+// Synchronize waits until all work in the stream is done or ctx is
 // (cuStreamSynchronize).
 func (s *Stream) Synchronize(ctx context.Context) error {
 	if s == nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/gpufd/gpufd/internal/wait"
 )
 
-// ErrGivenUp says that a stream was let go on though what it waited for had not
-// come: what it did after that is not to be believed.
+// ErrGivenUp says that a stream went on although what it waited for had not
+// come. Do not rely on what it did after that.
 var ErrGivenUp = errors.New("cu: the wait of a stream was given up")
 
-// A StreamWait is a wait of a stream for another process, which has a deadline.
+// A StreamWait is a wait of a stream that can be given up: [Stream.Guard].
 type StreamWait struct {
 	done chan struct{}
 	err  error // once done
@@ -27,23 +27,25 @@ const (
 	freeAgain = 50 * time.Millisecond
 )
 
-// Guard has the work that is given to s from now on wait, as begin queues it, for
-// something that only another process can do, and frees s when ctx ends before
-// that: free has to do, in another stream, what s waits for, and may be called
-// more than once. met is asked when s has gone on by itself, and says why that
-// was not the peer's doing, such as another wait that was freed; nil if it was. So
+// Guard has work given to s from now on wait, as begin queues it, for something
+// that only another process can do, and frees s if ctx ends before that. So
 // nothing waits for a peer that has died, and all can be closed (D20b).
-// share.Counter is made of it. It is not for events of other processes: nothing
-// frees who waits for one, see [IPCOrder].
+// share.Counter is made of it. It is not for events of other processes, whose
+// waits nothing frees: see [IPCOrder].
 //
-// It returns as soon as the wait is queued. Whether it was met says
-// [StreamWait.Result]; ctx should have a deadline, and its end costs nothing once
-// the wait is over. An error, as of a ctx that has ended already, means that nothing
-// waits. A stream that is being captured is [ErrStreamCaptureUnsupported].
+// free has to do, in another stream, what s waits for, and may be called more
+// than once. met is asked when s has gone on by itself. It returns nil if that
+// was the peer's doing, or else says why not, such as another wait that was
+// freed.
 //
-// While s waits, do not call what waits for all work of a context or device, such
-// as [Memory.Close] or [Context.Synchronize], and load nothing: that waits for s as
-// well, and may keep it from being freed.
+// Guard returns as soon as the wait is queued; with an error, nothing waits. A
+// stream that is being captured is [ErrStreamCaptureUnsupported].
+// [StreamWait.Result] says whether the wait was met. ctx should have a
+// deadline, whose end costs nothing once the wait is over.
+//
+// While s waits, load no code and do not call what waits for all work of a
+// context or device, such as [Memory.Close] or [Context.Synchronize]: that
+// waits for s as well, and may keep it from being freed.
 func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*StreamWait, error) {
 	if err := s.NotCaptured(); err != nil {
 		return nil, err
@@ -101,8 +103,8 @@ func freed(mark *Event, free func() error) error {
 func (w *StreamWait) Done() <-chan struct{} { return w.done }
 
 // Result waits until the wait is over, and is nil if it was met. [ErrGivenUp],
-// with the error of the context that ended, says that it was not: then the stream
-// has gone on with what the peer did not finish.
+// with the error of the context that ended, says that the stream has gone on
+// with what the peer did not finish.
 func (w *StreamWait) Result() error {
 	<-w.done
 	return w.err

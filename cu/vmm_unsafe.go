@@ -47,10 +47,9 @@ func (a Access) String() string {
 	return fmt.Sprintf("Access(%d)", uint32(a))
 }
 
-// MemHandle is physical device memory: CUmemGenericAllocationHandle. The
-// caller owns it; Close gives it back, and the memory itself is free when the
-// last handle, file descriptor and mapping of it, in any process, is gone. A
-// lost MemHandle is released by the garbage collector.
+// MemHandle is physical device memory: CUmemGenericAllocationHandle. The caller
+// owns it. The memory is free when the last handle, descriptor and mapping of
+// it, in any process, is gone. The garbage collector releases a lost MemHandle.
 type MemHandle struct {
 	inner *memHandle
 }
@@ -70,8 +69,7 @@ func (d *Driver) newMemHandle(h sys.CUmemGenericAllocationHandle, size uint64) *
 
 // Granularity returns what sizes and addresses of memory with these handle
 // types must be multiples of, in bytes: the minimum, and what the driver
-// recommends (cuMemGetAllocationGranularity). The driver is asked once for each
-// types.
+// recommends (cuMemGetAllocationGranularity).
 func (dev *Device) Granularity(types HandleType) (minimum, recommended uint64, err error) {
 	if known, ok := dev.granularities.Load(types); ok {
 		g := known.([2]uint64)
@@ -106,19 +104,18 @@ func (d *Driver) Granularity(p MemProperties) (minimum, recommended uint64, err 
 
 // CreateMemory creates size bytes of physical memory on the device, which read
 // as zeros and can be exported as any of types (cuMemCreate). size is a
-// multiple of the granularity. Errors: [ErrInvalidValue] for another size,
-// [ErrOutOfMemory], [ErrNotSupported], [ErrNotPermitted] for fabric handles
-// without an IMEX channel. No context is needed.
+// multiple of the granularity. No context is needed. Errors: [ErrInvalidValue]
+// for another size; [ErrOutOfMemory]; [ErrNotSupported]; [ErrNotPermitted] for
+// fabric handles without an IMEX channel.
 func (dev *Device) CreateMemory(size uint64, types HandleType) (*MemHandle, error) {
 	return dev.drv.CreateMemory(size, MemProperties{Location: dev.Location(), HandleTypes: types})
 }
 
 // CreateMemory is [Device.CreateMemory] for memory of any kind and place
-// (cuMemCreate). Memory on a NUMA node of the host takes a driver of CUDA 12.2
-// and a device with [AttributeHostNUMAVirtualMemoryManagementSupported]; on the
-// host at large, which cannot be shared as a descriptor,
-// [AttributeHostVirtualMemoryManagementSupported]. Drivers without say
-// [ErrInvalidValue] or [ErrNotSupported].
+// (cuMemCreate). A NUMA node of the host takes CUDA 12.2 and a device with
+// [AttributeHostNUMAVirtualMemoryManagementSupported]; the host at large, whose
+// memory has no descriptors, [AttributeHostVirtualMemoryManagementSupported].
+// Without them it is [ErrInvalidValue] or [ErrNotSupported].
 func (d *Driver) CreateMemory(size uint64, p MemProperties) (*MemHandle, error) {
 	h := new(sys.CUmemGenericAllocationHandle)
 	if err := d.check("cuMemCreate", d.call.CuMemCreate(h, uintptr(size), p.raw(), 0)); err != nil {
@@ -127,12 +124,11 @@ func (d *Driver) CreateMemory(size uint64, p MemProperties) (*MemHandle, error) 
 	return d.newMemHandle(*h, size), nil
 }
 
-// ImportMemory makes a handle of the memory behind a file descriptor that
-// another process exported (cuMemImportFromShareableHandle). The caller keeps
-// fd and may close it. size is what the exporter says; the driver cannot be
-// asked, and finds out a wrong one when mapping. A descriptor that is no such
-// memory gives [ErrUnknown], a file that was closed [os.ErrClosed]. No context is
-// needed.
+// ImportMemory makes a handle of the memory behind a descriptor that another
+// process exported (cuMemImportFromShareableHandle). The caller keeps fd and
+// may close it. size is what the exporter says; the driver finds out a wrong
+// one when mapping. No context is needed. Errors: [ErrUnknown] for a descriptor
+// of anything else; [os.ErrClosed].
 func (d *Driver) ImportMemory(fd *os.File, size uint64) (*MemHandle, error) {
 	h := new(sys.CUmemGenericAllocationHandle)
 	if err := d.importFD(fd, h); err != nil {
@@ -141,9 +137,9 @@ func (d *Driver) ImportMemory(fd *os.File, size uint64) (*MemHandle, error) {
 	return d.newMemHandle(*h, size), nil
 }
 
-// ImportUncollected is [Driver.ImportMemory] for an owner that sees to it that the
-// handle is closed when it is lost itself, as vmm.Buffer does: the garbage collector
-// does not release it, and nothing is set up for that.
+// ImportUncollected is [Driver.ImportMemory] for an owner that closes the
+// handle even when it is lost itself, as vmm.Buffer does: the garbage collector
+// does not.
 func (d *Driver) ImportUncollected(fd *os.File, size uint64) (*MemHandle, error) {
 	m := &struct {
 		MemHandle
@@ -193,8 +189,7 @@ func notZero(fd uintptr, use func(fd uintptr) sys.CUresult) sys.CUresult {
 	return use(fd)
 }
 
-// Handle returns the driver's own handle. It is valid until Close, and as long
-// as m is reachable.
+// Handle returns the driver's own handle.
 func (m *MemHandle) Handle() sys.CUmemGenericAllocationHandle { return m.inner.handle }
 
 // Size is the memory's size in bytes, as given when it was made.
@@ -228,9 +223,10 @@ func private(fd *int32, open func() sys.CUresult) sys.CUresult {
 	return r
 }
 
-// Properties returns what the memory is (cuMemGetAllocationPropertiesFromHandle).
-// Of imported memory the driver does not know how it can be shared, and of the
-// host it names the NUMA node; Usage it forgets.
+// Properties returns what the memory is
+// (cuMemGetAllocationPropertiesFromHandle). The driver does not know the
+// HandleTypes of imported memory, names the NUMA node for any place of the
+// host, and forgets Usage.
 func (m *MemHandle) Properties() (MemProperties, error) {
 	prop := new(sys.CUmemAllocationProp)
 	err := m.run("cuMemGetAllocationPropertiesFromHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
@@ -239,9 +235,8 @@ func (m *MemHandle) Properties() (MemProperties, error) {
 	return propertiesOf(prop), err
 }
 
-// DeviceID returns the driver's number of the device that the memory is on, −1
-// for memory of the host (cuMemGetAllocationPropertiesFromHandle). It works for
-// imported memory too.
+// DeviceID returns the driver's number of the memory's device, imported or not,
+// −1 for the host (cuMemGetAllocationPropertiesFromHandle).
 func (m *MemHandle) DeviceID() (int, error) {
 	p, err := m.Properties()
 	if err == nil && p.Location.Type != LocationDevice {
@@ -251,8 +246,7 @@ func (m *MemHandle) DeviceID() (int, error) {
 }
 
 // Close gives the handle back; mappings of the memory stay (cuMemRelease). A
-// second Close does nothing and does not reach the driver, which would crash;
-// so a release that the driver refuses cannot be tried again.
+// release that the driver refuses cannot be tried again.
 func (m *MemHandle) Close() error {
 	if m == nil {
 		return nil
@@ -297,9 +291,8 @@ func (d *Driver) FreeAddress(p DevicePtr, size uint64) error {
 }
 
 // Map maps size bytes of m from offset on at p, within a reservation
-// (cuMemMap). Drivers so far accept offset 0 and the whole size only, and say
-// [ErrNotSupported] to anything else. The mapping cannot be used before
-// [Driver.SetAccess].
+// (cuMemMap). Drivers so far take offset 0 and the whole size alone; the rest
+// is [ErrNotSupported]. The mapping cannot be used before [Driver.SetAccess].
 func (d *Driver) Map(p DevicePtr, size, offset uint64, m *MemHandle) error {
 	if err := m.inner.drv.refuseOther("cuMemMap", "the memory", d); err != nil {
 		return err
@@ -316,9 +309,8 @@ func (d *Driver) Unmap(p DevicePtr, size uint64) error {
 }
 
 // SetAccess sets what each of devices may do with the mappings of size bytes at
-// p (cuMemSetAccess). The error is also [ErrPeerAccessUnsupported], and names the
-// two, where one of devices cannot reach the memory of another
-// ([Device.CanAccessPeer]).
+// p (cuMemSetAccess). Where one device cannot reach the memory of another, the
+// error is also [ErrPeerAccessUnsupported] and names the two.
 func (d *Driver) SetAccess(p DevicePtr, size uint64, a Access, devices ...*Device) error {
 	desc := make([]sys.CUmemAccessDesc, len(devices))
 	for i, dev := range devices {
@@ -361,11 +353,10 @@ func (d *Driver) AccessAt(p DevicePtr, l Location) (Access, error) {
 	return Access(*flags), err
 }
 
-// RetainMemory makes a handle of its own for the memory that is mapped at p,
-// which may be anywhere in the mapping (cuMemRetainAllocationHandle). The
-// caller owns it. Its Size is 0 on drivers before CUDA 11.7, which cannot be
-// asked for it. Where nothing of [Device.CreateMemory] or [Driver.ImportMemory]
-// is mapped the error is [ErrInvalidValue].
+// RetainMemory makes a handle for the memory that is mapped at p, anywhere in
+// the mapping (cuMemRetainAllocationHandle). The caller owns it. Its Size is 0
+// before CUDA 11.7. [ErrInvalidValue]: no memory of a [MemHandle] is mapped
+// there.
 func (d *Driver) RetainMemory(p DevicePtr) (*MemHandle, error) {
 	a, err := d.PointerAttributes(p)
 	if err != nil {
@@ -385,11 +376,10 @@ type DMABufFlags uint64
 const DMABufPCIe = DMABufFlags(sys.CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE)
 
 // DMABuf makes a dma-buf of size bytes of device memory at p, for drivers of
-// other devices; both are multiples of the host's page size
-// (cuMemGetHandleForAddressRange, which came with CUDA 11.7). The caller owns
-// it; it keeps the memory alive. It takes no access and no context. Errors:
-// [ErrNotSupported] where the device lacks [AttributeDMABufSupported] or, with
-// DMABufPCIe, that way.
+// other devices (cuMemGetHandleForAddressRange, CUDA 11.7). Both are multiples
+// of the host's page size. The caller owns the file, which keeps the memory
+// alive. Neither access nor a context is needed. [ErrNotSupported]: the device
+// lacks [AttributeDMABufSupported] or, with DMABufPCIe, that way.
 func (d *Driver) DMABuf(p DevicePtr, size uint64, flags DMABufFlags) (*os.File, error) {
 	fd := new(int32)
 	err := d.check("cuMemGetHandleForAddressRange", private(fd, func() sys.CUresult {
