@@ -38,8 +38,8 @@ func copies(_ *cu.Device, ctx *cu.Context) error {
 		return err // closing ctx ends a too
 	}
 
-	// CopyToDevice and CopyToHost wait until the bytes are there; their Async
-	// forms, and CopyDevice, do not (lesson 3).
+	// Copies and fills wait until the bytes are there; their Async forms do not
+	// (lesson 3).
 	back := make([]uint32, 100)
 	err = errors.Join(
 		cu.CopyToDevice(ctx, a.Ptr(), numbers),
