@@ -3,9 +3,10 @@
 //
 // # Open
 //
-// [Open] opens libcuda, and [WithResolver] another driver in its place, such as
-// the software driver of package cu/soft. A [Driver] is a value: there are no
-// package-level drivers, and every object holds the one it came from.
+// [Open] opens libcuda. With [WithFallback] it opens the software driver of package
+// cu/soft where there is no GPU, and with [WithResolver] another driver in libcuda's
+// place. A [Driver] is a value: there are no package-level drivers, and every object
+// holds the one it came from.
 // [Driver.Devices], [Driver.FindDevice] and [Device.Attribute] say what there is.
 // Most calls need a [Context], as a rule the device's primary one:
 //
