@@ -334,6 +334,7 @@ func TestCopiesThatWaitAreNotCaptured(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[cu.GraphNodeType]int{cu.NodeFill: 1}, types(t, g))
 	require.Equal(t, []byte{7}, d.read(t, 1))
+	require.NoError(t, errors.Join(g.Close(), blocking.Close()))
 }
 
 // A closed stream or context takes the capture with it.
