@@ -70,7 +70,7 @@
 // PyTorch, Numba and UCX speak, shares other memory and events as 64 bytes:
 // [Memory.IPCHandle], [Context.OpenIPC], [Event.IPCHandle],
 // [Context.OpenIPCEvent]. A stream that waits for another process should have a
-// deadline: [IPCOrder], [Stream.Guard].
+// deadline: [Event.Synchronize], [Stream.Guard].
 //
 // # Errors
 //

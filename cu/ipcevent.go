@@ -39,7 +39,8 @@ func (e *Event) IPCHandle() (IPCEventHandle, error) {
 // (cuIpcOpenEventHandle). The caller owns it. Streams of c can record it and
 // wait for it, like one that does not keep the time, while the process that
 // made it has it open. If a process dies before its record is done, a stream
-// that waits for that waits without end: see [IPCOrder].
+// that waits for that waits without end, so wait on the host, with a context that
+// ends: [Event.Synchronize].
 //
 // The driver does not notice that the owner has closed the event or was killed:
 // it opens, and a wait for it ends at once or never. Ask the owner over the

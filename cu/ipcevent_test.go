@@ -67,14 +67,12 @@ func TestFault17_EventIsGone(t *testing.T) {
 		t.Helper()
 		e, err := ctx.OpenIPCEvent(h)
 		require.NoError(t, err)
-		o, err := cu.NewIPCOrder(e)
-		require.NoError(t, err)
 		short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if err := o.Wait(short); err != nil { // what it finds there is left open
+		if err := e.Synchronize(short); err != nil { // what it finds there is left open
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
-		require.NoError(t, o.Close())
+		require.NoError(t, e.Close())
 	}
 	gone(dropped)
 	peer.ask(t, "hold")

@@ -37,7 +37,13 @@ func TestMemHandleIsReleasedOnce(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrClosed)
 	_, err = m.DeviceID()
 	require.ErrorIs(t, err, cu.ErrClosed)
-	require.ErrorIs(t, drv.Map(0x10000, g, 0, m), cu.ErrClosed)
+	for _, m := range []*cu.MemHandle{m, nil} {
+		require.ErrorIs(t, drv.Map(0x10000, g, 0, m), cu.ErrClosed)
+		_, err = m.Export()
+		require.ErrorIs(t, err, cu.ErrClosed)
+		_, err = m.Properties()
+		require.ErrorIs(t, err, cu.ErrClosed)
+	}
 	require.Equal(t, before, s.calls())
 }
 

@@ -31,7 +31,7 @@ const (
 // that only another process can do, and frees s if ctx ends before that. So
 // nothing waits for a peer that has died, and all can be closed (D20b).
 // share.Counter is made of it. It is not for events of other processes, whose
-// waits nothing frees: see [IPCOrder].
+// waits nothing frees: see [Event.Synchronize].
 //
 // free has to do, in another stream, what s waits for, and may be called more
 // than once. met is asked when s has gone on by itself. It returns nil if that

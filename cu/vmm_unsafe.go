@@ -264,12 +264,12 @@ func (h *memHandle) release() error {
 
 // run makes one driver call on the handle.
 func (m *MemHandle) run(op string, f func(sys.Caller, sys.CUmemGenericAllocationHandle) sys.CUresult) error {
-	h := m.inner
-	if !h.enter() {
+	if m == nil || !m.inner.enter() {
 		return ErrClosed
 	}
-	defer h.leave()
 	defer runtime.KeepAlive(m)
+	h := m.inner
+	defer h.leave()
 	return h.drv.check(op, f(h.drv.call, h.handle))
 }
 
@@ -294,10 +294,14 @@ func (d *Driver) FreeAddress(p DevicePtr, size uint64) error {
 // (cuMemMap). Drivers so far take offset 0 and the whole size alone; the rest
 // is [ErrNotSupported]. The mapping cannot be used before [Driver.SetAccess].
 func (d *Driver) Map(p DevicePtr, size, offset uint64, m *MemHandle) error {
-	if err := m.inner.drv.refuseOther("cuMemMap", "the memory", d); err != nil {
+	const op = "cuMemMap"
+	if m == nil {
+		return ErrClosed
+	}
+	if err := m.inner.drv.refuseOther(op, "the memory", d); err != nil {
 		return err
 	}
-	return m.run("cuMemMap", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
+	return m.run(op, func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
 		return call.CuMemMap(sys.CUdeviceptr(p), uintptr(size), uintptr(offset), h, 0)
 	})
 }

@@ -217,13 +217,13 @@ func (k *Set) CopyAsync(s *cu.Stream, dst, src cu.DevicePtr, bytes uint64) error
 	return k.launch(s, "copy_bytes", quads(bytes), dst, src, bytes)
 }
 
-// VectorAddAsync queues on s the setting of n float32 at c to the sums of those at
+// VectorAddAsync queues on s the setting of n float32 at dst to the sums of those at
 // a and b.
-func (k *Set) VectorAddAsync(s *cu.Stream, a, b, c cu.DevicePtr, n uint64) error {
-	if err := aligned(4, a, b, c); err != nil {
+func (k *Set) VectorAddAsync(s *cu.Stream, dst, a, b cu.DevicePtr, n uint64) error {
+	if err := aligned(4, dst, a, b); err != nil {
 		return err
 	}
-	return k.launch(s, "vector_add", n, a, b, c, n)
+	return k.launch(s, "vector_add", n, a, b, dst, n)
 }
 
 // SaxpyAsync queues on s the adding of a times the n float32 at x to those at y,

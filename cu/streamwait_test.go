@@ -12,36 +12,25 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// ordered is an order by an event of peer's, closed when t ends.
-func ordered(t testing.TB, ctx *cu.Context, peer *ipcPeer) *cu.IPCOrder {
-	t.Helper()
-	e, err := ctx.OpenIPCEvent(peer.event(t))
-	require.NoError(t, err)
-	o, err := cu.NewIPCOrder(e)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, o.Close()) })
-	return o
-}
-
 // What a stream is given after a wait comes after what the other process recorded.
-func TestIPCOrder(t *testing.T) {
+func TestIPCEventWithADeadline(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	s, peer := newStream(t, ctx), newPeer(t, 0)
-	o := ordered(t, ctx, peer)
+	e := openedEvent(t, ctx, peer.event(t))
 	peer.ask(t, "hold")
 	peer.ask(t, "record", 0)
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond) // there is no telling but to wait
 	defer cancel()
-	require.ErrorIs(t, o.Wait(short), context.DeadlineExceeded)
+	require.ErrorIs(t, e.Synchronize(short), context.DeadlineExceeded)
 	peer.ask(t, "release")
-	require.NoError(t, o.Wait(soon(t)))
-	require.NoError(t, o.Wait(context.Background()))
-	require.NoError(t, o.Record(s))
+	require.NoError(t, e.Synchronize(soon(t)))
+	require.NoError(t, e.Synchronize(context.Background()))
+	require.NoError(t, e.Record(s))
 	require.Equal(t, "happened", peer.ask(t, "wait", 0))
-	require.NoError(t, o.Close())
-	require.NoError(t, o.Close())
-	require.ErrorIs(t, o.Record(s), cu.ErrClosed)
-	require.ErrorIs(t, o.Wait(soon(t)), cu.ErrClosed)
+	require.NoError(t, e.Close())
+	require.NoError(t, e.Close())
+	require.ErrorIs(t, e.Record(s), cu.ErrClosed)
+	require.ErrorIs(t, e.Synchronize(soon(t)), cu.ErrClosed)
 	peer.end(t)
 }
 
@@ -50,12 +39,12 @@ func TestIPCOrder(t *testing.T) {
 func TestFault18_IPCEventOfAKilledPeer(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	s, peer := newStream(t, ctx), newPeer(t, 0)
-	o := ordered(t, ctx, peer)
+	e := openedEvent(t, ctx, peer.event(t))
 	peer.ask(t, "hold")
 	peer.ask(t, "record", 0)
 	limited, cancel := context.WithCancelCause(t.Context())
 	result := make(chan error, 1)
-	go func() { result <- o.Wait(limited) }()
+	go func() { result <- e.Synchronize(limited) }()
 	peer.kill()
 	gone := errors.New("the peer is gone")
 	cancel(gone)
@@ -64,7 +53,7 @@ func TestFault18_IPCEventOfAKilledPeer(t *testing.T) {
 	require.ErrorIs(t, err, gone)
 	require.NoError(t, s.Synchronize(soon(t)))
 	require.NoError(t, ctx.Synchronize(soon(t)))
-	require.NoError(t, o.Close())
+	require.NoError(t, e.Close())
 }
 
 // A wait that cannot be queued, or marked, leaves nothing behind.
@@ -84,12 +73,6 @@ func TestGuardErrors(t *testing.T) {
 	require.Equal(t, 1, freed)
 	_, err = (*cu.Stream)(nil).Guard(soon(t), free, met, free)
 	require.ErrorIs(t, err, cu.ErrClosed)
-	_, err = cu.NewIPCOrder(nil)
-	require.ErrorIs(t, err, cu.ErrClosed)
-	var none *cu.IPCOrder
-	require.NoError(t, none.Close())
-	require.ErrorIs(t, none.Record(s), cu.ErrClosed)
-	require.ErrorIs(t, none.Wait(soon(t)), cu.ErrClosed)
 }
 
 // A graph waits for no other process: a stream that is being captured is refused, and
