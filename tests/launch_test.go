@@ -357,7 +357,7 @@ func TestLaunchedKernelDies(t *testing.T) {
 	require.NotContains(t, trapped, "; give the kernel buffers")
 	if cutest.Kind() == cu.Soft {
 		require.Contains(t, trapped, "kernel die, line 36, block [0 0 0], thread [0 0 0]: trap")
-		require.Contains(t, lost, "illegal address 0x0; give")
+		require.Contains(t, lost, "illegal address 0x0: no memory is mapped anywhere; give")
 		return
 	}
 	for _, said := range []string{trapped, lost} {

@@ -38,6 +38,7 @@ func TestCalledByDifferentCalls(t *testing.T) {
 	for name, option := range map[string]cu.JITOption{"not optimised": cu.JITOptimization(asWritten), "for a debugger": cu.JITDebugInfo()} {
 		m, err := c.LoadModule(text, option)
 		require.NoError(t, err)
+		defer func() { require.NoError(t, m.Close()) }()
 		for _, k := range kernels {
 			t.Run(k.name+" "+name, func(t *testing.T) {
 				for thread, got := range answers(t, m, k.name) {
