@@ -7,7 +7,9 @@ package conformance
 //	check(t, "an occupied range", invalid, c.CuMemMap(p, unit, 0, h, 0))
 //
 // with what the H200 answers. Make what the calls need with the helpers below,
-// which give it back when the test ends.
+// which give it back when the test ends. Around checks of a function that came
+// after CUDA 11.4, ask has(t, "cuNew", 1), which skips so many checks where the
+// driver lacks it.
 //
 // In a process of its own, where a call may crash, hang, poison the context or
 // change what the whole process shares: a row of a sheet,

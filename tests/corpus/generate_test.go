@@ -324,8 +324,9 @@ func (g *generator) instruction() {
 var unguarded = regexp.MustCompile(`^(testp|v[a-z]+[24])\.`)
 
 // expand makes an instruction of a pattern: <a,b> is one of them, $r a register that
-// is read, $R one that is written, $i perhaps a number, $s one to shift by, $m one of
-// eight bits, $N a divisor that is positive or far below zero.
+// is read, $R one that is written. registers has the letters, by type. $i is perhaps a
+// number instead, $j one of 64 bits, $s one to shift by, $m one of eight bits, $v a
+// number of .f32 and $w one of .f64.
 func (g *generator) expand(pattern string) string {
 	var s strings.Builder
 	for i := 0; i < len(pattern); i++ {

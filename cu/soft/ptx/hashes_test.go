@@ -45,7 +45,8 @@ func hashForms() (list []hashForm) {
 }
 
 // newHashForm reads "op types" or "text with $0 … | types"; a ~ before it is for
-// what is approximate.
+// what is approximate. The first type is that of the result, $0; those of the up to
+// four operands may also be c32, i32 and v32: see operandOf.
 func newHashForm(name string) hashForm {
 	f := hashForm{name: name}
 	rest, approx := strings.CutPrefix(name, "~")

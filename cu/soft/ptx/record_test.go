@@ -55,7 +55,9 @@ func TestRecord(t *testing.T) {
 }
 
 // The operands and results of the form GPUFD_FORM, any as newHashForm reads them, go to
-// the file GPUFD_DUMP, those of a GPU with GPUFD_DRIVER=cuda.
+// the file GPUFD_DUMP, those of a GPU with GPUFD_DRIVER=cuda. A path that is not absolute
+// begins in this folder. A line is one case, in hexadecimal: 64 bits of each operand, of
+// which the instruction reads as many as its type has, and the result.
 func TestDump(t *testing.T) {
 	path := os.Getenv("GPUFD_DUMP")
 	if path == "" {
