@@ -73,7 +73,7 @@ func TestFault43_OpenTellsABrokenDriverFromAnAbsentDevice(t *testing.T) {
 	} {
 		faults := cutest.NewFaults(t)
 		faults.Fail("cuInit", c.result)
-		drv, err := cutest.Open(faults.Option())
+		drv, err := cutest.Open(without(t, "gpufdSoftDriver"), faults.Option())
 		require.Nil(t, drv)
 		require.ErrorIs(t, err, c.result)
 		require.ErrorContains(t, err, c.hint)

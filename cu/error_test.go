@@ -34,9 +34,10 @@ func TestErrorNamesCallResultAndRemedy(t *testing.T) {
 	require.NotEmpty(t, e.Text)
 	require.False(t, e.Bind)
 	require.Equal(t, "cuMemMap: CUDA_ERROR_NOT_SUPPORTED (801): "+e.Text, err.Error())
-	e.Op = "cuMemCreate"
+	require.Equal(t, cutest.Kind(), e.Kind)
+	e.Op, e.Kind, e.Detail = "cuMemCreate", cu.CUDA, "this and that"
 	require.Equal(t, "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED (801): "+e.Text+
-		"; for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)", e.Error())
+		": this and that; for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)", e.Error())
 
 	require.NoError(t, drv.FreeAddress(p, 2*g))
 	require.NoError(t, m.Close())
@@ -63,7 +64,8 @@ func TestErrorsAreMatchedByIs(t *testing.T) {
 		require.Equal(t, c.name, c.result.Error())
 		err := fmt.Errorf("wrapped: %w", &cu.Error{Op: "cuX", Result: c.result})
 		require.ErrorIs(t, err, c.result)
-		require.ErrorContains(t, err, fmt.Sprintf("cuX: %s (%d)", c.name, c.number))
+		require.ErrorContains(t, err, fmt.Sprintf("%s (%d)", c.name, c.number))
+		require.ErrorContains(t, err, "cuX")
 		require.NotErrorIs(t, err, cu.ErrLaunchTimeout)
 		require.NotErrorIs(t, err, cu.ErrClosed)
 	}
@@ -90,50 +92,69 @@ func TestEveryResultHasTheDriversWords(t *testing.T) {
 		require.Equal(t, sys.GoString(*text, 200), e.Text)
 		require.NotEmpty(t, e.Text)
 		require.ErrorIs(t, err, cu.Result(r))
-		require.ErrorContains(t, err, fmt.Sprintf("cuMemCreate: %s (%d): %s", e.Result.Error(), r, e.Text))
+		want := fmt.Sprintf("cuMemCreate: %s (%d): %s", e.Result.Error(), r, e.Text)
+		if e.Result.Fatal() {
+			want = fmt.Sprintf("%s (%d), noticed by cuMemCreate: the context is lost\n%s; ", e.Result.Error(), r, e.Text)
+		}
+		require.ErrorContains(t, err, want)
 	}
 	require.Greater(t, named, 80)
 }
 
 // Where the cause lies outside the program, or its name misleads, the error says
-// what to do; where it has many reasons it does not guess.
+// what to do with this driver; where it has many reasons it does not guess.
 func TestErrorSaysWhatToDo(t *testing.T) {
 	for _, c := range []struct {
-		op     string
-		result cu.Result
-		want   string
+		op         string
+		result     cu.Result
+		cuda, soft string
 	}{
-		{"cuInit", cu.ErrSystemNotReady, "nvidia-fabricmanager"},
-		{"cuInit", cu.ErrCompatNotSupportedOnDevice, "LD_LIBRARY_PATH"},
-		{"cuInit", cu.ErrMPSConnectionFailed, "nvidia-cuda-mps-control"},
-		{"cuInit", cu.ErrUnknown, "nvidia-modprobe -u"},
-		{"cuDevicePrimaryCtxRetain", cu.ErrDeviceUnavailable, "compute mode"},
-		{"cuCtxEnablePeerAccess", cu.ErrPeerAccessAlreadyEnabled, "go on"},
-		{"cuMemHostRegister", cu.ErrHostMemoryAlreadyRegistered, "registered part of this memory"},
-		{"cuMemCreate", cu.ErrNotPermitted, "IMEX"},
-		{"cuLaunchKernel", cu.ErrIllegalAddress, "the process has to begin anew"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidContext, "this very process"},
-		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "another context"},
-		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "has ended"},
-		{"cuIpcOpenMemHandle", cu.ErrInvalidValue, "has freed"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrMapFailed, "no container hides it"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidValue, "no handle"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrTooManyPeers, "so many peers"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrAlreadyMapped, "by another handle"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrPeerAccessUnsupported, "another device"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrNotSupported, "SupportsIPC"},
-		{"cuIpcCloseMemHandle", cu.ErrInvalidValue, "closed before"},
-		{"cuIpcGetEventHandle", cu.ErrInvalidHandle, "EventInterprocess"},
-		{"cuIpcOpenEventHandle", cu.ErrMapFailed, "container"},
-		{"cuMemImportFromShareableHandle", cu.ErrNotPermitted, "IMEX"},
+		{"cuInit", cu.ErrNoDevice, "nvidia-smi", "GPUFD_SOFT_DEVICES"},
+		{"cuInit", cu.ErrSystemNotReady, "nvidia-fabricmanager", ""},
+		{"cuInit", cu.ErrCompatNotSupportedOnDevice, "LD_LIBRARY_PATH", ""},
+		{"cuInit", cu.ErrMPSConnectionFailed, "nvidia-cuda-mps-control", ""},
+		{"cuInit", cu.ErrUnknown, "nvidia-modprobe -u", ""},
+		{"cuInit", cu.ErrOperatingSystem, "dmesg", "GPUFD_SOFT_DIR"},
+		{"cuMemAlloc_v2", cu.ErrOutOfMemory, "nvidia-smi", "GPUFD_SOFT_MEMORY"},
+		{"cuMemAddressReserve", cu.ErrOutOfMemory, "ulimit -v", "ulimit -v"},
+		{"cuDevicePrimaryCtxRetain", cu.ErrDeviceUnavailable, "compute mode", ""},
+		{"cuCtxEnablePeerAccess", cu.ErrPeerAccessAlreadyEnabled, "go on", "go on"},
+		{"cuCtxEnablePeerAccess", cu.ErrPeerAccessUnsupported, "nvidia-smi topo", "GPUFD_SOFT_PEERS"},
+		{"cuMemHostRegister", cu.ErrHostMemoryAlreadyRegistered, "registered part of this memory", "registered part of this memory"},
+		{"cuMemCreate", cu.ErrNotSupported, "compute capability", "GPUFD_SOFT_VMM"},
+		{"cuMemCreate", cu.ErrNotPermitted, "nvidia-imex", "GPUFD_SOFT_IMEX"},
+		{"cuLaunchKernel", cu.ErrIllegalAddress, "the process has to begin anew", "the process has to begin anew"},
+		{"cuLaunchKernel", cu.ErrLaunchOutOfResources, "fewer registers", ""},
+		{"cuModuleLoadDataEx", cu.ErrNoBinaryForGPU, "compute capability", "nvcc -ptx"},
+		{"cuModuleLoadDataEx", cu.ErrUnsupportedPTXVersion, "install a newer driver", "GPUFD_SOFT_VERSION"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidContext, "this very process", "this very process"},
+		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "another context", "has ended"},
+		{"cuIpcOpenMemHandle", cu.ErrInvalidValue, "has freed", "no handle"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrMapFailed, "no container hides it", "GPUFD_SOFT_DIR"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrTooManyPeers, "so many peers", "so many peers"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrAlreadyMapped, "by another handle", "by another handle"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrPeerAccessUnsupported, "on another device", "on another device"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrNotSupported, "SupportsIPC", "GPUFD_SOFT_IPC"},
+		{"cuIpcCloseMemHandle", cu.ErrInvalidValue, "closed before", "closed before"},
+		{"cuIpcGetEventHandle", cu.ErrInvalidHandle, "EventInterprocess", "EventInterprocess"},
+		{"cuIpcOpenEventHandle", cu.ErrMapFailed, "container", "GPUFD_SOFT_DIR"},
+		{"cuMemImportFromShareableHandle", cu.ErrNotPermitted, "nvidia-imex", "GPUFD_SOFT_IMEX"},
 	} {
-		require.ErrorContains(t, &cu.Error{Op: c.op, Result: c.result}, c.want, fmt.Sprint(c.op, c.result))
+		for kind, want := range map[cu.Kind]string{cu.CUDA: c.cuda, cu.Soft: c.soft} {
+			err := &cu.Error{Op: c.op, Result: c.result, Kind: kind}
+			if want == "" {
+				require.NotContains(t, err.Error(), ";")
+			}
+			require.ErrorContains(t, err, want, fmt.Sprint(kind, c.op, c.result))
+		}
 	}
 	for op, r := range map[string]cu.Result{
 		"cuMemMap": cu.ErrNotSupported, "cuCtxSetLimit": cu.ErrNotPermitted, "cuMemImportFromShareableHandle": cu.ErrUnknown, "cuX": cu.ErrInvalidValue,
 	} {
 		require.NotContains(t, (&cu.Error{Op: op, Result: r}).Error(), ";")
 	}
+	bind := &cu.Error{Op: "cuIpcOpenMemHandle", Result: cu.ErrInvalidContext, Bind: true}
+	require.NotContains(t, bind.Error(), ";", "it was not called")
 }
 
 // FAULTS 43: a libcuda without a function. Never a panic, never at start-up.
@@ -146,9 +167,12 @@ func TestFault43_MissingSymbolNamesItself(t *testing.T) {
 	require.Equal(t, "cuMemCreate", missing.Symbol)
 	require.Equal(t, 10020, missing.Needs)
 	require.Equal(t, drv.Version(), missing.Has)
+	require.Equal(t, cutest.Kind(), missing.Kind)
 	require.EqualError(t, err, "cuMemCreate: the driver does not have this function, which came with CUDA 10.2; it is of CUDA "+sys.Version(drv.Version()))
 	require.EqualError(t, &cu.SymbolError{Symbol: "cuNew", Needs: 13010, Has: 12040},
 		"cuNew: the driver does not have this function, which came with CUDA 13.1; it is of CUDA 12.4; install a newer driver")
+	require.EqualError(t, &cu.SymbolError{Symbol: "cuNew", Needs: 12040, Has: 11040, Kind: cu.Soft},
+		"cuNew: the driver does not have this function, which came with CUDA 12.4; it is of CUDA 11.4; set GPUFD_SOFT_VERSION to that or more, or leave it out")
 	require.EqualError(t, &cu.SymbolError{Symbol: "cuOdd"}, "cuOdd: the driver does not have this function")
 }
 

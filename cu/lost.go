@@ -19,10 +19,9 @@ type LostError struct {
 	Cause *Error // the failure, as the call that noticed it first was told
 }
 
-// Error tells of the failure and of the call that noticed it.
-func (e *LostError) Error() string {
-	return e.Op + " was not called: the context is lost: " + e.Cause.Error()
-}
+// Error tells of the failure and of the call that noticed it, and then of the one
+// that was not made, on a line of at most 200 characters; below that, what to do.
+func (e *LostError) Error() string { return e.Cause.loss(", so " + e.Op + " was not called") }
 
 // Is matches [ErrContextLost].
 func (e *LostError) Is(target error) bool { return target == ErrContextLost }

@@ -1,12 +1,16 @@
 package cu_test
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // A context in which asynchronous work failed says so at once, names the call
@@ -20,8 +24,10 @@ func TestLostContextSaysSoForEver(t *testing.T) {
 	err := ctx.Synchronize(t.Context())
 	require.ErrorIs(t, err, cu.ErrIllegalAddress)
 	require.ErrorIs(t, err, cu.ErrContextLost)
-	require.ErrorContains(t, err, "cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)")
-	require.ErrorContains(t, err, "work queued earlier has failed, which this call noticed")
+	const cause = "CUDA_ERROR_ILLEGAL_ADDRESS (700), noticed by cuCtxSynchronize: the context is lost"
+	first, below, _ := strings.Cut(err.Error(), "\n")
+	require.Equal(t, cause, first)
+	require.Contains(t, below, "; work queued earlier has failed, ")
 
 	before := s.calls()
 	for _, c := range []*cu.Context{ctx, twin, ctx} {
@@ -32,7 +38,7 @@ func TestLostContextSaysSoForEver(t *testing.T) {
 		require.Equal(t, "cuCtxSynchronize", lost.Cause.Op)
 		require.ErrorIs(t, err, cu.ErrContextLost)
 		require.ErrorIs(t, err, cu.ErrIllegalAddress)
-		require.ErrorContains(t, err, "cuMemGetInfo_v2 was not called: the context is lost: cuCtxSynchronize: ")
+		require.EqualError(t, err, cause+", so cuMemGetInfo_v2 was not called\n"+below)
 		_, err = c.NewStream()
 		require.ErrorIs(t, err, cu.ErrContextLost)
 	}
@@ -99,6 +105,33 @@ func TestRefusalLosesNoContext(t *testing.T) {
 	require.NotErrorIs(t, err, cu.ErrContextLost)
 	_, _, err = ctx.MemInfo()
 	require.NoError(t, err)
+}
+
+// The cause comes first, and fits a line with the calls, whatever they are.
+func TestLossFitsALine(t *testing.T) {
+	symbols := sys.Symbols()
+	longest := slices.MaxFunc(symbols, func(a, b string) int { return len(a) - len(b) })
+	fatal := 0
+	for r := cu.Result(1); r < 1000; r++ {
+		if !r.Fatal() {
+			continue
+		}
+		fatal++
+		for _, op := range symbols {
+			for _, bind := range []bool{false, true} {
+				cause := &cu.Error{Op: op, Result: r, Text: "the driver's own words", Bind: bind}
+				for _, err := range []error{cause, &cu.LostError{Op: longest, Cause: cause}} {
+					first, below, two := strings.Cut(err.Error(), "\n")
+					require.True(t, two)
+					require.LessOrEqual(t, len(first), 200, first)
+					require.True(t, strings.HasPrefix(first, fmt.Sprintf("%s (%d), noticed by cu", r.Error(), r)), first)
+					require.True(t, strings.HasPrefix(below, "the driver's own words; "), below)
+					require.Contains(t, below, "begin anew")
+				}
+			}
+		}
+	}
+	require.Greater(t, fatal, 10)
 }
 
 func TestFatalResults(t *testing.T) {

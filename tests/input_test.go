@@ -100,7 +100,7 @@ func TestTooLarge(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, held.Close()) }()
 		p := s.producer("-size", decimal(total/granularity*granularity))
-		p.fails(1, "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2)", "nvidia-smi")
+		p.fails(1, "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2)", memoryHint())
 	})
 }
 

@@ -29,12 +29,20 @@ func (s *scene) hoarded() (hoarder *process, producer func(args ...string) *proc
 	}
 }
 
+// memoryHint is where the driver's error says to look for who has the memory.
+func memoryHint() string {
+	if cutest.Kind() == cu.Soft {
+		return "GPUFD_SOFT_DIR"
+	}
+	return "nvidia-smi"
+}
+
 // TestFault61_DeviceIsFull: a producer that does not wait fails at once, 1; one
 // that does says so, and fails when the time is over, 4.
 func TestFault61_DeviceIsFull(t *testing.T) {
 	s := newScene(t)
 	hoarder, producer := s.hoarded()
-	producer().fails(1, "CUDA_ERROR_OUT_OF_MEMORY (2)", "nvidia-smi", "with -wait this program waits for it")
+	producer().fails(1, "CUDA_ERROR_OUT_OF_MEMORY (2)", memoryHint(), "with -wait this program waits for it")
 	for _, chunk := range [][]string{nil, {"-chunk", "2MiB"}} {
 		began := time.Now()
 		p := producer(append(chunk, "-wait", "300ms")...)

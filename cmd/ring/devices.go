@@ -59,7 +59,11 @@ func (r *ring) unfit(dev *cu.Device) (why, err error) {
 			return nil, err
 		}
 		if !there || !back {
-			return fmt.Errorf("device %s and device %s cannot reach each other's memory (nvidia-smi topo -p2p r)", dev, other), nil
+			how := "nvidia-smi topo -p2p r"
+			if dev.Driver().Kind() == cu.Soft {
+				how = "GPUFD_SOFT_PEERS=0"
+			}
+			return fmt.Errorf("device %s and device %s cannot reach each other's memory (%s)", dev, other, how), nil
 		}
 	}
 	return nil, nil

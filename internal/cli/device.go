@@ -34,6 +34,8 @@ func NeedVMM(dev *cu.Device) error {
 	switch {
 	case err != nil || fdErr != nil:
 		return errors.Join(err, fdErr)
+	case !managed && dev.Driver().Kind() == cu.Soft:
+		return Machinef("device %s does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED): GPUFD_SOFT_VMM=0 takes it away", dev)
 	case !managed:
 		return Machinef("device %s does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED): it takes compute capability 6.0 or newer, CUDA 10.2 or newer, and a driver that is not in a mode without it", dev)
 	case !fd:
