@@ -82,7 +82,11 @@ func Copy2DAsync(s *Stream, dst, src Side, width, height uint64) error {
 		DstMemoryType: dst.kind, DstHost: dst.host, DstDevice: sys.CUdeviceptr(dst.ptr),
 		WidthInBytes: uintptr(width), Height: uintptr(height),
 	}
-	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy2DAsync_v2(&d.flat, h) })
+	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy2DAsync_v2(&d.flat, h) })
+	if err != nil {
+		return s.explain(err, destination(dst.touched(width, height, 1)), source(src.touched(width, height, 1)))
+	}
+	return nil
 }
 
 // Copy3D copies depth layers of height rows of width bytes and waits
@@ -115,7 +119,11 @@ func Copy3DAsync(s *Stream, dst, src Side, width, height, depth uint64) error {
 		DstPitch: uintptr(dst.Pitch), DstHeight: uintptr(dst.Rows),
 		WidthInBytes: uintptr(width), Height: uintptr(height), Depth: uintptr(depth),
 	}
-	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy3DAsync_v2(&d.box, h) })
+	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy3DAsync_v2(&d.box, h) })
+	if err != nil {
+		return s.explain(err, destination(dst.touched(width, height, depth)), source(src.touched(width, height, depth)))
+	}
+	return nil
 }
 
 // copyPeer3D is Copy3DAsync between contexts. A side without one is of the stream's.
@@ -139,9 +147,13 @@ func copyPeer3D(s *Stream, dst, src Side, width, height, depth uint64) error {
 		DstContext: to.inner.ctx, DstPitch: uintptr(dst.Pitch), DstHeight: uintptr(dst.Rows),
 		WidthInBytes: uintptr(width), Height: uintptr(height), Depth: uintptr(depth),
 	}
-	return s.borrow(op, to, from, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.borrow(op, to, from, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpy3DPeerAsync(&d.peer, h)
 	})
+	if err != nil {
+		return s.explain(err, destination(dst.touched(width, height, depth)).in(to), source(src.touched(width, height, depth)).in(from))
+	}
+	return nil
 }
 
 func (s *Side) contextOr(c *Context) *Context {
@@ -204,4 +216,19 @@ func (s *Side) extent(width, height, depth uint64) (n uint64, ok bool) {
 	over2, n := bits.Mul64(rows, s.Pitch)
 	n, c2 := bits.Add64(n, s.X+width, 0)
 	return n, c0|c1|c2|over|over2 == 0
+}
+
+// touched is the device memory that a copy, which is not empty, needs to be there,
+// from the first row to the last. It is none where that is the host's, or no number
+// of 64 bits.
+func (s *Side) touched(width, height, depth uint64) (at DevicePtr, size uint64) {
+	if s.kind == sys.CU_MEMORYTYPE_HOST {
+		return 0, 0
+	}
+	first, ok := s.extent(1, 1, 1)
+	end, fits := s.extent(width, height, depth)
+	if !ok || !fits {
+		return 0, 0
+	}
+	return s.ptr.Add(first - 1), end - first + 1
 }

@@ -33,9 +33,13 @@ func CopyToDeviceAsync[T any](s *Stream, dst DevicePtr, src []T) error {
 		return err
 	}
 	defer runtime.KeepAlive(p)
-	return s.run("cuMemcpyHtoDAsync_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err = s.run("cuMemcpyHtoDAsync_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyHtoDAsync_v2(sys.CUdeviceptr(dst), p, n, h)
 	})
+	if err != nil {
+		return s.explain(err, destination(dst, uint64(n)))
+	}
+	return nil
 }
 
 // CopyToHostAsync queues a copy from src into dst on s (cuMemcpyDtoHAsync). The
@@ -47,9 +51,13 @@ func CopyToHostAsync[T any](s *Stream, dst []T, src DevicePtr) error {
 		return err
 	}
 	defer runtime.KeepAlive(p)
-	return s.run("cuMemcpyDtoHAsync_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err = s.run("cuMemcpyDtoHAsync_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyDtoHAsync_v2(p, sys.CUdeviceptr(src), n, h)
 	})
+	if err != nil {
+		return s.explain(err, source(src, uint64(n)))
+	}
+	return nil
 }
 
 // memory is where a slice's elements lie, and how many bytes they are.

@@ -71,7 +71,8 @@ func (e *ArgumentError) Error() string {
 // pass the null pointer, give DevicePtr(0).
 //
 // Errors: [ErrInvalidValue] for a grid or block that the device cannot have;
-// [ErrLaunchOutOfResources] for one that needs too many registers. That a
+// [ErrLaunchOutOfResources] for one that needs too many registers; either names what
+// is too large, and the limit. That a
 // kernel failed is told by a later call: see [ErrContextLost].
 func (f *Function) Launch(s *Stream, cfg LaunchConfig, args ...any) error {
 	l, err := f.prepare(cfg, args)
@@ -308,7 +309,10 @@ func (l *Launch) Run(s *Stream) error {
 			return err
 		}
 	}
-	return s.runIn(l.f.ctx, l.op, l.call)
+	if err := s.runIn(l.f.ctx, l.op, l.call); err != nil {
+		return l.explain(err)
+	}
+	return nil
 }
 
 // Function returns the kernel.

@@ -132,7 +132,7 @@ type Kernel struct {
 }
 
 // Kernel returns the kernel of that name (cuLibraryGetKernel). [ErrNotFound]:
-// there is none.
+// there is none; the error names those that there are, if the driver can list them.
 func (l *Library) Kernel(name string) (*Kernel, error) {
 	const op = "cuLibraryGetKernel"
 	spelt, err := cString(op, name)
@@ -144,7 +144,7 @@ func (l *Library) Kernel(name string) (*Kernel, error) {
 		return call.CuLibraryGetKernel(k, h, spelt)
 	})
 	if err != nil {
-		return nil, err
+		return nil, noKernel(err, name, "library", l.Kernels)
 	}
 	return &Kernel{l, *k, name}, nil
 }
@@ -223,5 +223,5 @@ func (l *Library) Global(c *Context, name string) (p DevicePtr, size uint64, err
 	err = l.runIn(c, op, func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
 		return call.CuLibraryGetGlobal(ptr, n, h, spelt)
 	})
-	return DevicePtr(*ptr), uint64(*n), err
+	return DevicePtr(*ptr), uint64(*n), noVariable(err, name)
 }

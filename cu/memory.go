@@ -82,9 +82,13 @@ func Copy(c *Context, dst, src DevicePtr, n uint64) error {
 
 // CopyAsync queues what [Copy] does on s (cuMemcpyAsync).
 func CopyAsync(s *Stream, dst, src DevicePtr, n uint64) error {
-	return s.run("cuMemcpyAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.run("cuMemcpyAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyAsync(sys.CUdeviceptr(dst), sys.CUdeviceptr(src), uintptr(n), h)
 	})
+	if err != nil {
+		return s.explain(err, destination(dst, n), source(src, n))
+	}
+	return nil
 }
 
 // CopyPeer copies n bytes from src, memory of srcCtx's device, to dst, memory
@@ -96,9 +100,13 @@ func CopyPeer(c *Context, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx 
 
 // CopyPeerAsync queues what [CopyPeer] does on s (cuMemcpyPeerAsync).
 func CopyPeerAsync(s *Stream, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx *Context, n uint64) error {
-	return s.borrow("cuMemcpyPeerAsync", dstCtx, srcCtx, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.borrow("cuMemcpyPeerAsync", dstCtx, srcCtx, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyPeerAsync(sys.CUdeviceptr(dst), dstCtx.inner.ctx, sys.CUdeviceptr(src), srcCtx.inner.ctx, uintptr(n), h)
 	})
+	if err != nil {
+		return s.explain(err, destination(dst, n).in(dstCtx), source(src, n).in(srcCtx))
+	}
+	return nil
 }
 
 // borrow is run for a call that names two other contexts. Closing them waits for
@@ -132,20 +140,25 @@ func Fill[T uint8 | uint16 | uint32](c *Context, dst DevicePtr, value T, count u
 // cuMemsetD32Async).
 func FillAsync[T uint8 | uint16 | uint32](s *Stream, dst DevicePtr, value T, count uint64) error {
 	p, n := sys.CUdeviceptr(dst), uintptr(count)
+	var err error
 	switch v := any(value).(type) {
 	case uint8:
-		return s.run("cuMemsetD8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		err = s.run("cuMemsetD8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD8Async(p, v, n, h)
 		})
 	case uint16:
-		return s.run("cuMemsetD16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		err = s.run("cuMemsetD16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD16Async(p, v, n, h)
 		})
 	default:
-		return s.run("cuMemsetD32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		err = s.run("cuMemsetD32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD32Async(p, any(value).(uint32), n, h)
 		})
 	}
+	if err != nil {
+		return s.explain(err, filled[T](dst, 0, count, 1))
+	}
+	return nil
 }
 
 // Fill2D sets height rows of width elements, pitch bytes apart from dst on, to
@@ -159,18 +172,23 @@ func Fill2D[T uint8 | uint16 | uint32](c *Context, dst DevicePtr, pitch uint64, 
 // cuMemsetD2D32Async).
 func Fill2DAsync[T uint8 | uint16 | uint32](s *Stream, dst DevicePtr, pitch uint64, value T, width, height uint64) error {
 	p, pit, w, n := sys.CUdeviceptr(dst), uintptr(pitch), uintptr(width), uintptr(height)
+	var err error
 	switch v := any(value).(type) {
 	case uint8:
-		return s.run("cuMemsetD2D8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		err = s.run("cuMemsetD2D8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD2D8Async(p, pit, v, w, n, h)
 		})
 	case uint16:
-		return s.run("cuMemsetD2D16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		err = s.run("cuMemsetD2D16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD2D16Async(p, pit, v, w, n, h)
 		})
 	default:
-		return s.run("cuMemsetD2D32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		err = s.run("cuMemsetD2D32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 			return call.CuMemsetD2D32Async(p, pit, any(value).(uint32), w, n, h)
 		})
 	}
+	if err != nil {
+		return s.explain(err, filled[T](dst, pitch, width, height))
+	}
+	return nil
 }

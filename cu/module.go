@@ -112,7 +112,7 @@ func (m *Module) run(op string, f func(sys.Caller, sys.CUmodule) sys.CUresult) e
 
 // Function returns the kernel of that name, as the code spells it: that of C++
 // is mangled unless it is extern "C" (cuModuleGetFunction). [ErrNotFound]:
-// there is none.
+// there is none; the error names those that there are, if the driver can list them.
 func (m *Module) Function(name string) (*Function, error) {
 	const op = "cuModuleGetFunction"
 	spelt, err := cString(op, name)
@@ -124,7 +124,7 @@ func (m *Module) Function(name string) (*Function, error) {
 		return call.CuModuleGetFunction(fn, h, spelt)
 	})
 	if err != nil {
-		return nil, err
+		return nil, noKernel(err, name, "module", m.Functions)
 	}
 	return m.function(*fn, name), nil
 }
@@ -173,5 +173,5 @@ func (m *Module) Global(name string) (p DevicePtr, size uint64, err error) {
 	err = m.run(op, func(call sys.Caller, h sys.CUmodule) sys.CUresult {
 		return call.CuModuleGetGlobal_v2(ptr, n, h, spelt)
 	})
-	return DevicePtr(*ptr), uint64(*n), err
+	return DevicePtr(*ptr), uint64(*n), noVariable(err, name)
 }
