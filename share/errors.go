@@ -93,7 +93,7 @@ func (e *VerdictError) Error() string { return "the consumer reports: " + printa
 func (e *VerdictError) Is(target error) bool { return target == ErrVerdict }
 
 // printable is a peer's text on one line, without what would be trouble on a
-// terminal.
+// terminal. An error may have several lines.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -103,5 +103,5 @@ func printable(s string) string {
 			return ' '
 		}
 		return '\uFFFD'
-	}, s)
+	}, strings.ReplaceAll(s, "\n", "; "))
 }

@@ -96,6 +96,7 @@ func TestFault47_PoisonedConsumer(t *testing.T) {
 			if do == "report" {
 				require.ErrorContains(t, lost.Err, "the context is lost")
 				require.ErrorContains(t, lost.Err, "CUDA_ERROR_LAUNCH_FAILED (719)")
+				require.ErrorContains(t, lost.Err, " was not called; ", "on one line")
 			}
 			requireNoise(t, ctx, buf, 1)
 			requireNoise(t, ctx, here.Buffer(), 1)

@@ -22,7 +22,9 @@ func TestFileIsCutOff(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
 		t.Skip("the memory of the software driver is files")
 	}
-	for _, way := range []string{"cpu", "gpu"} {
+	for way, what := range map[string]string{
+		"cpu": "consumer: soft: a copy of 4194304 bytes from 0x", "gpu": "consumer: ptx: kernel pattern_check, line ",
+	} {
 		t.Run(way, func(t *testing.T) {
 			s := newScene(t)
 			buf, err := vmm.New(cutest.Device(t), 4*mib)
@@ -40,7 +42,7 @@ func TestFileIsCutOff(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			require.NoError(t, prepared.Offer(ctx))
-			consumer.fails(1, "CUDA_ERROR_ILLEGAL_ADDRESS")
+			consumer.fails(1, what, "; CUDA_ERROR_ILLEGAL_ADDRESS (700), noticed by cu")
 			require.NoError(t, srv.Close())
 			require.NoError(t, sock.CloseFiles(files))
 			require.NoError(t, buf.Close())

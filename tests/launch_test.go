@@ -356,8 +356,8 @@ func TestLaunchedKernelDies(t *testing.T) {
 	require.Contains(t, lost, "; give the kernel buffers for its addresses, as large as its other arguments say")
 	require.NotContains(t, trapped, "; give the kernel buffers")
 	if cutest.Kind() == cu.Soft {
-		require.Contains(t, trapped, "kernel die, line 36, block [0 0 0], thread [0 0 0]: trap")
-		require.Contains(t, lost, "illegal address 0x0: no memory is mapped anywhere; give")
+		require.Contains(t, trapped, "launch: ptx: kernel die, line 36, block [0 0 0], thread [0 0 0]: trap; kernel die failed: CUDA_ERROR_LAUNCH_FAILED (719), noticed by cu")
+		require.Contains(t, lost, "illegal address 0x0: no memory is mapped anywhere; kernel fill_bytes failed: CUDA_ERROR_ILLEGAL_ADDRESS (700), noticed by cu")
 		return
 	}
 	for _, said := range []string{trapped, lost} {

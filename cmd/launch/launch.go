@@ -153,7 +153,7 @@ func (l *launcher) runAll(ctx context.Context, p *cu.Launch) (time.Duration, err
 	case errors.Is(err, context.DeadlineExceeded):
 		return 0, fmt.Errorf("kernel %s is not done after %s; wait longer with -timeout: %w", l.kernel, l.app.Timeout, context.DeadlineExceeded)
 	case err != nil:
-		return 0, l.blame(l.app.Fault(fmt.Errorf("kernel %s failed: %w", l.kernel, err)))
+		return 0, l.blame(fmt.Errorf("kernel %s failed: %w", l.kernel, err))
 	}
 	return end.Elapsed(begin)
 }
@@ -161,10 +161,10 @@ func (l *launcher) runAll(ctx context.Context, p *cu.Launch) (time.Duration, err
 // blame adds what to do to the error of a kernel that died.
 func (l *launcher) blame(err error) error {
 	if errors.Is(err, cu.ErrIllegalAddress) || errors.Is(err, cu.ErrMisalignedAddress) {
-		err = fmt.Errorf("%w; give the kernel buffers for its addresses, as large as its other arguments say", err)
+		err = fmt.Errorf("%w\ngive the kernel buffers for its addresses, as large as its other arguments say", err)
 	}
 	if errors.Is(err, cu.ErrContextLost) && l.app.Driver.Kind() == cu.CUDA {
-		err = fmt.Errorf("%w; -driver soft runs PTX, too, and says in which line and thread it dies", err)
+		err = fmt.Errorf("%w\n-driver soft runs PTX, too, and says in which line and thread it dies", err)
 	}
 	return err
 }

@@ -252,7 +252,7 @@ func (w *worker) fill(ctx context.Context, step int) error {
 	err := w.filler.fill(ctx, w.stream, w.chunkAt(chunkOf(w.id, step, w.procs())), w.Size, w.Values[w.id])
 	w.running = err != nil && !errors.Is(err, cu.ErrContextLost)
 	if err != nil {
-		return w.app.Fault(fmt.Errorf("step %d: %w", step, err))
+		return fmt.Errorf("step %d: %w", step, err)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/soft"
 )
 
 // An App is one run of a command: its flags, its output and its driver.
@@ -149,10 +150,16 @@ func (a *App) work(ctx context.Context, body func(context.Context) error) error 
 	return body(ctx)
 }
 
-// advised is err with what to do about it, and without what came of a signal.
+// advised is err with what to do about it, and without what came of a signal. What
+// a context was lost to comes first, where the software driver knows it.
 func advised(err error) error {
 	if errors.Is(err, ErrInterrupted) {
 		return ErrInterrupted
+	}
+	if errors.Is(err, cu.ErrContextLost) {
+		if fault := soft.LastFault(); fault != nil {
+			err = fmt.Errorf("%w\n%w", fault, err)
+		}
 	}
 	if hint := advice(err); hint != "" {
 		return fmt.Errorf("%w; %s", err, hint)

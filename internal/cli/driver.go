@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/gpufd/gpufd/cu"
@@ -34,13 +33,4 @@ func openDriver(choice string) (*cu.Driver, error) {
 		return nil, Machinef("%w", err)
 	}
 	return d, nil
-}
-
-// Fault adds to the error of work that died what it did, which the software driver
-// knows.
-func (a *App) Fault(err error) error {
-	if fault := soft.LastFault(); a.Driver.Kind() == cu.Soft && fault != nil {
-		return fmt.Errorf("%w: %w", err, fault)
-	}
-	return err
 }
