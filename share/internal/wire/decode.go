@@ -35,6 +35,12 @@ func (t Type) message() decoder {
 		return &generationDecoder{make: func(g uint64) Message { return Publish{g} }}
 	case TypeConfirm:
 		return &generationDecoder{make: func(g uint64) Message { return Confirm{g} }}
+	case TypeList:
+		return &listDecoder{}
+	case TypeListed:
+		return &listedDecoder{}
+	case TypeSuperseded:
+		return &generationDecoder{make: func(g uint64) Message { return Superseded{g} }}
 	}
 	return nil
 }

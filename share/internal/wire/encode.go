@@ -39,7 +39,25 @@ func (m Revoke) append(b []byte) []byte  { return appendText(b, m.Text) }
 func (m Mapped) append(b []byte) []byte  { return le.AppendUint64(b, m.Generation) }
 func (m Publish) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
 func (m Confirm) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
+func (List) append(b []byte) []byte      { return b }
 func (Unknown) append(b []byte) []byte   { return b }
+
+func (m Superseded) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
+
+func (m Listed) append(b []byte) []byte {
+	b = le.AppendUint32(b, uint32(m.Left))
+	b = append(le.AppendUint16(b, uint16(len(m.Offers))), 0, 0)
+	for _, l := range m.Offers {
+		b = le.AppendUint16(b, uint16(listingSize+len(l.Name)))
+		b = append(b, byte(l.Driver), byte(l.Access), byte(l.Handle), bit(l.Pending))
+		b = append(b, l.Device[:]...)
+		for _, v := range []uint64{l.Size, l.Generation, l.DataSize} {
+			b = le.AppendUint64(b, v)
+		}
+		b = append(le.AppendUint16(b, uint16(len(l.Name))), l.Name...)
+	}
+	return b
+}
 
 func bit(yes bool) byte {
 	if yes {

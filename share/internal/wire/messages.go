@@ -27,15 +27,24 @@ const (
 	TypeRevoke   Type = 7 // producer → consumer: the offer ends
 	TypePublish  Type = 8 // producer → consumer: the data of a pending offer is there
 	TypeConfirm  Type = 9 // producer → consumer: the legacy memory that was opened is the one that was offered
+
+	TypeList       Type = 12 // consumer → producer: which offers are there?
+	TypeListed     Type = 13 // producer → consumer: some of them
+	TypeSuperseded Type = 15 // producer → consumer: the name stands for other memory now
 )
 
 // String gives the name that docs/wire.md uses.
 func (t Type) String() string {
-	names := [...]string{"ATTACH", "OFFER", "REFUSE", "PROGRESS", "MAPPED", "VERDICT", "REVOKE", "PUBLISH", "CONFIRM"}
-	if t < 1 || int(t) > len(names) {
+	names := [...]string{
+		TypeAttach: "ATTACH", TypeOffer: "OFFER", TypeRefuse: "REFUSE", TypeProgress: "PROGRESS", TypeMapped: "MAPPED",
+		TypeVerdict: "VERDICT", TypeRevoke: "REVOKE", TypePublish: "PUBLISH", TypeConfirm: "CONFIRM",
+		TypeList: "LIST", TypeListed: "LISTED",
+		TypeSuperseded: "SUPERSEDED",
+	}
+	if int(t) >= len(names) || names[t] == "" {
 		return fmt.Sprintf("type %d", uint16(t))
 	}
-	return names[t-1]
+	return names[t]
 }
 
 // Attach says what a consumer wants.
@@ -93,20 +102,49 @@ type Publish struct{ Generation uint64 }
 // Confirm says that opened legacy memory is what was offered.
 type Confirm struct{ Generation uint64 }
 
+// List asks which offers there are.
+type List struct{}
+
+// Listed is one record of a list of offers.
+type Listed struct {
+	Left   int // offers that the records behind this one list
+	Offers []Listing
+}
+
+// A Listing is what a list says of one offer.
+type Listing struct {
+	Name       string
+	Driver     cu.Kind
+	Device     cu.UUID
+	Handle     HandleType
+	Access     cu.Access
+	Size       uint64
+	Generation uint64
+	DataSize   uint64
+	Pending    bool
+}
+
+// Superseded says that the producer offers other memory under the name, of that
+// generation.
+type Superseded struct{ Generation uint64 }
+
 // Unknown is a record that this package does not know, and that may be ignored.
 type Unknown struct{ Kind Type }
 
 // Type tells the message's type.
-func (Attach) Type() Type    { return TypeAttach }
-func (Offer) Type() Type     { return TypeOffer }
-func (Refuse) Type() Type    { return TypeRefuse }
-func (Progress) Type() Type  { return TypeProgress }
-func (Mapped) Type() Type    { return TypeMapped }
-func (Verdict) Type() Type   { return TypeVerdict }
-func (Revoke) Type() Type    { return TypeRevoke }
-func (Publish) Type() Type   { return TypePublish }
-func (Confirm) Type() Type   { return TypeConfirm }
-func (m Unknown) Type() Type { return m.Kind }
+func (Attach) Type() Type     { return TypeAttach }
+func (Offer) Type() Type      { return TypeOffer }
+func (Refuse) Type() Type     { return TypeRefuse }
+func (Progress) Type() Type   { return TypeProgress }
+func (Mapped) Type() Type     { return TypeMapped }
+func (Verdict) Type() Type    { return TypeVerdict }
+func (Revoke) Type() Type     { return TypeRevoke }
+func (Publish) Type() Type    { return TypePublish }
+func (Confirm) Type() Type    { return TypeConfirm }
+func (List) Type() Type       { return TypeList }
+func (Listed) Type() Type     { return TypeListed }
+func (Superseded) Type() Type { return TypeSuperseded }
+func (m Unknown) Type() Type  { return m.Kind }
 
 // A HandleType says what offered memory is opened by.
 type HandleType uint8

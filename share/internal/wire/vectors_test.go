@@ -79,8 +79,24 @@ type fields struct {
 	Done        *uint64 `json:"done,omitempty"`
 	Total       *uint64 `json:"total,omitempty"`
 	OK          *bool   `json:"ok,omitempty"`
+	Left        *uint32 `json:"left,omitempty"`
+
+	Offers []listed `json:"offers,omitempty"`
 
 	Capabilities uint64 `json:"capabilities,omitempty"`
+}
+
+// listed are the fields of one offer in a list.
+type listed struct {
+	Driver     uint8  `json:"driver"`
+	Access     uint8  `json:"access"`
+	HandleType uint8  `json:"handle_type"`
+	Pending    bool   `json:"pending,omitempty"`
+	Device     string `json:"device"` // hexadecimal
+	Size       uint64 `json:"size"`
+	Generation uint64 `json:"generation"`
+	DataSize   uint64 `json:"data_size"`
+	Name       string `json:"name"`
 }
 
 // describe takes a message apart.
@@ -110,8 +126,21 @@ func describe(m Message) (typ string, f fields) {
 		return "confirm", fields{Generation: &m.Generation}
 	case Revoke:
 		return "revoke", fields{Text: &m.Text}
+	case List:
+		return "list", fields{}
+	case Listed:
+		return "listed", fields{Left: new(uint32(m.Left)), Offers: describeList(m.Offers)}
+	case Superseded:
+		return "superseded", fields{Generation: &m.Generation}
 	}
 	return "", f
+}
+
+func describeList(all []Listing) (described []listed) {
+	for _, l := range all {
+		described = append(described, listed{uint8(l.Driver), uint8(l.Access), uint8(l.Handle), l.Pending, hex.EncodeToString(l.Device[:]), l.Size, l.Generation, l.DataSize, l.Name})
+	}
+	return described
 }
 
 func offsetOf(m Offer) *uint64 {
@@ -162,9 +191,23 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 		return Confirm{Generation: *f.Generation}
 	case "revoke":
 		return Revoke{Text: *f.Text}
+	case "list":
+		return List{}
+	case "listed":
+		return Listed{Left: int(*f.Left), Offers: listOf(t, f.Offers)}
+	case "superseded":
+		return Superseded{Generation: *f.Generation}
 	}
 	require.FailNow(t, "no such type", typ)
 	return nil
+}
+
+func listOf(t *testing.T, described []listed) (all []Listing) {
+	for _, l := range described {
+		all = append(all, Listing{Name: l.Name, Driver: cu.Kind(l.Driver), Device: cu.UUID(fromHex(t, l.Device)), Handle: HandleType(l.HandleType), Access: cu.Access(l.Access),
+			Size: l.Size, Generation: l.Generation, DataSize: l.DataSize, Pending: l.Pending})
+	}
+	return all
 }
 
 func fromHex(t *testing.T, s string) []byte {
@@ -202,7 +245,7 @@ func TestVectorsAreWhatThisPackageSpeaks(t *testing.T) {
 		require.NotEmpty(t, v.Comment)
 		types[typ]++
 	}
-	require.Len(t, types, 9)
+	require.Len(t, types, 12)
 }
 
 // The two records of one offer differ in the two fields that may differ.

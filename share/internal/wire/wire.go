@@ -71,7 +71,8 @@ func Append(b []byte, m Message) []byte {
 }
 
 func flags(m Message) uint32 {
-	if _, ok := m.(Unknown); ok {
+	switch m.(type) {
+	case Superseded, Unknown:
 		return flagIgnorable
 	}
 	return 0

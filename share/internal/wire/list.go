@@ -1,0 +1,92 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+const (
+	maxListed   = 4096 // bytes of a record of a list; one offer always fits
+	listingSize = 46   // bytes of a listing, without its length and the name
+)
+
+// Lists makes the messages of a list of offers, with as many in each as fit a record.
+func Lists(all []Listing) (list []Listed) {
+	for {
+		n, size := 0, headerSize+8
+		for ; n < len(all); n++ {
+			if size += 2 + listingSize + len(all[n].Name); size > maxListed {
+				break
+			}
+		}
+		list = append(list, Listed{Left: len(all) - n, Offers: all[:n]})
+		if all = all[n:]; len(all) == 0 {
+			return list
+		}
+	}
+}
+
+// Continues checks m as the record of a list that comes behind one that left so many
+// offers to list.
+func (m Listed) Continues(left int) error {
+	if m.Left+len(m.Offers) != left {
+		return fmt.Errorf("%w: a list with %d offers and %d to come, where %d were to come", ErrMalformed, len(m.Offers), m.Left, left)
+	}
+	return nil
+}
+
+type listDecoder struct{ noFields }
+
+func (listDecoder) message() Message   { return List{} }
+func (listDecoder) read(*reader) error { return nil }
+
+type listedDecoder struct {
+	noFields
+	m Listed
+}
+
+func (d *listedDecoder) message() Message { return d.m }
+
+func (d *listedDecoder) read(r *reader) error {
+	d.m.Left = int(r.u32())
+	n := int(r.u16())
+	r.take(2) // reserved
+	for range n {
+		size := int(r.u16())
+		if r.short || size > len(r.b) {
+			r.short = true
+			return nil
+		}
+		l, err := listing(&reader{b: r.take(size)})
+		if err != nil {
+			return err
+		}
+		d.m.Offers = append(d.m.Offers, l)
+	}
+	if n == 0 && d.m.Left > 0 {
+		return fmt.Errorf("it lists nothing, and %d offers are to come", d.m.Left)
+	}
+	return nil
+}
+
+// listing reads what a list says of one offer. A longer one is of a later version,
+// whose beginning this is.
+func listing(r *reader) (l Listing, err error) {
+	l.Driver, l.Access, l.Handle = cu.Kind(r.u8()), cu.Access(r.u8()), HandleType(r.u8())
+	if l.Pending, err = r.flag(); err != nil {
+		return l, err
+	}
+	l.Device = cu.UUID(r.take(16))
+	for _, v := range []*uint64{&l.Size, &l.Generation, &l.DataSize} {
+		*v = r.u64()
+	}
+	if l.Name, err = r.text(MaxName); err != nil {
+		return l, err
+	}
+	if r.short {
+		return l, errors.New("an offer in too few bytes")
+	}
+	return l, errors.Join(CheckAccess(l.Access), CheckName(l.Name))
+}
