@@ -79,16 +79,27 @@ type attaching struct {
 func (a *attaching) connect(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.timeout, ErrTimeout)
 	defer cancel()
-	conn, err := sock.Dial(ctx, path, sock.WithMaxRecord(wire.MaxRecord))
+	t, err := connect(ctx, path, a.opts.peerOptions)
 	if err != nil {
 		return err
 	}
-	if err := a.opts.policy.Check(conn.Peer()); err != nil {
-		return errors.Join(err, conn.Close())
-	}
-	a.transport = newTransport(conn, a.opts.peerOptions)
-	a.opts.connected(conn.Peer())
+	a.transport = t
+	a.opts.connected(t.conn.Peer())
 	return nil
+}
+
+// connect connects to a producer whose offers are taken.
+func connect(ctx context.Context, path string, o peerOptions, opts ...sock.DialOption) (*transport, error) {
+	conn, err := sock.Dial(ctx, path, append(opts, sock.WithMaxRecord(wire.MaxRecord))...)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.policy.Check(conn.Peer()); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	t := newTransport(conn, o)
+	t.superseded = make(chan struct{})
+	return t, nil
 }
 
 // take takes the steps that come after connect.

@@ -155,6 +155,17 @@ func (a *Attachment) Done() <-chan struct{} {
 // closed is the Done of what never was.
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
+// Superseded is closed when the producer offers other memory under the name
+// ([Server.Replace]): who attaches again gets that. This memory and its lease stay, but
+// the producer may be waiting for it, and may have set a time for that ([WithGrace]). A
+// producer that ends, or that is older than this, does not say so: watch Done as well.
+func (a *Attachment) Superseded() <-chan struct{} {
+	if a.isZero() {
+		return closed
+	}
+	return a.transport.superseded
+}
+
 // Err says why the lease has ended, after Done: [ErrRevoked],
 // [sock.ErrPeerLost], [ErrClosed] after Close, or what was wrong with the
 // producer's records.

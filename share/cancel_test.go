@@ -104,6 +104,21 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		return blocking{call: func(ctx context.Context) error { return att.Report(ctx, nil) },
 			blocks: func() { <-read }, ends: errWhy, close: att.Close, closed: ErrClosed, after: func() { require.NoError(t, att.Err()) }}
 	},
+	"List of one who says nothing": func(t *testing.T, _ *spy, _ *cu.Device, _ *cu.Context) blocking {
+		path, blocks := silent(t)
+		call := func(ctx context.Context) error { _, err := List(ctx, path); return err }
+		return blocking{call: call, blocks: blocks, ends: errWhy, after: func() {}}
+	},
+	"Offer that was replaced": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		srv, buf := listen(t), newBuffer(t, ctx, 1)
+		b := offering1(t, srv, buf, func() {
+			att := attached(t, srv, "data", dev)
+			replace(t, srv, buf)
+			awaitSuperseded(t, att)
+		})
+		b.after = func() {}
+		return b
+	},
 	"Offer that nobody takes": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
 		return offering1(t, srv, buf, func() {})

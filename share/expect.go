@@ -8,11 +8,13 @@ import (
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
-// An expectation is an offer that will be made.
+// An expectation is an offer that will be made. Another one may have the name until
+// then, whose consumers do not wait.
 type expectation struct {
 	step     wire.Progress
 	waiting  []*waiter // in the order of their coming
 	prepared *offering // whose descriptors are there, or nil
+	makers   int       // offerings that are being made: the last that fails ends the wait
 }
 
 // progressPause is how often at most a waiting peer hears of progress.
@@ -21,8 +23,10 @@ const progressPause = 250 * time.Millisecond
 // Expect has consumers that ask for name before it is offered wait for it,
 // where they would be refused. They wait as long as [Server.Working] says now
 // and then that this side is at work, or until their own time for a step is over; an
-// Offer of that name ends the wait, also one that fails. Nobody waits for a name that no
-// offer can have, such as "". On a closed server it does nothing.
+// Offer of that name ends the wait, also one that fails, unless another is being made.
+// While there is an offer of that name consumers get that one; those that come after its
+// end wait. Nobody waits for a name that no offer can have, such as "". On a closed
+// server it does nothing.
 func (s *Server) Expect(name string) {
 	if s.isZero() {
 		return
@@ -34,7 +38,7 @@ func (s *Server) Expect(name string) {
 
 // expect runs with mu held.
 func (s *Server) expect(name string) {
-	if s.offers[name] == nil && s.expected[name] == nil && wire.CheckName(name) == nil {
+	if s.expected[name] == nil && wire.CheckName(name) == nil {
 		s.expected[name] = &expectation{}
 	}
 	s.startAccepting()
@@ -49,19 +53,21 @@ func (o *offering) claim() error {
 	switch {
 	case s.ctx.Err() != nil:
 		return context.Cause(s.ctx)
-	case s.taken(name, nil):
+	case o.isTaken():
 		return fmt.Errorf("%w: %q", ErrNameTaken, name)
 	}
 	s.expect(name)
+	s.expected[name].makers++
 	s.watching[o] = struct{}{}
 	return nil
 }
 
-// taken reports whether there is an offer of that name, or another than o is
-// prepared. It runs with mu held.
-func (s *Server) taken(name string, o *offering) bool {
+// isTaken reports whether o cannot have its name: there is an offer that it does not
+// replace, or another one is prepared. It runs with mu held.
+func (o *offering) isTaken() bool {
+	s, name := o.server, o.record.Name
 	e := s.expected[name]
-	return s.offers[name] != nil || e != nil && e.prepared != nil && e.prepared != o
+	return s.offers[name] != nil && !o.opts.replaces || e != nil && e.prepared != nil && e.prepared != o
 }
 
 // Working tells the consumers that wait for name how far its making is.
@@ -84,30 +90,37 @@ func (s *Server) Working(name string, done, total uint64) {
 	}
 }
 
-// forget ends the wait for an offer that failed, unless another of that name is
-// prepared.
+// forget ends the wait for an offer that failed, unless another of that name is being
+// made.
 func (o *offering) forget() {
 	s, name := o.server, o.record.Name
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watching, o)
-	if e := s.expected[name]; e != nil && e.prepared != nil && e.prepared != o {
+	e := s.expected[name]
+	if e.prepared == o {
+		e.prepared = nil
+	}
+	if e.makers--; e.makers > 0 {
 		return
 	}
-	for _, w := range s.fulfil(name) {
-		w.stop(noOffer(name))
+	delete(s.expected, name)
+	for _, w := range e.waiting {
+		w.stop(s.noOffer(name))
 	}
 }
 
-// fulfil ends the expectation of name and returns who waited. It runs with mu
-// held.
-func (s *Server) fulfil(name string) []*waiter {
+// fulfil ends the wait for an offer that is put up, and returns who waited. It runs
+// with mu held.
+func (o *offering) fulfil() []*waiter {
+	s, name := o.server, o.record.Name
 	e := s.expected[name]
-	if e == nil {
-		return nil
+	waiting := e.waiting
+	e.waiting, e.prepared, e.step = nil, nil, wire.Progress{}
+	if e.makers--; e.makers == 0 {
+		delete(s.expected, name)
 	}
-	delete(s.expected, name)
-	return e.waiting
+	return waiting
 }
 
 // queue has a consumer wait for what is expected. If it is prepared the waiter gets

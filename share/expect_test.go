@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 // Who comes early is kept waiting where an offer is expected, hears that it is
@@ -77,6 +79,57 @@ func TestUnexpectedNameIsNotWaitedFor(t *testing.T) {
 	srv.Expect("more")
 	_, err = Attach(soon(t), srv.Path(), "", dev)
 	require.ErrorAs(t, err, &no, "it is not the only one")
+}
+
+// A name may be expected again while there is an offer of it: consumers get that one,
+// until it ends, and those that come after its end get the next.
+func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	for _, name := range []string{"data", ""} {
+		want := wants(dev)
+		want.Name = name
+		srv := listen(t)
+		first := serve(t, srv, newBuffer(t, ctx, 1))
+		att := attached(t, srv, name, dev)
+		srv.Expect("data")
+		require.EqualValues(t, 1, attached(t, srv, name, dev).Size())
+		require.ErrorIs(t, srv.Offer(soon(t), "data", newBuffer(t, ctx, 2), ReadOnly), ErrNameTaken)
+		first.cancel()
+		conns := []*sock.Conn{early(t, srv, want)} // at once
+		require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+		require.NoError(t, att.Close())
+		require.NoError(t, first.end(t))
+		conns = append(conns, early(t, srv, want))
+		srv.Working("data", 1, 4)
+		second := serve(t, srv, newBuffer(t, ctx, 2))
+		for _, conn := range conns {
+			require.Equal(t, wire.Progress{Done: 1, Total: 4}, heard(t, conn))
+			require.EqualValues(t, 2, heard(t, conn).(wire.Offer).Memory.Size)
+			require.NoError(t, conn.Close())
+		}
+		second.cancel()
+		require.NoError(t, second.end(t))
+		_, err := Attach(soon(t), srv.Path(), "data", dev)
+		require.ErrorIs(t, err, ErrRefused, "the wait was for one offer")
+		require.NoError(t, srv.Close())
+	}
+}
+
+// Of two offers of a name that are being made, one that fails ends nobody's wait.
+func TestWaitEndsWithTheLastOfferThatFails(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	srv.Expect("data")
+	conn := early(t, srv, wants(dev))
+	failed := make(chan error, 1)
+	serve(t, srv, newBuffer(t, ctx, 1), OnEvent(func(e Event) {
+		if e.Kind == Offered { // the last step before it has the name
+			failed <- srv.Offer(soon(t), "data", &vmm.Buffer{}, ReadOnly)
+		}
+	}))
+	require.ErrorIs(t, <-failed, cu.ErrClosed)
+	require.IsType(t, wire.Offer{}, heard(t, conn))
+	require.NoError(t, conn.Close())
 }
 
 // FAULTS 64: closing ends the wait.

@@ -62,7 +62,8 @@ func cloneHandle(h *LegacyHandle) *LegacyHandle {
 }
 
 // Offer offers buf under name and serves consumers until ctx is done, which is
-// no error, or an option ends it. access is the most a consumer may ask for. What is
+// no error, an option ends it, or another offer has taken its name ([Server.Replace]) and
+// its last consumer has left. access is the most a consumer may ask for. What is
 // offered is buf as it is now: what it grows by later takes another Offer, which has a
 // larger generation ([vmm.Descriptor]).
 // Before the first consumer is answered, the work queued in the primary context

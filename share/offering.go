@@ -18,6 +18,7 @@ import (
 //	claimed    its name is taken; consumers wait for it
 //	prepared   consumers are sent the descriptors, and wait for its data
 //	published  consumers are sent the descriptors, and its data is there
+//	replaced   another has its name; its leases go on
 //	over       its context is done; its leases end
 type offering struct {
 	server *Server
@@ -29,10 +30,11 @@ type offering struct {
 	records [][]byte // that the descriptors travel with
 	early   [][]byte // the same, before the data is there
 
-	ctx    context.Context // until it is over
-	cancel context.CancelCauseFunc
-	work   sync.WaitGroup // leases, and calls of onEvent
-	wake   chan struct{}  // begun or ended moved
+	ctx      context.Context // until it is over
+	cancel   context.CancelCauseFunc
+	work     sync.WaitGroup // leases, and calls of onEvent
+	wake     chan struct{}  // begun or ended moved
+	replaced chan struct{}  // closed, under server.mu, when another has its name
 
 	// Under server.mu:
 	caller       context.Context // Offer's, once it is published
@@ -54,7 +56,7 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 	if err = errors.Join(err, wire.CheckName(name), wire.CheckAccess(access)); err != nil {
 		return nil, err
 	}
-	o := &offering{server: s, opts: terms, source: memory, wake: make(chan struct{}, 1)}
+	o := &offering{server: s, opts: terms, source: memory, wake: make(chan struct{}, 1), replaced: make(chan struct{})}
 	o.record.Name, o.record.Access, o.record.Data = name, access, terms.data
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
 	if err := o.claim(); err != nil {
@@ -85,16 +87,17 @@ func (o *offering) serve(ctx context.Context) error {
 		return o.giveUp(context.Cause(ctx))
 	}
 	o.opts.onEvent(Event{Kind: Offered})
-	waiting, pending, err := o.publish(ctx)
+	now, err := o.publish(ctx)
 	if err != nil {
 		return join(err, o.giveUp(err))
 	}
-	for _, w := range pending {
+	for _, w := range now.pending {
 		w.publish()
 	}
-	for _, w := range waiting {
+	for _, w := range now.waiting {
 		w.deliver()
 	}
+	now.replaced.tellSuperseded(o)
 	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
 	err = o.wait()
 	o.remove()
@@ -124,27 +127,37 @@ func (o *offering) synchronize(ctx context.Context) error {
 	return nil
 }
 
-// publish puts the offering up. It returns who has waited for it and is admitted now,
-// and who has its descriptors and waits for its data.
-func (o *offering) publish(ctx context.Context) (waiting, pending []*waiter, err error) {
-	s := o.server
+// A publishing is who is to be told that an offering is put up.
+type publishing struct {
+	waiting  []*waiter // who has waited for it, and is admitted now
+	pending  []*waiter // who has its descriptors, and waits for its data
+	replaced *offering // that had its name, or nil
+}
+
+// publish puts the offering up: from now on it has its name.
+func (o *offering) publish(ctx context.Context) (p publishing, err error) {
+	s, name := o.server, o.record.Name
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
-		return nil, nil, context.Cause(s.ctx)
+		return p, context.Cause(s.ctx)
 	}
-	if s.taken(o.record.Name, o) {
-		return nil, nil, fmt.Errorf("%w: %q", ErrNameTaken, o.record.Name)
+	if o.isTaken() {
+		return p, fmt.Errorf("%w: %q", ErrNameTaken, name)
 	}
-	s.offers[o.record.Name], o.published, o.caller = o, true, ctx
+	if p.replaced = s.offers[name]; p.replaced != nil {
+		close(p.replaced.replaced)
+	}
+	s.offers[name], o.published, o.caller = o, true, ctx
 	for _, w := range o.pending {
 		if w.state == waiterOffered {
 			w.state = waiterServed
-			pending = append(pending, w)
+			p.pending = append(p.pending, w)
 		}
 	}
 	o.pending = nil
-	return o.admitAll(s.fulfil(o.record.Name)), pending, nil
+	p.waiting = o.admitAll(o.fulfil())
+	return p, nil
 }
 
 // giveUp ends an offering that was not put up: who waits for it is told.
@@ -166,15 +179,19 @@ func (o *offering) end(cause error) error {
 func (o *offering) remove() {
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()
-	delete(o.server.offers, o.record.Name)
+	if o.server.offers[o.record.Name] == o {
+		delete(o.server.offers, o.record.Name)
+	}
 	delete(o.server.watching, o)
 }
 
 // wait returns when the offer is over, and why if that is an error.
 func (o *offering) wait() error {
+	replaced := o.replaced // nil once it is
+	var grace <-chan time.Time
 	for {
 		done, active := o.count()
-		if done {
+		if done || replaced == nil && active == 0 {
 			return nil
 		}
 		var idle <-chan time.Time
@@ -182,6 +199,13 @@ func (o *offering) wait() error {
 			idle = time.After(o.opts.idle)
 		}
 		select {
+		case <-replaced:
+			replaced = nil
+			if o.opts.grace > 0 {
+				grace = time.After(o.opts.grace)
+			}
+		case <-grace:
+			return nil
 		case <-o.ctx.Done():
 			return o.cause()
 		case <-idle:
@@ -230,6 +254,10 @@ func (o *offering) ending() error {
 	}
 	return context.Cause(caller)
 }
+
+// isOver reports whether the offer has ended, so that a consumer may wait for the next.
+// It runs with the server's mu held.
+func (o *offering) isOver() bool { return o.ctx.Err() != nil || o.caller.Err() != nil }
 
 // cause is why the offer's context is done, if that is the server's doing.
 func (o *offering) cause() error {

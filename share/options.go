@@ -95,7 +95,11 @@ func WithMode(mode os.FileMode) ListenOption {
 // [ReadWrite] for legacy memory whatever it asks for. f is called once for each
 // consumer and offer, before the consumer is sent anything of it, prepared offers
 // included. About a consumer that waits it is called when the offer is there; until
-// then the consumer hears of no more than progress ([Server.Working]).
+// then the consumer hears of no more than progress ([Server.Working]). About a consumer
+// whose offer is replaced before f has answered it is called again, with the new one.
+//
+// A peer that asks for a list ([List]) hears of those offers that f lets it read: f is
+// called for each as if the peer wanted that.
 //
 // An error refuses the peer ([RefusedPolicy]). The peer is told no more than that;
 // the functions of [OnEvent] hear the error ([PeerRefused]).
@@ -159,6 +163,8 @@ type offerOptions struct {
 	idle         time.Duration
 	verdict      bool
 	synchronized bool
+	replaces     bool // it takes its name from the offer that has it
+	grace        time.Duration
 	onEvent      func(Event)
 	onLease      func(*Lease)
 }
@@ -185,6 +191,12 @@ func WithVerdict() OfferOption { return func(o *offerOptions) { o.verdict = true
 // with [cu.Device.Synchronize] or otherwise, so that Offer need not: each of the
 // driver calls for that takes some microseconds.
 func WithSynchronized() OfferOption { return func(o *offerOptions) { o.synchronized = true } }
+
+// WithGrace bounds how long leases go on when another offer has replaced this one
+// ([Server.Replace]): those that have not ended after d are revoked ([ErrRevoked]). The
+// default, 0, is no bound: they go on until their consumers leave, or the context of this
+// offer is done.
+func WithGrace(d time.Duration) OfferOption { return func(o *offerOptions) { o.grace = d } }
 
 // OnEvent calls f for each [Event] of the offer, on the goroutines of Offer and of
 // the connections, several at once. f should not take long: other consumers may be
@@ -213,6 +225,8 @@ func newOfferOptions(opts []OfferOption) (*offerOptions, error) {
 		return nil, fmt.Errorf("share: WithLeases(%d): want 0, which is no bound, or more", o.leases)
 	case o.idle < 0:
 		return nil, fmt.Errorf("share: WithIdleTimeout(%s): want 0, which is no bound, or more", o.idle)
+	case o.grace < 0:
+		return nil, fmt.Errorf("share: WithGrace(%s): want 0, which is no bound, or more", o.grace)
 	}
 	return o, nil
 }

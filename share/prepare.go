@@ -43,20 +43,12 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 	}
 	waiting, err := o.announce()
 	if err != nil {
-		return nil, join(err, o.abandon(err))
+		return nil, join(err, o.giveUp(err))
 	}
 	for _, w := range waiting {
 		w.deliver()
 	}
 	return &Prepared{o: o}, nil
-}
-
-// abandon ends an offering whose name is another's by now.
-func (o *offering) abandon(cause error) error {
-	o.server.mu.Lock()
-	delete(o.server.watching, o)
-	o.server.mu.Unlock()
-	return o.end(cause)
 }
 
 // announce admits those who wait for the offer, and has later ones admitted
@@ -68,8 +60,7 @@ func (o *offering) announce() ([]*waiter, error) {
 	s := o.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.expect(o.record.Name)
-	if s.taken(o.record.Name, nil) {
+	if o.isTaken() {
 		return nil, fmt.Errorf("%w: %q", ErrNameTaken, o.record.Name)
 	}
 	e := s.expected[o.record.Name]

@@ -41,6 +41,8 @@ const (
 	sayLegacy
 	sayMappedLegacy
 	sayConfirm
+	sayList
+	saySuperseded
 )
 
 func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []wire.Message {
@@ -51,6 +53,7 @@ func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []wire.Message 
 		wire.Verdict{OK: true, Text: ""}, wire.Verdict{OK: false, Text: "bad"}, wire.Refuse{Code: RefusedBusy, Text: "no"},
 		wire.Offer{Memory: d, Access: ReadOnly, Name: "data", FDs: 1}, wire.Publish{Generation: d.Generation}, wire.Revoke{Text: "over"},
 		wire.Attach{Driver: kind, Access: ReadWrite, Name: "legacy", Capabilities: wire.TakesLegacy}, wire.Mapped{Generation: legacy}, wire.Confirm{Generation: legacy},
+		wire.List{}, wire.Superseded{Generation: d.Generation},
 	}
 }
 
@@ -86,6 +89,8 @@ func FuzzServer(f *testing.F) {
 		slices.Concat(act(sayData), raw([]byte("GPFD"))), raw(nil, 0), raw(make([]byte, 300), 0, 1, 2, 0),
 		slices.Concat(act(sayLegacy), []byte{actHear}, act(sayMappedLegacy), []byte{actHear}, act(sayGood)), slices.Concat(act(sayLegacy), act(sayMapped)),
 		slices.Concat(act(sayLegacy), act(sayMappedLegacy), act(sayMappedLegacy)), slices.Concat(act(sayLegacy), act(sayConfirm)), act(sayConfirm),
+		act(sayList), act(sayList, 0), slices.Concat(act(sayList), act(sayList)), slices.Concat(act(sayList), []byte{actHear}, act(sayData)), slices.Concat(act(sayData), act(sayList)),
+		act(saySuperseded), slices.Concat(act(sayData), act(sayMapped), act(saySuperseded)),
 	} {
 		f.Add(seed)
 	}
@@ -190,6 +195,8 @@ const (
 	offerLegacy
 	offerLegacyPending
 	tellConfirm
+	tellSuperseded
+	tellListed
 )
 
 func producerSays(kind cu.Kind, d vmm.Descriptor, legacy wire.Offer) []wire.Message {
@@ -208,6 +215,7 @@ func producerSays(kind cu.Kind, d vmm.Descriptor, legacy wire.Offer) []wire.Mess
 		wire.Publish{Generation: d.Generation}, wire.Publish{Generation: d.Generation + 1}, wire.Progress{Done: 1, Total: 2}, wire.Revoke{Text: "over"}, wire.Refuse{Code: RefusedBusy, Text: "no"},
 		wire.Mapped{Generation: d.Generation}, wire.Verdict{OK: true, Text: ""}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"},
 		legacy, pending, wire.Confirm{Generation: d.Generation},
+		wire.Superseded{Generation: d.Generation}, wire.Listed{},
 	}
 }
 
@@ -251,6 +259,8 @@ func FuzzAttach(f *testing.F) {
 		slices.Concat(act(offerLegacyPending), act(tellPublish), []byte{actHear}, act(tellConfirm), act(tellRevoke)), act(offerLegacy), act(offerLegacy, 0),
 		slices.Concat(act(offerLegacyPending), act(tellConfirm)), slices.Concat(flawed(90, 1), act(offerLegacy), act(tellConfirm)), slices.Concat(flawed(58, 255), act(offerLegacy)),
 		slices.Concat(act(offerTwo, 0, 1), act(offerLegacy)), slices.Concat(act(offerLegacy), []byte{actHear}, act(tellPublishOther)),
+		slices.Concat(act(tellSuperseded), act(offerTwo, 0, 1), act(tellSuperseded), act(offerThird, 2), act(tellSuperseded)),
+		slices.Concat(act(offerAllPending, 0, 1, 2), act(tellSuperseded), act(tellPublish), act(tellSuperseded)), act(tellListed),
 	} {
 		for way := range byte(len(attachWays)) {
 			f.Add(append([]byte{way}, seed...))

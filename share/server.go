@@ -151,7 +151,7 @@ func (s *Server) tell(e Event) {
 
 // Leases lists the leases of the offer of that name that have not ended, in the
 // order of their numbers; also those of one that is prepared. Without such an offer
-// there are none; nor of one that has ended, while its last leases still end.
+// there are none; nor of one that has ended or was replaced, while its last leases go on.
 func (s *Server) Leases(name string) []*Lease {
 	if s.isZero() {
 		return nil

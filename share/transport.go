@@ -25,6 +25,8 @@ type transport struct {
 	timeout time.Duration // of each step
 	goodbye time.Duration // goodbye, but in tests
 	meter   *meter        // of what is received
+
+	superseded chan struct{} // closed by who receives when the producer says so; nil on its own side
 }
 
 func newTransport(conn *sock.Conn, o peerOptions) *transport {
@@ -49,8 +51,8 @@ func (t *transport) sendRecord(ctx context.Context, record []byte, files ...*os.
 }
 
 // receive waits for the next message within the time of a step, or without end if
-// patient. Records that may be ignored are. The files are the caller's, and only an
-// offer has any.
+// patient. Records that may be ignored are, and that the memory is superseded is noted.
+// The files are the caller's, and only an offer has any.
 func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []*os.File, error) {
 	if !patient {
 		var cancel context.CancelFunc
@@ -59,10 +61,30 @@ func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []
 	}
 	for {
 		m, files, err := t.next(ctx)
-		if _, ignored := m.(wire.Unknown); !ignored {
-			return m, files, err
+		switch m.(type) {
+		case wire.Unknown:
+			continue
+		case wire.Superseded:
+			if t.noteSuperseded() {
+				continue
+			}
 		}
+		return m, files, err
 	}
+}
+
+// noteSuperseded is false if that is nothing to say to this side. What the producer says
+// again changes nothing.
+func (t *transport) noteSuperseded() bool {
+	if t.superseded == nil {
+		return false
+	}
+	select {
+	case <-t.superseded:
+	default:
+		close(t.superseded)
+	}
+	return true
 }
 
 // next waits for the next record, which may be one to be ignored.

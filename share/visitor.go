@@ -16,12 +16,15 @@ type visitor struct {
 	transport *transport
 	server    *Server
 	want      wire.Attach
+	lists     bool // it wants a list of the offers, and nothing else
 }
 
 // talk hears what the peer wants and sees it through.
 func (v *visitor) talk() {
 	err := v.hearWish()
 	switch {
+	case err == nil && v.lists:
+		err = v.sayList()
 	case err == nil:
 		err = errOffered
 	case errors.Is(err, v.server.ctx.Err()) && !errors.Is(err, ErrTimeout):
@@ -47,11 +50,14 @@ func (v *visitor) hearWish() error {
 	if err != nil {
 		return err
 	}
-	want, ok := m.(wire.Attach)
-	if !ok {
+	switch m := m.(type) {
+	case wire.Attach:
+		v.want = m
+	case wire.List:
+		v.lists = true
+	default:
 		err = unexpected(m, "where a wish to attach belongs")
 	}
-	v.want = want
 	return errors.Join(err, sock.CloseFiles(files))
 }
 
@@ -88,14 +94,22 @@ func (v *visitor) authorize() (*offering, error) {
 	if o == nil {
 		return nil, nil
 	}
+	return o, v.allows(o)
+}
+
+// allows asks the application whether the peer gets the offer, if that is there.
+func (v *visitor) allows(o *offering) error {
+	if v.server.opts.allow == nil {
+		return nil
+	}
 	would := Offer{
 		Name: o.record.Name, Descriptor: o.record.Memory, Access: o.gives(v.want), Data: bytes.Clone(o.record.Data), Legacy: cloneHandle(o.record.Legacy),
 		Producer: sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())},
 	}
-	if err := s.opts.allow(v.transport.conn.Peer(), would); err != nil {
-		return nil, deniedError{err}
+	if err := v.server.opts.allow(v.transport.conn.Peer(), would); err != nil {
+		return deniedError{err}
 	}
-	return o, nil
+	return nil
 }
 
 // A deniedError is the application's no, which is not for the peer to read.
@@ -124,25 +138,36 @@ func (v *visitor) enlist(allowed *offering) (*Lease, *waiter, error) {
 		lease, err := o.admit(v)
 		return lease, nil, err
 	}
-	return nil, nil, noOffer(v.want.Name)
+	return nil, nil, s.noOffer(v.want.Name)
 }
 
 // lookup finds the offer of that name, or the only one if that is "", and what it is
 // expected as, if its data is not there yet. It runs with mu held.
 func (s *Server) lookup(name string) (*offering, *expectation) {
-	e, o := s.expected[name], s.offers[name]
+	if name == "" {
+		name = s.onlyName()
+	}
+	o, e := s.offers[name], s.expected[name]
+	if e == nil || o != nil && !o.isOver() {
+		return o, nil
+	}
+	return e.prepared, e
+}
+
+// onlyName is the name of the only offer, or of the only one that is expected if there
+// is none, or "". It runs with mu held.
+func (s *Server) onlyName() string {
 	switch {
-	case name == "" && len(s.offers) == 0 && len(s.expected) == 1:
-		for _, e = range s.expected {
+	case len(s.offers) == 1:
+		for name := range s.offers {
+			return name
 		}
-	case name == "" && len(s.offers) == 1:
-		for _, o = range s.offers {
+	case len(s.offers) == 0 && len(s.expected) == 1:
+		for name := range s.expected {
+			return name
 		}
 	}
-	if e != nil {
-		return e.prepared, e
-	}
-	return o, nil
+	return ""
 }
 
 // turnAway ends a conversation that led to no lease, and says why.
@@ -190,10 +215,6 @@ func (o *offering) admit(v *visitor) (*Lease, error) {
 	l := newLease(o, v.transport, want)
 	o.live = append(o.live, l)
 	return l, nil
-}
-
-func noOffer(name string) wire.Refuse {
-	return wire.Refuse{Code: RefusedName, Text: fmt.Sprintf("there is no offer %q here", name)}
 }
 
 // wait reads until the consumer says something, which is the answer to an offer

@@ -89,7 +89,7 @@ func (o *offering) admitAll(waiting []*waiter) (admitted []*waiter) {
 // runs with mu held.
 func (o *offering) admitWaiter(w *waiter) (err error) {
 	if w.visitor.want.Name == "" && !o.isOnly() {
-		return noOffer("")
+		return o.server.noOffer("")
 	}
 	if w.lease, err = o.admit(w.visitor); err != nil {
 		return err

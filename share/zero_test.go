@@ -23,6 +23,8 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 		"Offer, closed":   func() error { return srv.Offer(soon(t), "x", &vmm.Buffer{}, ReadOnly) },
 		"Prepare":         func() error { _, err := srv.Prepare("x", nil, ReadOnly); return err },
 		"OfferLegacy":     func() error { return srv.OfferLegacy(soon(t), "x", nil) },
+		"Replace":         func() error { return srv.Replace(soon(t), "x", nil, ReadOnly) },
+		"ReplaceLegacy":   func() error { return srv.ReplaceLegacy(soon(t), "x", nil) },
 		"PrepareLegacy":   func() error { _, err := srv.PrepareLegacy("x", &Legacy{}); return err },
 		"NewLegacy":       func() error { _, err := NewLegacy(nil, 1); return err },
 		"LegacyAt":        func() error { _, err := LegacyAt(nil, buf.Ptr(), 1); return err },
@@ -45,7 +47,7 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 		require.ErrorContains(t, err, name)
 	}
 	for name, opt := range map[string]OfferOption{
-		"WithLeases": WithLeases(-1), "WithIdleTimeout": WithIdleTimeout(-1), "application data": WithData(make([]byte, MaxData+1)),
+		"WithLeases": WithLeases(-1), "WithIdleTimeout": WithIdleTimeout(-1), "WithGrace": WithGrace(-1), "application data": WithData(make([]byte, MaxData+1)),
 	} {
 		require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, opt), name)
 	}
@@ -72,6 +74,8 @@ func TestZeroValuesAreClosed(t *testing.T) {
 		require.Empty(t, s.Leases("x"))
 		require.ErrorIs(t, s.Offer(ctx, "x", nil, ReadOnly), ErrClosed)
 		require.ErrorIs(t, s.OfferLegacy(ctx, "x", nil), ErrClosed)
+		require.ErrorIs(t, s.Replace(ctx, "x", nil, ReadOnly), ErrClosed)
+		require.ErrorIs(t, s.ReplaceLegacy(ctx, "x", nil), ErrClosed)
 		_, err := s.Prepare("x", nil, ReadOnly)
 		require.ErrorIs(t, err, ErrClosed)
 		require.NoError(t, s.Close())
@@ -90,6 +94,7 @@ func TestZeroValuesAreClosed(t *testing.T) {
 	}
 	for _, a := range []*Attachment{nil, {}} {
 		<-a.Done()
+		<-a.Superseded()
 		require.ErrorIs(t, a.Err(), ErrClosed)
 		require.ErrorIs(t, a.Progress(ctx, 1, 2), ErrClosed)
 		require.ErrorIs(t, a.Report(ctx, nil), ErrClosed)

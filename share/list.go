@@ -1,0 +1,95 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// MaxListed is how many offers [List] takes.
+const MaxListed = 4096
+
+// A Listing is what a producer says of one of its offers to who asks for a list.
+type Listing struct {
+	Name       string
+	Driver     cu.Kind
+	Device     cu.UUID    // that the memory is on
+	Handle     HandleType // what the memory is opened by
+	Access     cu.Access  // the most that may be asked for
+	Size       uint64     // bytes that count
+	Generation uint64     // see [vmm.Descriptor]
+	DataSize   uint64     // bytes of application data
+	Pending    bool       // the data is not there yet: see [Server.Prepare]
+}
+
+// List asks the producer that listens at path what it offers, and returns that in the
+// order of the names: all offers as of one instant, also those that are prepared, but
+// none that is only expected. Where the producer decides with [WithAuthorize] who gets an
+// offer, those that this process may not read are left out. Nothing is attached to, and
+// no driver is needed. The whole takes no longer than one step ([WithTimeout]).
+//
+// Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused] for a
+// producer of another user; [ErrUnsupported] for a producer that is older than lists;
+// [ErrTooLarge] for more than [MaxListed] offers; [ErrRefused]; [ErrTimeout];
+// [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; [ErrProtocol]; [ErrRate]; one for an
+// option that makes no sense.
+func List(ctx context.Context, path string, opts ...PeerOption) ([]Listing, error) {
+	o := newPeerOptions()
+	for _, f := range opts {
+		f.apply(&o)
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, ErrTimeout)
+	defer cancel()
+	t, err := connect(ctx, path, o, sock.WithMaxFDs(0))
+	if err != nil {
+		return nil, err
+	}
+	all, err := t.list(ctx)
+	var last wire.Message
+	if isBadRecord(err) || errors.Is(err, ErrRate) || errors.Is(err, ErrTooLarge) {
+		last = refusal(err)
+	}
+	_ = t.close(last, 0)
+	return all, err
+}
+
+// list asks for a list and collects its records.
+func (t *transport) list(ctx context.Context) (all []Listing, err error) {
+	if err := t.send(ctx, wire.List{}); err != nil && !errors.Is(err, sock.ErrPeerLost) { // which may have said why before
+		return nil, err
+	}
+	for left := -1; left != 0; {
+		m, _, err := t.receive(ctx, true)
+		if errors.Is(err, sock.ErrPeerLost) {
+			return nil, fmt.Errorf("the producer closed the connection before its list was complete: %w", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		l, ok := m.(wire.Listed)
+		if !ok {
+			return nil, unexpected(m, "where a list of offers belongs")
+		}
+		if left < 0 {
+			left = l.Left + len(l.Offers) // the first record says how many there are
+		}
+		if left > MaxListed {
+			return nil, fmt.Errorf("%w: a list of %d offers; %d are taken", ErrTooLarge, left, MaxListed)
+		}
+		if err := l.Continues(left); err != nil {
+			return nil, err
+		}
+		left = l.Left
+		for _, o := range l.Offers {
+			all = append(all, Listing(o))
+		}
+	}
+	return all, nil
+}

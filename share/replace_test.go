@@ -1,0 +1,452 @@
+package share
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// replace has buf take the name "data", as serve has it offered.
+func replace(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *served {
+	t.Helper()
+	before, s := offeringOf(srv), newServed(srv)
+	s.start(t, "data", func(ctx context.Context) error {
+		return srv.Replace(ctx, "data", buf, ReadWrite, append([]OfferOption{OnEvent(s.see)}, opts...)...)
+	})
+	if before != nil {
+		awaitReplaced(t, before)
+	}
+	return s
+}
+
+// offeringOf is what has the name "data".
+func offeringOf(srv *Server) *offering {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	return srv.offers["data"]
+}
+
+func awaitReplaced(t testing.TB, o *offering) {
+	t.Helper()
+	select {
+	case <-o.replaced:
+	case <-soon(t).Done():
+		require.FailNow(t, "it is not replaced")
+	}
+}
+
+func awaitSuperseded(t testing.TB, att *Attachment) {
+	t.Helper()
+	select {
+	case <-att.Superseded():
+	case <-soon(t).Done():
+		require.FailNow(t, "nobody says that it is superseded")
+	}
+}
+
+// isSuperseded looks without waiting.
+func isSuperseded(att *Attachment) bool {
+	select {
+	case <-att.Superseded():
+		return true
+	default:
+		return false
+	}
+}
+
+// goesOn says that Offer has not returned.
+func (s *served) goesOn(t testing.TB) {
+	t.Helper()
+	select {
+	case err := <-s.result:
+		s.result <- err
+		require.FailNow(t, "Offer has returned", "%v", err)
+	case <-briefly(t).Done():
+	}
+}
+
+// New consumers get the new memory and the others keep what they have, until they leave.
+func TestReplace(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	first, second := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
+	old := serve(t, srv, first)
+	a, b := attached(t, srv, "data", dev), attached(t, srv, "", dev)
+	fresh := replace(t, srv, second)
+	for _, name := range []string{"data", ""} {
+		att := attached(t, srv, name, dev)
+		require.EqualValues(t, 2, att.Size())
+		require.False(t, isSuperseded(att))
+	}
+	require.Len(t, srv.Leases("data"), 2, "those of the new one")
+	for _, att := range []*Attachment{a, b} {
+		awaitSuperseded(t, att)
+		require.EqualValues(t, 1, att.Size())
+		requireNoise(t, ctx, att.Buffer(), 1)
+		require.NoError(t, att.Progress(soon(t), 1, 2), "its lease goes on")
+	}
+	require.NoError(t, a.Close())
+	old.goesOn(t)
+	require.ErrorIs(t, first.Close(), vmm.ErrInUse)
+	require.NoError(t, b.Close())
+	require.NoError(t, old.end(t))
+	require.NoError(t, old.await(t, Ended, 2).Err)
+	require.NoError(t, first.Close())
+	require.Empty(t, fresh.of(Ended))
+	require.EqualValues(t, 2, attached(t, srv, "data", dev).Size())
+}
+
+// What is replaced is not waited for where nobody has it, and it may be what had
+// replaced another, or the same buffer.
+func TestReplaceWhatNobodyHas(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	buf := newBuffer(t, ctx, 1)
+	all := []*served{replace(t, srv, buf)} // what is not there
+	for range 3 {
+		all = append(all, replace(t, srv, buf, WithIdleTimeout(time.Hour), WithLeases(5)))
+		require.NoError(t, all[len(all)-2].end(t))
+	}
+	requireServed(t, srv, ctx)
+	require.ErrorIs(t, srv.Offer(soon(t), "data", buf, ReadOnly), ErrNameTaken)
+}
+
+// Consumers that wait for a name get what Replace puts up, as from Offer.
+func TestReplaceOfAnExpectedOffer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	srv.Expect("data")
+	conn := early(t, srv, wants(dev))
+	replace(t, srv, newBuffer(t, ctx, 1))
+	require.IsType(t, wire.Offer{}, heard(t, conn))
+	require.NoError(t, conn.Close())
+}
+
+// The descriptors of an offer that is prepared are out: it keeps its name.
+func TestReplaceOfAPreparedOffer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	buf := newBuffer(t, ctx, 1)
+	p, s := prepared(t, srv, "data", buf, ReadOnly)
+	conn := asked(t, srv, wants(dev))
+	require.True(t, heard(t, conn).(wire.Offer).Pending)
+	require.ErrorIs(t, srv.Replace(soon(t), "data", buf, ReadOnly), ErrNameTaken)
+	s.start(t, "data", p.Offer)
+	require.Equal(t, wire.Publish(isMapped(buf)), heard(t, conn))
+	require.NoError(t, conn.Close())
+	_, err := srv.Prepare("data", buf, ReadOnly)
+	require.ErrorIs(t, err, ErrNameTaken)
+
+	replace(t, srv, buf) // now it can be
+	require.NoError(t, s.end(t))
+}
+
+// A grace period ends the leases of what was replaced, and nobody else's; so does the
+// end of its context, and that of the server.
+func TestLeasesOfAReplacedOfferEnd(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for name, c := range map[string]struct {
+		opts []OfferOption
+		end  func(*Server, *served)
+		want error // of the offer that is replaced
+	}{
+		"grace":   {[]OfferOption{WithGrace(brief)}, func(*Server, *served) {}, nil},
+		"context": {nil, func(_ *Server, old *served) { old.cancel() }, nil},
+		"server":  {[]OfferOption{WithGrace(time.Hour)}, func(s *Server, _ *served) { _ = s.Close() }, ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := listen(t)
+			old := serve(t, srv, buf, c.opts...)
+			att := attached(t, srv, "data", dev)
+			if name == "grace" {
+				outlast(t)
+				require.NoError(t, att.Err(), "it has not begun")
+			}
+			replace(t, srv, buf)
+			fresh := attached(t, srv, "data", dev)
+			c.end(srv, old)
+			require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+			require.ErrorIs(t, old.end(t), c.want)
+			require.ErrorIs(t, old.await(t, Ended, 1).Err, ErrRevoked)
+			requireNoise(t, ctx, att.Buffer(), 1)
+			if c.want == nil {
+				require.NoError(t, fresh.Err())
+				requireServed(t, srv, ctx)
+			}
+		})
+	}
+}
+
+// What Replace cannot put up leaves what is there as it was, and nobody waiting.
+func TestReplaceThatFails(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	buf, next := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
+	over, cancel := context.WithCancel(soon(t))
+	cancel()
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		fail string
+		opts []OfferOption
+		want error
+	}{
+		"not exported":     {soon(t), exports, nil, cu.ErrOutOfMemory},
+		"not synchronized": {soon(t), "cuCtxSynchronize", nil, cu.ErrOutOfMemory},
+		"over":             {over, "", []OfferOption{WithSynchronized()}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := listen(t)
+			old := serve(t, srv, buf)
+			att := attached(t, srv, "data", dev)
+			spy.fail(c.fail)
+			require.ErrorIs(t, srv.Replace(c.ctx, "data", next, ReadOnly, c.opts...), c.want)
+			spy.fail("")
+			require.Empty(t, srv.expected)
+			old.goesOn(t)
+			require.False(t, isSuperseded(att))
+			require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
+			old.cancel()
+			require.NoError(t, old.end(t))
+			_, err := Attach(soon(t), srv.Path(), "data", dev)
+			require.ErrorIs(t, err, ErrRefused)
+		})
+	}
+}
+
+// What is offered ends while its successor is waited for: who comes then waits, too.
+func TestOfferEndsBeforeItIsReplaced(t *testing.T) {
+	warmUp(t)
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	old := serve(t, srv, newBuffer(t, ctx, 1))
+	next := newBuffer(t, ctx, 2)
+	h := holding(t, ctx, next)
+	s := newServed(srv)
+	until, cancel := context.WithCancel(soon(t))
+	defer cancel()
+	go func() { s.result <- srv.Replace(until, "data", next, ReadOnly, OnEvent(s.see)) }()
+	require.Eventually(t, func() bool { return isExpected(srv) }, 10*time.Second, time.Millisecond)
+	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size(), "the old one is there")
+	old.cancel()
+	conn := early(t, srv, wants(dev)) // at once
+	require.NoError(t, old.end(t))
+	other := early(t, srv, wants(dev))
+	require.NoError(t, h.letGo())
+	for _, c := range []*sock.Conn{conn, other} {
+		require.EqualValues(t, 2, heard(t, c).(wire.Offer).Memory.Size)
+		require.NoError(t, c.Close())
+	}
+	cancel()
+	require.NoError(t, s.end(t))
+}
+
+func isExpected(srv *Server) bool {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	return srv.expected["data"] != nil
+}
+
+// The application is asked about the new offer, also for a consumer about which it has
+// said yes when the offer was the old one.
+func TestAuthorizeIsAskedAboutWhatReplaces(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	asked, answer := make(chan uint64), make(chan error)
+	srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
+		asked <- o.Descriptor.Size
+		return <-answer
+	}))
+	serve(t, srv, newBuffer(t, ctx, 1))
+	for _, verdict := range []error{nil, errSecret} {
+		conn := dialed(t, srv)
+		require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
+		require.EqualValues(t, 1, <-asked)
+		replace(t, srv, newBuffer(t, ctx, 2))
+		answer <- nil
+		require.EqualValues(t, 2, <-asked)
+		answer <- verdict
+		if verdict == nil {
+			require.EqualValues(t, 2, heard(t, conn).(wire.Offer).Memory.Size)
+			replace(t, srv, newBuffer(t, ctx, 1))
+		} else {
+			require.Equal(t, notAllowed, heard(t, conn))
+		}
+		require.NoError(t, conn.Close())
+	}
+}
+
+// Legacy memory replaces a buffer, and a buffer legacy memory, which is kept until its
+// last consumer has closed it.
+func TestReplaceLegacy(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	m := newLegacy(t, ctx, 4096)
+	old := serve(t, srv, newBuffer(t, ctx, 1))
+	att := attached(t, srv, "data", dev)
+	before, s := offeringOf(srv), newServed(srv)
+	s.start(t, "data", func(ctx context.Context) error { return srv.ReplaceLegacy(ctx, "data", m, OnEvent(s.see)) })
+	awaitReplaced(t, before)
+	awaitSuperseded(t, att)
+	require.NoError(t, att.Close())
+	require.NoError(t, old.end(t))
+
+	c := start(t, "consumer", srv.Path(), "stop when mapped") // it can be opened in another process alone
+	c.says(t, "mapped")
+	replace(t, srv, newBuffer(t, ctx, 1))
+	requireServed(t, srv, ctx)
+	s.goesOn(t)
+	require.ErrorIs(t, m.Close(), ErrInUse)
+	c.end(t)
+	require.NoError(t, s.end(t))
+	require.NoError(t, m.Close())
+}
+
+// A stopped process that has a lease keeps nobody from the name, and a grace period gives
+// the memory back.
+func TestFault_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	old := serve(t, srv, newBuffer(t, ctx, 1), WithGrace(brief), goodbyeIn(1, brief))
+	c := start(t, "consumer", srv.Path(), "stop when mapped")
+	c.says(t, "mapped")
+	c.stop(t)
+	next := newBuffer(t, ctx, 2)
+	fresh := replace(t, srv, next)
+	n := 0
+	for ; len(old.result) == 0; n++ { // until it returns, and not once without the name
+		att, err := Attach(soon(t), srv.Path(), "data", dev)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, att.Size())
+		require.NoError(t, att.Close())
+	}
+	require.Positive(t, n)
+	require.NoError(t, old.end(t))
+	require.ErrorIs(t, old.await(t, Ended, 1).Err, ErrRevoked)
+	c.kill()
+	require.NoError(t, fresh.await(t, Ended, n).Err)
+}
+
+// A thousand versions, of which some consumers always want the latest. None is refused,
+// and each sees one version while it is attached: the memory is written again when the
+// last has left, and not before. The versions of a consumer go up.
+func TestThousandReplacements(t *testing.T) {
+	versions, size := 1000, uint64(64<<10)
+	if cutest.Kind() == cu.CUDA && !cutest.All() {
+		versions = 100
+	}
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	srv.Expect("data")
+	over, stop := context.WithCancel(context.Background()) // of the consumers
+	serving, end := context.WithCancel(context.Background())
+	var consumers, offers sync.WaitGroup
+	defer func() {
+		stop()
+		consumers.Wait()
+		end()
+		offers.Wait()
+	}()
+	for range 8 {
+		consumers.Go(func() {
+			f := follower{path: srv.Path(), dev: dev, ctx: ctx}
+			for over.Err() == nil {
+				if err := f.next(over); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	free := make(chan *vmm.Buffer, 3)
+	for range cap(free) {
+		free <- newBuffer(t, ctx, size)
+	}
+	for v := range versions {
+		var buf *vmm.Buffer
+		select {
+		case buf = <-free:
+		case <-soon(t).Done():
+			require.FailNow(t, "no offer returns")
+		}
+		require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint32(v+1), size/4))
+		taken := make(chan struct{})
+		offers.Go(func() {
+			err := srv.Replace(serving, "data", buf, ReadOnly, OnLease(func(l *Lease) {
+				if l.Number() == 1 {
+					close(taken)
+				}
+			}))
+			if err != nil {
+				t.Error(err)
+			}
+			free <- buf
+		})
+		select {
+		case <-taken: // by one consumer at least
+		case <-soon(t).Done():
+			require.FailNow(t, "nobody comes for the new version")
+		}
+	}
+}
+
+// A follower attaches, looks at the memory, waits for something newer, looks again, and
+// lets go.
+type follower struct {
+	path string
+	dev  *cu.Device
+	ctx  *cu.Context
+	last uint32 // version
+}
+
+func (f *follower) next(over context.Context) error {
+	att, err := Attach(context.Background(), f.path, "data", f.dev)
+	if err != nil {
+		return err
+	}
+	defer att.Close()
+	first, err := f.version(att)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-att.Superseded():
+	case <-att.Done():
+	case <-over.Done():
+	}
+	again, err := f.version(att)
+	switch {
+	case err != nil:
+		return err
+	case again != first:
+		return fmt.Errorf("version %d became %d", first, again)
+	case first < f.last:
+		return fmt.Errorf("version %d behind version %d", first, f.last)
+	}
+	f.last = first
+	return att.Close()
+}
+
+// version is that of every word of the memory.
+func (f *follower) version(att *Attachment) (uint32, error) {
+	got := make([]byte, att.Size())
+	if err := cu.CopyToHost(f.ctx, got, att.Ptr()); err != nil {
+		return 0, err
+	}
+	v := binary.NativeEndian.Uint32(got)
+	for i := 0; i < len(got); i += 4 {
+		if now := binary.NativeEndian.Uint32(got[i:]); now != v {
+			return 0, fmt.Errorf("versions %d and %d at once", v, now)
+		}
+	}
+	return v, nil
+}
