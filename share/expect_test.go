@@ -94,8 +94,13 @@ func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
 		srv.Expect("data")
 		require.EqualValues(t, 1, attached(t, srv, name, dev).Size())
 		require.ErrorIs(t, srv.Offer(soon(t), "data", newBuffer(t, ctx, 2), ReadOnly), ErrNameTaken)
+		srv.mu.Lock() // the offer cannot take itself down now
 		first.cancel()
-		conns := []*sock.Conn{early(t, srv, want)} // at once
+		o, e := srv.lookup(name)
+		srv.mu.Unlock()
+		require.Nil(t, o, "who comes at once waits, too")
+		require.NotNil(t, e)
+		conns := []*sock.Conn{early(t, srv, want)}
 		require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 		require.NoError(t, att.Close())
 		require.NoError(t, first.end(t))

@@ -259,22 +259,28 @@ func TestFault_ListThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// A consumer that asks for a list and does not read it has its place for the time of a
-// step, and keeps nobody else waiting.
+// A consumer that asks for a list and does not read it, or not fast enough, has its place
+// for the time of a step, and keeps nobody else waiting.
 func TestListThatIsNotRead(t *testing.T) {
 	_, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(brief))
-	s := serve(t, srv, newBuffer(t, ctx, 1))
-	for i := range MaxListed {
-		addOffer(srv, fmt.Sprintf("%0255d", i))
+	buf := newBuffer(t, ctx, 1)
+	for _, reads := range []bool{false, true} {
+		srv := listen(t, WithTimeout(brief))
+		s := serve(t, srv, buf)
+		for i := range MaxListed {
+			addOffer(srv, fmt.Sprintf("%0255d", i))
+		}
+		conn := dialed(t, srv)
+		require.NoError(t, conn.Send(soon(t), wire.Encode(wire.List{})))
+		for len(s.of(PeerRefused)) == 0 {
+			require.Empty(t, srv.Leases("data")) // it has the server's lock
+			if reads {
+				require.IsType(t, wire.Listed{}, heard(t, conn))
+			}
+			time.Sleep(brief / 100)
+		}
+		require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)
+		require.NoError(t, conn.Close())
+		require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
 	}
-	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.List{})))
-	for len(s.of(PeerRefused)) == 0 {
-		require.Empty(t, srv.Leases("data")) // it has the server's lock
-		time.Sleep(brief / 100)
-	}
-	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)
-	require.NoError(t, conn.Close())
-	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
 }

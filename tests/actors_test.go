@@ -34,6 +34,7 @@ var actors = map[string]func(task) error{
 	actMortalProducer: produceAndDie,
 	actEnemy:          attack,
 	actCrowd:          gather,
+	actFollower:       follow,
 }
 
 const (
@@ -43,6 +44,7 @@ const (
 	actMortalProducer = "mortal producer" // offer a buffer, and be killed
 	actEnemy          = "enemy"           // do evil
 	actCrowd          = "crowd"           // attach many times at once
+	actFollower       = "follower"        // attach, and again when there is something newer
 )
 
 // taskEnv holds the task of an actor, as JSON.
