@@ -19,6 +19,12 @@
 // consumer attaches then: it maps the memory at once and waits for the data, of
 // which [Prepared.Offer] tells it.
 //
+// # Versions
+//
+// [Server.Replace] puts other memory up under the same name, without an instant in which
+// there is none. Consumers keep the version that they have; [Attachment.Superseded] tells
+// them that there is another. [List] tells what a producer offers.
+//
 // # Lease
 //
 // While the connection lives, each side knows of the other: [Attachment.Done]
