@@ -28,11 +28,15 @@ type Attachment struct {
 	cause  atomic.Pointer[error] // why this side closed the connection, if it did
 	stop   context.CancelFunc
 	once   sync.Once
+
+	life   context.Context // Context's
+	cancel context.CancelCauseFunc
 }
 
 func newAttachment(from *attaching) *Attachment {
 	ctx, stop := context.WithCancel(context.Background())
 	a := &Attachment{transport: from.transport, offer: from.described(), memory: from.memory, done: make(chan struct{}), stop: stop}
+	a.life, a.cancel = context.WithCancelCause(context.Background())
 	go a.watch(ctx)
 	return a
 }
@@ -58,6 +62,7 @@ func (a *Attachment) watch(ctx context.Context) {
 		a.reason = ErrClosed
 	}
 	a.hangUp(last)
+	a.cancel(a.reason)
 }
 
 // follow reads until the producer goes or says that the offer has ended.
@@ -151,6 +156,22 @@ func (a *Attachment) Done() <-chan struct{} {
 	}
 	return a.done
 }
+
+// Context ends when the lease has ended; its cause is [Attachment.Err]. Of an
+// attachment of [Follow] it also ends when there is something newer.
+func (a *Attachment) Context() context.Context {
+	if a.isZero() {
+		return ended
+	}
+	return a.life
+}
+
+// ended is the Context of what never was.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(ErrClosed)
+	return ctx
+}()
 
 // closed is the Done of what never was.
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()

@@ -21,6 +21,7 @@ type attachOptions struct {
 	received  func(Offer, []*os.File)
 	steps     func(vmm.Step)
 	room      uint64
+	place     *vmm.Reservation // where the memory is mapped, or nil
 	newerThan uint64
 	handles   []HandleType // that are taken
 	maxChunks int
@@ -62,6 +63,13 @@ func OnStep(f func(vmm.Step)) AttachOption {
 // without. If there is no room, Attach fails.
 func WithRoom(size uint64) AttachOption {
 	return attachOption(func(o *attachOptions) { o.room = size })
+}
+
+// WithReservation maps the memory at the beginning of r, which stays the caller's, who
+// closes it after the attachment. Memory that is larger is [vmm.ErrCapacity]. One
+// attachment after the other is mapped at the same address so: see [Follow].
+func WithReservation(r *vmm.Reservation) AttachOption {
+	return attachOption(func(o *attachOptions) { o.place = r })
 }
 
 // WithNewerThan takes only an offer whose memory has a larger generation
@@ -113,6 +121,8 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 		return nil, errors.New("share: WithHandle without a type takes no memory at all")
 	case slices.ContainsFunc(o.handles, func(h HandleType) bool { return h != HandleFD && h != HandleLegacy }):
 		return nil, fmt.Errorf("share: WithHandle(%v): want HandleFD, HandleLegacy or both", o.handles)
+	case o.place != nil && o.room != 0:
+		return nil, errors.New("share: WithRoom and WithReservation: the memory is mapped in one of them")
 	case o.maxChunks < 1:
 		return nil, fmt.Errorf("share: WithMaxChunks(%d): memory has one chunk at least", o.maxChunks)
 	}

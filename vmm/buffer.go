@@ -80,7 +80,7 @@ func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(b *Buffer
 // assemble maps chunks. It takes them and the reservation that was given, whatever
 // comes of it. Its caller's caller is who made the buffer, if it is lost.
 func (b *Buffer) assemble(chunks []*Allocation, size uint64) error {
-	c := &content{view: view{dev: b.dev, chunk: b.chunk, made: cu.Here(1)}, chunks: chunks}
+	c := &content{view: view{dev: b.dev, chunk: b.chunk, made: cu.Here(1), lent: b.opts.lent}, chunks: chunks}
 	t := teller{f: b.opts.onStep}
 	if err := c.reserve(b.capacity, b.opts.room, &t); err != nil {
 		return errors.Join(err, closeAll(chunks))

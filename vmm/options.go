@@ -26,6 +26,7 @@ type options struct {
 	types    cu.HandleType // that memory is made for
 	onStep   func(Step)    // or nil
 	room     *Reservation  // or nil
+	lent     bool          // room stays its owner's
 }
 
 // newOption is an option of New alone.
@@ -61,7 +62,16 @@ func OnStep(f func(Step)) Option { return anyOption(func(o *options) { o.onStep 
 // failure. One that is too small gives [ErrCapacity], one that is in use
 // [ErrOccupied]; one with room to spare leaves it unused. To reserve takes some
 // of the time of [Import], and can be done before there is anything to import.
-func WithReservation(r *Reservation) Option { return anyOption(func(o *options) { o.room = r }) }
+func WithReservation(r *Reservation) Option {
+	return anyOption(func(o *options) { o.room, o.lent = r, false })
+}
+
+// WithLentReservation is [WithReservation] for a reservation that stays the caller's,
+// who closes it after the buffer. One buffer after the other can be mapped in it, each
+// at the same address.
+func WithLentReservation(r *Reservation) Option {
+	return anyOption(func(o *options) { o.room, o.lent = r, r != nil })
+}
 
 // roomFor checks the reservation that was given.
 func (o *options) roomFor(size uint64) error {
@@ -71,5 +81,11 @@ func (o *options) roomFor(size uint64) error {
 	return nil
 }
 
-// giveUp closes the reservation where err keeps a buffer from being made.
-func (o *options) giveUp(err error) error { return errors.Join(err, o.room.Close()) }
+// giveUp closes the reservation where err keeps a buffer from being made, unless it is
+// lent.
+func (o *options) giveUp(err error) error {
+	if o.lent {
+		return err
+	}
+	return errors.Join(err, o.room.Close())
+}

@@ -21,6 +21,7 @@ type View struct {
 type view struct {
 	res    *reservation
 	own    reservation // res, unless that was given
+	lent   bool        // res stays its owner's
 	dev    *cu.Device
 	chunk  uint64 // bytes of each
 	made   cu.Stack
@@ -121,6 +122,9 @@ func (v *view) close() error {
 	defer v.mu.Unlock()
 	if err := v.drop(0); err != nil {
 		return err
+	}
+	if v.lent {
+		return nil
 	}
 	return v.res.close()
 }

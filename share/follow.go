@@ -1,0 +1,150 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// Follow is [Attach] again and again: it ranges over the memory that is offered under a
+// name, whichever process offers it, and waits where there is none.
+//
+//	for att, err := range share.Follow(ctx, path, "weights", dev) {
+//		if err != nil {
+//			return err
+//		}
+//		serve(att.Context(), att)
+//	}
+//
+// Each attachment is of newer memory than the one before, or of a producer that came
+// back. Its [Attachment.Context] ends when there is something newer
+// ([ErrSuperseded]) or the lease has ended. The loop's body may return earlier: the
+// memory stays mapped until then. After the body has returned, and one of these has
+// happened, Follow closes the attachment, and so the memory must not be in use any more. A
+// body that has closed the attachment itself, or given its verdict, is given memory of a
+// larger generation alone. A body that breaks off does not hear whether the attachment
+// could be closed.
+//
+// The versions are mapped one after the other, at the same address with
+// [WithReservation], so that a captured graph can be launched again.
+//
+// Follow waits, with pauses that grow to half a second, for a producer that does not
+// listen, does not have the name, has ended or taken the offer back, has no place, or
+// took too long over a step; until ctx ends. The last pair of the loop is an error, of
+// ctx or of what waiting does not mend: a producer that admits somebody else, another
+// kind of driver or version, more access than is offered, memory that cannot be mapped,
+// an option that makes no sense, or an attachment that cannot be closed.
+func Follow(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) iter.Seq2[*Attachment, error] {
+	return func(yield func(*Attachment, error) bool) {
+		f := &following{path: path, name: name, dev: dev, opts: opts}
+		for more := true; more; {
+			att, err := f.attach(ctx)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			more, err = f.lend(ctx, att, yield)
+			if err != nil && more {
+				yield(nil, err)
+				return
+			}
+		}
+	}
+}
+
+// ErrSuperseded is why the context of an attachment of [Follow] has ended: the producer
+// offers other memory under the name.
+var ErrSuperseded = errors.New("share: the producer offers newer memory")
+
+// A following is one range over what is offered.
+type following struct {
+	path, name string
+	dev        *cu.Device
+	opts       []AttachOption
+	known      uint64 // the generation that is not wanted again, or 0
+}
+
+// The pauses between two tries to attach.
+const (
+	followMin = 2 * time.Millisecond
+	followMax = 500 * time.Millisecond
+)
+
+// attach attaches as soon as there is something to attach to.
+func (f *following) attach(ctx context.Context) (*Attachment, error) {
+	opts := f.opts
+	if f.known > 0 {
+		opts = append(opts[:len(opts):len(opts)], WithNewerThan(f.known))
+	}
+	for pause := followMin; ; pause = min(2*pause, followMax) {
+		att, err := Attach(ctx, f.path, f.name, f.dev, opts...)
+		if err == nil {
+			return att, nil
+		}
+		if ended := wait.Err(ctx); ended != nil {
+			return nil, errors.Join(ended, err)
+		}
+		if !mends(err) {
+			return nil, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// mends reports whether waiting may mend what kept this side from attaching.
+func mends(err error) bool {
+	var no *RefusalError
+	if errors.As(err, &no) {
+		switch no.Code {
+		case RefusedName, RefusedBusy, RefusedTimeout, RefusedRate:
+			return true
+		}
+		return false
+	}
+	for _, passing := range []error{sock.ErrNoListener, sock.ErrPeerLost, ErrRevoked, ErrTimeout, ErrStale} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
+}
+
+// lend gives the attachment to the body of the loop, waits until there is something
+// newer, and closes it. more is whether the body wants that.
+func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attachment, error) bool) (more bool, err error) {
+	defer func() { err = errors.Join(err, att.Close()) }()
+	go att.endWhenSuperseded()
+	if !yield(att, nil) {
+		return false, nil
+	}
+	select {
+	case <-att.Done():
+	case <-att.Superseded():
+	case <-ctx.Done():
+		return true, wait.Err(ctx)
+	}
+	f.known = 0
+	if err := att.Err(); errors.Is(err, ErrClosed) || errors.Is(err, io.EOF) { // the body's doing
+		f.known = att.Offer().Descriptor.Generation
+	}
+	return true, nil
+}
+
+// endWhenSuperseded ends the attachment's context with its lease or when there is
+// something newer, whichever comes first.
+func (a *Attachment) endWhenSuperseded() {
+	select {
+	case <-a.Superseded():
+		a.cancel(ErrSuperseded)
+	case <-a.Done():
+	}
+}
