@@ -26,11 +26,12 @@ type transport struct {
 	goodbye time.Duration // goodbye, but in tests
 	meter   *meter        // of what is received
 
+	notices    chan []byte   // that came
 	superseded chan struct{} // closed by who receives when the producer says so; nil on its own side
 }
 
 func newTransport(conn *sock.Conn, o peerOptions) *transport {
-	return &transport{conn: conn, timeout: o.timeout, goodbye: o.goodbye, meter: newMeter(o.rate)}
+	return &transport{conn: conn, timeout: o.timeout, goodbye: o.goodbye, meter: newMeter(o.rate), notices: make(chan []byte, maxNotices)}
 }
 
 // send sends m with files, which stay the caller's.
@@ -51,7 +52,8 @@ func (t *transport) sendRecord(ctx context.Context, record []byte, files ...*os.
 }
 
 // receive waits for the next message within the time of a step, or without end if
-// patient. Records that may be ignored are, and that the memory is superseded is noted.
+// patient. Records that may be ignored are; notices, and that the memory is superseded,
+// are noted.
 // The files are the caller's, and only an offer has any.
 func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []*os.File, error) {
 	if !patient {
@@ -61,8 +63,11 @@ func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []
 	}
 	for {
 		m, files, err := t.next(ctx)
-		switch m.(type) {
+		switch m := m.(type) {
 		case wire.Unknown:
+			continue
+		case wire.Notice:
+			t.noteNotice(m.Data)
 			continue
 		case wire.Superseded:
 			if t.noteSuperseded() {

@@ -24,7 +24,7 @@ VECTORS = pathlib.Path(os.environ.get("GPUFD_VECTORS", HERE / "../../share/inter
 
 
 # Types of docs/wire.md that gpufd.py has no use for: it takes them for a later program's.
-LEFT_OUT = {12: "list", 13: "listed", 15: "superseded"}
+LEFT_OUT = {11: "notice", 12: "list", 13: "listed", 15: "superseded"}
 
 
 def left_out(data):

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -39,6 +40,8 @@ func (t Type) message() decoder {
 		return &listDecoder{}
 	case TypeListed:
 		return &listedDecoder{}
+	case TypeNotice:
+		return &noticeDecoder{}
 	case TypeSuperseded:
 		return &generationDecoder{make: func(g uint64) Message { return Superseded{g} }}
 	}
@@ -168,6 +171,22 @@ func (d *revokeDecoder) message() Message { return d.m }
 func (d *revokeDecoder) read(r *reader) (err error) {
 	d.m.Text, err = r.text(MaxText)
 	return err
+}
+
+type noticeDecoder struct {
+	noFields
+	m Notice
+}
+
+func (d *noticeDecoder) message() Message { return d.m }
+
+func (d *noticeDecoder) read(r *reader) error {
+	n := int(r.u16())
+	if n > MaxNotice {
+		return fmt.Errorf("a notice of %d bytes; %d are allowed", n, MaxNotice)
+	}
+	d.m.Data = bytes.Clone(r.take(n))
+	return nil
 }
 
 // generationDecoder reads a message that is a generation and nothing else.

@@ -42,6 +42,10 @@ func (m Confirm) append(b []byte) []byte { return le.AppendUint64(b, m.Generatio
 func (List) append(b []byte) []byte      { return b }
 func (Unknown) append(b []byte) []byte   { return b }
 
+func (m Notice) append(b []byte) []byte {
+	return append(le.AppendUint16(b, uint16(len(m.Data))), m.Data...)
+}
+
 func (m Superseded) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
 
 func (m Listed) append(b []byte) []byte {

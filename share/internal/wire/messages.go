@@ -29,6 +29,7 @@ const (
 	TypeConfirm  Type = 9 // producer → consumer: the legacy memory that was opened is the one that was offered
 
 	TypeList       Type = 12 // consumer → producer: which offers are there?
+	TypeNotice     Type = 11 // either: a message of the application's
 	TypeListed     Type = 13 // producer → consumer: some of them
 	TypeSuperseded Type = 15 // producer → consumer: the name stands for other memory now
 )
@@ -39,6 +40,7 @@ func (t Type) String() string {
 		TypeAttach: "ATTACH", TypeOffer: "OFFER", TypeRefuse: "REFUSE", TypeProgress: "PROGRESS", TypeMapped: "MAPPED",
 		TypeVerdict: "VERDICT", TypeRevoke: "REVOKE", TypePublish: "PUBLISH", TypeConfirm: "CONFIRM",
 		TypeList: "LIST", TypeListed: "LISTED",
+		TypeNotice:     "NOTICE",
 		TypeSuperseded: "SUPERSEDED",
 	}
 	if int(t) >= len(names) || names[t] == "" {
@@ -128,6 +130,9 @@ type Listing struct {
 // generation.
 type Superseded struct{ Generation uint64 }
 
+// Notice is a message of the application's.
+type Notice struct{ Data []byte }
+
 // Unknown is a record that this package does not know, and that may be ignored.
 type Unknown struct{ Kind Type }
 
@@ -144,6 +149,7 @@ func (Confirm) Type() Type    { return TypeConfirm }
 func (List) Type() Type       { return TypeList }
 func (Listed) Type() Type     { return TypeListed }
 func (Superseded) Type() Type { return TypeSuperseded }
+func (Notice) Type() Type     { return TypeNotice }
 func (m Unknown) Type() Type  { return m.Kind }
 
 // A HandleType says what offered memory is opened by.

@@ -14,6 +14,8 @@ const (
 	MaxName = 255  // the name of an offer
 	MaxData = 4096 // application data
 	MaxText = 4096 // a text for people
+
+	MaxNotice = 4096 // a notice
 )
 
 // A reader takes values off the front of b; one that is not there is zero and

@@ -132,6 +132,8 @@ func describe(m Message) (typ string, f fields) {
 		return "listed", fields{Left: new(uint32(m.Left)), Offers: describeList(m.Offers)}
 	case Superseded:
 		return "superseded", fields{Generation: &m.Generation}
+	case Notice:
+		return "notice", fields{Data: new(hex.EncodeToString(m.Data))}
 	}
 	return "", f
 }
@@ -195,6 +197,8 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 		return List{}
 	case "listed":
 		return Listed{Left: int(*f.Left), Offers: listOf(t, f.Offers)}
+	case "notice":
+		return Notice{Data: fromHex(t, *f.Data)}
 	case "superseded":
 		return Superseded{Generation: *f.Generation}
 	}
@@ -245,7 +249,7 @@ func TestVectorsAreWhatThisPackageSpeaks(t *testing.T) {
 		require.NotEmpty(t, v.Comment)
 		types[typ]++
 	}
-	require.Len(t, types, 12)
+	require.Len(t, types, 13)
 }
 
 // The two records of one offer differ in the two fields that may differ.

@@ -72,7 +72,7 @@ func Append(b []byte, m Message) []byte {
 
 func flags(m Message) uint32 {
 	switch m.(type) {
-	case Superseded, Unknown:
+	case Notice, Superseded, Unknown:
 		return flagIgnorable
 	}
 	return 0

@@ -34,7 +34,7 @@ func messages() []Message {
 		Progress{}, Progress{Done: math.MaxUint64, Total: math.MaxUint64 - 1, Capabilities: 1 << 63}, Mapped{}, Mapped{Generation: math.MaxUint64},
 		Verdict{}, Verdict{OK: true, Text: ""}, Verdict{OK: false, Text: "a\nb\x00c\u2028"}, Revoke{}, Revoke{Text: "🚀"}, Publish{}, Publish{Generation: math.MaxUint64}, Confirm{}, Confirm{Generation: math.MaxUint64},
 		List{}, Listed{}, Listed{Left: math.MaxUint32, Offers: []Listing{{Name: "n", Access: cu.ReadOnly}, fullListing()}}, Lists(slices.Repeat([]Listing{fullListing()}, 100))[0],
-		Superseded{}, Superseded{Generation: math.MaxUint64},
+		Superseded{}, Superseded{Generation: math.MaxUint64}, Notice{Data: []byte{}}, Notice{Data: bytes.Repeat([]byte{0xff}, MaxNotice)},
 	}
 }
 
@@ -82,7 +82,7 @@ func TestMessagesSurviveTheWire(t *testing.T) {
 		require.Equal(t, record, Encode(got))
 		seen[m.Type()] = true
 	}
-	require.Len(t, seen, 12)
+	require.Len(t, seen, 13)
 }
 
 // A record that is cut off is refused, also if its length says that it is whole, unless the

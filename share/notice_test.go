@@ -1,0 +1,109 @@
+package share
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/share/internal/wire"
+)
+
+func awaitNotice(t testing.TB, notices <-chan []byte) string {
+	t.Helper()
+	select {
+	case b := <-notices:
+		return string(b)
+	case <-soon(t).Done():
+		require.FailNow(t, "no notice comes")
+		return ""
+	}
+}
+
+// Each side tells the other, in order, whatever else they say.
+func TestNotices(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	leases := make(chan *Lease, 1)
+	srv := listen(t)
+	srv.Expect("data")
+	serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) {
+		if err := l.Notify(context.Background(), []byte("early")); err != nil {
+			t.Error(err)
+		}
+		leases <- l
+	}))
+	att := attached(t, srv, "data", dev)
+	l := <-leases
+	require.Equal(t, "early", awaitNotice(t, att.Notices()), "before the memory")
+	full := bytes.Repeat([]byte{0xff}, MaxNotice)
+	for _, b := range [][]byte{[]byte("a"), {}, full} {
+		require.NoError(t, l.Notify(soon(t), b))
+		require.NoError(t, att.Progress(soon(t), 1, 2))
+		require.NoError(t, att.Notify(soon(t), b))
+		require.Equal(t, string(b), awaitNotice(t, att.Notices()))
+		require.Equal(t, string(b), awaitNotice(t, l.Notices()))
+	}
+	for name, err := range map[string]error{"lease": l.Notify(soon(t), append(full, 0)), "attachment": att.Notify(soon(t), append(full, 0))} {
+		require.ErrorContains(t, err, "4097 bytes", name)
+	}
+	require.NoError(t, att.Notify(soon(t), []byte("last")))
+	require.NoError(t, att.Close())
+	<-l.Done()
+	require.Equal(t, "last", awaitNotice(t, l.Notices()), "after the end")
+	require.ErrorIs(t, att.Notify(soon(t), nil), ErrClosed)
+}
+
+// Who does not take notices keeps the latest, and its lease.
+func TestNoticesNobodyTakes(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	leases := make(chan *Lease, 1)
+	srv := listen(t)
+	srv.Expect("data")
+	serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
+	att := attached(t, srv, "data", dev, WithRecordRate(0))
+	l := <-leases
+	const sent = 3 * maxNotices
+	for i := range sent {
+		require.NoError(t, l.Notify(soon(t), fmt.Append(nil, i)))
+	}
+	newest := fmt.Sprint(sent - 1)
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		got := awaitNotice(t, att.Notices())
+		if got == newest {
+			break
+		}
+		require.Less(t, time.Now(), deadline)
+	}
+	require.NoError(t, att.Err())
+	l.Revoke()
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	<-l.Done()
+	require.ErrorIs(t, l.Notify(soon(t), nil), ErrRevoked)
+}
+
+// The oldest go when there is no room.
+func TestNoticesInTheirOrder(t *testing.T) {
+	tr := &transport{notices: make(chan []byte, maxNotices)}
+	for i := range 2*maxNotices + 1 {
+		tr.noteNotice(fmt.Append(nil, i))
+	}
+	require.Len(t, tr.notices, maxNotices)
+	require.Equal(t, fmt.Sprint(maxNotices+1), string(<-tr.notices))
+	require.Equal(t, wire.MaxNotice, MaxNotice)
+}
+
+// What is zero or nil has no notices, and takes none.
+func TestNoticesOfNothing(t *testing.T) {
+	for _, l := range []*Lease{nil, {}} {
+		require.ErrorIs(t, l.Notify(t.Context(), nil), ErrClosed)
+		require.Nil(t, l.Notices())
+	}
+	for _, a := range []*Attachment{nil, {}} {
+		require.ErrorIs(t, a.Notify(t.Context(), nil), ErrClosed)
+		require.Nil(t, a.Notices())
+		require.ErrorIs(t, context.Cause(a.Context()), ErrClosed)
+	}
+}
