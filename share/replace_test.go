@@ -188,7 +188,7 @@ func TestLeasesOfAReplacedOfferEnd(t *testing.T) {
 // What Replace cannot put up leaves what is there as it was, and nobody waiting.
 func TestReplaceThatFails(t *testing.T) {
 	spy, dev, ctx := spied(t)
-	buf, next := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
+	buf := newBuffer(t, ctx, 1)
 	over, cancel := context.WithCancel(soon(t))
 	cancel()
 	for name, c := range map[string]struct {
@@ -202,19 +202,18 @@ func TestReplaceThatFails(t *testing.T) {
 		"over":             {over, "", []OfferOption{WithSynchronized()}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			srv := listen(t)
+			srv, next := listen(t), newBuffer(t, ctx, 2) // which was never exported
 			old := serve(t, srv, buf)
 			att := attached(t, srv, "data", dev)
-			spy.fail(c.fail)
-			require.ErrorIs(t, srv.Replace(c.ctx, "data", next, ReadOnly, c.opts...), c.want)
-			spy.fail("")
+			err := spy.during(c.fail, func() error { return srv.Replace(c.ctx, "data", next, ReadOnly, c.opts...) })
+			require.ErrorIs(t, err, c.want)
 			require.Empty(t, srv.expected)
 			old.goesOn(t)
 			require.False(t, isSuperseded(att))
 			require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
 			old.cancel()
 			require.NoError(t, old.end(t))
-			_, err := Attach(soon(t), srv.Path(), "data", dev)
+			_, err = Attach(soon(t), srv.Path(), "data", dev)
 			require.ErrorIs(t, err, ErrRefused)
 		})
 	}

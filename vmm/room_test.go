@@ -75,6 +75,35 @@ func TestBufferInAReservation(t *testing.T) {
 	}
 }
 
+// A reservation that was lent stays its owner's, whatever comes of it, and one buffer
+// after the other is mapped at its address.
+func TestBuffersInALentReservation(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	r := reserve(t, dev, g)
+	owed := b.owed()
+	for name, create := range makings(t, dev) {
+		for seed := range 2 {
+			buf, err := create(vmm.WithLentReservation(r))
+			require.NoError(t, err, name)
+			require.Equal(t, r.Ptr(), buf.Ptr())
+			write(t, ctx, buf.Ptr(), noise(g, seed))
+			require.ErrorIs(t, r.Close(), vmm.ErrMapped)
+			_, err = create(vmm.WithLentReservation(r))
+			require.ErrorIs(t, err, vmm.ErrOccupied)
+			require.True(t, string(noise(g, seed)) == string(read(t, ctx, buf.Ptr(), g)))
+			require.NoError(t, buf.Close())
+			require.Equal(t, owed, b.owed())
+		}
+	}
+	_, err := vmm.New(dev, 2*g, vmm.WithLentReservation(r))
+	require.ErrorIs(t, err, vmm.ErrCapacity)
+	require.Equal(t, owed, b.owed())
+	require.NoError(t, r.Close())
+	require.Equal(t, owesNothing, b.owed())
+}
+
 // One that was reserved for growth is grown into.
 func TestBufferGrowsInAReservation(t *testing.T) {
 	b, dev := bookkept(t)
