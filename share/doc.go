@@ -23,7 +23,9 @@
 //
 // [Server.Replace] puts other memory up under the same name, without an instant in which
 // there is none. Consumers keep the version that they have; [Attachment.Superseded] tells
-// them that there is another. [List] tells what a producer offers.
+// them that there is another. [Follow] ranges over the versions, waits for a producer that
+// is not there, and can map each at the same address. [List] tells what a producer offers.
+// [Lease.Notify] and [Attachment.Notify] send the other side a few bytes.
 //
 // # Lease
 //
