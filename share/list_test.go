@@ -229,7 +229,7 @@ func TestListsThatLie(t *testing.T) {
 var errAny = errors.New("any error")
 
 // A producer that lists for ever, or says nothing, has no more than the time of a step.
-func TestFault_ListThatDoesNotEnd(t *testing.T) {
+func TestFault81_ListThatDoesNotEnd(t *testing.T) {
 	for name, m := range map[string]wire.Message{
 		"silent":       nil,
 		"ignorable":    wire.Unknown{Kind: 0x7f00},

@@ -16,7 +16,7 @@ import (
 
 // A stopped process that has a lease keeps nobody from the name, and a grace period gives
 // the memory back.
-func TestFault_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
+func TestFault80_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	old := serve(t, srv, newBuffer(t, ctx, 1), WithGrace(brief), goodbyeIn(1, brief))

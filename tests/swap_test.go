@@ -127,11 +127,11 @@ func (w *swapper) swap(opts ...share.OfferOption) {
 // swaps is how many versions there are: on a GPU a handoff takes longer.
 var swaps = map[cu.Kind]int{cu.Soft: 200, cu.CUDA: 40}[cutest.Kind()]
 
-// TestFault_SwapUnderConsumers: processes follow one version after the other. None is
+// TestFault80_SwapUnderConsumers: processes follow one version after the other. None is
 // refused, and each finds the bytes of the version that it was offered for as long as it
 // is attached, also when another is killed, and another is stopped and keeps its memory
 // for the grace period.
-func TestFault_SwapUnderConsumers(t *testing.T) {
+func TestFault80_SwapUnderConsumers(t *testing.T) {
 	s := newScene(t)
 	w := newSwapper(t, s, 3)
 	followers := map[string]*process{}
