@@ -296,8 +296,9 @@ func (l *Launch) Set(i int, value any) error {
 	return nil
 }
 
-// Run queues the kernel with its arguments on s, as [Function.Launch] does. It refuses memory that has been closed
-// meanwhile, unless Set has taken its place. It does not allocate.
+// Run queues the kernel with its arguments on s, as [Function.Launch] does. It refuses
+// memory that has been closed meanwhile, unless Set has taken its place. It does not
+// allocate.
 func (l *Launch) Run(s *Stream) error {
 	if l == nil || !l.f.owner.enter() {
 		return ErrClosed
@@ -309,7 +310,7 @@ func (l *Launch) Run(s *Stream) error {
 			return err
 		}
 	}
-	if err := s.runIn(l.f.ctx, l.op, l.call); err != nil {
+	if err := s.launch(l.f.ctx, l.op, l.call); err != nil {
 		return l.explain(err)
 	}
 	return nil
