@@ -191,8 +191,11 @@ func (o *offering) wait() error {
 	var grace <-chan time.Time
 	for {
 		done, active := o.count()
-		if done || replaced == nil && active == 0 {
+		switch {
+		case done:
 			return nil
+		case replaced == nil && active == 0:
+			return o.cause() // the leases may have ended with the server
 		}
 		var idle <-chan time.Time
 		if o.opts.idle > 0 && active == 0 {
