@@ -6,13 +6,16 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// Every driver call of this package is made by one of three words:
+// Every driver call of this package is made by one of three methods:
 //
-//   - run makes a call with what can be closed: a Context, and what is made in
-//     one, a Library, a Pool, a MemHandle. It refuses what is nil or closed
-//     ([ErrClosed]) and what is lost ([LostError]), keeps the handle open until the
-//     call is over, binds the context, and makes an error of the result.
-//   - create is run for a call that makes something for a context to own.
+//   - run makes a call with what can be closed: a Context, and what is made in one, a
+//     Library, a Pool, a MemHandle. It refuses what is nil or closed ([ErrClosed]),
+//     keeps the handle open until the call is over, and makes an error of the result.
+//     Where there is a context it binds that, and refuses one that is lost
+//     ([LostError]). A Stream has runIn, for work of a context; launch, for launches;
+//     and borrow, for copies between contexts.
+//   - create is run for a call that makes something for a context to own. What a Stream
+//     or Graph makes is adopted within their run.
 //   - check makes an error of a result that is there: of a Driver or Device, which
 //     are never closed, and of calls that close.
 //

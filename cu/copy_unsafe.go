@@ -10,14 +10,16 @@ import (
 )
 
 // CopyToDevice copies src to the device memory at dst and waits
-// (cuMemcpyHtoDAsync).
+// (cuMemcpyHtoDAsync). Work of [Context.NewStream] it does not wait for: to come after
+// that, use [CopyToDeviceAsync] there and [Stream.Synchronize].
 func CopyToDevice[T any](c *Context, dst DevicePtr, src []T) error {
 	defer runtime.KeepAlive(src)
 	return c.waiting(func(s *Stream) error { return CopyToDeviceAsync(s, dst, src) })
 }
 
 // CopyToHost fills dst with device memory from src on and waits
-// (cuMemcpyDtoHAsync).
+// (cuMemcpyDtoHAsync). Work of [Context.NewStream] it does not wait for: to come after
+// that, use [CopyToHostAsync] there and [Stream.Synchronize].
 func CopyToHost[T any](c *Context, dst []T, src DevicePtr) error {
 	defer runtime.KeepAlive(dst)
 	return c.waiting(func(s *Stream) error { return CopyToHostAsync(s, dst, src) })

@@ -100,7 +100,7 @@ func WithLeakHandler(f func(Leak)) Option { return func(c *config) { c.leak = f 
 //
 // Errors: [*sys.LibraryError] where there is no libcuda; [ErrNoDevice] where no
 // GPU is visible; any other [*Error] of cuInit means a driver that is there and
-// broken; soft.ConfigError where the environment of the software driver makes no
+// broken; *soft.ConfigError where the environment of the software driver makes no
 // sense.
 func Open(opts ...Option) (*Driver, error) {
 	c := config{leak: printLeak}

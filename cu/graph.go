@@ -33,15 +33,7 @@ func (c *Context) newGraph(op string, create func(sys.Caller, *sys.CUgraph) sys.
 	graphs := &c.inner.dev.drv.graphs
 	graphs.Lock()
 	defer graphs.Unlock()
-	err := c.run(op, func(call sys.Caller) sys.CUresult {
-		h := new(sys.CUgraph)
-		r := create(call, h)
-		if r == sys.CUDA_SUCCESS {
-			g.graph = *h
-			c.inner.adopt(g.graphHandle)
-		}
-		return r
-	})
+	err := c.create(op, g.graphHandle, func(call sys.Caller) sys.CUresult { return create(call, &g.graph) })
 	if err != nil {
 		return nil, err
 	}

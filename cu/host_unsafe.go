@@ -55,12 +55,11 @@ type hostHandle struct {
 // bytes the memory has no address.
 func (c *Context) AllocHost(size uint64, flags HostFlags) (*HostMemory, error) {
 	m := &HostMemory{new(hostHandle), c}
-	err := c.run("cuMemHostAlloc", func(call sys.Caller) sys.CUresult {
+	err := c.create("cuMemHostAlloc", m.hostHandle, func(call sys.Caller) sys.CUresult {
 		p := new(unsafe.Pointer)
 		r := call.CuMemHostAlloc(p, uintptr(size), uint32(flags))
 		if r == sys.CUDA_SUCCESS {
 			m.bytes = unsafe.Slice((*byte)(*p), size)
-			c.inner.adopt(m.hostHandle)
 		}
 		return r
 	})
@@ -127,12 +126,8 @@ func (m *HostMemory) Close() error {
 // RegisterReadOnly, and flags that do not fit.
 func (c *Context) RegisterHost(b []byte, flags RegisterFlags) (*HostRegistration, error) {
 	m := &HostRegistration{&hostHandle{bytes: b, registered: true}, c}
-	err := c.run("cuMemHostRegister_v2", func(call sys.Caller) sys.CUresult {
-		r := call.CuMemHostRegister_v2(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), uint32(flags))
-		if r == sys.CUDA_SUCCESS {
-			c.inner.adopt(m.hostHandle)
-		}
-		return r
+	err := c.create("cuMemHostRegister_v2", m.hostHandle, func(call sys.Caller) sys.CUresult {
+		return call.CuMemHostRegister_v2(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), uint32(flags))
 	})
 	if err != nil {
 		return nil, err

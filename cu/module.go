@@ -60,15 +60,7 @@ func (c *Context) LoadModuleFile(path string) (*Module, error) {
 // newModule makes the module that one driver call stores.
 func (c *Context) newModule(op string, j *jit, load func(sys.Caller, *sys.CUmodule) sys.CUresult) (*Module, error) {
 	m := &Module{&moduleHandle{jit: j}, c}
-	err := c.run(op, func(call sys.Caller) sys.CUresult {
-		h := new(sys.CUmodule)
-		r := load(call, h)
-		if r == sys.CUDA_SUCCESS {
-			m.module = *h
-			c.inner.adopt(m.moduleHandle)
-		}
-		return r
-	})
+	err := c.create(op, m.moduleHandle, func(call sys.Caller) sys.CUresult { return load(call, &m.module) })
 	if err != nil {
 		return nil, err
 	}

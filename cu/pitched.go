@@ -15,12 +15,11 @@ type PitchedMemory struct {
 // [ErrInvalidValue].
 func (c *Context) AllocPitch(width, height uint64, elementSize uint32) (*PitchedMemory, error) {
 	m := &PitchedMemory{Memory{new(memoryHandle), c}, 0, width, height}
-	err := c.run("cuMemAllocPitch_v2", func(call sys.Caller) sys.CUresult {
+	err := c.create("cuMemAllocPitch_v2", m.memoryHandle, func(call sys.Caller) sys.CUresult {
 		p, pitch := new(sys.CUdeviceptr), new(uintptr)
 		r := call.CuMemAllocPitch_v2(p, pitch, uintptr(width), uintptr(height), elementSize)
 		if r == sys.CUDA_SUCCESS {
 			m.ptr, m.pitch, m.size = DevicePtr(*p), uint64(*pitch), uint64(*pitch)*height
-			c.inner.adopt(m.memoryHandle)
 		}
 		return r
 	})
@@ -40,7 +39,7 @@ func (m *PitchedMemory) Width() uint64 { return m.width }
 func (m *PitchedMemory) Height() uint64 { return m.height }
 
 // Side is the memory as one side of a copy, from its first byte on.
-func (m *PitchedMemory) Side() Side { return DeviceSide(m.ptr, m.pitch) }
+func (m *PitchedMemory) Side() Side { return DeviceSide(m.Ptr(), m.pitch) }
 
 // Close frees the memory, as [Memory.Close] does.
 func (m *PitchedMemory) Close() error {

@@ -12,7 +12,7 @@ import (
 )
 
 // One kernel fills memory with the pattern, others look for what is wrong in it.
-// This runs on the software driver; cu.Open() alone opens libcuda.
+// It runs on a GPU, or on the software driver where there is none.
 func Example() {
 	if err := fillAndCheck(); err != nil {
 		log.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A buffer is written, grows where it is, and is read. This runs on the software
-// driver; cu.Open() alone opens libcuda.
+// A buffer is written, grows where it is, and is read. It runs on a GPU, or on
+// the software driver where there is none.
 func Example() {
 	if err := growingBuffer(); err != nil {
 		log.Fatal(err)

@@ -22,7 +22,8 @@ func AllowUnclosed() ContextOption { return func(o *contextOptions) { o.unclosed
 // there was anything left for it to close: streams, events, modules, graphs or
 // memory that were made in it. The failure names them and, where the driver is of
 // [Open], who made them. Those of other references to the context do not count. A
-// test that has failed by then is left alone: it may not have come to its Close.
+// test that has failed or skipped itself by then is left alone: it may not have come to its
+// Close.
 func Context(t testing.TB, dev *cu.Device, opts ...ContextOption) *cu.Context {
 	t.Helper()
 	var o contextOptions
@@ -35,7 +36,7 @@ func Context(t testing.TB, dev *cu.Device, opts ...ContextOption) *cu.Context {
 	}
 	t.Cleanup(func() {
 		t.Helper()
-		if left := unclosed(ctx); left != "" && !o.unclosed && !t.Failed() {
+		if left := unclosed(ctx); left != "" && !o.unclosed && !t.Failed() && !t.Skipped() {
 			t.Errorf("cutest: the test left this to its context to close (AllowUnclosed allows that):\n%s", left)
 		}
 		if err := ctx.Close(); err != nil {

@@ -52,7 +52,7 @@ func (f *Faults) Option() cu.Option { return cu.WithHook(f.hook) }
 // made.
 func (f *Faults) Fail(function string, r cu.Result) *Fault {
 	f.t.Helper()
-	return f.set(&Fault{function: function, hook: answer(r)})
+	return f.set(&Fault{function: function, hook: f.answer(r)})
 }
 
 // FailNth makes the nth call of function from now on fail with r; 1 is the
@@ -62,7 +62,7 @@ func (f *Faults) FailNth(function string, n int, r cu.Result) *Fault {
 	if n < 1 {
 		f.t.Fatalf("cutest: FailNth of call %d: the next call is 1", n)
 	}
-	return f.set(&Fault{function: function, hook: answer(r), nth: n})
+	return f.set(&Fault{function: function, hook: f.answer(r), nth: n})
 }
 
 // Hook puts h around each call of function from now on, for what a failure
@@ -73,7 +73,12 @@ func (f *Faults) Hook(function string, h sys.Hook) *Fault {
 	return f.set(&Fault{function: function, hook: h})
 }
 
-func answer(r cu.Result) sys.Hook {
+// answer is a hook that fails with r.
+func (f *Faults) answer(r cu.Result) sys.Hook {
+	f.t.Helper()
+	if r == 0 {
+		f.t.Fatalf("cutest: a fault with result 0, which is success")
+	}
 	return func(sys.Call, func() sys.CUresult) sys.CUresult { return sys.CUresult(r) }
 }
 
@@ -137,14 +142,17 @@ func (f *Faults) meet(symbol string) *Fault {
 	return nil
 }
 
-// report fails the test for each fault that never fired. A test that skipped
-// itself may not have come so far.
+// report fails the test for each fault that never fired. A test that has failed or
+// skipped itself may not have come so far.
 func (f *Faults) report() {
 	f.t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.t.Skipped() || f.t.Failed() {
+		return
+	}
 	for _, x := range f.faults {
-		if x.fired == 0 && !f.t.Skipped() {
+		if x.fired == 0 {
 			f.t.Errorf("cutest: the fault in %s, set at %s, never fired: %s", x.function, x.where, x.why(f.calls))
 		}
 	}
