@@ -232,9 +232,11 @@ func TestOfferEndsBeforeItIsReplaced(t *testing.T) {
 	defer cancel()
 	go func() { s.result <- srv.Replace(until, "data", next, ReadOnly, OnEvent(s.see)) }()
 	require.Eventually(t, func() bool { return isExpected(srv) }, 10*time.Second, time.Millisecond)
-	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size(), "the old one is there")
+	conn := asked(t, srv, wants(dev))
+	require.EqualValues(t, 1, heard(t, conn).(wire.Offer).Memory.Size, "the old one is there")
+	require.NoError(t, conn.Close())
 	old.cancel()
-	conn := early(t, srv, wants(dev)) // at once
+	conn = early(t, srv, wants(dev)) // at once
 	require.NoError(t, old.end(t))
 	other := early(t, srv, wants(dev))
 	require.NoError(t, h.letGo())

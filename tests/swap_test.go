@@ -42,15 +42,33 @@ func (st *stage) followOne(over context.Context, do task) error {
 	ctx, cancel := context.WithTimeout(context.Background(), do.Timeout)
 	defer cancel()
 	att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev)
+	if errors.Is(err, share.ErrRevoked) {
+		return nil // it took longer than the grace period
+	}
 	if err != nil {
 		return err
 	}
-	first := st.look(att)
+	err = st.look(att)
 	select {
 	case <-att.Superseded():
+	case <-att.Done():
 	case <-over.Done():
 	}
-	return errors.Join(first, st.look(att), att.Close())
+	err = errors.Join(err, st.look(att))
+	if err != nil && lostToGrace(att) {
+		err = nil
+	}
+	return errors.Join(err, att.Close())
+}
+
+// lostToGrace reports whether the lease was taken back, as of one who took longer than
+// the grace period on a busy machine: the memory may have been written again then.
+func lostToGrace(att *share.Attachment) bool {
+	select {
+	case <-att.Done():
+	case <-time.After(5 * time.Second): // for the word to arrive
+	}
+	return errors.Is(att.Err(), share.ErrRevoked)
 }
 
 // A swapper offers one version after the other in a few buffers.
