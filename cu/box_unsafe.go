@@ -197,7 +197,7 @@ func fit(op string, dst, src *Side, width, height, depth uint64) error {
 			continue
 		}
 		if s.X+width > s.Pitch || s.X+width < width || s.Y+height > s.Rows || s.Y+height < height {
-			return &Error{Op: op, Result: ErrInvalidValue, Text: "the rows or layers of a slice overlap: its pitch or number of rows is less than what is copied"}
+			return &Error{Op: op, Result: ErrInvalidValue, Detail: "the rows or layers of a slice overlap: its pitch or number of rows is less than what is copied"}
 		}
 		if need, ok := s.extent(width, height, depth); !ok || need > s.size {
 			return fmt.Errorf("%w: it has %d bytes; %d rows of %d bytes each in %d layers, at %d bytes, %d rows and %d layers, with a pitch of %d, do not fit",

@@ -69,7 +69,7 @@ func (s *Stream) run(op string, f func(sys.Caller, sys.CUstream) sys.CUresult) e
 // another context cannot do.
 func (s *Stream) runIn(c *Context, op string, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
 	if s != nil && s.ctx.inner.ctx != c.inner.ctx {
-		return &Error{Op: op, Result: ErrInvalidHandle, Text: "the stream belongs to another context"}
+		return &Error{Op: op, Result: ErrInvalidHandle, Detail: "the stream belongs to another context"}
 	}
 	return s.run(op, f)
 }

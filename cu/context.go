@@ -29,7 +29,8 @@ type contextHandle struct {
 	fate     *fate
 	mu       sync.Mutex
 	children map[closer]struct{}
-	stack    Stack // where it was made
+	ended    []Unclosed // what Close found
+	stack    Stack      // where it was made
 }
 
 // abandoned ends a Context that nobody can reach any more. Memory in it may be in
@@ -93,6 +94,7 @@ func (h *contextHandle) close() error {
 func (h *contextHandle) closeChildren() error {
 	h.mu.Lock()
 	children := h.children
+	h.ended = h.unclosedChildren()
 	h.children = nil
 	h.mu.Unlock()
 	var errs []error

@@ -11,7 +11,7 @@ import (
 // cString is s for the driver. A zero would end it early there.
 func cString(op, s string) (*byte, error) {
 	if strings.Contains(s, "\x00") {
-		return nil, &Error{Op: op, Result: ErrInvalidValue, Text: fmt.Sprintf("there is a zero byte in %q", s)}
+		return nil, &Error{Op: op, Result: ErrInvalidValue, Detail: fmt.Sprintf("there is a zero byte in %q", s)}
 	}
 	return sys.CString(s), nil
 }
@@ -24,7 +24,7 @@ func readable(op, path string) (*byte, error) {
 		return nil, err
 	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, &Error{Op: op, Result: ErrInvalidValue, Text: path + " is not a regular file"}
+		return nil, &Error{Op: op, Result: ErrInvalidValue, Detail: path + " is not a regular file"}
 	}
 	return name, nil
 }

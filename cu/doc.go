@@ -27,9 +27,9 @@
 // what was made in it.
 //
 // A call that returns before its work is done takes a [*Stream] and ends in Async.
-// Launches, records, waits, written values and host functions always return
-// before, and do without the word: [Function.Launch], [Event.Record],
-// [Stream.WaitEvent], [Stream.WaitValue32], [Stream.Call]. The form without Async
+// Launches, uploads, records, waits, written values and host functions always return
+// before, and do without the word: [Function.Launch], [GraphExec.Upload],
+// [Event.Record], [Stream.WaitEvent], [Stream.WaitValue32], [Stream.Call]. The form without Async
 // takes a [*Context] and waits. The stream or context comes first, as receiver or
 // first parameter; then destination, source and size. A nil *Stream is [ErrClosed].
 //

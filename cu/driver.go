@@ -175,7 +175,7 @@ func (d *Driver) refuseOther(op, what string, other *Driver) error {
 	if d.call.Library() == other.call.Library() {
 		return nil
 	}
-	return &Error{Op: op, Result: ErrInvalidHandle, Text: what + " belongs to another driver"}
+	return &Error{Op: op, Result: ErrInvalidHandle, Detail: what + " belongs to another driver"}
 }
 
 // Kind tells libcuda from the software driver.

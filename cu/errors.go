@@ -32,7 +32,7 @@ type Error struct {
 	Text   string // the driver's own words, from cuGetErrorString
 	Detail string // what was wrong with what the call was given, where that was found out
 	Bind   bool   // cuCtxSetCurrent failed, so that Op was not called
-	Kind   Kind   // of the driver
+	Kind   Kind   // of the driver; 0 where the call was refused without asking one
 }
 
 // Error prints the call, the result's name and number, the driver's words

@@ -90,13 +90,16 @@ type operand struct {
 	access Access // that it takes
 	at     DevicePtr
 	size   uint64
+	unit   uint64   // that the address has to be a multiple of, if not 0
 	ctx    *Context // whose memory it is, if not that of the stream's
 }
 
-func source(p DevicePtr, n uint64) operand { return operand{"source", ReadOnly, p, n, nil} }
+func source(p DevicePtr, n uint64) operand {
+	return operand{name: "source", access: ReadOnly, at: p, size: n}
+}
 
 func destination(p DevicePtr, n uint64) operand {
-	return operand{"destination", ReadWrite, p, n, nil}
+	return operand{name: "destination", access: ReadWrite, at: p, size: n}
 }
 
 // in is o as memory of c's.
@@ -107,12 +110,15 @@ func (o operand) in(c *Context) operand {
 
 // filled is what a fill sets: height rows of width elements.
 func filled[T any](p DevicePtr, pitch, width, height uint64) operand {
-	over, bytes := bits.Mul64(width, uint64(reflect.TypeFor[T]().Size()))
+	unit := uint64(reflect.TypeFor[T]().Size())
+	over, bytes := bits.Mul64(width, unit)
 	if over != 0 {
 		return operand{}
 	}
 	side := DeviceSide(p, pitch)
-	return destination(side.touched(bytes, height, 1))
+	o := destination(side.touched(bytes, height, 1))
+	o.unit = unit
+	return o
 }
 
 // explain adds to the error of a copy or fill which of its operands are not the
@@ -142,6 +148,8 @@ func (o operand) wrong() string {
 		return ""
 	case o.at == 0:
 		return fmt.Sprintf("the %s is 0x0, which is the address of memory that is closed", o.name)
+	case o.unit > 1 && uint64(o.at)%o.unit != 0:
+		return fmt.Sprintf("the %s %s is no multiple of %d, the bytes of an element", o.name, o.at, o.unit)
 	case a.Type == 0:
 		return fmt.Sprintf("the %s %s is in no memory that the driver knows", o.name, o.at)
 	case a.Access&o.access != o.access:

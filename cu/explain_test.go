@@ -190,7 +190,6 @@ func TestCopyNamesTheEndOfMappings(t *testing.T) {
 		said := detail(t, cu.CopyToDevice(ctx, from, host[:end-from+5]), cu.ErrInvalidValue)
 		require.Equal(t, fmt.Sprintf("the destination %s+%d ends 5 bytes past its allocation, which ends at %s", from, end-from+5, end), said)
 	}
-	require.Empty(t, detail(t, cu.Fill(ctx, two+1, uint32(1), 1), cu.ErrInvalidValue), "it is not aligned")
 }
 
 // Where there is no memory, or none that may be used so, the error says that.
@@ -212,10 +211,26 @@ func TestCopySaysThatThereIsNoMemory(t *testing.T) {
 		fmt.Sprintf("the source %s is in no memory that the driver knows", hole.Add(g)):                cu.CopyToHost(ctx, host, hole.Add(g)),
 		fmt.Sprintf("access to the source %s is none, where read-only is needed", unset):               cu.Copy(ctx, good.Ptr(), unset, 8),
 		fmt.Sprintf("access to the destination %s is read-only, where read-write is needed", readable): cu.Copy(ctx, readable, good.Ptr(), 8),
-		"": cu.Fill(ctx, good.Ptr()+1, uint32(1), 1), // which is not aligned
+		fmt.Sprintf("the destination %s is no multiple of 4, the bytes of an element", good.Ptr()+1):   cu.Fill(ctx, good.Ptr()+1, uint32(1), 1),
 	} {
 		require.Equal(t, want, detail(t, err, cu.ErrInvalidValue))
 	}
+}
+
+// The nodes of a graph name the memory that they cannot have, too.
+func TestNodeSaysWhatIsWrong(t *testing.T) {
+	drv := cutest.Driver(t)
+	ctx := cutest.Context(t, firstDevice(t, drv))
+	m := alloc(t, ctx, 1<<20)
+	g, err := ctx.NewGraph()
+	require.NoError(t, err)
+	defer g.Close()
+	_, err = g.AddCopy(m.Ptr().Add(8), m.Ptr(), 1<<20)
+	require.Contains(t, detail(t, err, cu.ErrInvalidValue), "the destination "+m.Ptr().Add(8).String()+"+1048576 ends 8 bytes past its allocation")
+	_, err = cu.AddFill(g, m.Ptr()+1, uint16(1), 1)
+	require.Equal(t, fmt.Sprintf("the destination %s is no multiple of 2, the bytes of an element", m.Ptr()+1), detail(t, err, cu.ErrInvalidValue))
+	_, err = (*cu.Graph)(nil).AddCopy(m.Ptr(), m.Ptr(), 1)
+	require.ErrorIs(t, err, cu.ErrClosed)
 }
 
 // The driver is asked for reasons when it has refused something, and only then.

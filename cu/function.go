@@ -152,7 +152,7 @@ func fits32(op string, v int) error {
 	if int(int32(v)) == v {
 		return nil
 	}
-	return &Error{Op: op, Result: ErrInvalidValue, Text: fmt.Sprintf("%d does not fit 32 bits", v)}
+	return &Error{Op: op, Result: ErrInvalidValue, Detail: fmt.Sprintf("%d does not fit 32 bits", v)}
 }
 
 // FunctionAttributes are what every driver knows of a function. Sizes are in

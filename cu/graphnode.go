@@ -53,7 +53,7 @@ func (g *Graph) addNode(op string, after []GraphNode, create func(call sys.Calle
 	deps := make([]sys.CUgraphNode, len(after), len(after)+1) // so that there is a first
 	for i, a := range after {
 		if a.graph != g || a.node == 0 {
-			return GraphNode{}, &Error{Op: op, Result: ErrInvalidValue, Text: "a node cannot follow one of another graph"}
+			return GraphNode{}, &Error{Op: op, Result: ErrInvalidValue, Detail: "a node cannot follow one of another graph"}
 		}
 		deps[i] = a.node
 	}
@@ -80,9 +80,10 @@ func (g *Graph) AddCopy(dst, src DevicePtr, n uint64, after ...GraphNode) (Graph
 		DstMemoryType: sys.CU_MEMORYTYPE_DEVICE, DstDevice: sys.CUdeviceptr(dst),
 		WidthInBytes: uintptr(n), Height: 1, Depth: 1,
 	}
-	return g.addNode("cuGraphAddMemcpyNode", after, func(call sys.Caller, out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr) sys.CUresult {
+	node, err := g.addNode("cuGraphAddMemcpyNode", after, func(call sys.Caller, out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr) sys.CUresult {
 		return call.CuGraphAddMemcpyNode(out, h, deps, n, p, g.ctx.inner.ctx)
 	})
+	return node, g.explain(err, destination(dst, n), source(src, n))
 }
 
 // AddFill adds a fill of count elements at dst, aligned to their size, with
@@ -98,9 +99,19 @@ func AddFill[T uint8 | uint16 | uint32](g *Graph, dst DevicePtr, value T, count 
 	p := &sys.CUDA_MEMSET_NODE_PARAMS{
 		Dst: sys.CUdeviceptr(dst), Value: uint32(value), ElementSize: size, Width: uintptr(count), Height: 1,
 	}
-	return g.addNode("cuGraphAddMemsetNode", after, func(call sys.Caller, out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr) sys.CUresult {
+	node, err := g.addNode("cuGraphAddMemsetNode", after, func(call sys.Caller, out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr) sys.CUresult {
 		return call.CuGraphAddMemsetNode(out, h, deps, n, p, g.ctx.inner.ctx)
 	})
+	return node, g.explain(err, filled[T](dst, 0, count, 1))
+}
+
+// explain adds to the error of a node which of its operands are not the memory that
+// they have to be.
+func (g *Graph) explain(err error, operands ...operand) error {
+	if g == nil {
+		return err
+	}
+	return g.ctx.null.explain(err, operands...)
 }
 
 // AddChild adds a node that does what child does, once the nodes of after are

@@ -12,7 +12,7 @@ import (
 // was cut off is refused.
 func loadable(op string, image []byte) (unsafe.Pointer, error) {
 	if !isWhole(image) {
-		return nil, &Error{Op: op, Result: ErrInvalidImage, Text: "it is shorter than it says, or no image that can be moved"}
+		return nil, &Error{Op: op, Result: ErrInvalidImage, Detail: "it is shorter than it says, or no image that can be moved"}
 	}
 	code := make([]byte, len(image)+1)
 	copy(code, image)

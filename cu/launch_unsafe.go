@@ -55,8 +55,8 @@ func (e *ArgumentError) Error() string {
 
 // Launch queues the kernel on s, a stream of its context (cuLaunchKernel;
 // cuLaunchCooperativeKernel; cuLaunchKernelEx for a priority or a cluster, which is a
-// [*SymbolError] before CUDA 11.8). It returns before the
-// kernel is done. It may be captured: the graph has a copy of the arguments.
+// [*SymbolError] before CUDA 11.8). It returns before the kernel is done. It may be
+// captured: the graph has a copy of the arguments.
 //
 // args are the kernel's parameters in order, each an int8 to int64, uint8 to
 // uint64, float32, float64, [DevicePtr], an array or struct of such, which lies

@@ -13,15 +13,20 @@ type Unclosed struct {
 }
 
 // Unclosed lists, in no order, what was made in c and not closed: what Close
-// would end. After Close it is empty.
+// would end, or has ended.
 func (c *Context) Unclosed() []Unclosed {
 	defer runtime.KeepAlive(c)
 	return c.inner.unclosed()
 }
 
-func (h *contextHandle) unclosed() (all []Unclosed) {
+func (h *contextHandle) unclosed() []Unclosed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return append(h.unclosedChildren(), h.ended...)
+}
+
+// unclosedChildren runs with mu held.
+func (h *contextHandle) unclosedChildren() (all []Unclosed) {
 	for c := range h.children {
 		all = append(all, c.unclosed())
 	}

@@ -12,7 +12,8 @@ import (
 )
 
 // ErrInUse says that memory cannot be freed because it is offered, or because streams
-// may still have to signal or wait there ([Counter]); it is [vmm.ErrInUse]. Of legacy memory it is an [*InUseError].
+// may still have to signal or wait there ([Counter]); it is [vmm.ErrInUse]. Of legacy
+// memory it is an [*InUseError].
 var ErrInUse = vmm.ErrInUse
 
 // ErrMemoryGone says that offered legacy memory was freed behind this package's back.

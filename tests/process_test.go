@@ -165,13 +165,17 @@ func (p *process) succeeds() {
 	require.Empty(p.t, p.err.all(), p.dump())
 }
 
-// fails waits for that exit code and for one clear line on standard error
-// that holds all of words. It returns the line.
+// fails waits for that exit code and for one clear error on standard error that holds
+// all of words: a line, and if a context was lost some more, which are indented. It
+// returns the error.
 func (p *process) fails(code int, words ...string) string {
 	p.t.Helper()
 	require.Equal(p.t, code, p.wait(), p.dump())
-	require.Len(p.t, p.err.all(), 1, p.dump())
-	line := p.err.all()[0]
+	line, more, _ := strings.Cut(strings.Join(p.err.all(), "\n"), "\n")
+	for below := range strings.Lines(more) {
+		require.True(p.t, strings.HasPrefix(below, "  ") && strings.Contains(more, "the context is lost"), p.dump())
+		line += "\n" + strings.TrimSuffix(below, "\n")
+	}
 	require.True(p.t, strings.HasPrefix(line, p.name+": "), line)
 	for _, trace := range []string{"goroutine", "panic", "SIGSEGV", "%!", ".go:"} {
 		require.NotContains(p.t, line, trace)

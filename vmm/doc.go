@@ -33,8 +33,9 @@
 // No Close of this package waits for work that uses the memory, be it a kernel, a copy
 // or a stream that is to write a word; synchronise first, or keep a [Hold]. Work
 // that gets to memory which is gone loses every context of the process
-// ([cu.ErrContextLost]); of the software driver, soft.LastFault names the memory. A mapping that is lost without Close is reported with the stack that made it
-// and stays mapped, because a kernel may still use it.
+// ([cu.ErrContextLost]); of the software driver, soft.LastFault names the memory. A
+// mapping that is lost without Close is reported with the stack that made it and stays
+// mapped, because a kernel may still use it.
 //
 // Read-only is a property of a mapping, not of the descriptor: it guards
 // against mistakes, and a process that holds the fd can map it read-write.

@@ -88,7 +88,18 @@ func TestClosedIsNotUnclosed(t *testing.T) {
 	require.Empty(t, got.failures)
 	require.Len(t, other.Unclosed(), 1)
 	require.NoError(t, other.Close())
-	require.Empty(t, other.Unclosed())
+	require.Len(t, other.Unclosed(), 1, "what it ended")
+}
+
+// A test that closes the context itself hides nothing by that.
+func TestUnclosedInAContextThatIsClosed(t *testing.T) {
+	got := record(t, func(t testing.TB) {
+		ctx := Context(t, Device(t))
+		require.NoError(t, makers["memory"].make(ctx))
+		require.NoError(t, ctx.Close())
+	})
+	require.Len(t, got.failures, 1)
+	require.Contains(t, got.failures[0], "device memory: 100, of 409600 bytes in all")
 }
 
 // A test that failed may not have come to its Close.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/leak"
 )
 
@@ -50,7 +51,7 @@ func checkEnvironment() error {
 		if os.Getenv("GPUFD_REQUIRE_GPU") == "1" && kind == "" {
 			return errors.New("GPUFD_REQUIRE_GPU=1 wants GPUFD_DRIVER=cuda, or soft to say that no GPU is meant")
 		}
-		return nil
+		return os.Setenv("GPUFD_DRIVER", cu.Soft.String()) // also for what opens a driver by itself
 	default:
 		return fmt.Errorf("GPUFD_DRIVER=%q: want soft or cuda", kind)
 	}

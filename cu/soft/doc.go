@@ -60,10 +60,11 @@
 //
 // Modules are PTX, run on the CPU by package ptx: an instruction that it does
 // not know is an error of the load, in the log, by name and line. Machine code
-// in cubins and fatbins is for no device here. [LastFault] says where a kernel, a copy or
-// a stream's wait died, and what was at the address, which results of the driver do not. Of a launch's blocks only as many are
-// under way at once as take a little above 1 GiB of the host's memory, with their
-// threads' registers and local memory; a cooperative launch has to fit into that.
+// in cubins and fatbins is for no device here. [LastFault] says where a kernel, a copy
+// or a stream's wait died, and what was at the address, which results of the driver
+// do not. Of a launch's blocks only as many are under way at once as take a little
+// above 1 GiB of the host's memory, with their threads' registers and local memory; a
+// cooperative launch has to fit into that.
 //
 // # What bites
 //

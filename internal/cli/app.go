@@ -89,7 +89,7 @@ func (a *App) wanted(err error) string {
 }
 
 // Run parses args, opens the driver and runs body, and returns the exit code.
-// Errors go to stderr, one line each.
+// An error goes to stderr, on one line; that of a lost context on several.
 func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) error) int {
 	if err := checkDescriptors(needDescriptors); err != nil {
 		fmt.Fprintf(stderr, "%s: %s\n", a.name, oneLine(err)) // without a timer, which needs a poller

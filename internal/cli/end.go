@@ -160,7 +160,7 @@ func (a *App) written(limit time.Duration, hurry <-chan struct{}) error {
 
 // fail prints the error, also where nobody reads it, and returns its exit code.
 func (a *App) fail(stderr io.Writer, err error) int {
-	within(stderrLimit, func() { fmt.Fprintf(stderr, "%s: %s\n", a.name, oneLine(err)) })
+	within(stderrLimit, func() { fmt.Fprintf(stderr, "%s: %s\n", a.name, forPeople(err)) })
 	return ExitCode(err)
 }
 

@@ -97,6 +97,13 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 	require.Equal(t, "x: 5", Usagef("x: %d", 5).Error())
 }
 
+// What a context was lost to stands on a line of its own.
+func TestForPeople(t *testing.T) {
+	lost := fmt.Errorf("block 0 read 0x10\n%w; begin anew", &cu.Error{Op: "cuStreamSynchronize", Result: cu.ErrIllegalAddress})
+	require.Regexp(t, "^block 0 read 0x10\n  CUDA_ERROR_ILLEGAL_ADDRESS [^\n]*: the context is lost\n  [^\n]*; begin anew$", forPeople(lost))
+	require.Equal(t, "a; b", forPeople(errors.New("a\nb")))
+}
+
 func TestOneLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"one": "one", "a\nb": "a; b", "Tried:\n  x: no\n  y: no": "Tried: x: no; y: no", "a\n\nb\n": "a; b", "": "", "\n a": "a",

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
 )
 
 // Fields are the members of a JSON line.
@@ -206,6 +209,15 @@ func (o *Output) result(fields Fields, err error) {
 		all["error"] = oneLine(err)
 	}
 	o.object("result", all)
+}
+
+// forPeople is what an error says on one line; but what a context was lost to has a
+// line of its own, and the rest stands below it.
+func forPeople(err error) string {
+	if !errors.Is(err, cu.ErrContextLost) {
+		return oneLine(err)
+	}
+	return strings.ReplaceAll(err.Error(), "\n", "\n  ")
 }
 
 // oneLine joins what an error says on several lines.
