@@ -313,7 +313,7 @@ func TestCounterIsNotCaptured(t *testing.T) {
 // context has ended.
 func TestCounterWithoutAMark(t *testing.T) {
 	spy, dev, _ := spied(t)
-	ctx := cutest.Context(t, dev)
+	ctx := cutest.Context(t, dev, cutest.AllowUnclosed())
 	s, err := ctx.NewStream()
 	require.NoError(t, err)
 	buf := zeros(t, ctx)

@@ -86,6 +86,7 @@ func formList(t *testing.T) string {
 		case f.approx:
 			approx++
 		default:
+			require.NotEmpty(t, known[f.name], "nothing was recorded of %s: the GPU's bits are not known", f.name)
 			equal++
 		}
 	}
