@@ -86,10 +86,21 @@ func (o *offering) serve(ctx context.Context) error {
 	if ctx.Err() != nil { // over before it began, which is no error
 		return o.giveUp(context.Cause(ctx))
 	}
+	if err := o.putUp(ctx); err != nil {
+		return join(err, o.giveUp(err))
+	}
+	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
+	err := o.wait()
+	o.remove()
+	return join(err, o.end(ErrRevoked))
+}
+
+// putUp publishes the offering and tells everybody whom that concerns.
+func (o *offering) putUp(ctx context.Context) error {
 	o.opts.onEvent(Event{Kind: Offered})
 	now, err := o.publish(ctx)
 	if err != nil {
-		return join(err, o.giveUp(err))
+		return err
 	}
 	for _, w := range now.pending {
 		w.publish()
@@ -98,10 +109,7 @@ func (o *offering) serve(ctx context.Context) error {
 		w.deliver()
 	}
 	now.replaced.tellSuperseded(o)
-	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
-	err = o.wait()
-	o.remove()
-	return join(err, o.end(ErrRevoked))
+	return nil
 }
 
 // enter counts an offer among what Close waits for.

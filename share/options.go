@@ -164,6 +164,7 @@ type offerOptions struct {
 	verdict      bool
 	synchronized bool
 	replaces     bool // it takes its name from the offer that has it
+	stands       bool // until it is closed
 	grace        time.Duration
 	onEvent      func(Event)
 	onLease      func(*Lease)
@@ -221,6 +222,8 @@ func newOfferOptions(opts []OfferOption) (*offerOptions, error) {
 		return nil, errors.New("share: OnEvent or OnLease without a function (nil)")
 	case len(o.data) > MaxData:
 		return nil, fmt.Errorf("share: %d bytes of application data; %d are allowed", len(o.data), MaxData)
+	case o.stands && (o.leases != 0 || o.idle != 0 || o.grace != 0):
+		return nil, errStanding
 	case o.leases < 0:
 		return nil, fmt.Errorf("share: WithLeases(%d): want 0, which is no bound, or more", o.leases)
 	case o.idle < 0:

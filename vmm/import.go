@@ -33,20 +33,28 @@ func (d Descriptor) Check(dev *cu.Device) error {
 	if d.Device != dev.UUID() {
 		return fmt.Errorf("%w: it is on %s, and device %s was asked for", ErrDevice, d.Device, dev)
 	}
-	return d.checkSizes(dev)
-}
-
-func (d Descriptor) checkSizes(dev *cu.Device) error {
 	g, err := Granularity(dev)
 	if err != nil {
 		return err
+	}
+	if d.ChunkSize%g != 0 {
+		return badField("chunk size", fmt.Sprintf("is %d, no multiple of the granularity %d", d.ChunkSize, g))
+	}
+	return d.Plausible()
+}
+
+// Plausible finds what is wrong on every device, for who has none. The error is
+// [ErrKind] or a [*DescriptorError].
+func (d Descriptor) Plausible() error {
+	if d.Kind != cu.CUDA && d.Kind != cu.Soft {
+		return fmt.Errorf("%w: the exporter uses a driver of %q, which is none that is known", ErrKind, d.Kind)
 	}
 	total := uint64(d.Chunks) * d.ChunkSize
 	switch {
 	case d.Chunks < 1 || d.Chunks > MaxChunks:
 		return badField("number of chunks", fmt.Sprintf("is %d; 1 to %d are possible", d.Chunks, MaxChunks))
-	case d.ChunkSize == 0 || d.ChunkSize%g != 0:
-		return badField("chunk size", fmt.Sprintf("is %d, no multiple of the granularity %d", d.ChunkSize, g))
+	case d.ChunkSize == 0:
+		return badField("chunk size", "is 0")
 	case total/d.ChunkSize != uint64(d.Chunks):
 		return badField("chunk size", fmt.Sprintf("is %d: %d of them are more than 64 bits hold", d.ChunkSize, d.Chunks))
 	case d.Granularity == 0 || d.ChunkSize%d.Granularity != 0:

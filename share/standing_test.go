@@ -1,0 +1,108 @@
+package share
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// kept is memory of which no more is left than its descriptors.
+func kept(t testing.TB, ctx *cu.Context, size uint64, seed int, opts ...vmm.NewOption) (vmm.Descriptor, []*os.File) {
+	t.Helper()
+	buf, err := vmm.New(ctx.Device(), size, opts...)
+	require.NoError(t, err)
+	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(size, seed)))
+	memory, files, err := buf.Export()
+	require.NoError(t, err)
+	require.NoError(t, buf.Close())
+	return memory, files
+}
+
+// Memory outlives who made it, in a process that has its descriptors and makes no driver
+// call.
+func TestOfferFiles(t *testing.T) {
+	s, dev, ctx := spied(t)
+	srv := listen(t)
+	chunk := granularity(t, dev)
+	memory, files := kept(t, ctx, 3*chunk+1, 1, vmm.WithChunkSize(chunk))
+	calls := s.count("")
+	first, err := srv.OfferFiles("data", memory, files, ReadWrite, WithData([]byte("table")))
+	require.NoError(t, err)
+	require.Equal(t, calls, s.count(""), "the driver was called")
+
+	att := attached(t, srv, "data", dev)
+	require.Equal(t, "table", string(att.Offer().Data))
+	requireNoise(t, ctx, att.Buffer(), 1)
+	require.Len(t, first.Leases(), 1)
+
+	memory, files = kept(t, ctx, 100, 2)
+	second, err := srv.OfferFiles("data", memory, files, ReadOnly)
+	require.NoError(t, err)
+	<-first.Replaced()
+	awaitSuperseded(t, att)
+	require.Len(t, first.Leases(), 1, "a lease goes on")
+	newer := attached(t, srv, "data", dev, WithNewerThan(att.Offer().Descriptor.Generation))
+	requireNoise(t, ctx, newer.Buffer(), 2)
+
+	require.NoError(t, first.Close())
+	<-att.Done()
+	require.ErrorIs(t, att.Err(), ErrRevoked)
+	requireNoise(t, ctx, att.Buffer(), 1)
+	require.NoError(t, att.Close())
+	require.NoError(t, newer.Close())
+	require.NoError(t, second.Close())
+	require.NoError(t, second.Close())
+	_, err = Attach(soon(t), srv.Path(), "data", dev)
+	require.ErrorIs(t, err, ErrRefused)
+}
+
+// What no consumer would take is refused, and the files stay the caller's.
+func TestOfferFilesWrong(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	memory, files := kept(t, ctx, 100, 1)
+	with := func(change func(*vmm.Descriptor)) vmm.Descriptor {
+		m := memory
+		change(&m)
+		return m
+	}
+	for says, m := range map[string]vmm.Descriptor{
+		"1 descriptors for memory of 2 chunks": with(func(m *vmm.Descriptor) { m.Chunks = 2 }),
+		"size":                                 with(func(m *vmm.Descriptor) { m.Size = 0 }),
+		"chunk size":                           with(func(m *vmm.Descriptor) { m.ChunkSize = 0 }),
+		"granularity":                          with(func(m *vmm.Descriptor) { m.Granularity = 0 }),
+		"none that is known":                   with(func(m *vmm.Descriptor) { m.Kind = 0 }),
+		"size is ":                             with(func(m *vmm.Descriptor) { m.Size = 2 * m.ChunkSize }),
+	} {
+		_, err := srv.OfferFiles("data", m, files, ReadOnly)
+		require.ErrorContains(t, err, says)
+	}
+	for _, opt := range []OfferOption{WithLeases(1), WithIdleTimeout(1), WithGrace(1)} {
+		_, err := srv.OfferFiles("data", memory, files, ReadOnly, opt)
+		require.ErrorIs(t, err, errStanding)
+	}
+	_, err := srv.OfferFiles("data", memory, []*os.File{nil}, ReadOnly)
+	require.Error(t, err)
+	_, err = (*Server)(nil).OfferFiles("data", memory, files, ReadOnly)
+	require.ErrorIs(t, err, ErrClosed)
+	p, err := srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly)
+	require.NoError(t, err)
+	_, err = srv.OfferFiles("data", memory, files, ReadOnly)
+	require.ErrorIs(t, err, ErrNameTaken)
+	require.NoError(t, p.Close())
+
+	s, err := srv.OfferFiles("data", memory, files, ReadOnly)
+	require.NoError(t, err, "the files are still open")
+	require.NoError(t, srv.Close())
+	require.NoError(t, s.Close(), "after its server")
+	_, err = srv.OfferFiles("data", memory, files, ReadOnly)
+	require.ErrorIs(t, err, ErrClosed)
+	require.NoError(t, (*Standing)(nil).Close())
+	require.NoError(t, (&Standing{}).Close())
+	require.Empty(t, (&Standing{}).Leases())
+	<-(&Standing{}).Replaced()
+}
