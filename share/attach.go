@@ -70,7 +70,9 @@ type attaching struct {
 
 	room   *vmm.Reservation // or nil
 	offer  wire.Offer
+	whole  bool // the last record of the offer has come
 	files  []*os.File
+	data   []byte         // of the application, that came behind the offer
 	memory attachedMemory // nil before it is open
 	asked  bool           // there is a conversation
 	answer [64]byte       // room for what is said, made before the offer comes
@@ -169,15 +171,19 @@ func (a *attaching) receiveOffer() error {
 		if err != nil {
 			return err
 		}
-		a.files = append(a.files, files...)
+		if _, ok := m.(wire.Data); !ok {
+			a.files = append(a.files, files...)
+		}
 		switch m := m.(type) {
 		case wire.Progress:
 		case wire.Revoke:
 			return ErrRevoked
 		case wire.Offer:
-			if whole, err := a.add(m); whole || err != nil {
+			if err := a.add(m); err != nil || a.whole && m.DataSize == 0 {
 				return err
 			}
+		case wire.Data:
+			return errors.Join(a.addData(files[0]), sock.CloseFiles(files))
 		default:
 			return unexpected(m, "where an offer belongs")
 		}
@@ -185,26 +191,28 @@ func (a *attaching) receiveOffer() error {
 	}
 }
 
-// add takes a record of the offer, whose descriptors are among files, and says whether
-// it was the last.
-func (a *attaching) add(m wire.Offer) (whole bool, err error) {
+// add takes a record of the offer, whose descriptors are among files.
+func (a *attaching) add(m wire.Offer) error {
+	if a.whole {
+		return unexpected(m, "where application data belongs")
+	}
 	if err := m.Follows(a.offer, len(a.files)); err != nil {
-		return false, err
+		return err
 	}
-	if err := a.opts.tooLarge(m.Memory); err != nil {
-		return false, err
+	if err := a.opts.tooLarge(m); err != nil {
+		return err
 	}
-	a.offer = m
-	if m.Legacy == nil && len(a.files) < m.Memory.Chunks {
-		return false, nil
+	a.offer, a.data = m, m.Data
+	if a.whole = m.Legacy != nil || len(a.files) == m.Memory.Chunks; !a.whole {
+		return nil
 	}
-	return true, a.opts.suits(m, a.name)
+	return a.opts.suits(m, a.name)
 }
 
 // described is the offer in the caller's terms.
 func (a *attaching) described() Offer {
 	m := a.offer
-	return Offer{m.Name, m.Memory, m.Access, m.Data, a.transport.conn.Peer(), m.Legacy}
+	return Offer{m.Name, m.Memory, m.Access, a.data, a.transport.conn.Peer(), m.Legacy}
 }
 
 // awaitData waits until the producer says that the data of a pending offer is there.

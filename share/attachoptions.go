@@ -26,6 +26,7 @@ type attachOptions struct {
 	handles   []HandleType // that are taken
 	maxChunks int
 	maxSize   uint64 // 0 is any
+	maxData   int
 }
 
 // WithAccess sets what the device may do with the memory here; the offer has to
@@ -94,6 +95,13 @@ func WithMaxSize(size uint64) AttachOption {
 	return attachOption(func(o *attachOptions) { o.maxSize = size })
 }
 
+// WithMaxData refuses offers with more than n bytes of application data
+// ([ErrTooLarge]), which Attach reads into memory of this process. The default is
+// [MaxData], which is the most; with 0 no offer that has any is taken.
+func WithMaxData(n int) AttachOption {
+	return attachOption(func(o *attachOptions) { o.maxData = n })
+}
+
 // WithHandle takes memory that is opened by handles of these types, and no other
 // ([ErrHandle]). The default is [HandleFD] alone: memory of a [HandleLegacy] has no
 // [Attachment.Buffer], can always be written, whatever was asked for, and does not
@@ -107,7 +115,7 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	o := &attachOptions{
 		peerOptions: newPeerOptions(), access: ReadOnly, connected: func(sock.Peer) {},
 		received: func(Offer, []*os.File) {}, steps: func(vmm.Step) {},
-		maxChunks: vmm.MaxChunks, handles: []HandleType{HandleFD},
+		maxChunks: vmm.MaxChunks, maxData: MaxData, handles: []HandleType{HandleFD},
 	}
 	for _, opt := range opts {
 		if opt != nil {
@@ -126,6 +134,9 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	case o.maxChunks < 1:
 		return nil, fmt.Errorf("share: WithMaxChunks(%d): memory has one chunk at least", o.maxChunks)
 	}
+	if o.maxData < 0 || o.maxData > MaxData {
+		return nil, fmt.Errorf("share: WithMaxData(%d): want 0 to %d", o.maxData, MaxData)
+	}
 	if err := wire.CheckAccess(o.access); err != nil {
 		return nil, err
 	}
@@ -135,9 +146,9 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 // capabilities is what the producer is told that this side takes.
 func (o *attachOptions) capabilities() wire.Capabilities {
 	if slices.Contains(o.handles, HandleLegacy) {
-		return wire.TakesLegacy
+		return wire.TakesData | wire.TakesLegacy
 	}
-	return 0
+	return wire.TakesData
 }
 
 // suits checks that it is the offer that was asked for.
@@ -154,9 +165,12 @@ func (o *attachOptions) suits(m wire.Offer, name string) error {
 }
 
 // tooLarge says what of an offer is more than is taken, if anything.
-func (o *attachOptions) tooLarge(d vmm.Descriptor) error {
+func (o *attachOptions) tooLarge(m wire.Offer) error {
+	d, data := m.Memory, max(m.DataSize, uint64(len(m.Data)))
 	size, ok := mappedSize(d)
 	switch {
+	case data > uint64(o.maxData):
+		return fmt.Errorf("%w: %d bytes of application data; %d are taken", ErrTooLarge, data, o.maxData)
 	case d.Chunks > o.maxChunks:
 		return fmt.Errorf("%w: %d chunks; %d are taken", ErrTooLarge, d.Chunks, o.maxChunks)
 	case o.maxSize > 0 && (!ok || size > o.maxSize):

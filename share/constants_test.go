@@ -11,7 +11,6 @@ import (
 // Constants that documentation shows with their values are those of the wire.
 func TestConstantsAreThoseOfTheWire(t *testing.T) {
 	require.Equal(t, wire.Version, Version)
-	require.Equal(t, wire.MaxData, MaxData)
 	for here, there := range map[HandleType]HandleType{HandleFD: wire.HandleFD, HandleLegacy: wire.HandleLegacy} {
 		require.Equal(t, there, here)
 	}

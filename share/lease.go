@@ -147,7 +147,7 @@ func (l *Lease) tell(k EventKind, err error) {
 // sendOffer sends the description with all descriptors, as many to a record
 // as it holds. After an error it can go on where it was. A handle of memory that was
 // freed it does not give away: other memory may be opened by it.
-func (l *Lease) sendOffer(records [][]byte, send sendFunc) error {
+func (l *Lease) sendOffer(records []parcel, send sendFunc) error {
 	if err := l.offering.source.vouch(); err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (l *Lease) sendOffer(records [][]byte, send sendFunc) error {
 		if err := l.over(); err != nil {
 			return err // not to be had any more
 		}
-		if err := send(records[l.sent], l.offering.files(l.sent)...); err != nil {
+		if err := send(records[l.sent].record, records[l.sent].files...); err != nil {
 			return err
 		}
 	}

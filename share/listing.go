@@ -57,7 +57,7 @@ func (o *offering) listing() wire.Listing {
 	r := o.record
 	return wire.Listing{
 		Name: r.Name, Driver: r.Memory.Kind, Device: r.Memory.Device, Handle: r.HandleType(), Access: r.Access,
-		Size: r.Memory.Size, Generation: r.Memory.Generation, DataSize: uint64(len(r.Data)), Pending: !o.published,
+		Size: r.Memory.Size, Generation: r.Memory.Generation, DataSize: max(r.DataSize, uint64(len(r.Data))), Pending: !o.published,
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 const Version = 1
 
 // MaxData is how many bytes of application data an offer may carry.
-const MaxData = 4096
+const MaxData = 64 << 20
 
 const maxFDs = sock.MaxFDs
 
@@ -37,7 +37,7 @@ type Offer struct {
 	Name       string
 	Descriptor vmm.Descriptor
 	Access     cu.Access // the most that may be asked for
-	Data       []byte    // the application's own
+	Data       []byte    // the application's own; see [WithAuthorize] for where it is nil
 	Producer   sock.Peer
 
 	// Legacy is what legacy memory is opened by: nil where descriptors came. The

@@ -225,12 +225,12 @@ func TestOfferChecksItsArguments(t *testing.T) {
 		require.Error(t, err)
 		require.NotErrorIs(t, err, ErrRefused)
 	}
-	require.ErrorContains(t, srv.Offer(bg, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "4097 bytes")
+	require.ErrorContains(t, srv.Offer(bg, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "67108865 bytes")
 	require.Empty(t, srv.offers)
 
 	over, cancel := context.WithCancel(bg)
 	cancel()
-	require.NoError(t, srv.Offer(over, "x", buf, ReadOnly, WithData(make([]byte, MaxData))))
+	require.NoError(t, srv.Offer(over, "x", buf, ReadOnly, WithData(make([]byte, wire.MaxData))))
 }
 
 func TestOfferOfAClosedBuffer(t *testing.T) {

@@ -27,8 +27,9 @@ type offering struct {
 
 	record  wire.Offer // what consumers are told, but for the descriptors in a record
 	loan    loan
-	records [][]byte // that the descriptors travel with
-	early   [][]byte // the same, before the data is there
+	data    *os.File // application data that does not fit the record, or nil
+	records []parcel // that the descriptors travel with
+	early   []parcel // the same, before the data is there
 
 	ctx      context.Context // until it is over
 	cancel   context.CancelCauseFunc
@@ -57,7 +58,7 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 		return nil, err
 	}
 	o := &offering{server: s, opts: terms, source: memory, wake: make(chan struct{}, 1), replaced: make(chan struct{})}
-	o.record.Name, o.record.Access, o.record.Data = name, access, terms.data
+	o.record.Name, o.record.Access = name, access
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
 	if err := o.claim(); err != nil {
 		return nil, err
@@ -67,8 +68,12 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 		o.cancel(err)
 		return nil, err
 	}
+	if err := o.setData(terms.data); err != nil {
+		return nil, join(err, o.giveUp(err))
+	}
+	terms.data = nil // the caller's
 	o.record.Memory, o.record.Legacy = o.loan.memory, o.loan.handle
-	o.records = o.record.Records(len(o.loan.files))
+	o.records = o.parcels(o.record)
 	return o, nil
 }
 
@@ -180,6 +185,7 @@ func (o *offering) end(cause error) error {
 	o.cancel(cause)
 	o.work.Wait()
 	o.loan.end()
+	_ = o.data.Close()
 	return o.stillOpen()
 }
 
@@ -284,13 +290,6 @@ func (o *offering) gives(want wire.Attach) cu.Access {
 		return ReadWrite // nothing can keep it from writing
 	}
 	return want.Access
-}
-
-// files are the descriptors that go with record i.
-func (o *offering) files(i int) []*os.File {
-	n := len(o.loan.files)
-	first := min(i*maxFDs, n)
-	return o.loan.files[first:min(first+maxFDs, n)]
 }
 
 // inform calls onEvent, unless the offer has ended, which waits for that.

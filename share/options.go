@@ -92,7 +92,8 @@ func WithMode(mode os.FileMode) ListenOption {
 
 // WithAuthorize has f decide who gets an offer, of those whom the policy lets in.
 // The offer is what would be given, with the access that the peer asks for, which is
-// [ReadWrite] for legacy memory whatever it asks for. f is called once for each
+// [ReadWrite] for legacy memory whatever it asks for. Its Data is nil if that is more than
+// 4 KiB, and whole otherwise. f is called once for each
 // consumer and offer, before the consumer is sent anything of it, prepared offers
 // included. About a consumer that waits it is called when the offer is there; until
 // then the consumer hears of no more than progress ([Server.Working]). About a consumer
@@ -170,10 +171,11 @@ type offerOptions struct {
 	onLease      func(*Lease)
 }
 
-// WithData has the offer carry up to [MaxData] bytes of the application's own.
-func WithData(b []byte) OfferOption {
-	return func(o *offerOptions) { o.data = append([]byte(nil), b...) }
-}
+// WithData has the offer carry up to [MaxData] bytes of the application's own. They are
+// copied. More than 4 KiB are copied to a file of memory that nobody can change
+// (memfd_create(2), F_ADD_SEALS), once for all consumers and until the offer ends; a
+// consumer that is older than that is refused ([RefusedUnsupported]).
+func WithData(b []byte) OfferOption { return func(o *offerOptions) { o.data = b } }
 
 // WithLeases admits n consumers in all and has Offer return when the last of
 // them has gone. The default, 0, is no bound.

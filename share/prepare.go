@@ -56,7 +56,7 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 func (o *offering) announce() ([]*waiter, error) {
 	m := o.record
 	m.Pending = true
-	early := m.Records(len(o.loan.files))
+	early := o.parcels(m)
 	s := o.server
 	s.mu.Lock()
 	defer s.mu.Unlock()

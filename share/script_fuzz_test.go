@@ -175,7 +175,7 @@ func recordsOfVectors(t testing.TB) (all [][]byte) {
 }
 
 // What a hostile producer says, by number after actHonest. Its files are three
-// chunks, memory of another size, and then what is no memory.
+// chunks, memory of another size, what is no memory, and application data.
 const (
 	offerAll = actHonest + iota
 	offerTwo
@@ -197,6 +197,8 @@ const (
 	tellConfirm
 	tellSuperseded
 	tellListed
+	offerData
+	tellData
 )
 
 func producerSays(kind cu.Kind, d vmm.Descriptor, legacy wire.Offer) []wire.Message {
@@ -208,6 +210,8 @@ func producerSays(kind cu.Kind, d vmm.Descriptor, legacy wire.Offer) []wire.Mess
 	}
 	pending := legacy
 	pending.Pending = true
+	large := all
+	large.Data, large.DataSize = nil, 5000
 	one := all
 	one.Memory.Chunks, one.Memory.Size, one.FDs = 1, 1, 1
 	return []wire.Message{
@@ -215,7 +219,7 @@ func producerSays(kind cu.Kind, d vmm.Descriptor, legacy wire.Offer) []wire.Mess
 		wire.Publish{Generation: d.Generation}, wire.Publish{Generation: d.Generation + 1}, wire.Progress{Done: 1, Total: 2}, wire.Revoke{Text: "over"}, wire.Refuse{Code: RefusedBusy, Text: "no"},
 		wire.Mapped{Generation: d.Generation}, wire.Verdict{OK: true, Text: ""}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"},
 		legacy, pending, wire.Confirm{Generation: d.Generation},
-		wire.Superseded{Generation: d.Generation}, wire.Listed{},
+		wire.Superseded{Generation: d.Generation}, wire.Listed{}, large, wire.Data{},
 	}
 }
 
@@ -233,7 +237,7 @@ func FuzzAttach(f *testing.F) {
 	}
 	files = append(files, other[0])
 	f.Cleanup(func() { _ = sock.CloseFiles(files) })
-	files = append(files, odds(f)...)
+	files = append(append(files, odds(f)...), memory(f, 5000, sealed))
 	l, err := sock.Listen(socketPath(f))
 	if err != nil {
 		f.Fatal(err)
@@ -261,6 +265,8 @@ func FuzzAttach(f *testing.F) {
 		slices.Concat(act(offerTwo, 0, 1), act(offerLegacy)), slices.Concat(act(offerLegacy), []byte{actHear}, act(tellPublishOther)),
 		slices.Concat(act(tellSuperseded), act(offerTwo, 0, 1), act(tellSuperseded), act(offerThird, 2), act(tellSuperseded)),
 		slices.Concat(act(offerAllPending, 0, 1, 2), act(tellSuperseded), act(tellPublish), act(tellSuperseded)), act(tellListed),
+		slices.Concat(act(offerData, 0, 1, 2), act(tellData, 7)), slices.Concat(act(offerData, 0, 1, 2), act(tellData, 5)), act(tellData, 7),
+		slices.Concat(act(offerData, 0, 1, 2), act(tellData, 7), act(tellData, 7)),
 	} {
 		for way := range byte(len(attachWays)) {
 			f.Add(append([]byte{way}, seed...))

@@ -205,6 +205,8 @@ func (o *offering) admit(v *visitor) (*Lease, error) {
 		return no(RefusedAccess, "%q is offered %s, and %s was asked for", r.Name, r.Access, want.Access)
 	case r.Legacy != nil && want.Capabilities&wire.TakesLegacy == 0:
 		return no(RefusedUnsupported, "%q is offered by a %s handle, and you did not say that you take such", r.Name, HandleLegacy)
+	case r.DataSize > 0 && want.Capabilities&wire.TakesData == 0:
+		return no(RefusedUnsupported, "%q has %d bytes of application data, and you did not say that you take more than %d", r.Name, r.DataSize, wire.MaxData)
 	case o.opts.leases > 0 && o.begun >= o.opts.leases:
 		return no(RefusedBusy, "%q has all the %d consumers it waits for", r.Name, o.opts.leases)
 	}

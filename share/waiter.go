@@ -26,7 +26,7 @@ type waiter struct {
 	told    time.Time // of progress
 
 	lease   *Lease // once it is admitted
-	records [][]byte
+	records []parcel
 
 	state waiterState // under the server's mu
 	gone  bool        // its reader has left; under the server's mu

@@ -46,7 +46,7 @@ func manyRecords(t *testing.T, dev *cu.Device) *vmm.Buffer {
 }
 
 // large makes a record of an offer so long that one fills the queue up again.
-func large() OfferOption { return WithData(make([]byte, MaxData)) }
+func large() OfferOption { return WithData(make([]byte, wire.MaxData)) }
 
 // A consumer that waits but does not read is sent its offer as it reads, each
 // record once; who reads has it meanwhile.

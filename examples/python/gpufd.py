@@ -31,13 +31,16 @@ MAX_RECORD = 8192  # bytes taken; the longest record that there is today is shor
 MAX_FDS = 64  # descriptors in a record
 MAX_CHUNKS = 4096
 MAX_NAME, MAX_DATA, MAX_TEXT = 255, 4096, 4096
+MAX_LARGE_DATA = 64 << 20  # application data that comes in a DATA
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # what nobody can do to that
 MAX_PATH = 107  # bytes of a socket's path
 SO_PASSRIGHTS = 83  # of the kernel, from Linux 6.16 on
 
 # Codes of REFUSE.
 NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LATE, NOT_ADMITTED, TOO_FAST, NOT_KNOWN = range(1, 11)
 
-TAKES_LEGACY = 1 << 0  # a capability: a consumer takes offers by a legacy handle
+# Capabilities: a consumer takes offers by a legacy handle, and application data in a DATA.
+TAKES_LEGACY, TAKES_DATA = 1 << 0, 1 << 1
 
 
 def driver_name(kind):
@@ -231,7 +234,7 @@ class Attach(Record):
 @dataclass(frozen=True)
 class Offer(Record):
     TYPE: ClassVar[int] = 2
-    FIELDS: ClassVar[dict] = CAPABILITIES
+    FIELDS: ClassVar[dict] = {**CAPABILITIES, 4: ("data_size", "<Q")}
     driver: int
     access: int
     chunks: int
@@ -249,6 +252,7 @@ class Offer(Record):
     offset: int = 0  # of legacy memory in its allocation, whose size is chunk_size
     handle: bytes = b""
     capabilities: int = 0
+    data_size: int = 0  # of data that comes in a DATA, or 0
 
     @property
     def legacy(self):
@@ -288,6 +292,7 @@ class Offer(Record):
 
     def check(self):
         """Raise if the numbers make no buffer."""
+        need(not (self.data and self.data_size), "application data in OFFER and DATA")
         if self.legacy:
             return self.check_legacy()
         need(1 <= self.chunks <= MAX_CHUNKS, f"an offer of {self.chunks} chunks")
@@ -406,13 +411,27 @@ class Confirm(Record):
 
 
 @dataclass(frozen=True)
+class Data(Record):
+    """Comes with one descriptor: the application data of the offer before it."""
+
+    TYPE: ClassVar[int] = 14
+
+    def body(self):
+        return b""
+
+    @classmethod
+    def parse(cls, r):
+        return cls()
+
+
+@dataclass(frozen=True)
 class Unknown(Record):
     """A record of a type that is not known here, and may be ignored."""
 
     type: int
 
 
-TYPES = {t.TYPE: t for t in (Attach, Offer, Refuse, Progress, Mapped, Verdict, Revoke, Publish, Confirm)}
+TYPES = {t.TYPE: t for t in (Attach, Offer, Refuse, Progress, Mapped, Verdict, Revoke, Publish, Confirm, Data)}
 
 
 def encode(record):
@@ -435,6 +454,42 @@ def decode(data):
         return Unknown(type_)
     record = TYPES[type_].parse(r)
     return replace(record, **r.fields(TYPES[type_]))
+
+
+# Application data that does not fit an OFFER.
+
+
+def data_file(data):
+    """A descriptor of a file of memory that nobody can change."""
+    fd = os.memfd_create("gpufd data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with os.fdopen(fd, "wb", closefd=False) as f:
+            f.write(data)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def is_sealed(fd):
+    """Whether a descriptor is such a file. Any other says at once that it has no seals."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
+    except OSError:
+        return False
+
+
+def read_data(fd, size):
+    """All of a file that is_sealed, which is as large as the offer said."""
+    there = os.fstat(fd).st_size
+    need(there == size, f"{there} bytes of application data came, and the offer says {size}")
+    data = b""
+    while len(data) < size:
+        more = os.pread(fd, size - len(data), len(data))
+        need(more, "the application data ends early")
+        data = data + more if data else more
+    return data
 
 
 # Peers.
@@ -494,6 +549,10 @@ def all_users_have_numbers():
 def close_all(fds):
     for fd in fds:
         os.close(fd)
+
+
+def is_no_socket(fd):
+    return not stat.S_ISSOCK(os.fstat(fd).st_mode)
 
 
 def close_later(sock):
@@ -610,10 +669,10 @@ class Conn:
         need(not flags & socket.MSG_TRUNC, f"a record of more than {MAX_RECORD} bytes")
         need(data, "descriptors without a record")
         record = decode(data)
-        want = record.fds if isinstance(record, Offer) else 0
+        want = record.fds if isinstance(record, Offer) else 1 if isinstance(record, Data) else 0
         need(want <= max_fds, f"{want} descriptors, and {max_fds} are taken")
         need(self.foul == bool(want), f"a record that is to have {want} descriptors came with {'some' if self.foul else 'none'}")
-        return record, self.take(want) if want else []
+        return record, self.take(want, is_sealed if isinstance(record, Data) else is_no_socket) if want else []
 
     def look(self):
         """The next record, left in the queue, and MSG_CTRUNC if it has descriptors; b"" at
@@ -624,9 +683,9 @@ class Conn:
                 return data, flags
         return self.sock.recv(1), 0
 
-    def take(self, want):
+    def take(self, want, good):
         """The descriptors of the record that was looked at, which leaves the queue if all
-        is well. A peer may pass a socket that makes whoever closes it last wait (SO_LINGER).
+        is well, and they are good. A peer may pass a socket that makes whoever closes it last wait (SO_LINGER).
         So sockets are not taken, and closing what MSG_PEEK made is safe: it is not the last
         while the record is in the queue."""
         room = socket.CMSG_LEN(4 * want)
@@ -638,7 +697,7 @@ class Conn:
         try:
             need(not flags & socket.MSG_CTRUNC, f"more than the {want} descriptors that it says, or than ulimit -n allows")
             need(len(fds) == want, f"{len(fds)} descriptors came with a record that is to have {want}")
-            need(not any(stat.S_ISSOCK(os.fstat(fd).st_mode) for fd in fds), "a descriptor that is a socket")
+            need(all(good(fd) for fd in fds), "a descriptor that is a socket, or application data that is not sealed")
             self.sock.recv(MAX_RECORD)  # without room for them: we have them
             self.foul = False
         except BaseException:
@@ -770,7 +829,7 @@ class Attachment:
             raise Revoked(f"the producer ended the offer: {printable(record.text)}")
         return record, fds
 
-    def take(self, attach, max_chunks, max_size):
+    def take(self, attach, max_chunks, max_size, max_data):
         """Ask for the offer and take its descriptors."""
         self.say(attach)
         while not self.offer or not self.offer.legacy and len(self.fds) < self.offer.chunks:
@@ -786,9 +845,23 @@ class Attachment:
                 record.continues(self.last)
             else:
                 self.first_record(record, attach, max_chunks, max_size)
+                need_taken(len(record.data) or record.data_size, max_data)
             self.offer = self.offer or record
             self.last = record
+        if self.offer.data_size:
+            self.offer = replace(self.offer, data=self.take_data())
         take_no_fds(self.conn.sock)
+
+    def take_data(self):
+        """The application data that comes behind the offer."""
+        while True:
+            record, fds = self.hear(1)
+            try:
+                if isinstance(record, Data):
+                    return read_data(fds[0], self.offer.data_size)
+                need(isinstance(record, Progress), f"{type(record).__name__.upper()} where application data is expected")
+            finally:
+                close_all(fds)
 
     def first_record(self, offer, attach, max_chunks, max_size):
         need(offer.first == 0, f"an offer that begins with chunk {offer.first}")
@@ -849,8 +922,13 @@ class Attachment:
                 need(isinstance(record, Progress), f"{type(record).__name__.upper()} behind the verdict")
 
 
+def need_taken(size, max_data):
+    if size > max_data:
+        raise Error(f"{size} bytes of application data are more than the {max_data} that are taken here")
+
+
 def attach(path, name, driver, access=READ_ONLY, policy=Policy(), timeout=30.0, max_chunks=MAX_CHUNKS, max_size=None,
-           connected=lambda peer: None, legacy=False):  # fmt: skip
+           connected=lambda peer: None, legacy=False, max_data=MAX_LARGE_DATA):  # fmt: skip
     """Take the offer of that name ("" for the only one), by a legacy handle only if legacy
     says that the caller opens those. connected is told the Peer as
     soon as there is one. The caller maps att.fds, waits
@@ -860,7 +938,7 @@ def attach(path, name, driver, access=READ_ONLY, policy=Policy(), timeout=30.0, 
     att = Attachment(conn, peer)
     try:
         connected(peer)
-        att.take(Attach(driver, access, name, TAKES_LEGACY if legacy else 0), max_chunks, max_size)
+        att.take(Attach(driver, access, name, TAKES_DATA | (TAKES_LEGACY if legacy else 0)), max_chunks, max_size, max_data)
     except BaseException as e:
         att.__exit__(type(e), e, None)
         raise
@@ -968,6 +1046,7 @@ class Server:
         self.changed = threading.Condition()
         self.conns = {}  # to their peers
         self.ending = self.legacy = False
+        self.data = None  # a descriptor of application data that does not fit an OFFER
         self.wake, self.woken = socket.socketpair()  # a consumer has come to its end
         self.wake.setblocking(False)
 
@@ -975,6 +1054,10 @@ class Server:
         """Serve until so many consumers have had their verdict, for 0 without end, or
         nobody has come for the timeout."""
         self.legacy = offer.legacy
+        need_taken(len(offer.data), MAX_LARGE_DATA)
+        if len(offer.data) > MAX_DATA:
+            self.data = data_file(offer.data)
+            offer = replace(offer, data=b"", data_size=len(offer.data))
         with self.signals():
             self.wait(offer, fds, consumers)
 
@@ -1114,6 +1197,8 @@ class Server:
             raise Malformed(f"{offer.name!r} is offered read-only, and read-write was asked for", TOO_MUCH_ACCESS)
         if offer.legacy and not record.capabilities & TAKES_LEGACY:
             raise Malformed(f"{offer.name!r} is offered by a legacy handle, and the consumer takes none", NOT_KNOWN)
+        if offer.data_size and not record.capabilities & TAKES_DATA:
+            raise Malformed(f"{offer.name!r} has {offer.data_size} bytes of application data, and the consumer takes {MAX_DATA}", NOT_KNOWN)
 
     def send_offer(self, conn, offer, fds):
         if offer.legacy:
@@ -1126,6 +1211,8 @@ class Server:
                 if e.errno != errno.ETOOMANYREFS:
                     raise
                 raise Malformed("too many descriptors are in flight", BUSY) from None
+        if self.data is not None:
+            conn.send(Data(), [self.data])
 
     def expect_verdict(self, conn, offer):
         mapped = False
@@ -1166,5 +1253,8 @@ class Server:
                 conn.sock.shutdown(socket.SHUT_RD)  # its thread sees the end
         with self.changed:
             self.changed.wait_for(lambda: not self.conns, timeout=10.0)
+        if self.data is not None:
+            os.close(self.data)
+            self.data = None
         self.wake.close()
         self.woken.close()

@@ -178,7 +178,7 @@ class Consumers:
         """Wherever a record may come, and in every record."""
         pending = [gpufd.replace(r, pending=True) for r in (self.first, self.second)]
         with self.attached() as (p, peer, said):
-            self.assertEqual(said.capabilities, 0, "it takes no legacy handles of the software driver")
+            self.assertEqual(said.capabilities & gpufd.TAKES_LEGACY, 0, "it takes no legacy handles of the software driver")
             peer.say(SKIPPED, later(gpufd.Progress(0, 9, 1 << 40)), more(gpufd.Progress(1, 9)), SKIPPED)
             peer.say(later(pending[0], (0, b""), (1, struct.pack("<QQ", 6, 6)), (FIELD, b"1"), flags=LOWER), fds=self.memory.fds[:1])
             peer.say(SKIPPED)
@@ -253,6 +253,24 @@ class Consumers:
             peer.close()
             self.ends(p, 1, "legacy handle")
 
+    def test_data(self):
+        """Application data in a DATA is for a consumer that says that it takes it; another one
+        refuses it, which should not come."""
+        fd = gpufd.data_file(self.first.data)
+        self.addCleanup(os.close, fd)
+        first, second = (gpufd.replace(r, data=b"", data_size=len(r.data)) for r in (self.first, self.second))
+        with self.attached() as (p, peer, said):
+            peer.say(gpufd.encode(first), fds=self.memory.fds[:1])
+            peer.say(gpufd.encode(second), fds=self.memory.fds[1:])
+            peer.say(gpufd.encode(gpufd.Data()), fds=[fd])
+            takes = said.capabilities & gpufd.TAKES_DATA
+            self.assertEqual(bool(takes), self.takes_data)
+            if takes:
+                peer.hear(gpufd.Mapped)
+            self.assertEqual(peer.hear(gpufd.Verdict).ok, self.takes_data)
+            peer.close()
+            self.ends(p, 0 if takes else 1)
+
     def test_patience(self):
         """What is ignored renews nobody's patience."""
         with self.attached("-timeout", "500ms") as (p, peer, _):
@@ -269,10 +287,13 @@ class Consumers:
 
 
 class PythonConsumer(Consumers, Scene):
+    takes_data = True
     command = [sys.executable, "-B", str(HERE / "consumer.py")]
 
 
 class CConsumer(Consumers, Scene):
+    takes_data = False
+
     @classmethod
     def setUpClass(cls):
         if not shutil.which("cc"):

@@ -276,6 +276,30 @@ class Connections(unittest.TestCase):
                 with self.assertRaises(gpufd.Lost):
                     self.conn.receive(taken)
 
+    def test_data(self):
+        """What is no sealed memory stays in the queue; of another size it is refused."""
+        plain = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        sealed = gpufd.data_file(b"12345")
+        pipe = os.pipe()
+        try:
+            for fds in ([plain], [pipe[0]], [self.liar.fileno()], [sealed, sealed], []):
+                self.part()
+                self.meet()
+                self.lie(gpufd.encode(gpufd.Data()), fds)
+                with self.assertRaises(gpufd.Malformed):
+                    self.conn.receive(1)
+            self.part()
+            self.meet()
+            self.lie(gpufd.encode(gpufd.Data()), [sealed])
+            record, fds = self.conn.receive(1)
+            self.assertEqual(record, gpufd.Data())
+            self.assertEqual(gpufd.read_data(fds[0], 5), b"12345")
+            with self.assertRaises(gpufd.Malformed):
+                gpufd.read_data(fds[0], 6)
+            gpufd.close_all(fds)
+        finally:
+            gpufd.close_all([plain, sealed, *pipe])
+
     def test_close_on_exec(self):
         self.lie(gpufd.encode(gpufd.replace(Offers.good, chunks=1, fds=1, size=1)), 1)
         _, fds = self.conn.receive(64)
@@ -316,6 +340,30 @@ class Legacy(unittest.TestCase):
         thread.join()
         server.close()
         self.assertEqual((server.verified, server.errors), (1, []))
+
+    def large(self, n, **kwargs):
+        """What attaching to an offer of n bytes of application data comes to."""
+        server = gpufd.Server(self.path, timeout=5)
+        offer = gpufd.replace(self.good, data=bytes(i * 7 % 251 for i in range(n)))
+        thread = threading.Thread(target=server.serve, args=(offer, [], 1))
+        thread.start()
+        try:
+            with self.assertRaises(gpufd.Refused) as caught, gpufd.attach(self.path, "", gpufd.SOFT, timeout=5):
+                pass
+            self.assertEqual(caught.exception.code, gpufd.NOT_KNOWN)
+            with gpufd.attach(self.path, "", gpufd.SOFT, timeout=5, legacy=True, **kwargs) as att:
+                att.mapped()
+                att.report(True)
+                return att.offer.data == offer.data
+        finally:
+            thread.join()
+            server.close()
+
+    def test_large_data(self):
+        for n in (gpufd.MAX_DATA, gpufd.MAX_DATA + 1, 1 << 20):
+            self.assertTrue(self.large(n))
+        with self.assertRaises(gpufd.Error):
+            self.large(5000, max_data=4999)
 
     def test_not_taken(self):
         """Who does not say that it takes legacy handles is sent none; the next one is served."""

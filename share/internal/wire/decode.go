@@ -40,6 +40,8 @@ func (t Type) message() decoder {
 		return &listDecoder{}
 	case TypeListed:
 		return &listedDecoder{}
+	case TypeData:
+		return &dataDecoder{}
 	case TypeNotice:
 		return &noticeDecoder{}
 	case TypeSuperseded:
@@ -73,6 +75,10 @@ type offerDecoder struct{ m Offer }
 func (d *offerDecoder) message() Message { return d.m }
 
 func (d *offerDecoder) field(number uint16, value *reader) (bool, error) {
+	if number == fieldDataSize {
+		d.m.DataSize = value.u64()
+		return true, nil
+	}
 	return d.m.Capabilities.field(number, value)
 }
 
@@ -172,6 +178,11 @@ func (d *revokeDecoder) read(r *reader) (err error) {
 	d.m.Text, err = r.text(MaxText)
 	return err
 }
+
+type dataDecoder struct{ noFields }
+
+func (dataDecoder) message() Message   { return Data{} }
+func (dataDecoder) read(*reader) error { return nil }
 
 type noticeDecoder struct {
 	noFields

@@ -23,7 +23,8 @@ func (m Offer) append(b []byte) []byte {
 	if m.Legacy != nil {
 		b = append(le.AppendUint64(b, m.Legacy.Offset), m.Legacy.Handle[:]...)
 	}
-	return m.Capabilities.append(b)
+	b = m.Capabilities.append(b)
+	return appendNumber(b, fieldDataSize, m.DataSize)
 }
 
 func (m Refuse) append(b []byte) []byte {
@@ -40,6 +41,7 @@ func (m Mapped) append(b []byte) []byte  { return le.AppendUint64(b, m.Generatio
 func (m Publish) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
 func (m Confirm) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
 func (List) append(b []byte) []byte      { return b }
+func (Data) append(b []byte) []byte      { return b }
 func (Unknown) append(b []byte) []byte   { return b }
 
 func (m Notice) append(b []byte) []byte {

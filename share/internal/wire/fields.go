@@ -11,6 +11,7 @@ const fieldRequired uint16 = 0x8000
 // Numbers of fields.
 const (
 	fieldCapabilities uint16 = 1 // u64
+	fieldDataSize     uint16 = 4 // u64
 )
 
 // fields reads the fields of m to the end of the record.
@@ -46,12 +47,17 @@ func appendField(b []byte, number uint16, value []byte) []byte {
 	return append(b, value...)
 }
 
-// append writes capabilities, unless there are none.
-func (c Capabilities) append(b []byte) []byte {
-	if c == 0 {
+// appendNumber writes a field that is a number, unless that is 0.
+func appendNumber(b []byte, number uint16, value uint64) []byte {
+	if value == 0 {
 		return b
 	}
-	return appendField(b, fieldCapabilities, le.AppendUint64(nil, uint64(c)))
+	return appendField(b, number, le.AppendUint64(nil, value))
+}
+
+// append writes capabilities, unless there are none.
+func (c Capabilities) append(b []byte) []byte {
+	return appendNumber(b, fieldCapabilities, uint64(c))
 }
 
 // field reads capabilities. A longer value is one of a later version, whose first 64

@@ -31,6 +31,7 @@ const (
 	TypeList       Type = 12 // consumer → producer: which offers are there?
 	TypeNotice     Type = 11 // either: a message of the application's
 	TypeListed     Type = 13 // producer → consumer: some of them
+	TypeData       Type = 14 // producer → consumer: application data, as a descriptor
 	TypeSuperseded Type = 15 // producer → consumer: the name stands for other memory now
 )
 
@@ -39,7 +40,7 @@ func (t Type) String() string {
 	names := [...]string{
 		TypeAttach: "ATTACH", TypeOffer: "OFFER", TypeRefuse: "REFUSE", TypeProgress: "PROGRESS", TypeMapped: "MAPPED",
 		TypeVerdict: "VERDICT", TypeRevoke: "REVOKE", TypePublish: "PUBLISH", TypeConfirm: "CONFIRM",
-		TypeList: "LIST", TypeListed: "LISTED",
+		TypeList: "LIST", TypeListed: "LISTED", TypeData: "DATA",
 		TypeNotice:     "NOTICE",
 		TypeSuperseded: "SUPERSEDED",
 	}
@@ -69,6 +70,7 @@ type Offer struct {
 	Pending      bool          // the data is not there yet: a Publish follows
 	Legacy       *LegacyHandle // instead of descriptors; chunks are 1 and the granularity 0
 	Capabilities Capabilities
+	DataSize     uint64 // of application data that a Data brings, or 0
 }
 
 // Refuse ends a conversation.
@@ -126,6 +128,9 @@ type Listing struct {
 	Pending    bool
 }
 
+// Data brings the application data of the offer before it, as a descriptor.
+type Data struct{}
+
 // Superseded says that the producer offers other memory under the name, of that
 // generation.
 type Superseded struct{ Generation uint64 }
@@ -148,6 +153,7 @@ func (Publish) Type() Type    { return TypePublish }
 func (Confirm) Type() Type    { return TypeConfirm }
 func (List) Type() Type       { return TypeList }
 func (Listed) Type() Type     { return TypeListed }
+func (Data) Type() Type       { return TypeData }
 func (Superseded) Type() Type { return TypeSuperseded }
 func (Notice) Type() Type     { return TypeNotice }
 func (m Unknown) Type() Type  { return m.Kind }

@@ -12,7 +12,7 @@ import (
 // What a record may hold, in bytes.
 const (
 	MaxName = 255  // the name of an offer
-	MaxData = 4096 // application data
+	MaxData = 4096 // application data in an offer; more comes in a Data
 	MaxText = 4096 // a text for people
 
 	MaxNotice = 4096 // a notice

@@ -12,6 +12,8 @@ import (
 func (m Offer) Follows(prev Offer, have int) error {
 	d := m.Memory
 	switch {
+	case m.DataSize != 0 && len(m.Data) > 0:
+		return fmt.Errorf("%w: an offer with %d bytes of data, and %d that come behind it", ErrMalformed, len(m.Data), m.DataSize)
 	case m.Legacy != nil && have == 0:
 		return nil // all of it is in one record
 	case m.FDs < 1 || m.FDs > sock.MaxFDs || d.Chunks < 1 || d.Chunks > vmm.MaxChunks:
@@ -20,7 +22,7 @@ func (m Offer) Follows(prev Offer, have int) error {
 		return fmt.Errorf("%w: descriptors %d to %d of %d, where %d had come", ErrMalformed, m.First, m.First+m.FDs, d.Chunks, have-m.FDs)
 	case m.First == 0:
 		return nil
-	case m.Pending != prev.Pending || d != prev.Memory || m.Access != prev.Access || m.Name != prev.Name || string(m.Data) != string(prev.Data):
+	case m.Pending != prev.Pending || d != prev.Memory || m.Access != prev.Access || m.Name != prev.Name || m.DataSize != prev.DataSize || string(m.Data) != string(prev.Data):
 		return fmt.Errorf("%w: the records of an offer contradict each other", ErrMalformed)
 	}
 	return nil
@@ -28,8 +30,11 @@ func (m Offer) Follows(prev Offer, have int) error {
 
 // Descriptors is how many descriptors come with the record of m.
 func Descriptors(m Message) int {
-	if o, ok := m.(Offer); ok {
-		return o.FDs
+	switch m := m.(type) {
+	case Offer:
+		return m.FDs
+	case Data:
+		return 1
 	}
 	return 0
 }

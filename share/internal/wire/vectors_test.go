@@ -84,6 +84,7 @@ type fields struct {
 	Offers []listed `json:"offers,omitempty"`
 
 	Capabilities uint64 `json:"capabilities,omitempty"`
+	DataSize     uint64 `json:"data_size,omitempty"`
 }
 
 // listed are the fields of one offer in a list.
@@ -111,7 +112,7 @@ func describe(m Message) (typ string, f fields) {
 			Chunks: new(uint32(d.Chunks)), Device: new(hex.EncodeToString(d.Device[:])),
 			Size: &d.Size, ChunkSize: &d.ChunkSize, Granularity: &d.Granularity, Generation: &d.Generation,
 			First: new(uint32(m.First)), FDs: new(uint32(m.FDs)), Name: &m.Name, Data: new(hex.EncodeToString(m.Data)),
-			Capabilities: uint64(m.Capabilities)}
+			Capabilities: uint64(m.Capabilities), DataSize: m.DataSize}
 	case Refuse:
 		return "refuse", fields{Code: new(uint16(m.Code)), Text: &m.Text}
 	case Progress:
@@ -130,6 +131,8 @@ func describe(m Message) (typ string, f fields) {
 		return "list", fields{}
 	case Listed:
 		return "listed", fields{Left: new(uint32(m.Left)), Offers: describeList(m.Offers)}
+	case Data:
+		return "data", fields{}
 	case Superseded:
 		return "superseded", fields{Generation: &m.Generation}
 	case Notice:
@@ -174,7 +177,7 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 		d := vmm.Descriptor{Kind: cu.Kind(*f.Driver), Device: cu.UUID(fromHex(t, *f.Device)), Size: *f.Size, ChunkSize: *f.ChunkSize,
 			Chunks: int(*f.Chunks), Granularity: *f.Granularity, Generation: *f.Generation}
 		o := Offer{Memory: d, Access: cu.Access(*f.Access), Name: *f.Name, Data: append([]byte(nil), fromHex(t, *f.Data)...),
-			First: int(*f.First), FDs: int(*f.FDs), Pending: f.Pending, Capabilities: capabilities}
+			First: int(*f.First), FDs: int(*f.FDs), Pending: f.Pending, Capabilities: capabilities, DataSize: f.DataSize}
 		if *f.HandleType == uint8(HandleLegacy) {
 			o.Legacy = &LegacyHandle{cu.IPCHandle(fromHex(t, *f.Handle)), *f.Offset}
 		}
@@ -199,6 +202,8 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 		return Listed{Left: int(*f.Left), Offers: listOf(t, f.Offers)}
 	case "notice":
 		return Notice{Data: fromHex(t, *f.Data)}
+	case "data":
+		return Data{}
 	case "superseded":
 		return Superseded{Generation: *f.Generation}
 	}
@@ -249,7 +254,7 @@ func TestVectorsAreWhatThisPackageSpeaks(t *testing.T) {
 		require.NotEmpty(t, v.Comment)
 		types[typ]++
 	}
-	require.Len(t, types, 13)
+	require.Len(t, types, 14)
 }
 
 // The two records of one offer differ in the two fields that may differ.

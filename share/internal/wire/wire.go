@@ -50,8 +50,10 @@ const (
 // It is a field of the first record of each side.
 type Capabilities uint64
 
-// TakesLegacy says that a consumer takes offers by a legacy handle.
-const TakesLegacy Capabilities = 1 << 0
+const (
+	TakesLegacy Capabilities = 1 << 0 // a consumer takes offers by a legacy handle
+	TakesData   Capabilities = 1 << 1 // a consumer takes application data in a DATA
+)
 
 var le = binary.LittleEndian
 
