@@ -41,16 +41,7 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 			return nil, err
 		}
 	}
-	a := &attaching{opts: o, name: name, dev: dev}
-	if err := a.connect(ctx, path); err != nil {
-		return nil, err
-	}
-	a.step = newStepper(ctx, &a.opts.timeout)
-	defer func() { a.step.cancel() }()
-	if err := a.take(ctx); err != nil {
-		return nil, a.fail(ctx, err)
-	}
-	return newAttachment(a), nil
+	return (&attaching{opts: o, path: path, name: name, dev: dev}).attach(ctx)
 }
 
 // An attaching is one Attach under way. It takes these steps, each of which can fail:
@@ -58,14 +49,16 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 //	connect   the producer is one whose offers are taken
 //	ask       it is told what is wanted
 //	receive   its offer is here, with all descriptors
-//	open      the memory is mapped, or legacy memory opened
+//	open      the memory is mapped, or legacy memory opened; what is resumed is mapped
 //	answer    the producer is told so, once the data is there
 //	confirm   of legacy memory: the producer says that it is what it offered
 type attaching struct {
 	transport *transport
 	opts      *attachOptions
+	path      string
 	name      string
 	dev       *cu.Device
+	resumes   *Attachment // whose memory this is to be a lease of, or nil
 	step      *stepper
 
 	room   *vmm.Reservation // or nil
@@ -78,10 +71,26 @@ type attaching struct {
 	answer [64]byte       // room for what is said, made before the offer comes
 }
 
-func (a *attaching) connect(ctx context.Context, path string) error {
+// attach takes all steps.
+func (a *attaching) attach(ctx context.Context) (*Attachment, error) {
+	if err := a.connect(ctx); err != nil {
+		return nil, err
+	}
+	a.step = newStepper(ctx, &a.opts.timeout)
+	defer func() { a.step.cancel() }()
+	if err := a.take(ctx); err != nil {
+		return nil, a.fail(ctx, err)
+	}
+	if a.resumes != nil {
+		a.memory = a.resumes.memory // which stays the other's until there is nothing left to fail
+	}
+	return newAttachment(a), nil
+}
+
+func (a *attaching) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.timeout, ErrTimeout)
 	defer cancel()
-	t, err := connect(ctx, path, a.opts.peerOptions)
+	t, err := connect(ctx, a.path, a.opts.peerOptions)
 	if err != nil {
 		return err
 	}
@@ -136,7 +145,7 @@ func (a *attaching) take(ctx context.Context) error {
 
 // ask says what is wanted, and then reserves the room that was asked for.
 func (a *attaching) ask(ctx context.Context) (err error) {
-	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities()})
+	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities(), Resume: a.generation()})
 	if a.asked = err == nil; !a.asked || a.opts.room == 0 {
 		return err
 	}
@@ -199,11 +208,14 @@ func (a *attaching) add(m wire.Offer) error {
 	if err := m.Follows(a.offer, len(a.files)); err != nil {
 		return err
 	}
+	if m.Resume != a.generation() {
+		return fmt.Errorf("%w: generation %d is resumed where %d was asked for (0 is none)", ErrProtocol, m.Resume, a.generation())
+	}
 	if err := a.opts.tooLarge(m); err != nil {
 		return err
 	}
 	a.offer, a.data = m, m.Data
-	if a.whole = m.Legacy != nil || len(a.files) == m.Memory.Chunks; !a.whole {
+	if a.whole = m.Legacy != nil || m.Resume != 0 || len(a.files) == m.Memory.Chunks; !a.whole {
 		return nil
 	}
 	return a.opts.suits(m, a.name)

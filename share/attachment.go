@@ -20,8 +20,14 @@ import (
 // Attachment is a closed one.
 type Attachment struct {
 	transport *transport
+	path      string
+	opts      *attachOptions
 	offer     Offer
 	memory    attachedMemory
+
+	owner  sync.Mutex // held while the memory is closed or changes hands
+	closed bool       // there was a Close; under owner
+	given  bool       // the memory is another attachment's; under owner
 
 	done   chan struct{}
 	reason error                 // why done is closed
@@ -35,7 +41,7 @@ type Attachment struct {
 
 func newAttachment(from *attaching) *Attachment {
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Attachment{transport: from.transport, offer: from.described(), memory: from.memory, done: make(chan struct{}), stop: stop}
+	a := &Attachment{transport: from.transport, path: from.path, opts: from.opts, offer: from.described(), memory: from.memory, done: make(chan struct{}), stop: stop}
 	a.life, a.cancel = context.WithCancelCause(context.Background())
 	go a.watch(ctx)
 	return a
@@ -282,11 +288,21 @@ func (a *Attachment) Close() error {
 	if a.isZero() {
 		return nil
 	}
-	err := a.leave()
+	a.owner.Lock()
+	defer a.owner.Unlock()
+	if a.given {
+		return nil
+	}
+	a.closed = true
+	return errors.Join(a.leave(), a.endLease(), a.memory.Close())
+}
+
+// endLease ends the connection, and waits until its reader has.
+func (a *Attachment) endLease() (err error) {
 	a.once.Do(func() {
 		a.stop()
-		err = errors.Join(err, a.transport.conn.Close())
+		err = a.transport.conn.Close()
 		<-a.done
 	})
-	return errors.Join(err, a.memory.Close())
+	return err
 }

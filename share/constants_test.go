@@ -25,6 +25,7 @@ func TestConstantsAreThoseOfTheWire(t *testing.T) {
 		RefusedPolicy:      wire.RefusedPolicy,
 		RefusedRate:        wire.RefusedRate,
 		RefusedUnsupported: wire.RefusedUnsupported,
+		RefusedStale:       wire.RefusedStale,
 	} {
 		require.Equal(t, there, here)
 	}

@@ -59,6 +59,9 @@ type parcel struct {
 // parcels are what a consumer is sent.
 func (o *offering) parcels(m wire.Offer) (all []parcel) {
 	files := o.loan.files
+	if m.Resume != 0 {
+		files = nil
+	}
 	for _, record := range m.Records(len(files)) {
 		n := min(len(files), maxFDs)
 		all = append(all, parcel{record, files[:n]})

@@ -39,7 +39,8 @@
 //
 // Memory of an earlier run is told from newer memory by its generation, which goes
 // up with every buffer that is made on the machine: a consumer that attaches again
-// says with [WithNewerThan] which it had.
+// says with [WithNewerThan] which it had. One that still has the memory mapped takes a
+// lease of it again with [Attachment.Resume].
 //
 // # Legacy handles
 //

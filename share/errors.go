@@ -35,7 +35,8 @@ var (
 	ErrNoVerdict = errors.New("share: the consumer left without a verdict")
 	// ErrNameTaken says that the server has an offer of that name already.
 	ErrNameTaken = errors.New("share: an offer of this name exists")
-	// ErrStale says that the offer is not newer than [WithNewerThan] demands.
+	// ErrStale says that the offer is not newer than [WithNewerThan] demands, or that the
+	// memory which is mapped here is not what is offered now ([Attachment.Resume]).
 	ErrStale = errors.New("share: the offer is not newer than what is known already")
 	// ErrRate says that the peer sent more records a second than are taken.
 	ErrRate = errors.New("share: too many records a second")
@@ -63,6 +64,7 @@ const (
 	RefusedPolicy      RefusalCode = 8  // the peer is not one that is admitted
 	RefusedRate        RefusalCode = 9  // too many records a second
 	RefusedUnsupported RefusalCode = 10 // a record, field, flag or handle that the peer does not know
+	RefusedStale       RefusalCode = 11 // the name stands for other memory than was to be resumed
 )
 
 // A RefusalError is a peer's no.
@@ -76,9 +78,9 @@ func (e *RefusalError) Error() string {
 	return fmt.Sprintf("refused by the peer (%s): %s", e.Code, printable(e.Text))
 }
 
-// Is matches [ErrRefused], and [ErrUnsupported] for that code.
+// Is matches [ErrRefused], and [ErrUnsupported] and [ErrStale] for those codes.
 func (e *RefusalError) Is(target error) bool {
-	return target == ErrRefused || target == ErrUnsupported && e.Code == RefusedUnsupported
+	return target == ErrRefused || target == ErrUnsupported && e.Code == RefusedUnsupported || target == ErrStale && e.Code == RefusedStale
 }
 
 // A VerdictError is what a consumer reported that found fault.

@@ -22,6 +22,7 @@ type Lease struct {
 	start     time.Time
 	ctx       context.Context // until the lease is revoked or over, or the offer is
 	cancel    context.CancelCauseFunc
+	resume    uint64        // the generation that the consumer has mapped already, or 0
 	letGo     time.Duration // how long the consumer may take to close legacy memory in the end
 
 	// The lease's goroutine's alone:
@@ -44,7 +45,7 @@ const (
 
 // newLease runs with the server's mu held.
 func newLease(o *offering, t *transport, want wire.Attach) *Lease {
-	l := &Lease{offering: o, transport: t, letGo: t.timeout, start: time.Now(), done: make(chan struct{}),
+	l := &Lease{offering: o, transport: t, resume: want.Resume, letGo: t.timeout, start: time.Now(), done: make(chan struct{}),
 		event: Event{Lease: o.numbered, Peer: t.conn.Peer(), Access: o.gives(want)}}
 	l.ctx, l.cancel = context.WithCancelCause(o.ctx)
 	return l
@@ -124,7 +125,7 @@ func (l *Lease) Revoke() {
 func (l *Lease) run() {
 	l.state = leaseServed
 	l.begin()
-	if err := l.sendOffer(l.offering.records, l.sendRecord); err != nil {
+	if err := l.sendOffer(l.offering.recordsFor(l.resume, false), l.sendRecord); err != nil {
 		l.end(l.why(err, false))
 		return
 	}

@@ -19,8 +19,11 @@ type attachedMemory interface {
 	Close() error
 }
 
-// open maps what was offered, or opens it by its handle.
+// open maps what was offered, or opens it by its handle, unless it is mapped already.
 func (a *attaching) open() (err error) {
+	if a.resumes != nil {
+		return a.checkResumed()
+	}
 	if a.offer.Legacy != nil {
 		m, err := a.openHandle()
 		if m != nil {

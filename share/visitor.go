@@ -203,6 +203,8 @@ func (o *offering) admit(v *visitor) (*Lease, error) {
 		return no(RefusedKind, "the producer uses the %s driver and the consumer %s; run both with the same -driver", r.Memory.Kind, want.Driver)
 	case want.Access > r.Access:
 		return no(RefusedAccess, "%q is offered %s, and %s was asked for", r.Name, r.Access, want.Access)
+	case !o.resumable(want):
+		return no(RefusedStale, "%q is not the memory of generation %d that you have mapped; attach anew", r.Name, want.Resume)
 	case r.Legacy != nil && want.Capabilities&wire.TakesLegacy == 0:
 		return no(RefusedUnsupported, "%q is offered by a %s handle, and you did not say that you take such", r.Name, HandleLegacy)
 	case r.DataSize > 0 && want.Capabilities&wire.TakesData == 0:

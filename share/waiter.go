@@ -94,9 +94,9 @@ func (o *offering) admitWaiter(w *waiter) (err error) {
 	if w.lease, err = o.admit(w.visitor); err != nil {
 		return err
 	}
-	w.records, w.state = o.records, waiterServed
+	w.records, w.state = o.recordsFor(w.lease.resume, !o.published), waiterServed
 	if !o.published {
-		w.records, w.state = o.early, waiterSent
+		w.state = waiterSent
 		o.pending = append(o.pending, w)
 	}
 	return nil

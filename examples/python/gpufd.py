@@ -37,7 +37,7 @@ MAX_PATH = 107  # bytes of a socket's path
 SO_PASSRIGHTS = 83  # of the kernel, from Linux 6.16 on
 
 # Codes of REFUSE.
-NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LATE, NOT_ADMITTED, TOO_FAST, NOT_KNOWN = range(1, 11)
+NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LATE, NOT_ADMITTED, TOO_FAST, NOT_KNOWN, OTHER_MEMORY = range(1, 12)
 
 # Capabilities: a consumer takes offers by a legacy handle, and application data in a DATA.
 TAKES_LEGACY, TAKES_DATA = 1 << 0, 1 << 1
@@ -164,6 +164,7 @@ class Reader:
                 name, layout = record.FIELDS[number]
                 need(length >= struct.calcsize(layout), f"{name} of {length} bytes")
                 (values[name],) = struct.unpack_from(layout, value)
+                need(values[name] or name != "resume", "generation 0 is no memory's")
             else:
                 need_known(number < FIELD_REQUIRED, f"field {number} of {record.__name__.upper()}")
         return values
@@ -215,11 +216,12 @@ CAPABILITIES = {1: ("capabilities", "<Q")}  # a field of the first record of eac
 @dataclass(frozen=True)
 class Attach(Record):
     TYPE: ClassVar[int] = 1
-    FIELDS: ClassVar[dict] = CAPABILITIES
+    FIELDS: ClassVar[dict] = {**CAPABILITIES, 0x8001: ("resume", "<Q")}
     driver: int
     access: int
     name: str = ""
     capabilities: int = 0
+    resume: int = 0  # generation of memory that is mapped already, or 0
 
     def body(self):
         return struct.pack("<BBH", self.driver, self.access, 0) + pack_name(self.name)
@@ -234,7 +236,7 @@ class Attach(Record):
 @dataclass(frozen=True)
 class Offer(Record):
     TYPE: ClassVar[int] = 2
-    FIELDS: ClassVar[dict] = {**CAPABILITIES, 4: ("data_size", "<Q")}
+    FIELDS: ClassVar[dict] = {**CAPABILITIES, 4: ("data_size", "<Q"), 0x8001: ("resume", "<Q")}
     driver: int
     access: int
     chunks: int
@@ -253,6 +255,7 @@ class Offer(Record):
     handle: bytes = b""
     capabilities: int = 0
     data_size: int = 0  # of data that comes in a DATA, or 0
+    resume: int = 0  # what the consumer has mapped, which is sent no descriptors, or 0
 
     @property
     def legacy(self):
@@ -296,7 +299,10 @@ class Offer(Record):
         if self.legacy:
             return self.check_legacy()
         need(1 <= self.chunks <= MAX_CHUNKS, f"an offer of {self.chunks} chunks")
-        need(1 <= self.fds <= MAX_FDS, f"a record with {self.fds} descriptors")
+        if self.resume:
+            need((self.resume, self.first, self.fds) == (self.generation, 0, 0), "a resumed offer with descriptors, or of another generation")
+        else:
+            need(1 <= self.fds <= MAX_FDS, f"a record with {self.fds} descriptors")
         need(self.first + self.fds <= self.chunks, f"chunks {self.first} to {self.first + self.fds - 1} of {self.chunks}")
         need(self.granularity > 0, "the granularity is 0")
         need(self.chunk_size > 0 and self.chunk_size % self.granularity == 0,
@@ -869,6 +875,7 @@ class Attachment:
         need(offer.driver == attach.driver,
              f"the producer uses the {driver_name(offer.driver)} driver and this program {driver_name(attach.driver)}")  # fmt: skip
         need(offer.access >= attach.access, "less access than was asked for")
+        need(offer.resume == attach.resume, "an offer to who has the memory already, to a consumer that has not")
         need(not offer.legacy or attach.capabilities & TAKES_LEGACY, "an offer by a legacy handle, to a consumer that takes none")
         if offer.chunks > max_chunks or (max_size and offer.chunks * offer.chunk_size > max_size):
             raise Error(f"an offer of {offer.chunks} chunks and {offer.chunks * offer.chunk_size} bytes is more than is taken here")
@@ -1122,8 +1129,8 @@ class Server:
         outcome = None
         try:
             self.policy.check(peer)
-            self.expect_attach(conn, offer)
-            self.send_offer(conn, offer, fds)
+            attach = self.expect_attach(conn, offer)
+            self.send_offer(conn, offer, [] if attach.resume else fds, attach.resume)
             lease = True
             self.say(f"Consumer {peer} was sent {'an IPC handle' if offer.legacy else f'{len(fds)} descriptors'}")
             verdict = self.expect_verdict(conn, offer)
@@ -1195,14 +1202,17 @@ class Server:
             raise Malformed(text, OTHER_DRIVER)
         if record.access > offer.access:
             raise Malformed(f"{offer.name!r} is offered read-only, and read-write was asked for", TOO_MUCH_ACCESS)
+        if record.resume and (offer.legacy or record.resume != offer.generation):
+            raise Malformed(f"{offer.name!r} is not the memory of generation {record.resume}", OTHER_MEMORY)
         if offer.legacy and not record.capabilities & TAKES_LEGACY:
             raise Malformed(f"{offer.name!r} is offered by a legacy handle, and the consumer takes none", NOT_KNOWN)
         if offer.data_size and not record.capabilities & TAKES_DATA:
             raise Malformed(f"{offer.name!r} has {offer.data_size} bytes of application data, and the consumer takes {MAX_DATA}", NOT_KNOWN)
+        return record
 
-    def send_offer(self, conn, offer, fds):
-        if offer.legacy:
-            conn.send(offer)
+    def send_offer(self, conn, offer, fds, resume):
+        if offer.legacy or resume:
+            conn.send(replace(offer, resume=resume))
         for first in range(0, len(fds), MAX_FDS):
             some = fds[first : first + MAX_FDS]
             try:

@@ -365,6 +365,33 @@ class Legacy(unittest.TestCase):
         with self.assertRaises(gpufd.Error):
             self.large(5000, max_data=4999)
 
+    def test_resumed(self):
+        """Who has the memory already is sent no descriptors, and no other memory."""
+        offer = gpufd.replace(Offers.good, chunks=1, size=1, fds=0, generation=77)
+        null = os.open("/dev/null", os.O_RDONLY)
+        server = gpufd.Server(self.path, timeout=5)
+        thread = threading.Thread(target=server.serve, args=(offer, [null], 1))
+        thread.start()
+        for generation in (78, 77):
+            conn, _ = gpufd.dial(self.path, gpufd.Policy(), 5)
+            conn.send(gpufd.Attach(gpufd.SOFT, gpufd.READ_ONLY, "", resume=generation))
+            answer, fds = conn.receive(gpufd.MAX_FDS)
+            self.assertEqual(fds, [])
+            if generation == 78:
+                self.assertEqual(answer.code, gpufd.OTHER_MEMORY)
+            else:
+                self.assertEqual(answer, gpufd.replace(offer, resume=77))
+                answer.check()
+                conn.send(gpufd.Mapped(77))
+                conn.send(gpufd.Verdict(True))
+                with self.assertRaises(gpufd.Lost):
+                    conn.receive()
+            conn.close()
+        thread.join()
+        server.close()
+        os.close(null)
+        self.assertEqual((server.verified, server.failed), (1, 0))
+
     def test_not_taken(self):
         """Who does not say that it takes legacy handles is sent none; the next one is served."""
         server = gpufd.Server(self.path, timeout=5)

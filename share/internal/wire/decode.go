@@ -54,7 +54,11 @@ type attachDecoder struct{ m Attach }
 
 func (d *attachDecoder) message() Message { return d.m }
 
-func (d *attachDecoder) field(number uint16, value *reader) (bool, error) {
+func (d *attachDecoder) field(number uint16, value *reader) (known bool, err error) {
+	if number == fieldResume {
+		d.m.Resume, err = resume(value)
+		return true, err
+	}
 	return d.m.Capabilities.field(number, value)
 }
 
@@ -74,10 +78,14 @@ type offerDecoder struct{ m Offer }
 
 func (d *offerDecoder) message() Message { return d.m }
 
-func (d *offerDecoder) field(number uint16, value *reader) (bool, error) {
-	if number == fieldDataSize {
+func (d *offerDecoder) field(number uint16, value *reader) (known bool, err error) {
+	switch number {
+	case fieldDataSize:
 		d.m.DataSize = value.u64()
 		return true, nil
+	case fieldResume:
+		d.m.Resume, err = resume(value)
+		return true, err
 	}
 	return d.m.Capabilities.field(number, value)
 }

@@ -4,7 +4,8 @@ import "strings"
 
 func (m Attach) append(b []byte) []byte {
 	b = append(b, byte(m.Driver), byte(m.Access), 0, 0)
-	return m.Capabilities.append(appendText(b, m.Name))
+	b = m.Capabilities.append(appendText(b, m.Name))
+	return appendNumber(b, fieldResume, m.Resume)
 }
 
 func (m Offer) append(b []byte) []byte {
@@ -24,7 +25,7 @@ func (m Offer) append(b []byte) []byte {
 		b = append(le.AppendUint64(b, m.Legacy.Offset), m.Legacy.Handle[:]...)
 	}
 	b = m.Capabilities.append(b)
-	return appendNumber(b, fieldDataSize, m.DataSize)
+	return appendNumber(appendNumber(b, fieldDataSize, m.DataSize), fieldResume, m.Resume)
 }
 
 func (m Refuse) append(b []byte) []byte {

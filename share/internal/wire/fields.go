@@ -1,6 +1,9 @@
 package wire
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // A field stands behind what the table of a record's type describes: a number and a
 // length of two bytes each, and a value. Fields come in the order of their numbers,
@@ -12,6 +15,8 @@ const fieldRequired uint16 = 0x8000
 const (
 	fieldCapabilities uint16 = 1 // u64
 	fieldDataSize     uint16 = 4 // u64
+
+	fieldResume = fieldRequired | 1 // u64
 )
 
 // fields reads the fields of m to the end of the record.
@@ -53,6 +58,14 @@ func appendNumber(b []byte, number uint16, value uint64) []byte {
 		return b
 	}
 	return appendField(b, number, le.AppendUint64(nil, value))
+}
+
+// resume reads the generation of memory that is mapped already.
+func resume(value *reader) (generation uint64, err error) {
+	if generation = value.u64(); generation == 0 && !value.short {
+		err = errors.New("generation 0 is no memory's")
+	}
+	return generation, err
 }
 
 // append writes capabilities, unless there are none.

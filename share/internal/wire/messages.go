@@ -56,6 +56,7 @@ type Attach struct {
 	Access       cu.Access
 	Name         string // "" is the only offer there is
 	Capabilities Capabilities
+	Resume       uint64 // generation of the memory that is mapped already, or 0
 }
 
 // Offer is one record of an offer: all of them are alike but for the chunks whose
@@ -71,6 +72,7 @@ type Offer struct {
 	Legacy       *LegacyHandle // instead of descriptors; chunks are 1 and the granularity 0
 	Capabilities Capabilities
 	DataSize     uint64 // of application data that a Data brings, or 0
+	Resume       uint64 // the consumer's, to which no descriptors are sent, or 0
 }
 
 // Refuse ends a conversation.
@@ -208,11 +210,12 @@ const (
 	RefusedPolicy      RefusalCode = 8  // the peer is not one that is admitted
 	RefusedRate        RefusalCode = 9  // too many records a second
 	RefusedUnsupported RefusalCode = 10 // a record, field, flag or handle that the sender does not know
+	RefusedStale       RefusalCode = 11 // other memory than the peer has mapped
 )
 
 // String says in a word or two what the code means.
 func (c RefusalCode) String() string {
-	names := [...]string{"no such offer", "access", "driver", "busy", "version", "bad record", "timed out", "not allowed", "too fast", "not supported"}
+	names := [...]string{"no such offer", "access", "driver", "busy", "version", "bad record", "timed out", "not allowed", "too fast", "not supported", "other memory"}
 	if c < 1 || int(c) > len(names) {
 		return fmt.Sprintf("code %d", uint16(c))
 	}

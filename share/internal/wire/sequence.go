@@ -14,6 +14,8 @@ func (m Offer) Follows(prev Offer, have int) error {
 	switch {
 	case m.DataSize != 0 && len(m.Data) > 0:
 		return fmt.Errorf("%w: an offer with %d bytes of data, and %d that come behind it", ErrMalformed, len(m.Data), m.DataSize)
+	case m.Resume != 0:
+		return m.checkResume(have)
 	case m.Legacy != nil && have == 0:
 		return nil // all of it is in one record
 	case m.FDs < 1 || m.FDs > sock.MaxFDs || d.Chunks < 1 || d.Chunks > vmm.MaxChunks:
@@ -24,6 +26,15 @@ func (m Offer) Follows(prev Offer, have int) error {
 		return nil
 	case m.Pending != prev.Pending || d != prev.Memory || m.Access != prev.Access || m.Name != prev.Name || m.DataSize != prev.DataSize || string(m.Data) != string(prev.Data):
 		return fmt.Errorf("%w: the records of an offer contradict each other", ErrMalformed)
+	}
+	return nil
+}
+
+// checkResume checks m as all of an offer to a consumer that has mapped the memory.
+func (m Offer) checkResume(have int) error {
+	if d := m.Memory; m.Resume != d.Generation || m.FDs != 0 || m.First != 0 || have != 0 || m.Legacy != nil {
+		return fmt.Errorf("%w: an offer that resumes generation %d is of generation %d, by a %s handle, with %d descriptors from %d on, where %d had come",
+			ErrMalformed, m.Resume, d.Generation, m.HandleType(), m.FDs, m.First, have)
 	}
 	return nil
 }
@@ -42,7 +53,7 @@ func Descriptors(m Message) int {
 // Records makes the records of an offer of n descriptors that is like m, with as many
 // descriptors in each as fit, but for the last.
 func (m Offer) Records(n int) (records [][]byte) {
-	if m.Legacy != nil {
+	if m.Legacy != nil || m.Resume != 0 {
 		return [][]byte{Encode(m)}
 	}
 	for m.First = 0; m.First < n; m.First += m.FDs {

@@ -85,6 +85,7 @@ type fields struct {
 
 	Capabilities uint64 `json:"capabilities,omitempty"`
 	DataSize     uint64 `json:"data_size,omitempty"`
+	Resume       uint64 `json:"resume,omitempty"`
 }
 
 // listed are the fields of one offer in a list.
@@ -104,7 +105,7 @@ type listed struct {
 func describe(m Message) (typ string, f fields) {
 	switch m := m.(type) {
 	case Attach:
-		return "attach", fields{Driver: new(uint8(m.Driver)), Access: new(uint8(m.Access)), Name: &m.Name, Capabilities: uint64(m.Capabilities)}
+		return "attach", fields{Driver: new(uint8(m.Driver)), Access: new(uint8(m.Access)), Name: &m.Name, Capabilities: uint64(m.Capabilities), Resume: m.Resume}
 	case Offer:
 		d := m.Memory
 		return "offer", fields{Driver: new(uint8(d.Kind)), Access: new(uint8(m.Access)), HandleType: new(uint8(m.HandleType())), Pending: m.Pending,
@@ -112,7 +113,7 @@ func describe(m Message) (typ string, f fields) {
 			Chunks: new(uint32(d.Chunks)), Device: new(hex.EncodeToString(d.Device[:])),
 			Size: &d.Size, ChunkSize: &d.ChunkSize, Granularity: &d.Granularity, Generation: &d.Generation,
 			First: new(uint32(m.First)), FDs: new(uint32(m.FDs)), Name: &m.Name, Data: new(hex.EncodeToString(m.Data)),
-			Capabilities: uint64(m.Capabilities), DataSize: m.DataSize}
+			Capabilities: uint64(m.Capabilities), DataSize: m.DataSize, Resume: m.Resume}
 	case Refuse:
 		return "refuse", fields{Code: new(uint16(m.Code)), Text: &m.Text}
 	case Progress:
@@ -172,12 +173,12 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 	capabilities := Capabilities(f.Capabilities)
 	switch typ {
 	case "attach":
-		return Attach{Driver: cu.Kind(*f.Driver), Access: cu.Access(*f.Access), Name: *f.Name, Capabilities: capabilities}
+		return Attach{Driver: cu.Kind(*f.Driver), Access: cu.Access(*f.Access), Name: *f.Name, Capabilities: capabilities, Resume: f.Resume}
 	case "offer":
 		d := vmm.Descriptor{Kind: cu.Kind(*f.Driver), Device: cu.UUID(fromHex(t, *f.Device)), Size: *f.Size, ChunkSize: *f.ChunkSize,
 			Chunks: int(*f.Chunks), Granularity: *f.Granularity, Generation: *f.Generation}
 		o := Offer{Memory: d, Access: cu.Access(*f.Access), Name: *f.Name, Data: append([]byte(nil), fromHex(t, *f.Data)...),
-			First: int(*f.First), FDs: int(*f.FDs), Pending: f.Pending, Capabilities: capabilities, DataSize: f.DataSize}
+			First: int(*f.First), FDs: int(*f.FDs), Pending: f.Pending, Capabilities: capabilities, DataSize: f.DataSize, Resume: f.Resume}
 		if *f.HandleType == uint8(HandleLegacy) {
 			o.Legacy = &LegacyHandle{cu.IPCHandle(fromHex(t, *f.Handle)), *f.Offset}
 		}
