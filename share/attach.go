@@ -145,7 +145,7 @@ func (a *attaching) take(ctx context.Context) error {
 
 // ask says what is wanted, and then reserves the room that was asked for.
 func (a *attaching) ask(ctx context.Context) (err error) {
-	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities(), Resume: a.generation()})
+	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities(), Resume: a.generation(), After: a.opts.after()})
 	if a.asked = err == nil; !a.asked || a.opts.room == 0 {
 		return err
 	}

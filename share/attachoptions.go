@@ -23,6 +23,7 @@ type attachOptions struct {
 	room      uint64
 	place     *vmm.Reservation // where the memory is mapped, or nil
 	newerThan uint64
+	wait      bool         // for what is newer than that
 	handles   []HandleType // that are taken
 	maxChunks int
 	maxSize   uint64 // 0 is any
@@ -81,6 +82,16 @@ func WithReservation(r *vmm.Reservation) AttachOption {
 // generation that it had: of what the data is, [WithData] can tell.
 func WithNewerThan(generation uint64) AttachOption {
 	return attachOption(func(o *attachOptions) { o.newerThan = generation })
+}
+
+// WithWait has Attach wait for newer memory where [WithNewerThan] would have it fail with
+// [ErrStale]: the producer keeps it waiting while the name stands for older memory, as it
+// does for an offer that it expects ([Server.Expect]). That is bounded by the time of a
+// step ([ErrTimeout]), which [Server.Working] renews. When the older offer ends and no
+// other is expected, Attach is refused ([RefusedName]). A producer that is older than this
+// does not wait: it is ErrStale. Without WithNewerThan there is nothing to wait for.
+func WithWait() AttachOption {
+	return attachOption(func(o *attachOptions) { o.wait = true })
 }
 
 // WithMaxChunks refuses offers of more than n chunks ([ErrTooLarge]), of which each
@@ -149,6 +160,14 @@ func (o *attachOptions) capabilities() wire.Capabilities {
 		return wire.TakesData | wire.TakesLegacy
 	}
 	return wire.TakesData
+}
+
+// after is the generation above which memory is waited for, or 0.
+func (o *attachOptions) after() uint64 {
+	if !o.wait {
+		return 0
+	}
+	return o.newerThan
 }
 
 // suits checks that it is the offer that was asked for.

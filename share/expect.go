@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/share/internal/wire"
@@ -79,13 +80,15 @@ func (s *Server) Working(name string, done, total uint64) {
 	defer s.mu.Unlock()
 	if e := s.expected[name]; e != nil {
 		e.step = wire.Progress{Done: done, Total: total}
-		for _, w := range e.waiting {
-			w.tell(e.step)
-		}
+		waiting := slices.Clone(e.waiting)
 		if e.prepared != nil {
-			for _, w := range e.prepared.pending {
-				w.tell(e.step)
-			}
+			waiting = slices.Concat(waiting, e.prepared.pending, e.prepared.behind)
+		}
+		if o := s.offers[name]; o != nil {
+			waiting = append(waiting, o.behind...)
+		}
+		for _, w := range waiting {
+			w.tell(e.step)
 		}
 	}
 }
@@ -97,6 +100,7 @@ func (o *offering) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watching, o)
+	o.release()
 	e := s.expected[name]
 	if e.prepared == o {
 		e.prepared = nil

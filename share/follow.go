@@ -39,7 +39,9 @@ import (
 // took too long over a step; until ctx ends. The last pair of the loop is an error, of
 // ctx or of what waiting does not mend: a producer that admits somebody else, another
 // kind of driver or version, more access than is offered, memory that cannot be mapped,
-// an option that makes no sense, or an attachment that cannot be closed.
+// an option that makes no sense, or an attachment that cannot be closed. Where the name
+// stands for memory that is not wanted again, the producer is not asked again and again,
+// but says when there is newer ([WithWait]), unless it is older than that.
 func Follow(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) iter.Seq2[*Attachment, error] {
 	return func(yield func(*Attachment, error) bool) {
 		f := &following{path: path, name: name, dev: dev, opts: opts}
@@ -80,7 +82,7 @@ const (
 func (f *following) attach(ctx context.Context) (*Attachment, error) {
 	opts := f.opts
 	if f.known > 0 {
-		opts = append(opts[:len(opts):len(opts)], WithNewerThan(f.known))
+		opts = append(opts[:len(opts):len(opts)], WithNewerThan(f.known), WithWait())
 	}
 	for pause := followMin; ; pause = min(2*pause, followMax) {
 		att, err := Attach(ctx, f.path, f.name, f.dev, opts...)

@@ -43,6 +43,7 @@ type offering struct {
 	numbered     int             // the last number that a lease got
 	published    bool
 	pending      []*waiter // who is sent the descriptors before the data is there
+	behind       []*waiter // who knows the memory, and waits for newer
 	live         []*Lease  // that have not ended
 	keepers      keepers   // whose leases ended with legacy memory open
 }
@@ -160,6 +161,7 @@ func (o *offering) publish(ctx context.Context) (p publishing, err error) {
 	}
 	if p.replaced = s.offers[name]; p.replaced != nil {
 		close(p.replaced.replaced)
+		p.replaced.release()
 	}
 	s.offers[name], o.published, o.caller = o, true, ctx
 	for _, w := range o.pending {
@@ -197,6 +199,7 @@ func (o *offering) remove() {
 		delete(o.server.offers, o.record.Name)
 	}
 	delete(o.server.watching, o)
+	o.release()
 }
 
 // wait returns when the offer is over, and why if that is an error.

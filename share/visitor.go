@@ -91,7 +91,7 @@ func (v *visitor) authorize() (*offering, error) {
 	s.mu.Lock()
 	o, _ := s.lookup(v.want.Name)
 	s.mu.Unlock()
-	if o == nil {
+	if o == nil || v.knows(o) {
 		return nil, nil
 	}
 	return o, v.allows(o)
@@ -130,6 +130,8 @@ func (v *visitor) enlist(allowed *offering) (*Lease, *waiter, error) {
 	defer s.mu.Unlock()
 	o, e := s.lookup(v.want.Name)
 	switch {
+	case v.knows(o):
+		return nil, o.queueBehind(v), nil
 	case o != nil && s.opts.allow != nil && o != allowed:
 		return nil, nil, errOffered
 	case e != nil:

@@ -25,7 +25,8 @@ type waiter struct {
 	stop    context.CancelCauseFunc
 	told    time.Time // of progress
 
-	lease   *Lease // once it is admitted
+	knows   *offering // behind which it waits for newer memory, or nil
+	lease   *Lease    // once it is admitted
 	records []parcel
 
 	state waiterState // under the server's mu
@@ -69,10 +70,10 @@ func (w *waiter) tell(step wire.Progress) {
 
 // admitAll makes leases for those who waited for an offer that is there now,
 // and returns those who got one. Where the application decides who gets it, they ask
-// again, each on its own goroutine. It runs with mu held.
+// again, each on its own goroutine; so do those who wait for newer. It runs with mu held.
 func (o *offering) admitAll(waiting []*waiter) (admitted []*waiter) {
 	for _, w := range waiting {
-		if o.server.opts.allow != nil {
+		if o.server.opts.allow != nil || w.visitor.knows(o) {
 			w.stop(errOffered)
 			continue
 		}
@@ -127,6 +128,9 @@ func (w *waiter) leave() *Lease {
 	}
 	for _, e := range s.expected {
 		e.waiting = slices.DeleteFunc(e.waiting, is)
+	}
+	if o := w.knows; o != nil {
+		o.behind = slices.DeleteFunc(o.behind, is)
 	}
 	return nil
 }

@@ -216,12 +216,13 @@ CAPABILITIES = {1: ("capabilities", "<Q")}  # a field of the first record of eac
 @dataclass(frozen=True)
 class Attach(Record):
     TYPE: ClassVar[int] = 1
-    FIELDS: ClassVar[dict] = {**CAPABILITIES, 0x8001: ("resume", "<Q")}
+    FIELDS: ClassVar[dict] = {**CAPABILITIES, 3: ("after", "<Q"), 0x8001: ("resume", "<Q")}
     driver: int
     access: int
     name: str = ""
     capabilities: int = 0
     resume: int = 0  # generation of memory that is mapped already, or 0
+    after: int = 0  # memory of a larger generation is waited for; a Server here has one offer, and skips it
 
     def body(self):
         return struct.pack("<BBH", self.driver, self.access, 0) + pack_name(self.name)

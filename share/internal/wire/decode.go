@@ -55,7 +55,11 @@ type attachDecoder struct{ m Attach }
 func (d *attachDecoder) message() Message { return d.m }
 
 func (d *attachDecoder) field(number uint16, value *reader) (known bool, err error) {
-	if number == fieldResume {
+	switch number {
+	case fieldAfter:
+		d.m.After = value.u64()
+		return true, nil
+	case fieldResume:
 		d.m.Resume, err = resume(value)
 		return true, err
 	}

@@ -5,7 +5,7 @@ import "strings"
 func (m Attach) append(b []byte) []byte {
 	b = append(b, byte(m.Driver), byte(m.Access), 0, 0)
 	b = m.Capabilities.append(appendText(b, m.Name))
-	return appendNumber(b, fieldResume, m.Resume)
+	return appendNumber(appendNumber(b, fieldAfter, m.After), fieldResume, m.Resume)
 }
 
 func (m Offer) append(b []byte) []byte {

@@ -14,6 +14,7 @@ const fieldRequired uint16 = 0x8000
 // Numbers of fields.
 const (
 	fieldCapabilities uint16 = 1 // u64
+	fieldAfter        uint16 = 3 // u64
 	fieldDataSize     uint16 = 4 // u64
 
 	fieldResume = fieldRequired | 1 // u64

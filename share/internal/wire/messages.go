@@ -57,6 +57,7 @@ type Attach struct {
 	Name         string // "" is the only offer there is
 	Capabilities Capabilities
 	Resume       uint64 // generation of the memory that is mapped already, or 0
+	After        uint64 // the memory is waited for until it is of a larger generation; 0 is any
 }
 
 // Offer is one record of an offer: all of them are alike but for the chunks whose

@@ -86,6 +86,7 @@ type fields struct {
 	Capabilities uint64 `json:"capabilities,omitempty"`
 	DataSize     uint64 `json:"data_size,omitempty"`
 	Resume       uint64 `json:"resume,omitempty"`
+	After        uint64 `json:"after,omitempty"`
 }
 
 // listed are the fields of one offer in a list.
@@ -105,7 +106,7 @@ type listed struct {
 func describe(m Message) (typ string, f fields) {
 	switch m := m.(type) {
 	case Attach:
-		return "attach", fields{Driver: new(uint8(m.Driver)), Access: new(uint8(m.Access)), Name: &m.Name, Capabilities: uint64(m.Capabilities), Resume: m.Resume}
+		return "attach", fields{Driver: new(uint8(m.Driver)), Access: new(uint8(m.Access)), Name: &m.Name, Capabilities: uint64(m.Capabilities), Resume: m.Resume, After: m.After}
 	case Offer:
 		d := m.Memory
 		return "offer", fields{Driver: new(uint8(d.Kind)), Access: new(uint8(m.Access)), HandleType: new(uint8(m.HandleType())), Pending: m.Pending,
@@ -173,7 +174,7 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 	capabilities := Capabilities(f.Capabilities)
 	switch typ {
 	case "attach":
-		return Attach{Driver: cu.Kind(*f.Driver), Access: cu.Access(*f.Access), Name: *f.Name, Capabilities: capabilities, Resume: f.Resume}
+		return Attach{Driver: cu.Kind(*f.Driver), Access: cu.Access(*f.Access), Name: *f.Name, Capabilities: capabilities, Resume: f.Resume, After: f.After}
 	case "offer":
 		d := vmm.Descriptor{Kind: cu.Kind(*f.Driver), Device: cu.UUID(fromHex(t, *f.Device)), Size: *f.Size, ChunkSize: *f.ChunkSize,
 			Chunks: int(*f.Chunks), Granularity: *f.Granularity, Generation: *f.Generation}

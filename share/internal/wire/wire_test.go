@@ -23,7 +23,7 @@ func messages() []Message {
 	full := vmm.Descriptor{Kind: 255, Device: cu.UUID{1, 15: 2}, Size: math.MaxUint64, ChunkSize: math.MaxUint64 - 1,
 		Chunks: math.MaxUint32, Granularity: math.MaxUint64 - 2, Generation: math.MaxUint64 - 3}
 	return []Message{
-		Attach{Driver: cu.CUDA, Access: cu.ReadOnly, Name: ""}, Attach{Driver: cu.Soft, Access: cu.ReadWrite, Name: strings.Repeat("ä", 127)}, Attach{Driver: 0, Access: cu.ReadOnly, Name: "x", Capabilities: TakesLegacy, Resume: math.MaxUint64},
+		Attach{Driver: cu.CUDA, Access: cu.ReadOnly, Name: ""}, Attach{Driver: cu.Soft, Access: cu.ReadWrite, Name: strings.Repeat("ä", 127)}, Attach{Driver: 0, Access: cu.ReadOnly, Name: "x", Capabilities: TakesLegacy, Resume: math.MaxUint64, After: math.MaxUint64},
 		Offer{Access: cu.ReadOnly, Name: "n"},
 		Offer{Memory: full, Access: cu.ReadWrite, Name: strings.Repeat("n", MaxName), Data: noise(MaxData, 1), First: math.MaxUint32, FDs: math.MaxUint32 - 1, Pending: true, Capabilities: math.MaxUint64, DataSize: math.MaxUint64, Resume: math.MaxUint64},
 		longest(),

@@ -1,0 +1,33 @@
+package share
+
+// A consumer that knows the memory of a name waits for newer (ATTACH, after): behind the
+// offer that it knows, until that has ended or is replaced. Then it asks again, as one that
+// has just come, and may find that it has to wait behind another.
+
+// knows reports whether o, which may be nil, is no newer than what the consumer has.
+func (v *visitor) knows(o *offering) bool {
+	return o != nil && o.record.Memory.Generation <= v.want.After
+}
+
+// queueBehind has a consumer wait that knows the offer. It runs with the server's mu held.
+func (o *offering) queueBehind(v *visitor) *waiter {
+	w := newWaiter(v)
+	w.knows = o
+	o.behind = append(o.behind, w)
+	if e := o.server.expected[o.record.Name]; e != nil {
+		w.tell(e.step)
+	}
+	return w
+}
+
+// release has those ask again that wait behind the offer, which may be nil. It runs with
+// the server's mu held.
+func (o *offering) release() {
+	if o == nil {
+		return
+	}
+	for _, w := range o.behind {
+		w.stop(errOffered)
+	}
+	o.behind = nil
+}

@@ -1,0 +1,194 @@
+package share
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// newer is an Attach that waits for newer memory than buf.
+type newer struct {
+	att   chan *Attachment
+	err   chan error
+	tries atomic.Int32 // connections
+}
+
+func waitForNewer(t testing.TB, srv *Server, dev *cu.Device, buf *vmm.Buffer, opts ...AttachOption) *newer {
+	t.Helper()
+	n := &newer{att: make(chan *Attachment, 1), err: make(chan error, 1)}
+	opts = append(opts, WithNewerThan(buf.Describe().Generation), WithWait(), OnConnected(func(sock.Peer) { n.tries.Add(1) }))
+	go func() {
+		att, err := Attach(soon(t), srv.Path(), "data", dev, opts...)
+		n.att <- att
+		n.err <- err
+	}()
+	return n
+}
+
+// gets is the attachment to want, which is closed.
+func (n *newer) gets(t testing.TB, want *vmm.Buffer) {
+	t.Helper()
+	att := <-n.att
+	require.NoError(t, <-n.err)
+	require.Equal(t, want.Describe(), att.Offer().Descriptor)
+	require.NoError(t, att.Close())
+	require.EqualValues(t, 1, n.tries.Load(), "it asked once")
+}
+
+// awaitBehind waits until n consumers wait for newer memory than is offered.
+func awaitBehind(t testing.TB, srv *Server, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		srv.mu.Lock()
+		defer srv.mu.Unlock()
+		behind := 0
+		for _, o := range srv.there() {
+			behind += len(o.behind)
+		}
+		return behind == n
+	}, 10*time.Second, time.Millisecond)
+}
+
+// Who knows the memory of a name waits for the next, while others get what there is, and
+// waits on where the producer goes back to memory that is older still.
+func TestWaitForNewer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	oldest, old, next := filled(t, ctx, 1), filled(t, ctx, 2), filled(t, ctx, 3)
+	srv := listen(t)
+	serve(t, srv, old)
+	n := waitForNewer(t, srv, dev, old)
+	awaitBehind(t, srv, 1)
+	require.NoError(t, attached(t, srv, "data", dev).Close())
+	_, err := Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation))
+	require.ErrorIs(t, err, ErrStale, "who does not want to wait")
+	replace(t, srv, oldest)
+	awaitBehind(t, srv, 1)
+	replace(t, srv, next)
+	n.gets(t, next)
+	awaitBehind(t, srv, 0)
+}
+
+// When the older offer ends the wait does, too, unless another is expected. The same
+// memory again is not newer.
+func TestWaitForNewerThanWhatEnds(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	old, next := filled(t, ctx, 1), filled(t, ctx, 2)
+	srv := listen(t)
+	s := serve(t, srv, old)
+	n := waitForNewer(t, srv, dev, old)
+	awaitBehind(t, srv, 1)
+	s.cancel()
+	require.Nil(t, <-n.att)
+	var no *RefusalError
+	require.ErrorAs(t, <-n.err, &no)
+	require.Equal(t, RefusedName, no.Code)
+	require.NoError(t, s.end(t))
+
+	srv.Expect("data")
+	n = waitForNewer(t, srv, dev, old)
+	awaitWaiting(t, srv, 1)
+	s = serve(t, srv, old)
+	awaitBehind(t, srv, 1)
+	srv.Expect("data")
+	s.cancel()
+	awaitWaiting(t, srv, 1)
+	require.NoError(t, s.end(t))
+	p, _ := prepared(t, srv, "data", old, ReadOnly)
+	awaitBehind(t, srv, 1)
+	require.NoError(t, p.Close())
+	require.Nil(t, <-n.att)
+	require.ErrorIs(t, <-n.err, ErrRefused, "what was expected is not made")
+
+	srv.Expect("data")
+	n = waitForNewer(t, srv, dev, old)
+	awaitWaiting(t, srv, 1)
+	p, s = prepared(t, srv, "data", next, ReadOnly)
+	s.await(t, Sent, 1)
+	s.start(t, "data", p.Offer)
+	n.gets(t, next)
+}
+
+// Who waits hears of progress, which renews its patience, is asked about when there is
+// something to decide, and is told when the server ends.
+func TestWaitForNewerHearsOfProgress(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	old, next := filled(t, ctx, 1), filled(t, ctx, 2)
+	door := doorkeeper{}
+	srv := listen(t, WithAuthorize(door.authorize))
+	serve(t, srv, old)
+	n := waitForNewer(t, srv, dev, old)
+	awaitBehind(t, srv, 1)
+	require.Empty(t, door.all())
+	want := wants(dev)
+	want.After = 1<<64 - 1
+	conn := asked(t, srv, want)
+	awaitBehind(t, srv, 2)
+	srv.Expect("data")
+	srv.Working("data", 1, 2)
+	require.Equal(t, wire.Progress{Done: 1, Total: 2}, heard(t, conn))
+	require.NoError(t, conn.Close())
+	awaitBehind(t, srv, 1)
+	replace(t, srv, next)
+	n.gets(t, next)
+	require.Len(t, door.all(), 1)
+	require.Equal(t, next.Describe(), door.all()[0].Descriptor)
+
+	n = waitForNewer(t, srv, dev, next)
+	awaitBehind(t, srv, 1)
+	require.NoError(t, srv.Close())
+	require.Nil(t, <-n.att)
+	require.ErrorIs(t, <-n.err, ErrRefused)
+}
+
+// Those who wait are bounded, and none says anything while it does. They have their own
+// time.
+func TestWaitForNewerIsBounded(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t, WithConnections(2))
+	srv.opts.goodbye = brief
+	old := filled(t, ctx, 1)
+	s := serve(t, srv, old)
+	want := wants(dev)
+	want.After = 1<<64 - 1
+	first, second := asked(t, srv, want), asked(t, srv, want)
+	awaitBehind(t, srv, 2)
+	requireRefusal(t, dialed(t, srv), RefusedBusy, "there are two places")
+	require.NoError(t, first.Send(soon(t), wire.Encode(isMapped(old))))
+	requireRefusal(t, first, RefusedRecord, "mapped what was not offered")
+	require.NoError(t, errors.Join(first.Close(), second.Close()))
+	awaitBehind(t, srv, 0)
+	s.await(t, PeerRefused, 3)
+	require.Condition(t, func() bool {
+		return slices.ContainsFunc(s.of(PeerRefused), func(e Event) bool { return errors.Is(e.Err, ErrProtocol) })
+	})
+	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
+
+	_, err := Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation), WithWait(), WithTimeout(50*time.Millisecond))
+	require.ErrorIs(t, err, ErrTimeout)
+	awaitBehind(t, srv, 0)
+}
+
+// Who follows, and wants nothing twice, asks once until there is newer memory.
+func TestFollowDoesNotPoll(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	srv.Expect("data")
+	serve(t, srv, filled(t, ctx, 1))
+	var asked atomic.Int32
+	found, cancel := followed(t, ctx, srv.Path(), OnConnected(func(sock.Peer) { asked.Add(1) }))
+	require.NoError(t, awaitSeen(t, found, 1).Close())
+	awaitBehind(t, srv, 1)
+	replace(t, srv, filled(t, ctx, 2))
+	awaitSeen(t, found, 2)
+	require.EqualValues(t, 2, asked.Load())
+	require.Error(t, cancel())
+}
