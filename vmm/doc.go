@@ -14,6 +14,9 @@
 // chunks: growth appends chunks without moving the address, and a part of a
 // buffer is shared chunk by chunk. The default is one chunk.
 //
+// [Buffer.Load] reads files into a buffer with several goroutines, by way of pinned
+// memory, and [Buffer.Store] writes a buffer to files. Each takes a list of [Segment].
+//
 // # Ownership
 //
 // New, Create, Reserve, Map and Import return what the caller owns and ends

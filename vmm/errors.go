@@ -33,6 +33,10 @@ var (
 	// ErrDevice says that imported memory is on another device than it is to be
 	// mapped on.
 	ErrDevice = errors.New("vmm: memory of another device")
+	// ErrFile says that something is no regular file: a directory, a pipe.
+	ErrFile = errors.New("vmm: not a regular file")
+	// ErrAccess says that the buffer is mapped with too few rights.
+	ErrAccess = errors.New("vmm: the mapping does not allow it")
 	// ErrKind says that exporter and importer use drivers of different kinds.
 	ErrKind = errors.New("vmm: drivers of different kinds")
 )

@@ -1,9 +1,12 @@
 package vmm_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log"
+	"os"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
@@ -64,4 +67,59 @@ func growingBuffer() (err error) {
 	}
 	fmt.Println(numbers)
 	return nil
+}
+
+// A file is loaded into a buffer and stored in another file.
+func ExampleBuffer_Load() {
+	if err := loadAndStore(); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 1048576 of 1048576 bytes
+	// the copy is the same: true
+}
+
+func loadAndStore() (err error) {
+	from, err := os.CreateTemp("", "example")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, from.Close(), os.Remove(from.Name())) }()
+	to, err := os.CreateTemp("", "example")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, to.Close(), os.Remove(to.Name())) }()
+	data := bytes.Repeat([]byte("weights "), 1<<17)
+	if _, err := from.Write(data); err != nil {
+		return err
+	}
+
+	drv, err := cu.Open(cu.WithFallback(soft.Resolver))
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	size := uint64(len(data))
+	buf, err := vmm.New(dev, size)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, buf.Close()) }()
+
+	err = buf.Load(context.Background(), []vmm.Segment{{File: from, Size: size}}, vmm.TransferOptions{
+		OnProgress: func(done, total uint64) { fmt.Println(done, "of", total, "bytes") },
+	})
+	if err != nil {
+		return err
+	}
+	if err := buf.Store(context.Background(), []vmm.Segment{{File: to, Size: size}}, vmm.TransferOptions{}); err != nil {
+		return err
+	}
+	stored, err := os.ReadFile(to.Name())
+	fmt.Println("the copy is the same:", bytes.Equal(data, stored))
+	return err
 }

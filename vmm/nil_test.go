@@ -91,7 +91,7 @@ func callAll(t *testing.T, name string, v reflect.Value) {
 			switch method {
 			case "Close", "Unwrap":
 				require.NoError(t, err)
-			case "Grow", "NewView", "Export", "ExportRange", "ExportFabric", "Lend", "Hold":
+			case "Grow", "NewView", "Export", "ExportRange", "ExportFabric", "Lend", "Hold", "Load", "Store":
 				require.ErrorIs(t, err, cu.ErrClosed)
 			case "GrowWait", "SetAccess": // closed, and nil as well
 				require.True(t, errors.Is(err, cu.ErrClosed) || errors.Is(err, vmm.ErrNil), "%v", err)

@@ -1,0 +1,86 @@
+package vmm
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// Load reads files into the buffer: each segment, as one or more pieces, by way of
+// pinned memory. When it returns without an error all of it has arrived, and whatever
+// is given to the device afterwards sees it.
+//
+// What the page cache has is copied from there (preadv2(2) with RWF_NOWAIT tells);
+// other files are read past it (open(2), O_DIRECT) where the file system does that.
+//
+// ctx ends Load, after the reads that are under way. Then, and when anything fails,
+// some of the segments' bytes in the buffer are new and some as before; nothing else
+// is left behind. While Load runs the buffer cannot be closed ([ErrInUse]). Load uses
+// the primary context of the buffer's device. To free pinned memory the driver waits
+// for all work in that (cuMemFreeHost), so no stream of it may wait for something that
+// comes only after Load.
+//
+// Errors: [ErrSize] for a segment that reaches beyond the buffer or overlaps with
+// another there; [ErrFile] for a directory or a pipe; [io.ErrUnexpectedEOF] for a file
+// that is too short, also if it shrinks meanwhile; [ErrAccess] for a buffer that is
+// mapped read-only; those of [cu.Context.AllocHost]. Errors of files name the file and
+// the offset.
+func (b *Buffer) Load(ctx context.Context, segments []Segment, o TransferOptions) error {
+	if err := b.canTransfer(ctx, "loading"); err != nil {
+		return err
+	}
+	if err := b.loadable(segments); err != nil {
+		return err
+	}
+	return b.transfer(ctx, &transfer{options: o, doing: "loading", work: load}, segments)
+}
+
+// canTransfer refuses a buffer that is closed, and a missing context.
+func (b *Buffer) canTransfer(ctx context.Context, what string) error {
+	if b.Ptr() == 0 {
+		return cu.ErrClosed
+	}
+	if ctx == nil {
+		return fmt.Errorf("%w: %s takes a context", ErrNil, what)
+	}
+	return nil
+}
+
+// load fills one slot while the other is copied.
+func load(ctx context.Context, w *worker) error {
+	for i := 0; ; i++ {
+		s := &w.slots[i%2]
+		if err := w.arrive(ctx, s); err != nil {
+			return err
+		}
+		p, ok, err := w.next(ctx)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return w.arrive(ctx, &w.slots[(i+1)%2])
+		}
+		b, err := p.src.read(s.bytes, p.At, p.Size)
+		if err != nil {
+			return err
+		}
+		if err := cu.CopyToDeviceAsync(s.stream, w.base.Add(p.Offset), b); err != nil {
+			return err
+		}
+		s.piece = p
+	}
+}
+
+// arrive waits for the copy of s, if one is under way.
+func (w *worker) arrive(ctx context.Context, s *slot) error {
+	if s.piece.Size == 0 {
+		return nil
+	}
+	if err := s.stream.Synchronize(ctx); err != nil {
+		return err
+	}
+	w.arrived(s.piece.Size)
+	s.piece = piece{}
+	return nil
+}

@@ -1,0 +1,111 @@
+package vmm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/made"
+)
+
+// The alignment that direct reads have, in the file and in memory, and the least
+// that is worth one.
+const (
+	directAlign = 4096
+	directMin   = 256 << 10
+)
+
+// A source is a file that is read: by way of the page cache where that has it, else
+// directly into the caller's memory, as far as the file system allows that.
+type source struct {
+	file     *os.File
+	buffered atomic.Bool // direct reads are not wanted, or were refused
+	once     sync.Once
+	direct   *os.File // set by once; nil if it cannot be opened
+}
+
+// read fills some of slot with size bytes of the file from at on, and returns those.
+// slot is aligned for direct reads and has room for the blocks that they touch.
+func (s *source) read(slot []byte, at, size uint64) ([]byte, error) {
+	skip := at % directAlign
+	if size >= directMin && !s.buffered.Load() && !s.cached(at, size) {
+		if s.readDirect(slot, at-skip, skip+size) {
+			return slot[skip : skip+size], nil
+		}
+	}
+	b := slot[skip : skip+size]
+	n, err := s.file.ReadAt(b, int64(at))
+	switch {
+	case n == len(b):
+		return b, nil
+	case errors.Is(err, io.EOF):
+		return nil, tooShort(s.file, at, size, at+uint64(n))
+	}
+	return nil, fileError("reading", s.file, at+uint64(n), err)
+}
+
+// cached reports whether the page cache seems to have size bytes from at on, or
+// cannot tell. It asks for the first byte and the last: to be answered at once, or
+// not at all (preadv2(2), RWF_NOWAIT).
+func (s *source) cached(at, size uint64) bool {
+	return s.hasByte(at) && s.hasByte(at+size-1)
+}
+
+func (s *source) hasByte(at uint64) bool {
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		return true
+	}
+	var b [1]byte
+	var answer error
+	err = raw.Control(func(fd uintptr) {
+		_, answer = unix.Preadv2(int(fd), [][]byte{b[:]}, int64(at), unix.RWF_NOWAIT)
+	})
+	return err != nil || answer != unix.EAGAIN
+}
+
+// readDirect reads n bytes from at on, which is aligned, into slot. If it cannot,
+// nobody tries again: what is wrong with the file a buffered read will say.
+func (s *source) readDirect(slot []byte, at, n uint64) bool {
+	s.once.Do(s.openDirect)
+	whole, ok := AlignUp(n, directAlign)
+	if s.direct == nil || !ok {
+		s.buffered.Store(true)
+		return false
+	}
+	got, _ := s.direct.ReadAt(slot[:whole], int64(at)) // at the end of the file it is less than whole
+	if uint64(got) < n {
+		s.buffered.Store(true)
+		return false
+	}
+	return true
+}
+
+// openDirect opens the file once more, with O_DIRECT. The caller's descriptor stays
+// as it is.
+func (s *source) openDirect() {
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		return
+	}
+	fd, opened := -1, err
+	err = raw.Control(func(old uintptr) {
+		fd, opened = unix.Open(fmt.Sprintf("/proc/self/fd/%d", old), unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+	})
+	if err == nil && opened == nil {
+		s.direct = made.File(fd, s.file.Name())
+	}
+}
+
+// close leaves the caller's file open.
+func (s *source) close() error {
+	if s.direct == nil {
+		return nil
+	}
+	return s.direct.Close()
+}

@@ -1,0 +1,63 @@
+package vmm
+
+import (
+	"context"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// Store is the way back of [Buffer.Load]: it writes bytes of the buffer to files,
+// which are open for writing and grow as they have to. Work that writes the memory
+// must be done. Store does not truncate the files and does not wait for the disk; for
+// that there are os.File.Truncate and Sync.
+//
+// If it fails, some of the segments have been written and some not. Errors: [ErrSize]
+// for segments that reach beyond the buffer, or overlap in a file; [ErrFile]; else
+// those of writing, which name the file and the offset, such as ENOSPC.
+// What is said of ctx and of waiting at Load is true here.
+func (b *Buffer) Store(ctx context.Context, segments []Segment, o TransferOptions) error {
+	if err := b.canTransfer(ctx, "storing"); err != nil {
+		return err
+	}
+	if err := b.storable(segments); err != nil {
+		return err
+	}
+	return b.transfer(ctx, &transfer{options: o, doing: "storing", work: store}, segments)
+}
+
+// store writes one slot to its file while the other is copied.
+func store(ctx context.Context, w *worker) error {
+	for i := 0; ; i++ {
+		p, more, err := w.next(ctx)
+		if err != nil {
+			return err
+		}
+		if more {
+			s := &w.slots[i%2]
+			if err := cu.CopyToHostAsync(s.stream, s.bytes[:p.Size], w.base.Add(p.Offset)); err != nil {
+				return err
+			}
+			s.piece = p
+		}
+		if err := w.write(ctx, &w.slots[(i+1)%2]); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// write writes what s holds, if anything, once its copy is done.
+func (w *worker) write(ctx context.Context, s *slot) error {
+	p := s.piece
+	if p.Size == 0 {
+		return nil
+	}
+	if err := s.stream.Synchronize(ctx); err != nil {
+		return err
+	}
+	if n, err := p.File.WriteAt(s.bytes[:p.Size], int64(p.At)); err != nil {
+		return fileError("storing to", p.File, p.At+uint64(n), err)
+	}
+	w.arrived(p.Size)
+	s.piece = piece{}
+	return nil
+}
