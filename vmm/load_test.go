@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
@@ -297,6 +298,25 @@ func TestFailedTransferLeavesNothing(t *testing.T) {
 		}
 	}
 	require.NoError(t, buf.Load(t.Context(), segments, small(2)))
+	require.NoError(t, buf.Close())
+}
+
+// A file that the page cache does not have is opened once more, and that is closed.
+func TestLoadOfAColdFile(t *testing.T) {
+	b, dev := bookkept(t)
+	warmUp(t, dev)
+	ctx := leavesNothing(t, b, dev)
+	const size = 1 << 20
+	buf, err := vmm.New(dev, size)
+	require.NoError(t, err)
+	data := noise(size, 5)
+	f, fds := fileOf(t, data), cutest.Descriptors()
+	require.NoError(t, f.Sync())
+	require.NoError(t, unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
+	require.NoError(t, buf.Load(t.Context(), []vmm.Segment{{File: f, At: 5, Size: size - 5}}, vmm.TransferOptions{}))
+	require.Equal(t, fds, cutest.Descriptors())
+	require.True(t, string(data[5:]) == string(read(t, ctx, buf.Ptr(), size-5)))
+	require.NoError(t, f.Close())
 	require.NoError(t, buf.Close())
 }
 
