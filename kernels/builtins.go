@@ -8,13 +8,15 @@ var (
 	Pattern string // pattern_fill, pattern_check
 	//go:embed memory.ptx
 	Memory string // fill_bytes, copy_bytes, checksum
+	//go:embed digest.ptx
+	DigestPTX string // digest
 	//go:embed vector.ptx
 	Vector string // vector_add, saxpy
 )
 
 // A Builtin is one module of kernels.
 type Builtin struct {
-	Name    string // pattern, memory or vector
+	Name    string // pattern, memory, digest or vector
 	PTX     string
 	Kernels []Kernel
 }
@@ -47,6 +49,10 @@ func Builtins() []Builtin {
 				[]Param{{"dst", "ptr"}, {"src", "ptr"}, {"bytes", "u64"}}},
 			{"checksum", "adds the checksum to the u64 at sum; src is aligned to 8",
 				[]Param{{"src", "ptr"}, {"bytes", "u64"}, {"sum", "ptr"}}},
+		}},
+		{"digest", DigestPTX, []Kernel{
+			{"digest", "adds the sums of a digest to the two u64 at result; src is aligned to 16 and begins with the word at index first",
+				[]Param{{"src", "ptr"}, {"bytes", "u64"}, {"first", "u64"}, {"result", "ptr"}}},
 		}},
 		{"vector", Vector, []Kernel{
 			{"vector_add", "c = a + b, of n float32",

@@ -159,6 +159,8 @@ func (c *outputCase) args(t *testing.T, p cu.DevicePtr) []any {
 		return []any{b, a, n}
 	case "checksum":
 		return []any{a, n, b}
+	case "digest":
+		return []any{a, n, c.first, b}
 	case "vector_add":
 		return []any{a, b, d, n}
 	case "saxpy":

@@ -121,6 +121,7 @@ func TestLaunchBuiltins(t *testing.T) {
 		"fill_bytes":    {args("zero:3KiB:OUT", "u64:3071", "u8:0xa5"), append([]byte(strings.Repeat("\xa5", 3071)), 0)},
 		"copy_bytes":    {args("zero:4015:OUT", "in:"+inData, "u64:4015"), data},
 		"checksum":      {args("in:"+inData, "u64:4015", "zero:8:OUT"), words(kernels.Checksum(data))},
+		"digest":        {args("in:"+inData, "u64:4015", "u64:0", "zero:16:OUT"), digestSums(data)},
 		"vector_add":    {args("in:"+inA, "in:"+inB, "zero:4012:OUT", "u64:1003"), floats(n, func(i int) float32 { return float32(i) + 0.5 })},
 		"saxpy":         {args("f32:-2.5", "in:"+inA, "inout:"+inB+":OUT", "u64:1003"), floats(n, func(i int) float32 { return -2.5*float32(i) + 0.5 })},
 	} {
@@ -140,6 +141,22 @@ func TestLaunchBuiltins(t *testing.T) {
 	require.Equal(t, b, contents(t, inB), "an input was changed")
 }
 
+// digestSums are the sums of a digest, as package kernels documents them.
+func digestSums(b []byte) []byte {
+	var sumA, sumB uint64
+	for i := uint64(0); i*8 < uint64(len(b)); i++ {
+		var w [8]byte
+		copy(w[:], b[i*8:])
+		key := (i + 1) * 0x9e3779b97f4a7c15
+		x := binary.LittleEndian.Uint64(w[:]) ^ key
+		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+		x = (x ^ x>>27) * 0x94d049bb133111eb
+		x ^= x >> 31
+		sumA, sumB = sumA+x, sumB+x*(key|1)
+	}
+	return words(sumA, sumB)
+}
+
 // moduleOf is the builtin module that a kernel is in. It fails for one that
 // TestLaunchBuiltins forgot, too.
 func moduleOf(t *testing.T, kernel string) (module string) {
@@ -153,7 +170,7 @@ func moduleOf(t *testing.T, kernel string) (module string) {
 		}
 	}
 	require.NotEmpty(t, module)
-	require.Equal(t, 7, all, "there is a kernel that no case is for")
+	require.Equal(t, 8, all, "there is a kernel that no case is for")
 	return module
 }
 
@@ -280,7 +297,7 @@ func TestLaunchWrong(t *testing.T) {
 		{name: "no module", args: args("-kernel", "k"), code: 2, words: args("one of -ptx, -module and -builtin, and not 0; see launch -h")},
 		{name: "two modules", args: args("-ptx", ptx, "-builtin", "vector", "-kernel", "k"), code: 2, words: args("one of -ptx, -module and -builtin, and not 2")},
 		{name: "no kernel", args: args("-ptx", ptx), code: 2, words: args("-kernel", "-list")},
-		{name: "unknown builtin", args: args("-builtin", "saxpy", "-list"), code: 2, words: args(`"saxpy"`, "pattern, memory or vector")},
+		{name: "unknown builtin", args: args("-builtin", "saxpy", "-list"), code: 2, words: args(`"saxpy"`, "pattern, memory, digest or vector")},
 		{name: "-grid 0", args: saxpy("-grid", "0"), code: 2, words: args("-grid", `"0"`, "X,Y,Z")},
 		{name: "-block of four", args: saxpy("-block", "1,1,1,1"), code: 2, words: args("-block", "X,Y,Z")},
 		{name: "-repeat 0", args: saxpy("-repeat", "0"), code: 2, words: args("-repeat 0", "1 or more")},
