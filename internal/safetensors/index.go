@@ -1,0 +1,91 @@
+package safetensors
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// indexSuffix is how the names of indexes end.
+const indexSuffix = ".safetensors.index.json"
+
+// An index says which file of a directory each tensor is in.
+type index struct{ fileOf map[string]string }
+
+// readIndex reads an index of size bytes. The names in it are those of files beside it,
+// whatever it says.
+func readIndex(r io.ReaderAt, size uint64) (*index, error) {
+	if size > headerMost {
+		return nil, fmt.Errorf("%w: an index of %d bytes", ErrFormat, size)
+	}
+	text := make([]byte, size)
+	if _, err := r.ReadAt(text, 0); err != nil && size > 0 {
+		return nil, err
+	}
+	if !utf8.Valid(text) {
+		return nil, fmt.Errorf("%w: the index is no text", ErrFormat)
+	}
+	x := &index{}
+	s := newScanner(text)
+	err := s.object(func(key string) error {
+		if key == "weight_map" {
+			return x.read(s)
+		}
+		var skipped json.RawMessage
+		return s.dec.Decode(&skipped)
+	})
+	if err == nil {
+		err = s.end()
+	}
+	if err == nil && x.fileOf == nil {
+		err = fmt.Errorf("there is no weight_map")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: the index: %w", ErrFormat, err)
+	}
+	return x, nil
+}
+
+func (x *index) read(s scanner) error {
+	x.fileOf = map[string]string{}
+	return s.object(func(key string) error {
+		file, err := s.text()
+		if err != nil {
+			return err
+		}
+		if file == "" || file == "." || file == ".." || strings.ContainsAny(file, "/\x00") {
+			return fmt.Errorf("tensor %q is in %q, which is no name of a file beside it", key, file)
+		}
+		x.fileOf[key] = file
+		return nil
+	})
+}
+
+// files are the paths of all files, in the order of their names.
+func (x *index) files(dir string) (paths []string) {
+	for _, name := range slices.Compact(slices.Sorted(maps.Values(x.fileOf))) {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	return paths
+}
+
+// agrees wants each tensor of the index to be in its file.
+func (x *index) agrees(of map[string]*header) error {
+	in := map[string]string{}
+	for path, h := range of {
+		for _, t := range h.tensors {
+			in[t.Name] = filepath.Base(path)
+		}
+	}
+	for name, file := range x.fileOf {
+		if in[name] != file {
+			return fmt.Errorf("%w: the index has tensor %q in %s, and it is not there", ErrFormat, name, file)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,9 @@
+package safetensors
+
+import (
+	"testing"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+func TestMain(m *testing.M) { cutest.Main(m) }

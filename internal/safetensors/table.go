@@ -1,0 +1,142 @@
+package safetensors
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// Align is what the offsets of tensors in a buffer are multiples of, in bytes.
+const Align = 256
+
+// ErrFormat says that a file, or a table, is not what it has to be.
+var ErrFormat = errors.New("safetensors: bad format")
+
+// A Table says which tensors a buffer holds, and where.
+type Table struct {
+	Tensors  []Tensor          `json:"tensors"`            // by Offset
+	Metadata map[string]string `json:"metadata,omitempty"` // what all files agree on
+	Size     uint64            `json:"size"`               // of the buffer, in bytes
+}
+
+// A Tensor is one of a table.
+type Tensor struct {
+	Name   string   `json:"name"`
+	DType  string   `json:"dtype"`  // in the words of the format: BF16
+	Shape  []uint64 `json:"shape"`  // empty for a single number
+	Offset uint64   `json:"offset"` // in the buffer, in bytes
+	Bytes  uint64   `json:"bytes"`
+}
+
+// dtypes are the types of the format, with their size in bits.
+var dtypes = map[string]uint64{
+	"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
+	"F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
+	"F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+	"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}
+
+// metadataName is no tensor's.
+const metadataName = "__metadata__"
+
+// ParseTable reads a table in JSON and checks it, as [Table.Check] does.
+func ParseTable(b []byte) (Table, error) {
+	var t Table
+	if err := json.Unmarshal(b, &t); err != nil {
+		return Table{}, fmt.Errorf("%w: the table: %w", ErrFormat, err)
+	}
+	return t, t.Check()
+}
+
+// Check finds what is wrong with a table: sizes that are not those of shapes, tensors
+// that overlap or reach beyond the buffer, names that are there twice.
+func (t Table) Check() error {
+	names := make(map[string]bool, len(t.Tensors))
+	for _, x := range t.Tensors {
+		if err := x.check(); err != nil {
+			return err
+		}
+		if names[x.Name] {
+			return fmt.Errorf("%w: tensor %q is there twice", ErrFormat, x.Name)
+		}
+		names[x.Name] = true
+		if x.Offset > t.Size || x.Bytes > t.Size-x.Offset {
+			return fmt.Errorf("%w: tensor %q has %d bytes at %d, in a buffer of %d", ErrFormat, x.Name, x.Bytes, x.Offset, t.Size)
+		}
+	}
+	sorted := slices.DeleteFunc(slices.Clone(t.Tensors), func(x Tensor) bool { return x.Bytes == 0 })
+	slices.SortFunc(sorted, byOffset)
+	for i := 1; i < len(sorted); i++ {
+		if a, b := sorted[i-1], sorted[i]; a.Offset+a.Bytes > b.Offset {
+			return fmt.Errorf("%w: tensors %q and %q overlap", ErrFormat, a.Name, b.Name)
+		}
+	}
+	return nil
+}
+
+func byOffset(a, b Tensor) int {
+	return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Bytes, b.Bytes))
+}
+
+// check compares a tensor's bytes with its type and shape.
+func (x Tensor) check() error {
+	if x.Name == metadataName || !utf8.ValidString(x.Name) {
+		return fmt.Errorf("%w: a tensor named %q", ErrFormat, x.Name)
+	}
+	size, err := x.size()
+	if err != nil {
+		return err
+	}
+	if size != x.Bytes {
+		return fmt.Errorf("%w: tensor %q of %s %v has %d bytes instead of %d", ErrFormat, x.Name, x.DType, short(x.Shape), x.Bytes, size)
+	}
+	return nil
+}
+
+// size is how many bytes the type and the shape make.
+func (x Tensor) size() (uint64, error) {
+	each, known := dtypes[x.DType]
+	if !known {
+		return 0, fmt.Errorf("%w: tensor %q is of type %q, which is unknown", ErrFormat, x.Name, x.DType)
+	}
+	n, over := each, false
+	for _, d := range x.Shape {
+		high, low := bits.Mul64(n, d)
+		over = over || high != 0
+		n = low
+	}
+	if slices.Contains(x.Shape, 0) {
+		n, over = 0, false
+	}
+	if over || n%8 != 0 {
+		return 0, fmt.Errorf("%w: tensor %q of %s %v does not have a number of bytes", ErrFormat, x.Name, x.DType, short(x.Shape))
+	}
+	return n / 8, nil
+}
+
+// short is a shape that fits into an error.
+func short(shape []uint64) string {
+	if len(shape) > 8 {
+		return fmt.Sprintf("%v and %d more", shape[:8], len(shape)-8)
+	}
+	return fmt.Sprint(shape)
+}
+
+// place puts tensors behind what the table has, in their order.
+func (t *Table) place(tensors []Tensor) error {
+	for _, x := range tensors {
+		at, ok := vmm.AlignUp(t.Size, Align)
+		if !ok || x.Bytes > 1<<63-1-at {
+			return fmt.Errorf("%w: no buffer holds all tensors", ErrFormat)
+		}
+		x.Offset, t.Size = at, at+x.Bytes
+		t.Tensors = append(t.Tensors, x)
+	}
+	return nil
+}
