@@ -59,6 +59,9 @@ func TestDigestIsTheHosts(t *testing.T) {
 	b := newBench(t, room)
 	for i, size := range digestSizes {
 		for _, offset := range []uint64{0, 8, 1 << 40, math.MaxUint64 - 1<<21 - 7} {
+			if size > 1<<16 && offset != 8 {
+				continue // once is enough, on a CPU
+			}
 			data := random(size+16, uint64(i))
 			b.write(t, b.DevicePtr, data)
 			var want, kernel, set kernels.Digester
