@@ -16,7 +16,7 @@ const DigestAlgorithm = "gpufd-d1"
 
 // ErrPart says that a part of data does not begin where one can: at a multiple of 8
 // bytes.
-var ErrPart = errors.New("kernels: a part of a digest begins at no multiple of 8")
+var ErrPart = errors.New("kernels: bad part of a digest")
 
 // A Digest tells data from what has become of it by accident: any change within one
 // word of eight bytes changes it, and it is the same after any other change once in
@@ -45,7 +45,7 @@ type Digester struct {
 
 // Add adds part, which begins at offset bytes of the data.
 func (d *Digester) Add(offset uint64, part []byte) error {
-	if err := wordAligned(offset); err != nil {
+	if err := d.takes(offset); err != nil {
 		return err
 	}
 	d.sum(offset/8, part)
@@ -55,6 +55,9 @@ func (d *Digester) Add(offset uint64, part []byte) error {
 // Digest is that of all parts that were added. Data has as many bytes as the part
 // that ends last says.
 func (d *Digester) Digest() (sum Digest) {
+	if d == nil {
+		d = &Digester{}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	first := mix(d.a + (d.bytes+1)*golden)
@@ -93,9 +96,13 @@ func (d *Digester) addSums(a, b, end uint64) {
 	d.a, d.b, d.bytes = d.a+a, d.b+b, max(d.bytes, end)
 }
 
-func wordAligned(offset uint64) error {
+// takes refuses a part that begins where none can, and all parts if d is nil.
+func (d *Digester) takes(offset uint64) error {
+	if d == nil {
+		return fmt.Errorf("%w: there is no digester", ErrPart)
+	}
 	if offset%8 != 0 {
-		return fmt.Errorf("%w: %d", ErrPart, offset)
+		return fmt.Errorf("%w: %d is no multiple of 8", ErrPart, offset)
 	}
 	return nil
 }
@@ -121,13 +128,26 @@ type Part struct {
 
 // DigestPart adds p to d, as [Set.Digest] computes it. If it fails, d is as before.
 func (k *Set) DigestPart(ctx context.Context, s *cu.Stream, d *Digester, p Part) error {
-	if err := errors.Join(aligned(16, p.Ptr), wordAligned(p.Offset)); err != nil {
+	if err := errors.Join(aligned(16, p.Ptr), d.takes(p.Offset), k.usable()); err != nil {
 		return err
 	}
 	if k.ctx.Device().Driver().Kind() == cu.CUDA {
 		return k.digestThere(ctx, s, d, p)
 	}
 	return k.digestHere(ctx, s, d, p)
+}
+
+// usable refuses a set that is closed, or that nobody has loaded.
+func (k *Set) usable() error {
+	if k == nil || k.ctx == nil {
+		return cu.ErrClosed
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return cu.ErrClosed
+	}
+	return nil
 }
 
 // digestThere has the kernel compute the sums.

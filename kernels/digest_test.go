@@ -196,6 +196,12 @@ func TestDigestRefuses(t *testing.T) {
 	require.Equal(t, kernels.DigestOf(nil), d.Digest(), "what failed changes nothing")
 	require.NoError(t, b.Close())
 	require.ErrorIs(t, b.KernelDigestPart(soon(t), b.s, &d, kernels.Part{Ptr: b.DevicePtr, Bytes: 8}), cu.ErrClosed)
+	for _, k := range []*kernels.Set{b.Set, {}, nil} {
+		require.ErrorIs(t, second(k.Digest(soon(t), b.s, b.DevicePtr, 8)), cu.ErrClosed)
+	}
+	var none *kernels.Digester
+	require.ErrorIs(t, none.Add(0, nil), kernels.ErrPart)
+	require.Equal(t, kernels.DigestOf(nil), none.Digest())
 }
 
 func BenchmarkDigest(b *testing.B) {

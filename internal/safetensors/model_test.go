@@ -80,6 +80,13 @@ func TestModelThroughABuffer(t *testing.T) {
 	out, err := os.OpenFile(write(t, t.TempDir(), "out.safetensors", make([]byte, 5000)), os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer out.Close()
+	larger := table
+	larger.Size = buf.Size() + 1
+	require.ErrorIs(t, larger.Write(t.Context(), out, buf, vmm.TransferOptions{}), ErrFormat)
+	require.ErrorIs(t, table.Write(t.Context(), out, nil, vmm.TransferOptions{}), cu.ErrClosed)
+	info, err := out.Stat()
+	require.NoError(t, err)
+	require.EqualValues(t, 5000, info.Size(), "what is refused leaves the file")
 	require.NoError(t, table.Write(t.Context(), out, buf, vmm.TransferOptions{}))
 	content, err := os.ReadFile(out.Name())
 	require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -18,10 +19,17 @@ import (
 // no use. Tensors of larger elements come first, so that all are aligned to theirs;
 // else the order is that of the buffer. Write does not wait for the disk.
 //
-// Errors: those of [Table.Check] and of [vmm.Buffer.Store].
+// Errors: those of [Table.Check] and, for a table of a larger buffer, [ErrFormat], which
+// leave f as it is; those of [vmm.Buffer.Store].
 func (t Table) Write(ctx context.Context, f *os.File, buf *vmm.Buffer, o vmm.TransferOptions) error {
 	if err := t.Check(); err != nil {
 		return err
+	}
+	if buf.Ptr() == 0 {
+		return cu.ErrClosed
+	}
+	if size := buf.Size(); size < t.Size {
+		return fmt.Errorf("%w: the table of a buffer of %d bytes, and one of %d", ErrFormat, t.Size, size)
 	}
 	head, segments, err := t.layout(f)
 	if err != nil {
