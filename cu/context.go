@@ -24,8 +24,8 @@ type contextHandle struct {
 	gate
 	dev      *Device
 	ctx      sys.CUcontext
-	call     sys.Caller // with ctx
-	created  bool       // by cuCtxCreate; else it is a reference to the primary context
+	call     sys.Caller  // with ctx
+	created  *references // to the same context, made by cuCtxCreate; nil of the primary one
 	fate     *fate
 	mu       sync.Mutex
 	children map[closer]struct{}
@@ -67,8 +67,8 @@ func (c *Context) Device() *Device { return c.inner.dev }
 func (c *Context) Handle() sys.CUcontext { return c.inner.ctx }
 
 // Close waits for the calls in flight, ends what was made in c and releases the
-// context, or destroys it if [Device.NewContext] made it
-// (cuDevicePrimaryCtxRelease, cuCtxDestroy).
+// context (cuDevicePrimaryCtxRelease). Of a context that [Device.NewContext] made the
+// last Close destroys it (cuCtxDestroy); only [Context.Retain] gives it another.
 //
 // The last Close of a context waits in the driver for all work in it. That is
 // for ever if a stream waits for a value that nobody writes, even if that
@@ -85,7 +85,7 @@ func (h *contextHandle) close() error {
 	if !h.gate.close() {
 		return nil
 	}
-	defer h.dev.forget(h)
+	defer h.forget()
 	return errors.Join(h.closeChildren(), h.giveBack())
 }
 
@@ -188,11 +188,7 @@ func (c *Context) waitForStreams(ctx context.Context) error {
 // streams are the open streams of the context, in whichever reference to it
 // they were made.
 func (h *contextHandle) streams() (open []*streamHandle) {
-	refs := []*contextHandle{h}
-	if !h.created {
-		refs = h.dev.references()
-	}
-	for _, ref := range refs {
+	for _, ref := range h.references().all() {
 		open = append(open, ref.ownStreams()...)
 	}
 	return open

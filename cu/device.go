@@ -24,10 +24,9 @@ type Device struct {
 
 	granularities sync.Map // HandleType → [2]uint64, as the driver said
 
-	reset     sync.RWMutex // ResetPrimary against PrimaryContext
-	mu        sync.Mutex
-	primaries map[*contextHandle]struct{} // open references to the primary context
-	users     sync.WaitGroup              // as many
+	reset     sync.RWMutex   // ResetPrimary against PrimaryContext
+	primaries references     // to the primary context
+	users     sync.WaitGroup // as many
 
 	pools sync.RWMutex // SetPool and the end of a pool against AllocAsync
 	pool  *Pool        // the current one, if SetPool made it that

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -49,6 +50,7 @@ type Driver struct {
 	devices  []*Device
 	fate     fate
 	captures captures
+	watches  atomic.Int64 // goroutines that look after streams which wait
 
 	libraries sync.Map // *libraryHandle → nil: those loaded, of whose logs the driver has the addresses
 

@@ -2,9 +2,7 @@ package cu
 
 import (
 	"errors"
-	"maps"
 	"runtime"
-	"slices"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -18,10 +16,13 @@ import (
 // Errors: [ErrContextLost] once the contexts of the process are lost;
 // [ErrDeviceUnavailable] where the [ComputeMode] forbids it; [ErrOutOfMemory].
 func (dev *Device) PrimaryContext() (*Context, error) {
-	const op = "cuDevicePrimaryCtxRetain"
 	dev.reset.RLock()
 	defer dev.reset.RUnlock()
-	return dev.context(op, false, func(ctx *sys.CUcontext) sys.CUresult {
+	return dev.retainPrimary()
+}
+
+func (dev *Device) retainPrimary() (*Context, error) {
+	return dev.context("cuDevicePrimaryCtxRetain", nil, func(ctx *sys.CUcontext) sys.CUresult {
 		return dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)
 	})
 }
@@ -37,7 +38,7 @@ func (dev *Device) PrimaryContext() (*Context, error) {
 // Errors: [ErrInvalidValue] for flags that the driver does not know or that
 // contradict each other; else those of PrimaryContext.
 func (dev *Device) NewContext(flags ContextFlags) (*Context, error) {
-	return dev.context("cuCtxCreate_v2", true, func(ctx *sys.CUcontext) sys.CUresult {
+	return dev.context("cuCtxCreate_v2", &references{}, func(ctx *sys.CUcontext) sys.CUresult {
 		call := dev.drv.call
 		r := older(call.CuCtxCreate_v4(ctx, nil, uint32(flags), dev.dev), func() sys.CUresult {
 			return call.CuCtxCreate_v3(ctx, nil, 0, uint32(flags), dev.dev)
@@ -46,8 +47,9 @@ func (dev *Device) NewContext(flags ContextFlags) (*Context, error) {
 	})
 }
 
-// context makes a Context of what get gives, unless the device is lost.
-func (dev *Device) context(op string, created bool, get func(*sys.CUcontext) sys.CUresult) (*Context, error) {
+// context makes a Context of what get gives, unless the device is lost. created are the
+// references to a context that cuCtxCreate made, nil for the primary one.
+func (dev *Device) context(op string, created *references, get func(*sys.CUcontext) sys.CUresult) (*Context, error) {
 	if err := dev.drv.fate.refuse(op); err != nil {
 		return nil, err
 	}
@@ -60,7 +62,7 @@ func (dev *Device) context(op string, created bool, get func(*sys.CUcontext) sys
 		fate: &dev.drv.fate, children: map[closer]struct{}{}, stack: Here(1),
 	}}
 	c.null = &Stream{&streamHandle{}, c}
-	dev.remember(c.inner)
+	c.inner.remember()
 	runtime.AddCleanup(c, (*contextHandle).abandoned, c.inner)
 	return c, nil
 }
@@ -75,37 +77,15 @@ func (dev *Device) check(op string, r sys.CUresult) error {
 // giveBack ends the context for the driver: the last thing that is done to it.
 func (h *contextHandle) giveBack() error {
 	call := h.dev.drv.call
-	if h.created {
+	if h.created != nil {
+		if h.created.drop(h) > 0 {
+			return nil
+		}
 		return h.check("cuCtxDestroy_v2", call.CuCtxDestroy_v2(h.ctx))
 	}
 	return h.check("cuDevicePrimaryCtxRelease", older(call.CuDevicePrimaryCtxRelease_v2(h.dev.dev), func() sys.CUresult {
 		return call.CuDevicePrimaryCtxRelease(h.dev.dev)
 	}))
-}
-
-// remember keeps h for ResetPrimary, if it is a reference to the primary
-// context.
-func (dev *Device) remember(h *contextHandle) {
-	if h.created {
-		return
-	}
-	dev.mu.Lock()
-	defer dev.mu.Unlock()
-	if dev.primaries == nil {
-		dev.primaries = map[*contextHandle]struct{}{}
-	}
-	dev.primaries[h] = struct{}{}
-	dev.users.Add(1)
-}
-
-// forget undoes remember.
-func (dev *Device) forget(h *contextHandle) {
-	dev.mu.Lock()
-	defer dev.mu.Unlock()
-	if _, is := dev.primaries[h]; is {
-		delete(dev.primaries, h)
-		dev.users.Done()
-	}
 }
 
 // PrimaryState returns the flags of the device's primary context, and whether
@@ -152,16 +132,9 @@ func (dev *Device) ResetPrimary() error {
 // waits for others who do.
 func (dev *Device) closePrimaries() error {
 	var errs []error
-	for _, h := range dev.references() {
+	for _, h := range dev.primaries.all() {
 		errs = append(errs, h.close())
 	}
 	dev.users.Wait()
 	return errors.Join(errs...)
-}
-
-// references are the open references to the primary context.
-func (dev *Device) references() []*contextHandle {
-	dev.mu.Lock()
-	defer dev.mu.Unlock()
-	return slices.Collect(maps.Keys(dev.primaries))
 }

@@ -22,6 +22,7 @@ type Stream struct {
 type streamHandle struct {
 	gate
 	stream sys.CUstream
+	guards guards
 }
 
 // StreamOptions are what a stream can be made with. The zero value is what

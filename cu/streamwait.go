@@ -3,8 +3,6 @@ package cu
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/gpufd/gpufd/internal/wait"
@@ -16,6 +14,15 @@ var ErrGivenUp = errors.New("cu: the wait of a stream was given up")
 
 // A StreamWait is a wait of a stream that can be given up: [Stream.Guard].
 type StreamWait struct {
+	ctx       context.Context // whose end gives it up
+	mark      *Event          // behind the wait
+	met, free func() error
+
+	givenUp error     // why nobody may rely on what the stream does behind it
+	behind  bool      // a wait before this one was given up
+	freeing time.Time // since when the stream is being freed, because ctx has ended
+	freed   time.Time // when it was freed last
+
 	done chan struct{}
 	err  error // once done
 }
@@ -43,6 +50,14 @@ const (
 // [StreamWait.Result] says whether the wait was met. ctx should have a
 // deadline, whose end costs nothing once the wait is over.
 //
+// When a wait is given up, the stream does what it was given behind it, and nothing can
+// take that back. So the waits that were queued behind it on s are [ErrGivenUp] as well,
+// whether or not they are met: if the last one was met, all before it were.
+//
+// One goroutine looks after all waits of a stream, until the last is over, and calls met
+// and free. It holds a reference to the context ([Context.Retain]): the stream is freed
+// in time though the one that it was made in is closed.
+//
 // While s waits, load no code and do not call what waits for all work of a
 // context or device, such as [Memory.Close] or [Context.Synchronize]: that
 // waits for s as well, and may keep it from being freed.
@@ -53,50 +68,26 @@ func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*Str
 	if err := wait.Err(ctx); err != nil {
 		return nil, err
 	}
-	mark, err := s.ctx.NewEvent(EventDisableTiming)
+	g := &s.guards
+	g.order.Lock()
+	defer g.order.Unlock()
+	held, before, err := g.enter(s.ctx)
 	if err != nil {
 		return nil, err
 	}
+	mark, err := held.NewEvent(EventDisableTiming)
+	if err != nil {
+		return nil, errors.Join(err, g.leave())
+	}
 	if err := begin(); err != nil {
-		return nil, errors.Join(err, mark.Close())
+		return nil, errors.Join(err, mark.Close(), g.leave())
 	}
 	if err := mark.Record(s); err != nil { // s was closed, or its context lost
-		return nil, errors.Join(err, free(), mark.Close())
+		return nil, errors.Join(err, free(), mark.Close(), g.leave())
 	}
-	w := &StreamWait{done: make(chan struct{})}
-	go w.watch(ctx, mark, met, free)
+	w := &StreamWait{ctx: ctx, mark: mark, met: met, free: free, done: make(chan struct{})}
+	g.add(w, before)
 	return w, nil
-}
-
-// watch waits until the mark after the wait is reached, or helps it on.
-func (w *StreamWait) watch(ctx context.Context, mark *Event, met, free func() error) {
-	defer close(w.done)
-	defer runtime.KeepAlive(mark)
-	w.err = poll(ctx, mark.Query)
-	if w.err == nil {
-		w.err = met()
-	} else if ctx.Err() != nil {
-		w.err = fmt.Errorf("%w: %w", ErrGivenUp, w.err)
-		if err := freed(mark, free); err != nil {
-			w.err = errors.Join(w.err, fmt.Errorf("cu: the stream waits still: %w", err))
-		}
-	}
-	_ = mark.Close() // its context's end does it, too
-}
-
-// freed frees the stream of mark, and sees it go on.
-func freed(mark *Event, free func() error) error {
-	for end := time.Now().Add(freeLimit); ; {
-		if err := free(); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), freeAgain)
-		err := poll(ctx, mark.Query)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || time.Now().After(end) {
-			return err
-		}
-	}
 }
 
 // Done is closed when the wait is over, met or given up.
@@ -104,7 +95,7 @@ func (w *StreamWait) Done() <-chan struct{} { return w.done }
 
 // Result waits until the wait is over, and is nil if it was met. [ErrGivenUp],
 // with the error of the context that ended, says that the stream has gone on
-// with what the peer did not finish.
+// with what the peer did not finish, or that this was so of a wait before.
 func (w *StreamWait) Result() error {
 	<-w.done
 	return w.err

@@ -1,6 +1,7 @@
 package share
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -30,14 +32,28 @@ const CounterStride = 128
 //
 // A stream that gets to a signal or wait whose memory is gone loses all contexts of the
 // process. So the memory stays until all are done: Close of the buffer, or of the
-// attachment, is [ErrInUse] until Close of the counter has succeeded.
+// attachment, is [ErrInUse] until Close of the counter has succeeded. And so the counter
+// has references of its own to the contexts of the streams that it was given
+// ([cu.Context.Retain]), until it is closed.
+//
+// When a wait is given up, the stream goes on, does what it was given behind the wait, and
+// nothing can take that back. So the counter is broken from then on: what waits for it and
+// every later call fail with the reason, as do waits for other counters behind that wait in
+// the same stream ([cu.Stream.Guard]). The peer is not told: a signal for it behind the wait
+// is given all the same. Where that would be taken for more than it is, signal when Result
+// of the wait is nil, or end the lease.
 type Counter struct {
 	slot   int
 	word   cu.DevicePtr
 	hold   *vmm.Hold     // on the buffer
-	rescue *cu.Stream    // frees streams whose peer has gone
+	ctx    *cu.Context   // a reference of its own
+	rescue *cu.Stream    // of ctx: frees streams whose peer has gone, and reads the number
 	limit  time.Duration // of Close
 	usage  usage         // of the word, by streams
+	awaits awaits        // of the host
+
+	signals sync.Mutex // held while a signal is queued, so that they are in order
+	last    uint64     // number that was signalled
 
 	mu      sync.Mutex
 	failed  error // why nobody may rely on the number any more
@@ -56,7 +72,8 @@ const (
 // closed before the counter ([ErrInUse]). Its device must have rights to read and
 // write: without, a signal would lose the context. So buf is one of vmm.New, or of
 // [Attach] with WithAccess(ReadWrite): legacy memory has no buffer, and is [ErrHandle].
-// c is a context of that device. The caller owns the counter and ends it with Close.
+// c is a context of that device, its primary one or a created one, and may be closed
+// before the counter. The caller owns the counter and ends it with Close.
 func NewCounter(c *cu.Context, buf *vmm.Buffer, slot int) (*Counter, error) {
 	if c == nil {
 		return nil, errors.New("share: no context for a counter (nil)")
@@ -86,11 +103,14 @@ func (c *Counter) open(ctx *cu.Context) error {
 	if a != cu.ReadWrite {
 		return fmt.Errorf("share: a counter in memory that is %s here: offer it and attach to it with ReadWrite", a)
 	}
-	if c.rescue, err = ctx.NewStream(); err != nil {
+	if c.ctx, err = ctx.Retain(); err != nil {
 		return err
 	}
-	if err := c.usage.keep(c.rescue); err != nil {
-		return errors.Join(err, c.rescue.Close())
+	if c.rescue, err = c.ctx.NewStream(); err == nil {
+		err = c.usage.keep(c.rescue)
+	}
+	if err != nil {
+		return errors.Join(err, c.ctx.Close())
 	}
 	return nil
 }
@@ -120,8 +140,8 @@ const given uint64 = math.MaxInt64
 // Wait has the work that is given to s from now on wait until the number is n or
 // more, or ctx ends (cuStreamWaitValue64). Then s is freed; the counter is broken,
 // other waits for it end as well, and every later call says so with the error of
-// the first wait that was given up. n is below 2⁶³ − 1, and s is not being captured. See
-// [cu.Stream.Guard].
+// the first wait that was given up. n is below 2⁶³ − 1, and s is not being captured. One
+// goroutine looks after all waits of a stream. See [cu.Stream.Guard].
 func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamWait, error) {
 	if err := c.takes(s, n); err != nil {
 		return nil, err
@@ -132,7 +152,7 @@ func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamW
 		},
 		c.failure,
 		func() error {
-			c.fail(context.Cause(ctx))
+			c.fail(cmp.Or(wait.Err(ctx), errUnmarked))
 			if err := c.write(c.rescue, given); !errors.Is(err, ErrClosed) {
 				return err
 			}
@@ -140,19 +160,31 @@ func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamW
 		})
 }
 
+// errUnmarked is why a counter is broken whose wait was queued by a stream that was closed
+// meanwhile, or whose context was lost.
+var errUnmarked = errors.New("the stream did not take all of the wait")
+
 // takes says why s can neither signal n nor wait for it, if so.
 func (c *Counter) takes(s *cu.Stream, n uint64) error {
-	if err := c.state(); err != nil {
+	if err := c.counts(n); err != nil {
 		return err
-	}
-	if n >= given {
-		return fmt.Errorf("share: a counter counts below %d, and does not get to %d", given, n)
 	}
 	err := s.NotCaptured()
 	if errors.Is(err, cu.ErrStreamCaptureUnsupported) {
 		return fmt.Errorf("share: a counter takes no stream that is being captured: %w", err)
 	}
 	return err
+}
+
+// counts says why the number is not to be n, if so.
+func (c *Counter) counts(n uint64) error {
+	if err := c.state(); err != nil {
+		return err
+	}
+	if n >= given {
+		return fmt.Errorf("share: a counter counts below %d, and does not get to %d", given, n)
+	}
+	return nil
 }
 
 func (c *Counter) state() error {
@@ -178,16 +210,17 @@ func (c *Counter) fail(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failed == nil {
-		c.failed = errors.Join(cu.ErrGivenUp, why)
+		c.failed = fmt.Errorf("share: counter %d is broken: %w: %w", c.slot, cu.ErrGivenUp, why)
 	}
 }
 
-// Close ends the counter here, and lets go of the buffer. From its first call on Signal
-// and Wait are [ErrClosed], unless a wait was given up. It waits for the signals and
-// waits that are queued, in whatever stream, but not longer than a second: then it is
-// [ErrInUse], says how many there are, and can be tried again. When it has succeeded,
-// another Close does nothing. Close the contexts of the streams after it: of one that
-// others hold, too, the counter no longer knows whether its work is done.
+// Close ends the counter here, and lets go of the buffer and of the contexts. From its
+// first call on all others are [ErrClosed], unless a wait was given up. It waits for the
+// signals and waits that are queued, in whatever stream, but not longer than a second:
+// then it is [ErrInUse], says how many there are, and can be tried again. When it has
+// succeeded, another Close does nothing. The contexts of the streams may be closed before
+// it or after; where the counter's reference is the last, Close of that waits for all work
+// there ([cu.Context.Close]).
 func (c *Counter) Close() error {
 	if c == nil || c.rescue == nil {
 		return nil
@@ -198,7 +231,7 @@ func (c *Counter) Close() error {
 	if err := c.settle(); err != nil {
 		return fmt.Errorf("share: counter %d at %s cannot be closed: %w; let the streams go on, and close it again", c.slot, c.word, err)
 	}
-	return errors.Join(c.rescue.Close(), c.hold.Close())
+	return errors.Join(c.ctx.Close(), c.hold.Close())
 }
 
 // settle waits until no stream has to do with the word any more, and ends its usage.

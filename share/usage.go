@@ -20,15 +20,18 @@ type usage struct {
 // fewMarks is how many streams are remembered though they are done.
 const fewMarks = 8
 
-// A mark is the end of what one stream was given.
+// A mark is the end of what one stream was given. It has a reference to the stream's
+// context, so that it can be asked for though the one that the stream was made in is closed.
 type mark struct {
 	stream   *cu.Stream
-	reached  *cu.Event // recorded behind the latest work
-	kept     bool      // also while its stream is done
-	giving   int       // calls under way that give it more
-	given    int       // pieces of work since it was last seen to have done all
-	unmarked error     // why the event is not behind some of it
-	unknown  error     // why the driver did not say whether the event was reached
+	ctx      *cu.Context
+	reached  *cu.Event  // of ctx, recorded behind the latest work
+	order    sync.Mutex // held while work is queued, so that the latest record is behind all
+	kept     bool       // also while its stream is done
+	giving   int        // calls under way that give it more
+	given    int        // pieces of work since it was last seen to have done all
+	unmarked error      // why the latest work has no event behind it
+	unknown  error      // why the driver did not say whether the event was reached
 }
 
 // give has s do the work that queue queues, and marks its end. An error means that
@@ -38,6 +41,8 @@ func (u *usage) give(s *cu.Stream, queue func() error) error {
 	if err != nil {
 		return err
 	}
+	m.order.Lock()
+	defer m.order.Unlock()
 	var unmarked error
 	if err = queue(); err == nil {
 		unmarked = m.reached.Record(s) // fails if s was closed meanwhile
@@ -47,8 +52,6 @@ func (u *usage) give(s *cu.Stream, queue func() error) error {
 	m.giving--
 	if err == nil {
 		m.given++
-	}
-	if unmarked != nil {
 		m.unmarked = unmarked
 	}
 	return err
@@ -83,13 +86,25 @@ func (u *usage) begin(s *cu.Stream) (*mark, error) {
 		u.tidy()
 		u.many = max(fewMarks, 2*len(u.marks))
 	}
-	e, err := s.Context().NewEvent(cu.EventDisableTiming)
+	m, err := newMark(s)
 	if err != nil {
 		return nil, err
 	}
-	m := &mark{stream: s, reached: e, giving: 1}
+	m.giving = 1
 	u.marks = append(u.marks, m)
 	return m, nil
+}
+
+func newMark(s *cu.Stream) (*mark, error) {
+	ctx, err := s.Context().Retain()
+	if err != nil {
+		return nil, err
+	}
+	e, err := ctx.NewEvent(cu.EventDisableTiming)
+	if err != nil {
+		return nil, errors.Join(err, ctx.Close())
+	}
+	return &mark{stream: s, ctx: ctx, reached: e}, nil
 }
 
 // tidy drops the marks of streams that are done, but for those that are kept, and
@@ -101,7 +116,7 @@ func (u *usage) tidy() (busy int) {
 		case m.busy():
 			busy++
 		case !m.kept:
-			_ = m.reached.Close() // its context's end does it, too
+			_ = m.ctx.Close()
 			continue
 		}
 		left = append(left, m)
@@ -111,11 +126,14 @@ func (u *usage) tidy() (busy int) {
 }
 
 // busy reports whether the stream may still have some of the work to do. One of a lost
-// context does none, and the end of a context waits for it, unless others hold the same
-// primary context.
+// context does none, and the end of a context, as by [cu.Device.ResetPrimary], waits for it.
+// A mark that failed is made again: it is behind all, since nobody gives the stream more.
 func (m *mark) busy() bool {
 	if m.giving > 0 || m.given == 0 {
 		return m.giving > 0
+	}
+	if m.unmarked != nil && m.stream.NotCaptured() == nil && m.reached.Record(m.stream) == nil {
+		m.unmarked = nil
 	}
 	done, err := m.reached.Query()
 	if errors.Is(err, cu.ErrClosed) || errors.Is(err, cu.ErrContextLost) {
@@ -136,7 +154,7 @@ func (u *usage) end() error {
 		return u.inUse(n)
 	}
 	for _, m := range u.marks {
-		_ = m.reached.Close()
+		_ = m.ctx.Close()
 	}
 	u.ended, u.marks = true, nil
 	return nil
@@ -150,9 +168,17 @@ func (u *usage) inUse(streams int) error {
 		given += m.giving + m.given
 		doubts = errors.Join(doubts, m.unmarked, m.unknown)
 	}
-	err := fmt.Errorf("%w: up to %d signals or waits are queued in %d streams", ErrInUse, given, streams)
+	in := "a stream"
+	if streams > 1 {
+		in = fmt.Sprintf("%d streams", streams)
+	}
+	what := fmt.Sprintf("up to %d signals and waits are", given)
+	if given == 1 {
+		what = "a signal or wait is"
+	}
+	err := fmt.Errorf("%w: %s still queued in %s", ErrInUse, what, in)
 	if doubts != nil {
-		err = fmt.Errorf("%w, and whether they are done cannot be told: %w", err, doubts)
+		err = fmt.Errorf("%w, and the driver does not say whether they are done: %w", err, doubts)
 	}
 	return err
 }

@@ -1,0 +1,91 @@
+package cu
+
+import (
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// references are the open references to one context. The driver counts those to a
+// primary context, too; of a created one it knows none.
+type references struct {
+	mu   sync.Mutex
+	open map[*contextHandle]struct{}
+}
+
+func (r *references) add(h *contextHandle) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open == nil {
+		r.open = map[*contextHandle]struct{}{}
+	}
+	r.open[h] = struct{}{}
+}
+
+// drop undoes add, and returns how many there are left.
+func (r *references) drop(h *contextHandle) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, h)
+	return len(r.open)
+}
+
+func (r *references) all() []*contextHandle {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.open))
+}
+
+// references are those to the context of h.
+func (h *contextHandle) references() *references {
+	if h.created != nil {
+		return h.created
+	}
+	return &h.dev.primaries
+}
+
+func (h *contextHandle) remember() {
+	h.references().add(h)
+	if h.created == nil {
+		h.dev.users.Add(1)
+	}
+}
+
+// forget undoes remember.
+func (h *contextHandle) forget() {
+	h.references().drop(h)
+	if h.created == nil {
+		h.dev.users.Done()
+	}
+}
+
+// Retain returns another reference to the context, which the caller owns and ends with
+// Close (cuDevicePrimaryCtxRetain; none for a context of [Device.NewContext]). The
+// context ends when all references are closed. Each closes what was made in it, and
+// nothing else: so work that was queued goes on, though the reference that its stream
+// was made in has been closed.
+//
+// Errors: [ErrClosed]; [ErrContextLost] once the contexts of the process are lost.
+func (c *Context) Retain() (*Context, error) {
+	if c == nil {
+		return nil, ErrClosed
+	}
+	defer runtime.KeepAlive(c)
+	h := c.inner
+	h.dev.reset.RLock() // before the gate, for which ResetPrimary waits
+	defer h.dev.reset.RUnlock()
+	if !h.enter() {
+		return nil, ErrClosed
+	}
+	defer h.leave()
+	if h.created == nil {
+		return h.dev.retainPrimary()
+	}
+	return h.dev.context("cuCtxCreate_v2", h.created, func(ctx *sys.CUcontext) sys.CUresult {
+		*ctx = h.ctx
+		return sys.CUDA_SUCCESS
+	})
+}
