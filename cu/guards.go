@@ -172,8 +172,11 @@ func (w *watch) giveUp() (some bool) {
 // help frees the stream of a wait that is given up, if it is time. The error says why
 // that is at an end.
 func (s *StreamWait) help() error {
+	if s.freeing.IsZero() {
+		return nil
+	}
 	switch now := time.Now(); {
-	case s.freeing.IsZero() || now.Sub(s.freed) < freeAgain:
+	case now.Sub(s.freed) < freeAgain:
 		return nil
 	case now.Sub(s.freeing) > freeLimit:
 		return context.DeadlineExceeded

@@ -115,15 +115,29 @@ func (c *Counter) open(ctx *cu.Context) error {
 	return nil
 }
 
-// Signal sets the number to n when the work that s has is done, and whoever sees
-// that sees what the work wrote (cuStreamWriteValue64). Numbers only grow, and stay
-// below 2⁶³ − 1. A graph would set the same number at every launch, so s is not being
-// captured ([cu.ErrStreamCaptureUnsupported]).
+// Signal sets the number to n when the work that s has is done, and whoever sees that
+// sees what the work wrote (cuStreamWriteValue64). Numbers begin with 1, only grow, and
+// stay below 2⁶³ − 1: n is more than in the last Signal of this counter. Where several
+// streams signal, they have to get there in the order of their numbers, which is the
+// caller's to see to. A graph would set the same number at every launch, so s is not being
+// captured ([cu.ErrStreamCaptureUnsupported]). With an error nothing was queued.
 func (c *Counter) Signal(s *cu.Stream, n uint64) error {
 	if err := c.takes(s, n); err != nil {
 		return err
 	}
-	return c.write(s, n)
+	c.signals.Lock()
+	defer c.signals.Unlock()
+	switch {
+	case n == 0:
+		return errors.New("share: a counter counts from 1, and cannot be signalled 0")
+	case n <= c.last:
+		return fmt.Errorf("share: counter %d cannot be signalled %d: the last signal was %d, and numbers only grow", c.slot, n, c.last)
+	}
+	if err := c.write(s, n); err != nil {
+		return err
+	}
+	c.last = n
+	return nil
 }
 
 // write queues the writing of the number. The event behind it costs a third of that

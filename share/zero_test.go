@@ -118,6 +118,9 @@ func TestZeroValuesAreClosed(t *testing.T) {
 		require.ErrorIs(t, c.Signal(nil, 1), ErrClosed)
 		_, err := c.Wait(ctx, nil, 1)
 		require.ErrorIs(t, err, ErrClosed)
+		_, err = c.Value()
+		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, c.Await(ctx, 1), ErrClosed)
 		require.NoError(t, c.Close())
 	}
 }

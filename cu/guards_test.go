@@ -1,0 +1,115 @@
+package cu_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// A waiting is a stream that waits for words of its own.
+type waiting struct {
+	t         *testing.T
+	s, helper *cu.Stream
+	words     *cu.Memory
+}
+
+func newWaiting(t *testing.T, ctx *cu.Context) *waiting {
+	t.Helper()
+	words, err := ctx.Alloc(64)
+	require.NoError(t, err)
+	require.NoError(t, cu.Fill(ctx, words.Ptr(), uint8(0), 64))
+	require.NoError(t, ctx.Synchronize(soon(t)))
+	w := &waiting{t, newStream(t, ctx), newStream(t, ctx), words}
+	t.Cleanup(func() {
+		require.NoError(t, errors.Join(w.s.Synchronize(soon(t)), w.helper.Synchronize(soon(t)), words.Close()))
+	})
+	return w
+}
+
+// write sets a word.
+func (w *waiting) write(word uint64, n uint32) error {
+	return w.helper.WriteValue32(w.words.Ptr().Add(4*word), n, cu.WriteDefault)
+}
+
+// guard has the stream wait until a word is n; freed it is n, too.
+func (w *waiting) guard(ctx context.Context, word uint64, n uint32, also ...func()) *cu.StreamWait {
+	w.t.Helper()
+	begin := func() error {
+		err := w.s.WaitValue32(w.words.Ptr().Add(4*word), n, cu.WaitGEQ)
+		for _, f := range also {
+			f()
+		}
+		return err
+	}
+	g, err := w.s.Guard(ctx, begin, func() error { return nil }, func() error { return w.write(word, n) })
+	require.NoError(w.t, err)
+	return g
+}
+
+// A thousand waits of a stream take one goroutine, which asks for the first alone.
+func TestManyWaitsTakeOneGoroutine(t *testing.T) {
+	const many = 1000
+	var asked atomic.Int64
+	drv := cutest.Driver(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if call.Symbol() == "cuEventQuery" {
+			asked.Add(1)
+		}
+		return next()
+	}))
+	w := newWaiting(t, cutest.Context(t, firstDevice(t, drv)))
+	before := runtime.NumGoroutine()
+	waits := make([]*cu.StreamWait, many)
+	for i := range waits {
+		waits[i] = w.guard(soon(t), 0, uint32(i+1))
+	}
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+10) // contexts have some
+	for n := uint32(many / 10); n <= many; n += many / 10 {
+		require.NoError(t, w.write(0, n))
+		require.NoError(t, waits[n-1].Result())
+	}
+	for _, g := range waits {
+		require.NoError(t, g.Result())
+	}
+	require.Less(t, int(asked.Load()), 20*many, "each would take 65 of its own")
+}
+
+// What a stream does behind a wait that was given up may rely on nothing: the waits there
+// say so, though they are met, and those that come later do not.
+func TestWaitsBehindOneThatIsGivenUp(t *testing.T) {
+	w := newWaiting(t, cutest.Context(t, cutest.Device(t)))
+	limited, cancel := context.WithCancelCause(t.Context())
+	first := w.guard(soon(t), 0, 1)
+	second := w.guard(limited, 1, 1)
+	third := w.guard(soon(t), 2, 1)
+	require.NoError(t, w.write(2, 1))
+	gone := errors.New("the peer is gone")
+	cancel(gone)
+	require.NoError(t, w.write(0, 1))
+	require.NoError(t, first.Result(), "it is before that")
+	require.ErrorIs(t, second.Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, third.Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, third.Result(), gone)
+	require.ErrorContains(t, third.Result(), "a wait before this one, on the same stream: ")
+	require.NoError(t, w.guard(soon(t), 2, 1).Result())
+}
+
+// A wait that is queued while one before it is given up is behind it.
+func TestWaitQueuedWhileOneIsGivenUp(t *testing.T) {
+	w := newWaiting(t, cutest.Context(t, cutest.Device(t)))
+	limited, cancel := context.WithCancel(t.Context())
+	first := w.guard(limited, 0, 1)
+	require.NoError(t, w.write(1, 1))
+	second := w.guard(soon(t), 1, 1, func() {
+		cancel()
+		require.ErrorIs(t, first.Result(), cu.ErrGivenUp)
+	})
+	require.ErrorIs(t, second.Result(), cu.ErrGivenUp)
+}
