@@ -53,7 +53,9 @@
 //
 // What streams of two processes do to memory that both use is ordered by a
 // [Counter] in a control chunk, a buffer of its own that is offered for reading and
-// writing. A wait has a deadline, which frees the stream. The counter is closed before
+// writing. A wait has a deadline, which frees the stream; then that wait, those behind it in
+// the stream, and the counter from then on are [cu.ErrGivenUp]. The host reads the number and
+// waits for it with [Counter.Value] and [Counter.Await]. The counter is closed before
 // the memory, and not while streams have still to signal or wait there ([ErrInUse]).
 //
 // # What bites
