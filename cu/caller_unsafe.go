@@ -9,4 +9,9 @@ import (
 // Caller returns the raw driver API with c bound in every call, for what this
 // package does not wrap. It keeps c reachable. Close does not wait for its
 // calls.
-func (c *Context) Caller() sys.Caller { return c.inner.call.Keep(unsafe.Pointer(c)) }
+func (c *Context) Caller() sys.Caller {
+	if c == nil {
+		return sys.Caller{}
+	}
+	return c.inner.call.Keep(unsafe.Pointer(c))
+}

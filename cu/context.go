@@ -61,10 +61,20 @@ type closer interface {
 }
 
 // Device returns the context's device.
-func (c *Context) Device() *Device { return c.inner.dev }
+func (c *Context) Device() *Device {
+	if c == nil {
+		return nil
+	}
+	return c.inner.dev
+}
 
 // Handle returns the driver's own handle. [Context.Caller] keeps c reachable.
-func (c *Context) Handle() sys.CUcontext { return c.inner.ctx }
+func (c *Context) Handle() sys.CUcontext {
+	if c == nil {
+		return 0
+	}
+	return c.inner.ctx
+}
 
 // Close waits for the calls in flight, ends what was made in c and releases the
 // context (cuDevicePrimaryCtxRelease). Of a context that [Device.NewContext] made the

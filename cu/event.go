@@ -47,10 +47,20 @@ func (c *Context) NewEvent(flags EventFlags) (*Event, error) {
 }
 
 // Context returns the context that the event was made in.
-func (e *Event) Context() *Context { return e.ctx }
+func (e *Event) Context() *Context {
+	if e == nil {
+		return nil
+	}
+	return e.ctx
+}
 
 // Handle returns the driver's own handle.
-func (e *Event) Handle() sys.CUevent { return e.event }
+func (e *Event) Handle() sys.CUevent {
+	if e == nil {
+		return 0
+	}
+	return e.event
+}
 
 // Close destroys the event, without waiting; streams that wait for it still do
 // (cuEventDestroy).

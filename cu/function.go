@@ -23,14 +23,29 @@ type Function struct {
 }
 
 // Name is the kernel's name, as the code spells it.
-func (f *Function) Name() string { return f.name }
+func (f *Function) Name() string {
+	if f == nil {
+		return ""
+	}
+	return f.name
+}
 
 // Context returns the context that the function is of.
-func (f *Function) Context() *Context { return f.ctx }
+func (f *Function) Context() *Context {
+	if f == nil {
+		return nil
+	}
+	return f.ctx
+}
 
 // Handle returns the driver's own handle, which ends with the module or
 // library.
-func (f *Function) Handle() sys.CUfunction { return f.fn }
+func (f *Function) Handle() sys.CUfunction {
+	if f == nil {
+		return 0
+	}
+	return f.fn
+}
 
 // run makes one driver call on the function.
 func (f *Function) run(op string, call func(sys.Caller, sys.CUfunction) sys.CUresult) error {

@@ -29,6 +29,9 @@ func (c *Context) NewGraph() (*Graph, error) {
 
 // newGraph makes the graph that one driver call stores.
 func (c *Context) newGraph(op string, create func(sys.Caller, *sys.CUgraph) sys.CUresult) (*Graph, error) {
+	if c == nil {
+		return nil, ErrClosed
+	}
 	g := &Graph{&graphHandle{}, c}
 	graphs := &c.inner.dev.drv.graphs
 	graphs.Lock()
@@ -41,11 +44,21 @@ func (c *Context) newGraph(op string, create func(sys.Caller, *sys.CUgraph) sys.
 }
 
 // Context returns the context that the graph was made in.
-func (g *Graph) Context() *Context { return g.ctx }
+func (g *Graph) Context() *Context {
+	if g == nil {
+		return nil
+	}
+	return g.ctx
+}
 
 // Handle returns the driver's own handle, which must not be in two calls at
 // once.
-func (g *Graph) Handle() sys.CUgraph { return g.graph }
+func (g *Graph) Handle() sys.CUgraph {
+	if g == nil {
+		return 0
+	}
+	return g.graph
+}
 
 // Close destroys the graph, not what was instantiated from it (cuGraphDestroy).
 func (g *Graph) Close() error {

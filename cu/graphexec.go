@@ -18,7 +18,12 @@ type GraphExec struct {
 
 // Handle returns the driver's own handle, which must not be in two calls at
 // once.
-func (e *GraphExec) Handle() sys.CUgraphExec { return e.exec }
+func (e *GraphExec) Handle() sys.CUgraphExec {
+	if e == nil {
+		return 0
+	}
+	return e.exec
+}
 
 // graphExecHandle is the part of a GraphExec that its context closes.
 type graphExecHandle struct {
@@ -141,7 +146,12 @@ func (g *Graph) instantiate(op string, create func(sys.Caller, *sys.CUgraphExec,
 }
 
 // Context returns the context that the graph was made in.
-func (e *GraphExec) Context() *Context { return e.ctx }
+func (e *GraphExec) Context() *Context {
+	if e == nil {
+		return nil
+	}
+	return e.ctx
+}
 
 // Close destroys the executable graph; a launch under way is still finished
 // (cuGraphExecDestroy).

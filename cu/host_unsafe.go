@@ -73,7 +73,7 @@ func (c *Context) AllocHost(size uint64, flags HostFlags) (*HostMemory, error) {
 // may be used after Close of the memory or its context: the memory is unmapped
 // then, and touching it ends the process.
 func (m *HostMemory) Bytes() []byte {
-	if m.isClosed() {
+	if m == nil || m.isClosed() {
 		return nil
 	}
 	return m.bytes
@@ -82,7 +82,7 @@ func (m *HostMemory) Bytes() []byte {
 // HostSlice returns the memory of m as values of T, as many as fit, with the
 // limits of [HostMemory.Bytes]. Errors: [ErrPointers], [ErrClosed].
 func HostSlice[T any](m *HostMemory) ([]T, error) {
-	if m.isClosed() {
+	if m == nil || m.isClosed() {
 		return nil, ErrClosed
 	}
 	b := m.bytes
@@ -94,15 +94,28 @@ func HostSlice[T any](m *HostMemory) ([]T, error) {
 }
 
 // Size is the memory's size in bytes.
-func (m *HostMemory) Size() uint64 { return uint64(len(m.bytes)) }
+func (m *HostMemory) Size() uint64 {
+	if m == nil {
+		return 0
+	}
+	return uint64(len(m.bytes))
+}
 
 // DevicePtr is the memory's address for a kernel, and for copies that take
 // device memory (cuMemHostGetDevicePointer).
-func (m *HostMemory) DevicePtr() (DevicePtr, error) { return m.hostHandle.devicePtr(m.ctx) }
+func (m *HostMemory) DevicePtr() (DevicePtr, error) {
+	if m == nil {
+		return 0, ErrClosed
+	}
+	return m.hostHandle.devicePtr(m.ctx)
+}
 
 // Flags are those the memory has (cuMemHostGetFlags): HostMapped in any case;
 // small pieces may share a block with others, and have its HostPortable.
 func (m *HostMemory) Flags() (HostFlags, error) {
+	if m == nil {
+		return 0, ErrClosed
+	}
 	flags := new(uint32)
 	err := m.hostHandle.run(m.ctx, "cuMemHostGetFlags", func(call sys.Caller, p unsafe.Pointer) sys.CUresult {
 		return call.CuMemHostGetFlags(flags, p)
@@ -136,11 +149,21 @@ func (c *Context) RegisterHost(b []byte, flags RegisterFlags) (*HostRegistration
 }
 
 // Bytes is the memory, which is the caller's.
-func (m *HostRegistration) Bytes() []byte { return m.bytes }
+func (m *HostRegistration) Bytes() []byte {
+	if m == nil {
+		return nil
+	}
+	return m.bytes
+}
 
 // DevicePtr is the memory's address for a kernel, and for copies that take
 // device memory (cuMemHostGetDevicePointer).
-func (m *HostRegistration) DevicePtr() (DevicePtr, error) { return m.hostHandle.devicePtr(m.ctx) }
+func (m *HostRegistration) DevicePtr() (DevicePtr, error) {
+	if m == nil {
+		return 0, ErrClosed
+	}
+	return m.hostHandle.devicePtr(m.ctx)
+}
 
 // Close ends the pinning, after all work of the context (cuMemHostUnregister).
 // The caller must not unmap the memory before.

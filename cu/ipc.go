@@ -179,14 +179,29 @@ func extentOf(call sys.Caller, p sys.CUdeviceptr) uint64 {
 }
 
 // Ptr is where the memory begins in this process, 0 after Close.
-func (m *IPCMemory) Ptr() DevicePtr { return m.openAt(m.ptr) }
+func (m *IPCMemory) Ptr() DevicePtr {
+	if m == nil {
+		return 0
+	}
+	return m.openAt(m.ptr)
+}
 
 // Size is the memory's size in bytes, as the driver says (cuMemGetAddressRange),
 // or 0. Its owner may have asked for less.
-func (m *IPCMemory) Size() uint64 { return m.size }
+func (m *IPCMemory) Size() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.size
+}
 
 // Context returns the context that the memory was opened in.
-func (m *IPCMemory) Context() *Context { return m.ctx }
+func (m *IPCMemory) Context() *Context {
+	if m == nil {
+		return nil
+	}
+	return m.ctx
+}
 
 // Close ends one OpenIPC, and with the last of a handle the mapping, which no
 // work may be using (cuIpcCloseMemHandle). The memory stays its owner's.

@@ -70,10 +70,20 @@ func (d *Driver) newLibrary(op string, opts []JITOption, load func(*sys.CUlibrar
 }
 
 // Handle returns the driver's own handle.
-func (l *Library) Handle() sys.CUlibrary { return l.library }
+func (l *Library) Handle() sys.CUlibrary {
+	if l == nil {
+		return 0
+	}
+	return l.library
+}
 
 // Log is what the compiler said of a library that it made, once it has.
-func (l *Library) Log() string { return l.jit.said() }
+func (l *Library) Log() string {
+	if l == nil {
+		return ""
+	}
+	return l.jit.said()
+}
 
 // Close unloads the library, once the kernels that run are done, for which it
 // waits in the driver (cuLibraryUnload). Its kernels and their functions are
@@ -189,10 +199,20 @@ func (k *Kernel) readName() error {
 }
 
 // Name is the kernel's name, as the code spells it.
-func (k *Kernel) Name() string { return k.name }
+func (k *Kernel) Name() string {
+	if k == nil {
+		return ""
+	}
+	return k.name
+}
 
 // Handle returns the driver's own handle, which ends with the library.
-func (k *Kernel) Handle() sys.CUkernel { return k.kernel }
+func (k *Kernel) Handle() sys.CUkernel {
+	if k == nil {
+		return 0
+	}
+	return k.kernel
+}
 
 // Function returns the kernel for launches in c (cuKernelGetFunction), with the
 // code for its device. To load that the driver may wait as

@@ -44,10 +44,20 @@ func (c *Context) Alloc(size uint64) (*Memory, error) {
 }
 
 // Ptr is the memory's address, 0 after Close.
-func (m *Memory) Ptr() DevicePtr { return m.openAt(m.ptr) }
+func (m *Memory) Ptr() DevicePtr {
+	if m == nil {
+		return 0
+	}
+	return m.openAt(m.ptr)
+}
 
 // Size is the memory's size in bytes.
-func (m *Memory) Size() uint64 { return m.size }
+func (m *Memory) Size() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.size
+}
 
 // Close frees the memory, for which it waits in the driver, without end, for all
 // work of the context (cuMemFree). Work of other contexts must be done, and

@@ -68,14 +68,29 @@ func (c *Context) newModule(op string, j *jit, load func(sys.Caller, *sys.CUmodu
 }
 
 // Context returns the context that the module is loaded in.
-func (m *Module) Context() *Context { return m.ctx }
+func (m *Module) Context() *Context {
+	if m == nil {
+		return nil
+	}
+	return m.ctx
+}
 
 // Handle returns the driver's own handle.
-func (m *Module) Handle() sys.CUmodule { return m.module }
+func (m *Module) Handle() sys.CUmodule {
+	if m == nil {
+		return 0
+	}
+	return m.module
+}
 
 // Log is what the compiler said of a module that it made, which most often is
 // nothing: see [JITVerboseLog]. A file has none.
-func (m *Module) Log() string { return m.jit.said() }
+func (m *Module) Log() string {
+	if m == nil {
+		return ""
+	}
+	return m.jit.said()
+}
 
 // Close unloads the module, with its variables, once all work of the context is
 // done, for which it waits in the driver (cuModuleUnload). Its functions are

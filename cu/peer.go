@@ -96,7 +96,7 @@ func (c *Context) DisablePeerAccess(peer *Context) error {
 // context.
 func (c *Context) withPeer(op string, peer *Context, f func(sys.Caller, sys.CUcontext) sys.CUresult) error {
 	defer runtime.KeepAlive(peer)
-	if peer == nil || !peer.inner.enter() {
+	if c == nil || peer == nil || !peer.inner.enter() {
 		return ErrClosed
 	}
 	defer peer.inner.leave()

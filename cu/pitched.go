@@ -30,16 +30,36 @@ func (c *Context) AllocPitch(width, height uint64, elementSize uint32) (*Pitched
 }
 
 // Pitch is how many bytes after a row the next one begins.
-func (m *PitchedMemory) Pitch() uint64 { return m.pitch }
+func (m *PitchedMemory) Pitch() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.pitch
+}
 
 // Width is the size of a row in bytes, as asked for.
-func (m *PitchedMemory) Width() uint64 { return m.width }
+func (m *PitchedMemory) Width() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.width
+}
 
 // Height is the number of rows.
-func (m *PitchedMemory) Height() uint64 { return m.height }
+func (m *PitchedMemory) Height() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.height
+}
 
 // Side is the memory as one side of a copy, from its first byte on.
-func (m *PitchedMemory) Side() Side { return DeviceSide(m.Ptr(), m.pitch) }
+func (m *PitchedMemory) Side() Side {
+	if m == nil {
+		return Side{}
+	}
+	return DeviceSide(m.Ptr(), m.pitch)
+}
 
 // Close frees the memory, as [Memory.Close] does.
 func (m *PitchedMemory) Close() error {

@@ -1,6 +1,7 @@
 package cu
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -147,7 +148,12 @@ func (dev *Device) useDefaultPool() error {
 }
 
 // Handle returns the driver's own handle.
-func (p *Pool) Handle() sys.CUmemoryPool { return p.inner.pool }
+func (p *Pool) Handle() sys.CUmemoryPool {
+	if p == nil {
+		return 0
+	}
+	return p.inner.pool
+}
 
 // Close destroys the pool if p owns it, and returns at once (cuMemPoolDestroy).
 // Memory that is still allocated from it stays; the pool goes with the last of
@@ -330,6 +336,12 @@ func (p *Pool) Trim(keep uint64) error {
 // AccessOf returns what dev may do with the pool's memory
 // (cuMemPoolGetAccess).
 func (p *Pool) AccessOf(dev *Device) (Access, error) {
+	if p == nil {
+		return 0, ErrClosed
+	}
+	if dev == nil {
+		return 0, errors.New("cu: no device to say the access of (nil)")
+	}
 	flags, loc := new(sys.CUmemAccess_flags), dev.location()
 	err := p.run("cuMemPoolGetAccess", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
 		return call.CuMemPoolGetAccess(flags, h, &loc)

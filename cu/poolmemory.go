@@ -91,10 +91,20 @@ func (s *Stream) alloc(op string, p *Pool, size uint64, f func(sys.Caller, *sys.
 
 // Ptr is the memory's address, 0 after FreeAsync or Close. Memory of 0 bytes may have the
 // address 0 from the beginning.
-func (m *StreamMemory) Ptr() DevicePtr { return m.openAt(m.ptr) }
+func (m *StreamMemory) Ptr() DevicePtr {
+	if m == nil {
+		return 0
+	}
+	return m.openAt(m.ptr)
+}
 
 // Size is the memory's size in bytes.
-func (m *StreamMemory) Size() uint64 { return m.size }
+func (m *StreamMemory) Size() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.size
+}
 
 // FreeAsync gives the memory back in the order of s, after what s has so far
 // (cuMemFreeAsync). No other stream may use it then. After FreeAsync or Close

@@ -72,10 +72,20 @@ func (c *Context) newStream(op string, create func(sys.Caller, *sys.CUstream) sy
 }
 
 // Context returns the context that the stream was made in.
-func (s *Stream) Context() *Context { return s.ctx }
+func (s *Stream) Context() *Context {
+	if s == nil {
+		return nil
+	}
+	return s.ctx
+}
 
 // Handle returns the driver's own handle, 0 for the null stream.
-func (s *Stream) Handle() sys.CUstream { return s.stream }
+func (s *Stream) Handle() sys.CUstream {
+	if s == nil {
+		return 0
+	}
+	return s.stream
+}
 
 // Close destroys the stream; work already in it is still done
 // (cuStreamDestroy). It does not wait, not even for a stream that waits itself.

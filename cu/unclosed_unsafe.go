@@ -15,6 +15,9 @@ type Unclosed struct {
 // Unclosed lists, in no order, what was made in c and not closed: what Close
 // would end, or has ended.
 func (c *Context) Unclosed() []Unclosed {
+	if c == nil {
+		return nil
+	}
 	defer runtime.KeepAlive(c)
 	return c.inner.unclosed()
 }

@@ -190,10 +190,20 @@ func notZero(fd uintptr, use func(fd uintptr) sys.CUresult) sys.CUresult {
 }
 
 // Handle returns the driver's own handle.
-func (m *MemHandle) Handle() sys.CUmemGenericAllocationHandle { return m.inner.handle }
+func (m *MemHandle) Handle() sys.CUmemGenericAllocationHandle {
+	if m == nil {
+		return 0
+	}
+	return m.inner.handle
+}
 
 // Size is the memory's size in bytes, as given when it was made.
-func (m *MemHandle) Size() uint64 { return m.inner.size }
+func (m *MemHandle) Size() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.inner.size
+}
 
 // Export makes a new file descriptor for the memory, which the caller owns and
 // which by itself keeps the memory alive (cuMemExportToShareableHandle). It
