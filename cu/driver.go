@@ -68,6 +68,7 @@ type config struct {
 	trace    io.Writer
 	hooks    []sys.Hook
 	leak     func(Leak)
+	err      error // of an option
 }
 
 // An Option changes what [Open] opens.
@@ -111,6 +112,9 @@ func Open(opts ...Option) (*Driver, error) {
 	}
 	for _, o := range opts {
 		o(&c)
+	}
+	if c.err != nil {
+		return nil, c.err
 	}
 	if c.fallback != nil {
 		return openEither(c)

@@ -23,9 +23,14 @@ const driverEnv = "GPUFD_DRIVER"
 // The environment variable GPUFD_DRIVER overrides this: cuda opens libcuda and nothing else,
 // soft opens r at once, and auto is as if it were not set. Open refuses other values.
 //
-// [Driver.Kind] tells which driver was opened, and [Driver.String] also why.
+// [Driver.Kind] tells which driver was opened, and [Driver.String] also why. Where the
+// fallback fails as well, the error of Open says why it was tried. r is not nil.
 func WithFallback(r sys.Resolver) Option {
-	return func(c *config) { c.fallback = r }
+	return func(c *config) {
+		if c.fallback = r; r == nil {
+			c.err = errors.New("cu: WithFallback without a driver (nil)")
+		}
+	}
 }
 
 // openEither opens libcuda or the fallback.
@@ -34,7 +39,7 @@ func openEither(c config) (*Driver, error) {
 	case "cuda":
 		return open(c)
 	case "soft":
-		return openFallback(c, "as asked")
+		return openFallback(c, "as asked", driverEnv+"=soft")
 	case "", "auto":
 	default:
 		return nil, fmt.Errorf("%s=%q: want auto, cuda or soft", driverEnv, choice)
@@ -44,7 +49,7 @@ func openEither(c config) (*Driver, error) {
 		return d, nil
 	}
 	if why := noGPU(err); why != "" {
-		return openFallback(c, why)
+		return openFallback(c, why, why)
 	}
 	return nil, fmt.Errorf("the driver is installed but does not work: %w; mend it, or do without a GPU by %s=soft", err, driverEnv)
 }
@@ -62,11 +67,13 @@ func noGPU(err error) (why string) {
 	return ""
 }
 
-func openFallback(c config, why string) (*Driver, error) {
+// openFallback opens the fallback: why is what the driver says of that, and reason what an
+// error says.
+func openFallback(c config, why, reason string) (*Driver, error) {
 	c.resolver, c.name = c.fallback, ""
 	d, err := open(c)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s, and the fallback fails: %w", reason, err)
 	}
 	d.why = why
 	return d, nil

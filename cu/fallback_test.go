@@ -56,10 +56,10 @@ func TestFault43_ChoiceOfDriver(t *testing.T) {
 		{"cuda", broken, ok, []string{"libcuda"}, "", "cuInit: CUDA_ERROR_UNKNOWN"},
 		{"soft", ok, ok, []string{"fallback"}, ": as asked", ""},
 		{"soft", broken, ok, []string{"fallback"}, ": as asked", ""},
-		{"soft", ok, broken, []string{"fallback"}, "", "cuInit: CUDA_ERROR_UNKNOWN"},
+		{"soft", ok, broken, []string{"fallback"}, "", "GPUFD_DRIVER=soft, and the fallback fails: cuInit: CUDA_ERROR_UNKNOWN"},
 		{"auto", ok, ok, []string{"libcuda"}, "", ""},
 		{"auto", none, ok, []string{"libcuda", "fallback"}, ": libcuda sees no GPU", ""},
-		{"auto", none, broken, []string{"libcuda", "fallback"}, "", "cuInit: CUDA_ERROR_UNKNOWN"},
+		{"auto", none, broken, []string{"libcuda", "fallback"}, "", "libcuda sees no GPU, and the fallback fails: cuInit: CUDA_ERROR_UNKNOWN"},
 		{"auto", broken, ok, []string{"libcuda"}, "", brokenHere},
 		{"", ok, ok, []string{"libcuda"}, "", ""},
 		{"", none, ok, []string{"libcuda", "fallback"}, ": libcuda sees no GPU", ""},
@@ -82,6 +82,11 @@ func TestFault43_ChoiceOfDriver(t *testing.T) {
 			require.Regexp(t, `\(CUDA \d+\.\d\)`+c.why+"$", drv.String())
 		})
 	}
+}
+
+func TestFallbackThatIsNone(t *testing.T) {
+	_, err := cu.Open(cu.WithFallback(nil))
+	require.ErrorContains(t, err, "WithFallback without a driver (nil)")
 }
 
 // FAULTS 43. Of errors with which libcuda was not opened, two say that there is no GPU.
@@ -117,7 +122,7 @@ func TestOpenSaysWhatIsWrongWithTheSoftwareDriversEnvironment(t *testing.T) {
 	} {
 		out, err := cutest.Child(soon(t), "open the software driver", "GPUFD_DRIVER=soft", c.name+"="+c.value).CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		require.Equal(t, fmt.Sprintf("the software driver cannot start: %s=%q: %s\n", c.name, c.value, c.want), string(out))
+		require.Equal(t, fmt.Sprintf("GPUFD_DRIVER=soft, and the fallback fails: the software driver cannot start: %s=%q: %s\n", c.name, c.value, c.want), string(out))
 	}
 }
 
@@ -127,7 +132,7 @@ func childOpenSoft() error {
 	var bad *soft.ConfigError
 	_, err := cu.Open(cu.WithFallback(soft.Resolver))
 	_, again := cu.Open(cu.WithResolver(soft.Resolver))
-	if !errors.As(err, &bad) || again == nil || again.Error() != err.Error() {
+	if !errors.As(err, &bad) || again == nil || !strings.HasSuffix(err.Error(), ": "+again.Error()) {
 		return fmt.Errorf("%w, and then %w", err, again)
 	}
 	fmt.Println(err)
