@@ -147,7 +147,7 @@ func (o operand) wrong() string {
 	case err != nil || o.size == 0:
 		return ""
 	case o.at == 0:
-		return fmt.Sprintf("the %s is 0x0, which is the address of memory that is closed", o.name)
+		return fmt.Sprintf("the %s is 0x0, as of closed memory", o.name)
 	case o.unit > 1 && uint64(o.at)%o.unit != 0:
 		return fmt.Sprintf("the %s %s is no multiple of %d, the bytes of an element", o.name, o.at, o.unit)
 	case a.Type == 0:

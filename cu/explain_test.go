@@ -207,7 +207,7 @@ func TestCopySaysThatThereIsNoMemory(t *testing.T) {
 	host := make([]byte, 8)
 	require.NoError(t, cu.Copy(ctx, good.Ptr(), readable, 8))
 	for want, err := range map[string]error{
-		"the destination is 0x0, which is the address of memory that is closed":                        cu.CopyToDevice(ctx, closed.Ptr(), host),
+		"the destination is 0x0, as of closed memory":                                                  cu.CopyToDevice(ctx, closed.Ptr(), host),
 		fmt.Sprintf("the source %s is in no memory that the driver knows", hole.Add(g)):                cu.CopyToHost(ctx, host, hole.Add(g)),
 		fmt.Sprintf("access to the source %s is none, where read-only is needed", unset):               cu.Copy(ctx, good.Ptr(), unset, 8),
 		fmt.Sprintf("access to the destination %s is read-only, where read-write is needed", readable): cu.Copy(ctx, readable, good.Ptr(), 8),
