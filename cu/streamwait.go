@@ -91,12 +91,12 @@ func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*Str
 }
 
 // Done is closed when the wait is over, met or given up.
-func (w *StreamWait) Done() <-chan struct{} { return w.done }
+func (s *StreamWait) Done() <-chan struct{} { return s.done }
 
 // Result waits until the wait is over, and is nil if it was met. [ErrGivenUp],
 // with the error of the context that ended, says that the stream has gone on
 // with what the peer did not finish, or that this was so of a wait before.
-func (w *StreamWait) Result() error {
-	<-w.done
-	return w.err
+func (s *StreamWait) Result() error {
+	<-s.done
+	return s.err
 }
