@@ -1,0 +1,85 @@
+package fdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/leak"
+)
+
+// childPrefix before the first argument makes the test binary one of children.
+const childPrefix = "child:"
+
+var children = map[string]func(args []string) error{
+	"store":   func(args []string) error { return Run(context.Background(), args[0]) },
+	"narrow":  narrowStore,
+	"deaf":    func([]string) error { select {} },
+	"keeper":  dyingKeeper,
+	"spawner": spawner,
+}
+
+// TestMain fails when the tests leave a descriptor open or a goroutine running
+// (invariant 3).
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], childPrefix) {
+		os.Exit(childMain(strings.TrimPrefix(os.Args[1], childPrefix), os.Args[2:]))
+	}
+	os.Exit(leak.Check(m.Run))
+}
+
+func childMain(name string, args []string) int {
+	child, ok := children[name]
+	if !ok {
+		child = func([]string) error { return errors.New("no such child") }
+	}
+	if err := child(args); err != nil {
+		fmt.Fprintf(os.Stderr, "child %s: %v\n", name, err)
+		return 1
+	}
+	return 0
+}
+
+// childArgs is the command line of a child.
+func childArgs(name string, args ...string) []string {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return append([]string{exe, childPrefix + name}, args...)
+}
+
+// narrowFDs is how many descriptors the child narrow may have open.
+const narrowFDs = spare + 70
+
+func narrowStore(args []string) error {
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: narrowFDs}); err != nil {
+		return err
+	}
+	return Run(context.Background(), args[0])
+}
+
+// spawner starts a store, has it hold something, and is killed.
+func spawner(args []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	r, err := unix.MemfdCreate("inherited", 0) // not closed by exec
+	if err != nil {
+		return err
+	}
+	defer unix.Close(r)
+	c, err := Spawn(ctx, args[0], childArgs("store", args[0])...)
+	if err != nil {
+		return err
+	}
+	if err := c.Hold(ctx, 1, []*os.File{os.Stdin}); err != nil {
+		return err
+	}
+	return unix.Kill(os.Getpid(), unix.SIGKILL)
+}
