@@ -45,7 +45,7 @@ func (c *Client) Hold(ctx context.Context, id uint64, files []*os.File) error {
 			part := files[from:min(len(files), from+sock.MaxFDs)]
 			h := header{op: opHold, id: id, count: uint32(len(files)), from: uint32(from)}
 			if err := c.requestNothing(ctx, h, nil, part...); err != nil {
-				c.abandon(from)
+				c.abandon()
 				return fmt.Errorf("set %d: %w", id, err)
 			}
 		}
@@ -53,13 +53,10 @@ func (c *Client) Hold(ctx context.Context, id uint64, files []*os.File) error {
 	})
 }
 
-// abandon has the store discard a set that is sent in part, as every request does that is
-// no further part. Nobody waits for the answer. Where even that cannot be sent, the next
-// request or the end of the connection does it.
-func (c *Client) abandon(sent int) {
-	if sent == 0 {
-		return
-	}
+// abandon has the store discard a set that may have been sent in part, as every request
+// does that is no further part. Nobody waits for the answer. Where even that cannot be
+// sent, the next request or the end of the connection does it.
+func (c *Client) abandon() {
 	_, forget := c.await()
 	defer forget()
 	_ = c.conn.TrySend(header{op: opStatus, seq: c.seq}.append(nil))

@@ -60,11 +60,17 @@ func dialed(t testing.TB, path string) *Client {
 	return c
 }
 
-// spawned is a store that is a process of its own, and ends with the test.
-func spawned(t testing.TB, child string) *Client {
+// spawnedChild is spawned with a child of the test binary.
+func spawnedChild(t testing.TB, name string) *Client {
 	t.Helper()
 	path := socketPath(t)
-	c, err := Spawn(soon(t), path, childArgs(child, path)...)
+	return spawned(t, path, childArgs(name, path)...)
+}
+
+// spawned is a store that is a process of its own, and ends with the test.
+func spawned(t testing.TB, path string, argv ...string) *Client {
+	t.Helper()
+	c, err := Spawn(soon(t), path, argv...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if c.Err() == nil {

@@ -2,6 +2,7 @@ package fdstore
 
 import (
 	"bytes"
+	"io"
 	"net"
 	"os"
 	"testing"
@@ -44,7 +45,7 @@ func lingering(t *testing.T) (f *os.File, release func()) {
 // What takes long to close holds up no call, and counts as held until it is closed.
 func TestDropDoesNotWait(t *testing.T) {
 	t.Setenv("GODEBUG", "asyncpreemptoff=1") // a signal would end the wait in close(2)
-	c := spawned(t, "narrow")
+	c := spawnedChild(t, "narrow")
 	f, release := lingering(t)
 	defer release()
 	room := status(t, c).Room
@@ -145,6 +146,28 @@ func TestSetInParts(t *testing.T) {
 	require.NoError(t, part(1, 64, 128))
 	requireHolds(t, c, 1, append(files, files...))
 	require.Equal(t, 128, status(t, c).Descriptors)
+}
+
+// What a keeper has sent of a set goes with its connection, or with a call that it gives
+// up, and not only when somebody asks for something else.
+func TestHalfASetIsClosed(t *testing.T) {
+	for name, end := range map[string]func(c *Client) error{
+		"closed":   (*Client).Close,
+		"given up": func(c *Client) error { c.abandon(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := dialed(t, serving(t, roomy))
+			r, w, err := os.Pipe()
+			require.NoError(t, err)
+			defer r.Close()
+			require.NoError(t, c.requestNothing(soon(t), header{op: opHold, id: 1, count: 2}, nil, w))
+			require.NoError(t, w.Close())
+			require.NoError(t, end(c))
+			require.NoError(t, r.SetReadDeadline(time.Now().Add(soonest)))
+			_, err = r.Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+		})
+	}
 }
 
 // A keeper that asks and does not listen, and one that is no keeper, hold up nobody.

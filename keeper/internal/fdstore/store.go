@@ -163,15 +163,15 @@ func (s *store) expect(h header, n int) error {
 		return fmt.Errorf("%w: %d", ErrHeld, h.id)
 	}
 	if total := int(h.count); total > s.room() {
-		return s.full("a set of %d", total)
+		return s.full(fmt.Sprintf("a set of %d", total))
 	}
 	s.half = half{h.id, int(h.count), make([]int, 0, h.count)}
 	return nil
 }
 
-func (s *store) full(what string, args ...any) error {
-	return fmt.Errorf("%w: no room for "+what+": it may have %d open (ulimit -n), holds %d, is closing %d and keeps %d free",
-		append(append([]any{ErrFull}, args...), s.limit, s.held, s.closing.Load(), spare)...)
+func (s *store) full(what string) error {
+	return fmt.Errorf("%w: no room for %s: it may have %d open (ulimit -n), holds %d, is closing %d and keeps %d free",
+		ErrFull, what, s.limit, s.held, s.closing.Load(), spare)
 }
 
 // take duplicates files into the half set.
@@ -179,7 +179,7 @@ func (s *store) take(files []*os.File) error {
 	for _, f := range files {
 		fd, err := duplicate(f)
 		if err != nil {
-			return s.full("another descriptor (%v)", err)
+			return s.full(fmt.Sprintf("another descriptor (%v)", err))
 		}
 		s.half.fds = append(s.half.fds, fd)
 		s.held++
@@ -220,7 +220,7 @@ func (s *store) swap(files []*os.File) error {
 	}
 	fd, err := duplicate(files[0])
 	if err != nil {
-		return s.full("a manifest (%v)", err)
+		return s.full(fmt.Sprintf("a manifest (%v)", err))
 	}
 	if s.manifest >= 0 {
 		s.letGo([]int{s.manifest})

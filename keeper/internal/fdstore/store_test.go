@@ -3,6 +3,7 @@ package fdstore
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"strings"
@@ -55,7 +56,7 @@ func TestDroppedDescriptorsAreClosed(t *testing.T) {
 	require.Equal(t, 1, n)
 	require.NoError(t, err)
 	_, err = r.Read(b[:])
-	require.Error(t, err, "EOF")
+	require.ErrorIs(t, err, io.EOF)
 }
 
 func TestManySetsAreListed(t *testing.T) {
