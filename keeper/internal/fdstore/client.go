@@ -38,8 +38,8 @@ type reply struct {
 }
 
 // Dial connects to the store that lives at path. The caller owns the Client.
-// sock.ErrNoListener (or sock.ErrNoDirectory) says that there is none, ErrBusy that
-// another keeper has it; its text has the keeper's pid.
+// sock.ErrNoListener says that there is none, ErrBusy that another keeper has it; its
+// text has the keeper's pid.
 func Dial(ctx context.Context, path string) (*Client, error) {
 	c, err := dial(ctx, path, anyStore)
 	if err != nil {

@@ -30,7 +30,7 @@ var (
 	ErrOrder = errors.New("part of a set out of order")
 )
 
-// ErrSize: a set for Hold has no descriptor, or more than MaxSet.
+// ErrSize says that a set for Hold has no descriptor, or more than MaxSet.
 var ErrSize = errors.New("a set has 1 to 4096 descriptors")
 
 // code is an error on the wire.
