@@ -1,0 +1,189 @@
+package state
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// Remove takes the current version of a name from readers that come later. It is retired:
+// those that have it keep it. What is being written under the name goes on, and its
+// version will be the next.
+//
+// Errors: [Denied]; [NotFound].
+func (s *State) Remove(name string, by Who) error {
+	if _, err := s.rules().allow(by, name, Remove); err != nil {
+		return err
+	}
+	r := s.get(name)
+	if r == nil || r.Current == nil {
+		return noVersion(name, r)
+	}
+	r = r.clone()
+	r.remove()
+	s.put(r)
+	return nil
+}
+
+// remove retires the current version, at a time that the next Retire notes.
+func (r *record) remove() {
+	r.retire(time.Time{})
+	r.Draining = false
+}
+
+// Drain has a name take no new leases, or take them again. Its versions can still be
+// replaced: whoever drains it decides about the new one, too. Remove ends it.
+//
+// Errors: [Denied] to those who may neither write nor remove the name; [NotFound].
+func (s *State) Drain(name string, by Who, on bool) error {
+	if _, err := s.rules().allow(by, name, Write, Remove); err != nil {
+		return err
+	}
+	r := s.get(name)
+	if r == nil || r.Current == nil {
+		return noVersion(name, r)
+	}
+	r = r.clone()
+	r.Draining = on
+	s.put(r)
+	return nil
+}
+
+// maxDraining bounds the devices that are draining.
+const maxDraining = 256
+
+// DrainDevice has a device take no new leases and bookings, or take them again. What was
+// booked there may still be delivered.
+//
+// Errors: [Denied] to all but the keeper's own uid; [BadRequest] for too many devices.
+func (s *State) DrainDevice(dev cu.UUID, by Who, on bool) error {
+	if s == nil {
+		return errNil()
+	}
+	s.init()
+	if by.UID != s.policy.Owner {
+		return fail(Denied, "%s may not drain devices: only uid %d may, which the keeper runs as", by, s.policy.Owner)
+	}
+	i, found := slices.BinarySearchFunc(s.draining, dev, func(a, b cu.UUID) int { return bytes.Compare(a[:], b[:]) })
+	switch {
+	case on && !found && len(s.draining) == maxDraining:
+		return fail(BadRequest, "%d devices are draining already", maxDraining)
+	case on && !found:
+		s.draining = slices.Insert(slices.Clone(s.draining), i, dev)
+	case !on && found:
+		s.draining = slices.Delete(slices.Clone(s.draining), i, i+1)
+	}
+	return nil
+}
+
+// Report notes what a process says of a part's bytes. If it may write or remove the name
+// its word counts: a part that it finds [Damaged] or [Quarantined] is served no more, and
+// [OK] ends a quarantine. Nothing ends damage but another version. Of others who may read
+// the name, reports of damage are counted and shown.
+//
+// Errors: [BadRequest]; [Denied]; [NotFound], also of a version that is not kept any more.
+func (s *State) Report(name string, version uint64, part int, by Who, verdict PartState, reason string) (counted bool, err error) {
+	rule, err := s.rules().allow(by, name, Write, Remove, Read)
+	if err != nil {
+		return false, err
+	}
+	if verdict != OK && verdict != Damaged && verdict != Quarantined {
+		return false, fail(BadRequest, "verdict %.40q; %q, %q and %q are known", verdict, OK, Damaged, Quarantined)
+	}
+	if err := checkText("reason", reason, MaxReason); err != nil {
+		return false, err
+	}
+	r := s.get(name)
+	v := r.version(version)
+	if v == nil || part < 0 || part >= len(v.Parts) {
+		return false, fail(NotFound, "part %d of version %d of %q is not kept", part, version, name)
+	}
+	counted = rule.allows(Write, Remove)
+	r, v = r.clone(), v.clone()
+	v.Parts[part].judge(counted, verdict, reason)
+	r.swap(v)
+	s.put(r)
+	return counted, nil
+}
+
+// judge applies a report.
+func (p *Part) judge(counted bool, verdict PartState, reason string) {
+	switch {
+	case !counted && verdict != OK && p.Reports < maxReports:
+		p.Reports++
+	case !counted || p.State == Damaged:
+	case verdict == OK:
+		p.State, p.Reason = OK, ""
+	case p.State != verdict:
+		p.State, p.Reason = verdict, reason
+	}
+}
+
+// maxReports is where counting ends.
+const maxReports = 1_000_000
+
+// swap puts v in the place of the version of its number.
+func (r *record) swap(v *Version) {
+	if r.number() == v.N {
+		r.Current = v
+		return
+	}
+	for i := range r.Retired {
+		if r.Retired[i].N == v.N {
+			r.Retired[i] = v
+		}
+	}
+}
+
+// Fence notes that the process of a pidfd has ended, and reports whether that changed
+// anything. What it wrote cannot change any more: its parts are fenced. Its bookings are
+// given up. Where it is a holder it is fenced, and gone if it is lost as well. The pidfd
+// is among the next Dropped.
+func (s *State) Fence(pidfd ID) (changed bool) {
+	if pidfd == 0 {
+		return false
+	}
+	for _, r := range slices.Clone(s.all()) {
+		found := false
+		r.ids(func(id ID, is bool) { found = found || is && id == pidfd })
+		if found {
+			r = r.clone()
+			r.fence(pidfd)
+			s.put(r)
+			changed = true
+		}
+	}
+	return changed
+}
+
+func (r *record) fence(pidfd ID) {
+	for _, v := range slices.Clone(r.versions()) {
+		v = v.clone()
+		fenceParts(v.Parts, pidfd)
+		r.swap(v)
+	}
+	for i, t := range slices.Clone(r.Pending) {
+		t = t.clone()
+		r.Pending[i] = t
+		fenceParts(t.Delivered, pidfd)
+	}
+	for _, t := range slices.Clone(r.Pending) {
+		r.cancel(t, func(b booked) bool { return b.By.Pidfd == pidfd })
+	}
+	for i := range r.Holders {
+		if h := &r.Holders[i].Holder; h.Pidfd == pidfd {
+			h.Fenced, h.Pidfd = true, 0
+		}
+	}
+	r.Holders = slices.DeleteFunc(r.Holders, func(h held) bool { return h.Holder.Fenced && h.Holder.Lost })
+}
+
+func fenceParts(parts []Part, pidfd ID) {
+	for i := range parts {
+		if w := &parts[i].Writer; w.Pidfd == pidfd {
+			w.Fenced, w.Pidfd = true, 0
+		}
+	}
+}

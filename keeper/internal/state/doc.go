@@ -1,0 +1,63 @@
+// Package state is what a keeper keeps and decides: names, their versions, who may do
+// what, and which descriptors of the fd store belong to whom. It does no IO, has no
+// clock and starts no goroutine: times and who asks are arguments, and the same calls
+// give the same state, byte for byte.
+//
+//	next := current.Clone()
+//	version, err := next.Deliver(ticket, part, now)   // or another change
+//	store.Swap(next.Encode())                         // only then is next the state
+//	store.Drop(next.Dropped())
+//
+// # Versions
+//
+// A writer books its part of a version ([State.Book]), puts the descriptors into the fd
+// store under fresh ids ([State.NewID]), and delivers ([State.Deliver]). A version has
+// one part or several; several are booked under one transaction, by one process or by
+// many, and the delivery of the last publishes them all. So a name never shows parts of
+// two versions. Versions of a name are 1, 2, 3… in the order of their commits.
+//
+// The version before is retired. It stays until its holders have gone ([State.Hold],
+// [State.Release], [State.Lose]) or the policy's grace is over, and [State.Retire] drops
+// it. [State.Remove] retires the current version without another.
+//
+// The numbers of a name's versions are not used again while its record lives. The record
+// of a name that was removed lives for 24 hours after nothing of it was left, and the
+// keeper has 4,096 such records at most: then the oldest goes first. A name that comes
+// again later begins with version 1.
+//
+// # Who is fenced, who is gone
+//
+// The end of a connection says that a reader is gone, not that its GPU is done. A reader
+// that ended without a goodbye is lost ([State.Lose]), and stays a holder until
+// [State.Fence] says that its process has ended. A part is writable by the process that
+// wrote it until that is fenced, too.
+//
+// # Descriptors
+//
+// The state names an id as long as a part, a booking or a holder has it. A call that
+// fails takes over none: the caller drops what it had put into the store. What is no
+// longer named, [State.Dropped] returns once. A pidfd may be named by several bookings
+// and holders, and is dropped with the last; other ids have one owner.
+//
+// After a restart the keeper drops from the store what [State.Named] does not have,
+// before it asks for a new id: ids that no manifest has heard of are given again.
+//
+// # Time
+//
+// Calls that take no time leave out when something happened: the next [State.Expire] or
+// [State.Retire] notes it, and says that the state has changed.
+//
+// # Who may do what
+//
+// See [Policy]. Quotas count what writers declare, of all versions that are kept, the
+// retired ones included, and of what is booked.
+//
+// # Concurrent use
+//
+// A State is not safe for concurrent use. A state and its clones share values that nobody
+// changes, so one goroutine may read a state while another changes a clone of it. What
+// methods return by pointer is shared as well, and is not to be changed.
+//
+// The methods of a nil or zero State are those of an empty one that belongs to root; a
+// nil one takes no change.
+package state

@@ -1,0 +1,127 @@
+package state
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// A manifest is lines of text. The first says what it is, the last is a checksum of all
+// before it. Each line between is a word and a JSON object of bounded size:
+//
+//	gpufd-keeper-manifest 1
+//	state {"next":17}
+//	name {"name":"weights","last":2}
+//	current {"n":2,…}
+//	part {"index":0,…}
+//	retired {"n":1,…}
+//	part {"index":0,…}
+//	transaction {"parts":1,…}
+//	delivered {"index":0,…}
+//	booking {"ticket":"t16",…}
+//	holder {"id":15,…}
+//	crc32c 1f2e3d4c
+//
+// What belongs to a line follows it. There is one way to write a state, and Decode takes
+// no other. A member that is new is left out when it is zero, so that manifests written
+// before are still what would be written now; anything else is another number in the
+// first line.
+const (
+	firstLine = "gpufd-keeper-manifest 1\n"
+	lastWord  = "crc32c "
+)
+
+// The words.
+const (
+	wordState       = "state"
+	wordName        = "name"
+	wordCurrent     = "current"
+	wordRetired     = "retired"
+	wordPart        = "part"
+	wordTransaction = "transaction"
+	wordDelivered   = "delivered"
+	wordBooking     = "booking"
+	wordHolder      = "holder"
+)
+
+// A header is the line of the whole state.
+type header struct {
+	Last     ID        `json:"last_id"`
+	Draining []cu.UUID `json:"draining,omitempty"`
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Encode returns the manifest: the same for the same state, byte for byte. Records that
+// have not changed are copied.
+func (s *State) Encode() []byte {
+	if s == nil {
+		return New(Policy{}).Encode()
+	}
+	s.init()
+	text := make([]byte, 0, s.size+256+64*len(s.draining))
+	text = append(text, firstLine...)
+	text = appendLine(text, wordState, header{ID(s.ids.Load()), s.draining})
+	for _, r := range s.records {
+		text = append(text, r.text...)
+	}
+	return append(text, lastLine(text)...)
+}
+
+// lastLine is the checksum of what comes before it.
+func lastLine(text []byte) string {
+	return fmt.Sprintf("%s%08x\n", lastWord, crc32.Checksum(text, castagnoli))
+}
+
+func appendLine(text []byte, word string, v any) []byte {
+	object, err := json.Marshal(v)
+	if err != nil {
+		panic("state: " + err.Error()) // not for what the checks have let pass
+	}
+	text = append(append(text, word...), ' ')
+	return append(append(text, object...), '\n')
+}
+
+// encode sets what the record is in a manifest.
+func (r *record) encode() {
+	if !r.idle() {
+		r.Removed = time.Time{}
+	}
+	text := appendLine(nil, wordName, r)
+	for _, v := range r.Retired {
+		text = v.append(text, wordRetired)
+	}
+	if r.Current != nil {
+		text = r.Current.append(text, wordCurrent)
+	}
+	for _, t := range r.Pending {
+		text = t.append(text)
+	}
+	for i := range r.Holders {
+		text = appendLine(text, wordHolder, &r.Holders[i])
+	}
+	r.text = bytes.Clone(text)
+}
+
+func (v *Version) append(text []byte, word string) []byte {
+	text = appendLine(text, word, v)
+	for i := range v.Parts {
+		text = appendLine(text, wordPart, &v.Parts[i])
+	}
+	return text
+}
+
+func (t *transaction) append(text []byte) []byte {
+	text = appendLine(text, wordTransaction, t)
+	for i := range t.Delivered {
+		text = appendLine(text, wordDelivered, &t.Delivered[i])
+	}
+	for i := range t.Bookings {
+		text = appendLine(text, wordBooking, &t.Bookings[i])
+	}
+	return text
+}

@@ -1,0 +1,81 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A Code says what kind of no an [Error] is. Programs go by it.
+type Code string
+
+// The codes.
+const (
+	BadRequest    Code = "bad-request" // what was asked for makes no sense
+	Denied        Code = "denied"      // the policy does not allow it
+	NotFound      Code = "not-found"   // no such name, version, part, ticket or holder
+	Conflict      Code = "conflict"    // another version is current than was expected, or parts disagree
+	Taken         Code = "taken"       // somebody else has booked the part
+	Quota         Code = "quota"       // there is no room for it
+	Draining      Code = "draining"    // of a name or device that is to be freed
+	IsDamaged     Code = "damaged"
+	IsQuarantined Code = "quarantined"
+	Expired       Code = "expired" // the deadline has passed
+)
+
+// An Error says what was not done, why, and what to do.
+type Error struct {
+	Code    Code     `json:"code"`
+	Message string   `json:"message"`
+	Holders []Holder `json:"holders,omitempty"` // who is in the way: 16 at most
+
+	// Changed says that the state has changed all the same: a commit that failed has
+	// dropped its transaction. The caller swaps the state in as if there were no error.
+	Changed bool `json:"-"`
+}
+
+// Error returns the message.
+func (e *Error) Error() string {
+	if e == nil {
+		return ""
+	}
+	return e.Message
+}
+
+// CodeOf returns the code of an [Error] in err, "" if there is none.
+func CodeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) && e != nil {
+		return e.Code
+	}
+	return ""
+}
+
+// fail makes an Error.
+func fail(c Code, format string, a ...any) *Error {
+	return &Error{Code: c, Message: fmt.Sprintf(format, a...)}
+}
+
+// maxNamed bounds the holders that an Error names.
+const maxNamed = 16
+
+// because adds who is in the way, each process once.
+func (e *Error) because(holders ...Holder) *Error {
+	for _, h := range holders {
+		if len(e.Holders) == maxNamed {
+			break
+		}
+		if !names(e.Holders, h.Who) {
+			e.Holders = append(e.Holders, h)
+		}
+	}
+	return e
+}
+
+func names(holders []Holder, w Who) bool {
+	for _, h := range holders {
+		if h.Who == w {
+			return true
+		}
+	}
+	return false
+}

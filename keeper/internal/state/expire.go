@@ -1,0 +1,122 @@
+package state
+
+import (
+	"slices"
+	"time"
+)
+
+// How long the record of a name lives when nothing is left of the name, and how many of
+// such records there are at most.
+const (
+	recordAge  = 24 * time.Hour
+	maxRecords = 4096
+)
+
+// Expire drops the transactions and bookings whose deadline has passed, retires the
+// versions of names that nobody leases or writes and whose expiry is over, and forgets
+// names of which nothing was left long ago. It reports whether the state has changed.
+func (s *State) Expire(now time.Time) (changed bool) {
+	now = instant(now)
+	for _, r := range slices.Clone(s.all()) {
+		r = r.clone()
+		late := r.expireTransactions(now)
+		unused := s.expireName(r, now)
+		if r.expireRecord(now) || unused || late {
+			s.put(r)
+			changed = true
+		}
+	}
+	return s.trim() || changed
+}
+
+func (r *record) expireTransactions(now time.Time) (changed bool) {
+	before := len(r.Pending)
+	r.Pending = slices.DeleteFunc(r.Pending, func(t *transaction) bool { return !t.Deadline.IsZero() && !now.Before(t.Deadline) })
+	return len(r.Pending) < before
+}
+
+// expireName removes a name that nobody has used for as long as the rule of its writer
+// says, that of part 0.
+func (s *State) expireName(r *record, now time.Time) (changed bool) {
+	if r.Current == nil || len(r.Pending) > 0 || r.leased() {
+		return false
+	}
+	rule := s.policy.rule(r.Current.Parts[0].Writer.Who, r.Name)
+	switch {
+	case rule == nil || rule.Expiry == 0:
+		return false
+	case r.Used.IsZero():
+		r.Used = now
+	case now.Before(r.Used.Add(time.Duration(rule.Expiry))):
+		return false
+	default:
+		r.remove()
+	}
+	return true
+}
+
+// expireRecord forgets the number of the last version, long after all else.
+func (r *record) expireRecord(now time.Time) (changed bool) {
+	switch {
+	case !r.idle():
+		return false
+	case r.Removed.IsZero():
+		r.Removed = now
+	case now.Before(r.Removed.Add(recordAge)):
+		return false
+	default:
+		r.Last = 0
+	}
+	return true
+}
+
+// trim forgets the names of which nothing is left for the longest time, if there are too
+// many.
+func (s *State) trim() (changed bool) {
+	var idle []*record
+	for _, r := range s.all() {
+		if r.idle() {
+			idle = append(idle, r)
+		}
+	}
+	slices.SortStableFunc(idle, func(a, b *record) int { return a.Removed.Compare(b.Removed) })
+	for _, r := range idle[:max(0, len(idle)-maxRecords)] {
+		s.put(&record{Name: r.Name})
+		changed = true
+	}
+	return changed
+}
+
+// Retire drops the retired versions that nobody holds, and those whose holders have had
+// the policy's grace, with these. It reports whether the state has changed.
+func (s *State) Retire(now time.Time) (changed bool) {
+	now = instant(now)
+	grace := time.Duration(s.rules().Grace)
+	for _, r := range slices.Clone(s.all()) {
+		if len(r.Retired) == 0 {
+			continue
+		}
+		r = r.clone()
+		if r.dropRetired(now, grace) {
+			s.put(r)
+			changed = true
+		}
+	}
+	return changed
+}
+
+func (r *record) dropRetired(now time.Time, grace time.Duration) (changed bool) {
+	for i, v := range r.Retired {
+		if v.Retired.IsZero() {
+			v = v.clone()
+			v.Retired, r.Retired[i], changed = now, v, true
+		}
+	}
+	over := func(v *Version) bool {
+		return len(r.holdersOf(v.N)) == 0 || grace > 0 && !now.Before(v.Retired.Add(grace))
+	}
+	before := len(r.Retired)
+	r.Retired = slices.DeleteFunc(r.Retired, over)
+	r.Holders = slices.DeleteFunc(r.Holders, func(h held) bool { return r.version(h.Holder.Version) == nil })
+	return changed || len(r.Retired) < before
+}

@@ -1,0 +1,178 @@
+package state
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// An Info is what is shown of a name. Slices and maps are never nil.
+type Info struct {
+	Name          string            `json:"name"`
+	Version       uint64            `json:"version"` // 0: there is none
+	Digest        string            `json:"digest"`
+	State         string            `json:"state"` // ok, damaged, quarantined, draining; without a version reserved or removed
+	Bytes         uint64            `json:"bytes"`
+	ReservedBytes uint64            `json:"reserved_bytes"` // booked by writers that have not committed
+	Labels        map[string]string `json:"labels"`
+	Parts         []PartInfo        `json:"parts"`
+	Holders       []Holder          `json:"holders"` // of the current version
+	Committed     time.Time         `json:"committed,omitzero"`
+	Retired       []RetiredInfo     `json:"retired"`
+	Pending       []PendingInfo     `json:"pending"`
+	// FreesBytes is what is free at once if the name is removed: of versions without
+	// holders, the parts whose writers are fenced. Others may free theirs, too.
+	FreesBytes uint64 `json:"frees_bytes"`
+}
+
+// A PartInfo is what is shown of a part.
+type PartInfo struct {
+	Part       int       `json:"part"`
+	Device     string    `json:"device"`
+	Bytes      uint64    `json:"bytes"`
+	Digest     string    `json:"digest"`
+	State      PartState `json:"state"`
+	Reason     string    `json:"reason,omitempty"`
+	Reports    int       `json:"reports,omitempty"` // of readers whose word does not count
+	WritableBy []int32   `json:"writable_by"`       // processes that are not fenced: its writer, and holders that may write
+}
+
+// A RetiredInfo is what is shown of a version that has been replaced or removed.
+type RetiredInfo struct {
+	Version uint64    `json:"version"`
+	Bytes   uint64    `json:"bytes"`
+	Retired time.Time `json:"retired,omitzero"`
+	Holders []Holder  `json:"holders"`
+}
+
+// A PendingInfo is what is shown of a version in the making.
+type PendingInfo struct {
+	Transaction string    `json:"transaction,omitempty"`
+	Parts       int       `json:"parts"`
+	Delivered   int       `json:"delivered"`
+	Bytes       uint64    `json:"bytes"`
+	Writers     []Holder  `json:"writers"` // of the parts that have not come
+	Deadline    time.Time `json:"deadline,omitzero"`
+}
+
+// Stat shows a name to somebody who has a right to it, also one that is being written or
+// was removed and still has holders.
+//
+// Errors: [Denied]; [NotFound].
+func (s *State) Stat(name string, by Who) (Info, error) {
+	if _, err := s.rules().allow(by, name, Read, Write, Remove); err != nil {
+		return Info{}, err
+	}
+	r := s.get(name)
+	if r == nil || r.idle() {
+		return Info{}, noVersion(name, nil)
+	}
+	return s.info(r), nil
+}
+
+// List shows all names that somebody has a right to, ascending.
+func (s *State) List(by Who) []Info {
+	all := []Info{}
+	rules := s.rules()
+	for _, r := range s.all() {
+		if !r.idle() && rules.rule(by, r.Name).allows(Read, Write, Remove) {
+			all = append(all, s.info(r))
+		}
+	}
+	return all
+}
+
+func (s *State) info(r *record) Info {
+	i := Info{Name: r.Name, Labels: map[string]string{}, Parts: []PartInfo{}, Holders: []Holder{}, Retired: []RetiredInfo{}, Pending: []PendingInfo{}}
+	i.State = s.shown(r)
+	if v := r.Current; v != nil {
+		i.Version, i.Digest, i.Bytes, i.Committed = v.N, v.Digest, v.bytes(), v.Committed
+		maps.Copy(i.Labels, v.Labels)
+		i.Holders = shownHolders(r.holdersOf(v.N))
+		for n := range v.Parts {
+			i.Parts = append(i.Parts, v.Parts[n].info(i.Holders))
+		}
+	}
+	for _, v := range r.Retired {
+		i.Retired = append(i.Retired, RetiredInfo{Version: v.N, Bytes: v.bytes(), Retired: v.Retired, Holders: shownHolders(r.holdersOf(v.N))})
+	}
+	for _, t := range r.Pending {
+		p := t.info()
+		i.ReservedBytes = plus(i.ReservedBytes, p.Bytes)
+		i.Pending = append(i.Pending, p)
+	}
+	for _, v := range r.versions() {
+		if len(r.holdersOf(v.N)) == 0 {
+			i.FreesBytes = plus(i.FreesBytes, v.fenced())
+		}
+	}
+	return i
+}
+
+// shown is the state of a name: of what is wrong with its parts the worst.
+func (s *State) shown(r *record) string {
+	if r.Current == nil && len(r.Pending) > 0 {
+		return "reserved"
+	}
+	if r.Current == nil {
+		return "removed"
+	}
+	is := func(p PartState) bool {
+		return slices.ContainsFunc(r.Current.Parts, func(x Part) bool { return x.State == p })
+	}
+	drained := func(p Part) bool { return slices.Contains(s.draining, p.Memory.Device) }
+	switch {
+	case is(Damaged):
+		return string(Damaged)
+	case is(Quarantined):
+		return string(Quarantined)
+	case r.Draining || slices.ContainsFunc(r.Current.Parts, drained):
+		return string(Draining)
+	}
+	return string(OK)
+}
+
+// shownHolders leaves out what is of no use outside the keeper.
+func shownHolders(holders []Holder) []Holder {
+	all := []Holder{}
+	for _, h := range holders {
+		h.Pidfd = 0
+		all = append(all, h)
+	}
+	return all
+}
+
+func (p *Part) info(holders []Holder) PartInfo {
+	i := PartInfo{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes, Digest: p.Digest, State: p.State, Reason: p.Reason, Reports: p.Reports, WritableBy: []int32{}}
+	if !p.Writer.Fenced {
+		i.WritableBy = append(i.WritableBy, p.Writer.PID)
+	}
+	for _, h := range holders {
+		if h.Part == p.Index && h.writes() && !slices.Contains(i.WritableBy, h.PID) {
+			i.WritableBy = append(i.WritableBy, h.PID)
+		}
+	}
+	return i
+}
+
+func (t *transaction) info() PendingInfo {
+	i := PendingInfo{Transaction: t.ID, Parts: t.Parts, Delivered: len(t.Delivered), Writers: []Holder{}, Deadline: t.Deadline}
+	for _, b := range t.Bookings {
+		i.Bytes = plus(i.Bytes, b.Bytes)
+		i.Writers = append(i.Writers, b.By.asHolder(b.Index))
+	}
+	for _, p := range t.Delivered {
+		i.Bytes = plus(i.Bytes, p.Bytes)
+	}
+	return i
+}
+
+// fenced are the bytes of the parts that no writer has any more.
+func (v *Version) fenced() (sum uint64) {
+	for i := range v.Parts {
+		if v.Parts[i].Writer.Fenced {
+			sum = plus(sum, v.Parts[i].Bytes)
+		}
+	}
+	return sum
+}

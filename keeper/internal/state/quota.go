@@ -1,0 +1,92 @@
+package state
+
+// A usage is what counts against the quotas of a rule.
+type usage struct {
+	bytes   uint64
+	names   int
+	leases  int
+	writers []Holder // of what counts in bytes and names
+	readers []Holder // of what counts in leases
+}
+
+// usage adds up what the rule is the one for.
+func (s *State) usage(rule *Rule) (u usage) {
+	for _, r := range s.all() {
+		u.add(r, s.judge(rule, r.Name))
+	}
+	return u
+}
+
+// judge returns a function that says whether the rule is the one for a process and a
+// name. It remembers its last answer: one process has written most names.
+func (s *State) judge(rule *Rule, name string) func(Who) bool {
+	var last *Who
+	var answer bool
+	return func(w Who) bool {
+		if last == nil || *last != w {
+			last, answer = &w, s.policy.rule(w, name) == rule
+		}
+		return answer
+	}
+}
+
+// add adds what counts of a record.
+func (u *usage) add(r *record, counts func(Who) bool) {
+	before := len(u.writers)
+	one := func(w Writer, part int, bytes uint64) {
+		if counts(w.Who) {
+			u.bytes = plus(u.bytes, bytes)
+			u.writers = append(u.writers, w.asHolder(part))
+		}
+	}
+	r.parts(func(p *Part) { one(p.Writer, p.Index, p.Bytes) })
+	for _, t := range r.Pending {
+		for _, b := range t.Bookings {
+			one(b.By, b.Index, b.Bytes)
+		}
+	}
+	if len(u.writers) > before {
+		u.names++
+	}
+	for _, h := range r.Holders {
+		if !h.Holder.Lost && counts(h.Holder.Who) {
+			u.leases++
+			u.readers = append(u.readers, h.Holder)
+		}
+	}
+}
+
+// roomFor wants a booking to be within the quotas of its rule.
+func (s *State) roomFor(rule *Rule, b *Booking) error {
+	if rule.Bytes == nil && rule.Names == nil {
+		return nil
+	}
+	u := s.usage(rule)
+	if limit := rule.Bytes; limit != nil && plus(u.bytes, b.Bytes) > *limit {
+		return fail(Quota, "%d bytes are kept and booked, %d more do not fit the %d bytes of %s: remove names, or let readers of retired versions go", u.bytes, b.Bytes, *limit, rule).because(u.writers...)
+	}
+	if limit := rule.Names; limit != nil && u.names >= *limit && !s.counted(rule, b.Name) {
+		return fail(Quota, "%d names are kept and booked, as many as %s allows: remove one", u.names, rule).because(u.writers...)
+	}
+	return nil
+}
+
+// counted says whether the name counts already.
+func (s *State) counted(rule *Rule, name string) bool {
+	var u usage
+	if r := s.get(name); r != nil {
+		u.add(r, s.judge(rule, name))
+	}
+	return u.names > 0
+}
+
+// roomForLease wants one more lease to be within the quota of its rule.
+func (s *State) roomForLease(rule *Rule) error {
+	if rule.Leases == nil {
+		return nil
+	}
+	if u := s.usage(rule); u.leases >= *rule.Leases {
+		return fail(Quota, "%d leases are held, as many as %s allows: end one", u.leases, rule).because(u.readers...)
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package state
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// A record is all that there is of a name. Once it is in a State it is never changed,
+// nor is anything that it points to: who changes a name puts another record.
+type record struct {
+	Name     string    `json:"name"`
+	Last     uint64    `json:"last,omitzero"` // the number of the last version
+	Draining bool      `json:"draining,omitzero"`
+	Used     time.Time `json:"used,omitzero"`    // when it was committed or a lease began or ended; zero: to be noted
+	Removed  time.Time `json:"removed,omitzero"` // when nothing was left but the record; zero: to be noted
+
+	Current *Version       `json:"-"`
+	Retired []*Version     `json:"-"` // ascending
+	Pending []*transaction `json:"-"` // in the order of their first bookings
+	Holders []held         `json:"-"` // in the order of their ids
+
+	text []byte // the record in a manifest
+}
+
+// A transaction is a version in the making.
+type transaction struct {
+	ID        string            `json:"id,omitzero"` // "" if it is one booking of its own
+	Parts     int               `json:"parts"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Expect    *uint64           `json:"expect,omitempty"`
+	Deadline  time.Time         `json:"deadline,omitzero"`
+	Bookings  []booked          `json:"-"` // of parts that have not come
+	Delivered []Part            `json:"-"` // by index, ascending
+}
+
+// A booked part has not come.
+type booked struct {
+	Ticket string    `json:"ticket"`
+	Index  int       `json:"index"`
+	Device cu.UUID   `json:"device"`
+	Kind   cu.Kind   `json:"kind"`
+	Bytes  uint64    `json:"bytes"`
+	By     Writer    `json:"by"`
+	At     time.Time `json:"at"`
+}
+
+// A held version is one of the record's.
+type held struct {
+	ID     HoldID `json:"id"`
+	Holder Holder `json:"holder"`
+}
+
+// clone returns a record that may be changed, but for what its elements point to.
+func (r *record) clone() *record {
+	c := *r
+	c.Retired, c.Pending, c.Holders = slices.Clone(r.Retired), slices.Clone(r.Pending), slices.Clone(r.Holders)
+	c.text = nil
+	return &c
+}
+
+func (t *transaction) clone() *transaction {
+	c := *t
+	c.Bookings, c.Delivered = slices.Clone(t.Bookings), slices.Clone(t.Delivered)
+	return &c
+}
+
+func (v *Version) clone() *Version {
+	c := *v
+	c.Parts = slices.Clone(v.Parts)
+	return &c
+}
+
+// number is that of the current version, 0 if there is none.
+func (r *record) number() uint64 {
+	if r == nil || r.Current == nil {
+		return 0
+	}
+	return r.Current.N
+}
+
+// version returns the version of that number that is kept, nil if none is.
+func (r *record) version(n uint64) *Version {
+	for _, v := range r.versions() {
+		if v.N == n {
+			return v
+		}
+	}
+	return nil
+}
+
+// versions are those that are kept, ascending.
+func (r *record) versions() []*Version {
+	if r == nil {
+		return nil
+	}
+	if r.Current == nil {
+		return r.Retired
+	}
+	return append(slices.Clip(r.Retired), r.Current)
+}
+
+// idle says that nothing is left of the name but the record.
+func (r *record) idle() bool {
+	return r.Current == nil && len(r.Retired)+len(r.Pending) == 0
+}
+
+// empty says that there is nothing to remember.
+func (r *record) empty() bool { return r.idle() && r.Last == 0 }
+
+// retire makes the current version a retired one. at may be zero: not known.
+func (r *record) retire(at time.Time) {
+	if r.Current == nil {
+		return
+	}
+	v := r.Current.clone()
+	v.Retired = at
+	r.Retired, r.Current = append(r.Retired, v), nil
+}
+
+// drop forgets transaction t.
+func (r *record) drop(t *transaction) {
+	r.Pending = slices.DeleteFunc(r.Pending, func(x *transaction) bool { return x == t })
+}
+
+// holdersOf returns the holders of a version.
+func (r *record) holdersOf(n uint64) (all []Holder) {
+	for _, h := range r.Holders {
+		if h.Holder.Version == n {
+			all = append(all, h.Holder)
+		}
+	}
+	return all
+}
+
+// leased says whether somebody has a lease.
+func (r *record) leased() bool {
+	return slices.ContainsFunc(r.Holders, func(h held) bool { return !h.Holder.Lost })
+}
+
+// parts calls f with each part that has come.
+func (r *record) parts(f func(p *Part)) {
+	for _, v := range r.versions() {
+		for i := range v.Parts {
+			f(&v.Parts[i])
+		}
+	}
+	for _, t := range r.Pending {
+		for i := range t.Delivered {
+			f(&t.Delivered[i])
+		}
+	}
+}
+
+// ids calls f with each id that the record names, and whether it is a pidfd; some ids of
+// pidfds come more than once.
+func (r *record) ids(f func(id ID, pidfd bool)) {
+	some := func(id ID, pidfd bool) {
+		if id != 0 {
+			f(id, pidfd)
+		}
+	}
+	r.parts(func(p *Part) {
+		some(p.Files, false)
+		some(p.Table, false)
+		some(p.Writer.Pidfd, true)
+	})
+	for _, t := range r.Pending {
+		for i := range t.Bookings {
+			some(t.Bookings[i].By.Pidfd, true)
+		}
+	}
+	for i := range r.Holders {
+		some(r.Holders[i].Holder.Pidfd, true)
+	}
+}
+
+// lost returns the ids that r names and next does not.
+func (r *record) lost(next *record) (ids []ID) {
+	kept := map[ID]bool{}
+	next.ids(func(id ID, _ bool) { kept[id] = true })
+	r.ids(func(id ID, _ bool) {
+		if !kept[id] {
+			ids = append(ids, id)
+		}
+	})
+	return ids
+}
+
+// writers are those of all parts, come or booked.
+func (r *record) writers() (all []Holder) {
+	r.parts(func(p *Part) { all = append(all, p.Writer.asHolder(p.Index)) })
+	for _, t := range r.Pending {
+		for _, b := range t.Bookings {
+			all = append(all, b.By.asHolder(b.Index))
+		}
+	}
+	return all
+}

@@ -1,0 +1,144 @@
+package state
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// An ID names descriptors in the fd store. 0 is none.
+type ID uint64
+
+// Who is a process, as the kernel named it when it connected.
+type Who struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+	PID int32  `json:"pid"` // for people: 0 across PID namespaces, and used again
+}
+
+// String is what errors say.
+func (w Who) String() string { return fmt.Sprintf("process %d of uid %d", w.PID, w.UID) }
+
+// A Writer wrote a part, or is about to. It can write to the part's memory until it is
+// fenced.
+type Writer struct {
+	Who
+	Pidfd  ID        `json:"pidfd,omitzero"` // 0 when there is none, and once it is fenced
+	Since  time.Time `json:"since"`          // when it booked
+	Fenced bool      `json:"fenced,omitzero"`
+}
+
+// A PartState says whether a part is served.
+type PartState string
+
+// The states of a part.
+const (
+	OK          PartState = "ok"
+	Damaged     PartState = "damaged"     // for good: its bytes are not what its digest says
+	Quarantined PartState = "quarantined" // until somebody who may write says OK
+)
+
+// A Part is the memory on one device that a version has, or a share of that.
+type Part struct {
+	Index     int            `json:"index"`
+	Memory    vmm.Descriptor `json:"memory"`
+	Bytes     uint64         `json:"bytes"`  // that count: Memory.Size
+	Digest    string         `json:"digest"` // "gpufd-d1:" and 32 hexadecimal digits, as its writer declared
+	Files     ID             `json:"files"`  // the memory's descriptors
+	Table     ID             `json:"table,omitzero"`
+	TableSize uint64         `json:"table_size,omitzero"` // bytes
+	State     PartState      `json:"state"`
+	Reason    string         `json:"reason,omitzero"`  // why it is not served
+	Reports   int            `json:"reports,omitzero"` // of readers whose word does not count
+	Writer    Writer         `json:"writer"`
+}
+
+// A Version is what one commit published.
+type Version struct {
+	N         uint64            `json:"n"`
+	Committed time.Time         `json:"committed"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Digest    string            `json:"digest"`           // over the digests of its parts
+	Retired   time.Time         `json:"retired,omitzero"` // zero for the current one, and until Retire has noted it
+	Parts     []Part            `json:"-"`                // in the order of their indices
+}
+
+// bytes is the sum over the parts.
+func (v *Version) bytes() (sum uint64) {
+	for i := range v.Parts {
+		sum = plus(sum, v.Parts[i].Bytes)
+	}
+	return sum
+}
+
+// A Booking announces a part of a version. The part counts against quotas at once.
+type Booking struct {
+	Name        string
+	Transaction string // common to the parts of one version; "" for a version of one part
+	Parts       int    // that the version has
+	Index       int    // of this one, from 0
+	Device      cu.UUID
+	Kind        cu.Kind
+	Bytes       uint64
+	Labels      map[string]string // of the version
+	Expect      *uint64           // the current version has to be this one, 0 for none; nil: whichever
+	By          Writer
+	At          time.Time
+	Deadline    time.Time // of the whole transaction the latest counts; zero, without a transaction: none
+}
+
+// A HoldID names a holder of a version. It is never used again.
+type HoldID uint64
+
+// A Holder has a lease of a part, or had one and may still use the memory.
+type Holder struct {
+	Who
+	Version uint64    `json:"version,omitzero"`
+	Part    int       `json:"part"`
+	Access  cu.Access `json:"access"` // in JSON as its String
+	Since   time.Time `json:"since"`
+	Fenced  bool      `json:"fenced"`         // its process has ended
+	Lost    bool      `json:"lost,omitzero"`  // its connection has ended without a goodbye
+	Pidfd   ID        `json:"pidfd,omitzero"` // 0 when there is none, and once it is fenced
+}
+
+// plainHolder is Holder without its methods.
+type plainHolder Holder
+
+// MarshalJSON writes the access as its name.
+func (h Holder) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		plainHolder
+		Access string `json:"access"`
+	}{plainHolder(h), h.Access.String()})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (h *Holder) UnmarshalJSON(text []byte) error {
+	var v struct {
+		plainHolder
+		Access string `json:"access"`
+	}
+	if err := json.Unmarshal(text, &v); err != nil {
+		return err
+	}
+	*h = Holder(v.plainHolder)
+	for _, a := range []cu.Access{cu.ReadOnly, cu.ReadWrite} {
+		if v.Access == a.String() {
+			h.Access = a
+			return nil
+		}
+	}
+	return fmt.Errorf("access %q; want %q or %q", v.Access, cu.ReadOnly, cu.ReadWrite)
+}
+
+// asHolder is for errors that name who is in the way.
+func (w Writer) asHolder(part int) Holder {
+	return Holder{Who: w.Who, Part: part, Access: cu.ReadWrite, Since: w.Since, Fenced: w.Fenced}
+}
+
+// writes says whether the holder may write to the memory now.
+func (h Holder) writes() bool { return h.Access == cu.ReadWrite && !h.Fenced }
