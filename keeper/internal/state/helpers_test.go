@@ -58,12 +58,14 @@ func of(transaction string, i, n int) func(*Booking) {
 	}
 }
 
-func by(w Writer) func(*Booking)          { return func(b *Booking) { b.By = w } }
-func expecting(n uint64) func(*Booking)   { return func(b *Booking) { b.Expect = &n } }
-func bytesOf(n uint64) func(*Booking)     { return func(b *Booking) { b.Bytes = n } }
-func on(dev cu.UUID) func(*Booking)       { return func(b *Booking) { b.Device = dev } }
-func until(t time.Time) func(*Booking)    { return func(b *Booking) { b.Deadline = t } }
-func labelled(k, v string) func(*Booking) { return func(b *Booking) { b.Labels = map[string]string{k: v} } }
+func by(w Writer) func(*Booking)        { return func(b *Booking) { b.By = w } }
+func expecting(n uint64) func(*Booking) { return func(b *Booking) { b.Expect = &n } }
+func bytesOf(n uint64) func(*Booking)   { return func(b *Booking) { b.Bytes = n } }
+func on(dev cu.UUID) func(*Booking)     { return func(b *Booking) { b.Device = dev } }
+func until(t time.Time) func(*Booking)  { return func(b *Booking) { b.Deadline = t } }
+func labelled(k, v string) func(*Booking) {
+	return func(b *Booking) { b.Labels = map[string]string{k: v} }
+}
 
 // partOf is what was booked, with descriptors of its own.
 func partOf(s *State, b Booking) Part {

@@ -71,7 +71,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 func DefaultPolicy(owner uint32) Policy { return Policy{Owner: owner} }
 
 // String names the rule in errors.
-func (r *Rule) String() string {
+func (r Rule) String() string {
 	switch {
 	case r.UID != nil:
 		return fmt.Sprintf("the rule for uid %d and names %q…", *r.UID, r.Prefix)
