@@ -33,6 +33,9 @@
 //     most, or DropFiles, which does not wait.
 //   - The peer's uid is what Policy goes by. The pid is information only; it is
 //     0 for a peer in another PID namespace.
+//   - The end of a connection is not the end of the peer's process, nor the other way
+//     round: a process that was forked may have the connection, too. Conn.Process
+//     waits for the process itself.
 //   - Only the directory that holds the socket is checked, not its parents.
 //
 // # Contexts

@@ -59,6 +59,11 @@ var (
 	// another Send is under way, or too many descriptors are in flight.
 	ErrWouldWait = errors.New("sending would have to wait")
 
+	// ErrNoProcess: the kernel gives no descriptor of the peer's process. It is older
+	// than Linux 6.5 and the peer is in another PID namespace, or older than 5.3, or a
+	// security module forbids it.
+	ErrNoProcess = errors.New("no descriptor of the peer's process")
+
 	// ErrUnexpectedRecord: WaitClose got records, and no end of them.
 	ErrUnexpectedRecord = errors.New("the peer goes on sending instead of closing")
 )

@@ -1,0 +1,148 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Process is a process that a connection was made with, known by a descriptor of it
+// (pidfd_open(2)), so that no later process is taken for it. It owns the descriptor until
+// Close. All methods may be called at the same time. The zero Process is a closed one.
+type Process struct {
+	s    *socket // the descriptor; nil if the process had gone before it could be had
+	id   string
+	gone bool
+}
+
+// kernel is what is asked for descriptors of processes; tests play older ones.
+var kernel = struct {
+	ofPeer func(conn int) (int, error)
+	ofPID  func(pid int) (int, error)
+}{
+	ofPeer: func(conn int) (int, error) { return unix.GetsockoptInt(conn, unix.SOL_SOCKET, unix.SO_PEERPIDFD) },
+	ofPID:  func(pid int) (int, error) { return unix.PidfdOpen(pid, 0) },
+}
+
+// Process returns the process that connected, or on the connecting side the one that
+// listened (SO_PEERPIDFD; before Linux 6.5 pidfd_open(2) of [Peer].PID, so call it soon).
+// The caller owns it. It says nothing of other processes that have the connection: one
+// that was forked, or was sent the socket.
+//
+// ErrNoProcess where there is none; ErrClosed; what the kernel says.
+func (c *Conn) Process() (*Process, error) {
+	s := c.sock()
+	if s == nil {
+		return nil, opError("process", "", ErrClosed)
+	}
+	var p *Process
+	err := s.control(func(fd int) (err error) {
+		p, err = processOf(fd, int(c.peer.PID))
+		return err
+	})
+	return p, c.explain("process", err)
+}
+
+func processOf(conn, pid int) (*Process, error) {
+	fd, err := kernel.ofPeer(conn)
+	switch {
+	case err == nil:
+		return newProcess(fd, pid)
+	case isExhausted(err):
+		return nil, os.NewSyscallError("getsockopt", err)
+	case pid == 0:
+		return nil, fmt.Errorf("%w: it has no pid here: %w", ErrNoProcess, os.NewSyscallError("getsockopt", err))
+	}
+	// The kernel is older, or the process has gone. Where its pid is another's by now, that
+	// one is waited for, too: that is late, and never early.
+	fd, err = kernel.ofPID(pid)
+	switch {
+	case err == nil:
+		return newProcess(fd, pid)
+	case errors.Is(err, unix.ESRCH):
+		return &Process{id: processID(-1, pid), gone: true}, nil
+	case isExhausted(err):
+		return nil, os.NewSyscallError("pidfd_open", err)
+	}
+	return nil, fmt.Errorf("%w: %w", ErrNoProcess, os.NewSyscallError("pidfd_open", err))
+}
+
+// newProcess owns fd from the call on: on failure it is closed.
+func newProcess(fd, pid int) (*Process, error) {
+	if err := unix.SetNonblock(fd, true); err != nil { // for the poller
+		closeFDs([]int{fd})
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	id := processID(fd, pid)
+	s, err := newSocket(fd, "process", ourselves)
+	if err != nil {
+		return nil, err
+	}
+	s.sealed = true // close(2) of it does not wait
+	return &Process{s: s, id: id}, nil
+}
+
+// processID is the inode of fd where that is the process's own (Linux 6.9).
+func processID(fd, pid int) string {
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	if unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.PID_FS_MAGIC && unix.Fstat(fd, &st) == nil {
+		return "pidfd " + strconv.FormatUint(st.Ino, 10)
+	}
+	if pid == 0 {
+		return ""
+	}
+	return "pid " + strconv.Itoa(pid)
+}
+
+// ID is the same for two that are of one process, and another for two of different ones
+// that live. It is "" where the kernel does not tell: before Linux 6.9, of a process in
+// another PID namespace.
+func (p *Process) ID() string {
+	if p == nil {
+		return ""
+	}
+	return p.id
+}
+
+// Wait returns nil when the process has died: all of its threads have ended. It holds no
+// thread while it waits. Else it returns what ended the wait: ctx, or ErrClosed.
+func (p *Process) Wait(ctx context.Context) error {
+	if p != nil && p.gone {
+		return nil
+	}
+	err := p.sock().do(ctx, reading, func() error { return p.s.whenReadable(hasEnded) })
+	return opError("wait for process", p.ID(), err)
+}
+
+// Died reports whether the process is known to have died. Of a closed Process it is not.
+func (p *Process) Died() bool {
+	if p.sock() == nil {
+		return p != nil && p.gone
+	}
+	return p.s.control(hasEnded) == nil
+}
+
+// hasEnded is EAGAIN as long as the process of a descriptor lives.
+func hasEnded(fd int) error {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	if err == nil && n == 0 {
+		return unix.EAGAIN
+	}
+	return os.NewSyscallError("poll", err)
+}
+
+// Close closes the descriptor and ends all calls that wait, with ErrClosed. It may be
+// called again and on nil.
+func (p *Process) Close() error { return opError("close", p.ID(), p.sock().close()) }
+
+func (p *Process) sock() *socket {
+	if p == nil {
+		return nil
+	}
+	return p.s
+}
