@@ -36,12 +36,14 @@ func (t Type) message() decoder {
 		return &generationDecoder{make: func(g uint64) Message { return Publish{g} }}
 	case TypeConfirm:
 		return &generationDecoder{make: func(g uint64) Message { return Confirm{g} }}
+	case TypeFarewell:
+		return &emptyDecoder{m: Farewell{}}
 	case TypeList:
-		return &listDecoder{}
+		return &emptyDecoder{m: List{}}
 	case TypeListed:
 		return &listedDecoder{}
 	case TypeData:
-		return &dataDecoder{}
+		return &emptyDecoder{m: Data{}}
 	case TypeNotice:
 		return &noticeDecoder{}
 	case TypeSuperseded:
@@ -61,6 +63,9 @@ func (d *attachDecoder) field(number uint16, value *reader) (known bool, err err
 		return true, nil
 	case fieldResume:
 		d.m.Resume, err = resume(value)
+		return true, err
+	}
+	if known, err := d.m.Process.field(number, value); known {
 		return true, err
 	}
 	return d.m.Capabilities.field(number, value)
@@ -89,6 +94,9 @@ func (d *offerDecoder) field(number uint16, value *reader) (known bool, err erro
 		return true, nil
 	case fieldResume:
 		d.m.Resume, err = resume(value)
+		return true, err
+	}
+	if known, err := d.m.Process.field(number, value); known {
 		return true, err
 	}
 	return d.m.Capabilities.field(number, value)
@@ -191,10 +199,14 @@ func (d *revokeDecoder) read(r *reader) (err error) {
 	return err
 }
 
-type dataDecoder struct{ noFields }
+// emptyDecoder reads a message that has no body.
+type emptyDecoder struct {
+	noFields
+	m Message
+}
 
-func (dataDecoder) message() Message   { return Data{} }
-func (dataDecoder) read(*reader) error { return nil }
+func (d *emptyDecoder) message() Message { return d.m }
+func (*emptyDecoder) read(*reader) error { return nil }
 
 type noticeDecoder struct {
 	noFields

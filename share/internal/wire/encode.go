@@ -4,7 +4,7 @@ import "strings"
 
 func (m Attach) append(b []byte) []byte {
 	b = append(b, byte(m.Driver), byte(m.Access), 0, 0)
-	b = m.Capabilities.append(appendText(b, m.Name))
+	b = m.Process.append(m.Capabilities.append(appendText(b, m.Name)))
 	return appendNumber(appendNumber(b, fieldAfter, m.After), fieldResume, m.Resume)
 }
 
@@ -24,7 +24,7 @@ func (m Offer) append(b []byte) []byte {
 	if m.Legacy != nil {
 		b = append(le.AppendUint64(b, m.Legacy.Offset), m.Legacy.Handle[:]...)
 	}
-	b = m.Capabilities.append(b)
+	b = m.Process.append(m.Capabilities.append(b))
 	return appendNumber(appendNumber(b, fieldDataSize, m.DataSize), fieldResume, m.Resume)
 }
 
@@ -43,6 +43,7 @@ func (m Publish) append(b []byte) []byte { return le.AppendUint64(b, m.Generatio
 func (m Confirm) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
 func (List) append(b []byte) []byte      { return b }
 func (Data) append(b []byte) []byte      { return b }
+func (Farewell) append(b []byte) []byte  { return b }
 func (Unknown) append(b []byte) []byte   { return b }
 
 func (m Notice) append(b []byte) []byte {

@@ -14,6 +14,7 @@ const fieldRequired uint16 = 0x8000
 // Numbers of fields.
 const (
 	fieldCapabilities uint16 = 1 // u64
+	fieldProcess      uint16 = 2 // u64
 	fieldAfter        uint16 = 3 // u64
 	fieldDataSize     uint16 = 4 // u64
 
@@ -81,6 +82,23 @@ func (c *Capabilities) field(number uint16, value *reader) (known bool, err erro
 		return false, nil
 	}
 	*c = Capabilities(value.u64())
+	return true, nil
+}
+
+// append writes what is said of a process, if anything is.
+func (p Process) append(b []byte) []byte {
+	if !p.Told {
+		return b
+	}
+	return appendField(b, fieldProcess, le.AppendUint64(nil, uint64(p.Flags)))
+}
+
+// field reads it. A longer value is one of a later version.
+func (p *Process) field(number uint16, value *reader) (known bool, err error) {
+	if number != fieldProcess {
+		return false, nil
+	}
+	*p = Process{true, ProcessFlags(value.u64())}
 	return true, nil
 }
 

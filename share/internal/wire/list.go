@@ -37,11 +37,6 @@ func (m Listed) Continues(left int) error {
 	return nil
 }
 
-type listDecoder struct{ noFields }
-
-func (listDecoder) message() Message   { return List{} }
-func (listDecoder) read(*reader) error { return nil }
-
 type listedDecoder struct {
 	noFields
 	m Listed

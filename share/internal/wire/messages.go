@@ -28,6 +28,7 @@ const (
 	TypePublish  Type = 8 // producer → consumer: the data of a pending offer is there
 	TypeConfirm  Type = 9 // producer → consumer: the legacy memory that was opened is the one that was offered
 
+	TypeFarewell   Type = 10 // either: it leaves in order
 	TypeList       Type = 12 // consumer → producer: which offers are there?
 	TypeNotice     Type = 11 // either: a message of the application's
 	TypeListed     Type = 13 // producer → consumer: some of them
@@ -41,6 +42,7 @@ func (t Type) String() string {
 		TypeAttach: "ATTACH", TypeOffer: "OFFER", TypeRefuse: "REFUSE", TypeProgress: "PROGRESS", TypeMapped: "MAPPED",
 		TypeVerdict: "VERDICT", TypeRevoke: "REVOKE", TypePublish: "PUBLISH", TypeConfirm: "CONFIRM",
 		TypeList: "LIST", TypeListed: "LISTED", TypeData: "DATA",
+		TypeFarewell:   "FAREWELL",
 		TypeNotice:     "NOTICE",
 		TypeSuperseded: "SUPERSEDED",
 	}
@@ -58,6 +60,7 @@ type Attach struct {
 	Capabilities Capabilities
 	Resume       uint64 // generation of the memory that is mapped already, or 0
 	After        uint64 // the memory is waited for until it is of a larger generation; 0 is any
+	Process      Process
 }
 
 // Offer is one record of an offer: all of them are alike but for the chunks whose
@@ -74,6 +77,7 @@ type Offer struct {
 	Capabilities Capabilities
 	DataSize     uint64 // of application data that a Data brings, or 0
 	Resume       uint64 // the consumer's, to which no descriptors are sent, or 0
+	Process      Process
 }
 
 // Refuse ends a conversation.
@@ -134,6 +138,10 @@ type Listing struct {
 // Data brings the application data of the offer before it, as a descriptor.
 type Data struct{}
 
+// Farewell says that its sender leaves in order: a consumer has unmapped the memory, and
+// nothing of its own uses that any more.
+type Farewell struct{}
+
 // Superseded says that the producer offers other memory under the name, of that
 // generation.
 type Superseded struct{ Generation uint64 }
@@ -159,6 +167,7 @@ func (Listed) Type() Type     { return TypeListed }
 func (Data) Type() Type       { return TypeData }
 func (Superseded) Type() Type { return TypeSuperseded }
 func (Notice) Type() Type     { return TypeNotice }
+func (Farewell) Type() Type   { return TypeFarewell }
 func (m Unknown) Type() Type  { return m.Kind }
 
 // A HandleType says what offered memory is opened by.

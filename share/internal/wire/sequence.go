@@ -24,7 +24,8 @@ func (m Offer) Follows(prev Offer, have int) error {
 		return fmt.Errorf("%w: descriptors %d to %d of %d, where %d had come", ErrMalformed, m.First, m.First+m.FDs, d.Chunks, have-m.FDs)
 	case m.First == 0:
 		return nil
-	case m.Pending != prev.Pending || d != prev.Memory || m.Access != prev.Access || m.Name != prev.Name || m.DataSize != prev.DataSize || string(m.Data) != string(prev.Data):
+	case m.Pending != prev.Pending || d != prev.Memory || m.Access != prev.Access || m.Process != prev.Process || m.Name != prev.Name ||
+		m.DataSize != prev.DataSize || string(m.Data) != string(prev.Data):
 		return fmt.Errorf("%w: the records of an offer contradict each other", ErrMalformed)
 	}
 	return nil

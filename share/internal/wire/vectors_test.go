@@ -83,10 +83,11 @@ type fields struct {
 
 	Offers []listed `json:"offers,omitempty"`
 
-	Capabilities uint64 `json:"capabilities,omitempty"`
-	DataSize     uint64 `json:"data_size,omitempty"`
-	Resume       uint64 `json:"resume,omitempty"`
-	After        uint64 `json:"after,omitempty"`
+	Capabilities uint64  `json:"capabilities,omitempty"`
+	Process      *uint64 `json:"process,omitempty"`
+	DataSize     uint64  `json:"data_size,omitempty"`
+	Resume       uint64  `json:"resume,omitempty"`
+	After        uint64  `json:"after,omitempty"`
 }
 
 // listed are the fields of one offer in a list.
@@ -106,7 +107,7 @@ type listed struct {
 func describe(m Message) (typ string, f fields) {
 	switch m := m.(type) {
 	case Attach:
-		return "attach", fields{Driver: new(uint8(m.Driver)), Access: new(uint8(m.Access)), Name: &m.Name, Capabilities: uint64(m.Capabilities), Resume: m.Resume, After: m.After}
+		return "attach", fields{Driver: new(uint8(m.Driver)), Access: new(uint8(m.Access)), Name: &m.Name, Capabilities: uint64(m.Capabilities), Process: describeProcess(m.Process), Resume: m.Resume, After: m.After}
 	case Offer:
 		d := m.Memory
 		return "offer", fields{Driver: new(uint8(d.Kind)), Access: new(uint8(m.Access)), HandleType: new(uint8(m.HandleType())), Pending: m.Pending,
@@ -114,7 +115,7 @@ func describe(m Message) (typ string, f fields) {
 			Chunks: new(uint32(d.Chunks)), Device: new(hex.EncodeToString(d.Device[:])),
 			Size: &d.Size, ChunkSize: &d.ChunkSize, Granularity: &d.Granularity, Generation: &d.Generation,
 			First: new(uint32(m.First)), FDs: new(uint32(m.FDs)), Name: &m.Name, Data: new(hex.EncodeToString(m.Data)),
-			Capabilities: uint64(m.Capabilities), DataSize: m.DataSize, Resume: m.Resume}
+			Capabilities: uint64(m.Capabilities), Process: describeProcess(m.Process), DataSize: m.DataSize, Resume: m.Resume}
 	case Refuse:
 		return "refuse", fields{Code: new(uint16(m.Code)), Text: &m.Text}
 	case Progress:
@@ -129,6 +130,8 @@ func describe(m Message) (typ string, f fields) {
 		return "confirm", fields{Generation: &m.Generation}
 	case Revoke:
 		return "revoke", fields{Text: &m.Text}
+	case Farewell:
+		return "farewell", fields{}
 	case List:
 		return "list", fields{}
 	case Listed:
@@ -141,6 +144,20 @@ func describe(m Message) (typ string, f fields) {
 		return "notice", fields{Data: new(hex.EncodeToString(m.Data))}
 	}
 	return "", f
+}
+
+func describeProcess(p Process) *uint64 {
+	if !p.Told {
+		return nil
+	}
+	return new(uint64(p.Flags))
+}
+
+func processOf(f fields) (p Process) {
+	if f.Process != nil {
+		p = Process{true, ProcessFlags(*f.Process)}
+	}
+	return p
 }
 
 func describeList(all []Listing) (described []listed) {
@@ -174,12 +191,12 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 	capabilities := Capabilities(f.Capabilities)
 	switch typ {
 	case "attach":
-		return Attach{Driver: cu.Kind(*f.Driver), Access: cu.Access(*f.Access), Name: *f.Name, Capabilities: capabilities, Resume: f.Resume, After: f.After}
+		return Attach{Driver: cu.Kind(*f.Driver), Access: cu.Access(*f.Access), Name: *f.Name, Capabilities: capabilities, Process: processOf(f), Resume: f.Resume, After: f.After}
 	case "offer":
 		d := vmm.Descriptor{Kind: cu.Kind(*f.Driver), Device: cu.UUID(fromHex(t, *f.Device)), Size: *f.Size, ChunkSize: *f.ChunkSize,
 			Chunks: int(*f.Chunks), Granularity: *f.Granularity, Generation: *f.Generation}
 		o := Offer{Memory: d, Access: cu.Access(*f.Access), Name: *f.Name, Data: append([]byte(nil), fromHex(t, *f.Data)...),
-			First: int(*f.First), FDs: int(*f.FDs), Pending: f.Pending, Capabilities: capabilities, DataSize: f.DataSize, Resume: f.Resume}
+			First: int(*f.First), FDs: int(*f.FDs), Pending: f.Pending, Capabilities: capabilities, Process: processOf(f), DataSize: f.DataSize, Resume: f.Resume}
 		if *f.HandleType == uint8(HandleLegacy) {
 			o.Legacy = &LegacyHandle{cu.IPCHandle(fromHex(t, *f.Handle)), *f.Offset}
 		}
@@ -198,6 +215,8 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 		return Confirm{Generation: *f.Generation}
 	case "revoke":
 		return Revoke{Text: *f.Text}
+	case "farewell":
+		return Farewell{}
 	case "list":
 		return List{}
 	case "listed":
@@ -256,7 +275,7 @@ func TestVectorsAreWhatThisPackageSpeaks(t *testing.T) {
 		require.NotEmpty(t, v.Comment)
 		types[typ]++
 	}
-	require.Len(t, types, 14)
+	require.Len(t, types, 15)
 }
 
 // The two records of one offer differ in the two fields that may differ.

@@ -55,6 +55,21 @@ const (
 	TakesData   Capabilities = 1 << 1 // a consumer takes application data in a DATA
 )
 
+// Process is what a side says of its process. One that is older than this says nothing.
+type Process struct {
+	Told  bool // that it said it
+	Flags ProcessFlags
+}
+
+// ProcessFlags are the bits of it. Those that are not known mean nothing.
+type ProcessFlags uint64
+
+// What a side says of its process.
+const (
+	ProcessMPS   ProcessFlags = 1 << 0 // its work may go on after its end: it runs under MPS
+	ProcessWaits ProcessFlags = 1 << 1 // of an offer: it waits until who may write has released the memory
+)
+
 var le = binary.LittleEndian
 
 // Encode makes the record of m.
@@ -74,7 +89,7 @@ func Append(b []byte, m Message) []byte {
 
 func flags(m Message) uint32 {
 	switch m.(type) {
-	case Notice, Superseded, Unknown:
+	case Farewell, Notice, Superseded, Unknown:
 		return flagIgnorable
 	}
 	return 0
