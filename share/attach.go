@@ -54,6 +54,8 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 //	confirm   of legacy memory: the producer says that it is what it offered
 type attaching struct {
 	transport *transport
+	process   *sock.Process // that listens, or nil
+	unwatched error         // why not
 	opts      *attachOptions
 	path      string
 	name      string
@@ -95,6 +97,7 @@ func (a *attaching) connect(ctx context.Context) error {
 		return err
 	}
 	a.transport = t
+	a.process, a.unwatched = a.opts.process(t.conn)
 	a.opts.connected(t.conn.Peer())
 	return nil
 }
@@ -145,7 +148,8 @@ func (a *attaching) take(ctx context.Context) error {
 
 // ask says what is wanted, and then reserves the room that was asked for.
 func (a *attaching) ask(ctx context.Context) (err error) {
-	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities(), Resume: a.generation(), After: a.opts.after()})
+	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities(),
+		Process: wire.Process{Told: true, Flags: processFlags(a.dev)}, Resume: a.generation(), After: a.opts.after()})
 	if a.asked = err == nil; !a.asked || a.opts.room == 0 {
 		return err
 	}
@@ -224,7 +228,7 @@ func (a *attaching) add(m wire.Offer) error {
 // described is the offer in the caller's terms.
 func (a *attaching) described() Offer {
 	m := a.offer
-	return Offer{m.Name, m.Memory, m.Access, a.data, a.transport.conn.Peer(), m.Legacy}
+	return Offer{m.Name, m.Memory, m.Access, a.data, a.transport.conn.Peer(), m.Process.Flags&wire.ProcessWaits != 0, m.Legacy}
 }
 
 // awaitData waits until the producer says that the data of a pending offer is there.
@@ -296,7 +300,7 @@ func (a *attaching) fail(ctx context.Context, err error) error {
 			err = errors.Join(err, told)
 		}
 	}
-	return errors.Join(err, a.transport.conn.Close())
+	return errors.Join(err, a.transport.conn.Close(), a.process.Close())
 }
 
 // attachFailed is what a producer is told, or nil.

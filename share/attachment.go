@@ -34,6 +34,11 @@ type Attachment struct {
 	cause  atomic.Pointer[error] // why this side closed the connection, if it did
 	stop   context.CancelFunc
 	once   sync.Once
+	fence  *fence
+	says   wire.Process   // the producer, of its own
+	writes bool           // it may
+	judged atomic.Bool    // the producer was given a verdict
+	behind sync.WaitGroup // the watch of its process
 
 	life   context.Context // Context's
 	cancel context.CancelCauseFunc
@@ -43,6 +48,8 @@ func newAttachment(from *attaching) *Attachment {
 	ctx, stop := context.WithCancel(context.Background())
 	a := &Attachment{transport: from.transport, path: from.path, opts: from.opts, offer: from.described(), memory: from.memory, done: make(chan struct{}), stop: stop}
 	a.life, a.cancel = context.WithCancelCause(context.Background())
+	a.says, a.writes = from.offer.Process, from.memory.Access() == ReadWrite
+	a.watchProcess(from)
 	go a.watch(ctx)
 	return a
 }
@@ -54,6 +61,7 @@ func (a *Attachment) isZero() bool { return a == nil || a.transport == nil }
 // memory is open Close does: the producer may free the memory when the connection has
 // ended.
 func (a *Attachment) watch(ctx context.Context) {
+	defer a.fence.settle()
 	defer close(a.done)
 	var last wire.Message
 	a.reason = a.follow(ctx)
@@ -67,6 +75,8 @@ func (a *Attachment) watch(ctx context.Context) {
 	case ctx.Err() != nil:
 		a.reason = ErrClosed
 	}
+	a.reason = a.fence.lost(a.transport, a.says, a.reason)
+	a.fence.released = a.transport.left || errors.Is(a.reason, ErrRevoked)
 	a.hangUp(last)
 	a.cancel(a.reason)
 }
@@ -89,10 +99,10 @@ func (a *Attachment) follow(ctx context.Context) error {
 }
 
 // hangUp says last, unless that is nil or would have to wait, and closes the
-// connection: the producer waits for that.
+// connection: the producer waits for that. Where it waits for the memory, too, Close does.
 func (a *Attachment) hangUp(last wire.Message) {
 	a.stop()
-	if a.offer.Legacy != nil {
+	if a.offer.Legacy != nil || a.awaitsRelease() {
 		a.transport.trySay(last)
 		return
 	}
@@ -193,9 +203,9 @@ func (a *Attachment) Superseded() <-chan struct{} {
 	return a.transport.superseded
 }
 
-// Err says why the lease has ended, after Done: [ErrRevoked],
-// [sock.ErrPeerLost], [ErrClosed] after Close, or what was wrong with the
-// producer's records.
+// Err says why the lease has ended, after Done: [ErrRevoked]; a [*LostError], which matches
+// [sock.ErrPeerLost], if the producer was killed or has just gone; [ErrClosed] after Close;
+// or what was wrong with the producer's records.
 func (a *Attachment) Err() error {
 	if a.isZero() {
 		return ErrClosed
@@ -227,6 +237,7 @@ func (a *Attachment) Report(ctx context.Context, fault error) error {
 	if a.isZero() {
 		return ErrClosed
 	}
+	a.judged.Store(true)
 	m := wire.Verdict{OK: fault == nil}
 	if fault != nil {
 		m.Text = fault.Error()
@@ -278,31 +289,4 @@ func (a *Attachment) ended(err error) error {
 		<-a.done
 	}
 	return a.reason
-}
-
-// Close unmaps the memory and ends the lease, of legacy memory in that order. It does
-// not wait for kernels that use the memory. While the buffer is held, as it is by a
-// [Counter], the lease ends, the memory stays, and the error is [ErrInUse]: close the
-// counter, and this again. It may be called again and on nil.
-func (a *Attachment) Close() error {
-	if a.isZero() {
-		return nil
-	}
-	a.owner.Lock()
-	defer a.owner.Unlock()
-	if a.given {
-		return nil
-	}
-	a.closed = true
-	return errors.Join(a.leave(), a.endLease(), a.memory.Close())
-}
-
-// endLease ends the connection, and waits until its reader has.
-func (a *Attachment) endLease() (err error) {
-	a.once.Do(func() {
-		a.stop()
-		err = a.transport.conn.Close()
-		<-a.done
-	})
-	return err
 }

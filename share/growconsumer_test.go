@@ -190,7 +190,7 @@ func TestConsumerIgnoresCapabilities(t *testing.T) {
 	d := dialogues(t, ctx)["two records"]
 	for i, l := range d.lines {
 		if typ := l.typ(); typ == wire.TypeOffer || typ == wire.TypeProgress {
-			d.lines[i].says = later(l.says, 0, field{1, strings.Repeat(string(rune(i+1)), 8+i)}, field{2, ""})
+			d.lines[i].says = later(l.says, 0, field{1, strings.Repeat(string(rune(i+1)), 8+i)}, field{0x7f00, ""})
 		}
 	}
 	requireAsHonest(t, ctx, d, d.lines)

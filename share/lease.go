@@ -31,6 +31,8 @@ type Lease struct {
 
 	done   chan struct{}
 	reason error // why done is closed
+	fence  *fence
+	says   wire.Process // the consumer, of its own
 }
 
 // A leaseState says how far a lease is. It ends from any of them.
@@ -44,9 +46,14 @@ const (
 )
 
 // newLease runs with the server's mu held.
-func newLease(o *offering, t *transport, want wire.Attach) *Lease {
-	l := &Lease{offering: o, transport: t, resume: want.Resume, letGo: t.timeout, start: time.Now(), done: make(chan struct{}),
-		event: Event{Lease: o.numbered, Peer: t.conn.Peer(), Access: o.gives(want)}}
+func newLease(o *offering, v *visitor) *Lease {
+	t, peer := v.transport, v.transport.conn.Peer()
+	l := &Lease{offering: o, transport: t, resume: v.want.Resume, letGo: t.timeout, start: time.Now(), done: make(chan struct{}), says: v.want.Process,
+		event: Event{Lease: o.numbered, Peer: peer, Access: o.gives(v.want)}}
+	l.fence = newFence(peer, l.says, v.watch, v.unwatched, l.done)
+	if v.watch != nil {
+		v.watch.leased.Store(true)
+	}
 	l.ctx, l.cancel = context.WithCancelCause(o.ctx)
 	return l
 }
@@ -91,8 +98,10 @@ func (l *Lease) Done() <-chan struct{} {
 // isZero reports whether there is no lease: everything of it is [ErrClosed].
 func (l *Lease) isZero() bool { return l == nil || l.offering == nil }
 
-// Err says why the lease has ended, after Done: nil if by the consumer's will,
-// [ErrRevoked], or what the event of its end says. Of legacy memory that the consumer
+// Err says why the lease has ended, after Done: nil if by the consumer's will, which has
+// closed its attachment; a [*LostError] if the consumer was killed or has just gone;
+// [ErrRevoked]; or what the event of its end says. Of a consumer that is older than this it
+// is nil also if it was killed. Of legacy memory that the consumer
 // may have open still, it matches [ErrStillOpen] as well.
 func (l *Lease) Err() error {
 	if l.isZero() {
@@ -202,6 +211,7 @@ func (l *Lease) hear(m wire.Message) (over bool, err error) {
 		if l.state == leaseMapped || !m.OK { // one who has mapped nothing has found nothing good
 			err := faultOf(m)
 			l.tell(Verdict, err)
+			l.sayFarewell()
 			return true, err
 		}
 	}

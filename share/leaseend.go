@@ -13,15 +13,17 @@ import (
 )
 
 // why sorts out why no message came, or could be sent. A consumer that is patiently
-// waited for owes no verdict, and may simply go.
+// waited for owes no verdict, and may go with a farewell.
 func (l *Lease) why(err error, patient bool) error {
 	cause, lost := l.over(), errors.Is(err, sock.ErrPeerLost)
+	err = l.fence.lost(l.transport, l.says, err)
+	var died *LostError
 	switch {
 	case errors.Is(cause, ErrRevoked):
 		return ErrRevoked
 	case cause != nil:
 		return fmt.Errorf("%w: %w", ErrRevoked, cause)
-	case lost && patient:
+	case lost && patient && !errors.As(err, &died):
 		return nil
 	case lost && l.offering.opts.verdict && l.state >= leaseServed:
 		return errors.Join(ErrNoVerdict, err)
@@ -44,11 +46,14 @@ func (l *Lease) end(reason error) {
 	o := l.offering
 	defer o.work.Done()
 	l.reason = join(reason, l.sayLast(reason))
+	l.fence.released = l.transport.left
 	o.server.mu.Lock()
 	o.live = slices.DeleteFunc(o.live, func(x *Lease) bool { return x == l })
 	o.server.mu.Unlock()
 	l.cancel(nil)
 	close(l.done)
+	l.fence.settle()
+	o.fenceOff(l)
 	l.tell(Ended, l.reason)
 	o.server.mu.Lock()
 	if l.state >= leaseServed {
@@ -69,6 +74,9 @@ func (l *Lease) sayLast(reason error) error {
 	waits := l.offering.record.Legacy != nil && l.sent > 0 && !errors.Is(reason, ErrMemoryGone)
 	switch {
 	case told, last == nil && !waits:
+		return nil
+	case !waits && l.isAskedToRelease(reason):
+		l.closeWhenReleased(last)
 		return nil
 	case !waits:
 		_ = l.transport.close(last, l.transport.farewell())

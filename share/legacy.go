@@ -249,6 +249,8 @@ func (l legacySource) lend(o *offering) (loan, error) {
 	}}, nil
 }
 
+func (l legacySource) device() *cu.Device { return l.m.ctx.Device() }
+
 func (l legacySource) synchronize(ctx context.Context) error { return l.m.ctx.Synchronize(ctx) }
 
 // vouch finds memory that was freed by somebody else, also if other memory is at its

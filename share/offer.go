@@ -40,6 +40,11 @@ type Offer struct {
 	Data       []byte    // the application's own; see [WithAuthorize] for where it is nil
 	Producer   sock.Peer
 
+	// AwaitsRelease: the producer does not use the memory again before who may write it has
+	// released it or died ([WithFence]). Who may, closes the attachment as soon as it is
+	// [Attachment.Superseded] or Done.
+	AwaitsRelease bool
+
 	// Legacy is what legacy memory is opened by: nil where descriptors came. The
 	// Descriptor's ChunkSize is that of the whole allocation then, and there is no
 	// granularity.
@@ -89,6 +94,7 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 type source interface {
 	lend(o *offering) (loan, error)        // keeps the memory until the loan's end
 	synchronize(ctx context.Context) error // waits for work on it
+	device() *cu.Device                    // whose memory it is
 	vouch() error                          // says whether it is still what was lent
 }
 
@@ -118,4 +124,5 @@ func (b bufferSource) synchronize(ctx context.Context) error {
 	return b.buf.Device().Synchronize(ctx)
 }
 
-func (bufferSource) vouch() error { return nil }
+func (b bufferSource) device() *cu.Device { return b.buf.Device() }
+func (bufferSource) vouch() error         { return nil }

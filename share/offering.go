@@ -46,6 +46,7 @@ type offering struct {
 	behind       []*waiter // who knows the memory, and waits for newer
 	live         []*Lease  // that have not ended
 	keepers      keepers   // whose leases ended with legacy memory open
+	unfenced     unfenced  // whose leases ended and who may still write
 }
 
 // newOffering makes an offering of memory that is lent from now on. Consumers that
@@ -74,6 +75,7 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 	}
 	terms.data = nil // the caller's
 	o.record.Memory, o.record.Legacy = o.loan.memory, o.loan.handle
+	o.record.Process = wire.Process{Told: true, Flags: processFlags(memory.device()) | o.opts.fence.flags()}
 	o.records = o.parcels(o.record)
 	return o, nil
 }
@@ -182,13 +184,14 @@ func (o *offering) giveUp(cause error) error {
 }
 
 // end is the last of an offering: who is still attached is told. The error says who has
-// kept legacy memory open.
+// kept legacy memory open, and who may still write.
 func (o *offering) end(cause error) error {
 	o.cancel(cause)
 	o.work.Wait()
+	err := o.awaitFences()
 	o.loan.end()
 	_ = o.data.Close()
-	return o.stillOpen()
+	return join(o.stillOpen(), err)
 }
 
 // remove takes the offering down.

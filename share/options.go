@@ -45,10 +45,11 @@ type peerOptions struct {
 	goodbye time.Duration // goodbye, but in tests
 	rate    int
 	policy  sock.Policy
+	process func(*sock.Conn) (*sock.Process, error) // Process, but in tests
 }
 
 func newPeerOptions() peerOptions {
-	return peerOptions{timeout: DefaultTimeout, goodbye: goodbye, rate: defaultRate}
+	return peerOptions{timeout: DefaultTimeout, goodbye: goodbye, rate: defaultRate, process: (*sock.Conn).Process}
 }
 
 // WithTimeout bounds each step of a conversation. The default is [DefaultTimeout].
@@ -167,6 +168,7 @@ type offerOptions struct {
 	replaces     bool // it takes its name from the offer that has it
 	stands       bool // until it is closed
 	grace        time.Duration
+	fence        *fenceOption
 	onEvent      func(Event)
 	onLease      func(*Lease)
 }
@@ -233,5 +235,5 @@ func newOfferOptions(opts []OfferOption) (*offerOptions, error) {
 	case o.grace < 0:
 		return nil, fmt.Errorf("share: WithGrace(%s): want 0, which is no bound, or more", o.grace)
 	}
-	return o, nil
+	return o, o.fence.check()
 }

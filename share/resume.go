@@ -48,7 +48,7 @@ func (a *Attachment) Resume(ctx context.Context) (*Attachment, error) {
 		return nil, err
 	}
 	a.given = true
-	_ = a.endLease() // whose connection has had its end
+	_ = a.endLease(false) // whose connection has had its end
 	return next, nil
 }
 

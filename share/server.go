@@ -18,6 +18,7 @@ type Server struct {
 	listener *sock.Listener
 	opts     *listenOptions
 	places   *places
+	watches  *watches
 	ctx      context.Context
 	stop     context.CancelCauseFunc
 	accept   sync.Once
@@ -52,6 +53,7 @@ func Listen(path string, opts ...ListenOption) (*Server, error) {
 		expected: map[string]*expectation{},
 		watching: map[*offering]struct{}{},
 	}
+	s.watches = newWatches(s, o.connections)
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	return s, nil
 }
@@ -127,7 +129,10 @@ func (s *Server) take(conn *sock.Conn) {
 	s.work.Add(1)
 	go func() {
 		defer s.work.Done()
-		(&visitor{server: s, transport: t}).talk()
+		v := &visitor{server: s, transport: t}
+		v.watch, v.unwatched = s.watches.join(conn)
+		v.talk()
+		s.watches.leave(v.watch)
 		dropped := conn.Drop()
 		select {
 		case <-dropped:

@@ -18,6 +18,7 @@ import (
 type Standing struct {
 	offering *offering
 	close    sync.Once
+	err      error // Close's
 }
 
 // OfferFiles offers, without a driver, memory of which this process has no more than the
@@ -70,16 +71,17 @@ func (s *Standing) Replaced() <-chan struct{} {
 // Close ends the offer: consumers that are attached are told ([ErrRevoked]) and
 // disconnected, and the descriptors are closed; what consumers have mapped they keep. It
 // waits for the leases' end, and so must not be called by a function of [OnEvent]. It may
-// be called again and on nil, and after the Close of its server.
+// be called again and on nil, and after the Close of its server. The only error is a
+// [*FenceError] ([WithFence]).
 func (s *Standing) Close() error {
 	if s == nil || s.offering == nil {
 		return nil
 	}
 	s.close.Do(func() {
 		s.offering.remove()
-		_ = s.offering.end(ErrRevoked)
+		s.err = s.offering.end(ErrRevoked)
 	})
-	return nil
+	return s.err
 }
 
 // filesSource is memory that this process holds by its descriptors alone.
@@ -99,6 +101,7 @@ func (f filesSource) lend(*offering) (loan, error) {
 }
 
 func (filesSource) synchronize(context.Context) error { return nil }
+func (filesSource) device() *cu.Device                { return nil }
 func (filesSource) vouch() error                      { return nil }
 
 // errStanding says which options are for offers that somebody waits for.

@@ -26,6 +26,7 @@ type transport struct {
 	goodbye time.Duration // goodbye, but in tests
 	meter   *meter        // of what is received
 
+	left       bool          // the peer has said farewell; of who receives
 	notices    chan []byte   // that came
 	superseded chan struct{} // closed by who receives when the producer says so; nil on its own side
 }
@@ -66,6 +67,9 @@ func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []
 		switch m := m.(type) {
 		case wire.Unknown:
 			continue
+		case wire.Farewell:
+			t.left = true
+			continue
 		case wire.Notice:
 			t.noteNotice(m.Data)
 			continue
@@ -73,6 +77,10 @@ func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []
 			if t.noteSuperseded() {
 				continue
 			}
+		}
+		if m != nil && t.left {
+			t.left = false
+			return nil, nil, errors.Join(fmt.Errorf("%w: %s behind a farewell", ErrProtocol, m.Type()), sock.CloseFiles(files))
 		}
 		return m, files, err
 	}
@@ -129,18 +137,27 @@ func (t *transport) open(rec sock.Record) (wire.Message, error) {
 // The error says why the peer is not known to have let go, or is [sock.ErrPeerLost] if
 // it had gone before.
 func (t *transport) close(last wire.Message, grace time.Duration) error {
-	defer t.conn.Drop()
 	if grace <= 0 {
 		t.trySay(last)
+		t.conn.Drop()
 		return ErrTimeout
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), grace, ErrTimeout)
 	defer cancel()
+	return t.closeBy(ctx, last)
+}
+
+// closeBy is close for who waits until ctx is done.
+func (t *transport) closeBy(ctx context.Context, last wire.Message) error {
+	defer t.conn.Drop()
 	lost := t.sayLast(ctx, last)
 	for t.meter.wait(ctx) == nil {
 		m, files, err := t.next(ctx)
 		_ = sock.CloseFiles(files)
 		_, said := m.(wire.Verdict)
+		if _, ok := m.(wire.Farewell); ok {
+			t.left = true
+		}
 		switch {
 		case said, errors.Is(err, sock.ErrPeerLost):
 			return lost

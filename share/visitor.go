@@ -15,6 +15,8 @@ import (
 type visitor struct {
 	transport *transport
 	server    *Server
+	watch     *watch // of its process, or nil
+	unwatched error  // why not
 	want      wire.Attach
 	lists     bool // it wants a list of the offers, and nothing else
 }
@@ -218,7 +220,7 @@ func (o *offering) admit(v *visitor) (*Lease, error) {
 	o.numbered++
 	o.work.Add(1)
 	o.moved()
-	l := newLease(o, v.transport, want)
+	l := newLease(o, v)
 	o.live = append(o.live, l)
 	return l, nil
 }

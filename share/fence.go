@@ -1,0 +1,258 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// A Fence is what is known of a peer's work on the memory when its lease has ended. The end
+// of a lease alone says nothing: on an H200 a process that was killed while its kernel
+// writes goes on writing for 10 ms after its connection has ended.
+type Fence int
+
+// The fences. Fenced is the stronger one: who waits for Released takes it, too.
+const (
+	// Released: the peer has said that nothing of its own uses the memory any more. That
+	// is a promise.
+	Released Fence = iota + 1
+	// Fenced: the connection is over, and the process that made it has died: nothing of
+	// it runs on the device any more. That says nothing of other processes, to which it
+	// may have passed descriptors on, or which it forked.
+	Fenced
+)
+
+// String gives the name.
+func (f Fence) String() string {
+	switch f {
+	case Released:
+		return "Released"
+	case Fenced:
+		return "Fenced"
+	}
+	return fmt.Sprintf("Fence(%d)", int(f))
+}
+
+func (f Fence) check() error {
+	if f != Released && f != Fenced {
+		return fmt.Errorf("share: %v is no fence to wait for: want Released or Fenced", f)
+	}
+	return nil
+}
+
+// ErrNoFence says that no wait will tell when a peer's work on the memory has ended. A
+// [*FenceError] says why: the peer may run under MPS, where its work outlives it; it is
+// older than this and says nothing about that; the kernel gives no descriptor of its
+// process; or the process is not watched any more.
+var ErrNoFence = errors.New("share: it cannot be known when the peer's work on the memory has ended")
+
+// A FenceError says whose work on the memory may go on.
+type FenceError struct {
+	Want  Fence
+	Peers []sock.Peer // each once, 64 at most
+	More  int         // leases of others
+	Err   error       // what ended the wait; it matches ErrNoFence where that had no end
+}
+
+// Error names the peers.
+func (e *FenceError) Error() string {
+	more := ""
+	if e.More > 0 {
+		more = fmt.Sprintf("; and %d more", e.More)
+	}
+	return fmt.Sprintf("share: waiting until the memory is %s by who has had it (%s%s): %v", e.Want, peerNames(e.Peers), more, e.Err)
+}
+
+// Unwrap returns what ended the wait.
+func (e *FenceError) Unwrap() error { return e.Err }
+
+// A fence is what one connection knows of the process at its other end.
+type fence struct {
+	peer     sock.Peer
+	watch    *watch          // or nil
+	unknown  error           // why the end of the process does not say that of its work; or nil
+	over     <-chan struct{} // the end of the lease
+	released bool            // before over
+
+	mu     sync.Mutex
+	fenced chan struct{} // once somebody has asked for it
+	told   bool          // it is closed
+}
+
+// newFence is of a peer that has said that of its process. watching is why it is not
+// watched, if it is not.
+func newFence(peer sock.Peer, says wire.Process, w *watch, watching error, over <-chan struct{}) *fence {
+	f := &fence{peer: peer, watch: w, over: over}
+	switch {
+	case w == nil:
+		f.unknown = watching
+	case !says.Told:
+		f.unknown = errors.New("the peer is older and does not say whether it runs under MPS")
+	case says.Flags&wire.ProcessMPS != 0:
+		f.unknown = errors.New("the peer says that it may run under MPS, where its work outlives it")
+	}
+	return f
+}
+
+// processFlags is what this process says of itself.
+func processFlags(dev *cu.Device) wire.ProcessFlags {
+	if dev == nil {
+		return 0 // who has no driver has no work
+	}
+	if v, err := dev.Attribute(cu.AttributeMPSEnabled); err != nil || v != 0 {
+		return wire.ProcessMPS
+	}
+	return 0
+}
+
+// doubt is why it will not be known when the peer is fenced, or nil.
+func (f *fence) doubt() error {
+	err := f.unknown
+	if err == nil {
+		err = f.watch.doubt()
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrNoFence, err)
+}
+
+// is reports whether the peer is fenced as wanted. The lease has ended.
+func (f *fence) is(want Fence) bool {
+	return want == Released && f.released || f.unknown == nil && isClosed(f.watch.died)
+}
+
+// await waits until the peer is fenced as wanted.
+func (f *fence) await(ctx context.Context, want Fence) error {
+	if isClosed(f.over) && f.is(want) {
+		return nil
+	}
+	if err := f.doubt(); err != nil && (want == Fenced || isClosed(f.over)) {
+		return err
+	}
+	select {
+	case <-f.over:
+	case <-ctx.Done():
+		return wait.Err(ctx)
+	}
+	if want == Released && f.released {
+		return nil
+	}
+	if f.unknown != nil {
+		return f.doubt()
+	}
+	select {
+	case <-f.watch.died:
+		return nil
+	case <-f.watch.lost:
+		return f.doubt()
+	case <-ctx.Done():
+		return wait.Err(ctx)
+	}
+}
+
+// awaitFence is await for who asks, who is told about whom.
+func (f *fence) awaitFence(ctx context.Context, want Fence) error {
+	if err := want.check(); err != nil {
+		return err
+	}
+	if err := f.await(ctx, want); err != nil {
+		return &FenceError{Want: want, Peers: []sock.Peer{f.peer}, Err: err}
+	}
+	return nil
+}
+
+// channel is closed when the peer is fenced.
+func (f *fence) channel() <-chan struct{} {
+	f.mu.Lock()
+	first := f.fenced == nil
+	if first {
+		f.fenced = make(chan struct{})
+	}
+	f.mu.Unlock()
+	if first && f.unknown == nil {
+		f.watch.tell(f)
+		f.settle()
+	}
+	return f.fenced
+}
+
+// settle closes the channel if the lease has ended and the process has died.
+func (f *fence) settle() {
+	if f.unknown != nil || !isClosed(f.over) || !isClosed(f.watch.died) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fenced != nil && !f.told {
+		f.told = true
+		close(f.fenced)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// deathTime is how long a process that was killed takes to be dead: its connection ends
+// up to 67 ms before it, on an H200.
+const deathTime = 500 * time.Millisecond
+
+// A LostError says that a peer's connection has ended and that the peer had said no
+// farewell: it was killed or has failed. It matches [sock.ErrPeerLost].
+type LostError struct {
+	Peer sock.Peer
+	Err  error // what the connection said
+
+	watch *watch
+}
+
+// Died reports whether the process that made the connection has died, or has only hung
+// up. A process that dies is dead a moment after its connection has ended, so this waits
+// half a second at most. Where it cannot be known it is false.
+func (e *LostError) Died() bool {
+	if e == nil || e.watch == nil {
+		return false
+	}
+	timer := time.NewTimer(deathTime)
+	defer timer.Stop()
+	select {
+	case <-e.watch.died:
+		return true
+	case <-e.watch.lost:
+	case <-timer.C:
+	}
+	return false
+}
+
+// Error says what is known now.
+func (e *LostError) Error() string {
+	if e.watch != nil && isClosed(e.watch.died) {
+		return fmt.Sprintf("%v: its process has died", e.Err)
+	}
+	return fmt.Sprintf("%v: it has said no farewell", e.Err)
+}
+
+// Unwrap returns what the connection said.
+func (e *LostError) Unwrap() error { return e.Err }
+
+// lost makes a LostError of the end of a connection, unless the peer has said farewell, or
+// is older and does not know how.
+func (f *fence) lost(t *transport, says wire.Process, err error) error {
+	if t.left || !says.Told || !errors.Is(err, sock.ErrPeerLost) {
+		return err
+	}
+	return &LostError{f.peer, err, f.watch}
+}

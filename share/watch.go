@@ -1,0 +1,175 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gpufd/gpufd/sock"
+)
+
+// A watch waits for the end of one process. It owns the descriptor of that.
+type watch struct {
+	process *sock.Process
+	ctx     context.Context
+	stop    context.CancelCauseFunc
+	died    chan struct{} // closed when the process has died
+	lost    chan struct{} // closed when it is watched no longer, and had not died
+
+	id     string      // in watches
+	users  int         // who must not lose it; under mu of watches
+	leased atomic.Bool // the process has, or had, a lease
+
+	mu     sync.Mutex
+	fences []*fence // to be told
+}
+
+func newWatch(ctx context.Context, p *sock.Process) *watch {
+	w := &watch{process: p, died: make(chan struct{}), lost: make(chan struct{})}
+	w.ctx, w.stop = context.WithCancelCause(ctx)
+	return w
+}
+
+// run returns when the process has died, or is watched no longer.
+func (w *watch) run() {
+	defer w.process.Close()
+	defer w.stop(nil)
+	if err := w.process.Wait(w.ctx); err != nil {
+		w.stop(err)
+		close(w.lost)
+		return
+	}
+	close(w.died)
+	w.mu.Lock()
+	fences := w.fences
+	w.fences = nil
+	w.mu.Unlock()
+	for _, f := range fences {
+		f.settle()
+	}
+}
+
+// tell has f hear of the death.
+func (w *watch) tell(f *fence) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fences = append(w.fences, f)
+}
+
+// doubt is why it will not be known when the process dies, or nil.
+func (w *watch) doubt() error {
+	select {
+	case <-w.lost:
+		return context.Cause(w.ctx)
+	default:
+		return nil
+	}
+}
+
+// watches are the processes that have connections with a server, or had leases of it. Each
+// is watched once, so that one that comes again and again takes no more, and as many as the
+// server takes connections. All end with the server.
+type watches struct {
+	server *Server
+	most   int
+
+	mu     sync.Mutex
+	byID   map[string]*watch
+	order  []*watch // of their coming
+	number int
+}
+
+// errTooManyProcesses is why a process is not watched, or not any longer.
+var errTooManyProcesses = errors.New("the server watches as many processes as it takes connections")
+
+func newWatches(s *Server, most int) *watches {
+	return &watches{server: s, most: most, byID: map[string]*watch{}}
+}
+
+// join watches the process at the other end of conn, until leave at least.
+func (ws *watches) join(conn *sock.Conn) (*watch, error) {
+	p, err := ws.server.opts.process(conn)
+	if err != nil {
+		return nil, err
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w := ws.byID[p.ID()]; w != nil {
+		if !w.process.Died() && w.doubt() == nil {
+			w.users++
+			return w, p.Close()
+		}
+		ws.drop(w) // its pid is another's by now
+	}
+	if !ws.makeRoom() {
+		return nil, errors.Join(errTooManyProcesses, p.Close())
+	}
+	w := newWatch(ws.server.ctx, p)
+	w.users, w.id = 1, p.ID()
+	if w.id == "" {
+		ws.number++
+		w.id = "number " + strconv.Itoa(ws.number)
+	}
+	ws.byID[w.id] = w
+	ws.order = append(ws.order, w)
+	ws.server.work.Go(func() {
+		w.run()
+		ws.mu.Lock()
+		defer ws.mu.Unlock()
+		ws.drop(w)
+	})
+	return w, nil
+}
+
+// makeRoom ends the oldest watch that nobody must keep if there are too many, and says
+// whether there is room. It runs with mu held.
+func (ws *watches) makeRoom() bool {
+	if len(ws.order) < ws.most {
+		return true
+	}
+	i := slices.IndexFunc(ws.order, func(w *watch) bool { return w.users == 0 })
+	if i < 0 {
+		return false
+	}
+	ws.end(ws.order[i])
+	return true
+}
+
+// end runs with mu held.
+func (ws *watches) end(w *watch) {
+	w.stop(errTooManyProcesses)
+	ws.drop(w)
+}
+
+// drop runs with mu held.
+func (ws *watches) drop(w *watch) {
+	if ws.byID[w.id] == w {
+		delete(ws.byID, w.id)
+	}
+	ws.order = slices.DeleteFunc(ws.order, func(x *watch) bool { return x == w })
+}
+
+// hold keeps a watch, which may be nil, until leave.
+func (ws *watches) hold(w *watch) {
+	if w != nil {
+		ws.mu.Lock()
+		defer ws.mu.Unlock()
+		w.users++
+	}
+}
+
+// leave ends what join or hold began. The watch of a process that had a lease stays as long
+// as there is room: somebody may still ask.
+func (ws *watches) leave(w *watch) {
+	if w == nil {
+		return
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w.users--; w.users == 0 && !w.leased.Load() {
+		ws.end(w)
+	}
+}
