@@ -9,6 +9,7 @@ import (
 var children = cutest.Children{
 	"consumer":        childConsumer,
 	"counter":         childCounter,
+	"leaver":          childLeaver,
 	"legacy owner":    childLegacyOwner,
 	"legacy producer": childLegacyProducer,
 	"freer":           childFreer,

@@ -53,7 +53,7 @@ func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []wire.Message 
 		wire.Verdict{OK: true, Text: ""}, wire.Verdict{OK: false, Text: "bad"}, wire.Refuse{Code: RefusedBusy, Text: "no"},
 		wire.Offer{Memory: d, Access: ReadOnly, Name: "data", FDs: 1}, wire.Publish{Generation: d.Generation}, wire.Revoke{Text: "over"},
 		wire.Attach{Driver: kind, Access: ReadWrite, Name: "legacy", Capabilities: wire.TakesLegacy}, wire.Mapped{Generation: legacy}, wire.Confirm{Generation: legacy},
-		wire.List{}, wire.Superseded{Generation: d.Generation},
+		wire.List{}, wire.Superseded{Generation: d.Generation}, wire.Farewell{},
 	}
 }
 
