@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -45,4 +47,16 @@ func sendRaw(t *testing.T, conn *sock.Conn, record []byte, f *os.File, n int) bo
 	}
 	require.Zero(t, errno)
 	return true
+}
+
+// underMPS has a driver say that its devices are shared by MPS.
+func underMPS(faults *cutest.Faults) *cutest.Fault {
+	return faults.Hook("cuDeviceGetAttribute", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if uint32(call.Arg(1)) != uint32(sys.CU_DEVICE_ATTRIBUTE_MPS_ENABLED) {
+			return next()
+		}
+		value := call.Arg(0)
+		**(**int32)(unsafe.Pointer(&value)) = 1
+		return sys.CUDA_SUCCESS
+	})
 }

@@ -1,0 +1,259 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// noProcess is an older kernel, to who is in another PID namespace.
+func noProcess() PeerOption {
+	return func(o *peerOptions) {
+		o.process = func(*sock.Conn) (*sock.Process, error) { return nil, sock.ErrNoProcess }
+	}
+}
+
+// requireNoFence says that nothing will tell when the process is fenced, and that who asks
+// hears so at once. It hears what was released.
+func requireNoFence(t *testing.T, fenced <-chan struct{}, await func(context.Context, Fence) error, released bool) *FenceError {
+	t.Helper()
+	require.False(t, isClosed(fenced))
+	err := await(context.Background(), Fenced)
+	require.ErrorIs(t, err, ErrNoFence)
+	if released {
+		require.NoError(t, await(context.Background(), Released))
+	} else {
+		require.ErrorIs(t, await(context.Background(), Released), ErrNoFence)
+	}
+	var who *FenceError
+	require.ErrorAs(t, err, &who)
+	require.Len(t, who.Peers, 1)
+	require.Contains(t, err.Error(), who.Peers[0].String())
+	return who
+}
+
+// Where no death would say anything, or none would be seen, each wait says so at once.
+func TestUnknownFences(t *testing.T) {
+	spy, mps, ctx := spied(t)
+	fault := underMPS(spy.Faults)
+	dev := cutest.Device(t)
+	for name, c := range map[string]struct {
+		producer, consumer *cu.Device
+		listen             []ListenOption
+		attach             []AttachOption
+		ofLease, ofAtt     bool // unknown
+	}{
+		"consumer under MPS":          {dev, mps, nil, nil, true, false},
+		"producer under MPS":          {mps, dev, nil, nil, false, true},
+		"older kernel of the server":  {dev, dev, []ListenOption{noProcess()}, nil, true, false},
+		"older kernel of the client":  {dev, dev, nil, []AttachOption{noProcess()}, false, true},
+		"older kernel of both, close": {dev, dev, []ListenOption{noProcess()}, []AttachOption{noProcess()}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := listen(t, c.listen...)
+			buf, err := vmm.New(c.producer, 64)
+			require.NoError(t, err)
+			leases := make(chan *Lease, 1)
+			s := serve(t, srv, buf, OnLease(func(l *Lease) { leases <- l }))
+			att, err := Attach(soon(t), srv.Path(), "data", c.consumer, append(c.attach, WithAccess(ReadWrite))...)
+			require.NoError(t, err)
+			l := <-leases
+			if c.ofLease {
+				require.ErrorIs(t, l.AwaitFence(context.Background(), Fenced), ErrNoFence, "while the lease lives")
+			}
+			s.cancel()
+			<-l.Done()
+			require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+			if c.ofLease {
+				requireNoFence(t, l.Fenced(), l.AwaitFence, false)
+			} else {
+				require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
+			}
+			if c.ofAtt {
+				requireNoFence(t, att.Fenced(), att.AwaitFence, true)
+			} else {
+				require.ErrorIs(t, att.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
+			}
+			require.NoError(t, att.Close())
+			require.ErrorIs(t, requireNoFence(t, att.Fenced(), att.AwaitFence, true), ErrNoFence, "nobody watches for it any more")
+			require.NoError(t, s.end(t))
+			require.NoError(t, buf.Close())
+		})
+	}
+	fault.Stop()
+	spy.Fail("cuDeviceGetAttribute", cu.ErrInvalidValue)
+	require.Equal(t, wire.ProcessMPS, processFlags(mps), "an older driver cannot tell")
+	_ = ctx
+}
+
+// Who is older does not say whether it runs under MPS.
+func TestFenceOfAnOlderConsumer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	leases := make(chan *Lease, 1)
+	s := serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
+	conn := asked(t, srv, wants(dev))
+	require.True(t, heard(t, conn).(wire.Offer).Process.Told)
+	require.NoError(t, conn.Close())
+	s.await(t, Ended, 1)
+	l := <-leases
+	require.ErrorContains(t, requireNoFence(t, l.Fenced(), l.AwaitFence, false), "older")
+}
+
+// FAULTS 82: the memory is handed back when who could write it is dead, and not when its
+// lease has ended.
+func TestFault82_WriterIsWaitedForUntilItIsDead(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	leases := make(chan *Lease, 1)
+	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Fenced), OnLease(func(l *Lease) { leases <- l }))
+	c := leaver(t, srv, "close")
+	s.await(t, Ended, 1)
+	l := <-leases
+	require.NoError(t, l.AwaitFence(soon(t), Released))
+	require.False(t, isClosed(l.Fenced()), "a promise is no fence")
+	s.cancel()
+	require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
+	require.Empty(t, s.result, "it is not handed back")
+	c.kill()
+	require.NoError(t, s.end(t))
+	<-l.Fenced()
+}
+
+// A consumer that has released the memory is not waited for, if that is enough. One whose
+// offer has ended keeps its connection until then.
+func TestOfferWaitsForReleases(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Released))
+	leaver(t, srv, "close")
+	s.await(t, Ended, 1)
+	slow := start(t, "leaver", srv.Path(), "close when revoked")
+	slow.says(t, "mapped")
+	killed := leaver(t, srv, "")
+	s.cancel()
+	slow.says(t, "revoked")
+	killed.kill()
+	s.await(t, Ended, 2)
+	require.Empty(t, s.result)
+	slow.end(t)
+	require.NoError(t, s.end(t))
+}
+
+// The wait for who may write ends with its context, and with the server, and says who.
+func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
+	for name, want := range map[string]Fence{"released": Released, "fenced": Fenced} {
+		for _, closed := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				_, ctx := leavesNothing(t)
+				srv := listen(t)
+				bound, cancel := context.WithTimeout(context.Background(), brief)
+				if closed {
+					bound, cancel = context.WithCancel(context.Background())
+				}
+				defer cancel()
+				s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(bound, want), goodbyeIn(1, brief))
+				c := leaver(t, srv, "")
+				s.await(t, Mapped, 1)
+				c.stop(t)
+				s.cancel()
+				if closed {
+					s.await(t, Offered, 1)
+					require.NoError(t, srv.Close())
+				}
+				err := s.end(t)
+				var who *FenceError
+				require.ErrorAs(t, err, &who)
+				require.Equal(t, want, who.Want)
+				require.Len(t, who.Peers, 1)
+				require.EqualValues(t, c.cmd.Process.Pid, who.Peers[0].PID)
+				require.Equal(t, closed, errors.Is(err, ErrNoFence), "%v", err)
+				require.Equal(t, !closed, errors.Is(err, context.DeadlineExceeded), "%v", err)
+			})
+		}
+	}
+}
+
+// Who may only read is not waited for, nor who was sent nothing; and who can never be known
+// to be fenced, not at all.
+func TestOfferThatNeedNotWait(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))
+	require.NoError(t, attached(t, srv, "", dev).Close())
+	s.await(t, Ended, 1)
+	s.cancel()
+	require.NoError(t, s.end(t))
+
+	s = serve(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))
+	want := wants(dev)
+	want.Access = ReadWrite
+	conn := asked(t, srv, want)
+	heard(t, conn)
+	require.NoError(t, conn.Close())
+	s.await(t, Ended, 1)
+	s.cancel()
+	require.ErrorIs(t, s.end(t), ErrNoFence)
+}
+
+// A server watches as many processes as it takes connections, and each once. When it is
+// closed nothing of that is left, whoever lives.
+func TestWatchesAreBoundedAndEnd(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t, WithConnections(2))
+	leases := make(chan *Lease, 23)
+	s := serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
+	var all []*Lease
+	for i := range 3 {
+		leaver(t, srv, "close")
+		s.await(t, Ended, i+1)
+		require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
+		all = append(all, <-leases)
+	}
+	require.ErrorIs(t, all[0].AwaitFence(soon(t), Fenced), ErrNoFence, "the oldest gave way")
+	for _, l := range all[1:] {
+		require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
+	}
+	require.Equal(t, 2, watched(srv))
+	for range 20 { // of one process
+		require.NoError(t, attached(t, srv, "", ctx.Device()).Close())
+		require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
+	}
+	require.Equal(t, 2, watched(srv))
+	require.NoError(t, srv.Close())
+	require.Zero(t, watched(srv))
+	require.ErrorIs(t, all[2].AwaitFence(soon(t), Fenced), ErrNoFence)
+	require.ErrorIs(t, all[2].AwaitFence(soon(t), Fenced), ErrClosed)
+	require.NoError(t, all[2].AwaitFence(soon(t), Released))
+}
+
+// watched is how many processes a server watches.
+func watched(srv *Server) int {
+	srv.watches.mu.Lock()
+	defer srv.watches.mu.Unlock()
+	return len(srv.watches.order)
+}
+
+func TestFenceOptions(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv := listen(t)
+	buf := newBuffer(t, ctx, 1)
+	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(nil, Fenced)), "context")
+	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(soon(t), 0)), "Fence(0)")
+	s := serve(t, srv, buf, WithFence(soon(t), Released))
+	att := attached(t, srv, "", ctx.Device())
+	require.True(t, att.Offer().AwaitsRelease)
+	require.ErrorContains(t, att.AwaitFence(soon(t), 7), "Fence(7)")
+	require.NoError(t, att.Close())
+	s.cancel()
+	require.NoError(t, s.end(t))
+}
