@@ -91,6 +91,8 @@ func TestZeroValuesAreClosed(t *testing.T) {
 		require.Zero(t, l.Number())
 		require.Zero(t, l.Access())
 		require.Equal(t, sock.Peer{}, l.Peer())
+		<-l.Fenced()
+		require.ErrorIs(t, l.AwaitFence(ctx, Fenced), ErrClosed)
 	}
 	for _, a := range []*Attachment{nil, {}} {
 		<-a.Done()
@@ -104,6 +106,9 @@ func TestZeroValuesAreClosed(t *testing.T) {
 		require.Nil(t, a.Device())
 		require.Nil(t, a.Buffer())
 		require.Equal(t, Offer{}, a.Offer())
+		<-a.Fenced()
+		require.ErrorIs(t, a.AwaitFence(ctx, Released), ErrClosed)
+		require.ErrorIs(t, a.Release(ctx), ErrClosed)
 		require.NoError(t, a.Close())
 	}
 	for _, m := range []*Legacy{nil, {}} {

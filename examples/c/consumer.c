@@ -38,7 +38,7 @@
 #define SO_PASSRIGHTS 83 /* from Linux 6.16 on */
 #endif
 
-enum { ATTACH = 1, OFFER, REFUSE, PROGRESS, MAPPED, VERDICT, REVOKE, PUBLISH, CONFIRM };
+enum { ATTACH = 1, OFFER, REFUSE, PROGRESS, MAPPED, VERDICT, REVOKE, PUBLISH, CONFIRM, FAREWELL };
 enum { CUDA = 1, SOFT = 2 };
 enum { READ_ONLY = 1, READ_WRITE = 3 };
 enum { DESCRIPTORS = 1, LEGACY = 2 };
@@ -53,7 +53,7 @@ enum {
 	TRAILER_SIZE = 4096 /* behind the data in a file of the software driver */
 };
 
-enum { CAPABILITIES = 1, FIELD_REQUIRED = 0x8000 }; /* fields: from the latter on they have to be known */
+enum { CAPABILITIES = 1, PROCESS = 2, FIELD_REQUIRED = 0x8000 }; /* fields: from the last on they have to be known */
 enum { IGNORABLE = 1 };                             /* a flag */
 enum { TAKES_LEGACY = 1 };                          /* a capability */
 
@@ -245,6 +245,9 @@ static bool slow_enough(void)
 }
 
 static int type_of(const struct record *r) { return (int)get(r->bytes + 6, 2); }
+
+/* is_known is whether a type says something here. FAREWELL does not: behind a verdict the
+ * producer closes in any case. */
 static bool is_known(int type) { return type >= ATTACH && type <= CONFIRM; }
 
 /* not_known blames the peer for what it expects to be understood. */
@@ -269,6 +272,8 @@ static size_t table_size(const struct record *r)
 	case PUBLISH:
 	case CONFIRM:
 		return 8;
+	case FAREWELL:
+		return 0;
 	}
 	return left; /* no producer says ATTACH or VERDICT */
 }
@@ -288,6 +293,8 @@ static bool has_fields(const struct record *r, size_t at)
 			return blame(6, "a record of type %d with field %ld behind field %ld", type, number, last);
 		if (number == CAPABILITIES && (type == OFFER || type == PROGRESS) && get(b + 2, 2) < 8)
 			return blame(6, "capabilities of %" PRIu64 " bytes", get(b + 2, 2));
+		if (number == PROCESS && type == OFFER && get(b + 2, 2) < 8)
+			return blame(6, "flags of a process of %" PRIu64 " bytes", get(b + 2, 2));
 		if (number >= FIELD_REQUIRED)
 			return not_known("field %ld of a record of type %d", number, type);
 		last = number;
@@ -305,7 +312,7 @@ static bool readable(const struct record *r)
 	size_t left = r->length - HEADER, table = table_size(r);
 	if (upper)
 		return not_known("flags %#" PRIx32, upper);
-	if (!is_known(type))
+	if (!is_known(type) && type != FAREWELL)
 		return flags & IGNORABLE || not_known("records of type %d", type);
 	if (type == OFFER && left > 2 && handle != DESCRIPTORS && handle != LEGACY)
 		return not_known("handles of type %d", handle);
@@ -617,6 +624,7 @@ static bool take(int sock, int driver, struct offer *o, int *fds, int *nfds)
 	p += strlen(offer_name);
 	if (takes_legacy(driver))
 		p = put(put(put(p, CAPABILITIES, 2), 8, 2), TAKES_LEGACY, 8);
+	p = put(put(put(p, PROCESS, 2), 8, 2), 0, 8);
 	if (!say(sock, ATTACH, body, (size_t)(p - body)))
 		return false;
 	static struct record r;

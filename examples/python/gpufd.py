@@ -184,10 +184,10 @@ def pack_name(name):
 
 
 def pack_fields(record):
-    """What a record says in fields: all that is not 0."""
+    """What a record says in fields: no capabilities are none, and no process is None."""
     packed = b""
     for number, (name, layout) in sorted(record.FIELDS.items()):
-        if getattr(record, name):
+        if getattr(record, name) != getattr(type(record), name):
             value = struct.pack(layout, getattr(record, name))
             packed += struct.pack("<HH", number, len(value)) + value
     return packed
@@ -208,21 +208,24 @@ class Record:
     attribute, and how struct packs it."""
 
     FIELDS: ClassVar[dict] = {}
+    FLAGS: ClassVar[int] = 0
 
 
 CAPABILITIES = {1: ("capabilities", "<Q")}  # a field of the first record of each side
+PROCESS = {2: ("process", "<Q")}  # flags; who says it says FAREWELL when it leaves in order
 
 
 @dataclass(frozen=True)
 class Attach(Record):
     TYPE: ClassVar[int] = 1
-    FIELDS: ClassVar[dict] = {**CAPABILITIES, 3: ("after", "<Q"), 0x8001: ("resume", "<Q")}
+    FIELDS: ClassVar[dict] = {**CAPABILITIES, **PROCESS, 3: ("after", "<Q"), 0x8001: ("resume", "<Q")}
     driver: int
     access: int
     name: str = ""
     capabilities: int = 0
     resume: int = 0  # generation of memory that is mapped already, or 0
     after: int = 0  # memory of a larger generation is waited for; a Server here has one offer, and skips it
+    process: int = None
 
     def body(self):
         return struct.pack("<BBH", self.driver, self.access, 0) + pack_name(self.name)
@@ -237,7 +240,7 @@ class Attach(Record):
 @dataclass(frozen=True)
 class Offer(Record):
     TYPE: ClassVar[int] = 2
-    FIELDS: ClassVar[dict] = {**CAPABILITIES, 4: ("data_size", "<Q"), 0x8001: ("resume", "<Q")}
+    FIELDS: ClassVar[dict] = {**CAPABILITIES, **PROCESS, 4: ("data_size", "<Q"), 0x8001: ("resume", "<Q")}
     driver: int
     access: int
     chunks: int
@@ -257,6 +260,7 @@ class Offer(Record):
     capabilities: int = 0
     data_size: int = 0  # of data that comes in a DATA, or 0
     resume: int = 0  # what the consumer has mapped, which is sent no descriptors, or 0
+    process: int = None
 
     @property
     def legacy(self):
@@ -432,19 +436,34 @@ class Data(Record):
 
 
 @dataclass(frozen=True)
+class Farewell(Record):
+    """The sender leaves in order: a consumer has unmapped the memory."""
+
+    TYPE: ClassVar[int] = 10
+    FLAGS: ClassVar[int] = IGNORABLE
+
+    def body(self):
+        return b""
+
+    @classmethod
+    def parse(cls, r):
+        return cls()
+
+
+@dataclass(frozen=True)
 class Unknown(Record):
     """A record of a type that is not known here, and may be ignored."""
 
     type: int
 
 
-TYPES = {t.TYPE: t for t in (Attach, Offer, Refuse, Progress, Mapped, Verdict, Revoke, Publish, Confirm, Data)}
+TYPES = {t.TYPE: t for t in (Attach, Offer, Refuse, Progress, Mapped, Verdict, Revoke, Publish, Confirm, Farewell, Data)}
 
 
 def encode(record):
     """The bytes of a record."""
     body = record.body() + pack_fields(record)
-    return HEADER.pack(MAGIC, VERSION, record.TYPE, 0, len(body)) + body
+    return HEADER.pack(MAGIC, VERSION, record.TYPE, record.FLAGS, len(body)) + body
 
 
 def decode(data):
@@ -644,7 +663,7 @@ class Conn:
             deadline = time.monotonic() + self.timeout
         while True:
             record, fds = self.receive_any(max_fds, deadline)
-            if not isinstance(record, Unknown):
+            if not isinstance(record, (Unknown, Farewell)):
                 return record, fds
 
     def receive_any(self, max_fds, deadline):
@@ -802,11 +821,16 @@ class Attachment:
         return self
 
     def __exit__(self, kind, error, trace):
-        """Tell the producer of a failure that it does not know of, and close."""
+        """Tell the producer of a failure that it does not know of, or that all is done and
+        the memory unmapped, and close."""
         if isinstance(error, Malformed) and self.mapped_said:
             self.conn.farewell(Refuse(error.code, str(error)))
         elif error is not None and not self.over and not isinstance(error, Lost):
             self.conn.farewell(Verdict(False, str(error) or kind.__name__))
+        elif error is None and not self.over:
+            self.drop_fds()
+            with contextlib.suppress(Error, OSError):
+                self.conn.send(Farewell(), deadline=self.conn.shortly())
         self.close()
 
     def close(self):
@@ -941,12 +965,14 @@ def attach(path, name, driver, access=READ_ONLY, policy=Policy(), timeout=30.0, 
     says that the caller opens those. connected is told the Peer as
     soon as there is one. The caller maps att.fds, waits
     for att.wait_published(), says att.mapped(), and may say att.report(); to be used
-    with with, which tells the producer of failures."""
+    with with, which tells the producer of failures, and else says farewell: the memory is
+    unmapped before that ends."""
     conn, peer = dial(path, policy, timeout)
     att = Attachment(conn, peer)
     try:
         connected(peer)
-        att.take(Attach(driver, access, name, TAKES_DATA | (TAKES_LEGACY if legacy else 0)), max_chunks, max_size, max_data)
+        wish = Attach(driver, access, name, TAKES_DATA | (TAKES_LEGACY if legacy else 0), process=0)
+        att.take(wish, max_chunks, max_size, max_data)
     except BaseException as e:
         att.__exit__(type(e), e, None)
         raise
@@ -1135,6 +1161,9 @@ class Server:
             lease = True
             self.say(f"Consumer {peer} was sent {'an IPC handle' if offer.legacy else f'{len(fds)} descriptors'}")
             verdict = self.expect_verdict(conn, offer)
+            if attach.process is not None:
+                with contextlib.suppress(Error, OSError):
+                    conn.send(Farewell(), deadline=conn.shortly())
             if not verdict.ok:
                 outcome = Error(f"the consumer reports: {printable(verdict.text)} ({peer})")
         except PermissionError as e:

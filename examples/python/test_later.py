@@ -176,7 +176,7 @@ class Consumers:
 
     def test_all_that_may_be_skipped(self):
         """Wherever a record may come, and in every record."""
-        pending = [gpufd.replace(r, pending=True) for r in (self.first, self.second)]
+        pending = [gpufd.replace(r, pending=True, process=None) for r in (self.first, self.second)]
         with self.attached() as (p, peer, said):
             self.assertEqual(said.capabilities & gpufd.TAKES_LEGACY, 0, "it takes no legacy handles of the software driver")
             peer.say(SKIPPED, later(gpufd.Progress(0, 9, 1 << 40)), more(gpufd.Progress(1, 9)), SKIPPED)

@@ -229,6 +229,21 @@ class Connections(unittest.TestCase):
         self.conn.farewell(gpufd.Refuse(gpufd.BUSY))
         self.assertLess(time.monotonic() - began, 5)
 
+    def test_leaving_in_order(self):
+        """Who has said nothing else says farewell, and who reads one goes on to the end."""
+        for over, last in ((False, gpufd.encode(gpufd.Farewell())), (True, b"")):
+            with self.subTest(last):
+                self.part()
+                self.meet()
+                with gpufd.Attachment(self.conn, None) as att:
+                    att.over = over
+                self.assertEqual(self.liar.recv(9999), last)
+        self.part()
+        self.meet()
+        self.lie(gpufd.encode(gpufd.Farewell()))
+        self.lie(gpufd.encode(gpufd.Progress(1, 2)))
+        self.assertEqual(self.conn.receive()[0], gpufd.Progress(1, 2))
+
     def test_reset(self):
         """A peer that closes without having read resets; its last record comes behind."""
         self.conn.send(gpufd.Progress(1, 2))
