@@ -79,6 +79,12 @@ func perform(act func(task) error) int {
 // actor starts one of actors.
 func (s *scene) actor(mode string, do task) *process {
 	s.t.Helper()
+	return s.actorBehind(nil, mode, do)
+}
+
+// actorBehind is actor with another program in front, if there is one.
+func (s *scene) actorBehind(front []string, mode string, do task) *process {
+	s.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
@@ -90,8 +96,9 @@ func (s *scene) actor(mode string, do task) *process {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return start(s.t, mode, self, args(childEnv+"="+mode, taskEnv+"="+string(b),
-		"GPUFD_DRIVER="+kindName(), "GORACE=atexit_sleep_ms=0"))
+	line := append(front[:len(front):len(front)], self)
+	return start(s.t, mode, line[0], args(childEnv+"="+mode, taskEnv+"="+string(b),
+		"GPUFD_DRIVER="+kindName(), "GORACE=atexit_sleep_ms=0"), line[1:]...)
 }
 
 // The orders that an actor takes, a line each. To the last three it answers with

@@ -98,6 +98,9 @@ func (w *watcher) holders() int {
 }
 
 func (w *watcher) ended(e share.Event, who cli.Fields) {
+	if lost := (*share.LostError)(nil); errors.As(e.Err, &lost) {
+		who["died"] = lost.Died() // before the error says what is known
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.leases--
