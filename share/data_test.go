@@ -198,9 +198,9 @@ func memory(t testing.TB, size int64, seals int) *os.File {
 	return f
 }
 
-// TestFault82_DataThatIsNotAsItShouldBe: whatever comes as application data, the consumer
+// TestFault84_DataThatIsNotAsItShouldBe: whatever comes as application data, the consumer
 // gets an error, in time, and keeps nothing.
-func TestFault82_DataThatIsNotAsItShouldBe(t *testing.T) {
+func TestFault84_DataThatIsNotAsItShouldBe(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	const size = 5000

@@ -10,7 +10,7 @@
 //	use(att.Ptr())
 //
 // Any number of consumers may be attached at once; each costs the producer a
-// connection and a goroutine, and no export. [Server.Offer] waits for the work
+// connection and a goroutine, and its process a descriptor and a goroutine, and no export. [Server.Offer] waits for the work
 // in the memory's device before the first consumer hears of it, so that what a
 // consumer sees is finished.
 //
@@ -36,6 +36,11 @@
 // other's death: a mapping outlives everyone else. A consumer may report what
 // it found ([Attachment.Report]); a verdict is an error on both sides if it is
 // not good.
+//
+// A side that leaves says farewell; one that does not was killed or has failed, and is
+// lost ([LostError]). The end of a lease does not end the work of its holder on the device:
+// [Lease.AwaitFence] waits for that, and [WithFence] has an offer do so before it hands its
+// memory back. [Attachment.Release] gives memory up when its work is done.
 //
 // Memory of an earlier run is told from newer memory by its generation, which goes
 // up with every buffer that is made on the machine: a consumer that attaches again
