@@ -133,13 +133,13 @@ func (x siege) run(t *testing.T) (complaints []string) {
 		return []string{err.Error()}
 	}
 	// The first round is there for things to be made that are made once.
-	before, complaints := x.round(server, peers, x.last/5, started, anything)
+	before, complaints := x.round(server, peers, x.last/5, started, anything.watching(len(peers)))
 	if len(complaints) > 0 {
 		return complaints
 	}
-	after, complaints := x.round(server, peers, x.last, before, allowed(0))
+	after, complaints := x.round(server, peers, x.last, before, allowed(0).watching(len(peers)))
 	for began := time.Now(); x.plant != "" && len(complaints) == 0 && time.Since(began) < patience; {
-		after, complaints = x.round(server, peers, x.last, before, allowed(0))
+		after, complaints = x.round(server, peers, x.last, before, allowed(0).watching(len(peers)))
 	}
 	if len(complaints) > 0 {
 		return complaints

@@ -134,7 +134,7 @@ func TestLegacyByCFails(t *testing.T) {
 		"read-only":              {f: offers(put(body+1, 1)), code: 1, says: "can be written"},
 		"with granularity":       {f: offers(put(atGranularity, 1)), code: 1, says: "granularity"},
 		"with a descriptor":      {f: offers(sends(os.Stdin)), code: 1, says: "without descriptors"},
-		"too short":              {f: offers(func(m *said) { m.record = m.record[:len(m.record)-8]; m.record[atLength] -= 8 }), code: 1, says: "lengths make no sense"},
+		"too short":              {f: offers(func(m *said) { m.record = m.record[:len(m.record)-20]; m.record[atLength] -= 20 }), code: 1, says: "lengths make no sense"}, // and no field
 		"one more of each other": {f: onlyOf(typeConfirm, put(atType, 8)), code: 1, says: "where CONFIRM is expected", opened: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -97,15 +97,21 @@ func threads(t testing.TB, pid int) int {
 	return len(entries)
 }
 
-// An allowance is how much more an actor may use than before. Goroutines have
-// none.
+// An allowance is how much more an actor may use than before.
 type allowance struct {
 	fds, threads, resident, addresses int
+	processes                         int // that a server watches, each with a descriptor and a goroutine
+}
+
+// watching is an allowance for a server that n processes have leases of.
+func (a allowance) watching(n int) allowance {
+	a.processes = n
+	return a
 }
 
 // anything is for an actor that has not done yet what makes memory and threads
 // grow once, and libcuda open descriptors.
-var anything = allowance{map[cu.Kind]int{cu.CUDA: 64}[cutest.Kind()], 1 << 20, 1 << 40, 1 << 60}
+var anything = allowance{fds: map[cu.Kind]int{cu.CUDA: 64}[cutest.Kind()], threads: 1 << 20, resident: 1 << 40, addresses: 1 << 60}
 
 // allowed is what a process may have more after n handoffs: far less than a page
 // for each, but for the code that qemu-user translates meanwhile; half of what is
@@ -128,8 +134,8 @@ func (v vitals) over(before vitals, may allowance) (complaints []string) {
 		what                 string
 		before, now, allowed int
 	}{
-		{"descriptors", before.fds, v.fds, may.fds},
-		{"goroutines", before.Goroutines, v.Goroutines, 0},
+		{"descriptors", before.fds, v.fds, may.fds + may.processes},
+		{"goroutines", before.Goroutines, v.Goroutines, may.processes},
 		{"threads", before.threads, v.threads, may.threads},
 		{"bytes of resident memory", before.resident, v.resident, may.resident},
 		{"bytes of address space", before.addresses, v.addresses, may.addresses},
