@@ -24,6 +24,7 @@ type Attachment struct {
 	opts      *attachOptions
 	offer     Offer
 	memory    attachedMemory
+	reoffer   bool // others may have the memory by way of this side
 
 	owner  sync.Mutex // held while the memory is closed or changes hands
 	closed bool       // there was a Close; under owner
@@ -46,7 +47,8 @@ type Attachment struct {
 
 func newAttachment(from *attaching) *Attachment {
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Attachment{transport: from.transport, path: from.path, opts: from.opts, offer: from.described(), memory: from.memory, done: make(chan struct{}), stop: stop}
+	a := &Attachment{transport: from.transport, path: from.path, opts: from.opts, offer: from.described(), memory: from.memory,
+		reoffer: from.opts.reoffer, done: make(chan struct{}), stop: stop}
 	a.life, a.cancel = context.WithCancelCause(context.Background())
 	a.says, a.writes = from.offer.Process, from.memory.Access() == ReadWrite
 	a.watchProcess(from)

@@ -22,6 +22,7 @@ type attachOptions struct {
 	steps     func(vmm.Step)
 	room      uint64
 	place     *vmm.Reservation // where the memory is mapped, or nil
+	reoffer   bool
 	newerThan uint64
 	wait      bool         // for what is newer than that
 	handles   []HandleType // that are taken
@@ -72,6 +73,23 @@ func WithRoom(size uint64) AttachOption {
 // attachment after the other is mapped at the same address so: see [Follow].
 func WithReservation(r *vmm.Reservation) AttachOption {
 	return attachOption(func(o *attachOptions) { o.place = r })
+}
+
+// WithReoffer keeps the descriptors of the memory, so that [Attachment.Buffer] can be
+// offered on ([vmm.WithReexport]): a successor takes the memory over from its
+// predecessor, which may end then, without loading it again. It is the same memory, of the
+// same generation. It can be offered with as much access as it is attached with:
+// [ReadOnly] if nothing else is asked for.
+//
+// The lease says to the predecessor that the memory is in use, by the consumers of its
+// successor as well. So Close of such an attachment closes the memory first. While that is
+// offered Close is [ErrInUse] and changes nothing. The end of the lease takes nothing away
+// from the successor's consumers, nor does [Attachment.Report]: they hear of it only from
+// the successor, which decides what it means.
+//
+// Legacy memory cannot be offered on ([ErrHandle]): it ends with who allocated it.
+func WithReoffer() AttachOption {
+	return attachOption(func(o *attachOptions) { o.reoffer = true })
 }
 
 // WithNewerThan takes only an offer whose memory has a larger generation
@@ -140,6 +158,8 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 		return nil, errors.New("share: WithHandle without a type takes no memory at all")
 	case slices.ContainsFunc(o.handles, func(h HandleType) bool { return h != HandleFD && h != HandleLegacy }):
 		return nil, fmt.Errorf("share: WithHandle(%v): want HandleFD, HandleLegacy or both", o.handles)
+	case o.reoffer && slices.Contains(o.handles, HandleLegacy):
+		return nil, fmt.Errorf("%w: WithReoffer and WithHandle(%v): legacy memory cannot be offered on", ErrHandle, o.handles)
 	case o.place != nil && o.room != 0:
 		return nil, errors.New("share: WithRoom and WithReservation: the memory is mapped in one of them")
 	case o.maxChunks < 1:

@@ -27,6 +27,9 @@
 // is not there, and can map each at the same address. [List] tells what a producer offers.
 // [Lease.Notify] and [Attachment.Notify] send the other side a few bytes.
 //
+// A successor takes memory over from a producer that is to end, without loading it again:
+// it attaches [WithReoffer], and offers the buffer of its [Attachment] itself.
+//
 // # Lease
 //
 // While the connection lives, each side knows of the other: [Attachment.Done]

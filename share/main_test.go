@@ -15,6 +15,7 @@ var children = cutest.Children{
 	"freer":           childFreer,
 	"producer":        childProducer,
 	"reader":          childReader,
+	"successor":       childSuccessor,
 	"writer":          childWriter,
 
 	"runs out of addresses": childRunsOutOfAddresses,

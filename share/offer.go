@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/gpufd/gpufd/cu"
@@ -76,6 +77,9 @@ func cloneHandle(h *LegacyHandle) *LegacyHandle {
 // no descriptors when it returns; buf stays the caller's, and its Close is
 // [vmm.ErrInUse] until then.
 //
+// Memory of another process can be offered on: that of an [Attachment] made
+// [WithReoffer], with no more access than that has.
+//
 // When it ends, consumers that are still attached are told ([ErrRevoked]) and
 // disconnected; what they have mapped they keep.
 //
@@ -109,13 +113,17 @@ type loan struct {
 // bufferSource is virtual memory, which its descriptors keep.
 type bufferSource struct{ buf *vmm.Buffer }
 
-func (b bufferSource) lend(*offering) (loan, error) {
+func (b bufferSource) lend(o *offering) (loan, error) {
 	if b.buf == nil {
 		return loan{}, errors.New("share: no buffer to offer (nil)")
 	}
 	l, err := b.buf.Lend()
 	if err != nil {
 		return loan{}, err
+	}
+	if most := l.Access; o.record.Access > most {
+		_ = l.Close()
+		return loan{}, fmt.Errorf("%w for %s: it is another process' and was attached %s", vmm.ErrNotShareable, o.record.Access, most)
 	}
 	return loan{memory: l.Descriptor, files: l.Files, end: func() { _ = l.Close() }}, nil
 }

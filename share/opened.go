@@ -52,6 +52,9 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.access, m.Access)
 	}
 	opts := []vmm.ImportOption{vmm.WithAccess(a.opts.access), vmm.OnStep(a.opts.steps)}
+	if a.opts.reoffer {
+		opts = append(opts, vmm.WithReexport())
+	}
 	if a.opts.place != nil {
 		opts = append(opts, vmm.WithLentReservation(a.opts.place))
 	}

@@ -10,7 +10,8 @@ import (
 // Close unmaps the memory, says farewell to the producer, and ends the lease. It does not
 // wait for kernels that use the memory, which fail then: [Attachment.Release] does. While
 // the buffer is held, as it is by a [Counter], the lease ends without a farewell, the memory
-// stays, and the error is [ErrInUse]: close the counter, and this again. It may be called
+// stays, and the error is [ErrInUse]: close the counter, and this again. An attachment made
+// [WithReoffer] goes on as it is while its memory is offered on or held. Close may be called
 // again and on nil.
 func (a *Attachment) Close() error {
 	if a.isZero() {
@@ -21,8 +22,11 @@ func (a *Attachment) Close() error {
 	if a.given {
 		return nil
 	}
-	a.closed = true
 	err := a.memory.Close()
+	if a.reoffer && errors.Is(err, ErrInUse) {
+		return err
+	}
+	a.closed = true
 	return errors.Join(err, a.endLease(err == nil))
 }
 

@@ -17,7 +17,7 @@ type Allocation struct {
 	own    bool          // made here, so it can be exported
 
 	mu sync.Mutex
-	fd *os.File // exported once, handed out as duplicates
+	fd *os.File // exported once, or kept from an import; handed out as duplicates
 }
 
 // Create makes size bytes of physical memory, which read as zeros, on dev.
@@ -92,7 +92,7 @@ func (a *Allocation) Size() uint64 {
 
 // Export returns a new descriptor for the memory, which the caller owns. The
 // driver is asked the first time only; later ones are duplicates of the first
-// (fcntl(2), F_DUPFD_CLOEXEC). Imported memory gives [ErrNotShareable].
+// (fcntl(2), F_DUPFD_CLOEXEC). Memory of [ImportAllocation] gives [ErrNotShareable].
 func (a *Allocation) Export() (*os.File, error) {
 	if a == nil {
 		return nil, cu.ErrClosed
@@ -112,10 +112,10 @@ func (a *Allocation) lend() (f *os.File, isNew bool, err error) {
 	switch {
 	case a.handle == nil:
 		return nil, false, cu.ErrClosed
-	case !a.own:
-		return nil, false, fmt.Errorf("%w: it was imported or closed; pass on the descriptor it came from", ErrNotShareable)
 	case a.fd != nil:
 		return a.fd, false, nil
+	case !a.own:
+		return nil, false, fmt.Errorf("%w: it was imported or closed; import the buffer WithReexport, or pass on the descriptor it came from", ErrNotShareable)
 	}
 	a.fd, err = a.handle.Export()
 	return a.fd, err == nil, err

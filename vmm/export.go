@@ -13,7 +13,8 @@ import (
 // Export returns the buffer's description and one descriptor per chunk, which
 // the caller owns. The driver exports each chunk the first time only, which is
 // a step. The exporter's work on the memory should be done before a peer is
-// told: [cu.Device.Synchronize].
+// told: [cu.Device.Synchronize]. Imported memory gives [ErrNotShareable], unless it was
+// imported [WithReexport].
 func (b *Buffer) Export() (Descriptor, []*os.File, error) { return b.exportPart(whole) }
 
 // ExportRange is Export of a part of the buffer. offset is a multiple of the
@@ -40,6 +41,10 @@ type Loan struct {
 	Descriptor Descriptor
 	Files      []*os.File // one per chunk, not to be closed or used after Close
 
+	// Access is the most that may be given on: ReadWrite, but of imported memory what the
+	// buffer has. The descriptors themselves carry no rights.
+	Access cu.Access
+
 	buf  *Buffer
 	over bool // under buf.mu
 }
@@ -48,7 +53,10 @@ type Loan struct {
 func (b *Buffer) Lend() (*Loan, error) {
 	l := &Loan{buf: b}
 	err := b.export(whole, func(d Descriptor, kept []*os.File) error {
-		l.Descriptor, l.Files = d, kept
+		l.Descriptor, l.Files, l.Access = d, kept, cu.ReadWrite
+		if b.imported {
+			l.Access = b.opts.access
+		}
 		b.loans++
 		return nil
 	})

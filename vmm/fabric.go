@@ -48,7 +48,16 @@ func ImportFabric(dev *cu.Device, d Descriptor, handles []cu.FabricHandle, opts 
 	if err != nil {
 		return nil, err
 	}
-	err = b.importChunks(d, func(i int) (*cu.MemHandle, error) { return dev.Driver().ImportFabric(handles[i], d.ChunkSize) })
+	if b.opts.reexport {
+		return nil, b.opts.giveUp(fmt.Errorf("%w: WithReexport keeps descriptors, and fabric handles are none", ErrNotShareable))
+	}
+	err = b.importChunks(d, func(i int) (*Allocation, error) {
+		h, err := dev.Driver().ImportFabric(handles[i], d.ChunkSize)
+		if err != nil {
+			return nil, err
+		}
+		return importedOn(dev, h)
+	})
 	if err != nil {
 		return nil, err
 	}

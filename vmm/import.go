@@ -80,11 +80,28 @@ func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...ImportOption
 	if err != nil {
 		return nil, err
 	}
-	err = b.importChunks(d, func(i int) (*cu.MemHandle, error) { return dev.Driver().ImportUncollected(files[i], d.ChunkSize) })
+	err = b.importChunks(d, func(i int) (*Allocation, error) { return b.importFile(files[i]) })
 	if err != nil {
 		return nil, err
 	}
 	return b, nil
+}
+
+// importFile imports one chunk. The descriptor is duplicated when the driver has taken it
+// for memory: until then it may be whatever a peer likes.
+func (b *Buffer) importFile(f *os.File) (*Allocation, error) {
+	h, err := b.dev.Driver().ImportUncollected(f, b.chunk)
+	if err != nil {
+		return nil, err
+	}
+	a, err := importedOn(b.dev, h)
+	if err != nil || !b.opts.reexport {
+		return a, err
+	}
+	if a.fd, err = dup(f); err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return a, nil
 }
 
 // planImport makes a buffer for the chunks that came, without content, when all has
@@ -115,16 +132,13 @@ func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*B
 
 // importChunks imports each chunk with get and maps them. Its caller's caller is who
 // made the buffer, if it is lost.
-func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*cu.MemHandle, error)) error {
+func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*Allocation, error)) error {
 	t := teller{f: b.opts.onStep}
 	start := t.begin()
 	chunks := make([]*Allocation, d.Chunks)
 	for i := range chunks {
-		h, err := get(i)
-		if err == nil {
-			chunks[i], err = importedOn(b.dev, h)
-		}
-		if err != nil {
+		var err error
+		if chunks[i], err = get(i); err != nil {
 			err = errors.Join(fmt.Errorf("importing chunk %d of %d: %w", i+1, d.Chunks, err), closeAll(chunks[:i]))
 			return b.opts.giveUp(err)
 		}

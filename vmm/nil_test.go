@@ -42,6 +42,7 @@ var functions = map[string]struct {
 	"WithFabric":          {vmm.WithFabric, false},
 	"WithReservation":     {vmm.WithReservation, false},
 	"WithLentReservation": {vmm.WithLentReservation, false},
+	"WithReexport":        {vmm.WithReexport, false},
 	"WouldWait":           {vmm.WouldWait, false},
 }
 

@@ -27,12 +27,18 @@ type options struct {
 	onStep   func(Step)    // or nil
 	room     *Reservation  // or nil
 	lent     bool          // room stays its owner's
+	reexport bool          // of imported memory, descriptors are kept
 }
 
 // newOption is an option of New alone.
 type newOption func(*options)
 
 func (f newOption) applyNew(o *options) { f(o) }
+
+// importOption is an option of Import alone.
+type importOption func(*options)
+
+func (f importOption) applyImport(o *options) { f(o) }
 
 // anyOption is an option of New and Import.
 type anyOption func(*options)
@@ -52,6 +58,13 @@ func WithCapacity(size uint64) NewOption { return newOption(func(o *options) { o
 // WithAccess sets what the memory's device may do with the buffer here. The
 // default is read-write for [New] and read-only for [Import].
 func WithAccess(a cu.Access) Option { return anyOption(func(o *options) { o.access = a }) }
+
+// WithReexport keeps duplicates of the descriptors that the memory came by, so that the
+// buffer can be exported and lent as one that was made here (F_DUPFD_CLOEXEC): one for
+// each chunk, until Close. They are of the same memory, which keeps its generation and its
+// shape. A [Loan] says how much access may be given on. Memory of [ImportFabric] came
+// by no descriptors: [ErrNotShareable].
+func WithReexport() ImportOption { return importOption(func(o *options) { o.reexport = true }) }
 
 // OnStep calls f with each step when it is done, on the goroutine that makes the
 // buffer. The steps of Grow and Export come when those hold no lock any more.
