@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // Accept waits for the next connection, owned by the caller (accept(2)). A peer
@@ -25,14 +27,7 @@ import (
 // them, Accept waits. It does so earlier where that is more than half of the
 // descriptors that this process may open (ulimit -n).
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
-	fd := -1
-	err := l.sock().do(ctx, reading, func() (err error) {
-		if err := l.closing.wait(ctx, l.s.closed); err != nil {
-			return fmt.Errorf("%d connections take long to close: %w", l.closing.most, err)
-		}
-		fd, err = l.accept(ctx)
-		return err
-	})
+	fd, err := l.next(ctx)
 	if err != nil {
 		return nil, opError("accept", l.Path(), err)
 	}
@@ -52,6 +47,70 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	return c, nil
 }
 
+// errHandingOver ends a wait for a connection: HandOver takes what there is.
+var errHandingOver = errors.New("the listener is being handed over")
+
+// next waits for a connection. While the Listener is handed over it waits for what comes
+// of that.
+func (l *Listener) next(ctx context.Context) (fd int, err error) {
+	if l.sock() == nil {
+		return -1, ErrClosed
+	}
+	for {
+		h := l.hand.handing()
+		fd, err := l.nextUntil(ctx, h.begun)
+		if !errors.Is(err, errHandingOver) {
+			return fd, err
+		}
+		select {
+		case <-h.over:
+		case <-ctx.Done():
+			return -1, wait.Err(ctx)
+		}
+	}
+}
+
+// nextUntil waits for a connection until a HandOver has begun.
+func (l *Listener) nextUntil(ctx, begun context.Context) (fd int, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(begun, func() { cancel(errHandingOver) })()
+	err = l.s.do(ctx, reading, func() (err error) {
+		if fd = l.hand.take(); fd >= 0 {
+			return nil
+		}
+		if err := l.closing.wait(ctx, l.s.closed); err != nil {
+			return fmt.Errorf("%d connections take long to close: %w", l.closing.most, err)
+		}
+		fd, err = l.accept(ctx)
+		return err
+	})
+	if !errors.Is(err, ErrClosed) || !l.hand.isGone() {
+		return fd, err
+	}
+	if fd = l.hand.take(); fd >= 0 {
+		return fd, nil
+	}
+	return -1, ErrHandedOver
+}
+
+// acceptNow is accept4(2), and skips the connection that a predecessor may have left to
+// fill the queue: its maker has closed it.
+func (l *Listener) acceptNow(listener int) (fd int, err error) {
+	for {
+		fd, _, err = unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err != nil {
+			return -1, os.NewSyscallError("accept4", err)
+		}
+		first := l.hand.filled
+		l.hand.filled = false
+		if !first || errors.Is(hungUp(fd), unix.EAGAIN) {
+			return fd, nil
+		}
+		closeFDs([]int{fd})
+	}
+}
+
 // accept repeats accept4 while something is exhausted. The kernel's last answer
 // counts, as in Conn.send.
 func (l *Listener) accept(ctx context.Context) (int, error) {
@@ -60,8 +119,7 @@ func (l *Listener) accept(ctx context.Context) (int, error) {
 	for {
 		fd := -1
 		err := l.s.whenReadable(func(listener int) (err error) {
-			fd, _, err = unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-			last = os.NewSyscallError("accept4", err)
+			fd, last = l.acceptNow(listener)
 			return last
 		})
 		switch {

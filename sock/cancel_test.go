@@ -40,6 +40,25 @@ var blockingCalls = map[string]func(t *testing.T) blocking{
 		l := listenAt(t, filepath.Join(safeDir(t), "s"))
 		return blocking{func(ctx context.Context) error { _, err := l.Accept(ctx); return err }, l}
 	},
+	"HandOver": func(t *testing.T) blocking {
+		l := listenAt(t, filepath.Join(safeDir(t), "s"))
+		return blocking{func(ctx context.Context) error { a, _ := pair(t); return l.HandOver(ctx, a) }, l}
+	},
+	"Accept during HandOver": func(t *testing.T) blocking {
+		l := listenAt(t, filepath.Join(safeDir(t), "s"))
+		a, b := pair(t)
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { ended <- l.HandOver(ctx, a) }()
+		t.Cleanup(func() { cancel(); require.Error(t, <-ended) })
+		requireOffered(t, b)
+		return blocking{func(ctx context.Context) error { _, err := l.Accept(ctx); return err }, l}
+	},
+	"TakeOver": func(t *testing.T) blocking {
+		a, _ := pair(t)
+		path := filepath.Join(safeDir(t), "s")
+		return blocking{func(ctx context.Context) error { _, err := TakeOver(ctx, a, path); return err }, a}
+	},
 	"waiting for the turn": func(t *testing.T) blocking {
 		a, _ := pair(t)
 		ended := make(chan error)

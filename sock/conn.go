@@ -100,10 +100,25 @@ func fromFile(f *os.File) (*Conn, error) {
 // checkConnected says whether fd is what this package works on, and turns off
 // the control messages that whoever made the socket may have asked for.
 func checkConnected(fd int) error {
+	if err := checkSocket(fd, 0); err != nil {
+		return err
+	}
+	if _, err := unix.Getpeername(fd); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotSocket, os.NewSyscallError("getpeername", err))
+	}
+	for _, option := range []int{unix.SO_PASSCRED, unix.SO_PASSSEC, unix.SO_PASSPIDFD} {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, 0) // older kernels lack some: then they are off
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, -1)
+	return nil
+}
+
+// checkSocket says whether fd is a socket of this package's kind, which listens or not.
+func checkSocket(fd, listens int) error {
 	for _, want := range []struct{ option, value int }{
 		{unix.SO_DOMAIN, unix.AF_UNIX},
 		{unix.SO_TYPE, unix.SOCK_SEQPACKET},
-		{unix.SO_ACCEPTCONN, 0},
+		{unix.SO_ACCEPTCONN, listens},
 	} {
 		got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, want.option)
 		if err != nil {
@@ -113,13 +128,6 @@ func checkConnected(fd int) error {
 			return fmt.Errorf("%w: socket option %d is %d, need %d", ErrNotSocket, want.option, got, want.value)
 		}
 	}
-	if _, err := unix.Getpeername(fd); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotSocket, os.NewSyscallError("getpeername", err))
-	}
-	for _, option := range []int{unix.SO_PASSCRED, unix.SO_PASSSEC, unix.SO_PASSPIDFD} {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, 0) // older kernels lack some: then they are off
-	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, -1)
 	return nil
 }
 

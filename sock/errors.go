@@ -35,6 +35,10 @@ var (
 	// ErrNoListener: nobody listens at this path.
 	ErrNoListener = errors.New("nobody is listening there")
 
+	// ErrNotListener: what a predecessor handed over is not the listener of the path and
+	// its lock, or was withdrawn.
+	ErrNotListener = errors.New("no listener to take over")
+
 	// ErrRefused: the peer is not one that the Policy admits. *RefusedError
 	// matches it.
 	ErrRefused = errors.New("peer refused")
@@ -45,6 +49,9 @@ var (
 	// ErrClosed: the Conn or Listener was closed on this side. It matches
 	// net.ErrClosed.
 	ErrClosed = fmt.Errorf("closed on this side: %w", net.ErrClosed)
+
+	// ErrHandedOver: another process has the listener (HandOver). It matches ErrClosed.
+	ErrHandedOver = fmt.Errorf("handed over to another process: %w", ErrClosed)
 
 	// ErrPeerLost: the peer closed the connection or died. A peer that had read
 	// everything also gives io.EOF, one that had not gives ECONNRESET.

@@ -25,6 +25,9 @@ type Listener struct {
 	s      *socket
 	once   sync.Once
 
+	backlog int
+	hand    *handover
+
 	closing  crowd  // the connections that are
 	refusals closer // closes those of who is not admitted
 }
@@ -127,27 +130,34 @@ func Listen(path string, opts ...ListenOption) (*Listener, error) {
 }
 
 func listen(path string, o options) (*Listener, error) {
-	addr, err := address(path)
+	l, addr, err := newListener(path, o)
 	if err != nil {
 		return nil, err
+	}
+	if l.lock, err = takeLock(l.file + ".lock"); err != nil {
+		return nil, err
+	}
+	if err := l.open(addr, o); err != nil {
+		return nil, errors.Join(err, l.lock.release())
+	}
+	return l, nil
+}
+
+// newListener is a Listener without a socket and a lock.
+func newListener(path string, o options) (*Listener, *unix.SockaddrUnix, error) {
+	addr, err := address(path)
+	if err != nil {
+		return nil, nil, err
 	}
 	file, err := filepath.Abs(addr.Name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := checkDirectory(filepath.Dir(file)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	lock, err := takeLock(file + ".lock")
-	if err != nil {
-		return nil, err
-	}
-	l := &Listener{path: path, file: file, lock: lock, policy: o.policy, last: o.farewell, limits: o.limits,
-		closing: crowd{most: maxClosing()}, refusals: newRefusals()}
-	if err := l.open(addr, o); err != nil {
-		return nil, errors.Join(err, lock.release())
-	}
-	return l, nil
+	return &Listener{path: path, file: file, policy: o.policy, last: o.farewell, limits: o.limits, backlog: o.backlog,
+		hand: newHandover(), closing: crowd{most: maxClosing()}, refusals: newRefusals()}, addr, nil
 }
 
 // open makes the socket; the lock is held.
@@ -247,29 +257,36 @@ func (l *Listener) Path() string {
 func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.Path(), Net: "unixpacket"} }
 
 // Close stops listening and ends a waiting Accept with ErrClosed. It removes the
-// socket file and the lock file, if they are still the ones that Listen made.
-// Connections that were accepted stay. It may be called again and on nil. As
-// Conn.Close, it waits one second at most.
+// socket file and the lock file, if they are still the ones that Listen made or TakeOver
+// found, and were not handed over. Connections that were accepted stay. It may be called
+// again and on nil. It ends a HandOver that is under way. As Conn.Close, it waits one second
+// at most.
 func (l *Listener) Close() (err error) {
 	if l.sock() == nil {
 		return nil
 	}
+	l.hand.end()
+	l.hand.alone.Lock()
+	defer l.hand.alone.Unlock()
 	l.once.Do(func() {
 		// The name goes first: while the socket is open its inode number
 		// cannot belong to a file of somebody else's.
 		err = removeIfSame(l.file, l.id)
 		err = errors.Join(err, l.s.close(), l.lock.release())
 	})
+	await(dropFDs(l.hand.takeAll(), ourselves))
 	return opError("close", l.path, err)
 }
 
 // Remove removes the socket file and the lock file, if they are still the ones that
 // Listen made, and waits for nothing. It is for a process that is about to end without
-// Close, which may be called as ever. After Close there is nothing to remove.
+// Close, which may be called as ever. After Close, and from a HandOver on, there is nothing
+// to remove.
 func (l *Listener) Remove() error {
-	if l.sock() == nil {
+	if l.sock() == nil || !l.hand.alone.TryLock() {
 		return nil
 	}
+	defer l.hand.alone.Unlock()
 	err := withFDs([]*os.File{l.lock.file}, nil, func([]int) error { // so that the lock is held
 		return errors.Join(removeIfSame(l.file, l.id), removeIfSame(l.lock.path, l.lock.id))
 	})

@@ -82,6 +82,28 @@ func (l *lockFile) acquire() error {
 	return nil
 }
 
+// inheritLock makes a lock of f, which is locked with another process' copy of it. It
+// takes f. A failure changes nothing: a lock that nobody holds is not given up.
+func inheritLock(path string, f *os.File) (*lockFile, error) {
+	l := &lockFile{path: path, file: f}
+	err := withFDs([]*os.File{f}, nil, func(fds []int) (err error) {
+		l.id, _, err = inodeOf(fds[0])
+		return err
+	})
+	if err == nil {
+		if now, _, aerr := inodeAt(path); aerr != nil || now != l.id {
+			err = errors.Join(fmt.Errorf("%w: what came with it is not the lock %s", ErrNotListener, path), aerr)
+		}
+	}
+	if err == nil {
+		err = l.acquire() // which succeeds where it is held by the same description
+	}
+	if err != nil {
+		return nil, errors.Join(err, CloseFiles([]*os.File{f}))
+	}
+	return l, nil
+}
+
 // release removes the file, while the lock is still held, and then gives up the
 // lock.
 func (l *lockFile) release() error {

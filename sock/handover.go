@@ -1,0 +1,304 @@
+package sock
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A listener goes from one process to the next over a connection between the two:
+//
+//	predecessor   closes the door: nobody gets in any more, and who knocks waits
+//	              sends listenerOffered, with the socket and the lock
+//	successor     checks both, listens, and sends listenerTaken; or why it does not
+//	predecessor   lets go of both
+//
+// A connection shows its peer who listened when it was made (SO_PEERCRED). So none may be
+// in the queue when the successor calls listen(2), which makes the listener its own: who
+// accepts it would not be whom the peer sees, and may outlive that one. A backlog of 0
+// leaves room for one connection. The predecessor makes that one itself, and takes all
+// others before, which are its own to serve.
+//
+// The listener is the predecessor's until it has read listenerTaken. Where that is not
+// waited for any longer, it shuts down its end for reading and looks what has come: the
+// word was sent before, or cannot be sent any more. A successor that cannot send it reads
+// that the listener was withdrawn, or learns that the predecessor has died.
+var (
+	listenerOffered   = []byte("gpufd: listener and lock, version 1")
+	listenerTaken     = []byte("gpufd: taken")
+	listenerWithdrawn = []byte("gpufd: withdrawn")
+)
+
+// handover is what a Listener has to change hands.
+type handover struct {
+	alone  sync.Mutex      // of HandOver, and of what ends the Listener
+	ctx    context.Context // until Close
+	end    context.CancelFunc
+	filled bool // the first connection of the queue may be there to fill it; of who accepts
+
+	mu     sync.Mutex
+	turn   *handing
+	queued []int // connections that were taken out of the queue, to be accepted
+	gone   bool  // another process has the listener
+}
+
+// A handing is the time until the next HandOver, and that one.
+type handing struct {
+	begun context.Context // done when it begins
+	begin context.CancelFunc
+	over  chan struct{} // closed when it is over, whatever came of it
+}
+
+func newHandover() *handover {
+	h := &handover{turn: newHanding()}
+	h.ctx, h.end = context.WithCancel(context.Background())
+	return h
+}
+
+func newHanding() *handing {
+	h := &handing{over: make(chan struct{})}
+	h.begun, h.begin = context.WithCancel(context.Background())
+	return h
+}
+
+func (h *handover) handing() *handing {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.turn
+}
+
+// finish lets those go on who waited for the end of a HandOver.
+func (h *handover) finish() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.turn.over)
+	h.turn = newHanding()
+}
+
+// take returns a connection that was taken out of the queue, or -1.
+func (h *handover) take() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.queued) == 0 {
+		return -1
+	}
+	fd := h.queued[0]
+	h.queued = h.queued[1:]
+	return fd
+}
+
+func (h *handover) takeAll() (fds []int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	fds, h.queued = h.queued, nil
+	return fds
+}
+
+func (h *handover) isGone() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gone
+}
+
+// HandOver gives the socket and its lock to the process at the other end of to, which
+// calls TakeOver. No peer is refused meanwhile: those that have connected are accepted
+// here, and those that connect now wait, as for room in the backlog. Dial does; a socket
+// of somebody else's in non-blocking mode gets EAGAIN. From the successor's listen(2) on they
+// see its pid (Peer).
+//
+// After that the Listener is over, and Close removes nothing. Accept returns what was
+// queued, then ErrHandedOver. The connections that it returned stay.
+//
+// On every error the Listener is as before, and those who waited are accepted here. So
+// it is when ctx is done before the successor has answered; closing to does not end the
+// wait. Nobody else may receive on to meanwhile. It stays the caller's; after an error it is
+// good for nothing but Close.
+//
+// ErrRefused: the successor runs as another user. ErrPeerLost: it has gone. ErrInUse: the
+// socket file is not this Listener's any more. ErrWouldWait: another HandOver is under
+// way. What the successor found wrong is told in words.
+func (l *Listener) HandOver(ctx context.Context, to *Conn) error {
+	return opError("hand over", l.Path(), l.handOver(ctx, to))
+}
+
+func (l *Listener) handOver(ctx context.Context, to *Conn) error {
+	switch {
+	case l.sock() == nil:
+		return ErrClosed
+	case l.hand.isGone():
+		return ErrHandedOver
+	}
+	own, err := to.dup()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = own.Close() }()
+	if !l.hand.alone.TryLock() {
+		return fmt.Errorf("%w: HandOver or Close is under way", ErrWouldWait)
+	}
+	defer l.hand.alone.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.hand.ctx, func() { cancel(ErrClosed) })()
+	defer l.hand.finish()
+	l.hand.handing().begin()
+	err = l.s.do(ctx, reading, func() error {
+		err := l.closeDoor(ctx)
+		if err == nil {
+			err = l.give(ctx, own)
+		}
+		if err != nil {
+			err = errors.Join(err, l.openDoor())
+		}
+		return err
+	})
+	if err == nil {
+		l.letGo()
+	}
+	return err
+}
+
+// dup is the same connection, which ends with this side's process or its own Close.
+func (c *Conn) dup() (*Conn, error) {
+	f, err := c.File()
+	if err != nil {
+		return nil, err
+	}
+	d, err := FromFile(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := (Policy{}).Check(d.peer); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// closeDoor has all who connect from now on wait, and takes those out of the queue who
+// have connected.
+func (l *Listener) closeDoor(ctx context.Context) error {
+	if now, _, err := inodeAt(l.file); err != nil || now != l.id {
+		return errors.Join(fmt.Errorf("%w: the socket file was removed or replaced", ErrInUse), err)
+	}
+	err := l.listen(0)
+	for filled := false; err == nil && !filled; {
+		if err = over(ctx, l.s.closed); err == nil {
+			err = l.empty()
+		}
+		if err == nil {
+			filled, err = l.fill()
+		}
+	}
+	return err
+}
+
+// openDoor undoes closeDoor.
+func (l *Listener) openDoor() error {
+	l.hand.filled = true
+	return l.listen(l.backlog)
+}
+
+// listen has the socket show this process to who connects (listen(2)).
+func (l *Listener) listen(backlog int) error {
+	return l.s.control(func(fd int) error {
+		if !l.s.sealed {
+			_ = passRights(fd, 1) // which another holder may have changed; an older kernel has no such thing
+		}
+		return os.NewSyscallError("listen", unix.Listen(fd, backlog))
+	})
+}
+
+// empty takes all connections out of the queue.
+func (l *Listener) empty() error {
+	for {
+		fd := -1
+		err := l.s.control(func(listener int) (err error) {
+			fd, err = l.acceptNow(listener)
+			return err
+		})
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case errors.Is(err, unix.ECONNABORTED):
+			continue
+		case err != nil:
+			return err
+		}
+		l.hand.mu.Lock()
+		l.hand.queued = append(l.hand.queued, fd)
+		l.hand.mu.Unlock()
+	}
+}
+
+// fill makes the one connection that there is room for, unless another has come first. It
+// stays in the queue when its maker has closed it.
+func (l *Listener) fill() (bool, error) {
+	addr, err := address(l.file)
+	if err != nil { // it is too long
+		addr, err = address(l.path)
+	}
+	if err != nil {
+		return false, err
+	}
+	fd, err := newFD()
+	if err != nil {
+		return false, err
+	}
+	defer closeFDs([]int{fd})
+	err = ignoringEINTR(func() error { return unix.Connect(fd, addr) })
+	if errors.Is(err, unix.EAGAIN) {
+		return false, nil
+	}
+	return err == nil, os.NewSyscallError("connect", err)
+}
+
+// give sends the listener and waits for the answer.
+func (l *Listener) give(ctx context.Context, to *Conn) error {
+	if err := to.Send(ctx, listenerOffered, l.s.file, l.lock.file); err != nil {
+		return err
+	}
+	answer, err := to.Receive(ctx)
+	if err != nil {
+		answer, err = to.withdraw(err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := answer.Close(); err != nil {
+		return err
+	}
+	if !bytes.Equal(answer.Data, listenerTaken) {
+		return fmt.Errorf("the successor does not take it: %s", answer.Data)
+	}
+	return nil
+}
+
+// withdraw returns the answer that has come, or makes sure that none can come any more,
+// says so, and returns why.
+func (c *Conn) withdraw(why error) (Record, error) {
+	_ = c.s.control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_RD) }) // fails only if the peer is gone
+	answer, err := c.receive(context.Background())                                 // which does not wait now
+	if err == nil {
+		return answer, nil
+	}
+	_ = c.TrySend(listenerWithdrawn)
+	return Record{}, why
+}
+
+// letGo closes what is another process' by now.
+func (l *Listener) letGo() {
+	l.once.Do(func() {
+		l.hand.mu.Lock()
+		l.hand.gone = true
+		l.hand.mu.Unlock()
+		if l.s != nil {
+			l.s.shared.Store(true)
+		}
+		_ = errors.Join(l.s.close(), l.lock.file.Close()) // the other has them as they are
+	})
+}

@@ -1,0 +1,178 @@
+package sock
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// TakeOver makes a Listener of the one that the process at the other end of from hands
+// over (HandOver), without an instant in which nobody listens. path and the options are as
+// for Listen, and need not be those of the predecessor, but the path has to lead to the
+// same socket. Connections show this process as their Peer from then on, and path+".lock" is locked
+// all the time. from stays the caller's; nobody else may receive on it meanwhile.
+//
+// On every error the predecessor is told why, and has its Listener as before. If it dies
+// once the socket is here, TakeOver goes on.
+//
+// ErrNotListener: what came is not the listener of path and its lock, or the predecessor has
+// withdrawn it. ErrRefused: the predecessor runs as another user. ErrPeerLost: it
+// has died before; Listen replaces what it left. The others are those of Listen.
+func TakeOver(ctx context.Context, from *Conn, path string, opts ...ListenOption) (*Listener, error) {
+	l, err := takeOver(ctx, from, path, newOptions(opts))
+	if err != nil {
+		return nil, opError("take over", path, err)
+	}
+	return l, nil
+}
+
+func takeOver(ctx context.Context, from *Conn, path string, o options) (*Listener, error) {
+	if from.sock() == nil {
+		return nil, ErrClosed
+	}
+	l, err := receiveListener(ctx, from, path, o)
+	if err != nil {
+		why := err.Error()
+		_ = from.TrySend([]byte(why[:min(len(why), maxReason)]))
+		return nil, err
+	}
+	if err := l.confirm(ctx, from); err != nil {
+		l.letGo()
+		return nil, err
+	}
+	return l, nil
+}
+
+// maxReason bounds what a predecessor is told, in bytes.
+const maxReason = 1024
+
+// receiveListener makes a Listener of what comes, and listens.
+func receiveListener(ctx context.Context, from *Conn, path string, o options) (*Listener, error) {
+	if err := (Policy{}).Check(from.peer); err != nil {
+		return nil, err
+	}
+	l, _, err := newListener(path, o)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := from.Receive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(rec.Data, listenerOffered) || len(rec.Files) != 2 {
+		err = fmt.Errorf("%w: a record of %d bytes with %d descriptors came, where a listener and its lock were expected",
+			ErrNotListener, len(rec.Data), len(rec.Files))
+	} else {
+		err = l.adopt(&rec, o)
+	}
+	if cerr := rec.Close(); err == nil && cerr != nil {
+		l.letGo()
+		return nil, cerr
+	}
+	return l, err
+}
+
+// confirm says that the listener is taken, unless the predecessor has withdrawn it. One
+// that has died has not.
+func (l *Listener) confirm(ctx context.Context, from *Conn) error {
+	err := from.TrySend(listenerTaken)
+	if err == nil || !errors.Is(err, ErrPeerLost) {
+		return err
+	}
+	rec, err := from.Receive(ctx)
+	switch {
+	case errors.Is(err, ErrPeerLost):
+		return nil
+	case err != nil:
+		return err
+	}
+	return errors.Join(fmt.Errorf("%w: the predecessor has withdrawn it", ErrNotListener), rec.Close())
+}
+
+// adopt checks what came and takes it. Nothing is changed before all is checked.
+func (l *Listener) adopt(rec *Record, o options) error {
+	var mode uint32
+	err := withFDs(rec.Files, nil, func(fds []int) (err error) {
+		if err := checkListening(fds[0], l.file); err != nil {
+			return err
+		}
+		l.id, mode, err = inodeAt(l.file)
+		if err == nil && mode&unix.S_IFMT != unix.S_IFSOCK {
+			err = fmt.Errorf("%w: there is no socket at %s", ErrNotListener, l.file)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	l.lock, err = inheritLock(l.file+".lock", rec.Take(1))
+	if err != nil {
+		return err
+	}
+	err = l.inherit(rec.Files[0], o)
+	if err == nil && mode&0o777 != uint32(o.mode) {
+		err = os.Chmod(l.file, o.mode)
+	}
+	if err == nil {
+		err = l.openDoor()
+	}
+	if err != nil {
+		l.letGo()
+	}
+	return err
+}
+
+// inherit makes the socket of a duplicate of f.
+func (l *Listener) inherit(f *os.File, o options) error {
+	fd := -1
+	err := withFDs([]*os.File{f}, nil, func(fds []int) (err error) {
+		fd, err = dupFD(fds[0])
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		closeFDs([]int{fd})
+		return os.NewSyscallError("fcntl", err)
+	}
+	l.s, err = newSocket(fd, l.path, ourselves)
+	if err != nil {
+		return err
+	}
+	l.s.sealed = o.limits.fds == 0 && refuseRights(fd)
+	return nil
+}
+
+// checkListening says whether fd listens at file.
+func checkListening(fd int, file string) error {
+	if err := checkSocket(fd, 1); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotListener, err)
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return os.NewSyscallError("getsockname", err)
+	}
+	if bound, ok := sa.(*unix.SockaddrUnix); !ok || !isSamePlace(bound.Name, file) {
+		return fmt.Errorf("%w: it listens at %q and not at %s; a relative path is one of the same directory", ErrNotListener, bound.Name, file)
+	}
+	return nil
+}
+
+// isSamePlace reports whether two names are of one entry of a directory.
+func isSamePlace(a, b string) bool {
+	if a == "" || a[0] == '@' || filepath.Base(a) != filepath.Base(b) {
+		return false
+	}
+	dirA, err := os.Stat(filepath.Dir(a))
+	if err != nil {
+		return false
+	}
+	dirB, err := os.Stat(filepath.Dir(b))
+	return err == nil && os.SameFile(dirA, dirB)
+}
