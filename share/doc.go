@@ -28,7 +28,8 @@
 // [Lease.Notify] and [Attachment.Notify] send the other side a few bytes.
 //
 // A successor takes memory over from a producer that is to end, without loading it again:
-// it attaches [WithReoffer], and offers the buffer of its [Attachment] itself.
+// it attaches [WithReoffer], and offers the buffer of its [Attachment] itself. With
+// [Server.HandOver] and [TakeOver] it gets the socket as well, and no consumer is refused.
 //
 // # Lease
 //

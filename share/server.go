@@ -23,6 +23,7 @@ type Server struct {
 	stop     context.CancelCauseFunc
 	accept   sync.Once
 	work     sync.WaitGroup
+	visits   sync.WaitGroup // of peers that have neither a lease nor a place in line, and of who accepts them
 
 	mu       sync.Mutex
 	offers   map[string]*offering    // whose data is there
@@ -35,13 +36,18 @@ type Server struct {
 // [Server.Prepare] or [Server.Offer] on. The errors are those of [sock.Listen], and
 // one for an option that makes no sense.
 func Listen(path string, opts ...ListenOption) (*Server, error) {
+	return open(opts, func(opts []sock.ListenOption) (*sock.Listener, error) { return sock.Listen(path, opts...) })
+}
+
+// open makes a server of the listener that listen gives.
+func open(opts []ListenOption, listen func([]sock.ListenOption) (*sock.Listener, error)) (*Server, error) {
 	o, err := newListenOptions(opts)
 	if err != nil {
 		return nil, err
 	}
-	l, err := sock.Listen(path, append([]sock.ListenOption{
+	l, err := listen(append([]sock.ListenOption{
 		sock.WithMaxRecord(wire.MaxRecord), sock.WithMaxFDs(0), sock.WithFarewell(wire.Encode(notAllowed)), sock.WithPolicy(o.policy),
-	}, o.sock...)...)
+	}, o.sock...))
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +76,7 @@ func (s *Server) Path() string {
 func (s *Server) isZero() bool { return s == nil || s.listener == nil }
 
 // Close ends all offers and connections, waits for them, and removes the
-// socket. A [Prepared] remains to be closed, and keeps its memory until then. Close may
+// socket, unless that was handed over. A [Prepared] remains to be closed, and keeps its memory until then. Close may
 // be called again and on nil, but not by a function of [OnEvent], which it waits for.
 func (s *Server) Close() error {
 	if s.isZero() {
@@ -91,14 +97,16 @@ func (s *Server) startAccepting() {
 	}
 	s.accept.Do(func() {
 		s.work.Add(1)
+		s.visits.Add(1)
 		go s.serve()
 	})
 }
 
-// serve accepts until the server is closed. What goes wrong with one peer
+// serve accepts until the server is closed or handed over. What goes wrong with one peer
 // concerns nobody else; a listener that fails ends every offer.
 func (s *Server) serve() {
 	defer s.work.Done()
+	defer s.visits.Done()
 	for {
 		var refused *sock.RefusedError
 		conn, err := s.listener.Accept(s.ctx)
@@ -107,6 +115,8 @@ func (s *Server) serve() {
 			s.take(conn)
 		case errors.As(err, &refused):
 			s.tell(Event{Kind: PeerRefused, Peer: refused.Peer, Err: err})
+		case errors.Is(err, sock.ErrHandedOver):
+			return
 		default:
 			s.stop(fmt.Errorf("accepting consumers: %w", err))
 			return
@@ -127,9 +137,10 @@ func (s *Server) take(conn *sock.Conn) {
 		return
 	}
 	s.work.Add(1)
+	s.visits.Add(1)
 	go func() {
 		defer s.work.Done()
-		v := &visitor{server: s, transport: t}
+		v := &visitor{server: s, transport: t, settled: sync.OnceFunc(s.visits.Done)}
 		v.watch, v.unwatched = s.watches.join(conn)
 		v.talk()
 		s.watches.leave(v.watch)

@@ -18,11 +18,13 @@ type visitor struct {
 	watch     *watch // of its process, or nil
 	unwatched error  // why not
 	want      wire.Attach
-	lists     bool // it wants a list of the offers, and nothing else
+	lists     bool   // it wants a list of the offers, and nothing else
+	settled   func() // it has a lease or waits for one, or has left; may be called again
 }
 
 // talk hears what the peer wants and sees it through.
 func (v *visitor) talk() {
+	defer v.settled()
 	err := v.hearWish()
 	switch {
 	case err == nil && v.lists:
@@ -71,9 +73,11 @@ func (v *visitor) attend() error {
 		return err
 	}
 	lease, w, err := v.enlist(allowed)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	v.settled()
+	switch {
 	case w == nil:
 		lease.run()
 		return nil

@@ -51,8 +51,11 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	} {
 		require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, opt), name)
 	}
+	_, err := TakeOver(soon(t), nil, srv.Path())
+	require.ErrorIs(t, err, sock.ErrClosed)
+	require.ErrorIs(t, srv.HandOver(soon(t), nil), sock.ErrClosed)
 	srv.Expect("")
-	_, err := Attach(soon(t), srv.Path(), "", dev)
+	_, err = Attach(soon(t), srv.Path(), "", dev)
 	require.ErrorIs(t, err, ErrRefused, "no offer has that name, so nobody waits for it")
 	s := serveAs(t, srv, "data", buf, ReadOnly, nil, WithLeases(1))
 	require.NoError(t, attached(t, srv, "data", dev, nil, PeerOption(nil)).Close(), "options that are nil do nothing")
@@ -71,6 +74,7 @@ func TestZeroValuesAreClosed(t *testing.T) {
 		s.Working("x", 1, 2)
 		s.Remove()
 		require.Empty(t, s.Path())
+		require.ErrorIs(t, s.HandOver(ctx, nil), ErrClosed)
 		require.Empty(t, s.Leases("x"))
 		require.ErrorIs(t, s.Offer(ctx, "x", nil, ReadOnly), ErrClosed)
 		require.ErrorIs(t, s.OfferLegacy(ctx, "x", nil), ErrClosed)

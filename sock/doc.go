@@ -19,6 +19,13 @@
 // Whoever needs a byte stream, more than 64 KiB in one piece, a peer on
 // another machine, or a system other than Linux.
 //
+// # Another process at the same path
+//
+// [Listener.HandOver] and [TakeOver] give a Listener to a successor, over a connection
+// between the two: a socket of their own that the predecessor listens at, or a pair of
+// which a child inherits one end ([Conn.File], [FromFile]). Nobody who connects meanwhile
+// is refused.
+//
 // # What bites
 //
 //   - Who sends last waits for the other's close (WaitClose). A process that

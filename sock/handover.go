@@ -138,8 +138,12 @@ func (l *Listener) handOver(ctx context.Context, to *Conn) error {
 		return err
 	}
 	defer func() { _ = own.Close() }()
-	if !l.hand.alone.TryLock() {
-		return fmt.Errorf("%w: HandOver or Close is under way", ErrWouldWait)
+	switch {
+	case l.hand.alone.TryLock():
+	case l.hand.ctx.Err() != nil: // by Close
+		return ErrClosed
+	default:
+		return fmt.Errorf("%w: another HandOver is under way", ErrWouldWait)
 	}
 	defer l.hand.alone.Unlock()
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -35,6 +35,8 @@ var actors = map[string]func(task) error{
 	actEnemy:          attack,
 	actCrowd:          gather,
 	actFollower:       follow,
+	actHeir:           inherit,
+	actVisitor:        visit,
 }
 
 const (
@@ -45,6 +47,8 @@ const (
 	actEnemy          = "enemy"           // do evil
 	actCrowd          = "crowd"           // attach many times at once
 	actFollower       = "follower"        // attach, and again when there is something newer
+	actHeir           = "heir"            // take a producer's place, and give it to the next
+	actVisitor        = "visitor"         // attach, verify whose memory it is and leave, over and over
 )
 
 // taskEnv holds the task of an actor, as JSON.

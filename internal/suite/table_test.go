@@ -16,7 +16,7 @@ import (
 )
 
 // faults is how many rows docs/faults.md has.
-const faults = 84
+const faults = 85
 
 // A source is what the tests of a package hold.
 type source struct {
