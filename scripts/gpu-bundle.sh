@@ -16,7 +16,7 @@ for c in $commands; do
 done
 ${GO:-go} build -ldflags='-s -w' -o "$tree/bin/suite" ./internal/suite
 # The lessons, and the comments that say what they print.
-for lesson in examples/go/[0-9]*; do
+for lesson in examples/go/[0-9]* examples/go/weights; do
 	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/" "./$lesson"
 	mkdir -p "$tree/$lesson"
 	cp "$lesson/main.go" "$tree/$lesson/"

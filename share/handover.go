@@ -10,17 +10,20 @@ import (
 // [TakeOver]: no consumer is refused meanwhile, and none finds the socket without a server.
 // Those that have connected before are served here, as are all leases, until the offers
 // end. Those that connect while the socket changes hands wait, and those after that are
-// the successor's. When HandOver returns nil, or ctx is done after that, each consumer that had
-// connected here has a lease, waits for an offer that is expected here, or was refused; and
-// Close leaves the socket alone.
+// the successor's. Close leaves the socket alone then.
+//
+// HandOver returns when each consumer that had connected here has a lease, waits for an
+// offer that is expected here, or was refused; or when ctx is done, with nil if the socket is
+// the successor's by then. Who is to end without taking a lease back waits for those that
+// there are now ([Server.Leases], [Lease.Done]): there will be no others.
 //
 // A successor that is to offer the same memory attaches to it first, [WithReoffer]. Its
 // lease is among those that go on. Consumers hear nothing of all this; the end of their
 // offer here ([ErrRevoked]) tells them to attach again, as [Follow] does.
 //
 // On every error the server goes on as before, and serves who waited. It is one of
-// [sock.Listener.HandOver], which also says what becomes of to. Bound the wait for the successor's
-// answer with ctx: until then consumers wait, too.
+// [sock.Listener.HandOver], which also says what becomes of to. Bound the wait for the
+// successor's answer with ctx: until then consumers wait, too.
 func (s *Server) HandOver(ctx context.Context, to *sock.Conn) error {
 	if s.isZero() || s.ctx.Err() != nil {
 		return ErrClosed

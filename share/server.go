@@ -23,7 +23,7 @@ type Server struct {
 	stop     context.CancelCauseFunc
 	accept   sync.Once
 	work     sync.WaitGroup
-	visits   sync.WaitGroup // of peers that have neither a lease nor a place in line, and of who accepts them
+	visits   sync.WaitGroup // of peers without a lease or a place in line, and of who accepts them
 
 	mu       sync.Mutex
 	offers   map[string]*offering    // whose data is there
@@ -76,8 +76,9 @@ func (s *Server) Path() string {
 func (s *Server) isZero() bool { return s == nil || s.listener == nil }
 
 // Close ends all offers and connections, waits for them, and removes the
-// socket, unless that was handed over. A [Prepared] remains to be closed, and keeps its memory until then. Close may
-// be called again and on nil, but not by a function of [OnEvent], which it waits for.
+// socket, unless that was handed over. A [Prepared] remains to be closed, and keeps its
+// memory until then. Close may be called again and on nil, but not by a function of
+// [OnEvent], which it waits for.
 func (s *Server) Close() error {
 	if s.isZero() {
 		return nil

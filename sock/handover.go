@@ -211,7 +211,7 @@ func (l *Listener) openDoor() error {
 func (l *Listener) listen(backlog int) error {
 	return l.s.control(func(fd int) error {
 		if !l.s.sealed {
-			_ = passRights(fd, 1) // which another holder may have changed; an older kernel has no such thing
+			_ = passRights(fd, 1) // which another holder may have changed; older kernels lack it
 		}
 		return os.NewSyscallError("listen", unix.Listen(fd, backlog))
 	})
@@ -285,8 +285,9 @@ func (l *Listener) give(ctx context.Context, to *Conn) error {
 // withdraw returns the answer that has come, or makes sure that none can come any more,
 // says so, and returns why.
 func (c *Conn) withdraw(why error) (Record, error) {
-	_ = c.s.control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_RD) }) // fails only if the peer is gone
-	answer, err := c.receive(context.Background())                                 // which does not wait now
+	// It fails only if the peer is gone. In either case Receive does not wait.
+	_ = c.s.control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_RD) })
+	answer, err := c.receive(context.Background())
 	if err == nil {
 		return answer, nil
 	}

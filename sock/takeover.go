@@ -14,8 +14,8 @@ import (
 // TakeOver makes a Listener of the one that the process at the other end of from hands
 // over (HandOver), without an instant in which nobody listens. path and the options are as
 // for Listen, and need not be those of the predecessor, but the path has to lead to the
-// same socket. Connections show this process as their Peer from then on, and path+".lock" is locked
-// all the time. from stays the caller's; nobody else may receive on it meanwhile.
+// same socket. Connections show this process as their Peer from then on, and path+".lock"
+// is locked all the time. from stays the caller's; nobody else may receive on it meanwhile.
 //
 // On every error the predecessor is told why, and has its Listener as before. If it dies
 // once the socket is here, TakeOver goes on.

@@ -23,9 +23,9 @@
 // with Close, which is idempotent and may be called on nil. [Import] leaves the
 // files it is given to the caller. [Buffer.Export] hands out duplicates of
 // descriptors made once; [Buffer.Lend] lends those themselves, and the buffer cannot
-// be closed until the [Loan] has ended, nor before a [Hold] of it. Imported memory has descriptors to
-// give on if it was imported [WithReexport]. Physical memory is free when the last handle,
-// mapping and descriptor of it, in any process, is gone: a plain fd is enough
+// be closed until the [Loan] has ended, nor before a [Hold] of it. Imported memory has
+// descriptors to give on if it was imported [WithReexport]. Physical memory is free when
+// the last handle, mapping and descriptor of it, in any process, is gone: a plain fd is enough
 // to keep it.
 //
 // After Close an address ([Buffer.Ptr] and the others) is 0, and what would need the

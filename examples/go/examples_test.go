@@ -29,7 +29,7 @@ const maxLines = 80
 func TestLessons(t *testing.T) {
 	names := lessons(t)
 	require.Len(t, names, 8)
-	bin := build(t)
+	bin := build(t, "./...")
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
 			require.True(t, strings.HasPrefix(name, fmt.Sprintf("%02d-", i+1)), "numbered in order")
@@ -62,13 +62,13 @@ func lessons(t *testing.T) (names []string) {
 	return dirs
 }
 
-// build builds the lessons, unless they were brought along.
-func build(t *testing.T) string {
+// build builds the programs of those packages, unless they were brought along.
+func build(t *testing.T, packages string) string {
 	if dir := os.Getenv("GPUFD_BIN"); dir != "" {
 		return dir
 	}
 	dir := t.TempDir()
-	cmd := exec.Command("go", "build", "-o", dir+"/", "./...")
+	cmd := exec.Command("go", "build", "-o", dir+"/", packages)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)

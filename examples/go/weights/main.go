@@ -1,0 +1,149 @@
+// Weights: a daemon that keeps weights on a GPU for any number of processes.
+//
+//	weights serve SOCKET   # offers what it reads, a line each: the next replaces the last
+//	weights use SOCKET     # prints what is offered, and again when there is something newer
+//
+// A daemon may be killed: who uses the weights follows the next. The line "upgrade" starts
+// the program anew: it takes memory and socket over, loads nothing, and refuses nobody.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/examples/go/lesson"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+func main() {
+	if len(os.Args) != 3 {
+		log.Fatal("usage: weights serve|use SOCKET")
+	}
+	lesson.Run(func(dev *cu.Device, ctx *cu.Context) (err error) {
+		d := &daemon{dev: dev, ctx: ctx}
+		switch what, socket := os.Args[1], os.Args[2]; what {
+		case "use":
+			return use(socket, dev, ctx)
+		case "upgrade": // started by handOver
+			err = d.takeOver(socket)
+		default:
+			d.srv, err = share.Listen(socket)
+		}
+		if err == nil {
+			d.run()
+		}
+		defer d.offers.Wait()
+		return errors.Join(err, d.srv.Close()) // the leases end, and Follow attaches to who listens
+	})
+}
+
+// patience bounds an upgrade, and how long an old version is kept for who uses it.
+const patience = 10 * time.Second
+
+type daemon struct {
+	dev    *cu.Device
+	ctx    *cu.Context
+	srv    *share.Server
+	offers sync.WaitGroup
+}
+
+// run does what it reads until there is no more, or a successor has taken over. What fails
+// leaves all as it was.
+func (d *daemon) run() {
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		var err error
+		if in.Text() != "upgrade" {
+			err = d.load(in.Text())
+		} else if err = d.handOver(); err == nil {
+			return
+		}
+		if err != nil {
+			log.Print(err)
+		}
+	}
+}
+
+// load offers text.
+func (d *daemon) load(text string) error {
+	buf, err := vmm.New(d.dev, uint64(len(text)))
+	if err == nil {
+		err = cu.CopyToDevice(d.ctx, buf.Ptr(), []byte(text))
+	}
+	if err != nil {
+		return errors.Join(err, buf.Close())
+	}
+	d.offer(buf, buf)
+	return nil
+}
+
+// offer offers buf instead of what there was, and closes owner when nobody has it from here.
+func (d *daemon) offer(buf *vmm.Buffer, owner io.Closer) {
+	begun, now := context.WithCancel(context.Background())
+	d.offers.Go(func() {
+		defer now()
+		err := d.srv.Replace(context.Background(), "weights", buf, share.ReadOnly,
+			share.WithGrace(patience), share.OnEvent(func(share.Event) { now() }))
+		if err = errors.Join(err, owner.Close()); !errors.Is(err, share.ErrClosed) && err != nil {
+			log.Print(err)
+		}
+	})
+	<-begun.Done()
+}
+
+// handOver starts a successor, and gives it the socket when it has the memory.
+func (d *daemon) handOver() (err error) {
+	wait, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	to, theirs, err := sock.NewPair()
+	if err != nil {
+		return err
+	}
+	defer lesson.Close(&err, to)
+	f, err := theirs.File()
+	if err != nil {
+		return errors.Join(err, theirs.Close())
+	}
+	successor := exec.Command(os.Args[0], "upgrade", d.srv.Path())
+	successor.Stdin, successor.Stdout, successor.Stderr = os.Stdin, os.Stdout, os.Stderr
+	successor.ExtraFiles = []*os.File{f} // descriptor 3
+	if err := errors.Join(successor.Start(), f.Close(), theirs.Close()); err != nil {
+		return err
+	}
+	if _, err = to.Receive(wait); err != nil {
+		return err
+	}
+	return d.srv.HandOver(wait, to)
+}
+
+// takeOver is the other side of handOver: it attaches to the memory, and takes the socket.
+func (d *daemon) takeOver(socket string) error {
+	wait, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	from, err := sock.FromFile(os.NewFile(3, "predecessor"))
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	att, err := share.Attach(wait, socket, "weights", d.dev, share.WithReoffer())
+	if err != nil {
+		return err
+	}
+	if err = from.Send(wait, []byte("attached")); err == nil {
+		d.srv, err = share.TakeOver(wait, from, socket)
+	}
+	if err != nil {
+		return errors.Join(err, att.Close())
+	}
+	d.offer(att.Buffer(), att)
+	return nil
+}

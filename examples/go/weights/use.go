@@ -1,0 +1,27 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share"
+)
+
+// use prints what is offered and by whom, over and over. A server would load its model
+// from att.Ptr, and serve until att.Context ends.
+func use(socket string, dev *cu.Device, ctx *cu.Context) error {
+	for att, err := range share.Follow(context.Background(), socket, "weights", dev) {
+		if err != nil {
+			return err
+		}
+		text := make([]byte, att.Size())
+		if err := cu.CopyToHost(ctx, text, att.Ptr()); err != nil {
+			return err
+		}
+		fmt.Printf("%s of generation %d, from %d\n", text, att.Offer().Descriptor.Generation, att.Offer().Producer.PID)
+		<-att.Context().Done()
+		fmt.Println("notice:", context.Cause(att.Context()))
+	}
+	return nil
+}
