@@ -39,8 +39,9 @@ func childLeaver() error {
 	case "close when revoked":
 		fmt.Println("mapped")
 		<-att.Done()
-		untilInputEnds("revoked")
-		return errors.Join(att.Close(), ctx.Close())
+		err = att.Close()
+		untilInputEnds("closed")
+		return errors.Join(err, ctx.Close())
 	}
 	untilInputEnds("attached")
 	return errors.Join(err, att.Close(), ctx.Close())

@@ -130,23 +130,23 @@ func TestFault82_WriterIsWaitedForUntilItIsDead(t *testing.T) {
 }
 
 // A consumer that has released the memory is not waited for, if that is enough. One whose
-// offer has ended keeps its connection until then.
+// offer has ended keeps its connection until then, and says so. None of them dies.
 func TestOfferWaitsForReleases(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Released))
 	leaver(t, srv, "close")
 	s.await(t, Ended, 1)
-	slow := start(t, "leaver", srv.Path(), "close when revoked")
-	slow.says(t, "mapped")
+	revoked := start(t, "leaver", srv.Path(), "close when revoked")
+	revoked.says(t, "mapped")
 	killed := leaver(t, srv, "")
 	s.cancel()
-	slow.says(t, "revoked")
-	killed.kill()
+	revoked.says(t, "closed")
 	s.await(t, Ended, 2)
-	require.Empty(t, s.result)
-	slow.end(t)
+	require.Empty(t, s.result, "another has not")
+	killed.kill()
 	require.NoError(t, s.end(t))
+	revoked.end(t)
 }
 
 // The wait for who may write ends with its context, and with the server, and says who.
@@ -247,7 +247,8 @@ func TestFenceOptions(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	srv := listen(t)
 	buf := newBuffer(t, ctx, 1)
-	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(nil, Fenced)), "context")
+	var none context.Context
+	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(none, Fenced)), "context")
 	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(soon(t), 0)), "Fence(0)")
 	s := serve(t, srv, buf, WithFence(soon(t), Released))
 	att := attached(t, srv, "", ctx.Device())

@@ -41,6 +41,7 @@ NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LA
 
 # Capabilities: a consumer takes offers by a legacy handle, and application data in a DATA.
 TAKES_LEGACY, TAKES_DATA = 1 << 0, 1 << 1
+AWAITS_RELEASE = 1 << 1  # of a process: the producer waits until who may write says FAREWELL
 
 
 def driver_name(kind):
@@ -827,11 +828,15 @@ class Attachment:
             self.conn.farewell(Refuse(error.code, str(error)))
         elif error is not None and not self.over and not isinstance(error, Lost):
             self.conn.farewell(Verdict(False, str(error) or kind.__name__))
-        elif error is None and not self.over:
+        elif (error is None and not self.over) or (isinstance(error, Revoked) and self.awaited()):
             self.drop_fds()
             with contextlib.suppress(Error, OSError):
                 self.conn.send(Farewell(), deadline=self.conn.shortly())
         self.close()
+
+    def awaited(self):
+        """Whether the producer keeps the connection until it has heard a farewell."""
+        return bool(self.offer and self.offer.process and self.offer.process & AWAITS_RELEASE)
 
     def close(self):
         self.drop_fds()

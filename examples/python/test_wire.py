@@ -238,6 +238,15 @@ class Connections(unittest.TestCase):
                 with gpufd.Attachment(self.conn, None) as att:
                     att.over = over
                 self.assertEqual(self.liar.recv(9999), last)
+        for process, last in ((gpufd.AWAITS_RELEASE, gpufd.encode(gpufd.Farewell())), (0, b"")):
+            with self.subTest(process):
+                self.part()
+                self.meet()
+                self.lie(gpufd.encode(gpufd.Revoke("give it back")))
+                with self.assertRaises(gpufd.Revoked), gpufd.Attachment(self.conn, None) as att:
+                    att.offer = gpufd.replace(Offers.good, process=process)
+                    att.hear()
+                self.assertEqual(self.liar.recv(9999), last)
         self.part()
         self.meet()
         self.lie(gpufd.encode(gpufd.Farewell()))
