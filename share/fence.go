@@ -14,8 +14,8 @@ import (
 )
 
 // A Fence is what is known of a peer's work on the memory when its lease has ended. The end
-// of a lease alone says nothing: on an H200 a process that was killed while its kernel
-// writes goes on writing for 10 ms after its connection has ended.
+// of a lease alone says nothing: a process that was killed while its kernel writes goes on
+// writing for milliseconds after its connection has ended.
 type Fence int
 
 // The fences. Fenced is the stronger one: who waits for Released takes it, too.
@@ -206,8 +206,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// deathTime is how long a process that was killed takes to be dead: its connection ends
-// up to 67 ms before it, on an H200.
+// deathTime bounds how long a process that was killed takes to be dead: on a GPU its
+// connection ends tens of milliseconds before it.
 const deathTime = 500 * time.Millisecond
 
 // A LostError says that a peer's connection has ended and that the peer had said no
