@@ -85,7 +85,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	var err error
 	for i := 0; err == nil && i < 10_000; i++ {
 		r := s.edit("weights")
-		for range 100 {
+		for range 1000 {
 			r.Holders = append(r.Holders, held{ID: HoldID(s.NewID()), Holder: Holder{Who: reader, Version: 1, Access: 1}})
 		}
 		err = s.grow(r)
