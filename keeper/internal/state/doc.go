@@ -55,8 +55,9 @@
 // # Concurrent use
 //
 // A State is not safe for concurrent use. A state and its clones share values that nobody
-// changes, so one goroutine may read a state while another changes a clone of it. What
-// methods return by pointer is shared as well, and is not to be changed.
+// changes, so one goroutine may read a state while another changes a clone of it. Versions
+// and parts that methods return by pointer, and labels of bookings, are shared as well,
+// and are not to be changed.
 //
 // The methods of a nil or zero State are those of an empty one that belongs to root; a
 // nil one takes no change.

@@ -105,6 +105,9 @@ func TestReport(t *testing.T) {
 	require.True(t, report(writer, Quarantined, "again"))
 	require.Equal(t, writer, refused(t, lease(1), IsQuarantined, "who knows", "version 1").Holders[0].Who)
 	require.NoError(t, lease(0), "only that part is bad")
+	require.False(t, report(reader, OK, ""))
+	require.False(t, report(reader, Damaged, "no"))
+	refused(t, lease(1), IsQuarantined, "who knows")
 	require.True(t, report(writer, OK, ""))
 	require.NoError(t, lease(1))
 	require.True(t, report(writer, Damaged, "sums differ"))
@@ -112,9 +115,9 @@ func TestReport(t *testing.T) {
 	require.True(t, report(writer, Quarantined, ""))
 	refused(t, lease(1), IsDamaged, "sums differ", "another version")
 
-	old := s.get("weights").Current
 	put(t, s, newBooking("weights"))
 	require.NoError(t, lease(0))
+	old := s.get("weights").Retired[0]
 	counted, err := s.Report("weights", 1, 0, writer, Damaged, "later")
 	require.NoError(t, err)
 	require.True(t, counted)
