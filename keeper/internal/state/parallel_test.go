@@ -22,13 +22,13 @@ func TestTwoVersionsInTurn(t *testing.T) {
 		writers[i] = Writer{Who: Who{UID: writer.UID, GID: writer.GID, PID: int32(10 + i)}, Since: t0, Pidfd: s.NewID()}
 	}
 	var held []HoldID
-	for n := uint64(1); n <= 6; n++ {
+	for n := uint64(1); n <= 4; n++ {
 		id := fmt.Sprintf("step %d", n)
 		for i, part := range random.Perm(parts) {
 			b := newBooking("model", of(id, part, parts), on(device(part/each)), by(writers[part/each]), expecting(n-1), labelled("step", id))
 			v := put(t, s, b)
 			require.Equal(t, i == parts-1, v != nil)
-			if i%16 == 0 {
+			if i == int(n)*8 {
 				s = restarted(t, s, p)
 			}
 			seen, _, err := s.Lease("model", part, reader)
