@@ -84,7 +84,8 @@ func TestManyChunksAreOfferedOn(t *testing.T) {
 	g := granularity(t, dev)
 	v1 := listen(t)
 	serve(t, v1, newBuffer(t, ctx, (maxFDs+3)*g-5, vmm.WithChunkSize(g)))
-	open := cutest.Descriptors()
+	require.NoError(t, attached(t, v1, "data", dev).Close()) // from now on v1 watches this process
+	open := settledDescriptors(t)
 	from, err := Attach(soon(t), v1.Path(), "data", dev, WithReoffer())
 	require.NoError(t, err)
 	v2 := listen(t)
@@ -170,8 +171,9 @@ func TestMemoryOfferedOnIsClosedBeforeItsLeaseEnds(t *testing.T) {
 		}
 		return next()
 	}))
+	ctx := leavesNothingOn(t, dev)
 	v1 := listen(t)
-	serve(t, v1, newBuffer(t, leavesNothingOn(t, dev), 1))
+	serve(t, v1, newBuffer(t, ctx, 1))
 	from = attached(t, v1, "data", dev, WithReoffer())
 	require.NoError(t, from.Close())
 	require.Equal(t, []error{nil}, lease)
@@ -197,8 +199,9 @@ func TestFailedAttachWithReofferLeavesNothing(t *testing.T) {
 	g := granularity(t, dev)
 	v1 := listen(t)
 	serve(t, v1, newBuffer(t, ctx, 3*g, vmm.WithChunkSize(g)))
+	require.NoError(t, attached(t, v1, "data", dev).Close()) // from now on v1 watches this process
 	for _, function := range []string{"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"} {
-		open, owed := cutest.Descriptors(), s.owed()
+		open, owed := settledDescriptors(t), s.owed()
 		err := s.during(function, func() error {
 			_, err := Attach(soon(t), v1.Path(), "data", dev, WithReoffer())
 			return err
