@@ -147,7 +147,7 @@ func warm(t testing.TB, ctx *cu.Context) {
 	}
 	mem, err := ctx.Alloc(32 << 20)
 	require.NoError(t, err)
-	var streams [4]*cu.Stream // as many as a test has at once
+	var streams [16]*cu.Stream // as many as a test has at once
 	for i := range streams {
 		streams[i], err = ctx.NewStream()
 		require.NoError(t, err)

@@ -173,7 +173,7 @@ func (p *process) fails(code int, words ...string) string {
 	require.Equal(p.t, code, p.wait(), p.dump())
 	line, more, _ := strings.Cut(strings.Join(p.err.all(), "\n"), "\n")
 	for below := range strings.Lines(more) {
-		require.True(p.t, strings.HasPrefix(below, "  ") && strings.Contains(more, "the context is lost"), p.dump())
+		require.True(p.t, strings.HasPrefix(below, "  ") && strings.Contains(p.err.String(), "the context is lost"), p.dump())
 		line += "\n" + strings.TrimSuffix(below, "\n")
 	}
 	require.True(p.t, strings.HasPrefix(line, p.name+": "), line)
