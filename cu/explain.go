@@ -14,10 +14,11 @@ import (
 // here finds that out after a call has failed, and adds it to the error: calls that
 // succeed cost no more.
 
-// refused is the driver's error in err, if it has that result, or nil.
+// refused is the driver's error in err, if it has that result and does not say yet
+// what was wrong, or nil.
 func refused(err error, r Result) *Error {
 	var e *Error
-	if !errors.As(err, &e) || e.Result != r {
+	if !errors.As(err, &e) || e.Result != r || e.Detail != "" {
 		return nil
 	}
 	return e

@@ -231,6 +231,14 @@ func TestNodeSaysWhatIsWrong(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("the destination %s is no multiple of 2, the bytes of an element", m.Ptr()+1), detail(t, err, cu.ErrInvalidValue))
 	_, err = (*cu.Graph)(nil).AddCopy(m.Ptr(), m.Ptr(), 1)
 	require.ErrorIs(t, err, cu.ErrClosed)
+
+	other, err := ctx.NewGraph()
+	require.NoError(t, err)
+	defer other.Close()
+	stranger, err := cu.AddFill(other, m.Ptr(), uint8(1), 1)
+	require.NoError(t, err)
+	_, err = g.AddCopy(m.Ptr(), m.Ptr().Add(8), 8, stranger)
+	require.Equal(t, "a node cannot follow one of another graph", detail(t, err, cu.ErrInvalidValue))
 }
 
 // The driver is asked for reasons when it has refused something, and only then.
