@@ -21,12 +21,12 @@ type guards struct {
 	users    int      // waits that are not over, and calls that queue one
 	added    []*StreamWait
 	watching bool  // a goroutine looks after them
-	givenUp  int   // how many waits were
-	why      error // the latest of them was
+	givenUp  int   // how many waits have ended so
+	why      error // the latest of them has
 }
 
-// enter returns a reference to c that stays open until leave, and how many waits were
-// given up before the caller queues its own.
+// enter returns a reference to c that stays open until leave, and how many waits have
+// ended given up before the caller queues its own.
 func (g *guards) enter(c *Context) (held *Context, before int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -50,8 +50,8 @@ func (g *guards) leave() error {
 	return last.Close()
 }
 
-// add has w looked after. If a wait was given up while w was queued, that may have been
-// behind it.
+// add has w looked after. If a wait that was given up ended while w was queued, w may
+// have been behind it.
 func (g *guards) add(w *StreamWait, before int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -63,13 +63,6 @@ func (g *guards) add(w *StreamWait, before int) {
 		g.watching = true
 		go (&watch{guards: g, drv: g.held.inner.dev.drv}).run()
 	}
-}
-
-// spoil remembers that the stream goes on without what it waited for.
-func (g *guards) spoil(why error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.givenUp, g.why = g.givenUp+1, why
 }
 
 // A watch looks after the waits of a stream until all are over.
@@ -122,10 +115,31 @@ func (w *watch) finish() (some bool) {
 func (w *watch) end(i int, err error) {
 	s := w.waits[i]
 	w.waits = slices.Delete(w.waits, i, i+1)
+	if s.givenUp != nil {
+		w.spoil(w.waits[i:], s.givenUp)
+	}
 	s.err = s.result(err)
-	_ = s.mark.Close() // its context's end does it, too
+	_ = s.mark.Close()                  // its context's end does it, too
+	if s.givenUp != nil && err != nil { // to end the context takes as long as the stream waits
+		close(s.done)
+		_ = w.leave()
+		return
+	}
 	_ = w.leave()
 	close(s.done)
+}
+
+// spoil gives up the waits that were queued behind one that ends so: the stream goes on
+// without what it waited for.
+func (w *watch) spoil(behind []*StreamWait, why error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.givenUp, w.why = w.givenUp+1, why
+	for _, s := range slices.Concat(behind, w.added) {
+		if s.givenUp == nil {
+			s.givenUp, s.behind = why, true
+		}
+	}
 }
 
 // result is that of a wait to which the stream has got, or else err says what kept it.
@@ -143,23 +157,17 @@ func (s *StreamWait) result(err error) error {
 	return s.givenUp
 }
 
-// giveUp gives up the waits whose context has ended, and those behind them, helps the
-// stream on, and reports whether it did.
+// giveUp gives up the waits whose context has ended, helps the stream on, and reports
+// whether it did.
 func (w *watch) giveUp() (some bool) {
-	var before error // that was given up
 	for i := 0; i < len(w.waits); {
 		s := w.waits[i]
 		if err := wait.Err(s.ctx); err != nil && s.freeing.IsZero() {
 			s.freeing, some = time.Now(), true
 			if s.givenUp == nil {
 				s.givenUp = fmt.Errorf("%w: %w", ErrGivenUp, err)
-				w.spoil(s.givenUp)
 			}
 		}
-		if s.givenUp == nil && before != nil {
-			s.givenUp, s.behind = before, true
-		}
-		before = s.givenUp
 		if err := s.help(); err != nil {
 			w.end(i, err)
 			continue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -112,4 +113,61 @@ func TestWaitQueuedWhileOneIsGivenUp(t *testing.T) {
 		require.ErrorIs(t, first.Result(), cu.ErrGivenUp)
 	})
 	require.ErrorIs(t, second.Result(), cu.ErrGivenUp)
+}
+
+// A wait is behind one that is given up until that is over: also while the stream is
+// being freed.
+func TestWaitQueuedWhileTheStreamIsFreed(t *testing.T) {
+	w := newWaiting(t, cutest.Context(t, cutest.Device(t)))
+	require.NoError(t, w.write(1, 1))
+	limited, cancel := context.WithCancel(t.Context())
+	freeing, queued := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	begin := func() error { return w.s.WaitValue32(w.words.Ptr(), 1, cu.WaitGEQ) }
+	free := func() error {
+		once.Do(func() { close(freeing) })
+		<-queued
+		return errors.Join(w.write(0, 1), w.s.Synchronize(soon(t))) // past both waits
+	}
+	first, err := w.s.Guard(limited, begin, func() error { return nil }, free)
+	require.NoError(t, err)
+	cancel()
+	<-freeing
+	second := w.guard(soon(t), 1, 1)
+	close(queued)
+	require.ErrorIs(t, first.Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, second.Result(), cu.ErrGivenUp)
+	require.NoError(t, w.guard(soon(t), 1, 1).Result(), "it was queued when those were over")
+}
+
+// A stream that cannot be freed keeps its context, and nobody who asks for the result.
+func TestStreamThatCannotBeFreed(t *testing.T) {
+	dev := cutest.Device(t)
+	word, err := cutest.Context(t, dev).AllocHost(64, cu.HostPortable)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, word.Close()) }()
+	values, err := cu.HostSlice[uint32](word)
+	require.NoError(t, err)
+	at, err := word.DevicePtr()
+	require.NoError(t, err)
+	values[0] = 0
+	ctx, err := dev.NewContext(cu.SchedAuto)
+	require.NoError(t, err)
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	limited, cancel := context.WithCancel(t.Context())
+	why := errors.New("no way to free it")
+	g, err := s.Guard(limited, func() error { return s.WaitValue32(at, 1, cu.WaitGEQ) },
+		func() error { return nil }, func() error { return why })
+	require.NoError(t, err)
+	require.NoError(t, ctx.Close())
+	defer atomic.StoreUint32(&values[0], 1) // which ends the context
+	cancel()
+	select {
+	case <-g.Done():
+	case <-soon(t).Done():
+		t.Fatal("the result waits for the context")
+	}
+	require.ErrorIs(t, g.Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, g.Result(), why)
 }

@@ -51,8 +51,8 @@ const (
 // deadline, whose end costs nothing once the wait is over.
 //
 // When a wait is given up, the stream does what it was given behind it, and nothing can
-// take that back. So the waits that were queued behind it on s are [ErrGivenUp] as well,
-// whether or not they are met: if the last one was met, all before it were.
+// take that back. So the waits that were queued on s before it was over are [ErrGivenUp]
+// as well, whether or not they are met: if the last one was met, all before it were.
 //
 // One goroutine looks after all waits of a stream, until the last is over, and calls met
 // and free. It holds a reference to the context ([Context.Retain]): the stream is freed
