@@ -9,7 +9,8 @@ import (
 
 // Load reads files into the buffer: each segment, as one or more pieces, by way of
 // pinned memory. When it returns without an error all of it has arrived, and whatever
-// is given to the device afterwards sees it.
+// is given to the device afterwards sees it. It has streams of its own: work that reads
+// or writes those parts of the buffer must be done before.
 //
 // What the page cache has is copied from there (preadv2(2) with RWF_NOWAIT tells);
 // other files are read past it (open(2), O_DIRECT) where the file system does that.

@@ -3,6 +3,7 @@ package vmm
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,6 +41,17 @@ func bytesFor(n int) []byte {
 	return b
 }
 
+// readsDirectly reports whether the file system has direct reads.
+func readsDirectly(f *os.File, slot []byte) bool {
+	direct, err := os.OpenFile(f.Name(), os.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return false
+	}
+	defer direct.Close()
+	_, err = direct.ReadAt(slot[:directAlign], 0)
+	return err == nil
+}
+
 // Whatever the page cache has, the bytes are the file's, from odd places and to the
 // end of a file that is no multiple of a block.
 func TestSourceReadsColdAndWarmFiles(t *testing.T) {
@@ -56,7 +68,10 @@ func TestSourceReadsColdAndWarmFiles(t *testing.T) {
 			require.True(t, string(data[at:at+size]) == string(got), "%d bytes at %d", size, at)
 		}
 	}
-	t.Logf("cold: %t; read past the page cache: %t", wasCold, s.direct != nil && !s.buffered.Load())
+	if wasCold && readsDirectly(f, slot) {
+		require.NotNil(t, s.direct)
+		require.False(t, s.buffered.Load(), "it was read past the page cache")
+	}
 	require.NoError(t, s.close())
 	_, err := f.Seek(0, 0) // the caller's file is open
 	require.NoError(t, err)
@@ -67,6 +82,18 @@ func TestSourceReadsColdAndWarmFiles(t *testing.T) {
 	_, err = warm.read(slot, 0, directMin)
 	require.NoError(t, err)
 	require.Nil(t, warm.direct, "the page cache has it")
+}
+
+// All slots fit their bound, however large one is and however many processors there are.
+func TestWorkersFitTheirSlots(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(64))
+	for slot, want := range map[uint64]int{0: 16, 32 << 20: 16, 64 << 20: 8, 511 << 20: 1, 512 << 20: 1} {
+		o := TransferOptions{Slot: slot}
+		require.NoError(t, o.settle())
+		require.Equal(t, want, o.Workers, "slots of %d bytes", slot)
+	}
+	tooLarge := TransferOptions{Slot: 513 << 20}
+	require.ErrorIs(t, tooLarge.settle(), ErrSize)
 }
 
 // A file system that takes O_DIRECT and refuses the read is asked once.

@@ -15,11 +15,12 @@ import (
 // TransferOptions change how [Buffer.Load] and [Buffer.Store] work. The zero value
 // is what most want.
 type TransferOptions struct {
-	// Workers is how many goroutines read or write files side by side; 0 stands for
-	// GOMAXPROCS, and no more than 16. Each has a goroutine's thread and two slots.
+	// Workers is how many goroutines read or write files side by side, with two slots
+	// each; 0 stands for GOMAXPROCS, but no more than 16, nor than the slots allow.
 	Workers int
 	// Slot is the bytes of pinned memory in which one piece of a file waits for its
-	// copy, a multiple of 4,096; 0 stands for 4 MiB. All slots have 1 GiB at most.
+	// copy, a multiple of 4,096; 0 stands for 4 MiB. All slots of a call have 1 GiB at
+	// most.
 	Slot uint64
 	// Buffered has Load leave what it reads in the page cache, also where it could
 	// read past it.
@@ -42,7 +43,7 @@ func (o *TransferOptions) settle() error {
 		o.Slot = slotDefault
 	}
 	if o.Workers == 0 {
-		o.Workers = min(runtime.GOMAXPROCS(0), mostWorkers)
+		o.Workers = max(1, min(runtime.GOMAXPROCS(0), mostWorkers, int(pinnedMost/2/o.Slot)))
 	}
 	if o.Slot%directAlign != 0 {
 		return fmt.Errorf("%w: slots of %d bytes are no multiple of %d", ErrSize, o.Slot, directAlign)

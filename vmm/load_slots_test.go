@@ -1,0 +1,36 @@
+package vmm_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// One slot is copied while the other is read or written: a worker asks whether a copy is
+// done when it has begun the next.
+func TestSlotsOverlap(t *testing.T) {
+	var calls []string // of one worker
+	dev := cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		switch symbol := call.Symbol(); {
+		case strings.HasPrefix(symbol, "cuMemcpy"):
+			calls = append(calls, "copy")
+		case symbol == "cuStreamQuery" && len(calls) > 0 && calls[len(calls)-1] != "ask":
+			calls = append(calls, "ask")
+		}
+		return next()
+	}))
+	buf := newBuffer(t, dev, 1<<16)
+	segments := []vmm.Segment{{File: fileOf(t, noise(4*8192, 1)), Size: 4 * 8192}}
+	for _, transfer := range []func(context.Context, []vmm.Segment, vmm.TransferOptions) error{buf.Load, buf.Store} {
+		calls = nil
+		require.NoError(t, transfer(t.Context(), segments, small(1)))
+		require.Equal(t, []string{"copy", "copy", "ask", "copy", "ask", "copy", "ask"}, calls)
+	}
+}
