@@ -81,7 +81,7 @@ func (h *header) covers(data uint64) error {
 			return err
 		}
 		if x.Offset != at {
-			return fmt.Errorf("%w: tensor %q begins at %d and should at %d: tensors overlap or leave a hole", ErrFormat, x.Name, x.Offset, at)
+			return fmt.Errorf("%w: tensor %s begins at %d and should at %d: tensors overlap or leave a hole", ErrFormat, quote(x.Name), x.Offset, at)
 		}
 		at += x.Bytes // both ends are numbers of 64 bits
 	}
@@ -116,7 +116,7 @@ func (s scanner) want(d json.Delim) error {
 		return err
 	}
 	if t != d {
-		return fmt.Errorf("%q instead of %v before %d", fmt.Sprint(t), d, s.dec.InputOffset())
+		return fmt.Errorf("%s instead of %v before %d", quote(fmt.Sprint(t)), d, s.dec.InputOffset())
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (s scanner) object(f func(key string) error) error {
 			return err
 		}
 		if seen[key] {
-			return fmt.Errorf("%q is there twice", key)
+			return fmt.Errorf("%s is there twice", quote(key))
 		}
 		seen[key] = true
 		if err := f(key); err != nil {
@@ -150,7 +150,7 @@ func (s scanner) text() (string, error) {
 	}
 	text, is := t.(string)
 	if !is {
-		return "", fmt.Errorf("%q before %d is no string", fmt.Sprint(t), s.dec.InputOffset())
+		return "", fmt.Errorf("%s before %d is no string", quote(fmt.Sprint(t)), s.dec.InputOffset())
 	}
 	return text, nil
 }
@@ -169,7 +169,7 @@ func (s scanner) numbers() ([]uint64, error) {
 		number, _ := t.(json.Number)
 		n, err := strconv.ParseUint(number.String(), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q before %d is no number of bytes or elements", fmt.Sprint(t), s.dec.InputOffset())
+			return nil, fmt.Errorf("%s before %d is no number of bytes or elements", quote(fmt.Sprint(t)), s.dec.InputOffset())
 		}
 		list = append(list, n)
 	}
@@ -197,12 +197,12 @@ func (s scanner) tensor(h *header, name string) error {
 		case "data_offsets":
 			err = s.offsets(&x)
 		default:
-			err = fmt.Errorf("tensor %q has a field %q, which is unknown", name, key)
+			err = fmt.Errorf("tensor %s has a field %s, which is unknown", quote(name), quote(key))
 		}
 		return err
 	})
 	if err == nil && fields != 3 {
-		err = fmt.Errorf("tensor %q wants dtype, shape and data_offsets", name)
+		err = fmt.Errorf("tensor %s wants dtype, shape and data_offsets", quote(name))
 	}
 	h.tensors = append(h.tensors, x)
 	return err
@@ -214,7 +214,7 @@ func (s scanner) offsets(x *Tensor) error {
 		return err
 	}
 	if len(at) != 2 || at[1] < at[0] {
-		return fmt.Errorf("tensor %q: data_offsets are begin and end", x.Name)
+		return fmt.Errorf("tensor %s: data_offsets are begin and end", quote(x.Name))
 	}
 	x.Offset, x.Bytes = at[0], at[1]-at[0]
 	return nil

@@ -106,6 +106,32 @@ func TestHostileIndexes(t *testing.T) {
 	require.ErrorIs(t, err, ErrFormat)
 }
 
+// What a stranger names does not fill the screen.
+func TestErrorsAreShort(t *testing.T) {
+	long := strings.Repeat("x", 1<<16)
+	tensor := `{"dtype":"U8","shape":[4],"data_offsets":[0,4]}`
+	for _, head := range []string{
+		`{"` + long + `":1}`, `{"a":"` + long + `"}`, `{"` + long + `":{"` + long + `":1}}`, `{"` + long + `":{}}`,
+		`{"` + long + `":` + tensor + `,"` + long + `":` + tensor + `}`, `{"` + long + `":` + tensor + `,"b":` + tensor + `}`,
+		`{"` + long + `":{"dtype":"` + long + `","shape":[4],"data_offsets":[0,4]}}`, `{"` + long + `":{"dtype":"U8","shape":["` + long + `"]}}`,
+		`{"` + long + `":{"dtype":"U8","shape":[5],"data_offsets":[0,4]}}`, `{"` + long + `":{"dtype":"U8","data_offsets":[]}}`,
+	} {
+		_, err := parseHeader([]byte(head), 4)
+		require.ErrorIs(t, err, ErrFormat)
+		require.Less(t, len(err.Error()), 500)
+	}
+	for _, text := range []string{`{"weight_map":{"` + long + `":"` + long + `"}}`, `{"weight_map":{"a":["` + long + `"]}}`} {
+		_, err := readIndex(strings.NewReader(text), uint64(len(text)))
+		require.ErrorIs(t, err, ErrFormat)
+		require.Less(t, len(err.Error()), 500)
+	}
+	x := Tensor{Name: long, DType: "U8", Shape: []uint64{1}, Bytes: 1}
+	for _, table := range []Table{{Tensors: []Tensor{x}}, {Tensors: []Tensor{x, x}, Size: 1}} {
+		require.ErrorIs(t, table.Check(), ErrFormat)
+		require.Less(t, len(table.Check().Error()), 500)
+	}
+}
+
 // Whatever a header says, it is refused, or written again it says the same.
 func FuzzHeader(f *testing.F) {
 	f.Add([]byte(`{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`), uint64(4))

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 // indexSuffix is how the names of indexes end.
@@ -58,8 +60,8 @@ func (x *index) read(s scanner) error {
 		if err != nil {
 			return err
 		}
-		if file == "" || file == "." || file == ".." || strings.ContainsAny(file, "/\x00") {
-			return fmt.Errorf("tensor %q is in %q, which is no name of a file beside it", key, file)
+		if file == "" || file == "." || file == ".." || len(file) > unix.NAME_MAX || strings.ContainsAny(file, "/\x00") {
+			return fmt.Errorf("tensor %s is in %s, which is no name of a file beside it", quote(key), quote(file))
 		}
 		x.fileOf[key] = file
 		return nil
@@ -84,7 +86,7 @@ func (x *index) agrees(of map[string]*header) error {
 	}
 	for name, file := range x.fileOf {
 		if in[name] != file {
-			return fmt.Errorf("%w: the index has tensor %q in %s, and it is not there", ErrFormat, name, file)
+			return fmt.Errorf("%w: the index has tensor %s in %s, and it is not there", ErrFormat, quote(name), file)
 		}
 	}
 	return nil

@@ -128,6 +128,7 @@ func TestOpen(t *testing.T) {
 	require.Empty(t, m.Table.Tensors)
 	require.NoError(t, m.Close())
 	require.NoError(t, (*Model)(nil).Close())
+	require.Empty(t, (*Model)(nil).Segments())
 }
 
 // What does not fit together is refused, by name, and nothing stays open.

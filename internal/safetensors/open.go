@@ -42,8 +42,13 @@ func Open(paths ...string) (*Model, error) {
 }
 
 // Segments are what has to be loaded into a buffer of Table.Size bytes. They are valid
-// until Close.
-func (m *Model) Segments() []vmm.Segment { return slices.Clone(m.segments) }
+// until Close, after which there are none.
+func (m *Model) Segments() []vmm.Segment {
+	if m == nil {
+		return nil
+	}
+	return slices.Clone(m.segments)
+}
 
 // Close closes the files. It may be called again, and on nil.
 func (m *Model) Close() error {

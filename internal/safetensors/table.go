@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/gpufd/gpufd/vmm"
@@ -63,18 +64,18 @@ func (t Table) Check() error {
 			return err
 		}
 		if names[x.Name] {
-			return fmt.Errorf("%w: tensor %q is there twice", ErrFormat, x.Name)
+			return fmt.Errorf("%w: tensor %s is there twice", ErrFormat, quote(x.Name))
 		}
 		names[x.Name] = true
 		if x.Offset > t.Size || x.Bytes > t.Size-x.Offset {
-			return fmt.Errorf("%w: tensor %q has %d bytes at %d, in a buffer of %d", ErrFormat, x.Name, x.Bytes, x.Offset, t.Size)
+			return fmt.Errorf("%w: tensor %s has %d bytes at %d, in a buffer of %d", ErrFormat, quote(x.Name), x.Bytes, x.Offset, t.Size)
 		}
 	}
 	sorted := slices.DeleteFunc(slices.Clone(t.Tensors), func(x Tensor) bool { return x.Bytes == 0 })
 	slices.SortFunc(sorted, byOffset)
 	for i := 1; i < len(sorted); i++ {
 		if a, b := sorted[i-1], sorted[i]; a.Offset+a.Bytes > b.Offset {
-			return fmt.Errorf("%w: tensors %q and %q overlap", ErrFormat, a.Name, b.Name)
+			return fmt.Errorf("%w: tensors %s and %s overlap", ErrFormat, quote(a.Name), quote(b.Name))
 		}
 	}
 	return nil
@@ -87,14 +88,14 @@ func byOffset(a, b Tensor) int {
 // check compares a tensor's bytes with its type and shape.
 func (x Tensor) check() error {
 	if x.Name == metadataName || !utf8.ValidString(x.Name) {
-		return fmt.Errorf("%w: a tensor named %q", ErrFormat, x.Name)
+		return fmt.Errorf("%w: a tensor named %s", ErrFormat, quote(x.Name))
 	}
 	size, err := x.size()
 	if err != nil {
 		return err
 	}
 	if size != x.Bytes {
-		return fmt.Errorf("%w: tensor %q of %s %v has %d bytes instead of %d", ErrFormat, x.Name, x.DType, short(x.Shape), x.Bytes, size)
+		return fmt.Errorf("%w: tensor %s of %s %v has %d bytes instead of %d", ErrFormat, quote(x.Name), x.DType, short(x.Shape), x.Bytes, size)
 	}
 	return nil
 }
@@ -103,7 +104,7 @@ func (x Tensor) check() error {
 func (x Tensor) size() (uint64, error) {
 	each, known := dtypes[x.DType]
 	if !known {
-		return 0, fmt.Errorf("%w: tensor %q is of type %q, which is unknown", ErrFormat, x.Name, x.DType)
+		return 0, fmt.Errorf("%w: tensor %s is of type %s, which is unknown", ErrFormat, quote(x.Name), quote(x.DType))
 	}
 	n, over := each, false
 	for _, d := range x.Shape {
@@ -115,7 +116,7 @@ func (x Tensor) size() (uint64, error) {
 		n, over = 0, false
 	}
 	if over || n%8 != 0 {
-		return 0, fmt.Errorf("%w: tensor %q of %s %v does not have a number of bytes", ErrFormat, x.Name, x.DType, short(x.Shape))
+		return 0, fmt.Errorf("%w: tensor %s of %s %v does not have a number of bytes", ErrFormat, quote(x.Name), x.DType, short(x.Shape))
 	}
 	return n / 8, nil
 }
@@ -126,6 +127,15 @@ func short(shape []uint64) string {
 		return fmt.Sprintf("%v and %d more", shape[:8], len(shape)-8)
 	}
 	return fmt.Sprint(shape)
+}
+
+// quote is text of a stranger's that fits into an error.
+func quote(s string) string {
+	const most = 100
+	if len(s) > most {
+		return fmt.Sprintf("%q…", s[:most])
+	}
+	return strconv.Quote(s)
 }
 
 // place puts tensors behind what the table has, in their order.
