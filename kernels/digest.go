@@ -18,10 +18,11 @@ const DigestAlgorithm = "gpufd-d1"
 // bytes.
 var ErrPart = errors.New("kernels: bad part of a digest")
 
-// A Digest tells data from what has become of it by accident: any change within one
-// word of eight bytes changes it, and it is the same after any other change once in
-// 2¹²⁸ times. It is no protection from people: who wants to can make other data with
-// the same digest. The package documentation says how it is computed.
+// A Digest tells data from what has become of it by accident. Any change within one
+// word of eight bytes changes it. Other changes leave it the same about once in 2¹²⁷
+// times, and if only two words change, n words apart, up to about n times as often. It
+// is no protection from people: anyone can make other data with the same digest. The
+// package documentation says how it is computed.
 type Digest [16]byte
 
 // String gives the digest as 32 hexadecimal digits.
@@ -108,8 +109,8 @@ func (d *Digester) takes(offset uint64) error {
 }
 
 // Digest returns the digest of bytes bytes at src, which is aligned to 16, and waits
-// for it or until ctx is done. [DigestOf] is the same on the host, and so is this on
-// the software driver, which copies the memory and takes far longer to run a kernel.
+// for it or until ctx is done. [DigestOf] computes the same on the host. So does Digest
+// on the software driver, with a copy: a kernel takes far longer there.
 func (k *Set) Digest(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes uint64) (Digest, error) {
 	var d Digester
 	err := k.DigestPart(ctx, s, &d, Part{src, 0, bytes})
@@ -137,7 +138,7 @@ func (k *Set) DigestPart(ctx context.Context, s *cu.Stream, d *Digester, p Part)
 	return k.digestHere(ctx, s, d, p)
 }
 
-// usable refuses a set that is closed, or that nobody has loaded.
+// usable refuses a set that is closed or was never loaded.
 func (k *Set) usable() error {
 	if k == nil || k.ctx == nil {
 		return cu.ErrClosed
