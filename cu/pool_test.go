@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -510,7 +511,9 @@ func TestLostStreamMemoryIsTold(t *testing.T) {
 		ptr = m.Ptr()
 	}()
 	eventuallyCollected(t, func() bool { return len(told) > 0 })
-	require.Contains(t, (<-told).String(), "a context with 12345 bytes of memory")
+	leak := (<-told).String()
+	require.Contains(t, leak, "a context with 12345 bytes of memory")
+	require.Contains(t, strings.Split(leak, "\n")[1], "TestLostStreamMemoryIsTold", "who made it comes first")
 	ctx := cutest.Context(t, dev)
 	require.NoError(t, cu.Fill(ctx, ptr, uint8(1), 12345))
 	require.NoError(t, ctx.Synchronize(t.Context()))

@@ -18,13 +18,13 @@ import (
 func (dev *Device) PrimaryContext() (*Context, error) {
 	dev.reset.RLock()
 	defer dev.reset.RUnlock()
-	return dev.retainPrimary()
+	return dev.context(retainOp, nil, dev.retainPrimary)
 }
 
-func (dev *Device) retainPrimary() (*Context, error) {
-	return dev.context("cuDevicePrimaryCtxRetain", nil, func(ctx *sys.CUcontext) sys.CUresult {
-		return dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)
-	})
+const retainOp = "cuDevicePrimaryCtxRetain"
+
+func (dev *Device) retainPrimary(ctx *sys.CUcontext) sys.CUresult {
+	return dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)
 }
 
 // NewContext creates a context apart from the primary one, with memory, streams
@@ -47,8 +47,8 @@ func (dev *Device) NewContext(flags ContextFlags) (*Context, error) {
 	})
 }
 
-// context makes a Context of what get gives, unless the device is lost. created are the
-// references to a context that cuCtxCreate made, nil for the primary one.
+// context makes a Context of what get gives for its caller's caller, unless the device is
+// lost. created are the references to a context that cuCtxCreate made, nil for the primary one.
 func (dev *Device) context(op string, created *references, get func(*sys.CUcontext) sys.CUresult) (*Context, error) {
 	if err := dev.drv.fate.refuse(op); err != nil {
 		return nil, err

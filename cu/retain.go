@@ -82,7 +82,7 @@ func (c *Context) Retain() (*Context, error) {
 	}
 	defer h.leave()
 	if h.created == nil {
-		return h.dev.retainPrimary()
+		return h.dev.context(retainOp, nil, h.dev.retainPrimary)
 	}
 	return h.dev.context("cuCtxCreate_v2", h.created, func(ctx *sys.CUcontext) sys.CUresult {
 		*ctx = h.ctx
