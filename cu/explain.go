@@ -92,6 +92,7 @@ type operand struct {
 	at     DevicePtr
 	size   uint64
 	unit   uint64   // that the address has to be a multiple of, if not 0
+	rows   string   // what is wrong with its rows, if anything is
 	ctx    *Context // whose memory it is, if not that of the stream's
 }
 
@@ -119,6 +120,13 @@ func filled[T any](p DevicePtr, pitch, width, height uint64) operand {
 	side := DeviceSide(p, pitch)
 	o := destination(side.touched(bytes, height, 1))
 	o.unit = unit
+	switch {
+	case height <= 1:
+	case pitch%unit != 0:
+		o.rows = fmt.Sprintf("the pitch %d is no multiple of %d, the bytes of an element", pitch, unit)
+	case pitch < bytes:
+		o.rows = fmt.Sprintf("rows of %d bytes overlap: their pitch is %d", bytes, pitch)
+	}
 	return o
 }
 
@@ -151,6 +159,8 @@ func (o operand) wrong() string {
 		return fmt.Sprintf("the %s is 0x0, as of closed memory", o.name)
 	case o.unit > 1 && uint64(o.at)%o.unit != 0:
 		return fmt.Sprintf("the %s %s is no multiple of %d, the bytes of an element", o.name, o.at, o.unit)
+	case o.rows != "":
+		return o.rows
 	case a.Type == 0:
 		return fmt.Sprintf("the %s %s is in no memory that the driver knows", o.name, o.at)
 	case a.Access&o.access != o.access:

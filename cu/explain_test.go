@@ -212,6 +212,8 @@ func TestCopySaysThatThereIsNoMemory(t *testing.T) {
 		fmt.Sprintf("access to the source %s is none, where read-only is needed", unset):               cu.Copy(ctx, good.Ptr(), unset, 8),
 		fmt.Sprintf("access to the destination %s is read-only, where read-write is needed", readable): cu.Copy(ctx, readable, good.Ptr(), 8),
 		fmt.Sprintf("the destination %s is no multiple of 4, the bytes of an element", good.Ptr()+1):   cu.Fill(ctx, good.Ptr()+1, uint32(1), 1),
+		"the pitch 6 is no multiple of 4, the bytes of an element":                                     cu.Fill2D(ctx, good.Ptr(), 6, uint32(1), 1, 2),
+		"rows of 8 bytes overlap: their pitch is 4":                                                    cu.Fill2D(ctx, good.Ptr(), 4, uint32(1), 2, 2),
 	} {
 		require.Equal(t, want, detail(t, err, cu.ErrInvalidValue))
 	}
