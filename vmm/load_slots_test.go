@@ -3,6 +3,7 @@ package vmm_test
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,5 +33,42 @@ func TestSlotsOverlap(t *testing.T) {
 		calls = nil
 		require.NoError(t, transfer(t.Context(), segments, small(1)))
 		require.Equal(t, []string{"copy", "copy", "ask", "copy", "ask", "copy", "ask"}, calls)
+	}
+}
+
+// A worker that fails ends the others before it gives its slots back, for which it may
+// have to wait.
+func TestFirstFailureEndsAllWorkers(t *testing.T) {
+	const workers, pieces = 4, 64
+	var copies, frees atomic.Int64
+	var freeing, freed chan struct{}
+	dev := cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		switch symbol := call.Symbol(); {
+		case strings.HasPrefix(symbol, "cuMemcpy"):
+			switch n := copies.Add(1); {
+			case n == 3:
+				return sys.CUDA_ERROR_OUT_OF_MEMORY
+			case n > 3:
+				<-freeing
+			}
+		case symbol == "cuMemFreeHost":
+			switch frees.Add(1) {
+			case 1:
+				close(freeing)
+				<-freed
+			case workers:
+				close(freed)
+			}
+		}
+		return next()
+	}))
+	buf := newBuffer(t, dev, pieces*8192)
+	segments := []vmm.Segment{{File: fileOf(t, noise(pieces*8192, 1)), Size: pieces * 8192}}
+	for _, transfer := range []func(context.Context, []vmm.Segment, vmm.TransferOptions) error{buf.Load, buf.Store} {
+		copies.Store(0)
+		frees.Store(0)
+		freeing, freed = make(chan struct{}), make(chan struct{})
+		require.ErrorIs(t, transfer(t.Context(), segments, small(workers)), cu.ErrOutOfMemory)
+		require.LessOrEqual(t, copies.Load(), int64(3+2*workers))
 	}
 }

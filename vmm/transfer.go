@@ -124,19 +124,25 @@ func (t *transfer) closeSources() error {
 	return errors.Join(errs...)
 }
 
-// run ends when all workers have. The first failure ends the others.
+// run ends when all workers have. The first failure ends the others, before the one that
+// failed waits for its copies.
 func (t *transfer) run(ctx context.Context) error {
 	inner, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var wg sync.WaitGroup
 	var failed sync.Once
 	var first error
+	tell := func(err error) {
+		if err != nil {
+			failed.Do(func() { first = err })
+			stop(err)
+		}
+	}
 	for range min(uint64(t.options.Workers), t.total/t.options.Slot+uint64(len(t.left))) {
 		wg.Go(func() {
-			if err := t.worker(inner); err != nil {
-				failed.Do(func() { first = err })
-				stop(err)
-			}
+			w := &worker{transfer: t}
+			tell(w.run(inner))
+			tell(w.close())
 		})
 	}
 	wg.Wait()
@@ -144,16 +150,6 @@ func (t *transfer) run(ctx context.Context) error {
 		return fmt.Errorf("vmm: %s files ended after %d of %d bytes: %w", t.doing, t.done, t.total, first)
 	}
 	return first
-}
-
-// worker works with slots of its own.
-func (t *transfer) worker(ctx context.Context) (err error) {
-	w := &worker{transfer: t}
-	defer func() { err = errors.Join(err, w.close()) }()
-	if err := w.open(); err != nil {
-		return err
-	}
-	return t.work(ctx, w)
 }
 
 // next returns a piece that nobody has taken. It lies within one slot's length of the
@@ -200,6 +196,13 @@ type slot struct {
 	bytes  []byte
 	stream *cu.Stream
 	piece  piece // that is being copied; of size 0 if none is
+}
+
+func (w *worker) run(ctx context.Context) error {
+	if err := w.open(); err != nil {
+		return err
+	}
+	return w.work(ctx, w)
 }
 
 func (w *worker) open() (err error) {
