@@ -77,8 +77,8 @@ func (c *Context) Handle() sys.CUcontext {
 }
 
 // Close waits for the calls in flight, ends what was made in c and releases the
-// context (cuDevicePrimaryCtxRelease). Of a context that [Device.NewContext] made the
-// last Close destroys it (cuCtxDestroy); only [Context.Retain] gives it another.
+// context (cuDevicePrimaryCtxRelease), or destroys it if [Device.NewContext] made it and
+// no reference of [Context.Retain] is open (cuCtxDestroy).
 //
 // The last Close of a context waits in the driver for all work in it. That is
 // for ever if a stream waits for a value that nobody writes, even if that

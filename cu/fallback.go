@@ -24,7 +24,7 @@ const driverEnv = "GPUFD_DRIVER"
 // soft opens r at once, and auto is as if it were not set. Open refuses other values.
 //
 // [Driver.Kind] tells which driver was opened, and [Driver.String] also why. Where the
-// fallback fails as well, the error of Open says why it was tried. r is not nil.
+// fallback fails as well, the error of Open says why it was tried. Open fails if r is nil.
 func WithFallback(r sys.Resolver) Option {
 	return func(c *config) {
 		if c.fallback = r; r == nil {
@@ -67,8 +67,7 @@ func noGPU(err error) (why string) {
 	return ""
 }
 
-// openFallback opens the fallback: why is what the driver says of that, and reason what an
-// error says.
+// openFallback opens the fallback. The driver says why, and an error says reason.
 func openFallback(c config, why, reason string) (*Driver, error) {
 	c.resolver, c.name = c.fallback, ""
 	d, err := open(c)

@@ -1,7 +1,7 @@
 // Package kernels is the GPU code that comes with this module: PTX, made of the
 // CUDA C beside it by scripts/kernels.sh, that drivers from CUDA 11.4 on compile
 // for devices of compute capability 7.5 and newer, and that the software driver
-// runs. Of digest.cu the PTX was written by hand.
+// runs. The PTX of digest.cu was written by hand.
 //
 // [Builtins] lists all kernels with their parameters, to be loaded with
 // [cu.Context.LoadModule] and launched by hand. A [Set] does that for memory of

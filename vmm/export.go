@@ -41,8 +41,8 @@ type Loan struct {
 	Descriptor Descriptor
 	Files      []*os.File // one per chunk, not to be closed or used after Close
 
-	// Access is the most that may be given on: ReadWrite, but of imported memory what the
-	// buffer has. The descriptors themselves carry no rights.
+	// Access is the most that may be given on: ReadWrite, or the buffer's own if its
+	// memory was imported. The descriptors themselves carry no rights.
 	Access cu.Access
 
 	buf  *Buffer

@@ -12,15 +12,15 @@ import (
 // is given to the device afterwards sees it. It has streams of its own: work that reads
 // or writes those parts of the buffer must be done before.
 //
-// What the page cache has is copied from there (preadv2(2) with RWF_NOWAIT tells);
-// other files are read past it (open(2), O_DIRECT) where the file system does that.
+// Load copies from the page cache what that has (preadv2(2) with RWF_NOWAIT tells), and
+// reads other files past it (open(2), O_DIRECT) where the file system allows that.
 //
 // ctx ends Load, after the reads that are under way. Then, and when anything fails,
 // some of the segments' bytes in the buffer are new and some as before; nothing else
 // is left behind. While Load runs the buffer cannot be closed ([ErrInUse]). Load uses
-// the primary context of the buffer's device. To free pinned memory the driver waits
-// for all work in that (cuMemFreeHost), so no stream of it may wait for something that
-// comes only after Load.
+// the primary context of the buffer's device. The driver frees pinned memory when all
+// work in that context is done (cuMemFreeHost), so none of its streams may wait for
+// something that comes only after Load.
 //
 // Errors: [ErrSize] for a segment that reaches beyond the buffer or overlaps with
 // another there; [ErrFile] for a directory or a pipe; [io.ErrUnexpectedEOF] for a file

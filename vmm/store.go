@@ -14,7 +14,7 @@ import (
 // If it fails, some of the segments have been written and some not. Errors: [ErrSize]
 // for segments that reach beyond the buffer, or overlap in a file; [ErrFile]; else
 // those of writing, which name the file and the offset, such as ENOSPC.
-// What is said of ctx and of waiting at Load is true here.
+// ctx ends Store as it ends Load, and Store waits for work as Load does.
 func (b *Buffer) Store(ctx context.Context, segments []Segment, o TransferOptions) error {
 	if err := b.canTransfer(ctx, "storing"); err != nil {
 		return err

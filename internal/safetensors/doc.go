@@ -14,6 +14,6 @@
 //
 // Files come from strangers. A header is refused ([ErrFormat]) unless every byte
 // behind it belongs to exactly one tensor, of a known type and the size that its shape
-// has; so is one with a name twice, an unknown field, or more than 100 MB. What is kept
-// of a header takes memory in proportion to its size.
+// has; so is one with a name twice, an unknown field, or more than 100 MB. A header takes
+// memory in proportion to its size.
 package safetensors

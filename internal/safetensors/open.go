@@ -24,8 +24,8 @@ type Model struct {
 }
 
 // Open opens files of the format, indexes (*.json) with the files that they name, and
-// directories: with their index, or else all their *.safetensors. A tensor may be in
-// one of them only. Of the metadata is kept what no two files contradict each other in.
+// directories: with their index, or else all their *.safetensors. No two of them have
+// the same tensor. Metadata that two files contradict each other in is dropped.
 //
 // Errors: [ErrFormat], with the file's name; [vmm.ErrFile] for a pipe and the like.
 func Open(paths ...string) (*Model, error) {
