@@ -142,7 +142,13 @@ func TestWaitQueuedWhileTheStreamIsFreed(t *testing.T) {
 
 // A stream that cannot be freed keeps its context, and nobody who asks for the result.
 func TestStreamThatCannotBeFreed(t *testing.T) {
-	dev := cutest.Device(t)
+	ended := make(chan struct{})
+	dev := cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if call.Symbol() == "cuCtxDestroy_v2" {
+			defer close(ended)
+		}
+		return next()
+	}))
 	word, err := cutest.Context(t, dev).AllocHost(64, cu.HostPortable)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, word.Close()) }()
@@ -161,7 +167,10 @@ func TestStreamThatCannotBeFreed(t *testing.T) {
 		func() error { return nil }, func() error { return why })
 	require.NoError(t, err)
 	require.NoError(t, ctx.Close())
-	defer atomic.StoreUint32(&values[0], 1) // which ends the context
+	defer func() {
+		atomic.StoreUint32(&values[0], 1)
+		<-ended
+	}()
 	cancel()
 	select {
 	case <-g.Done():
