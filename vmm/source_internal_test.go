@@ -87,7 +87,7 @@ func TestSourceReadsColdAndWarmFiles(t *testing.T) {
 // All slots fit their bound, however large one is and however many processors there are.
 func TestWorkersFitTheirSlots(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(64))
-	for slot, want := range map[uint64]int{0: 16, 32 << 20: 16, 64 << 20: 8, 511 << 20: 1, 512 << 20: 1} {
+	for slot, want := range map[uint64]int{0: 8, 64 << 20: 8, 128 << 20: 4, 511 << 20: 1, 512 << 20: 1} {
 		o := TransferOptions{Slot: slot}
 		require.NoError(t, o.settle())
 		require.Equal(t, want, o.Workers, "slots of %d bytes", slot)

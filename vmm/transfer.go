@@ -16,7 +16,7 @@ import (
 // is what most want.
 type TransferOptions struct {
 	// Workers is how many goroutines read or write files side by side, with two slots
-	// each; 0 stands for GOMAXPROCS, but no more than 16, nor than the slots allow.
+	// each; 0 stands for GOMAXPROCS, but no more than 8, nor than the slots allow.
 	Workers int
 	// Slot is the bytes of pinned memory in which one piece of a file waits for its
 	// copy, a multiple of 4,096; 0 stands for 4 MiB. All slots of a call have 1 GiB at
@@ -32,7 +32,7 @@ type TransferOptions struct {
 
 // The defaults of TransferOptions, and their bounds.
 const (
-	mostWorkers = 16
+	mostWorkers = 8
 	slotDefault = 4 << 20
 	pinnedMost  = 1 << 30
 )
