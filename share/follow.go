@@ -3,7 +3,6 @@ package share
 import (
 	"context"
 	"errors"
-	"io"
 	"iter"
 	"time"
 
@@ -135,7 +134,7 @@ func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attac
 		return true, wait.Err(ctx)
 	}
 	f.known = 0
-	if err := att.Err(); errors.Is(err, ErrClosed) || errors.Is(err, io.EOF) { // the body's doing
+	if errors.Is(att.Err(), ErrClosed) || att.judged.Load() { // the body's doing
 		f.known = att.Offer().Descriptor.Generation
 	}
 	return true, nil
