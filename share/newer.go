@@ -6,7 +6,7 @@ package share
 
 // knows reports whether o, which may be nil, is no newer than what the consumer has.
 func (v *visitor) knows(o *offering) bool {
-	return o != nil && o.record.Memory.Generation <= v.want.After
+	return o != nil && v.want.After > 0 && o.record.Memory.Generation <= v.want.After
 }
 
 // queueBehind has a consumer wait that knows the offer. It runs with the server's mu held.

@@ -40,9 +40,9 @@ func (s *Server) OfferFiles(name string, memory vmm.Descriptor, files []*os.File
 		return nil, err
 	}
 	if err := o.putUp(context.Background()); err != nil {
-		o.loan.end = func() {} // the files are the caller's
 		return nil, join(err, o.giveUp(err))
 	}
+	o.loan.end = func() { sock.DropFiles(files) } // until here they were the caller's
 	return &Standing{offering: o}, nil
 }
 
@@ -97,7 +97,10 @@ func (f filesSource) lend(*offering) (loan, error) {
 	if err := f.memory.Plausible(); err != nil {
 		return loan{}, fmt.Errorf("share: no consumer would take this memory: %w", err)
 	}
-	return loan{memory: f.memory, files: f.files, end: func() { sock.DropFiles(f.files) }}, nil
+	if f.memory.Generation == 0 {
+		return loan{}, errors.New("share: memory of generation 0: every buffer has one that is larger")
+	}
+	return loan{memory: f.memory, files: f.files, end: func() {}}, nil
 }
 
 func (filesSource) synchronize(context.Context) error { return nil }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/vmm"
@@ -77,6 +78,7 @@ func TestOfferFilesWrong(t *testing.T) {
 		"granularity":                          with(func(m *vmm.Descriptor) { m.Granularity = 0 }),
 		"none that is known":                   with(func(m *vmm.Descriptor) { m.Kind = 0 }),
 		"size is ":                             with(func(m *vmm.Descriptor) { m.Size = 2 * m.ChunkSize }),
+		"generation 0":                         with(func(m *vmm.Descriptor) { m.Generation = 0 }),
 	} {
 		_, err := srv.OfferFiles("data", m, files, ReadOnly)
 		require.ErrorContains(t, err, says)
@@ -105,4 +107,55 @@ func TestOfferFilesWrong(t *testing.T) {
 	require.NoError(t, (&Standing{}).Close())
 	require.Empty(t, (&Standing{}).Leases())
 	<-(&Standing{}).Replaced()
+}
+
+// An offer that fails because there is no descriptor for its data leaves the caller's
+// alone.
+func TestOfferFilesWithoutADescriptorForData(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	memory, files := kept(t, ctx, 100, 1)
+	var all unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &all))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: all.Max}))
+	_, err := srv.OfferFiles("data", memory, files, ReadOnly, WithData(noise(5000, 2)))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &all))
+	require.ErrorIs(t, err, unix.EMFILE)
+
+	s, err := srv.OfferFiles("data", memory, files, ReadOnly, WithData(noise(5000, 2)))
+	require.NoError(t, err)
+	att := attached(t, srv, "data", dev)
+	requireNoise(t, ctx, att.Buffer(), 1)
+	require.Equal(t, noise(5000, 2), att.Offer().Data)
+	require.NoError(t, s.Close())
+}
+
+// Memory of descriptors alone is waited for until who could write it has released it, and
+// is resumed.
+func TestOfferFilesIsFencedAndResumed(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	memory, files := kept(t, ctx, 100, 1)
+	first, err := srv.OfferFiles("data", memory, files, ReadWrite, WithData(noise(5000, 2)))
+	require.NoError(t, err)
+	att := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	first.Leases()[0].Revoke()
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	next, err := att.Resume(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, noise(5000, 2), next.Offer().Data)
+	require.NoError(t, first.Close())
+	require.ErrorIs(t, awaitDone(t, next), ErrRevoked)
+	require.NoError(t, next.Close())
+
+	memory, files = kept(t, ctx, 100, 2)
+	second, err := srv.OfferFiles("data", memory, files, ReadWrite, WithFence(soon(t), Released))
+	require.NoError(t, err)
+	att = attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	closed := make(chan error, 1)
+	go func() { closed <- second.Close() }()
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.Len(t, second.Leases(), 1, "it is asked to release the memory")
+	require.NoError(t, att.Close())
+	require.NoError(t, <-closed)
 }
