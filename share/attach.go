@@ -290,6 +290,9 @@ func (a *attaching) fail(ctx context.Context, err error) error {
 	}
 	err = errors.Join(err, a.room.Close())
 	a.dropFiles()
+	if errors.Is(err, ErrRevoked) && a.offer.Process.Told {
+		a.transport.trySay(wire.Farewell{}) // nothing is mapped any more
+	}
 	if last := attachFailed(err); a.asked && last != nil {
 		grace := a.transport.farewell()
 		if ctx.Err() != nil || errors.Is(err, ErrTimeout) { // there is no more time

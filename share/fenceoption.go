@@ -107,7 +107,7 @@ func (o *offering) awaitFences() error {
 func (l *Lease) isAskedToRelease(reason error) bool {
 	o := l.offering
 	return errors.Is(reason, ErrRevoked) && o.record.Process.Flags&wire.ProcessWaits != 0 && l.says.Told &&
-		l.event.Access == ReadWrite && l.sent == len(o.records) && o.server.ctx.Err() == nil && o.opts.fence.ctx.Err() == nil
+		l.event.Access == ReadWrite && l.whole && o.server.ctx.Err() == nil && o.opts.fence.ctx.Err() == nil
 }
 
 // closeWhenReleased says last, and waits until the consumer has gone, or is not waited for

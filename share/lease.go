@@ -26,8 +26,10 @@ type Lease struct {
 	letGo     time.Duration // how long the consumer may take to close legacy memory in the end
 
 	// The lease's goroutine's alone:
-	state leaseState
-	sent  int // records of the offer
+	state  leaseState
+	sent   int  // records of the offer
+	whole  bool // all of them were sent
+	failed bool // the consumer could not attach: it has nothing mapped
 
 	done   chan struct{}
 	reason error // why done is closed
@@ -169,6 +171,7 @@ func (l *Lease) sendOffer(records []parcel, send sendFunc) error {
 			return err
 		}
 	}
+	l.whole = true
 	return nil
 }
 
@@ -209,6 +212,7 @@ func (l *Lease) hear(m wire.Message) (over bool, err error) {
 		}
 	case wire.Verdict:
 		if l.state == leaseMapped || !m.OK { // one who has mapped nothing has found nothing good
+			l.failed = l.state != leaseMapped
 			err := faultOf(m)
 			l.tell(Verdict, err)
 			l.sayFarewell()

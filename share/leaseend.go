@@ -46,7 +46,7 @@ func (l *Lease) end(reason error) {
 	o := l.offering
 	defer o.work.Done()
 	l.reason = join(reason, l.sayLast(reason))
-	l.fence.released = l.transport.left
+	l.fence.released = l.transport.left || l.failed
 	o.server.mu.Lock()
 	o.live = slices.DeleteFunc(o.live, func(x *Lease) bool { return x == l })
 	o.server.mu.Unlock()
