@@ -53,6 +53,7 @@ enum {
 	TRAILER_SIZE = 4096 /* behind the data in a file of the software driver */
 };
 
+enum { MAY_OUTLIVE = 1 }; /* a flag of a process: its work may go on after its death, under MPS, or it cannot tell */
 enum { CAPABILITIES = 1, PROCESS = 2, FIELD_REQUIRED = 0x8000 }; /* fields: from the last on they have to be known */
 enum { IGNORABLE = 1 };                             /* a flag */
 enum { TAKES_LEGACY = 1 };                          /* a capability */
@@ -336,6 +337,25 @@ static ssize_t look(int sock, struct record *r, int *flags)
 	return recv(sock, r->bytes, 1, MSG_DONTWAIT);
 }
 
+/* past_reset is recvmsg of a record that is known to be in the queue. A reset may come before
+ * it, once. */
+static ssize_t past_reset(int sock, struct msghdr *m, int flags)
+{
+	struct msghdr again = *m;
+	ssize_t n = recvmsg(sock, m, flags | MSG_DONTWAIT);
+	if (n >= 0 || errno != ECONNRESET)
+		return n;
+	*m = again;
+	return recvmsg(sock, m, flags | MSG_DONTWAIT);
+}
+
+/* drop takes the record that was looked at from the queue, without its descriptors. */
+static void drop(int sock)
+{
+	struct msghdr m = {0};
+	past_reset(sock, &m, 0);
+}
+
 /* take_fds takes the descriptors of the record that was looked at, if they are as many as
  * wanted, and the record from the queue. Whoever closes a socket last can be made to wait
  * for as long as the peer likes (SO_LINGER). So sockets are not taken, and closing what
@@ -349,7 +369,7 @@ static bool take_fds(int sock, struct record *r, uint64_t want)
 	char byte;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(want * sizeof(int))};
-	bool ok = recvmsg(sock, &m, MSG_DONTWAIT | MSG_PEEK | MSG_CMSG_CLOEXEC) >= 0 || fail(1, "recvmsg: %s", strerror(errno));
+	bool ok = past_reset(sock, &m, MSG_PEEK | MSG_CMSG_CLOEXEC) >= 0 || fail(1, "recvmsg: %s", strerror(errno));
 	if (ok)
 		take_control(&m, r);
 	if (ok && (m.msg_flags & MSG_CTRUNC || (uint64_t)r->nfds != want))
@@ -361,7 +381,7 @@ static bool take_fds(int sock, struct record *r, uint64_t want)
 	}
 	foul = !ok;
 	if (ok)
-		recv(sock, &byte, 1, MSG_DONTWAIT); /* without room for them: we have them */
+		drop(sock); /* without room for them: we have them */
 	else
 		close_fds(r->fds, &r->nfds);
 	return ok;
@@ -406,7 +426,7 @@ static bool receive(int sock, struct record *r, bool *ended, double deadline)
 		unsigned char *b = r->bytes;
 		r->length = (size_t)n;
 		if (!foul)
-			recv(sock, b, sizeof r->bytes, MSG_DONTWAIT);
+			drop(sock);
 		if (flags & MSG_TRUNC)
 			return blame(6, "a record that is too long");
 		if (r->length < HEADER || memcmp(b, "GPFD", 4))
@@ -624,7 +644,7 @@ static bool take(int sock, int driver, struct offer *o, int *fds, int *nfds)
 	p += strlen(offer_name);
 	if (takes_legacy(driver))
 		p = put(put(put(p, CAPABILITIES, 2), 8, 2), TAKES_LEGACY, 8);
-	p = put(put(put(p, PROCESS, 2), 8, 2), 0, 8);
+	p = put(put(put(p, PROCESS, 2), 8, 2), driver == SOFT ? 0 : MAY_OUTLIVE, 8); /* nobody asks the driver here */
 	if (!say(sock, ATTACH, body, (size_t)(p - body)))
 		return false;
 	static struct record r;

@@ -41,7 +41,15 @@ NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LA
 
 # Capabilities: a consumer takes offers by a legacy handle, and application data in a DATA.
 TAKES_LEGACY, TAKES_DATA = 1 << 0, 1 << 1
-AWAITS_RELEASE = 1 << 1  # of a process: the producer waits until who may write says FAREWELL
+
+# Flags of a process: its work may go on after its death, or it cannot tell; the producer waits until who may write says
+# FAREWELL.
+MAY_OUTLIVE, AWAITS_RELEASE = 1 << 0, 1 << 1
+
+
+def process_flags(driver):
+    """What is known of a process without asking its driver."""
+    return 0 if driver == SOFT else MAY_OUTLIVE
 
 
 def driver_name(kind):
@@ -691,7 +699,7 @@ class Conn:
         # With descriptors, the record stays in the queue until they are known to be wanted.
         self.foul = bool(flags & socket.MSG_CTRUNC)
         if not self.foul:
-            self.sock.recv(MAX_RECORD)
+            past_reset(self.sock.recv, MAX_RECORD)
         self.meter.count()
         need(not flags & socket.MSG_TRUNC, f"a record of more than {MAX_RECORD} bytes")
         need(data, "descriptors without a record")
@@ -716,7 +724,7 @@ class Conn:
         So sockets are not taken, and closing what MSG_PEEK made is safe: it is not the last
         while the record is in the queue."""
         room = socket.CMSG_LEN(4 * want)
-        _, control, flags, _ = self.sock.recvmsg(1, room, socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC)
+        _, control, flags, _ = past_reset(self.sock.recvmsg, 1, room, socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC)
         fds = array.array("i")
         for level, kind, payload in control:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -725,7 +733,7 @@ class Conn:
             need(not flags & socket.MSG_CTRUNC, f"more than the {want} descriptors that it says, or than ulimit -n allows")
             need(len(fds) == want, f"{len(fds)} descriptors came with a record that is to have {want}")
             need(all(good(fd) for fd in fds), "a descriptor that is a socket, or application data that is not sealed")
-            self.sock.recv(MAX_RECORD)  # without room for them: we have them
+            past_reset(self.sock.recv, MAX_RECORD)  # without room for them: we have them
             self.foul = False
         except BaseException:
             close_all(fds)
@@ -772,6 +780,14 @@ class Conn:
             for _ in range(16):
                 with contextlib.suppress(Malformed):
                     close_all(self.receive_any(MAX_FDS, deadline)[1])
+
+
+def past_reset(receive, *args):
+    """receive of a record that is known to be in the queue. A reset may come before it, once."""
+    try:
+        return receive(*args)
+    except ConnectionResetError:
+        return receive(*args)
 
 
 # The consumer.
@@ -965,10 +981,11 @@ def need_taken(size, max_data):
 
 
 def attach(path, name, driver, access=READ_ONLY, policy=Policy(), timeout=30.0, max_chunks=MAX_CHUNKS, max_size=None,
-           connected=lambda peer: None, legacy=False, max_data=MAX_LARGE_DATA):  # fmt: skip
+           connected=lambda peer: None, legacy=False, max_data=MAX_LARGE_DATA, process=None):  # fmt: skip
     """Take the offer of that name ("" for the only one), by a legacy handle only if legacy
     says that the caller opens those. connected is told the Peer as
-    soon as there is one. The caller maps att.fds, waits
+    soon as there is one. process has flags: who knows that it does not run under MPS says 0.
+    The caller maps att.fds, waits
     for att.wait_published(), says att.mapped(), and may say att.report(); to be used
     with with, which tells the producer of failures, and else says farewell: the memory is
     unmapped before that ends."""
@@ -976,7 +993,8 @@ def attach(path, name, driver, access=READ_ONLY, policy=Policy(), timeout=30.0, 
     att = Attachment(conn, peer)
     try:
         connected(peer)
-        wish = Attach(driver, access, name, TAKES_DATA | (TAKES_LEGACY if legacy else 0), process=0)
+        wish = Attach(driver, access, name, TAKES_DATA | (TAKES_LEGACY if legacy else 0),
+                      process=process_flags(driver) if process is None else process)  # fmt: skip
         att.take(wish, max_chunks, max_size, max_data)
     except BaseException as e:
         att.__exit__(type(e), e, None)

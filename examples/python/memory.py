@@ -19,7 +19,7 @@ import stat
 import struct
 import time
 
-from gpufd import CUDA, LEGACY, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, CannotHere, Error, Offer, replace
+from gpufd import CUDA, LEGACY, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, CannotHere, Error, Offer, process_flags, replace
 
 GRANULARITY = 2 << 20  # of the software driver
 
@@ -60,7 +60,7 @@ class Buffer:
         """The offer of all of it."""
         generation = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         offer = Offer(self.driver, access, self.chunks, self.device, self.size, self.chunk, self.granularity, generation,
-                      0, min(64, self.chunks), name, data, process=0)  # fmt: skip
+                      0, min(64, self.chunks), name, data, process=process_flags(self.driver))  # fmt: skip
         if self.handle:  # anybody who opens it may write
             offer = replace(offer, access=READ_WRITE, fds=0, handle_type=LEGACY, offset=self.offset, handle=self.handle)
         return offer
