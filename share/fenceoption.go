@@ -138,7 +138,8 @@ func (l *Lease) Fenced() <-chan struct{} {
 
 // AwaitFence waits until the lease has ended and the consumer is fenced as wanted; with a
 // context that is done it only asks. It does not end the lease ([Lease.Revoke] does).
-// A consumer that gave its verdict has said no farewell, and is [Fenced] by its death alone.
+// A consumer that gave its verdict has said no farewell, and is [Fenced] by its death alone,
+// but for one that could not attach: it has nothing of the memory, and counts as [Released].
 //
 // The error is a [*FenceError]: [ErrNoFence] at once where it cannot be known, also after
 // [Server.Close]; what ended ctx.

@@ -13,8 +13,8 @@ import (
 // the successor's. Close leaves the socket alone then.
 //
 // HandOver returns when each consumer that had connected here has a lease, waits for an
-// offer that is expected here, or was refused; or when ctx is done, with nil if the socket is
-// the successor's by then. Who is to end without taking a lease back waits for those that
+// offer that is expected here or for newer memory ([WithWait]), or was refused; or when ctx
+// is done, with nil if the socket is the successor's by then. Who is to end without taking a lease back waits for those that
 // there are now ([Server.Leases], [Lease.Done]): there will be no others.
 //
 // A successor that is to offer the same memory attaches to it first, [WithReoffer]. Its

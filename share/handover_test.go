@@ -151,3 +151,41 @@ func TestHandOverWithoutAnOffer(t *testing.T) {
 	require.NoError(t, v2.Close())
 	require.ErrorIs(t, <-given, sock.ErrClosed)
 }
+
+// Who waits for newer memory than the predecessor offers is not waited for, and asks the
+// successor when that offer has ended. Who has the memory mapped resumes its lease there.
+func TestHandOverWithWaitersAndResumes(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	v1 := listen(t)
+	buf := newBuffer(t, ctx, 1)
+	serve(t, v1, buf)
+	old := attached(t, v1, "data", dev)
+	from := attached(t, v1, "data", dev, WithReoffer())
+	waits := waitForNewer(t, v1, dev, buf)
+	awaitBehind(t, v1, 1)
+
+	a, b := twoEnds(t)
+	given := make(chan error, 1)
+	go func() { given <- v1.HandOver(soon(t), a) }()
+	v2, err := TakeOver(soon(t), b, v1.Path())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, v2.Close()) })
+	require.NoError(t, <-given)
+	awaitBehind(t, v1, 1)
+	s := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
+	require.NoError(t, v1.Close())
+	require.Nil(t, <-waits.att)
+	var no *RefusalError
+	require.ErrorAs(t, <-waits.err, &no)
+	require.True(t, mends(no), "Follow asks again: %v", no)
+
+	require.ErrorIs(t, awaitDone(t, old), ErrRevoked)
+	next, err := old.Resume(soon(t))
+	require.NoError(t, err)
+	require.Len(t, v2.Leases("data"), 1)
+	require.Equal(t, v2.Leases("data")[0].Peer(), next.Offer().Producer)
+	requireNoise(t, ctx, next.Buffer(), 1)
+	require.NoError(t, next.Close())
+	s.cancel()
+	require.NoError(t, s.end(t))
+}

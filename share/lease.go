@@ -88,8 +88,9 @@ func (l *Lease) Access() cu.Access {
 // Done is closed when the lease has ended, whoever ended it: the consumer has gone,
 // died or given its verdict, took too long or broke the protocol, the lease was
 // revoked, or the offer or the server has ended. A consumer that is told why, or to
-// go, has a second to read that before; and where it was sent a legacy handle, as long
-// as for any step ([WithTimeout]) to close the memory.
+// go, has a second to read that before; where it was sent a legacy handle, as long
+// as for any step ([WithTimeout]) to close the memory; and where the offer waits until it
+// has released the memory ([WithFence]), until it has, or is not waited for any longer.
 func (l *Lease) Done() <-chan struct{} {
 	if l.isZero() {
 		return closed

@@ -83,8 +83,8 @@ func (p *Prepared) Offer(ctx context.Context) error {
 
 // Close gives up an offer that was not made: who waits for its data is told
 // ([ErrRevoked]). It may be called again, on nil, and after Offer, whose offer it
-// does not end; but not by a function of [OnEvent], which it waits for. The only error is a
-// [*StillOpenError].
+// does not end; but not by a function of [OnEvent], which it waits for. The only errors are a
+// [*StillOpenError] and a [*FenceError].
 func (p *Prepared) Close() error {
 	if p != nil && p.o != nil && p.over.CompareAndSwap(false, true) {
 		return p.o.giveUp(ErrRevoked)

@@ -98,7 +98,7 @@ func (ws *watches) join(conn *sock.Conn) (*watch, error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w := ws.byID[p.ID()]; w != nil {
-		if !w.process.Died() && w.doubt() == nil {
+		if !isClosed(w.died) && !w.process.Died() && w.doubt() == nil {
 			w.users++
 			return w, p.Close()
 		}

@@ -191,10 +191,7 @@ func (l *Listener) closeDoor(ctx context.Context) error {
 	}
 	err := l.listen(0)
 	for filled := false; err == nil && !filled; {
-		if err = over(ctx, l.s.closed); err == nil {
-			err = l.empty()
-		}
-		if err == nil {
+		if err = l.empty(ctx); err == nil {
 			filled, err = l.fill()
 		}
 	}
@@ -217,9 +214,12 @@ func (l *Listener) listen(backlog int) error {
 	})
 }
 
-// empty takes all connections out of the queue.
-func (l *Listener) empty() error {
+// empty takes all connections out of the queue. Peers may connect as fast as it does that.
+func (l *Listener) empty(ctx context.Context) error {
 	for {
+		if err := over(ctx, l.s.closed); err != nil {
+			return err
+		}
 		fd := -1
 		err := l.s.control(func(listener int) (err error) {
 			fd, err = l.acceptNow(listener)
