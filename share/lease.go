@@ -104,8 +104,8 @@ func (l *Lease) isZero() bool { return l == nil || l.offering == nil }
 // Err says why the lease has ended, after Done: nil if by the consumer's will, which has
 // closed its attachment; a [*LostError] if the consumer was killed or has just gone;
 // [ErrRevoked]; or what the event of its end says. Of a consumer that is older than this it
-// is nil also if it was killed. Of legacy memory that the consumer
-// may have open still, it matches [ErrStillOpen] as well.
+// is nil also if it was killed. Of legacy memory that the consumer may have open still, it
+// matches [ErrStillOpen] as well.
 func (l *Lease) Err() error {
 	if l.isZero() {
 		return ErrClosed

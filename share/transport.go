@@ -53,9 +53,8 @@ func (t *transport) sendRecord(ctx context.Context, record []byte, files ...*os.
 }
 
 // receive waits for the next message within the time of a step, or without end if
-// patient. Records that may be ignored are; notices, and that the memory is superseded,
-// are noted.
-// The files are the caller's, and only an offer has any.
+// patient. Records that may be ignored are; notices, farewells, and that the memory is
+// superseded, are noted. The files are the caller's; an offer or application data has some.
 func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []*os.File, error) {
 	if !patient {
 		var cancel context.CancelFunc

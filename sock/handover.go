@@ -15,8 +15,9 @@ import (
 //
 //	predecessor   closes the door: nobody gets in any more, and who knocks waits
 //	              sends listenerOffered, with the socket and the lock
-//	successor     checks both, listens, and sends listenerTaken; or why it does not
+//	successor     checks both, and sends listenerTaken; or why it does not
 //	predecessor   lets go of both
+//	successor     listens, which opens the door
 //
 // A connection shows its peer who listened when it was made (SO_PEERCRED). So none may be
 // in the queue when the successor calls listen(2), which makes the listener its own: who

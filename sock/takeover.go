@@ -45,13 +45,17 @@ func takeOver(ctx context.Context, from *Conn, path string, o options) (*Listene
 		l.letGo()
 		return nil, err
 	}
+	if err := l.openDoor(); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	return l, nil
 }
 
 // maxReason bounds what a predecessor is told, in bytes.
 const maxReason = 1024
 
-// receiveListener makes a Listener of what comes, and listens.
+// receiveListener makes a Listener of what comes. It does not listen yet: until the
+// predecessor has let go, who connects is its to serve, and has to see its pid.
 func receiveListener(ctx context.Context, from *Conn, path string, o options) (*Listener, error) {
 	if err := (Policy{}).Check(from.peer); err != nil {
 		return nil, err
@@ -117,9 +121,6 @@ func (l *Listener) adopt(rec *Record, o options) error {
 	err = l.inherit(rec.Files[0], o)
 	if err == nil && mode&0o777 != uint32(o.mode) {
 		err = os.Chmod(l.file, o.mode)
-	}
-	if err == nil {
-		err = l.openDoor()
 	}
 	if err != nil {
 		l.letGo()

@@ -247,3 +247,26 @@ func TestHandOverOfWhatIsNotThere(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.ErrorIs(t, l.HandOver(soon(t), a), ErrClosed)
 }
+
+// A successor whose listener is withdrawn has not listened: who waited sees the pid of the
+// predecessor, which serves it.
+func TestWithdrawnListenerShowsItsPredecessor(t *testing.T) {
+	requireNoLeak(t)
+	l := listenAt(t, filepath.Join(safeDir(t), "s"))
+	a, b := pair(t)
+	ctx, cancel := context.WithCancel(soon(t))
+	given := make(chan error, 1)
+	go func() { given <- l.HandOver(ctx, a) }()
+	requireOffered(t, b)
+	next, err := receiveListener(soon(t), b, l.Path(), newOptions(nil))
+	require.NoError(t, err)
+	over, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer stop()
+	_, err = Dial(over, l.Path())
+	require.ErrorIs(t, err, context.DeadlineExceeded, "the door is closed")
+	cancel()
+	require.ErrorIs(t, <-given, context.Canceled)
+	require.ErrorIs(t, next.confirm(soon(t), b), ErrNotListener)
+	next.letGo()
+	requireWorks(t, dialled(t, l.Path()), accepted(t, l))
+}

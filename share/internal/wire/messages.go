@@ -29,8 +29,8 @@ const (
 	TypeConfirm  Type = 9 // producer → consumer: the legacy memory that was opened is the one that was offered
 
 	TypeFarewell   Type = 10 // either: it leaves in order
-	TypeList       Type = 12 // consumer → producer: which offers are there?
 	TypeNotice     Type = 11 // either: a message of the application's
+	TypeList       Type = 12 // consumer → producer: which offers are there?
 	TypeListed     Type = 13 // producer → consumer: some of them
 	TypeData       Type = 14 // producer → consumer: application data, as a descriptor
 	TypeSuperseded Type = 15 // producer → consumer: the name stands for other memory now
