@@ -42,7 +42,7 @@ func TestFileIsCutOff(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			require.NoError(t, prepared.Offer(ctx))
-			consumer.fails(1, what, "; CUDA_ERROR_ILLEGAL_ADDRESS (700), noticed by cu")
+			consumer.fails(1, what, "\n  CUDA_ERROR_ILLEGAL_ADDRESS (700), noticed by cu")
 			require.NoError(t, srv.Close())
 			require.NoError(t, sock.CloseFiles(files))
 			require.NoError(t, buf.Close())
