@@ -67,15 +67,19 @@ func start(argv []string) (*child, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	words, pidfd := os.NewFile(uintptr(fd), "standard error"), -1
+	words := os.NewFile(uintptr(fd), "standard error")
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir, cmd.Stderr = "/", words
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, words.Close())
 	}
-	if pidfd < 0 || unix.SetNonblock(pidfd, true) != nil {
-		return nil, errors.Join(errors.New("the kernel has no pidfds (Linux 5.4)"), cmd.Process.Kill(), cmd.Wait(), words.Close())
+	pidfd, err := unix.PidfdOpen(cmd.Process.Pid, 0) // nobody has waited for it, so the pid is its own
+	if err == nil {
+		err = unix.SetNonblock(pidfd, true)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("the kernel has no pidfds (Linux 5.4): %w", err), cmd.Process.Kill(), cmd.Wait(), words.Close())
 	}
 	// Registered with the poller, so that Close ends wait.
 	s := &child{cmd.Process.Pid, os.NewFile(uintptr(pidfd), "pidfd"), words, make(chan struct{})}
