@@ -2,12 +2,13 @@ package share
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"time"
 
-	"github.com/gpufd/gpufd/share/internal/wire"
-
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -74,6 +75,24 @@ func (l *Lease) Peer() sock.Peer {
 		return sock.Peer{}
 	}
 	return l.event.Peer
+}
+
+// Process returns the process that holds the lease, for who waits for its end longer than
+// the server lives ([sock.Process.File]). The caller owns it. ErrNoProcess of package sock
+// where it is not known.
+func (l *Lease) Process() (*sock.Process, error) {
+	if l.isZero() {
+		return nil, ErrClosed
+	}
+	if l.fence.watch == nil {
+		return nil, fmt.Errorf("%w: %w", sock.ErrNoProcess, l.fence.unknown)
+	}
+	f, err := l.fence.watch.process.File()
+	if err != nil {
+		return nil, err
+	}
+	p, err := sock.ProcessOf(f)
+	return p, errors.Join(err, f.Close())
 }
 
 // Access is what the consumer asked for and was admitted to; [ReadWrite] for legacy

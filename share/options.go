@@ -113,6 +113,12 @@ func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
 	return listenOption(func(o *listenOptions) { o.decides, o.allow = true, f })
 }
 
+// WithInherited has Listen go on with a socket that [Server.Files] gave; see
+// [sock.WithInherited].
+func WithInherited(files []*os.File) ListenOption {
+	return listenOption(func(o *listenOptions) { o.sock = append(o.sock, sock.WithInherited(files)) })
+}
+
 // WithBacklog bounds the connections that wait to be accepted, 1,024 by default; see
 // [sock.WithBacklog].
 func WithBacklog(n int) ListenOption {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 
@@ -70,6 +71,26 @@ func (s *Server) Path() string {
 		return ""
 	}
 	return s.listener.Path()
+}
+
+// Files returns copies of the descriptors of the server's socket, for somebody who keeps
+// them while nobody listens; see [sock.Listener.Files].
+func (s *Server) Files() ([]*os.File, error) {
+	if s.isZero() {
+		return nil, ErrClosed
+	}
+	return s.listener.Files()
+}
+
+// Start has consumers be answered from now on, where there is no offer yet: they are
+// refused. Without it they wait for the first Offer, Prepare or Expect.
+func (s *Server) Start() {
+	if s.isZero() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.startAccepting()
 }
 
 // isZero reports whether there is no server: everything of it is [ErrClosed].

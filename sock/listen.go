@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +25,7 @@ type Listener struct {
 	limits limits // of the connections
 	s      *socket
 	once   sync.Once
+	kept   atomic.Bool // somebody else has the socket, too (Files)
 
 	backlog int
 	hand    *handover
@@ -60,6 +62,9 @@ type options struct {
 	mode     os.FileMode
 	farewell []byte
 	limits   limits
+
+	inherits  bool
+	inherited []*os.File
 }
 
 func newOptions(opts []ListenOption) options {
@@ -133,6 +138,12 @@ func listen(path string, o options) (*Listener, error) {
 	l, addr, err := newListener(path, o)
 	if err != nil {
 		return nil, err
+	}
+	if o.inherits {
+		if err := l.inheritFiles(o.inherited, o); err != nil {
+			return nil, err
+		}
+		return l, nil
 	}
 	if l.lock, err = takeLock(l.file + ".lock"); err != nil {
 		return nil, err
@@ -259,7 +270,7 @@ func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.Path(), Net: "
 // Close stops listening and ends a waiting Accept with ErrClosed. It removes the
 // socket file and the lock file, if they are still the ones that Listen made or TakeOver
 // found, and were not handed over. Connections that were accepted stay. It may be called
-// again and on nil. It ends a HandOver that is under way. As Conn.Close, it waits one second
+// again and on nil. After [Listener.Files] it leaves the socket to who has the files. It ends a HandOver that is under way. As Conn.Close, it waits one second
 // at most.
 func (l *Listener) Close() (err error) {
 	if l.sock() == nil {
@@ -268,6 +279,9 @@ func (l *Listener) Close() (err error) {
 	l.hand.end()
 	l.hand.alone.Lock()
 	defer l.hand.alone.Unlock()
+	if l.kept.Load() {
+		l.letGo()
+	}
 	l.once.Do(func() {
 		// The name goes first: while the socket is open its inode number
 		// cannot belong to a file of somebody else's.
@@ -283,7 +297,7 @@ func (l *Listener) Close() (err error) {
 // Close, which may be called as ever. After Close, and from a HandOver on, there is nothing
 // to remove.
 func (l *Listener) Remove() error {
-	if l.sock() == nil || !l.hand.alone.TryLock() {
+	if l.sock() == nil || l.kept.Load() || !l.hand.alone.TryLock() {
 		return nil
 	}
 	defer l.hand.alone.Unlock()

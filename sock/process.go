@@ -88,15 +88,21 @@ func newProcess(fd, pid int) (*Process, error) {
 
 // processID is the inode of fd where that is the process's own (Linux 6.9).
 func processID(fd, pid int) string {
-	var fs unix.Statfs_t
 	var st unix.Stat_t
-	if unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.PID_FS_MAGIC && unix.Fstat(fd, &st) == nil {
+	if isPidfs(fd) && unix.Fstat(fd, &st) == nil {
 		return "pidfd " + strconv.FormatUint(st.Ino, 10)
 	}
 	if pid == 0 {
 		return ""
 	}
 	return "pid " + strconv.Itoa(pid)
+}
+
+// isPidfs reports whether fd is a process's descriptor of a kernel that has a file system
+// of them (Linux 6.9).
+func isPidfs(fd int) bool {
+	var fs unix.Statfs_t
+	return unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.PID_FS_MAGIC
 }
 
 // ID is the same for two that are of one process, and another for two of different ones

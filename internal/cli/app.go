@@ -40,7 +40,7 @@ func New(name, purpose string, stdout io.Writer) *App {
 	a := &App{name: name, purpose: purpose, stdout: stdout, Result: Fields{}, ending: newEnding()}
 	a.Flags = flag.NewFlagSet(name, flag.ContinueOnError)
 	a.Flags.SetOutput(io.Discard)
-	a.Flags.StringVar(&a.driver, "driver", defaultDriver(), "driver to use, `auto|cuda|soft`; auto takes the software driver only where there is no GPU")
+	a.Flags.StringVar(&a.driver, "driver", DefaultDriver(), "driver to use, `auto|cuda|soft`; auto takes the software driver only where there is no GPU")
 	a.Flags.BoolVar(&a.json, "json", false, "print one JSON object a line; the last has \"event\":\"result\"")
 	a.Flags.DurationVar(&a.Timeout, "timeout", 30*time.Second, "longest `duration` to wait for a peer, and for each step of a conversation")
 	a.Flags.BoolVar(&a.version, "version", false, "print the version and exit")
@@ -101,7 +101,7 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 		a.help()
 		return ExitOK
 	case err == nil && a.version:
-		fmt.Fprintf(a.stdout, "%s %s %s/%s\n", a.name, buildVersion(), runtime.GOOS, runtime.GOARCH)
+		fmt.Fprintf(a.stdout, "%s %s %s/%s\n", a.name, Version(), runtime.GOOS, runtime.GOARCH)
 		return ExitOK
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -198,7 +198,7 @@ func (a *App) check() error {
 
 func (a *App) openDriver() error {
 	err := a.Timed("driver", func() (err error) {
-		a.Driver, err = openDriver(a.driver)
+		a.Driver, err = OpenDriver(a.driver)
 		return err
 	})
 	if err != nil {
@@ -209,8 +209,8 @@ func (a *App) openDriver() error {
 	return nil
 }
 
-// buildVersion is the module's version, or the commit it was built from.
-func buildVersion() string {
+// Version is the module's version, or the commit it was built from.
+func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

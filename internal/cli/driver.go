@@ -11,16 +11,16 @@ import (
 // driverEnv is what cu.Open goes by, and -driver's default.
 const driverEnv = "GPUFD_DRIVER"
 
-// defaultDriver is -driver's default.
-func defaultDriver() string {
+// DefaultDriver is -driver's default.
+func DefaultDriver() string {
 	if v := os.Getenv(driverEnv); v != "" {
 		return v
 	}
 	return "auto"
 }
 
-// openDriver opens the driver of that choice.
-func openDriver(choice string) (*cu.Driver, error) {
+// OpenDriver opens the driver of that choice: auto, cuda or soft.
+func OpenDriver(choice string) (*cu.Driver, error) {
 	if err := os.Setenv(driverEnv, choice); err != nil {
 		return nil, err
 	}

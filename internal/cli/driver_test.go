@@ -15,9 +15,9 @@ import (
 
 func TestDefaultDriverIsTheEnvironments(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "")
-	require.Equal(t, "auto", defaultDriver())
+	require.Equal(t, "auto", DefaultDriver())
 	t.Setenv("GPUFD_DRIVER", "soft")
-	require.Equal(t, "soft", defaultDriver())
+	require.Equal(t, "soft", DefaultDriver())
 }
 
 // -driver is what the driver is chosen by, also where GPUFD_DRIVER says something else.

@@ -1,0 +1,125 @@
+package sock
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/gpufd/gpufd/internal/made"
+)
+
+// Files returns copies of the descriptors of the socket and its lock, owned by the caller,
+// for somebody who keeps them while nobody listens: who connects then waits, and is not
+// refused, until another Listener is made of them ([WithInherited]). From now on the socket
+// is theirs: Close leaves it where it is.
+func (l *Listener) Files() ([]*os.File, error) {
+	if l.sock() == nil {
+		return nil, opError("files", l.Path(), ErrClosed)
+	}
+	l.hand.alone.Lock()
+	defer l.hand.alone.Unlock()
+	files, err := l.copies()
+	if err != nil {
+		return nil, opError("files", l.path, err)
+	}
+	l.kept.Store(true)
+	return files, nil
+}
+
+func (l *Listener) copies() (files []*os.File, err error) {
+	keep := func(name string) func(fd int) error {
+		return func(fd int) error {
+			dup, err := dupFD(fd)
+			if err == nil {
+				files = append(files, made.File(dup, name))
+			}
+			return err
+		}
+	}
+	if err := l.s.control(keep("listener")); err != nil {
+		return nil, err
+	}
+	err = withFDs([]*os.File{l.lock.file}, nil, func(fds []int) error { return keep("lock")(fds[0]) })
+	if err != nil {
+		_ = CloseFiles(files)
+		return nil, err
+	}
+	return files, nil
+}
+
+// WithInherited has Listen go on with a socket and its lock that [Listener.Files] gave,
+// here or in a process that has ended. They stay the caller's. Whoever has connected since
+// is accepted, and sees the pid of who listened then; others see this process
+// (listen(2)). It is up to the caller that nobody else accepts there. ErrNotListener: they
+// are not the listener of the path and its lock.
+func WithInherited(files []*os.File) ListenOption {
+	return listenOption(func(o *options) { o.inherited, o.inherits = files, true })
+}
+
+// inheritFiles makes the Listener one of files, which stay the caller's.
+func (l *Listener) inheritFiles(files []*os.File, o options) error {
+	if len(files) != 2 {
+		return fmt.Errorf("%w: %d descriptors, where a listener and its lock are expected", ErrNotListener, len(files))
+	}
+	var rec Record
+	err := withFDs(files, nil, func(fds []int) error {
+		for _, fd := range fds {
+			dup, err := dupFD(fd)
+			if err != nil {
+				return err
+			}
+			rec.Files = append(rec.Files, made.File(dup, "inherited"))
+		}
+		return nil
+	})
+	if err == nil {
+		l.kept.Store(true)
+		err = l.adopt(&rec, o)
+	}
+	if cerr := rec.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// File returns a copy of the process's descriptor, owned by the caller, for somebody who
+// waits for the process later ([ProcessOf]). ErrClosed; of a process that had gone before
+// its descriptor could be had, ErrNoProcess.
+func (p *Process) File() (*os.File, error) {
+	if p != nil && p.gone {
+		return nil, opError("file", p.ID(), ErrNoProcess)
+	}
+	if p.sock() == nil {
+		return nil, opError("file", p.ID(), ErrClosed)
+	}
+	var f *os.File
+	err := p.s.control(func(fd int) error {
+		dup, err := dupFD(fd)
+		if err == nil {
+			f = made.File(dup, "process")
+		}
+		return err
+	})
+	return f, opError("file", p.ID(), err)
+}
+
+// ProcessOf returns the process that a descriptor of [Process.File], or of pidfd_open(2),
+// stands for. The file stays the caller's. ErrNoProcess: it is another kind of file.
+func ProcessOf(f *os.File) (*Process, error) {
+	var p *Process
+	err := withFDs([]*os.File{f}, nil, func(fds []int) error {
+		link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fds[0]))
+		if err != nil {
+			return err
+		}
+		if link != "anon_inode:[pidfd]" && !isPidfs(fds[0]) {
+			return fmt.Errorf("%w: the descriptor is of %s", ErrNoProcess, link)
+		}
+		dup, err := dupFD(fds[0])
+		if err != nil {
+			return err
+		}
+		p, err = newProcess(dup, 0)
+		return err
+	})
+	return p, opError("process", "", err)
+}

@@ -1,0 +1,99 @@
+package sock
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A socket that somebody keeps outlives who listened there: who connects meanwhile waits.
+func TestListenerOfFiles(t *testing.T) {
+	path := filepath.Join(safeDir(t), "s")
+	first, err := Listen(path, WithMaxFDs(0))
+	require.NoError(t, err)
+	files, err := first.Files()
+	require.NoError(t, err)
+	defer CloseFiles(files)
+	require.NoError(t, first.Close())
+	require.FileExists(t, path)
+	_, err = Listen(path)
+	require.ErrorIs(t, err, ErrInUse)
+
+	early, err := Dial(soon(t), path)
+	require.NoError(t, err, "nobody is refused")
+	defer early.Close()
+	second, err := Listen(path, WithMaxFDs(0), WithInherited(files))
+	require.NoError(t, err)
+	late, err := Dial(soon(t), path)
+	require.NoError(t, err)
+	defer late.Close()
+	for range 2 {
+		c, err := second.Accept(soon(t))
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	}
+	require.NoError(t, second.Remove())
+	require.NoError(t, second.Close())
+	require.FileExists(t, path, "the files are not its own")
+	require.NoError(t, CloseFiles(files))
+	third, err := Listen(path)
+	require.NoError(t, err)
+	require.NoError(t, third.Close())
+}
+
+// What is no listener of the path is refused, and stays the caller's.
+func TestListenerOfWrongFiles(t *testing.T) {
+	path, other := filepath.Join(safeDir(t), "s"), filepath.Join(safeDir(t), "s")
+	l, err := Listen(other)
+	require.NoError(t, err)
+	defer os.Remove(other)
+	files, err := l.Files()
+	require.NoError(t, err)
+	defer os.Remove(other + ".lock")
+	defer CloseFiles(files)
+	require.NoError(t, l.Close())
+	for _, wrong := range [][]*os.File{nil, files[:1], {files[1], files[0]}, files, {nil, nil}} {
+		_, err := Listen(path, WithInherited(wrong))
+		require.Error(t, err)
+	}
+	again, err := Listen(other, WithInherited(files))
+	require.NoError(t, err)
+	require.NoError(t, again.Close())
+	_, err = (*Listener)(nil).Files()
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+// A process is waited for by a descriptor that somebody kept.
+func TestProcessOfAFile(t *testing.T) {
+	child := exec.Command("sleep", "60")
+	require.NoError(t, child.Start())
+	fd, err := kernel.ofPID(child.Process.Pid)
+	require.NoError(t, err)
+	p, err := newProcess(fd, child.Process.Pid)
+	require.NoError(t, err)
+	f, err := p.File()
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+	_, err = p.File()
+	require.ErrorIs(t, err, ErrClosed)
+
+	again, err := ProcessOf(f)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.False(t, again.Died())
+	require.NoError(t, child.Process.Kill())
+	require.NoError(t, again.Wait(soon(t)))
+	_ = child.Wait()
+	require.NoError(t, again.Close())
+
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer null.Close()
+	_, err = ProcessOf(null)
+	require.ErrorIs(t, err, ErrNoProcess)
+	_, err = ProcessOf(nil)
+	require.Error(t, err)
+}
