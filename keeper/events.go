@@ -1,0 +1,121 @@
+package keeper
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/share"
+)
+
+// An Event is what happens to a name: committed, damaged, quarantined, draining, removed.
+type Event struct {
+	Time    time.Time `json:"time"`
+	Name    string    `json:"name,omitempty"`
+	Kind    string    `json:"event"`
+	Version uint64    `json:"version,omitempty"`
+	Text    string    `json:"text,omitempty"`
+}
+
+// watchQueue is how many events wait for a watcher; one that is slower is let go.
+const watchQueue = 64
+
+// announce tells watchers. It runs with mu held.
+func (s *Server) announce(e Event) {
+	e.Time = time.Now()
+	for w, name := range s.watchers {
+		if name != "" && name != e.Name {
+			continue
+		}
+		select {
+		case w <- e:
+		default:
+			delete(s.watchers, w)
+			close(w)
+		}
+	}
+}
+
+// watch sends the client what happens, until it goes.
+func (c *session) watch(name string) error {
+	s, events := c.server, make(chan Event, watchQueue)
+	s.mu.Lock()
+	s.watchers[events] = name
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.watchers, events)
+		s.mu.Unlock()
+	}()
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
+		_ = c.conn.WaitHangup(ctx)
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e, ok := <-events:
+			if !ok {
+				return &Error{Code: "slow", Message: "you did not read events as fast as they came: watch again"}
+			}
+			if !s.mayRead(e.Name, c.who) {
+				continue
+			}
+			step, done := context.WithTimeout(ctx, s.opts.Timeout)
+			err := send(step, c.conn, reply{Event: &e})
+			done()
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *Server) mayRead(name string, who state.Who) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.state.Stat(name, who)
+	return state.CodeOf(err) != state.Denied
+}
+
+// drain stops or resumes new leases of a name, or of a device, and tells who has one.
+func (s *Server) drain(r request, who state.Who) error {
+	err := s.mutate(s.ctx, func(st *state.State) error {
+		if r.Device == "" {
+			return st.Drain(r.Name, who, r.On)
+		}
+		dev, err := cu.ParseUUID(r.Device)
+		if err != nil {
+			return badRequest("device: %v", err)
+		}
+		return st.DrainDevice(dev, who, r.On)
+	})
+	if err != nil || !r.On {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.announce(Event{Name: r.Name, Kind: "draining"})
+	for _, o := range s.offers {
+		if o.name == r.Name || o.part.Memory.Device.String() == r.Device {
+			s.work.Go(func() { s.tell(o.standing.Leases()) })
+		}
+	}
+	return nil
+}
+
+// tell has readers know that they are waited for.
+func (s *Server) tell(leases []*share.Lease) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.opts.Timeout)
+	defer cancel()
+	for _, l := range leases {
+		_ = l.Notify(ctx, []byte(DrainNotice))
+	}
+}
+
+// DrainNotice is what readers of a name that is drained are told (share.Attachment.Notices).
+const DrainNotice = `{"gpufd":"drain"}`

@@ -1,0 +1,104 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/keeper/internal/lean"
+	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// Policy says who may read, write and remove what, and how much.
+type Policy = state.Policy
+
+// ReadPolicy reads a policy from a file of JSON, whose form is in docs/keeper.md.
+func ReadPolicy(path string) (Policy, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Policy{}, err
+	}
+	p, err := state.ParsePolicy(text, uint32(os.Geteuid()))
+	if err != nil {
+		return Policy{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, nil
+}
+
+// Options are what a keeper is told. Socket is needed.
+type Options struct {
+	Socket  string        // where readers connect; that of writers and the fd store's lie beside it
+	Store   []string      // the command that is an fd store for the path that is appended, if none is there
+	Policy  Policy        // without rules it admits this user alone
+	Mode    os.FileMode   // of the sockets; if 0, 0600, or 0666 where the policy names others
+	Peers   sock.Policy   // who may connect beside those whom the policy names
+	Ticket  time.Duration // the most that a writer may take between booking and delivering, an hour if 0
+	Grace   time.Duration // how long retired versions wait for readers of before a restart, a minute if 0
+	Timeout time.Duration // for a step of a conversation, 30 seconds if 0
+	Metrics string        // the address of an HTTP server of metrics, or ""
+	Version string        // of the program, for status
+	Log     func(string)  // told what an operator should know, or nil
+}
+
+// The sockets beside a keeper's own.
+const storeSuffix = ".store"
+
+func (o *Options) check() error {
+	if o.Socket == "" {
+		return errors.New("keeper: no socket to listen at")
+	}
+	for _, d := range []struct {
+		value    *time.Duration
+		standard time.Duration
+	}{{&o.Ticket, time.Hour}, {&o.Grace, time.Minute}, {&o.Timeout, 30 * time.Second}} {
+		if *d.value < 0 {
+			return fmt.Errorf("keeper: a time of %s", *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.standard
+		}
+	}
+	o.Policy.Owner = uint32(os.Geteuid())
+	if err := o.Policy.Check(); err != nil {
+		return err
+	}
+	o.admit()
+	return nil
+}
+
+// admit lets those connect whom the policy names, unless the options say who may.
+func (o *Options) admit() {
+	for _, r := range o.Policy.Rules {
+		switch {
+		case r.UID != nil:
+			o.Peers.UIDs = append(o.Peers.UIDs, *r.UID)
+		case r.GID != nil:
+			o.Peers.GIDs = append(o.Peers.GIDs, *r.GID)
+		}
+	}
+	if o.Mode == 0 {
+		o.Mode = 0o600
+		if len(o.Peers.UIDs)+len(o.Peers.GIDs) > 0 {
+			o.Mode = 0o666 // the policy tells them apart
+		}
+	}
+}
+
+// tick is how often what comes with time is looked at.
+func (o *Options) tick() time.Duration {
+	return max(min(o.Ticket, o.Grace)/10, 50*time.Millisecond)
+}
+
+// RunStore is the fd store's whole program: it holds descriptors for the keeper whose
+// socket lies at path without the suffix, until it is told to end. A command that is given as
+// [Options.Store] calls it as early as it can, before it loads anything else.
+func RunStore(path string) error {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go lean.Stay(ctx)
+	return fdstore.Run(ctx, path)
+}

@@ -1,0 +1,184 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// What goes over the control socket is in docs/wire.md#keeper: JSON objects, each in as
+// many records as it takes, with the descriptors of a part beside them.
+
+// controlSuffix is what the control socket's path has behind that of the keeper's.
+const controlSuffix = ".ctl"
+
+// The bounds of a message: what a record carries of it, and the whole.
+const (
+	maxPiece   = 60 << 10
+	maxMessage = 4 << 20
+)
+
+// The first byte of a record says whether there is more of its message.
+const (
+	pieceMore = 0
+	pieceLast = 1
+)
+
+// The operations. Each is answered by one reply, but for watch.
+const (
+	opStatus  = "status"
+	opList    = "list"    // of all names that the peer may read
+	opStat    = "stat"    // name
+	opBook    = "book"    // a part of a version: a ticket
+	opRenew   = "renew"   // a ticket of a connection that is over
+	opFiles   = "files"   // ticket, descriptors: the next chunks of its part
+	opTable   = "table"   // ticket, a sealed memfd: what readers are told beside
+	opDeliver = "deliver" // ticket: its part is whole
+	opCancel  = "cancel"  // ticket
+	opRemove  = "remove"  // name
+	opDrain   = "drain"   // name or device, on
+	opReport  = "report"  // name, version, part, verdict
+	opWatch   = "watch"   // name, or "" for all: a reply for each event, until the peer goes
+	opYield   = "yield"   // the keeper is to end for a successor
+)
+
+// A request is what a client asks. Members that an operation does not know are ignored,
+// and what it must not ignore is named in Needs.
+type request struct {
+	Op    string   `json:"op"`
+	Needs []string `json:"needs,omitempty"`
+
+	Name        string            `json:"name,omitempty"`
+	Transaction string            `json:"transaction,omitempty"`
+	Ticket      string            `json:"ticket,omitempty"`
+	Version     uint64            `json:"version,omitempty"`
+	Part        int               `json:"part,omitempty"`
+	Parts       int               `json:"parts,omitempty"`
+	Device      string            `json:"device,omitempty"`
+	Kind        string            `json:"driver,omitempty"`
+	Bytes       uint64            `json:"bytes,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Expect      *uint64           `json:"expect,omitempty"`
+	TimeoutMS   int64             `json:"timeout_ms,omitempty"`
+	Memory      *memory           `json:"memory,omitempty"`
+	Digest      string            `json:"digest,omitempty"`
+	Verdict     string            `json:"verdict,omitempty"`
+	Reason      string            `json:"reason,omitempty"`
+	On          bool              `json:"on,omitempty"`
+}
+
+// memory is a [vmm.Descriptor].
+type memory struct {
+	Size        uint64 `json:"size"`
+	ChunkSize   uint64 `json:"chunk_size"`
+	Chunks      int    `json:"chunks"`
+	Granularity uint64 `json:"granularity"`
+	Generation  uint64 `json:"generation"`
+}
+
+func describe(d vmm.Descriptor) *memory {
+	return &memory{d.Size, d.ChunkSize, d.Chunks, d.Granularity, d.Generation}
+}
+
+func (m *memory) descriptor(k cu.Kind, dev cu.UUID) vmm.Descriptor {
+	return vmm.Descriptor{Kind: k, Device: dev, Size: m.Size, ChunkSize: m.ChunkSize, Chunks: m.Chunks, Granularity: m.Granularity, Generation: m.Generation}
+}
+
+// A reply answers a request.
+type reply struct {
+	Error   *Error       `json:"error,omitempty"`
+	Ticket  string       `json:"ticket,omitempty"`
+	Version uint64       `json:"version,omitempty"`
+	Missing int          `json:"missing,omitempty"` // parts of the transaction that have not come
+	Names   []state.Info `json:"names,omitempty"`
+	Status  *Status      `json:"status,omitempty"`
+	Event   *Event       `json:"event,omitempty"`
+	Counted bool         `json:"counted,omitempty"`
+}
+
+// A Status is what a keeper says of itself.
+type Status struct {
+	PID     int       `json:"pid"`
+	Store   int       `json:"store_pid"` // 0 when there is none
+	Since   time.Time `json:"since"`
+	Names   int       `json:"names"`
+	Version string    `json:"version"`
+}
+
+// An Error is a keeper's no.
+type Error = state.Error
+
+// An Info is what a keeper says of a name.
+type Info = state.Info
+
+// send sends v, in as many records as it takes; files go with the first.
+func send(ctx context.Context, c *sock.Conn, v any, files ...*os.File) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(text) > maxMessage {
+		return fmt.Errorf("keeper: a message of %d bytes; %d are allowed", len(text), maxMessage)
+	}
+	for {
+		n := min(len(text), maxPiece)
+		piece := append([]byte{pieceLast}, text[:n]...)
+		if text = text[n:]; len(text) > 0 {
+			piece[0] = pieceMore
+		}
+		if err := c.Send(ctx, piece, files...); err != nil {
+			return err
+		}
+		if files = nil; len(text) == 0 {
+			return nil
+		}
+	}
+}
+
+// errMalformed says that the peer sent what is no message.
+var errMalformed = errors.New("keeper: malformed message")
+
+// receive is the way back of send. The files are the caller's.
+func receive(ctx context.Context, c *sock.Conn, v any) (files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			sock.DropFiles(files)
+			files = nil
+		}
+	}()
+	var text []byte
+	for {
+		rec, err := c.Receive(ctx)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, rec.Files...)
+		switch {
+		case rec.Data[0] > pieceLast:
+			return files, fmt.Errorf("%w: a record begins with %d", errMalformed, rec.Data[0])
+		case len(text)+len(rec.Data) > maxMessage:
+			return files, fmt.Errorf("%w: longer than %d bytes", errMalformed, maxMessage)
+		case len(files) > sock.MaxFDs:
+			return files, fmt.Errorf("%w: %d descriptors with one message", errMalformed, len(files))
+		}
+		text = append(text, rec.Data[1:]...)
+		if rec.Data[0] == pieceLast {
+			break
+		}
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return files, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return files, nil
+}
+
+// A Holder is a process that has a lease of what is kept, or may still write it.
+type Holder = state.Holder

@@ -1,0 +1,266 @@
+package keeper
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/kernels"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A Put is a version that is to be kept.
+type Put struct {
+	Name        string
+	Labels      map[string]string
+	Parts       int           // of the version in all; 1 if 0
+	Transaction string        // that writers of other parts know, or "": all parts come by one Put
+	Expect      *uint64       // the version that there has to be, 0 for none; nil is any
+	Timeout     time.Duration // after which the keeper gives an unfinished transaction up; the rest of ctx's time if 0
+}
+
+// A Part is one buffer of a version, on one device.
+type Part struct {
+	Index  int
+	Device *cu.Device
+	Size   uint64                                         // bytes
+	Table  json.RawMessage                                // that readers are told, or nil
+	Write  func(ctx context.Context, b *vmm.Buffer) error // fills the buffer, which is the caller's of Write for that time alone
+}
+
+// A Kept says what a keeper has of a Put.
+type Kept struct {
+	Version uint64   // or 0 while parts of it are missing
+	Missing int      // parts that other writers have to deliver
+	Digests []string // of the parts of this Put, in their order
+}
+
+// Put has the keeper keep a version. Each part is booked, so that nothing is loaded for
+// which there is no room; then it is allocated, zeroed, written, its digest computed on
+// the device, unmapped, and handed over. The last of a version's parts commits it. This
+// process keeps nothing.
+//
+// Where the device has no room Put waits until ctx is done, and then names who holds the
+// memory: [*Error] of the code no-room. A keeper that dies meanwhile is waited for, and
+// the Put goes on with the next one. A Put that fails leaves the version before it as it is.
+func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
+	if err := checkPut(&p, parts); err != nil {
+		return Kept{}, err
+	}
+	w := &writer{client: c, put: p}
+	defer w.close()
+	for _, part := range parts {
+		if err := w.book(ctx, part); err != nil {
+			return Kept{}, w.giveUp(fmt.Errorf("booking part %d of %s: %w", part.Index, p.Name, err))
+		}
+	}
+	var kept Kept
+	for i, part := range parts {
+		a, digest, err := w.write(ctx, w.bookings[i], part)
+		if err != nil {
+			return Kept{}, w.giveUp(fmt.Errorf("part %d of %s: %w", part.Index, p.Name, err))
+		}
+		kept.Version, kept.Missing = a.Version, a.Missing
+		kept.Digests = append(kept.Digests, digest)
+	}
+	return kept, nil
+}
+
+func checkPut(p *Put, parts []Part) error {
+	if p.Parts == 0 {
+		p.Parts = 1
+	}
+	if len(parts) == 0 || len(parts) > p.Parts {
+		return fmt.Errorf("keeper: %d parts to put of a version of %d", len(parts), p.Parts)
+	}
+	for _, part := range parts {
+		if part.Device == nil || part.Write == nil || part.Size == 0 {
+			return fmt.Errorf("keeper: part %d needs a device, a size and a function that writes it", part.Index)
+		}
+	}
+	if p.Transaction == "" {
+		if len(parts) != p.Parts {
+			return fmt.Errorf("keeper: %d of %d parts without a name for their transaction: who writes the others could not find it", len(parts), p.Parts)
+		}
+		p.Transaction = "put-" + rand.Text()
+	}
+	return nil
+}
+
+// A writer is one Put.
+type writer struct {
+	client   *Client
+	own      bool // the client is one that this writer has dialled
+	put      Put
+	bookings []*booking
+	done     int // bookings that are delivered
+}
+
+func (w *writer) close() {
+	if w.own {
+		_ = w.client.Close()
+	}
+}
+
+func (w *writer) book(ctx context.Context, part Part) error {
+	b, err := w.client.book(ctx, w.put, part, w.put.Transaction)
+	if err == nil {
+		w.bookings = append(w.bookings, b)
+	}
+	return err
+}
+
+// goodbye is how long a Put that failed tries to say so.
+const goodbye = time.Second
+
+// giveUp cancels what was not delivered.
+func (w *writer) giveUp(err error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	for _, b := range w.bookings[w.done:] {
+		b.client = w.client
+		_ = b.cancel(ctx) // the keeper learns of it by the connection's end, too
+	}
+	return err
+}
+
+// write makes a part and hands it over.
+func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, string, error) {
+	buf, err := w.room(ctx, part)
+	if err != nil {
+		return reply{}, "", err
+	}
+	digest, err := fill(ctx, buf, part)
+	var d vmm.Descriptor
+	var files []*os.File
+	if err == nil {
+		d, files, err = buf.Export()
+	}
+	if err = errors.Join(err, buf.Close()); err != nil { // unmapped: nothing here can write it any more
+		return reply{}, "", errors.Join(err, sock.CloseFiles(files))
+	}
+	defer sock.CloseFiles(files)
+	for {
+		a, err := b.deliver(ctx, describe(d), files, digest, part.Table)
+		if err == nil {
+			w.done++
+			return a, digest, nil
+		}
+		if !errors.Is(err, sock.ErrPeerLost) {
+			return a, "", err
+		}
+		if err := w.again(ctx); err != nil {
+			return a, "", fmt.Errorf("the keeper was lost, and no other has taken the part: %w", err)
+		}
+	}
+}
+
+// fill writes a part and returns its digest.
+func fill(ctx context.Context, buf *vmm.Buffer, part Part) (string, error) {
+	primary, err := part.Device.PrimaryContext()
+	if err != nil {
+		return "", err
+	}
+	defer primary.Close()
+	if err := cu.Fill(primary, buf.Ptr(), uint8(0), buf.Size()); err != nil {
+		return "", err
+	}
+	if err := part.Write(ctx, buf); err != nil {
+		return "", err
+	}
+	if err := primary.Synchronize(ctx); err != nil {
+		return "", err
+	}
+	return Digest(ctx, primary, buf.Ptr(), buf.Size())
+}
+
+// Digest is the digest of memory of a device that writers declare and readers verify:
+// gpufd-d1 and 32 hexadecimal digits.
+func Digest(ctx context.Context, c *cu.Context, at cu.DevicePtr, size uint64) (string, error) {
+	set, err := kernels.Load(c)
+	if err != nil {
+		return "", err
+	}
+	defer set.Close()
+	d, err := set.Digest(ctx, c.NullStream(), at, size)
+	if err != nil {
+		return "", err
+	}
+	return kernels.DigestAlgorithm + ":" + d.String(), nil
+}
+
+// roomPause is how long a Put without room waits before it tries again.
+const roomPause = 200 * time.Millisecond
+
+// room allocates the memory of a part, and waits until there is some.
+func (w *writer) room(ctx context.Context, part Part) (*vmm.Buffer, error) {
+	for {
+		buf, err := vmm.New(part.Device, part.Size)
+		if !errors.Is(err, cu.ErrOutOfMemory) {
+			return buf, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, w.noRoom(part, err)
+		case <-time.After(roomPause):
+		}
+	}
+}
+
+// noRoom names who holds memory of the part's device.
+func (w *writer) noRoom(part Part, err error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	no := &Error{Code: "no-room", Message: fmt.Sprintf("device %s has no room for %d bytes: %v", part.Device.UUID(), part.Size, err)}
+	names, listErr := w.client.List(ctx)
+	if listErr != nil {
+		return no
+	}
+	for _, n := range names {
+		for _, p := range n.Parts {
+			if p.Device == part.Device.UUID().String() {
+				no.Message += fmt.Sprintf("; %s has %d bytes there, in use by %d (gpufd drain %s frees them first)", n.Name, p.Bytes, len(n.Holders), n.Name)
+				no.Holders = append(no.Holders, n.Holders...)
+				break
+			}
+		}
+	}
+	return no
+}
+
+// again connects to the keeper that follows one which was lost, and renews the tickets.
+func (w *writer) again(ctx context.Context) error {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		c, err := Dial(ctx, w.client.socket)
+		if err == nil {
+			err = w.renew(ctx, c)
+			var no *Error
+			if err == nil || errors.As(err, &no) {
+				return err
+			}
+			_ = c.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (w *writer) renew(ctx context.Context, c *Client) error {
+	for _, b := range w.bookings[w.done:] {
+		if err := b.renew(ctx, c); err != nil {
+			return err
+		}
+	}
+	w.close()
+	w.client, w.own = c, true
+	return nil
+}

@@ -1,0 +1,100 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// The ids under which the store has the keeper's own descriptors. The state gives out
+// smaller ones.
+const (
+	firstOwnID = 1 << 62
+	readersID  = firstOwnID + 1
+	controlID  = firstOwnID + 2
+)
+
+func oneFile(f *os.File) []*os.File { return []*os.File{f} }
+
+// listen takes up the sockets that the store has, or makes them and gives them to it: who
+// connects while there is no keeper waits for the next one.
+func (s *Server) listen(ctx context.Context) error {
+	err := s.socket(ctx, readersID, func(from []*os.File) (files func() ([]*os.File, error), err error) {
+		opts := []share.ListenOption{share.WithMode(s.opts.Mode), share.WithPolicy(s.opts.Peers), share.WithTimeout(s.opts.Timeout), share.WithAuthorize(s.authorize)}
+		if from != nil {
+			opts = append(opts, share.WithInherited(from))
+		}
+		s.readers, err = share.Listen(s.opts.Socket, opts...)
+		return s.readers.Files, err
+	})
+	if err != nil {
+		return err
+	}
+	return s.socket(ctx, controlID, func(from []*os.File) (files func() ([]*os.File, error), err error) {
+		opts := []sock.ListenOption{sock.WithMode(s.opts.Mode), sock.WithPolicy(s.opts.Peers)}
+		if from != nil {
+			opts = append(opts, sock.WithInherited(from))
+		}
+		s.control, err = sock.Listen(s.opts.Socket+controlSuffix, opts...)
+		return s.control.Files, err
+	})
+}
+
+// socket opens one of the sockets: that of the store's, or where somebody has removed
+// that, a new one.
+func (s *Server) socket(ctx context.Context, id uint64, open func([]*os.File) (func() ([]*os.File, error), error)) error {
+	if _, ok := s.vault.files[id]; ok {
+		from, err := s.vault.fetch(id)
+		if err != nil {
+			return err
+		}
+		_, err = open(from)
+		err = errors.Join(err, sock.CloseFiles(from))
+		if err == nil || !errors.Is(err, sock.ErrNotListener) {
+			return err
+		}
+		s.log("somebody has removed the socket, a new one is made: %v", err)
+		if err := s.vault.drop(ctx, id); err != nil {
+			return err
+		}
+	}
+	files, err := open(nil)
+	if err != nil {
+		return err
+	}
+	own, err := files()
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.vault.hold(ctx, id, own), sock.CloseFiles(own))
+}
+
+// authorize decides who gets a lease.
+func (s *Server) authorize(peer sock.Peer, o share.Offer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.offers[o.Name]
+	if of == nil {
+		return &Error{Code: state.NotFound, Message: o.Name + " is not kept any more"}
+	}
+	who := state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}
+	if _, _, err := s.state.Lease(of.name, of.part.Index, who); err != nil {
+		s.metrics.refused(err)
+		return err
+	}
+	// Whether it may write, and whether there is room for it, is asked of a copy.
+	_, err := s.state.Clone().Hold(of.name, state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: o.Access})
+	if err != nil {
+		s.metrics.refused(err)
+	}
+	return err
+}
+
+// self is the keeper's own user, who may see all.
+func (s *Server) self() state.Who {
+	return state.Who{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())}
+}
