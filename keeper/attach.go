@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -47,11 +48,24 @@ func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Wa
 		if want.Part >= len(info.Parts) {
 			return nil, &Error{Code: "not-found", Message: fmt.Sprintf("%s has no part %d: it has %d", name, want.Part, len(info.Parts))}
 		}
+		if err := good(info, want.Part); err != nil {
+			return nil, err
+		}
 		all, err := attachAll(ctx, drv, c, info, want)
 		if !errors.Is(err, errOther) {
 			return all, err
 		}
 	}
+}
+
+// good wants parts that the keeper serves.
+func good(info Info, part int) error {
+	for i, p := range info.Parts {
+		if (part < 0 || i == part) && p.State != state.OK {
+			return &Error{Code: state.Code(p.State), Message: fmt.Sprintf("part %d of version %d of %s is %s (%s), and not served", i, info.Version, info.Name, p.State, p.Reason)}
+		}
+	}
+	return nil
 }
 
 // ErrLabels says that a version has not the labels that were asked for.

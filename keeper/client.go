@@ -17,58 +17,145 @@ import (
 
 // A Client asks a keeper: for what it has, and to keep memory. Readers need none:
 // share.Attach and share.Follow take what a keeper keeps. The caller owns it and ends it
-// with Close. It is safe for concurrent use; requests take turns.
+// with Close. It is safe for concurrent use; requests take turns. Questions that a keeper
+// did not live to answer are asked of the next one.
 type Client struct {
 	socket string
+	turn   chan struct{} // holds a token while somebody asks
 
-	mu   sync.Mutex
-	conn *sock.Conn
+	mu     sync.Mutex
+	conn   *sock.Conn // nil where the last one is lost
+	closed bool
 }
 
 // Dial connects to the keeper whose readers' socket lies at socket. Errors:
 // [sock.ErrNoListener] and the others of [sock.Dial].
 func Dial(ctx context.Context, socket string) (*Client, error) {
-	conn, err := sock.Dial(ctx, socket+controlSuffix)
+	c := &Client{socket: socket, turn: make(chan struct{}, 1)}
+	if _, err := c.connect(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// connect returns the connection, a new one if there is none. It takes a turn.
+func (c *Client) connect(ctx context.Context) (*sock.Conn, error) {
+	c.mu.Lock()
+	conn, over := c.conn, c.closed
+	c.mu.Unlock()
+	if over {
+		return nil, sock.ErrClosed
+	}
+	if conn != nil {
+		return conn, nil
+	}
+	conn, err := sock.Dial(ctx, c.socket+controlSuffix)
 	if err != nil {
 		return nil, err
 	}
-	return &Client{socket: socket, conn: conn}, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errors.Join(sock.ErrClosed, conn.Close())
+	}
+	c.conn = conn
+	return conn, nil
 }
 
-// Close ends the connection. What was booked over it and not delivered is given up.
+// lose ends a connection that is good for nothing: an answer to an earlier request may
+// still come there.
+func (c *Client) lose() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		c.conn.Drop()
+		c.conn = nil
+	}
+}
+
+// Close ends the connection, and a request that waits. What was booked and not delivered
+// is given up when its time is over, or this process has ended. It may be called again and
+// on nil.
 func (c *Client) Close() error {
-	if c == nil || c.conn == nil {
+	if c == nil {
 		return nil
 	}
-	return c.conn.Close()
+	c.mu.Lock()
+	conn := c.conn
+	c.conn, c.closed = nil, true
+	c.mu.Unlock()
+	if conn == nil {
+		return nil
+	}
+	return conn.Close()
+}
+
+// take waits for a turn, which the caller gives back.
+func (c *Client) take(ctx context.Context) (back func(), err error) {
+	if c == nil || c.turn == nil {
+		return nil, sock.ErrClosed
+	}
+	select {
+	case c.turn <- struct{}{}:
+		return func() { <-c.turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // ask sends a request and returns the answer. The error is the keeper's [*Error], or what
 // became of the connection.
 func (c *Client) ask(ctx context.Context, r request, files ...*os.File) (reply, error) {
-	var answer reply
-	if c == nil || c.conn == nil {
-		return answer, sock.ErrClosed
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := send(ctx, c.conn, r, files...); err != nil {
-		return answer, err
-	}
-	extra, err := receive(ctx, c.conn, &answer)
-	sock.DropFiles(extra)
+	back, err := c.take(ctx)
 	if err != nil {
-		return answer, err
+		return reply{}, err
 	}
-	if answer.Error != nil {
+	defer back()
+	return c.askNow(ctx, r, files...)
+}
+
+// askNow is ask for who has a turn.
+func (c *Client) askNow(ctx context.Context, r request, files ...*os.File) (answer reply, err error) {
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return reply{}, err
+	}
+	err = send(ctx, conn, r, files...)
+	if err == nil {
+		var extra []*os.File
+		extra, err = receive(ctx, conn, maxReply, &answer)
+		sock.DropFiles(extra)
+	}
+	switch {
+	case errors.Is(err, errTooLong):
+		return reply{}, err
+	case err != nil:
+		c.lose()
+		return reply{}, err
+	case answer.Error != nil:
 		return answer, answer.Error
 	}
 	return answer, nil
 }
 
+// query is ask for what may be asked twice.
+func (c *Client) query(ctx context.Context, r request) (reply, error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		a, err := c.ask(ctx, r)
+		if !errors.Is(err, sock.ErrPeerLost) {
+			return a, err
+		}
+		select {
+		case <-ctx.Done():
+			return a, err
+		case <-time.After(pause):
+		}
+	}
+}
+
 // Status is what the keeper says of itself.
 func (c *Client) Status(ctx context.Context) (Status, error) {
-	a, err := c.ask(ctx, request{Op: opStatus})
+	a, err := c.query(ctx, request{Op: opStatus})
 	if err != nil {
 		return Status{}, err
 	}
@@ -80,14 +167,14 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 
 // List says of all names that this process may read what is kept.
 func (c *Client) List(ctx context.Context) ([]Info, error) {
-	a, err := c.ask(ctx, request{Op: opList})
+	a, err := c.query(ctx, request{Op: opList})
 	return a.Names, err
 }
 
 // Stat says what is kept under a name. Without it the error is an [*Error] of the code
 // not-found.
 func (c *Client) Stat(ctx context.Context, name string) (Info, error) {
-	a, err := c.ask(ctx, request{Op: opStat, Name: name})
+	a, err := c.query(ctx, request{Op: opStat, Name: name})
 	if err != nil {
 		return Info{}, err
 	}
@@ -133,17 +220,22 @@ func (c *Client) Yield(ctx context.Context) error {
 // Watch calls f with what happens to a name, or to all if that is "", until ctx is done,
 // f returns false or the keeper has ended. It takes the connection for itself.
 func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) error {
-	if c == nil || c.conn == nil {
-		return sock.ErrClosed
+	back, err := c.take(ctx)
+	if err != nil {
+		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := send(ctx, c.conn, request{Op: opWatch, Name: name}); err != nil {
+	defer back()
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.lose() // where events go on coming
+	if err := send(ctx, conn, request{Op: opWatch, Name: name}); err != nil {
 		return err
 	}
 	for {
 		var a reply
-		extra, err := receive(ctx, c.conn, &a)
+		extra, err := receive(ctx, conn, maxReply, &a)
 		sock.DropFiles(extra)
 		switch {
 		case err != nil:
@@ -229,10 +321,7 @@ func (b *booking) cancel(ctx context.Context) error {
 }
 
 // renew takes the ticket up again over a new connection.
-func (b *booking) renew(ctx context.Context, c *Client) error {
-	_, err := c.ask(ctx, request{Op: opRenew, Ticket: b.ticket, TimeoutMS: b.until.Milliseconds()})
-	if err == nil {
-		b.client = c
-	}
+func (b *booking) renew(ctx context.Context) error {
+	_, err := b.client.ask(ctx, request{Op: opRenew, Ticket: b.ticket, TimeoutMS: b.until.Milliseconds()})
 	return err
 }

@@ -49,10 +49,15 @@ func (c *session) watch(name string) error {
 		s.mu.Unlock()
 	}()
 	ctx, cancel := context.WithCancel(s.ctx)
-	defer cancel()
+	hungUp := make(chan struct{})
 	go func() {
+		defer close(hungUp)
 		defer cancel()
 		_ = c.conn.WaitHangup(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-hungUp
 	}()
 	for {
 		select {
@@ -84,7 +89,7 @@ func (s *Server) mayRead(name string, who state.Who) bool {
 
 // drain stops or resumes new leases of a name, or of a device, and tells who has one.
 func (s *Server) drain(r request, who state.Who) error {
-	err := s.mutate(s.ctx, func(st *state.State) error {
+	err := s.mutate(func(st *state.State) error {
 		if r.Device == "" {
 			return st.Drain(r.Name, who, r.On)
 		}

@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"time"
@@ -25,7 +24,7 @@ func newProcesses(s *Server) *processes {
 
 // join returns the id of a process, which is in the store from then on, and owns p. It
 // runs with the server's mu held; the id is for next.
-func (ps *processes) join(ctx context.Context, next *state.State, p *sock.Process) (state.ID, error) {
+func (ps *processes) join(next *state.State, p *sock.Process) (state.ID, error) {
 	if id, ok := ps.known[p.ID()]; ok && p.ID() != "" {
 		return id, p.Close()
 	}
@@ -38,6 +37,8 @@ func (ps *processes) join(ctx context.Context, next *state.State, p *sock.Proces
 	}
 	defer f.Close()
 	id := next.NewID()
+	ctx, cancel := ps.server.step()
+	defer cancel()
 	if err := ps.server.vault.hold(ctx, uint64(id), oneFile(f)); err != nil {
 		return 0, errors.Join(err, p.Close())
 	}
@@ -68,55 +69,79 @@ func (ps *processes) forget(dropped []state.ID) {
 	}
 }
 
-// fence notes that a process has died. Its descriptor may have been given up before.
+// fence notes that a process has died. Its descriptor may have been given up before, or
+// never have been named: of a process that booked nothing.
 func (s *Server) fence(id state.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := s.state.Clone()
 	if !next.Fence(id) {
+		s.processes.forget([]state.ID{id})
+		s.drop(uint64(id))
 		return
 	}
-	next.Retire(time.Now())
-	if err := s.commit(s.ctx, next); err != nil && s.ctx.Err() == nil {
-		s.log("%v", err)
-	}
+	s.note(s.commit(next))
 }
 
 // recover watches the processes that a keeper before this one knew, and takes the leases
 // that ended with it for lost. It runs with mu held, before anybody is served.
-func (s *Server) recover(ctx context.Context) error {
+func (s *Server) recover() error {
 	next := s.state.Clone()
-	var held []state.HoldID
-	next.Holds(func(id state.HoldID, _ string, _ state.Holder) { held = append(held, id) })
-	for _, id := range held {
+	next.Holds(func(id state.HoldID, _ string, _ state.Holder) { s.missed = append(s.missed, id) })
+	for _, id := range s.missed {
 		if err := next.Lose(id); err != nil {
 			return err
 		}
 	}
-	if err := s.commit(ctx, next); err != nil {
+	if err := s.commit(next); err != nil {
 		return err
 	}
 	for _, id := range s.state.Pidfds() {
-		files, err := s.vault.fetch(uint64(id))
-		if err != nil {
-			return err
+		if err := s.watchAgain(id); err != nil {
+			s.log("process %d of the manifest cannot be watched: %v", id, err)
 		}
-		p, err := sock.ProcessOf(files[0])
-		if err = errors.Join(err, sock.CloseFiles(files)); err != nil {
-			return err
-		}
-		s.processes.watch(id, p)
 	}
 	return nil
 }
 
+func (s *Server) watchAgain(id state.ID) error {
+	files, err := s.vault.fetch(uint64(id))
+	if err != nil {
+		return err
+	}
+	p, err := sock.ProcessOf(files[0])
+	if err = errors.Join(err, sock.CloseFiles(files)); err != nil {
+		return err
+	}
+	s.processes.watch(id, p)
+	return nil
+}
+
+// giveUpMissed has next forget those who had a lease before a restart, and have neither
+// come back nor died in the time that they had. What they have mapped they keep.
+func (s *Server) giveUpMissed(next *state.State, now time.Time) (changed bool) {
+	if len(s.missed) == 0 || now.Before(s.since.Add(s.opts.Grace)) {
+		return false
+	}
+	lost := map[state.HoldID]bool{}
+	next.Holds(func(id state.HoldID, _ string, h state.Holder) { lost[id] = h.Lost })
+	for _, id := range s.missed {
+		if lost[id] && next.Release(id) == nil {
+			changed = true
+		}
+	}
+	s.missed = nil
+	return changed
+}
+
 // holders brings leases of readers into the state, a moment after they began, and many at
-// once: nobody who attaches waits for that.
+// once: nobody who attaches waits for that. Each commit takes along what is pending, so
+// that no version is dropped of which somebody has just taken a lease.
 type holders struct {
 	server *Server
 
 	mu      sync.Mutex
-	pending []*holder
+	pending map[*holder]bool
 	wake    chan struct{}
 }
 
@@ -126,17 +151,18 @@ type holder struct {
 	lease *share.Lease
 	since time.Time
 	id    state.HoldID // in the state, or 0; under the server's mu
-	over  bool         // the lease has ended
-	err   error        // why
 }
 
-func newHolders(s *Server) *holders { return &holders{server: s, wake: make(chan struct{}, 1)} }
+func newHolders(s *Server) *holders {
+	return &holders{server: s, pending: map[*holder]bool{}, wake: make(chan struct{}, 1)}
+}
 
 // flushPause is how long changes wait for others.
 const flushPause = 10 * time.Millisecond
 
 // began notes a lease, and its end when that comes.
 func (h *holders) began(o *offer, l *share.Lease) {
+	at("lease")
 	e := &holder{offer: o, lease: l, since: time.Now()}
 	h.note(e)
 	h.server.work.Go(func() {
@@ -145,17 +171,16 @@ func (h *holders) began(o *offer, l *share.Lease) {
 		case <-h.server.ctx.Done():
 			return
 		}
-		h.mu.Lock()
-		e.over, e.err = true, l.Err()
-		h.mu.Unlock()
 		h.note(e)
 		h.server.release(o)
 	})
 }
 
-func (h *holders) note(e *holder) {
+func (h *holders) note(all ...*holder) {
 	h.mu.Lock()
-	h.pending = append(h.pending, e)
+	for _, e := range all {
+		h.pending[e] = true
+	}
 	h.mu.Unlock()
 	select {
 	case h.wake <- struct{}{}:
@@ -176,41 +201,71 @@ func (h *holders) run() {
 			return
 		case <-time.After(flushPause):
 		}
-		h.mu.Lock()
-		all := h.pending
-		h.pending = nil
-		h.mu.Unlock()
-		if err := h.flush(ctx, all); err != nil && ctx.Err() == nil {
-			h.server.log("noting readers: %v", err)
-		}
+		h.flush()
 	}
 }
 
-// flush brings all into the state at once.
-func (h *holders) flush(ctx context.Context, all []*holder) error {
-	s := h.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	next := s.state.Clone()
-	var errs []error
-	for _, e := range all {
-		h.mu.Lock()
-		over, reason := e.over, e.err
-		h.mu.Unlock()
-		switch {
-		case !over && e.id == 0:
-			errs = append(errs, s.hold(ctx, next, e))
-		case over && e.id != 0:
-			errs = append(errs, letGo(next, e, reason))
-			e.id = 0
+// flush commits what is pending, if anything is.
+func (h *holders) flush() {
+	h.server.mu.Lock()
+	defer h.server.mu.Unlock()
+	h.mu.Lock()
+	idle := len(h.pending) == 0
+	h.mu.Unlock()
+	if !idle {
+		h.server.note(h.server.commit(h.server.state.Clone()))
+	}
+}
+
+// into has next know what is pending, and returns that with the ids that it has in next.
+// It runs with the server's mu held.
+func (h *holders) into(next *state.State) map[*holder]state.HoldID {
+	h.mu.Lock()
+	all := h.pending
+	h.pending = map[*holder]bool{}
+	h.mu.Unlock()
+	ids := map[*holder]state.HoldID{}
+	for e := range all {
+		ids[e] = h.update(next, e)
+	}
+	return ids
+}
+
+// update returns a lease's id in next, 0 if next does not know it. A lease that the state does
+// not take, which is one of a process that may have no more of them, goes on unknown.
+func (h *holders) update(next *state.State, e *holder) state.HoldID {
+	over := false
+	select {
+	case <-e.lease.Done():
+		over = true
+	default:
+	}
+	switch {
+	case over && e.id != 0:
+		h.server.note(letGo(next, e))
+		return 0
+	case !over && e.id == 0:
+		id, err := h.server.hold(next, e)
+		h.server.note(err)
+		return id
+	}
+	return e.id
+}
+
+// keep notes what a commit has made of what was pending; or has it be tried again, if the
+// commit has failed. It runs with the server's mu held.
+func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
+	for e, id := range ids {
+		if err != nil {
+			h.note(e)
+		} else {
+			e.id = id
 		}
 	}
-	next.Retire(time.Now())
-	return errors.Join(append(errs, s.commit(ctx, next))...)
 }
 
 // hold has next know a lease. It runs with mu held.
-func (s *Server) hold(ctx context.Context, next *state.State, e *holder) error {
+func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
 	peer := e.lease.Peer()
 	h := state.Holder{
 		Who:     state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID},
@@ -218,14 +273,13 @@ func (s *Server) hold(ctx context.Context, next *state.State, e *holder) error {
 	}
 	p, err := e.lease.Process()
 	if err == nil {
-		h.Pidfd, err = s.processes.join(ctx, next, p)
+		h.Pidfd, err = s.processes.join(next, p)
 	}
 	if err != nil && !errors.Is(err, sock.ErrNoProcess) {
-		return err
+		return 0, err
 	}
 	s.comesBack(next, e.offer.name, h)
-	e.id, err = next.Hold(e.offer.name, h)
-	return err
+	return next.Hold(e.offer.name, h)
 }
 
 // comesBack forgets a lease that the process had lost, for it has another.
@@ -243,9 +297,9 @@ func (s *Server) comesBack(next *state.State, name string, h state.Holder) {
 
 // letGo has next forget a lease: at once if its holder has said goodbye, or was refused
 // before it had the memory, and else when its process has died.
-func letGo(next *state.State, e *holder, reason error) error {
+func letGo(next *state.State, e *holder) error {
 	var lost *share.LostError
-	if errors.As(reason, &lost) || errors.Is(reason, share.ErrRevoked) && e.lease.Access() == share.ReadWrite {
+	if reason := e.lease.Err(); errors.As(reason, &lost) || errors.Is(reason, share.ErrRevoked) && e.lease.Access() == share.ReadWrite {
 		return next.Lose(e.id)
 	}
 	return next.Release(e.id)

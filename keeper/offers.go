@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -47,22 +46,22 @@ func served(v *state.Version, p *state.Part) bool { return p.State == state.OK }
 
 // reconcile has readers be offered what the state says, no more and no less. It runs with
 // mu held. What cannot be offered is said, and the rest is.
-func (s *Server) reconcile() error {
+func (s *Server) reconcile() {
 	want := map[string]bool{}
-	var errs []error
 	s.state.Current(func(name string, v *state.Version) {
 		for i := range v.Parts {
 			p := &v.Parts[i]
 			as := OfferName(name, p.Index, len(v.Parts))
-			if !served(v, p) {
+			if p.State != state.OK {
 				continue
 			}
 			want[as] = true
 			if o := s.offers[as]; o != nil && o.part.Files == p.Files {
 				continue
 			}
+			at("offer")
 			if err := s.offer(name, as, v, p); err != nil {
-				errs = append(errs, fmt.Errorf("offering %s: %w", as, err))
+				s.log("version %d of %s is kept and cannot be offered: %v", v.N, as, err)
 			}
 		}
 	})
@@ -72,7 +71,6 @@ func (s *Server) reconcile() error {
 			s.end(o)
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // offer puts a part up, in the place of the one that has its name.
@@ -149,6 +147,8 @@ func (s *Server) end(o *offer) {
 
 // hear follows the readers of an offer.
 func (s *Server) hear(o *offer, e share.Event) {
+	at(e.Kind.String())
+	s.attaching.hear(o, e)
 	switch e.Kind {
 	case share.Mapped:
 		s.metrics.attached(e.Since)

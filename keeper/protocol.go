@@ -23,8 +23,12 @@ const controlSuffix = ".ctl"
 // The bounds of a message: what a record carries of it, and the whole.
 const (
 	maxPiece   = 60 << 10
-	maxMessage = 4 << 20
+	maxMessage = 4 << 20   // to a keeper
+	maxReply   = 256 << 20 // of a keeper: all names
 )
+
+// errTooLong says that a message was not sent, for its length.
+var errTooLong = errors.New("keeper: the message is too long")
 
 // The first byte of a record says whether there is more of its message.
 const (
@@ -125,8 +129,12 @@ func send(ctx context.Context, c *sock.Conn, v any, files ...*os.File) error {
 	if err != nil {
 		return err
 	}
-	if len(text) > maxMessage {
-		return fmt.Errorf("keeper: a message of %d bytes; %d are allowed", len(text), maxMessage)
+	limit := maxMessage
+	if _, ok := v.(reply); ok {
+		limit = maxReply
+	}
+	if len(text) > limit {
+		return fmt.Errorf("%w: %d bytes; %d are allowed", errTooLong, len(text), limit)
 	}
 	for {
 		n := min(len(text), maxPiece)
@@ -146,8 +154,8 @@ func send(ctx context.Context, c *sock.Conn, v any, files ...*os.File) error {
 // errMalformed says that the peer sent what is no message.
 var errMalformed = errors.New("keeper: malformed message")
 
-// receive is the way back of send. The files are the caller's.
-func receive(ctx context.Context, c *sock.Conn, v any) (files []*os.File, err error) {
+// receive is the way back of send, of limit bytes at most. The files are the caller's.
+func receive(ctx context.Context, c *sock.Conn, limit int, v any) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
 			sock.DropFiles(files)
@@ -164,8 +172,8 @@ func receive(ctx context.Context, c *sock.Conn, v any) (files []*os.File, err er
 		switch {
 		case rec.Data[0] > pieceLast:
 			return files, fmt.Errorf("%w: a record begins with %d", errMalformed, rec.Data[0])
-		case len(text)+len(rec.Data) > maxMessage:
-			return files, fmt.Errorf("%w: longer than %d bytes", errMalformed, maxMessage)
+		case len(text)+len(rec.Data) > limit:
+			return files, fmt.Errorf("%w: longer than %d bytes", errMalformed, limit)
 		case len(files) > sock.MaxFDs:
 			return files, fmt.Errorf("%w: %d descriptors with one message", errMalformed, len(files))
 		}

@@ -54,7 +54,6 @@ func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
 		return Kept{}, err
 	}
 	w := &writer{client: c, put: p}
-	defer w.close()
 	for _, part := range parts {
 		if err := w.book(ctx, part); err != nil {
 			return Kept{}, w.giveUp(fmt.Errorf("booking part %d of %s: %w", part.Index, p.Name, err))
@@ -96,24 +95,30 @@ func checkPut(p *Put, parts []Part) error {
 // A writer is one Put.
 type writer struct {
 	client   *Client
-	own      bool // the client is one that this writer has dialled
 	put      Put
 	bookings []*booking
 	done     int // bookings that are delivered
 }
 
-func (w *writer) close() {
-	if w.own {
-		_ = w.client.Close()
+// book books a part, with the next keeper if this one dies meanwhile.
+func (w *writer) book(ctx context.Context, part Part) error {
+	for {
+		b, err := w.client.book(ctx, w.put, part, w.put.Transaction)
+		if err == nil {
+			w.bookings = append(w.bookings, b)
+			return nil
+		}
+		if !errors.Is(err, sock.ErrPeerLost) {
+			return err
+		}
+		if err := w.again(ctx); err != nil {
+			return lostKeeper(err)
+		}
 	}
 }
 
-func (w *writer) book(ctx context.Context, part Part) error {
-	b, err := w.client.book(ctx, w.put, part, w.put.Transaction)
-	if err == nil {
-		w.bookings = append(w.bookings, b)
-	}
-	return err
+func lostKeeper(err error) error {
+	return fmt.Errorf("the keeper was lost, and no other has taken the part: %w", err)
 }
 
 // goodbye is how long a Put that failed tries to say so.
@@ -124,8 +129,9 @@ func (w *writer) giveUp(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	for _, b := range w.bookings[w.done:] {
-		b.client = w.client
-		_ = b.cancel(ctx) // the keeper learns of it by the connection's end, too
+		if b.cancel(ctx) != nil && b.renew(ctx) == nil { // it was booked over an earlier connection
+			_ = b.cancel(ctx) // else the keeper gives it up when its time is over
+		}
 	}
 	return err
 }
@@ -156,7 +162,7 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 			return a, "", err
 		}
 		if err := w.again(ctx); err != nil {
-			return a, "", fmt.Errorf("the keeper was lost, and no other has taken the part: %w", err)
+			return a, "", lostKeeper(err)
 		}
 	}
 }
@@ -234,33 +240,27 @@ func (w *writer) noRoom(part Part, err error) error {
 	return no
 }
 
-// again connects to the keeper that follows one which was lost, and renews the tickets.
+// again renews the tickets with the keeper that follows one which was lost.
 func (w *writer) again(ctx context.Context) error {
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		c, err := Dial(ctx, w.client.socket)
-		if err == nil {
-			err = w.renew(ctx, c)
-			var no *Error
-			if err == nil || errors.As(err, &no) {
-				return err
-			}
-			_ = c.Close()
-		}
+	var err error
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		select {
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), err)
 		case <-time.After(pause):
 		}
-	}
-}
-
-func (w *writer) renew(ctx context.Context, c *Client) error {
-	for _, b := range w.bookings[w.done:] {
-		if err := b.renew(ctx, c); err != nil {
+		var no *Error
+		if err = w.renew(ctx); err == nil || errors.As(err, &no) {
 			return err
 		}
 	}
-	w.close()
-	w.client, w.own = c, true
+}
+
+func (w *writer) renew(ctx context.Context) error {
+	for _, b := range w.bookings[w.done:] {
+		if err := b.renew(ctx); err != nil {
+			return err
+		}
+	}
 	return nil
 }

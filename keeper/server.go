@@ -35,8 +35,10 @@ type Server struct {
 	retired  []*offer          // whose name is another's, and which have leases
 	watchers map[chan Event]string
 	holders  *holders
+	missed   []state.HoldID // that were held when this server began
 
 	processes *processes
+	attaching attaching
 }
 
 // Open starts a keeper: it finds the fd store or starts one, takes up what is in there,
@@ -82,7 +84,7 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	err = s.recover(ctx)
+	err = s.recover()
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -114,7 +116,7 @@ func (s *Server) dropStrays(ctx context.Context) error {
 
 // mutate changes what is kept: all of what f does, or nothing. The store has the change
 // before anybody hears of it.
-func (s *Server) mutate(ctx context.Context, f func(*state.State) error) error {
+func (s *Server) mutate(f func(*state.State) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := s.state.Clone()
@@ -123,19 +125,68 @@ func (s *Server) mutate(ctx context.Context, f func(*state.State) error) error {
 	if err != nil && !(errors.As(err, &no) && no.Changed) {
 		return err
 	}
-	return errors.Join(err, s.commit(ctx, next))
+	return errors.Join(err, s.commit(next))
 }
 
-// commit runs with mu held.
-func (s *Server) commit(ctx context.Context, next *state.State) error {
+// commit makes next the state, or returns an error and leaves the state as it is. What
+// goes wrong behind that is said and loses nothing: the next keeper finds next. It runs
+// with mu held.
+func (s *Server) commit(next *state.State) error {
+	if err := s.ctx.Err(); err != nil {
+		return errEnding
+	}
+	leases := s.holders.into(next)
+	next.Retire(time.Now())
 	dropped := next.Dropped()
-	if err := s.vault.swap(ctx, next.Encode()); err != nil {
+	ctx, cancel := s.step()
+	defer cancel()
+	at("swap")
+	err := s.vault.swap(ctx, next.Encode())
+	s.holders.keep(leases, err)
+	if err != nil {
+		s.doubt(err)
 		return err
 	}
+	at("swapped")
 	s.state = next
 	s.processes.forget(dropped)
-	return errors.Join(s.reconcile(), s.vault.drop(ctx, ids(dropped)...))
+	s.reconcile()
+	at("drop")
+	s.drop(ids(dropped)...)
+	at("dropped")
+	return nil
 }
+
+// errEnding says that this keeper changes nothing any more: clients hear it as the end of
+// their connection, and go on with the next keeper.
+var errEnding = fmt.Errorf("keeper: ending: %w", share.ErrClosed)
+
+// step bounds a conversation with the store. The end of the server does not cut it off, for
+// then nobody would know what the store has taken.
+func (s *Server) step() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(s.ctx), s.opts.Timeout)
+}
+
+// doubt ends a server that cannot know whether the store has taken a change. The next
+// one reads it there.
+func (s *Server) doubt(err error) {
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.stop(fmt.Errorf("it is not known what the fd store has, start the keeper again: %w", err))
+	}
+}
+
+// drop gives up what no manifest names. It runs with mu held.
+func (s *Server) drop(ids ...uint64) {
+	ctx, cancel := s.step()
+	defer cancel()
+	if err := s.vault.drop(ctx, ids...); err != nil && !s.vault.lost() {
+		s.log("giving up descriptors: %v", err)
+	}
+}
+
+// at is called between the steps of what must survive the end of the process. Tests end it
+// there.
+var at = func(string) {}
 
 func ids(from []state.ID) []uint64 {
 	to := make([]uint64, len(from))
@@ -162,15 +213,21 @@ func (s *Server) tend() {
 }
 
 func (s *Server) expire() {
+	s.holders.flush()
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := s.state.Clone()
-	expired, retired := next.Expire(now), next.Retire(now)
-	if !expired && !retired {
+	expired, retired, missed := next.Expire(now), next.Clone().Retire(now), s.giveUpMissed(next, now)
+	if !expired && !retired && !missed {
 		return
 	}
-	if err := s.commit(s.ctx, next); err != nil {
+	s.note(s.commit(next))
+}
+
+// note says what went wrong where nobody waits for it.
+func (s *Server) note(err error) {
+	if err != nil && s.ctx.Err() == nil {
 		s.log("%v", err)
 	}
 }
@@ -182,19 +239,43 @@ func (s *Server) log(format string, a ...any) {
 }
 
 // Done is closed when the server has failed or was closed; Err says why.
-func (s *Server) Done() <-chan struct{} { return s.ctx.Done() }
+func (s *Server) Done() <-chan struct{} {
+	if s.isZero() {
+		return closed
+	}
+	return s.ctx.Done()
+}
+
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// isZero says whether there is no server: it is a closed one.
+func (s *Server) isZero() bool { return s == nil || s.ctx == nil }
 
 // Err says why the server has ended, after Done: [share.ErrClosed] by Close.
-func (s *Server) Err() error { return context.Cause(s.ctx) }
+func (s *Server) Err() error {
+	if s.isZero() {
+		return share.ErrClosed
+	}
+	return context.Cause(s.ctx)
+}
 
 // Close ends the server, and leaves in the fd store what it keeps, with the sockets: a
-// server that is opened again goes on with them. Consumers that connect meanwhile wait.
+// server that is opened again goes on with them. Consumers that connect meanwhile wait, and
+// those that are attaching are seen through. It may be called again and on nil.
 func (s *Server) Close() error {
+	if s.isZero() {
+		return nil
+	}
 	s.stop(share.ErrClosed)
 	var errs []error
 	if s.control != nil {
 		errs = append(errs, s.control.Close())
 	}
+	s.settle()
 	s.mu.Lock()
 	offers := append(s.retired, values(s.offers)...)
 	s.retired, s.offers = nil, map[string]*offer{}

@@ -117,11 +117,22 @@ func (v *vault) failed(err error) error {
 	if err == nil {
 		return nil
 	}
+	if v.lost() {
+		return &Error{Code: "store-lost", Message: "the fd store has died, and nothing was changed: try again when the keeper has given another one what it holds: " + err.Error()}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("the fd store did not say whether it has taken a change: %w", err)
+	}
+	return &Error{Code: "store", Message: "the fd store did not take the change, and nothing was changed: " + err.Error()}
+}
+
+// lost says whether the store has died.
+func (v *vault) lost() bool {
 	select {
 	case <-v.store.Done():
-		return &Error{Code: "store-lost", Message: "the fd store has died, and nothing was changed: try again when the keeper has given another one what it holds: " + err.Error()}
+		return true
 	default:
-		return &Error{Code: "store", Message: "the fd store did not take the change, and nothing was changed: " + err.Error()}
+		return false
 	}
 }
 

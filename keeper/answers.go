@@ -1,0 +1,60 @@
+package keeper
+
+import (
+	"os"
+	"slices"
+
+	"github.com/gpufd/gpufd/keeper/internal/state"
+)
+
+// Status is what the keeper says of itself.
+func (s *Server) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Status{PID: os.Getpid(), Store: s.vault.pid, Since: s.since, Names: s.state.Len(), Version: s.opts.Version}
+}
+
+func (s *Server) list(who state.Who) reply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return reply{Names: s.state.List(who)}
+}
+
+func (s *Server) stat(name string, who state.Who) (reply, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info, err := s.state.Stat(name, who)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{Names: []state.Info{info}}, nil
+}
+
+// remove gives a name up, and at once what nobody has of it.
+func (s *Server) remove(name string, who state.Who) error {
+	err := s.mutate(func(st *state.State) error { return st.Remove(name, who) })
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.announce(Event{Name: name, Kind: "removed"})
+	}
+	return err
+}
+
+func (s *Server) report(r request, who state.Who) (reply, error) {
+	verdict := state.PartState(r.Verdict)
+	if !slices.Contains([]state.PartState{state.OK, state.Damaged, state.Quarantined}, verdict) {
+		return reply{}, badRequest("verdict %q: want %q, %q or %q", r.Verdict, state.OK, state.Damaged, state.Quarantined)
+	}
+	var counted bool
+	err := s.mutate(func(st *state.State) (err error) {
+		counted, err = st.Report(r.Name, r.Version, r.Part, who, verdict, r.Reason)
+		return err
+	})
+	if err == nil && counted {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.announce(Event{Name: r.Name, Kind: r.Verdict, Version: r.Version, Text: r.Reason})
+	}
+	return reply{Counted: counted}, err
+}
