@@ -1,0 +1,236 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// soon is a deadline for what should happen at once.
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newSocket is a path in a directory that only this user may look into. An fd store
+// that is there when the test ends is ended.
+func newSocket(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "keeper")
+	require.NoError(t, err)
+	socket := filepath.Join(dir, "socket")
+	t.Cleanup(func() {
+		if c, err := fdstore.Dial(soon(t), socket+storeSuffix); err == nil {
+			require.NoError(t, c.Exit(soon(t)))
+			require.NoError(t, c.Close())
+		}
+		require.NoError(t, os.RemoveAll(dir))
+	})
+	return socket
+}
+
+// storeCommand has the test binary be an fd store.
+func storeCommand() []string { return []string{"/proc/self/exe", storeArgument} }
+
+// A diary is what a keeper has logged.
+type diary struct {
+	mu    sync.Mutex
+	lines []string
+	more  chan struct{}
+}
+
+func newDiary() *diary { return &diary{more: make(chan struct{}, 1)} }
+
+func (d *diary) log(line string) {
+	d.mu.Lock()
+	d.lines = append(d.lines, line)
+	d.mu.Unlock()
+	select {
+	case d.more <- struct{}{}:
+	default:
+	}
+}
+
+func (d *diary) text() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(d.lines, "\n")
+}
+
+// await waits for a line that holds words.
+func (d *diary) await(t testing.TB, words string) {
+	t.Helper()
+	for ctx := soon(t); !strings.Contains(d.text(), words); {
+		select {
+		case <-ctx.Done():
+			require.Contains(t, d.text(), words)
+		case <-d.more:
+		}
+	}
+}
+
+// options are those of a keeper at socket.
+func options(socket string) Options {
+	return Options{Socket: socket, Store: storeCommand(), Timeout: 20 * time.Second}
+}
+
+// opened is a keeper that ends with the test.
+func opened(t testing.TB, opts Options) *Server {
+	t.Helper()
+	s, err := Open(soon(t), opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// dialled is a client of the keeper at socket, which ends with the test.
+func dialled(t testing.TB, socket string) *Client {
+	t.Helper()
+	c, err := Dial(soon(t), socket)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// kept is a keeper and a client of it.
+func kept(t testing.TB) (*Server, *Client, *cu.Device) {
+	t.Helper()
+	dev := cutest.Device(t)
+	s := opened(t, options(newSocket(t)))
+	return s, dialled(t, s.opts.Socket), dev
+}
+
+// small is the size of parts of which it does not matter.
+const small = 4096
+
+// part is one that is filled with a byte.
+func part(i int, dev *cu.Device, fill byte) Part {
+	return Part{Index: i, Device: dev, Size: small, Write: writeAll(fill)}
+}
+
+func writeAll(fill byte) func(context.Context, *vmm.Buffer) error {
+	return func(_ context.Context, b *vmm.Buffer) error {
+		c, err := b.Device().PrimaryContext()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return cu.Fill(c, b.Ptr(), fill, b.Size())
+	}
+}
+
+// put keeps a version of one part.
+func put(t testing.TB, c *Client, dev *cu.Device, name string, fill byte) Kept {
+	t.Helper()
+	k, err := c.Put(soon(t), Put{Name: name}, part(0, dev, fill))
+	require.NoError(t, err)
+	return k
+}
+
+// requireBytes says that a part holds nothing but a byte, and has the digest that its
+// writer declared.
+func requireBytes(t testing.TB, a *Attached, fill byte) {
+	t.Helper()
+	require.NoError(t, checkBytes(a.Attachment, a.Data, fill))
+}
+
+// checkBytes reads all of a part.
+func checkBytes(a *share.Attachment, d Data, fill byte) error {
+	c, err := a.Device().PrimaryContext()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	got := make([]byte, a.Size())
+	if err := cu.CopyToHost(c, got, a.Ptr()); err != nil {
+		return err
+	}
+	for i, b := range got {
+		if b != fill {
+			return fmt.Errorf("%s version %d part %d: byte %d is %d and should be %d", d.Name, d.Version, d.Part, i, b, fill)
+		}
+	}
+	digest, err := Digest(context.Background(), c, a.Ptr(), a.Size())
+	if err == nil && digest != d.Digest {
+		err = fmt.Errorf("%s version %d part %d: digest %s, declared %s", d.Name, d.Version, d.Part, digest, d.Digest)
+	}
+	return err
+}
+
+// attach takes all parts of a name, which are let go with the test.
+func attach(t testing.TB, c *Client, dev *cu.Device, name string) []*Attached {
+	t.Helper()
+	all, err := Attach(soon(t), dev.Driver(), c, name, Want{Part: -1})
+	require.NoError(t, err)
+	t.Cleanup(func() { letGoOf(t, all) })
+	return all
+}
+
+func letGoOf(t testing.TB, all []*Attached) {
+	t.Helper()
+	for _, a := range all {
+		require.NoError(t, a.Close())
+	}
+}
+
+func stat(t testing.TB, c *Client, name string) Info {
+	t.Helper()
+	info, err := c.Stat(soon(t), name)
+	require.NoError(t, err)
+	return info
+}
+
+// eventually waits until a name is as it should be.
+func eventually(t testing.TB, c *Client, name string, is func(Info) bool) Info {
+	t.Helper()
+	var info Info
+	require.Eventually(t, func() bool {
+		info = stat(t, c, name)
+		return is(info)
+	}, 20*time.Second, 5*time.Millisecond)
+	return info
+}
+
+// requireCode says that err is a keeper's no of that code.
+func requireCode(t testing.TB, code string, err error) *Error {
+	t.Helper()
+	var no *Error
+	require.ErrorAs(t, err, &no)
+	require.Equal(t, code, string(no.Code), no.Message)
+	return no
+}
+
+// devices are n of the software driver, or those of a machine that has as many.
+func devices(t testing.TB, n int) []*cu.Device {
+	t.Helper()
+	t.Setenv("GPUFD_SOFT_DEVICES", strconv.Itoa(n))
+	all := cutest.Driver(t).Devices()
+	if len(all) < n {
+		t.Skipf("there are %d devices, and %d are needed", len(all), n)
+	}
+	return all[:n]
+}
+
+// dataOf is what the offer of an attachment says.
+func dataOf(t testing.TB, a *share.Attachment) (d Data) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal(a.Offer().Data, &d))
+	return d
+}

@@ -1,0 +1,25 @@
+package keeper
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// storeArgument makes the test binary an fd store.
+const storeArgument = "fd-store"
+
+var children = cutest.Children{}
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == storeArgument {
+		if err := RunStore(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	cutest.Main(m, children)
+}

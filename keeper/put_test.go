@@ -1,0 +1,206 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+func TestPutAndAttach(t *testing.T) {
+	_, c, dev := kept(t)
+	p := part(0, dev, 7)
+	p.Table = json.RawMessage(`{"x":[1]}`)
+	k, err := c.Put(soon(t), Put{Name: "llama", Labels: map[string]string{"dtype": "F16"}}, p)
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), k.Version)
+	require.Len(t, k.Digests, 1)
+
+	all := attach(t, c, dev, "llama")
+	require.Len(t, all, 1)
+	requireBytes(t, all[0], 7)
+	require.Equal(t, Data{Name: "llama", Version: 1, Parts: 1, Labels: map[string]string{"dtype": "F16"}, Digest: k.Digests[0], Table: p.Table}, all[0].Data)
+	require.NoError(t, cutest.Context(t, dev).Synchronize(soon(t)))
+
+	info := eventually(t, c, "llama", func(i Info) bool { return len(i.Holders) == 1 })
+	require.Equal(t, "ok", info.State)
+	require.Equal(t, uint64(small), info.Bytes)
+	require.Equal(t, map[string]string{"dtype": "F16"}, info.Labels)
+	require.Equal(t, k.Digests[0], info.Parts[0].Digest)
+	require.Equal(t, share.ReadOnly, info.Holders[0].Access)
+	require.NotEmpty(t, info.Parts[0].WritableBy, "its writer lives")
+	letGoOf(t, all)
+	eventually(t, c, "llama", func(i Info) bool { return len(i.Holders) == 0 })
+
+	require.Equal(t, uint64(2), put(t, c, dev, "llama", 8).Version)
+	names, err := c.List(soon(t))
+	require.NoError(t, err)
+	require.Len(t, names, 1)
+	st, err := c.Status(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, 1, st.Names)
+	require.NotEqual(t, st.PID, st.Store)
+}
+
+// Readers need nothing but package share.
+func TestShareReadsAKeeper(t *testing.T) {
+	s, c, dev := kept(t)
+	put(t, c, dev, "a", 1)
+	put(t, c, dev, "b", 2)
+	offers, err := share.List(soon(t), s.opts.Socket)
+	require.NoError(t, err)
+	require.Len(t, offers, 2)
+
+	seen := 0
+	for att, err := range share.Follow(soon(t), s.opts.Socket, "a", dev) {
+		require.NoError(t, err)
+		seen++
+		d := dataOf(t, att)
+		require.Equal(t, uint64(seen), d.Version)
+		require.NoError(t, checkBytes(att, d, byte(d.Version)))
+		if seen == 3 {
+			break
+		}
+		put(t, c, dev, "a", byte(seen+1))
+	}
+	require.Equal(t, 3, seen)
+}
+
+func TestPartsOnTwoDevices(t *testing.T) {
+	devs := devices(t, 2)
+	s := opened(t, options(newSocket(t)))
+	c := dialled(t, s.opts.Socket)
+	k, err := c.Put(soon(t), Put{Name: "sharded", Parts: 2}, part(0, devs[0], 10), part(1, devs[1], 11))
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), k.Version)
+	all := attach(t, c, devs[0], "sharded")
+	require.Len(t, all, 2)
+	for i, a := range all {
+		require.Equal(t, devs[i].UUID(), a.Device().UUID())
+		require.Equal(t, i, a.Data.Part)
+		requireBytes(t, a, byte(10+i))
+	}
+	one, err := Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: 1})
+	require.NoError(t, err)
+	require.Len(t, one, 1)
+	requireBytes(t, one[0], 11)
+	letGoOf(t, one)
+	_, err = Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: 2})
+	requireCode(t, "not-found", err)
+}
+
+// Two writers make one version: it is there when the second has delivered, and not before.
+func TestTransaction(t *testing.T) {
+	s, c, dev := kept(t)
+	other := dialled(t, s.opts.Socket)
+	tx := Put{Name: "tx", Parts: 2, Transaction: "run-1"}
+	k, err := c.Put(soon(t), tx, part(1, dev, 21))
+	require.NoError(t, err)
+	require.Equal(t, Kept{Missing: 1, Digests: k.Digests}, k)
+	_, err = Attach(soon(t), dev.Driver(), c, "tx", Want{Part: -1})
+	requireCode(t, "not-found", err)
+	info := stat(t, c, "tx")
+	require.Equal(t, "reserved", info.State)
+	require.Equal(t, uint64(small), info.ReservedBytes)
+	_, err = other.Put(soon(t), tx, part(1, dev, 22))
+	requireCode(t, "taken", err)
+	wrong := tx
+	wrong.Labels = map[string]string{"other": "labels"}
+	_, err = other.Put(soon(t), wrong, part(0, dev, 22))
+	requireCode(t, "conflict", err)
+	k, err = other.Put(soon(t), tx, part(0, dev, 20))
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), k.Version)
+	all := attach(t, c, dev, "tx")
+	requireBytes(t, all[0], 20)
+	requireBytes(t, all[1], 21)
+}
+
+func TestExpect(t *testing.T) {
+	_, c, dev := kept(t)
+	version := func(n uint64) *uint64 { return &n }
+	_, err := c.Put(soon(t), Put{Name: "x", Expect: version(1)}, part(0, dev, 1))
+	requireCode(t, "conflict", err)
+	k, err := c.Put(soon(t), Put{Name: "x", Expect: version(0)}, part(0, dev, 1))
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), k.Version)
+
+	late := part(0, dev, 9)
+	late.Write = func(ctx context.Context, b *vmm.Buffer) error {
+		put(t, dialled(t, c.socket), dev, "x", 2) // somebody is faster
+		return writeAll(9)(ctx, b)
+	}
+	_, err = c.Put(soon(t), Put{Name: "x", Expect: version(1)}, late)
+	requireCode(t, "conflict", err)
+	info := stat(t, c, "x")
+	require.Equal(t, uint64(2), info.Version)
+	require.Empty(t, info.Pending, "what came for the version that is not to be is dropped")
+	requireBytes(t, attach(t, c, dev, "x")[0], 2)
+}
+
+func TestLabelsAreDemanded(t *testing.T) {
+	_, c, dev := kept(t)
+	_, err := c.Put(soon(t), Put{Name: "x", Labels: map[string]string{"revision": "7"}}, part(0, dev, 1))
+	require.NoError(t, err)
+	want := Want{Part: -1, Labels: map[string]string{"revision": "8"}}
+	_, err = Attach(soon(t), dev.Driver(), c, "x", want)
+	require.ErrorIs(t, err, ErrLabels)
+	want.Labels["revision"] = "7"
+	all, err := Attach(soon(t), dev.Driver(), c, "x", want)
+	require.NoError(t, err)
+	letGoOf(t, all)
+}
+
+// A Put that fails leaves the version before it, and nothing booked.
+func TestPutThatFails(t *testing.T) {
+	_, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	mine := errors.New("the file is not there")
+	bad := part(0, dev, 2)
+	bad.Write = func(context.Context, *vmm.Buffer) error { return mine }
+	_, err := c.Put(soon(t), Put{Name: "x"}, bad)
+	require.ErrorIs(t, err, mine)
+	info := stat(t, c, "x")
+	require.Equal(t, uint64(1), info.Version)
+	require.Zero(t, info.ReservedBytes)
+
+	for _, p := range []struct {
+		put   Put
+		parts []Part
+		words string
+	}{
+		{Put{Name: "x"}, nil, "0 parts"},
+		{Put{Name: "x"}, []Part{part(0, dev, 1), part(1, dev, 1)}, "2 parts"},
+		{Put{Name: "x", Parts: 2}, []Part{part(0, dev, 1)}, "transaction"},
+		{Put{Name: "x"}, []Part{{Size: 1}}, "device"},
+	} {
+		_, err := c.Put(soon(t), p.put, p.parts...)
+		require.ErrorContains(t, err, p.words)
+	}
+	_, err = c.Put(soon(t), Put{Name: "x/1"}, part(0, dev, 1))
+	requireCode(t, "bad-request", err)
+	bad = part(0, dev, 2)
+	bad.Table = json.RawMessage(`{`)
+	_, err = c.Put(soon(t), Put{Name: "x"}, bad)
+	requireCode(t, "bad-request", err)
+	require.Zero(t, stat(t, c, "x").ReservedBytes)
+}
+
+// A Put whose time is over says so, and gives up what it booked, although its connection
+// was in the middle of a request.
+func TestPutOutOfTime(t *testing.T) {
+	_, c, dev := kept(t)
+	ctx, cancel := context.WithCancel(soon(t))
+	late := part(0, dev, 2)
+	late.Write = func(context.Context, *vmm.Buffer) error { cancel(); return nil }
+	_, err := c.Put(ctx, Put{Name: "x"}, late)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = c.Stat(soon(t), "x")
+	requireCode(t, "not-found", err)
+}
