@@ -204,7 +204,7 @@ func eventually(t testing.TB, c *Client, name string, is func(Info) bool) Info {
 	require.Eventually(t, func() bool {
 		info = stat(t, c, name)
 		return is(info)
-	}, 20*time.Second, 5*time.Millisecond)
+	}, waitLong, waitStep)
 	return info
 }
 
@@ -234,3 +234,9 @@ func dataOf(t testing.TB, a *share.Attachment) (d Data) {
 	require.NoError(t, json.Unmarshal(a.Offer().Data, &d))
 	return d
 }
+
+// How long a test waits for what comes by itself, and how often it looks.
+const (
+	waitLong = 20 * time.Second
+	waitStep = 5 * time.Millisecond
+)

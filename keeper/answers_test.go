@@ -1,0 +1,242 @@
+package keeper
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/share"
+)
+
+func TestRemove(t *testing.T) {
+	s, c, dev := kept(t)
+	requireCode(t, "not-found", c.Remove(soon(t), "x"))
+	put(t, c, dev, "x", 1)
+	all := attach(t, c, dev, "x")
+	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 1 })
+	held := storeSets(s)
+	require.NoError(t, c.Remove(soon(t), "x"))
+	<-all[0].Done()
+	require.ErrorIs(t, all[0].Err(), share.ErrRevoked)
+	requireBytes(t, all[0], 1)
+	letGoOf(t, all)
+	_, err := share.Attach(soon(t), s.opts.Socket, "x", dev)
+	require.ErrorIs(t, err, share.ErrRefused)
+	require.Eventually(t, func() bool {
+		_, err := c.Stat(soon(t), "x")
+		return state.CodeOf(err) == state.NotFound
+	}, waitLong, waitStep)
+	require.Less(t, storeSets(s), held, "the store has given up the descriptors")
+	require.Equal(t, uint64(2), put(t, c, dev, "x", 2).Version, "numbers are not used again")
+}
+
+// storeSets is how many sets of descriptors the store has.
+func storeSets(s *Server) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.vault.files)
+}
+
+// A version that was replaced stays while somebody has it, and goes then.
+func TestRetiredVersionGoes(t *testing.T) {
+	s, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	all := attach(t, c, dev, "x")
+	put(t, c, dev, "x", 2)
+	info := stat(t, c, "x")
+	require.Len(t, info.Retired, 1)
+	require.Equal(t, uint64(1), info.Retired[0].Version)
+	require.Len(t, info.Retired[0].Holders, 1)
+	requireBytes(t, all[0], 1)
+	<-all[0].Superseded()
+	letGoOf(t, all)
+	eventually(t, c, "x", func(i Info) bool { return len(i.Retired) == 0 })
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.retired) == 0
+	}, waitLong, waitStep)
+}
+
+func TestDrain(t *testing.T) {
+	_, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	all := attach(t, c, dev, "x")
+	for name, drain := range map[string]func(on bool) error{
+		"name":   func(on bool) error { return c.Drain(soon(t), "x", on) },
+		"device": func(on bool) error { return c.DrainDevice(soon(t), dev.UUID(), on) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, drain(true))
+			require.Equal(t, DrainNotice, string(<-all[0].Notices()))
+			require.Equal(t, "draining", stat(t, c, "x").State)
+			_, err := Attach(soon(t), dev.Driver(), c, "x", Want{Part: -1})
+			require.ErrorIs(t, err, share.ErrRefused)
+			require.NoError(t, drain(false))
+			attach(t, c, dev, "x")
+		})
+	}
+	requireCode(t, "not-found", c.Drain(soon(t), "y", true))
+}
+
+func TestWatch(t *testing.T) {
+	s, c, dev := kept(t)
+	watcher := dialled(t, s.opts.Socket)
+	events := make(chan Event, 16)
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(soon(t))
+	go func() {
+		ended <- watcher.Watch(ctx, "x", func(e Event) bool { events <- e; return e.Kind != "removed" })
+	}()
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.watchers) == 1
+	}, waitLong, waitStep)
+	put(t, c, dev, "y", 1)
+	put(t, c, dev, "x", 1)
+	_, err := c.Report(soon(t), "x", 1, 0, "damaged", "bits")
+	require.NoError(t, err)
+	require.NoError(t, c.Drain(soon(t), "x", true))
+	require.NoError(t, c.Remove(soon(t), "x"))
+	for _, kind := range []string{"committed", "damaged", "draining", "removed"} {
+		e := <-events
+		require.Equal(t, kind, e.Kind)
+		require.Equal(t, "x", e.Name)
+	}
+	require.NoError(t, <-ended)
+	_, err = watcher.Status(ctx)
+	require.NoError(t, err, "the client asks over another connection")
+	go func() { ended <- watcher.Watch(ctx, "", func(Event) bool { return true }) }()
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+// Bytes that were changed behind the keeper's back are found by their digest. What
+// somebody reports who may write is served no more.
+func TestFault89_BytesChangedBehindTheKeepersBack(t *testing.T) {
+	s, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	reader := attach(t, c, dev, "x")[0]
+	all, err := Attach(soon(t), dev.Driver(), c, "x", Want{Part: 0, Access: share.ReadWrite})
+	require.NoError(t, err)
+	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 2 })
+	primary, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	require.NoError(t, cu.CopyToDevice(primary, all[0].Ptr()+1, []byte{0xff}))
+	require.NoError(t, primary.Close())
+	letGoOf(t, all)
+
+	digest, err := reader.Digest(soon(t))
+	require.NoError(t, err)
+	require.NotEqual(t, reader.Data.Digest, digest)
+	counted, err := c.Report(soon(t), "x", 1, 0, "damaged", "its digest is "+digest)
+	require.NoError(t, err)
+	require.True(t, counted)
+	info := stat(t, c, "x")
+	require.Equal(t, "damaged", info.State)
+	require.Contains(t, info.Parts[0].Reason, digest)
+	<-reader.Done()
+	_, err = Attach(soon(t), dev.Driver(), c, "x", Want{Part: -1})
+	requireCode(t, "damaged", err)
+	_, err = share.Attach(soon(t), s.opts.Socket, "x", dev)
+	require.ErrorIs(t, err, share.ErrRefused)
+	_, err = c.Report(soon(t), "x", 1, 0, "ok", "")
+	require.NoError(t, err)
+	require.Equal(t, "damaged", stat(t, c, "x").State, "for good")
+	put(t, c, dev, "x", 2)
+	requireBytes(t, attach(t, c, dev, "x")[0], 2)
+}
+
+func TestQuarantine(t *testing.T) {
+	_, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	_, err := c.Report(soon(t), "x", 1, 0, "quarantined", "it cannot be mapped")
+	require.NoError(t, err)
+	_, err = Attach(soon(t), dev.Driver(), c, "x", Want{Part: -1})
+	requireCode(t, "quarantined", err)
+	_, err = c.Report(soon(t), "x", 1, 0, "ok", "")
+	require.NoError(t, err)
+	requireBytes(t, attach(t, c, dev, "x")[0], 1)
+	_, err = c.Report(soon(t), "x", 1, 0, "nice", "")
+	requireCode(t, "bad-request", err)
+	_, err = c.Report(soon(t), "x", 2, 0, "damaged", "")
+	requireCode(t, "not-found", err)
+	_, err = c.Report(soon(t), "x", 1, 1, "damaged", "")
+	requireCode(t, "not-found", err)
+}
+
+func number[T any](n T) *T { return &n }
+
+// limited is a keeper of another policy, in the place of the one that has the socket.
+func limited(t testing.TB, s *Server, rules ...state.Rule) *Client {
+	t.Helper()
+	require.NoError(t, s.Close())
+	opts := options(s.opts.Socket)
+	opts.Policy.Rules = rules
+	return dialled(t, opened(t, opts).opts.Socket)
+}
+
+// A reader who may not write may neither lease for writing nor have a part taken from
+// others: what it reports is counted and shown.
+func TestReaderMayNotWrite(t *testing.T) {
+	s, c, dev := kept(t)
+	put(t, c, dev, "ro-x", 1)
+	put(t, c, dev, "hidden", 1)
+	me := uint32(os.Geteuid())
+	c = limited(t, s, state.Rule{UID: &me, Prefix: "ro-", Allow: []state.Right{state.Read}}, state.Rule{UID: &me, Prefix: "hidden", Allow: []state.Right{}})
+	requireBytes(t, attach(t, c, dev, "ro-x")[0], 1)
+	_, err := Attach(soon(t), dev.Driver(), c, "ro-x", Want{Part: 0, Access: share.ReadWrite})
+	require.ErrorIs(t, err, share.ErrRefused)
+	counted, err := c.Report(soon(t), "ro-x", 1, 0, "damaged", "")
+	require.NoError(t, err)
+	require.False(t, counted)
+	info := stat(t, c, "ro-x")
+	require.Equal(t, "ok", info.State)
+	require.Equal(t, 1, info.Parts[0].Reports)
+	_, err = c.Put(soon(t), Put{Name: "ro-x"}, part(0, dev, 2))
+	requireCode(t, "denied", err)
+	requireCode(t, "denied", c.Remove(soon(t), "ro-x"))
+	requireCode(t, "denied", c.Drain(soon(t), "ro-x", true))
+	_, err = c.Stat(soon(t), "hidden")
+	requireCode(t, "denied", err)
+	_, err = share.Attach(soon(t), s.opts.Socket, "hidden", dev)
+	require.ErrorIs(t, err, share.ErrRefused)
+	names, err := c.List(soon(t))
+	require.NoError(t, err)
+	require.Len(t, names, 1)
+	offers, err := share.List(soon(t), s.opts.Socket)
+	require.NoError(t, err)
+	require.Len(t, offers, 1)
+}
+
+func TestQuotas(t *testing.T) {
+	s, _, dev := kept(t)
+	me := uint32(os.Geteuid())
+	c := limited(t, s, state.Rule{UID: &me, Prefix: "q-", Allow: []state.Right{state.Read, state.Write, state.Remove},
+		Bytes: number(uint64(3 * small)), Names: number(2), Leases: number(1)})
+	put(t, c, dev, "q-a", 1)
+	put(t, c, dev, "q-b", 1)
+	_, err := c.Put(soon(t), Put{Name: "q-c"}, part(0, dev, 1))
+	no := requireCode(t, "quota", err)
+	require.NotEmpty(t, no.Holders, "who has the room")
+	big := part(0, dev, 1)
+	big.Size = 2 * small
+	_, err = c.Put(soon(t), Put{Name: "q-a"}, big)
+	requireCode(t, "quota", err)
+	require.NoError(t, c.Remove(soon(t), "q-b"))
+	_, err = c.Put(soon(t), Put{Name: "q-a"}, big)
+	require.NoError(t, err)
+
+	all := attach(t, c, dev, "q-a")
+	eventually(t, c, "q-a", func(i Info) bool { return len(i.Holders) == 1 })
+	_, err = Attach(soon(t), dev.Driver(), c, "q-a", Want{Part: -1})
+	require.ErrorIs(t, err, share.ErrRefused)
+	letGoOf(t, all)
+	eventually(t, c, "q-a", func(i Info) bool { return len(i.Holders) == 0 })
+	attach(t, c, dev, "q-a")
+}
