@@ -1,0 +1,284 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// What a keeper in a process of its own is told.
+const (
+	socketEnv = "GPUFD_TEST_KEEPER"
+	stepEnv   = "GPUFD_TEST_STEP" // which it does not live through, and which time that is
+)
+
+func init() { children["keeper"] = mortalKeeper }
+
+// mortalKeeper keeps until it is killed, or kills itself at a step.
+func mortalKeeper() error {
+	cutest.ExpectLeaks()
+	step, count, _ := strings.Cut(os.Getenv(stepEnv), ":")
+	left := new(atomic.Int64)
+	if n, err := strconv.ParseInt(count, 10, 64); err == nil {
+		left.Store(n)
+	}
+	at = func(now string) {
+		if now == step && left.Add(-1) == 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	opts := options(os.Getenv(socketEnv))
+	opts.Log = func(line string) { fmt.Fprintln(os.Stderr, "keeper:", line) }
+	s, err := Open(ctx, opts)
+	if err != nil {
+		return err
+	}
+	<-s.Done()
+	return errors.Join(s.Err(), s.Close())
+}
+
+// mortal starts such a keeper.
+func mortal(ctx context.Context, socket, step string) (*exec.Cmd, error) {
+	cmd := cutest.Child(ctx, "keeper", socketEnv+"="+socket, stepEnv+"="+step)
+	cmd.Stderr = os.Stderr
+	return cmd, cmd.Start()
+}
+
+// steps are where a keeper is killed: of a commit, of attaching and resuming, and of its start.
+var steps = []string{
+	"hold", "held", "swap", "swapped", "offer", "drop", "dropped", "answer",
+	"attach", "lease", share.Connected.String(), share.Sent.String(), share.Mapped.String(), share.Ended.String(),
+}
+
+// A trial is what writers and readers do while keepers die.
+type trial struct {
+	t      *testing.T
+	socket string
+	devs   []*cu.Device
+	ctx    context.Context
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+
+	mu    sync.Mutex
+	acked map[string]uint64 // the last version of a name that its writer knows of
+
+	commits, unknown, attaches, resumed atomic.Int64
+	stamps                              atomic.Int64
+}
+
+func newTrial(t *testing.T, devs []*cu.Device, longest time.Duration) *trial {
+	x := &trial{t: t, socket: newSocket(t), devs: devs, acked: map[string]uint64{}}
+	x.ctx, x.stop = context.WithTimeout(context.Background(), longest)
+	t.Cleanup(x.stop)
+	require.NoError(t, opened(t, options(x.socket)).Close()) // from now on there are sockets to wait at
+	return x
+}
+
+func (x *trial) known(name string) uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.acked[name]
+}
+
+// goOn has f be called until the trial is over; an error that is not of its end fails it.
+func (x *trial) goOn(what string, f func() error) {
+	x.work.Go(func() {
+		for x.ctx.Err() == nil {
+			if err := f(); err != nil && x.ctx.Err() == nil {
+				x.t.Errorf("%s: %v", what, err)
+				x.stop()
+			}
+		}
+	})
+}
+
+// write commits a version of one part for each device of the trial. All bytes of a part are
+// of the version's stamp, and the part's index.
+func (x *trial) write(name string) error {
+	c, err := Dial(x.ctx, x.socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	stamp := x.stamps.Add(1)
+	var parts []Part
+	for i, dev := range x.devs {
+		parts = append(parts, part(i, dev, fillOf(stamp, i)))
+	}
+	k, err := c.Put(x.ctx, Put{Name: name, Parts: len(parts), Labels: map[string]string{"stamp": strconv.FormatInt(stamp, 10)}}, parts...)
+	var no *Error
+	switch {
+	case errors.As(err, &no) && no.Code == "not-found":
+		x.unknown.Add(1) // committed, and the keeper did not live to say so
+		return nil
+	case err != nil:
+		return err
+	}
+	x.commits.Add(1)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.acked[name] = max(x.acked[name], k.Version)
+	return nil
+}
+
+func fillOf(stamp int64, part int) byte { return byte(stamp*8 + int64(part)) }
+
+// verify says whether version, digest and bytes of a part belong together, and it is no
+// older than what its writer knew of before.
+func verify(a *share.Attachment, d Data, known uint64) error {
+	stamp, err := strconv.ParseInt(d.Labels["stamp"], 10, 64)
+	if err != nil {
+		return err
+	}
+	if d.Version < known {
+		return fmt.Errorf("%s has version %d, and %d was committed before", d.Name, d.Version, known)
+	}
+	return checkBytes(a, d, fillOf(stamp, d.Part))
+}
+
+// read takes all parts, and wants them to be of one version.
+func (x *trial) read(name string) error {
+	c, err := Dial(x.ctx, x.socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	known := x.known(name)
+	all, err := Attach(x.ctx, x.devs[0].Driver(), c, name, Want{Part: -1})
+	if err != nil {
+		return x.mended(err)
+	}
+	for _, a := range all {
+		if a.Data.Version != all[0].Data.Version || a.Data.Labels["stamp"] != all[0].Data.Labels["stamp"] {
+			err = errors.Join(err, fmt.Errorf("a mixture: %v and %v", a.Data, all[0].Data))
+		}
+		err = errors.Join(err, verify(a.Attachment, a.Data, known))
+	}
+	for _, a := range all {
+		err = errors.Join(err, a.Close())
+	}
+	x.attaches.Add(int64(len(all)))
+	return err
+}
+
+// mended is nil for an error that comes of a keeper's death, and passes.
+func (x *trial) mended(err error) error {
+	var no *Error
+	var refused *share.RefusalError
+	switch {
+	case errors.Is(err, sock.ErrPeerLost), errors.Is(err, share.ErrRevoked), errors.Is(err, sock.ErrNoListener),
+		errors.As(err, &no) && no.Code == "not-found", errors.As(err, &refused) && refused.Code == share.RefusedName:
+		return nil
+	}
+	return err
+}
+
+// hold has a part, and resumes its lease as often as a keeper dies, without a new mapping.
+func (x *trial) hold(name string) error {
+	att, err := share.Attach(x.ctx, x.socket, OfferName(name, 0, len(x.devs)), x.devs[0])
+	if err != nil {
+		return x.mended(err)
+	}
+	for err == nil {
+		select {
+		case <-att.Done():
+		case <-x.ctx.Done():
+			return att.Close()
+		}
+		var next *share.Attachment
+		if next, err = att.Resume(x.ctx); err == nil {
+			x.resumed.Add(1)
+			att = next
+			err = verify(att, mustData(att), 0)
+		}
+	}
+	if errors.Is(err, share.ErrStale) || x.mended(err) == nil {
+		err = nil
+	}
+	return errors.Join(err, att.Close())
+}
+
+func mustData(a *share.Attachment) (d Data) {
+	if err := json.Unmarshal(a.Offer().Data, &d); err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// TestFault86_KeeperKilledAtEveryStep: keepers are killed at each step of committing,
+// attaching, resuming and starting, while others write, attach and resume. What was
+// acknowledged is there, and version, digest and bytes belong together.
+func TestFault86_KeeperKilledAtEveryStep(t *testing.T) {
+	kills := soak(t, 2*len(steps), 300)
+	x := newTrial(t, []*cu.Device{cutest.Device(t)}, 5*time.Minute)
+	for _, name := range []string{"a", "b"} {
+		x.goOn("writing", func() error { return x.write(name) })
+		x.goOn("reading", func() error { return x.read(name) })
+		x.goOn("holding", func() error { return x.hold(name) })
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	killed := 0
+	for killed < kills && x.ctx.Err() == nil {
+		step := fmt.Sprintf("%s:%d", steps[killed%len(steps)], 1+random.IntN(6))
+		cmd, err := mortal(x.ctx, x.socket, step)
+		require.NoError(t, err)
+		err = cmd.Wait()
+		require.ErrorContains(t, err, "signal: killed", step)
+		killed++
+	}
+	last, err := Open(soon(t), options(x.socket))
+	require.NoError(t, err)
+	defer last.Close()
+	for x.ctx.Err() == nil && (x.commits.Load() < int64(kills) || x.attaches.Load() < int64(10*kills)) {
+		time.Sleep(waitStep)
+	}
+	require.NoError(t, x.ctx.Err())
+	x.stop()
+	x.work.Wait()
+	t.Logf("%d kills, %d commits, %d more without an answer, %d attaches, %d resumed", killed, x.commits.Load(), x.unknown.Load(), x.attaches.Load(), x.resumed.Load())
+	require.Positive(t, x.resumed.Load())
+	requireNothingLost(t, x, last)
+}
+
+// requireNothingLost says that the last version that is known of each name is there.
+func requireNothingLost(t *testing.T, x *trial, s *Server) {
+	t.Helper()
+	c := dialled(t, s.opts.Socket)
+	for name, version := range x.acked {
+		for _, a := range attach(t, c, x.devs[0], name) {
+			require.NoError(t, verify(a.Attachment, a.Data, version))
+		}
+	}
+}
+
+// soak is how many times something is done: few, or as many as were asked for with
+// GPUFD_SOAK.
+func soak(t *testing.T, few, many int) int {
+	t.Helper()
+	if os.Getenv("GPUFD_SOAK") == "" {
+		return few
+	}
+	return many
+}
