@@ -3,10 +3,10 @@ package keeper
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +17,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/kernels"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -148,18 +149,36 @@ func put(t testing.TB, c *Client, dev *cu.Device, name string, fill byte) Kept {
 // writer declared.
 func requireBytes(t testing.TB, a *Attached, fill byte) {
 	t.Helper()
-	require.NoError(t, checkBytes(a.Attachment, a.Data, fill))
+	j, err := newJudge(a.Device())
+	require.NoError(t, err)
+	require.NoError(t, j.check(a.Attachment, a.Data, fill))
+	require.NoError(t, j.close())
 }
 
-// checkBytes reads all of a part.
-func checkBytes(a *share.Attachment, d Data, fill byte) error {
-	c, err := a.Device().PrimaryContext()
+// A judge reads parts on a device. To load the kernels takes longer than all else.
+type judge struct {
+	ctx *cu.Context
+	set *kernels.Set
+}
+
+func newJudge(dev *cu.Device) (*judge, error) {
+	c, err := dev.PrimaryContext()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer c.Close()
+	set, err := kernels.Load(c)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &judge{c, set}, nil
+}
+
+func (j *judge) close() error { return errors.Join(j.set.Close(), j.ctx.Close()) }
+
+// check reads all of a part.
+func (j *judge) check(a *share.Attachment, d Data, fill byte) error {
 	got := make([]byte, a.Size())
-	if err := cu.CopyToHost(c, got, a.Ptr()); err != nil {
+	if err := cu.CopyToHost(j.ctx, got, a.Ptr()); err != nil {
 		return err
 	}
 	for i, b := range got {
@@ -167,9 +186,9 @@ func checkBytes(a *share.Attachment, d Data, fill byte) error {
 			return fmt.Errorf("%s version %d part %d: byte %d is %d and should be %d", d.Name, d.Version, d.Part, i, b, fill)
 		}
 	}
-	digest, err := Digest(context.Background(), c, a.Ptr(), a.Size())
-	if err == nil && digest != d.Digest {
-		err = fmt.Errorf("%s version %d part %d: digest %s, declared %s", d.Name, d.Version, d.Part, digest, d.Digest)
+	digest, err := j.set.Digest(context.Background(), j.ctx.NullStream(), a.Ptr(), a.Size())
+	if got := kernels.DigestAlgorithm + ":" + digest.String(); err == nil && got != d.Digest {
+		err = fmt.Errorf("%s version %d part %d: digest %s, declared %s", d.Name, d.Version, d.Part, got, d.Digest)
 	}
 	return err
 }
@@ -217,10 +236,9 @@ func requireCode(t testing.TB, code string, err error) *Error {
 	return no
 }
 
-// devices are n of the software driver, or those of a machine that has as many.
+// devices are n of the machine.
 func devices(t testing.TB, n int) []*cu.Device {
 	t.Helper()
-	t.Setenv("GPUFD_SOFT_DEVICES", strconv.Itoa(n))
 	all := cutest.Driver(t).Devices()
 	if len(all) < n {
 		t.Skipf("there are %d devices, and %d are needed", len(all), n)

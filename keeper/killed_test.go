@@ -75,6 +75,7 @@ type trial struct {
 	t      *testing.T
 	socket string
 	devs   []*cu.Device
+	judges map[cu.UUID]*judge
 	ctx    context.Context
 	stop   context.CancelFunc
 	work   sync.WaitGroup
@@ -87,9 +88,15 @@ type trial struct {
 }
 
 func newTrial(t *testing.T, devs []*cu.Device, longest time.Duration) *trial {
-	x := &trial{t: t, socket: newSocket(t), devs: devs, acked: map[string]uint64{}}
+	x := &trial{t: t, socket: newSocket(t), devs: devs, judges: map[cu.UUID]*judge{}, acked: map[string]uint64{}}
 	x.ctx, x.stop = context.WithTimeout(context.Background(), longest)
 	t.Cleanup(x.stop)
+	for _, dev := range devs {
+		j, err := newJudge(dev)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, j.close()) })
+		x.judges[dev.UUID()] = j
+	}
 	require.NoError(t, opened(t, options(x.socket)).Close()) // from now on there are sockets to wait at
 	return x
 }
@@ -145,7 +152,7 @@ func fillOf(stamp int64, part int) byte { return byte(stamp*8 + int64(part)) }
 
 // verify says whether version, digest and bytes of a part belong together, and it is no
 // older than what its writer knew of before.
-func verify(a *share.Attachment, d Data, known uint64) error {
+func (x *trial) verify(a *share.Attachment, d Data, known uint64) error {
 	stamp, err := strconv.ParseInt(d.Labels["stamp"], 10, 64)
 	if err != nil {
 		return err
@@ -153,7 +160,7 @@ func verify(a *share.Attachment, d Data, known uint64) error {
 	if d.Version < known {
 		return fmt.Errorf("%s has version %d, and %d was committed before", d.Name, d.Version, known)
 	}
-	return checkBytes(a, d, fillOf(stamp, d.Part))
+	return x.judges[a.Device().UUID()].check(a, d, fillOf(stamp, d.Part))
 }
 
 // read takes all parts, and wants them to be of one version.
@@ -172,7 +179,7 @@ func (x *trial) read(name string) error {
 		if a.Data.Version != all[0].Data.Version || a.Data.Labels["stamp"] != all[0].Data.Labels["stamp"] {
 			err = errors.Join(err, fmt.Errorf("a mixture: %v and %v", a.Data, all[0].Data))
 		}
-		err = errors.Join(err, verify(a.Attachment, a.Data, known))
+		err = errors.Join(err, x.verify(a.Attachment, a.Data, known))
 	}
 	for _, a := range all {
 		err = errors.Join(err, a.Close())
@@ -209,7 +216,7 @@ func (x *trial) hold(name string) error {
 		if next, err = att.Resume(x.ctx); err == nil {
 			x.resumed.Add(1)
 			att = next
-			err = verify(att, mustData(att), 0)
+			err = x.verify(att, mustData(att), 0)
 		}
 	}
 	if errors.Is(err, share.ErrStale) || x.mended(err) == nil {
@@ -268,7 +275,7 @@ func requireNothingLost(t *testing.T, x *trial, s *Server) {
 	c := dialled(t, s.opts.Socket)
 	for name, version := range x.acked {
 		for _, a := range attach(t, c, x.devs[0], name) {
-			require.NoError(t, verify(a.Attachment, a.Data, version))
+			require.NoError(t, x.verify(a.Attachment, a.Data, version))
 		}
 	}
 }

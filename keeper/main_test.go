@@ -21,5 +21,8 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if err := os.Setenv("GPUFD_SOFT_DEVICES", "8"); err != nil { // of the software driver alone
+		panic(err)
+	}
 	cutest.Main(m, children)
 }

@@ -63,7 +63,7 @@ func TestShareReadsAKeeper(t *testing.T) {
 		seen++
 		d := dataOf(t, att)
 		require.Equal(t, uint64(seen), d.Version)
-		require.NoError(t, checkBytes(att, d, byte(d.Version)))
+		requireBytes(t, &Attached{att, d}, byte(d.Version))
 		if seen == 3 {
 			break
 		}
