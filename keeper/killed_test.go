@@ -35,16 +35,7 @@ func init() { children["keeper"] = mortalKeeper }
 // mortalKeeper keeps until it is killed, or kills itself at a step.
 func mortalKeeper() error {
 	cutest.ExpectLeaks()
-	step, count, _ := strings.Cut(os.Getenv(stepEnv), ":")
-	left := new(atomic.Int64)
-	if n, err := strconv.ParseInt(count, 10, 64); err == nil {
-		left.Store(n)
-	}
-	at = func(now string) {
-		if now == step && left.Add(-1) == 0 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		}
-	}
+	mortalAt(os.Getenv(stepEnv))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	opts := options(os.Getenv(socketEnv))
@@ -55,6 +46,20 @@ func mortalKeeper() error {
 	}
 	<-s.Done()
 	return errors.Join(s.Err(), s.Close())
+}
+
+// mortalAt has this process kill itself at a step ("swap:3"), or never.
+func mortalAt(where string) {
+	step, count, _ := strings.Cut(where, ":")
+	left := new(atomic.Int64)
+	if n, err := strconv.ParseInt(count, 10, 64); err == nil {
+		left.Store(n)
+	}
+	at = func(now string) {
+		if now == step && left.Add(-1) == 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	}
 }
 
 // mortal starts such a keeper.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/kernels"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -87,7 +88,7 @@ func checkPut(p *Put, parts []Part) error {
 		if len(parts) != p.Parts {
 			return fmt.Errorf("keeper: %d of %d parts without a name for their transaction: who writes the others could not find it", len(parts), p.Parts)
 		}
-		p.Transaction = "put-" + rand.Text()
+		p.Transaction = state.Private + rand.Text()
 	}
 	return nil
 }
@@ -106,6 +107,7 @@ func (w *writer) book(ctx context.Context, part Part) error {
 		b, err := w.client.book(ctx, w.put, part, w.put.Transaction)
 		if err == nil {
 			w.bookings = append(w.bookings, b)
+			at("booked")
 			return nil
 		}
 		if !errors.Is(err, sock.ErrPeerLost) {
@@ -143,6 +145,7 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 		return reply{}, "", err
 	}
 	digest, err := fill(ctx, buf, part)
+	at("written")
 	var d vmm.Descriptor
 	var files []*os.File
 	if err == nil {
@@ -156,6 +159,7 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 		a, err := b.deliver(ctx, describe(d), files, digest, part.Table)
 		if err == nil {
 			w.done++
+			at("delivered")
 			return a, digest, nil
 		}
 		if !errors.Is(err, sock.ErrPeerLost) {

@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -139,7 +140,7 @@ func (r *record) swap(v *Version) {
 
 // Fence notes that the process of a pidfd has ended, and reports whether that changed
 // anything. What it wrote cannot change any more: its parts are fenced. Its bookings are
-// given up. Where it is a holder it is fenced, and gone if it is lost as well. The pidfd
+// given up, with what has come of a [Private] transaction. Where it is a holder it is fenced, and gone if it is lost as well. The pidfd
 // is among the next Dropped.
 func (s *State) Fence(pidfd ID) (changed bool) {
 	if pidfd == 0 {
@@ -172,12 +173,18 @@ func (r *record) fence(pidfd ID) {
 	for _, t := range slices.Clone(r.Pending) {
 		r.cancel(t, func(b booked) bool { return b.By.Pidfd == pidfd })
 	}
+	r.Pending = slices.DeleteFunc(r.Pending, (*transaction).orphaned)
 	for i := range r.Holders {
 		if h := &r.Holders[i].Holder; h.Pidfd == pidfd {
 			h.Fenced, h.Pidfd = true, 0
 		}
 	}
 	r.Holders = slices.DeleteFunc(r.Holders, func(h held) bool { return h.Holder.Fenced && h.Holder.Lost })
+}
+
+// orphaned says whether the only process that would bring the rest has died.
+func (t *transaction) orphaned() bool {
+	return strings.HasPrefix(t.ID, Private) && len(t.Bookings) == 0 && !slices.ContainsFunc(t.Delivered, func(p Part) bool { return !p.Writer.Fenced })
 }
 
 func fenceParts(parts []Part, pidfd ID) {

@@ -90,6 +90,10 @@ type Booking struct {
 	Deadline    time.Time // of the whole transaction the latest counts; zero, without a transaction: none
 }
 
+// Private begins the id of a transaction of which one process writes all parts: when that
+// has died before the last, nobody else brings it.
+const Private = "put-"
+
 // A HoldID names a holder of a version. It is never used again.
 type HoldID uint64
 

@@ -1,0 +1,285 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share"
+)
+
+func init() { children["writer"] = mortalWriter }
+
+// mortalWriter puts a version with a part on each device, unless it kills itself at a step.
+func mortalWriter() error {
+	cutest.ExpectLeaks()
+	mortalAt(os.Getenv(stepEnv))
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := Dial(ctx, os.Getenv(socketEnv))
+	if err != nil {
+		return err
+	}
+	x := &trial{socket: os.Getenv(socketEnv), devs: drv.Devices(), ctx: ctx, acked: map[string]uint64{}}
+	x.stamps.Store(int64(os.Getpid()))
+	return errors.Join(x.write("shards"), c.Close())
+}
+
+// TestFault87_WriterDies: 8 devices, 8 parts, one version after the other, and writers that
+// are killed at each step. Readers see all parts of one version; what a writer had that
+// has died is given up, and nothing is booked.
+func TestFault87_WriterDies(t *testing.T) {
+	x := newTrial(t, devices(t, 8), 4*time.Minute)
+	x.judges = nil
+	s := opened(t, options(x.socket))
+	c := dialled(t, x.socket)
+	require.NoError(t, x.write("shards"))
+	for range 2 {
+		x.goOn("reading", func() error { return x.readStamps("shards") })
+	}
+	version, steps := uint64(1), []string{"booked:1", "booked:8", "written:1", "written:8", "sent:1", "sent:8", "delivered:1", "delivered:7", "delivered:8", "", "sent:4", ""}
+	for n := range soak(t, len(steps), 10*len(steps)) {
+		step := steps[n%len(steps)]
+		cmd := cutest.Child(x.ctx, "writer", socketEnv+"="+x.socket, stepEnv+"="+step)
+		cmd.Stderr = os.Stderr
+		err := cmd.Run()
+		if step == "" || step == "delivered:8" {
+			version++
+		}
+		if step == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "killed", step)
+		}
+		info := eventually(t, c, "shards", func(i Info) bool { return len(i.Pending) == 0 && len(i.Parts[0].WritableBy) == boolInt(i.Version == 1) })
+		require.Equal(t, version, info.Version, step)
+		require.Zero(t, info.ReservedBytes)
+	}
+	x.stop()
+	x.work.Wait()
+	t.Logf("%d attaches", x.attaches.Load())
+	require.Positive(t, x.attaches.Load())
+	require.NoError(t, c.Remove(soon(t), "shards"))
+	require.Eventually(t, func() bool { return storeSets(s) <= 3 }, waitLong, waitStep, "two sockets and this process are left")
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// readStamps takes all parts, and wants the first byte of each to be of one version.
+func (x *trial) readStamps(name string) error {
+	c, err := Dial(x.ctx, x.socket)
+	if err != nil {
+		return err
+	}
+	all, err := Attach(x.ctx, x.devs[0].Driver(), c, name, Want{Part: -1})
+	err = errors.Join(err, c.Close())
+	if len(all) != len(x.devs) && err == nil {
+		err = fmt.Errorf("%d parts", len(all))
+	}
+	for i, a := range all {
+		var stamp int64
+		_, serr := fmt.Sscan(a.Data.Labels["stamp"], &stamp)
+		first := make([]byte, 1)
+		ctx, cerr := a.Device().PrimaryContext()
+		if cerr == nil {
+			cerr = errors.Join(cu.CopyToHost(ctx, first, a.Ptr()), ctx.Close())
+		}
+		if a.Data.Version != all[0].Data.Version || first[0] != fillOf(stamp, i) {
+			cerr = errors.Join(cerr, fmt.Errorf("a mixture: byte %d of %v and %v", first[0], a.Data, all[0].Data))
+		}
+		err = errors.Join(err, serr, cerr)
+	}
+	for _, a := range all {
+		err = errors.Join(err, a.Close())
+	}
+	x.attaches.Add(1)
+	return err
+}
+
+// A Put goes on with the keeper that follows one which was killed, wherever that happens.
+func TestPutOutlivesItsKeeper(t *testing.T) {
+	for _, step := range []string{"hold:1", "held:1", "swap:3"} { // the second swap is that of the booking
+		t.Run(step, func(t *testing.T) {
+			dev, socket := cutest.Device(t), newSocket(t)
+			first, err := mortal(soon(t), socket, step)
+			require.NoError(t, err)
+			c := awaitKeeper(t, socket)
+			second := make(chan error, 1)
+			go func() {
+				_ = first.Wait()
+				s, err := Open(soon(t), options(socket))
+				second <- err
+				<-second
+				second <- s.Close()
+			}()
+			require.Equal(t, uint64(1), put(t, c, dev, "x", 5).Version)
+			require.NoError(t, <-second)
+			requireBytes(t, attach(t, c, dev, "x")[0], 5)
+			second <- nil
+			require.NoError(t, <-second)
+		})
+	}
+}
+
+// awaitKeeper is a client of a keeper that is starting.
+func awaitKeeper(t testing.TB, socket string) *Client {
+	t.Helper()
+	var c *Client
+	require.Eventually(t, func() (ok bool) {
+		var err error
+		c, err = Dial(soon(t), socket)
+		return err == nil
+	}, waitLong, waitStep)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// Ten keepers take over one from the other, while readers attach and writers commit all the
+// time. Nobody is refused.
+func TestTakeOver(t *testing.T) {
+	x := newTrial(t, []*cu.Device{cutest.Device(t)}, time.Minute)
+	s, err := Open(soon(t), options(x.socket))
+	require.NoError(t, err)
+	c := dialled(t, x.socket)
+	require.NoError(t, x.write("a"))
+	x.goOn("writing", func() error { return x.write("a") })
+	for range 3 {
+		x.goOn("attaching", func() error {
+			att, err := share.Attach(x.ctx, x.socket, "a", x.devs[0])
+			if err != nil {
+				return err
+			}
+			x.attaches.Add(1)
+			return errors.Join(x.verify(att, mustData(att), 0), att.Close())
+		})
+		x.goOn("asking", func() error { _, err := c.Stat(x.ctx, "a"); return err })
+	}
+	for n := range 10 {
+		before := x.attaches.Load() + x.commits.Load()
+		ended := make(chan error, 1)
+		go func() {
+			<-s.Done()
+			ended <- errors.Join(ignore(s.Err(), ErrYielded), s.Close())
+		}()
+		next, err := TakeOver(soon(t), options(x.socket))
+		require.NoError(t, err, n)
+		require.NoError(t, <-ended)
+		s = next
+		require.Eventually(t, func() bool { return x.attaches.Load()+x.commits.Load() > before+5 || x.ctx.Err() != nil }, waitLong, waitStep)
+	}
+	x.stop()
+	x.work.Wait()
+	t.Logf("%d commits, %d without an answer, %d attaches", x.commits.Load(), x.unknown.Load(), x.attaches.Load())
+	require.Zero(t, x.unknown.Load(), "who commits hears of it")
+	requireNothingLost(t, x, s)
+	_, err = Open(soon(t), options(x.socket))
+	require.ErrorIs(t, err, ErrBusy)
+	require.NoError(t, s.Close())
+}
+
+func ignore(err, not error) error {
+	if errors.Is(err, not) {
+		return nil
+	}
+	return err
+}
+
+// TestFault88_StoreDies: a keeper says so and gives another store everything; a keeper that
+// is killed after that has lost nothing.
+func TestFault88_StoreDies(t *testing.T) {
+	dev, lines := cutest.Device(t), newDiary()
+	opts := options(newSocket(t))
+	opts.Log = lines.log
+	s := opened(t, opts)
+	c := dialled(t, opts.Socket)
+	put(t, c, dev, "x", 1)
+	reader := attach(t, c, dev, "x")[0]
+	st := s.Status()
+	require.NoError(t, unix.Kill(st.Store, unix.SIGKILL))
+	lines.await(t, "would lose what is kept")
+	lines.await(t, "holds everything")
+	require.NotEqual(t, st.Store, s.Status().Store)
+	require.NoError(t, reader.Err(), "readers do not hear of it")
+	put(t, c, dev, "y", 2)
+	require.NoError(t, s.Close())
+
+	next := opened(t, opts)
+	require.Equal(t, 2, next.Status().Names)
+	c = dialled(t, opts.Socket)
+	requireBytes(t, attach(t, c, dev, "x")[0], 1)
+	requireBytes(t, attach(t, c, dev, "y")[0], 2)
+	<-reader.Done()
+	resumed, err := reader.Resume(soon(t))
+	require.NoError(t, err)
+	require.NoError(t, resumed.Close())
+}
+
+// Somebody removes the sockets' files: the next keeper makes others and says so.
+func TestSocketIsRemoved(t *testing.T) {
+	s, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	require.NoError(t, s.Close())
+	for _, suffix := range []string{"", controlSuffix} {
+		require.NoError(t, os.Remove(s.opts.Socket+suffix))
+	}
+	lines := newDiary()
+	opts := options(s.opts.Socket)
+	opts.Log = lines.log
+	opened(t, opts)
+	require.Equal(t, 2, strings.Count(lines.text(), "somebody has removed the socket"), lines.text())
+	requireBytes(t, attach(t, dialled(t, opts.Socket), dev, "x")[0], 1)
+}
+
+// A reader that lived through a keeper's death and does not come back is forgotten in time;
+// one that does has one lease.
+func TestReadersComeBackOrAreForgotten(t *testing.T) {
+	s, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	reader := attach(t, c, dev, "x")[0]
+	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 1 })
+	require.NoError(t, s.Close())
+	opts := options(s.opts.Socket)
+	opts.Grace = 2 * time.Second
+	opened(t, opts)
+	info := stat(t, c, "x")
+	require.Len(t, info.Holders, 1)
+	require.True(t, info.Holders[0].Lost)
+	<-reader.Done()
+	resumed, err := reader.Resume(soon(t))
+	require.NoError(t, err)
+	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Lost })
+	require.NoError(t, resumed.Close())
+	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 0 })
+}
+
+// A booking is forgotten when its time is over, and when its writer has died.
+func TestBookingsEnd(t *testing.T) {
+	s, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	_, err := c.book(soon(t), Put{Name: "x", Parts: 1, Timeout: time.Millisecond}, part(0, dev, 2), "t")
+	require.NoError(t, err)
+	require.Equal(t, uint64(small), stat(t, c, "x").ReservedBytes)
+	require.NoError(t, s.Close())
+	opts := options(s.opts.Socket)
+	opts.Ticket = time.Second // looked at ten times a second
+	opened(t, opts)
+	eventually(t, c, "x", func(i Info) bool { return i.ReservedBytes == 0 })
+}
