@@ -9,6 +9,9 @@ import (
 
 // Status is what the keeper says of itself.
 func (s *Server) Status() Status {
+	if s.isZero() {
+		return Status{}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Status{PID: os.Getpid(), Store: s.vault.pid, Since: s.since, Names: s.state.Len(), Version: s.opts.Version}

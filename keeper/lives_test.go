@@ -116,25 +116,21 @@ func (x *trial) readStamps(name string) error {
 
 // A Put goes on with the keeper that follows one which was killed, wherever that happens.
 func TestPutOutlivesItsKeeper(t *testing.T) {
-	for _, step := range []string{"hold:1", "held:1", "swap:3"} { // the second swap is that of the booking
+	for _, step := range []string{"hold:1", "held:1", "swap:3"} { // the first is that of the start, the second that of the booking
 		t.Run(step, func(t *testing.T) {
 			dev, socket := cutest.Device(t), newSocket(t)
 			first, err := mortal(soon(t), socket, step)
 			require.NoError(t, err)
 			c := awaitKeeper(t, socket)
-			second := make(chan error, 1)
+			second := make(chan *Server, 1)
 			go func() {
 				_ = first.Wait()
-				s, err := Open(soon(t), options(socket))
-				second <- err
-				<-second
-				second <- s.Close()
+				s, _ := Open(soon(t), options(socket))
+				second <- s
 			}()
 			require.Equal(t, uint64(1), put(t, c, dev, "x", 5).Version)
-			require.NoError(t, <-second)
 			requireBytes(t, attach(t, c, dev, "x")[0], 5)
-			second <- nil
-			require.NoError(t, <-second)
+			require.NoError(t, (<-second).Close())
 		})
 	}
 }

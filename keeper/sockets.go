@@ -54,7 +54,7 @@ func (s *Server) socket(ctx context.Context, id uint64, open func([]*os.File) (f
 		}
 		_, err = open(from)
 		err = errors.Join(err, sock.CloseFiles(from))
-		if err == nil || !errors.Is(err, sock.ErrNotListener) {
+		if err == nil || !errors.Is(err, sock.ErrNotListener) && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 		s.log("somebody has removed the socket, a new one is made: %v", err)

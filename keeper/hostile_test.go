@@ -1,0 +1,213 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+func record(piece byte, text string) []byte { return append([]byte{piece}, text...) }
+
+// A client that says what is no message is disconnected, and everybody else is served.
+func TestMalformedMessages(t *testing.T) {
+	_, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	before := leak.OpenFDs().Kinds()
+	for name, records := range map[string][][]byte{
+		"no JSON":      {record(pieceLast, "{")},
+		"another type": {record(pieceLast, `{"op":7}`)},
+		"no such mark": {record(2, "{}")},
+		"empty":        {record(pieceLast, "")},
+		"without end":  nil,
+		"negative":     {record(pieceLast, `{"op":"book","bytes":-1}`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := sock.Dial(soon(t), c.socket+controlSuffix)
+			require.NoError(t, err)
+			if name == "without end" {
+				piece := record(pieceMore, strings.Repeat(" ", maxPiece))
+				for err == nil {
+					err = conn.Send(soon(t), piece, os.Stdin)
+				}
+				require.ErrorIs(t, err, sock.ErrPeerLost)
+			} else {
+				for _, r := range records {
+					require.NoError(t, conn.Send(soon(t), r, os.Stdin))
+				}
+				_, err = conn.Receive(soon(t))
+				require.ErrorIs(t, err, sock.ErrPeerLost)
+			}
+			require.NoError(t, conn.Close())
+		})
+	}
+	require.Equal(t, uint64(1), stat(t, c, "x").Version)
+	require.Eventually(t, func() bool { return fmt.Sprint(before) == fmt.Sprint(leak.OpenFDs().Kinds()) }, waitLong, waitStep)
+}
+
+// What makes no sense is refused, and the client may go on.
+func TestRequestsThatAreRefused(t *testing.T) {
+	s, c, dev := kept(t)
+	b := bookingOf(t, c, dev, 2)
+	for _, r := range []struct {
+		code string
+		ask  request
+	}{
+		{"bad-request", request{Op: "dance"}},
+		{"bad-request", request{}},
+		{"unsupported", request{Op: opStatus, Needs: []string{"magic"}}},
+		{"bad-request", request{Op: opBook, Name: "x", Parts: 1, Bytes: 1, Device: "7"}},
+		{"bad-request", request{Op: opBook, Name: "x", Parts: 1, Bytes: 1, Device: dev.UUID().String(), Kind: "wood"}},
+		{"bad-request", request{Op: opBook, Name: "x", Parts: 1, Device: dev.UUID().String(), Kind: "soft"}},
+		{"bad-request", request{Op: opBook, Name: "x\n", Parts: 1, Bytes: 1, Device: dev.UUID().String(), Kind: "soft"}},
+		{"bad-request", request{Op: opBook, Name: "x", Parts: 1 << 40, Bytes: 1, Device: dev.UUID().String(), Kind: "soft"}},
+		{"not-found", request{Op: opRenew, Ticket: "t0"}},
+		{"not-found", request{Op: opCancel, Ticket: "t0"}},
+		{"not-found", request{Op: opDeliver, Ticket: "t0"}},
+		{"bad-request", request{Op: opDeliver, Ticket: b.ticket}},
+		{"bad-request", request{Op: opDeliver, Ticket: b.ticket, Memory: &memory{}}},
+		{"bad-request", request{Op: opDeliver, Ticket: b.ticket, Memory: &memory{Size: small, ChunkSize: 2 << 20, Chunks: -1, Granularity: 2 << 20, Generation: 1}}},
+		{"bad-request", request{Op: opDeliver, Ticket: b.ticket, Memory: &memory{Size: small, ChunkSize: 2 << 20, Chunks: 1, Granularity: 2 << 20, Generation: 1}}},
+		{"bad-request", request{Op: opReport, Name: "x", Verdict: "lovely"}},
+		{"bad-request", request{Op: opDrain, Device: "moon", On: true}},
+		{"not-found", request{Op: opRemove, Name: "nobody"}},
+	} {
+		_, err := c.ask(soon(t), r.ask)
+		requireCode(t, r.code, err)
+	}
+	_, err := c.ask(soon(t), request{Op: opStatus, Reason: strings.Repeat("x", maxMessage)})
+	require.ErrorIs(t, err, errTooLong)
+	require.NoError(t, b.cancel(soon(t)))
+	require.LessOrEqual(t, storeSets(s), 3)
+}
+
+func bookingOf(t testing.TB, c *Client, dev *cu.Device, size uint64) *booking {
+	t.Helper()
+	p := part(0, dev, 1)
+	p.Size = size
+	b, err := c.book(soon(t), Put{Name: "booked", Parts: 1}, p, "tx")
+	require.NoError(t, err)
+	return b
+}
+
+// exported is memory with a byte everywhere, by its descriptors.
+func exported(t testing.TB, dev *cu.Device) (vmm.Descriptor, []*os.File) {
+	t.Helper()
+	buf, err := vmm.New(dev, small)
+	require.NoError(t, err)
+	require.NoError(t, writeAll(1)(context.Background(), buf))
+	d, files, err := buf.Export()
+	require.NoError(t, err)
+	require.NoError(t, buf.Close())
+	t.Cleanup(func() { require.NoError(t, sock.CloseFiles(files)) })
+	return d, files
+}
+
+func memfd(t testing.TB, content string, seals int) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	f := os.NewFile(uintptr(fd), "test")
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	_, err = io.WriteString(f, content)
+	require.NoError(t, err)
+	_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
+	require.NoError(t, err)
+	return f
+}
+
+// Descriptors that are no memory, too many or too few of them, tables that can be changed or
+// are none: nothing of it comes to the store.
+func TestHostileDescriptors(t *testing.T) {
+	if cutest.Kind() != cu.Soft {
+		t.Skip(cutest.Proven)
+	}
+	s, c, dev := kept(t)
+	b := bookingOf(t, c, dev, small)
+	d, files := exported(t, dev)
+	const all = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	send := func(op string, files ...*os.File) error {
+		_, err := c.ask(soon(t), request{Op: op, Ticket: b.ticket}, files...)
+		return err
+	}
+	for _, f := range []*os.File{os.Stdin, memfd(t, "x", all)} {
+		requireCode(t, "bad-request", send(opFiles, f))
+		requireCode(t, "bad-request", send(opFiles, files[0], f))
+	}
+	requireCode(t, "bad-request", send(opTable))
+	requireCode(t, "bad-request", send(opTable, files[0]))
+	requireCode(t, "bad-request", send(opTable, memfd(t, `{}`, 0)))
+	requireCode(t, "bad-request", send(opTable, memfd(t, `{}`, unix.F_SEAL_WRITE)))
+	requireCode(t, "bad-request", send(opTable, memfd(t, `{`, all)))
+	require.NoError(t, send(opTable, memfd(t, `{"a":1}`, all)))
+	requireCode(t, "bad-request", send(opTable, memfd(t, `{}`, all)))
+
+	digest := "gpufd-d1:" + strings.Repeat("0", 32)
+	deliver := func(size uint64, digest string) error {
+		m := describe(d)
+		m.Size = size
+		_, err := c.ask(soon(t), request{Op: opDeliver, Ticket: b.ticket, Memory: m, Digest: digest})
+		return err
+	}
+	requireCode(t, "bad-request", deliver(small, digest)) // no descriptors
+	require.NoError(t, send(opFiles, files...))
+	requireCode(t, "bad-request", deliver(small-1, digest)) // not what was booked
+	requireCode(t, "bad-request", deliver(small, "sha256:00"))
+	require.NoError(t, send(opFiles, files...))
+	requireCode(t, "bad-request", deliver(small, digest)) // twice as many
+	require.LessOrEqual(t, storeSets(s), 3)
+	_, err := c.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})
+	require.NoError(t, err, "all comes again")
+	require.NoError(t, send(opFiles, files...))
+	require.NoError(t, deliver(small, digest))
+	requireCode(t, "not-found", deliver(small, digest))
+	require.Equal(t, uint64(1), stat(t, c, "booked").Version)
+	a := attach(t, c, dev, "booked")[0]
+	got, err := a.Digest(soon(t))
+	require.NoError(t, err)
+	require.NotEqual(t, digest, got, "a writer's lie about its own bytes is for readers to find")
+}
+
+// Nothing panics on what is nil, zero or closed.
+func TestZero(t *testing.T) {
+	for _, s := range []*Server{nil, {}} {
+		<-s.Done()
+		require.Error(t, s.Err())
+		require.NoError(t, s.Close())
+		require.Zero(t, s.Status())
+	}
+	for _, c := range []*Client{nil, {}} {
+		_, err := c.Status(soon(t))
+		require.ErrorIs(t, err, sock.ErrClosed)
+		_, err = c.Put(soon(t), Put{Name: "x"}, part(0, cutest.Device(t), 1))
+		require.ErrorIs(t, err, sock.ErrClosed)
+		require.ErrorIs(t, c.Watch(soon(t), "", nil), sock.ErrClosed)
+		_, err = Attach(soon(t), nil, c, "x", Want{})
+		require.ErrorIs(t, err, sock.ErrClosed)
+		require.NoError(t, c.Close())
+	}
+	_, err := Open(soon(t), Options{})
+	require.ErrorContains(t, err, "no socket")
+	_, err = Open(soon(t), Options{Socket: newSocket(t)})
+	require.ErrorIs(t, err, sock.ErrNoListener, "and no fd store to start")
+	_, err = Open(soon(t), Options{Socket: newSocket(t), Grace: -1})
+	require.ErrorContains(t, err, "time")
+	s, c, _ := kept(t)
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	require.NoError(t, c.Close())
+	require.NoError(t, c.Close())
+	_, err = c.List(soon(t))
+	require.ErrorIs(t, err, sock.ErrClosed)
+}
