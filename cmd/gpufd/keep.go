@@ -69,6 +69,7 @@ func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, 
 	}
 	st := s.Status()
 	if p.json {
+		p.result = cli.Fields{}
 		p.object(cli.Fields{"event": "serving", "socket": opts.Socket, "pid": st.PID, "store_pid": st.Store, "names": st.Names})
 	}
 	p.say("Keeping %s at %s; the fd store is process %d", cli.Count(st.Names, "name"), opts.Socket, st.Store)
@@ -98,4 +99,3 @@ func (p *program) openKeeper(ctx context.Context, opts keeper.Options, takeOver 
 	}
 	return s, err
 }
-

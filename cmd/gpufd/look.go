@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/keeper"
 )
@@ -83,8 +84,8 @@ func (p *program) describe(n keeper.Info) {
 	if n.ReservedBytes > 0 {
 		p.say("  reserved by writers: %s", cli.Human(n.ReservedBytes))
 	}
-	for k, v := range n.Labels {
-		p.say("  label %s=%s", k, v)
+	for _, k := range slices.Sorted(maps.Keys(n.Labels)) {
+		p.say("  label %s=%s", k, n.Labels[k])
 	}
 	for _, part := range n.Parts {
 		line := fmt.Sprintf("  part %d: %s on %s, %s, %s", part.Part, cli.Human(part.Bytes), part.Device, part.State, part.Digest)
@@ -97,12 +98,27 @@ func (p *program) describe(n keeper.Info) {
 		p.say("%s", line)
 	}
 	for _, h := range n.Holders {
-		p.say("  held by PID %d of uid %d, %s, since %s", h.PID, h.UID, h.Access, h.Since.Format(time.RFC3339))
+		p.say("  held by %s", holder(h))
 	}
 	for _, r := range n.Retired {
-		p.say("  retired version %d: %s, %s", r.Version, cli.Human(r.Bytes), cli.Count(len(r.Holders), "holder"))
+		p.say("  retired version %d: %s", r.Version, cli.Human(r.Bytes))
+		for _, h := range r.Holders {
+			p.say("    held by %s", holder(h))
+		}
 	}
 	p.say("  rm frees %s", cli.Human(n.FreesBytes))
+}
+
+// holder is a process that has memory, for people.
+func holder(h keeper.Holder) string {
+	text := fmt.Sprintf("PID %d of uid %d, %s, part %d, since %s", h.PID, h.UID, h.Access, h.Part, h.Since.Format(time.RFC3339))
+	switch {
+	case h.Fenced:
+		return text + ", which has died"
+	case h.Lost:
+		return text + ", whose connection is lost"
+	}
+	return text
 }
 
 func (p *program) rmCommand() *cobra.Command {
@@ -110,14 +126,18 @@ func (p *program) rmCommand() *cobra.Command {
 		Use: "rm NAME…", Short: "Give names up; readers keep what they have mapped", Args: p.args(1, -1, "one name at least"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return p.ask(c, func(ctx context.Context, k *keeper.Client) error {
+				var failed []error
+				removed := []string{}
 				for _, name := range args {
 					if err := k.Remove(ctx, name); err != nil {
-						return err
+						failed = append(failed, err)
+						continue
 					}
 					p.say("%s is removed", name)
+					removed = append(removed, name)
 				}
-				p.result = cli.Fields{"removed": args}
-				return nil
+				p.result = cli.Fields{"removed": removed}
+				return errors.Join(failed...)
 			})
 		},
 	}
@@ -127,26 +147,35 @@ func (p *program) watchCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "watch [NAME]", Short: "Print what happens to a name, or to all, until a signal comes", Args: p.args(0, 1, "one name at most"),
 		RunE: func(c *cobra.Command, args []string) error {
-			ctx, cancel := p.within(c)
-			k, err := p.dial(ctx)
-			cancel()
+			k, err := p.connect(c.Context())
 			if err != nil {
 				return err
 			}
 			err = k.Watch(c.Context(), strings.Join(args, ""), func(e keeper.Event) bool {
 				if p.json {
 					p.object(e)
-				} else {
-					p.say("%s %s %s version %d %s", e.Time.Format(time.RFC3339), e.Name, e.Kind, e.Version, e.Text)
 				}
+				p.say("%s", event(e))
 				return true
 			})
-			if c.Context().Err() != nil { // it serves until a signal
+			if errors.Is(context.Cause(c.Context()), cli.ErrInterrupted) { // it serves until a signal
 				err = nil
 			}
 			return errors.Join(err, k.Close())
 		},
 	}
+}
+
+// event is what happened, for people.
+func event(e keeper.Event) string {
+	text := e.Time.Format(time.RFC3339) + " " + e.Name + " " + e.Kind
+	if e.Version > 0 {
+		text += fmt.Sprintf(" version %d", e.Version)
+	}
+	if e.Text != "" {
+		text += ": " + e.Text
+	}
+	return text
 }
 
 func (p *program) versionCommand() *cobra.Command {
@@ -160,114 +189,4 @@ func (p *program) versionCommand() *cobra.Command {
 			return nil
 		},
 	}
-}
-
-func (p *program) drainCommand() *cobra.Command {
-	var device string
-	var undo, keep bool
-	cmd := &cobra.Command{
-		Use:   "drain NAME | drain --device DEVICE",
-		Short: "Wait until nobody has a name, or anything on a device, and free it",
-		Long: `drain gives a name, or all that is kept on a device, to no new readers, tells those
-that have it, waits until they have let go, and frees it. A time that is over leaves it
-draining, and names who has it; --undo has it be served again. Use it before an update of
-the driver or a reset of a GPU.`,
-		Args: p.args(0, 1, "a name, or --device"),
-		RunE: func(c *cobra.Command, args []string) error {
-			if (len(args) == 1) == (device != "") {
-				return cli.Usagef("want a name or --device, one of them")
-			}
-			return p.ask(c, func(ctx context.Context, k *keeper.Client) error {
-				if device != "" {
-					return p.drainDevice(ctx, k, device, undo, keep)
-				}
-				return p.drainName(ctx, k, args[0], undo, keep)
-			})
-		},
-	}
-	cmd.Flags().StringVar(&device, "device", "", "the `UUID` of a device")
-	cmd.Flags().BoolVar(&undo, "undo", false, "serve again what was draining")
-	cmd.Flags().BoolVar(&keep, "keep", false, "wait, and free nothing")
-	return cmd
-}
-
-func (p *program) drainName(ctx context.Context, k *keeper.Client, name string, undo, keep bool) error {
-	if err := k.Drain(ctx, name, !undo); err != nil || undo {
-		return err
-	}
-	if err := p.drained(ctx, k, name); err != nil || keep {
-		return err
-	}
-	if err := k.Remove(ctx, name); err != nil {
-		return err
-	}
-	p.say("%s is drained and removed", name)
-	p.result = cli.Fields{"removed": []string{name}}
-	return nil
-}
-
-// drainPause is how often drain looks.
-const drainPause = 100 * time.Millisecond
-
-// drained waits until nobody has a name.
-func (p *program) drained(ctx context.Context, k *keeper.Client, name string) error {
-	var last []keeper.Holder
-	for {
-		n, err := k.Stat(ctx, name)
-		switch {
-		case ctx.Err() != nil:
-			return cli.Codef(cli.ExitPeer, "%w", &keeper.Error{Code: "draining", Message: fmt.Sprintf("%s is still held by %s after %s, and drains on", name, cli.Count(len(last), "process"), p.timeout), Holders: last})
-		case err != nil:
-			return err
-		case len(n.Holders) == 0:
-			return nil
-		}
-		last = n.Holders
-		select {
-		case <-ctx.Done():
-		case <-time.After(drainPause):
-		}
-	}
-}
-
-func (p *program) drainDevice(ctx context.Context, k *keeper.Client, device string, undo, keep bool) error {
-	dev, err := cu.ParseUUID(device)
-	if err != nil {
-		return cli.Usagef("--device %q: want the UUID of a device, as nvidia-smi -L prints it: %w", device, err)
-	}
-	if err := k.DrainDevice(ctx, dev, !undo); err != nil || undo {
-		return err
-	}
-	names, err := k.List(ctx)
-	if err != nil {
-		return err
-	}
-	var removed []string
-	for _, n := range names {
-		if !isOn(n, dev.String()) {
-			continue
-		}
-		if err := p.drained(ctx, k, n.Name); err != nil {
-			return err
-		}
-		if keep {
-			continue
-		}
-		if err := k.Remove(ctx, n.Name); err != nil {
-			return err
-		}
-		removed = append(removed, n.Name)
-	}
-	p.say("device %s is drained: %s removed", dev, cli.Count(len(removed), "name"))
-	p.result = cli.Fields{"removed": removed}
-	return nil
-}
-
-func isOn(n keeper.Info, device string) bool {
-	for _, part := range n.Parts {
-		if part.Device == device {
-			return true
-		}
-	}
-	return false
 }

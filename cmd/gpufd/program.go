@@ -7,17 +7,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/keeper"
-	"github.com/gpufd/gpufd/sock"
 )
 
 // A program is one run of gpufd: the flags that all commands have, and where it prints.
@@ -26,7 +25,9 @@ type program struct {
 	driver  string
 	json    bool
 	timeout time.Duration
-	out     io.Writer
+	stdout  io.Writer
+	out     *output     // to stdout
+	people  *cli.Output // on out, for what people read
 	command string
 	result  cli.Fields // of the last line of --json, if the command has one
 }
@@ -34,54 +35,68 @@ type program struct {
 // socketEnv has the default of --socket.
 const socketEnv = "GPUFD_SOCKET"
 
-// run is the whole program, and returns the exit code.
+// run is the whole program, and returns the exit code. A signal, or an output that takes
+// no more, ends the command in order; a second signal ends the program at once.
 func run(args []string, stdout, stderr io.Writer) int {
-	p := &program{out: stdout, command: "gpufd"}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	p := &program{stdout: stdout, command: "gpufd", out: &output{w: stdout, failed: cancel}}
+	p.people = cli.NewOutput(p.out, false)
+	signals, stop := cli.Notified()
+	defer stop()
+	over := make(chan struct{})
+	defer close(over)
+	go p.end(signals, over, cancel, stderr)
 	root := p.root()
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(p.out)
 	root.SetErr(stderr)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
 	err := root.ExecuteContext(ctx)
-	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		err = cli.ErrInterrupted
+	if err != nil && errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
+	if strings.HasPrefix(fmt.Sprint(err), "unknown command") { // cobra has no name for it
+		err = cli.Usagef("%w; see gpufd --help", err)
+	}
+	p.json = p.json || slices.Contains(args, "--json") // also where a flag before it is wrong
 	return p.finish(err, stderr)
+}
+
+// end ends the command when a signal comes, and the program when another does, until over
+// is closed.
+func (p *program) end(signals <-chan os.Signal, over <-chan struct{}, cancel context.CancelCauseFunc, stderr io.Writer) {
+	for first := true; ; first = false {
+		select {
+		case <-over:
+			return
+		case s := <-signals:
+			if !first {
+				fmt.Fprintf(stderr, "%s: %s came a second time: ended at once\n", p.command, s)
+				os.Exit(cli.ExitFailed)
+			}
+			cancel(cli.ErrInterrupted)
+		}
+	}
 }
 
 // finish prints what became of the command.
 func (p *program) finish(err error, stderr io.Writer) int {
-	code := cli.ExitCode(err)
+	if p.json && err == nil && p.result != nil {
+		p.result["event"], p.result["ok"], p.result["exit"] = "result", true, cli.ExitOK
+		p.object(p.result)
+	}
+	if lost := p.out.failure(); lost != nil && !errors.Is(err, lost) {
+		err = errors.Join(lost, err)
+	}
 	if err == nil {
-		if p.json && p.result != nil {
-			p.result["event"], p.result["ok"], p.result["exit"] = "result", true, code
-			p.object(p.result)
-		}
-		return code
+		return cli.ExitOK
 	}
+	code, text := exitCode(err), p.explain(err)
 	if p.json {
-		p.object(cli.Fields{"event": "result", "ok": false, "exit": code, "error": errorFields(err)})
-	}
-	text := strings.ReplaceAll(err.Error(), "\n", "\n  ")
-	if errors.Is(err, sock.ErrNoListener) {
-		text += "; start a keeper with gpufd keeper, or name its socket by --socket or " + socketEnv
+		p.object(cli.Fields{"event": "result", "ok": false, "exit": code, "error": errorFields(err, text)})
 	}
 	fmt.Fprintf(stderr, "%s: %s\n", p.command, text)
 	return code
-}
-
-// errorFields is an error in JSON.
-func errorFields(err error) cli.Fields {
-	f := cli.Fields{"message": err.Error()}
-	var no *keeper.Error
-	if errors.As(err, &no) {
-		f["code"] = no.Code
-		if len(no.Holders) > 0 {
-			f["holders"] = no.Holders
-		}
-	}
-	return f
 }
 
 // object prints a line of JSON.
@@ -96,7 +111,7 @@ func (p *program) object(v any) {
 // say prints a line for people.
 func (p *program) say(format string, a ...any) {
 	if !p.json {
-		fmt.Fprintf(p.out, format+"\n", a...)
+		p.people.Say("", nil, format, a...)
 	}
 }
 
@@ -113,10 +128,11 @@ restarts takes its weights from a keeper, and does not load them again.
 
 Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 2 usage; 3 this machine cannot; 4 timed out or the peer was lost.`,
+		Version:       cli.Version(),
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			p.command = c.CommandPath()
-			return p.check()
+			return p.check(c)
 		},
 	}
 	f := root.PersistentFlags()
@@ -125,21 +141,41 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 	f.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest time to wait for others, and for room")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		p.command = c.CommandPath()
-		return cli.Usagef("%w; see %s --help", err, c.CommandPath())
+		return cli.Usagef("%s; see %s --help", wanted(err), c.CommandPath())
 	})
 	root.AddCommand(p.keeperCommand(), p.putCommand(), p.getCommand(), p.lsCommand(), p.statCommand(), p.rmCommand(),
 		p.drainCommand(), p.watchCommand(), p.versionCommand())
 	return root
 }
 
+// wanted is what is wrong with a flag, with what it takes.
+func wanted(err error) string {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return err.Error()
+	}
+	f := bad.GetFlag()
+	what, known := map[string]string{
+		"duration": "a duration such as 500ms, 30s or 2m", "int": "a whole number", "uint64": "a whole number, 0 or more", "bool": "true or false",
+	}[f.Value.Type()]
+	if !known {
+		return err.Error()
+	}
+	return fmt.Sprintf("--%s %q: want %s", f.Name, bad.GetValue(), what)
+}
+
 // check is for the flags that all commands have.
-func (p *program) check() error {
-	if p.timeout <= 0 {
+func (p *program) check(c *cobra.Command) error {
+	switch {
+	case p.timeout <= 0:
 		return cli.Usagef("--timeout %s: want more than 0", p.timeout)
+	case c.Flags().Lookup("driver") != nil && p.driver != "auto" && p.driver != "cuda" && p.driver != "soft":
+		return cli.Usagef("--driver %q: want auto, cuda or soft", p.driver)
 	}
 	if p.socket == "" {
 		p.socket = defaultSocket()
 	}
+	p.people = cli.NewOutput(p.out, !p.json && cli.IsTerminal(p.stdout))
 	return nil
 }
 
@@ -154,14 +190,34 @@ func (p *program) args(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
+// errNoAnswer says that a keeper's socket is there, and that nobody answers at it.
+var errNoAnswer = errors.New("the keeper does not answer")
+
 // within is the command's context with the bound of --timeout.
 func (p *program) within(c *cobra.Command) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.Context(), p.timeout)
 }
 
-// dial connects to the keeper.
+// dial connects to the keeper, and finds out whether it answers.
 func (p *program) dial(ctx context.Context) (*keeper.Client, error) {
-	return keeper.Dial(ctx, p.socket)
+	k, err := keeper.Dial(ctx, p.socket)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = k.Status(ctx); err == nil {
+		return k, nil
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = cli.Codef(cli.ExitPeer, "%w at %s within %s", errNoAnswer, p.socket, p.timeout)
+	}
+	return nil, errors.Join(err, k.Close())
+}
+
+// connect is dial, within --timeout.
+func (p *program) connect(ctx context.Context) (*keeper.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	return p.dial(ctx)
 }
 
 // driverFlag adds --driver to a command that uses one.
@@ -170,9 +226,4 @@ func (p *program) driverFlag(c *cobra.Command) {
 }
 
 // open opens the driver.
-func (p *program) open() (*cu.Driver, error) {
-	if p.driver != "auto" && p.driver != "cuda" && p.driver != "soft" {
-		return nil, cli.Usagef("--driver %q: want auto, cuda or soft", p.driver)
-	}
-	return cli.OpenDriver(p.driver)
-}
+func (p *program) open() (*cu.Driver, error) { return cli.OpenDriver(p.driver) }

@@ -92,7 +92,7 @@ func (a *App) wanted(err error) string {
 // An error goes to stderr, on one line; that of a lost context on several.
 func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) error) int {
 	if err := checkDescriptors(needDescriptors); err != nil {
-		fmt.Fprintf(stderr, "%s: %s\n", a.name, oneLine(err)) // without a timer, which needs a poller
+		fmt.Fprintf(stderr, "%s: %s\n", a.name, OneLine(err)) // without a timer, which needs a poller
 		return ExitCode(err)
 	}
 	err := a.Parse(args)
@@ -106,7 +106,7 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	signals, stop := notified()
+	signals, stop := Notified()
 	defer stop()
 	a.open(cancel)
 	defer a.guarded(cancel, signals, stderr)()
@@ -119,7 +119,7 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 // open begins the output. When its reader is gone, that ends the program in order.
 func (a *App) open(cancel context.CancelCauseFunc) {
 	a.Output = newOutput(nil, a.json)
-	a.Output.terminal = !a.json && isTerminal(a.stdout)
+	a.Output.terminal = !a.json && IsTerminal(a.stdout)
 	a.Output.alive = a.ending.alive
 	a.lines = newQueue(a.stdout, a.Output.notice, func(err error) {
 		if errors.Is(err, syscall.EPIPE) {

@@ -190,9 +190,9 @@ func within(limit time.Duration, f func()) {
 	}
 }
 
-// notified returns the signals that end the program, until stop is called. A closed
+// Notified returns the signals that end the program, until stop is called. A closed
 // pipe is an error of its writer and not the end. What nohup ignores stays ignored.
-func notified() (signals chan os.Signal, stop func()) {
+func Notified() (signals chan os.Signal, stop func()) {
 	signals, pipes := make(chan os.Signal, 4), make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
 	if !signal.Ignored(unix.SIGHUP) {

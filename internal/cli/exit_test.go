@@ -108,7 +108,7 @@ func TestOneLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"one": "one", "a\nb": "a; b", "Tried:\n  x: no\n  y: no": "Tried: x: no; y: no", "a\n\nb\n": "a; b", "": "", "\n a": "a",
 	} {
-		require.Equal(t, want, oneLine(errors.New(text)), "%q", text)
+		require.Equal(t, want, OneLine(errors.New(text)), "%q", text)
 	}
-	require.Equal(t, "a; b", oneLine(errors.Join(errors.New("a"), errors.New("b"))))
+	require.Equal(t, "a; b", OneLine(errors.Join(errors.New("a"), errors.New("b"))))
 }

@@ -66,8 +66,8 @@ func (a *App) SayWay(flag, doing string, k *Kernels) {
 	}
 	fields := Fields{"on": way}
 	if k.why != nil {
-		fields["why"] = oneLine(k.why)
-		words += ": " + oneLine(k.why)
+		fields["why"] = OneLine(k.why)
+		words += ": " + OneLine(k.why)
 	}
 	a.Result[flag] = way
 	a.Say(doing, fields, "  %s %s", doing, words)

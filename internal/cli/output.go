@@ -40,8 +40,8 @@ func newOutput(w io.Writer, asJSON bool) *Output {
 	return &Output{w: w, json: asJSON, steps: Fields{}, started: map[string]time.Time{}}
 }
 
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
 		return false
@@ -206,7 +206,7 @@ func (o *Output) result(fields Fields, err error) {
 	all := Fields{"ok": err == nil, "exit": ExitCode(err), "steps_us": o.steps}
 	maps.Copy(all, fields)
 	if err != nil {
-		all["error"] = oneLine(err)
+		all["error"] = OneLine(err)
 	}
 	o.object("result", all)
 }
@@ -215,13 +215,13 @@ func (o *Output) result(fields Fields, err error) {
 // line of its own, and the rest stands below it.
 func forPeople(err error) string {
 	if !errors.Is(err, cu.ErrContextLost) {
-		return oneLine(err)
+		return OneLine(err)
 	}
 	return strings.ReplaceAll(err.Error(), "\n", "\n  ")
 }
 
-// oneLine joins what an error says on several lines.
-func oneLine(err error) string {
+// OneLine joins what an error says on several lines.
+func OneLine(err error) string {
 	var b strings.Builder
 	for line := range strings.Lines(err.Error()) {
 		line = strings.TrimSpace(line)

@@ -2,9 +2,10 @@ package cli
 
 import "io"
 
-// NewProgress returns an Output that shows progress alone, if w is a terminal.
-func NewProgress(w io.Writer) *Output {
+// NewOutput returns an Output that prints to w for people, for a command that is no
+// [App]. It shows progress if w is a terminal in the end, which the caller knows.
+func NewOutput(w io.Writer, progress bool) *Output {
 	o := newOutput(w, false)
-	o.terminal = isTerminal(w)
+	o.terminal = progress
 	return o
 }
