@@ -43,11 +43,20 @@ memory until then, either: drain it before an update of the driver or a reset.`,
 }
 
 func (p *program) drainName(ctx context.Context, k *keeper.Client, name string, undo, keep bool) error {
-	if err := k.Drain(ctx, name, !undo); err != nil || undo {
+	if err := k.Drain(ctx, name, !undo); err != nil {
 		return err
 	}
-	if err := p.drained(ctx, k, name); err != nil || keep {
+	if undo {
+		p.undone(name)
+		return nil
+	}
+	p.result = cli.Fields{"removed": []string{}}
+	if err := p.drained(ctx, k, name); err != nil {
 		return err
+	}
+	if keep {
+		p.say("%s is drained", name)
+		return nil
 	}
 	if err := k.Remove(ctx, name); err != nil {
 		return err
@@ -55,6 +64,12 @@ func (p *program) drainName(ctx context.Context, k *keeper.Client, name string, 
 	p.say("%s is drained and removed", name)
 	p.result = cli.Fields{"removed": []string{name}}
 	return nil
+}
+
+// undone says that what was draining is served again.
+func (p *program) undone(what string) {
+	p.say("%s drains no more", what)
+	p.result = cli.Fields{"removed": []string{}}
 }
 
 // drainPause is how often drain looks.
@@ -111,8 +126,12 @@ func (p *program) drainDevice(ctx context.Context, k *keeper.Client, device stri
 	if err != nil {
 		return err
 	}
-	if err := k.DrainDevice(ctx, dev, !undo); err != nil || undo {
+	if err := k.DrainDevice(ctx, dev, !undo); err != nil {
 		return err
+	}
+	if undo {
+		p.undone("device " + dev.String())
+		return nil
 	}
 	names, err := k.List(ctx)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/share"
 )
 
 type getFlags struct {
@@ -114,13 +116,31 @@ func (p *program) get(ctx context.Context, name string, f getFlags) error {
 	}
 	parts, err := keeper.Attach(step, drv, k, name, want)
 	if err != nil {
-		return err
+		return refused(step, k, name, err)
 	}
 	err = p.use(ctx, k, parts, f)
 	for _, part := range parts {
 		err = errors.Join(err, part.Close())
 	}
 	return err
+}
+
+// refused says of a reader that was turned away why, where that is the state of the name.
+func refused(ctx context.Context, k *keeper.Client, name string, err error) error {
+	n, statErr := k.Stat(ctx, name)
+	if !errors.Is(err, share.ErrRefused) || statErr != nil || n.State == "ok" {
+		return err
+	}
+	no := &keeper.Error{Message: fmt.Sprintf("%s, version %d, is %s, and is not served: gpufd stat %s says more", name, n.Version, n.State, name)}
+	switch n.State {
+	case "draining":
+		no.Code = "draining"
+	case "damaged":
+		no.Code = "damaged"
+	case "quarantined":
+		no.Code = "quarantined"
+	}
+	return no
 }
 
 // use does with the parts what the flags say.

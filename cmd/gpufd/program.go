@@ -135,6 +135,7 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 			return p.check(c)
 		},
 	}
+	root.SetVersionTemplate("gpufd {{.Version}}\n")
 	f := root.PersistentFlags()
 	f.StringVar(&p.socket, "socket", os.Getenv(socketEnv), "the keeper's socket; the default is that of "+socketEnv+", else "+defaultSocket())
 	f.BoolVar(&p.json, "json", false, "print JSON objects, one a line")

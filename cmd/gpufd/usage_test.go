@@ -1,0 +1,179 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What is wrong with the command line is said before anybody is asked.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	u.write("a", data(10, 0))
+	for _, c := range []struct{ args, why string }{
+		{"nope", "unknown command"},
+		{"ls --nope", "unknown flag: --nope; see gpufd ls --help"},
+		{"ls extra", "want no arguments"},
+		{"ls --timeout 0", "--timeout 0s: want more than 0"},
+		{"ls --timeout soon", `--timeout "soon": want a duration`},
+		{"ls --socket " + strings.Repeat("a", 200), "take a shorter directory"},
+		{"stat", "want a name"},
+		{"rm", "want one name at least"},
+		{"drain", "want a name or --device"},
+		{"drain w --device 0", "want a name or --device"},
+		{"put", "want a name, and files or --part"},
+		{"put w", "nothing to put"},
+		{"put w a --part 0@0=a", "not both"},
+		{"put w --part 0=a", "want I@DEVICE=PATH"},
+		{"put w --part 0@0", "want I@DEVICE=PATH"},
+		{"put w --part x@0=a", "want I@DEVICE=PATH"},
+		{"put w --part -1@0=a", "want I@DEVICE=PATH"},
+		{"put w --part 0@0=a --part 0@1=a", "--part 0 is there twice"},
+		{"put w --part 1@0=a", "they count from 0"},
+		{"put w --part 0@0=a --device 1", "--device or --part"},
+		{"put w a --parts 0", "want 1 or more"},
+		{"put w a --parts 2", "name the --transaction"},
+		{"put w a --transaction t", "--transaction wants --parts"},
+		{"put w a --transaction= --parts 1", "--transaction wants a name"},
+		{"put w a --label k", "want K=V"},
+		{"put w a --label =v", "want K=V"},
+		{"put w a --label k=1 --label k=2", "--label k is there twice"},
+		{"put w a --expect-version -1", "want a whole number, 0 or more"},
+		{"put w a --driver other", "want auto, cuda or soft"},
+		{"get w", "want -o FILE, --verify or --hold"},
+		{"get w --all", "--all wants -o DIR"},
+		{"get w --all --part 0 -o d", "not both"},
+		{"get w --part -1 --verify", "want 0 or more"},
+		{"get w --hold -1s", "want 0 or more"},
+		{"get w -o .", "is a directory"},
+		{"get w --all -o a", "is no directory"},
+		{"get w -o /dev/null", "is no regular file"},
+		{"keeper --policy nothing", "no such file"},
+		{"keeper --policy a", "policy"},
+	} {
+		u.fails(2, c.why, strings.Fields(c.args)...)
+	}
+	o := u.says(2, "ls", "--nope")
+	require.Equal(t, false, o["ok"])
+	require.Contains(t, o["error"].(map[string]any)["message"], "--nope")
+}
+
+// Files that cannot be kept are named before the keeper is asked.
+func TestFilesThatCannotBePut(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	u.write("empty", nil)
+	u.write("dir/readme", data(10, 0))
+	u.write("bad.safetensors", data(100, 0))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(u.dir, "fifo"), 0o600))
+	u.fails(1, "no such file", "put", "w", "missing")
+	u.fails(1, "empty: there is nothing in it to keep", "put", "w", "empty")
+	u.fails(1, "want a file", "put", "w", "fifo")
+	u.fails(1, "want a file", "put", "w", "dir/readme", "dir")
+	u.fails(1, "there are no *.safetensors in dir", "put", "w", "dir")
+	u.fails(1, "bad.safetensors", "put", "w", "bad.safetensors")
+	require.Contains(t, u.says(1, "put", "w", "missing")["error"].(map[string]any)["message"], "missing")
+}
+
+var oneDash = regexp.MustCompile(`(^|[ (])-[a-z]{2,}`)
+
+// Help, completion and the version are for people without a keeper.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	for _, c := range []string{"", "keeper", "put", "get", "ls", "stat", "rm", "drain", "watch", "version"} {
+		out := u.does(append(strings.Fields(c), "--help")...)
+		require.Contains(t, out, "--socket")
+		require.False(t, oneDash.MatchString(out), out)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		require.Contains(t, u.does("completion", shell), "gpufd")
+	}
+	require.Regexp(t, `^gpufd \S+\n$`, u.does("version"))
+	require.Equal(t, u.does("version"), u.does("--version"))
+	require.NotEmpty(t, u.says(0, "version")["version"])
+}
+
+// Who is not there is said, and what to do about it.
+func TestNoKeeper(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	for _, c := range []string{"ls", "stat w", "rm w", "drain w", "watch", "get w --verify", "drain --device 0"} {
+		u.fails(1, "start a keeper with gpufd keeper", strings.Fields(c)...)
+	}
+	dead, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(u.dir, "s.ctl"), Net: "unixpacket"})
+	require.NoError(t, err)
+	dead.SetUnlinkOnClose(false)
+	require.NoError(t, dead.Close())
+	u.fails(1, "start a keeper with gpufd keeper", "ls")
+	require.Contains(t, u.says(1, "ls")["error"].(map[string]any)["message"], "start a keeper")
+}
+
+// A keeper that is killed leaves its sockets with the fd store: nobody answers there, and
+// the next keeper has everything.
+func TestKeeperIsKilled(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	first := u.keeper()
+	u.write("a", data(1000, 1))
+	u.does("put", "w", "a")
+	_, _ = first.stop(syscall.SIGKILL)
+	u.fails(4, "the keeper does not answer", "ls", "--timeout", "200ms")
+	u.keeper()
+	u.does("get", "w", "--verify")
+}
+
+// A keeper has its socket for itself, until another takes it over.
+func TestKeeperTwice(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	first := u.keeper()
+	u.write("a", data(1000, 1))
+	u.does("put", "w", "a")
+	u.fails(1, "--take-over", "keeper")
+	second := u.keeper("--take-over")
+	code, _ := first.end()
+	require.Zero(t, code)
+	u.does("get", "w", "--verify")
+	code, out := second.stop(syscall.SIGINT)
+	require.Zero(t, code)
+	require.Contains(t, out, `"event":"result"`)
+	u.fails(1, "no such directory", "keeper", "--socket", "/nothing/s")
+	u.fails(1, "foo", "keeper", "--metrics", "foo")
+}
+
+// An output that takes nothing is an error, and the end of what would go on.
+func TestOutputIsLost(t *testing.T) {
+	t.Parallel()
+	u := newKept(t)
+	u.write("a", data(1000, 1))
+	u.does("put", "w", "a")
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer full.Close()
+	r, closed, err := os.Pipe()
+	require.NoError(t, err)
+	defer closed.Close()
+	require.NoError(t, r.Close())
+	for _, args := range []string{"ls", "ls --json", "stat w", "get w --verify", "get w --hold 1m", "put w a", "version", "--help"} {
+		for _, out := range []*os.File{full, closed} {
+			require.Equal(t, 1, u.into(out, strings.Fields(args)...), "%s to %s", args, out.Name())
+		}
+	}
+}
+
+// into runs gpufd with its output in a file, and returns the exit code.
+func (u *user) into(out *os.File, args ...string) int {
+	r := &running{user: u}
+	r.Cmd = command(u, args...)
+	r.Stdout = out
+	_ = r.Run()
+	return r.ProcessState.ExitCode()
+}
