@@ -5,7 +5,7 @@ export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
 GO       ?= go
-COMMANDS := producer consumer launch ring
+COMMANDS := producer consumer launch ring gpufd
 # Packages whose tests meet the driver; their test binaries go to the GPU machine.
 GPU_PKGS := cu/sys cu cu/cutest kernels vmm internal/safetensors share tests tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
 # Those of them that may share a GPU with each other: the others count its memory.

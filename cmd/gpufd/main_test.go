@@ -141,6 +141,8 @@ func (u *user) keeper(args ...string) *running {
 	k := u.start(append([]string{"keeper", "--json"}, args...)...)
 	store := int(k.object()["store_pid"].(float64))
 	u.t.Cleanup(func() {
+		_ = k.Process.Kill() // first: it would start another store
+		_ = k.Wait()
 		if err := syscall.Kill(store, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
 			require.NoError(u.t, err)
 		}
