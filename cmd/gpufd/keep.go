@@ -62,6 +62,9 @@ func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, 
 	if err != nil {
 		return err
 	}
+	if opts.Socket, err = filepath.Abs(opts.Socket); err != nil { // the fd store runs in /
+		return err
+	}
 	opts.Store = []string{self, storeCommand}
 	s, err := p.openKeeper(ctx, opts, takeOver)
 	if err != nil {
