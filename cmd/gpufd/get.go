@@ -157,21 +157,7 @@ func (p *program) use(ctx context.Context, k *keeper.Client, parts []*keeper.Att
 		}
 	}
 	if f.given("hold") {
-		p.hold(ctx, parts[0].Data, f.hold)
+		p.hold(ctx, parts, f.hold)
 	}
 	return nil
-}
-
-// hold waits, with the memory mapped.
-func (p *program) hold(ctx context.Context, d keeper.Data, long time.Duration) {
-	if p.json {
-		p.object(cli.Fields{"event": "holding", "name": d.Name, "version": d.Version, "pid": os.Getpid()})
-	}
-	p.say("Holding %s, version %d, for %s", d.Name, d.Version, long)
-	over := time.NewTimer(long)
-	defer over.Stop()
-	select {
-	case <-ctx.Done():
-	case <-over.C:
-	}
 }

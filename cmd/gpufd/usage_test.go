@@ -124,10 +124,19 @@ func TestKeeperIsKilled(t *testing.T) {
 	first := u.keeper()
 	u.write("a", data(1000, 1))
 	u.does("put", "w", "a")
+	h := u.start("get", "w", "--hold", "1m", "--json")
+	h.object()
+	u.until(func() bool { return len(u.stat("w")["holders"].([]any)) == 1 })
 	_, _ = first.stop(syscall.SIGKILL)
 	u.fails(4, "the keeper does not answer", "ls", "--timeout", "200ms")
 	u.keeper()
+	u.until(func() bool {
+		holders := u.stat("w")["holders"].([]any)
+		return len(holders) == 1 && holders[0].(map[string]any)["lost"] == nil
+	})
 	u.does("get", "w", "--verify")
+	code, _ := h.stop(syscall.SIGTERM)
+	require.Zero(t, code)
 }
 
 // A keeper has its socket for itself, until another takes it over.

@@ -1,0 +1,149 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/sock"
+)
+
+// A vector is a message of testdata/vectors.json. Records are text, but for their first byte.
+type vector struct {
+	Name    string          `json:"name"`
+	Kind    string          `json:"kind"` // request or reply
+	Records []string        `json:"records"`
+	Files   int             `json:"files"`
+	Message json.RawMessage `json:"message"`
+}
+
+func readVectors(t *testing.T) (all struct{ Vectors, Foreign, Invalid []vector }) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/vectors.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &all))
+	return all
+}
+
+// conversation is both ends of a connection.
+func conversation(t *testing.T) (ctx context.Context, client, server *sock.Conn) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	dir, err := os.MkdirTemp("", "gpufd-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	l, err := sock.Listen(filepath.Join(dir, "s"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	client, err = sock.Dial(ctx, filepath.Join(dir, "s"))
+	require.NoError(t, err)
+	t.Cleanup(func() { <-client.Drop() })
+	server, err = l.Accept(ctx)
+	require.NoError(t, err)
+	t.Cleanup(func() { <-server.Drop() })
+	return ctx, client, server
+}
+
+// message is what a vector of that kind decodes to.
+func (v vector) message() any {
+	if v.Kind == "reply" {
+		return &reply{}
+	}
+	return &request{}
+}
+
+// What is sent is what the vectors say, to the byte, and is read as what was sent.
+func TestVectors(t *testing.T) {
+	ctx, client, server := conversation(t)
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer null.Close()
+	for _, v := range readVectors(t).Vectors {
+		m := v.message()
+		require.NoError(t, json.Unmarshal(v.Message, m), v.Name)
+		files := []*os.File{null, null}[:v.Files]
+		require.NoError(t, send(ctx, client, m, files...), v.Name)
+		for _, want := range v.Records {
+			rec, err := server.Receive(ctx)
+			require.NoError(t, err, v.Name)
+			require.Equal(t, want[:1], string(rec.Data[:1]), v.Name)
+			require.JSONEq(t, want[1:], string(rec.Data[1:]), v.Name)
+			require.Len(t, rec.Files, v.Files, v.Name)
+			sock.DropFiles(rec.Files)
+		}
+		requireReads(t, ctx, client, server, v)
+	}
+}
+
+// What a later program sends is read as far as it is known.
+func TestForeignVectors(t *testing.T) {
+	ctx, client, server := conversation(t)
+	for _, v := range readVectors(t).Foreign {
+		requireReads(t, ctx, client, server, v)
+	}
+}
+
+// requireReads sends the records of a vector and receives its message.
+func requireReads(t *testing.T, ctx context.Context, client, server *sock.Conn, v vector) {
+	t.Helper()
+	for _, r := range v.Records {
+		require.NoError(t, client.Send(ctx, []byte(r)), v.Name)
+	}
+	got := v.message()
+	files, err := receive(ctx, server, got)
+	require.NoError(t, err, v.Name)
+	require.Empty(t, files)
+	text, err := json.Marshal(got)
+	require.NoError(t, err)
+	require.JSONEq(t, string(v.Message), string(text), v.Name)
+}
+
+// What is no message is refused, and its descriptors are closed.
+func TestInvalidVectors(t *testing.T) {
+	for _, v := range readVectors(t).Invalid {
+		ctx, client, server := conversation(t)
+		for _, r := range v.Records {
+			require.NoError(t, client.Send(ctx, []byte(r)), v.Name)
+		}
+		files, err := receive(ctx, server, &request{})
+		require.ErrorIs(t, err, errMalformed, v.Name)
+		require.Empty(t, files)
+	}
+}
+
+// A message longer than a record comes in several, and one beyond the bound is refused by
+// both sides.
+func TestLongMessages(t *testing.T) {
+	ctx, client, server := conversation(t)
+	long := request{Op: opStat, Reason: strings.Repeat("x", 3*maxPiece)}
+	sent := make(chan error, 1)
+	go func() { sent <- send(ctx, client, long) }()
+	var got request
+	_, err := receive(ctx, server, &got)
+	require.NoError(t, err)
+	require.NoError(t, <-sent)
+	require.Equal(t, long, got)
+	long.Reason = strings.Repeat("x", maxMessage)
+	require.ErrorContains(t, send(ctx, client, long), "are allowed")
+
+	go func() {
+		piece := make([]byte, maxPiece)
+		for range maxMessage/maxPiece + 1 {
+			if client.Send(ctx, piece) != nil {
+				break
+			}
+		}
+		close(sent)
+	}()
+	_, err = receive(ctx, server, &got)
+	require.ErrorIs(t, err, errMalformed)
+	server.Drop()
+	<-sent
+}
