@@ -208,7 +208,7 @@ func (o *offering) admit(v *visitor) (*Lease, error) {
 	r, want := o.record, v.want
 	switch {
 	case want.Driver != r.Memory.Kind:
-		return no(RefusedKind, "the producer uses the %s driver and the consumer %s; run both with the same -driver", r.Memory.Kind, want.Driver)
+		return no(RefusedKind, "the producer uses the %s driver and the consumer %s; run both with the same --driver", r.Memory.Kind, want.Driver)
 	case want.Access > r.Access:
 		return no(RefusedAccess, "%q is offered %s, and %s was asked for", r.Name, r.Access, want.Access)
 	case !o.resumable(want):

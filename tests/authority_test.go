@@ -140,7 +140,7 @@ func TestFault53_OtherUser(t *testing.T) {
 		{"its uid is allowed", args("-allow-uid", "12345"), 0o666, trust, nil, false},
 		{"its uid is among those allowed", args("-allow-uid", "1,12345", "-allow-uid", "2"), 0o666, args("-allow-uid", "root"), nil, false},
 		{"another uid is allowed", args("-allow-uid", "12346"), 0o666, trust,
-			args("not allowed", "-allow-uid and -allow-gid say whom it admits", "uid 12345 gid 12346"), true},
+			args("not allowed", "--allow-uid and --allow-gid say whom it admits", "uid 12345 gid 12346"), true},
 		{"its gid is allowed", args("-allow-gid", "12346"), 0o660, args("-allow-gid", "0"), nil, false},
 		{"its gid is among those allowed", args("-allow-gid", "1,12346"), 0o666, args("-allow-gid", "root"), nil, false},
 		{"another gid is allowed", args("-allow-gid", "12345"), 0o660, trust, args("permission denied"), false},

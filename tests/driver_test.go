@@ -157,7 +157,7 @@ func TestDriversOfDifferentKinds(t *testing.T) {
 	producer := s.start("producer", nil, "-driver", "soft")
 	producer.waitLine("Waiting for consumer connection...")
 	env := fakeLibcuda(t, fakeDevice)
-	s.start("consumer", env, "-driver", "cuda").fails(1, "soft", "cuda", "run both with the same -driver")
+	s.start("consumer", env, "-driver", "cuda").fails(1, "soft", "cuda", "run both with the same --driver")
 	producer.waitLine("  turned a peer away")
 	s.start("consumer", nil, "-driver", "soft").succeeds()
 	producer.succeeds()

@@ -135,11 +135,11 @@ func TestVersionAndHelp(t *testing.T) {
 			require.Len(t, version.out.all(), 1)
 			require.Regexp(t, `^`+program+` \S+ linux/(amd64|arm64)$`, version.out.all()[0])
 
-			for _, flag := range []string{"-h", "-help"} {
+			for _, flag := range []string{"-h", "--help"} {
 				help := s.start(program, nil, flag)
 				help.succeeds()
 				for f := range strings.FieldsSeq(flags) {
-					require.Len(t, find(help, "  -"+f), 1, help.dump())
+					require.Len(t, find(help, "  --"+f), 1, help.dump())
 				}
 				require.Contains(t, help.out.String(), "Exit codes: 0")
 			}

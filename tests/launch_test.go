@@ -294,8 +294,8 @@ func TestLaunchWrong(t *testing.T) {
 	fits := args("f32:1", "zero:4", "zero:4:"+out, "u64:1")
 	ofTheDriver := args("too few", "wrong size", "missing kernel", "too many threads", "-shared too large", "buffer too large", "no such module", "wrong PTX", "no PTX")
 	for _, c := range []wrongCase{
-		{name: "no module", args: args("-kernel", "k"), code: 2, words: args("one of -ptx, -module and -builtin, and not 0; see launch -h")},
-		{name: "two modules", args: args("-ptx", ptx, "-builtin", "vector", "-kernel", "k"), code: 2, words: args("one of -ptx, -module and -builtin, and not 2")},
+		{name: "no module", args: args("-kernel", "k"), code: 2, words: args("one of --ptx, --module and --builtin, and not 0; see launch -h")},
+		{name: "two modules", args: args("-ptx", ptx, "-builtin", "vector", "-kernel", "k"), code: 2, words: args("one of --ptx, --module and --builtin, and not 2")},
 		{name: "no kernel", args: args("-ptx", ptx), code: 2, words: args("-kernel", "-list")},
 		{name: "unknown builtin", args: args("-builtin", "saxpy", "-list"), code: 2, words: args(`"saxpy"`, "pattern, memory, digest or vector")},
 		{name: "-grid 0", args: saxpy("-grid", "0"), code: 2, words: args("-grid", `"0"`, "X,Y,Z")},

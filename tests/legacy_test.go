@@ -156,7 +156,7 @@ func TestDescriptorsWithoutVMM(t *testing.T) {
 	}
 	s := newScene(t)
 	producer := s.serving("-consumers", "2")
-	s.start("consumer", none).fails(3, why, "by a vmm handle, and wanted is [legacy]", "start the producer with -handle legacy")
+	s.start("consumer", none).fails(3, why, "by a vmm handle, and wanted is [legacy]", "start the producer with --handle legacy")
 	s.consumer().succeeds()
 	producer.fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "wanted is [legacy]")
 }

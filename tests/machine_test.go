@@ -36,7 +36,7 @@ func TestFault41_DevicesInAnotherOrder(t *testing.T) {
 	s.start("consumer", visible(b+","+a), "-device", a).succeeds()
 
 	s.start("consumer", visible(b+","+a), "-device", "0").
-		fails(1, "memory of another device", "it is on "+a, "("+b+") was asked for", "leave -device away")
+		fails(1, "memory of another device", "it is on "+a, "("+b+") was asked for", "leave --device away")
 	s.start("consumer", visible(a+","+b)).succeeds()
 	producer.signal(syscall.SIGTERM)
 	require.Equal(t, 1, producer.wait(), producer.dump())

@@ -476,7 +476,7 @@ func TestRingInterrupted(t *testing.T) {
 // not live on.
 func TestRingTimeout(t *testing.T) {
 	p, pids := haltAtBarrier(t, "-timeout", enough)
-	p.fails(4, fmt.Sprintf("process 0 (pid %d) was silent for ", pids[0]), ", at step ", "wait longer with -timeout")
+	p.fails(4, fmt.Sprintf("process 0 (pid %d) was silent for ", pids[0]), ", at step ", "wait longer with --timeout")
 	require.Len(t, find(p, "Process 1 failed: peer 0 lost (exit code 4)"), 1, p.dump())
 
 	p = ring(t, nil, "-timeout", enough, "-procs", "2", "-size", "1", "-module", endless(t))

@@ -33,7 +33,7 @@ var places = []place{
 	{"fault 50: symlink", makeSymlink("target"), 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
 	{"fault 50: dangling symlink", makeSymlink("nowhere"), 1, 1, "something else is there", "start the producer first"},
 	{"fault 50: lock is symlink", makeLockSymlink, 1, 1, "lock file", "start the producer first"},
-	{"stream socket", makeStreamSocket, 1, 1, "choose another socket with -socket", "a socket of another type"},
+	{"stream socket", makeStreamSocket, 1, 1, "choose another socket with --socket", "a socket of another type"},
 	{"fault 52: world writable", chmod(0o777), 1, 1, "mode 0777", "start the producer first"},
 	{"fault 52: group writable", chmod(0o770), 1, 1, "mode 0770", "start the producer first"},
 	{"fault 52: sticky", chmod(0o777 | os.ModeSticky), 1, 1, "mode 1777", "start the producer first"},

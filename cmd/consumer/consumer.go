@@ -44,7 +44,7 @@ func newConsumer(stdout io.Writer) *consumer {
 	c.app.Check = c.check
 	f := c.app.Flags
 	f.StringVar(&c.device, "device", "", "device that the memory has to be on, by `N|UUID`; without it, whichever it is on")
-	f.Var(&c.access, "access", "map the memory `ro|rw`; rw takes a producer with -access rw, and legacy memory is rw always")
+	f.Var(&c.access, "access", "map the memory `ro|rw`; rw takes a producer with --access rw, and legacy memory is rw always")
 	f.StringVar(&c.expect, "expect-salt", "", "check against this 32-bit `number` instead of the offer's salt")
 	f.Var(&c.way, "verify", "compare the data on the `gpu|cpu`; without it, on the GPU if its driver takes the kernels, and on the CPU with the software driver")
 	f.StringVar(&c.socket, "socket", cli.DefaultSocket(), "`path` of the producer's socket")
@@ -76,7 +76,7 @@ func (c *consumer) check() error {
 	}
 	salt, err := strconv.ParseUint(c.expect, 0, 32)
 	if err != nil {
-		return cli.Usagef("-expect-salt %q: want a number of at most 32 bits", c.expect)
+		return cli.Usagef("--expect-salt %q: want a number of at most 32 bits", c.expect)
 	}
 	c.salt = uint32(salt)
 	return nil

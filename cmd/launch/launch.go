@@ -48,7 +48,7 @@ func newLauncher(stdout io.Writer) *launcher {
 	f.Var(&l.shared, "shared", "shared memory of each block in `bytes`, besides what the kernel has itself, with units KiB, MiB, GiB")
 	f.IntVar(&l.repeat, "repeat", 1, "launch `N` times; what one changes the next one finds changed")
 	f.Var(&l.moves, "bytes", "`bytes` that a launch reads and writes, for the bandwidth, with units KiB, MiB, GiB")
-	f.BoolVar(&l.list, "list", false, "list the kernels, or the one of -kernel, and launch none")
+	f.BoolVar(&l.list, "list", false, "list the kernels, or the one of --kernel, and launch none")
 	f.Lookup("timeout").Usage = "longest `duration` to wait for the launches to be done"
 	return l
 }
@@ -58,15 +58,15 @@ func (l *launcher) check() (err error) {
 	given := slices.DeleteFunc([]string{l.ptx, l.module, l.builtin}, func(s string) bool { return s == "" })
 	switch {
 	case len(given) != 1:
-		return cli.Usagef("want one of -ptx, -module and -builtin, and not %d; see launch -h", len(given))
+		return cli.Usagef("want one of --ptx, --module and --builtin, and not %d; see launch -h", len(given))
 	case l.builtin != "" && findBuiltin(l.builtin) == nil:
-		return cli.Usagef("-builtin %q: want %s", l.builtin, builtinNames())
+		return cli.Usagef("--builtin %q: want %s", l.builtin, builtinNames())
 	case l.repeat < 1:
-		return cli.Usagef("-repeat %d: want 1 or more", l.repeat)
+		return cli.Usagef("--repeat %d: want 1 or more", l.repeat)
 	case l.list && l.app.Flags.NArg() > 0:
-		return cli.Usagef("unexpected argument %q: -list launches nothing", l.app.Flags.Arg(0))
+		return cli.Usagef("unexpected argument %q: --list launches nothing", l.app.Flags.Arg(0))
 	case !l.list && l.kernel == "":
-		return cli.Usagef("want the name of a kernel with -kernel; -list shows those there are")
+		return cli.Usagef("want the name of a kernel with --kernel; --list shows those there are")
 	}
 	l.args, err = parseArguments(l.app.Flags.Args())
 	return err
@@ -151,7 +151,7 @@ func (l *launcher) runAll(ctx context.Context, p *cu.Launch) (time.Duration, err
 	case errors.Is(context.Cause(ctx), cli.ErrInterrupted):
 		return 0, cli.ErrInterrupted
 	case errors.Is(err, context.DeadlineExceeded):
-		return 0, fmt.Errorf("kernel %s is not done after %s; wait longer with -timeout: %w", l.kernel, l.app.Timeout, context.DeadlineExceeded)
+		return 0, fmt.Errorf("kernel %s is not done after %s; wait longer with --timeout: %w", l.kernel, l.app.Timeout, context.DeadlineExceeded)
 	case err != nil:
 		return 0, l.blame(fmt.Errorf("kernel %s failed: %w", l.kernel, err))
 	}
@@ -164,7 +164,7 @@ func (l *launcher) blame(err error) error {
 		err = fmt.Errorf("%w\ngive the kernel buffers for its addresses, as large as its other arguments say", err)
 	}
 	if errors.Is(err, cu.ErrContextLost) && l.app.Driver.Kind() == cu.CUDA {
-		err = fmt.Errorf("%w\n-driver soft runs PTX, too, and says in which line and thread it dies", err)
+		err = fmt.Errorf("%w\n--driver soft runs PTX, too, and says in which line and thread it dies", err)
 	}
 	return err
 }

@@ -21,16 +21,16 @@ func (l *launcher) withinLimits(k *kernel) error {
 	if err != nil {
 		return err
 	}
-	if err := l.sizesFit("-grid", l.grid, gridLimits); err != nil {
+	if err := l.sizesFit("--grid", l.grid, gridLimits); err != nil {
 		return err
 	}
-	if err := l.sizesFit("-block", l.block, blockLimits); err != nil {
+	if err := l.sizesFit("--block", l.block, blockLimits); err != nil {
 		return err
 	}
 	// Each is some thousands at most by now.
 	threads := uint64(l.block.X) * uint64(l.block.Y) * uint64(l.block.Z)
 	if most := uint64(a.MaxThreadsPerBlock); threads > most {
-		return fmt.Errorf("-block %s: that is %d threads, and kernel %s takes at most %d in a block", &l.block, threads, k.name, most)
+		return fmt.Errorf("--block %s: that is %d threads, and kernel %s takes at most %d in a block", &l.block, threads, k.name, most)
 	}
 	if err := l.buffersFit(); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (l *launcher) sharedFits(k *kernel, a cu.FunctionAttributes) error {
 	}
 	left := uint64(max(most-a.Shared, 0))
 	if uint64(l.shared) > left {
-		return fmt.Errorf("-shared %s: kernel %s has %d bytes itself, and a block on device %s at most %d", l.shared, k.name, a.Shared, l.dev, most)
+		return fmt.Errorf("--shared %s: kernel %s has %d bytes itself, and a block on device %s at most %d", l.shared, k.name, a.Shared, l.dev, most)
 	}
 	if uint64(l.shared) > uint64(a.MaxDynamicShared) {
 		return k.fn.SetMaxDynamicShared(uint32(l.shared))

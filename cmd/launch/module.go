@@ -71,11 +71,11 @@ func readFile(name string) ([]byte, error) {
 func (l *launcher) source() string {
 	switch {
 	case l.builtin != "":
-		return "-builtin " + l.builtin
+		return "--builtin " + l.builtin
 	case l.ptx != "":
-		return "-ptx " + l.ptx
+		return "--ptx " + l.ptx
 	}
-	return "-module " + l.module
+	return "--module " + l.module
 }
 
 // find returns the kernel that is to be launched.
@@ -222,7 +222,7 @@ func (l *launcher) listKernels() error {
 	}
 	names, err := l.names()
 	if err != nil {
-		return fmt.Errorf("listing the kernels of %s: %w; -kernel shows one", l.source(), err)
+		return fmt.Errorf("listing the kernels of %s: %w; --kernel shows one", l.source(), err)
 	}
 	for _, name := range names {
 		fn, err := l.code.Function(name)

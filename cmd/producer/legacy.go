@@ -21,11 +21,11 @@ func (p *producer) checkHandle() error {
 	p.app.Flags.Visit(func(f *flag.Flag) { ro = ro || f.Name == "access" && cu.Access(p.access) == cu.ReadOnly })
 	switch {
 	case ro:
-		return cli.Usagef("-access ro: legacy memory can be written by whoever opens it; leave -access out, or take -handle vmm")
+		return cli.Usagef("--access ro: legacy memory can be written by whoever opens it; leave --access out, or take --handle vmm")
 	case p.chunk != 0:
-		return cli.Usagef("-chunk %s: legacy memory is one allocation; take -handle vmm", p.chunk)
+		return cli.Usagef("--chunk %s: legacy memory is one allocation; take --handle vmm", p.chunk)
 	case p.wait != 0:
-		return cli.Usagef("-wait %s: legacy memory is not waited for; take -handle vmm", p.wait)
+		return cli.Usagef("--wait %s: legacy memory is not waited for; take --handle vmm", p.wait)
 	}
 	return nil
 }
@@ -34,7 +34,7 @@ func (p *producer) checkHandle() error {
 func (p *producer) needVMM() error {
 	err := cli.NeedVMM(p.dev)
 	if cli.ExitCode(err) == cli.ExitMachine && cli.NeedIPC(p.dev) == nil {
-		return fmt.Errorf("%w; what it has is legacy IPC: take -handle legacy", err)
+		return fmt.Errorf("%w; what it has is legacy IPC: take --handle legacy", err)
 	}
 	return err
 }
@@ -70,7 +70,7 @@ func (p *producer) prepareLegacy() error {
 func (p *producer) refuseTooLarge() error {
 	total, err := p.dev.TotalMemory()
 	if err == nil && uint64(p.size) > total {
-		err = fmt.Errorf("-size %s is larger than device %s, which has %s", p.size, p.dev, cli.Human(total))
+		err = fmt.Errorf("--size %s is larger than device %s, which has %s", p.size, p.dev, cli.Human(total))
 	}
 	return err
 }

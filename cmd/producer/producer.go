@@ -56,8 +56,8 @@ func newProducer(stdout io.Writer) *producer {
 	f.Var(&p.way, "fill", "make the data on the `gpu|cpu`; without it, on the GPU if its driver takes the kernels, and on the CPU with the software driver")
 	f.StringVar(&p.socket, "socket", cli.DefaultSocket(), "`path` of the socket")
 	p.app.AllowFlags(&p.allowed,
-		"also serve users `U[,U…]`, by number or name; they must be able to search the socket's directory, so make one (mode 0711) and name it with -socket",
-		"also serve users whose effective group is one of `G[,G…]`, by number or name; as for -allow-uid")
+		"also serve users `U[,U…]`, by number or name; they must be able to search the socket's directory, so make one (mode 0711) and name it with --socket",
+		"also serve users whose effective group is one of `G[,G…]`, by number or name; as for --allow-uid")
 	f.IntVar(&p.connections, "connections", 1024, "serve at most `N` connections at once")
 	f.IntVar(&p.perPeer, "connections-per-peer", 256, "serve at most `N` connections of one process at once")
 	return p
@@ -98,15 +98,15 @@ func (p *producer) run(ctx context.Context) (err error) {
 func (p *producer) check() error {
 	switch {
 	case p.consumers < 0:
-		return cli.Usagef("-consumers %d: want 0 or more", p.consumers)
+		return cli.Usagef("--consumers %d: want 0 or more", p.consumers)
 	case p.wait < 0:
-		return cli.Usagef("-wait %s: want 0 or more", p.wait)
+		return cli.Usagef("--wait %s: want 0 or more", p.wait)
 	case p.salt > math.MaxUint32:
-		return cli.Usagef("-salt %d: want at most 32 bits", p.salt)
+		return cli.Usagef("--salt %d: want at most 32 bits", p.salt)
 	case p.connections < 1:
-		return cli.Usagef("-connections %d: want 1 or more", p.connections)
+		return cli.Usagef("--connections %d: want 1 or more", p.connections)
 	case p.perPeer < 1:
-		return cli.Usagef("-connections-per-peer %d: want 1 or more", p.perPeer)
+		return cli.Usagef("--connections-per-peer %d: want 1 or more", p.perPeer)
 	}
 	return p.checkHandle()
 }
@@ -155,7 +155,7 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 		return err
 	}
 	if p.wait == 0 {
-		return fmt.Errorf("%w; with -wait this program waits for it", err)
+		return fmt.Errorf("%w; with --wait this program waits for it", err)
 	}
 	p.app.Say("wait", cli.Fields{"longest_us": p.wait.Microseconds()}, "Waiting for device memory, for %s at most", p.wait)
 	return p.awaitBuffer(ctx, srv)
@@ -219,7 +219,7 @@ func (p *producer) announceSize(granularity uint64) error {
 	}
 	aligned, ok := vmm.AlignUp(uint64(p.size), unit)
 	if !ok || aligned > total {
-		return fmt.Errorf("-size %s%s is larger than device %s, which has %s", p.size, p.inChunks(), p.dev, cli.Human(total))
+		return fmt.Errorf("--size %s%s is larger than device %s, which has %s", p.size, p.inChunks(), p.dev, cli.Human(total))
 	}
 	p.app.Result["size"], p.app.Result["aligned"] = uint64(p.size), aligned
 	p.app.Say("size", cli.Fields{"size": uint64(p.size), "aligned": aligned, "chunks": aligned / unit},

@@ -77,7 +77,7 @@ func (c *crew) start(id int, dev *cu.Device) (*member, error) {
 		return nil, errors.Join(err, near.Close())
 	}
 	m := &member{id: id, conn: near, exited: make(chan struct{}), heard: time.Now()}
-	m.cmd = exec.Command(self, memberArg, "-id", strconv.Itoa(id), "-driver", c.app.Driver.Kind().String())
+	m.cmd = exec.Command(self, memberArg, "--id", strconv.Itoa(id), "--driver", c.app.Driver.Kind().String())
 	m.cmd.Stderr, m.cmd.ExtraFiles = os.Stderr, []*os.File{inherited}
 	err = m.cmd.Start()
 	_ = inherited.Close()
@@ -148,7 +148,7 @@ func (c *crew) await(ctx context.Context, order message, what kind) error {
 				return err
 			}
 		case <-timer.C:
-			return &failure{id: slowest.id, err: cli.Codef(cli.ExitPeer, "process %d (pid %d) was silent for %s, at %s; wait longer with -timeout",
+			return &failure{id: slowest.id, err: cli.Codef(cli.ExitPeer, "process %d (pid %d) was silent for %s, at %s; wait longer with --timeout",
 				slowest.id, slowest.pid(), c.app.Timeout, order)}
 		case <-ctx.Done():
 			timer.Stop()

@@ -68,7 +68,7 @@ func TestWorkingRenewsPatience(t *testing.T) {
 		before := time.Now()
 		err := c.await(t.Context(), message{Kind: fillStep}, filled)
 		require.Equal(t, cli.ExitPeer, cli.ExitCode(err))
-		require.ErrorContains(t, err, "was silent for 30s, at step 0; wait longer with -timeout")
+		require.ErrorContains(t, err, "was silent for 30s, at step 0; wait longer with --timeout")
 		require.Equal(t, c.app.Timeout, time.Since(before))
 	})
 }

@@ -1,7 +1,7 @@
 // Ring has several processes, one per GPU or more, work on one another's memory:
 // NVIDIA's sample memMapIPCDrv, as a program that can fail.
 //
-//	ring -procs 8 -size 4MiB
+//	ring --procs 8 --size 4MiB
 //
 // It creates a chunk of device memory for each process and passes all of them to
 // all processes as file descriptors. Each maps them into one range of addresses,

@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/kernels"
 )
 
-// The kernel that fills, of package kernels or of the file of -module: its name,
+// The kernel that fills, of package kernels or of the file of --module: its name,
 // and the module that it is in.
 const (
 	kernelName   = "fill_bytes"
@@ -33,7 +33,7 @@ func loadFiller(ctx *cu.Context, file string) (f filler, err error) {
 	}
 	f.fn, err = module.Function(kernelName)
 	if errors.Is(err, cu.ErrNotFound) {
-		return f, fmt.Errorf("-module %s has no kernel %s, which takes an address, a u64 of bytes and a u8 to fill with: %w", file, kernelName, err)
+		return f, fmt.Errorf("--module %s has no kernel %s, which takes an address, a u64 of bytes and a u8 to fill with: %w", file, kernelName, err)
 	}
 	if err != nil {
 		return f, err
@@ -50,7 +50,7 @@ func loadFiller(ctx *cu.Context, file string) (f filler, err error) {
 func loadModule(ctx *cu.Context, file string) (m *cu.Module, err error) {
 	if file != "" {
 		if m, err = ctx.LoadModuleFile(file); err != nil {
-			err = fmt.Errorf("-module %s: %w", file, err)
+			err = fmt.Errorf("--module %s: %w", file, err)
 		}
 		return m, err
 	}

@@ -61,13 +61,13 @@ func (r *ring) check() error {
 	r.app.Flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	switch {
 	case given["procs"] && (r.procs < 1 || r.procs > maxProcs):
-		return cli.Usagef("-procs %d: want 1 to %d", r.procs, maxProcs)
+		return cli.Usagef("--procs %d: want 1 to %d", r.procs, maxProcs)
 	case given["steps"] && r.steps < 1:
-		return cli.Usagef("-steps %d: want 1 or more", r.steps)
+		return cli.Usagef("--steps %d: want 1 or more", r.steps)
 	case given["module"] && r.module == "":
-		return cli.Usagef("-module: want the name of a file")
+		return cli.Usagef("--module: want the name of a file")
 	case r.compat && r.salt.given:
-		return cli.Usagef("-salt %s: the values of -compat have no salt", &r.salt)
+		return cli.Usagef("--salt %s: the values of --compat have no salt", &r.salt)
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (r *ring) run(ctx context.Context) (err error) {
 	}
 	c := &crew{app: r.app, verbose: r.verbose, events: make(chan event)}
 	defer r.app.OnAbort(c.kill)()
-	defer r.app.Waiting()() // for the members, each of whom has -timeout
+	defer r.app.Waiting()() // for the members, each of whom has --timeout
 	return c.end(r.turn(ctx, c))
 }
 
@@ -178,7 +178,7 @@ func (r *ring) announceSize() error {
 		}
 		n := r.chunksOn(dev)
 		if n > 0 && (!ok || r.chunk > total/uint64(n)) {
-			return fmt.Errorf("-size %s: %s on device %s, which has %s, is too much", r.size, cli.Count(n, "such chunk"), dev, cli.Human(total))
+			return fmt.Errorf("--size %s: %s on device %s, which has %s, is too much", r.size, cli.Count(n, "such chunk"), dev, cli.Human(total))
 		}
 	}
 	r.app.Result["size"], r.app.Result["aligned"] = uint64(r.size), r.chunk

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -85,8 +86,11 @@ func (a *App) wanted(err error) string {
 		}
 		text = strings.ReplaceAll(text, " -"+f.Name+": parse error", " -"+f.Name+": "+want)
 	})
-	return text
+	return twoDashes.Replace(text)
 }
+
+// twoDashes has package flag show flags as all documents do; it takes one dash as well.
+var twoDashes = strings.NewReplacer(" flag -", " flag --", " for -json", " for --json", "not defined: -", "not defined: --", "argument: -", "argument: --")
 
 // Run parses args, opens the driver and runs body, and returns the exit code.
 // An error goes to stderr, on one line; that of a lost context on several.
@@ -167,19 +171,24 @@ func advised(err error) error {
 	return err
 }
 
+// longFlag is how package flag begins the lines of a flag that has more than one letter.
+var longFlag = regexp.MustCompile(`(?m)^  -([a-z][a-z-]+)`)
+
 func (a *App) help() {
 	usage := strings.TrimSpace("[flags] " + a.Args)
 	fmt.Fprintf(a.stdout, "%s %s\n\nUsage: %s %s\n\n", a.name, a.purpose, a.name, usage)
-	a.Flags.SetOutput(a.stdout)
+	var flags strings.Builder
+	a.Flags.SetOutput(&flags)
 	a.Flags.PrintDefaults()
+	fmt.Fprint(a.stdout, longFlag.ReplaceAllString(flags.String(), "  --$1"))
 	fmt.Fprint(a.stdout, `
 Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 2 usage; 3 this machine cannot; 4 timed out or the peer was lost.
 SIGINT, SIGTERM and SIGHUP end it in order; a second one ends it at once, with 1.
-So does a call that hangs for longer than -timeout, with 4. It ends in order, with
+So does a call that hangs for longer than --timeout, with 4. It ends in order, with
 1, when nobody reads its output any more, as behind "| head -1". When nobody reads
 its last lines within a second, that is 1 as well.
-GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of -driver.
+GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of --driver.
 `)
 }
 
@@ -189,9 +198,9 @@ func (a *App) check() error {
 	case a.Flags.NArg() > 0 && a.Args == "":
 		return Usagef("unexpected argument %q; see %s -h", a.Flags.Arg(0), a.name)
 	case a.Timeout <= 0:
-		return Usagef("-timeout %s: want more than 0", a.Timeout)
+		return Usagef("--timeout %s: want more than 0", a.Timeout)
 	case a.driver != "auto" && a.driver != "cuda" && a.driver != "soft":
-		return Usagef("-driver %q: want auto, cuda or soft", a.driver)
+		return Usagef("--driver %q: want auto, cuda or soft", a.driver)
 	}
 	return nil
 }

@@ -142,18 +142,18 @@ func TestDefaultSocketIsTheUsersOwn(t *testing.T) {
 		require.Contains(t, DefaultSocket(), "gpufd-")
 	}
 	t.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "missing"))
-	require.ErrorContains(t, MakeDefaultDir(DefaultSocket()), "choose another with -socket")
+	require.ErrorContains(t, MakeDefaultDir(DefaultSocket()), "choose another with --socket")
 }
 
 // A value that cannot be read is told what is wanted.
 func TestWantedValues(t *testing.T) {
 	for args, want := range map[string]string{
-		"-timeout 30":                 `invalid value "30" for flag -timeout: want a duration such as 500ms, 30s or 2m; see test -h`,
-		"-json=perhaps":               `invalid boolean value "perhaps" for -json: want true or false; see test -h`,
-		"-count 1.5":                  `invalid value "1.5" for flag -count: want a whole number; see test -h`,
-		"-large -1":                   `invalid value "-1" for flag -large: want a whole number, 0 or more; see test -h`,
-		"-count 99999999999999999999": `invalid value "99999999999999999999" for flag -count: value out of range; see test -h`,
-		"-other":                      `flag provided but not defined: -other; see test -h`,
+		"-timeout 30":                 `invalid value "30" for flag --timeout: want a duration such as 500ms, 30s or 2m; see test -h`,
+		"-json=perhaps":               `invalid boolean value "perhaps" for --json: want true or false; see test -h`,
+		"-count 1.5":                  `invalid value "1.5" for flag --count: want a whole number; see test -h`,
+		"-large -1":                   `invalid value "-1" for flag --large: want a whole number, 0 or more; see test -h`,
+		"-count 99999999999999999999": `invalid value "99999999999999999999" for flag --count: value out of range; see test -h`,
+		"-other":                      `flag provided but not defined: --other; see test -h`,
 	} {
 		a := New("test", "tests.", io.Discard)
 		a.Flags.Int("count", 0, "")

@@ -8,10 +8,10 @@ import (
 	"github.com/gpufd/gpufd/cu/soft"
 )
 
-// driverEnv is what cu.Open goes by, and -driver's default.
+// driverEnv is what cu.Open goes by, and --driver's default.
 const driverEnv = "GPUFD_DRIVER"
 
-// DefaultDriver is -driver's default.
+// DefaultDriver is --driver's default.
 func DefaultDriver() string {
 	if v := os.Getenv(driverEnv); v != "" {
 		return v

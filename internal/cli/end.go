@@ -70,7 +70,7 @@ func (a *App) OnAbort(f func()) (forget func()) {
 }
 
 // Waiting says that the program waits for others, with bounds of its own, until over is
-// called. At any other time -timeout without a sign of life is taken for a call that
+// called. At any other time --timeout without a sign of life is taken for a call that
 // hangs, and ends the program.
 func (a *App) Waiting() (over func()) { return a.ending.wait() }
 
@@ -103,7 +103,7 @@ func (a *App) hangs(limit time.Duration, ending bool) error {
 	if ending {
 		return Codef(ExitPeer, "was told to end and has not within %s: a call of the driver or the kernel hangs%s; ended by force", limit, a.lastStep())
 	}
-	return Codef(ExitPeer, "nothing happened for %s: a call of the driver or the kernel hangs%s; ended by force; wait longer with -timeout", limit, a.lastStep())
+	return Codef(ExitPeer, "nothing happened for %s: a call of the driver or the kernel hangs%s; ended by force; wait longer with --timeout", limit, a.lastStep())
 }
 
 // abort ends the program by force, within a second.

@@ -94,25 +94,25 @@ func is(err error, targets ...error) bool {
 func advice(err error) string {
 	switch {
 	case is(err, sock.ErrNoListener):
-		return "start the producer first, with the same -socket"
+		return "start the producer first, with the same --socket"
 	case is(err, sock.ErrInUse):
-		return "a producer is already running on this socket; choose another socket with -socket"
+		return "a producer is already running on this socket; choose another socket with --socket"
 	case refusedWith(err, share.RefusedPolicy):
-		return fmt.Sprintf("the producer's -allow-uid and -allow-gid say whom it admits, and this is uid %d gid %d", os.Geteuid(), os.Getegid())
+		return fmt.Sprintf("the producer's --allow-uid and --allow-gid say whom it admits, and this is uid %d gid %d", os.Geteuid(), os.Getegid())
 	case is(err, share.ErrHandle):
-		return "start the producer with -handle legacy, which is all that this side can take"
+		return "start the producer with --handle legacy, which is all that this side can take"
 	case is(err, sock.ErrRefused):
-		return "-allow-uid and -allow-gid say whose offers are taken"
+		return "--allow-uid and --allow-gid say whose offers are taken"
 	case is(err, syscall.EMFILE):
 		return "the limit of open files is too low; raise it with ulimit -n"
 	case is(err, vmm.ErrDevice):
-		return "leave -device away to use whichever device the memory is on"
+		return "leave --device away to use whichever device the memory is on"
 	case is(err, cu.ErrOutOfMemory) && is(err, context.DeadlineExceeded):
-		return "wait longer with -wait"
+		return "wait longer with --wait"
 	case is(err, share.ErrNoConsumer):
-		return "start a consumer with the same -socket, or wait longer with -timeout"
+		return "start a consumer with the same --socket, or wait longer with --timeout"
 	case is(err, share.ErrTimeout):
-		return "wait longer with -timeout"
+		return "wait longer with --timeout"
 	}
 	return ""
 }

@@ -63,11 +63,11 @@ func (g *guard) tick() (late, ending bool) {
 }
 
 // allowance is how long a program may give no sign of life: longer than anything with a
-// bound of its own. The longest is an orderly end. It waits -timeout for consumers to let
+// bound of its own. The longest is an orderly end. It waits --timeout for consumers to let
 // go, a second for the farewell and, on old kernels, a second for the listener.
 func allowance(timeout time.Duration) time.Duration {
 	return max(min(timeout, maxTimeout), 0) + 3*time.Second
 }
 
-// maxTimeout keeps sums of -timeout from overflowing.
+// maxTimeout keeps sums of --timeout from overflowing.
 const maxTimeout = 1000 * time.Hour

@@ -13,7 +13,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// PolicyFlags are -allow-uid and -allow-gid: who is let in beside this user.
+// PolicyFlags are --allow-uid and --allow-gid: who is let in beside this user.
 type PolicyFlags struct {
 	UIDs, GIDs []uint32
 }
@@ -66,7 +66,7 @@ func (p *PolicyFlags) Shut(path string) string {
 	if err != nil || st.Mode()&0o011 != 0 {
 		return ""
 	}
-	return fmt.Sprintf("nobody else can search %s (mode %04o), so whom -allow-uid and -allow-gid let in cannot connect: chmod 0711 %s", dir, st.Mode().Perm(), dir)
+	return fmt.Sprintf("nobody else can search %s (mode %04o), so whom --allow-uid and --allow-gid let in cannot connect: chmod 0711 %s", dir, st.Mode().Perm(), dir)
 }
 
 // An idList is a flag of ids or names, separated by commas, that may be given

@@ -143,7 +143,7 @@ func (o *Output) lastStep() string {
 }
 
 // SayDurations prints how long the steps took, for people; the result line of
-// -json has them anyway.
+// --json has them anyway.
 func (o *Output) SayDurations() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -195,7 +195,7 @@ func (o *Output) clear() {
 	}
 }
 
-// result prints the last line of -json.
+// result prints the last line of --json.
 func (o *Output) result(fields Fields, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

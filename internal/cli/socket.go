@@ -32,5 +32,5 @@ func MakeDefaultDir(path string) error {
 	if err == nil || errors.Is(err, syscall.EEXIST) {
 		return nil
 	}
-	return fmt.Errorf("making the socket's directory: %w; choose another with -socket", err)
+	return fmt.Errorf("making the socket's directory: %w; choose another with --socket", err)
 }
