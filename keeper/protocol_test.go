@@ -97,7 +97,7 @@ func requireReads(t *testing.T, ctx context.Context, client, server *sock.Conn, 
 		require.NoError(t, client.Send(ctx, []byte(r)), v.Name)
 	}
 	got := v.message()
-	files, err := receive(ctx, server, got)
+	files, err := receive(ctx, server, maxMessage, got)
 	require.NoError(t, err, v.Name)
 	require.Empty(t, files)
 	text, err := json.Marshal(got)
@@ -112,7 +112,7 @@ func TestInvalidVectors(t *testing.T) {
 		for _, r := range v.Records {
 			require.NoError(t, client.Send(ctx, []byte(r)), v.Name)
 		}
-		files, err := receive(ctx, server, &request{})
+		files, err := receive(ctx, server, maxMessage, &request{})
 		require.ErrorIs(t, err, errMalformed, v.Name)
 		require.Empty(t, files)
 	}
@@ -126,7 +126,7 @@ func TestLongMessages(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() { sent <- send(ctx, client, long) }()
 	var got request
-	_, err := receive(ctx, server, &got)
+	_, err := receive(ctx, server, maxMessage, &got)
 	require.NoError(t, err)
 	require.NoError(t, <-sent)
 	require.Equal(t, long, got)
@@ -142,7 +142,7 @@ func TestLongMessages(t *testing.T) {
 		}
 		close(sent)
 	}()
-	_, err = receive(ctx, server, &got)
+	_, err = receive(ctx, server, maxMessage, &got)
 	require.ErrorIs(t, err, errMalformed)
 	server.Drop()
 	<-sent
