@@ -62,6 +62,11 @@ func runKeeper(t testing.TB, program, socket string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// lazily is a text that is made when it is needed.
+type lazily func() string
+
+func (f lazily) String() string { return f() }
+
 // resident is what a process has in memory and can be told apart: RssAnon and RssFile of
 // proc_pid_status(5), in KiB.
 func resident(t testing.TB, pid int) (kib int) {
@@ -93,7 +98,7 @@ func TestMemoryOfAKeeper(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, names, st.Names)
 	for pid, limit := range map[int]int{st.PID: 20 << 10, st.Store: 10 << 10} {
-		require.Eventually(t, func() bool { return resident(t, pid) <= limit }, waitLong, 50*time.Millisecond, "process %d", pid)
+		require.Eventually(t, func() bool { return resident(t, pid) <= limit }, waitLong, 50*time.Millisecond, "%s", lazily(func() string { return fmt.Sprintf("process %d has %d KiB", pid, resident(t, pid)) }))
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 		require.NoError(t, err)
 		for _, word := range []string{"libcuda", "nvidia", ".mem"} {

@@ -13,9 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stay trims the process a second from now, and every minute until ctx is done.
+// Stay trims the process a second from now, then less often, and in the end every minute
+// until ctx is done.
 func Stay(ctx context.Context) {
-	for pause := time.Second; ; pause = time.Minute {
+	for pause := time.Second; ; pause = min(2*pause, time.Minute) {
 		select {
 		case <-ctx.Done():
 			return

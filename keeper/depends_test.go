@@ -1,0 +1,33 @@
+package keeper
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/gpufd/gpufd/"
+
+// What a program is built of that uses packages but not the keeper, and of the keeper which
+// is not the command.
+func TestDependencies(t *testing.T) {
+	for pkg, not := range map[string][]string{
+		"cu":                      {"spf13/", "VictoriaMetrics/", module + "keeper"},
+		"vmm":                     {"spf13/", "VictoriaMetrics/", module + "keeper"},
+		"sock":                    {"spf13/", "VictoriaMetrics/", module + "keeper"},
+		"share":                   {"spf13/", "VictoriaMetrics/", module + "keeper"},
+		"keeper/internal/fdstore": {"spf13/", "VictoriaMetrics/", "purego"},
+		"keeper":                  {"spf13/"},
+	} {
+		out, err := exec.CommandContext(soon(t), "go", "list", "-deps", module+pkg).Output()
+		require.NoError(t, err)
+		require.Contains(t, string(out), module+pkg+"\n")
+		for dep := range strings.Lines(string(out)) {
+			for _, word := range not {
+				require.NotContains(t, dep, word, "%s is built with it", pkg)
+			}
+		}
+	}
+}
