@@ -16,7 +16,7 @@ import (
 )
 
 // faults is how many rows docs/faults.md has.
-const faults = 85
+const faults = 89
 
 // A source is what the tests of a package hold.
 type source struct {
