@@ -380,7 +380,7 @@ func TestLaunchedKernelDies(t *testing.T) {
 	for _, said := range []string{trapped, lost} {
 		first, _, _ := strings.Cut(said, "\n")
 		require.LessOrEqual(t, len(first), 200, "what died is said on a line of its own")
-		require.Contains(t, said, "-driver soft runs PTX, too, and says in which line")
+		require.Contains(t, said, "--driver soft runs PTX, too, and says in which line")
 	}
 }
 
@@ -404,7 +404,7 @@ func TestLaunchVersionAndHelp(t *testing.T) {
 	p = launch(t, nil, "-h")
 	p.succeeds()
 	for f := range strings.FieldsSeq("driver json timeout version device ptx module builtin kernel grid block shared repeat bytes list") {
-		require.Len(t, find(p, "  -"+f), 1, p.dump())
+		require.Len(t, find(p, "  --"+f), 1, p.dump())
 	}
 	for _, words := range []string{"Usage: launch [flags] ARG…", "zero:SIZE[:OUTFILE]", "Exit codes: 0"} {
 		require.Contains(t, p.out.String(), words)
