@@ -62,11 +62,6 @@ func runKeeper(t testing.TB, program, socket string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lazily is a text that is made when it is needed.
-type lazily func() string
-
-func (f lazily) String() string { return f() }
-
 // resident is what a process has in memory and can be told apart: RssAnon and RssFile of
 // proc_pid_status(5), in KiB.
 func resident(t testing.TB, pid int) (kib int) {

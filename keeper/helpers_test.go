@@ -223,9 +223,14 @@ func eventually(t testing.TB, c *Client, name string, is func(Info) bool) Info {
 	require.Eventually(t, func() bool {
 		info = stat(t, c, name)
 		return is(info)
-	}, waitLong, waitStep)
+	}, waitLong, waitStep, "%s", lazily(func() string { return fmt.Sprintf("%+v", info) + fmt.Sprintf(", %#v", info.Holders) }))
 	return info
 }
+
+// lazily is a text that is made when it is needed.
+type lazily func() string
+
+func (f lazily) String() string { return f() }
 
 // requireCode says that err is a keeper's no of that code.
 func requireCode(t testing.TB, code string, err error) *Error {

@@ -248,6 +248,8 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 		id, err := h.server.hold(next, e)
 		h.server.note(err)
 		return id
+	case over && e.lease.Err() == nil: // it came and went meanwhile
+		comesBack(next, e.offer.name, e.holder())
 	}
 	return e.id
 }
@@ -266,11 +268,7 @@ func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
 
 // hold has next know a lease. It runs with mu held.
 func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
-	peer := e.lease.Peer()
-	h := state.Holder{
-		Who:     state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID},
-		Version: e.offer.version, Part: e.offer.part.Index, Access: e.lease.Access(), Since: e.since,
-	}
+	h := e.holder()
 	p, err := e.lease.Process()
 	if err == nil {
 		h.Pidfd, err = s.processes.join(next, p)
@@ -278,15 +276,26 @@ func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
 	if err != nil && !errors.Is(err, sock.ErrNoProcess) {
 		return 0, err
 	}
-	s.comesBack(next, e.offer.name, h)
+	comesBack(next, e.offer.name, h)
 	return next.Hold(e.offer.name, h)
 }
 
-// comesBack forgets a lease that the process had lost, for it has another.
-func (s *Server) comesBack(next *state.State, name string, h state.Holder) {
+// holder is the lease as the state knows it, but for the descriptor of its process.
+func (e *holder) holder() state.Holder {
+	peer := e.lease.Peer()
+	return state.Holder{
+		Who:     state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID},
+		Version: e.offer.version, Part: e.offer.part.Index, Access: e.lease.Access(), Since: e.since,
+	}
+}
+
+// comesBack forgets a lease that the process had lost, for it has another, or had. The pid
+// of a process that is not fenced is no other's.
+func comesBack(next *state.State, name string, h state.Holder) {
 	var lost []state.HoldID
 	next.Holds(func(id state.HoldID, of string, was state.Holder) {
-		if was.Lost && was.Pidfd != 0 && was.Pidfd == h.Pidfd && of == name && was.Version == h.Version && was.Part == h.Part {
+		same := was.Pidfd != 0 && was.Pidfd == h.Pidfd || was.Who == h.Who && h.PID != 0
+		if was.Lost && same && of == name && was.Version == h.Version && was.Part == h.Part {
 			lost = append(lost, id)
 		}
 	})

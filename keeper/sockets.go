@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"time"
 
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
@@ -47,6 +48,7 @@ func (s *Server) listen(ctx context.Context) error {
 // socket opens one of the sockets: that of the store's, or where somebody has removed
 // that, a new one.
 func (s *Server) socket(ctx context.Context, id uint64, open func([]*os.File) (func() ([]*os.File, error), error)) error {
+	removed := false
 	if _, ok := s.vault.files[id]; ok {
 		from, err := s.vault.fetch(id)
 		if err != nil {
@@ -61,8 +63,13 @@ func (s *Server) socket(ctx context.Context, id uint64, open func([]*os.File) (f
 		if err := s.vault.drop(ctx, id); err != nil {
 			return err
 		}
+		removed = true
 	}
 	files, err := open(nil)
+	for end := time.Now().Add(patience); errors.Is(err, sock.ErrInUse) && removed && time.Now().Before(end); {
+		time.Sleep(takeOverPause) // the store closes what was dropped, with the lock, in its own time
+		files, err = open(nil)
+	}
 	if err != nil {
 		return err
 	}
