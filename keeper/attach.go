@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/state"
@@ -122,7 +123,7 @@ func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info Info, i int
 	att, err := share.Attach(ctx, c.socket, as, devices[0], share.WithAnyDevice(), share.WithAccess(access))
 	if err != nil {
 		if errors.Is(err, vmm.ErrDescriptor) {
-			_, reportErr := c.Report(ctx, info.Name, info.Version, i, "quarantined", err.Error())
+			_, reportErr := c.Report(ctx, info.Name, info.Version, i, "quarantined", brief(err))
 			err = errors.Join(err, reportErr)
 		}
 		return nil, fmt.Errorf("attaching to %s: %w", as, err)
@@ -132,6 +133,12 @@ func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info Info, i int
 		return nil, errors.Join(fmt.Errorf("what the keeper says of %s: %w", as, err), att.Close())
 	}
 	return a, nil
+}
+
+// brief is an error as a reason that a keeper takes.
+func brief(err error) string {
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	return strings.ToValidUTF8(text[:min(len(text), state.MaxReason)], "")
 }
 
 // Digest computes the digest of the part's bytes on its device, to be compared with

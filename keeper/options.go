@@ -90,7 +90,7 @@ func (o *Options) admit() {
 
 // tick is how often what comes with time is looked at.
 func (o *Options) tick() time.Duration {
-	return max(min(o.Ticket, o.Grace)/10, 50*time.Millisecond)
+	return max(min(o.Ticket, o.Grace, 10*time.Second)/10, 50*time.Millisecond)
 }
 
 // RunStore is the fd store's whole program: it holds descriptors for the keeper whose

@@ -19,6 +19,10 @@ const takeOverPause = 20 * time.Millisecond
 // TakeOver is Open in the place of a keeper that lives, which ends: for an upgrade. Nobody
 // who connects meanwhile is refused. Without a keeper there it is Open.
 func TakeOver(ctx context.Context, opts Options) (*Server, error) {
+	s, err := Open(ctx, opts)
+	if !errors.Is(err, ErrBusy) {
+		return s, err
+	}
 	c, err := Dial(ctx, opts.Socket)
 	if err == nil {
 		err = errors.Join(c.Yield(ctx), c.Close())
