@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -28,32 +29,41 @@ func Stay(ctx context.Context) {
 
 // Trim gives back what the garbage collector has found free, and the pages of the program
 // that it needed to start: they come back from the page cache when they are needed again
-// (madvise(2), MADV_DONTNEED, of mappings that nobody can write).
+// (madvise(2), MADV_DONTNEED).
 func Trim() {
 	debug.FreeOSMemory()
-	maps, err := os.Open("/proc/self/maps")
+	smaps, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		return
 	}
-	defer maps.Close()
+	defer smaps.Close()
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return
 	}
-	for lines := bufio.NewScanner(maps); lines.Scan(); {
-		if from, to, ok := program(lines.Text(), self); ok {
-			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED)
-		}
+	for _, m := range programs(smaps, self) {
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED)
 	}
 }
 
-// program reads a line of proc_pid_maps(5), and says whether it is of the program's file and
-// cannot be written.
-func program(line, self string) (from, to uintptr, ok bool) {
-	fields := strings.Fields(line)
-	if len(fields) < 6 || fields[5] != self || strings.Contains(fields[1], "w") {
-		return 0, 0, false
+// A mapping is where a part of a file is mapped.
+type mapping struct{ from, to uintptr }
+
+// programs reads proc_pid_smaps(5), and returns the mappings of the program's file that are
+// as the file is. One that nobody can write any more may have been written before: the
+// dynamic linker does that (RELRO). Its pages are anonymous, and would be lost.
+func programs(smaps io.Reader, self string) (found []mapping) {
+	var m mapping
+	ours := false
+	for lines := bufio.NewScanner(smaps); lines.Scan(); {
+		f := strings.Fields(lines.Text())
+		switch {
+		case len(f) >= 5 && !strings.HasSuffix(f[0], ":"):
+			_, err := fmt.Sscanf(f[0], "%x-%x", &m.from, &m.to)
+			ours = err == nil && len(f) >= 6 && f[5] == self && !strings.Contains(f[1], "w") && m.from < m.to
+		case ours && len(f) == 3 && f[0] == "Anonymous:" && f[1] == "0":
+			found = append(found, m)
+		}
 	}
-	_, err := fmt.Sscanf(fields[0], "%x-%x", &from, &to)
-	return from, to, err == nil && from < to
+	return found
 }
