@@ -17,14 +17,12 @@ import (
 type metrics struct {
 	set     *vm.Set
 	attach  *vm.Histogram
-	fences  *vm.Histogram
 	commits *vm.Counter
 }
 
 func newMetrics(s *Server) *metrics {
 	m := &metrics{set: vm.NewSet()}
 	m.attach = m.set.NewHistogram("gpufd_keeper_attach_seconds")
-	m.fences = m.set.NewHistogram("gpufd_keeper_fence_wait_seconds")
 	m.commits = m.set.NewCounter("gpufd_keeper_commits_total")
 	gauge := func(name string, f func(sums) float64) {
 		m.set.NewGauge(name, func() float64 { return f(s.sums()) })
@@ -39,7 +37,6 @@ func newMetrics(s *Server) *metrics {
 }
 
 func (m *metrics) attached(took time.Duration) { m.attach.Update(took.Seconds()) }
-func (m *metrics) fenced(took time.Duration)   { m.fences.Update(took.Seconds()) }
 func (m *metrics) committed()                  { m.commits.Inc() }
 
 // refused counts refusals by their reasons.

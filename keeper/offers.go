@@ -41,9 +41,6 @@ func OfferName(name string, part, parts int) string {
 	return fmt.Sprintf("%s/%d", name, part)
 }
 
-// served says whether a part is for readers.
-func served(v *state.Version, p *state.Part) bool { return p.State == state.OK }
-
 // reconcile has readers be offered what the state says, no more and no less. It runs with
 // mu held. What cannot be offered is said, and the rest is.
 func (s *Server) reconcile() {
