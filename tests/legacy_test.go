@@ -147,7 +147,7 @@ func TestLegacyWithoutVMM(t *testing.T) {
 func TestDescriptorsWithoutVMM(t *testing.T) {
 	none := withoutVMM(t)
 	const why = "does not support virtual memory management"
-	newScene(t).start("producer", none).fails(3, why, "GPUFD_SOFT_VMM=0", "take -handle legacy")
+	newScene(t).start("producer", none).fails(3, why, "GPUFD_SOFT_VMM=0", "take --handle legacy")
 	if cutest.Device(t).Driver().Version() >= 12000 { // older ones cannot be asked for legacy IPC
 		neither := append(none, "GPUFD_SOFT_IPC=0")
 		line := newScene(t).start("producer", neither).fails(3, why)

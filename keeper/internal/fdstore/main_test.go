@@ -20,7 +20,7 @@ const childPrefix = "child:"
 var children = map[string]func(args []string) error{
 	"store":   func(args []string) error { return Run(context.Background(), args[0]) },
 	"narrow":  narrowStore,
-	"deaf":    func([]string) error { select {} },
+	"deaf":    func([]string) error { time.Sleep(time.Hour); return nil },
 	"keeper":  dyingKeeper,
 	"spawner": spawner,
 }
