@@ -270,8 +270,8 @@ func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.Path(), Net: "
 // Close stops listening and ends a waiting Accept with ErrClosed. It removes the
 // socket file and the lock file, if they are still the ones that Listen made or TakeOver
 // found, and were not handed over. Connections that were accepted stay. It may be called
-// again and on nil. After [Listener.Files] it leaves the socket to who has the files. It ends a HandOver that is under way. As Conn.Close, it waits one second
-// at most.
+// again and on nil. After [Listener.Files] it leaves the socket to who has the files. It
+// ends a HandOver that is under way. As Conn.Close, it waits one second at most.
 func (l *Listener) Close() (err error) {
 	if l.sock() == nil {
 		return nil
