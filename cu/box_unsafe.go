@@ -11,22 +11,22 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// ErrTooShort says that a slice does not hold what was to be copied from or to
-// it. Nothing reached the driver.
+// ErrTooShort says that a slice is smaller than the copy from or to it. Nothing
+// reached the driver.
 var ErrTooShort = errors.New("cu: the slice is too short for the copy")
 
-// A Side is one side of a copy of rows, [Copy2D] and [Copy3D]: memory, how rows
-// lie in it and where the copy begins. It owns nothing.
+// A Side is one side of a copy of rows, [Copy2D] or [Copy3D]: the memory, how
+// rows lie in it, and where the copy begins. It owns nothing.
 //
 //	image := cu.HostSide(pixels, 640)
 //	image.X, image.Y = 16, 2
 type Side struct {
-	X       uint64   // the copy begins so many bytes into a row,
-	Y       uint64   // so many rows down,
-	Z       uint64   // so many layers in
-	Pitch   uint64   // bytes from row to row; 0: no more than X and a row
-	Rows    uint64   // rows from layer to layer; 0: no more than Y and a layer
-	Context *Context // whose memory it is, if not that of the copy's device
+	X       uint64   // the copy begins X bytes into a row,
+	Y       uint64   // Y rows down
+	Z       uint64   // and Z layers in
+	Pitch   uint64   // bytes from row to row; 0 means X and one row
+	Rows    uint64   // rows from layer to layer; 0 means Y and one layer
+	Context *Context // the memory's; nil means the copy's
 
 	kind sys.CUmemorytype
 	ptr  DevicePtr
@@ -35,20 +35,20 @@ type Side struct {
 	err  error
 }
 
-// DeviceSide is device memory at p with rows that are pitch bytes apart.
+// DeviceSide returns device memory at p with rows that are pitch bytes apart.
 func DeviceSide(p DevicePtr, pitch uint64) Side {
 	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_DEVICE, ptr: p}
 }
 
-// UnifiedSide is memory at p of whatever kind the driver finds it to be, with
-// rows that are pitch bytes apart.
+// UnifiedSide returns memory at p with rows that are pitch bytes apart. The
+// driver finds out what kind of memory it is.
 func UnifiedSide(p DevicePtr, pitch uint64) Side {
 	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_UNIFIED, ptr: p}
 }
 
-// HostSide is the memory of s, pinned or not, with rows that are pitch bytes
-// apart. Copies beyond s are [ErrTooShort]; what cannot be copied is
-// [ErrPointers].
+// HostSide returns the memory of s, pinned or not, with rows that are pitch bytes
+// apart. A copy beyond s fails with [ErrTooShort], and one of anything but
+// numbers with [ErrPointers].
 func HostSide[T any](s []T, pitch uint64) Side {
 	p, n, err := memory(s)
 	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_HOST, host: p, size: uint64(n), err: err}
@@ -63,8 +63,8 @@ func Copy2D(c *Context, dst, src Side, width, height uint64) error {
 	return c.waiting(func(s *Stream) error { return Copy2DAsync(s, dst, src, width, height) })
 }
 
-// Copy2DAsync queues what [Copy2D] does on s. The caller keeps host memory
-// alive, and what is copied unchanged, until the stream is done with it.
+// Copy2DAsync queues [Copy2D] on s. The caller keeps host memory alive, and the
+// source unchanged, until the stream is done with it.
 func Copy2DAsync(s *Stream, dst, src Side, width, height uint64) error {
 	if dst.Context != nil || src.Context != nil || dst.Z|src.Z != 0 {
 		return Copy3DAsync(s, dst, src, width, height, 1)
@@ -98,7 +98,7 @@ func Copy3D(c *Context, dst, src Side, width, height, depth uint64) error {
 	return c.waiting(func(s *Stream) error { return Copy3DAsync(s, dst, src, width, height, depth) })
 }
 
-// Copy3DAsync queues what [Copy3D] does on s. Host memory is as for
+// Copy3DAsync queues [Copy3D] on s. The caller treats host memory as for
 // [Copy2DAsync].
 func Copy3DAsync(s *Stream, dst, src Side, width, height, depth uint64) error {
 	if dst.Context != nil || src.Context != nil {
@@ -163,7 +163,7 @@ func (s *Side) contextOr(c *Context) *Context {
 	return c
 }
 
-// A descriptor is what the driver reads while a call lasts.
+// A descriptor is what the driver reads during a call.
 type descriptor struct {
 	flat sys.CUDA_MEMCPY2D
 	box  sys.CUDA_MEMCPY3D
@@ -174,13 +174,13 @@ var descriptors = sync.Pool{New: func() any { return new(descriptor) }}
 
 func newDescriptor() *descriptor { return descriptors.Get().(*descriptor) }
 
-// free returns d to the pool; it lets go of the host memory that d named.
+// free returns d to the pool and drops the host memory that d named.
 func (d *descriptor) free() {
 	*d = descriptor{}
 	descriptors.Put(d)
 }
 
-// fit settles the sides' Pitch and Rows and checks that host memory holds the
+// fit sets the Pitch and Rows that are 0 and checks that host memory holds the
 // copy.
 func fit(op string, dst, src *Side, width, height, depth uint64) error {
 	for _, s := range [...]*Side{dst, src} {
@@ -197,7 +197,7 @@ func fit(op string, dst, src *Side, width, height, depth uint64) error {
 			continue
 		}
 		if s.X+width > s.Pitch || s.X+width < width || s.Y+height > s.Rows || s.Y+height < height {
-			return &Error{Op: op, Result: ErrInvalidValue, Detail: "the rows or layers of a slice overlap: its pitch or number of rows is less than what is copied"}
+			return &Error{Op: op, Result: ErrInvalidValue, Detail: fmt.Sprintf("rows or layers of a slice overlap: X %d and %d bytes need a pitch of %d, or Y %d and %d rows need %d rows", s.X, width, s.Pitch, s.Y, height, s.Rows)}
 		}
 		if need, ok := s.extent(width, height, depth); !ok || need > s.size {
 			return fmt.Errorf("%w: it has %d bytes; %d rows of %d bytes each in %d layers, at %d bytes, %d rows and %d layers, with a pitch of %d, do not fit",
@@ -207,8 +207,8 @@ func fit(op string, dst, src *Side, width, height, depth uint64) error {
 	return nil
 }
 
-// extent is how many bytes from its beginning on a copy reaches; ok is false if
-// that is no number of 64 bits. The copy is not empty.
+// extent returns how many bytes a copy spans, from the memory's first byte on; ok
+// is false if that overflows 64 bits. The copy is not empty.
 func (s *Side) extent(width, height, depth uint64) (n uint64, ok bool) {
 	layers, c0 := bits.Add64(s.Z, depth-1, 0)
 	over, rows := bits.Mul64(layers, s.Rows)
@@ -218,9 +218,9 @@ func (s *Side) extent(width, height, depth uint64) (n uint64, ok bool) {
 	return n, c0|c1|c2|over|over2 == 0
 }
 
-// touched is the device memory that a copy, which is not empty, needs to be there,
-// from the first row to the last. It is none where that is the host's, or no number
-// of 64 bits.
+// touched returns the device memory that a copy, which is not empty, needs from
+// the first row to the last. It is none for host memory, and if the size
+// overflows 64 bits.
 func (s *Side) touched(width, height, depth uint64) (at DevicePtr, size uint64) {
 	if s.kind == sys.CU_MEMORYTYPE_HOST {
 		return 0, 0

@@ -6,20 +6,20 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// Every driver call of this package is made by one of three methods:
+// Three methods make every driver call of this package:
 //
-//   - run makes a call with what can be closed: a Context, and what is made in one, a
-//     Library, a Pool, a MemHandle. It refuses what is nil or closed ([ErrClosed]),
-//     keeps the handle open until the call is over, and makes an error of the result.
-//     Where there is a context it binds that, and refuses one that is lost
+//   - run makes a call with a handle that can be closed: a Context, and what is made
+//     in one, a Library, a Pool, a MemHandle. It refuses a nil or closed handle
+//     ([ErrClosed]), keeps it open until the call is over, and turns the result into
+//     an error. It binds the context, if there is one, and refuses a lost one
 //     ([LostError]). A Stream has runIn, for work of a context; launch, for launches;
 //     and borrow, for copies between contexts.
-//   - create is run for a call that makes something for a context to own. What a Stream
-//     or Graph makes is adopted within their run.
-//   - check makes an error of a result that is there: of a Driver or Device, which
-//     are never closed, and of calls that close.
+//   - create is run for a call that makes something for a context to own. What a
+//     Stream or Graph makes is adopted within their run.
+//   - check turns a result into an error: for a Driver or Device, which are never
+//     closed, and for calls that close.
 //
-// Inside them older and answer see to results that are no errors.
+// Within them, older and answer handle results that are no errors.
 
 // run makes one driver call with the context bound. Close waits for it.
 func (c *Context) run(op string, f func(sys.Caller) sys.CUresult) error {
@@ -34,8 +34,8 @@ func (c *Context) run(op string, f func(sys.Caller) sys.CUresult) error {
 	return c.inner.check(op, f(c.inner.call))
 }
 
-// create is run for a call that makes child, which the context closes unless
-// its owner has.
+// create is run for a call that makes child, which the context closes unless its
+// owner has done so.
 func (c *Context) create(op string, child closer, f func(sys.Caller) sys.CUresult) error {
 	return c.run(op, func(call sys.Caller) sys.CUresult {
 		r := f(call)
@@ -46,7 +46,8 @@ func (c *Context) create(op string, child closer, f func(sys.Caller) sys.CUresul
 	})
 }
 
-// check is the driver's, and remembers what the context does not survive.
+// check is the driver's check, and remembers a result that the context does not
+// survive.
 func (h *contextHandle) check(op string, r sys.CUresult) error {
 	if r == sys.CUDA_SUCCESS {
 		return nil
@@ -74,10 +75,10 @@ func (s *Stream) runIn(c *Context, op string, f func(sys.Caller, sys.CUstream) s
 	return s.run(op, f)
 }
 
-// launch is runIn for launches, which programs make most of. On a stream of c itself
-// it does not enter the context, which saves a fifth of what this package adds to a
-// call (BenchmarkHotCalls): Close waits for the calls on the streams that the context
-// owns. It does not own the null stream.
+// launch is runIn for launches, the most frequent calls. On a stream of c itself
+// it does not enter the context, which saves a fifth of what this package adds to
+// a call (BenchmarkHotCalls): Close waits for the calls on the streams that the
+// context owns. It does not own the null stream.
 func (s *Stream) launch(c *Context, op string, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
 	if s == nil || s.stream == 0 || s.ctx.inner != c.inner {
 		return s.runIn(c, op, f)
@@ -96,8 +97,8 @@ func (s *Stream) launch(c *Context, op string, f func(sys.Caller, sys.CUstream) 
 	return inner.check(op, f(inner.call, s.stream))
 }
 
-// older is r, or where the driver lacks the function what its older ABI says.
-// The call is named by the older one, which every driver has.
+// older returns r or, if the driver lacks the function, the result of its older
+// ABI, f. Errors name the older one, which every driver has.
 func older(r sys.CUresult, f func() sys.CUresult) sys.CUresult {
 	if r == sys.SymbolMissing {
 		return f()
@@ -105,7 +106,7 @@ func older(r sys.CUresult, f func() sys.CUresult) sys.CUresult {
 	return r
 }
 
-// answer makes an answer of a query's result: not ready is no error.
+// answer stores the answer of a query: not ready is no error.
 func answer(r sys.CUresult, ready *bool) sys.CUresult {
 	if r == sys.CUDA_ERROR_NOT_READY {
 		return sys.CUDA_SUCCESS

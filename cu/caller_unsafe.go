@@ -6,9 +6,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// Caller returns the raw driver API with c bound in every call, for what this
-// package does not wrap. It keeps c reachable. Close does not wait for its
-// calls.
+// Caller returns the raw driver API with c bound in every call, for functions
+// that this package does not wrap. It keeps c reachable. Close does not wait for
+// its calls.
 func (c *Context) Caller() sys.Caller {
 	if c == nil {
 		return sys.Caller{}

@@ -20,29 +20,28 @@ const (
 // String gives the status' name in C.
 func (s CaptureStatus) String() string { return sys.CUstreamCaptureStatus(s).String() }
 
-// Capture calls record and returns, as a graph that the caller owns, the work
-// that was given to s meanwhile, none of which is done
-// (cuStreamBeginCapture_v2, cuStreamEndCapture). If record fails, Capture
-// returns its error and drops what was captured. The calls may come from any
-// goroutine.
+// Capture calls record and returns a graph of the work given to s meanwhile, none
+// of which runs (cuStreamBeginCapture_v2, cuStreamEndCapture). The caller owns
+// the graph. If record fails, Capture returns its error and drops what was
+// captured. The calls may come from any goroutine.
 //
-// A stream that waits for an event which was recorded in s during the capture
-// is captured too, until Capture returns. s must wait for its last work in the
-// same way, or Capture fails with [ErrStreamCaptureUnjoined]. A capture within
-// the capture, or of the null stream, is refused.
+// A stream that waits for an event recorded in s during the capture is captured
+// too, until Capture returns. s must wait for its last work in the same way, or
+// Capture fails with [ErrStreamCaptureUnjoined]. Capture refuses the null stream,
+// and a stream that is being captured.
 //
-// Captured work is not done, so nothing can wait for it. [Stream.Query],
-// [Stream.Synchronize], [Stream.Call], [GraphExec.Launch] and memory of pools
-// on a captured stream fail with [ErrStreamCaptureUnsupported] from any
-// goroutine, and so does [Context.Synchronize]. Copies and fills that wait are
-// not captured but done, or fail with [ErrStreamCaptureImplicit] while a
-// blocking stream is captured. That does not harm the capture. Other mistakes
-// spoil it, such as asking an event that was recorded in it
-// ([ErrCapturedEvent]); Capture then fails with [ErrStreamCaptureInvalidated].
+// Captured work does not run, so nothing can wait for it. On a captured stream
+// [Stream.Query], [Stream.Synchronize], [Stream.Call], [GraphExec.Launch] and
+// memory of pools fail with [ErrStreamCaptureUnsupported] from any goroutine, and
+// so does [Context.Synchronize]. Copies and fills that wait are not captured:
+// they run, or fail with [ErrStreamCaptureImplicit] while a blocking stream is
+// captured. None of that harms the capture. Other mistakes spoil it, such as
+// asking an event that was recorded in it ([ErrCapturedEvent]); Capture then
+// fails with [ErrStreamCaptureInvalidated].
 //
-// Slices and memory in captured copies are read and written at every launch.
-// The caller keeps them alive, also from the garbage collector, for as long as
-// the graph and what is made of it may be launched.
+// Every launch reads and writes the slices and memory of captured copies. The
+// caller keeps them alive, and reachable for the garbage collector, for as long
+// as the graph and what is made of it may be launched.
 func (s *Stream) Capture(record func() error) (*Graph, error) {
 	if err := s.beginCapture(); err != nil {
 		return nil, err
@@ -79,7 +78,7 @@ func (s *Stream) beginCapture() error {
 	return err
 }
 
-// endCapture ends what beginCapture began. The graph is nil with an error.
+// endCapture ends what beginCapture began. If it fails, the graph is nil.
 func (s *Stream) endCapture() (*Graph, error) {
 	inner := s.ctx.inner
 	defer inner.dev.drv.captures.add(inner.ctx, -1)
@@ -109,18 +108,18 @@ func (s *Stream) CaptureStatus() (CaptureStatus, error) {
 	return CaptureStatus(*status), err
 }
 
-// NotCaptured is for work that makes no sense in a graph: it is nil if what s is
-// given now is done, and [ErrStreamCaptureUnsupported] while s is being captured. It
-// asks the driver (cuStreamIsCapturing) only while some [Stream.Capture] is under way,
-// and does no harm to that.
+// NotCaptured returns [ErrStreamCaptureUnsupported] while s is being captured,
+// and nil otherwise. It is for work that makes no sense in a graph. It asks the
+// driver (cuStreamIsCapturing) only during some [Stream.Capture], and does not
+// harm that.
 func (s *Stream) NotCaptured() error {
 	return s.run("cuStreamIsCapturing", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return s.ctx.inner.refuseCaptured(call, h)
 	})
 }
 
-// refuseCaptured is the result of a call that cannot be captured on a stream
-// that is. The driver would give the same, and spoil the capture, which may be
+// refuseCaptured returns the result of a call that cannot be captured, if the
+// stream is. The driver would give the same, and spoil the capture, which may be
 // another goroutine's. Without a capture it costs nothing.
 func (h *contextHandle) refuseCaptured(call sys.Caller, stream sys.CUstream) sys.CUresult {
 	if h.dev.drv.captures.all.Load() == 0 {
@@ -134,7 +133,7 @@ func (h *contextHandle) refuseCaptured(call sys.Caller, stream sys.CUstream) sys
 	return r
 }
 
-// captures counts those of [Stream.Capture] that are under way.
+// captures counts the calls of [Stream.Capture] that are under way.
 type captures struct {
 	all atomic.Int32
 	mu  sync.Mutex
@@ -153,7 +152,7 @@ func (c *captures) add(ctx sys.CUcontext, n int) {
 	}
 }
 
-// in reports whether there is one in a context.
+// in reports whether a capture is under way in a context.
 func (c *captures) in(ctx sys.CUcontext) bool {
 	if c.all.Load() == 0 {
 		return false

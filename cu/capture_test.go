@@ -299,7 +299,7 @@ func TestWaitingForACaptureIsRefused(t *testing.T) {
 		} {
 			err := wait()
 			require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported, name)
-			require.ErrorContains(t, err, "what is captured is not done", name)
+			require.ErrorContains(t, err, "captured work does not run", name)
 		}
 		require.Equal(t, cu.CaptureActive, status(t, d.a))
 		return errors.Join(join.Record(d.b), d.a.WaitEvent(join))

@@ -33,9 +33,9 @@ type contextHandle struct {
 	stack    Stack      // where it was made
 }
 
-// abandoned ends a Context that nobody can reach any more. Memory in it may be in
-// use by a kernel: then it is reported and stays. Driver calls may block, and
-// cleanups have one goroutine for all.
+// abandoned ends a Context that nobody can reach any more. A kernel may be using
+// memory in it: then it is reported and stays. Driver calls may block, and all
+// cleanups share one goroutine.
 func (h *contextHandle) abandoned() {
 	if kept := h.memory(); kept > 0 && !h.isClosed() {
 		h.dev.drv.ReportLeak(Leak{What: fmt.Sprintf("a context with %d bytes of memory on device %s", kept, h.dev), Stack: h.stack})
@@ -44,8 +44,7 @@ func (h *contextHandle) abandoned() {
 	go h.close()
 }
 
-// memory is how many bytes were allocated or pinned in the context and not
-// given back.
+// memory returns how many bytes are allocated or pinned in the context.
 func (h *contextHandle) memory() (n uint64) {
 	for _, u := range h.unclosed() {
 		n += u.Bytes
@@ -76,13 +75,14 @@ func (c *Context) Handle() sys.CUcontext {
 	return c.inner.ctx
 }
 
-// Close waits for the calls in flight, ends what was made in c and releases the
-// context (cuDevicePrimaryCtxRelease), or destroys it if [Device.NewContext] made it and
-// no reference of [Context.Retain] is open (cuCtxDestroy).
+// Close waits for the calls in flight, closes what was made in c and releases the
+// primary context (cuDevicePrimaryCtxRelease). A context of [Device.NewContext]
+// is destroyed when no reference of [Context.Retain] is open any more
+// (cuCtxDestroy).
 //
-// The last Close of a context waits in the driver for all work in it. That is
-// for ever if a stream waits for a value that nobody writes, even if that
-// stream was closed: write the value first, see [Stream.WaitValue32].
+// The last Close of a context waits in the driver for all work in it, even of
+// closed streams. It never returns if a stream waits for a value that nobody
+// writes: write the value first, see [Stream.WaitValue32].
 func (c *Context) Close() error {
 	if c == nil {
 		return nil
@@ -99,8 +99,8 @@ func (h *contextHandle) close() error {
 	return errors.Join(h.closeChildren(), h.giveBack())
 }
 
-// closeChildren ends what was made in the context, in which no call is under
-// way any more.
+// closeChildren ends what was made in the context. No call is under way in it any
+// more.
 func (h *contextHandle) closeChildren() error {
 	h.mu.Lock()
 	children := h.children
@@ -120,9 +120,9 @@ func (h *contextHandle) closeChildren() error {
 	return errors.Join(errs...)
 }
 
-// closeChild ends c after the calls on it. In a lost context the driver's part of
-// that is left to the end of the context: the driver would refuse it, or crash if
-// another one has been destroyed.
+// closeChild ends c after the calls on it. In a lost context it leaves the
+// driver's part to the end of the context: the driver would refuse the call, or
+// crash if another context has been destroyed.
 func (h *contextHandle) closeChild(c closer) error {
 	if !c.close() || h.fate.isLost() {
 		return nil
@@ -130,7 +130,7 @@ func (h *contextHandle) closeChild(c closer) error {
 	return c.closeIn(h)
 }
 
-// adopt has the context close c. It is called inside a run.
+// adopt makes the context close c. It is called inside a run.
 func (h *contextHandle) adopt(c closer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -151,8 +151,8 @@ func (c *Context) release(child closer) error {
 	return h.closeChild(child)
 }
 
-// disown takes c from the context, which no longer closes it; it is false if c
-// was taken before, or the context does it.
+// disown takes c from the context, which no longer closes it. It is false if c
+// was taken before, or the context closes it.
 func (h *contextHandle) disown(c closer) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -161,11 +161,10 @@ func (h *contextHandle) disown(c closer) bool {
 	return mine
 }
 
-// Synchronize waits until all work in the context is done or ctx is
-// (cuCtxSynchronize). It can be given up while it waits for the null stream and
-// for open streams of this [Driver]. For other work in the context, of closed
-// streams, and of streams that were given more after they were seen idle, the
-// driver waits without end.
+// Synchronize waits until all work in the context is done or ctx ends
+// (cuCtxSynchronize). The end of ctx ends the wait for the null stream and for
+// open streams of this [Driver]. For other work the driver waits without end:
+// that of closed streams, and of streams that got more after they were seen idle.
 func (c *Context) Synchronize(ctx context.Context) error {
 	if c == nil {
 		return ErrClosed
@@ -195,8 +194,7 @@ func (c *Context) waitForStreams(ctx context.Context) error {
 	return nil
 }
 
-// streams are the open streams of the context, in whichever reference to it
-// they were made.
+// streams returns the open streams of the context, of all references to it.
 func (h *contextHandle) streams() (open []*streamHandle) {
 	for _, ref := range h.references().all() {
 		open = append(open, ref.ownStreams()...)
@@ -204,7 +202,7 @@ func (h *contextHandle) streams() (open []*streamHandle) {
 	return open
 }
 
-// ownStreams are the open streams that were made in h itself.
+// ownStreams returns the open streams that were made in h itself.
 func (h *contextHandle) ownStreams() (open []*streamHandle) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

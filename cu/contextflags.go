@@ -12,14 +12,14 @@ import (
 type ContextFlags uint32
 
 // The flags of a context. The Sched flags say how a thread waits in the driver;
-// waits of this package that can be given up poll instead.
+// waits of this package whose context can end poll instead.
 const (
 	SchedAuto              = ContextFlags(sys.CU_CTX_SCHED_AUTO)           // yield where there are more contexts than processors, else spin
 	SchedSpin              = ContextFlags(sys.CU_CTX_SCHED_SPIN)           // spin: soonest, and keeps a processor busy
 	SchedYield             = ContextFlags(sys.CU_CTX_SCHED_YIELD)          // let other threads run, but stay runnable
 	SchedBlockingSync      = ContextFlags(sys.CU_CTX_SCHED_BLOCKING_SYNC)  // sleep until the device says that it is done
 	ContextMapHost         = ContextFlags(sys.CU_CTX_MAP_HOST)             // pinned host memory can be mapped; always so since CUDA 11
-	ContextLmemResizeToMax = ContextFlags(sys.CU_CTX_LMEM_RESIZE_TO_MAX)   // keep the local memory that a kernel needed for the next
+	ContextLmemResizeToMax = ContextFlags(sys.CU_CTX_LMEM_RESIZE_TO_MAX)   // after a kernel, keep its local memory for the next
 	ContextCoredump        = ContextFlags(sys.CU_CTX_COREDUMP_ENABLE)      // write a core dump when the device fails
 	ContextUserCoredump    = ContextFlags(sys.CU_CTX_USER_COREDUMP_ENABLE) // let the user ask for a core dump
 	ContextSyncMemOps      = ContextFlags(sys.CU_CTX_SYNC_MEMOPS)          // synchronous copies and sets wait in all cases

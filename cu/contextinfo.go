@@ -12,15 +12,15 @@ func (c *Context) Flags() (ContextFlags, error) {
 	return ContextFlags(*v), err
 }
 
-// SetFlags sets the context's flags; those of the primary context, for
-// everybody in this process (cuCtxSetFlags, CUDA 12.1; older drivers have
-// [Device.SetPrimaryFlags] alone). [ContextMapHost] stays as it was.
+// SetFlags sets the context's flags, those of the primary context for the whole
+// process (cuCtxSetFlags, CUDA 12.1; older drivers have only
+// [Device.SetPrimaryFlags]). [ContextMapHost] stays as it was.
 func (c *Context) SetFlags(flags ContextFlags) error {
 	return c.run("cuCtxSetFlags", func(call sys.Caller) sys.CUresult { return call.CuCtxSetFlags(uint32(flags)) })
 }
 
-// ID returns a number that no other context of this process has or had; a
-// handle may come back (cuCtxGetId, CUDA 12.0).
+// ID returns a number that no other context of this process has or had, while
+// handles may come back (cuCtxGetId, CUDA 12.0).
 func (c *Context) ID() (uint64, error) {
 	v := new(uint64)
 	err := c.run("cuCtxGetId", func(call sys.Caller) sys.CUresult { return call.CuCtxGetId(c.inner.ctx, v) })
@@ -35,9 +35,9 @@ func (c *Context) APIVersion() (int, error) {
 	return int(*v), err
 }
 
-// StreamPriorityRange returns the priorities that streams can have
-// (cuCtxGetStreamPriorityRange). Lower is more urgent, so least is not below
-// greatest; both are 0 on devices without priorities.
+// StreamPriorityRange returns the range of stream priorities
+// (cuCtxGetStreamPriorityRange). Lower is more urgent, so least ≥ greatest; both
+// are 0 on devices without priorities.
 func (c *Context) StreamPriorityRange() (least, greatest int, err error) {
 	l, g := new(int32), new(int32)
 	err = c.run("cuCtxGetStreamPriorityRange", func(call sys.Caller) sys.CUresult {

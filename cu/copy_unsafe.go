@@ -10,25 +10,25 @@ import (
 )
 
 // CopyToDevice copies src to the device memory at dst and waits
-// (cuMemcpyHtoDAsync). Work of [Context.NewStream] it does not wait for: to come after
-// that, use [CopyToDeviceAsync] there and [Stream.Synchronize].
+// (cuMemcpyHtoDAsync). It does not wait for streams of [Context.NewStream]: to
+// copy after their work, use [CopyToDeviceAsync] and [Stream.Synchronize].
 func CopyToDevice[T any](c *Context, dst DevicePtr, src []T) error {
 	defer runtime.KeepAlive(src)
 	return c.waiting(func(s *Stream) error { return CopyToDeviceAsync(s, dst, src) })
 }
 
-// CopyToHost fills dst with device memory from src on and waits
-// (cuMemcpyDtoHAsync). Work of [Context.NewStream] it does not wait for: to come after
-// that, use [CopyToHostAsync] there and [Stream.Synchronize].
+// CopyToHost fills dst from the device memory at src and waits
+// (cuMemcpyDtoHAsync). It does not wait for streams of [Context.NewStream]: to
+// copy after their work, use [CopyToHostAsync] and [Stream.Synchronize].
 func CopyToHost[T any](c *Context, dst []T, src DevicePtr) error {
 	defer runtime.KeepAlive(dst)
 	return c.waiting(func(s *Stream) error { return CopyToHostAsync(s, dst, src) })
 }
 
 // CopyToDeviceAsync queues a copy of src to dst on s (cuMemcpyHtoDAsync). The
-// caller keeps src alive and unchanged until the stream is done with it. The
-// driver first copies memory that is not pinned, by [Context.AllocHost] or
-// [Context.RegisterHost], to a place of its own.
+// caller keeps src alive and unchanged until the stream is done with it. If src
+// is not pinned, by [Context.AllocHost] or [Context.RegisterHost], the driver
+// first copies it to a buffer of its own.
 func CopyToDeviceAsync[T any](s *Stream, dst DevicePtr, src []T) error {
 	p, n, err := memory(src)
 	if err != nil {
@@ -45,8 +45,8 @@ func CopyToDeviceAsync[T any](s *Stream, dst DevicePtr, src []T) error {
 }
 
 // CopyToHostAsync queues a copy from src into dst on s (cuMemcpyDtoHAsync). The
-// caller keeps dst alive and untouched until the stream is done with it. For
-// memory that is not pinned it returns only when the copy is done.
+// caller keeps dst alive and untouched until the stream is done with it. If dst
+// is not pinned, the call returns only when the copy is done.
 func CopyToHostAsync[T any](s *Stream, dst []T, src DevicePtr) error {
 	p, n, err := memory(dst)
 	if err != nil {
@@ -62,7 +62,7 @@ func CopyToHostAsync[T any](s *Stream, dst []T, src DevicePtr) error {
 	return nil
 }
 
-// memory is where a slice's elements lie, and how many bytes they are.
+// memory returns where a slice's elements lie, and how many bytes they have.
 func memory[T any](s []T) (unsafe.Pointer, uintptr, error) {
 	var t T
 	if typ := reflect.TypeFor[T](); !plain(typ) {

@@ -8,16 +8,17 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// cString is s for the driver. A zero would end it early there.
+// cString returns s for the driver, which would stop at a zero byte.
 func cString(op, s string) (*byte, error) {
 	if strings.Contains(s, "\x00") {
-		return nil, &Error{Op: op, Result: ErrInvalidValue, Detail: fmt.Sprintf("there is a zero byte in %q", s)}
+		return nil, &Error{Op: op, Result: ErrInvalidValue, Detail: fmt.Sprintf("%q contains a zero byte", s)}
 	}
 	return sys.CString(s), nil
 }
 
-// readable is the path of a file for the driver to read. Of a pipe it would wait
-// for ever, so that only regular files pass; that there is none the driver says.
+// readable returns the path of a file for the driver to read. The driver would
+// wait forever on a pipe, so only regular files pass; if there is no file, the
+// driver says so.
 func readable(op, path string) (*byte, error) {
 	name, err := cString(op, path)
 	if err != nil {

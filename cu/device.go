@@ -48,9 +48,9 @@ func (d *Driver) newDevice(ordinal int) (*Device, error) {
 	return dev, dev.readUUID()
 }
 
-// readUUID asks for the UUID, which for a MIG instance is its own with
-// cuDeviceGetUuid_v2 (CUDA 11.4) and its parent's with the older function. That
-// they differ is how a MIG instance is known: no call says it.
+// readUUID asks for the UUID. For a MIG instance cuDeviceGetUuid_v2 (CUDA 11.4)
+// returns its own, and the older function its parent's. No call says whether a
+// device is a MIG instance: it is one if they differ.
 func (dev *Device) readUUID() error {
 	id, parent := new(sys.CUuuid), new(sys.CUuuid)
 	op, r := "cuDeviceGetUuid_v2", dev.drv.call.CuDeviceGetUuid_v2(id, dev.dev)
@@ -68,22 +68,22 @@ func (dev *Device) readUUID() error {
 // Driver returns the driver that dev belongs to.
 func (dev *Device) Driver() *Driver { return dev.drv }
 
-// Ordinal is the device's place in this process' order, from 0.
+// Ordinal returns the device's place in this process's order, from 0.
 func (dev *Device) Ordinal() int { return dev.ordinal }
 
-// Name is the product's name, e.g. "NVIDIA H200" (cuDeviceGetName).
+// Name returns the product's name, e.g. "NVIDIA H200" (cuDeviceGetName).
 func (dev *Device) Name() string { return dev.name }
 
-// UUID names the device in every process, or the MIG instance where the driver
-// is of CUDA 11.4 or newer (cuDeviceGetUuid_v2).
+// UUID returns the device's name in every process. A MIG instance has its own
+// where the driver is of CUDA 11.4 or newer (cuDeviceGetUuid_v2).
 func (dev *Device) UUID() UUID { return dev.uuid }
 
-// IsMIG reports whether the device is a MIG instance. It has a UUID besides its
-// GPU's then (cuDeviceGetUuid_v2, cuDeviceGetUuid). The answer is no where the
-// driver has only one of the two functions.
+// IsMIG reports whether the device is a MIG instance: then its UUID is not its
+// GPU's (cuDeviceGetUuid_v2, cuDeviceGetUuid). It is false where the driver has
+// only one of the two functions.
 func (dev *Device) IsMIG() bool { return dev.mig }
 
-// String gives ordinal, name and UUID, which begins with GPU- or MIG-.
+// String returns ordinal, name and UUID, which begins with GPU- or MIG-.
 func (dev *Device) String() string {
 	id := dev.uuid.String()
 	if dev.mig {
@@ -92,16 +92,16 @@ func (dev *Device) String() string {
 	return fmt.Sprintf("%d: %s (%s)", dev.ordinal, dev.name, id)
 }
 
-// PCIBusID is where the device sits, e.g. "0000:3b:00.0": domain, bus, device
-// and function in hexadecimal (cuDeviceGetPCIBusId). All MIG instances of a GPU
-// have the same.
+// PCIBusID returns the device's PCI address, e.g. "0000:3b:00.0": domain, bus,
+// device and function in hexadecimal (cuDeviceGetPCIBusId). All MIG instances of
+// a GPU have the same.
 func (dev *Device) PCIBusID() (string, error) {
 	id := new([32]byte)
 	err := dev.drv.check("cuDeviceGetPCIBusId", dev.drv.call.CuDeviceGetPCIBusId(&id[0], int32(len(id)), dev.dev))
 	return sys.GoString(&id[0], len(id)), err
 }
 
-// TotalMemory is the device's memory in bytes (cuDeviceTotalMem).
+// TotalMemory returns the device's memory in bytes (cuDeviceTotalMem).
 func (dev *Device) TotalMemory() (uint64, error) {
 	n := new(uintptr)
 	err := dev.drv.check("cuDeviceTotalMem_v2", dev.drv.call.CuDeviceTotalMem_v2(n, dev.dev))
@@ -116,8 +116,8 @@ func (dev *Device) Attribute(a Attribute) (int, error) {
 	return int(*v), err
 }
 
-// Attributes returns all attributes of the device that this package names and
-// the driver knows (cuDeviceGetAttribute).
+// Attributes returns all attributes that this package names and the driver knows
+// (cuDeviceGetAttribute).
 func (dev *Device) Attributes() (map[Attribute]int, error) {
 	all := map[Attribute]int{}
 	for a := Attribute(1); a < Attribute(sys.CU_DEVICE_ATTRIBUTE_MAX); a++ {
@@ -132,8 +132,8 @@ func (dev *Device) Attributes() (map[Attribute]int, error) {
 	return all, nil
 }
 
-// ParseAttribute returns the attribute of a name in C, with or without the
-// CU_DEVICE_ATTRIBUTE_ that all begin with, in capitals or not.
+// ParseAttribute returns the attribute with that name in C, in upper or lower
+// case, with or without CU_DEVICE_ATTRIBUTE_.
 func ParseAttribute(name string) (a Attribute, ok bool) {
 	a, ok = attributes[strings.TrimPrefix(strings.ToUpper(name), "CU_DEVICE_ATTRIBUTE_")]
 	return a, ok
@@ -180,13 +180,13 @@ func (dev *Device) SupportsFD() (bool, error) {
 	return dev.supports(AttributeHandleTypePosixFileDescriptorSupported)
 }
 
-// supports reports whether an attribute that is a yes or no is yes.
+// supports reports whether a yes-or-no attribute is yes.
 func (dev *Device) supports(a Attribute) (bool, error) {
 	v, err := dev.Attribute(a)
 	return v != 0, err
 }
 
-// Synchronize is [Context.Synchronize] of the device's primary context, if that
+// Synchronize is [Context.Synchronize] for the device's primary context, if that
 // is active in this process (cuDevicePrimaryCtxGetState).
 func (dev *Device) Synchronize(ctx context.Context) error {
 	if _, active, err := dev.PrimaryState(); err != nil || !active {

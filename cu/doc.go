@@ -18,20 +18,20 @@
 // # Rules
 //
 // Any goroutine may make any call at any time. Each call binds its context
-// itself, so no caller locks a thread. It overwrites the thread's current CUDA
-// context and leaves it so: do not mix with code that relies on cuCtxGetCurrent.
+// itself, so no caller locks a thread. The context stays the thread's current one
+// after the call: do not mix with code that relies on cuCtxGetCurrent.
 //
 // The caller owns what New, Create, Alloc, Import, Load and OpenIPC return, and ends
 // it with Close, which waits for the calls in flight. Close may be called twice,
 // and on nil; any other use after Close is [ErrClosed]. A context's Close ends
 // what was made in it.
 //
-// A call that returns before its work is done takes a [*Stream] and ends in Async.
-// Launches, uploads, records, waits, written values and host functions always return
-// before, and do without the word: [Function.Launch], [GraphExec.Upload],
-// [Event.Record], [Stream.WaitEvent], [Stream.WaitValue32], [Stream.Call]. The form without Async
-// takes a [*Context] and waits. The stream or context comes first, as receiver or
-// first parameter; then destination, source and size. A nil *Stream is [ErrClosed].
+// A call that returns before its work is done takes a [*Stream], and its name ends in
+// Async. The form without Async takes a [*Context] and waits. Some calls always return
+// before, and have no Async in their names: [Function.Launch], [GraphExec.Upload],
+// [Event.Record], [Stream.WaitEvent], [Stream.WaitValue32], [Stream.Call] and the like.
+// The stream or context comes first, as receiver or first parameter; then destination,
+// source and size. A nil *Stream is [ErrClosed].
 //
 // # Memory
 //
@@ -45,29 +45,29 @@
 // [CopyToDevice], [CopyToHost], [Copy], [CopyPeer], [Copy2D], [Copy3D], [Fill]
 // and [Fill2D] queue their Async form in the null stream of a context and wait for
 // it (cuStreamSynchronize). So they wait for earlier work of the null stream and of
-// blocking streams, and not for that of [Context.NewStream]. Slices are of numbers,
-// or of arrays and structs of numbers, as Go lays them out: see [ErrPointers].
+// blocking streams, but not for that of [Context.NewStream]. Slices hold numbers, or
+// arrays and structs of numbers, as Go lays them out: see [ErrPointers].
 //
 // # Streams
 //
 // [Context.NewStream] makes a queue of work; [Context.NullStream] is the driver's
 // own. [Stream.Synchronize], [Event.Synchronize] and [Context.Synchronize] wait
 // for it. They poll with growing pauses, so that a wait that is given up leaves no
-// thread behind; with a context that cannot end they wait in the driver.
+// thread behind. If their context cannot end, they wait in the driver.
 // [Stream.Capture] records work as a [Graph], to be launched many times.
 //
 // # Kernels
 //
 // [Context.LoadModule] loads PTX or machine code, [Module.Function] finds a
 // kernel, and [Function.Launch] runs it. [Function.Prepare] makes a [Launch] for
-// many runs. A [Library] is code for all contexts. Package kernels has kernels.
+// many runs. A [Library] is code for all contexts. Package kernels has ready-made ones.
 //
 // # Sharing
 //
-// Most programs want packages vmm and share, which stand on this one. Physical
+// Most programs want packages vmm and share, which build on this one. Physical
 // memory and pools are shared as file descriptors ([MemHandle.Export],
 // [Pool.Export]), or between machines as a [FabricHandle]. Legacy IPC, which CuPy,
-// PyTorch, Numba and UCX speak, shares other memory and events as 64 bytes:
+// PyTorch, Numba and UCX speak, shares other memory and events as handles of 64 bytes:
 // [Memory.IPCHandle], [Context.OpenIPC], [Event.IPCHandle],
 // [Context.OpenIPCEvent]. A stream that waits for another process should have a
 // deadline: [Event.Synchronize], [Stream.Guard].
@@ -75,10 +75,10 @@
 // # Errors
 //
 // A refused call is an [*Error] that names the call; errors.Is matches it with
-// its [Result], such as [ErrOutOfMemory]. A function that the driver is too old
-// for is a [*SymbolError]. Work that fails later costs the process all its
-// contexts, which then say [ErrContextLost]. GPUFD_TRACE=1 prints every driver
-// call on standard error. D18 and the like are rows of docs/driver-facts.md.
+// its [Result], such as [ErrOutOfMemory]. A function that an old driver lacks is a
+// [*SymbolError]. If work fails later, the process loses all its contexts, and every
+// call in them fails with [ErrContextLost]. GPUFD_TRACE=1 prints every driver call on
+// standard error. D18 and the like are rows of docs/driver-facts.md.
 //
 // # Raw calls
 //
@@ -86,8 +86,8 @@
 // take the driver's own handles, which the Handle methods return. Such a handle is
 // valid until Close, and while the object that it came from is reachable.
 //
-// # Who should not use it
+// # When not to use it
 //
-// Programs that want the runtime API, and programs whose CUDA C++ drives contexts
-// of its own on the same threads.
+// Do not use it for the runtime API, or beside CUDA C++ code that drives contexts of
+// its own on the same threads.
 package cu

@@ -13,8 +13,8 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// Kind tells the real driver from the stand-in. Memory can be shared only
-// between processes that use drivers of the same kind.
+// Kind tells the real driver from the stand-in. Only processes with drivers of
+// the same kind can share memory.
 type Kind uint8
 
 // The kinds of driver.
@@ -54,10 +54,10 @@ type Driver struct {
 
 	libraries sync.Map // *libraryHandle → nil: those loaded, of whose logs the driver has the addresses
 
-	// graphs orders the calls on graphs. The driver guards none of them against
-	// another, and graphs share with what was cloned from, instantiated of and
-	// updated to them: an H200 crashed when one was destroyed while another was
-	// launched. Launches, which change nothing, may go side by side.
+	// graphs orders the calls on graphs. The driver does not guard one against
+	// another, and a graph shares state with its clones, its executables and
+	// those updated to it: an H200 crashed when one was destroyed while another
+	// was launched. Launches change nothing and may go side by side.
 	graphs sync.RWMutex
 }
 
@@ -74,8 +74,8 @@ type config struct {
 // An Option changes what [Open] opens.
 type Option func(*config)
 
-// WithResolver opens the driver whose functions r finds, in libcuda's place, for
-// [WithFallback], too. This opens the software driver also where there is a GPU:
+// WithResolver opens the driver whose functions r finds instead of libcuda, also
+// for [WithFallback]. This opens the software driver even where there is a GPU:
 //
 //	cu.Open(cu.WithResolver(soft.Resolver))
 func WithResolver(r sys.Resolver) Option {
@@ -86,25 +86,23 @@ func WithResolver(r sys.Resolver) Option {
 // error.
 func WithTrace(w io.Writer) Option { return func(c *config) { c.trace = w } }
 
-// WithHook puts h around every driver call, to observe it or to answer in the
-// driver's stead. In tests, package cu/cutest has faults by function.
-// Given several times, each hook stands around those given after it, and the
-// last is closest to the driver. Tracing stands around them all: it shows the
-// answers that the program gets.
+// WithHook puts h around every driver call, to observe it or to answer instead of
+// the driver. For tests, package cu/cutest has faults by function. Of several
+// hooks the first is outermost, and the last is closest to the driver. Tracing is
+// around them all: it shows the answers that the program gets.
 func WithHook(h sys.Hook) Option { return func(c *config) { c.hooks = append(c.hooks, h) } }
 
-// WithLeakHandler has f told of device memory that was lost while mapped. The
+// WithLeakHandler calls f for device memory that was lost while mapped. The
 // default prints to standard error.
 func WithLeakHandler(f func(Leak)) Option { return func(c *config) { c.leak = f } }
 
 // Open opens libcuda, or what an option puts in its place, and initialises it:
 // cuInit, cuDriverGetVersion and the list of devices (cuDeviceGetCount,
-// cuDeviceGet). Programs that should run without a GPU, too, use [WithFallback].
+// cuDeviceGet). Programs that should also run without a GPU use [WithFallback].
 //
-// Errors: [*sys.LibraryError] where there is no libcuda; [ErrNoDevice] where no
-// GPU is visible; any other [*Error] of cuInit means a driver that is there and
-// broken; *soft.ConfigError where the environment of the software driver makes no
-// sense.
+// Errors: [*sys.LibraryError] if there is no libcuda; [ErrNoDevice] if no GPU is
+// visible; another [*Error] of cuInit if the driver is there but broken;
+// *soft.ConfigError if the environment of the software driver makes no sense.
 func Open(opts ...Option) (*Driver, error) {
 	c := config{leak: printLeak}
 	if on, _ := strconv.ParseBool(os.Getenv("GPUFD_TRACE")); on {
@@ -122,7 +120,7 @@ func Open(opts ...Option) (*Driver, error) {
 	return open(c)
 }
 
-// open opens what c's resolver finds, or libcuda.
+// open opens the driver that c's resolver finds, or libcuda.
 func open(c config) (*Driver, error) {
 	if c.resolver == nil {
 		var err error
@@ -175,8 +173,8 @@ func (d *Driver) findDevices() error {
 	return nil
 }
 
-// refuseOther is an error unless other is the same driver as d. To another the
-// handles of d mean nothing, and it may crash on them.
+// refuseOther returns an error unless other is the same driver as d. Handles of d
+// mean nothing to another driver, which may crash on them.
 func (d *Driver) refuseOther(op, what string, other *Driver) error {
 	if d.call.Library() == other.call.Library() {
 		return nil
@@ -187,13 +185,12 @@ func (d *Driver) refuseOther(op, what string, other *Driver) error {
 // Kind tells libcuda from the software driver.
 func (d *Driver) Kind() Kind { return d.kind }
 
-// Version is the CUDA version of the driver as the driver counts: 13000 is
-// CUDA 13.0.
+// Version returns the driver's CUDA version: 13000 is CUDA 13.0.
 func (d *Driver) Version() int { return d.version }
 
-// String describes the driver for people, e.g. "libcuda.so.1 (CUDA 13.0)". Of
-// [WithFallback]'s it also says why libcuda was not taken, e.g. "software driver
-// (CUDA 13.0): libcuda is not installed here".
+// String describes the driver, e.g. "libcuda.so.1 (CUDA 13.0)". For the driver of
+// [WithFallback] it adds why libcuda was not used, e.g. "software driver (CUDA
+// 13.0): libcuda is not installed here".
 func (d *Driver) String() string {
 	name := d.name
 	switch {
@@ -209,12 +206,12 @@ func (d *Driver) String() string {
 	return text
 }
 
-// Caller returns the raw driver API, for what this package does not wrap. It
-// has no context; [Context.Caller] has.
+// Caller returns the raw driver API, for functions that this package does not
+// wrap. It has no context; [Context.Caller] has.
 func (d *Driver) Caller() sys.Caller { return d.call }
 
-// Devices returns the visible devices in the driver's order. The slice is the
-// caller's.
+// Devices returns the visible devices in the driver's order. The caller owns the
+// slice.
 func (d *Driver) Devices() []*Device { return append([]*Device(nil), d.devices...) }
 
 // A NoDeviceError says that no visible device is the one asked for.
@@ -225,7 +222,7 @@ type NoDeviceError struct {
 
 // Error lists what is visible.
 func (e *NoDeviceError) Error() string {
-	return fmt.Sprintf("no device %s here; visible are:\n  %s", e.Want, strings.Join(e.Have, "\n  "))
+	return fmt.Sprintf("no device %s here; visible devices:\n  %s", e.Want, strings.Join(e.Have, "\n  "))
 }
 
 func (d *Driver) noDevice(want string) error {
@@ -236,8 +233,8 @@ func (d *Driver) noDevice(want string) error {
 	return e
 }
 
-// Device returns the visible device of that ordinal, from 0. An ordinal depends
-// on CUDA_VISIBLE_DEVICES; a UUID does not. The error is a [*NoDeviceError].
+// Device returns the visible device with that ordinal, from 0, or a
+// [*NoDeviceError]. An ordinal depends on CUDA_VISIBLE_DEVICES; a UUID does not.
 func (d *Driver) Device(ordinal int) (*Device, error) {
 	if ordinal < 0 || ordinal >= len(d.devices) {
 		return nil, d.noDevice(strconv.Itoa(ordinal))
@@ -245,7 +242,7 @@ func (d *Driver) Device(ordinal int) (*Device, error) {
 	return d.devices[ordinal], nil
 }
 
-// DeviceByUUID returns the visible device of that UUID, or a [*NoDeviceError].
+// DeviceByUUID returns the visible device with that UUID, or a [*NoDeviceError].
 func (d *Driver) DeviceByUUID(id UUID) (*Device, error) {
 	for _, dev := range d.devices {
 		if dev.uuid == id {
@@ -255,10 +252,9 @@ func (d *Driver) DeviceByUUID(id UUID) (*Device, error) {
 	return nil, d.noDevice(id.String())
 }
 
-// DeviceByPCIBusID returns the visible device at a PCI address as
-// [Device.PCIBusID] gives it, perhaps without the domain or the function, or a
-// [*NoDeviceError] (cuDeviceGetByPCIBusId). It may be any MIG instance of a
-// GPU.
+// DeviceByPCIBusID returns the visible device at a PCI address, or a
+// [*NoDeviceError] (cuDeviceGetByPCIBusId). id is as [Device.PCIBusID] returns
+// it; domain and function may be left out. It may be any MIG instance of a GPU.
 func (d *Driver) DeviceByPCIBusID(id string) (*Device, error) {
 	const op = "cuDeviceGetByPCIBusId"
 	handle := new(sys.CUdevice)
@@ -280,7 +276,7 @@ func (d *Driver) DeviceByPCIBusID(id string) (*Device, error) {
 	return nil, d.noDeviceAt(id)
 }
 
-// noDeviceAt is noDevice for a PCI address, with the addresses that there are.
+// noDeviceAt is noDevice for a PCI address, and lists the addresses here.
 func (d *Driver) noDeviceAt(id string) error {
 	e := &NoDeviceError{Want: "at PCI address " + id}
 	for _, dev := range d.devices {
@@ -293,8 +289,8 @@ func (d *Driver) noDeviceAt(id string) error {
 	return e
 }
 
-// FindDevice returns the device that a person named: an ordinal ("0") or a
-// UUID ("GPU-8f7d…" or "MIG-…", or a prefix of one that fits one device only).
+// FindDevice returns the device that a person named: an ordinal ("0"), a UUID
+// ("GPU-8f7d…" or "MIG-…"), or a prefix of a UUID that fits one device only.
 func (d *Driver) FindDevice(name string) (*Device, error) {
 	if n, err := strconv.Atoi(name); err == nil {
 		return d.Device(n)

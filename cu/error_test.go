@@ -123,15 +123,15 @@ func TestErrorSaysWhatToDo(t *testing.T) {
 		{"cuMemHostRegister", cu.ErrHostMemoryAlreadyRegistered, "registered part of this memory", "registered part of this memory"},
 		{"cuMemCreate", cu.ErrNotSupported, "compute capability", "GPUFD_SOFT_VMM"},
 		{"cuMemCreate", cu.ErrNotPermitted, "nvidia-imex", "GPUFD_SOFT_IMEX"},
-		{"cuLaunchKernel", cu.ErrIllegalAddress, "the process has to begin anew", "the process has to begin anew"},
+		{"cuLaunchKernel", cu.ErrIllegalAddress, "restart the process", "restart the process"},
 		{"cuLaunchKernel", cu.ErrLaunchOutOfResources, "fewer registers", ""},
 		{"cuModuleLoadDataEx", cu.ErrNoBinaryForGPU, "compute capability", "nvcc -ptx"},
 		{"cuModuleLoadDataEx", cu.ErrUnsupportedPTXVersion, "install a newer driver", "GPUFD_SOFT_VERSION"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidContext, "this very process", "this very process"},
 		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "another context", "has ended"},
-		{"cuIpcOpenMemHandle", cu.ErrInvalidValue, "has freed", "no handle"},
+		{"cuIpcOpenMemHandle", cu.ErrInvalidValue, "has freed", "not a handle"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrMapFailed, "no container hides it", "GPUFD_SOFT_DIR"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrTooManyPeers, "so many peers", "so many peers"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrTooManyPeers, "the most peers", "the most peers"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrAlreadyMapped, "by another handle", "by another handle"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrPeerAccessUnsupported, "on another device", "on another device"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrNotSupported, "SupportsIPC", "GPUFD_SOFT_IPC"},
@@ -168,11 +168,11 @@ func TestFault43_MissingSymbolNamesItself(t *testing.T) {
 	require.Equal(t, 10020, missing.Needs)
 	require.Equal(t, drv.Version(), missing.Has)
 	require.Equal(t, cutest.Kind(), missing.Kind)
-	require.EqualError(t, err, "cuMemCreate: the driver does not have this function, which came with CUDA 10.2; it is of CUDA "+sys.Version(drv.Version()))
+	require.EqualError(t, err, "cuMemCreate: the driver does not have this function, which came with CUDA 10.2; the driver is of CUDA "+sys.Version(drv.Version()))
 	require.EqualError(t, &cu.SymbolError{Symbol: "cuNew", Needs: 13010, Has: 12040},
-		"cuNew: the driver does not have this function, which came with CUDA 13.1; it is of CUDA 12.4; install a newer driver")
+		"cuNew: the driver does not have this function, which came with CUDA 13.1; the driver is of CUDA 12.4; install a newer driver")
 	require.EqualError(t, &cu.SymbolError{Symbol: "cuNew", Needs: 12040, Has: 11040, Kind: cu.Soft},
-		"cuNew: the driver does not have this function, which came with CUDA 12.4; it is of CUDA 11.4; set GPUFD_SOFT_VERSION to that or more, or leave it out")
+		"cuNew: the driver does not have this function, which came with CUDA 12.4; the driver is of CUDA 11.4; unset GPUFD_SOFT_VERSION, or set it to that CUDA version")
 	require.EqualError(t, &cu.SymbolError{Symbol: "cuOdd"}, "cuOdd: the driver does not have this function")
 }
 
@@ -227,6 +227,6 @@ func TestErrorWithoutTheDriversWords(t *testing.T) {
 	s.Fail("cuMemCreate", cu.ErrOutOfMemory)
 	s.Fail("cuGetErrorString", cu.ErrInvalidValue)
 	_, err := firstDevice(t, drv).CreateMemory(2<<20, cu.HandleFD)
-	require.ErrorContains(t, err, "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2); the device has not that much memory free")
+	require.ErrorContains(t, err, "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2); the device does not have that much memory free")
 	require.False(t, errors.Is(err, cu.ErrUnknown))
 }

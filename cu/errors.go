@@ -22,23 +22,22 @@ type Result sys.CUresult
 // Error gives the result's name in C.
 func (r Result) Error() string { return sys.CUresult(r).String() }
 
-// An Error is a driver call that did not succeed. errors.Is matches it with
-// its Result:
+// An Error is a driver call that failed. errors.Is matches it with its Result:
 //
 //	if errors.Is(err, cu.ErrOutOfMemory) { … }
 type Error struct {
 	Op     string // the driver function, e.g. cuMemMap
 	Result Result
 	Text   string // the driver's own words, from cuGetErrorString
-	Detail string // what was wrong with what the call was given, where that was found out
+	Detail string // what was wrong with the arguments, if that was found out
 	Bind   bool   // cuCtxSetCurrent failed, so that Op was not called
-	Kind   Kind   // of the driver; 0 where the call was refused without asking one
+	Kind   Kind   // of the driver; 0 if the call was refused without asking one
 }
 
 // Error prints the call, the result's name and number, the driver's words
-// (cuGetErrorString), what was wrong and what to do, where we know that. A result
-// that loses all contexts comes first, on a line of at most 200 characters, and
-// the rest on a second line.
+// (cuGetErrorString) and, if known, what was wrong and what to do. A result that
+// loses all contexts comes first, on a line of at most 200 characters, and the
+// rest on a second line.
 func (e *Error) Error() string {
 	if e.Result.Fatal() {
 		return e.loss("")
@@ -61,11 +60,11 @@ func (e *Error) Error() string {
 }
 
 // loss prints a result that loses all contexts, and what became of a call. The
-// cause and the call fit a line of 200 characters for all functions and results;
-// the driver's words need not.
+// first line fits 200 characters for all functions and results; the driver's
+// words need not.
 func (e *Error) loss(outcome string) string {
 	first := fmt.Sprintf("%s (%d), noticed by %s: the context is lost%s", e.Result.Error(), uint32(e.Result), e.failed(), outcome)
-	below := cmp.Or(e.hint(), "work queued earlier has failed, so every later call in any context of this process fails and no new context can be made: the process has to begin anew")
+	below := cmp.Or(e.hint(), "work queued earlier has failed, so every later call in any context of this process fails and no new context can be made: restart the process")
 	if e.Text != "" {
 		below = e.Text + "; " + below
 	}
@@ -101,12 +100,12 @@ func (e *SymbolError) Error() string {
 		msg += ", which came with CUDA " + sys.Version(e.Needs)
 	}
 	if e.Has > 0 {
-		msg += "; it is of CUDA " + sys.Version(e.Has)
+		msg += "; the driver is of CUDA " + sys.Version(e.Has)
 	}
 	switch {
 	case e.Has == 0 || e.Has >= e.Needs:
 	case e.Kind == Soft:
-		msg += "; set GPUFD_SOFT_VERSION to that or more, or leave it out"
+		msg += "; unset GPUFD_SOFT_VERSION, or set it to that CUDA version"
 	default:
 		msg += "; install a newer driver"
 	}
@@ -116,8 +115,8 @@ func (e *SymbolError) Error() string {
 // Is matches [ErrSymbolMissing].
 func (e *SymbolError) Is(target error) bool { return target == ErrSymbolMissing }
 
-// check turns the result of the driver function op into an error. It is the
-// only place where driver errors are made.
+// check turns the result of the driver function op into an error. Driver errors
+// are made nowhere else.
 func (d *Driver) check(op string, r sys.CUresult) error {
 	if r == sys.CUDA_SUCCESS {
 		return nil

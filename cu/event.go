@@ -8,20 +8,20 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// EventFlags say what an event is for. They may be added up.
+// EventFlags say what an event is for. They can be combined.
 type EventFlags uint32
 
 // The flags of an event.
 const (
-	EventDefault       = EventFlags(sys.CU_EVENT_DEFAULT)        // it keeps the time, and a wait in the driver spins
+	EventDefault       = EventFlags(sys.CU_EVENT_DEFAULT)        // it records the time, and a wait in the driver spins
 	EventBlockingSync  = EventFlags(sys.CU_EVENT_BLOCKING_SYNC)  // a wait in the driver sleeps
-	EventDisableTiming = EventFlags(sys.CU_EVENT_DISABLE_TIMING) // it does not keep the time: recording and waiting are cheaper
-	EventInterprocess  = EventFlags(sys.CU_EVENT_INTERPROCESS)   // it can be shared, see Event.IPCHandle; takes EventDisableTiming too
+	EventDisableTiming = EventFlags(sys.CU_EVENT_DISABLE_TIMING) // it does not record the time: recording and waiting are cheaper
+	EventInterprocess  = EventFlags(sys.CU_EVENT_INTERPROCESS)   // it can be shared, see Event.IPCHandle; needs EventDisableTiming too
 )
 
-// An Event marks a point in a stream, for other streams and the host to wait
-// for, and to take the time between two. The caller owns it. It is safe for
-// concurrent use. The methods of a nil *Event return [ErrClosed].
+// An Event marks a point in a stream. Other streams and the host can wait for it,
+// and two events measure the time between them. The caller owns it. It is safe
+// for concurrent use. The methods of a nil *Event return [ErrClosed].
 type Event struct {
 	*eventHandle
 	ctx *Context
@@ -33,8 +33,8 @@ type eventHandle struct {
 	event sys.CUevent
 }
 
-// NewEvent creates an event for streams of c (cuEventCreate).
-// [ErrNotSupported]: the device has no events for other processes.
+// NewEvent creates an event for streams of c (cuEventCreate). [ErrNotSupported]:
+// the device cannot share events with other processes.
 func (c *Context) NewEvent(flags EventFlags) (*Event, error) {
 	e := &Event{&eventHandle{}, c}
 	err := c.create("cuEventCreate", e.eventHandle, func(call sys.Caller) sys.CUresult {
@@ -46,7 +46,7 @@ func (c *Context) NewEvent(flags EventFlags) (*Event, error) {
 	return e, nil
 }
 
-// Context returns the context that the event was made in.
+// Context returns the event's context.
 func (e *Event) Context() *Context {
 	if e == nil {
 		return nil
@@ -75,9 +75,9 @@ func (e *eventHandle) closeIn(h *contextHandle) error {
 	return h.check("cuEventDestroy_v2", h.call.CuEventDestroy_v2(e.event))
 }
 
-// Record marks the end of the work that s has now, in place of the record
-// before, and returns at once (cuEventRecord). [ErrInvalidHandle]: s is of
-// another context.
+// Record marks the end of the work that s has now, instead of an earlier mark,
+// and returns at once (cuEventRecord). [ErrInvalidHandle]: s is of another
+// context.
 func (e *Event) Record(s *Stream) error {
 	if e == nil || !e.enter() {
 		return ErrClosed
@@ -89,14 +89,14 @@ func (e *Event) Record(s *Stream) error {
 	})
 }
 
-// Query reports whether the work before the latest Record is done, as it is if
-// there was none (cuEventQuery).
+// Query reports whether the work before the latest Record is done (cuEventQuery).
+// Without a Record it is true.
 func (e *Event) Query() (done bool, err error) {
 	err = e.run("cuEventQuery", func(call sys.Caller) sys.CUresult { return answer(call.CuEventQuery(e.event), &done) })
 	return done, err
 }
 
-// Synchronize waits until the work before the latest Record is done or ctx is
+// Synchronize waits until the work before the latest Record is done or ctx ends
 // (cuEventSynchronize).
 func (e *Event) Synchronize(ctx context.Context) error {
 	if ctx.Done() != nil {
@@ -106,11 +106,11 @@ func (e *Event) Synchronize(ctx context.Context) error {
 }
 
 // Elapsed returns the time between the latest record of since and that of e,
-// negative if e's came first (cuEventElapsedTime). The resolution is about half
-// a microsecond, and past eight seconds that of a float32 in milliseconds.
+// negative if e's came first (cuEventElapsedTime). The resolution is about half a
+// microsecond and, past eight seconds, that of a float32 in milliseconds.
 //
 // Errors: [ErrNotReady] while either is still to happen; [ErrInvalidHandle] if
-// either was never recorded, does not keep the time or is of another context.
+// either was never recorded, does not record the time or is of another context.
 func (e *Event) Elapsed(since *Event) (time.Duration, error) {
 	const op = "cuEventElapsedTime"
 	if since == nil || !since.enter() {

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// The driver does not say which of a call's arguments it refuses, nor why. What is
-// here finds that out after a call has failed, and adds it to the error: calls that
-// succeed cost no more.
+// The driver does not say which argument it refuses, nor why. This file finds out
+// after a call has failed, and adds it to the error: calls that succeed cost no
+// more.
 
-// refused is the driver's error in err, if it has that result and does not say yet
-// what was wrong, or nil.
+// refused returns the driver's error in err, if it has that result and does not
+// say yet what was wrong, or nil.
 func refused(err error, r Result) *Error {
 	var e *Error
 	if !errors.As(err, &e) || e.Result != r || e.Detail != "" {
@@ -24,7 +24,7 @@ func refused(err error, r Result) *Error {
 	return e
 }
 
-// noVariable adds the name of a variable to the error of who looked for it.
+// noVariable adds the name of a variable to the error of a search for it.
 func noVariable(err error, name string) error {
 	if e := refused(err, ErrNotFound); e != nil {
 		e.Detail = fmt.Sprintf("there is no variable %q", name)
@@ -32,7 +32,7 @@ func noVariable(err error, name string) error {
 	return err
 }
 
-// noKernel adds the name of a kernel to the error of who looked for it, and those
+// noKernel adds to the error of a search the name of the kernel, and the names
 // that its owner has, where the driver can list them.
 func noKernel[T interface{ Name() string }](err error, name, owner string, list func() ([]T, error)) error {
 	e := refused(err, ErrNotFound)
@@ -50,13 +50,13 @@ func noKernel[T interface{ Name() string }](err error, name, owner string, list 
 	return err
 }
 
-// What is listed of many names, and of a long one.
+// How many names are listed, and how much of a long one.
 const (
 	maxListed  = 10
 	maxSpelled = 100
 )
 
-// listed lists names, those first that have want in them.
+// listed lists names, beginning with those that contain want.
 func listed(names []string, want string) string {
 	if len(names) == 0 {
 		return "none"
@@ -84,16 +84,16 @@ func listed(names []string, want string) string {
 	return text
 }
 
-// An operand is memory that a copy or fill was to use. One of no size is not
+// An operand is memory that a copy or fill was to use. One of size 0 is not
 // looked at.
 type operand struct {
 	name   string
-	access Access // that it takes
+	access Access // what it needs
 	at     DevicePtr
 	size   uint64
-	unit   uint64   // that the address has to be a multiple of, if not 0
-	rows   string   // what is wrong with its rows, if anything is
-	ctx    *Context // whose memory it is, if not that of the stream's
+	unit   uint64   // the address must be a multiple of it, if not 0
+	rows   string   // what is wrong with its rows, if anything
+	ctx    *Context // the memory's, if not the stream's
 }
 
 func source(p DevicePtr, n uint64) operand {
@@ -104,13 +104,13 @@ func destination(p DevicePtr, n uint64) operand {
 	return operand{name: "destination", access: ReadWrite, at: p, size: n}
 }
 
-// in is o as memory of c's.
+// in returns o as memory of c.
 func (o operand) in(c *Context) operand {
 	o.ctx = c
 	return o
 }
 
-// filled is what a fill sets: height rows of width elements.
+// filled returns the memory that a fill sets: height rows of width elements.
 func filled[T any](p DevicePtr, pitch, width, height uint64) operand {
 	unit := uint64(reflect.TypeFor[T]().Size())
 	over, bytes := bits.Mul64(width, unit)
@@ -123,15 +123,14 @@ func filled[T any](p DevicePtr, pitch, width, height uint64) operand {
 	switch {
 	case height <= 1:
 	case pitch%unit != 0:
-		o.rows = fmt.Sprintf("the pitch %d is no multiple of %d, the bytes of an element", pitch, unit)
+		o.rows = fmt.Sprintf("the pitch %d is not a multiple of %d, the size of an element", pitch, unit)
 	case pitch < bytes:
 		o.rows = fmt.Sprintf("rows of %d bytes overlap: their pitch is %d", bytes, pitch)
 	}
 	return o
 }
 
-// explain adds to the error of a copy or fill which of its operands are not the
-// memory that they have to be.
+// explain adds to the error of a copy or fill what is wrong with its operands.
 func (s *Stream) explain(err error, operands ...operand) error {
 	e := refused(err, ErrInvalidValue)
 	if e == nil {
@@ -148,23 +147,23 @@ func (s *Stream) explain(err error, operands ...operand) error {
 	return err
 }
 
-// wrong says what is wrong with the operand, or "" if nothing is, as far as can be
-// told.
+// wrong says what is wrong with the operand, or "" if nothing is or nothing is
+// known.
 func (o operand) wrong() string {
 	a, err := o.ctx.PointerAttributes(o.at)
 	switch {
 	case err != nil || o.size == 0:
 		return ""
 	case o.at == 0:
-		return fmt.Sprintf("the %s is 0x0, as of closed memory", o.name)
+		return fmt.Sprintf("the %s is 0x0, the address of closed memory", o.name)
 	case o.unit > 1 && uint64(o.at)%o.unit != 0:
-		return fmt.Sprintf("the %s %s is no multiple of %d, the bytes of an element", o.name, o.at, o.unit)
+		return fmt.Sprintf("the %s %s is not a multiple of %d, the size of an element", o.name, o.at, o.unit)
 	case o.rows != "":
 		return o.rows
 	case a.Type == 0:
-		return fmt.Sprintf("the %s %s is in no memory that the driver knows", o.name, o.at)
+		return fmt.Sprintf("the %s %s is not in memory that the driver knows", o.name, o.at)
 	case a.Access&o.access != o.access:
-		return fmt.Sprintf("access to the %s %s is %s, where %s is needed", o.name, o.at, a.Access, o.access)
+		return fmt.Sprintf("access to the %s %s is %s; %s is needed", o.name, o.at, a.Access, o.access)
 	}
 	end := o.end(a)
 	if room := uint64(end - o.at); room < o.size {
@@ -173,7 +172,7 @@ func (o operand) wrong() string {
 	return ""
 }
 
-// end is where the allocation ends that the operand begins in, or no earlier than
+// end returns where the allocation ends in which the operand begins, never before
 // the operand. In reserved address space that is where nothing is mapped (known
 // since CUDA 11.7; before, where the reservation ends).
 func (o operand) end(a PointerAttributes) DevicePtr {
@@ -202,8 +201,8 @@ func (l *Launch) explain(err error) error {
 	return err
 }
 
-// wrongDimension says which dimension of the grid or block the device cannot have,
-// or "".
+// wrongDimension says which dimension of the grid or block exceeds the device's
+// limit, or returns "".
 func (l *Launch) wrongDimension() string {
 	g, b := l.cfg.Grid, l.cfg.Block
 	for _, d := range [...]struct {
@@ -220,14 +219,14 @@ func (l *Launch) wrongDimension() string {
 	} {
 		most, err := l.f.ctx.Device().Attribute(d.limit)
 		if err == nil && (d.size == 0 || uint64(d.size) > uint64(most)) {
-			return fmt.Sprintf(d.what+", and the device takes 1 to %d", d.size, most)
+			return fmt.Sprintf(d.what+"; the device takes 1 to %d", d.size, most)
 		}
 	}
 	return ""
 }
 
-// wrongBlock says what of a block is more than the device or the kernel can have,
-// or "". Each of its dimensions is one that the device can have.
+// wrongBlock says which limit of the device or the kernel a block exceeds, or
+// returns "". Each of its dimensions is within the device's limit.
 func (l *Launch) wrongBlock() string {
 	b, name := l.cfg.Block, l.f.name
 	threads := uint64(b.X) * uint64(b.Y) * uint64(b.Z)
@@ -237,20 +236,21 @@ func (l *Launch) wrongBlock() string {
 	case err1 != nil || err2 != nil:
 		return ""
 	case threads > uint64(most):
-		return fmt.Sprintf("a block has %d × %d × %d = %d threads, and the device takes %d at most", b.X, b.Y, b.Z, threads, most)
+		return fmt.Sprintf("a block has %d × %d × %d = %d threads; the device takes at most %d", b.X, b.Y, b.Z, threads, most)
 	case threads > uint64(a.MaxThreadsPerBlock):
-		return fmt.Sprintf("a block has %d threads, and kernel %s takes %d at most, for its registers or as it was compiled", threads, name, a.MaxThreadsPerBlock)
+		return fmt.Sprintf("a block has %d threads; kernel %s takes at most %d, because of its registers or how it was compiled", threads, name, a.MaxThreadsPerBlock)
 	case uint64(l.cfg.Shared) > uint64(a.MaxDynamicShared):
-		return fmt.Sprintf("a block adds %d bytes of shared memory to kernel %s, which takes %d at most%s", l.cfg.Shared, name, a.MaxDynamicShared, l.moreShared(a))
+		return fmt.Sprintf("a block adds %d bytes of shared memory to kernel %s; the limit is %d%s", l.cfg.Shared, name, a.MaxDynamicShared, l.moreShared(a))
 	}
 	return ""
 }
 
-// moreShared says how much shared memory a launch could add if the kernel were told.
+// moreShared says how much shared memory a launch could add after
+// SetMaxDynamicShared.
 func (l *Launch) moreShared(a FunctionAttributes) string {
 	most, err := l.f.ctx.Device().Attribute(AttributeMaxSharedMemoryPerBlockOptin)
 	if err != nil || most-a.Shared <= a.MaxDynamicShared {
 		return ""
 	}
-	return fmt.Sprintf(": SetMaxDynamicShared can make that %d", most-a.Shared)
+	return fmt.Sprintf("; SetMaxDynamicShared can raise it to %d", most-a.Shared)
 }

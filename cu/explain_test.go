@@ -109,17 +109,17 @@ func TestLaunchNamesTheLimit(t *testing.T) {
 		cfg  cu.LaunchConfig
 		want string
 	}{
-		{nothing, cu.LaunchConfig{Block: cu.Dim3{X: 1}}, "the grid has 0 blocks in X, and the device takes 1 to "},
-		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1 << 31}, Block: cu.Dim3{X: 1}}, fmt.Sprintf("the grid has %d blocks in X, and the device takes 1 to %d", uint32(1<<31), most(cu.AttributeMaxGridDimX))},
-		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1, Y: 1 << 20}, Block: cu.Dim3{X: 1}}, fmt.Sprintf("the grid has %d blocks in Y, and the device takes 1 to %d", 1<<20, most(cu.AttributeMaxGridDimY))},
-		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1, Z: 1 << 20}, Block: cu.Dim3{X: 1}}, fmt.Sprintf("the grid has %d blocks in Z, and the device takes 1 to %d", 1<<20, most(cu.AttributeMaxGridDimZ))},
-		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}}, fmt.Sprintf("a block has 0 threads in X, and the device takes 1 to %d", x)},
-		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 4096}}, fmt.Sprintf("a block has 4096 threads in X, and the device takes 1 to %d", x)},
-		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1, Y: 4097}}, fmt.Sprintf("a block has 4097 threads in Y, and the device takes 1 to %d", most(cu.AttributeMaxBlockDimY))},
-		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1, Z: 4098}}, fmt.Sprintf("a block has 4098 threads in Z, and the device takes 1 to %d", most(cu.AttributeMaxBlockDimZ))},
-		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: x, Y: 4}}, fmt.Sprintf("a block has %d × 4 × 1 = %d threads, and the device takes %d at most", x, 4*x, threads)},
-		{f, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 65}}, "a block has 65 threads, and kernel small takes 64 at most, "},
-		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}, Shared: shared + 1}, fmt.Sprintf("a block adds %d bytes of shared memory to kernel nothing, which takes %d at most", shared+1, shared)},
+		{nothing, cu.LaunchConfig{Block: cu.Dim3{X: 1}}, "the grid has 0 blocks in X; the device takes 1 to "},
+		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1 << 31}, Block: cu.Dim3{X: 1}}, fmt.Sprintf("the grid has %d blocks in X; the device takes 1 to %d", uint32(1<<31), most(cu.AttributeMaxGridDimX))},
+		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1, Y: 1 << 20}, Block: cu.Dim3{X: 1}}, fmt.Sprintf("the grid has %d blocks in Y; the device takes 1 to %d", 1<<20, most(cu.AttributeMaxGridDimY))},
+		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1, Z: 1 << 20}, Block: cu.Dim3{X: 1}}, fmt.Sprintf("the grid has %d blocks in Z; the device takes 1 to %d", 1<<20, most(cu.AttributeMaxGridDimZ))},
+		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}}, fmt.Sprintf("a block has 0 threads in X; the device takes 1 to %d", x)},
+		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 4096}}, fmt.Sprintf("a block has 4096 threads in X; the device takes 1 to %d", x)},
+		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1, Y: 4097}}, fmt.Sprintf("a block has 4097 threads in Y; the device takes 1 to %d", most(cu.AttributeMaxBlockDimY))},
+		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1, Z: 4098}}, fmt.Sprintf("a block has 4098 threads in Z; the device takes 1 to %d", most(cu.AttributeMaxBlockDimZ))},
+		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: x, Y: 4}}, fmt.Sprintf("a block has %d × 4 × 1 = %d threads; the device takes at most %d", x, 4*x, threads)},
+		{f, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 65}}, "a block has 65 threads; kernel small takes at most 64, "},
+		{nothing, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}, Shared: shared + 1}, fmt.Sprintf("a block adds %d bytes of shared memory to kernel nothing; the limit is %d", shared+1, shared)},
 	} {
 		require.Contains(t, detail(t, c.f.Launch(ctx.NullStream(), c.cfg), cu.ErrInvalidValue), c.want)
 	}
@@ -127,13 +127,13 @@ func TestLaunchNamesTheLimit(t *testing.T) {
 	cfg := cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}, Shared: optIn}
 	if optIn > shared {
 		require.NoError(t, nothing.SetMaxDynamicShared(shared-1))
-		require.Contains(t, detail(t, nothing.Launch(ctx.NullStream(), cfg), cu.ErrInvalidValue), fmt.Sprintf(", which takes %d at most: SetMaxDynamicShared can make that %d", shared-1, optIn))
+		require.Contains(t, detail(t, nothing.Launch(ctx.NullStream(), cfg), cu.ErrInvalidValue), fmt.Sprintf("; the limit is %d; SetMaxDynamicShared can raise it to %d", shared-1, optIn))
 		require.NoError(t, nothing.SetMaxDynamicShared(optIn))
 		require.NoError(t, nothing.Launch(ctx.NullStream(), cfg))
 	}
 	s.Fail("cuLaunchKernel", cu.ErrLaunchOutOfResources)
 	cfg = cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 128}}
-	require.Contains(t, detail(t, f.Launch(ctx.NullStream(), cfg), cu.ErrLaunchOutOfResources), "a block has 128 threads, and kernel small takes 64 at most")
+	require.Contains(t, detail(t, f.Launch(ctx.NullStream(), cfg), cu.ErrLaunchOutOfResources), "a block has 128 threads; kernel small takes at most 64")
 	require.Empty(t, detail(t, f.Launch(ctx.NullStream(), one), cu.ErrLaunchOutOfResources), "nothing is known")
 }
 
@@ -207,12 +207,12 @@ func TestCopySaysThatThereIsNoMemory(t *testing.T) {
 	host := make([]byte, 8)
 	require.NoError(t, cu.Copy(ctx, good.Ptr(), readable, 8))
 	for want, err := range map[string]error{
-		"the destination is 0x0, as of closed memory":                                                  cu.CopyToDevice(ctx, closed.Ptr(), host),
-		fmt.Sprintf("the source %s is in no memory that the driver knows", hole.Add(g)):                cu.CopyToHost(ctx, host, hole.Add(g)),
-		fmt.Sprintf("access to the source %s is none, where read-only is needed", unset):               cu.Copy(ctx, good.Ptr(), unset, 8),
-		fmt.Sprintf("access to the destination %s is read-only, where read-write is needed", readable): cu.Copy(ctx, readable, good.Ptr(), 8),
-		fmt.Sprintf("the destination %s is no multiple of 4, the bytes of an element", good.Ptr()+1):   cu.Fill(ctx, good.Ptr()+1, uint32(1), 1),
-		"the pitch 6 is no multiple of 4, the bytes of an element":                                     cu.Fill2D(ctx, good.Ptr(), 6, uint32(1), 1, 2),
+		"the destination is 0x0, the address of closed memory":                                         cu.CopyToDevice(ctx, closed.Ptr(), host),
+		fmt.Sprintf("the source %s is not in memory that the driver knows", hole.Add(g)):               cu.CopyToHost(ctx, host, hole.Add(g)),
+		fmt.Sprintf("access to the source %s is none; read-only is needed", unset):                     cu.Copy(ctx, good.Ptr(), unset, 8),
+		fmt.Sprintf("access to the destination %s is read-only; read-write is needed", readable):       cu.Copy(ctx, readable, good.Ptr(), 8),
+		fmt.Sprintf("the destination %s is not a multiple of 4, the size of an element", good.Ptr()+1): cu.Fill(ctx, good.Ptr()+1, uint32(1), 1),
+		"the pitch 6 is not a multiple of 4, the size of an element":                                   cu.Fill2D(ctx, good.Ptr(), 6, uint32(1), 1, 2),
 		"rows of 8 bytes overlap: their pitch is 4":                                                    cu.Fill2D(ctx, good.Ptr(), 4, uint32(1), 2, 2),
 	} {
 		require.Equal(t, want, detail(t, err, cu.ErrInvalidValue))
@@ -230,7 +230,7 @@ func TestNodeSaysWhatIsWrong(t *testing.T) {
 	_, err = g.AddCopy(m.Ptr().Add(8), m.Ptr(), 1<<20)
 	require.Contains(t, detail(t, err, cu.ErrInvalidValue), "the destination "+m.Ptr().Add(8).String()+"+1048576 ends 8 bytes past its allocation")
 	_, err = cu.AddFill(g, m.Ptr()+1, uint16(1), 1)
-	require.Equal(t, fmt.Sprintf("the destination %s is no multiple of 2, the bytes of an element", m.Ptr()+1), detail(t, err, cu.ErrInvalidValue))
+	require.Equal(t, fmt.Sprintf("the destination %s is not a multiple of 2, the size of an element", m.Ptr()+1), detail(t, err, cu.ErrInvalidValue))
 	_, err = (*cu.Graph)(nil).AddCopy(m.Ptr(), m.Ptr(), 1)
 	require.ErrorIs(t, err, cu.ErrClosed)
 
@@ -240,7 +240,7 @@ func TestNodeSaysWhatIsWrong(t *testing.T) {
 	stranger, err := cu.AddFill(other, m.Ptr(), uint8(1), 1)
 	require.NoError(t, err)
 	_, err = g.AddCopy(m.Ptr(), m.Ptr().Add(8), 8, stranger)
-	require.Equal(t, "a node cannot follow one of another graph", detail(t, err, cu.ErrInvalidValue))
+	require.Equal(t, "a node in after belongs to another graph", detail(t, err, cu.ErrInvalidValue))
 }
 
 // The driver is asked for reasons when it has refused something, and only then.

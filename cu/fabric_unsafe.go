@@ -11,7 +11,7 @@ import (
 
 // A FabricHandle names physical memory to other processes, on this machine and
 // others of the same NVLink domain: CUmemFabricHandle. It is a value and keeps
-// nothing alive: the exporter keeps the memory until it is imported.
+// nothing alive: the exporter must keep the memory until it is imported.
 type FabricHandle [64]byte
 
 // String gives 128 hexadecimal digits.
@@ -25,11 +25,10 @@ func (h *FabricHandle) UnmarshalText(text []byte) error {
 	return unmarshal64((*[64]byte)(h), "a fabric handle", text)
 }
 
-// SupportsFabric reports whether memory for fabric handles can be created on
-// the device. That takes an IMEX channel, of which the attribute knows nothing
-// (D20), so it is tried, with the least memory possible. The answer is no if
-// the driver says [ErrNotPermitted] or [ErrNotSupported]; other errors are
-// returned.
+// SupportsFabric reports whether the device can create memory for fabric handles.
+// That needs an IMEX channel, which the attribute ignores (D20), so
+// SupportsFabric tries with the least memory possible. It is false if the driver
+// says [ErrNotPermitted] or [ErrNotSupported]; it returns other errors.
 func (dev *Device) SupportsFabric() (bool, error) {
 	if can, err := dev.supports(AttributeHandleTypeFabricSupported); err == nil && !can {
 		return false, nil
@@ -45,7 +44,7 @@ func (dev *Device) SupportsFabric() (bool, error) {
 	return err == nil, errors.Join(err, m.Close())
 }
 
-// ExportFabric returns what names the memory to other processes
+// ExportFabric returns a handle that names the memory to other processes
 // (cuMemExportToShareableHandle). [ErrInvalidValue]: it was not created for
 // [HandleFabric].
 func (m *MemHandle) ExportFabric() (FabricHandle, error) {
@@ -56,7 +55,7 @@ func (m *MemHandle) ExportFabric() (FabricHandle, error) {
 	return raw.Data, err
 }
 
-// ImportFabric makes a handle of memory that another process exported, perhaps
+// ImportFabric makes a handle for memory that another process exported, perhaps
 // on another machine (cuMemImportFromShareableHandle). size is as for
 // [Driver.ImportMemory]. No context is needed. [ErrNotPermitted] or
 // [ErrNotSupported]: there is no IMEX channel.

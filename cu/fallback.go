@@ -8,27 +8,28 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// driverEnv is the environment variable that [WithFallback] goes by.
+// driverEnv is the environment variable that overrides [WithFallback].
 const driverEnv = "GPUFD_DRIVER"
 
-// WithFallback opens libcuda, or the driver whose functions r finds where this machine has
-// no GPU to use:
+// WithFallback opens libcuda or, on a machine without a GPU to use, the driver
+// whose functions r finds:
 //
 //	cu.Open(cu.WithFallback(soft.Resolver))
 //
-// There is no GPU where libcuda is not installed, or says that it sees no device
-// ([ErrNoDevice]). A libcuda that cannot be loaded or that fails in any other way is broken:
-// Open returns its error, and the fallback is not used in its place.
+// There is no GPU if libcuda is not installed, or sees no device ([ErrNoDevice]).
+// If libcuda cannot be loaded, or fails in any other way, it is broken: Open
+// returns its error and does not use the fallback.
 //
-// The environment variable GPUFD_DRIVER overrides this: cuda opens libcuda and nothing else,
-// soft opens r at once, and auto is as if it were not set. Open refuses other values.
+// The environment variable GPUFD_DRIVER overrides this: cuda opens only libcuda,
+// soft opens r at once, and auto is the default. Open refuses other values.
 //
-// [Driver.Kind] tells which driver was opened, and [Driver.String] also why. Where the
-// fallback fails as well, the error of Open says why it was tried. Open fails if r is nil.
+// [Driver.Kind] tells which driver was opened, and [Driver.String] also why. If
+// the fallback fails as well, the error of Open says why it was tried. Open fails
+// if r is nil.
 func WithFallback(r sys.Resolver) Option {
 	return func(c *config) {
 		if c.fallback = r; r == nil {
-			c.err = errors.New("cu: WithFallback without a driver (nil)")
+			c.err = errors.New("cu: WithFallback: the resolver is nil")
 		}
 	}
 }
@@ -51,11 +52,11 @@ func openEither(c config) (*Driver, error) {
 	if why := noGPU(err); why != "" {
 		return openFallback(c, why, why)
 	}
-	return nil, fmt.Errorf("the driver is installed but does not work: %w; mend it, or do without a GPU by %s=soft", err, driverEnv)
+	return nil, fmt.Errorf("the driver is installed but does not work: %w; repair it, or set %s=soft to do without a GPU", err, driverEnv)
 }
 
-// noGPU says why there is no GPU here, or "" if err, with which libcuda was not opened,
-// means something else.
+// noGPU says why there is no GPU here, or returns "" if err, the failure to open
+// libcuda, means something else.
 func noGPU(err error) (why string) {
 	var unopened *sys.LibraryError
 	switch {

@@ -74,7 +74,7 @@ func TestFault43_ChoiceOfDriver(t *testing.T) {
 			if c.err != "" {
 				require.Nil(t, drv)
 				require.Regexp(t, "^"+c.err, err)
-				require.Equal(t, c.err == brokenHere, strings.HasSuffix(err.Error(), "mend it, or do without a GPU by GPUFD_DRIVER=soft"))
+				require.Equal(t, c.err == brokenHere, strings.HasSuffix(err.Error(), "repair it, or set GPUFD_DRIVER=soft to do without a GPU"))
 				return
 			}
 			require.NoError(t, err)
@@ -86,7 +86,7 @@ func TestFault43_ChoiceOfDriver(t *testing.T) {
 
 func TestFallbackThatIsNone(t *testing.T) {
 	_, err := cu.Open(cu.WithFallback(nil))
-	require.ErrorContains(t, err, "WithFallback without a driver (nil)")
+	require.ErrorContains(t, err, "WithFallback: the resolver is nil")
 }
 
 // FAULTS 43. Of errors with which libcuda was not opened, two say that there is no GPU.

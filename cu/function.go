@@ -9,9 +9,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A Function is a kernel in a context, to be launched with [Function.Launch] or
-// [Function.Prepare]. It owns nothing, keeps the [Module] or [Library] that it
-// is of, and ends with that. It is safe for concurrent use.
+// A Function is a kernel in a context, for [Function.Launch] or
+// [Function.Prepare]. It owns nothing, keeps its [Module] or [Library] reachable,
+// and ends with it. It is safe for concurrent use.
 type Function struct {
 	ctx   *Context
 	owner *gate // of the module or library
@@ -30,7 +30,7 @@ func (f *Function) Name() string {
 	return f.name
 }
 
-// Context returns the context that the function is of.
+// Context returns the function's context.
 func (f *Function) Context() *Context {
 	if f == nil {
 		return nil
@@ -69,16 +69,16 @@ func (f *Function) readName() error {
 	})
 }
 
-// maxName bounds what is read of a name; those of C++ are long.
+// maxName limits how much of a name is read; those of C++ are long.
 const maxName = 1 << 16
 
-// A Param is one parameter of a kernel, as it lies among the others.
+// A Param is one parameter of a kernel: where it lies among the others.
 type Param struct {
 	Offset, Size uint64 // in bytes
 }
 
 // Params lists the kernel's parameters (cuFuncGetParamInfo, CUDA 12.4). The
-// driver knows their sizes and not their types. The slice is the caller's.
+// driver knows their sizes but not their types. The caller owns the slice.
 func (f *Function) Params() ([]Param, error) {
 	p, err := f.parameters()
 	return append([]Param(nil), p...), err
@@ -113,8 +113,7 @@ func (f *Function) parameters() ([]Param, error) {
 	return all, nil
 }
 
-// FunctionAttribute is something that the driver knows of a function:
-// CUfunction_attribute.
+// FunctionAttribute names a property of a function: CUfunction_attribute.
 type FunctionAttribute uint32
 
 // The attributes of a function.
@@ -150,8 +149,8 @@ func (f *Function) Attribute(a FunctionAttribute) (int, error) {
 	return int(*v), err
 }
 
-// SetAttribute sets one of the attributes that may be set, for launches from
-// now on (cuFuncSetAttribute).
+// SetAttribute sets an attribute that may be set, for later launches
+// (cuFuncSetAttribute).
 func (f *Function) SetAttribute(a FunctionAttribute, v int) error {
 	const op = "cuFuncSetAttribute"
 	if err := fits32(op, v); err != nil {
@@ -162,7 +161,7 @@ func (f *Function) SetAttribute(a FunctionAttribute, v int) error {
 	})
 }
 
-// fits32 refuses what C's int cannot be: cut off it would be another number.
+// fits32 refuses a number that C's int cannot hold: cut off it would be another.
 func fits32(op string, v int) error {
 	if int(int32(v)) == v {
 		return nil
@@ -170,17 +169,17 @@ func fits32(op string, v int) error {
 	return &Error{Op: op, Result: ErrInvalidValue, Detail: fmt.Sprintf("%d does not fit 32 bits", v)}
 }
 
-// FunctionAttributes are what every driver knows of a function. Sizes are in
+// FunctionAttributes are the attributes that every driver knows. Sizes are in
 // bytes.
 type FunctionAttributes struct {
-	MaxThreadsPerBlock int // with the registers that it uses
-	Shared             int // of a block, without what the launch adds
-	Const              int // of all threads
-	Local              int // of a thread
-	Registers          int // of a thread
+	MaxThreadsPerBlock int // given the registers that it uses
+	Shared             int // per block, without what the launch adds
+	Const              int // for all threads
+	Local              int // per thread
+	Registers          int // per thread
 	PTXVersion         int // of the PTX's target: 75 is compute_75
 	BinaryVersion      int // of the machine code: 90 is sm_90
-	MaxDynamicShared   int // that a launch may add: see SetMaxDynamicShared
+	MaxDynamicShared   int // most that a launch may add: see SetMaxDynamicShared
 }
 
 // Attributes returns the attributes that every driver knows
@@ -203,23 +202,23 @@ func (f *Function) Attributes() (a FunctionAttributes, err error) {
 	return a, nil
 }
 
-// SetMaxDynamicShared lets a launch add so many bytes of shared memory, which
-// it has to be told beyond 48 KiB less what the kernel has itself; the device's
-// bound is [AttributeMaxSharedMemoryPerBlockOptin]
+// SetMaxDynamicShared lets launches add up to bytes of shared memory. It is
+// needed beyond 48 KiB less the kernel's own; the device's limit is
+// [AttributeMaxSharedMemoryPerBlockOptin]
 // (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES).
 func (f *Function) SetMaxDynamicShared(bytes uint32) error {
 	return f.SetAttribute(FunctionMaxDynamicShared, int(bytes))
 }
 
-// SetCacheConfig says which division the kernel would have, where the device
-// has a choice (cuFuncSetCacheConfig).
+// SetCacheConfig sets the kernel's preferred division of L1 cache and shared
+// memory, where the device has a choice (cuFuncSetCacheConfig).
 func (f *Function) SetCacheConfig(c CacheConfig) error {
 	return f.run("cuFuncSetCacheConfig", func(call sys.Caller, h sys.CUfunction) sys.CUresult {
 		return call.CuFuncSetCacheConfig(h, sys.CUfunc_cache(c))
 	})
 }
 
-// MaxActiveBlocks returns how many blocks of so many threads, each with so many
+// MaxActiveBlocks returns how many blocks of that many threads, each with shared
 // bytes of dynamic shared memory, a multiprocessor runs at once
 // (cuOccupancyMaxActiveBlocksPerMultiprocessor).
 func (f *Function) MaxActiveBlocks(threads int, shared uint64) (int, error) {
@@ -234,10 +233,10 @@ func (f *Function) MaxActiveBlocks(threads int, shared uint64) (int, error) {
 	return int(*n), err
 }
 
-// SuggestedBlock returns the number of threads in a block, at most limit if that
-// is not 0, with which the most threads run at once, and how many such blocks
-// fill the device; each has so many bytes of dynamic shared memory
-// (cuOccupancyMaxPotentialBlockSize).
+// SuggestedBlock returns the number of threads per block with which the most
+// threads run at once, and how many such blocks fill the device
+// (cuOccupancyMaxPotentialBlockSize). A block has shared bytes of dynamic shared
+// memory and, unless limit is 0, at most limit threads.
 func (f *Function) SuggestedBlock(shared uint64, limit int) (threads, blocks int, err error) {
 	const op = "cuOccupancyMaxPotentialBlockSize"
 	if err := fits32(op, limit); err != nil {

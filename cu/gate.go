@@ -11,8 +11,8 @@ type gate struct {
 
 const closed = 1 << 40
 
-// enter begins a call; it is false, and the call must not be made, once close
-// has begun.
+// enter begins a call. If it is false, close has begun and the call must not be
+// made.
 func (g *gate) enter() bool { return g.state.Add(1) > 0 || g.refuse() }
 
 // refuse takes back what enter did.
@@ -38,8 +38,8 @@ func (g *gate) tell() {
 	}
 }
 
-// close shuts the gate and waits for the calls in flight. It is false if
-// somebody else has closed it, in which case it does not wait.
+// close shuts the gate and waits for the calls in flight. If somebody else has
+// closed it, it returns false at once.
 func (g *gate) close() bool {
 	if g.idle.Load() != nil {
 		return false
@@ -57,7 +57,7 @@ func (g *gate) close() bool {
 // isClosed reports whether close has begun.
 func (g *gate) isClosed() bool { return g.state.Load() < 0 }
 
-// openAt is p, or 0 if the gate of what lies there is closed.
+// openAt returns p, or 0 if the gate of the memory there is closed.
 func (g *gate) openAt(p DevicePtr) DevicePtr {
 	if g.isClosed() {
 		return 0

@@ -43,7 +43,7 @@ func (c *Context) newGraph(op string, create func(sys.Caller, *sys.CUgraph) sys.
 	return g, nil
 }
 
-// Context returns the context that the graph was made in.
+// Context returns the graph's context.
 func (g *Graph) Context() *Context {
 	if g == nil {
 		return nil
@@ -51,8 +51,7 @@ func (g *Graph) Context() *Context {
 	return g.ctx
 }
 
-// Handle returns the driver's own handle, which must not be in two calls at
-// once.
+// Handle returns the driver's own handle. Two calls must not use it at once.
 func (g *Graph) Handle() sys.CUgraph {
 	if g == nil {
 		return 0
@@ -60,7 +59,7 @@ func (g *Graph) Handle() sys.CUgraph {
 	return g.graph
 }
 
-// Close destroys the graph, not what was instantiated from it (cuGraphDestroy).
+// Close destroys the graph, but no [GraphExec] made of it (cuGraphDestroy).
 func (g *Graph) Close() error {
 	if g == nil {
 		return nil
@@ -87,7 +86,7 @@ func (g *Graph) run(op string, f func(sys.Caller, sys.CUgraph) sys.CUresult) err
 	return g.ctx.run(op, func(call sys.Caller) sys.CUresult { return f(call, g.graph) })
 }
 
-// belongs returns an error unless the graph is of the same driver as c.
+// belongs returns an error unless the graph and c are of the same driver.
 func (g *Graph) belongs(op string, c *Context) error {
 	return g.ctx.inner.dev.drv.refuseOther(op, "the graph", c.inner.dev.drv)
 }
@@ -104,7 +103,7 @@ func (g *Graph) Clone() (clone *Graph, err error) {
 	})
 }
 
-// NodeCount is the number of nodes, of which a child graph is one
+// NodeCount returns the number of nodes; a child graph is one node
 // (cuGraphGetNodes).
 func (g *Graph) NodeCount() (int, error) {
 	n := new(uintptr)
@@ -135,8 +134,8 @@ func (g *Graph) Nodes() ([]GraphNode, error) {
 	return nodes, nil
 }
 
-// WriteDOT writes the graph to the file at path in the language of Graphviz,
-// with all that the driver knows of it (cuGraphDebugDotPrint, CUDA 11.3).
+// WriteDOT writes the graph to the file at path in Graphviz's language, with all
+// that the driver knows of it (cuGraphDebugDotPrint, CUDA 11.3).
 func (g *Graph) WriteDOT(path string) error {
 	const op = "cuGraphDebugDotPrint"
 	file, err := cString(op, path)

@@ -130,7 +130,7 @@ func TestUpdateRefusedLeavesItAsItWas(t *testing.T) {
 			c.want = cu.UpdateNotSupported // says the older function
 		}
 		require.Equal(t, c.want, refused.Reason, name)
-		require.ErrorContains(t, err, "instantiate it anew", name)
+		require.ErrorContains(t, err, "instantiate it again", name)
 		require.ErrorContains(t, err, c.want.String(), name)
 		if !refused.Node.IsZero() {
 			require.ErrorContains(t, err, ", node 0x", name)

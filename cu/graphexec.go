@@ -9,15 +9,14 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A GraphExec is a graph made executable. It does not depend on the [Graph]
-// that it was made of. The caller owns it. It is safe for concurrent use.
+// A GraphExec is a graph made executable. It does not depend on its [Graph]. The
+// caller owns it. It is safe for concurrent use.
 type GraphExec struct {
 	*graphExecHandle
 	ctx *Context
 }
 
-// Handle returns the driver's own handle, which must not be in two calls at
-// once.
+// Handle returns the driver's own handle. Two calls must not use it at once.
 func (e *GraphExec) Handle() sys.CUgraphExec {
 	if e == nil {
 		return 0
@@ -36,11 +35,11 @@ type graphExecHandle struct {
 // CUgraphInstantiate_flags.
 type InstantiateFlags uint64
 
-// The flags of Instantiate, to be or-ed.
+// The flags of Instantiate. They can be combined.
 const (
-	InstantiateAutoFree     InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) // a launch first frees what the one before allocated and did not free (CUDA 11.4)
+	InstantiateAutoFree     InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) // a launch first frees what the one before left allocated (CUDA 11.4)
 	InstantiateDeviceLaunch InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)       // kernels can launch the graph (CUDA 12.0)
-	InstantiateNodePriority InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)   // nodes keep the priority of the stream that they were captured on, not that of the launch (CUDA 11.7)
+	InstantiateNodePriority InstantiateFlags = InstantiateFlags(sys.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)   // nodes keep the priority of their stream at capture, instead of the launch's (CUDA 11.7)
 )
 
 // GraphInstantiateReason is why a graph could not be made executable:
@@ -63,7 +62,7 @@ func (r GraphInstantiateReason) String() string { return sys.CUgraphInstantiateR
 // executable. It matches what Err matches.
 type GraphInstantiateError struct {
 	Reason GraphInstantiateReason
-	Node   GraphNode // that is to blame; may be zero
+	Node   GraphNode // the one to blame; may be zero
 	Err    error     // the call's *Error
 }
 
@@ -92,11 +91,11 @@ const (
 // String gives the reason's name in C.
 func (r GraphUpdateReason) String() string { return sys.CUgraphExecUpdateResult(r).String() }
 
-// A GraphUpdateError says why an executable graph could not be updated. It matches
-// [ErrGraphExecUpdateFailure], or what else Err matches.
+// A GraphUpdateError says why an executable graph could not be updated. It
+// matches [ErrGraphExecUpdateFailure], or whatever Err matches.
 type GraphUpdateError struct {
 	Reason GraphUpdateReason
-	Node   GraphNode // that differs, of the graph to update to; may be zero
+	Node   GraphNode // the one that differs, in the graph to update to; may be zero
 	Err    error     // the call's *Error
 }
 
@@ -113,9 +112,9 @@ func graphErrorText(err error, reason fmt.Stringer, node GraphNode) string {
 	return fmt.Sprintf("%v (%v, node %#x)", err, reason, uint64(node.node))
 }
 
-// Instantiate makes the graph executable, as it is now
+// Instantiate makes an executable of the graph as it is now
 // (cuGraphInstantiateWithParams; cuGraphInstantiateWithFlags before CUDA 12.0).
-// The error is a [*GraphInstantiateError] where the driver gives a reason.
+// If the driver gives a reason, the error is a [*GraphInstantiateError].
 func (g *Graph) Instantiate(flags InstantiateFlags) (*GraphExec, error) {
 	p := &sys.CUDA_GRAPH_INSTANTIATE_PARAMS{Flags: uint64(flags)}
 	e, err := g.instantiate("cuGraphInstantiateWithParams", func(call sys.Caller, out *sys.CUgraphExec, h sys.CUgraph) sys.CUresult {
@@ -145,7 +144,7 @@ func (g *Graph) instantiate(op string, create func(sys.Caller, *sys.CUgraphExec,
 	return e, err
 }
 
-// Context returns the context that the graph was made in.
+// Context returns the graph's context.
 func (e *GraphExec) Context() *Context {
 	if e == nil {
 		return nil
@@ -197,26 +196,25 @@ func (e *GraphExec) run(op string, f func(sys.Caller, sys.CUgraphExec) sys.CUres
 }
 
 // Launch queues the graph's work on s, a stream of its context, and returns
-// before it is done (cuGraphLaunch). If the graph copies from or to memory of
-// Go it waits in the driver, and so do those who make, change or close a graph
-// meanwhile, and launches after them. Launches of one GraphExec run one after
-// the other, on whatever streams. They cannot be captured
-// ([ErrStreamCaptureUnsupported]): see [Graph.AddChild].
+// before it is done (cuGraphLaunch). If the graph copies from or to Go memory,
+// Launch waits in the driver, and later launches and calls that make, change or
+// close a graph wait for it. Launches of one GraphExec run one after the other,
+// on any streams. They cannot be captured ([ErrStreamCaptureUnsupported]): see
+// [Graph.AddChild].
 func (e *GraphExec) Launch(s *Stream) error {
 	return e.launch(s, "cuGraphLaunch", sys.Caller.CuGraphLaunch)
 }
 
-// Upload queues on s what the first launch would have to do before it can run,
-// and returns before that is done (cuGraphUpload).
+// Upload queues the preparation of the first launch on s, and returns before that
+// is done (cuGraphUpload).
 func (e *GraphExec) Upload(s *Stream) error {
 	return e.launch(s, "cuGraphUpload", sys.Caller.CuGraphUpload)
 }
 
-// Update has the next launch do what g does, which has the same nodes in the
-// same order with other parameters (cuGraphExecUpdate_v2; cuGraphExecUpdate
-// before CUDA 12.0). It is much cheaper than Instantiate, and leaves launches
-// under way alone. A refusal is a [*GraphUpdateError], after which e is as
-// before.
+// Update makes later launches do what g does, a graph with the same nodes in the
+// same order but other parameters (cuGraphExecUpdate_v2; cuGraphExecUpdate before
+// CUDA 12.0). It is much cheaper than Instantiate, and does not affect launches
+// under way. A refusal is a [*GraphUpdateError], and leaves e as it was.
 func (e *GraphExec) Update(g *Graph) error {
 	if e == nil || g == nil || !g.enter() {
 		return ErrClosed

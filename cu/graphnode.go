@@ -6,7 +6,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A GraphNode is one piece of work in a graph, and lives as long as that.
+// A GraphNode is one piece of work in a graph, and lives as long as the graph.
 type GraphNode struct {
 	graph *Graph
 	node  sys.CUgraphNode
@@ -30,7 +30,7 @@ const (
 	NodeAlloc           GraphNodeType = GraphNodeType(sys.CU_GRAPH_NODE_TYPE_MEM_ALLOC)        // allocates memory
 	NodeFree            GraphNodeType = GraphNodeType(sys.CU_GRAPH_NODE_TYPE_MEM_FREE)         // frees it
 	NodeMemOps          GraphNodeType = GraphNodeType(sys.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)     // writes and waits for values
-	NodeConditional     GraphNodeType = GraphNodeType(sys.CU_GRAPH_NODE_TYPE_CONDITIONAL)      // does a graph if, or while
+	NodeConditional     GraphNodeType = GraphNodeType(sys.CU_GRAPH_NODE_TYPE_CONDITIONAL)      // runs a graph if, or while, a condition holds
 )
 
 // String gives the type's name in C.
@@ -45,7 +45,7 @@ func (n GraphNode) Type() (GraphNodeType, error) {
 	return GraphNodeType(*t), err
 }
 
-// IsZero reports whether n is no node.
+// IsZero reports whether n is not a node.
 func (n GraphNode) IsZero() bool { return n.node == 0 }
 
 // addNode makes a node that runs once those of after are done.
@@ -53,7 +53,7 @@ func (g *Graph) addNode(op string, after []GraphNode, create func(call sys.Calle
 	deps := make([]sys.CUgraphNode, len(after), len(after)+1) // so that there is a first
 	for i, a := range after {
 		if a.graph != g || a.node == 0 {
-			return GraphNode{}, &Error{Op: op, Result: ErrInvalidValue, Detail: "a node cannot follow one of another graph"}
+			return GraphNode{}, &Error{Op: op, Result: ErrInvalidValue, Detail: "a node in after belongs to another graph"}
 		}
 		deps[i] = a.node
 	}
@@ -64,8 +64,8 @@ func (g *Graph) addNode(op string, after []GraphNode, create func(call sys.Calle
 	return GraphNode{g, *out}, err
 }
 
-// AddEmpty adds a node that does nothing, once the nodes of after are done, for
-// others to follow (cuGraphAddEmptyNode).
+// AddEmpty adds a node that does nothing, once the nodes of after are done, so
+// that others can follow it (cuGraphAddEmptyNode).
 func (g *Graph) AddEmpty(after ...GraphNode) (GraphNode, error) {
 	return g.addNode("cuGraphAddEmptyNode", after, func(call sys.Caller, out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr) sys.CUresult {
 		return call.CuGraphAddEmptyNode(out, h, deps, n)
@@ -86,7 +86,7 @@ func (g *Graph) AddCopy(dst, src DevicePtr, n uint64, after ...GraphNode) (Graph
 	return node, g.explain(err, destination(dst, n), source(src, n))
 }
 
-// AddFill adds a fill of count elements at dst, aligned to their size, with
+// AddFill adds a fill that sets count elements at dst, aligned to their size, to
 // value, once the nodes of after are done (cuGraphAddMemsetNode).
 func AddFill[T uint8 | uint16 | uint32](g *Graph, dst DevicePtr, value T, count uint64, after ...GraphNode) (GraphNode, error) {
 	size := uint32(4)
@@ -105,8 +105,7 @@ func AddFill[T uint8 | uint16 | uint32](g *Graph, dst DevicePtr, value T, count 
 	return node, g.explain(err, filled[T](dst, 0, count, 1))
 }
 
-// explain adds to the error of a node which of its operands are not the memory that
-// they have to be.
+// explain adds to the error of a node what is wrong with its operands.
 func (g *Graph) explain(err error, operands ...operand) error {
 	if g == nil {
 		return err

@@ -3,6 +3,7 @@ package cu
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -11,21 +12,23 @@ import (
 	"github.com/gpufd/gpufd/internal/wait"
 )
 
-// guards are the waits of one stream that can be given up, and are not over yet. The
-// zero value has none.
+// guards are the unfinished waits of one stream that can be given up. The zero
+// value has none.
 type guards struct {
-	order sync.Mutex // held while a wait is queued, so that added has them as the stream does
+	order sync.Mutex // held while a wait is queued, so that added has the stream's order
 
 	mu       sync.Mutex
 	held     *Context // a reference of their own, while there are users
 	users    int      // waits that are not over, and calls that queue one
 	added    []*StreamWait
-	watching bool  // a goroutine looks after them
-	givenUp  int   // how many waits have ended so
-	why      error // the latest of them has
+	last     *StreamWait // the one added last, unless it is over
+	losing   error       // why a wait is being given up, the latest of them
+	watching bool        // a goroutine watches them
+	givenUp  int         // how many waits ended given up
+	why      error       // why the latest of them did
 }
 
-// enter returns a reference to c that stays open until leave, and how many waits have
+// enter returns a reference to c that stays open until leave, and how many waits
 // ended given up before the caller queues its own.
 func (g *guards) enter(c *Context) (held *Context, before int, err error) {
 	g.mu.Lock()
@@ -50,14 +53,21 @@ func (g *guards) leave() error {
 	return last.Close()
 }
 
-// add has w looked after. If a wait that was given up ended while w was queued, w may
-// have been behind it.
+// add hands w to the watch. If a wait that was given up ended while w was queued,
+// w may have been behind it.
 func (g *guards) add(w *StreamWait, before int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.givenUp > before {
 		w.givenUp, w.behind = g.why, true
 	}
+	if g.last != nil {
+		w.lost, g.last.next = g.last.lost, w
+	}
+	if w.behind {
+		w.lost, g.losing = true, g.why
+	}
+	g.last = w
 	g.added = append(g.added, w)
 	if !g.watching {
 		g.watching = true
@@ -65,12 +75,13 @@ func (g *guards) add(w *StreamWait, before int) {
 	}
 }
 
-// A watch looks after the waits of a stream until all are over.
+// A watch watches the waits of a stream until all are over.
 type watch struct {
 	*guards
 	drv   *Driver
 	waits []*StreamWait // in the stream's order
 	pause time.Duration
+	asked time.Time // when all contexts were asked whether they have ended
 }
 
 func (w *watch) run() {
@@ -80,7 +91,7 @@ func (w *watch) run() {
 		if w.finish() || w.giveUp() {
 			w.pause = 0
 		}
-		if looks < pollSpins {
+		if looks < pollSpins && w.drv.watches.Load() <= fewWatches {
 			runtime.Gosched()
 			continue
 		}
@@ -88,8 +99,8 @@ func (w *watch) run() {
 	}
 }
 
-// take has the watch look after what was added, and is false if there is nothing to look
-// after: then the watch is over.
+// take moves what was added to the watch. It is false if there is nothing to
+// watch: then the watch is over.
 func (w *watch) take() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,8 +109,8 @@ func (w *watch) take() bool {
 	return w.watching
 }
 
-// finish ends the waits that the stream has got past, and reports whether there are any.
-// None is over before the first: so the driver is asked about that alone.
+// finish ends the waits that the stream has passed, and reports whether there are
+// any. None is over before the first, so it asks the driver about that one alone.
 func (w *watch) finish() (some bool) {
 	for ; len(w.waits) > 0; some = true {
 		reached, err := w.waits[0].mark.Query()
@@ -111,14 +122,20 @@ func (w *watch) finish() (some bool) {
 	return some
 }
 
-// end ends wait i, to which the stream has got, or else err says what kept it.
+// end ends wait i, which the stream has reached; if not, err says what kept it.
 func (w *watch) end(i int, err error) {
 	s := w.waits[i]
 	w.waits = slices.Delete(w.waits, i, i+1)
-	if s.givenUp != nil {
-		w.spoil(w.waits[i:], s.givenUp)
-	}
 	s.err = s.result(err)
+	why := s.givenUp
+	if why == nil && err == nil && s.err != nil { // another has freed the stream
+		why = fmt.Errorf("%w: %w", ErrGivenUp, s.err)
+	}
+	if why != nil {
+		w.lose(s, why)
+		w.spoil(w.waits[i:], why)
+	}
+	w.unlink(s)
 	_ = s.mark.Close()                  // its context's end does it, too
 	if s.givenUp != nil && err != nil { // to end the context takes as long as the stream waits
 		close(s.done)
@@ -129,8 +146,8 @@ func (w *watch) end(i int, err error) {
 	close(s.done)
 }
 
-// spoil gives up the waits that were queued behind one that ends so: the stream goes on
-// without what it waited for.
+// spoil gives up the waits queued behind one that was given up: the stream goes
+// on without what it waited for.
 func (w *watch) spoil(behind []*StreamWait, why error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,7 +159,19 @@ func (w *watch) spoil(behind []*StreamWait, why error) {
 	}
 }
 
-// result is that of a wait to which the stream has got, or else err says what kept it.
+// unlink removes a finished wait from the stream's, so that it keeps no other
+// alive.
+func (g *guards) unlink(s *StreamWait) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.next, s.spoils = nil, nil
+	if g.last == s {
+		g.last = nil
+	}
+}
+
+// result returns the result of a wait that the stream has reached; if not, err
+// says what kept it.
 func (s *StreamWait) result(err error) error {
 	switch {
 	case s.givenUp == nil && err == nil:
@@ -150,23 +179,24 @@ func (s *StreamWait) result(err error) error {
 	case s.givenUp == nil:
 		return err
 	case err != nil:
-		return fmt.Errorf("%w; the stream waits still: %w", s.givenUp, err)
+		return fmt.Errorf("%w; the stream still waits: %w", s.givenUp, err)
 	case s.behind:
 		return fmt.Errorf("a wait before this one, on the same stream: %w", s.givenUp)
 	}
 	return s.givenUp
 }
 
-// giveUp gives up the waits whose context has ended, helps the stream on, and reports
-// whether it did.
+// giveUp gives up the waits whose context has ended, helps the stream on, and
+// reports whether it gave any up.
 func (w *watch) giveUp() (some bool) {
-	for i := 0; i < len(w.waits); {
+	for i, n := 0, w.due(); i < min(n, len(w.waits)); {
 		s := w.waits[i]
 		if err := wait.Err(s.ctx); err != nil && s.freeing.IsZero() {
 			s.freeing, some = time.Now(), true
 			if s.givenUp == nil {
 				s.givenUp = fmt.Errorf("%w: %w", ErrGivenUp, err)
 			}
+			w.lose(s, s.givenUp)
 		}
 		if err := s.help(); err != nil {
 			w.end(i, err)
@@ -177,8 +207,34 @@ func (w *watch) giveUp() (some bool) {
 	return some
 }
 
-// help frees the stream of a wait that is given up, if it is time. The error says why
-// that is at an end.
+// due returns how many waits, from the first on, to check for a context that has
+// ended: of many not all at every look.
+func (w *watch) due() int {
+	if len(w.waits) <= fewWaits || time.Since(w.asked) >= askPause {
+		w.asked = time.Now()
+		return len(w.waits)
+	}
+	return 1
+}
+
+// lose tells the callers of IfGivenUp not to rely on what is queued behind first,
+// a wait that is given up.
+func (g *guards) lose(first *StreamWait, why error) {
+	g.mu.Lock()
+	g.losing = why
+	tell := map[any]func(error){}
+	for s := first; s != nil; s = s.next {
+		maps.Copy(tell, s.spoils)
+		s.lost, s.spoils = true, nil
+	}
+	g.mu.Unlock()
+	for _, f := range tell {
+		f(why)
+	}
+}
+
+// help frees the stream of a wait that is given up, if it is time. The error says
+// why it frees it no longer.
 func (s *StreamWait) help() error {
 	if s.freeing.IsZero() {
 		return nil
@@ -195,18 +251,23 @@ func (s *StreamWait) help() error {
 }
 
 // sleep waits a moment, longer from one time to the next, or until the context of the
-// first wait ends. Many watches sleep longer, so that all of them take little time.
+// first wait ends. Many watches sleep longer, so that all of them take little time, and wake up
+// together: it costs far more to wake an idle CPU than to look.
 func (w *watch) sleep() {
 	if len(w.waits) == 0 {
 		return
 	}
-	longest := pollMax * time.Duration(1+w.drv.watches.Load()/fewWatches)
+	longest := pollMax * time.Duration(1+max(0, w.drv.watches.Load()-fewWatches)/watchesPerPause)
 	w.pause = min(max(pollMin, 2*w.pause), longest)
 	var ended <-chan struct{}
 	if s := w.waits[0]; s.freeing.IsZero() {
 		ended = s.ctx.Done()
 	}
-	timer := time.NewTimer(w.pause)
+	pause := w.pause
+	if longest > pollMax && pause == longest {
+		pause -= time.Duration(time.Now().UnixNano()) % longest
+	}
+	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -214,5 +275,15 @@ func (w *watch) sleep() {
 	}
 }
 
-// fewWatches look at their streams as often as a single one.
-const fewWatches = 32
+// fewWatches look at their streams as often as a single one. Many pause for pollMax longer for
+// each watchesPerPause of them: all together they look some 2,000 times a second.
+const (
+	fewWatches      = 16
+	watchesPerPause = 4
+)
+
+// fewWaits of a stream are looked at every time, and more at these pauses.
+const (
+	fewWaits = 64
+	askPause = 20 * time.Millisecond
+)

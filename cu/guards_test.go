@@ -180,3 +180,50 @@ func TestStreamThatCannotBeFreed(t *testing.T) {
 	require.ErrorIs(t, g.Result(), cu.ErrGivenUp)
 	require.ErrorIs(t, g.Result(), why)
 }
+
+// Where met says that another has freed the stream, nobody may rely on what is behind the wait:
+// the waits there say so, and who asked to be told is.
+func TestWaitsBehindOneThatAnotherHasFreed(t *testing.T) {
+	w := newWaiting(t, cutest.Context(t, cutest.Device(t)))
+	another := errors.New("another has freed it")
+	begin := func() error { return w.s.WaitValue32(w.words.Ptr(), 1, cu.WaitGEQ) }
+	first, err := w.s.Guard(soon(t), begin, func() error { return another }, func() error { return nil })
+	require.NoError(t, err)
+	second := w.guard(soon(t), 1, 1)
+	told := make(chan error, 1)
+	w.s.IfGivenUp(t, func(why error) { told <- why })
+	require.NoError(t, errors.Join(w.write(1, 1), w.write(0, 1)))
+	require.ErrorIs(t, first.Result(), another)
+	require.ErrorIs(t, second.Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, second.Result(), another)
+	require.ErrorIs(t, <-told, another)
+	w.s.IfGivenUp(t, func(error) { t.Error("the stream has no wait") })
+	require.NoError(t, w.guard(soon(t), 1, 1).Result())
+}
+
+// Who frees several streams that wait for the same tells those before that are behind the waits.
+func TestDistrust(t *testing.T) {
+	w := newWaiting(t, cutest.Context(t, cutest.Device(t)))
+	why := errors.New("given up elsewhere")
+	before := w.guard(soon(t), 0, 1)
+	first, second := w.guard(soon(t), 1, 1), w.guard(soon(t), 2, 1)
+	told := make(chan error, 2)
+	w.s.IfGivenUp(t, func(err error) { told <- err })
+	first.Distrust(why)
+	require.Equal(t, why, <-told)
+	w.s.IfGivenUp(t, func(err error) { told <- err })
+	require.Equal(t, why, <-told, "at once")
+	third := w.guard(soon(t), 3, 1)
+	w.s.IfGivenUp(t, func(err error) { told <- err })
+	require.Equal(t, why, <-told, "behind it, too")
+	for word := range uint64(4) {
+		require.NoError(t, w.write(word, 1))
+	}
+	for _, g := range []*cu.StreamWait{before, first, second, third} {
+		require.NoError(t, g.Result(), "met says what it was")
+	}
+	first.Distrust(why)
+	(*cu.StreamWait)(nil).Distrust(why)
+	new(cu.StreamWait).Distrust(why)
+	w.s.IfGivenUp(t, func(error) { t.Error("the stream has no wait") })
+}

@@ -7,37 +7,37 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// HostFlags say what pinned host memory is to be good for.
+// HostFlags say how pinned host memory will be used.
 type HostFlags uint32
 
-// The flags of [Context.AllocHost]. They may be added up.
+// The flags of [Context.AllocHost]. They can be combined.
 const (
-	HostPortable      = HostFlags(sys.CU_MEMHOSTALLOC_PORTABLE)      // pinned for every context; with unified addressing it always is
-	HostMapped        = HostFlags(sys.CU_MEMHOSTALLOC_DEVICEMAP)     // kernels can reach it; with unified addressing they always can
+	HostPortable      = HostFlags(sys.CU_MEMHOSTALLOC_PORTABLE)      // pinned for every context; always so with unified addressing
+	HostMapped        = HostFlags(sys.CU_MEMHOSTALLOC_DEVICEMAP)     // kernels can reach it; always so with unified addressing
 	HostWriteCombined = HostFlags(sys.CU_MEMHOSTALLOC_WRITECOMBINED) // faster over the bus, very slow for the host to read
 )
 
-// RegisterFlags say what registered host memory is to be good for.
+// RegisterFlags say how registered host memory will be used.
 type RegisterFlags uint32
 
-// The flags of [Context.RegisterHost]. They may be added up.
+// The flags of [Context.RegisterHost]. They can be combined.
 const (
 	RegisterPortable = RegisterFlags(sys.CU_MEMHOSTREGISTER_PORTABLE)  // as HostPortable
 	RegisterMapped   = RegisterFlags(sys.CU_MEMHOSTREGISTER_DEVICEMAP) // as HostMapped
 	RegisterIOMemory = RegisterFlags(sys.CU_MEMHOSTREGISTER_IOMEMORY)  // it is a mapping of another device's memory
-	RegisterReadOnly = RegisterFlags(sys.CU_MEMHOSTREGISTER_READ_ONLY) // for the device; see AttributeReadOnlyHostRegisterSupported
+	RegisterReadOnly = RegisterFlags(sys.CU_MEMHOSTREGISTER_READ_ONLY) // read-only for the device; see AttributeReadOnlyHostRegisterSupported
 )
 
-// HostMemory is pinned host memory: the host and every device use it, copies
-// from and to it are as fast as can be and truly asynchronous. The caller owns
-// it. It is not the Go heap's: slices of it must not outlive it.
+// HostMemory is pinned host memory. The host and every device can use it; copies
+// from and to it are the fastest and truly asynchronous. The caller owns it. It
+// is not on the Go heap: slices of it must not outlive it.
 type HostMemory struct {
 	*hostHandle
 	ctx *Context
 }
 
-// HostRegistration is host memory of the caller's that is pinned for as long as
-// this is open. The caller owns it; it keeps the memory reachable.
+// HostRegistration keeps host memory of the caller pinned until Close. The caller
+// owns it; it keeps the memory reachable.
 type HostRegistration struct {
 	*hostHandle
 	ctx *Context
@@ -69,9 +69,9 @@ func (c *Context) AllocHost(size uint64, flags HostFlags) (*HostMemory, error) {
 	return m, nil
 }
 
-// Bytes is the memory itself, nil after Close. Neither it nor any slice of it
-// may be used after Close of the memory or its context: the memory is unmapped
-// then, and touching it ends the process.
+// Bytes returns the memory itself, nil after Close. Do not use it, or a slice of
+// it, after Close of the memory or its context: the memory is unmapped then, and
+// touching it ends the process.
 func (m *HostMemory) Bytes() []byte {
 	if m == nil || m.isClosed() {
 		return nil
@@ -79,8 +79,8 @@ func (m *HostMemory) Bytes() []byte {
 	return m.bytes
 }
 
-// HostSlice returns the memory of m as values of T, as many as fit, with the
-// limits of [HostMemory.Bytes]. Errors: [ErrPointers], [ErrClosed].
+// HostSlice returns the memory of m as values of T, as many as fit. The limits of
+// [HostMemory.Bytes] apply. Errors: [ErrPointers], [ErrClosed].
 func HostSlice[T any](m *HostMemory) ([]T, error) {
 	if m == nil || m.isClosed() {
 		return nil, ErrClosed
@@ -93,7 +93,7 @@ func HostSlice[T any](m *HostMemory) ([]T, error) {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b))/unsafe.Sizeof(t)), nil
 }
 
-// Size is the memory's size in bytes.
+// Size returns the memory's size in bytes.
 func (m *HostMemory) Size() uint64 {
 	if m == nil {
 		return 0
@@ -101,7 +101,7 @@ func (m *HostMemory) Size() uint64 {
 	return uint64(len(m.bytes))
 }
 
-// DevicePtr is the memory's address for a kernel, and for copies that take
+// DevicePtr returns the memory's address for kernels, and for copies that take
 // device memory (cuMemHostGetDevicePointer).
 func (m *HostMemory) DevicePtr() (DevicePtr, error) {
 	if m == nil {
@@ -110,8 +110,8 @@ func (m *HostMemory) DevicePtr() (DevicePtr, error) {
 	return m.hostHandle.devicePtr(m.ctx)
 }
 
-// Flags are those the memory has (cuMemHostGetFlags): HostMapped in any case;
-// small pieces may share a block with others, and have its HostPortable.
+// Flags returns the memory's flags (cuMemHostGetFlags). HostMapped is always
+// among them; small pieces may share a block, and HostPortable, with others.
 func (m *HostMemory) Flags() (HostFlags, error) {
 	if m == nil {
 		return 0, ErrClosed
@@ -131,12 +131,11 @@ func (m *HostMemory) Close() error {
 	return m.ctx.release(m.hostHandle)
 }
 
-// RegisterHost pins b, so that copies from and to it are as fast and
-// asynchronous as those of [Context.AllocHost] (cuMemHostRegister). b may be of
-// the Go heap or of mmap, and need not be aligned. Errors:
-// [ErrHostMemoryAlreadyRegistered] if any of it is; [ErrInvalidValue] for an
-// empty b, memory of AllocHost, memory that may not be written without
-// RegisterReadOnly, and flags that do not fit.
+// RegisterHost pins b, so that copies from and to it are as fast and asynchronous
+// as with [Context.AllocHost] (cuMemHostRegister). b may be of the Go heap or of
+// mmap, and need not be aligned. Errors: [ErrHostMemoryAlreadyRegistered] if any
+// of b is registered; [ErrInvalidValue] for an empty b, memory of AllocHost,
+// read-only memory without RegisterReadOnly, and flags that do not fit.
 func (c *Context) RegisterHost(b []byte, flags RegisterFlags) (*HostRegistration, error) {
 	m := &HostRegistration{&hostHandle{bytes: b, registered: true}, c}
 	err := c.create("cuMemHostRegister_v2", m.hostHandle, func(call sys.Caller) sys.CUresult {
@@ -148,7 +147,7 @@ func (c *Context) RegisterHost(b []byte, flags RegisterFlags) (*HostRegistration
 	return m, nil
 }
 
-// Bytes is the memory, which is the caller's.
+// Bytes returns the memory, which is the caller's.
 func (m *HostRegistration) Bytes() []byte {
 	if m == nil {
 		return nil
@@ -156,7 +155,7 @@ func (m *HostRegistration) Bytes() []byte {
 	return m.bytes
 }
 
-// DevicePtr is the memory's address for a kernel, and for copies that take
+// DevicePtr returns the memory's address for kernels, and for copies that take
 // device memory (cuMemHostGetDevicePointer).
 func (m *HostRegistration) DevicePtr() (DevicePtr, error) {
 	if m == nil {
@@ -165,7 +164,7 @@ func (m *HostRegistration) DevicePtr() (DevicePtr, error) {
 	return m.hostHandle.devicePtr(m.ctx)
 }
 
-// Close ends the pinning, after all work of the context (cuMemHostUnregister).
+// Close unpins the memory, after all work of the context (cuMemHostUnregister).
 // The caller must not unmap the memory before.
 func (m *HostRegistration) Close() error {
 	if m == nil {

@@ -8,14 +8,14 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// Call has s call f once the work that s has now is done, and returns at once
+// Call makes s call f once the work that s has now is done, and returns at once
 // (cuLaunchHostFunc). Work given to s later waits for f. A stream that is
 // captured is refused ([ErrStreamCaptureUnsupported]).
 //
-// f runs on a thread of the driver. It must not call the driver, through this
-// package or another, wait for what does, or panic. Other streams may wait
-// while it runs, so it should hand on what takes long. If the context is lost f
-// is never called: wait for the stream, not for f alone.
+// f runs on a thread of the driver. It must not panic, call the driver through
+// any package, or wait for something that does. Other streams may wait while it
+// runs, so pass long work to another goroutine. If the context is lost, f is
+// never called: wait for the stream, not for f alone.
 func (s *Stream) Call(f func()) error {
 	if s == nil {
 		return ErrClosed
@@ -44,8 +44,8 @@ var hostCallback = sync.OnceValue(func() sys.CUhostFn {
 	}))
 })
 
-// hostFuncs are those of the process that wait to be called, by the number that
-// the driver has of them.
+// hostFuncs holds the functions that wait to be called, by the number that the
+// driver has of them.
 var hostFuncs pendingFuncs
 
 type pendingFuncs struct {
@@ -79,7 +79,7 @@ func (p *pendingFuncs) take(id uintptr) func() {
 	return f
 }
 
-// drop forgets those of contexts that are lost: the driver will not call them.
+// drop forgets the functions of lost contexts: the driver will not call them.
 func (p *pendingFuncs) drop(of *fate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

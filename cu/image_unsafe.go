@@ -5,14 +5,14 @@ import (
 	"unsafe"
 )
 
-// Code is given to the driver without its length, so it reads on where an image
-// does not end as it should.
+// The driver gets code without its length, so it reads past the end of a damaged
+// image.
 
-// loadable is a copy of image as the driver wants it: PTX ends in a zero. What
-// was cut off is refused.
+// loadable returns a copy of image as the driver wants it: PTX ends in a zero. It
+// refuses an image that was cut off.
 func loadable(op string, image []byte) (unsafe.Pointer, error) {
 	if !isWhole(image) {
-		return nil, &Error{Op: op, Result: ErrInvalidImage, Detail: "it is shorter than it says, or no image that can be moved"}
+		return nil, &Error{Op: op, Result: ErrInvalidImage, Detail: "the image is shorter than its headers say, or has the address of other memory in it"}
 	}
 	code := make([]byte, len(image)+1)
 	copy(code, image)

@@ -9,15 +9,15 @@ import (
 )
 
 // An IPCHandle names memory to other processes: CUipcMemHandle, in the runtime
-// API cudaIpcMemHandle_t, which CuPy, PyTorch, Numba and UCX send. It is a
-// value, good while the memory is allocated and its process lives. It keeps
-// nothing alive, and whoever sees it can open the memory: between programs of
-// one's own the descriptors of package vmm are the better way.
+// API cudaIpcMemHandle_t, which CuPy, PyTorch, Numba and UCX send. It is a value,
+// valid while the memory is allocated and its process lives. It keeps nothing
+// alive, and anyone who sees it can open the memory: between your own programs
+// prefer the descriptors of package vmm.
 //
-// It names a place more than what is there. The handle of freed memory opens
-// what was allocated later at the same address, and a handle with a byte
-// changed may open (D16). The two sides have to agree how long it is good, as
-// package share has them do.
+// It names a place rather than the memory there. The handle of freed memory opens
+// what was allocated later at the same address, and a handle with one byte
+// changed may open (D16). The two sides have to agree how long it is valid, as
+// those of package share do.
 type IPCHandle [64]byte
 
 // String gives 128 hexadecimal digits.
@@ -31,7 +31,7 @@ func (h *IPCHandle) UnmarshalText(text []byte) error {
 	return unmarshal64((*[64]byte)(h), "an IPC handle", text)
 }
 
-// unmarshal64 reads 64 bytes in hexadecimal; b is left alone if they are not.
+// unmarshal64 reads 64 bytes in hexadecimal. If it fails it leaves b alone.
 func unmarshal64(b *[64]byte, what string, text []byte) error {
 	if len(text) != hex.EncodedLen(len(b)) {
 		return fmt.Errorf("cu: %s of %d digits, want %d", what, len(text), hex.EncodedLen(len(b)))
@@ -55,14 +55,14 @@ func (dev *Device) SupportsIPC() (bool, error) {
 	return ok, err
 }
 
-// IPCHandle returns what names the memory to other processes, each time the
-// same (cuIpcGetMemHandle). They open it with [Context.OpenIPC], or
-// cudaIpcOpenMemHandle. Synchronise before sending, so that what they read is
-// there.
+// IPCHandle returns a handle that names the memory to other processes, the same
+// each time (cuIpcGetMemHandle). They open it with [Context.OpenIPC] or
+// cudaIpcOpenMemHandle. Synchronise before sending it, so that they read what was
+// written.
 //
 // The driver does not know who has the memory open, and CUDA leaves undefined
-// what an opener finds after a Close here. So openers close first, which has to
-// be told by other means: package share does.
+// what an opener finds after Close. So openers close first, and tell the owner by
+// other means: package share does.
 func (m *Memory) IPCHandle() (IPCHandle, error) {
 	if m == nil || !m.enter() {
 		return IPCHandle{}, ErrClosed
@@ -72,11 +72,11 @@ func (m *Memory) IPCHandle() (IPCHandle, error) {
 	return h, err
 }
 
-// IPCHandle is [Memory.IPCHandle] of the memory around p, which others in this
-// process may have allocated, as PyTorch's pool is with cudaMalloc
-// (cuIpcGetMemHandle, cuMemGetAddressRange). offset is where p is in that
-// memory. Send it with the handle: the opener gets the beginning. Memory of
-// another kind is [ErrInvalidValue], and the error says which.
+// IPCHandle is [Memory.IPCHandle] for the memory around p, which other code of
+// this process may have allocated, such as PyTorch's pool with cudaMalloc
+// (cuIpcGetMemHandle, cuMemGetAddressRange). offset is p's place in that memory.
+// Send it with the handle: the opener gets the beginning. Memory of another kind
+// is [ErrInvalidValue], and the error names the kind.
 func (c *Context) IPCHandle(p DevicePtr) (h IPCHandle, offset uint64, err error) {
 	raw := new(sys.CUipcMemHandle)
 	base := p
@@ -88,7 +88,7 @@ func (c *Context) IPCHandle(p DevicePtr) (h IPCHandle, offset uint64, err error)
 		return call.CuIpcGetMemHandle(raw, sys.CUdeviceptr(base))
 	})
 	if errors.Is(err, ErrInvalidValue) {
-		err = fmt.Errorf("%s is no memory that legacy IPC can share: %s: %w", p, c.kindOf(p), err)
+		err = fmt.Errorf("legacy IPC cannot share %s: %s: %w", p, c.kindOf(p), err)
 	}
 	if err != nil {
 		return IPCHandle{}, 0, err
@@ -96,28 +96,28 @@ func (c *Context) IPCHandle(p DevicePtr) (h IPCHandle, offset uint64, err error)
 	return raw.Reserved, uint64(p - base), nil
 }
 
-// kindOf says what an address is that has no IPC handle, and how that is shared.
+// kindOf says what kind of memory has no IPC handle, and how to share it.
 func (c *Context) kindOf(p DevicePtr) string {
 	a, err := c.PointerAttributes(p)
 	switch {
 	case err != nil || a.Type == 0:
-		return "the driver knows nothing there"
+		return "the driver knows no memory there"
 	case a.Type == MemoryHost:
 		return "it is pinned host memory"
 	case a.Managed:
 		return "it is managed memory"
 	case a.Pool != 0:
-		return "it is of a memory pool, which is shared as a whole: see Pool.Export and StreamMemory.ExportPointer"
+		return "it belongs to a memory pool, which is shared as a whole: see Pool.Export and StreamMemory.ExportPointer"
 	}
 	m, err := c.inner.dev.drv.RetainMemory(p)
 	if err == nil {
 		_ = m.Close()
 		return "it is virtual memory of cuMemCreate, which is shared as a file descriptor: see MemHandle.Export and package vmm"
 	}
-	return "if another process has shared it, the handle that came from there is the one to pass on"
+	return "if another process has shared it, pass on the handle that came from there"
 }
 
-// An IPCMemory is memory of another process, open in a context of this one. The
+// An IPCMemory is memory of another process, opened in a context of this one. The
 // caller owns it.
 type IPCMemory struct {
 	*ipcMemoryHandle
@@ -132,22 +132,22 @@ type ipcMemoryHandle struct {
 }
 
 // OpenIPC maps memory that another process shares (cuIpcOpenMemHandle). Opened
-// again in c it is at the same address, and stays until all are closed. If it
-// is on another device, visible here or not, c is given access to that device
+// again in c it has the same address, and stays until all are closed. If it is on
+// another device, visible here or not, c gets access to that device
 // ([Context.EnablePeerAccess]).
 //
 // Open all memory of one process and device in one context of each device here.
 // The opener closes before the owner frees; the two have to agree on that. The
-// driver does not notice that the owner has freed the memory or has ended, and
-// may open other memory by an old handle: see [IPCHandle].
+// driver does not notice that the owner has freed the memory or has ended, and an
+// old handle may open other memory: see [IPCHandle].
 //
-// Each error says what to do. [ErrInvalidValue]: the bytes are no handle of
-// this machine and driver, or the memory was freed. [ErrInvalidContext]: the
-// handle is of this process, or of one with its number in another PID namespace
-// (D18). [ErrInvalidHandle]: the owner has ended, or another context has memory
-// of it. [ErrMapFailed]: the memory cannot be mapped.
-// [ErrPeerAccessUnsupported], [ErrTooManyPeers]: it is on another device.
-// [ErrNotSupported]: see [Device.SupportsIPC].
+// Each error says what to do. [ErrInvalidValue]: the bytes are no handle of this
+// machine and driver, or the memory was freed. [ErrInvalidContext]: the handle is
+// of this process, or of one with the same number in another PID namespace (D18).
+// [ErrInvalidHandle]: the owner has ended, or another context has memory of it.
+// [ErrMapFailed]: the memory cannot be mapped. [ErrPeerAccessUnsupported],
+// [ErrTooManyPeers]: it is on another device. [ErrNotSupported]: see
+// [Device.SupportsIPC].
 func (c *Context) OpenIPC(h IPCHandle) (*IPCMemory, error) {
 	m := &IPCMemory{&ipcMemoryHandle{}, c}
 	raw := sys.CUipcMemHandle{Reserved: h}
@@ -168,8 +168,8 @@ func (c *Context) OpenIPC(h IPCHandle) (*IPCMemory, error) {
 	return m, nil
 }
 
-// extentOf is the size of the memory that begins at p, 0 if the driver does not
-// say.
+// extentOf returns the size of the memory that begins at p, or 0 if the driver
+// does not say.
 func extentOf(call sys.Caller, p sys.CUdeviceptr) uint64 {
 	base, n := new(sys.CUdeviceptr), new(uintptr)
 	if call.CuMemGetAddressRange_v2(base, n, p) != sys.CUDA_SUCCESS || *base != p {
@@ -178,7 +178,7 @@ func extentOf(call sys.Caller, p sys.CUdeviceptr) uint64 {
 	return uint64(*n)
 }
 
-// Ptr is where the memory begins in this process, 0 after Close.
+// Ptr returns the memory's address in this process, 0 after Close.
 func (m *IPCMemory) Ptr() DevicePtr {
 	if m == nil {
 		return 0
@@ -186,8 +186,8 @@ func (m *IPCMemory) Ptr() DevicePtr {
 	return m.openAt(m.ptr)
 }
 
-// Size is the memory's size in bytes, as the driver says (cuMemGetAddressRange),
-// or 0. Its owner may have asked for less.
+// Size returns the memory's size in bytes, as the driver says
+// (cuMemGetAddressRange), or 0. Its owner may have asked for less.
 func (m *IPCMemory) Size() uint64 {
 	if m == nil {
 		return 0
@@ -195,7 +195,7 @@ func (m *IPCMemory) Size() uint64 {
 	return m.size
 }
 
-// Context returns the context that the memory was opened in.
+// Context returns the context in which the memory was opened.
 func (m *IPCMemory) Context() *Context {
 	if m == nil {
 		return nil
@@ -203,8 +203,8 @@ func (m *IPCMemory) Context() *Context {
 	return m.ctx
 }
 
-// Close ends one OpenIPC, and with the last of a handle the mapping, which no
-// work may be using (cuIpcCloseMemHandle). The memory stays its owner's.
+// Close ends one OpenIPC. The last one of a handle ends the mapping, which no
+// work may be using (cuIpcCloseMemHandle). The owner keeps the memory.
 func (m *IPCMemory) Close() error {
 	if m == nil {
 		return nil

@@ -169,10 +169,10 @@ func TestIPCHandleOfOtherMemory(t *testing.T) {
 	theirs := opened(t, ctx, peer.memory(t, ipcSize, 1))
 	for want, p := range map[string]cu.DevicePtr{
 		"virtual memory of cuMemCreate": virtual,
-		"of a memory pool":              pooled.Ptr(),
+		"belongs to a memory pool":      pooled.Ptr(),
 		"pinned host memory":            pinned,
-		"knows nothing there":           8,
-		"is the one to pass on":         theirs.Ptr(),
+		"knows no memory there":         8,
+		"pass on the handle":            theirs.Ptr(),
 	} {
 		_, _, err := ctx.IPCHandle(p)
 		require.ErrorIs(t, err, cu.ErrInvalidValue, want)
@@ -198,7 +198,7 @@ func TestIPCHandleThatIsNone(t *testing.T) {
 	}
 	_, err := ctx.OpenIPC(cu.IPCHandle{})
 	require.ErrorIs(t, err, cu.ErrInvalidValue)
-	require.ErrorContains(t, err, "no handle")
+	require.ErrorContains(t, err, "not a handle")
 	_, err = ctx.OpenIPCEvent(cu.IPCEventHandle{})
 	require.ErrorIs(t, err, cu.ErrMapFailed)
 	_, err = ctx.OpenIPCEvent(cu.IPCEventHandle(good))

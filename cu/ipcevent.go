@@ -7,7 +7,7 @@ import (
 )
 
 // An IPCEventHandle names an event to other processes: CUipcEventHandle, in the
-// runtime API cudaIpcEventHandle_t. It is a value, good while the event is open
+// runtime API cudaIpcEventHandle_t. It is a value, valid while the event is open
 // and its process lives.
 type IPCEventHandle [64]byte
 
@@ -22,10 +22,10 @@ func (h *IPCEventHandle) UnmarshalText(text []byte) error {
 	return unmarshal64((*[64]byte)(h), "an IPC event handle", text)
 }
 
-// IPCHandle returns what names the event to other processes, which open it with
-// [Context.OpenIPCEvent] or cudaIpcOpenEventHandle (cuIpcGetEventHandle). For
-// both sides it marks the latest record, whoever made it. [ErrInvalidHandle]:
-// it was not made with [EventInterprocess] and [EventDisableTiming], or was
+// IPCHandle returns a handle that names the event to other processes, which open
+// it with [Context.OpenIPCEvent] or cudaIpcOpenEventHandle (cuIpcGetEventHandle).
+// Both sides see the latest record, whoever made it. [ErrInvalidHandle]: the
+// event was not made with [EventInterprocess] and [EventDisableTiming], or was
 // opened here.
 func (e *Event) IPCHandle() (IPCEventHandle, error) {
 	raw := new(sys.CUipcEventHandle)
@@ -35,17 +35,16 @@ func (e *Event) IPCHandle() (IPCEventHandle, error) {
 	return raw.Reserved, err
 }
 
-// OpenIPCEvent opens an event that another process shares
-// (cuIpcOpenEventHandle). The caller owns it. Streams of c can record it and
-// wait for it, like one that does not keep the time, while the process that
-// made it has it open. If a process dies before its record is done, a stream
-// that waits for that waits without end, so wait on the host, with a context that
-// ends: [Event.Synchronize].
+// OpenIPCEvent opens an event that another process shares (cuIpcOpenEventHandle).
+// The caller owns it. Streams of c can record it and wait for it, while its
+// process has it open; it does not record the time. If a process dies before its
+// record is done, a stream that waits for it waits forever: wait on the host,
+// with a context that ends ([Event.Synchronize]).
 //
 // The driver does not notice that the owner has closed the event or was killed:
-// it opens, and a wait for it ends at once or never. Ask the owner over the
-// connection that the handle came by. On a GPU the handle of another container
-// may open an event that has nothing to do with it (D18).
+// the event opens, and a wait for it ends at once or never. Ask the owner over
+// the connection that brought the handle. On a GPU the handle of another
+// container may open an unrelated event (D18).
 //
 // Errors: [ErrInvalidContext] for a handle of this process; [ErrMapFailed] for
 // bytes that are no handle, and between containers with a /dev/shm each (D18).

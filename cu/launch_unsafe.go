@@ -13,32 +13,32 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// Dim3 is a size in up to three dimensions. A Y or Z of 0 counts as 1, so that
-// Dim3{X: 256} is a line.
+// Dim3 is a size in up to three dimensions. A Y or Z of 0 counts as 1: Dim3{X:
+// 256} is a line.
 type Dim3 struct{ X, Y, Z uint32 }
 
-// c is d as C has it.
+// c returns d as C has it.
 func (d Dim3) c() Dim3 { return Dim3{d.X, max(d.Y, 1), max(d.Z, 1)} }
 
-// LaunchConfig is how a kernel is launched.
+// LaunchConfig says how to launch a kernel.
 type LaunchConfig struct {
-	Grid   Dim3   // how many blocks
-	Block  Dim3   // of how many threads each
-	Shared uint32 // bytes of shared memory of each, besides what the kernel has itself
+	Grid   Dim3   // number of blocks
+	Block  Dim3   // threads per block
+	Shared uint32 // bytes of shared memory per block, besides the kernel's own
 
-	// Cooperative has all blocks run at once, so that they can wait for each
-	// other; [ErrCooperativeLaunchTooLarge] if they do not fit.
+	// Cooperative runs all blocks at once, so that they can wait for each other;
+	// [ErrCooperativeLaunchTooLarge] if they do not fit.
 	Cooperative bool
-	// Priority is the lower the more urgent, for this launch; 0 is the stream's
-	// (CUDA 11.7).
+	// Priority is this launch's: lower is more urgent, 0 is the stream's (CUDA
+	// 11.7).
 	Priority int
 	// Cluster is how many blocks run close to each other, on devices of compute
 	// capability 9.0 or newer; zero is none, or the kernel's own (CUDA 11.8).
 	Cluster Dim3
 }
 
-// An ArgumentError says that the arguments of a launch are not those of the
-// kernel. Nothing reached the driver.
+// An ArgumentError says that the arguments of a launch do not fit the kernel.
+// Nothing reached the driver.
 type ArgumentError struct {
 	Function string
 	Index    int // of the argument, from 0; -1 if their number is wrong
@@ -53,27 +53,27 @@ func (e *ArgumentError) Error() string {
 	return fmt.Sprintf("cu: kernel %s: args[%d]: %s", e.Function, e.Index, e.Reason)
 }
 
-// Launch queues the kernel on s, a stream of its context (cuLaunchKernel;
-// cuLaunchCooperativeKernel; cuLaunchKernelEx for a priority or a cluster, which is a
-// [*SymbolError] before CUDA 11.8). It returns before the kernel is done. It may be
-// captured: the graph has a copy of the arguments.
+// Launch queues the kernel on s, a stream of its context, and returns before it
+// is done (cuLaunchKernel; cuLaunchCooperativeKernel; cuLaunchKernelEx for a
+// priority or a cluster, a [*SymbolError] before CUDA 11.8). It may be captured:
+// the graph has a copy of the arguments.
 //
-// args are the kernel's parameters in order, each an int8 to int64, uint8 to
-// uint64, float32, float64, [DevicePtr], an array or struct of such, which lies
-// in memory as that of C does, or what has a method Ptr() DevicePtr, such as
-// [*Memory] and vmm.Buffer, for its address. An int is not among them, as it is
-// not C's, nor is a bool. A mistake is an [*ArgumentError] before anything runs:
-// drivers from CUDA 12.4 on know how many parameters there are and of how many
-// bytes. For older ones the caller must give exactly what the kernel takes.
+// args are the kernel's parameters in order. Each is an int8 to int64, a uint8 to
+// uint64, a float32 or float64, a [DevicePtr], or an array or struct of such with
+// the layout of C's. For memory pass a value with a method Ptr() DevicePtr, such
+// as [*Memory] and vmm.Buffer. An int is no argument, as it is not C's, nor is a
+// bool. A mistake is an [*ArgumentError] before anything runs: drivers from CUDA
+// 12.4 on know the number and sizes of the parameters. For older ones pass
+// exactly what the kernel takes.
 //
-// The caller keeps memory that is an argument open until the kernel is done.
-// Memory that is closed already, so that its Ptr is 0, is refused ([ErrClosed]); to
-// pass the null pointer, give DevicePtr(0).
+// The caller keeps memory arguments open until the kernel is done. Closed memory,
+// whose Ptr is 0, is refused ([ErrClosed]); for the null pointer pass
+// DevicePtr(0).
 //
 // Errors: [ErrInvalidValue] for a grid or block that the device cannot have;
-// [ErrLaunchOutOfResources] for one that needs too many registers; either names what
-// is too large, and the limit. That a
-// kernel failed is told by a later call: see [ErrContextLost].
+// [ErrLaunchOutOfResources] for one that needs too many registers. Both name what
+// is too large, and the limit. If the kernel fails, a later call says so: see
+// [ErrContextLost].
 func (f *Function) Launch(s *Stream, cfg LaunchConfig, args ...any) error {
 	l, err := f.prepare(cfg, args)
 	if err != nil {
@@ -83,8 +83,8 @@ func (f *Function) Launch(s *Stream, cfg LaunchConfig, args ...any) error {
 }
 
 // A Launch is a kernel with its arguments, to be run many times. It owns no
-// handle and ends with its function. Runs may overlap; a Set must not overlap with
-// another Set or a Run, which may find half of the argument changed.
+// handle and ends with its function. Runs may overlap. A Set must not overlap
+// with another Set, or with a Run, which may find half of the argument changed.
 type Launch struct {
 	f     *Function
 	cfg   LaunchConfig
@@ -99,13 +99,13 @@ type Launch struct {
 	ex *sys.CUlaunchConfig // for cuLaunchKernelEx
 }
 
-// Prepare makes a Launch of what [Function.Launch] takes, and checks that. The
+// Prepare makes a Launch of what [Function.Launch] takes, and checks it. The
 // Launch keeps its arguments reachable.
 func (f *Function) Prepare(cfg LaunchConfig, args ...any) (*Launch, error) {
 	return f.prepare(cfg, slices.Clone(args)) // the caller may use the slice again
 }
 
-// prepare is Prepare, of arguments that stay the same.
+// prepare is Prepare for arguments that stay the same.
 func (f *Function) prepare(cfg LaunchConfig, args []any) (*Launch, error) {
 	params, err := f.parameters()
 	if errors.Is(err, ErrSymbolMissing) {
@@ -135,15 +135,14 @@ func (f *Function) count(params []Param, args []any) error {
 	for i, p := range params {
 		sizes[i] = p.Size
 	}
-	return &ArgumentError{f.name, -1, fmt.Sprintf("it takes %d arguments, of %d bytes, and was given %d", len(params), sizes, len(args))}
+	return &ArgumentError{f.name, -1, fmt.Sprintf("it takes %d arguments, of %d bytes; %d were given", len(params), sizes, len(args))}
 }
 
-// spareArgs are how many zeros stand behind the arguments where the driver does
-// not tell the number of parameters, and so takes what it finds.
+// spareArgs is how many zeros follow the arguments if the driver does not tell
+// the number of parameters, and takes what it finds.
 const spareArgs = 512
 
-// argAlign is what every argument is aligned to in memory: as much as C aligns
-// any.
+// argAlign is the alignment of every argument in memory: the most that C needs.
 const argAlign = 16
 
 // lay puts the arguments into memory.
@@ -156,7 +155,7 @@ func (l *Launch) lay(params []Param, args []any) error {
 			return err
 		}
 		if params != nil && uint64(n) != params[i].Size {
-			return l.wrong(i, fmt.Sprintf("%T has %d bytes, and the parameter %d", a, n, params[i].Size))
+			return l.wrong(i, fmt.Sprintf("%T has %d bytes; the parameter has %d", a, n, params[i].Size))
 		}
 		l.size = append(l.size, n)
 		size += (n + argAlign - 1) &^ (argAlign - 1)
@@ -181,21 +180,23 @@ func (l *Launch) lay(params []Param, args []any) error {
 	return nil
 }
 
-// alignedMemory is size bytes, and a few more: Go aligns to 8 only.
+// alignedMemory returns size bytes that are aligned to argAlign: Go aligns to 8
+// only.
 func alignedMemory(size uintptr) unsafe.Pointer {
 	const more = argAlign / 8
 	p := unsafe.Pointer(unsafe.SliceData(make([]uint64, size/8+more)))
 	return unsafe.Add(p, -uintptr(p)%argAlign)
 }
 
-// zeros is as large as what a kernel takes in all, which from CUDA 12.1 on is
-// 32764 bytes, and 4096 before. It is only read.
+// zeros is as large as all arguments of a kernel may be: 32764 bytes from CUDA
+// 12.1 on, 4096 before. It is only read.
 var zeros [32764 / 4]uint32
 
-// addressed is memory of whatever package. Ptr is 0 once it is closed.
+// addressed is memory of any package. Ptr is 0 once it is closed.
 type addressed interface{ Ptr() DevicePtr }
 
-// measure is how many bytes argument i takes, if it can be one.
+// measure returns how many bytes argument i takes, or an error if it cannot be
+// one.
 func (l *Launch) measure(i int, a any) (uintptr, error) {
 	m, ok := a.(addressed)
 	if !ok {
@@ -208,21 +209,21 @@ func (l *Launch) measure(i int, a any) (uintptr, error) {
 	return unsafe.Sizeof(DevicePtr(0)), l.checkOpen(i)
 }
 
-// checkOpen refuses argument i if it is memory that is closed.
+// checkOpen refuses argument i if it is closed memory.
 func (l *Launch) checkOpen(i int) error {
 	m := l.memory[i]
 	if m == nil || m.Ptr() != 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", l.wrong(i, fmt.Sprintf("a closed %T, or memory of 0 bytes: its Ptr is 0; DevicePtr(0) is the null pointer", m)), ErrClosed)
+	return fmt.Errorf("%w: %w", l.wrong(i, fmt.Sprintf("a closed %T, or memory of 0 bytes: its Ptr is 0; pass DevicePtr(0) for the null pointer", m)), ErrClosed)
 }
 
 func (l *Launch) measureNumbers(i int, t reflect.Type) (uintptr, error) {
 	if t == nil {
-		return 0, l.wrong(i, "nil is none; DevicePtr(0) is the null pointer")
+		return 0, l.wrong(i, "nil is no argument; pass DevicePtr(0) for the null pointer")
 	}
 	if !isArgument(t) {
-		return 0, l.wrong(i, fmt.Sprintf("%s is none: only numbers of a fixed size can be, arrays and structs of them, and memory", t))
+		return 0, l.wrong(i, fmt.Sprintf("%s is no argument: pass numbers of a fixed size, arrays or structs of them, or memory", t))
 	}
 	return t.Size(), nil
 }
@@ -272,16 +273,15 @@ func store(p unsafe.Pointer, n uintptr, a any) {
 	copy(unsafe.Slice((*byte)(p), n), unsafe.Slice((*byte)(value), n))
 }
 
-// Set changes argument i, counted from 0, for the runs that follow. value is a
-// number, or an array or struct of numbers, of as many bytes as the one before;
-// of memory it is the address (Ptr), and the caller keeps the memory reachable.
-// It does not allocate.
+// Set changes argument i, from 0, for later runs. value is a number, or an array
+// or struct of numbers, with as many bytes as the one before; or memory, for its
+// address (Ptr), which the caller keeps reachable. Set does not allocate.
 func (l *Launch) Set(i int, value any) error {
-	if l == nil {
+	if l.isZero() {
 		return ErrClosed
 	}
 	if i < 0 || i >= len(l.size) {
-		return &ArgumentError{l.f.name, -1, fmt.Sprintf("it has no args[%d]: there are %d", i, len(l.size))}
+		return &ArgumentError{l.f.name, -1, fmt.Sprintf("there is no args[%d]: the kernel takes %d", i, len(l.size))}
 	}
 	t := reflect.TypeOf(value)
 	n, err := l.measureNumbers(i, t)
@@ -289,18 +289,18 @@ func (l *Launch) Set(i int, value any) error {
 		return err
 	}
 	if n != l.size[i] {
-		return l.wrong(i, fmt.Sprintf("%s has %d bytes, and the parameter %d", t, n, l.size[i]))
+		return l.wrong(i, fmt.Sprintf("%s has %d bytes; the parameter has %d", t, n, l.size[i]))
 	}
 	store(l.args[i], n, value)
 	l.memory[i] = nil
 	return nil
 }
 
-// Run queues the kernel with its arguments on s, as [Function.Launch] does. It refuses
-// memory that has been closed meanwhile, unless Set has taken its place. It does not
+// Run queues the kernel with its arguments on s, as [Function.Launch] does. It
+// refuses memory that was closed meanwhile, unless Set replaced it. It does not
 // allocate.
 func (l *Launch) Run(s *Stream) error {
-	if l == nil || !l.f.owner.enter() {
+	if l.isZero() || !l.f.owner.enter() {
 		return ErrClosed
 	}
 	defer runtime.KeepAlive(l)
@@ -316,8 +316,16 @@ func (l *Launch) Run(s *Stream) error {
 	return nil
 }
 
+// isZero reports whether there is nothing to run: everything of it is [ErrClosed].
+func (l *Launch) isZero() bool { return l == nil || l.f == nil }
+
 // Function returns the kernel.
-func (l *Launch) Function() *Function { return l.f }
+func (l *Launch) Function() *Function {
+	if l == nil {
+		return nil
+	}
+	return l.f
+}
 
 // call is the driver call.
 func (l *Launch) call(call sys.Caller, h sys.CUstream) sys.CUresult {
@@ -338,7 +346,7 @@ func (l *Launch) callExtended(call sys.Caller, h sys.CUstream) sys.CUresult {
 	return call.CuLaunchKernelEx(l.ex, l.f.fn, &l.args[0], nil)
 }
 
-// choose settles which driver function launches: the oldest that can.
+// choose picks the oldest driver function that can launch this.
 func (l *Launch) choose() {
 	cfg := l.cfg
 	switch {
@@ -351,7 +359,7 @@ func (l *Launch) choose() {
 	}
 }
 
-// extended is cfg for cuLaunchKernelEx, without the stream.
+// extended returns cfg for cuLaunchKernelEx, without the stream.
 func (cfg LaunchConfig) extended() *sys.CUlaunchConfig {
 	attrs := make([]sys.CUlaunchAttribute, 0, 3)
 	add := func(id sys.CUlaunchAttributeID) *sys.CUlaunchAttributeValue {

@@ -8,8 +8,8 @@ import (
 	"github.com/gpufd/gpufd/internal/made"
 )
 
-// A Leak is something that was lost before it was closed and that the garbage
-// collector must not end, because a kernel may still use it.
+// A Leak is something that was lost before it was closed. The garbage collector
+// must not end it, because a kernel may still use it.
 type Leak struct {
 	What  string // e.g. "mapping of 2097152 bytes at 0x7f2c00000000"
 	Stack Stack  // where it was made
@@ -20,8 +20,8 @@ func (l Leak) String() string {
 	return fmt.Sprintf("gpufd: %s was lost without Close; it was made at\n%s", l.What, l.Stack)
 }
 
-// A Stack is where something was made. Taking one is cheap; it is looked up
-// only when printed.
+// A Stack records where something was made. Taking one is cheap; names are looked
+// up only when it is printed.
 type Stack [16]uintptr
 
 // Here returns the stack of its caller's caller, less skip frames.
@@ -33,7 +33,7 @@ func Here(skip int) (s Stack) {
 // String prints each frame on two lines: its function, and file and line.
 func (s Stack) String() string { return made.Print(made.Frames(s[:])) }
 
-// ReportLeak tells the driver's leak handler of l.
+// ReportLeak passes l to the driver's leak handler.
 func (d *Driver) ReportLeak(l Leak) { d.leak(l) }
 
 func printLeak(l Leak) { fmt.Fprint(os.Stderr, l) }

@@ -7,12 +7,12 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A Library is code that is loaded for all contexts of a process, those made
-// later too, in place of one [Module] in each (CUDA 12.0). The caller owns it.
-// It is safe for concurrent use.
+// A Library is code loaded for all contexts of a process, also later ones, in
+// place of one [Module] in each (CUDA 12.0). The caller owns it. It is safe for
+// concurrent use.
 //
-// The garbage collector does not unload a Library that is lost: a graph may
-// still launch its kernels.
+// The garbage collector does not unload a lost Library: a graph may still launch
+// its kernels.
 type Library struct{ *libraryHandle }
 
 type libraryHandle struct {
@@ -22,11 +22,11 @@ type libraryHandle struct {
 	jit     *jit
 }
 
-// LoadLibrary loads PTX, a cubin or a fatbin (cuLibraryLoadData); no context is
-// needed. image is copied. Errors are those of [Context.LoadModule], and a
-// [*SymbolError] before CUDA 12.0. Unless the environment's CUDA_MODULE_LOADING
-// is EAGER the driver compiles when it is first asked for a kernel, which then
-// has the errors of what is no code, or no good code.
+// LoadLibrary loads PTX, a cubin or a fatbin without a context
+// (cuLibraryLoadData). It copies image. Errors are those of [Context.LoadModule],
+// and a [*SymbolError] before CUDA 12.0. Unless the environment's
+// CUDA_MODULE_LOADING is EAGER, the driver compiles at the first request for a
+// kernel, which then returns the errors of bad code.
 func (d *Driver) LoadLibrary(image []byte, opts ...JITOption) (*Library, error) {
 	const op = "cuLibraryLoadData"
 	code, err := loadable(op, image)
@@ -38,9 +38,9 @@ func (d *Driver) LoadLibrary(image []byte, opts ...JITOption) (*Library, error) 
 	})
 }
 
-// LoadLibraryFile is [Driver.LoadLibrary] of a file (cuLibraryLoadFromFile).
-// [ErrFileNotFound] says that it cannot be read, and [ErrInvalidValue] that it is
-// not a regular file.
+// LoadLibraryFile is [Driver.LoadLibrary] for a file (cuLibraryLoadFromFile).
+// [ErrFileNotFound]: it cannot be read; [ErrInvalidValue]: it is not a regular
+// file.
 func (d *Driver) LoadLibraryFile(path string, opts ...JITOption) (*Library, error) {
 	const op = "cuLibraryLoadFromFile"
 	file, err := readable(op, path)
@@ -77,7 +77,7 @@ func (l *Library) Handle() sys.CUlibrary {
 	return l.library
 }
 
-// Log is what the compiler said of a library that it made, once it has.
+// Log returns what the compiler said of a library that it compiled, once it has.
 func (l *Library) Log() string {
 	if l == nil {
 		return ""
@@ -85,10 +85,9 @@ func (l *Library) Log() string {
 	return l.jit.said()
 }
 
-// Close unloads the library, once the kernels that run are done, for which it
-// waits in the driver (cuLibraryUnload). Its kernels and their functions are
-// [ErrClosed] from then on; graphs that launch them must not be launched any
-// more. A second Close does nothing.
+// Close waits in the driver for the kernels that run, and unloads the library
+// (cuLibraryUnload). Its kernels and their functions are [ErrClosed] from then
+// on; do not launch graphs that have them. A second Close does nothing.
 func (l *Library) Close() error {
 	if l == nil {
 		return nil
@@ -134,15 +133,15 @@ func (l *Library) runIn(c *Context, op string, f func(sys.Caller, sys.CUlibrary)
 }
 
 // A Kernel is a kernel of a [Library], in no context yet. It owns nothing, keeps
-// its library, and ends with that.
+// its library reachable, and ends with it.
 type Kernel struct {
 	lib    *Library
 	kernel sys.CUkernel
 	name   string
 }
 
-// Kernel returns the kernel of that name (cuLibraryGetKernel). [ErrNotFound]:
-// there is none; the error names those that there are, if the driver can list them.
+// Kernel returns the kernel with that name (cuLibraryGetKernel). [ErrNotFound]:
+// there is none; the error names the others, if the driver can list them.
 func (l *Library) Kernel(name string) (*Kernel, error) {
 	const op = "cuLibraryGetKernel"
 	spelt, err := cString(op, name)
@@ -159,9 +158,9 @@ func (l *Library) Kernel(name string) (*Kernel, error) {
 	return &Kernel{l, *k, name}, nil
 }
 
-// Kernels lists the library's kernels, in no particular order
-// (cuLibraryGetKernelCount, cuLibraryEnumerateKernels, CUDA 12.4; each has its
-// name, cuKernelGetName).
+// Kernels lists the library's kernels with their names, in no particular order
+// (cuLibraryGetKernelCount, cuLibraryEnumerateKernels, cuKernelGetName; CUDA
+// 12.4).
 func (l *Library) Kernels() ([]*Kernel, error) {
 	n := new(uint32)
 	err := l.run("cuLibraryGetKernelCount", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
@@ -214,8 +213,8 @@ func (k *Kernel) Handle() sys.CUkernel {
 	return k.kernel
 }
 
-// Function returns the kernel for launches in c (cuKernelGetFunction), with the
-// code for its device. To load that the driver may wait as
+// Function returns the kernel for launches in c, with the code for its device
+// (cuKernelGetFunction). The driver may have to load that, and waits then as
 // [Context.LoadModule] does.
 func (k *Kernel) Function(c *Context) (*Function, error) {
 	if k == nil {
@@ -231,8 +230,8 @@ func (k *Kernel) Function(c *Context) (*Function, error) {
 	return &Function{ctx: c, owner: &k.lib.gate, holds: k, fn: *fn, name: k.name}, nil
 }
 
-// Global returns where a variable of the library lies in c, and its size in
-// bytes (cuLibraryGetGlobal). [ErrNotFound]: there is none of that name.
+// Global returns the address of a library's variable in c, and its size in bytes
+// (cuLibraryGetGlobal). [ErrNotFound]: there is none with that name.
 func (l *Library) Global(c *Context, name string) (p DevicePtr, size uint64, err error) {
 	const op = "cuLibraryGetGlobal"
 	spelt, err := cString(op, name)

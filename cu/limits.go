@@ -7,14 +7,14 @@ import (
 // A Limit names something that a context allots to kernels.
 type Limit sys.CUlimit
 
-// The limits of a context, in bytes where nothing else is said. Not every
-// device has every limit.
+// The limits of a context, in bytes unless said otherwise. Not every device has
+// every limit.
 const (
 	LimitStackSize                    = Limit(sys.CU_LIMIT_STACK_SIZE)                       // stack of each thread
 	LimitPrintfFIFOSize               = Limit(sys.CU_LIMIT_PRINTF_FIFO_SIZE)                 // buffer of the device's printf
 	LimitMallocHeapSize               = Limit(sys.CU_LIMIT_MALLOC_HEAP_SIZE)                 // heap of the device's malloc
-	LimitDevRuntimeSyncDepth          = Limit(sys.CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH)           // how deep kernels of kernels may synchronise; not since compute capability 9.0
-	LimitDevRuntimePendingLaunchCount = Limit(sys.CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT) // launches by kernels that may be waiting, a number
+	LimitDevRuntimeSyncDepth          = Limit(sys.CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH)           // how deep kernels launched by kernels may synchronise; not since compute capability 9.0
+	LimitDevRuntimePendingLaunchCount = Limit(sys.CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT) // pending launches by kernels, a number
 	LimitMaxL2FetchGranularity        = Limit(sys.CU_LIMIT_MAX_L2_FETCH_GRANULARITY)         // how much the L2 cache fetches at once, 0 to 128: a hint
 	LimitPersistingL2CacheSize        = Limit(sys.CU_LIMIT_PERSISTING_L2_CACHE_SIZE)         // part of the L2 cache for persisting accesses
 	LimitShmemSize                    = Limit(sys.CU_LIMIT_SHMEM_SIZE)                       // shared memory of a block; can be set in graphics contexts only
@@ -34,22 +34,22 @@ func (c *Context) Limit(l Limit) (uint64, error) {
 	return uint64(*v), err
 }
 
-// SetLimit sets one of the context's limits (cuCtxSetLimit). The driver may
-// take another value that it can do: Limit tells. Errors:
-// [ErrUnsupportedLimit]; [ErrInvalidValue] for too large a value;
-// [ErrNotPermitted] for a limit that cannot be set; [ErrOutOfMemory].
+// SetLimit sets one of the context's limits (cuCtxSetLimit). The driver may take
+// another value, which Limit returns. Errors: [ErrUnsupportedLimit];
+// [ErrInvalidValue] for too large a value; [ErrNotPermitted] for a limit that
+// cannot be set; [ErrOutOfMemory].
 func (c *Context) SetLimit(l Limit, value uint64) error {
 	return c.run("cuCtxSetLimit", func(call sys.Caller) sys.CUresult {
 		return call.CuCtxSetLimit(sys.CUlimit(l), uintptr(value))
 	})
 }
 
-// A CacheConfig says how a device whose L1 cache and shared memory are one
-// memory should divide it. It is a preference: the driver does what a kernel
+// A CacheConfig is a preference how to divide the memory that some devices use
+// for both L1 cache and shared memory. The driver still gives a kernel what it
 // needs.
 type CacheConfig sys.CUfunc_cache
 
-// The ways to divide it.
+// The preferences.
 const (
 	CachePreferNone   = CacheConfig(sys.CU_FUNC_CACHE_PREFER_NONE)   // no preference, the default
 	CachePreferShared = CacheConfig(sys.CU_FUNC_CACHE_PREFER_SHARED) // more shared memory
@@ -67,8 +67,8 @@ func (c *Context) CacheConfig() (CacheConfig, error) {
 	return CacheConfig(*v), err
 }
 
-// SetCacheConfig sets the context's preference, for kernels without one of
-// their own (cuCtxSetCacheConfig). Devices with a fixed division ignore it.
+// SetCacheConfig sets the context's preference, for kernels without one
+// (cuCtxSetCacheConfig). Devices with a fixed division ignore it.
 func (c *Context) SetCacheConfig(p CacheConfig) error {
 	return c.run("cuCtxSetCacheConfig", func(call sys.Caller) sys.CUresult {
 		return call.CuCtxSetCacheConfig(sys.CUfunc_cache(p))

@@ -6,33 +6,33 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// LocationType says what kind of place memory is in: CUmemLocationType.
+// LocationType is a kind of place for memory: CUmemLocationType.
 type LocationType uint32
 
 // The kinds of place.
 const (
 	LocationDevice          = LocationType(sys.CU_MEM_LOCATION_TYPE_DEVICE)            // a device, by its number
-	LocationHost            = LocationType(sys.CU_MEM_LOCATION_TYPE_HOST)              // the host, wherever
+	LocationHost            = LocationType(sys.CU_MEM_LOCATION_TYPE_HOST)              // the host, any NUMA node
 	LocationHostNUMA        = LocationType(sys.CU_MEM_LOCATION_TYPE_HOST_NUMA)         // a NUMA node of the host, by its number
 	LocationHostNUMACurrent = LocationType(sys.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) // the NUMA node of the calling thread
 )
 
-// A Location is a place that memory can be in, and that can be given access to
-// memory: a device or the host. Those of the host came with CUDA 12.2.
+// A Location is a place that can hold memory, or have access to it: a device or
+// the host. The host's came with CUDA 12.2.
 type Location struct {
 	Type LocationType
 	ID   int // of the device or NUMA node; else 0
 }
 
-// Location is the device as a place of memory.
+// Location returns the device as a place of memory.
 func (dev *Device) Location() Location { return Location{LocationDevice, int(dev.dev)} }
 
 func (dev *Device) location() sys.CUmemLocation { return dev.Location().raw() }
 
-// HostLocation is the host, of whichever NUMA node.
+// HostLocation returns the host, on any NUMA node.
 func HostLocation() Location { return Location{Type: LocationHost} }
 
-// HostNUMALocation is one NUMA node of the host.
+// HostNUMALocation returns one NUMA node of the host.
 func HostNUMALocation(node int) Location { return Location{LocationHostNUMA, node} }
 
 // String gives "device 0", "host", "host NUMA node 1" and the like.
@@ -62,22 +62,23 @@ type LocationAccess struct {
 	Access   Access
 }
 
-// AllocationType is how physical memory behaves: CUmemAllocationType.
+// AllocationType says how physical memory behaves: CUmemAllocationType.
 type AllocationType uint32
 
 // AllocationPinned is memory that stays where it was created.
 const AllocationPinned = AllocationType(sys.CU_MEM_ALLOCATION_TYPE_PINNED)
 
-// MemUsage says what memory is to be used for besides.
+// MemUsage says what special use memory is for.
 type MemUsage uint16
 
-// The special uses of memory. They may be added up.
+// The special uses of memory. They can be combined.
 const (
 	UsageTilePool     = MemUsage(sys.CU_MEM_CREATE_USAGE_TILE_POOL)     // backs sparse arrays
 	UsageHWDecompress = MemUsage(sys.CU_MEM_CREATE_USAGE_HW_DECOMPRESS) // for the decompression engine
 )
 
-// MemProperties are what physical memory is, or is to be: CUmemAllocationProp.
+// MemProperties describe physical memory, existing or to be created:
+// CUmemAllocationProp.
 type MemProperties struct {
 	Type          AllocationType // 0 means AllocationPinned
 	Location      Location       // where it is

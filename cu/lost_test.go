@@ -126,7 +126,7 @@ func TestLossFitsALine(t *testing.T) {
 					require.LessOrEqual(t, len(first), 200, first)
 					require.True(t, strings.HasPrefix(first, fmt.Sprintf("%s (%d), noticed by cu", r.Error(), r)), first)
 					require.True(t, strings.HasPrefix(below, "the driver's own words; "), below)
-					require.Contains(t, below, "begin anew")
+					require.Contains(t, below, "restart the process")
 				}
 			}
 		}

@@ -2,13 +2,14 @@ package cu
 
 import "github.com/gpufd/gpufd/cu/sys"
 
-// WaitFlags say what a stream waits for: one of the conditions, and WaitFlush
-// with it if need be.
+// WaitFlags say what a stream waits for: one of the conditions, and WaitFlush if
+// needed.
 type WaitFlags uint32
 
-// The conditions of a wait for the word in memory, and what may be added.
+// The conditions of a wait for a word in memory, and WaitFlush, which may be
+// added.
 const (
-	WaitGEQ   = WaitFlags(sys.CU_STREAM_WAIT_VALUE_GEQ)   // word - value, as a signed number, is not negative: a counter may wrap around, and must not be half its range ahead
+	WaitGEQ   = WaitFlags(sys.CU_STREAM_WAIT_VALUE_GEQ)   // word - value, as a signed number, is not negative: a counter may wrap around, and must be less than half its range ahead
 	WaitEQ    = WaitFlags(sys.CU_STREAM_WAIT_VALUE_EQ)    // word == value
 	WaitAND   = WaitFlags(sys.CU_STREAM_WAIT_VALUE_AND)   // word & value != 0
 	WaitNOR   = WaitFlags(sys.CU_STREAM_WAIT_VALUE_NOR)   // ^(word | value) != 0; see Device.SupportsWaitNOR
@@ -24,7 +25,7 @@ const (
 	WriteNoMemoryBarrier = WriteFlags(sys.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) // the word may come earlier; ErrInvalidValue from CUDA 11.7 on
 )
 
-// BarrierScope is who sees in order what stands before and after a barrier.
+// BarrierScope says for whom a barrier orders memory accesses.
 type BarrierScope uint32
 
 // The scopes of a barrier.
@@ -33,26 +34,26 @@ const (
 	BarrierDevice = BarrierScope(sys.CU_STREAM_MEMORY_BARRIER_TYPE_GPU)
 )
 
-// WaitValue32 has work given to s from now on wait until the word at p, aligned
-// to its size, meets the condition, and returns at once (cuStreamWaitValue32).
-// The word is in device memory or pinned host memory, not in managed memory.
-// Any writer ends the wait: another stream, another process that shares the
-// memory, the host.
+// WaitValue32 makes later work on s wait until the word at p, aligned to its
+// size, meets the condition, and returns at once (cuStreamWaitValue32). The word
+// is in device memory or pinned host memory, not in managed memory. Any writer
+// ends the wait: another stream, another process that shares the memory, the
+// host.
 //
-// Nothing else ends the wait. Until the word is written [Stream.Synchronize]
-// and [Context.Synchronize] wait, and can be given up; Close of the stream does
-// not wait; Close of the context, or of memory of [Context.Alloc], waits
-// without end. If the writer may die, keep a mapping through which this process
-// can write the word: see [Stream.Guard]. Unmapping the memory, or taking the
-// rights away, loses the context, with [ErrLaunchFailed].
+// Nothing else ends the wait. Until the word is written, [Stream.Synchronize] and
+// [Context.Synchronize] wait, until their context ends; Close of the stream does
+// not wait; Close of the context, or of memory of [Context.Alloc], waits without
+// end. If the writer may die, keep a mapping through which this process can write
+// the word: see [Stream.Guard]. Unmapping the memory, or removing access to it,
+// loses the context, with [ErrLaunchFailed].
 //
 // Streams share hardware queues, eight by default (CUDA_DEVICE_MAX_CONNECTIONS,
 // at most 32). A stream that waits may hold up others, even the one that is to
-// write the word: keep streams that wait few.
+// write the word: let few streams wait.
 //
-// Errors: [ErrInvalidValue] for an address that is not aligned or that the
-// device may not read; [ErrNotSupported] for a condition that it lacks, and for
-// all of them where [Device.SupportsMemOps] says no: before CUDA 11.7, unless
+// Errors: [ErrInvalidValue] for an address that is not aligned or that the device
+// may not read; [ErrNotSupported] for a condition that the device lacks, and for
+// all of them where [Device.SupportsMemOps] is false: before CUDA 11.7, unless
 // the kernel module was loaded with NVreg_EnableStreamMemOPs=1.
 func (s *Stream) WaitValue32(p DevicePtr, value uint32, flags WaitFlags) error {
 	addr := sys.CUdeviceptr(p)
@@ -75,10 +76,11 @@ func (s *Stream) WaitValue64(p DevicePtr, value uint64, flags WaitFlags) error {
 }
 
 // WriteValue32 queues a write of the word at p, aligned to its size, after the
-// work that s has, and returns before it is done (cuStreamWriteValue32).
-// Whoever sees the word sees all that the work wrote. The memory has to stay mapped
-// until then: a write to memory that is gone, or through a read-only mapping, loses
-// the context, with [ErrLaunchFailed]. Errors are those of [Stream.WaitValue32].
+// work that s has, and returns before it is done (cuStreamWriteValue32). A reader
+// that sees the word sees all that the work wrote. The memory has to stay mapped
+// until then: a write to memory that is gone, or through a read-only mapping,
+// loses the context, with [ErrLaunchFailed]. Errors are those of
+// [Stream.WaitValue32].
 func (s *Stream) WriteValue32(p DevicePtr, value uint32, flags WriteFlags) error {
 	addr := sys.CUdeviceptr(p)
 	return s.run("cuStreamWriteValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
@@ -99,8 +101,8 @@ func (s *Stream) WriteValue64(p DevicePtr, value uint64, flags WriteFlags) error
 	})
 }
 
-// A MemOp is one operation of [Stream.BatchMemOps]. WaitOp32 and its sisters
-// make them.
+// A MemOp is one operation of [Stream.BatchMemOps], made by WaitOp32 and the
+// like.
 type MemOp struct{ params sys.CUstreamBatchMemOpParams }
 
 // WaitOp32 is [Stream.WaitValue32] in a batch.
@@ -156,9 +158,9 @@ func (op *MemOp) write(typ sys.CUstreamBatchMemOpType, p DevicePtr, flags WriteF
 	return w
 }
 
-// BatchMemOps queues all of ops in their order, or none with an error, at the
-// price of little more than one (cuStreamBatchMemOp). It takes fewer than 256,
-// and does not allocate for those of a slice.
+// BatchMemOps queues all of ops in order or, with an error, none, for little more
+// than the cost of one (cuStreamBatchMemOp). It takes fewer than 256, and does
+// not allocate for a slice of them.
 func (s *Stream) BatchMemOps(ops ...MemOp) error {
 	var first *sys.CUstreamBatchMemOpParams
 	if len(ops) > 0 {
@@ -172,8 +174,8 @@ func (s *Stream) BatchMemOps(ops ...MemOp) error {
 	})
 }
 
-// SupportsMemOps reports whether streams can wait for and write values, as they
-// always can from CUDA 11.7 on.
+// SupportsMemOps reports whether streams can wait for and write values. From CUDA
+// 11.7 on they always can.
 func (dev *Device) SupportsMemOps() (bool, error) {
 	if dev.hasMemOps2() {
 		return true, nil
@@ -181,7 +183,7 @@ func (dev *Device) SupportsMemOps() (bool, error) {
 	return dev.supports(AttributeCanUseStreamMemOpsV1)
 }
 
-// SupportsMemOps64 reports whether [Stream.WaitValue64] and its sisters work.
+// SupportsMemOps64 reports whether [Stream.WaitValue64] and the like work.
 func (dev *Device) SupportsMemOps64() (bool, error) {
 	if dev.hasMemOps2() {
 		return dev.supports(AttributeCanUse64BitStreamMemOps)

@@ -16,8 +16,8 @@ func (p DevicePtr) Add(n uint64) DevicePtr { return p + DevicePtr(n) }
 // String prints the address in hexadecimal with 0x.
 func (p DevicePtr) String() string { return fmt.Sprintf("%#x", uint64(p)) }
 
-// Memory is device memory of the plain kind, which legacy IPC can share and
-// file descriptors cannot: see package vmm for those. The caller owns it.
+// Memory is plain device memory. Legacy IPC can share it, file descriptors
+// cannot: for those see package vmm. The caller owns it.
 type Memory struct {
 	*memoryHandle
 	ctx *Context
@@ -30,7 +30,7 @@ type memoryHandle struct {
 	size uint64
 }
 
-// Alloc allocates size bytes of device memory, whose content is undefined
+// Alloc allocates size bytes of device memory with undefined content
 // (cuMemAlloc).
 func (c *Context) Alloc(size uint64) (*Memory, error) {
 	m := &Memory{&memoryHandle{size: size}, c}
@@ -43,7 +43,7 @@ func (c *Context) Alloc(size uint64) (*Memory, error) {
 	return m, nil
 }
 
-// Ptr is the memory's address, 0 after Close.
+// Ptr returns the memory's address, 0 after Close.
 func (m *Memory) Ptr() DevicePtr {
 	if m == nil {
 		return 0
@@ -51,7 +51,7 @@ func (m *Memory) Ptr() DevicePtr {
 	return m.openAt(m.ptr)
 }
 
-// Size is the memory's size in bytes.
+// Size returns the memory's size in bytes.
 func (m *Memory) Size() uint64 {
 	if m == nil {
 		return 0
@@ -59,9 +59,9 @@ func (m *Memory) Size() uint64 {
 	return m.size
 }
 
-// Close frees the memory, for which it waits in the driver, without end, for all
-// work of the context (cuMemFree). Work of other contexts must be done, and
-// processes that opened it by its [Memory.IPCHandle] have to have closed it.
+// Close waits in the driver, without end, for all work of the context, and frees
+// the memory (cuMemFree). Before that, work of other contexts must be done, and
+// processes that opened it by its [Memory.IPCHandle] must have closed it.
 func (m *Memory) Close() error {
 	if m == nil {
 		return nil
@@ -73,9 +73,9 @@ func (m *memoryHandle) closeIn(h *contextHandle) error {
 	return h.check("cuMemFree_v2", h.call.CuMemFree_v2(sys.CUdeviceptr(m.ptr)))
 }
 
-// AddressRange returns where the device or pinned memory around p begins and
-// its size in bytes, or those of the mapping of a [MemHandle]
-// (cuMemGetAddressRange). [ErrNotFound]: p is in none that c may use.
+// AddressRange returns the address and size in bytes of the device or pinned
+// memory around p, or of the mapping of a [MemHandle] (cuMemGetAddressRange).
+// [ErrNotFound]: p is in no memory that c may use.
 func (c *Context) AddressRange(p DevicePtr) (base DevicePtr, size uint64, err error) {
 	b, n := new(sys.CUdeviceptr), new(uintptr)
 	err = c.run("cuMemGetAddressRange_v2", func(call sys.Caller) sys.CUresult {
@@ -90,7 +90,7 @@ func Copy(c *Context, dst, src DevicePtr, n uint64) error {
 	return c.waiting(func(s *Stream) error { return CopyAsync(s, dst, src, n) })
 }
 
-// CopyAsync queues what [Copy] does on s (cuMemcpyAsync).
+// CopyAsync queues [Copy] on s (cuMemcpyAsync).
 func CopyAsync(s *Stream, dst, src DevicePtr, n uint64) error {
 	err := s.run("cuMemcpyAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyAsync(sys.CUdeviceptr(dst), sys.CUdeviceptr(src), uintptr(n), h)
@@ -101,14 +101,14 @@ func CopyAsync(s *Stream, dst, src DevicePtr, n uint64) error {
 	return nil
 }
 
-// CopyPeer copies n bytes from src, memory of srcCtx's device, to dst, memory
-// of dstCtx's device, and waits (cuMemcpyPeerAsync). c may be either context or
-// another. Devices that cannot access each other copy by way of the host.
+// CopyPeer copies n bytes from src, memory of srcCtx's device, to dst, memory of
+// dstCtx's device, and waits (cuMemcpyPeerAsync). c may be either context or
+// another. Between devices without peer access the copy goes through the host.
 func CopyPeer(c *Context, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx *Context, n uint64) error {
 	return c.waiting(func(s *Stream) error { return CopyPeerAsync(s, dst, dstCtx, src, srcCtx, n) })
 }
 
-// CopyPeerAsync queues what [CopyPeer] does on s (cuMemcpyPeerAsync).
+// CopyPeerAsync queues [CopyPeer] on s (cuMemcpyPeerAsync).
 func CopyPeerAsync(s *Stream, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx *Context, n uint64) error {
 	err := s.borrow("cuMemcpyPeerAsync", dstCtx, srcCtx, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuMemcpyPeerAsync(sys.CUdeviceptr(dst), dstCtx.inner.ctx, sys.CUdeviceptr(src), srcCtx.inner.ctx, uintptr(n), h)
@@ -119,8 +119,8 @@ func CopyPeerAsync(s *Stream, dst DevicePtr, dstCtx *Context, src DevicePtr, src
 	return nil
 }
 
-// borrow is run for a call that names two other contexts. Closing them waits for
-// it.
+// borrow is run for a call that names two other contexts. Close of these waits
+// for it.
 func (s *Stream) borrow(op string, a, b *Context, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
 	defer runtime.KeepAlive(a)
 	defer runtime.KeepAlive(b)
@@ -146,7 +146,7 @@ func Fill[T uint8 | uint16 | uint32](c *Context, dst DevicePtr, value T, count u
 	return c.waiting(func(s *Stream) error { return FillAsync(s, dst, value, count) })
 }
 
-// FillAsync queues what [Fill] does on s (cuMemsetD8Async, cuMemsetD16Async,
+// FillAsync queues [Fill] on s (cuMemsetD8Async, cuMemsetD16Async,
 // cuMemsetD32Async).
 func FillAsync[T uint8 | uint16 | uint32](s *Stream, dst DevicePtr, value T, count uint64) error {
 	p, n := sys.CUdeviceptr(dst), uintptr(count)
@@ -178,7 +178,7 @@ func Fill2D[T uint8 | uint16 | uint32](c *Context, dst DevicePtr, pitch uint64, 
 	return c.waiting(func(s *Stream) error { return Fill2DAsync(s, dst, pitch, value, width, height) })
 }
 
-// Fill2DAsync queues what [Fill2D] does on s (cuMemsetD2D8Async, cuMemsetD2D16Async,
+// Fill2DAsync queues [Fill2D] on s (cuMemsetD2D8Async, cuMemsetD2D16Async,
 // cuMemsetD2D32Async).
 func Fill2DAsync[T uint8 | uint16 | uint32](s *Stream, dst DevicePtr, pitch uint64, value T, width, height uint64) error {
 	p, pit, w, n := sys.CUdeviceptr(dst), uintptr(pitch), uintptr(width), uintptr(height)

@@ -22,12 +22,12 @@ type moduleHandle struct {
 	jit    *jit // nil for a file
 }
 
-// LoadModule loads PTX, which the driver compiles, a cubin or a fatbin
-// (cuModuleLoadDataEx). image is copied; PTX needs no zero at its end.
+// LoadModule loads a cubin, a fatbin or PTX, which the driver compiles
+// (cuModuleLoadDataEx). It copies image; PTX needs no zero at its end.
 //
-// The error is a [*BuildError] where the compiler says what is wrong. Results:
-// [ErrInvalidPTX]; [ErrUnsupportedPTXVersion] for PTX that is newer than the
-// driver; [ErrNoBinaryForGPU] for code of other devices; [ErrInvalidImage].
+// If the compiler says what is wrong, the error is a [*BuildError]. Results:
+// [ErrInvalidPTX]; [ErrUnsupportedPTXVersion] for PTX newer than the driver;
+// [ErrNoBinaryForGPU] for code of other devices; [ErrInvalidImage].
 func (c *Context) LoadModule(image []byte, opts ...JITOption) (*Module, error) {
 	const op = "cuModuleLoadDataEx"
 	code, err := loadable(op, image)
@@ -44,8 +44,8 @@ func (c *Context) LoadModule(image []byte, opts ...JITOption) (*Module, error) {
 }
 
 // LoadModuleFile loads a file of PTX, a cubin or a fatbin (cuModuleLoad).
-// [ErrFileNotFound] says that it cannot be read, and [ErrInvalidValue] that it is
-// not a regular file. This call gives no log: [Context.LoadModule] does.
+// [ErrFileNotFound]: it cannot be read; [ErrInvalidValue]: it is not a regular
+// file. It gives no log: [Context.LoadModule] does.
 func (c *Context) LoadModuleFile(path string) (*Module, error) {
 	const op = "cuModuleLoad"
 	file, err := readable(op, path)
@@ -67,7 +67,7 @@ func (c *Context) newModule(op string, j *jit, load func(sys.Caller, *sys.CUmodu
 	return m, nil
 }
 
-// Context returns the context that the module is loaded in.
+// Context returns the module's context.
 func (m *Module) Context() *Context {
 	if m == nil {
 		return nil
@@ -83,8 +83,8 @@ func (m *Module) Handle() sys.CUmodule {
 	return m.module
 }
 
-// Log is what the compiler said of a module that it made, which most often is
-// nothing: see [JITVerboseLog]. A file has none.
+// Log returns what the compiler said of a module that it compiled, mostly
+// nothing: see [JITVerboseLog]. A module from a file has none.
 func (m *Module) Log() string {
 	if m == nil {
 		return ""
@@ -92,10 +92,10 @@ func (m *Module) Log() string {
 	return m.jit.said()
 }
 
-// Close unloads the module, with its variables, once all work of the context is
-// done, for which it waits in the driver (cuModuleUnload). Its functions are
-// [ErrClosed] from then on; graphs that launch them must not be launched any
-// more. A second Close, or one after the context's, does nothing.
+// Close waits in the driver for all work of the context, and unloads the module
+// with its variables (cuModuleUnload). Its functions are [ErrClosed] from then
+// on; do not launch graphs that have them. A second Close, or one after the
+// context's, does nothing.
 func (m *Module) Close() error {
 	if m == nil {
 		return nil
@@ -117,9 +117,9 @@ func (m *Module) run(op string, f func(sys.Caller, sys.CUmodule) sys.CUresult) e
 	return m.ctx.run(op, func(call sys.Caller) sys.CUresult { return f(call, m.module) })
 }
 
-// Function returns the kernel of that name, as the code spells it: that of C++
-// is mangled unless it is extern "C" (cuModuleGetFunction). [ErrNotFound]:
-// there is none; the error names those that there are, if the driver can list them.
+// Function returns the kernel with that name as in the code; C++ mangles it
+// unless it is extern "C" (cuModuleGetFunction). [ErrNotFound]: there is none;
+// the error names the others, if the driver can list them.
 func (m *Module) Function(name string) (*Function, error) {
 	const op = "cuModuleGetFunction"
 	spelt, err := cString(op, name)
@@ -140,9 +140,9 @@ func (m *Module) function(fn sys.CUfunction, name string) *Function {
 	return &Function{ctx: m.ctx, owner: &m.gate, holds: m, fn: fn, name: name}
 }
 
-// Functions lists the module's kernels, in no particular order
-// (cuModuleGetFunctionCount, cuModuleEnumerateFunctions, CUDA 12.4; each has its
-// name, cuFuncGetName).
+// Functions lists the module's kernels with their names, in no particular order
+// (cuModuleGetFunctionCount, cuModuleEnumerateFunctions, cuFuncGetName; CUDA
+// 12.4).
 func (m *Module) Functions() ([]*Function, error) {
 	n := new(uint32)
 	err := m.run("cuModuleGetFunctionCount", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
@@ -167,9 +167,9 @@ func (m *Module) Functions() ([]*Function, error) {
 	return all, err
 }
 
-// Global returns where a variable of the module lies, and its size in bytes
-// (cuModuleGetGlobal). It is there until the module's Close. [ErrNotFound]:
-// there is none of that name.
+// Global returns the address of a module's variable, and its size in bytes
+// (cuModuleGetGlobal). The variable is there until the module's Close.
+// [ErrNotFound]: there is none with that name.
 func (m *Module) Global(name string) (p DevicePtr, size uint64, err error) {
 	const op = "cuModuleGetGlobal_v2"
 	spelt, err := cString(op, name)

@@ -2,7 +2,14 @@ package cu_test
 
 import (
 	"context"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,17 +22,25 @@ import (
 // promoted are methods of the Memory in a PitchedMemory, which Go looks for before it calls.
 var promoted = map[string]bool{"*cu.PitchedMemory.Ptr": true, "*cu.PitchedMemory.Size": true, "*cu.PitchedMemory.IPCHandle": true}
 
+// notClosed are types with methods of pointers that have no end of their own.
+var notClosed = map[string]string{
+	"Driver": "comes from Open", "Device": "comes from a driver",
+	"FabricHandle": "is a value", "IPCHandle": "is a value", "IPCEventHandle": "is a value", "PoolPointer": "is a value",
+}
+
 // Every method of what can be closed takes a nil receiver and zero arguments: it answers
 // ErrClosed, or zero where it has no error, and Close does nothing.
 func TestNilIsClosed(t *testing.T) {
 	failure := reflect.TypeFor[error]()
+	seen := map[string]bool{}
 	for _, owner := range []any{
 		(*cu.Context)(nil), (*cu.Stream)(nil), (*cu.Event)(nil), (*cu.Memory)(nil), (*cu.PitchedMemory)(nil),
 		(*cu.StreamMemory)(nil), (*cu.IPCMemory)(nil), (*cu.HostMemory)(nil), (*cu.HostRegistration)(nil),
 		(*cu.Graph)(nil), (*cu.GraphExec)(nil), (*cu.Module)(nil), (*cu.Function)(nil), (*cu.Library)(nil),
-		(*cu.Kernel)(nil), (*cu.Pool)(nil), (*cu.MemHandle)(nil),
+		(*cu.Kernel)(nil), (*cu.Pool)(nil), (*cu.MemHandle)(nil), (*cu.StreamWait)(nil), (*cu.Launch)(nil),
 	} {
 		v := reflect.ValueOf(owner)
+		seen[v.Type().Elem().Name()] = true
 		for i := range v.NumMethod() {
 			name := v.Type().String() + "." + v.Type().Method(i).Name
 			if promoted[name] {
@@ -34,6 +49,9 @@ func TestNilIsClosed(t *testing.T) {
 			results := callWithZeros(t, name, v.Method(i))
 			for _, r := range results {
 				switch {
+				case r.Kind() == reflect.Chan:
+					_, open := r.Recv()
+					assert.False(t, open, "%s: it is not closed", name)
 				case r.Type() != failure:
 					assert.True(t, r.IsZero(), "%s: %v", name, r)
 				case v.Type().Method(i).Name == "Close":
@@ -45,6 +63,55 @@ func TestNilIsClosed(t *testing.T) {
 			}
 		}
 	}
+	t.Run("no type is left out", func(t *testing.T) {
+		if _, err := os.Stat("nil_test.go"); err != nil {
+			t.Skip("takes the sources of gpufd")
+		}
+		for _, name := range ownersWithMethods(t) {
+			assert.True(t, seen[name] || notClosed[name] != "", "%s has methods of a pointer, and is not in this test", name)
+		}
+	})
+}
+
+// ownersWithMethods are the exported types that have methods of pointers, but for errors.
+func ownersWithMethods(t *testing.T) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		require.NoError(t, err)
+		for _, d := range f.Decls {
+			method, ok := d.(*ast.FuncDecl)
+			if !ok || method.Recv == nil || !method.Name.IsExported() {
+				continue
+			}
+			pointer, ok := method.Recv.List[0].Type.(*ast.StarExpr)
+			if !ok {
+				continue
+			}
+			name := pointer.X.(*ast.Ident).Name
+			if ast.IsExported(name) && !strings.HasSuffix(name, "Error") && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	require.Contains(t, names, "Stream")
+	return names
+}
+
+// A wait that was never queued is over, and a launch that was never prepared runs nothing.
+func TestZeroStreamWaitAndLaunch(t *testing.T) {
+	var l cu.Launch
+	require.ErrorIs(t, l.Run(nil), cu.ErrClosed)
+	require.ErrorIs(t, l.Set(0, 1), cu.ErrClosed)
+	require.Nil(t, l.Function())
+	var w cu.StreamWait
+	<-w.Done()
+	require.ErrorIs(t, w.Result(), cu.ErrClosed)
 }
 
 func callWithZeros(t *testing.T, name string, method reflect.Value) (results []reflect.Value) {

@@ -8,18 +8,18 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// CanAccessPeer reports whether dev can be given access to memory of peer, see
-// [Context.EnablePeerAccess] (cuDeviceCanAccessPeer). The answer is no for a
-// device and itself.
+// CanAccessPeer reports whether dev can get access to memory of peer: see
+// [Context.EnablePeerAccess] (cuDeviceCanAccessPeer). It is false for a device
+// and itself.
 func (dev *Device) CanAccessPeer(peer *Device) (bool, error) {
 	can := new(int32)
 	err := dev.drv.check("cuDeviceCanAccessPeer", dev.drv.call.CuDeviceCanAccessPeer(can, dev.dev, peer.dev))
 	return *can != 0, err
 }
 
-// outOfReach is an error if one of devices cannot be given access to the memory
-// that is mapped at p, as far as that can be told. The driver is asked about the
-// memory only where there are devices that cannot reach each other.
+// outOfReach returns an error if one of devices cannot get access to the memory
+// mapped at p, as far as is known. It asks the driver about the memory only if
+// there are devices that cannot reach each other.
 func (d *Driver) outOfReach(p DevicePtr, devices []*Device) error {
 	for _, dev := range devices {
 		for _, owner := range d.devices {
@@ -51,7 +51,7 @@ type P2PAttribute sys.CUdevice_P2PAttribute
 
 // The properties of a link. All but the first are 1 for yes and 0 for no.
 const (
-	P2PPerformanceRank            = P2PAttribute(sys.CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)                     // place among the links of this machine: 0 is the fastest
+	P2PPerformanceRank            = P2PAttribute(sys.CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)                     // rank among the links of this machine: 0 is the fastest
 	P2PAccessSupported            = P2PAttribute(sys.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED)                     // what [Device.CanAccessPeer] says
 	P2PNativeAtomicSupported      = P2PAttribute(sys.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)              // atomic operations over the link
 	P2PArrayAccessSupported       = P2PAttribute(sys.CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED)          // access to CUDA arrays
@@ -61,7 +61,7 @@ const (
 // String gives the attribute's name in C.
 func (a P2PAttribute) String() string { return sys.CUdevice_P2PAttribute(a).String() }
 
-// P2PAttribute returns a property of the link by which dev reaches peer
+// P2PAttribute returns a property of the link from dev to peer
 // (cuDeviceGetP2PAttribute). [ErrInvalidDevice]: they are one device;
 // [ErrInvalidValue]: the driver does not know the attribute.
 func (dev *Device) P2PAttribute(a P2PAttribute, peer *Device) (int, error) {
@@ -70,15 +70,15 @@ func (dev *Device) P2PAttribute(a P2PAttribute, peer *Device) (int, error) {
 	return int(*v), dev.drv.check("cuDeviceGetP2PAttribute", r)
 }
 
-// EnablePeerAccess lets kernels, fills, and written and awaited values in c
-// reach memory of [Context.Alloc] and its kin in peer, a context of another
-// device (cuCtxEnablePeerAccess). It holds one way, for memory allocated before
+// EnablePeerAccess lets kernels, fills, and writes of and waits for values in c
+// reach memory of [Context.Alloc] and the like in peer, a context of another
+// device (cuCtxEnablePeerAccess). It works one way, for memory allocated before
 // and later, until DisablePeerAccess or the end of either. Without it kernels
-// fail and the others get [ErrInvalidValue]; copies work, though they may be
-// slower. Memory of [Device.CreateMemory] has [Driver.SetAccess] instead.
+// fail and the others get [ErrInvalidValue]; copies work, though perhaps slower.
+// Memory of [Device.CreateMemory] has [Driver.SetAccess] instead.
 //
 // Errors: [ErrPeerAccessAlreadyEnabled]; [ErrPeerAccessUnsupported] where
-// [Device.CanAccessPeer] says no, as within one device; [ErrTooManyPeers].
+// [Device.CanAccessPeer] is false, as within one device; [ErrTooManyPeers].
 func (c *Context) EnablePeerAccess(peer *Context) error {
 	return c.withPeer("cuCtxEnablePeerAccess", peer, func(call sys.Caller, peer sys.CUcontext) sys.CUresult {
 		return call.CuCtxEnablePeerAccess(peer, 0)
@@ -92,8 +92,8 @@ func (c *Context) DisablePeerAccess(peer *Context) error {
 	return c.withPeer("cuCtxDisablePeerAccess", peer, sys.Caller.CuCtxDisablePeerAccess)
 }
 
-// withPeer makes one driver call with c bound. Closing waits for it in either
-// context.
+// withPeer makes one driver call with c bound. Close of either context waits for
+// it.
 func (c *Context) withPeer(op string, peer *Context, f func(sys.Caller, sys.CUcontext) sys.CUresult) error {
 	defer runtime.KeepAlive(peer)
 	if c == nil || peer == nil || !peer.inner.enter() {

@@ -2,16 +2,16 @@ package cu
 
 import "github.com/gpufd/gpufd/cu/sys"
 
-// PitchedMemory is device memory of rows that each begin where the device likes
-// them to. The caller owns it.
+// PitchedMemory is device memory in rows, each aligned well for the device. The
+// caller owns it.
 type PitchedMemory struct {
 	Memory
 	pitch, width, height uint64
 }
 
-// AllocPitch allocates height rows of width bytes, whose content is undefined,
-// and chooses a pitch that aligns them well (cuMemAllocPitch). elementSize is
-// how much a kernel reads or writes at once: 4, 8 or 16 bytes, else
+// AllocPitch allocates height rows of width bytes with undefined content, and
+// chooses a pitch that aligns them well (cuMemAllocPitch). elementSize is how
+// much a kernel reads or writes at once: 4, 8 or 16 bytes, else
 // [ErrInvalidValue].
 func (c *Context) AllocPitch(width, height uint64, elementSize uint32) (*PitchedMemory, error) {
 	m := &PitchedMemory{Memory{new(memoryHandle), c}, 0, width, height}
@@ -29,7 +29,7 @@ func (c *Context) AllocPitch(width, height uint64, elementSize uint32) (*Pitched
 	return m, nil
 }
 
-// Pitch is how many bytes after a row the next one begins.
+// Pitch returns the bytes from the start of a row to that of the next.
 func (m *PitchedMemory) Pitch() uint64 {
 	if m == nil {
 		return 0
@@ -37,7 +37,7 @@ func (m *PitchedMemory) Pitch() uint64 {
 	return m.pitch
 }
 
-// Width is the size of a row in bytes, as asked for.
+// Width returns the size of a row in bytes, as asked for.
 func (m *PitchedMemory) Width() uint64 {
 	if m == nil {
 		return 0
@@ -45,7 +45,7 @@ func (m *PitchedMemory) Width() uint64 {
 	return m.width
 }
 
-// Height is the number of rows.
+// Height returns the number of rows.
 func (m *PitchedMemory) Height() uint64 {
 	if m == nil {
 		return 0
@@ -53,7 +53,7 @@ func (m *PitchedMemory) Height() uint64 {
 	return m.height
 }
 
-// Side is the memory as one side of a copy, from its first byte on.
+// Side returns the memory as one side of a copy, from its first byte on.
 func (m *PitchedMemory) Side() Side {
 	if m == nil {
 		return Side{}

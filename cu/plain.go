@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// ErrPointers says that a slice to be copied holds something other than
-// numbers. Pointers would come back from the device as garbage that the Go
-// runtime follows, and not every byte is a bool.
+// ErrPointers says that a slice to be copied holds something other than numbers.
+// A pointer would come back from the device as garbage that the Go runtime
+// follows, and not every byte is a bool.
 var ErrPointers = errors.New("cu: only numbers, and arrays and structs of them, can be copied")
 
 var plainTypes sync.Map // reflect.Type → bool
 
-// plain reports whether t is made of numbers alone. What takes looking at is
-// remembered, so that copies do not allocate.
+// plain reports whether t consists of numbers alone. It remembers types that take
+// looking into, so that copies do not allocate.
 func plain(t reflect.Type) bool {
 	if isNumber(t.Kind()) {
 		return true

@@ -7,11 +7,10 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// MemoryType is whose memory an address is: CUmemorytype.
+// MemoryType is the kind of memory at an address: CUmemorytype.
 type MemoryType uint32
 
-// The types of memory. The zero MemoryType is memory that the driver does not
-// know.
+// The types of memory. The zero MemoryType is memory unknown to the driver.
 const (
 	MemoryHost    = MemoryType(sys.CU_MEMORYTYPE_HOST)    // pinned by the driver
 	MemoryDevice  = MemoryType(sys.CU_MEMORYTYPE_DEVICE)  // of a device
@@ -36,42 +35,42 @@ func (t MemoryType) String() string {
 	return fmt.Sprintf("MemoryType(%d)", uint32(t))
 }
 
-// PointerAttributes are what the driver knows of an address. Of one that it
-// does not know all is zero, but Device and HostPtr.
+// PointerAttributes are what the driver knows of an address. For an unknown one
+// all but Device and HostPtr are zero.
 type PointerAttributes struct {
 	Type          MemoryType
-	Context       sys.CUcontext    // it was allocated or registered in, or 0: memory of cuMemCreate has none
+	Context       sys.CUcontext    // that it was allocated or registered in, or 0: memory of cuMemCreate has none
 	Device        int              // the driver's number of the device, negative for none
-	HostPtr       uintptr          // the address to the host; itself, if it is not known
-	RangeStart    DevicePtr        // where the allocation begins, or the whole reservation
+	HostPtr       uintptr          // the host's address for it, or itself if that is not known
+	RangeStart    DevicePtr        // where the allocation, or the whole reservation, begins
 	RangeSize     uint64           // its size in bytes
 	MappingStart  DevicePtr        // where the mapping begins (since CUDA 11.7, else 0)
 	MappingSize   uint64           // its size in bytes (since CUDA 11.7, else 0)
-	BufferID      uint64           // of the allocation or mapping, unique in the process
-	BlockID       uint64           // of the memory itself, wherever it is mapped (since CUDA 11.7, else 0)
+	BufferID      uint64           // the allocation's or mapping's, unique in the process
+	BlockID       uint64           // the memory's own, wherever it is mapped (since CUDA 11.7, else 0)
 	Mapped        bool             // memory is there
-	Managed       bool             // it is of cuMemAllocManaged
+	Managed       bool             // it comes from cuMemAllocManaged
 	SyncMemops    bool             // see [Driver.SetSyncMemops]
 	LegacyIPC     bool             // cuIpcGetMemHandle takes it
 	GPUDirectRDMA bool             // other PCIe devices can reach it
 	HandleTypes   HandleType       // how it can be shared
-	Pool          sys.CUmemoryPool // that it is from, or 0
+	Pool          sys.CUmemoryPool // the one it comes from, or 0
 
-	// These are the context's that was asked.
+	// These depend on the context that was asked.
 	DevicePtr DevicePtr // the address to its kernels, or 0 if they cannot use it
 	Access    Access    // what they may do there
 }
 
-// PointerAttributes is [Context.PointerAttributes] without what depends on a
-// context (cuPointerGetAttributes).
+// PointerAttributes is [Context.PointerAttributes] without the fields that depend
+// on a context (cuPointerGetAttributes).
 func (d *Driver) PointerAttributes(p DevicePtr) (PointerAttributes, error) {
 	var a PointerAttributes
 	r := a.query(d.call, d.version, p, false)
 	return a, d.check("cuPointerGetAttributes", r)
 }
 
-// PointerAttributes returns what the driver knows of p, which may be any
-// address, and what c may do with it (cuPointerGetAttributes).
+// PointerAttributes returns what the driver knows of p, any address, and what c
+// may do with it (cuPointerGetAttributes).
 func (c *Context) PointerAttributes(p DevicePtr) (PointerAttributes, error) {
 	var a PointerAttributes
 	err := c.run("cuPointerGetAttributes", func(call sys.Caller) sys.CUresult {
@@ -80,7 +79,7 @@ func (c *Context) PointerAttributes(p DevicePtr) (PointerAttributes, error) {
 	return a, err
 }
 
-// A pointerAnswer is a question about an address and what its answer is for.
+// A pointerAnswer is a question about an address and the place of its answer.
 type pointerAnswer struct {
 	id        sys.CUpointer_attribute
 	since     int  // CUDA version, or 0 for all
@@ -137,10 +136,10 @@ func (a *PointerAttributes) query(call sys.Caller, version int, p DevicePtr, inC
 }
 
 // SetSyncMemops makes synchronous calls that touch the allocation at p, such as
-// cuMemcpy, wait in all cases until they are done, as PCIe devices that reach
-// the memory need (cuPointerSetAttribute, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS). It
-// is for raw calls and other users of the context; the calls of this package
-// are asynchronous and then wait. [ErrNotSupported]: p is mapped from a
+// cuMemcpy, always wait until they are done (cuPointerSetAttribute,
+// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS). PCIe devices that reach the memory need
+// that. It is for raw calls and other users of the context; the calls of this
+// package are asynchronous and then wait. [ErrNotSupported]: p is mapped from a
 // [MemHandle].
 func (d *Driver) SetSyncMemops(p DevicePtr, on bool) error {
 	v := new(uint32)

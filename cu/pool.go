@@ -13,16 +13,16 @@ import (
 
 // A Pool is device memory that streams allocate and free in their own order:
 // [Stream.AllocAsync], [Pool.AllocAsync]. It is safe for concurrent use. The
-// caller owns one of [Device.NewPool] or [Driver.ImportPool]; one of
+// caller owns a Pool of [Device.NewPool] or [Driver.ImportPool]; one of
 // [Device.DefaultPool] or [Device.Pool] is only lent. The garbage collector
 // destroys a lost Pool, unless it is a device's current one.
 type Pool struct {
 	inner *poolHandle
 	owned bool
-	owner *Pool // of one that is lent, to keep it; nil if unknown
+	owner *Pool // of a lent one, to keep it reachable; nil if unknown
 }
 
-// poolHandle is what all Pools of one pool share, so that none of them uses it
+// poolHandle is shared by all Pools of one pool, so that none of them uses it
 // after its owner closed it.
 type poolHandle struct {
 	gate
@@ -35,10 +35,10 @@ type poolHandle struct {
 	ended bool
 }
 
-// PoolOptions are what a pool is made with and keeps for life.
+// PoolOptions are the options of a pool, fixed when it is made.
 type PoolOptions struct {
 	Types   HandleType // how it may be shared: HandleFD, or HandleNone
-	MaxSize uint64     // bytes that it may hold; 0 is the driver's choice. Not before CUDA 12.2.
+	MaxSize uint64     // most bytes that it may hold; 0 is the driver's choice. Not before CUDA 12.2.
 	Usage   PoolUsage  // what it is for
 }
 
@@ -54,17 +54,17 @@ func (dev *Device) SupportsPools() (bool, error) {
 	return dev.supports(AttributeMemoryPoolsSupported)
 }
 
-// PoolHandleTypes returns the ways in which pools of the device can be shared,
-// added up (CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES).
+// PoolHandleTypes returns the ways to share pools of the device, combined
+// (CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES).
 func (dev *Device) PoolHandleTypes() (HandleType, error) {
 	v, err := dev.Attribute(AttributeMempoolSupportedHandleTypes)
 	return HandleType(v), err
 }
 
-// NewPool makes a pool of memory of the device (cuMemPoolCreate). It holds no
+// NewPool makes a pool of the device's memory (cuMemPoolCreate). It holds no
 // memory yet, and its release threshold is 0. No context is needed. Errors:
-// [ErrInvalidValue] for options that the driver is too old for;
-// [ErrNotSupported] for handle types that it cannot share by.
+// [ErrInvalidValue] for options newer than the driver; [ErrNotSupported] for
+// handle types that it cannot share by.
 func (dev *Device) NewPool(o PoolOptions) (*Pool, error) {
 	props := &sys.CUmemPoolProps{
 		AllocType:   sys.CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -87,15 +87,15 @@ func (d *Driver) newPool(dev *Device, h sys.CUmemoryPool) *Pool {
 	return p
 }
 
-// DefaultPool returns the pool that the device has from the start, its current
-// one until [Device.SetPool] (cuDeviceGetDefaultMemPool). It cannot be shared.
-// It is lent: Close leaves it as it is.
+// DefaultPool returns the device's built-in pool, its current one until
+// [Device.SetPool] (cuDeviceGetDefaultMemPool). It cannot be shared. It is lent:
+// Close leaves it as it is.
 func (dev *Device) DefaultPool() (*Pool, error) {
 	return dev.lend("cuDeviceGetDefaultMemPool", dev.drv.call.CuDeviceGetDefaultMemPool)
 }
 
-// Pool returns the device's current pool, which [Stream.AllocAsync] takes
-// memory from (cuDeviceGetMemPool). It is lent: Close leaves it as it is.
+// Pool returns the device's current pool, from which [Stream.AllocAsync] takes
+// memory (cuDeviceGetMemPool). It is lent: Close leaves it as it is.
 func (dev *Device) Pool() (*Pool, error) {
 	return dev.lend("cuDeviceGetMemPool", dev.drv.call.CuDeviceGetMemPool)
 }
@@ -115,10 +115,9 @@ func (dev *Device) lend(op string, get func(*sys.CUmemoryPool, sys.CUdevice) sys
 	return &Pool{inner: &poolHandle{drv: dev.drv, pool: *h}}, nil
 }
 
-// SetPool makes p the device's current pool, for the whole process
+// SetPool makes p the device's current pool for the whole process
 // (cuDeviceSetMemPool). The device keeps p; if its owner closes it, the default
-// pool is current again. [ErrInvalidValue]: p is of another device, or
-// imported.
+// pool is current again. [ErrInvalidValue]: p is of another device, or imported.
 func (dev *Device) SetPool(p *Pool) error {
 	const op = "cuDeviceSetMemPool"
 	if p == nil {
@@ -138,7 +137,8 @@ func (dev *Device) SetPool(p *Pool) error {
 	})
 }
 
-// useDefaultPool makes the default pool the current one; the caller has dev.pools.
+// useDefaultPool makes the default pool the current one; the caller holds
+// dev.pools.
 func (dev *Device) useDefaultPool() error {
 	h := new(sys.CUmemoryPool)
 	if err := dev.drv.check("cuDeviceGetDefaultMemPool", dev.drv.call.CuDeviceGetDefaultMemPool(h, dev.dev)); err != nil {
@@ -204,8 +204,9 @@ func (h *poolHandle) hold() {
 	}
 }
 
-// drop ends what hold began, and the pool if that was closed and waited for it: a
-// driver that destroys a pool earlier breaks its own memory (docs/driver-facts.md).
+// drop undoes hold, and destroys the pool if that was closed and waited for it: a
+// driver that destroys a pool earlier breaks its own memory
+// (docs/driver-facts.md).
 func (h *poolHandle) drop() error {
 	if h == nil {
 		return nil
@@ -230,31 +231,31 @@ func (p *Pool) run(op string, f func(sys.Caller, sys.CUmemoryPool) sys.CUresult)
 	return p.inner.drv.check(op, f(p.inner.drv.call, p.inner.pool))
 }
 
-// ReleaseThreshold returns how many bytes the pool holds on to
+// ReleaseThreshold returns how many bytes the pool keeps
 // (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
 func (p *Pool) ReleaseThreshold() (uint64, error) {
 	return getPool[uint64](p, sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
 }
 
-// SetReleaseThreshold sets how many bytes the pool holds on to: 0 in a new
-// pool, math.MaxUint64 for all (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD). Unused
-// memory beyond that goes back to the device when a stream, event or context is
-// synchronised, and when this process finds the device full. A Synchronize that
-// can be given up only asks whether the work is done, which does not count: see
+// SetReleaseThreshold sets how many bytes the pool keeps: 0 in a new pool,
+// math.MaxUint64 for all (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD). Unused memory
+// beyond that goes back to the device when a stream, event or context is
+// synchronised, and when this process finds the device full. A Synchronize whose
+// context can end only asks whether the work is done, which does not count: see
 // [Pool.Trim].
 func (p *Pool) SetReleaseThreshold(bytes uint64) error {
 	return setPool(p, sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes)
 }
 
-// PoolReuse is which freed memory a pool may hand out again to another stream
-// than the one it was freed in. The fields are true in a new pool.
+// PoolReuse says which freed memory a pool may hand out to another stream than
+// the one that freed it. The fields are true in a new pool.
 type PoolReuse struct {
 	FollowEvents         bool // if the other stream has waited for the free (CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES)
 	Opportunistic        bool // if the free happens to be done (CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC)
-	InternalDependencies bool // by having the other stream wait for the free (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
+	InternalDependencies bool // by making the other stream wait for the free (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
 }
 
-// flags gives each field's attribute.
+// flags returns each field by its attribute.
 func (r *PoolReuse) flags() map[sys.CUmemPool_attribute]*bool {
 	return map[sys.CUmemPool_attribute]*bool{
 		sys.CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:   &r.FollowEvents,
@@ -263,7 +264,7 @@ func (r *PoolReuse) flags() map[sys.CUmemPool_attribute]*bool {
 	}
 }
 
-// Reuse returns what freed memory the pool may hand out again
+// Reuse returns which freed memory the pool may hand out again
 // (cuMemPoolGetAttribute).
 func (p *Pool) Reuse() (r PoolReuse, err error) {
 	for a, field := range r.flags() {
@@ -276,7 +277,7 @@ func (p *Pool) Reuse() (r PoolReuse, err error) {
 	return r, nil
 }
 
-// SetReuse sets what freed memory the pool may hand out again
+// SetReuse sets which freed memory the pool may hand out again
 // (cuMemPoolSetAttribute).
 func (p *Pool) SetReuse(r PoolReuse) error {
 	for a, field := range r.flags() {
@@ -291,7 +292,7 @@ func (p *Pool) SetReuse(r PoolReuse) error {
 	return nil
 }
 
-// PoolStats are sizes in bytes. The highs are the most since the pool was made
+// PoolStats are sizes in bytes. The highs are the maxima since the pool was made
 // or [Pool.ResetHighs] was called.
 type PoolStats struct {
 	Reserved, ReservedHigh uint64 // held by the pool, used or not (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, …_HIGH)
@@ -314,8 +315,8 @@ func (p *Pool) Stats() (s PoolStats, err error) {
 	return s, nil
 }
 
-// ResetHighs makes the highs of [Pool.Stats] begin again at what is held and
-// used now (cuMemPoolSetAttribute).
+// ResetHighs sets the highs of [Pool.Stats] to what is held and used now
+// (cuMemPoolSetAttribute).
 func (p *Pool) ResetHighs() error {
 	err := setPool(p, sys.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, uint64(0))
 	if err == nil {
@@ -340,7 +341,7 @@ func (p *Pool) AccessOf(dev *Device) (Access, error) {
 		return 0, ErrClosed
 	}
 	if dev == nil {
-		return 0, errors.New("cu: no device to say the access of (nil)")
+		return 0, errors.New("cu: AccessOf: the device is nil")
 	}
 	flags, loc := new(sys.CUmemAccess_flags), dev.location()
 	err := p.run("cuMemPoolGetAccess", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
@@ -350,9 +351,9 @@ func (p *Pool) AccessOf(dev *Device) (Access, error) {
 }
 
 // Export makes a file descriptor for the pool, which the caller owns
-// (cuMemPoolExportToShareableHandle). A process that imports the pool can
-// import memory of it: [StreamMemory.ExportPointer]. [ErrInvalidValue]: the
-// pool was not made with [HandleFD].
+// (cuMemPoolExportToShareableHandle). A process that imports the pool can import
+// memory from it: [StreamMemory.ExportPointer]. [ErrInvalidValue]: the pool was
+// not made with [HandleFD].
 func (p *Pool) Export() (*os.File, error) {
 	fd := new(int32)
 	err := p.run("cuMemPoolExportToShareableHandle", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
@@ -364,9 +365,9 @@ func (p *Pool) Export() (*os.File, error) {
 	return made.File(int(*fd), fmt.Sprintf("memory pool %#x", p.inner.pool)), nil
 }
 
-// ImportPool makes a pool of the descriptor that another process exported
-// (cuMemPoolImportFromShareableHandle). The caller keeps fd and may close it.
-// The pool allocates nothing; it imports the exporter's memory
+// ImportPool makes a pool from a descriptor that another process exported
+// (cuMemPoolImportFromShareableHandle). The caller keeps fd and may close it. The
+// pool does not allocate; it imports the exporter's memory
 // ([Pool.ImportPointer]). No context is needed.
 func (d *Driver) ImportPool(fd *os.File) (*Pool, error) {
 	h := new(sys.CUmemoryPool)

@@ -6,7 +6,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// getPool reads an attribute of a pool, whose type in C is T.
+// getPool reads an attribute of a pool. T is its type in C.
 func getPool[T int32 | uint64](p *Pool, a sys.CUmemPool_attribute) (T, error) {
 	v := new(T)
 	err := p.run("cuMemPoolGetAttribute", func(call sys.Caller, h sys.CUmemoryPool) sys.CUresult {
@@ -15,7 +15,7 @@ func getPool[T int32 | uint64](p *Pool, a sys.CUmemPool_attribute) (T, error) {
 	return *v, err
 }
 
-// setPool sets an attribute of a pool, whose type in C is T.
+// setPool sets an attribute of a pool. T is its type in C.
 func setPool[T int32 | uint64](p *Pool, a sys.CUmemPool_attribute, value T) error {
 	v := new(T)
 	*v = value

@@ -12,7 +12,7 @@ import (
 type StreamMemory struct {
 	*streamMemoryHandle
 	ctx  *Context
-	pool *Pool // kept while its memory is; nil if it is not ours
+	pool *Pool // keeps it while its memory is; nil if it is not ours
 }
 
 // streamMemoryHandle is the part of StreamMemory that its context closes.
@@ -20,22 +20,23 @@ type streamMemoryHandle struct {
 	gate
 	ptr    DevicePtr
 	size   uint64
-	stream *streamHandle // that it was made in
+	stream *streamHandle // the one it was made in
 	from   *poolHandle   // nil if it is not ours
 }
 
-// AllocAsync allocates size bytes of the device's current pool in the order of
+// AllocAsync allocates size bytes from the device's current pool in the order of
 // s (cuMemAllocAsync; cuMemAllocFromPoolAsync after [Device.SetPool]). The
-// address is there at once. The memory, whose content is undefined, is for work
-// that comes later in s, or in a stream that has waited for s. 0 bytes are no
-// error. Errors: [ErrOutOfMemory]; [ErrNotSupported] on a device without pools;
+// address is valid at once. The memory, with undefined content, is for later work
+// in s, or in a stream that has waited for s. 0 bytes are no error. Errors:
+// [ErrOutOfMemory]; [ErrNotSupported] on a device without pools;
 // [ErrStreamCaptureUnsupported] while s is captured.
 func (s *Stream) AllocAsync(size uint64) (*StreamMemory, error) {
 	if s == nil {
 		return nil, ErrClosed
 	}
 	dev := s.ctx.inner.dev
-	// The pool stays the current one, and open: memory of it has to be counted.
+	// The pool stays the current one, and open, because memory of it has to be
+	// counted.
 	dev.pools.RLock()
 	defer dev.pools.RUnlock()
 	if p := dev.pool; p != nil {
@@ -46,15 +47,15 @@ func (s *Stream) AllocAsync(size uint64) (*StreamMemory, error) {
 	})
 }
 
-// AllocAsync is [Stream.AllocAsync] from p (cuMemAllocFromPoolAsync), which is of
-// the stream's device or accessible to it.
+// AllocAsync is [Stream.AllocAsync] from p, a pool of the stream's device or
+// accessible to it (cuMemAllocFromPoolAsync).
 func (p *Pool) AllocAsync(s *Stream, size uint64) (*StreamMemory, error) {
 	return p.alloc("cuMemAllocFromPoolAsync", s, size, func(call sys.Caller, ptr *sys.CUdeviceptr) sys.CUresult {
 		return call.CuMemAllocFromPoolAsync(ptr, uintptr(size), p.inner.pool, s.stream)
 	})
 }
 
-// alloc is the stream's, with memory of p.
+// alloc is the stream's alloc, with memory of p.
 func (p *Pool) alloc(op string, s *Stream, size uint64, f func(sys.Caller, *sys.CUdeviceptr) sys.CUresult) (*StreamMemory, error) {
 	if s == nil || p == nil || !p.inner.enter() {
 		return nil, ErrClosed
@@ -66,7 +67,7 @@ func (p *Pool) alloc(op string, s *Stream, size uint64, f func(sys.Caller, *sys.
 	return s.alloc(op, p, size, f)
 }
 
-// alloc makes memory in the order of s, whose address f stores.
+// alloc makes memory in the order of s; f stores its address.
 func (s *Stream) alloc(op string, p *Pool, size uint64, f func(sys.Caller, *sys.CUdeviceptr) sys.CUresult) (*StreamMemory, error) {
 	m := &StreamMemory{&streamMemoryHandle{size: size, stream: s.streamHandle}, s.ctx, p}
 	if p != nil {
@@ -89,8 +90,8 @@ func (s *Stream) alloc(op string, p *Pool, size uint64, f func(sys.Caller, *sys.
 	return m, nil
 }
 
-// Ptr is the memory's address, 0 after FreeAsync or Close. Memory of 0 bytes may have the
-// address 0 from the beginning.
+// Ptr returns the memory's address, 0 after FreeAsync or Close. Memory of 0 bytes
+// may have the address 0 from the beginning.
 func (m *StreamMemory) Ptr() DevicePtr {
 	if m == nil {
 		return 0
@@ -98,7 +99,7 @@ func (m *StreamMemory) Ptr() DevicePtr {
 	return m.openAt(m.ptr)
 }
 
-// Size is the memory's size in bytes.
+// Size returns the memory's size in bytes.
 func (m *StreamMemory) Size() uint64 {
 	if m == nil {
 		return 0
@@ -106,10 +107,9 @@ func (m *StreamMemory) Size() uint64 {
 	return m.size
 }
 
-// FreeAsync gives the memory back in the order of s, after what s has so far
-// (cuMemFreeAsync). No other stream may use it then. After FreeAsync or Close
-// it is [ErrClosed]. If s is refused, as while it is captured, the memory
-// remains.
+// FreeAsync frees the memory in the order of s, after what s has so far
+// (cuMemFreeAsync). No other stream may use it then. After FreeAsync or Close it
+// is [ErrClosed]. If s is refused, as while it is captured, the memory remains.
 func (m *StreamMemory) FreeAsync(s *Stream) error {
 	if m == nil {
 		return ErrClosed
@@ -134,9 +134,9 @@ func (m *StreamMemory) FreeAsync(s *Stream) error {
 	return m.from.drop()
 }
 
-// Close is FreeAsync in the stream that the memory was made in
-// (cuMemFreeAsync), or in the null stream if that one was closed: its work with
-// the memory must then be done. After FreeAsync it does nothing.
+// Close is FreeAsync in the stream that the memory was made in (cuMemFreeAsync).
+// If that was closed, it is the null stream: the closed one's work with the
+// memory must then be done. After FreeAsync it does nothing.
 func (m *StreamMemory) Close() error {
 	if m == nil {
 		return nil
@@ -157,7 +157,7 @@ func (m *streamMemoryHandle) closeIn(h *contextHandle) error {
 }
 
 // A PoolPointer names memory of an exported pool to a process that has imported
-// the pool. It is a value without rights of its own.
+// the pool. It is a value and gives no rights.
 type PoolPointer [64]byte
 
 // MarshalText gives 128 hexadecimal digits.
@@ -170,11 +170,11 @@ func (p *PoolPointer) UnmarshalText(text []byte) error {
 	return unmarshal64((*[64]byte)(p), "a pool pointer", text)
 }
 
-// ExportPointer returns what names the memory to a process that has imported
-// its pool, for [Pool.ImportPointer] (cuMemPoolExportPointer). Synchronise
-// before sending: the allocation must be done in its stream. The importer frees
-// the memory before its owner does. [ErrInvalidValue]: the pool was not
-// exported before.
+// ExportPointer returns a value that names the memory to a process that has
+// imported its pool, for [Pool.ImportPointer] (cuMemPoolExportPointer).
+// Synchronise before sending it: the allocation must be done in its stream. The
+// importer frees the memory before its owner does. [ErrInvalidValue]: the pool
+// was not exported before.
 func (m *StreamMemory) ExportPointer() (PoolPointer, error) {
 	if m == nil || !m.enter() {
 		return PoolPointer{}, ErrClosed
@@ -188,11 +188,11 @@ func (m *StreamMemory) ExportPointer() (PoolPointer, error) {
 	return PoolPointer(data.Reserved), err
 }
 
-// ImportPointer makes memory in c of what another process exported from the
-// pool that p was imported from (cuMemPoolImportPointer). size is what the
-// exporter says. The caller owns it and frees it before the exporter does: the
-// two have to agree, as nothing else keeps the exporter from using the memory
-// anew. [ErrInvalidValue]: data is not of this pool.
+// ImportPointer makes memory in c from a pointer into the pool that p was
+// imported from (cuMemPoolImportPointer). size is what the exporter says. The
+// caller owns the memory and frees it before the exporter does: the two have to
+// agree, as nothing else keeps the exporter from reusing it. [ErrInvalidValue]:
+// data is not of this pool.
 func (p *Pool) ImportPointer(c *Context, data PoolPointer, size uint64) (*StreamMemory, error) {
 	raw := &sys.CUmemPoolPtrExportData{Reserved: data}
 	return p.alloc("cuMemPoolImportPointer", c.NullStream(), size, func(call sys.Caller, ptr *sys.CUdeviceptr) sys.CUresult {

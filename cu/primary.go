@@ -27,13 +27,13 @@ func (dev *Device) retainPrimary(ctx *sys.CUcontext) sys.CUresult {
 	return dev.drv.call.CuDevicePrimaryCtxRetain(ctx, dev.dev)
 }
 
-// NewContext creates a context apart from the primary one, with memory, streams
-// and limits of its own (cuCtxCreate_v4, or what older drivers have;
-// cuCtxDestroy). The caller owns it. It is current nowhere.
+// NewContext creates a context apart from the primary one, with its own memory,
+// streams and limits (cuCtxCreate_v4, or what older drivers have; cuCtxDestroy).
+// The caller owns it. It is current on no thread.
 //
 // Most programs want [Device.PrimaryContext]: each context costs 0.1 s and 0.5
-// GiB of device memory (H200), the CUDA runtime and its libraries do not use
-// this one, and a failure in one is one in all ([ErrContextLost]).
+// GiB of device memory (H200), the CUDA runtime and its libraries do not use this
+// one, and a failure in one is a failure in all ([ErrContextLost]).
 //
 // Errors: [ErrInvalidValue] for flags that the driver does not know or that
 // contradict each other; else those of PrimaryContext.
@@ -67,7 +67,7 @@ func (dev *Device) context(op string, created *references, get func(*sys.CUconte
 	return c, nil
 }
 
-// check is the driver's, and remembers what no context survives.
+// check is the driver's check, and remembers a result that no context survives.
 func (dev *Device) check(op string, r sys.CUresult) error {
 	err := dev.drv.check(op, r)
 	dev.drv.fate.notice(err)
@@ -96,10 +96,9 @@ func (dev *Device) PrimaryState() (flags ContextFlags, active bool, err error) {
 	return ContextFlags(*f), *a != 0, err
 }
 
-// SetPrimaryFlags sets the flags of the device's primary context, for everybody
-// in this process, now if it exists and until it ends
-// (cuDevicePrimaryCtxSetFlags_v2). [ContextMapHost] is always on and must not
-// be given.
+// SetPrimaryFlags sets the flags of the device's primary context for the whole
+// process, now if it exists and until it ends (cuDevicePrimaryCtxSetFlags_v2).
+// [ContextMapHost] is always on; do not pass it.
 func (dev *Device) SetPrimaryFlags(flags ContextFlags) error {
 	call := dev.drv.call
 	r := older(call.CuDevicePrimaryCtxSetFlags_v2(dev.dev, uint32(flags)), func() sys.CUresult {
@@ -111,11 +110,11 @@ func (dev *Device) SetPrimaryFlags(flags ContextFlags) error {
 // ResetPrimary destroys the device's primary context in this process with all
 // that is in it, and sets its flags to 0 (cuDevicePrimaryCtxReset_v2). The next
 // [Device.PrimaryContext] makes a new one. It does not ask who else uses the
-// context: the driver may crash when the CUDA runtime, another library or
-// another [Driver] of this process uses what it had there. It is for the end of
-// tests and for programs that know all that runs in them.
+// context: the driver may crash if the CUDA runtime, another library or another
+// [Driver] of this process uses what it had there. It is for the end of tests and
+// for programs that know all that runs in them.
 //
-// The references that dev gave out are closed first. Contexts of
+// It first closes the references that dev gave out. Contexts of
 // [Device.NewContext] and memory of [Device.CreateMemory] stay. Like Close it
 // waits in the driver for the work there is. It does not bring lost contexts
 // back.
@@ -128,8 +127,8 @@ func (dev *Device) ResetPrimary() error {
 	return errors.Join(errs, dev.check("cuDevicePrimaryCtxReset", r))
 }
 
-// closePrimaries closes the references to the primary context that are open, and
-// waits for others who do.
+// closePrimaries closes the open references to the primary context, and waits for
+// others that are being closed.
 func (dev *Device) closePrimaries() error {
 	var errs []error
 	for _, h := range dev.primaries.all() {

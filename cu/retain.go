@@ -10,7 +10,7 @@ import (
 )
 
 // references are the open references to one context. The driver counts those to a
-// primary context, too; of a created one it knows none.
+// primary context, too, but none to a created one.
 type references struct {
 	mu   sync.Mutex
 	open map[*contextHandle]struct{}
@@ -39,7 +39,7 @@ func (r *references) all() []*contextHandle {
 	return slices.Collect(maps.Keys(r.open))
 }
 
-// references are those to the context of h.
+// references returns those to the context of h.
 func (h *contextHandle) references() *references {
 	if h.created != nil {
 		return h.created
@@ -62,13 +62,14 @@ func (h *contextHandle) forget() {
 	}
 }
 
-// Retain returns another reference to the context, which the caller owns and ends with
-// Close (cuDevicePrimaryCtxRetain; none for a context of [Device.NewContext]). The
-// context ends when all references are closed. Each closes what was made in it, and
-// nothing else: so work that was queued goes on, though the reference that its stream
-// was made in has been closed.
+// Retain returns another reference to the context, which the caller owns and ends
+// with Close (cuDevicePrimaryCtxRetain; none for a context of
+// [Device.NewContext]). The context ends when all references are closed. Each
+// closes only what was made in it: queued work goes on after the reference of its
+// stream is closed.
 //
-// Errors: [ErrClosed]; [ErrContextLost] once the contexts of the process are lost.
+// Errors: [ErrClosed]; [ErrContextLost] once the contexts of the process are
+// lost.
 func (c *Context) Retain() (*Context, error) {
 	if c == nil {
 		return nil, ErrClosed

@@ -11,8 +11,8 @@ import (
 )
 
 // A Stream is a queue of work in a context, done in order and apart from other
-// streams. The caller owns it. It is safe for concurrent use. Wherever a stream
-// is wanted, nil is [ErrClosed]; [Context.NullStream] is the driver's own.
+// streams. The caller owns it. It is safe for concurrent use. A nil *Stream is
+// [ErrClosed] everywhere; [Context.NullStream] is the driver's own.
 type Stream struct {
 	*streamHandle
 	ctx *Context
@@ -25,16 +25,16 @@ type streamHandle struct {
 	guards guards
 }
 
-// StreamOptions are what a stream can be made with. The zero value is what
-// [Context.NewStream] takes.
+// StreamOptions are the options of a new stream. The zero value is that of
+// [Context.NewStream].
 type StreamOptions struct {
-	Priority int  // lower is more urgent; 0 is the least urgent, and what the device cannot do is clamped
+	Priority int  // lower is more urgent; 0 is the least urgent; clamped to the device's range
 	Blocking bool // the stream and the null stream wait for each other
 }
 
-// NullStream returns the driver's stream 0, which every context has. It and the
-// streams that are made Blocking wait for each other: see [StreamOptions]. Its
-// Close does nothing.
+// NullStream returns the driver's stream 0, which every context has. It and
+// Blocking streams wait for each other: see [StreamOptions]. Its Close does
+// nothing.
 func (c *Context) NullStream() *Stream {
 	if c == nil {
 		return nil
@@ -50,8 +50,8 @@ func (c *Context) NewStream() (*Stream, error) {
 	})
 }
 
-// NewStreamWith creates a stream with a priority, or one that orders itself
-// with the null stream (cuStreamCreateWithPriority).
+// NewStreamWith creates a stream with a priority, or one that waits for the null
+// stream and holds it up (cuStreamCreateWithPriority).
 func (c *Context) NewStreamWith(o StreamOptions) (*Stream, error) {
 	flags := sys.CU_STREAM_NON_BLOCKING
 	if o.Blocking {
@@ -71,7 +71,7 @@ func (c *Context) newStream(op string, create func(sys.Caller, *sys.CUstream) sy
 	return s, nil
 }
 
-// Context returns the context that the stream was made in.
+// Context returns the stream's context.
 func (s *Stream) Context() *Context {
 	if s == nil {
 		return nil
@@ -87,8 +87,8 @@ func (s *Stream) Handle() sys.CUstream {
 	return s.stream
 }
 
-// Close destroys the stream; work already in it is still done
-// (cuStreamDestroy). It does not wait, not even for a stream that waits itself.
+// Close destroys the stream; work already in it is still done (cuStreamDestroy).
+// It does not wait, not even for a stream that itself waits.
 func (s *Stream) Close() error {
 	if s == nil {
 		return nil
@@ -111,8 +111,7 @@ func (s *Stream) Query() (done bool, err error) {
 	return done, err
 }
 
-// Priority returns the stream's priority, as it was clamped
-// (cuStreamGetPriority).
+// Priority returns the stream's priority after clamping (cuStreamGetPriority).
 func (s *Stream) Priority() (int, error) {
 	p := new(int32)
 	err := s.run("cuStreamGetPriority", func(call sys.Caller, h sys.CUstream) sys.CUresult {
@@ -141,10 +140,10 @@ func (s *Stream) ID() (uint64, error) {
 	return *id, err
 }
 
-// WaitEvent has work given to s from now on wait for the latest record of e, in
-// whatever stream, context or device that was, and returns at once
-// (cuStreamWaitEvent). A later record does not matter, and e may be closed
-// meanwhile. If e was never recorded, there is nothing to wait for.
+// WaitEvent makes later work on s wait for the latest record of e, in any stream,
+// context or device, and returns at once (cuStreamWaitEvent). A later record does
+// not matter, and e may be closed meanwhile. If e was never recorded, s does not
+// wait.
 func (s *Stream) WaitEvent(e *Event) error {
 	const op = "cuStreamWaitEvent"
 	if s == nil || e == nil || !e.enter() {
@@ -160,7 +159,7 @@ func (s *Stream) WaitEvent(e *Event) error {
 	})
 }
 
-// Synchronize waits until all work in the stream is done or ctx is
+// Synchronize waits until all work in the stream is done or ctx ends
 // (cuStreamSynchronize).
 func (s *Stream) Synchronize(ctx context.Context) error {
 	if s == nil {
@@ -172,7 +171,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	return poll(ctx, s.Query)
 }
 
-// wait waits in the driver for s.
+// wait waits for s in the driver.
 func (s *Stream) wait() error {
 	return s.run("cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		if r := s.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
@@ -182,15 +181,15 @@ func (s *Stream) wait() error {
 	})
 }
 
-// mayWait refuses what ends in wait while s is captured, before any of it is
-// captured.
+// mayWait refuses a call that ends in wait while s is captured, before any of it
+// is captured.
 func (s *Stream) mayWait() error {
 	return s.run("cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return s.ctx.inner.refuseCaptured(call, h)
 	})
 }
 
-// waiting does what queue does in c's null stream, and waits for that.
+// waiting runs queue on c's null stream, and waits for that.
 func (c *Context) waiting(queue func(*Stream) error) error {
 	s := c.NullStream()
 	if err := s.mayWait(); err != nil {

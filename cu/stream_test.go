@@ -90,7 +90,7 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 	err := stream.Synchronize(soon(t))
 	require.ErrorIs(t, err, cu.ErrLaunchFailed)
 	require.ErrorContains(t, err, "cuStreamQuery: ")
-	require.ErrorContains(t, err, "the process has to begin anew")
+	require.ErrorContains(t, err, "restart the process")
 	done, err := stream.Query()
 	require.ErrorIs(t, err, cu.ErrLaunchFailed)
 	require.False(t, done)

@@ -8,8 +8,8 @@ import (
 // An Unclosed is something that was made in a context and not closed.
 type Unclosed struct {
 	Kind   string  // "device memory", "stream" …
-	Handle uintptr // the driver's, or the address of memory
-	Bytes  uint64  // of memory that is allocated, pinned or mapped; else 0
+	Handle uintptr // the driver's handle, or the address of memory
+	Bytes  uint64  // of allocated, pinned or mapped memory; else 0
 }
 
 // Unclosed lists, in no order, what was made in c and not closed: what Close

@@ -17,7 +17,7 @@ import (
 // HandleType is a way to hand physical memory to another process.
 type HandleType uint32
 
-// The handle types that memory can be created for. They may be added up.
+// The handle types that memory can be created for. They can be combined.
 const (
 	HandleNone   = HandleType(sys.CU_MEM_HANDLE_TYPE_NONE)
 	HandleFD     = HandleType(sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -47,9 +47,10 @@ func (a Access) String() string {
 	return fmt.Sprintf("Access(%d)", uint32(a))
 }
 
-// MemHandle is physical device memory: CUmemGenericAllocationHandle. The caller
-// owns it. The memory is free when the last handle, descriptor and mapping of
-// it, in any process, is gone. The garbage collector releases a lost MemHandle.
+// MemHandle is a handle of physical memory: CUmemGenericAllocationHandle. The
+// caller owns it. The memory is free when its last handle, descriptor and
+// mapping, in any process, are gone. The garbage collector releases a lost
+// MemHandle.
 type MemHandle struct {
 	inner *memHandle
 }
@@ -67,9 +68,9 @@ func (d *Driver) newMemHandle(h sys.CUmemGenericAllocationHandle, size uint64) *
 	return m
 }
 
-// Granularity returns what sizes and addresses of memory with these handle
-// types must be multiples of, in bytes: the minimum, and what the driver
-// recommends (cuMemGetAllocationGranularity).
+// Granularity returns the minimum and the recommended granularity in bytes
+// (cuMemGetAllocationGranularity). Sizes and addresses of memory with these
+// handle types must be multiples of the minimum.
 func (dev *Device) Granularity(types HandleType) (minimum, recommended uint64, err error) {
 	if known, ok := dev.granularities.Load(types); ok {
 		g := known.([2]uint64)
@@ -102,20 +103,21 @@ func (d *Driver) Granularity(p MemProperties) (minimum, recommended uint64, err 
 	return minimum, recommended, nil
 }
 
-// CreateMemory creates size bytes of physical memory on the device, which read
-// as zeros and can be exported as any of types (cuMemCreate). size is a
-// multiple of the granularity. No context is needed. Errors: [ErrInvalidValue]
-// for another size; [ErrOutOfMemory]; [ErrNotSupported]; [ErrNotPermitted] for
-// fabric handles without an IMEX channel.
+// CreateMemory creates size bytes of physical memory on the device (cuMemCreate).
+// They read as zeros and can be exported as any of types. size is a multiple of
+// the granularity. No context is needed. Errors: [ErrInvalidValue] for another
+// size; [ErrOutOfMemory]; [ErrNotSupported]; [ErrNotPermitted] for fabric handles
+// without an IMEX channel.
 func (dev *Device) CreateMemory(size uint64, types HandleType) (*MemHandle, error) {
 	return dev.drv.CreateMemory(size, MemProperties{Location: dev.Location(), HandleTypes: types})
 }
 
 // CreateMemory is [Device.CreateMemory] for memory of any kind and place
-// (cuMemCreate). A NUMA node of the host takes CUDA 12.2 and a device with
-// [AttributeHostNUMAVirtualMemoryManagementSupported]; the host at large, whose
-// memory has no descriptors, [AttributeHostVirtualMemoryManagementSupported].
-// Without them it is [ErrInvalidValue] or [ErrNotSupported].
+// (cuMemCreate). A NUMA node of the host needs CUDA 12.2 and a device with
+// [AttributeHostNUMAVirtualMemoryManagementSupported]; the host as a whole, whose
+// memory has no descriptors, needs
+// [AttributeHostVirtualMemoryManagementSupported]. Without them the error is
+// [ErrInvalidValue] or [ErrNotSupported].
 func (d *Driver) CreateMemory(size uint64, p MemProperties) (*MemHandle, error) {
 	h := new(sys.CUmemGenericAllocationHandle)
 	if err := d.check("cuMemCreate", d.call.CuMemCreate(h, uintptr(size), p.raw(), 0)); err != nil {
@@ -124,11 +126,11 @@ func (d *Driver) CreateMemory(size uint64, p MemProperties) (*MemHandle, error) 
 	return d.newMemHandle(*h, size), nil
 }
 
-// ImportMemory makes a handle of the memory behind a descriptor that another
-// process exported (cuMemImportFromShareableHandle). The caller keeps fd and
-// may close it. size is what the exporter says; the driver finds out a wrong
-// one when mapping. No context is needed. Errors: [ErrUnknown] for a descriptor
-// of anything else; [os.ErrClosed].
+// ImportMemory makes a handle for the memory behind a descriptor that another
+// process exported (cuMemImportFromShareableHandle). The caller keeps fd and may
+// close it. size is what the exporter says; the driver notices a wrong one when
+// mapping. No context is needed. Errors: [ErrUnknown] for any other descriptor;
+// [os.ErrClosed].
 func (d *Driver) ImportMemory(fd *os.File, size uint64) (*MemHandle, error) {
 	h := new(sys.CUmemGenericAllocationHandle)
 	if err := d.importFD(fd, h); err != nil {
@@ -137,9 +139,9 @@ func (d *Driver) ImportMemory(fd *os.File, size uint64) (*MemHandle, error) {
 	return d.newMemHandle(*h, size), nil
 }
 
-// ImportUncollected is [Driver.ImportMemory] for an owner that closes the
-// handle even when it is lost itself, as vmm.Buffer does: the garbage collector
-// does not.
+// ImportUncollected is [Driver.ImportMemory] for an owner that closes the handle
+// even when it is lost itself, as vmm.Buffer does. The garbage collector does not
+// release it.
 func (d *Driver) ImportUncollected(fd *os.File, size uint64) (*MemHandle, error) {
 	m := &struct {
 		MemHandle
@@ -163,7 +165,7 @@ func (d *Driver) importFD(f *os.File, h *sys.CUmemGenericAllocationHandle) error
 	return d.check("cuMemImportFromShareableHandle", r)
 }
 
-// withFD has use import the descriptor of f, which is not closed meanwhile.
+// withFD calls use with the descriptor of f, which is not closed meanwhile.
 func withFD(f *os.File, use func(fd uintptr) sys.CUresult) (r sys.CUresult, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -175,8 +177,8 @@ func withFD(f *os.File, use func(fd uintptr) sys.CUresult) (r sys.CUresult, err 
 	return r, nil
 }
 
-// notZero imports fd by way of a duplicate if it is 0, which the driver takes
-// for no descriptor at all.
+// notZero duplicates fd for the import if it is 0, which the driver takes for no
+// descriptor at all.
 func notZero(fd uintptr, use func(fd uintptr) sys.CUresult) sys.CUresult {
 	if fd == 0 {
 		dup, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3)
@@ -197,7 +199,7 @@ func (m *MemHandle) Handle() sys.CUmemGenericAllocationHandle {
 	return m.inner.handle
 }
 
-// Size is the memory's size in bytes, as given when it was made.
+// Size returns the memory's size in bytes, as given when it was made.
 func (m *MemHandle) Size() uint64 {
 	if m == nil {
 		return 0
@@ -205,9 +207,10 @@ func (m *MemHandle) Size() uint64 {
 	return m.inner.size
 }
 
-// Export makes a new file descriptor for the memory, which the caller owns and
-// which by itself keeps the memory alive (cuMemExportToShareableHandle). It
-// costs 600 to 900 µs each time; a dup of an earlier one costs 1 µs.
+// Export makes a new file descriptor for the memory
+// (cuMemExportToShareableHandle). The caller owns it, and it alone keeps the
+// memory alive. It costs 600 to 900 µs each time; a dup of an earlier one costs 1
+// µs.
 func (m *MemHandle) Export() (*os.File, error) {
 	fd := new(int32)
 	err := m.run("cuMemExportToShareableHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
@@ -221,7 +224,7 @@ func (m *MemHandle) Export() (*os.File, error) {
 	return made.File(int(*fd), fmt.Sprintf("gpu memory of %d bytes", m.inner.size)), nil
 }
 
-// private makes a call that opens fd, and has it closed on exec. There is no
+// private makes a call that opens fd, and marks it close-on-exec. There is no
 // fork before that: a child that inherited it would keep the memory.
 func private(fd *int32, open func() sys.CUresult) sys.CUresult {
 	syscall.ForkLock.RLock()
@@ -233,10 +236,10 @@ func private(fd *int32, open func() sys.CUresult) sys.CUresult {
 	return r
 }
 
-// Properties returns what the memory is
+// Properties returns the memory's properties
 // (cuMemGetAllocationPropertiesFromHandle). The driver does not know the
-// HandleTypes of imported memory, names the NUMA node for any place of the
-// host, and forgets Usage.
+// HandleTypes of imported memory, names the NUMA node for any place of the host,
+// and forgets Usage.
 func (m *MemHandle) Properties() (MemProperties, error) {
 	prop := new(sys.CUmemAllocationProp)
 	err := m.run("cuMemGetAllocationPropertiesFromHandle", func(call sys.Caller, h sys.CUmemGenericAllocationHandle) sys.CUresult {
@@ -245,8 +248,8 @@ func (m *MemHandle) Properties() (MemProperties, error) {
 	return propertiesOf(prop), err
 }
 
-// DeviceID returns the driver's number of the memory's device, imported or not,
-// −1 for the host (cuMemGetAllocationPropertiesFromHandle).
+// DeviceID returns the driver's number of the memory's device, −1 for the host;
+// also of imported memory (cuMemGetAllocationPropertiesFromHandle).
 func (m *MemHandle) DeviceID() (int, error) {
 	p, err := m.Properties()
 	if err == nil && p.Location.Type != LocationDevice {
@@ -255,8 +258,8 @@ func (m *MemHandle) DeviceID() (int, error) {
 	return p.Location.ID, err
 }
 
-// Close gives the handle back; mappings of the memory stay (cuMemRelease). A
-// release that the driver refuses cannot be tried again.
+// Close releases the handle; mappings of the memory stay (cuMemRelease). If the
+// driver refuses, Close cannot be tried again.
 func (m *MemHandle) Close() error {
 	if m == nil {
 		return nil
@@ -294,15 +297,15 @@ func (d *Driver) ReserveAddress(size, align uint64, hint DevicePtr) (DevicePtr, 
 	return DevicePtr(*p), d.check("cuMemAddressReserve", r)
 }
 
-// FreeAddress gives back what ReserveAddress reserved, whole and unmapped
+// FreeAddress frees what ReserveAddress reserved, whole and unmapped
 // (cuMemAddressFree).
 func (d *Driver) FreeAddress(p DevicePtr, size uint64) error {
 	return d.check("cuMemAddressFree", d.call.CuMemAddressFree(sys.CUdeviceptr(p), uintptr(size)))
 }
 
-// Map maps size bytes of m from offset on at p, within a reservation
-// (cuMemMap). Drivers so far take offset 0 and the whole size alone; the rest
-// is [ErrNotSupported]. The mapping cannot be used before [Driver.SetAccess].
+// Map maps size bytes of m, from offset on, at p within a reservation (cuMemMap).
+// Drivers so far take only offset 0 and the whole size; the rest is
+// [ErrNotSupported]. The mapping cannot be used before [Driver.SetAccess].
 func (d *Driver) Map(p DevicePtr, size, offset uint64, m *MemHandle) error {
 	const op = "cuMemMap"
 	if m == nil {
@@ -322,9 +325,9 @@ func (d *Driver) Unmap(p DevicePtr, size uint64) error {
 	return d.check("cuMemUnmap", d.call.CuMemUnmap(sys.CUdeviceptr(p), uintptr(size)))
 }
 
-// SetAccess sets what each of devices may do with the mappings of size bytes at
-// p (cuMemSetAccess). Where one device cannot reach the memory of another, the
-// error is also [ErrPeerAccessUnsupported] and names the two.
+// SetAccess sets what each of devices may do with the mappings of size bytes at p
+// (cuMemSetAccess). If one device cannot reach the memory of another, the error
+// is also [ErrPeerAccessUnsupported] and names the two.
 func (d *Driver) SetAccess(p DevicePtr, size uint64, a Access, devices ...*Device) error {
 	desc := make([]sys.CUmemAccessDesc, len(devices))
 	for i, dev := range devices {
@@ -340,7 +343,7 @@ func (d *Driver) SetAccess(p DevicePtr, size uint64, a Access, devices ...*Devic
 	return err
 }
 
-// SetAccessEach sets rights of several places over the mappings of size bytes
+// SetAccessEach sets the rights of several places to the mappings of size bytes
 // at p: all of them or, with an error, none (cuMemSetAccess).
 func (d *Driver) SetAccessEach(p DevicePtr, size uint64, rights ...LocationAccess) error {
 	desc := make([]sys.CUmemAccessDesc, len(rights))
@@ -367,10 +370,9 @@ func (d *Driver) AccessAt(p DevicePtr, l Location) (Access, error) {
 	return Access(*flags), err
 }
 
-// RetainMemory makes a handle for the memory that is mapped at p, anywhere in
-// the mapping (cuMemRetainAllocationHandle). The caller owns it. Its Size is 0
-// before CUDA 11.7. [ErrInvalidValue]: no memory of a [MemHandle] is mapped
-// there.
+// RetainMemory makes a handle for the memory mapped at p, anywhere in the mapping
+// (cuMemRetainAllocationHandle). The caller owns it. Its Size is 0 before CUDA
+// 11.7. [ErrInvalidValue]: no memory of a [MemHandle] is mapped there.
 func (d *Driver) RetainMemory(p DevicePtr) (*MemHandle, error) {
 	a, err := d.PointerAttributes(p)
 	if err != nil {
@@ -383,17 +385,17 @@ func (d *Driver) RetainMemory(p DevicePtr) (*MemHandle, error) {
 	return d.newMemHandle(*h, a.MappingSize), nil
 }
 
-// DMABufFlags change what kind of dma-buf [Driver.DMABuf] makes.
+// DMABufFlags say what kind of dma-buf [Driver.DMABuf] makes.
 type DMABufFlags uint64
 
-// DMABufPCIe makes one that goes over PCIe even where there is a faster way.
+// DMABufPCIe makes one that goes over PCIe even if there is a faster way.
 const DMABufPCIe = DMABufFlags(sys.CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE)
 
 // DMABuf makes a dma-buf of size bytes of device memory at p, for drivers of
-// other devices (cuMemGetHandleForAddressRange, CUDA 11.7). Both are multiples
-// of the host's page size. The caller owns the file, which keeps the memory
-// alive. Neither access nor a context is needed. [ErrNotSupported]: the device
-// lacks [AttributeDMABufSupported] or, with DMABufPCIe, that way.
+// other devices (cuMemGetHandleForAddressRange, CUDA 11.7). p and size are
+// multiples of the host's page size. The caller owns the file, which keeps the
+// memory alive. No access and no context are needed. [ErrNotSupported]: the
+// device lacks [AttributeDMABufSupported] or, with DMABufPCIe, that way.
 func (d *Driver) DMABuf(p DevicePtr, size uint64, flags DMABufFlags) (*os.File, error) {
 	fd := new(int32)
 	err := d.check("cuMemGetHandleForAddressRange", private(fd, func() sys.CUresult {

@@ -8,18 +8,18 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// An answer is where a kernel leaves two numbers, and what it takes to wait for
-// them and no longer.
+// An answer is where a kernel leaves two numbers, with what it takes to wait for
+// them alone.
 type answer struct {
 	mem    *cu.Memory
 	done   *cu.Event
-	stream *cu.Stream // to read it by, whatever the kernel's stream does next
+	stream *cu.Stream // reads it, whatever the kernel's stream does next
 	words  [2]uint64
 }
 
 const answerSize = 16 // bytes of the words
 
-// answer returns one that nobody uses.
+// answer returns an answer that nobody uses.
 func (k *Set) answer() (*answer, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -39,7 +39,7 @@ func (k *Set) answer() (*answer, error) {
 	return a, nil
 }
 
-// giveBack keeps a for the next. One that failed is not given back: its kernel
+// giveBack keeps a for the next call. Do not give back a failed one: its kernel
 // may still write it.
 func (k *Set) giveBack(a *answer) {
 	k.mu.Lock()
@@ -58,22 +58,22 @@ func (a *answer) open(ctx *cu.Context) (err error) {
 	return err
 }
 
-// explain says what was to be made: nobody who asked for data to be looked at
-// expects that to take memory.
+// explain says what was being made: callers that check data do not expect that to
+// need memory.
 func explain(err error) error {
 	hint := ""
 	if errors.Is(err, cu.ErrOutOfMemory) {
-		hint = ", for which some memory of the device has to be left free"
+		hint = "; leave some memory of the device free"
 	}
-	return fmt.Errorf("kernels: making %d bytes of memory, an event and a stream for what a kernel finds%s: %w", answerSize, hint, err)
+	return fmt.Errorf("kernels: making %d bytes of memory, an event and a stream for the result of a kernel%s: %w", answerSize, hint, err)
 }
 
 func (a *answer) close() error {
 	return errors.Join(a.mem.Close(), a.done.Close(), a.stream.Close())
 }
 
-// ask has launch's kernel change the words, whose halves begin as given, and
-// waits for them.
+// ask sets the halves of the words to begin, calls launch, whose kernel changes
+// them, and waits for that.
 func (a *answer) ask(ctx context.Context, s *cu.Stream, begin [2]uint32, launch func() error) error {
 	for i, w := range begin {
 		if err := cu.FillAsync(s, a.mem.Ptr().Add(8*uint64(i)), w, 2); err != nil {

@@ -21,7 +21,7 @@ type Builtin struct {
 	Kernels []Kernel
 }
 
-// A Kernel is one kernel of a module. All of them take a grid and a block of one
+// A Kernel is one kernel of a module. All take a grid and a block of one
 // dimension and any size.
 type Kernel struct {
 	Name   string
@@ -29,11 +29,11 @@ type Kernel struct {
 	Params []Param
 }
 
-// A Param is a parameter of a kernel. Its type is u8, u32, u64, f32, or ptr for
-// an address, which has 64 bits.
+// A Param is a parameter of a kernel. Its type is u8, u32, u64, f32 or ptr, an
+// address of 64 bits.
 type Param struct{ Name, Type string }
 
-// Builtins lists the modules. The slice is the caller's.
+// Builtins lists the modules. The caller owns the slice.
 func Builtins() []Builtin {
 	return []Builtin{
 		{"pattern", Pattern, []Kernel{

@@ -2,7 +2,7 @@ package kernels
 
 import "encoding/binary"
 
-// Checksum is what [Set.Checksum] finds of b in device memory.
+// Checksum computes on the host what [Set.Checksum] computes in device memory.
 func Checksum(b []byte) (sum uint64) {
 	i := uint64(0)
 	for ; len(b) >= 8; b = b[8:] {

@@ -11,33 +11,34 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// DigestAlgorithm names how a [Digest] is made, for whoever stores or sends one.
+// DigestAlgorithm names the algorithm of [Digest], to be stored or sent with one.
 const DigestAlgorithm = "gpufd-d1"
 
-// ErrPart says that a part of data does not begin where one can: at a multiple of 8
-// bytes.
+// ErrPart says that a part of data begins at an offset that is not a multiple of
+// 8 bytes.
 var ErrPart = errors.New("kernels: bad part of a digest")
 
-// A Digest tells data from what has become of it by accident. Any change within one
-// word of eight bytes changes it. Other changes leave it the same about once in 2¹²⁷
-// times, and if only two words change, n words apart, up to about n times as often. It
-// is no protection from people: anyone can make other data with the same digest. The
-// package documentation says how it is computed.
+// A Digest detects accidental changes of data. Any change within one word of
+// eight bytes changes it. Other changes leave it the same about once in 2¹²⁷
+// times; if only two words change, n words apart, up to about n times as often.
+// It does not protect from people: anyone can make other data with the same
+// digest. The package documentation says how it is computed.
 type Digest [16]byte
 
-// String gives the digest as 32 hexadecimal digits.
+// String returns the digest as 32 hexadecimal digits.
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
-// DigestOf is the digest of b, computed on the host.
+// DigestOf computes the digest of b on the host.
 func DigestOf(b []byte) Digest {
 	var d Digester
 	d.sum(0, b)
 	return d.Digest()
 }
 
-// A Digester makes a digest of data that comes in parts, in any order and side by
-// side. Each part begins at a multiple of 8 bytes, and all but the last have a size
-// that is one. The zero Digester is ready. It is safe for concurrent use.
+// A Digester computes the digest of data that comes in parts, in any order and
+// side by side. Each part begins at a multiple of 8 bytes, and the size of all
+// but the last is such a multiple. The zero Digester is ready. It is safe for
+// concurrent use.
 type Digester struct {
 	mu    sync.Mutex
 	a, b  uint64 // the sums
@@ -53,8 +54,8 @@ func (d *Digester) Add(offset uint64, part []byte) error {
 	return nil
 }
 
-// Digest is that of all parts that were added. Data has as many bytes as the part
-// that ends last says.
+// Digest returns the digest of all parts that were added. The size of the data is
+// where the last part ends.
 func (d *Digester) Digest() (sum Digest) {
 	if d == nil {
 		d = &Digester{}
@@ -90,27 +91,28 @@ func (d *Digester) sum(first uint64, part []byte) {
 	d.addSums(a, b, end)
 }
 
-// addSums adds the sums of a part that ends at end bytes.
+// addSums adds the sums of a part that ends after end bytes of the data.
 func (d *Digester) addSums(a, b, end uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.a, d.b, d.bytes = d.a+a, d.b+b, max(d.bytes, end)
 }
 
-// takes refuses a part that begins where none can, and all parts if d is nil.
+// takes refuses a part with a bad offset, and all parts if d is nil.
 func (d *Digester) takes(offset uint64) error {
 	if d == nil {
-		return fmt.Errorf("%w: there is no digester", ErrPart)
+		return fmt.Errorf("%w: the Digester is nil", ErrPart)
 	}
 	if offset%8 != 0 {
-		return fmt.Errorf("%w: %d is no multiple of 8", ErrPart, offset)
+		return fmt.Errorf("%w: offset %d is not a multiple of 8", ErrPart, offset)
 	}
 	return nil
 }
 
-// Digest returns the digest of bytes bytes at src, which is aligned to 16, and waits
-// for it or until ctx is done. [DigestOf] computes the same on the host. So does Digest
-// on the software driver, with a copy: a kernel takes far longer there.
+// Digest returns the digest of bytes bytes at src, which is aligned to 16. It
+// waits until that is computed or ctx ends. [DigestOf] computes the same on the
+// host. So does Digest on the software driver, with a copy: a kernel takes far
+// longer there.
 func (k *Set) Digest(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes uint64) (Digest, error) {
 	var d Digester
 	err := k.DigestPart(ctx, s, &d, Part{src, 0, bytes})
@@ -129,7 +131,7 @@ type Part struct {
 
 // DigestPart adds p to d, as [Set.Digest] computes it. If it fails, d is as before.
 func (k *Set) DigestPart(ctx context.Context, s *cu.Stream, d *Digester, p Part) error {
-	if err := errors.Join(aligned(16, p.Ptr), d.takes(p.Offset), k.usable()); err != nil {
+	if err := errors.Join(k.takes(p.Bytes, 16, p.Ptr), d.takes(p.Offset), k.usable()); err != nil {
 		return err
 	}
 	if k.ctx.Device().Driver().Kind() == cu.CUDA {
@@ -151,7 +153,7 @@ func (k *Set) usable() error {
 	return nil
 }
 
-// digestThere has the kernel compute the sums.
+// digestThere lets the kernel compute the sums.
 func (k *Set) digestThere(ctx context.Context, s *cu.Stream, d *Digester, p Part) error {
 	if p.Bytes == 0 {
 		d.addSums(0, 0, p.Offset)
@@ -172,10 +174,11 @@ func (k *Set) digestThere(ctx context.Context, s *cu.Stream, d *Digester, p Part
 	return nil
 }
 
-// pieceSize is how much is copied to the host at a time, a multiple of 8.
+// pieceSize is how many bytes are copied to the host at a time, a multiple of 8.
 const pieceSize = 4 << 20
 
-// digestHere copies the memory to the host, after what s has, and computes the sums.
+// digestHere copies the memory to the host, after earlier work of s, and computes
+// the sums.
 func (k *Set) digestHere(ctx context.Context, s *cu.Stream, d *Digester, p Part) error {
 	var part Digester
 	piece := make([]byte, min(p.Bytes, pieceSize))

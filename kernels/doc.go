@@ -1,20 +1,20 @@
-// Package kernels is the GPU code that comes with this module: PTX, made of the
-// CUDA C beside it by scripts/kernels.sh, that drivers from CUDA 11.4 on compile
-// for devices of compute capability 7.5 and newer, and that the software driver
-// runs. The PTX of digest.cu was written by hand.
+// Package kernels has the GPU code of this module, as PTX. scripts/kernels.sh compiles it
+// from the CUDA C beside it; only the PTX of digest.cu was written by hand. Drivers of
+// CUDA 11.4 and newer compile it for devices of compute capability 7.5 and newer. The
+// software driver runs it, too.
 //
-// [Builtins] lists all kernels with their parameters, to be loaded with
-// [cu.Context.LoadModule] and launched by hand. A [Set] does that for memory of
-// any size. Sizes and indices have 64 bits throughout.
+// [Builtins] lists all kernels with their parameters. You can load them with
+// [cu.Context.LoadModule] and launch them yourself, or let a [Set] do that for memory of
+// any size. All sizes and indices have 64 bits.
 //
-// The pattern is that of the demo's programs: the 32-bit integer at index i is
-// (2i + 1337) ^ 0xDEADBEEF ^ salt, in wrapping arithmetic, little-endian. Data
-// whose size is no multiple of 4 ends with the low bytes of one more.
+// The pattern is the one of the demo's programs: the 32-bit integer at index i is
+// (2i + 1337) ^ 0xDEADBEEF ^ salt, in wrapping arithmetic, little-endian. If the size of the
+// data is not a multiple of 4, the data ends with the low bytes of the next integer.
 //
 // # The digest gpufd-d1
 //
-// A [Digest] is of n bytes, taken as words w[i] of 64 bits, little-endian, i counting
-// from 0; zeros fill up the last. All numbers are modulo 2⁶⁴. mix is the finaliser of
+// A [Digest] reads n bytes as little-endian words w[i] of 64 bits, with i from 0, and fills
+// the last word up with zeros. All arithmetic is modulo 2⁶⁴. mix is the finaliser of
 // splitmix64, and g is 0x9e3779b97f4a7c15:
 //
 //	mix(x):  x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -27,10 +27,10 @@
 //	first  = mix(A + (n+1)*g)
 //	second = mix(B ^ first)
 //
-// The digest is first and second, eight bytes each, little-endian. The sums can be
-// made of parts, in any order. testdata/digests.json has digests, and
-// testdata/digests.py makes them.
+// The digest is first and second, eight bytes each, little-endian. The sums of parts of the
+// data can be added in any order. testdata/digests.json has examples, which
+// testdata/digests.py computes.
 //
-// What a kernel leaves in memory is the same to the bit on all drivers:
-// testdata/outputs.txt has hashes of it, which each driver's has to be.
+// All drivers run the kernels with the same results, bit for bit. The tests compare each
+// driver's results with the hashes in testdata/outputs.txt.
 package kernels

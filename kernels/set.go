@@ -14,11 +14,13 @@ import (
 // A Set is all kernels of this package, loaded into a context. The caller owns
 // it; the context's Close ends it. It is safe for concurrent use.
 //
-// Its methods take a stream of the context. Those with Async in their names return
-// before their work is done; those that return what they found wait for it, and take
-// a few bytes of device memory, which the Set keeps for the next. Work on 0 bytes is
-// none. The caller keeps memory open until the work is done; it may not be when
-// [Set.Check] or [Set.Checksum] has returned an error, as of a context that ended.
+// Its methods take a stream of the context. Those with Async in their names
+// return before their work is done. The others wait for their result, and need a
+// few bytes of device memory, which the Set keeps for the next call. Work on 0
+// bytes does nothing; on memory at address 0, which was closed, it is
+// [cu.ErrClosed]. The caller keeps memory open until the work is done. If
+// [Set.Check] or [Set.Checksum] returns an error, such as that of a context that
+// ended, the work may still be running.
 type Set struct {
 	ctx     *cu.Context
 	modules []*cu.Module
@@ -30,13 +32,13 @@ type Set struct {
 	closed bool
 }
 
-// A kernel is a function with how many blocks of it fill the device.
+// A kernel is a function, and the number of its blocks that fill the device.
 type kernel struct {
 	f      *cu.Function
 	blocks uint64
 }
 
-// threads are those of a block. All kernels do with any number.
+// threads is the number of threads in a block. All kernels work with any number.
 const threads = 256
 
 // ErrAlignment says that an address is not a multiple of what a kernel needs.
@@ -46,6 +48,9 @@ var ErrAlignment = errors.New("kernels: the address is not aligned")
 // Load loads the kernels into ctx. Errors are those of
 // [cu.Context.LoadModule].
 func Load(ctx *cu.Context) (*Set, error) {
+	if ctx == nil {
+		return nil, cu.ErrClosed
+	}
 	k := &Set{ctx: ctx, kernels: map[string]kernel{}}
 	processors, err := ctx.Device().Attribute(cu.AttributeMultiprocessorCount)
 	if err != nil {
@@ -79,9 +84,9 @@ func (k *Set) load(b Builtin, processors int) error {
 	return nil
 }
 
-// Close unloads the kernels. Their work must be done: if it is not, Close may wait for
-// it in the driver, without end, and does not keep their memory. A second Close does
-// nothing.
+// Close unloads the kernels. Finish their work before: otherwise Close may wait
+// for it in the driver, without end, and does not keep their memory. A second
+// Close does nothing.
 func (k *Set) Close() error {
 	if k == nil {
 		return nil
@@ -101,7 +106,7 @@ func (k *Set) Close() error {
 }
 
 // launch runs a kernel with a thread for each of n pieces of work, or as many
-// threads as the device runs at once: each takes several pieces then.
+// threads as the device runs at once: then each takes several pieces.
 func (k *Set) launch(s *cu.Stream, name string, n uint64, args ...any) error {
 	if n == 0 {
 		return nil
@@ -111,38 +116,46 @@ func (k *Set) launch(s *cu.Stream, name string, n uint64, args ...any) error {
 	return f.f.Launch(s, cu.LaunchConfig{Grid: cu.Dim3{X: uint32(blocks)}, Block: cu.Dim3{X: threads}}, args...)
 }
 
-// aligned refuses addresses that are no multiple of to.
-func aligned(to cu.DevicePtr, ps ...cu.DevicePtr) error {
+// takes refuses a set that was never loaded, addresses that are not multiples of
+// to, and, if there is work, the address 0. The driver would launch at that, and
+// lose the context.
+func (k *Set) takes(n uint64, to cu.DevicePtr, ps ...cu.DevicePtr) error {
+	if k == nil || k.ctx == nil {
+		return cu.ErrClosed
+	}
 	for _, p := range ps {
+		if p == 0 && n > 0 {
+			return fmt.Errorf("kernels: there is no memory at address 0, the Ptr of closed memory and of 0 bytes: %w", cu.ErrClosed)
+		}
 		if p%to != 0 {
-			return fmt.Errorf("%w: %v is no multiple of %d", ErrAlignment, p, to)
+			return fmt.Errorf("%w: %v is not a multiple of %d", ErrAlignment, p, to)
 		}
 	}
 	return nil
 }
 
-// quads is how many pieces of 16 bytes there are, the last maybe short.
+// quads returns the number of 16-byte pieces; the last may be short.
 func quads(bytes uint64) uint64 { return bytes/16 + (bytes%16+15)/16 }
 
-// FillAsync queues on s the writing of bytes bytes of the pattern to dst, which is
+// FillAsync queues a write of bytes bytes of the pattern to dst on s. dst is
 // aligned to 16 and begins with the integer at index first.
 func (k *Set) FillAsync(s *cu.Stream, dst cu.DevicePtr, bytes, first uint64, salt uint32) error {
-	if err := aligned(16, dst); err != nil {
+	if err := k.takes(bytes, 16, dst); err != nil {
 		return err
 	}
 	return k.launch(s, "pattern_fill", quads(bytes), dst, bytes, first, salt)
 }
 
-// A Mismatch is what [Set.Check] found wrong. The zero Mismatch means nothing.
-// It has the number of integers that are wrong, the index of the first, and what
-// that is and should be; of a partial integer its bytes only.
+// A Mismatch is what [Set.Check] found wrong: the number of wrong integers, the
+// index of the first, and what that is and should be; of a partial integer only
+// its bytes. The zero Mismatch means that all is right.
 type Mismatch = pattern.Mismatch
 
 // Check compares bytes bytes at src, which is aligned to 16 and begins with the
-// integer at index first, with the pattern, and waits for that or until ctx is
-// done.
+// integer at index first, with the pattern. It waits until that is done or ctx
+// ends.
 func (k *Set) Check(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes, first uint64, salt uint32) (Mismatch, error) {
-	if err := aligned(16, src); err != nil || bytes == 0 {
+	if err := k.takes(bytes, 16, src); err != nil || bytes == 0 {
 		return Mismatch{}, err
 	}
 	a, err := k.answer()
@@ -179,13 +192,13 @@ func (k *Set) lookAt(ctx context.Context, a *answer, m *Mismatch, src cu.DeviceP
 	return nil
 }
 
-// Checksum returns the checksum of bytes bytes at src, which is aligned to 8,
-// and waits for it or until ctx is done: the sum, modulo 2⁶⁴, of
-// mix(word ^ mix(i+1)) over the 64-bit words, little-endian, the last one filled
-// up with zeros, where mix is the finaliser of splitmix64. [Checksum] is the same
-// on the host.
+// Checksum returns the checksum of bytes bytes at src, which is aligned to 8. It
+// waits until that is computed or ctx ends. The checksum is the sum, modulo 2⁶⁴,
+// of mix(word ^ mix(i+1)) over the 64-bit words, little-endian, the last one
+// filled up with zeros; mix is the finaliser of splitmix64. The function
+// [Checksum] computes the same on the host.
 func (k *Set) Checksum(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes uint64) (uint64, error) {
-	if err := aligned(8, src); err != nil || bytes == 0 {
+	if err := k.takes(bytes, 8, src); err != nil || bytes == 0 {
 		return 0, err
 	}
 	a, err := k.answer()
@@ -203,33 +216,36 @@ func (k *Set) Checksum(ctx context.Context, s *cu.Stream, src cu.DevicePtr, byte
 	return sum, nil
 }
 
-// FillBytesAsync queues on s the setting of bytes bytes at dst to value.
+// FillBytesAsync queues on s a write of value to each of bytes bytes at dst.
 func (k *Set) FillBytesAsync(s *cu.Stream, dst cu.DevicePtr, bytes uint64, value uint8) error {
+	if err := k.takes(bytes, 1, dst); err != nil {
+		return err
+	}
 	return k.launch(s, "fill_bytes", bytes, dst, bytes, value)
 }
 
-// CopyAsync queues on s a copy of bytes bytes from src to dst, which do not
-// overlap; both are aligned to 16.
+// CopyAsync queues a copy of bytes bytes from src to dst on s. The two do not
+// overlap and are aligned to 16.
 func (k *Set) CopyAsync(s *cu.Stream, dst, src cu.DevicePtr, bytes uint64) error {
-	if err := aligned(16, dst, src); err != nil {
+	if err := k.takes(bytes, 16, dst, src); err != nil {
 		return err
 	}
 	return k.launch(s, "copy_bytes", quads(bytes), dst, src, bytes)
 }
 
-// VectorAddAsync queues on s the setting of n float32 at dst to the sums of those at
-// a and b.
+// VectorAddAsync queues on s the additions of n float32 at a and b, with the sums
+// at dst.
 func (k *Set) VectorAddAsync(s *cu.Stream, dst, a, b cu.DevicePtr, n uint64) error {
-	if err := aligned(4, dst, a, b); err != nil {
+	if err := k.takes(n, 4, dst, a, b); err != nil {
 		return err
 	}
 	return k.launch(s, "vector_add", n, a, b, dst, n)
 }
 
-// SaxpyAsync queues on s the adding of a times the n float32 at x to those at y,
+// SaxpyAsync queues on s the addition of a times x to y, for n float32 at each,
 // rounded once.
 func (k *Set) SaxpyAsync(s *cu.Stream, a float32, x, y cu.DevicePtr, n uint64) error {
-	if err := aligned(4, x, y); err != nil {
+	if err := k.takes(n, 4, x, y); err != nil {
 		return err
 	}
 	return k.launch(s, "saxpy", n, a, x, y, n)

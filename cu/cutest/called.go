@@ -9,11 +9,11 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// calledEnv names a directory where tests note which driver functions they
-// called with success, a symbol a line, in a file for each process.
+// calledEnv names a directory where tests note which driver functions succeeded,
+// one symbol a line, in a file for each process.
 const calledEnv = "GPUFD_CALLED"
 
-// called are the functions that were noted.
+// called holds the functions that were noted.
 var called struct {
 	mu   sync.Mutex
 	seen map[string]bool
@@ -28,8 +28,8 @@ func noteCall(call sys.Call, next func() sys.CUresult) sys.CUresult {
 	return r
 }
 
-// note writes symbol down at once, as a child may be killed; a test run that
-// was asked to take notes and cannot does not go on.
+// note writes symbol down at once, as a child may be killed. A test run that
+// cannot take the notes it was asked for panics.
 func note(symbol string) {
 	called.mu.Lock()
 	defer called.mu.Unlock()

@@ -11,16 +11,16 @@ import (
 	"github.com/gpufd/gpufd/internal/leak"
 )
 
-// Children are what tests run in processes of their own, by name: what poisons
-// or counts process-wide state, or is killed. What one returns is its
-// complaint; one that leaves something behind fails, too, unless it called
+// Children are functions by name that tests run in processes of their own: they
+// poison or count process-wide state, or are killed. A function fails with the
+// error that it returns, and if it leaves something behind, unless it called
 // [ExpectLeaks].
 type Children map[string]func() error
 
 const childEnv = "GPUFD_CUTEST_CHILD"
 
-// Child returns a command that runs the child of that name, one of those given
-// to [Main], until ctx ends. env is added to its environment.
+// Child returns a command that runs the child with that name, one of those given
+// to [Main], until ctx ends. It adds env to the environment.
 func Child(ctx context.Context, name string, env ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	// Without the last, each child of a binary with the race detector takes a
@@ -29,11 +29,11 @@ func Child(ctx context.Context, name string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// RunChild is the process, and does not return, if [Child] started it. It is
-// for a TestMain that does not use [Main].
+// RunChild runs the child and does not return, if [Child] started this process.
+// It is for a TestMain that does not use [Main].
 func RunChild(children ...Children) { runChild(children) }
 
-// runChild is the process if it is one of children.
+// runChild runs the child of children that this process is, if any.
 func runChild(children []Children) {
 	name := os.Getenv(childEnv)
 	if name == "" {
@@ -59,18 +59,18 @@ func runChild(children []Children) {
 
 var leaksExpected atomic.Bool
 
-// ExpectLeaks is for children that leave things behind on purpose or cannot help
-// it, as with a driver that hangs: nobody looks at what they leave. It does
-// nothing for tests that run in the process itself.
+// ExpectLeaks turns the check for leaks off in a child that leaves things behind
+// on purpose or cannot help it, as with a driver that hangs. It does nothing for
+// tests that run in the process itself.
 func ExpectLeaks() { leaksExpected.Store(true) }
 
-// keepWarm takes a GPU's primary context, to be held for as long as the tests
-// run: making one takes a quarter of a second. It is nil where there is none.
+// keepWarm takes a GPU's primary context and keeps it while the tests run: making
+// one takes a quarter of a second. It returns nil without a GPU.
 func keepWarm() *cu.Context {
 	if Kind() == cu.Soft {
 		return nil
 	}
-	drv, err := open() // what it gives out stays
+	drv, err := open() // open for as long as the process
 	if err != nil {
 		return nil
 	}
@@ -78,6 +78,6 @@ func keepWarm() *cu.Context {
 	if err != nil {
 		return nil
 	}
-	warm, _ := dev.PrimaryContext() // tests that need it say what is wrong
+	warm, _ := dev.PrimaryContext() // tests that need it report the error
 	return warm
 }

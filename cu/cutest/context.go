@@ -14,16 +14,15 @@ type ContextOption func(*contextOptions)
 
 type contextOptions struct{ unclosed bool }
 
-// AllowUnclosed is for a test that leaves it to the context to close what was
-// made in it.
+// AllowUnclosed lets a test leave it to the context to close what was made in it.
 func AllowUnclosed() ContextOption { return func(o *contextOptions) { o.unclosed = true } }
 
-// Context returns the primary context of dev, closed when t ends. It fails t if
-// there was anything left for it to close: streams, events, modules, graphs or
-// memory that were made in it. The failure names them and, where the driver is of
+// Context returns the primary context of dev, and closes it when t ends. It fails
+// t if something made in the context is not closed by then: streams, events,
+// modules, graphs, memory. The failure names them and, if the driver is of
 // [Open], who made them. Those of other references to the context do not count. A
-// test that has failed or skipped itself by then is left alone: it may not have come to its
-// Close.
+// test that has already failed or skipped itself is left alone: it may not have
+// come to its Close.
 func Context(t testing.TB, dev *cu.Device, opts ...ContextOption) *cu.Context {
 	t.Helper()
 	var o contextOptions
@@ -37,7 +36,7 @@ func Context(t testing.TB, dev *cu.Device, opts ...ContextOption) *cu.Context {
 	t.Cleanup(func() {
 		t.Helper()
 		if left := unclosed(ctx); left != "" && !o.unclosed && !t.Failed() && !t.Skipped() {
-			t.Errorf("cutest: the test left this to its context to close (AllowUnclosed allows that):\n%s", left)
+			t.Errorf("cutest: the test did not close this in its context (AllowUnclosed allows that):\n%s", left)
 		}
 		if err := ctx.Close(); err != nil {
 			t.Error(err)
@@ -46,8 +45,8 @@ func Context(t testing.TB, dev *cu.Device, opts ...ContextOption) *cu.Context {
 	return ctx
 }
 
-// unclosed describes what was made in ctx and not closed, together what is of one
-// kind and was made at one place.
+// unclosed describes what was made in ctx and not closed, grouped by kind and by
+// the place that made it.
 func unclosed(ctx *cu.Context) string {
 	type group struct{ kind, stack string }
 	counts, bytes := map[group]int{}, map[group]uint64{}

@@ -50,7 +50,7 @@ func TestUnclosedFailsTheTest(t *testing.T) {
 	for name, m := range makers {
 		got := record(t, func(t testing.TB) { require.NoError(t, m.make(Context(t, Device(t)))) })
 		require.Len(t, got.failures, 1, name)
-		require.Contains(t, got.failures[0], "the test left this to its context to close (AllowUnclosed allows that):\n  "+m.says)
+		require.Contains(t, got.failures[0], "the test did not close this in its context (AllowUnclosed allows that):\n  "+m.says)
 		require.Contains(t, got.failures[0], pkg+"TestUnclosedFailsTheTest", name)
 
 		got = record(t, func(t testing.TB) { require.NoError(t, m.make(Context(t, Device(t), AllowUnclosed()))) })

@@ -11,8 +11,8 @@ import (
 	"github.com/gpufd/gpufd/cu/soft"
 )
 
-// Kind is the kind of driver that tests run on: GPUFD_DRIVER, else the
-// software driver.
+// Kind returns the kind of driver that tests run on: GPUFD_DRIVER, or by default
+// the software driver.
 func Kind() cu.Kind {
 	if os.Getenv("GPUFD_DRIVER") == cu.CUDA.String() {
 		return cu.CUDA
@@ -20,10 +20,10 @@ func Kind() cu.Kind {
 	return cu.Soft
 }
 
-// Open opens a driver of the kind that tests run on. What it gives out must be
-// given back before the tests end, and leaks that the garbage collector reports
-// are kept for [Main]: a hook next to the driver keeps account, but not in
-// benchmarks, which would measure it.
+// Open opens a driver of the kind that tests run on. A hook next to the driver
+// records what it gives out, which must be given back before the tests end. Leaks
+// that the garbage collector reports are kept for [Main]. Benchmarks run without
+// the hook, which they would measure.
 func Open(opts ...cu.Option) (*cu.Driver, error) {
 	return open(append(opts[:len(opts):len(opts)], accounts()...)...)
 }
@@ -48,8 +48,8 @@ func accounts() []cu.Option {
 	return hooks
 }
 
-// Driver opens the driver that tests run on, or skips t where there is no GPU
-// to run on.
+// Driver opens the driver that tests run on, or skips t if that needs a GPU and
+// there is none.
 func Driver(t testing.TB, opts ...cu.Option) *cu.Driver {
 	t.Helper()
 	d, err := Open(opts...)
@@ -59,8 +59,8 @@ func Driver(t testing.TB, opts ...cu.Option) *cu.Driver {
 	return d
 }
 
-// NoGPU skips t for want of a GPU, or fails it with GPUFD_REQUIRE_GPU=1, or on
-// the software driver, which is always there.
+// NoGPU skips t because there is no GPU. It fails t instead with
+// GPUFD_REQUIRE_GPU=1, and on the software driver, which is always there.
 func NoGPU(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("GPUFD_REQUIRE_GPU") == "1" || Kind() == cu.Soft {
@@ -69,20 +69,20 @@ func NoGPU(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// SharedGPU is the environment variable that says that other tests use the GPU at the
-// same time, and RunsAlone how the reason of a test begins that they would disturb:
-// internal/suite sets the one, and looks for the other.
+// internal/suite sets SharedGPU, an environment variable, when other tests use
+// the GPU at the same time. RunsAlone begins the reason of a skipped test that
+// would disturb them; internal/suite looks for it.
 const (
 	SharedGPU = "GPUFD_SHARED_GPU"
 	RunsAlone = "runs alone: "
 )
 
-// Shared reports whether other tests use the GPU at the same time, so that its free memory
-// says nothing.
+// Shared reports whether other tests use the GPU at the same time, so that its
+// free memory says nothing.
 func Shared() bool { return Kind() == cu.CUDA && os.Getenv(SharedGPU) == "1" }
 
-// Alone skips t where other tests use the GPU at the same time. internal/suite runs it
-// when they are done. why is what it does to the whole device.
+// Alone skips t if other tests use the GPU at the same time. internal/suite runs
+// it when they are done. why says what t does to the whole device.
 func Alone(t testing.TB, why string) {
 	t.Helper()
 	if Shared() {
@@ -100,15 +100,16 @@ func Device(t testing.TB, opts ...cu.Option) *cu.Device {
 	return dev
 }
 
-// Proven is the reason of tests that [ProvenOnSoft] skips, which internal/suite knows them by.
+// Proven is the reason of the skips of [ProvenOnSoft]. internal/suite looks for
+// it.
 const Proven = "one more of what else runs here or on the software driver (GPUFD_ALL=1 runs it)"
 
-// All reports whether a GPU is to run what [ProvenOnSoft] skips.
+// All reports whether tests that [ProvenOnSoft] skips run on a GPU, too.
 func All() bool { return os.Getenv("GPUFD_ALL") == "1" }
 
-// ProvenOnSoft skips t on a GPU, unless GPUFD_ALL=1: it is one more of a kind of which others
-// run there, or nothing of it reaches the driver, and a process takes a GPU's driver half a
-// second.
+// ProvenOnSoft skips t on a GPU, unless GPUFD_ALL=1: others of its kind run
+// there, or nothing of it reaches the driver, and starting a GPU's driver takes a
+// process half a second.
 func ProvenOnSoft(t testing.TB) {
 	t.Helper()
 	if Kind() == cu.CUDA && !All() {
@@ -116,8 +117,8 @@ func ProvenOnSoft(t testing.TB) {
 	}
 }
 
-// TwoDevices returns the first two devices of drv. Where there is one it skips t, or fails it
-// with GPUFD_REQUIRE_TWO=1.
+// TwoDevices returns the first two devices of drv. If there is only one it skips
+// t, or fails it with GPUFD_REQUIRE_TWO=1.
 func TwoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 	t.Helper()
 	devices := drv.Devices()
@@ -130,8 +131,8 @@ func TwoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 	return devices[0], devices[1]
 }
 
-// FreeMemory is the free memory of dev in bytes, as its driver accounts for
-// all processes. A test that asks for it runs [Alone].
+// FreeMemory returns the free memory of dev in bytes, as its driver accounts for
+// all processes. A test that calls it runs [Alone].
 func FreeMemory(t testing.TB, dev *cu.Device) uint64 {
 	t.Helper()
 	Alone(t, "it counts the device's memory")

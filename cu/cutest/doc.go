@@ -1,5 +1,5 @@
-// Package cutest is what a test of GPU code needs: a driver of either kind,
-// failures of that driver, and a check that nothing was left behind.
+// Package cutest helps to test GPU code: it opens a driver of either kind, makes
+// its functions fail, and checks that nothing was left behind.
 //
 //	func TestMain(m *testing.M) { cutest.Main(m) }
 //
@@ -10,14 +10,15 @@
 //		…
 //	}
 //
-// [Faults] make functions of the driver fail, by the names that NVIDIA's
-// documentation has for them. A fault that never fired fails its test.
+// [Faults] make functions of the driver fail, by the names in NVIDIA's
+// documentation. A fault that never fired fails its test.
 //
 // [Context] fails a test that did not close what it made in the context. [Main]
 // fails a run that leaves anything else behind. Both name the function that made
-// it: [Left] says what is looked for, CONTRIBUTING.md how to read a report.
+// it: [Left] lists what they look for, and CONTRIBUTING.md says how to read a
+// report.
 //
-// GPUFD_DRIVER chooses the driver: soft, which is the default and needs
-// nothing, or cuda. With GPUFD_REQUIRE_GPU=1 a test that would be skipped for
-// want of a GPU fails.
+// GPUFD_DRIVER chooses the driver: soft, which is the default and needs nothing,
+// or cuda. With GPUFD_REQUIRE_GPU=1 a test that would be skipped for want of a
+// GPU fails.
 package cutest

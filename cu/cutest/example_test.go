@@ -35,7 +35,7 @@ func Example() {
 	goTest("TestPairWithoutMemory", testPairWithoutMemory)
 	// Output:
 	// --- FAIL: TestPairWithoutMemory
-	// cutest: the test left this to its context to close (AllowUnclosed allows that):
+	// cutest: the test did not close this in its context (AllowUnclosed allows that):
 	//   device memory: 1, of 4096 bytes in all, made at
 	//     …
 }

@@ -21,13 +21,13 @@ import (
 //	dev := cutest.Device(t, faults.Option())
 //	ctx := cutest.Context(t, dev)
 //	faults.Fail("cuMemAlloc", cu.ErrOutOfMemory)
-//	_, err := ctx.Alloc(4096) // fails, and the driver hears nothing of it
+//	_, err := ctx.Alloc(4096) // fails without a call of the driver
 //
-// Functions have the names of NVIDIA's documentation. Such a name stands for
-// every version of the function: cuMemAlloc is cuMemAlloc_v2, too. A name that
-// ends in a version is that symbol and no other. A name that the driver API
-// does not have ends the test at once. A fault that never fired fails the test
-// when it ends. Faults are safe for concurrent use.
+// Functions have the names of NVIDIA's documentation. A name stands for every
+// version of the function: cuMemAlloc is cuMemAlloc_v2, too. A name that ends in
+// a version is that symbol and no other. A name that the driver API does not have
+// ends the test at once. A fault that never fired fails the test when it ends.
+// Faults are safe for concurrent use.
 type Faults struct {
 	t      testing.TB
 	mu     sync.Mutex
@@ -35,8 +35,8 @@ type Faults struct {
 	calls  map[string]int // by symbol
 }
 
-// NewFaults returns faults for t, none yet. They take effect in drivers that
-// are opened with their Option.
+// NewFaults returns an empty set of faults for t. They take effect in drivers
+// that are opened with its Option.
 func NewFaults(t testing.TB) *Faults {
 	t.Helper()
 	f := &Faults{t: t, calls: map[string]int{}}
@@ -44,19 +44,19 @@ func NewFaults(t testing.TB) *Faults {
 	return f
 }
 
-// Option has a driver meet the faults: an argument of [Device], [Driver], [Open]
-// and [cu.Open].
+// Option makes a driver meet the faults. Pass it to [Device], [Driver], [Open] or
+// [cu.Open].
 func (f *Faults) Option() cu.Option { return cu.WithHook(f.hook) }
 
-// Fail makes each call of function fail with r from now on. The calls are not
-// made.
+// Fail makes each later call of function fail with r. The driver does not see the
+// calls.
 func (f *Faults) Fail(function string, r cu.Result) *Fault {
 	f.t.Helper()
 	return f.set(&Fault{function: function, hook: f.answer(r)})
 }
 
-// FailNth makes the nth call of function from now on fail with r; 1 is the
-// next. The calls before and after it are made.
+// FailNth makes the nth call of function from now on fail with r; 1 is the next.
+// The driver sees the calls before and after it.
 func (f *Faults) FailNth(function string, n int, r cu.Result) *Fault {
 	f.t.Helper()
 	if n < 1 {
@@ -65,15 +65,14 @@ func (f *Faults) FailNth(function string, n int, r cu.Result) *Fault {
 	return f.set(&Fault{function: function, hook: f.answer(r), nth: n})
 }
 
-// Hook puts h around each call of function from now on, for what a failure
-// cannot say: h may look, wait, store a result, or make the call and change its
-// answer.
+// Hook puts h around each later call of function, for more than a failure: h may
+// look, wait, store a result, or make the call and change its answer.
 func (f *Faults) Hook(function string, h sys.Hook) *Fault {
 	f.t.Helper()
 	return f.set(&Fault{function: function, hook: h})
 }
 
-// answer is a hook that fails with r.
+// answer returns a hook that fails with r.
 func (f *Faults) answer(r cu.Result) sys.Hook {
 	f.t.Helper()
 	if r == 0 {
@@ -83,13 +82,13 @@ func (f *Faults) answer(r cu.Result) sys.Hook {
 }
 
 // A Fault is what one function does from now on. Of several faults of one
-// function the last that was set counts, until its Stop.
+// function the last one set counts, until its Stop.
 type Fault struct {
 	of       *Faults
 	function string
 	hook     sys.Hook
 	nth      int    // the only call that it is for, or 0
-	where    string // it was set
+	where    string // where it was set
 	stopped  bool
 	met      int // calls while it was set
 	fired    int
@@ -102,7 +101,7 @@ func (x *Fault) Stop() {
 	x.stopped = true
 }
 
-// set adds x, for a caller of its caller.
+// set adds x and records the caller of its caller.
 func (f *Faults) set(x *Fault) *Fault {
 	f.t.Helper()
 	if all := sys.Symbols(); !slices.ContainsFunc(all, x.is) {
@@ -142,8 +141,8 @@ func (f *Faults) meet(symbol string) *Fault {
 	return nil
 }
 
-// report fails the test for each fault that never fired. A test that has failed or
-// skipped itself may not have come so far.
+// report fails the test for each fault that never fired. A test that has failed
+// or skipped itself may not have come so far.
 func (f *Faults) report() {
 	f.t.Helper()
 	f.mu.Lock()
@@ -174,7 +173,7 @@ func (x *Fault) why(calls map[string]int) string {
 	}
 	switch {
 	case all == 0:
-		return "it was not called; the nearest that were called are " + nearest(x.function, others)
+		return "it was not called; the most similar functions called are " + nearest(x.function, others)
 	case x.nth > 0:
 		return fmt.Sprintf("it was called %s, %d while the fault was set, which is for call %d", times(all), x.met, x.nth)
 	}
@@ -193,10 +192,10 @@ func (x *Fault) is(symbol string) bool { return symbol == x.function || plain(sy
 
 var version = regexp.MustCompile(`_v\d+$`)
 
-// plain is a symbol without its version, as documentation has it.
+// plain returns a symbol without its version, as in the documentation.
 func plain(symbol string) string { return version.ReplaceAllString(symbol, "") }
 
-// nearest lists the three of symbols that are spelled most like name.
+// nearest lists the three symbols with the names most like name.
 func nearest(name string, symbols []string) string {
 	var names []string
 	for _, s := range symbols {
@@ -208,8 +207,8 @@ func nearest(name string, symbols []string) string {
 	return strings.Join(names[:min(3, len(names))], ", ")
 }
 
-// distance is how many letters have to be added, taken away or changed to make b
-// of a (Levenshtein), whatever their case.
+// distance returns how many letters have to be added, removed or changed to turn
+// a into b (Levenshtein), ignoring case.
 func distance(a, b string) int {
 	a, b = strings.ToLower(a), strings.ToLower(b)
 	row := make([]int, len(b)+1) // row[j] is the distance of a[:i] and b[:j]

@@ -155,7 +155,7 @@ func TestFaultThatNeverFired(t *testing.T) {
 			Context(t, dev)
 			faults.Fail("cuDevicePrimaryCtxReset", cu.ErrOutOfMemory)
 		}, `the fault in cuDevicePrimaryCtxReset, set at fault_test.go:\d+, never fired: it was not called; ` +
-			`the nearest that were called are cuDevicePrimaryCtxRe`},
+			`the most similar functions called are cuDevicePrimaryCtxRe`},
 		"not called then": {func(t testing.TB) {
 			faults, dev := faulty(t)
 			ctx := Context(t, dev)

@@ -12,20 +12,20 @@ import (
 	"github.com/gpufd/gpufd/internal/leak"
 )
 
-// table is what the drivers of [Open] gave out.
+// table holds what the drivers of [Open] gave out.
 var table handles.Table
 
-// A State is what a process has at one time, for [Left] to compare with.
+// A State is what a process holds at one time, for [Left] to compare with.
 type State struct {
 	process *leak.State
 	handles int
 }
 
-// Now returns the state of now.
+// Now returns the present state.
 func Now() *State { return &State{leak.Now(), table.Mark()} }
 
-// Left lists what is there that was not there before, and where it was made. It
-// is empty in the end of a good test.
+// Left lists what is there now and was not there before, and where it was made. It is
+// empty at the end of a good test.
 //
 //   - Descriptors, by what they refer to. Those that gpufd made come with the
 //     stack that made them; those that libcuda opens for itself do not count.
@@ -37,8 +37,8 @@ func Now() *State { return &State{leak.Now(), table.Mark()} }
 //   - What the garbage collector found lost ([cu.WithLeakHandler]).
 //   - Misuse that the software driver noticed.
 //
-// What is about to end is given a few seconds. What only the garbage collector
-// would give back is left.
+// Left gives what is about to end a few seconds. It lists what only the garbage
+// collector would give back.
 func Left(before *State) []string {
 	left := leftHere(before, softMemory)
 	if Kind() == cu.Soft {
@@ -47,7 +47,7 @@ func Left(before *State) []string {
 	return left
 }
 
-// leftHere is Left of this process alone.
+// leftHere is Left for this process alone.
 func leftHere(before *State, others ...func() []string) []string {
 	left := before.process.Left(append(others, func() []string { return table.Since(before.handles) })...)
 	collect()
@@ -70,7 +70,7 @@ func collect() {
 	}
 }
 
-// softMemory lists the devices of the software driver of which memory is taken.
+// softMemory lists the devices of the software driver that have memory in use.
 func softMemory() (used []string) {
 	if Kind() != cu.Soft {
 		return nil
@@ -93,9 +93,9 @@ func softMemory() (used []string) {
 	return used
 }
 
-// Descriptors counts the process' open descriptors by what they refer to,
+// Descriptors counts the process's open descriptors by what they refer to,
 // without numbers, so that one replaced by another of its kind counts as the
-// same. What libcuda opens for itself is left out.
+// same. It leaves out what libcuda opens for itself.
 func Descriptors() map[string]int { return leak.OpenFDs().Kinds() }
 
 var (

@@ -14,15 +14,15 @@ import (
 )
 
 // Main runs the tests with a directory of their own for the software driver's
-// memory, and fails if they leave anything behind or misused the driver: see
-// [Left]. In a process that [Child] started it runs that child instead, and
-// fails likewise. It does not return.
+// memory. It fails if they leave anything behind or misused the driver: see
+// [Left]. In a process that [Child] started it runs that child instead, with the
+// same checks. It does not return.
 func Main(m *testing.M, children ...Children) {
 	runChild(children)
 	os.Exit(Run(m))
 }
 
-// Run is Main without children for a TestMain that has more to do: it returns
+// Run is Main without children, for a TestMain that has more to do: it returns
 // the exit code.
 func Run(m *testing.M) int {
 	if err := checkEnvironment(); err != nil {
@@ -41,15 +41,15 @@ func Run(m *testing.M) int {
 	return leak.Report(os.Stderr, code, Left(before))
 }
 
-// checkEnvironment refuses what would run the tests on another driver than was
-// meant, and have them pass.
+// checkEnvironment refuses an environment in which the tests would run, and pass,
+// on another driver than was meant.
 func checkEnvironment() error {
 	switch kind := os.Getenv("GPUFD_DRIVER"); kind {
 	case "cuda":
 		return nil
 	case "", "soft":
 		if os.Getenv("GPUFD_REQUIRE_GPU") == "1" && kind == "" {
-			return errors.New("GPUFD_REQUIRE_GPU=1 wants GPUFD_DRIVER=cuda, or soft to say that no GPU is meant")
+			return errors.New("GPUFD_REQUIRE_GPU=1 needs GPUFD_DRIVER=cuda, or soft for tests without a GPU")
 		}
 		return os.Setenv("GPUFD_DRIVER", cu.Soft.String()) // also for what opens a driver by itself
 	default:
@@ -58,7 +58,7 @@ func checkEnvironment() error {
 }
 
 // softDir makes the directory of the software driver's memory for this run,
-// unless a parent process has.
+// unless a parent process has done so.
 func softDir() (string, error) {
 	if os.Getenv("GPUFD_SOFT_DIR") != "" {
 		return "", nil
@@ -70,7 +70,7 @@ func softDir() (string, error) {
 	return dir, os.Setenv("GPUFD_SOFT_DIR", dir)
 }
 
-// roomyDir is /dev/shm where it holds what tests share at once, else the
+// roomyDir returns /dev/shm if it has room for what tests share at once, else the
 // temporary directory: in a container /dev/shm often has 64 MiB.
 func roomyDir() string {
 	var st unix.Statfs_t

@@ -8,21 +8,21 @@ import (
 	"testing"
 )
 
-// isolated is how unshare(1) starts a program in namespaces of its own for
-// processes, IPC, mounts and the network, with its own /proc. What it kills with
-// it cannot outlive the test.
+// isolated starts a program with unshare(1) in its own namespaces for processes,
+// IPC, mounts and the network, with its own /proc. Killing it kills all in it, so
+// nothing outlives the test.
 var isolated = []string{"unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--ipc", "--net", "--mount"}
 
 // AsRoot adds a user namespace in which this user is root, and nobody else has a
-// number. Everybody may make one, where the kernel lets them.
+// number. Anybody may make one, if the kernel allows it.
 var AsRoot = []string{"--user", "--map-root-user"}
 
-// namespacesEnv is set where namespaces are said to work: then a skip fails.
+// namespacesEnv is set on machines where namespaces work: then a skip fails.
 const namespacesEnv = "GPUFD_REQUIRE_NAMESPACES"
 
-// Namespaced returns how to start a program in namespaces of its own, as containers
-// have them, which takes a user namespace for who is not root, or skips t. more are
-// further flags of unshare(1).
+// Namespaced returns the command that starts a program in its own namespaces,
+// like a container, or skips t. Users other than root need a user namespace for
+// that. more are further flags of unshare(1).
 func Namespaced(t testing.TB, more ...string) []string {
 	t.Helper()
 	var why []string
@@ -41,8 +41,8 @@ func Namespaced(t testing.TB, more ...string) []string {
 	return nil
 }
 
-// Front has cmd, of [Child], started by another program: that with its arguments and
-// this process' executable behind them. more are arguments behind that.
+// Front makes another program start cmd, of [Child]: front, then this process's
+// executable, then more.
 func Front(t testing.TB, cmd *exec.Cmd, front []string, more ...string) {
 	t.Helper()
 	self, err := os.Executable()

@@ -3,8 +3,8 @@ package soft
 import "github.com/gpufd/gpufd/cu/sys"
 
 // cuMemSetAccess sets rights of devices over whole mappings, side by side: all of
-// them or, with an error, none. Where there is a hole between two it stops and
-// says nothing, as on hardware; here that is a misuse.
+// them or, with an error, none. At a hole between two it stops without an error,
+// as on hardware; here that is a misuse.
 func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CUmemAccessDesc, count uintptr) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -39,7 +39,7 @@ func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CU
 }
 
 // outOfReach reports whether a device would get rights to memory that it has no
-// link to. What the real driver says to that has not been seen.
+// link to. Nobody has seen what the real driver says to that.
 func (m *machine) outOfReach(mappings []*mapping, descs []sys.CUmemAccessDesc) bool {
 	for _, p := range mappings {
 		for _, d := range descs {
@@ -61,12 +61,12 @@ func (r *reservation) between(addr, size uintptr) []*mapping {
 	return r.mappings[i:j]
 }
 
-// maxDescs bounds what cuMemSetAccess reads: more locations than there can be
+// maxDescs limits what cuMemSetAccess reads: more locations than there can be
 // devices make no sense.
 const maxDescs = 1 << 10
 
-// mayMap says whether a mapping can have the rights: memory of a device is not
-// for the host.
+// mayMap returns whether a mapping can have the rights: the host cannot have
+// memory of a device.
 func (m *machine) mayMap(d sys.CUmemAccessDesc) sys.CUresult {
 	switch d.Location.Type {
 	case sys.CU_MEM_LOCATION_TYPE_HOST, sys.CU_MEM_LOCATION_TYPE_HOST_NUMA:
@@ -78,7 +78,7 @@ func (m *machine) mayMap(d sys.CUmemAccessDesc) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// validAccess wants a visible device and rights that exist.
+// validAccess refuses devices that are not visible and rights that do not exist.
 func (m *machine) validAccess(d sys.CUmemAccessDesc) sys.CUresult {
 	if r := m.validLocation(&d.Location); r != sys.CUDA_SUCCESS {
 		return r
@@ -90,7 +90,7 @@ func (m *machine) validAccess(d sys.CUmemAccessDesc) sys.CUresult {
 	return sys.CUDA_ERROR_INVALID_VALUE
 }
 
-// validLocation wants a visible device.
+// validLocation refuses devices that are not visible.
 func (m *machine) validLocation(l *sys.CUmemLocation) sys.CUresult {
 	if l == nil || l.Type != sys.CU_MEM_LOCATION_TYPE_DEVICE {
 		return sys.CUDA_ERROR_INVALID_VALUE
@@ -99,7 +99,7 @@ func (m *machine) validLocation(l *sys.CUmemLocation) sys.CUresult {
 	return r
 }
 
-// cuMemGetAccess knows no rights of memory that cuMemSetAccess is not for.
+// cuMemGetAccess has no rights for memory that cuMemSetAccess is not for.
 func (m *machine) cuMemGetAccess(out *uint64, location *sys.CUmemLocation, ptr sys.CUdeviceptr) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()
@@ -117,8 +117,8 @@ func (m *machine) cuMemGetAccess(out *uint64, location *sys.CUmemLocation, ptr s
 	return set(firstError(r, rr), out, uint64(flags))
 }
 
-// rightsOf returns what a location may do with a mapping. What is said of the
-// host is what the device may do that the memory is on.
+// rightsOf returns what a location may do with a mapping. For the host it returns
+// what the memory's device may do.
 func (m *machine) rightsOf(p *mapping, l *sys.CUmemLocation) (sys.CUmemAccess_flags, sys.CUresult) {
 	switch l.Type {
 	case sys.CU_MEM_LOCATION_TYPE_HOST:

@@ -2,8 +2,8 @@ package soft
 
 import "github.com/gpufd/gpufd/cu/sys"
 
-// attributes are what all devices answer to cuDeviceGetAttribute; an attribute
-// that is not here reads 0. What the driver does not implement is 0 on purpose.
+// attributes are the answers of all devices to cuDeviceGetAttribute; other
+// attributes read 0. Those that the driver does not implement are 0 on purpose.
 var attributes = map[sys.CUdevice_attribute]int32{
 	sys.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:                       1024,
 	sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:                             1024,
@@ -80,8 +80,8 @@ func (m *machine) cuDeviceGetAttribute(value *int32, a sys.CUdevice_attribute, d
 	return set(r, value, attributes[a])
 }
 
-// ipcAttribute answers for legacy IPC, which drivers before CUDA 12 cannot be
-// asked about.
+// ipcAttribute answers for legacy IPC, an attribute that drivers before CUDA 12
+// do not have.
 func (m *machine) ipcAttribute(value *int32) sys.CUresult {
 	if m.conf.version < 12000 {
 		return sys.CUDA_ERROR_INVALID_VALUE

@@ -8,7 +8,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A corner is one side of a 2D or 3D copy as its descriptor tells of it.
+// A corner is one side of a 2D or 3D copy as its descriptor describes it.
 type corner struct {
 	kind        sys.CUmemorytype
 	host        uintptr
@@ -54,7 +54,7 @@ func (m *machine) sides(t *transfer, c *boxCall) (r sys.CUresult) {
 	return firstError(r, r2)
 }
 
-// isDevice reports whether an address is device memory's.
+// isDevice reports whether an address is in device memory.
 func (m *machine) isDevice(addr uintptr) bool { return m.space.reservation(addr) != nil }
 
 // side turns a corner into the side that begins where the copy does.
@@ -85,7 +85,7 @@ func (m *machine) side(k corner, c *boxCall) (s side, r sys.CUresult) {
 	}
 	over, stride := bits.Mul64(uint64(k.pitch), uint64(k.rows))
 	s.pitch, s.stride = k.pitch, uintptr(stride)
-	// Up to its far corner reaches the box from the memory's start to here.
+	// The memory's start up to its far corner reaches the box.
 	skip, ok := s.reach(box{width: k.x, height: k.y + 1, depth: k.z + 1})
 	if over != 0 || !ok || s.addr == 0 {
 		return s, sys.CUDA_ERROR_INVALID_VALUE
@@ -94,7 +94,7 @@ func (m *machine) side(k corner, c *boxCall) (s side, r sys.CUresult) {
 	return s, sys.CUDA_SUCCESS
 }
 
-// fits reports whether n from at on are no more than there are.
+// fits reports whether n from at on are within all.
 func fits(at, n, all uintptr) bool { return n <= all && at <= all-n }
 
 func (m *machine) cuMemcpy2D(p *sys.CUDA_MEMCPY2D) sys.CUresult {
@@ -137,7 +137,7 @@ func (m *machine) copy3D(p *sys.CUDA_MEMCPY3D, c boxCall) sys.CUresult {
 	return m.copyBox(c)
 }
 
-// read sets what a descriptor tells.
+// read copies a descriptor's fields.
 func (c *boxCall) read(p *sys.CUDA_MEMCPY3D) {
 	c.box = box{p.WidthInBytes, p.Height, p.Depth}
 	c.src = corner{
@@ -184,8 +184,8 @@ func (m *machine) memset2D(dst sys.CUdeviceptr, pitch uintptr, pattern []byte, n
 	return m.transfer(t)
 }
 
-// setOfRows is a transfer that sets rows. A single one needs no pitch. ok is
-// false for what is not aligned, or overlaps.
+// setOfRows returns a transfer that sets rows. A single row needs no pitch. ok is
+// false if it is not aligned, or rows overlap.
 func setOfRows(dst sys.CUdeviceptr, pitch uintptr, pattern []byte, n, height uintptr) (t transfer, ok bool) {
 	width := uintptr(len(pattern))
 	t = transfer{dst: onDevice(dst), pattern: pattern}

@@ -7,7 +7,7 @@ import (
 )
 
 // A capture is a graph in the making: work for the streams in it becomes nodes
-// and is not done.
+// and does not run.
 type capture struct {
 	id      uint64
 	graph   *graph
@@ -18,8 +18,8 @@ type capture struct {
 	ended   bool
 }
 
-// A place in a capture is what the next work there follows. Streams have one
-// while they are captured, events that were recorded in a capture as well.
+// A captured is a place in a capture: the next work there follows it. Captured
+// streams have one, and so have events that were recorded in a capture.
 type captured struct {
 	in    *capture // nil for none
 	after []*node
@@ -38,7 +38,7 @@ func (c *capture) join(s *stream, after []*node) {
 	s.captured = captured{c, after}
 }
 
-// endCapture takes all streams out of the capture, whose graph is the caller's.
+// endCapture takes all streams out of the capture. Its graph is the caller's.
 func (m *machine) endCapture(c *capture) {
 	delete(m.captures, c)
 	c.ended = true
@@ -47,7 +47,7 @@ func (m *machine) endCapture(c *capture) {
 	}
 }
 
-// record makes work for a captured stream a node. The op is never done.
+// record makes work for a captured stream a node. The op never runs.
 func (m *machine) record(s *stream, o *op) *op {
 	o.ctx = s.ctx
 	w := &work{traits: o.traits, run: o.run, release: o.release}
@@ -61,9 +61,8 @@ func (s *stream) spoil(why sys.CUresult) sys.CUresult {
 	return why
 }
 
-// capturedState returns why a stream takes no work and cannot be asked for it.
-// The legacy default stream takes none while a stream that it waits for is
-// captured.
+// capturedState returns why a stream takes no work and cannot be queried. The
+// legacy default stream takes none while a stream that it waits for is captured.
 func (m *machine) capturedState(s *stream) sys.CUresult {
 	if len(m.captures) == 0 {
 		return sys.CUDA_SUCCESS
@@ -92,8 +91,7 @@ func (s *stream) implied() *stream {
 }
 
 // refuse returns why a call that cannot be captured is not made: one that waits
-// for the stream, or asks how far it is, or launches a graph. The capture does
-// not survive it.
+// for the stream, queries it, or launches a graph. It spoils the capture.
 func (s *stream) refuse() sys.CUresult {
 	if s.captured.in == nil {
 		return sys.CUDA_SUCCESS
@@ -123,9 +121,9 @@ func (p *captured) refuseEvent() sys.CUresult {
 	return sys.CUDA_ERROR_CAPTURED_EVENT
 }
 
-// refuseUnsafe returns why the calling thread may not make a call that is not
-// safe while there is a capture of its own, or of any other thread's global
-// mode; and spoils those captures.
+// refuseUnsafe returns why the calling thread may not make an unsafe call during
+// a capture of its own, or one of any other thread in the global mode. It spoils
+// those captures.
 func (m *machine) refuseUnsafe() sys.CUresult {
 	r, mode := sys.CUDA_SUCCESS, m.thread().captureMode
 	for c := range m.captures {
@@ -139,15 +137,15 @@ func (m *machine) refuseUnsafe() sys.CUresult {
 	return r
 }
 
-// capturedRecord notes where an event was recorded, and reports whether that
-// was in a capture.
+// capturedRecord notes where an event was recorded, and reports whether that was
+// in a capture.
 func (e *event) capturedRecord(s *stream) bool {
 	e.captured = captured{s.captured.in, slices.Clone(s.captured.after)}
 	return s.captured.in != nil
 }
 
-// capturedWait has a stream wait for an event where one of them is captured: a
-// stream joins the event's capture so. It reports whether that was the case.
+// capturedWait makes a stream wait for an event if one of the two is captured: so
+// a stream joins the event's capture. It reports whether one is.
 func (m *machine) capturedWait(s *stream, e *event) (mine bool, r sys.CUresult) {
 	c, in := e.captured.in, s.captured.in
 	switch {
@@ -173,7 +171,7 @@ func (m *machine) capturedWait(s *stream, e *event) (mine bool, r sys.CUresult) 
 	return true, sys.CUDA_SUCCESS
 }
 
-// follow adds to what the next work follows.
+// follow adds to the nodes that the next work follows.
 func (p *captured) follow(nodes []*node) {
 	for _, n := range nodes {
 		if !slices.Contains(p.after, n) {
@@ -182,8 +180,8 @@ func (p *captured) follow(nodes []*node) {
 	}
 }
 
-// joined reports whether all that was captured comes before what the first
-// stream would do next.
+// joined reports whether all captured work comes before the next work of the
+// first stream.
 func (c *capture) joined() bool {
 	before, _ := ordered(c.streams[0].captured.after)
 	return len(before) == len(c.graph.nodes)
@@ -210,8 +208,8 @@ func (m *machine) cuStreamBeginCapture_v2(h sys.CUstream, mode sys.CUstreamCaptu
 	return sys.CUDA_SUCCESS
 }
 
-// cuStreamEndCapture ends the capture also when it fails, unless the stream is
-// not the one that it began on. Without a place for the graph that is dropped.
+// cuStreamEndCapture ends the capture even if it fails, unless the capture began
+// on another stream. Without a place for the graph it drops that.
 func (m *machine) cuStreamEndCapture(h sys.CUstream, out *sys.CUgraph) sys.CUresult {
 	s, r := m.lockAnyStream(h)
 	defer m.mu.Unlock()
@@ -303,8 +301,8 @@ func (m *machine) cuStreamGetCaptureInfo_v3(h sys.CUstream, status *sys.CUstream
 	return r
 }
 
-// list keeps the handles of what the next captured work follows, and the data
-// of those edges, alive for who asked for them.
+// list keeps the handles of the nodes that the next captured work follows, and
+// the data of those edges, alive for the caller.
 func (s *stream) list() {
 	s.listed = make([]sys.CUgraphNode, len(s.captured.after))
 	s.edges = make([]sys.CUgraphEdgeData, len(s.listed))
@@ -329,7 +327,7 @@ func (m *machine) cuThreadExchangeStreamCaptureMode(mode *sys.CUstreamCaptureMod
 	return sys.CUDA_SUCCESS
 }
 
-// leaveCapture takes a stream that goes out of its capture, which is over if it
+// leaveCapture takes a destroyed stream out of its capture, which is over if it
 // began there.
 func (m *machine) leaveCapture(s *stream) {
 	switch c := s.captured.in; {

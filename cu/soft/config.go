@@ -29,7 +29,7 @@ const (
 // maxDevices bounds GPUFD_SOFT_DEVICES; the store keeps a counter for each.
 const maxDevices = 64
 
-// A config is what the environment says of the machine to stand in for.
+// A config is the machine that the environment describes.
 type config struct {
 	devices int
 	memory  uint64 // bytes of each device
@@ -42,13 +42,14 @@ type config struct {
 	visible *string // CUDA_VISIBLE_DEVICES; nil if not set
 }
 
-// A ConfigError says why the software driver cannot start: variables of the environment
-// have values that make no sense, or the directory of device memory is none that it may use.
+// A ConfigError says why the software driver cannot start: variables of the
+// environment have values that make no sense, or it may not use the directory of
+// device memory.
 type ConfigError struct {
 	Err error // which variable, its value, and what it may be; several are joined
 }
 
-// Error says it in one line.
+// Error describes it in one line.
 func (e *ConfigError) Error() string {
 	return "the software driver cannot start: " + strings.ReplaceAll(e.Err.Error(), "\n", "; ")
 }
@@ -56,8 +57,8 @@ func (e *ConfigError) Error() string {
 // Unwrap returns Err.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// readConfig reads the environment. With a [*ConfigError], what could not be read has its
-// default, so that symbols still resolve.
+// readConfig reads the environment. With a [*ConfigError], what could not be read
+// has its default, so that symbols still resolve.
 func readConfig() (config, error) {
 	c := config{devices: 2, memory: 2 << 30, version: sys.CUDA_VERSION, peers: 1, ipc: 1, vmm: 1}
 	err := errors.Join(
@@ -123,8 +124,8 @@ func parseSize(s string) (uint64, error) {
 	return n * unit, nil
 }
 
-// storeDir chooses the directory of device memory: the one asked for, or one
-// of the user's own on /dev/shm where that could hold a device, or under the
+// storeDir returns the directory of device memory: the requested one, else the
+// user's own on /dev/shm if that could hold a device, else one under the
 // temporary directory.
 func storeDir(memory uint64) (string, error) {
 	if dir := os.Getenv(envDir); dir != "" {
@@ -137,7 +138,7 @@ func storeDir(memory uint64) (string, error) {
 	return filepath.Abs(filepath.Join(os.TempDir(), name))
 }
 
-// dirError says that err kept the directory of device memory from being used: a
+// dirError says that err makes the directory of device memory unusable: with a
 // [*ConfigError], unless the machine is to blame.
 func dirError(dir string, err error) error {
 	name := fmt.Sprintf("%s=%q", envDir, dir)

@@ -35,8 +35,8 @@ type health struct {
 	ended  int            // how many there have been
 }
 
-// onLoss has end called when the contexts are lost, until forget is called. The
-// machine is locked for all three.
+// onLoss calls end when the contexts are lost, unless forget was called before.
+// The machine is locked for all three.
 func (h *health) onLoss(end func()) (forget func()) {
 	if h.ends == nil {
 		h.ends = make(map[int]func())

@@ -7,9 +7,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// The calls without a stream are ordered by the legacy default stream. Of
-// those, copies with a host side return when they are done; between devices,
-// and sets, they do not wait, as CUDA documents.
+// The legacy default stream orders the calls without a stream. Copies with a host
+// side return when they are done; sets and copies between devices do not wait, as
+// CUDA documents.
 
 func (m *machine) cuMemcpyHtoD(dst sys.CUdeviceptr, src, n uintptr) sys.CUresult {
 	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), box: line(n), wait: true})
@@ -46,9 +46,9 @@ func (m *machine) cuMemcpyAsync(dst, src sys.CUdeviceptr, n uintptr, s sys.CUstr
 	return m.transfer(transfer{dst: anywhere(dst), src: anywhere(src), box: line(n), stream: s})
 }
 
-// cuMemcpyPeer waits for what the two contexts have, and until it is done,
-// since what comes later in them waits for it too. As with the legacy default
-// stream that does not mean streams that do not block.
+// cuMemcpyPeer waits for the present work of both contexts, and until it is done,
+// as later work in them waits for it too. As with the legacy default stream that
+// excludes non-blocking streams.
 func (m *machine) cuMemcpyPeer(dst sys.CUdeviceptr, to sys.CUcontext, src sys.CUdeviceptr, from sys.CUcontext, n uintptr) sys.CUresult {
 	return m.copyPeer(transfer{dst: onDevice(dst), src: onDevice(src), box: line(n), wait: true}, to, from)
 }
@@ -57,8 +57,8 @@ func (m *machine) cuMemcpyPeerAsync(dst sys.CUdeviceptr, to sys.CUcontext, src s
 	return m.copyPeer(transfer{dst: onDevice(dst), src: onDevice(src), box: line(n), stream: s}, to, from)
 }
 
-// copyPeer is a transfer whose sides are looked at from contexts of their own,
-// of which 0 is the current one.
+// copyPeer is a transfer with sides in contexts of their own; 0 is the current
+// one.
 func (m *machine) copyPeer(t transfer, to, from sys.CUcontext) (r sys.CUresult) {
 	m.mu.Lock()
 	var r2 sys.CUresult
@@ -74,8 +74,8 @@ func (m *machine) copyPeer(t transfer, to, from sys.CUcontext) (r sys.CUresult) 
 	return m.transfer(t)
 }
 
-// syncMemops ends a call without a stream, whose result is r. It waits where the
-// memory wants synchronous calls to.
+// syncMemops ends a call without a stream, with result r. It waits if the memory
+// wants synchronous calls to.
 func (m *machine) syncMemops(r sys.CUresult, ptrs ...sys.CUdeviceptr) sys.CUresult {
 	m.mu.Lock()
 	wait := false
@@ -99,8 +99,8 @@ func (m *machine) memset(dst sys.CUdeviceptr, pattern []byte, n uintptr, s sys.C
 	return m.transfer(transfer{dst: onDevice(dst), pattern: pattern, box: line(n * width), stream: s})
 }
 
-// refuse returns why a call that takes a stream is refused, or what comes before
-// that.
+// refuse returns why a call with a stream is refused: first why not the stream,
+// then why.
 func (m *machine) refuse(h sys.CUstream, why sys.CUresult) sys.CUresult {
 	_, r := m.lockStream(h)
 	defer m.mu.Unlock()

@@ -58,8 +58,8 @@ func (m *machine) cuCtxCreate_v4(out *sys.CUcontext, params *sys.CUctxCreatePara
 	return m.cuCtxCreate_v3(out, params.ExecAffinityParams, params.NumExecAffinityParams, flags, dev)
 }
 
-// cuCtxDestroy is for contexts of cuCtxCreate. Where the calling thread has it
-// current it is popped there; other threads keep it (D20a).
+// cuCtxDestroy is for contexts of cuCtxCreate. It pops one that is current on the
+// calling thread; other threads keep it (D20a).
 func (m *machine) cuCtxDestroy(h sys.CUcontext) sys.CUresult {
 	if h == 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
@@ -76,8 +76,8 @@ func (m *machine) cuCtxDestroy(h sys.CUcontext) sys.CUresult {
 }
 
 // lockCreated returns a context of cuCtxCreate, lost or not, with the machine
-// locked; the caller unlocks. For what is no context the real driver kills the
-// process (D4).
+// locked; the caller unlocks. Given anything but a context, the real driver kills
+// the process (D4).
 func (m *machine) lockCreated(h sys.CUcontext, call string) (*context, sys.CUresult) {
 	r := m.lock()
 	if r == sys.CUDA_SUCCESS && !m.knows(h) {
@@ -110,8 +110,8 @@ func (m *machine) cuCtxAttach(out *sys.CUcontext, flags uint32) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// cuCtxDetach counts one less and destroys the context with the last. A primary
-// context stays.
+// cuCtxDetach counts one user less and destroys the context with the last. A
+// primary context stays.
 func (m *machine) cuCtxDetach(h sys.CUcontext) sys.CUresult {
 	m.mu.Lock()
 	ctx, r := m.known(h)
@@ -137,8 +137,8 @@ func (m *machine) cuCtxGetFlags(out *uint32) sys.CUresult {
 	return set(r, out, ctx.flags)
 }
 
-// cuCtxSetFlags shows in cuDevicePrimaryCtxGetState only what the device is
-// told at once.
+// cuCtxSetFlags shows in cuDevicePrimaryCtxGetState only flags that the device
+// learns at once.
 func (m *machine) cuCtxSetFlags(flags uint32) sys.CUresult {
 	ctx, r := m.lockKnown()
 	defer m.mu.Unlock()

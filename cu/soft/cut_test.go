@@ -70,6 +70,8 @@ const cutKernels = `.version 7.4
 
 // Whatever touches memory whose file somebody has cut off loses the context, as any bad
 // access does, and not the process.
+//
+//fault:rows 77
 func TestCutOffUnderWork(t *testing.T) { // invariant 2
 	work := map[string]func(c sys.Caller, p, other sys.CUdeviceptr, host []byte) sys.CUresult{
 		"copy in": func(c sys.Caller, p, _ sys.CUdeviceptr, host []byte) sys.CUresult {
@@ -113,6 +115,8 @@ func TestCutOffUnderWork(t *testing.T) { // invariant 2
 
 // A file of holes is no device memory: to read it would take memory of this machine. It
 // is refused as anything is that the driver did not make (D8).
+//
+//fault:rows 76
 func TestImportSparse(t *testing.T) { // invariant 2
 	initialised(t)
 	const size = 1 << 40
@@ -138,6 +142,8 @@ func TestImportSparse(t *testing.T) { // invariant 2
 }
 
 // An event whose file was cut off loses the context of who uses it.
+//
+//fault:rows 77
 func TestCutOffEvent(t *testing.T) { // invariant 2
 	for name, use := range map[string]func(sys.Caller, sys.CUevent) sys.CUresult{
 		"record":      func(c sys.Caller, e sys.CUevent) sys.CUresult { return c.CuEventRecord(e, 0) },

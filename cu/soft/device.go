@@ -33,8 +33,8 @@ type device struct {
 }
 
 // visibleDevices returns the devices that CUDA_VISIBLE_DEVICES leaves, in its
-// order. As libcuda does it takes entries up to the first that names no
-// device, and none at all where one is named twice.
+// order. Like libcuda it takes entries up to the first that names no device, and
+// none at all if one is named twice.
 func visibleDevices(c config, s *store) []*device {
 	all := make([]*device, c.devices)
 	for i := range all {
@@ -59,8 +59,8 @@ func visibleDevices(c config, s *store) []*device {
 	return visible
 }
 
-// findDevice finds an index or a "GPU-…" UUID, of which a prefix will do where
-// it fits one device only.
+// findDevice finds an index or a "GPU-…" UUID; a prefix will do if it fits one
+// device only.
 func findDevice(all []*device, entry string) *device {
 	prefix, ok := strings.CutPrefix(entry, "GPU-")
 	if !ok {
@@ -159,7 +159,7 @@ func (m *machine) cuDeviceComputeCapability(major, minor *int32, dev sys.CUdevic
 	return firstError(set(r, major, computeMajor), set(r, minor, computeMinor))
 }
 
-// cuDeviceGetProperties is of CUDA 1 and says what attributes say since.
+// cuDeviceGetProperties is of CUDA 1; attributes have replaced it.
 func (m *machine) cuDeviceGetProperties(out *sys.CUdevprop, dev sys.CUdevice) sys.CUresult {
 	_, r := m.lockDevice(dev)
 	defer m.mu.Unlock()
@@ -180,7 +180,7 @@ func (m *machine) cuDeviceGetProperties(out *sys.CUdevprop, dev sys.CUdevice) sy
 	})
 }
 
-// cuDeviceGetExecAffinitySupport says no: that takes MPS. Like the real one it
+// cuDeviceGetExecAffinitySupport says no: that needs MPS. Like the real one it
 // takes any type.
 func (m *machine) cuDeviceGetExecAffinitySupport(out *int32, _ sys.CUexecAffinityType, dev sys.CUdevice) sys.CUresult {
 	_, r := m.lockDevice(dev)

@@ -24,8 +24,8 @@ func (c *cStrings) get(s string) *byte {
 	return c.of[s]
 }
 
-// cuGetErrorName needs no cuInit. For what is no result it stores a null
-// pointer and returns CUDA_ERROR_INVALID_VALUE.
+// cuGetErrorName needs no cuInit. For a number that is not a result it stores a
+// null pointer and returns CUDA_ERROR_INVALID_VALUE.
 func (m *machine) cuGetErrorName(r sys.CUresult, out **byte) sys.CUresult {
 	return errorText(r, out, r.String())
 }
@@ -97,7 +97,7 @@ var errorTexts = map[sys.CUresult]string{
 	sys.CUDA_ERROR_INVALID_HANDLE:                 "the handle is not valid",
 	sys.CUDA_ERROR_ILLEGAL_STATE:                  "the object is in the wrong state for this",
 	sys.CUDA_ERROR_LOSSY_QUERY:                    "the answer would lose information",
-	sys.CUDA_ERROR_NOT_FOUND:                      "the thing looked for is not there",
+	sys.CUDA_ERROR_NOT_FOUND:                      "it was not found",
 	sys.CUDA_ERROR_NOT_READY:                      "earlier work is not finished",
 	sys.CUDA_ERROR_ILLEGAL_ADDRESS:                "device code or a copy touched memory it may not touch",
 	sys.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES:        "the launch needs more than the device has",
@@ -122,7 +122,7 @@ var errorTexts = map[sys.CUresult]string{
 	sys.CUDA_ERROR_NOT_PERMITTED:                  "the operation is not permitted",
 	sys.CUDA_ERROR_NOT_SUPPORTED:                  "the operation is not supported",
 	sys.CUDA_ERROR_SYSTEM_NOT_READY:               "the system is not ready yet",
-	sys.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:         "the parts of the driver do not fit together",
+	sys.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:         "the versions of the parts of the driver do not match",
 	sys.CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: "the device does not support compatibility mode",
 	sys.CUDA_ERROR_MPS_CONNECTION_FAILED:          "the MPS server cannot be reached",
 	sys.CUDA_ERROR_MPS_RPC_FAILURE:                "a call to the MPS server failed",
@@ -131,7 +131,7 @@ var errorTexts = map[sys.CUresult]string{
 	sys.CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED:    "the device has too many MPS connections",
 	sys.CUDA_ERROR_MPS_CLIENT_TERMINATED:          "the MPS server ended this client",
 	sys.CUDA_ERROR_CDP_NOT_SUPPORTED:              "kernels that launch kernels are not supported here",
-	sys.CUDA_ERROR_CDP_VERSION_MISMATCH:           "versions of kernels that launch kernels do not fit together",
+	sys.CUDA_ERROR_CDP_VERSION_MISMATCH:           "the versions of kernels that launch kernels do not match",
 	sys.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:     "the operation is not allowed while a stream is captured",
 	sys.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:     "an earlier error spoilt the capture",
 	sys.CUDA_ERROR_STREAM_CAPTURE_MERGE:           "the operation would merge two captures",

@@ -18,7 +18,7 @@ type event struct {
 	captured captured // where the latest record was, if in a capture
 }
 
-// timed reports whether the event keeps the time.
+// timed reports whether the event records the time.
 func (e *event) timed() bool { return e.flags&uint32(sys.CU_EVENT_DISABLE_TIMING) == 0 }
 
 // findEvent returns an event whose context takes calls.
@@ -41,7 +41,7 @@ func (m *machine) lockEvent(h sys.CUevent) (*event, sys.CUresult) {
 	return m.findEvent(h)
 }
 
-// lockIdleEvent is lockEvent for calls that wait for the event, or ask for it.
+// lockIdleEvent is lockEvent for calls that wait for the event, or query it.
 func (m *machine) lockIdleEvent(h sys.CUevent) (*event, sys.CUresult) {
 	e, r := m.lockEvent(h)
 	if r == sys.CUDA_SUCCESS {
@@ -50,7 +50,7 @@ func (m *machine) lockIdleEvent(h sys.CUevent) (*event, sys.CUresult) {
 	return e, r
 }
 
-// cuEventCreate wants events for other processes not to keep the time.
+// cuEventCreate requires events for other processes not to record the time.
 func (m *machine) cuEventCreate(out *sys.CUevent, flags uint32) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	defer m.mu.Unlock()
@@ -95,7 +95,7 @@ func (m *machine) cuEventRecord(h sys.CUevent, hStream sys.CUstream) sys.CUresul
 	return m.cuEventRecordWithFlags(h, hStream, 0)
 }
 
-// cuEventRecordWithFlags wants event and stream of the same context.
+// cuEventRecordWithFlags requires event and stream of the same context.
 func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, flags uint32) sys.CUresult {
 	e, r := m.lockEvent(h)
 	defer m.mu.Unlock()
@@ -124,7 +124,7 @@ func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, fl
 	return sys.CUDA_SUCCESS
 }
 
-// cuEventQuery says that an event never recorded has happened.
+// cuEventQuery reports an event that was never recorded as done.
 func (m *machine) cuEventQuery(h sys.CUevent) sys.CUresult {
 	e, r := m.lockIdleEvent(h)
 	defer m.mu.Unlock()

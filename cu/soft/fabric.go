@@ -16,8 +16,8 @@ func (m *machine) fabricHandle(p *physical) [64]byte {
 	return h.encode(m.store)
 }
 
-// importFabric imports memory by its fabric handle, in its own process too,
-// while somebody has it.
+// importFabric imports memory by its fabric handle, in its own process too, as
+// long as somebody has it.
 func (m *machine) importFabric(out *sys.CUmemGenericAllocationHandle, addr uintptr) sys.CUresult {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	var b [64]byte

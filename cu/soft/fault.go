@@ -7,12 +7,11 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// LastFault returns what the work died of that died last; nil if none has. Of a kernel
-// it says the line of its PTX, the block and the thread. Of work that touched memory
-// which it may not touch, be it a kernel, a copy or a stream's wait for a word, it says
-// the address and what is there: memory that was unmapped before, with its address and
-// size, memory without rights, or which memory is nearest. The results that a driver
-// returns say much less.
+// LastFault returns the latest failure of work, or nil. For a kernel it names the
+// line of its PTX, the block and the thread. For a bad access, by a kernel, a
+// copy or a stream's wait for a word, it names the address and what is there:
+// memory that was unmapped before, with its address and size, memory without
+// rights, or the nearest memory. The results that a driver returns say much less.
 func LastFault() error {
 	driver.mu.Lock()
 	defer driver.mu.Unlock()
@@ -28,8 +27,8 @@ type former struct {
 // maxFormer is how many ranges are remembered.
 const maxFormer = 64
 
-// remember notes that n bytes of r from base on are gone. What ends piece by piece,
-// as a buffer of several chunks does, is one range.
+// remember notes that n bytes of r from base on are gone. Neighbours that end one
+// after the other, such as the chunks of a buffer, are one range.
 func (s *space) remember(r *reservation, base, n uintptr, end string) {
 	if i := len(s.former) - 1; i >= 0 {
 		last := &s.former[i]
@@ -66,7 +65,7 @@ func (s *space) nearest(addr uintptr) (near *mapping) {
 	return near
 }
 
-// distance is how many bytes lie between an address and the mapping.
+// distance returns how many bytes lie between an address and the mapping.
 func (p *mapping) distance(addr uintptr) uintptr {
 	if addr < p.base {
 		return p.base - addr
@@ -136,8 +135,8 @@ func (t *transfer) fault(m *machine) error {
 	return fmt.Errorf("soft: a %s: %s", what, why)
 }
 
-// barred returns the first address that a transfer may not touch, and the device that
-// may not; 0 is none.
+// barred returns the first address that a transfer may not touch, and the device
+// that may not; 0 is none.
 func (t *transfer) barred(m *machine) (at uintptr, dev sys.CUdevice) {
 	if o := &t.to; o.place == placeDevice {
 		at, dev = m.barred(o.addr, o.reach, o.dev, true), o.dev

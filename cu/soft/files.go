@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fallocateStep bounds a single fallocate, which a signal undoes.
+// fallocateStep limits a single fallocate, which a signal undoes.
 const fallocateStep = 64 << 20
 
 // create makes the memory that t describes on a device of capacity bytes and
@@ -25,8 +25,8 @@ func (s *store) create(t *trailer, capacity uint64) (fd int, err error) {
 	return fd, err
 }
 
-// createLocked books the memory before it makes the file, so that the ledger
-// errs on the high side whenever we are killed.
+// createLocked books the memory before it makes the file, so that the ledger is
+// never too low if the process is killed.
 func (s *store) createLocked(l *ledger, t *trailer, capacity uint64) (int, error) {
 	used, err := s.room(l, t.ordinal, t.size, capacity)
 	if err != nil {
@@ -109,8 +109,8 @@ func (s *store) reopen(t *trailer) (int, error) {
 }
 
 // reclaim removes the file of memory that this process no longer uses, unless
-// somebody else does. Of a pool's memory that somebody still uses, the pool's
-// file keeps nothing any more.
+// somebody else does. If the memory is of a pool and still used, the pool's file
+// keeps it no longer.
 func (s *store) reclaim(t *trailer) error {
 	return s.locked(func(l *ledger) error {
 		switch s.removeUnheld(t.name()) {
@@ -134,8 +134,8 @@ func (s *store) leavePool(t *trailer) error {
 	return os.Rename(filepath.Join(s.dir, t.name()), filepath.Join(s.dir, alone.name()))
 }
 
-// used returns how many bytes of a device are held by anybody, having removed
-// what is held by nobody.
+// used returns how many bytes of a device anybody holds, after it has removed
+// what nobody holds.
 func (s *store) used(ordinal int) (used uint64, err error) {
 	err = s.locked(func(l *ledger) error {
 		used = s.count(l, ordinal)
@@ -144,7 +144,7 @@ func (s *store) used(ordinal int) (used uint64, err error) {
 	return used, err
 }
 
-// sweep removes what is held by nobody from all devices.
+// sweep removes what nobody holds from all devices.
 func (s *store) sweep(devices int) error {
 	return s.locked(func(l *ledger) error {
 		for _, prefix := range barePrefixes { // before the memory that pools keep
@@ -181,8 +181,8 @@ func (s *store) poolHeld(name string) bool {
 	return ok && s.removeUnheld(control) == inUse
 }
 
-// openExported opens what another process shares, on a description that holds
-// it too, while somebody holds the file that says so.
+// openExported opens what another process shares, on a description that holds it
+// too, if somebody holds the file that says so.
 func (s *store) openExported(export, t *trailer) (fd int, err error) {
 	err = s.locked(func(*ledger) error {
 		if s.removeUnheld(export.name()) != inUse {
@@ -194,7 +194,7 @@ func (s *store) openExported(export, t *trailer) (fd int, err error) {
 	return fd, err
 }
 
-// errFreed says that what was shared is not its owner's any more.
+// errFreed says that the owner has freed what it shared.
 var errFreed = errors.New("what was shared is freed")
 
 // openNamed is openExported of the memory that the export names, whose id goes
@@ -229,9 +229,9 @@ func (s *store) held(t *trailer) (yes bool) {
 	return yes
 }
 
-// createControl makes a file that is of no memory, such as that of a new pool,
-// and returns it open, held by its lock. It counts as no memory. The trailer's id
-// is chosen here if it has none.
+// createControl makes a file without memory, such as that of a new pool, and
+// returns it open, held by its lock. It does not count as memory. It chooses the
+// trailer's id if there is none.
 func (s *store) createControl(t *trailer) (fd int, err error) {
 	if t.id == [8]byte{} {
 		rand.Read(t.id[:])
@@ -269,8 +269,8 @@ const (
 	gone    // before
 )
 
-// removeUnheld removes a file that no fd and no mapping keeps, and says what
-// it found. A description of our own tells: flock sees the others.
+// removeUnheld removes a file that no fd and no mapping keeps, and says what it
+// found. It asks with a description of its own: flock sees the others.
 func (s *store) removeUnheld(name string) int {
 	path := filepath.Join(s.dir, name)
 	fd, err := openFile(path, unix.O_RDWR)

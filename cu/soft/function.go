@@ -16,11 +16,11 @@ type function struct {
 	attrs  *funcAttributes
 }
 
-// kernelNames are the names that callers were given; they keep them.
+// kernelNames are the names given to callers, who keep them.
 var kernelNames = cStrings{of: make(map[string]*byte)}
 
-// What a block may have of shared memory: without asking for it, with, and
-// what the system takes of each block's.
+// A block's shared memory: without asking for more, with asking, and what the
+// system takes of it.
 const (
 	sharedDefault  = 48 << 10
 	sharedOptIn    = 227 << 10
@@ -28,8 +28,8 @@ const (
 	sharedPerSM    = sharedOptIn + sharedReserved
 )
 
-// maxRegisters is the most that a function is said to use: those that the parser
-// counts are virtual, and every block is to fit.
+// maxRegisters is the most registers that a function reports: the parser counts
+// virtual ones, and every block has to fit.
 const maxRegisters = 64
 
 // funcAttributes are a function's that can be set.
@@ -86,7 +86,7 @@ func maxThreads(k *ptx.Kernel) int {
 
 func registers(k *ptx.Kernel) int { return min(maxRegisters, max(k.Registers, 8)) }
 
-// constBytes is how much the module's constants take.
+// constBytes returns the size of the module's constants.
 func constBytes(code *ptx.Module) (n int32) {
 	for _, v := range code.Variables() {
 		if v.Constant {
@@ -107,7 +107,7 @@ func targetVersion(target string) (n int32) {
 	return n
 }
 
-// set changes an attribute that can be changed, if the device has as much.
+// set changes an attribute that may be set, if the device has that much.
 func (a *funcAttributes) set(which sys.CUfunction_attribute, v int32, k *ptx.Kernel) sys.CUresult {
 	least, most := int32(0), int32(0)
 	switch which {
@@ -134,7 +134,7 @@ func (a *funcAttributes) set(which sys.CUfunction_attribute, v int32, k *ptx.Ker
 	return sys.CUDA_SUCCESS
 }
 
-// findFunction returns a function by its handle, or that of a kernel as the
+// findFunction returns a function by its handle, or by that of a kernel, as the
 // current context has it. The machine is locked.
 func (m *machine) findFunction(h sys.CUfunction) (*function, sys.CUresult) {
 	if r := m.ready(); r != sys.CUDA_SUCCESS {
@@ -216,7 +216,7 @@ func (m *machine) cuFuncGetModule(out *sys.CUmodule, h sys.CUfunction) sys.CUres
 	return set(r, out, f.mod.handle)
 }
 
-// cuFuncLoad has nothing to load: what comes of PTX is there at once.
+// cuFuncLoad has nothing to load: PTX is loaded at once.
 func (m *machine) cuFuncLoad(h sys.CUfunction) sys.CUresult {
 	_, r := m.lockFunction(h)
 	defer m.mu.Unlock()

@@ -55,7 +55,7 @@ func (m *machine) dropGraph(g *graph) {
 	dropWork(g.nodes)
 }
 
-// holdWork keeps what nodes do; dropWork ends that.
+// holdWork keeps the work of nodes; dropWork ends that.
 func holdWork(nodes []*node) {
 	for _, n := range nodes {
 		n.work.users++
@@ -151,9 +151,9 @@ func (m *machine) lockGraph(h sys.CUgraph) (*graph, sys.CUresult) {
 	return m.findGraph(h)
 }
 
-// deadGraph is the error for a handle of a graph, a node or an executable that
-// is not there. The real driver crashes on what was none, and may on what was
-// destroyed.
+// deadGraph returns the error for a handle of a graph, a node or an executable
+// that does not exist. The real driver crashes on a handle that never was, and
+// may crash on a destroyed one.
 func (m *machine) deadGraph(kind, h uint64, what string) sys.CUresult {
 	switch {
 	case h == 0:
@@ -177,8 +177,8 @@ func (m *machine) cuGraphCreate(out *sys.CUgraph, flags uint32) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// cuGraphDestroy is not for a graph that is still captured: the capture's end would
-// give it out once more.
+// cuGraphDestroy refuses a graph that is still captured: the end of the capture
+// would give it out once more.
 func (m *machine) cuGraphDestroy(h sys.CUgraph) sys.CUresult {
 	g, r := m.lockGraph(h)
 	defer m.mu.Unlock()
@@ -238,8 +238,8 @@ func (m *machine) cuGraphGetRootNodes(h sys.CUgraph, out *sys.CUgraphNode, count
 	return listNodes(roots, out, count)
 }
 
-// listNodes stores as many nodes as there is room for and how many that are,
-// and null where there are fewer. Without room it stores how many there are.
+// listNodes stores as many nodes as there is room for, their number, and null in
+// the room left over. Without room it stores how many there are.
 func listNodes(nodes []*node, out *sys.CUgraphNode, count *uintptr) sys.CUresult {
 	if count == nil {
 		return sys.CUDA_ERROR_INVALID_VALUE
@@ -264,7 +264,7 @@ func (m *machine) cuGraphGetEdges(h sys.CUgraph, from, to *sys.CUgraphNode, coun
 	return m.cuGraphGetEdges_v2(h, from, to, nil, count)
 }
 
-// cuGraphGetEdges_v2 lists who follows whom. There is no data to an edge here.
+// cuGraphGetEdges_v2 lists the edges. Edges have no data here.
 func (m *machine) cuGraphGetEdges_v2(h sys.CUgraph, from, to *sys.CUgraphNode, data *sys.CUgraphEdgeData, count *uintptr) sys.CUresult {
 	g, r := m.lockGraph(h)
 	defer m.mu.Unlock()

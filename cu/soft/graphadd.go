@@ -74,7 +74,7 @@ func (m *machine) cuGraphAddChildGraphNode(out *sys.CUgraphNode, h sys.CUgraph, 
 	})
 }
 
-// cuGraphAddMemcpyNode makes copies of something.
+// cuGraphAddMemcpyNode adds copies of at least one byte.
 func (m *machine) cuGraphAddMemcpyNode(out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr, p *sys.CUDA_MEMCPY3D, ctx sys.CUcontext) sys.CUresult {
 	return m.add(out, h, deps, n, func() (*work, sys.CUresult) {
 		if p == nil || p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0 {
@@ -93,7 +93,7 @@ func (m *machine) cuGraphAddMemcpyNode(out *sys.CUgraphNode, h sys.CUgraph, deps
 	})
 }
 
-// cuGraphAddMemsetNode makes sets of something.
+// cuGraphAddMemsetNode adds sets of at least one byte.
 func (m *machine) cuGraphAddMemsetNode(out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr, p *sys.CUDA_MEMSET_NODE_PARAMS, ctx sys.CUcontext) sys.CUresult {
 	return m.add(out, h, deps, n, func() (*work, sys.CUresult) {
 		if p == nil || p.Width == 0 || p.Height == 0 {
@@ -131,8 +131,8 @@ func (m *machine) transferWork(h sys.CUcontext, t *transfer) (*work, sys.CUresul
 	}, sys.CUDA_SUCCESS
 }
 
-// traits are what a graph knows of the transfer. An update may change what
-// memory of the host it is, but not of which side.
+// traits returns what a graph knows of the transfer. An update may change the
+// host memory, but not which side it is on.
 func (t *transfer) traits(dev sys.CUdevice) traits {
 	host := [2]bool{t.to.place != placeDevice, t.from.place != placeDevice}
 	kind := sys.CU_GRAPH_NODE_TYPE_MEMCPY
@@ -159,7 +159,7 @@ func topology(nodes []*node) [][]int {
 	return follows
 }
 
-// form is what two graphs have in common of which one can update the other.
+// form returns what two graphs must have in common for one to update the other.
 func form(nodes []*node) string {
 	s := fmt.Sprint(topology(nodes))
 	for _, n := range nodes {
@@ -168,7 +168,7 @@ func form(nodes []*node) string {
 	return s
 }
 
-// cuGraphAddDependencies has nodes follow others.
+// cuGraphAddDependencies makes nodes follow others.
 func (m *machine) cuGraphAddDependencies(h sys.CUgraph, from, to *sys.CUgraphNode, n uintptr) sys.CUresult {
 	g, r := m.lockGraph(h)
 	defer m.mu.Unlock()

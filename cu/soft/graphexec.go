@@ -6,8 +6,8 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A graphExec is a graph ready to be launched. It shares the work of the graph
-// that it was made of, which may be gone.
+// A graphExec is a graph ready to launch. It shares the work of its graph, which
+// may be gone.
 type graphExec struct {
 	handle sys.CUgraphExec
 	flags  uint64
@@ -87,7 +87,7 @@ func (e *graphExec) take(g *graph) {
 	e.steps, _ = ordered(e.nodes)
 }
 
-// cuGraphExecDestroy may come while a launch is under way, which goes on.
+// cuGraphExecDestroy may be called during a launch, which goes on.
 func (m *machine) cuGraphExecDestroy(h sys.CUgraphExec) sys.CUresult {
 	e, r := m.lockExec(h)
 	defer m.mu.Unlock()
@@ -107,9 +107,9 @@ func (m *machine) cuGraphExecGetFlags(h sys.CUgraphExec, out *uint64) sys.CUresu
 	return set(r, out, e.flags)
 }
 
-// cuGraphLaunch does the nodes one after the other as one piece of the stream's
-// work, after the previous launch. If they touch the caller's memory it returns
-// when that is done, and says so if that memory was not there. A launch cannot be
+// cuGraphLaunch runs the nodes one after the other as one piece of the stream's
+// work, after the previous launch. If they touch the caller's memory it waits
+// until that is done, and reports memory that was not there. A launch cannot be
 // captured.
 func (m *machine) cuGraphLaunch(h sys.CUgraphExec, hStream sys.CUstream) sys.CUresult {
 	o, wait, r := m.launch(h, hStream)
@@ -195,7 +195,7 @@ func (m *machine) cuGraphExecUpdate_v2(h sys.CUgraphExec, hGraph sys.CUgraph, in
 }
 
 // differs returns the first node that an executable of other nodes cannot be
-// updated to, and why. Nodes are compared in the order they were made.
+// updated to, and why. It compares nodes in the order they were made.
 func differs(old, fresh []*node) (*node, sys.CUgraphExecUpdateResult) {
 	before, after := topology(old), topology(fresh)
 	if len(before) != len(after) {

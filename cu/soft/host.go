@@ -9,9 +9,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A hostTable is the pinned host memory, by address: what the driver gave out
-// and what callers registered. Copies to and from it are truly asynchronous,
-// since it stays until it is freed or unregistered.
+// A hostTable is the pinned host memory by address: what the driver allocated and
+// what callers registered. Copies to and from it are truly asynchronous, since it
+// stays until it is freed or unregistered.
 type hostTable struct{ blocks []*hostBlock }
 
 // A hostBlock is memory of cuMemHostAlloc, which outlives its cuMemFreeHost while
@@ -28,8 +28,8 @@ type hostBlock struct {
 	freed      bool
 }
 
-// find returns the block that addr is in, and its place, or nil and the place
-// where it would go.
+// find returns the block that contains addr, and its place, or nil and the place
+// for a new one.
 func (t *hostTable) find(addr uintptr) (*hostBlock, int) {
 	i, found := slices.BinarySearchFunc(t.blocks, addr, func(b *hostBlock, a uintptr) int {
 		return within(a, b.base, b.base+b.size)
@@ -96,8 +96,8 @@ func (m *machine) cuMemAllocHost(out *uintptr, size uintptr) sys.CUresult {
 	return m.cuMemHostAlloc(out, size, 0)
 }
 
-// cuMemHostAlloc makes memory that is always mapped for devices. Of nothing it
-// makes a null pointer.
+// cuMemHostAlloc makes memory that is always mapped for devices. For 0 bytes it
+// stores a null pointer.
 func (m *machine) cuMemHostAlloc(out *uintptr, size uintptr, flags uint32) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	defer m.mu.Unlock()
@@ -136,8 +136,8 @@ func (m *machine) cuMemFreeHost(p uintptr) sys.CUresult {
 	})
 }
 
-// endBlock ends the block at p, if that is all right, after all work of its
-// context. It needs no current one.
+// endBlock ends the block at p, if allowed agrees, after all work of its context.
+// It needs no current one.
 func (m *machine) endBlock(p uintptr, allowed func(*hostBlock) sys.CUresult) sys.CUresult {
 	r := m.lockAnywhere()
 	b, _ := m.host.find(p)
@@ -165,8 +165,8 @@ func (m *machine) endBlock(p uintptr, allowed func(*hostBlock) sys.CUresult) sys
 // maxHostMemory is more than any host has.
 const maxHostMemory = 1 << 44
 
-// cuMemHostRegister takes any memory of the caller's that a device could use:
-// exactly these bytes, of pages that are there.
+// cuMemHostRegister takes any memory of the caller that a device could use:
+// exactly these bytes, of pages that exist.
 func (m *machine) cuMemHostRegister(p, size uintptr, flags uint32) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	defer m.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// cuLaunchHostFunc has a stream call a C function, unless the context is lost
+// cuLaunchHostFunc makes a stream call a C function, unless the context is lost
 // by then.
 func (m *machine) cuLaunchHostFunc(h sys.CUstream, f, data uintptr) sys.CUresult {
 	return m.callHost(h, f, func(*stream) sys.CUresult {
@@ -14,8 +14,8 @@ func (m *machine) cuLaunchHostFunc(h sys.CUstream, f, data uintptr) sys.CUresult
 	}, false)
 }
 
-// cuStreamAddCallback is cuLaunchHostFunc for a function that is told the
-// stream and, if the context is lost, why.
+// cuStreamAddCallback is cuLaunchHostFunc for a function that gets the stream
+// and, if the context is lost, the reason.
 func (m *machine) cuStreamAddCallback(h sys.CUstream, f, data uintptr, flags uint32) sys.CUresult {
 	if flags != 0 {
 		return m.refuse(h, sys.CUDA_ERROR_INVALID_VALUE)

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxImage bounds the length of PTX and of names, whose ends are zeros that
-// somebody may have forgotten.
+// maxImage limits the length of PTX and of names, whose final zero may be
+// missing.
 const maxImage = 1 << 28
 
 // What images begin with.
@@ -111,8 +111,8 @@ func fileText(name *byte) (string, sys.CUresult) {
 	return imageText(&b[0])
 }
 
-// fileBytes reads a file of at most maxImage bytes. It waits for nobody: what is
-// no file, such as a pipe, which the real driver waits for, holds no image.
+// fileBytes reads a file of at most maxImage bytes. It never waits: it refuses a
+// pipe, for which the real driver waits.
 func fileBytes(path string) ([]byte, sys.CUresult) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -133,15 +133,14 @@ func fileBytes(path string) ([]byte, sys.CUresult) {
 	return b, sys.CUDA_SUCCESS
 }
 
-// jitOptions are a caller's options for the compiler, and where it says what it
-// has done.
+// jitOptions are a caller's options for the compiler, and where its results go.
 type jitOptions struct {
 	ids    []sys.CUjit_option
 	values []uintptr
 	began  time.Time
 }
 
-// newJITOptions reads n options; ok is false for what is none.
+// newJITOptions reads n options; ok is false if one is unknown.
 func newJITOptions(n uint32, ids *sys.CUjit_option, values *uintptr) (o jitOptions, ok bool) {
 	o.began = time.Now()
 	if n == 0 {
@@ -199,7 +198,7 @@ func (o *jitOptions) log(buffer, size sys.CUjit_option, text string) {
 	o.set(size, uintptr(written))
 }
 
-// compile reads PTX, and says in the logs what is wrong with it.
+// compile reads PTX, and writes to the logs what is wrong with it.
 func (o *jitOptions) compile(text string, version int) (*ptx.Module, sys.CUresult) {
 	parse := ptx.Parse
 	if o.unoptimised() {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What cuIpcGetMemHandle and cuIpcGetEventHandle give out begins with one of
-// these; the number is the format's version.
+// These begin what cuIpcGetMemHandle and cuIpcGetEventHandle return; the number
+// is the format's version.
 const (
 	memMagic   = "gpufdmh1"
 	eventMagic = "gpufdeh1"
@@ -31,8 +31,8 @@ type ipcHandle struct {
 // serialAt is where the serial is.
 const serialAt = 16
 
-// encode gives the bytes, the last of which are a digest of all but the serial:
-// what is not of this store is told without a look at files.
+// encode returns the bytes. The last are a digest of all but the serial, which
+// tells foreign handles apart without a look at files.
 func (h *ipcHandle) encode(s *store) (b [64]byte) {
 	copy(b[:], h.magic)
 	copy(b[8:], h.process[:])
@@ -47,8 +47,8 @@ func (h *ipcHandle) encode(s *store) (b [64]byte) {
 	return b
 }
 
-// export is the file that says that the owner has the memory. As it is of the
-// place and the size alone, an old handle leads to new memory there (D16).
+// export returns the file that says that the owner has the memory. It depends
+// only on place and size, so an old handle leads to new memory there (D16).
 func (h *ipcHandle) export() trailer {
 	place := *h
 	place.serial = [8]byte{}
@@ -56,7 +56,7 @@ func (h *ipcHandle) export() trailer {
 	return trailer{kind: kindExport, id: [8]byte(b[56:])}
 }
 
-// ownerOf is the file that says that a process lives which shares memory.
+// ownerOf returns the file that says that a process with shared memory lives.
 func ownerOf(process [8]byte) trailer { return trailer{kind: kindExport, id: process} }
 
 // decodeIPC reads what encode gives; ok is false for anything else.
@@ -84,8 +84,8 @@ func (m *machine) lockIPC() (*context, sys.CUresult) {
 	return ctx, r
 }
 
-// cuIpcGetMemHandle gives out the same handle each time, wherever in its memory
-// the address is. Only memory of cuMemAlloc has one (D16).
+// cuIpcGetMemHandle returns the same handle each time, for any address in its
+// memory. Only memory of cuMemAlloc has one (D16).
 func (m *machine) cuIpcGetMemHandle(out *sys.CUipcMemHandle, ptr sys.CUdeviceptr) sys.CUresult {
 	_, r := m.lockIPC()
 	defer m.mu.Unlock()
@@ -142,8 +142,8 @@ type opened struct {
 	count  int // how often it was opened
 }
 
-// cuIpcOpenMemHandle_v2 maps memory of another process in the current context,
-// or counts once more what is mapped there (D16).
+// cuIpcOpenMemHandle_v2 maps memory of another process in the current context, or
+// counts another use of such a mapping (D16).
 func (m *machine) cuIpcOpenMemHandle_v2(out *sys.CUdeviceptr, handle sys.CUipcMemHandle, flags uint32) sys.CUresult {
 	ctx, r := m.lockIPC()
 	defer m.mu.Unlock()
@@ -227,8 +227,7 @@ func (m *machine) openMemory(ctx *context, h ipcHandle) (*reservation, sys.CUres
 	return v, r
 }
 
-// exporterDevice is the device that the memory is on, which need not be visible
-// here.
+// exporterDevice returns the memory's device, which need not be visible here.
 func (m *machine) exporterDevice(h ipcHandle) *device {
 	ordinal := int(h.ordinal)
 	t := trailer{ordinal: ordinal, uuid: m.store.uuid(ordinal)}
@@ -241,7 +240,7 @@ func (m *machine) exporterDevice(h ipcHandle) *device {
 // maxPeers is how many other devices' memory a context can reach.
 const maxPeers = 8
 
-// reachable returns why a context cannot be given access to a device's memory.
+// reachable returns why a context cannot get access to a device's memory.
 func (m *machine) reachable(ctx *context, dev *device) sys.CUresult {
 	switch {
 	case dev == ctx.dev:
@@ -264,8 +263,8 @@ func (m *machine) reachable(ctx *context, dev *device) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// cuIpcCloseMemHandle counts down and unmaps with the last, after the work of
-// the context that has it open, whichever is current. One too many is an error
+// cuIpcCloseMemHandle counts down and unmaps with the last, after the work of the
+// context that has it open, whichever is current. One close too many is an error
 // (D16).
 func (m *machine) cuIpcCloseMemHandle(ptr sys.CUdeviceptr) sys.CUresult {
 	_, r := m.lockIPC()

@@ -11,18 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A sharedEvent is the file that an event for other processes is. It holds how
-// often the event was recorded, by whomever, and in slots which records have
-// happened: each is waited for by itself, so that a later one does not free who
-// waits for one that never comes (D20b). refs counts the event and the work that
-// is under way.
+// A sharedEvent is the file of an event for other processes. It counts the
+// records of the event, by any process, and has slots that say which records have
+// happened: each is waited for by itself, so that a later one does not end a wait
+// for one that never comes (D20b). refs counts the event and the work under way.
 type sharedEvent struct {
 	*control
 	refs int
 }
 
-// Where the words are in the file, behind what its trailer says. So many records
-// can be under way at once.
+// Where the words are in the file, behind what its trailer says, and how many
+// records can be under way at once.
 const (
 	recordedAt  = 2 * trailerBytes
 	slotsAt     = recordedAt + 8
@@ -51,8 +50,8 @@ func (m *machine) dropEvent(e *sharedEvent) {
 // word returns one of the words.
 func (e *sharedEvent) word(at uintptr) []byte { return bytesAt(e.alias+at, 8) }
 
-// guarded calls f, which reads or writes words. In a file that somebody has cut off,
-// that is an illegal address.
+// guarded calls f, which reads or writes words. If somebody has cut the file
+// short, that is an illegal address.
 func (e *sharedEvent) guarded(f func()) sys.CUresult {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	if _, faulted := touch(f); faulted {
@@ -67,7 +66,7 @@ func (e *sharedEvent) latest() (n uint64, r sys.CUresult) {
 	return n, r
 }
 
-// slot is where the record of that number is.
+// slot returns where the record with that number is.
 func (e *sharedEvent) slot(n uint64) []byte { return e.word(slotsAt + uintptr(n%recordSlots)*8) }
 
 // happened reports whether the record of that number has.
@@ -103,7 +102,7 @@ func (m *machine) recordShared(e *sharedEvent, s *stream) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// waitShared has a stream wait for the latest record that there is now.
+// waitShared makes a stream wait for the present latest record.
 func (m *machine) waitShared(e *sharedEvent, s *stream) sys.CUresult {
 	n, r := e.latest()
 	if r != sys.CUDA_SUCCESS {
@@ -117,8 +116,8 @@ func (m *machine) waitShared(e *sharedEvent, s *stream) sys.CUresult {
 	return r
 }
 
-// syncShared waits for the latest record, and unlocks the machine, which it is
-// called with locked.
+// syncShared waits for the latest record. It is called with the machine locked,
+// and unlocks it.
 func (m *machine) syncShared(ctx *context, e *sharedEvent) sys.CUresult {
 	n, r := e.latest()
 	e.refs++
@@ -132,8 +131,8 @@ func (m *machine) syncShared(ctx *context, e *sharedEvent) sys.CUresult {
 	return firstError(ctx.lose(r), ctx.sticky)
 }
 
-// lose loses the context to r, unless that is success, and returns it. The machine is
-// locked.
+// lose loses the context to r, unless that is success, and returns r. The machine
+// is locked.
 func (ctx *context) lose(r sys.CUresult) sys.CUresult {
 	if r != sys.CUDA_SUCCESS {
 		ctx.fail(r)
@@ -141,8 +140,8 @@ func (ctx *context) lose(r sys.CUresult) sys.CUresult {
 	return r
 }
 
-// pollShared looks again and again, as a stream does that waits for a value.
-// Nobody tells it that the process which is to record has died.
+// pollShared polls, like a stream that waits for a value. Nothing tells it that
+// the process that is to record has died.
 func (m *machine) pollShared(ctx *context, e *sharedEvent, n uint64) sys.CUresult {
 	for i, pause := 0, waitMin; ; i++ {
 		yes, r := e.happened(n)
@@ -161,7 +160,7 @@ func (m *machine) pollShared(ctx *context, e *sharedEvent, n uint64) sys.CUresul
 	}
 }
 
-// cuIpcGetEventHandle wants an event for other processes, made here.
+// cuIpcGetEventHandle requires an event for other processes, made here.
 func (m *machine) cuIpcGetEventHandle(out *sys.CUipcEventHandle, h sys.CUevent) sys.CUresult {
 	e, r := m.lockEvent(h)
 	defer m.mu.Unlock()
@@ -180,8 +179,8 @@ func (m *machine) cuIpcGetEventHandle(out *sys.CUipcEventHandle, h sys.CUevent) 
 	return r
 }
 
-// cuIpcOpenEventHandle makes an event of the current context of what another
-// process gave out.
+// cuIpcOpenEventHandle makes an event of the current context from another
+// process's handle.
 func (m *machine) cuIpcOpenEventHandle(out *sys.CUevent, handle sys.CUipcEventHandle) sys.CUresult {
 	ctx, r := m.lockIPC()
 	defer m.mu.Unlock()
@@ -207,15 +206,15 @@ func (m *machine) cuIpcOpenEventHandle(out *sys.CUevent, handle sys.CUipcEventHa
 	return r
 }
 
-// sharedMemoryDir tells containers apart: between those that do not have /dev/shm
-// in common events cannot be shared.
+// sharedMemoryDir identifies /dev/shm: containers without a common one cannot
+// share events.
 func sharedMemoryDir() uint64 {
 	var st unix.Stat_t
 	_ = unix.Stat("/dev/shm", &st)
 	return st.Dev
 }
 
-// openEvent maps an event of another process. Of one that is gone it makes one
+// openEvent maps an event of another process. For one that is gone it makes one
 // that was never recorded: the real driver opens those too (D16).
 func (m *machine) openEvent(d *device, h ipcHandle) (*sharedEvent, sys.CUresult) {
 	t := trailer{kind: kindSharedEvent, ordinal: int(h.ordinal), uuid: m.store.uuid(int(h.ordinal)), id: toID(h.at)}

@@ -25,7 +25,7 @@ const (
 	paramBufferSize
 )
 
-// maxExtras bounds how many words an argument list is searched for its end.
+// maxExtras limits how many words of an argument list are searched for its end.
 const maxExtras = 64
 
 func (m *machine) cuLaunchKernel(h sys.CUfunction, gx, gy, gz, bx, by, bz, shared uint32, s sys.CUstream, params, extra *uintptr) sys.CUresult {
@@ -36,8 +36,8 @@ func (m *machine) cuLaunchCooperativeKernel(h sys.CUfunction, gx, gy, gz, bx, by
 	return m.launchKernel(h, launch{grid: [3]uint32{gx, gy, gz}, block: [3]uint32{bx, by, bz}, shared: shared}, s, params, nil, true)
 }
 
-// cuLaunchKernelEx knows the attributes that change nothing here, and that a
-// launch is cooperative.
+// cuLaunchKernelEx knows the attributes that change nothing here, and that of a
+// cooperative launch.
 func (m *machine) cuLaunchKernelEx(c *sys.CUlaunchConfig, h sys.CUfunction, params, extra *uintptr) sys.CUresult {
 	if c == nil || c.NumAttrs > 0 && c.Attrs == nil {
 		r := m.lock()
@@ -130,8 +130,8 @@ func (m *machine) cuGraphAddKernelNode(out *sys.CUgraphNode, h sys.CUgraph, deps
 	})
 }
 
-// traits are what a graph knows of a launch, of which an update may change
-// everything but the device.
+// traits returns what a graph knows of a launch. An update may change everything
+// but the device.
 func (l *launch) traits() traits {
 	return traits{kind: sys.CU_GRAPH_NODE_TYPE_KERNEL, shape: l.f.mod.ctx.dev}
 }
@@ -148,8 +148,8 @@ func (l *launch) prepare(params, extra *uintptr, cooperative bool) sys.CUresult 
 	return l.copyParams(params, extra)
 }
 
-// resident is how many blocks can wait for each other. Local memory counts here,
-// and not in what occupancy is asked for: a GPU has it aside.
+// resident returns how many blocks can wait for each other. Local memory counts
+// here, but not for occupancy: a GPU has it elsewhere.
 func (l *launch) resident() int {
 	threads := int(volume(l.block))
 	return min(l.f.blocksOf(threads, uintptr(l.shared))*multiprocessors(), l.f.Resident(threads, int(l.shared)))
@@ -158,7 +158,7 @@ func (l *launch) resident() int {
 // volume is how many there are; none of the dimensions is too large for that.
 func volume(d [3]uint32) uint64 { return uint64(d[0]) * uint64(d[1]) * uint64(d[2]) }
 
-// valid wants a grid, blocks and shared memory that the device has.
+// valid refuses a grid, blocks or shared memory that the device does not have.
 func (l *launch) valid() sys.CUresult {
 	for i := range 3 {
 		grid := attributes[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X+sys.CUdevice_attribute(i)]
@@ -220,8 +220,8 @@ func (l *launch) copyBuffer(extra *uintptr) sys.CUresult {
 	}
 }
 
-// fill takes the arguments' bytes. Too few are taken for what they are, and too many
-// are not, as on an H200.
+// fill copies the arguments' bytes. It accepts too few, and refuses too many, as
+// an H200 does.
 func (l *launch) fill(at, size uintptr) sys.CUresult {
 	switch {
 	case at < lowest || size == 0:
@@ -268,7 +268,7 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	return firstError(mod.ctx.sticky, sys.CUDA_ERROR_LAUNCH_FAILED)
 }
 
-// faultResult is what a context is lost to when a kernel dies.
+// faultResult returns the result that a context is lost to when a kernel dies.
 func faultResult(f *ptx.Fault) sys.CUresult {
 	switch f.Kind {
 	case ptx.IllegalAddress, ptx.StackOverflow: // so an H200 says
@@ -283,8 +283,8 @@ func faultResult(f *ptx.Fault) sys.CUresult {
 	return sys.CUDA_ERROR_LAUNCH_FAILED
 }
 
-// kernelHeap is what the malloc of the context's kernels takes from. The machine is
-// locked.
+// kernelHeap returns the memory for the malloc of the context's kernels. The
+// machine is locked.
 func (ctx *context) kernelHeap() *ptx.Heap {
 	if ctx.heap == nil {
 		ctx.heap = ptx.NewHeap(uint64(ctx.limits[sys.CU_LIMIT_MALLOC_HEAP_SIZE]))

@@ -47,8 +47,8 @@ func (m *machine) kernel(l *library, name string) (*kernel, sys.CUresult) {
 	return k, sys.CUDA_SUCCESS
 }
 
-// module returns the library as the current context has it, which it may have to
-// be loaded for.
+// module returns the library as the current context has it, and loads it there
+// first if needed.
 func (m *machine) libraryModule(l *library) (*module, sys.CUresult) {
 	ctx, r := m.current()
 	if r != sys.CUDA_SUCCESS {
@@ -91,7 +91,7 @@ func (m *machine) lockKernel(h sys.CUkernel) (*kernel, sys.CUresult) {
 	return m.kernels[h], firstError(r, m.health.sticky)
 }
 
-// deadObject is the error for a handle of no context that is not there.
+// deadObject returns the error for a handle, of no context, that does not exist.
 func (m *machine) deadObject(kind, h uint64, what string) sys.CUresult {
 	switch {
 	case h == 0:
@@ -111,8 +111,8 @@ func (m *machine) cuLibraryLoadFromFile(out *sys.CUlibrary, name *byte, ids *sys
 	return m.loadLibrary(out, func() (string, sys.CUresult) { return fileText(name) }, n, ids, values, options, count)
 }
 
-// loadLibrary needs no context. Errors in the PTX show here, where an H200 has them
-// show when the library is used.
+// loadLibrary needs no context. Errors in the PTX show here; on an H200 they show
+// when the library is used.
 func (m *machine) loadLibrary(out *sys.CUlibrary, text func() (string, sys.CUresult), n uint32, ids *sys.CUjit_option, values *uintptr, options *sys.CUlibraryOption, count uint32) sys.CUresult {
 	r := m.lock()
 	m.mu.Unlock()
@@ -140,7 +140,7 @@ func (m *machine) loadLibrary(out *sys.CUlibrary, text func() (string, sys.CUres
 	return r
 }
 
-// validLibraryOptions wants options that there are.
+// validLibraryOptions refuses unknown options.
 func validLibraryOptions(options *sys.CUlibraryOption, n uint32) bool {
 	if n == 0 {
 		return true

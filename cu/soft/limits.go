@@ -8,8 +8,8 @@ const (
 	persistingUnit = maxPersisting / 10
 )
 
-// A limitRule is what values a limit takes: those from least to clamp, which
-// larger ones become, in multiples of unit, up to most. A fixed one takes none.
+// A limitRule says what values a limit takes: from least to most, in multiples of
+// unit; values above clamp become clamp. A fixed limit takes none.
 type limitRule struct {
 	initial, least, clamp, most, unit uintptr
 	fixed                             bool
@@ -114,7 +114,7 @@ func (m *machine) cuCtxSetCacheConfig(c sys.CUfunc_cache) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// cuCtxGetSharedMemConfig says what all devices have had since compute
+// cuCtxGetSharedMemConfig returns what all devices have had since compute
 // capability 5.0.
 func (m *machine) cuCtxGetSharedMemConfig(out *sys.CUsharedconfig) sys.CUresult {
 	_, r := m.lockCurrent()
@@ -139,8 +139,7 @@ func (m *machine) cuCtxResetPersistingL2Cache() sys.CUresult {
 	return r
 }
 
-// cuCtxGetExecAffinity tells of all multiprocessors: nothing can take them
-// away.
+// cuCtxGetExecAffinity reports all multiprocessors: nothing can take them away.
 func (m *machine) cuCtxGetExecAffinity(out *sys.CUexecAffinityParam, t sys.CUexecAffinityType) sys.CUresult {
 	_, r := m.lockCurrent()
 	defer m.mu.Unlock()

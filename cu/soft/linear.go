@@ -7,8 +7,8 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// cuMemAlloc makes memory that belongs to the context. What follows it is
-// never mapped, so that a copy off its end is an error.
+// cuMemAlloc makes memory that belongs to the context. Nothing is ever mapped
+// right behind it, so a copy past its end is an error.
 func (m *machine) cuMemAlloc(out *sys.CUdeviceptr, size uintptr) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	defer m.mu.Unlock()
@@ -31,7 +31,7 @@ func (m *machine) cuMemAlloc(out *sys.CUdeviceptr, size uintptr) sys.CUresult {
 	return r
 }
 
-// pitchUnit is what pitches are multiples of.
+// pitchUnit divides all pitches.
 const pitchUnit = 512
 
 // cuMemAllocPitch is cuMemAlloc for rows.
@@ -78,9 +78,9 @@ func (m *machine) placeLinear(ctx *context, p *physical, size uintptr) (*reserva
 	return v, sys.CUDA_SUCCESS
 }
 
-// cuMemFree wants the start of memory of cuMemAlloc or of a pool, or 0; anything
-// else is refused without harm (D16). It needs no current context. For memory of
-// cuMemAlloc it waits for the work of its context first.
+// cuMemFree takes the start of memory of cuMemAlloc or of a pool, or 0; it
+// refuses anything else without harm (D16). It needs no current context. For
+// memory of cuMemAlloc it first waits for the work of its context.
 func (m *machine) cuMemFree(ptr sys.CUdeviceptr) sys.CUresult {
 	r := m.lockAnywhere()
 	v := m.allocationAt(ptr)
@@ -111,7 +111,7 @@ func (m *machine) cuMemFree(ptr sys.CUdeviceptr) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// freeReservation gives back the memory of an allocation and its addresses.
+// freeReservation frees the memory of an allocation and its addresses.
 func (m *machine) freeReservation(v *reservation) {
 	for _, p := range v.mappings {
 		m.drop(p.phys)
@@ -120,8 +120,8 @@ func (m *machine) freeReservation(v *reservation) {
 	m.space.remove(v)
 }
 
-// freeLinear gives back all memory of cuMemAlloc that a context owns. What is
-// freed in a stream, of another context perhaps, goes with that stream's work.
+// freeLinear frees all memory of cuMemAlloc that a context owns. Memory freed in
+// a stream, perhaps of another context, goes with that stream's work.
 func (m *machine) freeLinear(ctx *context) {
 	for _, v := range slices.Clone(m.space.reservations) {
 		if v.linear == ctx && !v.freed {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu/sys"
 	"golang.org/x/sys/unix"
@@ -38,6 +39,8 @@ type machine struct {
 	libraries map[sys.CUlibrary]*library
 	kernels   map[sys.CUkernel]*kernel
 	lastFault error // of work
+
+	waiting atomic.Int64 // streams that are at a word's operation
 
 	threads  map[int]*thread
 	handles  map[sys.CUmemGenericAllocationHandle]*handle
@@ -81,8 +84,8 @@ func (m *machine) config() config {
 	return m.conf
 }
 
-// prepare opens the store and finds the visible devices, unless that is done. What killed
-// processes left in the store goes now.
+// prepare opens the store and finds the visible devices, unless that is done. It
+// removes what killed processes left in the store.
 func (m *machine) prepare() error {
 	m.config()
 	m.mu.Lock()
@@ -120,7 +123,7 @@ func (m *machine) cuInit(flags uint32) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// ready is what every call but the few that need no cuInit begins with.
+// ready begins every call but the few that need no cuInit.
 func (m *machine) ready() sys.CUresult {
 	if !m.inited {
 		return sys.CUDA_ERROR_NOT_INITIALIZED
@@ -128,7 +131,7 @@ func (m *machine) ready() sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// lock locks the machine and says whether cuInit was called; the caller
+// lock locks the machine and returns whether cuInit was called; the caller
 // unlocks in either case.
 func (m *machine) lock() sys.CUresult {
 	m.mu.Lock()
@@ -144,17 +147,16 @@ func (m *machine) cuDriverGetVersion(version *int32) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// misuse notes a call that the real driver crashes on, or lets pass though it
-// is wrong (D4), and returns the error that it gets here.
+// misuse notes a call on which the real driver crashes, or which it accepts
+// though it is wrong (D4), and returns the error that the call gets here.
 func (m *machine) misuse(r sys.CUresult, format string, args ...any) sys.CUresult {
 	m.misuses = append(m.misuses, fmt.Sprintf(format, args...))
 	return r
 }
 
-// Misuses returns what callers did that the real driver would have crashed on
-// or silently accepted: releasing what is no handle, unmapping twice, using a
-// destroyed stream. A test of anything above this package fails if there are
-// any.
+// Misuses returns calls that the real driver would have crashed on or silently
+// accepted: releasing a handle that is none, unmapping twice, using a destroyed
+// stream. A test of anything above this package fails if there are any.
 func Misuses() []string {
 	driver.mu.Lock()
 	defer driver.mu.Unlock()
@@ -169,9 +171,9 @@ func ForgetMisuses() {
 	driver.misuses = nil
 }
 
-// Kinds of handle, the top byte of each. A handle holds its context's number
-// too, so that one of a destroyed context is told from one that never was, and
-// no number is ever given out twice.
+// Kinds of handle, the top byte of each. A handle also holds its context's
+// number, so that a handle of a destroyed context differs from one that never
+// was. No number is given out twice.
 const (
 	kindContext = 0x0c + iota
 	kindStream
@@ -202,7 +204,7 @@ func (m *machine) newBufferID() uint64 {
 // contextNumber returns the context's part of a handle.
 func contextNumber(handle uint64) uint64 { return handle >> 32 & 0xffffff }
 
-// isA reports whether a handle could be one of the kind that was given out.
+// isA reports whether a handle could be one of that kind that was given out.
 func (m *machine) isA(kind, handle uint64) bool {
 	serial := uint32(handle)
 	return handle>>56 == kind && serial != 0 && serial <= m.serial

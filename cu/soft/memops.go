@@ -19,17 +19,20 @@ type memOp struct {
 // maxMemOps is how many operations a batch may have.
 const maxMemOps = 255
 
-// memOps2 is the CUDA version of the second ABI. The first one worked before
-// it, and has been there for show since: an H200 refuses it.
+// memOps2 is the CUDA version of the second ABI. The first ABI works only before
+// it: a later H200 driver refuses it.
 const memOps2 = 11070
 
 // The pauses of a stream that waits for a word: none at first, then doubling
-// between these. Nobody tells it of a write, which may come from another
-// process.
+// between these. Nothing tells it of a write, which may come from another
+// process. If many streams wait, the pauses are longer and end together, so that
+// all of them take little time.
 const (
 	waitSpins = 64
 	waitMin   = 20 * time.Microsecond
 	waitMax   = time.Millisecond
+	fewWaits  = 16 // streams that look as often as a single one
+	perPause  = 2  // more of them have all pause for waitMax longer: all together they look 2,000 times a second
 )
 
 func (m *machine) cuStreamWaitValue32(h sys.CUstream, p sys.CUdeviceptr, v, flags uint32) sys.CUresult {
@@ -80,7 +83,7 @@ func (m *machine) cuStreamBatchMemOp_v2(h sys.CUstream, n uint32, params *sys.CU
 	return m.batch(h, n, params, flags, m.memOps)
 }
 
-// batch queues the operations at params, which for none may be null.
+// batch queues the operations at params, which may be null only for none.
 func (m *machine) batch(h sys.CUstream, n uint32, params *sys.CUstreamBatchMemOpParams, flags uint32, queue func(sys.CUstream, ...memOp) sys.CUresult) sys.CUresult {
 	if n > 0 && params == nil || n > maxMemOps || flags != 0 {
 		return m.refuse(h, sys.CUDA_ERROR_INVALID_VALUE)
@@ -98,8 +101,8 @@ func (m *machine) batch(h sys.CUstream, n uint32, params *sys.CUstreamBatchMemOp
 	return queue(h, ops...)
 }
 
-// memOpOf reads an operation of a batch; of a barrier there is nothing to do,
-// since words are read and written in order anyway.
+// memOpOf reads an operation of a batch. A barrier does nothing, since words are
+// read and written in order anyway.
 func memOpOf(p *sys.CUstreamBatchMemOpParams) (*memOp, sys.CUresult) {
 	w := p.WaitValue() // a write looks the same
 	var o memOp
@@ -168,7 +171,7 @@ func (m *machine) memOps(h sys.CUstream, ops ...memOp) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// memOpForm is what an update of a graph may not change about operations.
+// memOpForm returns what an update of a graph may not change about operations.
 func memOpForm(ops []memOp) (form string) {
 	for _, o := range ops {
 		form += fmt.Sprint(o.write, o.where.width, " ")
@@ -185,8 +188,8 @@ func endMemOps(ops []memOp) {
 	}
 }
 
-// validMemOp wants a word that is aligned, and that the device may read now;
-// whether it may write it shows when it does (D20b).
+// validMemOp requires a word that is aligned and that the device may read now.
+// Whether the device may write it shows later (D20b).
 func (m *machine) validMemOp(o *memOp, dev sys.CUdevice) sys.CUresult {
 	known := uint32(sys.CU_STREAM_WAIT_VALUE_NOR)
 	switch {
@@ -213,9 +216,11 @@ func (m *machine) doMemOps(ctx *context, ops []memOp) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// doMemOp writes a word, or reads one until it is as it should be. A context
-// that is lost frees its waiting streams.
+// doMemOp writes a word, or reads one until it is as it should be. The loss of
+// the context frees its waiting streams.
 func (m *machine) doMemOp(ctx *context, o *memOp) sys.CUresult {
+	m.waiting.Add(1)
+	defer m.waiting.Add(-1)
 	for i, pause := 0, waitMin; ; i++ {
 		done, r := m.tryMemOp(ctx, o)
 		if done || r != sys.CUDA_SUCCESS {
@@ -225,14 +230,18 @@ func (m *machine) doMemOp(ctx *context, o *memOp) sys.CUresult {
 			runtime.Gosched()
 			continue
 		}
+		longest := waitMax * time.Duration(1+max(0, m.waiting.Load()-fewWaits)/perPause)
+		if pause = min(pause, longest); longest > waitMax && pause == longest {
+			time.Sleep(pause - time.Duration(time.Now().UnixNano())%longest)
+			continue
+		}
 		time.Sleep(pause)
-		pause = min(2*pause, waitMax)
+		pause = min(2*pause, longest)
 	}
 }
 
-// tryMemOp does an operation if it can be done now. Memory that is not
-// accessible any more, or whose file somebody cut short, is a failure of the
-// work (D20b).
+// tryMemOp does an operation if it can be done now. Memory that is no longer
+// accessible, or whose file somebody cut short, fails the work (D20b).
 func (m *machine) tryMemOp(ctx *context, o *memOp) (done bool, r sys.CUresult) {
 	m.mu.Lock()
 	v, ok := m.view(&o.where, o.write)
@@ -254,7 +263,7 @@ func (m *machine) tryMemOp(ctx *context, o *memOp) (done bool, r sys.CUresult) {
 	return done, r
 }
 
-// touch writes the word or says whether it is what is waited for.
+// touch writes the word, or reports whether it meets the condition.
 func (o *memOp) touch(word []byte) (done bool) {
 	if o.write {
 		storeWord(word, o.value)

@@ -139,7 +139,7 @@ func (m *machine) cuModuleLoadDataEx(out *sys.CUmodule, image *byte, n uint32, i
 }
 
 // loadText loads what text returns into the current context. Reading PTX takes a
-// while, so that the machine is not locked meanwhile.
+// while, so the machine is not locked meanwhile.
 func (m *machine) loadText(out *sys.CUmodule, text func() (string, sys.CUresult), o jitOptions) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	m.mu.Unlock()
@@ -169,8 +169,8 @@ func (m *machine) loadText(out *sys.CUmodule, text func() (string, sys.CUresult)
 	return r
 }
 
-// cuModuleUnload waits for the context's work, which may use the module. That of
-// a library goes with it.
+// cuModuleUnload waits for the context's work, which may use the module. It
+// refuses a library's, which goes with the library.
 func (m *machine) cuModuleUnload(h sys.CUmodule) sys.CUresult {
 	mod, r := m.lockModule(h)
 	if r == sys.CUDA_SUCCESS && mod.library != nil {
@@ -286,8 +286,8 @@ func (mod *module) global(ptr *sys.CUdeviceptr, size *uintptr, name *byte) sys.C
 	return sys.CUDA_SUCCESS
 }
 
-// cuModuleGetLoadingMode says what has been the default since CUDA 12.2; before,
-// modules were loaded at once.
+// cuModuleGetLoadingMode returns the default since CUDA 12.2; before, modules
+// were loaded at once.
 func (m *machine) cuModuleGetLoadingMode(out *sys.CUmoduleLoadingMode) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()

@@ -2,8 +2,8 @@ package soft
 
 import "github.com/gpufd/gpufd/cu/sys"
 
-// managed are the functions of virtual memory management. Where GPUFD_SOFT_VMM=0,
-// none of them works, whatever it is asked.
+// managed are the functions of virtual memory management. With GPUFD_SOFT_VMM=0
+// none of them works.
 var managed = map[string]bool{
 	"cuMemAddressFree":                       true,
 	"cuMemAddressReserve":                    true,
@@ -20,7 +20,7 @@ var managed = map[string]bool{
 	"cuMemUnmap":                             true,
 }
 
-// notManaged stands for all of them. C does not mind that it takes no arguments.
+// notManaged replaces all of them. C does not mind that it takes no arguments.
 func (m *machine) notManaged() sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()

@@ -14,8 +14,8 @@ const (
 	sharedUnit     = 128
 )
 
-// blocksOf is how many blocks of so many threads, with so much dynamic shared
-// memory, a multiprocessor runs at once.
+// blocksOf returns how many blocks of that many threads, each with dynamic bytes
+// of dynamic shared memory, a multiprocessor runs at once.
 func (f *function) blocksOf(threads int, dynamic uintptr) int {
 	threads = (threads + warp - 1) / warp * warp
 	if threads <= 0 || threads > maxThreads(&f.Kernel) || dynamic > uintptr(f.attrs.dynamic()) {
@@ -44,8 +44,8 @@ func (m *machine) cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out *int3
 	return set(r, out, int32(f.blocksOf(int(threads), dynamic)))
 }
 
-// cuOccupancyAvailableDynamicSMemPerBlock is how much each of several blocks can
-// have on one multiprocessor.
+// cuOccupancyAvailableDynamicSMemPerBlock returns how much dynamic shared memory
+// each of several blocks can have on one multiprocessor.
 func (m *machine) cuOccupancyAvailableDynamicSMemPerBlock(out *uintptr, h sys.CUfunction, blocks, threads int32) sys.CUresult {
 	f, r := m.lockFunction(h)
 	defer m.mu.Unlock()
@@ -63,9 +63,9 @@ func (m *machine) cuOccupancyMaxPotentialBlockSize(grid, block *int32, h sys.CUf
 	return m.cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block, h, need, dynamic, limit, 0)
 }
 
-// cuOccupancyMaxPotentialBlockSizeWithFlags looks for the largest block that fills a
-// device best. The caller's function, which is asked what a block needs, is
-// called unlocked.
+// cuOccupancyMaxPotentialBlockSizeWithFlags looks for the largest block that
+// fills a device best. It calls the caller's function, which says what a block
+// needs, unlocked.
 func (m *machine) cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block *int32, h sys.CUfunction, need uintptr, dynamic uintptr, limit int32, flags uint32) sys.CUresult {
 	f, r := m.lockFunction(h)
 	m.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 )
 
 // A box is the bytes that a copy moves: depth layers of height rows of width
-// bytes. How they lie is each side's own affair.
+// bytes. Each side has its own layout.
 type box struct{ width, height, depth uintptr }
 
 // line is a box of n bytes in a row.
@@ -16,9 +16,8 @@ func line(n uintptr) box { return box{n, 1, 1} }
 // empty reports whether there is nothing to move.
 func (b box) empty() bool { return b.width == 0 || b.height == 0 || b.depth == 0 }
 
-// An operand is one side of a copy: memory and whose it is. It is nil or it was
-// valid when the call was made; what has become of device memory by the time
-// the work is done is looked at again then.
+// An operand is one side of a copy: memory and its owner. It is nil or was valid
+// when the call was made; the work looks again at device memory.
 type operand struct {
 	box
 	addr          uintptr // of the first row
@@ -51,8 +50,8 @@ const (
 )
 
 // A side says what a call's argument may be: with unified addressing a device
-// pointer may be pinned memory's, a host pointer a device's, and cuMemcpy takes
-// anything.
+// pointer may be to pinned memory, a host pointer to a device's, and cuMemcpy
+// takes anything.
 type side struct {
 	addr          uintptr
 	device        bool     // device memory is allowed
@@ -80,8 +79,8 @@ func (s side) reach(b box) (n uintptr, ok bool) {
 	return uintptr(sum), over1|over2|carry1|carry2|carry3 == 0
 }
 
-// operand finds what a side is. Device memory must be accessible to the device
-// all through (D5), between the rows too.
+// operand finds out what a side is. The device must have access to all of the
+// device memory (D5), also between the rows.
 func (m *machine) operand(s side, b box, dev sys.CUdevice, write bool) (operand, bool) {
 	o := operand{box: b, addr: s.addr, pitch: s.pitch, stride: s.stride, dev: dev}
 	if s.ctx != nil {
@@ -115,8 +114,8 @@ func (o *operand) join() {
 	}
 }
 
-// accessible reports whether a device may read, or write, a whole range, which
-// may cross from mapping to mapping.
+// accessible reports whether a device may read, or write, a whole range, even
+// across mappings.
 func (m *machine) accessible(addr, n uintptr, dev sys.CUdevice, write bool) bool {
 	return m.barred(addr, n, dev, write) == 0
 }
@@ -141,8 +140,8 @@ type segment struct {
 	bytes []byte
 }
 
-// view returns the memory that an operand is now, and holds what is the
-// device's. ok is false if it is not accessible any more.
+// view returns the operand's memory as it is now, and holds the device's. ok is
+// false if it is no longer accessible.
 func (m *machine) view(o *operand, write bool) (v []segment, ok bool) {
 	switch {
 	case o.staged != nil:

@@ -11,7 +11,7 @@ import (
 // A pciAddress is domain, bus, device and function.
 type pciAddress [4]uint64
 
-// address makes up a device's: every one is on a bus of its own.
+// address makes up a device's address: each is on its own bus.
 func (d *device) address() pciAddress { return pciAddress{0, uint64(d.bus()), 0, 0} }
 
 func (d *device) bus() int32 { return int32(d.ordinal) + 1 }
@@ -22,7 +22,7 @@ func (a pciAddress) String() string {
 }
 
 // pciText is what the driver takes for an address: domain or function may be
-// left out, and what follows does not matter.
+// missing, and it ignores what follows.
 var pciText = regexp.MustCompile(`^\s*(?:([0-9a-fA-F]+):)?([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.([0-9a-fA-F]+))?`)
 
 func parsePCI(s string) (a pciAddress, ok bool) {

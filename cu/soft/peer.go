@@ -2,22 +2,21 @@ package soft
 
 import "github.com/gpufd/gpufd/cu/sys"
 
-// Copies need no peer access: the driver does them by way of the host if need
-// be. What needs it are kernels, sets, and values written and waited for by
-// streams.
+// Copies need no peer access: the driver copies through the host if needed.
+// Kernels, sets, and writes of and waits for values need it.
 
-// reaches reports whether work of a context other than copies may touch an
-// address, as far as that depends on peer access.
+// reaches reports whether a context's work, other than copies, may touch an
+// address, as far as peer access decides that.
 func (m *machine) reaches(ctx *context, addr uintptr) bool {
 	v := m.space.reservation(addr)
 	return v == nil || v.linear == nil || v.linear.dev == ctx.dev || ctx.peers[v.linear]
 }
 
-// linked reports whether a device can be given access to memory of another:
-// any two of them, unless GPUFD_SOFT_PEERS=0.
+// linked reports whether a device can get access to memory of another: always,
+// unless GPUFD_SOFT_PEERS=0.
 func (m *machine) linked(a, b *device) bool { return a != b && m.conf.peers != 0 }
 
-// cuDeviceCanAccessPeer says no of a device and itself.
+// cuDeviceCanAccessPeer says no for a device and itself.
 func (m *machine) cuDeviceCanAccessPeer(can *int32, dev, peer sys.CUdevice) sys.CUresult {
 	a, r := m.lockDevice(dev)
 	defer m.mu.Unlock()

@@ -42,8 +42,8 @@ func (m *machine) allocate(d *device, kind uint32, size uint64) (*physical, sys.
 	return m.allocateAs(d, trailer{kind: kind, ordinal: d.ordinal, size: size, uuid: d.uuid})
 }
 
-// allocateAs makes the memory that t describes. Where there is no room, pools
-// give back what they only keep.
+// allocateAs makes the memory that t describes. If there is no room, pools give
+// up what they do not use.
 func (m *machine) allocateAs(d *device, t trailer) (*physical, sys.CUresult) {
 	fd, err := m.store.create(&t, d.memory)
 	if errors.Is(err, errFull) && m.squeeze(d) {
@@ -60,8 +60,8 @@ func (m *machine) allocateAs(d *device, t trailer) (*physical, sys.CUresult) {
 	return p, r
 }
 
-// adopt maps the memory that fd is, which the caller goes on owning. The new
-// physical has no reference yet.
+// adopt maps the memory behind fd, which the caller keeps. The new physical has
+// no reference yet.
 func (m *machine) adopt(fd int, t trailer, d *device) (*physical, sys.CUresult) {
 	alias, err := mapShared(fd, uintptr(t.size))
 	if err != nil {
@@ -81,9 +81,8 @@ func resultOf(err error) sys.CUresult {
 // hold adds a reference.
 func (p *physical) hold() { p.refs++ }
 
-// drop takes a reference away; the last one frees the memory, unless another
-// process holds it as well. A store that has gone in the meantime is no error
-// to those who give back what was in it.
+// drop removes a reference. The last one frees the memory, unless another process
+// holds it too. A store that has gone meanwhile is not an error.
 func (m *machine) drop(p *physical) {
 	if p.refs--; p.refs > 0 {
 		return
@@ -97,8 +96,7 @@ func (m *machine) drop(p *physical) {
 	}
 }
 
-// newAllocation gives a handle to memory, which holds it: the one it had, if it
-// had one.
+// newAllocation returns a handle that holds the memory: the one it has, if any.
 func (m *machine) newAllocation(p *physical) sys.CUmemGenericAllocationHandle {
 	if p.handle == 0 {
 		p.handle = sys.CUmemGenericAllocationHandle(m.newHandle(kindAllocation, 0))

@@ -6,9 +6,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A pointee is what an address is in: a mapping in a reservation, a reservation
-// of cuMemAddressReserve with nothing there, pinned host memory, or nothing
-// that the driver knows.
+// A pointee is what contains an address: a mapping in a reservation, a
+// reservation of cuMemAddressReserve with nothing there, pinned host memory, or
+// nothing that the driver knows.
 type pointee struct {
 	addr        uintptr
 	mapping     *mapping
@@ -16,8 +16,8 @@ type pointee struct {
 	block       *hostBlock
 }
 
-// pointee finds out. What follows an allocation is not known, nor is one that
-// was freed.
+// pointee finds that out. The space behind an allocation is unknown, and so is a
+// freed allocation.
 func (m *machine) pointee(addr uintptr) pointee {
 	p := pointee{addr: addr}
 	p.block, _ = m.host.find(addr)
@@ -59,9 +59,9 @@ func (m *machine) cuPointerGetAttribute(out *byte, a sys.CUpointer_attribute, pt
 	return r
 }
 
-// cuPointerGetAttributes takes any address. What there is none of reads 0, but
-// the host's pointer, which is the address itself, the device, which is −2, and
-// the range, which is left as it was.
+// cuPointerGetAttributes takes any address. Attributes that it does not have read
+// 0, except the host's pointer, which is the address itself, the device, which is
+// −2, and the range, which stays as it was.
 func (m *machine) cuPointerGetAttributes(n uint32, attributes *sys.CUpointer_attribute, out **byte, ptr sys.CUdeviceptr) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()
@@ -120,7 +120,8 @@ func putWord(out *byte, v uint64, width uintptr) {
 	copy(sliceOf(out, width), binary.LittleEndian.AppendUint64(nil, v))
 }
 
-// widthOf is how many bytes an attribute takes, 0 if this version has none such.
+// widthOf returns the size of an attribute in bytes, 0 if this version does not
+// have it.
 func (m *machine) widthOf(a sys.CUpointer_attribute) uintptr {
 	switch a {
 	case sys.CU_POINTER_ATTRIBUTE_CONTEXT, sys.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, sys.CU_POINTER_ATTRIBUTE_HOST_POINTER,
@@ -143,7 +144,8 @@ func (m *machine) widthOf(a sys.CUpointer_attribute) uintptr {
 	return 0
 }
 
-// attribute returns what an attribute of an address is, or why there is none.
+// attribute returns the value of an attribute of an address, or why there is
+// none.
 func (m *machine) attribute(p *pointee, a sys.CUpointer_attribute) (v uint64, r sys.CUresult) {
 	switch a {
 	case sys.CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -257,8 +259,8 @@ func (p *pointee) blockID() uint64 {
 	return 0
 }
 
-// rangeOf is the allocation of an address: the whole reservation, whatever is
-// mapped there, if it is one of cuMemAddressReserve.
+// rangeOf returns the allocation of an address: for cuMemAddressReserve the whole
+// reservation, whatever is mapped there.
 func (p *pointee) rangeOf(a sys.CUpointer_attribute) (uint64, sys.CUresult) {
 	base, size := p.extent()
 	switch {
@@ -302,8 +304,8 @@ func (p *pointee) syncs() bool {
 	return p.block != nil && p.block.syncs || p.mapping != nil && p.mapping.phys.syncs
 }
 
-// access is what the current context's device may do. Without a context that is
-// known only of memory that belongs to one.
+// access returns what the current context's device may do. Without a context that
+// is known only for memory that belongs to one.
 func (m *machine) access(p *pointee) sys.CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS {
 	ctx, r := m.current()
 	may := func(write bool) bool {

@@ -6,13 +6,13 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A pool is memory of a device that streams allocate from and free to in their
-// order. It belongs to the process and outlives contexts, and while there is
-// memory of it, itself.
+// A pool is memory of a device that streams allocate and free in their order. It
+// belongs to the process, and outlives contexts. While there is memory of it, it
+// also outlives its destruction.
 //
-// Each allocation has a block, a file of the store, and addresses of its own.
-// What is freed goes back to the pool as an idle block, which the device gets
-// back when the pool holds more than its threshold and somebody synchronises.
+// Each allocation has a block, a file of the store, and its own addresses. A
+// freed block goes back to the pool, idle. The device gets it back when the pool
+// holds more than its threshold and somebody synchronises.
 type pool struct {
 	handle    sys.CUmemoryPool
 	dev       *device
@@ -88,8 +88,8 @@ func (m *machine) currentPool(d *device) *pool {
 	return d.pool
 }
 
-// findPool returns a pool by its handle. The real driver crashes on most of what
-// is none.
+// findPool returns a pool by its handle. The real driver crashes on most other
+// values.
 func (m *machine) findPool(h sys.CUmemoryPool, call string) (*pool, sys.CUresult) {
 	if r := m.ready(); r != sys.CUDA_SUCCESS {
 		return nil, r
@@ -138,8 +138,8 @@ func (m *machine) cuMemPoolCreate(out *sys.CUmemoryPool, props *sys.CUmemPoolPro
 	return sys.CUDA_SUCCESS
 }
 
-// validProps checks the fields that came later: before that they were reserved,
-// and had to be 0.
+// validProps checks the fields that came later: before, they were reserved and
+// had to be 0.
 func (m *machine) validProps(props *sys.CUmemPoolProps) sys.CUresult {
 	version := m.config().version
 	switch {
@@ -154,8 +154,8 @@ func (m *machine) validProps(props *sys.CUmemPoolProps) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// cuMemPoolDestroy leaves the pool's memory to those who have it, as is
-// documented. The real driver breaks its own memory then. Default pools stay.
+// cuMemPoolDestroy leaves the pool's memory to its users, as documented. The real
+// driver breaks its own memory then. Default pools stay.
 func (m *machine) cuMemPoolDestroy(h sys.CUmemoryPool) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()
@@ -178,7 +178,7 @@ func (m *machine) cuMemPoolDestroy(h sys.CUmemoryPool) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// settle gives back what a destroyed pool need not have any more.
+// settle gives back what a destroyed pool no longer needs.
 func (m *machine) settle(p *pool) {
 	if !p.destroyed {
 		return
@@ -190,8 +190,8 @@ func (m *machine) settle(p *pool) {
 	}
 }
 
-// shrink gives idle blocks back to the device as long as the pool then still
-// holds the bytes to be kept. It returns how many bytes went.
+// shrink gives idle blocks back to the device while the pool still holds keep
+// bytes without them. It returns how many bytes went.
 func (m *machine) shrink(p *pool, keep uint64) (released uint64) {
 	p.idle = slices.DeleteFunc(p.idle, func(b *poolBlock) bool {
 		if b.free != nil || p.reserved.now-b.phys.size < keep {
@@ -205,8 +205,8 @@ func (m *machine) shrink(p *pool, keep uint64) (released uint64) {
 	return released
 }
 
-// shrinkAll has the device's pools give back what they hold beyond their
-// thresholds: somebody has synchronised.
+// shrinkAll makes the device's pools give back what they hold beyond their
+// thresholds, as somebody has synchronised.
 func (m *machine) shrinkAll(d *device) {
 	for _, p := range m.pools {
 		if p.dev == d {
@@ -215,8 +215,8 @@ func (m *machine) shrinkAll(d *device) {
 	}
 }
 
-// squeeze has the device's pools give back all that nobody uses, for want of
-// memory. It reports whether there was any.
+// squeeze makes the device's pools give back all that nobody uses, because memory
+// is short. It reports whether there was any.
 func (m *machine) squeeze(d *device) (released bool) {
 	for _, p := range m.pools {
 		if p.dev == d && m.shrink(p, 0) > 0 {
@@ -235,8 +235,8 @@ func (m *machine) cuMemPoolTrimTo(h sys.CUmemoryPool, keep uintptr) sys.CUresult
 	return r
 }
 
-// gaugeOf returns the number that an attribute means, and whether the most it
-// was is meant; nil for another attribute.
+// gaugeOf returns the gauge of an attribute, and whether its high is meant; nil
+// for another attribute.
 func (p *pool) gaugeOf(a sys.CUmemPool_attribute) (g *gauge, high bool) {
 	switch a {
 	case sys.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, sys.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
@@ -276,7 +276,7 @@ func (m *machine) cuMemPoolGetAttribute(h sys.CUmemoryPool, a sys.CUmemPool_attr
 	return set(r, value, g.now)
 }
 
-// cuMemPoolSetAttribute sets a high to 0 only, which means what there is now.
+// cuMemPoolSetAttribute can set a high only to 0, which means the present value.
 // The real driver crashes without a value.
 func (m *machine) cuMemPoolSetAttribute(h sys.CUmemoryPool, a sys.CUmemPool_attribute, value *uint64) sys.CUresult {
 	p, r := m.lockPool(h, "cuMemPoolSetAttribute")
@@ -355,7 +355,7 @@ func (m *machine) poolOf(out *sys.CUmemoryPool, dev sys.CUdevice, get func(*devi
 	return set(r, out, get(d).handle)
 }
 
-// cuDeviceSetMemPool wants a pool of that device that can be allocated from.
+// cuDeviceSetMemPool requires a pool of that device that can allocate.
 func (m *machine) cuDeviceSetMemPool(dev sys.CUdevice, h sys.CUmemoryPool) sys.CUresult {
 	d, r := m.lockDevice(dev)
 	defer m.mu.Unlock()

@@ -27,9 +27,9 @@ func (m *machine) cuMemAllocFromPoolAsync(out *sys.CUdeviceptr, size uintptr, po
 	return m.allocPooled(out, size, p, s)
 }
 
-// allocPooled makes an allocation for a stream. The address is good at once, for
-// every stream: that it was used in the wrong order shows when it is freed. No
-// bytes have no address, and no error.
+// allocPooled makes an allocation for a stream. The address is valid at once, for
+// every stream: use in the wrong order shows when the memory is freed. 0 bytes
+// have no address, and no error.
 func (m *machine) allocPooled(out *sys.CUdeviceptr, size uintptr, p *pool, s *stream) sys.CUresult {
 	if out == nil {
 		return sys.CUDA_ERROR_INVALID_VALUE
@@ -71,8 +71,8 @@ func (m *machine) place(p *pool, phys *physical, size uintptr) (*reservation, sy
 
 func roundUp(n, unit uintptr) uintptr { return (n + unit - 1) / unit * unit }
 
-// takeBlock takes a block of at least size bytes for a stream out of the pool:
-// one that is idle, else a new one, else one that the stream has to wait for.
+// takeBlock takes a block of at least size bytes for a stream out of the pool: an
+// idle one, else a new one, else one that the stream has to wait for.
 func (m *machine) takeBlock(p *pool, s *stream, size uintptr) (*poolBlock, sys.CUresult) {
 	if b := p.take(uint64(size), func(b *poolBlock) bool {
 		return b.stream == s || b.free == nil && p.reuse[reuseOpportunistic]
@@ -90,8 +90,8 @@ func (m *machine) takeBlock(p *pool, s *stream, size uintptr) (*poolBlock, sys.C
 	return b, sys.CUDA_SUCCESS
 }
 
-// take removes the smallest idle block that will do, unless it would waste
-// more than half of it.
+// take removes the smallest idle block that is large enough, unless that would
+// waste more than half of it.
 func (p *pool) take(size uint64, may func(*poolBlock) bool) *poolBlock {
 	best := -1
 	for i, b := range p.idle {
@@ -108,7 +108,7 @@ func (p *pool) take(size uint64, may func(*poolBlock) bool) *poolBlock {
 	return b
 }
 
-// newBlock has the pool hold more of the device's memory.
+// newBlock adds memory of the device to the pool.
 func (m *machine) newBlock(p *pool, size uint64) (*poolBlock, sys.CUresult) {
 	if p.reserved.now+size > p.limit {
 		m.shrink(p, 0)
@@ -130,7 +130,7 @@ func (m *machine) newBlock(p *pool, size uint64) (*poolBlock, sys.CUresult) {
 }
 
 // cuMemFreeAsync frees memory of a pool, or of cuMemAlloc, in the order of a
-// stream. No later call may use it; work that is queued may, before that point.
+// stream. No later call may use it; work queued before that point may.
 func (m *machine) cuMemFreeAsync(ptr sys.CUdeviceptr, h sys.CUstream) sys.CUresult {
 	s, r := m.lockUncaptured(h)
 	defer m.mu.Unlock()

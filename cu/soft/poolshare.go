@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A control is a file of no memory: above all the one that a pool is to other
-// processes. Whoever has it open or mapped keeps all memory of the pool, also
-// when the exporter has died.
+// A control is a file without memory, above all the one that represents a pool to
+// other processes. A process that has it open or mapped keeps all memory of the
+// pool, even after the exporter has died.
 type control struct {
 	trailer
 	alias uintptr
@@ -30,7 +30,7 @@ func (m *machine) newControl(d *device, t trailer) (*control, sys.CUresult) {
 	return c, r
 }
 
-// adoptControl maps the file that fd is, which the caller goes on owning.
+// adoptControl maps the file behind fd, which the caller keeps.
 func (m *machine) adoptControl(fd int, t trailer) (*control, sys.CUresult) {
 	alias, err := mapShared(fd, trailerSize)
 	if err != nil {
@@ -85,7 +85,8 @@ func (m *machine) cuMemPoolImportFromShareableHandle(out *sys.CUmemoryPool, osHa
 	return r
 }
 
-// openControl maps what fd is, if it is a pool. A copy of the fd is looked at.
+// openControl maps the file behind fd, if it is a pool. It checks a copy of the
+// fd.
 func (m *machine) openControl(fd int) (*control, *device, sys.CUresult) {
 	own, t, r := ownCopy(fd)
 	if r != sys.CUDA_SUCCESS {
@@ -108,7 +109,7 @@ func (m *machine) openControl(fd int) (*control, *device, sys.CUresult) {
 const pointerMagic = "gpufdpp1"
 
 // A poolPointer is what cuMemPoolExportPointer says of an allocation: its block's
-// trailer, as far as that is not the pool's, and its own size.
+// trailer, without what the pool says, and its own size.
 type poolPointer struct {
 	pool, block [8]byte
 	file, size  uint64
@@ -134,7 +135,7 @@ func decodePointer(b [64]uint8) (e poolPointer, ok bool) {
 	return e, e.encode() == b && e.size > 0 && e.size <= e.file
 }
 
-// cuMemPoolExportPointer wants the pool to have been exported before.
+// cuMemPoolExportPointer requires a pool that was exported before.
 func (m *machine) cuMemPoolExportPointer(out *sys.CUmemPoolPtrExportData, ptr sys.CUdeviceptr) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()

@@ -98,9 +98,9 @@ func (m *machine) destroyPrimary(d *device) sys.CUresult {
 	return m.destroy(ctx)
 }
 
-// destroy ends a context and unlocks the machine. From the first moment no new
-// work gets in; then it waits for what there is, which takes for ever if a
-// stream waits for ever (D20b).
+// destroy ends a context and unlocks the machine. No new work gets in from the
+// first moment; then it waits for the present work, forever if a stream waits
+// forever (D20b).
 func (m *machine) destroy(ctx *context) sys.CUresult {
 	ctx.destroyed = true
 	work := ctx.tails(everyStream)
@@ -112,7 +112,7 @@ func (m *machine) destroy(ctx *context) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// dropContext gives back what a context owns, now that nothing uses it.
+// dropContext frees what a context owns; nothing uses it any more.
 func (m *machine) dropContext(ctx *context) {
 	for s := range ctx.streams {
 		m.leaveCapture(s)
@@ -170,8 +170,8 @@ func (m *machine) cuDevicePrimaryCtxSetFlags_v2(dev sys.CUdevice, flags uint32) 
 	return d.setFlags(r, flags)
 }
 
-// setFlags sets what the primary context has, or will have, besides
-// CU_CTX_MAP_HOST, which is always on and may not be asked for.
+// setFlags sets the flags of the present or next primary context. CU_CTX_MAP_HOST
+// is always on and may not be requested.
 func (d *device) setFlags(r sys.CUresult, flags uint32) sys.CUresult {
 	if r != sys.CUDA_SUCCESS {
 		return r

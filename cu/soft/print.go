@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// printed is what the kernels of a context have printed and nobody has seen. As on a
-// GPU it appears when the host waits for the context's work: where it is
-// synchronised, copies and waits, unloads a module or ends it. If there is more than
-// CU_LIMIT_PRINTF_FIFO_SIZE bytes, the oldest are lost.
+// printed is what the kernels of a context have printed and nobody has seen. As
+// on a GPU it appears when the host waits for the context's work: when it
+// synchronises, copies and waits, unloads a module or ends the context. Beyond
+// CU_LIMIT_PRINTF_FIFO_SIZE bytes the oldest is lost.
 type printed struct {
 	mu    sync.Mutex
 	most  int
@@ -17,7 +17,7 @@ type printed struct {
 	texts [][]byte // of a printf each
 }
 
-// leastPrinted is what a text counts at least, which it takes besides its bytes.
+// leastPrinted is what a text counts in addition to its bytes.
 const leastPrinted = 32
 
 // limit sets how many bytes are kept.

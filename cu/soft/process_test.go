@@ -229,6 +229,8 @@ func TestImportHidden(t *testing.T) { // faults 39, 42
 
 // A peer that cuts the file short costs this process the copy and the context,
 // not its life.
+//
+//fault:rows 77
 func TestTruncatedByPeer(t *testing.T) { // invariant 2
 	c := inContext(t, 0)
 	p, h := buffer(t, 4*MiB, 0)

@@ -9,9 +9,8 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// Marker is a symbol that only this driver has, a function without arguments
-// that returns 0. Layers above look for it to tell which kind of driver they
-// have.
+// Marker is a symbol that only this driver has, a function without arguments that
+// returns 0. Layers above look for it to find out what kind of driver they have.
 const Marker = "gpufdSoftDriver"
 
 // addresses holds the C functions made so far. They are never freed, and a
@@ -23,10 +22,11 @@ var addresses = struct {
 }{of: make(map[string]uintptr)}
 
 // Resolver returns the address of a C function by its exact symbol. It is a
-// [sys.Resolver]. A symbol of the driver API that is not implemented resolves
-// to a function that returns CUDA_ERROR_NOT_SUPPORTED; one that is newer than
-// GPUFD_SOFT_VERSION does not resolve. Nor does cuInit where the driver cannot start:
-// its error says why, a [*ConfigError] if that is the environment's fault.
+// [sys.Resolver]. A symbol of the driver API that is not implemented resolves to
+// a function that returns CUDA_ERROR_NOT_SUPPORTED. A symbol newer than
+// GPUFD_SOFT_VERSION does not resolve, nor does cuInit if the driver cannot
+// start: its error says why, with a [*ConfigError] if the environment is to
+// blame.
 func Resolver(symbol string) (address uintptr, err error) {
 	if symbol == Marker {
 		return callback(Marker, func() uintptr { return 0 }), nil

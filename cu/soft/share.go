@@ -56,9 +56,9 @@ func (m *machine) cuMemImportFromShareableHandle(out *sys.CUmemGenericAllocation
 	return sys.CUDA_ERROR_INVALID_VALUE
 }
 
-// importFile imports what fd is, if cuMemCreate made it. A copy of the fd is
-// looked at, so that a caller who closes his meanwhile cannot have us map
-// another file than was checked.
+// importFile imports the file behind fd, if cuMemCreate made it. It checks and
+// maps a copy of the fd, so that a caller who closes the original meanwhile
+// cannot make it map another file than it checked.
 func (m *machine) importFile(out *sys.CUmemGenericAllocationHandle, fd int) sys.CUresult {
 	own, t, r := ownCopy(fd)
 	if r != sys.CUDA_SUCCESS {

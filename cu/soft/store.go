@@ -75,8 +75,8 @@ func makePrivateDir(dir string) (st unix.Stat_t, err error) {
 	return st, err
 }
 
-// placeOf is a number of a directory that a copy of it does not have, by whatever path
-// and through whatever mount it is seen.
+// placeOf returns a number of a directory, the same by any path and through any
+// mount, but another for a copy of it.
 func placeOf(st unix.Stat_t) uint32 {
 	var b []byte
 	b = binary.LittleEndian.AppendUint64(b, uint64(st.Dev))
@@ -103,8 +103,8 @@ func (s *store) loadID() error {
 	return nil
 }
 
-// makeID writes a new identity. It appears whole or not at all, whatever kills
-// us in between.
+// makeID writes a new identity. It appears whole or not at all, even if the
+// process is killed in between.
 func (s *store) makeID(path string) error {
 	rand.Read(s.id[:])
 	tmp := path + ".new"
@@ -136,9 +136,9 @@ func (s *store) locked(f func(*ledger) error) error {
 	return f(&ledger{fd})
 }
 
-// A ledger is the open lock file: for each device, how many bytes are used at
-// most. What is written there before a file is made and after it is removed
-// can only be too high if a process dies in between.
+// A ledger is the open lock file: the most bytes that may be in use on each
+// device. It is written before a file is made and after one is removed, so a
+// process that dies in between leaves it only too high.
 type ledger struct{ fd int }
 
 func (l *ledger) used(ordinal int) uint64 {

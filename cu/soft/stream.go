@@ -99,8 +99,8 @@ func (m *machine) push(s *stream, o *op) {
 	s.queue = append(s.queue, o)
 }
 
-// finish waits for the stream's latest work. An idle stream has it done right
-// here, which saves two changes of thread; mine says that the caller has
+// finish waits for the stream's latest work. For an idle stream it does that work
+// right here, which saves two changes of thread; mine says that the caller has
 // marked the stream as running for that.
 func (m *machine) finish(s *stream, o *op, mine bool) sys.CUresult {
 	if mine {
@@ -127,9 +127,8 @@ func (m *machine) workOff(s *stream, o *op) {
 }
 
 // barrier returns the work of other streams that new work of s waits for: the
-// legacy default stream runs after everything that the context's blocking
-// streams have, and they after it. Work only ever waits for older work, so
-// there is no cycle.
+// legacy default stream runs after everything that the context's blocking streams
+// have, and they after it. Work waits only for older work, so there is no cycle.
 func (s *stream) barrier() []*op {
 	legacy := s.ctx.legacy
 	switch {
@@ -193,8 +192,8 @@ func (m *machine) execute(o *op) {
 	close(o.done)
 }
 
-// lostDep returns why the context of something that was waited for is lost, if
-// one is. That takes the waiting one with it, as on hardware.
+// lostDep returns why the context of something that the work waited for is lost,
+// if one is. The waiting context is lost with it, as on hardware.
 func (o *op) lostDep() sys.CUresult {
 	for _, d := range o.deps {
 		if d.result != badHostMemory && d.result != sys.CUDA_SUCCESS {

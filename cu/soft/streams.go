@@ -2,9 +2,9 @@ package soft
 
 import "github.com/gpufd/gpufd/cu/sys"
 
-// findStream returns the stream that a handle means for the calling thread, in
-// a context that takes calls, if it takes work or can be asked for it. Only for a
-// default stream the calling thread must have a context.
+// findStream returns the stream that a handle means for the calling thread, if
+// its context takes calls and the stream takes work and can be queried. Only a
+// default stream needs a current context.
 func (m *machine) findStream(h sys.CUstream) (*stream, sys.CUresult) {
 	s, r := m.anyStream(h)
 	if r != sys.CUDA_SUCCESS {
@@ -13,7 +13,7 @@ func (m *machine) findStream(h sys.CUstream) (*stream, sys.CUresult) {
 	return s, m.capturedState(s)
 }
 
-// anyStream is findStream for what does not depend on the stream's work.
+// anyStream is findStream for calls that do not depend on the stream's work.
 func (m *machine) anyStream(h sys.CUstream) (*stream, sys.CUresult) {
 	if r := m.ready(); r != sys.CUDA_SUCCESS {
 		return nil, r
@@ -46,8 +46,8 @@ func (m *machine) lockAnyStream(h sys.CUstream) (*stream, sys.CUresult) {
 	return m.anyStream(h)
 }
 
-// lockIdleStream is lockStream for calls that a capture does not survive: they
-// wait for the stream's work, or cannot be captured.
+// lockIdleStream is lockStream for calls that spoil a capture: they wait for the
+// stream's work, or cannot be captured.
 func (m *machine) lockIdleStream(h sys.CUstream) (*stream, sys.CUresult) {
 	s, r := m.lockAnyStream(h)
 	if r == sys.CUDA_SUCCESS {
@@ -83,9 +83,9 @@ func (ctx *context) state() sys.CUresult {
 	return ctx.sticky
 }
 
-// deadHandle returns the error for a handle that is not there. One whose
-// context is gone went with it; one that was destroyed and is used again, which
-// gets r, or never was, is a bug that the real driver may crash on.
+// deadHandle returns the error for a handle that is not there. It may have gone
+// with its context. One that was destroyed and is used again, which gets r, or
+// never was, is a bug that the real driver may crash on.
 func (m *machine) deadHandle(kind, h uint64, what string, r sys.CUresult) sys.CUresult {
 	if !m.isA(kind, h) {
 		return m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "%s %#x never was", what, h)
@@ -137,8 +137,8 @@ func (m *machine) cuStreamDestroy(h sys.CUstream) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// pending returns the work that waiting for the stream waits for. For the
-// legacy default stream that includes what its next work would wait for.
+// pending returns the work that a wait for the stream waits for. For the legacy
+// default stream that includes what its next work would wait for.
 func (s *stream) pending() []*op {
 	work := s.barrier()
 	if s != s.ctx.legacy {

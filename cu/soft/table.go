@@ -1,9 +1,8 @@
 package soft
 
-// calls is every symbol that the driver implements, under the exact name that
-// libcuda exports it by. The types of a function's arguments are C's: a
-// callback takes of each argument slot what its type holds, so that the
-// garbage above an int does no harm.
+// calls is every symbol that the driver implements, under the exact name in
+// libcuda. The arguments have C's types: a callback takes from each argument slot
+// what its type holds, so that garbage above an int does no harm.
 var calls = map[string]any{
 	"cuInit":             driver.cuInit,
 	"cuDriverGetVersion": driver.cuDriverGetVersion,

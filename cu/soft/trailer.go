@@ -29,8 +29,8 @@ const (
 // blockSize is the unit of stat's count of blocks.
 const blockSize = 512
 
-// A trailer says of a file what the real driver knows of an fd it exported:
-// that it is device memory (D8), how much, of which device.
+// A trailer says of a file what the real driver knows of an fd that it exported:
+// that it is device memory (D8), its size, and its device.
 type trailer struct {
 	kind    uint32
 	ordinal int
@@ -43,8 +43,8 @@ type trailer struct {
 // trailerBytes is how many bytes of the trailer's page mean something.
 const trailerBytes = 64
 
-// name returns the file's name in its store. The size in it is what accounting
-// goes by, which a peer that truncates the file cannot change.
+// name returns the file's name in its store. Accounting uses the size in it,
+// which a peer that truncates the file cannot change.
 func (t *trailer) name() string {
 	switch {
 	case t.bare():
@@ -74,8 +74,8 @@ const controlPrefix = "pool-"
 // barePrefixes begin the names of the files that are of no memory, by kind.
 var barePrefixes = map[uint32]string{kindControl: controlPrefix, kindExport: "ipc-", kindSharedEvent: "event-"}
 
-// poolInName returns the name of the pool's file that memory in a file of that
-// name is of, if it is of one.
+// poolInName returns the name of the pool's file, if memory in a file of that
+// name is of a pool.
 func poolInName(name string) (control string, ok bool) {
 	parts := strings.Split(strings.TrimSuffix(name, ".mem"), "-")
 	if len(parts) != 4 {
@@ -102,9 +102,9 @@ func (t *trailer) bytes() []byte {
 }
 
 // readTrailer reads the trailer of a regular file that is open for reading and
-// writing; ok is false for anything that this package did not make. A file of holes is
-// such a thing: to read it would take memory of this machine that its owner has not
-// paid for. Nothing that an fd can be makes it block.
+// writing; ok is false for anything that this package did not make. It refuses a
+// file with holes: reading those would take memory of this machine that its owner
+// has not paid for. It never blocks, whatever the fd is.
 func readTrailer(fd int) (t *trailer, ok bool) {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size < trailerSize {

@@ -20,11 +20,11 @@ const (
 const pieceSize = 4 << 20
 
 // badHostMemory is the result of work that could not touch the caller's host
-// memory, where the real driver would have crashed. It poisons nothing.
+// memory; the real driver would have crashed. It poisons nothing.
 const badHostMemory = sys.CUDA_ERROR_INVALID_VALUE
 
-// lowest is the first address where memory may be. A pointer to one below must
-// not be on a stack of Go's.
+// lowest is the lowest address where memory may be. A pointer to a lower one must
+// not be on a Go stack.
 const lowest = 4096
 
 // A transfer is a copy, or a set if there is a pattern.
@@ -165,8 +165,8 @@ func (m *machine) submit(t *transfer) sys.CUresult {
 	return m.finish(s, o, mine)
 }
 
-// perform is the work itself. Device memory that is not accessible any more,
-// or whose file somebody cut short, is an illegal address.
+// perform does the work. Device memory that is no longer accessible, or whose
+// file somebody cut short, is an illegal address.
 func (m *machine) perform(t *transfer) sys.CUresult {
 	m.mu.Lock()
 	to, ok := m.view(&t.to, true)
@@ -209,9 +209,8 @@ func (t *transfer) move(to, from []segment) sys.CUresult {
 	return badHostMemory
 }
 
-// cut reports whether somebody cut short the file of the memory, which takes
-// its end first. The address of the fault would tell too, but qemu-user has it
-// wrong.
+// cut reports whether somebody cut short the file of the memory. Its end goes
+// first. The address of the fault would tell too, but qemu-user gets it wrong.
 func (s segment) cut() bool {
 	var last [1]byte
 	_, faulted := touch(func() { copy(last[:], s.bytes[len(s.bytes)-1:]) })

@@ -9,14 +9,14 @@ import (
 // granularity is what sizes and addresses are multiples of (D14).
 const granularity = 2 << 20
 
-// maxAddressSpace is more than any process is given, and maxAlignment more
-// than cuMemAddressReserve tries to find.
+// maxAddressSpace is more than any process gets, and maxAlignment more than
+// cuMemAddressReserve tries to find.
 const (
 	maxAddressSpace = 1 << 47
 	maxAlignment    = 1 << 57
 )
 
-// createDevice checks what cuMemCreate is asked for and returns its device.
+// createDevice checks the arguments of cuMemCreate and returns the device.
 func (m *machine) createDevice(prop *sys.CUmemAllocationProp) (*device, sys.CUresult) {
 	if r := m.ready(); r != sys.CUDA_SUCCESS {
 		return nil, r
@@ -32,13 +32,13 @@ func (m *machine) createDevice(prop *sys.CUmemAllocationProp) (*device, sys.CUre
 // windowsHandles are handle types of another system.
 const windowsHandles = sys.CU_MEM_HANDLE_TYPE_WIN32 | sys.CU_MEM_HANDLE_TYPE_WIN32_KMT
 
-// validAllocFlags lets pass what is asked for in vain: compression, RDMA and
-// usages that do not exist.
+// validAllocFlags accepts flags that have no effect: compression, RDMA and usages
+// that do not exist.
 func validAllocFlags(f *sys.CUmemAllocationProp_allocFlags) bool {
 	return f.CompressionType <= 1 && f.Usage&sys.CU_MEM_CREATE_USAGE_TILE_POOL == 0 && f.Reserved == [4]uint8{}
 }
 
-// propDevice checks what memory is asked for and returns its device.
+// propDevice checks the properties of memory and returns its device.
 func (m *machine) propDevice(prop *sys.CUmemAllocationProp) (*device, sys.CUresult) {
 	if r := m.ready(); r != sys.CUDA_SUCCESS {
 		return nil, r
@@ -54,7 +54,7 @@ func (m *machine) propDevice(prop *sys.CUmemAllocationProp) (*device, sys.CUresu
 	return nil, sys.CUDA_ERROR_INVALID_VALUE
 }
 
-// cuMemGetAllocationGranularity does not look at what memory is asked for.
+// cuMemGetAllocationGranularity ignores the properties of the memory.
 func (m *machine) cuMemGetAllocationGranularity(out *uintptr, prop *sys.CUmemAllocationProp, option sys.CUmemAllocationGranularity_flags) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()

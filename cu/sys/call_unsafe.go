@@ -18,16 +18,16 @@ var crossingPC uintptr
 //go:noescape
 func cgocall(fn uintptr, arg unsafe.Pointer) int32
 
-// call makes a call with args, in C's order, behind which there is room for
-// words. Every driver call of every package goes through here, callAndPop or
-// callPlaced, and through cross.
+// call makes a call with args, in C's order, with room for words behind them.
+// Every driver call of every package goes through call, callAndPop or callPlaced,
+// and through cross.
 func (c Caller) call(id funcID, args []uintptr) CUresult {
 	fr := frame{word: inRegisters(args), stack: onStack(args)}
 	return c.cross(&fr, id, args)
 }
 
-// callAndPop makes a call that pushes a context, cuCtxCreate in any ABI, and
-// pops it in the same crossing: a later one could be on another thread.
+// callAndPop makes a call that pushes a context, cuCtxCreate in any ABI, and pops
+// it in the same crossing: a later one could be on another thread.
 func (c Caller) callAndPop(id funcID, args []uintptr) CUresult {
 	fr := frame{word: inRegisters(args), stack: onStack(args), pop: true}
 	return c.cross(&fr, id, args)
@@ -41,7 +41,7 @@ func (c Caller) callPlaced(p *placed, id funcID) CUresult {
 	return r
 }
 
-// cross makes the call, with the hook around it if one is set, and keeps the
+// cross makes the call, with the hook around it if there is one, and keeps the
 // owner alive meanwhile.
 func (c Caller) cross(fr *frame, id funcID, args []uintptr) CUresult {
 	if c.lib == nil {
@@ -64,7 +64,7 @@ func (c Caller) hooked(h Hook, fr *frame, id funcID, args []uintptr) CUresult {
 	return h(Call{id: id, args: slices.Clone(args), ctx: c.ctx}, func() CUresult { return c.raw(own, id) })
 }
 
-// raw resolves what is not resolved yet, and crosses.
+// raw makes the call, after it has resolved what is not resolved yet.
 func (c Caller) raw(fr *frame, id funcID) CUresult {
 	fr.fn = c.lib.address(id)
 	if fr.fn == missing {

@@ -2,9 +2,9 @@ package sys
 
 import "unsafe"
 
-// A Caller is a library with or without a context; the driver's functions are
-// its methods. It is a small value, to be copied freely. The zero Caller
-// answers CUDA_ERROR_NOT_INITIALIZED to everything.
+// A Caller is a library with or without a context. The driver's functions are its
+// methods. It is a small value that can be copied freely. The zero Caller answers
+// CUDA_ERROR_NOT_INITIALIZED to everything.
 type Caller struct {
 	lib   *Library
 	ctx   CUcontext
@@ -18,15 +18,14 @@ func (c Caller) With(ctx CUcontext) Caller {
 	return c
 }
 
-// Keep returns a caller that keeps the Go object at owner reachable while a
-// call is under way, so that a cleanup of owner cannot give back a handle in
-// use.
+// Keep returns a caller that keeps the Go object at owner reachable during a
+// call, so that a cleanup of owner cannot release a handle in use.
 func (c Caller) Keep(owner unsafe.Pointer) Caller {
 	c.owner = owner
 	return c
 }
 
-// Library returns what c calls into.
+// Library returns the library that c calls.
 func (c Caller) Library() *Library { return c.lib }
 
 // Context returns the context that c binds, or 0.

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// maxTracedString bounds what trace prints of a C string.
+// maxTracedString limits what trace prints of a C string.
 const maxTracedString = 128
 
 // cString quotes the C string at address x for trace.
@@ -33,8 +33,8 @@ func GoString(p *byte, limit int) string {
 	return string(unsafe.Slice(p, n))
 }
 
-// CString returns s as a C string: bytes ending in a zero, owned by the Go
-// heap. A zero byte inside s ends it early for C.
+// CString returns s as a C string on the Go heap: bytes that end in a zero. C
+// stops at a zero byte inside s.
 func CString(s string) *byte {
 	b := append([]byte(s), 0)
 	return &b[0]

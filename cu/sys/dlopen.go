@@ -11,24 +11,28 @@ import (
 
 // A LibraryError says that libcuda could not be opened, and what was tried.
 type LibraryError struct {
-	Tried []string // one "path: reason" each
-	Found bool     // there is a libcuda, for this machine, that cannot be loaded
+	Tried []string // one "path: reason" for each place
+	Found bool     // there is a libcuda for this machine, but it cannot be loaded
 }
 
 // Error names every place that was tried.
 func (e *LibraryError) Error() string {
 	why := "the NVIDIA driver is not installed here, or not made visible to this container"
 	if e.Found {
-		why = "it is there and cannot be loaded"
+		why = "it is there but cannot be loaded"
 	}
 	return "libcuda could not be opened: " + why + ". Tried:\n  " + strings.Join(e.Tried, "\n  ")
 }
 
 // OpenCUDA opens libcuda.so.1 where the dynamic linker finds it, else in the
-// usual places of this machine's architecture, WSL and containers included,
-// and returns its resolver and the name that opened. The error is a
-// [*LibraryError]. The library stays open: see dlopen(3).
+// usual places for this architecture, including those of WSL and containers. It
+// returns the resolver and the name that opened. The error is a [*LibraryError].
+// The library stays open: see dlopen(3).
 func OpenCUDA() (r Resolver, name string, err error) { return open(candidates()) }
+
+// CUDAPaths lists the paths where [OpenCUDA] looks for libcuda after the dynamic
+// linker's.
+func CUDAPaths() []string { return candidates()[1:] }
 
 // OpenFile opens the library at path as [OpenCUDA] does.
 func OpenFile(path string) (Resolver, error) {
@@ -50,7 +54,7 @@ func open(names []string) (Resolver, string, error) {
 	return nil, "", &e
 }
 
-// dlopen stays on its thread because the reason for a failure belongs to that
+// dlopen stays on its thread because that keeps the reason for a failure
 // (dlerror(3)).
 func dlopen(name string) (uintptr, error) {
 	runtime.LockOSThread()
@@ -58,9 +62,9 @@ func dlopen(name string) (uintptr, error) {
 	return purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 }
 
-// notThere tells a library that is not there, or is one of another
-// architecture, from one that cannot be loaded. dlopen has nothing but words
-// for that; for something that the library needs they begin with another name.
+// notThere tells a library that is missing, or of another architecture, from one
+// that cannot be loaded. dlopen has only words for that; if the library needs
+// another one, they begin with the other's name.
 func notThere(name string, err error) bool {
 	rest, ok := strings.CutPrefix(err.Error(), name+": ")
 	return ok && rest == "cannot open shared object file: No such file or directory" ||

@@ -9,7 +9,7 @@ import (
 const maxArgs = 16
 
 // words has room for as many arguments as registers carry on any platform. The
-// routine in call_*.s reads all that they could be, however many there are.
+// routine in call_*.s reads all of it, however many arguments there are.
 type words [8]uintptr
 
 // A frame is one call on its way through the crossing: the routine in
@@ -29,11 +29,11 @@ type frame struct {
 	pop bool // undo a push in the same crossing
 }
 
-// inRegisters is the part of args that registers carry. There must be room for
+// inRegisters returns the arguments that registers carry. args must have room for
 // words.
 func inRegisters(args []uintptr) *words { return (*words)(args[:len(words{})]) }
 
-// onStack is the rest of them.
+// onStack returns the other arguments.
 func onStack(args []uintptr) []uintptr {
 	if len(args) <= numRegs {
 		return nil
@@ -47,8 +47,8 @@ func (fr *frame) clone() *frame {
 	return &frame{word: &w, stack: slices.Clone(fr.stack), float: fr.float, pop: fr.pop}
 }
 
-// address is p as an argument word. What p points to goes to the heap, where it
-// stays in place: Go's stacks move. The caller keeps it alive.
+// address returns p as an argument word. The memory at p goes to the heap, where
+// it stays in place: Go's stacks move. The caller keeps it alive.
 func address(p unsafe.Pointer) uintptr {
 	if never {
 		panic(p) // what a panic may get must be on the heap
@@ -56,6 +56,6 @@ func address(p unsafe.Pointer) uintptr {
 	return uintptr(p)
 }
 
-// never is false, which the compiler does not know. The runtime's own
-// internal/abi.Escape stands on the same.
+// never is false, but the compiler does not know. The runtime's
+// internal/abi.Escape does the same.
 var never bool

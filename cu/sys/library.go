@@ -5,24 +5,24 @@ import (
 	"sync/atomic"
 )
 
-// A Resolver finds the address of a C function by its exact symbol. It must
-// not panic and may be called from several goroutines at once.
+// A Resolver returns the address of the C function with that exact symbol. It
+// must not panic, and may be called from several goroutines at once.
 type Resolver func(symbol string) (address uintptr, err error)
 
 // missing is the address of a symbol that the resolver does not have.
 const missing = 1
 
-// A Library is an opened driver: a resolver and the addresses found so far.
-// Symbols resolve on first use. It is safe for concurrent use and is never
-// closed, as libcuda itself cannot be unloaded.
+// A Library is an opened driver: a resolver and the addresses found so far. Each
+// symbol is resolved on first use. It is safe for concurrent use and is never
+// closed, as libcuda cannot be unloaded.
 type Library struct {
 	resolve Resolver
 	hook    atomic.Pointer[Hook]
 	addr    [numFunctions]uintptr // atomic; the methods of atomic.Uintptr keep address from being inlined
 }
 
-// NewLibrary returns the driver whose functions r finds. Nothing is called or
-// resolved yet.
+// NewLibrary returns the driver whose functions r finds. It calls and resolves
+// nothing yet.
 func NewLibrary(r Resolver) *Library { return &Library{resolve: r} }
 
 // Caller returns the library's functions without a context.
@@ -53,7 +53,7 @@ func (l *Library) SetHook(h Hook) {
 	l.hook.Store(&h)
 }
 
-// address returns the address of a function, or missing. Two are in every call.
+// address returns the address of a function, or missing. Every call looks up two.
 func (l *Library) address(id funcID) uintptr {
 	if a := atomic.LoadUintptr(&l.addr[id]); a != 0 {
 		return a
@@ -80,7 +80,7 @@ type function struct {
 	kinds  string
 }
 
-// symbols maps a symbol to its function.
+// symbols has each symbol's function.
 var symbols = func() map[string]funcID {
 	m := make(map[string]funcID, numFunctions)
 	for id, f := range functions {
@@ -89,8 +89,8 @@ var symbols = func() map[string]funcID {
 	return m
 }()
 
-// Since returns the CUDA version that introduced symbol (12030 is 12.3), or 0
-// if the header does not say; ok is false if it is no symbol of this ABI.
+// Since returns the CUDA version that introduced symbol (12030 is 12.3), or 0 if
+// the header does not say; ok is false if this ABI has no such symbol.
 func Since(symbol string) (version int, ok bool) {
 	id, ok := symbols[symbol]
 	if !ok {

@@ -55,7 +55,8 @@ func (p *placed) note(x uintptr) {
 	p.nargs++
 }
 
-// wholeWords is the size bytes at x as whole words, the last padded with zeros.
+// wholeWords returns the size bytes at x as whole words, the last padded with
+// zeros.
 func wholeWords(x unsafe.Pointer, size uintptr) []uintptr {
 	w := make([]uintptr, (size+7)/8)
 	if size > 0 {

@@ -6,15 +6,15 @@ import "fmt"
 const (
 	// SymbolMissing says that the driver does not export the function.
 	SymbolMissing CUresult = 1 << 16
-	// bindFailed marks the result of cuCtxSetCurrent where it kept a call from
-	// being made.
+	// bindFailed marks the result of a cuCtxSetCurrent that failed, so that the
+	// call was not made.
 	bindFailed CUresult = 1 << 17
 )
 
-// BindFailed reports whether r says that the context could not be made
-// current, so that the call was not made, and returns cuCtxSetCurrent's own
-// result. A bind that succeeded proves nothing about the context.
+// BindFailed reports whether cuCtxSetCurrent failed, so that the call was not
+// made, and returns r without that mark. A bind that succeeded proves nothing
+// about the context.
 func (v CUresult) BindFailed() (CUresult, bool) { return v &^ bindFailed, v&bindFailed != 0 }
 
-// enumNumber is the String of a value that has no name.
+// enumNumber returns the String of a value without a name.
 func enumNumber(typ string, v int64) string { return fmt.Sprintf("%s(%d)", typ, v) }

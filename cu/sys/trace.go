@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// A Hook stands around every call of a library: it may look, make the call by
-// calling next, answer in the driver's stead, or change the answer. It runs on
-// the calling goroutine, from many at once; call and next are valid until it
-// returns.
+// A Hook is called instead of every driver call of a library. It may look, make
+// the call by calling next, answer instead of the driver, or change the answer.
+// It runs on the calling goroutine, on many at once; call and next are valid
+// until it returns.
 type Hook func(call Call, next func() CUresult) CUresult
 
-// Nest returns the hook that puts each of hooks around the next: the first is
-// what the caller meets, the last is closest to the driver. Of none it is nil.
+// Nest returns one hook that nests hooks: the first is outermost, the last is
+// closest to the driver. Without hooks it returns nil.
 func Nest(hooks ...Hook) Hook {
 	switch len(hooks) {
 	case 0:
@@ -37,14 +37,14 @@ type Call struct {
 	ctx  CUcontext
 }
 
-// Symbol is the function's exact symbol.
+// Symbol returns the function's exact symbol.
 func (c Call) Symbol() string { return functions[c.id].symbol }
 
-// Context is the context bound in the same crossing, or 0.
+// Context returns the context bound in the same crossing, or 0.
 func (c Call) Context() CUcontext { return c.ctx }
 
-// Arg is the argument word at index i in C's order; 32-bit arguments are in
-// the low half, and a struct by value gives its size in bytes.
+// Arg returns argument word i in C's order. A 32-bit argument is in the low half;
+// a struct by value gives its size in bytes.
 func (c Call) Arg(i int) uintptr { return c.args[i] }
 
 // String prints the call as C would write it.

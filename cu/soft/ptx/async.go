@@ -1,7 +1,7 @@
 package ptx
 
-// Copies that a GPU does on the side are done at once here: whoever waits for them
-// finds them done. Bulk copies are refused.
+// Copies that a GPU does on the side are done at once here: a wait for them finds
+// them done. Bulk copies are refused.
 
 // copyAsync builds cp.async and what waits for it.
 func copyAsync(b *builder, o *opcode) error {
@@ -25,8 +25,8 @@ func copyAsync(b *builder, o *opcode) error {
 	return b.copyToShared(o)
 }
 
-// copyToShared takes cp.async [to], [from], size and perhaps how many bytes there are
-// to copy, or whether there are none: the others become zeros.
+// copyToShared takes cp.async [to], [from], size and perhaps how many bytes to
+// copy, or whether to copy none: the others become zeros.
 func (b *builder) copyToShared(o *opcode) error {
 	whole := o.take("cg")
 	if !whole && !o.take("ca") || !o.take("shared", "shared::cta") || !o.take("global") {
@@ -76,7 +76,7 @@ func (b *builder) copied(i *inst, size uint64) (func(*thread, *inst) uint64, err
 	return func(t *thread, i *inst) uint64 { return min(t.r[i.c], size) }, err
 }
 
-// copyToShared copies the first bytes of so many, and writes zeros behind them.
+// copyToShared copies the first bytes, and writes zeros behind them.
 func (t *thread) copyToShared(to, from, size, bytes uint64) {
 	d := t.at(shared, to, size, true)
 	if d == nil {
@@ -95,9 +95,9 @@ func (t *thread) copyToShared(to, from, size, bytes uint64) {
 	}
 }
 
-// An mbarrierWord is a barrier that lies in shared memory: how many arrivals it waits
-// for, how many it begins with, and how often it was complete. What arrive gives is
-// the word that it has found.
+// An mbarrierWord is a barrier in shared memory: how many arrivals it waits for,
+// how many it begins with, and how often it was complete. arrive returns the word
+// that it found.
 type mbarrierWord uint64
 
 const mbarrierBits = 20 // of each number
@@ -110,7 +110,8 @@ func (w mbarrierWord) pending() uint64  { return uint64(w) & (1<<mbarrierBits - 
 func (w mbarrierWord) expected() uint64 { return uint64(w) >> mbarrierBits & (1<<mbarrierBits - 1) }
 func (w mbarrierWord) phase() uint64    { return uint64(w) >> (2 * mbarrierBits) }
 
-// arrive is the word when n have arrived, who do not come again if they drop out.
+// arrive returns the word after n arrivals; threads that drop out do not arrive
+// again.
 func (w mbarrierWord) arrive(n uint64, drop bool) mbarrierWord {
 	n = min(n, w.pending())
 	expected := w.expected()
@@ -123,8 +124,8 @@ func (w mbarrierWord) arrive(n uint64, drop bool) mbarrierWord {
 	return newMbarrier(w.phase()+1, expected, expected)
 }
 
-// mbarrier builds the instructions of barriers in shared memory, but for those that
-// count bytes.
+// mbarrier builds the instructions of barriers in shared memory, except those
+// that count bytes.
 func mbarrier(b *builder, o *opcode) error {
 	s, ok := oneOf(o, spaceNames)
 	if o.has("expect_tx", "complete_tx") || ok && s != shared {
@@ -154,7 +155,7 @@ func mbarrier(b *builder, o *opcode) error {
 	return o.refuse("in this form")
 }
 
-// onMbarrier emits an instruction that gives a barrier a new value.
+// onMbarrier emits an instruction that sets a barrier to a new value.
 func (b *builder) onMbarrier(address operand, a access, i inst, f func(t *thread, i *inst, w mbarrierWord) mbarrierWord) error {
 	if err := b.locate(address, &a, &i); err != nil {
 		return err
@@ -169,7 +170,7 @@ func (b *builder) onMbarrier(address operand, a access, i inst, f func(t *thread
 	return nil
 }
 
-// mbarrierSet takes an address, and a count to begin with.
+// mbarrierSet takes an address, and an initial count.
 func (b *builder) mbarrierSet(a access, counts bool) error {
 	address, err := b.p.operand(b)
 	if err != nil {
@@ -188,7 +189,7 @@ func (b *builder) mbarrierSet(a access, counts bool) error {
 	})
 }
 
-// mbarrierArrive takes what to put the state into, an address, and perhaps a count.
+// mbarrierArrive takes where to put the state, an address, and perhaps a count.
 func (b *builder) mbarrierArrive(a access, drop bool) error {
 	args, err := b.arguments(2)
 	if err != nil {
@@ -212,8 +213,9 @@ func (b *builder) mbarrierArrive(a access, drop bool) error {
 	})
 }
 
-// mbarrierTest takes a predicate, an address, and a state or the parity of a phase,
-// and perhaps for how long to wait, which nobody does: whether the phase is over.
+// mbarrierTest takes a predicate, an address, a state or the parity of a phase,
+// and perhaps how long to wait, which it ignores. The predicate becomes whether
+// the phase is over.
 func (b *builder) mbarrierTest(a access, parity bool) error {
 	args, err := b.arguments(2)
 	if err != nil {
@@ -243,8 +245,8 @@ func (b *builder) mbarrierTest(a access, parity bool) error {
 	})
 }
 
-// copyArrives builds what arrives at a barrier once the thread's copies are done,
-// which was not counted before if it says .noinc.
+// copyArrives builds an arrival at a barrier once the thread's copies are done.
+// The barrier did not count it before if the instruction says .noinc.
 func (b *builder) copyArrives(o *opcode) error {
 	if !o.take("arrive") {
 		return o.refusal()

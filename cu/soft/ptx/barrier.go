@@ -2,19 +2,19 @@ package ptx
 
 import "slices"
 
-// barriers is how many a block has.
+// barriers is how many barriers a block has.
 const barriers = 16
 
-// A barrierState is who has come to a barrier so far.
+// A barrierState is the threads that have come to a barrier so far.
 type barrierState struct {
 	want    uint64 // threads; 0 is all of the block
 	came    bool
-	times   []uint32 // that each thread of the block came
-	yes     uint64   // of those who brought a predicate, with how many did
+	times   []uint32 // how often each thread of the block came
+	yes     uint64   // threads with a predicate that is true, of all that brought one
 	brought uint64
 }
 
-// reset makes it a barrier that nobody has come to.
+// reset makes it a barrier to which no thread has come.
 func (s *barrierState) reset() {
 	clear(s.times)
 	*s = barrierState{times: s.times}
@@ -23,11 +23,11 @@ func (s *barrierState) reset() {
 // A barrierWait is what a thread waits for.
 type barrierWait struct {
 	id   uint64
-	slot int32 // of the result, or -1
+	slot int32 // for the result, or -1
 	give func(yes, brought uint64) uint64
 }
 
-// barrierResults are what a barrier with a predicate gives each thread.
+// barrierResults are the results of a barrier with a predicate, for each thread.
 var barrierResults = map[string]func(yes, brought uint64) uint64{
 	"popc": func(yes, _ uint64) uint64 { return yes },
 	"and":  func(yes, brought uint64) uint64 { return boolBits(yes == brought) },
@@ -52,7 +52,7 @@ func barrier(b *builder, o *opcode) error {
 	return o.refuse("in this form")
 }
 
-// barrierReduce takes the result of one that counts.
+// barrierReduce takes the result of a barrier that counts.
 func (b *builder) barrierReduce(o *opcode) error {
 	give, ok := oneOf(o, barrierResults)
 	t, err := o.typ(0)
@@ -119,7 +119,7 @@ func (b *builder) barrierSync(o *opcode, w barrierWait, arrive bool) error {
 	return nil
 }
 
-// rest takes the operands that are left, each behind a comma.
+// rest takes the remaining operands, each behind a comma.
 func (b *builder) rest() (list []operand, err error) {
 	for b.p.accept(",") {
 		o, err := b.p.operand(b)
@@ -131,7 +131,7 @@ func (b *builder) rest() (list []operand, err error) {
 	return list, nil
 }
 
-// run comes to a barrier.
+// run brings the thread to a barrier.
 func (w barrierWait) run(not, arrive bool) run {
 	return func(t *thread, i *inst) {
 		w := w
@@ -157,9 +157,9 @@ func (w barrierWait) run(not, arrive bool) run {
 	}
 }
 
-// complete reports whether all are there whom a barrier is for. As on a GPU a warp
-// that has come counts whole: those of it that have ended, or never were, came as
-// often as any other.
+// complete reports whether all threads of a barrier have come. As on a GPU, a
+// warp counts whole: its threads that have ended, or never were, came as often as
+// any other.
 func (s *barrierState) complete(b *block) bool {
 	if !s.came {
 		return false
@@ -184,7 +184,7 @@ func (s *barrierState) complete(b *block) bool {
 	return here >= s.want
 }
 
-// release lets threads go on whose barrier is complete.
+// release lets the threads of a complete barrier go on.
 func (b *block) release(id uint64) (released bool) {
 	s := &b.barrier[id]
 	if !s.complete(b) {
@@ -204,7 +204,8 @@ func (b *block) release(id uint64) (released bool) {
 	return released
 }
 
-// releaseAll is release for all barriers: those who have ended are not waited for.
+// releaseAll is release for all barriers: they do not wait for threads that have
+// ended.
 func (b *block) releaseAll() (released bool) {
 	for id := range uint64(barriers) {
 		if b.release(id) {

@@ -27,7 +27,8 @@ type function struct {
 	maxThreads int    // .maxntid, multiplied; 0 is none
 	required   [3]int // .reqntid
 
-	// Of an entry: where the shared variables lie that it, or what it calls, uses.
+	// Of an entry: where the shared variables lie that it, or a function that it
+	// calls, uses.
 	layout map[*variable]uint64
 	static int // bytes of them
 }
@@ -36,7 +37,7 @@ type function struct {
 type preset struct {
 	slot  int32
 	value uint64
-	v     *variable // whose address is to be added, or nil
+	v     *variable // whose address to add, or nil
 }
 
 // A parameter is one of a function's, at its place among the others.
@@ -45,7 +46,7 @@ type parameter struct {
 	typ typ
 }
 
-// function takes an entry or a device function behind its word.
+// function takes an entry or a device function behind its keyword.
 func (p *parser) function(entry bool) (err error) {
 	f := &function{entry: entry, line: p.line(), align: 16}
 	if !entry && p.accept("(") {
@@ -72,8 +73,8 @@ func (p *parser) function(entry bool) (err error) {
 	return p.m.add(f)
 }
 
-// add files a function; a body takes the place of a declaration, which calls
-// refer to by then.
+// add files a function. A body replaces a declaration, which calls may refer to
+// by then.
 func (m *Module) add(f *function) error {
 	old := m.functions[f.name]
 	switch {
@@ -93,7 +94,7 @@ func (m *Module) add(f *function) error {
 	return nil
 }
 
-// parameters takes a list behind its parenthesis, and places them.
+// parameters takes a list behind its parenthesis, and places the parameters.
 func (p *parser) parameters() (list []parameter, err error) {
 	at := uint64(0)
 	for !p.accept(")") {
@@ -149,7 +150,7 @@ func (p *parser) parameter() (q parameter, err error) {
 	return q, errorf(q.line, "%s has no length", q.name)
 }
 
-// pointee takes what a parameter points to, which only helps optimisers.
+// pointee takes what a parameter points to, which helps only optimisers.
 func (p *parser) pointee() error {
 	_ = p.accept(".global") || p.accept(".const") || p.accept(".local") || p.accept(".shared")
 	if !p.accept(".align") {
@@ -161,7 +162,7 @@ func (p *parser) pointee() error {
 
 func alignUp(n, to uint64) uint64 { return (n + to - 1) &^ (to - 1) }
 
-// bounds takes what a function says of its blocks.
+// bounds takes what a function says about its blocks.
 func (p *parser) bounds(f *function) error {
 	for {
 		t := p.peek()
@@ -211,7 +212,7 @@ func (p *parser) triple() (d [3]int, err error) {
 	return d, nil
 }
 
-// reachable is the function and what it calls, and what that calls.
+// reachable returns the function and all that it calls, directly or not.
 func (f *function) reachable() []*function {
 	seen, list := map[*function]bool{f: true}, []*function{f}
 	for i := 0; i < len(list); i++ {
@@ -225,7 +226,7 @@ func (f *function) reachable() []*function {
 	return list
 }
 
-// reach bounds the work of going through what all entries call.
+// reach limits the work of following the calls of all entries.
 func (p *parser) reach(f *function) error {
 	if !f.entry {
 		return nil
@@ -239,7 +240,8 @@ func (p *parser) reach(f *function) error {
 	return nil
 }
 
-// recursive reports whether how deep the function's calls go is not known before.
+// recursive reports whether the depth of the function's calls is unknown
+// beforehand.
 func (f *function) recursive() bool {
 	under, over := map[*function]bool{}, map[*function]bool{}
 	var back func(g *function) bool // a call leads back to what is under way
@@ -257,7 +259,7 @@ func (f *function) recursive() bool {
 }
 
 // layShared places the shared variables that an entry uses: those of the module
-// and of its functions side by side, and behind them what the launch adds.
+// and of its functions side by side, and then what the launch adds.
 func (f *function) layShared() error {
 	if !f.entry {
 		return nil
@@ -296,22 +298,22 @@ func (f *function) layShared() error {
 	return nil
 }
 
-// A Kernel is what a module says of one of its entries.
+// A Kernel describes one entry of a module.
 type Kernel struct {
 	Name       string
 	Params     []Param
 	Shared     int    // bytes of static shared memory
-	Local      int    // bytes of local memory of a thread
-	Memory     int    // bytes that a thread takes at most: local memory, registers and calls
-	Registers  int    // that a thread uses, of 64 bits
-	MaxThreads int    // of a block; 0 is as many as the device can
+	Local      int    // bytes of local memory per thread
+	Memory     int    // most bytes that a thread takes: local memory, registers and calls
+	Registers  int    // per thread, of 64 bits
+	MaxThreads int    // per block; 0 is as many as the device can
 	Required   [3]int // dimensions of its blocks; 0 is any
 }
 
 // A Param is a kernel's parameter: where it lies among the others, in bytes.
 type Param struct{ Offset, Size int }
 
-// ParamBytes is how long the parameters are together.
+// ParamBytes returns the size of all parameters.
 func (k Kernel) ParamBytes() int {
 	if len(k.Params) == 0 {
 		return 0
@@ -320,7 +322,7 @@ func (k Kernel) ParamBytes() int {
 	return last.Offset + last.Size
 }
 
-// Kernel describes a kernel; ok is false if there is none of that name.
+// Kernel describes a kernel; ok is false if there is none with that name.
 func (m *Module) Kernel(name string) (k Kernel, ok bool) {
 	f := m.functions[name]
 	if f == nil || !f.entry || f.declared {

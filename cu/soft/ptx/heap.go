@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// A Heap is what the malloc of kernels takes from. It lasts as long as whoever
-// holds it, which is to be a context: what a kernel has taken another may free. It
-// is safe for concurrent use.
+// A Heap is the memory for the malloc of kernels. Its owner, which is to be a
+// context, keeps it between launches: one kernel may free what another has taken.
+// It is safe for concurrent use.
 type Heap struct {
 	mu     sync.Mutex
 	limit  uint64
@@ -33,12 +33,13 @@ const (
 	arenaSize   = 1 << 20
 )
 
-// NewHeap makes a heap of so many bytes at most, which takes memory as kernels do.
+// NewHeap makes a heap with at most limit bytes, which takes memory only as
+// kernels do.
 func NewHeap(limit uint64) *Heap {
 	return &Heap{limit: limit, next: heapWindow, live: map[uint64]int{}}
 }
 
-// alloc gives the address of memory for a kernel, or 0 if the limit is reached.
+// alloc returns the address of memory for a kernel, or 0 if the limit is reached.
 func (h *Heap) alloc(size uint64) uint64 {
 	class := max(heapSmall, bits.Len64(size-1))
 	h.mu.Lock()
@@ -52,7 +53,7 @@ func (h *Heap) alloc(size uint64) uint64 {
 	return at
 }
 
-// take finds memory that was given back, or begins new.
+// take finds memory that was given back, or takes new memory.
 func (h *Heap) take(class int) uint64 {
 	if s := h.spare[class]; len(s) > 0 {
 		h.spare[class] = s[:len(s)-1]
@@ -62,7 +63,7 @@ func (h *Heap) take(class int) uint64 {
 	n := len(h.arenas)
 	if n == 0 || h.arenas[n-1].filled+size > uint64(len(h.arenas[n-1].memory)) {
 		a := arena{begin: h.next, memory: make([]byte, max(arenaSize, size))}
-		h.next += 2 * uint64(len(a.memory)) // what is behind an arena is nobody's
+		h.next += 2 * uint64(len(a.memory)) // nothing lies behind an arena
 		h.arenas = append(h.arenas, a)
 		n++
 	}

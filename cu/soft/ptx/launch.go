@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// FaultKind is what a kernel died of.
+// FaultKind says what a kernel died of.
 type FaultKind int
 
-// What a kernel may die of.
+// The kinds of faults.
 const (
 	IllegalAddress FaultKind = iota + 1
 	MisalignedAddress
 	Trap
 	StackOverflow
 	Deadlock // every thread of a block waits for others
-	BadJump  // to what is no function, or no label of a table
-	Assert   // that the kernel's source has does not hold
+	BadJump  // to what is not a function, or not a label of a table
+	Assert   // an assertion of the kernel's source failed
 	Breakpoint
 )
 
-// String says it in words.
+// String describes the kind in words.
 func (k FaultKind) String() string {
 	names := [...]string{"illegal address", "misaligned address", "trap", "stack overflow", "threads that wait for each other",
 		"jump to nowhere", "assertion failed", "breakpoint"}
@@ -42,10 +42,10 @@ func (k FaultKind) String() string {
 // A Fault is the error of a kernel that died, with the first thread that did.
 type Fault struct {
 	Kind     FaultKind
-	Address  uint64 // of what it accessed
+	Address  uint64 // that it accessed
 	Global   bool   // Address is of memory that Memory does not have
 	Kernel   string
-	Function string // that it was in
+	Function string // in which it died
 	Line     int    // of the PTX
 	Block    [3]uint32
 	Thread   [3]uint32
@@ -60,29 +60,29 @@ func (f *Fault) Error() string {
 	return s
 }
 
-// A Launch is what a kernel is run with.
+// A Launch says how to run a kernel.
 type Launch struct {
 	Grid, Block [3]uint32
 	Shared      int    // bytes of dynamic shared memory
-	Stack       int    // bytes of a thread's local memory for functions that call themselves; 0 is as much as can be
+	Stack       int    // bytes of a thread's local memory for functions that call themselves; 0 is the most
 	Params      []byte // as they lie in the kernel's parameter space; short ones are filled up with zeros
 	Memory      Memory
-	// Address is where a variable of the module lies; nil for a module without.
+	// Address returns where a variable of the module lies; nil for a module
+	// without.
 	Address func(name string) uint64
-	// Cooperative has all blocks under way at once, so that they can wait for each
-	// other.
+	// Cooperative runs all blocks at once, so that they can wait for each other.
 	Cooperative bool
-	// Stdout and Stderr are for what the kernel prints and asserts; nil is nowhere.
+	// Stdout and Stderr get what the kernel prints and asserts; nil drops it.
 	Stdout, Stderr io.Writer
-	// Heap is what the kernel's malloc takes from; nil has nothing.
+	// Heap is the memory for the kernel's malloc; nil has none.
 	Heap *Heap
-	// Touch calls f, which accesses memory, and reports a fault of the host's; nil
-	// is for memory that has none.
+	// Touch calls f, which accesses memory, and reports a fault of the host; nil
+	// is for memory without faults.
 	Touch func(f func()) (address uintptr, faulted bool)
 }
 
-// Bounds on what is under way at once, as if the device had a few multiprocessors,
-// and turns: how many instructions a thread runs before others of its block have
+// Limits on what runs at once, as if the device had a few multiprocessors, and
+// turns: how many instructions a thread runs before others of its block take
 // their turn, and a block before others of the grid.
 const (
 	maxThreads      = 1024 // of a block
@@ -108,8 +108,8 @@ type launched struct {
 	workspace []byte // of a cooperative grid
 }
 
-// Run runs a kernel of the module until all its threads have ended, one has
-// died, which is a *[Fault], or ctx is done.
+// Run runs a kernel of the module until all its threads have ended, one has died
+// (a *[Fault]), or ctx ends.
 func (m *Module) Run(ctx context.Context, kernel string, launch Launch) error {
 	f := m.functions[kernel]
 	if f == nil || !f.entry || f.declared {
@@ -145,7 +145,7 @@ func (l *launched) check() error {
 	return nil
 }
 
-// product is how many there are, or 0 if that is too many.
+// product returns how many there are, or 0 if that is too many.
 func product(d [3]uint32) uint64 {
 	over, n := bits.Mul64(uint64(d[0])*uint64(d[1]), uint64(d[2]))
 	if over != 0 {
@@ -154,22 +154,22 @@ func product(d [3]uint32) uint64 {
 	return n
 }
 
-// sharedBytes is how much shared memory a block asks for.
+// sharedBytes returns how much shared memory a block asks for.
 func (l *launched) sharedBytes() uint64 { return uint64(l.kernel.static + l.Shared) }
 
 // reservedSize is what lies behind that for the system: cooperative groups keep
 // something there.
 const reservedSize = 1024
 
-// Resident is how many blocks of so many threads, with so many bytes of dynamic
-// shared memory, are under way at once: later ones begin when others have ended.
-// What they take is bounded, to a little above 1 GiB.
+// Resident returns how many blocks of that many threads, with dynamic bytes of
+// dynamic shared memory, run at once; later ones begin when others have ended.
+// Together they take a little above 1 GiB at most.
 func (k Kernel) Resident(threads, dynamic int) int {
 	memory := threads*k.Memory + k.Shared + reservedSize + dynamic
 	return max(1, min(residentBlocks, residentThreads/threads, residentMemory/memory))
 }
 
-// address is what has to be added to an offset from a variable.
+// address returns what to add to an offset from a variable.
 func (l *launched) address(v *variable) uint64 {
 	switch {
 	case v.space == shared:
@@ -213,7 +213,7 @@ func (g *grid) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// stop ends a launch whose result nobody wants.
+// stop ends a launch with a result that nobody wants.
 func (g *grid) stop() {
 	g.launch.lost.Store(true)
 	g.mu.Lock()
@@ -221,8 +221,8 @@ func (g *grid) stop() {
 	g.changed.Broadcast()
 }
 
-// work runs blocks until there are none. A fault of memory becomes a panic only
-// where a goroutine has asked for that.
+// work runs blocks until there are none. A memory fault becomes a panic only in a
+// goroutine that has asked for that.
 func (g *grid) work(core int) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	for b := g.take(core); b != nil; b = g.take(core) {
@@ -295,8 +295,8 @@ type block struct {
 	barrier [barriers]barrierState
 }
 
-// start sets the threads to the beginning of the kernel. What a block before
-// this one had in shared memory is not for this one to see.
+// start sets the threads to the beginning of the kernel. They must not see what
+// an earlier block had in shared memory.
 func (b *block) start() {
 	b.fresh = false
 	if b.threads == nil {
@@ -393,7 +393,7 @@ func (b *block) turns(warp []thread) (ran int) {
 	return ran
 }
 
-// stuck is a thread that waits.
+// stuck returns a thread that waits.
 func (b *block) stuck() *thread {
 	for i := range b.threads {
 		if s := b.threads[i].state; s == waiting || s == meetingOthers {
@@ -403,8 +403,8 @@ func (b *block) stuck() *thread {
 	return &b.threads[0]
 }
 
-// fences is written by every fence: on every processor that orders what was
-// written before it for those who write it next.
+// Every fence writes fences. On every processor that orders earlier writes for
+// the threads that write it next.
 var fences atomic.Uint32
 
 func runFence(*thread, *inst) {

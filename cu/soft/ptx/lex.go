@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// An Error is what is wrong with a module, and where.
+// An Error says what is wrong with a module, and where.
 type Error struct {
 	Line  int
 	Text  string

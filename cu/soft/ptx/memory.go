@@ -4,12 +4,13 @@ import (
 	"encoding/binary"
 )
 
-// A Memory is a device's as its kernels see it. It is used by several
-// goroutines at once.
+// A Memory is a device's memory as kernels see it. Several goroutines use it at
+// once.
 type Memory interface {
 	// Piece returns the memory around address as one slice, and where that
-	// begins; writable memory if write. It stays valid until the launch is over.
-	// nil means that there is none, or none with such rights.
+	// begins; if write, it must be writable. The slice stays valid until the
+	// launch is over. nil means that there is no memory, or none with such
+	// rights.
 	Piece(address uint64, write bool) (memory []byte, begin uint64)
 }
 
