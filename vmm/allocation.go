@@ -9,8 +9,8 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// An Allocation is physical memory on a device, which can be exported as a
-// file descriptor. The caller owns it. It is safe for concurrent use.
+// An Allocation is physical memory on a device that can be exported as a file
+// descriptor. The caller owns it. It is safe for concurrent use.
 type Allocation struct {
 	dev    *cu.Device
 	handle *cu.MemHandle // nil in an Allocation that nobody has made
@@ -20,8 +20,8 @@ type Allocation struct {
 	fd *os.File // exported once, or kept from an import; handed out as duplicates
 }
 
-// Create makes size bytes of physical memory, which read as zeros, on dev.
-// size is a multiple of the granularity ([Granularity]).
+// Create makes size bytes of physical memory on dev, which read as zeros. size is
+// a multiple of the granularity ([Granularity]).
 func Create(dev *cu.Device, size uint64) (*Allocation, error) {
 	if dev == nil {
 		return nil, noDevice("creating memory")
@@ -29,9 +29,9 @@ func Create(dev *cu.Device, size uint64) (*Allocation, error) {
 	return createFor(dev, size, cu.HandleFD)
 }
 
-// noDevice is the error of an operation that was given a nil device.
+// noDevice returns the error of an operation that was given a nil device.
 func noDevice(op string) error {
-	return fmt.Errorf("%w: %s takes a device; Driver.Device and Driver.Devices give them", ErrNil, op)
+	return fmt.Errorf("%w: %s needs a device; get one from Driver.Device or Driver.Devices", ErrNil, op)
 }
 
 // createFor makes memory for types of handle.
@@ -44,12 +44,12 @@ func createFor(dev *cu.Device, size uint64, types cu.HandleType) (*Allocation, e
 }
 
 // ImportAllocation makes an Allocation of memory that another process exported:
-// size bytes on dev, as that process says. f stays the caller's and may be closed
-// at once. It is for who maps several allocations, of several devices maybe, in one
-// [Reservation]; [Import] does all for a buffer. It does not find out a lie about
-// size: [Reservation.Map] does.
+// size bytes on dev, as that process says. The caller keeps f and may close it at
+// once. Use it to map several allocations, perhaps of several devices, in one
+// [Reservation]; [Import] does everything for a buffer. [Reservation.Map] finds
+// out if size is a lie; ImportAllocation does not.
 //
-// Errors: [cu.ErrUnknown] for a descriptor that is no device memory; a
+// Errors: [cu.ErrUnknown] for a descriptor that is not device memory; a
 // [*DescriptorError] for memory on another device.
 func ImportAllocation(dev *cu.Device, f *os.File, size uint64) (*Allocation, error) {
 	if dev == nil {
@@ -62,11 +62,12 @@ func ImportAllocation(dev *cu.Device, f *os.File, size uint64) (*Allocation, err
 	return importedOn(dev, h)
 }
 
-// importedOn makes an Allocation of h, which has to be memory of dev. It takes h.
+// importedOn makes an Allocation of h, which it takes over. h has to be memory of
+// dev.
 func importedOn(dev *cu.Device, h *cu.MemHandle) (*Allocation, error) {
 	p, err := h.Properties()
 	if err == nil && p.Location != dev.Location() {
-		err = badField("device", fmt.Sprintf("is %s, and the memory that came is on %s", dev, p.Location))
+		err = badField("device", fmt.Sprintf("is %s, but the memory is on %s", dev, p.Location))
 	}
 	if err != nil {
 		return nil, errors.Join(err, h.Close())
@@ -82,7 +83,7 @@ func (a *Allocation) Device() *cu.Device {
 	return a.dev
 }
 
-// Size is the memory's size in bytes.
+// Size returns the memory's size in bytes.
 func (a *Allocation) Size() uint64 {
 	if a == nil || a.handle == nil {
 		return 0
@@ -90,9 +91,10 @@ func (a *Allocation) Size() uint64 {
 	return a.handle.Size()
 }
 
-// Export returns a new descriptor for the memory, which the caller owns. The
-// driver is asked the first time only; later ones are duplicates of the first
-// (fcntl(2), F_DUPFD_CLOEXEC). Memory of [ImportAllocation] gives [ErrNotShareable].
+// Export returns a new descriptor for the memory, which the caller owns. It asks
+// the driver the first time only; later descriptors are duplicates of the first
+// (fcntl(2), F_DUPFD_CLOEXEC). Memory of [ImportAllocation] gives
+// [ErrNotShareable].
 func (a *Allocation) Export() (*os.File, error) {
 	if a == nil {
 		return nil, cu.ErrClosed
@@ -115,14 +117,14 @@ func (a *Allocation) lend() (f *os.File, isNew bool, err error) {
 	case a.fd != nil:
 		return a.fd, false, nil
 	case !a.own:
-		return nil, false, fmt.Errorf("%w: it was imported or closed; import the buffer WithReexport, or pass on the descriptor it came from", ErrNotShareable)
+		return nil, false, fmt.Errorf("%w: it was imported or is closed; import the buffer WithReexport, or pass on the descriptor that it came from", ErrNotShareable)
 	}
 	a.fd, err = a.handle.Export()
 	return a.fd, err == nil, err
 }
 
-// Close releases the handle and the remembered descriptor. Mappings of the
-// memory stay, and keep it.
+// Close releases the handle and the kept descriptor. Mappings of the memory stay,
+// and keep it.
 func (a *Allocation) Close() error {
 	if a == nil || a.handle == nil {
 		return nil
@@ -130,7 +132,7 @@ func (a *Allocation) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.fd != nil {
-		_ = a.fd.Close() // closing a descriptor that is ours cannot fail in a way that matters
+		_ = a.fd.Close() // closing our own descriptor cannot fail in a way that matters
 		a.fd = nil
 	}
 	return a.handle.Close()
@@ -144,8 +146,8 @@ func closeAll(chunks []*Allocation) error {
 	return errors.Join(errs...)
 }
 
-// Granularity is what sizes of shareable memory on dev must be multiples of,
-// in bytes.
+// Granularity returns the number of bytes that sizes of shareable memory on dev
+// must be multiples of.
 func Granularity(dev *cu.Device) (uint64, error) {
 	if dev == nil {
 		return 0, noDevice("the granularity")

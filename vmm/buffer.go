@@ -9,13 +9,13 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// MaxChunks bounds the chunks of one buffer: each costs a descriptor in the
+// MaxChunks limits the chunks of one buffer: each costs a descriptor in the
 // exporter and an import in every peer.
 const MaxChunks = 4096
 
-// A Buffer is device memory, mapped, that can be shared: one or more chunks of
-// physical memory of equal size, side by side in one piece of address space.
-// The caller owns it. It is safe for concurrent use.
+// A Buffer is mapped device memory that can be shared: one or more chunks of
+// physical memory of equal size, side by side in one piece of address space. The
+// caller owns it. It is safe for concurrent use.
 type Buffer struct {
 	dev         *cu.Device
 	granularity uint64
@@ -40,18 +40,19 @@ type content struct {
 	chunks []*Allocation // grows under the buffer's lock
 }
 
-// New makes a buffer of at least size bytes, which read as zeros, on dev: it
-// reserves address space, creates physical memory, maps it and sets access. If
-// a step fails nothing is left behind. [NewWait] waits for memory that is not free.
+// New makes a buffer of at least size bytes on dev, which read as zeros: it
+// reserves address space, creates physical memory, maps it and sets access. If a
+// step fails, nothing is left behind. [NewWait] waits for memory that is not
+// free.
 //
-// Errors: [ErrSize]; those of [cu.Device.CreateMemory], of which
-// [cu.ErrOutOfMemory] and [cu.ErrNotSupported] are the ones to expect.
+// Errors: [ErrSize], and those of [cu.Device.CreateMemory]; expect
+// [cu.ErrOutOfMemory] and [cu.ErrNotSupported].
 func New(dev *cu.Device, size uint64, opts ...NewOption) (*Buffer, error) {
 	return newBuffer(dev, size, opts, func(_ *Buffer, _ uint64, create func() error) error { return create() })
 }
 
-// newBuffer makes a buffer. try calls create, which makes that many bytes of physical
-// memory, as often as it likes.
+// newBuffer makes a buffer. It calls try, which calls create as often as it likes
+// to make that many bytes of physical memory.
 func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(b *Buffer, size uint64, create func() error) error) (*Buffer, error) {
 	b := &Buffer{dev: dev, opts: options{access: cu.ReadWrite, types: cu.HandleFD}, generation: newGeneration()}
 	for _, o := range opts {
@@ -77,10 +78,10 @@ func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(b *Buffer
 	return b, nil
 }
 
-// assemble maps chunks. It takes them and the reservation that was given, whatever
-// comes of it. Its caller's caller is who made the buffer, if it is lost.
+// assemble maps chunks. It takes them over, and the reservation that was given,
+// even if it fails. A lost buffer is reported as made by its caller's caller.
 func (b *Buffer) assemble(chunks []*Allocation, size uint64) error {
-	c := &content{view: view{dev: b.dev, chunk: b.chunk, made: cu.Here(1), lent: b.opts.lent}, chunks: chunks}
+	c := &content{view: view{dev: b.dev, peers: b.opts.peers, chunk: b.chunk, made: cu.Here(1), lent: b.opts.lent}, chunks: chunks}
 	t := teller{f: b.opts.onStep}
 	if err := c.reserve(b.capacity, b.opts.room, &t); err != nil {
 		return errors.Join(err, closeAll(chunks))
@@ -93,8 +94,8 @@ func (b *Buffer) assemble(chunks []*Allocation, size uint64) error {
 	return nil
 }
 
-// lost is what the garbage collector does with a lost buffer: what is mapped stays
-// so, and that is reported; the handles are released.
+// lost runs when the garbage collector finds a lost buffer: it reports what is
+// mapped, which stays so, and releases the handles.
 func (c *content) lost() {
 	c.view.lost()
 	go closeAll(c.chunks) // may block
@@ -133,11 +134,11 @@ func (b *Buffer) plan(size uint64) (int, error) {
 	return n, b.opts.roomFor(b.capacity)
 }
 
-// chunkCount is how many chunks hold size bytes.
+// chunkCount returns how many chunks hold size bytes.
 func chunkCount(size, chunk uint64) (int, error) {
 	n := (size-1)/chunk + 1
 	if n > MaxChunks {
-		return 0, fmt.Errorf("%w: %d bytes in chunks of %d are %d chunks, of which there may be %d; use larger chunks",
+		return 0, fmt.Errorf("%w: %d bytes in chunks of %d are %d chunks, more than %d; use larger chunks",
 			ErrSize, size, chunk, n, MaxChunks)
 	}
 	if n*chunk < size {
@@ -161,11 +162,11 @@ func (b *Buffer) create(n int, t *teller) ([]*Allocation, error) {
 	return chunks, nil
 }
 
-// Grow makes the buffer hold at least size bytes by appending chunks of the
-// size it has; addresses in use stay valid. Peers that attached before keep the
-// old shape, which goes on being this memory: the generation tells it from the new
-// one, which is larger. A smaller size changes nothing. Without room behind the
-// buffer the error is [ErrCapacity]; imported memory cannot grow.
+// Grow makes the buffer hold at least size bytes. It appends chunks of the same
+// size; addresses in use stay valid. Peers that attached before keep the old
+// shape, which is still this memory; the new one has a larger generation. A
+// smaller size changes nothing. Without room behind the buffer the error is
+// [ErrCapacity]; imported memory cannot grow.
 func (b *Buffer) Grow(size uint64) error {
 	if b == nil || b.content == nil {
 		return cu.ErrClosed
@@ -198,9 +199,9 @@ func (b *Buffer) canGrow(size uint64) error {
 	case size <= b.size:
 		return nil
 	case b.imported:
-		return fmt.Errorf("%w: the memory belongs to who exported it", ErrCapacity)
+		return fmt.Errorf("%w: imported memory cannot grow", ErrCapacity)
 	case size > b.capacity:
-		return fmt.Errorf("%w: %d bytes wanted, %d reserved", ErrCapacity, size, b.capacity)
+		return fmt.Errorf("%w: %d bytes wanted, %d reserved; reserve more WithCapacity", ErrCapacity, size, b.capacity)
 	}
 	return nil
 }
@@ -218,9 +219,8 @@ func (b *Buffer) append(n int, t *teller) error {
 	return nil
 }
 
-// NewView maps the buffer's memory once more, with other rights. What is
-// written through one is seen through the others. A view does not grow with
-// the buffer.
+// NewView maps the buffer's memory once more, with the access a. All views and the buffer
+// show the same bytes. A view does not grow with the buffer. The caller closes it.
 func (b *Buffer) NewView(a cu.Access) (*View, error) {
 	if b == nil || b.content == nil {
 		return nil, cu.ErrClosed
@@ -250,7 +250,7 @@ func (b *Buffer) Device() *cu.Device {
 	return b.dev
 }
 
-// Ptr is the buffer's first address in this process, 0 after Close.
+// Ptr returns the buffer's first address in this process, 0 after Close.
 func (b *Buffer) Ptr() cu.DevicePtr {
 	if b == nil || b.content == nil {
 		return 0
@@ -258,7 +258,7 @@ func (b *Buffer) Ptr() cu.DevicePtr {
 	return b.content.ptr()
 }
 
-// Access is what the device may do with the buffer here.
+// Access returns what the device may do with the buffer here.
 func (b *Buffer) Access() cu.Access {
 	if b == nil {
 		return cu.NoAccess
@@ -266,7 +266,7 @@ func (b *Buffer) Access() cu.Access {
 	return b.opts.access
 }
 
-// Size is the size that was asked for, in bytes.
+// Size returns the requested size in bytes.
 func (b *Buffer) Size() uint64 {
 	if b == nil {
 		return 0
@@ -276,7 +276,7 @@ func (b *Buffer) Size() uint64 {
 	return b.size
 }
 
-// Mapped is the size that is mapped, in bytes: a multiple of the chunk size.
+// Mapped returns the mapped size in bytes: a multiple of the chunk size.
 func (b *Buffer) Mapped() uint64 {
 	if b == nil || b.content == nil {
 		return 0
@@ -306,10 +306,10 @@ func (b *Buffer) describe() Descriptor {
 	}
 }
 
-// Close unmaps the buffer, frees its address space and releases its memory,
-// which lives on in the peers that have it and in other views. It does not wait
-// for kernels that use it. While the buffer is lent, as it is to an offer, or held, as
-// it is by a counter, it fails with [ErrInUse] and changes nothing. A second Close does
+// Close unmaps the buffer, frees its address space and releases its memory, which
+// lives on in peers and in other views. It does not wait for kernels that use it.
+// While the buffer is lent, for example to an offer, or held, for example by a
+// counter, Close fails with [ErrInUse] and changes nothing. A second Close does
 // nothing; one that failed to unmap can be tried again.
 func (b *Buffer) Close() error {
 	if b == nil || b.content == nil {
@@ -318,7 +318,7 @@ func (b *Buffer) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if users := b.users(); users != "" {
-		return fmt.Errorf("%w: the buffer at %s cannot be closed with %s", ErrInUse, b.content.ptr(), users)
+		return fmt.Errorf("%w: cannot close the buffer at %s with %s", ErrInUse, b.content.ptr(), users)
 	}
 	b.closed = true
 	if err := errors.Join(b.content.close(), closeAll(b.content.chunks)); err != nil {

@@ -104,6 +104,8 @@ func childReadsAndWrites() error {
 // Invariant 7: a consumer that attached read-only cannot change the bytes by
 // any call of this library. Each call has a process of its own, as a failure
 // may be sticky (D5).
+//
+//fault:rows 70
 func TestReadOnlyChildCannotChangeTheBytes(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)

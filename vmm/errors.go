@@ -13,27 +13,25 @@ var (
 	// ErrMapped says that a reservation cannot be closed while something is
 	// mapped in it.
 	ErrMapped = errors.New("vmm: still mapped")
-	// ErrOccupied says that a range is mapped already or lies outside its
+	// ErrOccupied says that a range is already mapped or lies outside its
 	// reservation.
 	ErrOccupied = errors.New("vmm: range not free")
-	// ErrInUse says that a buffer cannot be closed: it is lent ([Buffer.Lend]), as it
-	// is for as long as it is offered, or held ([Buffer.Hold]), as it is by a counter.
+	// ErrInUse says that a buffer cannot be closed: it is lent ([Buffer.Lend]),
+	// for example to an offer, or held ([Buffer.Hold]), for example by a counter.
 	ErrInUse = errors.New("vmm: the buffer is in use")
-	// ErrNil says that a device, a driver, an allocation or a context is missing: it
-	// is nil.
+	// ErrNil says that a device, a driver, an allocation or a context is nil.
 	ErrNil = errors.New("vmm: a nil argument")
 	// ErrCapacity says that a buffer has too little address space: to grow into
-	// (see [WithCapacity]), or in the reservation it was given (see
-	// [WithReservation]).
+	// ([WithCapacity]), or in the reservation that it was given
+	// ([WithReservation]).
 	ErrCapacity = errors.New("vmm: no address space to grow into")
 	// ErrNotShareable says that the memory has no descriptors to export.
 	ErrNotShareable = errors.New("vmm: memory was not made to be shared")
 	// ErrDescriptor matches every [*DescriptorError].
 	ErrDescriptor = errors.New("vmm: bad descriptor")
-	// ErrDevice says that imported memory is on another device than it is to be
-	// mapped on.
+	// ErrDevice says that imported memory is not on the device that is to map it.
 	ErrDevice = errors.New("vmm: memory of another device")
-	// ErrFile says that something is no regular file: a directory, a pipe.
+	// ErrFile says that something is not a regular file: a directory, a pipe.
 	ErrFile = errors.New("vmm: not a regular file")
 	// ErrAccess says that the buffer is mapped with too few rights.
 	ErrAccess = errors.New("vmm: the mapping does not allow it")
@@ -41,12 +39,12 @@ var (
 	ErrKind = errors.New("vmm: drivers of different kinds")
 )
 
-// A DescriptorError says what is wrong with the description of memory that
-// came from another process.
+// A DescriptorError says what is wrong with another process's description of
+// memory.
 type DescriptorError struct {
 	Field  string // e.g. "chunk size"
 	Reason string
-	Err    error // what the driver said, where it was the driver that found out
+	Err    error // what the driver said, if it was the driver that found out
 }
 
 // Error names the field.

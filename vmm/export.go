@@ -10,10 +10,10 @@ import (
 	"github.com/gpufd/gpufd/internal/made"
 )
 
-// Export returns the buffer's description and one descriptor per chunk, which
-// the caller owns. The driver exports each chunk the first time only, which is
-// a step. The exporter's work on the memory should be done before a peer is
-// told: [cu.Device.Synchronize]. Imported memory gives [ErrNotShareable], unless it was
+// Export returns the buffer's description and one descriptor per chunk, which the
+// caller owns. The driver exports each chunk the first time only, which is a
+// step. Finish the work on the memory before you tell a peer:
+// [cu.Device.Synchronize]. Imported memory gives [ErrNotShareable], unless it was
 // imported [WithReexport].
 func (b *Buffer) Export() (Descriptor, []*os.File, error) { return b.exportPart(whole) }
 
@@ -33,16 +33,16 @@ func (b *Buffer) exportPart(part func(Descriptor) (offset, size uint64)) (d Desc
 	return d, files, err
 }
 
-// A Loan is the description of a buffer with descriptors that stay the buffer's. It
-// is for who passes them on, as package share does, and costs no duplicates. Its
-// owner ends it with Close; until then the buffer cannot be closed ([ErrInUse]).
-// What the buffer grows by meanwhile is not in it.
+// A Loan is the description of a buffer with descriptors that stay the buffer's.
+// Package share passes those on, which costs no duplicates. The Loan's owner ends
+// it with Close; until then the buffer cannot be closed ([ErrInUse]). It does not
+// contain what the buffer grows by later.
 type Loan struct {
 	Descriptor Descriptor
 	Files      []*os.File // one per chunk, not to be closed or used after Close
 
-	// Access is the most that may be given on: ReadWrite, or the buffer's own if its
-	// memory was imported. The descriptors themselves carry no rights.
+	// Access is the most that may be given on: ReadWrite, or the buffer's own if
+	// its memory was imported. The descriptors themselves carry no rights.
 	Access cu.Access
 
 	buf  *Buffer
@@ -82,8 +82,8 @@ func (l *Loan) Close() error {
 
 func whole(d Descriptor) (offset, size uint64) { return 0, d.Size }
 
-// export exports the part that it is told to, all in one state of the buffer, and
-// calls use with the descriptors that the buffer keeps.
+// export exports a part, all in one state of the buffer, and calls use with the
+// descriptors that the buffer keeps.
 func (b *Buffer) export(part func(Descriptor) (offset, size uint64), use func(Descriptor, []*os.File) error) error {
 	if b == nil || b.content == nil {
 		return cu.ErrClosed
@@ -110,8 +110,8 @@ func (b *Buffer) export(part func(Descriptor) (offset, size uint64), use func(De
 	return use(d, files)
 }
 
-// lendAll returns the descriptors that duplicates are made of. To have the driver
-// export is a step.
+// lendAll returns the descriptors that duplicates are made of. A driver's export
+// is a step.
 func lendAll(chunks []*Allocation, t *teller) ([]*os.File, error) {
 	start, s := t.begin(), Step{Op: OpExport}
 	files := make([]*os.File, len(chunks))
@@ -136,7 +136,7 @@ func lendAll(chunks []*Allocation, t *teller) ([]*os.File, error) {
 	return files, nil
 }
 
-// dupAll duplicates each of kept.
+// dupAll duplicates the files in kept.
 func dupAll(kept []*os.File) (files []*os.File, err error) {
 	for _, k := range kept {
 		f, err := dup(k)
@@ -155,7 +155,8 @@ func closeFiles(files []*os.File) {
 	}
 }
 
-// dup duplicates f, above the standard descriptors: a driver takes 0 for none.
+// dup duplicates f, but never as a standard descriptor: a driver takes 0 for
+// none.
 func dup(f *os.File) (*os.File, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -168,7 +169,7 @@ func dup(f *os.File) (*os.File, error) {
 		err = os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", dupErr)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("duplicating a memory descriptor: %w; each chunk takes two, so use larger chunks or raise the limit on open files (ulimit -n)", err)
+		return nil, fmt.Errorf("duplicating a memory descriptor: %w; each chunk needs two: use larger chunks or raise the limit on open files (ulimit -n)", err)
 	}
 	return made.File(fd, f.Name()), nil
 }

@@ -78,6 +78,8 @@ func TestLentDescriptorsAreTheBuffers(t *testing.T) {
 
 // A buffer stays open, and as it was, until the last loan has ended. To end one twice
 // ends no other.
+//
+//fault:rows 78
 func TestLentBufferIsNotClosed(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
@@ -152,6 +154,7 @@ func TestDescriptorOutlivesTheBuffer(t *testing.T) {
 	require.Equal(t, free, freeMemory(t, ctx))
 }
 
+//fault:rows 38
 func TestPartsAreExportedByTheChunk(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)

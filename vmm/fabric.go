@@ -6,17 +6,17 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// WithFabric makes the buffer's memory for fabric handles besides descriptors:
+// WithFabric makes the buffer's memory for fabric handles as well as descriptors:
 // see [Buffer.ExportFabric]. Without an IMEX channel [New] fails with
-// [cu.ErrNotPermitted], which says what is missing (D20);
-// [cu.Device.SupportsFabric] tells before.
+// [cu.ErrNotPermitted], which says what is missing (D20).
+// [cu.Device.SupportsFabric] tells beforehand.
 func WithFabric() NewOption { return newOption(func(o *options) { o.types |= cu.HandleFabric }) }
 
 // ExportFabric returns the buffer's description and a fabric handle for each
-// chunk: values to be sent in any way, to this machine and to others of the NVLink
-// domain. They keep nothing alive, so the buffer has to be open until the peer
-// has imported them. The exporter's work on the memory should be done before a
-// peer is told. A buffer that was not made [WithFabric] gives [ErrNotShareable].
+// chunk: values that can be sent in any way, on this machine and to others of the
+// NVLink domain. They keep nothing alive, so keep the buffer open until the peer
+// has imported them. Finish the work on the memory before you tell a peer. A
+// buffer that was not made [WithFabric] gives [ErrNotShareable].
 func (b *Buffer) ExportFabric() (Descriptor, []cu.FabricHandle, error) {
 	if b == nil || b.content == nil {
 		return Descriptor{}, nil, cu.ErrClosed
@@ -27,7 +27,7 @@ func (b *Buffer) ExportFabric() (Descriptor, []cu.FabricHandle, error) {
 		return Descriptor{}, nil, cu.ErrClosed
 	}
 	if b.imported || b.opts.types&cu.HandleFabric == 0 {
-		return Descriptor{}, nil, fmt.Errorf("%w: not WithFabric, or by another process", ErrNotShareable)
+		return Descriptor{}, nil, fmt.Errorf("%w: the buffer was made without WithFabric, or by another process", ErrNotShareable)
 	}
 	handles := make([]cu.FabricHandle, len(b.content.chunks))
 	for i, c := range b.content.chunks {
@@ -39,17 +39,17 @@ func (b *Buffer) ExportFabric() (Descriptor, []cu.FabricHandle, error) {
 	return b.describe(), handles, nil
 }
 
-// ImportFabric is [Import] of memory that comes as fabric handles. If a step
-// fails nothing is left behind. Errors besides those of Import:
+// ImportFabric is [Import] for memory that comes as fabric handles. If a step
+// fails, nothing is left behind. Errors besides those of Import:
 // [cu.ErrNotPermitted] or [cu.ErrNotSupported] without an IMEX channel,
-// [cu.ErrInvalidValue] for what is no handle.
+// [cu.ErrInvalidValue] for bytes that are no handle.
 func ImportFabric(dev *cu.Device, d Descriptor, handles []cu.FabricHandle, opts ...ImportOption) (*Buffer, error) {
 	b, err := planImport(dev, d, len(handles), opts)
 	if err != nil {
 		return nil, err
 	}
 	if b.opts.reexport {
-		return nil, b.opts.giveUp(fmt.Errorf("%w: WithReexport keeps descriptors, and fabric handles are none", ErrNotShareable))
+		return nil, b.opts.giveUp(fmt.Errorf("%w: WithReexport keeps descriptors; fabric handles have none", ErrNotShareable))
 	}
 	err = b.importChunks(d, func(i int) (*Allocation, error) {
 		h, err := dev.Driver().ImportFabric(handles[i], d.ChunkSize)

@@ -9,16 +9,16 @@ import (
 // lastGeneration is the last one that this process gave out.
 var lastGeneration atomic.Uint64
 
-// NewGeneration returns a number for memory of another kind that is shared beside
-// buffers, by the rules of [Descriptor].
+// NewGeneration returns a number for other memory that is shared beside buffers,
+// by the rules of [Descriptor].
 func NewGeneration() uint64 { return newGeneration() }
 
 // newGeneration returns a number for a buffer of a new shape. It is larger than
-// that of every shape made before on this machine since it started, in whichever
-// process, so that what an earlier run left behind can be told from what this one
-// made. A count would begin again with every process; nanoseconds since the machine
-// started do not, and unlike the time of day nobody sets them back. (In a time
-// namespace they are offset: processes of two such are not to be compared.)
+// that of every shape made before on this machine since it started, in any
+// process, so that peers can tell an earlier run's memory from this one's. A
+// count would begin again in every process. Nanoseconds since the machine started
+// do not, and unlike the time of day nobody sets them back. (Time namespaces
+// shift them: numbers from two such cannot be compared.)
 func newGeneration() uint64 {
 	for {
 		last := lastGeneration.Load()
@@ -29,9 +29,10 @@ func newGeneration() uint64 {
 	}
 }
 
-// sinceBoot is in nanoseconds, those of a suspended machine included.
+// sinceBoot returns nanoseconds since the machine started, including those it was
+// suspended.
 func sinceBoot() uint64 {
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // fails for clocks only that do not exist
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // fails only for clocks that do not exist
 	return uint64(t.Nano())
 }

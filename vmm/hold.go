@@ -8,7 +8,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A Hold keeps a buffer open for work that uses its memory: a stream that gets to
+// A Hold keeps a buffer open for work that uses its memory: a stream that reaches
 // memory which is gone loses every context of the process. Its owner ends it with
 // Close; until then the buffer cannot be closed ([ErrInUse]).
 type Hold struct {
@@ -16,8 +16,8 @@ type Hold struct {
 	by  string
 }
 
-// Hold keeps the buffer from being closed. by is who holds it, for the error that
-// Close of the buffer gives: "counter 1".
+// Hold keeps the buffer from being closed. by names the holder in the error of
+// the buffer's Close: "counter 1".
 func (b *Buffer) Hold(by string) (*Hold, error) {
 	if b == nil || b.content == nil {
 		return nil, cu.ErrClosed
@@ -32,8 +32,8 @@ func (b *Buffer) Hold(by string) (*Hold, error) {
 	return h, nil
 }
 
-// Close ends the hold, when the work is done. It may be called again and on nil, and
-// does not fail.
+// Close ends the hold. Call it when the work is done. It may be called again and
+// on nil, and does not fail.
 func (h *Hold) Close() error {
 	if h == nil || h.buf == nil {
 		return nil
@@ -46,19 +46,19 @@ func (h *Hold) Close() error {
 	return nil
 }
 
-// users says what keeps the buffer open, and how that ends; "" is nothing. It runs
-// with mu held.
+// users says what keeps the buffer open and how to end that, or returns "". It
+// runs with mu held.
 func (b *Buffer) users() string {
 	var users []string
 	if b.loans > 0 {
-		users = append(users, fmt.Sprintf("%d loans open; end the offer, or close the loan, first", b.loans))
+		users = append(users, fmt.Sprintf("%d loans open; first end the offer or close the loan", b.loans))
 	}
 	if len(b.holds) > 0 {
 		more := ""
 		if n := len(b.holds) - 1; n > 0 {
 			more = fmt.Sprintf(" and %d more", n)
 		}
-		users = append(users, fmt.Sprintf("%s%s open; close that first", b.holds[0].by, more))
+		users = append(users, fmt.Sprintf("%s%s open; close it first", b.holds[0].by, more))
 	}
 	return strings.Join(users, ", and with ")
 }

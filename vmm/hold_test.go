@@ -11,6 +11,8 @@ import (
 
 // A buffer stays open, and as it was, until the last hold has ended, and says whose it
 // is. To end one twice ends no other.
+//
+//fault:rows 79
 func TestHeldBufferIsNotClosed(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)

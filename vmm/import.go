@@ -4,24 +4,25 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A Descriptor is what an importer has to be told about a buffer: the driver
-// itself cannot be asked for the size of imported memory.
+// A Descriptor is what an importer has to know about a buffer: the driver does
+// not tell the size of imported memory.
 type Descriptor struct {
-	Kind        cu.Kind // driver of the exporter
+	Kind        cu.Kind // the exporter's driver
 	Device      cu.UUID // where the memory is
-	Size        uint64  // bytes that count
+	Size        uint64  // bytes in use
 	ChunkSize   uint64  // bytes of each chunk
-	Chunks      int     // how many there are: one descriptor each
+	Chunks      int     // how many chunks, with one descriptor each
 	Granularity uint64  // of the exporter's device, in bytes
-	Generation  uint64  // larger than that of every buffer, and shape of one, made before on the machine since it started
+	Generation  uint64  // larger than those of all buffers, and of their shapes, made before on the machine since it started
 }
 
-// Check finds what can be found wrong without asking the driver of dev. The
-// error is [ErrKind], [ErrDevice] or a [*DescriptorError].
+// Check finds what is wrong without asking the driver of dev. The error is
+// [ErrKind], [ErrDevice] or a [*DescriptorError].
 func (d Descriptor) Check(dev *cu.Device) error {
 	if dev == nil {
 		return noDevice("checking a description")
@@ -43,16 +44,16 @@ func (d Descriptor) Check(dev *cu.Device) error {
 	return d.Plausible()
 }
 
-// Plausible finds what is wrong on every device, for who has none. The error is
-// [ErrKind] or a [*DescriptorError].
+// Plausible finds what is wrong on every device, for callers without one. The
+// error is [ErrKind] or a [*DescriptorError].
 func (d Descriptor) Plausible() error {
 	if d.Kind != cu.CUDA && d.Kind != cu.Soft {
-		return fmt.Errorf("%w: the exporter uses a driver of %q, which is none that is known", ErrKind, d.Kind)
+		return fmt.Errorf("%w: the exporter uses the unknown driver %q", ErrKind, d.Kind)
 	}
 	total := uint64(d.Chunks) * d.ChunkSize
 	switch {
 	case d.Chunks < 1 || d.Chunks > MaxChunks:
-		return badField("number of chunks", fmt.Sprintf("is %d; 1 to %d are possible", d.Chunks, MaxChunks))
+		return badField("number of chunks", fmt.Sprintf("is %d; it must be 1 to %d", d.Chunks, MaxChunks))
 	case d.ChunkSize == 0:
 		return badField("chunk size", "is 0")
 	case total/d.ChunkSize != uint64(d.Chunks):
@@ -62,19 +63,19 @@ func (d Descriptor) Plausible() error {
 	case d.Size == 0 || d.Size > total:
 		return badField("size", fmt.Sprintf("is %d; the chunks hold %d", d.Size, total))
 	case total-d.Size >= d.ChunkSize:
-		return badField("size", fmt.Sprintf("is %d, which fewer than %d chunks would hold", d.Size, d.Chunks))
+		return badField("size", fmt.Sprintf("is %d, which needs fewer than %d chunks", d.Size, d.Chunks))
 	}
 	return nil
 }
 
-// Import makes a buffer of memory that another process exported: it imports
-// each of files, reserves address space, maps and sets access (read-only unless
-// [WithAccess] says otherwise). The files stay the caller's, who may close them as
-// soon as Import has returned. If a step fails nothing is left behind.
+// Import makes a buffer of memory that another process exported: it imports each
+// of files, reserves address space, maps and sets access (read-only unless
+// [WithAccess] says otherwise). The caller keeps the files and may close them as
+// soon as Import has returned. If a step fails, nothing is left behind.
 //
 // Errors: those of [Descriptor.Check]; [cu.ErrUnknown] for a descriptor that is
-// no device memory; a [*DescriptorError] also when the driver finds that the
-// memory is not of the size or on the device that d says.
+// not device memory; a [*DescriptorError] also if the driver finds that the
+// memory does not have the size or the device that d says.
 func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...ImportOption) (*Buffer, error) {
 	b, err := planImport(dev, d, len(files), opts)
 	if err != nil {
@@ -87,8 +88,8 @@ func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...ImportOption
 	return b, nil
 }
 
-// importFile imports one chunk. The descriptor is duplicated when the driver has taken it
-// for memory: until then it may be whatever a peer likes.
+// importFile imports one chunk. It duplicates the descriptor only after the
+// driver has taken it for memory: until then a peer may have sent anything.
 func (b *Buffer) importFile(f *os.File) (*Allocation, error) {
 	h, err := b.dev.Driver().ImportUncollected(f, b.chunk)
 	if err != nil {
@@ -104,9 +105,9 @@ func (b *Buffer) importFile(f *os.File) (*Allocation, error) {
 	return a, nil
 }
 
-// planImport makes a buffer for the chunks that came, without content, when all has
-// been checked that can be without the driver. If it fails, the reservation that
-// was given is closed.
+// planImport makes a buffer without content for the chunks that came, after all
+// checks that need no driver. If it fails, it closes the reservation that was
+// given.
 func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*Buffer, error) {
 	b := &Buffer{
 		dev: dev, opts: options{access: cu.ReadOnly}, imported: true, generation: d.Generation,
@@ -121,6 +122,9 @@ func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*B
 	if err == nil && came != d.Chunks {
 		err = badField("number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, came))
 	}
+	if err == nil && slices.Contains(b.opts.peers, nil) {
+		err = noDevice("WithPeers")
+	}
 	if err == nil {
 		err = b.opts.roomFor(b.capacity)
 	}
@@ -130,8 +134,8 @@ func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*B
 	return b, nil
 }
 
-// importChunks imports each chunk with get and maps them. Its caller's caller is who
-// made the buffer, if it is lost.
+// importChunks imports each chunk with get and maps them. A lost buffer is
+// reported as made by its caller's caller.
 func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*Allocation, error)) error {
 	t := teller{f: b.opts.onStep}
 	start := t.begin()
@@ -147,8 +151,8 @@ func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*Allocation, er
 	return sizeLie(b.assemble(chunks, d.Size))
 }
 
-// sizeLie makes of a mapping that the driver refused what it means: the memory
-// is not as large as its exporter says (it maps whole allocations only).
+// sizeLie says what a refused mapping means: the memory is smaller than its
+// exporter says, as the driver maps whole allocations only.
 func sizeLie(err error) error {
 	if err == nil {
 		return nil

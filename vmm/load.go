@@ -7,26 +7,27 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// Load reads files into the buffer: each segment, as one or more pieces, by way of
-// pinned memory. When it returns without an error all of it has arrived, and whatever
-// is given to the device afterwards sees it. It has streams of its own: work that reads
-// or writes those parts of the buffer must be done before.
+// Load reads files into the buffer by way of pinned memory, each segment in one
+// or more pieces. When it returns without an error, all of it has arrived, and
+// later work on the device sees it. Load has streams of its own: finish work that
+// reads or writes those parts of the buffer before.
 //
-// Load copies from the page cache what that has (preadv2(2) with RWF_NOWAIT tells), and
-// reads other files past it (open(2), O_DIRECT) where the file system allows that.
+// Load copies from the page cache what is there (preadv2(2), RWF_NOWAIT), and
+// reads other files directly (open(2), O_DIRECT) where the file system allows
+// that.
 //
-// ctx ends Load, after the reads that are under way. Then, and when anything fails,
-// some of the segments' bytes in the buffer are new and some as before; nothing else
-// is left behind. While Load runs the buffer cannot be closed ([ErrInUse]). Load uses
-// the primary context of the buffer's device. The driver frees pinned memory when all
-// work in that context is done (cuMemFreeHost), so none of its streams may wait for
-// something that comes only after Load.
+// ctx ends Load, after the reads that are under way. Then, and after any failure,
+// some of the segments' bytes in the buffer are new and some are as before;
+// nothing else is left behind. While Load runs, the buffer cannot be closed
+// ([ErrInUse]). Load uses the primary context of the buffer's device. The driver
+// frees pinned memory when all work in that context is done (cuMemFreeHost), so
+// none of its streams may wait for something that comes only after Load.
 //
 // Errors: [ErrSize] for a segment that reaches beyond the buffer or overlaps with
-// another there; [ErrFile] for a directory or a pipe; [io.ErrUnexpectedEOF] for a file
-// that is too short, also if it shrinks meanwhile; [ErrAccess] for a buffer that is
-// mapped read-only; those of [cu.Context.AllocHost]. Errors of files name the file and
-// the offset.
+// another there; [ErrFile] for a directory or a pipe; [io.ErrUnexpectedEOF] for a
+// file that is too short, also if it shrinks meanwhile; [ErrAccess] for a buffer
+// that is mapped read-only; those of [cu.Context.AllocHost]. Errors of files name
+// the file and the offset.
 func (b *Buffer) Load(ctx context.Context, segments []Segment, o TransferOptions) error {
 	if err := b.canTransfer(ctx, "loading"); err != nil {
 		return err
@@ -43,7 +44,7 @@ func (b *Buffer) canTransfer(ctx context.Context, what string) error {
 		return cu.ErrClosed
 	}
 	if ctx == nil {
-		return fmt.Errorf("%w: %s takes a context", ErrNil, what)
+		return fmt.Errorf("%w: %s needs a context", ErrNil, what)
 	}
 	return nil
 }

@@ -149,7 +149,7 @@ func TestTransferRefuses(t *testing.T) {
 		"a directory":     {[]vmm.Segment{{File: dir, Size: 1}}, vmm.ErrFile, vmm.ErrFile, dir.Name() + " is a directory"},
 		"a pipe":          {[]vmm.Segment{{File: pipe, Size: 1}}, vmm.ErrFile, vmm.ErrFile, "is a pipe"},
 		"a device":        {[]vmm.Segment{{File: zero, Size: 1}}, vmm.ErrFile, vmm.ErrFile, "/dev/zero is a device"},
-		"too short":       {[]vmm.Segment{{File: f, At: 1, Size: 1000}}, io.ErrUnexpectedEOF, nil, f.Name() + " has 1000 bytes, and 1000 are wanted from offset 1 on"},
+		"too short":       {[]vmm.Segment{{File: f, At: 1, Size: 1000}}, io.ErrUnexpectedEOF, nil, f.Name() + " has 1000 bytes; 1000 are needed from offset 1 on"},
 		"behind its end":  {[]vmm.Segment{{File: f, At: 1001, Size: 0}}, io.ErrUnexpectedEOF, nil, f.Name()},
 		"beyond":          {[]vmm.Segment{{File: f, Offset: 1 << 16, Size: 1}}, vmm.ErrSize, vmm.ErrSize, "do not fit at 65536 into a buffer of 65536"},
 		"far beyond":      {[]vmm.Segment{{File: f, Offset: math.MaxUint64, Size: 2}}, vmm.ErrSize, vmm.ErrSize, f.Name()},
@@ -213,7 +213,7 @@ func TestLoadOfAFileThatShrinks(t *testing.T) {
 	err = buf.Load(t.Context(), []vmm.Segment{{File: f, Size: 50_000}}, o)
 	require.NoError(t, truncated)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	require.ErrorContains(t, err, f.Name()+" has 20001 bytes, and 8192 are wanted from offset 16384 on")
+	require.ErrorContains(t, err, f.Name()+" has 20001 bytes; 8192 are needed from offset 16384 on")
 	require.NoError(t, buf.Close())
 }
 

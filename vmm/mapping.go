@@ -10,8 +10,9 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A Mapping is an allocation in a reservation. It holds both, and the caller
-// owns it. A Mapping that is lost without Close is reported and stays mapped.
+// A Mapping is an allocation in a reservation. It keeps both alive, and the
+// caller owns it. A Mapping that is lost without Close is reported and stays
+// mapped.
 type Mapping struct {
 	inner *mapping     // nil in a Mapping that Map has not made
 	res   *Reservation // so that it is not collected before
@@ -30,13 +31,14 @@ type mapping struct {
 	mu sync.Mutex
 }
 
-// Map maps the whole of a at offset bytes into r, both multiples of the
-// granularity. Nobody may use it before [Mapping.SetAccess].
+// Map maps the whole of a into r, offset bytes from its start. offset is a
+// multiple of the granularity. Nobody may use the mapping before
+// [Mapping.SetAccess].
 func (r *Reservation) Map(offset uint64, a *Allocation) (*Mapping, error) {
 	defer runtime.KeepAlive(r)
 	switch {
 	case a == nil:
-		return nil, fmt.Errorf("%w: Map takes an allocation", ErrNil)
+		return nil, fmt.Errorf("%w: Map needs an allocation", ErrNil)
 	case r == nil || r.inner == nil || a.handle == nil:
 		return nil, cu.ErrClosed
 	}
@@ -49,7 +51,7 @@ func (r *Reservation) Map(offset uint64, a *Allocation) (*Mapping, error) {
 	return outer, nil
 }
 
-// Ptr is the mapping's first address, 0 after Close.
+// Ptr returns the mapping's first address, 0 after Close.
 func (m *Mapping) Ptr() cu.DevicePtr {
 	if m == nil || m.inner == nil || m.inner.closed.Load() {
 		return 0
@@ -59,7 +61,7 @@ func (m *Mapping) Ptr() cu.DevicePtr {
 
 func (m *mapping) ptr() cu.DevicePtr { return m.res.ptr.Add(m.offset) }
 
-// Size is the mapping's size in bytes, that of its allocation.
+// Size returns the mapping's size in bytes, that of its allocation.
 func (m *Mapping) Size() uint64 {
 	if m == nil || m.inner == nil {
 		return 0
@@ -67,8 +69,8 @@ func (m *Mapping) Size() uint64 {
 	return m.inner.size
 }
 
-// SetAccess sets what devices, or if there are none the memory's own, may do
-// with the mapping.
+// SetAccess sets what devices may do with the mapping; without any, it sets that
+// of the memory's own.
 func (m *Mapping) SetAccess(a cu.Access, devices ...*cu.Device) error {
 	if m == nil || m.inner == nil {
 		return cu.ErrClosed
@@ -110,14 +112,14 @@ func (m *mapping) close() error {
 	return nil
 }
 
-// lost is what the garbage collector does with a lost mapping.
+// lost runs when the garbage collector finds a lost mapping.
 func (m *mapping) lost() {
 	if !m.closed.Load() {
 		m.res.reportLost(m.offset, m.size, m.made)
 	}
 }
 
-// reportLost tells of what is mapped still and that nobody can unmap any more.
+// reportLost reports what is still mapped and nobody can unmap any more.
 func (r *reservation) reportLost(offset, size uint64, made cu.Stack) {
 	r.drv.ReportLeak(cu.Leak{
 		What:  fmt.Sprintf("mapping of %d bytes at %s", size, r.ptr.Add(offset)),

@@ -27,7 +27,8 @@ type options struct {
 	onStep   func(Step)    // or nil
 	room     *Reservation  // or nil
 	lent     bool          // room stays its owner's
-	reexport bool          // of imported memory, descriptors are kept
+	peers    []*cu.Device  // that may use imported memory, besides its own
+	reexport bool          // keep descriptors of imported memory
 }
 
 // newOption is an option of New alone.
@@ -47,41 +48,47 @@ func (f anyOption) applyNew(o *options)    { f(o) }
 func (f anyOption) applyImport(o *options) { f(o) }
 
 // WithChunkSize makes the buffer of chunks of size bytes, rounded up to the
-// granularity, at most [MaxChunks] of them. Without it a buffer is one chunk.
-// Each chunk costs an export and a descriptor when shared.
+// granularity; at most [MaxChunks] of them. Without it a buffer is one chunk. To
+// share it, each chunk costs an export and a descriptor.
 func WithChunkSize(size uint64) NewOption { return newOption(func(o *options) { o.chunk = size }) }
 
-// WithCapacity reserves address space for size bytes, into which the buffer can
-// grow without moving.
+// WithCapacity reserves address space for size bytes, so that the buffer can grow
+// without moving.
 func WithCapacity(size uint64) NewOption { return newOption(func(o *options) { o.capacity = size }) }
+
+// WithPeers lets other devices use imported memory as its own device does, by
+// peer access. Import fails without that: see [cu.Device.CanAccessPeer].
+func WithPeers(devices ...*cu.Device) ImportOption {
+	return importOption(func(o *options) { o.peers = append(o.peers, devices...) })
+}
 
 // WithAccess sets what the memory's device may do with the buffer here. The
 // default is read-write for [New] and read-only for [Import].
 func WithAccess(a cu.Access) Option { return anyOption(func(o *options) { o.access = a }) }
 
-// WithReexport keeps duplicates of the descriptors that the memory came by, so that the
-// buffer can be exported and lent as one that was made here (F_DUPFD_CLOEXEC): one for
-// each chunk, until Close. They are of the same memory, which keeps its generation and its
-// shape. A [Loan] says how much access may be given on. Memory of [ImportFabric] came
-// by no descriptors: [ErrNotShareable].
+// WithReexport keeps duplicates of the descriptors that the memory came by
+// (F_DUPFD_CLOEXEC), one for each chunk, until Close. With them the buffer can be
+// exported and lent like one made here, with the same generation and shape. A
+// [Loan] says how much access may be given on. Memory of [ImportFabric] came
+// without descriptors: [ErrNotShareable].
 func WithReexport() ImportOption { return importOption(func(o *options) { o.reexport = true }) }
 
-// OnStep calls f with each step when it is done, on the goroutine that makes the
-// buffer. The steps of Grow and Export come when those hold no lock any more.
+// OnStep calls f after each step, on the goroutine that makes the buffer. For
+// Grow and Export it calls f once those hold no lock any more.
 func OnStep(f func(Step)) Option { return anyOption(func(o *options) { o.onStep = f }) }
 
-// WithReservation maps the buffer at the beginning of r, which becomes the
-// buffer's, whatever comes of it: Close of the buffer frees it, and so does a
-// failure. One that is too small gives [ErrCapacity], one that is in use
-// [ErrOccupied]; one with room to spare leaves it unused. To reserve takes some
-// of the time of [Import], and can be done before there is anything to import.
+// WithReservation maps the buffer at the beginning of r. The buffer takes r over:
+// Close of the buffer frees it, and so does a failure. If r is too small the
+// error is [ErrCapacity], if it is in use [ErrOccupied]; more room stays unused.
+// Reserving takes some of the time of [Import], and can be done before there is
+// anything to import.
 func WithReservation(r *Reservation) Option {
 	return anyOption(func(o *options) { o.room, o.lent = r, false })
 }
 
-// WithLentReservation is [WithReservation] for a reservation that stays the caller's,
-// who closes it after the buffer. One buffer after the other can be mapped in it, each
-// at the same address.
+// WithLentReservation is [WithReservation] for a reservation that stays the
+// caller's, who closes it after the buffer. Buffers can be mapped in it one after
+// the other, at the same address.
 func WithLentReservation(r *Reservation) Option {
 	return anyOption(func(o *options) { o.room, o.lent = r, r != nil })
 }
@@ -94,8 +101,8 @@ func (o *options) roomFor(size uint64) error {
 	return nil
 }
 
-// giveUp closes the reservation where err keeps a buffer from being made, unless it is
-// lent.
+// giveUp closes the reservation if err keeps a buffer from being made, unless it
+// is lent.
 func (o *options) giveUp(err error) error {
 	if o.lent {
 		return err

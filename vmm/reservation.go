@@ -11,14 +11,14 @@ import (
 )
 
 // A Reservation is device address space to map memory in. The caller owns it;
-// Close gives it back once nothing is mapped there. One that is lost empty is
-// freed by the garbage collector.
+// Close frees it once nothing is mapped there. The garbage collector frees a lost
+// Reservation that is empty.
 type Reservation struct {
 	inner *reservation // nil in a Reservation that Reserve has not made
 }
 
-// reservation is the state that the driver does not keep for us: it would
-// unmap twice, or more than was mapped, and call that a success.
+// reservation is the state that the driver does not keep for us: it would unmap
+// twice, or more than was mapped, and report success.
 type reservation struct {
 	drv    *cu.Driver
 	ptr    cu.DevicePtr
@@ -32,7 +32,7 @@ type reservation struct {
 // Reserve reserves size bytes of address space, a multiple of the granularity.
 func Reserve(drv *cu.Driver, size uint64) (*Reservation, error) {
 	if drv == nil {
-		return nil, fmt.Errorf("%w: reserving %d bytes of address space takes a driver", ErrNil, size)
+		return nil, fmt.Errorf("%w: reserving %d bytes of address space needs a driver", ErrNil, size)
 	}
 	r := &reservation{}
 	if err := r.reserve(drv, size); err != nil {
@@ -53,7 +53,7 @@ func (r *reservation) reserve(drv *cu.Driver, size uint64) error {
 	return nil
 }
 
-// Ptr is the reservation's first address, 0 after Close.
+// Ptr returns the reservation's first address, 0 after Close.
 func (r *Reservation) Ptr() cu.DevicePtr {
 	if r == nil || r.inner == nil || r.inner.closed.Load() {
 		return 0
@@ -61,7 +61,7 @@ func (r *Reservation) Ptr() cu.DevicePtr {
 	return r.inner.ptr
 }
 
-// Size is the reservation's size in bytes.
+// Size returns the reservation's size in bytes.
 func (r *Reservation) Size() uint64 {
 	if r == nil || r.inner == nil {
 		return 0
@@ -114,7 +114,7 @@ func (r *reservation) mapAt(offset uint64, a *Allocation) error {
 	return nil
 }
 
-// free says whether size bytes at offset can be mapped.
+// free returns an error unless size bytes at offset can be mapped.
 func (r *reservation) free(offset, size uint64, mapped bool) error {
 	if offset > r.size || size > r.size-offset {
 		return fmt.Errorf("%w: %d bytes at offset %d of a reservation of %d", ErrOccupied, size, offset, r.size)

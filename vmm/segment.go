@@ -12,7 +12,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A Segment is bytes of a file, and where in a buffer they belong.
+// A Segment is a range of a file, and where it belongs in a buffer.
 type Segment struct {
 	File   *os.File // a regular file, which stays the caller's
 	At     uint64   // where in the file they begin, in bytes
@@ -46,7 +46,7 @@ func (s Segment) check(size uint64) (fileSize uint64, err error) {
 	return uint64(info.Size()), nil
 }
 
-// kindOf names what is no regular file.
+// kindOf names a file that is not regular.
 func kindOf(m fs.FileMode) string {
 	switch {
 	case m.IsDir():
@@ -59,7 +59,7 @@ func kindOf(m fs.FileMode) string {
 	return "a device"
 }
 
-// disjoint refuses segments that overlap where begin says that they begin.
+// disjoint refuses segments that overlap; begin says where each begins.
 func disjoint(segments []Segment, where string, begin func(Segment) uint64) error {
 	sorted := slices.DeleteFunc(slices.Clone(segments), func(s Segment) bool { return s.Size == 0 })
 	slices.SortFunc(sorted, func(a, b Segment) int { return cmp.Compare(begin(a), begin(b)) })
@@ -73,7 +73,7 @@ func disjoint(segments []Segment, where string, begin func(Segment) uint64) erro
 	return nil
 }
 
-// loadable finds what is wrong with segments that are to be loaded into b.
+// loadable finds what is wrong with segments to be loaded into b.
 func (b *Buffer) loadable(segments []Segment) error {
 	size := b.Size()
 	for _, s := range segments {
@@ -86,12 +86,12 @@ func (b *Buffer) loadable(segments []Segment) error {
 		}
 	}
 	if b.Access() != cu.ReadWrite {
-		return fmt.Errorf("%w: a buffer to load into is mapped read-write", ErrAccess)
+		return fmt.Errorf("%w: Load needs a buffer that is mapped read-write", ErrAccess)
 	}
 	return disjoint(segments, "the buffer", Segment.offset)
 }
 
-// storable finds what is wrong with segments that are to be stored from b.
+// storable finds what is wrong with segments to be stored from b.
 func (b *Buffer) storable(segments []Segment) error {
 	size, of := b.Size(), map[*os.File][]Segment{}
 	for _, s := range segments {
@@ -101,7 +101,7 @@ func (b *Buffer) storable(segments []Segment) error {
 		of[s.File] = append(of[s.File], s)
 	}
 	if b.Access() == cu.NoAccess {
-		return fmt.Errorf("%w: a buffer to store is mapped for reading", ErrAccess)
+		return fmt.Errorf("%w: Store needs a buffer that is mapped for reading", ErrAccess)
 	}
 	for f, s := range of {
 		if err := disjoint(s, f.Name(), Segment.at); err != nil {
@@ -111,9 +111,9 @@ func (b *Buffer) storable(segments []Segment) error {
 	return nil
 }
 
-// tooShort says that f, of has bytes, does not have those that were wanted.
+// tooShort says that f, of has bytes, is too short for size bytes at offset at.
 func tooShort(f *os.File, at, size, has uint64) error {
-	return fmt.Errorf("vmm: %s has %d bytes, and %d are wanted from offset %d on: %w", f.Name(), has, size, at, io.ErrUnexpectedEOF)
+	return fmt.Errorf("vmm: %s has %d bytes; %d are needed from offset %d on: %w", f.Name(), has, size, at, io.ErrUnexpectedEOF)
 }
 
 // fileError names file and offset once.

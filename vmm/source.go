@@ -13,24 +13,25 @@ import (
 	"github.com/gpufd/gpufd/internal/made"
 )
 
-// The alignment that direct reads have, in the file and in memory, and the least
+// The alignment of direct reads, in the file and in memory, and the smallest size
 // that is worth one.
 const (
 	directAlign = 4096
 	directMin   = 256 << 10
 )
 
-// A source is a file that is read: by way of the page cache where that has it, else
-// directly into the caller's memory, as far as the file system allows that.
+// A source reads a file: from the page cache if that has it, else directly into
+// the caller's memory where the file system allows that.
 type source struct {
 	file     *os.File
-	buffered atomic.Bool // direct reads are not wanted, or were refused
+	buffered atomic.Bool // direct reads are unwanted, or were refused
 	once     sync.Once
 	direct   *os.File // set by once; nil if it cannot be opened
 }
 
-// read fills some of slot with size bytes of the file from at on, and returns those.
-// slot is aligned for direct reads and has room for the blocks that they touch.
+// read fills some of slot with size bytes of the file from at on, and returns
+// those. slot is aligned for direct reads and has room for the blocks that they
+// touch.
 func (s *source) read(slot []byte, at, size uint64) ([]byte, error) {
 	skip := at % directAlign
 	if size >= directMin && !s.buffered.Load() && !s.cached(at, size) {
@@ -50,8 +51,8 @@ func (s *source) read(slot []byte, at, size uint64) ([]byte, error) {
 }
 
 // cached reports whether the page cache seems to have size bytes from at on, or
-// cannot tell. It asks for the first byte and the last: to be answered at once, or
-// not at all (preadv2(2), RWF_NOWAIT).
+// cannot tell. It reads the first byte and the last, without waiting (preadv2(2),
+// RWF_NOWAIT).
 func (s *source) cached(at, size uint64) bool {
 	return s.hasByte(at) && s.hasByte(at+size-1)
 }
@@ -69,8 +70,8 @@ func (s *source) hasByte(at uint64) bool {
 	return err != nil || answer != unix.EAGAIN
 }
 
-// readDirect reads n bytes from at on, which is aligned, into slot. If it cannot,
-// nobody tries again: what is wrong with the file a buffered read will say.
+// readDirect reads n bytes from at on, which is aligned, into slot. If it fails
+// nobody tries it again: a buffered read will say what is wrong with the file.
 func (s *source) readDirect(slot []byte, at, n uint64) bool {
 	s.once.Do(s.openDirect)
 	whole, ok := AlignUp(n, directAlign)

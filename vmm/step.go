@@ -12,14 +12,14 @@ type Op uint8
 
 // The steps of making, importing, growing and exporting memory.
 const (
-	OpWait    Op = iota + 1 // waited until others had freed memory
+	OpWait    Op = iota + 1 // waited until others freed memory
 	OpCreate                // created physical memory
 	OpImport                // imported physical memory
 	OpReserve               // reserved address space
 	OpMap                   // mapped physical memory there
 	OpAccess                // gave the device access
 	OpExport                // exported physical memory
-	OpOpen                  // opened legacy memory, which package share does
+	OpOpen                  // opened legacy memory; package share does that
 )
 
 var opNames = [...]string{
@@ -36,7 +36,7 @@ func (o Op) String() string {
 	return opNames[o]
 }
 
-// A Step is a part of making a buffer that has been done.
+// A Step is a finished part of making a buffer.
 type Step struct {
 	Op     Op
 	Ptr    cu.DevicePtr  // address concerned, or 0
@@ -47,14 +47,14 @@ type Step struct {
 	Took   time.Duration // how long it took
 }
 
-// A teller tells of the steps of one operation.
+// A teller reports the steps of one operation.
 type teller struct {
 	f    func(Step) // or nil
 	hold bool       // keep the steps until release is called
 	held []Step
 }
 
-// begin is when a step begins.
+// begin returns when a step begins.
 func (t *teller) begin() (start time.Time) {
 	if t.f != nil {
 		start = time.Now()
@@ -62,7 +62,7 @@ func (t *teller) begin() (start time.Time) {
 	return start
 }
 
-// done tells of a step that has succeeded.
+// done reports a step that has succeeded.
 func (t *teller) done(start time.Time, s Step) {
 	if t.f == nil {
 		return
@@ -75,7 +75,8 @@ func (t *teller) done(start time.Time, s Step) {
 	t.f(s)
 }
 
-// release tells of what was held. No lock may be held that f could want.
+// release reports the steps that were held. The caller must hold no lock that f
+// could want.
 func (t *teller) release() {
 	for _, s := range t.held {
 		t.f(s)

@@ -6,15 +6,15 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// Store is the way back of [Buffer.Load]: it writes bytes of the buffer to files,
-// which are open for writing and grow as they have to. Work that writes the memory
-// must be done. Store does not truncate the files and does not wait for the disk; for
-// that there are os.File.Truncate and Sync.
+// Store writes bytes of the buffer to files, the reverse of [Buffer.Load]. The
+// files must be open for writing, and grow as needed. Finish work that writes the
+// memory before. Store does not truncate the files and does not wait for the
+// disk: use os.File.Truncate and Sync.
 //
-// If it fails, some of the segments have been written and some not. Errors: [ErrSize]
-// for segments that reach beyond the buffer, or overlap in a file; [ErrFile]; else
-// those of writing, which name the file and the offset, such as ENOSPC.
-// ctx ends Store as it ends Load, and Store waits for work as Load does.
+// If it fails, some of the segments have been written and some not. Errors:
+// [ErrSize] for segments that reach beyond the buffer, or overlap in a file;
+// [ErrFile]; else those of writing, such as ENOSPC, which name the file and the
+// offset. ctx ends Store as it ends Load, and Store waits for work as Load does.
 func (b *Buffer) Store(ctx context.Context, segments []Segment, o TransferOptions) error {
 	if err := b.canTransfer(ctx, "storing"); err != nil {
 		return err

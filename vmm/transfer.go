@@ -12,25 +12,27 @@ import (
 	"github.com/gpufd/gpufd/internal/wait"
 )
 
-// TransferOptions change how [Buffer.Load] and [Buffer.Store] work. The zero value
-// is what most want.
+// TransferOptions change how [Buffer.Load] and [Buffer.Store] work. The zero
+// value suits most programs.
 type TransferOptions struct {
-	// Workers is how many goroutines read or write files side by side, with two slots
-	// each; 0 stands for GOMAXPROCS, but no more than 8, nor than the slots allow.
+	// Workers is how many goroutines read or write files side by side, with two
+	// slots each. 0 stands for GOMAXPROCS, limited to 8 and to what the slots
+	// allow.
 	Workers int
-	// Slot is the bytes of pinned memory in which one piece of a file waits for its
-	// copy, a multiple of 4,096; 0 stands for 4 MiB. All slots of a call have 1 GiB at
-	// most.
+	// Slot is the size of the pinned memory in which a piece of a file waits for
+	// its copy: a multiple of 4,096 bytes; 0 stands for 4 MiB. All slots of a
+	// call have 1 GiB at most.
 	Slot uint64
-	// Buffered has Load leave what it reads in the page cache, also where it could
-	// read past it.
+	// Buffered makes Load leave what it reads in the page cache, even where it
+	// could read directly.
 	Buffered bool
-	// OnProgress is told how many bytes of all have arrived, after each piece. It is
-	// called by one goroutine at a time, and holds up the others.
+	// OnProgress gets the number of bytes that have arrived, and of all bytes,
+	// after each piece. One goroutine at a time calls it, and holds up the
+	// others.
 	OnProgress func(done, total uint64)
 }
 
-// The defaults of TransferOptions, and their bounds.
+// The defaults and limits of TransferOptions.
 const (
 	mostWorkers = 8
 	slotDefault = 4 << 20
@@ -46,7 +48,7 @@ func (o *TransferOptions) settle() error {
 		o.Workers = max(1, min(runtime.GOMAXPROCS(0), mostWorkers, int(pinnedMost/2/o.Slot)))
 	}
 	if o.Slot%directAlign != 0 {
-		return fmt.Errorf("%w: slots of %d bytes are no multiple of %d", ErrSize, o.Slot, directAlign)
+		return fmt.Errorf("%w: slots of %d bytes are not a multiple of %d", ErrSize, o.Slot, directAlign)
 	}
 	if o.Workers < 0 || o.Slot > pinnedMost/2 || uint64(o.Workers) > pinnedMost/2/o.Slot {
 		return fmt.Errorf("%w: %d workers with two slots of %d bytes each; all slots have %d bytes at most",
@@ -55,14 +57,14 @@ func (o *TransferOptions) settle() error {
 	return nil
 }
 
-// A piece is what fits a slot of one segment.
+// A piece is a part of one segment that fits a slot.
 type piece struct {
 	Segment
 	src *source
 }
 
-// A transfer moves bytes between files and a buffer: workers take one piece after the
-// other until there is none, or one of them fails.
+// A transfer moves bytes between files and a buffer: workers take one piece after
+// the other until there is none, or one of them fails.
 type transfer struct {
 	dev     *cu.Context
 	base    cu.DevicePtr
@@ -77,7 +79,7 @@ type transfer struct {
 	total   uint64
 }
 
-// transfer does t for segments that have been checked.
+// transfer runs t for segments that have been checked.
 func (b *Buffer) transfer(ctx context.Context, t *transfer, segments []Segment) (err error) {
 	if err := t.options.settle(); err != nil {
 		return err
@@ -100,7 +102,7 @@ func (b *Buffer) transfer(ctx context.Context, t *transfer, segments []Segment) 
 	return t.run(ctx)
 }
 
-// plan makes the list of what is to be done.
+// plan lists the pieces.
 func (t *transfer) plan(segments []Segment) {
 	t.sources = map[*os.File]*source{}
 	for _, s := range segments {
@@ -124,8 +126,8 @@ func (t *transfer) closeSources() error {
 	return errors.Join(errs...)
 }
 
-// run ends when all workers have. The first failure ends the others, before the one that
-// failed waits for its copies.
+// run returns when all workers have ended. The first failure ends the others,
+// before the failed one waits for its copies.
 func (t *transfer) run(ctx context.Context) error {
 	inner, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -152,8 +154,9 @@ func (t *transfer) run(ctx context.Context) error {
 	return first
 }
 
-// next returns a piece that nobody has taken. It lies within one slot's length of the
-// file, counted from the file's beginning, so that the blocks it touches fit a slot.
+// next returns a piece that nobody has taken. It lies within one slot's length of
+// the file, counted from the file's beginning, so that the blocks it touches fit
+// a slot.
 func (t *transfer) next(ctx context.Context) (p piece, ok bool, err error) {
 	if err := wait.Err(ctx); err != nil {
 		return piece{}, false, err
@@ -173,7 +176,7 @@ func (t *transfer) next(ctx context.Context) (p piece, ok bool, err error) {
 	return p, true, nil
 }
 
-// arrived counts n bytes that have got where they belong.
+// arrived counts n bytes that have reached their place.
 func (t *transfer) arrived(n uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,8 +186,8 @@ func (t *transfer) arrived(n uint64) {
 	}
 }
 
-// A worker has two slots, so that the copy of the one and the file of the other can
-// be under way at the same time.
+// A worker has two slots, so that the copy of one and the file access of the
+// other run at the same time.
 type worker struct {
 	*transfer
 	mem   *cu.HostMemory
@@ -220,7 +223,7 @@ func (w *worker) open() (err error) {
 	return nil
 }
 
-// close waits for copies that are under way: freeing pinned memory does.
+// close waits for copies under way: freeing pinned memory does that.
 func (w *worker) close() error {
 	return errors.Join(w.slots[0].stream.Close(), w.slots[1].stream.Close(), w.mem.Close())
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A View is the memory of a buffer mapped in one piece of address space with
-// rights of its own. The same memory may have several. The caller owns it; it
-// holds the memory also after the buffer's Close. One that is lost without
-// Close is reported and stays mapped.
+// A View maps the memory of a buffer in one piece of address space, with rights
+// of its own. The same memory may have several. The caller owns it; it keeps the
+// memory also after the buffer's Close. A View that is lost without Close is
+// reported and stays mapped.
 type View struct {
 	inner *view // nil in a View that NewView has not made
 }
@@ -23,7 +23,8 @@ type view struct {
 	own    reservation // res, unless that was given
 	lent   bool        // res stays its owner's
 	dev    *cu.Device
-	chunk  uint64 // bytes of each
+	peers  []*cu.Device // that may use it, too
+	chunk  uint64       // bytes of each
 	made   cu.Stack
 	closed atomic.Bool
 
@@ -80,18 +81,18 @@ func (v *view) mapAll(chunks []*Allocation, t *teller) error {
 // setAccess gives the device access to all but the first n chunks.
 func (v *view) setAccess(n int, a cu.Access, t *teller) error {
 	start, offset := t.begin(), uint64(n)*v.chunk
-	if err := v.res.setAccess(offset, v.size()-offset, a, v.dev); err != nil {
+	if err := v.res.setAccess(offset, v.size()-offset, a, append(v.peers[:len(v.peers):len(v.peers)], v.dev)...); err != nil {
 		return err
 	}
 	t.done(start, Step{Op: OpAccess, Ptr: v.res.ptr.Add(offset), Size: v.size() - offset, Access: a})
 	return nil
 }
 
-// size is how many bytes are mapped.
+// size returns how many bytes are mapped.
 func (v *view) size() uint64 { return uint64(v.count) * v.chunk }
 
-// drop unmaps all but the first n chunks, the last one first. If that fails
-// what is left can be dropped later. It runs with mu held.
+// drop unmaps all but the first n chunks, the last one first. If that fails, the
+// rest can be dropped later. It runs with mu held.
 func (v *view) drop(n int) error {
 	for v.count > n {
 		if err := v.res.unmap(v.size()-v.chunk, v.chunk); err != nil {
@@ -129,14 +130,14 @@ func (v *view) close() error {
 	return v.res.close()
 }
 
-// lost is what the garbage collector does with a lost view.
+// lost runs when the garbage collector finds a lost view.
 func (v *view) lost() {
 	if size := v.mapped(); size > 0 {
 		v.res.reportLost(0, size, v.made)
 	}
 }
 
-// Ptr is the view's first address, 0 after Close.
+// Ptr returns the view's first address, 0 after Close.
 func (v *View) Ptr() cu.DevicePtr {
 	if v == nil || v.inner == nil {
 		return 0
@@ -144,7 +145,7 @@ func (v *View) Ptr() cu.DevicePtr {
 	return v.inner.ptr()
 }
 
-// Mapped is how many bytes from Ptr on are mapped.
+// Mapped returns how many bytes are mapped, from Ptr on.
 func (v *View) Mapped() uint64 {
 	if v == nil || v.inner == nil {
 		return 0
@@ -152,7 +153,7 @@ func (v *View) Mapped() uint64 {
 	return v.inner.mapped()
 }
 
-// Access is what the memory's device may do with the view.
+// Access returns what the memory's device may do with the view.
 func (v *View) Access() cu.Access {
 	if v == nil || v.inner == nil {
 		return cu.NoAccess

@@ -74,6 +74,8 @@ func TestReadOnlyBuffer(t *testing.T) {
 }
 
 // FAULTS 12: a view holds the memory also after the buffer's Close.
+//
+//fault:rows 9
 func TestFault12_ViewOutlivesItsBuffer(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)

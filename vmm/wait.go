@@ -11,21 +11,21 @@ import (
 	"github.com/gpufd/gpufd/internal/wait"
 )
 
-// The pauses between two attempts to create memory double between these. Each
-// is drawn at random, from half of it on: those who wait for the same memory
+// The pauses between two attempts to create memory double between these. Each is
+// a random part of that, at least half: processes that wait for the same memory
 // should not go on snatching parts of it from each other.
 const (
 	waitMin = 10 * time.Millisecond
 	waitMax = 500 * time.Millisecond
 )
 
-// NewWait is [New] that waits for physical memory that is not free, where New fails
-// with [cu.ErrOutOfMemory]: it tries again, with pauses that grow from 10 ms to half
-// a second, until others have given back enough or ctx is done. The error then
-// matches cu.ErrOutOfMemory, ctx.Err() and the cause, and says how long it took and
-// how much is free. While NewWait waits it holds no part of the memory: two who held
-// half each would wait for each other. ctx bounds nothing but the waiting. More than
-// the device has fails at once.
+// NewWait is [New] that waits for physical memory where New fails with
+// [cu.ErrOutOfMemory]. It tries again, with pauses that grow from 10 ms to half a
+// second, until others have freed enough or ctx ends. The error then matches
+// cu.ErrOutOfMemory, ctx.Err() and the cause, and says how long it took and how
+// much is free. While NewWait waits it holds no part of the memory: two processes
+// with half each would wait for each other. ctx limits only the waiting. A size
+// larger than the device's memory fails at once.
 func NewWait(ctx context.Context, dev *cu.Device, size uint64, opts ...NewOption) (*Buffer, error) {
 	return newBuffer(dev, size, opts, func(b *Buffer, size uint64, create func() error) error {
 		return b.await(ctx, size, create)
@@ -41,12 +41,12 @@ func (b *Buffer) GrowWait(ctx context.Context, size uint64) error {
 	return b.await(ctx, size, func() error { return b.Grow(size) })
 }
 
-// await calls create until it does not want physical memory any more, or ctx is
-// done. What fails in create leaves nothing behind. size is how much has to be there
-// in the end. To have waited is a step.
+// await calls create until it does not fail for want of physical memory, or ctx
+// ends. A create that fails leaves nothing behind. size is how much has to be
+// there in the end. A wait is a step.
 func (b *Buffer) await(ctx context.Context, size uint64, create func() error) error {
 	if ctx == nil {
-		return fmt.Errorf("%w: waiting for memory takes a context; New and Grow do not wait", ErrNil)
+		return fmt.Errorf("%w: waiting for memory needs a context; New and Grow do not wait", ErrNil)
 	}
 	start := time.Now()
 	err := create()
@@ -68,8 +68,8 @@ func (b *Buffer) await(ctx context.Context, size uint64, create func() error) er
 }
 
 // WouldWait reports whether err, of [New] or [Buffer.Grow], is what [NewWait] and
-// [Buffer.GrowWait] wait for: that the device has no physical memory free. Want of
-// address space, which gives [cu.ErrOutOfMemory] too, is not.
+// [Buffer.GrowWait] wait for: the device has no physical memory free. A lack of
+// address space, which is [cu.ErrOutOfMemory] too, is not.
 func WouldWait(err error) bool {
 	var e *cu.Error
 	return errors.As(err, &e) && e.Op == "cuMemCreate" && e.Result == cu.ErrOutOfMemory
@@ -93,22 +93,21 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// waitedInVain is what a wait that was given up ends with.
+// waitedInVain returns the error of a wait that was given up.
 func waitedInVain(ctx context.Context, dev *cu.Device, size uint64, waited time.Duration, err error) error {
 	return fmt.Errorf("waited %s in vain for %d bytes on device %s, %s: %w; %w",
 		waited.Round(time.Millisecond), size, dev, freeWords(dev), wait.Err(ctx), err)
 }
 
-// freeWords says how much of a device is free, for which there has to be a
-// context.
+// freeWords says how much of a device is free. It needs a context for that.
 func freeWords(dev *cu.Device) string {
 	ctx, err := dev.PrimaryContext()
 	if err != nil {
-		return "which does not say how much is free (" + err.Error() + ")"
+		return "free memory unknown (" + err.Error() + ")"
 	}
 	free, total, err := ctx.MemInfo()
 	if err = errors.Join(err, ctx.Close()); err != nil {
-		return "which does not say how much is free (" + err.Error() + ")"
+		return "free memory unknown (" + err.Error() + ")"
 	}
-	return fmt.Sprintf("of whose %d bytes %d are free", total, free)
+	return fmt.Sprintf("%d of %d bytes free", free, total)
 }
