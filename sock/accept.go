@@ -12,20 +12,19 @@ import (
 	"github.com/gpufd/gpufd/internal/wait"
 )
 
-// Accept waits for the next connection, owned by the caller (accept(2)). A peer
-// that the Policy does not admit is disconnected, after the farewell if there is
-// one (WithFarewell), and gives a *RefusedError; the Listener goes on, and so
-// should the caller. Out of descriptors or memory, it backs off, from 10 ms to 1 s,
-// until there are some or ctx is done.
+// Accept waits for the next connection, which the caller owns (accept(2)). If the
+// Policy does not admit the peer, Accept sends it the farewell (WithFarewell),
+// disconnects it, and returns a *RefusedError; the caller should go on accepting.
+// When descriptors or memory run out, Accept tries again, from 10 ms to 1 s later,
+// until it succeeds or ctx is done.
 //
-// Where the kernel cannot keep peers from sending descriptors (before Linux 6.16, or
-// with a limit above 0, WithMaxFDs), a peer that is disconnected may hold up close(2)
-// for as long as it likes, and a thread with it. Accept does not wait for it: of one
-// user that is not admitted, 16 connections are closed at once, of all such users 256,
-// and the others stay open in a line. Only while 4,096 connections of this Listener
-// hang or wait in line, those that Accept handed out and that are closed again among
-// them, Accept waits. It does so earlier where that is more than half of the
-// descriptors that this process may open (ulimit -n).
+// A peer that may send descriptors can hold up close(2), and a thread with it, for as
+// long as it likes. Peers may send some before Linux 6.16, and where WithMaxFDs is
+// above 0. Accept does not wait for such a close. At once it closes at most 16
+// connections of one user that is not admitted, and 256 of all such users; the others
+// stay open in a queue. Accept waits only while 4,096 connections of this Listener are
+// closing or queued, counting those that it returned. The bound is lower where 4,096
+// is more than half of the descriptors that this process may open (ulimit -n).
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	fd, err := l.next(ctx)
 	if err != nil {
@@ -38,7 +37,7 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	c.s.sealed, c.s.crowd = l.s.sealed, &l.closing
 	if err := l.policy.Check(c.peer); err != nil {
 		if len(l.last) > 0 {
-			_ = c.TrySend(l.last) // its queue is empty: what cannot be sent now never can
+			_ = c.TrySend(l.last) // its queue is empty: if this fails now, it always will
 		}
 		c.s.from, c.s.closer = c.s.from.anyProcess(), &l.refusals
 		c.Drop()
@@ -47,11 +46,10 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	return c, nil
 }
 
-// errHandingOver ends a wait for a connection: HandOver takes what there is.
+// errHandingOver ends Accept's wait: HandOver takes what is in the queue.
 var errHandingOver = errors.New("the listener is being handed over")
 
-// next waits for a connection. While the Listener is handed over it waits for what comes
-// of that.
+// next waits for a connection. While a HandOver is under way, it waits for its outcome.
 func (l *Listener) next(ctx context.Context) (fd int, err error) {
 	if l.sock() == nil {
 		return -1, ErrClosed
@@ -94,8 +92,8 @@ func (l *Listener) nextUntil(ctx, begun context.Context) (fd int, err error) {
 	return -1, ErrHandedOver
 }
 
-// acceptNow is accept4(2), and skips the connection that a predecessor may have left to
-// fill the queue: its maker has closed it.
+// acceptNow is accept4(2). It skips the connection that a predecessor may have left to
+// fill the queue, which is closed at the other end.
 func (l *Listener) acceptNow(listener int) (fd int, err error) {
 	for {
 		fd, _, err = unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
@@ -134,8 +132,8 @@ func (l *Listener) accept(ctx context.Context) (int, error) {
 	}
 }
 
-// isExhausted tells what passes when somebody lets go of something, and what
-// the poller cannot wait for.
+// isExhausted reports whether err says that something ran out. The poller cannot wait
+// for more of it.
 func isExhausted(err error) bool {
 	for _, e := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
 		if errors.Is(err, e) {

@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A closer closes what peers sent, each batch on a goroutine of its own. Batches that
-// hang hold a thread, so only so many of a process, of a user and in all are closed at
-// once. The next of that sender wait in its line, and those of others go past them.
+// A closer closes what peers sent, each batch on a goroutine of its own. A batch that
+// hangs holds a thread, so the number of batches at once is bounded for each process, for
+// each user and in all. Further batches of that sender wait in its line; those of others
+// pass them.
 type closer struct {
 	most quota
 
@@ -20,14 +21,14 @@ type closer struct {
 	lines map[sender][]func() // closes that wait; none of them could begin
 }
 
-// quota is how many closes are under way at once.
+// quota bounds how many closes are under way at once.
 type quota struct{ process, user, all int }
 
-// closes is of received files, and of connections that were not refused.
+// closes closes received files, and connections that were not refused.
 var closes = closer{most: quota{process: 16, user: 256, all: 4096}}
 
-// newRefusals is of a Listener's connections that were refused. All of a user's count
-// as one process's.
+// newRefusals returns a closer for a Listener's refused connections. All processes of one
+// user count as one.
 func newRefusals() closer { return closer{most: quota{process: 16, user: 16, all: 256}} }
 
 // sender is a process, or all processes of a user, or everybody.
@@ -35,18 +36,18 @@ type sender struct{ uid, pid int64 }
 
 const allOf = -1 // in place of a number
 
-// ourselves are who made what came from no peer.
+// ourselves stands for this process, for files that came from no peer.
 var ourselves = sender{uid: -2, pid: -2}
 
 func (p Peer) sender() sender { return sender{int64(p.UID), int64(p.PID)} }
 
-// user is the group of all processes of a user.
+// user returns the group of all processes of a user.
 func (s sender) user() sender { return sender{s.uid, allOf} }
 
-// anyProcess is one sender for all processes of a user.
+// anyProcess returns one sender for all processes of a user.
 func (s sender) anyProcess() sender { return sender{s.uid, 0} }
 
-// close has do called soon: at once, or after inLine if s has to wait in its line.
+// close calls do soon: at once, or, after it has called inLine, when s has room again.
 func (c *closer) close(s sender, do, inLine func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +61,7 @@ func (c *closer) close(s sender, do, inLine func()) {
 	go c.work(s, do)
 }
 
-// work closes until nothing waits that may begin.
+// work runs closes until none is waiting that may begin.
 func (c *closer) work(s sender, do func()) {
 	for do != nil {
 		do()
@@ -68,8 +69,8 @@ func (c *closer) work(s sender, do func()) {
 	}
 }
 
-// next counts one of done's out, and one that has waited in. There is never more than
-// one that may begin for it.
+// next counts out a close of sender done, and counts in a waiting one. At most one can
+// begin in its place.
 func (c *closer) next(done sender) (sender, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,8 +125,8 @@ func senderOf(f *os.File) sender {
 	return ourselves
 }
 
-// maxClosing is how many connections of one Listener may be closed at once, those that
-// wait in line among them. They keep half of the descriptors that may be open free.
+// maxClosing returns how many connections of one Listener may be closing, with those that
+// wait in line. It leaves half of the descriptors that may be open free.
 func maxClosing() int {
 	const most = 4096
 	var open unix.Rlimit

@@ -37,6 +37,8 @@ func stuckCloses(t *testing.T, c *closer, s sender, n int) (free func()) {
 
 // TestCloserBounds: whoever has too many closes that hang waits, one after the other,
 // and nobody else does.
+//
+//fault:rows 72
 func TestCloserBounds(t *testing.T) {
 	process := sender{1000, 1}
 	for name, c := range map[string]struct {
@@ -92,6 +94,8 @@ func TestCloserKeepsOrder(t *testing.T) {
 }
 
 // All processes of a user who is refused have one share.
+//
+//fault:rows 72
 func TestRefusalsAreBoundedByUser(t *testing.T) {
 	c := newRefusals()
 	stuckCloses(t, &c, Peer{UID: 1000, PID: 1}.sender().anyProcess(), 16)
@@ -104,6 +108,8 @@ func TestRefusalsAreBoundedByUser(t *testing.T) {
 
 // TestHonestFilesPassThoseThatHang: one sender's files that hang keep open only further
 // files of that sender.
+//
+//fault:rows 72
 func TestHonestFilesPassThoseThatHang(t *testing.T) {
 	needsKernelsControl(t)
 	requireNoLeak(t)
@@ -157,6 +163,8 @@ func TestSendersAreForgotten(t *testing.T) {
 
 // TestCloseInLine: a connection whose close has to wait is shut down, unless somebody
 // else may have it, too. Connections to others are closed at once.
+//
+//fault:rows 72
 func TestCloseInLine(t *testing.T) {
 	requireNoLeak(t)
 	hostile := sender{4242, 1}

@@ -13,18 +13,18 @@ import (
 	"github.com/gpufd/gpufd/internal/made"
 )
 
-// Conn is one end of a connection, and owns its descriptor until Close. All
-// methods may be called at the same time.
+// Conn is one end of a connection, and owns its descriptor until Close. Its
+// methods may be called concurrently.
 type Conn struct {
 	s       *socket
 	peer    Peer
 	limits  limits
 	noFiles atomic.Bool // RefuseFiles
 	reset   atomic.Bool // the peer closed with records of ours unread
-	stuck   error       // the record at the head of the queue stays there; of who reads
+	stuck   error       // why the record at the head of the queue stays there; the reading turn guards it
 }
 
-// newConn owns fd from the call on: on failure it is closed.
+// newConn takes ownership of fd, and closes it on failure.
 func newConn(fd int, l limits) (*Conn, error) {
 	peer, err := peerOf(fd)
 	if err != nil {
@@ -38,8 +38,8 @@ func newConn(fd int, l limits) (*Conn, error) {
 	return &Conn{s: s, peer: peer, limits: l}, nil
 }
 
-// NewPair returns two connected ends, both owned by the caller (socketpair(2)).
-// It is for tests and, with File, for parents and children.
+// NewPair returns two connected ends, which the caller owns (socketpair(2)).
+// Use it in tests and, with File, between a parent and a child.
 func NewPair() (a, b *Conn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -57,10 +57,11 @@ func NewPair() (a, b *Conn, err error) {
 	return a, b, nil
 }
 
-// FromFile takes ownership of f, an inherited socket, and closes it in any
-// case; the Conn has a descriptor of its own. ErrNotSocket says that f is not a
-// connected SOCK_SEQPACKET Unix socket. The socket is set to non-blocking mode,
-// for whoever else holds it too, and only one holder may receive: see Conn.File.
+// FromFile makes a Conn of f, an inherited socket. It takes ownership of f and
+// always closes it; the Conn has a descriptor of its own. The error is
+// ErrNotSocket if f is not a connected SOCK_SEQPACKET Unix socket. FromFile sets
+// the socket to non-blocking mode, which its other holders share. Only one holder
+// may receive: see Conn.File.
 func FromFile(f *os.File) (*Conn, error) {
 	c, err := fromFile(f)
 	closeErr := CloseFiles([]*os.File{f})
@@ -97,8 +98,8 @@ func fromFile(f *os.File) (*Conn, error) {
 	return c, err
 }
 
-// checkConnected says whether fd is what this package works on, and turns off
-// the control messages that whoever made the socket may have asked for.
+// checkConnected checks that fd is a socket that this package can use, and turns off
+// the control messages that its maker may have asked for.
 func checkConnected(fd int) error {
 	if err := checkSocket(fd, 0); err != nil {
 		return err
@@ -113,7 +114,7 @@ func checkConnected(fd int) error {
 	return nil
 }
 
-// checkSocket says whether fd is a socket of this package's kind, which listens or not.
+// checkSocket checks that fd is a SOCK_SEQPACKET Unix socket, which listens (1) or not (0).
 func checkSocket(fd, listens int) error {
 	for _, want := range []struct{ option, value int }{
 		{unix.SO_DOMAIN, unix.AF_UNIX},
@@ -131,9 +132,9 @@ func checkSocket(fd, listens int) error {
 	return nil
 }
 
-// RefuseFiles has Receive take no descriptors from now on: a record that brings some
-// is ErrTooManyFDs. Since Linux 6.16 the kernel does not even let the peer send any
-// (SO_PASSRIGHTS; EPERM). What the peer had sent before is still bad.
+// RefuseFiles makes Receive refuse descriptors from now on: a record that brings some
+// is an ErrTooManyFDs. Since Linux 6.16 the kernel does not even let the peer send any
+// (SO_PASSRIGHTS; EPERM). Descriptors that the peer sent earlier are refused, too.
 func (c *Conn) RefuseFiles() error {
 	s := c.sock()
 	if s == nil {
@@ -146,12 +147,29 @@ func (c *Conn) RefuseFiles() error {
 	}))
 }
 
-// File returns a copy of the descriptor, owned by the caller, for a child
-// process to inherit (exec.Cmd.ExtraFiles) and open with FromFile. The Conn
-// stays open; the peer sees an end only when all copies are closed. Only one of the
-// Conn and what is made of its copies may receive: they share one queue, a Receive looks
-// at a record before it takes it, and another may take that one in between. Then a
-// record is received twice, and another one never.
+// TakeFiles undoes RefuseFiles: Receive takes descriptors again, as many with a record as
+// [WithMaxFDs] allows. Where that is 0, TakeFiles does nothing.
+func (c *Conn) TakeFiles() error {
+	s := c.sock()
+	if s == nil {
+		return opError("take files", "", ErrClosed)
+	}
+	return c.explain("take files", s.control(func(fd int) error {
+		if c.limits.fds > 0 {
+			_ = passRights(fd, 1) // an older kernel has refused nothing
+			c.noFiles.Store(false)
+		}
+		return nil
+	}))
+}
+
+// File returns a copy of the descriptor, which the caller owns. A child process can
+// inherit it (exec.Cmd.ExtraFiles) and open it with FromFile. The Conn stays open; the
+// peer sees an end only when all copies are closed.
+//
+// The copies share one queue, so only one holder may receive. Receive looks at a record
+// before it takes it. If another holder takes that record in between, one record
+// is received twice and another is lost.
 func (c *Conn) File() (*os.File, error) {
 	s := c.sock()
 	if s == nil {
@@ -174,7 +192,7 @@ func dupFD(fd int) (int, error) {
 	return dup, os.NewSyscallError("fcntl", err)
 }
 
-// Peer is who was on the other end when the connection was made.
+// Peer returns the process that was on the other end when the connection was made.
 func (c *Conn) Peer() Peer {
 	if c == nil {
 		return Peer{}
@@ -182,15 +200,17 @@ func (c *Conn) Peer() Peer {
 	return c.peer
 }
 
-// maxDiscarded bounds what WaitClose throws away before it gives up.
+// maxDiscarded is how many records WaitClose discards before it gives up.
 const maxDiscarded = 16
 
-// WaitClose waits until the peer has closed its end. Who sends last calls it
-// before Close, so that a nil means: the peer has read everything, and went by
-// itself. A peer that closed without reading everything gives ErrPeerLost.
-// Records that arrive meanwhile are discarded; after 16 of them it returns
-// ErrUnexpectedRecord. A bad record with descriptors cannot be discarded, see
-// Receive, and is an error that matches ErrStuck. The Conn remains to be closed.
+// WaitClose waits until the peer has closed its end. The side that sends last
+// calls it before Close: nil means that the peer read everything and then closed.
+// If the peer closed without reading everything, the error is ErrPeerLost.
+//
+// WaitClose discards records that arrive meanwhile, and returns
+// ErrUnexpectedRecord after 16 of them. It cannot discard a bad record with
+// descriptors (see Receive): the error then matches ErrStuck. The caller still has
+// to close the Conn.
 func (c *Conn) WaitClose(ctx context.Context) error {
 	var dropped []<-chan struct{}
 	defer func() { await(dropped...) }()
@@ -209,16 +229,16 @@ func (c *Conn) WaitClose(ctx context.Context) error {
 	return c.explain("wait for close", ErrUnexpectedRecord)
 }
 
-// WaitHangup waits until the peer has closed its end, or died, and returns nil then. It
-// reads nothing: records stay in the queue, and it works also behind one that stays
-// there for good (ErrStuck). It takes a turn as Receive does: a Receive that begins
-// meanwhile waits for it to end. The Conn remains to be closed.
+// WaitHangup waits until the peer has closed its end or died, and then returns nil. It
+// leaves records in the queue, and so works on a stuck connection (ErrStuck), too. It
+// takes a turn with Receive: a Receive that begins meanwhile waits for it to end. The
+// caller still has to close the Conn.
 func (c *Conn) WaitHangup(ctx context.Context) error {
 	err := c.sock().do(ctx, reading, func() error { return c.s.whenReadable(hungUp) })
 	return c.explain("wait for hangup", err)
 }
 
-// IsBadRecord reports whether err is about a record that came, not about the
+// IsBadRecord reports whether err is about one record and not about the
 // connection: ErrEmptyRecord, ErrTruncated, ErrControlTruncated, ErrTooManyFDs or
 // ErrControl.
 func IsBadRecord(err error) bool {
@@ -230,18 +250,18 @@ func IsBadRecord(err error) bool {
 	return false
 }
 
-// Close closes this end and ends all calls that wait on it, with ErrClosed. It
-// may be called again and on nil. The peer learns of it at once. A peer that sent a
-// descriptor which takes long to close can make close(2) take as long: Close waits
-// for it one second at most, and it goes on on a goroutine of its own. While 16
-// connections or batches of files of one process hang so (256 of a user), further
+// Close closes this end; calls that wait on it return ErrClosed. It may be called
+// again and on nil. The peer learns of it at once.
+//
+// A peer can slow down close(2) with a descriptor that takes long to close. Close
+// waits one second at most; close(2) then goes on in a goroutine of its own. While 16
+// connections or batches of files of one process hang so (256 of one user), further
 // connections to it are shut down (shutdown(2)) and closed later.
 func (c *Conn) Close() error {
 	return c.explain("close", c.sock().close())
 }
 
-// Drop is Close for whoever must not wait for a peer: it returns at once. The channel
-// is closed when close(2) has returned.
+// Drop is Close without the wait. The channel is closed when close(2) has returned.
 func (c *Conn) Drop() <-chan struct{} { return c.sock().drop() }
 
 func (c *Conn) sock() *socket {
@@ -251,7 +271,7 @@ func (c *Conn) sock() *socket {
 	return c.s
 }
 
-// explain makes of what went wrong in an operation an error of this package.
+// explain turns what went wrong in an operation into an *Error.
 func (c *Conn) explain(op string, err error) error {
 	if err == nil {
 		return nil // to name the peer takes longer than to send it something

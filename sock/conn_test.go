@@ -111,6 +111,7 @@ func TestNothingPanicsOnNil(t *testing.T) {
 		_, err = c.File()
 		require.ErrorIs(t, err, ErrClosed)
 		require.ErrorIs(t, c.RefuseFiles(), ErrClosed)
+		require.ErrorIs(t, c.TakeFiles(), ErrClosed)
 		requireClosed(t, c.Drop())
 		require.Zero(t, c.Peer())
 	}

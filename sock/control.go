@@ -22,10 +22,9 @@ type limits struct {
 // mostLimits are those of a connection that nobody limited.
 var mostLimits = limits{MaxRecord, MaxFDs}
 
-// controlSize is the room for control messages. Below MaxFDs there is none for one
-// descriptor more than are taken, not even in the padding: the kernel installs what
-// there is room for and says so if there are more (MSG_CTRUNC). Without any room it
-// installs nothing.
+// controlSize is the room for control messages. Below MaxFDs it has no room for one
+// descriptor too many, not even in the padding. The kernel installs what fits and
+// reports the rest (MSG_CTRUNC); without any room it installs nothing.
 func (l limits) controlSize() int {
 	switch {
 	case l.fds >= MaxFDs:
@@ -47,10 +46,9 @@ const (
 )
 
 // parseControl returns every descriptor that the control messages in oob
-// (cmsg(3)) brought, also when it returns an error: the caller closes them.
-// The parsers of x/sys are not used because they return nothing at all once one
-// message is malformed, so that the descriptors would leak, and panic on half a
-// descriptor.
+// (cmsg(3)) brought, even with an error: the caller closes them. The parsers of
+// x/sys would leak descriptors, because they return none once a message is
+// malformed, and they panic on half a descriptor.
 func parseControl(oob []byte) (fds []int, err error) {
 	for len(oob) > 0 {
 		if len(oob) < cmsgHeader {

@@ -85,6 +85,8 @@ func TestParseControl(t *testing.T) {
 // FuzzParseControl holds parseControl against the parser of x/sys: where that
 // one understands everything, both must agree, and what is not pure rights must
 // be an error.
+//
+//fault:rows 29
 func FuzzParseControl(f *testing.F) {
 	for _, c := range controlCases {
 		f.Add(c.oob)

@@ -12,14 +12,14 @@ import (
 	"github.com/gpufd/gpufd/internal/wait"
 )
 
-// Dial connects to a Listener at path; the caller owns the Conn (connect(2)).
-// While the listener's backlog is full it tries again, from 1 to 100 ms later,
-// until ctx is done. It does not wait for a listener to appear. Who has to know
-// whose listener it was asks Conn.Peer.
+// Dial connects to the Listener at path; the caller owns the Conn (connect(2)).
+// While the listener's backlog is full, Dial tries again, from 1 to 100 ms later,
+// until ctx is done. It does not wait for a listener to appear. Conn.Peer tells
+// whose listener it was.
 //
-// ErrPath is wrong usage. ErrNoListener: there is no socket, or a dead one.
-// ErrNotSocket: something else is there. A socket of somebody else's gives
-// os.ErrPermission.
+// ErrPath is wrong usage. ErrNoListener: path is not there, or nobody listens at
+// it. ErrNotSocket: path is something else. os.ErrPermission: this user may not
+// connect to it.
 func Dial(ctx context.Context, path string, opts ...DialOption) (*Conn, error) {
 	l := mostLimits
 	for _, opt := range opts {
@@ -58,8 +58,8 @@ func dial(ctx context.Context, path string, l limits) (*Conn, error) {
 	return c, err
 }
 
-// connect tries until the backlog has room. A Unix socket in non-blocking mode
-// answers EAGAIN then, and nothing tells when to try again.
+// connect tries until the backlog has room. Until then a non-blocking Unix socket
+// answers EAGAIN, and nothing tells when to try again.
 func connect(ctx context.Context, fd int, addr *unix.SockaddrUnix) error {
 	pause := backoff{next: time.Millisecond, max: 100 * time.Millisecond}
 	for {
@@ -81,7 +81,7 @@ func connectError(path string, err error) error {
 	case errors.Is(err, unix.EPROTOTYPE):
 		return fmt.Errorf("%w: a socket of another type is there: %w", ErrNotSocket, err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%w: you need write permission on the socket and search permission on its directory", err)
+		return fmt.Errorf("%w: get write permission on the socket and search permission on its directory", err)
 	case !errors.Is(err, unix.ECONNREFUSED):
 		return err
 	}

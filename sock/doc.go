@@ -1,10 +1,10 @@
 // Package sock passes bytes and file descriptors between the processes of one
 // machine, over Unix sockets of type SOCK_SEQPACKET (unix(7)).
 //
-// A record arrives whole, with its file descriptors, or not at all. Each
-// descriptor that the kernel hands to this process is accounted for: it is in
-// the Record that Receive returned, or it is closed. The package knows nothing
-// of what the bytes mean; package share does.
+// A record arrives whole, with its file descriptors, or not at all. The package
+// accounts for every descriptor that the kernel hands to this process: it is in
+// the Record that Receive returned, or it is closed. The package does not know
+// what the bytes mean; package share does.
 //
 //	l, err := sock.Listen("/run/user/1000/app/socket")  // a 0700 directory of yours
 //	c, err := l.Accept(ctx)                              // same user only, unless WithPolicy
@@ -14,49 +14,48 @@
 //	rec, err := c.Receive(ctx)
 //	defer rec.Close()                                    // what Take did not take
 //
-// # Who should not use it
+// # When not to use it
 //
-// Whoever needs a byte stream, more than 64 KiB in one piece, a peer on
-// another machine, or a system other than Linux.
+// Use something else for a byte stream, for more than 64 KiB in one piece, for
+// a peer on another machine, or on a system other than Linux.
 //
 // # Another process at the same path
 //
-// [Listener.HandOver] and [TakeOver] give a Listener to a successor, over a connection
-// between the two: a socket of their own that the predecessor listens at, or a pair of
-// which a child inherits one end ([Conn.File], [FromFile]). Nobody who connects meanwhile
-// is refused.
+// [Listener.HandOver] and [TakeOver] pass a Listener to a successor, over a connection
+// between the two. That is a second socket at which the predecessor listens, or a pair
+// whose other end a child inherits ([Conn.File], [FromFile]). No client is refused meanwhile.
 //
 // # What bites
 //
-//   - Who sends last waits for the other's close (WaitClose). A process that
-//     closes a socket with unread records in it takes them away from nobody but
-//     itself, yet the other side then sees a reset instead of an end.
-//   - A descriptor that was sent is out of the sender's hands: the receiver
-//     keeps what it stands for until it closes it.
-//   - Out of descriptors, a receiver gets ErrControlTruncated, and the connection
-//     can only be closed (ErrStuck): close some and connect again.
-//   - To close what a peer sent may take as long as the peer likes: a TCP socket
-//     with SO_LINGER does. Close files with CloseFiles, which waits one second at
-//     most, or DropFiles, which does not wait.
-//   - The peer's uid is what Policy goes by. The pid is information only; it is
-//     0 for a peer in another PID namespace.
-//   - The end of a connection is not the end of the peer's process, nor the other way
-//     round: a process that was forked may have the connection, too. Conn.Process
-//     waits for the process itself.
+//   - The side that sends last should wait for the other to close (WaitClose). If a
+//     process closes a socket with unread records, its peer sees a reset instead of
+//     an end.
+//   - A sender cannot take a descriptor back: the receiver keeps the file open
+//     until it closes its copy.
+//   - A receiver that runs out of descriptors gets ErrControlTruncated, and the
+//     connection can only be closed (ErrStuck). Close some files and connect again.
+//   - Closing a descriptor that a peer sent may take as long as the peer likes: a TCP
+//     socket with SO_LINGER does. Use CloseFiles, which waits one second at most, or
+//     DropFiles, which does not wait.
+//   - Policy decides by the peer's uid. The pid is information only; it is 0 for a
+//     peer in another PID namespace.
+//   - A connection may outlive the peer's process, and the process its connection: a
+//     forked process may hold the connection, too. Conn.Process waits for the process
+//     itself.
 //   - Only the directory that holds the socket is checked, not its parents.
 //
 // # Contexts
 //
-// Every call that may block takes a context. When it is done, the call returns
-// an error that matches ctx.Err() and context.Cause(ctx). A call that had
+// Every call that may block takes a context. When the context is done, the call
+// returns an error that matches ctx.Err() and context.Cause(ctx). A call that had
 // succeeded by then returns its result. Any number of goroutines may use a Conn
-// or a Listener at the same time: sends take turns, so do receives, and the two
-// directions do not hinder each other.
+// or a Listener at the same time. Sends take turns, receives take turns, and
+// neither waits for the other.
 //
 // # Errors
 //
-// Every error is an *Error or a *RefusedError, and matches one of the sentinels
-// where there is something to tell apart. ErrPath is wrong usage, and so are
-// the ErrEmptyRecord, ErrTooLong and ErrTooManyFDs that Send returns; everything
-// else is a failure of the machine, the other side or the time allowed.
+// Every error is an *Error or a *RefusedError, and matches a sentinel where a
+// caller may want to tell cases apart. ErrPath is wrong usage, and so are
+// ErrEmptyRecord, ErrTooLong and ErrTooManyFDs from Send. In every other case the
+// machine or the other side failed, or the time ran out.
 package sock

@@ -12,11 +12,10 @@ import (
 	"github.com/gpufd/gpufd/internal/wait"
 )
 
-// A descriptor of a stranger's may keep close(2) waiting for as long as the stranger
-// likes: a TCP socket with unsent data and SO_LINGER keeps the last one waiting, a file of
-// the stranger's own file system (FUSE) each. So nothing that a
-// peer sent, and no socket whose queue may hold it, is closed by a goroutine that has
-// something else to do.
+// A stranger's descriptor may keep close(2) waiting for as long as the stranger likes. A
+// TCP socket with unsent data and SO_LINGER delays the last close; a file of the
+// stranger's own file system (FUSE) delays every one. So what a peer sent, and a socket
+// whose queue may hold it, is closed only by goroutines that do nothing else.
 
 // closeWait is how long Close and CloseFiles wait for close(2).
 var closeWait = time.Second
@@ -47,15 +46,17 @@ var nothing = func() chan struct{} {
 	return c
 }()
 
-// DropFiles closes all files on a goroutine of its own, and skips nil. The channel
-// that it returns is closed when close(2) has returned for all, which may be never for
-// descriptors that a peer sent. Of one process's files, 16 calls may hang at once, and
-// the next for that process wait for one of them to end; files of others do not. For
-// that, Receive notes who sent which *os.File; all other files count as one process's.
+// DropFiles closes files in goroutines of their own, and skips nil. The returned channel
+// is closed when close(2) has returned for all of them. For descriptors that a peer sent,
+// that may be never.
+//
+// At most 16 calls for files of one process hang at once; the next ones for that process
+// wait until one of them ends. Files of other processes do not wait. Receive notes which
+// process sent each *os.File; all other files count as one process's.
 func DropFiles(files []*os.File) <-chan struct{} { return dropFiles(files).gone }
 
-// CloseFiles is [DropFiles] and waits for it, one second at most. It skips what is
-// closed already, and returns what went wrong within that time, joined (close(2)).
+// CloseFiles closes files as [DropFiles] does, and waits for one second at most. It skips
+// files that are closed already, and returns the errors of close(2) within that time, joined.
 func CloseFiles(files []*os.File) error {
 	b := dropFiles(files)
 	if !await(b.gone) {
@@ -127,8 +128,8 @@ func (b *batch) part(err error) {
 	}
 }
 
-// crowd counts the closes among a Listener's connections, also those that wait in line.
-// A nil crowd counts nothing.
+// crowd counts the connections of a Listener that are closing or wait for that. A nil
+// crowd counts nothing.
 type crowd struct {
 	most int
 
@@ -159,7 +160,7 @@ func (c *crowd) leave() {
 	}
 }
 
-// full returns a channel that is closed when there is room, or nil if there is.
+// full returns a channel that is closed once there is room, or nil if there is room now.
 func (c *crowd) full() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,13 +187,11 @@ func (c *crowd) wait(ctx context.Context, closed <-chan struct{}) error {
 	return nil
 }
 
-// passRights sets SO_PASSRIGHTS, which Linux has since 6.16. Tests replace it to play
-// an older kernel.
+// passRights sets SO_PASSRIGHTS (Linux 6.16). Tests replace it to play an older kernel.
 var passRights = func(fd, on int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, on))
 }
 
-// refuseRights has the kernel refuse descriptors to whoever sends them to fd, and
-// reports whether it does: an older kernel does not know how. What is in the queue
-// stays there.
+// refuseRights makes the kernel refuse descriptors that are sent to fd, and reports
+// whether it does: older kernels cannot. What is in the queue stays there.
 func refuseRights(fd int) bool { return passRights(fd, 0) == nil }

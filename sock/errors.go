@@ -6,113 +6,115 @@ import (
 	"net"
 )
 
-// Wrong usage: the caller has to change what it asked for.
+// Errors of wrong usage. The caller has to change its arguments.
 var (
-	// ErrPath: the socket path is empty, holds a NUL, names a directory, or is
-	// longer than the 107 bytes that fit a Unix address.
+	// ErrPath says that the socket path is empty, has a NUL, names a directory, or is
+	// longer than the 107 bytes that a Unix address has room for.
 	ErrPath = errors.New("malformed socket path")
 
-	// ErrTooLong: a record for Send is longer than MaxRecord.
+	// ErrTooLong says that a record is longer than MaxRecord and cannot be sent.
 	ErrTooLong = errors.New("record too long")
 )
 
-// Trouble with the place of the socket.
+// Errors about the socket's path and the process that listens there.
 var (
-	// ErrNoDirectory: the directory that should hold the socket is not there.
+	// ErrNoDirectory says that the directory of the socket does not exist.
 	ErrNoDirectory = errors.New("no such directory")
 
-	// ErrInsecure: the directory belongs to another user, or group or others
-	// may write to it, so that somebody else could replace the socket.
+	// ErrInsecure says that another user could replace the socket: its directory
+	// belongs to another user, or its group or others may write to it.
 	ErrInsecure = errors.New("directory is not safe for a socket")
 
-	// ErrNotSocket: what is there is not what it should be: a symbolic link, a
-	// file, a directory, or a socket of another type.
+	// ErrNotSocket says that the path names a symbolic link, a file, a directory, or
+	// a socket of another type.
 	ErrNotSocket = errors.New("not a SOCK_SEQPACKET socket")
 
-	// ErrInUse: another listener lives at this path.
+	// ErrInUse says that another process listens at this path.
 	ErrInUse = errors.New("another process is listening there")
 
-	// ErrNoListener: nobody listens at this path.
+	// ErrNoListener says that no process listens at this path.
 	ErrNoListener = errors.New("nobody is listening there")
 
-	// ErrNotListener: what a predecessor handed over is not the listener of the path and
-	// its lock, or was withdrawn.
+	// ErrNotListener says that the predecessor did not hand over the path's listener
+	// and its lock, or withdrew them.
 	ErrNotListener = errors.New("no listener to take over")
 
-	// ErrRefused: the peer is not one that the Policy admits. *RefusedError
-	// matches it.
+	// ErrRefused matches every *RefusedError: the Policy does not admit the peer.
 	ErrRefused = errors.New("peer refused")
 )
 
-// Trouble with a connection.
+// Errors of a connection.
 var (
-	// ErrClosed: the Conn or Listener was closed on this side. It matches
+	// ErrClosed says that the Conn or Listener was closed on this side. It matches
 	// net.ErrClosed.
 	ErrClosed = fmt.Errorf("closed on this side: %w", net.ErrClosed)
 
-	// ErrHandedOver: another process has the listener (HandOver). It matches ErrClosed.
+	// ErrHandedOver says that another process has the listener (HandOver). It matches
+	// ErrClosed.
 	ErrHandedOver = fmt.Errorf("handed over to another process: %w", ErrClosed)
 
-	// ErrPeerLost: the peer closed the connection or died. A peer that had read
-	// everything also gives io.EOF, one that had not gives ECONNRESET.
+	// ErrPeerLost says that the peer closed the connection or died. The error also
+	// matches io.EOF if the peer had read everything, and ECONNRESET if it had not.
 	ErrPeerLost = errors.New("peer lost")
 
-	// ErrTooManyInFlight: the user has more descriptors in flight, sent and not
-	// yet received, than its limit of open files (ETOOMANYREFS), until the
-	// context was done.
+	// ErrTooManyInFlight says that the context was done while this user still had too
+	// many descriptors in flight: more were sent and not yet received than its limit of
+	// open files allows (ETOOMANYREFS).
 	ErrTooManyInFlight = errors.New("too many file descriptors in flight")
 
-	// ErrWouldWait: TrySend has sent nothing, because the peer's queue is full,
-	// another Send is under way, or too many descriptors are in flight.
+	// ErrWouldWait says that TrySend has sent nothing, because the peer's queue is
+	// full, another Send is under way, or too many descriptors are in flight.
 	ErrWouldWait = errors.New("sending would have to wait")
 
-	// ErrNoProcess: the kernel gives no descriptor of the peer's process. It is older
-	// than Linux 6.5 and the peer is in another PID namespace, or older than 5.3, or a
-	// security module forbids it.
+	// ErrNoProcess says that the kernel gives no descriptor of the peer's process. The
+	// kernel is older than Linux 5.3; or it is older than 6.5 and the peer is in another
+	// PID namespace; or a security module forbids it.
 	ErrNoProcess = errors.New("no descriptor of the peer's process")
 
-	// ErrUnexpectedRecord: WaitClose got records, and no end of them.
+	// ErrUnexpectedRecord says that the peer kept sending records instead of closing
+	// the connection (WaitClose).
 	ErrUnexpectedRecord = errors.New("the peer goes on sending instead of closing")
 )
 
-// Trouble with a record ([IsBadRecord]). Its descriptors are closed here.
+// Errors of a received record ([IsBadRecord]). This side has closed its descriptors.
 var (
-	// ErrEmptyRecord: a record of length 0, with or without descriptors.
+	// ErrEmptyRecord says that a record of length 0 arrived, with or without
+	// descriptors.
 	ErrEmptyRecord = errors.New("record of length 0")
 
-	// ErrTruncated: a record longer than MaxRecord, or than WithMaxRecord allows,
-	// arrived (MSG_TRUNC).
+	// ErrTruncated says that a record arrived that is longer than MaxRecord, or than
+	// WithMaxRecord allows (MSG_TRUNC).
 	ErrTruncated = errors.New("record cut off")
 
-	// ErrControlTruncated: the kernel could not install all descriptors of the
-	// record (MSG_CTRUNC), as a rule because this process is out of them.
+	// ErrControlTruncated says that the kernel could not install all descriptors of
+	// the record (MSG_CTRUNC), usually because this process has run out of them.
 	ErrControlTruncated = errors.New("file descriptors were lost")
 
-	// ErrTooManyFDs: a record with more than MaxFDs descriptors, or more than
+	// ErrTooManyFDs says that a record has more than MaxFDs descriptors, or more than
 	// WithMaxFDs allows.
 	ErrTooManyFDs = errors.New("too many file descriptors in one record")
 
-	// ErrControl: a control message that is malformed or of a type that this
+	// ErrControl says that a control message is malformed, or of a type that this
 	// package did not ask for.
 	ErrControl = errors.New("unexpected control message")
 
-	// ErrStuck: a bad record with descriptors stays at the head of the queue, and
-	// nothing more can be received on this connection: close it. The error that each
-	// Receive and WaitClose returns from then on says what is wrong with the record,
-	// too. Sending and [Conn.WaitHangup] still work.
+	// ErrStuck says that a bad record with descriptors stays at the head of the queue,
+	// so that nothing more can be received on this connection: close it. From then on
+	// Receive and WaitClose return the same error, which also says what is wrong with
+	// the record. Sending and [Conn.WaitHangup] still work.
 	ErrStuck = errors.New("nothing more can be received: close the connection")
 )
 
-// Error is what every operation of this package returns, but for a refused
-// peer. Unwrap leads to the sentinel, the kernel's answer (a syscall.Errno) and
-// the context's error, as far as there are any.
+// An Error is returned by every operation of this package, except for a refused
+// peer. It wraps the sentinel, the kernel's error (a syscall.Errno) and the context's
+// error, if there are any.
 type Error struct {
 	Op    string // "listen", "accept", "dial", "send", "receive", ...
 	Where string // the socket's path, or the peer
 	Err   error
 }
 
-// Error says what was tried, where, and what came of it.
+// Error names the operation, the place and the cause.
 func (e *Error) Error() string {
 	if e.Where == "" {
 		return fmt.Sprintf("sock: %s: %v", e.Op, e.Err)
@@ -131,7 +133,7 @@ func opError(op, where string, err error) error {
 	return &Error{Op: op, Where: where, Err: err}
 }
 
-// RefusedError says which peer was turned away and why. It matches ErrRefused.
+// A RefusedError names the peer that was turned away, and why. It matches ErrRefused.
 type RefusedError struct {
 	Peer   Peer
 	Reason string

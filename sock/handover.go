@@ -13,34 +13,34 @@ import (
 
 // A listener goes from one process to the next over a connection between the two:
 //
-//	predecessor   closes the door: nobody gets in any more, and who knocks waits
+//	predecessor   closes the door: clients that connect now wait
 //	              sends listenerOffered, with the socket and the lock
-//	successor     checks both, and sends listenerTaken; or why it does not
-//	predecessor   lets go of both
+//	successor     checks both, and sends listenerTaken; or why it refuses
+//	predecessor   closes both
 //	successor     listens, which opens the door
 //
-// A connection shows its peer who listened when it was made (SO_PEERCRED). So none may be
-// in the queue when the successor calls listen(2), which makes the listener its own: who
-// accepts it would not be whom the peer sees, and may outlive that one. A backlog of 0
-// leaves room for one connection. The predecessor makes that one itself, and takes all
-// others before, which are its own to serve.
+// A connection shows its peer the process that listened when it was made (SO_PEERCRED).
+// The queue must be empty when the successor calls listen(2): else the successor would
+// serve clients that see the predecessor as their peer, which may die first. So the
+// predecessor sets the backlog to 0, which leaves room for one connection. It takes all
+// connections from the queue, which it serves itself, and makes that one connection.
 //
-// The listener is the predecessor's until it has read listenerTaken. Where that is not
-// waited for any longer, it shuts down its end for reading and looks what has come: the
-// word was sent before, or cannot be sent any more. A successor that cannot send it reads
-// that the listener was withdrawn, or learns that the predecessor has died.
+// The predecessor owns the listener until it has read listenerTaken. If it gives up waiting,
+// it shuts down its end for reading and reads what has come: the word was sent before, or
+// cannot be sent any more. A successor that cannot send it reads that the listener was
+// withdrawn, or learns that the predecessor has died.
 var (
 	listenerOffered   = []byte("gpufd: listener and lock, version 1")
 	listenerTaken     = []byte("gpufd: taken")
 	listenerWithdrawn = []byte("gpufd: withdrawn")
 )
 
-// handover is what a Listener has to change hands.
+// handover is the state with which a Listener is handed over.
 type handover struct {
-	alone  sync.Mutex      // of HandOver, and of what ends the Listener
+	alone  sync.Mutex      // held by HandOver, and by what ends the Listener
 	ctx    context.Context // until Close
 	end    context.CancelFunc
-	filled bool // the first connection of the queue may be there to fill it; of who accepts
+	filled bool // the first connection of the queue may only fill it; the reading turn guards it
 
 	mu     sync.Mutex
 	turn   *handing
@@ -48,11 +48,11 @@ type handover struct {
 	gone   bool  // another process has the listener
 }
 
-// A handing is the time until the next HandOver, and that one.
+// A handing is the next HandOver, and the time until then.
 type handing struct {
 	begun context.Context // done when it begins
 	begin context.CancelFunc
-	over  chan struct{} // closed when it is over, whatever came of it
+	over  chan struct{} // closed when it has succeeded or failed
 }
 
 func newHandover() *handover {
@@ -73,7 +73,7 @@ func (h *handover) handing() *handing {
 	return h.turn
 }
 
-// finish lets those go on who waited for the end of a HandOver.
+// finish wakes the goroutines that wait for the end of a HandOver.
 func (h *handover) finish() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,22 +107,21 @@ func (h *handover) isGone() bool {
 }
 
 // HandOver gives the socket and its lock to the process at the other end of to, which
-// calls TakeOver. No peer is refused meanwhile: those that have connected are accepted
-// here, and those that connect now wait, as for room in the backlog. Dial does; a socket
-// of somebody else's in non-blocking mode gets EAGAIN. From the successor's listen(2) on they
+// calls TakeOver. No peer is refused meanwhile: this process accepts those that have
+// connected, and those that connect now wait, as for room in the backlog. Dial waits so;
+// other sockets in non-blocking mode get EAGAIN. From the successor's listen(2) on, peers
 // see its pid (Peer).
 //
-// After that the Listener is over, and Close removes nothing. Accept returns what was
-// queued, then ErrHandedOver. The connections that it returned stay.
+// After HandOver has succeeded, the Listener is over, and Close removes nothing. Accept
+// returns the connections that were queued, then ErrHandedOver. Accepted connections stay.
 //
-// On every error the Listener is as before, and those who waited are accepted here. So
-// it is when ctx is done before the successor has answered; closing to does not end the
-// wait. Nobody else may receive on to meanwhile. It stays the caller's; after an error it is
-// good for nothing but Close.
+// After an error the Listener is as before, and accepts the peers that waited; so also
+// if ctx is done before the successor has answered. Closing to does not end the wait. Nobody
+// else may receive on to meanwhile. The caller keeps to; after an error, close it.
 //
 // ErrRefused: the successor runs as another user. ErrPeerLost: it has gone. ErrInUse: the
 // socket file is not this Listener's any more. ErrWouldWait: another HandOver is under
-// way. What the successor found wrong is told in words.
+// way. Any other error holds the successor's reason in words.
 func (l *Listener) HandOver(ctx context.Context, to *Conn) error {
 	return opError("hand over", l.Path(), l.handOver(ctx, to))
 }
@@ -168,7 +167,7 @@ func (l *Listener) handOver(ctx context.Context, to *Conn) error {
 	return err
 }
 
-// dup is the same connection, which ends with this side's process or its own Close.
+// dup returns a second Conn of the same connection, with a Close of its own.
 func (c *Conn) dup() (*Conn, error) {
 	f, err := c.File()
 	if err != nil {
@@ -184,8 +183,7 @@ func (c *Conn) dup() (*Conn, error) {
 	return d, nil
 }
 
-// closeDoor has all who connect from now on wait, and takes those out of the queue who
-// have connected.
+// closeDoor makes peers that connect from now on wait, and takes the queued connections.
 func (l *Listener) closeDoor(ctx context.Context) error {
 	if now, _, err := inodeAt(l.file); err != nil || now != l.id {
 		return errors.Join(fmt.Errorf("%w: the socket file was removed or replaced", ErrInUse), err)
@@ -205,7 +203,7 @@ func (l *Listener) openDoor() error {
 	return l.listen(l.backlog)
 }
 
-// listen has the socket show this process to who connects (listen(2)).
+// listen makes the socket show this process to peers that connect (listen(2)).
 func (l *Listener) listen(backlog int) error {
 	return l.s.control(func(fd int) error {
 		if !l.s.sealed {
@@ -215,7 +213,7 @@ func (l *Listener) listen(backlog int) error {
 	})
 }
 
-// empty takes all connections out of the queue. Peers may connect as fast as it does that.
+// empty takes all connections from the queue. Peers may connect just as fast, until ctx is done.
 func (l *Listener) empty(ctx context.Context) error {
 	for {
 		if err := over(ctx, l.s.closed); err != nil {
@@ -240,8 +238,8 @@ func (l *Listener) empty(ctx context.Context) error {
 	}
 }
 
-// fill makes the one connection that there is room for, unless another has come first. It
-// stays in the queue when its maker has closed it.
+// fill makes the one connection that there is room for, unless a peer was faster. The
+// connection stays in the queue after fill has closed it.
 func (l *Listener) fill() (bool, error) {
 	addr, err := address(l.file)
 	if err != nil { // it is too long
@@ -283,8 +281,8 @@ func (l *Listener) give(ctx context.Context, to *Conn) error {
 	return nil
 }
 
-// withdraw returns the answer that has come, or makes sure that none can come any more,
-// says so, and returns why.
+// withdraw returns the answer if it has come. Else it makes sure that none can come any
+// more, tells the successor, and returns why.
 func (c *Conn) withdraw(why error) (Record, error) {
 	// It fails only if the peer is gone. In either case Receive does not wait.
 	_ = c.s.control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_RD) })
@@ -296,7 +294,7 @@ func (c *Conn) withdraw(why error) (Record, error) {
 	return Record{}, why
 }
 
-// letGo closes what is another process' by now.
+// letGo closes this process's copies of what another process has by now.
 func (l *Listener) letGo() {
 	l.once.Do(func() {
 		l.hand.mu.Lock()

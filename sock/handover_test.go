@@ -77,6 +77,8 @@ func dialled(t testing.TB, path string) *Conn {
 // Those that had connected belong to the predecessor, and those that come later to the
 // successor, as the kernel tells them. Who comes in between waits. The successor is
 // another process, which the predecessor's Close leaves alone.
+//
+//fault:rows 85
 func TestListenerGoesToAnotherProcess(t *testing.T) {
 	requireNoLeak(t)
 	dir := safeDir(t)

@@ -225,6 +225,8 @@ func TestTrapHolds(t *testing.T) {
 
 // TestCloseOfAQueueThatHangs: Close comes back, the peer learns of it at once, and
 // only the goroutine of the close waits.
+//
+//fault:rows 72
 func TestCloseOfAQueueThatHangs(t *testing.T) {
 	onBothKernels(t, func(t *testing.T, sealed bool) {
 		requireNoLeak(t)
@@ -333,6 +335,8 @@ func TestTurnAfterClose(t *testing.T) {
 
 // TestBadRecordsThatHang: a bad record that brings such a descriptor stays where it
 // is, and each further call says the same.
+//
+//fault:rows 72
 func TestBadRecordsThatHang(t *testing.T) {
 	needsKernelsControl(t)
 	cases := map[string]struct {
@@ -486,6 +490,8 @@ func receiveTrap(spare int) error {
 
 // TestOutOfFDsWhileItHangs: the kernel drops nothing of a record for which there are
 // no descriptors.
+//
+//fault:rows 72
 func TestOutOfFDsWhileItHangs(t *testing.T) {
 	needsKernelsControl(t)
 	runChild(t, "out-of-fds-hanging")
@@ -493,6 +499,8 @@ func TestOutOfFDsWhileItHangs(t *testing.T) {
 
 // TestFilesThatHang: Receive hands them out without waiting, and their receiver gets
 // rid of them without waiting for long.
+//
+//fault:rows 72
 func TestFilesThatHang(t *testing.T) {
 	needsKernelsControl(t)
 	closers := map[string]func(rec *Record) error{
@@ -533,6 +541,8 @@ func TestFilesThatHang(t *testing.T) {
 }
 
 // TestListenerClosesWhatHangs: a connection that nobody has accepted may hang, too.
+//
+//fault:rows 72
 func TestListenerClosesWhatHangs(t *testing.T) {
 	onBothKernels(t, func(t *testing.T, sealed bool) {
 		requireNoLeak(t)
@@ -598,6 +608,8 @@ const refusedPeers = 20
 
 // TestRefusedPeerThatHangs: who is not admitted holds up nobody, whatever it has sent
 // before it was accepted.
+//
+//fault:rows 72
 func TestRefusedPeerThatHangs(t *testing.T) {
 	onBothKernels(t, func(t *testing.T, sealed bool) {
 		requireNoLeak(t)
@@ -661,6 +673,8 @@ func (c *crowd) count() int {
 
 // TestAcceptWaitsForTheCrowd: connections that hang are bounded, and the wait for room
 // ends.
+//
+//fault:rows 72
 func TestAcceptWaitsForTheCrowd(t *testing.T) {
 	requireNoLeak(t)
 	l := listenAt(t, filepath.Join(safeDir(t), "s"))

@@ -7,10 +7,10 @@ import (
 	"github.com/gpufd/gpufd/internal/made"
 )
 
-// Files returns copies of the descriptors of the socket and its lock, owned by the caller,
-// for somebody who keeps them while nobody listens: who connects then waits, and is not
-// refused, until another Listener is made of them ([WithInherited]). From now on the socket
-// is theirs: Close leaves it where it is.
+// Files returns copies of the descriptors of the socket and its lock, which the caller
+// owns. A process that keeps them open keeps the socket alive while nobody listens:
+// clients wait instead of being refused, until another Listener is made of the copies
+// ([WithInherited]). From now on Close leaves the socket file in place.
 func (l *Listener) Files() ([]*os.File, error) {
 	if l.sock() == nil {
 		return nil, opError("files", l.Path(), ErrClosed)
@@ -46,11 +46,11 @@ func (l *Listener) copies() (files []*os.File, err error) {
 	return files, nil
 }
 
-// WithInherited has Listen go on with a socket and its lock that [Listener.Files] gave,
-// here or in a process that has ended. They stay the caller's. Whoever has connected since
-// is accepted, and sees the pid of who listened then; others see this process
-// (listen(2)). It is up to the caller that nobody else accepts there. ErrNotListener: they
-// are not the listener of the path and its lock.
+// WithInherited makes Listen go on with a socket and its lock that [Listener.Files]
+// returned, here or in a process that has ended. The caller keeps the files. Clients that
+// have connected since are accepted, and see the pid of the former listener; later ones
+// see this process (listen(2)). The caller makes sure that nobody else accepts there.
+// ErrNotListener: the files are not the listener of the path and its lock.
 func WithInherited(files []*os.File) ListenOption {
 	return listenOption(func(o *options) { o.inherited, o.inherits = files, true })
 }
@@ -81,9 +81,9 @@ func (l *Listener) inheritFiles(files []*os.File, o options) error {
 	return err
 }
 
-// File returns a copy of the process's descriptor, owned by the caller, for somebody who
-// waits for the process later ([ProcessOf]). ErrClosed; of a process that had gone before
-// its descriptor could be had, ErrNoProcess.
+// File returns a copy of the process's descriptor, which the caller owns. [ProcessOf]
+// makes a Process of it, to wait for later. ErrClosed: the Process is closed.
+// ErrNoProcess: the process had gone before its descriptor could be opened.
 func (p *Process) File() (*os.File, error) {
 	if p != nil && p.gone {
 		return nil, opError("file", p.ID(), ErrNoProcess)
@@ -102,8 +102,8 @@ func (p *Process) File() (*os.File, error) {
 	return f, opError("file", p.ID(), err)
 }
 
-// ProcessOf returns the process that a descriptor of [Process.File], or of pidfd_open(2),
-// stands for. The file stays the caller's. ErrNoProcess: it is another kind of file.
+// ProcessOf returns the process that f stands for, a descriptor from [Process.File] or
+// pidfd_open(2). The caller keeps f. ErrNoProcess: f is another kind of file.
 func ProcessOf(f *os.File) (*Process, error) {
 	var p *Process
 	err := withFDs([]*os.File{f}, nil, func(fds []int) error {

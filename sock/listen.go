@@ -14,24 +14,24 @@ import (
 )
 
 // Listener accepts connections at a path. It owns the socket file and the lock
-// file beside it until Close. All methods may be called at the same time.
+// file beside it until Close. Its methods may be called concurrently.
 type Listener struct {
 	path   string // as given
 	file   string // the same, absolute
 	id     inode
 	lock   *lockFile
 	policy Policy
-	last   []byte // for who is refused
+	last   []byte // the farewell for refused peers
 	limits limits // of the connections
 	s      *socket
 	once   sync.Once
-	kept   atomic.Bool // somebody else has the socket, too (Files)
+	kept   atomic.Bool // another process may have the socket, too (Files)
 
 	backlog int
 	hand    *handover
 
-	closing  crowd  // the connections that are
-	refusals closer // closes those of who is not admitted
+	closing  crowd  // counts the connections that are closing
+	refusals closer // closes those of refused peers
 }
 
 // ListenOption changes what Listen does. Listen skips a nil one.
@@ -40,8 +40,8 @@ type ListenOption interface{ listen(*options) }
 // DialOption changes what Dial does. Dial skips a nil one.
 type DialOption interface{ dial(*limits) }
 
-// LimitOption bounds what a connection takes. It is for Dial, and for Listen, where
-// it concerns the connections that Accept returns.
+// LimitOption bounds what a connection takes. Pass it to Dial, or to Listen for the
+// connections that Accept returns.
 type LimitOption func(*limits)
 
 func (f LimitOption) listen(o *options) { f.dial(&o.limits) }
@@ -77,55 +77,51 @@ func newOptions(opts []ListenOption) options {
 	return o
 }
 
-// WithPolicy admits other peers than those of this process's effective uid. They
-// also need the right to connect: see WithMode, and let them search the
+// WithPolicy admits peers by p instead of only those with this process's effective
+// uid. They also need permission to connect: see WithMode, and let them search the
 // directory (0711 or 0750).
 func WithPolicy(p Policy) ListenOption { return listenOption(func(o *options) { o.policy = p }) }
 
-// WithBacklog sets how many connections wait to be accepted, 1024 by default
-// (listen(2)); net.core.somaxconn caps it. Dial waits when they are too many.
+// WithBacklog sets how many connections may wait to be accepted, 1024 by default
+// (listen(2)); net.core.somaxconn caps it. Dial waits while the backlog is full.
 func WithBacklog(n int) ListenOption { return listenOption(func(o *options) { o.backlog = n }) }
 
-// WithMode sets the permissions of the socket file, 0600 by default. Who may
-// write may connect: 0660 for a group, 0666 for everybody that the Policy then
-// tells apart.
+// WithMode sets the permissions of the socket file, 0600 by default. Users who may
+// write to it may connect: 0660 admits a group, and 0666 leaves it to the Policy.
 func WithMode(mode os.FileMode) ListenOption {
 	return listenOption(func(o *options) { o.mode = mode.Perm() })
 }
 
-// WithFarewell has a peer that the Policy does not admit receive record before it
-// is disconnected, so that it may learn why. It is sent without waiting, or not at
-// all.
+// WithFarewell sends record to a peer that the Policy does not admit, before it is
+// disconnected, so that it can learn why. Where sending would wait, record is not sent.
 func WithFarewell(record []byte) ListenOption {
 	record = slices.Clone(record)
 	return listenOption(func(o *options) { o.farewell = record })
 }
 
-// WithMaxRecord bounds the records that are taken, in bytes; the default, and the
-// most, is MaxRecord: a larger n counts as that, and one below 1 as 1. A longer record
-// is ErrTruncated.
+// WithMaxRecord bounds the length of received records, in bytes. The default, and the
+// maximum, is MaxRecord; an n below 1 counts as 1. A longer record is an ErrTruncated.
 func WithMaxRecord(n int) LimitOption {
 	return func(l *limits) { l.record = min(max(n, 1), MaxRecord) }
 }
 
-// WithMaxFDs bounds the descriptors that are taken with one record; the default,
-// and the most, is MaxFDs: a larger n counts as that, and one below 0 as 0. A record
-// with more is ErrTooManyFDs, and no more than n of its descriptors are ever open in
-// this process. Where n is 0, Linux 6.16 and later does not let peers send any
-// (SO_PASSRIGHTS; EPERM).
+// WithMaxFDs bounds the descriptors that are taken with one record. The default, and the
+// maximum, is MaxFDs; an n below 0 counts as 0. A record with more is an ErrTooManyFDs,
+// and no more than n of its descriptors are ever open in this process. Where n is 0,
+// Linux 6.16 and later do not let peers send any (SO_PASSRIGHTS; EPERM).
 func WithMaxFDs(n int) LimitOption {
 	return func(l *limits) { l.fds = min(max(n, 0), MaxFDs) }
 }
 
 // Listen makes a socket at path and listens (bind(2), listen(2)). The directory
-// has to be there, belong to this user or root, and be writable by nobody else.
-// The socket file gets mode 0600, from its first moment on. A file that a dead
-// listener left behind is replaced; a live listener, or anything that is not a
-// socket, is left alone. The file path+".lock" is locked for as long as the
-// Listener lives. A failed Listen leaves nothing behind.
+// must exist, belong to this user or root, and be writable by nobody else. The
+// socket file has mode 0600 from its first moment on. Listen replaces a socket
+// that a dead listener left behind, and leaves a live one, or anything that is not
+// a socket, alone. It holds a lock on the file path+".lock" until Close. A failed
+// Listen leaves nothing behind.
 //
 // ErrPath is wrong usage. The others are ErrNoDirectory, ErrInsecure,
-// ErrNotSocket, ErrInUse, and what the kernel says.
+// ErrNotSocket, ErrInUse, and errors of the kernel.
 func Listen(path string, opts ...ListenOption) (*Listener, error) {
 	l, err := listen(path, newOptions(opts))
 	if err != nil {
@@ -154,7 +150,7 @@ func listen(path string, o options) (*Listener, error) {
 	return l, nil
 }
 
-// newListener is a Listener without a socket and a lock.
+// newListener returns a Listener that has no socket and no lock yet.
 func newListener(path string, o options) (*Listener, *unix.SockaddrUnix, error) {
 	addr, err := address(path)
 	if err != nil {
@@ -256,7 +252,7 @@ func removeStale(file string, addr *unix.SockaddrUnix) error {
 	return fmt.Errorf("cannot tell whether somebody is listening there: %w", os.NewSyscallError("connect", err))
 }
 
-// Path is the path as given to Listen.
+// Path returns the path as given to Listen.
 func (l *Listener) Path() string {
 	if l == nil {
 		return ""
@@ -264,14 +260,14 @@ func (l *Listener) Path() string {
 	return l.path
 }
 
-// Addr is the path as a net.Addr of network "unixpacket".
+// Addr returns the path as a net.Addr of network "unixpacket".
 func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.Path(), Net: "unixpacket"} }
 
-// Close stops listening and ends a waiting Accept with ErrClosed. It removes the
-// socket file and the lock file, if they are still the ones that Listen made or TakeOver
-// found, and were not handed over. Connections that were accepted stay. It may be called
-// again and on nil. After [Listener.Files] it leaves the socket to who has the files. It
-// ends a HandOver that is under way. As Conn.Close, it waits one second at most.
+// Close stops listening; a waiting Accept returns ErrClosed. It removes the socket file
+// and the lock file, unless they were handed over, or are not the ones any more that Listen
+// made or TakeOver found. Accepted connections stay. After [Listener.Files] it leaves the
+// socket to the holder of the files. It ends a HandOver that is under way. It may be called
+// again and on nil. Like Conn.Close, it waits one second at most.
 func (l *Listener) Close() (err error) {
 	if l.sock() == nil {
 		return nil
@@ -293,9 +289,8 @@ func (l *Listener) Close() (err error) {
 }
 
 // Remove removes the socket file and the lock file, if they are still the ones that
-// Listen made, and waits for nothing. It is for a process that is about to end without
-// Close, which may be called as ever. After Close, and from a HandOver on, there is nothing
-// to remove.
+// Listen made. It does not wait. It is for a process that is about to end without Close;
+// Close may still be called. After Close, or once a HandOver has begun, it does nothing.
 func (l *Listener) Remove() error {
 	if l.sock() == nil || l.kept.Load() || !l.hand.alone.TryLock() {
 		return nil

@@ -291,6 +291,7 @@ func bareStat(path string) error {
 	return err
 }
 
+//fault:skip needs root
 func TestFault52_InsecureDirectory(t *testing.T) {
 	requireNoLeak(t)
 	for _, c := range []struct {

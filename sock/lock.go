@@ -11,8 +11,8 @@ import (
 )
 
 // lockFile keeps two servers from racing for one path. The kernel drops the
-// lock (flock(2)) when its holder dies, whatever it dies of, so a file that is
-// left behind means nothing.
+// lock (flock(2)) however its holder dies, so a file that is left behind means
+// nothing.
 type lockFile struct {
 	path string
 	file *os.File // so that a lost Listener loses its lock, too
@@ -82,8 +82,8 @@ func (l *lockFile) acquire() error {
 	return nil
 }
 
-// inheritLock makes a lock of f, which is locked with another process' copy of it. It
-// takes f. A failure changes nothing: a lock that nobody holds is not given up.
+// inheritLock makes a lock of f, a copy of a file that another process has locked. It
+// takes ownership of f. A failure does not release the lock.
 func inheritLock(path string, f *os.File) (*lockFile, error) {
 	l := &lockFile{path: path, file: f}
 	err := withFDs([]*os.File{f}, nil, func(fds []int) (err error) {
@@ -104,8 +104,7 @@ func inheritLock(path string, f *os.File) (*lockFile, error) {
 	return l, nil
 }
 
-// release removes the file, while the lock is still held, and then gives up the
-// lock.
+// release removes the file, and only then gives up the lock.
 func (l *lockFile) release() error {
 	return errors.Join(removeIfSame(l.path, l.id), l.file.Close())
 }

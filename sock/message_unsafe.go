@@ -6,18 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These calls never wait (MSG_DONTWAIT), so the scheduler is not told of them: to tell
-// it wakes a thread of the runtime that has gone to sleep, which in a process that was
-// idle takes longer than the call. Nor do they wait in the kernel for a file to close,
-// as recvmsg(2) does where it drops the last reference to a descriptor: see Conn.read.
-// sendmsg(2) with descriptors is the exception: it may have to wait until the kernel has
-// collected sockets that are in flight, and closed what those hold.
+// These calls never wait (MSG_DONTWAIT), so they do not tell the scheduler: that would
+// wake a sleeping thread of the runtime, which in an idle process takes longer than the
+// call. Nor do they wait in the kernel for a file to close, as recvmsg(2) does when it
+// drops the last reference to a descriptor: see Conn.read. Only sendmsg(2) with
+// descriptors may wait, until the kernel has collected sockets in flight and closed what
+// they hold.
 //
 // The peer's address, which x/sys/unix would look up, is not asked for.
 
-// recvNow is recvmsg(2) without waiting, also if whoever shares the description has
-// set it to blocking mode; os.File.Fd does. MSG_TRUNC makes the kernel return the
-// true length of the record. peek is MSG_PEEK or 0.
+// recvNow is recvmsg(2) without waiting, even if another holder has set the description
+// to blocking mode, as os.File.Fd does. MSG_TRUNC makes the kernel return the true
+// length of the record. peek is MSG_PEEK or 0.
 func recvNow(fd int, data, control []byte, peek int) (n, controlLen, flags int, err error) {
 	m := message(data, control)
 	n, err = rawCall(unix.SYS_RECVMSG, fd, &m, unix.MSG_CMSG_CLOEXEC|unix.MSG_TRUNC|unix.MSG_DONTWAIT|peek)

@@ -33,7 +33,7 @@ func checkPath(path string) error {
 	return nil
 }
 
-// address is path as a Unix address. The library takes a leading @ for the
+// address returns path as a Unix address. x/sys/unix takes a leading @ for the
 // abstract namespace, which has no permissions and is never meant here.
 func address(path string) (*unix.SockaddrUnix, error) {
 	if strings.HasPrefix(path, "@") {
@@ -45,8 +45,8 @@ func address(path string) (*unix.SockaddrUnix, error) {
 	return &unix.SockaddrUnix{Name: path}, nil
 }
 
-// checkDirectory refuses a directory in which somebody else could replace the
-// socket. The sticky bit is no help: it lets others make the lock file first.
+// checkDirectory refuses a directory in which another user could replace the
+// socket. The sticky bit does not help: others could still make the lock file first.
 func checkDirectory(dir string) error {
 	var st unix.Stat_t
 	err := ignoringEINTR(func() error { return unix.Stat(dir, &st) })
@@ -69,7 +69,7 @@ func checkDirectory(dir string) error {
 	return nil
 }
 
-// inode says which file it is, whatever its name.
+// inode identifies a file, whatever its name.
 type inode struct{ dev, ino uint64 }
 
 func inodeAt(path string) (inode, uint32, error) {
@@ -90,9 +90,9 @@ func inodeOf(fd int) (inode, uint32, error) {
 	return inode{uint64(st.Dev), st.Ino}, st.Mode, nil
 }
 
-// removeIfSame removes the file at path if it is still the one meant. The
-// caller holds the inode open, so that its number is not given to another file,
-// and the lock, so that nobody who follows the rules replaces it meanwhile.
+// removeIfSame removes the file at path if it is still file id. The caller keeps
+// the inode open, so that its number is not given to another file, and holds the
+// lock, so that no process that heeds it replaces the file meanwhile.
 func removeIfSame(path string, id inode) error {
 	now, _, err := inodeAt(path)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || err == nil && now != id {

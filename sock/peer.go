@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is a process on the other end of a connection, as the kernel noted it
-// when the connection was made (SO_PEERCRED, unix(7)): the effective ids of who
-// connected, or of who listened. UID decides; PID is information only, and 0
-// for a process in another PID namespace.
+// Peer is the process on the other end of a connection, as the kernel noted it
+// when the connection was made (SO_PEERCRED, unix(7)): the effective ids of the
+// process that connected, or of the one that listened. Decide by UID; PID is
+// information only, and 0 for a process in another PID namespace.
 type Peer struct {
 	UID, GID uint32
 	PID      int32
 }
 
-// String is for messages.
+// String returns the peer's ids for messages: "pid 7 uid 1000 gid 1000".
 func (p Peer) String() string {
 	pid := "unknown"
 	if p.PID > 0 {
@@ -42,15 +42,15 @@ func peerOf(fd int) (Peer, error) {
 // that. GIDs are compared with the peer's effective gid, not with its
 // supplementary groups.
 //
-// The overflow ids (65534 as a rule) stand for everybody whom this process's
-// user namespace has no number for. They are refused, listed or not, unless the
+// The overflow ids (usually 65534) stand for every user or group that this process's
+// user namespace does not map. They are refused even if listed, unless the
 // namespace maps every id to itself (user_namespaces(7)).
 type Policy struct {
 	UIDs, GIDs []uint32
 }
 
-// Check returns nil for a peer that is admitted, else a *RefusedError. Listener
-// applies it to whom it accepts; who dials may apply it to Conn.Peer.
+// Check returns nil if p admits peer, else a *RefusedError. A Listener checks the
+// peers that it accepts; a caller of Dial may check Conn.Peer.
 func (p Policy) Check(peer Peer) error {
 	return p.check(peer, uint32(os.Geteuid()), thisNamespace())
 }
@@ -74,7 +74,7 @@ type idMap struct {
 	identity bool // every id is mapped, to itself
 }
 
-// hides reports whether id may stand for somebody without a number here.
+// hides reports whether id may stand for a user or group that is not mapped here.
 func (m idMap) hides(id uint32) bool { return !m.identity && id == m.overflow }
 
 type namespace struct{ uid, gid idMap }
@@ -85,7 +85,7 @@ var thisNamespace = sync.OnceValue(func() namespace {
 	return namespace{uid: readIDMap("uid"), gid: readIDMap("gid")}
 })
 
-// readIDMap takes what it cannot read for the stricter of the possibilities.
+// readIDMap assumes the stricter case for what it cannot read.
 func readIDMap(kind string) idMap {
 	m := idMap{overflow: 65534}
 	if data, err := os.ReadFile("/proc/sys/kernel/overflow" + kind); err == nil {

@@ -9,6 +9,9 @@ import (
 
 // A policy that admits who should be refused is noticed by the test of fault 53:
 // by the listener's side, which hears of nobody refused, and by the peer's.
+//
+//fault:rows 53
+//fault:skip needs root
 func TestPlanted_PolicyAdmitsEverybody(t *testing.T) {
 	requireNoLeak(t)
 	const uid, gid = 12345, 12346

@@ -24,20 +24,20 @@ type socket struct {
 	read   direction
 	write  direction
 	sealed bool        // no descriptor can be in its queue, now or ever
-	from   sender      // of what may be in it
+	from   sender      // sent what may be in the queue
 	closer *closer     // closes it
 	crowd  *crowd      // counts it while it closes; may be nil
-	shared atomic.Bool // others may have a descriptor of it, too
+	shared atomic.Bool // another process may have a descriptor of it, too
 
-	closed chan struct{} // nobody is to wait any more
-	gone   chan struct{} // close(2) has returned
-	err    error         // of it, once gone
+	closed chan struct{} // closed when Close has begun: no call may wait any more
+	gone   chan struct{} // closed when close(2) has returned
+	err    error         // of close(2), once gone
 	once   sync.Once
 
-	asides sync.RWMutex // held by calls that may have no turn, then by closeAlone
+	asides sync.RWMutex // held by calls without a turn, then by closeAlone
 }
 
-// newSocket owns fd from the call on: on failure it is closed. fd must be in
+// newSocket takes ownership of fd, and closes it on failure. fd must be in
 // non-blocking mode, else os.NewFile does not hand it to the poller.
 func newSocket(fd int, name string, from sender) (*socket, error) {
 	f := sentBy(made.File(fd, name), from)
@@ -64,8 +64,8 @@ func newSocket(fd int, name string, from sender) (*socket, error) {
 	}, nil
 }
 
-// drop ends whatever waits on the socket and begins to close it. The channel is
-// closed when close(2) has returned. Only the first call does anything.
+// drop ends all waits on the socket and begins to close it. The channel is closed
+// when close(2) has returned. Only the first call has an effect.
 func (s *socket) drop() <-chan struct{} {
 	if s == nil {
 		return nothing
@@ -83,7 +83,7 @@ func (s *socket) drop() <-chan struct{} {
 	return s.gone
 }
 
-// close is drop, and waits for closeWait.
+// close is drop, and waits for closeWait at most.
 func (s *socket) close() error {
 	if s == nil || !await(s.drop()) {
 		return nil
@@ -91,8 +91,8 @@ func (s *socket) close() error {
 	return s.err
 }
 
-// closeAlone has the file closed when nobody else is in it: else the last to leave would
-// be who calls close(2). It keeps the turns and the lock for good.
+// closeAlone waits until no other call uses the file, and then has it closed: else the
+// last of those calls would be the one that runs close(2). It keeps the turns and the lock.
 func (s *socket) closeAlone() {
 	s.read.turn <- struct{}{}
 	s.write.turn <- struct{}{}
@@ -100,8 +100,8 @@ func (s *socket) closeAlone() {
 	s.closer.close(s.from, s.finish, s.shutDown)
 }
 
-// shutDown tells the peer of a close that has to wait in line (shutdown(2)): from then
-// on it can send nothing.
+// shutDown tells the peer of a close that is queued (shutdown(2)): from then on the peer
+// can send nothing.
 func (s *socket) shutDown() {
 	if s.shared.Load() {
 		return
@@ -115,8 +115,8 @@ func (s *socket) finish() {
 	close(s.gone)
 }
 
-// do is the choke point: it runs op, alone in its direction, and makes sure
-// that op returns soon after ctx is done. A nil socket is a closed one.
+// do is the choke point: it runs op alone in its direction, and makes op return
+// soon after ctx is done. A nil socket is a closed one.
 func (s *socket) do(ctx context.Context, dir func(*socket) *direction, op func() error) error {
 	if s == nil {
 		return ErrClosed
@@ -135,7 +135,7 @@ func (s *socket) do(ctx context.Context, dir func(*socket) *direction, op func()
 	return err
 }
 
-// doNow is do for an op that does not wait; nor does doNow for its turn.
+// doNow is do for an op that does not wait. It does not wait for its turn either.
 func (s *socket) doNow(dir func(*socket) *direction, op func() error) error {
 	if s == nil {
 		return ErrClosed
@@ -190,8 +190,8 @@ func (s *socket) control(f func(fd int) error) error {
 	return err
 }
 
-// closedOr replaces the poller's word for a closed file or for the deadline that drop
-// sets by ErrClosed.
+// closedOr returns ErrClosed in place of the poller's error for a closed file, or for the
+// deadline that drop sets.
 func (s *socket) closedOr(err error) error {
 	if isClosed(s.closed) {
 		return ErrClosed
@@ -208,7 +208,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// ignoringEINTR repeats f when a signal got in its way.
+// ignoringEINTR repeats f while signals interrupt it.
 func ignoringEINTR(f func() error) error {
 	for {
 		if err := f(); !errors.Is(err, unix.EINTR) {

@@ -10,16 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Process is a process that a connection was made with, known by a descriptor of it
-// (pidfd_open(2)), so that no later process is taken for it. It owns the descriptor until
-// Close. All methods may be called at the same time. The zero Process is a closed one.
+// A Process is the process at the other end of a connection. It holds a descriptor of
+// that process (pidfd_open(2)), so a later process with the same pid is never taken for
+// it, and owns the descriptor until Close. Its methods may be called concurrently. The zero
+// Process is a closed one.
 type Process struct {
-	s    *socket // the descriptor; nil if the process had gone before it could be had
+	s    *socket // the descriptor; nil if the process had gone before it could be opened
 	id   string
 	gone bool
 }
 
-// kernel is what is asked for descriptors of processes; tests play older ones.
+// kernel returns descriptors of processes; tests play older kernels.
 var kernel = struct {
 	ofPeer func(conn int) (int, error)
 	ofPID  func(pid int) (int, error)
@@ -29,11 +30,12 @@ var kernel = struct {
 }
 
 // Process returns the process that connected, or on the connecting side the one that
-// listened (SO_PEERPIDFD; before Linux 6.5 pidfd_open(2) of [Peer].PID, so call it soon).
-// The caller owns it. It says nothing of other processes that have the connection: one
-// that was forked, or was sent the socket.
+// listened (SO_PEERPIDFD). The caller owns it. Before Linux 6.5 it comes from
+// pidfd_open(2) of [Peer].PID, so call Process soon. Other processes may hold the
+// connection, too, because they were forked or were sent the socket; Process does not
+// tell.
 //
-// ErrNoProcess where there is none; ErrClosed; what the kernel says.
+// The error is ErrNoProcess, ErrClosed, or the kernel's.
 func (c *Conn) Process() (*Process, error) {
 	s := c.sock()
 	if s == nil {
@@ -57,8 +59,8 @@ func processOf(conn, pid int) (*Process, error) {
 	case pid == 0:
 		return nil, fmt.Errorf("%w: it has no pid here: %w", ErrNoProcess, os.NewSyscallError("getsockopt", err))
 	}
-	// The kernel is older, or the process has gone. Where its pid is another's by now, that
-	// one is waited for, too: that is late, and never early.
+	// The kernel is older, or the process has gone. If another process has its pid by now,
+	// Wait waits for that one, too: it returns late, but never early.
 	fd, err = kernel.ofPID(pid)
 	switch {
 	case err == nil:
@@ -71,7 +73,7 @@ func processOf(conn, pid int) (*Process, error) {
 	return nil, fmt.Errorf("%w: %w", ErrNoProcess, os.NewSyscallError("pidfd_open", err))
 }
 
-// newProcess owns fd from the call on: on failure it is closed.
+// newProcess takes ownership of fd, and closes it on failure.
 func newProcess(fd, pid int) (*Process, error) {
 	if err := unix.SetNonblock(fd, true); err != nil { // for the poller
 		closeFDs([]int{fd})
@@ -105,9 +107,9 @@ func isPidfs(fd int) bool {
 	return unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.PID_FS_MAGIC
 }
 
-// ID is the same for two that are of one process, and another for two of different ones
-// that live. It is "" where the kernel does not tell: before Linux 6.9, of a process in
-// another PID namespace.
+// ID identifies the process: two Processes have the same ID if they are of one process,
+// and different IDs if they are of different living ones. It is "" where the kernel does
+// not tell: before Linux 6.9, for a process in another PID namespace.
 func (p *Process) ID() string {
 	if p == nil {
 		return ""
@@ -115,8 +117,9 @@ func (p *Process) ID() string {
 	return p.id
 }
 
-// Wait returns nil when the process has died: all of its threads have ended. It holds no
-// thread while it waits. Else it returns what ended the wait: ctx, or ErrClosed.
+// Wait waits until the process has died, that is, until all of its threads have ended,
+// and then returns nil. Else it returns what ended the wait: ctx or ErrClosed. It does
+// not hold a thread while it waits.
 func (p *Process) Wait(ctx context.Context) error {
 	if p != nil && p.gone {
 		return nil
@@ -125,7 +128,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	return opError("wait for process", p.ID(), err)
 }
 
-// Died reports whether the process is known to have died. Of a closed Process it is not.
+// Died reports whether the process is known to have died. It is false for a closed Process.
 func (p *Process) Died() bool {
 	if p.sock() == nil {
 		return p != nil && p.gone
@@ -133,7 +136,7 @@ func (p *Process) Died() bool {
 	return p.s.control(hasEnded) == nil
 }
 
-// hasEnded is EAGAIN as long as the process of a descriptor lives.
+// hasEnded returns EAGAIN as long as the process of a descriptor lives.
 func hasEnded(fd int) error {
 	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 	if err == nil && n == 0 {
@@ -142,8 +145,8 @@ func hasEnded(fd int) error {
 	return os.NewSyscallError("poll", err)
 }
 
-// Close closes the descriptor and ends all calls that wait, with ErrClosed. It may be
-// called again and on nil.
+// Close closes the descriptor; calls that wait return ErrClosed. It may be called again
+// and on nil.
 func (p *Process) Close() error { return opError("close", p.ID(), p.sock().close()) }
 
 func (p *Process) sock() *socket {

@@ -62,6 +62,8 @@ func withoutPeerPIDFD(t *testing.T, ofPID func(int) (int, error)) {
 }
 
 // Wait ends with the process, and not before.
+//
+//fault:rows 82
 func TestProcessIsWaitedFor(t *testing.T) {
 	for name, old := range map[string]bool{"SO_PEERPIDFD": false, "pidfd_open": true} {
 		t.Run(name, func(t *testing.T) {

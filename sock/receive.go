@@ -12,16 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Receive waits for the next record (recvmsg(2)). The caller owns what it
-// returns and calls Close on it. On every error the descriptors that came along
-// are closed.
+// Receive waits for the next record (recvmsg(2)). The caller owns the record and
+// closes it. With an error, Receive has closed all descriptors that came along.
 //
-// ErrPeerLost ends a connection. ErrEmptyRecord, ErrTruncated,
-// ErrControlTruncated, ErrTooManyFDs and ErrControl are about one bad record each
-// ([IsBadRecord]). One without descriptors is discarded, and the connection still
-// works. One with descriptors stays where it is: to discard it could take as long as
-// the peer likes. Its error matches ErrStuck as well. Then the connection can only be
-// closed, and each further Receive returns the same error.
+// After ErrPeerLost the connection is over. ErrEmptyRecord, ErrTruncated,
+// ErrControlTruncated, ErrTooManyFDs and ErrControl are about one bad record
+// ([IsBadRecord]). If it had no descriptors, Receive has discarded it, and the
+// connection still works. If it had some, it stays in the queue, because discarding
+// it could take as long as the peer likes. Its error matches ErrStuck as well: the
+// connection can only be closed, and each further Receive returns the same error.
 func (c *Conn) Receive(ctx context.Context) (Record, error) {
 	rec, err := c.receive(ctx)
 	return rec, c.explain("receive", err)
@@ -60,9 +59,9 @@ func mayBeEnd(err error) bool {
 	return errors.Is(err, errZero) || errors.Is(err, unix.ECONNRESET)
 }
 
-// receiveAgain tells the end from an empty record, and looks for what is before the
-// end: now and then the kernel reports it while the last record is still queued, and
-// always does when it is a reset. A reset is reported once, and may follow the other.
+// receiveAgain tells the end from an empty record, and looks for records before the end.
+// The kernel sometimes reports the end while the last record is still queued, and always
+// does so for a reset. It reports a reset once, possibly after the end.
 func (c *Conn) receiveAgain(err error, rec *Record) error {
 	if errors.Is(err, errZero) && !c.ended() {
 		return c.discardEmpty()
@@ -75,7 +74,7 @@ func (c *Conn) receiveAgain(err error, rec *Record) error {
 		err = c.s.control(func(fd int) error { return c.read(fd, rec) })
 		switch {
 		case errors.Is(err, unix.ECONNRESET) && !c.reset.Load():
-		case errors.Is(err, errZero) && queued > 0: // it lies before a better one
+		case errors.Is(err, errZero) && queued > 0: // an empty record before another
 			return c.discardEmpty()
 		case mayBeEnd(err), errors.Is(err, unix.EAGAIN):
 			return c.lost(err)
@@ -85,8 +84,8 @@ func (c *Conn) receiveAgain(err error, rec *Record) error {
 	}
 }
 
-// ended reports whether the peer can send no more. Before that, only an empty record
-// has 0 bytes.
+// ended reports whether the peer can send no more. Until then, 0 bytes are an empty
+// record.
 func (c *Conn) ended() bool { return !errors.Is(c.s.control(hungUp), unix.EAGAIN) }
 
 // hungUp returns nil once the peer has closed its end (poll(2)), and EAGAIN before.
@@ -98,7 +97,7 @@ func hungUp(fd int) error {
 	return os.NewSyscallError("poll", err)
 }
 
-// queued is how many bytes are in the queue.
+// queued returns how many bytes are in the queue.
 func (c *Conn) queued() (n int) {
 	_ = c.s.control(func(fd int) (err error) {
 		n, err = unix.IoctlGetInt(fd, unix.TIOCINQ)
@@ -107,7 +106,7 @@ func (c *Conn) queued() (n int) {
 	return n
 }
 
-// discardEmpty takes the empty record out of the queue that read has seen there.
+// discardEmpty takes the empty record that read has seen out of the queue.
 func (c *Conn) discardEmpty() error {
 	if !c.s.sealed {
 		if err := c.s.control(consume); err != nil {
@@ -117,7 +116,7 @@ func (c *Conn) discardEmpty() error {
 	return ErrEmptyRecord
 }
 
-// lost tells a peer that had read everything from one that had not.
+// lost returns ErrPeerLost, with ECONNRESET if the peer left records unread, else io.EOF.
 func (c *Conn) lost(err error) error {
 	if c.reset.Load() || errors.Is(err, unix.ECONNRESET) {
 		return fmt.Errorf("%w: it closed with records unread: %w", ErrPeerLost, unix.ECONNRESET)
@@ -134,10 +133,10 @@ type buffer struct {
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// read is one attempt: a whole record with its files, or an error and no descriptor
-// kept.
+// read makes one attempt. It returns a whole record with its files, or an error and
+// keeps no descriptor.
 //
-// recvmsg(2) drops the descriptors that it cannot hand out, and to drop the last
+// recvmsg(2) drops the descriptors that it cannot hand out, and dropping the last
 // reference to one may take as long as its sender likes. So read peeks first, which
 // installs duplicates, and takes from the queue only what it has.
 func (c *Conn) read(fd int, rec *Record) error {
@@ -166,8 +165,8 @@ func (c *Conn) read(fd int, rec *Record) error {
 	return nil
 }
 
-// take takes the record that was peeked at and judged out of the queue, unless it is
-// bad and has descriptors, or might be the end.
+// take removes the record that was peeked at and judged from the queue, unless it is bad
+// and has descriptors, or might be the end.
 func take(fd int, verdict error, descriptors bool) error {
 	switch {
 	case errors.Is(verdict, errZero):
@@ -181,13 +180,13 @@ func take(fd int, verdict error, descriptors bool) error {
 	return verdict
 }
 
-// consume takes a record out of the queue that is known already.
+// consume removes a record that is known already from the queue.
 func consume(fd int) error {
 	_, _, _, err := recvNow(fd, nil, nil, 0)
 	return os.NewSyscallError("recvmsg", err)
 }
 
-// judge decides whether a record of n bytes is one to hand out. flags holds
+// judge returns what is wrong with a record of n bytes and fds descriptors. flags holds
 // MSG_CMSG_CLOEXEC beside the two that matter.
 func (l limits) judge(n, fds, flags int) error {
 	switch {
@@ -195,7 +194,7 @@ func (l limits) judge(n, fds, flags int) error {
 		return fmt.Errorf("%w: at most %d are taken", ErrTooManyFDs, l.fds)
 	case flags&unix.MSG_CTRUNC != 0:
 		return fmt.Errorf("%w: %d arrived; raise the limit on open files (ulimit -n) or close some, "+
-			"and see whether a security module refused them", ErrControlTruncated, fds)
+			"and check whether a security module refused them", ErrControlTruncated, fds)
 	case n == 0 && fds == 0:
 		return errZero
 	case n == 0:

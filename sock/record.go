@@ -14,16 +14,16 @@ const (
 	MaxFDs = 64
 )
 
-// Record is what Receive returns. The receiver owns Files and has to close
-// them, with CloseFiles or DropFiles: Close closes all that Take has not taken. Data is a copy that belongs to
-// the receiver; 1 to MaxRecord bytes.
+// Record is what Receive returns. The receiver owns Data, a copy of 1 to MaxRecord
+// bytes, and Files. It closes the files with Close, which closes all that Take has not
+// taken, or with CloseFiles or DropFiles.
 type Record struct {
 	Data  []byte
 	Files []*os.File // 0 to MaxFDs, close-on-exec
 }
 
-// Take gives file number i to the caller, who closes it from then on. It
-// returns nil where there is no such file, or it was taken before.
+// Take returns file number i, which the caller then owns and closes. It returns nil
+// if there is no such file, or if it was taken before.
 func (r *Record) Take(i int) *os.File {
 	if r == nil || i < 0 || i >= len(r.Files) {
 		return nil
@@ -33,8 +33,8 @@ func (r *Record) Take(i int) *os.File {
 	return f
 }
 
-// Close closes the files that were not taken, as CloseFiles does. It may be called
-// again and on nil.
+// Close closes the files that were not taken, with CloseFiles. It may be called again
+// and on nil.
 func (r *Record) Close() error {
 	if r == nil {
 		return nil
@@ -44,7 +44,7 @@ func (r *Record) Close() error {
 	return CloseFiles(files)
 }
 
-// newFiles makes the descriptors owned.
+// newFiles returns an *os.File for each descriptor.
 func newFiles(fds []int, from sender) []*os.File {
 	if len(fds) == 0 {
 		return nil

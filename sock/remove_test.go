@@ -36,6 +36,8 @@ func TestRemove(t *testing.T) {
 
 // A file that somebody else has put there since is theirs, even if it has the number of
 // one of ours: that may be after Close.
+//
+//fault:rows 74
 func TestRemoveLeavesOthersFiles(t *testing.T) {
 	requireNoLeak(t)
 	path := filepath.Join(safeDir(t), "s")

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Send sends one record of 1 to MaxRecord bytes with up to MaxFDs descriptors:
-// the whole of it, or an error and nothing (sendmsg(2)). The caller keeps its
-// files; they may be closed as soon as Send returns. It waits while the peer's
-// queue is full, and backs off while the user has too many descriptors in
-// flight (ErrTooManyInFlight once ctx is done).
+// Send sends one record of 1 to MaxRecord bytes with up to MaxFDs descriptors
+// (sendmsg(2)). If it fails, nothing is sent. The caller keeps its files and may
+// close them as soon as Send returns. Send waits while the peer's queue is full,
+// and while the user has too many descriptors in flight (ErrTooManyInFlight once
+// ctx is done).
 //
 // ErrEmptyRecord, ErrTooLong, ErrTooManyFDs and os.ErrClosed (one of the files)
-// are the caller's mistakes; ErrPeerLost is the other side's end.
+// are the caller's mistakes. ErrPeerLost: the other side has gone.
 func (c *Conn) Send(ctx context.Context, record []byte, fds ...*os.File) error {
 	err := checkRecord(len(record), len(fds))
 	if err == nil {
@@ -26,9 +26,9 @@ func (c *Conn) Send(ctx context.Context, record []byte, fds ...*os.File) error {
 	return c.explain("send", err)
 }
 
-// TrySend is [Conn.Send] for who must not wait, or has to be quick: where Send
-// would wait, it returns [ErrWouldWait] and has sent nothing. Files stay the
-// caller's; the other errors are those of Send.
+// TrySend is [Conn.Send] without waiting: where Send would wait, it sends nothing
+// and returns [ErrWouldWait]. The caller keeps its files; the other errors are those
+// of Send.
 func (c *Conn) TrySend(record []byte, fds ...*os.File) error {
 	err := checkRecord(len(record), len(fds))
 	if err == nil {
@@ -57,9 +57,9 @@ func checkRecord(size, fds int) error {
 	return nil
 }
 
-// send repeats sendmsg while there are too many descriptors in flight: nothing
-// tells when that is over. What counts is the kernel's last answer: where ctx ends
-// before it can be asked again, the pause says so, and the answer stands.
+// send repeats sendmsg while too many descriptors are in flight: nothing tells when
+// that is over. If ctx ends before the next attempt, the error holds the kernel's last
+// answer.
 func (c *Conn) send(ctx context.Context, record []byte, files []*os.File) error {
 	pause := backoff{next: time.Millisecond, max: 100 * time.Millisecond}
 	var last error
@@ -78,8 +78,8 @@ func (c *Conn) send(ctx context.Context, record []byte, files []*os.File) error 
 	}
 }
 
-// sendmsg is one attempt. The files are held for its time only, so that a Send
-// that waits does not keep anybody's Close waiting.
+// sendmsg makes one attempt. It holds the files only meanwhile, so that a Send that
+// waits does not keep a Close of them waiting.
 func sendmsg(fd int, record []byte, files []*os.File) error {
 	return withFDs(files, make([]int, 0, len(files)), func(fds []int) error {
 		var oob []byte
@@ -90,9 +90,9 @@ func sendmsg(fd int, record []byte, files []*os.File) error {
 	})
 }
 
-// withFDs calls f with the descriptors of files, none of which is closed before
-// f returns. os.File.Fd would do neither: it sets the description to blocking
-// mode, and holds nothing.
+// withFDs calls f with the descriptors of files, and keeps all of them open until f
+// returns. os.File.Fd does not keep them open, and sets the description to blocking
+// mode.
 func withFDs(files []*os.File, fds []int, f func(fds []int) error) error {
 	if len(files) == 0 {
 		return f(fds)

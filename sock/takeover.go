@@ -12,17 +12,17 @@ import (
 )
 
 // TakeOver makes a Listener of the one that the process at the other end of from hands
-// over (HandOver), without an instant in which nobody listens. path and the options are as
-// for Listen, and need not be those of the predecessor, but the path has to lead to the
-// same socket. Connections show this process as their Peer from then on, and path+".lock"
-// is locked all the time. from stays the caller's; nobody else may receive on it meanwhile.
+// over (HandOver). There is no instant in which nobody listens, and path+".lock" stays
+// locked. path and the options are as for Listen. They may differ from the predecessor's,
+// but path must lead to the same socket. From then on connections show this process as
+// their Peer. The caller keeps from; nobody else may receive on it meanwhile.
 //
-// On every error the predecessor is told why, and has its Listener as before. If it dies
-// once the socket is here, TakeOver goes on.
+// With an error, the predecessor is told why and keeps its Listener. If the predecessor
+// dies once the socket is here, TakeOver goes on.
 //
-// ErrNotListener: what came is not the listener of path and its lock, or the predecessor has
-// withdrawn it. ErrRefused: the predecessor runs as another user. ErrPeerLost: it
-// has died before; Listen replaces what it left. The others are those of Listen.
+// ErrNotListener: the predecessor did not send the listener of path and its lock, or
+// withdrew it. ErrRefused: the predecessor runs as another user. ErrPeerLost: it died
+// before; Listen replaces what it left. The others are those of Listen.
 func TakeOver(ctx context.Context, from *Conn, path string, opts ...ListenOption) (*Listener, error) {
 	l, err := takeOver(ctx, from, path, newOptions(opts))
 	if err != nil {
@@ -51,11 +51,11 @@ func takeOver(ctx context.Context, from *Conn, path string, o options) (*Listene
 	return l, nil
 }
 
-// maxReason bounds what a predecessor is told, in bytes.
+// maxReason bounds the reason that a predecessor is told, in bytes.
 const maxReason = 1024
 
 // receiveListener makes a Listener of what comes. It does not listen yet: until the
-// predecessor has let go, who connects is its to serve, and has to see its pid.
+// predecessor has closed its own, clients are the predecessor's and have to see its pid.
 func receiveListener(ctx context.Context, from *Conn, path string, o options) (*Listener, error) {
 	if err := (Policy{}).Check(from.peer); err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func receiveListener(ctx context.Context, from *Conn, path string, o options) (*
 	return l, err
 }
 
-// confirm says that the listener is taken, unless the predecessor has withdrawn it. One
-// that has died has not.
+// confirm tells the predecessor that the listener is taken, and fails if the predecessor
+// has withdrawn it. One that has died has not withdrawn it.
 func (l *Listener) confirm(ctx context.Context, from *Conn) error {
 	err := from.TrySend(listenerTaken)
 	if err == nil || !errors.Is(err, ErrPeerLost) {
@@ -98,7 +98,7 @@ func (l *Listener) confirm(ctx context.Context, from *Conn) error {
 	return errors.Join(fmt.Errorf("%w: the predecessor has withdrawn it", ErrNotListener), rec.Close())
 }
 
-// adopt checks what came and takes it. Nothing is changed before all is checked.
+// adopt checks what came, and then takes it. It changes nothing before all is checked.
 func (l *Listener) adopt(rec *Record, o options) error {
 	var mode uint32
 	err := withFDs(rec.Files, nil, func(fds []int) (err error) {
@@ -128,7 +128,7 @@ func (l *Listener) adopt(rec *Record, o options) error {
 	return err
 }
 
-// inherit makes the socket of a duplicate of f.
+// inherit makes the socket from a duplicate of f.
 func (l *Listener) inherit(f *os.File, o options) error {
 	fd := -1
 	err := withFDs([]*os.File{f}, nil, func(fds []int) (err error) {
@@ -150,7 +150,7 @@ func (l *Listener) inherit(f *os.File, o options) error {
 	return nil
 }
 
-// checkListening says whether fd listens at file.
+// checkListening checks that fd listens at file.
 func checkListening(fd int, file string) error {
 	if err := checkSocket(fd, 1); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotListener, err)
@@ -165,7 +165,7 @@ func checkListening(fd int, file string) error {
 	return nil
 }
 
-// isSamePlace reports whether two names are of one entry of a directory.
+// isSamePlace reports whether a and b name the same entry of a directory.
 func isSamePlace(a, b string) bool {
 	if a == "" || a[0] == '@' || filepath.Base(a) != filepath.Base(b) {
 		return false

@@ -13,6 +13,8 @@ import (
 
 // Whatever keeps the successor from taking the listener, the predecessor has it as before,
 // and serves who waited.
+//
+//fault:rows 85
 func TestListenerThatIsNotTakenStays(t *testing.T) {
 	for name, c := range map[string]struct {
 		successor func(t *testing.T, b *Conn, give context.CancelFunc)
@@ -170,6 +172,8 @@ func TestWhatIsNoListenerIsNotTakenOver(t *testing.T) {
 }
 
 // A predecessor that dies once all is sent has not withdrawn it.
+//
+//fault:rows 85
 func TestPredecessorDies(t *testing.T) {
 	requireNoLeak(t)
 	dir := safeDir(t)

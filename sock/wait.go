@@ -19,8 +19,7 @@ func newDirection(setDeadline func(time.Time) error) direction {
 	return direction{turn: make(chan struct{}, 1), setDeadline: setDeadline}
 }
 
-// enter waits for the turn. A context that is done loses even when the turn is
-// free.
+// enter waits for the turn. It fails if ctx is done, even when the turn is free.
 func (d *direction) enter(ctx context.Context, closed <-chan struct{}) error {
 	if err := over(ctx, closed); err != nil {
 		return err
@@ -35,7 +34,7 @@ func (d *direction) enter(ctx context.Context, closed <-chan struct{}) error {
 	}
 }
 
-// over says why nothing is to be waited for any more, or is nil.
+// over returns why a call must not wait any more, or nil.
 func over(ctx context.Context, closed <-chan struct{}) error {
 	if isClosed(closed) {
 		return ErrClosed
@@ -56,8 +55,8 @@ func (d *direction) tryEnter(closed <-chan struct{}) error {
 	}
 }
 
-// unlessClosed gives the turn back if closed is: what began after that would not be
-// interrupted.
+// unlessClosed gives the turn back if closed is closed: nothing would interrupt an
+// operation that began after that.
 func (d *direction) unlessClosed(closed <-chan struct{}) error {
 	if isClosed(closed) {
 		d.leave()
@@ -68,12 +67,12 @@ func (d *direction) unlessClosed(closed <-chan struct{}) error {
 
 func (d *direction) leave() { <-d.turn }
 
-// past is a deadline that has gone by: setting it wakes who waits.
+// past is a deadline that has gone by: setting it wakes what waits.
 var past = time.Unix(1, 0)
 
 // interruptWhenDone arms the deadline to go off when ctx is done. The function
-// it returns disarms it, and comes back only when nothing of this context can
-// touch the deadline any more: the next operation starts with none.
+// that it returns disarms it, and returns only when this context cannot touch the
+// deadline any more: the next operation starts with none.
 func (d *direction) interruptWhenDone(ctx context.Context) (disarm func()) {
 	if ctx.Done() == nil {
 		return func() {}
@@ -92,15 +91,14 @@ func (d *direction) interruptWhenDone(ctx context.Context) (disarm func()) {
 	}
 }
 
-// backoff is a pause that doubles. It is for kernel limits that nothing can
+// backoff is a pause that doubles. It is for limits of the kernel that no call can
 // wait on: a full backlog, no descriptor left, too many in flight.
 type backoff struct {
 	next, max time.Duration
 }
 
-// wait pauses once. It returns early, with an error, when ctx is done or closed
-// is; a nil closed never is. What is over before loses even to a timer that has
-// run out: who could not try again for that reason is told it here.
+// wait pauses once. It returns an error as soon as ctx is done or closed is closed,
+// even if the pause is over as well; a nil closed never closes.
 func (b *backoff) wait(ctx context.Context, closed <-chan struct{}) error {
 	if err := over(ctx, closed); err != nil {
 		return err
