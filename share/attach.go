@@ -15,19 +15,20 @@ import (
 // Attach connects to the producer that listens at path, takes its offer of that
 // name ("" for the only one) and maps the memory on dev, read-only unless an
 // option says otherwise. ctx bounds attaching, not the attachment. The caller
-// owns the Attachment. If its data is still in the making ([Server.Prepare]) the
-// memory is mapped, and Attach waits for the data. A producer that dies once its
-// offer and the data are here takes nothing away: the Attachment is made, and its
-// lease is over; of legacy memory it has to have confirmed as well that what was
-// opened is what it offered ([Legacy]). If a step fails nothing is left behind, and a
-// producer that is there is told why.
+// owns the Attachment.
+//
+// If the producer is still making the data ([Server.Prepare]), Attach maps the
+// memory and then waits for the data. If the producer dies after that, Attach still
+// succeeds, and the lease is over; for legacy memory the producer must first have
+// confirmed that the opened memory is the offered one ([Legacy]). If a step fails,
+// Attach leaves nothing behind and tells the producer why.
 //
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused]
 // for a producer of another user; [ErrRefused]; [ErrRevoked]; [ErrTimeout];
 // [sock.ErrPeerLost]; [ErrWire]; [ErrUnsupported]; [ErrVersion]; [ErrProtocol];
 // [ErrRate]; [ErrTooLarge]; [ErrStale]; [ErrHandle]; those of [vmm.Import], or of
 // [cu.Context.OpenIPC] and [vmm.ErrDescriptor], [vmm.ErrDevice] and [vmm.ErrKind];
-// one for an option that makes no sense.
+// an error for an invalid option.
 func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) (*Attachment, error) {
 	o, err := newAttachOptions(opts)
 	if err != nil {
@@ -46,12 +47,12 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 
 // An attaching is one Attach under way. It takes these steps, each of which can fail:
 //
-//	connect   the producer is one whose offers are taken
-//	ask       it is told what is wanted
-//	receive   its offer is here, with all descriptors
-//	open      the memory is mapped, or legacy memory opened; what is resumed is mapped
-//	answer    the producer is told so, once the data is there
-//	confirm   of legacy memory: the producer says that it is what it offered
+//	connect   connect to a producer that the policy admits
+//	ask       tell it what is wanted
+//	receive   wait for its whole offer, with all descriptors
+//	open      map the memory, or open legacy memory; resumed memory is mapped already
+//	answer    tell the producer so, once the data is there
+//	confirm   for legacy memory: the producer says that it is what it offered
 type attaching struct {
 	transport *transport
 	process   *sock.Process // that listens, or nil
@@ -61,32 +62,42 @@ type attaching struct {
 	name      string
 	dev       *cu.Device
 	resumes   *Attachment // whose memory this is to be a lease of, or nil
+	behind    *tie        // the lease that a producer has taken back, which is not asked again; or nil
 	step      *stepper
 
-	room   *vmm.Reservation // or nil
-	offer  wire.Offer
-	whole  bool // the last record of the offer has come
-	files  []*os.File
-	data   []byte         // of the application, that came behind the offer
-	memory attachedMemory // nil before it is open
-	asked  bool           // there is a conversation
-	answer [64]byte       // room for what is said, made before the offer comes
+	room    *vmm.Reservation // or nil
+	offer   wire.Offer
+	whole   bool // the last record of the offer has come
+	files   []*os.File
+	data    []byte         // of the application, that came behind the offer
+	cursors *os.File       // memory of this lease alone, or nil
+	memory  attachedMemory // nil before it is open
+	asked   bool           // there is a conversation
+	answer  [64]byte       // room for what is said, made before the offer comes
 }
 
-// attach takes all steps.
+// attach makes an attachment.
 func (a *attaching) attach(ctx context.Context) (*Attachment, error) {
-	if err := a.connect(ctx); err != nil {
+	if err := a.lease(ctx); err != nil {
 		return nil, err
-	}
-	a.step = newStepper(ctx, &a.opts.timeout)
-	defer func() { a.step.cancel() }()
-	if err := a.take(ctx); err != nil {
-		return nil, a.fail(ctx, err)
 	}
 	if a.resumes != nil {
 		a.memory = a.resumes.memory // which stays the other's until there is nothing left to fail
 	}
 	return newAttachment(a), nil
+}
+
+// lease takes all steps.
+func (a *attaching) lease(ctx context.Context) error {
+	if err := a.connect(ctx); err != nil {
+		return err
+	}
+	a.step = newStepper(ctx, &a.opts.timeout)
+	defer func() { a.step.cancel() }()
+	if err := a.take(ctx); err != nil {
+		return a.fail(ctx, err)
+	}
+	return nil
 }
 
 func (a *attaching) connect(ctx context.Context) error {
@@ -98,11 +109,14 @@ func (a *attaching) connect(ctx context.Context) error {
 	}
 	a.transport = t
 	a.process, a.unwatched = a.opts.process(t.conn)
+	if a.behind.isOf(t.conn.Peer(), a.process) {
+		return errors.Join(errTakenBack, t.conn.Close(), a.process.Close())
+	}
 	a.opts.connected(t.conn.Peer())
 	return nil
 }
 
-// connect connects to a producer whose offers are taken.
+// connect connects to a producer that the policy admits.
 func connect(ctx context.Context, path string, o peerOptions, opts ...sock.DialOption) (*transport, error) {
 	conn, err := sock.Dial(ctx, path, append(opts, sock.WithMaxRecord(wire.MaxRecord))...)
 	if err != nil {
@@ -146,7 +160,7 @@ func (a *attaching) take(ctx context.Context) error {
 	return a.awaitConfirmation()
 }
 
-// ask says what is wanted, and then reserves the room that was asked for.
+// ask tells the producer what is wanted, and then reserves the room of WithRoom.
 func (a *attaching) ask(ctx context.Context) (err error) {
 	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities(),
 		Process: wire.Process{Told: true, Flags: processFlags(a.dev)}, Resume: a.generation(), After: a.opts.after()})
@@ -165,7 +179,7 @@ func (a *attaching) ask(ctx context.Context) (err error) {
 	return err
 }
 
-// say sends m. A producer that has gone may have said before what it had to say.
+// say sends m. A producer that has gone is no error here: it may have sent its answer before.
 func (a *attaching) say(ctx context.Context, m wire.Message) error {
 	err := a.transport.sendRecord(ctx, wire.Append(a.answer[:0], m))
 	if errors.Is(err, sock.ErrPeerLost) {
@@ -184,21 +198,31 @@ func (a *attaching) receiveOffer() error {
 		if err != nil {
 			return err
 		}
-		if _, ok := m.(wire.Data); !ok {
+		if _, ok := m.(wire.Offer); ok {
 			a.files = append(a.files, files...)
 		}
 		switch m := m.(type) {
 		case wire.Progress:
+			a.opts.progress(m.Done, m.Total)
 		case wire.Revoke:
 			return ErrRevoked
 		case wire.Offer:
-			if err := a.add(m); err != nil || a.whole && m.DataSize == 0 {
+			if err := a.add(m); err != nil {
 				return err
 			}
 		case wire.Data:
-			return errors.Join(a.addData(files[0]), sock.CloseFiles(files))
+			if err := errors.Join(a.addData(files[0]), sock.CloseFiles(files)); err != nil {
+				return err
+			}
+		case wire.Cursors:
+			if err := a.addCursors(files); err != nil {
+				return err
+			}
 		default:
 			return unexpected(m, "where an offer belongs")
+		}
+		if a.isComplete() {
+			return nil
 		}
 		a.step.renew()
 	}
@@ -249,7 +273,7 @@ func (a *attaching) awaitConfirmation() error {
 	return err
 }
 
-// hear waits for that message.
+// hear waits for the message want.
 func (a *attaching) hear(want wire.Message, state string) error {
 	for {
 		a.step.renew()
@@ -260,6 +284,7 @@ func (a *attaching) hear(want wire.Message, state string) error {
 		}
 		switch m := m.(type) {
 		case wire.Progress:
+			a.opts.progress(m.Done, m.Total)
 		case wire.Revoke:
 			return ErrRevoked
 		default:
@@ -274,22 +299,21 @@ func (a *attaching) hear(want wire.Message, state string) error {
 	}
 }
 
-// dropFiles closes the descriptors that came. The last of them is a driver's, or
-// whatever a peer likes, which may take long to close.
+// dropFiles closes the received descriptors. A lying peer's may take long to close.
 func (a *attaching) dropFiles() {
 	_ = sock.CloseFiles(a.files)
 	a.files = nil
 }
 
-// fail is the end of an attaching that came to nothing: it leaves nothing behind, and
-// tells the producer why, after legacy memory was closed: the producer may free it
-// then.
+// fail ends an attaching that failed with err. It leaves nothing behind and tells the
+// producer why. It closes legacy memory first, because the producer may free it then.
 func (a *attaching) fail(ctx context.Context, err error) error {
 	if a.memory != nil {
 		err = errors.Join(err, a.memory.Close())
 	}
 	err = errors.Join(err, a.room.Close())
 	a.dropFiles()
+	dropCursors(a.cursors)
 	if errors.Is(err, ErrRevoked) && a.offer.Process.Told {
 		a.transport.trySay(wire.Farewell{}) // nothing is mapped any more
 	}
@@ -306,7 +330,7 @@ func (a *attaching) fail(ctx context.Context, err error) error {
 	return errors.Join(err, a.transport.conn.Close(), a.process.Close())
 }
 
-// attachFailed is what a producer is told, or nil.
+// attachFailed returns what the producer is told, or nil.
 func attachFailed(err error) wire.Message {
 	switch {
 	case isGone(err), errors.Is(err, ErrRevoked):

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share/internal/wire"
@@ -15,42 +16,53 @@ import (
 
 type attachOptions struct {
 	peerOptions
-	access    cu.Access
-	anyDevice bool
-	connected func(sock.Peer)
-	received  func(Offer, []*os.File)
-	steps     func(vmm.Step)
-	room      uint64
-	place     *vmm.Reservation // where the memory is mapped, or nil
-	reoffer   bool
-	newerThan uint64
-	wait      bool         // for what is newer than that
-	handles   []HandleType // that are taken
-	maxChunks int
-	maxSize   uint64 // 0 is any
-	maxData   int
+	access     cu.Access
+	anyDevice  bool
+	maxCursors uint64 // 0 takes none
+	peer       bool   // the device is to use memory of others
+	connected  func(sock.Peer)
+	received   func(Offer, []*os.File)
+	steps      func(vmm.Step)
+	progress   func(done, total uint64)
+	room       uint64
+	place      *vmm.Reservation // where the memory is mapped, or nil
+	reoffer    bool
+	newerThan  uint64
+	wait       bool         // for what is newer than that
+	handles    []HandleType // that are taken
+	maxChunks  int
+	maxSize    uint64 // 0 is any
+	maxData    int
+	follows    bool          // the attachment is one of Follow
+	leaseless  time.Duration // how long that stays without a lease
 }
 
 // WithAccess sets what the device may do with the memory here; the offer has to
-// allow it. The default is [ReadOnly], which legacy memory cannot be held to: see
+// allow it. The default is [ReadOnly]. Legacy memory is always [ReadWrite]: see
 // [Attachment.Access] and [WithHandle].
 func WithAccess(a cu.Access) AttachOption {
 	return attachOption(func(o *attachOptions) { o.access = a })
 }
 
-// WithAnyDevice maps the memory on whichever device of dev's driver it is on,
-// instead of failing when that is not dev. Legacy memory of a device that is hidden
-// here is opened on dev.
+// WithAnyDevice maps the memory on the device that it is on, instead of failing if
+// that is not dev. Legacy memory of a device that is hidden here is opened on dev.
 func WithAnyDevice() AttachOption {
 	return attachOption(func(o *attachOptions) { o.anyDevice = true })
 }
 
-// OnConnected calls f with the producer once there is a connection.
+// WithPeerAccess lets dev use memory that is on another device, by peer access: copies
+// and kernels of dev's contexts reach it at [Attachment.Ptr]. It includes
+// [WithAnyDevice]. If dev cannot reach the memory, Attach fails with [ErrNoPeer].
+func WithPeerAccess() AttachOption {
+	return attachOption(func(o *attachOptions) { o.anyDevice, o.peer = true, true })
+}
+
+// OnConnected calls f with the producer once the connection is made.
 func OnConnected(f func(sock.Peer)) AttachOption {
 	return attachOption(func(o *attachOptions) { o.connected = f })
 }
 
-// OnReceived calls f with the offer when all of it is here. The files are not f's.
+// OnReceived calls f once the whole offer has arrived. f must not close the files.
 func OnReceived(f func(Offer, []*os.File)) AttachOption {
 	return attachOption(func(o *attachOptions) { o.received = f })
 }
@@ -60,100 +72,112 @@ func OnStep(f func(vmm.Step)) AttachOption {
 	return attachOption(func(o *attachOptions) { o.steps = f })
 }
 
-// WithRoom reserves address space for size bytes, rounded up to the granularity,
-// while the offer is waited for, so that this need not be done when it is there
-// (cuMemAddressReserve). Memory that is larger gets a reservation of its own, as
-// without. If there is no room, Attach fails.
+// OnProgress calls f when the producer says how far its offer or its data is
+// ([Server.Working]), a few times a second at most, on the goroutine of Attach. The
+// numbers are bytes, as the producer gives them: nothing checks them. A producer need not
+// say anything.
+func OnProgress(f func(done, total uint64)) AttachOption {
+	return attachOption(func(o *attachOptions) { o.progress = f })
+}
+
+// quiet drops the application's functions, for a lease that it need not hear of.
+func (o *attachOptions) quiet() {
+	o.connected, o.received, o.progress = func(sock.Peer) {}, func(Offer, []*os.File) {}, func(_, _ uint64) {}
+}
+
+// WithRoom reserves address space for size bytes, rounded up to the granularity, while
+// Attach waits for the offer, which saves time later (cuMemAddressReserve). Larger memory
+// gets its own reservation, as without this option. If there is no room, Attach fails.
 func WithRoom(size uint64) AttachOption {
 	return attachOption(func(o *attachOptions) { o.room = size })
 }
 
-// WithReservation maps the memory at the beginning of r, which stays the caller's, who
-// closes it after the attachment. Memory that is larger is [vmm.ErrCapacity]. One
-// attachment after the other is mapped at the same address so: see [Follow].
+// WithReservation maps the memory at the beginning of r. The caller keeps r, and closes it
+// after the attachment. If the memory is larger than r, Attach fails with
+// [vmm.ErrCapacity]. Attachments with the same r, one after the other, have the same
+// address: see [Follow].
 func WithReservation(r *vmm.Reservation) AttachOption {
 	return attachOption(func(o *attachOptions) { o.place = r })
 }
 
 // WithReoffer keeps the descriptors of the memory, so that [Attachment.Buffer] can be
-// offered on ([vmm.WithReexport]): a successor takes the memory over from its
-// predecessor, which may end then, without loading it again. It is the same memory, of the
-// same generation. It can be offered with as much access as it is attached with:
-// [ReadOnly] if nothing else is asked for.
+// offered on ([vmm.WithReexport]). So a successor takes memory over from a predecessor
+// that is about to end, without loading it again. It is the same memory, of the same
+// generation. It can be offered with at most the access that it is attached with, which
+// is [ReadOnly] by default.
 //
-// The lease says to the predecessor that the memory is in use, by the consumers of its
-// successor as well. So Close of such an attachment closes the memory first. While that is
-// offered Close is [ErrInUse] and changes nothing. The end of the lease takes nothing away
-// from the successor's consumers, nor does [Attachment.Report]: they hear of it only from
-// the successor, which decides what it means.
+// The lease tells the predecessor that the memory is in use, also by the successor's
+// consumers. So Close of such an attachment closes the memory first; while the memory is
+// offered, Close fails with [ErrInUse] and changes nothing. The end of the lease, or a
+// [Attachment.Report], takes nothing away from the successor's consumers: the successor
+// decides what to tell them.
 //
-// Legacy memory cannot be offered on ([ErrHandle]): it ends with who allocated it.
+// Legacy memory cannot be offered on ([ErrHandle]): it ends with the process that
+// allocated it.
 func WithReoffer() AttachOption {
 	return attachOption(func(o *attachOptions) { o.reoffer = true })
 }
 
 // WithNewerThan takes only an offer whose memory has a larger generation
-// ([vmm.Descriptor]), and is for who attached before: after its producer has died,
-// or has grown the buffer, it gets memory that was made later, or [ErrStale], and
-// never takes what it knows already for new. The producer is told. Every generation
-// is larger than 0. A buffer that is offered again, with other data in it, has the
-// generation that it had: of what the data is, [WithData] can tell.
+// ([vmm.Descriptor]); any other is [ErrStale]. Use it to attach again, after the producer
+// has died or has grown the buffer, without taking known memory for new. The producer is
+// told. Every generation is larger than 0. A buffer that is offered again with other data
+// keeps its generation: use [WithData] to tell what the data is.
 func WithNewerThan(generation uint64) AttachOption {
 	return attachOption(func(o *attachOptions) { o.newerThan = generation })
 }
 
-// WithWait has Attach wait for newer memory where [WithNewerThan] would have it fail with
-// [ErrStale]: the producer keeps it waiting while the name stands for older memory, as it
-// does for an offer that it expects ([Server.Expect]). That is bounded by the time of a
-// step ([ErrTimeout]), which [Server.Working] renews. When the older offer ends and no
-// other is expected, Attach is refused ([RefusedName]). A producer that is older than this
-// does not wait: it is ErrStale. Without WithNewerThan there is nothing to wait for.
+// WithWait makes Attach wait for newer memory where [WithNewerThan] alone would fail with
+// [ErrStale]. The producer keeps the consumer waiting while the name stands for older
+// memory, as for an offer that it expects ([Server.Expect]). The wait is bounded by the
+// time of a step ([ErrTimeout]), which [Server.Working] renews. When the older offer ends
+// and no other is expected, the producer refuses ([RefusedName]). With a producer that is
+// older than this, Attach fails with ErrStale. Without WithNewerThan, WithWait does nothing.
 func WithWait() AttachOption {
 	return attachOption(func(o *attachOptions) { o.wait = true })
 }
 
-// WithMaxChunks refuses offers of more than n chunks ([ErrTooLarge]), of which each
-// is a descriptor that is held while attaching. The default is [vmm.MaxChunks].
+// WithMaxChunks refuses offers of more than n chunks ([ErrTooLarge]). Attach holds a
+// descriptor for each chunk meanwhile. The default is [vmm.MaxChunks].
 func WithMaxChunks(n int) AttachOption {
 	return attachOption(func(o *attachOptions) { o.maxChunks = n })
 }
 
-// WithMaxSize refuses offers that would map more than size bytes ([ErrTooLarge]): the
-// size of the buffer, rounded up to whole chunks. The default, 0, is any size.
+// WithMaxSize refuses offers that would map more than size bytes ([ErrTooLarge]). It
+// counts the buffer's size rounded up to whole chunks. The default, 0, sets no bound.
 func WithMaxSize(size uint64) AttachOption {
 	return attachOption(func(o *attachOptions) { o.maxSize = size })
 }
 
 // WithMaxData refuses offers with more than n bytes of application data
-// ([ErrTooLarge]), which Attach reads into memory of this process. The default is
-// [MaxData], which is the most; with 0 no offer that has any is taken.
+// ([ErrTooLarge]), which Attach reads into memory of this process. The default, and
+// the maximum, is [MaxData]; 0 refuses every offer that has any.
 func WithMaxData(n int) AttachOption {
 	return attachOption(func(o *attachOptions) { o.maxData = n })
 }
 
-// WithHandle takes memory that is opened by handles of these types, and no other
-// ([ErrHandle]). The default is [HandleFD] alone: memory of a [HandleLegacy] has no
-// [Attachment.Buffer], can always be written, whatever was asked for, and does not
-// stay when its producer frees it. A producer does not send the handle of legacy
-// memory to a consumer that does not take such.
+// WithHandle sets which types of handles Attach takes; offers of other types fail
+// ([ErrHandle]). The default is [HandleFD] alone. Memory of a [HandleLegacy] has no
+// [Attachment.Buffer], can always be written, and is gone when its producer frees it.
+// A producer sends a legacy handle only to a consumer that takes such.
 func WithHandle(types ...HandleType) AttachOption {
 	return attachOption(func(o *attachOptions) { o.handles = types })
 }
 
 func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	o := &attachOptions{
-		peerOptions: newPeerOptions(), access: ReadOnly, connected: func(sock.Peer) {},
-		received: func(Offer, []*os.File) {}, steps: func(vmm.Step) {},
-		maxChunks: vmm.MaxChunks, maxData: MaxData, handles: []HandleType{HandleFD},
+		peerOptions: newPeerOptions(), access: ReadOnly, steps: func(vmm.Step) {},
+		maxChunks: vmm.MaxChunks, maxData: MaxData, leaseless: DefaultTimeout, handles: []HandleType{HandleFD},
 	}
+	o.quiet()
 	for _, opt := range opts {
 		if opt != nil {
 			opt.attach(o)
 		}
 	}
 	switch {
-	case o.connected == nil || o.received == nil || o.steps == nil:
-		return nil, errors.New("share: OnConnected, OnReceived or OnStep without a function (nil)")
+	case o.connected == nil || o.received == nil || o.steps == nil || o.progress == nil:
+		return nil, errors.New("share: OnConnected, OnReceived, OnStep or OnProgress without a function (nil)")
 	case len(o.handles) == 0:
 		return nil, errors.New("share: WithHandle without a type takes no memory at all")
 	case slices.ContainsFunc(o.handles, func(h HandleType) bool { return h != HandleFD && h != HandleLegacy }):
@@ -161,12 +185,15 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	case o.reoffer && slices.Contains(o.handles, HandleLegacy):
 		return nil, fmt.Errorf("%w: WithReoffer and WithHandle(%v): legacy memory cannot be offered on", ErrHandle, o.handles)
 	case o.place != nil && o.room != 0:
-		return nil, errors.New("share: WithRoom and WithReservation: the memory is mapped in one of them")
+		return nil, errors.New("share: WithRoom and WithReservation: the memory is mapped in only one of them")
 	case o.maxChunks < 1:
 		return nil, fmt.Errorf("share: WithMaxChunks(%d): memory has one chunk at least", o.maxChunks)
 	}
 	if o.maxData < 0 || o.maxData > MaxData {
 		return nil, fmt.Errorf("share: WithMaxData(%d): want 0 to %d", o.maxData, MaxData)
+	}
+	if o.leaseless < 0 {
+		return nil, fmt.Errorf("share: WithoutLease(%v): want 0 or more", o.leaseless)
 	}
 	if err := wire.CheckAccess(o.access); err != nil {
 		return nil, err
@@ -174,15 +201,19 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	return o, o.check()
 }
 
-// capabilities is what the producer is told that this side takes.
+// capabilities returns what this side tells the producer that it takes.
 func (o *attachOptions) capabilities() wire.Capabilities {
+	takes := wire.TakesData
 	if slices.Contains(o.handles, HandleLegacy) {
-		return wire.TakesData | wire.TakesLegacy
+		takes |= wire.TakesLegacy
 	}
-	return wire.TakesData
+	if o.maxCursors > 0 {
+		takes |= wire.TakesCursors
+	}
+	return takes
 }
 
-// after is the generation above which memory is waited for, or 0.
+// after returns the generation that the awaited memory must exceed, or 0.
 func (o *attachOptions) after() uint64 {
 	if !o.wait {
 		return 0
@@ -190,30 +221,32 @@ func (o *attachOptions) after() uint64 {
 	return o.newerThan
 }
 
-// suits checks that it is the offer that was asked for.
+// suits checks that m is the offer that was asked for.
 func (o *attachOptions) suits(m wire.Offer, name string) error {
 	switch generation := m.Memory.Generation; {
 	case name != "" && name != m.Name:
 		return fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, m.Name, name)
 	case !slices.Contains(o.handles, m.HandleType()):
-		return fmt.Errorf("%w: %q is offered by a %s handle, and wanted is %v (WithHandle)", ErrHandle, m.Name, m.HandleType(), o.handles)
+		return fmt.Errorf("%w: %q is offered by a %s handle, and WithHandle takes %v", ErrHandle, m.Name, m.HandleType(), o.handles)
 	case o.newerThan != 0 && generation <= o.newerThan:
 		return fmt.Errorf("%w: %q is of generation %d, and one above %d was asked for", ErrStale, m.Name, generation, o.newerThan)
 	}
 	return nil
 }
 
-// tooLarge says what of an offer is more than is taken, if anything.
+// tooLarge returns what part of the offer is larger than this side takes, or nil.
 func (o *attachOptions) tooLarge(m wire.Offer) error {
 	d, data := m.Memory, max(m.DataSize, uint64(len(m.Data)))
 	size, ok := mappedSize(d)
 	switch {
 	case data > uint64(o.maxData):
-		return fmt.Errorf("%w: %d bytes of application data; %d are taken", ErrTooLarge, data, o.maxData)
+		return fmt.Errorf("%w: %d bytes of application data; want %d at most (WithMaxData)", ErrTooLarge, data, o.maxData)
+	case m.CursorSize > o.maxCursors:
+		return fmt.Errorf("%w: %d bytes of cursors; want %d at most (WithCursorsOf)", ErrTooLarge, m.CursorSize, o.maxCursors)
 	case d.Chunks > o.maxChunks:
-		return fmt.Errorf("%w: %d chunks; %d are taken", ErrTooLarge, d.Chunks, o.maxChunks)
+		return fmt.Errorf("%w: %d chunks; want %d at most (WithMaxChunks)", ErrTooLarge, d.Chunks, o.maxChunks)
 	case o.maxSize > 0 && (!ok || size > o.maxSize):
-		return fmt.Errorf("%w: %d chunks of %d bytes; %d bytes are taken", ErrTooLarge, d.Chunks, d.ChunkSize, o.maxSize)
+		return fmt.Errorf("%w: %d chunks of %d bytes; want %d bytes at most (WithMaxSize)", ErrTooLarge, d.Chunks, d.ChunkSize, o.maxSize)
 	}
 	return nil
 }
@@ -223,8 +256,8 @@ func fits(d vmm.Descriptor, room *vmm.Reservation) bool {
 	return ok && size <= room.Size()
 }
 
-// mappedSize is how many bytes are mapped, if 64 bits hold that: the numbers are a
-// peer's.
+// mappedSize returns how many bytes are mapped. ok is false if that overflows 64 bits: the
+// numbers are a peer's.
 func mappedSize(d vmm.Descriptor) (size uint64, ok bool) {
 	over, size := bits.Mul64(uint64(d.Chunks), d.ChunkSize)
 	return size, over == 0

@@ -18,7 +18,7 @@ import (
 
 var errSecret = errors.New("the secret is 4711")
 
-// A doorkeeper lets in who asks to read, and remembers who asked.
+// A doorkeeper lets in who does not ask to write, and remembers who asked.
 type doorkeeper struct {
 	mu    sync.Mutex
 	asked []Offer
@@ -29,7 +29,7 @@ func (d *doorkeeper) authorize(p sock.Peer, o Offer) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked, d.peers = append(d.asked, o), append(d.peers, p)
-	if o.Access != ReadOnly {
+	if o.Access == ReadWrite {
 		return errSecret
 	}
 	return nil

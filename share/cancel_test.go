@@ -285,7 +285,7 @@ func deaf(t *testing.T, dev *cu.Device, ctx *cu.Context) *Attachment {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 	for err == nil {
-		err = att.transport.conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
+		err = att.now.Load().transport.conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
 	}
 	require.ErrorIs(t, err, sock.ErrWouldWait)
 	return att

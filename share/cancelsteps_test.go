@@ -137,9 +137,11 @@ func TestProducerThatTakesTooLong(t *testing.T) {
 	})
 	att, err := Attach(soon(t), path, "data", dev)
 	require.NoError(t, err)
-	brisk := *att.transport
+	is := att.now.Load()
+	brisk := *is.transport
 	brisk.timeout = brief
-	hurried := &Attachment{transport: &brisk, offer: att.offer, memory: att.memory, done: att.done}
+	hurried := &Attachment{memory: att.memory, last: func() {}}
+	hurried.now.Store(&tie{transport: &brisk, offer: is.offer, done: is.done})
 	require.ErrorIs(t, hurried.Report(soon(t), nil), ErrTimeout)
 	require.NoError(t, att.Err(), "the producer is still there")
 	require.NoError(t, att.Close())

@@ -37,10 +37,15 @@ type child struct {
 	out *bufio.Scanner
 }
 
+// childLife bounds how long a child lives, which is mostly as long as its test.
+const childLife = 5 * time.Minute
+
 // start runs one of children; it prints lines, and goes on when its input ends.
 func start(t testing.TB, name, path, do string) *child {
 	t.Helper()
-	return startCommand(t, cutest.Child(soon(t), name, pathEnv+"="+path, doEnv+"="+do))
+	limited, cancel := context.WithTimeout(context.Background(), childLife) // soon is too short for a long test's child
+	t.Cleanup(cancel)
+	return startCommand(t, cutest.Child(limited, name, pathEnv+"="+path, doEnv+"="+do))
 }
 
 func startCommand(t testing.TB, cmd *exec.Cmd) *child {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -14,34 +15,37 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// CounterStride is how many bytes a slot of counters takes: words of different
-// waiters do not share a line of any cache.
+// CounterStride is the size of a counter's slot in bytes: words of different waiters do
+// not share a cache line.
 const CounterStride = 128
 
-// A Counter has streams of two processes come one after the other by a number in
-// memory that both have mapped: one side signals, the other waits. Unlike events
-// it works between containers (D18). It is safe for concurrent use.
+// A Counter orders the streams of two processes by a number in memory that both have
+// mapped: one side signals a number, the other waits for it. Unlike events, it works
+// between containers (D18). It is safe for concurrent use.
 //
-// The memory is a buffer of its own, the control chunk, offered like any other,
-// for reading and writing. Each waiter has a slot in it, to which nobody else
-// waits: when its peer dies, it writes a number itself that frees all its streams
-// (D20b), and the slot is not to be used again. Who makes the buffer fills it with
-// zeros before it is offered, whatever new memory reads as (D9): counting begins
-// with 1. It is offered before streams wait, or with [WithSynchronized]: [Server.Offer]
-// waits for what the device was given, and consumers for the offer.
+// The memory is a buffer of its own, the control chunk, which is offered like any other,
+// for reading and writing. Each waiter has a slot of it to itself: when its peer dies, it
+// writes a number there that frees all its streams (D20b), and the slot must not be used
+// again. The producer fills the buffer with zeros before it offers it, because new memory
+// may hold anything (D9); counting begins with 1. Offer it before streams wait, or with
+// [WithSynchronized]: else [Server.Offer] waits for those streams, and consumers wait for
+// the offer.
 //
-// A stream that gets to a signal or wait whose memory is gone loses all contexts of the
-// process. So the memory stays until all are done: Close of the buffer, or of the
-// attachment, is [ErrInUse] until Close of the counter has succeeded. And so the counter
-// has references of its own to the contexts of the streams that it was given
-// ([cu.Context.Retain]), until it is closed.
+// A stream that reaches a signal or wait whose memory is gone loses all contexts of the
+// process. So the counter keeps the memory until all of them are done: Close of the buffer,
+// or of the attachment, fails with [ErrInUse] until Close of the counter has succeeded. For
+// the same reason the counter retains the contexts of its streams until it is closed
+// ([cu.Context.Retain]).
 //
-// When a wait is given up, the stream goes on, does what it was given behind the wait, and
-// nothing can take that back. So the counter is broken from then on: what waits for it and
-// every later call fail with the reason, as do waits for other counters behind that wait in
-// the same stream ([cu.Stream.Guard]). The peer is not told: a signal for it behind the wait
-// is given all the same. Where that would be taken for more than it is, signal when Result
-// of the wait is nil, or end the lease.
+// When a wait is given up, the stream goes on with the work behind the wait, and nothing
+// can take that back. So the counter is broken from then on: every later call fails with
+// the reason, and so do other waits for the counter, and waits for other counters behind
+// that wait in the same stream ([cu.Stream.Guard]). A counter whose signal is queued behind
+// that wait is broken as well, for both sides; so is one behind a wait for the same number
+// in another stream. The slot says so before the stream goes on, so the peer's Wait, Await
+// and Value fail with [cu.ErrGivenUp]. By then the peer's stream may have done the work
+// behind its wait. A peer that is older than this, or reads the number by itself, is not
+// told.
 type Counter struct {
 	slot   int
 	word   cu.DevicePtr
@@ -49,8 +53,11 @@ type Counter struct {
 	ctx    *cu.Context   // a reference of its own
 	rescue *cu.Stream    // of ctx: frees streams whose peer has gone, and reads the number
 	limit  time.Duration // of Close
+	spoils func(error)   // spoil; a Signal does not allocate
 	usage  usage         // of the word, by streams
-	awaits awaits        // of the host
+	buf    *vmm.Buffer
+	awaits []*await      // of the host; under mu of the buffer's lookout
+	seen   atomic.Uint64 // a number that was seen twice, with no word that breaks it
 
 	signals sync.Mutex // held while a signal is queued, so that they are in order
 	last    uint64     // number that was signalled
@@ -58,6 +65,9 @@ type Counter struct {
 	mu      sync.Mutex
 	failed  error // why nobody may rely on the number any more
 	closing bool
+	waits   []*cu.StreamWait // are told when the counter breaks
+	many    int              // the length of waits at which finished ones are dropped
+	told    chan struct{}    // closed when they were told
 }
 
 // closeLimit is how long Close waits for streams, and the pauses between two looks
@@ -68,12 +78,12 @@ const (
 	maxClosePause = 2 * time.Millisecond
 )
 
-// NewCounter makes a counter of a slot of buf, which stays the caller's and cannot be
-// closed before the counter ([ErrInUse]). Its device must have rights to read and
-// write: without, a signal would lose the context. So buf is one of vmm.New, or of
-// [Attach] with WithAccess(ReadWrite): legacy memory has no buffer, and is [ErrHandle].
-// c is a context of that device, its primary one or a created one, and may be closed
-// before the counter. The caller owns the counter and ends it with Close.
+// NewCounter makes a counter of a slot of buf. The caller keeps buf, which cannot be
+// closed before the counter ([ErrInUse]). Its device must be able to read and write it,
+// because a signal would lose the context otherwise. So take buf from vmm.New, or from
+// [Attach] with WithAccess(ReadWrite). Legacy memory has no buffer ([ErrHandle]). c is a
+// context of that device, its primary one or a created one, and may be closed before the
+// counter. The caller owns the counter and closes it.
 func NewCounter(c *cu.Context, buf *vmm.Buffer, slot int) (*Counter, error) {
 	if c == nil {
 		return nil, errors.New("share: no context for a counter (nil)")
@@ -88,7 +98,8 @@ func NewCounter(c *cu.Context, buf *vmm.Buffer, slot int) (*Counter, error) {
 	if err != nil {
 		return nil, err
 	}
-	counter := &Counter{slot: slot, word: buf.Ptr().Add(uint64(slot) * CounterStride), hold: h, limit: closeLimit}
+	counter := &Counter{slot: slot, buf: buf, word: buf.Ptr().Add(uint64(slot) * CounterStride), hold: h, limit: closeLimit, told: make(chan struct{})}
+	counter.spoils = counter.spoil
 	if err := counter.open(c); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -115,12 +126,12 @@ func (c *Counter) open(ctx *cu.Context) error {
 	return nil
 }
 
-// Signal sets the number to n when the work that s has is done, and whoever sees that
-// sees what the work wrote (cuStreamWriteValue64). Numbers begin with 1, only grow, and
-// stay below 2⁶³ − 1: n is more than in the last Signal of this counter. Where several
-// streams signal, they have to get there in the order of their numbers, which is the
-// caller's to see to. A graph would set the same number at every launch, so s is not being
-// captured ([cu.ErrStreamCaptureUnsupported]). With an error nothing was queued.
+// Signal sets the number to n once the work in s so far is done. A process that sees the
+// number sees what that work wrote (cuStreamWriteValue64). Numbers begin with 1, grow with
+// every Signal of this counter, and stay below 2⁶³ − 1. If several streams signal, the
+// caller makes sure that they do so in the order of their numbers. s must not be captured,
+// because a graph would set the same number at every launch
+// ([cu.ErrStreamCaptureUnsupported]). With an error, nothing was queued.
 func (c *Counter) Signal(s *cu.Stream, n uint64) error {
 	if err := c.takes(s, n); err != nil {
 		return err
@@ -133,6 +144,10 @@ func (c *Counter) Signal(s *cu.Stream, n uint64) error {
 	case n <= c.last:
 		return fmt.Errorf("share: counter %d cannot be signalled %d: the last signal was %d, and numbers only grow", c.slot, n, c.last)
 	}
+	s.IfGivenUp(c, c.spoils)
+	if err := c.state(); err != nil { // it was, just now
+		return err
+	}
 	if err := c.write(s, n); err != nil {
 		return err
 	}
@@ -140,45 +155,44 @@ func (c *Counter) Signal(s *cu.Stream, n uint64) error {
 	return nil
 }
 
-// write queues the writing of the number. The event behind it costs a third of that
-// (cuEventRecord, in docs/benchmarks/calls.md).
+// write queues the write of the number, with an event behind it, which costs a third as
+// much as the write (cuEventRecord, in docs/benchmarks/calls.md).
 func (c *Counter) write(s *cu.Stream, n uint64) error {
 	return c.usage.give(s, func() error { return s.WriteValue64(c.word, n, cu.WriteDefault) })
 }
 
-// given is what a waiter writes that gives up: more than any number waited for, so
-// that it frees all. The driver compares by the sign of the difference, so nothing
-// larger would do.
+// given is what a waiter writes when it gives up. It is larger than any number that is
+// waited for, so it frees all waits. The driver compares by the sign of the difference, so
+// a larger number would not do.
 const given uint64 = math.MaxInt64
 
-// Wait has the work that is given to s from now on wait until the number is n or
-// more, or ctx ends (cuStreamWaitValue64). Then s is freed; the counter is broken,
-// other waits for it end as well, and every later call says so with the error of
-// the first wait that was given up. n is below 2⁶³ − 1, and s is not being captured. One
-// goroutine looks after all waits of a stream. See [cu.Stream.Guard].
+// Wait makes work that is queued in s from now on wait until the number is n or more
+// (cuStreamWaitValue64). If ctx ends first, s goes on and the counter is broken: other
+// waits for it end as well, and every later call fails with the error of the first wait
+// that was given up. n is below 2⁶³ − 1, and s must not be captured. One goroutine watches
+// all waits of a stream. See [cu.Stream.Guard].
 func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamWait, error) {
 	if err := c.takes(s, n); err != nil {
 		return nil, err
 	}
-	return s.Guard(ctx,
+	w, err := s.Guard(ctx,
 		func() error {
 			return c.usage.give(s, func() error { return s.WaitValue64(c.word, n, cu.WaitGEQ) })
 		},
-		c.failure,
-		func() error {
-			c.fail(cmp.Or(wait.Err(ctx), errUnmarked))
-			if err := c.write(c.rescue, given); !errors.Is(err, ErrClosed) {
-				return err
-			}
-			return nil // the counter was closed because the wait was met, just now
-		})
+		c.met,
+		func() error { return c.giveUp(cmp.Or(wait.Err(ctx), errUnmarked)) })
+	if err != nil {
+		return nil, err
+	}
+	c.remember(w)
+	return w, nil
 }
 
-// errUnmarked is why a counter is broken whose wait was queued by a stream that was closed
-// meanwhile, or whose context was lost.
+// errUnmarked breaks a counter when the stream of a wait was closed, or its context lost,
+// while the wait was being queued.
 var errUnmarked = errors.New("the stream did not take all of the wait")
 
-// takes says why s can neither signal n nor wait for it, if so.
+// takes returns why s can neither signal n nor wait for it, or nil.
 func (c *Counter) takes(s *cu.Stream, n uint64) error {
 	if err := c.counts(n); err != nil {
 		return err
@@ -190,7 +204,7 @@ func (c *Counter) takes(s *cu.Stream, n uint64) error {
 	return err
 }
 
-// counts says why the number is not to be n, if so.
+// counts returns why the number cannot become n, or nil.
 func (c *Counter) counts(n uint64) error {
 	if err := c.state(); err != nil {
 		return err
@@ -213,6 +227,18 @@ func (c *Counter) state() error {
 	return c.failed
 }
 
+// met returns why nobody may rely on a wait that the stream has passed, or nil: the number
+// may come from a stream that has given up an earlier wait.
+func (c *Counter) met() error {
+	if err := c.failure(); err != nil {
+		return err
+	}
+	if _, err := c.Value(); errors.Is(err, cu.ErrGivenUp) {
+		return err
+	}
+	return nil // also if the counter was closed meanwhile
+}
+
 // failure is state for a wait, which may be met while the counter is being closed.
 func (c *Counter) failure() error {
 	c.mu.Lock()
@@ -220,21 +246,13 @@ func (c *Counter) failure() error {
 	return c.failed
 }
 
-func (c *Counter) fail(why error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.failed == nil {
-		c.failed = fmt.Errorf("share: counter %d is broken: %w: %w", c.slot, cu.ErrGivenUp, why)
-	}
-}
-
-// Close ends the counter here, and lets go of the buffer and of the contexts. From its
-// first call on all others are [ErrClosed], unless a wait was given up. It waits for the
-// signals and waits that are queued, in whatever stream, but not longer than a second:
-// then it is [ErrInUse], says how many there are, and can be tried again. When it has
-// succeeded, another Close does nothing. The contexts of the streams may be closed before
-// it or after; where the counter's reference is the last, Close of that waits for all work
-// there ([cu.Context.Close]).
+// Close ends the counter on this side, and releases the buffer and the contexts. From its
+// first call on, all other methods fail with [ErrClosed], unless a wait was given up. Close
+// waits for queued signals and waits in all streams, but no longer than a second: then it
+// fails with [ErrInUse] and says how many there are. Call it again. After it has succeeded,
+// it does nothing. The contexts of the streams may be closed before or after it. If the
+// counter's reference to a context is the last, Close waits for all work there
+// ([cu.Context.Close]).
 func (c *Counter) Close() error {
 	if c == nil || c.rescue == nil {
 		return nil
@@ -248,7 +266,7 @@ func (c *Counter) Close() error {
 	return errors.Join(c.ctx.Close(), c.hold.Close())
 }
 
-// settle waits until no stream has to do with the word any more, and ends its usage.
+// settle waits until no stream will use the word any more, and ends its usage.
 func (c *Counter) settle() error {
 	pause := closePause
 	for end := time.Now().Add(c.limit); ; pause = min(2*pause, maxClosePause) {

@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"math"
-	"runtime"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // The host reads a number and waits for it, though a stream of its own is held up.
@@ -152,44 +151,154 @@ func TestWaitBehindOneThatWasGivenUp(t *testing.T) {
 	}
 }
 
-// BenchmarkWaits has a thousand waits outstanding, of streams or of the host, and says
-// which part of a CPU they take, the driver's share included.
-func BenchmarkWaits(b *testing.B) {
-	const many = 1000
-	used := func() time.Duration {
-		var u syscall.Rusage
-		_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+// A signal behind a wait that was given up does not pass for finished: the peer's waits for
+// it fail, on the host and in streams, also those that come later, and so does the signaller's
+// counter. One behind another wait, or before that one, is as ever.
+func TestFault90_SignalBehindAWaitThatIsGivenUp(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	s, theirStream, buf := newStream(t, ctx), newStream(t, ctx), newBuffer(t, ctx, 4*CounterStride)
+	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
+	mine, _ := counters(t, ctx, buf)
+	open := func(slot int) *Counter {
+		c, err := NewCounter(ctx, buf, slot)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		return c
 	}
-	for name, wait := range map[string]func(context.Context, *Counter, *cu.Stream, uint64) error{
-		"stream": func(ctx context.Context, c *Counter, s *cu.Stream, n uint64) error {
-			w, err := c.Wait(ctx, s, n)
-			if err != nil {
-				return err
+	before, behind := open(2), open(3)
+	theirBefore, theirs, late := open(2), open(3), open(3) // as the peer's of the same slots
+	require.NoError(t, before.Signal(s, 1))
+	limited, cancel := context.WithCancel(t.Context())
+	w, err := mine.Wait(limited, s, 1)
+	require.NoError(t, err)
+	for n := range uint64(3) {
+		require.NoError(t, behind.Signal(s, 1+n))
+	}
+	waits, err := theirs.Wait(soon(t), theirStream, 3)
+	require.NoError(t, err)
+	awaited := make(chan error, 1)
+	go func() { awaited <- theirs.Await(soon(t), 3) }()
+	cancel()
+	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, <-awaited, cu.ErrGivenUp)
+	require.ErrorIs(t, waits.Result(), cu.ErrGivenUp)
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.ErrorIs(t, late.Await(soon(t), 1), cu.ErrGivenUp)
+	require.ErrorContains(t, late.Await(soon(t), 1), "behind a wait that was given up")
+	require.ErrorIs(t, behind.Signal(s, 4), context.Canceled)
+
+	require.NoError(t, theirBefore.Await(soon(t), 1))
+	require.NoError(t, before.Signal(s, 2), "the wait is over")
+	require.NoError(t, theirBefore.Await(soon(t), 2))
+}
+
+// A thousand waits end when their numbers come, within seconds.
+func TestManyWaitsEnd(t *testing.T) {
+	for name, c := range crowds {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := leavesNothing(t)
+			s := newStream(t, ctx)
+			patient, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // it takes long to begin all with the race detector
+			defer cancel()
+			counters, wait := c.begin(t, ctx, patient)
+			for _, counter := range counters {
+				require.NoError(t, counter.Signal(s, 1))
 			}
-			return w.Result()
-		},
-		"host": func(ctx context.Context, c *Counter, _ *cu.Stream, n uint64) error { return c.Await(ctx, n) },
-	} {
-		b.Run(name, func(b *testing.B) {
-			_, ctx := leavesNothing(b)
-			s, buf := newStream(b, ctx), control(b, ctx)
-			for b.Loop() {
-				c, err := NewCounter(ctx, buf, parentSlot)
-				require.NoError(b, err)
-				limited, cancel := context.WithTimeout(b.Context(), time.Second)
-				begun, cpu := time.Now(), used()
-				var all sync.WaitGroup
-				for range many {
-					all.Go(func() { _ = wait(limited, c, s, 1) })
-				}
-				all.Wait()
-				b.ReportMetric(100*float64(used()-cpu)/float64(time.Since(begun)), "%CPU")
-				b.ReportMetric(float64(runtime.NumGoroutine()), "goroutines")
-				cancel()
-				require.NoError(b, c.Close())
-				require.NoError(b, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
-			}
+			require.NoError(t, errors.Join(wait()...))
+			lookouts.Lock()
+			defer lookouts.Unlock()
+			require.LessOrEqual(t, len(lookouts.of), 1)
 		})
 	}
+}
+
+// A signal behind a wait in another stream, which waits for the same number as one that is given
+// up, does not pass for finished either: before any stream goes on the slot says so. Nor do waits
+// behind that wait.
+func TestFault90_SignalBehindAnotherWaitForTheSame(t *testing.T) {
+	faults := cutest.NewFaults(t)
+	ctx := leavesNothingOn(t, cutest.Device(t, faults.Option()))
+	first, second, buf := newStream(t, ctx), newStream(t, ctx), newBuffer(t, ctx, 4*CounterStride)
+	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
+	open := func(slot int) *Counter {
+		c, err := NewCounter(ctx, buf, slot)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		return c
+	}
+	mine, other, behind, theirs := open(0), open(1), open(2), open(2) // as the peer's of the same slot
+	limited, cancel := context.WithCancel(t.Context())
+	var w []*cu.StreamWait
+	for _, x := range []struct {
+		c   *Counter
+		ctx context.Context
+		s   *cu.Stream
+	}{{mine, limited, first}, {mine, soon(t), second}, {other, soon(t), second}} {
+		wait, err := x.c.Wait(x.ctx, x.s, 1)
+		require.NoError(t, err)
+		w = append(w, wait)
+	}
+	require.NoError(t, behind.Signal(second, 1))
+	var writes []cu.DevicePtr
+	hook := faults.Hook("cuStreamWriteValue64_v2", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		writes = append(writes, cu.DevicePtr(call.Arg(1)))
+		return next()
+	})
+	cancel()
+	require.ErrorIs(t, w[0].Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, w[1].Result(), cu.ErrGivenUp)
+	hook.Stop()
+	require.Equal(t, []cu.DevicePtr{behind.word.Add(spoiledAt), mine.word}, writes[:2])
+	require.NoError(t, other.Signal(first, 1))
+	require.ErrorIs(t, w[2].Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, theirs.Await(soon(t), 1), cu.ErrGivenUp)
+	require.NoError(t, errors.Join(first.Synchronize(soon(t)), second.Synchronize(soon(t))))
+}
+
+// A copy may have the word behind the number from before a wait was given up, and the number
+// from after that: it is looked at again. Where nothing has changed one copy is enough.
+func TestNumberAndWordAreReadInOrder(t *testing.T) {
+	faults := cutest.NewFaults(t)
+	ctx := leavesNothingOn(t, cutest.Device(t, faults.Option()))
+	s, buf := newStream(t, ctx), control(t, ctx)
+	mine, _ := counters(t, ctx, buf)
+	copies := 0
+	faults.Hook("cuMemcpyDtoHAsync_v2", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		r := next()
+		if copies++; copies == 4 {
+			setWord(call.Arg(0)+spoiledAt, 0)
+		}
+		return r
+	})
+	require.NoError(t, mine.Signal(s, 1))
+	require.NoError(t, s.Synchronize(soon(t)))
+	for _, after := range []int{2, 3} {
+		n, err := mine.Value()
+		require.NoError(t, err)
+		require.EqualValues(t, 1, n)
+		require.Equal(t, after, copies)
+	}
+	require.NoError(t, s.WriteValue64(mine.word.Add(spoiledAt), spoiled, cu.WriteDefault))
+	require.NoError(t, s.WriteValue64(mine.word, 2, cu.WriteDefault))
+	require.NoError(t, s.Synchronize(soon(t)))
+	_, err := mine.Value()
+	require.ErrorIs(t, err, cu.ErrGivenUp)
+	require.Equal(t, 5, copies)
+}
+
+// A number that falls whenever it is looked at ends no wait and keeps nobody.
+func TestNumberThatFalls(t *testing.T) {
+	faults := cutest.NewFaults(t)
+	ctx := leavesNothingOn(t, cutest.Device(t, faults.Option()))
+	mine, _ := counters(t, ctx, control(t, ctx))
+	number := uint64(1000)
+	faults.Hook("cuMemcpyDtoHAsync_v2", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		r := next()
+		number--
+		setWord(call.Arg(0), number)
+		return r
+	})
+	_, err := mine.Value()
+	require.ErrorContains(t, err, "falls again and again")
+	require.ErrorContains(t, mine.Await(soon(t), 1), "falls again and again")
 }

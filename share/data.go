@@ -8,16 +8,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/memfd"
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
-// sealed is what nobody can do any more with the file that application data comes in, so
-// that it is and stays memory of one size and content.
-const sealed = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+// sealed are the seals of a file of application data: its size and content cannot change.
+const sealed = memfd.Content
 
-// setData has the offering carry application data: what is more than fits an OFFER in a
-// file, of which every consumer gets a descriptor.
+// setData adds application data to the offering. If it does not fit an OFFER, it goes into
+// a file, and every consumer gets a descriptor.
 func (o *offering) setData(b []byte) (err error) {
 	if len(b) <= wire.MaxData {
 		o.record.Data = append([]byte(nil), b...)
@@ -28,24 +27,11 @@ func (o *offering) setData(b []byte) (err error) {
 	return err
 }
 
-// newDataFile makes a sealed file of b (memfd_create(2)).
+// newDataFile makes a sealed file of b.
 func newDataFile(b []byte) (*os.File, error) {
-	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := unix.MemfdCreate("gpufd data", flags|unix.MFD_NOEXEC_SEAL)
-	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
-		fd, err = unix.MemfdCreate("gpufd data", flags)
-	}
+	f, err := memfd.Sealed("gpufd data", b)
 	if err != nil {
-		return nil, fmt.Errorf("share: %d bytes of application data: %w", len(b), os.NewSyscallError("memfd_create", err))
-	}
-	f := made.File(fd, "data")
-	_, err = f.Write(b)
-	if err == nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealed|unix.F_SEAL_SEAL)
-		err = os.NewSyscallError("fcntl", err)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("share: %d bytes of application data: %w", len(b), err), f.Close())
+		return nil, fmt.Errorf("share: %d bytes of application data: %w", len(b), err)
 	}
 	return f, nil
 }
@@ -56,7 +42,7 @@ type parcel struct {
 	files  []*os.File
 }
 
-// parcels are what a consumer is sent.
+// parcels returns what a consumer is sent.
 func (o *offering) parcels(m wire.Offer) (all []parcel) {
 	files := o.loan.files
 	if m.Resume != 0 {
@@ -73,11 +59,14 @@ func (o *offering) parcels(m wire.Offer) (all []parcel) {
 	return all
 }
 
-// addData takes the application data that comes behind the records of the offer. f is
-// the caller's.
+// addData reads the application data that comes behind the records of the offer. The
+// caller keeps f.
 func (a *attaching) addData(f *os.File) error {
 	if !a.whole {
 		return unexpected(wire.Data{}, "before the offer was complete")
+	}
+	if !a.awaitsDataFile() {
+		return unexpected(wire.Data{}, "where none belongs")
 	}
 	b, err := readSealed(f, a.offer.DataSize)
 	if err != nil {
@@ -87,32 +76,40 @@ func (a *attaching) addData(f *os.File) error {
 	return nil
 }
 
-// readSealed reads a peer's file of that size. Seals come first: who asks another file for
-// them is told at once that it has none, whereas to ask it for its size, or to read it, may
-// take as long as the peer likes.
+// readSealed reads a peer's file of that size.
 func readSealed(f *os.File, size uint64) ([]byte, error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
+	if err := checkSealed(f, size, sealed); err != nil {
 		return nil, err
-	}
-	var st unix.Stat_t
-	cerr := raw.Control(func(fd uintptr) {
-		var seals int
-		if seals, err = unix.FcntlInt(fd, unix.F_GET_SEALS, 0); err != nil || seals&sealed != sealed {
-			err = fmt.Errorf("the descriptor is no sealed memory (F_GET_SEALS: %#x, want %#x)", max(seals, 0), sealed)
-			return
-		}
-		err = os.NewSyscallError("fstat", unix.Fstat(int(fd), &st))
-	})
-	switch {
-	case err != nil || cerr != nil:
-		return nil, errors.Join(err, cerr)
-	case uint64(st.Size) != size:
-		return nil, fmt.Errorf("it has %d bytes; the offer says %d", st.Size, size)
 	}
 	b := make([]byte, size)
 	if _, err := io.ReadFull(io.NewSectionReader(f, 0, int64(size)), b); err != nil { // pread(2)
 		return nil, err
 	}
 	return b, nil
+}
+
+// checkSealed checks that a peer's file is sealed memory of that size. It asks for the
+// seals first: any other file answers that at once, while asking for its size, or reading
+// it, may take as long as the peer likes.
+func checkSealed(f *os.File, size uint64, want int) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	cerr := raw.Control(func(fd uintptr) {
+		var seals int
+		if seals, err = unix.FcntlInt(fd, unix.F_GET_SEALS, 0); err != nil || seals&want != want {
+			err = fmt.Errorf("the descriptor is no sealed memory (F_GET_SEALS: %#x, want %#x)", max(seals, 0), want)
+			return
+		}
+		err = os.NewSyscallError("fstat", unix.Fstat(int(fd), &st))
+	})
+	switch {
+	case err != nil || cerr != nil:
+		return errors.Join(err, cerr)
+	case uint64(st.Size) != size:
+		return fmt.Errorf("it has %d bytes; the offer says %d", st.Size, size)
+	}
+	return nil
 }

@@ -139,7 +139,7 @@ func TestDataIsForWhoTakesIt(t *testing.T) {
 	}
 	_, err := Attach(soon(t), srv.Path(), "data", dev, WithMaxData(wire.MaxData))
 	require.ErrorIs(t, err, ErrTooLarge)
-	require.ErrorContains(t, err, "4097 bytes of application data; 4096 are taken")
+	require.ErrorContains(t, err, "4097 bytes of application data; want 4096 at most")
 	requireServed(t, srv, ctx)
 }
 

@@ -9,75 +9,76 @@
 //	defer att.Close()
 //	use(att.Ptr())
 //
-// Any number of consumers may be attached at once; each costs the producer a
-// connection and a goroutine, and its process a descriptor and a goroutine, and no export. [Server.Offer] waits for the work
-// in the memory's device before the first consumer hears of it, so that what a
-// consumer sees is finished.
+// Any number of consumers may be attached at once. Each connection costs the producer a
+// descriptor and a goroutine, and each consumer process one of both; the memory is
+// exported only once. [Server.Offer] waits for the work on the memory's device before it
+// serves the first consumer, so consumers see finished data.
 //
-// A handoff is fastest where both sides do beforehand what they can: the
-// producer calls [Server.Prepare] while the data is in the making, and the
-// consumer attaches then: it maps the memory at once and waits for the data, of
-// which [Prepared.Offer] tells it.
+// For the fastest handoff, both sides work beforehand. The producer calls
+// [Server.Prepare] while it still makes the data. A consumer that attaches maps the
+// memory at once and waits for the data, until [Prepared.Offer] says that it is there.
 //
 // # Versions
 //
-// [Server.Replace] puts other memory up under the same name, without an instant in which
-// there is none. Consumers keep the version that they have; [Attachment.Superseded] tells
-// them that there is another. [Follow] ranges over the versions, waits for a producer that
-// is not there, and can map each at the same address. [List] tells what a producer offers.
-// [Lease.Notify] and [Attachment.Notify] send the other side a few bytes.
+// [Server.Replace] offers other memory under the same name; at every instant the name
+// stands for one of the two. Consumers keep the version that they have, and
+// [Attachment.Superseded] tells them that there is another. [Follow] ranges over the
+// versions, waits for a producer that is not there, and can map each version at the same
+// address. If a successor offers the same memory, Follow only takes a new lease. [List]
+// asks a producer what it offers. [Lease.Notify] and [Attachment.Notify] send the other
+// side a few bytes.
 //
-// A successor takes memory over from a producer that is to end, without loading it again:
-// it attaches [WithReoffer], and offers the buffer of its [Attachment] itself. With
+// A successor can take memory over from a producer that is about to end, without loading
+// it again: it attaches [WithReoffer] and offers the buffer of its [Attachment]. With
 // [Server.HandOver] and [TakeOver] it gets the socket as well, and no consumer is refused.
 //
 // # Lease
 //
-// While the connection lives, each side knows of the other: [Attachment.Done]
-// ends when the producer is gone or takes the offer back, and [Lease.Done] when the
-// consumer is gone, of which an [Event] tells, too. [Lease.Revoke] takes the offer
-// back from one consumer. Neither loses the memory by the
-// other's death: a mapping outlives everyone else. A consumer may report what
-// it found ([Attachment.Report]); a verdict is an error on both sides if it is
-// not good.
+// The connection is the lease, so each side learns when the other has gone.
+// [Attachment.Done] is closed when the producer has gone or takes the offer back;
+// [Lease.Done] is closed when the consumer has gone, and an [Event] tells. [Lease.Revoke]
+// takes the offer back from one consumer. A mapping outlives the other process, so
+// neither side loses the memory when the other dies. A consumer may report what it found
+// ([Attachment.Report]); a bad verdict is an error on both sides.
 //
-// A side that leaves says farewell; one that does not was killed or has failed, and is
-// lost ([LostError]). The end of a lease does not end the work of its holder on the device:
-// [Lease.AwaitFence] waits for that, and [WithFence] has an offer do so before it hands its
-// memory back. [Attachment.Release] gives memory up when its work is done.
+// A side that leaves in order says farewell. A side that does not was killed or has failed:
+// it is lost ([LostError]). The end of a lease does not end its holder's work on the
+// device. [Lease.AwaitFence] waits for that work, and [WithFence] makes an offer do so
+// before it hands its memory back. [Attachment.Release] waits for this side's work, and
+// then gives the memory up.
 //
-// Memory of an earlier run is told from newer memory by its generation, which goes
-// up with every buffer that is made on the machine: a consumer that attaches again
-// says with [WithNewerThan] which it had. One that still has the memory mapped takes a
-// lease of it again with [Attachment.Resume].
+// Every buffer that is made on a machine has a larger generation than those before it. A
+// consumer that attaches again says with [WithNewerThan] which generation it had, and so
+// never takes memory of an earlier run for new. A consumer that still has the memory mapped
+// takes a new lease of it with [Attachment.Resume].
 //
 // # Legacy handles
 //
-// Memory of cuMemAlloc is offered to programs that take no descriptors as a [Legacy],
-// with [Server.OfferLegacy]; [Attach] takes it if [WithHandle] says so, and
-// [Attachment.Ptr] and [Attachment.Size] are where it is. It can be written by whoever opens it, and nothing
-// keeps it: see [Legacy] for what the leases do about that.
+// A [Legacy] offers memory of cuMemAlloc, with [Server.OfferLegacy], to programs that
+// cannot take descriptors. [Attach] takes it if [WithHandle] allows it;
+// [Attachment.Ptr] and [Attachment.Size] say where it is. Every consumer can write it, and
+// it is gone when its owner frees it: [Legacy] says how leases help.
 //
 // # Order
 //
-// What streams of two processes do to memory that both use is ordered by a
-// [Counter] in a control chunk, a buffer of its own that is offered for reading and
-// writing. A wait has a deadline, which frees the stream; then that wait, those behind it in
-// the stream, and the counter from then on are [cu.ErrGivenUp]. The host reads the number and
-// waits for it with [Counter.Value] and [Counter.Await]. The counter is closed before
-// the memory, and not while streams have still to signal or wait there ([ErrInUse]).
+// A [Counter] orders the work of streams of two processes on memory that both use. It is
+// in a control chunk, a buffer of its own that is offered for reading and writing. A wait
+// has a deadline, after which the stream goes on; then that wait, later ones in the same
+// stream, and the counter fail with [cu.ErrGivenUp]. The host reads the number with
+// [Counter.Value] and waits for it with [Counter.Await]. Close the counter before the
+// memory; that fails while streams have still to signal or wait ([ErrInUse]).
 //
 // # What bites
 //
-// The descriptor is the capability. Read-only guards against mistakes of
-// consumers that attach through this library; a peer that has the descriptor
-// can map the memory read-write, and keeps it after a lease is revoked. Who
-// must not write gets a copy.
+// The descriptor is the capability. Read-only access guards against mistakes of
+// consumers that attach through this library. A peer that has the descriptor can map the
+// memory read-write, and keeps it after its lease was revoked. Give a copy to a peer that
+// must not write.
 //
-// Peers are known by their uid: this user's by default, on both sides; see
-// [WithPolicy] and [WithAuthorize]. What a peer can make this side
-// hold or do is bounded. docs/security.md says what a hostile peer can do all the
-// same, and lists the bounds.
+// Peers are known by their uid. By default both sides admit only this process's user;
+// see [WithPolicy] and [WithAuthorize]. This package bounds what a peer can make this
+// side hold or do. docs/security.md lists the bounds, and says what a hostile peer can
+// do all the same.
 //
 // # On the wire
 //

@@ -14,8 +14,8 @@ import (
 var (
 	// ErrWire matches every error about a record that is not as docs/wire.md says.
 	ErrWire = wire.ErrMalformed
-	// ErrUnsupported says that the peer uses something that this side would have to
-	// know, and does not.
+	// ErrUnsupported says that the peer uses a feature that this side does not know and
+	// must not ignore.
 	ErrUnsupported = wire.ErrUnsupported
 	// ErrVersion says that the peer speaks another version of the wire format.
 	ErrVersion = wire.ErrVersion
@@ -27,24 +27,26 @@ var (
 	ErrProtocol = errors.New("share: unexpected record")
 	// ErrTimeout says that a peer took too long over a step.
 	ErrTimeout = errors.New("share: the peer took too long")
-	// ErrNoConsumer says that nobody came in time.
+	// ErrNoConsumer says that no consumer came in time.
 	ErrNoConsumer = errors.New("share: no consumer came in time")
 	// ErrVerdict matches every [*VerdictError].
-	ErrVerdict = errors.New("share: the consumer found fault")
-	// ErrNoVerdict says that a consumer left without the verdict it owed.
+	ErrVerdict = errors.New("share: the consumer reported an error")
+	// ErrNoVerdict says that a consumer left without its verdict ([WithVerdict]).
 	ErrNoVerdict = errors.New("share: the consumer left without a verdict")
 	// ErrNameTaken says that the server has an offer of that name already.
 	ErrNameTaken = errors.New("share: an offer of this name exists")
 	// ErrStale says that the offer is not newer than [WithNewerThan] demands, or that the
-	// memory which is mapped here is not what is offered now ([Attachment.Resume]).
+	// offer is of other memory than is mapped here ([Attachment.Resume]).
 	ErrStale = errors.New("share: the offer is not newer than what is known already")
 	// ErrRate says that the peer sent more records a second than are taken.
 	ErrRate = errors.New("share: too many records a second")
-	// ErrTooLarge says that an offer is larger than this side takes.
-	ErrTooLarge = errors.New("share: the offer is larger than is taken")
-	// ErrHandle says that the memory is not offered by a handle of the type that was
-	// asked for.
+	// ErrTooLarge says that an offer, or a list of offers, is larger than this side accepts.
+	ErrTooLarge = errors.New("share: larger than this side accepts")
+	// ErrHandle says that the memory is offered by a handle of a type that this side does
+	// not take.
 	ErrHandle = errors.New("share: the memory is offered by another type of handle")
+	// ErrNoPeer says that one device cannot use memory of another ([WithPeerAccess]).
+	ErrNoPeer = errors.New("share: no peer access")
 	// ErrClosed says that the server or attachment was closed.
 	ErrClosed = errors.New("share: closed")
 )
@@ -67,13 +69,13 @@ const (
 	RefusedStale       RefusalCode = 11 // the name stands for other memory than was to be resumed
 )
 
-// A RefusalError is a peer's no.
+// A RefusalError says that the peer refused, and why.
 type RefusalError struct {
 	Code RefusalCode
 	Text string // the peer's words
 }
 
-// Error gives the peer's words.
+// Error returns the code and the peer's words.
 func (e *RefusalError) Error() string {
 	return fmt.Sprintf("refused by the peer (%s): %s", e.Code, printable(e.Text))
 }
@@ -83,19 +85,19 @@ func (e *RefusalError) Is(target error) bool {
 	return target == ErrRefused || target == ErrUnsupported && e.Code == RefusedUnsupported || target == ErrStale && e.Code == RefusedStale
 }
 
-// A VerdictError is what a consumer reported that found fault.
+// A VerdictError is the error that a consumer reported.
 type VerdictError struct {
 	Text string // the consumer's words
 }
 
-// Error gives the consumer's words.
+// Error returns the consumer's words.
 func (e *VerdictError) Error() string { return "the consumer reports: " + printable(e.Text) }
 
 // Is matches [ErrVerdict].
 func (e *VerdictError) Is(target error) bool { return target == ErrVerdict }
 
-// printable is a peer's text on one line, without what would be trouble on a
-// terminal. An error may have several lines.
+// printable returns a peer's text on one line, without characters that could harm a
+// terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -11,23 +11,23 @@ import (
 // EventKind says what an [Event] tells.
 type EventKind int
 
-// What a producer is told. An offer begins with Offered. A lease goes through
-// Connected, Sent, Mapped, any number of Progress, Verdict where one is given,
-// and Ended; one that fails leaves out what did not happen. With an offer that was
-// prepared, leases may begin, and end, before Offered, up to Sent. PeerRefused may come
-// at any time.
+// The kinds of events. An offer begins with Offered. A lease goes through
+// Connected, Sent, Mapped, any number of Progress, Verdict if the consumer reports,
+// and Ended; a lease that fails skips what did not happen. If the offer was prepared,
+// leases may get as far as Sent, and end, before Offered. PeerRefused may come at any
+// time.
 const (
-	Offered     EventKind = iota + 1 // there are descriptors, and consumers get them when this is told
+	Offered     EventKind = iota + 1 // the memory is exported; after this event consumers get it
 	Connected                        // a consumer was admitted
-	Sent                             // it was sent the descriptors
-	Mapped                           // it has mapped the memory
-	Progress                         // it is at work
-	Verdict                          // it reported; Err is nil or a *VerdictError
-	Ended                            // the lease is over; Err says why if not by the consumer's will
+	Sent                             // the consumer was sent the descriptors
+	Mapped                           // the consumer has mapped the memory
+	Progress                         // the consumer is at work
+	Verdict                          // the consumer reported; Err is nil or a *VerdictError
+	Ended                            // the lease is over; Err says why, and is nil if the consumer left in order
 	PeerRefused                      // a peer was turned away; it has no lease
 )
 
-// String gives the kind's name.
+// String returns the kind's name.
 func (k EventKind) String() string {
 	names := [...]string{"Offered", "Connected", "Sent", "Mapped", "Progress", "Verdict", "Ended", "PeerRefused"}
 	if k < 1 || int(k) > len(names) {
@@ -40,7 +40,7 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind   EventKind
 	Lease  int           // number of the lease within the offer, from 1; 0 where there is none
-	Peer   sock.Peer     // who
+	Peer   sock.Peer     // the consumer
 	Access cu.Access     // [Lease.Access]
 	Since  time.Duration // since the lease began
 	Done   uint64        // for Progress: bytes, or whatever the consumer counts

@@ -9,25 +9,24 @@ import (
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
-// An expectation is an offer that will be made. Another one may have the name until
-// then, whose consumers do not wait.
+// An expectation is an offer that will be made. Until then another offer may have the
+// name; its consumers do not wait.
 type expectation struct {
 	step     wire.Progress
 	waiting  []*waiter // in the order of their coming
-	prepared *offering // whose descriptors are there, or nil
-	makers   int       // offerings that are being made: the last that fails ends the wait
+	prepared *offering // its descriptors are there; or nil
+	makers   int       // offerings that are being made: if the last one fails, the wait ends
 }
 
-// progressPause is how often at most a waiting peer hears of progress.
+// progressPause is the shortest time between two reports of progress to a waiting peer.
 const progressPause = 250 * time.Millisecond
 
-// Expect has consumers that ask for name before it is offered wait for it,
-// where they would be refused. They wait as long as [Server.Working] says now
-// and then that this side is at work, or until their own time for a step is over; an
-// Offer of that name ends the wait, also one that fails, unless another is being made.
-// While there is an offer of that name consumers get that one; those that come after its
-// end wait. Nobody waits for a name that no offer can have, such as "". On a closed
-// server it does nothing.
+// Expect makes consumers that ask for name wait until it is offered; otherwise they
+// would be refused. They wait until their own time for a step is over, which
+// [Server.Working] renews. An Offer of that name ends the wait, even if it fails, unless
+// another one is being made. While there is an offer of that name, consumers get that
+// one; those that come after its end wait. Nobody waits for a name that no offer can
+// have, such as "". On a closed server Expect does nothing.
 func (s *Server) Expect(name string) {
 	if s.isZero() {
 		return
@@ -45,8 +44,8 @@ func (s *Server) expect(name string) {
 	s.startAccepting()
 }
 
-// claim is Expect for an offering that can still be made. From now on it hears of
-// what belongs to no offer.
+// claim is Expect for an offering, if it can have its name. From now on the offering
+// hears of events that belong to no offer.
 func (o *offering) claim() error {
 	s, name := o.server, o.record.Name
 	s.mu.Lock()
@@ -54,6 +53,10 @@ func (o *offering) claim() error {
 	switch {
 	case s.ctx.Err() != nil:
 		return context.Cause(s.ctx)
+	case o.opts.resumed:
+		s.startAccepting()
+		s.watching[o] = struct{}{}
+		return nil
 	case o.isTaken():
 		return fmt.Errorf("%w: %q", ErrNameTaken, name)
 	}
@@ -63,15 +66,15 @@ func (o *offering) claim() error {
 	return nil
 }
 
-// isTaken reports whether o cannot have its name: there is an offer that it does not
-// replace, or another one is prepared. It runs with mu held.
+// isTaken reports whether o cannot have its name, because of an offer that it does not
+// replace or another prepared one. It runs with mu held.
 func (o *offering) isTaken() bool {
 	s, name := o.server, o.record.Name
 	e := s.expected[name]
 	return s.offers[name] != nil && !o.opts.replaces || e != nil && e.prepared != nil && e.prepared != o
 }
 
-// Working tells the consumers that wait for name how far its making is.
+// Working tells the consumers that wait for name that done of total bytes are ready.
 func (s *Server) Working(name string, done, total uint64) {
 	if s.isZero() {
 		return
@@ -101,6 +104,9 @@ func (o *offering) forget() {
 	defer s.mu.Unlock()
 	delete(s.watching, o)
 	o.release()
+	if o.opts.resumed {
+		return
+	}
 	e := s.expected[name]
 	if e.prepared == o {
 		e.prepared = nil
@@ -114,8 +120,8 @@ func (o *offering) forget() {
 	}
 }
 
-// fulfil ends the wait for an offer that is put up, and returns who waited. It runs
-// with mu held.
+// fulfil ends the wait for an offer that is published now, and returns the waiters. It
+// runs with mu held.
 func (o *offering) fulfil() []*waiter {
 	s, name := o.server, o.record.Name
 	e := s.expected[name]
@@ -127,7 +133,7 @@ func (o *offering) fulfil() []*waiter {
 	return waiting
 }
 
-// queue has a consumer wait for what is expected. If it is prepared the waiter gets
+// queue makes a consumer wait for an expected offer. If that is prepared, the waiter gets
 // a lease. It runs with mu held.
 func (s *Server) queue(v *visitor, e *expectation) (*Lease, *waiter, error) {
 	w := newWaiter(v)

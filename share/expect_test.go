@@ -2,6 +2,7 @@ package share
 
 import (
 	"testing"
+	"time"
 
 	"github.com/gpufd/gpufd/share/internal/wire"
 
@@ -43,6 +44,34 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 		requireServed(t, srv, ctx)
 		require.NoError(t, srv.Close())
 	}
+}
+
+// Who waits hears how far the producer is, before the offer and, where that was prepared, before
+// the data.
+func TestOnProgress(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	srv.Expect("data")
+	srv.Working("data", 1, 4)
+	heard, attached := make(chan [2]uint64, 10), make(chan error, 1)
+	go func() {
+		att, err := Attach(soon(t), srv.Path(), "data", dev, OnProgress(func(done, total uint64) { heard <- [2]uint64{done, total} }))
+		if err == nil {
+			err = att.Close()
+		}
+		attached <- err
+	}()
+	require.Equal(t, [2]uint64{1, 4}, <-heard)
+	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly)
+	require.Eventually(t, func() bool {
+		srv.Working("data", 3, 4)
+		return len(heard) > 0
+	}, 30*time.Second, progressPause/10)
+	require.Equal(t, [2]uint64{3, 4}, <-heard)
+	s.start(t, "data", p.Offer)
+	require.NoError(t, <-attached)
+	_, err := Attach(soon(t), srv.Path(), "data", dev, OnProgress(nil))
+	require.ErrorContains(t, err, "OnProgress without a function")
 }
 
 func TestEarlyConsumersAttach(t *testing.T) {
@@ -96,7 +125,7 @@ func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
 		require.ErrorIs(t, srv.Offer(soon(t), "data", newBuffer(t, ctx, 2), ReadOnly), ErrNameTaken)
 		srv.mu.Lock() // the offer cannot take itself down now
 		first.cancel()
-		o, e := srv.lookup(name)
+		o, e := srv.lookup(wire.Attach{Name: name})
 		srv.mu.Unlock()
 		require.Nil(t, o, "who comes at once waits, too")
 		require.NotNil(t, e)

@@ -33,7 +33,7 @@ func childLeaver() error {
 	case "close":
 		err = att.Close()
 	case "hang up":
-		err = att.transport.conn.Close()
+		err = att.now.Load().transport.conn.Close()
 	case "fork":
 		err = lendConnection(att)
 	case "close when revoked":
@@ -49,7 +49,7 @@ func childLeaver() error {
 
 // lendConnection has a process of its own hold the connection, too, and says which.
 func lendConnection(att *Attachment) error {
-	f, err := att.transport.conn.File()
+	f, err := att.now.Load().transport.conn.File()
 	if err != nil {
 		return err
 	}
@@ -111,6 +111,8 @@ func requireLost(t *testing.T, err error) *LostError {
 }
 
 // Who is older than this says nothing of its process, and is not called lost when it goes.
+//
+//fault:rows 83
 func TestOlderConsumerIsNotLost(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
@@ -135,6 +137,8 @@ func TestOlderConsumerIsNotLost(t *testing.T) {
 
 // What comes behind a farewell: the same again changes nothing, what may be ignored does
 // not, and anything else makes it count for nothing.
+//
+//fault:rows 83
 func TestBehindAFarewell(t *testing.T) {
 	for name, c := range map[string]struct {
 		says     []wire.Message
@@ -175,6 +179,8 @@ func TestBehindAFarewell(t *testing.T) {
 
 // A process that has the connection, too, keeps the lease when the one that attached has
 // died: the peer is fenced when both have ended.
+//
+//fault:rows 82
 func TestForkedProcessKeepsTheLease(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	srv := listen(t)
@@ -202,6 +208,8 @@ func TestForkedProcessKeepsTheLease(t *testing.T) {
 }
 
 // A producer that was killed is told from one that has ended.
+//
+//fault:rows 83
 func TestProducerThatDiesIsNotOneThatEnded(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	for _, killed := range []bool{true, false} {

@@ -13,23 +13,22 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A Fence is what is known of a peer's work on the memory when its lease has ended. The end
-// of a lease alone says nothing: a process that was killed while its kernel writes goes on
-// writing for milliseconds after its connection has ended.
+// A Fence says how sure it is that a peer's work on the memory has ended, after its lease
+// has. The end of a lease alone says nothing: the kernel of a killed process goes on
+// writing for milliseconds after the connection has ended.
 type Fence int
 
-// The fences. Fenced is the stronger one: who waits for Released takes it, too.
+// The fences. Fenced is the stronger one: a wait for Released accepts it, too.
 const (
-	// Released: the peer has said that nothing of its own uses the memory any more. That
-	// is a promise.
+	// Released: the peer has promised that nothing of its own uses the memory any more.
 	Released Fence = iota + 1
-	// Fenced: the connection is over, and the process that made it has died: nothing of
-	// it runs on the device any more. That says nothing of other processes, to which it
-	// may have passed descriptors on, or which it forked.
+	// Fenced: the connection is over, and the process that made it has died, so nothing
+	// of it runs on the device any more. Other processes that it forked, or to which it
+	// passed descriptors, may still use the memory.
 	Fenced
 )
 
-// String gives the name.
+// String returns the name.
 func (f Fence) String() string {
 	switch f {
 	case Released:
@@ -47,13 +46,13 @@ func (f Fence) check() error {
 	return nil
 }
 
-// ErrNoFence says that no wait will tell when a peer's work on the memory has ended. A
-// [*FenceError] says why: the peer may run under MPS, where its work outlives it; it is
-// older than this and says nothing about that; the kernel gives no descriptor of its
-// process; or the process is not watched any more.
+// ErrNoFence says that no wait can tell when a peer's work on the memory has ended. A
+// [*FenceError] says why: the peer may run under MPS, where its work outlives it; the peer
+// is older and does not say whether it does; the kernel gives no descriptor of its process;
+// or the process is not watched any more.
 var ErrNoFence = errors.New("share: it cannot be known when the peer's work on the memory has ended")
 
-// A FenceError says whose work on the memory may go on.
+// A FenceError names the peers whose work on the memory may go on.
 type FenceError struct {
 	Want  Fence
 	Peers []sock.Peer // each once, 64 at most
@@ -67,7 +66,7 @@ func (e *FenceError) Error() string {
 	if e.More > 0 {
 		more = fmt.Sprintf("; and %d more", e.More)
 	}
-	return fmt.Sprintf("share: waiting until the memory is %s by who has had it (%s%s): %v", e.Want, peerNames(e.Peers), more, e.Err)
+	return fmt.Sprintf("share: waiting for the fence %s of the peer (%s%s): %v", e.Want, peerNames(e.Peers), more, e.Err)
 }
 
 // Unwrap returns what ended the wait.
@@ -77,7 +76,7 @@ func (e *FenceError) Unwrap() error { return e.Err }
 type fence struct {
 	peer     sock.Peer
 	watch    *watch          // or nil
-	unknown  error           // why the end of the process does not say that of its work; or nil
+	unknown  error           // why its work may outlive the process, or the process is not watched; or nil
 	over     <-chan struct{} // the end of the lease
 	released bool            // before over
 
@@ -86,8 +85,8 @@ type fence struct {
 	told   bool          // it is closed
 }
 
-// newFence is of a peer that has said that of its process. watching is why it is not
-// watched, if it is not.
+// newFence returns the fence of a peer. says is what the peer said of its process; watching
+// is why the process is not watched, if w is nil.
 func newFence(peer sock.Peer, says wire.Process, w *watch, watching error, over <-chan struct{}) *fence {
 	f := &fence{peer: peer, watch: w, over: over}
 	switch {
@@ -101,10 +100,10 @@ func newFence(peer sock.Peer, says wire.Process, w *watch, watching error, over 
 	return f
 }
 
-// processFlags is what this process says of itself.
+// processFlags returns what this process says of itself.
 func processFlags(dev *cu.Device) wire.ProcessFlags {
 	if dev == nil {
-		return 0 // who has no driver has no work
+		return 0 // without a driver there is no work
 	}
 	if v, err := dev.Attribute(cu.AttributeMPSEnabled); err != nil || v != 0 {
 		return wire.ProcessMPS
@@ -112,7 +111,7 @@ func processFlags(dev *cu.Device) wire.ProcessFlags {
 	return 0
 }
 
-// doubt is why it will not be known when the peer is fenced, or nil.
+// doubt returns why it cannot be known when the peer is fenced, or nil.
 func (f *fence) doubt() error {
 	err := f.unknown
 	if err == nil {
@@ -124,7 +123,7 @@ func (f *fence) doubt() error {
 	return fmt.Errorf("%w: %w", ErrNoFence, err)
 }
 
-// is reports whether the peer is fenced as wanted. The lease has ended.
+// is reports whether the peer is fenced as wanted. Call it after the lease has ended.
 func (f *fence) is(want Fence) bool {
 	return want == Released && f.released || f.unknown == nil && isClosed(f.watch.died)
 }
@@ -158,7 +157,7 @@ func (f *fence) await(ctx context.Context, want Fence) error {
 	}
 }
 
-// awaitFence is await for who asks, who is told about whom.
+// awaitFence is await with a check of want, and a *FenceError that names the peer.
 func (f *fence) awaitFence(ctx context.Context, want Fence) error {
 	if err := want.check(); err != nil {
 		return err
@@ -169,7 +168,7 @@ func (f *fence) awaitFence(ctx context.Context, want Fence) error {
 	return nil
 }
 
-// channel is closed when the peer is fenced.
+// channel returns a channel that is closed when the peer is fenced.
 func (f *fence) channel() <-chan struct{} {
 	f.mu.Lock()
 	first := f.fenced == nil
@@ -206,12 +205,12 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// deathTime bounds how long a process that was killed takes to be dead: on a GPU its
-// connection ends tens of milliseconds before it.
+// deathTime bounds how long a killed process takes to die: on a GPU its connection ends
+// tens of milliseconds before.
 const deathTime = 500 * time.Millisecond
 
-// A LostError says that a peer's connection has ended and that the peer had said no
-// farewell: it was killed or has failed. It matches [sock.ErrPeerLost].
+// A LostError says that a peer's connection has ended without a farewell: the peer was
+// killed or has failed. It matches [sock.ErrPeerLost].
 type LostError struct {
 	Peer sock.Peer
 	Err  error // what the connection said
@@ -219,9 +218,9 @@ type LostError struct {
 	watch *watch
 }
 
-// Died reports whether the process that made the connection has died, or has only hung
-// up. A process that dies is dead a moment after its connection has ended, so this waits
-// half a second at most. Where it cannot be known it is false.
+// Died reports whether the process that made the connection has died, and has not only
+// hung up. A process dies a moment after its connection has ended, so Died waits for half a
+// second at most. It returns false if the end of the process cannot be known.
 func (e *LostError) Died() bool {
 	if e == nil || e.watch == nil {
 		return false
@@ -237,7 +236,7 @@ func (e *LostError) Died() bool {
 	return false
 }
 
-// Error says what is known now.
+// Error says what the connection said, and whether the process is known to have died.
 func (e *LostError) Error() string {
 	if e.watch != nil && isClosed(e.watch.died) {
 		return fmt.Sprintf("%v: its process has died", e.Err)

@@ -42,6 +42,8 @@ func requireNoFence(t *testing.T, fenced <-chan struct{}, await func(context.Con
 }
 
 // Where no death would say anything, or none would be seen, each wait says so at once.
+//
+//fault:rows 82
 func TestUnknownFences(t *testing.T) {
 	spy, mps, ctx := spied(t)
 	fault := underMPS(spy.Faults)
@@ -131,6 +133,8 @@ func TestFault82_WriterIsWaitedForUntilItIsDead(t *testing.T) {
 
 // A consumer that has released the memory is not waited for, if that is enough. One whose
 // offer has ended keeps its connection until then, and says so. None of them dies.
+//
+//fault:rows 82
 func TestOfferWaitsForReleases(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	srv := listen(t)
@@ -150,6 +154,8 @@ func TestOfferWaitsForReleases(t *testing.T) {
 }
 
 // The wait for who may write ends with its context, and with the server, and says who.
+//
+//fault:rows 82
 func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 	for name, want := range map[string]Fence{"released": Released, "fenced": Fenced} {
 		for _, closed := range []bool{false, true} {

@@ -1,16 +1,20 @@
 package share
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/vmm"
 )
 
 // A consumer that resumed its lease is asked to release the memory as any other, also if
 // that took more than one record when it attached.
+//
+//fault:rows 82
 func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)
@@ -31,6 +35,8 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 
 // Who could not attach, or was told meanwhile that the offer is over, has nothing of the
 // memory, and is not waited for.
+//
+//fault:rows 82
 func TestOfferDoesNotWaitForWhoCouldNotAttach(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv := listen(t)
@@ -53,4 +59,60 @@ func TestOfferDoesNotWaitForWhoCouldNotAttach(t *testing.T) {
 	s.await(t, Sent, 1)
 	require.NoError(t, p.Close())
 	require.ErrorIs(t, <-result, ErrRevoked)
+}
+
+// Who says at the instant of the offer's end that it cannot attach, by VERDICT 0 or REFUSE,
+// has nothing of the memory either. Who has mapped it before, or resumes, has: only its death
+// tells then.
+func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	no, refuse := wire.Verdict{Text: "no room"}, wire.Refuse{Code: RefusedRate, Text: "too many"}
+	for name, c := range map[string]struct {
+		early, mapped, resumes bool
+		says                   wire.Message
+		released               bool
+	}{
+		"it cannot attach":               {says: no, released: true},
+		"it refuses":                     {says: refuse, released: true},
+		"it refuses, before the end":     {says: refuse, early: true, released: true},
+		"it cannot attach, early":        {says: no, early: true, released: true},
+		"it has mapped the memory":       {says: no, mapped: true},
+		"it has mapped, and refuses":     {says: refuse, mapped: true},
+		"it has it, and resumes":         {says: no, resumes: true},
+		"it has it, and resumes, early":  {says: no, resumes: true, early: true},
+		"it finds the data good, though": {says: wire.Verdict{OK: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv, buf := listen(t), newBuffer(t, ctx, 1)
+			wait, cancel := context.WithCancel(soon(t))
+			defer cancel()
+			s := serve(t, srv, buf, WithFence(wait, Released))
+			want := wants(dev)
+			want.Access, want.Process.Told = ReadWrite, true
+			if c.resumes {
+				want.Resume = buf.Describe().Generation
+			}
+			conn := asked(t, srv, want)
+			require.IsType(t, wire.Offer{}, heard(t, conn))
+			s.await(t, Sent, 1)
+			if !c.early {
+				s.cancel()
+				require.IsType(t, wire.Revoke{}, heard(t, conn))
+			}
+			if c.mapped { // it crosses the REVOKE
+				require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
+			}
+			require.NoError(t, conn.Send(soon(t), wire.Encode(c.says)))
+			require.NoError(t, conn.Close())
+			s.await(t, Ended, 1)
+			s.cancel()
+			if c.released {
+				require.NoError(t, s.end(t))
+				return
+			}
+			cancel()
+			var fault *FenceError
+			require.ErrorAs(t, s.end(t), &fault)
+		})
+	}
 }

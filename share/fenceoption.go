@@ -8,21 +8,21 @@ import (
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
-// WithFence has the memory handed back only when nobody writes it any more: Offer returns,
-// and its buffer can be closed or offered again, when each consumer whose lease let it
-// write is fenced as wanted. [Fenced] takes the death of its process. With [Released] its
-// word will do ([Attachment.Close], [Attachment.Release]): consumers are told that they are
-// waited for ([Offer.AwaitsRelease]), and an offer that ends keeps the connections of who
-// may write until they have released the memory.
+// WithFence makes Offer return only when no consumer writes the memory any more; until
+// then its buffer cannot be closed. Offer waits for each consumer whose lease let it write
+// to be fenced as wanted. [Fenced] requires the death of its process. For [Released] its
+// word is enough ([Attachment.Close], [Attachment.Release]): consumers are told that the
+// producer waits for them ([Offer.AwaitsRelease]), and an offer that ends keeps the
+// connections of those that may write until they have released the memory.
 //
-// ctx bounds the wait, and so does [Server.Close]: then Offer returns a [*FenceError],
-// which names who may still write, and matches [ErrNoFence] where no wait would have told.
-// Whose leases are read-only are not waited for: see docs/security.md.
+// ctx and [Server.Close] bound the wait. Then Offer returns a [*FenceError], which names
+// the consumers that may still write, and matches [ErrNoFence] where no wait could tell.
+// Offer does not wait for consumers with read-only leases: see docs/security.md.
 func WithFence(ctx context.Context, want Fence) OfferOption {
 	return func(o *offerOptions) { o.fence = &fenceOption{ctx, want} }
 }
 
-// A fenceOption is what an offer waits for in the end; nil is nothing.
+// A fenceOption is what an offer waits for in the end; nil waits for nothing.
 type fenceOption struct {
 	ctx  context.Context
 	want Fence
@@ -38,7 +38,7 @@ func (f *fenceOption) check() error {
 	return f.want.check()
 }
 
-// flags is what consumers are told of it.
+// flags returns what consumers are told of it.
 func (f *fenceOption) flags() wire.ProcessFlags {
 	if f != nil && f.want == Released {
 		return wire.ProcessWaits
@@ -46,14 +46,14 @@ func (f *fenceOption) flags() wire.ProcessFlags {
 	return 0
 }
 
-// unfenced are consumers of an offering whose leases have ended, and who may still write.
+// unfenced are the consumers of an offering that may still write after their leases.
 type unfenced struct {
-	fences  []*fence // whose processes are waited for, each once
-	unknown keepers  // whose end will not be known
-	why     error    // of the first of them
+	fences  []*fence // those to wait for, one per process
+	unknown keepers  // those whose end cannot be known
+	why     error    // the reason for the first of unknown
 }
 
-// fenceOff notes a lease that has ended if the memory has to wait for its consumer.
+// fenceOff notes an ended lease if the offering has to wait for its consumer.
 func (o *offering) fenceOff(l *Lease) {
 	want := o.opts.fence
 	if want == nil || l.event.Access != ReadWrite || l.sent == 0 || l.fence.is(want.want) {
@@ -80,8 +80,7 @@ func (o *offering) fenceOff(l *Lease) {
 	w.fences = append(w.fences, l.fence)
 }
 
-// awaitFences waits until nobody writes the memory any more, as far as that is wanted. The
-// error says who may.
+// awaitFences waits as WithFence says. The error names the consumers that may still write.
 func (o *offering) awaitFences() error {
 	want, w := o.opts.fence, &o.unfenced // nobody else has it any more
 	if want == nil {
@@ -102,16 +101,16 @@ func (o *offering) awaitFences() error {
 	return &FenceError{want.want, w.unknown.peers, w.unknown.more, w.why}
 }
 
-// isAskedToRelease reports whether the consumer keeps its connection until it has released
-// the memory, because its offer or its lease of it has ended.
+// isAskedToRelease reports whether the consumer, whose offer or lease has ended, keeps its
+// connection until it has released the memory.
 func (l *Lease) isAskedToRelease(reason error) bool {
 	o := l.offering
 	return errors.Is(reason, ErrRevoked) && o.record.Process.Flags&wire.ProcessWaits != 0 && l.says.Told &&
 		l.event.Access == ReadWrite && l.whole && o.server.ctx.Err() == nil && o.opts.fence.ctx.Err() == nil
 }
 
-// closeWhenReleased says last, and waits until the consumer has gone, or is not waited for
-// any longer.
+// closeWhenReleased says last, and waits until the consumer has gone, or until the context
+// of WithFence or the server ends.
 func (l *Lease) closeWhenReleased(last wire.Message) {
 	ctx, cancel := context.WithCancel(l.offering.opts.fence.ctx)
 	defer cancel()
@@ -119,16 +118,17 @@ func (l *Lease) closeWhenReleased(last wire.Message) {
 	_ = l.transport.closeBy(ctx, last)
 }
 
-// sayFarewell says that this side ends in order, to who knows what that is.
+// sayFarewell says that this side ends in order, to a peer that knows what that is.
 func (l *Lease) sayFarewell() {
 	if l.says.Told {
 		l.transport.trySay(wire.Farewell{})
 	}
 }
 
-// Fenced is closed when the consumer is fenced ([Fenced]): the lease has ended, and the
-// process that attached has died, in either order. Where that cannot be known it never is,
-// and [Lease.AwaitFence] says so. Of the zero Lease it is closed.
+// Fenced returns a channel that is closed when the consumer is fenced ([Fenced]): the lease
+// has ended and the process that attached has died, in either order. Where that cannot be
+// known, the channel is never closed, and [Lease.AwaitFence] says so. The zero Lease's is
+// closed.
 func (l *Lease) Fenced() <-chan struct{} {
 	if l.isZero() {
 		return closed
@@ -136,13 +136,13 @@ func (l *Lease) Fenced() <-chan struct{} {
 	return l.fence.channel()
 }
 
-// AwaitFence waits until the lease has ended and the consumer is fenced as wanted; with a
-// context that is done it only asks. It does not end the lease ([Lease.Revoke] does).
-// A consumer that gave its verdict has said no farewell, and is [Fenced] by its death alone,
-// but for one that could not attach: it has nothing of the memory, and counts as [Released].
+// AwaitFence waits until the lease has ended and the consumer is fenced as wanted. With a
+// context that is done, it only checks. It does not end the lease ([Lease.Revoke] does).
+// A consumer that gave its verdict has said no farewell, so only its death fences it. A
+// consumer that could not attach has nothing of the memory, and counts as [Released].
 //
-// The error is a [*FenceError]: [ErrNoFence] at once where it cannot be known, also after
-// [Server.Close]; what ended ctx.
+// The error is a [*FenceError]. It matches [ErrNoFence], at once, where the end cannot be
+// known, and after [Server.Close]; else it holds what ended ctx.
 func (l *Lease) AwaitFence(ctx context.Context, want Fence) error {
 	if l.isZero() {
 		return ErrClosed

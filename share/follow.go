@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -22,25 +23,36 @@ import (
 //	}
 //
 // Each attachment is of newer memory than the one before, or of a producer that came
-// back. Its [Attachment.Context] ends when there is something newer
-// ([ErrSuperseded]) or the lease has ended. The loop's body may return earlier: the
-// memory stays mapped until then. After the body has returned, and one of these has
-// happened, Follow closes the attachment, and so the memory must not be in use any more. A
-// body that has closed the attachment itself, or given its verdict, is given memory of a
-// larger generation alone. A body that breaks off does not hear whether the attachment
-// could be closed.
+// back. Its [Attachment.Context] ends when the producer offers something newer
+// ([ErrSuperseded]) or the lease has ended. It goes on if there is another producer of the
+// same memory: a successor that has taken over ([Server.HandOver]), or a lost producer that
+// is back within 30 s, or within [WithoutLease].
 //
-// The versions are mapped one after the other, at the same address with
-// [WithReservation], so that a captured graph can be launched again.
+// Then the attachment takes a lease of the same memory there, as [Attachment.Resume] does.
+// Its mapping, Context, Done, Err, Superseded and Notices go on; [Attachment.Offer] gives
+// the new producer and its data. [OnConnected], [OnReceived] and [OnProgress] are not called
+// for such a lease. Until there is one, Notify, Progress and Report return why the last one
+// ended, and Fenced and AwaitFence are about its producer. The Context ends at once if the
+// producer has ended its offer without a successor, takes back this lease alone, or waits
+// for the memory ([WithFence]).
 //
-// Follow waits, with pauses that grow to half a second, for a producer that does not
-// listen, does not have the name, has ended or taken the offer back, has no place, or
-// took too long over a step; until ctx ends. The last pair of the loop is an error, of
-// ctx or of what waiting does not mend: a producer that admits somebody else, another
-// kind of driver or version, more access than is offered, memory that cannot be mapped,
-// an option that makes no sense, or an attachment that cannot be closed. Where the name
-// stands for memory that is not wanted again, the producer is not asked again and again,
-// but says when there is newer ([WithWait]), unless it is older than that.
+// The memory stays mapped until the loop's body has returned and its Context has ended, in
+// either order. Then Follow closes the attachment, so the memory must not be in use any
+// more. A body that has closed the attachment itself, or given its verdict, next gets only
+// memory of a larger generation. A body that breaks out of the loop does not learn whether
+// the attachment could be closed.
+//
+// The versions are mapped one after the other. With [WithReservation] all have the same
+// address, so that a captured graph can be launched again.
+//
+// Follow waits, with pauses that grow to half a second, until ctx ends, if the producer
+// does not listen, does not have the name, has ended or taken the offer back, has no place,
+// or took too long over a step. The last pair of the loop is an error: that of ctx, or one
+// that waiting does not mend, such as a producer that does not admit this process, another
+// kind of driver or version, more access than is offered, memory that cannot be mapped, an
+// invalid option, or an attachment that cannot be closed. While the name stands for memory
+// that the body does not want again, the producer says when there is newer ([WithWait]); an
+// older producer is asked again and again.
 func Follow(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) iter.Seq2[*Attachment, error] {
 	return func(yield func(*Attachment, error) bool) {
 		f := &following{path: path, name: name, dev: dev, opts: opts}
@@ -59,8 +71,8 @@ func Follow(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 	}
 }
 
-// ErrSuperseded is why the context of an attachment of [Follow] has ended: the producer
-// offers other memory under the name.
+// ErrSuperseded is the cause with which the context of an attachment of [Follow] ends when
+// the producer offers other memory under the name.
 var ErrSuperseded = errors.New("share: the producer offers newer memory")
 
 // A following is one range over what is offered.
@@ -68,7 +80,7 @@ type following struct {
 	path, name string
 	dev        *cu.Device
 	opts       []AttachOption
-	known      uint64 // the generation that is not wanted again, or 0
+	known      uint64 // the generation that the body does not want again, or 0
 }
 
 // The pauses between two tries to attach.
@@ -79,9 +91,9 @@ const (
 
 // attach attaches as soon as there is something to attach to.
 func (f *following) attach(ctx context.Context) (*Attachment, error) {
-	opts := f.opts
+	opts := append(slices.Clip(f.opts), attachOption(func(o *attachOptions) { o.follows = true }))
 	if f.known > 0 {
-		opts = append(opts[:len(opts):len(opts)], WithNewerThan(f.known), WithWait())
+		opts = append(opts, WithNewerThan(f.known), WithWait())
 	}
 	for pause := followMin; ; pause = min(2*pause, followMax) {
 		att, err := Attach(ctx, f.path, f.name, f.dev, opts...)
@@ -101,7 +113,7 @@ func (f *following) attach(ctx context.Context) (*Attachment, error) {
 	}
 }
 
-// mends reports whether waiting may mend what kept this side from attaching.
+// mends reports whether waiting may mend err, which kept this side from attaching.
 func mends(err error) bool {
 	var no *RefusalError
 	if errors.As(err, &no) {
@@ -120,7 +132,7 @@ func mends(err error) bool {
 }
 
 // lend gives the attachment to the body of the loop, waits until there is something
-// newer, and closes it. more is whether the body wants that.
+// newer, and closes it. more says whether the body wants that.
 func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attachment, error) bool) (more bool, err error) {
 	defer func() { err = errors.Join(err, att.Close()) }()
 	go att.endWhenSuperseded()

@@ -100,6 +100,8 @@ func TestPrepareFails(t *testing.T) {
 
 // A buffer cannot be closed from the time that an offer of it is prepared until the
 // offer has ended.
+//
+//fault:rows 78
 func TestBufferIsNotClosedBeforeItsOffer(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	buf, err := vmm.New(dev, 1)

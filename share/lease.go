@@ -12,14 +12,14 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A Lease is what one consumer holds of an offer, for its producer to watch and to
-// take back. It begins when the consumer is admitted ([OnLease], [Server.Leases])
-// and ends with the connection; nobody has to end it. It is safe for concurrent
-// use. The zero Lease has ended.
+// A Lease is one consumer's hold on an offer, which its producer can watch and take
+// back. It begins when the consumer is admitted ([OnLease], [Server.Leases]) and ends
+// with the connection; it need not be closed. It is safe for concurrent use. The zero
+// Lease has ended.
 type Lease struct {
 	offering  *offering
 	transport *transport
-	event     Event // what events of this lease have in common
+	event     Event // the fields that all events of this lease share
 	start     time.Time
 	ctx       context.Context // until the lease is revoked or over, or the offer is
 	cancel    context.CancelCauseFunc
@@ -32,19 +32,22 @@ type Lease struct {
 	whole  bool // all of them were sent
 	failed bool // the consumer could not attach: it has nothing mapped
 
+	cursors *os.File // memory of this lease alone, or nil
+	refused error    // why the application turns the consumer away, or nil
+
 	done   chan struct{}
 	reason error // why done is closed
 	fence  *fence
-	says   wire.Process // the consumer, of its own
+	says   wire.Process // what the consumer says of its process
 }
 
-// A leaseState says how far a lease is. It ends from any of them.
+// A leaseState says how far a lease is. It may end in any state.
 type leaseState int
 
 const (
-	leaseAdmitted leaseState = iota // the consumer was sent nothing, or not all
-	leaseSent                       // it was sent the descriptors, and the data is not there
-	leaseServed                     // the data is there for it, and it is sent the descriptors
+	leaseAdmitted leaseState = iota // the consumer was not sent everything
+	leaseSent                       // it was sent the descriptors, but the data is not there
+	leaseServed                     // the data is there, and it is being sent the descriptors
 	leaseMapped                     // it has mapped the memory
 )
 
@@ -61,7 +64,7 @@ func newLease(o *offering, v *visitor) *Lease {
 	return l
 }
 
-// Number is the lease's number within its offer, from 1, which is [Event]'s too.
+// Number returns the lease's number within its offer, from 1, as in [Event].
 func (l *Lease) Number() int {
 	if l == nil {
 		return 0
@@ -69,7 +72,7 @@ func (l *Lease) Number() int {
 	return l.event.Lease
 }
 
-// Peer is who holds the lease.
+// Peer returns the consumer that holds the lease.
 func (l *Lease) Peer() sock.Peer {
 	if l == nil {
 		return sock.Peer{}
@@ -77,9 +80,9 @@ func (l *Lease) Peer() sock.Peer {
 	return l.event.Peer
 }
 
-// Process returns the process that holds the lease, for who waits for its end longer than
-// the server lives ([sock.Process.File]). The caller owns it. ErrNoProcess of package sock
-// where it is not known.
+// Process returns the process that holds the lease, to wait for its end even after the
+// server has closed ([sock.Process.File]). The caller owns it. The error is
+// [sock.ErrNoProcess] if the process is not known.
 func (l *Lease) Process() (*sock.Process, error) {
 	if l.isZero() {
 		return nil, ErrClosed
@@ -95,8 +98,8 @@ func (l *Lease) Process() (*sock.Process, error) {
 	return p, errors.Join(err, f.Close())
 }
 
-// Access is what the consumer asked for and was admitted to; [ReadWrite] for legacy
-// memory, whatever it asked for.
+// Access returns the access that the consumer asked for and got; always [ReadWrite] for
+// legacy memory.
 func (l *Lease) Access() cu.Access {
 	if l == nil {
 		return 0
@@ -104,12 +107,12 @@ func (l *Lease) Access() cu.Access {
 	return l.event.Access
 }
 
-// Done is closed when the lease has ended, whoever ended it: the consumer has gone,
-// died or given its verdict, took too long or broke the protocol, the lease was
-// revoked, or the offer or the server has ended. A consumer that is told why, or to
-// go, has a second to read that before; where it was sent a legacy handle, as long
-// as for any step ([WithTimeout]) to close the memory; and where the offer waits until it
-// has released the memory ([WithFence]), until it has, or is not waited for any longer.
+// Done returns a channel that is closed when the lease has ended: the consumer has gone,
+// died or given its verdict, took too long or broke the protocol; the lease was revoked;
+// or the offer or the server has ended. A consumer that is told to go first has a second
+// to read that. One that was sent a legacy handle has as long as for any step
+// ([WithTimeout]) to close the memory. If the offer waits until the consumer has released
+// the memory ([WithFence]), the lease lasts until it has, or until that wait is over.
 func (l *Lease) Done() <-chan struct{} {
 	if l.isZero() {
 		return closed
@@ -117,13 +120,13 @@ func (l *Lease) Done() <-chan struct{} {
 	return l.done
 }
 
-// isZero reports whether there is no lease: everything of it is [ErrClosed].
+// isZero reports whether l is nil or zero: its methods fail with [ErrClosed].
 func (l *Lease) isZero() bool { return l == nil || l.offering == nil }
 
-// Err says why the lease has ended, after Done: nil if by the consumer's will, which has
-// closed its attachment; a [*LostError] if the consumer was killed or has just gone;
-// [ErrRevoked]; or what the event of its end says. Of a consumer that is older than this it
-// is nil also if it was killed. Of legacy memory that the consumer may have open still, it
+// Err returns why the lease has ended, after Done: nil if the consumer has closed its
+// attachment; a [*LostError] if it was killed or went without a farewell; [ErrRevoked]; or
+// the error of the Ended event. For a consumer that is older than farewells, it is nil even
+// if the consumer was killed. If the consumer may still have legacy memory open, the error
 // matches [ErrStillOpen] as well.
 func (l *Lease) Err() error {
 	if l.isZero() {
@@ -137,15 +140,14 @@ func (l *Lease) Err() error {
 	}
 }
 
-// Revoke takes this lease back: the consumer is told, its [Attachment.Done] ends
-// with [ErrRevoked], or its Attach fails with it, and it is disconnected. The offer
-// and its other leases go on. Revoke does not wait ([Lease.Done] does); after the
-// lease's end it does nothing.
+// Revoke takes this lease back: the consumer is told and disconnected, and its
+// attachment, or its Attach, ends with [ErrRevoked]. The offer and its other leases go on.
+// Revoke does not wait ([Lease.Done] does); after the lease's end it does nothing.
 //
-// The consumer keeps the descriptors that it was sent and what it has mapped: nobody
-// can take them back. Legacy memory it is asked to close, and the lease ends when it has,
-// or with [ErrStillOpen]. It may attach again. Its place among [WithLeases] is used up if
-// its data was there already, and another's if not.
+// The consumer keeps its descriptors and its mappings: nobody can take them back. It is
+// asked to close legacy memory, and the lease ends when it has, or with [ErrStillOpen].
+// The consumer may attach again. If its data was there already, the lease still counts for
+// [WithLeases].
 func (l *Lease) Revoke() {
 	if !l.isZero() {
 		l.cancel(ErrRevoked)
@@ -161,13 +163,15 @@ func (l *Lease) run() {
 		return
 	}
 	l.tell(Sent, nil)
+	l.tellOfNewer()
 	l.end(l.follow())
 }
 
-// begin tells that the consumer was admitted. It is sent nothing before.
+// begin tells the application that the consumer was admitted, before it is sent anything.
 func (l *Lease) begin() {
 	l.offering.opts.onLease(l)
 	l.tell(Connected, nil)
+	l.beginCursors()
 }
 
 func (l *Lease) tell(k EventKind, err error) {
@@ -176,16 +180,17 @@ func (l *Lease) tell(k EventKind, err error) {
 	l.offering.opts.onEvent(e)
 }
 
-// sendOffer sends the description with all descriptors, as many to a record
-// as it holds. After an error it can go on where it was. A handle of memory that was
-// freed it does not give away: other memory may be opened by it.
+// sendOffer sends the description with all descriptors, as many per record as fit. After
+// an error, the next call goes on where this one stopped. It does not send a handle of
+// freed memory, which may open other memory by now.
 func (l *Lease) sendOffer(records []parcel, send sendFunc) error {
-	if err := l.offering.source.vouch(); err != nil {
+	if err := errors.Join(l.offering.source.vouch(), l.refused); err != nil {
 		return err
 	}
+	records = l.withCursors(records)
 	for ; l.sent < len(records); l.sent++ {
 		if err := l.over(); err != nil {
-			return err // not to be had any more
+			return err // the offer or the lease has ended
 		}
 		if err := send(records[l.sent].record, records[l.sent].files...); err != nil {
 			return err
@@ -200,8 +205,8 @@ func (l *Lease) sendRecord(record []byte, files ...*os.File) error {
 	return l.transport.sendRecord(l.ctx, record, files...)
 }
 
-// follow serves a consumer that has its descriptors until it goes. The error is why
-// the lease ends, if not by the consumer's will.
+// follow serves a consumer that has its descriptors until it leaves. The error is why
+// the lease ends, or nil if the consumer left in order.
 func (l *Lease) follow() error {
 	for {
 		patient := l.state == leaseMapped && !l.offering.opts.verdict
@@ -216,7 +221,7 @@ func (l *Lease) follow() error {
 	}
 }
 
-// hear takes one message of the consumer, and says whether the lease is over, and why.
+// hear handles one message of the consumer, and returns whether and why the lease is over.
 func (l *Lease) hear(m wire.Message) (over bool, err error) {
 	switch m := m.(type) {
 	case wire.Progress:
@@ -230,8 +235,10 @@ func (l *Lease) hear(m wire.Message) (over bool, err error) {
 			err := l.confirm()
 			return err != nil, err
 		}
+	case wire.Refuse:
+		l.failed = l.state != leaseMapped
 	case wire.Verdict:
-		if l.state == leaseMapped || !m.OK { // one who has mapped nothing has found nothing good
+		if l.state == leaseMapped || !m.OK { // without a mapping no verdict can be good
 			l.failed = l.state != leaseMapped
 			err := faultOf(m)
 			l.tell(Verdict, err)
@@ -242,19 +249,19 @@ func (l *Lease) hear(m wire.Message) (over bool, err error) {
 	return true, unexpected(m, "from a consumer that was sent an offer")
 }
 
-// hearEarly takes what a consumer says before the data is there: only that it
-// cannot attach belongs there.
+// hearEarly handles a message that comes before the data is there. The consumer may only
+// say that it cannot attach.
 func (l *Lease) hearEarly(m wire.Message) error {
-	if v, ok := m.(wire.Verdict); ok && !v.OK {
-		_, err := l.hear(v)
+	v, judged := m.(wire.Verdict)
+	if _, refuses := m.(wire.Refuse); refuses || judged && !v.OK {
+		_, err := l.hear(m)
 		return err
 	}
 	return unexpected(m, "from a consumer whose data is not there yet")
 }
 
-// confirm tells a consumer that has opened legacy memory that it is what was offered:
-// the lease was there all the time, and so was the memory, unless somebody has freed
-// it who does not know.
+// confirm tells a consumer that it has opened the legacy memory that was offered. The
+// lease has kept the memory, unless somebody has freed it who does not know of leases.
 func (l *Lease) confirm() error {
 	r := l.offering.record
 	if r.Legacy == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// why sorts out why no message came, or could be sent. A consumer that is patiently
-// waited for owes no verdict, and may go with a farewell.
+// why returns why the lease ends after receiving or sending failed with err. If patient,
+// the consumer owes no verdict and may leave with a farewell.
 func (l *Lease) why(err error, patient bool) error {
 	cause, lost := l.over(), errors.Is(err, sock.ErrPeerLost)
 	err = l.fence.lost(l.transport, l.says, err)
@@ -31,7 +31,7 @@ func (l *Lease) why(err error, patient bool) error {
 	return err
 }
 
-// over is why the lease has ended on this side, or nil.
+// over returns why this side has ended the lease, or nil.
 func (l *Lease) over() error {
 	if err := l.offering.ending(); err != nil {
 		return err
@@ -39,18 +39,18 @@ func (l *Lease) over() error {
 	return context.Cause(l.ctx)
 }
 
-// end is the last of a lease. reason is why it ended against the consumer's or the
-// application's will. The place of one that was not served, because it ended before
-// the data was there, is another consumer's.
+// end ends the lease. reason is nil if the consumer left in order. A lease that ended
+// before the data was there leaves its place to another consumer.
 func (l *Lease) end(reason error) {
 	o := l.offering
 	defer o.work.Done()
 	l.reason = join(reason, l.sayLast(reason))
-	l.fence.released = l.transport.left || l.failed
+	l.fence.released = l.transport.left || l.hasNothing()
 	o.server.mu.Lock()
 	o.live = slices.DeleteFunc(o.live, func(x *Lease) bool { return x == l })
 	o.server.mu.Unlock()
 	l.cancel(nil)
+	dropCursors(l.cursors)
 	close(l.done)
 	l.fence.settle()
 	o.fenceOff(l)
@@ -65,10 +65,15 @@ func (l *Lease) end(reason error) {
 	o.moved()
 }
 
-// sayLast tells the consumer why its lease ends, if it is there to be told. One that
-// was sent a legacy handle may have the memory open: it keeps the connection until it
-// has not, and is waited for as long as for any step. The error says that it did not
-// come to that.
+// hasNothing reports whether the consumer has said that it could not attach, and had not
+// mapped the memory before it asked. It may say so just as the producer ends the lease.
+func (l *Lease) hasNothing() bool {
+	return l.resume == 0 && (l.failed || l.state != leaseMapped && l.transport.declined)
+}
+
+// sayLast tells the consumer why its lease ends, if it is still there. A consumer that was
+// sent a legacy handle keeps the connection until it has closed the memory; sayLast waits
+// for that as long as for any step, and returns an error if it does not happen.
 func (l *Lease) sayLast(reason error) error {
 	last, told := l.lastWord(reason)
 	waits := l.offering.record.Legacy != nil && l.sent > 0 && !errors.Is(reason, ErrMemoryGone)
@@ -91,8 +96,8 @@ func (l *Lease) sayLast(reason error) error {
 	return &StillOpenError{Peers: []sock.Peer{l.Peer()}, After: l.letGo}
 }
 
-// lastWord is what the consumer is told of a lease's end: nil if nothing. told says
-// that it knows, or is not there.
+// lastWord returns what to tell the consumer of the lease's end, or nil. told says that
+// the consumer knows already, or has gone.
 func (l *Lease) lastWord(reason error) (last wire.Message, told bool) {
 	switch {
 	case reason == nil:
@@ -104,7 +109,7 @@ func (l *Lease) lastWord(reason error) (last wire.Message, told bool) {
 		return wire.Revoke{Text: "the producer has ended the offer"}, false
 	case errors.Is(reason, ErrVerdict), errors.Is(reason, sock.ErrPeerLost):
 		return nil, true
-	case errors.Is(reason, ErrRefused): // to which nothing is said
+	case errors.Is(reason, ErrRefused): // a refusal gets no answer
 		return nil, false
 	case errors.Is(reason, ErrMemoryGone):
 		return wire.Revoke{Text: "the memory is not there any more"}, false
@@ -113,11 +118,11 @@ func (l *Lease) lastWord(reason error) (last wire.Message, told bool) {
 }
 
 // ErrStillOpen matches every [*StillOpenError].
-var ErrStillOpen = errors.New("share: legacy memory may be open still")
+var ErrStillOpen = errors.New("share: a consumer may still have the legacy memory open")
 
-// A StillOpenError says whose leases of legacy memory have ended and who did not say
-// in time that they have closed it. To free it under them harms nobody else; what they
-// find there then is undefined.
+// A StillOpenError names consumers that may still have legacy memory open: their leases
+// have ended, and they did not say in time that they have closed it. Freeing the memory
+// harms only them: what they find there then is undefined.
 type StillOpenError struct {
 	Peers []sock.Peer   // each once, 64 at most
 	More  int           // leases of others
@@ -130,7 +135,7 @@ func (e *StillOpenError) Error() string {
 	if e.More > 0 {
 		more = fmt.Sprintf("; and %d more", e.More)
 	}
-	return fmt.Sprintf("%v: it was not closed within %s by who had a lease of it (%s%s)", ErrStillOpen, e.After, peerNames(e.Peers), more)
+	return fmt.Sprintf("%v: not closed within %s by %s%s; freeing it harms only those", ErrStillOpen, e.After, peerNames(e.Peers), more)
 }
 
 // Is matches [ErrStillOpen].
@@ -144,14 +149,14 @@ func peerNames(peers []sock.Peer) string {
 	return strings.Join(names, "; ")
 }
 
-// keepers are who had not closed legacy memory when their leases ended. An offer may go on
-// for as long as the machine, so not all are named.
+// keepers are the consumers that had not closed legacy memory when their leases ended. An
+// offer may go on for as long as the machine, so only maxKeepers are named.
 type keepers struct {
 	peers []sock.Peer
 	more  int
 }
 
-// maxKeepers is how many are.
+// maxKeepers bounds the named peers of keepers.
 const maxKeepers = 64
 
 func (k *keepers) add(p sock.Peer) {
@@ -164,7 +169,8 @@ func (k *keepers) add(p sock.Peer) {
 	}
 }
 
-// stillOpen says who had not closed legacy memory when their leases ended, or is nil.
+// stillOpen names the consumers that had not closed legacy memory when their leases ended;
+// it returns nil if there are none.
 func (o *offering) stillOpen() error {
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()

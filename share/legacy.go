@@ -12,43 +12,42 @@ import (
 )
 
 // ErrInUse says that memory cannot be freed because it is offered, or because streams
-// may still have to signal or wait there ([Counter]); it is [vmm.ErrInUse]. Of legacy
-// memory it is an [*InUseError].
+// may still have to signal or wait there ([Counter]). It is [vmm.ErrInUse]; for legacy
+// memory the error is an [*InUseError].
 var ErrInUse = vmm.ErrInUse
 
 // ErrMemoryGone says that offered legacy memory was freed behind this package's back.
 var ErrMemoryGone = errors.New("share: the memory that is offered is not there any more")
 
-// An InUseError says who keeps legacy memory from being freed.
+// An InUseError names the consumers that keep legacy memory from being freed.
 type InUseError struct {
-	Peers []sock.Peer // who has a lease of it
+	Peers []sock.Peer // those with a lease
 }
 
 // Error names the peers.
 func (e *InUseError) Error() string {
 	if len(e.Peers) == 0 {
-		return "share: the legacy memory is still offered: end the offer before"
+		return "share: the legacy memory is still offered: end the offer first"
 	}
-	return fmt.Sprintf("share: the legacy memory is still offered, and consumers have it open (%s): revoke their leases and end the offer before", peerNames(e.Peers))
+	return fmt.Sprintf("share: the legacy memory is still offered, and consumers have it open (%s): revoke their leases and end the offer first", peerNames(e.Peers))
 }
 
 // Is matches [ErrInUse].
 func (e *InUseError) Is(target error) bool { return target == ErrInUse }
 
-// legacyUnit is what allocations are rounded up to: smaller ones lie together with
-// others of the process, which who opens them gets as well.
+// legacyUnit is what allocations are rounded up to. Smaller ones share 2 MiB with others
+// of the process, which a consumer would get as well.
 const legacyUnit = 2 << 20
 
-// A Legacy is device memory that is offered by a handle of legacy IPC, to programs
-// that take no descriptors: plain memory of cuMemAlloc. The caller owns it. It is
-// safe for concurrent use.
+// A Legacy is plain memory of cuMemAlloc that is offered by a handle of legacy IPC, to
+// programs that cannot take descriptors. The caller owns it. It is safe for concurrent use.
 //
-// Between programs of one's own a [vmm.Buffer] is better. Legacy memory cannot be
-// offered read-only, and the handle keeps nothing: CUDA leaves undefined what a
-// consumer finds after its owner has freed it, and does not tell the owner who has it
-// open. Here the leases do: a consumer closes the memory before its connection, Close
-// refuses while there are any leases, and a consumer is attached only when the producer
-// has confirmed, after the handle was opened, that it is of the memory that was offered.
+// Between your own programs a [vmm.Buffer] is better. Legacy memory cannot be offered
+// read-only, and a handle does not keep it: CUDA leaves undefined what a consumer finds
+// after the owner has freed the memory, and does not tell the owner which consumers have
+// it open. Leases do that here. A consumer closes the memory before its connection; Close
+// refuses while there are leases; and Attach succeeds only when the producer has confirmed
+// that the opened memory is the offered one.
 type Legacy struct {
 	ctx    *cu.Context
 	mem    *cu.Memory // nil if somebody else frees it
@@ -62,9 +61,9 @@ type Legacy struct {
 	offers map[*offering]struct{}
 }
 
-// NewLegacy allocates size bytes in c (cuMemAlloc), rounded up to whole 2 MiB: of less
-// a consumer would be given what lies beside it, too. The content is undefined. c
-// stays the caller's, and open until Close.
+// NewLegacy allocates size bytes in c (cuMemAlloc), rounded up to a multiple of 2 MiB: a
+// consumer of a smaller allocation would get its neighbours, too. The content is
+// undefined. The caller keeps c, and leaves it open until Close.
 //
 // Errors: [vmm.ErrSize]; those of [cu.Context.Alloc] and [cu.Context.IPCHandle].
 func NewLegacy(c *cu.Context, size uint64) (*Legacy, error) {
@@ -87,13 +86,13 @@ func NewLegacy(c *cu.Context, size uint64) (*Legacy, error) {
 	return m, nil
 }
 
-// LegacyAt is size bytes at p of memory that somebody else allocated in this process
-// with cuMemAlloc or cudaMalloc, and frees, no sooner than Close: such as a tensor of
-// PyTorch. A consumer is given the whole allocation that they are in. An offer waits
-// for the work in c before its first consumer is answered, and for none in other
-// contexts: c is where the memory is written, for a tensor the primary context.
+// LegacyAt returns a Legacy of size bytes at p, in memory that other code of this process
+// has allocated with cuMemAlloc or cudaMalloc, such as a tensor of PyTorch. That code must
+// not free it before Close. A consumer gets the whole allocation around the bytes. c is
+// the context in which the memory is written, for a tensor the primary context: an offer
+// waits for the work in c, and in no other context, before it serves its first consumer.
 //
-// Errors: those of [cu.Context.IPCHandle]; [vmm.ErrSize] if it is not as large.
+// Errors: those of [cu.Context.IPCHandle]; [vmm.ErrSize] if the allocation is too small.
 func LegacyAt(c *cu.Context, p cu.DevicePtr, size uint64) (*Legacy, error) {
 	if c == nil {
 		return nil, fmt.Errorf("share: no context of the memory at %s (nil)", p)
@@ -117,14 +116,14 @@ func LegacyAt(c *cu.Context, p cu.DevicePtr, size uint64) (*Legacy, error) {
 	return m, nil
 }
 
-// allocation tells the allocation from others that were at its address before or
-// will be.
+// allocation returns the driver's id of the allocation, which differs from those of
+// earlier and later allocations at the same address.
 func (m *Legacy) allocation() (id uint64, err error) {
 	a, err := m.ctx.PointerAttributes(m.ptr)
 	return a.BufferID, err
 }
 
-// Ptr is where the memory begins.
+// Ptr returns the address of the memory.
 func (m *Legacy) Ptr() cu.DevicePtr {
 	if m == nil {
 		return 0
@@ -132,7 +131,7 @@ func (m *Legacy) Ptr() cu.DevicePtr {
 	return m.ptr
 }
 
-// Size is how many bytes count.
+// Size returns the size of the offered memory, in bytes.
 func (m *Legacy) Size() uint64 {
 	if m == nil {
 		return 0
@@ -140,7 +139,7 @@ func (m *Legacy) Size() uint64 {
 	return m.desc.Size
 }
 
-// Allocation is the size of the whole allocation in bytes, all of which consumers get.
+// Allocation returns the size of the whole allocation, in bytes. Consumers get all of it.
 func (m *Legacy) Allocation() uint64 {
 	if m == nil {
 		return 0
@@ -148,7 +147,7 @@ func (m *Legacy) Allocation() uint64 {
 	return m.desc.ChunkSize
 }
 
-// Generation tells the memory from all other that was made on the machine; see
+// Generation returns the memory's generation, which no other memory of the machine has; see
 // [vmm.Descriptor].
 func (m *Legacy) Generation() uint64 {
 	if m == nil {
@@ -157,7 +156,7 @@ func (m *Legacy) Generation() uint64 {
 	return m.desc.Generation
 }
 
-// Device is where the memory is.
+// Device returns the device that the memory is on.
 func (m *Legacy) Device() *cu.Device {
 	if m.isZero() {
 		return nil
@@ -165,15 +164,15 @@ func (m *Legacy) Device() *cu.Device {
 	return m.ctx.Device()
 }
 
-// Close frees what NewLegacy allocated (cuMemFree); of LegacyAt nothing. As long as
-// the memory is offered or prepared it is refused, with an [*InUseError] that names who
-// has a lease: end the offer, which tells the consumers, or have it end. It may be
-// called again and on nil.
+// Close frees what NewLegacy allocated (cuMemFree). After LegacyAt it frees nothing. While
+// the memory is offered or prepared, Close fails with an [*InUseError] that names the
+// consumers with a lease: end the offer first, which tells them. Close may be called again
+// and on nil.
 //
-// A consumer that has not closed the memory in time after its lease was revoked or its
-// offer had ended ([*StillOpenError]) may have it open all the same. What it finds there
-// is undefined from now on, and does no harm to others of this process: on an H200 it
-// keeps the bytes that were there.
+// A consumer that did not close the memory in time after its lease or offer had ended
+// ([*StillOpenError]) may still have it open. After Close the bytes that this consumer reads
+// there are undefined; on an H200 they stay as they were. Nothing that it does there harms
+// this process.
 func (m *Legacy) Close() error {
 	if m.isZero() {
 		return nil
@@ -202,13 +201,13 @@ func (m *Legacy) inUse() error {
 
 // OfferLegacy is [Server.Offer] for legacy memory, which consumers can always write. It
 // waits for the work in the memory's context, which need not be the primary one. When
-// the offer ends, consumers are waited for that have the memory open, as long as for any
-// step ([WithTimeout]), so that it can be freed then. Who attaches with another program
-// than this package's opens all of the allocation.
+// the offer ends, OfferLegacy waits as long as for any step ([WithTimeout]) until
+// consumers have closed the memory, so that it can be freed. Programs that do not use this
+// package open the whole allocation.
 //
-// Errors: those of Offer; [ErrClosed] for memory that is closed; [ErrMemoryGone]; a
-// [*StillOpenError] that names who had not closed it when the lease or the offer ended,
-// also of leases that were revoked before.
+// Errors: those of Offer; [ErrClosed] for closed memory; [ErrMemoryGone]; a
+// [*StillOpenError] that names the consumers that did not close the memory in time, also
+// those whose leases were revoked before.
 func (s *Server) OfferLegacy(ctx context.Context, name string, m *Legacy, opts ...OfferOption) error {
 	o, err := s.newOffering(name, legacySource{m}, ReadWrite, opts)
 	if err != nil {
@@ -217,15 +216,15 @@ func (s *Server) OfferLegacy(ctx context.Context, name string, m *Legacy, opts .
 	return o.serve(ctx)
 }
 
-// PrepareLegacy is [Server.Prepare] for legacy memory, which consumers open while its
-// data is in the making.
+// PrepareLegacy is [Server.Prepare] for legacy memory, which consumers open while the
+// producer makes its data.
 //
-// Errors: those of Prepare; [ErrClosed] for memory that is closed; [ErrMemoryGone].
+// Errors: those of Prepare; [ErrClosed] for closed memory; [ErrMemoryGone].
 func (s *Server) PrepareLegacy(name string, m *Legacy, opts ...OfferOption) (*Prepared, error) {
 	return s.prepare(name, legacySource{m}, ReadWrite, opts)
 }
 
-// legacySource is legacy memory, which nothing keeps but its owner.
+// legacySource is legacy memory, which is gone when its owner frees it.
 type legacySource struct{ m *Legacy }
 
 func (l legacySource) lend(o *offering) (loan, error) {
@@ -253,8 +252,8 @@ func (l legacySource) device() *cu.Device { return l.m.ctx.Device() }
 
 func (l legacySource) synchronize(ctx context.Context) error { return l.m.ctx.Synchronize(ctx) }
 
-// vouch finds memory that was freed by somebody else, also if other memory is at its
-// address by now.
+// vouch fails if the memory was freed by others, even if other memory is at its address
+// by now.
 func (l legacySource) vouch() error {
 	id, err := l.m.allocation()
 	switch {
@@ -266,5 +265,5 @@ func (l legacySource) vouch() error {
 	return nil
 }
 
-// isZero reports whether there is no memory: everything of it is [ErrClosed].
+// isZero reports whether m is nil or zero: its methods fail with [ErrClosed].
 func (m *Legacy) isZero() bool { return m == nil || m.ctx == nil }

@@ -239,6 +239,8 @@ func TestHandleThatIsNotWanted(t *testing.T) {
 }
 
 // FAULTS 5, 6, of legacy memory: the producer notices, may free, and serves the next.
+//
+//fault:rows 5
 func TestLegacyConsumerKilled(t *testing.T) {
 	for do, line := range map[string]string{"stop when received": "received", "stop when opened": "opened", "stop when mapped": "mapped"} {
 		t.Run(line, func(t *testing.T) {
@@ -264,6 +266,8 @@ func TestLegacyConsumerKilled(t *testing.T) {
 
 // FAULTS 2, 3, of legacy memory: before the memory is confirmed nobody is attached to
 // it; after that it stays, and its end is noticed.
+//
+//fault:rows 2
 func TestLegacyProducerKilled(t *testing.T) {
 	for _, when := range []string{"received", "opened", "attached"} {
 		t.Run(when, func(t *testing.T) {

@@ -155,7 +155,7 @@ func TestManyKeepLegacyMemoryOpen(t *testing.T) {
 	require.Len(t, still.Peers, maxKeepers)
 	require.Equal(t, 3*(1000-maxKeepers), still.More)
 	require.ErrorContains(t, still, "pid 64 ")
-	require.ErrorContains(t, still, "; and 2808 more)")
+	require.ErrorContains(t, still, "; and 2808 more; freeing")
 }
 
 // rawLegacy is a consumer by hand that has been confirmed legacy memory, without opening it.

@@ -222,6 +222,8 @@ func lastWord(t *testing.T, conn *sock.Conn) (last wire.Message) {
 
 // An offer that is larger than a consumer takes is refused with its first record,
 // and nothing of it is imported; one that is as large as that is taken.
+//
+//fault:rows 76
 func TestOffersThatAreTooLarge(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	g := granularity(t, dev)
@@ -235,7 +237,7 @@ func TestOffersThatAreTooLarge(t *testing.T) {
 	}
 	imports, n := spy.count("cuMemImportFromShareableHandle"), 3
 	for why, opt := range map[string]AttachOption{
-		"3 chunks; 2 are taken": WithMaxChunks(2), "3 chunks; 1 are taken": WithMaxChunks(1), " bytes are taken": WithMaxSize(3*g - 1),
+		"3 chunks; want 2 at most": WithMaxChunks(2), "3 chunks; want 1 at most": WithMaxChunks(1), " bytes at most": WithMaxSize(3*g - 1),
 	} {
 		_, err := Attach(soon(t), srv.Path(), "", dev, opt)
 		require.ErrorIs(t, err, ErrTooLarge)

@@ -13,30 +13,30 @@ import (
 // MaxListed is how many offers [List] takes.
 const MaxListed = 4096
 
-// A Listing is what a producer says of one of its offers to who asks for a list.
+// A Listing is what [List] tells of one offer.
 type Listing struct {
 	Name       string
 	Driver     cu.Kind
 	Device     cu.UUID    // that the memory is on
-	Handle     HandleType // what the memory is opened by
+	Handle     HandleType // the type of handle that opens the memory
 	Access     cu.Access  // the most that may be asked for
-	Size       uint64     // bytes that count
+	Size       uint64     // size of the offered memory, in bytes
 	Generation uint64     // see [vmm.Descriptor]
 	DataSize   uint64     // bytes of application data
 	Pending    bool       // the data is not there yet: see [Server.Prepare]
 }
 
-// List asks the producer that listens at path what it offers, and returns that in the
-// order of the names: all offers as of one instant, also those that are prepared, but
-// none that is only expected. Where the producer decides with [WithAuthorize] who gets an
-// offer, those that this process may not read are left out. Nothing is attached to, and
-// no driver is needed. The whole takes no longer than one step ([WithTimeout]).
+// List asks the producer that listens at path what it offers. It returns the offers as of
+// one instant, sorted by name, with those that are prepared, but without those that are only
+// expected. If the producer uses [WithAuthorize], offers that this process may not read are
+// left out. List attaches to nothing and needs no driver. It takes no longer than one step
+// ([WithTimeout]).
 //
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused] for a
 // producer of another user; [ErrUnsupported] for a producer that is older than lists;
 // [ErrTooLarge] for more than [MaxListed] offers; [ErrRefused]; [ErrTimeout];
-// [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; [ErrProtocol]; [ErrRate]; one for an
-// option that makes no sense.
+// [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; [ErrProtocol]; [ErrRate]; an error for an
+// invalid option.
 func List(ctx context.Context, path string, opts ...PeerOption) ([]Listing, error) {
 	o := newPeerOptions()
 	for _, f := range opts {
@@ -81,7 +81,7 @@ func (t *transport) list(ctx context.Context) (all []Listing, err error) {
 			left = l.Left + len(l.Offers) // the first record says how many there are
 		}
 		if left > MaxListed {
-			return nil, fmt.Errorf("%w: a list of %d offers; %d are taken", ErrTooLarge, left, MaxListed)
+			return nil, fmt.Errorf("%w: a list of %d offers; want %d at most", ErrTooLarge, left, MaxListed)
 		}
 		if err := l.Continues(left); err != nil {
 			return nil, err

@@ -10,8 +10,8 @@ import (
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
-// sayList tells the peer which offers there are, of those that the application would
-// have it read. The error is why the peer is to be turned away.
+// sayList sends the peer the list of the offers that the application lets it read. The
+// error is why the peer is to be turned away.
 func (v *visitor) sayList() error {
 	s := v.server
 	s.mu.Lock()
@@ -21,10 +21,9 @@ func (v *visitor) sayList() error {
 		all[i] = o.listing()
 	}
 	s.mu.Unlock()
-	v.want.Access = ReadOnly
 	var list []wire.Listing
 	for i, o := range there {
-		if v.allows(o) == nil {
+		if v.allows(o, 0) == nil {
 			list = append(list, all[i])
 		}
 	}
@@ -39,7 +38,7 @@ func (v *visitor) sayList() error {
 	return nil
 }
 
-// there is what is offered or prepared, in the order of the names. It runs with mu held.
+// there returns what is offered or prepared, sorted by name. It runs with mu held.
 func (s *Server) there() []*offering {
 	all := maps.Clone(s.offers)
 	for name, e := range s.expected {
@@ -52,7 +51,7 @@ func (s *Server) there() []*offering {
 	})
 }
 
-// listing is what a list says of the offer. It runs with the server's mu held.
+// listing returns what a list says of the offer. It runs with the server's mu held.
 func (o *offering) listing() wire.Listing {
 	r := o.record
 	return wire.Listing{
@@ -64,9 +63,9 @@ func (o *offering) listing() wire.Listing {
 // maxNamed is how many offers a refusal names.
 const maxNamed = 10
 
-// noOffer refuses a peer that asks for an offer that is not there. Where it asks for the
-// only one and there are several it is told their names, unless the application decides
-// who hears of which. It runs with mu held.
+// noOffer refuses a peer whose offer is not there. If it asked for the only offer and
+// there are several, the refusal names them, unless the application decides who may
+// know of which. It runs with mu held.
 func (s *Server) noOffer(name string) wire.Refuse {
 	no := wire.Refuse{Code: RefusedName, Text: fmt.Sprintf("there is no offer %q here", name)}
 	if name != "" {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A meter bounds the records a second, which may come in bursts of one second's
-// worth. One goroutine uses it at a time. nil bounds nothing.
+// A meter bounds the records per second; a burst may hold one second's worth. One
+// goroutine uses it at a time. A nil meter bounds nothing.
 type meter struct {
 	rate int
 	paid time.Time // each record pays for its part of a second, from here on
@@ -20,7 +20,7 @@ func newMeter(rate int) *meter {
 	return &meter{rate: rate}
 }
 
-// allow counts a record that comes now, and says whether that is not too many.
+// allow counts a record that comes now, and reports whether it is within the rate.
 func (m *meter) allow(now time.Time) bool {
 	if m == nil {
 		return true

@@ -1,15 +1,16 @@
 package share
 
-// A consumer that knows the memory of a name waits for newer (ATTACH, after): behind the
-// offer that it knows, until that has ended or is replaced. Then it asks again, as one that
-// has just come, and may find that it has to wait behind another.
+// A consumer that knows the memory of a name may wait for newer memory (ATTACH, after). It
+// waits behind the offer that it knows, until that has ended or is replaced. Then it asks
+// again, like a new consumer, and may have to wait again.
 
 // knows reports whether o, which may be nil, is no newer than what the consumer has.
 func (v *visitor) knows(o *offering) bool {
 	return o != nil && v.want.After > 0 && o.record.Memory.Generation <= v.want.After
 }
 
-// queueBehind has a consumer wait that knows the offer. It runs with the server's mu held.
+// queueBehind makes a consumer that knows the offer wait for newer. It runs with the server's
+// mu held.
 func (o *offering) queueBehind(v *visitor) *waiter {
 	w := newWaiter(v)
 	w.knows = o
@@ -20,8 +21,8 @@ func (o *offering) queueBehind(v *visitor) *waiter {
 	return w
 }
 
-// release has those ask again that wait behind the offer, which may be nil. It runs with
-// the server's mu held.
+// release makes the consumers that wait behind the offer, which may be nil, ask again. It
+// runs with the server's mu held.
 func (o *offering) release() {
 	if o == nil {
 		return

@@ -127,7 +127,7 @@ func TestWaitForNewerHearsOfProgress(t *testing.T) {
 	serve(t, srv, old)
 	n := waitForNewer(t, srv, dev, old)
 	awaitBehind(t, srv, 1)
-	require.Empty(t, door.all())
+	require.Len(t, door.all(), 1, "whether it may wait behind the old one")
 	want := wants(dev)
 	want.After = 1<<64 - 1
 	conn := asked(t, srv, want)
@@ -139,14 +139,36 @@ func TestWaitForNewerHearsOfProgress(t *testing.T) {
 	awaitBehind(t, srv, 1)
 	replace(t, srv, next)
 	n.gets(t, next)
-	require.Len(t, door.all(), 1)
-	require.Equal(t, next.Describe(), door.all()[0].Descriptor)
+	require.Len(t, door.all(), 3)
+	require.Equal(t, next.Describe(), door.all()[2].Descriptor)
 
 	n = waitForNewer(t, srv, dev, next)
 	awaitBehind(t, srv, 1)
 	require.NoError(t, srv.Close())
 	require.Nil(t, <-n.att)
 	require.ErrorIs(t, <-n.err, ErrRefused)
+}
+
+// Who is not admitted is answered alike whatever generation it says that it knows: by a wait
+// here and an answer there it would find out which there is.
+func TestWhoIsNotAdmittedLearnsNoGeneration(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return errors.New("not you") }))
+	buf := filled(t, ctx, 1)
+	serve(t, srv, buf)
+	p, _ := prepared(t, srv, "prepared", filled(t, ctx, 2), ReadOnly)
+	generation := buf.Describe().Generation
+	for _, name := range []string{"data", "prepared"} {
+		for _, known := range []uint64{0, 1, generation - 1, generation, generation + 1, 1<<64 - 1} {
+			want := wants(dev)
+			want.Name, want.After = name, known
+			conn := asked(t, srv, want)
+			require.Equal(t, notAllowed, heard(t, conn), "%s, newer than %d", name, known)
+			require.NoError(t, conn.Close())
+		}
+	}
+	require.NoError(t, p.Close())
+	awaitBehind(t, srv, 0)
 }
 
 // Those who wait are bounded, and none says anything while it does. They have their own

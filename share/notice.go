@@ -7,17 +7,17 @@ import (
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
-// MaxNotice is how many bytes a notice may have.
+// MaxNotice is the longest notice, in bytes.
 const MaxNotice = 4096
 
-// maxNotices is how many notices wait to be taken.
+// maxNotices is how many notices are kept until they are taken.
 const maxNotices = 16
 
-// Notify sends the consumer up to [MaxNotice] bytes of the application's own, which its
-// [Attachment.Notices] gives; also before it has the memory. It returns when they are
-// sent, which they are not before the consumer takes what it was sent earlier. A consumer
-// that is older than this takes them for nothing. It refuses more than so many records a
-// second ([WithRecordRate]). Errors: [Lease.Err] once the lease has ended.
+// Notify sends the consumer up to [MaxNotice] bytes of the application's own, which it gets
+// from [Attachment.Notices], even before it has the memory. Notify returns when they are
+// sent, and waits while the consumer's queue is full. An older consumer ignores them. A
+// consumer refuses too many records per second ([WithRecordRate]). Once the lease has
+// ended, Notify returns [Lease.Err].
 func (l *Lease) Notify(ctx context.Context, b []byte) error {
 	if l.isZero() {
 		return ErrClosed
@@ -31,9 +31,9 @@ func (l *Lease) Notify(ctx context.Context, b []byte) error {
 	return l.transport.notify(ctx, b)
 }
 
-// Notices gives what the consumer sends by [Attachment.Notify]. 16 of them wait to be
-// taken; then the oldest are dropped. It is not closed: Done says when the lease has
-// ended, and what came before can be taken after that.
+// Notices returns the channel of what the consumer sends with [Attachment.Notify]. It holds
+// 16 notices; then the oldest are dropped. The channel is never closed: Done says when the
+// lease has ended, and earlier notices can still be taken then.
 func (l *Lease) Notices() <-chan []byte {
 	if l.isZero() {
 		return nil
@@ -46,7 +46,8 @@ func (a *Attachment) Notify(ctx context.Context, b []byte) error {
 	if err := a.Err(); err != nil {
 		return err
 	}
-	return a.ended(a.transport.notify(ctx, b))
+	t := a.now.Load()
+	return t.ended(t.transport.notify(ctx, b))
 }
 
 // Notices is [Lease.Notices] from the producer.
@@ -54,7 +55,7 @@ func (a *Attachment) Notices() <-chan []byte {
 	if a.isZero() {
 		return nil
 	}
-	return a.transport.notices
+	return a.now.Load().transport.notices
 }
 
 func (t *transport) notify(ctx context.Context, b []byte) error {
@@ -64,8 +65,8 @@ func (t *transport) notify(ctx context.Context, b []byte) error {
 	return t.send(ctx, wire.Notice{Data: b})
 }
 
-// noteNotice queues a notice, in place of the oldest if there is no room. It is called
-// by who receives, one at a time.
+// noteNotice queues a notice, in place of the oldest if there is no room. Only the
+// goroutine that receives calls it.
 func (t *transport) noteNotice(b []byte) {
 	for {
 		select {

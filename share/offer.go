@@ -20,7 +20,7 @@ const MaxData = 64 << 20
 
 const maxFDs = sock.MaxFDs
 
-// A HandleType says what offered memory is opened by.
+// A HandleType says by what kind of handle offered memory is opened.
 type HandleType = wire.HandleType
 
 // The types of handles.
@@ -29,11 +29,10 @@ const (
 	HandleLegacy HandleType = 2 // 64 bytes of legacy IPC, see [Legacy]
 )
 
-// A LegacyHandle is what the memory of an offer is opened by that carries no
-// descriptors.
+// A LegacyHandle is the handle of an offer without descriptors.
 type LegacyHandle = wire.LegacyHandle
 
-// An Offer is what a producer says of the memory it offers.
+// An Offer is what a producer says of the memory that it offers.
 type Offer struct {
 	Name       string
 	Descriptor vmm.Descriptor
@@ -41,18 +40,17 @@ type Offer struct {
 	Data       []byte    // the application's own; see [WithAuthorize] for where it is nil
 	Producer   sock.Peer
 
-	// AwaitsRelease: the producer does not use the memory again before who may write it has
-	// released it or died ([WithFence]). Who may, closes the attachment as soon as it is
-	// [Attachment.Superseded] or Done.
+	// AwaitsRelease: before it uses the memory again, the producer waits until consumers
+	// that may write have released it or died ([WithFence]). Such a consumer should close
+	// the attachment as soon as it is [Attachment.Superseded] or Done.
 	AwaitsRelease bool
 
-	// Legacy is what legacy memory is opened by: nil where descriptors came. The
-	// Descriptor's ChunkSize is that of the whole allocation then, and there is no
-	// granularity.
+	// Legacy is the handle of legacy memory, or nil if descriptors came. If it is set, the
+	// Descriptor's ChunkSize is the size of the whole allocation, and its granularity is 0.
 	Legacy *LegacyHandle
 }
 
-// Handle is what the memory is opened by.
+// Handle returns the type of handle that opens the memory.
 func (o Offer) Handle() HandleType {
 	if o.Legacy != nil {
 		return HandleLegacy
@@ -67,25 +65,25 @@ func cloneHandle(h *LegacyHandle) *LegacyHandle {
 	return new(*h)
 }
 
-// Offer offers buf under name and serves consumers until ctx is done, which is
-// no error, an option ends it, or another offer has taken its name ([Server.Replace]) and
-// its last consumer has left. access is the most a consumer may ask for. What is
-// offered is buf as it is now: what it grows by later takes another Offer, which has a
-// larger generation ([vmm.Descriptor]).
-// Before the first consumer is answered, the work queued in the primary context
-// of the memory's device is waited for, unless [WithSynchronized]. Offer keeps
-// no descriptors when it returns; buf stays the caller's, and its Close is
-// [vmm.ErrInUse] until then.
+// Offer offers buf under name and serves consumers. access is the most that a consumer
+// may ask for. Offer returns when ctx is done, which is no error; when an option ends it;
+// or when another offer has taken its name ([Server.Replace]) and its last consumer has
+// left.
 //
-// Memory of another process can be offered on: that of an [Attachment] made
-// [WithReoffer], with no more access than that has.
+// Offer offers buf as it is now. To offer what it grows by later, offer it again: that
+// offer has a larger generation ([vmm.Descriptor]). Before it serves the first consumer,
+// Offer waits for the work that is queued in the primary context of the memory's device,
+// unless [WithSynchronized]. The caller keeps buf, which cannot be closed before Offer
+// returns ([vmm.ErrInUse]). Offer keeps no descriptors when it returns.
 //
-// When it ends, consumers that are still attached are told ([ErrRevoked]) and
-// disconnected; what they have mapped they keep.
+// Memory of another process can be offered on, with at most the access that it was
+// attached with: see [WithReoffer].
 //
-// Errors: what ended ctx while that work was waited for; [ErrNoConsumer];
-// [ErrNameTaken]; what [vmm.Buffer.Lend] says; a socket that fails; an option that
-// makes no sense.
+// When the offer ends, consumers that are still attached are told ([ErrRevoked]) and
+// disconnected; they keep what they have mapped.
+//
+// Errors: what ended ctx during the wait for work; [ErrNoConsumer]; [ErrNameTaken];
+// those of [vmm.Buffer.Lend]; a socket that fails; an invalid option.
 func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
 	o, err := s.newOffering(name, bufferSource{buf}, access, opts)
 	if err != nil {
@@ -94,15 +92,15 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 	return o.serve(ctx)
 }
 
-// A source is memory that can be offered: of one kind or another.
+// A source is memory that can be offered: a buffer, legacy memory or descriptors.
 type source interface {
 	lend(o *offering) (loan, error)        // keeps the memory until the loan's end
 	synchronize(ctx context.Context) error // waits for work on it
-	device() *cu.Device                    // whose memory it is
-	vouch() error                          // says whether it is still what was lent
+	device() *cu.Device                    // the device that it is on, or nil
+	vouch() error                          // fails if it is not what was lent any more
 }
 
-// A loan is what an offering has of its memory.
+// A loan is an offering's hold on its memory.
 type loan struct {
 	memory vmm.Descriptor
 	handle *LegacyHandle // or nil, where there are
@@ -110,7 +108,7 @@ type loan struct {
 	end    func()
 }
 
-// bufferSource is virtual memory, which its descriptors keep.
+// bufferSource is virtual memory, which lives as long as its descriptors.
 type bufferSource struct{ buf *vmm.Buffer }
 
 func (b bufferSource) lend(o *offering) (loan, error) {

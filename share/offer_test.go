@@ -103,6 +103,8 @@ func requireWholeLease(t *testing.T, s *served) {
 }
 
 // FAULTS 59: several at once. Each lease has a number of its own.
+//
+//fault:rows 59
 func TestManyConsumersAtOnce(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)

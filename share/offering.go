@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,15 +43,15 @@ type offering struct {
 	begun, ended int             // leases
 	numbered     int             // the last number that a lease got
 	published    bool
-	pending      []*waiter // who is sent the descriptors before the data is there
-	behind       []*waiter // who knows the memory, and waits for newer
-	live         []*Lease  // that have not ended
-	keepers      keepers   // whose leases ended with legacy memory open
-	unfenced     unfenced  // whose leases ended and who may still write
+	pending      []*waiter // are sent the descriptors before the data is there
+	behind       []*waiter // know the memory, and wait for newer
+	live         []*Lease  // have not ended
+	keepers      keepers   // consumers whose leases ended with legacy memory open
+	unfenced     unfenced  // consumers whose leases ended and that may still write
 }
 
-// newOffering makes an offering of memory that is lent from now on. Consumers that
-// ask for it wait.
+// newOffering makes an offering, which borrows the memory from now on. Consumers that ask
+// for it wait.
 func (s *Server) newOffering(name string, memory source, access cu.Access, opts []OfferOption) (*offering, error) {
 	if s.isZero() {
 		return nil, ErrClosed
@@ -74,15 +75,18 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 		return nil, join(err, o.giveUp(err))
 	}
 	terms.data = nil // the caller's
+	if c := terms.cursors; c != nil {
+		o.record.CursorSize = c.size
+	}
 	o.record.Memory, o.record.Legacy = o.loan.memory, o.loan.handle
 	o.record.Process = wire.Process{Told: true, Flags: processFlags(memory.device()) | o.opts.fence.flags()}
 	o.records = o.parcels(o.record)
 	return o, nil
 }
 
-// serve puts the offering up and serves consumers until ctx is done or an option ends
-// it. It ends the offering in any case. What can wait until the first consumers were
-// sent their descriptors comes after that.
+// serve publishes the offering and serves consumers until ctx is done or an option ends
+// it. It always ends the offering. Work that can wait comes after the first consumers
+// were sent their descriptors.
 func (o *offering) serve(ctx context.Context) error {
 	if err := o.server.enter(); err != nil {
 		return join(err, o.giveUp(err))
@@ -103,7 +107,7 @@ func (o *offering) serve(ctx context.Context) error {
 	return join(err, o.end(ErrRevoked))
 }
 
-// putUp publishes the offering and tells everybody whom that concerns.
+// putUp publishes the offering and tells everybody who waits for it or has what it replaces.
 func (o *offering) putUp(ctx context.Context) error {
 	o.opts.onEvent(Event{Kind: Offered})
 	now, err := o.publish(ctx)
@@ -117,6 +121,9 @@ func (o *offering) putUp(ctx context.Context) error {
 		w.deliver()
 	}
 	now.replaced.tellSuperseded(o)
+	for _, other := range now.beside {
+		other.tellSuperseded(o)
+	}
 	return nil
 }
 
@@ -143,20 +150,25 @@ func (o *offering) synchronize(ctx context.Context) error {
 	return nil
 }
 
-// A publishing is who is to be told that an offering is put up.
+// A publishing is everybody to tell that an offering is published.
 type publishing struct {
-	waiting  []*waiter // who has waited for it, and is admitted now
-	pending  []*waiter // who has its descriptors, and waits for its data
-	replaced *offering // that had its name, or nil
+	waiting  []*waiter   // have waited for it, and are admitted now
+	pending  []*waiter   // have its descriptors, and wait for its data
+	replaced *offering   // had its name before; or nil
+	beside   []*offering // offers under its name that only resume leases
 }
 
-// publish puts the offering up: from now on it has its name.
+// publish gives the offering its name: from now on consumers get it.
 func (o *offering) publish(ctx context.Context) (p publishing, err error) {
 	s, name := o.server, o.record.Name
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return p, context.Cause(s.ctx)
+	}
+	if o.opts.resumed {
+		o.putBeside(ctx)
+		return p, nil
 	}
 	if o.isTaken() {
 		return p, fmt.Errorf("%w: %q", ErrNameTaken, name)
@@ -173,18 +185,18 @@ func (o *offering) publish(ctx context.Context) (p publishing, err error) {
 		}
 	}
 	o.pending = nil
-	p.waiting = o.admitAll(o.fulfil())
+	p.waiting, p.beside = o.admitAll(o.fulfil()), slices.Clone(s.resumed[name])
 	return p, nil
 }
 
-// giveUp ends an offering that was not put up: who waits for it is told.
+// giveUp ends an offering that was not published, and tells its waiters.
 func (o *offering) giveUp(cause error) error {
 	o.forget()
 	return o.end(cause)
 }
 
-// end is the last of an offering: who is still attached is told. The error says who has
-// kept legacy memory open, and who may still write.
+// end ends the offering, and tells the consumers that are still attached. The error names
+// those that may have legacy memory open, or may still write.
 func (o *offering) end(cause error) error {
 	o.cancel(cause)
 	o.work.Wait()
@@ -194,18 +206,19 @@ func (o *offering) end(cause error) error {
 	return join(o.stillOpen(), err)
 }
 
-// remove takes the offering down.
+// remove takes the offering off the server.
 func (o *offering) remove() {
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()
 	if o.server.offers[o.record.Name] == o {
 		delete(o.server.offers, o.record.Name)
 	}
+	o.removeBeside()
 	delete(o.server.watching, o)
 	o.release()
 }
 
-// wait returns when the offer is over, and why if that is an error.
+// wait returns when the offer is over. The error says why, unless it ended as it should.
 func (o *offering) wait() error {
 	replaced := o.replaced // nil once it is
 	var grace <-chan time.Time
@@ -240,7 +253,7 @@ func (o *offering) wait() error {
 	}
 }
 
-// count says whether all leases that there may be have ended, and how many have not.
+// count returns whether all leases that WithLeases allows have ended, and how many go on.
 func (o *offering) count() (done bool, active int) {
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()
@@ -255,7 +268,7 @@ func (o *offering) moved() {
 	}
 }
 
-// over is why the offer has ended, or nil.
+// over returns why the offer has ended, or nil.
 func (o *offering) over() error {
 	if err := o.ending(); err != nil {
 		return err
@@ -263,8 +276,8 @@ func (o *offering) over() error {
 	return context.Cause(o.ctx)
 }
 
-// ending is why the offer's context is done, or will be in a moment: others hear of the end
-// of the server, and of Offer's context, before it does.
+// ending returns why the offer's context is done, or will be in a moment: its own context
+// ends a little later than the server's and Offer's.
 func (o *offering) ending() error {
 	if err := o.cause(); err != nil {
 		return err
@@ -282,7 +295,7 @@ func (o *offering) ending() error {
 // It runs with the server's mu held.
 func (o *offering) isOver() bool { return o.ctx.Err() != nil || o.caller.Err() != nil }
 
-// cause is why the offer's context is done, if that is the server's doing.
+// cause returns why the server has ended the offer's context, or nil.
 func (o *offering) cause() error {
 	if o.server.ctx.Err() != nil {
 		return context.Cause(o.server.ctx)
@@ -290,7 +303,7 @@ func (o *offering) cause() error {
 	return nil
 }
 
-// gives is the access that a consumer gets that wants that much.
+// gives returns the access that a consumer gets that asks for want.
 func (o *offering) gives(want wire.Attach) cu.Access {
 	if o.record.Legacy != nil {
 		return ReadWrite // nothing can keep it from writing
@@ -298,7 +311,7 @@ func (o *offering) gives(want wire.Attach) cu.Access {
 	return want.Access
 }
 
-// inform calls onEvent, unless the offer has ended, which waits for that.
+// inform calls onEvent, unless the offer has ended. The end of an offer waits for such calls.
 func (o *offering) inform(e Event) {
 	o.server.mu.Lock()
 	_, watching := o.server.watching[o]
@@ -312,7 +325,7 @@ func (o *offering) inform(e Event) {
 	}
 }
 
-// join is errors.Join that leaves err as it is if there is nothing to add.
+// join is errors.Join, but returns err itself if there is nothing to add.
 func join(err, more error) error {
 	if more == nil {
 		return err

@@ -9,8 +9,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// attachedMemory is memory of another process that is open here: of one kind or
-// another.
+// attachedMemory is memory of another process that is open here: a buffer or legacy memory.
 type attachedMemory interface {
 	Ptr() cu.DevicePtr
 	Size() uint64
@@ -19,7 +18,7 @@ type attachedMemory interface {
 	Close() error
 }
 
-// open maps what was offered, or opens it by its handle, unless it is mapped already.
+// open maps the offered memory, or opens it by its handle, unless it is mapped already.
 func (a *attaching) open() (err error) {
 	if a.resumes != nil {
 		return a.checkResumed()
@@ -48,10 +47,14 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 		}
 		dev = found
 	}
+	opts, err := a.peers(dev)
+	if err != nil {
+		return nil, err
+	}
 	if a.opts.access > m.Access {
 		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.access, m.Access)
 	}
-	opts := []vmm.ImportOption{vmm.WithAccess(a.opts.access), vmm.OnStep(a.opts.steps)}
+	opts = append(opts, vmm.WithAccess(a.opts.access), vmm.OnStep(a.opts.steps))
 	if a.opts.reoffer {
 		opts = append(opts, vmm.WithReexport())
 	}
@@ -63,6 +66,19 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 		a.room = nil // Import's, whatever comes of it
 	}
 	return vmm.Import(dev, m.Memory, a.files, opts...)
+}
+
+// peers lets the device that was asked for use memory of dev, if WithPeerAccess is set and
+// dev is another device.
+func (a *attaching) peers(dev *cu.Device) ([]vmm.ImportOption, error) {
+	if !a.opts.peer || dev.UUID() == a.dev.UUID() {
+		return nil, nil
+	}
+	can, err := a.dev.CanAccessPeer(dev)
+	if err == nil && !can {
+		err = fmt.Errorf("%w: device %s cannot reach the memory of %s; attach on that one, and copy", ErrNoPeer, a.dev, dev)
+	}
+	return []vmm.ImportOption{vmm.WithPeers(a.dev)}, err
 }
 
 // hider is what can hide a device from one process and not from another.
@@ -89,10 +105,9 @@ func (m *opened) Device() *cu.Device { return m.ctx.Device() }
 // Close may be called again.
 func (m *opened) Close() error { return errors.Join(m.mem.Close(), m.ctx.Close()) }
 
-// openHandle opens the memory in the primary context of its device, or of dev if that
-// is hidden here and any will do. That it is what was offered the handle alone does
-// not say, because a driver may open new memory at the old address by it: the producer
-// confirms it.
+// openHandle opens the memory in the primary context of its device, or of dev if its device
+// is hidden here and any will do. The producer confirms later that this is the offered
+// memory: by an old handle, a driver may open new memory at the old address.
 func (a *attaching) openHandle() (*opened, error) {
 	d := a.offer.Memory
 	dev, hidden, err := a.opener(d)
@@ -119,8 +134,8 @@ func (a *attaching) openHandle() (*opened, error) {
 	return m, nil
 }
 
-// check compares what was opened with what was offered, as far as the driver knows it:
-// it takes all memory that a context has opened for that of the context's device.
+// check compares the size of the opened memory with the offer. The driver cannot tell which
+// device it is on: it says the context's.
 func (m *opened) check(d vmm.Descriptor) error {
 	if have := m.mem.Size(); have != 0 && have < d.ChunkSize {
 		return &vmm.DescriptorError{Field: "allocation size", Reason: fmt.Sprintf("is %d; the memory that was opened has %d bytes", d.ChunkSize, have)}
@@ -128,8 +143,8 @@ func (m *opened) check(d vmm.Descriptor) error {
 	return nil
 }
 
-// opener is the device whose context opens the memory, and whether the one that it is
-// on is hidden here.
+// opener returns the device whose context opens the memory, and whether the memory's own
+// device is hidden here.
 func (a *attaching) opener(d vmm.Descriptor) (opener *cu.Device, hidden bool, err error) {
 	dev := a.dev
 	switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// Options are named With… if they set something, and On… if they have a function
-// called. Each can be given where it can apply, and nowhere else.
+// Options are named With… if they set something, and On… if they take a function to call.
+// Each can be passed only where it applies.
 
 // A ListenOption changes what [Listen] does.
 type ListenOption interface{ listen(*listenOptions) }
@@ -19,8 +19,7 @@ type ListenOption interface{ listen(*listenOptions) }
 // An AttachOption changes what [Attach] does.
 type AttachOption interface{ attach(*attachOptions) }
 
-// A PeerOption is about the other side, whichever that is: [Listen] and [Attach]
-// both take it.
+// A PeerOption is about the other side: [Listen], [Attach] and [List] take it.
 type PeerOption func(*peerOptions)
 
 func (f PeerOption) listen(o *listenOptions) { f.apply(&o.peerOptions) }
@@ -55,20 +54,20 @@ func newPeerOptions() peerOptions {
 // WithTimeout bounds each step of a conversation. The default is [DefaultTimeout].
 func WithTimeout(d time.Duration) PeerOption { return func(o *peerOptions) { o.timeout = d } }
 
-// WithPolicy says which peers a producer admits ([RefusedPolicy] for others), or
-// whose offers a consumer takes ([sock.ErrRefused] for others). The default is this
-// process' effective user; see [sock.Policy].
+// WithPolicy sets which peers a producer admits (others get [RefusedPolicy]), or whose
+// offers a consumer takes (others fail with [sock.ErrRefused]). The default is this
+// process's effective user; see [sock.Policy].
 func WithPolicy(p sock.Policy) PeerOption { return func(o *peerOptions) { o.policy = p } }
 
-// WithRecordRate bounds the records that are taken of one peer, 1,000 a second by
-// default, which may come at once. A peer that sends more is refused
+// WithRecordRate bounds the records that this side takes from one peer, 1,000 per second
+// by default; a second's worth may come at once. A peer that sends more is refused
 // ([RefusedRate], [ErrRate]) and disconnected. 0 is no bound.
 func WithRecordRate(perSecond int) PeerOption { return func(o *peerOptions) { o.rate = perSecond } }
 
 func (o *peerOptions) check() error {
 	switch {
 	case o.timeout <= 0:
-		return fmt.Errorf("share: WithTimeout(%s): a step takes some time", o.timeout)
+		return fmt.Errorf("share: WithTimeout(%s): want more than 0", o.timeout)
 	case o.rate < 0:
 		return fmt.Errorf("share: WithRecordRate(%d): want 0, which is no bound, or more", o.rate)
 	}
@@ -79,41 +78,44 @@ type listenOptions struct {
 	peerOptions
 	connections int
 	perPeer     int
-	decides     bool                         // somebody was to decide
+	decides     bool                         // WithAuthorize was given
 	allow       func(sock.Peer, Offer) error // or nil
 	sock        []sock.ListenOption
 }
 
-// WithMode sets the permissions of the socket's file, 0600 by default; see
-// [sock.WithMode]. Other users need them to connect, beside the right to search
-// the directory.
+// WithMode sets the permissions of the socket file, 0600 by default; see
+// [sock.WithMode]. To connect, other users need write permission on it and search
+// permission on its directory.
 func WithMode(mode os.FileMode) ListenOption {
 	return listenOption(func(o *listenOptions) { o.sock = append(o.sock, sock.WithMode(mode)) })
 }
 
-// WithAuthorize has f decide who gets an offer, of those whom the policy lets in.
-// The offer is what would be given, with the access that the peer asks for, which is
-// [ReadWrite] for legacy memory whatever it asks for. Its Data is nil if that is more than
-// 4 KiB, and whole otherwise. f is called once for each
-// consumer and offer, before the consumer is sent anything of it, prepared offers
-// included. About a consumer that waits it is called when the offer is there; until
-// then the consumer hears of no more than progress ([Server.Working]). About a consumer
-// whose offer is replaced before f has answered it is called again, with the new one.
+// WithAuthorize makes f decide which of the peers that the policy admits get an offer. The
+// offer is what the peer would get, with the access that it asks for (always [ReadWrite]
+// for legacy memory). Its Data is nil if there are more than 4 KiB, and whole otherwise.
 //
-// A peer that asks for a list ([List]) hears of those offers that f lets it read: f is
-// called for each as if the peer wanted that.
+// f is called once for each consumer and offer, also for prepared offers, before the
+// consumer is sent anything of it. For a consumer that waits, f is called when the offer is
+// there; until then the consumer learns only of progress ([Server.Working]). If the offer is
+// replaced before f has answered, f is called again with the new one. For a consumer that
+// waits for newer memory ([WithWait]), f is called with the known memory before the wait,
+// and with the newer one after it: so a peer that is not admitted cannot find out the
+// generation by asking for larger ones.
 //
-// An error refuses the peer ([RefusedPolicy]). The peer is told no more than that;
-// the functions of [OnEvent] hear the error ([PeerRefused]).
+// A peer that asks for a list ([List]) sees the offers that f admits it to: f is called for
+// each, with Access 0.
 //
-// f runs on the goroutine of its connection, of several at once, and keeps nobody
-// else waiting. It may call the server, but not close it: Close waits for it. The
-// peer that it is about waits no longer than its own timeout.
+// An error of f refuses the peer ([RefusedPolicy]). The peer does not see the error; the
+// functions of [OnEvent] do ([PeerRefused]).
+//
+// f runs on the goroutine of the connection, for several at once, and delays no other
+// peer. It may call the server, but must not close it: Close waits for f. The peer waits
+// no longer than its own timeout.
 func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
 	return listenOption(func(o *listenOptions) { o.decides, o.allow = true, f })
 }
 
-// WithInherited has Listen go on with a socket that [Server.Files] gave; see
+// WithInherited makes Listen go on with a socket that [Server.Files] returned; see
 // [sock.WithInherited].
 func WithInherited(files []*os.File) ListenOption {
 	return listenOption(func(o *listenOptions) { o.sock = append(o.sock, sock.WithInherited(files)) })
@@ -132,10 +134,9 @@ func WithConnections(n int) ListenOption {
 	return listenOption(func(o *listenOptions) { o.connections = n })
 }
 
-// WithConnectionsPerPeer bounds the connections that are served at once of one
-// process, 256 by default; further ones are refused ([RefusedBusy]). The processes
-// that have no pid here, because they are in other PID namespaces, count as one for
-// each user.
+// WithConnectionsPerPeer bounds the connections of one process that are served at once,
+// 256 by default; further ones are refused ([RefusedBusy]). Processes without a pid here,
+// because they are in other PID namespaces, count as one process for each user.
 func WithConnectionsPerPeer(n int) ListenOption {
 	return listenOption(func(o *listenOptions) { o.perPeer = n })
 }
@@ -151,12 +152,12 @@ func newListenOptions(opts []ListenOption) (*listenOptions, error) {
 		return nil, errors.New("share: WithAuthorize without a function (nil): nobody would decide who gets an offer")
 	}
 	if o.connections < 1 || o.perPeer < 1 {
-		return nil, fmt.Errorf("share: %d connections, %d of a process: a server that serves takes one at least", o.connections, o.perPeer)
+		return nil, fmt.Errorf("share: WithConnections(%d), WithConnectionsPerPeer(%d): want 1 or more", o.connections, o.perPeer)
 	}
 	return o, o.check()
 }
 
-// What consumers may ask for.
+// ReadOnly and ReadWrite are the kinds of access that a consumer may ask for.
 const (
 	ReadOnly  = cu.ReadOnly
 	ReadWrite = cu.ReadWrite
@@ -172,52 +173,53 @@ type offerOptions struct {
 	verdict      bool
 	synchronized bool
 	replaces     bool // it takes its name from the offer that has it
-	stands       bool // until it is closed
+	stands       bool // it lasts until it is closed
+	resumed      bool // it is for consumers that have its memory, and does not have its name
 	grace        time.Duration
 	fence        *fenceOption
+	cursors      *cursorOption
 	onEvent      func(Event)
 	onLease      func(*Lease)
 }
 
-// WithData has the offer carry up to [MaxData] bytes of the application's own. They are
-// copied. More than 4 KiB are copied to a file of memory that nobody can change
-// (memfd_create(2), F_ADD_SEALS), once for all consumers and until the offer ends; a
-// consumer that is older than that is refused ([RefusedUnsupported]).
+// WithData adds up to [MaxData] bytes of the application's own to the offer. They are
+// copied. More than 4 KiB are copied, once for all consumers, to a file of memory that
+// nobody can change (memfd_create(2), F_ADD_SEALS) and that lasts until the offer ends; a
+// consumer that is too old to take such a file is refused ([RefusedUnsupported]).
 func WithData(b []byte) OfferOption { return func(o *offerOptions) { o.data = b } }
 
-// WithLeases admits n consumers in all and has Offer return when the last of
+// WithLeases admits n consumers in all, and makes Offer return when the last of
 // them has gone. The default, 0, is no bound.
 func WithLeases(n int) OfferOption { return func(o *offerOptions) { o.leases = n } }
 
-// WithIdleTimeout has Offer return [ErrNoConsumer] when there was no consumer
-// for so long. The default, 0, is no bound.
+// WithIdleTimeout makes Offer return [ErrNoConsumer] after d without a consumer. The
+// default, 0, is no bound.
 func WithIdleTimeout(d time.Duration) OfferOption { return func(o *offerOptions) { o.idle = d } }
 
-// WithVerdict demands of every consumer that it reports what it found, and
-// shows by progress records that it is at work on it. Without this a consumer
-// that has mapped the memory may be silent for as long as it likes.
+// WithVerdict demands that every consumer reports what it found
+// ([Attachment.Report]), and shows that it is at work ([Attachment.Progress]). Without
+// this a consumer that has mapped the memory may be silent for as long as it likes.
 func WithVerdict() OfferOption { return func(o *offerOptions) { o.verdict = true } }
 
 // WithSynchronized says that the caller has waited for the work on the memory,
-// with [cu.Device.Synchronize] or otherwise, so that Offer need not: each of the
-// driver calls for that takes some microseconds.
+// with [cu.Device.Synchronize] or otherwise. So Offer does not wait, which saves
+// driver calls of some microseconds each.
 func WithSynchronized() OfferOption { return func(o *offerOptions) { o.synchronized = true } }
 
-// WithGrace bounds how long leases go on when another offer has replaced this one
-// ([Server.Replace]): those that have not ended after d are revoked ([ErrRevoked]). The
-// default, 0, is no bound: they go on until their consumers leave, or the context of this
-// offer is done.
+// WithGrace bounds how long leases go on after another offer has replaced this one
+// ([Server.Replace]): after d the remaining ones are revoked ([ErrRevoked]). The default, 0,
+// is no bound: they go on until their consumers leave, or the context of this offer is done.
 func WithGrace(d time.Duration) OfferOption { return func(o *offerOptions) { o.grace = d } }
 
 // OnEvent calls f for each [Event] of the offer, on the goroutines of Offer and of
-// the connections, several at once. f should not take long: other consumers may be
-// waiting for it. It may call the server, but neither close it nor wait for the
-// offer's end, after which it is not called any more.
+// the connections, several at once. f should be quick: other consumers may wait for
+// it. It may call the server, but must neither close it nor wait for the offer's end.
+// After that end, f is not called any more.
 func OnEvent(f func(Event)) OfferOption { return func(o *offerOptions) { o.onEvent = f } }
 
 // OnLease calls f with each lease when it begins, before the consumer is sent anything
-// and before f of [OnEvent] hears of it, to watch it and to take it back. It is called
-// like that one, and should not wait for the lease's end.
+// and before [OnEvent] tells of it. f can keep the lease, to watch it and to take it back.
+// It is called like the function of OnEvent, and should not wait for the lease's end.
 func OnLease(f func(*Lease)) OfferOption { return func(o *offerOptions) { o.onLease = f } }
 
 func newOfferOptions(opts []OfferOption) (*offerOptions, error) {
@@ -241,5 +243,5 @@ func newOfferOptions(opts []OfferOption) (*offerOptions, error) {
 	case o.grace < 0:
 		return nil, fmt.Errorf("share: WithGrace(%s): want 0, which is no bound, or more", o.grace)
 	}
-	return o, o.fence.check()
+	return o, errors.Join(o.fence.check(), o.cursors.check())
 }

@@ -93,6 +93,8 @@ func TestFault9_ProducerEndsWhileAConsumerMaps(t *testing.T) {
 
 // Whatever is closed first, nothing is left, and nothing fails but to close a buffer
 // that is offered.
+//
+//fault:rows 78
 func TestFault12_CloseInAnyOrder(t *testing.T) {
 	for order := range permutations([]string{"attachment", "buffer", "server", "context"}) {
 		dev, _ := leavesNothing(t)

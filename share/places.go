@@ -7,7 +7,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// What is served at once, unless an option says otherwise.
+// How many connections a server serves at once, and records per second, by default.
 const (
 	defaultConnections        = 1024
 	defaultConnectionsPerPeer = 256
@@ -23,8 +23,8 @@ type places struct {
 	of    map[process]int
 }
 
-// A process is who connects. The pid is 0 for all that are in PID namespaces of
-// which this one knows nothing, so these count as one for each user.
+// A process is a peer. The pid is 0 for peers in PID namespaces that are not visible here,
+// so all of those of one user count as one.
 type process struct {
 	uid uint32
 	pid int32
@@ -34,7 +34,7 @@ func newPlaces(most, perPeer int) *places {
 	return &places{most: most, perPeer: perPeer, of: map[process]int{}}
 }
 
-// take finds a place for a connection, to be given back, or says why there is none.
+// take finds a place for a connection, which the caller gives back, or says why there is none.
 func (p *places) take(peer sock.Peer) (giveBack func(), full string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,29 +9,28 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A Prepared is an offer of which all is done that can be before its data is
-// there. The caller owns it and ends it with Offer or Close. It holds no
-// descriptors of its own. It is safe for concurrent use. The zero Prepared is a closed one.
+// A Prepared is an offer whose data is not there yet, with all work done that can be done
+// before. The caller owns it and ends it with Offer or Close. It holds no descriptors of
+// its own. It is safe for concurrent use. The zero Prepared is a closed one.
 type Prepared struct {
 	o    *offering
 	over atomic.Bool
 }
 
-// Prepare does what takes long of an [Server.Offer] while the data is still in the
-// making. It has the driver export the memory (cuMemExportToShareableHandle, 600 to
-// 900 µs for a buffer of one chunk), and sends the descriptors to the consumers that
-// wait for name or come from now on, who import and map the memory and wait for its
-// data: their Attach returns when [Prepared.Offer] has said that it is there. They
-// wait as long as [Server.Working] says now and then that this side is at work, or
-// until their own time for a step is over. What is offered is buf as it is now, without what
-// it grows by later; it stays the caller's, and lent until the Prepared is closed or its
-// offer has ended.
+// Prepare does the slow part of a [Server.Offer] while the caller still makes the data. It
+// exports the memory (cuMemExportToShareableHandle, 600 to 900 µs for a buffer of one
+// chunk), and sends the descriptors to the consumers that wait for name or come from now
+// on. They map the memory and wait for its data: their Attach returns when
+// [Prepared.Offer] has said that it is there. They wait until their own time for a step is
+// over, which [Server.Working] renews.
 //
-// A consumer holds the descriptors from now on: one that does not attach through
-// this library could look at unfinished data.
+// Prepare offers buf as it is now, without what it grows by later. The caller keeps buf,
+// which is lent until the Prepared is closed or its offer has ended. Consumers hold the
+// descriptors from now on: one that does not attach through this library could look at
+// unfinished data.
 //
-// Errors: [ErrNameTaken]; [ErrClosed]; what [vmm.Buffer.Lend] says, and then who
-// waited for name is refused.
+// Errors: [ErrNameTaken]; [ErrClosed]; those of [vmm.Buffer.Lend], after which the
+// consumers that waited for name are refused.
 func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, error) {
 	return s.prepare(name, bufferSource{buf}, access, opts)
 }
@@ -51,7 +50,7 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 	return &Prepared{o: o}, nil
 }
 
-// announce admits those who wait for the offer, and has later ones admitted
+// announce admits the consumers that wait for the offer, and lets later ones be admitted
 // before its data is there.
 func (o *offering) announce() ([]*waiter, error) {
 	m := o.record
@@ -70,10 +69,9 @@ func (o *offering) announce() ([]*waiter, error) {
 	return o.admitAll(waiting), nil
 }
 
-// Offer is [Server.Offer] for what was prepared: it waits for work on the memory,
-// tells the consumers that have mapped it, and serves them and others until ctx is
-// done or an option ends it. It can be called once; after that, and after Close,
-// it is [ErrClosed].
+// Offer is [Server.Offer] for prepared memory. It waits for work on the memory, tells the
+// consumers that have mapped it, and serves them and others until ctx is done or an option
+// ends it. A second call, and a call after Close, fails with [ErrClosed].
 func (p *Prepared) Offer(ctx context.Context) error {
 	if p == nil || p.o == nil || !p.over.CompareAndSwap(false, true) {
 		return ErrClosed
@@ -81,10 +79,10 @@ func (p *Prepared) Offer(ctx context.Context) error {
 	return p.o.serve(ctx)
 }
 
-// Close gives up an offer that was not made: who waits for its data is told
-// ([ErrRevoked]). It may be called again, on nil, and after Offer, whose offer it
-// does not end; but not by a function of [OnEvent], which it waits for. The only errors are a
-// [*StillOpenError] and a [*FenceError].
+// Close gives up an offer that was not made, and tells the consumers that wait for its data
+// ([ErrRevoked]). It may be called again, on nil, and after Offer, whose offer it does not
+// end. It waits for functions of [OnEvent], which must not call it. The only errors are
+// a [*StillOpenError] and a [*FenceError].
 func (p *Prepared) Close() error {
 	if p != nil && p.o != nil && p.over.CompareAndSwap(false, true) {
 		return p.o.giveUp(ErrRevoked)

@@ -55,7 +55,7 @@ func firstRecords(kind cu.Kind) map[string]struct {
 		"an offer":                     {wire.Encode(wire.Offer{Name: "x", Access: ReadOnly}), RefusedRecord},
 		"a revocation":                 {wire.Encode(wire.Revoke{Text: "x"}), RefusedRecord},
 		"unknown name":                 {wire.Encode(wire.Attach{Driver: kind, Access: ReadOnly, Name: "other"}), RefusedName},
-		"fault 64: KiB":                {append(wire.Encode(good), make([]byte, sock.MaxRecord-100)...), RefusedRecord},
+		"64 KiB":                       {append(wire.Encode(good), make([]byte, sock.MaxRecord-100)...), RefusedRecord},
 	}
 }
 

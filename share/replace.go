@@ -11,26 +11,26 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// Replace is [Server.Offer] for a name that another offer may have: it takes the name
-// from that one, once buf is ready for consumers. There is one instant from which on
-// consumers that ask for name get buf; those before it get the other memory, and none is
-// refused for want of an offer. Without an offer of that name Replace is Offer.
+// Replace is [Server.Offer] for a name that another offer may have: once buf is ready, it
+// takes the name from that offer. From one instant on consumers that ask for name get buf;
+// earlier ones get the other memory, and none is refused for lack of an offer. If no offer
+// has the name, Replace is Offer.
 //
-// The leases of the offer that is replaced go on. Their consumers are told
-// ([Attachment.Superseded]), and may stay. The Offer that is replaced returns nil when
-// the last of them has left: until then its buffer must not be written for the next
-// version. [WithGrace], given to that Offer, bounds this, and so does its context. Each
-// consumer sees the memory of one offer.
+// The leases of the replaced offer go on. Their consumers are told
+// ([Attachment.Superseded]), and may stay. The replaced Offer returns nil when the last of
+// them has left: until then its buffer must not be written for the next version. Its
+// [WithGrace] bounds this, and so does its context. Each consumer sees the memory of one
+// offer.
 //
-// What [WithAuthorize] decides about one offer does not count for the other. Where the
-// name is that of an offer that is prepared ([Server.Prepare]) Replace is
-// [ErrNameTaken], because consumers have the descriptors of that one. The other errors
-// are those of Offer; after an error the offer that has the name goes on.
+// [WithAuthorize] decides about each offer anew. If the name belongs to a prepared offer
+// ([Server.Prepare]), Replace fails with [ErrNameTaken], because consumers have that
+// offer's descriptors. The other errors are those of Offer; after an error the offer that
+// has the name goes on.
 func (s *Server) Replace(ctx context.Context, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
 	return s.Offer(ctx, name, buf, access, append(slices.Clip(opts), replacing)...)
 }
 
-// ReplaceLegacy is [Server.Replace] for legacy memory. What it replaces may be a buffer.
+// ReplaceLegacy is [Server.Replace] for legacy memory. It may replace a buffer.
 //
 // Errors: those of [Server.OfferLegacy]; [ErrNameTaken] as for Replace.
 func (s *Server) ReplaceLegacy(ctx context.Context, name string, m *Legacy, opts ...OfferOption) error {
@@ -40,7 +40,7 @@ func (s *Server) ReplaceLegacy(ctx context.Context, name string, m *Legacy, opts
 func replacing(o *offerOptions) { o.replaces = true }
 
 // tellSuperseded tells the consumers of an offering, which may be nil, that another has
-// its name. Those whose queues are full it leaves to goroutines.
+// its name. Goroutines tell those whose queues are full.
 func (o *offering) tellSuperseded(by *offering) {
 	if o == nil {
 		return
@@ -49,10 +49,10 @@ func (o *offering) tellSuperseded(by *offering) {
 	live := slices.Clone(o.live)
 	o.work.Add(len(live)) // each lease is work, so that nobody has waited for the last yet
 	o.server.mu.Unlock()
-	record := wire.Encode(wire.Superseded{Generation: by.record.Memory.Generation})
+	record := superseded(by)
 	for _, l := range live {
 		if err := l.transport.conn.TrySend(record); !errors.Is(err, sock.ErrWouldWait) {
-			o.work.Done() // who has gone needs not know
+			o.work.Done() // a consumer that has gone need not know
 			continue
 		}
 		go func() {
@@ -60,4 +60,9 @@ func (o *offering) tellSuperseded(by *offering) {
 			_ = l.sendRecord(record)
 		}()
 	}
+}
+
+// superseded is what tells a consumer that another offer has the name.
+func superseded(by *offering) []byte {
+	return wire.Encode(wire.Superseded{Generation: by.record.Memory.Generation})
 }

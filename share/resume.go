@@ -8,24 +8,23 @@ import (
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
-// Resume takes a lease of the memory again when the lease has ended, without mapping the
-// memory anew: a producer that has started again, or another one in its place, offers the
-// memory of the same generation under the same name, at the same path. It asks for what
-// Attach asked for, with the same options but [WithNewerThan], [WithRoom] and
-// [WithReservation], which have nothing to do, and no descriptors are sent. ctx bounds it
-// as it does Attach.
+// Resume takes a new lease of the memory after the lease has ended, without mapping it
+// again. It needs a producer that offers memory of the same generation under the same name
+// at the same path: the old producer after a restart, or another one. Resume asks for what
+// Attach asked for, with the same options except [WithNewerThan], [WithRoom] and
+// [WithReservation], which do not apply. No descriptors are sent. ctx bounds it as it does
+// Attach.
 //
-// The Attachment that it returns owns the memory from then on, has a lease, a Done and
-// notices of its own, and says what the offer is now, whose application data may be other.
-// This one is closed then, but for the memory: its Ptr and its Buffer stay those of the
-// other. After an error this one has the memory as before, and Resume may be called again.
-// Close waits for a Resume that is under way.
+// The new Attachment owns the memory from then on. It has its own lease, Done and notices,
+// and its Offer is the new one, whose application data may differ. This one is then closed,
+// except that its Ptr and Buffer stay those of the new one. After an error this one has the
+// memory as before, and Resume may be called again. Close waits for a Resume under way.
 //
-// Resume says nothing about the bytes: whoever had the memory may have written there since.
+// Resume does not check the bytes: any process that had the memory may have written there.
 //
 // Errors: [ErrStale] if the name stands for other memory now: close this attachment and
-// attach anew; [ErrUnsupported] from a producer that is older than this; [ErrHandle] for
-// legacy memory; [ErrClosed]; one if the lease has not ended; and those of [Attach] but for
+// attach again; [ErrUnsupported] from a producer that is too old; [ErrHandle] for legacy
+// memory; [ErrClosed]; an error if the lease has not ended; and those of [Attach], except
 // those of mapping.
 func (a *Attachment) Resume(ctx context.Context) (*Attachment, error) {
 	if a.isZero() {
@@ -36,33 +35,40 @@ func (a *Attachment) Resume(ctx context.Context) (*Attachment, error) {
 	switch {
 	case a.closed, a.given:
 		return nil, ErrClosed
-	case a.offer.Legacy != nil:
+	case a.Offer().Legacy != nil:
 		return nil, fmt.Errorf("%w: legacy memory cannot be resumed, because nothing keeps it without a lease", ErrHandle)
 	case a.Err() == nil:
-		return nil, errors.New("share: the lease has not ended, so there is nothing to resume")
+		return nil, errors.New("share: the lease has not ended: resume it after Done")
 	}
-	opts := *a.opts
-	opts.newerThan, opts.room, opts.place = 0, 0, nil
-	next, err := (&attaching{opts: &opts, path: a.path, name: a.offer.Name, dev: a.Device(), resumes: a}).attach(ctx)
+	from := a.resuming()
+	from.opts.follows = false // the new attachment is the caller's, not Follow's
+	next, err := from.attach(ctx)
 	if err != nil {
 		return nil, err
 	}
 	a.given = true
-	_ = a.endLease(false) // whose connection has had its end
+	_ = a.endLease(false) // its connection has ended already
 	return next, nil
 }
 
-// generation is what is asked for of memory that is mapped here already, or 0.
+// resuming returns an attaching to the memory that is mapped here.
+func (a *Attachment) resuming() *attaching {
+	opts := *a.opts
+	opts.newerThan, opts.room, opts.place = 0, 0, nil
+	return &attaching{opts: &opts, path: a.path, name: a.Offer().Name, dev: a.dev, resumes: a}
+}
+
+// generation returns the generation of the memory to resume, or 0.
 func (a *attaching) generation() uint64 {
 	if a.resumes == nil {
 		return 0
 	}
-	return a.resumes.offer.Descriptor.Generation
+	return a.resumes.Offer().Descriptor.Generation
 }
 
 // checkResumed compares what is offered with what is mapped here.
 func (a *attaching) checkResumed() error {
-	switch have := a.resumes.offer.Descriptor; {
+	switch have := a.resumes.Offer().Descriptor; {
 	case a.offer.Memory != have:
 		return fmt.Errorf("%w: %+v is offered where %+v was to be resumed", ErrProtocol, a.offer.Memory, have)
 	case a.opts.access > a.offer.Access:
@@ -71,8 +77,8 @@ func (a *attaching) checkResumed() error {
 	return nil
 }
 
-// recordsFor are the records of the offer for a consumer that has mapped the memory of
-// that generation already, or for others if that is 0.
+// recordsFor returns the records of the offer for a consumer that has mapped memory of
+// generation resume already, or for others if that is 0.
 func (o *offering) recordsFor(resume uint64, pending bool) []parcel {
 	switch {
 	case resume != 0:
@@ -85,7 +91,7 @@ func (o *offering) recordsFor(resume uint64, pending bool) []parcel {
 	return o.records
 }
 
-// resumable is false for a consumer that has mapped other memory than is offered.
+// resumable reports whether the consumer has mapped the offered memory, or none.
 func (o *offering) resumable(want wire.Attach) bool {
 	return want.Resume == 0 || o.record.Legacy == nil && o.record.Memory.Generation == want.Resume
 }

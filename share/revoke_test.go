@@ -78,7 +78,7 @@ func TestLeaseIsDone(t *testing.T) {
 		}, ErrVerdict, sock.ErrPeerLost, nil},
 		"too long": {brief, func(*testing.T, *served, *Lease, *Attachment) {}, ErrTimeout, ErrRefused, nil},
 		"bad record": {DefaultTimeout, func(t *testing.T, _ *served, _ *Lease, a *Attachment) {
-			require.NoError(t, a.transport.send(soon(t), isMapped(buf)))
+			require.NoError(t, a.now.Load().transport.send(soon(t), isMapped(buf)))
 		}, ErrProtocol, ErrRefused, nil},
 		"revoked":       {DefaultTimeout, func(_ *testing.T, _ *served, l *Lease, _ *Attachment) { l.Revoke() }, ErrRevoked, ErrRevoked, nil},
 		"offer ended":   {DefaultTimeout, func(_ *testing.T, s *served, _ *Lease, _ *Attachment) { s.cancel() }, ErrRevoked, ErrRevoked, nil},

@@ -24,23 +24,23 @@ type Server struct {
 	stop     context.CancelCauseFunc
 	accept   sync.Once
 	work     sync.WaitGroup
-	visits   sync.WaitGroup // of peers without a lease or a place in line, and of who accepts them
+	visits   sync.WaitGroup // peers without a lease or a place in line, and the goroutine that accepts
 
 	mu       sync.Mutex
-	offers   map[string]*offering    // whose data is there
-	expected map[string]*expectation // whose data is not
-	watching map[*offering]struct{}  // that hear of what belongs to no offer
+	offers   map[string]*offering    // those whose data is there
+	expected map[string]*expectation // those whose data is not
+	resumed  map[string][]*offering  // those of OfferResumed
+	watching map[*offering]struct{}  // those that hear of events that belong to no offer
 }
 
-// Listen makes the socket at path, whose directory has to exist and be safe,
-// and listens. Consumers are answered from the first [Server.Expect],
-// [Server.Prepare] or [Server.Offer] on. The errors are those of [sock.Listen], and
-// one for an option that makes no sense.
+// Listen makes a socket at path and listens. The directory must exist and be safe. The
+// server answers consumers from the first [Server.Expect], [Server.Prepare] or
+// [Server.Offer] on. The errors are those of [sock.Listen], and one for an invalid option.
 func Listen(path string, opts ...ListenOption) (*Server, error) {
 	return open(opts, func(opts []sock.ListenOption) (*sock.Listener, error) { return sock.Listen(path, opts...) })
 }
 
-// open makes a server of the listener that listen gives.
+// open makes a server of the listener that listen returns.
 func open(opts []ListenOption, listen func([]sock.ListenOption) (*sock.Listener, error)) (*Server, error) {
 	o, err := newListenOptions(opts)
 	if err != nil {
@@ -58,6 +58,7 @@ func open(opts []ListenOption, listen func([]sock.ListenOption) (*sock.Listener,
 		places:   newPlaces(o.connections, o.perPeer),
 		offers:   map[string]*offering{},
 		expected: map[string]*expectation{},
+		resumed:  map[string][]*offering{},
 		watching: map[*offering]struct{}{},
 	}
 	s.watches = newWatches(s, o.connections)
@@ -65,7 +66,7 @@ func open(opts []ListenOption, listen func([]sock.ListenOption) (*sock.Listener,
 	return s, nil
 }
 
-// Path is where the server listens.
+// Path returns the path of the socket.
 func (s *Server) Path() string {
 	if s.isZero() {
 		return ""
@@ -73,8 +74,8 @@ func (s *Server) Path() string {
 	return s.listener.Path()
 }
 
-// Files returns copies of the descriptors of the server's socket, for somebody who keeps
-// them while nobody listens; see [sock.Listener.Files].
+// Files returns copies of the descriptors of the server's socket, to keep it alive while
+// nobody listens; see [sock.Listener.Files].
 func (s *Server) Files() ([]*os.File, error) {
 	if s.isZero() {
 		return nil, ErrClosed
@@ -82,8 +83,8 @@ func (s *Server) Files() ([]*os.File, error) {
 	return s.listener.Files()
 }
 
-// Start has consumers be answered from now on, where there is no offer yet: they are
-// refused. Without it they wait for the first Offer, Prepare or Expect.
+// Start makes the server answer consumers even before the first Offer, Prepare or Expect: it
+// refuses them. Without Start they wait.
 func (s *Server) Start() {
 	if s.isZero() {
 		return
@@ -93,13 +94,13 @@ func (s *Server) Start() {
 	s.startAccepting()
 }
 
-// isZero reports whether there is no server: everything of it is [ErrClosed].
+// isZero reports whether s is nil or zero: its methods fail with [ErrClosed].
 func (s *Server) isZero() bool { return s == nil || s.listener == nil }
 
-// Close ends all offers and connections, waits for them, and removes the
-// socket, unless that was handed over. A [Prepared] remains to be closed, and keeps its
-// memory until then. Close may be called again and on nil, but not by a function of
-// [OnEvent], which it waits for.
+// Close ends all offers and connections, waits for them, and removes the socket, unless
+// that was handed over. The caller still has to close each [Prepared], which keeps its
+// memory until then. Close may be called again and on nil. It waits for functions of
+// [OnEvent], which must not call it.
 func (s *Server) Close() error {
 	if s.isZero() {
 		return nil
@@ -124,8 +125,8 @@ func (s *Server) startAccepting() {
 	})
 }
 
-// serve accepts until the server is closed or handed over. What goes wrong with one peer
-// concerns nobody else; a listener that fails ends every offer.
+// serve accepts until the server is closed or handed over. A failure of one peer does not
+// affect others; a listener that fails ends every offer.
 func (s *Server) serve() {
 	defer s.work.Done()
 	defer s.visits.Done()
@@ -146,9 +147,8 @@ func (s *Server) serve() {
 	}
 }
 
-// take starts serving conn if there is a place. Its place is free again when the
-// connection is closed for good, which may take as long as the peer likes and keeps
-// nobody waiting.
+// take starts serving conn if there is a place. The place is free again when close(2) of the
+// connection has returned, which may take as long as the peer likes and delays nobody.
 func (s *Server) take(conn *sock.Conn) {
 	t := newTransport(conn, s.opts.peerOptions)
 	leave, full := s.places.take(conn.Peer())
@@ -176,8 +176,7 @@ func (s *Server) take(conn *sock.Conn) {
 	}()
 }
 
-// tell gives an event that belongs to no offer to all of them, from their making to
-// their end.
+// tell gives an event that belongs to no offer to all offers.
 func (s *Server) tell(e Event) {
 	s.mu.Lock()
 	all := slices.Collect(maps.Keys(s.watching))
@@ -187,9 +186,9 @@ func (s *Server) tell(e Event) {
 	}
 }
 
-// Leases lists the leases of the offer of that name that have not ended, in the
-// order of their numbers; also those of one that is prepared. Without such an offer
-// there are none; nor of one that has ended or was replaced, while its last leases go on.
+// Leases returns the leases of the offer or prepared offer of that name that have not
+// ended, in the order of their numbers. It does not return the remaining leases of an offer
+// that has ended or was replaced.
 func (s *Server) Leases(name string) []*Lease {
 	if s.isZero() {
 		return nil
@@ -206,8 +205,8 @@ func (s *Server) Leases(name string) []*Lease {
 	return slices.Clone(o.live)
 }
 
-// Remove removes the socket and its lock file, and waits for nothing: it is for a process
-// that is about to end without Close. After Close there is nothing to remove.
+// Remove removes the socket and its lock file without waiting, for a process that is about
+// to end without Close. After Close it does nothing.
 func (s *Server) Remove() error {
 	if s.isZero() {
 		return nil

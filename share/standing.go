@@ -13,7 +13,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A Standing is an offer of descriptors ([Server.OfferFiles]), which stands until Close.
+// A Standing is an offer of descriptors ([Server.OfferFiles]), which lasts until Close.
 // The caller owns it. It is safe for concurrent use. The zero Standing is a closed one.
 type Standing struct {
 	offering *offering
@@ -21,19 +21,19 @@ type Standing struct {
 	err      error // Close's
 }
 
-// OfferFiles offers, without a driver, memory of which this process has no more than the
-// descriptors: a process that keeps memory for others needs no GPU for it. memory
-// describes it as whoever exported it did ([vmm.Buffer.Export]), and files are its descriptors, one
-// per chunk, in their order. Nobody can tell here whether they are what memory says: a
-// consumer's driver does when the consumer attaches. Work on the memory has to be done by
-// then; there is nothing here to wait for it.
+// OfferFiles offers memory of which this process has only the descriptors. It needs no
+// driver, so a process can keep memory for others without a GPU. memory describes it as
+// [vmm.Buffer.Export] did in the process that exported it, and files are its descriptors,
+// one per chunk, in order. This side cannot check that they fit the description: a
+// consumer's driver does when the consumer attaches. Work on the memory must be done before,
+// because OfferFiles cannot wait for it.
 //
 // OfferFiles takes the name from the offer that has it, as [Server.Replace] does, and
-// does not wait for the end of its own. Files are the Standing's if there is no error.
-// [WithLeases], [WithIdleTimeout] and [WithGrace] make no sense here.
+// returns at once. Without an error the Standing owns files. [WithLeases],
+// [WithIdleTimeout] and [WithGrace] are invalid here.
 //
-// Errors: [ErrNameTaken] for a name that is prepared; [ErrClosed]; a description that no
-// consumer would take; an option that makes no sense.
+// Errors: [ErrNameTaken] for the name of a prepared offer; [ErrClosed]; an error for a
+// description that no consumer would take, or an invalid option.
 func (s *Server) OfferFiles(name string, memory vmm.Descriptor, files []*os.File, access cu.Access, opts ...OfferOption) (*Standing, error) {
 	o, err := s.newOffering(name, filesSource{memory, files}, access, append(slices.Clip(opts), replacing, standing))
 	if err != nil {
@@ -46,11 +46,11 @@ func (s *Server) OfferFiles(name string, memory vmm.Descriptor, files []*os.File
 	return &Standing{offering: o}, nil
 }
 
-// standing has the options checked for an offer that nobody waits for.
+// standing makes the options be checked for an offer that lasts until Close.
 func standing(o *offerOptions) { o.stands = true }
 
-// Leases lists the leases that have not ended, in the order of their numbers; also once
-// another offer has the name.
+// Leases returns the leases that have not ended, in the order of their numbers, even after
+// another offer has taken the name.
 func (s *Standing) Leases() []*Lease {
 	if s == nil || s.offering == nil {
 		return nil
@@ -60,7 +60,8 @@ func (s *Standing) Leases() []*Lease {
 	return slices.Clone(s.offering.live)
 }
 
-// Replaced is closed when another offer has the name. The leases go on until Close.
+// Replaced returns a channel that is closed when another offer has taken the name. The
+// leases go on until Close.
 func (s *Standing) Replaced() <-chan struct{} {
 	if s == nil || s.offering == nil {
 		return closed
@@ -68,11 +69,10 @@ func (s *Standing) Replaced() <-chan struct{} {
 	return s.offering.replaced
 }
 
-// Close ends the offer: consumers that are attached are told ([ErrRevoked]) and
-// disconnected, and the descriptors are closed; what consumers have mapped they keep. It
-// waits for the leases' end, and so must not be called by a function of [OnEvent]. It may
-// be called again and on nil, and after the Close of its server. The only error is a
-// [*FenceError] ([WithFence]).
+// Close ends the offer and closes the descriptors. Attached consumers are told
+// ([ErrRevoked]) and disconnected; they keep what they have mapped. Close waits for the
+// leases to end, so a function of [OnEvent] must not call it. It may be called again and on
+// nil, and after the Close of its server. The only error is a [*FenceError] ([WithFence]).
 func (s *Standing) Close() error {
 	if s == nil || s.offering == nil {
 		return nil
@@ -107,5 +107,5 @@ func (filesSource) synchronize(context.Context) error { return nil }
 func (filesSource) device() *cu.Device                { return nil }
 func (filesSource) vouch() error                      { return nil }
 
-// errStanding says which options are for offers that somebody waits for.
-var errStanding = errors.New("share: WithLeases, WithIdleTimeout and WithGrace are for offers that end by themselves, and that of OfferFiles stands until Close")
+// errStanding refuses the options of offers that end by themselves.
+var errStanding = errors.New("share: WithLeases, WithIdleTimeout and WithGrace end an offer, and that of OfferFiles lasts until Close")

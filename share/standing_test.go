@@ -76,7 +76,7 @@ func TestOfferFilesWrong(t *testing.T) {
 		"size":                                 with(func(m *vmm.Descriptor) { m.Size = 0 }),
 		"chunk size":                           with(func(m *vmm.Descriptor) { m.ChunkSize = 0 }),
 		"granularity":                          with(func(m *vmm.Descriptor) { m.Granularity = 0 }),
-		"none that is known":                   with(func(m *vmm.Descriptor) { m.Kind = 0 }),
+		"unknown driver":                       with(func(m *vmm.Descriptor) { m.Kind = 0 }),
 		"size is ":                             with(func(m *vmm.Descriptor) { m.Size = 2 * m.ChunkSize }),
 		"generation 0":                         with(func(m *vmm.Descriptor) { m.Generation = 0 }),
 	} {

@@ -26,16 +26,17 @@ type transport struct {
 	goodbye time.Duration // goodbye, but in tests
 	meter   *meter        // of what is received
 
-	left       bool          // the peer has said farewell; of who receives
-	notices    chan []byte   // that came
-	superseded chan struct{} // closed by who receives when the producer says so; nil on its own side
+	left       bool          // the peer has said farewell; the goroutine that receives sets it
+	declined   bool          // the peer said at the end that it cannot attach, without MAPPED before; close sets it
+	notices    chan []byte   // received notices
+	superseded chan struct{} // closed when the producer says so; nil on the producer's side
 }
 
 func newTransport(conn *sock.Conn, o peerOptions) *transport {
 	return &transport{conn: conn, timeout: o.timeout, goodbye: o.goodbye, meter: newMeter(o.rate), notices: make(chan []byte, maxNotices)}
 }
 
-// send sends m with files, which stay the caller's.
+// send sends m with files, which the caller keeps.
 func (t *transport) send(ctx context.Context, m wire.Message, files ...*os.File) error {
 	return t.sendRecord(ctx, wire.Encode(m), files...)
 }
@@ -52,9 +53,9 @@ func (t *transport) sendRecord(ctx context.Context, record []byte, files ...*os.
 	return t.conn.Send(ctx, record, files...)
 }
 
-// receive waits for the next message within the time of a step, or without end if
-// patient. Records that may be ignored are; notices, farewells, and that the memory is
-// superseded, are noted. The files are the caller's; an offer or application data has some.
+// receive waits for the next message, no longer than for a step unless patient. It skips
+// records that may be ignored, and notes notices, farewells and SUPERSEDED. The caller owns
+// the files that come with an offer or with application data.
 func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []*os.File, error) {
 	if !patient {
 		var cancel context.CancelFunc
@@ -85,8 +86,8 @@ func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []
 	}
 }
 
-// noteSuperseded is false if that is nothing to say to this side. What the producer says
-// again changes nothing.
+// noteSuperseded notes that the producer offers other memory, once. It returns false on the
+// producer's side, where the record does not belong.
 func (t *transport) noteSuperseded() bool {
 	if t.superseded == nil {
 		return false
@@ -128,13 +129,13 @@ func (t *transport) open(rec sock.Record) (wire.Message, error) {
 }
 
 // close ends the conversation and drops the connection. It says last, unless that is
-// nil, and waits for at most grace until the peer lets go: it closes its end, or says a
-// verdict, before which it closes the memory. What the peer says besides may have
-// crossed our last word, and is not heard; no more of that is read than of any peer.
-// Without a grace, last is said if that need not wait.
+// nil, and waits for at most grace until the peer has closed its end or given a verdict,
+// before which it closes the memory. Other records of the peer may have crossed our last
+// word and are ignored, within the usual rate. Without a grace, last is said only if that
+// need not wait.
 //
-// The error says why the peer is not known to have let go, or is [sock.ErrPeerLost] if
-// it had gone before.
+// The error says why the peer may not have let go, or is [sock.ErrPeerLost] if it had gone
+// before.
 func (t *transport) close(last wire.Message, grace time.Duration) error {
 	if grace <= 0 {
 		t.trySay(last)
@@ -146,16 +147,22 @@ func (t *transport) close(last wire.Message, grace time.Duration) error {
 	return t.closeBy(ctx, last)
 }
 
-// closeBy is close for who waits until ctx is done.
+// closeBy is close with a context instead of a grace.
 func (t *transport) closeBy(ctx context.Context, last wire.Message) error {
 	defer t.conn.Drop()
-	lost := t.sayLast(ctx, last)
+	lost, mapped := t.sayLast(ctx, last), false
 	for t.meter.wait(ctx) == nil {
 		m, files, err := t.next(ctx)
 		_ = sock.CloseFiles(files)
+		mapped = mapped || m != nil && m.Type() == wire.TypeMapped
 		_, said := m.(wire.Verdict)
-		if _, ok := m.(wire.Farewell); ok {
+		switch m := m.(type) {
+		case wire.Farewell:
 			t.left = true
+		case wire.Verdict:
+			t.declined = !m.OK && !mapped
+		case wire.Refuse:
+			t.declined = !mapped
 		}
 		switch {
 		case said, errors.Is(err, sock.ErrPeerLost):
@@ -171,8 +178,8 @@ func (t *transport) closeBy(ctx context.Context, last wire.Message) error {
 	return ErrTimeout
 }
 
-// sayLast says m, unless that is nil, to a peer that may not read any more. The error
-// is that it has gone.
+// sayLast says m, unless that is nil, to a peer that may not read any more. It returns an
+// error only if the peer has gone.
 func (t *transport) sayLast(ctx context.Context, m wire.Message) error {
 	if m == nil {
 		return nil
@@ -192,11 +199,11 @@ func (t *transport) trySay(m wire.Message) {
 	}
 }
 
-// farewell is how long a peer may take to read the last record.
+// farewell returns how long a peer may take to read the last record.
 func (t *transport) farewell() time.Duration { return min(t.goodbye, t.timeout) }
 
-// A stepper bounds one step after the other. To end a context takes a moment, which
-// should not be one between a record and its answer.
+// A stepper bounds one step after the other. Ending a context takes a moment, which should
+// not delay the answer to a record.
 type stepper struct {
 	ctx    context.Context // of this step
 	cancel context.CancelFunc
@@ -215,7 +222,7 @@ func newStepper(ctx context.Context, timeout *time.Duration) *stepper {
 	return s
 }
 
-// refusal is the answer to a record that could not be used.
+// refusal returns the answer to a record that could not be used.
 func refusal(err error) wire.Refuse {
 	code, text := RefusedRecord, err.Error()
 	var no wire.Refuse
@@ -236,14 +243,14 @@ func refusal(err error) wire.Refuse {
 	return wire.Refuse{Code: code, Text: text}
 }
 
-// isGone reports whether there is nobody to be told why the conversation ends, or
-// nobody who wants to know.
+// isGone reports whether the peer has gone or has refused, and so need not be told why the
+// conversation ends.
 func isGone(err error) bool {
 	return errors.Is(err, sock.ErrPeerLost) || errors.Is(err, ErrRefused)
 }
 
-// isBadRecord reports whether err is about a record that came, so that somebody
-// is there to be told. A peer's refusal is none, although it may be [ErrUnsupported].
+// isBadRecord reports whether err is about a record of the peer, which can then be told so.
+// A peer's refusal is not, although it may match [ErrUnsupported].
 func isBadRecord(err error) bool {
 	if errors.Is(err, ErrRefused) {
 		return false
@@ -256,7 +263,7 @@ func isBadRecord(err error) bool {
 	return sock.IsBadRecord(err)
 }
 
-// unexpected is the error for a message that does not belong here.
+// unexpected returns the error for a message that does not belong here.
 func unexpected(m wire.Message, state string) error {
 	if r, ok := m.(wire.Refuse); ok {
 		return &RefusalError{r.Code, r.Text}

@@ -8,34 +8,34 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A usage knows which streams may still have to do what they were given to do with
-// some memory. Memory that is unmapped before that loses every context of the process.
+// A usage knows which streams may still have queued work that uses some memory. If the
+// memory is unmapped before that work is done, the process loses every context.
 type usage struct {
 	mu    sync.Mutex
 	marks []*mark // one for each stream
-	many  int     // so many marks are looked through before there are more
+	many  int     // the number of marks at which finished ones are dropped
 	ended bool
 }
 
-// fewMarks is how many streams are remembered though they are done.
+// fewMarks is how many streams are remembered even if they are done.
 const fewMarks = 8
 
-// A mark is the end of what one stream was given. It has a reference to the stream's
-// context, so that it can be asked for though the one that the stream was made in is closed.
+// A mark is the end of the work that one stream was given. It retains the stream's context,
+// so that it can be queried even after the stream's own reference is closed.
 type mark struct {
 	stream   *cu.Stream
 	ctx      *cu.Context
 	reached  *cu.Event  // of ctx, recorded behind the latest work
-	order    sync.Mutex // held while work is queued, so that the latest record is behind all
-	kept     bool       // also while its stream is done
+	order    sync.Mutex // held while work is queued, so that the latest record is behind all work
+	kept     bool       // tidy keeps it even if its stream is done
 	giving   int        // calls under way that give it more
 	given    int        // pieces of work since it was last seen to have done all
 	unmarked error      // why the latest work has no event behind it
 	unknown  error      // why the driver did not say whether the event was reached
 }
 
-// give has s do the work that queue queues, and marks its end. An error means that
-// nothing was queued.
+// give queues work in s by calling queue, and marks its end. With an error, nothing was
+// queued.
 func (u *usage) give(s *cu.Stream, queue func() error) error {
 	m, err := u.begin(s)
 	if err != nil {
@@ -57,7 +57,7 @@ func (u *usage) give(s *cu.Stream, queue func() error) error {
 	return err
 }
 
-// keep makes the mark of a stream that may be given work when nothing more can be made.
+// keep makes the mark of s now, so that s can be given work when no event can be made.
 func (u *usage) keep(s *cu.Stream) error {
 	m, err := u.begin(s)
 	if err != nil {
@@ -107,8 +107,8 @@ func newMark(s *cu.Stream) (*mark, error) {
 	return &mark{stream: s, ctx: ctx, reached: e}, nil
 }
 
-// tidy drops the marks of streams that are done, but for those that are kept, and
-// returns how many streams are not done. It runs with mu held.
+// tidy drops the marks of streams that are done, except those that are kept, and returns
+// how many streams are not done. It runs with mu held.
 func (u *usage) tidy() (busy int) {
 	var left []*mark
 	for _, m := range u.marks {
@@ -125,9 +125,9 @@ func (u *usage) tidy() (busy int) {
 	return busy
 }
 
-// busy reports whether the stream may still have some of the work to do. One of a lost
-// context does none, and the end of a context, as by [cu.Device.ResetPrimary], waits for it.
-// A mark that failed is made again: it is behind all, since nobody gives the stream more.
+// busy reports whether the stream may still have some of the work to do. In a lost context
+// it does no work, and the end of a context, as by [cu.Device.ResetPrimary], waits for it.
+// A mark that failed is recorded again: that is behind all work, since no more is queued.
 func (m *mark) busy() bool {
 	if m.giving > 0 || m.given == 0 {
 		return m.giving > 0
@@ -145,8 +145,8 @@ func (m *mark) busy() bool {
 	return m.given > 0
 }
 
-// end ends the usage, unless streams may still have work to do: then it is [ErrInUse],
-// and changes nothing.
+// end ends the usage. If streams may still have work to do, it fails with [ErrInUse] and
+// changes nothing.
 func (u *usage) end() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -160,7 +160,8 @@ func (u *usage) end() error {
 	return nil
 }
 
-// inUse says how much work that many streams have not done. It runs with mu held.
+// inUse returns an error that says how much work is left in that many streams. It runs with
+// mu held.
 func (u *usage) inUse(streams int) error {
 	given := 0
 	var doubts error

@@ -42,6 +42,8 @@ func TestFault80_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
 // A thousand versions, of which some consumers always want the latest. None is refused,
 // and each sees one version while it is attached: the memory is written again when the
 // last has left, and not before. The versions of a consumer go up.
+//
+//fault:rows 80
 func TestThousandReplacements(t *testing.T) {
 	versions, size := 1000, uint64(64<<10)
 	if cutest.Kind() == cu.CUDA && !cutest.All() {

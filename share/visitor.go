@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -16,13 +17,13 @@ type visitor struct {
 	transport *transport
 	server    *Server
 	watch     *watch // of its process, or nil
-	unwatched error  // why not
+	unwatched error  // why watch is nil
 	want      wire.Attach
-	lists     bool   // it wants a list of the offers, and nothing else
-	settled   func() // it has a lease or waits for one, or has left; may be called again
+	lists     bool   // it wants only a list of the offers
+	settled   func() // says that it has a lease or waits for one, or has left; may be called again
 }
 
-// talk hears what the peer wants and sees it through.
+// talk reads what the peer wants, and serves it.
 func (v *visitor) talk() {
 	defer v.settled()
 	err := v.hearWish()
@@ -42,10 +43,10 @@ func (v *visitor) talk() {
 	}
 }
 
-// errOffered says that there is an offer, or another one, to be asked for.
+// errOffered tells a visitor to ask again, because there is an offer, or another one.
 var errOffered = errors.New("share: there is an offer now")
 
-// errSilent says that the server was closed when a peer had not said what it wants.
+// errSilent says that the server was closed before a peer had said what it wants.
 var errSilent = errors.New("share: closed before the peer had said what it wants")
 
 // hearWish reads what the peer wants.
@@ -65,8 +66,8 @@ func (v *visitor) hearWish() error {
 	return errors.Join(err, sock.CloseFiles(files))
 }
 
-// attend serves the peer until it has gone. The error is why it is to be turned away,
-// or errOffered.
+// attend serves the peer until it has gone. The error is why to turn it away, or
+// errOffered.
 func (v *visitor) attend() error {
 	allowed, err := v.authorize()
 	if err != nil {
@@ -87,29 +88,30 @@ func (v *visitor) attend() error {
 	return w.wait()
 }
 
-// authorize asks the application about what the peer wants, if that is there. It
-// returns the offering that it asked about.
+// authorize asks the application about the offering that the peer wants, if it is there,
+// and returns that offering.
 func (v *visitor) authorize() (*offering, error) {
 	s := v.server
 	if s.opts.allow == nil {
 		return nil, nil
 	}
 	s.mu.Lock()
-	o, _ := s.lookup(v.want.Name)
+	o, _ := s.lookup(v.want)
 	s.mu.Unlock()
-	if o == nil || v.knows(o) {
+	if o == nil {
 		return nil, nil
 	}
-	return o, v.allows(o)
+	return o, v.allows(o, o.gives(v.want)) // also if it waits for newer: the wait itself would tell it a generation
 }
 
-// allows asks the application whether the peer gets the offer, if that is there.
-func (v *visitor) allows(o *offering) error {
+// allows asks the application, if it decides, whether the peer gets the offer; with access 0,
+// whether the peer may know of it.
+func (v *visitor) allows(o *offering, access cu.Access) error {
 	if v.server.opts.allow == nil {
 		return nil
 	}
 	would := Offer{
-		Name: o.record.Name, Descriptor: o.record.Memory, Access: o.gives(v.want), Data: bytes.Clone(o.record.Data), Legacy: cloneHandle(o.record.Legacy),
+		Name: o.record.Name, Descriptor: o.record.Memory, Access: access, Data: bytes.Clone(o.record.Data), Legacy: cloneHandle(o.record.Legacy),
 		Producer: sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())},
 	}
 	if err := v.server.opts.allow(v.transport.conn.Peer(), would); err != nil {
@@ -118,28 +120,27 @@ func (v *visitor) allows(o *offering) error {
 	return nil
 }
 
-// A deniedError is the application's no, which is not for the peer to read.
+// A deniedError is an error of WithAuthorize's function, which the peer does not see.
 type deniedError struct{ error }
 
 func (e deniedError) Unwrap() error { return e.error }
 
-// notAllowed is what the peer is told.
+// notAllowed is what the peer is told instead.
 var notAllowed = wire.Refuse{Code: RefusedPolicy, Text: "the producer does not admit you"}
 
-// enlist makes a lease for a peer that wants an offer that is there, or has it wait
-// for one that is expected. Of an offer that is prepared the waiter has a lease, and
-// is to be sent the descriptors. Where the application decides, an offer that it was
-// not asked about is errOffered.
+// enlist makes a lease if the peer's offer is there, or a waiter if it is expected. If
+// the offer is prepared, it returns both: the descriptors are to be sent. If the application
+// decides and was not asked about this offer, the error is errOffered.
 func (v *visitor) enlist(allowed *offering) (*Lease, *waiter, error) {
 	s := v.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o, e := s.lookup(v.want.Name)
+	o, e := s.lookup(v.want)
 	switch {
-	case v.knows(o):
-		return nil, o.queueBehind(v), nil
 	case o != nil && s.opts.allow != nil && o != allowed:
 		return nil, nil, errOffered
+	case v.knows(o):
+		return nil, o.queueBehind(v), nil
 	case e != nil:
 		return s.queue(v, e)
 	case o != nil:
@@ -149,9 +150,14 @@ func (v *visitor) enlist(allowed *offering) (*Lease, *waiter, error) {
 	return nil, nil, s.noOffer(v.want.Name)
 }
 
-// lookup finds the offer of that name, or the only one if that is "", and what it is
-// expected as, if its data is not there yet. It runs with mu held.
-func (s *Server) lookup(name string) (*offering, *expectation) {
+// lookup finds the offer that a consumer wants: the one to resume, the one of that name, or
+// the only one if the name is "". It also returns the expectation, if the data is not there
+// yet. It runs with mu held.
+func (s *Server) lookup(want wire.Attach) (*offering, *expectation) {
+	name := want.Name
+	if o := s.resumable(want); o != nil {
+		return o, nil
+	}
 	if name == "" {
 		name = s.onlyName()
 	}
@@ -162,8 +168,8 @@ func (s *Server) lookup(name string) (*offering, *expectation) {
 	return e.prepared, e
 }
 
-// onlyName is the name of the only offer, or of the only one that is expected if there
-// is none, or "". It runs with mu held.
+// onlyName returns the name of the only offer; if there is no offer, that of the only
+// expected one; else "". It runs with mu held.
 func (s *Server) onlyName() string {
 	switch {
 	case len(s.offers) == 1:
@@ -184,7 +190,7 @@ func (v *visitor) turnAway(err error) {
 	var denied deniedError
 	last := refusal(err)
 	switch {
-	case errors.As(err, &denied): // whatever it is
+	case errors.As(err, &denied): // whatever the application said
 		last = notAllowed
 	case errors.As(err, &no):
 		err = no
@@ -199,8 +205,8 @@ func (v *visitor) turnAway(err error) {
 	}
 }
 
-// admit makes a lease for a consumer that the offer fits. The error is a refusal.
-// It runs with mu held.
+// admit makes a lease if the offer fits what the consumer wants, else a refusal. It runs
+// with mu held.
 func (o *offering) admit(v *visitor) (*Lease, error) {
 	no := func(code RefusalCode, format string, a ...any) (*Lease, error) {
 		return nil, wire.Refuse{Code: code, Text: fmt.Sprintf(format, a...)}
@@ -217,6 +223,8 @@ func (o *offering) admit(v *visitor) (*Lease, error) {
 		return no(RefusedUnsupported, "%q is offered by a %s handle, and you did not say that you take such", r.Name, HandleLegacy)
 	case r.DataSize > 0 && want.Capabilities&wire.TakesData == 0:
 		return no(RefusedUnsupported, "%q has %d bytes of application data, and you did not say that you take more than %d", r.Name, r.DataSize, wire.MaxData)
+	case r.CursorSize > 0 && want.Capabilities&wire.TakesCursors == 0:
+		return no(RefusedUnsupported, "%q gives each consumer cursors (field 5, a channel's), and you did not say that you take them", r.Name)
 	case o.opts.leases > 0 && o.begun >= o.opts.leases:
 		return no(RefusedBusy, "%q has all the %d consumers it waits for", r.Name, o.opts.leases)
 	}
@@ -229,15 +237,14 @@ func (o *offering) admit(v *visitor) (*Lease, error) {
 	return l, nil
 }
 
-// wait reads until the consumer says something, which is the answer to an offer
-// that it was sent meanwhile, or out of turn. The error is why it is to be turned
-// away, or errOffered.
+// wait reads until the consumer says something: the answer to an offer that it was sent
+// meanwhile, or something out of turn. The error is why to turn it away, or errOffered.
 func (w *waiter) wait() error {
 	defer w.stop(nil)
 	m, files, err := w.visitor.transport.receive(w.ctx, true)
 	_ = sock.CloseFiles(files)
 	if errors.Is(err, context.Canceled) {
-		err = context.Cause(w.ctx) // nobody cancelled, but told to stop
+		err = context.Cause(w.ctx) // what stop was called with
 	}
 	if w.leave() != nil {
 		w.goOn(m, err)

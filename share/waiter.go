@@ -12,18 +12,17 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A waiter is a consumer that came before the data of the offer it wants. Its
-// goroutine reads, so that its answer is heard at once; others send: to wake that
-// goroutine would take longer.
+// A waiter is a consumer that came before the data of its offer. Its own goroutine
+// reads, so that its answer is heard at once. Other goroutines send, because waking the
+// waiter's would take longer.
 //
-// It waits for the offer, is admitted to it and sent the descriptors. If those
-// came early, which is an offer that was prepared, it waits again, for the data to
-// be published. Then it answers.
+// It waits for the offer, is admitted, and is sent the descriptors. If the offer was
+// prepared, it then waits for the data to be published. Then it answers.
 type waiter struct {
 	visitor *visitor
 	ctx     context.Context // of the reading
 	stop    context.CancelCauseFunc
-	told    time.Time // of progress
+	told    time.Time // when it last heard of progress
 
 	knows   *offering // behind which it waits for newer memory, or nil
 	lease   *Lease    // once it is admitted
@@ -37,8 +36,8 @@ type waiter struct {
 	published  chan struct{} // closed when it was told that the data is there, or could not be
 	publishErr error
 
-	unhook func() bool // from the lease's end
-	timer  *time.Timer // that bounds its answer
+	unhook func() bool // undoes the hook on the lease's end
+	timer  *time.Timer // bounds the time for its answer
 }
 
 // A waiterState says how far a waiter is.
@@ -57,20 +56,19 @@ func newWaiter(v *visitor) *waiter {
 	return w
 }
 
-// tell sends progress, unless the peer has heard of some just now. It runs with
-// the server's mu held, so it does not wait: who has not read what came before
-// has something to read.
+// tell sends progress, unless the peer has heard of some just now. It runs with the
+// server's mu held, so it does not wait: a peer with a full queue has enough to read.
 func (w *waiter) tell(step wire.Progress) {
 	if step.Total == 0 || time.Since(w.told) < progressPause {
 		return
 	}
 	w.told = time.Now()
-	_ = w.visitor.transport.conn.TrySend(wire.Encode(step)) // who has gone is noticed by its reader
+	_ = w.visitor.transport.conn.TrySend(wire.Encode(step)) // the reader notices if the peer has gone
 }
 
-// admitAll makes leases for those who waited for an offer that is there now,
-// and returns those who got one. Where the application decides who gets it, they ask
-// again, each on its own goroutine; so do those who wait for newer. It runs with mu held.
+// admitAll makes leases for consumers that waited for the offer, and returns those that got
+// one. If the application decides, they ask again instead, each on its own goroutine; so
+// do those that wait for newer memory. It runs with mu held.
 func (o *offering) admitAll(waiting []*waiter) (admitted []*waiter) {
 	for _, w := range waiting {
 		if o.server.opts.allow != nil || w.visitor.knows(o) {
@@ -86,8 +84,8 @@ func (o *offering) admitAll(waiting []*waiter) (admitted []*waiter) {
 	return admitted
 }
 
-// admitWaiter makes a lease of a waiter, which is to be sent the descriptors. It
-// runs with mu held.
+// admitWaiter makes a lease for a waiter. The caller then sends the descriptors. It runs
+// with mu held.
 func (o *offering) admitWaiter(w *waiter) (err error) {
 	if w.visitor.want.Name == "" && !o.isOnly() {
 		return o.server.noOffer("")
@@ -135,22 +133,22 @@ func (w *waiter) leave() *Lease {
 	return nil
 }
 
-// deliver sends the descriptors, at once if that does not have to wait.
+// deliver sends the descriptors, on this goroutine if that need not wait.
 func (w *waiter) deliver() {
 	w.lease.begin()
 	w.send(w.sendOffer, w.isDelivered)
 }
 
-// publish says that the data is there.
+// publish tells the consumer that the data is there.
 func (w *waiter) publish() {
 	record := wire.Encode(wire.Publish{Generation: w.lease.offering.record.Memory.Generation})
 	w.send(func(send sendFunc) error { return send(record) }, w.isPublished)
 }
 
-// sendFunc is TrySend or what waits.
+// sendFunc is TrySend or a function that waits.
 type sendFunc = func(record []byte, files ...*os.File) error
 
-// send has f send, without waiting if that can be, and then calls done.
+// send calls f to send, without waiting if possible, and then calls done.
 func (w *waiter) send(f func(sendFunc) error, done func(error)) {
 	err := f(w.visitor.transport.conn.TrySend)
 	if !errors.Is(err, sock.ErrWouldWait) {
@@ -162,8 +160,8 @@ func (w *waiter) send(f func(sendFunc) error, done func(error)) {
 
 func (w *waiter) sendOffer(send sendFunc) error { return w.lease.sendOffer(w.records, send) }
 
-// isDelivered notes that the consumer has the descriptors, and tells it that the
-// data is there if nobody else will.
+// isDelivered notes that the consumer has the descriptors. If the data is there by now, it
+// tells the consumer so.
 func (w *waiter) isDelivered(err error) {
 	if w.deliverErr = err; err != nil {
 		close(w.delivered)
@@ -191,8 +189,8 @@ func (w *waiter) isDelivered(err error) {
 	}
 }
 
-// isPublished lets the reader go on. From now on the consumer is not waited for
-// longer than for any other answer.
+// isPublished lets the reader go on. From now on the consumer has the time of a step to
+// answer.
 func (w *waiter) isPublished(err error) {
 	if w.publishErr = err; err == nil {
 		w.timer = time.AfterFunc(w.visitor.transport.timeout, func() { w.stop(ErrTimeout) })
@@ -203,7 +201,7 @@ func (w *waiter) isPublished(err error) {
 	}
 }
 
-// goOn serves a consumer that was admitted, and has said something or failed to.
+// goOn serves an admitted consumer, from which message m or error err came.
 func (w *waiter) goOn(m wire.Message, err error) {
 	l := w.lease
 	served, serr := w.sending()
@@ -222,15 +220,15 @@ func (w *waiter) goOn(m wire.Message, err error) {
 	default:
 		err = l.hearEarly(m)
 	}
-	w.disarm() // late: it stops nothing but a reading that is over
+	w.disarm() // late is fine: it could only stop a read that is over
 	if !over {
 		err = l.follow()
 	}
 	l.end(err)
 }
 
-// sending waits until nobody sends the consumer anything any more. It says
-// whether it was told that the data is there, and what could not be sent.
+// sending waits until nothing more is being sent to the consumer. It returns whether the
+// consumer was told that the data is there, and the error of sending.
 func (w *waiter) sending() (published bool, err error) {
 	<-w.delivered
 	w.visitor.server.mu.Lock()

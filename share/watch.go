@@ -11,7 +11,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A watch waits for the end of one process. It owns the descriptor of that.
+// A watch waits for the end of one process. It owns the process's descriptor.
 type watch struct {
 	process *sock.Process
 	ctx     context.Context
@@ -20,11 +20,11 @@ type watch struct {
 	lost    chan struct{} // closed when it is watched no longer, and had not died
 
 	id     string      // in watches
-	users  int         // who must not lose it; under mu of watches
+	users  int         // how many need it; under mu of watches
 	leased atomic.Bool // the process has, or had, a lease
 
 	mu     sync.Mutex
-	fences []*fence // to be told
+	fences []*fence // are told of the death
 }
 
 func newWatch(ctx context.Context, p *sock.Process) *watch {
@@ -52,14 +52,14 @@ func (w *watch) run() {
 	}
 }
 
-// tell has f hear of the death.
+// tell makes the watch tell f of the death.
 func (w *watch) tell(f *fence) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fences = append(w.fences, f)
 }
 
-// doubt is why it will not be known when the process dies, or nil.
+// doubt returns why it cannot be known when the process dies, or nil.
 func (w *watch) doubt() error {
 	select {
 	case <-w.lost:
@@ -69,8 +69,8 @@ func (w *watch) doubt() error {
 	}
 }
 
-// watches are the processes that have connections with a server, or had leases of it. Each
-// is watched once, so that one that comes again and again takes no more, and as many as the
+// watches are the processes that have connections to a server, or had leases of it. Each
+// process is watched once, however often it comes. There are at most as many watches as the
 // server takes connections. All end with the server.
 type watches struct {
 	server *Server
@@ -78,18 +78,18 @@ type watches struct {
 
 	mu     sync.Mutex
 	byID   map[string]*watch
-	order  []*watch // of their coming
+	order  []*watch // oldest first
 	number int
 }
 
-// errTooManyProcesses is why a process is not watched, or not any longer.
+// errTooManyProcesses says why a process is not watched, or not any longer.
 var errTooManyProcesses = errors.New("the server watches as many processes as it takes connections")
 
 func newWatches(s *Server, most int) *watches {
 	return &watches{server: s, most: most, byID: map[string]*watch{}}
 }
 
-// join watches the process at the other end of conn, until leave at least.
+// join watches the process at the other end of conn, at least until leave.
 func (ws *watches) join(conn *sock.Conn) (*watch, error) {
 	p, err := ws.server.opts.process(conn)
 	if err != nil {
@@ -124,7 +124,7 @@ func (ws *watches) join(conn *sock.Conn) (*watch, error) {
 	return w, nil
 }
 
-// makeRoom ends the oldest watch that nobody must keep if there are too many, and says
+// makeRoom ends the oldest watch without users if there are too many watches, and reports
 // whether there is room. It runs with mu held.
 func (ws *watches) makeRoom() bool {
 	if len(ws.order) < ws.most {
@@ -161,8 +161,8 @@ func (ws *watches) hold(w *watch) {
 	}
 }
 
-// leave ends what join or hold began. The watch of a process that had a lease stays as long
-// as there is room: somebody may still ask.
+// leave ends a join or a hold. The watch of a process that had a lease stays while there is
+// room, because the application may still ask for its fence.
 func (ws *watches) leave(w *watch) {
 	if w == nil {
 		return

@@ -10,12 +10,12 @@ import (
 
 // A decoder is a message that is being read.
 type decoder interface {
-	read(r *reader) error                                       // what the table of the type describes
-	field(number uint16, value *reader) (known bool, err error) // what comes behind that
+	read(r *reader) error                                       // reads what the table of the type describes
+	field(number uint16, value *reader) (known bool, err error) // reads a field behind that
 	message() Message
 }
 
-// message begins to read a message of type t; nil is a type that is not known.
+// message returns the decoder of type t, or nil if the type is not known.
 func (t Type) message() decoder {
 	switch t {
 	case TypeAttach:
@@ -44,6 +44,8 @@ func (t Type) message() decoder {
 		return &listedDecoder{}
 	case TypeData:
 		return &emptyDecoder{m: Data{}}
+	case TypeCursors:
+		return &emptyDecoder{m: Cursors{}}
 	case TypeNotice:
 		return &noticeDecoder{}
 	case TypeSuperseded:
@@ -92,6 +94,9 @@ func (d *offerDecoder) field(number uint16, value *reader) (known bool, err erro
 	case fieldDataSize:
 		d.m.DataSize = value.u64()
 		return true, nil
+	case fieldCursorSize:
+		d.m.CursorSize = value.u64()
+		return true, nil
 	case fieldResume:
 		d.m.Resume, err = resume(value)
 		return true, err
@@ -131,7 +136,7 @@ func (d *offerDecoder) read(r *reader) (err error) {
 	return errors.Join(CheckAccess(m.Access), CheckName(m.Name), err)
 }
 
-// checkLegacy finds what an offer of legacy memory cannot be.
+// checkLegacy returns what is wrong with an offer of legacy memory, or nil.
 func (m Offer) checkLegacy() error {
 	d, offset := m.Memory, m.Legacy.Offset
 	switch {
@@ -199,7 +204,7 @@ func (d *revokeDecoder) read(r *reader) (err error) {
 	return err
 }
 
-// emptyDecoder reads a message that has no body.
+// emptyDecoder reads a message without a body.
 type emptyDecoder struct {
 	noFields
 	m Message
@@ -224,7 +229,7 @@ func (d *noticeDecoder) read(r *reader) error {
 	return nil
 }
 
-// generationDecoder reads a message that is a generation and nothing else.
+// generationDecoder reads a message that holds only a generation.
 type generationDecoder struct {
 	noFields
 	make       func(generation uint64) Message

@@ -25,7 +25,8 @@ func (m Offer) append(b []byte) []byte {
 		b = append(le.AppendUint64(b, m.Legacy.Offset), m.Legacy.Handle[:]...)
 	}
 	b = m.Process.append(m.Capabilities.append(b))
-	return appendNumber(appendNumber(b, fieldDataSize, m.DataSize), fieldResume, m.Resume)
+	b = appendNumber(appendNumber(b, fieldDataSize, m.DataSize), fieldCursorSize, m.CursorSize)
+	return appendNumber(b, fieldResume, m.Resume)
 }
 
 func (m Refuse) append(b []byte) []byte {
@@ -43,6 +44,7 @@ func (m Publish) append(b []byte) []byte { return le.AppendUint64(b, m.Generatio
 func (m Confirm) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
 func (List) append(b []byte) []byte      { return b }
 func (Data) append(b []byte) []byte      { return b }
+func (Cursors) append(b []byte) []byte   { return b }
 func (Farewell) append(b []byte) []byte  { return b }
 func (Unknown) append(b []byte) []byte   { return b }
 
@@ -74,8 +76,8 @@ func bit(yes bool) byte {
 	return 0
 }
 
-// appendText writes a length of two bytes and s, cut to what a receiver takes.
-// Bytes that are no UTF-8 are replaced, as the receiver refuses them.
+// appendText writes a length of two bytes and s, cut to what a receiver takes. It
+// replaces bytes that are not UTF-8, because a receiver refuses them.
 func appendText(b []byte, s string) []byte {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) > MaxText {

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// A field stands behind what the table of a record's type describes: a number and a
-// length of two bytes each, and a value. Fields come in the order of their numbers,
-// each once. A receiver skips a field that it does not know, but for one whose number
-// has the highest bit: that it refuses.
+// A field stands behind what the table of a record's type describes. It is a number and a
+// length of two bytes each, and a value. Fields come in the order of their numbers, each
+// once. A receiver skips a field that it does not know, but refuses it if its number has
+// the highest bit.
 const fieldRequired uint16 = 0x8000
 
 // Numbers of fields.
@@ -17,6 +17,7 @@ const (
 	fieldProcess      uint16 = 2 // u64
 	fieldAfter        uint16 = 3 // u64
 	fieldDataSize     uint16 = 4 // u64
+	fieldCursorSize   uint16 = 5 // u64
 
 	fieldResume = fieldRequired | 1 // u64
 )
@@ -75,8 +76,8 @@ func (c Capabilities) append(b []byte) []byte {
 	return appendNumber(b, fieldCapabilities, uint64(c))
 }
 
-// field reads capabilities. A longer value is one of a later version, whose first 64
-// are these.
+// field reads capabilities. A longer value is of a later version; its first 64 bits are
+// these.
 func (c *Capabilities) field(number uint16, value *reader) (known bool, err error) {
 	if number != fieldCapabilities {
 		return false, nil
@@ -85,7 +86,7 @@ func (c *Capabilities) field(number uint16, value *reader) (known bool, err erro
 	return true, nil
 }
 
-// append writes what is said of a process, if anything is.
+// append writes what the side says of its process, if anything.
 func (p Process) append(b []byte) []byte {
 	if !p.Told {
 		return b
@@ -93,7 +94,7 @@ func (p Process) append(b []byte) []byte {
 	return appendField(b, fieldProcess, le.AppendUint64(nil, uint64(p.Flags)))
 }
 
-// field reads it. A longer value is one of a later version.
+// field reads what the side says of its process. A longer value is of a later version.
 func (p *Process) field(number uint16, value *reader) (known bool, err error) {
 	if number != fieldProcess {
 		return false, nil

@@ -12,6 +12,8 @@ import (
 
 // FuzzDecode: no record makes Decode panic (FAULTS 28, 29). What it takes says the same when
 // it is encoded and decoded again: only what this version does not know is lost.
+//
+//fault:rows 28 29
 func FuzzDecode(f *testing.F) {
 	for _, m := range messages() {
 		if record := Encode(m); len(record) < 256 { // long ones take a minute each to be made shorter
@@ -49,6 +51,8 @@ func FuzzDecode(f *testing.F) {
 }
 
 // A record that announces much is not given room for it.
+//
+//fault:rows 28
 func TestDecodeAllocatesNoMoreThanTheRecord(t *testing.T) {
 	for _, record := range [][]byte{
 		append(Encode(Attach{Driver: 1, Access: 1, Name: "x"})[:20], 0xff, 0xff, 'n'),

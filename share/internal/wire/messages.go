@@ -26,7 +26,7 @@ const (
 	TypeVerdict  Type = 6 // consumer → producer: what it found
 	TypeRevoke   Type = 7 // producer → consumer: the offer ends
 	TypePublish  Type = 8 // producer → consumer: the data of a pending offer is there
-	TypeConfirm  Type = 9 // producer → consumer: the legacy memory that was opened is the one that was offered
+	TypeConfirm  Type = 9 // producer → consumer: the opened legacy memory is the one that was offered
 
 	TypeFarewell   Type = 10 // either: it leaves in order
 	TypeNotice     Type = 11 // either: a message of the application's
@@ -34,6 +34,7 @@ const (
 	TypeListed     Type = 13 // producer → consumer: some of them
 	TypeData       Type = 14 // producer → consumer: application data, as a descriptor
 	TypeSuperseded Type = 15 // producer → consumer: the name stands for other memory now
+	TypeCursors    Type = 16 // producer → consumer: memory of the two alone, as a descriptor
 )
 
 // String gives the name that docs/wire.md uses.
@@ -41,7 +42,7 @@ func (t Type) String() string {
 	names := [...]string{
 		TypeAttach: "ATTACH", TypeOffer: "OFFER", TypeRefuse: "REFUSE", TypeProgress: "PROGRESS", TypeMapped: "MAPPED",
 		TypeVerdict: "VERDICT", TypeRevoke: "REVOKE", TypePublish: "PUBLISH", TypeConfirm: "CONFIRM",
-		TypeList: "LIST", TypeListed: "LISTED", TypeData: "DATA",
+		TypeList: "LIST", TypeListed: "LISTED", TypeData: "DATA", TypeCursors: "CURSORS",
 		TypeFarewell:   "FAREWELL",
 		TypeNotice:     "NOTICE",
 		TypeSuperseded: "SUPERSEDED",
@@ -59,12 +60,12 @@ type Attach struct {
 	Name         string // "" is the only offer there is
 	Capabilities Capabilities
 	Resume       uint64 // generation of the memory that is mapped already, or 0
-	After        uint64 // the memory is waited for until it is of a larger generation; 0 is any
+	After        uint64 // wait for memory of a larger generation than this; 0 is any
 	Process      Process
 }
 
-// Offer is one record of an offer: all of them are alike but for the chunks whose
-// descriptors come along.
+// Offer is one record of an offer. The records of an offer are alike, except for the
+// chunks whose descriptors come along.
 type Offer struct {
 	Memory       vmm.Descriptor
 	Access       cu.Access
@@ -73,10 +74,11 @@ type Offer struct {
 	First        int           // index of the first chunk in this record
 	FDs          int           // descriptors in this record
 	Pending      bool          // the data is not there yet: a Publish follows
-	Legacy       *LegacyHandle // instead of descriptors; chunks are 1 and the granularity 0
+	Legacy       *LegacyHandle // in place of descriptors; then chunks are 1 and the granularity 0
 	Capabilities Capabilities
-	DataSize     uint64 // of application data that a Data brings, or 0
-	Resume       uint64 // the consumer's, to which no descriptors are sent, or 0
+	DataSize     uint64 // bytes of application data that a Data brings, or 0
+	CursorSize   uint64 // bytes of memory that a Cursors brings, or 0
+	Resume       uint64 // the generation that the consumer resumes, without descriptors, or 0
 	Process      Process
 }
 
@@ -86,8 +88,11 @@ type Refuse struct {
 	Text string
 }
 
-// Error makes it the error of a peer that is turned away.
+// Error makes a Refuse the error with which a peer is turned away.
 func (m Refuse) Error() string { return fmt.Sprintf("%s: %s", m.Code, m.Text) }
+
+// Reason returns the code in words, for a producer that counts refusals (errors.As finds it by this method).
+func (m Refuse) Reason() string { return m.Code.String() }
 
 // Progress says that its sender is at work.
 type Progress struct {
@@ -110,7 +115,7 @@ type Revoke struct{ Text string }
 // Publish says that the data of a pending offer is there.
 type Publish struct{ Generation uint64 }
 
-// Confirm says that opened legacy memory is what was offered.
+// Confirm says that the opened legacy memory is the offered one.
 type Confirm struct{ Generation uint64 }
 
 // List asks which offers there are.
@@ -118,7 +123,7 @@ type List struct{}
 
 // Listed is one record of a list of offers.
 type Listed struct {
-	Left   int // offers that the records behind this one list
+	Left   int // offers in the records after this one
 	Offers []Listing
 }
 
@@ -138,21 +143,24 @@ type Listing struct {
 // Data brings the application data of the offer before it, as a descriptor.
 type Data struct{}
 
-// Farewell says that its sender leaves in order: a consumer has unmapped the memory, and
-// nothing of its own uses that any more.
+// Cursors brings a descriptor of memory that this consumer and the producer both write, and
+// nobody else.
+type Cursors struct{}
+
+// Farewell says that its sender leaves in order. A consumer has unmapped the memory by then,
+// and nothing of its own uses it any more.
 type Farewell struct{}
 
-// Superseded says that the producer offers other memory under the name, of that
-// generation.
+// Superseded says that the producer offers other memory, of this generation, under the name.
 type Superseded struct{ Generation uint64 }
 
 // Notice is a message of the application's.
 type Notice struct{ Data []byte }
 
-// Unknown is a record that this package does not know, and that may be ignored.
+// Unknown is a record that this package does not know and may ignore.
 type Unknown struct{ Kind Type }
 
-// Type tells the message's type.
+// Type returns the message's type.
 func (Attach) Type() Type     { return TypeAttach }
 func (Offer) Type() Type      { return TypeOffer }
 func (Refuse) Type() Type     { return TypeRefuse }
@@ -165,12 +173,13 @@ func (Confirm) Type() Type    { return TypeConfirm }
 func (List) Type() Type       { return TypeList }
 func (Listed) Type() Type     { return TypeListed }
 func (Data) Type() Type       { return TypeData }
+func (Cursors) Type() Type    { return TypeCursors }
 func (Superseded) Type() Type { return TypeSuperseded }
 func (Notice) Type() Type     { return TypeNotice }
 func (Farewell) Type() Type   { return TypeFarewell }
 func (m Unknown) Type() Type  { return m.Kind }
 
-// A HandleType says what offered memory is opened by.
+// A HandleType says by what kind of handle offered memory is opened.
 type HandleType uint8
 
 // The types of handles.
@@ -190,14 +199,13 @@ func (h HandleType) String() string {
 	return fmt.Sprintf("HandleType(%d)", uint8(h))
 }
 
-// A LegacyHandle is what the memory of an offer is opened by that carries no
-// descriptors.
+// A LegacyHandle is the handle of an offer without descriptors.
 type LegacyHandle struct {
 	Handle cu.IPCHandle // of a whole allocation
-	Offset uint64       // of the memory in it, in bytes
+	Offset uint64       // of the memory in the allocation, in bytes
 }
 
-// HandleType is what the memory is opened by.
+// HandleType returns the type of handle that opens the memory.
 func (m Offer) HandleType() HandleType {
 	if m.Legacy != nil {
 		return HandleLegacy

@@ -18,8 +18,8 @@ const (
 	MaxNotice = 4096 // a notice
 )
 
-// A reader takes values off the front of b; one that is not there is zero and
-// sets short.
+// A reader takes values off the front of b. If b is too short, the value is zero and
+// short is set.
 type reader struct {
 	b     []byte
 	short bool
@@ -62,7 +62,7 @@ func (r *reader) text(limit int) (string, error) {
 	return s, nil
 }
 
-// CheckAccess refuses what is no access that can be asked for or offered.
+// CheckAccess refuses an access that cannot be asked for or offered.
 func CheckAccess(a cu.Access) error {
 	if a != cu.ReadOnly && a != cu.ReadWrite {
 		return fmt.Errorf("access %d; %d and %d are known", uint32(a), uint32(cu.ReadOnly), uint32(cu.ReadWrite))
@@ -70,7 +70,7 @@ func CheckAccess(a cu.Access) error {
 	return nil
 }
 
-// CheckName refuses names that would be trouble on a terminal.
+// CheckName refuses an empty or long name, and one that could harm a terminal.
 func CheckName(s string) error {
 	if s == "" || len(s) > MaxName || !utf8.ValidString(s) {
 		return fmt.Errorf("offer name of %d bytes; 1 to %d of UTF-8 are allowed", len(s), MaxName)

@@ -7,8 +7,8 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// Follows checks m as the record of an offer that comes after prev, or as the first,
-// when there are have descriptors with it.
+// Follows checks that m is the record of an offer after prev, or the first. have is how
+// many descriptors have come, with those of m.
 func (m Offer) Follows(prev Offer, have int) error {
 	d := m.Memory
 	switch {
@@ -25,13 +25,14 @@ func (m Offer) Follows(prev Offer, have int) error {
 	case m.First == 0:
 		return nil
 	case m.Pending != prev.Pending || d != prev.Memory || m.Access != prev.Access || m.Process != prev.Process || m.Name != prev.Name ||
-		m.DataSize != prev.DataSize || string(m.Data) != string(prev.Data):
+		m.DataSize != prev.DataSize || m.CursorSize != prev.CursorSize || string(m.Data) != string(prev.Data):
 		return fmt.Errorf("%w: the records of an offer contradict each other", ErrMalformed)
 	}
 	return nil
 }
 
-// checkResume checks m as all of an offer to a consumer that has mapped the memory.
+// checkResume checks that m is the one record of an offer to a consumer that has mapped the
+// memory.
 func (m Offer) checkResume(have int) error {
 	if d := m.Memory; m.Resume != d.Generation || m.FDs != 0 || m.First != 0 || have != 0 || m.Legacy != nil {
 		return fmt.Errorf("%w: an offer that resumes generation %d is of generation %d, by a %s handle, with %d descriptors from %d on, where %d had come",
@@ -40,19 +41,19 @@ func (m Offer) checkResume(have int) error {
 	return nil
 }
 
-// Descriptors is how many descriptors come with the record of m.
+// Descriptors returns how many descriptors come with the record of m.
 func Descriptors(m Message) int {
 	switch m := m.(type) {
 	case Offer:
 		return m.FDs
-	case Data:
+	case Data, Cursors:
 		return 1
 	}
 	return 0
 }
 
-// Records makes the records of an offer of n descriptors that is like m, with as many
-// descriptors in each as fit, but for the last.
+// Records makes the records of an offer like m with n descriptors. Each record but the last
+// has as many descriptors as fit.
 func (m Offer) Records(n int) (records [][]byte) {
 	if m.Legacy != nil || m.Resume != 0 {
 		return [][]byte{Encode(m)}

@@ -86,6 +86,7 @@ type fields struct {
 	Capabilities uint64  `json:"capabilities,omitempty"`
 	Process      *uint64 `json:"process,omitempty"`
 	DataSize     uint64  `json:"data_size,omitempty"`
+	CursorSize   uint64  `json:"cursor_size,omitempty"`
 	Resume       uint64  `json:"resume,omitempty"`
 	After        uint64  `json:"after,omitempty"`
 }
@@ -115,7 +116,7 @@ func describe(m Message) (typ string, f fields) {
 			Chunks: new(uint32(d.Chunks)), Device: new(hex.EncodeToString(d.Device[:])),
 			Size: &d.Size, ChunkSize: &d.ChunkSize, Granularity: &d.Granularity, Generation: &d.Generation,
 			First: new(uint32(m.First)), FDs: new(uint32(m.FDs)), Name: &m.Name, Data: new(hex.EncodeToString(m.Data)),
-			Capabilities: uint64(m.Capabilities), Process: describeProcess(m.Process), DataSize: m.DataSize, Resume: m.Resume}
+			Capabilities: uint64(m.Capabilities), Process: describeProcess(m.Process), DataSize: m.DataSize, CursorSize: m.CursorSize, Resume: m.Resume}
 	case Refuse:
 		return "refuse", fields{Code: new(uint16(m.Code)), Text: &m.Text}
 	case Progress:
@@ -138,6 +139,8 @@ func describe(m Message) (typ string, f fields) {
 		return "listed", fields{Left: new(uint32(m.Left)), Offers: describeList(m.Offers)}
 	case Data:
 		return "data", fields{}
+	case Cursors:
+		return "cursors", fields{}
 	case Superseded:
 		return "superseded", fields{Generation: &m.Generation}
 	case Notice:
@@ -196,7 +199,7 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 		d := vmm.Descriptor{Kind: cu.Kind(*f.Driver), Device: cu.UUID(fromHex(t, *f.Device)), Size: *f.Size, ChunkSize: *f.ChunkSize,
 			Chunks: int(*f.Chunks), Granularity: *f.Granularity, Generation: *f.Generation}
 		o := Offer{Memory: d, Access: cu.Access(*f.Access), Name: *f.Name, Data: append([]byte(nil), fromHex(t, *f.Data)...),
-			First: int(*f.First), FDs: int(*f.FDs), Pending: f.Pending, Capabilities: capabilities, Process: processOf(f), DataSize: f.DataSize, Resume: f.Resume}
+			First: int(*f.First), FDs: int(*f.FDs), Pending: f.Pending, Capabilities: capabilities, Process: processOf(f), DataSize: f.DataSize, CursorSize: f.CursorSize, Resume: f.Resume}
 		if *f.HandleType == uint8(HandleLegacy) {
 			o.Legacy = &LegacyHandle{cu.IPCHandle(fromHex(t, *f.Handle)), *f.Offset}
 		}
@@ -225,6 +228,8 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 		return Notice{Data: fromHex(t, *f.Data)}
 	case "data":
 		return Data{}
+	case "cursors":
+		return Cursors{}
 	case "superseded":
 		return Superseded{Generation: *f.Generation}
 	}
@@ -275,7 +280,7 @@ func TestVectorsAreWhatThisPackageSpeaks(t *testing.T) {
 		require.NotEmpty(t, v.Comment)
 		types[typ]++
 	}
-	require.Len(t, types, 15)
+	require.Len(t, types, 16)
 }
 
 // The two records of one offer differ in the two fields that may differ.

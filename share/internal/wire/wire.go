@@ -19,7 +19,7 @@ const Version = 1
 
 const (
 	// MaxRecord is the longest record that either side takes, in bytes. The longest
-	// that this version can say is shorter, as docs/wire.md says; the rest is room for
+	// record of this version is shorter, as docs/wire.md says; the rest is room for new
 	// fields.
 	MaxRecord = 8 << 10
 
@@ -32,8 +32,8 @@ var (
 	// ErrMalformed matches every error about a record that is not as docs/wire.md
 	// says.
 	ErrMalformed = errors.New("malformed record")
-	// ErrUnsupported says that a record has something that a receiver has to
-	// understand, and this package does not. The error names it.
+	// ErrUnsupported says that a record has something that a receiver must understand
+	// and this package does not. The error names it.
 	ErrUnsupported = errors.New("the peer uses what this program does not know")
 	// ErrVersion says that the peer speaks another version of the wire format.
 	ErrVersion = errors.New("other version of the wire format")
@@ -46,28 +46,30 @@ const (
 	flagsRequired uint32 = 0xffff0000
 )
 
-// Capabilities says what a side takes beyond what every version 1 takes: a bit each.
-// It is a field of the first record of each side.
+// Capabilities are bits for what a side takes beyond what every version 1 takes. They are
+// a field of the first record of each side.
 type Capabilities uint64
 
 const (
 	TakesLegacy Capabilities = 1 << 0 // a consumer takes offers by a legacy handle
 	TakesData   Capabilities = 1 << 1 // a consumer takes application data in a DATA
+
+	TakesCursors Capabilities = 1 << 2 // a consumer takes memory of its own in a CURSORS
 )
 
-// Process is what a side says of its process. One that is older than this says nothing.
+// Process is what a side says of its process. An older side says nothing.
 type Process struct {
-	Told  bool // that it said it
+	Told  bool // the side has said it
 	Flags ProcessFlags
 }
 
-// ProcessFlags are the bits of it. Those that are not known mean nothing.
+// ProcessFlags are the bits of a Process. Unknown bits are ignored.
 type ProcessFlags uint64
 
 // What a side says of its process.
 const (
 	ProcessMPS   ProcessFlags = 1 << 0 // its work may go on after its end: it runs under MPS
-	ProcessWaits ProcessFlags = 1 << 1 // of an offer: it waits until who may write has released the memory
+	ProcessWaits ProcessFlags = 1 << 1 // in an offer: it waits until consumers that may write have released the memory
 )
 
 var le = binary.LittleEndian
@@ -95,8 +97,8 @@ func flags(m Message) uint32 {
 	return 0
 }
 
-// Decode reads one record. The message holds nothing of record. A record that may be
-// ignored is an [Unknown].
+// Decode reads one record. The message does not refer to record. An unknown record that may
+// be ignored is an [Unknown].
 func Decode(record []byte) (Message, error) {
 	r := reader{b: record}
 	if string(r.take(4)) != magic {
@@ -121,7 +123,7 @@ func Decode(record []byte) (Message, error) {
 	return r.message(m)
 }
 
-// unknown is a record of a type that this package does not know.
+// unknown returns the message for a record of an unknown type.
 func unknown(typ Type, flags uint32) (Message, error) {
 	if flags&flagIgnorable == 0 {
 		return nil, fmt.Errorf("%w: records of %s", ErrUnsupported, typ)

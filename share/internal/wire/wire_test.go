@@ -25,7 +25,7 @@ func messages() []Message {
 	return []Message{
 		Attach{Driver: cu.CUDA, Access: cu.ReadOnly, Name: ""}, Attach{Driver: cu.Soft, Access: cu.ReadWrite, Name: strings.Repeat("ä", 127)}, Attach{Driver: 0, Access: cu.ReadOnly, Name: "x", Capabilities: TakesLegacy, Process: Process{true, math.MaxUint64}, Resume: math.MaxUint64, After: math.MaxUint64},
 		Offer{Access: cu.ReadOnly, Name: "n"},
-		Offer{Memory: full, Access: cu.ReadWrite, Name: strings.Repeat("n", MaxName), Data: noise(MaxData, 1), First: math.MaxUint32, FDs: math.MaxUint32 - 1, Pending: true, Capabilities: math.MaxUint64, Process: Process{Told: true}, DataSize: math.MaxUint64, Resume: math.MaxUint64},
+		Offer{Memory: full, Access: cu.ReadWrite, Name: strings.Repeat("n", MaxName), Data: noise(MaxData, 1), First: math.MaxUint32, FDs: math.MaxUint32 - 1, Pending: true, Capabilities: math.MaxUint64, Process: Process{Told: true}, DataSize: math.MaxUint64, CursorSize: math.MaxUint64, Resume: math.MaxUint64},
 		longest(),
 		Offer{Memory: vmm.Descriptor{Kind: 1, Size: 1, ChunkSize: 1, Chunks: 1}, Access: cu.ReadWrite, Name: "n", Legacy: &LegacyHandle{}},
 		Offer{Memory: vmm.Descriptor{Size: 2, ChunkSize: math.MaxUint64, Chunks: 1, Generation: math.MaxUint64}, Access: cu.ReadWrite, Name: "n", Data: noise(9, 1),
@@ -33,7 +33,7 @@ func messages() []Message {
 		Refuse{}, Refuse{Code: math.MaxUint16, Text: strings.Repeat("x", MaxText)},
 		Progress{}, Progress{Done: math.MaxUint64, Total: math.MaxUint64 - 1, Capabilities: 1 << 63}, Mapped{}, Mapped{Generation: math.MaxUint64},
 		Verdict{}, Verdict{OK: true, Text: ""}, Verdict{OK: false, Text: "a\nb\x00c\u2028"}, Revoke{}, Revoke{Text: "🚀"}, Publish{}, Publish{Generation: math.MaxUint64}, Confirm{}, Confirm{Generation: math.MaxUint64},
-		Data{}, List{}, Listed{}, Listed{Left: math.MaxUint32, Offers: []Listing{{Name: "n", Access: cu.ReadOnly}, fullListing()}}, Lists(slices.Repeat([]Listing{fullListing()}, 100))[0],
+		Data{}, Cursors{}, List{}, Listed{}, Listed{Left: math.MaxUint32, Offers: []Listing{{Name: "n", Access: cu.ReadOnly}, fullListing()}}, Lists(slices.Repeat([]Listing{fullListing()}, 100))[0],
 		Farewell{}, Superseded{}, Superseded{Generation: math.MaxUint64}, Notice{Data: []byte{}}, Notice{Data: bytes.Repeat([]byte{0xff}, MaxNotice)},
 	}
 }
@@ -47,7 +47,7 @@ func fullListing() Listing {
 // longest is the longest message that there is.
 func longest() Message {
 	return Offer{Memory: vmm.Descriptor{Size: 1, ChunkSize: 1, Chunks: 1}, Access: cu.ReadWrite, Name: strings.Repeat("n", MaxName),
-		Data: noise(MaxData, 2), Legacy: &LegacyHandle{}, Capabilities: 1, Process: Process{true, ProcessMPS}, DataSize: 1, Resume: 1}
+		Data: noise(MaxData, 2), Legacy: &LegacyHandle{}, Capabilities: 1, Process: Process{true, ProcessMPS}, DataSize: 1, CursorSize: 1, Resume: 1}
 }
 
 // noise is n bytes that look like nothing.
@@ -82,7 +82,7 @@ func TestMessagesSurviveTheWire(t *testing.T) {
 		require.Equal(t, record, Encode(got))
 		seen[m.Type()] = true
 	}
-	require.Len(t, seen, 15)
+	require.Len(t, seen, 16)
 }
 
 // A record that is cut off is refused, also if its length says that it is whole, unless the

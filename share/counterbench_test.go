@@ -1,0 +1,133 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// manyWaits is how many waits are outstanding at once.
+const manyWaits = 1000
+
+// cpuTime is what this process has used of all CPUs, the driver's share included.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// A crowd is many waits: of how many counters, in how many streams, or of the host.
+type crowd struct{ counters, streams int }
+
+var crowds = map[string]crowd{
+	"one stream":     {1, 1},
+	"many streams":   {1, manyWaits},
+	"host":           {1, 0},
+	"host, counters": {manyWaits, 0},
+}
+
+// begin has the crowd wait until ctx ends, or the number is 1, and returns the counters and
+// what waits for the waits.
+func (c crowd) begin(t testing.TB, ctx *cu.Context, limited context.Context) (counters []*Counter, wait func() []error) {
+	t.Helper()
+	buf := newBuffer(t, ctx, manyWaits*CounterStride)
+	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
+	for i := range c.counters {
+		counter, err := NewCounter(ctx, buf, i)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, counter.Close()) })
+		counters = append(counters, counter)
+	}
+	var streams []*cu.Stream
+	for range c.streams {
+		streams = append(streams, newStream(t, ctx))
+	}
+	results := make([]error, manyWaits)
+	var all sync.WaitGroup
+	for i := range manyWaits {
+		counter := counters[i%c.counters]
+		if c.streams == 0 {
+			all.Go(func() { results[i] = counter.Await(limited, 1) })
+			continue
+		}
+		w, err := counter.Wait(limited, streams[i%c.streams], 1)
+		require.NoError(t, err)
+		all.Go(func() { results[i] = w.Result() })
+	}
+	return counters, func() []error { all.Wait(); return results }
+}
+
+// BenchmarkWaits has a thousand waits outstanding, of streams or of the host, and says
+// which part of a CPU they take while nothing comes, and how long they take to end when the
+// number has.
+func BenchmarkWaits(b *testing.B) {
+	for name, c := range crowds {
+		b.Run(name, func(b *testing.B) {
+			_, ctx := leavesNothing(b)
+			for b.Loop() {
+				s := newStream(b, ctx)
+				counters, wait := c.begin(b, ctx, soon(b))
+				time.Sleep(3 * time.Second) // until the pauses are as long as they get
+				begun, cpu := time.Now(), cpuTime()
+				time.Sleep(2 * time.Second)
+				b.ReportMetric(100*float64(cpuTime()-cpu)/float64(time.Since(begun)), "%CPU")
+				b.ReportMetric(float64(runtime.NumGoroutine()), "goroutines")
+				begun = time.Now()
+				for _, counter := range counters {
+					require.NoError(b, counter.Signal(s, 1))
+				}
+				require.NoError(b, errors.Join(wait()...))
+				b.ReportMetric(float64(time.Since(begun).Milliseconds()), "ms-to-end")
+			}
+		})
+	}
+}
+
+// BenchmarkWaitLatency is how long one wait takes to end after the signal, which comes at
+// once or after some time.
+func BenchmarkWaitLatency(b *testing.B) {
+	for name, after := range map[string]time.Duration{"at once": 0, "1 ms": time.Millisecond, "20 ms": 20 * time.Millisecond} {
+		for kind, wait := range map[string]func(context.Context, *Counter, *cu.Stream, uint64) error{
+			"host": func(ctx context.Context, c *Counter, _ *cu.Stream, n uint64) error { return c.Await(ctx, n) },
+			"stream": func(ctx context.Context, c *Counter, s *cu.Stream, n uint64) error {
+				w, err := c.Wait(ctx, s, n)
+				if err != nil {
+					return err
+				}
+				return w.Result()
+			},
+		} {
+			b.Run(kind+", "+name, func(b *testing.B) {
+				_, ctx := leavesNothing(b)
+				signals, s := newStream(b, ctx), newStream(b, ctx)
+				c, err := NewCounter(ctx, control(b, ctx), parentSlot)
+				require.NoError(b, err)
+				defer func() { require.NoError(b, c.Close()) }()
+				limited, n, late := soon(b), uint64(0), time.Duration(0)
+				for b.Loop() {
+					n++
+					done := make(chan time.Time, 1)
+					go func() {
+						if err := wait(limited, c, s, n); err != nil {
+							b.Error(err)
+						}
+						done <- time.Now()
+					}()
+					time.Sleep(after)
+					begun := time.Now()
+					require.NoError(b, c.Signal(signals, n))
+					late += (<-done).Sub(begun)
+				}
+				b.ReportMetric(float64(late.Microseconds())/float64(n), "µs-late")
+			})
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// A tie is one lease of an attachment: a connection, and what is known of the producer at
+// its other end. An attachment of [Follow] may have several, one after the other.
+type tie struct {
+	transport *transport
+	offer     Offer
+	fence     *fence
+	says      wire.Process // what the producer says of its process
+	keeps     bool         // this side keeps the connection, after the end, until it has closed the memory
+
+	ctx    context.Context // of the reading
+	stop   context.CancelFunc
+	done   chan struct{}
+	reason error                 // why done is closed
+	cause  atomic.Pointer[error] // why this side closed the connection, if it did
+}
+
+// take makes the new lease of from the attachment's, and watches the producer's process
+// until Close.
+func (a *Attachment) take(from *attaching) *tie {
+	t := &tie{transport: from.transport, offer: from.described(), says: from.offer.Process, done: make(chan struct{})}
+	t.keeps = t.offer.Legacy != nil || a.awaitsRelease(t)
+	t.ctx, t.stop = context.WithCancel(a.open)
+	var w *watch
+	if from.process != nil {
+		w = newWatch(context.Background(), from.process)
+		a.behind.Go(w.run)
+	}
+	t.fence = newFence(from.transport.conn.Peer(), t.says, w, from.unwatched, t.done)
+	a.now.Store(t)
+	return t
+}
+
+// awaitsRelease reports whether the producer waits on the connection until this side has
+// closed the memory.
+func (a *Attachment) awaitsRelease(t *tie) bool { return t.offer.AwaitsRelease && a.writes }
+
+// follow reads until the lease is over, and then ends the conversation. If legacy memory is
+// open, Close ends it instead: the producer may free the memory once the connection ends.
+func (a *Attachment) follow(t *tie) {
+	defer close(t.done)
+	var last wire.Message
+	t.reason = t.read()
+	if isBadRecord(t.reason) || errors.Is(t.reason, ErrRate) {
+		last = refusal(t.reason)
+	}
+	cause := t.cause.Load()
+	switch {
+	case cause != nil:
+		t.reason = *cause
+	case t.ctx.Err() != nil:
+		t.reason = ErrClosed
+	}
+	t.reason = t.fence.lost(t.transport, t.says, t.reason)
+	t.fence.released = t.transport.left || errors.Is(t.reason, ErrRevoked)
+	t.hangUp(last)
+}
+
+// read reads until the producer goes or says that the offer has ended.
+func (t *tie) read() error {
+	for {
+		m, files, err := t.transport.receive(t.ctx, true)
+		_ = sock.CloseFiles(files)
+		switch m := m.(type) {
+		case nil:
+			return err
+		case wire.Progress:
+		case wire.Revoke:
+			return ErrRevoked
+		default:
+			return unexpected(m, "from a producer whose offer was taken")
+		}
+	}
+}
+
+// hangUp says last, unless that is nil or would have to wait, and closes the connection,
+// for which the producer waits. If it waits for the memory, too, Close closes the connection.
+func (t *tie) hangUp(last wire.Message) {
+	t.stop()
+	if t.keeps {
+		t.transport.trySay(last)
+		return
+	}
+	_ = t.transport.close(last, 0)
+}
+
+func (t *tie) report(ctx context.Context, m wire.Verdict) error {
+	if err := t.transport.send(ctx, m); err != nil {
+		return t.ended(err)
+	}
+	timer := time.NewTimer(t.transport.timeout)
+	defer timer.Stop()
+	select {
+	case <-t.done:
+		if errors.Is(t.reason, io.EOF) {
+			return nil // it closes when it has read the verdict
+		}
+		return t.reason
+	case <-timer.C:
+		return ErrTimeout
+	case <-ctx.Done():
+		return wait.Err(ctx)
+	}
+}
+
+// ended returns why the lease ended, which the reader knows, in place of an error of
+// sending. A producer that receives nothing more is lost, even if it can still send.
+func (t *tie) ended(err error) error {
+	if err == nil || !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
+		return err
+	}
+	timer := time.NewTimer(t.transport.goodbye)
+	defer timer.Stop()
+	select {
+	case <-t.done:
+	case <-timer.C:
+		t.cause.CompareAndSwap(nil, &err)
+		t.hangUp(nil) // ends the reader
+		<-t.done
+	}
+	return t.reason
+}
