@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"fmt"
 	"os"
 	"slices"
 
@@ -14,7 +15,7 @@ func (s *Server) Status() Status {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Status{PID: os.Getpid(), Store: s.vault.pid, Since: s.since, Names: s.state.Len(), Version: s.opts.Version}
+	return Status{PID: os.Getpid(), Store: s.vault.pid(), Since: s.since, Names: s.state.Len(), Version: s.opts.Version}
 }
 
 func (s *Server) list(who state.Who) reply {
@@ -34,8 +35,13 @@ func (s *Server) stat(name string, who state.Who) (reply, error) {
 }
 
 // remove gives a name up, and at once what nobody has of it.
-func (s *Server) remove(name string, who state.Who) error {
-	err := s.mutate(func(st *state.State) error { return st.Remove(name, who) })
+func (s *Server) remove(name string, version uint64, who state.Who) error {
+	err := s.mutate(func(st *state.State) error {
+		if info, err := st.Stat(name, who); err == nil && version != 0 && info.Version != 0 && info.Version != version {
+			return &Error{Code: state.Conflict, Message: fmt.Sprintf("%q has version %d, and version %d was to be removed", name, info.Version, version)}
+		}
+		return st.Remove(name, who)
+	})
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -54,10 +60,17 @@ func (s *Server) report(r request, who state.Who) (reply, error) {
 		counted, err = st.Report(r.Name, r.Version, r.Part, who, verdict, r.Reason)
 		return err
 	})
-	if err == nil && counted {
+	if err != nil {
+		return reply{}, err
+	}
+	if counted {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.announce(Event{Name: r.Name, Kind: r.Verdict, Version: r.Version, Text: r.Reason})
+		kind := r.Verdict
+		if verdict == state.OK {
+			kind = "served" // again
+		}
+		s.announce(Event{Name: r.Name, Kind: kind, Version: r.Version, Text: r.Reason})
 	}
-	return reply{Counted: counted}, err
+	return reply{Counted: counted}, nil
 }

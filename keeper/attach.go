@@ -10,14 +10,16 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// Want is what [Attach] is to take.
+// Want says what [Attach] takes.
 type Want struct {
 	Part   int               // that part alone; -1 is all
 	Labels map[string]string // that the version has to have
 	Access cu.Access         // share.ReadOnly if 0
+	Peers  sock.Policy       // whose keeper it may be, beside this user's
 }
 
 // An Attached is a part of a version that is mapped here. The caller owns it.
@@ -26,12 +28,12 @@ type Attached struct {
 	Data Data
 }
 
-// Attach maps parts of the current version of a name, each on the device that it is on:
-// all of one version, also while another is committed. The caller closes what is returned.
-// ctx bounds attaching. Who wants one part and nothing else needs no keeper's client:
-// [share.Attach] with [OfferName] does.
+// Attach maps parts of the current version of a name, each on its own device. All parts are of
+// one version, also if another one is committed meanwhile. The caller closes what is returned.
+// ctx bounds attaching. To attach to one part takes no Client: [share.Attach] with [OfferName]
+// does it.
 //
-// A part that cannot be mapped as it was declared is reported to the keeper.
+// Attach reports a part to the keeper that cannot be mapped as its writer declared it.
 //
 // Errors: the keeper's [*Error]; those of [share.Attach]; [ErrLabels].
 func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Want) ([]*Attached, error) {
@@ -69,7 +71,7 @@ func good(info Info, part int) error {
 	return nil
 }
 
-// ErrLabels says that a version has not the labels that were asked for.
+// ErrLabels says that a version does not have the labels that were asked for.
 var ErrLabels = errors.New("keeper: the version has other labels")
 
 func demand(name string, has, want map[string]string) error {
@@ -111,20 +113,26 @@ func attachAll(ctx context.Context, drv *cu.Driver, c *Client, info Info, want W
 }
 
 func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info Info, i int, want Want) (*Attached, error) {
-	devices := drv.Devices()
+	var devices []*cu.Device
+	if drv != nil {
+		devices = drv.Devices()
+	}
 	if len(devices) == 0 {
-		return nil, cu.ErrNoDevice
+		return nil, fmt.Errorf("keeper: attaching to %s: %w", info.Name, cu.ErrNoDevice)
 	}
 	access := want.Access
 	if access == 0 {
 		access = share.ReadOnly
 	}
 	as := OfferName(info.Name, i, len(info.Parts))
-	att, err := share.Attach(ctx, c.socket, as, devices[0], share.WithAnyDevice(), share.WithAccess(access))
+	att, err := share.Attach(ctx, c.socket, as, devices[0], share.WithAnyDevice(), share.WithAccess(access), share.WithPolicy(want.policy(c.socket)))
 	if err != nil {
 		if errors.Is(err, vmm.ErrDescriptor) {
 			_, reportErr := c.Report(ctx, info.Name, info.Version, i, "quarantined", brief(err))
 			err = errors.Join(err, reportErr)
+		}
+		if errors.Is(err, share.ErrRefused) {
+			err = c.whyRefused(ctx, info.Name, i, access, err)
 		}
 		return nil, fmt.Errorf("attaching to %s: %w", as, err)
 	}
@@ -135,15 +143,28 @@ func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info Info, i int
 	return a, nil
 }
 
+// whyRefused is the keeper's reason to refuse a reader, who hears no more than that it is
+// refused: err, if there is no such reason now.
+func (c *Client) whyRefused(ctx context.Context, name string, part int, access cu.Access, err error) error {
+	var no *Error
+	_, why := c.query(ctx, request{Op: opLease, Name: name, Part: part, Access: access.String()})
+	if errors.As(why, &no) && no.Code != state.BadRequest { // of a keeper that does not know the operation
+		return errors.Join(no, err)
+	}
+	return err
+}
+
 // brief is an error as a reason that a keeper takes.
 func brief(err error) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	return strings.ToValidUTF8(text[:min(len(text), state.MaxReason)], "")
 }
 
-// Digest computes the digest of the part's bytes on its device, to be compared with
-// Data.Digest.
+// Digest computes the digest of the part's bytes on its device. Compare it with Data.Digest.
 func (a *Attached) Digest(ctx context.Context) (string, error) {
+	if a == nil || a.Device() == nil {
+		return "", share.ErrClosed
+	}
 	primary, err := a.Device().PrimaryContext()
 	if err != nil {
 		return "", err

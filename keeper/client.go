@@ -9,16 +9,15 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/memfd"
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A Client asks a keeper: for what it has, and to keep memory. Readers need none:
-// share.Attach and share.Follow take what a keeper keeps. The caller owns it and ends it
-// with Close. It is safe for concurrent use; requests take turns. Questions that a keeper
-// did not live to answer are asked of the next one.
+// A Client asks a keeper what it has, and has it keep memory. Readers need none: share.Attach
+// and share.Follow take what a keeper keeps. The caller owns the Client and ends it with Close.
+// It is safe for concurrent use; requests take turns. If a keeper dies before it answers a
+// question (Status, List, Stat), the Client asks the next one.
 type Client struct {
 	socket string
 	turn   chan struct{} // holds a token while somebody asks
@@ -53,6 +52,9 @@ func (c *Client) connect(ctx context.Context) (*sock.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := keeperOf(c.socket).Check(conn.Peer()); err != nil { // it is given descriptors
+		return nil, errors.Join(err, conn.Close())
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -73,8 +75,8 @@ func (c *Client) lose() {
 	}
 }
 
-// Close ends the connection, and a request that waits. What was booked and not delivered
-// is given up when its time is over, or this process has ended. It may be called again and
+// Close ends the connection, and a request that waits. The keeper gives up what was booked and
+// not delivered when its time is over or this process has ended. Close may be called again and
 // on nil.
 func (c *Client) Close() error {
 	if c == nil {
@@ -115,27 +117,43 @@ func (c *Client) ask(ctx context.Context, r request, files ...*os.File) (reply, 
 }
 
 // askNow is ask for who has a turn.
-func (c *Client) askNow(ctx context.Context, r request, files ...*os.File) (answer reply, err error) {
+func (c *Client) askNow(ctx context.Context, r request, files ...*os.File) (reply, error) {
+	answer, extra, err := c.exchange(ctx, r, files...)
+	sock.DropFiles(extra)
+	return answer, err
+}
+
+// exchange is askNow with the descriptors that came with the answer, which are the caller's.
+func (c *Client) exchange(ctx context.Context, r request, files ...*os.File) (answer reply, extra []*os.File, err error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
-		return reply{}, err
+		return reply{}, nil, err
 	}
 	err = send(ctx, conn, r, files...)
-	if err == nil {
-		var extra []*os.File
-		extra, err = receive(ctx, conn, maxReply, &answer)
-		sock.DropFiles(extra)
+	if err == nil || errors.Is(err, sock.ErrPeerLost) { // which may have said why it does not serve this client
+		var lost error
+		extra, lost = receive(ctx, conn, maxReply, &answer)
+		err = firstOf(lost, err)
 	}
 	switch {
 	case errors.Is(err, errTooLong):
-		return reply{}, err
+		return reply{}, extra, err
 	case err != nil:
 		c.lose()
-		return reply{}, err
+		return reply{}, extra, err
 	case answer.Error != nil:
-		return answer, answer.Error
+		return answer, extra, answer.Error
 	}
-	return answer, nil
+	return answer, extra, nil
+}
+
+// firstOf is the error of a conversation whose sending ended with sent, and its answer
+// with received.
+func firstOf(received, sent error) error {
+	if received == nil || sent == nil {
+		return received
+	}
+	return sent
 }
 
 // query is ask for what may be asked twice.
@@ -153,7 +171,7 @@ func (c *Client) query(ctx context.Context, r request) (reply, error) {
 	}
 }
 
-// Status is what the keeper says of itself.
+// Status returns what the keeper says of itself.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	a, err := c.query(ctx, request{Op: opStatus})
 	if err != nil {
@@ -165,14 +183,14 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return *a.Status, nil
 }
 
-// List says of all names that this process may read what is kept.
+// List returns what is kept under all names that this process may read.
 func (c *Client) List(ctx context.Context) ([]Info, error) {
 	a, err := c.query(ctx, request{Op: opList})
 	return a.Names, err
 }
 
-// Stat says what is kept under a name. Without it the error is an [*Error] of the code
-// not-found.
+// Stat returns what is kept under a name. If there is no such name the error is an [*Error]
+// with the code not-found.
 func (c *Client) Stat(ctx context.Context, name string) (Info, error) {
 	a, err := c.query(ctx, request{Op: opStat, Name: name})
 	if err != nil {
@@ -184,15 +202,21 @@ func (c *Client) Stat(ctx context.Context, name string) (Info, error) {
 	return a.Names[0], nil
 }
 
-// Remove has the keeper give a name up. Readers are told (share.ErrRevoked), and keep what
-// they have mapped; the memory is free when the last of them has let go.
+// Remove has the keeper give a name up. The keeper tells its readers (share.ErrRevoked), who
+// keep what they have mapped. The memory is free when the last of them has let go.
 func (c *Client) Remove(ctx context.Context, name string) error {
-	_, err := c.ask(ctx, request{Op: opRemove, Name: name})
+	return c.RemoveVersion(ctx, name, 0)
+}
+
+// RemoveVersion is Remove if that version is the current one; 0 is any. If another one is
+// current the error is an [*Error] with the code conflict.
+func (c *Client) RemoveVersion(ctx context.Context, name string, version uint64) error {
+	_, err := c.ask(ctx, request{Op: opRemove, Name: name, Version: version})
 	return err
 }
 
-// Drain has a name be given to no new readers, or be again if on is false. Who reads it
-// is told ([DrainNotice]).
+// Drain has the keeper refuse new readers of a name and tell the ones it has ([DrainNotice]).
+// If on is false it admits new readers again.
 func (c *Client) Drain(ctx context.Context, name string, on bool) error {
 	_, err := c.ask(ctx, request{Op: opDrain, Name: name, On: on})
 	return err
@@ -204,27 +228,31 @@ func (c *Client) DrainDevice(ctx context.Context, dev cu.UUID, on bool) error {
 	return err
 }
 
-// Report says that a part of a version is damaged or quarantined. counted says whether
-// the keeper goes by that, which it does if this user may write or remove the name.
+// Report tells the keeper that a part of a version is damaged, quarantined or ok again (verdict),
+// and why. counted says whether the keeper acts on that: it does if this user may write or remove
+// the name.
 func (c *Client) Report(ctx context.Context, name string, version uint64, part int, verdict, reason string) (counted bool, err error) {
 	a, err := c.ask(ctx, request{Op: opReport, Name: name, Version: version, Part: part, Verdict: verdict, Reason: reason})
 	return a.Counted, err
 }
 
-// Yield asks the keeper to end for a successor, which finds all in the fd store.
+// Yield asks the keeper to end for a successor, which finds everything in the fd store.
 func (c *Client) Yield(ctx context.Context) error {
 	_, err := c.ask(ctx, request{Op: opYield})
 	return err
 }
 
-// Watch calls f with what happens to a name, or to all if that is "", until ctx is done,
-// f returns false or the keeper has ended. It takes the connection for itself.
+// Watch calls f with what happens to a name, or to all names if that is "". It returns when ctx
+// is done, f returns false or the keeper has ended. Other requests of the Client wait that long.
 func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) error {
 	back, err := c.take(ctx)
 	if err != nil {
 		return err
 	}
 	defer back()
+	if f == nil {
+		return errors.New("keeper: no function to call with what happens (nil)")
+	}
 	conn, err := c.connect(ctx)
 	if err != nil {
 		return err
@@ -253,6 +281,7 @@ type booking struct {
 	client *Client
 	ticket string
 	until  time.Duration
+	came   *reply // what a keeper said of it, that it has come before its keeper was lost
 }
 
 // book asks for room for a part.
@@ -271,32 +300,11 @@ func (c *Client) book(ctx context.Context, p Put, part Part, transaction string)
 	return &booking{client: c, ticket: a.Ticket, until: limit}, nil
 }
 
-// tableFile is b as a memfd that nobody can change.
-func tableFile(b []byte) (_ *os.File, err error) {
-	fd, err := unix.MemfdCreate("gpufd-table", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, os.NewSyscallError("memfd_create", err)
-	}
-	f := os.NewFile(uintptr(fd), "gpufd-table")
-	defer func() {
-		if err != nil {
-			f.Close()
-		}
-	}()
-	if _, err := f.Write(b); err != nil {
-		return nil, err
-	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	return f, nil
-}
-
 // deliver hands a part over. The files stay the caller's.
 func (b *booking) deliver(ctx context.Context, d *memory, files []*os.File, digest string, table json.RawMessage) (reply, error) {
 	c := b.client
 	if len(table) > 0 {
-		f, err := tableFile(table)
+		f, err := memfd.Sealed("gpufd-table", table)
 		if err != nil {
 			return reply{}, err
 		}
@@ -321,8 +329,11 @@ func (b *booking) cancel(ctx context.Context) error {
 	return err
 }
 
-// renew takes the ticket up again over a new connection.
+// renew takes the ticket up again over a new connection, or finds that its part has come.
 func (b *booking) renew(ctx context.Context) error {
-	_, err := b.client.ask(ctx, request{Op: opRenew, Ticket: b.ticket, TimeoutMS: b.until.Milliseconds()})
+	a, err := b.client.ask(ctx, request{Op: opRenew, Ticket: b.ticket, TimeoutMS: b.until.Milliseconds()})
+	if err == nil && a.Delivered {
+		b.came = &a
+	}
 	return err
 }

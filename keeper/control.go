@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -17,9 +18,9 @@ func (s *Server) acceptControl() {
 		conn, err := s.control.Accept(s.ctx)
 		switch {
 		case err == nil:
-			s.work.Go(func() { s.serve(conn) })
+			s.admit(conn)
 		case errors.As(err, &refused):
-			s.metrics.refused(err)
+			s.metrics.refused(atControl, err)
 		default:
 			s.stop(fmt.Errorf("accepting clients: %w", err))
 			return
@@ -27,8 +28,31 @@ func (s *Server) acceptControl() {
 	}
 }
 
-// A session is one client's connection. What it has booked and not delivered is given up
-// when its process has died.
+// admit serves a client, or tells it why not if that needs no waiting.
+func (s *Server) admit(conn *sock.Conn) {
+	uid := conn.Peer().UID
+	err := errors.Join(conn.RefuseFiles(), s.clients.take(uid, 1))
+	if err == nil {
+		s.work.Go(func() {
+			defer s.clients.leave(uid, 1)
+			s.serve(conn)
+		})
+		return
+	}
+	no := asError(err)
+	s.metrics.refused(atControl, no)
+	_ = conn.TrySend(lastWords(no))
+	conn.Drop()
+}
+
+// lastWords is an error as the one record that a client gets who is not served.
+func lastWords(no *Error) []byte {
+	text, _ := json.Marshal(reply{Error: no})
+	return append([]byte{pieceLast}, text...)
+}
+
+// A session is one client's connection. The keeper gives up what it has booked and not
+// delivered when its process has died.
 type session struct {
 	server  *Server
 	conn    *sock.Conn
@@ -43,18 +67,20 @@ func (s *Server) serve(conn *sock.Conn) {
 	defer c.end()
 	for {
 		var r request
-		files, err := receive(s.ctx, conn, maxMessage, &r)
+		files, err := c.receive(&r)
 		if err != nil {
 			return
 		}
-		answer, err := c.handle(r, files)
-		if errors.Is(err, share.ErrClosed) {
+		answer, out, err := c.handle(r, files)
+		if errors.Is(err, share.ErrClosed) || c.allowFiles() != nil {
+			sock.DropFiles(out)
 			return // the client asks the next keeper
 		}
 		if err != nil {
 			answer = reply{Error: asError(err)}
+			s.metrics.refused(atControl, answer.Error)
 		}
-		if s.answer(conn, answer) != nil {
+		if s.answer(conn, answer, out...) != nil {
 			return
 		}
 		if r.Op == opYield && answer.Error == nil {
@@ -63,33 +89,50 @@ func (s *Server) serve(conn *sock.Conn) {
 	}
 }
 
-// answer tells a client what became of its request, also when the server is ending.
-func (s *Server) answer(conn *sock.Conn, r reply) error {
+// receive takes a request. Once it has begun it has to come in the time of a step.
+func (c *session) receive(r *request) ([]*os.File, error) {
+	m := message{conn: c.conn, limit: maxMessage, step: c.server.opts.Timeout}
+	return m.receive(c.server.ctx, r)
+}
+
+// allowFiles has the client send descriptors while it has a ticket.
+func (c *session) allowFiles() error {
+	if len(c.tickets) == 0 {
+		return c.conn.RefuseFiles()
+	}
+	return c.conn.TakeFiles()
+}
+
+// answer tells a client what became of its request, also when the server is ending, and
+// closes the files that go with that.
+func (s *Server) answer(conn *sock.Conn, r reply, files ...*os.File) error {
 	ctx, cancel := s.step()
 	defer cancel()
+	defer sock.DropFiles(files)
 	at("answer")
-	err := send(ctx, conn, r)
+	err := send(ctx, conn, r, files...)
 	if errors.Is(err, errTooLong) {
 		err = send(ctx, conn, reply{Error: &Error{Code: "too-large", Message: err.Error()}})
 	}
 	return err
 }
 
-// ErrYielded is why a keeper has ended that a successor follows.
+// ErrYielded says that a keeper has ended because a successor asked it to ([Server.Err]).
 var ErrYielded = errors.New("keeper: another keeper has taken over")
 
 // end gives up what the client has not delivered, once its process has died.
 func (c *session) end() {
 	for ticket, d := range c.tickets {
-		d.drop()
+		c.drop(d)
 		if d.booking.By.Pidfd == 0 { // whose end nobody would notice
 			c.server.note(c.server.mutate(func(st *state.State) error { return st.Cancel(ticket) }))
 		}
 	}
 }
 
-// writer is the id of the process of a connection, or 0 where that is not known. It runs
-// with mu held.
+// writer is the id of the process of a connection, or 0 where that is not known. One that
+// has ended is none: nobody would notice the end of whoever has its connection. It is part
+// of a change.
 func (s *Server) writer(next *state.State, conn *sock.Conn) (state.ID, error) {
 	p, err := conn.Process()
 	if errors.Is(err, sock.ErrNoProcess) {
@@ -98,7 +141,11 @@ func (s *Server) writer(next *state.State, conn *sock.Conn) (state.ID, error) {
 	if err != nil {
 		return 0, err
 	}
-	return s.processes.join(next, p)
+	id, err := s.processes.join(next, p)
+	if errors.Is(err, sock.ErrNoProcess) {
+		return 0, &Error{Code: state.Denied, Message: "the process that has connected has ended: connect from the one that writes"}
+	}
+	return id, err
 }
 
 func asError(err error) *Error {
@@ -114,16 +161,25 @@ func badRequest(format string, a ...any) error {
 }
 
 // handle answers one request. The files that it does not keep are closed.
-func (c *session) handle(r request, files []*os.File) (reply, error) {
+// Those that it returns go with the answer.
+func (c *session) handle(r request, files []*os.File) (answer reply, out []*os.File, err error) {
 	if len(r.Needs) > 0 {
 		sock.DropFiles(files)
-		return reply{}, &Error{Code: "unsupported", Message: fmt.Sprintf("this keeper does not know %q, which the request needs", r.Needs)}
+		return reply{}, nil, &Error{Code: "unsupported", Message: fmt.Sprintf("this keeper does not know %q, which the request needs", r.Needs)}
 	}
-	switch r.Op {
-	case opFiles, opTable:
-		return reply{}, c.take(r, files)
+	if r.Op == opFiles || r.Op == opTable {
+		return reply{}, nil, c.take(r, files)
 	}
 	sock.DropFiles(files)
+	if r.Op == opManifest {
+		return c.manifest()
+	}
+	answer, err = c.do(r)
+	return answer, nil, err
+}
+
+// do answers a request without files.
+func (c *session) do(r request) (reply, error) {
 	s := c.server
 	switch r.Op {
 	case opStatus:
@@ -136,19 +192,21 @@ func (c *session) handle(r request, files []*os.File) (reply, error) {
 	case opBook:
 		return c.book(r)
 	case opRenew:
-		return reply{}, c.renew(r)
+		return c.renew(r)
 	case opDeliver:
 		return c.deliver(r)
 	case opCancel:
 		return reply{}, c.cancel(r.Ticket)
 	case opRemove:
-		return reply{}, s.remove(r.Name, c.who)
+		return reply{}, s.remove(r.Name, r.Version, c.who)
 	case opDrain:
 		return reply{}, s.drain(r, c.who)
 	case opReport:
 		return s.report(r, c.who)
 	case opWatch:
 		return reply{}, c.watch(r.Name)
+	case opLease:
+		return reply{}, c.lease(r)
 	case opYield:
 		return reply{}, c.mayYield()
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/memfd"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -24,11 +25,41 @@ type delivery struct {
 	size    uint64 // of the table
 }
 
-func (d *delivery) drop() {
-	sock.DropFiles(d.files)
+// count is how many descriptors have come.
+func (d *delivery) count() int {
 	if d.table != nil {
-		sock.DropFiles([]*os.File{d.table})
+		return len(d.files) + 1
 	}
+	return len(d.files)
+}
+
+// memory checks what the writer says of the part's memory.
+func (d *delivery) memory(m *memory) (vmm.Descriptor, error) {
+	if m == nil {
+		return vmm.Descriptor{}, badRequest("a part without its memory's description")
+	}
+	is := m.descriptor(d.booking.Kind, d.booking.Device)
+	if err := is.Plausible(); err != nil {
+		return is, badRequest("%v", err)
+	}
+	if len(d.files) != is.Chunks {
+		return is, badRequest("%d descriptors came of memory of %d chunks", len(d.files), is.Chunks)
+	}
+	return is, nil
+}
+
+// forget drops a ticket of this connection, if it has that.
+func (c *session) forget(ticket string) {
+	if d := c.tickets[ticket]; d != nil {
+		c.drop(d)
+		delete(c.tickets, ticket)
+	}
+}
+
+// drop closes what has come of a part.
+func (c *session) drop(d *delivery) {
+	c.server.received.leave(c.who.UID, d.count())
+	sock.DropFiles(append(d.files, d.table)) // nil is none
 	d.files, d.table = nil, nil
 }
 
@@ -83,6 +114,15 @@ func parseKind(name string) (cu.Kind, error) {
 	return 0, badRequest("driver %q: want %s or %s", name, cu.CUDA, cu.Soft)
 }
 
+func parseAccess(name string) (cu.Access, error) {
+	for _, a := range []cu.Access{cu.ReadOnly, cu.ReadWrite} {
+		if name == a.String() {
+			return a, nil
+		}
+	}
+	return 0, badRequest("access %q: want %s or %s", name, cu.ReadOnly, cu.ReadWrite)
+}
+
 // limit is how long a ticket is good for.
 func (s *Server) limit(ms int64) time.Duration {
 	if d := time.Duration(ms) * time.Millisecond; d > 0 && d < s.opts.Ticket {
@@ -103,10 +143,18 @@ func (c *session) ticket(t string) (*delivery, error) {
 // take keeps descriptors of a part, or its table.
 func (c *session) take(r request, files []*os.File) error {
 	d, err := c.ticket(r.Ticket)
-	if err == nil && r.Op == opTable {
-		err = d.takeTable(files)
-	} else if err == nil {
-		err = d.takeFiles(files)
+	if err == nil {
+		err = c.server.received.take(c.who.UID, len(files))
+	}
+	if err == nil {
+		if r.Op == opTable {
+			err = d.takeTable(files)
+		} else {
+			err = d.takeFiles(files)
+		}
+		if err != nil {
+			c.server.received.leave(c.who.UID, len(files))
+		}
 	}
 	if err != nil {
 		sock.DropFiles(files)
@@ -139,37 +187,68 @@ func (d *delivery) takeTable(files []*os.File) error {
 	return nil
 }
 
-// deliver has a part be kept; the last of a version commits it.
+// outcome is the answer to a delivery whose answer was lost: the keeper has died, the
+// connection has ended, or the store did not answer in time. With an answer it forgets the
+// ticket on this connection, and closes what has come of the part.
+func (c *session) outcome(ticket string) (a reply, ok bool) {
+	c.server.mu.Lock()
+	a.Version, a.Missing, ok = c.server.state.Outcome(ticket, c.who)
+	c.server.mu.Unlock()
+	if a.Delivered = ok; ok {
+		c.forget(ticket)
+	}
+	return a, ok
+}
+
+// deliver has a part be kept; the last of a version commits it. A ticket that was delivered
+// before is answered as then.
 func (c *session) deliver(r request) (reply, error) {
+	if a, ok := c.outcome(r.Ticket); ok {
+		return a, nil
+	}
 	d, err := c.ticket(r.Ticket)
 	if err != nil {
 		return reply{}, err
 	}
-	if r.Memory == nil {
-		return reply{}, badRequest("a part without its memory's description")
-	}
-	m := r.Memory.descriptor(d.booking.Kind, d.booking.Device)
-	if err := m.Plausible(); err != nil {
-		return reply{}, badRequest("%v", err)
-	}
-	if len(d.files) != m.Chunks {
-		return reply{}, badRequest("%d descriptors came of memory of %d chunks", len(d.files), m.Chunks)
-	}
-	v, missing, err := c.server.keep(r.Ticket, d, m, r.Digest)
+	v, missing, err := c.server.keep(r.Ticket, *d, r.Memory, r.Digest)
 	if err != nil {
 		return reply{}, err
 	}
-	d.drop()
-	delete(c.tickets, r.Ticket)
-	return reply{Version: v, Missing: missing}, nil
+	c.forget(r.Ticket)
+	return reply{Version: v, Missing: missing, Delivered: true}, nil
 }
 
 // keep puts a part into the store and the state.
-func (s *Server) keep(ticket string, d *delivery, m vmm.Descriptor, digest string) (version uint64, missing int, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *Server) keep(ticket string, d delivery, m *memory, digest string) (version uint64, missing int, err error) {
+	type outcome struct {
+		version uint64
+		missing int
+	}
+	made := make(chan outcome, 1) // which nobody reads that has not waited long enough
+	err = s.change(func() error {
+		v, missing, err := s.keepNow(ticket, d, m, digest)
+		made <- outcome{v, missing}
+		return err
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	o := <-made
+	return o.version, o.missing, nil
+}
+
+// keepNow is the change of keep. If the ticket was delivered while this change waited for its
+// turn, the answer is that of the earlier delivery.
+func (s *Server) keepNow(ticket string, d delivery, m *memory, digest string) (version uint64, missing int, err error) {
+	if version, missing, ok := s.state.Outcome(ticket, d.booking.By.Who); ok {
+		return version, missing, nil
+	}
+	is, err := d.memory(m)
+	if err != nil {
+		return 0, 0, err
+	}
 	next := s.state.Clone()
-	p := state.Part{Index: d.booking.Index, Memory: m, Bytes: m.Size, Digest: digest, Files: next.NewID(), State: state.OK, Writer: d.booking.By}
+	p := state.Part{Index: d.booking.Index, Memory: is, Bytes: is.Size, Digest: digest, Files: next.NewID(), State: state.OK, Writer: d.booking.By}
 	if d.table != nil {
 		p.Table, p.TableSize = next.NewID(), d.size
 	}
@@ -181,30 +260,33 @@ func (s *Server) keep(ticket string, d *delivery, m vmm.Descriptor, digest strin
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := s.take(&p, d, next); err != nil {
+	var counted []string
+	if v != nil {
+		counted = []string{countCommits}
+	}
+	if err := s.take(&p, d, next, counted...); err != nil {
 		return 0, 0, err
 	}
 	if v == nil {
 		return 0, d.booking.Parts - next.Delivered(d.booking.Name, d.booking.Transaction), nil
 	}
-	s.metrics.committed()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.announce(Event{Name: d.booking.Name, Kind: "committed", Version: v.N})
 	return v.N, 0, nil
 }
 
-// take has the store hold a part's descriptors before the manifest names them. It runs with
-// mu held.
-func (s *Server) take(p *state.Part, d *delivery, next *state.State) error {
-	ctx, cancel := s.step()
-	defer cancel()
+// take has the store hold a part's descriptors before the manifest names them. It is part
+// of a change.
+func (s *Server) take(p *state.Part, d delivery, next *state.State, counted ...string) error {
 	at("hold")
-	err := s.vault.hold(ctx, uint64(p.Files), d.files)
+	err := s.vault.hold(s.store, uint64(p.Files), d.files)
 	if err == nil && d.table != nil {
-		err = s.vault.hold(ctx, uint64(p.Table), oneFile(d.table))
+		err = s.vault.hold(s.store, uint64(p.Table), oneFile(d.table))
 	}
 	at("held")
 	if err == nil {
-		err = s.commit(next)
+		err = s.commit(next, counted...)
 	}
 	if err != nil && s.ctx.Err() == nil { // else the next keeper knows what is named
 		s.drop(uint64(p.Files), uint64(p.Table))
@@ -212,29 +294,48 @@ func (s *Server) take(p *state.Part, d *delivery, next *state.State) error {
 	return err
 }
 
-func (c *session) renew(r request) error {
-	var b state.Booking
-	err := c.server.mutate(func(st *state.State) (err error) {
-		b, err = st.Renew(r.Ticket, c.who, time.Now().Add(c.server.limit(r.TimeoutMS)))
+func (c *session) renew(r request) (reply, error) {
+	if a, ok := c.outcome(r.Ticket); ok {
+		return a, nil
+	}
+	b, err := c.server.renew(r.Ticket, c.who, c.server.limit(r.TimeoutMS))
+	if errors.Is(err, errDelivered) {
+		a, _ := c.outcome(r.Ticket)
+		return a, nil
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	c.forget(r.Ticket) // all comes again
+	c.tickets[r.Ticket] = &delivery{booking: b}
+	return reply{}, nil
+}
+
+// errDelivered says that the part of a ticket was delivered before the change began.
+var errDelivered = errors.New("keeper: the part has been delivered")
+
+// renew takes a booking up again.
+func (s *Server) renew(ticket string, who state.Who, limit time.Duration) (b state.Booking, err error) {
+	made := make(chan state.Booking, 1)
+	err = s.mutate(func(st *state.State) error {
+		if _, _, ok := st.Outcome(ticket, who); ok {
+			return errDelivered
+		}
+		b, err := st.Renew(ticket, who, time.Now().Add(limit))
+		made <- b
 		return err
 	})
 	if err != nil {
-		return err
+		return b, err
 	}
-	if d := c.tickets[r.Ticket]; d != nil {
-		d.drop() // all comes again
-	}
-	c.tickets[r.Ticket] = &delivery{booking: b}
-	return nil
+	return <-made, nil
 }
 
 func (c *session) cancel(ticket string) error {
-	d, err := c.ticket(ticket)
-	if err != nil {
+	if _, err := c.ticket(ticket); err != nil {
 		return err
 	}
-	d.drop()
-	delete(c.tickets, ticket)
+	c.forget(ticket)
 	return c.server.mutate(func(st *state.State) error { return st.Cancel(ticket) })
 }
 
@@ -242,14 +343,16 @@ func (c *session) mayYield() error {
 	if c.who.UID != uint32(os.Geteuid()) {
 		return &Error{Code: "denied", Message: "a keeper yields to a successor of its own user"}
 	}
+	if s := c.server; s.turn.isLong() { // a successor could not read what the store has, and nobody would serve
+		return s.silence(codeStoreSilent, "this keeper serves on: take over when the store answers again")
+	}
 	return nil
 }
 
 // checkTable says how many bytes of JSON a table has that nobody can change any more.
 func checkTable(f *os.File) (uint64, error) {
-	const sealed = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
-	if err != nil || seals&sealed != sealed {
+	if err != nil || seals&memfd.Content != memfd.Content {
 		return 0, badRequest("a table is a memfd that is sealed against writing, shrinking and growing")
 	}
 	info, err := f.Stat()

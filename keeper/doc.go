@@ -3,8 +3,8 @@
 //
 // A keeper ([Open]) holds file descriptors of memory under names, in versions of one part
 // or several, and gives them to readers. It loads no libcuda, maps no memory and needs no
-// GPU. What must outlive it is in the fd store, a process of its own ([RunStore]): a keeper
-// that is killed is followed by one that goes on where it was.
+// GPU. The fd store, a process of its own ([RunStore]), holds what must outlive the keeper. If
+// a keeper is killed, the next one goes on where it was.
 //
 //	k, err := keeper.Dial(ctx, socket)                              // a writer
 //	kept, err := k.Put(ctx, keeper.Put{Name: "llama"}, part)        // loads, hands over
@@ -16,7 +16,7 @@
 //
 // # What bites
 //
-// Whoever has a descriptor can write the memory: access is what a reader asked for, and no
-// protection. Quotas count what writers declare. docs/security.md says whom to trust with
-// what, docs/keeper.md how it is used, and docs/wire.md what goes over the sockets.
+// Any process that has a descriptor can write the memory. Access is what a reader asked for; it
+// protects nothing. Quotas count what writers declare. docs/security.md says whom to trust with
+// what, docs/keeper.md how to use a keeper, and docs/wire.md what goes over the sockets.
 package keeper

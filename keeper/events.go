@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -9,7 +10,8 @@ import (
 	"github.com/gpufd/gpufd/share"
 )
 
-// An Event is what happens to a name: committed, damaged, quarantined, draining, removed.
+// An Event is what happens to a name: Kind is committed, damaged, quarantined, draining, removed,
+// or served (again). Without a name it is about a device.
 type Event struct {
 	Time    time.Time `json:"time"`
 	Name    string    `json:"name,omitempty"`
@@ -48,7 +50,7 @@ func (c *session) watch(name string) error {
 		delete(s.watchers, events)
 		s.mu.Unlock()
 	}()
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(s.ctx) // which ends with the client, too
 	hungUp := make(chan struct{})
 	go func() {
 		defer close(hungUp)
@@ -61,6 +63,8 @@ func (c *session) watch(name string) error {
 	}()
 	for {
 		select {
+		case <-s.ctx.Done():
+			return errEnding // the client asks the next keeper
 		case <-ctx.Done():
 			return ctx.Err()
 		case e, ok := <-events:
@@ -74,10 +78,18 @@ func (c *session) watch(name string) error {
 			err := send(step, c.conn, reply{Event: &e})
 			done()
 			if err != nil {
-				return err
+				return errors.Join(err, s.over())
 			}
 		}
 	}
+}
+
+// over is errEnding once the server ends.
+func (s *Server) over() error {
+	if s.ctx.Err() != nil {
+		return errEnding
+	}
+	return nil
 }
 
 func (s *Server) mayRead(name string, who state.Who) bool {
@@ -99,11 +111,15 @@ func (s *Server) drain(r request, who state.Who) error {
 		}
 		return st.DrainDevice(dev, who, r.On)
 	})
-	if err != nil || !r.On {
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !r.On {
+		s.announce(Event{Name: r.Name, Kind: "served"})
+		return nil
+	}
 	s.announce(Event{Name: r.Name, Kind: "draining"})
 	for _, o := range s.offers {
 		if o.name == r.Name || o.part.Memory.Device.String() == r.Device {
@@ -122,5 +138,6 @@ func (s *Server) tell(leases []*share.Lease) {
 	}
 }
 
-// DrainNotice is what readers of a name that is drained are told (share.Attachment.Notices).
+// DrainNotice is what the keeper tells readers of a name that is drained
+// (share.Attachment.Notices).
 const DrainNotice = `{"gpufd":"drain"}`

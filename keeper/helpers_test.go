@@ -25,7 +25,11 @@ import (
 // soon is a deadline for what should happen at once.
 func soon(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	patience := 30 * time.Second
+	if cutest.Emulated() {
+		patience *= 4 // keepers start slowly there
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -75,6 +79,12 @@ func (d *diary) text() string {
 	return strings.Join(d.lines, "\n")
 }
 
+func (d *diary) clear() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = nil
+}
+
 // await waits for a line that holds words.
 func (d *diary) await(t testing.TB, words string) {
 	t.Helper()
@@ -99,6 +109,13 @@ func opened(t testing.TB, opts Options) *Server {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
+}
+
+// hold has a keeper change nothing until finish.
+func hold(s *Server) {
+	if err := s.begin(context.Background()); err != nil {
+		panic(err)
+	}
 }
 
 // dialled is a client of the keeper at socket, which ends with the test.

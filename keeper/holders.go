@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -11,80 +12,122 @@ import (
 )
 
 // processes are those that may write what is kept, or read it, each known by an id under
-// which the store has its descriptor. They are waited for until they die.
+// which the store has its descriptor. They are waited for until they die. Changes use them.
 type processes struct {
-	server *Server
-	known  map[string]state.ID // by sock.Process.ID; under the server's mu
-	names  map[state.ID]string // the way back
+	server  *Server
+	known   map[string]state.ID         // by sock.Process.ID
+	watched map[state.ID]watchedProcess // the way back
+}
+
+// A watchedProcess is one that is waited for, until stop.
+type watchedProcess struct {
+	name string
+	stop context.CancelFunc
 }
 
 func newProcesses(s *Server) *processes {
-	return &processes{server: s, known: map[string]state.ID{}, names: map[state.ID]string{}}
+	return &processes{server: s, known: map[string]state.ID{}, watched: map[state.ID]watchedProcess{}}
 }
 
-// join returns the id of a process, which is in the store from then on, and owns p. It
-// runs with the server's mu held; the id is for next.
+// join returns the id of a process, which is in the store from then on, and owns p. It is
+// part of a change; the id is for next. The error of a process that has ended
+// is [sock.ErrNoProcess].
 func (ps *processes) join(next *state.State, p *sock.Process) (state.ID, error) {
 	if id, ok := ps.known[p.ID()]; ok && p.ID() != "" {
 		return id, p.Close()
 	}
 	f, err := p.File()
-	if errors.Is(err, sock.ErrNoProcess) { // it has died
-		return 0, p.Close()
-	}
 	if err != nil {
 		return 0, errors.Join(err, p.Close())
 	}
 	defer f.Close()
 	id := next.NewID()
-	ctx, cancel := ps.server.step()
-	defer cancel()
-	if err := ps.server.vault.hold(ctx, uint64(id), oneFile(f)); err != nil {
+	if err := ps.server.vault.hold(ps.server.store, uint64(id), oneFile(f)); err != nil {
 		return 0, errors.Join(err, p.Close())
 	}
 	ps.watch(id, p)
 	return id, nil
 }
 
-// watch waits for the end of a process, and owns p. It runs with the server's mu held.
+// watch waits for the end of a process, or until it is forgotten, and owns p. It is part of
+// a change.
 func (ps *processes) watch(id state.ID, p *sock.Process) {
+	ctx, stop := context.WithCancel(ps.server.ctx)
+	ps.watched[id] = watchedProcess{p.ID(), stop}
 	if p.ID() != "" {
-		ps.known[p.ID()], ps.names[id] = id, p.ID()
+		ps.known[p.ID()] = id
 	}
 	ps.server.work.Go(func() {
 		defer p.Close()
-		if p.Wait(ps.server.ctx) == nil {
+		defer stop()
+		if p.Wait(ctx) == nil {
 			ps.server.fence(id)
 		}
 	})
 }
 
-// forget is told which ids the state names no more.
+// forget is told which ids the state names no more: nobody waits for those processes.
 func (ps *processes) forget(dropped []state.ID) {
 	for _, id := range dropped {
-		if name, ok := ps.names[id]; ok {
-			delete(ps.known, name)
-			delete(ps.names, id)
+		w, ok := ps.watched[id]
+		if !ok {
+			continue
+		}
+		w.stop()
+		delete(ps.watched, id)
+		if ps.known[w.name] == id {
+			delete(ps.known, w.name)
 		}
 	}
 }
 
 // fence notes that a process has died. Its descriptor may have been given up before, or
-// never have been named: of a process that booked nothing.
+// never have been named: of a process that booked nothing. Where the store is lost, the
+// next commit has it.
 func (s *Server) fence(id state.ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if s.begin(s.ctx) != nil {
+		return
+	}
+	defer s.finish()
 	next := s.state.Clone()
 	if !next.Fence(id) {
 		s.processes.forget([]state.ID{id})
 		s.drop(uint64(id))
 		return
 	}
+	s.dead[id] = true
 	s.note(s.commit(next))
 }
 
+// fenced counts processes that are known to be dead in a manifest. It runs with mu held.
+func (s *Server) fenced() {
+	for id := range s.dead {
+		if since, awaited := s.fences[id]; awaited {
+			s.metrics.fenced(time.Since(since))
+		}
+	}
+	clear(s.dead)
+}
+
+// followFences notes which processes are waited for until they die: those that had a lease
+// and have neither said goodbye nor come back. It runs with mu held.
+func (s *Server) followFences() {
+	now := map[state.ID]time.Time{}
+	s.state.Holds(func(_ state.HoldID, _ string, h state.Holder) {
+		if h.Pidfd == 0 || !h.Lost && !h.Revoked {
+			return
+		}
+		since, known := s.fences[h.Pidfd]
+		if !known {
+			since = time.Now()
+		}
+		now[h.Pidfd] = since
+	})
+	s.fences = now
+}
+
 // recover watches the processes that a keeper before this one knew, and takes the leases
-// that ended with it for lost. It runs with mu held, before anybody is served.
+// that ended with it for lost. It is a change, before anybody is served.
 func (s *Server) recover() error {
 	next := s.state.Clone()
 	next.Holds(func(id state.HoldID, _ string, _ state.Holder) { s.missed = append(s.missed, id) })
@@ -117,8 +160,9 @@ func (s *Server) watchAgain(id state.ID) error {
 	return nil
 }
 
-// giveUpMissed has next forget those who had a lease before a restart, and have neither
-// come back nor died in the time that they had. What they have mapped they keep.
+// giveUpMissed has next keep no version for those who had a lease before a restart, and have
+// neither come back nor died in the time that they had. They keep what they have mapped, and so
+// they are shown until their processes have died.
 func (s *Server) giveUpMissed(next *state.State, now time.Time) (changed bool) {
 	if len(s.missed) == 0 || now.Before(s.since.Add(s.opts.Grace)) {
 		return false
@@ -126,11 +170,13 @@ func (s *Server) giveUpMissed(next *state.State, now time.Time) (changed bool) {
 	lost := map[state.HoldID]bool{}
 	next.Holds(func(id state.HoldID, _ string, h state.Holder) { lost[id] = h.Lost })
 	for _, id := range s.missed {
-		if lost[id] && next.Release(id) == nil {
+		if lost[id] && next.Revoke(id) == nil {
 			changed = true
 		}
 	}
-	s.missed = nil
+	if !changed {
+		s.missed = nil
+	}
 	return changed
 }
 
@@ -140,9 +186,11 @@ func (s *Server) giveUpMissed(next *state.State, now time.Time) (changed bool) {
 type holders struct {
 	server *Server
 
-	mu      sync.Mutex
-	pending map[*holder]bool
-	wake    chan struct{}
+	mu       sync.Mutex
+	pending  map[*holder]bool
+	taken    map[*holder]bool // that were pending, by the change that is being made
+	admitted []admission      // readers that have no lease yet: they count against quotas
+	wake     chan struct{}
 }
 
 // A holder is a reader's lease.
@@ -150,7 +198,7 @@ type holder struct {
 	offer *offer
 	lease *share.Lease
 	since time.Time
-	id    state.HoldID // in the state, or 0; under the server's mu
+	id    state.HoldID // in the state, or 0; written by the change that has the server's mu
 }
 
 func newHolders(s *Server) *holders {
@@ -164,6 +212,7 @@ const flushPause = 10 * time.Millisecond
 func (h *holders) began(o *offer, l *share.Lease) {
 	at("lease")
 	e := &holder{offer: o, lease: l, since: time.Now()}
+	h.arrived(e)
 	h.note(e)
 	h.server.work.Go(func() {
 		select {
@@ -201,28 +250,39 @@ func (h *holders) run() {
 			return
 		case <-time.After(flushPause):
 		}
-		h.flush()
+		if h.flush() == nil {
+			continue
+		}
+		select { // the store is lost, as a rule, and what was noted is noted again
+		case <-ctx.Done():
+		case <-time.After(outagePause):
+		}
 	}
 }
 
 // flush commits what is pending, if anything is.
-func (h *holders) flush() {
-	h.server.mu.Lock()
-	defer h.server.mu.Unlock()
+func (h *holders) flush() error {
+	if err := h.server.begin(h.server.ctx); err != nil {
+		return err
+	}
+	defer h.server.finish()
 	h.mu.Lock()
 	idle := len(h.pending) == 0
 	h.mu.Unlock()
-	if !idle {
-		h.server.note(h.server.commit(h.server.state.Clone()))
+	if idle {
+		return nil
 	}
+	err := h.server.commit(h.server.state.Clone())
+	h.server.note(err)
+	return err
 }
 
 // into has next know what is pending, and returns that with the ids that it has in next.
-// It runs with the server's mu held.
+// It is part of a change, and keep follows.
 func (h *holders) into(next *state.State) map[*holder]state.HoldID {
 	h.mu.Lock()
 	all := h.pending
-	h.pending = map[*holder]bool{}
+	h.pending, h.taken = map[*holder]bool{}, all
 	h.mu.Unlock()
 	ids := map[*holder]state.HoldID{}
 	for e := range all {
@@ -234,15 +294,15 @@ func (h *holders) into(next *state.State) map[*holder]state.HoldID {
 // update returns a lease's id in next, 0 if next does not know it. A lease that the state does
 // not take, which is one of a process that may have no more of them, goes on unknown.
 func (h *holders) update(next *state.State, e *holder) state.HoldID {
-	over := false
-	select {
-	case <-e.lease.Done():
-		over = true
-	default:
-	}
+	over := e.isOver()
 	switch {
 	case over && e.id != 0:
-		h.server.note(letGo(next, e))
+		h.server.note(letGo(next, e.id, e.lease))
+		return 0
+	case over && errors.Is(e.lease.Err(), share.ErrRevoked): // before the state knew it
+		if id, err := h.server.hold(next, e); err == nil {
+			h.server.note(letGo(next, id, e.lease))
+		}
 		return 0
 	case !over && e.id == 0:
 		id, err := h.server.hold(next, e)
@@ -257,6 +317,7 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 // keep notes what a commit has made of what was pending; or has it be tried again, if the
 // commit has failed. It runs with the server's mu held.
 func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
+	defer h.forget()
 	for e, id := range ids {
 		if err != nil {
 			h.note(e)
@@ -266,7 +327,14 @@ func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
 	}
 }
 
-// hold has next know a lease. It runs with mu held.
+// forget ends what into has begun.
+func (h *holders) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.taken = nil
+}
+
+// hold has next know a lease. It is part of a change.
 func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
 	h := e.holder()
 	p, err := e.lease.Process()
@@ -280,6 +348,16 @@ func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
 	return next.Hold(e.offer.name, h)
 }
 
+// isOver says whether the lease has ended.
+func (e *holder) isOver() bool {
+	select {
+	case <-e.lease.Done():
+		return true
+	default:
+		return false
+	}
+}
+
 // holder is the lease as the state knows it, but for the descriptor of its process.
 func (e *holder) holder() state.Holder {
 	peer := e.lease.Peer()
@@ -289,13 +367,15 @@ func (e *holder) holder() state.Holder {
 	}
 }
 
-// comesBack forgets a lease that the process had lost, for it has another, or had. The pid
-// of a process that is not fenced is no other's.
+// comesBack is called when a process has taken a lease, even one that it has ended since. It
+// makes next forget those leases of the same part that the process had lost or was told to give
+// up. Processes are compared by their pidfd or by their pid: while one is not fenced, no other
+// process has its pid.
 func comesBack(next *state.State, name string, h state.Holder) {
 	var lost []state.HoldID
 	next.Holds(func(id state.HoldID, of string, was state.Holder) {
 		same := was.Pidfd != 0 && was.Pidfd == h.Pidfd || was.Who == h.Who && h.PID != 0
-		if was.Lost && same && of == name && was.Version == h.Version && was.Part == h.Part {
+		if (was.Lost || was.Revoked) && same && of == name && was.Version == h.Version && was.Part == h.Part {
 			lost = append(lost, id)
 		}
 	})
@@ -305,11 +385,28 @@ func comesBack(next *state.State, name string, h state.Holder) {
 }
 
 // letGo has next forget a lease: at once if its holder has said goodbye, or was refused
-// before it had the memory, and else when its process has died.
-func letGo(next *state.State, e *holder) error {
+// before it had the memory, and else when its process has died. One that was told to let go
+// says nothing any more. If it could write, its version waits for its death.
+func letGo(next *state.State, id state.HoldID, lease *share.Lease) error {
 	var lost *share.LostError
-	if reason := e.lease.Err(); errors.As(reason, &lost) || errors.Is(reason, share.ErrRevoked) && e.lease.Access() == share.ReadWrite {
-		return next.Lose(e.id)
+	switch reason := lease.Err(); {
+	case errors.As(reason, &lost):
+		return next.Lose(id)
+	case !errors.Is(reason, share.ErrRevoked), hasReleased(lease):
+		return next.Release(id)
+	case lease.Access() == share.ReadWrite:
+		return next.Lose(id)
 	}
-	return next.Release(e.id)
+	return next.Revoke(id)
 }
+
+// hasReleased says whether the reader of a lease that has ended has said goodbye, or has died. It
+// may have said goodbye just before it was told to let go.
+func hasReleased(lease *share.Lease) bool { return lease.AwaitFence(noWait, share.Released) == nil }
+
+// noWait is done.
+var noWait = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()

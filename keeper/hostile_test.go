@@ -39,12 +39,12 @@ func TestMalformedMessages(t *testing.T) {
 			if name == "without end" {
 				piece := record(pieceMore, strings.Repeat(" ", maxPiece))
 				for err == nil {
-					err = conn.Send(soon(t), piece, os.Stdin)
+					err = conn.Send(soon(t), piece)
 				}
 				require.ErrorIs(t, err, sock.ErrPeerLost)
 			} else {
 				for _, r := range records {
-					require.NoError(t, conn.Send(soon(t), r, os.Stdin))
+					require.NoError(t, conn.Send(soon(t), r))
 				}
 				_, err = conn.Receive(soon(t))
 				require.ErrorIs(t, err, sock.ErrPeerLost)
@@ -114,7 +114,7 @@ func exported(t testing.TB, dev *cu.Device) (vmm.Descriptor, []*os.File) {
 	return d, files
 }
 
-func memfd(t testing.TB, content string, seals int) *os.File {
+func memoryFile(t testing.TB, content string, seals int) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	require.NoError(t, err)
@@ -141,17 +141,17 @@ func TestHostileDescriptors(t *testing.T) {
 		_, err := c.ask(soon(t), request{Op: op, Ticket: b.ticket}, files...)
 		return err
 	}
-	for _, f := range []*os.File{os.Stdin, memfd(t, "x", all)} {
+	for _, f := range []*os.File{os.Stdin, memoryFile(t, "x", all)} {
 		requireCode(t, "bad-request", send(opFiles, f))
 		requireCode(t, "bad-request", send(opFiles, files[0], f))
 	}
 	requireCode(t, "bad-request", send(opTable))
 	requireCode(t, "bad-request", send(opTable, files[0]))
-	requireCode(t, "bad-request", send(opTable, memfd(t, `{}`, 0)))
-	requireCode(t, "bad-request", send(opTable, memfd(t, `{}`, unix.F_SEAL_WRITE)))
-	requireCode(t, "bad-request", send(opTable, memfd(t, `{`, all)))
-	require.NoError(t, send(opTable, memfd(t, `{"a":1}`, all)))
-	requireCode(t, "bad-request", send(opTable, memfd(t, `{}`, all)))
+	requireCode(t, "bad-request", send(opTable, memoryFile(t, `{}`, 0)))
+	requireCode(t, "bad-request", send(opTable, memoryFile(t, `{}`, unix.F_SEAL_WRITE)))
+	requireCode(t, "bad-request", send(opTable, memoryFile(t, `{`, all)))
+	require.NoError(t, send(opTable, memoryFile(t, `{"a":1}`, all)))
+	requireCode(t, "bad-request", send(opTable, memoryFile(t, `{}`, all)))
 
 	digest := "gpufd-d1:" + strings.Repeat("0", 32)
 	deliver := func(size uint64, digest string) error {
@@ -171,7 +171,9 @@ func TestHostileDescriptors(t *testing.T) {
 	require.NoError(t, err, "all comes again")
 	require.NoError(t, send(opFiles, files...))
 	require.NoError(t, deliver(small, digest))
-	requireCode(t, "not-found", deliver(small, digest))
+	same, err := c.ask(soon(t), request{Op: opDeliver, Ticket: b.ticket})
+	require.NoError(t, err, "who asks again hears the same")
+	require.Equal(t, reply{Version: 1, Delivered: true}, same)
 	require.Equal(t, uint64(1), stat(t, c, "booked").Version)
 	a := attach(t, c, dev, "booked")[0]
 	got, err := a.Digest(soon(t))
@@ -199,11 +201,25 @@ func TestZero(t *testing.T) {
 	}
 	_, err := Open(soon(t), Options{})
 	require.ErrorContains(t, err, "no socket")
-	_, err = Open(soon(t), Options{Socket: newSocket(t)})
-	require.ErrorIs(t, err, sock.ErrNoListener, "and no fd store to start")
+	for _, a := range []*Attached{nil, {}} {
+		_, err := a.Digest(soon(t))
+		require.Error(t, err)
+	}
+	_, err = Digest(soon(t), nil, 0, 1)
+	require.Error(t, err)
+	over, cancel := context.WithCancel(soon(t))
+	cancel()
+	_, err = Open(over, Options{Socket: newSocket(t)})
+	require.ErrorIs(t, err, context.Canceled)
 	_, err = Open(soon(t), Options{Socket: newSocket(t), Grace: -1})
 	require.ErrorContains(t, err, "time")
-	s, c, _ := kept(t)
+	s, c, dev := kept(t)
+	require.ErrorContains(t, c.Watch(soon(t), "", nil), "no function")
+	put(t, c, dev, "x", 1)
+	_, err = Attach(soon(t), nil, c, "x", Want{Part: -1})
+	require.ErrorIs(t, err, cu.ErrNoDevice)
+	_, err = Attach(soon(t), dev.Driver(), nil, "x", Want{})
+	require.ErrorIs(t, err, sock.ErrClosed)
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 	require.NoError(t, c.Close())

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +28,8 @@ import (
 // What a keeper in a process of its own is told.
 const (
 	socketEnv = "GPUFD_TEST_KEEPER"
-	stepEnv   = "GPUFD_TEST_STEP" // which it does not live through, and which time that is
+	stepEnv   = "GPUFD_TEST_STEP"  // which it does not live through, and which time that is
+	laterEnv  = "GPUFD_TEST_LATER" // if not empty, steps count from SIGUSR1 on
 )
 
 func init() { children["keeper"] = mortalKeeper }
@@ -55,16 +57,27 @@ func mortalAt(where string) {
 	if n, err := strconv.ParseInt(count, 10, 64); err == nil {
 		left.Store(n)
 	}
+	armed := new(atomic.Bool)
+	if os.Getenv(laterEnv) == "" {
+		armed.Store(true)
+	} else {
+		told := make(chan os.Signal, 1)
+		signal.Notify(told, syscall.SIGUSR1)
+		go func() {
+			<-told
+			armed.Store(true)
+		}()
+	}
 	at = func(now string) {
-		if now == step && left.Add(-1) == 0 {
+		if now == step && armed.Load() && left.Add(-1) == 0 {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 	}
 }
 
 // mortal starts such a keeper.
-func mortal(ctx context.Context, socket, step string) (*exec.Cmd, error) {
-	cmd := cutest.Child(ctx, "keeper", socketEnv+"="+socket, stepEnv+"="+step)
+func mortal(ctx context.Context, socket, step string, env ...string) (*exec.Cmd, error) {
+	cmd := cutest.Child(ctx, "keeper", append(env, socketEnv+"="+socket, stepEnv+"="+step)...)
 	cmd.Stderr = os.Stderr
 	return cmd, cmd.Start()
 }
@@ -88,8 +101,7 @@ type trial struct {
 	mu    sync.Mutex
 	acked map[string]uint64 // the last version of a name that its writer knows of
 
-	commits, unknown, attaches, resumed atomic.Int64
-	stamps                              atomic.Int64
+	commits, attaches, resumed, stamps atomic.Int64
 }
 
 func newTrial(t *testing.T, devs []*cu.Device, longest time.Duration) *trial {
@@ -138,12 +150,7 @@ func (x *trial) write(name string) error {
 		parts = append(parts, part(i, dev, fillOf(stamp, i)))
 	}
 	k, err := c.Put(x.ctx, Put{Name: name, Parts: len(parts), Labels: map[string]string{"stamp": strconv.FormatInt(stamp, 10)}}, parts...)
-	var no *Error
-	switch {
-	case errors.As(err, &no) && no.Code == "not-found":
-		x.unknown.Add(1) // committed, and the keeper did not live to say so
-		return nil
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	x.commits.Add(1)
@@ -242,7 +249,7 @@ func mustData(a *share.Attachment) (d Data) {
 // acknowledged is there, and version, digest and bytes belong together.
 func TestFault86_KeeperKilledAtEveryStep(t *testing.T) {
 	kills := soak(t, 2*len(steps), 300)
-	x := newTrial(t, []*cu.Device{cutest.Device(t)}, 5*time.Minute)
+	x := newTrial(t, []*cu.Device{cutest.Device(t)}, time.Duration(soak(t, 5, 14))*time.Minute)
 	for _, name := range []string{"a", "b"} {
 		x.goOn("writing", func() error { return x.write(name) })
 		x.goOn("reading", func() error { return x.read(name) })
@@ -254,24 +261,49 @@ func TestFault86_KeeperKilledAtEveryStep(t *testing.T) {
 	killed := 0
 	for killed < kills && x.ctx.Err() == nil {
 		step := fmt.Sprintf("%s:%d", steps[killed%len(steps)], 1+random.IntN(6))
-		cmd, err := mortal(x.ctx, x.socket, step)
-		require.NoError(t, err)
-		err = cmd.Wait()
-		require.ErrorContains(t, err, "signal: killed", step)
+		require.ErrorContains(t, x.kill(step, int64(killed)), "signal: killed", step)
 		killed++
 	}
 	last, err := Open(soon(t), options(x.socket))
 	require.NoError(t, err)
 	defer last.Close()
+	t.Logf("%d kills, %d commits, %d attaches so far", killed, x.commits.Load(), x.attaches.Load())
 	for x.ctx.Err() == nil && (x.commits.Load() < int64(kills) || x.attaches.Load() < int64(10*kills)) {
 		time.Sleep(waitStep)
 	}
 	require.NoError(t, x.ctx.Err())
 	x.stop()
 	x.work.Wait()
-	t.Logf("%d kills, %d commits, %d more without an answer, %d attaches, %d resumed", killed, x.commits.Load(), x.unknown.Load(), x.attaches.Load(), x.resumed.Load())
+	t.Logf("%d kills, %d commits, %d attaches, %d resumed", killed, x.commits.Load(), x.attaches.Load(), x.resumed.Load())
 	require.Positive(t, x.resumed.Load())
 	requireNothingLost(t, x, last)
+}
+
+// kill runs a keeper until it is killed at a step, and returns how it ended. There was a
+// commit, and there were ten attaches, for each keeper that was killed before: if they are
+// missing, it serves until they are made, and dies then.
+func (x *trial) kill(step string, before int64) error {
+	done := func() bool { return x.commits.Load() >= before && x.attaches.Load() >= 10*before }
+	if done() {
+		cmd, err := mortal(x.ctx, x.socket, step)
+		if err != nil {
+			return err
+		}
+		return cmd.Wait()
+	}
+	cmd, err := mortal(x.ctx, x.socket, step, laterEnv+"=1")
+	if err != nil {
+		return err
+	}
+	for !done() && x.ctx.Err() == nil {
+		time.Sleep(waitStep)
+	}
+	c, err := Dial(x.ctx, x.socket) // who answers listens to signals
+	if err == nil {
+		_, err = c.Status(x.ctx)
+		err = errors.Join(err, c.Close(), cmd.Process.Signal(syscall.SIGUSR1))
+	}
+	return errors.Join(err, cmd.Wait())
 }
 
 // requireNothingLost says that the last version that is known of each name is there.

@@ -1,15 +1,19 @@
 package keeper
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 // An offer is a part that readers can attach to.
@@ -21,8 +25,7 @@ type offer struct {
 	standing *share.Standing
 }
 
-// Data is what readers are told of a part beside its memory: the data of its offer, as
-// JSON.
+// Data describes a part to its readers: it is the application data of the part's offer, as JSON.
 type Data struct {
 	Name    string            `json:"name"`
 	Version uint64            `json:"version"`
@@ -33,7 +36,7 @@ type Data struct {
 	Table   json.RawMessage   `json:"table,omitempty"` // what its writer says is in it
 }
 
-// OfferName is the name that readers attach to: of part of a version of so many parts.
+// OfferName is the name that readers attach to for a part of a version that has so many parts.
 func OfferName(name string, part, parts int) string {
 	if parts == 1 {
 		return name
@@ -41,10 +44,16 @@ func OfferName(name string, part, parts int) string {
 	return fmt.Sprintf("%s/%d", name, part)
 }
 
-// reconcile has readers be offered what the state says, no more and no less. It runs with
-// mu held. What cannot be offered is said, and the rest is.
+// reconcile has readers be offered what the state says, no more and no less. It is part of
+// a change, and runs with mu held. It logs which parts cannot be offered, and offers the others.
+// Once Close has taken the offers, reconcile does nothing: a change may go on behind that.
 func (s *Server) reconcile() {
+	if s.offers == nil {
+		return
+	}
 	want := map[string]bool{}
+	said := s.unoffered
+	s.unoffered = false
 	s.state.Current(func(name string, v *state.Version) {
 		for i := range v.Parts {
 			p := &v.Parts[i]
@@ -58,7 +67,11 @@ func (s *Server) reconcile() {
 			}
 			at("offer")
 			if err := s.offer(name, as, v, p); err != nil {
-				s.log("version %d of %s is kept and cannot be offered: %v", v.N, as, err)
+				s.unoffered = true
+				if !said {
+					s.log("version %d of %s is kept and cannot be offered now; the keeper tries again: %v", v.N, as, err)
+				}
+				want[as] = s.offers[as] != nil && s.offers[as].version == v.N // no other is served instead
 			}
 		}
 	})
@@ -68,24 +81,14 @@ func (s *Server) reconcile() {
 			s.end(o)
 		}
 	}
+	s.reconcileMissed()
+	s.listenAt()
 }
 
 // offer puts a part up, in the place of the one that has its name.
 func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
-	files, err := s.vault.fetch(uint64(p.Files))
+	o, err := s.stand(name, as, v, p, s.readers.OfferFiles)
 	if err != nil {
-		return err
-	}
-	data, err := s.data(name, v, p)
-	if err != nil {
-		sock.DropFiles(files)
-		return err
-	}
-	o := &offer{name: name, as: as, version: v.N, part: *p}
-	o.standing, err = s.readers.OfferFiles(as, p.Memory, files, share.ReadWrite, share.WithData(data),
-		share.OnLease(func(l *share.Lease) { s.holders.began(o, l) }), share.OnEvent(func(e share.Event) { s.hear(o, e) }))
-	if err != nil {
-		sock.DropFiles(files)
 		return err
 	}
 	if before := s.offers[as]; before != nil {
@@ -93,6 +96,71 @@ func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
 	}
 	s.offers[as] = o
 	return nil
+}
+
+// An offering is how a part is offered: to all readers, or to those that resume.
+type offering func(string, vmm.Descriptor, []*os.File, cu.Access, ...share.OfferOption) (*share.Standing, error)
+
+// stand puts a part up.
+func (s *Server) stand(name, as string, v *state.Version, p *state.Part, put offering) (*offer, error) {
+	m, ok := s.ready[p.Files]
+	if delete(s.ready, p.Files); !ok {
+		var err error
+		if m, err = s.material(name, v, p); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	o := &offer{name: name, as: as, version: v.N, part: *p}
+	o.standing, err = put(as, p.Memory, m.files, share.ReadWrite, share.WithData(m.data),
+		share.OnLease(func(l *share.Lease) { s.holders.began(o, l) }), share.OnEvent(func(e share.Event) { s.hear(o, e) }))
+	if err != nil {
+		sock.DropFiles(m.files)
+		return nil, err
+	}
+	return o, nil
+}
+
+// A material is what an offer is made of.
+type material struct {
+	files []*os.File
+	data  []byte
+}
+
+func (s *Server) material(name string, v *state.Version, p *state.Part) (m material, err error) {
+	if m.data, err = s.data(name, v, p); err == nil {
+		m.files, err = s.vault.fetch(uint64(p.Files))
+	}
+	return m, err
+}
+
+// prepare makes what offers of versions are made of that next has and the state has not: a
+// version that cannot be offered is not committed. It is part of a change; discard follows.
+func (s *Server) prepare(next *state.State) error {
+	var failed error
+	next.Current(func(name string, v *state.Version) {
+		if s.state.Number(name) == v.N {
+			return
+		}
+		for i := range v.Parts {
+			if p := &v.Parts[i]; failed == nil && p.State == state.OK {
+				at("prepare")
+				s.ready[p.Files], failed = s.material(name, v, p)
+			}
+		}
+	})
+	if failed != nil {
+		return fmt.Errorf("the version could not be offered, and is not committed: %w", failed)
+	}
+	return nil
+}
+
+// discard drops what prepare has made and nobody has used.
+func (s *Server) discard() {
+	for _, m := range s.ready {
+		sock.DropFiles(m.files)
+	}
+	clear(s.ready)
 }
 
 // data is what readers are told of a part.
@@ -108,7 +176,18 @@ func (s *Server) data(name string, v *state.Version, p *state.Part) ([]byte, err
 			return nil, err
 		}
 	}
-	return json.Marshal(d)
+	return d.encode()
+}
+
+// encode leaves a table as its writer wrote it: json.Marshal would make six bytes of a '<'.
+func (d *Data) encode() ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(d); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
 // readTable reads a table that checkTable has found good.
@@ -150,6 +229,27 @@ func (s *Server) hear(o *offer, e share.Event) {
 	case share.Mapped:
 		s.metrics.attached(e.Since)
 	case share.PeerRefused:
-		s.metrics.refused(e.Err)
+		s.hearRefused(o, e.Err)
+	}
+}
+
+// hearRefused counts a reader that was refused, once: all offers are told of it. What
+// authorize has refused it has counted.
+func (s *Server) hearRefused(o *offer, err error) {
+	var own *Error
+	if o == s.ear.Load() && !errors.As(err, &own) && !errors.Is(err, sock.ErrPeerLost) {
+		s.metrics.refused(atReaders, err)
+	}
+}
+
+// listenAt has one of the offers hear of readers that are refused. It runs with mu held.
+func (s *Server) listenAt() {
+	if ear := s.ear.Load(); ear != nil && s.offers[ear.as] == ear {
+		return
+	}
+	s.ear.Store(nil)
+	for _, o := range s.offers {
+		s.ear.Store(o)
+		return
 	}
 }

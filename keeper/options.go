@@ -29,10 +29,10 @@ func ReadPolicy(path string) (Policy, error) {
 	return p, nil
 }
 
-// Options are what a keeper is told. Socket is needed.
+// Options configure a keeper. Socket is required.
 type Options struct {
-	Socket  string        // where readers connect; that of writers and the fd store's lie beside it
-	Store   []string      // the command that is an fd store for the path that is appended, if none is there
+	Socket  string        // where readers connect; that of writers and the fd store's lie beside it. Its directory is made, 0750, if it is missing
+	Store   []string      // the command that is an fd store for the path that is appended, if none is there; without it, one is waited for
 	Policy  Policy        // without rules it admits this user alone
 	Mode    os.FileMode   // of the sockets; if 0, 0600, or 0666 where the policy names others
 	Peers   sock.Policy   // who may connect beside those whom the policy names
@@ -93,10 +93,15 @@ func (o *Options) tick() time.Duration {
 	return max(min(o.Ticket, o.Grace, 10*time.Second)/10, 50*time.Millisecond)
 }
 
-// RunStore is the fd store's whole program: it holds descriptors for the keeper whose
-// socket lies at path without the suffix, until it is told to end. A command that is given as
-// [Options.Store] calls it as early as it can, before it loads anything else.
+// RunStore is the whole program of an fd store. It holds descriptors for a keeper until it is told
+// to end. path is that of the keeper's socket with the suffix .store. The command in
+// [Options.Store] calls RunStore as early as it can, before it loads anything else.
+//
+// RunStore makes the directory of path, mode 0750, if that alone is missing.
 func RunStore(path string) error {
+	if err := makeDirectory(path); err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go lean.Stay(ctx)

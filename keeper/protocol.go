@@ -14,7 +14,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// What goes over the control socket is in docs/wire.md#keeper: JSON objects, each in as
+// docs/wire.md#keeper specifies the protocol of the control socket: JSON objects, each in as
 // many records as it takes, with the descriptors of a part beside them.
 
 // controlSuffix is what the control socket's path has behind that of the keeper's.
@@ -52,6 +52,9 @@ const (
 	opReport  = "report"  // name, version, part, verdict
 	opWatch   = "watch"   // name, or "" for all: a reply for each event, until the peer goes
 	opYield   = "yield"   // the keeper is to end for a successor
+
+	opLease    = "lease"    // name, part, access: whether a reader that attaches now is admitted
+	opManifest = "manifest" // what a successor would find, as a sealed memfd beside the reply
 )
 
 // A request is what a client asks. Members that an operation does not know are ignored,
@@ -77,6 +80,7 @@ type request struct {
 	Verdict     string            `json:"verdict,omitempty"`
 	Reason      string            `json:"reason,omitempty"`
 	On          bool              `json:"on,omitempty"`
+	Access      string            `json:"access,omitempty"`
 }
 
 // memory is a [vmm.Descriptor].
@@ -98,17 +102,18 @@ func (m *memory) descriptor(k cu.Kind, dev cu.UUID) vmm.Descriptor {
 
 // A reply answers a request.
 type reply struct {
-	Error   *Error       `json:"error,omitempty"`
-	Ticket  string       `json:"ticket,omitempty"`
-	Version uint64       `json:"version,omitempty"`
-	Missing int          `json:"missing,omitempty"` // parts of the transaction that have not come
-	Names   []state.Info `json:"names,omitempty"`
-	Status  *Status      `json:"status,omitempty"`
-	Event   *Event       `json:"event,omitempty"`
-	Counted bool         `json:"counted,omitempty"`
+	Error     *Error       `json:"error,omitempty"`
+	Ticket    string       `json:"ticket,omitempty"`
+	Version   uint64       `json:"version,omitempty"`
+	Missing   int          `json:"missing,omitempty"`   // parts of the transaction that have not come
+	Delivered bool         `json:"delivered,omitempty"` // the part of the ticket has come: version or missing says what of that
+	Names     []state.Info `json:"names,omitempty"`
+	Status    *Status      `json:"status,omitempty"`
+	Event     *Event       `json:"event,omitempty"`
+	Counted   bool         `json:"counted,omitempty"`
 }
 
-// A Status is what a keeper says of itself.
+// A Status is what a keeper says of itself: see [Client.Status].
 type Status struct {
 	PID     int       `json:"pid"`
 	Store   int       `json:"store_pid"` // 0 when there is none
@@ -122,6 +127,9 @@ type Error = state.Error
 
 // An Info is what a keeper says of a name.
 type Info = state.Info
+
+// A PartInfo is what a keeper says of a part.
+type PartInfo = state.PartInfo
 
 // send sends v, in as many records as it takes; files go with the first.
 func send(ctx context.Context, c *sock.Conn, v any, files ...*os.File) error {
@@ -156,36 +164,61 @@ var errMalformed = errors.New("keeper: malformed message")
 
 // receive is the way back of send, of limit bytes at most. The files are the caller's.
 func receive(ctx context.Context, c *sock.Conn, limit int, v any) (files []*os.File, err error) {
-	defer func() {
-		if err != nil {
-			sock.DropFiles(files)
-			files = nil
-		}
-	}()
-	var text []byte
-	for {
-		rec, err := c.Receive(ctx)
-		if err != nil {
-			return files, err
-		}
-		files = append(files, rec.Files...)
-		switch {
-		case rec.Data[0] > pieceLast:
-			return files, fmt.Errorf("%w: a record begins with %d", errMalformed, rec.Data[0])
-		case len(text)+len(rec.Data) > limit:
-			return files, fmt.Errorf("%w: longer than %d bytes", errMalformed, limit)
-		case len(files) > sock.MaxFDs:
-			return files, fmt.Errorf("%w: %d descriptors with one message", errMalformed, len(files))
-		}
-		text = append(text, rec.Data[1:]...)
-		if rec.Data[0] == pieceLast {
-			break
+	m := message{conn: c, limit: limit}
+	return m.receive(ctx, v)
+}
+
+// A message is one that comes, in pieces.
+type message struct {
+	conn  *sock.Conn
+	limit int           // of its bytes
+	step  time.Duration // that it may take once it has begun, or 0
+
+	text    []byte
+	files   []*os.File
+	records int
+}
+
+func (m *message) receive(ctx context.Context, v any) (files []*os.File, err error) {
+	last, err := m.piece(ctx)
+	if err == nil && !last && m.step > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, m.step)
+		defer cancel()
+	}
+	for err == nil && !last {
+		last, err = m.piece(ctx)
+	}
+	if err == nil {
+		if err = json.Unmarshal(m.text, v); err != nil {
+			err = fmt.Errorf("%w: %w", errMalformed, err)
 		}
 	}
-	if err := json.Unmarshal(text, v); err != nil {
-		return files, fmt.Errorf("%w: %w", errMalformed, err)
+	if err != nil {
+		sock.DropFiles(m.files)
+		return nil, err
 	}
-	return files, nil
+	return m.files, nil
+}
+
+// piece takes a record, and says whether it is the last.
+func (m *message) piece(ctx context.Context) (last bool, err error) {
+	rec, err := m.conn.Receive(ctx)
+	if err != nil {
+		return false, err
+	}
+	m.records++
+	m.files = append(m.files, rec.Files...)
+	switch {
+	case rec.Data[0] > pieceLast:
+		return false, fmt.Errorf("%w: a record begins with %d", errMalformed, rec.Data[0])
+	case len(m.text)+len(rec.Data) > m.limit:
+		return false, fmt.Errorf("%w: longer than %d bytes", errMalformed, m.limit)
+	case len(rec.Files) > 0 && (m.records > 1 || rec.Data[0] != pieceLast):
+		return false, fmt.Errorf("%w: a message with descriptors is one record", errMalformed)
+	}
+	m.text = append(m.text, rec.Data[1:]...)
+	return rec.Data[0] == pieceLast, nil
 }
 
 // A Holder is a process that has a lease of what is kept, or may still write it.

@@ -16,7 +16,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A Put is a version that is to be kept.
+// A Put says which version [Client.Put] makes.
 type Put struct {
 	Name        string
 	Labels      map[string]string
@@ -24,6 +24,7 @@ type Put struct {
 	Transaction string        // that writers of other parts know, or "": all parts come by one Put
 	Expect      *uint64       // the version that there has to be, 0 for none; nil is any
 	Timeout     time.Duration // after which the keeper gives an unfinished transaction up; the rest of ctx's time if 0
+	Keep        bool          // this process goes on using the parts, as a reader: [Kept].Parts
 }
 
 // A Part is one buffer of a version, on one device.
@@ -35,21 +36,31 @@ type Part struct {
 	Write  func(ctx context.Context, b *vmm.Buffer) error // fills the buffer, which is the caller's of Write for that time alone
 }
 
-// A Kept says what a keeper has of a Put.
+// A Kept says what has become of a Put.
 type Kept struct {
 	Version uint64   // or 0 while parts of it are missing
 	Missing int      // parts that other writers have to deliver
 	Digests []string // of the parts of this Put, in their order
+
+	// Parts are mapped read-only, with a lease each, if that was wanted (Put.Keep). The
+	// caller owns them.
+	Parts []*Attached
 }
 
-// Put has the keeper keep a version. Each part is booked, so that nothing is loaded for
-// which there is no room; then it is allocated, zeroed, written, its digest computed on
-// the device, unmapped, and handed over. The last of a version's parts commits it. This
-// process keeps nothing.
+// Put has the keeper keep a version. It books each part first, so that nothing is loaded that
+// a quota forbids. Then it allocates the part's memory, fills it with zeros, calls Part.Write,
+// computes the digest on the device, unmaps the memory and hands it over. The part that comes
+// last commits the version.
 //
-// Where the device has no room Put waits until ctx is done, and then names who holds the
-// memory: [*Error] of the code no-room. A keeper that dies meanwhile is waited for, and
-// the Put goes on with the next one. A Put that fails leaves the version before it as it is.
+// This process keeps nothing, unless p.Keep is set. Then Put waits for the parts of other
+// writers until ctx is done, and attaches to the committed version, without another copy. If
+// another version has been committed since, the error matches [ErrSuperseded], and Kept says
+// which version this Put made.
+//
+// If the device has no room, Put waits until ctx is done. Then the error is an [*Error] with the
+// code no-room that names who holds the memory. If the keeper dies meanwhile, Put waits for the
+// next one and goes on with it. A Put that fails leaves the version before it as it is, with one
+// exception: after an [*Error] with the code unknown the version may be committed later.
 func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
 	if err := checkPut(&p, parts); err != nil {
 		return Kept{}, err
@@ -68,6 +79,10 @@ func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
 		}
 		kept.Version, kept.Missing = a.Version, a.Missing
 		kept.Digests = append(kept.Digests, digest)
+	}
+	if p.Keep {
+		err := w.keep(ctx, parts, &kept)
+		return kept, err
 	}
 	return kept, nil
 }
@@ -168,6 +183,10 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 		if err := w.again(ctx); err != nil {
 			return a, "", lostKeeper(err)
 		}
+		if b.came != nil {
+			w.done++
+			return *b.came, digest, nil
+		}
 	}
 }
 
@@ -190,9 +209,12 @@ func fill(ctx context.Context, buf *vmm.Buffer, part Part) (string, error) {
 	return Digest(ctx, primary, buf.Ptr(), buf.Size())
 }
 
-// Digest is the digest of memory of a device that writers declare and readers verify:
-// gpufd-d1 and 32 hexadecimal digits.
+// Digest computes the digest of device memory that writers declare and readers verify:
+// gpufd-d1, a colon and 32 hexadecimal digits.
 func Digest(ctx context.Context, c *cu.Context, at cu.DevicePtr, size uint64) (string, error) {
+	if c == nil {
+		return "", fmt.Errorf("keeper: no context to compute a digest in: %w", cu.ErrClosed)
+	}
 	set, err := kernels.Load(c)
 	if err != nil {
 		return "", err
@@ -227,20 +249,18 @@ func (w *writer) room(ctx context.Context, part Part) (*vmm.Buffer, error) {
 func (w *writer) noRoom(part Part, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
-	no := &Error{Code: "no-room", Message: fmt.Sprintf("device %s has no room for %d bytes: %v", part.Device.UUID(), part.Size, err)}
+	no := &Error{Code: "no-room", Message: fmt.Sprintf("device %s has no room for %d bytes", part.Device.UUID(), part.Size)}
 	names, listErr := w.client.List(ctx)
 	if listErr != nil {
-		return no
+		names = nil // then nobody is named
 	}
 	for _, n := range names {
-		for _, p := range n.Parts {
-			if p.Device == part.Device.UUID().String() {
-				no.Message += fmt.Sprintf("; %s has %d bytes there, in use by %d (gpufd drain %s frees them first)", n.Name, p.Bytes, len(n.Holders), n.Name)
-				no.Holders = append(no.Holders, n.Holders...)
-				break
-			}
+		for _, u := range UsesOf(n, part.Device.UUID()) {
+			no.Message += "; " + u.String()
+			no.Holders = append(no.Holders, u.Holders...)
 		}
 	}
+	no.Message += fmt.Sprintf(": %v", err)
 	return no
 }
 

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/keeper/internal/lean"
@@ -13,10 +17,10 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A Server is a keeper. It holds descriptors of GPU memory and decides who gets them; it
-// loads no libcuda and maps no memory. All that must outlive it is in the fd store, a
-// process of its own: a server that dies at any moment is followed by one that goes on
-// where it was. It is safe for concurrent use.
+// A Server is a keeper. It holds descriptors of GPU memory and decides who gets them. It
+// loads no libcuda and maps no memory. The fd store, a process of its own, holds all that must
+// outlive the server: it may die at any moment, and the next one goes on where it was. A Server
+// is safe for concurrent use.
 type Server struct {
 	opts    Options
 	vault   *vault
@@ -29,43 +33,118 @@ type Server struct {
 	stop context.CancelCauseFunc
 	work sync.WaitGroup
 
-	mu       sync.Mutex
-	state    *state.State
-	offers   map[string]*offer // by the name that readers know it by
-	retired  []*offer          // whose name is another's, and which have leases
-	watchers map[chan Event]string
-	holders  *holders
-	missed   []state.HoldID // that were held when this server began
+	// Only changes need these: the one that has the turn uses them.
+	turn   *turn
+	ready  map[state.ID]material // of offers that a commit is about to make
+	missed []state.HoldID        // that were held when this server began
+	dead   map[state.ID]bool     // processes that have died, as no manifest says yet
+	saved  time.Time             // the last manifest
+	store  context.Context       // of conversations with the store: they last as long as it takes
+	cut    context.CancelFunc    // ends them, when the server ends and the store does not answer
+
+	// Others read these, too. A change writes them with mu held; retired and watchers are for
+	// anybody with mu. Nobody waits for the store with mu held.
+	mu        sync.Mutex
+	state     *state.State
+	offers    map[string]*offer   // by the name that readers know it by
+	retired   []*offer            // whose name is another's, and which have leases
+	resumable map[state.ID]*offer // of retired parts, for those who had them; by the id of the part's files
+	leaving   map[*offer]bool     // which are no more once the change is made
+	left      chan struct{}       // closed when that is clear
+	unoffered bool                // a part is kept and not offered, which should be
+	watchers  map[chan Event]string
+	fences    map[state.ID]time.Time // processes whose death is waited for, and since when
+
+	holders    *holders
+	complained string        // the last that was, by tend alone
+	begun      bool          // it serves, or has served
+	patience   time.Duration // with readers that are attaching when it ends
+
+	ear atomic.Pointer[offer] // which hears of readers that are refused, for all
 
 	processes *processes
 	attaching attaching
+	clients   *places // connections of the control socket
+	received  *places // descriptors of parts that are not delivered
 }
 
-// Open starts a keeper: it finds the fd store or starts one, takes up what is in there,
-// and listens. The caller owns the Server, and ends it with Close; what it keeps stays in
-// the fd store. ctx bounds the start.
+// Open starts a keeper. It finds the fd store or starts one, reads what the store holds, and
+// listens. The caller owns the Server and ends it with Close; what it keeps stays in the fd
+// store. ctx bounds the start.
 //
-// Errors: [sock.ErrInUse] for a socket that a living keeper has; those of
-// [share.Listen]; a manifest that cannot be read, which is left as it is.
+// Errors: [ErrBusy] if another keeper has the fd store; [sock.ErrInUse] if a living process has the
+// socket; those of [share.Listen]; and one for a manifest that cannot be read, which Open leaves as
+// it is.
 func Open(ctx context.Context, opts Options) (*Server, error) {
 	if err := opts.check(); err != nil {
+		return nil, err
+	}
+	return open(ctx, opts, nil)
+}
+
+// open is Open with options that were checked, and with what listens for metrics already, or
+// nil. After an error the caller closes that.
+func open(ctx context.Context, opts Options, scrapers net.Listener) (*Server, error) {
+	if err := makeDirectory(opts.Socket); err != nil {
 		return nil, err
 	}
 	vault, err := openVault(ctx, opts.Socket+storeSuffix, opts.Store)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, vault: vault, since: time.Now(), offers: map[string]*offer{}, watchers: map[chan Event]string{}}
+	s := &Server{opts: opts, vault: vault, since: time.Now(), patience: patience, offers: map[string]*offer{}, resumable: map[state.ID]*offer{}, ready: map[state.ID]material{}, watchers: map[chan Event]string{}, fences: map[state.ID]time.Time{}, dead: map[state.ID]bool{}}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
+	s.store, s.cut = context.WithCancel(context.Background())
+	s.turn = newTurn(opts.Timeout, s.isLate)
 	s.holders, s.processes = newHolders(s), newProcesses(s)
-	if err := s.start(ctx); err != nil {
-		return nil, errors.Join(err, s.Close())
+	owner, files := opts.Policy.Owner, receivable()
+	s.clients = newPlaces("connections", maxClients, maxClientsOfUID, ownersClients, owner)
+	s.received = newPlaces("descriptors of parts that were not delivered", files, files/2, files/4, owner)
+	if err := s.start(ctx, scrapers); err != nil {
+		return nil, errors.Join(err, s.fail(ctx))
 	}
 	return s, nil
 }
 
+// fail ends a server that has not begun, and with it a store that was started for it alone.
+func (s *Server) fail(ctx context.Context) error {
+	var err error
+	if s.vault.spawned {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.Timeout)
+		defer cancel()
+		err = s.vault.store.Exit(ctx)
+	}
+	return errors.Join(err, s.Close())
+}
+
 // start takes up what the store has, and serves.
-func (s *Server) start(ctx context.Context) error {
+func (s *Server) start(ctx context.Context, scrapers net.Listener) (err error) {
+	if scrapers == nil { // behind the store: a predecessor has the address as long as that
+		if scrapers, err = listenMetrics(s.opts.Metrics, false); err != nil {
+			return err
+		}
+	}
+	if err := s.takeUp(ctx); err != nil {
+		if scrapers != nil {
+			_ = scrapers.Close() // also the caller's
+		}
+		return err
+	}
+	at("serve")
+	s.begun = true
+	if scrapers != nil {
+		s.serveMetrics(scrapers)
+	}
+	s.readers.Start()
+	s.work.Go(s.acceptControl)
+	s.work.Go(s.holders.run)
+	s.work.Go(s.tend)
+	s.work.Go(func() { lean.Stay(s.ctx) })
+	return nil
+}
+
+// takeUp makes of what the store has this server's state, its sockets and its offers.
+func (s *Server) takeUp(ctx context.Context) error {
 	manifest, err := s.vault.store.Manifest(ctx)
 	if err != nil {
 		return fmt.Errorf("reading what the fd store keeps: %w", err)
@@ -83,23 +162,11 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.listen(ctx); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	err = s.recover()
-	s.mu.Unlock()
-	if err != nil {
-		return err
+	err = s.within(ctx, s.recover)
+	if ctx.Err() != nil {
+		return errors.Join(context.Cause(ctx), err)
 	}
-	if s.opts.Metrics != "" {
-		if err := s.serveMetrics(s.opts.Metrics); err != nil {
-			return err
-		}
-	}
-	s.readers.Start()
-	s.work.Go(s.acceptControl)
-	s.work.Go(s.holders.run)
-	s.work.Go(s.tend)
-	s.work.Go(func() { lean.Stay(s.ctx) })
-	return nil
+	return err
 }
 
 // dropStrays gives up what a keeper put into the store and died before it was named.
@@ -114,72 +181,75 @@ func (s *Server) dropStrays(ctx context.Context) error {
 	return s.vault.drop(ctx, strays...)
 }
 
-// mutate changes what is kept: all of what f does, or nothing. The store has the change
-// before anybody hears of it.
-func (s *Server) mutate(f func(*state.State) error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	next := s.state.Clone()
-	err := f(next)
-	var no *Error
-	if err != nil && !(errors.As(err, &no) && no.Changed) {
-		return err
-	}
-	return errors.Join(err, s.commit(next))
-}
-
-// commit makes next the state, or returns an error and leaves the state as it is. What
-// goes wrong behind that is said and loses nothing: the next keeper finds next. It runs
-// with mu held.
-func (s *Server) commit(next *state.State) error {
+// commit makes next the state, or returns an error and leaves the state as it is. counted
+// is what counts if it does. An error behind that is logged and loses nothing: the next keeper
+// finds next. It is part of a change.
+func (s *Server) commit(next *state.State, counted ...string) error {
 	if err := s.ctx.Err(); err != nil {
 		return errEnding
 	}
-	leases := s.holders.into(next)
-	next.Retire(time.Now())
-	dropped := next.Dropped()
-	ctx, cancel := s.step()
-	defer cancel()
-	at("swap")
-	err := s.vault.swap(ctx, next.Encode())
-	s.holders.keep(leases, err)
-	if err != nil {
-		s.doubt(err)
+	defer s.discard()
+	if err := s.prepare(next); err != nil {
 		return err
 	}
-	at("swapped")
-	s.state = next
+	s.takeLeave(next)
+	done := s.metrics.into(next, counted)
+	leases := s.holders.into(next)
+	for id := range s.dead {
+		next.Fence(id)
+	}
+	next.Retire(time.Now())
+	dropped := next.Dropped()
+	at("swap")
+	err := s.vault.swap(s.store, next.Encode())
+	if err == nil {
+		at("swapped")
+	}
+	s.publish(next, leases, err)
+	done(err)
+	if s.store.Err() != nil {
+		return errEnding // and nobody knows what the store has: the next keeper reads it there
+	}
+	if err != nil {
+		return err
+	}
+	s.saved = time.Now()
 	s.processes.forget(dropped)
-	s.reconcile()
 	at("drop")
 	s.drop(ids(dropped)...)
 	at("dropped")
 	return nil
 }
 
+// publish makes next, which the store has taken, known to everybody. After an error of the store
+// it publishes nothing.
+func (s *Server) publish(next *state.State, leases map[*holder]state.HoldID, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.stay()
+	s.holders.keep(leases, err)
+	if err != nil {
+		return
+	}
+	s.state = next
+	s.fenced()
+	s.followFences()
+	s.reconcile()
+}
+
 // errEnding says that this keeper changes nothing any more: clients hear it as the end of
 // their connection, and go on with the next keeper.
 var errEnding = fmt.Errorf("keeper: ending: %w", share.ErrClosed)
 
-// step bounds a conversation with the store. The end of the server does not cut it off, for
-// then nobody would know what the store has taken.
+// step bounds a step of a conversation. The end of the server does not cut it off: whoever
+// has asked is answered.
 func (s *Server) step() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(s.ctx), s.opts.Timeout)
 }
 
-// doubt ends a server that cannot know whether the store has taken a change. The next
-// one reads it there.
-func (s *Server) doubt(err error) {
-	if errors.Is(err, context.DeadlineExceeded) {
-		s.stop(fmt.Errorf("it is not known what the fd store has, start the keeper again: %w", err))
-	}
-}
-
-// drop gives up what no manifest names. It runs with mu held.
+// drop gives up what no manifest names. It is part of a change.
 func (s *Server) drop(ids ...uint64) {
-	ctx, cancel := s.step()
-	defer cancel()
-	if err := s.vault.drop(ctx, ids...); err != nil && !s.vault.lost() {
+	if err := s.vault.drop(s.store, ids...); err != nil && !s.vault.lost() {
 		s.log("giving up descriptors: %v", err)
 	}
 }
@@ -212,25 +282,60 @@ func (s *Server) tend() {
 	}
 }
 
+// savePause is how long what was counted waits at least for a manifest of its own.
+const savePause = time.Second / 2
+
 func (s *Server) expire() {
-	s.holders.flush()
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	next := s.state.Clone()
-	expired, retired, missed := next.Expire(now), next.Clone().Retire(now), s.giveUpMissed(next, now)
-	if !expired && !retired && !missed {
+	_ = s.holders.flush() // says so itself
+	if s.begin(s.ctx) != nil {
 		return
 	}
-	s.note(s.commit(next))
+	defer s.finish()
+	now := time.Now()
+	next := s.state.Clone()
+	expired, retired, missed := next.Expire(now), next.Clone().Retire(now), s.giveUpMissed(next, now)
+	counted := s.metrics.changed() && now.Sub(s.saved) > savePause
+	if s.unoffered {
+		s.mu.Lock()
+		s.reconcile()
+		s.mu.Unlock()
+	}
+	if !expired && !retired && !missed && !counted && len(s.dead) == 0 {
+		return
+	}
+	before := s.state
+	err := s.commit(next)
+	if err == nil {
+		s.announceRemoved(before)
+	}
+	if err == nil && missed {
+		s.missed = nil
+	}
+	s.note(err)
 }
 
-// note says what went wrong where nobody waits for it.
+// announceRemoved tells watchers which names have no version any more.
+func (s *Server) announceRemoved(before *state.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := map[string]bool{}
+	s.state.Current(func(name string, _ *state.Version) { kept[name] = true })
+	before.Current(func(name string, v *state.Version) {
+		if !kept[name] {
+			s.announce(Event{Name: name, Kind: "removed", Version: v.N, Text: "it has expired"})
+		}
+	})
+}
+
+// note says what went wrong where nobody waits for it. That the store is lost tend says.
 func (s *Server) note(err error) {
-	if err != nil && s.ctx.Err() == nil {
+	if err != nil && s.ctx.Err() == nil && state.CodeOf(err) != codeStoreLost {
 		s.log("%v", err)
 	}
 }
+
+// codeStoreLost says that there is no fd store now.
+const codeStoreLost = "store-lost"
 
 func (s *Server) log(format string, a ...any) {
 	if s.opts.Log != nil {
@@ -263,23 +368,27 @@ func (s *Server) Err() error {
 	return context.Cause(s.ctx)
 }
 
-// Close ends the server, and leaves in the fd store what it keeps, with the sockets: a
-// server that is opened again goes on with them. Consumers that connect meanwhile wait, and
-// those that are attaching are seen through. It may be called again and on nil.
+// Close ends the server. The fd store has what it keeps, and the sockets, and the next server
+// goes on with both. Readers that connect meanwhile wait for it. Close lets readers that
+// are attaching finish, for a second at most. If the fd store does not answer, Close waits for
+// it as long as Options.Timeout. It may be called again and on nil.
 func (s *Server) Close() error {
 	if s.isZero() {
 		return nil
 	}
 	s.stop(share.ErrClosed)
+	defer s.cut()
+	defer time.AfterFunc(s.opts.Timeout, s.cut).Stop() // a store that does not answer
 	var errs []error
 	if s.control != nil {
 		errs = append(errs, s.control.Close())
 	}
 	s.settle()
 	s.mu.Lock()
-	offers := append(s.retired, values(s.offers)...)
-	s.retired, s.offers = nil, map[string]*offer{}
+	offers := slices.Concat(s.retired, slices.Collect(maps.Values(s.offers)), slices.Collect(maps.Values(s.resumable)))
+	s.retired, s.offers, s.resumable = nil, nil, nil // reconcile makes no others
 	s.mu.Unlock()
+	at("offers taken")
 	if s.readers != nil {
 		errs = append(errs, s.readers.Close())
 	}
@@ -287,12 +396,24 @@ func (s *Server) Close() error {
 		errs = append(errs, o.standing.Close())
 	}
 	s.work.Wait()
+	s.save()
 	return errors.Join(append(errs, s.vault.Close())...)
 }
 
-func values(m map[string]*offer) (all []*offer) {
-	for _, o := range m {
-		all = append(all, o)
+// save leaves what was counted since the last manifest to the next keeper, if it is known
+// what the store has.
+func (s *Server) save() {
+	s.turn.taken <- struct{}{} // of who closes the server as well, at most
+	defer func() { <-s.turn.taken }()
+	why := context.Cause(s.ctx)
+	ordered := errors.Is(why, share.ErrClosed) || errors.Is(why, ErrYielded)
+	if !ordered || !s.begun || !s.metrics.changed() || s.store.Err() != nil {
+		return
 	}
-	return all
+	next := s.state.Clone()
+	done := s.metrics.into(next, nil)
+	err := s.vault.swap(s.store, next.Encode())
+	if done(err); err != nil && !s.vault.lost() {
+		s.log("the last of what was counted is lost: %v", err)
+	}
 }

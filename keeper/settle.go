@@ -59,7 +59,8 @@ func (a *attaching) wait(ctx context.Context) {
 	}
 }
 
-// patience is how long a server that ends waits for readers that are attaching.
+// patience is how long a server that ends waits for readers that are attaching (Server.patience),
+// and for other things that take a moment.
 const patience = time.Second
 
 // settle lets nobody in any more, and sees through who is attaching: whoever connects from
@@ -69,7 +70,7 @@ func (s *Server) settle() {
 	if s.readers == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), min(patience, s.opts.Timeout))
+	ctx, cancel := context.WithTimeout(context.Background(), min(s.patience, s.opts.Timeout))
 	defer cancel()
 	if err := s.leaveSocket(ctx); err == nil {
 		s.attaching.wait(ctx)

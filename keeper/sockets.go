@@ -3,9 +3,12 @@ package keeper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -18,6 +21,18 @@ const (
 	readersID  = firstOwnID + 1
 	controlID  = firstOwnID + 2
 )
+
+// makeDirectory makes the directory of a socket, if that alone is missing. A volume of a
+// pod may be written by others, so no socket may lie in it: this directory within may be
+// written by this user alone, and searched by its group. Whether one that is there will do
+// is for sock to say, and that there is none to make it in.
+func makeDirectory(socket string) error {
+	err := os.Mkdir(filepath.Dir(socket), 0o750)
+	if err == nil || errors.Is(err, os.ErrExist) || errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("making the socket's directory: %w; make it first, or choose another", err)
+}
 
 func oneFile(f *os.File) []*os.File { return []*os.File{f} }
 
@@ -36,7 +51,7 @@ func (s *Server) listen(ctx context.Context) error {
 		return err
 	}
 	return s.socket(ctx, controlID, func(from []*os.File) (files func() ([]*os.File, error), err error) {
-		opts := []sock.ListenOption{sock.WithMode(s.opts.Mode), sock.WithPolicy(s.opts.Peers)}
+		opts := []sock.ListenOption{sock.WithMode(s.opts.Mode), sock.WithPolicy(s.opts.Peers), sock.WithFarewell(lastWords(errNotNamed))}
 		if from != nil {
 			opts = append(opts, sock.WithInherited(from))
 		}
@@ -44,6 +59,9 @@ func (s *Server) listen(ctx context.Context) error {
 		return s.control.Files, err
 	})
 }
+
+// errNotNamed is all that a stranger hears at the control socket.
+var errNotNamed = &Error{Code: state.Denied, Message: "this keeper's policy names neither your uid nor your gid"}
 
 // socket opens one of the sockets: that of the store's, or where somebody has removed
 // that, a new one.
@@ -85,21 +103,38 @@ func (s *Server) authorize(peer sock.Peer, o share.Offer) error {
 	at("attach")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of := s.offers[o.Name]
+	if o.Access == 0 {
+		return s.mayList(peer, o)
+	}
+	ctx, cancel := s.step()
+	defer cancel()
+	of, err := s.await(ctx, func() *offer { return s.offerOf(o) })
+	if err != nil {
+		s.metrics.refused(atReaders, err)
+		return err
+	}
 	if of == nil {
 		return &Error{Code: state.NotFound, Message: o.Name + " is not kept any more"}
 	}
 	who := state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}
-	if _, _, err := s.state.Lease(of.name, of.part.Index, who); err != nil {
-		s.metrics.refused(err)
+	h := state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: o.Access, Since: time.Now()}
+	if err := s.mayHold(of, h); err != nil {
+		s.metrics.refused(atReaders, err)
 		return err
 	}
-	// Whether it may write, and whether there is room for it, is asked of a copy.
-	_, err := s.state.Clone().Hold(of.name, state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: o.Access})
-	if err != nil {
-		s.metrics.refused(err)
+	s.holders.admit(of, h)
+	return nil
+}
+
+// mayList says whether a peer that asks for a list hears of an offer: if it could read it. It
+// waits for nothing, and counts as nothing. It runs with mu held.
+func (s *Server) mayList(peer sock.Peer, o share.Offer) error {
+	of := s.offerOf(o)
+	if of == nil {
+		return &Error{Code: state.NotFound, Message: o.Name + " is not kept any more"}
 	}
-	return err
+	who := state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}
+	return s.mayHold(of, state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: cu.ReadOnly, Since: time.Now()})
 }
 
 // self is the keeper's own user, who may see all.

@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"os"
 	"time"
 
+	"github.com/gpufd/gpufd/internal/memfd"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -16,24 +21,43 @@ var ErrBusy = fdstore.ErrBusy
 // takeOverPause is how long TakeOver waits before it asks for the store again.
 const takeOverPause = 20 * time.Millisecond
 
-// TakeOver is Open in the place of a keeper that lives, which ends: for an upgrade. Nobody
-// who connects meanwhile is refused. Without a keeper there it is Open.
+// TakeOver opens a keeper in the place of a living one, which ends: for an upgrade. Nobody who
+// connects meanwhile is refused. If there is no keeper TakeOver is Open.
+//
+// Before it asks the other keeper to end, TakeOver listens for metrics and reads what that keeper
+// keeps. If this fails, the other keeper serves on. If something fails later, the other one goes
+// on with [TakeBack].
 func TakeOver(ctx context.Context, opts Options) (*Server, error) {
-	s, err := Open(ctx, opts)
-	if !errors.Is(err, ErrBusy) {
-		return s, err
+	if err := opts.check(); err != nil {
+		return nil, err
 	}
-	c, err := Dial(ctx, opts.Socket)
-	if err == nil {
-		err = errors.Join(c.Yield(ctx), c.Close())
+	scrapers, err := listenMetrics(opts.Metrics, true)
+	if err != nil {
+		return nil, err
 	}
-	if err != nil && !errors.Is(err, sock.ErrNoListener) {
-		return nil, fmt.Errorf("asking the keeper to yield: %w", err)
+	s, err := takeOver(ctx, opts, scrapers)
+	if err != nil && scrapers != nil {
+		_ = scrapers.Close()
 	}
+	return s, err
+}
+
+// takeOver asks whoever has the store to yield, until nobody has it.
+func takeOver(ctx context.Context, opts Options, scrapers net.Listener) (*Server, error) {
+	var yielded time.Time // when somebody did
 	for {
-		s, err := Open(ctx, opts)
+		s, err := open(ctx, opts, scrapers)
 		if !errors.Is(err, ErrBusy) {
 			return s, err
+		}
+		if time.Since(yielded) > patience { // else it is ending; later another one has followed it
+			ok, err := askToYield(ctx, opts)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				yielded = time.Now()
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -43,9 +67,142 @@ func TakeOver(ctx context.Context, opts Options) (*Server, error) {
 	}
 }
 
-// storeDone is closed when the store has died.
-func (s *Server) storeDone() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.vault.store.Done()
+// askToYield has the keeper that serves end, once it is clear that this process can go on
+// with what that one keeps. It returns false if no keeper answers now: the store is free
+// soon, or the one that has it is about to serve.
+func askToYield(ctx context.Context, opts Options) (yielded bool, err error) {
+	step, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c, err := Dial(step, opts.Socket)
+	if err == nil {
+		defer c.Close()
+		_, err = c.Status(step)
+	}
+	switch {
+	case errors.Is(err, sock.ErrNoListener), errors.Is(err, sock.ErrPeerLost), errors.Is(err, context.DeadlineExceeded):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("asking the keeper to yield: %w", err)
+	}
+	err = c.canFollow(ctx, opts.Policy)
+	if errors.Is(err, sock.ErrPeerLost) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("this keeper cannot follow the one that serves, which goes on: %w", err)
+	}
+	if err := c.Yield(ctx); err != nil && !errors.Is(err, sock.ErrPeerLost) {
+		return false, fmt.Errorf("asking the keeper to yield: %w", err)
+	}
+	return true, nil
 }
+
+// canFollow says whether this process can read the manifest of the keeper that serves.
+func (c *Client) canFollow(ctx context.Context, p Policy) error {
+	manifest, err := c.manifest(ctx)
+	if state.CodeOf(err) == state.BadRequest {
+		return nil // it is from before there was this operation, and so is its manifest
+	}
+	if err != nil {
+		return err
+	}
+	_, err = state.Decode(manifest, p)
+	return err
+}
+
+// manifest is what the keeper would leave to a successor now.
+func (c *Client) manifest(ctx context.Context) ([]byte, error) {
+	back, err := c.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer back()
+	_, files, err := c.exchange(ctx, request{Op: opManifest})
+	defer sock.DropFiles(files)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) != 1 {
+		return nil, errMalformed
+	}
+	return io.ReadAll(io.NewSectionReader(files[0], 0, fdstore.MaxManifest))
+}
+
+// manifest is the answer to a successor that wants to know whether it can read that.
+func (c *session) manifest() (reply, []*os.File, error) {
+	if err := c.mayYield(); err != nil {
+		return reply{}, nil, err
+	}
+	c.server.mu.Lock()
+	text := c.server.state.Encode()
+	c.server.mu.Unlock()
+	f, err := memfd.Sealed("gpufd-manifest", text)
+	if err != nil {
+		return reply{}, nil, err
+	}
+	return reply{}, oneFile(f), nil
+}
+
+// TakeBack is for a program whose keeper has yielded ([ErrYielded]) and was closed. It waits
+// until the successor serves, and then returns nil and no error. If the successor gives up or
+// dies before that, TakeBack opens a keeper with the options. ctx bounds it.
+func TakeBack(ctx context.Context, opts Options) (*Server, error) {
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	serves := make(chan bool, 1)
+	go func() { serves <- awaitService(asking, opts.Socket) }()
+	for free := time.Duration(0); ; {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for the keeper that has taken over: %w", context.Cause(ctx))
+		case ok := <-serves:
+			if ok {
+				return nil, nil
+			}
+			serves = nil
+		case <-time.After(takeOverPause):
+		}
+		if free += takeOverPause; isBusy(ctx, opts.Socket) {
+			free = 0
+		}
+		if free < patience {
+			continue // it asks for the store as often as this does
+		}
+		s, err := Open(ctx, opts)
+		if !errors.Is(err, ErrBusy) {
+			return s, err
+		}
+		free = 0
+	}
+}
+
+// awaitService waits until a keeper answers.
+func awaitService(ctx context.Context, socket string) bool {
+	for ctx.Err() == nil {
+		c, err := Dial(ctx, socket)
+		if err == nil {
+			_, err = c.Status(ctx)
+			_ = c.Close()
+		}
+		if err == nil {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(takeOverPause):
+		}
+	}
+	return false
+}
+
+// isBusy says whether a keeper has the store.
+func isBusy(ctx context.Context, socket string) bool {
+	store, err := fdstore.Dial(ctx, socket+storeSuffix)
+	if err == nil {
+		_ = store.Close()
+	}
+	return errors.Is(err, ErrBusy)
+}
+
+// storeDone is closed when the store has died.
+func (s *Server) storeDone() <-chan struct{} { return s.vault.client().Done() }

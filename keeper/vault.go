@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,24 +18,38 @@ import (
 )
 
 // A vault is what the fd store holds, and copies of all of that: the keeper and its store
-// each can lose the other. It is used with the server's mu held.
+// each can lose the other. One change at a time uses it ([Server.begin]).
 type vault struct {
 	path  string
 	argv  []string // that start a store
-	store *fdstore.Client
-	pid   int // of the store
 	files map[uint64][]*os.File
+
+	spawned bool // by this vault, for nobody had one
+
+	mu    sync.Mutex // of what is asked for between changes, too
+	store *fdstore.Client
+	is    fdstore.Status // what the store is
 }
 
-// openVault finds the store or starts one, and copies what it holds.
+// client is the connection to the store.
+func (v *vault) client() *fdstore.Client {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.store
+}
+
+// pid is that of the store.
+func (v *vault) pid() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.is.PID
+}
+
+// openVault finds the store, or starts one or waits for one, and copies what it holds.
 func openVault(ctx context.Context, path string, argv []string) (*vault, error) {
 	v := &vault{path: path, argv: argv, files: map[uint64][]*os.File{}}
 	var err error
-	v.store, err = fdstore.Dial(ctx, path)
-	if errors.Is(err, sock.ErrNoListener) {
-		v.store, err = v.spawn(ctx)
-	}
-	if err != nil {
+	if v.store, v.spawned, err = v.find(ctx, func() {}); err != nil {
 		return nil, err
 	}
 	if err := v.load(ctx); err != nil {
@@ -43,11 +58,33 @@ func openVault(ctx context.Context, path string, argv []string) (*vault, error) 
 	return v, nil
 }
 
-func (v *vault) spawn(ctx context.Context) (*fdstore.Client, error) {
-	if len(v.argv) == 0 {
-		return nil, fmt.Errorf("keeper: there is no fd store at %s, and none is to be started: %w", v.path, sock.ErrNoListener)
+// storePause is how long find waits before it looks for a store again.
+const storePause = 20 * time.Millisecond
+
+// find returns the store that is there, else one that it starts, and whether it did. Where
+// it is to start none, it waits for one until ctx is done. none is called first if there is
+// none.
+func (v *vault) find(ctx context.Context, none func()) (store *fdstore.Client, spawned bool, err error) {
+	for first := true; ; first = false {
+		store, err := fdstore.Dial(ctx, v.path)
+		waited := !first && ctx.Err() != nil // also if that ended the dial
+		if err == nil || !waited && !errors.Is(err, sock.ErrNoListener) {
+			return store, false, err
+		}
+		if first {
+			none()
+		}
+		if len(v.argv) > 0 {
+			store, err := fdstore.Spawn(ctx, v.path, append(slices.Clip(v.argv), v.path)...)
+			return store, err == nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, false, fmt.Errorf("keeper: waiting for an fd store: %w: %v; start one there: gpufd fd-store %s", context.Cause(ctx), err, v.path)
+		case <-time.After(storePause):
+			at("look again")
+		}
 	}
-	return fdstore.Spawn(ctx, v.path, append(slices.Clip(v.argv), v.path)...)
 }
 
 func (v *vault) load(ctx context.Context) error {
@@ -60,12 +97,7 @@ func (v *vault) load(ctx context.Context) error {
 			return err
 		}
 	}
-	return v.learn(ctx)
-}
-
-func (v *vault) learn(ctx context.Context) error {
-	st, err := v.store.Status(ctx)
-	v.pid = st.PID
+	v.is, err = v.store.Status(ctx)
 	return err
 }
 
@@ -75,7 +107,7 @@ func (v *vault) hold(ctx context.Context, id uint64, files []*os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := v.store.Hold(ctx, id, files); err != nil {
+	if err := v.store.Hold(ctx, id, own); err != nil { // the caller may have closed its own by now
 		return errors.Join(v.failed(err), sock.CloseFiles(own))
 	}
 	v.files[id] = own
@@ -118,48 +150,95 @@ func (v *vault) failed(err error) error {
 		return nil
 	}
 	if v.lost() {
-		return &Error{Code: "store-lost", Message: "the fd store has died, and nothing was changed: try again when the keeper has given another one what it holds: " + err.Error()}
+		return &Error{Code: codeStoreLost, Message: "the fd store is lost, and nothing was changed: try again when the keeper has found it again, or has given another one what it holds: " + err.Error()}
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the fd store did not say whether it has taken a change: %w", err)
 	}
 	return &Error{Code: "store", Message: "the fd store did not take the change, and nothing was changed: " + err.Error()}
 }
 
-// lost says whether the store has died.
+// lost says whether the store has died, or the connection to it.
 func (v *vault) lost() bool {
 	select {
-	case <-v.store.Done():
+	case <-v.client().Done():
 		return true
 	default:
 		return false
 	}
 }
 
-// refill starts another store, in the place of one that has died, and gives it everything.
-func (v *vault) refill(ctx context.Context, manifest []byte) error {
-	store, err := v.spawn(ctx)
+// refill gives a store everything that it has not: in the place of one that has died, or to
+// which the connection is lost. spawned says that this vault has started it.
+func (v *vault) refill(ctx context.Context, store *fdstore.Client, spawned bool, manifest []byte) error {
+	is, err := store.Status(ctx)
+	if err == nil {
+		err = v.fill(ctx, store, is, manifest)
+	}
+	if err != nil {
+		return errors.Join(err, leave(ctx, store, spawned))
+	}
+	_ = v.store.Close()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.store, v.is = store, is
+	return nil
+}
+
+// leave gives a store up that has not become this vault's. One that was started for it ends:
+// the next keeper would find it empty.
+func leave(ctx context.Context, store *fdstore.Client, spawned bool) error {
+	var err error
+	if spawned {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		err = store.Exit(ctx)
+	}
+	return errors.Join(err, store.Close())
+}
+
+// fill has a store hold what this vault has, and nothing else.
+func (v *vault) fill(ctx context.Context, store *fdstore.Client, is fdstore.Status, manifest []byte) error {
+	held, err := v.remains(ctx, store, is)
 	if err != nil {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(v.files)) {
-		if err = store.Hold(ctx, id, v.files[id]); err != nil {
-			break
+		if _, ok := held[id]; ok {
+			continue
+		}
+		if err := store.Hold(ctx, id, v.files[id]); err != nil {
+			return err
 		}
 	}
-	if err == nil {
-		err = store.Swap(ctx, manifest)
+	return store.Swap(ctx, manifest)
+}
+
+// remains drops from a store what is not this vault's, and returns what is. In the store
+// that it had before the ids are the same; another one is taken if nobody needs it: it has
+// no manifest.
+func (v *vault) remains(ctx context.Context, store *fdstore.Client, st fdstore.Status) (map[uint64]int, error) {
+	if !st.Same(v.is) && st.Manifest >= 0 {
+		return nil, fmt.Errorf("keeper: the fd store at %s, process %d, holds what another keeper has put there: end that process to have this keeper's taken", v.path, st.PID)
 	}
+	held, err := store.List(ctx)
 	if err != nil {
-		return errors.Join(err, store.Exit(ctx), store.Close())
+		return nil, err
 	}
-	_ = v.store.Close()
-	v.store = store
-	return v.learn(ctx)
+	var others []uint64
+	for id, n := range held {
+		if !st.Same(v.is) || n != len(v.files[id]) {
+			others = append(others, id)
+			delete(held, id)
+		}
+	}
+	return held, store.Drop(ctx, others...)
 }
 
 // Close gives up the copies; what the store holds stays.
 func (v *vault) Close() error {
+	v.mu.Lock() // it may be closed twice at the same time
+	defer v.mu.Unlock()
 	for _, files := range v.files {
 		sock.DropFiles(files)
 	}
@@ -190,23 +269,51 @@ func duplicates(files []*os.File) (own []*os.File, err error) {
 	return own, nil
 }
 
-// replaceStore gives another fd store all that this keeper holds, when its own has died,
-// and says loudly what it would mean to end before.
+// replaceStore gives an fd store all that this keeper holds, when its own is lost, and says
+// loudly what it would mean to end before.
 func (s *Server) replaceStore() {
-	s.log("the fd store has died: until another one has everything, the end of this keeper would lose what is kept")
 	ctx, cancel := context.WithTimeout(s.ctx, s.opts.Timeout)
 	defer cancel()
-	s.mu.Lock()
-	err := s.vault.refill(ctx, s.state.Encode())
-	pid := s.vault.pid
-	s.mu.Unlock()
+	store, spawned, err := s.vault.find(ctx, func() { // changes fail meanwhile, and do not wait
+		at("no store")
+		s.complain("the fd store has died: until another one has everything, the end of this keeper would lose what is kept")
+	})
+	before := s.vault.is
 	if err == nil {
-		s.log("another fd store, process %d, holds everything", pid)
-		return
+		err = s.refill(ctx, store, spawned)
 	}
-	s.log("giving another fd store everything: %v; what is kept is lost if this keeper ends", err)
-	select {
-	case <-s.ctx.Done():
-	case <-time.After(time.Second):
+	switch {
+	case err == nil && s.vault.is.Same(before):
+		s.complained = ""
+		s.log("the connection to the fd store was lost, and is there again")
+	case err == nil:
+		s.complained = ""
+		s.log("another fd store, process %d, holds everything", s.vault.is.PID)
+	default:
+		s.complain(fmt.Sprintf("giving another fd store everything: %v; what is kept may be lost if this keeper ends", err))
+		select {
+		case <-s.ctx.Done():
+		case <-time.After(outagePause):
+		}
+	}
+}
+
+// refill gives a store everything, as a change of its own.
+func (s *Server) refill(ctx context.Context, store *fdstore.Client, spawned bool) error {
+	if err := s.begin(ctx); err != nil {
+		return errors.Join(err, leave(ctx, store, spawned))
+	}
+	defer s.finish()
+	return s.vault.refill(ctx, store, spawned, s.state.Encode())
+}
+
+// outagePause is how long the keeper waits before it tries again what needs the fd store.
+const outagePause = time.Second
+
+// complain says what lasts, once.
+func (s *Server) complain(line string) {
+	if line != s.complained {
+		s.complained = line
+		s.log("%s", line)
 	}
 }

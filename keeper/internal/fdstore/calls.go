@@ -8,8 +8,7 @@ import (
 	"math"
 	"os"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/gpufd/gpufd/internal/memfd"
 	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -29,6 +28,7 @@ func (c *Client) status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	s, err := parseStatus(r.body)
+	s.Identity = r.id
 	return s, errors.Join(err, r.rec.Close())
 }
 
@@ -77,35 +77,13 @@ func (c *Client) requestNothing(ctx context.Context, h header, body []byte, file
 // Manifest tells.
 func (c *Client) Swap(ctx context.Context, manifest []byte) error {
 	return c.do(ctx, "swap", func() error {
-		f, err := sealedFile(manifest)
+		f, err := memfd.Sealed("gpufd-manifest", manifest)
 		if err != nil {
 			return err
 		}
 		err = c.requestNothing(ctx, header{op: opSwap}, nil, f)
 		return errors.Join(err, f.Close())
 	})
-}
-
-// sealedFile returns a memfd with the seals of a manifest, owned by the caller
-// (memfd_create(2)).
-func sealedFile(content []byte) (*os.File, error) {
-	// Linux before 6.3 does not know MFD_NOEXEC_SEAL; a newer one may insist on it
-	// (vm.memfd_noexec).
-	fd, err := unix.MemfdCreate("gpufd-manifest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
-	if errors.Is(err, unix.EINVAL) {
-		fd, err = unix.MemfdCreate("gpufd-manifest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	}
-	if err != nil {
-		return nil, os.NewSyscallError("memfd_create", err)
-	}
-	f := os.NewFile(uintptr(fd), "manifest")
-	if _, err := f.Write(content); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, sealed); err != nil {
-		return nil, errors.Join(os.NewSyscallError("fcntl", err), f.Close())
-	}
-	return f, nil
 }
 
 // Manifest returns the manifest, and nil if there is none. An empty one is not nil.

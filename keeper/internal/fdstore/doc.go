@@ -6,7 +6,7 @@
 // It holds sets of 1 to [MaxSet] descriptors, each under a 64-bit id that the keeper
 // chose, and one manifest: a memfd that nobody can change any more (sealed,
 // fcntl(2)). A set counts when all of it has come, and a manifest replaces the earlier
-// one in one step. So whoever comes after a keeper that died finds the old state or the
+// one in one step. So the keeper that follows one that died finds the old state or the
 // new one, and perhaps sets that no manifest names.
 //
 //	c, err := fdstore.Spawn(ctx, path, "/proc/self/exe", "store", path) // calls Run
@@ -20,10 +20,10 @@
 // # One keeper at a time
 //
 // The first connection has the store until it ends. Another one is refused
-// ([ErrBusy], with the pid of who has it) if the first does not end within a fifth of a
-// second: a keeper that was killed a moment ago may still be dying. Only the store's own
-// user may connect (sock.Policy). A set that was half sent when its keeper died is
-// closed.
+// ([ErrBusy], with the pid of the keeper that has it) if the first does not end within a
+// fifth of a second: a keeper that was killed a moment ago may still be dying. Only the
+// store's own user may connect (sock.Policy). A set that was half sent when its keeper died
+// is closed.
 //
 // # Protocol
 //
@@ -47,7 +47,8 @@
 //
 //	1 STATUS    answer: pid, sets, descriptors, how many more fit, bytes of the
 //	            manifest (all bits set if there is none), and since when the store runs
-//	            (nanoseconds since 1970), 8 bytes each
+//	            (nanoseconds since 1970), 8 bytes each. id: the store's identity, a random
+//	            number that is not 0; 0 of stores from before there was one
 //	2 HOLD      a part of a set: id; count, the descriptors of the whole set; from, the
 //	            index of the first one in this record; 1 to 64 descriptors. Parts come in
 //	            order. Any other request in between discards those that have come.
@@ -71,14 +72,14 @@
 //
 //   - A call whose context ends between request and answer has an unknown outcome: ask
 //     (List, Manifest).
-//   - To close a descriptor may take long: of a GPU's memory 740 µs, of others for ever.
-//     So Drop returns before the store has closed anything. What is being closed counts
-//     as held until it is closed.
+//   - Closing a descriptor may take long: 740 µs for memory of a GPU, for ever for some
+//     others. So Drop returns before the store has closed anything. A descriptor counts as
+//     held until it is closed.
 //   - Service managers kill what a service started along with it. Under systemd run the
 //     store as a service of its own, or the keeper with KillMode=process. The store ends
 //     on SIGTERM and SIGINT, and then what it held is gone. SIGHUP does nothing.
-//   - A store that somebody sends SIGKILL, or that the kernel's OOM killer picks, loses
-//     what it holds. There is only one copy.
+//   - A store that is killed, by SIGKILL or by the kernel's OOM killer, loses what it
+//     holds. There is only one copy.
 //
 // systemd's own store (sd_notify(3), FDSTORE=1) is not used: it exists under systemd
 // alone, gives descriptors back only when the service starts again, closes those that

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// What a store refuses, and then has not changed anything.
+// The reasons for which a store refuses a request. It has changed nothing then.
 var (
 	// ErrMalformed: a record that is none of the protocol's.
 	ErrMalformed = errors.New("malformed record")

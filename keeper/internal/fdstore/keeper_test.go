@@ -134,6 +134,26 @@ func requireSets(t *testing.T, c *Client, sets map[uint64]int) {
 	require.Equal(t, total, status(t, c).Descriptors)
 }
 
+// A store is told from another by a random number: pids are the same in containers.
+func TestIdentity(t *testing.T) {
+	path := serving(t, roomy)
+	c := dialed(t, path)
+	first := status(t, c)
+	require.NoError(t, c.Close())
+	require.True(t, first.Same(status(t, dialed(t, path))))
+	other := status(t, dialed(t, serving(t, roomy)))
+	require.Equal(t, first.PID, other.PID, "both are in this process")
+	other.Since = first.Since
+	require.False(t, first.Same(other))
+
+	older := Status{PID: 1, Since: first.Since} // which says no number
+	require.True(t, older.Same(older))
+	require.False(t, older.Same(first))
+	for _, s := range []Status{{PID: 2, Since: first.Since}, {PID: 1, Since: first.Since.Add(1)}} {
+		require.False(t, older.Same(s))
+	}
+}
+
 func TestOneKeeperAtATime(t *testing.T) {
 	path := serving(t, roomy)
 	first := dialed(t, path)

@@ -3,6 +3,8 @@ package fdstore
 import (
 	"fmt"
 	"maps"
+	"math"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
@@ -11,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/internal/memfd"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -21,8 +24,8 @@ const (
 	// MaxManifest is how long a manifest is at most, in bytes.
 	MaxManifest = 256 << 20
 
-	// sealed are the seals of a manifest (fcntl(2), F_ADD_SEALS).
-	sealed = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	// sealed are the seals of a manifest.
+	sealed = memfd.Seals
 
 	// spare is how many descriptors are kept free for one record that is received or
 	// sent, and for what the process has open besides: its socket, its keeper, who else
@@ -43,6 +46,7 @@ type store struct {
 	closing  atomic.Int64 // descriptors that are being closed
 	limit    int          // how many this process may have open
 	since    time.Time
+	identity uint64
 }
 
 // half is a set that has come in part. fds is nil while there is none.
@@ -60,7 +64,7 @@ type answer struct {
 }
 
 func newStore(limit int) *store {
-	return &store{sets: map[uint64][]int{}, manifest: -1, limit: limit, since: time.Now()}
+	return &store{sets: map[uint64][]int{}, manifest: -1, limit: limit, since: time.Now(), identity: 1 + rand.Uint64N(math.MaxUint64)}
 }
 
 // handle does what a request asks for. Its files remain the caller's.
@@ -92,7 +96,7 @@ func (s *store) do(a *answer, h header, body []byte, files []*os.File) error {
 	}
 	switch h.op {
 	case opStatus:
-		a.body = s.status().append(nil)
+		a.id, a.body = s.identity, s.status().append(nil)
 		return nil
 	case opHold:
 		return s.hold(h, files)
@@ -187,8 +191,8 @@ func (s *store) take(files []*os.File) error {
 	return nil
 }
 
-// duplicate returns a descriptor that the caller owns. What Receive made is never
-// changed by Fd: it was given to os.NewFile.
+// duplicate returns a descriptor that the caller owns. Fd changes no file that Receive
+// made, because os.NewFile did.
 func duplicate(f *os.File) (int, error) {
 	defer runtime.KeepAlive(f)
 	return duplicateFD(int(f.Fd()))

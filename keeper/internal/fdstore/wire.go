@@ -125,6 +125,16 @@ type Status struct {
 	Room        int       // how many more it can hold (RLIMIT_NOFILE)
 	Manifest    int64     // bytes; -1 if there is none
 	Since       time.Time // when it began
+	Identity    uint64    // a random number of the store's; 0: it is from before there was one
+}
+
+// Same says whether two statuses are of one store. Its pid does not tell: in containers all
+// stores have the same.
+func (s Status) Same(as Status) bool {
+	if s.Identity != 0 && as.Identity != 0 {
+		return s.Identity == as.Identity
+	}
+	return s.Identity == as.Identity && s.PID == as.PID && s.Since.Equal(as.Since)
 }
 
 func (s Status) append(b []byte) []byte {

@@ -64,7 +64,7 @@ func (s *State) mayBook(b *Booking) (*Rule, error) {
 		return nil, err
 	}
 	if slices.Contains(s.draining, b.Device) {
-		return nil, fail(Draining, "%s is draining: book on another device, or wait until the keeper's owner takes that back", b.Device)
+		return nil, fail(Draining, "%s is draining: book on another device, or wait until the keeper's owner ends that (gpufd drain --undo)", b.Device)
 	}
 	if s.uses(b.By.Pidfd) {
 		return nil, fail(BadRequest, "id %d is of a part's descriptors, not of a pidfd", b.By.Pidfd)
@@ -87,7 +87,7 @@ func (r *record) expected(name string, expect *uint64) error {
 	if n == 0 {
 		return fail(Conflict, "%q has no version, and its writer expected version %d: it was removed", name, *expect)
 	}
-	e := fail(Conflict, "%q has version %d, and its writer expected version %d: read that, and decide anew", name, n, *expect)
+	e := fail(Conflict, "%q has version %d, and its writer expected version %d: read version %d, then decide whether to write", name, n, *expect, n)
 	for i := range r.Current.Parts {
 		e.because(r.Current.Parts[i].Writer.asHolder(i))
 	}
@@ -228,8 +228,9 @@ func (s *State) Bookings() map[string]Booking {
 	return all
 }
 
-// Cancel gives up a booking: its writer does not want it any more, or has died. What has
-// come of its transaction stays until the deadline, and the part may be booked again.
+// Cancel gives up a booking: its writer does not want it any more, or has died. The
+// delivered parts of its transaction stay until the deadline, and the part may be booked
+// again.
 //
 // Errors: [NotFound].
 func (s *State) Cancel(ticket string) error {

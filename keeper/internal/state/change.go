@@ -10,8 +10,8 @@ import (
 )
 
 // Remove takes the current version of a name from readers that come later. It is retired:
-// those that have it keep it. What is being written under the name goes on, and its
-// version will be the next.
+// those that have it keep it. Writers of the name go on, and their version will be the
+// next.
 //
 // Errors: [Denied]; [NotFound].
 func (s *State) Remove(name string, by Who) error {
@@ -55,8 +55,8 @@ func (s *State) Drain(name string, by Who, on bool) error {
 // maxDraining bounds the devices that are draining.
 const maxDraining = 256
 
-// DrainDevice has a device take no new leases and bookings, or take them again. What was
-// booked there may still be delivered.
+// DrainDevice has a device take no new leases and bookings, or take them again. Parts
+// that were booked there may still be delivered.
 //
 // Errors: [Denied] to all but the keeper's own uid; [BadRequest] for too many devices.
 func (s *State) DrainDevice(dev cu.UUID, by Who, on bool) error {
@@ -79,12 +79,14 @@ func (s *State) DrainDevice(dev cu.UUID, by Who, on bool) error {
 	return nil
 }
 
-// Report notes what a process says of a part's bytes. If it may write or remove the name
-// its word counts: a part that it finds [Damaged] or [Quarantined] is served no more, and
-// [OK] ends a quarantine. Nothing ends damage but another version. Of others who may read
-// the name, reports of damage are counted and shown.
+// Report notes what a process says of a part's bytes. If the process may write or remove
+// the name, its word counts: a part that it finds [Damaged] or [Quarantined] is served no
+// more. If it may only read the name, the report is counted and shown. [OK] ends a
+// quarantine, and takes the right to remove the name: the right to write it is not enough.
+// Only another version ends damage.
 //
-// Errors: [BadRequest]; [Denied]; [NotFound], also of a version that is not kept any more.
+// Errors: [BadRequest]; [Denied]; [NotFound], also of a version that is not kept any more;
+// [IsDamaged] for a damaged part that is said to be OK.
 func (s *State) Report(name string, version uint64, part int, by Who, verdict PartState, reason string) (counted bool, err error) {
 	rule, err := s.rules().allow(by, name, Write, Remove, Read)
 	if err != nil {
@@ -102,6 +104,11 @@ func (s *State) Report(name string, version uint64, part int, by Who, verdict Pa
 		return false, fail(NotFound, "part %d of version %d of %q is not kept", part, version, name)
 	}
 	counted = rule.allows(Write, Remove)
+	if verdict == OK {
+		if err := s.mayClear(name, v, part, by); err != nil {
+			return false, err
+		}
+	}
 	r, v = r.clone(), v.clone()
 	v.Parts[part].judge(counted, verdict, reason)
 	r.swap(v)
@@ -109,10 +116,21 @@ func (s *State) Report(name string, version uint64, part int, by Who, verdict Pa
 	return counted, nil
 }
 
+// mayClear says whether a process may end the quarantine of a part.
+func (s *State) mayClear(name string, v *Version, part int, by Who) error {
+	if _, err := s.rules().allow(by, name, Remove); err != nil {
+		return err
+	}
+	if p := &v.Parts[part]; p.State == Damaged {
+		return fail(IsDamaged, "part %d of version %d of %q is damaged for good (%s): put another version", part, v.N, name, p.Reason)
+	}
+	return nil
+}
+
 // judge applies a report.
 func (p *Part) judge(counted bool, verdict PartState, reason string) {
 	switch {
-	case !counted && verdict != OK && p.Reports < maxReports:
+	case !counted && p.Reports < maxReports:
 		p.Reports++
 	case !counted || p.State == Damaged:
 	case verdict == OK:
@@ -139,9 +157,9 @@ func (r *record) swap(v *Version) {
 }
 
 // Fence notes that the process of a pidfd has ended, and reports whether that changed
-// anything. What it wrote cannot change any more: its parts are fenced. Its bookings are
-// given up, with what has come of a [Private] transaction. Where it is a holder it is fenced, and gone if it is lost as well. The pidfd
-// is among the next Dropped.
+// anything. The process cannot write any more: its parts are fenced. Its bookings are
+// given up, with what has come of a [Private] transaction. Where it is a holder it is
+// fenced, and gone if it is lost or revoked as well. The pidfd is among the next Dropped.
 func (s *State) Fence(pidfd ID) (changed bool) {
 	if pidfd == 0 {
 		return false
@@ -179,7 +197,7 @@ func (r *record) fence(pidfd ID) {
 			h.Fenced, h.Pidfd = true, 0
 		}
 	}
-	r.Holders = slices.DeleteFunc(r.Holders, func(h held) bool { return h.Holder.Fenced && h.Holder.Lost })
+	r.Holders = slices.DeleteFunc(r.Holders, func(h held) bool { return h.Holder.Fenced && !h.Holder.leased() })
 }
 
 // orphaned says whether the only process that would bring the rest has died.

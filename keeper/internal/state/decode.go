@@ -13,8 +13,8 @@ const maxManifest = 4 * maxState
 // Decode reads a manifest that Encode wrote, for a keeper with that policy, which need
 // not be the one that was in force then. It allocates a small multiple of the manifest.
 //
-// What is damaged, was changed by hand, or is of a format that this keeper does not
-// know is an error that says where. The manifest is then best left as it is.
+// Decode returns an error that says where a manifest is damaged, was changed by hand, or
+// has a format that this keeper does not know. Leave such a manifest as it is.
 func Decode(manifest []byte, p Policy) (*State, error) {
 	d := decoder{s: New(p), seen: map[uint64]bool{}, pidfds: map[ID]bool{}}
 	body, err := checkSum(manifest)
@@ -75,6 +75,8 @@ func (d *decoder) line(line []byte) error {
 		return d.header(string(word), object)
 	case string(word) == wordName:
 		return d.name(object)
+	case d.r == nil && string(word) == wordOutcome:
+		return d.outcome(object)
 	case d.r == nil:
 		return fmt.Errorf("%.40q before the first name", word)
 	}
@@ -108,9 +110,9 @@ func (d *decoder) header(word string, object []byte) error {
 			return errors.New("the devices that are draining are out of order, or too many")
 		}
 	}
-	d.begun, d.last, d.s.draining = true, h.Last, h.Draining
+	d.begun, d.last, d.s.draining, d.s.counts = true, h.Last, h.Draining, h.Counts
 	d.s.ids.Store(uint64(h.Last))
-	return nil
+	return checkCounts(h.Counts)
 }
 
 func (d *decoder) name(object []byte) error {
@@ -173,8 +175,8 @@ func (d *decoder) part(object []byte) error {
 	if err := d.readPart(object, &p); err != nil {
 		return err
 	}
-	if p.Index != len(d.v.Parts) {
-		return fmt.Errorf("part %d is out of order", p.Index)
+	if p.Index != len(d.v.Parts) || p.Ticket != "" {
+		return fmt.Errorf("part %d is out of order, or has a ticket", p.Index)
 	}
 	d.v.Parts = append(d.v.Parts, p)
 	return nil
@@ -214,7 +216,10 @@ func (d *decoder) delivered(object []byte) error {
 		return err
 	}
 	d.t.Delivered = append(d.t.Delivered, p)
-	return nil
+	if p.Ticket == "" {
+		return nil // of a keeper from before there were outcomes
+	}
+	return d.ticket(p.Ticket)
 }
 
 func (d *decoder) booking(object []byte) error {
@@ -225,12 +230,8 @@ func (d *decoder) booking(object []byte) error {
 	if err := json.Unmarshal(object, &b); err != nil {
 		return err
 	}
-	var id uint64
-	if _, err := fmt.Sscanf(b.Ticket, "t%d", &id); err != nil || b.Ticket != fmt.Sprintf("t%d", id) || id == 0 {
-		return fmt.Errorf("ticket %.40q", b.Ticket)
-	}
 	d.t.Bookings = append(d.t.Bookings, b)
-	return errors.Join(b.check(), d.own(id), d.pidfd(b.By.Pidfd))
+	return errors.Join(b.check(), d.ticket(b.Ticket), d.pidfd(b.By.Pidfd))
 }
 
 func (d *decoder) holder(object []byte) error {
@@ -241,12 +242,19 @@ func (d *decoder) holder(object []byte) error {
 	if h.ID == 0 {
 		return errors.New("a holder without an id")
 	}
-	v := d.r.version(h.Holder.Version)
-	if v == nil || h.Holder.Part < 0 || h.Holder.Part >= len(v.Parts) {
+	if (h.Of != nil) != h.Holder.Revoked || h.Holder.Revoked && (h.Holder.Lost || h.Of.Part != h.Holder.Part) {
+		return fmt.Errorf("holder %d was told to let go of something, or was not", h.ID)
+	}
+	if v := d.r.version(h.Holder.Version); !d.r.knew(h.Holder) && (v == nil || h.Holder.Part < 0 || h.Holder.Part >= len(v.Parts)) {
 		return fmt.Errorf("holder %d of part %d of version %d, which is not there", h.ID, h.Holder.Part, h.Holder.Version)
 	}
 	d.r.Holders = append(d.r.Holders, h)
 	return errors.Join(d.own(uint64(h.ID)), d.pidfd(h.Holder.Pidfd))
+}
+
+// knew says whether the holder may be of a version that is not kept any more.
+func (r *record) knew(h Holder) bool {
+	return h.Revoked && r.version(h.Version) == nil && h.Version > 0 && h.Version <= r.Last && h.Part >= 0 && h.Part < MaxParts
 }
 
 // own wants an id that was given out, and comes once.

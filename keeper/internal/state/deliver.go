@@ -15,7 +15,8 @@ import (
 // Errors: [NotFound] for a ticket that is over; [BadRequest] for a part that is not the
 // one that was booked, or ids that are not new; [Denied]; [Expired]; [Conflict] if another
 // version is current than was expected. With the last, the transaction is dropped, with
-// the parts that have come: the state has changed ([Error.Changed]).
+// the parts that have come: the state has changed ([Error.Changed]). [State.Outcome] says
+// later what came of a ticket.
 func (s *State) Deliver(ticket string, p Part, at time.Time) (committed *Version, err error) {
 	r, t, i := s.open(ticket)
 	if r == nil {
@@ -29,7 +30,7 @@ func (s *State) Deliver(ticket string, p Part, at time.Time) (committed *Version
 	if err := s.mayDeliver(r.Name, &b, &p); err != nil {
 		return nil, err
 	}
-	p.State, p.Reason, p.Reports, p.Writer = OK, "", 0, b.By
+	p.State, p.Reason, p.Reports, p.Writer, p.Ticket = OK, "", 0, b.By, ticket
 	t.Bookings = slices.Delete(t.Bookings, i, i+1)
 	t.Delivered = append(t.Delivered, p)
 	slices.SortFunc(t.Delivered, func(a, b Part) int { return cmp.Compare(a.Index, b.Index) })
@@ -82,6 +83,7 @@ func (s *State) commit(r *record, t *transaction, at time.Time) (*Version, error
 	r.Last++
 	r.Current = &Version{N: r.Last, Committed: at, Labels: t.Labels, Parts: t.Delivered, Digest: digestOf(t.Delivered)}
 	r.Used = at
+	s.remember(r.Current)
 	s.put(r)
 	return r.Current, nil
 }

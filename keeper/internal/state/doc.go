@@ -1,7 +1,7 @@
 // Package state is what a keeper keeps and decides: names, their versions, who may do
 // what, and which descriptors of the fd store belong to whom. It does no IO, has no
-// clock and starts no goroutine: times and who asks are arguments, and the same calls
-// give the same state, byte for byte.
+// clock and starts no goroutine: callers pass the time and the process that asks. The same
+// calls give the same state, byte for byte.
 //
 //	next := current.Clone()
 //	version, err := next.Deliver(ticket, part, now)   // or another change
@@ -25,7 +25,7 @@
 // keeper has 4,096 such records at most: then the oldest goes first. A name that comes
 // again later begins with version 1.
 //
-// # Who is fenced, who is gone
+// # Processes that end
 //
 // The end of a connection says that a reader is gone, not that its GPU is done. A reader
 // that ended without a goodbye is lost ([State.Lose]), and stays a holder until
@@ -35,9 +35,9 @@
 // # Descriptors
 //
 // The state names an id as long as a part, a booking or a holder has it. A call that
-// fails takes over none: the caller drops what it had put into the store. What is no
-// longer named, [State.Dropped] returns once. A pidfd may be named by several bookings
-// and holders, and is dropped with the last; other ids have one owner.
+// fails takes over none: the caller drops what it had put into the store. [State.Dropped]
+// returns the ids that the state names no longer, each once. A pidfd may be named by
+// several bookings and holders, and is dropped with the last; other ids have one owner.
 //
 // After a restart the keeper drops from the store what [State.Named] does not have,
 // before it asks for a new id: ids that no manifest has heard of are given again.
@@ -47,7 +47,7 @@
 // Calls that take no time leave out when something happened: the next [State.Expire] or
 // [State.Retire] notes it, and says that the state has changed.
 //
-// # Who may do what
+// # Rights and quotas
 //
 // See [Policy]. Quotas count what writers declare, of all versions that are kept, the
 // retired ones included, and of what is booked.

@@ -14,7 +14,8 @@ import (
 // before it. Each line between is a word and a JSON object of bounded size:
 //
 //	gpufd-keeper-manifest 1
-//	state {"next":17}
+//	state {"last_id":17,…}
+//	outcome {"ticket":"t9",…}
 //	name {"name":"weights","last":2}
 //	current {"n":2,…}
 //	part {"index":0,…}
@@ -26,8 +27,8 @@ import (
 //	holder {"id":15,…}
 //	crc32c 1f2e3d4c
 //
-// What belongs to a line follows it. There is one way to write a state, and Decode takes
-// no other. A member that is new is left out when it is zero, so that manifests written
+// The lines that belong to a line follow it. There is one way to write a state, and Decode
+// takes no other. A member that is new is left out when it is zero, so that manifests written
 // before are still what would be written now; anything else is another number in the
 // first line.
 const (
@@ -38,6 +39,7 @@ const (
 // The words.
 const (
 	wordState       = "state"
+	wordOutcome     = "outcome"
 	wordName        = "name"
 	wordCurrent     = "current"
 	wordRetired     = "retired"
@@ -50,8 +52,9 @@ const (
 
 // A header is the line of the whole state.
 type header struct {
-	Last     ID        `json:"last_id"`
-	Draining []cu.UUID `json:"draining,omitempty"`
+	Last     ID                `json:"last_id"`
+	Draining []cu.UUID         `json:"draining,omitempty"`
+	Counts   map[string]uint64 `json:"counts,omitempty"`
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -63,9 +66,12 @@ func (s *State) Encode() []byte {
 		return New(Policy{}).Encode()
 	}
 	s.init()
-	text := make([]byte, 0, s.size+256+64*len(s.draining))
+	text := make([]byte, 0, s.size+256+64*(len(s.draining)+len(s.counts)+len(s.outcomes)))
 	text = append(text, firstLine...)
-	text = appendLine(text, wordState, header{ID(s.ids.Load()), s.draining})
+	text = appendLine(text, wordState, header{ID(s.ids.Load()), s.draining, s.counts})
+	for i := range s.outcomes {
+		text = append(text, s.outcomes[i].line...)
+	}
 	for _, r := range s.records {
 		text = append(text, r.text...)
 	}

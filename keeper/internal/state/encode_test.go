@@ -44,6 +44,11 @@ func everything(t testing.TB) *State {
 	book(t, s, newBooking("a"))
 	put(t, s, newBooking("gone"))
 	require.NoError(t, s.Remove("gone", writer))
+	put(t, s, newBooking("shown"))
+	id, _ = hold(t, s, "shown", 1)
+	require.NoError(t, s.Remove("shown", writer))
+	require.NoError(t, s.Revoke(id))
+	s.SetCounts(map[string]uint64{"commits": 7})
 	s.Retire(t0)
 	s.Expire(t0)
 	require.NoError(t, s.DrainDevice(device(1), owner, true))
@@ -62,9 +67,25 @@ func TestFormat(t *testing.T) {
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(want), string(text))
-	for _, word := range []string{wordState, wordName, wordCurrent, wordRetired, wordPart, wordTransaction, wordDelivered, wordBooking, wordHolder} {
+	for _, word := range []string{wordState, wordOutcome, wordName, wordCurrent, wordRetired, wordPart, wordTransaction, wordDelivered, wordBooking, wordHolder} {
 		require.Contains(t, string(text), "\n"+word+" ")
 	}
+}
+
+// What keepers wrote that knew no outcomes, counts and holders that were told to let go.
+func TestOlderManifest(t *testing.T) {
+	text, err := os.ReadFile("testdata/manifest-1-old.txt")
+	require.NoError(t, err)
+	s, err := Decode(text, open())
+	require.NoError(t, err)
+	for ticket, b := range s.Bookings() {
+		_, err := s.Deliver(ticket, partOf(s, b), t0)
+		require.NoError(t, err)
+		version, _, ok := s.Outcome(ticket, b.By.Who)
+		require.True(t, ok)
+		require.NotZero(t, version)
+	}
+	restarted(t, s, open())
 }
 
 // A state is the same after a restart, but for what it has dropped.
@@ -136,7 +157,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"part 5 of 2":             {`booking {"ticket":"t15","index":0`, `booking {"ticket":"t15","index":5`},
 		"has no deadline":         {`"deadline":"2026-07-01T12:01:00Z"`, `"deadline":"0001-01-01T00:00:00Z"`},
 		"access":                  {`"read-only"`, `"none"`},
-		"which is not there":      {`"version":1`, `"version":9`},
+		"which is not there":      {`"version":1,"part"`, `"version":9,"part"`},
 		"without an id":           {`holder {"id":5`, `holder {"id":0`},
 		"are out of order":        {`"draining":[`, `"draining":[[200],`},
 		"driver 7":                {`"kind":2`, `"kind":7`},

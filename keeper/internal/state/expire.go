@@ -88,7 +88,8 @@ func (s *State) trim() (changed bool) {
 }
 
 // Retire drops the retired versions that nobody holds, and those whose holders have had
-// the policy's grace, with these. It reports whether the state has changed.
+// the policy's grace, with these. Holders that were told to let go keep no version, and
+// stay themselves. It reports whether the state has changed.
 func (s *State) Retire(now time.Time) (changed bool) {
 	now = instant(now)
 	grace := time.Duration(s.rules().Grace)
@@ -113,10 +114,15 @@ func (r *record) dropRetired(now time.Time, grace time.Duration) (changed bool) 
 		}
 	}
 	over := func(v *Version) bool {
-		return len(r.holdersOf(v.N)) == 0 || grace > 0 && !now.Before(v.Retired.Add(grace))
+		return !r.kept(v.N) || grace > 0 && !now.Before(v.Retired.Add(grace))
 	}
 	before := len(r.Retired)
 	r.Retired = slices.DeleteFunc(r.Retired, over)
-	r.Holders = slices.DeleteFunc(r.Holders, func(h held) bool { return r.version(h.Holder.Version) == nil })
+	r.Holders = slices.DeleteFunc(r.Holders, func(h held) bool { return !h.Holder.Revoked && r.version(h.Holder.Version) == nil })
 	return changed || len(r.Retired) < before
+}
+
+// kept says whether somebody has a version who may come back for it.
+func (r *record) kept(n uint64) bool {
+	return slices.ContainsFunc(r.Holders, func(h held) bool { return h.Holder.Version == n && !h.Holder.Revoked })
 }

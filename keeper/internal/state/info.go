@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -42,7 +43,16 @@ type RetiredInfo struct {
 	Version uint64    `json:"version"`
 	Bytes   uint64    `json:"bytes"`
 	Retired time.Time `json:"retired,omitzero"`
+	Gone    bool      `json:"gone,omitempty"` // the keeper has given it up: its holders alone may have it
+	Parts   []PartOn  `json:"parts"`
 	Holders []Holder  `json:"holders"`
+}
+
+// A PartOn is what is shown of a part of which not more is known, or wanted.
+type PartOn struct {
+	Part   int    `json:"part"`
+	Device string `json:"device"`
+	Bytes  uint64 `json:"bytes"`
 }
 
 // A PendingInfo is what is shown of a version in the making.
@@ -52,6 +62,7 @@ type PendingInfo struct {
 	Delivered   int       `json:"delivered"`
 	Bytes       uint64    `json:"bytes"`
 	Writers     []Holder  `json:"writers"` // of the parts that have not come
+	Devices     []PartOn  `json:"devices"` // of all its parts, booked or come
 	Deadline    time.Time `json:"deadline,omitzero"`
 }
 
@@ -94,8 +105,9 @@ func (s *State) info(r *record) Info {
 		}
 	}
 	for _, v := range r.Retired {
-		i.Retired = append(i.Retired, RetiredInfo{Version: v.N, Bytes: v.bytes(), Retired: v.Retired, Holders: shownHolders(r.holdersOf(v.N))})
+		i.Retired = append(i.Retired, v.retired(r))
 	}
+	i.Retired = append(i.Retired, r.gone()...)
 	for _, t := range r.Pending {
 		p := t.info()
 		i.ReservedBytes = plus(i.ReservedBytes, p.Bytes)
@@ -107,6 +119,37 @@ func (s *State) info(r *record) Info {
 		}
 	}
 	return i
+}
+
+func (v *Version) retired(r *record) RetiredInfo {
+	i := RetiredInfo{Version: v.N, Bytes: v.bytes(), Retired: v.Retired, Parts: []PartOn{}, Holders: shownHolders(r.holdersOf(v.N))}
+	for n := range v.Parts {
+		i.Parts = append(i.Parts, v.Parts[n].on())
+	}
+	return i
+}
+
+func (p *Part) on() PartOn {
+	return PartOn{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes}
+}
+
+// gone are the versions that the keeper has given up and somebody may have, ascending, with
+// the parts that they may have.
+func (r *record) gone() (all []RetiredInfo) {
+	for _, h := range r.Holders {
+		n := h.Holder.Version
+		if r.version(n) != nil {
+			continue
+		}
+		at, found := slices.BinarySearchFunc(all, n, func(i RetiredInfo, n uint64) int { return cmp.Compare(i.Version, n) })
+		if !found {
+			all = slices.Insert(all, at, RetiredInfo{Version: n, Gone: true, Parts: []PartOn{}, Holders: shownHolders(r.holdersOf(n))})
+		}
+		if i := &all[at]; h.Of != nil && !slices.Contains(i.Parts, *h.Of) {
+			i.Parts, i.Bytes = append(i.Parts, *h.Of), plus(i.Bytes, h.Of.Bytes)
+		}
+	}
+	return all
 }
 
 // shown is the state of a name: of what is wrong with its parts the worst.
@@ -156,13 +199,16 @@ func (p *Part) info(holders []Holder) PartInfo {
 }
 
 func (t *transaction) info() PendingInfo {
-	i := PendingInfo{Transaction: t.ID, Parts: t.Parts, Delivered: len(t.Delivered), Writers: []Holder{}, Deadline: t.Deadline}
+	i := PendingInfo{Transaction: t.ID, Parts: t.Parts, Delivered: len(t.Delivered), Writers: []Holder{}, Devices: []PartOn{}, Deadline: t.Deadline}
 	for _, b := range t.Bookings {
 		i.Bytes = plus(i.Bytes, b.Bytes)
+		i.Devices = append(i.Devices, PartOn{b.Index, b.Device.String(), b.Bytes})
 		i.Writers = append(i.Writers, b.By.asHolder(b.Index))
 	}
-	for _, p := range t.Delivered {
+	for n := range t.Delivered {
+		p := &t.Delivered[n]
 		i.Bytes = plus(i.Bytes, p.Bytes)
+		i.Devices = append(i.Devices, p.on())
 	}
 	return i
 }

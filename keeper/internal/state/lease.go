@@ -1,6 +1,7 @@
 package state
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -34,10 +35,47 @@ func (s *State) Lease(name string, part int, by Who) (*Version, *Part, error) {
 	return r.Current, p, nil
 }
 
+// MayResume says whether a process may take up again a lease of a version that is retired:
+// a process of its uid has lost one, and may be it.
+//
+// Errors: [Denied]; [NotFound]; [Quota].
+func (s *State) MayResume(name string, h Holder) error {
+	rule, err := s.rules().allow(h.Who, name, Read)
+	if err != nil {
+		return err
+	}
+	r := s.get(name)
+	lost := func(x held) bool {
+		return x.Holder.Lost && x.Holder.UID == h.UID && x.Holder.Version == h.Version && x.Holder.Part == h.Part
+	}
+	if r == nil || !slices.ContainsFunc(r.Holders, lost) {
+		return fail(NotFound, "nobody of uid %d has lost a lease of part %d of version %d of %q: attach to the current version", h.UID, h.Part, h.Version, name)
+	}
+	return s.roomForLease(rule)
+}
+
+// Awaited calls f with each part of a retired version that is good and of which somebody has
+// lost a lease who may come back. Names that were removed are not among them.
+func (s *State) Awaited(f func(name string, v *Version, p *Part)) {
+	for _, r := range s.all() {
+		if r.Current == nil {
+			continue
+		}
+		for _, v := range r.Retired {
+			for i := range v.Parts {
+				lost := func(h held) bool { return h.Holder.Lost && h.Holder.Version == v.N && h.Holder.Part == i }
+				if v.Parts[i].State == OK && slices.ContainsFunc(r.Holders, lost) {
+					f(r.Name, v, &v.Parts[i])
+				}
+			}
+		}
+	}
+}
+
 // noVersion says who is about to write a name that has no version.
 func noVersion(name string, r *record) error {
 	if r == nil || len(r.Pending) == 0 {
-		return fail(NotFound, "%q is not kept here: list what is", name)
+		return fail(NotFound, "%q is not kept here", name)
 	}
 	return fail(NotFound, "%q is not kept here yet: it is being written", name).because(r.writers()...)
 }
@@ -59,54 +97,82 @@ func (v *Version) part(name string, i int) (*Part, error) {
 func (s *State) mayServe(r *record, p *Part) error {
 	switch {
 	case r.Draining:
-		return fail(Draining, "%q is draining: there are no new leases until somebody who may write it takes that back", r.Name)
+		return fail(Draining, "%q is draining and takes no new leases; a user who may write or remove it can end that (gpufd drain --undo)", r.Name)
 	case slices.Contains(s.draining, p.Memory.Device):
-		return fail(Draining, "part %d of %q is on %s, which is draining: there are no new leases until the keeper's owner takes that back", p.Index, r.Name, p.Memory.Device)
+		return fail(Draining, "part %d of %q is on %s, which is draining and takes no new leases; the keeper's owner can end that (gpufd drain --undo)", p.Index, r.Name, p.Memory.Device)
 	case p.State == Damaged:
 		return fail(IsDamaged, "part %d of %q, version %d, is damaged (%s): its writer has to put another version", p.Index, r.Name, r.Current.N, p.Reason).because(p.Writer.asHolder(p.Index))
 	case p.State != OK:
-		return fail(IsQuarantined, "part %d of %q, version %d, is quarantined (%s): somebody who may write it reports it ok, or puts another version", p.Index, r.Name, r.Current.N, p.Reason).because(p.Writer.asHolder(p.Index))
+		return fail(IsQuarantined, "part %d of %q, version %d, is quarantined (%s): somebody who may remove it ends that (gpufd quarantine --undo), or puts another version", p.Index, r.Name, r.Current.N, p.Reason).because(p.Writer.asHolder(p.Index))
 	}
 	return nil
 }
 
 // Hold notes that a process has a lease of part h.Part of version h.Version, which may be
 // retired meanwhile but is kept. The version stays until it is released. The state takes
-// over h.Pidfd. Quotas are those of Lease.
+// over h.Pidfd. The quota of leases is asked of Lease before: here the lease is there.
 //
 // Errors: [NotFound]; [BadRequest]; [Denied] for a lease that writes, of somebody who may
-// not; [Quota] if there are too many holders.
+// not; [Quota] if the manifest has no room for more holders.
 func (s *State) Hold(name string, h Holder) (HoldID, error) {
 	if s == nil {
 		return 0, errNil()
 	}
 	s.init()
+	if err := s.checkHold(name, h); err != nil {
+		return 0, err
+	}
+	return s.hold(name, h)
+}
+
+// MayHold returns the error that Hold would return now, and changes nothing. It does not
+// write the name's record anew, as Hold does, which takes long if it has many holders.
+func (s *State) MayHold(name string, h Holder) error {
+	if s == nil {
+		return errNil()
+	}
+	if err := s.checkHold(name, h); err != nil {
+		return err
+	}
+	line := held{ID: math.MaxUint64, Holder: h}
+	line.Holder.Since, line.Holder.Pidfd = instant(h.Since), math.MaxUint64 // as long as it may become
+	more := len(appendLine(nil, wordHolder, &line)) + len(time.RFC3339Nano)
+	more += len(s.get(name).text)
+	if more <= maxRecord && s.size+more <= maxState {
+		return nil
+	}
+	_, err := s.Clone().hold(name, h) // it is close
+	return err
+}
+
+// checkHold says whether a lease makes sense and its process may have it.
+func (s *State) checkHold(name string, h Holder) error {
 	right := Read
 	switch h.Access {
 	case cu.ReadOnly:
 	case cu.ReadWrite:
 		right = Write
 	default:
-		return 0, fail(BadRequest, "a lease with access %d; %s and %s are known", uint32(h.Access), cu.ReadOnly, cu.ReadWrite)
+		return fail(BadRequest, "a lease with access %d; %s and %s are known", uint32(h.Access), cu.ReadOnly, cu.ReadWrite)
 	}
-	if _, err := s.policy.allow(h.Who, name, right); err != nil {
-		return 0, err
+	if _, err := s.rules().allow(h.Who, name, right); err != nil {
+		return err
 	}
 	v := s.get(name).version(h.Version)
 	if v == nil {
-		return 0, fail(NotFound, "version %d of %q is not kept any more: ask for the current one", h.Version, name)
+		return fail(NotFound, "version %d of %q is not kept any more: ask for the current one", h.Version, name)
 	}
 	if h.Part < 0 || h.Part >= len(v.Parts) {
-		return 0, fail(NotFound, "version %d of %q has no part %d", h.Version, name, h.Part)
+		return fail(NotFound, "version %d of %q has no part %d", h.Version, name, h.Part)
 	}
 	if s.uses(h.Pidfd) {
-		return 0, fail(BadRequest, "id %d is of a part's descriptors, not of a pidfd", h.Pidfd)
+		return fail(BadRequest, "id %d is of a part's descriptors, not of a pidfd", h.Pidfd)
 	}
-	return s.hold(name, h)
+	return nil
 }
 
 func (s *State) hold(name string, h Holder) (HoldID, error) {
-	h.Since, h.Fenced, h.Lost = instant(h.Since), false, false
+	h.Since, h.Fenced, h.Lost, h.Revoked = instant(h.Since), false, false, false
 	r := s.edit(name)
 	id := HoldID(s.NewID())
 	r.Holders = append(r.Holders, held{ID: id, Holder: h})
@@ -139,6 +205,25 @@ func (s *State) Release(id HoldID) error {
 //
 // Errors: [NotFound], as of Release.
 func (s *State) Lose(id HoldID) error {
+	return s.outlive(id, func(_ *record, h *held) { h.Holder.Lost = !h.Holder.Revoked })
+}
+
+// Revoke notes that a holder was told to let go: what it had mapped it may have still. It
+// stays as Lose says, and keeps no version: the memory is its own alone.
+//
+// Errors: [NotFound], as of Release.
+func (s *State) Revoke(id HoldID) error {
+	return s.outlive(id, func(r *record, h *held) {
+		h.Holder.Revoked, h.Holder.Lost = true, false
+		if v := r.version(h.Holder.Version); v != nil && h.Of == nil {
+			of := v.Parts[h.Holder.Part].on()
+			h.Of = &of
+		}
+	})
+}
+
+// outlive notes how the lease of a holder has ended whose process may live.
+func (s *State) outlive(id HoldID, note func(*record, *held)) error {
 	r, i := s.holder(id)
 	if r == nil {
 		return noHolder(id)
@@ -148,7 +233,7 @@ func (s *State) Lose(id HoldID) error {
 		s.put(r)
 		return nil
 	}
-	r.Holders[i].Holder.Lost = true
+	note(r, &r.Holders[i])
 	last := r.Holders[i].Holder
 	r.Holders = slices.DeleteFunc(r.Holders, func(h held) bool { return h.ID != id && h.Holder.same(last) })
 	r.Used = time.Time{}
@@ -156,9 +241,10 @@ func (s *State) Lose(id HoldID) error {
 	return nil
 }
 
-// same says whether both are lost leases of one process for the same thing.
+// same says whether both are leases of one process for the same thing that have ended in
+// the same way.
 func (h Holder) same(o Holder) bool {
-	return h.Lost && o.Lost && h.Who == o.Who && h.Version == o.Version && h.Part == o.Part && h.Access == o.Access
+	return !h.leased() && h.Lost == o.Lost && h.Revoked == o.Revoked && h.Who == o.Who && h.Version == o.Version && h.Part == o.Part && h.Access == o.Access
 }
 
 // forget removes a holder, at a time that the next Expire notes.

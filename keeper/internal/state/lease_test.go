@@ -33,7 +33,7 @@ func TestLease(t *testing.T) {
 		refused(t, err, NotFound, "0 to 1")
 	}
 	_, _, err = s.Lease("other", -1, reader)
-	refused(t, err, NotFound, "list what is")
+	refused(t, err, NotFound, "is not kept here")
 	_, _, err = s.Lease("soon", -1, reader)
 	require.Equal(t, writer, refused(t, err, NotFound, "being written").Holders[0].Who)
 	for _, name := range []string{"weights", "other"} {
@@ -94,24 +94,30 @@ func TestReport(t *testing.T) {
 		s = restarted(t, s, open())
 		return counted
 	}
+	denied := func(by Who) {
+		t.Helper()
+		_, err := s.Report("weights", 1, 1, by, OK, "")
+		refused(t, err, Denied, "may not remove")
+	}
 	lease := func(part int) error { _, _, err := s.Lease("weights", part, reader); return err }
 	for range 3 {
 		require.False(t, report(reader, Damaged, "a bit flipped"))
 	}
-	require.False(t, report(reader, OK, ""))
+	denied(reader)
 	require.NoError(t, lease(1))
 	require.Equal(t, 3, s.get("weights").Current.Parts[1].Reports)
 	require.True(t, report(writer, Quarantined, "who knows"))
 	require.True(t, report(writer, Quarantined, "again"))
 	require.Equal(t, writer, refused(t, lease(1), IsQuarantined, "who knows", "version 1").Holders[0].Who)
 	require.NoError(t, lease(0), "only that part is bad")
-	require.False(t, report(reader, OK, ""))
+	denied(reader)
 	require.False(t, report(reader, Damaged, "no"))
 	refused(t, lease(1), IsQuarantined, "who knows")
 	require.True(t, report(writer, OK, ""))
 	require.NoError(t, lease(1))
 	require.True(t, report(writer, Damaged, "sums differ"))
-	require.True(t, report(writer, OK, ""))
+	_, err := s.Report("weights", 1, 1, writer, OK, "")
+	refused(t, err, IsDamaged, "for good")
 	require.True(t, report(writer, Quarantined, ""))
 	refused(t, lease(1), IsDamaged, "sums differ", "another version")
 
@@ -124,6 +130,22 @@ func TestReport(t *testing.T) {
 	require.Equal(t, Damaged, s.get("weights").Retired[0].Parts[0].State)
 	require.NoError(t, lease(0), "that was the retired one")
 	require.Equal(t, OK, old.Parts[0].State, "what was shared is as it was")
+}
+
+// Who may write and not remove a name puts it into quarantine, and does not end that.
+func TestWriterEndsNoQuarantine(t *testing.T) {
+	s := New(with(func(r *Rule) { r.Allow = []Right{Read, Write} }))
+	put(t, s, newBooking("weights"))
+	counted, err := s.Report("weights", 1, 0, writer, Quarantined, "")
+	require.NoError(t, err)
+	require.True(t, counted)
+	_, err = s.Report("weights", 1, 0, writer, OK, "")
+	refused(t, err, Denied, "may not remove")
+	counted, err = s.Report("weights", 1, 0, owner, OK, "")
+	require.NoError(t, err)
+	require.True(t, counted)
+	_, _, err = s.Lease("weights", 0, reader)
+	require.NoError(t, err)
 }
 
 func TestReportRefuses(t *testing.T) {
@@ -169,9 +191,13 @@ func TestHoldRefuses(t *testing.T) {
 	} {
 		h := Holder{Who: reader, Version: 1, Access: cu.ReadOnly, Since: t0}
 		c.change(&h)
+		refused(t, s.MayHold(c.name, h), c.code, c.words)
 		_, err := s.Hold(c.name, h)
 		refused(t, err, c.code, c.words)
 	}
+	before := string(s.Encode())
+	require.NoError(t, s.MayHold("weights", Holder{Who: reader, Version: 1, Access: cu.ReadOnly, Since: t0}))
+	require.Equal(t, before, string(s.Encode()), "it changes nothing")
 	b := newBooking("weights")
 	b.By.Pidfd = files
 	_, err := s.Book(b)

@@ -60,7 +60,10 @@ type mHold struct {
 	pidfd        ID
 	pid          int32
 	fenced, lost bool
+	revoked      bool
 }
+
+func (h *mHold) leased() bool { return !h.lost && !h.revoked }
 
 func newModel() *model {
 	return &model{now: t0, last: map[string]uint64{}, used: map[string]time.Time{}, removed: map[string]time.Time{}}
@@ -122,14 +125,15 @@ func (m *model) ids() map[ID]bool {
 // has says whether there is anything of a name but the number of its last version.
 func (m *model) has(name string) bool {
 	return slices.ContainsFunc(m.versions, func(v *mVersion) bool { return v.name == name }) ||
-		slices.ContainsFunc(m.txs, func(t *mTx) bool { return t.name == name })
+		slices.ContainsFunc(m.txs, func(t *mTx) bool { return t.name == name }) ||
+		slices.ContainsFunc(m.holds, func(h *mHold) bool { return h.name == name })
 }
 
 func (m *model) expire() {
 	m.txs = slices.DeleteFunc(m.txs, func(t *mTx) bool { return !t.deadline.IsZero() && !m.now.Before(t.deadline) })
 	for _, v := range m.versions {
 		writing := slices.ContainsFunc(m.txs, func(t *mTx) bool { return t.name == v.name })
-		leased := slices.ContainsFunc(m.holds, func(h *mHold) bool { return h.name == v.name && !h.lost })
+		leased := slices.ContainsFunc(m.holds, func(h *mHold) bool { return h.name == v.name && h.leased() })
 		switch used := m.used[v.name]; {
 		case v.retired || writing || leased || v.parts[0].uid == owner.UID:
 		case used.IsZero():
@@ -157,11 +161,11 @@ func (m *model) retire() {
 		}
 	}
 	m.versions = slices.DeleteFunc(m.versions, func(v *mVersion) bool {
-		held := slices.ContainsFunc(m.holds, func(h *mHold) bool { return h.name == v.name && h.n == v.n })
+		held := slices.ContainsFunc(m.holds, func(h *mHold) bool { return h.name == v.name && h.n == v.n && !h.revoked })
 		return v.retired && (!held || !m.now.Before(v.at.Add(modelGrace)))
 	})
 	m.holds = slices.DeleteFunc(m.holds, func(h *mHold) bool {
-		return !slices.ContainsFunc(m.versions, func(v *mVersion) bool { return h.name == v.name && h.n == v.n })
+		return !h.revoked && !slices.ContainsFunc(m.versions, func(v *mVersion) bool { return h.name == v.name && h.n == v.n })
 	})
 }
 
@@ -206,7 +210,7 @@ func (m *model) fence(pidfd ID) {
 			h.pidfd, h.fenced = 0, true
 		}
 	}
-	m.holds = slices.DeleteFunc(m.holds, func(h *mHold) bool { return h.fenced && h.lost })
+	m.holds = slices.DeleteFunc(m.holds, func(h *mHold) bool { return h.fenced && !h.leased() })
 }
 
 // tidy forgets what is over: it follows each step.

@@ -14,7 +14,7 @@ import (
 func (w *world) hold(next *State) (string, func()) {
 	name := w.name()
 	who := reader.with(100 + w.Int32N(3))
-	held := len(slices.DeleteFunc(slices.Clone(w.holds), func(h *mHold) bool { return h.lost }))
+	held := len(slices.DeleteFunc(slices.Clone(w.holds), func(h *mHold) bool { return !h.leased() }))
 	v := w.current(name)
 	_, _, err := next.Lease(name, 0, who)
 	switch {
@@ -60,14 +60,23 @@ func (w *world) gone(h *mHold) {
 }
 
 func (w *world) lose(next *State) (string, func()) {
-	return w.ended("lose", next.Lose, func(h *mHold) {
+	return w.ended("lose", next.Lose, w.outlives(func(h *mHold) { h.lost = !h.revoked }))
+}
+
+func (w *world) revoke(next *State) (string, func()) {
+	return w.ended("revoke", next.Revoke, w.outlives(func(h *mHold) { h.lost, h.revoked = false, true }))
+}
+
+// outlives is the end of a lease whose process may live.
+func (w *world) outlives(note func(*mHold)) func(*mHold) {
+	return func(h *mHold) {
 		if h.fenced {
 			w.gone(h)
 			return
 		}
-		h.lost = true
+		note(h)
 		w.holds = slices.DeleteFunc(w.holds, func(x *mHold) bool {
-			return x != h && x.lost && x.name == h.name && x.n == h.n && x.part == h.part && x.pid == h.pid
+			return x != h && x.lost == h.lost && x.revoked == h.revoked && x.name == h.name && x.n == h.n && x.part == h.part && x.pid == h.pid
 		})
-	})
+	}
 }

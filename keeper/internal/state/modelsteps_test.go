@@ -65,7 +65,7 @@ func TestModel(t *testing.T) {
 	}
 	// It fails if the steps have become harmless.
 	for _, what := range []string{"book", "book quota", "book conflict", "book taken", "book denied", "book expired", "deliver", "commit", "deliver conflict",
-		"deliver expired", "cancel", "kill", "hold", "release", "lose", "remove", "remove not-found", "expire", "retire", "lease quota"} {
+		"deliver expired", "cancel", "kill", "hold", "release", "lose", "revoke", "remove", "remove not-found", "expire", "retire", "lease quota"} {
 		require.Positive(t, done[what], "%s: %v", what, done)
 	}
 }
@@ -78,7 +78,7 @@ func (w *world) one() {
 		w.now = w.now.Add(recordAge)
 	}
 	steps := []step{w.book, w.book, w.book, w.book, w.deliver, w.deliver, w.deliver, w.deliver, w.cancel, w.kill,
-		w.hold, w.hold, w.hold, w.release, w.lose, w.remove, w.expire, w.retire, w.retire}
+		w.hold, w.hold, w.hold, w.release, w.lose, w.revoke, w.remove, w.expire, w.retire, w.retire}
 	next := w.s.Clone()
 	what, then := steps[w.IntN(len(steps))](next)
 	w.done[what]++

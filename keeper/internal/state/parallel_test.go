@@ -83,12 +83,26 @@ func TestRecordsAreBounded(t *testing.T) {
 	s := New(open())
 	put(t, s, newBooking("weights"))
 	var err error
-	for i := 0; err == nil && i < 10_000; i++ {
-		r := s.edit("weights")
-		for range 1000 {
-			r.Holders = append(r.Holders, held{ID: HoldID(s.NewID()), Holder: Holder{Who: reader, Version: 1, Access: 1}})
+	for _, some := range []int{1000, 100, 10} {
+		err = nil
+		for i := 0; err == nil && i < 10_000; i++ {
+			r := s.edit("weights")
+			for range some {
+				r.Holders = append(r.Holders, held{ID: HoldID(s.NewID()), Holder: Holder{Who: reader, Version: 1, Access: 1}})
+			}
+			err = s.grow(r)
 		}
-		err = s.grow(r)
+		refused(t, err, Quota, "no room for more")
+	}
+	more := Holder{Who: reader, Version: 1, Access: 1, Since: t0}
+	for i := 0; ; i++ { // one by one
+		require.Less(t, i, 20)
+		may := s.MayHold("weights", more)
+		if _, err = s.Hold("weights", more); err != nil {
+			refused(t, may, Quota, "no room for more")
+			break
+		}
+		require.NoError(t, may)
 	}
 	refused(t, err, Quota, "no room for more")
 	s = restarted(t, s, open())

@@ -113,13 +113,18 @@ func (p Policy) complete() *Policy {
 	return &p
 }
 
-// rule returns the one that counts, nil where none matches.
+// rule returns the one that counts, nil where none matches. Rules for gids do not bind the
+// owner.
 func (p *Policy) rule(w Who, name string) (best *Rule) {
 	if p == nil {
 		return nil
 	}
 	for i := range p.Rules {
-		if r := &p.Rules[i]; r.matches(w, name) && (best == nil || r.before(best)) {
+		r := &p.Rules[i]
+		if w.UID == p.Owner && r.UID == nil {
+			continue
+		}
+		if r.matches(w, name) && (best == nil || r.before(best)) {
 			best = r
 		}
 	}

@@ -38,6 +38,8 @@ func TestParsePolicyRefuses(t *testing.T) {
 		`{"grace": "10"}`:             "missing unit",
 		`{"grace": "-1s"}`:            "negative",
 		`{"grace":"1s","grace":"2s"}`: `"grace" comes twice`,
+		rule(`{"uid": 1, "allow": ["read"], "Allow": ["write"]}`):                               `unknown member "Allow"`,
+		rule(`{"uid": 1, "allow": ["read"], "u\u0131d": 1}`):                                    `unknown member`,
 		rule(`{"uid": 1, "allow": ["read"], "allow": ["write"]}`):                               `"allow" comes twice`,
 		rule(`{"allow": ["read"]}`):                                                             "rule 1: it is for a uid or for a gid",
 		rule(`{"uid": 1, "gid": 1, "allow": ["read"]}`):                                         "give one of them",
@@ -80,7 +82,7 @@ func TestWhichRuleCounts(t *testing.T) {
 		{Who{UID: 2001, GID: 50}, "a/x", gid(50, "a/").String()},
 		{Who{UID: 2000, GID: 51}, "a/bx", uid(2000, "a/").String()},
 		{Who{UID: 1000, GID: 50}, "x", uid(1000, "").String()},
-		{Who{UID: 1000, GID: 50}, "a/x", gid(50, "a/").String()},
+		{Who{UID: 1000, GID: 50}, "a/x", uid(1000, "").String()},
 		{Who{UID: 1000, GID: 1}, "own/x", uid(1000, "own/").String()},
 	} {
 		require.Equal(t, c.want, p.rule(c.w, c.name).String(), "%v %s", c.w, c.name)
@@ -119,4 +121,20 @@ func FuzzPolicy(f *testing.F) {
 		}
 		require.True(t, s.rules().rule(Who{UID: 7}, "x").allows(Read) || len(p.Rules) > 0)
 	})
+}
+
+// The owner has all rights, whatever is said of his group; rules for his uid bind him.
+func TestOwnerIsBoundByUID(t *testing.T) {
+	p := Policy{Owner: 7, Rules: []Rule{
+		{GID: at(uint32(7)), Prefix: "w/", Allow: []Right{Read}},
+		{UID: at(uint32(7)), Prefix: "v/", Allow: []Right{Read}},
+	}}.complete()
+	_, err := p.allow(Who{UID: 7, GID: 7}, "w/x", Write)
+	require.NoError(t, err)
+	_, err = p.allow(Who{UID: 7, GID: 7}, "v/x", Write)
+	require.Equal(t, Denied, CodeOf(err))
+	_, err = p.allow(Who{UID: 8, GID: 7}, "w/x", Write)
+	require.Equal(t, Denied, CodeOf(err))
+	_, err = p.allow(Who{UID: 8, GID: 7}, "w/x", Read)
+	require.NoError(t, err)
 }

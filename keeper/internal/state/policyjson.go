@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // maxPolicy bounds the text of a policy, in bytes.
@@ -72,6 +73,9 @@ func checkObject(d *json.Decoder) error {
 			return unexpected(err)
 		}
 		name, _ := key.(string)
+		if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz") != "" { // package json takes "Allow" for "allow"
+			return fmt.Errorf("unknown member %q, at byte %d", name, d.InputOffset())
+		}
 		if seen[name] {
 			return fmt.Errorf("member %q comes twice in one object, at byte %d", name, d.InputOffset())
 		}

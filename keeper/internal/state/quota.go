@@ -49,7 +49,7 @@ func (u *usage) add(r *record, counts func(Who) bool) {
 		u.names++
 	}
 	for _, h := range r.Holders {
-		if !h.Holder.Lost && counts(h.Holder.Who) {
+		if h.Holder.leased() && counts(h.Holder.Who) {
 			u.leases++
 			u.readers = append(u.readers, h.Holder)
 		}
@@ -78,6 +78,12 @@ func (s *State) counted(rule *Rule, name string) bool {
 		u.add(r, s.judge(rule, name))
 	}
 	return u.names > 0
+}
+
+// LimitsLeases says whether a process has a quota of leases there.
+func (s *State) LimitsLeases(name string, by Who) bool {
+	r := s.rules().rule(by, name)
+	return r != nil && r.Leases != nil
 }
 
 // roomForLease wants one more lease to be within the quota of its rule.

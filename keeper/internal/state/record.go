@@ -46,10 +46,12 @@ type booked struct {
 	At     time.Time `json:"at"`
 }
 
-// A held version is one of the record's.
+// A held version is one of the record's, or one that it has no more: then its holder was
+// told to let go, and Of says what the holder may have.
 type held struct {
-	ID     HoldID `json:"id"`
-	Holder Holder `json:"holder"`
+	ID     HoldID  `json:"id"`
+	Holder Holder  `json:"holder"`
+	Of     *PartOn `json:"of,omitempty"` // set when the holder is told to let go
 }
 
 // clone returns a record that may be changed, but for what its elements point to.
@@ -103,7 +105,7 @@ func (r *record) versions() []*Version {
 
 // idle says that nothing is left of the name but the record.
 func (r *record) idle() bool {
-	return r.Current == nil && len(r.Retired)+len(r.Pending) == 0
+	return r.Current == nil && len(r.Retired)+len(r.Pending)+len(r.Holders) == 0
 }
 
 // empty says that there is nothing to remember.
@@ -136,7 +138,7 @@ func (r *record) holdersOf(n uint64) (all []Holder) {
 
 // leased says whether somebody has a lease.
 func (r *record) leased() bool {
-	return slices.ContainsFunc(r.Holders, func(h held) bool { return !h.Holder.Lost })
+	return slices.ContainsFunc(r.Holders, func(h held) bool { return h.Holder.leased() })
 }
 
 // parts calls f with each part that has come.

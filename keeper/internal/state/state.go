@@ -12,12 +12,14 @@ import (
 // A State is what a keeper keeps, as of one manifest. The package comment says how it is
 // used.
 type State struct {
-	policy   *Policy        // shared, never changed
-	ids      *atomic.Uint64 // the last that was given out; shared with clones
-	records  []*record      // by name, ascending; shared, never changed
-	draining []cu.UUID      // devices, ascending; replaced, never changed
-	size     int            // of the records in a manifest, in bytes
-	gone     []ID           // that a record named, and does not name any more
+	policy   *Policy           // shared, never changed
+	ids      *atomic.Uint64    // the last that was given out; shared with clones
+	records  []*record         // by name, ascending; shared, never changed
+	draining []cu.UUID         // devices, ascending; replaced, never changed
+	size     int               // of the records in a manifest, in bytes
+	outcomes []outcome         // of the last tickets, in their order; replaced, never changed
+	counts   map[string]uint64 // of the keeper's; replaced, never changed
+	gone     []ID              // that a record named, and does not name any more
 }
 
 // New returns the state of a keeper that keeps nothing. The policy should have passed
@@ -185,3 +187,6 @@ func (s *State) Current(f func(name string, v *Version)) {
 		}
 	}
 }
+
+// Number is that of the current version of a name, 0 if there is none.
+func (s *State) Number(name string) uint64 { return s.get(name).number() }

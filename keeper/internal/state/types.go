@@ -38,7 +38,7 @@ type PartState string
 const (
 	OK          PartState = "ok"
 	Damaged     PartState = "damaged"     // for good: its bytes are not what its digest says
-	Quarantined PartState = "quarantined" // until somebody who may write says OK
+	Quarantined PartState = "quarantined" // until somebody who may remove the name says OK
 )
 
 // A Part is the memory on one device that a version has, or a share of that.
@@ -49,6 +49,7 @@ type Part struct {
 	Digest    string         `json:"digest"` // "gpufd-d1:" and 32 hexadecimal digits, as its writer declared
 	Files     ID             `json:"files"`  // the memory's descriptors
 	Table     ID             `json:"table,omitzero"`
+	Ticket    string         `json:"ticket,omitzero"`     // that it came with, until its version is committed
 	TableSize uint64         `json:"table_size,omitzero"` // bytes
 	State     PartState      `json:"state"`
 	Reason    string         `json:"reason,omitzero"`  // why it is not served
@@ -104,9 +105,10 @@ type Holder struct {
 	Part    int       `json:"part"`
 	Access  cu.Access `json:"access"` // in JSON as its String
 	Since   time.Time `json:"since"`
-	Fenced  bool      `json:"fenced"`         // its process has ended
-	Lost    bool      `json:"lost,omitzero"`  // its connection has ended without a goodbye
-	Pidfd   ID        `json:"pidfd,omitzero"` // 0 when there is none, and once it is fenced
+	Fenced  bool      `json:"fenced"`           // its process has ended
+	Lost    bool      `json:"lost,omitzero"`    // its connection has ended without a goodbye
+	Revoked bool      `json:"revoked,omitzero"` // it was told to let go, and nobody knows whether it has
+	Pidfd   ID        `json:"pidfd,omitzero"`   // 0 when there is none, and once it is fenced
 }
 
 // plainHolder is Holder without its methods.
@@ -143,6 +145,9 @@ func (h *Holder) UnmarshalJSON(text []byte) error {
 func (w Writer) asHolder(part int) Holder {
 	return Holder{Who: w.Who, Part: part, Access: cu.ReadWrite, Since: w.Since, Fenced: w.Fenced}
 }
+
+// leased says whether the holder has its lease.
+func (h Holder) leased() bool { return !h.Lost && !h.Revoked }
 
 // writes says whether the holder may write to the memory now.
 func (h Holder) writes() bool { return h.Access == cu.ReadWrite && !h.Fenced }

@@ -1,0 +1,107 @@
+package keeper
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/share"
+)
+
+// Readers that come at once get as many leases as the quota has, and those that are refused
+// hear why, and of whom.
+func TestQuotaOfLeasesAtOnce(t *testing.T) {
+	const most, come = 3, 16
+	dev, uid, leases := cutest.Device(t), uint32(os.Geteuid()), most
+	opts := options(newSocket(t))
+	opts.Policy.Rules = []state.Rule{{UID: &uid, Allow: []state.Right{state.Read, state.Write, state.Remove}, Leases: &leases}}
+	s := opened(t, opts)
+	c := dialled(t, s.opts.Socket)
+	put(t, c, dev, "x", 1)
+	var mu sync.Mutex
+	var got []*Attached
+	var work sync.WaitGroup
+	for range come {
+		work.Go(func() {
+			all, err := Attach(soon(t), dev.Driver(), c, "x", Want{Part: -1})
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				got = append(got, all...)
+				return
+			}
+			no := requireCode(t, "quota", err)
+			require.NotEmpty(t, no.Holders)
+			require.ErrorIs(t, err, share.ErrRefused)
+		})
+	}
+	work.Wait()
+	require.Len(t, got, most)
+	letGoOf(t, got)
+	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 0 })
+	letGoOf(t, attach(t, c, dev, "x"))
+}
+
+// A list does not count as a lease, nor what it leaves out as refused.
+func TestListIsNoLease(t *testing.T) {
+	dev, uid, leases := cutest.Device(t), uint32(os.Geteuid()), 1
+	opts := options(newSocket(t))
+	opts.Policy.Rules = []state.Rule{{UID: &uid, Allow: []state.Right{state.Read, state.Write, state.Remove}, Leases: &leases}}
+	s := opened(t, opts)
+	c := dialled(t, s.opts.Socket)
+	put(t, c, dev, "x", 1)
+	for range 3 {
+		offers, err := share.List(soon(t), s.opts.Socket)
+		require.NoError(t, err)
+		require.Len(t, offers, 1)
+	}
+	letGoOf(t, attach(t, c, dev, "x"))
+	require.NoError(t, c.Drain(soon(t), "x", true))
+	offers, err := share.List(soon(t), s.opts.Socket)
+	require.NoError(t, err)
+	require.Empty(t, offers, "what nobody can attach to")
+	require.NotContains(t, scraped(s), `gpufd_keeper_refusals_total{socket="readers",reason="draining"}`)
+}
+
+// A version that cannot be offered is not committed: the one before is served.
+func TestCommitIsAllOrNothing(t *testing.T) {
+	dev := cutest.Device(t)
+	fails := false
+	at = func(step string) {
+		if step == "prepare" && fails {
+			lowerFiles(t, 3)
+		}
+	}
+	t.Cleanup(func() { at = func(string) {} })
+	s := opened(t, options(newSocket(t)))
+	c := dialled(t, s.opts.Socket)
+	put(t, c, dev, "x", 1)
+	var before unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	hold(s)
+	fails = true
+	s.finish()
+	_, err := c.Put(soon(t), Put{Name: "x"}, part(0, dev, 2))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+	hold(s)
+	fails = false
+	s.finish()
+	require.ErrorContains(t, err, "could not be offered, and is not committed")
+	require.Equal(t, uint64(1), stat(t, c, "x").Version)
+	requireBytes(t, attach(t, c, dev, "x")[0], 1)
+	require.Equal(t, uint64(2), put(t, c, dev, "x", 3).Version)
+	requireBytes(t, attach(t, c, dev, "x")[0], 3)
+}
+
+// lowerFiles has this process open no more files.
+func lowerFiles(t *testing.T, n uint64) {
+	var now unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &now))
+	now.Cur = n
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &now))
+}

@@ -1,0 +1,78 @@
+package state
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// Who was told to let go is shown until its process has died, and keeps nothing: neither
+// the version, nor a place among the leases.
+func TestRevoked(t *testing.T) {
+	p := open()
+	p.Rules[1].Leases = at(1)
+	s := New(p)
+	v := put(t, s, newBooking("x", bytesOf(5000)))
+	id, pidfd := hold(t, s, "x", 1)
+	require.NoError(t, s.Remove("x", owner))
+	require.NoError(t, s.Revoke(id))
+	s.Retire(t0)
+	require.Contains(t, s.Dropped(), v.Parts[0].Files, "the keeper gives the descriptors up")
+	s = restarted(t, s, p)
+	require.NoError(t, s.Lose(id), "as a keeper does that begins")
+	s.Retire(t0)
+	s.Expire(t0.Add(2 * recordAge))
+
+	info, err := s.Stat("x", reader)
+	require.NoError(t, err)
+	require.Equal(t, "removed", info.State)
+	require.Zero(t, info.Bytes)
+	require.Len(t, info.Retired, 1)
+	gone := info.Retired[0]
+	require.Equal(t, RetiredInfo{Version: 1, Bytes: 5000, Gone: true, Parts: []PartOn{{Device: device(0).String(), Bytes: 5000}}, Holders: gone.Holders}, gone)
+	require.Len(t, gone.Holders, 1)
+	h := gone.Holders[0]
+	require.Equal(t, []any{reader.PID, cu.ReadOnly, false, true, false}, []any{h.PID, h.Access, h.Fenced, h.Revoked, h.Lost})
+
+	put(t, s, newBooking("x"))
+	_, _, err = s.Lease("x", 0, reader)
+	require.NoError(t, err, "it counts for no quota")
+	info, err = s.Stat("x", reader)
+	require.NoError(t, err)
+	require.Empty(t, info.Holders)
+	require.Equal(t, uint64(2), info.Version)
+	require.Zero(t, info.FreesBytes, "its writer is not fenced")
+
+	require.True(t, s.Fence(pidfd))
+	require.Contains(t, s.Dropped(), pidfd)
+	require.NoError(t, s.Remove("x", owner))
+	s.Retire(t0)
+	_, err = s.Stat("x", owner)
+	refused(t, err, NotFound)
+}
+
+// Of the current version they are holders, and its bytes are not free.
+func TestRevokedOfTheCurrentVersion(t *testing.T) {
+	s := New(open())
+	w := Writer{Who: writer, Since: t0, Pidfd: s.NewID()}
+	put(t, s, newBooking("x", by(w)))
+	s.Fence(w.Pidfd)
+	id, pidfd := hold(t, s, "x", 1)
+	unknown, _ := hold(t, s, "x", 1, func(h *Holder) { h.Pidfd = 0 })
+	require.NoError(t, s.Revoke(unknown), "nobody would hear of its end")
+	require.NoError(t, s.Revoke(id))
+	require.NoError(t, s.Revoke(id), "again")
+	info, err := s.Stat("x", owner)
+	require.NoError(t, err)
+	require.Len(t, info.Holders, 1)
+	require.True(t, info.Holders[0].Revoked)
+	require.Zero(t, info.FreesBytes)
+	require.True(t, s.Fence(pidfd))
+	info, err = s.Stat("x", owner)
+	require.NoError(t, err)
+	require.Empty(t, info.Holders)
+	require.Equal(t, uint64(100), info.FreesBytes)
+	refused(t, s.Revoke(id), NotFound)
+}

@@ -1,0 +1,286 @@
+package keeper
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/share"
+)
+
+// A pause has the first change that ends an offer stand still, behind the store's answer.
+type pause struct {
+	server  atomic.Pointer[Server] // that makes the change
+	reached chan bool
+	attach  chan bool // a reader comes
+	goOn    func()
+}
+
+func newPause(t *testing.T) *pause {
+	open := make(chan bool)
+	p := &pause{reached: make(chan bool, 1), attach: make(chan bool, 1), goOn: sync.OnceFunc(func() { close(open) })}
+	at = func(step string) {
+		if step == "attach" {
+			select {
+			case p.attach <- true:
+			default:
+			}
+		}
+		if s := p.server.Load(); step == "swapped" && s != nil && s.leaves() > 0 && p.server.CompareAndSwap(s, nil) {
+			p.reached <- true
+			<-open
+		}
+	}
+	t.Cleanup(func() { at = func(string) {} })
+	return p
+}
+
+// holdLong has a keeper's turn taken for longer than a store may take, until finish.
+func holdLong(t *testing.T, s *Server) (finish func()) {
+	t.Helper()
+	hold(s)
+	require.Eventually(t, s.turn.isLong, waitLong, waitStep)
+	return sync.OnceFunc(s.finish)
+}
+
+// A keeper whose store does not answer serves readers, and its successor could not: it does
+// not yield.
+//
+//fault:rows 88
+func TestNoYieldWithAStoppedStore(t *testing.T) {
+	s, c, _, _ := hastyKeeper(t, time.Second)
+	finish := holdLong(t, s)
+	defer finish()
+	requireCode(t, codeStoreSilent, c.Yield(soon(t)))
+	_, err := c.manifest(soon(t))
+	requireCode(t, codeStoreSilent, err)
+	finish()
+	require.NoError(t, s.Err())
+	require.NoError(t, c.Yield(soon(t)))
+	<-s.Done()
+	require.ErrorIs(t, s.Err(), ErrYielded)
+}
+
+// A change that goes on after its keeper has taken the offers, to end them, makes no others, and
+// is not lost.
+func TestChangeOutlastsTheOffers(t *testing.T) {
+	p := newPause(t)
+	var ends atomic.Bool
+	taken, goEnd := make(chan bool), make(chan bool)
+	paused := at
+	at = func(step string) {
+		paused(step)
+		if step == "offers taken" && ends.CompareAndSwap(true, false) {
+			taken <- true
+			<-goEnd
+		}
+	}
+	s, c, dev, lines := hastyKeeper(t, 20*time.Second)
+	defer p.goOn()
+	p.server.Store(s)
+	go func() { _, _ = c.Put(soon(t), Put{Name: "a"}, part(0, dev, 2)) }() // it may hear the end of the keeper
+	<-p.reached
+	ends.Store(true)
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	<-taken
+	p.goOn()
+	s.turn.taken <- struct{}{} // the change has ended
+	<-s.turn.taken
+	s.mu.Lock()
+	offers, resumable := s.offers, s.resumable
+	s.mu.Unlock()
+	close(goEnd)
+	require.NoError(t, <-closed)
+	require.Nil(t, offers)
+	require.Nil(t, resumable)
+	require.NotContains(t, lines.text(), "cannot be offered")
+	opened(t, s.opts)
+	requireBytes(t, attach(t, dialled(t, s.opts.Socket), dev, "a")[0], 2)
+}
+
+// A reader that waits for a change gets the new version also if the keeper is asked to end
+// meanwhile.
+func TestReaderWaitsWhileTheKeeperEnds(t *testing.T) {
+	p := newPause(t)
+	s, c, dev, _ := hastyKeeper(t, 20*time.Second)
+	defer p.goOn()
+	s.patience = waitLong
+	p.server.Store(s)
+	go func() { _, _ = c.Put(soon(t), Put{Name: "a"}, part(0, dev, 2)) }()
+	<-p.reached
+	type result struct {
+		att *share.Attachment
+		err error
+	}
+	got := make(chan result, 1)
+	before := s.metrics.all()[countAttached]
+	go func() {
+		att, err := share.Attach(soon(t), s.opts.Socket, "a", dev)
+		got <- result{att, err}
+	}()
+	<-p.attach
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	<-s.Done()
+	p.goOn()
+	r := <-got
+	require.NoError(t, r.err)
+	require.Equal(t, uint64(2), dataOf(t, r.att).Version)
+	require.NoError(t, r.att.Close())
+	require.NoError(t, <-closed)
+	require.Equal(t, before+1, s.metrics.all()[countAttached], "by the keeper that ended")
+}
+
+// A writer that has heard that the store is silent asks again with its ticket, and hears the
+// version that its first delivery has made.
+//
+//fault:rows 88 91
+func TestDeliverAgainAfterSilence(t *testing.T) {
+	p := newPause(t)
+	s, c, dev, _ := hastyKeeper(t, time.Second)
+	defer p.goOn()
+	p.server.Store(s)
+	b, err := c.book(soon(t), Put{Name: "a", Parts: 1}, part(0, dev, 2), "tx")
+	require.NoError(t, err)
+	d, files := exported(t, dev)
+	_, err = b.deliver(soon(t), describe(d), files, "gpufd-d1:00000000000000000000000000000000", nil)
+	requireCode(t, codeUnknown, err)
+	again := request{Op: opDeliver, Ticket: b.ticket}
+	_, err = c.ask(soon(t), again)
+	requireCode(t, codeStoreSilent, err)
+	require.Positive(t, taken(s.received))
+
+	p.goOn()
+	a, err := c.ask(soon(t), again)
+	require.NoError(t, err)
+	require.Equal(t, uint64(2), a.Version)
+	require.Zero(t, taken(s.received))
+	waited := delivery{booking: state.Booking{By: state.Writer{Who: s.self()}}} // for its turn, behind the first
+	version, _, err := s.keep(b.ticket, waited, nil, "")
+	require.NoError(t, err)
+	require.Equal(t, uint64(2), version)
+	_, err = s.renew(b.ticket, s.self(), time.Hour)
+	require.ErrorIs(t, err, errDelivered)
+	require.NoError(t, b.renew(soon(t)))
+	require.Equal(t, uint64(2), b.came.Version)
+	require.Equal(t, uint64(2), stat(t, c, "a").Version)
+}
+
+// taken is how many places are taken.
+func taken(p *places) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken
+}
+
+// A reader that asks why it was refused hears of a silent store only if it is that: not of a
+// change that takes a moment, and not of one that ends other offers.
+//
+//fault:rows 88
+func TestLeaseWhileOthersLeave(t *testing.T) {
+	s, c, _, _ := hastyKeeper(t, time.Second)
+	asks := func() error {
+		_, err := c.query(soon(t), request{Op: opLease, Name: "a", Access: share.ReadOnly.String()})
+		return err
+	}
+	leave := func(of *offer) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.leaving = map[*offer]bool{of: true}
+	}
+	s.mu.Lock()
+	current := s.offers["a"]
+	s.mu.Unlock()
+	leave(current)
+	require.NoError(t, asks(), "no change takes long")
+	finish := holdLong(t, s)
+	defer finish()
+	leave(current) // a change may have come between
+	requireCode(t, codeStoreSilent, asks())
+	leave(&offer{name: "a", as: "a"}) // of a retired version
+	require.NoError(t, asks())
+	s.mu.Lock()
+	s.leaving = nil
+	s.mu.Unlock()
+}
+
+// A deciding context calls decide when somebody begins to wait for it.
+type deciding struct {
+	context.Context
+	decide func()
+}
+
+func (d deciding) Done() <-chan struct{} {
+	d.decide()
+	return d.Context.Done()
+}
+
+// A reader whose time is over at the moment when its offer is decided gets that offer.
+func TestDecidedAtTheLastMoment(t *testing.T) {
+	old, next := &offer{version: 1}, &offer{version: 2}
+	now := old
+	s := &Server{vault: &vault{}, leaving: map[*offer]bool{old: true}, left: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of, err := s.await(deciding{ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		now = next
+		s.stay()
+		cancel()
+	}}, func() *offer { return now })
+	require.NoError(t, err)
+	require.Equal(t, next, of)
+}
+
+// Nobody gets a version that ends since the last process that might have come back for it
+// has died, and no manifest says that yet.
+func TestDeadReadersVersionLeaves(t *testing.T) {
+	var leaves atomic.Int64
+	var serves atomic.Pointer[Server]
+	at = func(step string) {
+		if s := serves.Load(); step == "swap" && s != nil {
+			leaves.Store(int64(s.leaves()))
+		}
+	}
+	t.Cleanup(func() { at = func(string) {} })
+	s, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	attach(t, c, dev, "x")
+	put(t, c, dev, "x", 2)
+	require.NoError(t, s.Close())
+	opts := s.opts
+	opts.Grace = time.Hour
+	s = opened(t, opts)
+	hold(s)
+	defer s.finish()
+	require.Len(t, s.resumable, 1)
+	s.state.Holds(func(_ state.HoldID, _ string, h state.Holder) { s.dead[h.Pidfd] = true })
+	serves.Store(s)
+	require.NoError(t, s.commit(s.state.Clone()))
+	require.Equal(t, int64(1), leaves.Load())
+	require.Empty(t, s.resumable)
+}
+
+// A store that was killed does not answer again.
+//
+//fault:rows 88
+func TestStoppedStoreIsKilled(t *testing.T) {
+	s, c, _, lines := hastyKeeper(t, time.Second)
+	pid := s.Status().Store
+	stop(t, pid)
+	requireCode(t, codeUnknown, c.Remove(soon(t), "a"))
+	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
+	lines.await(t, "holds everything")
+	require.Contains(t, lines.text(), "has not answered for 1s")
+	require.NotContains(t, lines.text(), "answers again")
+}

@@ -1,0 +1,46 @@
+package keeper
+
+import (
+	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/share"
+)
+
+// Readers of a retired version whose connection was lost, as that to a keeper that died, may
+// take their lease again: its parts are offered to those who have them mapped already. The
+// name is the current version's.
+
+// reconcileMissed has retired parts be offered to those who may come back for them, and to
+// nobody else. It runs with mu held.
+func (s *Server) reconcileMissed() {
+	want := map[state.ID]bool{}
+	s.state.Awaited(func(name string, v *state.Version, p *state.Part) {
+		want[p.Files] = true
+		if s.resumable[p.Files] != nil {
+			return
+		}
+		o, err := s.stand(name, OfferName(name, p.Index, len(v.Parts)), v, p, s.readers.OfferResumed)
+		if err != nil {
+			s.log("version %d of %s is kept and cannot be offered to those who had it: %v", v.N, name, err)
+			return
+		}
+		s.resumable[p.Files] = o
+	})
+	for id, o := range s.resumable {
+		if !want[id] {
+			delete(s.resumable, id)
+			s.retire(o) // until its last reader has gone
+		}
+	}
+}
+
+// offerOf is the offer that a reader is about to get: that for those who resume, or the one
+// that has the name. If that has changed since the reader asked, package share asks again. It
+// runs with mu held.
+func (s *Server) offerOf(o share.Offer) *offer {
+	for _, of := range s.resumable {
+		if of.as == o.Name && of.part.Memory.Generation == o.Descriptor.Generation {
+			return of
+		}
+	}
+	return s.offers[o.Name]
+}

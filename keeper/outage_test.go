@@ -1,0 +1,188 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+)
+
+// loggedKeeper is a keeper that has name a, its client, and what it says.
+func loggedKeeper(t *testing.T) (*Server, *Client, *cu.Device, *diary) {
+	t.Helper()
+	dev, lines := cutest.Device(t), newDiary()
+	opts := options(newSocket(t))
+	opts.Log = lines.log
+	s := opened(t, opts)
+	c := dialled(t, opts.Socket)
+	put(t, c, dev, "a", 1)
+	return s, c, dev, lines
+}
+
+// anothersStore starts an fd store at path, as a service manager does.
+func anothersStore(t *testing.T, path string) *fdstore.Client {
+	t.Helper()
+	store, err := fdstore.Spawn(soon(t), path, append(storeCommand(), path)...)
+	require.NoError(t, err)
+	return store
+}
+
+// The connection to the store breaks, and the store lives: the keeper takes it up again.
+//
+//fault:rows 88
+func TestConnectionToTheStoreBreaks(t *testing.T) {
+	s, c, dev, lines := loggedKeeper(t)
+	st := s.Status()
+	for range 3 {
+		hold(s)
+		require.NoError(t, s.vault.store.Close())
+		s.finish()
+		lines.await(t, "is there again")
+		lines.clear()
+		require.Equal(t, st.Store, s.Status().Store)
+	}
+	put(t, c, dev, "y", 2)
+	hold(s)
+	held, err := s.vault.store.List(soon(t))
+	require.NoError(t, err)
+	require.Len(t, held, len(s.vault.files))
+	for id, n := range held {
+		require.Len(t, s.vault.files[id], n)
+	}
+	s.finish()
+	require.NoError(t, s.Close())
+	opened(t, s.opts)
+	c = dialled(t, s.opts.Socket)
+	requireBytes(t, attach(t, c, dev, "a")[0], 1)
+	requireBytes(t, attach(t, c, dev, "y")[0], 2)
+}
+
+// Somebody else starts a store where the keeper's has died, as a service manager does: the
+// keeper takes it, unless it has another keeper's manifest.
+//
+//fault:rows 88
+func TestStoreThatOthersStart(t *testing.T) {
+	dev, lines := cutest.Device(t), newDiary()
+	opts := options(newSocket(t))
+	opts.Log, opts.Store = lines.log, nil
+	path := opts.Socket + storeSuffix
+	require.NoError(t, anothersStore(t, path).Close())
+	missing, goOn := make(chan bool), make(chan bool) // the keeper stands still between them
+	at = func(step string) {
+		if step == "no store" {
+			missing <- true
+			<-goOn
+		}
+	}
+	t.Cleanup(func() { at = func(string) {} })
+	s := opened(t, opts)
+	c := dialled(t, opts.Socket)
+	put(t, c, dev, "a", 1)
+
+	require.NoError(t, unix.Kill(s.Status().Store, unix.SIGKILL))
+	<-missing
+	other := anothersStore(t, path)
+	f, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	require.NoError(t, other.Hold(soon(t), 7, []*os.File{f}), "what nobody needs, such as of a refill that did not end")
+	require.NoError(t, other.Swap(soon(t), []byte("another's")))
+	st, err := other.Status(soon(t))
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(f.Close(), other.Close()))
+	hold(s)
+	s.vault.mu.Lock()
+	s.vault.is.PID = st.PID // as in containers, where all stores have the same
+	s.vault.mu.Unlock()
+	s.finish()
+	goOn <- true
+	lines.await(t, "holds what another keeper has put there")
+	require.NoError(t, unix.Kill(st.PID, unix.SIGKILL))
+	<-missing
+	require.NoError(t, anothersStore(t, path).Close())
+	goOn <- true
+	lines.await(t, "holds everything")
+	put(t, c, dev, "b", 2)
+	require.NoError(t, s.Close())
+	opened(t, s.opts)
+	c = dialled(t, s.opts.Socket)
+	requireBytes(t, attach(t, c, dev, "a")[0], 1)
+	requireBytes(t, attach(t, c, dev, "b")[0], 2)
+}
+
+// A keeper that has waited in vain for a store says what to start, also if its time ends while
+// it looks for one.
+func TestNoStoreInTime(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	at = func(step string) {
+		if step == "look again" {
+			cancel()
+		}
+	}
+	t.Cleanup(func() { at = func(string) {} })
+	v := &vault{path: newSocket(t) + storeSuffix}
+	_, _, err := v.find(ctx, func() {})
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "start one there: gpufd fd-store "+v.path)
+}
+
+// A reader that dies while there is no store is fenced when there is one again; what lasts
+// is said once.
+//
+//fault:rows 88
+func TestFenceWithoutAStore(t *testing.T) {
+	s, c, _, lines := loggedKeeper(t)
+	cmd := cutest.Child(soon(t), "deaf", socketEnv+"="+s.opts.Socket)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	defer in.Close()
+	require.NoError(t, cmd.Start())
+	eventually(t, c, "a", func(i Info) bool { return len(i.Holders) == 1 })
+	hold(s)
+	argv := s.vault.argv
+	s.vault.argv = []string{"/nonexistent"}
+	require.NoError(t, unix.Kill(s.vault.pid(), unix.SIGKILL))
+	s.finish()
+	lines.await(t, "may be lost if this keeper ends")
+	require.NoError(t, cmd.Process.Kill())
+	require.Error(t, cmd.Wait())
+	require.Eventually(t, func() bool {
+		hold(s)
+		defer s.finish()
+		return len(s.dead) > 0
+	}, waitLong, waitStep)
+	require.Len(t, stat(t, c, "a").Holders, 1)
+	require.Less(t, strings.Count(lines.text(), "\n"), 8, "%s", lazily(lines.text))
+	hold(s)
+	s.vault.argv = argv
+	s.finish()
+	eventually(t, c, "a", func(i Info) bool { return len(i.Holders) == 0 })
+}
+
+// A process that attaches again and again is waited for once, and not when it has nothing.
+func TestReaderThatComesAndGoes(t *testing.T) {
+	s, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	for range 20 {
+		one, err := Attach(soon(t), dev.Driver(), c, "x", Want{Part: -1})
+		require.NoError(t, err)
+		eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 1 })
+		letGoOf(t, one)
+		eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 0 })
+		require.NoError(t, c.Remove(soon(t), "x"))
+		put(t, c, dev, "x", 1)
+	}
+	require.Less(t, leak.OpenFDs().Kinds()["anon_inode:[pidfd]"], 12)
+	hold(s)
+	defer s.finish()
+	require.LessOrEqual(t, len(s.processes.watched), 2)
+}

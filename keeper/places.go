@@ -1,0 +1,71 @@
+package keeper
+
+import (
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// The bounds of the control socket: what clients have there, before anything is kept. A
+// part of them is for the keeper's own user, whom others do not keep out.
+const (
+	maxClients      = 1024     // connections
+	maxClientsOfUID = 256      // of one uid
+	ownersClients   = 128      // of maxClients, that others leave to the keeper's user
+	maxReceived     = 4 * 4096 // descriptors that came for parts that are not delivered, if there may be twice as many files open
+	codeBusy        = "busy"
+)
+
+// places bound what users have of something: in all, each, and what the owner is left.
+type places struct {
+	what              string
+	most, each, owner int // owner: of most
+	ownerUID          uint32
+
+	mu    sync.Mutex
+	taken int
+	of    map[uint32]int
+}
+
+func newPlaces(what string, most, each, owner int, ownerUID uint32) *places {
+	return &places{what: what, most: most, each: each, owner: owner, ownerUID: ownerUID, of: map[uint32]int{}}
+}
+
+// take takes n places for a user, or none and says why. They are given back with leave.
+func (p *places) take(uid uint32, n int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	most := p.most
+	if uid != p.ownerUID {
+		most -= p.owner
+	}
+	switch {
+	case p.of[uid]+n > p.each:
+		return &Error{Code: codeBusy, Message: fmt.Sprintf("the keeper has %d %s of uid %d, and takes %d at most: end some, or come again", p.of[uid], p.what, uid, p.each)}
+	case p.taken+n > most:
+		return &Error{Code: codeBusy, Message: fmt.Sprintf("the keeper has %d %s, and takes %d at most: come again", p.taken, p.what, most)}
+	}
+	p.taken += n
+	p.of[uid] += n
+	return nil
+}
+
+func (p *places) leave(uid uint32, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken -= n
+	if p.of[uid] -= n; p.of[uid] == 0 {
+		delete(p.of, uid)
+	}
+}
+
+// receivable is how many descriptors may wait for their delivery: at most half of the files
+// that this process may open.
+func receivable() int {
+	var open unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &open); err != nil {
+		return maxReceived
+	}
+	return int(min(maxReceived, open.Cur/2))
+}

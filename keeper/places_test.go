@@ -1,0 +1,178 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/sock"
+)
+
+func TestPlaces(t *testing.T) {
+	p := newPlaces("cups", 10, 6, 3, 1)
+	refused := func(words string, uid uint32, n int) {
+		t.Helper()
+		no := requireCode(t, codeBusy, p.take(uid, n))
+		require.Contains(t, no.Message, words)
+	}
+	require.NoError(t, p.take(2, 6))
+	refused("6 cups of uid 2, and takes 6", 2, 1)
+	require.NoError(t, p.take(3, 1))
+	refused("7 cups, and takes 7", 3, 1) // what is left is the owner's
+	require.NoError(t, p.take(1, 3))
+	refused("10 cups, and takes 10", 1, 1)
+	p.leave(2, 6)
+	require.NoError(t, p.take(1, 3))
+	refused("6 cups of uid 1", 1, 1)
+	p.leave(1, 6)
+	p.leave(3, 1)
+	require.Empty(t, p.of)
+	require.Zero(t, p.taken)
+}
+
+// limitedTo is a keeper that takes so many connections and descriptors.
+func limitedTo(t *testing.T, clients, files int) (*Server, *Client) {
+	t.Helper()
+	s := opened(t, options(newSocket(t)))
+	s.clients.mu.Lock()
+	s.clients.each = clients
+	s.clients.mu.Unlock()
+	s.received.mu.Lock()
+	s.received.each = files
+	s.received.mu.Unlock()
+	return s, dialled(t, s.opts.Socket)
+}
+
+// TestFault92_CrowdAtTheControlSocket: who has as many connections as the keeper takes of
+// one user is told so, at once, with or without a request; the others are served, and a
+// connection that ends makes room.
+func TestFault92_CrowdAtTheControlSocket(t *testing.T) {
+	s, c := limitedTo(t, 3, 100)
+	_, err := c.Status(soon(t))
+	require.NoError(t, err)
+	crowd := []*Client{dialled(t, s.opts.Socket), dialled(t, s.opts.Socket)}
+	for _, one := range crowd {
+		_, err := one.Status(soon(t))
+		require.NoError(t, err)
+	}
+	for range 20 {
+		late := dialled(t, s.opts.Socket)
+		_, err := late.Status(soon(t))
+		no := requireCode(t, codeBusy, err)
+		require.Contains(t, no.Message, "3 connections of uid")
+	}
+	_, err = c.Status(soon(t))
+	require.NoError(t, err, "who is in is served")
+	require.Equal(t, "20", scraped(s)[`gpufd_keeper_refusals_total{socket="control",reason="busy"}`])
+	require.NoError(t, crowd[0].Close())
+	require.Eventually(t, func() bool {
+		late := dialled(t, s.opts.Socket)
+		_, err := late.Status(soon(t))
+		return errors.Join(err, late.Close()) == nil
+	}, waitLong, waitStep)
+}
+
+// Descriptors that nobody delivers are bounded, and given back with their connection. None
+// are taken from who has no ticket.
+func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
+	s, c := limitedTo(t, 10, 3)
+	dev := devices(t, 1)[0]
+	_, files := exported(t, dev)
+	_, err := c.Status(soon(t)) // its connection is there
+	require.NoError(t, err)
+	kinds := func() string {
+		all := leak.OpenFDs().Kinds()
+		delete(all, "anon_inode:[pidfd]") // of processes that are watched
+		return fmt.Sprint(all)
+	}
+	before := kinds()
+	hoarder, err := Dial(soon(t), s.opts.Socket)
+	require.NoError(t, err)
+	b := bookingOf(t, hoarder, dev, small)
+	send := func(c *Client) error {
+		_, err := c.ask(soon(t), request{Op: opFiles, Ticket: b.ticket}, files[0])
+		return err
+	}
+	for range 3 {
+		require.NoError(t, send(hoarder))
+	}
+	no := requireCode(t, codeBusy, send(hoarder))
+	require.Contains(t, no.Message, "3 descriptors of parts that were not delivered")
+	_, err = c.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})
+	require.NoError(t, err)
+	requireCode(t, codeBusy, send(c)) // all connections of the user together
+	_, err = hoarder.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})
+	require.NoError(t, err, "all comes again")
+	require.NoError(t, send(hoarder))
+	require.NoError(t, hoarder.Close())
+	require.Eventually(t, func() bool {
+		s.received.mu.Lock()
+		defer s.received.mu.Unlock()
+		return s.received.taken == 0
+	}, waitLong, waitStep)
+	require.NoError(t, send(c))
+	_, err = c.ask(soon(t), request{Op: opCancel, Ticket: b.ticket})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return before == kinds() }, waitLong, waitStep, "%s", lazily(func() string { return before + kinds() }))
+}
+
+// Who has no ticket sends no descriptors, and who has one sends them in one record.
+//
+//fault:rows 92
+func TestDescriptorsWithoutATicket(t *testing.T) {
+	s, c, dev := kept(t)
+	for what, records := range map[string][]byte{
+		"no ticket":     record(pieceLast, `{"op":"list"}`),
+		"more to come":  record(pieceMore, `{`),
+		"before a book": record(pieceLast, `{"op":"files","ticket":"t1"}`),
+	} {
+		t.Run(what, func(t *testing.T) {
+			conn, err := sock.Dial(soon(t), s.opts.Socket+controlSuffix)
+			require.NoError(t, err)
+			require.NoError(t, conn.Send(soon(t), record(pieceLast, `{"op":"status"}`)))
+			_, err = conn.Receive(soon(t)) // it is served
+			require.NoError(t, err)
+			if err = conn.Send(soon(t), records, os.Stdin); err == nil { // an older kernel
+				_, err = conn.Receive(soon(t))
+				require.ErrorIs(t, err, sock.ErrPeerLost)
+			} else {
+				require.ErrorIs(t, err, unix.EPERM)
+			}
+			require.NoError(t, conn.Close())
+		})
+	}
+	b := bookingOf(t, c, dev, small)
+	conn := c.conn
+	require.NoError(t, conn.Send(soon(t), record(pieceMore, `{"op":"files","ticket":"`+b.ticket), os.Stdin))
+	_, err := conn.Receive(soon(t))
+	require.ErrorIs(t, err, sock.ErrPeerLost)
+}
+
+// A client that begins a message and does not go on is let go.
+//
+//fault:rows 92
+func TestMessageThatDoesNotEnd(t *testing.T) {
+	opts := options(newSocket(t))
+	opts.Timeout = 200 * time.Millisecond
+	s := opened(t, opts)
+	conn, err := sock.Dial(soon(t), s.opts.Socket+controlSuffix)
+	require.NoError(t, err)
+	require.NoError(t, conn.Send(soon(t), record(pieceMore, `{`)))
+	_, err = conn.Receive(soon(t))
+	require.ErrorIs(t, err, sock.ErrPeerLost)
+	require.NoError(t, conn.Close())
+	idle := dialled(t, opts.Socket)
+	_, err = idle.Status(soon(t))
+	require.NoError(t, err)
+	time.Sleep(2 * opts.Timeout)
+	require.NotNil(t, idle.conn)
+	require.NoError(t, idle.conn.Send(soon(t), record(pieceLast, `{"op":"status"}`)), "between messages it may wait")
+	_, err = idle.conn.Receive(soon(t))
+	require.NoError(t, err)
+}

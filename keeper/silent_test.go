@@ -1,0 +1,272 @@
+package keeper
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/share"
+)
+
+// stop has a process do nothing, until goOn or the end of the test.
+func stop(t testing.TB, pid int) (goOn func()) {
+	t.Helper()
+	require.NoError(t, unix.Kill(pid, unix.SIGSTOP))
+	goOn = func() { _ = unix.Kill(pid, unix.SIGCONT) }
+	t.Cleanup(goOn)
+	for end := time.Now().Add(waitLong); !isStopped(pid); time.Sleep(waitStep) { // which takes a moment
+		if time.Now().After(end) {
+			t.Errorf("process %d does not stop", pid)
+			break
+		}
+	}
+	return goOn
+}
+
+// isStopped says whether all threads of a process are (proc_pid_stat(5)).
+func isStopped(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, path := range threads {
+		if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), ") T ") {
+			return false
+		}
+	}
+	return len(threads) > 0
+}
+
+// hastyKeeper is a keeper that waits for a step no longer than that, and has name a.
+func hastyKeeper(t *testing.T, step time.Duration) (*Server, *Client, *cu.Device, *diary) {
+	t.Helper()
+	s, _, dev, lines := loggedKeeper(t)
+	require.NoError(t, s.Close())
+	opts := s.opts
+	opts.Timeout = step
+	s = opened(t, opts)
+	return s, dialled(t, opts.Socket), dev, lines
+}
+
+func probe(s *Server) string {
+	w := httptest.NewRecorder()
+	s.answerProbe(w, nil)
+	return w.Body.String()
+}
+
+// The fd store does not answer, for somebody has stopped it: who asks and who attaches does
+// not wait, and changes end with an error that says so. When it goes on, all goes on, and
+// nothing is lost.
+func TestFault88_StoreIsStopped(t *testing.T) {
+	s, c, dev, lines := hastyKeeper(t, 5*time.Second)
+	asks, reader := dialled(t, s.opts.Socket), dialled(t, s.opts.Socket)
+	put(t, c, dev, "b", 2)
+	goOn := stop(t, s.Status().Store)
+	changed := make(chan error, 1)
+	go func() { changed <- c.Remove(soon(t), "b") }()
+	require.Eventually(t, func() bool { return len(s.turn.taken) == 1 }, waitLong, waitStep)
+
+	list, err := asks.List(soon(t))
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	require.Equal(t, uint64(1), stat(t, asks, "a").Version)
+	require.Equal(t, 2, s.Status().Names)
+	require.Equal(t, "2", scraped(s)["gpufd_keeper_names"])
+	got := attach(t, reader, dev, "a")
+	requireBytes(t, got[0], 1)
+	select {
+	case err := <-changed:
+		t.Fatalf("it has waited for the change, which ended with %v", err)
+	default:
+	}
+
+	requireCode(t, codeUnknown, <-changed)
+	requireCode(t, codeStoreSilent, c.Drain(soon(t), "a", true))
+	lines.await(t, "has not answered for 5s")
+	require.Equal(t, "serving, with an fd store that does not answer\n", probe(s))
+	require.NoError(t, s.Err())
+	require.NoError(t, got[0].Err())
+
+	goOn()
+	lines.await(t, "answers again")
+	require.Eventually(t, func() bool { return probe(s) == "serving\n" }, waitLong, waitStep)
+	eventually(t, asks, "a", func(i Info) bool { return len(i.Holders) == 1 })
+	require.Eventually(t, func() bool { _, err := asks.Stat(soon(t), "b"); return err != nil }, waitLong, waitStep, "the change was made")
+	put(t, c, dev, "b", 3)
+	require.NoError(t, s.Close())
+	opened(t, s.opts)
+	requireBytes(t, attach(t, dialled(t, s.opts.Socket), dev, "b")[0], 3)
+	requireBytes(t, attach(t, dialled(t, s.opts.Socket), dev, "a")[0], 1)
+}
+
+// The store stops while it is told of a version: who attaches to that name gets the new one
+// when it goes on, or hears in time that it has not, and the version before is not dropped
+// under a reader.
+//
+//fault:rows 88
+func TestStoreStopsDuringACommit(t *testing.T) {
+	stopped := make(chan func(), 1)
+	var serves atomic.Pointer[Server]
+	at = func(step string) {
+		if s := serves.Load(); step == "swap" && s != nil && s.leaves() > 0 {
+			stopped <- stop(t, s.Status().Store)
+		}
+	}
+	t.Cleanup(func() { at = func(string) {} })
+	s, c, dev, _ := hastyKeeper(t, 3*time.Second)
+	serves.Store(s)
+	changed := make(chan error, 1)
+	go func() {
+		_, err := c.Put(soon(t), Put{Name: "a"}, part(0, dev, 2))
+		changed <- err
+	}()
+	goOn := <-stopped
+	_, err := Attach(soon(t), dev.Driver(), dialled(t, s.opts.Socket), "a", Want{Part: -1})
+	require.ErrorIs(t, err, share.ErrRefused, "nobody knows which version is the one")
+	requireCode(t, codeStoreSilent, err)
+	requireCode(t, codeUnknown, <-changed)
+	goOn()
+	require.Equal(t, uint64(2), attach(t, dialled(t, s.opts.Socket), dev, "a")[0].Data.Version)
+}
+
+// leaves is how many offers a change is about to end.
+func (s *Server) leaves() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.leaving)
+}
+
+// A keeper ends although its store does not answer, and the next one finds all.
+//
+//fault:rows 88
+func TestCloseWithAStoppedStore(t *testing.T) {
+	s, c, dev, lines := hastyKeeper(t, time.Second)
+	goOn := stop(t, s.Status().Store)
+	_, err := c.Put(soon(t), Put{Name: "b"}, part(0, dev, 2))
+	requireCode(t, codeUnknown, err)
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-soon(t).Done():
+		goOn()
+		t.Fatal("it waits for the store without end")
+	}
+	require.NotContains(t, lines.text(), "answers again")
+	require.NotContains(t, lines.text(), "counted is lost", "what the store has is not known: nothing more is said to it")
+	goOn()
+	opened(t, s.opts)
+	requireBytes(t, attach(t, dialled(t, s.opts.Socket), dev, "a")[0], 1)
+}
+
+// TestFault88_StoreDiesWithinACommit: the store dies before it has a part's descriptors,
+// between these and the manifest that names them, or behind the manifest. The change is made
+// whole or not at all, and the writer hears which.
+func TestFault88_StoreDiesWithinACommit(t *testing.T) {
+	for step, made := range map[string]bool{"hold": false, "held": false, "swap": false, "swapped": true, "drop": true} {
+		t.Run(step, func(t *testing.T) {
+			var pid atomic.Int64 // of the store that is to die
+			at = func(now string) {
+				if p := pid.Load(); now == step && p != 0 && pid.CompareAndSwap(p, 0) {
+					_ = unix.Kill(int(p), unix.SIGKILL)
+				}
+			}
+			t.Cleanup(func() { at = func(string) {} })
+			s, c, dev, lines := loggedKeeper(t)
+			other := Put{Name: "b", Parts: 1, Expect: number(uint64(0))}
+			b, err := c.book(soon(t), other, part(0, dev, 2), "tx")
+			require.NoError(t, err)
+			d, files := exported(t, dev)
+			pid.Store(int64(s.vault.pid()))
+			a, err := b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`))
+			if made {
+				require.NoError(t, err)
+				require.Equal(t, uint64(1), a.Version)
+			} else {
+				requireCode(t, string(codeStoreLost), err)
+				require.Zero(t, stat(t, c, "b").Version)
+			}
+			lines.await(t, "holds everything")
+			if !made { // the booking was not lost
+				require.NoError(t, b.renew(soon(t)))
+				a, err = b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`))
+				require.NoError(t, err)
+				require.Equal(t, uint64(1), a.Version)
+			}
+			requireStoreHasAll(t, s)
+			require.NoError(t, s.Close())
+			s = opened(t, s.opts)
+			c = dialled(t, s.opts.Socket)
+			requireBytes(t, attach(t, c, dev, "a")[0], 1)
+			require.JSONEq(t, `{"a":1}`, string(attach(t, c, dev, "b")[0].Data.Table))
+			require.Equal(t, uint64(1), stat(t, c, "b").Version)
+		})
+	}
+}
+
+// requireStoreHasAll says that the store has what the keeper has, and nothing else, and that
+// the manifest names all of that.
+func requireStoreHasAll(t *testing.T, s *Server) {
+	t.Helper()
+	hold(s)
+	defer s.finish()
+	held, err := s.vault.store.List(soon(t))
+	require.NoError(t, err)
+	named := s.state.Named()
+	require.Len(t, held, len(s.vault.files))
+	for id, n := range held {
+		require.Len(t, s.vault.files[id], n)
+		require.True(t, id > firstOwnID || named[state.ID(id)], id)
+	}
+	manifest, err := s.vault.store.Manifest(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, string(s.state.Encode()), string(manifest))
+}
+
+// A policy is read when a keeper starts. Quotas that are lowered below what is kept take
+// nothing away: what is kept is served, and nothing is added until there is room.
+func TestQuotasAreLowered(t *testing.T) {
+	s, c, dev := kept(t)
+	put(t, c, dev, "q-a", 1)
+	put(t, c, dev, "q-b", 2)
+	held := []*Attached{attach(t, c, dev, "q-a")[0], attach(t, c, dev, "q-b")[0]}
+	eventually(t, c, "q-a", func(i Info) bool { return len(i.Holders) == 1 })
+	eventually(t, c, "q-b", func(i Info) bool { return len(i.Holders) == 1 })
+	pending, err := c.book(soon(t), Put{Name: "q-c", Parts: 1}, part(0, dev, 3), "tx")
+	require.NoError(t, err)
+	me := uint32(os.Geteuid())
+	all := []state.Right{state.Read, state.Write, state.Remove}
+	c = limited(t, s, state.Rule{UID: &me, Prefix: "q-", Allow: all, Bytes: number(uint64(small)), Names: number(1), Leases: number(1)})
+	for i, name := range []string{"q-a", "q-b"} {
+		require.Equal(t, uint64(1), stat(t, c, name).Version)
+		<-held[i].Done()
+	}
+	for i, name := range []string{"q-a", "q-b"} {
+		again, err := held[i].Resume(soon(t))
+		require.NoError(t, err)
+		eventually(t, c, name, func(i Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Lost })
+		_, err = share.Attach(soon(t), c.socket, []string{"q-b", "q-a"}[i], dev)
+		require.ErrorIs(t, err, share.ErrRefused, "one lease is allowed")
+		require.NoError(t, again.Close())
+		eventually(t, c, name, func(i Info) bool { return len(i.Holders) == 0 })
+	}
+	for _, name := range []string{"q-a", "q-d"} {
+		_, err := c.Put(soon(t), Put{Name: name}, part(0, dev, 4))
+		requireCode(t, "quota", err)
+	}
+	pending.client = c
+	require.NoError(t, pending.renew(soon(t)), "it was booked when there was room")
+	require.NoError(t, pending.cancel(soon(t)))
+	require.NoError(t, c.Remove(soon(t), "q-b"))
+	require.NoError(t, c.Remove(soon(t), "q-a"))
+	put(t, c, dev, "q-a", 4)
+	requireBytes(t, attach(t, c, dev, "q-a")[0], 4)
+}

@@ -1,0 +1,48 @@
+package keeper
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/sock"
+)
+
+// The keeper at a socket is this user's, or that of whom the directory belongs to.
+func TestKeeperOf(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "socket")
+	require.Equal(t, sock.Policy{}, keeperOf(socket))
+	require.Equal(t, sock.Policy{}, keeperOf("/nonexistent/socket"))
+	if os.Chown(dir, 1234, 1234) != nil {
+		t.Skip("only root gives a directory to another user")
+	}
+	require.NoError(t, os.Chmod(dir, 0o711))
+	require.Equal(t, sock.Policy{UIDs: []uint32{1234}}, keeperOf(socket))
+	require.NoError(t, os.Chmod(dir, 0o731))
+	require.Equal(t, sock.Policy{}, keeperOf(socket), "others may have made it")
+}
+
+// A table is told as it was written, and takes no more room than that.
+func TestTableIsToldAsItIs(t *testing.T) {
+	table := `{"a":"` + strings.Repeat("<&>", 1000) + `"}`
+	d := Data{Name: "x", Version: 1, Table: json.RawMessage(table)}
+	text, err := d.encode()
+	require.NoError(t, err)
+	require.Contains(t, string(text), table)
+	require.Less(t, len(text), len(table)+200)
+	var back Data
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.Equal(t, d, back)
+
+	_, c, dev := kept(t)
+	p := part(0, dev, 1)
+	p.Table = d.Table
+	_, err = c.Put(soon(t), Put{Name: "x"}, p)
+	require.NoError(t, err)
+	require.Equal(t, table, string(attach(t, c, dev, "x")[0].Data.Table))
+}

@@ -1,0 +1,90 @@
+package keeper
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// A Use is a version of a name, or one in the making, that takes memory of a device.
+type Use struct {
+	Name    string
+	Version uint64 // 0: in the making
+	Current bool   // readers get it; else it is a retired one
+	Gone    bool   // the keeper has given it up: its holders alone may have it
+	Bytes   uint64 // of its parts on the device
+	Holders []Holder
+}
+
+// String says for people what the use is, who has the memory, and how it becomes free.
+func (u Use) String() string {
+	what := fmt.Sprintf("%s, version %d, has %d bytes there", u.Name, u.Version, u.Bytes)
+	switch {
+	case u.Version == 0 && len(u.Holders) == 0:
+		return fmt.Sprintf("%s is being written, with %d bytes there: it is given up when its time is over", u.Name, u.Bytes)
+	case u.Version == 0:
+		return fmt.Sprintf("%s is being written, with %d bytes there, by %s", u.Name, u.Bytes, PIDs(u.Holders))
+	case u.Current && len(u.Holders) == 0:
+		return fmt.Sprintf("%s, which nobody holds (gpufd drain %s frees them)", what, u.Name)
+	case u.Current:
+		return fmt.Sprintf("%s, held by %s (gpufd drain %s has them let go, and frees it)", what, PIDs(u.Holders), u.Name)
+	case u.Gone:
+		return fmt.Sprintf("%s, which was given up and is free when %s let go or end", what, PIDs(u.Holders))
+	}
+	return fmt.Sprintf("%s, which is retired and is free when %s let go", what, PIDs(u.Holders))
+}
+
+// PIDs names the processes of holders for people, each once.
+func PIDs(holders []Holder) (text string) {
+	var seen []int32
+	for _, h := range holders {
+		if slices.Contains(seen, h.PID) {
+			continue
+		}
+		if len(seen) > 0 {
+			text += ", "
+		}
+		seen = append(seen, h.PID)
+		text += fmt.Sprintf("PID %d", h.PID)
+	}
+	return text
+}
+
+// UsesOf returns what takes memory of a device under a name.
+func UsesOf(n Info, dev cu.UUID) (all []Use) {
+	device := dev.String()
+	now := Use{Name: n.Name, Version: n.Version, Current: true}
+	for _, p := range n.Parts {
+		now.add(device, p.Part, p.Device, p.Bytes, n.Holders)
+	}
+	uses := []Use{now}
+	for _, r := range n.Retired {
+		u := Use{Name: n.Name, Version: r.Version, Gone: r.Gone}
+		for _, p := range r.Parts {
+			u.add(device, p.Part, p.Device, p.Bytes, r.Holders)
+		}
+		uses = append(uses, u)
+	}
+	for _, t := range n.Pending {
+		u := Use{Name: n.Name}
+		for _, p := range t.Devices {
+			u.add(device, p.Part, p.Device, p.Bytes, t.Writers)
+		}
+		uses = append(uses, u)
+	}
+	return slices.DeleteFunc(uses, func(u Use) bool { return u.Bytes == 0 })
+}
+
+// add adds a part if it is on the device, with who has that part.
+func (u *Use) add(device string, part int, of string, bytes uint64, holders []Holder) {
+	if of != device {
+		return
+	}
+	u.Bytes += bytes
+	for _, h := range holders {
+		if h.Part == part {
+			u.Holders = append(u.Holders, h)
+		}
+	}
+}
