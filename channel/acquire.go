@@ -1,0 +1,159 @@
+package channel
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// A Slot is room for one frame. It belongs to the writer until it is published.
+type Slot struct {
+	Sequence uint64       // the frame's: from 1, without gaps
+	Index    int          // of the slot
+	Ptr      cu.DevicePtr // where it begins
+	Size     uint64       // bytes
+}
+
+// Acquire returns a slot for the next frame. It waits until there is one that no reader holds, ctx
+// ends, or the bound of [WithStall] is reached. The slot may be written at once. Acquire returns the
+// same slot again until that is published.
+//
+// Errors: [ErrClosed]; [ErrStalled]; what ended ctx.
+func (w *Writer) Acquire(ctx context.Context) (Slot, error) {
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	if err := w.settled(); err != nil {
+		return Slot{}, err
+	}
+	var begin, until time.Time
+	for {
+		slot, blocker, err := w.choose(begin)
+		if err != nil {
+			return Slot{}, err
+		}
+		if blocker == nil {
+			return w.current(), nil
+		}
+		if begin.IsZero() {
+			begin = time.Now()
+		}
+		if w.opts.stall > 0 && until.IsZero() {
+			until = begin.Add(w.opts.stall)
+		}
+		if err := w.awaitSlot(ctx, blocker, slot, until); err != nil {
+			return Slot{}, err
+		}
+	}
+}
+
+// isOpen is nil while the writer is open.
+func (w *Writer) isOpen() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return ErrClosed
+	}
+	return nil
+}
+
+// current is the slot that is acquired.
+func (w *Writer) current() Slot {
+	return Slot{Sequence: w.sequence, Index: int(w.slot), Ptr: w.buf.Ptr().Add(w.slot * w.stride), Size: w.slotSize}
+}
+
+// choose picks a slot and takes it, unless one is acquired. If no slot is free, it returns the
+// slot to wait for and the reader that has it. begin is when the wait for it began, if there was
+// one.
+//
+// choose looks at the cursors when no slot is known to be free, and once in a round of the slots:
+// readers that drop frames keep no slot, and their nonsense has to be noticed, too.
+func (w *Writer) choose(begin time.Time) (slot uint64, blocker *member, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.closed:
+		return 0, nil, ErrClosed
+	case w.acquired:
+		return w.slot, nil, nil
+	}
+	slot, free := w.pick()
+	if !free || w.last%w.slots == 0 {
+		w.look()
+		slot, free = w.pick()
+	}
+	for _, m := range w.readers {
+		if !free && m.policy == Block && m.holds(slot) {
+			m.pins.Add(1)
+			return slot, m, nil
+		}
+	}
+	w.take(slot, begin) // a slot that is not free has somebody who holds it
+	return slot, nil, nil
+}
+
+// look looks at all cursors, and drops readers that wrote nonsense. It runs with mu held. Each
+// look takes a line of the cache from a reader, which has to take it back for its next release.
+func (w *Writer) look() {
+	for i := 0; i < len(w.readers); i++ {
+		m := w.readers[i]
+		if err := m.see(m.load(offReleased)); err != nil {
+			w.drop(m, writerRefused, err)
+			i--
+		}
+	}
+}
+
+// pick is the slot of the next frame, by what was seen of the cursors. It runs with mu held.
+func (w *Writer) pick() (slot uint64, free bool) {
+	w.blockers = w.blockers[:0]
+	for _, m := range w.readers {
+		w.blockers = append(w.blockers, &m.queue)
+	}
+	if !w.streams {
+		return pick(w.blockers, w.frames, w.slot)
+	}
+	slot = w.slotOf(w.last + 1)
+	for _, q := range w.blockers {
+		if q.holds(slot) {
+			return slot, false
+		}
+	}
+	return slot, true
+}
+
+// take has the slot for the next frame. A reader that may still have its old frame finds
+// that it is not whole any more. It runs with mu held.
+func (w *Writer) take(slot uint64, begin time.Time) {
+	if !begin.IsZero() {
+		w.stall = max(w.stall, time.Since(begin))
+	}
+	for _, m := range w.readers {
+		if n := m.retires(slot); n != 0 {
+			m.store(m.at.entry(n)+entryStamp, 2*n+1)
+		}
+	}
+	w.acquired, w.slot, w.frames[slot] = true, slot, 0
+	w.sequence = w.last + 1
+}
+
+// awaitSlot waits until m has released the slot, or is gone.
+func (w *Writer) awaitSlot(ctx context.Context, m *member, slot uint64, until time.Time) error {
+	defer m.pins.Done()
+	number := m.inSlot[slot]
+	done, err := waiting{m.words, offWriterBell, offReaderPolls, until, &w.waited}.await(ctx, func() (bool, error) {
+		return m.gone.Load() || m.load(offReleased) >= number || w.closing.Load(), nil
+	})
+	if err != nil || done {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err = fmt.Errorf("%w: reader %d has not released frame %d for %s", ErrStalled, m.lease.Number(), m.sequenceOf(number), w.opts.stall)
+	if !w.opts.drop {
+		return err
+	}
+	w.drop(m, writerDropped, err)
+	return nil
+}

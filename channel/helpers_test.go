@@ -1,0 +1,289 @@
+package channel
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share"
+)
+
+// soon is a deadline for what should happen at once.
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// listen is a server at a socket of the test's own.
+func listen(t testing.TB) *share.Server {
+	t.Helper()
+	srv, err := share.Listen(filepath.Join(t.TempDir(), "s"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, srv.Close()) })
+	return srv
+}
+
+// newWriter is a writer, closed when t ends.
+func newWriter(t testing.TB, ctx *cu.Context, srv *share.Server, slots int, size uint64, opts ...WriterOption) *Writer {
+	t.Helper()
+	w, err := NewWriter(ctx, srv, "frames", slots, size, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.Close()) })
+	return w
+}
+
+// newReader is a reader, closed when t ends.
+func newReader(t testing.TB, ctx *cu.Context, srv *share.Server, opts ...ReaderOption) *Reader {
+	t.Helper()
+	r, err := Open(soon(t), srv.Path(), "frames", ctx, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+// pattern is what a frame has: each of its words is of that frame alone.
+func pattern(b []byte, sequence uint64) {
+	for i := 0; i+8 <= len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], (sequence+1)*0x9e3779b97f4a7c15^uint64(i))
+	}
+}
+
+// checkPattern says whether b is the frame of that sequence.
+func checkPattern(b []byte, sequence uint64) error {
+	for i := 0; i+8 <= len(b); i += 8 {
+		if got, want := binary.LittleEndian.Uint64(b[i:]), (sequence+1)*0x9e3779b97f4a7c15^uint64(i); got != want {
+			return fmt.Errorf("frame %d has %#x at %d, want %#x", sequence, got, i, want)
+		}
+	}
+	return nil
+}
+
+// put writes and publishes a frame from the host.
+func put(t testing.TB, ctx *cu.Context, w *Writer) Slot {
+	t.Helper()
+	s, err := w.Acquire(soon(t))
+	require.NoError(t, err)
+	b := make([]byte, s.Size)
+	pattern(b, s.Sequence)
+	require.NoError(t, cu.CopyToDevice(ctx, s.Ptr, b))
+	require.NoError(t, w.Publish(s, Meta{}))
+	return s
+}
+
+// requireFrame takes a frame, which is to be that one, and checks its bytes.
+func requireFrame(t testing.TB, ctx *cu.Context, r *Reader, sequence uint64) Frame {
+	t.Helper()
+	f, err := r.Next(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, sequence, f.Sequence)
+	b := make([]byte, f.Size)
+	require.NoError(t, cu.CopyToHost(ctx, b, f.Ptr))
+	require.NoError(t, checkPattern(b, sequence))
+	return f
+}
+
+// doEnv is what a child is to do, as JSON.
+const doEnv = "GPUFD_CHANNEL_TEST_DO"
+
+// childLimit is how long a child waits, which is longer than the longest run: a test kills its
+// children when it ends.
+const childLimit = 2 * time.Hour
+
+// A task is what a child is told.
+type task struct {
+	Path     string
+	Policy   Policy
+	Join     Join
+	Slots    int
+	Size     uint64
+	Frames   uint64
+	Streams  bool
+	Stall    time.Duration // a random pause of up to that, now and then
+	Holds    int           // frames that are held at once
+	Seed     uint64
+	StopAt   uint64 // say so and wait, after so many frames
+	NoDevice bool
+}
+
+func childTask() (do task, ctx *cu.Context, err error) {
+	if err := json.Unmarshal([]byte(os.Getenv(doEnv)), &do); err != nil {
+		return do, nil, err
+	}
+	drv, err := cutest.Open()
+	if err != nil {
+		return do, nil, err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return do, nil, err
+	}
+	ctx, err = dev.PrimaryContext()
+	return do, ctx, err
+}
+
+// A child is a process of the test's own.
+type child struct {
+	cmd *exec.Cmd
+	in  io.Closer
+	out *bufio.Scanner
+}
+
+func start(t testing.TB, name string, do task) *child {
+	t.Helper()
+	text, err := json.Marshal(do)
+	require.NoError(t, err)
+	cmd := cutest.Child(context.Background(), name, doEnv+"="+string(text))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	c := &child{cmd, in, bufio.NewScanner(out)}
+	t.Cleanup(c.kill)
+	return c
+}
+
+// kill is SIGKILL, and waits until the process is gone.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+}
+
+// says waits for a line of the child's.
+func (c *child) says(t testing.TB) string {
+	t.Helper()
+	require.True(t, c.out.Scan(), "the child has ended")
+	return c.out.Text()
+}
+
+// end waits for the child's end, in order.
+func (c *child) end(t testing.TB) {
+	t.Helper()
+	require.NoError(t, c.cmd.Wait())
+}
+
+// childReader takes frames until the writer ends, checks each, and prints what it saw.
+func childReader() error {
+	do, ctx, err := childTask()
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(context.Background(), childLimit)
+	defer cancel()
+	r, err := Open(wait, do.Path, "frames", ctx, WithPolicy(do.Policy), WithJoin(do.Join))
+	if err != nil {
+		return err
+	}
+	fmt.Println("joined", r.First())
+	err = readAll(wait, ctx, r, do)
+	if !errors.Is(err, ErrEnded) {
+		return err
+	}
+	s := r.Stats()
+	fmt.Println("received", s.Received, "lost", s.Lost, "passed", s.Passed)
+	return errors.Join(r.Close(), ctx.Close())
+}
+
+// readAll takes and checks frames until there are no more.
+func readAll(wait context.Context, ctx *cu.Context, r *Reader, do task) error {
+	rng := newRandom(do.Seed)
+	b := make([]byte, r.SlotSize())
+	var held []Frame
+	for {
+		f, err := r.Next(wait)
+		if err != nil {
+			return err
+		}
+		if err := cu.CopyToHost(ctx, b, f.Ptr); err != nil {
+			return err
+		}
+		if err := checkPattern(b, f.Sequence); err != nil && r.Whole(f) == nil {
+			return err
+		}
+		if do.StopAt == f.Sequence {
+			fmt.Println("has", f.Sequence)
+			_, _ = io.Copy(io.Discard, os.Stdin)
+		}
+		if do.Stall > 0 && rng.IntN(100) == 0 {
+			time.Sleep(time.Duration(rng.Int64N(int64(do.Stall))))
+		}
+		if held = append(held, f); len(held) > do.Holds {
+			if err := r.Release(held[0]); err != nil && !errors.Is(err, ErrPassed) {
+				return err
+			}
+			held = held[1:]
+		}
+	}
+}
+
+// childWriter publishes frames, and stops where it is told.
+func childWriter() error {
+	do, ctx, err := childTask()
+	if err != nil {
+		return err
+	}
+	srv, err := share.Listen(do.Path)
+	if err != nil {
+		return err
+	}
+	var opts []WriterOption
+	if do.Streams {
+		opts = append(opts, WithStreams())
+	}
+	w, err := NewWriter(ctx, srv, "frames", do.Slots, do.Size, opts...)
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening")
+	wait, cancel := context.WithTimeout(context.Background(), childLimit)
+	defer cancel()
+	if err := w.AwaitReaders(wait, 1); err != nil {
+		return err
+	}
+	b := make([]byte, do.Size)
+	for n := uint64(1); n <= do.Frames; n++ {
+		s, err := w.Acquire(wait)
+		if err != nil {
+			return err
+		}
+		pattern(b, n)
+		if n == do.StopAt { // half a frame
+			if err := cu.CopyToDevice(ctx, s.Ptr, b[:len(b)/2]); err != nil {
+				return err
+			}
+			fmt.Println("within", n)
+			_, _ = io.Copy(io.Discard, os.Stdin)
+		}
+		if err := cu.CopyToDevice(ctx, s.Ptr, b); err != nil {
+			return err
+		}
+		if err := w.Publish(s, Meta{}); err != nil {
+			return err
+		}
+	}
+	return errors.Join(w.Close(), srv.Close(), ctx.Close())
+}
+
+// soonFor is soon for what takes so long.
+func soonFor(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

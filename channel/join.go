@@ -1,0 +1,150 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share"
+)
+
+// Open attaches to the channel of that name at path, and joins it. It does not wait for a first
+// frame. ctx bounds the attaching and joining. The context c is of the device that reads, which is
+// the one that the frames are on or has peer access to it. c may be closed before the reader.
+//
+// Errors: those of [share.Attach], such as [share.ErrNoPeer] if the device cannot reach the frames;
+// [ErrNoChannel]; [ErrPolicy] if the channel admits no reader of that policy, or no more readers;
+// [ErrCursor].
+func Open(ctx context.Context, path, name string, c *cu.Context, opts ...ReaderOption) (*Reader, error) {
+	o, err := newReaderOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	if c == nil {
+		return nil, errors.New("channel: no context for a reader (nil)")
+	}
+	att, err := share.Attach(ctx, path, name, c.Device(), o.attaching()...)
+	if err != nil {
+		return nil, err
+	}
+	r, err := join(ctx, att, c, o)
+	if err != nil {
+		return nil, errors.Join(err, att.Close())
+	}
+	r.owns = true
+	return r, nil
+}
+
+// attaching are the options that a reader attaches with.
+func (o *readerOptions) attaching() []share.AttachOption {
+	return append(o.attach[:len(o.attach):len(o.attach)], share.WithCursorsOf(maxCursorSize), share.WithPeerAccess())
+}
+
+// Follow yields one reader for each writer that listens at path, one after the other. When a writer
+// has ended or died, its reader gives no more frames, and the next reader is of the next writer.
+// The loop's body uses the reader until it returns; then Follow closes it. [share.Follow] says what
+// Follow waits for and what ends it.
+func Follow(ctx context.Context, path, name string, c *cu.Context, opts ...ReaderOption) iter.Seq2[*Reader, error] {
+	return func(yield func(*Reader, error) bool) {
+		o, err := newReaderOptions(opts)
+		if err == nil && c == nil {
+			err = errors.New("channel: no context for a reader (nil)")
+		}
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		for att, err := range share.Follow(ctx, path, name, c.Device(), o.attaching()...) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			r, err := join(ctx, att, c, o)
+			if isPassing(err) {
+				continue
+			}
+			more := yield(r, err)
+			if err != nil {
+				return
+			}
+			if err = r.Close(); err != nil && more {
+				yield(nil, err)
+			}
+			if !more || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// isPassing reports whether another writer may admit the reader.
+func isPassing(err error) bool { return errors.Is(err, ErrEnded) || errors.Is(err, ErrLost) }
+
+// join makes a reader of an attachment.
+func join(ctx context.Context, att *share.Attachment, c *cu.Context, o *readerOptions) (r *Reader, err error) {
+	if att.Cursors() == nil {
+		return nil, fmt.Errorf("%w: %q has no cursors", ErrNoChannel, att.Offer().Name)
+	}
+	r = &Reader{opts: o, att: att, next: 1, done: make(chan struct{}), closing: make(chan struct{})}
+	if r.ctx, err = c.Retain(); err != nil {
+		return nil, err
+	}
+	if err = r.open(); err == nil {
+		err = r.ask(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.discard())
+	}
+	r.behind.Add(1)
+	go r.watch()
+	return r, nil
+}
+
+// open makes what a reader has on the device.
+func (r *Reader) open() error {
+	f := r.att.Cursors()
+	size, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if size.Size() < minCursorSize || size.Size() > maxCursorSize {
+		return fmt.Errorf("%w: cursors of %d bytes; want %d to %d", ErrCursor, size.Size(), minCursorSize, maxCursorSize)
+	}
+	if r.cursor, err = openCursor(r.ctx, f, uint64(size.Size())); err != nil {
+		return err
+	}
+	if r.shape, err = readShape(r.words, r.att.Offer().Descriptor); err != nil {
+		return err
+	}
+	if r.streams && r.opts.policy != Block {
+		return fmt.Errorf("%w: the channel is for streams, where readers block; %s was asked for", ErrPolicy, r.opts.policy)
+	}
+	r.held = make([]heldFrame, r.slots)
+	r.track, err = newTracker(r.ctx)
+	return err
+}
+
+// ask tells the writer how this side wants to read, and waits to be admitted.
+func (r *Reader) ask(ctx context.Context) error {
+	r.store(offPolicy, uint64(r.opts.policy))
+	r.store(offJoin, uint64(r.opts.join))
+	r.store(offReaderState, readerJoined)
+	_, err := waiting{words: r.words, bell: offReaderBell, polls: offStart}.await(ctx, func() (bool, error) {
+		if r.first = r.load(offStart); r.first != 0 {
+			return true, nil
+		}
+		if state := r.load(offWriterState); state != writerOpen {
+			return false, r.toldOf(state)
+		}
+		select {
+		case <-r.att.Done():
+			return false, r.toldOf(r.load(offWriterState))
+		default:
+			return false, nil
+		}
+	})
+	r.last = r.first - 1
+	return err
+}

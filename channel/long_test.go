@@ -1,0 +1,121 @@
+package channel
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// long is how long a run is: what the variable says, or the short form of it.
+func long(t *testing.T, variable string, short time.Duration) time.Duration {
+	text := os.Getenv(variable)
+	if text == "" {
+		return short
+	}
+	d, err := time.ParseDuration(text)
+	require.NoError(t, err)
+	return d
+}
+
+// ended reads what a reader says at its end.
+func ended(t *testing.T, c *child) (received, lost uint64) {
+	t.Helper()
+	var passed uint64
+	line := c.says(t)
+	_, err := fmt.Sscanf(line, "received %d lost %d passed %d", &received, &lost, &passed)
+	require.NoError(t, err, line)
+	c.end(t)
+	return received, lost
+}
+
+// A pace of 10,000 frames a second, in block: GPUFD_CHANNEL_PACE=5m is 3,000,000 of them. The
+// reader is another process and checks each frame's sequence and bytes.
+func TestPace(t *testing.T) {
+	run, rate := long(t, "GPUFD_CHANNEL_PACE", 300*time.Millisecond), 10_000.0
+	timed := os.Getenv("GPUFD_CHANNEL_PACE") != ""
+	if !timed {
+		rate = 1000 // a machine may be busy
+	}
+	frames := uint64(run.Seconds() * rate)
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w, err := NewWriter(ctx, srv, "frames", 64, 256)
+	require.NoError(t, err)
+	c := start(t, "reader", task{Path: srv.Path(), Policy: Block, Join: Next})
+	require.Equal(t, "joined 1", c.says(t))
+	b := make([]byte, w.SlotSize())
+	begin, wait := time.Now(), soonFor(t, 2*run+time.Minute)
+	for n := uint64(1); n <= frames; n++ {
+		for due := begin.Add(time.Duration(float64(n-1) / rate * float64(time.Second))); time.Now().Before(due); {
+			time.Sleep(time.Until(due))
+		}
+		s, err := w.Acquire(wait)
+		require.NoError(t, err)
+		pattern(b, n)
+		require.NoError(t, cu.CopyToDevice(ctx, s.Ptr, b))
+		require.NoError(t, w.Publish(s, Meta{}))
+	}
+	took := time.Since(begin)
+	stats := w.Stats()
+	require.NoError(t, w.Close())
+	received, lost := ended(t, c)
+	require.Equal(t, []uint64{frames, 0}, []uint64{received, lost})
+	t.Logf("%d frames in %s, each one's sequence and bytes checked; the longest wait for a slot was %s", frames, took, stats.MaxStall)
+	if timed {
+		require.InEpsilon(t, run.Seconds(), took.Seconds(), 0.01)
+	}
+}
+
+// One of four readers is killed every second (GPUFD_CHANNEL_KILLS=2m), once it has joined, and
+// another takes its place; each is counted out, and the other three miss nothing.
+func TestKills(t *testing.T) {
+	run := long(t, "GPUFD_CHANNEL_KILLS", 500*time.Millisecond)
+	pause := min(time.Second, run/3)
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	left := make(chan Gone, 1000)
+	w, err := NewWriter(ctx, srv, "frames", 8, 256, OnGone(func(g Gone) { left <- g }))
+	require.NoError(t, err)
+	reader := task{Path: srv.Path(), Policy: Block, Join: Next}
+	var others []*child
+	for range 3 {
+		c := start(t, "reader", reader)
+		require.Equal(t, "joined 1", c.says(t))
+		others = append(others, c)
+	}
+	b, wait := make([]byte, w.SlotSize()), soonFor(t, 2*run+time.Minute)
+	victim, kills, longest := start(t, "reader", reader), 0, time.Duration(0)
+	begin := time.Now()
+	for next := begin.Add(pause); time.Since(begin) < run; {
+		if time.Now().After(next) {
+			next = next.Add(pause)
+			require.Contains(t, victim.says(t), "joined ")
+			victim.kill()
+			kills++
+			victim = start(t, "reader", reader)
+		}
+		at := time.Now()
+		s, err := w.Acquire(wait)
+		require.NoError(t, err)
+		longest = max(longest, time.Since(at))
+		pattern(b, s.Sequence)
+		require.NoError(t, cu.CopyToDevice(ctx, s.Ptr, b))
+		require.NoError(t, w.Publish(s, Meta{}))
+	}
+	victim.kill()
+	frames := w.Last()
+	require.NoError(t, w.Close())
+	for _, c := range others {
+		received, lost := ended(t, c)
+		require.Equal(t, []uint64{frames, 0}, []uint64{received, lost})
+	}
+	require.GreaterOrEqual(t, len(left), 3+kills, "each that was killed is counted out, and the three at the end")
+	require.InDelta(t, float64(run/pause), kills, max(2, float64(run/pause)/10))
+	t.Logf("%d frames; %d readers were killed; the longest wait for a slot was %s", frames, kills, longest)
+}

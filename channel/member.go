@@ -1,0 +1,213 @@
+package channel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpufd/gpufd/share"
+)
+
+// A member is a reader, as the writer knows it: one that has joined, or is to.
+type member struct {
+	*cursor
+	queue
+	at    shape
+	lease *share.Lease
+
+	first uint64         // sequence of the frame with number 1, where readers block
+	gone  atomic.Bool    // it is given nothing any more
+	why   error          // why; before gone
+	left  chan struct{}  // closed with gone
+	pins  sync.WaitGroup // who reads the cursor without the writer's mu
+}
+
+// sequenceOf is the sequence of a frame that it was given.
+func (m *member) sequenceOf(number uint64) uint64 {
+	if number == 0 {
+		return 0
+	}
+	return m.load(m.at.entry(number) + entrySequence)
+}
+
+// publish gives it the frame. Its entry is not whole while it is written.
+func (m *member) publish(slot, sequence uint64, meta Meta) {
+	n := m.give(slot)
+	at := m.at.entry(n)
+	m.store(at+entryStamp, 2*n-1)
+	m.store(at+entrySequence, sequence)
+	m.store(at+entrySlot, slot)
+	m.store(at+entryTime, uint64(meta.Time))
+	m.store(at+entryBytes, meta.Size)
+	m.store(at+entryLength, uint64(len(meta.User)))
+	for i := 0; i < len(meta.User); i += 8 {
+		m.store(at+entryUser+i, wordOf(meta.User[i:]))
+	}
+	m.store(at+entryStamp, 2*n)
+	m.store(offPublished, n)
+	m.ring(offReaderBell)
+}
+
+// wordOf is the first eight bytes of b, zeros behind its end.
+func wordOf(b []byte) uint64 {
+	if len(b) >= 8 {
+		return binary.LittleEndian.Uint64(b)
+	}
+	var eight [8]byte
+	copy(eight[:], b)
+	return binary.LittleEndian.Uint64(eight[:])
+}
+
+// host takes care of a reader from its coming to the end of its cursor.
+func (w *Writer) host(m *member) {
+	defer w.guests.Done()
+	if w.awaitJoin(m) {
+		w.watch(m)
+	}
+	w.mu.Lock()
+	w.drop(m, writerDropped, m.lease.Err()) // it may live, and its slots are not kept
+	w.mu.Unlock()
+	m.pins.Wait()
+	_ = m.see(m.load(offReleased)) // nonsense leaves the number that was seen before
+	w.release(m)
+	gone := Gone{Lease: m.lease.Number(), Err: m.why}
+	if m.released > 0 && m.released <= m.published {
+		gone.Released = m.sequenceOf(m.released)
+	}
+	err := m.close()
+	gone.Err = errors.Join(gone.Err, err)
+	w.opts.onDrop(gone)
+}
+
+// awaitJoin waits until the reader has said how it wants to read, and admits it. It is false
+// if that does not come.
+func (w *Writer) awaitJoin(m *member) bool {
+	for pause := pollMin; ; pause = min(2*pause, sleepMax) {
+		if m.load(offReaderState) == readerJoined {
+			return w.admit(m)
+		}
+		select {
+		case <-m.lease.Done():
+			return false
+		case <-time.After(pause):
+		}
+	}
+}
+
+// admit makes the reader one of those that get the next frame.
+func (w *Writer) admit(m *member) bool {
+	policy, join := Policy(m.load(offPolicy)), Join(m.load(offJoin))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m.queue = newQueue(policy, w.slots)
+	var err error
+	switch {
+	case w.closed:
+		w.drop(m, writerEnded, nil)
+		return true
+	case policy < Block || policy > DropNewest || join != Next && join != Newest:
+		err = fmt.Errorf("%w: a reader asks for policy %d and join %d; want 1 to 3, and 1 or 2", ErrCursor, policy, join)
+	case w.streams && policy != Block:
+		err = fmt.Errorf("%w: in a channel for streams readers block, and this one asks for %s", ErrPolicy, policy)
+	case len(w.readers) >= w.opts.readers:
+		err = fmt.Errorf("%w: %d readers have joined, and WithReaders admits no more", ErrPolicy, len(w.readers))
+	}
+	if err != nil {
+		w.drop(m, writerRefused, err)
+		return true
+	}
+	m.first = w.last + 1
+	if join == Newest && w.last > 0 {
+		w.giveNewest(m)
+	}
+	m.store(offStart, m.first)
+	w.readers = append(w.readers, m)
+	m.ring(offReaderBell)
+	w.moved()
+	return true
+}
+
+// giveNewest gives a reader that has just joined the last frame, if that is there.
+func (w *Writer) giveNewest(m *member) {
+	slot := slices.Index(w.frames, w.last)
+	if slot < 0 {
+		return
+	}
+	if w.streams && !w.track.idle() {
+		return // it may not be whole yet
+	}
+	if m.policy == DropNewest {
+		queues := []*queue{&m.queue}
+		for _, r := range w.readers {
+			_ = r.see(r.load(offReleased)) // Acquire drops a reader that wrote nonsense
+			queues = append(queues, &r.queue)
+		}
+		if !hasRoom(queues, w.slots, uint64(slot)) {
+			return
+		}
+	}
+	m.first = w.last
+	m.publish(uint64(slot), w.last, w.lastMeta)
+}
+
+// watch waits for the end of the lease, and drops a reader that keeps a stream waiting for
+// too long.
+func (w *Writer) watch(m *member) {
+	if w.opts.stall == 0 || !w.streams {
+		select {
+		case <-m.lease.Done():
+		case <-m.left:
+		}
+		return
+	}
+	look := time.NewTicker(max(time.Millisecond, w.opts.stall/8))
+	defer look.Stop()
+	var since time.Time
+	var held uint64
+	for {
+		select {
+		case <-m.lease.Done():
+			return
+		case <-m.left:
+			return
+		case <-look.C:
+		}
+		switch n, ok := w.blockedBy(m); {
+		case !ok:
+			since = time.Time{}
+		case since.IsZero() || n != held:
+			since, held = time.Now(), n
+		case time.Since(since) > w.opts.stall:
+			w.mu.Lock()
+			w.drop(m, writerDropped, fmt.Errorf("%w: a stream has waited %s for reader %d to release frame number %d", ErrStalled, w.opts.stall, m.lease.Number(), n))
+			w.mu.Unlock()
+		}
+	}
+}
+
+// drop ends what a reader gets: it is told the state, before any slot is taken that it has,
+// and its lease is taken back unless it has ended. State writerOpen tells nothing: the end of
+// the lease says that the writer was lost. It runs with mu held, and may be called again.
+func (w *Writer) drop(m *member, state uint64, why error) {
+	if m.gone.Load() {
+		return
+	}
+	m.why = why
+	w.readers = slices.DeleteFunc(w.readers, func(o *member) bool { return o == m })
+	if state != writerOpen {
+		m.store(offLast, w.last)
+		m.store(offWriterState, state)
+	}
+	m.gone.Store(true)
+	close(m.left)
+	m.ring(offReaderBell)
+	m.ring(offWriterBell) // who waits here for it
+	if state == writerDropped || state == writerRefused {
+		m.lease.Revoke()
+	}
+	w.moved()
+}

@@ -1,0 +1,327 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share"
+)
+
+// A writer that lives does not keep the slots of a reader that it has counted out: what that
+// has, or was given, is not told to be whole any more, however its lease has ended.
+func TestCountedOutReaderIsGivenNothingMore(t *testing.T) {
+	for name, end := range map[string]func(*Writer, *member){
+		"dropped": func(w *Writer, m *member) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.drop(m, writerDropped, ErrStalled)
+		},
+		"the lease has ended": func(_ *Writer, m *member) { m.lease.Revoke() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := cutest.Context(t, cutest.Device(t))
+			srv := listen(t)
+			left := make(chan Gone, 1)
+			w := newWriter(t, ctx, srv, 2, 64, OnGone(func(g Gone) { left <- g }))
+			r := newReader(t, ctx, srv)
+			put(t, ctx, w)
+			put(t, ctx, w)
+			f := requireFrame(t, ctx, r, 1)
+			require.NoError(t, r.Whole(f))
+			w.mu.Lock()
+			m := w.readers[0]
+			w.mu.Unlock()
+			end(w, m)
+			gone(t, left)
+			put(t, ctx, w) // into the slot of frame 1
+			put(t, ctx, w) // and that of frame 2
+			require.ErrorIs(t, r.Whole(f), ErrDropped)
+			require.ErrorIs(t, r.Release(f), ErrDropped)
+			_, err := r.Next(soon(t))
+			require.ErrorIs(t, err, ErrDropped)
+		})
+	}
+}
+
+// The host does not take, publish or release what a stream has still to get to.
+func TestHostsWaitForStreams(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
+	r := newReader(t, ctx, srv)
+	ws, rs := newStream(t, ctx), newStream(t, ctx)
+	early, err := r.NextOn(rs)
+	require.NoError(t, err)
+	require.ErrorIs(t, r.Release(early), ErrOrder, "it has not come")
+	put(t, ctx, w)
+	put(t, ctx, w)
+	require.NoError(t, rs.Synchronize(soon(t)))
+	slot, err := w.AcquireOn(ws)
+	require.NoError(t, err)
+	_, err = w.Acquire(soon(t))
+	require.ErrorIs(t, err, ErrOrder, "the reader has it still")
+	require.ErrorIs(t, w.Publish(slot, Meta{}), ErrOrder)
+	require.NoError(t, r.Release(early))
+	require.NoError(t, ws.Synchronize(soon(t)))
+	again, err := w.Acquire(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, slot, again)
+	require.NoError(t, w.Publish(slot, Meta{}))
+	require.EqualValues(t, 3, w.Last())
+}
+
+// A reader that keeps a stream waiting is found also where the host has published before, and
+// where it says what cannot be.
+func TestStreamIsStalledBehindHosts(t *testing.T) {
+	for name, lie := range map[string]func(r *Reader){
+		"nothing":     func(*Reader) {},
+		"huge number": func(r *Reader) { r.store(offReleased, 1<<64-1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := cutest.Context(t, cutest.Device(t))
+			srv := listen(t)
+			left := make(chan Gone, 1)
+			w := newWriter(t, ctx, srv, 2, 64, WithStreams(), WithStall(50*time.Millisecond, true), OnGone(func(g Gone) { left <- g }))
+			r := newReader(t, ctx, srv)
+			for n := uint64(1); n <= 5; n++ {
+				put(t, ctx, w)
+				if n <= 3 {
+					require.NoError(t, r.Release(requireFrame(t, ctx, r, n)))
+				}
+			}
+			s := newStream(t, ctx)
+			slot, err := w.AcquireOn(s)
+			require.NoError(t, err)
+			lie(r)
+			require.ErrorIs(t, gone(t, left).Err, ErrStalled)
+			require.NoError(t, w.PublishOn(s, slot, Meta{}))
+			require.NoError(t, s.Synchronize(soon(t)))
+		})
+	}
+}
+
+// A reader that was dropped cannot keep a stream waiting by writing all the time.
+func TestLiarDoesNotKeepAStream(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	left := make(chan Gone, 1)
+	w := newWriter(t, ctx, srv, 2, 64, WithStreams(), WithStall(20*time.Millisecond, true), OnGone(func(g Gone) { left <- g }))
+	r := newReader(t, ctx, srv)
+	s := newStream(t, ctx)
+	for range 5 {
+		slot, err := w.AcquireOn(s)
+		require.NoError(t, err)
+		require.NoError(t, w.PublishOn(s, slot, Meta{}))
+	}
+	var stop atomic.Bool
+	var lying sync.WaitGroup
+	lying.Go(func() {
+		for !stop.Load() {
+			r.store(offReleased, 0)
+		}
+	})
+	require.NoError(t, s.Synchronize(soon(t)))
+	gone(t, left)
+	stop.Store(true)
+	lying.Wait()
+}
+
+// What a stream published without a word about it has a size also for who joins behind.
+func TestNewestOfAStream(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
+	s := newStream(t, ctx)
+	slot, err := w.AcquireOn(s)
+	require.NoError(t, err)
+	require.NoError(t, w.PublishOn(s, slot, Meta{}))
+	require.NoError(t, s.Synchronize(soon(t)))
+	f, err := newReader(t, ctx, srv, WithJoin(Newest)).Next(soon(t))
+	require.NoError(t, err)
+	require.EqualValues(t, 64, f.Size)
+}
+
+// A reader that drops the newest and stands still leaves others of its kind their share.
+func TestDropNewestIsShared(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 8, 64)
+	still, quick := newReader(t, ctx, srv, WithPolicy(DropNewest)), newReader(t, ctx, srv, WithPolicy(DropNewest))
+	for n := uint64(1); n <= 50; n++ {
+		put(t, ctx, w)
+		require.NoError(t, quick.Release(requireFrame(t, ctx, quick, n)))
+	}
+	require.Zero(t, quick.Stats().Lost)
+	require.NoError(t, w.Close())
+	for n := uint64(1); n <= 2; n++ {
+		require.NoError(t, still.Release(requireFrame(t, ctx, still, n)))
+	}
+	_, err := still.Next(soon(t))
+	require.ErrorIs(t, err, ErrEnded)
+	_, err = still.Next(soon(t))
+	require.ErrorIs(t, err, ErrEnded)
+	require.Equal(t, Stats{Received: 2, Lost: 48}, still.Stats(), "those at the end are lost, too, once")
+}
+
+// FAULT 95: cursors that are smaller than any are an error, and no end of the process.
+func TestFault95_SmallCursors(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w, err := NewWriter(ctx, srv, "frames", 2, 64)
+	require.NoError(t, err)
+	defer w.Close()
+	other := listen(t)
+	offer, err := other.Prepare("frames", w.buf, share.ReadOnly, share.WithCursors(8, func(*share.Lease, *os.File) error { return nil }))
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	serving := soon(t)
+	go func() { served <- offer.Offer(serving) }()
+	require.Eventually(t, func() bool {
+		_, err = Open(soon(t), other.Path(), "frames", ctx)
+		return errors.Is(err, ErrCursor)
+	}, time.Minute, time.Millisecond, "%v", err)
+	require.NoError(t, other.Close())
+	<-served
+}
+
+// FAULT 94: what a dead writer's device still writes (E1) makes no frame, and no nonsense.
+func TestFault94_LateWritesOfADeadWriter(t *testing.T) {
+	for _, streams := range []bool{false, true} {
+		t.Run(fmt.Sprint("streams ", streams), func(t *testing.T) {
+			ctx := cutest.Context(t, cutest.Device(t))
+			path := t.TempDir() + "/s"
+			c := start(t, "writer", task{Path: path, Slots: 4, Size: 4096, Frames: 10, StopAt: 3, Streams: streams})
+			require.Equal(t, "listening", c.says(t))
+			r, err := Open(soon(t), path, "frames", ctx)
+			require.NoError(t, err)
+			s := newStream(t, ctx)
+			require.Equal(t, "within 3", c.says(t))
+			var late Frame
+			if streams {
+				for range 3 {
+					late, err = r.NextOn(s)
+					require.NoError(t, err)
+				}
+			}
+			c.kill()
+			<-r.Done()
+			r.store(offPublished, 3) // as its stream would have, had it gone on
+			if streams {
+				require.NoError(t, s.Synchronize(soon(t)), "it is freed once more if need be")
+				require.ErrorIs(t, r.Check(late), ErrLost)
+			} else {
+				require.NoError(t, r.Release(requireFrame(t, ctx, r, 1)))
+				require.NoError(t, r.Release(requireFrame(t, ctx, r, 2)))
+			}
+			_, err = r.Next(soon(t))
+			var lost *LostError
+			require.ErrorAs(t, err, &lost)
+			require.EqualValues(t, 2, lost.Last)
+			require.NoError(t, r.Close())
+		})
+	}
+}
+
+// Where no device can reach the frames, attaching is refused by name.
+func TestNoPeer(t *testing.T) {
+	if cutest.Kind() != cu.Soft {
+		t.Skip("takes devices without peer access")
+	}
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	newWriter(t, ctx, srv, 2, 64)
+	t.Setenv("GPUFD_SOFT_PEERS", "0")
+	c := start(t, "far reader", task{Path: srv.Path()})
+	require.Equal(t, "refused", c.says(t))
+	c.end(t)
+}
+
+// childFarReader is a reader of the second device.
+func childFarReader() error {
+	do, near, err := childTask()
+	if err != nil {
+		return err
+	}
+	far, err := near.Device().Driver().Device(1)
+	if err != nil {
+		return err
+	}
+	ctx, err := far.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, err = Open(wait, do.Path, "frames", ctx); !errors.Is(err, share.ErrNoPeer) {
+		return fmt.Errorf("there is no peer access: %w", err)
+	}
+	fmt.Println("refused")
+	return errors.Join(ctx.Close(), near.Close())
+}
+
+// The context of a writer is lost before its stream has published what it was given: readers
+// are not told that this was all.
+func TestWriterThatLosesItsContext(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	path := t.TempDir() + "/s"
+	c := start(t, "lost writer", task{Path: path})
+	require.Equal(t, "listening", c.says(t))
+	r, err := Open(soon(t), path, "frames", ctx)
+	require.NoError(t, err)
+	require.Equal(t, "closed", c.says(t))
+	<-r.Done()
+	require.ErrorIs(t, r.Err(), ErrLost)
+	_, err = r.Next(soon(t))
+	require.ErrorIs(t, err, ErrLost)
+	require.NoError(t, r.Close())
+}
+
+// childLostWriter queues a frame behind work that fails.
+func childLostWriter() error {
+	do, ctx, err := childTask()
+	if err != nil {
+		return err
+	}
+	srv, err := share.Listen(do.Path)
+	if err != nil {
+		return err
+	}
+	w, err := NewWriter(ctx, srv, "frames", 2, 64, WithStreams())
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening")
+	var t childTest
+	own := newReader(&t, ctx, srv) // whose mapping may not be written
+	if err := w.AwaitReaders(soon(&t), 2); err != nil {
+		return err
+	}
+	word, err := ctx.Alloc(8)
+	if err != nil {
+		return err
+	}
+	s, other := newStream(&t, ctx), newStream(&t, ctx)
+	slot, err := w.AcquireOn(s)
+	if err := errors.Join(err, cu.FillAsync(other, word.Ptr(), uint32(0), 1), other.Synchronize(soon(&t)),
+		s.WaitValue32(word.Ptr(), 1, cu.WaitEQ),
+		s.WriteValue32(own.Attachment().Ptr(), 1, cu.WriteDefault), // D20b: the context is lost
+		w.PublishOn(s, slot, Meta{}),
+		other.WriteValue32(word.Ptr(), 1, cu.WriteDefault)); err != nil {
+		return err
+	}
+	_ = s.Synchronize(soon(&t))
+	_ = w.Close()
+	fmt.Println("closed")
+	os.Exit(0)
+	return nil
+}

@@ -1,0 +1,284 @@
+package channel
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
+)
+
+// A Frame is what was published in a slot, until it is released.
+type Frame struct {
+	Sequence uint64       // from 1; frames between two that were taken are lost to this reader
+	Index    int          // of the slot
+	Ptr      cu.DevicePtr // where it begins
+	Size     uint64       // bytes
+	Time     int64        // nanoseconds of CLOCK_MONOTONIC at which it was published, or 0
+	Meta     cu.DevicePtr // what the writer says of it, for kernels: an entry, as docs/wire.md has it
+
+	number uint64
+	length uint64
+	user   [MaxUser]byte
+}
+
+// User returns the application's own bytes that go with the frame. They are part of f.
+func (f *Frame) User() []byte { return f.user[:f.length] }
+
+// entry is a copy of what the writer wrote of a frame.
+type entry struct {
+	stamp, sequence, slot, time, bytes, length uint64
+}
+
+func (r *Reader) entryOf(number uint64) entry {
+	at := r.shape.entry(number)
+	return entry{r.load(at + entryStamp), r.load(at + entrySequence), r.load(at + entrySlot), r.load(at + entryTime), r.load(at + entryBytes), r.load(at + entryLength)}
+}
+
+// Next waits for the next frame, until ctx or the channel ends, and takes it. The frame's bytes can
+// be read at once. A reader may hold several frames, and releases them in the order in which it
+// took them. The frame's Sequence and [Reader.Stats] show how many were lost before it.
+//
+// Errors: [ErrEnded], a [*LostError] or [ErrDropped] when there are no more; [ErrCursor] if the
+// writer wrote nonsense; [ErrClosed]; what ended ctx.
+func (r *Reader) Next(ctx context.Context) (f Frame, err error) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if err := r.mayHold(); err != nil {
+		return f, err
+	}
+	var waited time.Duration
+	for {
+		number, err := r.look()
+		if err != nil {
+			return f, err
+		}
+		if number == 0 {
+			if err := cmp.Or(r.awaitFrame(ctx), wait.Err(ctx)); err != nil {
+				return f, err
+			}
+			waited += r.waited
+			continue
+		}
+		ok, err := r.take(&f, number)
+		if err != nil {
+			return Frame{}, err
+		}
+		if ok {
+			r.noteStall(waited)
+			return f, nil
+		}
+		r.next = behind(number, r.seen)
+	}
+}
+
+// noteStall keeps the longest wait.
+func (r *Reader) noteStall(d time.Duration) {
+	if uint64(d) > r.stats.stall.Load() {
+		r.stats.stall.Store(uint64(d))
+	}
+}
+
+// isOpen is nil while the reader is.
+func (r *Reader) isOpen() error {
+	select {
+	case <-r.closing:
+		return ErrClosed
+	default:
+		return nil
+	}
+}
+
+// look is the number of the frame that is to be taken, or 0 if there is none yet.
+func (r *Reader) look() (number uint64, err error) {
+	if err := r.isOpen(); err != nil {
+		return 0, err
+	}
+	if err := r.dropped(); err != nil {
+		return 0, err
+	}
+	lost := r.lost.Load()
+	published := r.load(offPublished)
+	switch {
+	case lost:
+		published = r.whole
+	case r.freeing.Load():
+		published = r.seen // this side will say why in a moment; a dead writer may write until then
+	}
+	if err := checkPublished(r.opts.policy, published, r.seen, r.released, r.slots); err != nil {
+		return 0, err
+	}
+	r.seen = published
+	if number = choose(r.opts.policy, r.next, published, r.slots); number == 0 && lost {
+		r.countLast()
+		return 0, r.why
+	}
+	return number, nil
+}
+
+// dropped says whether the writer has dropped this reader. It says so before it takes slots that
+// the reader has or was given: what was read until then is whole, and nothing behind.
+func (r *Reader) dropped() error {
+	if state := r.load(offWriterState); state == writerDropped || state == writerRefused {
+		return r.toldOf(state)
+	}
+	return nil
+}
+
+// countLast counts as lost what the writer published behind the last frame that it gave to this
+// reader, which only drops the newest.
+func (r *Reader) countLast() {
+	if r.opts.policy == DropNewest && r.final > r.last {
+		r.stats.lost.Add(r.final - r.last)
+		r.last = r.final
+	}
+}
+
+// awaitFrame waits until there may be one.
+func (r *Reader) awaitFrame(ctx context.Context) error {
+	_, err := waiting{words: r.words, bell: offReaderBell, polls: offWriterPolls, was: &r.waited}.await(ctx, func() (bool, error) {
+		return r.load(offPublished) >= r.next && !r.freeing.Load() || r.lost.Load(), r.isOpen()
+	})
+	return err
+}
+
+// take copies into f what the writer says of a frame. It is not ok if the frame is not whole any
+// more, which can only be where nobody waits for this reader.
+func (r *Reader) take(f *Frame, number uint64) (ok bool, err error) {
+	at := r.shape.entry(number)
+	e := r.entryOf(number)
+	if e.stamp != 2*number {
+		return r.untold(f, number)
+	}
+	if e.bytes > r.slotSize || e.length > MaxUser || e.slot >= r.slots || e.sequence <= r.last {
+		if r.load(at+entryStamp) != 2*number {
+			return false, nil
+		}
+		return false, fmt.Errorf("%w: the writer published frame %d after frame %d, of %d bytes with %d user bytes, in slot %d of %d", ErrCursor, e.sequence, r.last, e.bytes, e.length, e.slot, r.slots)
+	}
+	f.Sequence, f.Index, f.Size, f.Time, f.length = e.sequence, int(e.slot), e.bytes, int64(e.time), e.length
+	for i := 0; i < int(e.length); i += 8 {
+		binary.LittleEndian.PutUint64(f.user[i:], r.load(at+entryUser+i))
+	}
+	if r.load(at+entryStamp) != 2*number {
+		return false, nil
+	}
+	return true, r.keep(f, number)
+}
+
+// untold takes a frame of which the writer's stream has said nothing.
+func (r *Reader) untold(f *Frame, number uint64) (ok bool, err error) {
+	switch {
+	case r.streams:
+		*f = r.predicted(number)
+		return true, r.keep(f, number)
+	case r.opts.policy == DropOldest:
+		return false, nil
+	}
+	return false, fmt.Errorf("%w: the writer published frame number %d, which is not whole", ErrCursor, number)
+}
+
+// predicted is a frame of a channel for streams, whose slots follow each other.
+func (r *Reader) predicted(number uint64) Frame {
+	sequence := r.first + number - 1
+	return Frame{Sequence: sequence, Index: int(r.slotOf(sequence)), Size: r.slotSize}
+}
+
+// keep notes that the frame was taken.
+func (r *Reader) keep(f *Frame, number uint64) error {
+	for i := range r.holds {
+		if h := r.heldAt(i); r.opts.policy != DropOldest && h.slot == uint64(f.Index) {
+			return fmt.Errorf("%w: the writer published frame %d in slot %d, where this reader holds frame number %d", ErrCursor, f.Sequence, f.Index, h.number)
+		}
+	}
+	f.number = number
+	f.Ptr = r.att.Ptr().Add(uint64(f.Index) * r.stride)
+	f.Meta = r.device(r.shape.entry(number))
+	*r.heldAt(r.holds) = heldFrame{number, uint64(f.Index)}
+	r.holds++
+	r.stats.received.Add(1)
+	r.stats.lost.Add(f.Sequence - r.last - 1)
+	r.last, r.next = f.Sequence, number+1
+	return nil
+}
+
+// Release gives the frame back, which must not be used any more: synchronise the streams that read
+// it first, or use [Reader.ReleaseOn]. [ErrPassed] and [ErrDropped] say that the writer may have
+// taken the slot while this side held the frame, so what was read may be of two frames. The frame
+// is released nevertheless.
+//
+// Errors: [ErrPassed]; [ErrDropped]; [ErrOrder] if an older frame is held, or if the frame was
+// released before, has not come yet, or is to be released by a stream; [ErrClosed].
+func (r *Reader) Release(f Frame) error {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if err := r.releases(&f); err != nil {
+		return err
+	}
+	if r.byStream && !r.track.idle() {
+		return fmt.Errorf("%w: a stream still has frames to release; release frame %d with ReleaseOn, too", ErrOrder, f.Sequence)
+	}
+	if r.streams && f.number > r.load(offPublished) {
+		return fmt.Errorf("%w: frame %d has not come yet; synchronise the stream of NextOn first", ErrOrder, f.Sequence)
+	}
+	err := r.isWhole(&f)
+	r.gaveBack(&f)
+	r.store(offReleased, f.number)
+	r.ring(offWriterBell)
+	if err != nil {
+		r.stats.passed.Add(1)
+	}
+	return err
+}
+
+// isWhole says why the frame is not whole any more, if so.
+func (r *Reader) isWhole(f *Frame) error {
+	if r.opts.policy == DropOldest && r.load(r.shape.entry(f.number)+entryStamp) != 2*f.number {
+		return fmt.Errorf("%w: frame %d", ErrPassed, f.Sequence)
+	}
+	return r.dropped()
+}
+
+// releases says why the frame cannot be released, if so.
+func (r *Reader) releases(f *Frame) error {
+	if err := r.isOpen(); err != nil {
+		return err
+	}
+	if r.holds == 0 || r.heldAt(0).number != f.number {
+		return fmt.Errorf("%w: frame %d is not the oldest of the %d that are held; release that first", ErrOrder, f.Sequence, r.holds)
+	}
+	return nil
+}
+
+// heldAt is the frame that is held since the i-th of those, from 0, was taken; behind the last
+// there is room while fewer than all slots are held.
+func (r *Reader) heldAt(i uint64) *heldFrame { return &r.held[(r.oldest+i)%r.slots] }
+
+// mayHold says why no more frames can be taken, if so.
+func (r *Reader) mayHold() error {
+	if r.holds < r.slots {
+		return nil
+	}
+	return fmt.Errorf("%w: %d frames are held, as many as there are slots; release one first", ErrOrder, r.holds)
+}
+
+// gaveBack notes it.
+func (r *Reader) gaveBack(f *Frame) {
+	r.released = f.number
+	r.oldest, r.holds = (r.oldest+1)%r.slots, r.holds-1
+}
+
+// Whole reports whether a frame that is held is still whole: nil if it is. [ErrPassed] says that the
+// writer has taken its slot, which happens only to readers that drop the oldest; [ErrDropped] says
+// that it may have.
+func (r *Reader) Whole(f Frame) error {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if err := r.isOpen(); err != nil {
+		return err
+	}
+	return r.isWhole(&f)
+}

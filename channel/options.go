@@ -1,0 +1,100 @@
+package channel
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gpufd/gpufd/share"
+)
+
+// A WriterOption is an option of [NewWriter].
+type WriterOption func(*writerOptions)
+
+type writerOptions struct {
+	streams bool
+	stall   time.Duration
+	drop    bool
+	readers int
+	onDrop  func(Gone)
+	offer   []share.OfferOption
+}
+
+// WithStreams makes a channel for streams: [Writer.AcquireOn], [Writer.PublishOn],
+// [Reader.NextOn] and [Reader.ReleaseOn] work, and readers of other policies than [Block]
+// are refused ([ErrPolicy]). The calls of the host work, too.
+func WithStreams() WriterOption { return func(o *writerOptions) { o.streams = true } }
+
+// WithStall bounds how long a reader that blocks may keep the writer waiting for a slot. Then, if
+// drop is true, the writer drops the reader, which gets [ErrDropped], and goes on. If drop is false,
+// Acquire returns [ErrStalled] and can be called again. Where a stream waits ([Writer.AcquireOn]), no
+// call could return an error, so the reader is dropped in either case. The default, 0, is no bound.
+func WithStall(d time.Duration, drop bool) WriterOption {
+	return func(o *writerOptions) { o.stall, o.drop = d, drop }
+}
+
+// WithReaders admits up to n readers at once. The default, and the most, is [MaxReaders].
+func WithReaders(n int) WriterOption { return func(o *writerOptions) { o.readers = n } }
+
+// OnGone calls f for each reader that has left, died or was dropped, on a goroutine of its own. f must
+// not close the writer: Close waits for f.
+func OnGone(f func(Gone)) WriterOption { return func(o *writerOptions) { o.onDrop = f } }
+
+// WithOffer passes options to the offer of the channel's memory. The writer itself sets
+// [share.WithCursors] and [share.WithSynchronized].
+func WithOffer(opts ...share.OfferOption) WriterOption {
+	return func(o *writerOptions) { o.offer = append(o.offer, opts...) }
+}
+
+func newWriterOptions(opts []WriterOption) (*writerOptions, error) {
+	o := &writerOptions{readers: MaxReaders, onDrop: func(Gone) {}}
+	for _, f := range opts {
+		if f != nil {
+			f(o)
+		}
+	}
+	switch {
+	case o.stall < 0:
+		return nil, fmt.Errorf("channel: WithStall(%s): want 0, which is no bound, or more", o.stall)
+	case o.readers < 1 || o.readers > MaxReaders:
+		return nil, fmt.Errorf("channel: WithReaders(%d): want 1 to %d", o.readers, MaxReaders)
+	case o.onDrop == nil:
+		return nil, fmt.Errorf("channel: OnGone without a function (nil)")
+	}
+	return o, nil
+}
+
+// A ReaderOption is an option of [Open] and [Follow].
+type ReaderOption func(*readerOptions)
+
+type readerOptions struct {
+	policy Policy
+	join   Join
+	attach []share.AttachOption
+}
+
+// WithPolicy sets what happens when this reader is too slow. The default is [Block].
+func WithPolicy(p Policy) ReaderOption { return func(o *readerOptions) { o.policy = p } }
+
+// WithJoin sets the frame that the reader begins with. The default is [Next].
+func WithJoin(j Join) ReaderOption { return func(o *readerOptions) { o.join = j } }
+
+// WithAttach passes options to [share.Attach].
+func WithAttach(opts ...share.AttachOption) ReaderOption {
+	return func(o *readerOptions) { o.attach = append(o.attach, opts...) }
+}
+
+func newReaderOptions(opts []ReaderOption) (*readerOptions, error) {
+	o := &readerOptions{policy: Block, join: Next}
+	for _, f := range opts {
+		if f != nil {
+			f(o)
+		}
+	}
+	if o.policy < Block || o.policy > DropNewest {
+		return nil, fmt.Errorf("channel: %v is no policy; want Block, DropOldest or DropNewest", o.policy)
+	}
+	if o.join != Next && o.join != Newest {
+		return nil, fmt.Errorf("channel: WithJoin(%d): want Next or Newest", o.join)
+	}
+	return o, nil
+}

@@ -1,0 +1,217 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share"
+)
+
+// A Reader takes the frames of a channel. The caller owns it and ends it with Close. One goroutine at
+// a time takes and releases frames; any goroutine may call the other methods.
+type Reader struct {
+	shape
+	*cursor
+	opts  *readerOptions
+	ctx   *cu.Context // a reference of its own
+	att   *share.Attachment
+	owns  bool // the attachment
+	track *tracker
+
+	first uint64 // sequence of the frame with number 1
+
+	turn sync.Mutex // held by Next, Release and their sisters
+
+	// Under turn:
+	next          uint64      // number of the frame that is taken next
+	seen          uint64      // frames that were given, as far as was looked
+	released      uint64      // number of the last frame that was released
+	last          uint64      // sequence of the last frame that was taken
+	held          []heldFrame // a ring: holds of them from oldest on
+	oldest, holds uint64
+	waited        time.Duration // the last time that Next did
+	byStream      bool          // ReleaseOn was used
+	batch         [2]cu.MemOp
+	ended         bool // under turn: Close is done
+
+	stats counters
+
+	mu      sync.Mutex  // held while a stream is given a wait, and while lost is set
+	freeing atomic.Bool // this side writes, or has written, what frees its streams
+	lost    atomic.Bool // the writer is not there any more
+	whole   uint64      // frames that were given by then; before lost
+	final   uint64      // sequence of the last frame that the writer published, if it says so; before lost
+	why     error       // before lost
+	done    chan struct{}
+	closing chan struct{}
+	once    sync.Once
+	freed   chan struct{} // under turn: what frees the streams for Close is under way, till this is closed
+	behind  sync.WaitGroup
+}
+
+// heldFrame is a frame that was taken and not released.
+type heldFrame struct{ number, slot uint64 }
+
+// counters are what a reader counts.
+type counters struct{ received, lost, passed, stall atomic.Uint64 }
+
+// Stats are the counters of a reader.
+type Stats struct {
+	Received uint64        // frames taken
+	Lost     uint64        // frames published that this reader was not given, or that were overwritten before it took them
+	Passed   uint64        // frames overwritten while this reader held them
+	MaxStall time.Duration // the longest that Next waited
+}
+
+// toldOf is what a state of the writer means for this side.
+func (r *Reader) toldOf(state uint64) error {
+	last := r.load(offLast)
+	switch state {
+	case writerEnded:
+		return fmt.Errorf("%w; its last frame was %d", ErrEnded, last)
+	case writerDropped:
+		return fmt.Errorf("%w: this reader took too long, or its connection has ended; the last frame was %d", ErrDropped, last)
+	case writerRefused:
+		return fmt.Errorf("%w: it does not admit policy %s, has no room for another reader, or found nonsense in the cursor: %w", ErrDropped, r.opts.policy, ErrPolicy)
+	case writerOpen:
+		return &LostError{Last: r.lastWhole(), Err: r.att.Err()}
+	}
+	return fmt.Errorf("%w: the writer says that its state is %d, which is none", ErrCursor, state)
+}
+
+// lastWhole is the sequence of the last frame that is known to be whole. A reader that drops the
+// newest may have missed some before it.
+func (r *Reader) lastWhole() uint64 {
+	if r.opts.policy == DropNewest && r.whole > 0 {
+		return r.load(r.shape.entry(r.whole) + entrySequence)
+	}
+	return max(r.first, 1) + r.whole - 1
+}
+
+// watch waits for the end of the writer, or of this side.
+func (r *Reader) watch() {
+	defer r.behind.Done()
+	select {
+	case <-r.att.Done():
+	case <-r.closing:
+		return
+	}
+	r.mu.Lock()
+	state := r.load(offWriterState)
+	r.whole = r.load(offPublished)
+	if r.streams { // whose wait may be for what never comes
+		r.freeing.Store(true)
+		r.whole = r.swap(offPublished, given)
+	}
+	if r.whole >= given {
+		r.whole = 0
+	}
+	r.why, r.final = r.toldOf(state), r.load(offLast)
+	r.lost.Store(true)
+	r.mu.Unlock() // no other wait is queued from here on
+	r.ring(offReaderBell)
+	close(r.done)
+	r.track.free(r.words, offPublished, r.track.queued.Load())
+}
+
+// Done is closed when the writer has ended, died or dropped this reader. Frames that were whole by
+// then can still be taken, except by a reader that was dropped: the writer uses its slots again.
+func (r *Reader) Done() <-chan struct{} { return r.done }
+
+// Err says why Done is closed: [ErrEnded], a [*LostError], [ErrDropped] or [ErrCursor].
+func (r *Reader) Err() error {
+	if !r.lost.Load() {
+		return nil
+	}
+	return r.why
+}
+
+// Slots returns how many frames the channel holds.
+func (r *Reader) Slots() int { return int(r.slots) }
+
+// SlotSize returns the largest size of a frame in bytes.
+func (r *Reader) SlotSize() uint64 { return r.slotSize }
+
+// First returns the sequence of the first frame that this reader may get.
+func (r *Reader) First() uint64 { return r.first }
+
+// Attachment returns the lease and the memory of all slots. It belongs to the reader.
+func (r *Reader) Attachment() *share.Attachment { return r.att }
+
+// AwaitFence waits until no work that a dead writer left on the device can write the frames any more,
+// which takes some 10 ms. Call it to keep a frame after the writer's death
+// ([share.Attachment.AwaitFence]).
+func (r *Reader) AwaitFence(ctx context.Context) error { return r.att.AwaitFence(ctx, share.Fenced) }
+
+// Stats returns the counters so far.
+func (r *Reader) Stats() Stats {
+	c := &r.stats
+	return Stats{c.received.Load(), c.lost.Load(), c.passed.Load(), time.Duration(c.stall.Load())}
+}
+
+// Close leaves the channel. Once Close was called, all other methods return [ErrClosed].
+//
+// Close waits up to a second for a stream that still has to take or release frames; to wait longer,
+// synchronise the stream first. Then it frees a stream that waits for a frame, and waits a second
+// more. If the stream has other work to do, Close returns [ErrInUse] and keeps the memory; call it
+// again when the stream has gone on.
+func (r *Reader) Close() error {
+	if r == nil {
+		return nil
+	}
+	r.once.Do(func() {
+		close(r.closing)
+		r.ring(offReaderBell)
+	})
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if r.ended {
+		return nil
+	}
+	if err := r.settle(); err != nil {
+		return err
+	}
+	r.behind.Wait()
+	r.ended = true
+	return r.discard()
+}
+
+// settle waits until no stream has to do with the cursor.
+func (r *Reader) settle() error {
+	if r.track.await(closeLimit) == nil {
+		return nil
+	}
+	if r.freed == nil {
+		r.freed = make(chan struct{})
+		r.behind.Go(func() {
+			defer close(r.freed)
+			r.freeing.Store(true)
+			r.track.free(r.words, offPublished, r.track.queued.Load())
+		})
+	}
+	select {
+	case <-r.freed:
+		return nil
+	case <-time.After(closeLimit):
+		return r.track.await(0)
+	}
+}
+
+// discard ends what a reader has.
+func (r *Reader) discard() (err error) {
+	if r.cursor != nil {
+		r.store(offReaderState, readerLeft)
+		r.ring(offWriterBell)
+		err = r.cursor.close()
+	}
+	err = errors.Join(err, r.track.close())
+	if r.owns {
+		err = errors.Join(err, r.att.Close())
+	}
+	return errors.Join(err, r.ctx.Close())
+}

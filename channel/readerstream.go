@@ -1,0 +1,119 @@
+package channel
+
+import (
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// NextOn queues on s a wait for the next frame, and returns at once with where the frame will be.
+// The host may queue any number of frames ahead. The frame's size, time and user bytes
+// are not known yet: kernels find them at Meta, if the writer sets them.
+//
+// When the writer dies or ends, s goes on without the frame. Once s has done its work,
+// [Reader.Check] says whether the frame was there. Frames that were whole by then can still be taken. All calls of a reader use one stream; another
+// stream can be used when the first has done all its work. Launch each kernel once before: loading
+// one while s waits may hang.
+//
+// Errors: [ErrPolicy] in a channel that is not for streams ([WithStreams]); [ErrOrder] if
+// another stream has frames queued; what [Reader.Err] says behind the last frame of a writer that is gone; [ErrClosed];
+// those of [cu.Stream.BatchMemOps].
+func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if err := r.streamed("NextOn", s); err != nil {
+		return Frame{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.over(); err != nil {
+		return Frame{}, err
+	}
+	if err := r.mayHold(); err != nil {
+		return Frame{}, err
+	}
+	wait := r.batch[:0]
+	if !r.lost.Load() { // else it is whole, and nobody would free a stream that waits any more
+		wait = append(wait, cu.WaitOp64(r.device(offPublished), r.next, cu.WaitGEQ))
+	}
+	if err := r.queue(s, wait); err != nil {
+		return Frame{}, err
+	}
+	f := r.predicted(r.next)
+	return f, r.keep(&f, r.next)
+}
+
+// over says why no other frame comes, if so: what was whole when the writer ended can still be
+// taken, except by a reader that was dropped. It runs with mu held.
+func (r *Reader) over() error {
+	if !r.lost.Load() {
+		return nil
+	}
+	if err := r.dropped(); err != nil {
+		return err
+	}
+	if r.next > r.whole {
+		return r.why
+	}
+	return nil
+}
+
+// ReleaseOn queues on s the release of the frame, behind the work that s has, and returns at once.
+//
+// Errors: those of [Reader.NextOn], but for the writer's end; [ErrOrder] as [Reader.Release].
+func (r *Reader) ReleaseOn(s *cu.Stream, f Frame) error {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if err := r.streamed("ReleaseOn", s); err != nil {
+		return err
+	}
+	if err := r.releases(&f); err != nil {
+		return err
+	}
+	if err := r.queue(s, append(r.batch[:0], cu.WriteOp64(r.device(offReleased), f.number, cu.WriteDefault))); err != nil {
+		return err
+	}
+	if !r.byStream {
+		r.byStream = true
+		r.store(offReaderPolls, 1)
+	}
+	r.gaveBack(&f)
+	return nil
+}
+
+// Check reports whether a frame of NextOn was there and whole: nil, or why the stream went on without
+// it. Call it once the stream has done its work with the frame. When the writer has dropped this
+// reader ([ErrDropped]), frames that were not checked before may not be whole.
+func (r *Reader) Check(f Frame) error {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if err := r.isOpen(); err != nil {
+		return err
+	}
+	if err := r.dropped(); err != nil {
+		return err
+	}
+	r.mu.Lock() // else the stream may have been freed, and lost not be set yet
+	defer r.mu.Unlock()
+	if !r.lost.Load() || f.number <= r.whole {
+		return nil
+	}
+	return r.why
+}
+
+// streamed says why a call by streams is not possible, if so.
+func (r *Reader) streamed(call string, s *cu.Stream) error {
+	if err := r.isOpen(); err != nil {
+		return err
+	}
+	if !r.streams {
+		return fmt.Errorf("%w: %s by a reader of policy %s, in a channel that is not for streams; the writer has to make it WithStreams, and readers block", ErrPolicy, call, r.opts.policy)
+	}
+	return r.track.takes(s)
+}
+
+// queue gives s the operations of a batch, with the tracker's word behind.
+func (r *Reader) queue(s *cu.Stream, ops []cu.MemOp) error {
+	number := r.track.queued.Load() + 1
+	return r.track.queue(s, number, append(ops, cu.WriteOp64(r.track.at, number, cu.WriteDefault)))
+}

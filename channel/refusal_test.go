@@ -1,0 +1,87 @@
+package channel
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/share"
+)
+
+// A reader's device may be another than the one that the frames are on, if it has peer access.
+func TestTwoDevices(t *testing.T) {
+	a, b := cutest.TwoDevices(t, cutest.Driver(t))
+	actx, bctx := cutest.Context(t, a), cutest.Context(t, b)
+	srv := listen(t)
+	w := newWriter(t, actx, srv, 4, 4096, WithStreams())
+	r := newReader(t, bctx, srv)
+	s := newStream(t, bctx)
+	for n := uint64(1); n <= 8; n++ {
+		put(t, actx, w)
+		f, err := r.NextOn(s)
+		require.NoError(t, err)
+		got := make([]byte, 4096)
+		require.NoError(t, cu.CopyToHostAsync(s, got, f.Ptr))
+		require.NoError(t, r.ReleaseOn(s, f))
+		require.NoError(t, s.Synchronize(soon(t)))
+		require.NoError(t, checkPattern(got, n))
+	}
+}
+
+// Whatever is asked for that the other side does not allow is refused by name.
+func TestRefusals(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	s := newStream(t, ctx)
+	w, err := NewWriter(ctx, srv, "frames", 2, 64)
+	require.NoError(t, err)
+	_, err = w.AcquireOn(s)
+	require.ErrorIs(t, err, ErrPolicy)
+	r, err := Open(soon(t), srv.Path(), "frames", ctx, WithPolicy(DropOldest))
+	require.NoError(t, err)
+	_, err = r.NextOn(s)
+	require.ErrorIs(t, err, ErrPolicy)
+	require.ErrorContains(t, err, "drop-oldest")
+	require.NoError(t, r.Close())
+	require.NoError(t, w.Close())
+	_, err = w.Acquire(soon(t))
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = r.Next(soon(t))
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, r.Whole(Frame{}), ErrClosed)
+
+	w, err = NewWriter(ctx, srv, "frames", 2, 64, WithStreams(), WithReaders(1))
+	require.NoError(t, err)
+	_, err = Open(soon(t), srv.Path(), "frames", ctx, WithPolicy(DropNewest))
+	require.ErrorIs(t, err, ErrPolicy)
+	require.ErrorContains(t, err, "drop-newest")
+	r, err = Open(soon(t), srv.Path(), "frames", ctx)
+	require.NoError(t, err)
+	_, err = Open(soon(t), srv.Path(), "frames", ctx)
+	require.ErrorIs(t, err, ErrPolicy, "there is room for one")
+	_, err = share.Attach(soon(t), srv.Path(), "frames", ctx.Device())
+	require.ErrorIs(t, err, share.ErrRefused)
+	require.ErrorContains(t, err, "cursors", "a consumer that does not know of them")
+	require.NoError(t, r.Close())
+	require.NoError(t, w.Close())
+
+	for _, bad := range []func() error{
+		func() error { _, err := NewWriter(ctx, srv, "x", 1, 64); return err },
+		func() error { _, err := NewWriter(ctx, srv, "x", 2, 0); return err },
+		func() error { _, err := NewWriter(ctx, srv, "x", MaxSlots+1, 64); return err },
+		func() error { _, err := NewWriter(ctx, srv, "x", 2, 1<<63); return err },
+		func() error { _, err := NewWriter(nil, srv, "x", 2, 64); return err },
+		func() error { _, err := NewWriter(ctx, nil, "x", 2, 64); return err },
+		func() error { _, err := NewWriter(ctx, srv, "x", 2, 64, WithReaders(65)); return err },
+		func() error { _, err := NewWriter(ctx, srv, "x", 2, 64, WithStall(-1, true)); return err },
+		func() error { _, err := Open(soon(t), srv.Path(), "x", nil); return err },
+		func() error { _, err := Open(soon(t), srv.Path(), "x", ctx, WithPolicy(9)); return err },
+		func() error { _, err := Open(soon(t), srv.Path(), "x", ctx, WithJoin(0)); return err },
+	} {
+		require.Error(t, bad())
+	}
+	require.NoError(t, (*Writer)(nil).Close())
+	require.NoError(t, (*Reader)(nil).Close())
+}

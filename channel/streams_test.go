@@ -1,0 +1,162 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// Streams and hosts pass frames in any mixture: a writer and two readers each choose at random
+// who acquires and publishes, who takes and releases, how far ahead, and when to wait. Each
+// frame arrives once, in order, with its own bytes. The seed is told where it fails.
+func TestStreamsAndHostsAtRandom(t *testing.T) {
+	frames := uint64(600)
+	switch {
+	case cutest.Emulated() || raceDetector:
+		frames = 100
+	case os.Getenv("GPUFD_SOAK") == "1":
+		frames = 50_000
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 3, 64, WithStreams())
+	wait := soonFor(t, 5*time.Minute)
+	var all sync.WaitGroup
+	errs := make(chan error, 3)
+	for i := range uint64(2) {
+		r, s, rng := newReader(t, ctx, srv), newStream(t, ctx), newRandom(seed+i)
+		all.Go(func() { errs <- (&randomReader{r: r, s: s, ctx: ctx, rng: rng}).run(wait, frames) })
+	}
+	s, rng := newStream(t, ctx), newRandom(seed+2)
+	all.Go(func() { errs <- writeAtRandom(wait, ctx, w, s, rng, frames) })
+	all.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(t, err, "seed %d", seed)
+	}
+}
+
+// writeAtRandom publishes frames, each filled with its sequence.
+func writeAtRandom(wait context.Context, ctx *cu.Context, w *Writer, s *cu.Stream, rng *rand.Rand, frames uint64) error {
+	for n := uint64(1); n <= frames; n++ {
+		byStream := rng.IntN(3) > 0
+		if !byStream || rng.IntN(20) == 0 { // a host goes on where the stream has done all
+			if err := s.Synchronize(wait); err != nil {
+				return err
+			}
+		}
+		m := Meta{}
+		if rng.IntN(2) == 0 {
+			m = Meta{Size: 64, User: []byte{byte(n)}}
+		}
+		if byStream {
+			slot, err := w.AcquireOn(s)
+			if err := errors.Join(err, cu.FillAsync(s, slot.Ptr, uint8(n), 64)); err != nil {
+				return err
+			}
+			if err := w.PublishOn(s, slot, m); err != nil {
+				return err
+			}
+			continue
+		}
+		slot, err := w.Acquire(wait)
+		if err != nil {
+			return err
+		}
+		if err := cu.CopyToDevice(ctx, slot.Ptr, filled(n)); err != nil {
+			return err
+		}
+		if err := w.Publish(slot, m); err != nil {
+			return err
+		}
+	}
+	return s.Synchronize(wait)
+}
+
+func filled(n uint64) []byte {
+	b := make([]byte, 64)
+	for i := range b {
+		b[i] = byte(n)
+	}
+	return b
+}
+
+// A randomReader has up to two frames at once, and what its stream copied of them.
+type randomReader struct {
+	r      *Reader
+	s      *cu.Stream
+	ctx    *cu.Context
+	rng    *rand.Rand
+	queued []queuedFrame // that the stream copies, or has
+}
+
+type queuedFrame struct {
+	f Frame
+	b []byte
+}
+
+func (q *randomReader) run(wait context.Context, frames uint64) error {
+	for n := uint64(1); n <= frames; n++ {
+		var f Frame
+		var err error
+		byStream := q.rng.IntN(3) > 0
+		if byStream {
+			f, err = q.r.NextOn(q.s)
+		} else if err = q.settle(wait); err == nil {
+			f, err = q.r.Next(wait)
+		}
+		if err == nil && f.Sequence != n {
+			err = fmt.Errorf("frame %d in place of %d", f.Sequence, n)
+		}
+		if err != nil {
+			return err
+		}
+		b := make([]byte, 64)
+		q.queued = append(q.queued, queuedFrame{f, b})
+		if err := cu.CopyToHostAsync(q.s, b, f.Ptr); err != nil {
+			return err
+		}
+		if q.rng.IntN(2) == 0 { // the host releases
+			if err := errors.Join(q.s.Synchronize(wait), q.r.Release(f)); err != nil {
+				return err
+			}
+		} else if err := q.r.ReleaseOn(q.s, f); err != nil {
+			return err
+		}
+		if len(q.queued) > 8 || q.rng.IntN(8) == 0 {
+			if err := q.settle(wait); err != nil {
+				return err
+			}
+		}
+	}
+	return q.settle(wait)
+}
+
+// settle waits for the stream and checks what it has copied.
+func (q *randomReader) settle(wait context.Context) error {
+	if err := q.s.Synchronize(wait); err != nil {
+		return err
+	}
+	for _, c := range q.queued {
+		if err := q.r.Check(c.f); err != nil {
+			return err
+		}
+		if want := filled(c.f.Sequence); string(c.b) != string(want) {
+			return fmt.Errorf("frame %d has the bytes %v", c.f.Sequence, c.b[:8])
+		}
+	}
+	q.queued = q.queued[:0]
+	return nil
+}

@@ -1,0 +1,91 @@
+package channel
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// vectorFile has cursors as bytes, for programs in any language to be tested with.
+const vectorFile = "testdata/cursors.json"
+
+var update = flag.Bool("update", false, "rewrite "+vectorFile)
+
+// A cursorVector is the cursors of one reader in one state.
+type cursorVector struct {
+	Name    string            `json:"name"`
+	Comment string            `json:"comment"`
+	Size    int               `json:"size"`
+	Words   map[string]string `json:"words"` // eight bytes at an offset, both hexadecimal; all others are 0
+}
+
+// vectorOf is what is not zero.
+func vectorOf(name, comment string, b []byte) cursorVector {
+	v := cursorVector{name, comment, len(b), map[string]string{}}
+	for off := 0; off < len(b); off += 8 {
+		if eight := b[off : off+8]; string(eight) != "\x00\x00\x00\x00\x00\x00\x00\x00" {
+			v.Words[hex.EncodeToString([]byte{byte(off >> 8), byte(off)})] = hex.EncodeToString(eight)
+		}
+	}
+	return v
+}
+
+// cursorVectors are made by the package itself.
+func cursorVectors(t *testing.T) (all []cursorVector) {
+	s, err := newShape(3, 1000, false)
+	require.NoError(t, err)
+	s.generation = 7
+	m := &member{cursor: &cursor{words: words{make([]byte, s.cursorSize())}}, at: s, queue: newQueue(DropOldest, s.slots)}
+	add := func(name, comment string) { all = append(all, vectorOf(name, comment, m.b)) }
+	s.write(m.words)
+	add("fresh", "What a reader is sent: 3 slots of 1,000 bytes, 1,024 apart, generation 7.")
+	m.store(offPolicy, uint64(DropOldest))
+	m.store(offJoin, uint64(Next))
+	m.store(offReaderState, readerJoined)
+	m.store(offStart, 5)
+	add("joined", "The reader drops the oldest, joined at the next frame, and was admitted: that is sequence 5.")
+	m.publish(1, 5, Meta{Time: 1_000_000, Size: 1000})
+	m.publish(2, 6, Meta{Time: 2_000_000, Size: 10, User: []byte("nine more")})
+	add("two frames", "Sequences 5 and 6 are numbers 1 and 2, in slots 1 and 2; the second has 10 bytes and 9 of the application's own.")
+	m.store(offReleased, 1)
+	m.store(s.entry(2)+entryStamp, 5)
+	add("passed by", "Number 1 is released; the writer has taken the slot of number 2 again, whose stamp is odd.")
+	m.store(offLast, 6)
+	m.store(offWriterState, writerEnded)
+	add("ended", "The writer has ended in order, with sequence 6.")
+	return all
+}
+
+// The vectors are what this package writes, and a reader takes their head.
+func TestVectors(t *testing.T) {
+	all := cursorVectors(t)
+	if *update {
+		text, err := json.MarshalIndent(map[string]any{"vectors": all}, "", " ")
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(vectorFile, append(text, '\n'), 0o644))
+	}
+	text, err := os.ReadFile(vectorFile)
+	require.NoError(t, err)
+	var file struct{ Vectors []cursorVector }
+	require.NoError(t, json.Unmarshal(text, &file))
+	require.Equal(t, all, file.Vectors)
+	for _, v := range all {
+		b := make([]byte, v.Size)
+		for at, word := range v.Words {
+			off, err := hex.DecodeString(at)
+			require.NoError(t, err)
+			eight, err := hex.DecodeString(word)
+			require.NoError(t, err)
+			copy(b[int(off[0])<<8|int(off[1]):], eight)
+		}
+		s, err := readShape(words{b}, vmm.Descriptor{Size: 3072, Generation: 7})
+		require.NoError(t, err, v.Name)
+		require.Equal(t, shape{slots: 3, slotSize: 1000, stride: 1024, generation: 7}, s)
+	}
+}

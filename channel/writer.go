@@ -1,0 +1,193 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A Writer publishes frames to its readers. The caller owns it and ends it with Close. One goroutine
+// at a time acquires and publishes; any goroutine may call the other methods.
+type Writer struct {
+	shape
+	opts  *writerOptions
+	ctx   *cu.Context // a reference of its own
+	buf   *vmm.Buffer
+	track *tracker // of the stream that acquires and publishes
+
+	turn sync.Mutex // held by Acquire, Publish and their sisters
+
+	// Under turn:
+	acquired bool          // a slot is, and not published
+	waited   time.Duration // the last time that Acquire did
+	slot     uint64
+	sequence uint64 // of the frame that was acquired last
+	batch    []cu.MemOp
+	blockers []*queue // room for pick
+
+	mu       sync.Mutex
+	readers  []*member // that are admitted, in no order
+	frames   []uint64  // sequence of the frame in each slot, or 0
+	last     uint64    // sequence of the last frame that was published
+	lastMeta Meta
+	lastUser [MaxUser]byte
+	closed   bool
+	given    uint64        // frames that readers were given, in all
+	skipped  uint64        // frames that readers which drop the newest were not given, in all
+	stall    time.Duration // the longest that Acquire waited
+	ended    bool          // under turn: Close is done
+
+	joined  chan struct{} // one token: somebody has joined or gone
+	stop    context.CancelFunc
+	served  chan error
+	closing atomic.Bool    // as closed, for who waits without mu
+	guests  sync.WaitGroup // members whose cursors are open
+}
+
+// Gone describes a reader that has left, died or was dropped.
+type Gone struct {
+	Lease    int    // number of the reader's lease ([share.Lease.Number])
+	Released uint64 // sequence of the last frame that the reader released; 0 if it released none
+	Err      error  // nil if it left in order; else ErrStalled, ErrCursor, or how the lease ended
+}
+
+// NewWriter makes a channel in memory of the context's device, with that many slots of slotSize
+// bytes each. It offers the channel under the name until Close. ctx may be closed before the writer.
+// Each reader costs cursors of 4 KiB and 256 bytes a slot, a goroutine, and a lease ([share.Server]).
+//
+// Errors: those of [vmm.New] and [share.Server.Offer]; one if slots or slotSize is out of range.
+func NewWriter(ctx *cu.Context, srv *share.Server, name string, slots int, slotSize uint64, opts ...WriterOption) (*Writer, error) {
+	o, err := newWriterOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newShape(slots, slotSize, o.streams)
+	if err != nil {
+		return nil, err
+	}
+	if ctx == nil || srv == nil {
+		return nil, errors.New("channel: a writer needs a context and a server (nil)")
+	}
+	w := &Writer{shape: s, opts: o, frames: make([]uint64, s.slots), joined: make(chan struct{}, 1), served: make(chan error, 1),
+		batch: make([]cu.MemOp, 0, maxBatch), blockers: make([]*queue, 0, MaxReaders)}
+	if err := w.open(ctx); err != nil {
+		return nil, err
+	}
+	offer, err := srv.Prepare(name, w.buf, share.ReadOnly, append(slices.Clone(o.offer), share.WithSynchronized(), share.WithCursors(s.cursorSize(), w.welcome))...)
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	serving, stop := context.WithCancel(context.Background())
+	w.stop = stop
+	go func() {
+		defer close(w.served)
+		w.served <- offer.Offer(serving)
+	}()
+	return w, nil
+}
+
+// open makes what a writer has on the device.
+func (w *Writer) open(ctx *cu.Context) (err error) {
+	if w.ctx, err = ctx.Retain(); err != nil {
+		return err
+	}
+	if w.track, err = newTracker(w.ctx); err == nil {
+		w.buf, err = vmm.New(w.ctx.Device(), w.size())
+	}
+	if err != nil {
+		return errors.Join(err, w.track.close(), w.ctx.Close())
+	}
+	w.generation = w.buf.Describe().Generation
+	return nil
+}
+
+// Slots returns how many frames the channel holds.
+func (w *Writer) Slots() int { return int(w.slots) }
+
+// SlotSize returns the largest size of a frame in bytes.
+func (w *Writer) SlotSize() uint64 { return w.slotSize }
+
+// Last returns the sequence of the last frame that was published or queued, or 0.
+func (w *Writer) Last() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
+}
+
+// Readers returns how many readers have joined and not left.
+func (w *Writer) Readers() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.readers)
+}
+
+// WriterStats are the counters of a writer.
+type WriterStats struct {
+	Frames   uint64        // published or queued
+	Given    uint64        // frames given, summed over all readers
+	Skipped  uint64        // frames withheld from readers that drop the newest, summed over all of them
+	MaxStall time.Duration // the longest that Acquire waited
+}
+
+// Stats returns the counters so far.
+func (w *Writer) Stats() WriterStats {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return WriterStats{w.last, w.given, w.skipped, w.stall}
+}
+
+// AwaitReaders waits until n readers have joined. Errors: [ErrClosed]; what ended ctx.
+func (w *Writer) AwaitReaders(ctx context.Context, n int) error {
+	for {
+		w.mu.Lock()
+		closed, there := w.closed, len(w.readers)
+		w.mu.Unlock()
+		switch {
+		case closed:
+			return ErrClosed
+		case there >= n:
+			return nil
+		}
+		select {
+		case <-w.joined:
+		case <-time.After(sleepMax): // another one may have had the token
+		case <-ctx.Done():
+			return fmt.Errorf("channel: %d readers have joined, and %d were waited for: %w", there, n, context.Cause(ctx))
+		}
+	}
+}
+
+// moved tells who awaits readers.
+func (w *Writer) moved() {
+	select {
+	case w.joined <- struct{}{}:
+	default:
+	}
+}
+
+// welcome begins a reader: it is called before anything is sent.
+func (w *Writer) welcome(l *share.Lease, f *os.File) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return ErrClosed
+	}
+	c, err := openCursor(w.ctx, f, w.cursorSize())
+	if err != nil {
+		return err
+	}
+	w.shape.write(c.words)
+	m := &member{cursor: c, lease: l, at: w.shape, left: make(chan struct{})}
+	w.guests.Add(1)
+	go w.host(m)
+	return nil
+}

@@ -1,0 +1,69 @@
+package channel
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Close ends the channel in order: readers get what was published, and then [ErrEnded]. The
+// memory is freed when the last reader has closed it. Once Close was called, all other methods
+// return [ErrClosed].
+//
+// Close waits up to a second for a stream that still has to acquire or publish; to wait longer,
+// synchronise the stream first. Then it drops the readers that keep the stream waiting (they get
+// [ErrDropped]), and waits a second more. If the stream has other work to do, Close returns
+// [ErrInUse] and can be called again when the stream has gone on. If the context is lost before a
+// stream has published its frames, readers get a [*LostError].
+func (w *Writer) Close() error {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	w.closed = true
+	w.closing.Store(true)
+	for _, m := range w.readers {
+		m.ring(offWriterBell)
+	}
+	w.mu.Unlock()
+	w.turn.Lock() // Acquire and its sisters have returned
+	defer w.turn.Unlock()
+	if w.ended {
+		return nil
+	}
+	if err := w.settle(); err != nil {
+		return err
+	}
+	state := writerEnded
+	if !w.track.idle() { // its context is lost: frames that were queued will never be whole
+		state = writerOpen
+	}
+	w.mu.Lock()
+	for _, m := range slices.Clone(w.readers) {
+		w.drop(m, state, nil)
+	}
+	w.mu.Unlock()
+	w.moved()
+	if w.stop != nil {
+		w.stop()
+		<-w.served // with nothing that Close does not know
+	}
+	w.guests.Wait()
+	w.ended = true
+	return errors.Join(w.buf.Close(), w.track.close(), w.ctx.Close())
+}
+
+// settle waits until no stream has to do with the channel.
+func (w *Writer) settle() error {
+	if w.track.await(closeLimit) == nil {
+		return nil
+	}
+	w.mu.Lock()
+	for _, m := range slices.Clone(w.readers) {
+		if n, ok := w.blocks(m); ok {
+			w.drop(m, writerDropped, fmt.Errorf("%w: the writer is being closed, and reader %d has not released frame number %d", ErrStalled, m.lease.Number(), n))
+		}
+	}
+	w.mu.Unlock()
+	return w.track.await(closeLimit)
+}

@@ -1,0 +1,197 @@
+package channel
+
+import (
+	"fmt"
+
+	"github.com/gpufd/gpufd/cu"
+)
+
+// maxBatch is how many operations one call of the driver takes.
+const maxBatch = 255
+
+// AcquireOn queues on s a wait until no reader holds the slot of the next frame, and returns at once.
+// The host may queue any number of frames ahead. The next call of [Writer.PublishOn] publishes the
+// slot.
+//
+// When a reader dies or is dropped, s does not wait for it any more. All calls of a writer use one
+// stream; another stream can be used when the first has done all its work. Launch each kernel once
+// before: loading one while s waits may hang.
+//
+// Errors: [ErrPolicy] without [WithStreams]; [ErrOrder] if another stream has frames queued;
+// [ErrClosed]; those of [cu.Stream.BatchMemOps].
+func (w *Writer) AcquireOn(s *cu.Stream) (Slot, error) {
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	if err := w.streamed("AcquireOn", s); err != nil {
+		return Slot{}, err
+	}
+	if w.acquired {
+		return w.current(), nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	sequence := w.last + 1
+	slot := w.slotOf(sequence)
+	w.look()
+	w.batch = w.batch[:0]
+	for _, m := range w.readers {
+		if n := m.inSlot[slot]; n > m.released {
+			w.batch = append(w.batch, cu.WaitOp64(m.device(offReleased), n, cu.WaitGEQ))
+		}
+	}
+	if len(w.batch) > 0 { // else the stream has nothing to do until it publishes
+		if err := w.queue(s, acquiring(sequence)); err != nil {
+			return Slot{}, err
+		}
+	}
+	w.acquired, w.slot, w.sequence, w.frames[slot] = true, slot, sequence, 0
+	return w.current(), nil
+}
+
+// acquiring and publishing are what the tracker's word is when a stream has got there.
+func acquiring(sequence uint64) uint64  { return 2*sequence - 1 }
+func publishing(sequence uint64) uint64 { return 2 * sequence }
+
+// streamed says why a call by streams is not possible, if so.
+func (w *Writer) streamed(call string, s *cu.Stream) error {
+	if err := w.isOpen(); err != nil {
+		return err
+	}
+	if !w.streams {
+		return fmt.Errorf("%w: %s in a channel that is not for streams; make it WithStreams", ErrPolicy, call)
+	}
+	return w.track.takes(s)
+}
+
+// queue gives s the batch, with the tracker's word behind. It runs with turn held.
+func (w *Writer) queue(s *cu.Stream, number uint64) error {
+	w.batch = append(w.batch, cu.WriteOp64(w.track.at, number, cu.WriteDefault))
+	return w.track.queue(s, number, w.batch)
+}
+
+// PublishOn queues on s the publishing of the frame in the slot, behind the work that s has, and
+// returns at once. It gives the frame to all readers that have joined by now. A reader's stream goes
+// on when s has published; a reader's host may see the frame up to 250 µs later, because a stream
+// wakes nobody. m goes with the frame; a zero Meta costs nothing.
+//
+// Errors: those of [Writer.AcquireOn]; [ErrOrder] if the slot is not the one that was
+// acquired. With an error the frame is not published.
+func (w *Writer) PublishOn(s *cu.Stream, slot Slot, m Meta) error {
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	if err := w.streamed("PublishOn", s); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.publishes(slot, m); err != nil {
+		return err
+	}
+	if err := w.describeAll(s, m); err != nil {
+		return err
+	}
+	if err := w.makeRoom(s, len(w.readers)+1); err != nil {
+		return err
+	}
+	for _, r := range w.readers {
+		w.batch = append(w.batch, cu.WriteOp64(r.device(offPublished), r.published+1, cu.WriteDefault))
+	}
+	if err := w.queue(s, publishing(w.sequence)); err != nil {
+		return err
+	}
+	for _, r := range w.readers {
+		r.give(w.slot)
+		w.given++
+		if r.load(offWriterPolls) == 0 {
+			r.store(offWriterPolls, 1)
+		}
+	}
+	w.finish(m.told(w.slotSize))
+	return nil
+}
+
+// describeAll begins a batch with what writes the entries of the next frame, unless there is
+// nothing to say.
+func (w *Writer) describeAll(s *cu.Stream, m Meta) error {
+	w.batch = w.batch[:0]
+	if m.Time == 0 && m.Size == 0 && len(m.User) == 0 {
+		return nil
+	}
+	m = m.told(w.slotSize)
+	for _, r := range w.readers {
+		if err := w.describe(s, r, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describe adds what writes the entry of the next frame of r.
+func (w *Writer) describe(s *cu.Stream, r *member, m Meta) error {
+	n := r.published + 1
+	at := w.entry(n)
+	if err := w.makeRoom(s, 6+MaxUser/8+1); err != nil {
+		return err
+	}
+	put := func(off int, v uint64) {
+		w.batch = append(w.batch, cu.WriteOp64(r.device(at+off), v, cu.WriteDefault))
+	}
+	put(entrySequence, w.sequence)
+	put(entrySlot, w.slot)
+	put(entryTime, uint64(m.Time))
+	put(entryBytes, m.Size)
+	put(entryLength, uint64(len(m.User)))
+	for i := 0; i < len(m.User); i += 8 {
+		put(entryUser+i, wordOf(m.User[i:]))
+	}
+	put(entryStamp, 2*n)
+	return nil
+}
+
+// makeRoom gives s the batch if there is no room for n more operations and the tracker's.
+func (w *Writer) makeRoom(s *cu.Stream, n int) error {
+	if len(w.batch)+n < maxBatch {
+		return nil
+	}
+	err := w.track.give(s, w.batch)
+	w.batch = w.batch[:0]
+	if err != nil {
+		return fmt.Errorf("channel: frame %d: %w", w.sequence, err)
+	}
+	return nil
+}
+
+// settled waits for nothing: it says why the host cannot acquire while a stream does.
+func (w *Writer) settled() error {
+	if w.track.queued.Load()%2 == 1 && !w.track.idle() {
+		return fmt.Errorf("%w: a stream is still acquiring frame %d; publish it with PublishOn, or synchronise the stream first", ErrOrder, w.last+1)
+	}
+	return nil
+}
+
+// blockedBy is the number of the frame that a stream of the writer waits for m to release.
+func (w *Writer) blockedBy(m *member) (number uint64, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.blocks(m)
+}
+
+// blocks is blockedBy with mu held. The stream has published frame k if the tracker's word is
+// 2k: then it acquires frame k + 1, whose slot frame k + 1 - slots had. It compares as the
+// stream does: a number that cannot be may keep that waiting, too.
+func (w *Writer) blocks(m *member) (number uint64, ok bool) {
+	done := w.track.done()
+	if done >= w.track.queued.Load() || done%2 == 1 {
+		return 0, false
+	}
+	if next := done/2 + 1; next > w.slots && next-w.slots >= m.first {
+		number = next - w.slots - m.first + 1
+	}
+	return number, number > 0 && int64(m.load(offReleased)-number) < 0
+}
+
+// release frees the streams that wait for a reader that is gone, so that nothing of this
+// process has to do with its cursor any more. No work for it is queued after it is gone.
+func (w *Writer) release(m *member) {
+	w.track.free(m.words, offReleased, w.track.queued.Load())
+}
