@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -25,31 +26,40 @@ type App struct {
 	Driver  *cu.Driver
 	Timeout time.Duration
 	Result  Fields       // what the result line holds beside ok and the steps
-	Check   func() error // what the command's own flags have to be, or nil
+	Check   func() error // checks the command's own flags; may be nil
+	Early   func() error // checks what needs no driver, before one is opened; may be nil
 	Args    string       // what may follow the flags, for the help; most commands take nothing
+
+	// What completion offers for the values of flags whose usage does not list them, and
+	// for what follows the flags.
+	Values    map[string][]string
+	ArgValues []string
 
 	name, purpose string
 	driver        string
 	json, version bool
+	completion    shell
 	stdout        io.Writer
+	stderr        io.Writer
 	lines         *queue // to stdout
 	ending        *ending
 }
 
-// New returns a command of that name with the flags that all have.
+// New returns a command of that name with the flags that all commands have.
 func New(name, purpose string, stdout io.Writer) *App {
 	a := &App{name: name, purpose: purpose, stdout: stdout, Result: Fields{}, ending: newEnding()}
 	a.Flags = flag.NewFlagSet(name, flag.ContinueOnError)
 	a.Flags.SetOutput(io.Discard)
-	a.Flags.StringVar(&a.driver, "driver", DefaultDriver(), "driver to use, `auto|cuda|soft`; auto takes the software driver only where there is no GPU")
-	a.Flags.BoolVar(&a.json, "json", false, "print one JSON object a line; the last has \"event\":\"result\"")
-	a.Flags.DurationVar(&a.Timeout, "timeout", 30*time.Second, "longest `duration` to wait for a peer, and for each step of a conversation")
+	a.Flags.StringVar(&a.driver, "driver", DefaultDriver(), "driver to use, `auto|cuda|soft`; auto uses the software driver only if there is no GPU")
+	a.Flags.BoolVar(&a.json, "json", false, "print one JSON object per line; the last has \"event\":\"result\"")
+	a.Flags.DurationVar(&a.Timeout, "timeout", 30*time.Second, "wait no longer than this `duration` for a peer, and for each step of a conversation")
 	a.Flags.BoolVar(&a.version, "version", false, "print the version and exit")
+	a.Flags.Var(&a.completion, "completion", "print the completion script for a shell, `bash|zsh|fish`, and exit")
 	return a
 }
 
-// Parse reads args, and finds what is wrong with them without a driver. The
-// error is [flag.ErrHelp] or one of usage.
+// Parse reads and checks args without a driver. The error is [flag.ErrHelp] or one
+// of usage.
 func (a *App) Parse(args []string) error {
 	err := a.Flags.Parse(args)
 	switch {
@@ -57,7 +67,7 @@ func (a *App) Parse(args []string) error {
 		return flag.ErrHelp
 	case err != nil:
 		return Usagef("%s; see %s -h", a.wanted(err), a.name)
-	case a.version:
+	case a.version || a.completion != "":
 		return nil
 	}
 	if err = a.check(); err == nil && a.Check != nil {
@@ -66,7 +76,7 @@ func (a *App) Parse(args []string) error {
 	return err
 }
 
-// wanted is what package flag says of a value that it could not read, with what
+// wanted returns package flag's error for a value that it could not read, and adds what
 // the flag takes.
 func (a *App) wanted(err error) string {
 	text := err.Error()
@@ -89,11 +99,11 @@ func (a *App) wanted(err error) string {
 	return twoDashes.Replace(text)
 }
 
-// twoDashes has package flag show flags as all documents do; it takes one dash as well.
+// twoDashes makes package flag show flags with two dashes, as all documents do.
 var twoDashes = strings.NewReplacer(" flag -", " flag --", " for -json", " for --json", "not defined: -", "not defined: --", "argument: -", "argument: --")
 
-// Run parses args, opens the driver and runs body, and returns the exit code.
-// An error goes to stderr, on one line; that of a lost context on several.
+// Run parses args, opens the driver, runs body and returns the exit code. It prints an
+// error to stderr on one line, or on several if a context was lost.
 func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) error) int {
 	if err := checkDescriptors(needDescriptors); err != nil {
 		fmt.Fprintf(stderr, "%s: %s\n", a.name, OneLine(err)) // without a timer, which needs a poller
@@ -107,7 +117,13 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 	case err == nil && a.version:
 		fmt.Fprintf(a.stdout, "%s %s %s/%s\n", a.name, Version(), runtime.GOOS, runtime.GOARCH)
 		return ExitOK
+	case err == nil && a.completion != "":
+		fmt.Fprint(a.stdout, a.completionScript())
+		return ExitOK
+	case err != nil:
+		a.json = wantsJSON(args)
 	}
+	a.stderr = stderr
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	signals, stop := Notified()
@@ -120,10 +136,25 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 	return a.finish(stderr, err)
 }
 
-// open begins the output. When its reader is gone, that ends the program in order.
+// wantsJSON reports whether args ask for --json, even if another argument is wrong.
+func wantsJSON(args []string) (wants bool) {
+	for _, arg := range args {
+		name, value, given := strings.Cut(arg, "=")
+		if name != "-json" && name != "--json" {
+			continue
+		}
+		on, err := strconv.ParseBool(value)
+		wants = !given || on && err == nil
+	}
+	return wants
+}
+
+// open begins the output. When its reader has gone, the program ends in order.
 func (a *App) open(cancel context.CancelCauseFunc) {
 	a.Output = newOutput(nil, a.json)
-	a.Output.terminal = !a.json && IsTerminal(a.stdout)
+	if !a.json && IsTerminal(a.stdout) && os.Getenv("TERM") != "dumb" {
+		a.Output.columns = columnsOf(a.stdout)
+	}
 	a.Output.alive = a.ending.alive
 	a.lines = newQueue(a.stdout, a.Output.notice, func(err error) {
 		if errors.Is(err, syscall.EPIPE) {
@@ -133,7 +164,7 @@ func (a *App) open(cancel context.CancelCauseFunc) {
 	a.Output.w = a.lines
 }
 
-// guarded has nothing that hangs keep the program from ending, until stop is called.
+// guarded ends the program, until stop is called, even if something hangs.
 func (a *App) guarded(cancel context.CancelCauseFunc, signals <-chan os.Signal, stderr io.Writer) (stop func()) {
 	over, watched := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -148,14 +179,19 @@ func (a *App) guarded(cancel context.CancelCauseFunc, signals <-chan os.Signal, 
 
 // work runs body with a driver.
 func (a *App) work(ctx context.Context, body func(context.Context) error) error {
+	if a.Early != nil {
+		if err := a.Early(); err != nil {
+			return err
+		}
+	}
 	if err := a.openDriver(); err != nil {
 		return err
 	}
 	return body(ctx)
 }
 
-// advised is err with what to do about it, and without what came of a signal. What
-// a context was lost to comes first, where the software driver knows it.
+// advised returns err with what to do about it; of an interruption it returns only
+// that. If the software driver knows why a context was lost, that comes first.
 func advised(err error) error {
 	if errors.Is(err, ErrInterrupted) {
 		return ErrInterrupted
@@ -184,15 +220,16 @@ func (a *App) help() {
 	fmt.Fprint(a.stdout, `
 Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 2 usage; 3 this machine cannot; 4 timed out or the peer was lost.
-SIGINT, SIGTERM and SIGHUP end it in order; a second one ends it at once, with 1.
-So does a call that hangs for longer than --timeout, with 4. It ends in order, with
-1, when nobody reads its output any more, as behind "| head -1". When nobody reads
-its last lines within a second, that is 1 as well.
+SIGINT, SIGTERM and SIGHUP end the program in order; a second one ends it at once,
+with 1. A call that hangs for longer than --timeout ends it at once, with 4. If the
+reader of its output closes the pipe, as in "| head -1", it ends in order, with 1.
+It also ends with 1 if nobody reads its last lines within a second.
+On a terminal, and nowhere else, one line shows the progress of long work.
 GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of --driver.
 `)
 }
 
-// check holds what flag parsing cannot.
+// check checks what flag parsing cannot.
 func (a *App) check() error {
 	switch {
 	case a.Flags.NArg() > 0 && a.Args == "":

@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -117,7 +119,7 @@ func TestUnknownDeviceIsAFailureThatListsThem(t *testing.T) {
 		return err
 	})
 	require.Equal(t, ExitFailed, code)
-	require.Regexp(t, `^prog: no device GPU-ffffffff here; visible are: 0: [^\n]+\n$`, errs)
+	require.Regexp(t, `^prog: no device GPU-ffffffff here; visible devices: 0: [^\n]+\n$`, errs)
 }
 
 func TestDefaultSocketIsTheUsersOwn(t *testing.T) {
@@ -162,4 +164,81 @@ func TestWantedValues(t *testing.T) {
 		require.EqualError(t, err, want)
 		require.Equal(t, ExitUsage, ExitCode(err))
 	}
+}
+
+// The result of --json comes whatever is wrong with the arguments, and wherever it stands
+// among them.
+func TestUsageErrorsHaveAResult(t *testing.T) {
+	for args, want := range map[string]bool{
+		"-json -nope": true, "-nope -json": true, "-nope --json=true": true, "-timeout 5 -json": true, "extra -json": true, "-driver gpu -json": true,
+		"-nope": false, "-nope -json=false": false, "-json -nope -json=0": false, "-nope -json=maybe": false, "-nope json": false,
+	} {
+		code, out, errs := run(t, func(context.Context, *App) error { t.Error("the body ran"); return nil }, strings.Fields(args)...)
+		require.Equal(t, ExitUsage, code, args)
+		require.Regexp(t, `^prog: [^\n]+\n$`, errs)
+		if !want {
+			require.Empty(t, out, args)
+			continue
+		}
+		all := objects(t, out)
+		require.Len(t, all, 1, args)
+		require.Equal(t, "result", all[0]["event"])
+		require.EqualValues(t, ExitUsage, all[0]["exit"])
+		require.Contains(t, errs, all[0]["error"])
+	}
+}
+
+// What must fail does so before a driver is opened.
+func TestEarlyFailure(t *testing.T) {
+	t.Setenv("GPUFD_DRIVER", "soft")
+	var out, errs bytes.Buffer
+	a := New("prog", "does something.", &out)
+	a.Early = func() error { return errors.New("there is none") }
+	code := a.Run(nil, &errs, func(context.Context) error { t.Error("the body ran"); return nil })
+	require.Equal(t, ExitFailed, code)
+	require.Empty(t, out.String())
+	require.Nil(t, a.Driver)
+	require.Equal(t, "prog: there is none\n", errs.String())
+}
+
+// An error is told once, before what is tidied up, and again with what that fails with.
+func TestErrorsComeBeforeCleanup(t *testing.T) {
+	broken := errors.New("the work failed")
+	for name, c := range map[string]struct {
+		closing error
+		want    string
+	}{
+		"cleaned up":     {nil, "Driver: D|prog: the work failed|tidying|  durations: D|Cleanup complete|"},
+		"cleanup failed": {errors.New("closing failed"), "Driver: D|prog: the work failed|tidying|  durations: D|prog: the work failed; closing failed|"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("GPUFD_DRIVER", "soft")
+			var both lockedBuffer
+			a := New("prog", "does something.", &both)
+			code := a.Run(nil, &both, func(context.Context) error {
+				return a.Cleanup(broken, func() error { a.Say("x", nil, "tidying"); return c.closing })
+			})
+			require.Equal(t, ExitFailed, code)
+			said := regexp.MustCompile(`(Driver|durations): .*`).ReplaceAllString(both.String(), "$1: D")
+			require.Equal(t, c.want, strings.ReplaceAll(said, "\n", "|"))
+		})
+	}
+	code, out, errs := run(t, func(_ context.Context, a *App) error { return a.Cleanup(broken) }, "-json")
+	require.Equal(t, ExitFailed, code)
+	require.Equal(t, "prog: the work failed\n", errs)
+	all := objects(t, out)
+	require.Equal(t, "the work failed", all[len(all)-1]["error"])
+	require.Equal(t, "cleanup", all[len(all)-2]["event"])
+}
+
+// A lockedBuffer takes what several goroutines write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
 }

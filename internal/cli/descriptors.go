@@ -7,11 +7,11 @@ import (
 )
 
 // needDescriptors is how many descriptors a program must be able to open. A producer
-// and a consumer of one chunk take 9; Go's own 2 are among them.
+// or a consumer of one chunk needs 9, with Go's own 2.
 const needDescriptors = 16
 
-// checkDescriptors makes sure that there are descriptors enough, before anything
-// opens one: where Go finds none for its poller, the process dies in a dump.
+// checkDescriptors checks that enough descriptors can be opened, before anything opens
+// one: if Go finds none for its poller, the process crashes.
 func checkDescriptors(need int) error {
 	var opened []int
 	defer func() {
@@ -25,9 +25,9 @@ func checkDescriptors(need int) error {
 		case err == nil:
 			opened = append(opened, fd)
 		case errors.Is(err, unix.EMFILE):
-			return Machinef("%d more descriptors can be opened here, and %d are needed: the limit of open files is too low; raise it with ulimit -n", len(opened), need)
+			return Machinef("only %d more descriptors can be opened, and %d are needed: the limit of open files is too low; raise it with ulimit -n", len(opened), need)
 		case !errors.Is(err, unix.EINTR):
-			return Machinef("opening descriptors, of which %d are needed: %w", need, err)
+			return Machinef("opening %d descriptors: %w", need, err)
 		}
 	}
 	return nil

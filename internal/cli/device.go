@@ -10,7 +10,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// Device finds the device that a person named and says that it is used.
+// Device finds the device that the user named, and prints that it is used.
 func (a *App) Device(name string) (*cu.Device, error) {
 	dev, err := a.Driver.FindDevice(name)
 	if err != nil {
@@ -20,7 +20,7 @@ func (a *App) Device(name string) (*cu.Device, error) {
 	return dev, nil
 }
 
-// UseDevice says that dev is used.
+// UseDevice prints that dev is used.
 func (a *App) UseDevice(dev *cu.Device) {
 	a.Result["device"], a.Result["uuid"] = dev.Ordinal(), dev.UUID().String()
 	a.Say("device", Fields{"device": dev.Ordinal(), "name": dev.Name(), "uuid": dev.UUID().String()},
@@ -37,9 +37,9 @@ func NeedVMM(dev *cu.Device) error {
 	case !managed && dev.Driver().Kind() == cu.Soft:
 		return Machinef("device %s does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED): GPUFD_SOFT_VMM=0 takes it away", dev)
 	case !managed:
-		return Machinef("device %s does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED): it takes compute capability 6.0 or newer, CUDA 10.2 or newer, and a driver that is not in a mode without it", dev)
+		return Machinef("device %s does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED): it needs compute capability 6.0 or newer, CUDA 10.2 or newer, and a driver mode that has it", dev)
 	case !fd:
-		return Machinef("device %s cannot export memory as file descriptors: it takes Linux and a driver of CUDA 10.2 or newer", dev)
+		return Machinef("device %s cannot export memory as file descriptors: that needs Linux and a driver of CUDA 10.2 or newer", dev)
 	}
 	return nil
 }
@@ -56,7 +56,7 @@ func NeedIPC(dev *cu.Device) error {
 	return nil
 }
 
-// known takes an attribute that the driver is too old to know for a no.
+// known returns no for an attribute that the driver is too old to know.
 func known(yes bool, err error) (bool, error) {
 	if errors.Is(err, cu.ErrInvalidValue) {
 		return false, nil
@@ -88,7 +88,7 @@ func Words(memory string) func(vmm.Step) string {
 	}
 }
 
-// andMore says that there are as many descriptors as chunks.
+// andMore says how many more descriptors there are, one per chunk.
 func andMore(chunks int) string {
 	if chunks <= 1 {
 		return ""
@@ -96,11 +96,11 @@ func andMore(chunks int) string {
 	return fmt.Sprintf(" (and %d more, one per chunk)", chunks-1)
 }
 
-// FDs prints the descriptors of an offer.
+// FDs returns the descriptors of an offer, for people.
 func FDs(files []*os.File) string { return fmt.Sprintf("%d%s", files[0].Fd(), andMore(len(files))) }
 
-// Steps prints and times the steps of making or importing a buffer. words maps
-// a step to the line that says it is done.
+// Steps prints and times the steps of making or importing a buffer. words returns
+// the line that says that a step is done.
 func (a *App) Steps(words func(vmm.Step) string) func(vmm.Step) {
 	return func(s vmm.Step) {
 		a.Step(s.Op.String(), s.Took)
@@ -124,21 +124,37 @@ func stepFields(s vmm.Step) Fields {
 	return f
 }
 
-// Cleanup calls all of closers and says that it is done if none failed.
-func (a *App) Cleanup(closers ...func() error) error {
+// Cleanup prints err, the failure of the work or nil, and then calls all closers. It prints
+// that it is done if none failed, and returns err joined with their errors.
+func (a *App) Cleanup(err error, closers ...func() error) error {
+	err = a.tellEarly(err)
 	var errs []error
 	for _, c := range closers {
 		errs = append(errs, c())
 	}
 	a.SayDurations()
-	err := errors.Join(errs...)
-	if err == nil {
-		a.Say("cleanup", nil, "Cleanup complete")
+	failed := errors.Join(errs...)
+	if failed != nil {
+		return errors.Join(err, failed)
 	}
+	a.Say("cleanup", nil, "Cleanup complete")
 	return err
 }
 
-// accessWords is how the transcript names a mapping's access.
+// tellEarly prints an error after the lines before it, and returns it marked as printed. It
+// leaves a closed output to the end, which knows whether that is an error.
+func (a *App) tellEarly(err error) error {
+	if err == nil || errors.Is(err, errNoReader) || a.stderr == nil {
+		return err
+	}
+	told := &toldError{advised(err)}
+	a.settle()
+	a.lines.drain(stderrLimit, a.ending.again)
+	a.tell(a.stderr, told)
+	return told
+}
+
+// accessWords returns the transcript's name of a mapping's access.
 func accessWords(access cu.Access) string {
 	if access == cu.ReadWrite {
 		return "read/write"
@@ -146,7 +162,7 @@ func accessWords(access cu.Access) string {
 	return access.String()
 }
 
-// HandleFlag is a flag of vmm or legacy: what memory is shared by.
+// HandleFlag is a flag of vmm or legacy: the handle by which memory is shared.
 type HandleFlag share.HandleType
 
 // Set reads vmm or legacy.
@@ -160,7 +176,7 @@ func (f *HandleFlag) Set(s string) error {
 	return errors.New("want vmm or legacy")
 }
 
-// String gives vmm or legacy, or nothing.
+// String returns vmm or legacy, or nothing.
 func (f *HandleFlag) String() string {
 	if *f == 0 {
 		return ""
@@ -184,7 +200,7 @@ func (f *AccessFlag) Set(s string) error {
 	return nil
 }
 
-// String gives ro or rw.
+// String returns ro or rw.
 func (f *AccessFlag) String() string {
 	if cu.Access(*f) == cu.ReadWrite {
 		return "rw"

@@ -1,3 +1,3 @@
-// Package cli is what gpufd's commands have in common: flags, the driver,
+// Package cli holds what gpufd's commands have in common: flags, the driver,
 // exit codes, and output as text or JSON.
 package cli

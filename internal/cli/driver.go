@@ -8,10 +8,10 @@ import (
 	"github.com/gpufd/gpufd/cu/soft"
 )
 
-// driverEnv is what cu.Open goes by, and --driver's default.
+// driverEnv chooses the driver that cu.Open opens, and is the default of --driver.
 const driverEnv = "GPUFD_DRIVER"
 
-// DefaultDriver is --driver's default.
+// DefaultDriver returns the default of --driver.
 func DefaultDriver() string {
 	if v := os.Getenv(driverEnv); v != "" {
 		return v

@@ -14,18 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInterrupted is the cause of a context that SIGINT, SIGTERM or SIGHUP ended, or
-// that ended because nobody reads the output any more.
+// ErrInterrupted is the cause with which a context ends on SIGINT, SIGTERM or SIGHUP,
+// or when nobody reads the output any more.
 var ErrInterrupted = errors.New("interrupted")
 
-// errNoReader is what a closed pipe, as of "| head -1", ends a program with.
+// errNoReader ends a program whose output is a closed pipe, as in "| head -1".
 var errNoReader = fmt.Errorf("%w: nobody reads the output any more", ErrInterrupted)
 
-// errUnread is the error of a program whose last lines nobody took.
+// errUnread is the error of a program whose last lines nobody read.
 var errUnread = errors.New("nobody reads the last lines")
 
-// How long the last things may take. An end that is forced does them all within a
-// second.
+// How long the last steps may take. A forced end does them all within a second.
 const (
 	drainLimit  = time.Second
 	removeLimit = 400 * time.Millisecond
@@ -33,13 +32,13 @@ const (
 	stderrLimit = 200 * time.Millisecond
 )
 
-// An ending is how a program comes to its end, orderly or forced: whichever is first.
+// An ending is the end of a program: orderly or forced, whichever comes first.
 type ending struct {
 	guard
 	once   sync.Once
 	exit   func(code int) // os.Exit
 	forced chan struct{}  // closed when a forced end is over; tests survive one
-	code   int            // of the forced end
+	code   int            // the exit code of the forced end
 	again  chan struct{}  // closed by a second signal: it ends the wait for the last lines
 	drain  time.Duration  // how long that wait may take; drainLimit
 
@@ -52,9 +51,9 @@ func newEnding() *ending {
 	return &ending{exit: os.Exit, forced: make(chan struct{}), again: make(chan struct{}), drain: drainLimit, remove: map[int]func(){}}
 }
 
-// OnAbort has f called when the program is ended by force, because its orderly end does
-// not come; f removes what would be left behind. A forced end waits for f less than
-// half a second. forget says that there is nothing to remove any more.
+// OnAbort calls f when the program is ended by force, because it does not end in order.
+// f removes what would be left behind. A forced end waits for f less than half a second.
+// forget undoes OnAbort, when there is nothing to remove any more.
 func (a *App) OnAbort(f func()) (forget func()) {
 	e := a.ending
 	e.mu.Lock()
@@ -69,13 +68,13 @@ func (a *App) OnAbort(f func()) (forget func()) {
 	}
 }
 
-// Waiting says that the program waits for others, with bounds of its own, until over is
-// called. At any other time --timeout without a sign of life is taken for a call that
-// hangs, and ends the program.
+// Waiting says that the program waits for others, with its own bounds, until over is
+// called. At any other time, --timeout without a sign of life counts as a call that hangs,
+// and ends the program.
 func (a *App) Waiting() (over func()) { return a.ending.wait() }
 
 // watch ends the program in order when a signal comes, and by force when another one
-// does or the end does not come. It returns when over is closed.
+// comes or the program does not end. It returns when over is closed.
 func (a *App) watch(signals <-chan os.Signal, over <-chan struct{}, cancel context.CancelCauseFunc, stderr io.Writer) {
 	limit, again := allowance(a.Timeout), sync.OnceFunc(func() { close(a.ending.again) })
 	tick := time.NewTicker(limit / guardTicks)
@@ -98,10 +97,10 @@ func (a *App) watch(signals <-chan os.Signal, over <-chan struct{}, cancel conte
 	}
 }
 
-// hangs is the error of a program that gave no sign of life for so long.
+// hangs returns the error of a program that gave no sign of life for limit.
 func (a *App) hangs(limit time.Duration, ending bool) error {
 	if ending {
-		return Codef(ExitPeer, "was told to end and has not within %s: a call of the driver or the kernel hangs%s; ended by force", limit, a.lastStep())
+		return Codef(ExitPeer, "did not end in order within %s: a call of the driver or the kernel hangs%s; ended by force", limit, a.lastStep())
 	}
 	return Codef(ExitPeer, "nothing happened for %s: a call of the driver or the kernel hangs%s; ended by force; wait longer with --timeout", limit, a.lastStep())
 }
@@ -116,8 +115,8 @@ func (a *App) abort(stderr io.Writer, err error) {
 	})
 }
 
-// finish ends the program in order, unless it is being ended by force. Its last lines are
-// waited for until a second signal comes.
+// finish ends the program in order, unless it is being ended by force. A second signal ends
+// the wait for its last lines.
 func (a *App) finish(stderr io.Writer, err error) (code int) {
 	orderly := false
 	a.ending.once.Do(func() {
@@ -133,20 +132,26 @@ func (a *App) finish(stderr io.Writer, err error) (code int) {
 // conclude prints the result and the error, and returns the exit code. It waits until the
 // output is written, but no longer than limit or once hurry is closed.
 func (a *App) conclude(stderr io.Writer, result Fields, err error, limit time.Duration, hurry <-chan struct{}) int {
-	err = advised(err)
+	_, told := err.(*toldError) // only if it is not joined with another
+	if !told {
+		err = advised(err)
+	}
 	a.lines.unbound()
 	a.result(result, err)
 	lost := a.written(limit, hurry)
 	if lost != nil && (err == nil || errors.Is(err, ErrInterrupted) && errors.Is(lost, syscall.EPIPE)) {
-		err = fmt.Errorf("writing the output: %w", lost)
+		err, told = fmt.Errorf("writing the output: %w", lost), false
 	}
 	if err == nil {
 		return ExitOK
 	}
-	return a.fail(stderr, err)
+	if !told {
+		a.tell(stderr, err)
+	}
+	return ExitCode(err)
 }
 
-// written waits until the output is written, as conclude does, and says why it is not.
+// written waits until the output is written, as conclude does, and returns why it is not.
 func (a *App) written(limit time.Duration, hurry <-chan struct{}) error {
 	drained := a.lines.drain(limit, hurry)
 	if err := a.lines.failure(); err != nil {
@@ -158,13 +163,17 @@ func (a *App) written(limit time.Duration, hurry <-chan struct{}) error {
 	return nil
 }
 
-// fail prints the error, also where nobody reads it, and returns its exit code.
-func (a *App) fail(stderr io.Writer, err error) int {
+// tell prints the error, and does not wait long for a reader.
+func (a *App) tell(stderr io.Writer, err error) {
 	within(stderrLimit, func() { fmt.Fprintf(stderr, "%s: %s\n", a.name, forPeople(err)) })
-	return ExitCode(err)
 }
 
-// removeAll calls what OnAbort was given, side by side: none waits for one that hangs.
+// A toldError is an error that was printed before the cleanup, which may take long.
+type toldError struct{ error }
+
+func (e *toldError) Unwrap() error { return e.error }
+
+// removeAll calls the functions of OnAbort side by side: none waits for one that hangs.
 func (e *ending) removeAll() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -175,7 +184,7 @@ func (e *ending) removeAll() {
 	all.Wait()
 }
 
-// within calls f and waits for it, for so long at most.
+// within calls f and waits for it, no longer than limit.
 func within(limit time.Duration, f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -191,7 +200,7 @@ func within(limit time.Duration, f func()) {
 }
 
 // Notified returns the signals that end the program, until stop is called. A closed
-// pipe is an error of its writer and not the end. What nohup ignores stays ignored.
+// pipe does not end it, but is an error of the write. What nohup ignores stays ignored.
 func Notified() (signals chan os.Signal, stop func()) {
 	signals, pipes := make(chan os.Signal, 4), make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)

@@ -58,6 +58,8 @@ func TestAllowance(t *testing.T) {
 
 // A second signal ends a program that hangs, and removes what it would leave; what was
 // removed before is left alone.
+//
+//fault:rows 74
 func TestSecondSignalEndsWhatHangs(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "soft")
 	dir := t.TempDir()
@@ -100,6 +102,8 @@ func TestSecondSignalEndsWhatHangs(t *testing.T) {
 }
 
 // A program whose last lines nobody reads has not said what it has to, and fails.
+//
+//fault:rows 73
 func TestUnreadOutputIsAFailure(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "soft")
 	out := newGate()

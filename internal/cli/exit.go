@@ -17,8 +17,8 @@ import (
 // The exit codes of every command.
 const (
 	ExitOK      = 0 // done and verified, or ended by a signal while serving
-	ExitFailed  = 1 // wrong data, too large, unknown device, no producer, socket trouble
-	ExitUsage   = 2 // flags, sizes, malformed or overlong paths
+	ExitFailed  = 1 // wrong data, too large, refused; no such file, device, name or kernel, or arguments that do not fit the kernel; nobody listens
+	ExitUsage   = 2 // wrong usage, which the command line alone shows: flags, missing arguments, malformed sizes, overlong paths
 	ExitMachine = 3 // no driver, broken driver, no such feature
 	ExitPeer    = 4 // timed out, or the peer was lost
 )
@@ -31,22 +31,22 @@ type codedError struct {
 
 func (e codedError) Unwrap() error { return e.error }
 
-// Usagef is an error of whoever started the command.
+// Usagef returns an error of wrong usage.
 func Usagef(format string, args ...any) error {
 	return codedError{fmt.Errorf(format, args...), ExitUsage}
 }
 
-// Machinef is an error of the machine: something it does not have.
+// Machinef returns an error of the machine: it lacks something.
 func Machinef(format string, args ...any) error {
 	return codedError{fmt.Errorf(format, args...), ExitMachine}
 }
 
-// Codef is an error with that exit code.
+// Codef returns an error with that exit code.
 func Codef(code int, format string, args ...any) error {
 	return codedError{fmt.Errorf(format, args...), code}
 }
 
-// ExitCode is the code that err stands for.
+// ExitCode returns the exit code for err.
 func ExitCode(err error) int {
 	var coded codedError
 	var wrong *pattern.Mismatch
@@ -75,6 +75,20 @@ func ExitCode(err error) int {
 	return ExitFailed
 }
 
+// Restated returns err with another text.
+func Restated(err error, format string, args ...any) error {
+	return &restated{err, fmt.Sprintf(format, args...)}
+}
+
+type restated struct {
+	error
+	text string
+}
+
+func (e *restated) Error() string { return e.text }
+
+func (e *restated) Unwrap() error { return e.error }
+
 func refusedWith(err error, code share.RefusalCode) bool {
 	var no *share.RefusalError
 	return errors.As(err, &no) && no.Code == code
@@ -89,24 +103,22 @@ func is(err error, targets ...error) bool {
 	return false
 }
 
-// advice is what to do about errors whose remedy lies with the user; the
-// packages below do not know that they are part of a demo.
+// advice returns what the user can do about err; the packages below do not know the
+// commands and their flags.
 func advice(err error) string {
 	switch {
 	case is(err, sock.ErrNoListener):
-		return "start the producer first, with the same --socket"
-	case is(err, sock.ErrInUse):
-		return "a producer is already running on this socket; choose another socket with --socket"
+		return "start the producer with the same --socket, or wait longer with --timeout"
 	case refusedWith(err, share.RefusedPolicy):
-		return fmt.Sprintf("the producer's --allow-uid and --allow-gid say whom it admits, and this is uid %d gid %d", os.Geteuid(), os.Getegid())
+		return fmt.Sprintf("this is uid %d gid %d: start the producer with --allow-uid or --allow-gid", os.Geteuid(), os.Getegid())
 	case is(err, share.ErrHandle):
-		return "start the producer with --handle legacy, which is all that this side can take"
+		return "start the producer with --handle legacy: this side can take nothing else"
 	case is(err, sock.ErrRefused):
-		return "--allow-uid and --allow-gid say whose offers are taken"
+		return "to take its offers, use --allow-uid or --allow-gid"
 	case is(err, syscall.EMFILE):
 		return "the limit of open files is too low; raise it with ulimit -n"
 	case is(err, vmm.ErrDevice):
-		return "leave --device away to use whichever device the memory is on"
+		return "leave --device out to use the device that the memory is on"
 	case is(err, cu.ErrOutOfMemory) && is(err, context.DeadlineExceeded):
 		return "wait longer with --wait"
 	case is(err, share.ErrNoConsumer):

@@ -74,8 +74,7 @@ func TestExitCodeOfSeveralErrors(t *testing.T) {
 // Rows of the seed's troubleshooting table.
 func TestAdviceSaysWhatToDo(t *testing.T) {
 	for err, want := range map[error]string{
-		sock.ErrNoListener:  "start the producer first",
-		sock.ErrInUse:       "a producer is already running",
+		sock.ErrNoListener:  "start the producer with the same --socket, or wait longer with --timeout",
 		vmm.ErrDevice:       "-device",
 		share.ErrNoConsumer: "start a consumer",
 		share.ErrTimeout:    "-timeout",
@@ -95,6 +94,10 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 	require.ErrorIs(t, Machinef("x: %w", cu.ErrNoDevice), cu.ErrNoDevice)
 	require.ErrorIs(t, Usagef("x: %w", os.ErrInvalid), os.ErrInvalid)
 	require.Equal(t, "x: 5", Usagef("x: %d", 5).Error())
+	other := Restated(Machinef("x: %w", cu.ErrNoDevice), "there are %d", 0)
+	require.EqualError(t, other, "there are 0")
+	require.ErrorIs(t, other, cu.ErrNoDevice)
+	require.Equal(t, ExitMachine, ExitCode(other))
 }
 
 // What a context was lost to stands on a line of its own.

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A guard counts how long a program gives no sign of life. It counts ticks and not
-// time: to be stopped (SIGSTOP) or suspended for long is one tick.
+// A guard counts how long a program gives no sign of life. It counts ticks, not time:
+// while the program is stopped (SIGSTOP) or suspended, only one tick passes.
 type guard struct {
 	mu     sync.Mutex
 	silent int  // ticks
@@ -14,8 +14,8 @@ type guard struct {
 	ending bool // a signal came: signs of life do not count any more
 }
 
-// guardTicks is how many ticks a program may be silent. One more is too many: the
-// silence began between two ticks, so n of them last for more than n-1 periods.
+// guardTicks is how many ticks a program may be silent. Because the silence begins between
+// two ticks, n ticks last for more than n-1 periods.
 const guardTicks = 20
 
 // alive is a sign of life.
@@ -40,7 +40,7 @@ func (g *guard) wait() (over func()) {
 	})
 }
 
-// end begins the count of the orderly end, and reports whether it had begun before.
+// end begins to count the orderly end, and reports whether it had begun before.
 func (g *guard) end() (before bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -51,8 +51,8 @@ func (g *guard) end() (before bool) {
 	return before
 }
 
-// tick counts one more, and reports whether that is too many, and whether the
-// program was to end.
+// tick counts one tick, and reports whether that is too many, and whether the
+// program is ending.
 func (g *guard) tick() (late, ending bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -62,9 +62,10 @@ func (g *guard) tick() (late, ending bool) {
 	return g.silent > guardTicks, g.ending
 }
 
-// allowance is how long a program may give no sign of life: longer than anything with a
-// bound of its own. The longest is an orderly end. It waits --timeout for consumers to let
-// go, a second for the farewell and, on old kernels, a second for the listener.
+// allowance returns how long a program may give no sign of life: longer than anything with
+// a bound of its own. The longest of these is an orderly end. It waits --timeout for
+// consumers to close the memory, a second for the farewell and, on old kernels, a second
+// for the listener.
 func allowance(timeout time.Duration) time.Duration {
 	return max(min(timeout, maxTimeout), 0) + 3*time.Second
 }

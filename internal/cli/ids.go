@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -13,18 +14,22 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// PolicyFlags are --allow-uid and --allow-gid: who is let in beside this user.
+// PolicyFlags are --allow-uid and --allow-gid: the users admitted beside this one.
 type PolicyFlags struct {
 	UIDs, GIDs []uint32
 }
 
-// AllowFlags adds the flags to the command's, with what they say in its help.
+// AllowFlags adds the flags to the command, with their texts for its help.
 func (a *App) AllowFlags(p *PolicyFlags, uids, gids string) {
 	a.Flags.Var(idList{&p.UIDs, userID}, "allow-uid", uids)
 	a.Flags.Var(idList{&p.GIDs, groupID}, "allow-gid", gids)
 }
 
-// Policy is what the flags say.
+// UserIDs returns a flag of uids, by number or name, separated by commas, that may be given
+// several times.
+func UserIDs(ids *[]uint32) flag.Value { return idList{ids, userID} }
+
+// Policy returns the policy that the flags describe.
 func (p *PolicyFlags) Policy() sock.Policy { return sock.Policy{UIDs: p.UIDs, GIDs: p.GIDs} }
 
 // The modes of a socket, by who may connect.
@@ -34,8 +39,8 @@ const (
 	modeAll   = 0o666
 )
 
-// Mode is what a socket needs to which all who are let in shall connect; the policy
-// tells them from the others. If they are one group, see Open, too.
+// Mode returns the mode that lets all admitted users connect to a socket; the policy
+// refuses the others. If one group is admitted, see Open, too.
 func (p *PolicyFlags) Mode() os.FileMode {
 	switch {
 	case len(p.UIDs) > 0 || len(p.GIDs) > 1:
@@ -46,8 +51,8 @@ func (p *PolicyFlags) Mode() os.FileMode {
 	return modeUser
 }
 
-// Open gives the socket at path, which has that mode, to the group if it is one that
-// is let in (chown(2)). Where this process may not, everybody may connect.
+// Open gives the socket at path, which has that mode, to the one group that is admitted, if
+// so (chown(2)). If this process may not do that, Open lets everybody connect.
 func (p *PolicyFlags) Open(path string) error {
 	if p.Mode() != modeGroup || os.Chown(path, -1, int(p.GIDs[0])) == nil {
 		return nil
@@ -55,8 +60,8 @@ func (p *PolicyFlags) Open(path string) error {
 	return os.Chmod(path, modeAll)
 }
 
-// Shut says why those who are let in cannot reach the socket at path, "" if they can
-// or there are none: its directory may be searched by its owner only.
+// Shut returns why admitted users cannot reach the socket at path, because only the owner
+// may search its directory. It returns "" if they can, or if there are none.
 func (p *PolicyFlags) Shut(path string) string {
 	if p.Mode() == modeUser {
 		return ""
@@ -66,7 +71,7 @@ func (p *PolicyFlags) Shut(path string) string {
 	if err != nil || st.Mode()&0o011 != 0 {
 		return ""
 	}
-	return fmt.Sprintf("nobody else can search %s (mode %04o), so whom --allow-uid and --allow-gid let in cannot connect: chmod 0711 %s", dir, st.Mode().Perm(), dir)
+	return fmt.Sprintf("nobody else can search %s (mode %04o), so users of --allow-uid and --allow-gid cannot connect: chmod 0711 %s", dir, st.Mode().Perm(), dir)
 }
 
 // An idList is a flag of ids or names, separated by commas, that may be given
@@ -92,7 +97,7 @@ func groupID(name string) (string, error) {
 	return g.Gid, nil
 }
 
-// Set adds the ids that text holds, or none if one of them is none.
+// Set adds the ids in text, or none of them if one is wrong.
 func (l idList) Set(text string) error {
 	var more []uint32
 	for word := range strings.SplitSeq(text, ",") {
@@ -106,8 +111,8 @@ func (l idList) Set(text string) error {
 	return nil
 }
 
-// id is a number as it stands, or that of a name. The largest number of 32 bits
-// stands for no id.
+// id returns the number in word, or that of the name. The largest number of 32 bits
+// means no id, and is refused.
 func (l idList) id(word string) (uint32, error) {
 	if word == "" {
 		return 0, errors.New("want numbers or names, separated by commas")

@@ -13,7 +13,7 @@ import (
 )
 
 // A WayFlag is a flag of gpu or cpu: which of them writes or checks the data.
-// Without it that is left to [App.Kernels].
+// Without it, [App.Kernels] decides.
 type WayFlag string
 
 // Set reads gpu or cpu.
@@ -25,21 +25,21 @@ func (f *WayFlag) Set(s string) error {
 	return nil
 }
 
-// String gives gpu, cpu or nothing.
+// String returns gpu, cpu or nothing.
 func (f *WayFlag) String() string { return string(*f) }
 
-// Kernels writes and checks the pattern on the device, in streams of its own, when
-// other work on the memory is done. The caller owns it.
+// Kernels writes and checks the pattern on the device, in streams of its own. Other work
+// on the memory must be done before. The caller owns it.
 type Kernels struct {
 	set *kernels.Set // nil: the CPU does the work
 	ctx *cu.Context
-	why error // of the CPU
+	why error // why the CPU has to do it
 }
 
 // Kernels loads the kernels into ctx for the work of the flag of that name, as
-// way says. Where that leaves it open, the GPU does the work if its driver can
-// load them, and the CPU on the software driver, which is slow at it. With gpu, a
-// driver that cannot is an error of the machine.
+// way says. Without way, the GPU does the work if its driver can load them; with the
+// software driver, which is slow at it, the CPU does. If way is gpu and the driver
+// cannot load them, that is an error of the machine.
 func (a *App) Kernels(ctx *cu.Context, flag string, way WayFlag) (k *Kernels, err error) {
 	if way == "cpu" || way == "" && a.Driver.Kind() == cu.Soft {
 		return &Kernels{}, nil
@@ -52,13 +52,13 @@ func (a *App) Kernels(ctx *cu.Context, flag string, way WayFlag) (k *Kernels, er
 	case err == nil:
 		return k, nil
 	case way == "gpu":
-		return nil, Machinef("-%s gpu: this driver cannot load the kernels: %w", flag, err)
+		return nil, Machinef("--%s gpu: this driver cannot load the kernels: %w", flag, err)
 	}
 	return &Kernels{why: fmt.Errorf("this driver cannot load the kernels: %w", err)}, nil
 }
 
-// SayWay says what does the work of a flag, filling or verifying, and why it has
-// to be the CPU, if it has to.
+// SayWay prints whether the GPU or the CPU fills or verifies, and why the CPU has to,
+// if it has to.
 func (a *App) SayWay(flag, doing string, k *Kernels) {
 	way, words := "cpu", "on the CPU"
 	if k.OnGPU() {
@@ -82,8 +82,8 @@ func NewKernels(ctx *cu.Context) (*Kernels, error) {
 	return &Kernels{set: set, ctx: ctx}, nil
 }
 
-// OnGPU reports whether the kernels are there. Without them the CPU has to do the
-// work, and neither Fill nor Check can be called.
+// OnGPU reports whether the kernels are loaded. Without them the CPU has to do the
+// work: do not call Fill or Check.
 func (k *Kernels) OnGPU() bool { return k.set != nil }
 
 // Close unloads the kernels. A second Close does nothing.
@@ -94,8 +94,8 @@ func (k *Kernels) Close() error {
 	return k.set.Close()
 }
 
-// Fill writes size bytes of the pattern to dst and calls progress with how many
-// there are so far, one call at a time.
+// Fill writes size bytes of the pattern to dst. It calls progress with how many are
+// written so far, one call at a time.
 func (k *Kernels) Fill(ctx context.Context, dst cu.DevicePtr, size uint64, salt uint32, progress func(done uint64) error) error {
 	return k.each(ctx, size, progress, func(ctx context.Context, s *cu.Stream, offset, n uint64) error {
 		if err := k.set.FillAsync(s, dst.Add(offset), n, offset/pattern.Size, salt); err != nil {
@@ -122,23 +122,27 @@ func (k *Kernels) Check(ctx context.Context, src cu.DevicePtr, size uint64, salt
 	return wrong, err
 }
 
-// control is how much of a good piece is checked against another salt.
+// control is how many bytes of a good piece are checked against another salt.
 const control = 16
 
-// distrust wants a check to find good data wrong: one that never ran finds all
-// data good.
+// distrust checks good data against another salt, which must fail: a kernel that never
+// ran finds all data good.
 func (k *Kernels) distrust(ctx context.Context, s *cu.Stream, src cu.DevicePtr, n, first uint64, salt uint32) error {
 	m, err := k.set.Check(ctx, s, src, n, first, salt^1)
 	if err == nil && m.Wrong != pattern.Count(n) {
-		err = errors.New("the kernel that checks the data does not run: it finds data good that is not")
+		err = errors.New("the kernel that checks the data does not run: it finds wrong data good")
 	}
 	return err
 }
 
-// piece is how many bytes are worked on at a time: what takes some milliseconds.
+// piece is how many bytes a kernel works on at a time, which takes some milliseconds.
 var piece = map[cu.Kind]uint64{cu.CUDA: 4 << 30, cu.Soft: 1 << 20}
 
-// grace is how long a kernel may take to end that nobody waits for any more.
+// Piece returns how many bytes of dev's memory a kernel should work on at a time, so that
+// it takes some milliseconds.
+func Piece(dev *cu.Device) uint64 { return piece[dev.Driver().Kind()] }
+
+// grace is how long a kernel may take to end after its wait was given up.
 const grace = 10 * time.Second
 
 // each does all pieces of size bytes, two at a time, so that the device is not
@@ -147,7 +151,7 @@ const grace = 10 * time.Second
 func (k *Kernels) each(ctx context.Context, size uint64, progress func(done uint64) error, do func(ctx context.Context, s *cu.Stream, offset, n uint64) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	one := piece[k.ctx.Device().Driver().Kind()]
+	one := Piece(k.ctx.Device())
 	var mu sync.Mutex
 	var next, done uint64
 	take := func(did uint64) (offset, n uint64, err error) {
@@ -194,7 +198,7 @@ func (k *Kernels) work(ctx context.Context, take func(did uint64) (offset, n uin
 	}
 }
 
-// settle waits for the work of s if nobody does because ctx has ended.
+// settle waits for the work of s if ctx has ended and so nothing else does.
 func settle(ctx context.Context, s *cu.Stream) error {
 	if ctx.Err() == nil {
 		return nil

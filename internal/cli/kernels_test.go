@@ -43,8 +43,8 @@ func TestChoiceOfWay(t *testing.T) {
 		{[]string{soft.Marker}, "cpu", false, "  verifying on the CPU\n", ExitOK},
 		{[]string{soft.Marker, noLoading}, "", false, "  verifying on the CPU: this driver cannot load the kernels: kernels: pattern: " + noLoading, ExitOK},
 		{[]string{soft.Marker, noLoading}, "cpu", false, "  verifying on the CPU\n", ExitOK},
-		{[]string{soft.Marker, noLoading}, "gpu", false, "-verify gpu: this driver cannot load the kernels: kernels: pattern: " + noLoading, ExitMachine},
-		{[]string{noLoading}, "gpu", false, "-verify gpu: this driver cannot load the kernels: kernels: pattern: " + noLoading, ExitMachine},
+		{[]string{soft.Marker, noLoading}, "gpu", false, "--verify gpu: this driver cannot load the kernels: kernels: pattern: " + noLoading, ExitMachine},
+		{[]string{noLoading}, "gpu", false, "--verify gpu: this driver cannot load the kernels: kernels: pattern: " + noLoading, ExitMachine},
 	} {
 		code, out, errs := run(t, func(_ context.Context, a *App) (err error) {
 			a.Driver = softWithout(t, c.hidden...)

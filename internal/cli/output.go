@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 )
@@ -20,37 +17,27 @@ import (
 // Fields are the members of a JSON line.
 type Fields map[string]any
 
-// Output prints what happens, each line as soon as it is true: for people, or
-// one JSON object a line. It is safe for concurrent use.
+// Output prints each line as soon as it is true, for people or as one JSON object per
+// line. It is safe for concurrent use.
 type Output struct {
-	mu       sync.Mutex
-	w        io.Writer // takes a line at a time; it does not block
-	alive    func()    // told of each line and step, or nil
-	json     bool
-	terminal bool
-	pending  bool                 // a progress line stands unfinished
-	started  map[string]time.Time // of what is in progress
-	shown    time.Time
-	steps    Fields
-	order    []string // of steps
-	doing    string   // the step under way
+	mu      sync.Mutex
+	w       io.Writer // takes a line at a time; it does not block
+	alive   func()    // told of each line and step, or nil
+	json    bool
+	columns func() int           // the width of the terminal; nil if there is none, or no progress is shown
+	pending bool                 // a progress line is on the terminal
+	started map[string]time.Time // when work in progress began
+	shown   time.Time
+	steps   Fields
+	order   []string // of steps
+	doing   string   // the step under way
 }
 
 func newOutput(w io.Writer, asJSON bool) *Output {
 	return &Output{w: w, json: asJSON, steps: Fields{}, started: map[string]time.Time{}}
 }
 
-// IsTerminal reports whether w is a terminal.
-func IsTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
-}
-
-// notice is the line that says how many were dropped.
+// notice returns the line that says how many lines were dropped.
 func (o *Output) notice(dropped int) []byte {
 	if o.json {
 		return fmt.Appendf(nil, "{\"event\":\"dropped\",\"lines\":%d}\n", dropped)
@@ -85,6 +72,13 @@ func (o *Output) Say(event string, fields Fields, format string, args ...any) {
 	o.object(event, fields)
 }
 
+// Note prints one line only for people: an earlier JSON object has the same facts.
+func (o *Output) Note(format string, args ...any) {
+	if !o.json {
+		o.Say("", nil, format, args...)
+	}
+}
+
 // object prints a JSON line: the event first, then ok if there is one, then the
 // rest in the order of its names. It runs with mu held.
 func (o *Output) object(event string, fields Fields) {
@@ -104,8 +98,8 @@ func (o *Output) object(event string, fields Fields) {
 	fmt.Fprintf(o.w, "%s}\n", line)
 }
 
-// Step remembers how long a step took, for the result. A step done several
-// times counts their sum.
+// Step remembers how long a step took, for the result. The times of a repeated step add
+// up.
 func (o *Output) Step(name string, took time.Duration) {
 	o.live()
 	o.mu.Lock()
@@ -132,7 +126,7 @@ func (o *Output) enter(name string) (leave func()) {
 	}
 }
 
-// lastStep names what is being done, for a message.
+// lastStep names the step under way, for a message.
 func (o *Output) lastStep() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -153,9 +147,18 @@ func (o *Output) SayDurations() {
 	o.clear()
 	parts := make([]string, len(o.order))
 	for i, name := range o.order {
-		parts[i] = fmt.Sprintf("%s %.0f", name, o.steps[name])
+		parts[i] = name + " " + Brief(time.Duration(o.steps[name].(float64)*1e3))
 	}
-	fmt.Fprintf(o.w, "  durations in µs: %s\n", strings.Join(parts, ", "))
+	fmt.Fprintf(o.w, "  durations: %s\n", strings.Join(parts, ", "))
+}
+
+// Brief returns d with its unit, to three digits.
+func Brief(d time.Duration) string {
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit).String()
 }
 
 // Timed runs f as a step of that name.
@@ -167,39 +170,12 @@ func (o *Output) Timed(name string, f func() error) error {
 	return err
 }
 
-// Progress shows on a terminal how far a long step is.
-func (o *Output) Progress(what string, done, total uint64) {
-	o.live()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now := time.Now()
-	started, under := o.started[what]
-	if !under {
-		started, o.started[what] = now, now
-	}
-	if done >= total {
-		delete(o.started, what)
-	}
-	if !o.terminal || now.Sub(started) < time.Second || now.Sub(o.shown) < 200*time.Millisecond {
-		return
-	}
-	o.shown, o.pending = now, true
-	fmt.Fprintf(o.w, "\r\x1b[K%s: %s of %s (%d %%)", what, Human(done), Human(total), done*100/max(total, 1))
-}
-
-// clear takes the progress line away. It runs with mu held.
-func (o *Output) clear() {
-	if o.pending {
-		fmt.Fprint(o.w, "\r\x1b[K")
-		o.pending = false
-	}
-}
-
 // result prints the last line of --json.
 func (o *Output) result(fields Fields, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.clear()
+	o.columns = nil // no more progress lines
 	if !o.json {
 		return
 	}
@@ -211,8 +187,8 @@ func (o *Output) result(fields Fields, err error) {
 	o.object("result", all)
 }
 
-// forPeople is what an error says on one line; but what a context was lost to has a
-// line of its own, and the rest stands below it.
+// forPeople returns an error on one line. If a context was lost, the cause has its own
+// line, and the rest stands below it.
 func forPeople(err error) string {
 	if !errors.Is(err, cu.ErrContextLost) {
 		return OneLine(err)
@@ -220,7 +196,7 @@ func forPeople(err error) string {
 	return strings.ReplaceAll(err.Error(), "\n", "\n  ")
 }
 
-// OneLine joins what an error says on several lines.
+// OneLine returns an error's text with its lines joined.
 func OneLine(err error) string {
 	var b strings.Builder
 	for line := range strings.Lines(err.Error()) {

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -39,7 +41,23 @@ func TestTextIsForPeople(t *testing.T) {
 	o.Step("create", 500*time.Nanosecond)
 	o.SayDurations()
 	o.result(Fields{"x": 1}, errors.New("x"))
-	require.Equal(t, "Line 1: 100 %\n  durations in µs: create 2, map 1000\n", out.String(), "no progress on what is no terminal")
+	require.Equal(t, "Line 1: 100 %\n  durations: create 2µs, map 1ms\n", out.String(), "no progress on what is no terminal")
+}
+
+func TestWaitingIsSaidAfterASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		stop := Waiting(&out, "waiting for it")
+		time.Sleep(progressAfter - 1)
+		stop()
+		time.Sleep(time.Minute)
+		require.Empty(t, out.String(), "the wait was short")
+		stop = Waiting(&out, "waiting for it")
+		time.Sleep(time.Minute)
+		stop()
+		stop()
+		require.Equal(t, "waiting for it\n", out.String())
+	})
 }
 
 func TestJSONIsOneObjectALine(t *testing.T) {
@@ -106,7 +124,7 @@ func TestLinesOfManyGoroutinesStayWhole(t *testing.T) {
 func TestProgressLineIsTakenAway(t *testing.T) {
 	var out bytes.Buffer
 	o := newOutput(&out, false)
-	o.terminal = true
+	o.columns = func() int { return 80 }
 	o.Progress("filling", 0, 4<<20)
 	require.Empty(t, out.String(), "not at once")
 	o.started["filling"] = o.started["filling"].Add(-2 * time.Second)
@@ -123,6 +141,67 @@ func TestProgressLineIsTakenAway(t *testing.T) {
 	o.started["odd"] = time.Now().Add(-time.Minute)
 	o.Progress("odd", 1, 0)
 	require.Contains(t, out.String(), "odd: 1 bytes of 0 bytes")
+	require.Equal(t, "16777216 TiB of 1 bytes (100 %)", PartOf(math.MaxUint64, 1))
+	require.Equal(t, "8388608 TiB of 16777216 TiB (50 %)", PartOf(1<<63, math.MaxUint64))
+}
+
+// A line of progress never wraps: it would not be taken away.
+func TestProgressNeverWraps(t *testing.T) {
+	var out bytes.Buffer
+	o := newOutput(&out, false)
+	o.columns = func() int { return 12 }
+	for line, want := range map[string]string{
+		"short": "short", "eleven runs": "eleven runs", "and more than that": "and more th",
+		"a\nb\x1b[31mc": "a?b?[31mc", "文件文件文件": "文件文件文", "ääääääääääää": "äääääääääää",
+	} {
+		out.Reset()
+		o.show(line)
+		require.Equal(t, "\r\x1b[K"+want, out.String())
+	}
+}
+
+// What is waited for has a line that is rewritten each second, and goes in the end. It is
+// no sign of life, and nothing where there is no terminal.
+func TestBusyIsShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		o := newOutput(&out, false)
+		said := func() string {
+			synctest.Wait()
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			defer out.Reset()
+			return out.String()
+		}
+		o.Busy(func() string { t.Error("nobody sees it"); return "" })()
+		o.columns = func() int { return 80 }
+		signs := 0
+		o.alive = func() { signs++ }
+		stop := o.Busy(func() string { return "waiting for it" })
+		time.Sleep(2500 * time.Millisecond)
+		require.Equal(t, "\r\x1b[Kwaiting for it (1s)\r\x1b[Kwaiting for it (2s)", said())
+		require.Zero(t, signs, "else a call that hangs would not be noticed")
+		o.Say("x", nil, "line")
+		require.Equal(t, "\r\x1b[Kline\n", said())
+		time.Sleep(time.Second)
+		require.Equal(t, "\r\x1b[Kwaiting for it (3s)", said(), "again below what was said meanwhile")
+		stop()
+		stop()
+		require.Equal(t, "\r\x1b[K", said())
+		again := o.Busy(func() string { return "more" })
+		o.result(nil, nil)
+		time.Sleep(5 * time.Second)
+		require.Empty(t, said(), "not behind the result")
+		again()
+	})
+}
+
+func TestBriefDurations(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 50: "50ns", 331_400: "331µs", 1_069_000: "1.07ms", 999_900_000: "1s", 5_123 * time.Millisecond: "5.12s", 65_300 * time.Millisecond: "1m5.3s",
+	} {
+		require.Equal(t, want, Brief(d))
+	}
 }
 
 func TestStepsArePrintedAndTimed(t *testing.T) {

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// maxLines is how many lines wait for a reader of the output that is slow, or asleep.
-// What comes beyond is dropped and counted.
+// maxLines is how many lines wait for a slow reader of the output. Further ones are
+// dropped and counted.
 const maxLines = 1024
 
 // A queue passes what is written to it on to a writer that may block. Write never
-// does. A goroutine writes while there is something to write.
+// blocks. A goroutine writes while there is something to write.
 type queue struct {
 	w      io.Writer
-	notice func(dropped int) []byte // the line that says so
+	notice func(dropped int) []byte // returns the line that says how many were dropped
 	failed func(error)              // called with the first error, once
 
 	mu      sync.Mutex
 	waiting [][]byte
 	most    int           // of waiting
 	full    bool          // from when there was no room until half of it is free
-	dropped int           // lines that nobody was told of
+	dropped int           // dropped lines that were not reported yet
 	idle    chan struct{} // closed when all is written; nil while nothing is
 	err     error
 }
@@ -72,7 +72,7 @@ func (q *queue) pass() {
 	}
 }
 
-// next takes the oldest line, or nil when there is none: then all is written.
+// next returns the oldest line, or nil if all are written.
 func (q *queue) next() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,8 +90,7 @@ func (q *queue) next() []byte {
 	return b
 }
 
-// fail keeps the first error: a program that says what is so must not stay silent
-// about that.
+// fail keeps the first error, which the program reports in the end.
 func (q *queue) fail(err error) {
 	q.mu.Lock()
 	first := q.err == nil
@@ -111,7 +110,7 @@ func (q *queue) failure() error {
 	return q.err
 }
 
-// unbound drops nothing from now on: the few last lines get in.
+// unbound stops dropping lines: the few last ones are kept.
 func (q *queue) unbound() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -43,6 +43,8 @@ func (q *queue) isUnbound() bool {
 }
 
 // What nobody reads is kept up to a bound and then counted; who reads again is told.
+//
+//fault:rows 73
 func TestQueueOfWhatNobodyReads(t *testing.T) {
 	for _, asJSON := range []bool{false, true} {
 		g := newGate()
@@ -69,6 +71,8 @@ func TestQueueOfWhatNobodyReads(t *testing.T) {
 }
 
 // The last lines get in, with what was dropped before them.
+//
+//fault:rows 73
 func TestQueueTakesTheLastLines(t *testing.T) {
 	g := newGate()
 	o := newOutput(nil, true)
@@ -88,6 +92,8 @@ func TestQueueTakesTheLastLines(t *testing.T) {
 }
 
 // The first failure is kept and told once.
+//
+//fault:rows 73
 func TestQueueThatFails(t *testing.T) {
 	r, w := io.Pipe()
 	gone := errors.New("gone")

@@ -13,6 +13,7 @@ import (
 func TestSizesAreRead(t *testing.T) {
 	for text, want := range map[string]uint64{
 		"1": 1, "4096": 4096, "1B": 1, "64KiB": 64 << 10, "1MiB": 1 << 20, "2GiB": 2 << 30, "3TiB": 3 << 40, "64 MiB": 64 << 20,
+		"1K": 1 << 10, "1M": 1 << 20, "3G": 3 << 30, "2 T": 2 << 40, "0x10": 16, "0x1B": 27, "0xffKiB": 255 << 10, "0x1M": 1 << 20,
 		"007": 7, "18446744073709551615": math.MaxUint64, "16777215TiB": 16777215 << 40, "18014398509481983KiB": math.MaxUint64 - 1023,
 	} {
 		var s Size
@@ -25,14 +26,29 @@ func TestSizesAreRead(t *testing.T) {
 func TestFault28and35_BadSizesAreUsage(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "whole number", "MiB": "whole number", "-1": "whole number", "+1": "whole number", "1.5MiB": "whole number",
-		"0x10": "whole number", "1e3": "whole number", "1_000": "whole number", "1mib": "whole number", "1MB": "whole number",
-		"1M": "whole number", "1MiBMiB": "whole number", "1KiBB": "whole number", " 1": "whole number", "١": "whole number",
+		"0x": "whole number", "0xKiB": "whole number", "0x-1": "whole number", "0x1G0": "whole number", "1e3": "whole number", "1_000": "whole number", "1mib": "whole number", "1MB": "whole number",
+		"1m": "whole number", "1MM": "whole number", "1MiBM": "whole number", "1MiBMiB": "whole number", "1KiBB": "whole number", " 1": "whole number", "١": "whole number",
 		"0": "more than 0", "0MiB": "more than 0", "000": "more than 0",
-		"18446744073709551616": "whole number", "16777216TiB": "64 bits", "18014398509481984KiB": "64 bits",
+		"18446744073709551616": "64 bits", "0x10000000000000000": "64 bits", "16777216TiB": "64 bits", "18014398509481984KiB": "64 bits",
 	} {
 		s := Size(5)
 		require.ErrorContains(t, s.Set(text), want, "%q", text)
 		require.EqualValues(t, 5, s, "unchanged")
+	}
+}
+
+func TestCountsAreRead(t *testing.T) {
+	for text, want := range map[string]uint64{
+		"0": 0, "7": 7, "0x10": 16, "1K": 1024, "1M": 1 << 20, "4294967296": 1 << 32,
+		"18446744073709551616": math.MaxUint64, "16777216T": math.MaxUint64,
+	} {
+		v, err := ParseCount(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, v, text)
+	}
+	for _, text := range []string{"", "K", "-1", "+1", "1.5", "1KiB", "1B", "1k", "1 2", "a"} {
+		_, err := ParseCount(text)
+		require.ErrorIs(t, err, errNotWhole, text)
 	}
 }
 

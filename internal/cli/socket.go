@@ -11,8 +11,8 @@ import (
 // OfferName is the name under which the demo's producer offers its buffer.
 const OfferName = "producer"
 
-// DefaultSocket is where producer and consumer meet: in the user's runtime
-// directory, else in a directory of the user's under the temporary one.
+// DefaultSocket returns where producer and consumer meet: in the user's runtime
+// directory, or in a directory of the user's under the temporary directory.
 func DefaultSocket() string { return filepath.Join(defaultDir(), "producer.sock") }
 
 func defaultDir() string {
@@ -22,8 +22,8 @@ func defaultDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("gpufd-%d", os.Getuid()))
 }
 
-// MakeDefaultDir makes the directory of path if that is the default one, 0700.
-// Any other directory has to be there.
+// MakeDefaultDir makes the directory of path, with mode 0700, if path is the default.
+// Any other directory must exist.
 func MakeDefaultDir(path string) error {
 	if path != DefaultSocket() {
 		return nil

@@ -1,13 +1,12 @@
-// Functions writes docs/functions.md: for every function of the driver API
-// whether it can be called raw, whether package cu types it, whether the
-// software driver has it, and on which drivers a test has called it with
-// success.
+// Functions writes docs/functions.md: for every function of the driver API,
+// whether it can be called raw, whether package cu types it, whether the software
+// driver has it, and on which drivers a test has called it successfully.
 //
 //	functions             writes docs/functions.md
 //	functions -check      fails if that would change it
 //	functions -called DIR KIND   first writes docs/functions/KIND.txt from what tests recorded in DIR
 //
-// It runs in the module's root.
+// Run it in the module's root.
 package main
 
 import (
@@ -50,7 +49,7 @@ func run(check bool, called, kind string) error {
 	return write(check, page, t.markdown())
 }
 
-// record turns what tests wrote down into the list for one kind of driver.
+// record turns what tests recorded into the list for one kind of driver.
 func record(check bool, dir, kind string) error {
 	if kind != "soft" && kind != "cuda" {
 		return fmt.Errorf("-called DIR wants soft or cuda after it, not %q", kind)

@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// recordOf is the list of the functions that tests have called on a kind of
-// driver.
+// recordOf returns the path of the list of functions that tests have called on a
+// kind of driver.
 func recordOf(kind string) string { return filepath.Join(records, kind+".txt") }
 
-// readRecords joins the files that test processes wrote, a symbol a line.
+// readRecords joins the files that test processes wrote, one symbol a line.
 func readRecords(dir string) ([]string, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	if err != nil {
@@ -37,7 +37,7 @@ func readRecords(dir string) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// readLines reads a list. One that is not there is empty.
+// readLines reads a list. A missing one is empty.
 func readLines(path string) ([]string, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

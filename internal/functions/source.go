@@ -11,7 +11,7 @@ import (
 )
 
 // A source is what the Go files of package cu say: which driver functions they
-// call, and which exported names speak of which function.
+// call, and which exported names mention which function.
 type source struct {
 	called map[string]bool     // by symbol
 	spoken map[string][]string // exported names, by function without its ABI's number
@@ -56,7 +56,7 @@ func (s *source) read(file *ast.File) {
 
 var driverFunction = regexp.MustCompile(`\bcu[A-Z][A-Za-z0-9]*`)
 
-// hear notes the driver functions that a comment speaks of.
+// hear records the driver functions that a comment mentions.
 func (s *source) hear(name, comment string) {
 	for _, function := range driverFunction.FindAllString(comment, -1) {
 		if !slices.Contains(s.spoken[function], name) {
@@ -65,7 +65,7 @@ func (s *source) hear(name, comment string) {
 	}
 }
 
-// goName is a function's name with its receiver's.
+// goName returns a function's name with its receiver's.
 func goName(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return f.Name.Name
@@ -82,5 +82,5 @@ func goName(f *ast.FuncDecl) string {
 
 var abiNumber = regexp.MustCompile(`_v\d+$`)
 
-// plainName is a symbol without its ABI's number, as comments call it.
+// plainName returns a symbol without its ABI's number, as comments name it.
 func plainName(symbol string) string { return abiNumber.ReplaceAllString(symbol, "") }

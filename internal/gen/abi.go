@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// abi is the ABI file. Maps whose order matters keep the file's order beside
-// them, so that the output does not change from run to run.
+// abi is the ABI file. Beside maps whose order matters it keeps the file's order,
+// so that the output is the same in every run.
 type abi struct {
 	Functions []function          `json:"functions"`
 	Older     []function          `json:"older_functions"`
@@ -54,7 +54,7 @@ type field struct {
 	Fields []field `json:"fields"`
 }
 
-// ordered is a JSON object that remembers the order of its keys.
+// ordered is a JSON object that keeps the order of its keys.
 type ordered[T any] struct {
 	keys []string
 	m    map[string]T
@@ -103,10 +103,10 @@ func (a *abi) current(symbol string) bool {
 // all returns the functions in the order of their ids.
 func (a *abi) all() []function { return slices.Concat(a.Functions, a.Older) }
 
-// method is the Go name of a driver function: its exact symbol, exported.
+// method returns the Go name of a driver function: its exact symbol, exported.
 func (f function) method() string { return "C" + f.Symbol[1:] }
 
-// prototype is the function as C declares it.
+// prototype returns the function as C declares it.
 func (f function) prototype() string {
 	params := make([]string, len(f.Params))
 	for i, p := range f.Params {

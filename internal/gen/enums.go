@@ -6,7 +6,7 @@ import (
 )
 
 // writeEnums declares every enum with its constants and a String method that
-// gives the C name.
+// returns the C name.
 func writeEnums(a *abi, w *writer) error {
 	w.p("package sys\n")
 	for _, tag := range a.Enums.keys {

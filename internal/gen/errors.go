@@ -2,7 +2,7 @@ package main
 
 import "strings"
 
-// spelled are the words of result names that Go writes in capitals.
+// spelled are words of result names that Go writes in capitals.
 var spelled = map[string]string{
 	"CUDA": "CUDA", "PTX": "PTX", "ECC": "ECC", "JIT": "JIT", "NVLINK": "NVLink", "RPC": "RPC",
 	"MPS": "MPS", "CDP": "CDP", "NUMA": "NUMA", "PC": "PC", "GPU": "GPU", "PCI": "PCI", "ID": "ID",

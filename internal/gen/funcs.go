@@ -94,7 +94,7 @@ func writePlaced(a *abi, w *writer, f function, names, types []string) {
 	w.p("return c.callPlaced(p, fn%s)", f.method())
 }
 
-// placeable refuses what the crossing has no rule for.
+// placeable refuses arguments that the crossing has no rule for.
 func (a *abi) placeable(f function, types []string) error {
 	floats := 0
 	for i, p := range f.Params {
@@ -116,7 +116,7 @@ func (a *abi) placeable(f function, types []string) error {
 	return nil
 }
 
-// plain reports whether a field is made of integers alone.
+// plain reports whether a field consists of integers only.
 func (a *abi) plain(f field) bool {
 	if strings.Contains(f.Type, "*") || strings.HasPrefix(f.Type, "float") || strings.HasPrefix(f.Type, "double") {
 		return false
@@ -150,7 +150,7 @@ func isPointer(goType string) bool {
 	return strings.HasPrefix(goType, "*") || goType == "unsafe.Pointer"
 }
 
-// pointer is the expression of a pointer without its type.
+// pointer returns the expression of a pointer without its type.
 func pointer(name, goType string) string {
 	if goType == "unsafe.Pointer" {
 		return name
@@ -158,7 +158,7 @@ func pointer(name, goType string) string {
 	return "unsafe.Pointer(" + name + ")"
 }
 
-// word is the expression of an argument word.
+// word returns the expression of an argument word.
 func word(name, goType string) string {
 	switch {
 	case isPointer(goType):
@@ -169,7 +169,7 @@ func word(name, goType string) string {
 	return "uintptr(" + name + ")"
 }
 
-// place is the statement that lays out one argument.
+// place returns the statement that lays out one argument.
 func place(a *abi, name, goType, cType string) string {
 	switch s, layout := a.isStruct(cType); {
 	case layout:
@@ -191,8 +191,8 @@ func paramName(c string) string {
 	return c
 }
 
-// writeTable writes what is known of each function: its symbol, its version,
-// and how trace prints its arguments.
+// writeTable writes what is known of each function: its symbol, its version, and
+// how trace prints its arguments.
 func writeTable(a *abi, w *writer) error {
 	w.p("package sys\n\nconst (")
 	for i, f := range a.all() {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// writeStructs declares every struct and union with explicit padding, and
-// asserts sizes and offsets at compile time. An anonymous struct gets a name
-// made of its place; a union is words of the right size, with one method per
-// member that gives a pointer to it.
+// writeStructs declares every struct and union with explicit padding, and asserts
+// sizes and offsets at compile time. An anonymous struct is named after its
+// place; a union is words of the right size, with one method per member that
+// returns a pointer to it.
 func writeStructs(a *abi, w *writer) error {
 	w.p("package sys\n\nimport (\n\"structs\"\n\"unsafe\"\n)\n")
 	for _, tag := range a.Structs.keys {
@@ -66,7 +66,7 @@ func (l *layouter) emit(kind string, size, align int) {
 	l.w.p("%s", strings.Join(l.funcs, "\n"))
 }
 
-// pad fills up to the offset to, which counts from this type's start.
+// pad fills up to the offset to, counted from this type's start.
 func (l *layouter) pad(to int) {
 	if n := to - l.at; n > 0 {
 		l.body = append(l.body, fmt.Sprintf("_ [%d]byte", n))
@@ -98,8 +98,7 @@ func (l *layouter) add(name, typ string, f field) {
 	l.at = f.Offset - l.base + f.Size
 }
 
-// anonymous arranges for the anonymous struct f to be written after this type
-// and returns its name.
+// anonymous writes the anonymous struct f after this type, and returns its name.
 func (l *layouter) anonymous(f field) string {
 	typ := l.typ + "_" + f.Name
 	l.later = append(l.later, func() error {
@@ -131,7 +130,7 @@ func (l *layouter) union(name string, f field, align int) {
 	l.add(storage, fmt.Sprintf("[%d]%s", f.Size/align, unit), f)
 }
 
-// alignOf is the alignment of an anonymous member.
+// alignOf returns the alignment of an anonymous member.
 func (l *layouter) alignOf(f field) int {
 	switch f.Type {
 	case "struct", "union":

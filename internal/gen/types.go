@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// primitives are the C types that Go spells otherwise. size_t is uintptr, as
+// primitives are the C types that Go spells differently. size_t is uintptr, as
 // everywhere on LP64.
 var primitives = map[string]string{
 	"void": "", "int": "int32", "unsigned int": "uint32", "char": "byte",
@@ -17,7 +17,7 @@ var primitives = map[string]string{
 	"cuuint32_t": "uint32", "cuuint64_t": "uint64",
 }
 
-// opaque names the `void *` parameters and fields that carry a value and not
+// opaque names the `void *` parameters and fields that carry a value rather than
 // an address of ours: file descriptors, user data, reserved words. They are
 // uintptr; every other `void *` is memory and an unsafe.Pointer.
 var opaque = []string{
@@ -28,9 +28,9 @@ var opaque = []string{
 	"CUmemDecompressParams_st.src", "CUmemDecompressParams_st.dst", "base_ptr", "win32HandleMetaData", "win32SecurityAttributes",
 }
 
-// opaqueLists names the `void **` parameters and fields that are lists of
-// values, small numbers among them, which must not stand in pointer types. The
-// caller keeps alive what the addresses among them point to.
+// opaqueLists names the `void **` parameters and fields that are lists of values,
+// including small numbers, which must not have pointer types. The caller keeps
+// alive what addresses among them point to.
 var opaqueLists = []string{"extra", "optionValues", "jitOptionsValues", "libraryOptionValues"}
 
 var (
@@ -76,7 +76,7 @@ func (a *abi) baseType(base string) (string, error) {
 	return "", fmt.Errorf("type %q is not known", base)
 }
 
-// structName is the Go name of the struct or union with that tag.
+// structName returns the Go name of the struct or union with that tag.
 func (a *abi) structName(tag string) string {
 	for _, kind := range []string{"struct ", "union "} {
 		if name := a.canonical(kind + tag); name != "" {
@@ -86,9 +86,9 @@ func (a *abi) structName(tag string) string {
 	return strings.TrimSuffix(tag, "_st")
 }
 
-// canonical is the name under which target is declared in Go: the typedef
-// that names it directly, without its version suffix where a typedef without
-// one means the same. The other typedefs become aliases of it.
+// canonical returns the name that declares target in Go: the typedef that names
+// it directly, without its version suffix if a typedef without one means the
+// same. The other typedefs become aliases of it.
 func (a *abi) canonical(target string) string {
 	for _, name := range a.Typedefs.keys {
 		if a.Typedefs.m[name] != target {
@@ -103,7 +103,7 @@ func (a *abi) canonical(target string) string {
 	return ""
 }
 
-// root follows typedefs of typedefs to the last name in the chain.
+// root returns the last name in a chain of typedefs.
 func (a *abi) root(name string) string {
 	for {
 		next := a.Typedefs.m[name]
@@ -176,8 +176,8 @@ func (a *abi) isLayout(name string) bool {
 	return ok
 }
 
-// declaredName is the name that name's type is declared under; other names
-// are aliases of it.
+// declaredName returns the name that declares name's type; other names are
+// aliases of it.
 func (a *abi) declaredName(name string) string {
 	root := a.root(name)
 	plain := versionEnd.ReplaceAllString(root, "")

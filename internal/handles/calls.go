@@ -29,10 +29,10 @@ const (
 type maker struct {
 	kind kind
 	arg  int  // points to where the driver stores the handle or address
-	in   bool // arg is the thing itself
+	in   bool // arg itself is the thing
 	size int  // the argument that is its size in bytes, or 0
 	ctx  bool // it ends with the context that it was made in
-	once bool // given out again, it is given back once nevertheless
+	once bool // given out several times, it is given back once
 }
 
 var makers = map[string]maker{
@@ -84,8 +84,8 @@ var makers = map[string]maker{
 	"cuStreamEndCapture":                 {kind: graph, arg: 1},
 }
 
-// enders are the calls that give back the thing that is their first argument.
-// cuMemUnmap gives back all within a range, and a reset what is in a context.
+// enders are the calls that give back the thing in their first argument.
+// cuMemUnmap gives back all things in a range, and a reset those in a context.
 var enders = map[string]kind{
 	"cuArrayDestroy":               array,
 	"cuCtxDestroy":                 ctx,

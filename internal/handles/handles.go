@@ -1,6 +1,7 @@
-// Package handles keeps account of what a driver gives out and gets back, from
-// a hook around its calls, for tests that must leave nothing behind. It knows
-// calls by symbol and argument position, and so what no other package wraps.
+// Package handles records what a driver gives out and gets back, from a hook
+// around its calls, for tests that must leave nothing behind. It knows calls by
+// symbol and argument position, so it also covers functions that no other package
+// wraps.
 package handles
 
 import (
@@ -13,8 +14,8 @@ import (
 	"github.com/gpufd/gpufd/internal/made"
 )
 
-// A Table is what was given out and not given back. Handles are the process',
-// so one table serves all its libraries. The zero Table is empty.
+// A Table records what was given out and not given back. Handles belong to the
+// process, so one table serves all its libraries. The zero Table is empty.
 type Table struct {
 	mu     sync.Mutex
 	serial int
@@ -27,19 +28,19 @@ type place struct {
 	at   uintptr
 }
 
-// A thing is one that was given out once.
+// A thing is something that was given out once.
 type thing struct {
 	place
 	size   uintptr
-	inside sys.CUcontext // that it ends with, or 0
-	is     sys.CUcontext // that it is, or 0
+	inside sys.CUcontext // the context that it ends with, or 0
+	is     sys.CUcontext // the context that it is, or 0
 	once   bool          // given out any number of times, it counts once
 	serial int
 	stack  []uintptr
 }
 
 // Hook is a [sys.Hook] that keeps the table. It belongs next to the driver,
-// inside all hooks that answer in the driver's stead.
+// inside all hooks that answer instead of the driver.
 func (t *Table) Hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 	symbol := call.Symbol()
 	if m, ok := makers[symbol]; ok {
@@ -49,8 +50,8 @@ func (t *Table) Hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		}
 		return r
 	}
-	// What is given back leaves the table first: once the driver has it, another
-	// goroutine may be given the same handle.
+	// The table drops first what is given back: once the driver has it, it may
+	// give the same handle to another goroutine.
 	taken := t.take(symbol, call)
 	r := next()
 	if r != sys.CUDA_SUCCESS {
@@ -59,7 +60,7 @@ func (t *Table) Hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 	return r
 }
 
-// thing is what the call has just given out.
+// thing returns what the call has just given out.
 func (m maker) thing(call sys.Call) thing {
 	x := thing{place: place{kind: m.kind, at: call.Arg(m.arg)}, once: m.once, stack: made.Here()}
 	if !m.in {
@@ -111,7 +112,7 @@ func (t *Table) take(symbol string, call sys.Call) []thing {
 		return t.takeInside(t.things[place{primary, call.Arg(0)}])
 	}
 	taken := t.takeOne(place{k, call.Arg(0)})
-	if k == ctx && symbol != "cuCtxDetach" { // it ends, whoever else is attached
+	if k == ctx && symbol != "cuCtxDetach" { // it ends, even if others are attached
 		taken = append(taken, t.takeIf(func(x thing) bool { return x.place == place{k, call.Arg(0)} })...)
 	}
 	if len(taken) > 0 && len(t.things[taken[0].place]) == 0 { // it was the last
@@ -120,8 +121,8 @@ func (t *Table) take(symbol string, call sys.Call) []thing {
 	return taken
 }
 
-// takeOne takes the newest of those at p: who takes a reference for a while
-// gives it back before those who had one.
+// takeOne takes the newest thing at p: a reference taken for a while is given
+// back before older ones.
 func (t *Table) takeOne(p place) []thing {
 	all := t.things[p]
 	last := len(all) - 1
@@ -145,7 +146,7 @@ func (t *Table) takeRange(p, size uintptr) []thing {
 	return t.takeIf(func(x thing) bool { return x.kind == mapping && x.at-p < size })
 }
 
-// takeInside takes what ends with the context that of is, if it is one.
+// takeInside takes what ends with the context of, if that is one.
 func (t *Table) takeInside(of []thing) []thing {
 	if len(of) == 0 || of[0].is == 0 {
 		return nil
@@ -170,7 +171,7 @@ func (t *Table) takeIf(want func(thing) bool) (taken []thing) {
 	return taken
 }
 
-// Mark returns a mark for Since: the time of now.
+// Mark returns a mark for Since: now.
 func (t *Table) Mark() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,7 +179,7 @@ func (t *Table) Mark() int {
 }
 
 // Since describes what was given out after the mark and not given back, the
-// oldest first, each with the stack of who made the call. Since(0) is all.
+// oldest first, each with the stack of the call. Since(0) describes everything.
 func (t *Table) Since(mark int) (left []string) {
 	for _, x := range t.sorted() {
 		if x.serial > mark {
@@ -188,9 +189,9 @@ func (t *Table) Since(mark int) (left []string) {
 	return left
 }
 
-// Stack prints the stack of the call that gave out what is at a handle or
-// address now: a thing of that kind, in the words of a report. It is "" if no
-// library with the table did.
+// Stack prints the stack of the call that gave out the thing of that kind, in the
+// words of a report, at a handle or address. It returns "" if no library with the
+// table gave it out.
 func (t *Table) Stack(ofKind string, at uintptr) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -211,7 +212,7 @@ func (t *Table) sorted() (all []thing) {
 	return all
 }
 
-// crossing is what everybody calls who calls the driver.
+// crossing begins the names of the functions that call the driver.
 const crossing = "github.com/gpufd/gpufd/cu/sys.Caller.Cu"
 
 // String describes the thing and says where it was made.

@@ -15,11 +15,12 @@ import (
 	"github.com/gpufd/gpufd/internal/made"
 )
 
-// FDs are open descriptors of this process by number, and what each refers to.
+// FDs are the open descriptors of this process by number, with what each refers
+// to.
 type FDs map[int]string
 
-// OpenFDs returns those of now. What libcuda opens for itself is left out, and
-// what go test -cpuprofile writes.
+// OpenFDs returns the descriptors that are open now. It leaves out those that
+// libcuda opens for itself and that go test -cpuprofile writes.
 func OpenFDs() FDs {
 	const dir = "/proc/self/fd"
 	entries, err := os.ReadDir(dir)
@@ -37,8 +38,9 @@ func OpenFDs() FDs {
 	return fds
 }
 
-// Kinds counts the descriptors by what they refer to, all sockets and all pipes
-// as one, so that one that takes the place of another counts as the same.
+// Kinds counts the descriptors by what they refer to, with all sockets as one
+// kind and all pipes as another, so that a descriptor that replaces another of
+// its kind counts as the same.
 func (f FDs) Kinds() map[string]int {
 	n := map[string]int{}
 	for _, target := range f {
@@ -47,8 +49,8 @@ func (f FDs) Kinds() map[string]int {
 	return n
 }
 
-// Since lists the kinds of which there are more than before, with the
-// descriptors that are new.
+// Since lists the kinds with more descriptors than before, and the new
+// descriptors.
 func (f FDs) Since(before FDs) (left []string) {
 	were, are := before.Kinds(), f.Kinds()
 	for _, k := range slices.Sorted(maps.Keys(are)) {
@@ -66,7 +68,8 @@ func (f FDs) Since(before FDs) (left []string) {
 	return left
 }
 
-// kind is what a descriptor refers to, without the number of a socket or pipe.
+// kind returns what a descriptor refers to, without the number of a socket or
+// pipe.
 func kind(target string) string {
 	k, _, numbered := strings.Cut(target, ":[")
 	if numbered && k != "anon_inode" {
@@ -75,9 +78,8 @@ func kind(target string) string {
 	return target
 }
 
-// A note says where a descriptor was made. It is about a file, as the number is
-// another's once that is closed, and does not keep it from the garbage
-// collector.
+// A note says where a descriptor was made. It belongs to a file, as the number
+// may later be another's, and does not keep it from the garbage collector.
 type note struct {
 	file  weak.Pointer[os.File]
 	stack []uintptr
@@ -88,7 +90,7 @@ var (
 	notes = map[int]note{}
 )
 
-// watch has the stacks noted of those who make descriptors from now on.
+// watch records the stacks of the makers of descriptors from now on.
 func watch() {
 	made.Watch(func(f *os.File) {
 		stack := made.Here()
@@ -98,7 +100,7 @@ func watch() {
 	})
 }
 
-// number is the descriptor of f, or -1 once it is closed. [os.File.Fd] would
+// number returns the descriptor of f, or -1 once it is closed. [os.File.Fd] would
 // change its mode.
 func number(f *os.File) int {
 	n := -1
@@ -108,7 +110,7 @@ func number(f *os.File) int {
 	return n
 }
 
-// noted returns the stack that made the file whose descriptor fd is now.
+// noted returns the stack that made the file with descriptor fd.
 func noted(fd int) (stack []uintptr, ok bool) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -116,7 +118,7 @@ func noted(fd int) (stack []uintptr, ok bool) {
 	return notes[fd].stack, f != nil && number(f) == fd
 }
 
-// fdMaker is what those who make descriptors call.
+// fdMaker is the function that makers of descriptors call.
 const fdMaker = "github.com/gpufd/gpufd/internal/made.File"
 
 // origin says where a descriptor was made.
@@ -128,15 +130,15 @@ func origin(fd int) string {
 	return "was made at\n" + made.Print(made.Past(made.Frames(stack), fdMaker))
 }
 
-// isProfile reports whether target is the profile that go test was asked for:
-// package testing leaves it to the garbage collector to close it.
+// isProfile reports whether target is the profile that go test writes: package
+// testing leaves closing it to the garbage collector.
 func isProfile(target string) bool {
 	f := flag.Lookup("test.cpuprofile")
 	return f != nil && f.Value.String() != "" && filepath.Base(f.Value.String()) == filepath.Base(target)
 }
 
-// isLibcudas reports whether libcuda may have opened fd by itself, at a time of
-// its own. What was made here is not: memory that it exported, say.
+// isLibcudas reports whether libcuda may have opened fd on its own. Descriptors
+// made here do not count, such as memory that libcuda exported.
 func isLibcudas(fd int, target string) bool {
 	if os.Getenv("GPUFD_DRIVER") != "cuda" {
 		return false

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// background are the functions whose goroutines may stay: each line tells a
-// goroutine that nobody can end, or that ends by itself.
+// background are the functions of goroutines that may stay: those that nobody can
+// end, and those that end by themselves.
 var background = []string{
 	"os/signal.loop",                                 // for ever, from the first signal.Notify on
 	"runtime.ensureSigM.func1",                       // likewise
@@ -32,7 +32,8 @@ func goroutines() map[string]string {
 	return all
 }
 
-// newGoroutines lists those that were not there before, with their stacks.
+// newGoroutines lists the goroutines that were not there before, with their
+// stacks.
 func newGoroutines(before map[string]string) (left []string) {
 	for id, text := range goroutines() {
 		if _, old := before[id]; !old && !isBackground(text) {

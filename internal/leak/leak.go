@@ -1,6 +1,6 @@
 // Package leak tells what a test run left behind: descriptors and goroutines,
-// with the stacks of those who made them. It knows nothing of CUDA; package
-// cutest adds what does.
+// with the stacks that made them. It knows nothing of CUDA; package cutest adds
+// that.
 //
 //	func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run)) }
 package leak
@@ -13,21 +13,21 @@ import (
 	"time"
 )
 
-// A State is what is there at one time.
+// A State is what exists at one time.
 type State struct {
 	fds        FDs
 	goroutines map[string]string
 }
 
-// Now returns the state of now. From then on the makers of descriptors are
-// noted.
+// Now returns the present state. From then on the makers of descriptors are
+// recorded.
 func Now() *State {
 	warmUp()
 	watch()
 	return &State{OpenFDs(), goroutines()}
 }
 
-// warmUp has the runtime open what it keeps: its poller.
+// warmUp makes the runtime open what it keeps: its poller.
 func warmUp() {
 	if r, w, err := os.Pipe(); err == nil {
 		_ = r.SetDeadline(time.Now().Add(time.Hour))
@@ -35,11 +35,11 @@ func warmUp() {
 	}
 }
 
-// PatienceEnv shortens, in the environment of a process that a test has leave something
-// behind, how long that waits for it to end.
+// PatienceEnv shortens how long a process waits for leftovers to end. A test sets
+// it in the environment of a process that it makes leave something behind.
 const PatienceEnv = "GPUFD_LEAK_PATIENCE"
 
-// patience is how long what is about to end may take.
+// patience returns how long leftovers may take to end.
 func patience() time.Duration {
 	if d, err := time.ParseDuration(os.Getenv(PatienceEnv)); err == nil {
 		return d
@@ -47,9 +47,9 @@ func patience() time.Duration {
 	return 3 * time.Second
 }
 
-// Left lists what was not there in s, and what others add. What is about to end
-// is given time for that. What only the garbage collector would close is left:
-// nothing is collected.
+// Left lists what was not there in s, and what others add. It gives what is about
+// to end time for that. It collects no garbage, so it lists what only the garbage
+// collector would close.
 func (s *State) Left(others ...func() []string) (left []string) {
 	patience := patience()
 	deadline := time.Now().Add(patience)
@@ -65,16 +65,16 @@ func (s *State) Left(others ...func() []string) (left []string) {
 	}
 }
 
-// Check runs the tests and returns their exit code, or 1 if they passed and
-// left something behind. What they left is printed in any case.
+// Check runs the tests and returns their exit code, or 1 if they passed but left
+// something behind. It prints what they left in any case.
 func Check(run func() int) int {
 	before := Now()
 	code := run()
 	return Report(os.Stderr, code, before.Left())
 }
 
-// Report prints what is left, if anything is, and returns the exit code for
-// tests whose own is code.
+// Report prints left, if there is any, and returns the exit code for tests that
+// ended with code.
 func Report(w io.Writer, code int, left []string) int {
 	if len(left) == 0 {
 		return code

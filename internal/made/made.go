@@ -1,4 +1,4 @@
-// Package made knows where things were made, so that a test can say which
+// Package made records where things were made, so that a test can say which
 // function left one behind. A program pays one atomic load for each descriptor
 // that it makes.
 package made
@@ -14,8 +14,8 @@ import (
 
 var watcher atomic.Pointer[func(*os.File)]
 
-// File is [os.NewFile] for a descriptor that the caller has just made. Who
-// watches is told.
+// File is [os.NewFile] for a descriptor that the caller has just made. It tells
+// the function of [Watch].
 func File(fd int, name string) *os.File {
 	file := os.NewFile(uintptr(fd), name)
 	if f := watcher.Load(); f != nil {
@@ -24,7 +24,7 @@ func File(fd int, name string) *os.File {
 	return file
 }
 
-// Watch has f called with each file from now on, by the goroutine that makes it.
+// Watch calls f with each file made from now on, on the goroutine that makes it.
 func Watch(f func(*os.File)) { watcher.Store(&f) }
 
 // depth is how many frames of a stack are kept: test helpers, hooks and the
@@ -37,8 +37,8 @@ func Here() []uintptr {
 	return slices.Clone(pcs[:runtime.Callers(2, pcs[:])])
 }
 
-// Frames looks up a stack, less what lies below every test and goroutine. Zeros
-// at its end do not count.
+// Frames looks up a stack, without the frames below every test and goroutine. It
+// ignores zeros at its end.
 func Frames(stack []uintptr) (found []runtime.Frame) {
 	frames := runtime.CallersFrames(stack)
 	for more := true; more; {
@@ -52,8 +52,8 @@ func Frames(stack []uintptr) (found []runtime.Frame) {
 
 var bottom = []string{"runtime.goexit", "runtime.main", "testing.tRunner"}
 
-// Past is what called the first of frames whose function begins with prefix:
-// where something was made, without how. It is all of frames if none does.
+// Past returns what called the first of frames whose function begins with prefix:
+// where something was made, without how. It returns all frames if none does.
 func Past(frames []runtime.Frame, prefix string) []runtime.Frame {
 	i := slices.IndexFunc(frames, func(f runtime.Frame) bool { return strings.HasPrefix(f.Function, prefix) })
 	return frames[i+1:]

@@ -3,6 +3,6 @@
 //
 //	data[i] = ((i*2 + 1337) ^ 0xDEADBEEF) ^ salt
 //
-// in wrapping arithmetic, for i from 0. A buffer whose size is no multiple of
+// in wrapping arithmetic, for i from 0. A buffer whose size is not a multiple of
 // four ends with the low bytes of one more integer.
 package pattern

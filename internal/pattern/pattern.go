@@ -10,10 +10,10 @@ import (
 // Size is the size of one integer in bytes.
 const Size = 4
 
-// At is the integer at index i.
+// At returns the integer at index i.
 func At(i uint64, salt uint32) uint32 { return (uint32(i)*2 + 1337) ^ 0xDEADBEEF ^ salt }
 
-// Count is how many integers size bytes hold, a partial last one included.
+// Count returns how many integers size bytes hold, including a partial last one.
 func Count(size uint64) uint64 { return size/Size + (size%Size+Size-1)/Size }
 
 // Fill writes the pattern to b, which begins with the integer at index first.
@@ -28,12 +28,12 @@ func Fill(b []byte, first uint64, salt uint32) {
 	})
 }
 
-// A Mismatch is what was found wrong in some data. The zero Mismatch means
-// nothing.
+// A Mismatch says what is wrong in some data. The zero Mismatch means that all is
+// right.
 type Mismatch struct {
 	Wrong     uint64 // how many integers
-	Index     uint64 // of the first of them
-	Want, Got uint32 // there; a partial integer counts its bytes only
+	Index     uint64 // the first of them
+	Want, Got uint32 // at that index; of a partial integer only its bytes
 }
 
 // Error names the first wrong index, both values and how many are wrong.
@@ -41,7 +41,7 @@ func (m *Mismatch) Error() string {
 	return fmt.Sprintf("data differs: first at index %d, want 0x%08x, got 0x%08x; %d integers are wrong", m.Index, m.Want, m.Got, m.Wrong)
 }
 
-// Add takes in what was found in another part of the data.
+// Add merges the mismatch of another part of the data.
 func (m *Mismatch) Add(o Mismatch) {
 	switch {
 	case o.Wrong == 0:
@@ -85,7 +85,7 @@ func check(b []byte, first uint64, salt uint32) (m Mismatch) {
 	return m
 }
 
-// share is how much one core takes at a time.
+// share is how many bytes one core takes at a time.
 const share = 1 << 20
 
 // inParallel runs f over the parts of b on all cores.

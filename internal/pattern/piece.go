@@ -11,7 +11,7 @@ const Piece = 64 << 20
 
 // Stream moves size bytes in pieces through two steps that overlap: fill makes
 // the piece at offset in b, and use takes it while fill makes the next. It ends
-// with the first error of either, or with ctx.
+// with the first error of either, or when ctx ends.
 func Stream(ctx context.Context, size uint64, fill, use func(offset uint64, b []byte) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	full, free := make(chan piece), make(chan []byte, 2)
@@ -40,8 +40,8 @@ type piece struct {
 	b      []byte
 }
 
-// fillPieces makes pieces in the buffers that come back through free, or in
-// new ones for the first.
+// fillPieces makes pieces in buffers that come back through free, and the first
+// ones in new buffers.
 func fillPieces(ctx context.Context, size uint64, fill func(uint64, []byte) error, full chan<- piece, free <-chan []byte) error {
 	for offset := uint64(0); offset < size; offset += Piece {
 		if ctx.Err() != nil {
@@ -87,8 +87,8 @@ func (m Meta) Encode() []byte {
 	return binary.LittleEndian.AppendUint32(b, 0)
 }
 
-// DecodeMeta reads an offer's application data and holds it against the
-// offer's size.
+// DecodeMeta reads an offer's application data and checks it against the offer's
+// size.
 func DecodeMeta(b []byte, size uint64) (m Meta, err error) {
 	if len(b) != metaSize || binary.LittleEndian.Uint32(b[12:]) != 0 {
 		return m, errors.New("the offer's application data is not the demo's: the producer is another program")

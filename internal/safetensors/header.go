@@ -14,11 +14,11 @@ import (
 
 const (
 	prefix     = 8           // bytes that say how long the header is
-	headerMost = 100_000_000 // bytes of a header, which the format sets
+	headerMost = 100_000_000 // limit of a header, set by the format
 )
 
-// A header is what a file says of itself. Tensors are in the order of their bytes, and
-// their offsets count from dataAt.
+// A header is what a file says about itself. Tensors are in the order of their
+// bytes, and their offsets count from dataAt.
 type header struct {
 	tensors  []Tensor
 	metadata map[string]string
@@ -29,7 +29,7 @@ type header struct {
 func readHeader(r io.ReaderAt, size uint64) (*header, error) {
 	var length [prefix]byte
 	if size < prefix {
-		return nil, fmt.Errorf("%w: %d bytes are no file", ErrFormat, size)
+		return nil, fmt.Errorf("%w: %d bytes are too few for a file", ErrFormat, size)
 	}
 	if _, err := r.ReadAt(length[:], 0); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func readHeader(r io.ReaderAt, size uint64) (*header, error) {
 // parseHeader reads the JSON of a header with data bytes behind it.
 func parseHeader(text []byte, data uint64) (*header, error) {
 	if !utf8.Valid(text) || len(text) == 0 || text[0] != '{' {
-		return nil, fmt.Errorf("%w: the header is no JSON object", ErrFormat)
+		return nil, fmt.Errorf("%w: the header is not a JSON object", ErrFormat)
 	}
 	h := &header{}
 	s := newScanner(text)
@@ -73,7 +73,7 @@ func parseHeader(text []byte, data uint64) (*header, error) {
 	return h, h.covers(data)
 }
 
-// covers reports whether the tensors are the data, without a hole.
+// covers returns an error unless the tensors cover the data without a hole.
 func (h *header) covers(data uint64) error {
 	at := uint64(0)
 	for _, x := range h.tensors {
@@ -81,18 +81,18 @@ func (h *header) covers(data uint64) error {
 			return err
 		}
 		if x.Offset != at {
-			return fmt.Errorf("%w: tensor %s begins at %d and should at %d: tensors overlap or leave a hole", ErrFormat, quote(x.Name), x.Offset, at)
+			return fmt.Errorf("%w: tensor %s begins at %d; it should begin at %d: tensors overlap or leave a hole", ErrFormat, quote(x.Name), x.Offset, at)
 		}
 		at += x.Bytes // both ends are numbers of 64 bits
 	}
 	if at != data {
-		return fmt.Errorf("%w: the tensors have %d bytes, and the file has %d behind its header", ErrFormat, at, data)
+		return fmt.Errorf("%w: the tensors have %d bytes; the file has %d behind its header", ErrFormat, at, data)
 	}
 	return nil
 }
 
-// A scanner reads JSON piece by piece: the decoder of Go would take a name twice, and
-// names that differ in case for the same.
+// A scanner reads JSON piece by piece. Go's decoder would take a name twice, and
+// names that differ only in case as the same.
 type scanner struct{ dec *json.Decoder }
 
 func newScanner(text []byte) scanner {
@@ -101,7 +101,7 @@ func newScanner(text []byte) scanner {
 	return s
 }
 
-// end wants nothing but blanks to follow.
+// end returns an error if anything but blanks follows.
 func (s scanner) end() error {
 	if _, err := s.dec.Token(); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("something follows it at %d", s.dec.InputOffset())
@@ -150,12 +150,12 @@ func (s scanner) text() (string, error) {
 	}
 	text, is := t.(string)
 	if !is {
-		return "", fmt.Errorf("%s before %d is no string", quote(fmt.Sprint(t)), s.dec.InputOffset())
+		return "", fmt.Errorf("%s before %d is not a string", quote(fmt.Sprint(t)), s.dec.InputOffset())
 	}
 	return text, nil
 }
 
-// numbers reads a list of them.
+// numbers reads a list of numbers.
 func (s scanner) numbers() ([]uint64, error) {
 	if err := s.want('['); err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func (s scanner) numbers() ([]uint64, error) {
 		number, _ := t.(json.Number)
 		n, err := strconv.ParseUint(number.String(), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%s before %d is no number of bytes or elements", quote(fmt.Sprint(t)), s.dec.InputOffset())
+			return nil, fmt.Errorf("%s before %d is not a number of bytes or elements", quote(fmt.Sprint(t)), s.dec.InputOffset())
 		}
 		list = append(list, n)
 	}
@@ -184,7 +184,7 @@ func (s scanner) metadata(h *header) error {
 	})
 }
 
-// tensor reads what there is to know about one.
+// tensor reads the fields of one tensor.
 func (s scanner) tensor(h *header, name string) error {
 	x, fields := Tensor{Name: name}, 0
 	err := s.object(func(key string) (err error) {
@@ -202,7 +202,7 @@ func (s scanner) tensor(h *header, name string) error {
 		return err
 	})
 	if err == nil && fields != 3 {
-		err = fmt.Errorf("tensor %s wants dtype, shape and data_offsets", quote(name))
+		err = fmt.Errorf("tensor %s needs dtype, shape and data_offsets", quote(name))
 	}
 	h.tensors = append(h.tensors, x)
 	return err

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// indexSuffix is how the names of indexes end.
+// indexSuffix ends the names of indexes.
 const indexSuffix = ".safetensors.index.json"
 
 // An index says which file of a directory each tensor is in.
 type index struct{ fileOf map[string]string }
 
-// readIndex reads an index of size bytes. The names in it are those of files beside it,
-// whatever it says.
+// readIndex reads an index of size bytes. It takes the names in it only as names
+// of files beside it.
 func readIndex(r io.ReaderAt, size uint64) (*index, error) {
 	if size > headerMost {
 		return nil, fmt.Errorf("%w: an index of %d bytes", ErrFormat, size)
@@ -30,7 +30,7 @@ func readIndex(r io.ReaderAt, size uint64) (*index, error) {
 		return nil, err
 	}
 	if !utf8.Valid(text) {
-		return nil, fmt.Errorf("%w: the index is no text", ErrFormat)
+		return nil, fmt.Errorf("%w: the index is not text", ErrFormat)
 	}
 	x := &index{}
 	s := newScanner(text)
@@ -61,14 +61,14 @@ func (x *index) read(s scanner) error {
 			return err
 		}
 		if file == "" || file == "." || file == ".." || len(file) > unix.NAME_MAX || strings.ContainsAny(file, "/\x00") {
-			return fmt.Errorf("tensor %s is in %s, which is no name of a file beside it", quote(key), quote(file))
+			return fmt.Errorf("tensor %s is in %s, which is not the name of a file beside it", quote(key), quote(file))
 		}
 		x.fileOf[key] = file
 		return nil
 	})
 }
 
-// files are the paths of all files, in the order of their names.
+// files returns the paths of all files, in the order of their names.
 func (x *index) files(dir string) (paths []string) {
 	for _, name := range slices.Compact(slices.Sorted(maps.Values(x.fileOf))) {
 		paths = append(paths, filepath.Join(dir, name))
@@ -76,7 +76,7 @@ func (x *index) files(dir string) (paths []string) {
 	return paths
 }
 
-// agrees wants each tensor of the index to be in its file.
+// agrees returns an error unless each tensor of the index is in its file.
 func (x *index) agrees(of map[string]*header) error {
 	in := map[string]string{}
 	for path, h := range of {
@@ -86,7 +86,7 @@ func (x *index) agrees(of map[string]*header) error {
 	}
 	for name, file := range x.fileOf {
 		if in[name] != file {
-			return fmt.Errorf("%w: the index has tensor %s in %s, and it is not there", ErrFormat, quote(name), file)
+			return fmt.Errorf("%w: the index has tensor %s in %s, but it is not there", ErrFormat, quote(name), file)
 		}
 	}
 	return nil

@@ -154,7 +154,7 @@ func TestOpenRefuses(t *testing.T) {
 		"cut off":           {[]string{one, cut}, cut},
 		"a file is missing": {[]string{write(t, t.TempDir(), "x.json", []byte(indexText))}, "no such file"},
 		"a tensor is elsewhere": {[]string{write(t, dir, "wrong.json", []byte(`{"weight_map":{"w":"m-2.safetensors"}}`))},
-			`has tensor "w" in m-2.safetensors, and it is not there`},
+			`has tensor "w" in m-2.safetensors, but it is not there`},
 	} {
 		m, err := Open(c.paths...)
 		require.ErrorContains(t, err, c.words, name)

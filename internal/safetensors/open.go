@@ -23,11 +23,13 @@ type Model struct {
 	disputed map[string]bool // keys of metadata with two values
 }
 
-// Open opens files of the format, indexes (*.json) with the files that they name, and
-// directories: with their index, or else all their *.safetensors. No two of them have
-// the same tensor. Metadata that two files contradict each other in is dropped.
+// Open opens files of the format, indexes (*.json) with the files that they name,
+// and directories: with their index, or else all their *.safetensors. Two files
+// cannot have the same tensor. Open drops metadata in which two files contradict
+// each other.
 //
-// Errors: [ErrFormat], with the file's name; [vmm.ErrFile] for a pipe and the like.
+// Errors: [ErrFormat], with the file's name; [vmm.ErrFile] for a pipe and the
+// like.
 func Open(paths ...string) (*Model, error) {
 	m := &Model{Table: Table{Tensors: []Tensor{}, Metadata: map[string]string{}}, disputed: map[string]bool{}}
 	for _, path := range paths {
@@ -41,8 +43,8 @@ func Open(paths ...string) (*Model, error) {
 	return m, nil
 }
 
-// Segments are what has to be loaded into a buffer of Table.Size bytes. They are valid
-// until Close, after which there are none.
+// Segments returns what to load into a buffer of Table.Size bytes. The segments
+// are valid until Close; after it there are none.
 func (m *Model) Segments() []vmm.Segment {
 	if m == nil {
 		return nil
@@ -145,8 +147,8 @@ func (m *Model) addFiles(paths []string) (map[string]*header, error) {
 	return headers, nil
 }
 
-// plan puts the tensors of a file behind the others. Tensors that follow each other in
-// the file and in the buffer are one segment.
+// plan puts the tensors of a file behind the others. Tensors that follow each
+// other both in the file and in the buffer are one segment.
 func (m *Model) plan(f *os.File, h *header) error {
 	old := len(m.Table.Tensors)
 	if err := m.Table.place(h.tensors); err != nil {
@@ -179,7 +181,8 @@ func follows(a, b vmm.Segment) bool {
 	return a.File == b.File && a.At+a.Size == b.At && a.Offset+a.Size == b.Offset
 }
 
-// openRegular opens a file for reading, and does not wait for who writes to a pipe.
+// openRegular opens a file for reading, and does not wait for the writer of a
+// pipe.
 func openRegular(path string) (*os.File, uint64, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

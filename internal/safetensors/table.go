@@ -13,20 +13,20 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// Align is what the offsets of tensors in a buffer are multiples of, in bytes.
+// Align is the alignment of tensors in a buffer, in bytes.
 const Align = 256
 
-// ErrFormat says that a file, or a table, is not what it has to be.
+// ErrFormat says that a file or a table breaks the format.
 var ErrFormat = errors.New("safetensors: bad format")
 
 // A Table says which tensors a buffer holds, and where.
 type Table struct {
 	Tensors  []Tensor          `json:"tensors"`            // by Offset
-	Metadata map[string]string `json:"metadata,omitempty"` // what all files agree on
+	Metadata map[string]string `json:"metadata,omitempty"` // that no files contradict
 	Size     uint64            `json:"size"`               // of the buffer, in bytes
 }
 
-// A Tensor is one of a table.
+// A Tensor is one tensor of a table.
 type Tensor struct {
 	Name   string   `json:"name"`
 	DType  string   `json:"dtype"`  // in the words of the format: BF16
@@ -43,7 +43,7 @@ var dtypes = map[string]uint64{
 	"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }
 
-// metadataName is no tensor's.
+// metadataName is not a tensor's name.
 const metadataName = "__metadata__"
 
 // ParseTable reads a table in JSON and checks it, as [Table.Check] does.
@@ -55,8 +55,8 @@ func ParseTable(b []byte) (Table, error) {
 	return t, t.Check()
 }
 
-// Check finds what is wrong with a table: sizes that are not those of shapes, tensors
-// that overlap or reach beyond the buffer, names that are there twice.
+// Check finds what is wrong with a table: sizes that do not fit their shapes,
+// tensors that overlap or reach beyond the buffer, names that occur twice.
 func (t Table) Check() error {
 	names := make(map[string]bool, len(t.Tensors))
 	for _, x := range t.Tensors {
@@ -100,7 +100,7 @@ func (x Tensor) check() error {
 	return nil
 }
 
-// size is how many bytes the type and the shape make.
+// size returns how many bytes the type and the shape make.
 func (x Tensor) size() (uint64, error) {
 	each, known := dtypes[x.DType]
 	if !known {
@@ -121,7 +121,7 @@ func (x Tensor) size() (uint64, error) {
 	return n / 8, nil
 }
 
-// short is a shape that fits into an error.
+// short returns a shape that fits into an error.
 func short(shape []uint64) string {
 	if len(shape) > 8 {
 		return fmt.Sprintf("%v and %d more", shape[:8], len(shape)-8)
@@ -129,7 +129,7 @@ func short(shape []uint64) string {
 	return fmt.Sprint(shape)
 }
 
-// quote is text of a stranger's that fits into an error.
+// quote returns a stranger's text, short enough for an error.
 func quote(s string) string {
 	const most = 100
 	if len(s) > most {
@@ -138,7 +138,7 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// place puts tensors behind what the table has, in their order.
+// place puts tensors behind those of the table, in their order.
 func (t *Table) place(tensors []Tensor) error {
 	for _, x := range tensors {
 		at, ok := vmm.AlignUp(t.Size, Align)

@@ -14,13 +14,14 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// Write writes the tensors of buf to f, as one file of the format in place of what f
-// has. f is open for writing and stays the caller's; if Write fails, what f has is of
-// no use. Tensors of larger elements come first, so that all are aligned to theirs;
-// else the order is that of the buffer. Write does not wait for the disk.
+// Write writes the tensors of buf to f, as one file of the format that replaces
+// what f has. The caller opens f for writing and keeps it; if Write fails, the
+// content of f is of no use. Tensors with larger elements come first, so that all
+// are aligned; otherwise the order is that of the buffer. Write does not wait for
+// the disk.
 //
-// Errors: those of [Table.Check] and, for a table of a larger buffer, [ErrFormat], which
-// leave f as it is; those of [vmm.Buffer.Store].
+// Errors: those of [Table.Check] and, for a table of a larger buffer,
+// [ErrFormat], which leave f as it is; those of [vmm.Buffer.Store].
 func (t Table) Write(ctx context.Context, f *os.File, buf *vmm.Buffer, o vmm.TransferOptions) error {
 	if err := t.Check(); err != nil {
 		return err
@@ -29,7 +30,7 @@ func (t Table) Write(ctx context.Context, f *os.File, buf *vmm.Buffer, o vmm.Tra
 		return cu.ErrClosed
 	}
 	if size := buf.Size(); size < t.Size {
-		return fmt.Errorf("%w: the table of a buffer of %d bytes, and one of %d", ErrFormat, t.Size, size)
+		return fmt.Errorf("%w: the table is for a buffer of %d bytes; this one has %d", ErrFormat, t.Size, size)
 	}
 	head, segments, err := t.layout(f)
 	if err != nil {
@@ -44,8 +45,8 @@ func (t Table) Write(ctx context.Context, f *os.File, buf *vmm.Buffer, o vmm.Tra
 	return buf.Store(ctx, segments, o)
 }
 
-// layout is how the file begins, and where in it the tensors go. The table has been
-// checked.
+// layout returns how the file begins, and where the tensors go in it. The table
+// has been checked.
 func (t Table) layout(f *os.File) (head []byte, segments []vmm.Segment, err error) {
 	tensors := slices.Clone(t.Tensors)
 	slices.SortStableFunc(tensors, func(a, b Tensor) int {

@@ -18,26 +18,28 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// A batch is what one process of a test binary runs: some of the suite's tests, or all if
-// there are none.
+// A batch is what one process of a test binary runs: some of the suite's tests,
+// or all if none are listed.
 type batch struct {
 	*suite
 	tests []test
 }
 
-// first are the packages that begin before others, because they take longest: on a GPU the
-// random kernels of tests/corpus.
+// first are the packages that start before others, because they take longest: on
+// a GPU the random kernels of tests/corpus.
 var first = append([]string{"tests/corpus"}, dealt...)
 
-// dealt are the packages whose tests are dealt out to several processes: they wait for
-// processes, deadlines and sockets. The others' tests are done before that would pay.
+// dealt are the packages whose tests are dealt out to several processes: they
+// wait for processes, deadlines and sockets. Other packages' tests end too soon
+// for that to pay.
 var dealt = []string{"tests", "share", "internal/suite", "sock", "cu/soft/ptx"}
 
 // perBatch is how many tests of such a package a process runs.
 const perBatch = 12
 
-// runAll builds the suites and runs them. On a GPU those that may share it come first, side
-// by side, then what counts or fills its memory: one process at a time.
+// runAll builds the suites and runs them. On a GPU the suites that may share it
+// run first, side by side; those that count or fill its memory follow, one
+// process at a time.
 func (c config) runAll(suites map[string]*suite) {
 	dir, err := os.MkdirTemp("", "gpufd-suite")
 	if err != nil {
@@ -49,7 +51,7 @@ func (c config) runAll(suites map[string]*suite) {
 	defer os.RemoveAll(dir)
 	c.buildAll(dir, suites)
 	if err := c.buildCommands(dir); err != nil {
-		fmt.Fprintln(c.said, "suite:", err) // tests that need them say so, too
+		fmt.Fprintln(c.said, "suite:", err) // tests that need them say so too
 	}
 	var together, alone []batch
 	for _, pkg := range c.inOrder(suites) {
@@ -58,7 +60,7 @@ func (c config) runAll(suites map[string]*suite) {
 		s.left = len(batches)
 		switch {
 		case s.mayDefer():
-			s.left++ // for what runs alone of it
+			s.left++ // for those that run alone
 		case s.left == 0:
 			s.print()
 		}
@@ -88,7 +90,7 @@ func (c config) buildCommands(dir string) error {
 	return os.Setenv("GPUFD_BIN", bin)
 }
 
-// inOrder are the packages, those that take longest first.
+// inOrder returns the packages, those that take longest first.
 func (c config) inOrder(suites map[string]*suite) []string {
 	packages := sorted(suites)
 	slices.SortStableFunc(packages, func(a, b string) int { return rank(a) - rank(b) })
@@ -105,7 +107,8 @@ func rank(pkg string) int {
 // shares reports whether processes of the suite run beside others.
 func (s *suite) shares() bool { return !s.hardware || slices.Contains(s.together, s.pkg) }
 
-// mayDefer reports whether some of its tests may be left for when it has the GPU to itself.
+// mayDefer reports whether some of its tests may wait until they have the GPU to
+// themselves.
 func (s *suite) mayDefer() bool { return s.hardware && s.shares() }
 
 // batches deals the tests out.
@@ -113,7 +116,7 @@ func (s *suite) batches() []batch {
 	if s.missing || s.failure != "" {
 		return nil
 	}
-	for _, name := range s.proven { // it says so itself
+	for _, name := range s.proven { // each such test skips itself
 		s.results[name] = &result{verdict: skipped, why: cutest.Proven}
 	}
 	if !slices.Contains(dealt, s.pkg) || !s.shares() || s.tests != nil && len(s.tests) <= perBatch {
@@ -129,8 +132,8 @@ func (s *suite) batches() []batch {
 	return s.deal(slices.DeleteFunc(tests, func(t test) bool { return slices.Contains(s.proven, t.name) }))
 }
 
-// deal gives each process tests from everywhere: neighbours often take as long as each
-// other. Tests of one function stay together.
+// deal gives each process tests from everywhere, as neighbours often take equally
+// long. Tests of one function stay together.
 func (s *suite) deal(tests []test) []batch {
 	batches := make([]batch, (len(tests)+perBatch-1)/perBatch)
 	places := map[string]int{}
@@ -146,7 +149,7 @@ func (s *suite) deal(tests []test) []batch {
 	return slices.DeleteFunc(batches, func(b batch) bool { return b.tests == nil })
 }
 
-// deferred are the tests that were skipped because they have to run alone.
+// deferred returns the tests that were skipped because they have to run alone.
 func (c config) deferred(suites map[string]*suite) (batches []batch) {
 	for _, pkg := range c.inOrder(suites) {
 		s := suites[pkg]
@@ -162,8 +165,8 @@ func (c config) deferred(suites map[string]*suite) (batches []batch) {
 	return batches
 }
 
-// deferred forgets and returns the suite's tests that have to run alone. One of which a part
-// has failed is not run again.
+// deferred forgets and returns the suite's tests that have to run alone. It does
+// not run one again if a part of it has failed.
 func (s *suite) deferred() (tests []test) {
 	for name, one := range s.results {
 		function, _, _ := strings.Cut(name, "/")
@@ -179,7 +182,7 @@ func (s *suite) deferred() (tests []test) {
 	return tests
 }
 
-// runBatches runs so many at once.
+// runBatches runs atOnce batches at a time.
 func runBatches(batches []batch, atOnce int, sharedGPU bool) {
 	turn := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
@@ -193,8 +196,8 @@ func runBatches(batches []batch, atOnce int, sharedGPU bool) {
 	wg.Wait()
 }
 
-// run runs the tests. After a crash those that had not had their turn are run again,
-// without it.
+// run runs the tests. After a crash it runs those that had not had their turn
+// again, without the one that crashed.
 func (b batch) run(sharedGPU bool) {
 	began := time.Now()
 	for pending := b.tests; ; {
@@ -215,7 +218,7 @@ func (b batch) run(sharedGPU bool) {
 	b.ended(time.Since(began))
 }
 
-// requireAll fails the tests that were to run and did not.
+// requireAll fails the tests that were to run but did not.
 func (b batch) requireAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,11 +229,11 @@ func (b batch) requireAll() {
 	}
 }
 
-// grace is what a test binary may take beyond its limit to say where it hangs.
+// grace is how long a test binary may run beyond its limit to say where it hangs.
 const grace = 5 * time.Second
 
-// start runs the binary once and returns what became of the tests, what it said beside
-// them, and how it ended, if that was badly.
+// start runs the binary once. It returns the results of the tests, what the
+// binary printed beside them, and how it ended, if that was badly.
 func (b batch) start(tests []test, sharedGPU bool) (round results, beside []string, ended string) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.limit+grace)
 	defer cancel()
@@ -275,8 +278,8 @@ func (b batch) start(tests []test, sharedGPU bool) (round results, beside []stri
 	return round, beside, ending(out.String(), err)
 }
 
-// environment is that of the tests: each process has a software driver's directory of its
-// own, and is told here whether it shares a GPU.
+// environment returns the environment of the tests, without what differs between their
+// processes: the software driver's directory, and whether they share a GPU.
 func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "GPUFD_SOFT_DIR=") || strings.HasPrefix(v, cutest.SharedGPU+"=")
@@ -292,7 +295,7 @@ func (w unmarked) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// patterns is a -test.run for all of tests.
+// patterns returns a -test.run for all of tests.
 func patterns(tests []test) string {
 	var all []string
 	for _, t := range tests {
@@ -304,7 +307,7 @@ func patterns(tests []test) string {
 
 var lastWords = regexp.MustCompile(`(?m)^(?:panic: |fatal error: |leak: )(.*?)(?: \[recovered.*\])?$(?:\n  *(.*))?`)
 
-// ending says in a line why a process did not end well, or "".
+// ending says in a line why a process ended badly, or returns "".
 func ending(out string, err error) string {
 	if err == nil {
 		return ""

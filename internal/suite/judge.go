@@ -21,14 +21,14 @@ func (c config) report(rows []row, suites map[string]*suite, out io.Writer) int 
 	return min(counts[failed], 1)
 }
 
-// judge says what became of a row and why. To be skipped where the table does not
-// say so is to fail.
+// judge says what became of a row and why. A skip that the table does not
+// announce is a failure.
 func (c config) judge(r row, suites map[string]*suite) (v verdict, why string) {
 	var skips, unannounced []string
 	ran := 0
 	for _, t := range r.tests {
 		s := suites[t.pkg]
-		if s == nil && c.bundle || s != nil && s.missing { // it has nothing to do with a GPU
+		if s == nil && c.bundle || s != nil && s.missing { // no GPU is involved
 			continue
 		}
 		if s == nil {
@@ -52,7 +52,7 @@ func (c config) judge(r row, suites map[string]*suite) (v verdict, why string) {
 	case len(r.tests) > 0 && ran == 0:
 		return failed, "none of its tests is in the bundle"
 	case len(unannounced) > 0:
-		return failed, "skipped, and docs/faults.md does not say so: " + unannounced[0]
+		return failed, "skipped, and docs/faults-evidence.md does not say so: " + unannounced[0]
 	case r.later != "" && ran > 0:
 		return skipped, "in part: not tested yet: " + r.later
 	case r.later != "":
@@ -64,13 +64,12 @@ func (c config) judge(r row, suites map[string]*suite) (v verdict, why string) {
 	return passed, r.fault
 }
 
-// announces reports whether the table says that t may be skipped for that
-// reason.
+// announces reports whether the table says that t may be skipped for that reason.
 func (t test) announces(why string) bool {
 	return slices.ContainsFunc(t.skips, func(words string) bool { return strings.Contains(why, words) })
 }
 
-// fault says why t has not passed, or "" if it has or was skipped.
+// fault says why t has not passed, or returns "" if it passed or was skipped.
 func (s *suite) fault(t test) string {
 	if s.failure != "" {
 		return s.failure
@@ -104,7 +103,8 @@ func (s *suite) fault(t test) string {
 	return ""
 }
 
-// someRan reports whether some of t's subtests passed, or t itself where it has none.
+// someRan reports whether some of t's subtests passed, or t itself if it has
+// none.
 func (s *suite) someRan(t test) bool {
 	parts, ran := 0, 0
 	for name, one := range s.results {

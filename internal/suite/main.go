@@ -9,7 +9,7 @@
 // prints a line for each package, the output of what failed, the tests that were not run
 // and why, and "N passed, N failed, N skipped" in the end, subtests included.
 //
-// With -faults it then prints a line for each row of docs/faults.md, and runs no other
+// With -faults it then prints a line for each row of docs/faults-evidence.md, and runs no other
 // tests than those that the table names if no package is given:
 //
 //	fault 19 PASS An offer comes without its descriptor
@@ -45,7 +45,7 @@ import (
 )
 
 func main() {
-	// The tests run in process groups of their own, which no terminal interrupts.
+	// The tests run in their own process groups, which no terminal interrupts.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
@@ -57,9 +57,9 @@ type config struct {
 	root     string          // of the module, or of the bundle
 	bundle   bool            // the test binaries are there already
 	hardware bool            // on a GPU
-	limit    time.Duration   // for a process
+	limit    time.Duration   // per process
 	verbose  bool
-	said     io.Writer // what is going on
+	said     io.Writer // progress
 
 	out      io.Writer
 	packages []string
@@ -124,7 +124,7 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 	bundle := f.String("bundle", "", "run the test binaries in this `directory`, DIR/PACKAGE/suite.test, on a GPU")
 	together := f.String("together", "", "`packages`, as tests,kernels, whose processes may use a GPU at once; others have it to themselves")
 	race := f.Bool("race", false, "build with the race detector")
-	f.BoolVar(&c.faults, "faults", false, "print the rows of docs/faults.md; without packages, run their tests only")
+	f.BoolVar(&c.faults, "faults", false, "print the rows of docs/faults-evidence.md; without packages, run their tests only")
 	f.StringVar(&c.rows, "rows", "", "of the faults, these `rows` only, as 19,25")
 	f.StringVar(&c.only, "only", "", "run only the tests that this `file` names: a package and a test on each line")
 	f.BoolVar(&c.two, "two", false, "run nothing: list the tests of the packages' directories that are for two devices, for -only")
@@ -167,16 +167,16 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 	return c, nil
 }
 
-// onGPU is how many processes use a GPU at once: the driver starts one after the other, and
-// takes the longer for each the more there are.
+// onGPU is how many processes use a GPU at once: the driver starts them one after
+// the other, and each takes longer the more there are.
 const onGPU = 4
 
-// wanted are the rows to judge.
+// wanted returns the rows to judge.
 func (c config) wanted() ([]row, error) {
 	if !c.faults {
 		return nil, nil
 	}
-	rows, err := readTable(filepath.Join(c.root, "docs", "faults.md"))
+	rows, err := readTable(filepath.Join(c.root, "docs", "faults-evidence.md"))
 	if err != nil {
 		return nil, err
 	}

@@ -16,16 +16,15 @@ const (
 	skipped verdict = "SKIP"
 )
 
-// A result is what became of one test, or one subtest.
+// A result is what became of one test or subtest.
 type result struct {
 	verdict verdict
 	output  []string // lines
-	why     string   // of a failure without output of its own
+	why     string   // why it failed, if it printed nothing
 	seconds float64
 }
 
-// results are by name. A test that is there without verdict was begun and did
-// not end.
+// results are by name. A test without a verdict began but did not end.
 type results map[string]*result
 
 func (r results) of(name string) *result {
@@ -44,7 +43,7 @@ func (r results) count() map[verdict]int {
 	return n
 }
 
-// forget drops what became of a test and its subtests.
+// forget drops the results of a test and its subtests.
 func (r results) forget(function string) {
 	for name := range r {
 		if name == function || strings.HasPrefix(name, function+"/") {
@@ -53,7 +52,7 @@ func (r results) forget(function string) {
 	}
 }
 
-// failed reports whether a test or one of its subtests has.
+// failed reports whether a test or one of its subtests failed.
 func (r results) failed(function string) bool {
 	for name, one := range r {
 		if one.verdict == failed && (name == function || strings.HasPrefix(name, function+"/")) {
@@ -63,7 +62,7 @@ func (r results) failed(function string) bool {
 	return false
 }
 
-// unfinished reports whether a test was begun and did not end.
+// unfinished reports whether a test began but did not end.
 func (r results) unfinished() bool {
 	for _, one := range r {
 		if one.verdict == "" {
@@ -73,8 +72,8 @@ func (r results) unfinished() bool {
 	return false
 }
 
-// blame gives the tests that did not end, or failed without a word, the reason
-// for it, and reports whether any test failed at all.
+// blame gives the reason why to tests that did not end, or failed without a word,
+// and reports whether any test failed at all.
 func (r results) blame(why string) (any bool) {
 	for _, one := range r {
 		if one.verdict == "" {
@@ -105,13 +104,13 @@ func (r results) below(name string) string {
 }
 
 // mark precedes each line of package testing with -test.v=test2json, so that
-// what tests print cannot be taken for one.
+// nothing tests print can be taken for one.
 const mark = "\x16"
 
 var framing = regexp.MustCompile(`^ *(?:=== (RUN|NAME|CONT|PAUSE)|--- (PASS|FAIL|SKIP):) +(\S+)(?: \(([0-9.]+)s\))?`)
 
-// parse adds what a test binary printed, run with -test.v=test2json, and returns the
-// lines that were no test's.
+// parse adds what a test binary printed, run with -test.v=test2json, and returns
+// the lines that belong to no test.
 func (r results) parse(out string) (beside []string) {
 	out = strings.NewReplacer("\x0e", "", "\x0f", "", "\r", "").Replace(out) // marks of errors
 	current := ""
@@ -146,7 +145,7 @@ var (
 	asserted = regexp.MustCompile(`^\s*Error:\s+(.+)`)
 )
 
-// reason is what a test said when it failed or was skipped, in a line.
+// reason returns in one line what a test said when it failed or was skipped.
 func (r *result) reason() string {
 	if r.why != "" {
 		return r.why
@@ -164,11 +163,11 @@ func (r *result) reason() string {
 	return noReason
 }
 
-// mostContinued bounds what is told of an assertion beyond its first line: which
+// mostContinued limits how many lines of an assertion follow its first: which
 // error, or which values.
 const mostContinued = 2
 
-// continued are the words of the lines below an "Error:" that belong to it.
+// continued returns the words of the lines below an "Error:" that belong to it.
 func continued(lines []string) (words []string) {
 	for i, line := range lines {
 		if i == mostContinued || !strings.HasPrefix(strings.TrimLeft(line, " "), "\t            \t") {

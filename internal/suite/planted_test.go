@@ -104,8 +104,8 @@ func TestPlantedTestsMakeTheirLines(t *testing.T) {
 		{"TestRenamed", "FAIL " + planted + " TestRenamed: did not run: there is no such test"},
 		{"TestPasses, TestRenamed", "FAIL " + planted + " TestRenamed: did not run: there is no such test"},
 		{"TestPasses/fault 1", "FAIL " + planted + " TestPasses/fault 1: did not run: there is no such test"},
-		{"TestSkips", "FAIL skipped, and docs/faults.md does not say so: " + planted + " TestSkips: takes two devices, has 1"},
-		{"TestSkips (skip: three devices)", "FAIL skipped, and docs/faults.md does not say so: " + planted + " TestSkips: takes two devices, has 1"},
+		{"TestSkips", "FAIL skipped, and docs/faults-evidence.md does not say so: " + planted + " TestSkips: takes two devices, has 1"},
+		{"TestSkips (skip: three devices)", "FAIL skipped, and docs/faults-evidence.md does not say so: " + planted + " TestSkips: takes two devices, has 1"},
 		{"TestSkips (skip: two devices), TestPasses", "SKIP takes two devices, has 1"},
 		{"TestSkips (skip: three) (skip: two devices), TestFails", "FAIL " + planted + " TestFails: two and two are five"},
 		{"TestPanics", "FAIL " + planted + " TestPanics: crashed: planted"},
@@ -197,7 +197,7 @@ func TestBundle(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "docs"), 0o700))
 	require.NoError(t, os.Symlink(filepath.Join(bundle, planted), filepath.Join(dir, "there")))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "faults.md"), []byte(strings.Join([]string{
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "faults-evidence.md"), []byte(strings.Join([]string{
 		"| # | fault | where | what happens | test | last run |",
 		"| 1 | one | S G | … | `elsewhere` TestX; `there` TestPasses | – |",
 		"| 2 | two | S | … | `there` TestFails | – |",
@@ -222,7 +222,7 @@ func TestRowsForAGPU(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "soft")
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "docs"), 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "faults.md"), []byte("| 47 | x | G | … | `x` TestX | – |\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "faults-evidence.md"), []byte("| 47 | x | G | … | `x` TestX | – |\n"), 0o600))
 	t.Chdir(dir)
 	var printed strings.Builder
 	require.Equal(t, 0, run(t.Context(), []string{"-faults"}, &printed, io.Discard))

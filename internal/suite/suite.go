@@ -16,20 +16,20 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// A suite is the test binary of a package and what became of its tests.
+// A suite is the test binary of a package and the results of its tests.
 type suite struct {
 	config
 	pkg     string // directory in the module
 	binary  string
-	tests   []test   // to be run; none is all
+	tests   []test   // to be run; none means all
 	missing bool     // it is not in the bundle
-	proven  []string // tests that are left to the software driver
+	proven  []string // tests left to the software driver
 	judged  bool     // its tests are those of rows, which say what is missing
 
 	mu      sync.Mutex
 	results results
-	failure string   // of the whole: it cannot be built, or leaves something behind
-	beside  []string // what its processes said beside the tests
+	failure string   // of the whole: it cannot be built, or it left something behind
+	beside  []string // what its processes printed beside the tests
 	took    time.Duration
 	left    int // processes that have not ended
 }
@@ -77,13 +77,13 @@ func (c config) gather(rows []row) (map[string]*suite, error) {
 	return suites, err
 }
 
-// proven lists, by package, the tests that only rows for the software driver name in
-// docs/faults.md. A GPU runs them if all is to be run.
+// proven lists, by package, the tests that docs/faults-evidence.md names only in rows for
+// the software driver. A GPU runs them only if everything is to run.
 func (c config) proven() (map[string][]string, error) {
 	if !c.hardware || cutest.All() {
 		return nil, nil
 	}
-	rows, err := readTable(filepath.Join(c.root, "docs", "faults.md"))
+	rows, err := readTable(filepath.Join(c.root, "docs", "faults-evidence.md"))
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +107,8 @@ func (c config) proven() (map[string][]string, error) {
 	return proven, nil
 }
 
-// readTests reads a package and a test from each line of a file, or a package alone for all
-// of its tests.
+// readTests reads lines of a file: a package and a test, or a package alone for
+// all of its tests.
 func readTests(path string) (tests []test, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -155,8 +155,8 @@ func (c config) list() (dirs []string, err error) {
 	return dirs, nil
 }
 
-// build makes the test binaries in dir, or finds them. What cannot be built fails its
-// suite.
+// build makes the test binaries in dir, or finds them. A binary that cannot be
+// built fails its suite.
 func (c config) buildAll(dir string, suites map[string]*suite) {
 	var groups [][]*suite // no two suites of a group have binaries of one name
 	seen := map[string]int{}
@@ -207,7 +207,7 @@ func (c config) buildTests(dir string, suites []*suite) error {
 	return c.goTool(nil, args...)
 }
 
-// goCommand is the go command: $GO, else the one in the path.
+// goCommand returns the go command: $GO, else the one in the path.
 func goCommand() string {
 	if command := os.Getenv("GO"); command != "" {
 		return command
@@ -226,10 +226,10 @@ func (c config) goTool(env []string, args ...string) error {
 	return nil
 }
 
-// dir is where the tests run.
+// dir returns the directory where the tests run.
 func (s *suite) dir() string { return filepath.Join(s.root, s.pkg) }
 
-// absolute makes the binary's path good in any directory.
+// absolute makes the binary's path work in any directory.
 func (s *suite) absolute() {
 	path, err := filepath.Abs(s.binary)
 	if err != nil {
@@ -238,7 +238,7 @@ func (s *suite) absolute() {
 	s.binary = path
 }
 
-// names are all tests of the suite, as it lists them itself.
+// names returns all tests of the suite, as it lists them itself.
 func (s *suite) names() ([]test, error) {
 	cmd := exec.CommandContext(s.ctx, s.binary, "-test.list", ".")
 	cmd.Dir = s.dir()
@@ -256,12 +256,13 @@ func (s *suite) names() ([]test, error) {
 	return tests, nil
 }
 
-// runs reports whether a binary that is asked for its tests runs one of that name.
+// runs reports whether a test binary runs a function of that name when asked for
+// its tests.
 func runs(name string) bool {
 	return !strings.Contains(name, " ") && slices.ContainsFunc([]string{"Test", "Fuzz", "Example"}, func(kind string) bool { return strings.HasPrefix(name, kind) })
 }
 
-// take adds what became of some of the tests.
+// take adds the results of some of the tests.
 func (s *suite) take(round results, beside []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,7 +272,7 @@ func (s *suite) take(round results, beside []string) {
 	s.beside = append(s.beside, beside...)
 }
 
-// fail says why the whole has failed, if nothing has before.
+// fail says why the whole suite failed, unless it has failed before.
 func (s *suite) fail(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,7 +22,7 @@ func bundled(t *testing.T, rows ...string) string {
 	for _, name := range []string{planted, quiet} {
 		require.NoError(t, os.Symlink(filepath.Join(bundle, name), filepath.Join(dir, name)))
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "faults.md"), []byte(strings.Join(rows, "\n")), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "faults-evidence.md"), []byte(strings.Join(rows, "\n")), 0o600))
 	return dir
 }
 

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// ended notes that one of the suite's processes has, and prints the suite's line behind
-// the last.
+// ended notes that one of the suite's processes has ended, and prints the suite's
+// line after the last.
 func (s *suite) ended(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,8 +57,8 @@ func (c config) summary(suites map[string]*suite, took time.Duration) int {
 	return 0
 }
 
-// explain prints what the suite's tests that failed said, and what its processes said
-// beside them.
+// explain prints what the suite's failed tests said, and what its processes
+// printed beside them.
 func (s *suite) explain() {
 	for _, name := range slices.Sorted(maps.Keys(s.results)) {
 		one := s.results[name]
@@ -101,7 +101,7 @@ func (c config) printSlowest(suites map[string]*suite) {
 	}
 }
 
-// printSkips names the tests that were not run, by the reason.
+// printSkips names the tests that were not run, by reason.
 func (c config) printSkips(suites map[string]*suite) {
 	byReason := map[string][]string{}
 	for _, pkg := range sorted(suites) {
@@ -117,8 +117,8 @@ func (c config) printSkips(suites map[string]*suite) {
 	}
 }
 
-// gpuMemory is how many MiB nvidia-smi says are in use, of all GPUs that the tests may use,
-// and whether that is known.
+// gpuMemory returns how many MiB are in use on all GPUs that the tests may use,
+// as nvidia-smi says, and whether that is known.
 func (c config) gpuMemory() (mib int, known bool) {
 	if !c.hardware {
 		return 0, false
@@ -139,11 +139,11 @@ func (c config) gpuMemory() (mib int, known bool) {
 	return mib, true
 }
 
-// memoryPatience is how long a driver may take to give back what ended processes had.
+// memoryPatience is how long a driver may take to free what ended processes had.
 var memoryPatience = 20 * time.Second
 
-// requireMemory fails the suites that shared the GPU if more of its memory is in use than
-// before them: none of them has counted it.
+// requireMemory fails the suites that shared the GPU if more of its memory is in
+// use than before: none of them has counted it.
 func (c config) requireMemory(before int, suites map[string]*suite) {
 	now, known := c.gpuMemory()
 	for end := time.Now().Add(memoryPatience); now > before && c.ctx.Err() == nil && time.Now().Before(end); now, known = c.gpuMemory() {

@@ -14,14 +14,14 @@ type row struct {
 	fault              string
 	software, hardware bool // where it has to be survived: S, G
 	tests              []test
-	later              string // what is not tested yet: what for
+	later              string // what is not tested yet
 }
 
-// A test is named by a row.
+// A test is one that a row names.
 type test struct {
 	pkg   string   // directory in the module
-	name  string   // the function; behind a slash, what the names of subtests begin with
-	only  string   // S or G: the driver that it is for; "" is both
+	name  string   // the function; after a slash, how the names of subtests begin
+	only  string   // S or G: the only driver that it is for; "" is both
 	skips []string // words of the reasons for which it may be skipped
 }
 
@@ -53,7 +53,7 @@ func (t test) matches(name string) bool {
 	return ok && (rest == "" || rest[0] < '0' || rest[0] > '9')
 }
 
-// rewritten is what package testing makes of a subtest's name.
+// rewritten returns what package testing makes of a subtest's name.
 func rewritten(name string) string { return strings.ReplaceAll(name, " ", "_") }
 
 // columns of the table.
@@ -69,7 +69,7 @@ const (
 
 var rowLine = regexp.MustCompile(`^\| *[0-9]+ *\|`)
 
-// readTable reads the rows of docs/faults.md: all lines that begin with a
+// readTable reads the rows of docs/faults-evidence.md: all lines that begin with a
 // number in a column.
 func readTable(path string) (rows []row, err error) {
 	b, err := os.ReadFile(path)
@@ -117,8 +117,8 @@ func readRow(line string) (r row, err error) {
 	return r, nil
 }
 
-// words of a cell of tests: `package`, a test, behind it (S) or (G) and
-// (skip: reason), or what is not tested yet.
+// words of a cell of tests: `package`, a test followed by (S) or (G) and (skip:
+// reason), or what is not tested yet.
 var words = regexp.MustCompile("`([a-z][a-z0-9/_-]*)`" + `|\b((?:Test|Fuzz)\w+(?:/[^,;()]*[^,;() ])?)|\(skip: ([^)]+)\)|\(([SG])\)|not tested yet: ([^;]+)`)
 
 func (r *row) readTests(cell string) error {

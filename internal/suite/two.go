@@ -11,15 +11,17 @@ import (
 	"strings"
 )
 
-// forTwo are functions that tests call which take two devices, or use all there are.
+// forTwo are functions that tests call if they need two devices, or use all there
+// are.
 var forTwo = []string{"TwoDevices", "Devices", "hasDevices", "CuDeviceGetCount", "ring"}
 
-// wholeForTwo runs as a whole: it tallies its checks, and children of it use all devices.
+// wholeForTwo runs as a whole: it counts its checks, and its children use all
+// devices.
 const wholeForTwo = "tests/conformance"
 
-// printTwo lists the tests of directories that have more to say where there are two
-// devices, a package and a test on each line: those that call one of forTwo, themselves or
-// by way of other functions of their package's tests.
+// printTwo lists the tests of directories that check more with two devices, one
+// package and test a line: those that call one of forTwo, directly or through
+// other functions of their package's tests.
 func printTwo(root string, dirs []string, out io.Writer) error {
 	for _, dir := range dirs {
 		if dir == wholeForTwo {
@@ -49,7 +51,7 @@ func printTwo(root string, dirs []string, out io.Writer) error {
 	return nil
 }
 
-// callsIn names what each function of a directory's tests calls.
+// callsIn lists what each function of a directory's tests calls.
 func callsIn(dir string) (map[string][]string, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
@@ -75,7 +77,7 @@ func callsIn(dir string) (map[string][]string, error) {
 	return calls, nil
 }
 
-// called is the name of the function or method that is called.
+// called returns the name of the function or method called.
 func called(c *ast.CallExpr) string {
 	switch f := c.Fun.(type) {
 	case *ast.Ident:

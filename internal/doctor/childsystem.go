@@ -1,0 +1,103 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// take takes a descriptor from another process.
+func (c *child) take(r request, _ []*os.File, _ *answer) ([]*os.File, error) {
+	pidfd, err := unix.PidfdOpen(r.PID, 0)
+	if err != nil {
+		return nil, marked{fmt.Errorf("pidfd_open of process %d: %w", r.PID, err), "pidfd-getfd"}
+	}
+	defer unix.Close(pidfd)
+	fd, err := unix.PidfdGetfd(pidfd, r.FD, 0)
+	if err != nil {
+		return nil, marked{fmt.Errorf("pidfd_getfd from process %d: %w", r.PID, err), "pidfd-getfd"}
+	}
+	return nil, unix.Close(fd)
+}
+
+// connect connects to an abstract socket.
+func (c *child) connect(r request, _ []*os.File, _ *answer) ([]*os.File, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: "@" + r.Name}); err != nil {
+		return nil, marked{fmt.Errorf("connecting to the abstract socket @%s: %w", r.Name, err), "abstract-socket"}
+	}
+	return nil, nil
+}
+
+// shm answers which /dev/shm the process has.
+func (c *child) shm(_ request, _ []*os.File, a *answer) (_ []*os.File, err error) {
+	a.Seen, err = shmOf("self")
+	return nil, err
+}
+
+// attach takes an offer, and verifies its memory if it comes from [Offer].
+func (c *child) attach(r request, _ []*os.File, a *answer) ([]*os.File, error) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Duration(r.Count)*time.Millisecond, share.ErrTimeout)
+	defer cancel()
+	policy := share.WithPolicy(sock.Policy{UIDs: r.UIDs})
+	dev, err := c.offered(ctx, r, policy, a)
+	if err != nil {
+		return nil, err
+	}
+	at, err := share.Attach(ctx, r.Path, r.Name, dev, policy)
+	if err != nil {
+		return nil, err
+	}
+	err = c.read(at, a)
+	return nil, errors.Join(err, at.Close())
+}
+
+// offered returns the device of the offer that was asked for.
+func (c *child) offered(ctx context.Context, r request, policy share.PeerOption, a *answer) (*cu.Device, error) {
+	all, err := share.List(ctx, r.Path, policy)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range all {
+		a.Names = append(a.Names, l.Name)
+	}
+	for _, l := range all {
+		if l.Name == r.Name {
+			return c.device(l.Device)
+		}
+	}
+	return nil, marked{fmt.Errorf("%w: %q", errNoOffer, r.Name), "peer"}
+}
+
+// errNoOffer says that there is no offer of a name.
+var errNoOffer = errors.New("there is no offer of that name")
+
+// read reads, and for [Offer] verifies, the bytes of an attachment.
+func (c *child) read(at *share.Attachment, a *answer) error {
+	ctx, err := c.context(at.Device().UUID(), false)
+	if err != nil {
+		return err
+	}
+	n := min(at.Size(), size)
+	a.Seen = fmt.Sprintf("%d bytes were attached to and read", n)
+	g := new(greeting)
+	if at.Offer().Name != OfferName || json.Unmarshal(at.Offer().Data, g) != nil {
+		b := make([]byte, n)
+		return cu.CopyToHost(ctx, b, at.Ptr())
+	}
+	a.Greeting, a.Seen = g, fmt.Sprintf("%d bytes were attached to and verified", n)
+	return check(ctx, at.Ptr(), n, g.Salt)
+}

@@ -1,0 +1,43 @@
+package doctor
+
+import (
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// greet makes what is shared with other doctors. Without legacy IPC, it leaves that out.
+func (c *child) greet(dev *cu.Device) (g greeting, buf *vmm.Buffer, err error) {
+	if g.identity, err = identityOf("self"); err != nil {
+		return g, nil, err
+	}
+	g.UID = uint32(os.Geteuid())
+	g.Device, g.Salt, g.Kind = dev.UUID(), newSalt(), dev.Driver().Kind()
+	for _, d := range dev.Driver().Devices() {
+		g.Devices = append(g.Devices, d.UUID())
+	}
+	r := request{Device: g.Device, Salt: g.Salt}
+	if buf, err = c.buffer(r); err != nil {
+		return g, nil, err
+	}
+	var a answer
+	_, err = c.legacy(r, nil, &a)
+	_, eventErr := c.event(r, nil, &a)
+	switch {
+	case errors.Is(errors.Join(err, eventErr), cu.ErrNotSupported):
+		return g, buf, nil
+	case errors.Join(err, eventErr) != nil:
+		return g, nil, errors.Join(err, eventErr)
+	}
+	g.Memory, g.Event = a.Memory, a.Event
+	return g, buf, nil
+}
+
+// IsProcess reports whether With takes s for the number of a process, and not for a path.
+func IsProcess(s string) bool {
+	digits := strings.TrimPrefix(s, "-")
+	return digits != "" && strings.Trim(digits, "0123456789") == ""
+}

@@ -1,0 +1,131 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleEnv) == "" && os.Getenv(socketEnv) == "" { // it is no child
+		os.Setenv("GPUFD_SOFT_IMEX", "1") // so that nothing is to be found, unless a test breaks it
+		os.Unsetenv("CUDA_VISIBLE_DEVICES")
+	}
+	cutest.Main(m, cutest.Children{"patient": childPatient, "run": childRun, "with": childWith, "offer": childOffer})
+}
+
+// What a patient is to have broken. A fault is "ROLE FUNCTION RESULT", where a result of
+// hang never comes; more than one are separated by commas. A role's environment is K=V.
+const (
+	faultsEnv = "GPUFD_DOCTOR_TEST_FAULTS"
+	changeEnv = "GPUFD_DOCTOR_TEST_CHANGE_" // and the role
+	socketEnv = "GPUFD_DOCTOR_TEST_SOCKET"
+	limitEnv  = "GPUFD_DOCTOR_TEST_LIMIT"
+	filterEnv = "GPUFD_DOCTOR_TEST_FILTER"
+	uidsEnv   = "GPUFD_DOCTOR_TEST_UID"
+)
+
+// childPatient is a process of doctor, with what is broken.
+func childPatient() error {
+	role := os.Getenv(roleEnv)
+	if k, v, ok := strings.Cut(os.Getenv(changeEnv+role), "="); ok {
+		os.Setenv(k, v)
+	}
+	if strings.Contains(os.Getenv(faultsEnv), " ") {
+		cutest.ExpectLeaks() // what cannot be given back for a fault
+	}
+	return RunChild(openBroken)
+}
+
+// openBroken opens the driver with the faults of this role.
+func openBroken() (*cu.Driver, error) {
+	if os.Getenv("GPUFD_DRIVER") == "cuda" && cutest.Kind() == cu.CUDA && os.Getenv(faultsEnv) == "" {
+		return cu.Open()
+	}
+	return cutest.Open(cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		for fault := range strings.SplitSeq(os.Getenv(faultsEnv), ",") {
+			f := strings.Fields(fault)
+			if len(f) != 3 || f[0] != os.Getenv(roleEnv) || f[1] != strings.TrimSuffix(call.Symbol(), "_v2") {
+				continue
+			}
+			if f[2] == "hang" {
+				select {}
+			}
+			n, _ := strconv.Atoi(f[2])
+			return sys.CUresult(n)
+		}
+		return next()
+	}))
+}
+
+// config is a Config whose processes are this binary.
+func config(t *testing.T) Config {
+	t.Helper()
+	return configAt(t.TempDir())
+}
+
+func configAt(dir string) Config {
+	return Config{
+		Child: func() *exec.Cmd {
+			cmd := cutest.Child(context.Background(), "patient")
+			cmd.Stderr = os.Stderr
+			return cmd
+		},
+		Open: openBroken, Driver: "soft", Socket: dir + "/gpufd/producer.sock", Timeout: 30 * time.Second,
+	}
+}
+
+// childRun is a whole run of doctor in this environment: its rows come as JSON.
+func childRun() error {
+	if n, _ := strconv.ParseUint(os.Getenv(limitEnv), 10, 64); n > 0 {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+			return err
+		}
+	}
+	if os.Getenv(filterEnv) != "" {
+		if err := denyGetfd(); err != nil {
+			return err
+		}
+	}
+	return json.NewEncoder(os.Stdout).Encode(Run(context.Background(), configAt(os.Getenv(socketEnv))))
+}
+
+func childWith() error {
+	c := configAt(os.TempDir())
+	c.UIDs = testUIDs()
+	return json.NewEncoder(os.Stdout).Encode(With(context.Background(), c, os.Getenv(socketEnv)))
+}
+
+func testUIDs() []uint32 {
+	if n, err := strconv.Atoi(os.Getenv(uidsEnv)); err == nil {
+		return []uint32{uint32(n)}
+	}
+	return nil
+}
+
+// childOffer offers until its standard input ends.
+func childOffer() error {
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	return Offer(ctx, drv, os.Getenv(socketEnv), Config{UIDs: testUIDs()}, func() { fmt.Println("ready") })
+}

@@ -1,0 +1,199 @@
+package doctor
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// offering starts a process that offers memory to doctors, behind front.
+func offering(t *testing.T, cmd *exec.Cmd, path string) {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	cmd.Stderr = os.Stderr
+	cmd.Env = append(cmd.Env, socketEnv+"="+path)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		require.NoError(t, in.Close())
+		_, _ = io.Copy(io.Discard, out)
+		require.NoError(t, cmd.Wait())
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "ready\n", line)
+}
+
+// offer is a process to be behind front.
+func offer(t *testing.T, front []string, env ...string) *exec.Cmd {
+	cmd := cutest.Child(context.Background(), "offer", env...)
+	if front != nil {
+		cutest.Front(t, cmd, front)
+	}
+	return cmd
+}
+
+// With another process that offers memory, in the same place and in others.
+func TestWithAPeer(t *testing.T) {
+	t.Run("the same place", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		offering(t, offer(t, nil), path)
+		rows := With(t.Context(), config(t), path)
+		named(t, rows)
+		for _, r := range rows {
+			require.Equal(t, OK, r.Status, "%v", r)
+		}
+		require.Contains(t, find(t, rows, "memory-with").Seen, "2097152 bytes were attached to and verified")
+	})
+	t.Run("in the place of another process", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		cmd := offer(t, nil)
+		offering(t, cmd, path)
+		c := config(t)
+		c.As = fmt.Sprint(cmd.Process.Pid)
+		rows := With(t.Context(), c, path)
+		require.Equal(t, "own-handle", find(t, rows, "pid-equal").Cause)
+		require.Equal(t, OK, find(t, rows, "legacy-memory").Status)
+	})
+	t.Run("one process", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		ctx, cancel := context.WithCancel(t.Context())
+		ready, over := make(chan struct{}), make(chan error)
+		go func() {
+			over <- Offer(ctx, cutest.Driver(t), path, Config{}, func() { close(ready) })
+		}()
+		<-ready
+		rows := With(t.Context(), config(t), path)
+		cancel()
+		require.NoError(t, <-over)
+		named(t, rows, "own-handle")
+		require.Equal(t, "own-handle", find(t, rows, "legacy-memory").Cause)
+	})
+	t.Run("two processes number 1", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		in := cutest.Namespaced(t)
+		offering(t, offer(t, in), path)
+		rows := run(t, "with", in, socketEnv+"="+path)
+		named(t, rows, "pid-equal")
+		for _, id := range []string{"pid-equal", "legacy-memory"} {
+			require.Equal(t, "pid-equal", find(t, rows, id).Cause, "%v", rows)
+		}
+		require.Equal(t, OK, find(t, rows, "memory-with").Status, "descriptors work")
+	})
+	t.Run("two /dev/shm", func(t *testing.T) {
+		needSoft(t)
+		path := filepath.Join(t.TempDir(), "s")
+		offering(t, offer(t, namespaced(t, ownShm), "HOLD="+t.TempDir(), "RO="), path)
+		rows := With(t.Context(), config(t), path)
+		named(t, rows, "shm-common")
+		for _, id := range []string{"shm-common", "legacy-event"} {
+			require.Equal(t, "shm-common", find(t, rows, id).Cause)
+		}
+		require.Equal(t, OK, find(t, rows, "memory-with").Status)
+	})
+}
+
+// An event of another user, whose memory comes as a descriptor all the same.
+func TestWithAnotherUser(t *testing.T) {
+	needSoft(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to start a process of another user")
+	}
+	const other = 12345
+	cutest.Device(t) // makes the identity
+	identity, err := os.ReadFile(filepath.Join(os.Getenv("GPUFD_SOFT_DIR"), "machine"))
+	require.NoError(t, err)
+	dir, err := os.MkdirTemp("", "gpufd-doctor-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.WriteFile(dir+"/machine", identity, 0o600))
+	require.NoError(t, os.Mkdir(dir+"/s", 0o711))
+	for _, path := range []string{dir + "/machine", dir + "/s", dir} {
+		require.NoError(t, os.Chown(path, other, other))
+	}
+	binary, err := os.Open("/proc/self/exe")
+	require.NoError(t, err)
+	defer binary.Close()
+	cmd := offer(t, nil, "GPUFD_SOFT_DIR="+dir, uidsEnv+"=0", "GPUFD_CALLED=")
+	cmd.Path, cmd.ExtraFiles, cmd.Dir = "/proc/self/fd/3", []*os.File{binary}, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: other, Gid: other}}
+	path := dir + "/s/socket"
+	offering(t, cmd, path)
+
+	rows := With(t.Context(), config(t), path)
+	named(t, rows, "uid-common") // nobody has admitted it
+	c := config(t)
+	c.UIDs = []uint32{other}
+	rows = With(t.Context(), c, path)
+	require.Equal(t, "event-owner", find(t, rows, "legacy-event").Cause, "%v", rows)
+	require.Equal(t, OK, find(t, rows, "memory-with").Status, "%v", rows)
+	named(t, rows, "event-owner", "uid-common") // its legacy memory, on the software driver
+}
+
+// With a process that is only there, what the kernel says of it and the devices it sees
+// are compared.
+func TestWithAProcess(t *testing.T) {
+	needSoft(t)
+	sleeper := func(front []string, env ...string) string {
+		cmd := exec.CommandContext(t.Context(), "sleep", "300")
+		if front != nil {
+			cmd = exec.CommandContext(t.Context(), front[0], append(front[1:], "sleep", "300")...)
+		}
+		cmd.Env = append(os.Environ(), env...)
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() {
+			require.NoError(t, cmd.Process.Kill())
+			require.Error(t, cmd.Wait())
+		})
+		return fmt.Sprint(cmd.Process.Pid)
+	}
+	t.Run("like this one", func(t *testing.T) {
+		rows := With(t.Context(), config(t), sleeper(nil))
+		named(t, rows)
+		require.Equal(t, OK, find(t, rows, "devices-common").Status)
+	})
+	t.Run("this one", func(t *testing.T) {
+		named(t, With(t.Context(), config(t), fmt.Sprint(os.Getpid())), "own-handle")
+	})
+	t.Run("different GPUs", func(t *testing.T) {
+		c := config(t)
+		c.As = sleeper(nil, "CUDA_VISIBLE_DEVICES=0")
+		pid := sleeper(nil, "CUDA_VISIBLE_DEVICES=1")
+		named(t, With(t.Context(), c, pid), "devices-common")
+		require.Equal(t, exitFailed, ExitCode(With(t.Context(), c, pid)))
+		c.As = ""
+		require.Equal(t, Warn, find(t, With(t.Context(), c, pid), "devices-common").Status)
+	})
+	t.Run("nobody", func(t *testing.T) {
+		rows := With(t.Context(), config(t), "4194304") // above the kernel's most
+		named(t, rows, "peer")
+	})
+	t.Run("another container's", func(t *testing.T) {
+		pid := sleeper(cutest.Namespaced(t))
+		var inner string
+		require.Eventually(t, func() bool {
+			b, _ := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
+			inner = strings.TrimSpace(string(b))
+			comm, _ := os.ReadFile("/proc/" + inner + "/comm")
+			return inner != "" && string(comm) == "sleep\n"
+		}, 30*time.Second, time.Millisecond)
+		c := config(t)
+		rows := With(t.Context(), c, inner)
+		require.Contains(t, find(t, rows, "pid-equal").Seen, "and 1, each in a PID namespace of its own")
+		named(t, rows)
+	})
+}

@@ -1,0 +1,39 @@
+package hints
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
+
+// The causes of results and of words are in the table, and where a result of one function
+// has a cause in sharing, an error of the library says what to do, too, or the cause does.
+func TestCausesAreInTheTable(t *testing.T) {
+	for call, ids := range causesOf {
+		require.NotEmpty(t, ids)
+		for _, id := range ids {
+			_, ok := Find(id)
+			require.True(t, ok, "%v: %s", call, id)
+		}
+	}
+	for _, w := range words() {
+		for _, id := range w.causes {
+			_, ok := Find(id)
+			require.True(t, ok, "%v: %s", w.pattern, id)
+		}
+	}
+	_, ok := Find("nothing")
+	require.False(t, ok)
+}
+
+// What is returned is the caller's to change.
+func TestOfIsTheCallers(t *testing.T) {
+	ids := Of("cuIpcOpenMemHandle_v2", sys.CUDA_ERROR_INVALID_CONTEXT)
+	require.Equal(t, []string{"own-handle", "pid-equal"}, ids)
+	ids[0] = "changed"
+	require.Equal(t, "own-handle", Of("cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT)[0])
+	require.Equal(t, []string{"compute-mode"}, Of("cuCtxCreate", sys.CUDA_ERROR_DEVICE_UNAVAILABLE), "of all functions")
+	require.Empty(t, Of("cuLaunchKernel", sys.CUDA_ERROR_NOT_FOUND))
+}
