@@ -3,9 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -26,16 +31,17 @@ type consumer struct {
 	socket string
 	allow  cli.PolicyFlags
 	way    cli.WayFlag
-	most   cli.Size // 0: whatever comes
+	most   cli.Size // 0: any size
 
-	salt    uint32 // to check against, if expect says so
-	noVMM   error  // why only legacy memory can be taken
+	salt    uint32 // to check against, if expect is set
+	noVMM   error  // why only legacy memory can be taken, or nil
 	dev     *cu.Device
 	ctx     *cu.Context
 	kernels *cli.Kernels
 	att     *share.Attachment
 	started time.Time
-	over    func() // ends the wait for the producer
+	over    func()                 // ends the wait for the producer
+	filled  atomic.Pointer[string] // how much of the memory the producer has filled, once it says so
 }
 
 func newConsumer(stdout io.Writer) *consumer {
@@ -43,12 +49,12 @@ func newConsumer(stdout io.Writer) *consumer {
 	c.app = cli.New("consumer", "attaches to the memory that a producer offers, and verifies it.", stdout)
 	c.app.Check = c.check
 	f := c.app.Flags
-	f.StringVar(&c.device, "device", "", "device that the memory has to be on, by `N|UUID`; without it, whichever it is on")
-	f.Var(&c.access, "access", "map the memory `ro|rw`; rw takes a producer with --access rw, and legacy memory is rw always")
+	f.StringVar(&c.device, "device", "", "device that the memory must be on, by `N|UUID`; the default is any device")
+	f.Var(&c.access, "access", "map the memory `ro|rw`; rw needs a producer with --access rw, and legacy memory is always rw")
 	f.StringVar(&c.expect, "expect-salt", "", "check against this 32-bit `number` instead of the offer's salt")
-	f.Var(&c.way, "verify", "compare the data on the `gpu|cpu`; without it, on the GPU if its driver takes the kernels, and on the CPU with the software driver")
+	f.Var(&c.way, "verify", "compare the data on the `gpu|cpu`; the default is the GPU if its driver can load the kernels, and the CPU with the software driver")
 	f.StringVar(&c.socket, "socket", cli.DefaultSocket(), "`path` of the producer's socket")
-	f.Var(&c.most, "max-size", "take an offer of at most so many `bytes`, with units KiB, MiB, GiB; without it, of any size")
+	f.Var(&c.most, "max-size", "refuse offers of more than this many `bytes`, with units KiB, MiB, GiB; the default is any size")
 	c.app.AllowFlags(&c.allow,
 		"also take offers of users `U[,U…]`, by number or name",
 		"also take offers of users whose effective group is one of `G[,G…]`, by number or name")
@@ -58,7 +64,7 @@ func newConsumer(stdout io.Writer) *consumer {
 func (c *consumer) run(ctx context.Context) (err error) {
 	c.app.Say("start", cli.Fields{"program": "consumer"}, "=== CUDA VMM Consumer ===")
 	defer func() {
-		err = errors.Join(err, c.app.Cleanup(c.kernels.Close, c.att.Close, c.ctx.Close))
+		err = c.app.Cleanup(err, c.kernels.Close, c.att.Close, c.ctx.Close)
 	}()
 	if err := c.open(); err != nil {
 		return err
@@ -69,7 +75,7 @@ func (c *consumer) run(ctx context.Context) (err error) {
 	return c.verifyAndReport(ctx)
 }
 
-// check holds what flag parsing cannot.
+// check checks what flag parsing cannot.
 func (c *consumer) check() error {
 	if c.expect == "" {
 		return nil
@@ -82,8 +88,8 @@ func (c *consumer) check() error {
 	return nil
 }
 
-// open readies a device before the producer is kept waiting: a first context
-// takes a few hundred milliseconds.
+// open readies a device before it connects, so that the producer need not wait: a first
+// context takes a few hundred milliseconds.
 func (c *consumer) open() (err error) {
 	name := c.device
 	if name == "" {
@@ -98,8 +104,7 @@ func (c *consumer) open() (err error) {
 	return c.enter()
 }
 
-// enter takes the primary context of the device in use, and loads what verifies
-// there.
+// enter takes the primary context of the device in use, and loads the kernels that verify.
 func (c *consumer) enter() error {
 	err := c.app.Timed("context", func() (err error) {
 		c.ctx, err = c.dev.PrimaryContext()
@@ -116,6 +121,7 @@ func (c *consumer) attach(ctx context.Context) (err error) {
 	opts := []share.AttachOption{
 		share.WithAccess(cu.Access(c.access)), share.WithTimeout(c.app.Timeout), share.WithPolicy(c.allow.Policy()),
 		share.OnConnected(c.connected), share.OnReceived(c.received), share.OnStep(c.step()),
+		share.OnProgress(c.heard),
 	}
 	if c.most != 0 {
 		opts = append(opts, share.WithMaxSize(uint64(c.most)))
@@ -129,10 +135,11 @@ func (c *consumer) attach(ctx context.Context) (err error) {
 	}
 	opts = append(opts, share.WithHandle(handles...))
 	c.app.Say("connecting", cli.Fields{"socket": c.socket}, "Connecting to producer...")
-	c.started, c.over = time.Now(), c.app.Waiting()
+	c.app.Note("  at %s", c.socket)
+	c.started, c.over = time.Now(), c.waiting(func() string { return "waiting for a producer" })
 	defer func() { c.over() }()
 	err = c.app.Timed("attach", func() (err error) {
-		c.att, err = share.Attach(ctx, c.socket, cli.OfferName, c.dev, opts...)
+		c.att, err = c.find(ctx, opts)
 		return err
 	})
 	switch {
@@ -145,29 +152,95 @@ func (c *consumer) attach(ctx context.Context) (err error) {
 	return c.follow()
 }
 
+// waiting says that this side waits for the producer, until over is called.
+func (c *consumer) waiting(what func() string) (over func()) {
+	waited, shown := c.app.Waiting(), c.app.Busy(what)
+	return func() {
+		shown()
+		waited()
+	}
+}
+
+// waitingForData waits for the producer's data. It shows how much of it is there, or what
+// until the producer has told.
+func (c *consumer) waitingForData(what string) {
+	c.over()
+	c.over = c.waiting(func() string {
+		if filled := c.filled.Load(); filled != nil {
+			return "waiting for the producer, which has filled " + *filled
+		}
+		return what
+	})
+}
+
+// heard notes how far the producer is.
+func (c *consumer) heard(done, total uint64) {
+	filled := cli.PartOf(done, total)
+	c.filled.Store(&filled)
+}
+
+// How often the consumer looks for a producer that is not there yet.
+const (
+	soonest = 5 * time.Millisecond
+	latest  = 100 * time.Millisecond
+)
+
+// find attaches to the producer once it is there. --timeout bounds the wait for it, and
+// each step after that.
+func (c *consumer) find(ctx context.Context, opts []share.AttachOption) (*share.Attachment, error) {
+	late := time.NewTimer(c.app.Timeout)
+	defer late.Stop()
+	for pause := soonest; ; pause = min(2*pause, latest) {
+		att, err := share.Attach(ctx, c.socket, cli.OfferName, c.dev, opts...)
+		if !errors.Is(err, sock.ErrNoListener) || errors.Is(err, syscall.ENOTDIR) {
+			return att, err
+		}
+		if pause == soonest {
+			c.app.Say("waiting", cli.Fields{"socket": c.socket, "longest_us": c.app.Timeout.Microseconds()},
+				"  %s: waiting for one, for %s at most", c.missing(), c.app.Timeout)
+		}
+		select {
+		case <-time.After(pause):
+		case <-late.C:
+			return nil, fmt.Errorf("no producer there within %s: %w", c.app.Timeout, err)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// missing says what is not there: the producer, or even the directory of a --socket.
+func (c *consumer) missing() string {
+	dir := filepath.Dir(c.socket)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && c.socket != cli.DefaultSocket() {
+		return "there is no directory " + dir + ", so no producer can be there yet"
+	}
+	return "no producer is there yet"
+}
+
 func (c *consumer) connected(p sock.Peer) {
+	c.waitingForData("waiting for the producer, which may still be filling its memory")
 	c.app.Step("connect", time.Since(c.started))
 	c.app.Say("connected", cli.Fields{"uid": p.UID, "pid": p.PID}, "Connected to producer")
 	c.app.Say("peer", cli.Fields{"uid": p.UID, "pid": p.PID}, "  the producer is %s", p)
 }
 
-// step prints and times what the driver does with the offer. The last step is followed
-// by a wait for the producer, whose data may not be there yet.
+// step prints and times what the driver does with the offer. After the last step comes a
+// wait for the producer, whose data may not be there yet.
 func (c *consumer) step() func(vmm.Step) {
 	say := c.app.Steps(cli.Words("imported"))
 	return func(s vmm.Step) {
 		say(s)
 		if s.Op == vmm.OpAccess || s.Op == vmm.OpOpen {
-			c.over()
-			c.over = c.app.Waiting()
+			c.waitingForData("waiting for the producer's data")
 		}
 	}
 }
 
-// sayAccess says where the memory can be written although that was not asked for.
+// sayAccess says so if the memory can be written although that was not asked for.
 func (c *consumer) sayAccess() {
 	if have := c.att.Access(); have != cu.Access(c.access) {
-		c.app.Say("access", cli.Fields{"access": have.String()}, "  it is %s here, although %s was asked for: legacy memory has no rights", have, cu.Access(c.access))
+		c.app.Say("access", cli.Fields{"access": have.String()}, "  it is %s here, although %s was asked for: legacy memory has no access rights", have, cu.Access(c.access))
 	}
 }
 
@@ -185,7 +258,7 @@ func (c *consumer) received(o share.Offer, files []*os.File) {
 		"Received FD: %s, size: %d bytes", cli.FDs(files), d.Size)
 }
 
-// follow goes to the device that the memory turned out to be on.
+// follow switches to the device that the memory is on.
 func (c *consumer) follow() error {
 	dev := c.att.Device()
 	if dev == c.dev {
@@ -197,7 +270,7 @@ func (c *consumer) follow() error {
 	return errors.Join(err, c.enter())
 }
 
-// verifyAndReport tells the producer whatever the verdict is, if it is still
+// verifyAndReport verifies the memory and tells the producer the verdict, if it is still
 // there.
 func (c *consumer) verifyAndReport(ctx context.Context) error {
 	v := verifier{consumer: c, size: c.att.Size()}
@@ -218,19 +291,19 @@ func (c *consumer) verifyAndReport(ctx context.Context) error {
 	return errors.Join(fault, err)
 }
 
-// report waits for the producer to read the verdict, with bounds of its own.
+// report waits for the producer to read the verdict, with its own bounds.
 func (c *consumer) report(ctx context.Context, fault error) error {
-	defer c.app.Waiting()()
+	defer c.waiting(func() string { return "waiting for the producer to read the verdict" })()
 	return c.att.Report(ctx, fault)
 }
 
-// isTakenBack reports whether the producer waits for the memory to be closed, and will
-// free it in any case.
+// isTakenBack reports whether the producer waits for this side to close the memory, and
+// will free it in any case.
 func (c *consumer) isTakenBack() bool {
 	return c.att.Offer().Legacy != nil && errors.Is(c.att.Err(), share.ErrRevoked)
 }
 
-// meta is what the producer says of its data, and the salt to check against.
+// meta returns what the producer says of its data, with the salt to check against.
 func (c *consumer) meta() (pattern.Meta, error) {
 	m, err := pattern.DecodeMeta(c.att.Offer().Data, c.att.Size())
 	if c.expect != "" {

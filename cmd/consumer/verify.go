@@ -16,7 +16,7 @@ type verifier struct {
 	size  uint64
 	meta  pattern.Meta
 	told  time.Time // when the producer last heard of progress
-	alone bool      // it does not hear any more
+	alone bool      // the producer does not hear any more
 }
 
 // verify returns a *pattern.Mismatch if the data is wrong.
@@ -59,9 +59,9 @@ func (v *verifier) compare(ctx context.Context) (wrong pattern.Mismatch, err err
 	return wrong, err
 }
 
-// progress shows how far the check is, and tells the producer a few times a
-// second. The check goes on without a producer: what it finds is worth knowing. It does
-// not when the memory is to be closed.
+// progress shows how far the check is, and tells the producer a few times a second. The
+// check goes on without a producer, because its result is worth knowing, but not if the
+// memory has to be closed.
 func (v *verifier) progress(ctx context.Context, done uint64) error {
 	v.app.Progress("verifying", done, v.size)
 	if v.isTakenBack() {

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
+	"flag"
 	"io/fs"
 	"os"
 	"time"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/keeper"
-	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 type getFlags struct {
@@ -22,6 +22,7 @@ type getFlags struct {
 	verify bool
 	hold   time.Duration
 	labels []string
+	uids   []uint32
 	given  func(flag string) bool
 }
 
@@ -30,12 +31,12 @@ func (p *program) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get NAME [--part I] (-o FILE | --all -o DIR | --verify | --hold D)",
 		Short: "Attach to what is kept: write it to files, verify it, or hold it",
-		Long: `get attaches to the current version of NAME. With -o it writes a part to a file, with
---all every part to a directory, as part-0, part-1…: tensors as safetensors, all else as
-bytes. A file appears when it is whole. --verify computes the digest of every part; a part
-that is not what its writer said is reported to the keeper, which then serves it no more if
-this user may write or remove the name. --hold keeps the memory mapped for so long, or
-until a signal comes.`,
+		Long: `get attaches to the current version of NAME. -o writes a part to a file; --all -o writes
+every part to a directory, as part-0, part-1…: tensors as safetensors, anything else as
+bytes. A file appears once it is complete. --verify computes the digest of every part. If
+one differs from what its writer said, get reports that part to the keeper, which stops
+serving it if this user may write or remove the name. --hold keeps the memory mapped for
+a time, or until a signal comes.`,
 		Args: p.args(1, 1, "a name"),
 		RunE: func(c *cobra.Command, args []string) error {
 			f.given = c.Flags().Changed
@@ -43,12 +44,13 @@ until a signal comes.`,
 		},
 	}
 	fl := cmd.Flags()
-	fl.IntVar(&f.part, "part", 0, "take the `part` of that number alone")
+	fl.IntVar(&f.part, "part", 0, "take only the `part` of this number")
 	fl.StringVarP(&f.output, "output", "o", "", "the `file` to write, or the directory with --all")
 	fl.BoolVar(&f.all, "all", false, "write all parts to a directory")
 	fl.BoolVar(&f.verify, "verify", false, "compute digests, and compare them")
-	fl.DurationVar(&f.hold, "hold", 0, "keep the memory mapped for so `long`")
-	fl.StringArrayVar(&f.labels, "label", nil, "take only a version with this label `K=V`")
+	fl.DurationVar(&f.hold, "hold", 0, "keep the memory mapped for this `duration`")
+	fl.StringArrayVar(&f.labels, "label", nil, "take only a version that was put with --label `K=V`")
+	fl.AddGoFlag(&flag.Flag{Name: "allow-uid", Value: cli.UserIDs(&f.uids), Usage: "also take memory from a keeper of these `users`, who can put any bytes there"})
 	p.driverFlag(cmd)
 	return cmd
 }
@@ -67,8 +69,7 @@ func (f *getFlags) check() error {
 	return f.checkOutput()
 }
 
-// checkOutput finds what a file or directory cannot take the place of, before anything is
-// attached to.
+// checkOutput refuses an output that cannot be written, before get attaches.
 func (f *getFlags) checkOutput() error {
 	info, err := os.Stat(f.output)
 	switch {
@@ -77,22 +78,23 @@ func (f *getFlags) checkOutput() error {
 	case err != nil:
 		return err
 	case f.all && !info.IsDir():
-		return cli.Usagef("%s is no directory, which --all wants", f.output)
+		return cli.Usagef("%s is not a directory: --all wants one", f.output)
 	case !f.all && info.IsDir():
 		return cli.Usagef("%s is a directory: want -o FILE, or --all -o DIR", f.output)
 	case !f.all && !info.Mode().IsRegular():
-		return cli.Usagef("%s is no regular file: want one, or a name that is free", f.output)
+		return cli.Usagef("%s is not a regular file: want one, or a new name", f.output)
 	}
 	return nil
 }
 
-// want is what to attach to.
+// want returns what to attach to.
 func (f *getFlags) want() (keeper.Want, error) {
 	labels, err := parseLabels(f.labels)
-	if !f.given("part") {
-		return keeper.Want{Part: -1, Labels: labels}, err
+	w := keeper.Want{Part: -1, Labels: labels, Peers: sock.Policy{UIDs: f.uids}}
+	if f.given("part") {
+		w.Part = f.part
 	}
-	return keeper.Want{Part: f.part, Labels: labels}, err
+	return w, err
 }
 
 func (p *program) get(ctx context.Context, name string, f getFlags) error {
@@ -116,7 +118,7 @@ func (p *program) get(ctx context.Context, name string, f getFlags) error {
 	}
 	parts, err := keeper.Attach(step, drv, k, name, want)
 	if err != nil {
-		return refused(step, k, name, err)
+		return err
 	}
 	err = p.use(ctx, k, parts, f)
 	for _, part := range parts {
@@ -125,25 +127,7 @@ func (p *program) get(ctx context.Context, name string, f getFlags) error {
 	return err
 }
 
-// refused says of a reader that was turned away why, where that is the state of the name.
-func refused(ctx context.Context, k *keeper.Client, name string, err error) error {
-	n, statErr := k.Stat(ctx, name)
-	if !errors.Is(err, share.ErrRefused) || statErr != nil || n.State == "ok" {
-		return err
-	}
-	no := &keeper.Error{Message: fmt.Sprintf("%s, version %d, is %s, and is not served: gpufd stat %s says more", name, n.Version, n.State, name)}
-	switch n.State {
-	case "draining":
-		no.Code = "draining"
-	case "damaged":
-		no.Code = "damaged"
-	case "quarantined":
-		no.Code = "quarantined"
-	}
-	return no
-}
-
-// use does with the parts what the flags say.
+// use writes, verifies or holds the parts, as the flags say.
 func (p *program) use(ctx context.Context, k *keeper.Client, parts []*keeper.Attached, f getFlags) error {
 	p.result = cli.Fields{"name": parts[0].Data.Name, "version": parts[0].Data.Version, "parts": len(parts)}
 	if f.verify {

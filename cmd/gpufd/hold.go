@@ -13,7 +13,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// hold waits, with the memory mapped, and has the next keeper know of it if one dies.
+// hold waits with the memory mapped. If the keeper dies, it tells the next keeper.
 func (p *program) hold(ctx context.Context, parts []*keeper.Attached, long time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
@@ -30,11 +30,11 @@ func (p *program) hold(ctx context.Context, parts []*keeper.Attached, long time.
 	resumed.Wait()
 }
 
-// resumePause is how long stay waits before it asks another time.
+// resumePause is how long stay waits before it asks again.
 const resumePause = 50 * time.Millisecond
 
-// stay resumes a part's lease whenever the keeper is lost, until ctx is done. A lease that
-// was ended for another reason is over; the memory stays mapped.
+// stay resumes a part's lease whenever the keeper is lost, until ctx is done. It does not
+// resume a lease that ended for another reason; the memory stays mapped.
 func stay(ctx context.Context, part *keeper.Attached) {
 	for {
 		select {
@@ -52,7 +52,7 @@ func stay(ctx context.Context, part *keeper.Attached) {
 	}
 }
 
-// resume takes the lease again, as soon as there is a keeper. It says whether there is one.
+// resume takes the lease again as soon as there is a keeper, and reports whether it did.
 func resume(ctx context.Context, part *keeper.Attached) bool {
 	for {
 		next, err := part.Resume(ctx)

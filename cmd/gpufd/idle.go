@@ -8,10 +8,10 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-// errIdle is why work ends that did not go on.
-var errIdle = errors.New("nothing went on")
+// errIdle ends work that makes no progress.
+var errIdle = errors.New("no progress")
 
-// An idle bounds work that may take long, as long as it goes on.
+// An idle bounds the time without progress of work that may take long.
 type idle struct {
 	ctx    context.Context
 	outer  context.Context
@@ -20,7 +20,7 @@ type idle struct {
 	timer  *time.Timer
 }
 
-// newIdle ends its ctx when alive was not called for limit.
+// newIdle returns an idle whose ctx ends when alive was not called for limit.
 func newIdle(ctx context.Context, limit time.Duration) *idle {
 	i := &idle{outer: ctx, limit: limit}
 	i.ctx, i.cancel = context.WithCancelCause(ctx)
@@ -35,8 +35,8 @@ func (i *idle) stop() {
 	i.cancel(nil)
 }
 
-// explain says of an error that nothing went on, where that is why, or that the outer
-// context is done. A keeper's error says more than the former.
+// explain adds to an error that there was no progress, or that the outer context is done, if
+// that is why. A keeper's own error says more, and stays as it is.
 func (i *idle) explain(err error) error {
 	switch {
 	case err == nil:

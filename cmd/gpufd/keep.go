@@ -15,81 +15,122 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// defaultSocket is where the keeper listens, and is looked for, unless somebody says so.
-func defaultSocket() string { return filepath.Join(filepath.Dir(cli.DefaultSocket()), "keeper.sock") }
+// claimEnv names the directory that the containers of a Kubernetes ResourceClaim share, if
+// NVIDIA's driver for dynamic resource allocation makes one.
+const claimEnv = "NVIDIA_DRA_LOCAL_IPC_DIR"
+
+// defaultSocket returns the default path of the keeper's socket.
+func defaultSocket() string {
+	if dir := os.Getenv(claimEnv); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "gpufd", "keeper.sock")
+	}
+	return filepath.Join(filepath.Dir(cli.DefaultSocket()), "keeper.sock")
+}
 
 func (p *program) keeperCommand() *cobra.Command {
 	var policy, metrics string
-	var takeOver bool
+	var takeOver, await bool
 	opts := keeper.Options{Version: cli.Version()}
 	cmd := &cobra.Command{
-		Use:   "keeper",
-		Short: "Keep GPU memory for others, until a signal comes",
-		Long: `keeper holds descriptors of GPU memory and hands them to readers. It uses no GPU, and
-neither does the fd store, a process of its own that it starts: there the descriptors
-survive this one. A keeper that is started again, after a crash too, goes on where the
-last one was. gpufd rm and gpufd drain free memory; ending both processes does, too.
+		Use:        "keeper",
+		SuggestFor: []string{"start", "serve"},
+		Short:      "Keep GPU memory for others, until a signal comes",
+		Long: `keeper holds descriptors of GPU memory and hands them to readers. It uses no GPU. It
+starts another process, the fd store, which keeps the descriptors when the keeper ends and
+uses no GPU either. A keeper that is started again, even after a crash, goes on where the
+last one stopped. gpufd rm and gpufd drain free memory. So does ending both processes, the
+keeper first: it prints the number of the fd store's process.
 
-A policy is a file of JSON: who may read, write and remove which names, and how much they
-may keep. Without one this user may, and nobody else. See docs/keeper.md.`,
+A policy is a JSON file that says who may read, write and remove which names, and how much
+they may keep. Without one, only this user may do so. See docs/keeper.md.`,
 		Args: p.args(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			opts.Socket, opts.Metrics, opts.Timeout = p.socket, metrics, p.timeout
 			opts.Log = func(line string) { fmt.Fprintf(os.Stderr, "%s: %s\n", p.command, line) }
+			if !await {
+				self, err := os.Executable()
+				if err != nil {
+					return err
+				}
+				opts.Store = []string{self, storeCommand}
+			}
 			return p.keep(c.Context(), opts, policy, takeOver)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&policy, "policy", "", "a `file` that says who may do what")
-	f.StringVar(&metrics, "metrics", "", "the `address` of an HTTP server of metrics for Prometheus, such as 127.0.0.1:9400")
-	f.DurationVar(&opts.Grace, "grace", time.Minute, "how long retired versions wait for readers of before a restart")
-	f.BoolVar(&takeOver, "take-over", false, "end the keeper that has the socket, and go on in its place")
+	f.StringVar(&metrics, "metrics", "", "serve metrics for Prometheus over HTTP at this `address`, such as 127.0.0.1:9400")
+	f.DurationVar(&opts.Grace, "grace", time.Minute, "how long, after a restart, retired versions wait for the readers they had before")
+	f.BoolVar(&takeOver, "take-over", false, "end the keeper that has the socket, and take its place")
+	f.BoolVar(&await, "await-store", false, "start no fd store: wait for one that runs as gpufd fd-store SOCKET.store")
 	return cmd
 }
 
 func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, takeOver bool) (err error) {
+	if opts.Grace < 0 {
+		return cli.Usagef("--grace %s: want 0 or more", opts.Grace)
+	}
 	if policy != "" {
 		if opts.Policy, err = keeper.ReadPolicy(policy); err != nil {
 			return cli.Usagef("--policy: %w", err)
 		}
 	}
-	if opts.Socket == defaultSocket() {
+	if filepath.Dir(opts.Socket) == filepath.Dir(cli.DefaultSocket()) {
 		if err := cli.MakeDefaultDir(cli.DefaultSocket()); err != nil {
 			return err
 		}
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	if opts.Socket, err = filepath.Abs(opts.Socket); err != nil { // the fd store runs in /
 		return err
 	}
-	opts.Store = []string{self, storeCommand}
-	s, err := p.openKeeper(ctx, opts, takeOver)
-	if err != nil {
-		return err
+	for s, err := p.openKeeper(ctx, opts, takeOver); ; s, err = p.takeBack(ctx, opts) {
+		if s == nil || err != nil {
+			return err
+		}
+		if err := p.serve(ctx, s, opts.Socket); !errors.Is(err, keeper.ErrYielded) {
+			return err
+		}
 	}
+}
+
+// serve serves until ctx is done or the keeper ends. The error is [keeper.ErrYielded] if
+// another keeper takes over.
+func (p *program) serve(ctx context.Context, s *keeper.Server, socket string) (err error) {
 	st := s.Status()
 	if p.json {
 		p.result = cli.Fields{}
-		p.object(cli.Fields{"event": "serving", "socket": opts.Socket, "pid": st.PID, "store_pid": st.Store, "names": st.Names})
+		p.object(cli.Fields{"event": "serving", "socket": socket, "pid": st.PID, "store_pid": st.Store, "names": st.Names})
 	}
-	p.say("Keeping %s at %s; the fd store is process %d", cli.Count(st.Names, "name"), opts.Socket, st.Store)
+	p.say("Keeping %s at %s; the fd store is process %d", cli.Count(st.Names, "name"), socket, st.Store)
 	select {
 	case <-ctx.Done():
-		p.say("Ending; what is kept stays in the fd store, process %d", st.Store)
+		p.say("Ending; the fd store, process %d, keeps the memory; kill %d to free it", st.Store, st.Store)
 	case <-s.Done():
 		err = s.Err()
-	}
-	if errors.Is(err, keeper.ErrYielded) {
-		p.say("Another keeper has taken over")
-		err = nil
 	}
 	return errors.Join(err, s.Close())
 }
 
-// openKeeper starts the keeper, in the place of another one if that is wanted.
+// takeBack waits until the keeper that takes over serves, and then returns nil. If that one
+// fails first, this process becomes the keeper again.
+func (p *program) takeBack(ctx context.Context, opts keeper.Options) (*keeper.Server, error) {
+	step, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	s, err := keeper.TakeBack(step, opts)
+	switch {
+	case ctx.Err() != nil:
+		return nil, s.Close()
+	case err != nil:
+		return nil, err
+	case s == nil:
+		p.say("Another keeper has taken over")
+	default:
+		fmt.Fprintf(os.Stderr, "%s: the keeper that was taking over has failed: this one goes on\n", p.command)
+	}
+	return s, nil
+}
+
+// openKeeper starts the keeper; with takeOver, in the place of another one.
 func (p *program) openKeeper(ctx context.Context, opts keeper.Options, takeOver bool) (*keeper.Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -98,7 +139,7 @@ func (p *program) openKeeper(ctx context.Context, opts keeper.Options, takeOver 
 	}
 	s, err := keeper.Open(ctx, opts)
 	if errors.Is(err, keeper.ErrBusy) || errors.Is(err, sock.ErrInUse) {
-		return nil, fmt.Errorf("%w; --take-over ends it and goes on in its place", err)
+		return nil, fmt.Errorf("%w; to take its place, use --take-over", err)
 	}
 	return s, err
 }

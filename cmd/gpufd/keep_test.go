@@ -137,12 +137,12 @@ func TestHold(t *testing.T) {
 	no := u.says(4, "drain", "w", "--timeout", "300ms")["error"].(map[string]any)
 	require.Equal(t, float64(h.Process.Pid), no["holders"].([]any)[0].(map[string]any)["pid"])
 	require.Equal(t, "draining", u.stat("w")["state"])
-	u.fails(1, "w, version 1, is draining", "get", "w", "--verify")
-	require.Contains(t, u.does("drain", "w", "--undo"), "drains no more")
+	u.fails(1, `"w" is draining`, "get", "w", "--verify")
+	require.Contains(t, u.does("drain", "w", "--undo"), "is served again")
 	u.does("get", "w", "--verify", "--hold", "1ms")
 
 	u.does("put", "w", "a") // the holder's version is retired now
-	u.fails(4, "is still held by 1 process", "drain", "--device", "0", "--timeout", "300ms")
+	u.fails(4, fmt.Sprintf("w, version 1, has 1000 bytes there, which is retired and is free when PID %d let go", h.Process.Pid), "drain", "--device", "0", "--timeout", "300ms")
 	code, out := h.stop(syscall.SIGTERM)
 	require.Zero(t, code)
 	require.Contains(t, out, `"ok":true`)
@@ -163,9 +163,7 @@ func TestNoRoom(t *testing.T) {
 	u := newKept(t, "GPUFD_SOFT_MEMORY=8MiB", "GPUFD_SOFT_DIR="+dir)
 	u.write("a", data(5<<20, 1))
 	u.does("put", "w", "a")
-	h := u.start("get", "w", "--hold", "1m", "--json")
-	h.object()
-	u.until(func() bool { return len(u.stat("w")["holders"].([]any)) == 1 })
+	h := u.holds("w")
 	no := u.says(4, "put", "w", "a", "--timeout", "300ms")["error"].(map[string]any)
 	require.Equal(t, "no-room", no["code"])
 	require.Equal(t, float64(h.Process.Pid), no["holders"].([]any)[0].(map[string]any)["pid"])
@@ -180,6 +178,29 @@ func TestNoRoom(t *testing.T) {
 	_, _ = h.stop(syscall.SIGINT)
 	u.does("get", "w", "--verify")
 	u.does("drain", "w")
+	u.does("put", "w", "a")
+}
+
+// Without room those are named who have a version that was replaced, and what frees it.
+func TestNoRoomForARetiredVersion(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "gpufd-soft-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	u := newKept(t, "GPUFD_SOFT_MEMORY=8MiB", "GPUFD_SOFT_DIR="+dir)
+	u.write("a", data(3<<20, 1))
+	u.does("put", "w", "a")
+	h := u.holds("w")
+	u.does("put", "w", "a")
+	no := u.says(4, "put", "w", "a", "--timeout", "300ms")["error"].(map[string]any)
+	require.Equal(t, float64(h.Process.Pid), no["holders"].([]any)[0].(map[string]any)["pid"])
+	for _, words := range []string{
+		"w, version 2, has 3145728 bytes there, which nobody holds (gpufd drain w frees them)",
+		fmt.Sprintf("w, version 1, has 3145728 bytes there, which is retired and is free when PID %d let go", h.Process.Pid),
+	} {
+		require.Contains(t, no["message"], words)
+	}
+	_, _ = h.stop(syscall.SIGTERM)
 	u.does("put", "w", "a")
 }
 
@@ -231,4 +252,22 @@ func TestDamaged(t *testing.T) {
 	require.Equal(t, "damaged", no["error"].(map[string]any)["code"])
 	u.does("put", "w", "a")
 	u.does("get", "w", "--verify")
+}
+
+// Where the containers of a claim have a directory together, keeper and clients meet there,
+// unless somebody says where. The keeper makes a directory of its own in it.
+func TestDirectoryOfAClaim(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	claim := filepath.Join(u.dir, "claim")
+	require.NoError(t, os.Mkdir(claim, 0o777))
+	require.NoError(t, os.Chmod(claim, 0o777))
+	u.env = append(u.env, "GPUFD_SOCKET=", "NVIDIA_DRA_LOCAL_IPC_DIR="+claim)
+	u.keeper()
+	u.write("a", data(1000, 1))
+	u.does("put", "w", "a")
+	require.FileExists(t, filepath.Join(claim, "gpufd", "keeper.sock.ctl"))
+	u.fails(1, "relative", "ls", "--socket", "relative", "--timeout", "500ms")
+	u.env = append(u.env, "NVIDIA_DRA_LOCAL_IPC_DIR=not/absolute", "XDG_RUNTIME_DIR="+u.dir)
+	u.fails(1, filepath.Join(u.dir, "gpufd", "keeper.sock"), "ls", "--timeout", "500ms")
 }

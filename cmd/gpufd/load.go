@@ -13,7 +13,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A load is files that go into one buffer.
+// A load is the files that go into one buffer.
 type load struct {
 	size     uint64
 	table    json.RawMessage
@@ -55,6 +55,9 @@ func openAll(sources []source) (loads []*load, err error) {
 func openLoad(paths []string) (*load, error) {
 	if areTensors(paths) {
 		m, err := safetensors.Open(paths...)
+		if errors.Is(err, safetensors.ErrFormat) {
+			return nil, fmt.Errorf("%w; get a whole file, or, if it is of another kind, give it a name without .safetensors: then put keeps its bytes", err)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +70,7 @@ func openLoad(paths []string) (*load, error) {
 
 func (l *load) check(err error, paths []string) error {
 	if err == nil && l.size == 0 {
-		err = fmt.Errorf("%s: there is nothing in it to keep", strings.Join(paths, ", "))
+		err = fmt.Errorf("%s: nothing to keep: it is empty", strings.Join(paths, ", "))
 	}
 	if err != nil {
 		_ = l.close()
@@ -75,7 +78,7 @@ func (l *load) check(err error, paths []string) error {
 	return err
 }
 
-// areTensors says whether files are taken for safetensors: by their names.
+// areTensors reports whether files are safetensors, by their names.
 func areTensors(paths []string) bool {
 	for _, path := range paths {
 		info, err := os.Stat(path)
@@ -87,7 +90,7 @@ func areTensors(paths []string) bool {
 	return true
 }
 
-// openBytes plans a buffer of files one behind the other.
+// openBytes plans a buffer of files, one after the other.
 func openBytes(paths []string) (l *load, err error) {
 	var open []*os.File
 	closeAll := func() error {

@@ -18,7 +18,7 @@ import (
 
 func (p *program) lsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List the names that are kept", Args: p.args(0, 0, "no arguments"),
+		Use: "ls", SuggestFor: []string{"list"}, Short: "List the names that are kept", Args: p.args(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return p.ask(c, func(ctx context.Context, k *keeper.Client) error {
 				names, err := k.List(ctx)
@@ -60,7 +60,7 @@ func (p *program) list(names []keeper.Info) {
 
 func (p *program) statCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "stat NAME", Short: "Say what is kept under a name, and who has it", Args: p.args(1, 1, "a name"),
+		Use: "stat NAME", Short: "Show what is kept under a name, and which processes have it", Args: p.args(1, 1, "a name"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return p.ask(c, func(ctx context.Context, k *keeper.Client) error {
 				n, err := k.Stat(ctx, args[0])
@@ -78,7 +78,7 @@ func (p *program) statCommand() *cobra.Command {
 	}
 }
 
-// describe prints all of a name for people.
+// describe prints everything about a name for people.
 func (p *program) describe(n keeper.Info) {
 	p.say("%s, version %d: %s, %s", n.Name, n.Version, n.State, cli.Human(n.Bytes))
 	if n.ReservedBytes > 0 {
@@ -101,7 +101,7 @@ func (p *program) describe(n keeper.Info) {
 		p.say("  held by %s", holder(h))
 	}
 	for _, r := range n.Retired {
-		p.say("  retired version %d: %s", r.Version, cli.Human(r.Bytes))
+		p.say("  %s version %d: %s", map[bool]string{false: "retired", true: "given up"}[r.Gone], r.Version, cli.Human(r.Bytes))
 		for _, h := range r.Holders {
 			p.say("    held by %s", holder(h))
 		}
@@ -109,7 +109,7 @@ func (p *program) describe(n keeper.Info) {
 	p.say("  rm frees %s", cli.Human(n.FreesBytes))
 }
 
-// holder is a process that has memory, for people.
+// holder describes a process that has memory, for people.
 func holder(h keeper.Holder) string {
 	text := fmt.Sprintf("PID %d of uid %d, %s, part %d, since %s", h.PID, h.UID, h.Access, h.Part, h.Since.Format(time.RFC3339))
 	switch {
@@ -117,13 +117,15 @@ func holder(h keeper.Holder) string {
 		return text + ", which has died"
 	case h.Lost:
 		return text + ", whose connection is lost"
+	case h.Revoked:
+		return text + ", which was told to release it and still runs"
 	}
 	return text
 }
 
 func (p *program) rmCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME…", Short: "Give names up; readers keep what they have mapped", Args: p.args(1, -1, "one name at least"),
+		Use: "rm NAME…", SuggestFor: []string{"remove", "delete"}, Short: "Remove names; readers keep what they have mapped", Args: p.args(1, -1, "one name at least"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return p.ask(c, func(ctx context.Context, k *keeper.Client) error {
 				var failed []error
@@ -145,7 +147,7 @@ func (p *program) rmCommand() *cobra.Command {
 
 func (p *program) watchCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "watch [NAME]", Short: "Print what happens to a name, or to all, until a signal comes", Args: p.args(0, 1, "one name at most"),
+		Use: "watch [NAME]", Short: "Print what happens to a name, or to all names, until a signal comes", Args: p.args(0, 1, "one name at most"),
 		RunE: func(c *cobra.Command, args []string) error {
 			k, err := p.connect(c.Context())
 			if err != nil {
@@ -166,7 +168,7 @@ func (p *program) watchCommand() *cobra.Command {
 	}
 }
 
-// event is what happened, for people.
+// event describes an event for people.
 func event(e keeper.Event) string {
 	text := e.Time.Format(time.RFC3339) + " " + e.Name + " " + e.Kind
 	if e.Version > 0 {

@@ -213,6 +213,15 @@ func (u *user) stat(name string) map[string]any {
 	return u.says(0, "stat", name)
 }
 
+// holds is a process that has a name mapped, as the keeper knows.
+func (u *user) holds(name string) *running {
+	u.t.Helper()
+	h := u.start("get", name, "--hold", "1m", "--json")
+	h.object()
+	u.until(func() bool { return len(u.stat(name)["holders"].([]any)) == 1 })
+	return h
+}
+
 // write makes a file of the user.
 func (u *user) write(name string, content []byte) string {
 	u.t.Helper()
@@ -242,4 +251,15 @@ func data(n, from int) []byte {
 		b[i] = byte(i*7 + i>>8 + from)
 	}
 	return b
+}
+
+// What logs while the program is initialised is silenced before.
+func TestQuietBegin(t *testing.T) {
+	t.Parallel()
+	u := newUser(t, "GODEBUG=inittrace=1")
+	_, _, errs := u.run("version")
+	quiet := strings.Index(errs, "init github.com/gpufd/gpufd/cmd/gpufd/internal/quiet @")
+	metrics := strings.Index(errs, "init github.com/VictoriaMetrics/metrics @")
+	require.NotEqual(t, -1, quiet, errs)
+	require.Greater(t, metrics, quiet, errs)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"github.com/gpufd/gpufd/internal/cli"
@@ -11,7 +12,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// An output is where a command prints. It remembers that it could not, and tells once.
+// An output is where a command prints. It remembers its first failure, and tells it once.
 type output struct {
 	w      io.Writer
 	failed func(error)
@@ -31,17 +32,17 @@ func (o *output) Write(b []byte) (int, error) {
 		o.err = fmt.Errorf("writing the output: %w", err)
 		o.failed(o.err)
 	}
-	return n, err
+	return n, o.err
 }
 
-// failure is why not all was written, or nil.
+// failure returns why not everything was written, or nil.
 func (o *output) failure() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.err
 }
 
-// exitCode is that of all programs, which know no keeper's errors.
+// exitCode is cli.ExitCode, with the errors of a keeper.
 func exitCode(err error) int {
 	code := cli.ExitCode(err)
 	var no *keeper.Error
@@ -51,13 +52,13 @@ func exitCode(err error) int {
 	switch no.Code {
 	case "bad-request":
 		return cli.ExitUsage
-	case "no-room", "expired", "store-lost":
+	case "no-room", "expired", "store-lost", "store-silent", "unknown":
 		return cli.ExitPeer
 	}
 	return code
 }
 
-// errorFields is an error in JSON.
+// errorFields returns an error for JSON.
 func errorFields(err error, text string) cli.Fields {
 	f := cli.Fields{"message": text}
 	var no *keeper.Error
@@ -70,14 +71,24 @@ func errorFields(err error, text string) cli.Fields {
 	return f
 }
 
-// explain is an error in one line, with what to do about it.
+// explain returns an error on one line, with what to do about it.
 func (p *program) explain(err error) string {
 	text := cli.OneLine(err)
 	switch {
+	case strings.HasPrefix(p.command, "gpufd channel"):
+		return text
 	case errors.Is(err, sock.ErrNoListener):
-		text += "; start a keeper with gpufd keeper, or name its socket by --socket or " + socketEnv
+		text += "; start a keeper with gpufd keeper, or name its socket with --socket or " + socketEnv
 	case errors.Is(err, errNoAnswer):
 		text += "; start the keeper again with gpufd keeper, or wait longer with --timeout"
+	case isNotThere(err):
+		text += "; list what is there: gpufd ls"
 	}
 	return text
+}
+
+// isNotThere reports whether the keeper has no such name.
+func isNotThere(err error) bool {
+	var no *keeper.Error
+	return errors.As(err, &no) && no.Code == "not-found"
 }

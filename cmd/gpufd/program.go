@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,30 +19,33 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/sock"
 )
 
-// A program is one run of gpufd: the flags that all commands have, and where it prints.
+// A program is one run of gpufd: the flags of all commands, and where it prints.
 type program struct {
 	socket  string
 	driver  string
 	json    bool
 	timeout time.Duration
 	stdout  io.Writer
+	stderr  io.Writer
 	out     *output     // to stdout
 	people  *cli.Output // on out, for what people read
 	command string
 	result  cli.Fields // of the last line of --json, if the command has one
+	told    bool       // the last line has the result even if there is an error
 }
 
 // socketEnv has the default of --socket.
 const socketEnv = "GPUFD_SOCKET"
 
-// run is the whole program, and returns the exit code. A signal, or an output that takes
-// no more, ends the command in order; a second signal ends the program at once.
+// run is the whole program, and returns the exit code. A signal, or an output that fails,
+// ends the command in order; a second signal ends the program at once.
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	p := &program{stdout: stdout, command: "gpufd", out: &output{w: stdout, failed: cancel}}
+	p := &program{stdout: stdout, stderr: stderr, command: "gpufd", out: &output{w: stdout, failed: cancel}}
 	p.people = cli.NewOutput(p.out, false)
 	signals, stop := cli.Notified()
 	defer stop()
@@ -55,15 +60,28 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err != nil && errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	if strings.HasPrefix(fmt.Sprint(err), "unknown command") { // cobra has no name for it
-		err = cli.Usagef("%w; see gpufd --help", err)
+	if m := unknownCommand.FindStringSubmatch(fmt.Sprint(err)); m != nil {
+		err = unknown(root, m[1])
 	}
-	p.json = p.json || slices.Contains(args, "--json") // also where a flag before it is wrong
+	p.json = p.json || slices.Contains(args, "--json") // even if a flag before it is wrong
 	return p.finish(err, stderr)
 }
 
-// end ends the command when a signal comes, and the program when another does, until over
-// is closed.
+// unknownCommand matches cobra's error, for which it has no name.
+var unknownCommand = regexp.MustCompile(`^unknown command "(.*)" for "gpufd"$`)
+
+// unknown returns the error of a subcommand that is not there, with the names that are like it.
+func unknown(c *cobra.Command, name string) error {
+	c.SuggestionsMinimumDistance = min(2, len(name)/2) // else ls is like put
+	text := fmt.Sprintf("unknown command %q", name)
+	if like := c.SuggestionsFor(name); len(like) > 0 {
+		text += " (did you mean " + strings.Join(like, " or ") + "?)"
+	}
+	return cli.Usagef("%s; see %s --help", text, c.CommandPath())
+}
+
+// end ends the command when a signal comes, and the program when a second one comes, until
+// over is closed.
 func (p *program) end(signals <-chan os.Signal, over <-chan struct{}, cancel context.CancelCauseFunc, stderr io.Writer) {
 	for first := true; ; first = false {
 		select {
@@ -93,7 +111,12 @@ func (p *program) finish(err error, stderr io.Writer) int {
 	}
 	code, text := exitCode(err), p.explain(err)
 	if p.json {
-		p.object(cli.Fields{"event": "result", "ok": false, "exit": code, "error": errorFields(err, text)})
+		fields := cli.Fields{}
+		if p.told {
+			fields = p.result
+		}
+		fields["event"], fields["ok"], fields["exit"], fields["error"] = "result", false, code, errorFields(err, text)
+		p.object(fields)
 	}
 	fmt.Fprintf(stderr, "%s: %s\n", p.command, text)
 	return code
@@ -119,17 +142,17 @@ func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gpufd",
 		Short: "Keep GPU memory that outlives its processes",
-		Long: `gpufd keeps GPU memory that outlives its processes: an inference server that
-restarts takes its weights from a keeper, and does not load them again.
+		Long: `gpufd keeps GPU memory alive when the processes that use it end. An inference
+server that restarts gets its weights from a keeper and need not load them again.
 
   gpufd keeper &                      # keeps descriptors; needs no GPU
-  gpufd put llama model.safetensors   # loads the file into GPU memory, and leaves
+  gpufd put llama model.safetensors   # loads the file into GPU memory, and exits
   gpufd get llama --verify            # attaches, and computes the digest
 
 Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 2 usage; 3 this machine cannot; 4 timed out or the peer was lost.`,
 		Version:       cli.Version(),
-		SilenceErrors: true, SilenceUsage: true,
+		SilenceErrors: true, SilenceUsage: true, DisableSuggestions: true, // unknown makes them
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			p.command = c.CommandPath()
 			return p.check(c)
@@ -137,19 +160,19 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 	}
 	root.SetVersionTemplate("gpufd {{.Version}}\n")
 	f := root.PersistentFlags()
-	f.StringVar(&p.socket, "socket", os.Getenv(socketEnv), "the keeper's socket; the default is that of "+socketEnv+", else "+defaultSocket())
-	f.BoolVar(&p.json, "json", false, "print JSON objects, one a line")
-	f.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest time to wait for others, and for room")
+	f.StringVar(&p.socket, "socket", os.Getenv(socketEnv), "the keeper's socket; the default is "+socketEnv+", or else "+defaultSocket())
+	f.BoolVar(&p.json, "json", false, "print JSON objects, one per line")
+	f.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest time to wait for other processes, and for free memory")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		p.command = c.CommandPath()
 		return cli.Usagef("%s; see %s --help", wanted(err), c.CommandPath())
 	})
 	root.AddCommand(p.keeperCommand(), p.putCommand(), p.getCommand(), p.lsCommand(), p.statCommand(), p.rmCommand(),
-		p.drainCommand(), p.watchCommand(), p.versionCommand())
+		p.drainCommand(), p.quarantineCommand(), p.watchCommand(), p.channelCommand(), p.doctorCommand(), p.versionCommand())
 	return root
 }
 
-// wanted is what is wrong with a flag, with what it takes.
+// wanted returns what is wrong with a flag, and what the flag takes.
 func wanted(err error) string {
 	var bad *pflag.InvalidValueError
 	if !errors.As(err, &bad) {
@@ -165,7 +188,7 @@ func wanted(err error) string {
 	return fmt.Sprintf("--%s %q: want %s", f.Name, bad.GetValue(), what)
 }
 
-// check is for the flags that all commands have.
+// check checks the flags of all commands.
 func (p *program) check(c *cobra.Command) error {
 	switch {
 	case p.timeout <= 0:
@@ -180,28 +203,72 @@ func (p *program) check(c *cobra.Command) error {
 	return nil
 }
 
-// args wants so many arguments, and says what they are.
+// args returns a check of the number of arguments, whose error says what they are.
 func (p *program) args(least, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		p.command = c.CommandPath()
 		if len(args) < least || most >= 0 && len(args) > most {
-			return cli.Usagef("want %s; see %s --help", what, c.CommandPath())
+			return cli.Usagef("want %s: %s given; see %s --help", what, were(len(args)), c.CommandPath())
 		}
 		return nil
 	}
 }
 
-// errNoAnswer says that a keeper's socket is there, and that nobody answers at it.
+// were says how many arguments there were.
+func were(n int) string {
+	switch n {
+	case 0:
+		return "none was"
+	case 1:
+		return "1 was"
+	}
+	return fmt.Sprintf("%d were", n)
+}
+
+// errNoAnswer says that a keeper's socket is there, but nobody answers.
 var errNoAnswer = errors.New("the keeper does not answer")
 
-// within is the command's context with the bound of --timeout.
+// within returns the command's context, bounded by --timeout.
 func (p *program) within(c *cobra.Command) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.Context(), p.timeout)
 }
 
+// A keeper that is not there may have been started just before. So a command looks for it for
+// keeperComes, or for --timeout if that is shorter, and says after tellAfter that it waits.
+const (
+	keeperComes = 5 * time.Second
+	dialPause   = 20 * time.Millisecond
+	tellAfter   = time.Second
+)
+
+// find connects to the keeper, if need be once it is there.
+func (p *program) find(ctx context.Context) (*keeper.Client, error) {
+	late := time.NewTimer(keeperComes)
+	defer late.Stop()
+	for {
+		k, err := keeper.Dial(ctx, p.socket)
+		if !errors.Is(err, sock.ErrNoListener) || errors.Is(err, syscall.ENOTDIR) {
+			return k, err
+		}
+		select {
+		case <-time.After(dialPause):
+		case <-late.C:
+			return nil, fmt.Errorf("no keeper came within %s: %w", keeperComes, err)
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return nil, context.Cause(ctx)
+			}
+			return nil, fmt.Errorf("no keeper came within %s: %w", p.timeout, err)
+		}
+	}
+}
+
 // dial connects to the keeper, and finds out whether it answers.
 func (p *program) dial(ctx context.Context) (*keeper.Client, error) {
-	k, err := keeper.Dial(ctx, p.socket)
+	defer time.AfterFunc(tellAfter, func() {
+		fmt.Fprintf(p.stderr, "%s: waiting for the keeper at %s (start one: gpufd keeper)\n", p.command, p.socket)
+	}).Stop()
+	k, err := p.find(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +290,7 @@ func (p *program) connect(ctx context.Context) (*keeper.Client, error) {
 
 // driverFlag adds --driver to a command that uses one.
 func (p *program) driverFlag(c *cobra.Command) {
-	c.Flags().StringVar(&p.driver, "driver", cli.DefaultDriver(), "driver to use, auto|cuda|soft; auto takes the software driver only where there is no GPU")
+	c.Flags().StringVar(&p.driver, "driver", cli.DefaultDriver(), "driver to use, auto|cuda|soft; auto uses the software driver only if there is no GPU")
 }
 
 // open opens the driver.

@@ -26,18 +26,18 @@ func (p *program) putCommand() *cobra.Command {
 	var f putFlags
 	cmd := &cobra.Command{
 		Use:   "put NAME (FILE… | --part I@DEVICE=PATH…)",
-		Short: "Load files into GPU memory, have the keeper keep it, and leave",
-		Long: `put loads files into GPU memory and hands that to the keeper, as the next version of
-NAME. Files of safetensors, several or a directory of them, become one buffer with a table
-of its tensors. Where one of the files is of another kind, all are bytes, one behind the
-other.
+		Short: "Load files into GPU memory, and hand it to the keeper",
+		Long: `put loads files into GPU memory and hands the memory to the keeper, as the next version
+of NAME. One or more safetensors files, or a directory of them, become one buffer with a
+table of its tensors. If any file is of another kind, put keeps all of them as bytes, one
+after the other.
 
-A version may have several parts, each on one device: with --part for each, or with a
---transaction that several calls of put name, of --parts parts in all. The last part that
-comes commits the version; until then readers have the one before.
+A version may have several parts, each on one device. Give a --part for each; or call put
+several times with the same --transaction, and the number of all parts in --parts. The
+last part commits the version; until then readers get the version before.
 
-Where the device has no room put waits as long as --timeout says. Loading may take longer
-than that, as long as it goes on. A transaction that is not whole is given up after an
+If the device has no room, put waits for --timeout. Loading may take longer than that, as
+long as it makes progress. An incomplete transaction is given up after an
 hour, or after a --timeout that was given.`,
 		Args: p.args(1, -1, "a name, and files or --part"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -47,10 +47,10 @@ hour, or after a --timeout that was given.`,
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.device, "device", "0", "the device to load to, an ordinal or a UUID")
-	fl.StringArrayVar(&f.parts, "part", nil, "part `I@DEVICE=PATH`: part I of the version, on a device, of a file or directory")
+	fl.StringArrayVar(&f.parts, "part", nil, "load a file or directory to a device as part I of the version, `I@DEVICE=PATH`")
 	fl.StringVar(&f.transaction, "transaction", "", "the `name` of a version that several calls put together")
-	fl.IntVar(&f.of, "parts", 0, "how many parts the version has in all")
-	fl.StringArrayVar(&f.labels, "label", nil, "a label `K=V` of the version; may come several times")
+	fl.IntVar(&f.of, "parts", 0, "number of parts of the version in all")
+	fl.StringArrayVar(&f.labels, "label", nil, "label the version: `K=V` gives the key K the value V; may be given several times")
 	fl.Uint64Var(&f.expect, "expect-version", 0, "put only if the current version is `V`; 0 is none")
 	p.driverFlag(cmd)
 	return cmd
@@ -63,17 +63,17 @@ type source struct {
 	paths  []string
 }
 
-// sources reads what the command line says of the parts.
+// sources reads the parts from the command line.
 func (f *putFlags) sources(files []string) ([]source, error) {
 	switch {
 	case len(files) > 0 && len(f.parts) > 0:
 		return nil, cli.Usagef("want files or --part, not both")
 	case len(files) == 0 && len(f.parts) == 0:
-		return nil, cli.Usagef("nothing to put: want files, or --part I@DEVICE=PATH")
+		return nil, cli.Usagef("nothing to put: want files, or --part I@DEVICE=PATH; see gpufd put --help")
 	case len(files) > 0:
 		return []source{{0, f.device, files}}, nil
 	case f.given("device"):
-		return nil, cli.Usagef("want --device or --part, not both: a --part says its device")
+		return nil, cli.Usagef("want --device or --part, not both: a --part names its device")
 	}
 	var all []source
 	seen := map[int]bool{}
@@ -85,7 +85,7 @@ func (f *putFlags) sources(files []string) ([]source, error) {
 			return nil, cli.Usagef("--part %q: want I@DEVICE=PATH, such as 0@0=model.safetensors", text)
 		}
 		if seen[i] {
-			return nil, cli.Usagef("--part %d is there twice", i)
+			return nil, cli.Usagef("--part %d was given twice", i)
 		}
 		seen[i] = true
 		all = append(all, source{i, device, []string{path}})
@@ -93,7 +93,7 @@ func (f *putFlags) sources(files []string) ([]source, error) {
 	return all, nil
 }
 
-// request is what the keeper is asked.
+// request returns what to ask the keeper.
 func (f *putFlags) request(name string, sources []source) (want keeper.Put, err error) {
 	want = keeper.Put{Name: name, Parts: f.of, Transaction: f.transaction}
 	if !f.given("parts") {
@@ -105,13 +105,13 @@ func (f *putFlags) request(name string, sources []source) (want keeper.Put, err 
 	case f.transaction == "" && f.given("transaction"):
 		return want, cli.Usagef("--transaction wants a name")
 	case f.transaction == "" && want.Parts != len(sources):
-		return want, cli.Usagef("--parts %d, and %d are here: name the --transaction that the others belong to", want.Parts, len(sources))
+		return want, cli.Usagef("--parts %d, but parts given here: %d; for the others, name a --transaction", want.Parts, len(sources))
 	case f.transaction != "" && !f.given("parts"):
 		return want, cli.Usagef("--transaction wants --parts: how many parts the version has in all")
 	}
 	for _, s := range sources {
 		if s.index >= want.Parts {
-			return want, cli.Usagef("part %d of %d: they count from 0", s.index, want.Parts)
+			return want, cli.Usagef("part %d of %d: parts count from 0", s.index, want.Parts)
 		}
 	}
 	if f.given("expect-version") {
@@ -130,7 +130,7 @@ func parseLabels(texts []string) (map[string]string, error) {
 			return nil, cli.Usagef("--label %q: want K=V", text)
 		}
 		if _, twice := labels[k]; twice {
-			return nil, cli.Usagef("--label %s is there twice", k)
+			return nil, cli.Usagef("--label %s was given twice", k)
 		}
 		labels[k] = v
 	}
@@ -172,7 +172,7 @@ func (p *program) put(ctx context.Context, name string, files []string, f putFla
 	return idle.explain(p.keepAll(idle.ctx, k, want, parts))
 }
 
-// parts are what the keeper is to keep: loads, each on its device.
+// parts loads the parts, each on its device.
 func (p *program) parts(sources []source, loads []*load, idle *idle) (parts []keeper.Part, err error) {
 	drv, err := p.open()
 	if err != nil {
@@ -201,15 +201,15 @@ func (p *program) keepAll(ctx context.Context, k *keeper.Client, want keeper.Put
 	if err != nil {
 		return err
 	}
-	took, total := time.Since(start).Seconds(), uint64(0)
+	took, total := time.Since(start), uint64(0)
 	for _, part := range parts {
 		total += part.Size
 	}
-	p.result = cli.Fields{"name": want.Name, "version": kept.Version, "missing": kept.Missing, "digests": kept.Digests, "bytes": total, "seconds": took}
+	p.result = cli.Fields{"name": want.Name, "version": kept.Version, "missing": kept.Missing, "digests": kept.Digests, "bytes": total, "seconds": took.Seconds()}
 	if kept.Version == 0 {
-		p.say("%s: %s, %s in %.1f s; %s to come", want.Name, cli.Count(len(parts), "part"), cli.Human(total), took, cli.Count(kept.Missing, "part"))
+		p.say("%s: %s, %s in %s; %s to come", want.Name, cli.Count(len(parts), "part"), cli.Human(total), cli.Brief(took), cli.Count(kept.Missing, "part"))
 		return nil
 	}
-	p.say("%s: version %d, %s in %.1f s", want.Name, kept.Version, cli.Human(total), took)
+	p.say("%s: version %d, %s in %s", want.Name, kept.Version, cli.Human(total), cli.Brief(took))
 	return nil
 }

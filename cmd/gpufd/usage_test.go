@@ -18,13 +18,18 @@ func TestUsage(t *testing.T) {
 	u := newUser(t)
 	u.write("a", data(10, 0))
 	for _, c := range []struct{ args, why string }{
-		{"nope", "unknown command"},
+		{"nope", `unknown command "nope"; see gpufd --help`},
+		{"lst", `unknown command "lst" (did you mean ls?); see gpufd --help`},
+		{"start", "did you mean keeper"},
+		{"channel wirte", `unknown command "wirte" (did you mean write?); see gpufd channel --help`},
+		{"channel", "want write or read: none was given"},
 		{"ls --nope", "unknown flag: --nope; see gpufd ls --help"},
 		{"ls extra", "want no arguments"},
 		{"ls --timeout 0", "--timeout 0s: want more than 0"},
 		{"ls --timeout soon", `--timeout "soon": want a duration`},
 		{"ls --socket " + strings.Repeat("a", 200), "take a shorter directory"},
-		{"stat", "want a name"},
+		{"stat", "want a name: none was given; see gpufd stat --help"},
+		{"stat a b", "want a name: 2 were given"},
 		{"rm", "want one name at least"},
 		{"drain", "want a name or --device"},
 		{"drain w --device 0", "want a name or --device"},
@@ -35,16 +40,16 @@ func TestUsage(t *testing.T) {
 		{"put w --part 0@0", "want I@DEVICE=PATH"},
 		{"put w --part x@0=a", "want I@DEVICE=PATH"},
 		{"put w --part -1@0=a", "want I@DEVICE=PATH"},
-		{"put w --part 0@0=a --part 0@1=a", "--part 0 is there twice"},
-		{"put w --part 1@0=a", "they count from 0"},
+		{"put w --part 0@0=a --part 0@1=a", "--part 0 was given twice"},
+		{"put w --part 1@0=a", "parts count from 0"},
 		{"put w --part 0@0=a --device 1", "--device or --part"},
 		{"put w a --parts 0", "want 1 or more"},
-		{"put w a --parts 2", "name the --transaction"},
+		{"put w a --parts 2", "name a --transaction"},
 		{"put w a --transaction t", "--transaction wants --parts"},
 		{"put w a --transaction= --parts 1", "--transaction wants a name"},
 		{"put w a --label k", "want K=V"},
 		{"put w a --label =v", "want K=V"},
-		{"put w a --label k=1 --label k=2", "--label k is there twice"},
+		{"put w a --label k=1 --label k=2", "--label k was given twice"},
 		{"put w a --expect-version -1", "want a whole number, 0 or more"},
 		{"put w a --driver other", "want auto, cuda or soft"},
 		{"get w", "want -o FILE, --verify or --hold"},
@@ -52,9 +57,13 @@ func TestUsage(t *testing.T) {
 		{"get w --all --part 0 -o d", "not both"},
 		{"get w --part -1 --verify", "want 0 or more"},
 		{"get w --hold -1s", "want 0 or more"},
+		{"get w --verify --allow-uid ,", "want numbers or names, separated by commas"},
 		{"get w -o .", "is a directory"},
-		{"get w --all -o a", "is no directory"},
-		{"get w -o /dev/null", "is no regular file"},
+		{"get w --all -o a", "is not a directory"},
+		{"get w -o /dev/null", "is not a regular file"},
+		{"doctor 201 --with 1", "only one of"},
+		{"doctor --as 1", "want --with"},
+		{"doctor --allow-uid x --offer s", "allow-uid"},
 		{"keeper --policy nothing", "no such file"},
 		{"keeper --policy a", "policy"},
 	} {
@@ -74,11 +83,11 @@ func TestFilesThatCannotBePut(t *testing.T) {
 	u.write("bad.safetensors", data(100, 0))
 	require.NoError(t, syscall.Mkfifo(filepath.Join(u.dir, "fifo"), 0o600))
 	u.fails(1, "no such file", "put", "w", "missing")
-	u.fails(1, "empty: there is nothing in it to keep", "put", "w", "empty")
+	u.fails(1, "empty: nothing to keep: it is empty", "put", "w", "empty")
 	u.fails(1, "want a file", "put", "w", "fifo")
 	u.fails(1, "want a file", "put", "w", "dir/readme", "dir")
 	u.fails(1, "there are no *.safetensors in dir", "put", "w", "dir")
-	u.fails(1, "bad.safetensors", "put", "w", "bad.safetensors")
+	u.fails(1, "give it a name without .safetensors", "put", "w", "bad.safetensors")
 	require.Contains(t, u.says(1, "put", "w", "missing")["error"].(map[string]any)["message"], "missing")
 }
 
@@ -106,14 +115,44 @@ func TestNoKeeper(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
 	for _, c := range []string{"ls", "stat w", "rm w", "drain w", "watch", "get w --verify", "drain --device 0"} {
-		u.fails(1, "start a keeper with gpufd keeper", strings.Fields(c)...)
+		u.fails(1, "no keeper came within 50ms", append(strings.Fields(c), "--timeout", "500ms")...)
 	}
+	u.fails(1, "start a keeper with gpufd keeper", "ls", "--timeout", "500ms")
+	u.write("file", data(10, 0))
+	u.fails(1, "not a directory", "ls", "--socket", "file/s") // at once: nobody will listen there
 	dead, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(u.dir, "s.ctl"), Net: "unixpacket"})
 	require.NoError(t, err)
 	dead.SetUnlinkOnClose(false)
 	require.NoError(t, dead.Close())
-	u.fails(1, "start a keeper with gpufd keeper", "ls")
-	require.Contains(t, u.says(1, "ls")["error"].(map[string]any)["message"], "start a keeper")
+	u.fails(1, "start a keeper with gpufd keeper", "ls", "--timeout", "500ms")
+	require.Contains(t, u.says(1, "ls", "--timeout", "500ms")["error"].(map[string]any)["message"], "start a keeper")
+}
+
+// A command that comes before the keeper waits for it, and says so after a while.
+func TestKeeperComesLater(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	early := u.start("ls")
+	const waits = "gpufd ls: waiting for the keeper at "
+	u.until(func() bool { return strings.Contains(early.err.String(), waits) })
+	u.keeper()
+	code, out := early.end()
+	require.Zero(t, code, early.err.String())
+	require.Contains(t, out, "NAME")
+	require.Equal(t, waits+u.dir+"/s (start one: gpufd keeper)\n", early.err.String())
+	u.fails(1, "list what is there: gpufd ls", "get", "w", "--verify")
+	u.fails(1, "list what is there: gpufd ls", "stat", "w")
+}
+
+// A command that waits for a keeper heeds a signal.
+func TestWaitForKeeperIsInterrupted(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	r := u.start("ls")
+	u.until(func() bool { return strings.Contains(r.err.String(), "waiting for the keeper") })
+	code, _ := r.stop(syscall.SIGTERM)
+	require.Equal(t, 1, code)
+	require.Contains(t, r.err.String(), "gpufd ls: interrupted")
 }
 
 // A keeper that is killed leaves its sockets with the fd store: nobody answers there, and
@@ -154,7 +193,7 @@ func TestKeeperTwice(t *testing.T) {
 	code, out := second.stop(syscall.SIGINT)
 	require.Zero(t, code)
 	require.Contains(t, out, `"event":"result"`)
-	u.fails(1, "no such directory", "keeper", "--socket", "/nothing/s")
+	u.fails(1, "no such directory", "keeper", "--socket", "/nothing/there/s")
 	u.fails(1, "foo", "keeper", "--metrics", "foo")
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// verify compares the digests of all parts, and reports what is wrong.
+// verify compares the digests of all parts, and reports damaged ones.
 func (p *program) verify(ctx context.Context, k *keeper.Client, parts []*keeper.Attached) error {
 	var damaged []error
 	for _, part := range parts {
@@ -39,12 +39,12 @@ func (p *program) report(ctx context.Context, k *keeper.Client, d keeper.Data, g
 	defer cancel()
 	why := fmt.Sprintf("its digest is %s, and was %s", got, d.Digest)
 	counted, err := k.Report(ctx, d.Name, d.Version, d.Part, "damaged", why)
-	what := "the keeper serves it no more"
+	what := "the keeper does not serve it any more"
 	switch {
 	case err != nil:
 		what = fmt.Sprintf("telling the keeper: %v", err)
 	case !counted:
-		what = "the keeper was told, and does not go by the word of this user, who may not write or remove the name"
+		what = "the keeper was told but goes on serving, because this user may not write or remove the name"
 	}
 	return cli.Codef(cli.ExitFailed, "%s, version %d, part %d is damaged: %s; %s", d.Name, d.Version, d.Part, why, what)
 }
@@ -76,7 +76,7 @@ func (p *program) write(ctx context.Context, parts []*keeper.Attached, f getFlag
 	return nil
 }
 
-// tableOf reads a part's table; memory of another writer has bytes.
+// tableOf reads a part's table; memory of another writer holds bytes.
 func tableOf(d keeper.Data) (t table, err error) {
 	if len(d.Table) == 0 {
 		return table{Format: formatBytes}, nil
@@ -87,7 +87,7 @@ func tableOf(d keeper.Data) (t table, err error) {
 	return t, nil
 }
 
-// writePart writes a part to a file, which appears when it is whole.
+// writePart writes a part to a file, which appears once it is complete.
 func (p *program) writePart(ctx context.Context, part *keeper.Attached, path string) (err error) {
 	t, err := tableOf(part.Data)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,19 +14,25 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-// argumentHelp is what the help says of the arguments.
+// argumentHelp is the help for the arguments.
 const argumentHelp = `
 Arguments of the kernel, in its order:
   u8: u16: u32: u64: i8: i16: i32: i64: VALUE   a whole number, decimal or 0x
-  f32: f64: VALUE                               a number such as 2, -1e-3 or 0x1.8p3
-  zero:SIZE[:OUTFILE]                           a buffer of so many zero bytes, with units KiB, MiB, GiB
+  f16: bf16: f32: f64: VALUE                    a number such as 2, -1e-3, 0x1.8p3, inf or nan,
+                                                rounded to what the type can hold
+  f16: bf16: f32: f64: bits:VALUE               a number given by its bits: f32:bits:0x3f800000
+                                                is 1, while f32:0x10 is 16
+  zero:SIZE[:OUTFILE]                           a buffer of SIZE zero bytes, with units KiB, MiB, GiB
   in:FILE                                       a buffer with a file's bytes
   inout:FILE:OUTFILE                            the same; FILE has no colon in its name
-A kernel that succeeded has what is in the buffer written to OUTFILE, which is
-replaced. A struct that is passed by value is no argument here. For example:
-  launch -builtin vector -list
-  launch -builtin vector -kernel saxpy -grid 4 -block 256 f32:2 in:x inout:y:out u64:1000
+After the kernel has succeeded, launch writes the buffer to OUTFILE, which it
+replaces. A struct cannot be passed by value. For example:
+  launch --list
+  launch --builtin vector --kernel saxpy --grid 4 --block 256 f32:2 in:x inout:y:out u64:1000
 `
+
+// argumentKinds are what arguments begin with.
+var argumentKinds = []string{"u8:", "u16:", "u32:", "u64:", "i8:", "i16:", "i32:", "i64:", "f16:", "bf16:", "f32:", "f64:", "zero:", "in:", "inout:"}
 
 // An argument is one argument of the kernel: a number, or a buffer.
 type argument struct {
@@ -38,7 +45,7 @@ type argument struct {
 	mem  *cu.Memory
 }
 
-// pointerSize is how many bytes a buffer is as an argument: those of its address.
+// pointerSize is the size in bytes of a buffer as an argument: that of its address.
 const pointerSize = 8
 
 // bytes is how many bytes of parameters the argument takes.
@@ -51,10 +58,24 @@ func (a *argument) bytes() uint64 {
 
 // given is what the kernel is given.
 func (a *argument) given() any {
-	if a.value == nil {
+	switch v := a.value.(type) {
+	case nil:
 		return a.mem
+	case half:
+		return uint16(v)
+	case bfloat:
+		return uint16(v)
 	}
 	return a.value
+}
+
+// flagBehind returns the first flag among the arguments of the kernel, or nothing.
+func flagBehind(texts []string) string {
+	i := slices.IndexFunc(texts, func(text string) bool { return strings.HasPrefix(text, "-") })
+	if i < 0 {
+		return ""
+	}
+	return texts[i]
 }
 
 // parseArguments reads all arguments.
@@ -63,10 +84,7 @@ func parseArguments(texts []string) ([]*argument, error) {
 	outputs := map[string]bool{}
 	for i, text := range texts {
 		a, err := parseArgument(text)
-		switch {
-		case err != nil && strings.HasPrefix(text, "-"):
-			return nil, cli.Usagef("%s: flags stand before the arguments of the kernel", text)
-		case err != nil:
+		if err != nil {
 			return nil, cli.Usagef("argument %d, %q: %w", i+1, text, err)
 		}
 		if a.out != "" && outputs[a.out] {
@@ -78,7 +96,7 @@ func parseArguments(texts []string) ([]*argument, error) {
 	return all, nil
 }
 
-var errArgument = errors.New("want u8: to u64:, i8: to i64:, f32: or f64: and a number, zero:SIZE[:OUTFILE], in:FILE or inout:FILE:OUTFILE")
+var errArgument = errors.New("want u8: to u64:, i8: to i64:, f16:, bf16:, f32: or f64: and a number, zero:SIZE[:OUTFILE], in:FILE or inout:FILE:OUTFILE")
 
 func parseArgument(text string) (*argument, error) {
 	a := &argument{text: text}
@@ -129,8 +147,8 @@ func parseNumber(kind, text string) (any, error) {
 	case "i8", "i16", "i32", "i64":
 		bits, _ := strconv.Atoi(kind[1:])
 		return parseSigned(text, bits)
-	case "f32", "f64":
-		return parseFloat(text, kind == "f32")
+	case "f16", "bf16", "f32", "f64":
+		return parseFloat(kind, text)
 	}
 	return nil, errArgument
 }
@@ -187,26 +205,6 @@ func inBase(text string) (digits string, base int) {
 
 func isHex(number string) bool {
 	return strings.HasPrefix(number, "0x") || strings.HasPrefix(number, "0X")
-}
-
-func parseFloat(text string, single bool) (any, error) {
-	if isHex(strings.TrimLeft(text, "+-")) && !strings.ContainsAny(text, "pP") {
-		text += "p0" // a whole number
-	}
-	bits := 64
-	if single {
-		bits = 32
-	}
-	v, err := strconv.ParseFloat(text, bits)
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		return nil, fmt.Errorf("more than %d bits can hold", bits)
-	case err != nil:
-		return nil, errors.New("want a number such as 2, -1e-3 or 0x1.8p3")
-	case single:
-		return float32(v), nil
-	}
-	return v, nil
 }
 
 // listed joins words as a sentence does.

@@ -15,8 +15,8 @@ import (
 	"github.com/gpufd/gpufd/internal/pattern"
 )
 
-// openFiles opens what is to be read, and sees that what is to be written can be,
-// so that no kernel runs in vain.
+// openFiles opens the input files, and checks that the output files can be written, so
+// that no kernel runs in vain.
 func (l *launcher) openFiles() error {
 	for i, a := range l.args {
 		err := a.openInput()
@@ -40,35 +40,19 @@ func (l *launcher) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// openInput opens the file that is read.
+// openInput opens the input file, if there is one.
 func (a *argument) openInput() (err error) {
 	if a.in == "" {
 		return nil
 	}
-	a.file, a.size, err = openRegular(a.in)
+	a.file, a.size, err = cli.OpenRegular(a.in)
 	if err == nil && a.size == 0 {
 		err = fmt.Errorf("%s is empty", a.in)
 	}
 	return err
 }
 
-// openRegular opens a file to be read, and says how many bytes it has. A pipe would
-// be waited for, and has no size.
-func openRegular(name string) (f *os.File, size uint64, err error) {
-	if f, err = os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
-		return nil, 0, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", name)
-	}
-	if err != nil {
-		return nil, 0, errors.Join(err, f.Close())
-	}
-	return f, uint64(info.Size()), nil
-}
-
-// checkOutput sees that the file could be written, and changes nothing.
+// checkOutput checks that the output file can be written, and changes nothing.
 func (a *argument) checkOutput() error {
 	if a.out == "" {
 		return nil
@@ -122,7 +106,7 @@ func (l *launcher) fillBuffer(ctx context.Context, a *argument) error {
 		})
 }
 
-// writeFiles writes the buffers whose contents were asked for.
+// writeFiles writes the buffers that have an output file.
 func (l *launcher) writeFiles(ctx context.Context) error {
 	for i, a := range l.args {
 		if a.out == "" {

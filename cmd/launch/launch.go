@@ -18,10 +18,11 @@ type launcher struct {
 	app *cli.App
 
 	device               string
-	ptx, module, builtin string // one of them
+	ptx, module, builtin string // one of them is set
 	kernel               string
 	grid, block          dim
-	shared, moves        cli.Size
+	shared               room
+	moves                cli.Size
 	repeat               int
 	list                 bool
 
@@ -30,54 +31,72 @@ type launcher struct {
 	ctx     *cu.Context
 	stream  *cu.Stream
 	code    *cu.Module
-	running bool // the kernel is, or may be
+	running bool // the kernel is running, or may be
 }
 
 func newLauncher(stdout io.Writer) *launcher {
 	l := &launcher{grid: dim{1, 1, 1}, block: dim{1, 1, 1}}
 	l.app = cli.New("launch", "runs a kernel on buffers and numbers from the command line.", stdout)
-	l.app.Check, l.app.Args = l.check, "ARG…\n"+argumentHelp
+	l.app.Check, l.app.Early, l.app.Args = l.check, l.findSource, "ARG…\n"+argumentHelp
+	l.app.Values = map[string][]string{"builtin": builtinNames(), "kernel": builtinKernels()}
+	l.app.ArgValues = argumentKinds
 	f := l.app.Flags
 	f.StringVar(&l.device, "device", "0", "device to use, by `N|UUID`")
-	f.StringVar(&l.ptx, "ptx", "", "take the kernel from this `file` of PTX; what the compiler says of it is shown")
-	f.StringVar(&l.module, "module", "", "take the kernel from this `file` of PTX, a cubin or a fatbin, which the driver reads itself")
-	f.StringVar(&l.builtin, "builtin", "", "take the kernel from the module `pattern|memory|vector` that comes with this program")
+	f.StringVar(&l.ptx, "ptx", "", "take the kernel from this `file` of PTX, and show the compiler's messages")
+	f.StringVar(&l.module, "module", "", "take the kernel from this `file`, which the driver reads itself: PTX, a cubin or a fatbin")
+	f.StringVar(&l.builtin, "builtin", "", "take the kernel from this program's own module of this `name`: "+listed(builtinNames(), "or"))
 	f.StringVar(&l.kernel, "kernel", "", "`name` of the kernel, as the code spells it")
-	f.Var(&l.grid, "grid", "how many blocks, `X[,Y[,Z]]`")
-	f.Var(&l.block, "block", "of how many threads each, `X[,Y[,Z]]`")
-	f.Var(&l.shared, "shared", "shared memory of each block in `bytes`, besides what the kernel has itself, with units KiB, MiB, GiB")
-	f.IntVar(&l.repeat, "repeat", 1, "launch `N` times; what one changes the next one finds changed")
-	f.Var(&l.moves, "bytes", "`bytes` that a launch reads and writes, for the bandwidth, with units KiB, MiB, GiB")
-	f.BoolVar(&l.list, "list", false, "list the kernels, or the one of --kernel, and launch none")
-	f.Lookup("timeout").Usage = "longest `duration` to wait for the launches to be done"
+	f.Var(&l.grid, "grid", "number of blocks, `X[,Y[,Z]]`, decimal or 0x, or 1K for 1024 and 1M for 1048576")
+	f.Var(&l.block, "block", "number of threads in each block, `X[,Y[,Z]]`")
+	f.Var(&l.shared, "shared", "dynamic shared memory of each block in `bytes`, with units KiB, MiB, GiB")
+	f.IntVar(&l.repeat, "repeat", 1, "launch `N` times, each on the buffers as the last one left them")
+	f.Var(&l.moves, "bytes", "`bytes` that one launch reads and writes, to report the bandwidth, with units KiB, MiB, GiB")
+	f.BoolVar(&l.list, "list", false, "list the kernels, or only the one of --kernel, and launch nothing; without a source, list all that come with this program")
+	f.Lookup("timeout").Usage = "wait no longer than this `duration` for the launches to end"
 	return l
 }
 
-// check holds what flag parsing cannot.
+// check checks what flag parsing cannot.
 func (l *launcher) check() (err error) {
+	behind := flagBehind(l.app.Flags.Args())
 	given := slices.DeleteFunc([]string{l.ptx, l.module, l.builtin}, func(s string) bool { return s == "" })
 	switch {
-	case len(given) != 1:
-		return cli.Usagef("want one of --ptx, --module and --builtin, and not %d; see launch -h", len(given))
-	case l.builtin != "" && findBuiltin(l.builtin) == nil:
-		return cli.Usagef("--builtin %q: want %s", l.builtin, builtinNames())
+	case behind != "":
+		return cli.Usagef("%s: put flags before the arguments of the kernel", behind)
+	case len(given) != 1 && !(len(given) == 0 && l.list):
+		return cli.Usagef("want one of --ptx, --module and --builtin: %s given; launch --list shows what comes with this program", were(given))
 	case l.repeat < 1:
 		return cli.Usagef("--repeat %d: want 1 or more", l.repeat)
 	case l.list && l.app.Flags.NArg() > 0:
 		return cli.Usagef("unexpected argument %q: --list launches nothing", l.app.Flags.Arg(0))
 	case !l.list && l.kernel == "":
-		return cli.Usagef("want the name of a kernel with --kernel; --list shows those there are")
+		return cli.Usagef("want the name of a kernel with --kernel; --list shows the names")
 	}
 	l.args, err = parseArguments(l.app.Flags.Args())
 	return err
 }
 
+// findSource checks that the source of the kernel is there. A wrong name is a failure and
+// not wrong usage, as for a kernel or a device: the command line alone does not show it.
+func (l *launcher) findSource() error {
+	if l.builtin != "" && findBuiltin(l.builtin) == nil {
+		return fmt.Errorf("no module %q comes with this program: --builtin takes %s", l.builtin, listed(builtinNames(), "or"))
+	}
+	switch {
+	case l.ptx != "":
+		return cli.FindFile("ptx", l.ptx)
+	case l.module != "":
+		return cli.FindFile("module", l.module)
+	}
+	return nil
+}
+
 func (l *launcher) run(ctx context.Context) (err error) {
 	defer func() {
 		if l.running {
-			return // to free what it uses would wait for it; our end does that
+			return // freeing its memory would wait for it; the end of the process frees it
 		}
-		err = errors.Join(err, l.app.Cleanup(l.closeFiles, l.ctx.Close))
+		err = l.app.Cleanup(err, l.closeFiles, l.ctx.Close)
 	}()
 	if err := l.openFiles(); err != nil {
 		return err
@@ -87,6 +106,9 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	}
 	if err := l.app.Timed("context", func() (err error) { l.ctx, err = l.dev.PrimaryContext(); return err }); err != nil {
 		return err
+	}
+	if l.list && l.source() == "" {
+		return l.listBuiltins()
 	}
 	if err := l.app.Timed("load", l.load); err != nil {
 		return err
@@ -116,7 +138,7 @@ func (l *launcher) launch(ctx context.Context, k *kernel) error {
 	for i, a := range l.args {
 		given[i] = a.given()
 	}
-	p, err := k.fn.Prepare(cu.LaunchConfig{Grid: cu.Dim3(l.grid), Block: cu.Dim3(l.block), Shared: uint32(l.shared)}, given...)
+	p, err := k.fn.Prepare(cu.LaunchConfig{Grid: l.grid.given(), Block: l.block.given(), Shared: uint32(l.shared)}, given...)
 	if err != nil {
 		return err
 	}
@@ -131,8 +153,7 @@ func (l *launcher) launch(ctx context.Context, k *kernel) error {
 	return l.app.Timed("write", func() error { return l.writeFiles(ctx) })
 }
 
-// runAll launches as often as asked for, and returns how long that took on the
-// device.
+// runAll launches --repeat times, and returns how long that took on the device.
 func (l *launcher) runAll(ctx context.Context, p *cu.Launch) (time.Duration, error) {
 	begin, err := l.ctx.NewEvent(0)
 	if err != nil {
@@ -144,12 +165,13 @@ func (l *launcher) runAll(ctx context.Context, p *cu.Launch) (time.Duration, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.app.Timeout)
 	defer cancel()
+	defer l.app.Busy(func() string { return fmt.Sprintf("kernel %s is running, for %s at most", l.kernel, l.app.Timeout) })()
 	l.running = true
 	err = l.app.Timed("launch", func() error { return l.await(ctx, p, begin, end) })
 	l.running = err != nil && !errors.Is(err, cu.ErrContextLost)
 	switch {
 	case errors.Is(context.Cause(ctx), cli.ErrInterrupted):
-		return 0, cli.ErrInterrupted
+		return 0, context.Cause(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
 		return 0, fmt.Errorf("kernel %s is not done after %s; wait longer with --timeout: %w", l.kernel, l.app.Timeout, context.DeadlineExceeded)
 	case err != nil:
@@ -164,14 +186,13 @@ func (l *launcher) blame(err error) error {
 		err = fmt.Errorf("%w\ngive the kernel buffers for its addresses, as large as its other arguments say", err)
 	}
 	if errors.Is(err, cu.ErrContextLost) && l.app.Driver.Kind() == cu.CUDA {
-		err = fmt.Errorf("%w\n--driver soft runs PTX, too, and says in which line and thread it dies", err)
+		err = fmt.Errorf("%w\n--driver soft runs PTX, too, and names the line and thread that fail", err)
 	}
 	return err
 }
 
-// await queues the launches between two events and waits for the second. The
-// driver keeps back who queues too much, for as long as a kernel runs, and so
-// that is done beside.
+// await queues the launches between two events and waits for the second. A goroutine
+// queues them, because the driver blocks a call that queues too much while a kernel runs.
 func (l *launcher) await(ctx context.Context, p *cu.Launch, begin, end *cu.Event) error {
 	queued := make(chan error, 1)
 	go func() { queued <- l.queue(ctx, p, begin, end) }()
@@ -201,10 +222,10 @@ func (l *launcher) queue(ctx context.Context, p *cu.Launch, begin, end *cu.Event
 	return end.Record(l.stream)
 }
 
-// report says how long a launch took, and how much it moved in that time.
+// report prints how long a launch took, and its bandwidth.
 func (l *launcher) report(took time.Duration) {
 	seconds := took.Seconds() / float64(l.repeat)
-	line := fmt.Sprintf("Kernel %s took %.3f µs", l.kernel, seconds*1e6)
+	line := fmt.Sprintf("Kernel %s took %s", l.kernel, cli.Brief(took/time.Duration(l.repeat)))
 	if l.repeat > 1 {
 		line += fmt.Sprintf(" a launch, of %d", l.repeat)
 	}
@@ -220,6 +241,14 @@ func (l *launcher) report(took time.Duration) {
 	l.app.Say("launched", fields, "%s", line)
 }
 
+// were says how many of the flags that name a module there were.
+func were(given []string) string {
+	if len(given) == 0 {
+		return "none was"
+	}
+	return fmt.Sprintf("%d were", len(given))
+}
+
 // findBuiltin returns the module of that name, or nil.
 func findBuiltin(name string) *kernels.Builtin {
 	for _, b := range kernels.Builtins() {
@@ -230,10 +259,19 @@ func findBuiltin(name string) *kernels.Builtin {
 	return nil
 }
 
-func builtinNames() string {
-	var names []string
+func builtinNames() (names []string) {
 	for _, b := range kernels.Builtins() {
 		names = append(names, b.Name)
 	}
-	return listed(names, "or")
+	return names
+}
+
+// builtinKernels returns the kernels of all modules that come with the program.
+func builtinKernels() (names []string) {
+	for _, b := range kernels.Builtins() {
+		for _, k := range b.Kernels {
+			names = append(names, k.Name)
+		}
+	}
+	return names
 }

@@ -14,7 +14,7 @@ var (
 	blockLimits = []cu.Attribute{cu.AttributeMaxBlockDimX, cu.AttributeMaxBlockDimY, cu.AttributeMaxBlockDimZ}
 )
 
-// withinLimits refuses what the device or the kernel can never do, and readies
+// withinLimits refuses sizes that the device or the kernel can never take, and readies
 // the kernel for its shared memory.
 func (l *launcher) withinLimits(k *kernel) error {
 	a, err := k.fn.Attributes()
@@ -28,7 +28,7 @@ func (l *launcher) withinLimits(k *kernel) error {
 		return err
 	}
 	// Each is some thousands at most by now.
-	threads := uint64(l.block.X) * uint64(l.block.Y) * uint64(l.block.Z)
+	threads := l.block.X * l.block.Y * l.block.Z
 	if most := uint64(a.MaxThreadsPerBlock); threads > most {
 		return fmt.Errorf("--block %s: that is %d threads, and kernel %s takes at most %d in a block", &l.block, threads, k.name, most)
 	}
@@ -44,15 +44,15 @@ func (l *launcher) sizesFit(flag string, d dim, limits []cu.Attribute) error {
 		if err != nil {
 			return err
 		}
-		if uint64(size) > uint64(most) {
+		if size > uint64(most) {
 			return fmt.Errorf("%s %s: device %s takes at most %d in %c", flag, &d, l.dev, most, "XYZ"[i])
 		}
 	}
 	return nil
 }
 
-// sharedFits compares the shared memory of a block with what the device has for
-// one, and has the kernel allow it.
+// sharedFits checks that the device has enough shared memory for a block, and makes the
+// kernel allow it.
 func (l *launcher) sharedFits(k *kernel, a cu.FunctionAttributes) error {
 	most, err := l.dev.Attribute(cu.AttributeMaxSharedMemoryPerBlockOptin)
 	if errors.Is(err, cu.ErrInvalidValue) || err == nil && most == 0 {
@@ -63,7 +63,7 @@ func (l *launcher) sharedFits(k *kernel, a cu.FunctionAttributes) error {
 	}
 	left := uint64(max(most-a.Shared, 0))
 	if uint64(l.shared) > left {
-		return fmt.Errorf("--shared %s: kernel %s has %d bytes itself, and a block on device %s at most %d", l.shared, k.name, a.Shared, l.dev, most)
+		return fmt.Errorf("--shared %s: kernel %s has %d bytes of its own, and a block on device %s can have at most %d", l.shared, k.name, a.Shared, l.dev, most)
 	}
 	if uint64(l.shared) > uint64(a.MaxDynamicShared) {
 		return k.fn.SetMaxDynamicShared(uint32(l.shared))
@@ -71,7 +71,7 @@ func (l *launcher) sharedFits(k *kernel, a cu.FunctionAttributes) error {
 	return nil
 }
 
-// buffersFit refuses what the device could never hold.
+// buffersFit refuses buffers that the device could never hold.
 func (l *launcher) buffersFit() error {
 	total, err := l.dev.TotalMemory()
 	if err != nil {

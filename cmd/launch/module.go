@@ -11,24 +11,25 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/kernels"
 )
 
 // A kernel is a function with what is known of its parameters.
 type kernel struct {
 	fn     *cu.Function
 	name   string
-	does   string  // of a builtin's
+	does   string  // what a builtin kernel does
 	params []param // nil if nobody knows
 }
 
-// A param is a parameter of a kernel. Those of builtins have a name and a type.
+// A param is a parameter of a kernel. Only those of builtin kernels have a name and a type.
 type param struct {
 	Name string `json:"name,omitempty"`
 	Type string `json:"type,omitempty"`
 	Size uint64 `json:"size"`
 }
 
-// typeSize is how large the types of builtins' parameters are.
+// typeSize is the size of each type of a builtin kernel's parameters.
 var typeSize = map[string]uint64{"u8": 1, "u32": 4, "u64": 8, "f32": 4, "ptr": pointerSize}
 
 // load loads the module.
@@ -51,34 +52,36 @@ func (l *launcher) load() (err error) {
 	return nil
 }
 
-// maxModule bounds the files that modules are read from here.
+// maxModule bounds the size of a module's file.
 const maxModule = 1 << 30
 
-// readFile returns what is in a file.
+// readFile returns the contents of a file.
 func readFile(name string) ([]byte, error) {
-	f, size, err := openRegular(name)
+	f, size, err := cli.OpenRegular(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	if size > maxModule {
-		return nil, fmt.Errorf("%s has %s, more than any module", name, cli.Human(size))
+		return nil, fmt.Errorf("%s has %s, which is too large for a module", name, cli.Human(size))
 	}
 	return io.ReadAll(io.LimitReader(f, int64(size)))
 }
 
-// source is where the module comes from, as it was given.
+// source returns the flag that names the module, as it was given, or nothing.
 func (l *launcher) source() string {
 	switch {
 	case l.builtin != "":
 		return "--builtin " + l.builtin
 	case l.ptx != "":
 		return "--ptx " + l.ptx
+	case l.module != "":
+		return "--module " + l.module
 	}
-	return "--module " + l.module
+	return ""
 }
 
-// find returns the kernel that is to be launched.
+// find returns the kernel to launch.
 func (l *launcher) find() (*kernel, error) {
 	fn, err := l.code.Function(l.kernel)
 	if !errors.Is(err, cu.ErrNotFound) {
@@ -92,19 +95,19 @@ func (l *launcher) find() (*kernel, error) {
 	case listErr != nil:
 		return nil, fmt.Errorf("%s has no kernel %s: %w", l.source(), l.kernel, err)
 	case len(names) == 0:
-		return nil, fmt.Errorf("%s has no kernel %s, and no other", l.source(), l.kernel)
+		return nil, fmt.Errorf("%s has no kernel %s, nor any other", l.source(), l.kernel)
 	}
 	return nil, fmt.Errorf("%s has no kernel %s; it has %s", l.source(), l.kernel, listed(names, "and"))
 }
 
-// What finds kernels in PTX, and what is no PTX there.
+// Regular expressions for kernels in PTX, and for comments.
 var (
 	entry   = regexp.MustCompile(`\.entry\s+([\w$%]+)`)
 	comment = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
 )
 
-// names lists the kernels that there are. Drivers before CUDA 12.4 cannot, and so
-// those of a text are looked for there.
+// names lists the kernels. Drivers before CUDA 12.4 cannot do that, so it then searches
+// the text of PTX.
 func (l *launcher) names() (names []string, err error) {
 	functions, err := l.code.Functions()
 	switch {
@@ -161,21 +164,22 @@ func (k *kernel) describeBuiltin(module string) {
 	}
 }
 
-// fits compares the arguments with the parameters, as far as those are known.
+// fits checks that the arguments fit the parameters, as far as those are known. It is a failure
+// if they do not, as for a kernel that is not there: only the module tells.
 func (k *kernel) fits(args []*argument) error {
 	switch {
 	case k.params == nil:
 		return nil
 	case len(args) != len(k.params):
-		return cli.Usagef("kernel %s takes %s and was given %d", k.name, k.takes(), len(args))
+		return fmt.Errorf("kernel %s takes %s and was given %d", k.name, k.takes(), len(args))
 	}
 	for i, a := range args {
 		if p := k.params[i]; a.bytes() != p.Size {
-			return cli.Usagef("argument %d, %q, has %s where kernel %s takes %d: it takes %s",
+			return fmt.Errorf("argument %d, %q, has %s where kernel %s takes %d: it takes %s",
 				i+1, a.text, cli.Count(a.bytes(), "byte"), k.name, p.Size, k.takes())
 		}
 		if !k.params[i].suits(a) {
-			return cli.Usagef("argument %d, %q, is no %s: kernel %s takes %s", i+1, a.text, k.params[i].Type, k.name, k.takes())
+			return fmt.Errorf("argument %d, %q, is no %s: kernel %s takes %s%s", i+1, a.text, k.params[i].Type, k.name, k.takes(), k.params[i].hint(a))
 		}
 	}
 	return nil
@@ -187,13 +191,22 @@ func (p param) suits(a *argument) bool {
 	switch a.value.(type) {
 	case nil:
 		return p.Type == "ptr" || p.Type == ""
-	case float32, float64:
+	case half, bfloat, float32, float64:
 		return p.Type == "f32" || p.Type == ""
 	}
 	return p.Type != "f32"
 }
 
-// takes says what the kernel's parameters are.
+// hint says how to give a float by its bits, if a whole number was given for one.
+func (p param) hint(a *argument) string {
+	_, number, _ := strings.Cut(a.text, ":")
+	if p.Type != "f32" || a.value == nil {
+		return ""
+	}
+	return fmt.Sprintf("; if %s are the bits of one, give f32:bits:%s", number, number)
+}
+
+// takes describes the kernel's parameters.
 func (k *kernel) takes() string {
 	switch {
 	case k.params == nil:
@@ -211,7 +224,28 @@ func (k *kernel) takes() string {
 	return fmt.Sprintf("%s (of %s bytes)", cli.Count(len(k.params), "argument"), listed(sizes, "and"))
 }
 
-// listKernels prints all kernels, or the one that was asked for.
+// listBuiltins prints all kernels that come with the program, or the one of --kernel.
+func (l *launcher) listBuiltins() error {
+	found := false
+	for _, b := range kernels.Builtins() {
+		if l.kernel != "" && !slices.ContainsFunc(b.Kernels, func(k kernels.Kernel) bool { return k.Name == l.kernel }) {
+			continue
+		}
+		l.builtin, found = b.Name, true
+		if err := l.app.Timed("load", l.load); err != nil {
+			return err
+		}
+		if err := l.listKernels(); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return fmt.Errorf("no kernel %s comes with this program; there are %s", l.kernel, listed(builtinKernels(), "and"))
+	}
+	return nil
+}
+
+// listKernels prints all kernels, or the one of --kernel.
 func (l *launcher) listKernels() error {
 	if l.kernel != "" {
 		k, err := l.find()
@@ -253,7 +287,7 @@ func (l *launcher) show(k *kernel) error {
 	return nil
 }
 
-// doing is a line about what the kernel does, if that is known.
+// doing returns a line about what the kernel does, if that is known.
 func (k *kernel) doing() string {
 	if k.does == "" {
 		return ""

@@ -12,7 +12,7 @@ import (
 
 func (p *producer) isLegacy() bool { return p.handle == cli.HandleFlag(share.HandleLegacy) }
 
-// checkHandle refuses flags that mean nothing to legacy memory.
+// checkHandle refuses flags that do not apply to legacy memory.
 func (p *producer) checkHandle() error {
 	if !p.isLegacy() {
 		return nil
@@ -21,20 +21,20 @@ func (p *producer) checkHandle() error {
 	p.app.Flags.Visit(func(f *flag.Flag) { ro = ro || f.Name == "access" && cu.Access(p.access) == cu.ReadOnly })
 	switch {
 	case ro:
-		return cli.Usagef("--access ro: legacy memory can be written by whoever opens it; leave --access out, or take --handle vmm")
+		return cli.Usagef("--access ro: every consumer can write legacy memory; leave --access out, or use --handle vmm")
 	case p.chunk != 0:
-		return cli.Usagef("--chunk %s: legacy memory is one allocation; take --handle vmm", p.chunk)
+		return cli.Usagef("--chunk %s: legacy memory is one allocation; use --handle vmm", p.chunk)
 	case p.wait != 0:
-		return cli.Usagef("--wait %s: legacy memory is not waited for; take --handle vmm", p.wait)
+		return cli.Usagef("--wait %s: --handle legacy cannot wait for memory; use --handle vmm", p.wait)
 	}
 	return nil
 }
 
-// needVMM says what to do on a device whose memory can be shared by legacy handles only.
+// needVMM adds what to do on a device whose memory can only be shared by legacy handles.
 func (p *producer) needVMM() error {
 	err := cli.NeedVMM(p.dev)
 	if cli.ExitCode(err) == cli.ExitMachine && cli.NeedIPC(p.dev) == nil {
-		return fmt.Errorf("%w; what it has is legacy IPC: take --handle legacy", err)
+		return fmt.Errorf("%w; it has legacy IPC: use --handle legacy", err)
 	}
 	return err
 }
@@ -62,11 +62,11 @@ func (p *producer) prepareLegacy() error {
 	p.app.Result["size"], p.app.Result["aligned"] = size, whole
 	p.app.Say("size", cli.Fields{"size": size, "aligned": whole}, "Buffer size: %d bytes, aligned size: %d bytes", size, whole)
 	p.app.Say("allocated", cli.Fields{"address": p.legacy.Ptr().String(), "size": whole}, "Allocated device memory at %s", p.legacy.Ptr())
-	p.app.Say("access", cli.Fields{"access": cu.ReadWrite.String()}, "  consumers can write it: legacy memory has no rights")
+	p.app.Say("access", cli.Fields{"access": cu.ReadWrite.String()}, "  every consumer can write it: legacy memory has no access rights")
 	return nil
 }
 
-// refuseTooLarge refuses what the device could never hold.
+// refuseTooLarge refuses a size that the device could never hold.
 func (p *producer) refuseTooLarge() error {
 	total, err := p.dev.TotalMemory()
 	if err == nil && uint64(p.size) > total {
@@ -75,8 +75,8 @@ func (p *producer) refuseTooLarge() error {
 	return err
 }
 
-// sayClosingAtEnd says whom the end waits for when ctx ends, until stop is
-// called. What began to be said is, before stop returns: the result is the last.
+// sayClosingAtEnd prints whom the end waits for when ctx ends, until stop is called. A line
+// that was begun is complete before stop returns, because the result comes last.
 func (p *producer) sayClosingAtEnd(ctx context.Context, w *watcher) (stop func()) {
 	said := make(chan struct{})
 	unhook := context.AfterFunc(ctx, func() {
@@ -90,7 +90,7 @@ func (p *producer) sayClosingAtEnd(ctx context.Context, w *watcher) (stop func()
 	}
 }
 
-// sayClosing says whom the end waits for.
+// sayClosing prints whom the end waits for.
 func (p *producer) sayClosing(w *watcher) {
 	if n := w.holders(); n > 0 {
 		p.app.Say("closing", cli.Fields{"consumers": n, "longest_us": p.app.Timeout.Microseconds()},
@@ -98,7 +98,7 @@ func (p *producer) sayClosing(w *watcher) {
 	}
 }
 
-// ptr is where the memory begins.
+// ptr returns the address of the memory.
 func (p *producer) ptr() cu.DevicePtr {
 	if p.isLegacy() {
 		return p.legacy.Ptr()

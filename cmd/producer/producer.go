@@ -12,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -42,22 +43,22 @@ type producer struct {
 
 func newProducer(stdout io.Writer) *producer {
 	p := &producer{size: 1 << 20, access: cli.AccessFlag(cu.ReadOnly), handle: cli.HandleFlag(share.HandleFD)}
-	p.app = cli.New("producer", "fills device memory and offers it to consumers, as file descriptors or by a handle of legacy IPC.", stdout)
+	p.app = cli.New("producer", "fills device memory and offers it to consumers, as file descriptors or with a legacy IPC handle.", stdout)
 	p.app.Check = p.check
 	f := p.app.Flags
 	f.StringVar(&p.device, "device", "0", "device to use, by `N|UUID`")
-	f.Var(&p.size, "size", "`bytes` to share, with units KiB, MiB, GiB")
-	f.Var(&p.chunk, "chunk", "build the buffer of chunks of so many `bytes`; without it, of one")
-	f.Var(&p.access, "access", "the most that consumers may ask for: `ro|rw`")
-	f.Var(&p.handle, "handle", "share memory by `vmm|legacy` handles: file descriptors of virtual memory, or the 64 bytes of cuIpcGetMemHandle, to whom such memory can always be written")
+	f.Var(&p.size, "size", "`bytes` to share, with units KiB, MiB, GiB; the memory is rounded up to the device's granularity, such as 2 MiB")
+	f.Var(&p.chunk, "chunk", "build the buffer of chunks of this many `bytes`; the default is one chunk")
+	f.Var(&p.access, "access", "the most access that consumers may ask for: `ro|rw`")
+	f.Var(&p.handle, "handle", "share memory by `vmm|legacy` handles: file descriptors, or the 64 bytes of cuIpcGetMemHandle, with which consumers can always write")
 	f.IntVar(&p.consumers, "consumers", 1, "end after `N` consumers; 0 serves until interrupted")
-	f.DurationVar(&p.wait, "wait", 0, "longest `duration` to wait for device memory that others have; 0 fails at once")
+	f.DurationVar(&p.wait, "wait", 0, "wait no longer than this `duration` for device memory in use by others; 0 fails at once")
 	f.Uint64Var(&p.salt, "salt", 0, "XOR the data with this 32-bit `number`")
-	f.Var(&p.way, "fill", "make the data on the `gpu|cpu`; without it, on the GPU if its driver takes the kernels, and on the CPU with the software driver")
+	f.Var(&p.way, "fill", "make the data on the `gpu|cpu`; the default is the GPU if its driver can load the kernels, and the CPU with the software driver")
 	f.StringVar(&p.socket, "socket", cli.DefaultSocket(), "`path` of the socket")
 	p.app.AllowFlags(&p.allowed,
-		"also serve users `U[,U…]`, by number or name; they must be able to search the socket's directory, so make one (mode 0711) and name it with --socket",
-		"also serve users whose effective group is one of `G[,G…]`, by number or name; as for --allow-uid")
+		"also serve users `U[,U…]`, by number or name; they must be able to search the socket's directory, so make one with mode 0711 and put --socket there",
+		"also serve users whose effective group is one of `G[,G…]`, by number or name; see --allow-uid for the directory")
 	f.IntVar(&p.connections, "connections", 1024, "serve at most `N` connections at once")
 	f.IntVar(&p.perPeer, "connections-per-peer", 256, "serve at most `N` connections of one process at once")
 	return p
@@ -82,9 +83,9 @@ func (p *producer) run(ctx context.Context) (err error) {
 		return srv.Close()
 	}
 	defer func() {
-		err = errors.Join(err, p.app.Cleanup(shut, p.kernels.Close, p.buf.Close, p.legacy.Close, p.ctx.Close))
+		err = p.app.Cleanup(err, shut, p.kernels.Close, p.buf.Close, p.legacy.Close, p.ctx.Close)
 	}()
-	srv.Expect(cli.OfferName) // who comes early hears how far we are
+	srv.Expect(cli.OfferName) // early consumers wait and see our progress
 	if err := p.prepare(ctx, srv); err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func (p *producer) run(ctx context.Context) (err error) {
 	return p.serve(ctx, srv)
 }
 
-// check holds what flag parsing cannot.
+// check checks what flag parsing cannot.
 func (p *producer) check() error {
 	switch {
 	case p.consumers < 0:
@@ -111,17 +112,21 @@ func (p *producer) check() error {
 	return p.checkHandle()
 }
 
-// listen makes the socket, to which those can connect who are allowed.
+// listen makes the socket, to which the admitted users can connect.
 func (p *producer) listen() (*share.Server, error) {
 	srv, err := share.Listen(p.socket, share.WithTimeout(p.app.Timeout),
 		share.WithPolicy(p.allowed.Policy()), share.WithMode(p.allowed.Mode()),
 		share.WithConnections(p.connections), share.WithConnectionsPerPeer(p.perPeer))
-	if err != nil {
+	switch {
+	case errors.Is(err, sock.ErrInUse):
+		return nil, cli.Restated(err, "another producer is already listening at %s: stop it, or choose another socket with --socket", p.socket)
+	case err != nil:
 		return nil, err
 	}
 	if err := p.allowed.Open(p.socket); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}
+	p.app.Say("listening", cli.Fields{"socket": p.socket}, "  listening at %s", p.socket)
 	if why := p.allowed.Shut(p.socket); why != "" {
 		p.app.Say("shut", cli.Fields{"socket": p.socket}, "  %s", why)
 	}
@@ -155,13 +160,13 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 		return err
 	}
 	if p.wait == 0 {
-		return fmt.Errorf("%w; with --wait this program waits for it", err)
+		return fmt.Errorf("%w; wait for it with --wait", err)
 	}
 	p.app.Say("wait", cli.Fields{"longest_us": p.wait.Microseconds()}, "Waiting for device memory, for %s at most", p.wait)
 	return p.awaitBuffer(ctx, srv)
 }
 
-// enter takes the primary context, and loads what fills there.
+// enter takes the primary context, and loads the kernels that fill the memory.
 func (p *producer) enter() error {
 	err := p.app.Timed("context", func() (err error) { p.ctx, err = p.dev.PrimaryContext(); return err })
 	if err == nil {
@@ -179,13 +184,14 @@ func (p *producer) awaitBuffer(ctx context.Context, srv *share.Server) (err erro
 	ctx, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()
 	defer p.app.Waiting()()
+	defer p.app.Busy(func() string { return fmt.Sprintf("waiting for %s of device memory", cli.Human(uint64(p.size))) })()
 	defer p.sayWorking(srv)()
 	p.buf, err = vmm.NewWait(ctx, p.dev, uint64(p.size), p.bufferOptions()...)
 	return err
 }
 
-// sayWorking tells consumers that came early now and then that this side is at
-// work, until stop is called.
+// sayWorking tells early consumers now and then that this side is at work, until stop is
+// called.
 func (p *producer) sayWorking(srv *share.Server) (stop func()) {
 	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -207,7 +213,7 @@ func (p *producer) sayWorking(srv *share.Server) (stop func()) {
 	}
 }
 
-// announceSize refuses what the device could never hold.
+// announceSize refuses a size that the device could never hold.
 func (p *producer) announceSize(granularity uint64) error {
 	total, err := p.dev.TotalMemory()
 	if err != nil {
@@ -224,10 +230,13 @@ func (p *producer) announceSize(granularity uint64) error {
 	p.app.Result["size"], p.app.Result["aligned"] = uint64(p.size), aligned
 	p.app.Say("size", cli.Fields{"size": uint64(p.size), "aligned": aligned, "chunks": aligned / unit},
 		"Buffer size: %d bytes, aligned size: %d bytes", uint64(p.size), aligned)
+	if aligned != uint64(p.size) {
+		p.app.Note("  %s of device memory: it comes in multiples of %s", cli.Human(aligned), cli.Human(unit))
+	}
 	return nil
 }
 
-// inChunks says of what size the chunks are, if that was asked for.
+// inChunks names the size of the chunks, if --chunk was given.
 func (p *producer) inChunks() string {
 	if p.chunk == 0 {
 		return ""
@@ -256,7 +265,7 @@ func (p *producer) fill(ctx context.Context, srv *share.Server) error {
 	return nil
 }
 
-// sayFilled says what was done: kernels copy nothing.
+// sayFilled prints what was done: only the CPU copies.
 func (p *producer) sayFilled() {
 	fields := cli.Fields{"integers": p.meta().Count, "salt": p.salt}
 	if p.kernels.OnGPU() {
@@ -287,10 +296,22 @@ func (p *producer) meta() pattern.Meta {
 	return pattern.Meta{Count: pattern.Count(uint64(p.size)), Salt: uint32(p.salt)}
 }
 
-// serve offers the buffer and follows the consumers. An error of one of them
-// is the producer's in the end, and costs the others nothing.
+// sayWaiting prints for how many consumers the producer waits, where and for how long.
+func (p *producer) sayWaiting() {
+	fields := cli.Fields{"socket": p.socket, "consumers": p.consumers}
+	whom := "for consumers; ends when interrupted"
+	if p.consumers > 0 {
+		fields["longest_us"] = p.app.Timeout.Microseconds()
+		whom = fmt.Sprintf("for %s; ends after %s without one", cli.Count(p.consumers, "consumer"), p.app.Timeout)
+	}
+	p.app.Say("waiting", fields, "Waiting for consumer connection...")
+	p.app.Note("  at %s %s", p.socket, whom)
+}
+
+// serve offers the buffer and follows the consumers. An error of one of them does not
+// affect the others; the producer returns it in the end.
 func (p *producer) serve(ctx context.Context, srv *share.Server) error {
-	w := newWatcher(p.app, share.HandleType(p.handle), cli.Fields{"socket": srv.Path(), "consumers": p.consumers})
+	w := newWatcher(p.app, share.HandleType(p.handle), p.sayWaiting)
 	defer w.served()
 	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.OnEvent(w.see), share.WithLeases(p.consumers)}
 	if p.consumers > 0 {

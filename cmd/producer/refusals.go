@@ -12,19 +12,19 @@ import (
 	"github.com/gpufd/gpufd/share"
 )
 
-// refusalPause is how long refusals are counted by kind and not printed.
+// refusalPause is how long refusals are counted by kind instead of printed.
 const refusalPause = time.Second
 
-// maxKinds is how many kinds are told apart in one pause. The rest are the others.
+// maxKinds is how many kinds are told apart in one pause. The rest are counted together.
 const maxKinds = 16
 
-// refusals prints the peers that were turned away: the first of each kind, and when the
-// pause that begins with it is over, how many more there were.
+// refusals prints the peers that were turned away: the first of each kind, and at the end of
+// the pause that begins with it, how many more there were.
 type refusals struct {
 	app *cli.App
 
 	mu     sync.Mutex
-	kinds  map[string]*refusal // of this pause; nil outside of one
+	kinds  map[string]*refusal // those of this pause; nil outside of one
 	others int
 	pause  *time.Timer
 	after  func(time.Duration, func()) *time.Timer // time.AfterFunc
@@ -37,7 +37,7 @@ type refusal struct {
 	more int
 }
 
-// see takes a refusal.
+// see prints or counts a refusal.
 func (r *refusals) see(e share.Event, who cli.Fields) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,34 +10,33 @@ import (
 	"github.com/gpufd/gpufd/share"
 )
 
-// A watcher prints what becomes of the consumers and remembers what went wrong
-// with them.
+// A watcher prints what happens to the consumers and remembers their failures.
 type watcher struct {
 	app     *cli.App
 	handle  share.HandleType
-	waiting cli.Fields // for consumers
+	waiting func() // says that the producer waits for consumers
 	refused refusals
 
 	mu       sync.Mutex
 	over     func() // ends the wait for consumers
-	leases   int    // that have not ended
+	leases   int    // those that have not ended
 	verified int
 	failed   int
-	worst    error // with the most telling exit code
+	worst    error // the one with the lowest exit code
 }
 
-func newWatcher(app *cli.App, handle share.HandleType, waiting cli.Fields) *watcher {
+func newWatcher(app *cli.App, handle share.HandleType, waiting func()) *watcher {
 	return &watcher{app: app, handle: handle, waiting: waiting, refused: refusals{app: app, after: time.AfterFunc}, over: func() {}}
 }
 
-// serving says that consumers are waited for, until served is called.
+// serving says that the producer waits for consumers, until served is called.
 func (w *watcher) serving() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.over = w.app.Waiting()
 }
 
-// served says what is left to say.
+// served ends the wait and prints what is left.
 func (w *watcher) served() {
 	w.refused.close()
 	w.mu.Lock()
@@ -45,13 +44,13 @@ func (w *watcher) served() {
 	w.over()
 }
 
-// see takes one event; several come at once.
+// see handles one event. Several may come at once.
 func (w *watcher) see(e share.Event) {
 	who := cli.Fields{"consumer": e.Lease, "uid": e.Peer.UID, "pid": e.Peer.PID, "us": float64(e.Since.Nanoseconds()) / 1e3}
 	switch e.Kind {
 	case share.Offered:
 		w.serving()
-		w.app.Say("waiting", w.waiting, "Waiting for consumer connection...")
+		w.waiting()
 	case share.Connected:
 		w.connected() // before it is sent anything
 		w.app.Say("connected", who, "Consumer connected")
@@ -109,7 +108,7 @@ func (w *watcher) ended(e share.Event, who cli.Fields) {
 		return
 	}
 	if errors.Is(e.Err, share.ErrRevoked) || errors.Is(e.Err, cli.ErrInterrupted) {
-		return // our own doing, or that of whoever ended us
+		return // this program, or a signal, ended it
 	}
 	w.failed++
 	err := fmt.Errorf("consumer %d (%s): %w", e.Lease, e.Peer, e.Err)

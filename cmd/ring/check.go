@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/pattern"
@@ -28,7 +27,7 @@ func (m *mismatch) Error() string {
 	return fmt.Sprintf("its chunk is wrong: at offset %d, want 0x%02x, got 0x%02x; %s", m.Offset, m.Want, m.Got, all)
 }
 
-// look takes the bytes at an offset of the chunk into account.
+// look counts the wrong bytes among those at an offset of the chunk.
 func (m *mismatch) look(b []byte, offset uint64) {
 	right := uint64(bytes.Count(b, []byte{m.Want}))
 	if m.Bytes == 0 && right < uint64(len(b)) {
@@ -42,12 +41,11 @@ func (m *mismatch) look(b []byte, offset uint64) {
 	m.Bytes += uint64(len(b)) - right
 }
 
-// checkOnHost copies size bytes at src to the host, a piece at a time, and wants
-// all to be the same. It calls progress now and then. The error is a [*mismatch]
-// if they are not.
+// checkOnHost copies size bytes at src to the host, a piece at a time, and checks that all
+// have the wanted value. It calls progress after each piece. The error is a [*mismatch]
+// if they differ.
 func checkOnHost(ctx context.Context, s *cu.Stream, src cu.DevicePtr, size uint64, want byte, progress func() error) error {
 	m := &mismatch{Want: want}
-	said := time.Now()
 	err := pattern.Stream(ctx, size,
 		func(offset uint64, b []byte) error {
 			err := cu.CopyToHostAsync(s, b, src.Add(offset))
@@ -55,10 +53,6 @@ func checkOnHost(ctx context.Context, s *cu.Stream, src cu.DevicePtr, size uint6
 		},
 		func(offset uint64, b []byte) error {
 			m.look(b, offset)
-			if time.Since(said) < time.Second {
-				return nil
-			}
-			said = time.Now()
 			return progress()
 		})
 	if err == nil && m.Bytes > 0 {

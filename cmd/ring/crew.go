@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"sync"
-	"syscall"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -16,16 +16,17 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// grace is how long a member may take to end when it was told to, and to be seen
-// to have ended when its connection has.
+// grace is how long a member may take to end when it was told to, or after its connection
+// has ended.
 const grace = 10 * time.Second
 
-// A crew is the members, as the parent sees them. One goroutine uses it; each
-// member's messages come from another by way of events.
+// A crew is the members, on the parent's side. One goroutine uses it; for each member,
+// another goroutine passes on its messages in events.
 type crew struct {
 	app     *cli.App
 	verbose bool
-	mu      sync.Mutex // for who kills them while they are started
+	steps   int
+	mu      sync.Mutex // so that members can be killed while others are started
 	members []*member
 	events  chan event
 }
@@ -35,34 +36,35 @@ type member struct {
 	id     int
 	cmd    *exec.Cmd
 	conn   *sock.Conn
-	exited chan struct{} // closed when it has; cmd.ProcessState says how
-	closed bool          // its connection is
+	exited chan struct{} // closed when it has exited; cmd.ProcessState says how
+	closed bool          // its connection has ended
 	last   *end          // its last word
-	heard  time.Time
+	heard  time.Time     // when it last said anything
+	moved  time.Time     // when it last had done something
 }
 
-// An event is what came of a member: a message, or the end of its connection.
+// An event is what came from a member: a message, or the end of its connection.
 type event struct {
 	from *member
 	message
 	err error
 }
 
-// A failure is what one member has done to all.
+// A failure is the failure of one member, which ends the ring.
 type failure struct {
 	id   int
 	err  error
-	gone bool // without a word: err is to be completed when its process has ended
+	gone bool // it has gone without a word: end adds to err how its process ended
 }
 
-// Error is the member's error.
+// Error returns the text of the member's error.
 func (f *failure) Error() string { return f.err.Error() }
 
-// Unwrap returns it.
+// Unwrap returns the member's error.
 func (f *failure) Unwrap() error { return f.err }
 
-// start starts a member. It inherits its end of a socket pair, which nobody else
-// can have, and no other descriptor.
+// start starts a member. It inherits its end of a socket pair, which no other process has,
+// and no other descriptor.
 func (c *crew) start(id int, dev *cu.Device) (*member, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -77,7 +79,7 @@ func (c *crew) start(id int, dev *cu.Device) (*member, error) {
 		return nil, errors.Join(err, near.Close())
 	}
 	m := &member{id: id, conn: near, exited: make(chan struct{}), heard: time.Now()}
-	m.cmd = exec.Command(self, memberArg, "--id", strconv.Itoa(id), "--driver", c.app.Driver.Kind().String())
+	m.cmd = exec.Command(self, memberArg, "--id", strconv.Itoa(id), "--driver", c.app.Driver.Kind().String(), "--timeout", c.app.Timeout.String())
 	m.cmd.Stderr, m.cmd.ExtraFiles = os.Stderr, []*os.File{inherited}
 	err = m.cmd.Start()
 	_ = inherited.Close()
@@ -97,7 +99,7 @@ func (c *crew) start(id int, dev *cu.Device) (*member, error) {
 	return m, nil
 }
 
-// listen passes on what a member says, until it says no more.
+// listen passes on what a member says, until its connection ends.
 func (c *crew) listen(m *member) {
 	for {
 		msg, files, err := receive(context.Background(), m.conn)
@@ -115,12 +117,12 @@ func (c *crew) tell(ctx context.Context, m *member, msg message, files ...*os.Fi
 	defer cancel()
 	err := m.conn.Send(ctx, encode(msg), files...)
 	if errors.Is(err, sock.ErrPeerLost) {
-		return nil // as listen finds out, with its last word
+		return nil // listen finds out, and gets its last word
 	}
 	return err
 }
 
-// all gives everybody an order and waits until all have answered with what.
+// all gives all members an order and waits until all have answered with what.
 func (c *crew) all(ctx context.Context, order message, what kind) error {
 	for _, m := range c.members {
 		if err := c.tell(ctx, m, order); err != nil {
@@ -130,26 +132,28 @@ func (c *crew) all(ctx context.Context, order message, what kind) error {
 	return c.await(ctx, order, what)
 }
 
-// await waits until every member has answered an order. It blocks, and ends with
-// the first member that fails, is lost, or is silent for too long.
+// await waits until every member has answered an order. It fails as soon as a member
+// fails, is lost, or is silent for too long, or when no member has done anything for as
+// long. Progress of any member counts: on a busy machine one may wait long for its turn.
 func (c *crew) await(ctx context.Context, order message, what kind) error {
 	waiting := map[*member]bool{}
 	for _, m := range c.members {
-		waiting[m], m.heard = true, time.Now()
+		waiting[m], m.heard, m.moved = true, time.Now(), time.Now()
 	}
+	var done atomic.Int64
+	defer c.app.Busy(func() string { return c.busy(order, int(done.Load())) })()
 	for len(waiting) > 0 {
-		slowest := oldest(waiting)
-		timer := time.NewTimer(time.Until(slowest.heard.Add(c.app.Timeout)))
+		timer := time.NewTimer(time.Until(c.patience(waiting)))
 		select {
 		case e := <-c.events:
-			e.from.heard = time.Now()
+			e.from.hear(e.Kind)
 			if err := c.take(e, order, what, waiting); err != nil {
 				timer.Stop()
 				return err
 			}
+			done.Store(int64(len(c.members) - len(waiting)))
 		case <-timer.C:
-			return &failure{id: slowest.id, err: cli.Codef(cli.ExitPeer, "process %d (pid %d) was silent for %s, at %s; wait longer with --timeout",
-				slowest.id, slowest.pid(), c.app.Timeout, order)}
+			return c.outOfPatience(waiting, order)
 		case <-ctx.Done():
 			timer.Stop()
 			return context.Cause(ctx)
@@ -159,17 +163,7 @@ func (c *crew) await(ctx context.Context, order message, what kind) error {
 	return c.verdict()
 }
 
-// oldest is the member that was not heard of for longest.
-func oldest(members map[*member]bool) (m *member) {
-	for other := range members {
-		if m == nil || other.heard.Before(m.heard) {
-			m = other
-		}
-	}
-	return m
-}
-
-// take makes what has to be made of an event while members are awaited.
+// take handles an event while the members in waiting have still to answer.
 func (c *crew) take(e event, order message, what kind, waiting map[*member]bool) error {
 	m := e.from
 	switch {
@@ -188,166 +182,8 @@ func (c *crew) take(e event, order message, what kind, waiting map[*member]bool)
 	case e.Kind == what && e.Step == order.Step:
 		delete(waiting, m)
 		c.sayFilled(m, order)
-	case e.Kind != working:
+	case e.Kind != working && e.Kind != living:
 		return &failure{id: m.id, err: fmt.Errorf("process %d says %q in answer to %s", m.id, e.Kind, order)}
 	}
 	return nil
-}
-
-// String names the message for people.
-func (m message) String() string {
-	switch m.Kind {
-	case begin:
-		return "mapping the chunks"
-	case fillStep:
-		return fmt.Sprintf("step %d", m.Step)
-	case checkChunk:
-		return "checking its chunk"
-	}
-	return string(m.Kind)
-}
-
-func (c *crew) sayFilled(m *member, order message) {
-	if !c.verbose || order.Kind != fillStep {
-		return
-	}
-	chunk := chunkOf(m.id, order.Step, len(c.members))
-	c.app.Say("step", cli.Fields{"step": order.Step, "process": m.id, "chunk": chunk}, "Step %d: process %d has filled chunk %d", order.Step, m.id, chunk)
-}
-
-// sayEnd says what a member's last word is. One that goes by what another did is
-// heard of in the end.
-func (c *crew) sayEnd(m *member) {
-	fields := cli.Fields{"process": m.id, "exit": m.last.Code}
-	if m.last.Wrong != nil {
-		fields["offset"], fields["want"], fields["got"], fields["wrong"] = m.last.Wrong.Offset, m.last.Wrong.Want, m.last.Wrong.Got, m.last.Wrong.Bytes
-	}
-	if m.last.Error != "" {
-		fields["error"] = m.last.Error
-		c.app.Say("ended", fields, "Process %d failed: %s (exit code %d)", m.id, m.last.Error, m.last.Code)
-		return
-	}
-	c.app.Say("ended", fields, "Process %d has found its chunk right", m.id)
-}
-
-// failed is the error that the member's last word stands for.
-func (m *member) failed() error {
-	return cli.Codef(m.last.Code, "process %d: %s", m.id, m.last.Error)
-}
-
-// verdict is what those say that have ended.
-func (c *crew) verdict() (worst error) {
-	n := 0
-	for _, m := range c.members {
-		if m.last == nil || m.last.Code == cli.ExitOK {
-			continue
-		}
-		if n++; worst == nil || m.last.Code < cli.ExitCode(worst) {
-			worst = m.failed()
-		}
-	}
-	if n > 1 {
-		return fmt.Errorf("%d processes failed, among them %w", n, worst)
-	}
-	return worst
-}
-
-// lost is the failure of a member that has gone without a word. The others are
-// told before it is known how.
-func (c *crew) lost(m *member) error {
-	c.app.Say("lost", cli.Fields{"process": m.id, "pid": m.pid()}, "Lost process %d (pid %d)", m.id, m.pid())
-	return &failure{id: m.id, err: peerLost(m.id), gone: true}
-}
-
-func (m *member) pid() int { return m.cmd.Process.Pid }
-
-// exit says how a process that has exited did.
-func (m *member) exit() string {
-	state := m.cmd.ProcessState
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return fmt.Sprintf("was killed (signal %d, %s)", int(status.Signal()), status.Signal())
-	}
-	return fmt.Sprintf("ended with exit code %d", state.ExitCode())
-}
-
-// end sees all members out. If something went wrong, err, those that are still
-// there are told why, and killed if they take too long over it.
-func (c *crew) end(err error) error {
-	patience := c.app.Timeout
-	if err != nil {
-		c.dismiss(err)
-		patience = grace
-	}
-	late := time.AfterFunc(patience, c.kill)
-	defer late.Stop()
-	for _, m := range c.members {
-		for !m.closed {
-			c.farewell(<-c.events)
-		}
-	}
-	errs := []error{err}
-	for _, m := range c.members {
-		<-m.exited
-		errs = append(errs, m.conn.Close())
-		var f *failure
-		switch code := m.cmd.ProcessState.ExitCode(); {
-		case errors.As(err, &f) && f.gone && f.id == m.id:
-			errs[0] = fmt.Errorf("%w: its process, pid %d, %s", err, m.pid(), m.exit())
-		case err == nil && code != cli.ExitOK:
-			errs = append(errs, fmt.Errorf("process %d was done, and then it %s", m.id, m.exit()))
-		}
-	}
-	return errors.Join(append(c.wrong(err), errs...)...)
-}
-
-// wrong is what members have found wrong with their chunks, which decides the exit
-// code also if err, for which it is over, is that somebody is lost.
-func (c *crew) wrong(err error) (errs []error) {
-	if err == nil || cli.ExitCode(err) == cli.ExitFailed {
-		return nil // the verdict has it
-	}
-	for _, m := range c.members {
-		if m.last != nil && m.last.Wrong != nil {
-			errs = append(errs, m.failed())
-		}
-	}
-	return errs
-}
-
-// dismiss tells those that are still there why it is over.
-func (c *crew) dismiss(err error) {
-	word := message{Kind: stop}
-	var f *failure
-	if errors.As(err, &f) {
-		word = message{Kind: lost, Peer: f.id}
-	}
-	for _, m := range c.members {
-		switch {
-		case m.closed || m.last != nil:
-		case f != nil && m.id == f.id: // it had its time
-			_ = m.cmd.Process.Kill()
-		default:
-			_ = m.conn.TrySend(encode(word)) // who cannot take it is killed in the end
-		}
-	}
-}
-
-// farewell takes an event of a member that is about to end.
-func (c *crew) farewell(e event) {
-	switch {
-	case e.err != nil:
-		e.from.closed = true
-	case e.Kind == ended && e.End != nil:
-		e.from.last = e.End
-		c.sayEnd(e.from)
-	}
-}
-
-// kill ends those that have not ended.
-func (c *crew) kill() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, m := range c.members {
-		_ = m.cmd.Process.Kill()
-	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// chooseDevices takes the devices that can take part, in the driver's order, as
-// many as there are processes, and says why others cannot.
+// chooseDevices takes the devices that can take part, in the driver's order, up to the
+// number of processes. It prints why others cannot.
 func (r *ring) chooseDevices() error {
 	var unfit []string
 	for _, dev := range r.app.Driver.Devices() {
@@ -40,7 +40,7 @@ func (r *ring) chooseDevices() error {
 	return reachEachOther(r.devices)
 }
 
-// unfit says why a device cannot take part beside those that do.
+// unfit returns why a device cannot take part beside those that do.
 func (r *ring) unfit(dev *cu.Device) (why, err error) {
 	if why := cli.NeedVMM(dev); why != nil {
 		return why, nil
@@ -50,7 +50,7 @@ func (r *ring) unfit(dev *cu.Device) (why, err error) {
 		return nil, err
 	}
 	if mode != cu.ComputeModeDefault {
-		return fmt.Errorf("device %s is in compute mode %s, and several processes use it (nvidia-smi -c DEFAULT)", dev, mode), nil
+		return fmt.Errorf("device %s is in compute mode %s, and several processes would use it (nvidia-smi -c DEFAULT)", dev, mode), nil
 	}
 	for _, other := range r.devices {
 		there, err := dev.CanAccessPeer(other)
@@ -69,8 +69,8 @@ func (r *ring) unfit(dev *cu.Device) (why, err error) {
 	return nil, nil
 }
 
-// reachEachOther tries what the driver has promised of each two devices, in
-// contexts for that only. The chunks have rights of their own.
+// reachEachOther tries whether each two devices can reach each other, as the driver says.
+// It uses contexts for that only; the chunks have their own access rights.
 func reachEachOther(devices []*cu.Device) (err error) {
 	if len(devices) < 2 {
 		return nil
@@ -94,7 +94,7 @@ func reachEachOther(devices []*cu.Device) (err error) {
 				continue
 			}
 			if err := c.EnablePeerAccess(peer); err != nil {
-				return cli.Machinef("device %s cannot reach device %s, though its driver says so; choose others with CUDA_VISIBLE_DEVICES: %w",
+				return cli.Machinef("device %s cannot reach device %s, although the driver says that it can; choose others with CUDA_VISIBLE_DEVICES: %w",
 					c.Device(), peer.Device(), err)
 			}
 		}

@@ -34,7 +34,7 @@ var (
 	errStopped    = errors.New("told to stop")
 )
 
-// A worker is the process of a member, as it sees itself.
+// A worker is a member, on the side of its own process.
 type worker struct {
 	setup
 	id     int
@@ -49,17 +49,19 @@ type worker struct {
 	room    *vmm.Reservation
 	maps    []*vmm.Mapping
 	wrong   *mismatch
-	running bool // the kernel is, or may be
+	pause   time.Duration // how often the parent hears something
+	told    time.Time     // when the parent last heard that something is done
+	running bool          // the kernel is running, or may be
 }
 
-// An order is a message of the parent's, with the descriptors that came along.
+// An order is a message from the parent, with the descriptors that came along.
 type order struct {
 	message
 	files []*os.File
 }
 
-// runMember is the process of a member, and returns its exit code. What it has to
-// say, it says to the parent.
+// runMember is the process of a member, and returns its exit code. It reports to the
+// parent instead of printing.
 func runMember(args []string) int {
 	w, err := join()
 	if err != nil {
@@ -69,6 +71,10 @@ func runMember(args []string) int {
 	defer w.conn.Close()
 	w.app = cli.New("ring "+memberArg, "is a process of a ring.", io.Discard)
 	w.app.Flags.IntVar(&w.id, "id", 0, "`number` of the process")
+	_ = w.app.Parse(args) // Run says what is wrong with them
+	w.pause = pauseOf(w.app.Timeout)
+	go w.beat()
+	defer w.app.Waiting()() // for the parent, which ends it; also while the driver is opened
 	var said bytes.Buffer
 	code := w.app.Run(args, &said, w.run)
 	last := end{Code: code, Wrong: w.wrong, Error: strings.TrimPrefix(strings.TrimSpace(said.String()), "ring "+memberArg+": ")}
@@ -78,11 +84,11 @@ func runMember(args []string) int {
 	return code
 }
 
-// join takes the inherited socket and listens to the parent from now on: whatever
-// a driver call takes, the process ends soon after its parent.
+// join takes the inherited socket and listens to the parent from now on, so that the process
+// ends soon after its parent, even during a call of the driver.
 func join() (*worker, error) {
-	// Of a process that somebody else started, the descriptor may be Go's own, and
-	// not to be closed.
+	// If somebody else started this process, the descriptor may be Go's own, and must
+	// not be closed.
 	if _, err := unix.GetsockoptInt(socketFD, unix.SOL_SOCKET, unix.SO_TYPE); err != nil {
 		return nil, fmt.Errorf("%w: descriptor %d: %w", sock.ErrNotSocket, socketFD, os.NewSyscallError("getsockopt", err))
 	}
@@ -98,18 +104,18 @@ func join() (*worker, error) {
 	return w, nil
 }
 
-// endSoon ends the process some time after it is over, wherever it is then.
+// endSoon ends the process some time after the parent has ended it, whatever it does then.
 func (w *worker) endSoon() {
 	<-w.over.Done()
 	time.Sleep(grace)
-	if why := context.Cause(w.over); errors.Is(why, errParentLost) { // who would say it for us
-		fmt.Fprintf(os.Stderr, "ring: process with pid %d: %v; ending in the midst of work that takes over %v\n", os.Getpid(), why, grace)
+	if why := context.Cause(w.over); errors.Is(why, errParentLost) { // the parent would have printed it
+		fmt.Fprintf(os.Stderr, "ring: process with pid %d: %v; ended by force, because its work took over %v\n", os.Getpid(), why, grace)
 	}
 	os.Exit(cli.ExitPeer)
 }
 
-// newWorker listens to the parent, also while nobody takes the order that it gave:
-// there is one at a time.
+// newWorker makes a worker that listens to the parent, even while an order is not taken
+// yet: there is one at a time.
 func newWorker(conn *sock.Conn) *worker {
 	over, cancel := context.WithCancelCause(context.Background())
 	w := &worker{conn: conn, over: over, orders: make(chan order, 1)}
@@ -117,7 +123,7 @@ func newWorker(conn *sock.Conn) *worker {
 	return w
 }
 
-// listen passes on the parent's orders until it says that it is over, or is lost.
+// listen passes on the parent's orders until the parent ends the work or is lost.
 func (w *worker) listen() error {
 	for {
 		m, files, err := receive(context.Background(), w.conn)
@@ -133,10 +139,34 @@ func (w *worker) listen() error {
 	}
 }
 
-// say tells the parent something, for which there is always room. If the parent is
-// gone, listen knows why, or is about to.
+// pauseOf returns how often the parent hears that this process lives, or has done
+// something: several times within --timeout.
+func pauseOf(timeout time.Duration) time.Duration {
+	return min(max(timeout/10, 10*time.Millisecond), time.Second)
+}
+
+// beat tells the parent that this process lives, even during a call of the driver, until
+// the parent ends the work.
+func (w *worker) beat() {
+	tick := time.NewTicker(w.pause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			_ = w.conn.TrySend(encode(message{Kind: living})) // a full queue tells the parent the same
+		case <-w.over.Done():
+			return
+		}
+	}
+}
+
+// say sends the parent a message. There is room for it, unless the parent was stopped for
+// long. If the parent has gone, listen knows why, or soon will.
 func (w *worker) say(m message) error {
 	err := w.conn.TrySend(encode(m))
+	if errors.Is(err, sock.ErrWouldWait) {
+		err = w.conn.Send(w.over, encode(m))
+	}
 	if errors.Is(err, sock.ErrPeerLost) {
 		<-w.over.Done()
 		return context.Cause(w.over)
@@ -145,23 +175,24 @@ func (w *worker) say(m message) error {
 }
 
 func (w *worker) run(ctx context.Context) (err error) {
-	signal.Ignore(syscall.SIGINT, syscall.SIGHUP) // from the terminal they go to the parent, too
-	signal.Reset(syscall.SIGTERM)                 // who kills a member finds out what a ring does then
-	defer w.app.Waiting()()                       // for the parent, who ends it
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP) // the terminal sends them to the parent, too
+	signal.Reset(syscall.SIGTERM)                 // it kills a member, and the ring reports that
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(w.over, func() { cancel(context.Cause(w.over)) })()
-	err = w.work(ctx)
+	if err = w.sayWorking(); err == nil { // the driver is open
+		err = w.work(ctx)
+	}
 	if err != nil && w.wrong == nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	if w.running {
-		return err // to free what it uses would wait for it; our end does that
+		return err // freeing its memory would wait for it; the end of the process frees it
 	}
 	return errors.Join(err, w.close())
 }
 
-// work does as it is told, from the first order to the last.
+// work carries out all orders, from the first to the last.
 func (w *worker) work(ctx context.Context) error {
 	if err := w.await(ctx, begin, w.prepare); err != nil {
 		return err
@@ -186,7 +217,7 @@ func (w *worker) await(ctx context.Context, want kind, do func(order) error) err
 	case o := <-w.orders:
 		defer sock.CloseFiles(o.files)
 		if o.Kind != want {
-			return fmt.Errorf("the parent says %q and not %q", o.Kind, want)
+			return fmt.Errorf("the parent says %q, want %q", o.Kind, want)
 		}
 		return do(o)
 	case <-ctx.Done():
@@ -197,7 +228,7 @@ func (w *worker) await(ctx context.Context, want kind, do func(order) error) err
 // prepare loads the kernel and maps the chunks.
 func (w *worker) prepare(o order) error {
 	if o.Setup == nil || len(o.files) != o.Setup.procs() {
-		return fmt.Errorf("the parent sent %d descriptors, and not one of each chunk", len(o.files))
+		return fmt.Errorf("the parent sent %d descriptors, want one of each chunk", len(o.files))
 	}
 	w.setup = *o.Setup
 	dev, err := w.app.Driver.FindDevice(w.Device)
@@ -210,6 +241,9 @@ func (w *worker) prepare(o order) error {
 	if w.stream, err = w.ctx.NewStream(); err != nil {
 		return err
 	}
+	if err := w.sayWorking(); err != nil {
+		return err
+	}
 	if w.filler, err = loadFiller(w.ctx, w.Module); err != nil {
 		return err
 	}
@@ -220,12 +254,15 @@ func (w *worker) prepare(o order) error {
 		if err := w.mapChunk(dev, i, f); err != nil {
 			return fmt.Errorf("chunk %d: %w", i, err)
 		}
+		if err := w.sayWorking(); err != nil {
+			return err
+		}
 	}
 	return w.say(message{Kind: ready})
 }
 
-// mapChunk imports a chunk and maps it behind those before it. The mapping keeps
-// the memory.
+// mapChunk imports a chunk and maps it behind the earlier ones. The mapping keeps the
+// memory.
 func (w *worker) mapChunk(dev *cu.Device, i int, f *os.File) (err error) {
 	owner, err := w.app.Driver.FindDevice(w.Owners[i])
 	if err != nil {
@@ -249,7 +286,7 @@ func (w *worker) chunkAt(i int) cu.DevicePtr { return w.room.Ptr().Add(uint64(i)
 // fill does one step.
 func (w *worker) fill(ctx context.Context, step int) error {
 	w.running = true
-	err := w.filler.fill(ctx, w.stream, w.chunkAt(chunkOf(w.id, step, w.procs())), w.Size, w.Values[w.id])
+	err := w.filler.fill(ctx, w.stream, w.chunkAt(chunkOf(w.id, step, w.procs())), w.Size, w.Values[w.id], w.sayWorking)
 	w.running = err != nil && !errors.Is(err, cu.ErrContextLost)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", step, err)
@@ -257,7 +294,7 @@ func (w *worker) fill(ctx context.Context, step int) error {
 	return nil
 }
 
-// check looks at the process' own chunk, on the host.
+// check checks the process's own chunk, on the host.
 func (w *worker) check(ctx context.Context) error {
 	want := w.Values[fillerOf(w.id, w.Steps-1, w.procs())]
 	err := checkOnHost(ctx, w.stream, w.chunkAt(w.id), w.Size, want, w.sayWorking)
@@ -265,14 +302,14 @@ func (w *worker) check(ctx context.Context) error {
 	return err
 }
 
-// sayWorking renews the parent's patience. One that does not listen for a while has
-// missed nothing.
+// sayWorking tells the parent now and then that something is done, which renews its
+// patience with all members.
 func (w *worker) sayWorking() error {
-	err := w.say(message{Kind: working})
-	if errors.Is(err, sock.ErrWouldWait) {
+	if time.Since(w.told) < w.pause {
 		return nil
 	}
-	return err
+	w.told = time.Now()
+	return w.say(message{Kind: working})
 }
 
 func (w *worker) close() error {

@@ -17,12 +17,13 @@ const (
 	begin      = kind("begin") // what to do, with a descriptor of each chunk
 	fillStep   = kind("fill")  // everybody has filled, or mapped: fill the next
 	checkChunk = kind("check") // everybody has filled for the last time
-	lost       = kind("lost")  // another member is: end
+	lost       = kind("lost")  // another member is lost: end
 	stop       = kind("stop")  // end
 
 	ready   = kind("ready")   // all chunks are mapped
 	filled  = kind("filled")  // the kernel is done
-	working = kind("working") // still checking
+	working = kind("working") // a part of the order is done
+	living  = kind("living")  // the process lives, whatever it does
 	ended   = kind("ended")   // the last word
 )
 
@@ -30,15 +31,15 @@ const (
 type message struct {
 	Kind  kind   `json:"kind"`
 	Step  int    `json:"step,omitempty"`
-	Peer  int    `json:"peer,omitempty"` // who is lost
+	Peer  int    `json:"peer,omitempty"` // the member that is lost
 	Setup *setup `json:"setup,omitempty"`
 	End   *end   `json:"end,omitempty"`
 }
 
-// A setup is what a member has to know.
+// A setup is what a member needs to know.
 type setup struct {
 	Device string   `json:"device"` // UUID of its own
-	Owners []string `json:"owners"` // UUIDs of those that the chunks are on
+	Owners []string `json:"owners"` // UUIDs of the devices that the chunks are on
 	Values []byte   `json:"values"` // of all members
 	Steps  int      `json:"steps"`
 	Size   uint64   `json:"size"`  // bytes to fill of a chunk
@@ -46,7 +47,7 @@ type setup struct {
 	Module string   `json:"module,omitempty"`
 }
 
-// procs is how many members there are.
+// procs returns how many members there are.
 func (s *setup) procs() int { return len(s.Owners) }
 
 // An end is how a member's work ended.
@@ -60,7 +61,7 @@ type end struct {
 func encode(m message) []byte {
 	b, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // there is nothing in it that could fail
+		panic(err) // nothing in it can fail
 	}
 	return b
 }
@@ -78,7 +79,7 @@ func receive(ctx context.Context, c *sock.Conn) (m message, files []*os.File, er
 	return m, rec.Files, nil
 }
 
-// peerLost is the error of a ring in which the member of that number is lost.
+// peerLost is the error of a ring that has lost the member of that number.
 type peerLost int
 
 // Error names the member.

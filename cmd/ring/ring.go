@@ -23,7 +23,7 @@ const maxProcs = sock.MaxFDs
 type ring struct {
 	app *cli.App
 
-	procs, steps int // 0: one per device, as many as processes
+	procs, steps int // 0: one process per device, as many steps as processes
 	size         cli.Size
 	place        placeFlag
 	salt         saltFlag
@@ -40,22 +40,22 @@ type ring struct {
 
 func newRing(stdout io.Writer) *ring {
 	r := &ring{size: 4 << 20, place: placeSpread}
-	r.app = cli.New("ring", "has several processes fill one another's device memory in turns, and check it.", stdout)
-	r.app.Check = r.check
+	r.app = cli.New("ring", "makes several processes fill one another's device memory in turns, and check it.", stdout)
+	r.app.Check, r.app.Early = r.check, r.findModule
 	f := r.app.Flags
-	f.IntVar(&r.procs, "procs", 0, "how many processes, `N` of 1 to 64; without it, one for each GPU that can take part")
-	f.IntVar(&r.steps, "steps", 0, "fill `N` times; without it, as often as there are processes")
+	f.IntVar(&r.procs, "procs", 0, "number of processes, `N` from 1 to 64; the default is one for each GPU that can take part")
+	f.IntVar(&r.steps, "steps", 0, "fill `N` times; the default is the number of processes")
 	f.Var(&r.size, "size", "`bytes` of each process' chunk, with units KiB, MiB, GiB")
-	f.Var(&r.place, "place", "where the chunks are: all on the `first|spread` over the processes' GPUs")
-	f.Var(&r.salt, "salt", "a 32-bit `number` that the values depend on; without it, one that is different each time")
-	f.BoolVar(&r.compat, "compat", false, "fill with the values of NVIDIA's sample: each process' number, of which the first is what new memory holds anyway")
-	f.StringVar(&r.module, "module", "", "load the kernel "+kernelName+" (address, u64 bytes, u8 value) from this `file` of PTX, a cubin or a fatbin (cuModuleLoad), as kernels/memory.ptx")
-	f.BoolVar(&r.verbose, "v", false, "say of each step which process has filled which chunk")
-	f.Lookup("timeout").Usage = "longest `duration` to wait for any process to do its next step"
+	f.Var(&r.place, "place", "place all chunks on the first GPU, or spread them over the GPUs of the processes: `first|spread`")
+	f.Var(&r.salt, "salt", "a 32-bit `number` on which the values depend; the default differs each time")
+	f.BoolVar(&r.compat, "compat", false, "fill with the values of NVIDIA's sample, the number of each process; the first number, 0, cannot be told from new memory")
+	f.StringVar(&r.module, "module", "", "load the kernel "+kernelName+" (address, u64 bytes, u8 value) from this `file` of PTX, a cubin or a fatbin (cuModuleLoad); kernels/memory.ptx is an example")
+	f.BoolVar(&r.verbose, "v", false, "print for each step which process has filled which chunk")
+	f.Lookup("timeout").Usage = "give up after this `duration` without progress of any process, or without a sign of life of one"
 	return r
 }
 
-// check holds what flag parsing cannot.
+// check checks what flag parsing cannot.
 func (r *ring) check() error {
 	given := map[string]bool{}
 	r.app.Flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -67,14 +67,22 @@ func (r *ring) check() error {
 	case given["module"] && r.module == "":
 		return cli.Usagef("--module: want the name of a file")
 	case r.compat && r.salt.given:
-		return cli.Usagef("--salt %s: the values of --compat have no salt", &r.salt)
+		return cli.Usagef("--salt %s: --compat takes no salt; leave one of them out", &r.salt)
 	}
 	return nil
 }
 
+// findModule checks that the file of the kernel is there, before every process does.
+func (r *ring) findModule() error {
+	if r.module == "" {
+		return nil
+	}
+	return cli.FindFile("module", r.module)
+}
+
 func (r *ring) run(ctx context.Context) (err error) {
 	r.app.Say("start", cli.Fields{"program": "ring"}, "=== CUDA VMM Ring ===")
-	defer func() { err = errors.Join(err, r.app.Cleanup(r.closeChunks)) }()
+	defer func() { err = r.app.Cleanup(err, r.closeChunks) }()
 	if err := r.app.Timed("devices", r.chooseDevices); err != nil {
 		return err
 	}
@@ -85,13 +93,13 @@ func (r *ring) run(ctx context.Context) (err error) {
 	if err := r.app.Timed("create", r.createChunks); err != nil {
 		return err
 	}
-	c := &crew{app: r.app, verbose: r.verbose, events: make(chan event)}
+	c := &crew{app: r.app, verbose: r.verbose, steps: r.steps, events: make(chan event)}
 	defer r.app.OnAbort(c.kill)()
-	defer r.app.Waiting()() // for the members, each of whom has --timeout
+	defer r.app.Waiting()() // for the members, each of which has --timeout
 	return c.end(r.turn(ctx, c))
 }
 
-// turn has the members do all that they are there for, and says how far they are.
+// turn gives the members their work, and prints how far they are.
 func (r *ring) turn(ctx context.Context, c *crew) error {
 	if err := r.app.Timed("start", func() error { return r.start(ctx, c) }); err != nil {
 		return err
@@ -110,11 +118,10 @@ func (r *ring) turn(ctx context.Context, c *crew) error {
 	return nil
 }
 
-// fill has all members do all steps. Nobody begins one before everybody has done
-// the one before.
+// fill makes all members do all steps. None begins a step before all have done the
+// one before.
 func (r *ring) fill(ctx context.Context, c *crew) error {
 	for i := range r.steps {
-		r.app.Progress("filling", uint64(i), uint64(r.steps))
 		if err := c.all(ctx, message{Kind: fillStep, Step: i}, filled); err != nil {
 			return err
 		}
@@ -122,8 +129,8 @@ func (r *ring) fill(ctx context.Context, c *crew) error {
 	return nil
 }
 
-// plan settles how many processes and steps there are, who fills with what, and on
-// which devices the chunks are.
+// plan decides how many processes and steps there are, which values they fill with, and
+// on which devices the chunks are.
 func (r *ring) plan() {
 	if r.procs == 0 {
 		r.procs = min(len(r.devices), maxProcs)
@@ -155,10 +162,10 @@ func (r *ring) sayPlan() {
 	r.app.Say("ring", fields, "%s on %s, %s, %s", cli.Count(r.procs, "process"), cli.Count(len(r.devices), "device"), cli.Count(r.steps, "step"), words)
 }
 
-// deviceOf is the device that a process works on.
+// deviceOf returns the device that a process works on.
 func (r *ring) deviceOf(id int) *cu.Device { return r.devices[id%len(r.devices)] }
 
-// announceSize rounds the size of a chunk up, and refuses what the devices could
+// announceSize rounds the size of a chunk up, and refuses a size that the devices could
 // never hold.
 func (r *ring) announceSize() error {
 	granularity := uint64(1)
@@ -178,7 +185,7 @@ func (r *ring) announceSize() error {
 		}
 		n := r.chunksOn(dev)
 		if n > 0 && (!ok || r.chunk > total/uint64(n)) {
-			return fmt.Errorf("--size %s: %s on device %s, which has %s, is too much", r.size, cli.Count(n, "such chunk"), dev, cli.Human(total))
+			return fmt.Errorf("--size %s: device %s would hold %s, and has only %s", r.size, dev, cli.Count(n, "such chunk"), cli.Human(total))
 		}
 	}
 	r.app.Result["size"], r.app.Result["aligned"] = uint64(r.size), r.chunk
@@ -221,8 +228,8 @@ func (r *ring) closeChunks() error {
 	return errors.Join(errs...)
 }
 
-// start starts the members, tells each what it has to know and waits until all
-// have mapped the memory.
+// start starts the members, tells each what it needs to know and waits until all have
+// mapped the memory.
 func (r *ring) start(ctx context.Context, c *crew) (err error) {
 	files, err := exportAll(r.chunks)
 	defer func() { err = errors.Join(err, sock.CloseFiles(files)) }()

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// values are what the processes fill with: all different and none 0, which is what
-// new memory holds, or those of the sample.
+// values returns the values that the processes fill with: all different, and none 0, which
+// new memory holds; or those of the sample.
 func values(procs int, salt uint32, compat bool) []byte {
 	v := make([]byte, procs)
 	for id := range v {
@@ -19,13 +19,13 @@ func values(procs int, salt uint32, compat bool) []byte {
 	return v
 }
 
-// chunkOf is the chunk that process id fills in a step.
+// chunkOf returns the chunk that process id fills in a step.
 func chunkOf(id, step, procs int) int { return (step + id) % procs }
 
-// fillerOf is the process that fills a chunk in a step.
+// fillerOf returns the process that fills a chunk in a step.
 func fillerOf(chunk, step, procs int) int { return ((chunk-step)%procs + procs) % procs }
 
-// A placeFlag is where the chunks are.
+// A placeFlag says where the chunks are.
 type placeFlag string
 
 // All chunks on the first device, or each on its process'.
@@ -43,10 +43,10 @@ func (f *placeFlag) Set(s string) error {
 	return errors.New("want first or spread")
 }
 
-// String gives first or spread.
+// String returns first or spread.
 func (f *placeFlag) String() string { return string(*f) }
 
-// A saltFlag is a number of 32 bits, or left open.
+// A saltFlag is a number of 32 bits, or none.
 type saltFlag struct {
 	value uint32
 	given bool
@@ -62,7 +62,7 @@ func (f *saltFlag) Set(s string) error {
 	return nil
 }
 
-// String gives the number, or nothing.
+// String returns the number, or nothing.
 func (f *saltFlag) String() string {
 	if !f.given {
 		return ""

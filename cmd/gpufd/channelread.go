@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpufd/gpufd/channel"
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+)
+
+type channelReadFlags struct {
+	policy string
+	join   string
+	output string
+	device string
+}
+
+func (p *program) channelReadCommand() *cobra.Command {
+	var f channelReadFlags
+	cmd := &cobra.Command{
+		Use:   "read NAME [--policy block|drop-oldest|drop-newest] [-o FILE]",
+		Short: "Write a channel's frames to standard output, or a file",
+		Long: `read waits for the channel's writer, no longer than --timeout, and writes the bytes of
+each frame, one after the other. --policy says what happens when it is too slow: with block
+the writer waits; with drop-oldest it goes on with the newest frame; with drop-newest it
+gets no new frames while it has too many. It exits with 0 when the writer ends, and with 4
+when the writer is lost or has dropped this reader.`,
+		Args: p.args(1, 1, "a name"),
+		RunE: func(c *cobra.Command, args []string) error { return p.channelRead(c.Context(), args[0], f) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.policy, "policy", "block", "what happens when this reader is too slow: block, drop-oldest or drop-newest")
+	fl.StringVar(&f.join, "join", "next", "the first frame to read: next, the next one to be published, or newest, the last one so far")
+	fl.StringVarP(&f.output, "output", "o", "", "the `file` to write; the default is standard output")
+	fl.StringVar(&f.device, "device", "0", "the device that reads, an ordinal or a UUID: that of the frames, or one with peer access to it")
+	p.driverFlag(cmd)
+	return cmd
+}
+
+// options returns the options that the flags ask for.
+func (f *channelReadFlags) options(json bool) ([]channel.ReaderOption, error) {
+	policy, err := channel.ParsePolicy(f.policy)
+	join, known := map[string]channel.Join{"next": channel.Next, "newest": channel.Newest}[f.join]
+	switch {
+	case err != nil:
+		return nil, cli.Usagef("--policy %q: want block, drop-oldest or drop-newest", f.policy)
+	case !known:
+		return nil, cli.Usagef("--join %q: want next or newest", f.join)
+	case json && f.output == "":
+		return nil, cli.Usagef("--json wants -o FILE, because the frames go to standard output otherwise")
+	}
+	return []channel.ReaderOption{channel.WithPolicy(policy), channel.WithJoin(join)}, nil
+}
+
+func (p *program) channelRead(ctx context.Context, name string, f channelReadFlags) (err error) {
+	opts, err := f.options(p.json)
+	if err != nil {
+		return err
+	}
+	out := io.Writer(p.out)
+	if f.output != "" {
+		file, oerr := os.OpenFile(f.output, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+		if oerr != nil {
+			return oerr
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		out = file
+	}
+	return p.readTo(ctx, out, name, f, opts)
+}
+
+// readTo joins the channel and writes its frames to out.
+func (p *program) readTo(ctx context.Context, out io.Writer, name string, f channelReadFlags, opts []channel.ReaderOption) (err error) {
+	c, err := p.context(f.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	r, err := p.openChannel(ctx, c, name, opts)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	last, err := p.copyFrames(ctx, c, r, out)
+	s := r.Stats()
+	var lost *channel.LostError
+	if errors.As(err, &lost) {
+		last = lost.Last
+	}
+	p.told = true
+	p.result = cli.Fields{"name": name, "frames": s.Received + s.Lost, "received": s.Received - s.Passed, "lost": s.Lost + s.Passed,
+		"last_whole": last, "max_stall_ms": milliseconds(s.MaxStall)}
+	p.tell("%d frames, %d lost; the longest wait for one was %s", s.Received-s.Passed, s.Lost+s.Passed, cli.Brief(s.MaxStall))
+	return channelEnd(ctx, err)
+}
+
+// channelEnd returns nil if the writer has ended or a signal came.
+func channelEnd(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, channel.ErrEnded):
+		return nil
+	case errors.Is(err, channel.ErrLost), errors.Is(err, channel.ErrDropped):
+		return cli.Codef(cli.ExitPeer, "%w", err)
+	}
+	return interrupted(ctx, err)
+}
+
+// readPause is how long openChannel waits before it tries again.
+const readPause = 20 * time.Millisecond
+
+// openChannel joins the channel as soon as there is one, no later than --timeout.
+func (p *program) openChannel(ctx context.Context, c *cu.Context, name string, opts []channel.ReaderOption) (*channel.Reader, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	defer p.waiting("a writer of "+name, fmt.Sprintf("gpufd channel write %s --slot-size B --socket %s starts one", name, p.socket))()
+	for {
+		r, err := channel.Open(ctx, p.socket, name, c, opts...)
+		if err == nil || !mayCome(err) && ctx.Err() == nil {
+			return r, err
+		}
+		select {
+		case <-time.After(readPause):
+		case <-ctx.Done():
+			return nil, cli.Codef(cli.ExitPeer, "no writer of %s at %s within %s: %w", name, p.socket, p.timeout, errors.Join(context.Cause(ctx), err))
+		}
+	}
+}
+
+// mayCome reports whether a writer may come yet.
+func mayCome(err error) bool {
+	var no *share.RefusalError
+	if errors.As(err, &no) {
+		return no.Code == share.RefusedName
+	}
+	return errors.Is(err, sock.ErrNoListener)
+}
+
+// copyFrames writes frames until there are no more, and returns the number of the last.
+func (p *program) copyFrames(ctx context.Context, c *cu.Context, r *channel.Reader, out io.Writer) (last uint64, err error) {
+	buf, err := newHostBuffer(c, r.SlotSize())
+	if err != nil {
+		return 0, err
+	}
+	defer buf.mem.Close()
+	for {
+		f, err := r.Next(ctx)
+		if err != nil {
+			return last, err
+		}
+		b := buf.mem.Bytes()[:f.Size]
+		if err := cu.CopyToHost(c, b, f.Ptr); err != nil {
+			return last, err
+		}
+		switch err := r.Release(f); {
+		case errors.Is(err, channel.ErrPassed):
+			continue // the copy may mix two frames
+		case err != nil:
+			return last, err
+		}
+		if _, err := out.Write(b); err != nil {
+			return last, fmt.Errorf("writing frame %d: %w", f.Sequence, err)
+		}
+		last = f.Sequence
+	}
+}
