@@ -1,0 +1,152 @@
+"""Attaching to memory that another process offers: :func:`attach`, :func:`attach_parts`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from . import _wire as wire
+from ._attaching import Attaching, Options
+from ._attachment import Attachment
+from ._conn import DEFAULT_TIMEOUT
+from ._errors import Error, NotFoundError, TimedOutError, UsageError
+from ._kept import check_labels
+from ._memory import Memory, driver_kind
+from ._peer import Peer, Policy
+from ._wire import READ_ONLY, Offer
+
+
+def attach(
+    socket: str | os.PathLike[str],
+    name: str = "",
+    *,
+    access: int = READ_ONLY,
+    device: int | None = None,
+    driver: str | int | None = None,
+    part: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    within: float | None = None,
+    policy: Policy = Policy(),
+    max_chunks: int = wire.MAX_CHUNKS,
+    max_size: int | None = None,
+    max_data: int = wire.MAX_LARGE_DATA,
+    max_cursors: int = 0,
+    newer_than: int = 0,
+    wait: bool = False,
+    legacy: bool = False,
+    reoffer: bool = False,
+    connected: Callable[[Peer], None] = lambda peer: None,
+    opener: Callable[[Offer], Memory] | None = None,
+) -> Attachment:
+    """Map the memory that a producer offers at a socket under a name.
+
+    The caller closes the attachment, best by ``with``. Arrays made of it keep it alive.
+
+    socket          path of the socket
+    name            name of the offer; "" takes the only one
+    access          READ_ONLY or READ_WRITE
+    device          ordinal of the device that the memory must be on; by default any
+    driver          "cuda", "soft" or "auto"; by default that of GPUFD_DRIVER, else "auto"
+    part, labels    of a keeper's version: which part to take, and the labels it must have
+    timeout         seconds for each step
+    within          seconds for all of it; by default no bound
+    policy          whose offers to take
+    max_chunks, max_size, max_data
+                    the largest offer to take: chunks, bytes, bytes of application data
+    max_cursors     take up to so many bytes of memory of this lease's own, as channels do
+    newer_than      take only memory of a larger generation
+    wait            have the producer wait until it has that
+    legacy          take memory that is shared by a handle of legacy IPC, too
+    opener          is called to open such memory
+    reoffer         keep the descriptors, so that the memory can be offered on
+    connected       is called with the Peer before anything is asked of it
+
+    Raises NoProducerError, NotAdmittedError, RefusedError, TooLargeError, StaleError, LabelError,
+    DescriptorError, DeviceError, WireError, LostError, TimedOutError.
+    """
+    options = Options(os.fspath(socket), name, access, device, driver_kind(driver), timeout, within, policy, max_chunks,
+                       max_size, max_data, max_cursors, newer_than, wait, legacy, reoffer, connected, opener)  # fmt: skip
+    options.check()
+    att = _attach_part(options, part) if part is not None else _attach(options)
+    try:
+        if labels:
+            check_labels(att.kept.name, att.kept.labels, labels)
+        return att
+    except BaseException:
+        att.close()
+        raise
+
+
+def _attach(options: Options) -> Attachment:
+    done = Attaching(options)
+    offer, memory = done.run()
+    return Attachment(options, done, offer, memory)
+
+
+def _attach_part(options: Options, part: int) -> Attachment:
+    """The part of a keeper's version: NAME if it is the only one, or else NAME/PART."""
+    if not isinstance(part, int) or part < 0:
+        raise UsageError(f"part {part!r}: they count from 0")
+    of_many = replace(options, name=f"{options.name}/{part}")
+    if part:
+        return _attach(of_many)
+    try:
+        return _attach(options)  # most versions have one part
+    except NotFoundError as e:
+        missing = e
+    try:
+        return _attach(of_many)
+    except NotFoundError:
+        raise missing from None
+    finally:
+        del missing  # whose traceback has this frame
+
+
+class Parts(list[Attachment]):
+    """The attachments to all parts of a version. The end of ``with`` closes them."""
+
+    def __enter__(self) -> Parts:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        with contextlib.ExitStack() as stack:
+            for att in self:
+                stack.push(att)
+
+    def close(self, force: bool = False) -> None:
+        """Close all of them: Attachment.close."""
+        for att in self:
+            att.close(force)
+
+
+def attach_parts(socket: str | os.PathLike[str], name: str, **options: Any) -> Parts:
+    """Attach to all parts of what a keeper keeps under a name.
+
+    All parts are of the same version, even if another one is committed meanwhile. The options
+    are those of attach. Raises TimedOutError if new versions kept coming until the timeout.
+    """
+    deadline = time.monotonic() + float(options.get("within") or options.get("timeout") or DEFAULT_TIMEOUT)
+    while True:
+        parts = Parts([attach(socket, name, part=0, **options)])
+        try:
+            first = parts[0].kept
+            for part in range(1, first.parts):
+                parts.append(attach(socket, name, part=part, **options))
+                kept = parts[-1].kept
+                if kept.version != first.version:
+                    break
+                if (kept.part, kept.parts) != (part, first.parts):
+                    raise Error(f"part {part} of {first.parts} of {name} was asked for, and the offer says part {kept.part} of {kept.parts}")
+            else:
+                return parts
+        except BaseException:
+            parts.close()
+            raise
+        parts.close()
+        if time.monotonic() > deadline:
+            raise TimedOutError(f"{name} got a new version whenever its parts were attached to")

@@ -1,0 +1,138 @@
+"""Attaching again and again: :func:`follow`; and what a producer offers: :func:`list_offers`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from . import _wire as wire
+from ._attach import attach
+from ._attaching import ending
+from ._attachment import Attachment
+from ._conn import DEFAULT_TIMEOUT, dial
+from ._errors import (
+    BusyError,
+    ClosedError,
+    Error,
+    InUseError,
+    LostError,
+    NoProducerError,
+    NotFoundError,
+    RefusedRateError,
+    RevokedError,
+    StaleError,
+    TimedOutError,
+    TooLargeError,
+    TooLateError,
+    UsageError,
+    WireError,
+)
+from ._peer import Policy
+from ._wire import Listing
+
+# What waiting may mend.
+_MENDS = (NotFoundError, BusyError, TooLateError, RefusedRateError, NoProducerError, LostError, RevokedError, TimedOutError, StaleError)
+_LONGEST_PAUSE = 0.5
+
+
+def follow(socket: str | os.PathLike[str], name: str = "", *, within: float | None = None, **options: Any) -> Iterator[Attachment]:
+    """Attach to the memory under a name, and again whenever there is newer memory.
+
+        for att in gpufd.follow(path, "weights"):
+            serve(att)                      # return when att.done or att.superseded
+
+    Each attachment is to newer memory than the one before, or to a producer that came back.
+    After the loop's body, follow waits until there is newer memory or the lease has ended. Then
+    it closes the attachment: arrays of it have to be gone by then. If there still are some, and
+    a producer offers the same memory again, the lease is resumed and the body gets the same
+    attachment. If the body has closed the attachment or given its verdict, it gets only memory
+    of a larger generation.
+
+    follow waits for a producer that does not listen, does not offer the name, has ended, is full
+    or is slow. It tries again after pauses of up to half a second. Raises TimedOutError if one of
+    these waits takes longer than within seconds, and at once what waiting cannot mend. The
+    options are those of attach.
+    """
+    if "newer_than" in options or "wait" in options:
+        raise UsageError("follow decides itself what is newer")
+    known = 0
+    while True:
+        att: Attachment | None = _await_next(socket, name, known, within, options)
+        while att is not None:
+            try:
+                yield att
+            except GeneratorExit:
+                with contextlib.suppress(InUseError):
+                    att.close()
+                raise
+            known, att = _lend(att)
+
+
+def _lend(att: Attachment) -> tuple[int, Attachment | None]:
+    """Wait until there is something newer than what the body has had. Returns the generation
+    that is not wanted again, or 0, and the attachment if its lease was resumed."""
+    if att._closed:
+        return att.generation, None
+    att.wait(superseded=True)
+    judged = isinstance(att.err, ClosedError)
+    if not judged and att.done and not att.superseded and att.memory.views():
+        with contextlib.suppress(Error):
+            att.resume()
+            return 0, att
+    att.close()
+    return (att.generation if judged else 0), None
+
+
+def _await_next(socket: str | os.PathLike[str], name: str, known: int, within: float | None, options: dict[str, Any]) -> Attachment:
+    deadline = None if within is None else time.monotonic() + within
+    pause = 0.002
+    while True:
+        try:
+            return attach(socket, name, newer_than=known, wait=known > 0, **options)
+        except _MENDS as e:
+            left = pause if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimedOutError(f"nothing to attach to within {within:g} s: {e}") from e
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def list_offers(socket: str | os.PathLike[str], *, policy: Policy = Policy(), timeout: float = DEFAULT_TIMEOUT) -> list[Listing]:
+    """Return what the producer at a socket offers, in the order of the names.
+
+    It attaches to nothing. timeout bounds all of it, in seconds.
+    """
+    conn, _ = dial(socket, policy, timeout)
+    deadline = time.monotonic() + timeout
+    offers: list[Listing] = []
+    left: int | None = None
+    try:
+        with contextlib.suppress(LostError):  # it may have said why
+            conn.send(wire.List(), deadline=deadline)
+        while left != 0:
+            record, _ = conn.receive(deadline=deadline)
+            error = ending(record)
+            if error:
+                raise error
+            if isinstance(record, wire.Progress):
+                continue
+            if not isinstance(record, wire.Listed):
+                raise wire.unexpected(record, "a list")
+            if left is not None and record.left + len(record.offers) != left:
+                raise WireError(f"{left} offers were left, and {record.left} are behind {len(record.offers)}")
+            left = record.left
+            offers += record.offers
+            if len(offers) + left > wire.MAX_LISTED:
+                raise TooLargeError(f"a list of {len(offers) + left} offers, and {wire.MAX_LISTED} are taken")
+        names = [o.name.encode() for o in offers]
+        if any(a >= b for a, b in zip(names, names[1:])):
+            raise WireError("a list that is not in the order of the names")
+        return offers
+    except WireError as e:
+        conn.farewell(wire.Refuse(e.code, str(e)))
+        raise
+    finally:
+        conn.close()

@@ -1,0 +1,210 @@
+"""The lease of memory that is mapped here: what goes over its connection, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from . import _wire as wire
+from ._attaching import Attaching, ending
+from ._conn import Conn
+from ._errors import ClosedError, Error, ForkedError, LostError, ProtocolError, RevokedError, TimedOutError, UsageError, WireError
+from ._fence import FENCED, Fence
+from ._memory import Memory
+from ._only import NotCopied
+from ._wire import Offer, Record
+
+MAX_NOTICES = 16  # that wait to be taken; then the oldest are dropped
+
+
+class Held(NotCopied):
+    """What an :class:`Attachment` has of its producer."""
+
+    memory: Memory
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._closed = False
+        self._on_end: Callable[[], object] = lambda: None  # called when the lease has ended
+
+    def _take_lease(self, done: Attaching, offer: Offer) -> None:
+        self.offer, self.peer = offer, done.peer
+        self._conn: Conn = done.conn
+        self.cursors = done.cursors[0] if done.cursors else -1
+        self._err: Error | None = None
+        self._newer = 0
+        self._notices: deque[bytes] = deque(maxlen=MAX_NOTICES)
+        self._fence = Fence(done.peer, done.process, offer.process)
+        hears = weakref.WeakMethod(self._hears)  # no cycle: the lease ends with the last view, without the garbage collector
+        self._conn.hears = lambda record: (hear := hears()) and hear(record)
+        for record in done.aside:
+            self._hears(record)
+
+    @property
+    def name(self) -> str:
+        """Name of the offer."""
+        return self.offer.name
+
+    @property
+    def size(self) -> int:
+        """Bytes of the memory."""
+        return self.memory.size
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedError(
+                f"process {os.getpid()} was forked from {self._pid}, whose attachment this is: attach in the child (multiprocessing: use spawn)"
+            )
+        if self._closed:
+            raise ClosedError(f"the attachment to {self.name!r} was closed")
+
+    def _hears(self, record: Record) -> None:
+        if isinstance(record, wire.Notice):
+            self._notices.append(record.data)
+        elif isinstance(record, wire.Superseded):
+            self._newer = self._newer or int(record.generation)
+
+    def _pump(self) -> None:
+        """Read what has come."""
+        self._check_forked()
+        with self._lock:
+            while self._err is None and not self._closed:
+                try:
+                    record, _ = self._conn.receive(deadline=0)
+                    error = ending(record)
+                    if not error and not isinstance(record, wire.Progress):
+                        raise ProtocolError(f"{record.type_name()} to a consumer that is attached")
+                except TimedOutError:
+                    return
+                except LostError as e:
+                    error = self._fence.lost(self._conn.left, e)
+                except WireError as e:
+                    with contextlib.suppress(Error, OSError):
+                        self._conn.send(wire.Refuse(e.code, str(e)), deadline=self._conn.shortly())
+                    error = e
+                if error:
+                    self._end(error, released=isinstance(error, RevokedError) or getattr(error, "_of_peer", False) or self._conn.left)
+
+    def _check_forked(self) -> None:
+        if self._pid != os.getpid():
+            self._check()
+
+    def _end(self, error: Error, released: bool) -> None:
+        self._err = error
+        self._fence.end(released)
+        self._on_end()
+
+    @property
+    def err(self) -> Error | None:
+        """Why the lease has ended, or None if it has not.
+
+        RevokedError if the producer took it back; LeftError if it left in order; LostError if it
+        is gone, whose died() says whether its process has died; ClosedError after close. The
+        memory stays mapped until close.
+        """
+        self._pump()
+        return self._err
+
+    @property
+    def done(self) -> bool:
+        """Whether the lease has ended."""
+        return self.err is not None
+
+    @property
+    def superseded(self) -> bool:
+        """Whether the producer offers newer memory under the name by now."""
+        self._pump()
+        return self._newer != 0
+
+    @property
+    def awaits_release(self) -> bool:
+        """Whether the producer waits for those who may write before it uses the memory again."""
+        return bool((self.offer.process or 0) & wire.AWAITS_RELEASE)
+
+    def fileno(self) -> int:
+        """Descriptor of the connection, for select: it is readable when the producer has said something."""
+        self._check()
+        return self._conn.sock.fileno()
+
+    def wait(self, timeout: float | None = None, *, superseded: bool = False) -> bool:
+        """Wait until the lease has ended, or with superseded also until there is newer memory.
+
+        Return False if that has not happened within timeout seconds. By default there is no bound.
+        """
+        return self._await(lambda: self._err is not None or superseded and self._newer != 0, timeout)
+
+    def notices(self, timeout: float = 0.0) -> list[bytes]:
+        """Return what the producer has sent by Lease.notify since the last call.
+
+        Wait up to timeout seconds for the first. 16 notices are kept; then the oldest is dropped.
+        """
+        self._await(lambda: bool(self._notices) or self._err is not None, timeout)
+        with self._lock:
+            got = list(self._notices)
+            self._notices.clear()
+        return got
+
+    def _await(self, over: Callable[[], bool], timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._pump()
+            if over():
+                return True
+            if self._closed:
+                return False
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            poll = select.poll()
+            try:
+                poll.register(self._conn.sock, select.POLLIN)
+            except ValueError:  # it was closed, or resumed, just now
+                continue
+            poll.poll(60_000 if left is None else min(left * 1000 + 1, 60_000))
+
+    def _say(self, record: Record) -> None:
+        self._check()
+        self._pump()
+        if self._err:
+            raise self._err
+        try:
+            self._conn.send(record)
+        except LostError:
+            self._pump()
+            raise (self._err or LostError()) from None
+
+    def notify(self, data: bytes) -> None:
+        """Send the producer up to 4,096 bytes, for its Lease.notices.
+
+        An older producer ignores them.
+        """
+        if len(data) > wire.MAX_NOTICE:
+            raise UsageError(f"a notice of {len(data)} bytes, and {wire.MAX_NOTICE} are allowed")
+        self._say(wire.Notice(bytes(data)))
+
+    def progress(self, done: int, total: int | None = None) -> None:
+        """Tell the producer how much is done. It starts its timeout anew."""
+        self._say(wire.Progress(done, self.size if total is None else total))
+
+    # Fences.
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the lease is over and the producer has died: then none of its work runs on the device."""
+        return self.done and self._fence.is_(FENCED)
+
+    def await_fence(self, timeout: float, want: int = FENCED) -> None:
+        """Wait until the lease has ended and the producer's work on the memory has, too.
+
+        want is FENCED, known by the death of its process, or RELEASED, known by its word. Raises
+        FenceError after timeout seconds, and NoFenceError at once if it cannot be known.
+        """
+        self._check()
+        self._fence.await_(want, timeout, lambda left: self.wait(left))

@@ -1,0 +1,139 @@
+"""What one consumer holds of an offer, for its producer to watch and to take back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import _wire as wire
+from ._errors import Error, TimedOutError, UsageError
+from ._fence import FENCED, Fence
+from ._only import NotCopied
+from ._peer import Peer, Process
+
+if TYPE_CHECKING:
+    from ._session import Session
+
+
+class Lease(NotCopied):
+    """What one consumer holds of an offer.
+
+    It begins when the consumer is admitted, and ends with the connection. Nobody has to close
+    it. Threads may share it.
+
+    number      counts the leases of the offer, from 1
+    access      READ_ONLY or READ_WRITE
+    peer        the consumer's process
+    since       time.monotonic() of its beginning
+    """
+
+    def __init__(self, session: Session, number: int, access: int, process: Process, says: int | None) -> None:
+        self.number, self.access, self.peer = number, access, session.peer
+        self.since = time.monotonic()
+        self._session: Session | None = session
+        self._changed = session.server.changed
+        self._fence = Fence(session.peer, process, says)
+        self._notices: deque[bytes] = deque(maxlen=16)
+        self._over = False
+        self._kept_back = False  # its end waits until the consumer lets go of the memory
+        self._pending_error: Error | None = None
+        self._err: Error | None = None
+        self._cursors = -1  # the descriptor of what this lease alone has
+
+    def __repr__(self) -> str:
+        return f"<gpufd.Lease {self.number} of {self.peer}>"
+
+    def _finish(self, error: Error | None) -> None:
+        self._over, self._err = True, error
+        self._changed.notify_all()
+
+    @property
+    def done(self) -> bool:
+        """Whether the lease has ended."""
+        return self._over
+
+    @property
+    def err(self) -> Error | None:
+        """Why the lease has ended, or None if the consumer left in order.
+
+        LostError if the consumer was killed or hung up; RevokedError; VerdictError; or what the
+        consumer did wrong.
+        """
+        return self._err
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease has ended. Return False if it has not within timeout seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._over, timeout)
+
+    def revoke(self, why: str = "the producer has taken the lease back") -> None:
+        """Take the lease back. The memory stays mapped in the consumer: nobody can change that."""
+        with self._changed:
+            if not self._over and self._session:
+                self._session.revoke(why)
+                self._session.server.wake()  # for the time that it gets to leave
+
+    def notify(self, data: bytes, timeout: float = 30.0) -> None:
+        """Send the consumer up to 4,096 bytes, for its Attachment.notices."""
+        if len(data) > wire.MAX_NOTICE:
+            raise UsageError(f"a notice of {len(data)} bytes, and {wire.MAX_NOTICE} are allowed")
+        with self._changed:
+            session = self._session
+            if not self._over and session:
+                session.say(wire.Notice(bytes(data)))
+                outbox = session.outbox
+                if not self._changed.wait_for(lambda: self._over or not outbox, timeout):
+                    raise TimedOutError(f"the consumer did not take a notice within {timeout:g} s")
+            if self._over:
+                raise self._err or Error("the lease has ended")
+
+    def notices(self, timeout: float = 0.0) -> list[bytes]:
+        """Return what the consumer has sent by Attachment.notify since the last call.
+
+        Wait up to timeout seconds for the first. 16 notices are kept; then the oldest is dropped.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._notices) or self._over, timeout)
+            got = list(self._notices)
+            self._notices.clear()
+        return got
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the lease is over and the consumer has died: then none of its work runs on the device."""
+        return self._over and self._fence.is_(FENCED)
+
+    def await_fence(self, timeout: float, want: int = FENCED) -> None:
+        """Wait until the lease has ended and the consumer's work on the memory has, too.
+
+        want is FENCED, known by the death of its process, or RELEASED, known by its word. Raises
+        FenceError after timeout seconds, and NoFenceError at once if it cannot be known. The
+        lease is not taken back.
+        """
+        self._fence.await_(want, timeout, self.wait)
+
+    def _drop_cursors(self) -> None:
+        fd, self._cursors = self._cursors, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self._fence.close()
+            self._drop_cursors()
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to an offer."""
+
+    kind: str  #: connected, sent, mapped, progress, verdict or ended; refused, which has no lease
+    peer: Peer
+    lease: Lease | None
+    err: Error | None = None
+    done: int = 0
+    total: int = 0

@@ -1,0 +1,71 @@
+"""A reader, as the writer of a channel knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import _cursor as c
+from ._cursor import Cursor, Shape, words_of
+from ._errors import Error
+from ._lease import Lease
+from ._queue import Queue
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What goes with a frame."""
+
+    size: int
+    user: bytes = b""
+    time: int = 0
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A reader that is gone."""
+
+    lease: int  #: number of its lease
+    released: int  #: sequence of the last frame that it gave back, or 0
+    err: Error | None  #: why it is gone; None if it left in order
+
+
+class Member:
+    """A reader that has joined, or is to."""
+
+    def __init__(self, cursor: Cursor, shape: Shape, lease: Lease) -> None:
+        self.cursor, self.words, self.shape, self.lease = cursor, cursor.words, shape, lease
+        self.queue = Queue(0, shape.slots)
+        self.joined = False  # or turned away: it is not waited for
+        self.first = 0  # sequence of the frame with number 1, where readers block
+        self.gone = False  # it is given nothing any more
+        self.why: Error | None = None
+        self.until = 0  # what the tracker says when no stream waits for it any more; with gone
+        self.revoke = False  # its lease is to be taken back
+        self.pins = 0  # who reads the cursor without the writer's lock
+        self.stuck: tuple[int, float] = (0, 0.0)  # the frame that a stream waits for, and since when
+
+    def sequence_of(self, number: int) -> int:
+        """The sequence of a frame that it was given."""
+        return self.words.load(self.shape.entry(number) + c.SEQUENCE) if number else 0
+
+    def entry_of(self, number: int, slot: int, sequence: int, meta: Meta) -> list[tuple[int, int]]:
+        """Where which words make the entry of a frame, but for its stamp."""
+        at = self.shape.entry(number)
+        head = [(at + c.SEQUENCE, sequence), (at + c.SLOT, slot), (at + c.TIME, meta.time), (at + c.BYTES, meta.size), (at + c.LENGTH, len(meta.user))]
+        return head + [(at + c.USER + 8 * i, word) for i, word in enumerate(words_of(meta.user))]
+
+    def publish(self, slot: int, sequence: int, meta: Meta) -> None:
+        """Give it the frame, whose entry is not whole while it is written."""
+        n = self.queue.give(slot)
+        stamp = self.shape.entry(n) + c.STAMP
+        self.words.store(stamp, 2 * n - 1)
+        for at, word in self.entry_of(n, slot, sequence, meta):
+            self.words.store(at, word)
+        self.words.store(stamp, 2 * n)
+        self.words.store(c.PUBLISHED, n)
+        self.words.ring(c.READER_BELL)
+
+    def gone_for(self) -> Gone:
+        """What to tell of it."""
+        q = self.queue
+        return Gone(self.lease.number, self.sequence_of(q.released) if q.released <= q.published else 0, self.why)

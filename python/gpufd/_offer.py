@@ -1,0 +1,58 @@
+"""One offer with a server of its own: :func:`offer`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from . import _wire as wire
+from ._conn import DEFAULT_TIMEOUT
+from ._memory import Memory
+from ._offering import Offering
+from ._peer import Peer, Policy
+from ._server import Server
+from ._wire import READ_ONLY
+
+
+class _Offered:
+    """An offer with a server of its own, for with."""
+
+    def __init__(self, server: Server, offering: Offering) -> None:
+        self.server, self.offering = server, offering
+
+    def __enter__(self) -> Offering:
+        return self.offering
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.offering.close()
+        finally:
+            self.server.close()
+
+
+def offer(
+    socket: str | os.PathLike[str],
+    name: str,
+    memory: Memory,
+    access: int = READ_ONLY,
+    *,
+    policy: Policy = Policy(),
+    timeout: float = DEFAULT_TIMEOUT,
+    mode: int = 0o600,
+    authorize: Callable[[Peer, wire.Offer], None] | None = None,
+    **options: Any,
+) -> _Offered:
+    """Listen at a socket and offer memory there. The end of ``with`` ends both.
+
+        with gpufd.offer(path, "weights", memory) as offering:
+            offering.wait()
+
+    The options are those of Server and of Server.offer.
+    """
+    server = Server(socket, policy=policy, timeout=timeout, mode=mode, authorize=authorize)
+    try:
+        return _Offered(server, server.offer(name, memory, access, **options))
+    except BaseException:
+        server.close()
+        raise

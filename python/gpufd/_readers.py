@@ -1,0 +1,209 @@
+"""The readers of a writer's channel: who comes, who is given frames, and who is gone."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import _cursor as c
+from ._cursor import Cursor, Shape, policy_name
+from ._errors import ChannelPolicyError, ClosedError, CursorError, Error, StalledError
+from ._lease import Event, Lease
+from ._member import Gone, Member, Meta
+from ._memory import Memory
+from ._queue import Queue, has_room
+from ._streams import Tracker
+from ._words import U64
+
+_SOON, _LATE = 0.0002, 0.01  # seconds between looks at who is to join
+
+
+class Readers:
+    """All readers of one channel. A thread admits them and lets go of those that are gone.
+    What is of them, and ``last`` and ``frames``, is used under ``lock``."""
+
+    def __init__(self, shape: Shape, memory: Memory, tracker: Tracker | None, most: int, stall: float, on_gone: Callable[[Gone], None] | None) -> None:
+        self.shape, self.memory, self.tracker = shape, memory, tracker
+        self.most, self.stall, self.on_gone = most, stall, on_gone
+        self.lock = threading.Condition(threading.RLock())
+        self.members: list[Member] = []  # whose cursors are open
+        self.there: list[Member] = []  # that are given frames
+        self.frames = [0] * shape.slots  # sequence of the frame in each slot, or 0
+        self.last = 0  # sequence of the last frame that was published
+        self.meta = Meta(0)  # of it
+        self.closed = False  # nobody is admitted any more
+        self.over = False  # the thread may end
+        self.pause = _SOON
+        self.thread = threading.Thread(target=self._tend, name="gpufd-channel", daemon=True)
+        self.thread.start()
+
+    # What the server's thread calls.
+
+    def welcome(self, lease: Lease, fd: int) -> None:
+        """Begin a reader: it is called before anything is sent."""
+        with self.lock:
+            if self.closed:
+                raise ClosedError("the channel has ended")
+            cursor = Cursor(fd, self.shape.cursor_size)
+            try:
+                if self.tracker:
+                    cursor.register(self.memory)
+                self.shape.write(cursor.words)
+            except BaseException:
+                cursor.close()
+                raise
+            self.members.append(Member(cursor, self.shape, lease))
+            self.pause = _SOON
+            self.lock.notify_all()
+
+    def hears(self, event: Event) -> None:
+        """What happened to the offer: the end of a lease is that of a reader."""
+        if event.kind == "ended":
+            with self.lock:
+                for m in self.members:
+                    if m.lease is event.lease:
+                        self.drop(m, c.DROPPED, event.err)  # it may live, and its slots are not kept
+
+    # Under the lock.
+
+    def look(self) -> None:
+        """Look at all cursors, and drop readers that wrote nonsense."""
+        for m in list(self.there):
+            try:
+                m.queue.see(m.words.load(c.RELEASED))
+            except CursorError as e:
+                self.drop(m, c.REFUSED, e)
+
+    def drop(self, m: Member, state: int, why: Error | None) -> None:
+        """End what a reader gets: it is told the state, before any slot is taken that it has.
+        OPEN tells nothing: the end of the lease says that the writer was lost. It may be
+        called again."""
+        if m.gone:
+            return
+        m.why, m.gone, m.joined = why, True, True
+        m.until = self.tracker.queued if self.tracker else 0
+        self.there = [other for other in self.there if other is not m]
+        if state != c.OPEN:
+            m.words.store(c.LAST, self.last)
+            m.words.store(c.WRITER_STATE, state)
+        m.revoke = state in (c.DROPPED, c.REFUSED)
+        m.words.ring(c.READER_BELL)
+        m.words.ring(c.WRITER_BELL)  # who waits here for it
+        self.lock.notify_all()
+
+    def queues(self) -> list[Queue]:
+        return [m.queue for m in self.there]
+
+    def _admit(self, m: Member) -> None:
+        """Make a reader one of those that get the next frame."""
+        policy, join = m.words.load(c.POLICY), m.words.load(c.JOIN)
+        m.joined, m.queue = True, Queue(policy, self.shape.slots)
+        if self.closed:
+            return self.drop(m, c.ENDED, None)
+        fault: Error | None = None
+        if policy not in c.POLICIES.values() or join not in c.JOINS.values():
+            fault = CursorError(f"a reader of policy {policy} that joins at {join}")
+        elif self.shape.streams and policy != c.BLOCK:
+            fault = ChannelPolicyError(f"the channel is for streams, where readers block, and one wants {policy_name(policy)}")
+        elif len(self.there) >= self.most:
+            fault = ChannelPolicyError(f"{len(self.there)} readers are there, which is all that are admitted")
+        if fault:
+            return self.drop(m, c.REFUSED, fault)
+        m.first = self.last + 1
+        if join == c.JOINS["newest"] and self.last:
+            self._give_newest(m)
+        m.words.store(c.START, m.first)
+        self.there.append(m)
+        m.words.ring(c.READER_BELL)
+        self.lock.notify_all()
+
+    def _give_newest(self, m: Member) -> None:
+        """Give a reader that has just joined the last frame, if that is there and whole."""
+        if self.last not in self.frames or self.tracker and not self.tracker.idle():
+            return
+        slot = self.frames.index(self.last)
+        if m.queue.policy == c.DROP_NEWEST and not has_room([*self.queues(), m.queue], self.shape.slots, slot):
+            return
+        m.first = self.last
+        m.publish(slot, self.last, self.meta)
+
+    def blocks(self, m: Member) -> int:
+        """The number of the frame that a stream of the writer waits for m to release, or 0.
+        The stream has published frame k if the tracker's word is 2k: then it acquires frame
+        k + 1, whose slot frame k + 1 - slots had."""
+        if not self.tracker or m.gone:
+            return 0
+        done = self.tracker.done()
+        if done >= self.tracker.queued or done % 2:
+            return 0
+        before = done // 2 + 1 - self.shape.slots
+        number = before - m.first + 1 if before >= m.first else 0
+        ahead = (m.words.load(c.RELEASED) - number) & U64
+        return number if number and ahead >> 63 else 0  # as the stream compares: what cannot be may keep it waiting, too
+
+    def drop_blockers(self) -> None:
+        """Drop the readers that keep a stream waiting while the writer is closed."""
+        for m in list(self.there):
+            n = self.blocks(m)
+            if n:
+                self.drop(m, c.DROPPED, StalledError(f"the writer is being closed, and reader {m.lease.number} has not released frame number {n}"))
+
+    # The thread.
+
+    def _tend(self) -> None:
+        while True:
+            with self.lock:
+                if self.over and not self.members:
+                    return
+                for m in [m for m in self.members if not m.joined]:
+                    if m.words.load(c.READER_STATE) == c.JOINED:
+                        self._admit(m)
+                self._look_at_stalls()
+                gone = [m for m in self.members if m.gone]
+            left = [m for m in gone if not self._let_go(m)]
+            with self.lock:
+                joining = any(not m.joined for m in self.members)
+                self.pause = min(2 * self.pause, _LATE) if joining or left else _SOON
+                fresh = any(m.gone and m not in left for m in self.members)
+                watching = self.tracker and self.stall and self.there
+                if not fresh and not (self.over and not self.members):
+                    self.lock.wait(self.pause if joining or left else max(0.001, self.stall / 8) if watching else None)
+
+    def _look_at_stalls(self) -> None:
+        """Drop readers that keep a stream waiting for too long."""
+        if not self.stall or not self.tracker:
+            return
+        for m in list(self.there):
+            n, now = self.blocks(m), time.monotonic()
+            if n != m.stuck[0]:
+                m.stuck = n, now
+            elif n and now - m.stuck[1] > self.stall:
+                self.drop(m, c.DROPPED, StalledError(f"a stream has waited {self.stall:g} s for reader {m.lease.number} to release frame number {n}"))
+
+    def _let_go(self, m: Member) -> bool:
+        """Let go of a reader that is gone. False if streams, or another thread, still have to
+        do with its cursor."""
+        if m.revoke:
+            m.revoke = False
+            m.lease.revoke("the writer has dropped this reader")
+        with self.lock:
+            if m.pins or self.tracker and not self.tracker.freed(m.words, c.RELEASED, m.until):
+                return False
+            gone = m.gone_for()
+            m.cursor.close()
+            self.members.remove(m)
+            self.lock.notify_all()
+        if self.on_gone:
+            self._tell(gone)
+        return True
+
+    def _tell(self, gone: Gone) -> None:
+        assert self.on_gone
+        try:
+            self.on_gone(gone)
+        except Exception:  # of the application: it is told as an uncaught one of a thread is
+            args: Any = (*sys.exc_info(), threading.current_thread())
+            threading.excepthook(threading.ExceptHookArgs(args))

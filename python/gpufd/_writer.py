@@ -1,0 +1,259 @@
+"""The writing side of a channel: :class:`Writer`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from . import _cursor as c
+from ._cursor import Shape
+from ._errors import ChannelPolicyError, Error, TimedOutError, UsageError
+from ._frame import Slot
+from ._giving import Giving
+from ._giving import WriterStats as WriterStats
+from ._member import Gone, Member, Meta
+from ._memory import allocate
+from ._offering import Cursors, Offering
+from ._readers import Readers
+from ._server import Server
+from ._streams import CLOSE_LIMIT, Tracker, handle_of, need_streams
+from ._wire import CUDA
+
+_ENTRY_OPS = 6 + c.MAX_USER // 8 + 1  # operations that write an entry, at most
+
+
+class Writer(Giving):
+    """The writing side of a channel. Its maker closes it, by ``with`` or close.
+
+    One thread at a time acquires and publishes.
+
+    socket          path to listen at, or a gpufd.Server, which stays the caller's
+    name            of the channel
+    slots           how many frames the channel holds
+    slot_size       the most bytes of a frame
+    streams         make a channel for streams, all of whose readers block
+    stall           seconds that a reader which blocks may keep the writer waiting; 0 for no bound
+    drop            drop such a reader then; otherwise acquire raises StalledError. A reader that
+                    keeps a stream waiting is dropped in either case
+    readers         how many readers are admitted
+    on_gone         is called with a Gone for each reader that is gone, on a thread of this package
+    device, driver  where to allocate: as of gpufd.allocate
+    server          options of gpufd.Server
+    """
+
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | Server,
+        name: str,
+        *,
+        slots: int,
+        slot_size: int,
+        streams: bool = False,
+        stall: float = 0.0,
+        drop: bool = False,
+        readers: int = c.MAX_READERS,
+        on_gone: Callable[[Gone], None] | None = None,
+        device: int = 0,
+        driver: str | int | None = None,
+        **server: Any,
+    ) -> None:
+        if stall < 0 or not 1 <= readers <= c.MAX_READERS:
+            raise UsageError(f"stall {stall}, readers {readers}: want 0 or more, and 1 to {c.MAX_READERS}")
+        shape = Shape.new(slots, slot_size, streams)
+        super().__init__(stall, drop)
+        self._name, self._ended = name, False
+        self._undo = contextlib.ExitStack()
+        try:
+            self.memory = allocate(shape.size, device=device, driver=driver)
+            self._undo.callback(self.memory.close)
+            self.shape = Shape(shape.slots, shape.slot_size, shape.stride, streams, self.memory.generation)
+            self._tracker = Tracker(need_streams(self.memory)) if streams and self.memory.driver == CUDA else None
+            if self._tracker:
+                self._undo.callback(self._tracker.close)
+            self._owned = None if isinstance(socket, Server) else Server(socket, **server)
+            self.server: Server = self._owned or socket  # type: ignore[assignment]
+            if self._owned:
+                self._undo.callback(self._owned.close)
+            self._readers = Readers(self.shape, self.memory, self._tracker, readers, stall, on_gone)
+            self._undo.callback(self._end_readers)
+            self._offering = self._offer(name)
+        except BaseException:
+            self._undo.close()
+            raise
+        _all.add(self)
+
+    def _offer(self, name: str) -> Offering:
+        cursors = Cursors(self.shape.cursor_size, self._readers.welcome)
+        offering = self.server.offer(name, self.memory, synchronized=True, cursors=cursors, on_event=self._readers.hears)
+        self._undo.callback(offering.close, "the channel has ended")
+        return offering
+
+    @property
+    def readers(self) -> int:
+        """How many readers have joined and are there."""
+        return len(self._readers.there)
+
+    def await_readers(self, n: int, timeout: float | None = None) -> None:
+        """Wait until n readers are there. Raises TimedOutError."""
+        r = self._readers
+        with r.lock:
+            if not r.lock.wait_for(lambda: r.closed or len(r.there) >= n, timeout):
+                raise TimedOutError(f"{len(r.there)} readers have joined, and {n} were waited for")
+        self._check()
+
+    def __repr__(self) -> str:
+        return f"<gpufd.channel.Writer of {self._name!r}, {self.slots} slots of {self.slot_size} bytes>"
+
+    # By streams.
+
+    def acquire_on(self, stream: Any) -> Slot:
+        """Have a stream wait until no reader holds the next frame's slot, and return that at once.
+
+        What the stream is given from now on may write the slot. The host may queue ahead. A
+        reader that dies or is dropped is not waited for. All calls of a writer use one stream
+        until it has done all. Launch each kernel once before: loading one while a stream waits
+        may hang.
+
+        Raises NoStreamsError with the software driver, ChannelPolicyError in a channel that is
+        not for streams, and OrderError.
+        """
+        with self._turn:
+            tracker, handle = self._streamed("acquire_on", stream)
+            if self._acquired:
+                return self._acquired
+            r = self._readers
+            with r.lock:
+                sequence = r.last + 1
+                slot = self.shape.slot_of(sequence)
+                r.look()
+                tracker.begin()
+                for m in r.there:
+                    n = m.queue.in_slot[slot]
+                    if n > m.queue.released:
+                        tracker.wait(m.cursor.device + c.RELEASED, n)
+                tracker.queue(handle, 2 * sequence - 1)
+                return self._has(slot)
+
+    def publish_on(self, stream: Any, slot: Slot, *, size: int | None = None, user: bytes = b"", time_ns: int = 0) -> None:
+        """Give the frame to all readers when the stream has done its work so far. Return at once.
+
+        size, user and time_ns are as of publish. It costs less without them: then readers are
+        told only that the frame is there.
+        """
+        with self._turn:
+            tracker, handle = self._streamed("publish_on", stream)
+            meta = self._publishes(slot, size, user, time_ns)
+            told = size is not None or meta.user or time_ns
+            if told and not time_ns:
+                meta = Meta(meta.size, meta.user, time.monotonic_ns())
+            r = self._readers
+            with r.lock:
+                tracker.begin()
+                for m in r.there if told else []:
+                    tracker.make_room(handle, _ENTRY_OPS)
+                    self._describe(tracker, m, slot, meta)
+                tracker.make_room(handle, len(r.there) + 1)
+                for m in r.there:
+                    tracker.write(m.cursor.device + c.PUBLISHED, m.queue.published + 1)
+                tracker.queue(handle, 2 * slot.sequence)
+                for m in r.there:
+                    m.queue.give(slot.index)
+                    self._given += 1
+                    m.words.store(c.WRITER_POLLS, 1)
+                self._finish(meta)
+
+    def _describe(self, tracker: Tracker, m: Member, slot: Slot, meta: Meta) -> None:
+        """Add what writes the entry of a reader's next frame."""
+        n = m.queue.published + 1
+        for at, word in m.entry_of(n, slot.index, slot.sequence, meta):
+            tracker.write(m.cursor.device + at, word)
+        tracker.write(m.cursor.device + self.shape.entry(n) + c.STAMP, 2 * n)
+
+    def _streamed(self, call: str, stream: Any) -> tuple[Tracker, int]:
+        """What a call by streams needs."""
+        self._check()
+        need_streams(self.memory)
+        if not self._tracker:
+            raise ChannelPolicyError(f"{call} in a channel whose readers may have any policy; make it with streams=True")
+        handle = handle_of(stream)
+        self._tracker.takes(handle)
+        return self._tracker, handle
+
+    # The end.
+
+    def __enter__(self) -> Writer:
+        self._check()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except Error:
+            if error is None:
+                raise
+
+    def close(self) -> None:
+        """End the channel in order: readers get what was published, then EndedError.
+
+        If a stream has still to acquire or publish, wait a second for it, then drop the readers
+        that keep it waiting. Raises InUseError if the stream has other work to do, or views of
+        slots are alive. close can be called again then.
+        """
+        if self._ended or self._pid != os.getpid():
+            return
+        r = self._readers
+        with r.lock:
+            r.closed = True
+            for m in r.there:
+                m.words.ring(c.WRITER_BELL)
+            r.lock.notify_all()
+        with self._turn:
+            if self._ended:
+                return
+            self._settle()
+            with r.lock:
+                idle = not self._tracker or self._tracker.idle()  # or frames that were queued will never be whole: its context is lost
+                for m in list(r.members):  # who hears this before the lease is taken back
+                    r.drop(m, c.ENDED if idle else c.OPEN, None)
+            self._undo.pop_all().close()
+            self._undo.callback(self.memory.close)
+            self._undo.close()
+            self._ended = True
+
+    def _settle(self) -> None:
+        """Wait until no stream has to do with the channel."""
+        if not self._tracker:
+            return
+        try:
+            self._tracker.await_(CLOSE_LIMIT)
+        except Error:
+            with self._readers.lock:
+                self._readers.drop_blockers()
+            self._tracker.await_(CLOSE_LIMIT)
+
+    def _end_readers(self) -> None:
+        """Wait until the cursors of all readers are closed."""
+        r = self._readers
+        with r.lock:
+            r.closed = r.over = True
+            for m in list(r.members):
+                r.drop(m, c.OPEN, None)
+            r.lock.notify_all()
+        r.thread.join()
+
+
+_all: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    for writer in list(_all):
+        with contextlib.suppress(Exception):
+            writer.close()
+
+
+atexit.register(_at_exit)

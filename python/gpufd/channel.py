@@ -1,0 +1,113 @@
+"""Channels: frames from one process to others through GPU memory, in order.
+
+    with gpufd.channel.Writer("/tmp/cam.sock", "cam", slots=8, slot_size=4 << 20) as w:
+        slot = w.acquire(timeout=1.0)              # no reader that blocks holds it
+        torch.from_dlpack(slot.view("U8", (1024, 4096))).copy_(image)
+        torch.cuda.synchronize()                   # or acquire_on and publish_on, by a stream
+        w.publish(slot, user=b"left camera")
+
+    with gpufd.channel.Reader("/tmp/cam.sock", "cam", policy="drop-oldest", wait=30) as r:
+        for frame in r:                            # until the writer ends
+            show(torch.from_dlpack(frame.view("U8", (1024, 4096))).clone())
+
+The other side may be a gpufd program in any language. On a GPU a reader uses the device that the
+frames are on. docs/channels.md in gpufd's sources says more, and docs/wire.md says what is in the
+memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ._cursor import MAX_READERS, MAX_SLOTS, MAX_USER, MIN_SLOTS
+from ._errors import (
+    ChannelError,
+    ChannelPolicyError,
+    CursorError,
+    DroppedError,
+    EndedError,
+    LostError,
+    NoChannelError,
+    NoProducerError,
+    NoStreamsError,
+    NotFoundError,
+    OrderError,
+    PassedError,
+    StaleError,
+    StalledError,
+    TimedOutError,
+    TurnedAwayError,
+    WriterLostError,
+)
+from ._frame import Frame, Slot
+from ._member import Gone
+from ._reader import Reader, ReaderStats
+from ._writer import Writer, WriterStats
+
+_AGAIN = 0.02  # seconds
+
+
+def follow(socket: str | os.PathLike[str], name: str = "", *, within: float | None = None, **options: Any) -> Iterator[Reader]:
+    """Open a reader, and another one for each writer that comes after.
+
+        for reader in gpufd.channel.follow(path, "cam"):
+            for frame in reader:
+                ...
+
+    When a writer has ended or died, follow closes the reader after the loop's body, and waits for
+    the next writer at the socket. Raises TimedOutError if none comes within so many seconds. The
+    options are those of Reader.
+    """
+    known = 0
+    while True:
+        reader = _next_of(socket, name, known, within, options)
+        known = reader.attachment.generation
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
+def _next_of(socket: str | os.PathLike[str], name: str, known: int, within: float | None, options: dict[str, Any]) -> Reader:
+    """A reader of a channel that is newer than what is known."""
+    end = None if within is None else time.monotonic() + within
+    while end is None or time.monotonic() < end:
+        left = 60.0 if end is None else end - time.monotonic()
+        with contextlib.suppress(*_PASSING):
+            return Reader(socket, name, wait=left, newer_than=known, **options)
+        time.sleep(_AGAIN)
+    raise TimedOutError(f"no other writer of {name!r} came within {within:g} s")
+
+
+_PASSING = (StaleError, EndedError, WriterLostError, NoProducerError, NotFoundError, LostError)  # another writer may admit the reader
+
+__all__ = [
+    "MAX_READERS",
+    "MAX_SLOTS",
+    "MAX_USER",
+    "MIN_SLOTS",
+    "ChannelError",
+    "ChannelPolicyError",
+    "CursorError",
+    "DroppedError",
+    "EndedError",
+    "Frame",
+    "Gone",
+    "NoChannelError",
+    "NoStreamsError",
+    "OrderError",
+    "PassedError",
+    "Reader",
+    "ReaderStats",
+    "Slot",
+    "StalledError",
+    "TurnedAwayError",
+    "Writer",
+    "WriterLostError",
+    "WriterStats",
+    "follow",
+]

@@ -1,0 +1,280 @@
+"""Talk to a keeper: a process whose GPU memory outlives the processes that filled it.
+
+gpufd.put has a keeper keep files, bytes or arrays. gpufd.get attaches to what it keeps. A Client
+does all else. gpufd.torch is for PyTorch's models. See docs/keeper.md in gpufd's sources.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from ._conn import close_all, data_file, dial
+from ._control import SUFFIX, TIMEOUT, Control, KeeperError, default_socket
+from ._errors import ClosedError, Error, LostError, NoProducerError, TimedOutError, UsageError
+from ._peer import Policy
+from ._said import Event, Holder, Info, PartInfo, Status, info_of, number_of, sense, text_of
+from ._wire import MAX_FDS
+
+__all__ = ["Booking", "Client", "Event", "Holder", "Info", "KeeperError", "PartInfo", "Status", "default_socket"]
+
+
+class Client:
+    """A connection to a keeper. Its maker closes it, by ``with`` or close.
+
+    It connects when it is first used. Threads may share it: their requests take turns. If a
+    keeper ends before it answers a question, the client asks the next one, for timeout seconds.
+
+    socket      the socket that readers attach at; None for that of GPUFD_SOCKET, or else that of
+                the claim's directory, or the user's
+    timeout     seconds for each request
+    policy      whose keeper to trust
+    """
+
+    def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float = TIMEOUT, policy: Policy | None = None) -> None:
+        self.socket = os.fspath(socket) if socket is not None else default_socket()
+        self.timeout = timeout
+        self._policy = policy or Policy()
+        self._turn = threading.RLock()
+        self._conn: Control | None = None
+        self._closed = False
+        _all.add(self)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. A second close does nothing.
+
+        A booking that was not delivered is given up when its time is over or this process ends.
+        """
+        with self._turn:
+            self._closed = True
+            self._lose()
+
+    def _lose(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
+
+    def _connect(self) -> Control:
+        if self._closed:
+            raise ClosedError("the keeper's client was closed")
+        if self._conn is None:
+            try:
+                conn, _ = dial(self.socket + SUFFIX, self._policy, self.timeout)
+            except NoProducerError as e:
+                why = str(e).partition("nobody is listening there: ")[2].partition(";")[0] or str(e)
+                raise NoProducerError(f"there is no keeper at {self.socket}: {why}; start one with gpufd keeper --socket") from None
+            self._conn = Control(conn.sock)
+        return self._conn
+
+    def ask(self, message: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
+        """Send one request of docs/wire.md, "Keeper", and return the reply."""
+        with self._turn:
+            conn = self._connect()
+            try:
+                return conn.ask(message, time.monotonic() + self.timeout, fds)
+            except (KeeperError, UsageError):
+                raise
+            except BaseException:  # an answer to this may still come there
+                self._lose()
+                raise
+
+    def _query(self, message: dict[str, Any]) -> dict[str, Any]:
+        """ask for what may be asked twice."""
+        deadline, pause = time.monotonic() + self.timeout, 0.001
+        while True:
+            try:
+                return self.ask(message)
+            except LostError:
+                if time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    def status(self) -> Status:
+        """Return what the keeper says of itself."""
+        with sense("status"):
+            v = self._query({"op": "status"})["status"]
+            return Status(number_of(v, "pid"), number_of(v, "store_pid"), text_of(v, "since"), number_of(v, "names"), text_of(v, "version"))
+
+    def list(self) -> list[Info]:
+        """Return all names that this user may see."""
+        with sense("list"):
+            return [info_of(v) for v in self._query({"op": "list"}).get("names") or ()]
+
+    def stat(self, name: str) -> Info:
+        """Return what is kept under a name. Raises KeeperError, code not-found, if there is none."""
+        with sense(f"word of {name}"):
+            (v,) = self._query({"op": "stat", "name": name})["names"]
+            return info_of(v)
+
+    def find(self, name: str) -> Info | None:
+        """Return what is kept under a name, or None if there is no such name."""
+        try:
+            return self.stat(name)
+        except KeeperError as e:
+            if e.code == "not-found":
+                return None
+            raise
+
+    def remove(self, name: str, version: int = 0) -> None:
+        """Have the keeper give up a name. With a version, only if that is the current one.
+
+        Readers keep what they have mapped. The memory is free when the last one has let go.
+        """
+        self.ask({"op": "remove", "name": name} | ({"version": version} if version else {}))
+
+    def drain(self, name: str, on: bool = True) -> None:
+        """Serve a name to no new readers; with on false, serve it again."""
+        self.ask({"op": "drain", "name": name, "on": on})
+
+    def drain_device(self, device: str, on: bool = True) -> None:
+        """Do what drain does for all that is kept on a device, by its UUID."""
+        self.ask({"op": "drain", "device": device, "on": on})
+
+    def report(self, name: str, version: int, part: int, verdict: str, reason: str) -> bool:
+        """Tell the keeper that a part is damaged or quarantined: the verdict.
+
+        Return whether the keeper acts on it. It does if this user may write or remove the name.
+        """
+        reply = self.ask({"op": "report", "name": name, "version": version, "part": part, "verdict": verdict, "reason": reason[:1000]})
+        return bool(reply.get("counted"))
+
+    def watch(self, name: str = "") -> Iterator[Event]:
+        """Iterate over what happens to a name, or to all names.
+
+        The iterator has a connection of its own. Raises LostError when the keeper ends.
+        """
+        with Client(self.socket, timeout=self.timeout, policy=self._policy) as other:
+            conn = other._connect()
+            conn.send({"op": "watch", "name": name} if name else {"op": "watch"}, time.monotonic() + self.timeout)
+            while True:
+                reply = conn.receive(float("inf"))
+                if isinstance(v := reply.get("event"), dict):
+                    with sense("event"):
+                        event = Event(text_of(v, "time"), text_of(v, "name"), text_of(v, "event"), number_of(v, "version"), text_of(v, "text"))
+                    yield event
+
+    def book(
+        self, name: str, size: int, device: str, driver: str, *, part: int = 0, parts: int = 1, transaction: str = "",
+        labels: Mapping[str, str] | None = None, expect: int | None = None, lifetime: float = 0.0,
+    ) -> Booking:  # fmt: skip
+        """Book room for a part, and return the Booking.
+
+        device is a UUID, and driver "cuda" or "soft". If lifetime is not 0, the transaction is
+        given up after so many seconds. gpufd.put does all of this.
+        """
+        message: dict[str, Any] = {"op": "book", "name": name, "parts": parts, "device": device, "driver": driver, "bytes": size}
+        more = {"part": part, "transaction": transaction, "labels": dict(labels or {}), "timeout_ms": int(lifetime * 1000)}
+        message |= {key: value for key, value in more.items() if value}
+        if expect is not None:
+            message["expect"] = expect
+        while True:
+            try:
+                with sense("ticket"):
+                    return Booking(self, str(self.ask(message)["ticket"]), lifetime)
+            except LostError as e:
+                self.meet_next(e)
+
+    def meet_next(self, lost: LostError) -> None:
+        """Wait for the keeper that comes after one that was lost."""
+        deadline, pause = time.monotonic() + self.timeout, 0.005
+        while True:
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+            try:
+                self.status()
+                return
+            except (LostError, NoProducerError, TimedOutError):
+                if time.monotonic() > deadline:
+                    raise LostError(f"the keeper was lost, and no other has come within {self.timeout:g} s") from lost
+
+
+    def _forked(self) -> None:
+        """In a child after a fork: the connection is the parent's, and so may be the turn."""
+        self._turn = threading.RLock()
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            with contextlib.suppress(OSError):
+                conn.sock.close()
+
+
+_all: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_all):
+        client._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Booking:
+    """A part that this process is to deliver. Its ticket survives the keeper."""
+
+    def __init__(self, client: Client, ticket: str, lifetime: float) -> None:
+        self.client, self.ticket, self.lifetime = client, ticket, lifetime
+        self._sent = False
+
+    def prepare(self, fds: Sequence[int], table: bytes = b"") -> None:
+        """Send the descriptors of all chunks, in their order, and the table for readers, JSON.
+
+        The descriptors stay the caller's.
+        """
+        if table:
+            fd = data_file(table)
+            try:
+                self.client.ask({"op": "table", "ticket": self.ticket}, [fd])
+            finally:
+                close_all([fd])
+        for at in range(0, len(fds), MAX_FDS):
+            self.client.ask({"op": "files", "ticket": self.ticket}, fds[at : at + MAX_FDS])
+
+    def deliver(self, memory: Mapping[str, int], digest: str, fds: Sequence[int], table: bytes = b"", *, prepared: bool = False) -> tuple[int, int]:
+        """Have the keeper keep the part. Return the version and how many parts are missing.
+
+        The version is 0 while parts are missing. memory has the members of docs/wire.md,
+        "Keeper". prepared says that prepare was called over this connection. If the keeper is
+        lost meanwhile, the next one gets everything again.
+        """
+        message = {"op": "deliver", "ticket": self.ticket, "memory": dict(memory), "digest": digest}
+        while True:
+            try:
+                if not prepared:
+                    self.prepare(fds, table)
+                with sense("answer to a delivery"):
+                    reply = self.client.ask(message)
+                    return number_of(reply, "version"), number_of(reply, "missing")
+            except LostError as e:
+                prepared = False
+                self.client.meet_next(e)
+                self.renew()
+
+    def renew(self) -> None:
+        """Go on with the ticket over a new connection."""
+        self.client.ask({"op": "renew", "ticket": self.ticket, "timeout_ms": int(self.lifetime * 1000)})
+
+    def cancel(self) -> None:
+        """Give up the booking.
+
+        It raises nothing: if this fails, the keeper gives it up when this process ends or the
+        ticket's time is over.
+        """
+        with contextlib.suppress(Error, OSError):
+            try:
+                self.client.ask({"op": "cancel", "ticket": self.ticket})
+            except KeeperError:
+                self.renew()  # it was booked over an earlier connection
+                self.client.ask({"op": "cancel", "ticket": self.ticket})

@@ -1,0 +1,426 @@
+"""What frameworks do with shared memory of a GPU: PyTorch, CuPy, numba and JAX.
+
+	python3 python/tests/gpu.py -v
+
+It needs a GPU, gpufd's programs (GPUFD_BIN, or Go to build them) and whichever frameworks
+there are: a test of one that is missing is skipped, and says so; with GPUFD_REQUIRE_GPU=1
+that is a failure. In the end it prints a table of what was seen. What could lose the
+context, a write through memory that is mapped read-only, is done in a child process.
+"""
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+import common
+import gpufd
+from gpufd import _driver
+
+SIZE = (64 << 20) + 8
+SEEN = []  # rows of the table
+
+
+def module(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError as e:
+        common.missing("GPUFD_REQUIRE_GPU", f"{sys.executable} has no {name}: {e}")
+
+
+def seen(framework, what, found):
+    SEEN.append((framework, what, found))
+
+
+def outcome(f):
+    """What a call comes to, in a line."""
+    try:
+        return "taken", f()
+    except Exception as e:
+        return f"{type(e).__name__}: {' '.join(str(e).split())[:120]}", None
+
+
+# Of each: ways is how it takes an array; fill sets all elements, and returns the array that has
+# them then.
+
+
+class Torch:
+    name = "torch"
+    ways = ("by_dlpack", "by_interface")
+
+    def __init__(self):
+        self.lib = module("torch")
+        if not self.lib.cuda.is_available():
+            common.missing("GPUFD_REQUIRE_GPU", "PyTorch sees no GPU")
+
+    def by_dlpack(self, array):
+        return self.lib.from_dlpack(array)
+
+    def by_interface(self, array):
+        return self.lib.as_tensor(array, device="cuda")
+
+    def pointer(self, a):
+        return a.data_ptr()
+
+    def first(self, a):
+        return int(a.flatten()[0].item())
+
+    def fill(self, a, n):
+        a.fill_(n)
+        self.lib.cuda.synchronize()
+        return a
+
+    def read_only(self, a):
+        return "no such flag"
+
+
+class CuPy:
+    name = "cupy"
+    ways = Torch.ways
+
+    def __init__(self):
+        self.lib = module("cupy")
+
+    def by_dlpack(self, array):
+        return self.lib.from_dlpack(array)
+
+    def by_interface(self, array):
+        return self.lib.asarray(array)
+
+    def pointer(self, a):
+        return a.data.ptr
+
+    def first(self, a):
+        return int(a.ravel()[0].get())
+
+    def fill(self, a, n):
+        a.fill(n)
+        self.lib.cuda.Device().synchronize()
+        return a
+
+    def read_only(self, a):
+        return f"writeable {getattr(a.flags, 'writeable', 'has no such flag')}"
+
+
+class Numba:
+    name = "numba"
+    ways = ("by_interface",)  # it has no from_dlpack
+
+    def __init__(self):
+        self.lib = module("numba.cuda")
+
+    def by_interface(self, array):
+        return self.lib.as_cuda_array(array)
+
+    def pointer(self, a):
+        return a.device_ctypes_pointer.value
+
+    def first(self, a):
+        return int(a.copy_to_host().ravel()[0])
+
+    def fill(self, a, n):
+        def set_all(a, n):
+            i = cuda.grid(1)
+            if i < a.size:
+                a[i] = n
+
+        cuda, flat = self.lib, a.ravel()  # of the same memory
+        cuda.jit(set_all)[-(-flat.size // 256), 256](flat, n)
+        self.lib.synchronize()
+        return a
+
+    def read_only(self, a):
+        return "no such flag"
+
+
+class Jax:
+    name = "jax"
+    ways = Torch.ways
+
+    def __init__(self):
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        self.lib = module("jax")
+        if self.lib.default_backend() != "gpu":
+            common.missing("GPUFD_REQUIRE_GPU", "JAX sees no GPU")
+
+    def by_dlpack(self, array):
+        return module("jax.dlpack").from_dlpack(array)
+
+    def by_interface(self, array):
+        return module("jax.numpy").asarray(array)
+
+    def pointer(self, a):
+        return a.unsafe_buffer_pointer()
+
+    def first(self, a):
+        return int(a.ravel()[0])
+
+    def fill(self, a, n):
+        """Its arrays cannot be written, but a function may have the memory of an argument for its
+        result. Whether JAX does that with memory of others is what the test finds out."""
+        return self.lib.jit(lambda x: x * 0 + n, donate_argnums=0)(a).block_until_ready()
+
+    def read_only(self, a):
+        return "arrays cannot be written"
+
+
+FRAMEWORKS = {f.name: f for f in (Torch, CuPy, Numba, Jax)}
+
+# In a child: attach to argv[1], take it as argv[3] says with framework argv[2], write.
+WRITE = """
+import gpu
+framework = gpu.FRAMEWORKS[sys.argv[2]]()
+att = gpufd.attach(sys.argv[1], driver="cuda")
+a = getattr(framework, sys.argv[3])(att.view("I32", 1024))
+b = framework.fill(a, 7)
+print("written", framework.first(b), "in place" if framework.pointer(b) == att.ptr else "elsewhere")
+"""
+
+
+class OnGPU(common.Scene):
+    framework = None
+
+    @classmethod
+    def setUpClass(cls):
+        try:
+            there = _driver.has_device()
+        except gpufd.Error as e:
+            common.missing("GPUFD_REQUIRE_GPU", str(e))
+        if not there:
+            common.missing("GPUFD_REQUIRE_GPU", "there is no GPU here")
+
+    def setUp(self):
+        super().setUp()
+        os.environ["GPUFD_DRIVER"] = "cuda"
+
+    def nothing_left(self):
+        """A GPU's driver keeps descriptors from its first use on; Growth counts."""
+
+
+class Package(OnGPU):
+    """The package alone, against the programs in Go on the GPU."""
+
+    def test_from_go(self):
+        p = self.producer("--size", str(SIZE), "--chunk", "2MiB", "--salt", "5")
+        with gpufd.attach(self.path) as att:
+            self.assertEqual(att.read(0, 4), ((1337 ^ 0xDEADBEEF ^ 5) & 0xFFFFFFFF).to_bytes(4, "little"))
+            with self.assertRaises(gpufd.ReadOnlyError):
+                att.write(0, b"x")
+            copy = att.view("U32", 16).copy()
+            self.assertEqual(copy.tobytes(), att.read(0, 64))
+            att.report()
+        self.ends(p, 0)
+
+    def test_follow_versions(self):
+        with gpufd.allocate(4096) as one, gpufd.allocate(4096) as two, gpufd.Server(self.path) as server:
+            one.write(0, b"1")
+            two.write(0, b"2")
+            server.offer("x", one)
+            seen_ = []
+            for att in gpufd.follow(self.path, "x", within=60):
+                seen_.append(att.read(0, 1))
+                if len(seen_) == 2:
+                    break
+                server.replace("x", two)
+            self.assertEqual(seen_, [b"1", b"2"])
+
+    def test_device_error(self):
+        """An error of the driver has its name and number."""
+        with self.assertRaises(gpufd.DriverError) as caught:
+            gpufd.allocate(1 << 60)
+        self.assertEqual((caught.exception.name, caught.exception.number), ("CUDA_ERROR_OUT_OF_MEMORY", 2))
+
+    def test_growth(self):
+        """Attach and close, again and again: 10,000 times with GPUFD_SOAK=1."""
+        rounds = 10_000 if os.environ.get("GPUFD_SOAK") == "1" else 500
+        with gpufd.allocate(4 << 20, chunk=2 << 20) as memory, gpufd.offer(self.path, "x", memory):
+
+            def once():
+                with gpufd.attach(self.path) as att:
+                    del att
+
+            for _ in range(100):
+                once()
+            before = self.vitals()
+            began = time.monotonic()
+            for _ in range(rounds):
+                once()
+            took = (time.monotonic() - began) / rounds
+            after = self.vitals()
+        seen("gpufd", f"{rounds} times attach and close", f"{took * 1e6:.0f} µs each; descriptors, maps, device bytes before {before}, after {after}")
+        self.assertLessEqual(after[0], before[0] + 2)
+        self.assertLessEqual(after[1], before[1] + 32)
+        self.assertLessEqual(before[2] - after[2], 8 << 20)
+
+    def vitals(self):
+        import ctypes
+
+        from gpufd import _cuda
+
+        lib = _driver.load()
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        with lib.current(_cuda.context_of(0)):
+            lib.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        with open("/proc/self/maps") as f:
+            return len(common.settled_fds()), sum(1 for _ in f), free.value
+
+
+class Frameworks(OnGPU):
+    """Each framework: without a copy, both ways, and the flag."""
+
+    def each(self, name):
+        try:
+            framework = FRAMEWORKS[name]()
+        except unittest.SkipTest as e:
+            seen(name, "", f"not tried: {e}")
+            raise
+        with gpufd.allocate(SIZE, chunk=2 << 20) as memory, gpufd.Server(self.path) as server:
+            memory.write(0, (42).to_bytes(4, "little") * 1024)
+            server.offer("x", memory, gpufd.READ_WRITE)
+            for how in framework.ways:
+                self.read_write(framework, how, memory)
+                self.read_only(framework, how)
+                self.write_through(framework, how)
+
+    def read_write(self, framework, how, memory):
+        with gpufd.attach(self.path, access=gpufd.READ_WRITE) as att:
+            view = att.view("I32", (16, 64))
+            said, a = outcome(lambda: getattr(framework, how)(view))
+            if a is None:
+                view.release()
+                return seen(framework.name, f"{how}, read-write", said)
+            copied = framework.pointer(a) != view.ptr
+            self.assertEqual(framework.first(a), 42)
+            if not copied:
+                with self.assertRaises(gpufd.InUseError):
+                    att.close()
+            said = "a copy" if copied else "no copy"
+            wrote, b = outcome(lambda: framework.fill(a, 43))
+            if b is None:
+                said += f", and a write: {wrote}"
+            elif framework.pointer(b) == view.ptr:
+                self.assertEqual(memory.read(0, 4), (43).to_bytes(4, "little"), "the producer does not see it")
+                said += ", written"
+            else:
+                self.assertEqual(framework.first(b), 43)
+                said += ", and what is written lies elsewhere"
+            memory.write(0, (42).to_bytes(4, "little") * 1024)
+            seen(framework.name, f"{how}, read-write", said)
+            del a, b
+            view.release()
+
+    def read_only(self, framework, how):
+        with gpufd.attach(self.path) as att:
+            view = att.view("I32", (16, 64))
+            said, a = outcome(lambda: getattr(framework, how)(view))
+            if a is not None:
+                self.assertEqual(framework.first(a), 42)
+                said = f"{'no copy' if framework.pointer(a) == view.ptr else 'a copy'}; {framework.read_only(a)}"
+            seen(framework.name, f"{how}, read-only", said)
+            del a
+            view.release()
+            private = view_of_copy(att)
+            said, b = outcome(lambda: getattr(framework, how)(private))
+            if b is not None:
+                self.assertEqual(framework.first(b), 42)
+            seen(framework.name, f"{how}, copy() of read-only", said)
+
+    def write_through(self, framework, how):
+        """A write where the memory is mapped read-only, in a process of its own."""
+        p = self.python(WRITE, self.path, framework.name, how)
+        out, _ = p.communicate(timeout=300)
+        last = [line for line in out.splitlines() if line.strip()][-1:]
+        seen(framework.name, f"{how}, a write to read-only", f"exit {p.returncode}: {last[0][:140] if last else ''}")
+        with gpufd.attach(self.path) as att:
+            self.assertEqual(att.read(0, 4), (42).to_bytes(4, "little"), "a reader has changed the memory")
+
+    def test_torch(self):
+        self.each("torch")
+
+    def test_cupy(self):
+        self.each("cupy")
+
+    def test_numba(self):
+        self.each("numba")
+
+    def test_jax(self):
+        self.each("jax")
+
+    def test_torch_types(self):
+        """Each type as PyTorch has it."""
+        torch = Torch().lib
+        with gpufd.allocate(4096) as memory, gpufd.offer(self.path, "x", memory, gpufd.READ_WRITE):
+            with gpufd.attach(self.path, access=gpufd.READ_WRITE) as att:
+                for name in gpufd.DTYPES:
+                    said, a = outcome(lambda name=name: torch.from_dlpack(att.view(name, 8)))
+                    seen("torch", name, said if a is None else str(a.dtype))
+                    del a
+
+    def test_torch_streams(self):
+        """A private copy is whole on the stream that takes it, without a wait of the caller's."""
+        torch = Torch().lib
+        with gpufd.allocate(256 << 20) as memory, gpufd.offer(self.path, "x", memory):
+            torch.from_dlpack(memory.view("I32")).fill_(9)
+            torch.cuda.synchronize()
+            with gpufd.attach(self.path) as att:
+                for _ in range(20):
+                    with torch.cuda.stream(torch.cuda.Stream()):
+                        self.assertTrue(bool((torch.from_dlpack(att.copy().view("I32")) == 9).all()))
+
+    def test_torch_outlives_names(self):
+        """A tensor keeps its attachment alive, and the interpreter ends with it."""
+        Torch()
+        with gpufd.allocate(SIZE) as memory, gpufd.offer(self.path, "x", memory):
+            text = "import torch\nt = torch.from_dlpack(gpufd.attach(sys.argv[1]).view('I32', 1024))\nimport gc; gc.collect(); print(int(t.sum()))"
+            self.ends(self.python(text, self.path), 0, "0")
+
+
+def view_of_copy(att):
+    return att.view("I32", (16, 64)).copy()
+
+
+class Hostile(OnGPU):
+    """A producer that dies or lies costs its reader an error."""
+
+    def test_killed(self):
+        p = self.producer("--consumers", "0")
+        with gpufd.attach(self.path) as att:
+            p.kill()
+            self.assertTrue(att.wait(60))
+            self.assertTrue(att.err.died())
+            self.assertEqual(len(att.read()), att.size, "the memory stays")
+
+    def test_lies(self):
+        from dataclasses import replace
+
+        with gpufd.allocate(4 << 20, chunk=2 << 20) as memory:
+            for lie in ({"chunk_size": 4 << 20, "size": 8 << 20}, {"device": bytes(16)}, {"size": 3 << 20, "chunk_size": 3 << 20, "chunks": 1, "fds": 1}):
+                with gpufd.Server(self.path) as server:
+                    offering = server.offer("x", memory)
+                    offering.record = replace(offering.record, **lie)
+                    with self.subTest(str(lie)), self.assertRaises(gpufd.Error):
+                        gpufd.attach(self.path)
+            null = os.open("/dev/null", os.O_RDWR)
+            fds, memory.fds = memory.fds, [null] * 2
+            try:
+                with gpufd.offer(self.path, "x", memory), self.assertRaises(gpufd.DriverError):
+                    gpufd.attach(self.path)
+            finally:
+                memory.fds = fds
+                os.close(null)
+
+
+def main():
+    ok = unittest.main(exit=False).result.wasSuccessful()
+    if SEEN:
+        versions = subprocess.run([sys.executable, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True).stdout.splitlines()
+        print("versions:", ", ".join(v for v in versions if v.split("==")[0].lower() in ("torch", "cupy-cuda12x", "cupy-cuda13x", "numba", "numba-cuda", "jax")))
+        for row in SEEN:
+            print(" | ".join(row))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,326 @@
+"""gpufd.broadcast with Gloo: four ranks, each with a keeper of its own, on the software driver.
+
+Ranks are forked from this process, which has PyTorch already: each is a process that can be
+killed, and starts at once. A rank is stopped where broadcast says at_step, or at_piece.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import unittest.mock
+
+from keepers import DEADLINE, Keeper, KeeperTest, program, wait_for  # first: it says where the package is
+
+import common
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+import gpufd
+
+if torch is not None:
+    from gpufd import _ranks, _transport, broadcast
+
+RANKS = 4
+
+
+def setUpModule():
+    if torch is None or not torch.distributed.is_available():
+        common.missing("GPUFD_REQUIRE_PYTHON", f"{sys.executable} has no PyTorch with torch.distributed")
+
+
+class Ranks:
+    """The ranks of one broadcast, each forked. stop says at which step, or piece, which rank
+    does what."""
+
+    def __init__(self, test, args, *, stop=None, ranks=range(RANKS), sockets="keeper{rank}", world=RANKS):
+        self.test, self.pids, self.status = test, {}, {}
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.begun = time.monotonic()
+        for rank in ranks:
+            self.pids[rank] = os.fork()
+            if self.pids[rank] == 0:
+                self.be(rank, world, [*args, "--socket", os.path.join(test.shared, sockets)], stop)
+
+    def log(self, rank):
+        return os.path.join(self.test.directory, f"rank{rank}.{self.port}")
+
+    def be(self, rank, world, args, stop):
+        """Be a rank, and never return."""
+        try:
+            out = os.open(self.log(rank), os.O_WRONLY | os.O_CREAT, 0o600)
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            sys.stdout = open(1, "w", closefd=False)
+            sys.stderr = open(2, "w", closefd=False)
+            os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.port))
+            if stop and stop[0] == rank:
+                _ranks.at_step = lambda step: stop[2]() if step == stop[1] else None
+                _transport.at_piece = lambda: stop[2]() if stop[1] == "piece" else None
+            code = broadcast.main(args)
+            sys.stdout.flush()
+        except BaseException as e:
+            os.write(2, f"{type(e).__name__}: {e}\n".encode())
+            code = getattr(e, "code", 70)
+        os._exit(code if isinstance(code, int) else 70)
+
+    def wait(self):
+        """The exit codes, by rank; of who was killed, the signal below 0."""
+        for rank, pid in list(self.pids.items()):
+            self.status[rank] = os.waitstatus_to_exitcode(wait_for(lambda: ended(pid), f"the end of rank {rank}")[1])
+            del self.pids[rank]
+        self.took = time.monotonic() - self.begun
+        return self.status
+
+    def said(self, rank):
+        with open(self.log(rank)) as f:
+            return f.read()
+
+    def all_said(self):
+        return "\n".join(f"rank {r}: {self.said(r)}" for r in self.status)
+
+    def close(self):
+        for pid in self.pids.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def ended(pid):
+    done, status = os.waitpid(pid, os.WNOHANG)
+    return (done, status) if done else None
+
+
+class Nothing:
+    """What a keeper says of a name that it does not have."""
+
+    version = 0
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail():
+    raise gpufd.Error("something was in the way")
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Broadcasts(KeeperTest):
+    """All tests share the keepers, which have nothing under "model" when one begins."""
+
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory(prefix="gpufd-")
+        cls.addClassCleanup(directory.cleanup)
+        cls.shared = directory.name
+        with unittest.mock.patch.dict(os.environ, GPUFD_SOFT_DIR=os.path.join(cls.shared, "soft"), GPUFD_DRIVER="soft"):
+            cls.all_keepers = []
+            for i in range(RANKS):
+                cls.all_keepers.append(Keeper(cls.shared, f"keeper{i}"))
+                cls.addClassCleanup(cls.all_keepers[-1].close)
+
+    def setUp(self):
+        super().setUp()
+        self.environ(GPUFD_SOFT_DIR=os.path.join(self.shared, "soft"))
+        self.keepers = self.all_keepers
+        self.addCleanup(self.forget)
+
+    def forget(self):
+        for k in self.all_keepers:
+            with gpufd.Client(k.socket) as client:
+                if client.find("model"):
+                    client.remove("model")
+
+    def ranks(self, *args, **options):
+        r = Ranks(self, ["model", *args], **options)
+        self.addCleanup(r.close)
+        return r
+
+    def infos(self):
+        found = []
+        for k in self.keepers:
+            with gpufd.Client(k.socket) as client:
+                found.append(client.find("model"))
+        return found
+
+    def put(self, data=bytes(range(250)) * 4000, **options):
+        return gpufd.put(self.keepers[0].socket, "model", data, labels={"revision": "main"}, **options)
+
+    def assert_served(self):
+        first, *others = self.infos()
+        for info in others:
+            self.assertEqual((info.digest, info.labels, info.state, info.reserved_bytes), (first.digest, first.labels, "ok", 0))
+        for k in self.keepers:
+            with gpufd.get(k.socket, "model") as version:
+                version.verify()
+
+    def test_all_keepers_serve_it_then_and_again(self):
+        self.put({"x": (memory := torch.arange(100_000, dtype=torch.int32).numpy()), "y": memory[:10]})
+        r = self.ranks("--piece", "64KiB", "--min-rate", "1000", "--label", "revision=main")
+        self.assertEqual(r.wait(), dict.fromkeys(range(RANKS), 0), r.all_said())
+        self.assert_served()
+        self.assertRegex(r.said(0), r"model: 3 keepers have received it, by gloo at [0-9.]+ GB/s")
+        self.assertRegex(r.said(2), r"warning: rank 2 at [0-9.]+ GB/s by gloo, slower than 1000 GB/s")
+        tables = []
+        for k in self.keepers:
+            with gpufd.get(k.socket, "model") as version:
+                tables.append(version[0].data.table)
+        self.assertEqual(tables, [tables[0]] * RANKS)
+
+        again = self.ranks("--json")  # nobody needs anything
+        self.assertEqual(again.wait(), dict.fromkeys(range(RANKS), 0), again.all_said())
+        before = [i.version for i in self.infos()]
+        for rank in range(RANKS):
+            said = json.loads(again.said(rank))
+            self.assertEqual((said["ok"], said["received"], said["skipped"], said["version"]), (True, 0, True, before[rank]))
+
+        with gpufd.Client(self.keepers[2].socket) as client:
+            client.remove("model")
+        last = self.ranks("--json")  # one needs it
+        self.assertEqual(last.wait(), dict.fromkeys(range(RANKS), 0), last.all_said())
+        received = [json.loads(last.said(rank))["received"] for rank in range(RANKS)]
+        self.assertEqual([n > 0 for n in received], [False, False, True, False])
+        self.assert_served()
+        before[2] += 1  # the others have put nothing
+        self.assertEqual([i.version for i in self.infos()], before)
+
+    def test_parts_and_ranks_that_share_a_keeper(self):
+        for part, data in enumerate((b"zero" * 1000, b"one" * 5000, b"two")):
+            self.put(data, part=part, parts=3, transaction="t", device=part)
+        # Ranks 0 and 1 have the first keeper, and 2 and 3 the second.
+        for rank, name in {0: "keeper0", 1: "keeper0", 2: "keeper1", 3: "keeper1"}.items():
+            for suffix in ("", ".ctl"):
+                os.symlink(os.path.join(self.shared, name + suffix), os.path.join(self.directory, f"of{rank}{suffix}"))
+        r = self.ranks("--json", sockets=os.path.join(self.directory, "of{rank}"))
+        self.assertEqual(r.wait(), dict.fromkeys(range(RANKS), 0), r.all_said())
+        received = [json.loads(r.said(rank))["received"] for rank in range(RANKS)]
+        self.assertEqual(received, [0, 0, 4003, 15000])
+        self.keepers = self.keepers[:2]
+        self.assert_served()
+        with gpufd.get(self.keepers[1].socket, "model") as version:
+            self.assertEqual([p.memory.ordinal for p in version], [0, 1, 2])
+
+    def test_what_rank_0_does_not_have_ends_all(self):
+        self.put()
+        wrong = self.ranks("--label", "revision=old", "--timeout", "20")
+        missing = Ranks(self, ["none", "--timeout", "20"])
+        self.addCleanup(missing.close)
+        self.assertNotIn(0, wrong.wait().values())
+        self.assertNotIn(0, missing.wait().values())
+        for rank in range(RANKS):
+            self.assertRegex(wrong.said(rank), "rank 0.*model has revision='main', and 'old' was asked for")
+            self.assertRegex(missing.said(rank), 'rank 0.*"none"')
+        self.assertEqual(self.infos()[1:], [None] * 3)
+
+    def test_a_rank_that_fails_or_is_killed(self):
+        """At each step: all others end, name it, and leave nothing."""
+        timeout = 12.0
+        self.put()
+        cases = {
+            "start": (2, "start", die),
+            "known": (2, "known", die),
+            "booked": (1, "booked", die),
+            "piece": (2, "piece", die),
+            "the source": (0, "piece", die),
+            "received": (2, "received", die),
+            "stopped": (1, "piece", stop),
+            "failed": (2, "piece", fail),
+        }
+        how = ("--timeout", f"{timeout:g}s", "--piece", "64KiB")
+        running = {case: self.ranks(*how, stop=at, ranks=range(3), world=3) for case, at in cases.items()}
+        self.check_ends(running, cases, timeout)
+
+    def test_a_rank_lost_between_commits(self):
+        """The one moment of which nothing can be promised: those that have committed have it,
+        and the next broadcast gives it to the others alone."""
+        self.put()
+        r = self.ranks("--timeout", "12s", stop=(2, "commit", self.die_when_others_have_it), ranks=range(3), world=3)
+        r.wait()
+        self.assertEqual(r.status, {0: 4, 1: 4, 2: -signal.SIGKILL}, r.all_said())
+        for rank in (0, 1):
+            self.assertRegex(r.said(rank), r"rank 2\b.*was lost")
+        with gpufd.Client(self.keepers[2].socket) as client:
+            wait_for(lambda: client.find("model") is None, "the keeper to give up what was booked")
+        first, second = self.infos()[:2]
+        self.assertEqual((second.digest, second.state), (first.digest, "ok"), "this keeper had committed")
+        again = self.ranks("--json", ranks=range(3), world=3)
+        self.assertEqual(again.wait(), dict.fromkeys(range(3), 0), again.all_said())
+        self.assertEqual([json.loads(again.said(rank))["received"] > 0 for rank in range(3)], [False, False, True])
+        self.keepers = self.keepers[:3]
+        self.assert_served()
+
+    def die_when_others_have_it(self):
+        """In rank 2, which has all bytes and has not committed."""
+        with gpufd.Client(self.keepers[1].socket) as client:
+            wait_for(lambda: (client.find("model") or Nothing).version, "the commit of the other keeper")
+        die()
+
+    def check_ends(self, running, cases, timeout):
+        for case, r in running.items():
+            lost = cases[case][0]
+            if cases[case][2] is stop:  # it never ends by itself
+                wait_for(lambda: "T" == state_of(r.pids[lost]), "the stopped rank")
+                others = {rank: pid for rank, pid in r.pids.items() if rank != lost}
+                held, r.pids = r.pids[lost], others
+                r.wait()
+                os.kill(held, signal.SIGKILL)
+                os.waitpid(held, 0)
+            else:
+                r.wait()
+            for rank, code in r.status.items():
+                if rank != lost:
+                    self.assertEqual(code, 4, f"{case}: {r.all_said()}")
+                    self.assertRegex(r.said(rank), rf"rank {lost}\b.*(was lost|has not come|failed)", case)
+            self.assertLess(r.took, 3 * timeout, case)  # on a loaded machine; alone it is less than one
+        for i, k in enumerate(self.keepers[1:], 1):
+            with gpufd.Client(k.socket) as client:
+                wait_for(lambda: client.find("model") is None, f"keeper {i} to give up what was booked")
+
+    def test_torchrun(self):
+        self.put()
+        # PyTorch 1.13 under Python 3.11 cannot be without redirects.
+        command = [sys.executable, "-m", "torch.distributed.run", "-r", "1", "-t", "1", "--log_dir", self.directory, "--nproc_per_node", "2",
+                   "--master_port", str(free_port()), "-m", "gpufd.broadcast", "model", "--json", "--socket", os.path.join(self.shared, "keeper{local_rank}")]  # fmt: skip
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * DEADLINE, env=env)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.keepers = self.keepers[:2]
+        self.assert_served()
+
+    def test_usage(self):
+        text = broadcast.parser().format_help()
+        self.assertRegex(text, "encrypted")
+        for args in (["model", "--label", "x"], ["model"]):
+            with self.assertRaises(gpufd.UsageError):
+                broadcast.options(args)
+        self.assertEqual((broadcast.duration("2m"), broadcast.size("64MiB")), (120.0, 64 << 20))
+        self.assertTrue(re.search("gpufd", program()))
+
+
+def state_of(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        return f.read().rpartition(")")[2].split()[0]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,344 @@
+"""Channels by streams, against the stand-in for libcuda: two processes of this package, whose
+streams a thread of the stand-in works off. What a GPU does is in gpu_channel.py."""
+
+import ctypes
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import common
+import gpufd
+from common import PATIENCE
+from gpufd import _cursor as c
+from gpufd import _driver as cu
+from gpufd import channel
+from gpufd._cuda import context_of
+
+HERE = pathlib.Path(__file__).resolve().parent
+INSIDE = "GPUFD_FAKE_CUDA"
+N = 8192
+
+
+def frame(sequence):
+    return bytes((sequence * 7 + i) % 251 for i in range(64)) * (N // 64)
+
+
+class Stream:
+    """A stream of the driver, as another library has it, and copies on it."""
+
+    def __init__(self):
+        self.lib, self.context, self.kept = cu.load(), context_of(0), []
+        with self.lib.current(self.context):
+            self.handle = self.lib.made("cuStreamCreate", 1)
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+    def upload(self, to, data):
+        host = ctypes.create_string_buffer(data, len(data))
+        self.kept.append(host)  # until the stream has copied it
+        with self.lib.current(self.context):
+            self.lib.call("cuMemcpyHtoDAsync_v2", to, host, len(data), self.handle)
+
+    def download(self, at, n):
+        host = ctypes.create_string_buffer(n)
+        with self.lib.current(self.context):
+            self.lib.call("cuMemcpyDtoHAsync_v2", host, at, n, self.handle)
+        return host
+
+    def synchronize(self):
+        with self.lib.current(self.context):
+            self.lib.call("cuStreamSynchronize", self.handle)
+
+    def close(self):
+        with self.lib.current(self.context):
+            self.lib.call("cuStreamDestroy_v2", self.handle)
+
+
+def write(path, frames, slots, stays=""):
+    """What a writing process does: queue all frames ahead, and stay there if it is to."""
+    stream = Stream()
+    w = channel.Writer(path, "cam", slots=slots, slot_size=N, streams=True)
+    print("ready", flush=True)
+    w.await_readers(1, PATIENCE)
+    for i in range(1, frames + 1):
+        slot = w.acquire_on(stream)
+        stream.upload(slot.ptr, frame(i))
+        w.publish_on(stream, slot, **({"user": b"frame %d" % i} if i % 3 == 0 else {}))
+    stream.synchronize()
+    time.sleep(99 if stays else 0)
+    w.close()
+    stream.close()
+    print("done", flush=True)
+
+
+class StandIn(unittest.TestCase):
+    @unittest.skipIf(os.environ.get(INSIDE), "it is the other process")
+    def test_streams_with_the_stand_in(self):
+        if not shutil.which("cc"):
+            common.missing("GPUFD_REQUIRE_CC", "there is no C compiler here")
+        with tempfile.TemporaryDirectory() as directory:
+            subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", directory + "/libcuda.so.1", HERE / "fakecuda.c"], check=True)
+            reader = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", directory + "/channel", common.ROOT / "examples/c/channel.c", "-ldl"]
+            subprocess.run(reader, check=True)
+            env = {**os.environ, INSIDE: "1", "LD_LIBRARY_PATH": directory, "GPUFD_DRIVER": "cuda"}
+            p = subprocess.run([sys.executable, "-B", "-m", "unittest", "-v", "test_channelstreams"], cwd=HERE, env=env, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, timeout=300)  # fmt: skip
+        self.assertEqual(p.returncode, 0, p.stdout)
+        self.assertIn("test_queued_ahead", p.stdout)
+
+
+@unittest.skipUnless(os.environ.get(INSIDE), "in the process with the stand-in")
+class Streams(common.Scene):
+    @classmethod
+    def setUpClass(cls):
+        cls.fake = ctypes.CDLL("libcuda.so.1")
+        cls.fake.fake_count.restype = ctypes.c_long
+
+    def setUp(self):
+        super().setUp()
+        os.environ["GPUFD_DRIVER"] = "cuda"
+        self.stream = Stream()
+
+    def tearDown(self):
+        self.stream.close()
+        self.assertEqual((self.fake.fake_count(), self.fake.fake_depth()), (0, 0), "things of the driver are left")
+
+    def writer_process(self, frames, slots=3, stays=""):
+        text = "import test_channelstreams as t; t.write(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])"
+        return self.python(text, self.path, str(frames), str(slots), stays, waits_for="ready")
+
+    def until(self, done):
+        """Wait until done says so."""
+        deadline = time.monotonic() + PATIENCE
+        while not done():
+            self.assertLess(time.monotonic(), deadline, "it takes too long")
+            time.sleep(0.001)
+
+    def test_queued_ahead(self):
+        """Both sides queue ahead of each other; every byte is what was written."""
+        p = self.writer_process(60)
+        with channel.Reader(self.path) as r:
+            got = []
+            for i in range(60):
+                f = r.next_on(self.stream)
+                self.assertEqual((f.sequence, f.size), (i + 1, N))
+                self.assertGreater(f.meta, 1 << 59)
+                got.append((f, self.stream.download(f.ptr, N)))
+                r.release_on(self.stream, f)
+            self.stream.synchronize()
+            for f, host in got:
+                r.check(f)
+                self.assertEqual(host.raw, frame(f.sequence), f.sequence)
+            self.ends(p, 0, "done")
+            r.attachment.wait(PATIENCE)
+            with self.assertRaises(channel.EndedError):
+                while True:
+                    r.next_on(self.stream)  # the thread is about to know
+
+    def test_host_reads_what_a_stream_writes(self):
+        p = self.writer_process(30)
+        with channel.Reader(self.path) as r:
+            for i, f in enumerate(r.frames(PATIENCE)):
+                self.assertEqual(f.tobytes(), frame(i + 1))
+                self.assertEqual(f.user, b"frame %d" % (i + 1) if i % 3 == 2 else b"")
+                self.assertEqual(bool(f.time), i % 3 == 2)
+            self.assertEqual(r.stats.received, 30)
+        self.ends(p, 0, "done")
+
+    def test_writer_killed(self):
+        """A stream that waits for a dead writer's frame goes on, and the frame is not good."""
+        p = self.writer_process(2, slots=4, stays="it does")
+        with channel.Reader(self.path) as r:
+            frames = [r.next_on(self.stream) for _ in range(4)]
+            self.until(lambda: r._words.load(0x080) >= 2)
+            p.kill()
+            self.stream.synchronize()
+            self.until(lambda: r.done)
+            r.check(frames[0])
+            r.check(frames[1])
+            for f in frames[2:]:
+                with self.assertRaises(channel.WriterLostError) as e:
+                    r.check(f)
+            self.assertEqual(e.exception.last, 2)
+
+    def test_what_was_whole_can_be_taken(self):
+        """A stream that comes when the writer has ended, or was killed, gets what was whole."""
+        for stays, why in (("", channel.EndedError), ("it does", channel.WriterLostError)):
+            with self.subTest(stays=stays):
+                p = self.writer_process(3, slots=4, stays=stays)
+                with channel.Reader(self.path) as r:
+                    self.until(lambda: r._words.load(c.PUBLISHED) >= 3)
+                    if stays:
+                        p.kill()
+                    self.until(lambda: r.done)
+                    for i in range(1, 4):
+                        f = r.next_on(self.stream)
+                        host = self.stream.download(f.ptr, N)
+                        r.release_on(self.stream, f)
+                        self.stream.synchronize()
+                        r.check(f)
+                        self.assertEqual(host.raw, frame(i))
+                    self.assertRaises(why, r.next_on, self.stream)
+                p.wait(PATIENCE)
+
+    def test_check_while_the_writer_is_lost(self):
+        """The stream is freed before the reader knows why: check waits until it knows."""
+        p = self.writer_process(1, slots=4, stays="it does")
+        with channel.Reader(self.path) as r:
+            told_of, at_check, said = r._told_of, threading.Event(), []
+
+            def check(frame):
+                try:
+                    r.check(frame)
+                    said.append(None)
+                except channel.WriterLostError as e:
+                    said.append(e)
+
+            def stuck(state):  # the thread that sees the end has freed the stream, and goes no further
+                self.stream.synchronize()
+                checker.start()
+                at_check.wait(PATIENCE)
+                checker.join(0.2)
+                return told_of(state)
+
+            second = [r.next_on(self.stream), r.next_on(self.stream)][1]
+            checker = threading.Thread(target=check, args=(second,))
+            kept, r._told_of = r._check_kept, stuck
+            r._check_kept = lambda: (kept(), at_check.set())
+            self.until(lambda: r._words.load(c.PUBLISHED) >= 1)
+            p.kill()
+            self.until(lambda: r.done)
+            self.assertTrue(at_check.is_set())
+            checker.join(PATIENCE)
+            self.assertIsInstance(said[0], channel.WriterLostError)
+
+    def test_reader_killed(self):
+        """A writer's stream that waits for a dead reader goes on."""
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w:
+            p = self.python("import gpufd.channel, time\nr = gpufd.channel.Reader(sys.argv[1]); print('ready'); time.sleep(99)", self.path, waits_for="ready")
+            w.await_readers(1, PATIENCE)
+            for i in range(1, 7):
+                slot = w.acquire_on(self.stream)
+                self.stream.upload(slot.ptr, frame(i))
+                w.publish_on(self.stream, slot)
+            time.sleep(0.02)
+            self.assertFalse(w._tracker.idle())
+            with self.assertRaises(channel.OrderError):
+                w.acquire_on(0)
+            p.kill()
+            self.stream.synchronize()
+            self.assertEqual((w.last, w.readers), (6, 0))
+
+    def test_a_stalled_reader_is_dropped(self):
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True, stall=0.1) as w, channel.Reader(self.path) as r:
+            w.await_readers(1, PATIENCE)
+            for _ in range(3):
+                w.publish_on(self.stream, w.acquire_on(self.stream))
+            self.stream.synchronize()
+            self.until(lambda: r.done)
+            self.assertIsInstance(r.err, channel.DroppedError)
+
+    def test_close_frees_a_waiting_stream(self):
+        """A reader is closed while its stream waits: the stand-in aborts where words are
+        unregistered under that."""
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True):
+            r = channel.Reader(self.path)
+            r.next_on(self.stream)
+            r.close()
+            self.stream.synchronize()
+
+    def test_a_reader_in_c(self):
+        """examples/c/channel.c reads by its stream, and by its host; also of a writer that is killed."""
+        program = [os.path.join(os.environ["LD_LIBRARY_PATH"], "channel"), "-socket", self.path, "-timeout", "60"]
+        want = b"".join(frame(i) for i in range(1, 41))
+        for order in ("stream", "host"):
+            with self.subTest(order):
+                p = self.writer_process(40)
+                done = subprocess.run([*program, "-order", order], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE)
+                self.assertEqual((done.returncode, done.stderr), (0, b""))
+                self.assertEqual(done.stdout, want)
+                self.ends(p, 0, "done")
+        p = self.writer_process(2, slots=4, stays="it does")
+        r = subprocess.Popen([*program, "-order", "stream"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(lambda: (r.kill(), r.wait(), r.stdout.close(), r.stderr.close()))
+        self.assertEqual(r.stdout.read(2 * N), want[: 2 * N])
+        p.kill()
+        out, err = r.communicate(timeout=PATIENCE)
+        self.assertEqual((out, r.returncode), (b"", 4), err)
+        self.assertIn(b"the last whole frame is 2", err)
+
+    def test_a_reader_in_c_that_is_dropped(self):
+        """It puts out what it had read by then, and nothing of slots that are not kept for it."""
+        size = 256 << 10  # more than a pipe takes
+
+        def big(i):
+            return bytes([i]) * size
+
+        for order in ("host", "stream"):
+            with self.subTest(order), channel.Writer(self.path, "cam", slots=2, slot_size=size, streams=True, stall=0.2, drop=True) as w:
+                r = subprocess.Popen([os.path.join(os.environ["LD_LIBRARY_PATH"], "channel"), "-socket", self.path, "-order", order],
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+                self.addCleanup(lambda r=r: (r.kill(), r.wait(), r.stdout.close(), r.stderr.close()))
+                w.await_readers(1, PATIENCE)
+                words, i = w._readers.there[0].words, 1
+                w.send(big(i))
+                while words.load(c.RELEASED) < 1:
+                    time.sleep(0.001)
+                while w.readers or i < 8:  # it stands still, because nobody reads what it puts out
+                    i += 1
+                    w.send(big(i), timeout=PATIENCE)
+                out, err = r.communicate(timeout=PATIENCE)
+                whole = len(out) // size
+                self.assertEqual((r.returncode, whole * size), (4, len(out)), err)
+                self.assertIn(b"dropped this reader", err)
+                self.assertEqual(out, b"".join(big(n) for n in range(1, whole + 1)))
+                self.assertTrue(1 <= whole <= (1 if order == "host" else 3), whole)
+
+    def test_a_dropped_readers_frames_are_not_whole(self):
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w, channel.Reader(self.path) as r:
+            w.publish_on(self.stream, w.acquire_on(self.stream))
+            first, second = r.next_on(self.stream), r.next_on(self.stream)
+            with self.assertRaises(channel.OrderError):
+                w.acquire_on(self.stream)
+                w.publish_on(self.stream, w.acquire_on(self.stream))
+                w.acquire_on(self.stream)
+                w.acquire()
+            r.check(first)
+            w._readers.there[0].lease.revoke()
+            self.until(lambda: r.done)
+            self.stream.synchronize()
+            for f in (first, second):
+                with self.assertRaises(channel.DroppedError):
+                    r.check(f)
+
+    def test_what_is_refused(self):
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w, channel.Reader(self.path) as r:
+            for bad in (None, True, -1, "stream", 1.5):
+                with self.assertRaises(gpufd.UsageError):
+                    w.acquire_on(bad)
+            with self.assertRaises(gpufd.UsageError):
+                w.acquire_on(0xCA9)  # which the stand-in says is captured
+            for kind in ({"cuda_stream": 0}, {"ptr": 0}, {"__cuda_stream__": (0, 0)}):
+                stream = type("Stream", (), kind)()
+                w.publish_on(stream, w.acquire_on(stream))
+                r.release_on(stream, r.next_on(stream))
+            slot = w.acquire_on(0)
+            w.publish_on(0, slot, size=5, user=b"told")
+            f = r.next(PATIENCE)
+            self.assertEqual((f.size, f.user), (5, b"told"))
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N) as w, channel.Reader(self.path) as r:
+            with self.assertRaises(channel.ChannelPolicyError):
+                w.acquire_on(0)
+            with self.assertRaises(channel.ChannelPolicyError):
+                r.next_on(0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,69 @@
+"""What an import of the package imports: each module when the first of its names is used."""
+
+import ast
+import builtins
+import importlib
+import pathlib
+import subprocess
+import sys
+import unittest
+
+import common
+import gpufd
+
+ATTACHING = "_attach _attaching _attachment _conn _errors _fence _held _kept _memory _only _peer _wire"
+
+
+def loaded(code):
+    """The package's modules that a fresh interpreter has after the code, without their package."""
+    text = f"import sys\n{code}\nprint(*sorted(m[6:] for m in sys.modules if m.startswith('gpufd.')))"
+    return set(subprocess.run([sys.executable, "-B", "-c", text], cwd=common.PACKAGE, check=True, stdout=subprocess.PIPE, text=True).stdout.split())
+
+
+def imports_for_types():
+    """Where __init__.py says to who checks types that the names are."""
+    tree = ast.parse(pathlib.Path(gpufd.__file__).read_text())
+    (branch,) = (n for n in tree.body if isinstance(n, ast.If))
+    return {(a.name, n.module) for n in branch.body if isinstance(n, ast.ImportFrom) and n.module for a in n.names}
+
+
+class Imports(unittest.TestCase):
+    def test_every_name_is_where_the_table_says(self):
+        self.assertEqual(sorted(gpufd.__all__), sorted(set(gpufd.__all__)))
+        self.assertEqual(set(gpufd._FROM) - {"list"}, set(gpufd.__all__))
+        self.assertEqual({(there, module) for module, there in gpufd._FROM.values()}, imports_for_types())
+        for name, (module, there) in gpufd._FROM.items():
+            with self.subTest(name):
+                self.assertIs(getattr(gpufd, name), getattr(importlib.import_module("gpufd." + module), there))
+                self.assertIn(name, dir(gpufd))
+
+    def test_names_beside(self):
+        self.assertIs(gpufd.list, gpufd.list_offers)
+        self.assertIs(gpufd.keeper, sys.modules["gpufd.keeper"])
+        self.assertIn("keeper", dir(gpufd))
+        with self.assertRaisesRegex(AttributeError, "module 'gpufd' has no attribute 'lits'"):
+            gpufd.lits
+
+    def test_all_of_them(self):
+        names = {}
+        exec("from gpufd import *", names)
+        self.assertEqual(set(names) - {"__builtins__"}, set(gpufd.__all__))
+        self.assertFalse(set(gpufd.__all__) & set(dir(builtins)), "a name that hides one of Python's")
+
+    def test_nothing_before_it_is_used(self):
+        self.assertEqual(loaded("import gpufd"), set())
+        self.assertEqual(loaded("import gpufd; gpufd.Error"), {"_errors"})
+        self.assertEqual(loaded("import gpufd; gpufd.attach"), set(ATTACHING.split()))
+        self.assertEqual(loaded("import gpufd; gpufd.get"), {*ATTACHING.split(), "_control", "_get", "_tables"})
+
+    def test_models(self):
+        """Loading takes no more than attaching does: what only put needs is not imported."""
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            common.missing("GPUFD_REQUIRE_PYTHON", f"{sys.executable} has no PyTorch")
+        self.assertEqual(loaded("import gpufd.torch"), {*ATTACHING.split(), "_control", "_get", "_tables", "torch"})
+
+
+if __name__ == "__main__":
+    unittest.main()

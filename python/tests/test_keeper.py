@@ -1,0 +1,349 @@
+"""put, get and Client against the Go program, and what needs no keeper: messages, digests, tables."""
+
+import ctypes
+import json
+import os
+import socket
+import struct
+import threading
+import time
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from keepers import ROOT, KeeperTest, wait_for  # first: it says where the package is
+
+import gpufd
+from gpufd import _control, _digest, _tables
+from gpufd._errors import LostError, WireError
+from gpufd import _deposit, keeper
+from gpufd.keeper import Client, KeeperError
+
+
+
+class Digests(unittest.TestCase):
+    def vectors(self):
+        for v in json.loads((ROOT / "kernels/testdata/digests.json").read_text())["vectors"]:
+            seed, data = v["seed"], bytearray()
+            for _ in range(v["bytes"]):
+                seed = (seed * 1664525 + 1013904223) % 2**32
+                data.append(seed >> 24)
+            yield bytes(data), "gpufd-d1:" + v["digest"]
+
+    def test_vectors_with_and_without_numpy(self):
+        for without in (False, True):
+            with mock.patch.object(_digest, "_numpy", None) if without else mock.patch.object(_digest, "_numpy", ()):
+                for data, want in self.vectors():
+                    self.assertEqual(_digest.digest_of(data), want, len(data))
+                    parts = _digest.Digester()
+                    cut = len(data) // 3 // 8 * 8
+                    parts.add(cut, data[cut:])
+                    parts.add(0, data[:cut])
+                    self.assertEqual(parts.digest(), want, len(data))
+
+    def test_long_data_at_any_word(self):
+        data = bytes(range(256)) * 3000 + b"end"
+        with mock.patch.object(_digest, "_numpy", None):
+            plain = _digest.digest_of(data)
+        for cut in (8, 16, 300_000 // 8 * 8):
+            d = _digest.Digester()
+            d.add(0, data[:cut])
+            d.add(cut, memoryview(data)[cut:])
+            self.assertEqual(d.digest(), plain)
+        self.assertNotEqual(_digest.digest_of(data[:-1] + b"D"), plain)
+        self.assertRaises(ValueError, _digest.Digester().add, 4, data)
+
+    def test_the_kernel_is_that_of_the_go_module(self):
+        here = (ROOT / "python/gpufd/digest.ptx").read_bytes()
+        self.assertEqual(here, (ROOT / "kernels/digest.ptx").read_bytes())
+
+
+class Messages(unittest.TestCase):
+    def setUp(self):
+        self.vectors = json.loads((ROOT / "keeper/testdata/vectors.json").read_text())
+
+    def decode(self, records):
+        d = _control.Decoder()
+        for r in records[:-1]:
+            self.assertIsNone(d.add(r.encode()))
+        return d.add(records[-1].encode())
+
+    def test_vectors(self):
+        for v in self.vectors["vectors"]:
+            (record,) = _control.encode(v["message"])
+            self.assertEqual(record, v["records"][0].encode(), v["name"])
+            self.assertEqual(self.decode(v["records"]), v["message"], v["name"])
+
+    def test_foreign(self):
+        for v in self.vectors["foreign"]:
+            self.assertEqual({k: x for k, x in self.decode(v["records"]).items() if k in v["message"]}, v["message"], v["name"])
+
+    def test_invalid(self):
+        of_members = ("an operation that is a number", "fewer bytes than none")  # which replies do not have
+        for v in self.vectors["invalid"]:
+            if v["name"] not in of_members:
+                with self.assertRaises(WireError, msg=v["name"]):
+                    self.decode(v["records"])
+
+    def test_long_messages(self):
+        message = {"op": "stat", "name": "ä" * 100_000}
+        records = _control.encode(message)
+        self.assertEqual([r[0] for r in records], [0, 0, 0, 1])
+        d = _control.Decoder()
+        self.assertEqual([d.add(r) for r in records], [None, None, None, message])
+        with self.assertRaises(gpufd.UsageError):
+            _control.encode({"op": "x" * (4 << 20)})
+        with self.assertRaises(WireError):
+            short = _control.Decoder(10)
+            short.add(b"\x00" + b" " * 6)
+            short.add(b"\x00" + b" " * 6)
+
+    def test_requests_are_those_of_the_vectors(self):
+        """What Client sends, as the vectors have it."""
+        want = {v["name"]: v["message"] for v in self.vectors["vectors"] if v["kind"] == "request"}
+        sent = []
+        with Client("nowhere") as c, mock.patch.object(Client, "ask", lambda self, m, fds=(): sent.append(m) or {"ticket": "t7", "names": [{}], "status": {}}):
+            device = "GPU-3dd3b600-af7c-175b-2eda-f76bb8e67a83"
+            c.status()
+            c.list()
+            c.stat("llama")
+            c.book("llama", 100000, device, "cuda", labels={"revision": "main"}, expect=1, lifetime=30)
+            c.book("llama", 100000, device, "cuda", part=1, parts=2, transaction="t7")
+            b = c.book("llama", 1, device, "soft", transaction="put-1", expect=0)
+            b.lifetime = 30
+            b.renew()
+            b.cancel()
+            c.remove("llama")
+            c.remove("llama", 3)
+            c.drain("llama")
+            c.drain_device(device)
+            c.report("llama", 3, 1, "damaged", "its digest is another")
+        names = ["status", "list", "stat", "book", "book part 1 of 2", "book, if there is no version", "renew", "cancel", "remove", "remove a version", "drain", "drain a device", "report"]
+        self.assertEqual(sent, [want[n] for n in names])
+
+
+class Tables(unittest.TestCase):
+    def setUp(self):
+        self.path = f"/tmp/gpufd-{os.getpid()}.safetensors"
+        self.addCleanup(lambda: os.path.exists(self.path) and os.remove(self.path))
+
+    def header(self, text, data=b"\0" * 4):
+        with open(self.path, "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text.encode() + data)
+        return _tables.read_header(self.path)
+
+    def test_hostile_headers(self):
+        one = '{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
+        self.assertEqual(self.header(one)[0][0].shape, (4,))
+        for text in ("", "[]", "{", one[:-1], one + "{}", one.replace("U8", "u8"), one.replace("[4]", "[-4]"), one.replace("[4]", "[4.0]"),
+                     one.replace("[4]", "4"), one.replace("[0,4]", "[0]"), one.replace("[0,4]", "[4,0]"), one.replace("[0,4]", "[1,5]"),
+                     one.replace("[0,4]", "[0,3]").replace("[4]", "[3]"), one.replace("U8", "U16"), one.replace('"dtype":"U8",', ""),
+                     '{"a":1}', '{"__metadata__":{"a":1}}', one[:-1] + "," + one[1:], '{"a":' * 5000, one.replace("[4]", "[true]")):  # fmt: skip
+            with self.assertRaises(gpufd.FormatError, msg=text[:60]):
+                self.header(text)
+
+    def test_tables_of_strangers(self):
+        good = {"name": "a", "dtype": "F32", "shape": [2, 2], "offset": 0, "bytes": 16}
+        whole = lambda *t, **views: {"format": "safetensors", "safetensors": {"tensors": list(t), "size": 16}, **views}  # noqa: E731
+        self.assertEqual(_tables.parse_table(whole(good), 16).tensors[0].shape, (2, 2))
+        view = {**good, "name": "b", "stride": [1, 2]}
+        self.assertEqual(_tables.parse_table(whole(good, views=[view]), 16).views[0].stride, (1, 2))
+        for bad in (whole({**good, "bytes": 12}), whole({**good, "offset": 4}), whole({**good, "dtype": "X"}), whole(good, good),
+                    whole(good, views=[{**view, "stride": [4, 2]}]), whole(good, views=[{**view, "stride": [-1, 2]}]),
+                    whole({**good, "shape": None}), whole(1), {"format": "safetensors"}, [1], "x", {"files": [1]}):  # fmt: skip
+            with self.assertRaises(gpufd.FormatError, msg=bad):
+                _tables.parse_table(bad, 16)
+
+
+class Keeping(KeeperTest):
+    def client(self, k):
+        c = Client(k.socket)
+        self.addCleanup(c.close)
+        return c
+
+    def test_bytes_files_and_arrays(self):
+        k = self.keeper()
+        done = gpufd.put(k.socket, "bytes", b"hello" * 1000, labels={"revision": "main"})
+        self.assertEqual((done.version, done.missing, done.bytes), (1, 0, 5000))
+        out = os.path.join(self.directory, "out")
+        self.gpufd("get", "bytes", "--verify", "--label", "revision=main", "-o", out, "--socket", k.socket)
+        self.assertEqual(Path(out).read_bytes(), b"hello" * 1000)
+
+        array = (ctypes.c_float * 6)(*range(6))
+        with Client(k.socket) as client:
+            self.assertEqual(gpufd.put(client, "bytes", array, expect_version=1).version, 2)
+            with self.assertRaisesRegex(KeeperError, "expected version 1") as raised:
+                gpufd.put(client, "bytes", b"x", expect_version=1)
+            self.assertEqual(raised.exception.code, "conflict")
+            self.assertEqual([n.name for n in client.list()], ["bytes"])
+            self.assertEqual(client.stat("bytes").reserved_bytes, 0)
+        with gpufd.get(k.socket, "bytes") as version:
+            version.verify()
+            self.assertEqual(bytes(version[0].memory.read()), bytes(array))
+
+    def test_safetensors_both_ways(self):
+        k = self.keeper()
+        source, there, back = (os.path.join(self.directory, n) for n in ("a.safetensors", "b.safetensors", "c"))
+        tensors = [_tables.Tensor("x", "F16", (3,), 0, 6), _tables.Tensor("y", "F32", (2, 1), 6, 8), _tables.Tensor("none", "U8", (0,), 14, 0)]
+        header, order = _tables.header_of(tensors, {"format": "pt"})
+        with open(source, "wb") as f:
+            f.write(header + b"".join(bytes([i + 1]) * t.bytes for i, t in enumerate(order)))
+        self.gpufd("put", "go", source, "--socket", k.socket)
+        by_go = self.client(k).stat("go").parts[0]
+        by_python = gpufd.put(k.socket, "python", source)
+        self.assertEqual((by_python.digest, by_python.bytes), (by_go.digest, by_go.bytes))
+        self.gpufd("get", "python", "--verify", "-o", there, "--socket", k.socket)
+        with gpufd.get(k.socket, "go") as version:
+            version.verify()
+            paths = version.save(back)
+        self.assertEqual([os.path.basename(p) for p in paths], ["part-0.safetensors"])
+        self.assertEqual(Path(there).read_bytes(), Path(paths[0]).read_bytes())
+        self.assertEqual(_tables.read_header(there)[1], {"format": "pt"})
+
+    def test_parts_and_transactions(self):
+        k = self.keeper()
+        first = gpufd.put(k.socket, "model", b"zero", part=0, parts=2, transaction="boot")
+        self.assertEqual((first.version, first.missing), (0, 1))
+        with self.assertRaises(KeeperError) as raised:
+            gpufd.get(k.socket, "model")
+        self.assertEqual(raised.exception.code, "not-found")
+        second = gpufd.put(k.socket, "model", b"one", part=1, parts=2, transaction="boot", device=1)
+        self.assertEqual((second.version, second.missing), (1, 0))
+        with gpufd.get(k.socket, "model") as version:
+            self.assertEqual([p.memory.read() for p in version], [b"zero", b"one"])
+            self.assertEqual([p.memory.ordinal for p in version], [0, 1])
+        with gpufd.get(k.socket, "model", part=1) as version:
+            self.assertEqual(len(version), 1)
+        self.assertRaises(gpufd.UsageError, gpufd.put, k.socket, "model", b"x", parts=2)
+        self.assertRaises(gpufd.UsageError, gpufd.put, k.socket, "model", b"")
+
+    def test_labels_are_demanded(self):
+        k = self.keeper()
+        gpufd.put(k.socket, "model", b"x", labels={"revision": "main"})
+        gpufd.get(k.socket, "model", labels={"revision": "main"}).close()
+        self.assertRaises(gpufd.LabelError, gpufd.get, k.socket, "model", labels={"revision": "old"})
+
+    def test_damage_is_found_and_reported(self):
+        k = self.keeper()
+        gpufd.put(k.socket, "model", bytes(100))
+        with gpufd.get(k.socket, "model", access=gpufd.READ_WRITE) as version:
+            version[0].memory.write(50, b"!")
+            with self.assertRaisesRegex(KeeperError, "serves it no more") as raised:
+                version.verify()
+            self.assertEqual(raised.exception.code, "damaged")
+        with self.assertRaises(KeeperError) as raised:
+            gpufd.get(k.socket, "model")
+        self.assertEqual(raised.exception.code, "damaged")
+
+    def test_drained_and_removed(self):
+        k = self.keeper()
+        gpufd.put(k.socket, "model", b"x")
+        with Client(k.socket) as client:
+            client.drain("model")
+            with self.assertRaises(KeeperError) as raised:
+                gpufd.get(k.socket, "model")
+            self.assertEqual(raised.exception.code, "draining")
+            client.drain("model", on=False)
+            gpufd.get(k.socket, "model").close()
+            client.remove("model")
+            # It is listed as removed until the keeper has noticed that the reader left.
+            wait_for(lambda: client.find("model") is None, "the removed model to be gone")
+
+    def test_watch(self):
+        k = self.keeper()
+        with Client(k.socket) as client:
+            events = client.watch("model")
+            first = []
+            reader = threading.Thread(target=lambda: first.append(next(events)))
+            reader.start()
+            while not first:  # whichever put the watch has heard of
+                gpufd.put(client, "model", b"x")
+                time.sleep(0.01)
+            reader.join()
+            self.assertEqual((first[0].name, first[0].event), ("model", "committed"))
+
+    def test_a_put_goes_on_with_the_next_keeper(self):
+        k = self.keeper()
+        original, killed = keeper.Booking.prepare, []
+
+        def prepare(booking, *args):
+            original(booking, *args)
+            if not killed:
+                killed.append(k.kill())
+                self.keeper()
+
+        with mock.patch.object(keeper.Booking, "prepare", prepare):
+            self.assertEqual(gpufd.put(k.socket, "model", b"still here").version, 1)
+        self.assertTrue(killed)
+        with gpufd.get(k.socket, "model") as version:
+            self.assertEqual(version[0].memory.read(), b"still here")
+
+    def test_no_room_names_who_has_it(self):
+        with mock.patch.dict(os.environ, {"GPUFD_SOFT_MEMORY": "64MiB"}):
+            k = self.keeper()
+            gpufd.put(k.socket, "large", bytes(1000))
+            full = OSError(28, "No space left on device")
+            with mock.patch.object(_deposit, "allocate", side_effect=full), self.assertRaisesRegex(KeeperError, "large has 1000 bytes there") as raised:
+                gpufd.put(k.socket, "more", bytes(1000), timeout=0.5)
+            self.assertEqual(raised.exception.code, "no-room")
+            self.assertIsNone(self.client(k).find("more"))
+
+    def test_a_failed_put_leaves_nothing(self):
+        k = self.keeper()
+        with mock.patch.object(_deposit, "memory_digest", side_effect=RuntimeError("no digest")), self.assertRaises(RuntimeError):
+            gpufd.put(k.socket, "model", b"x")
+        self.assertIsNone(self.client(k).find("model"))
+
+    def test_nobody_there(self):
+        path = os.path.join(self.directory, "nobody")
+        with self.assertRaisesRegex(gpufd.NoProducerError, "no keeper at"):
+            gpufd.put(path, "model", b"x")
+
+    def test_a_keeper_that_talks_nonsense(self):
+        path = os.path.join(self.directory, "liar")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path + ".ctl")
+            listener.listen()
+            for answer in (b"\x05", b"\x01[]", b'\x01{"status":1}', b'\x01{"status":{"pid":"x"}}', b'\x01{"names":[1]}'):
+                with Client(path, timeout=10) as client:
+                    asking = threading.Thread(target=self._answer, args=(listener, answer))
+                    asking.start()
+                    with self.assertRaises(WireError, msg=answer):
+                        client.stat("x") if b"names" in answer else client.status()
+                    asking.join()
+            with Client(path, timeout=0.2) as client, self.assertRaises(gpufd.TimedOutError):
+                client.status()
+
+    def _answer(self, listener, answer):
+        conn, _ = listener.accept()
+        conn.recv(1 << 16)
+        conn.send(answer)
+        conn.close()
+
+    def test_a_client_after_close_and_fork(self):
+        k = self.keeper()
+        client = Client(k.socket)
+        client.status()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if client.status().pid == k.process.pid else 1)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        self.assertEqual(client.status().pid, k.process.pid)
+        client.close()
+        client.close()
+        self.assertRaises(gpufd.ClosedError, client.status)
+
+
+class Lost(unittest.TestCase):
+    def test_errors_survive_pickling(self):
+        import pickle
+
+        e = pickle.loads(pickle.dumps(KeeperError("quota", "too much", [{"pid": 1}])))
+        self.assertEqual((e.code, e.message, e.holders), ("quota", "too much", ({"pid": 1},)))
+        self.assertIsInstance(e, gpufd.Error)
+        self.assertTrue(issubclass(LostError, gpufd.Error))
+        self.assertIs(wait_for(lambda: e, "it"), e)
+
+
+if __name__ == "__main__":
+    unittest.main()

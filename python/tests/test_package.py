@@ -1,0 +1,59 @@
+"""The package as it is installed: wheel, an empty environment, types. No index is asked."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+import common
+
+
+class Package(unittest.TestCase):
+    def run_it(self, *command, **how):
+        p = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, **how)
+        self.assertEqual(p.returncode, 0, p.stdout)
+        return p.stdout
+
+    def test_wheel(self):
+        """pip builds a wheel, and installs it into an environment that has nothing else."""
+        for module in ("pip", "setuptools", "wheel"):
+            if subprocess.run([sys.executable, "-c", f"import {module}"], stderr=subprocess.DEVNULL).returncode:
+                common.missing("GPUFD_REQUIRE_PYTHON", f"{sys.executable} has no {module}")
+        with tempfile.TemporaryDirectory() as directory:
+            there = pathlib.Path(directory)
+            source = there / "source"  # building leaves things beside the sources
+            shutil.copytree(common.PACKAGE, source, ignore=shutil.ignore_patterns("tests", "__pycache__", "build", "*.egg-info"))
+            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+            self.run_it(*pip, "wheel", "-q", "--no-index", "--no-deps", "--no-build-isolation", "-w", there, source)
+            (wheel,) = there.glob("gpufd-*-py3-none-any.whl")
+            names = zipfile.ZipFile(wheel).namelist()
+            self.assertIn("gpufd/py.typed", names)
+            modules = {f"gpufd/{p.name}" for p in (common.PACKAGE / "gpufd").glob("*.py")}
+            self.assertEqual({n for n in names if n.endswith(".py")}, modules)
+            self.run_it(sys.executable, "-m", "venv", "--without-pip", there / "venv")
+            python = there / "venv/bin/python"
+            self.run_it(*pip, "--python", python, "install", "-q", "--no-index", "--no-build-isolation", wheel)
+            where = self.run_it(python, "-I", "-c", "import gpufd; print(gpufd.__file__)", cwd="/")
+            self.assertIn(str(there / "venv"), where)
+            text = "import gpufd; m = gpufd.allocate(5, driver='soft'); m.write(0, b'hello'); print(m.read())"
+            self.assertIn("b'hello'", self.run_it(python, "-I", "-c", text, cwd="/", env={"GPUFD_SOFT_DIR": str(there / "soft")}))
+
+    def test_types(self):
+        mypy = shutil.which("mypy")
+        if not mypy:
+            common.missing("GPUFD_REQUIRE_PYTHON", "there is no mypy here")
+        with tempfile.TemporaryDirectory() as cache:
+            self.run_it(mypy, "--strict", "--cache-dir", cache, "gpufd", cwd=common.PACKAGE)
+
+    def test_no_dependency(self):
+        """The standard library is all that is imported."""
+        text = "import sys; before = set(sys.modules); from gpufd import *; import gpufd.channel; print(*{m.split('.')[0] for m in set(sys.modules) - before})"
+        loaded = self.run_it(sys.executable, "-S", "-c", text, cwd=common.PACKAGE).split()
+        self.assertEqual([m for m in loaded if m not in sys.stdlib_module_names and m != "gpufd"], [])
+
+
+if __name__ == "__main__":
+    unittest.main()

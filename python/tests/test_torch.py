@@ -1,0 +1,171 @@
+"""gpufd.torch: models into a keeper and out of it, as views, on the software driver."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+from keepers import DEADLINE, KeeperTest, program, wait_for  # first: it says where the package is
+
+import common
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+import gpufd
+from gpufd import _deposit
+
+if torch is not None:
+    import gpufd.torch
+
+
+def setUpModule():
+    if torch is None:
+        common.missing("GPUFD_REQUIRE_PYTHON", f"{sys.executable} has no PyTorch")
+
+
+def model():
+    """A model with tied weights, a transposed buffer, views of one storage, an empty one."""
+    m = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32), torch.nn.Linear(4, 2).to(torch.bfloat16))
+    m[1].weight = m[0].weight
+    m.register_buffer("transposed", torch.randn(8, 4).t())
+    m.register_buffer("empty", torch.zeros(0, 3))
+    m.register_buffer("scalar", torch.tensor(7))
+    fused = torch.randn(6, 5)
+    m.register_buffer("fused", fused)
+    m.register_buffer("q", fused[:2])
+    m.register_buffer("kv", fused[2:, 1:])
+    m.register_buffer("temporary", torch.ones(3), persistent=False)
+    return m
+
+
+class Models(KeeperTest):
+    def setUp(self):
+        super().setUp()
+        self.socket = self.keeper().socket
+
+    def test_a_module_goes_on_where_its_tensors_have_gone(self):
+        m = model()
+        x = torch.randn(3, 32)
+        before, copies = m[1](m[0](x)), {k: v.clone() for k, v in m.state_dict().items()}
+        strides = {k: v.stride() for k, v in m.state_dict().items()}
+        parameter = m[0].weight
+        done = gpufd.torch.put(self.socket, "model", m, labels={"revision": "main"}, chunk=2 << 20)
+        self.assertEqual(done.version, 1)
+        self.assertTrue(torch.equal(m[1](m[0](x)), before))
+        self.assertIs(m[0].weight, parameter)
+        self.assertIs(m[1].weight, parameter)
+        self.assertEqual(m.fused.data_ptr(), m.q.data_ptr())
+        for state in (m.state_dict(), gpufd.torch.load(self.socket, "model")):
+            self.assertEqual(set(state), set(copies))
+            for name, was in copies.items():
+                self.assertTrue(torch.equal(state[name], was), name)
+                self.assertEqual((state[name].stride(), state[name].dtype), (strides[name], was.dtype), name)
+            self.assertEqual(state["0.weight"].data_ptr(), state["1.weight"].data_ptr())
+            self.assertEqual(state["fused"][2:, 1:].data_ptr(), state["kv"].data_ptr())
+        self.assertIn("as its writer said", self.gpufd("get", "model", "--verify", "--socket", self.socket))
+
+    def test_the_go_program_writes_it_as_safetensors(self):
+        gpufd.torch.put(self.socket, "model", model(), metadata={"format": "pt"})
+        out = os.path.join(self.directory, "out.safetensors")
+        self.gpufd("get", "model", "-o", out, "--socket", self.socket)
+        with open(out, "rb") as f:
+            header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+        self.assertEqual(header["__metadata__"], {"format": "pt"})
+        self.assertEqual(header["2.weight"]["dtype"], "BF16")
+        self.assertNotIn("transposed", header)  # safetensors has no words for it
+
+    def test_tensors_keep_the_lease(self):
+        gpufd.torch.put(self.socket, "model", {"a": torch.arange(5.0), "b": torch.ones(2, 2, dtype=torch.int8)})
+        state = gpufd.torch.load(self.socket, "model")
+        with gpufd.Client(self.socket) as client:
+            holders = lambda: [h.pid for h in client.stat("model").holders]  # noqa: E731
+            wait_for(lambda: holders() == [os.getpid()], "the lease")
+            a = state["a"][1:3]
+            del state  # without a collection: nothing of it is in a cycle
+            self.assertEqual((holders(), a.tolist()), ([os.getpid()], [1.0, 2.0]))
+            del a
+            gc.disable()
+            self.addCleanup(gc.enable)
+            wait_for(lambda: holders() == [], "the end of the lease")
+
+    def test_close_with_tensors_alive_names_them(self):
+        gpufd.torch.put(self.socket, "model", {"weight": torch.arange(5.0)})
+        (part,) = gpufd.get(self.socket, "model").detach()
+        state = gpufd.torch.tensors(part)
+        with self.assertRaisesRegex(gpufd.InUseError, "tensor 'weight'"):
+            part.close()
+        del state
+        part.close()
+
+    def test_labels_parts_and_what_holds_no_tensors(self):
+        for i in range(2):
+            gpufd.torch.put(self.socket, "two", {"w": torch.full((3,), float(i))}, part=i, parts=2, transaction="t", labels={"a": "1"})
+        self.assertEqual(gpufd.torch.load(self.socket, "two", part=1, labels={"a": "1"})["w"].tolist(), [1, 1, 1])
+        self.assertRaises(gpufd.UsageError, gpufd.torch.load, self.socket, "two")
+        self.assertRaises(gpufd.LabelError, gpufd.torch.load, self.socket, "two", part=0, labels={"a": "2"})
+        gpufd.put(self.socket, "bytes", b"x")
+        self.assertRaises(gpufd.FormatError, gpufd.torch.load, self.socket, "bytes")
+
+    def test_what_cannot_be_kept_is_refused_and_unchanged(self):
+        t = torch.randn(3)
+        for bad in ({"a": t, "b": 1}, {"a": t, "b": torch.randn(2).to_sparse()}, {"a": t, "b": torch.zeros(1, dtype=torch.complex128)}, [t], {}):
+            with self.assertRaises(gpufd.UsageError, msg=bad):
+                gpufd.torch.put(self.socket, "model", bad)
+        with gpufd.Client(self.socket) as client:
+            self.assertIsNone(client.find("model"))
+
+    def test_a_put_that_fails_leaves_the_model_as_it_was(self):
+        gpufd.torch.put(self.socket, "model", {"w": torch.ones(3)})
+        m = model()
+        x = torch.randn(3, 32)
+        before = m[1](m[0](x))
+        with self.assertRaises(gpufd.KeeperError):
+            gpufd.torch.put(self.socket, "model", m, expect_version=7)
+        original = _deposit.Deposit.deliver
+
+        def refuse(deposit, *args):
+            deposit.prepare(*args)
+            raise gpufd.KeeperError("conflict", "another was quicker")
+
+        _deposit.Deposit.deliver = refuse
+        try:
+            with self.assertRaises(gpufd.KeeperError):
+                gpufd.torch.put(self.socket, "model", m)
+        finally:
+            _deposit.Deposit.deliver = original
+        self.assertTrue(torch.equal(m[1](m[0](x)), before))
+        with torch.no_grad():
+            m[0].bias.add_(1)  # it can be written
+        with gpufd.Client(self.socket) as client:
+            self.assertEqual((client.stat("model").version, client.stat("model").reserved_bytes), (1, 0))
+
+    def test_types(self):
+        state = {name: torch.zeros(4, dtype=torch.uint8).to(dtype) for name, dtype in gpufd.torch.DTYPES.items()}
+        gpufd.torch.put(self.socket, "types", state)
+        back = gpufd.torch.load(self.socket, "types")
+        self.assertEqual({n: t.dtype for n, t in back.items()}, gpufd.torch.DTYPES)
+
+    def test_assign(self):
+        if "assign" not in torch.nn.Module.load_state_dict.__code__.co_varnames:
+            self.skipTest(f"PyTorch {torch.__version__} has no load_state_dict(assign=True)")
+        m, other = model(), model()
+        gpufd.torch.put(self.socket, "model", m)
+        other.load_state_dict(gpufd.torch.load(self.socket, "model"), assign=True)
+        for name, t in other.state_dict().items():
+            self.assertTrue(torch.equal(t, m.state_dict()[name]), name)
+
+    def test_a_process_ends_in_order_with_tensors(self):
+        gpufd.torch.put(self.socket, "model", {"w": torch.arange(5.0)})
+        text = f"import sys; sys.path[:0] = {sys.path!r}; import gpufd.torch; w = gpufd.torch.load({self.socket!r}, 'model')['w']; print(w.sum().item())"
+        done = subprocess.run([sys.executable, "-B", "-c", text], capture_output=True, text=True, timeout=DEADLINE)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "10.0\n", ""))
+        self.assertTrue(program())
+
+
+if __name__ == "__main__":
+    unittest.main()

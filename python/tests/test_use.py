@@ -1,0 +1,185 @@
+"""How the package is used: wrongly, by several threads at once, again and again."""
+
+import gc
+import json
+import os
+import threading
+import unittest
+import unittest.mock
+
+import common
+import gpufd
+from gpufd import _conn, _soft
+from gpufd._deposit import chunk_for
+from gpufd._kept import kept_of
+from gpufd._wire import Offer
+
+
+class Offered(common.Scene):
+    def setUp(self):
+        super().setUp()
+        self.memory = gpufd.allocate(4 << 20, chunk=2 << 20)
+        self.addCleanup(self.memory.close)
+
+    def served(self):
+        server = gpufd.Server(self.path, timeout=common.PATIENCE)
+        self.addCleanup(server.close)
+        return server
+
+
+class Threads(Offered):
+    def test_close_while_another_thread_reads_or_writes(self):
+        """It is refused: a descriptor that is closed under a read may be another file's then."""
+        self.served().offer("x", self.memory, gpufd.READ_WRITE)
+        for part, use, what in (("_read_part", lambda att: att.read(), "a read"), ("_write_part", lambda att: att.write(0, b"x"), "a write")):
+            there, go_on = threading.Event(), threading.Event()
+            original = getattr(_soft.SoftMemory, part)
+
+            def held(*args, original=original, there=there, go_on=go_on):
+                there.set()
+                go_on.wait(common.PATIENCE)
+                return original(*args)
+
+            with self.subTest(what), gpufd.attach(self.path, access=gpufd.READ_WRITE) as att:
+                with unittest.mock.patch.object(_soft.SoftMemory, part, held):
+                    thread = threading.Thread(target=use, args=(att,))
+                    thread.start()
+                    there.wait(common.PATIENCE)
+                    with self.assertRaisesRegex(gpufd.InUseError, what):
+                        att.close()
+                    go_on.set()
+                    thread.join()
+                self.assertFalse(att.done)
+
+    def test_wait_while_the_connection_is_being_closed(self):
+        """A wait that comes just behind a close ends, and does not fail for a socket that is gone."""
+        self.served().offer("x", self.memory)
+        att = gpufd.attach(self.path)
+        pump, closed = att._pump, []
+
+        def late():
+            pump()
+            if not closed:
+                closed.append(True)
+                att.close()
+                common.settled_fds()
+
+        with unittest.mock.patch.object(att, "_pump", late):
+            self.assertTrue(att.wait(common.PATIENCE))
+
+
+class Follow(Offered):
+    def test_the_same_memory_again(self):
+        """A body that kept arrays gets the same attachment again, with a new lease, where the
+        producer has come back with the memory that is mapped already."""
+        numpy = common.need_numpy()
+        self.memory.write(0, b"ab")
+        first = self.served()
+        first.offer("x", self.memory)
+        seen, kept, leases = [], [], []
+        for att in gpufd.follow(self.path, "x", within=common.PATIENCE, timeout=common.PATIENCE):
+            seen.append((id(att), att.done))
+            if len(seen) == 1:
+                kept.append(numpy.asarray(att.view("U8", 2)))
+                first.close()
+                self.assertTrue(att.wait(common.PATIENCE))
+                second = self.served()
+                second.offer("x", self.memory, on_lease=leases.append)
+            else:
+                break
+        self.assertEqual(seen, [seen[0], seen[0]], "the same attachment, whose lease has not ended")
+        self.assertEqual(bytes(kept[0]), b"ab")
+        self.assertEqual(len(second.leases("x")), 1)
+        kept.clear()
+        att.close()
+        gc.collect()
+
+
+class Claims(Offered):
+    def test_parts_that_are_others(self):
+        """A producer that gives one part for another is found out, and one whose version never stands still."""
+        server = self.served()
+
+        def say(part, version=1, parts=2, of=None):
+            data = {"name": "m", "version": version, "part": part if of is None else of, "parts": parts}
+            server.replace(f"m/{part}", self.memory, data=json.dumps(data).encode())
+
+        say(0)
+        say(1, of=0)
+        with self.assertRaisesRegex(gpufd.Error, "part 1 of 2 of m was asked for, and the offer says part 0 of 2"):
+            gpufd.attach_parts(self.path, "m")
+        say(1, version=2)
+        with self.assertRaisesRegex(gpufd.TimedOutError, "a new version whenever"):
+            gpufd.attach_parts(self.path, "m", within=0.5)
+        say(1)
+        with gpufd.attach_parts(self.path, "m") as parts:
+            self.assertEqual([p.kept.part for p in parts], [0, 1])
+
+    def test_one_connection_for_the_only_part(self):
+        """A version of one part is offered by its name alone, and takes one conversation."""
+        server = self.served()
+        for name, parts in (("m", 1), ("n/0", 2), ("n/1", 2)):
+            server.offer(name, self.memory, data=json.dumps({"name": name[0], "version": 1, "part": int("1" in name), "parts": parts}).encode())
+        for name, connections in (("m", 1), ("n", 3)):
+            with self.subTest(name), unittest.mock.patch("gpufd._attaching.dial", side_effect=_conn.dial) as dial:
+                with gpufd.attach_parts(self.path, name) as parts:
+                    self.assertEqual([p.kept.part for p in parts], list(range(len(parts))))
+                self.assertEqual(dial.call_count, connections)
+        with self.assertRaisesRegex(gpufd.NotFoundError, "no offer 'nobody' here"):
+            gpufd.attach(self.path, "nobody", part=0)
+
+    def test_nonsense_of_a_keeper(self):
+        offer = self.memory.offer("x")
+        for data in (b"", b"[]", b"{}", b'{"name":"x","version":Infinity}', b'{"name":"x","version":0}', b'{"name":"x","version":1,"part":2,"parts":2}',
+                     b'{"name":"x","version":1,"part":-1}', b'{"name":"x","version":1,"parts":99999999}', b"[" * 30_000, b'{"name":"x","version":1,"labels":3}'):  # fmt: skip
+            with self.subTest(data[:40]), self.assertRaises(gpufd.Error):
+                kept_of(Offer(**{**vars(offer), "data": data}))
+
+
+class Arguments(Offered):
+    def test_refused(self):
+        for wrong in ({"size": "1"}, {"size": 1.5}, {"size": -1}, {"size": 0}, {"size": 1, "chunk": "x"}, {"size": 1, "device": -1}, {"size": 1, "driver": "gpu"}):
+            with self.subTest(str(wrong)), self.assertRaises(gpufd.UsageError):
+                gpufd.allocate(**wrong)
+        with self.assertRaisesRegex(gpufd.UnavailableError, "this machine has"):
+            gpufd.allocate(1 << 62)  # and not: all memory is taken first
+        for wrong in ({"name": 5}, {"name": "x", "timeout": "3"}, {"name": "x", "timeout": 0}, {"name": "x", "within": -1}, {"name": "x", "part": "1"},
+                      {"name": "x", "part": -1}, {"name": "n" * 300}, {"name": "x", "access": 9}):  # fmt: skip
+            with self.subTest(str(wrong)), self.assertRaises(gpufd.UsageError):
+                gpufd.attach(self.path, **wrong)
+        for path in ("", "a\0b", "/" + "x" * 200):
+            with self.subTest(path), self.assertRaises(gpufd.UsageError):
+                gpufd.attach(path)
+        for shape, offset in ((1.5, 0), ((2.0,), 0), ("ab", 0), (3, 1.5), (3, "x"), ((2, -1), 0)):
+            with self.subTest(f"{shape} {offset}"), self.assertRaises(gpufd.UsageError):
+                self.memory.view("F32", shape, offset)
+
+    def test_chunks_of_a_deposit(self):
+        """As few as there can be: whoever attaches pays for each."""
+        for size, chunks in ((1, 1), (512 << 20, 1), (1 << 30, 2), ((1 << 30) + 1, 3), (16 << 30, 32), (1 << 44, 4096)):
+            chunk = chunk_for(size)
+            with self.subTest(size):
+                self.assertEqual(-(-size // chunk), chunks)
+                self.assertLess(chunks * chunk - size, chunks, "they are equal")
+        self.assertEqual(chunk_for(1 << 30, 2 << 20), 2 << 20)
+
+    def test_numbers_of_numpy(self):
+        numpy = common.need_numpy()
+        self.assertEqual(self.memory.view("F32", (numpy.int64(2), 3)).shape, (2, 3))
+        self.assertEqual(self.memory.view("F32", numpy.int32(2)).shape, (2,))
+
+    def test_default_socket(self):
+        values = {"GPUFD_SOCKET": "", "NVIDIA_DRA_LOCAL_IPC_DIR": "/claim", "XDG_RUNTIME_DIR": "/run/user/7", "TMPDIR": "/t"}
+        wanted = (
+            ({"GPUFD_SOCKET": "/s"}, "/s"),
+            ({}, "/claim/gpufd/keeper.sock"),
+            ({"NVIDIA_DRA_LOCAL_IPC_DIR": "not/absolute"}, "/run/user/7/gpufd/keeper.sock"),
+            ({"NVIDIA_DRA_LOCAL_IPC_DIR": "", "XDG_RUNTIME_DIR": ""}, f"/t/gpufd-{os.getuid()}/keeper.sock"),
+        )
+        for given, socket in wanted:
+            with self.subTest(socket), unittest.mock.patch.dict(os.environ, {**values, **given}):
+                self.assertEqual(gpufd.Client().socket, socket)
+
+
+if __name__ == "__main__":
+    unittest.main()
