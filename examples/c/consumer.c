@@ -1,14 +1,14 @@
 /*
- * consumer: takes the memory that a producer of gpufd offers, and verifies it.
+ * consumer attaches to the memory that a producer of gpufd offers, and verifies it.
  *
  *	cc -O2 -Wall -Wextra -o consumer consumer.c -ldl
  *	consumer [-socket PATH] [-driver auto|cuda|soft] [-access ro|rw] [-timeout 30s]
  *	         [-expect-salt NUMBER] [-allow-uid U]
  *
- * A client of docs/wire.md in one file, for memory that is offered as descriptors or by a
- * handle of legacy IPC. libcuda is opened when the program runs, so it is built without
- * the CUDA toolkit; what is used of cuda.h is declared below. On the software driver the
- * descriptors are files, which are mapped, and legacy handles are for its own processes.
+ * It is a client of docs/wire.md in one file, for memory that is offered as descriptors or by
+ * a handle of legacy IPC. It opens libcuda when it runs, so building it takes no CUDA toolkit:
+ * what it needs of cuda.h is declared below. With the software driver the descriptors are files,
+ * which it maps. That driver's legacy handles are for its own processes.
  *
  * Every length is checked before it is used, every wait has a deadline, and every
  * descriptor that comes is closed. Exit codes: 0 done and verified, 1 failed, 2 wrong
@@ -94,12 +94,12 @@ struct record {
 static char failure[1024];
 static int status;
 
-/* over is set when the conversation has ended, and refusal is the code with which to end
- * it if the peer is to blame. */
+/* over is set when the conversation has ended. refusal is the code to end it with if the peer
+ * is to blame. */
 static bool over;
 static int refusal;
 
-/* foul is set when the queue begins with descriptors that are not taken. It is left so. */
+/* foul is set when the queue begins with descriptors that are not wanted. They are left there. */
 static bool foul;
 
 static bool fail(int code, const char *format, ...)
@@ -114,7 +114,7 @@ static bool fail(int code, const char *format, ...)
 	return false;
 }
 
-/* blame is fail for what the peer has done wrong. */
+/* blame is fail, for what the peer has done wrong. */
 #define blame(code, ...) (refusal = (code), fail(1, __VA_ARGS__))
 
 static double now(void)
@@ -141,7 +141,7 @@ static unsigned char *put(unsigned char *p, uint64_t n, int bytes)
 	return p;
 }
 
-/* utf8 is whether n bytes are UTF-8, and without control characters if they must be. */
+/* utf8 reports whether n bytes are UTF-8, and have no control characters if they must not. */
 static bool utf8(const unsigned char *p, size_t n, bool name)
 {
 	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -188,7 +188,8 @@ static bool await(int sock, short event, double deadline)
 	}
 }
 
-/* transmit sends a record with that body. false without a failure: the peer hung up. */
+/* transmit sends a record with that body. If it returns false and nothing has failed, the peer
+ * has hung up. */
 static bool transmit(int sock, int type, const void *body, size_t n)
 {
 	unsigned char record[HEADER + 512], *p = record;
@@ -247,15 +248,15 @@ static bool slow_enough(void)
 
 static int type_of(const struct record *r) { return (int)get(r->bytes + 6, 2); }
 
-/* is_known is whether a type says something here. FAREWELL does not: behind a verdict the
+/* is_known reports whether a type means something here. FAREWELL does not: after a verdict the
  * producer closes in any case. */
 static bool is_known(int type) { return type >= ATTACH && type <= CONFIRM; }
 
-/* not_known blames the peer for what it expects to be understood. */
+/* not_known blames the peer for something that this program would have to understand. */
 #define not_known(...) blame(10, "the peer uses what this program does not know: " __VA_ARGS__)
 
-/* table_size is how long the part of a record is that the table of its type describes. It may
- * be more than there is. */
+/* table_size returns the length of the part of a record that the table of its type describes. It
+ * may be more than there is. */
 static size_t table_size(const struct record *r)
 {
 	const unsigned char *b = r->bytes + HEADER;
@@ -279,8 +280,8 @@ static size_t table_size(const struct record *r)
 	return left; /* no producer says ATTACH or VERDICT */
 }
 
-/* has_fields is whether fields follow, from there to the end of the record, and none that
- * would have to be known. */
+/* has_fields reports whether the rest of the record is fields, none of which would have to be
+ * known. */
 static bool has_fields(const struct record *r, size_t at)
 {
 	int type = type_of(r);
@@ -304,7 +305,7 @@ static bool has_fields(const struct record *r, size_t at)
 	return true;
 }
 
-/* readable is whether the rest of a record is as its header says, and holds nothing that would
+/* readable reports whether the rest of a record is as its header says, and has nothing that would
  * have to be known. */
 static bool readable(const struct record *r)
 {
@@ -357,9 +358,9 @@ static void drop(int sock)
 }
 
 /* take_fds takes the descriptors of the record that was looked at, if they are as many as
- * wanted, and the record from the queue. Whoever closes a socket last can be made to wait
- * for as long as the peer likes (SO_LINGER). So sockets are not taken, and closing what
- * MSG_PEEK made is safe: it is not the last while the record is in the queue. */
+ * wanted, and then the record from the queue. The last close of a socket can wait for as long
+ * as the peer likes (SO_LINGER). So sockets are not taken. Closing what MSG_PEEK made is safe,
+ * because it is not the last while the record is in the queue. */
 static bool take_fds(int sock, struct record *r, uint64_t want)
 {
 	union {
@@ -387,8 +388,9 @@ static bool take_fds(int sock, struct record *r, uint64_t want)
 	return ok;
 }
 
-/* receive takes the next record with its descriptors, which the caller closes. One of a type
- * that is not known is to be ignored. After a failure, none are left. *ended is set where the peer has hung up. */
+/* receive takes the next record with its descriptors, which the caller closes. A record of an
+ * unknown type is to be ignored. After a failure no descriptors are left. *ended is set if the
+ * peer has hung up. */
 static bool receive(int sock, struct record *r, bool *ended, double deadline)
 {
 	bool once = false;
@@ -446,7 +448,7 @@ static bool receive(int sock, struct record *r, bool *ended, double deadline)
 	}
 }
 
-/* text_of is a text of the record behind its length, fit for a terminal. */
+/* text_of returns a text of the record, which follows its length, made fit for a terminal. */
 static const char *text_of(const struct record *r, size_t at)
 {
 	static char text[MAX_TEXT + 1];
@@ -466,8 +468,8 @@ static const char *text_of(const struct record *r, size_t at)
 	return text;
 }
 
-/* goes_on is whether a record does not end the conversation. Who was too slow (code 7) has
- * timed out. */
+/* goes_on reports whether the conversation goes on after a record. A refusal for being too slow
+ * (code 7) is a timeout. */
 static bool goes_on(const struct record *r)
 {
 	int type = type_of(r), code = (int)get(r->bytes + HEADER, 2);
@@ -479,7 +481,7 @@ static bool goes_on(const struct record *r)
 	return fail(code == 7 ? 4 : 1, "refused: %s (code %d)", text_of(r, 2), code);
 }
 
-/* hear_any is receive for what does not end the conversation. */
+/* hear_any is receive, and fails if the record ends the conversation. */
 static bool hear_any(int sock, struct record *r, double deadline)
 {
 	bool ended;
@@ -488,7 +490,7 @@ static bool hear_any(int sock, struct record *r, double deadline)
 	return goes_on(r);
 }
 
-/* hear waits for one that is not to be ignored: those renew no deadline. */
+/* hear waits for a record that is not to be ignored. Ignored ones renew no deadline. */
 static bool hear(int sock, struct record *r)
 {
 	double deadline = now() + options.timeout;
@@ -509,8 +511,8 @@ static bool say(int sock, int type, const void *body, size_t n)
 	return false;
 }
 
-/* say_progress says how far the work is, and hears what has come meanwhile: it may be that
- * the memory is wanted back. */
+/* say_progress says how far the work is, and hears what has come meanwhile: the producer may
+ * want the memory back. */
 static bool say_progress(int sock, uint64_t done, uint64_t total)
 {
 	static struct record r;
@@ -531,7 +533,8 @@ static bool say_progress(int sock, uint64_t done, uint64_t total)
 /* The longest text that is sent; its length comes before it. */
 enum { SAYS = 500 };
 
-/* put_text puts a text behind its length, cut between two characters, and gives the end. */
+/* put_text writes the length of a text and the text, cut between two characters if it is too
+ * long. It returns the end. */
 static unsigned char *put_text(unsigned char *p, const char *text)
 {
 	size_t n = strlen(text);
@@ -564,7 +567,7 @@ static bool say_verdict(int sock, bool good, const char *text)
 
 /* --- the offer --- */
 
-/* parse_legacy reads what an offer by a legacy handle has behind its data. */
+/* parse_legacy reads what follows the data in an offer by a legacy handle. */
 static bool parse_legacy(const struct record *r, struct offer *o)
 {
 	const unsigned char *b = r->bytes + HEADER + 68 + o->name_length + o->data_length;
@@ -607,7 +610,7 @@ static bool parse_offer(const struct record *r, struct offer *o)
 	return true;
 }
 
-/* alike is whether two records are of one offer. */
+/* alike reports whether two records are of one offer. */
 static bool alike(const struct offer *a, const struct offer *b)
 {
 	return a->driver == b->driver && a->handle_type == b->handle_type && a->access == b->access && a->pending == b->pending && a->chunks == b->chunks &&
@@ -616,11 +619,11 @@ static bool alike(const struct offer *a, const struct offer *b)
 	       a->data_length == b->data_length && !memcmp(a->rest, b->rest, a->name_length + a->data_length);
 }
 
-/* takes_legacy is whether legacy handles can be opened here: those of the software driver are
- * for its own processes. */
+/* takes_legacy reports whether legacy handles can be opened here. Those of the software driver
+ * are for its own processes. */
 static bool takes_legacy(int driver) { return driver == CUDA; }
 
-/* fits is whether this is the offer that was asked for. */
+/* fits reports whether this is the offer that was asked for. */
 static bool fits(const struct offer *o, int driver)
 {
 	if (o->driver != driver)
@@ -634,8 +637,8 @@ static bool fits(const struct offer *o, int driver)
 	return true;
 }
 
-/* take asks for the offer. fds has room for MAX_CHUNKS, *nfds is how many came, also
- * after a failure; they are the caller's to close. */
+/* take asks for the offer. fds has room for MAX_CHUNKS, and *nfds is how many came, also after a
+ * failure. The caller closes them. */
 static bool take(int sock, int driver, struct offer *o, int *fds, int *nfds)
 {
 	unsigned char body[64], *p = put(put(put(body, driver, 1), options.access, 1), 0, 2);
@@ -690,9 +693,9 @@ static bool hear_that(int sock, int type, const char *name, const struct offer *
 	}
 }
 
-/* say_mapped says that the memory is there, when its data is. Legacy memory the producer has
- * to confirm then: the handle alone does not say that it is what was offered. *mapped is
- * set when nothing more than REFUSE may be said of its records. */
+/* say_mapped waits until the data is there, and says that the memory is mapped. Then the producer
+ * has to confirm legacy memory, because the handle alone does not say that it is what was offered.
+ * *mapped is set when bad records may be answered by REFUSE alone. */
 static bool say_mapped(int sock, const struct offer *o, bool *mapped)
 {
 	unsigned char body[8];
@@ -719,7 +722,7 @@ struct memory {
 	int device;
 };
 
-/* is_memory is whether a descriptor is memory of the software driver, as offered. */
+/* is_memory reports whether a descriptor is memory of the software driver, as offered. */
 static bool is_memory(int fd, const struct offer *o)
 {
 	struct stat st;
@@ -796,11 +799,11 @@ _Static_assert(sizeof(CUmemAccessDesc) == 12 && sizeof(CUmemAllocationProp) == 3
 #define DECLARE(name, args) static CUresult(*name) args;
 FUNCTIONS(DECLARE)
 
-/* call is whether a driver call succeeded. */
+/* call reports whether a driver call succeeded. */
 #define call(function, ...) called(function(__VA_ARGS__), #function)
 
-/* asks_machine is whether it is this machine that a call may find unable: of other calls
- * "not supported" says that what came is not what was said. */
+/* asks_machine reports whether "not supported" from a call is about this machine. From other
+ * calls it says that what came is not what was offered. */
 static bool asks_machine(const char *function)
 {
 	static const char *const those[] = {"cuInit", "cuDevice", "cuCtx", "cuMemGetAllocation", "cuMemImport", "cuIpc"};
@@ -969,7 +972,7 @@ static bool copy(const struct memory *m, unsigned char *to, uint64_t from, size_
 
 /* --- the demo's data --- */
 
-/* find_salt is the salt of the application data, having checked the rest. */
+/* find_salt checks the application data, and returns its salt. */
 static bool find_salt(const struct offer *o, uint32_t *salt)
 {
 	const unsigned char *d = o->rest + o->name_length;
@@ -979,7 +982,7 @@ static bool find_salt(const struct offer *o, uint32_t *salt)
 	return true;
 }
 
-/* verify compares all of it. wrong is what to tell people, or empty. */
+/* verify compares all of the data. wrong is what to tell people, or empty. */
 static bool verify(int sock, const struct memory *m, const struct offer *o, uint32_t salt, char *wrong, size_t room)
 {
 	static unsigned char piece[PIECE];
@@ -1012,7 +1015,7 @@ static bool verify(int sock, const struct memory *m, const struct offer *o, uint
 
 /* --- the conversation --- */
 
-/* overflowed is whether a uid may stand for any user of another user namespace. */
+/* overflowed reports whether a uid may stand for any user of another user namespace. */
 static bool overflowed(uid_t uid)
 {
 	unsigned overflow = 65534, a = 1, b = 1, n = 0;
@@ -1065,8 +1068,8 @@ static int dial(void)
 	return -1; /* sock is left to the end of the process, as in main */
 }
 
-/* attach maps the offer's memory and verifies it. It is given back before the verdict: the
- * producer may free legacy memory then. */
+/* attach maps the offer's memory, verifies it, and unmaps it before the verdict, because the
+ * producer may free legacy memory after that. */
 static bool attach(int sock, int driver, struct memory *m, bool *mapped)
 {
 	static struct offer o;
@@ -1153,7 +1156,7 @@ static bool usage(int argc, char **argv)
 	return true;
 }
 
-/* part tells the producer of a failure that it does not know of, within a second. */
+/* part tells the producer of a failure that it does not know of. It takes a second at most. */
 static void part(int sock, bool mapped)
 {
 	char text[sizeof failure];

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ type weights struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out chan string // a line each; closed at the end of whoever writes there
+	at  string      // where it uses the weights, with a comma
 }
 
 func startWeights(t *testing.T, program string, args ...string) *weights {
@@ -75,13 +77,25 @@ func (w *weights) line() string {
 func (w *weights) uses(text string) (generation uint64, pid int) {
 	w.t.Helper()
 	line := w.line()
-	_, err := fmt.Sscanf(line, text+" of generation %d, from %d", &generation, &pid)
+	_, err := fmt.Sscanf(line, text+" of generation %d, at %v from %d", &generation, &w.at, &pid)
 	require.NoError(w.t, err, line)
 	return generation, pid
 }
 
+// notices waits for a notice of that text, and returns who has the lease by then. The memory
+// is where it was.
+func (w *weights) notices(text string) (pid int) {
+	w.t.Helper()
+	line, at := w.line(), ""
+	_, err := fmt.Sscanf(line, "notice: "+text+", at %v from %d", &at, &pid)
+	require.NoError(w.t, err, line)
+	require.Equal(w.t, w.at, at)
+	return pid
+}
+
 // Two processes use what a daemon offers while that is given other weights, is killed and
-// started again, and replaced by another version of it, which has the same memory.
+// started again, and replaced by another version of it, which has the same memory: of that they
+// hear by a notice alone.
 func TestWeights(t *testing.T) {
 	program := filepath.Join(build(t, "./weights"), "weights")
 	dir, err := os.MkdirTemp("", "weights")
@@ -97,10 +111,10 @@ func TestWeights(t *testing.T) {
 		}
 		return generation, from
 	}
-	noticed := func(why string) {
+	over := func(why string) {
 		t.Helper()
 		for _, u := range users {
-			require.Contains(t, u.line(), "notice: "+why)
+			require.Contains(t, u.line(), "over: "+why)
 		}
 	}
 	d := startWeights(t, program, "serve", socket)
@@ -109,30 +123,33 @@ func TestWeights(t *testing.T) {
 	says("one")
 	all("one", d.cmd.Process.Pid)
 	says("two") // a swap
-	noticed("share: the producer offers newer memory")
+	over("share: the producer offers newer memory")
 	all("two", d.cmd.Process.Pid)
 
 	require.NoError(t, d.cmd.Process.Kill()) // a crash
-	noticed("sock: receive")
 	d.end()
 	d = startWeights(t, program, "serve", socket)
-	says("three")
-	before, old := all("three", d.cmd.Process.Pid)
+	says("three") // until then they go on with two
+	over("sock: receive")
+	_, old := all("three", d.cmd.Process.Pid)
 
-	says("upgrade")
-	noticed("share: revoked by the producer")
-	generation, successor := all("three", 0)
-	require.Equal(t, before, generation)
-	require.NotEqual(t, old, successor)
+	says("upgrade") // of which they hear by a notice, and go on with the same memory
+	successor := 0
+	for _, u := range users {
+		successor = u.notices("upgraded")
+		require.NotEqual(t, old, successor)
+	}
 	require.NoError(t, d.cmd.Wait())
-	says("four")
-	noticed("share: the producer offers newer memory")
+	require.ErrorIs(t, syscall.Kill(old, 0), syscall.ESRCH)
+	require.NoError(t, syscall.Kill(successor, 0))
+	says("four") // the next that they hear is this
+	over("share: the producer offers newer memory")
 	all("four", successor)
 
 	require.NoError(t, d.in.Close()) // the end
 	_, more := <-d.out
 	require.False(t, more)
-	noticed("share: revoked by the producer")
+	over("share: revoked by the producer")
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left)

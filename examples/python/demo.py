@@ -4,6 +4,8 @@ import argparse
 import array
 import itertools
 import os
+import importlib
+import pathlib
 import pwd
 import resource
 import signal
@@ -11,8 +13,9 @@ import struct
 import sys
 import time
 
-import gpufd
-import memory
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "python"))  # not installed
+
+import gpufd  # noqa: E402
 
 NAME = "producer"  # of the demo's offer
 PIECE = 4 << 20  # bytes that are made or compared at a time, a multiple of 4
@@ -36,10 +39,10 @@ def pack_data(size, salt):
 def unpack_data(offer):
     """The salt, having checked the rest."""
     if len(offer.data) != 16:
-        raise gpufd.Malformed(f"the offer {offer.name!r} is not the demo's: {len(offer.data)} bytes of data, want 16")
+        raise gpufd.WireError(f"the offer {offer.name!r} is not the demo's: {len(offer.data)} bytes of data, want 16")
     integers, salt, zero = struct.unpack("<QII", offer.data)
     if zero or integers != count(offer.size):
-        raise gpufd.Malformed(f"the offer says {integers} integers, and its size is {offer.size}")
+        raise gpufd.WireError(f"the offer says {integers} integers, and its size is {offer.size}")
     return salt
 
 
@@ -112,14 +115,42 @@ def compare(buffer, salt, progress):
 # the shared memory, without a copy; a partial last integer is left to the CPU.
 
 
+def module(name, package):
+    try:
+        return importlib.import_module(name)
+    except ImportError as e:
+        why = "is not installed" if isinstance(e, ModuleNotFoundError) else f"cannot be imported: {e}"
+        raise gpufd.UnavailableError(f"{package} {why}") from None
+
+
+def runtime_call(function, *args):
+    """A call of CUDA's runtime API by way of CuPy, or an Error that names it."""
+    runtime = module("cupy", "CuPy").cuda.runtime
+    try:
+        return getattr(runtime, function)(*args)
+    except runtime.CUDARuntimeError as e:
+        raise gpufd.Error(f"cupy.cuda.runtime.{function}: {e}") from None
+
+
+class Integers:
+    """__cuda_array_interface__ of the whole 32-bit integers, without the mark for what must
+    not be written: PyTorch refuses what bears it. The driver refuses the write nevertheless,
+    and the process' context is lost; the demo only reads."""
+
+    def __init__(self, buffer):
+        self.view = buffer.view("I32")
+        described = self.view.__cuda_array_interface__
+        self.__cuda_array_interface__ = {**described, "data": (described["data"][0], False)}
+
+
 class CuPy:
     name = "CuPy"
 
     def __init__(self, buffer):
-        self.lib = memory.module("cupy", "CuPy")
+        self.lib = module("cupy", "CuPy")
         self.device = self.lib.cuda.Device(buffer.ordinal)
         self.device.use()
-        self.array = self.lib.asarray(buffer.integers())
+        self.array = self.lib.asarray(Integers(buffer))
         if self.array.size and self.array.data.ptr != buffer.ptr:
             raise gpufd.Error("CuPy has made a copy")
 
@@ -138,12 +169,12 @@ class Torch:
     name = "PyTorch"
 
     def __init__(self, buffer):
-        self.lib = memory.module("torch", "PyTorch")
+        self.lib = module("torch", "PyTorch")
         if not self.lib.cuda.is_available():
-            raise gpufd.CannotHere("PyTorch sees no GPU")
+            raise gpufd.UnavailableError("PyTorch sees no GPU")
         self.device = self.lib.device("cuda", buffer.ordinal)
         self.lib.cuda.set_device(self.device)
-        self.array = self.lib.as_tensor(buffer.integers(), device=self.device)
+        self.array = self.lib.as_tensor(Integers(buffer), device=self.device)
         if self.array.numel() and self.array.data_ptr() != buffer.ptr:
             raise gpufd.Error("PyTorch has made a copy")
 
@@ -200,15 +231,49 @@ def library_of(args, buffer):
     if args.library == "bindings":
         return None
     if buffer.driver != gpufd.CUDA:
-        raise gpufd.Usage(f"--with {args.library} needs a GPU")
+        raise gpufd.UsageError(f"--with {args.library} needs a GPU")
     library = LIBRARIES[args.library](buffer)
     print(f"  {library.name} {library.lib.__version__} has an array over the memory, without a copy")
     return library
 
 
+def driver_of(args):
+    """The kind of driver that the flags ask for."""
+    from gpufd._memory import driver_kind
+
+    return driver_kind(args.driver)
+
+
+def allocate(library, size, ordinal):
+    """An array of bytes of a library, as memory that is shared by a legacy handle: it lies in
+    a larger allocation, all of which is shared."""
+    from gpufd._cuda import CudaMemory
+
+    if library == "cupy":
+        cupy = module("cupy", "CuPy")
+        with cupy.cuda.Device(ordinal):
+            array = cupy.empty(size, dtype=cupy.uint8)
+        handle = lambda base: bytes(runtime_call("ipcGetMemHandle", base))  # noqa: E731  # the runtime API's 64 bytes are the same
+        return CudaMemory.at(array.data.ptr, size, ordinal, array, handle)
+    torch = module("torch", "PyTorch")
+    array = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", ordinal))
+    return CudaMemory.at(array.data_ptr(), size, ordinal, array)
+
+
 def opener_of(args):
-    """The library that allocates and opens legacy memory; None for cuda.bindings."""
-    return None if args.library == "bindings" else args.library
+    """What opens legacy memory: CuPy's runtime API, or None for the package."""
+    if args.library != "cupy":
+        return None
+    from gpufd._cuda import CudaMemory
+
+    def opener(offer):
+        lazy_enable_peer_access = 1
+        return CudaMemory.opened(
+            offer, args.device, lambda handle: int(runtime_call("ipcOpenMemHandle", handle, lazy_enable_peer_access)),
+            lambda base: runtime_call("ipcCloseMemHandle", base),
+        )  # fmt: skip
+
+    return opener
 
 
 # Flags, with the meaning that those of the commands in Go have.
@@ -263,7 +328,7 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose complaint is a line."""
 
     def error(self, message):
-        raise gpufd.Usage(message)
+        raise gpufd.UsageError(message)
 
 
 def default_socket():
@@ -284,14 +349,14 @@ def parser(about):
     drivers = ("auto", "cuda", "soft")
     driver = os.environ.get("GPUFD_DRIVER") or "auto"
     if driver not in drivers:  # choices are not held against a default
-        raise gpufd.Usage(f"GPUFD_DRIVER is auto, cuda or soft, not {driver!r}")
+        raise gpufd.UsageError(f"GPUFD_DRIVER is auto, cuda or soft, not {driver!r}")
     flag("driver", default=driver, choices=drivers,
          help="auto takes the software driver only where there is no GPU")  # fmt: skip
     flag("timeout", type=seconds, default=30.0, metavar="DURATION", help="longest wait for a peer, and for each step (30s)")
     flag("access", default="ro", choices=("ro", "rw"), help="how the memory may be mapped (ro)")
     flag("allow-uid", type=uids, default=frozenset(), metavar="U[,U…]", help="users to talk to besides our own")
     flag("with", dest="library", default="bindings", choices=("bindings", "cupy", "torch"),
-         help="what touches the data on a GPU: the CPU by copies of cuda.bindings, or kernels of CuPy or PyTorch")  # fmt: skip
+         help="what touches the data on a GPU: the CPU by copies (bindings), or kernels of CuPy or PyTorch")  # fmt: skip
     return p, flag
 
 

@@ -11,11 +11,10 @@ one that owns it waits until its input ends. Exit codes as of consumer.py.
 """
 
 import sys
-from types import SimpleNamespace
 
 import demo
 import gpufd
-from memory import module, runtime_call
+from demo import module, runtime_call
 
 
 class Raw:
@@ -26,10 +25,12 @@ class Raw:
     def __init__(self, ptr, size):
         self.ptr, self.size = ptr, size
 
-    def integers(self):
-        return SimpleNamespace(
-            __cuda_array_interface__={"shape": (self.size // 4,), "typestr": "<i4", "data": (self.ptr, False), "strides": None, "version": 3}
-        )
+    def view(self, dtype):
+        return self
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": (self.size // 4,), "typestr": "<i4", "data": (self.ptr, False), "strides": None, "version": 3}
 
     def bytes_at(self, at, n):
         cupy = module("cupy", "CuPy")
@@ -74,7 +75,7 @@ def main():
     elif what == "open" and len(args) == 4:
         open_(bytes.fromhex(args[0]), int(args[1]), int(args[2]), int(args[3], 0))
     else:
-        raise gpufd.Usage("legacy_raw.py own SIZE SALT, or open HANDLE OFFSET SIZE SALT")
+        raise gpufd.UsageError("legacy_raw.py own SIZE SALT, or open HANDLE OFFSET SIZE SALT")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fills device memory and offers it to consumers, as file descriptors or by a handle of
+"""Fill device memory and offer it to consumers, as file descriptors or by a handle of
 legacy IPC.
 
 The counterpart of gpufd's consumer, or of consumer.py. Exit codes: 0 done and verified,
@@ -13,58 +13,79 @@ import sys
 
 import demo
 import gpufd
-import memory
 
 
 def main():
     p, flag = demo.parser(__doc__)
     flag("size", type=demo.size, default=1 << 20, metavar="BYTES", help="bytes to share, with units KiB, MiB, GiB (1MiB)")
-    flag("chunk", type=demo.size, default=0, metavar="BYTES", help="build the buffer of chunks of so many bytes; without it, of one")
-    flag("handle", default="vmm", choices=("vmm", "legacy"), help="what memory is shared by: file descriptors, or the 64 bytes of cuIpcGetMemHandle (vmm)")
+    flag("chunk", type=demo.size, default=0, metavar="BYTES", help="make the buffer of chunks of so many bytes (one chunk)")
+    flag("handle", default="vmm", choices=("vmm", "legacy"), help="share memory by file descriptors (vmm), or by the 64 bytes of cuIpcGetMemHandle (legacy) (vmm)")
     flag("salt", type=demo.salt, default=0, metavar="NUMBER", help="XOR the data with this 32-bit number")
     flag("consumers", type=int, default=1, metavar="N", help="end after N consumers; 0 serves until interrupted (1)")
     flag("device", type=int, default=0, metavar="N", help="device to use (0)")
     args = p.parse_args()
     if args.consumers < 0 or args.device < 0:
-        raise gpufd.Usage("--consumers and --device are 0 or more")
+        raise gpufd.UsageError("--consumers and --device are 0 or more")
     if args.handle == "legacy" and args.chunk:
-        raise gpufd.Usage("--chunk: legacy memory is one allocation; take --handle vmm")
+        raise gpufd.UsageError("--chunk: legacy memory is one allocation; take --handle vmm")
     demo.stop_on_signals()
     if args.socket == p.get_default("socket"):
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.dirname(args.socket), 0o700)
-    driver = memory.choose(args.driver)
     try:
-        legacy = args.handle == "legacy"
-        made = driver.make_legacy(args.size, args.device, demo.opener_of(args)) if legacy else driver.make(args.size, args.chunk, args.device)
-        with made as buffer:
-            print(f"Made {buffer.chunks} chunks of {buffer.chunk} bytes ({buffer.about})")
-            library = demo.library_of(args, buffer)
+        with make(args) as memory:
+            print(f"Made {memory.chunks} chunks of {memory.chunk} bytes ({memory.about})")
+            library = demo.library_of(args, memory)
             if library:
-                demo.gpu_fill(library, buffer, args.salt)
+                demo.gpu_fill(library, memory, args.salt)
             else:
-                demo.fill(buffer, args.salt)
-            buffer.finish()
+                demo.fill(memory, args.salt)
+            del library  # its array is over the memory, which is closed before this function ends
             print(f"Generated {demo.count(args.size)} test integers")
-            serve(args, buffer)
-            del library  # before the memory goes that its array is over
+            serve(args, memory)
     except demo.Stopped:
         raise gpufd.Error("interrupted") from None
 
 
-def serve(args, buffer):
+def make(args):
+    """Make the memory: our own, or an array of a library that is shared by a legacy handle."""
+    opener = args.library if args.handle == "legacy" and args.library != "bindings" else None
+    if opener and demo.driver_of(args) == gpufd.CUDA:
+        return demo.allocate(opener, args.size, args.device)
+    handle = "legacy" if args.handle == "legacy" else "fd"
+    return gpufd.allocate(args.size, chunk=args.chunk, device=args.device, driver=args.driver, handle=handle)
+
+
+class Results:
+    """Print what consumers found, and keep their errors."""
+
+    def __init__(self):
+        self.errors = []
+
+    def tell(self, event):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            if event.kind == "sent":
+                print(f"Consumer {event.peer} was sent the memory")
+            elif event.kind == "refused":
+                print(f"  turned a peer away: {event.err}")
+            elif event.kind == "ended" and event.err:
+                print(f"  consumer: {event.err}")
+            elif event.kind == "ended":
+                print("Consumer verified data successfully!")
+        if event.kind == "ended" and event.err and not isinstance(event.err, gpufd.RevokedError):
+            self.errors.append(event.err)
+
+
+def serve(args, memory):
     access = gpufd.READ_WRITE if args.access == "rw" else gpufd.READ_ONLY
-    offer = buffer.offer(demo.NAME, access, demo.pack_data(args.size, args.salt))
-    server = gpufd.Server(args.socket, gpufd.Policy(uids=args.allow_uid), args.timeout, print)
-    try:
+    results = Results()
+    server = gpufd.Server(args.socket, policy=gpufd.Policy(uids=args.allow_uid), timeout=args.timeout, on_event=results.tell)
+    with contextlib.suppress(demo.Stopped), server:
+        offering = server.offer(demo.NAME, memory, access, data=demo.pack_data(args.size, args.salt), verdict=True, leases=args.consumers)
         print("Waiting for consumer connection...")
-        server.serve(offer, buffer.fds, args.consumers)
-    except demo.Stopped:
-        pass
-    finally:
-        server.close()
-    if server.errors:
-        raise server.errors[0]
+        offering.wait(idle=args.timeout if args.consumers else None)
+    if results.errors:
+        raise results.errors[0]
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ import contextlib
 import os
 import select
 import sys
-import threading
 
 import demo
 import gpufd
-import memory
-from order import STRIDE, IPCEvent, counter
+from gpufd import IPCEvent, counter
+
+STRIDE = 128  # bytes of a slot: docs/wire.md, "Counters"
 
 DATA, CONTROL = "data", "control"
 THEIRS, OURS = 0, 1  # the slots, as seen by who attaches
@@ -38,34 +38,31 @@ def fill(buffer, salt):
 
 
 @contextlib.contextmanager
-def attached(args, driver, name):
+def attached(args, name):
     """The memory of an offer, read-write; a good verdict in the end."""
     policy = gpufd.Policy(uids=args.allow_uid)
-    with gpufd.attach(args.socket, name, driver.driver, gpufd.READ_WRITE, policy, args.timeout) as att:
-        with driver.take(att.offer, att.fds, gpufd.READ_WRITE) as buffer:
-            att.drop_fds()
-            att.wait_published()
-            att.mapped()
-            yield att.offer, buffer
-        att.report(True)
+    with gpufd.attach(args.socket, name, access=gpufd.READ_WRITE, driver=args.driver, policy=policy, timeout=args.timeout) as att:
+        yield att
+        att.report()
 
 
-def attach(args, driver):
-    with attached(args, driver, DATA) as (offer, data):
+def attach(args):
+    with attached(args, DATA) as data:
         if args.by == "event":
-            return attach_by_event(args, offer, data)
-        with attached(args, driver, CONTROL) as (_, control), counter(control, THEIRS) as theirs, counter(control, OURS) as ours:
+            return attach_by_event(args, data)
+        with attached(args, CONTROL) as control, counter(control.memory, THEIRS) as theirs, counter(control.memory, OURS) as ours:
             print("Attached")
             for n in range(1, args.turns + 1):
                 ours.wait(n, args.timeout)
-                check(data, 2 * n - 1)
-                fill(data, 2 * n)
+                check(data.memory, 2 * n - 1)
+                fill(data.memory, 2 * n)
                 theirs.signal(n)
 
 
-def attach_by_event(args, offer, data):
+def attach_by_event(args, att):
+    data = att.memory
     with IPCEvent(data) as ours:  # first, so that what cannot be here is said at once
-        with IPCEvent(data, offer.data) as theirs:
+        with IPCEvent(data, att.data) as theirs:
             print(f"Event {ours.handle.hex()}")
             for n in range(1, args.turns + 1):
                 read_line(args.timeout)
@@ -79,46 +76,43 @@ def attach_by_event(args, offer, data):
 
 def read_line(timeout):
     if not select.select([0], [], [], timeout)[0]:
-        raise gpufd.TimedOut(f"nobody began a turn for {timeout:g} s")
+        raise gpufd.TimedOutError(f"nobody began a turn for {timeout:g} s")
     if not os.read(0, 100):
-        raise gpufd.Lost("nobody begins turns any more")
+        raise gpufd.LostError("nobody begins turns any more")
 
 
-def offer(args, driver):
-    with driver.make(args.size) as data, driver.make(2 * STRIDE) as control:
+def offer(args):
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(gpufd.allocate(args.size, driver=args.driver))
+        control = stack.enter_context(gpufd.allocate(2 * STRIDE, driver=args.driver))
         control.write(0, bytes(2 * STRIDE))
         control.finish()
-        servers = [(gpufd.Server(args.socket, gpufd.Policy(uids=args.allow_uid), args.timeout), DATA, data)]
-        try:
-            servers.append((gpufd.Server(args.socket + ".control", gpufd.Policy(uids=args.allow_uid), args.timeout), CONTROL, control))
-            threads = [threading.Thread(target=serve, args=s, daemon=True) for s in servers]
-            for thread in threads:
-                thread.start()
-            print("Waiting for the other side...")
-            with counter(control, 0) as ours, counter(control, 1) as theirs:
-                for n in range(1, args.turns + 1):
-                    fill(data, 2 * n - 1)
-                    theirs.signal(n)
-                    ours.wait(n, args.timeout)
-                    check(data, 2 * n)
-            for thread in threads:
-                thread.join(args.timeout)
-        finally:
-            for server, _, _ in servers:
-                server.close()
-        for server, name, _ in servers:
-            if server.errors or not server.verified:
-                raise server.errors[0] if server.errors else gpufd.TimedOut(f"nobody has given a verdict on {name}")
+        offerings = []
+        for path, name, memory in ((args.socket, DATA, data), (args.socket + ".control", CONTROL, control)):
+            server = gpufd.Server(path, policy=gpufd.Policy(uids=args.allow_uid), timeout=args.timeout)
+            stack.enter_context(server)
+            offerings.append(server.offer(name, memory, gpufd.READ_WRITE, verdict=True, leases=1, on_event=noted))
+        print("Waiting for the other side...")
+        with counter(control, 0) as ours, counter(control, 1) as theirs:
+            for n in range(1, args.turns + 1):
+                fill(data, 2 * n - 1)
+                theirs.signal(n)
+                ours.wait(n, args.timeout)
+                check(data, 2 * n)
+        for offering in offerings:
+            if not offering.wait(args.timeout):
+                raise gpufd.TimedOutError(f"nobody has given a verdict on {offering.name}")
+    if faults:
+        raise faults[0]
 
 
-def serve(server, name, buffer):
-    """Serve one consumer. What goes wrong is among the server's errors."""
-    try:
-        server.serve(buffer.offer(name, gpufd.READ_WRITE, b""), buffer.fds, 1)
-    except gpufd.Error as e:
-        server.errors.append(e)
-    except (OSError, ValueError):  # it is being closed
-        pass
+faults = []
+
+
+def noted(event):
+    """What goes wrong with a consumer ends the program in the end."""
+    if event.kind == "ended" and event.err:
+        faults.append(event.err)
 
 
 def main():
@@ -129,11 +123,10 @@ def main():
     flag("size", type=demo.size, default=100003, metavar="BYTES", help="bytes that are written in each (100003)")
     args = p.parse_args()
     if args.turns < 1:
-        raise gpufd.Usage("--turns is 1 or more")
+        raise gpufd.UsageError("--turns is 1 or more")
     if args.side == "offer" and args.by == "event":
-        raise gpufd.Usage("--by event is for attach")
-    driver = memory.choose(args.driver)
-    (attach if args.side == "attach" else offer)(args, driver)
+        raise gpufd.UsageError("--by event is for attach")
+    (attach if args.side == "attach" else offer)(args)
     print(f"{args.turns} turns")
 
 

@@ -1,8 +1,7 @@
 // Lesson 6: share memory with another process.
 //
-// The program starts itself once more as the consumer. Not a byte of the data
-// goes through the socket: a file descriptor does, and then both processes have
-// the same memory. The connection is a lease: each side knows of the other.
+// The program starts itself once more as the consumer. No data goes through the socket: a file
+// descriptor does, and both have the memory. The connection is a lease: each knows of the other.
 //
 // Prints:
 //
@@ -55,9 +54,10 @@ func produce(dev *cu.Device, ctx *cu.Context) (err error) {
 	if err := consumer.Start(); err != nil {
 		return err
 	}
-	// Serves until one consumer has told its verdict. A bad one is an error here.
-	err = srv.Offer(wait, "weights", buf, share.ReadOnly, share.WithLeases(1), share.WithVerdict())
-	if err = errors.Join(err, consumer.Wait()); err == nil {
+	var lease *share.Lease // ends with the consumer's verdict: a bad one, or none, is its error
+	err = srv.Offer(wait, "weights", buf, share.ReadOnly, share.WithLeases(1), share.WithVerdict(),
+		share.OnLease(func(l *share.Lease) { lease = l }))
+	if err = errors.Join(err, lease.Err(), consumer.Wait()); err == nil {
 		fmt.Println("producer: the consumer has gone, and found them good")
 	}
 	return err

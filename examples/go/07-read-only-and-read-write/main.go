@@ -1,8 +1,8 @@
 // Lesson 7: read-only and read-write.
 //
-// Who attaches read-only cannot write by mistake. It is no wall: the file
-// descriptor is the capability, and carries no rights. Who must not write gets
-// a copy.
+// A consumer that attaches read-only cannot write by mistake. This is no wall: the
+// file descriptor is the capability, and carries no access rights. Give a copy to a
+// consumer that must not write.
 //
 // Prints:
 //
@@ -54,8 +54,8 @@ func rights(dev *cu.Device, ctx *cu.Context) (err error) {
 	return err
 }
 
-// attach offers buf with one right and attaches to it with another. Mostly the
-// two are done by two processes, as in lesson 6.
+// attach offers buf with one access and attaches to it with another. Usually two
+// processes do this, as in lesson 6.
 func attach(buf *vmm.Buffer, offer, want cu.Access, use func(cu.DevicePtr) error) error {
 	srv, err := lesson.Listen()
 	if err != nil {

@@ -36,8 +36,8 @@ type row [4]uint32
 
 const rowSize = 16
 
-// A table is rows in device memory that can be shared. It is given a device,
-// and does not care whose.
+// A table is rows in device memory that can be shared. It works on a device of
+// either driver.
 type table struct {
 	*vmm.Buffer
 	ctx  *cu.Context
@@ -52,7 +52,7 @@ func newTable(dev *cu.Device, ctx *cu.Context, rows int) (*table, error) {
 	return &table{buf, ctx, rows}, nil
 }
 
-// at is where a row lies.
+// at returns the address of a row.
 func (t *table) at(i int) (cu.DevicePtr, error) {
 	if i < 0 || i >= t.rows {
 		return 0, fmt.Errorf("row %d of a table of %d", i, t.rows)

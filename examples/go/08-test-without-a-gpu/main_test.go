@@ -30,7 +30,7 @@ func TestTable(t *testing.T) {
 	require.NoError(t, tab.Close())
 }
 
-// What hardware does once a year a fault does at once.
+// A fault makes happen now what hardware does once a year.
 func TestTableOnAFullDevice(t *testing.T) {
 	faults := cutest.NewFaults(t)
 	faults.Fail("cuMemCreate", cu.ErrOutOfMemory)

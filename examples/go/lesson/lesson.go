@@ -43,8 +43,8 @@ func run(f func(*cu.Device, *cu.Context) error) error {
 	return errors.Join(f(dev, ctx), ctx.Close())
 }
 
-// Close adds the error of closing c to *err. Deferred, it sees to it that a
-// lesson that could not tidy up fails.
+// Close adds the error of closing c to *err. Defer it, so that a lesson that cannot
+// clean up fails.
 func Close(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
 
 // A Server is a share.Server with a directory of its own.

@@ -3,8 +3,8 @@
 //	weights serve SOCKET   # offers what it reads, a line each: the next replaces the last
 //	weights use SOCKET     # prints what is offered, and again when there is something newer
 //
-// A daemon may be killed: who uses the weights follows the next. The line "upgrade" starts
-// the program anew: it takes memory and socket over, loads nothing, and refuses nobody.
+// A daemon may be killed: who uses the weights follows the next. The line "upgrade" starts the
+// program anew, which takes memory and socket over: who uses them gets a notice, and nothing else.
 package main
 
 import (
@@ -43,7 +43,7 @@ func main() {
 			d.run()
 		}
 		defer d.offers.Wait()
-		return errors.Join(err, d.srv.Close()) // the leases end, and Follow attaches to who listens
+		return errors.Join(err, d.srv.Close()) // the leases end, and Follow has others from who listens
 	})
 }
 
@@ -57,8 +57,7 @@ type daemon struct {
 	offers sync.WaitGroup
 }
 
-// run does what it reads until there is no more, or a successor has taken over. What fails
-// leaves all as it was.
+// run does what it reads until the end, or an upgrade. What fails leaves all as it was.
 func (d *daemon) run() {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		var err error
@@ -87,12 +86,12 @@ func (d *daemon) load(text string) error {
 }
 
 // offer offers buf instead of what there was, and closes owner when nobody has it from here.
-func (d *daemon) offer(buf *vmm.Buffer, owner io.Closer) {
+func (d *daemon) offer(buf *vmm.Buffer, owner io.Closer, greet ...share.OfferOption) {
 	begun, now := context.WithCancel(context.Background())
 	d.offers.Go(func() {
 		defer now()
-		err := d.srv.Replace(context.Background(), "weights", buf, share.ReadOnly,
-			share.WithGrace(patience), share.OnEvent(func(share.Event) { now() }))
+		opts := append(greet, share.WithGrace(patience), share.OnEvent(func(share.Event) { now() }))
+		err := d.srv.Replace(context.Background(), "weights", buf, share.ReadOnly, opts...)
 		if err = errors.Join(err, owner.Close()); !errors.Is(err, share.ErrClosed) && err != nil {
 			log.Print(err)
 		}
@@ -144,6 +143,7 @@ func (d *daemon) takeOver(socket string) error {
 	if err != nil {
 		return errors.Join(err, att.Close())
 	}
-	d.offer(att.Buffer(), att)
+	greet := func(l *share.Lease) { _ = l.Notify(context.Background(), []byte("upgraded")) }
+	d.offer(att.Buffer(), att, share.OnLease(greet))
 	return nil
 }
