@@ -1,21 +1,21 @@
 #!/bin/sh
 # Measures on a machine with a GPU, from a bundle that `make bench-bundle` made:
-#   run-gpu.sh DIRECTORY [crossing] [calls] [chunks] [handoff] [growth]
+#   run-gpu.sh DIRECTORY [crossing] [calls] [chunks] [handoff] [growth] [keeper] [channel]
 #   run-gpu.sh DIRECTORY [why] [trace] [strace]
-# writes tables and plots into DIRECTORY; without words, the first five. The others look
+# writes tables and plots into DIRECTORY; without words, the first seven. The others look
 # for what rivals of the handoff differ in: with experiments, execution traces of
 # those in Go, and the system calls of a few handoffs (strace). It needs
 # gcc and cuda.h for the rival in C, and python3 with CuPy, PyTorch or cuda.core
 # for those in Python; what is not there is left out, and the tables say so.
 #   BENCH_QUICK=1  a tenth of the work
-#   BENCH_LARGEST  the largest buffer, 128GiB unless said otherwise
+#   BENCH_LARGEST  the largest buffer, 128GiB unless said otherwise; for keeper 64GiB
 #   WHY            for those: names of the rivals, with spaces between; cold is, for why, those
 #                  that tell where code in Go takes long that runs now and then
 #   WHY_SIZES      for why: sizes, 2MiB unless said otherwise
 #   CUDA_HOME      where cuda.h is, /usr/local/cuda unless said otherwise
 set -eu
 usage() { sed -n '2,15s/^# \{0,1\}//p' "$0"; }
-all="crossing calls chunks handoff growth"
+all="crossing calls chunks handoff growth keeper channel"
 case ${1:-} in
 -h | --help) usage; exit 0 ;;
 '' | -*) usage >&2; exit 2 ;;
@@ -35,12 +35,30 @@ here=$(cd "$(dirname "$0")" && pwd)
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 trap 'exit 130' INT TERM # so that dash gets to EXIT
-tar -C "$tree" -xzf "$here/bundle.tgz"
+tar -C "$tree" -xJf "$here/bundle.txz"
 cuda=${CUDA_HOME:-/usr/local/cuda}
 
 build_c() { # a rival that could not be built is one that cannot be started
 	gcc -O2 -pthread -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$tree/bin/c" "$tree/c/handoff.c" -lcuda ||
 		echo "run-gpu.sh: no rival in C" >&2
+}
+# keeper measures on a file in memory. What is not there is no rival.
+keeper() {
+	rivals=''
+	gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$tree/bin/attach" "$tree/c/attach.c" -lcuda && rivals="-c $tree/bin/attach"
+	python3 -c 'import safetensors.torch' && rivals="$rivals -python python3,$tree/python/load_file.py"
+	"$tree/bin/keeper" -gpufd "$tree/bin/keeps" $rivals -attach "${BENCH_LARGEST:-64GiB}" -dir /dev/shm -out "$out" ${BENCH_QUICK:+-rounds 2 -load 2GiB}
+}
+# channel has frames pass between processes; it takes two minutes.
+channel() {
+	words=$tree/bin/words ptx=-ptx,$tree/c/check.ptx
+	rivals="-rival gpufd=$tree/bin/channel,-as,writer,$ptx"
+	gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$words" "$tree/c/channel.c" -lcuda &&
+		rivals="$rivals -rival c=$words,$ptx -rival c-single=$words,$ptx,-batch,0"
+	for python in torch cupy; do
+		python3 -c "import $python" 2>/dev/null && rivals="$rivals -frames $python=python3,$tree/python/frames.py,$python"
+	done
+	timeout -k 10 200 "$tree/bin/channel" $rivals -out "$out" ${BENCH_QUICK:+-rounds 1}
 }
 ours="-rival gpufd=$tree/bin/gpufd,-mode,ahead"
 before="-rival gpufd-before=$tree/bin/gpufd,-mode,before"
@@ -161,6 +179,8 @@ measure() { # word; $ours, $before, $plain, $c and $python are words without spa
 	handoff) "$tree/bin/handoff" $ours $before $plain $c $python -out "$out" ${BENCH_QUICK:+-time 1s} ;;
 	growth) "$tree/bin/handoff" -growth $ours $before $c -out "$out" -time 3s -largest "${BENCH_LARGEST:-128GiB}" \
 		${BENCH_QUICK:+-time 500ms -starts 2 -consumers 16 -chunks 256} ;;
+	keeper) keeper ;;
+	channel) channel ;;
 	why) why ;;
 	trace) traces ;;
 	strace) straces ;;

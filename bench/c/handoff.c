@@ -32,14 +32,9 @@
  * the times; "receive" counts from the arrival of the first offer.
  */
 #define _GNU_SOURCE
-#include <cuda.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -47,7 +42,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -57,6 +51,7 @@ enum {
 	MAX_CHUNKS = 1 << 20 /* 2 TiB of the smallest chunks */
 };
 
+#include "driver.h"
 #include "why.h"
 
 enum mode { INSIDE, BEFORE, LEGACY };
@@ -99,38 +94,6 @@ struct buffer {
 	int *fd;
 	uint32_t handles, maps, fds;
 };
-
-/* failure is the first thing that went wrong since it was cleared. */
-static char failure[400];
-
-static bool fail(const char *format, ...)
-{
-	if (failure[0])
-		return false;
-	va_list args;
-	va_start(args, format);
-	vsnprintf(failure, sizeof failure, format, args);
-	va_end(args);
-	return false;
-}
-
-/* cu is whether a driver call succeeded, noting what the driver said if not. */
-static bool cu(CUresult result, const char *call)
-{
-	if (result == CUDA_SUCCESS)
-		return true;
-	const char *name = NULL, *text = NULL;
-	cuGetErrorName(result, &name);
-	cuGetErrorString(result, &text);
-	return fail("%s: %s (%d): %s", call, name ? name : "unknown", (int)result, text ? text : "no text");
-}
-
-static int64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
 
 /* find is the step of that name, or NULL. */
 static struct step *find(struct steps *s, const char *name)
@@ -551,26 +514,6 @@ static bool salted(const struct buffer *b, uint64_t *salt)
 	       cu(cuMemcpyHtoD(b->at, salt, 8), "cuMemcpyHtoD of the first bytes") &&
 	       cu(cuMemcpyHtoD(b->at + b->size - 8, salt, 8), "cuMemcpyHtoD of the last bytes") &&
 	       cu(cuCtxSynchronize(), "cuCtxSynchronize");
-}
-
-/* print_string prints a JSON string; nothing here is other than ASCII. */
-static void print_string(const char *text)
-{
-	putchar('"');
-	for (const char *c = text; *c; c++) {
-		if (*c == '"' || *c == '\\')
-			putchar('\\');
-		putchar((unsigned char)*c < ' ' || (unsigned char)*c > '~' ? '?' : *c);
-	}
-	putchar('"');
-}
-
-static void print_error(void)
-{
-	printf("{\"error\":");
-	print_string(failure);
-	puts("}");
-	fflush(stdout);
 }
 
 static void print_steps(const char *side, const struct steps *s, int64_t t0)

@@ -1,6 +1,6 @@
 /* The part of the driver API that the programs above use. cuda.c beside it has what
- * handoff.c calls, which is tested where there is neither a GPU nor the toolkit;
- * hostfunc.c is only compiled there. */
+ * handoff.c calls, and stream.c what channel.c calls besides, which are tested where there
+ * is neither a GPU nor the toolkit; hostfunc.c is only compiled there. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -14,6 +14,8 @@ enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_OUT_OF_MEMORY 
 typedef int CUdevice;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 typedef void (*CUhostFn)(void *data);
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
@@ -43,8 +45,30 @@ enum {
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
 	CU_STREAM_NON_BLOCKING = 1,
+	CU_STREAM_WAIT_VALUE_GEQ = 0,
 	CU_STREAM_WAIT_VALUE_EQ = 1,
+	CU_MEMHOSTREGISTER_PORTABLE = 1,
+	CU_MEMHOSTREGISTER_DEVICEMAP = 2,
 };
+
+typedef enum {
+	CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
+	CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
+} CUstreamBatchMemOpType;
+typedef union {
+	CUstreamBatchMemOpType operation;
+	struct {
+		CUstreamBatchMemOpType operation;
+		CUdeviceptr address;
+		union {
+			uint32_t value;
+			uint64_t value64;
+		};
+		unsigned flags;
+		CUdeviceptr alias;
+	} waitValue, writeValue;
+	uint64_t pad[6];
+} CUstreamBatchMemOpParams;
 
 CUresult cuInit(unsigned flags);
 CUresult cuDriverGetVersion(int *version);
@@ -84,3 +108,18 @@ CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr p, uint32_t value, un
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn f, void *data);
 CUresult cuMemsetD32Async(CUdeviceptr p, unsigned value, size_t n, CUstream stream);
 CUresult cuMemGetAllocationGranularity(size_t *size, const CUmemAllocationProp *prop, int option);
+
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags);
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags);
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags);
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t n, CUstream stream);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+			CUstream stream, void **params, void **extra);
+CUresult cuMemHostRegister(void *p, size_t n, unsigned flags);
+CUresult cuMemHostUnregister(void *p);
+CUresult cuMemHostGetDevicePointer(CUdeviceptr *at, void *p, unsigned flags);
+CUresult cuMemAllocHost(void **p, size_t n);
+CUresult cuMemFreeHost(void *p);

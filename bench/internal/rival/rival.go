@@ -59,8 +59,13 @@ type line struct {
 // Start runs the program argv and waits until it is ready. It is in a process
 // group of its own, so that a signal from the terminal is the caller's alone.
 func Start(ctx context.Context, name string, argv ...string) (*Rival, error) {
+	return StartWith(ctx, name, nil, argv...)
+}
+
+// StartWith is Start for a program that inherits files, as descriptors from 3 on.
+func StartWith(ctx context.Context, name string, files []*os.File, argv ...string) (*Rival, error) {
 	r := &Rival{Name: name, cmd: exec.Command(argv[0], argv[1:]...), answers: make(chan line, 1)}
-	r.cmd.Stderr = os.Stderr
+	r.cmd.Stderr, r.cmd.ExtraFiles = os.Stderr, files
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := r.cmd.StdinPipe()
 	if err != nil {

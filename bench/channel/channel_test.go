@@ -1,0 +1,152 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/bench/internal/report"
+	"github.com/gpufd/gpufd/bench/internal/rival"
+	"github.com/gpufd/gpufd/bench/internal/stats"
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+// build builds a program of this module, or in C, and says where it is.
+func build(t *testing.T, name string, argv ...string) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), name)
+	out, err := exec.CommandContext(t.Context(), argv[0], append(append(argv[1:len(argv):len(argv)], "-o", bin), sources[name]...)...).CombinedOutput()
+	require.NoError(t, err, string(out))
+	return bin
+}
+
+var sources = map[string][]string{
+	"ours": {"."},
+	"c":    {"../c/channel.c", "../c/stub/cuda.c", "../c/stub/stream.c"},
+}
+
+func buildOurs(t *testing.T) string { return build(t, "ours", "go", "build") }
+
+func buildC(t *testing.T) string {
+	return build(t, "c", "gcc", "-O2", "-pthread", "-Wall", "-Wextra", "-Werror", "-I../c/stub")
+}
+
+const ptx = "../c/check.ptx"
+
+// Ours and C pass frames between processes, of which every word is checked; the report has all
+// of it.
+func TestCompare(t *testing.T) {
+	ours, c, dir := buildOurs(t), buildC(t), t.TempDir()
+	var told, complaint strings.Builder
+	code := run([]string{"-rival", "gpufd=" + ours + ",-as,writer,-driver,soft,-ptx," + ptx, "-rival", "c=" + c + ",-ptx," + ptx,
+		"-rival", "c-single=" + c + ",-batch,0,-ptx," + ptx, "-frames", "none=/nonexistent", "-rounds", "1", "-quick", "-out", dir}, nil, &told, &complaint)
+	require.Equal(t, cli.ExitOK, code, complaint.String())
+	require.Equal(t, 1, strings.Count(complaint.String(), "left out"), complaint.String())
+	require.Contains(t, complaint.String(), "none")
+	csv, err := os.ReadFile(filepath.Join(dir, "channel.csv"))
+	require.NoError(t, err)
+	for _, name := range []string{"gpufd", "c", "c-single"} {
+		for what, n := range map[string]int{"frame": 11, "p50": 3, "p99": 3, "queue": 2} {
+			got := 0
+			for line := range strings.Lines(string(csv)) {
+				if f := strings.Split(line, ","); f[1] == name && f[3] == what {
+					got++
+				}
+			}
+			require.Equal(t, n, got, "%s of %s", what, name)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "channel.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "kernels on both sides")
+	require.NotContains(t, told.String(), ": –", "each bar was measured")
+}
+
+// A frame that is not what was written is found, whoever reads it, and what fails is said.
+func TestRivalsFail(t *testing.T) {
+	c := buildC(t)
+	for fail, want := range map[string]string{
+		"frame": "words were wrong", "cuMemHostRegister": "cuMemHostRegister", "cuLaunchKernel": "reader: cuLaunchKernel",
+		"cuMemImportFromShareableHandle": "reader: cuMemImportFromShareableHandle",
+	} {
+		t.Setenv("STUB_FAIL", fail)
+		r, err := rival.Start(t.Context(), "c", c, "-ptx", ptx)
+		require.NoError(t, err)
+		_, err = r.Ask(t.Context(), "frames 4096 4 0 128")
+		require.ErrorContains(t, err, want)
+		_, err = r.Ask(t.Context(), "frames 4096 4 0 128")
+		require.ErrorContains(t, err, "it ended: exit status 1")
+		require.NoError(t, r.Close())
+	}
+	t.Setenv("STUB_FAIL", "cuInit")
+	_, err := rival.Start(t.Context(), "c", c)
+	require.ErrorContains(t, err, "cuInit")
+}
+
+// What nobody can answer is refused, by ours and by C, and they live on.
+func TestBadQuestions(t *testing.T) {
+	ours, c := buildOurs(t), buildC(t)
+	for _, argv := range [][]string{{ours, "-as", "writer", "-driver", "soft", "-ptx", ptx}, {c, "-ptx", ptx}} {
+		r, err := rival.Start(t.Context(), "r", argv...)
+		require.NoError(t, err)
+		for _, q := range []string{"oneway 0 64", "oneway 65 64", "oneway 1 63", "hosts 0", "frames 3 4 0 128", "frames 4096 4 2 128", "frames 4096 4 0 16", "x"} {
+			_, err := r.Ask(t.Context(), "%s", q)
+			require.Error(t, err, q)
+		}
+		a, err := r.Ask(t.Context(), "hosts 10")
+		require.NoError(t, err)
+		require.Len(t, a.Each, 10)
+		require.NoError(t, r.Close())
+	}
+}
+
+// Our reader finds a frame whose words are others.
+func TestWrongWordsAreFound(t *testing.T) {
+	r, err := rival.Start(t.Context(), "r", buildOurs(t), "-as", "writer", "-driver", "soft", "-ptx", brokenKernel(t))
+	require.NoError(t, err)
+	_, err = r.Ask(t.Context(), "frames 4096 4 0 128")
+	require.ErrorContains(t, err, "words of frames were wrong")
+	require.NoError(t, r.Close())
+}
+
+// brokenKernel is the kernel, but it looks for one more than the value.
+func brokenKernel(t *testing.T) string {
+	text, err := os.ReadFile(ptx)
+	require.NoError(t, err)
+	broken := strings.Replace(string(text), "\tcvta.to.global.u64 \t%rd4, %rd1;", "\tadd.s32 \t%r1, %r1, 1;\n\tcvta.to.global.u64 \t%rd4, %rd1;", 1)
+	require.NotEqual(t, string(text), broken)
+	path := filepath.Join(t.TempDir(), "broken.ptx")
+	require.NoError(t, os.WriteFile(path, []byte(broken), 0o600))
+	return path
+}
+
+// Bars are ratios of rounds, and one that was not measured is not met.
+func TestBars(t *testing.T) {
+	f := &field{settings: settings{rivals: []contestant{{name: "gpufd"}, {name: "c"}}}, infos: []string{"", ""}}
+	f.asked = []question{{kind: "oneway", readers: 4}, {kind: "hosts", count: 3}, {kind: "frames", size: 4096, slots: 4}, {kind: "frames", size: 4096, slots: 32}}
+	each := func(ns ...int64) rival.Answer { return rival.Answer{Each: ns} }
+	f.got = []answers{
+		{"gpufd": {each(5000, 6000, 7000), each(11000)}, "c": {each(6000), each(10000)}},
+		{"gpufd": {each(400, 500, 9000)}},
+		{"gpufd": {{NS: 120}}},
+		{"gpufd": {{NS: 1}}},
+	}
+	bars := f.bars()
+	require.Len(t, bars, 3)
+	require.InDelta(t, stats.Summarize([]float64{1, 1.1}).P50, bars[0].Got, 1e-9)
+	require.True(t, bars[0].Met())
+	require.InDelta(t, 0.5, bars[1].Got, 1e-9)
+	require.False(t, bars[2].Met(), "C did not answer")
+	require.Equal(t, "–", report.Ratio(bars[2].Got))
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range [][]string{{}, {"-as", "x"}, {"-rival", "x"}, {"-rival", "a=b", "-rounds", "0"}} {
+		var out, err strings.Builder
+		require.Equal(t, cli.ExitUsage, run(args, nil, &out, &err), args)
+	}
+}

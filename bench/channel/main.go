@@ -1,0 +1,131 @@
+// Channel measures what passing frames from process to process through a channel costs,
+// beside C that uses the same words, PyTorch and CuPy.
+//
+//	channel [-rival NAME=COMMAND,ARG,…] … [-frames NAME=COMMAND,ARG,…] … [-rounds N] [-time D] [-quick] [-out DIR]
+//	channel -as writer [-driver cuda|soft] [-ptx FILE]
+//
+// The first asks each rival in turn, as bench/README.md says; rivals of -frames are asked how
+// long a frame takes with 8 slots, and nothing else. It prints the bars and writes channel.csv and
+// channel.md. The second is our rival: a writer, whose readers are processes of their own. It
+// exits with 2 for a mistake in the flags, with 3 where there is no driver, and with 1 for
+// other failures.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gpufd/gpufd/bench/internal/program"
+	"github.com/gpufd/gpufd/bench/internal/report"
+	"github.com/gpufd/gpufd/bench/internal/rival"
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// A contestant is a rival's name and command.
+type contestant struct {
+	name   string
+	argv   []string
+	frames bool // it knows no other question
+}
+
+// contestants is a flag that may be given several times.
+type contestants struct {
+	to     *[]contestant
+	frames bool
+}
+
+func (c contestants) String() string { return "" }
+
+func (c contestants) Set(s string) error {
+	name, command, ok := strings.Cut(s, "=")
+	if !ok || name == "" || command == "" {
+		return errors.New("want NAME=COMMAND,ARG,…")
+	}
+	*c.to = append(*c.to, contestant{name, strings.Split(command, ","), c.frames})
+	return nil
+}
+
+// run is the program; it returns the exit code.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	var s settings
+	flags := flag.NewFlagSet("channel", flag.ContinueOnError)
+	flags.Var(contestants{&s.rivals, false}, "rival", "a rival, `NAME=COMMAND,ARG,…`; the first is ours, the second the one that it is compared with")
+	flags.Var(contestants{&s.rivals, true}, "frames", "a rival, `NAME=COMMAND,ARG,…`, that is asked for frames alone")
+	flags.IntVar(&s.rounds, "rounds", 3, "how often each is asked")
+	flags.DurationVar(&s.time, "time", 100*time.Second, "after so long each is asked once more at most")
+	flags.BoolVar(&s.quick, "quick", false, "small frames and few of them, to see that it works")
+	out := flags.String("out", "", "`directory` to write channel.csv and channel.md to; none: print only")
+	as := flags.String("as", "", "be `writer|reader`, ours")
+	driver := flags.String("driver", "cuda", "driver of ours, `cuda|soft`")
+	ptx := flags.String("ptx", "c/check.ptx", "`file` of the kernel that reads frames")
+	return program.Run(flags, args, stdout, stderr, func() error {
+		switch *as {
+		case "writer", "reader":
+			return beSide(*as, *driver, *ptx, stdin, stdout)
+		case "":
+		default:
+			return cli.Usagef("-as %q: want writer or reader", *as)
+		}
+		if s.rounds < 1 || len(s.rivals) == 0 {
+			return cli.Usagef("want a rival, and a round at least; -h explains")
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		r, err := s.compare(ctx, stderr)
+		if err != nil {
+			return err
+		}
+		for _, b := range r.Bars {
+			fmt.Fprintf(stdout, "%s: %s, bar %s, met: %t\n", b.Claim, report.Ratio(b.Got), report.Ratio(b.Limit), b.Met())
+		}
+		if *out == "" {
+			return nil
+		}
+		return r.Write(*out)
+	})
+}
+
+// beSide is our rival, or a reader of its.
+func beSide(as, driver, ptx string, stdin io.Reader, stdout io.Writer) (err error) {
+	refuse := func(err error) error {
+		if as == "writer" {
+			return errors.Join(err, rival.Refuse(stdout, err))
+		}
+		return err
+	}
+	drv, err := program.Open(driver)
+	if err != nil {
+		return refuse(err)
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return refuse(err)
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return refuse(err)
+	}
+	defer func() { err = errors.Join(err, ctx.Close()) }()
+	s := side{ctx, ptx}
+	if as == "reader" {
+		return beReader(s, stdin, stdout)
+	}
+	dir, err := os.MkdirTemp("", "gpufd-bench")
+	if err != nil {
+		return refuse(err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	w := &writer{side: s, args: []string{"-driver", driver, "-ptx", ptx}, dir: dir}
+	defer func() { err = errors.Join(err, w.close()) }()
+	return rival.Serve(stdin, stdout, rival.Answer{Name: "gpufd", Info: drv.String()}, w.handlers())
+}

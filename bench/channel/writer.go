@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gpufd/gpufd/bench/internal/rival"
+	"github.com/gpufd/gpufd/channel"
+	"github.com/gpufd/gpufd/cu"
+)
+
+// A writer is the process that answers questions, and has readers for that.
+type writer struct {
+	side
+	args    []string // of readers
+	dir     string
+	asked   int // questions, for paths that are new
+	readers []*reader
+}
+
+// handlers are the questions of bench/README.md.
+func (w *writer) handlers() map[string]rival.Handler {
+	return map[string]rival.Handler{"oneway": w.oneWay, "hosts": w.hosts, "frames": w.frames}
+}
+
+func (w *writer) close() (err error) {
+	for _, r := range w.readers {
+		err = errors.Join(err, r.close())
+	}
+	return err
+}
+
+// need has n readers' processes run.
+func (w *writer) need(n int) error {
+	for len(w.readers) < n {
+		r, err := startReader(w.args...)
+		if err != nil {
+			return err
+		}
+		w.readers = append(w.readers, r)
+	}
+	return nil
+}
+
+// path is one that was not used.
+func (w *writer) path(name string) string {
+	return filepath.Join(w.dir, fmt.Sprint(w.asked), name)
+}
+
+// chunk is how many frames are queued before a stream begins. A driver that has no room for more
+// calls, of which c-single makes 35 for 16 readers, would wait for the stream.
+const chunk = 16
+
+// oneWay answers how long frames take from a stream to that of the last of so many readers:
+// half of there and back.
+func (w *writer) oneWay(args []uint64) (a rival.Answer, err error) {
+	if len(args) != 2 || args[0] < 1 || args[0] > channel.MaxReaders || args[1] == 0 || args[1]%chunk != 0 {
+		return a, fmt.Errorf("want: oneway READERS ROUNDS, rounds by %d", chunk)
+	}
+	if err := w.need(int(args[0])); err != nil {
+		return a, err
+	}
+	w.asked++
+	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(w.path("")))) }()
+	readers := w.readers[:args[0]]
+	srv, out, err := w.newWriter(w.path("there"), backSlots, 256, channel.WithStreams())
+	if err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, out.Close(), srv.Close()) }()
+	for i, r := range readers {
+		t := task{Do: "stream", Path: w.path("there")}
+		if i == len(readers)-1 {
+			t.Back = w.path("back")
+		}
+		if _, err := r.ask(t); err != nil {
+			return a, err
+		}
+	}
+	back, err := w.open(task{Path: w.path("back")})
+	if err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, back.close()) }()
+	e := &exchange{writer: w, out: out, back: back, readers: readers}
+	a, err = e.measure(int(args[1]))
+	return a, errors.Join(err, end(readers))
+}
+
+// end has readers end what they do.
+func end(readers []*reader) error {
+	for _, r := range readers {
+		if _, err := r.ask(task{Do: "end"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// An exchange is frames by streams, there and back.
+type exchange struct {
+	*writer
+	out        *channel.Writer
+	back       *pair
+	readers    []*reader
+	gate, done *word
+}
+
+// measure passes frames, a chunk at a time.
+func (e *exchange) measure(rounds int) (a rival.Answer, err error) {
+	if e.gate, err = newWord(e.ctx); err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, e.gate.close()) }()
+	if e.done, err = newWord(e.ctx); err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, e.done.close()) }()
+	var queueing time.Duration
+	for n := uint64(0); n < uint64(rounds); n += chunk {
+		took, err := e.queue(n)
+		if err != nil {
+			return a, err
+		}
+		queueing += took
+		e.gate.p.Store(n + 1)
+		before, err := e.done.await(n + 1)
+		if err != nil {
+			return a, err
+		}
+		for i := n + 2; i <= n+chunk; i++ {
+			at, err := e.done.await(i)
+			if err != nil {
+				return a, err
+			}
+			a.Each = append(a.Each, at.Sub(before).Nanoseconds()/2)
+			before = at
+		}
+	}
+	a.Steps = []rival.Step{{Side: "producer", Name: "queue", NS: queueing.Nanoseconds() / int64(rounds)}}
+	return a, nil
+}
+
+// queue has all sides queue the chunk behind frame n, behind a gate. It says how long the host
+// took for what publishes.
+func (e *exchange) queue(n uint64) (took time.Duration, err error) {
+	for _, r := range e.readers {
+		if err := r.tell(task{Do: "queue", Count: chunk}); err != nil {
+			return 0, err
+		}
+	}
+	for _, r := range e.readers {
+		if _, err := r.wait(); err != nil {
+			return 0, err
+		}
+	}
+	if err := e.back.s.WaitValue64(e.gate.at, n+1, cu.WaitGEQ); err != nil {
+		return 0, err
+	}
+	for i := n + 1; i <= n+chunk; i++ {
+		begin := time.Now()
+		slot, err := e.out.AcquireOn(e.back.s)
+		if err != nil {
+			return 0, err
+		}
+		if err := e.out.PublishOn(e.back.s, slot, channel.Meta{}); err != nil {
+			return 0, err
+		}
+		took += time.Since(begin)
+		if err := e.back.answerOn(); err != nil {
+			return 0, err
+		}
+		if err := e.back.s.WriteValue64(e.done.at, i, cu.WriteDefault); err != nil {
+			return 0, err
+		}
+	}
+	return took, nil
+}
+
+// hosts answers how long frames take from a CPU to another and back.
+func (w *writer) hosts(args []uint64) (a rival.Answer, err error) {
+	if len(args) != 1 || args[0] == 0 {
+		return a, errors.New("want: hosts ROUNDS")
+	}
+	if err := w.need(1); err != nil {
+		return a, err
+	}
+	w.asked++
+	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(w.path("")))) }()
+	srv, out, err := w.newWriter(w.path("there"), backSlots, 256)
+	if err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, out.Close(), srv.Close()) }()
+	if _, err := w.readers[0].ask(task{Do: "hosts", Path: w.path("there"), Back: w.path("back"), Count: int(args[0])}); err != nil {
+		return a, err
+	}
+	back, err := w.open(task{Path: w.path("back")})
+	if err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, back.close()) }()
+	a.Each = make([]int64, 0, args[0])
+	for range args[0] {
+		begin := time.Now()
+		if err := bounce(back.wait, out, back.r); err != nil {
+			return a, err
+		}
+		a.Each = append(a.Each, time.Since(begin).Nanoseconds())
+	}
+	if err := out.Close(); err != nil {
+		return a, err
+	}
+	_, err = w.readers[0].wait()
+	return a, err
+}
+
+// bounce publishes a frame and takes the answer.
+func bounce(ctx context.Context, out *channel.Writer, back *channel.Reader) error {
+	slot, err := out.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	if err := out.Publish(slot, channel.Meta{}); err != nil {
+		return err
+	}
+	f, err := back.Next(ctx)
+	if err != nil {
+		return err
+	}
+	return back.Release(f)
+}
+
+// frames answers how long one frame takes of many that flow.
+func (w *writer) frames(args []uint64) (a rival.Answer, err error) {
+	if len(args) != 4 || args[0] == 0 || args[0]%4 != 0 || args[2] > 1 || args[3]%mark != 0 || args[3] < 2*ahead {
+		return a, fmt.Errorf("want: frames SIZE SLOTS 0|1 COUNT, the size by 4, the count by %d and at least %d", mark, 2*ahead)
+	}
+	if err := w.need(1); err != nil {
+		return a, err
+	}
+	w.asked++
+	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(w.path("")))) }()
+	srv, out, err := w.newWriter(w.path("there"), int(args[1]), args[0], channel.WithStreams())
+	if err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, out.Close(), srv.Close()) }()
+	r := w.readers[0]
+	if err := r.tell(task{Do: "frames", Path: w.path("there"), Count: int(args[3]), Copies: args[2] == 1}); err != nil {
+		return a, err
+	}
+	wait, cancel := context.WithTimeout(context.Background(), lineLimit)
+	defer cancel()
+	if err := out.AwaitReaders(wait, 1); err != nil {
+		return a, err
+	}
+	if err := w.writeFrames(out, args[3]); err != nil {
+		return a, err
+	}
+	p, err := r.wait()
+	a.NS = p.NS
+	return a, err
+}

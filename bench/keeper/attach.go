@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gpufd/gpufd/bench/internal/rival"
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+const (
+	name   = "bench"
+	attach = "share.Attach"
+	bare   = "C, bare calls"
+	talk   = "share.List"
+)
+
+// kept are the samples of what is measured with a keeper.
+type kept struct{ attaches, restarts samples }
+
+// measureKept has each way map what a keeper keeps, whose writer has let go of it, and
+// then kills the keeper under a reader.
+func measureKept(ctx context.Context, dev *cu.Device, s settings) (got kept, err error) {
+	dir, err := os.MkdirTemp("", "gpufd-bench")
+	if err != nil {
+		return got, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	k := &keeperProcess{program: s.gpufd, socket: filepath.Join(dir, "keeper.sock")}
+	if err := k.start(); err != nil {
+		return got, err
+	}
+	defer func() { err = errors.Join(err, k.stop()) }()
+	if err := put(ctx, dev, k.socket, uint64(s.attach)); err != nil {
+		return got, err
+	}
+	if got.attaches, err = measureAttaches(ctx, dev, k.socket, s); err != nil {
+		return got, err
+	}
+	got.restarts, err = measureRestarts(ctx, dev, k, s.rounds*10)
+	return got, err
+}
+
+func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s settings) (samples, error) {
+	on, err := dev.PrimaryContext() // as those have it who use the memory, and C does
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = on.Close() }()
+	ways := []way{
+		own(attach, func(ctx context.Context) (time.Duration, error) { return attachOnce(ctx, dev, socket) }),
+		own(talk, func(ctx context.Context) (time.Duration, error) { return listOnce(ctx, socket) }),
+	}
+	if len(s.c) > 0 {
+		r, err := startBare(ctx, dev, socket, s.c)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = r.Close() }() // what it measured counts
+		ways = append(ways, asked(r, fmt.Sprintf("attach %d", uint64(s.attach))))
+	}
+	return takeTurns(ctx, s.rounds*20, ways)
+}
+
+func attachOnce(ctx context.Context, dev *cu.Device, socket string) (time.Duration, error) {
+	begin := time.Now()
+	a, err := share.Attach(ctx, socket, name, dev)
+	took := time.Since(begin)
+	if err != nil {
+		return 0, err
+	}
+	return took, a.Close()
+}
+
+// listOnce is a conversation with the keeper without memory.
+func listOnce(ctx context.Context, socket string) (time.Duration, error) {
+	begin := time.Now()
+	_, err := share.List(ctx, socket)
+	return time.Since(begin), err
+}
+
+// put has the keeper keep size bytes, filled by the device.
+func put(ctx context.Context, dev *cu.Device, socket string, size uint64) error {
+	c, err := keeper.Dial(ctx, socket)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	write := func(_ context.Context, b *vmm.Buffer) error {
+		on, err := dev.PrimaryContext()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = on.Close() }()
+		return cu.Fill(on, b.Ptr(), byte(0x5a), b.Size())
+	}
+	_, err = c.Put(ctx, keeper.Put{Name: name}, keeper.Part{Device: dev, Size: size, Write: write})
+	return err
+}
+
+// remove gives the memory back, also if the caller has been told to end. It returns the
+// process of the fd store, which is there as long as somebody needs it.
+func remove(socket string) (store int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := keeper.Dial(ctx, socket)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = c.Close() }()
+	st, err := c.Status(ctx)
+	return st.Store, errors.Join(err, c.Remove(ctx, name))
+}
+
+// startBare starts the rival in C, which gets a descriptor of what is kept. No
+// more of it is mapped here when it starts.
+func startBare(ctx context.Context, dev *cu.Device, socket string, argv []string) (*rival.Rival, error) {
+	a, err := share.Attach(ctx, socket, name, dev, share.WithReoffer())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = a.Close() }() // the descriptor is a duplicate
+	_, files, err := a.Buffer().Export()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}()
+	return rival.StartWith(ctx, bare, files, argv...)
+}
+
+// A keeperProcess is a keeper. Its fd store is a process that it finds again.
+type keeperProcess struct {
+	program, socket string
+	cmd             *exec.Cmd
+}
+
+// start returns when the keeper serves.
+func (k *keeperProcess) start() error {
+	k.cmd = exec.Command(k.program, "keeper", "--socket", k.socket)
+	k.cmd.Stderr = os.Stderr
+	out, err := k.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := k.cmd.Start(); err != nil {
+		return err
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it serves when it has said so
+		return errors.Join(fmt.Errorf("%s keeper does not serve: %w", k.program, err), k.kill())
+	}
+	return nil
+}
+
+// kill waits for its end, which is not what it wanted.
+func (k *keeperProcess) kill() error {
+	err := k.cmd.Process.Kill()
+	_ = k.cmd.Wait() // says that it was killed
+	return err
+}
+
+// restart kills the keeper and starts another one. It says how long that took to serve.
+func (k *keeperProcess) restart() (time.Duration, error) {
+	if err := k.kill(); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	err := k.start()
+	return time.Since(begin), err
+}
+
+// stop gives up what is kept, and ends the keeper and then its fd store, which would be
+// replaced before.
+func (k *keeperProcess) stop() error {
+	store, err := remove(k.socket)
+	err = errors.Join(err, k.cmd.Process.Signal(os.Interrupt), k.cmd.Wait())
+	if store > 0 {
+		err = errors.Join(err, syscall.Kill(store, syscall.SIGTERM))
+	}
+	return err
+}

@@ -1,0 +1,105 @@
+// Keeper measures what a keeper's users wait for: loading a model's file into GPU
+// memory, beside safetensors' load_file and the limit of the link, and attaching
+// to what a keeper keeps, beside the bare driver calls in C. Then it kills keepers
+// under a reader.
+//
+//	keeper -gpufd PATH [-c COMMAND] [-python COMMAND] [-load SIZE] [-attach SIZE]
+//	       [-rounds N] [-dir DIR] [-driver cuda|soft] [-out DIR]
+//
+// A COMMAND has commas between its words. What is not named is left out, and the
+// report says so. It prints the bars and writes keeper.csv and keeper.md to the
+// directory of -out. It exits with 2 for a mistake in the flags, with 3 where there
+// is no driver, and with 1 for other failures.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/gpufd/gpufd/bench/internal/program"
+	"github.com/gpufd/gpufd/bench/internal/report"
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// settings are what the flags say.
+type settings struct {
+	gpufd        string
+	c, python    []string
+	load, attach cli.Size
+	rounds       int
+	dir          string
+}
+
+// words is a flag of words with commas between them.
+type words struct{ to *[]string }
+
+func (w words) String() string {
+	if w.to == nil {
+		return ""
+	}
+	return strings.Join(*w.to, ",")
+}
+
+func (w words) Set(s string) error {
+	*w.to = strings.Split(s, ",")
+	return nil
+}
+
+// run is the program; it returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	s := settings{load: 16 << 30, attach: 64 << 30}
+	flags := flag.NewFlagSet("keeper", flag.ContinueOnError)
+	flags.StringVar(&s.gpufd, "gpufd", "", "`path` of the command gpufd, whose keeper is measured")
+	flags.Var(words{&s.c}, "c", "`command` that makes the bare calls, as bench/c/attach.c does")
+	flags.Var(words{&s.python}, "python", "`command` that loads files, as bench/python/load_file.py does")
+	flags.Var(&s.load, "load", "`size` of the file that is loaded")
+	flags.Var(&s.attach, "attach", "`size` of what is attached to")
+	flags.IntVar(&s.rounds, "rounds", 5, "how often each is measured")
+	flags.StringVar(&s.dir, "dir", os.TempDir(), "`directory` for the file, which should lie in memory")
+	driver := flags.String("driver", "cuda", "driver to measure, `cuda|soft`")
+	out := flags.String("out", "", "`directory` to write keeper.csv and keeper.md to; none: print only")
+	return program.Run(flags, args, stdout, stderr, func() error {
+		if s.rounds < 1 || s.load == 0 || s.attach == 0 || s.gpufd == "" {
+			return cli.Usagef("want -gpufd, sizes above 0 and at least one round; -h explains")
+		}
+		drv, err := program.Open(*driver)
+		if err != nil {
+			return err
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		return measureAndReport(ctx, drv, s, *out, stdout)
+	})
+}
+
+func measureAndReport(ctx context.Context, drv *cu.Driver, s settings, dir string, stdout io.Writer) error {
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	loads, err := measureLoads(ctx, dev, s)
+	if err != nil {
+		return fmt.Errorf("loading: %w", err)
+	}
+	k, err := measureKept(ctx, dev, s)
+	if err != nil {
+		return fmt.Errorf("keeping: %w", err)
+	}
+	r := makeReport(program.Machine(drv), s, loads, k)
+	for _, b := range r.Bars {
+		fmt.Fprintf(stdout, "%s: %s, bar %s, met: %t\n", b.Claim, report.Ratio(b.Got), report.Ratio(b.Limit), b.Met())
+	}
+	if dir == "" {
+		return nil
+	}
+	return r.Write(dir)
+}

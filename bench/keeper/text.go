@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gpufd/gpufd/bench/internal/report"
+	"github.com/gpufd/gpufd/bench/internal/stats"
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Report {
+	r := &report.Report{
+		Name: "keeper", Title: "What a keeper's users wait for", Machine: m,
+		Text: "Loading is from a file in memory into a buffer that is there; starting threads and pinning count. Attaching is from connecting to mapped memory; the bare calls import a descriptor that the program has, reserve, map and set access; share.List is a conversation with the keeper and no memory. The ways take turns in every round, in rotating order.",
+		Raw:  report.Table{Head: []string{"what", "way", "round", "ns"}},
+		Bars: []report.Bar{
+			{Claim: "loading, of what the link could do: at least 0.6, as time", Limit: 1 / 0.6, Got: ratio(loads, ours, limit)},
+			{Claim: "loading, of load_file's time: at most a fifth", Limit: 0.2, Got: ratio(loads, ours, loadFile)},
+			{Claim: "attaching, of the bare calls in C", Limit: 1.10, Got: ratio(k.attaches, attach, bare)},
+			{Claim: "a killed keeper is back, of 100 ms, median", Limit: 1, Got: stats.Summarize(k.restarts[restart]).P50 / 100e6},
+			{Claim: "a killed keeper is back, of 1 s, worst", Limit: 1, Got: stats.Summarize(k.restarts[restart]).Max / 1e9},
+		},
+	}
+	load := report.Table{Title: "Loading " + s.load.String(), Head: []string{"way", "median", "best", "rate"}}
+	for _, way := range []string{limit, ours, loadFile} {
+		add(r, &load, "load", way, loads[way], func(ns float64) string { return fmt.Sprintf("%.1f GB/s", float64(s.load)/ns) })
+	}
+	att := report.Table{Title: "Attaching to " + s.attach.String(), Head: []string{"way", "median", "best", "99 %"}}
+	ways := []string{bare, attach, talk}
+	for _, call := range calls {
+		ways = append(ways, bare+": "+call)
+	}
+	for _, way := range ways {
+		p99 := stats.Summarize(k.attaches[way]).P99
+		add(r, &att, "attach", way, k.attaches[way], func(float64) string { return report.Duration(p99) })
+	}
+	deaths := report.Table{Title: "Keepers killed", Head: []string{"what", "median", "best", "worst"},
+		Text: fmt.Sprintf("%d keepers were killed under one reader, which resumed its lease each time. Its kernels, which read %s each, ran all the time, and always found the same bytes.", len(k.restarts[restart]), cli.Size(min(uint64(s.attach), once)))}
+	for _, what := range []string{restart, quiet, shaken} {
+		worst := stats.Summarize(k.restarts[what]).Max
+		add(r, &deaths, "restart", what, k.restarts[what], func(float64) string { return report.Duration(worst) })
+	}
+	r.Tables = []report.Table{load, att, deaths}
+	return r
+}
+
+// calls are the steps of the bare calls.
+var calls = []string{"import", "reserve", "map", "access"}
+
+// add writes a row, and its samples.
+func add(r *report.Report, t *report.Table, what, way string, ns []float64, last func(median float64) string) {
+	if len(ns) == 0 {
+		t.Rows = append(t.Rows, []string{way, "not measured", "", ""})
+		return
+	}
+	sum := stats.Summarize(ns)
+	t.Rows = append(t.Rows, []string{way, report.Duration(sum.P50), report.Duration(sum.Min), last(sum.P50)})
+	for i, v := range ns {
+		r.Raw.Rows = append(r.Raw.Rows, []string{what, way, fmt.Sprint(i), fmt.Sprintf("%.0f", v)})
+	}
+}
+
+// ratio is the median of what one way took of the other's time in each round; it is
+// not a number if one of them was not measured.
+func ratio(s samples, of, to string) float64 {
+	if len(s[of]) == 0 || len(s[to]) == 0 {
+		return math.NaN()
+	}
+	return stats.Summarize(stats.Ratios(s[of], s[to])).P50
+}
