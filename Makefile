@@ -1,37 +1,37 @@
-# build, demo and test need nothing but Go, git and make. check fetches the
-# linter, race, bench and test-bench need a C compiler, test-bench Python, too,
-# test-arm64 needs qemu and root.
+# build, demo and test need only Go, git and make. check fetches the linter; race, bench
+# and test-bench need a C compiler, and test-bench Python, too; test-arm64 needs qemu and
+# root.
 export CGO_ENABLED = 0
 export GOFLAGS += -trimpath
 
 GO       ?= go
 COMMANDS := producer consumer launch ring gpufd
-# Packages whose tests meet the driver; their test binaries go to the GPU machine.
-GPU_PKGS := cu/sys cu cu/cutest kernels vmm internal/safetensors share tests tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
+# Packages whose tests use the driver; their test binaries go to the GPU machine.
+GPU_PKGS := cu/sys cu cu/cutest kernels vmm internal/safetensors internal/doctor share channel tests tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
 # Those of them that may share a GPU with each other: the others count its memory.
-GPU_TOGETHER := cu/sys cu cu/cutest kernels internal/safetensors tests tests/corpus examples/go examples/go/08-test-without-a-gpu
+GPU_TOGETHER := cu/sys cu cu/cutest kernels internal/safetensors internal/doctor tests tests/corpus examples/go examples/go/08-test-without-a-gpu
 VERSION  := $(shell git describe --always --dirty 2>/dev/null)
 TOOL     := $(GO) tool -modfile=tools.mod
 BENCHTIME ?= 1s
 ROUNDS    ?= 25
 BENCH_OUT ?= docs/benchmarks
 FUZZTIME  ?= 10s
-# Rows of docs/faults.md, as 19,25; all of them without.
+# Rows of docs/faults-evidence.md, such as 19,25; the default is all.
 ROWS      ?=
 # The packages that race, test-arm64 and test-old test.
 PKGS      ?= ./...
-# What the gate tests with the race detector, as on an old driver, and for arm64: what has
-# locks, what falls back to older ABIs, and what the ABI touches.
-GATE_RACE  := ./sock ./share/... ./vmm ./cu
+# What the gate tests with the race detector (packages with locks), as on an old driver
+# (packages that fall back to older ABIs), and for arm64 (packages that the ABI touches).
+GATE_RACE  := ./sock ./share/... ./vmm ./cu ./channel
 GATE_OLD   := ./cu ./tests/conformance
 GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./vmm ./sock ./tests/conformance
 SUITE      := $(GO) run ./internal/suite
-# Flags of make test, and packages; all without.
+# Flags of make test, and packages; the default is all.
 SUITEFLAGS ?=
 HANDOFFS  ?= 10000
 SIEGE     ?= 60s
 
-.PHONY: all build demo test gate long faults check generate functions cross test-arm64 test-old race bench test-bench bench-bundle microbench fuzz soak hostile gpu-bundle test-gpu clean help
+.PHONY: all build demo test gate long faults check generate functions docs cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
 
 all: build
 
@@ -51,9 +51,10 @@ gate: check demo ## what every change has to pass: .ci/run begins with it
 	$(MAKE) test-arm64 PKGS='$(GATE_ARM64)'
 	$(MAKE) microbench BENCHTIME=1x
 	$(MAKE) test-bench
+	$(MAKE) test-deploy
 	tables=$$(mktemp -d) && trap 'rm -r "$$tables"' EXIT && $(MAKE) bench ROUNDS=1 BENCH_OUT="$$tables"
 
-long: ## run what the gate leaves: all for arm64, with the race detector and as on an old driver; fuzzers, soak, siege
+long: ## run what the gate leaves out: all for arm64, with the race detector and as on an old driver; fuzzers, soak, siege
 	scripts/long.sh
 
 faults: ## survive every fault of docs/faults.md, or its ROWS, and print a line for each
@@ -74,6 +75,9 @@ generate: ## write cu/sys/z*.go and cu/z*.go from abi/
 
 functions: ## run the tests and write docs/functions.md from what they called
 	scripts/functions.sh
+
+docs: ## write docs/commands.md, the tests in docs/faults-evidence.md, and the results in README.md and docs/benchmarks/README.md
+	$(GO) run ./internal/docs
 
 cross: ## build the commands for amd64 and arm64
 	for arch in amd64 arm64; do GOARCH=$$arch $(GO) build -o build/linux_$$arch/ ./cmd/... || exit 1; done
@@ -102,6 +106,17 @@ test-bench: ## check and test what is in bench/ (needs a C compiler and Python)
 		$(GO) tool -modfile=../tools.mod staticcheck ./... && $(GO) test -count=1 ./...
 	python3 -B -m unittest discover -qs bench/python
 
+# deploy/check is a module of its own, for the types of Kubernetes. -v names what was not run.
+test-deploy: ## check the manifests and units of deploy/, and run a pod's containers with runc (root; GPUFD_REQUIRE_RUNC=1 if it must)
+	cd deploy/check && $(GO) vet ./... && $(GO) tool -modfile=../../tools.mod staticcheck ./... && $(GO) test -v -count=1 -timeout 10m ./...
+
+PYTHON ?= /usr/bin/python3
+
+test-python: build ## check and test python/ and examples/python (needs Python with NumPy, pip, setuptools and wheel, mypy, a C compiler)
+	cd python && mypy --strict gpufd
+	GPUFD_BIN='$(CURDIR)/build' $(PYTHON) -B -m unittest discover -qs python/tests
+	$(PYTHON) -B -m unittest discover -qs examples/python
+
 bench-bundle: ## pack bench/ for a GPU machine without Go into build/gpu-bench; run-gpu.sh there measures (needs a C compiler)
 	scripts/bench-bundle.sh '$(VERSION)'
 
@@ -113,6 +128,9 @@ fuzz: ## run every fuzzer for FUZZTIME
 
 soak: ## hand over HANDOFFS times while consumers and producers are killed: half a minute; GPUFD_SEED=N repeats a run's decisions
 	GPUFD_SOAK='$(HANDOFFS)' $(GO) test -v -count=1 -timeout 30m -run '^TestFault14_Soak$$' ./tests
+
+soak-channel: ## pass 1,000,000 frames to readers of every policy that stall and are killed, and check every byte: a quarter of an hour
+	GPUFD_SOAK=1 $(GO) test -v -count=1 -timeout 100m -run '^TestSoak$$' ./channel
 
 hostile: ## besiege a producer with hostile processes for SIEGE, and see that faults planted in it are noticed
 	GPUFD_HOSTILE='$(SIEGE)' $(GO) test -v -count=1 -timeout 30m -run '^TestHostileMinute' ./tests

@@ -29,14 +29,16 @@ for p in $packages; do
 	cp "$p"/z*.go "$tree/$p/" 2>/dev/null || true
 done
 # The programs in other languages, which tests start, and the vectors of theirs.
-mkdir -p "$tree/examples/python" "$tree/examples/c"
+mkdir -p "$tree/examples/python" "$tree/examples/c" "$tree/python/gpufd" "$tree/python/tests"
 cp examples/python/*.py "$tree/examples/python/"
+cp python/gpufd/*.py python/gpufd/*.ptx "$tree/python/gpufd/"
+cp python/tests/*.py python/tests/*.c "$tree/python/tests/"
 cp examples/c/*.c "$tree/examples/c/"
 mkdir -p "$tree/share/internal/wire/testdata"
 cp share/internal/wire/testdata/vectors.json "$tree/share/internal/wire/testdata/"
 # What tests/conformance compares itself with, and what the faults are.
 mkdir -p "$tree/docs"
-cp docs/driver-facts.md docs/faults.md docs/ptx.md "$tree/docs/"
+cp docs/driver-facts.md docs/driver-facts-evidence.md docs/faults-evidence.md docs/ptx.md "$tree/docs/"
 # The kernels of tests/corpus, and what they did.
 mkdir -p "$tree/cu/soft/ptx/testdata"
 cp -r cu/soft/ptx/testdata/corpus "$tree/cu/soft/ptx/testdata/"
@@ -45,7 +47,8 @@ echo "$together" | tr ' ' , >"$tree/TOGETHER"
 # shellcheck disable=SC2086
 ${GO:-go} run ./internal/suite -two $packages >"$tree/TWO"
 echo "$version" >"$tree/VERSION"
-tar -C "$tree" -cf - . | xz -T0 -6 >"$out/bundle.txz"
+# A dictionary larger than a binary sees what the binaries have in common.
+tar -C "$tree" -cf - . | xz -T1 --lzma2=preset=6,dict=256MiB >"$out/bundle.txz"
 cp scripts/run-gpu.sh "$out/run.sh"
 cp scripts/demo.sh "$out/demo.sh"
 size=$(du -m "$out/bundle.txz" | cut -f1)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs what the gate leaves, in slices, and says in the end which ran and which did not:
-#   long.sh [SLICE…]      # all without
+# Runs what the gate leaves out, in slices, and prints in the end which ran and which did not:
+#   long.sh [SLICE…]      # these slices, or all
 #   long.sh -some MINUTES # four, chosen by the number of commits; none begins later
-# Slices of the same thing are cut by package, so that each package is in one of them.
+# Slices of the same kind are split by package: each package is in one of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go} make=${MAKE:-make}
 most=1800 # seconds for a slice
-slices=(arm64-programs race-programs old arm64-library race-library fuzz hostile)
+slices=(arm64-programs race-programs old arm64-library race-library fuzz hostile channel)
 
-# programs are packages whose tests start programs, and the programs; the library is what
-# is left.
+# programs lists the programs, and the packages whose tests start programs; library lists
+# the others.
 programs() { $go list ./tests ./share/... ./sock/... ./cmd/... ./internal/... ./examples/...; }
 library() { $go list ./... | grep -vxF -f <(programs); }
 
@@ -23,12 +23,15 @@ slice() {
 	old) $make test-old ;;
 	fuzz) $make fuzz ;;
 	hostile) $make soak && $make hostile ;;
+	# Everything that the model walks through, and 20,000 frames for arm64.
+	channel) GPUFD_SOAK=1 $go test -count=1 -run TestModel ./channel && GPUFD_SOAK=1 $make test-arm64 PKGS=./channel ;;
 	*) echo "long.sh: there is no slice $1, but ${slices[*]}" >&2 && exit 2 ;;
 	esac
 }
 
-# chosen are four of the slices, other ones for each number of commits: what one submission
-# leaves is likely to be in the next. A shallow history has no number, but a hash.
+# chosen prints four of the slices, different ones for each number of commits: what one
+# submission leaves out, the next is likely to run. A shallow history has a hash in place of
+# a number.
 chosen() {
 	local n i
 	if [ "$(git rev-parse --is-shallow-repository)" = true ]; then
@@ -39,7 +42,7 @@ chosen() {
 	for i in 0 1 2 3; do echo "${slices[(n + i * 2) % ${#slices[@]}]}"; done
 }
 
-# report says in the end, however it comes, what ran.
+# report prints what ran, however the script ends.
 report() {
 	local s rest=()
 	for s in "${slices[@]}"; do [[ " ${ran[*]} " == *" $s ("* ]] || rest+=("$s"); done
@@ -47,7 +50,7 @@ report() {
 	echo "slices that did not, or failed: ${rest[*]:-none}${late:+ (no time was left for ${late[*]})}"
 }
 
-[ "${1:-}" != -slice ] || { slice "$2" && exit; } # one, without a report
+[ "${1:-}" != -slice ] || { slice "$2"; exit; } # one slice, without a report
 
 ran=() late=() until=
 if [ "${1:-}" = -some ]; then

@@ -126,6 +126,8 @@ func needNamespaces(t *testing.T) {
 
 // TestFault53_OtherUser: another user is let in if both sides say so, and else told
 // in one line why not. Who is allowed anyway is served as ever.
+//
+//fault:skip needs root
 func TestFault53_OtherUser(t *testing.T) {
 	trust := args("-allow-uid", "0")
 	for _, c := range []struct {
@@ -140,13 +142,13 @@ func TestFault53_OtherUser(t *testing.T) {
 		{"its uid is allowed", args("-allow-uid", "12345"), 0o666, trust, nil, false},
 		{"its uid is among those allowed", args("-allow-uid", "1,12345", "-allow-uid", "2"), 0o666, args("-allow-uid", "root"), nil, false},
 		{"another uid is allowed", args("-allow-uid", "12346"), 0o666, trust,
-			args("not allowed", "--allow-uid and --allow-gid say whom it admits", "uid 12345 gid 12346"), true},
+			args("not allowed", "this is uid 12345 gid 12346: start the producer with --allow-uid or --allow-gid"), true},
 		{"its gid is allowed", args("-allow-gid", "12346"), 0o660, args("-allow-gid", "0"), nil, false},
 		{"its gid is among those allowed", args("-allow-gid", "1,12346"), 0o666, args("-allow-gid", "root"), nil, false},
 		{"another gid is allowed", args("-allow-gid", "12345"), 0o660, trust, args("permission denied"), false},
 		{"other gids are allowed", args("-allow-gid", "12345,1"), 0o666, trust, args("not allowed"), true},
 		{"it takes no offers of others", args("-allow-uid", "12345"), 0o666, nil,
-			args("sock: peer refused", "uid 0", "not user 12345", "say whose offers are taken"), false},
+			args("sock: peer refused", "uid 0", "not user 12345", "to take its offers, use --allow-uid or --allow-gid"), false},
 		{"it takes offers of another", args("-allow-uid", "12345"), 0o666, args("-allow-uid", "1", "-allow-gid", "1"), args("sock: peer refused"), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -176,12 +178,14 @@ func TestFault53_OtherUser(t *testing.T) {
 
 // TestFault53_OtherUserServes: it works the other way round, too: a producer of
 // another user, and root consumes.
+//
+//fault:skip needs root
 func TestFault53_OtherUserServes(t *testing.T) {
 	s := openScene(t)
 	require.NoError(t, os.Chown(s.dir, otherUID, otherGID))
 	producer := s.startAs(asOther(), "producer", "-allow-uid", "root", "-consumers", "2")
 	producer.waitLine("Waiting for consumer connection...")
-	s.consumer().fails(1, "sock: peer refused", "uid 12345", "say whose offers are taken")
+	s.consumer().fails(1, "sock: peer refused", "uid 12345", "to take its offers, use --allow-uid or --allow-gid")
 	require.Empty(t, find(producer, "Consumer connected"))
 	s.consumer("-allow-uid", "12345").succeeds()
 	s.startAs(asOther(), "consumer").succeeds()
@@ -228,6 +232,9 @@ func TestSoftwareDirectoryOfAnotherUser(t *testing.T) {
 
 // TestFault54_PIDZero: a producer in namespaces of its own does not know our pid,
 // and serves us all the same: the uid decides.
+//
+//fault:skip cannot make user and PID namespaces
+//fault:skip needs root
 func TestFault54_PIDZero(t *testing.T) {
 	s := openScene(t)
 	needNamespaces(t)
@@ -240,6 +247,9 @@ func TestFault54_PIDZero(t *testing.T) {
 
 // TestFault54_OverflowUID: the uid that stands for everybody whom a namespace has no
 // number for is refused, though it is allowed.
+//
+//fault:skip cannot make user and PID namespaces
+//fault:skip needs root
 func TestFault54_OverflowUID(t *testing.T) {
 	everybody := args("-allow-uid", "65534", "-allow-gid", "65534")
 	t.Run("consumer", func(t *testing.T) {

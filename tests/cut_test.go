@@ -18,6 +18,8 @@ import (
 // TestFileIsCutOff: memory of the software driver whose file a holder of the descriptor
 // makes shorter under a consumer that has mapped it is an illegal address to that, on the
 // host's side and in a kernel. The process does not die by SIGBUS.
+//
+//fault:rows 77
 func TestFileIsCutOff(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
 		t.Skip("the memory of the software driver is files")

@@ -132,6 +132,8 @@ func flip(t testing.TB, dev *cu.Device, p cu.DevicePtr, bit int) {
 
 // TestReadOnlyCannotWrite defends invariant 7: what attached read-only, which
 // is the default, is refused by the driver, and the data stays good.
+//
+//fault:rows 70
 func TestReadOnlyCannotWrite(t *testing.T) {
 	s := newScene(t)
 	producer := s.serving("-access", "rw", "-consumers", "2")

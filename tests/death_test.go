@@ -154,8 +154,8 @@ func TestFault4_ProducerDiesWhileFilling(t *testing.T) {
 // TestFault5and6_ConsumerDies: wherever it is killed, the producer says so,
 // gets everything back and serves the next one.
 func TestFault5and6_ConsumerDies(t *testing.T) {
-	for _, mode := range []string{childReceived, childMapped} {
-		t.Run(mode, func(t *testing.T) {
+	for name, mode := range map[string]string{"fault 5: received": childReceived, "fault 6: mapped": childMapped} {
+		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
 			producer := s.serving("-consumers", "0", "-size", "5MiB", "-chunk", "2MiB")
 			s.consumer().succeeds()
@@ -298,6 +298,8 @@ func TestSilentPeer(t *testing.T) {
 }
 
 // TestTimeouts: every wait for a peer is bounded by -timeout.
+//
+//fault:rows 31
 func TestTimeouts(t *testing.T) {
 	t.Run("no consumer comes", func(t *testing.T) {
 		s := newScene(t)

@@ -52,6 +52,8 @@ func awaitLine(t testing.TB, r *bufio.Scanner, words string) {
 // TestNobodyReads: a producer whose output nobody reads serves on, says how much was
 // dropped when somebody reads again, and ends when it is told to. That is a failure if
 // nobody reads its last lines.
+//
+//fault:rows 73
 func TestNobodyReads(t *testing.T) {
 	cutest.ProvenOnSoft(t)
 	for name, c := range map[string]struct {
@@ -93,6 +95,8 @@ func (s *scene) consume(t testing.TB) {
 
 // TestReaderIsGone: who writes into a pipe that nobody can read any more, as before
 // "| head -1", ends in order.
+//
+//fault:rows 73
 func TestReaderIsGone(t *testing.T) {
 	cutest.ProvenOnSoft(t)
 	for name, given := range map[string][]string{"text": nil, "json": args("-json")} {
@@ -111,6 +115,8 @@ func TestReaderIsGone(t *testing.T) {
 }
 
 // TestHangup: SIGHUP ends a program as SIGTERM does, unless nohup(1) started it.
+//
+//fault:rows 74
 func TestHangup(t *testing.T) {
 	hangups := make(chan os.Signal, 1) // taken, so that children do not have them ignored, as under nohup(1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -174,6 +180,9 @@ func (d *stuck) hangs(p *process) {
 
 // TestHangingDriver: a call of the driver that does not return ends the program, which
 // says where, when -timeout is over.
+//
+//fault:rows 74
+//fault:skip can be made to hang
 func TestHangingDriver(t *testing.T) {
 	d := newStuck(t)
 	d.lock()
@@ -192,13 +201,16 @@ func TestHangingDriver(t *testing.T) {
 
 // TestHangingEnd: a program that was told to end and hangs ends when its time is over,
 // and at once when it is told again. It leaves no socket and no lock.
+//
+//fault:rows 74
+//fault:skip can be made to hang
 func TestHangingEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		again bool
 		code  int
 		says  string
 	}{
-		"time is over": {false, 4, "was told to end and has not within 4s"},
+		"time is over": {false, 4, "did not end in order within 4s"},
 		"told again":   {true, 1, "terminated came a second time: ended at once"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -238,6 +250,9 @@ const lackOfDescriptors = "raise it with ulimit -n"
 
 // TestFewDescriptors: however few descriptors a program may have, it does its work or
 // says in a line what this machine lacks. Below 4 it is not loaded.
+//
+//fault:rows 75
+//fault:skip qemu-user needs
 func TestFewDescriptors(t *testing.T) {
 	cutest.ProvenOnSoft(t)
 	if cutest.Emulated() {
@@ -278,6 +293,9 @@ func requireEither(t *testing.T, p *process, n int) {
 
 // TestFullDirectory: where the software driver's directory cannot be made, this machine
 // cannot.
+//
+//fault:rows 75
+//fault:skip lets us have no namespaces
 func TestFullDirectory(t *testing.T) {
 	newStuck(t) // the software driver
 	in := cutest.Namespaced(t)
@@ -299,12 +317,14 @@ func TestFullDirectory(t *testing.T) {
 }
 
 // TestMaxSize: a consumer takes no more than it wants, and the producer serves the next.
+//
+//fault:rows 76
 func TestMaxSize(t *testing.T) {
 	s := newScene(t)
 	producer := s.serving("-size", "6MiB", "-chunk", "2MiB", "-consumers", "2")
-	s.consumer("-max-size", "5MiB").fails(1, "5242880 bytes are taken")
+	s.consumer("-max-size", "5MiB").fails(1, "5242880 bytes at most")
 	s.consumer("-max-size", "6MiB").succeeds()
-	producer.fails(1, "consumer 1 ", "the offer is larger than is taken")
+	producer.fails(1, "consumer 1 ", "larger than this side accepts")
 	s.consumer("-max-size", "0").fails(2, "-max-size", "more than 0")
 	s.consumer("-max-size", "much").fails(2, "-max-size")
 }

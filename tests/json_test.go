@@ -51,7 +51,7 @@ func TestJSONOfFailure(t *testing.T) {
 	consumer := s.consumer("-json", "-expect-salt", "1")
 	consumer.fails(1)
 	producer.fails(1)
-	lonely := s.consumer("-json")
+	lonely := s.consumer("-json", "-timeout", "1s")
 	lonely.fails(1)
 	usage := s.producer("-json", "-consumers", "-1")
 	usage.fails(2)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -222,9 +223,9 @@ func TestLaunchJSON(t *testing.T) {
 	require.LessOrEqual(t, 20*last["us"].(float64), took["launch"], "the time is that of one launch")
 
 	p = launch(t, nil, "-json", "-builtin", "memory", "-kernel", "fill_bytes", "u8:1")
-	line := p.fails(2)
+	line := p.fails(1)
 	last, _ = p.result()
-	require.EqualValues(t, 2, last["exit"])
+	require.EqualValues(t, 1, last["exit"])
 	require.Contains(t, line, last["error"])
 }
 
@@ -271,8 +272,84 @@ func TestLaunchList(t *testing.T) {
 	p.succeeds()
 	require.Len(t, find(p, "checksum: takes 3 arguments (ptr src, u64 bytes, ptr sum); "), 1)
 	launch(t, old, "-ptx", ptx, "-kernel", "nope").fails(1, "has no kernel nope; it has count, die, leave, nothing, spin and through")
-	launch(t, old, "-builtin", "vector", "-kernel", "saxpy", "f32:1").fails(2, "takes 4 arguments")
+	launch(t, old, "-builtin", "vector", "-kernel", "saxpy", "f32:1").fails(1, "takes 4 arguments")
 }
+
+// TestLaunchListsAll: without a module, all kernels that come with the program are
+// listed, or the one that is asked for.
+func TestLaunchListsAll(t *testing.T) {
+	p := launch(t, nil, "-list")
+	p.succeeds()
+	for _, b := range kernels.Builtins() {
+		require.Len(t, find(p, "Loaded --builtin "+b.Name), 1, p.dump())
+		for _, k := range b.Kernels {
+			require.Len(t, find(p, k.Name+": takes "), 1, p.dump())
+		}
+	}
+	p = launch(t, nil, "-list", "-kernel", "saxpy")
+	p.succeeds()
+	require.Len(t, find(p, "saxpy: takes 4 arguments (f32 a, "), 1, p.dump())
+	require.Empty(t, find(p, "vector_add"))
+	require.Empty(t, find(p, "Loaded --builtin pattern"))
+}
+
+// TestLaunchMissingModule: a file that is not there is found missing before a driver is
+// opened, which takes a third of a second on a GPU.
+func TestLaunchMissingModule(t *testing.T) {
+	cutest.ProvenOnSoft(t)
+	none := filepath.Join(t.TempDir(), "none")
+	for _, flag := range []string{"-ptx", "-module"} {
+		p := launch(t, nil, flag, none, "-kernel", "k")
+		p.fails(1, "-"+flag+" "+none+": ", "no such file")
+		require.Empty(t, p.out.all())
+	}
+}
+
+// TestLaunchErrorComesFirst: what went wrong is said before anything is tidied up.
+func TestLaunchErrorComesFirst(t *testing.T) {
+	cutest.ProvenOnSoft(t)
+	var both transcript
+	cmd := exec.Command(programPath(t, "launch"), "-builtin", "vector", "-kernel", "nope")
+	cmd.Env = append(programEnv(), "GPUFD_DRIVER=soft")
+	cmd.Stdout, cmd.Stderr = &both, &both
+	require.Error(t, cmd.Run())
+	said := both.all()
+	require.Regexp(t, `^launch: --builtin vector has no kernel nope`, said[len(said)-3], both.String())
+	require.Regexp(t, `^  durations: driver \d\S*s, `, said[len(said)-2])
+	require.Equal(t, "Cleanup complete", said[len(said)-1])
+}
+
+// TestLaunchNumbers: sizes as people write them, and floats of all kinds and by their
+// bits, arrive as they should.
+func TestLaunchNumbers(t *testing.T) {
+	x, out := file(t, floats(1, func(int) float32 { return 3 })), filepath.Join(t.TempDir(), "out")
+	launch(t, nil, "-builtin", "vector", "-kernel", "saxpy", "-grid", "0x10", "-block", "0x20", "-shared", "0", "-bytes", "1M",
+		"f32:bits:0x40000000", "in:"+x, "zero:4:"+out, "u64:1").succeeds()
+	require.Equal(t, floats(1, func(int) float32 { return 6 }), contents(t, out))
+	launch(t, nil, "-builtin", "memory", "-kernel", "fill_bytes", "-grid", "1K", "zero:1K:"+out, "u64:0x400", "u8:1").succeeds()
+	require.Len(t, contents(t, out), 1024)
+	if knowsParameters(t) {
+		ptx := file(t, []byte(store16))
+		for arg, want := range map[string][]byte{"f16:-2": {0x00, 0xc0}, "bf16:-2": {0x00, 0xc0}, "f16:0.5": {0x00, 0x38}, "bf16:0.5": {0x00, 0x3f}} {
+			launch(t, nil, "-ptx", ptx, "-kernel", "store", "zero:2:"+out, arg).succeeds()
+			require.Equal(t, want, contents(t, out), arg)
+		}
+	}
+}
+
+// store16 stores an argument of 16 bits.
+const store16 = `.version 7.4
+.target sm_75
+.address_size 64
+.visible .entry store(.param .u64 out, .param .u16 value) {
+	.reg .b64 %rd<2>; .reg .b16 %rs<2>;
+	ld.param.u64 %rd0, [out];
+	ld.param.u16 %rs0, [value];
+	cvta.to.global.u64 %rd1, %rd0;
+	st.global.u16 [%rd1], %rs0;
+	ret;
+}
+`
 
 // knowsParameters reports whether the driver tells what a kernel takes.
 func knowsParameters(t *testing.T) bool {
@@ -292,12 +369,13 @@ func TestLaunchWrong(t *testing.T) {
 	total, err := cutest.Device(t).TotalMemory()
 	require.NoError(t, err)
 	fits := args("f32:1", "zero:4", "zero:4:"+out, "u64:1")
-	ofTheDriver := args("too few", "wrong size", "missing kernel", "too many threads", "-shared too large", "buffer too large", "no such module", "wrong PTX", "no PTX")
+	ofTheDriver := args("too few", "wrong size", "missing kernel", "too many threads", "-shared too large", "buffer too large", "wrong PTX", "no PTX")
 	for _, c := range []wrongCase{
-		{name: "no module", args: args("-kernel", "k"), code: 2, words: args("one of --ptx, --module and --builtin, and not 0; see launch -h")},
-		{name: "two modules", args: args("-ptx", ptx, "-builtin", "vector", "-kernel", "k"), code: 2, words: args("one of --ptx, --module and --builtin, and not 2")},
+		{name: "no module", args: args("-kernel", "k"), code: 2, words: args("one of --ptx, --module and --builtin: none was given; launch --list shows what comes with this program")},
+		{name: "two modules", args: args("-ptx", ptx, "-builtin", "vector", "-kernel", "k"), code: 2, words: args("one of --ptx, --module and --builtin: 2 were given")},
 		{name: "no kernel", args: args("-ptx", ptx), code: 2, words: args("-kernel", "-list")},
-		{name: "unknown builtin", args: args("-builtin", "saxpy", "-list"), code: 2, words: args(`"saxpy"`, "pattern, memory, digest or vector")},
+		{name: "unknown builtin", args: args("-builtin", "saxpy", "-list"), code: 1, words: args(`no module "saxpy"`, "pattern, memory, digest or vector")},
+		{name: "missing in all", args: args("-list", "-kernel", "axpy"), code: 1, words: args("no kernel axpy comes with this program", "saxpy")},
 		{name: "-grid 0", args: saxpy("-grid", "0"), code: 2, words: args("-grid", `"0"`, "X,Y,Z")},
 		{name: "-block of four", args: saxpy("-block", "1,1,1,1"), code: 2, words: args("-block", "X,Y,Z")},
 		{name: "-repeat 0", args: saxpy("-repeat", "0"), code: 2, words: args("-repeat 0", "1 or more")},
@@ -305,19 +383,22 @@ func TestLaunchWrong(t *testing.T) {
 		{name: "arguments of -list", args: args("-ptx", ptx, "-list", "u8:1"), code: 2, words: args(`"u8:1"`, "-list")},
 		{name: "argument", args: saxpy("f32:1", "u9:1"), code: 2, words: args(`argument 2, "u9:1"`, "want u8: to u64:")},
 		{name: "number", args: saxpy("f32:1", "u32:4294967296"), code: 2, words: args("argument 2", "from 0 to 4294967295")},
-		{name: "flag behind", args: saxpy("f32:1", "-json"), code: 2, words: args("-json: flags stand before")},
+		{name: "flag behind", args: saxpy("f32:1", "-json"), code: 2, words: args("-json: put flags before")},
+		{name: "flag behind, and no module", args: args("f32:1", "-json"), code: 2, words: args("-json: put flags before")},
 		{name: "driver", args: append(args("-driver", "none"), saxpy()...), code: 2, words: args(`"none"`)},
 
-		{name: "too few", args: saxpy("f32:1", "zero:4", "zero:4"), code: 2, words: args("kernel saxpy takes 4 arguments (f32 a, ptr x, ptr y, u64 n) and was given 3")},
-		{name: "too many", args: saxpy(append(fits, "u8:1")...), code: 2, words: args("was given 5")},
-		{name: "wrong size", args: saxpy("u8:1", "zero:4", "zero:4", "u64:1"), code: 2, words: args(`argument 1, "u8:1", has 1 byte where kernel saxpy takes 4`)},
-		{name: "buffer for a number", args: saxpy("zero:4", "zero:4", "zero:4", "u64:1"), code: 2, words: args("has 8 bytes where kernel saxpy takes 4")},
-		{name: "buffer for a count", args: saxpy("f32:1", "zero:4", "zero:4", "zero:4:"+out), code: 2, words: args(`argument 4, "zero:4:` + out + `", is no u64: kernel saxpy takes 4 arguments (f32 a, ptr x,`)},
-		{name: "integer for a float", args: saxpy("u32:1", "zero:4", "zero:4:"+out, "u64:1"), code: 2, words: args(`argument 1, "u32:1", is no f32: `)},
-		{name: "float for an integer", args: saxpy("f32:1", "zero:4", "zero:4:"+out, "f64:1"), code: 2, words: args(`argument 4, "f64:1", is no u64: `)},
+		{name: "too few", args: saxpy("f32:1", "zero:4", "zero:4"), code: 1, words: args("kernel saxpy takes 4 arguments (f32 a, ptr x, ptr y, u64 n) and was given 3")},
+		{name: "too many", args: saxpy(append(fits, "u8:1")...), code: 1, words: args("was given 5")},
+		{name: "wrong size", args: saxpy("u8:1", "zero:4", "zero:4", "u64:1"), code: 1, words: args(`argument 1, "u8:1", has 1 byte where kernel saxpy takes 4`)},
+		{name: "buffer for a number", args: saxpy("zero:4", "zero:4", "zero:4", "u64:1"), code: 1, words: args("has 8 bytes where kernel saxpy takes 4")},
+		{name: "buffer for a count", args: saxpy("f32:1", "zero:4", "zero:4", "zero:4:"+out), code: 1, words: args(`argument 4, "zero:4:` + out + `", is no u64: kernel saxpy takes 4 arguments (f32 a, ptr x,`)},
+		{name: "integer for a float", args: saxpy("u32:1", "zero:4", "zero:4:"+out, "u64:1"), code: 1, words: args(`argument 1, "u32:1", is no f32: `, "if 1 are the bits of one, give f32:bits:1")},
+		{name: "float for an integer", args: saxpy("f32:1", "zero:4", "zero:4:"+out, "f64:1"), code: 1, words: args(`argument 4, "f64:1", is no u64: `)},
 		{name: "missing kernel", args: append(args("-builtin", "vector", "-kernel", "axpy"), fits...), code: 1, words: args("-builtin vector has no kernel axpy; it has saxpy and vector_add")},
 		{name: "missing in a file", args: probe("nowhere"), code: 1, words: args("has no kernel nowhere; it has count, die, leave, nothing, spin and through")},
 		{name: "-grid too large", args: append(saxpy("-grid", "1,65536"), fits...), code: 1, words: args("-grid 1,65536", "at most 65535 in Y", "device 0: ")},
+		{name: "-block of 33 bits", args: append(saxpy("-block", "5000000000"), fits...), code: 1, words: args("-block 5000000000", "at most 1024 in X")},
+		{name: "-block of 65 bits", args: append(saxpy("-block", "99999999999999999999"), fits...), code: 1, words: args("-block", "at most 1024 in X")},
 		{name: "-block too deep", args: append(saxpy("-block", "1,1,65"), fits...), code: 1, words: args("-block 1,1,65", "at most 64 in Z")},
 		{name: "too many threads", args: append(saxpy("-block", "64,17"), fits...), code: 1, words: args("-block 64,17", "1088 threads", "at most 1024")},
 		{name: "-shared too large", args: append(saxpy("-shared", "1MiB"), fits...), code: 1, words: args("-shared 1MiB", "at most")},
@@ -337,9 +418,9 @@ func TestLaunchWrong(t *testing.T) {
 		{name: "no such PTX", args: args("-ptx", dir+"/none", "-list"), code: 1, words: args("-ptx "+dir+"/none", "no such file")},
 		{name: "PTX is a pipe", args: args("-ptx", pipe, "-list"), code: 1, words: args("-ptx "+pipe, "is not a regular file")},
 		{name: "PTX without end", args: args("-ptx", "/dev/zero", "-list"), code: 1, words: args("/dev/zero is not a regular file")},
-		{name: "PTX too large", args: args("-ptx", vast, "-list"), code: 1, words: args("has 2 GiB, more than any module")},
+		{name: "PTX too large", args: args("-ptx", vast, "-list"), code: 1, words: args("has 2 GiB, which is too large for a module")},
 		{name: "module is a pipe", args: args("-module", pipe, "-list"), code: 1, words: args("-module "+pipe, "is not a regular file")},
-		{name: "no such module", args: args("-module", dir+"/none", "-list"), code: 1, words: args("-module "+dir+"/none", "CUDA_ERROR_FILE_NOT_FOUND (301)")},
+		{name: "no such module", args: args("-module", dir+"/none", "-list"), code: 1, words: args("-module "+dir+"/none", "no such file")},
 		{name: "wrong PTX", args: args("-ptx", file(t, []byte(strings.Replace(probes, "trap;", "tarp;", 1))), "-list"), code: 1, words: args("CUDA_ERROR_INVALID_PTX (218)", "line 36")},
 		{name: "no PTX", args: args("-module", full, "-list"), code: 1, words: args("cuModuleLoad: CUDA_ERROR_")},
 	} {
@@ -356,10 +437,10 @@ func TestLaunchWrong(t *testing.T) {
 	if !knowsParameters(t) {
 		return // cuFuncGetParamInfo: a kernel of a file is launched with what it is given
 	}
-	launch(t, nil, probe("leave")...).fails(2, "kernel leave takes 1 argument (of 8 bytes) and was given 0")
-	launch(t, nil, probe("nothing", "u8:1")...).fails(2, "kernel nothing takes no arguments and was given 1")
+	launch(t, nil, probe("leave")...).fails(1, "kernel leave takes 1 argument (of 8 bytes) and was given 0")
+	launch(t, nil, probe("nothing", "u8:1")...).fails(1, "kernel nothing takes no arguments and was given 1")
 	launch(t, nil, probe("through", "zero:4", "u32:0", "u64:0")...).
-		fails(2, `argument 3, "u64:0", has 8 bytes where kernel through takes 4: it takes 3 arguments (of 8, 4 and 4 bytes)`)
+		fails(1, `argument 3, "u64:0", has 8 bytes where kernel through takes 4: it takes 3 arguments (of 8, 4 and 4 bytes)`)
 }
 
 // TestLaunchedKernelDies: a kernel that dies is exit 1 with the driver's

@@ -54,7 +54,7 @@ func TestLegacyTranscript(t *testing.T) {
 	producer.succeeds()
 	requireTranscript(t, producer, legacyProducerTranscript)
 	requireTranscript(t, consumer, legacyConsumerTranscript)
-	require.Len(t, find(producer, "  consumers can write it"), 1)
+	require.Len(t, find(producer, "  every consumer can write it"), 1)
 	require.Len(t, find(consumer, "  it is read-write here, although read-only was asked for"), 1)
 }
 
@@ -147,7 +147,7 @@ func TestLegacyWithoutVMM(t *testing.T) {
 func TestDescriptorsWithoutVMM(t *testing.T) {
 	none := withoutVMM(t)
 	const why = "does not support virtual memory management"
-	newScene(t).start("producer", none).fails(3, why, "GPUFD_SOFT_VMM=0", "take --handle legacy")
+	newScene(t).start("producer", none).fails(3, why, "GPUFD_SOFT_VMM=0", "use --handle legacy")
 	if cutest.Device(t).Driver().Version() >= 12000 { // older ones cannot be asked for legacy IPC
 		neither := append(none, "GPUFD_SOFT_IPC=0")
 		line := newScene(t).start("producer", neither).fails(3, why)
@@ -156,9 +156,9 @@ func TestDescriptorsWithoutVMM(t *testing.T) {
 	}
 	s := newScene(t)
 	producer := s.serving("-consumers", "2")
-	s.start("consumer", none).fails(3, why, "by a vmm handle, and wanted is [legacy]", "start the producer with --handle legacy")
+	s.start("consumer", none).fails(3, why, "by a vmm handle, and WithHandle takes [legacy]", "start the producer with --handle legacy")
 	s.consumer().succeeds()
-	producer.fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "wanted is [legacy]")
+	producer.fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "WithHandle takes [legacy]")
 }
 
 // TestLegacyWrongData defends invariant 6: one bit, flipped by another process, and the
@@ -191,7 +191,7 @@ func TestLegacyWrongData(t *testing.T) {
 // TestFault1to4and9_LegacyProducerDies: killed at each step, or interrupted; the consumer ends, exit 4,
 // and the next producer takes over.
 func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
-	t.Run("it sends nothing", func(t *testing.T) {
+	t.Run("fault 1: it sends nothing", func(t *testing.T) {
 		s := newScene(t)
 		producer := s.serving("-handle", "legacy")
 		producer.stop()
@@ -201,14 +201,14 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 		consumer.fails(4, "the producer closed the connection before its offer was complete", "peer lost")
 		s.reclaimed()
 	})
-	t.Run("received", func(t *testing.T) {
+	t.Run("fault 2: received", func(t *testing.T) {
 		s := meeting(t)
 		producer := s.serving("-handle", "legacy")
 		_, err := s.attach(share.OnReceived(func(share.Offer, []*os.File) { s.kill(producer) }))
 		require.Equal(t, 4, cli.ExitCode(err), err)
 		s.reclaimed()
 	})
-	t.Run("opened", func(t *testing.T) {
+	t.Run("fault 2: opened", func(t *testing.T) {
 		s := newScene(t)
 		producer := s.serving("-handle", "legacy")
 		s.relayed(t, nil, onlyOf(typeMapped, func(*said) { producer.kill() })).consumer().
@@ -216,7 +216,7 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 		s.forsaken()
 		s.reclaimed()
 	})
-	t.Run("verifying", func(t *testing.T) {
+	t.Run("fault 3: verifying", func(t *testing.T) {
 		s := newScene(t)
 		producer := s.serving("-handle", "legacy", "-size", long, "-consumers", "0")
 		consumer := s.haltVerifying()
@@ -225,7 +225,7 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 		consumer.fails(4, "peer lost")
 		s.reclaimed()
 	})
-	t.Run("filling", func(t *testing.T) {
+	t.Run("fault 4: filling", func(t *testing.T) {
 		s := newScene(t)
 		producer := s.producer("-handle", "legacy", "-size", long, "-fill", "cpu")
 		producer.waitLine("Allocated device memory")
@@ -237,7 +237,7 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 		require.Empty(t, find(consumer, "Received IPC handle"), consumer.dump())
 		s.reclaimed()
 	})
-	t.Run("interrupted", func(t *testing.T) {
+	t.Run("fault 9: interrupted", func(t *testing.T) {
 		s := newScene(t)
 		producer := s.serving("-handle", "legacy", "-size", long, "-consumers", "0")
 		consumer := s.haltVerifying()
@@ -290,7 +290,7 @@ func TestFault9_LegacyProducerInterrupted(t *testing.T) {
 	})
 	t.Run("the consumer never closes it", func(t *testing.T) {
 		producer, consumer := interrupted(t, "-timeout", enough)
-		producer.fails(4, "legacy memory may be open still: it was not closed within "+enough, fmt.Sprintf("pid %d", os.Getpid()))
+		producer.fails(4, "a consumer may still have the legacy memory open: not closed within "+enough, fmt.Sprintf("pid %d", os.Getpid()))
 		require.NoError(t, resume(consumer))
 		consumer.fails(4, "revoked by the producer")
 	})
@@ -346,6 +346,8 @@ func TestLegacyLies(t *testing.T) {
 
 // TestFault39_LegacyMemoryOfAnotherDevice: both are visible, and the offer names the one
 // that the memory is not on. The handle decides, as for a device that is hidden.
+//
+//fault:skip takes two devices
 func TestFault39_LegacyMemoryOfAnotherDevice(t *testing.T) {
 	a, b := uuids(t)
 	s := newScene(t)
@@ -373,6 +375,8 @@ func TestFault13_LegacyMemoryOfAnEarlierProducer(t *testing.T) {
 
 // TestFault46_LegacyNamespaces: as with descriptors, but for two that have one number,
 // each in its own.
+//
+//fault:skip lets us have no namespaces
 func TestFault46_LegacyNamespaces(t *testing.T) {
 	in := cutest.Namespaced(t)
 	second := append(in[:len(in):len(in)], "sh", "-c", `"$0" "$@"; exit $?`)

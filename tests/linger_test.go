@@ -262,6 +262,10 @@ var raids = []raid{
 
 // TestLingeringDescriptorsForProducers defends invariant 2: a producer serves others while
 // it has lingering descriptors to drop, and ends when it is told to.
+//
+//fault:rows 72
+//fault:only S
+//fault:skip qemu-user has no seccomp
 func TestLingeringDescriptorsForProducers(t *testing.T) {
 	cutest.ProvenOnSoft(t)
 	for _, producer := range []peer{goProducer, pyProducer} {
@@ -345,6 +349,9 @@ var plots = []struct {
 
 // TestLingeringDescriptorsForConsumers defends invariant 2: a consumer ends within its
 // timeout, and says what is wrong.
+//
+//fault:rows 72
+//fault:skip qemu-user has no seccomp
 func TestLingeringDescriptorsForConsumers(t *testing.T) {
 	for _, consumer := range []peer{goConsumer, pyConsumer, cConsumer} {
 		if cutest.Emulated() && consumer.name != goConsumer.name {

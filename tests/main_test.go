@@ -49,7 +49,8 @@ var programs = sync.OnceValues(func() (string, error) {
 		return filepath.Abs(dir)
 	}
 	build := exec.Command("go", "build", "-o", binDir+"/",
-		"github.com/gpufd/gpufd/cmd/producer", "github.com/gpufd/gpufd/cmd/consumer", "github.com/gpufd/gpufd/cmd/launch", "github.com/gpufd/gpufd/cmd/ring")
+		"github.com/gpufd/gpufd/cmd/producer", "github.com/gpufd/gpufd/cmd/consumer", "github.com/gpufd/gpufd/cmd/launch", "github.com/gpufd/gpufd/cmd/ring",
+		"github.com/gpufd/gpufd/cmd/gpufd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", build, err, out)

@@ -42,11 +42,11 @@ func memoryHint() string {
 func TestFault61_DeviceIsFull(t *testing.T) {
 	s := newScene(t)
 	hoarder, producer := s.hoarded()
-	producer().fails(1, "CUDA_ERROR_OUT_OF_MEMORY (2)", memoryHint(), "with --wait this program waits for it")
+	producer().fails(1, "CUDA_ERROR_OUT_OF_MEMORY (2)", memoryHint(), "wait for it with --wait")
 	for _, chunk := range [][]string{nil, {"-chunk", "2MiB"}} {
 		began := time.Now()
 		p := producer(append(chunk, "-wait", "300ms")...)
-		p.fails(4, "waited ", "s in vain for ", " are free: context deadline exceeded", "CUDA_ERROR_OUT_OF_MEMORY (2)", "wait longer with --wait")
+		p.fails(4, "waited ", "s in vain for ", " bytes free: context deadline exceeded", "CUDA_ERROR_OUT_OF_MEMORY (2)", "wait longer with --wait")
 		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
 		require.Len(t, find(p, "Waiting for device memory, for 300ms at most"), 1, p.dump())
 		require.Empty(t, find(p, "Waiting for consumer"))
@@ -72,7 +72,7 @@ func TestFault61_MemoryComesFree(t *testing.T) {
 	hoarder.kill()
 	consumer.succeeds()
 	p.succeeds()
-	require.Regexp(t, `  durations in µs: .*\bwait \d`, find(p, "  durations")[0])
+	require.Regexp(t, `  durations: .*\bwait \d`, find(p, "  durations")[0])
 }
 
 // TestFault61_WaitIsInterrupted: a signal ends the wait.

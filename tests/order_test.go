@@ -21,7 +21,7 @@ import (
 )
 
 // The program in Python that takes turns with this process: see its own words.
-var pyTurns = peer{name: "turns.py", modules: args("cuda.bindings.driver")}
+var pyTurns = peer{name: "turns.py"}
 
 // turnSize is what is written in a turn, not all of the last integer of it.
 const turnSize = 100003

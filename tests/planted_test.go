@@ -69,6 +69,8 @@ func requireNoticed(t *testing.T, words string, f func(t testing.TB)) {
 
 // TestPlanted_NobodyLooks: a consumer that verifies nothing and says that all is
 // well. The test of flipped bits notices on the producer's side.
+//
+//fault:rows 65
 func TestPlanted_NobodyLooks(t *testing.T) {
 	requireNoticed(t, "expected: 1\n", func(t testing.TB) {
 		s := newScene(t)
@@ -96,6 +98,8 @@ func TestPlanted_NobodyIsTold(t *testing.T) {
 
 // TestPlanted_OtherBit: a bit flipped beside the one that is said to be. The test
 // wants the very integer to be named.
+//
+//fault:rows 65
 func TestPlanted_OtherBit(t *testing.T) {
 	requireNoticed(t, "index 3", func(t testing.TB) {
 		s := newScene(t)
@@ -161,6 +165,8 @@ func TestPlanted_Crash(t *testing.T) {
 
 // TestPlanted_WriterAllowed: what attached read-write can write. The test that
 // read-only cannot would notice.
+//
+//fault:rows 70
 func TestPlanted_WriterAllowed(t *testing.T) {
 	requireNoticed(t, "CUDA_ERROR_INVALID_VALUE", func(t testing.TB) {
 		s := newScene(t)

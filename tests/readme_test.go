@@ -24,6 +24,7 @@ func TestReadmesProgram(t *testing.T) {
 	readme, program := readmesProgram(ctx, t)
 	run := func(env ...string) string {
 		cmd := exec.CommandContext(ctx, program)
+		cmd.Dir = t.TempDir() // its socket is there
 		cmd.Env = append(programEnv(), env...)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
@@ -34,7 +35,7 @@ func TestReadmesProgram(t *testing.T) {
 		require.NotEmpty(t, line, "README.md does not say what it prints: %s", pattern)
 		require.Equal(t, machines.ReplaceAllString(line, "…")+"\n", machines.ReplaceAllString(out, "…"))
 	}
-	const onSoft, onGPU = `software driver \(CUDA .+\]`, `libcuda\.so\.1 \(CUDA .+\]`
+	const onSoft, onGPU = `software driver \(CUDA [^\]\n]+\]`, `libcuda\.so\.1 \(CUDA [^\]\n]+\]`
 	printed(map[cu.Kind]string{cu.Soft: onSoft, cu.CUDA: onGPU}[cutest.Kind()], run("GPUFD_DRIVER="+kindName()))
 	noGPU := run(fakeLibcuda(t, map[string]answer{"cuInit": returns(100)})...)
 	require.Contains(t, noGPU, "libcuda sees no GPU")

@@ -15,6 +15,7 @@ const (
 	gib = uint64(1) << 30
 )
 
+//fault:only G
 func TestSizes(t *testing.T) {
 	for _, c := range []struct {
 		size, chunk uint64

@@ -122,7 +122,7 @@ func TestTranscriptNamesPeer(t *testing.T) {
 		found := peer.FindStringSubmatch(p.says.out.String())
 		require.Len(t, found, 3, p.says.dump())
 		require.Equal(t, pidText(p.of), found[1])
-		require.Contains(t, p.says.out.String(), "durations in µs: ")
+		require.Contains(t, p.says.out.String(), "durations: driver ")
 	}
 }
 

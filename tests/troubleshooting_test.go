@@ -58,12 +58,13 @@ func TestTroubleshooting_InvalidValue(t *testing.T) {
 	}
 }
 
-// TestTroubleshooting_ConnectionRefused: producer not running: start it first.
+// TestTroubleshooting_ConnectionRefused: producer not running: start it,
+// before the consumer or soon after it.
 func TestTroubleshooting_ConnectionRefused(t *testing.T) {
 	s := newScene(t)
-	s.consumer().fails(1, "start the producer first")
+	s.consumer("-timeout", "1s").fails(1, "no producer there within 1s", "start the producer with the same --socket")
 	s.kill(s.serving())
-	s.consumer().fails(1, "connection refused", "start the producer first")
+	s.consumer("-timeout", "1s").fails(1, "no producer there within 1s", "connection refused")
 	s.reclaimed()
 }
 

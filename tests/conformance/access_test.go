@@ -44,6 +44,8 @@ func TestD5_CopiesAcrossMappings(t *testing.T) {
 }
 
 // The descriptor carries no rights: who imports decides.
+//
+//fault:rows 70
 func TestD5_DescriptorCarriesNoRights(t *testing.T) {
 	c := inContext(t)
 	p, h := buffer(t, unit)

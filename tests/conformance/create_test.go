@@ -108,6 +108,7 @@ func TestD15_Sizes(t *testing.T) {
 	check(t, "three units", success, tryCreate(t, 3*unit, propOf(0), 0))
 }
 
+//fault:rows 45
 func TestD20_Fabric(t *testing.T) {
 	check(t, "a fabric handle", sys.CUDA_ERROR_NOT_PERMITTED, tryCreate(t, unit, propWith(types(sys.CU_MEM_HANDLE_TYPE_FABRIC)), 0))
 	check(t, "a descriptor and a fabric handle", sys.CUDA_ERROR_NOT_PERMITTED, tryCreate(t, unit, propWith(types(handleFD|sys.CU_MEM_HANDLE_TYPE_FABRIC)), 0))

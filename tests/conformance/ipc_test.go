@@ -330,6 +330,8 @@ var ipcBeforeInit = sheet("legacy IPC before cuInit",
 func TestC20_IPC(t *testing.T) { ipcBeforeInit.check(t) }
 
 // A handle open already is opened in the same place, and counted.
+//
+//fault:rows 10
 func TestD16_Count(t *testing.T) {
 	c, o := inContext(t), owned(t)
 	a, r := tryOpen(c, o.memory[0], lazy)
@@ -482,6 +484,7 @@ var endsOfOwners = alone("ends of owners", // what CUDA leaves undefined
 	}},
 )
 
+//fault:rows 9
 func TestD16_EndsOfOwners(t *testing.T) { endsOfOwners.check(t) }
 
 // Events of other processes.
@@ -496,6 +499,7 @@ func tryOpenEvent(t testing.TB, c sys.Caller, h sys.CUipcEventHandle) sys.CUresu
 	return r
 }
 
+//fault:rows 17
 func TestD16_Events(t *testing.T) {
 	c, o := inContext(t), owned(t)
 	h := new(sys.CUipcEventHandle)
@@ -528,6 +532,8 @@ func TestD16_Events(t *testing.T) {
 }
 
 // What the owner left behind, which nobody promises.
+//
+//fault:rows 17
 func TestD16_EventsLeftBehind(t *testing.T) {
 	c, o := inContext(t), owned(t)
 	e := new(sys.CUevent)
@@ -575,4 +581,5 @@ var stuckEvents = alone("stuck events",
 	}},
 )
 
+//fault:rows 18
 func TestD20b_StuckEvents(t *testing.T) { stuckEvents.check(t) }

@@ -35,6 +35,8 @@ func TestD12_UnmappedAndReleased(t *testing.T) {
 }
 
 // An imported handle holds the memory like the first one does.
+//
+//fault:rows 9
 func TestD12_ImportedHolds(t *testing.T) {
 	const size = 16 * unit
 	c := inContext(t)

@@ -13,8 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// factsPath is the document with the list, from this directory.
-const factsPath = "../../docs/driver-facts.md"
+// factsPath is the document with the list, from this directory, and evidencePath the one with
+// the tests of its facts.
+const (
+	factsPath    = "../../docs/driver-facts.md"
+	evidencePath = "../../docs/driver-facts-evidence.md"
+)
 
 // listHeading is the section with the list.
 const listHeading = "## Where the software driver differs"
@@ -126,16 +130,19 @@ func TestWhatVariesCanFail(t *testing.T) {
 	require.False(t, answers(varies, notAsked), notAsked)
 }
 
-// Every row of the document that names tests of this package has some, and
-// every test is of a row.
+// Every row of the evidence is a fact of the document. If it names tests of this package,
+// there are some, and every test is of a row.
 func TestRowsHaveTests(t *testing.T) {
-	doc, err := os.ReadFile(factsPath)
+	facts, err := os.ReadFile(factsPath)
+	require.NoError(t, err)
+	evidence, err := os.ReadFile(evidencePath)
 	require.NoError(t, err)
 	tests, err := exec.CommandContext(soon(t), "/proc/self/exe", "-test.list", "^Test[CD]").Output()
 	require.NoError(t, err)
 	row := regexp.MustCompile(`(?m)^\| ([CD]\d+[ab]?) \|.*\|(.*)\|$`)
 	named := map[string]bool{}
-	for _, m := range row.FindAllStringSubmatch(string(doc), -1) {
+	for _, m := range row.FindAllStringSubmatch(string(evidence), -1) {
+		require.Regexp(t, `\b`+m[1]+`\b`, string(facts), "a row without a fact")
 		if prefix := "Test" + m[1] + "_"; strings.Contains(m[2], prefix) {
 			named[prefix] = true
 			require.Contains(t, "\n"+string(tests), "\n"+prefix)

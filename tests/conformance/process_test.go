@@ -103,6 +103,7 @@ func consume(t testing.TB, c sys.Caller, f *os.File) (read func() any) {
 	return func() any { return byteAt(c, p+heldSize-1) }
 }
 
+//fault:rows 2
 func TestD10_ProducerKilledBeforeMapping(t *testing.T) {
 	c := inContext(t)
 	cmd, f := produced(t)
@@ -110,6 +111,7 @@ func TestD10_ProducerKilledBeforeMapping(t *testing.T) {
 	check(t, "the data is there", 90, consume(t, c, f)())
 }
 
+//fault:rows 3
 func TestD10_ProducerKilledAfterMapping(t *testing.T) {
 	c := inContext(t)
 	cmd, f := produced(t)
@@ -119,6 +121,7 @@ func TestD10_ProducerKilledAfterMapping(t *testing.T) {
 	check(t, "and after", 90, read())
 }
 
+//fault:rows 6
 func TestD10_MemoryReturns(t *testing.T) {
 	c := inContext(t)
 	before := freeBytes(t, c)
@@ -129,6 +132,7 @@ func TestD10_MemoryReturns(t *testing.T) {
 	check(t, "frees it", true, settles(t, c, before))
 }
 
+//fault:rows 9
 func TestD11_DescriptorKeepsTheMemory(t *testing.T) {
 	c := inContext(t)
 	before := freeBytes(t, c)

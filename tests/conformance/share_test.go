@@ -52,6 +52,7 @@ func TestD7_NoContextNeeded(t *testing.T) {
 	check(t, "release the first", success, c.CuMemRelease(*h))
 }
 
+//fault:rows 25
 func TestD8_ImportOfForeignDescriptors(t *testing.T) {
 	c := raw(t)
 	for what, f := range foreign(t) {

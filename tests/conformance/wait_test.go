@@ -75,6 +75,7 @@ var waitThenWrite = sheet("wait, then write",
 			within(patience, func() sys.CUresult { return c.CuStreamSynchronize(s) }))
 	}})
 
+//fault:rows 18
 func TestD20b_WaitForAValue(t *testing.T) {
 	waitThenRelease.check(t)
 	waitThenUnmap.check(t)

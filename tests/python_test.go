@@ -1,0 +1,84 @@
+package tests
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// packageDir is the Python package, with its tests.
+const packageDir = "../python"
+
+// pythonWith is an interpreter that has a module: the one on the path, or the system's.
+func pythonWith(t testing.TB, module string) string {
+	t.Helper()
+	for _, name := range args("python3", "/usr/bin/python3") {
+		if path, err := exec.LookPath(name); err == nil && lacks(path, module) == "" {
+			return path
+		}
+	}
+	missing(t, pythonEnv, "no python3 here has %s", module)
+	return ""
+}
+
+// unittests runs the tests of a directory that are written in Python, among which are those.
+// They have deadlines of their own.
+func unittests(t *testing.T, interpreter string, env []string, dir string, names ...string) {
+	t.Helper()
+	out := scripted(t, env, interpreter, "-B", "-m", "unittest", "discover", "-v", "-s", dir)
+	for _, name := range names {
+		require.Contains(t, out, name)
+	}
+}
+
+// scripted runs a program of Python's to its end, and returns what it said.
+func scripted(t *testing.T, env []string, line ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+	cmd.Env = append(programEnv(), env...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", failures(string(out)))
+	return string(out)
+}
+
+// failures is what unittest says of the tests that failed, behind a line for each test; or all of it.
+func failures(out string) string {
+	if i := strings.Index(out, "\n======"); i >= 0 {
+		return out[i:]
+	}
+	return out
+}
+
+// TestPythonsOwn runs the tests of the programs in Python and C against peers of a later
+// version, which are written in Python.
+func TestPythonsOwn(t *testing.T) {
+	unittests(t, python(t), nil, pythonDir, "test_unknown_first", "test_unknown_after_mapped")
+}
+
+// TestPythonPackage runs the package's tests: the vectors, liars, the programs here in both
+// directions, arrays, a stand-in for libcuda, types and the wheel.
+func TestPythonPackage(t *testing.T) {
+	cutest.ProvenOnSoft(t)
+	if cutest.Emulated() {
+		t.Skip("the interpreter is the machine's")
+	}
+	unittests(t, pythonWith(t, "numpy"), args("GPUFD_BIN="+filepath.Dir(programPath(t, "gpufd"))), filepath.Join(packageDir, "tests"),
+		"test_valid_records", "test_foreign_records", "test_every_step_fails", "test_versions_parts_labels", "test_wheel", "test_types")
+}
+
+// TestPythonFrameworks has PyTorch, CuPy, numba and JAX take memory of the programs here, and
+// sees what each does with the flag that it is read-only.
+func TestPythonFrameworks(t *testing.T) {
+	needGPU(t, "frameworks take memory of one")
+	t.Log(scripted(t, args("GPUFD_BIN="+filepath.Dir(programPath(t, "producer")), "GPUFD_DRIVER=cuda"),
+		python(t), "-B", filepath.Join(packageDir, "tests", "gpu.py"), "-v"))
+}
