@@ -125,6 +125,9 @@ func (c *Client) askNow(ctx context.Context, r request, files ...*os.File) (repl
 
 // exchange is askNow with the descriptors that came with the answer, which are the caller's.
 func (c *Client) exchange(ctx context.Context, r request, files ...*os.File) (answer reply, extra []*os.File, err error) {
+	if err := r.check(); err != nil {
+		return reply{}, nil, err
+	}
 	conn, err := c.connect(ctx)
 	if err != nil {
 		return reply{}, nil, err
@@ -253,12 +256,16 @@ func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) err
 	if f == nil {
 		return errors.New("keeper: no function to call with what happens (nil)")
 	}
+	watch := request{Op: opWatch, Name: name}
+	if err := watch.check(); err != nil {
+		return err
+	}
 	conn, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.lose() // where events go on coming
-	if err := send(ctx, conn, request{Op: opWatch, Name: name}); err != nil {
+	if err := send(ctx, conn, watch); err != nil {
 		return err
 	}
 	for {

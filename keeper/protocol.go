@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/state"
@@ -81,6 +82,21 @@ type request struct {
 	Reason      string            `json:"reason,omitempty"`
 	On          bool              `json:"on,omitempty"`
 	Access      string            `json:"access,omitempty"`
+}
+
+// check refuses what JSON cannot carry, and would change.
+func (r request) check() error {
+	for k, v := range r.Labels {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return &Error{Code: state.BadRequest, Message: fmt.Sprintf("label %q=%q is not UTF-8", k, v)}
+		}
+	}
+	for _, s := range []string{r.Name, r.Transaction} {
+		if !utf8.ValidString(s) {
+			return &Error{Code: state.BadRequest, Message: fmt.Sprintf("name %q is not UTF-8", s)}
+		}
+	}
+	return nil
 }
 
 // memory is a [vmm.Descriptor].

@@ -461,7 +461,7 @@ func TestLaunchedKernelDies(t *testing.T) {
 	for _, said := range []string{trapped, lost} {
 		first, _, _ := strings.Cut(said, "\n")
 		require.LessOrEqual(t, len(first), 200, "what died is said on a line of its own")
-		require.Contains(t, said, "--driver soft runs PTX, too, and says in which line")
+		require.Contains(t, said, "--driver soft runs PTX, too, and names the line and thread that fail")
 	}
 }
 

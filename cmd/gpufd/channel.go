@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,17 +62,8 @@ func (p *program) context(device string) (*cu.Context, error) {
 // tell prints a line for people, to stderr because frames may go to stdout.
 func (p *program) tell(format string, a ...any) {
 	if !p.json {
-		fmt.Fprintf(os.Stderr, format+"\n", a...)
+		fmt.Fprintf(p.stderr, format+"\n", a...)
 	}
-}
-
-// waiting prints soon what the command waits for, no longer than --timeout, and what helps, unless
-// the caller calls stop before.
-func (p *program) waiting(whom, help string) (stop func()) {
-	if p.json {
-		return func() {}
-	}
-	return cli.Waiting(os.Stderr, fmt.Sprintf("Waiting for %s at %s, for %s at most (--timeout); %s", whom, p.socket, p.timeout, help))
 }
 
 // interrupted returns nil if a signal ended a command that serves until one comes.

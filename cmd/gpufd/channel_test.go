@@ -112,8 +112,10 @@ func TestChannelUsage(t *testing.T) {
 		u.fails(2, c.why, strings.Fields(c.args)...)
 	}
 	u.fails(1, "no such file or directory", "channel", "read", "c", "-o", filepath.Join("none", "out"))
-	u.fails(4, "no writer of c", "channel", "read", "c", "--timeout", "50ms")
-	u.fails(4, "0 readers have joined", "channel", "write", "c", "--slot-size", "64", "--timeout", "50ms", "--json")
+	u.write("kept", data(10, 0))
+	u.fails(1, "no writer of c", "channel", "read", "c", "--timeout", "500ms", "-o", "kept")
+	require.Equal(t, data(10, 0), u.read("kept"), "there were no frames for it")
+	u.fails(4, "0 readers have joined", "channel", "write", "c", "--slot-size", "64", "--timeout", "500ms", "--json")
 }
 
 // A command that waits says after a second what for, and what ends that; not with --json.
@@ -121,16 +123,19 @@ func TestChannelSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
 	socket := u.dir + "/s"
-	for _, c := range []struct{ args, said string }{
-		{"channel read c", "Waiting for a writer of c at " + socket + ", for 1.2s at most (--timeout); gpufd channel write c --slot-size B --socket " + socket + " starts one\n"},
-		{"channel write c --slot-size 64 --readers 2", "Waiting for 2 readers of c at " + socket + ", for 1.2s at most (--timeout); gpufd channel read c --socket " + socket},
+	for _, c := range []struct {
+		code       int
+		args, said string
+	}{
+		{1, "channel read c", "Waiting for a writer of c at " + socket + ", for 3s at most (--timeout); gpufd channel write c --slot-size B --socket " + socket + " starts one\n"},
+		{4, "channel write c --slot-size 64 --readers 2", "Waiting for 2 readers of c at " + socket + ", for 3s at most (--timeout); gpufd channel read c --socket " + socket},
 	} {
-		args := append(strings.Fields(c.args), "--timeout", "1200ms")
+		args := append(strings.Fields(c.args), "--timeout", "3s")
 		code, _, errs := u.run(args...)
-		require.Equal(t, 4, code, errs)
+		require.Equal(t, c.code, code, errs)
 		require.Equal(t, 1, strings.Count(errs, c.said), errs)
 	}
-	_, _, errs := u.run("channel", "write", "c", "--slot-size", "64", "--timeout", "1200ms", "--json")
+	_, _, errs := u.run("channel", "write", "c", "--slot-size", "64", "--timeout", "3s", "--json")
 	require.NotContains(t, errs, "Waiting")
 }
 

@@ -66,16 +66,27 @@ func (p *program) channelRead(ctx context.Context, name string, f channelReadFla
 	if err != nil {
 		return err
 	}
-	out := io.Writer(p.out)
-	if f.output != "" {
-		file, oerr := os.OpenFile(f.output, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
-		if oerr != nil {
-			return oerr
-		}
-		defer func() { err = errors.Join(err, file.Close()) }()
-		out = file
+	if f.output == "" {
+		return p.readTo(ctx, p.out, name, f, opts)
 	}
-	return p.readTo(ctx, out, name, f, opts)
+	file, err := os.OpenFile(f.output, os.O_WRONLY|os.O_CREATE, 0o666) // emptied once there is a writer
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	return p.readTo(ctx, file, name, f, opts)
+}
+
+// empty empties a file, and nothing else.
+func empty(out io.Writer) error {
+	file, ok := out.(*os.File)
+	if !ok {
+		return nil
+	}
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	return file.Truncate(0)
 }
 
 // readTo joins the channel and writes its frames to out.
@@ -90,6 +101,9 @@ func (p *program) readTo(ctx context.Context, out io.Writer, name string, f chan
 		return interrupted(ctx, err)
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	if err := empty(out); err != nil {
+		return err
+	}
 	last, err := p.copyFrames(ctx, c, r, out)
 	s := r.Stats()
 	var lost *channel.LostError
@@ -121,7 +135,7 @@ const readPause = 20 * time.Millisecond
 func (p *program) openChannel(ctx context.Context, c *cu.Context, name string, opts []channel.ReaderOption) (*channel.Reader, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	defer p.waiting("a writer of "+name, fmt.Sprintf("gpufd channel write %s --slot-size B --socket %s starts one", name, p.socket))()
+	defer p.waiting("a writer of "+name, p.timeout, fmt.Sprintf("gpufd channel write %s --slot-size B --socket %s starts one", name, p.socket))()
 	for {
 		r, err := channel.Open(ctx, p.socket, name, c, opts...)
 		if err == nil || !mayCome(err) && ctx.Err() == nil {
@@ -130,7 +144,10 @@ func (p *program) openChannel(ctx context.Context, c *cu.Context, name string, o
 		select {
 		case <-time.After(readPause):
 		case <-ctx.Done():
-			return nil, cli.Codef(cli.ExitPeer, "no writer of %s at %s within %s: %w", name, p.socket, p.timeout, errors.Join(context.Cause(ctx), err))
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return nil, context.Cause(ctx)
+			}
+			return nil, cli.Codef(cli.ExitFailed, "no writer of %s at %s within %s: %w", name, p.socket, p.timeout, err)
 		}
 	}
 }

@@ -149,7 +149,7 @@ func (p *program) publish(ctx context.Context, c *cu.Context, w *channel.Writer,
 
 // awaitReaders waits until n readers have joined.
 func (p *program) awaitReaders(ctx context.Context, w *channel.Writer, name string, n int) error {
-	defer p.waiting(fmt.Sprintf("%s of %s", cli.Count(n, "reader"), name),
+	defer p.waiting(fmt.Sprintf("%s of %s", cli.Count(n, "reader"), name), p.timeout,
 		fmt.Sprintf("gpufd channel read %s --socket %s starts one, and --readers 0 waits for none", name, p.socket))()
 	step, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()

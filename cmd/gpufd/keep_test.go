@@ -89,6 +89,10 @@ func TestRefusals(t *testing.T) {
 	u.fails(2, "which is for versions", "put", "w@1", "a")
 	u.fails(2, "1 to 200 are allowed", "put", "", "a")
 	u.fails(2, "a name of 300 bytes", "put", strings.Repeat("n", 300), "a")
+	for _, c := range []string{"put \xff a", "stat \xff", "watch \xff", "put w a --transaction \xff --parts 1"} {
+		u.fails(2, `name "\xff" is not UTF-8`, strings.Fields(c)...)
+	}
+	u.fails(2, `label "k"="\xff" is not UTF-8`, "put", "w", "a", "--label", "k=\xff")
 	u.fails(1, "no device 64 here", "put", "w", "a", "--device", "64")
 	u.fails(1, "no device other here", "put", "w", "--part", "0@other=a")
 	u.fails(1, "no device", "drain", "--device", "64")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 
@@ -81,8 +82,11 @@ func (p *program) explain(err error) string {
 		text += "; start a keeper with gpufd keeper, or name its socket with --socket or " + socketEnv
 	case errors.Is(err, errNoAnswer):
 		text += "; start the keeper again with gpufd keeper, or wait longer with --timeout"
-	case isNotThere(err):
+	case p.named && isNotThere(err):
 		text += "; list what is there: gpufd ls"
+		if p.socket != defaultSocket() && p.socket != os.Getenv(socketEnv) {
+			text += " --socket " + p.socket
+		}
 	}
 	return text
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -28,6 +29,8 @@ type program struct {
 	driver  string
 	json    bool
 	timeout time.Duration
+	patient bool // --timeout was given
+	named   bool // so was an argument: mostly a name
 	stdout  io.Writer
 	stderr  io.Writer
 	out     *output     // to stdout
@@ -61,14 +64,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = context.Cause(ctx)
 	}
 	if m := unknownCommand.FindStringSubmatch(fmt.Sprint(err)); m != nil {
-		err = unknown(root, m[1])
+		name, _ := strconv.Unquote(m[1])
+		err = unknown(root, name)
 	}
 	p.json = p.json || slices.Contains(args, "--json") // even if a flag before it is wrong
 	return p.finish(err, stderr)
 }
 
 // unknownCommand matches cobra's error, for which it has no name.
-var unknownCommand = regexp.MustCompile(`^unknown command "(.*)" for "gpufd"$`)
+var unknownCommand = regexp.MustCompile(`^unknown command (".*") for "gpufd"$`)
 
 // unknown returns the error of a subcommand that is not there, with the names that are like it.
 func unknown(c *cobra.Command, name string) error {
@@ -169,7 +173,32 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 	})
 	root.AddCommand(p.keeperCommand(), p.putCommand(), p.getCommand(), p.lsCommand(), p.statCommand(), p.rmCommand(),
 		p.drainCommand(), p.quarantineCommand(), p.watchCommand(), p.channelCommand(), p.doctorCommand(), p.versionCommand())
+	refuseUnknown(root)
 	return root
+}
+
+// refuseUnknown has help and completion fail for what they do not know; cobra's succeed.
+func refuseUnknown(root *cobra.Command) {
+	root.SetHelpCommand(&cobra.Command{
+		Use: "help [COMMAND]", Short: "Help about a command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknown(c, args[len(args)-max(1, len(rest))])
+			}
+			c.InitDefaultHelpFlag()
+			return c.Help()
+		},
+	})
+	root.InitDefaultCompletionCmd()
+	completion, _, _ := root.Find([]string{"completion"})
+	completion.Args = cobra.ArbitraryArgs
+	completion.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknown(c, args[0])
+		}
+		return cli.Usagef("want a shell: bash, zsh, fish or powershell; see gpufd completion --help")
+	}
 }
 
 // wanted returns what is wrong with a flag, and what the flag takes.
@@ -199,6 +228,7 @@ func (p *program) check(c *cobra.Command) error {
 	if p.socket == "" {
 		p.socket = defaultSocket()
 	}
+	p.patient = c.Flags().Changed("timeout")
 	p.people = cli.NewOutput(p.out, !p.json && cli.IsTerminal(p.stdout))
 	return nil
 }
@@ -206,7 +236,7 @@ func (p *program) check(c *cobra.Command) error {
 // args returns a check of the number of arguments, whose error says what they are.
 func (p *program) args(least, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
-		p.command = c.CommandPath()
+		p.command, p.named = c.CommandPath(), len(args) > 0
 		if len(args) < least || most >= 0 && len(args) > most {
 			return cli.Usagef("want %s: %s given; see %s --help", what, were(len(args)), c.CommandPath())
 		}
@@ -234,40 +264,67 @@ func (p *program) within(c *cobra.Command) (context.Context, context.CancelFunc)
 }
 
 // A keeper that is not there may have been started just before. So a command looks for it for
-// keeperComes, or for --timeout if that is shorter, and says after tellAfter that it waits.
+// keeperComes, or for --timeout if that is shorter, or given.
 const (
 	keeperComes = 5 * time.Second
 	dialPause   = 20 * time.Millisecond
-	tellAfter   = time.Second
 )
 
-// find connects to the keeper, if need be once it is there.
+// find connects to the keeper, if need be once it is there, and says soon that it waits.
 func (p *program) find(ctx context.Context) (*keeper.Client, error) {
-	late := time.NewTimer(keeperComes)
+	patience := min(keeperComes, p.timeout)
+	if p.patient {
+		patience = p.timeout
+	}
+	defer p.waiting("a keeper", patience, "gpufd keeper starts one")()
+	late := time.NewTimer(patience)
 	defer late.Stop()
+	var missing error
 	for {
 		k, err := keeper.Dial(ctx, p.socket)
-		if !errors.Is(err, sock.ErrNoListener) || errors.Is(err, syscall.ENOTDIR) {
-			return k, err
+		switch {
+		case err == nil:
+			return k, nil
+		case missing != nil && errors.Is(err, context.DeadlineExceeded): // which came while it dialled
+		case !errors.Is(err, sock.ErrNoListener), !p.mayListen():
+			return nil, err
+		default:
+			missing = err
 		}
 		select {
 		case <-time.After(dialPause):
+			continue
 		case <-late.C:
-			return nil, fmt.Errorf("no keeper came within %s: %w", keeperComes, err)
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return nil, context.Cause(ctx)
 			}
-			return nil, fmt.Errorf("no keeper came within %s: %w", p.timeout, err)
 		}
+		return nil, fmt.Errorf("no keeper came within %s: %w", patience, missing)
 	}
+}
+
+// waiting prints soon what the command waits for, no longer than d, and what helps, unless the
+// caller calls stop before.
+func (p *program) waiting(whom string, d time.Duration, help string) (stop func()) {
+	if p.json {
+		return func() {}
+	}
+	return cli.Waiting(p.stderr, fmt.Sprintf("Waiting for %s at %s, for %s at most (--timeout); %s", whom, p.socket, d, help))
+}
+
+// mayListen reports whether somebody may listen at the socket later: its directory is one, and
+// nothing else has its name.
+func (p *program) mayListen() bool {
+	f, err := os.Stat(p.socket)
+	if err != nil {
+		return !errors.Is(err, syscall.ENOTDIR)
+	}
+	return f.Mode().Type() == os.ModeSocket
 }
 
 // dial connects to the keeper, and finds out whether it answers.
 func (p *program) dial(ctx context.Context) (*keeper.Client, error) {
-	defer time.AfterFunc(tellAfter, func() {
-		fmt.Fprintf(p.stderr, "%s: waiting for the keeper at %s (start one: gpufd keeper)\n", p.command, p.socket)
-	}).Stop()
 	k, err := p.find(ctx)
 	if err != nil {
 		return nil, err

@@ -23,6 +23,10 @@ func TestUsage(t *testing.T) {
 		{"start", "did you mean keeper"},
 		{"channel wirte", `unknown command "wirte" (did you mean write?); see gpufd channel --help`},
 		{"channel", "want write or read: none was given"},
+		{"help nope", `unknown command "nope"; see gpufd --help`},
+		{"help channel raed", `unknown command "raed" (did you mean read?); see gpufd channel --help`},
+		{"completion", "want a shell: bash"},
+		{"completion fsh", `unknown command "fsh" (did you mean zsh or fish?); see gpufd completion --help`},
 		{"ls --nope", "unknown flag: --nope; see gpufd ls --help"},
 		{"ls extra", "want no arguments"},
 		{"ls --timeout 0", "--timeout 0s: want more than 0"},
@@ -115,11 +119,13 @@ func TestNoKeeper(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
 	for _, c := range []string{"ls", "stat w", "rm w", "drain w", "watch", "get w --verify", "drain --device 0"} {
-		u.fails(1, "no keeper came within 50ms", append(strings.Fields(c), "--timeout", "500ms")...)
+		u.fails(1, "no keeper came within 500ms", append(strings.Fields(c), "--timeout", "500ms")...)
 	}
 	u.fails(1, "start a keeper with gpufd keeper", "ls", "--timeout", "500ms")
 	u.write("file", data(10, 0))
-	u.fails(1, "not a directory", "ls", "--socket", "file/s") // at once: nobody will listen there
+	for where, why := range map[string]string{"file/s": "not a directory", "file": "nobody is listening", ".": "nobody is listening"} {
+		u.fails(1, why, "ls", "--socket", where) // at once: nobody will listen there
+	}
 	dead, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(u.dir, "s.ctl"), Net: "unixpacket"})
 	require.NoError(t, err)
 	dead.SetUnlinkOnClose(false)
@@ -133,13 +139,13 @@ func TestKeeperComesLater(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
 	early := u.start("ls")
-	const waits = "gpufd ls: waiting for the keeper at "
+	const waits = "Waiting for a keeper at "
 	u.until(func() bool { return strings.Contains(early.err.String(), waits) })
 	u.keeper()
 	code, out := early.end()
 	require.Zero(t, code, early.err.String())
 	require.Contains(t, out, "NAME")
-	require.Equal(t, waits+u.dir+"/s (start one: gpufd keeper)\n", early.err.String())
+	require.Equal(t, waits+u.dir+"/s, for 5s at most (--timeout); gpufd keeper starts one\n", early.err.String())
 	u.fails(1, "list what is there: gpufd ls", "get", "w", "--verify")
 	u.fails(1, "list what is there: gpufd ls", "stat", "w")
 }
@@ -149,7 +155,7 @@ func TestWaitForKeeperIsInterrupted(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
 	r := u.start("ls")
-	u.until(func() bool { return strings.Contains(r.err.String(), "waiting for the keeper") })
+	u.until(func() bool { return strings.Contains(r.err.String(), "Waiting for a keeper") })
 	code, _ := r.stop(syscall.SIGTERM)
 	require.Equal(t, 1, code)
 	require.Contains(t, r.err.String(), "gpufd ls: interrupted")

@@ -17,7 +17,7 @@ import (
 // The exit codes of every command.
 const (
 	ExitOK      = 0 // done and verified, or ended by a signal while serving
-	ExitFailed  = 1 // wrong data, too large, refused; no such file, device, name or kernel, or arguments that do not fit the kernel; nobody listens
+	ExitFailed  = 1 // wrong data, too large, refused; no such file, device, name or kernel; arguments that do not fit the kernel; nobody listens
 	ExitUsage   = 2 // wrong usage, which the command line alone shows: flags, missing arguments, malformed sizes, overlong paths
 	ExitMachine = 3 // no driver, broken driver, no such feature
 	ExitPeer    = 4 // timed out, or the peer was lost

@@ -343,8 +343,11 @@ func (r *reader) open(t *testing.T) *shell {
 		close(sh.failed)
 	}()
 	t.Cleanup(func() {
-		for pid := range sh.processes() {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		for left := sh.processes(); len(left) > 0; left = sh.processes() { // one may start another meanwhile
+			for pid := range left {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
 		<-sh.failed
 		_ = sh.out.Close()
@@ -409,7 +412,7 @@ func (sh *shell) end(t *testing.T) {
 	t.Helper()
 	require.NoError(t, sh.in.Close())
 	var left map[int]string
-	for late := time.Now().Add(5 * time.Second); time.Now().Before(late); time.Sleep(20 * time.Millisecond) {
+	for late := time.Now().Add(30 * time.Second); time.Now().Before(late); time.Sleep(20 * time.Millisecond) {
 		if left = sh.processes(); len(left) == 0 {
 			return
 		}
@@ -447,8 +450,9 @@ func (sh *shell) converse(t *testing.T, text string) {
 	}
 }
 
-// asides matches what go says the first time, and bash of a job that was killed.
-var asides = regexp.MustCompile(`(?m)^(go: downloading |\S+: line \d+: +\d+ (Killed|Terminated|Interrupt) ).*\n`)
+// asides matches what go says the first time, bash of a job that was killed, and a command that
+// waits on a busy machine.
+var asides = regexp.MustCompile(`(?m)^(go: downloading |\S+: line \d+: +\d+ (Killed|Terminated|Interrupt) |Waiting for ).*\n`)
 
 // volatile matches what differs from run to run. A keeper notices a moment later that a process
 // has ended, so that differs too: the holders and what would become free, at the end of a line.
