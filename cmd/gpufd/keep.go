@@ -72,7 +72,7 @@ func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, 
 	}
 	if policy != "" {
 		if opts.Policy, err = keeper.ReadPolicy(policy); err != nil {
-			return cli.Usagef("--policy: %w", err)
+			return fmt.Errorf("--policy: %w", err)
 		}
 	}
 	if filepath.Dir(opts.Socket) == filepath.Dir(cli.DefaultSocket()) {

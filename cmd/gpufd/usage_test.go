@@ -68,8 +68,6 @@ func TestUsage(t *testing.T) {
 		{"doctor 201 --with 1", "only one of"},
 		{"doctor --as 1", "want --with"},
 		{"doctor --allow-uid x --offer s", "allow-uid"},
-		{"keeper --policy nothing", "no such file"},
-		{"keeper --policy a", "policy"},
 	} {
 		u.fails(2, c.why, strings.Fields(c.args)...)
 	}
@@ -86,6 +84,8 @@ func TestFilesThatCannotBePut(t *testing.T) {
 	u.write("dir/readme", data(10, 0))
 	u.write("bad.safetensors", data(100, 0))
 	require.NoError(t, syscall.Mkfifo(filepath.Join(u.dir, "fifo"), 0o600))
+	u.fails(1, "no such file", "keeper", "--policy", "missing")
+	u.fails(1, "policy", "keeper", "--policy", "bad.safetensors")
 	u.fails(1, "no such file", "put", "w", "missing")
 	u.fails(1, "empty: nothing to keep: it is empty", "put", "w", "empty")
 	u.fails(1, "want a file", "put", "w", "fifo")

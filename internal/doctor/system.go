@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -47,19 +48,20 @@ func (v *visit) sockets(ctx context.Context) Row {
 		if beside == nil {
 			return row("socket", Warn, "socket-dead", "nobody listens at the socket of GPUFD_SOCKET, %s; another socket in its directory was listened at and connected to", v.Named)
 		}
-		err = errors.Join(err, beside)
+		err = fmt.Errorf("nobody listens at the socket of GPUFD_SOCKET, %s, and nobody can: %w", v.Named, beside)
 	}
 	return failed("socket", Fail, newFault(err), facts{})
 }
 
-// meetBeside meets at a path that is in path's directory and no shorter: what is longer is what
+// meetBeside meets at a path that is in path's directory and as long: what is longer is what
 // may not work.
 func meetBeside(ctx context.Context, path string) error {
-	own := filepath.Join(filepath.Dir(path), fmt.Sprintf("doctor-%d.sock", os.Getpid()))
-	if len(own) < len(path) {
-		own += strings.Repeat("-", len(path)-len(own))
+	dir, base := filepath.Split(path)
+	name := ""
+	for len(name) < len(base) {
+		name += strconv.FormatUint(rand.Uint64(), 36)
 	}
-	return meet(ctx, own)
+	return meet(ctx, dir+name[:len(base)])
 }
 
 // meet listens at path and connects.

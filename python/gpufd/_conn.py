@@ -360,7 +360,7 @@ def dial(path: str | os.PathLike[str], policy: Policy, timeout: float) -> tuple[
         raise NotAdmittedError(f"{path}: {e.strerror}") from None
     except OSError as e:
         close_later(sock)
-        raise NoProducerError(f"{path}: nobody is listening there: {e.strerror}; start the producer first, with the same --socket") from None
+        raise NoProducerError(f"{path}: nobody is listening there: {e.strerror}; start the producer first, with the same socket") from None
     except BaseException:
         close_later(sock)
         raise

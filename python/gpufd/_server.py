@@ -127,6 +127,8 @@ class Server(Places):
     def _offer(self, name: str, memory: Memory, access: int, data: Any, pending: Any, synchronized: Any,
                options: dict[str, Any], replaces: tuple[float | None] | None) -> Offering:  # fmt: skip
         self._check()
+        if not isinstance(name, str) or not isinstance(memory, Memory):
+            raise UsageError(f"an offer takes a name and Memory, not {name!r} and {type(memory).__name__}")
         wire.check_name(name)
         wire.need_taken(len(data), wire.MAX_LARGE_DATA)
         record = memory.offer(name, access, bytes(data), bool(pending))

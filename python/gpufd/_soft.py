@@ -94,6 +94,14 @@ def _uuid_of(ordinal: int, machine: bytes) -> bytes:
     return hashlib.sha256(f"gpufd soft device {ordinal} of {machine.hex()}".encode()).digest()[:16]
 
 
+def soft_devices() -> int:
+    """How many devices the software driver has here."""
+    text = os.environ.get("GPUFD_SOFT_DEVICES") or "2"
+    if not text.isdecimal() or int(text) > DEVICES:
+        raise UnavailableError(f"GPUFD_SOFT_DEVICES={text}: a number from 0 to {DEVICES}")
+    return int(text)
+
+
 def _ordinal_of(uuid: bytes) -> int:
     """The device of that UUID; DeviceError if the software driver has none such."""
     machine = soft_machine()
@@ -127,8 +135,8 @@ class SoftMemory(Memory):
     @classmethod
     def make(cls, size: int, chunk: int = 0, device: int = 0, capacity: int = 0) -> SoftMemory:
         """Memory of our own. It is in no directory: the descriptors are all there is."""
-        if not 0 <= device < DEVICES:
-            raise DeviceError(f"device {device} of the software driver")
+        if device >= (devices := soft_devices()):
+            raise DeviceError(f"there is no device {device}: the software driver has {devices} (GPUFD_SOFT_DEVICES)")
         b = cls()
         try:
             b.ordinal, b.uuid = device, soft_uuid(device)

@@ -74,7 +74,7 @@ class Client:
                 conn, _ = dial(self.socket + SUFFIX, self._policy, self.timeout)
             except NoProducerError as e:
                 why = str(e).partition("nobody is listening there: ")[2].partition(";")[0] or str(e)
-                raise NoProducerError(f"there is no keeper at {self.socket}: {why}; start one with gpufd keeper --socket") from None
+                raise NoProducerError(f"there is no keeper at {self.socket}: {why}; start one with gpufd keeper --socket {self.socket}") from None
             self._conn = Control(conn.sock)
         return self._conn
 

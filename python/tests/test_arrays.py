@@ -54,6 +54,22 @@ class Offered(common.Scene):
         return att
 
 
+class Wrong(Offered):
+    """Wrong arguments are said to be wrong, where they are given."""
+
+    def test_device_that_is_not_there(self):
+        with self.assertRaisesRegex(gpufd.DeviceError, "there is no device 9"):
+            gpufd.allocate(SIZE, device=9, driver="soft")
+
+    def test_offer_of_something_else(self):
+        server = gpufd.Server(self.path + "2")
+        self.addCleanup(server.close)
+        for name, memory in ((3, self.memory), ("x", b"bytes")):
+            with self.assertRaisesRegex(gpufd.UsageError, "takes a name and Memory"):
+                server.offer(name, memory)
+        server.offer("x", self.memory)  # which took no harm
+
+
 class Views(Offered):
     def test_types(self):
         att = self.attach()

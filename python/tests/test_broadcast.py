@@ -198,6 +198,7 @@ class Broadcasts(KeeperTest):
         before[2] += 1  # the others have put nothing
         self.assertEqual([i.version for i in self.infos()], before)
 
+    @unittest.mock.patch.dict(os.environ, {"GPUFD_SOFT_DEVICES": "3"})
     def test_parts_and_ranks_that_share_a_keeper(self):
         for part, data in enumerate((b"zero" * 1000, b"one" * 5000, b"two")):
             self.put(data, part=part, parts=3, transaction="t", device=part)
