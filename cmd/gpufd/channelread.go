@@ -32,8 +32,8 @@ func (p *program) channelReadCommand() *cobra.Command {
 		Long: `read waits for the channel's writer, no longer than --timeout, and writes the bytes of
 each frame, one after the other. --policy says what happens when it is too slow: with block
 the writer waits; with drop-oldest it goes on with the newest frame; with drop-newest it
-gets no new frames while it has too many. It exits with 0 when the writer ends, and with 4
-when the writer is lost or has dropped this reader.`,
+gets no new frames while it has too many. It exits with 0 when the writer ends, with 1 when
+no writer comes, and with 4 when the writer is lost or has dropped this reader.`,
 		Args: p.args(1, 1, "a name"),
 		RunE: func(c *cobra.Command, args []string) error { return p.channelRead(c.Context(), args[0], f) },
 	}
