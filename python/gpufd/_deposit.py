@@ -118,9 +118,9 @@ class Deposit:
     def _add(self) -> Memory:
         memory = self.memory
         assert memory is not None
-        there = memory.chunks * memory.chunk
-        memory.grow(min(self.size, there + memory.chunk))
-        clear(memory, there)
+        before = memory.size
+        memory.grow(min(self.size, (memory.chunks + 1) * memory.chunk))  # the last chunk may have room still
+        clear(memory, before)
         return memory
 
     def _with_room(self, make: Callable[[], Memory]) -> Memory:

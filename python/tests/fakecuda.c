@@ -205,6 +205,12 @@ static CUresult copy(struct stream *s, void *to, const void *from, size_t n) {
 }
 EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, struct stream *s) { NEEDS_CONTEXT; return copy(s, to, (void *)from, n); }
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, struct stream *s) { NEEDS_CONTEXT; return copy(s, (void *)to, from, n); }
+EXPORT CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char byte, size_t n, struct stream *s) {
+	NEEDS_CONTEXT;
+	if (s || !n || n > 1ull << 40) return INVALID;
+	memset((void *)at, byte, n);
+	return OK;
+}
 EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t n) { NEEDS_CONTEXT; memcpy(to, (void *)from, n); return OK; }
 EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, struct stream *s) { NEEDS_CONTEXT; return copy(s, (void *)to, (void *)from, n); }
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import tracemalloc
+import types
 import unittest
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ import common
 import gpufd
 from gpufd import _wire as wire
 from gpufd._cuda import CudaMemory
+from gpufd._deposit import Deposit
 
 HERE = pathlib.Path(__file__).resolve().parent
 INSIDE = "GPUFD_FAKE_CUDA"
@@ -81,6 +83,20 @@ class Gpu(common.Scene):
             made.protect(gpufd.READ_ONLY)
             with self.assertRaises(gpufd.ReadOnlyError):
                 made.write(0, b"")
+
+    def test_a_part_that_grows(self):
+        """As a put lets it grow, tensor by tensor: mostly within a chunk, whose size may be no
+        multiple of the granularity. The driver sets no access of 0 bytes."""
+        client = types.SimpleNamespace(book=lambda *args, **options: None, timeout=common.PATIENCE)
+        for chunk, size in ((0, 12_345), (0, 5 << 20), (3_000_000, 3_500_000), (3_000_000, 9_000_001), (2 << 20, 5 << 20), (1, 4 << 20)):
+            deposit = Deposit(client, "x", size, device=1, chunk=chunk)
+            for part in sorted((1, 2, 100, 4096, size // 3, size // 2, size - 1, size)):
+                memory = deposit.grow(part)
+                self.assertGreaterEqual(memory.size, part)
+            with self.subTest(chunk=chunk, size=size):
+                self.assertEqual((memory.size, memory.chunks), (size, -(-size // memory.chunk)))
+                self.assertEqual(memory.read(), bytes(size))
+            deposit.close()
 
     def test_lies(self):
         with gpufd.allocate(5 << 20, chunk=2 << 20) as made:
