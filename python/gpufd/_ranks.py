@@ -27,7 +27,7 @@ from ._watch import Watch, first_line
 from ._wire import CUDA, driver_name
 from .keeper import Client
 
-PIECES = {"nccl": 256 << 20, "gloo": 16 << 20}  # bytes of a piece
+PIECES = {"nccl": 1 << 30, "gloo": 16 << 20}  # bytes of a piece; each costs NCCL a start, beside which a GiB over NVLink is long
 GIVE_UP = 1.0  # seconds
 MAX_SAID = 64 << 20  # bytes that a rank tells others at once
 

@@ -50,23 +50,28 @@ def _by_host(memory: Memory, whole: Any, pieces: list[tuple[int, int]], source: 
 
 
 def _by_gpu(memory: Memory, whole: Any, pieces: list[tuple[int, int]], source: int, group: Any, timeout: float) -> tuple[str, float]:
-    """The kernel of a piece's digest runs behind the piece, on the current stream, while the
-    next pieces are under way on NCCL's."""
+    """The kernel of a piece's digest runs behind the piece, on a stream of its own, while the
+    next pieces are under way: NCCL begins a piece behind the work of the stream that asks for it,
+    so no digest may be there."""
     from ._devicedigest import DeviceDigester
 
     digester = DeviceDigester(_driver.load(), memory.ordinal)
     with torch.cuda.device(whole.device):
+        moves, digests = torch.cuda.Stream(), torch.cuda.Stream()
+        dist.all_reduce(torch.zeros(1, device=whole.device), group=group)  # nobody's time has what another still prepares
         torch.cuda.synchronize()
         begin = time.monotonic()
         waiting: deque[tuple[Any, Any]] = deque()
         for at, n in pieces:
             if len(waiting) == IN_FLIGHT:
                 _await(*waiting.popleft(), timeout)
-            work = dist.broadcast(whole[at : at + n], source, group=group, async_op=True)
-            work.wait()  # of the stream, not of this thread
-            digester.add(memory.ptr + at, at, n, torch.cuda.current_stream().cuda_stream)
-            event = torch.cuda.Event()
-            event.record()
+            with torch.cuda.stream(moves):
+                work = dist.broadcast(whole[at : at + n], source, group=group, async_op=True)
+            with torch.cuda.stream(digests):
+                work.wait()  # of the stream, not of this thread
+                digester.add(memory.ptr + at, at, n, digests.cuda_stream)
+                event = torch.cuda.Event()
+                event.record()
             waiting.append((work, event))
             at_piece()
         while waiting:

@@ -4,6 +4,7 @@ Ranks are forked from this process, which has PyTorch already: each is a process
 killed, and starts at once. A rank is stopped where broadcast says at_step, or at_piece.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -28,7 +29,7 @@ except ImportError:
 import gpufd
 
 if torch is not None:
-    from gpufd import _ranks, _transport, broadcast
+    from gpufd import _devicedigest, _ranks, _transport, broadcast
 
 RANKS = 4
 
@@ -301,6 +302,43 @@ class Broadcasts(KeeperTest):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.keepers = self.keepers[:2]
         self.assert_served()
+
+    def test_no_digest_holds_up_a_piece(self):
+        """NCCL begins a piece behind the work of the stream that asks for it: that has no digests.
+        A device is not needed to see which streams are asked."""
+        now, asked, digested = ["default"], [], []
+
+        @contextlib.contextmanager
+        def current(stream):
+            now.append(stream.name)
+            yield
+            now.pop()
+
+        def broadcast_of(*args, **options):
+            asked.append(now[-1])
+            return unittest.mock.Mock(wait=lambda: digested.append(now[-1]))
+
+        streams = iter([unittest.mock.Mock(cuda_stream=7), unittest.mock.Mock(cuda_stream=8)])
+        digester = unittest.mock.Mock()
+        digester.return_value.add = lambda ptr, at, n, stream: digested.append((at, n, stream))
+        event = unittest.mock.Mock()
+        event.return_value.query = lambda: True
+        whole = torch.zeros(40, dtype=torch.uint8)
+        with contextlib.ExitStack() as patches:
+            for where, name, what in (
+                (torch.cuda, "Stream", lambda: next(streams)), (torch.cuda, "stream", current), (torch.cuda, "Event", event),
+                (torch.cuda, "synchronize", lambda: None), (torch.cuda, "device", lambda d: contextlib.nullcontext()),
+                (torch.distributed, "broadcast", broadcast_of), (torch.distributed, "all_reduce", lambda *a, **o: None),
+                (_transport._driver, "load", lambda: None), (_devicedigest, "DeviceDigester", digester),
+            ):  # fmt: skip
+                patches.enter_context(unittest.mock.patch.object(where, name, what))
+            _transport._by_gpu(unittest.mock.Mock(ptr=0, ordinal=0), whole, [(0, 16), (16, 16), (32, 8)], 0, None, 1.0)
+        self.assertEqual(len(asked), 3)
+        waits, adds = digested[::2], digested[1::2]
+        self.assertEqual(adds, [(0, 16, 8), (16, 16, 8), (32, 8, 8)])
+        self.assertEqual((len(set(asked)), len(set(waits))), (1, 1))
+        self.assertTrue({*asked, *waits}.isdisjoint({"default"}))
+        self.assertNotEqual(asked, waits, "a piece would wait for the digest before it")
 
     def test_usage(self):
         text = broadcast.parser().format_help()
