@@ -15,6 +15,7 @@ var children = cutest.Children{
 
 	"closes while it waits":      childClosesWhileItWaits,
 	"takes turns":                childTakesTurns,
+	"streams that wait":          childStreamsWait,
 	"waits for what is unmapped": childWaitsForWhatIsUnmapped,
 	"writes read-only":           childWritesReadOnly,
 	"lose contexts":              childLoseContexts,

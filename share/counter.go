@@ -51,7 +51,7 @@ type Counter struct {
 	word   cu.DevicePtr
 	hold   *vmm.Hold     // on the buffer
 	ctx    *cu.Context   // a reference of its own
-	rescue *cu.Stream    // of ctx: frees streams whose peer has gone, and reads the number
+	rescue *cu.Stream    // of ctx, mostUrgent: frees streams whose peer has gone, and reads the number
 	limit  time.Duration // of Close
 	spoils func(error)   // spoil; a Signal does not allocate
 	usage  usage         // of the word, by streams
@@ -117,7 +117,7 @@ func (c *Counter) open(ctx *cu.Context) error {
 	if c.ctx, err = ctx.Retain(); err != nil {
 		return err
 	}
-	if c.rescue, err = c.ctx.NewStream(); err == nil {
+	if c.rescue, err = c.ctx.NewStreamWith(mostUrgent); err == nil {
 		err = c.usage.keep(c.rescue)
 	}
 	if err != nil {
@@ -125,6 +125,10 @@ func (c *Counter) open(ctx *cu.Context) error {
 	}
 	return nil
 }
+
+// mostUrgent is a priority that few streams have. Streams share the device's queues with those
+// of their own priority, so a stream that waits does not hold up the one that is to free it.
+var mostUrgent = cu.StreamOptions{Priority: math.MinInt32}
 
 // Signal sets the number to n once the work in s so far is done. A process that sees the
 // number sees what that work wrote (cuStreamWriteValue64). Numbers begin with 1, grow with

@@ -369,11 +369,11 @@ func TestCounterThatCannotBeMade(t *testing.T) {
 	spy, dev, _ := spied(t)
 	ctx := cutest.Context(t, dev)
 	buf := zeros(t, ctx)
-	for _, symbol := range []string{"cuMemGetAccess", "cuStreamCreate", "cuEventCreate"} {
+	for _, symbol := range []string{"cuMemGetAccess", "cuStreamCreateWithPriority", "cuEventCreate"} {
 		err := spy.during(symbol, func() error { _, err := NewCounter(ctx, buf, 0); return err })
 		require.ErrorIs(t, err, cu.ErrOutOfMemory, symbol)
 	}
-	require.Equal(t, spy.count("cuStreamCreate"), spy.count("cuStreamDestroy_v2"))
+	require.Equal(t, spy.count("cuStreamCreateWithPriority"), spy.count("cuStreamDestroy_v2"))
 	require.Equal(t, spy.count("cuDevicePrimaryCtxRetain"), 2+spy.count("cuDevicePrimaryCtxRelease_v2"))
 	require.NoError(t, buf.Close())
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -147,9 +149,13 @@ func warm(t testing.TB, ctx *cu.Context) {
 	}
 	mem, err := ctx.Alloc(32 << 20)
 	require.NoError(t, err)
-	var streams [16]*cu.Stream // as many as a test has at once
+	var streams [32]*cu.Stream // as many as a test has at once of either priority
 	for i := range streams {
-		streams[i], err = ctx.NewStream()
+		o := cu.StreamOptions{}
+		if i%2 == 0 {
+			o = mostUrgent
+		}
+		streams[i], err = ctx.NewStreamWith(o)
 		require.NoError(t, err)
 	}
 	require.NoError(t, cu.FillAsync(streams[0], mem.Ptr(), uint8(0), 32<<20))
@@ -288,4 +294,10 @@ func socketPath(t testing.TB) string {
 		require.NoError(t, os.Remove(dir))
 	})
 	return filepath.Join(dir, "s")
+}
+
+// raceDetector reports whether this test was built with -race, which makes all slower.
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
