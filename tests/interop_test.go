@@ -458,7 +458,7 @@ func TestInteropNobody(t *testing.T) {
 	cutest.ProvenOnSoft(t)
 	for _, c := range []peer{pyConsumer, cConsumer} {
 		t.Run(c.String(), func(t *testing.T) {
-			meeting(t).peer(c).fails(1, "nobody is listening there")
+			meeting(t).peer(c, "-timeout", "300ms").fails(1, "nobody is listening there")
 			meeting(t).peer(c, "-socket", "/"+strings.Repeat("x", 107)).fails(2, "1 to 107 bytes")
 			meeting(t).peer(c, "-nonsense", "1").fails(2)
 			start(t, c.name, c.command(t)[0], args("GPUFD_DRIVER=nonsense"), c.command(t)[1:]...).fails(2, "auto, cuda or soft")
@@ -468,6 +468,21 @@ func TestInteropNobody(t *testing.T) {
 		meeting(t).peer(pyProducer, "-timeout", "100ms").fails(4, "no consumer came")
 		meeting(t).peer(pyProducer, "-size", "x").fails(2, "want bytes")
 	})
+}
+
+// TestInteropConsumerFirst: a consumer waits for its producer, as ours does, and says so.
+func TestInteropConsumerFirst(t *testing.T) {
+	cutest.ProvenOnSoft(t)
+	for _, p := range []peer{goProducer, pyProducer} {
+		t.Run(p.String(), func(t *testing.T) {
+			s := meeting(t)
+			consumer := s.peer(pyConsumer)
+			consumer.waitLine("  no producer is there yet: waiting for one, for 30 s at most")
+			producer := s.peer(p)
+			consumer.succeeds()
+			producer.succeeds()
+		})
+	}
 }
 
 // TestInteropOneProducer: a socket has one producer, whatever the languages.

@@ -6,6 +6,7 @@ The counterpart of gpufd's producer, or of producer.py. Exit codes: 0 done and v
 """
 
 import sys
+import time
 
 import demo
 import gpufd
@@ -18,11 +19,12 @@ def main():
     args = p.parse_args()
     access = gpufd.READ_WRITE if args.access == "rw" else gpufd.READ_ONLY
     on_gpu = demo.driver_of(args) == gpufd.CUDA
-    with gpufd.attach(
-        args.socket, demo.NAME, access=access, device=args.device, driver=args.driver, timeout=args.timeout,
+    options = dict(
+        access=access, device=args.device, driver=args.driver, timeout=args.timeout,
         policy=gpufd.Policy(uids=args.allow_uid), legacy=on_gpu, opener=demo.opener_of(args),
         connected=lambda peer: print(f"Connected to producer {peer}"),
-    ) as att:  # fmt: skip
+    )  # fmt: skip
+    with find(args.socket, args.timeout, options) as att:
         what = "an IPC handle" if att.offer.legacy else f"{att.offer.chunks} descriptors"
         print(f"Received {what}, size: {att.size} bytes")
         print(f"Mapped the memory {'read-only' if att.access == gpufd.READ_ONLY else 'read-write'} ({att.memory.about})")
@@ -31,6 +33,23 @@ def main():
         print("Sent acknowledgment to producer")
     if wrong:
         raise gpufd.Error(wrong)
+
+
+def find(socket, timeout, options):
+    """Attach once a producer is there, which may take as long as timeout."""
+    print(f"Connecting to producer at {socket}")
+    late, pause = time.monotonic() + timeout, 0.01
+    while True:
+        try:
+            return gpufd.attach(socket, demo.NAME, **options)
+        except gpufd.NoProducerError as e:
+            left = late - time.monotonic()
+            if left <= 0:
+                raise gpufd.NoProducerError(f"no producer there within {timeout:g} s: {e}") from None
+            if pause == 0.01:
+                print(f"  no producer is there yet: waiting for one, for {timeout:g} s at most")
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, 0.1)
 
 
 def verify(args, att):

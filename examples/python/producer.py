@@ -83,6 +83,8 @@ def serve(args, memory):
     with contextlib.suppress(demo.Stopped), server:
         offering = server.offer(demo.NAME, memory, access, data=demo.pack_data(args.size, args.salt), verdict=True, leases=args.consumers)
         print("Waiting for consumer connection...")
+        wanted = f"{args.consumers} consumer{'s' * (args.consumers > 1)}; ends after {args.timeout:g} s without one"
+        print(f"  at {args.socket} for {wanted if args.consumers else 'consumers; ends when interrupted'}")
         offering.wait(idle=args.timeout if args.consumers else None)
     if results.errors:
         raise results.errors[0]
