@@ -31,23 +31,47 @@ func Stay(ctx context.Context) {
 // that it needed to start: they come back from the page cache when they are needed again
 // (madvise(2), MADV_DONTNEED).
 func Trim() {
-	debug.FreeOSMemory()
+	found := ownPages()
+	debug.FreeOSMemory() // also of what it took to find them
+	for _, m := range found {
+		m.split()
+		m.advise(unix.MADV_DONTNEED)
+	}
+}
+
+// ownPages are the mappings of the program's file that are as the file is.
+func ownPages() []mapping {
 	smaps, err := os.Open("/proc/self/smaps")
 	if err != nil {
-		return
+		return nil
 	}
 	defer smaps.Close()
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
-		return
+		return nil
 	}
-	for _, m := range programs(smaps, self) {
-		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED)
-	}
+	return programs(smaps, self)
 }
 
 // A mapping is where a part of a file is mapped.
 type mapping struct{ from, to uintptr }
+
+// window is what a mapping is split into, and the most that comes back with a page.
+const window = 64 << 10
+
+// split makes several mappings of one. A kernel such as 6.18 brings back all at once that the
+// page cache has in one folio, up to 2 MiB, unless it reaches beyond the mapping. Neighbours
+// become one again if they are alike. So every other one is kept out of core dumps, which have
+// nothing of a program's file anyway.
+func (m mapping) split() {
+	for at := m.from + window; at < m.to; at += 2 * window {
+		mapping{at, min(at+window, m.to)}.advise(unix.MADV_DONTDUMP)
+	}
+}
+
+func (m mapping) advise(advice uintptr) {
+	_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, advice)
+}
 
 // programs reads proc_pid_smaps(5), and returns the mappings of the program's file that are
 // as the file is. One that nobody can write any more may have been written before: the

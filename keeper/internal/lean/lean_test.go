@@ -31,9 +31,14 @@ func TestPrograms(t *testing.T) {
 	require.Empty(t, programs(strings.NewReader("x-y\nr\n\n0-1 r--p 0 0 0 /bin/gpufd\nAnonymous:\n"), "/bin/gpufd"))
 }
 
-// A process goes on as before.
+// A process goes on as before. Where a page comes back, little comes along.
 func TestTrim(t *testing.T) {
 	Trim()
+	found := ownPages()
+	require.NotEmpty(t, found)
+	for _, m := range found {
+		require.LessOrEqual(t, m.to-m.from, uintptr(window))
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	Stay(ctx)
