@@ -82,3 +82,12 @@ func TestPythonFrameworks(t *testing.T) {
 	t.Log(scripted(t, args("GPUFD_BIN="+filepath.Dir(programPath(t, "producer")), "GPUFD_DRIVER=cuda"),
 		python(t), "-B", filepath.Join(packageDir, "tests", "gpu.py"), "-v"))
 }
+
+// TestPythonBroadcast has the keepers of two GPUs broadcast by NCCL, over NVLink and over sockets,
+// and kills a rank at each step.
+func TestPythonBroadcast(t *testing.T) {
+	needGPU(t, "NCCL moves memory of GPUs")
+	cutest.TwoDevices(t, cutest.Driver(t))
+	t.Log(scripted(t, args("GPUFD_BIN="+filepath.Dir(programPath(t, "gpufd")), "GPUFD_DRIVER=cuda"),
+		python(t), "-B", filepath.Join(packageDir, "tests", "gpu_broadcast.py"), "-v"))
+}

@@ -120,23 +120,25 @@ def stop():
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-class Broadcasts(KeeperTest):
+class Keepers(KeeperTest):
     """All tests share the keepers, which have nothing under "model" when one begins."""
+
+    count, driver = RANKS, "soft"
 
     @classmethod
     def setUpClass(cls):
         directory = tempfile.TemporaryDirectory(prefix="gpufd-")
         cls.addClassCleanup(directory.cleanup)
         cls.shared = directory.name
-        with unittest.mock.patch.dict(os.environ, GPUFD_SOFT_DIR=os.path.join(cls.shared, "soft"), GPUFD_DRIVER="soft"):
+        with unittest.mock.patch.dict(os.environ, GPUFD_SOFT_DIR=os.path.join(cls.shared, "soft"), GPUFD_DRIVER=cls.driver):
             cls.all_keepers = []
-            for i in range(RANKS):
+            for i in range(cls.count):
                 cls.all_keepers.append(Keeper(cls.shared, f"keeper{i}"))
                 cls.addClassCleanup(cls.all_keepers[-1].close)
 
     def setUp(self):
         super().setUp()
-        self.environ(GPUFD_SOFT_DIR=os.path.join(self.shared, "soft"))
+        self.environ(GPUFD_SOFT_DIR=os.path.join(self.shared, "soft"), GPUFD_DRIVER=self.driver)
         self.keepers = self.all_keepers
         self.addCleanup(self.forget)
 
@@ -158,6 +160,29 @@ class Broadcasts(KeeperTest):
                 found.append(client.find("model"))
         return found
 
+    def check_ends(self, running, cases, timeout):
+        for case, r in running.items():
+            lost = cases[case][0]
+            if cases[case][2] is stop:  # it never ends by itself
+                wait_for(lambda: "T" == state_of(r.pids[lost]), "the stopped rank")
+                others = {rank: pid for rank, pid in r.pids.items() if rank != lost}
+                held, r.pids = r.pids[lost], others
+                r.wait()
+                os.kill(held, signal.SIGKILL)
+                os.waitpid(held, 0)
+            else:
+                r.wait()
+            for rank, code in r.status.items():
+                if rank != lost:
+                    self.assertEqual(code, 4, f"{case}: {r.all_said()}")
+                    self.assertRegex(r.said(rank), rf"rank {lost}\b.*(was lost|has not come|failed)", case)
+            self.assertLess(r.took, 3 * timeout, case)  # on a loaded machine; alone it is less than one
+        for i, k in enumerate(self.keepers[1:], 1):
+            with gpufd.Client(k.socket) as client:
+                wait_for(lambda: client.find("model") is None, f"keeper {i} to give up what was booked")
+
+
+class Broadcasts(Keepers):
     def put(self, data=bytes(range(250)) * 4000, **options):
         return gpufd.put(self.keepers[0].socket, "model", data, labels={"revision": "main"}, **options)
 
@@ -270,27 +295,6 @@ class Broadcasts(KeeperTest):
         with gpufd.Client(self.keepers[1].socket) as client:
             wait_for(lambda: (client.find("model") or Nothing).version, "the commit of the other keeper")
         die()
-
-    def check_ends(self, running, cases, timeout):
-        for case, r in running.items():
-            lost = cases[case][0]
-            if cases[case][2] is stop:  # it never ends by itself
-                wait_for(lambda: "T" == state_of(r.pids[lost]), "the stopped rank")
-                others = {rank: pid for rank, pid in r.pids.items() if rank != lost}
-                held, r.pids = r.pids[lost], others
-                r.wait()
-                os.kill(held, signal.SIGKILL)
-                os.waitpid(held, 0)
-            else:
-                r.wait()
-            for rank, code in r.status.items():
-                if rank != lost:
-                    self.assertEqual(code, 4, f"{case}: {r.all_said()}")
-                    self.assertRegex(r.said(rank), rf"rank {lost}\b.*(was lost|has not come|failed)", case)
-            self.assertLess(r.took, 3 * timeout, case)  # on a loaded machine; alone it is less than one
-        for i, k in enumerate(self.keepers[1:], 1):
-            with gpufd.Client(k.socket) as client:
-                wait_for(lambda: client.find("model") is None, f"keeper {i} to give up what was booked")
 
     def test_torchrun(self):
         self.put()
