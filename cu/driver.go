@@ -87,9 +87,9 @@ func WithResolver(r sys.Resolver) Option {
 func WithTrace(w io.Writer) Option { return func(c *config) { c.trace = w } }
 
 // WithHook puts h around every driver call, to observe it or to answer instead of
-// the driver. For tests, package cu/cutest has faults by function. Of several
-// hooks the first is outermost, and the last is closest to the driver. Tracing is
-// around them all: it shows the answers that the program gets.
+// the driver. For tests, package cu/cutest has faults by function. If there are
+// several hooks, the first is outermost, and the last is closest to the driver.
+// Tracing is around them all: it shows the answers that the program gets.
 func WithHook(h sys.Hook) Option { return func(c *config) { c.hooks = append(c.hooks, h) } }
 
 // WithLeakHandler calls f for device memory that was lost while mapped. The

@@ -100,10 +100,10 @@ func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*Str
 // before s is freed: f can tell others not to rely on what is given to s from now
 // on. If another frees s, f is called when that is known: at
 // [StreamWait.Distrust], or when met says so. If a wait is being given up
-// already, f is called at once; if s has none, never. Of several f with the same
-// key, behind the same wait, one is called. f gets the error of the wait and must
-// end soon. It runs on the goroutine that watches the stream's waits, or on that
-// of Distrust.
+// already, f is called at once; if s has none, never. If several f have the same
+// key and are behind the same wait, one of them is called. f gets the error of
+// the wait and must end soon. It runs on the goroutine that watches the stream's
+// waits, or on that of Distrust.
 func (s *Stream) IfGivenUp(key any, f func(error)) {
 	if s == nil {
 		return

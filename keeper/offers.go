@@ -233,8 +233,8 @@ func (s *Server) hear(o *offer, e share.Event) {
 	}
 }
 
-// hearRefused counts a reader that was refused, once: all offers are told of it. What
-// authorize has refused it has counted.
+// hearRefused counts a reader that was refused, once, although all offers are told of
+// it. authorize counts those that it refuses itself.
 func (s *Server) hearRefused(o *offer, err error) {
 	var own *Error
 	if o == s.ear.Load() && !errors.As(err, &own) && !errors.Is(err, sock.ErrPeerLost) {

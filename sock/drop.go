@@ -193,5 +193,6 @@ var passRights = func(fd, on int) error {
 }
 
 // refuseRights makes the kernel refuse descriptors that are sent to fd, and reports
-// whether it does: older kernels cannot. What is in the queue stays there.
+// whether it does: older kernels cannot. Descriptors that are in the queue stay
+// there.
 func refuseRights(fd int) bool { return passRights(fd, 0) == nil }

@@ -12,7 +12,7 @@ import (
 // A kind is what a message is for.
 type kind string
 
-// What the parent says to a member, and the member to the parent.
+// The kinds of messages between the parent and its members.
 const (
 	begin      = kind("begin") // what to do, with a descriptor of each chunk
 	fillStep   = kind("fill")  // everybody has filled, or mapped: fill the next

@@ -81,8 +81,8 @@ func (f *Faults) answer(r cu.Result) sys.Hook {
 	return func(sys.Call, func() sys.CUresult) sys.CUresult { return sys.CUresult(r) }
 }
 
-// A Fault is what one function does from now on. Of several faults of one
-// function the last one set counts, until its Stop.
+// A Fault is what one function does from now on. If a function has several
+// faults, the one that was set last counts, until its Stop.
 type Fault struct {
 	of       *Faults
 	function string

@@ -242,8 +242,8 @@ func (m *machine) cuCtxGetDevice_v2(out *sys.CUdevice, h sys.CUcontext) sys.CUre
 	return set(r, out, m.number(ctx.dev))
 }
 
-// What cuCtxGetApiVersion says of contexts made by cuCtxCreate of CUDA 2.0, and
-// since CUDA 3.2.
+// The versions that cuCtxGetApiVersion returns: for contexts that cuCtxCreate
+// of CUDA 2.0 made, and for those since CUDA 3.2.
 const (
 	firstAPI = 3010
 	laterAPI = 3020

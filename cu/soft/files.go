@@ -262,7 +262,7 @@ func (s *store) open(t *trailer) (fd int, err error) {
 	return fd, err
 }
 
-// What removeUnheld found.
+// The results of removeUnheld.
 const (
 	inUse   = iota
 	removed // by this call

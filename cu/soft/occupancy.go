@@ -5,7 +5,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// What a multiprocessor has.
+// The resources of a multiprocessor.
 const (
 	threadsPerSM   = 2048
 	blocksPerSM    = 32

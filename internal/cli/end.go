@@ -200,7 +200,8 @@ func within(limit time.Duration, f func()) {
 }
 
 // Notified returns the signals that end the program, until stop is called. A closed
-// pipe does not end it, but is an error of the write. What nohup ignores stays ignored.
+// pipe does not end it, but is an error of the write. Signals that nohup ignores stay
+// ignored.
 func Notified() (signals chan os.Signal, stop func()) {
 	signals, pipes := make(chan os.Signal, 4), make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)

@@ -25,7 +25,7 @@ var (
 	letters = []unit{{"T", 40}, {"G", 30}, {"M", 20}, {"K", 10}} // as dd(1) and head(1) take them
 )
 
-// What is wrong with a count.
+// Errors of a count.
 var (
 	errNotWhole = errors.New("want a whole number")
 	errTooMany  = errors.New("more than 64 bits can count")

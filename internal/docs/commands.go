@@ -76,7 +76,7 @@ Producer, consumer, launch and ring also print the records below. ` + "`dropped`
 lost because nobody read the output in time.
 `
 
-// list shows records, sorted by event. What is in the elements of a list stands below it.
+// list shows records, sorted by event. The members of a list's elements stand below it.
 func (r records) list() string {
 	var b strings.Builder
 	for _, event := range slices.Sorted(maps.Keys(r)) {

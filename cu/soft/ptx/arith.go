@@ -372,7 +372,7 @@ func fused(b *builder, o *opcode) error {
 	return b.emitTyped(f, t, t, t, t)
 }
 
-// Of several NaNs that of b counts before that of a.
+// A NaN in b takes precedence over one in a.
 func runFused64(t *thread, i *inst) {
 	a, b, c := t.r[i.a], t.r[i.b], t.r[i.c]
 	t.r[i.d] = number64(math.FMA(f64(a), f64(b), f64(c)), b, a, c)

@@ -52,8 +52,8 @@ func (t typ) field(at, n uint64) (uint64, uint64) {
 	return min(at, 0xff), min(n, 0xff)
 }
 
-// extractField is bfe: c bits from b on. What is past the end is zeros, or the
-// top bit if signed.
+// extractField is bfe: c bits from b on. Bits past the end are zeros, or the
+// top bit if the type is signed.
 func extractField(t typ) pure {
 	width := uint64(8 * t.size)
 	return func(a, b, c uint64) uint64 {

@@ -9,8 +9,8 @@ import (
 
 // A loose instruction is one that says nothing of its rounding, a product or a sum
 // of floats: where one product goes into one sum, the assembler makes them one
-// instruction that rounds once, unless nothing is to be optimised. What a product
-// passes unrounded is loose, too: copies and changes of its sign.
+// instruction that rounds once, unless nothing is to be optimised. Copies and
+// changes of sign that pass a product on unrounded are loose, too.
 type loose struct {
 	step      int
 	at        int // in the code

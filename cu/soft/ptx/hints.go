@@ -60,7 +60,7 @@ func hintAt(modifier string) build {
 	}
 }
 
-// createPolicy builds createpolicy. What it gives is for caches alone: 0 will do.
+// createPolicy builds createpolicy. Its result is for caches alone: 0 will do.
 func createPolicy(b *builder, o *opcode) error {
 	if _, err := o.only(tb64); err != nil {
 		return err

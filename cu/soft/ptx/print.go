@@ -25,8 +25,8 @@ type directive struct {
 	verb      byte
 }
 
-// What one printf prints: the arguments that come after so many are left aside, as the
-// CUDA C++ guide has it, and so is text that is longer than this.
+// The limits of one printf: further arguments are ignored, as the CUDA C++ guide says,
+// and longer text is cut off.
 const (
 	maxArguments = 32
 	maxPrinted   = 1 << 20
@@ -125,7 +125,7 @@ func (p *printer) whole(d directive) uint64 {
 	return p.argument(max(4, d.size)) & typ{unsigned, d.size}.mask()
 }
 
-// verb prints one argument. What is no directive is printed as it stands.
+// verb prints one argument. Text that is no directive is printed as it stands.
 func (p *printer) verb(d directive, text string) {
 	switch d.verb {
 	case '%':

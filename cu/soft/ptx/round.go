@@ -2,8 +2,8 @@ package ptx
 
 import "math/bits"
 
-// What the CPU does not do itself is done here with integers: arithmetic that is
-// rounded towards zero, down or up, and all of the types of 16 bits and less. A
+// This file does with integers what the CPU cannot do: arithmetic that is rounded
+// towards zero, down or up, and all arithmetic of types of 16 bits and less. A
 // result is first computed exactly, or so far that its last bit says whether there
 // was more, and then rounded once.
 

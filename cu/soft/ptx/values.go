@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A step is one instruction of the text. What it reads and writes is in lists of the
-// builder's, up to where the step says.
+// A step is one instruction of the text. The builder lists the registers that it
+// reads and writes; reads and writes are where they end in those lists.
 type step struct {
 	first         int // where its code begins
 	reads, writes int
@@ -56,7 +56,8 @@ type stretch struct {
 	out      []uint64 // the registers that are read behind it
 }
 
-// Bounds for functions that nobody writes. What is beyond is not known, or not fused.
+// Bounds, for functions larger than anybody writes. Values beyond them are not known,
+// or not fused.
 const (
 	maxRounds = 4       // of the search for jumps over nothing
 	maxLinks  = 1 << 16 // ways to go by tables, in a module

@@ -237,8 +237,8 @@ func (v videoMode) result(x int64, c uint64) uint64 {
 	return uint64(uint32(x))
 }
 
-// saturate clamps, a part as if the number had no sign, but what was shifted to 32
-// bits. What is larger than these without a sign is not clamped but where it was
+// saturate clamps: a part as if the number had no sign, except a number that was
+// shifted to 32 bits. A larger one without a sign is clamped only if it was
 // shifted.
 func (v videoMode) saturate(x int64) int64 {
 	switch {

@@ -50,7 +50,7 @@ func grow(dev *cu.Device, ctx *cu.Context) (err error) {
 	}
 	fmt.Println("the old data:", old)
 
-	// What cannot be done leaves the buffer as it was.
+	// A Grow that fails leaves the buffer as it was.
 	fmt.Println("beyond its room:", buf.Grow(9*chunk))
 
 	// Chunks are what can be shared on its own (lesson 6).

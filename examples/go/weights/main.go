@@ -57,7 +57,7 @@ type daemon struct {
 	offers sync.WaitGroup
 }
 
-// run does what it reads until the end, or an upgrade. What fails leaves all as it was.
+// run executes the commands it reads, until the end or an upgrade. A failed one changes nothing.
 func (d *daemon) run() {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		var err error

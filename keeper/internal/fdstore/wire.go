@@ -35,7 +35,7 @@ const (
 	opExit
 )
 
-// header begins each record. Which fields mean what is in the package documentation.
+// header begins each record. The package documentation explains its fields.
 type header struct {
 	op    operation
 	seq   uint32

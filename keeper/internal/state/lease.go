@@ -198,10 +198,10 @@ func (s *State) Release(id HoldID) error {
 	return nil
 }
 
-// Lose notes that the connection of a holder has ended without a goodbye. One whose
-// process has ended, or that has no pidfd which could tell, has gone. Another stays
-// until it is fenced. Of several that are lost of one process, all but the last are
-// forgotten if they had the same part.
+// Lose notes that the connection of a holder has ended without a goodbye. The
+// holder is gone if its process has ended, or if it has no pidfd to tell. Otherwise
+// it stays until it is fenced. If one process has several lost leases of the same
+// part, all but the last are forgotten.
 //
 // Errors: [NotFound], as of Release.
 func (s *State) Lose(id HoldID) error {

@@ -17,9 +17,9 @@ const (
 	Remove Right = "remove" // remove, drain, report for good
 )
 
-// A Policy says who may do what under which names. Of several rules that match, one
-// counts, for everything: the one with the longest prefix; of two with the same prefix
-// the one for the uid before the one for the gid.
+// A Policy says who may do what under which names. If several rules match, one of them
+// decides everything: the one with the longest prefix. If two have the same prefix,
+// the one for the uid decides, not the one for the gid.
 //
 // The keeper's own uid, Owner, has a rule with all rights, no quotas and the empty
 // prefix, unless Rules has one for that uid and prefix. So the Policy without rules lets

@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// What a record may hold, in bytes.
+// Limits of a record's contents, in bytes.
 const (
 	MaxName = 255  // the name of an offer
 	MaxData = 4096 // application data in an offer; more comes in a Data

@@ -66,7 +66,7 @@ type Process struct {
 // ProcessFlags are the bits of a Process. Unknown bits are ignored.
 type ProcessFlags uint64
 
-// What a side says of its process.
+// The bits that a side sends about its process.
 const (
 	ProcessMPS   ProcessFlags = 1 << 0 // its work may go on after its end: it runs under MPS
 	ProcessWaits ProcessFlags = 1 << 1 // in an offer: it waits until consumers that may write have released the memory
