@@ -15,6 +15,8 @@ import sys
 import time
 import unittest
 
+from keepers import Keeper  # first: it says where the package is
+
 import common
 import gpufd
 from gpufd import _driver
@@ -379,6 +381,94 @@ class Frameworks(OnGPU):
 
 def view_of_copy(att):
     return att.view("I32", (16, 64)).copy()
+
+
+class Kept(OnGPU):
+    """A keeper of the program in Go: parts, versions, a keeper that is killed."""
+
+    def setUp(self):
+        super().setUp()
+        self.kept = self.keeper()
+
+    def keeper(self):
+        k = Keeper(self.dir)
+        self.addCleanup(k.close)
+        return k
+
+    def put(self, *numbers):
+        """Have the keeper keep a part for each number, of 16 MiB of it, all on one device."""
+        flags = []
+        for part, number in enumerate(numbers):
+            path = os.path.join(self.dir, f"part{part}")
+            with open(path, "wb") as f:
+                f.write(number.to_bytes(4, "little") * (4 << 20))
+            flags += ["--part", f"{part}@0={path}"]
+        self.ends(self.start("gpufd", "put", "model", *flags, "--label", "revision=main", "--socket", self.kept.socket), 0)
+
+    def test_two_parts(self):
+        """Each framework takes both parts of a version, without a copy."""
+        self.put(41, 42)
+        with gpufd.get(self.kept.socket, "model", labels={"revision": "main"}) as version:
+            version.verify()
+        with self.assertRaises(gpufd.LabelError):
+            gpufd.get(self.kept.socket, "model", labels={"revision": "other"})
+        for name, how in (("torch", "by_dlpack"), ("cupy", "by_dlpack"), ("cupy", "by_interface"), ("numba", "by_interface")):
+            with self.subTest(name, how=how):
+                framework = FRAMEWORKS[name]()
+                with gpufd.attach_parts(self.kept.socket, "model") as parts:
+                    self.assertEqual([(att.kept.part, att.kept.parts) for att in parts], [(0, 2), (1, 2)])
+                    for att, number in zip(parts, (41, 42)):
+                        view = att.view("I32", (16, 64))
+                        a = getattr(framework, how)(view)
+                        self.assertEqual((framework.pointer(a), framework.first(a)), (view.ptr, number))
+                        with self.assertRaises(gpufd.InUseError):
+                            att.close()
+                        del a
+                        view.release()
+                    del att, view
+                seen(name, f"{how}, both parts of a version that a keeper keeps", "no copy")
+
+    def test_follow(self):
+        """Version after version; between them the keeper is killed, and its successor knows the lease."""
+        self.put(1)
+        got = []
+        for att in gpufd.follow(self.kept.socket, "model", within=60):
+            got.append((att.version, att.read(0, 4)))
+            if len(got) == 2:
+                break
+            self.kept.kill()
+            self.assertTrue(att.wait(60))
+            self.kept = self.keeper()
+            att.resume()
+            self.assertEqual(att.read(att.size - 4, 4), (1).to_bytes(4, "little"))
+            self.put(2)
+            self.assertTrue(att.wait(60, superseded=True))
+        self.assertEqual(got, [(1, (1).to_bytes(4, "little")), (2, (2).to_bytes(4, "little"))])
+
+    def test_torch_module(self):
+        """A module that another process has put: tensors over its memory, and the same result."""
+        torch = Torch().lib
+        import gpufd.torch
+
+        out = self.ends(self.python(PUT, self.kept.socket), 0)
+        state = gpufd.torch.load(self.kept.socket, "model", labels={"a": "b"})
+        other = torch.nn.Linear(64, 64, device="meta", dtype=torch.bfloat16)
+        other.load_state_dict(state, assign=True)
+        self.assertEqual(other.weight.data_ptr(), state["weight"].data_ptr())
+        with torch.inference_mode():
+            self.assertEqual(str(other(torch.ones(1, 64, device="cuda", dtype=torch.bfloat16)).float().sum().item()), out.split()[-1])
+        del state, other
+
+
+# In a child: have the keeper at argv[1] keep a module, and print what it computes then.
+PUT = """
+import torch, gpufd.torch
+torch.manual_seed(1)
+m = torch.nn.Linear(64, 64, device="cuda", dtype=torch.bfloat16)
+gpufd.torch.put(sys.argv[1], "model", m, labels={"a": "b"})
+with torch.inference_mode():
+    print(m(torch.ones(1, 64, device="cuda", dtype=torch.bfloat16)).float().sum().item())
+"""
 
 
 class Hostile(OnGPU):
