@@ -17,7 +17,7 @@ import (
 // Attachment is a closed one.
 type Attachment struct {
 	path    string
-	dev     *cu.Device
+	dev     *cu.Device // that was asked for
 	opts    *attachOptions
 	memory  attachedMemory
 	cursors *os.File // of this lease alone, or nil
@@ -49,7 +49,7 @@ type Attachment struct {
 }
 
 func newAttachment(from *attaching) *Attachment {
-	a := &Attachment{path: from.path, dev: from.memory.Device(), opts: from.opts, memory: from.memory, cursors: from.cursors, reoffer: from.opts.reoffer, done: make(chan struct{})}
+	a := &Attachment{path: from.path, dev: from.dev, opts: from.opts, memory: from.memory, cursors: from.cursors, reoffer: from.opts.reoffer, done: make(chan struct{})}
 	a.open, a.stop = context.WithCancel(context.Background())
 	a.more, a.last = context.WithCancel(a.open)
 	a.life, a.cancel = context.WithCancelCause(context.Background())

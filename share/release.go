@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
@@ -60,8 +61,8 @@ func (a *Attachment) lastTie(released bool) *tie {
 	return a.now.Load()
 }
 
-// Release first waits for the work in the device's primary context, and then does what
-// Close does. So the producer learns that nothing of this process uses the memory any more,
+// Release first waits for the work in the primary contexts of the memory's device and, with
+// [WithPeerAccess], of the device that was asked for, and then does what Close does. So the producer learns that nothing of this process uses the memory any more,
 // and may use it again. The caller waits for work in other contexts, and closes other
 // mappings of the memory ([vmm.View]) and exported descriptors of it.
 //
@@ -76,14 +77,24 @@ func (a *Attachment) Release(ctx context.Context) error {
 	if a.given {
 		return nil
 	}
-	if err := a.Device().Synchronize(ctx); err != nil {
-		return err
+	for _, dev := range a.users() {
+		if err := dev.Synchronize(ctx); err != nil {
+			return err
+		}
 	}
 	if err := a.memory.Close(); err != nil {
 		return err
 	}
 	a.closed = true
 	return a.endLease(true)
+}
+
+// users returns the devices whose work may use the memory.
+func (a *Attachment) users() []*cu.Device {
+	if a.opts.peer && a.dev.UUID() != a.Device().UUID() {
+		return []*cu.Device{a.Device(), a.dev}
+	}
+	return []*cu.Device{a.Device()}
 }
 
 // sayFarewell says that this side does not use the memory any more, to a producer that

@@ -223,12 +223,14 @@ type stage struct {
 	host []byte // what look compares
 }
 
-func openStage() (*stage, error) {
+func openStage() (*stage, error) { return openStageOn(0) }
+
+func openStageOn(device int) (*stage, error) {
 	drv, err := cutest.Open()
 	if err != nil {
 		return nil, err
 	}
-	dev, err := drv.Device(0)
+	dev, err := drv.Device(device)
 	if err != nil {
 		return nil, err
 	}

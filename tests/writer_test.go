@@ -47,13 +47,13 @@ again:
 }
 `
 
-// writeForEver is killed while its kernel writes.
+// writeForEver is killed while its kernel writes, on device number do.Count.
 func writeForEver(do task) error {
-	st, err := openStage()
+	st, err := openStageOn(do.Count)
 	if err != nil {
 		return err
 	}
-	att, err := share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev, share.WithAccess(share.ReadWrite))
+	att, err := share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev, share.WithAccess(share.ReadWrite), share.WithPeerAccess())
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,6 @@ func (st *stage) word(buf *vmm.Buffer) uint32 {
 //
 //fault:skip lets us have no namespaces
 func TestFault82_WriterIsKilledWhileItsKernelWrites(t *testing.T) {
-	rounds := map[cu.Kind]int{cu.Soft: 2, cu.CUDA: 10}[cutest.Kind()]
 	for _, apart := range []bool{false, true} {
 		name := "in one PID namespace"
 		if apart {
@@ -168,27 +167,49 @@ func TestFault82_WriterIsKilledWhileItsKernelWrites(t *testing.T) {
 			if apart {
 				front = cutest.Namespaced(t)
 			}
-			s := newScene(t)
-			judge := s.actorBehind(front, actJudge, task{Count: rounds})
-			late := 0
-			for n := range rounds {
-				judge.waitLine(fmt.Sprint("offered ", n))
-				writer := s.actorBehind(front, actWriter, task{})
-				judge.waitLine(fmt.Sprint("written ", n))
-				writer.kill()
-				line := judge.waitLine(fmt.Sprintf("round %d ", n))
-				require.Equal(t, apart, strings.Contains(line, " pid 0 "), line)
-				require.Contains(t, line, " died true ")
-				require.True(t, strings.HasSuffix(line, " after false"), line)
-				if strings.Contains(line, " late true ") {
-					late++
-				}
-			}
-			judge.succeeds()
-			t.Logf("in %d of %d rounds the word moved when the lease had ended", late, rounds)
+			late := killWriters(t, front, 0)
 			if cutest.Kind() == cu.CUDA {
 				require.Positive(t, late, "if a dead writer did not write, this would test nothing")
 			}
 		})
 	}
+}
+
+// A kernel on another GPU writes by peer access, and no write of it is under way when it is fenced.
+//
+//fault:rows 82
+//fault:skip takes two devices
+func TestWriterOnAnotherDeviceIsKilled(t *testing.T) {
+	a, b := cutest.TwoDevices(t, cutest.Driver(t))
+	can, err := b.CanAccessPeer(a)
+	require.NoError(t, err)
+	if !can {
+		t.Skip("takes two devices that reach each other")
+	}
+	killWriters(t, nil, 1)
+}
+
+// killWriters kills writers on that device while their kernels write, and returns how many of them
+// wrote when their lease had ended.
+func killWriters(t *testing.T, front []string, device int) (late int) {
+	t.Helper()
+	rounds := map[cu.Kind]int{cu.Soft: 2, cu.CUDA: 10}[cutest.Kind()]
+	s := newScene(t)
+	judge := s.actorBehind(front, actJudge, task{Count: rounds})
+	for n := range rounds {
+		judge.waitLine(fmt.Sprint("offered ", n))
+		writer := s.actorBehind(front, actWriter, task{Count: device})
+		judge.waitLine(fmt.Sprint("written ", n))
+		writer.kill()
+		line := judge.waitLine(fmt.Sprintf("round %d ", n))
+		require.Equal(t, front != nil, strings.Contains(line, " pid 0 "), line)
+		require.Contains(t, line, " died true ")
+		require.True(t, strings.HasSuffix(line, " after false"), line)
+		if strings.Contains(line, " late true ") {
+			late++
+		}
+	}
+	judge.succeeds()
+	t.Logf("in %d of %d rounds the word moved when the lease had ended", late, rounds)
+	return late
 }

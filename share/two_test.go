@@ -1,0 +1,172 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// twoDevices are the contexts of two devices of which the second reaches memory of the first.
+// Nothing may be left on either.
+func twoDevices(t testing.TB) (here, there *cu.Context) {
+	t.Helper()
+	a, b := cutest.TwoDevices(t, cutest.Driver(t))
+	can, err := b.CanAccessPeer(a)
+	require.NoError(t, err)
+	if !can {
+		t.Skip("takes two devices that reach each other")
+	}
+	return leavesNothingOn(t, a), leavesNothingOn(t, b)
+}
+
+// attachedFrom is what is offered as "data", for the device of there as well.
+func attachedFrom(t testing.TB, srv *Server, there *cu.Context, opts ...AttachOption) *Attachment {
+	t.Helper()
+	return attached(t, srv, "data", there.Device(), append(opts, WithPeerAccess())...)
+}
+
+// Streams of two devices take turns by a counter in the memory of one. A signal of the other's
+// that is queued still keeps the memory, and one behind a wait that is given up counts for nothing.
+//
+//fault:rows 79 90
+//fault:skip takes two devices
+func TestCounterOfTwoDevices(t *testing.T) {
+	here, there := twoDevices(t)
+	srv, buf := listen(t), newBuffer(t, here, 3*CounterStride)
+	require.NoError(t, cu.Fill(here, buf.Ptr(), uint8(0), buf.Size()))
+	serve(t, srv, buf)
+	att := attachedFrom(t, srv, there, WithAccess(ReadWrite))
+	s, peers := newStream(t, here), newStream(t, there)
+	mine, theirs, last := newCounter(t, here, buf), counterAt(t, there, att.Buffer(), 1), counterAt(t, there, att.Buffer(), 2)
+	minesPeer, theirsPeer, lastsPeer := newCounter(t, there, att.Buffer()), counterAt(t, here, buf, 1), counterAt(t, here, buf, 2)
+	for n := range uint64(20) {
+		there, err := theirs.Wait(soon(t), peers, 1+n)
+		require.NoError(t, err)
+		require.NoError(t, minesPeer.Signal(peers, 1+n))
+		require.NoError(t, theirsPeer.Signal(s, 1+n))
+		here, err := mine.Wait(soon(t), s, 1+n)
+		require.NoError(t, err)
+		require.NoError(t, errors.Join(there.Result(), here.Result()))
+	}
+
+	limited, cancel := context.WithCancel(t.Context())
+	w, err := theirs.Wait(limited, peers, 21)
+	require.NoError(t, err)
+	require.NoError(t, last.Signal(peers, 1))
+	require.ErrorIs(t, last.Close(), ErrInUse)
+	require.ErrorIs(t, att.Close(), ErrInUse)
+	require.NotZero(t, att.Ptr())
+	awaited, err := lastsPeer.Wait(soon(t), s, 1)
+	require.NoError(t, err)
+	cancel()
+	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, awaited.Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, lastsPeer.Await(soon(t), 1), cu.ErrGivenUp)
+	for _, c := range []*Counter{mine, theirs, last, minesPeer, theirsPeer, lastsPeer} {
+		c.limit = closeLimit
+		require.NoError(t, c.Close())
+	}
+	require.NoError(t, att.Close())
+	requireWell(t, here)
+	requireWell(t, there)
+}
+
+// counterAt is newCounter in another slot.
+func counterAt(t testing.TB, ctx *cu.Context, buf *vmm.Buffer, slot int) *Counter {
+	t.Helper()
+	c, err := NewCounter(ctx, buf, slot)
+	require.NoError(t, err)
+	c.limit = brief
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// A graph that was captured on another device reads each version: all are at one address there.
+//
+//fault:rows 80
+//fault:skip takes two devices
+func TestFollowFromAnotherDevice(t *testing.T) {
+	here, there := twoDevices(t)
+	room, err := vmm.Reserve(there.Device().Driver(), granularity(t, here.Device()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, room.Close()) }()
+	srv := listen(t)
+	srv.Expect("data")
+	stream, out := newStream(t, there), newBuffer(t, there, 4)
+	buffers := []*vmm.Buffer{filled(t, here, 0), filled(t, here, 0)}
+	var exec *cu.GraphExec
+	v, word := uint32(0), make([]uint32, 1)
+	next := func() *served {
+		v++
+		require.NoError(t, cu.Fill(here, buffers[v%2].Ptr(), v, 1))
+		return replace(t, srv, buffers[v%2])
+	}
+	before, now := (*served)(nil), next()
+	for att, err := range Follow(soon(t), srv.Path(), "data", there.Device(), WithReservation(room), WithPeerAccess()) {
+		require.NoError(t, err)
+		require.Equal(t, room.Ptr(), att.Ptr())
+		if before != nil {
+			require.NoError(t, before.end(t))
+		}
+		if exec == nil {
+			g, err := stream.Capture(func() error { return cu.CopyAsync(stream, out.Ptr(), att.Ptr(), 4) })
+			require.NoError(t, err)
+			exec, err = g.Instantiate(0)
+			require.NoError(t, errors.Join(err, g.Close()))
+		}
+		require.NoError(t, errors.Join(exec.Launch(stream), cu.CopyToHostAsync(stream, word, out.Ptr()), stream.Synchronize(soon(t))))
+		require.Equal(t, v, word[0])
+		if v == 100 {
+			break
+		}
+		before, now = now, next()
+	}
+	require.NoError(t, exec.Close())
+	now.cancel()
+}
+
+// Another device uses the memory of a producer that is killed, and then of its successor: that
+// changes nothing but the lease.
+//
+//fault:rows 83 85
+//fault:skip takes two devices
+func TestFollowFromAnotherDeviceGoesOn(t *testing.T) {
+	here, there := twoDevices(t)
+	b := follows(t, here.Device(), there, WithPeerAccess())
+	at := b.att.Ptr()
+	b.loses(t)
+	require.NoError(t, b.att.AwaitFence(soon(t), Fenced))
+	s := serveAs(t, b.successor(t), "data", b.from.Buffer(), ReadOnly)
+	s.await(t, Mapped, 1)
+	require.NoError(t, b.att.Err())
+	require.Equal(t, at, b.att.Ptr())
+	requireNoise(t, there, b.att.Buffer(), 1)
+	require.ErrorIs(t, b.cancel(), context.Canceled)
+}
+
+// Release waits for the work of the device that uses the memory, and not for that of the memory's
+// device alone.
+//
+//fault:rows 82
+//fault:skip takes two devices
+func TestReleaseWaitsForTheWorkOfAnotherDevice(t *testing.T) {
+	here, there := twoDevices(t)
+	srv := listen(t)
+	serve(t, srv, newBuffer(t, here, 64))
+	att := attachedFrom(t, srv, there, WithAccess(ReadWrite))
+	gate, s := newGate(t, there), newStream(t, there)
+	gate.hold(t, s)
+	require.NoError(t, cu.FillAsync(s, att.Ptr(), uint8(1), 64))
+	require.ErrorIs(t, att.Release(briefly(t)), context.DeadlineExceeded)
+	require.NoError(t, att.Err())
+	require.NotZero(t, att.Ptr())
+	gate.open(t)
+	require.NoError(t, att.Release(soon(t)))
+	requireWell(t, there)
+}
