@@ -81,8 +81,8 @@ func (s *Server) addUnknown(next *state.State) {
 	}
 }
 
-// lease says whether a client that attaches now is admitted, and why not: a reader who is
-// refused hears no more than that.
+// lease says whether a client that attaches now is admitted, and if not, why. A reader
+// that is refused is not told the reason.
 func (c *session) lease(r request) error {
 	c.server.mu.Lock()
 	defer c.server.mu.Unlock()

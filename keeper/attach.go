@@ -143,8 +143,8 @@ func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info Info, i int
 	return a, nil
 }
 
-// whyRefused is the keeper's reason to refuse a reader, who hears no more than that it is
-// refused: err, if there is no such reason now.
+// whyRefused returns the keeper's reason to refuse a reader, which only hears that it is
+// refused. It returns err if there is no such reason now.
 func (c *Client) whyRefused(ctx context.Context, name string, part int, access cu.Access, err error) error {
 	var no *Error
 	_, why := c.query(ctx, request{Op: opLease, Name: name, Part: part, Access: access.String()})

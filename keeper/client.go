@@ -14,10 +14,10 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A Client asks a keeper what it has, and has it keep memory. Readers need none: share.Attach
-// and share.Follow take what a keeper keeps. The caller owns the Client and ends it with Close.
-// It is safe for concurrent use; requests take turns. If a keeper dies before it answers a
-// question (Status, List, Stat), the Client asks the next one.
+// A Client asks a keeper what it has, and gives it memory to keep. Readers need none:
+// share.Attach and share.Follow take what a keeper keeps. The caller owns the Client and ends
+// it with Close. It is safe for concurrent use; requests take turns. If a keeper dies before it
+// answers a question (Status, List, Stat), the Client asks the next one.
 type Client struct {
 	socket string
 	turn   chan struct{} // holds a token while somebody asks
@@ -116,7 +116,7 @@ func (c *Client) ask(ctx context.Context, r request, files ...*os.File) (reply, 
 	return c.askNow(ctx, r, files...)
 }
 
-// askNow is ask for who has a turn.
+// askNow is ask, for a caller that has a turn.
 func (c *Client) askNow(ctx context.Context, r request, files ...*os.File) (reply, error) {
 	answer, extra, err := c.exchange(ctx, r, files...)
 	sock.DropFiles(extra)
@@ -205,8 +205,8 @@ func (c *Client) Stat(ctx context.Context, name string) (Info, error) {
 	return a.Names[0], nil
 }
 
-// Remove has the keeper give a name up. The keeper tells its readers (share.ErrRevoked), who
-// keep what they have mapped. The memory is free when the last of them has let go.
+// Remove makes the keeper give up a name. The keeper tells its readers (share.ErrRevoked),
+// who keep what they have mapped. The memory is free when the last of them has let go.
 func (c *Client) Remove(ctx context.Context, name string) error {
 	return c.RemoveVersion(ctx, name, 0)
 }
@@ -218,8 +218,8 @@ func (c *Client) RemoveVersion(ctx context.Context, name string, version uint64)
 	return err
 }
 
-// Drain has the keeper refuse new readers of a name and tell the ones it has ([DrainNotice]).
-// If on is false it admits new readers again.
+// Drain makes the keeper refuse new readers of a name and tell the readers that have it
+// ([DrainNotice]). If on is false it admits new readers again.
 func (c *Client) Drain(ctx context.Context, name string, on bool) error {
 	_, err := c.ask(ctx, request{Op: opDrain, Name: name, On: on})
 	return err

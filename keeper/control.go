@@ -45,7 +45,8 @@ func (s *Server) admit(conn *sock.Conn) {
 	conn.Drop()
 }
 
-// lastWords is an error as the one record that a client gets who is not served.
+// lastWords is an error as a record: the only one for a client that is not
+// served.
 func lastWords(no *Error) []byte {
 	text, _ := json.Marshal(reply{Error: no})
 	return append([]byte{pieceLast}, text...)

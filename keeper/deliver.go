@@ -17,7 +17,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A delivery is a part of which not all has come.
+// A delivery is a part that has not come completely.
 type delivery struct {
 	booking state.Booking
 	files   []*os.File
@@ -369,5 +369,5 @@ func checkTable(f *os.File) (uint64, error) {
 	return uint64(info.Size()), nil
 }
 
-// maxTable leaves room for what else a reader is told.
+// maxTable leaves room for the rest of what a reader is told.
 const maxTable = share.MaxData - 64<<10

@@ -13,11 +13,16 @@ const module = "github.com/gpufd/gpufd/"
 // What a program is built of that uses packages but not the keeper, and of the keeper which
 // is not the command.
 func TestDependencies(t *testing.T) {
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("takes Go and the sources of gpufd")
+	}
 	for pkg, not := range map[string][]string{
 		"cu":                      {"spf13/", "VictoriaMetrics/", module + "keeper"},
 		"vmm":                     {"spf13/", "VictoriaMetrics/", module + "keeper"},
 		"sock":                    {"spf13/", "VictoriaMetrics/", module + "keeper"},
 		"share":                   {"spf13/", "VictoriaMetrics/", module + "keeper"},
+		"channel":                 {"spf13/", "VictoriaMetrics/", module + "keeper"},
+		"kernels":                 {"spf13/", "VictoriaMetrics/", module + "keeper"},
 		"keeper/internal/fdstore": {"spf13/", "VictoriaMetrics/", "purego"},
 		"keeper":                  {"spf13/"},
 	} {

@@ -99,7 +99,8 @@ func (s *Server) mayRead(name string, who state.Who) bool {
 	return state.CodeOf(err) != state.Denied
 }
 
-// drain stops or resumes new leases of a name, or of a device, and tells who has one.
+// drain stops or resumes new leases of a name or a device, and tells the holders of
+// leases.
 func (s *Server) drain(r request, who state.Who) error {
 	err := s.mutate(func(st *state.State) error {
 		if r.Device == "" {

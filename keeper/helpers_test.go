@@ -258,14 +258,17 @@ func requireCode(t testing.TB, code string, err error) *Error {
 	return no
 }
 
-// devices are n of the machine.
-func devices(t testing.TB, n int) []*cu.Device {
-	t.Helper()
-	all := cutest.Driver(t).Devices()
-	if len(all) < n {
-		t.Skipf("there are %d devices, and %d are needed", len(all), n)
+// shards is how many parts a model has that is sharded.
+const shards = 8
+
+// spread are as many devices as a sharded model has parts. Where the machine has fewer, several
+// parts share one.
+func spread(drv *cu.Driver) (devs []*cu.Device) {
+	all := drv.Devices()
+	for i := range shards {
+		devs = append(devs, all[i%len(all)])
 	}
-	return all[:n]
+	return devs
 }
 
 // dataOf is what the offer of an attachment says.

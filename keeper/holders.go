@@ -66,7 +66,7 @@ func (ps *processes) watch(id state.ID, p *sock.Process) {
 	})
 }
 
-// forget is told which ids the state names no more: nobody waits for those processes.
+// forget stops watching the processes whose ids the state no longer names.
 func (ps *processes) forget(dropped []state.ID) {
 	for _, id := range dropped {
 		w, ok := ps.watched[id]
@@ -181,8 +181,8 @@ func (s *Server) giveUpMissed(next *state.State, now time.Time) (changed bool) {
 }
 
 // holders brings leases of readers into the state, a moment after they began, and many at
-// once: nobody who attaches waits for that. Each commit takes along what is pending, so
-// that no version is dropped of which somebody has just taken a lease.
+// once: nobody who attaches waits for that. Each commit takes the pending notes along, so
+// that no version is dropped just after a reader has taken a lease of it.
 type holders struct {
 	server *Server
 
@@ -291,8 +291,8 @@ func (h *holders) into(next *state.State) map[*holder]state.HoldID {
 	return ids
 }
 
-// update returns a lease's id in next, 0 if next does not know it. A lease that the state does
-// not take, which is one of a process that may have no more of them, goes on unknown.
+// update returns a lease's id in next, 0 if next does not know it. The state refuses a lease
+// of a process that has as many as it may. Such a lease goes on, unknown to the state.
 func (h *holders) update(next *state.State, e *holder) state.HoldID {
 	over := e.isOver()
 	switch {

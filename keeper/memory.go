@@ -19,8 +19,8 @@ const (
 // nvidiaMajor is the number of NVIDIA's character devices.
 const nvidiaMajor = 195
 
-// isMemory says whether a descriptor may be the driver's, as far as can be told without
-// it: another's descriptor of a driver's device looks the same, and so does that of other memory.
+// isMemory returns nil if a descriptor may be memory of the driver, as far as can be told
+// without the driver: any other descriptor of the driver's device looks the same.
 func isMemory(f *os.File, k cu.Kind) error {
 	var st unix.Stat_t
 	conn, err := f.SyscallConn()

@@ -5,9 +5,9 @@ import (
 	"github.com/gpufd/gpufd/share"
 )
 
-// Readers of a retired version whose connection was lost, as that to a keeper that died, may
-// take their lease again: its parts are offered to those who have them mapped already. The
-// name is the current version's.
+// Readers of a retired version that have lost their connection, because the keeper died for
+// instance, may take their lease again: the parts are offered to readers that have them
+// mapped already. The name is the current version's.
 
 // reconcileMissed has retired parts be offered to those who may come back for them, and to
 // nobody else. It runs with mu held.

@@ -36,7 +36,8 @@ type Data struct {
 	Table   json.RawMessage   `json:"table,omitempty"` // what its writer says is in it
 }
 
-// OfferName is the name that readers attach to for a part of a version that has so many parts.
+// OfferName returns the name that readers attach to for a part of a version with that many
+// parts.
 func OfferName(name string, part, parts int) string {
 	if parts == 1 {
 		return name
@@ -44,9 +45,9 @@ func OfferName(name string, part, parts int) string {
 	return fmt.Sprintf("%s/%d", name, part)
 }
 
-// reconcile has readers be offered what the state says, no more and no less. It is part of
-// a change, and runs with mu held. It logs which parts cannot be offered, and offers the others.
-// Once Close has taken the offers, reconcile does nothing: a change may go on behind that.
+// reconcile makes the offers match the state. It is part of a change, and runs with mu held. It
+// logs which parts cannot be offered, and offers the others. Once Close has taken the offers,
+// reconcile does nothing: a change may go on behind that.
 func (s *Server) reconcile() {
 	if s.offers == nil {
 		return

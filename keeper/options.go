@@ -88,7 +88,7 @@ func (o *Options) admit() {
 	}
 }
 
-// tick is how often what comes with time is looked at.
+// tick is how often the keeper looks for what has expired.
 func (o *Options) tick() time.Duration {
 	return max(min(o.Ticket, o.Grace, 10*time.Second)/10, 50*time.Millisecond)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/leak"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -82,7 +83,7 @@ func TestFault92_CrowdAtTheControlSocket(t *testing.T) {
 // are taken from who has no ticket.
 func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 	s, c := limitedTo(t, 10, 3)
-	dev := devices(t, 1)[0]
+	dev := cutest.Device(t)
 	_, files := exported(t, dev)
 	_, err := c.Status(soon(t)) // its connection is there
 	require.NoError(t, err)

@@ -47,10 +47,10 @@ type Kept struct {
 	Parts []*Attached
 }
 
-// Put has the keeper keep a version. It books each part first, so that nothing is loaded that
-// a quota forbids. Then it allocates the part's memory, fills it with zeros, calls Part.Write,
-// computes the digest on the device, unmaps the memory and hands it over. The part that comes
-// last commits the version.
+// Put makes the keeper keep a version. It books each part first, so that nothing is loaded
+// that a quota forbids. Then it allocates the part's memory, fills it with zeros, calls
+// Part.Write, computes the digest on the device, unmaps the memory and hands it over. The part
+// that comes last commits the version.
 //
 // This process keeps nothing, unless p.Keep is set. Then Put waits for the parts of other
 // writers until ctx is done, and attaches to the committed version, without another copy. If

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
@@ -72,8 +73,10 @@ func TestShareReadsAKeeper(t *testing.T) {
 	require.Equal(t, 3, seen)
 }
 
+// A version whose parts are on two devices is one, and each part is mapped on its own.
 func TestPartsOnTwoDevices(t *testing.T) {
-	devs := devices(t, 2)
+	first, second := cutest.TwoDevices(t, cutest.Driver(t))
+	devs := []*cu.Device{first, second}
 	s := opened(t, options(newSocket(t)))
 	c := dialled(t, s.opts.Socket)
 	k, err := c.Put(soon(t), Put{Name: "sharded", Parts: 2}, part(0, devs[0], 10), part(1, devs[1], 11))

@@ -266,7 +266,7 @@ func ids(from []state.ID) []uint64 {
 	return to
 }
 
-// tend does what comes with time: tickets, retired versions and names expire.
+// tend lets tickets, retired versions and names expire in time.
 func (s *Server) tend() {
 	tick := time.NewTicker(s.opts.tick())
 	defer tick.Stop()
@@ -327,7 +327,7 @@ func (s *Server) announceRemoved(before *state.State) {
 	})
 }
 
-// note says what went wrong where nobody waits for it. That the store is lost tend says.
+// note logs an error that nobody waits for. It leaves a lost store to tend.
 func (s *Server) note(err error) {
 	if err != nil && s.ctx.Err() == nil && state.CodeOf(err) != codeStoreLost {
 		s.log("%v", err)

@@ -63,9 +63,10 @@ func (a *attaching) wait(ctx context.Context) {
 // and for other things that take a moment.
 const patience = time.Second
 
-// settle lets nobody in any more, and sees through who is attaching: whoever connects from
-// now on waits in the socket, which the store has, for the next keeper. The server's own
-// listener is handed over for that, to this process and for no longer than it takes.
+// settle lets nobody in any more, and finishes with the readers that are attaching. Peers
+// that connect from now on wait for the next keeper in the socket, which the store has.
+// The server's own listener is handed over for that, to this process and for no longer
+// than it takes.
 func (s *Server) settle() {
 	if s.readers == nil {
 		return
@@ -95,6 +96,6 @@ func takeAndLeave(ctx context.Context, from *sock.Conn, path string) error {
 	if err != nil {
 		return err
 	}
-	files, err := l.Files() // Close removes no socket of which somebody has the files
+	files, err := l.Files() // Close removes no socket whose files another process has
 	return errors.Join(err, sock.CloseFiles(files), l.Close())
 }

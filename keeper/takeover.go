@@ -67,7 +67,7 @@ func takeOver(ctx context.Context, opts Options, scrapers net.Listener) (*Server
 	}
 }
 
-// askToYield has the keeper that serves end, once it is clear that this process can go on
+// askToYield makes the serving keeper end, once it is clear that this process can go on
 // with what that one keeps. It returns false if no keeper answers now: the store is free
 // soon, or the one that has it is about to serve.
 func askToYield(ctx context.Context, opts Options) (yielded bool, err error) {

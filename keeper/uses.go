@@ -17,7 +17,8 @@ type Use struct {
 	Holders []Holder
 }
 
-// String says for people what the use is, who has the memory, and how it becomes free.
+// String describes the use for people: which processes have the memory, and how it
+// becomes free.
 func (u Use) String() string {
 	what := fmt.Sprintf("%s, version %d, has %d bytes there", u.Name, u.Version, u.Bytes)
 	switch {
@@ -76,7 +77,7 @@ func UsesOf(n Info, dev cu.UUID) (all []Use) {
 	return slices.DeleteFunc(uses, func(u Use) bool { return u.Bytes == 0 })
 }
 
-// add adds a part if it is on the device, with who has that part.
+// add adds a part and its holders, if the part is on the device.
 func (u *Use) add(device string, part int, of string, bytes uint64, holders []Holder) {
 	if of != device {
 		return

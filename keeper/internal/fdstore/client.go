@@ -30,7 +30,8 @@ type Client struct {
 	err  error // why the connection ended, once done
 }
 
-// reply is an answer as it came. Files not taken from rec are closed by who has it.
+// reply is an answer as it came. The owner of rec closes the files that are not
+// taken from it.
 type reply struct {
 	header
 	body []byte

@@ -21,7 +21,7 @@ type session struct {
 }
 
 // serve serves one keeper after the other until one sends EXIT or ctx is done. It
-// closes l and everything that s holds, and then the connection of who is still there.
+// closes l, everything that s holds, and then the connections that are left.
 func serve(ctx context.Context, l *sock.Listener, s *store) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -78,7 +78,8 @@ func (n *session) lasts(ctx context.Context) bool {
 	return true
 }
 
-// turnAway tells a keeper who has the store, if that needs no waiting.
+// turnAway tells a keeper which process has the store, if that can be said
+// without waiting.
 func turnAway(conn *sock.Conn, by sock.Peer) {
 	a := refuse(header{}, fmt.Errorf("%w: %v", ErrBusy, by))
 	a.op |= answerBit

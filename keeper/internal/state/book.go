@@ -135,7 +135,7 @@ func (r *record) join(b *Booking) (*transaction, error) {
 	return t, nil
 }
 
-// fits wants a part that is free, of a transaction of which all parts say the same.
+// fits wants a free part that says the same as the other parts of its transaction.
 func (t *transaction) fits(b *Booking) error {
 	sameExpect := t.Expect == nil && b.Expect == nil || t.Expect != nil && b.Expect != nil && *t.Expect == *b.Expect
 	switch {

@@ -22,9 +22,9 @@ const (
 	MaxPart        = 1 << 50
 )
 
-// CheckName refuses what can be no name of kept memory: more than MaxName bytes, no
-// UTF-8, control characters, an '@', and a '/' with nothing but digits behind it, which
-// readers take for a part.
+// CheckName refuses what cannot be a name of kept memory: more than MaxName bytes,
+// bytes that are not UTF-8, control characters, an '@', and a '/' followed only by
+// digits, which readers take for a part.
 func CheckName(name string) error {
 	if err := checkText("name", name, MaxName); err != nil {
 		return err

@@ -58,7 +58,7 @@ func fail(c Code, format string, a ...any) *Error {
 // maxNamed bounds the holders that an Error names.
 const maxNamed = 16
 
-// because adds who is in the way, each process once.
+// because adds the processes that are in the way, each once.
 func (e *Error) because(holders ...Holder) *Error {
 	for _, h := range holders {
 		if len(e.Holders) == maxNamed {

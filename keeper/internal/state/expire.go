@@ -12,9 +12,10 @@ const (
 	maxRecords = 4096
 )
 
-// Expire drops the transactions and bookings whose deadline has passed, retires the
-// versions of names that nobody leases or writes and whose expiry is over, and forgets
-// names of which nothing was left long ago. It reports whether the state has changed.
+// Expire drops transactions and bookings whose deadline has passed. It retires the
+// versions of a name that nobody leases or writes, once the name's expiry is over, and
+// forgets names that have been empty for long. It reports whether the state has
+// changed.
 func (s *State) Expire(now time.Time) (changed bool) {
 	now = instant(now)
 	for _, r := range slices.Clone(s.all()) {
@@ -70,8 +71,8 @@ func (r *record) expireRecord(now time.Time) (changed bool) {
 	return true
 }
 
-// trim forgets the names of which nothing is left for the longest time, if there are too
-// many.
+// trim forgets names of which nothing is left, if there are too many: those first that
+// have been empty for longest.
 func (s *State) trim() (changed bool) {
 	var idle []*record
 	for _, r := range s.all() {
@@ -122,7 +123,7 @@ func (r *record) dropRetired(now time.Time, grace time.Duration) (changed bool) 
 	return changed || len(r.Retired) < before
 }
 
-// kept says whether somebody has a version who may come back for it.
+// kept reports whether a process that may come back has the version.
 func (r *record) kept(n uint64) bool {
 	return slices.ContainsFunc(r.Holders, func(h held) bool { return h.Holder.Version == n && !h.Holder.Revoked })
 }

@@ -48,7 +48,8 @@ type RetiredInfo struct {
 	Holders []Holder  `json:"holders"`
 }
 
-// A PartOn is what is shown of a part of which not more is known, or wanted.
+// A PartOn is the short form of a part: for one whose details are not known, or
+// not wanted.
 type PartOn struct {
 	Part   int    `json:"part"`
 	Device string `json:"device"`
@@ -66,8 +67,8 @@ type PendingInfo struct {
 	Deadline    time.Time `json:"deadline,omitzero"`
 }
 
-// Stat shows a name to somebody who has a right to it, also one that is being written or
-// was removed and still has holders.
+// Stat shows a name to a process that has a right to it. It also shows a name that is
+// being written, or that was removed and still has holders.
 //
 // Errors: [Denied]; [NotFound].
 func (s *State) Stat(name string, by Who) (Info, error) {
@@ -81,7 +82,7 @@ func (s *State) Stat(name string, by Who) (Info, error) {
 	return s.info(r), nil
 }
 
-// List shows all names that somebody has a right to, ascending.
+// List shows all names that a process has a right to, in ascending order.
 func (s *State) List(by Who) []Info {
 	all := []Info{}
 	rules := s.rules()
@@ -133,8 +134,8 @@ func (p *Part) on() PartOn {
 	return PartOn{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes}
 }
 
-// gone are the versions that the keeper has given up and somebody may have, ascending, with
-// the parts that they may have.
+// gone returns the versions that the keeper has given up and that a process may still have,
+// in ascending order, with the parts that it may have.
 func (r *record) gone() (all []RetiredInfo) {
 	for _, h := range r.Holders {
 		n := h.Holder.Version

@@ -8,8 +8,8 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// Lease says whether a process may have a lease of a part now, and of which: part -1 is
-// the only one. It changes nothing: [State.Hold] notes the lease.
+// Lease says whether a process may have a lease of a part now, and of which one: part
+// -1 stands for the only part. It changes nothing: [State.Hold] notes the lease.
 //
 // Errors: [Denied]; [NotFound]; [BadRequest] for part -1 of several; [Draining], of the
 // name or the part's device; [IsDamaged] and [IsQuarantined]; [Quota].
@@ -54,8 +54,8 @@ func (s *State) MayResume(name string, h Holder) error {
 	return s.roomForLease(rule)
 }
 
-// Awaited calls f with each part of a retired version that is good and of which somebody has
-// lost a lease who may come back. Names that were removed are not among them.
+// Awaited calls f with each good part of a retired version if a process has lost a lease
+// of it and may come back. Names that were removed are not among them.
 func (s *State) Awaited(f func(name string, v *Version, p *Part)) {
 	for _, r := range s.all() {
 		if r.Current == nil {
@@ -93,7 +93,7 @@ func (v *Version) part(name string, i int) (*Part, error) {
 	return &v.Parts[i], nil
 }
 
-// mayServe wants a part that is good, of what is not to be freed.
+// mayServe wants a good part of a name and a device that are not draining.
 func (s *State) mayServe(r *record, p *Part) error {
 	switch {
 	case r.Draining:
@@ -125,8 +125,8 @@ func (s *State) Hold(name string, h Holder) (HoldID, error) {
 	return s.hold(name, h)
 }
 
-// MayHold returns the error that Hold would return now, and changes nothing. It does not
-// write the name's record anew, as Hold does, which takes long if it has many holders.
+// MayHold returns the error that Hold would return now, and changes nothing. Unlike Hold
+// it does not write the name's record again, which takes long if there are many holders.
 func (s *State) MayHold(name string, h Holder) error {
 	if s == nil {
 		return errNil()
@@ -208,8 +208,8 @@ func (s *State) Lose(id HoldID) error {
 	return s.outlive(id, func(_ *record, h *held) { h.Holder.Lost = !h.Holder.Revoked })
 }
 
-// Revoke notes that a holder was told to let go: what it had mapped it may have still. It
-// stays as Lose says, and keeps no version: the memory is its own alone.
+// Revoke notes that a holder was told to release the memory: it may still have it mapped.
+// It stays as Lose says, and keeps no version: the memory is its own alone.
 //
 // Errors: [NotFound], as of Release.
 func (s *State) Revoke(id HoldID) error {
@@ -222,7 +222,7 @@ func (s *State) Revoke(id HoldID) error {
 	})
 }
 
-// outlive notes how the lease of a holder has ended whose process may live.
+// outlive notes how a lease has ended if its holder's process may still live.
 func (s *State) outlive(id HoldID, note func(*record, *held)) error {
 	r, i := s.holder(id)
 	if r == nil {

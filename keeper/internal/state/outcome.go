@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// maxOutcomes is of how many tickets the state remembers what came of them: of two
-// versions of as many parts as there may be.
+// maxOutcomes is how many tickets the state remembers the outcome of: enough for
+// two versions with as many parts as a version may have.
 const maxOutcomes = 2 * MaxParts
 
 // An outcome is what came of a ticket whose version was committed. The keeper may have
@@ -39,10 +39,10 @@ func newOutcome(o outcome) outcome {
 	return o
 }
 
-// Outcome says what came of a ticket that was delivered: the version, or 0 and how many of
-// its parts are missing. ok is false where there is no such ticket of the uid, where it was
-// not delivered, and once others have taken its place: 512 that were committed are
-// remembered.
+// Outcome returns the outcome of a ticket that was delivered: the version, or 0 and how
+// many of its parts are missing. ok is false where there is no such ticket of the uid,
+// where it was not delivered, and once others have taken its place: 512 that were committed
+// are remembered.
 func (s *State) Outcome(ticket string, by Who) (version uint64, missing int, ok bool) {
 	if s == nil || ticket == "" {
 		return 0, 0, false

@@ -7,8 +7,9 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A record is all that there is of a name. Once it is in a State it is never changed,
-// nor is anything that it points to: who changes a name puts another record.
+// A record is all that there is of a name. Once a record is in a State, neither it
+// nor anything that it points to is ever changed: to change a name, put another
+// record.
 type record struct {
 	Name     string    `json:"name"`
 	Last     uint64    `json:"last,omitzero"` // the number of the last version
@@ -136,7 +137,7 @@ func (r *record) holdersOf(n uint64) (all []Holder) {
 	return all
 }
 
-// leased says whether somebody has a lease.
+// leased reports whether any process has a lease.
 func (r *record) leased() bool {
 	return slices.ContainsFunc(r.Holders, func(h held) bool { return h.Holder.leased() })
 }

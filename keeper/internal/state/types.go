@@ -91,8 +91,8 @@ type Booking struct {
 	Deadline    time.Time // of the whole transaction the latest counts; zero, without a transaction: none
 }
 
-// Private begins the id of a transaction of which one process writes all parts: when that
-// has died before the last, nobody else brings it.
+// Private begins the id of a transaction whose parts all come from one process: if that
+// dies before the last part, no other process delivers it.
 const Private = "put-"
 
 // A HoldID names a holder of a version. It is never used again.
@@ -141,7 +141,7 @@ func (h *Holder) UnmarshalJSON(text []byte) error {
 	return fmt.Errorf("access %q; want %q or %q", v.Access, cu.ReadOnly, cu.ReadWrite)
 }
 
-// asHolder is for errors that name who is in the way.
+// asHolder is for errors that name the processes in the way.
 func (w Writer) asHolder(part int) Holder {
 	return Holder{Who: w.Who, Part: part, Access: cu.ReadWrite, Since: w.Since, Fenced: w.Fenced}
 }
