@@ -42,10 +42,10 @@ func (o *readerOptions) attaching() []share.AttachOption {
 	return append(o.attach[:len(o.attach):len(o.attach)], share.WithCursorsOf(maxCursorSize), share.WithPeerAccess())
 }
 
-// Follow yields one reader for each writer that listens at path, one after the other. When a writer
-// has ended or died, its reader gives no more frames, and the next reader is of the next writer.
-// The loop's body uses the reader until it returns; then Follow closes it. [share.Follow] says what
-// Follow waits for and what ends it.
+// Follow yields one reader for each writer that listens at path, one after the other. When a
+// writer has ended or died, its reader yields no more frames, and Follow yields the reader of
+// the next writer. The loop's body uses the reader until it returns; then Follow closes it.
+// [share.Follow] says what Follow waits for and what ends it.
 func Follow(ctx context.Context, path, name string, c *cu.Context, opts ...ReaderOption) iter.Seq2[*Reader, error] {
 	return func(yield func(*Reader, error) bool) {
 		o, err := newReaderOptions(opts)

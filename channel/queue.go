@@ -90,9 +90,8 @@ func hasRoom(queues []*queue, slots, slot uint64) bool {
 	return kept <= slots/2
 }
 
-// shareOf is how many frames each of so many readers that drop the newest may keep: the half
-// of the slots is divided among them, so that one that is stopped does not leave the others
-// without any.
+// shareOf returns how many frames each of that many readers that drop the newest may keep.
+// They share half of the slots, so that a stopped reader leaves some to the others.
 func shareOf(slots uint64, readers int) uint64 { return max(1, slots/2/uint64(readers)) }
 
 // mayKeep reports whether a reader that drops the newest has fewer frames than its share.

@@ -20,10 +20,11 @@ const (
 // String gives the status' name in C.
 func (s CaptureStatus) String() string { return sys.CUstreamCaptureStatus(s).String() }
 
-// Capture calls record and returns a graph of the work given to s meanwhile, none
-// of which runs (cuStreamBeginCapture_v2, cuStreamEndCapture). The caller owns
-// the graph. If record fails, Capture returns its error and drops what was
-// captured. The calls may come from any goroutine.
+// Capture calls record and returns a graph of the work that is given to s
+// meanwhile. None of that work runs (cuStreamBeginCapture_v2,
+// cuStreamEndCapture). The caller owns the graph. If record fails, Capture
+// returns its error and drops what was captured. The calls may come from any
+// goroutine.
 //
 // A stream that waits for an event recorded in s during the capture is captured
 // too, until Capture returns. s must wait for its last work in the same way, or

@@ -65,7 +65,7 @@ const maxNamed = 10
 
 // noOffer refuses a peer whose offer is not there. If it asked for the only offer and
 // there are several, the refusal names them, unless the application decides who may
-// know of which. It runs with mu held.
+// see which offer. It runs with mu held.
 func (s *Server) noOffer(name string) wire.Refuse {
 	no := wire.Refuse{Code: RefusedName, Text: fmt.Sprintf("there is no offer %q here", name)}
 	if name != "" {

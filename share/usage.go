@@ -127,7 +127,8 @@ func (u *usage) tidy() (busy int) {
 
 // busy reports whether the stream may still have some of the work to do. In a lost context
 // it does no work, and the end of a context, as by [cu.Device.ResetPrimary], waits for it.
-// A mark that failed is recorded again: that is behind all work, since no more is queued.
+// A mark that failed is recorded again. It is then behind all work, because no more is
+// queued.
 func (m *mark) busy() bool {
 	if m.giving > 0 || m.given == 0 {
 		return m.giving > 0

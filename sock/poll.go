@@ -91,8 +91,8 @@ func (s *socket) close() error {
 	return s.err
 }
 
-// closeAlone waits until no other call uses the file, and then has it closed: else the
-// last of those calls would be the one that runs close(2). It keeps the turns and the lock.
+// closeAlone waits until no other call uses the file, and then closes it: otherwise the
+// last of those calls would run close(2). It keeps the turns and the lock.
 func (s *socket) closeAlone() {
 	s.read.turn <- struct{}{}
 	s.write.turn <- struct{}{}

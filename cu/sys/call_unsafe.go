@@ -57,8 +57,8 @@ func (c Caller) cross(fr *frame, id funcID, args []uintptr) CUresult {
 	return r
 }
 
-// hooked gives the hook copies of frame and arguments: what goes to a hook
-// goes to the heap.
+// hooked gives the hook copies of frame and arguments, because everything that
+// a hook gets moves to the heap.
 func (c Caller) hooked(h Hook, fr *frame, id funcID, args []uintptr) CUresult {
 	own := fr.clone()
 	return h(Call{id: id, args: slices.Clone(args), ctx: c.ctx}, func() CUresult { return c.raw(own, id) })

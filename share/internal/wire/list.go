@@ -28,8 +28,7 @@ func Lists(all []Listing) (list []Listed) {
 	}
 }
 
-// Continues checks m as the record of a list that comes behind one that left so many
-// offers to list.
+// Continues checks that m can follow a record that left that many offers to list.
 func (m Listed) Continues(left int) error {
 	if m.Left+len(m.Offers) != left {
 		return fmt.Errorf("%w: a list with %d offers and %d to come, where %d were to come", ErrMalformed, len(m.Offers), m.Left, left)
