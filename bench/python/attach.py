@@ -1,117 +1,240 @@
 """Attaching alone, for several sizes: gpufd from a keeper, torch.multiprocessing and CuPy IPC.
 
-    python3 attach.py [--gib 1,16,64] [--rounds 20]
+    python3 attach.py [--gib 1,16,64] [--rounds 20] [--rivals gpufd,torch,cupy]
 
-One process has the memory, another takes it, reads its first and last bytes and lets go; the
-time is that until the memory is in hand, in the process that takes it. The driver is up there.
-torch.multiprocessing and CuPy open a handle that their producer still has to hold.
+Of each rival one process has the memory and another takes it, reads its first and last bytes and
+lets go; the time is that until the memory is in hand, in the process that takes it. The driver is
+up there. torch.multiprocessing and CuPy open a handle that their producer still has to hold. Only
+one rival's memory is there at a time, so 64 GiB take a GPU of 80.
+
+Behind the times of gpufd comes where they go, from rounds of their own in which each step and each
+call of the driver is timed, those that let go as well: the milliseconds of a round, and how often
+it is done there.
 """
 
 import argparse
 import multiprocessing
+import os
 import time
+from multiprocessing import connection
+from multiprocessing.reduction import ForkingPickler
 
 import keeping
 
-
-def producer(how, size, conn):
-    """Have memory of that size, and send a token for it whenever it is asked."""
-    import torch
-
-    t = torch.full((size,), 7, dtype=torch.uint8, device="cuda") if how == "torch" else None
-    if how == "cupy":
-        import cupy
-
-        cupy.cuda.set_allocator(None)
-        t = cupy.full(size, 7, dtype=cupy.uint8)
-    torch.cuda.synchronize()
-    conn.send("ready")
-    while conn.recv() == "more":
-        if how == "torch":
-            conn.send_bytes(multiprocessing.reduction.ForkingPickler.dumps(t))
-        else:
-            conn.send_bytes(bytes(cupy.cuda.runtime.ipcGetMemHandle(t.data.ptr)))
+GIB = 1 << 30
+PATIENCE = 120.0
+DEVICE = os.environ.get("ATTACH_DEVICE", "cuda")  # cpu tries this program on the software driver, with --rivals gpufd
 
 
-def consumer(how, size, rounds, conn, socket, answer):
-    import pickle
+# Who has the memory: "make SIZE" and "free" come by a pipe, and "give" asks for a token of it.
 
-    import torch
 
-    torch.zeros(1, device="cuda")
-    torch.cuda.synchronize()
-    if how == "cupy":
-        import cupy
+class Keeper:
+    """Has a keeper keep tensors of 1 GiB, as gpufd.torch.put does with a model's."""
 
-        cupy.cuda.Device(0).use()
-    if how == "gpufd":
+    def __init__(self, socket):
         import gpufd.torch
-    times = []
-    for _ in range(rounds):
-        token = None
-        begin = time.perf_counter()
-        if how == "gpufd":
-            held = gpufd.torch.load(socket, "model")
-            t = held["t"]
-        else:
-            conn.send("more")
-            token = conn.recv_bytes()
-            if how == "torch":
-                t = held = pickle.loads(token)
-            else:
-                at = cupy.cuda.runtime.ipcOpenMemHandle(token)
-                held = cupy.ndarray((size,), cupy.uint8, cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(at, size, None), 0))
-                t = held
-        times.append(time.perf_counter() - begin)
-        good = int(t[0]) == 7 and int(t[-1]) == 7
-        if not good:
-            raise SystemExit("the bytes are others")
-        del held, t
-        if how == "cupy":
-            cupy.cuda.runtime.ipcCloseMemHandle(at)
-        elif how == "torch":
-            torch.cuda.ipc_collect()
-    answer.send(times)
+        import torch
+
+        self.gpufd, self.torch, self.client = gpufd, torch, gpufd.Client(socket)
+
+    def make(self, size):
+        sizes = [min(GIB, size - at) for at in range(0, size, GIB)]
+        state = {f"t{i}": self.torch.full((n,), 7, dtype=self.torch.uint8, device=DEVICE) for i, n in enumerate(sizes)}
+        self.gpufd.torch.put(self.client, "model", state)
+
+    def free(self):
+        self.client.remove("model")
 
 
-def measure(how, size, rounds, socket):
-    spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe()
-    answer, out = spawn.Pipe(False)
-    p = None
-    if how == "gpufd":
-        put = spawn.Process(target=keep, args=(size, socket), daemon=True)
-        put.start()
-        put.join()
-        if put.exitcode:
-            raise SystemExit("put failed")
-    else:
-        p = spawn.Process(target=producer, args=(how, size, there), daemon=True)
-        p.start()
-        here.recv()
-    c = spawn.Process(target=consumer, args=(how, size, rounds, here, socket, out), daemon=True)
-    c.start()
-    out.close()  # so that the end of the consumer shows
-    if not answer.poll(300):
+class Torch:
+    def __init__(self, socket):
+        import torch
+
+        self.torch, self.t = torch, None
+
+    def make(self, size):
+        self.t = self.torch.full((size,), 7, dtype=self.torch.uint8, device="cuda")
+        self.torch.cuda.synchronize()
+
+    def give(self):
+        return bytes(ForkingPickler.dumps(self.t))
+
+    def free(self):
+        self.t = None
+        self.torch.cuda.ipc_collect()
+        self.torch.cuda.empty_cache()
+
+
+class CuPy:
+    def __init__(self, socket):
+        import cupy
+
+        self.cupy, self.t = cupy, None
+        cupy.cuda.set_allocator(None)
+
+    def make(self, size):
+        self.t = self.cupy.full(size, 7, dtype=self.cupy.uint8)
+        self.cupy.cuda.Device().synchronize()
+
+    def give(self):
+        return bytes(self.cupy.cuda.runtime.ipcGetMemHandle(self.t.data.ptr))
+
+    def free(self):
+        self.t = None
+
+
+# Who takes it: take returns two arrays, of which the first begins and the second ends the memory.
+
+
+class FromKeeper:
+    def __init__(self, socket):
+        import gpufd.torch
+        import torch
+
+        torch.zeros(1, device=DEVICE)
+        self.gpufd, self.socket = gpufd, socket
+
+    def take(self, size, ask):
+        held = self.gpufd.torch.load(self.socket, "model")
+        return held["t0"], held[f"t{(size - 1) // GIB}"]
+
+    def drop(self):
+        pass
+
+
+class FromTorch:
+    def __init__(self, socket):
+        import torch
+
+        torch.zeros(1, device="cuda")
+        self.collect = torch.cuda.ipc_collect
+
+    def take(self, size, ask):
+        t = ForkingPickler.loads(ask())
+        return t, t
+
+    def drop(self):
+        self.collect()
+
+
+class FromCuPy:
+    def __init__(self, socket):
+        import cupy
+
+        cupy.zeros(1)
+        self.cupy = cupy
+
+    def take(self, size, ask):
+        cuda = self.cupy.cuda
+        self.at = cuda.runtime.ipcOpenMemHandle(ask())
+        t = self.cupy.ndarray((size,), self.cupy.uint8, cuda.MemoryPointer(cuda.UnownedMemory(self.at, size, None), 0))
+        return t, t
+
+    def drop(self):
+        self.cupy.cuda.runtime.ipcCloseMemHandle(self.at)
+
+
+RIVALS = {"gpufd": (Keeper, FromKeeper), "torch": (Torch, FromTorch), "cupy": (CuPy, FromCuPy)}
+
+
+def produce(how, socket, conn, asked):
+    """Do what this program says, and give the consumer what it asks for, until they are gone."""
+    side = RIVALS[how][0](socket)
+    conn.send("ready")
+    while True:
+        try:
+            for ready in connection.wait([conn, asked]):
+                what, *args = ready.recv()
+                ready.send(getattr(side, what)(*args))
+        except EOFError:
+            return
+
+
+def consume(how, socket, producer, conn):
+    side = RIVALS[how][1](socket)
+
+    def ask():
+        producer.send(("give",))
+        return producer.recv()
+
+    conn.send("ready")
+    while True:
+        try:
+            size, rounds = conn.recv()
+        except EOFError:
+            return
+        once(side, size, ask)  # the first imports what is imported on first use
+        times = [once(side, size, ask) for _ in range(rounds)]
+        conn.send((times, steps(lambda: once(side, size, ask), rounds) if how == "gpufd" else {}))
+
+
+def once(side, size, ask):
+    begin = time.perf_counter()
+    first, last = side.take(size, ask)
+    took = time.perf_counter() - begin
+    if (int(first[0]), int(last[-1])) != (7, 7):
+        raise SystemExit("the bytes are others")
+    del first, last
+    side.drop()
+    return took
+
+
+def steps(once, rounds):
+    """What of a round goes where: the steps of attaching, and within them the calls of the driver."""
+    import gpufd.torch
+    from gpufd import _attaching, _driver
+
+    spent, counts = {}, {}
+
+    def timed(name, f):
+        def call(*args, **kwargs):
+            label = name or args[1]
+            begin = time.perf_counter()
+            try:
+                return f(*args, **kwargs)
+            finally:
+                spent[label] = spent.get(label, 0.0) + time.perf_counter() - begin
+                counts[label] = counts.get(label, 0) + 1
+
+        return call
+
+    places = [(_attaching.Attaching, "__init__", "connect"), (_attaching.Attaching, "take", "ask and receive"), (_attaching.Attaching, "map", "map"),
+              (_attaching.Attaching, "say", "say"), (gpufd.torch, "load", "all"), (gpufd.torch, "tensors", "tensors"), (_driver.Libcuda, "code", "")]  # fmt: skip
+    before = [(where, attribute, getattr(where, attribute)) for where, attribute, _ in places]
+    for where, attribute, label in places:
+        setattr(where, attribute, timed(label, getattr(where, attribute)))
+    try:
+        for _ in range(rounds):
+            once()
+    finally:
+        for where, attribute, was in before:
+            setattr(where, attribute, was)
+    return {name: [round(1e3 * s / rounds, 4), counts[name] / rounds] for name, s in sorted(spent.items(), key=lambda kv: -kv[1])}
+
+
+def answer(how, process, conn):
+    """What comes of a process, or the end of this program if it has ended."""
+    if not conn.poll(PATIENCE):
         raise SystemExit(f"{how}: no answer")
     try:
-        times = answer.recv()
+        return conn.recv()
     except EOFError:
-        c.join()
-        raise SystemExit(f"{how}: the consumer ended with {c.exitcode}") from None
-    c.join()
-    if p:
-        here.send("enough")
-        p.join()
-    return times
+        process.join()
+        raise SystemExit(f"{how}: a process ended with {process.exitcode}") from None
 
 
-def keep(size, socket):
-    import gpufd.torch
-    import torch
-
-    t = {"t": torch.full((size,), 7, dtype=torch.uint8, device="cuda")}
-    gpufd.torch.put(socket, "model", t)
+def start(how, socket):
+    """The two processes of a rival, each with the pipe by which it is told what to do."""
+    spawn = multiprocessing.get_context("spawn")
+    (makes, made), (takes, taken), (asks, asked) = spawn.Pipe(), spawn.Pipe(), spawn.Pipe()
+    producer = spawn.Process(target=produce, args=(how, socket, made, asked), daemon=True)
+    consumer = spawn.Process(target=consume, args=(how, socket, asks, taken), daemon=True)
+    for process in (producer, consumer):
+        process.start()
+    for end in (made, taken, asks, asked):
+        end.close()  # so that the end of a process shows
+    return (producer, makes), (consumer, takes)
 
 
 def main():
@@ -120,13 +243,23 @@ def main():
     p.add_argument("--rounds", type=int, default=20)
     p.add_argument("--rivals", default="gpufd,torch,cupy")
     o = p.parse_args()
-    for gib in o.gib.split(","):
-        size, medians = int(float(gib) * (1 << 30)), {}
-        for how in o.rivals.split(","):
-            with keeping.keeper() as socket:
-                times = measure(how, size, o.rounds, socket)
-            medians[how] = keeping.median(times)
-            keeping.say(how=how, gib=float(gib), median_ms=1e3 * medians[how], first_ms=1e3 * times[0], least_ms=1e3 * min(times), rounds=len(times))
+    with keeping.keeper() as socket:
+        sides = {how: start(how, socket) for how in o.rivals.split(",")}  # all at once: starting is what takes long
+        for how, both in sides.items():
+            for process, conn in both:
+                answer(how, process, conn)
+        for gib in o.gib.split(","):
+            size = int(float(gib) * GIB)
+            for how, ((producer, makes), (consumer, takes)) in sides.items():
+                makes.send(("make", size))
+                answer(how, producer, makes)
+                takes.send((size, o.rounds))
+                times, spent = answer(how, consumer, takes)
+                makes.send(("free",))
+                answer(how, producer, makes)
+                keeping.say(how=how, gib=float(gib), median_ms=1e3 * keeping.median(times), first_ms=1e3 * times[0], least_ms=1e3 * min(times), rounds=len(times))
+                if spent:
+                    keeping.say(how=how, gib=float(gib), steps_ms_and_calls=spent)
 
 
 if __name__ == "__main__":
