@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -22,7 +24,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// A stream waits for what another process does, and goes on when that process is gone.
+// A stream waits for what another process does, and goes on when that process is killed.
 func ExampleCounter() {
 	dev := must(must(cu.Open(cu.WithFallback(soft.Resolver))).Device(0))
 	ctx := must(dev.PrimaryContext())
@@ -34,26 +36,50 @@ func ExampleCounter() {
 	srv.Expect("control")
 	alive, gone := context.WithCancelCause(context.Background()) // as long as the peer
 	onLease := share.OnLease(func(l *share.Lease) {
-		go func() { <-l.Done(); gone(errors.New("the peer is gone")) }()
+		go func() { <-l.Done(); gone(l.Err()) }()
 	})
 	offered := make(chan error, 1)
 	offering, stop := context.WithCancel(context.Background())
-	go func() { offered <- srv.Offer(offering, "control", control, share.ReadWrite, onLease) }()
-	att := must(share.Attach(offering, srv.Path(), "control", dev, share.WithAccess(share.ReadWrite)))
+	go func() {
+		offered <- srv.Offer(offering, "control", control, share.ReadWrite, share.WithSynchronized(), onLease)
+	}()
+	other := exec.Command("/proc/self/exe")
+	other.Env = append(os.Environ(), peerEnv+"="+srv.Path())
+	must(0, other.Start())
 
 	s, counter := must(ctx.NewStream()), must(share.NewCounter(ctx, control, 0))
 	step1, step2 := must(counter.Wait(alive, s, 1)), must(counter.Wait(alive, s, 2))
-	peers, theirs := must(ctx.NewStream()), must(share.NewCounter(ctx, att.Buffer(), 0)) // mostly in a process of its own
-	must(0, theirs.Signal(peers, 1))
 	fmt.Println("step 1:", step1.Result())
-	must(0, errors.Join(theirs.Close(), peers.Close(), att.Close()))
-	fmt.Println("step 2:", step2.Result()) // the stream goes on, and nobody may rely on that
-	_, err := counter.Value()
-	fmt.Println("counter:", err)
+	must(0, other.Process.Kill())
+	err := step2.Result() // the stream goes on, and nobody may rely on that
+	fmt.Println("step 2 was given up:", errors.Is(err, cu.ErrGivenUp), "because the peer was lost:", errors.Is(err, sock.ErrPeerLost))
+	_, err = counter.Value()
+	fmt.Println("nor on the counter:", errors.Is(err, cu.ErrGivenUp))
+	_ = other.Wait()
 	stop()
 	must(0, errors.Join(counter.Close(), s.Close(), <-offered, srv.Close(), control.Close(), ctx.Close()))
 	// Output:
 	// step 1: <nil>
-	// step 2: cu: the wait of a stream was given up: context canceled: the peer is gone
-	// counter: share: counter 0 is broken: cu: the wait of a stream was given up: context canceled: the peer is gone
+	// step 2 was given up: true because the peer was lost: true
+	// nor on the counter: true
+}
+
+// peerEnv has this program be the peer, and says at which socket.
+const peerEnv = "EXAMPLE_PEER"
+
+func init() {
+	if path := os.Getenv(peerEnv); path != "" {
+		peer(path)
+	}
+}
+
+// peer takes the first step, and is killed before the second.
+func peer(path string) {
+	dev := must(must(cu.Open(cu.WithFallback(soft.Resolver))).Device(0))
+	ctx := must(dev.PrimaryContext())
+	att := must(share.Attach(context.Background(), path, "control", dev, share.WithAccess(share.ReadWrite)))
+	counter := must(share.NewCounter(ctx, att.Buffer(), 0))
+	must(0, counter.Signal(must(ctx.NewStream()), 1))
+	<-att.Done()
+	os.Exit(1) // the other was lost
 }
