@@ -2,7 +2,9 @@ package keeper
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 func TestRemove(t *testing.T) {
@@ -199,6 +202,36 @@ func TestQuarantine(t *testing.T) {
 }
 
 func number[T any](n T) *T { return &n }
+
+// A reader that cannot map a part as its writer declared it has the part quarantined. Who asks
+// then hears who wrote it, also when that process has ended.
+func TestPartThatIsNotAsDeclared(t *testing.T) {
+	s, c, dev := kept(t)
+	b := bookingOf(t, c, dev, small)
+	d, files := exported(t, dev)
+	m := describe(d)
+	m.ChunkSize *= 2
+	_, err := b.deliver(soon(t), m, files, "gpufd-d1:"+strings.Repeat("0", 32), nil)
+	require.NoError(t, err)
+	_, err = Attach(soon(t), dev.Driver(), c, "booked", Want{Part: -1})
+	require.ErrorIs(t, err, vmm.ErrDescriptor)
+	_, err = Attach(soon(t), dev.Driver(), c, "booked", Want{Part: -1})
+	no := requireCode(t, "quarantined", err)
+	require.Contains(t, no.Message, "chunk size")
+	require.Contains(t, no.Message, fmt.Sprintf("process %d of uid %d wrote it", os.Getpid(), os.Getuid()))
+	require.Equal(t, int32(os.Getpid()), no.Holders[0].PID)
+
+	require.NoError(t, s.mutate(func(st *state.State) error {
+		for _, id := range st.Pidfds() {
+			st.Fence(id)
+		}
+		return nil
+	}))
+	p := stat(t, c, "booked").Parts[0]
+	require.Empty(t, p.WritableBy)
+	require.True(t, p.Writer.Fenced)
+	require.Equal(t, int32(os.Getpid()), p.Writer.PID)
+}
 
 // limited is a keeper of another policy, in the place of the one that has the socket.
 func limited(t testing.TB, s *Server, rules ...state.Rule) *Client {

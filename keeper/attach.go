@@ -65,7 +65,12 @@ func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Wa
 func good(info Info, part int) error {
 	for i, p := range info.Parts {
 		if (part < 0 || i == part) && p.State != state.OK {
-			return &Error{Code: state.Code(p.State), Message: fmt.Sprintf("part %d of version %d of %s is %s (%s), and not served", i, info.Version, info.Name, p.State, p.Reason)}
+			no := &Error{Code: state.Code(p.State), Message: fmt.Sprintf("part %d of version %d of %s is %s (%s), and not served", i, info.Version, info.Name, p.State, p.Reason)}
+			if p.Writer != nil {
+				no.Message += fmt.Sprintf("; %s wrote it", p.Writer.Who)
+				no.Holders = []Holder{*p.Writer}
+			}
+			return no
 		}
 	}
 	return nil

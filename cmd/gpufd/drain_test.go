@@ -70,6 +70,7 @@ func TestQuarantine(t *testing.T) {
 	u.does("put", "w", "--part", "0@0=a", "--part", "1@0=a")
 	require.Contains(t, u.does("quarantine", "w", "--part", "1", "--reason", "it smells"), "1 part in quarantine")
 	require.Contains(t, u.does("stat", "w"), "quarantined, gpufd-d1:")
+	require.Regexp(t, `it smells; written by PID \d+ of uid \d+`, u.does("stat", "w"))
 	require.Contains(t, u.does("stat", "w"), "it smells")
 	u.fails(1, "quarantined (it smells)", "get", "w", "--verify")
 	u.does("get", "w", "--part", "0", "--verify")

@@ -92,6 +92,9 @@ func (p *program) describe(n keeper.Info) {
 		if part.Reason != "" {
 			line += ": " + part.Reason
 		}
+		if part.Writer != nil && part.State != "ok" {
+			line += fmt.Sprintf("; written by PID %d of uid %d", part.Writer.PID, part.Writer.UID)
+		}
 		for _, pid := range part.WritableBy {
 			line += fmt.Sprintf("; writable by PID %d", pid)
 		}

@@ -36,6 +36,7 @@ type PartInfo struct {
 	Reason     string    `json:"reason,omitempty"`
 	Reports    int       `json:"reports,omitempty"` // of readers whose word does not count
 	WritableBy []int32   `json:"writable_by"`       // processes that are not fenced: its writer, and holders that may write
+	Writer     *Holder   `json:"writer,omitempty"`  // who wrote it, dead or not; nil from a keeper that does not say
 }
 
 // A RetiredInfo is what is shown of a version that has been replaced or removed.
@@ -187,7 +188,8 @@ func shownHolders(holders []Holder) []Holder {
 }
 
 func (p *Part) info(holders []Holder) PartInfo {
-	i := PartInfo{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes, Digest: p.Digest, State: p.State, Reason: p.Reason, Reports: p.Reports, WritableBy: []int32{}}
+	writer := p.Writer.asHolder(p.Index)
+	i := PartInfo{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes, Digest: p.Digest, State: p.State, Reason: p.Reason, Reports: p.Reports, WritableBy: []int32{}, Writer: &writer}
 	if !p.Writer.Fenced {
 		i.WritableBy = append(i.WritableBy, p.Writer.PID)
 	}

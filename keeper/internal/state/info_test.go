@@ -41,9 +41,12 @@ func TestStat(t *testing.T) {
 	  "digest": "`+digest+`", "labels": {"step": "7"}, "committed": "2026-07-01T12:00:00Z",
 	  "parts": [
 	    {"part": 0, "device": "GPU-67000000-0000-0000-0000-000000000000", "bytes": 100, "state": "ok", "writable_by": [],
+	     "writer": {"uid": 2000, "gid": 50, "pid": 2, "part": 0, "access": "read-write", "since": "2026-07-01T12:00:00Z", "fenced": true},
 	     "digest": "gpufd-d1:00000000000000000000000000000000"},
 	    {"part": 1, "device": "GPU-67000000-0000-0000-0000-000000000001", "bytes": 100, "state": "quarantined", "reason": "look",
-	     "reports": 1, "writable_by": [2, 22], "digest": "gpufd-d1:00000000000000000000000000000001"}],
+	     "reports": 1, "writable_by": [2, 22],
+	     "writer": {"uid": 2000, "gid": 50, "pid": 2, "part": 1, "access": "read-write", "since": "2026-07-01T12:00:00Z", "fenced": false},
+	     "digest": "gpufd-d1:00000000000000000000000000000001"}],
 	  "holders": [{"uid": 2001, "gid": 50, "pid": 22, "version": 3, "part": 1, "access": "read-write", "since": "2026-07-01T12:00:00Z", "fenced": false}],
 	  "retired": [
 	    {"version": 1, "bytes": 7, "retired": "2026-07-01T12:00:00Z", "parts": [{"part": 0, "device": "GPU-67000000-0000-0000-0000-000000000000", "bytes": 7}],
