@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -37,18 +38,60 @@ def context_of(ordinal: int) -> int:
         return _contexts[ordinal]
 
 
+# What stays as it is for as long as a process lives is asked for once: attaching is to be quick.
+
+
+@functools.cache
+def _devices() -> list[bytes]:
+    """The UUIDs of all devices that are visible, by ordinal."""
+    return cu.load().uuids()
+
+
+@functools.cache
+def _facts(ordinal: int) -> tuple[bytes, str, bool]:
+    """UUID and name of a device, and whether it exports memory as descriptors."""
+    lib = cu.load()
+    device = lib.device(ordinal)
+    return lib.uuid(device), lib.device_name(device), bool(lib.attribute(device, cu.HANDLE_TYPE_FD_SUPPORTED))
+
+
+@functools.cache
+def _granularity(ordinal: int) -> int:
+    prop, least = _prop(ordinal), 0
+    return cu.load().made("cuMemGetAllocationGranularity", ctypes.byref(prop), least, of=ctypes.c_size_t)
+
+
+def _prop(ordinal: int) -> cu.AllocationProp:
+    return cu.AllocationProp(cu.ALLOCATION_PINNED, cu.HANDLE_TYPE_FD, cu.MemLocation(cu.LOCATION_DEVICE, ordinal))
+
+
+@functools.cache
+def _shares_contexts(ordinal: int) -> bool:
+    """Whether the device's contexts are those of MPS."""
+    lib = cu.load()
+    return lib.attribute(lib.device(ordinal), cu.MPS_ENABLED) != 0
+
+
+def forget() -> None:
+    """Ask anew: for tests."""
+    _devices.cache_clear()
+    _facts.cache_clear()
+    _granularity.cache_clear()
+    _shares_contexts.cache_clear()
+
+
 def process_flags(ordinal: int = 0) -> int:
     """What this process says of itself: whether its work may outlive it, under MPS."""
     try:
-        lib = cu.load()
-        return MAY_OUTLIVE if lib.attribute(lib.device(ordinal), cu.MPS_ENABLED) else 0
+        cu.load()  # not in a child after a fork
+        return MAY_OUTLIVE if _shares_contexts(ordinal) else 0
     except (DriverError, UnavailableError):
         return MAY_OUTLIVE
 
 
 def find(uuid: bytes, wanted: int | None) -> int:
     """The ordinal here of the device with that UUID."""
-    here = cu.load().uuids()
+    here = _devices()
     if uuid not in here:
         raise DeviceError(f"the memory is on device {uuid.hex()}, which is not visible to this process (CUDA_VISIBLE_DEVICES?)")
     if wanted not in (None, here.index(uuid)):
@@ -102,19 +145,12 @@ class CudaMemory(Memory):
                 self.cu.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def _open(self, ordinal: int, legacy: bool = False) -> None:
-        device = self.cu.device(ordinal)
-        if not legacy and not self.cu.attribute(device, cu.HANDLE_TYPE_FD_SUPPORTED):
+        uuid, name, exports = _facts(ordinal)
+        if not legacy and not exports:
             raise UnavailableError(f"device {ordinal} does not export memory as file descriptors")
-        self.context, self.ordinal = context_of(ordinal), ordinal
-        self.uuid, self.name = self.cu.uuid(device), self.cu.device_name(device)
+        self.context, self.ordinal, self.uuid, self.name = context_of(ordinal), ordinal, uuid, name
         if not legacy:
-            least = 0
-            prop = self._prop()
-            self.granularity = self.cu.made("cuMemGetAllocationGranularity", ctypes.byref(prop), least, of=ctypes.c_size_t)
-
-    def _prop(self) -> cu.AllocationProp:
-        location = cu.MemLocation(cu.LOCATION_DEVICE, self.ordinal)
-        return cu.AllocationProp(cu.ALLOCATION_PINNED, cu.HANDLE_TYPE_FD, location)
+            self.granularity = _granularity(ordinal)
 
     # Memory of our own.
 
@@ -151,7 +187,7 @@ class CudaMemory(Memory):
             self._set_access(before, self.chunks)
 
     def _created(self) -> int:
-        prop = self._prop()
+        prop = _prop(self.ordinal)
         handle = self.cu.made("cuMemCreate", self.chunk, ctypes.byref(prop), 0, of=cu.HANDLE)
         self._later("cuMemRelease", handle)
         fd = ctypes.c_int(-1)
@@ -312,7 +348,7 @@ class CudaMemory(Memory):
         closes: Callable[[int], object] | None = None,
     ) -> None:
         """Open the memory of a legacy offer, on its device if that is visible here."""
-        hidden = offer.device not in self.cu.uuids() and device is None
+        hidden = offer.device not in _devices() and device is None
         self._open(0 if hidden else find(offer.device, device), legacy=True)
         self.size, self.chunks, self.chunk, self.uuid = offer.size, 1, offer.chunk_size, offer.device
         self.generation, self.access = offer.generation, READ_WRITE

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import common
 import gpufd
-from gpufd import _wire as wire
+from gpufd import _cuda, _wire as wire
 from gpufd._cuda import CudaMemory
 from gpufd._deposit import Deposit
 
@@ -58,6 +58,7 @@ class Gpu(common.Scene):
         self.assertEqual((self.fake.fake_count(), self.fake.fake_depth()), (0, 0), "things of the driver are left")
 
     def fail_at(self, name, code=1):
+        _cuda.forget()
         self.fake.fake_fail(name.encode(), code)
 
     def test_shared(self):
