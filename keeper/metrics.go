@@ -13,6 +13,7 @@ import (
 	vm "github.com/VictoriaMetrics/metrics"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -27,15 +28,24 @@ func newMetrics(s *Server) *metrics {
 	gauge := func(name string, f func(sums) float64) {
 		m.set.NewGauge(name, func() float64 { return f(s.sums()) })
 	}
-	gauge(`gpufd_keeper_bytes{state="kept"}`, func(t sums) float64 { return float64(t.bytes) })
-	gauge(`gpufd_keeper_bytes{state="retired"}`, func(t sums) float64 { return float64(t.retired) })
-	gauge(`gpufd_keeper_bytes{state="reserved"}`, func(t sums) float64 { return float64(t.reserved) })
+	for _, is := range byteStates {
+		gauge(`gpufd_keeper_bytes{state="`+is+`"}`, func(t sums) float64 { return float64(t.bytes[is]) })
+	}
 	gauge("gpufd_keeper_names", func(t sums) float64 { return float64(t.names) })
 	gauge("gpufd_keeper_versions", func(t sums) float64 { return float64(t.versions) })
 	gauge("gpufd_keeper_leases", func(t sums) float64 { return float64(t.leases) })
 	gauge("gpufd_keeper_fences_awaited", func(t sums) float64 { return float64(t.fences) })
 	return m
 }
+
+// The states of bytes. Those of a current version are of its parts, or draining if all that is
+// wrong is that the name or the device is.
+const (
+	bytesRetired  = "retired"
+	bytesReserved = "reserved"
+)
+
+var byteStates = []string{string(state.OK), string(state.Damaged), string(state.Quarantined), string(state.Draining), bytesRetired, bytesReserved}
 
 // The sockets at which somebody is refused.
 const (
@@ -68,19 +78,21 @@ func reasonOf(err error) string {
 
 // sums is what gauges show.
 type sums struct {
-	bytes, retired, reserved uint64
-	names, versions, leases  int
-	fences                   int // processes whose death is waited for
+	bytes                   map[string]uint64 // by state
+	names, versions, leases int
+	fences                  int // processes whose death is waited for
 }
 
 func (s *Server) sums() (t sums) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.fences = len(s.fences)
+	t.fences, t.bytes = len(s.fences), map[string]uint64{}
 	for _, n := range s.state.List(s.self()) {
 		t.names++
-		t.bytes += n.Bytes
-		t.reserved += n.ReservedBytes
+		for _, p := range n.Parts {
+			t.bytes[bytesAre(n, p)] += p.Bytes
+		}
+		t.bytes[bytesReserved] += n.ReservedBytes
 		t.leases += leases(n.Holders)
 		if n.Version > 0 {
 			t.versions++
@@ -91,10 +103,18 @@ func (s *Server) sums() (t sums) {
 				continue // nothing of it is kept
 			}
 			t.versions++
-			t.retired += r.Bytes
+			t.bytes[bytesRetired] += r.Bytes
 		}
 	}
 	return t
+}
+
+// bytesAre is the state of a part's bytes.
+func bytesAre(n Info, p PartInfo) string {
+	if p.State == state.OK && n.State == string(state.Draining) {
+		return n.State
+	}
+	return string(p.State)
 }
 
 func leases(holders []Holder) (n int) {

@@ -79,6 +79,28 @@ func TestCountsOutliveAKeeper(t *testing.T) {
 	}, waitLong, waitStep)
 }
 
+// Each byte has one state.
+func TestBytesByState(t *testing.T) {
+	s, c, dev := kept(t)
+	for i, name := range []string{"good", "odd", "gone", "draining"} {
+		_, err := c.Put(soon(t), Put{Name: name, Parts: 2}, part(0, dev, byte(i)), part(1, dev, byte(i)))
+		require.NoError(t, err)
+	}
+	attach(t, c, dev, "gone")
+	for i, verdict := range []string{"damaged", "quarantined"} {
+		_, err := c.Report(soon(t), "odd", 1, i, verdict, "a test")
+		require.NoError(t, err)
+	}
+	require.NoError(t, c.Drain(soon(t), "draining", true))
+	bookingOf(t, c, dev, 3*small)
+	put(t, c, dev, "gone", 9)
+	require.Eventually(t, func() bool { return scraped(s)[`gpufd_keeper_leases`] == "2" }, waitLong, waitStep)
+	got := scraped(s)
+	for is, n := range map[string]int{"ok": 3, "damaged": 1, "quarantined": 1, "draining": 2, "retired": 2, "reserved": 3} {
+		require.Equal(t, fmt.Sprint(n*small), got[`gpufd_keeper_bytes{state="`+is+`"}`], is)
+	}
+}
+
 func manifestOf(s *Server) ([]byte, error) {
 	hold(s)
 	defer s.finish()
