@@ -8,8 +8,10 @@ is a digest of what the first token is made of: it has to be the same for all.
 """
 
 import argparse
+import compileall
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,7 +24,8 @@ HIDDEN = 8192
 
 
 def layers(gib, hidden):
-    return max(1, int(gib * (1 << 30)) // (12 * hidden * hidden * 2))
+    """As few blocks as have that much."""
+    return math.ceil(gib * (1 << 30) / (12 * hidden * hidden * 2))
 
 
 def names(gib, hidden):
@@ -135,6 +138,7 @@ def main():
         begin = time.monotonic()
         subprocess.run([keeping.GPUFD, "put", "model", o.file, "--socket", socket, "--timeout", "300s"], check=True, stdout=subprocess.DEVNULL)
         keeping.say(bytes=int(made.stdout), put_seconds=time.monotonic() - begin)
+        compileall.compile_dir(os.path.join(sys.path[0], "gpufd"), quiet=2)  # as pip does when it installs the package
         starts = {"cold": [], "keeper": []}
         for _ in range(o.rounds):
             for how, seen in starts.items():
