@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# A broadcast of 32 GiB from one keeper to another, beside torch.distributed's bare rate in the
-# same run: over NVLink, and over sockets. It takes two GPUs of one host, because two ranks of
-# NCCL cannot have one GPU. GPUFD is the command gpufd, GPUFD_PYTHON the package.
+# A broadcast from one keeper to another, beside torch.distributed's bare rate in the same run: over
+# NVLink, and over sockets. It takes two GPUs of one host, because two ranks of NCCL cannot have one
+# GPU. GPUFD is the command gpufd, GPUFD_PYTHON the package.
 #
-#     GPUFD=…/gpufd ./broadcast.sh [GiB]
+#     GPUFD=…/gpufd ./broadcast.sh [GiB [ROUNDS]]
+#
+# The last lines have the medians, and ok says whether the broadcast has 0.9 of the bare rate. The
+# exit status is 1 unless it has, either way. 32 GiB and 3 rounds take about four minutes.
 set -euo pipefail
 cd "$(dirname "$0")"
-gib=${1:-32}
+gib=${1:-32} rounds=${2:-3}
 : "${GPUFD:=gpufd}" "${GPUFD_PYTHON:=$(cd ../../python && pwd)}"
 export GPUFD GPUFD_PYTHON PYTHONPATH=$GPUFD_PYTHON NCCL_NVLS_ENABLE=0
 if [ "$(python3 -c 'import torch; print(torch.cuda.device_count())')" -lt 2 ]; then
@@ -37,12 +40,13 @@ print(gpufd.torch.put(sys.argv[1], "model", state, labels={"revision": "bench"},
 PY
 for way in nvlink sockets; do
 	if [ $way = sockets ]; then export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4; fi
-	for round in 1 2 3; do
-		echo "{\"way\":\"$way\",\"round\":$round}"
-		run 29541 barerate.py --gib "$gib"
+	for round in $(seq "$rounds"); do
+		echo "{\"way\":\"$way\",\"round\":$round}" | tee -a "$dir/lines"
+		run 29541 barerate.py --gib "$gib" | tee -a "$dir/lines"
 		# The second keeper's memory goes to the second GPU: --device is that of a rank's keeper.
-		run 29542 -m gpufd.broadcast model --socket "$dir/k{rank}" --json --timeout 300s --device 1
+		run 29542 -m gpufd.broadcast model --socket "$dir/k{rank}" --json --timeout 300s --device 1 | tee -a "$dir/lines"
 		"$GPUFD" get model --verify --label revision=bench --socket "$dir/k1"
 		"$GPUFD" rm model --socket "$dir/k1"
 	done
 done
+python3 ratios.py <"$dir/lines"
