@@ -121,7 +121,7 @@ func (s *Server) mutate(f func(*state.State) error) error {
 // takeLeave makes readers that come now wait for the offers that end with next, until it is
 // clear whether they do: such a reader gets no lease of a version that is about to be dropped.
 // A reader that was admitted a moment before may still get one: it keeps what it maps, hears
-// that the version is superseded, and is not shown as a holder.
+// that the version is superseded, and is shown as a holder of a version that was given up.
 func (s *Server) takeLeave(next *state.State) {
 	next = next.Clone()
 	for id := range s.dead { // as commit does

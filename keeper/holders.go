@@ -334,7 +334,8 @@ func (h *holders) forget() {
 	h.taken = nil
 }
 
-// hold has next know a lease. It is part of a change.
+// hold has next know a lease, also of a version that was dropped when its process had been
+// admitted and had no lease yet. It is part of a change.
 func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
 	h := e.holder()
 	p, err := e.lease.Process()
@@ -345,7 +346,12 @@ func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
 		return 0, err
 	}
 	comesBack(next, e.offer.name, h)
-	return next.Hold(e.offer.name, h)
+	id, err := next.Hold(e.offer.name, h)
+	if state.CodeOf(err) == state.NotFound {
+		p := e.offer.part
+		id, err = next.HoldGone(e.offer.name, h, state.PartOn{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes})
+	}
+	return id, err
 }
 
 // isOver says whether the lease has ended.

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -269,6 +270,44 @@ func TestDeadReadersVersionLeaves(t *testing.T) {
 	require.NoError(t, s.commit(s.state.Clone()))
 	require.Equal(t, int64(1), leaves.Load())
 	require.Empty(t, s.resumable)
+}
+
+// Who was admitted before a version was dropped, and gets its lease after that, is shown until
+// it says goodbye.
+func TestLeaseOfADroppedVersion(t *testing.T) {
+	leases, dropped := make(chan bool), make(chan bool)
+	var once sync.Once
+	at = func(step string) {
+		if step == "lease" {
+			once.Do(func() {
+				leases <- true
+				<-dropped
+			})
+		}
+	}
+	t.Cleanup(func() { at = func(string) {} })
+	s, c, dev := kept(t)
+	put(t, c, dev, "x", 1)
+	taken := make(chan *share.Attachment, 1)
+	go func() {
+		a, err := share.Attach(soon(t), s.opts.Socket, "x", dev)
+		if err != nil {
+			t.Error(err)
+		}
+		taken <- a
+	}()
+	<-leases
+	put(t, c, dev, "x", 2)
+	require.Empty(t, stat(t, c, "x").Retired)
+	close(dropped)
+	a := <-taken
+	info := eventually(t, c, "x", func(i Info) bool { return len(i.Retired) == 1 })
+	require.True(t, info.Retired[0].Gone)
+	require.Equal(t, uint64(1), info.Retired[0].Version)
+	require.Equal(t, uint64(small), info.Retired[0].Bytes)
+	require.Equal(t, int32(os.Getpid()), info.Retired[0].Holders[0].PID)
+	require.NoError(t, a.Close())
+	eventually(t, c, "x", func(i Info) bool { return len(i.Retired) == 0 })
 }
 
 // A store that was killed does not answer again.

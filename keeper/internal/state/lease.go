@@ -122,7 +122,27 @@ func (s *State) Hold(name string, h Holder) (HoldID, error) {
 	if err := s.checkHold(name, h); err != nil {
 		return 0, err
 	}
-	return s.hold(name, h)
+	return s.hold(name, held{Holder: h})
+}
+
+// HoldGone notes that a process has a lease of part h.Part of version h.Version, which was
+// dropped at the moment when the process got the lease; of is that part. It is shown as one
+// that was told to let go, and keeps nothing. The state takes over h.Pidfd.
+//
+// Errors: those of Hold; [NotFound] also without a pidfd, for nobody would hear of its end.
+func (s *State) HoldGone(name string, h Holder, of PartOn) (HoldID, error) {
+	if s == nil {
+		return 0, errNil()
+	}
+	s.init()
+	if err := s.mayHave(name, h); err != nil {
+		return 0, err
+	}
+	if r := s.get(name); r == nil || h.Pidfd == 0 || h.Version == 0 || h.Version > r.Last || r.version(h.Version) != nil {
+		return 0, fail(NotFound, "version %d of %q is not one that was dropped", h.Version, name)
+	}
+	of.Part = h.Part
+	return s.hold(name, held{Holder: h, Of: &of})
 }
 
 // MayHold returns the error that Hold would return now, and changes nothing. Unlike Hold
@@ -141,12 +161,27 @@ func (s *State) MayHold(name string, h Holder) error {
 	if more <= maxRecord && s.size+more <= maxState {
 		return nil
 	}
-	_, err := s.Clone().hold(name, h) // it is close
+	_, err := s.Clone().hold(name, held{Holder: h}) // it is close
 	return err
 }
 
 // checkHold says whether a lease makes sense and its process may have it.
 func (s *State) checkHold(name string, h Holder) error {
+	if err := s.mayHave(name, h); err != nil {
+		return err
+	}
+	v := s.get(name).version(h.Version)
+	if v == nil {
+		return fail(NotFound, "version %d of %q is not kept any more: ask for the current one", h.Version, name)
+	}
+	if h.Part < 0 || h.Part >= len(v.Parts) {
+		return fail(NotFound, "version %d of %q has no part %d", h.Version, name, h.Part)
+	}
+	return nil
+}
+
+// mayHave says whether a process may have a lease, of whatever version.
+func (s *State) mayHave(name string, h Holder) error {
 	right := Read
 	switch h.Access {
 	case cu.ReadOnly:
@@ -158,31 +193,24 @@ func (s *State) checkHold(name string, h Holder) error {
 	if _, err := s.rules().allow(h.Who, name, right); err != nil {
 		return err
 	}
-	v := s.get(name).version(h.Version)
-	if v == nil {
-		return fail(NotFound, "version %d of %q is not kept any more: ask for the current one", h.Version, name)
-	}
-	if h.Part < 0 || h.Part >= len(v.Parts) {
-		return fail(NotFound, "version %d of %q has no part %d", h.Version, name, h.Part)
-	}
 	if s.uses(h.Pidfd) {
 		return fail(BadRequest, "id %d is of a part's descriptors, not of a pidfd", h.Pidfd)
 	}
 	return nil
 }
 
-func (s *State) hold(name string, h Holder) (HoldID, error) {
-	h.Since, h.Fenced, h.Lost, h.Revoked = instant(h.Since), false, false, false
+func (s *State) hold(name string, h held) (HoldID, error) {
+	h.Holder.Since, h.Holder.Fenced, h.Holder.Lost, h.Holder.Revoked = instant(h.Holder.Since), false, false, h.Of != nil
 	r := s.edit(name)
-	id := HoldID(s.NewID())
-	r.Holders = append(r.Holders, held{ID: id, Holder: h})
-	if h.Since.After(r.Used) && !r.Used.IsZero() {
-		r.Used = h.Since
+	h.ID = HoldID(s.NewID())
+	r.Holders = append(r.Holders, h)
+	if h.Holder.Since.After(r.Used) && !r.Used.IsZero() {
+		r.Used = h.Holder.Since
 	}
 	if err := s.grow(r); err != nil {
 		return 0, err
 	}
-	return id, nil
+	return h.ID, nil
 }
 
 // Release forgets a holder that said goodbye: it has synchronised and unmapped.

@@ -53,6 +53,42 @@ func TestRevoked(t *testing.T) {
 	refused(t, err, NotFound)
 }
 
+// Who got a lease at the moment when its version was dropped is shown as one that was told to
+// let go.
+func TestHoldGone(t *testing.T) {
+	s := New(open())
+	of := PartOn{Device: device(0).String(), Bytes: 100}
+	h := Holder{Who: reader, Version: 1, Access: cu.ReadOnly, Since: t0, Pidfd: s.NewID()}
+	holdGone := func(name string, h Holder) error {
+		_, err := s.HoldGone(name, h, of)
+		return err
+	}
+	refused(t, holdGone("x", h), NotFound)
+	put(t, s, newBooking("x"))
+	refused(t, holdGone("x", h), NotFound)
+	put(t, s, newBooking("x"))
+	s.Retire(t0)
+	later, unheard, odd := h, h, h
+	later.Version, unheard.Pidfd, odd.Access = 3, 0, 7
+	refused(t, holdGone("x", later), NotFound)
+	refused(t, holdGone("x", unheard), NotFound)
+	refused(t, holdGone("x", odd), BadRequest)
+	id, err := s.HoldGone("x", h, of)
+	require.NoError(t, err)
+	s = restarted(t, s, open())
+	s.Retire(t0)
+	info, err := s.Stat("x", owner)
+	require.NoError(t, err)
+	require.Len(t, info.Retired, 1)
+	gone := info.Retired[0]
+	require.Equal(t, RetiredInfo{Version: 1, Bytes: 100, Gone: true, Parts: []PartOn{of}, Holders: gone.Holders}, gone)
+	require.True(t, gone.Holders[0].Revoked)
+	require.NoError(t, s.Release(id))
+	require.Contains(t, s.Dropped(), h.Pidfd)
+	_, err = (*State)(nil).HoldGone("x", h, of)
+	require.Error(t, err)
+}
+
 // Of the current version they are holders, and its bytes are not free.
 func TestRevokedOfTheCurrentVersion(t *testing.T) {
 	s := New(open())
