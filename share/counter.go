@@ -44,8 +44,9 @@ const CounterStride = 128
 // that wait is broken as well, for both sides; so is one behind a wait for the same number
 // in another stream. The slot says so before the stream goes on, so the peer's Wait, Await
 // and Value fail with [cu.ErrGivenUp]. By then the peer's stream may have done the work
-// behind its wait. A peer that is older than this, or reads the number by itself, is not
-// told.
+// behind its wait. If it has signalled a third counter there, that breaks a moment after its
+// number has come: between more than two sides, signal only behind waits whose results are
+// known. A peer that is older than this, or reads the number by itself, is not told.
 type Counter struct {
 	slot   int
 	word   cu.DevicePtr

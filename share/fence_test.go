@@ -153,6 +153,54 @@ func TestOfferWaitsForReleases(t *testing.T) {
 	revoked.end(t)
 }
 
+// Memory that a consumer of an earlier offer may still write is not offered again before that is
+// over; nor if it is not known, or the wait for it has ended. Other memory is.
+//
+//fault:rows 82
+func TestMemoryIsOfferedAgainBehindItsFence(t *testing.T) {
+	for _, dies := range []bool{true, false} {
+		_, ctx := leavesNothing(t)
+		srv := listen(t)
+		bound, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		buf := newBuffer(t, ctx, 1)
+		first := serve(t, srv, buf, WithFence(bound, Fenced))
+		c := leaver(t, srv, "close")
+		first.await(t, Ended, 1)
+		replace(t, srv, newBuffer(t, ctx, 2)) // its last consumer has left
+		_, err := srv.Prepare("more", buf, ReadOnly)
+		require.ErrorIs(t, err, ErrInUse)
+		over, stop := context.WithCancel(soon(t))
+		stop()
+		require.NoError(t, srv.Replace(over, "data", buf, ReadOnly), "it was over before it began")
+
+		again := newServed(srv)
+		until, end := context.WithCancel(soon(t))
+		go func() { again.result <- srv.Replace(until, "data", buf, ReadWrite, OnEvent(again.see)) }()
+		require.Eventually(t, func() bool { return isExpected(srv) }, 10*time.Second, time.Millisecond)
+		again.goesOn(t)
+		require.EqualValues(t, 2, attached(t, srv, "data", ctx.Device()).Size())
+		require.Empty(t, again.of(Offered))
+		if dies {
+			c.kill()
+			require.NoError(t, first.end(t))
+			again.await(t, Offered, 1)
+			require.EqualValues(t, 1, attached(t, srv, "data", ctx.Device()).Size())
+			end()
+			require.NoError(t, again.end(t))
+		} else {
+			cancel()
+			require.ErrorIs(t, first.end(t), context.Canceled)
+			var who *FenceError
+			require.ErrorAs(t, again.end(t), &who)
+			require.EqualValues(t, c.cmd.Process.Pid, who.Peers[0].PID)
+			require.EqualValues(t, 2, attached(t, srv, "data", ctx.Device()).Size())
+		}
+		end()
+		require.Empty(t, srv.fencing)
+	}
+}
+
 // The wait for who may write ends with its context, and with the server, and says who.
 //
 //fault:rows 82

@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/gpufd/gpufd/share/internal/wire"
@@ -14,6 +15,10 @@ import (
 // word is enough ([Attachment.Close], [Attachment.Release]): consumers are told that the
 // producer waits for them ([Offer.AwaitsRelease]), and an offer that ends keeps the
 // connections of those that may write until they have released the memory.
+//
+// An Offer or Replace of the same memory by the same server waits for that, too, if the first
+// offer has ended or other memory has its name. If it may still be written in the end, both
+// fail with the same error. [Server.Prepare] does not wait, and fails with [ErrInUse].
 //
 // ctx and [Server.Close] bound the wait. Then Offer returns a [*FenceError], which names
 // the consumers that may still write, and matches [ErrNoFence] where no wait could tell.
@@ -99,6 +104,54 @@ func (o *offering) awaitFences() error {
 		return nil
 	}
 	return &FenceError{want.want, w.unknown.peers, w.unknown.more, w.why}
+}
+
+// noteFence has later offers of the memory wait for the fences of this one's consumers.
+func (o *offering) noteFence() {
+	if o.opts.fence != nil {
+		o.server.mu.Lock()
+		defer o.server.mu.Unlock()
+		o.server.fencing = append(o.server.fencing, o)
+	}
+}
+
+// forgetFence ends noteFence; err says who may still write.
+func (o *offering) forgetFence(err error) {
+	o.unsure = err
+	close(o.fenced)
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	o.server.fencing = slices.DeleteFunc(o.server.fencing, func(x *offering) bool { return x == o })
+}
+
+// earlier returns the offerings of the memory that are over, or going to be, and whose consumers
+// may still write.
+func (o *offering) earlier() (all []*offering) {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	for _, x := range o.server.fencing {
+		over := x.ctx.Err() != nil || x.published && (o.server.offers[x.record.Name] != x || x.isOver())
+		if x != o && over && x.record.Memory.Generation == o.record.Memory.Generation {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// awaitEarlier waits until nobody writes the memory on account of an earlier offer, or ctx ends.
+func (o *offering) awaitEarlier(ctx context.Context) error {
+	for _, x := range o.earlier() {
+		select {
+		case <-x.fenced:
+			if x.unsure != nil {
+				return fmt.Errorf("%q was offered before: %w", x.record.Name, x.unsure)
+			}
+		case <-ctx.Done():
+		case <-o.ctx.Done():
+			return o.cause()
+		}
+	}
+	return nil
 }
 
 // isAskedToRelease reports whether the consumer, whose offer or lease has ended, keeps its

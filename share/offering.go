@@ -37,6 +37,8 @@ type offering struct {
 	work     sync.WaitGroup // leases, and calls of onEvent
 	wake     chan struct{}  // begun or ended moved
 	replaced chan struct{}  // closed, under server.mu, when another has its name
+	fenced   chan struct{}  // closed when unsure has been set
+	unsure   error          // that its consumers may still write; see WithFence
 
 	// Under server.mu:
 	caller       context.Context // Offer's, once it is published
@@ -60,7 +62,7 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 	if err = errors.Join(err, wire.CheckName(name), wire.CheckAccess(access)); err != nil {
 		return nil, err
 	}
-	o := &offering{server: s, opts: terms, source: memory, wake: make(chan struct{}, 1), replaced: make(chan struct{})}
+	o := &offering{server: s, opts: terms, source: memory, wake: make(chan struct{}, 1), replaced: make(chan struct{}), fenced: make(chan struct{})}
 	o.record.Name, o.record.Access = name, access
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
 	if err := o.claim(); err != nil {
@@ -81,6 +83,7 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 	o.record.Memory, o.record.Legacy = o.loan.memory, o.loan.handle
 	o.record.Process = wire.Process{Told: true, Flags: processFlags(memory.device()) | o.opts.fence.flags()}
 	o.records = o.parcels(o.record)
+	o.noteFence()
 	return o, nil
 }
 
@@ -92,6 +95,9 @@ func (o *offering) serve(ctx context.Context) error {
 		return join(err, o.giveUp(err))
 	}
 	defer o.server.work.Done()
+	if err := o.awaitEarlier(ctx); err != nil {
+		return join(err, o.giveUp(err))
+	}
 	if err := o.synchronize(ctx); err != nil {
 		return join(err, o.giveUp(err))
 	}
@@ -201,6 +207,7 @@ func (o *offering) end(cause error) error {
 	o.cancel(cause)
 	o.work.Wait()
 	err := o.awaitFences()
+	o.forgetFence(err)
 	o.loan.end()
 	_ = o.data.Close()
 	return join(o.stillOpen(), err)

@@ -29,8 +29,8 @@ type Prepared struct {
 // descriptors from now on: one that does not attach through this library could look at
 // unfinished data.
 //
-// Errors: [ErrNameTaken]; [ErrClosed]; those of [vmm.Buffer.Lend], after which the
-// consumers that waited for name are refused.
+// Errors: [ErrNameTaken]; [ErrClosed]; [ErrInUse] ([WithFence]) and those of
+// [vmm.Buffer.Lend], after which the consumers that waited for name are refused.
 func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, error) {
 	return s.prepare(name, bufferSource{buf}, access, opts)
 }
@@ -39,6 +39,10 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 	o, err := s.newOffering(name, memory, access, opts)
 	if err != nil {
 		return nil, err
+	}
+	if len(o.earlier()) > 0 {
+		err := fmt.Errorf("%w: consumers of an earlier offer may still write it (WithFence)", ErrInUse)
+		return nil, join(err, o.giveUp(err))
 	}
 	waiting, err := o.announce()
 	if err != nil {

@@ -31,6 +31,7 @@ type Server struct {
 	expected map[string]*expectation // those whose data is not
 	resumed  map[string][]*offering  // those of OfferResumed
 	watching map[*offering]struct{}  // those that hear of events that belong to no offer
+	fencing  []*offering             // those WithFence that have not ended
 }
 
 // Listen makes a socket at path and listens. The directory must exist and be safe. The
