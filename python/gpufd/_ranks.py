@@ -203,7 +203,7 @@ class Broadcast:
         device = about["device"] if self.o.device is None else self.o.device
         deposit = Deposit(
             client, plan.name, part.bytes, device=device, driver=self.kind, labels=plan.labels, part=part.part, parts=len(plan.parts),
-            transaction=plan.transaction, expect=ranks[self.rank].version,
+            transaction=plan.transaction, expect=ranks[self.rank].version, chunk=part.bytes,
         )  # fmt: skip
         self.deposits.append(deposit)
         at_step("booked")

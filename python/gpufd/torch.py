@@ -299,6 +299,8 @@ def put(
             transaction=transaction, expect=expect_version, lifetime=timeout if transaction else 0.0,
         )  # fmt: skip
         try:
+            if kind == CUDA:
+                torch.cuda.synchronize(ordinal)  # what other streams still write comes along, too
             _move(blocks, deposit)
             return deposit.deliver(table.encode())
         except BaseException:
