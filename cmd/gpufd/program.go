@@ -173,6 +173,7 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 	})
 	root.AddCommand(p.keeperCommand(), p.putCommand(), p.getCommand(), p.lsCommand(), p.statCommand(), p.rmCommand(),
 		p.drainCommand(), p.quarantineCommand(), p.watchCommand(), p.channelCommand(), p.doctorCommand(), p.versionCommand())
+	p.completions(root)
 	refuseUnknown(root)
 	return root
 }
@@ -191,6 +192,7 @@ func refuseUnknown(root *cobra.Command) {
 		},
 	})
 	root.InitDefaultCompletionCmd()
+	completeAlone(root)
 	completion, _, _ := root.Find([]string{"completion"})
 	completion.Args = cobra.ArbitraryArgs
 	completion.RunE = func(c *cobra.Command, args []string) error {

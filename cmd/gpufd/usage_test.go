@@ -3,8 +3,10 @@ package main
 import (
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -112,6 +114,63 @@ func TestHelp(t *testing.T) {
 	require.Regexp(t, `^gpufd \S+\n$`, u.does("version"))
 	require.Equal(t, u.does("version"), u.does("--version"))
 	require.NotEmpty(t, u.says(0, "version")["version"])
+}
+
+// A shell is told the values of flags and the names that are kept, and waits for no keeper.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	u.keeper()
+	u.write("file", data(100, 0))
+	u.does("put", "llama", "file")
+	u.does("put", "mistral", "file")
+	for line, want := range map[string]string{
+		"get --driver":                      "auto cuda soft :4",
+		"put --driver":                      "auto cuda soft :4",
+		"drain --driver":                    "auto cuda soft :4",
+		"channel write --driver":            "auto cuda soft :4",
+		"channel read --policy":             "block drop-oldest drop-newest :4",
+		"channel read --join":               "next newest :4",
+		"get":                               "llama mistral :4",
+		"stat llama":                        ":4",
+		"rm llama":                          "mistral :4",
+		"put":                               "llama mistral :4",
+		"put llama":                         ":0", // files
+		"keeper --policy":                   ":0",
+		"get --socket " + u.dir + "/nobody": ":4",
+	} {
+		code, out, _ := u.run(append(append([]string{"__completeNoDesc"}, strings.Fields(line)...), "")...)
+		require.Zero(t, code, line)
+		require.Equal(t, want, strings.Join(strings.Fields(out), " "), line)
+	}
+}
+
+// Bash completes without the package bash-completion.
+func TestCompletionInBash(t *testing.T) {
+	t.Parallel()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash here")
+	}
+	u := newUser(t)
+	script := u.does("completion", "bash")
+	for line, want := range map[string]string{
+		"gpufd quar":                  "quarantine",
+		"gpufd get --driver ":         "auto cuda soft",
+		"gpufd get --driver=so":       "soft",
+		"gpufd channel read --join n": "newest next",
+	} {
+		c := exec.Command(bash, "--norc", "-c", script+`
+			COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9
+			__start_gpufd
+			echo "${COMPREPLY[@]%% *}"`, "bash", line)
+		c.Env = append(slices.Clip(u.env), "PATH="+filepath.Dir(gpufd)+":"+os.Getenv("PATH"))
+		out, err := c.Output()
+		require.NoError(t, err)
+		got := strings.Fields(string(out))
+		slices.Sort(got)
+		require.Equal(t, want, strings.Join(got, " "), line)
+	}
 }
 
 // Who is not there is said, and what to do about it.
