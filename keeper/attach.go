@@ -81,7 +81,11 @@ var ErrLabels = errors.New("keeper: the version has other labels")
 
 func demand(name string, has, want map[string]string) error {
 	for k, v := range want {
-		if got, ok := has[k]; !ok || got != v {
+		got, ok := has[k]
+		if !ok {
+			return fmt.Errorf("%w: %s has no label %s, and %s=%q was asked for", ErrLabels, name, k, k, v)
+		}
+		if got != v {
 			return fmt.Errorf("%w: %s has %s=%q, and %q was asked for", ErrLabels, name, k, got, v)
 		}
 	}

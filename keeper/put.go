@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -65,7 +66,7 @@ func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
 	if err := checkPut(&p, parts); err != nil {
 		return Kept{}, err
 	}
-	w := &writer{client: c, put: p}
+	w := &writer{client: c, put: p, parts: parts}
 	for _, part := range parts {
 		if err := w.book(ctx, part); err != nil {
 			return Kept{}, w.giveUp(fmt.Errorf("booking part %d of %s: %w", part.Index, p.Name, err))
@@ -112,6 +113,7 @@ func checkPut(p *Put, parts []Part) error {
 type writer struct {
 	client   *Client
 	put      Put
+	parts    []Part
 	bookings []*booking
 	done     int // bookings that are delivered
 }
@@ -255,13 +257,26 @@ func (w *writer) noRoom(part Part, err error) error {
 		names = nil // then nobody is named
 	}
 	for _, n := range names {
-		for _, u := range UsesOf(n, part.Device.UUID()) {
+		for _, u := range UsesOf(w.others(n), part.Device.UUID()) {
 			no.Message += "; " + u.String()
 			no.Holders = append(no.Holders, u.Holders...)
 		}
 	}
 	no.Message += fmt.Sprintf(": %v", err)
 	return no
+}
+
+// others is a name without what this Put is writing itself.
+func (w *writer) others(n Info) Info {
+	own := func(part int) bool { return slices.ContainsFunc(w.parts, func(p Part) bool { return p.Index == part }) }
+	n.Pending = slices.Clone(n.Pending)
+	for i := range n.Pending {
+		if t := &n.Pending[i]; n.Name == w.put.Name && t.Transaction == w.put.Transaction {
+			t.Devices = slices.DeleteFunc(slices.Clone(t.Devices), func(p state.PartOn) bool { return own(p.Part) })
+			t.Writers = slices.DeleteFunc(slices.Clone(t.Writers), func(h Holder) bool { return own(h.Part) })
+		}
+	}
+	return n
 }
 
 // again renews the tickets with the keeper that follows one which was lost.

@@ -142,6 +142,7 @@ func (p *program) rmCommand() *cobra.Command {
 					removed = append(removed, name)
 				}
 				p.result = cli.Fields{"removed": removed}
+				p.told = true
 				return errors.Join(failed...)
 			})
 		},
