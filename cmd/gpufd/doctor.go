@@ -33,7 +33,8 @@ starts two processes, which share 2 MiB of each device in every possible way.
   gpufd doctor --with 4711            # can this process share with that one?
   gpufd doctor --offer /run/x/d.sock  # run this in one container, and in the other:
   gpufd doctor --with /run/x/d.sock   #   the first shares 2 MiB with this one
-  gpufd doctor 201                    # explains an error: a code, a name or a line of a log
+  gpufd doctor 201                    # explains an error: a code, a name, a line of a log, or the
+                                      #   id of a row
 
 Each row says OK, WARN, FAIL or UNKNOWN, what was seen, why it matters and what to do. Its id
 has a section in docs/doctor.md. Exit codes: 0 no row is FAIL; 1 one about the other side
@@ -86,7 +87,7 @@ func (p *program) doctor(ctx context.Context, f doctorFlags, text string) error 
 		return p.meaning(text)
 	}
 	c := doctor.Config{
-		Child: p.doctorChild, Open: p.open, Driver: p.driver, Socket: cli.DefaultSocket(), Named: os.Getenv(socketEnv), Timeout: p.timeout,
+		Child: p.doctorChild, Open: p.open, Driver: p.driver, Socket: defaultSocket(), Named: os.Getenv(socketEnv), Timeout: p.timeout,
 		As: f.as, UIDs: f.uids, Attach: f.attach, Report: p.row,
 	}
 	var rows []doctor.Row
@@ -150,8 +151,8 @@ func (p *program) diagnosis(rows []doctor.Row) error {
 func (p *program) meaning(text string) error {
 	m := doctor.Explain(text)
 	if !m.Named() {
-		return cli.Codef(cli.ExitFailed, "%.200q is not known as an error of sharing memory: give a number, a name such as CUDA_ERROR_INVALID_VALUE "+
-			"or a line of a log; gpufd doctor, with nothing behind it, tries what works here", text)
+		return cli.Codef(cli.ExitFailed, "%.200q is not known as an error of sharing memory: give a number, a name such as CUDA_ERROR_INVALID_VALUE, "+
+			"a line of a log or a row's id; gpufd doctor alone tries what works here", text)
 	}
 	p.result = cli.Fields{"meaning": m}
 	if m.Result != "" {

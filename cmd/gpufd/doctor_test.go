@@ -49,6 +49,18 @@ func TestDoctor(t *testing.T) {
 	u.fails(1, "1 of 1 checks failed: peer", "doctor", "--with", filepath.Join(u.dir, "none"))
 }
 
+// Doctor looks at the directory in which the containers of a claim meet, as keeper and clients do.
+func TestDoctorOfAClaim(t *testing.T) {
+	t.Parallel()
+	u := newUser(t, "GPUFD_SOCKET=", "GPUFD_SOFT_DEVICES=1")
+	u.env = append(u.env, "NVIDIA_DRA_LOCAL_IPC_DIR="+u.dir)
+	own := filepath.Join(u.dir, "gpufd")
+	require.Contains(t, u.does("doctor"), "OK      socket: a socket in "+own+" was listened at and connected to")
+	require.NoDirExists(t, own)
+	u.keeper()
+	require.Contains(t, u.does("doctor"), "OK      socket: the default socket, "+own+"/keeper.sock, was connected to")
+}
+
 // One doctor offers, another takes; and a producer that is none is not attached to.
 func TestDoctorWith(t *testing.T) {
 	t.Parallel()
@@ -61,14 +73,16 @@ func TestDoctorWith(t *testing.T) {
 	out := u.does("doctor", "--with", path)
 	require.Contains(t, out, "OK      memory-with: 2097152 bytes were attached to and verified")
 	require.Contains(t, out, "9 OK, 0 WARN, 0 FAIL, 0 UNKNOWN")
-	require.Contains(t, u.does("doctor", "--with", fmt.Sprint(other.Process.Pid)), "6 OK, 0 WARN, 0 FAIL, 0 UNKNOWN")
+	require.Contains(t, u.does("doctor", "--with", fmt.Sprint(other.Process.Pid)), "6 OK, 0 WARN, 0 FAIL, 1 UNKNOWN")
 	u.fails(1, "memory-with", "doctor", "--with", path, "--attach", "weights")
 
 	u.keeper()
 	u.write("w", data(3<<20, 1))
 	u.does("put", "w", "w")
 	keeper := filepath.Join(u.dir, "s")
-	require.Contains(t, u.does("doctor", "--with", keeper), "UNKNOWN memory-with: it offers w")
+	out = u.does("doctor", "--with", keeper)
+	require.Contains(t, out, "UNKNOWN memory-with: it offers w")
+	require.Regexp(t, `(?m)^OK      pid-equal: \d+ and \d+, in one PID namespace\n(.*\n)+OK      devices-common: it offers memory of GPU-`, out)
 	require.Contains(t, u.does("doctor", "--with", keeper, "--attach", "w"), "OK      memory-with: 2097152 bytes were attached to and read")
 }
 
@@ -82,6 +96,7 @@ func TestDoctorExplains(t *testing.T) {
 		"received 0 items of ancdata": "fd-limit: ",
 		"wsl2 has none: cudaIpcGetMemHandle: operation not supported": "legacy-unsupported: ",
 		"confidential computing": "        not tried: ",
+		"wsl2":                   "        not tried: ",
 	} {
 		require.Contains(t, u.does("doctor", text), want)
 	}

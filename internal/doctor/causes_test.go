@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -84,29 +85,29 @@ func TestCauses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		env  []string
-		want []string
+		want string
 		row  string // that says so
 		code int
 	}{
-		{"a GPU is hidden from the importer", []string{changeEnv + "reader=CUDA_VISIBLE_DEVICES=1"}, []string{"gpu-hidden"}, "memory-fd", exitMachine},
-		{"the GPUs are hidden from all", []string{"CUDA_VISIBLE_DEVICES=7"}, []string{"visible-devices"}, "driver", exitMachine},
-		{"some GPUs are hidden from all", []string{"CUDA_VISIBLE_DEVICES=0,7,1"}, []string{"visible-devices"}, "visible-devices", exitOK},
-		{"no IMEX channel", []string{"GPUFD_SOFT_IMEX=0"}, []string{"imex-channel"}, "imex-channel", exitOK},
-		{"no legacy IPC", []string{"GPUFD_SOFT_IPC=0"}, []string{"legacy-unsupported"}, "legacy-memory", exitOK},
-		{"no virtual memory management", []string{"GPUFD_SOFT_VMM=0"}, []string{"no-vmm"}, "memory-fd", exitMachine},
-		{"an old driver", []string{"GPUFD_SOFT_VERSION=11020"}, []string{"libcuda-version"}, "driver", exitOK},
-		{"the system is not ready", faults("owner cuInit 802", "reader cuInit 802"), []string{"system-not-ready"}, "driver", exitMachine},
-		{"libcuda of another version", faults("owner cuInit 803", "reader cuInit 803"), []string{"driver-mismatch"}, "driver", exitMachine},
-		{"the toolkit's stub", faults("owner cuInit 34", "reader cuInit 34"), []string{"libcuda-duplicates"}, "driver", exitMachine},
-		{"exclusive compute mode", faults("reader cuDevicePrimaryCtxRetain 46"), []string{"compute-mode"}, "context", exitMachine},
-		{"contexts are lost", faults("reader cuMemcpyHtoDAsync 700"), []string{"context-lost"}, "context", exitMachine},
-		{"descriptors are confused", faults("reader cuMemImportFromShareableHandle 999"), []string{"handle-kind"}, "memory-fd", exitMachine},
-		{"the driver says 101", faults("reader cuMemImportFromShareableHandle 101"), []string{"gpu-hidden"}, "memory-fd", exitMachine},
-		{"memory without legacy handles", faults("owner cuIpcGetMemHandle 1"), []string{"legacy-kind"}, "legacy-memory", exitMachine},
-		{"the owner of legacy memory has gone", faults("reader cuIpcOpenMemHandle 400"), []string{"owner-gone"}, "legacy-memory", exitMachine},
-		{"one's own handle", faults("reader cuIpcOpenMemHandle 201"), []string{"own-handle"}, "legacy-memory", exitMachine},
-		{"devices without peer access", faults("reader cuIpcOpenMemHandle 217"), []string{"peer-access"}, "legacy-memory", exitMachine},
-		{"MPS without its daemon", []string{"CUDA_MPS_PIPE_DIRECTORY=/nowhere"}, []string{"mps-directory"}, "mps-directory", exitOK},
+		{"a GPU is hidden from the importer", []string{changeEnv + "reader=CUDA_VISIBLE_DEVICES=1"}, "gpu-hidden", "memory-fd", exitMachine},
+		{"the GPUs are hidden from all", []string{"CUDA_VISIBLE_DEVICES=7"}, "visible-devices", "driver", exitMachine},
+		{"some GPUs are hidden from all", []string{"CUDA_VISIBLE_DEVICES=0,7,1"}, "visible-devices", "visible-devices", exitOK},
+		{"no IMEX channel", []string{"GPUFD_SOFT_IMEX=0"}, "imex-channel", "imex-channel", exitOK},
+		{"no legacy IPC", []string{"GPUFD_SOFT_IPC=0"}, "legacy-unsupported", "legacy-memory", exitOK},
+		{"no virtual memory management", []string{"GPUFD_SOFT_VMM=0"}, "no-vmm", "memory-fd", exitMachine},
+		{"an old driver", []string{"GPUFD_SOFT_VERSION=11020"}, "libcuda-version", "driver", exitOK},
+		{"the system is not ready", faults("owner cuInit 802", "reader cuInit 802"), "system-not-ready", "driver", exitMachine},
+		{"libcuda of another version", faults("owner cuInit 803", "reader cuInit 803"), "driver-mismatch", "driver", exitMachine},
+		{"the toolkit's stub", faults("owner cuInit 34", "reader cuInit 34"), "libcuda-duplicates", "driver", exitMachine},
+		{"exclusive compute mode", faults("reader cuDevicePrimaryCtxRetain 46"), "compute-mode", "context", exitMachine},
+		{"contexts are lost", faults("reader cuMemcpyHtoDAsync 700"), "context-lost", "context", exitMachine},
+		{"descriptors are confused", faults("reader cuMemImportFromShareableHandle 999"), "handle-kind", "memory-fd", exitMachine},
+		{"the driver says 101", faults("reader cuMemImportFromShareableHandle 101"), "gpu-hidden", "memory-fd", exitMachine},
+		{"memory without legacy handles", faults("owner cuIpcGetMemHandle 1"), "legacy-kind", "legacy-memory", exitMachine},
+		{"the owner of legacy memory has gone", faults("reader cuIpcOpenMemHandle 400"), "owner-gone", "legacy-memory", exitMachine},
+		{"one's own handle", faults("reader cuIpcOpenMemHandle 201"), "own-handle", "legacy-memory", exitMachine},
+		{"devices without peer access", faults("reader cuIpcOpenMemHandle 217"), "peer-access", "legacy-memory", exitMachine},
+		{"MPS without its daemon", []string{"CUDA_MPS_PIPE_DIRECTORY=/nowhere"}, "mps-directory", "mps-directory", exitOK},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if !strings.Contains(c.env[0], "CUDA_VISIBLE_DEVICES") { // which takes two
@@ -117,14 +118,17 @@ func TestCauses(t *testing.T) {
 				t.Setenv(k, value)
 			}
 			rows := Run(t.Context(), config(t))
-			named(t, rows, c.want...)
+			shows(t, rows, brokenBy.Replace(c.env[0]), c.want)
 			r := find(t, rows, c.row)
-			require.Equal(t, c.want[0], r.Cause, "%v", r)
+			require.Equal(t, c.want, r.Cause, "%v", r)
 			require.NotEmpty(t, r.Do)
 			require.Equal(t, c.code, ExitCode(rows))
 		})
 	}
 }
+
+// brokenBy says in words what a variable of these tests breaks.
+var brokenBy = strings.NewReplacer(faultsEnv+"=", "the driver's answer: ", changeEnv+"reader=", "the importer's ")
 
 func faults(all ...string) []string { return []string{faultsEnv + "=" + strings.Join(all, ",")} }
 
@@ -150,7 +154,7 @@ func TestDriverThatHangsAtOnce(t *testing.T) {
 	c := config(t)
 	c.Timeout = 5 * time.Second // for what does not hang, on a busy machine
 	rows := Run(t.Context(), c)
-	named(t, rows, "timeout")
+	shows(t, rows, "cuInit does not return", "timeout")
 	require.Equal(t, "timeout", find(t, rows, "driver").Cause)
 	for _, id := range []string{"fd-limit", "pidfd-getfd", "abstract-socket"} {
 		require.Equal(t, OK, find(t, rows, id).Status)
@@ -163,7 +167,7 @@ func TestNoProcess(t *testing.T) {
 	c := config(t)
 	c.Child = func() *exec.Cmd { return exec.Command(filepath.Join(t.TempDir(), "none")) }
 	rows := Run(t.Context(), c)
-	named(t, rows, "driver")
+	shows(t, rows, "no process can be started", "driver")
 	for _, id := range []string{"fd-limit", "pidfd-getfd", "abstract-socket"} {
 		r := find(t, rows, id)
 		require.Equal(t, Unknown, r.Status)
@@ -182,7 +186,7 @@ func TestPeerThatIsSilent(t *testing.T) {
 	c := config(t)
 	c.Timeout = 2 * time.Second
 	rows := With(t.Context(), c, path)
-	named(t, rows, "peer-silent")
+	shows(t, rows, "the other side never answers", "peer-silent")
 	require.Equal(t, exitPeer, ExitCode(rows))
 }
 
@@ -211,7 +215,7 @@ func TestNoLibcuda(t *testing.T) {
 	}
 	t.Setenv("GPUFD_DRIVER", "cuda")
 	rows := Run(t.Context(), c)
-	named(t, rows, "no-libcuda")
+	shows(t, rows, "no libcuda in any directory", "no-libcuda")
 	require.Equal(t, Fail, find(t, rows, "driver").Status)
 	require.Equal(t, exitMachine, ExitCode(rows))
 }
@@ -238,39 +242,49 @@ func TestSockets(t *testing.T) {
 	c := config(t)
 	c.Socket = filepath.Join(t.TempDir(), strings.Repeat("d", 80), "producer.sock")
 	require.NoError(t, os.Mkdir(filepath.Dir(c.Socket), 0o700))
-	named(t, Run(t.Context(), c), "path-too-long")
+	shows(t, Run(t.Context(), c), "a default socket of more than 107 bytes", "path-too-long")
 	open := filepath.Join(t.TempDir(), "open")
 	require.NoError(t, os.Mkdir(open, 0o700))
 	require.NoError(t, os.Chmod(open, 0o777))
 	c.Socket = filepath.Join(open, "producer.sock")
-	named(t, Run(t.Context(), c), "socket")
+	shows(t, Run(t.Context(), c), "a directory of mode 0777 for the default socket", "socket")
 
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	l, err := sock.Listen(path("dead"))
 	require.NoError(t, err)
+	c.Socket = path("dead")
+	require.Equal(t, "the default socket, "+c.Socket+", was connected to", find(t, Run(t.Context(), c), "socket").Seen)
 	require.NoError(t, l.Close())
 	require.NoError(t, os.WriteFile(path("file"), nil, 0o600))
 	longest := path(strings.Repeat("l", 106-len(dir)))
-	for name, want := range map[string]string{
-		path("dead"): "socket-dead", path("n"): "socket-dead", longest: "socket-dead", filepath.Join(open, "s"): "socket", path("none/s"): "socket",
+	for name, broken := range map[string]struct{ how, want string }{
+		path("dead"):             {"GPUFD_SOCKET: its listener has ended", "socket-dead"},
+		path("n"):                {"GPUFD_SOCKET: nothing is there", "socket-dead"},
+		longest:                  {"GPUFD_SOCKET: nothing is there, and the path has 107 bytes", "socket-dead"},
+		filepath.Join(open, "s"): {"GPUFD_SOCKET: in a directory of mode 0777", "socket"},
+		path("none/s"):           {"GPUFD_SOCKET: in no directory", "socket"},
 	} {
 		c.Named = name // what can be listened at beside it shows that only its owner is missing
 		rows := Run(t.Context(), c)
-		named(t, rows, want)
-		require.Equal(t, map[string]Status{"socket-dead": Warn, "socket": Fail}[want], find(t, rows, "socket").Status, name)
+		shows(t, rows, broken.how, broken.want)
+		require.Equal(t, map[string]Status{"socket-dead": Warn, "socket": Fail}[broken.want], find(t, rows, "socket").Status, name)
 		require.Contains(t, find(t, rows, "socket").Seen, name)
 	}
 	stream, err := net.Listen("unix", path("stream"))
 	require.NoError(t, err)
 	defer stream.Close()
 	defer babbler(t, path("babbler"))()
-	for name, want := range map[string]string{
-		"dead": "socket-dead", "nothing": "socket-dead", "file": "socket-foreign", "stream": "socket-foreign", "babbler": "socket-foreign",
-		strings.Repeat("long", 40): "path-too-long",
+	for name, broken := range map[string]struct{ how, want string }{
+		"dead":                     {"--with: its listener has ended", "socket-dead"},
+		"nothing":                  {"--with: nothing is there", "socket-dead"},
+		"file":                     {"--with: a file", "socket-foreign"},
+		"stream":                   {"--with: a socket of another type", "socket-foreign"},
+		"babbler":                  {"--with: a listener that speaks HTTP", "socket-foreign"},
+		strings.Repeat("long", 40): {"--with: a path of more than 107 bytes", "path-too-long"},
 	} {
 		rows := With(t.Context(), config(t), path(name))
-		named(t, rows, want)
+		shows(t, rows, broken.how, broken.want)
 		require.Equal(t, exitFailed, ExitCode(rows))
 	}
 }
@@ -317,7 +331,7 @@ func TestHeldMemory(t *testing.T) {
 		require.NotEqual(t, Warn, held(cu.Soft, nil)[0].Status)
 	}()
 	rows := Run(t.Context(), config(t))
-	named(t, rows, "held-memory")
+	shows(t, rows, "a process without a driver has a descriptor of 4 MiB, whose maker has closed it", "held-memory")
 	require.Contains(t, find(t, rows, "held-memory").Seen, fmt.Sprintf("process %d (sleep) has 1 of 4", cmd.Process.Pid))
 }
 
@@ -357,9 +371,11 @@ func TestRealMistakes(t *testing.T) {
 	fd, err := unix.MemfdCreate("x", 0)
 	require.NoError(t, err)
 	file := os.NewFile(uintptr(fd), "x")
-	_, confused := drv.ImportMemory(file, 2<<20)
+	_, notMemory := drv.ImportMemory(file, 2<<20)
 	require.NoError(t, file.Close())
-	for want, err := range map[string][]error{"legacy-kind": {ofBuffer, ofPool}, "own-handle": {own}, "handle-kind": {confused}} {
+	for want, err := range map[string][]error{
+		"legacy-kind": {ofBuffer, ofPool}, "own-handle": {own}, "handle-kind": append(confusedHandles(t, dev), notMemory),
+	} {
 		for _, err := range err {
 			require.Error(t, err)
 			meaning := Explain(err.Error())
@@ -367,6 +383,41 @@ func TestRealMistakes(t *testing.T) {
 			require.Equal(t, want, meaning.Causes[0].ID, "%v", err)
 		}
 	}
+}
+
+// confusedHandles are the errors of those that take a descriptor for a fabric handle, and the
+// reverse.
+func confusedHandles(t *testing.T, dev *cu.Device) []error {
+	t.Helper()
+	drv := dev.Driver()
+	m, err := dev.CreateMemory(2<<20, cu.HandleFD)
+	require.NoError(t, err)
+	_, asFabric := m.ExportFabric()
+	require.NoError(t, m.Close())
+	const address = 0x7f00_1234_5678 // a fabric handle is passed by its address, which is no descriptor's number
+	r := drv.Caller().CuMemImportFromShareableHandle(new(sys.CUmemGenericAllocationHandle), address, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+	all := []error{asFabric, fmt.Errorf("cuMemImportFromShareableHandle: %v", r)}
+	if yes, err := dev.SupportsFabric(); err == nil && yes {
+		_, wrong := drv.ImportFabric(cu.FabricHandle{3}, 2<<20) // a descriptor's number
+		all = append(all, wrong)
+	}
+	return all
+}
+
+// What doctor can see and not try is UNKNOWN, or a warning, and never OK.
+func TestSigns(t *testing.T) {
+	rows := signs(answer{Devices: []deviceInfo{{Name: "MIG 1g.10gb", MIG: true}, {Mode: cu.ComputeModeExclusiveProcess.String()}, {Mode: cu.ComputeModeDefault.String()}}})
+	require.Equal(t, Unknown, find(t, rows, "mig").Status)
+	require.Contains(t, find(t, rows, "mig").Seen, "MIG 1g.10gb is a MIG instance: not tried")
+	require.Equal(t, Warn, find(t, rows, "compute-mode").Status)
+	ids := 0
+	for _, r := range rows {
+		require.NotEqual(t, OK, r.Status)
+		if r.ID == "compute-mode" {
+			ids++
+		}
+	}
+	require.Equal(t, 1, ids, "the default mode is none")
 }
 
 // Bytes that do not arrive are seen on both sides, in each way of sharing: a driver that says

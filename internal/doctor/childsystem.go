@@ -72,7 +72,7 @@ func (c *child) offered(ctx context.Context, r request, policy share.PeerOption,
 		return nil, err
 	}
 	for _, l := range all {
-		a.Names = append(a.Names, l.Name)
+		a.Names, a.Devices = append(a.Names, l.Name), append(a.Devices, deviceInfo{UUID: l.Device})
 	}
 	for _, l := range all {
 		if l.Name == r.Name {

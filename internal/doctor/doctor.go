@@ -18,7 +18,7 @@ type Config struct {
 	Child   func() *exec.Cmd
 	Open    func() (*cu.Driver, error) // opens the driver with which [With] shares with a socket
 	Driver  string                     // auto, cuda or soft, for messages
-	Socket  string                     // the default path of sockets
+	Socket  string                     // the default socket
 	Named   string                     // the socket that GPUFD_SOCKET names, or ""
 	Timeout time.Duration              // of each check
 	As      string                     // the process to compare with, a number, or "" for this one

@@ -23,8 +23,12 @@ type Meaning struct {
 func (m Meaning) Named() bool { return len(m.Causes) > 0 || len(m.Hints) > 0 }
 
 // Explain returns what a result of the driver means when memory is shared. text is a number,
-// a name with or without CUDA_ERROR_, or a line that holds either, or telling words.
+// a name with or without CUDA_ERROR_, a line that holds either, or telling words, or the id of
+// a row or cause.
 func Explain(text string) Meaning {
+	if c, ok := hints.Find(strings.ToLower(strings.TrimSpace(text))); ok {
+		return Meaning{Causes: []hints.Cause{c}}
+	}
 	calls, ids := callsIn(text), hints.Read(text)
 	result := resultIn(text, len(calls) > 0 || len(ids) == 0) // the system says "Operation not permitted", too
 	op := callOf(calls, result)

@@ -32,6 +32,8 @@ func TestExplain(t *testing.T) {
 		"Error 805: MPS client failed to connect to the MPS control daemon or the MPS server": {"mps-directory"},
 		"cuMemImportFromShareableHandle failed with 999: unknown error":                       {"handle-kind"},
 		"cuMemImportFromShareableHandle: error 999":                                           {"handle-kind"},
+		"pid-equal":   {"pid-equal"},
+		" MIG\n":      {"mig"},
 		"all is well": nil,
 		"":            nil,
 		"0":           nil,

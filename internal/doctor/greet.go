@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// greet makes what is shared with other doctors. Without legacy IPC, it leaves that out.
+// greet makes what is shared with other doctors. It leaves out what legacy IPC does not support.
 func (c *child) greet(dev *cu.Device) (g greeting, buf *vmm.Buffer, err error) {
 	if g.identity, err = identityOf("self"); err != nil {
 		return g, nil, err
@@ -24,15 +24,18 @@ func (c *child) greet(dev *cu.Device) (g greeting, buf *vmm.Buffer, err error) {
 		return g, nil, err
 	}
 	var a answer
-	_, err = c.legacy(r, nil, &a)
-	_, eventErr := c.event(r, nil, &a)
-	switch {
-	case errors.Is(errors.Join(err, eventErr), cu.ErrNotSupported):
-		return g, buf, nil
-	case errors.Join(err, eventErr) != nil:
-		return g, nil, errors.Join(err, eventErr)
+	if _, err = c.legacy(r, nil, &a); err == nil {
+		g.Memory = a.Memory
 	}
-	g.Memory, g.Event = a.Memory, a.Event
+	_, eventErr := c.event(r, nil, &a)
+	if eventErr == nil {
+		g.Event = a.Event
+	}
+	for _, err := range []error{err, eventErr} {
+		if err != nil && !errors.Is(err, cu.ErrNotSupported) {
+			return g, nil, err
+		}
+	}
 	return g, buf, nil
 }
 

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // An identity is what the kernel knows of a process that matters for sharing.
@@ -58,6 +60,23 @@ func identityOf(pid string) (id identity, err error) {
 	id.UIDMap = strings.Join(strings.Fields(string(uidMap)), " ")
 	id.Shm, _ = shmOf(pid) // "" where it has none
 	return id, nil
+}
+
+// identityOfPeer reads what /proc says of the process that listens at the other end.
+func identityOfPeer(conn *sock.Conn) (identity, error) {
+	pid := conn.Peer().PID
+	if pid == 0 {
+		return identity{}, errors.New("the process has no number in this PID namespace")
+	}
+	p, err := conn.Process()
+	if err != nil {
+		return identity{}, err
+	}
+	id, err := identityOf(strconv.Itoa(int(pid)))
+	if p.Died() { // another process may have its number
+		err = fmt.Errorf("process %d, which made the socket, has ended; another process listens there now", pid)
+	}
+	return id, errors.Join(err, p.Close())
 }
 
 // innermostPID returns the process's number in its own PID namespace.

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,9 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 func TestMain(m *testing.M) {
@@ -24,7 +28,7 @@ func TestMain(m *testing.M) {
 		os.Setenv("GPUFD_SOFT_IMEX", "1") // so that nothing is to be found, unless a test breaks it
 		os.Unsetenv("CUDA_VISIBLE_DEVICES")
 	}
-	cutest.Main(m, cutest.Children{"patient": childPatient, "run": childRun, "with": childWith, "offer": childOffer})
+	cutest.Main(m, cutest.Children{"patient": childPatient, "run": childRun, "with": childWith, "offer": childOffer, "listen": childListen})
 }
 
 // What a patient is to have broken. A fault is "ROLE FUNCTION RESULT", where a result of
@@ -36,6 +40,7 @@ const (
 	limitEnv  = "GPUFD_DOCTOR_TEST_LIMIT"
 	filterEnv = "GPUFD_DOCTOR_TEST_FILTER"
 	uidsEnv   = "GPUFD_DOCTOR_TEST_UID"
+	nameEnv   = "GPUFD_DOCTOR_TEST_NAME"
 )
 
 // childPatient is a process of doctor, with what is broken.
@@ -118,7 +123,7 @@ func testUIDs() []uint32 {
 
 // childOffer offers until its standard input ends.
 func childOffer() error {
-	drv, err := cutest.Open()
+	drv, err := openBroken()
 	if err != nil {
 		return err
 	}
@@ -127,5 +132,38 @@ func childOffer() error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
+	if name := os.Getenv(nameEnv); name != "" {
+		return produce(ctx, drv, name)
+	}
 	return Offer(ctx, drv, os.Getenv(socketEnv), Config{UIDs: testUIDs()}, func() { fmt.Println("ready") })
+}
+
+// produce offers memory as a program does that knows nothing of doctors.
+func produce(ctx context.Context, drv *cu.Driver, name string) (err error) {
+	buf, err := vmm.New(drv.Devices()[0], size)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, buf.Close()) }()
+	srv, err := share.Listen(os.Getenv(socketEnv))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, srv.Close()) }()
+	memory, files, err := buf.Export()
+	if err != nil {
+		return err
+	}
+	standing, err := srv.OfferFiles(name, memory, files, cu.ReadOnly)
+	if err != nil {
+		return errors.Join(err, sock.CloseFiles(files))
+	}
+	fmt.Println("ready")
+	<-ctx.Done()
+	return standing.Close()
+}
+
+// childListen makes a listener of descriptor 3, which outlives it.
+func childListen() error {
+	return errors.Join(unix.Bind(3, &unix.SockaddrUnix{Name: os.Getenv(socketEnv)}), unix.Listen(3, 8))
 }

@@ -44,7 +44,7 @@ type answer struct {
 	Driver   string             `json:",omitempty"`
 	Kind     cu.Kind            `json:",omitempty"`
 	Version  int                `json:",omitempty"`
-	Devices  []deviceInfo       `json:",omitempty"`
+	Devices  []deviceInfo       `json:",omitempty"` // that are seen, or that offers are on
 	Memory   *cu.IPCHandle      `json:",omitempty"`
 	Event    *cu.IPCEventHandle `json:",omitempty"`
 	Buffer   *vmm.Descriptor    `json:",omitempty"`

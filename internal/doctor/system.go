@@ -20,11 +20,14 @@ func (v *visit) system(ctx context.Context) []Row {
 	return []Row{uidMap(), v.sockets(ctx), shm(), pidNamespace(), mps()}
 }
 
-// sockets connects to the socket of GPUFD_SOCKET. Without one, or if nobody listens there, it
-// listens in the directory of the default or of that socket, and connects. A container may have no
-// other place for sockets than that of GPUFD_SOCKET.
+// sockets connects to the socket of GPUFD_SOCKET, or to the default one. If nobody listens there, it
+// listens in the directory of that socket, and connects. A container may have no other place for
+// sockets than that of GPUFD_SOCKET.
 func (v *visit) sockets(ctx context.Context) Row {
 	if v.Named == "" {
+		if c, err := sock.Dial(ctx, v.Socket); err == nil && c.Close() == nil {
+			return row("socket", OK, "", "the default socket, %s, was connected to", v.Socket)
+		}
 		dir := filepath.Dir(v.Socket)
 		if err := os.Mkdir(dir, 0o700); err == nil {
 			defer os.Remove(dir) // it was not there

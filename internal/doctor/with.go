@@ -55,7 +55,8 @@ func (v *visit) withProcess(ctx context.Context, pid string) []Row {
 		return []Row{peerRow(row("peer", status, "", "process %s: %v", pid, err))}
 	}
 	rows := []Row{peerRow(row("peer", OK, "", "process %s is there", pid))}
-	return append(append(rows, compare(me, other, v.UIDs)...), v.withDevices(ctx, as, pid))
+	rows = append(append(rows, compare(me, other, v.UIDs)...), v.withDevices(ctx, as, pid))
+	return append(rows, peerRow(row("memory-with", Unknown, "", "not tried: it takes a socket at which the process listens: --with SOCKET")))
 }
 
 // withDevices asks a process with the other's environment which devices it sees.
@@ -130,6 +131,7 @@ func (v *visit) withSocket(ctx context.Context, path string) []Row {
 		return []Row{peerRow(failed("peer", Fail, newFault(err), facts{}))}
 	}
 	peer := conn.Peer()
+	other, unknown := identityOfPeer(conn)
 	_ = conn.Close()
 	rows := []Row{peerRow(row("peer", OK, "", "%s listens at %s", peer, path))}
 	v.reader = v.here(ctx)
@@ -137,8 +139,11 @@ func (v *visit) withSocket(ctx context.Context, path string) []Row {
 		return append(rows, failed("driver", Fail, v.reader.err, facts{}))
 	}
 	a, _, f := v.reader.ask(ctx, request{Do: "attach", Path: path, Name: cmp.Or(v.Attach, OfferName), UIDs: v.UIDs, Count: int(v.most(ctx).Milliseconds())})
-	if a.Greeting != nil {
+	switch {
+	case a.Greeting != nil:
 		rows = append(rows, v.greeted(ctx, *a.Greeting)...)
+	case f == nil || !slices.Contains([]string{"socket-foreign", "socket-dead", "peer-silent", "timeout"}, f.Mark): // it is a peer
+		rows = append(append(rows, v.compareWith(other, unknown)...), v.offeredDevices(a.Devices)...)
 	}
 	switch {
 	case f == nil:
@@ -149,6 +154,41 @@ func (v *visit) withSocket(ctx context.Context, path string) []Row {
 		return append(rows, peerRow(row("memory-with", Unknown, "", "it offers nothing now")))
 	}
 	return append(rows, peerRow(failed("memory-with", Fail, f, facts{})))
+}
+
+// compareWith compares this process with a peer that has not greeted. err is why the kernel does
+// not tell of it.
+func (v *visit) compareWith(other identity, err error) []Row {
+	if err != nil {
+		return []Row{peerRow(row("pid-equal", Unknown, "", "not compared, nor users, /dev/shm and networks: %v", err))}
+	}
+	as, err := identityOf(cmp.Or(v.As, "self"))
+	if err != nil {
+		return []Row{peerRow(row("peer", Fail, "", "process %s: %v", v.As, err))}
+	}
+	return compare(as, other, v.UIDs)
+}
+
+// offeredDevices says whether the devices of all that is offered are seen here.
+func (v *visit) offeredDevices(offered []deviceInfo) []Row {
+	var there, hidden []string
+	for _, u := range uuids(offered) {
+		if !slices.Contains(there, u.String()) {
+			there = append(there, u.String())
+		}
+	}
+	if len(there) == 0 {
+		return nil
+	}
+	for _, u := range there {
+		if !slices.ContainsFunc(v.reader.says.Devices, func(d deviceInfo) bool { return d.UUID.String() == u }) {
+			hidden = append(hidden, u)
+		}
+	}
+	if len(hidden) > 0 {
+		return []Row{peerRow(row("devices-common", Fail, "gpu-hidden", "it offers memory of %s, which this process does not see", list(hidden)))}
+	}
+	return []Row{peerRow(row("devices-common", OK, "", "it offers memory of %s, which this process sees", list(there)))}
 }
 
 // most returns how long the other side may take. It leaves time to report a timeout, and to

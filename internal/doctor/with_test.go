@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // offering starts a process that offers memory to doctors, behind front.
@@ -80,7 +82,7 @@ func TestWithAPeer(t *testing.T) {
 		rows := With(t.Context(), config(t), path)
 		cancel()
 		require.NoError(t, <-over)
-		named(t, rows, "own-handle")
+		shows(t, rows, "a process opens its own handle", "own-handle")
 		require.Equal(t, "own-handle", find(t, rows, "legacy-memory").Cause)
 	})
 	t.Run("two processes number 1", func(t *testing.T) {
@@ -88,7 +90,7 @@ func TestWithAPeer(t *testing.T) {
 		in := cutest.Namespaced(t)
 		offering(t, offer(t, in), path)
 		rows := run(t, "with", in, socketEnv+"="+path)
-		named(t, rows, "pid-equal")
+		shows(t, rows, "two PID namespaces, in which both are process 1", "pid-equal")
 		for _, id := range []string{"pid-equal", "legacy-memory"} {
 			require.Equal(t, "pid-equal", find(t, rows, id).Cause, "%v", rows)
 		}
@@ -99,12 +101,63 @@ func TestWithAPeer(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s")
 		offering(t, offer(t, namespaced(t, ownShm), "HOLD="+t.TempDir(), "RO="), path)
 		rows := With(t.Context(), config(t), path)
-		named(t, rows, "shm-common")
+		shows(t, rows, "two /dev/shm", "shm-common")
 		for _, id := range []string{"shm-common", "legacy-event"} {
 			require.Equal(t, "shm-common", find(t, rows, id).Cause)
 		}
 		require.Equal(t, OK, find(t, rows, "memory-with").Status)
 	})
+}
+
+// With a producer that is no doctor, whose memory nobody attaches to unasked: what the kernel tells of
+// it is compared, and the devices that its memory is on.
+func TestWithAProducer(t *testing.T) {
+	needSoft(t)
+	producing := func(front []string) string {
+		path := filepath.Join(t.TempDir(), "s")
+		offering(t, offer(t, front, nameEnv+"=weights"), path)
+		return path
+	}
+	path := producing(nil)
+	rows := With(t.Context(), config(t), path)
+	named(t, rows)
+	require.Equal(t, Unknown, find(t, rows, "memory-with").Status)
+	for _, id := range []string{"peer", "pid-equal", "uid-common", "shm-common", "net-common", "devices-common"} {
+		require.Equal(t, OK, find(t, rows, id).Status, id)
+	}
+	c := config(t)
+	c.Attach = "weights"
+	require.Equal(t, OK, find(t, With(t.Context(), c, path), "memory-with").Status)
+
+	rows = run(t, "with", nil, socketEnv+"="+path, "CUDA_VISIBLE_DEVICES=1")
+	shows(t, rows, "CUDA_VISIBLE_DEVICES=1, and a producer on device 0", "gpu-hidden")
+	require.Equal(t, Fail, find(t, rows, "devices-common").Status)
+
+	rows = run(t, "with", cutest.Namespaced(t), socketEnv+"="+path)
+	require.Contains(t, find(t, rows, "pid-equal").Seen, "has no number in this PID namespace")
+	require.Equal(t, Unknown, find(t, rows, "pid-equal").Status)
+}
+
+// A process that has ended is not compared with: another one may have its number.
+func TestPeerThatHasEnded(t *testing.T) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	listener := os.NewFile(uintptr(fd), "listener")
+	defer listener.Close()
+	path := filepath.Join(t.TempDir(), "s")
+	cmd := cutest.Child(t.Context(), "listen", socketEnv+"="+path)
+	cmd.ExtraFiles = []*os.File{listener}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	conn, err := sock.Dial(t.Context(), path)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.Equal(t, int32(cmd.Process.Pid), conn.Peer().PID)
+	_, err = identityOfPeer(conn)
+	require.ErrorContains(t, err, "which made the socket, has ended")
+	rows := (&visit{}).compareWith(identity{}, err)
+	require.Len(t, rows, 1)
+	require.Equal(t, Unknown, find(t, rows, "pid-equal").Status)
 }
 
 // An event of another user, whose memory comes as a descriptor all the same.
@@ -128,20 +181,30 @@ func TestWithAnotherUser(t *testing.T) {
 	binary, err := os.Open("/proc/self/exe")
 	require.NoError(t, err)
 	defer binary.Close()
-	cmd := offer(t, nil, "GPUFD_SOFT_DIR="+dir, uidsEnv+"=0", "GPUFD_CALLED=")
-	cmd.Path, cmd.ExtraFiles, cmd.Dir = "/proc/self/fd/3", []*os.File{binary}, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: other, Gid: other}}
+	start := func(env ...string) *exec.Cmd {
+		cmd := offer(t, nil, append(env, "GPUFD_SOFT_DIR="+dir, uidsEnv+"=0", "GPUFD_CALLED=")...)
+		cmd.Path, cmd.ExtraFiles, cmd.Dir = "/proc/self/fd/3", []*os.File{binary}, "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: other, Gid: other}}
+		return cmd
+	}
 	path := dir + "/s/socket"
-	offering(t, cmd, path)
+	offering(t, start(), path)
 
 	rows := With(t.Context(), config(t), path)
-	named(t, rows, "uid-common") // nobody has admitted it
+	shows(t, rows, "a user that nobody admits", "uid-common")
 	c := config(t)
 	c.UIDs = []uint32{other}
 	rows = With(t.Context(), c, path)
 	require.Equal(t, "event-owner", find(t, rows, "legacy-event").Cause, "%v", rows)
+	require.Equal(t, "uid-common", find(t, rows, "legacy-memory").Cause, "not so on a GPU (D16)")
 	require.Equal(t, OK, find(t, rows, "memory-with").Status, "%v", rows)
-	named(t, rows, "event-owner", "uid-common") // its legacy memory, on the software driver
+	named(t, rows, "event-owner", "uid-common")
+
+	path = dir + "/s/event" // without legacy memory, which the software driver keeps from other users
+	offering(t, start(roleEnv+"=owner", faultsEnv+"=owner cuIpcGetMemHandle 801"), path)
+	rows = With(t.Context(), c, path)
+	shows(t, rows, "an event of another user", "event-owner")
+	require.Equal(t, Unknown, find(t, rows, "legacy-memory").Status)
 }
 
 // With a process that is only there, what the kernel says of it and the devices it sees
@@ -167,20 +230,33 @@ func TestWithAProcess(t *testing.T) {
 		require.Equal(t, OK, find(t, rows, "devices-common").Status)
 	})
 	t.Run("this one", func(t *testing.T) {
-		named(t, With(t.Context(), config(t), fmt.Sprint(os.Getpid())), "own-handle")
+		shows(t, With(t.Context(), config(t), fmt.Sprint(os.Getpid())), "--with: this very process", "own-handle")
 	})
 	t.Run("different GPUs", func(t *testing.T) {
 		c := config(t)
 		c.As = sleeper(nil, "CUDA_VISIBLE_DEVICES=0")
 		pid := sleeper(nil, "CUDA_VISIBLE_DEVICES=1")
-		named(t, With(t.Context(), c, pid), "devices-common")
+		shows(t, With(t.Context(), c, pid), "CUDA_VISIBLE_DEVICES=0 on one side, 1 on the other", "devices-common")
 		require.Equal(t, exitFailed, ExitCode(With(t.Context(), c, pid)))
 		c.As = ""
 		require.Equal(t, Warn, find(t, With(t.Context(), c, pid), "devices-common").Status)
 	})
 	t.Run("nobody", func(t *testing.T) {
 		rows := With(t.Context(), config(t), "4194304") // above the kernel's most
-		named(t, rows, "peer")
+		shows(t, rows, "--with: a number that no process has", "peer")
+	})
+	t.Run("another user namespace", func(t *testing.T) {
+		cutest.Namespaced(t)
+		pid := sleeper([]string{"unshare", "--user", "--map-root-user"})
+		mapped := func() bool {
+			m, err := os.ReadFile("/proc/" + pid + "/uid_map")
+			comm, _ := os.ReadFile("/proc/" + pid + "/comm")
+			return err == nil && len(m) > 0 && string(comm) == "sleep\n"
+		}
+		require.Eventually(t, mapped, 30*time.Second, time.Millisecond)
+		rows := With(t.Context(), config(t), pid)
+		shows(t, rows, "a user namespace with another map", "uid-common")
+		require.Contains(t, find(t, rows, "uid-common").Seen, "map users differently")
 	})
 	t.Run("another container's", func(t *testing.T) {
 		pid := sleeper(cutest.Namespaced(t))

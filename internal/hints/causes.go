@@ -89,6 +89,7 @@ var causesOf = map[Call][]string{
 	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_NOT_PERMITTED}:    {"imex-channel"},
 	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_NOT_SUPPORTED}:    {"imex-channel"},
 	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_OPERATING_SYSTEM}: {"fd-limit"},
+	{"cuMemExportToShareableHandle", sys.CUDA_ERROR_INVALID_VALUE}:      {"handle-kind"},
 	{"cuMemExportToShareableHandle", sys.CUDA_ERROR_NOT_PERMITTED}:      {"imex-channel"},
 	{"cuMemExportToShareableHandle", sys.CUDA_ERROR_OPERATING_SYSTEM}:   {"fd-limit"},
 	{"cuMemCreate", sys.CUDA_ERROR_NOT_PERMITTED}:                       {"imex-channel"},
