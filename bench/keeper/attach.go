@@ -15,6 +15,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -22,6 +23,7 @@ const (
 	name   = "bench"
 	attach = "share.Attach"
 	bare   = "C, bare calls"
+	maps   = "vmm.Import"
 	talk   = "share.List"
 )
 
@@ -57,12 +59,22 @@ func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s setti
 		return nil, err
 	}
 	defer func() { _ = on.Close() }()
+	memory, files, err := exported(ctx, dev, socket)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}()
 	ways := []way{
-		own(attach, func(ctx context.Context) (time.Duration, error) { return attachOnce(ctx, dev, socket) }),
+		{attach, func(ctx context.Context) (rival.Answer, error) { return attachOnce(ctx, dev, socket) }},
+		{maps, func(context.Context) (rival.Answer, error) { return mapOnce(dev, memory, files) }},
 		own(talk, func(ctx context.Context) (time.Duration, error) { return listOnce(ctx, socket) }),
 	}
 	if len(s.c) > 0 {
-		r, err := startBare(ctx, dev, socket, s.c)
+		r, err := rival.StartWith(ctx, bare, files, s.c...)
 		if err != nil {
 			return nil, err
 		}
@@ -72,14 +84,60 @@ func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s setti
 	return takeTurns(ctx, s.rounds*20, ways)
 }
 
-func attachOnce(ctx context.Context, dev *cu.Device, socket string) (time.Duration, error) {
-	begin := time.Now()
-	a, err := share.Attach(ctx, socket, name, dev)
-	took := time.Since(begin)
+// Steps of attaching beside the calls of the driver.
+const (
+	connect = "connect"
+	offer   = "offer"  // to ask, and to have the keeper's answer
+	answer  = "answer" // to say that the memory is mapped
+)
+
+// A stopwatch notes how long the steps of one measurement take.
+type stopwatch struct {
+	begin, last time.Time
+	steps       []rival.Step
+}
+
+func startWatch() *stopwatch {
+	now := time.Now()
+	return &stopwatch{begin: now, last: now}
+}
+
+// step notes the time since the last step.
+func (w *stopwatch) step(name string) {
+	now := time.Now()
+	w.steps = append(w.steps, rival.Step{Side: "consumer", Name: name, At: w.last.Sub(w.begin).Nanoseconds(), NS: now.Sub(w.last).Nanoseconds()})
+	w.last = now
+}
+
+// driver notes what is told of a step of package vmm. What lies between two steps belongs to
+// the second.
+func (w *stopwatch) driver(s vmm.Step) { w.step(s.Op.String()) }
+
+func (w *stopwatch) answer() rival.Answer {
+	return rival.Answer{NS: w.last.Sub(w.begin).Nanoseconds(), Steps: w.steps}
+}
+
+func attachOnce(ctx context.Context, dev *cu.Device, socket string) (rival.Answer, error) {
+	w := startWatch()
+	a, err := share.Attach(ctx, socket, name, dev,
+		share.OnConnected(func(sock.Peer) { w.step(connect) }),
+		share.OnReceived(func(share.Offer, []*os.File) { w.step(offer) }),
+		share.OnStep(w.driver))
+	w.step(answer)
 	if err != nil {
-		return 0, err
+		return rival.Answer{}, err
 	}
-	return took, a.Close()
+	return w.answer(), a.Close()
+}
+
+// mapOnce maps memory whose descriptors are here, as C does: what attaching is without the keeper.
+func mapOnce(dev *cu.Device, memory vmm.Descriptor, files []*os.File) (rival.Answer, error) {
+	w := startWatch()
+	b, err := vmm.Import(dev, memory, files, vmm.OnStep(w.driver))
+	if err != nil {
+		return rival.Answer{}, err
+	}
+	return w.answer(), b.Close()
 }
 
 // listOnce is a conversation with the keeper without memory.
@@ -122,24 +180,15 @@ func remove(socket string) (store int, err error) {
 	return st.Store, errors.Join(err, c.Remove(ctx, name))
 }
 
-// startBare starts the rival in C, which gets a descriptor of what is kept. No
-// more of it is mapped here when it starts.
-func startBare(ctx context.Context, dev *cu.Device, socket string, argv []string) (*rival.Rival, error) {
+// exported returns descriptors of what is kept, which the caller owns. When it returns, no more
+// of the memory is mapped here.
+func exported(ctx context.Context, dev *cu.Device, socket string) (vmm.Descriptor, []*os.File, error) {
 	a, err := share.Attach(ctx, socket, name, dev, share.WithReoffer())
 	if err != nil {
-		return nil, err
+		return vmm.Descriptor{}, nil, err
 	}
-	defer func() { _ = a.Close() }() // the descriptor is a duplicate
-	_, files, err := a.Buffer().Export()
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		for _, f := range files {
-			_ = f.Close()
-		}
-	}()
-	return rival.StartWith(ctx, bare, files, argv...)
+	memory, files, err := a.Buffer().Export()
+	return memory, files, errors.Join(err, a.Close())
 }
 
 // A keeperProcess is a keeper. Its fd store is a process that it finds again.

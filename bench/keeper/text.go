@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/stats"
@@ -12,7 +13,7 @@ import (
 func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Report {
 	r := &report.Report{
 		Name: "keeper", Title: "What a keeper's users wait for", Machine: m,
-		Text: "Loading is from a file in memory into a buffer that is there; starting threads and pinning count. Attaching is from connecting to mapped memory; the bare calls import a descriptor that the program has, reserve, map and set access; share.List is a conversation with the keeper and no memory. The ways take turns in every round, in rotating order.",
+		Text: "Loading is from a file in memory into a buffer that is there; starting threads and pinning count. Attaching is from connecting to mapped memory; the bare calls, and vmm.Import, import a descriptor that the program has, reserve, map and set access; share.List is a conversation with the keeper and no memory. The ways take turns in every round, in rotating order.",
 		Raw:  report.Table{Head: []string{"what", "way", "round", "ns"}},
 		Bars: []report.Bar{
 			{Claim: "loading, of what the link could do: at least 0.6, as time", Limit: 1 / 0.6, Got: ratio(loads, ours, limit)},
@@ -27,9 +28,14 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 		add(r, &load, "load", way, loads[way], func(ns float64) string { return fmt.Sprintf("%.1f GB/s", float64(s.load)/ns) })
 	}
 	att := report.Table{Title: "Attaching to " + s.attach.String(), Head: []string{"way", "median", "best", "99 %"}}
-	ways := []string{bare, attach, talk}
-	for _, call := range calls {
-		ways = append(ways, bare+": "+call)
+	ways := []string{bare, attach, maps, talk}
+	for _, way := range []string{bare, maps} {
+		for _, call := range calls {
+			ways = append(ways, way+": "+call)
+		}
+	}
+	for _, step := range slices.Concat([]string{connect, offer}, calls, []string{answer}) {
+		ways = append(ways, attach+": "+step)
 	}
 	for _, way := range ways {
 		p99 := stats.Summarize(k.attaches[way]).P99
