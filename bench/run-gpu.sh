@@ -49,7 +49,7 @@ keeper() {
 	python3 -c 'import safetensors.torch' && rivals="$rivals -python python3,$tree/python/load_file.py"
 	"$tree/bin/keeper" -gpufd "$tree/bin/keeps" $rivals -attach "${BENCH_LARGEST:-64GiB}" -dir /dev/shm -out "$out" ${BENCH_QUICK:+-rounds 2 -load 2GiB}
 }
-# channel has frames pass between processes; it takes two minutes.
+# channel has frames pass between processes; it takes two minutes, and one more where there are two GPUs.
 channel() {
 	words=$tree/bin/words ptx=-ptx,$tree/c/check.ptx
 	rivals="-rival gpufd=$tree/bin/channel,-as,writer,$ptx"
@@ -58,7 +58,14 @@ channel() {
 	for python in torch cupy; do
 		python3 -c "import $python" 2>/dev/null && rivals="$rivals -frames $python=python3,$tree/python/frames.py,$python"
 	done
-	timeout -k 10 200 "$tree/bin/channel" $rivals -out "$out" ${BENCH_QUICK:+-rounds 1}
+	timeout -k 10 200 "$tree/bin/channel" $rivals -out "$out" ${BENCH_QUICK:+-rounds 1} || return
+	if [ "$(nvidia-smi -L | wc -l)" -lt 2 ]; then
+		echo "run-gpu.sh: one GPU: no frames between two"
+		return
+	fi
+	rivals="-rival gpufd=$tree/bin/channel,-as,writer,$ptx,-on,1"
+	[ ! -x "$words" ] || rivals="$rivals -rival c=$words,$ptx,-on,1 -rival c-single=$words,$ptx,-batch,0,-on,1"
+	timeout -k 10 120 "$tree/bin/channel" -two $rivals -out "$out" -time 50s ${BENCH_QUICK:+-rounds 1}
 }
 ours="-rival gpufd=$tree/bin/gpufd,-mode,ahead"
 before="-rival gpufd-before=$tree/bin/gpufd,-mode,before"

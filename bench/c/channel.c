@@ -4,12 +4,13 @@
  * streams wait for and write, and slots in virtual memory.
  *
  *	gcc -O2 -Wall -Wextra -I/usr/local/cuda/include -o channel channel.c -lcuda
- *	channel [-ptx FILE] [-batch 0|1]
+ *	channel [-ptx FILE] [-batch 0|1] [-on DEVICE]
  *
  * It is a rival of the benchmark, and answers each line on standard input with one JSON
  * object a line: "oneway READERS ROUNDS", "hosts ROUNDS", "frames SIZE SLOTS 0|1 COUNT";
  * bench/README.md has the protocol. FILE is check.ptx beside this. With -batch 0 each word
- * is an operation of its own; else what belongs together is one call of the driver.
+ * is an operation of its own; else what belongs together is one call of the driver. Readers are on
+ * DEVICE, and the writer is on device 0.
  *
  * Readers are processes, started when they are needed, this program again with -reader. The
  * writer tells a reader what to do by struct task on a SOCK_SEQPACKET pair, with the
@@ -63,11 +64,14 @@ static bool batches = true;
 static const char *ptx = "c/check.ptx";
 static CUstream stream;
 
+static int on; /* the device of readers */
+static int own_device; /* that of this process */
+
 static bool open_device(void)
 {
 	CUdevice device;
 	CUcontext context;
-	return cu(cuInit(0), "cuInit") && cu(cuDeviceGet(&device, 0), "cuDeviceGet") &&
+	return cu(cuInit(0), "cuInit") && cu(cuDeviceGet(&device, own_device), "cuDeviceGet") &&
 	       cu(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain") &&
 	       cu(cuCtxSetCurrent(context), "cuCtxSetCurrent") &&
 	       cu(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -200,7 +204,7 @@ struct frames {
 
 static bool frames_map(struct frames *f, int access)
 {
-	CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}, .flags = access};
+	CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = own_device}, .flags = access};
 	return cu(cuMemAddressReserve(&f->at, f->bytes, 0, 0, 0), "cuMemAddressReserve") &&
 	       (f->mapped = cu(cuMemMap(f->at, f->bytes, 0, f->handle, 0), "cuMemMap")) &&
 	       cu(cuMemSetAccess(f->at, f->bytes, &desc, 1), "cuMemSetAccess");
@@ -462,6 +466,8 @@ static int reader(void)
 static bool need(char *self, int n)
 {
 	struct timeval deadline = {.tv_sec = DEADLINE};
+	char device[12];
+	snprintf(device, sizeof device, "%d", on);
 	for (; started < n; started++) {
 		int pair[2];
 		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) ||
@@ -470,7 +476,7 @@ static bool need(char *self, int n)
 		pid_t child = vfork();
 		if (!child) {
 			if (pair[1] == SOCKET ? fcntl(SOCKET, F_SETFD, 0) >= 0 : dup2(pair[1], SOCKET) >= 0)
-				execl("/proc/self/exe", self, "-reader", "1", "-ptx", ptx, "-batch", batches ? "1" : "0", NULL);
+				execl("/proc/self/exe", self, "-reader", "1", "-ptx", ptx, "-batch", batches ? "1" : "0", "-on", device, NULL);
 			_exit(1);
 		}
 		close(pair[1]);
@@ -684,13 +690,17 @@ int main(int argc, char **argv)
 			ptx = argv[i + 1];
 		else if (i + 1 < argc && !strcmp(argv[i], "-batch"))
 			batches = argv[i + 1][0] != '0';
+		else if (i + 1 < argc && !strcmp(argv[i], "-on"))
+			on = atoi(argv[i + 1]);
 		else if (i + 1 < argc && !strcmp(argv[i], "-reader"))
 			child = true;
 		else
-			return fprintf(stderr, "usage: %s [-ptx FILE] [-batch 0|1]\n", argv[0]), 2;
+			return fprintf(stderr, "usage: %s [-ptx FILE] [-batch 0|1] [-on DEVICE]\n", argv[0]), 2;
 	}
-	if (child)
+	if (child) {
+		own_device = on;
 		return reader();
+	}
 	setvbuf(stdout, NULL, _IOFBF, 1 << 16);
 	int version = 0;
 	if (!open_device() || !open_own() || !cu(cuDriverGetVersion(&version), "cuDriverGetVersion")) {

@@ -66,6 +66,35 @@ func TestCompare(t *testing.T) {
 	require.NotContains(t, told.String(), ": –", "each bar was measured")
 }
 
+// Readers on another device get frames, too, and the report is one of its own.
+func TestCompareOfTwo(t *testing.T) {
+	ours, c, dir := buildOurs(t), buildC(t), t.TempDir()
+	var told, complaint strings.Builder
+	code := run([]string{"-two", "-rival", "gpufd=" + ours + ",-as,writer,-driver,soft,-on,1,-ptx," + ptx, "-rival", "c=" + c + ",-on,1,-ptx," + ptx,
+		"-rounds", "1", "-quick", "-out", dir}, nil, &told, &complaint)
+	require.Equal(t, cli.ExitOK, code, complaint.String())
+	require.Empty(t, complaint.String())
+	require.Equal(t, 5, strings.Count(told.String(), "met:"), told.String())
+	require.NotContains(t, told.String(), ": –", "each bar was measured")
+	text, err := os.ReadFile(filepath.Join(dir, "channel-two.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "two GPUs")
+}
+
+// The reader's device is the one that was said: there is none with that number.
+func TestReadersDevice(t *testing.T) {
+	r, err := rival.Start(t.Context(), "r", buildOurs(t), "-as", "writer", "-driver", "soft", "-on", "99", "-ptx", ptx)
+	require.NoError(t, err)
+	_, err = r.Ask(t.Context(), "frames 4096 4 0 128")
+	require.Error(t, err)
+	_ = r.Close()
+	r, err = rival.Start(t.Context(), "r", buildC(t), "-on", "99", "-ptx", ptx)
+	require.NoError(t, err)
+	_, err = r.Ask(t.Context(), "frames 4096 4 0 128")
+	require.ErrorContains(t, err, "cuDevicePrimaryCtxRetain")
+	_ = r.Close()
+}
+
 // A frame that is not what was written is found, whoever reads it, and what fails is said.
 func TestRivalsFail(t *testing.T) {
 	c := buildC(t)

@@ -1,12 +1,13 @@
 // Channel measures what passing frames from process to process through a channel costs,
 // beside C that uses the same words, PyTorch and CuPy.
 //
-//	channel [-rival NAME=COMMAND,ARG,…] … [-frames NAME=COMMAND,ARG,…] … [-rounds N] [-time D] [-quick] [-out DIR]
-//	channel -as writer [-driver cuda|soft] [-ptx FILE]
+//	channel [-rival NAME=COMMAND,ARG,…] … [-frames NAME=COMMAND,ARG,…] … [-two] [-rounds N] [-time D] [-quick] [-out DIR]
+//	channel -as writer [-driver cuda|soft] [-ptx FILE] [-on N]
 //
 // The first asks each rival in turn, as bench/README.md says; rivals of -frames are asked how
 // long a frame takes with 8 slots, and nothing else. It prints the bars and writes channel.csv and
-// channel.md. The second is our rival: a writer, whose readers are processes of their own. It
+// channel.md. With -two it asks what is asked of rivals whose readers are on another device than the
+// writer, and writes channel-two.csv and channel-two.md. The second is our rival: a writer, whose readers are processes of their own. It
 // exits with 2 for a mistake in the flags, with 3 where there is no driver, and with 1 for
 // other failures.
 package main
@@ -19,6 +20,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -63,15 +65,17 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.Var(contestants{&s.rivals, true}, "frames", "a rival, `NAME=COMMAND,ARG,…`, that is asked for frames alone")
 	flags.IntVar(&s.rounds, "rounds", 3, "how often each is asked")
 	flags.DurationVar(&s.time, "time", 100*time.Second, "after so long each is asked once more at most")
+	flags.BoolVar(&s.two, "two", false, "the rivals' readers are on another device than their writers (-on 1)")
 	flags.BoolVar(&s.quick, "quick", false, "small frames and few of them, to see that it works")
 	out := flags.String("out", "", "`directory` to write channel.csv and channel.md to; none: print only")
 	as := flags.String("as", "", "be `writer|reader`, ours")
 	driver := flags.String("driver", "cuda", "driver of ours, `cuda|soft`")
+	on := flags.Int("on", 0, "the `device` of our readers; the writer's is 0")
 	ptx := flags.String("ptx", "c/check.ptx", "`file` of the kernel that reads frames")
 	return program.Run(flags, args, stdout, stderr, func() error {
 		switch *as {
 		case "writer", "reader":
-			return beSide(*as, *driver, *ptx, stdin, stdout)
+			return beSide(*as, *driver, *ptx, *on, stdin, stdout)
 		case "":
 		default:
 			return cli.Usagef("-as %q: want writer or reader", *as)
@@ -96,7 +100,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 // beSide is our rival, or a reader of its.
-func beSide(as, driver, ptx string, stdin io.Reader, stdout io.Writer) (err error) {
+func beSide(as, driver, ptx string, on int, stdin io.Reader, stdout io.Writer) (err error) {
 	refuse := func(err error) error {
 		if as == "writer" {
 			return errors.Join(err, rival.Refuse(stdout, err))
@@ -107,7 +111,11 @@ func beSide(as, driver, ptx string, stdin io.Reader, stdout io.Writer) (err erro
 	if err != nil {
 		return refuse(err)
 	}
-	dev, err := drv.Device(0)
+	device := 0
+	if as == "reader" {
+		device = on
+	}
+	dev, err := drv.Device(device)
 	if err != nil {
 		return refuse(err)
 	}
@@ -125,7 +133,7 @@ func beSide(as, driver, ptx string, stdin io.Reader, stdout io.Writer) (err erro
 		return refuse(err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	w := &writer{side: s, args: []string{"-driver", driver, "-ptx", ptx}, dir: dir}
+	w := &writer{side: s, args: []string{"-driver", driver, "-ptx", ptx, "-on", strconv.Itoa(on)}, dir: dir}
 	defer func() { err = errors.Join(err, w.close()) }()
 	return rival.Serve(stdin, stdout, rival.Answer{Name: "gpufd", Info: drv.String()}, w.handlers())
 }

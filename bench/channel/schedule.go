@@ -19,6 +19,7 @@ type settings struct {
 	rounds int
 	time   time.Duration
 	quick  bool
+	two    bool // readers are on a device of their own
 }
 
 // A question is what rivals are asked, as bench/README.md has it.
@@ -52,21 +53,27 @@ func (s settings) plan() (all []question) {
 	if s.quick {
 		sizes, readers = []uint64{4 << 10, 8 << 10}, []int{1, 2}
 	}
-	for _, copies := range []bool{false, true} {
+	ways, more := []bool{false, true}, []int{2, 16, 32}
+	if s.two { // the copy to the host is as on one device, and so is what hosts do
+		readers, ways, more = readers[:1], ways[:1], nil
+	}
+	for _, copies := range ways {
 		for _, size := range sizes {
 			for _, slots := range []int{4, 8} {
 				all = append(all, question{kind: "frames", size: size, slots: slots, copies: copies, count: framesOf(size)})
 			}
 		}
 	}
-	for _, slots := range []int{2, 16, 32} { // what slots gain
+	for _, slots := range more { // what slots gain
 		all = append(all, question{kind: "frames", size: sizes[1], slots: slots, count: framesOf(sizes[1])})
 	}
 	hosts, rounds := 20_000, 512
 	if s.quick {
 		hosts, rounds = 100, 4*chunk
 	}
-	all = append(all, question{kind: "hosts", count: hosts})
+	if !s.two {
+		all = append(all, question{kind: "hosts", count: hosts})
+	}
 	for _, n := range readers {
 		all = append(all, question{kind: "oneway", readers: n, count: rounds})
 	}

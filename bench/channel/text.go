@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/bench/internal/stats"
 )
 
-const about = "A writer and its readers are processes of their own, on one GPU. One way is half of there and back by streams that were queued beforehand: the last reader to join answers, by a channel of its own, and a host reads the clock when a word of the writer's stream changes. Hosts spin. A frame's time is that of one among many that flow: the writer's stream fills it, and the reader's has a kernel read every word, or copies it to pinned memory of the host. Rivals take turns in every round, in rotating order. Ratios are to %s."
+const about = "A writer and its readers are processes of their own, on %s. One way is half of there and back by streams that were queued beforehand: the last reader to join answers, by a channel of its own, and a host reads the clock when a word of the writer's stream changes. Hosts spin. A frame's time is that of one among many that flow: the writer's stream fills it, and the reader's has a kernel read every word, or copies it to pinned memory of the host. Rivals take turns in every round, in rotating order. Ratios are to %s."
 
 func (f *field) report() *report.Report {
 	rival := ""
@@ -17,10 +17,14 @@ func (f *field) report() *report.Report {
 		rival = f.rivals[1].name
 	}
 	r := &report.Report{
-		Name: "channel", Title: "What frames cost", Machine: report.ThisMachine(), Text: fmt.Sprintf(about, rival),
+		Name: "channel", Title: "What frames cost", Machine: report.ThisMachine(), Text: fmt.Sprintf(about, "one GPU", rival),
 		Raw: report.Table{Head: []string{"question", "rival", "round", "what", "ns"}},
 	}
 	r.Tables = []report.Table{f.rivalsTable(), f.wayTable("oneway"), f.wayTable("hosts"), f.framesTable(false), f.framesTable(true), f.queueTable()}
+	if f.two {
+		r.Name, r.Title, r.Text = "channel-two", "What frames cost between two GPUs", fmt.Sprintf(about, "two GPUs: the frames are on the writer's", rival)
+		r.Tables = []report.Table{f.rivalsTable(), f.wayTable("oneway"), f.framesTable(false), f.queueTable()}
+	}
 	for i, q := range f.asked {
 		for _, c := range f.rivals {
 			f.raw(r, q, c.name, f.got[i][c.name])
@@ -154,8 +158,11 @@ func (f *field) bars() (bars []report.Bar) {
 			continue
 		}
 		what := "kernels on both sides"
-		if q.copies {
+		switch {
+		case q.copies:
 			what = "copied to the host"
+		case f.two:
+			what = "two GPUs"
 		}
 		bars = append(bars, report.Bar{Claim: fmt.Sprintf("time per frame, %s, %d slots, %s, of C's", report.Bytes(float64(q.size)), q.slots, what), Limit: 1.10, Got: f.ratio(got, ours, perFrame)})
 	}

@@ -52,7 +52,7 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device)
 {
 	*ctx = NULL;
-	return result(__func__, device == 0);
+	return result(__func__, device == 0 || device == 1);
 }
 
 CUresult cuCtxSetCurrent(CUcontext ctx) { return result(__func__, !ctx); }
