@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 // manyWaits is how many waits are outstanding at once.
@@ -92,7 +93,7 @@ func (c crowd) measure(t testing.TB, ctx *cu.Context, limited context.Context, s
 func BenchmarkWaits(b *testing.B) {
 	for name, c := range crowds {
 		b.Run(name, func(b *testing.B) {
-			_, ctx := leavesNothing(b)
+			ctx := cutest.Context(b, cutest.Device(b))
 			for b.Loop() {
 				busy, ends := c.measure(b, ctx, soon(b), 3*time.Second, 2*time.Second)
 				b.ReportMetric(busy, "%CPU")

@@ -13,7 +13,6 @@ import (
 )
 
 // twoDevices are the contexts of two devices of which the second reaches memory of the first.
-// Nothing may be left on either.
 func twoDevices(t testing.TB) (here, there *cu.Context) {
 	t.Helper()
 	a, b := cutest.TwoDevices(t, cutest.Driver(t))
@@ -22,7 +21,7 @@ func twoDevices(t testing.TB) (here, there *cu.Context) {
 	if !can {
 		t.Skip("takes two devices that reach each other")
 	}
-	return leavesNothingOn(t, a), leavesNothingOn(t, b)
+	return cutest.Context(t, a), cutest.Context(t, b)
 }
 
 // attachedFrom is what is offered as "data", for the device of there as well.

@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -39,9 +40,10 @@ func TestFault80_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
 	require.NoError(t, fresh.await(t, Ended, n).Err)
 }
 
-// A thousand versions, of which some consumers always want the latest. None is refused,
-// and each sees one version while it is attached: the memory is written again when the
-// last has left, and not before. The versions of a consumer go up.
+// A thousand versions, of which some consumers always want the latest: half of them attach
+// again and again, and half range over Follow. None is refused, and each sees one version
+// while it is attached: the memory is written again when the last has left, and not before.
+// The versions of a consumer go up.
 //
 //fault:rows 80
 func TestThousandReplacements(t *testing.T) {
@@ -61,14 +63,15 @@ func TestThousandReplacements(t *testing.T) {
 		end()
 		offers.Wait()
 	}()
-	for range 8 {
+	for i := range 8 {
 		consumers.Go(func() {
 			f := follower{path: srv.Path(), dev: dev, ctx: ctx}
-			for over.Err() == nil {
-				if err := f.next(over); err != nil {
-					t.Error(err)
-					return
-				}
+			step := f.attachAll
+			if i%2 == 0 {
+				step = f.followAll
+			}
+			if err := step(over); err != nil || f.last == 0 {
+				t.Error("consumer", i, "saw version", f.last, "last:", err)
 			}
 		})
 	}
@@ -113,12 +116,36 @@ type follower struct {
 	last uint32 // version
 }
 
-func (f *follower) next(over context.Context) error {
-	att, err := Attach(context.Background(), f.path, "data", f.dev)
-	if err != nil {
-		return err
+func (f *follower) attachAll(over context.Context) error {
+	for over.Err() == nil {
+		att, err := Attach(context.Background(), f.path, "data", f.dev)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.watch(over, att), att.Close()); err != nil {
+			return err
+		}
 	}
-	defer att.Close()
+	return nil
+}
+
+func (f *follower) followAll(over context.Context) error {
+	for att, err := range Follow(over, f.path, "data", f.dev) {
+		if over.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			err = f.watch(over, att)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watch looks at the memory until there is something newer.
+func (f *follower) watch(over context.Context, att *Attachment) error {
 	first, err := f.version(att)
 	if err != nil {
 		return err
@@ -138,7 +165,7 @@ func (f *follower) next(over context.Context) error {
 		return fmt.Errorf("version %d behind version %d", first, f.last)
 	}
 	f.last = first
-	return att.Close()
+	return nil
 }
 
 // version is that of every word of the memory.
