@@ -28,7 +28,7 @@ func TestFault59_Places(t *testing.T) {
 	}
 	first := take(one, "")
 	take(one, "")
-	take(one, "of one process, 2")
+	take(one, "2 connections of this process")
 	otherUser := take(sock.Peer{UID: 2, PID: 7}, "")
 	second := take(hidden, "")
 	take(hidden, "")
@@ -71,8 +71,8 @@ func TestFault59_ConnectionsOfOneProcess(t *testing.T) {
 		var no *RefusalError
 		require.ErrorAs(t, err, &no)
 		require.Equal(t, RefusedBusy, no.Code)
-		require.Equal(t, "the producer has as many connections as it takes of one process, 2", no.Text)
-		require.ErrorContains(t, s.await(t, PeerRefused, 2*i+1).Err, "of one process, 2")
+		require.Equal(t, "the producer has 2 connections of this process, and takes no more of it", no.Text)
+		require.ErrorContains(t, s.await(t, PeerRefused, 2*i+1).Err, "2 connections of this process")
 		require.NoError(t, silent.Close())
 		s.await(t, PeerRefused, 2*i+2) // it said nothing
 		require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)

@@ -253,7 +253,7 @@ func (o *offering) wait() error {
 			return o.cause()
 		case <-idle:
 			if _, active := o.count(); active == 0 {
-				return fmt.Errorf("%w: %s", ErrNoConsumer, o.opts.idle)
+				return fmt.Errorf("%w: none within %s", ErrNoConsumer, o.opts.idle)
 			}
 		case <-o.wake:
 		}

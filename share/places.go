@@ -41,11 +41,11 @@ func (p *places) take(peer sock.Peer) (giveBack func(), full string) {
 	who := process{peer.UID, peer.PID}
 	switch {
 	case p.taken >= p.most:
-		return nil, fmt.Sprintf("the producer has as many connections as it takes, %d", p.most)
+		return nil, fmt.Sprintf("the producer has %d connections, and takes no more", p.most)
 	case p.of[who] >= p.perPeer && who.pid == 0:
-		return nil, fmt.Sprintf("the producer has as many connections as it takes of a user's processes in other PID namespaces, %d", p.perPeer)
+		return nil, fmt.Sprintf("the producer has %d connections of a user's processes in other PID namespaces, and takes no more of these", p.perPeer)
 	case p.of[who] >= p.perPeer:
-		return nil, fmt.Sprintf("the producer has as many connections as it takes of one process, %d", p.perPeer)
+		return nil, fmt.Sprintf("the producer has %d connections of this process, and takes no more of it", p.perPeer)
 	}
 	p.taken++
 	p.of[who]++

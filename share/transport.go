@@ -234,7 +234,7 @@ func refusal(err error) wire.Refuse {
 	case errors.Is(err, ErrUnsupported):
 		code = RefusedUnsupported
 	case errors.Is(err, sock.ErrTooManyInFlight): // for as long as a step may take; that is not the peer's doing
-		code, text = RefusedBusy, "the producer has too many descriptors in flight; come again"
+		code, text = RefusedBusy, "the producer has too many descriptors in flight; try again later"
 	case errors.Is(err, ErrTimeout):
 		code, text = RefusedTimeout, "you took too long over a step"
 	case errors.Is(err, ErrRate):

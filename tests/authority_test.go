@@ -276,8 +276,8 @@ func TestFault54_OverflowUID(t *testing.T) {
 // nobody; when there is a place again it gets one.
 func TestFault59_Connections(t *testing.T) {
 	for _, c := range []struct{ flag, says string }{
-		{"-connections", "the producer has as many connections as it takes, 2"},
-		{"-connections-per-peer", "the producer has as many connections as it takes of one process, 2"},
+		{"-connections", "the producer has 2 connections, and takes no more"},
+		{"-connections-per-peer", "the producer has 2 connections of this process, and takes no more of it"},
 	} {
 		t.Run(c.flag, func(t *testing.T) {
 			s := newScene(t)

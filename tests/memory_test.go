@@ -46,7 +46,7 @@ func TestFault61_DeviceIsFull(t *testing.T) {
 	for _, chunk := range [][]string{nil, {"-chunk", "2MiB"}} {
 		began := time.Now()
 		p := producer(append(chunk, "-wait", "300ms")...)
-		p.fails(4, "waited ", "s in vain for ", " bytes free: context deadline exceeded", "CUDA_ERROR_OUT_OF_MEMORY (2)", "wait longer with --wait")
+		p.fails(4, " did not become free in ", " bytes free: context deadline exceeded", "CUDA_ERROR_OUT_OF_MEMORY (2)", "wait longer with --wait")
 		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
 		require.Len(t, find(p, "Waiting for device memory, for 300ms at most"), 1, p.dump())
 		require.Empty(t, find(p, "Waiting for consumer"))

@@ -56,7 +56,7 @@ func (b *Buffer) await(ctx context.Context, size uint64, create func() error) er
 	s := Step{Op: OpWait, Size: size}
 	for pause := waitMin; WouldWait(err); pause = min(2*pause, waitMax) {
 		if !sleep(ctx, pause/2+rand.N(pause/2)) {
-			return waitedInVain(ctx, b.dev, size, time.Since(start), err)
+			return gaveUp(ctx, b.dev, size, time.Since(start), err)
 		}
 		s.Took = time.Since(start)
 		err = create()
@@ -93,10 +93,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// waitedInVain returns the error of a wait that was given up.
-func waitedInVain(ctx context.Context, dev *cu.Device, size uint64, waited time.Duration, err error) error {
-	return fmt.Errorf("waited %s in vain for %d bytes on device %s, %s: %w; %w",
-		waited.Round(time.Millisecond), size, dev, freeWords(dev), wait.Err(ctx), err)
+// gaveUp returns the error of a wait that was given up.
+func gaveUp(ctx context.Context, dev *cu.Device, size uint64, waited time.Duration, err error) error {
+	return fmt.Errorf("%d bytes on device %s did not become free in %s, %s: %w; %w",
+		size, dev, waited.Round(time.Millisecond), freeWords(dev), wait.Err(ctx), err)
 }
 
 // freeWords says how much of a device is free. It needs a context for that.

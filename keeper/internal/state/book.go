@@ -150,7 +150,7 @@ func (t *transaction) fits(b *Booking) error {
 	}
 	for _, x := range t.Bookings {
 		if x.Index == b.Index {
-			return fail(Taken, "part %d of transaction %q is booked by %s: it goes with that process, or with its ticket", b.Index, t.ID, x.By).because(x.By.asHolder(x.Index))
+			return fail(Taken, "part %d of transaction %q is booked by %s: it is free again when that process or its ticket has ended", b.Index, t.ID, x.By).because(x.By.asHolder(x.Index))
 		}
 	}
 	for i := range t.Delivered {

@@ -49,7 +49,7 @@ func (s *State) MayResume(name string, h Holder) error {
 		return x.Holder.Lost && x.Holder.UID == h.UID && x.Holder.Version == h.Version && x.Holder.Part == h.Part
 	}
 	if r == nil || !slices.ContainsFunc(r.Holders, lost) {
-		return fail(NotFound, "nobody of uid %d has lost a lease of part %d of version %d of %q: attach to the current version", h.UID, h.Part, h.Version, name)
+		return fail(NotFound, "uid %d has lost no lease of part %d of version %d of %q: attach to the current version", h.UID, h.Part, h.Version, name)
 	}
 	return s.roomForLease(rule)
 }
@@ -103,7 +103,7 @@ func (s *State) mayServe(r *record, p *Part) error {
 	case p.State == Damaged:
 		return fail(IsDamaged, "part %d of %q, version %d, is damaged (%s): its writer has to put another version", p.Index, r.Name, r.Current.N, p.Reason).because(p.Writer.asHolder(p.Index))
 	case p.State != OK:
-		return fail(IsQuarantined, "part %d of %q, version %d, is quarantined (%s): somebody who may remove it ends that (gpufd quarantine --undo), or puts another version", p.Index, r.Name, r.Current.N, p.Reason).because(p.Writer.asHolder(p.Index))
+		return fail(IsQuarantined, "part %d of %q, version %d, is quarantined (%s): a user who may remove it can end that (gpufd quarantine --undo), or put another version", p.Index, r.Name, r.Current.N, p.Reason).because(p.Writer.asHolder(p.Index))
 	}
 	return nil
 }
