@@ -32,15 +32,15 @@ func TestFault59_Places(t *testing.T) {
 	otherUser := take(sock.Peer{UID: 2, PID: 7}, "")
 	second := take(hidden, "")
 	take(hidden, "")
-	take(other, "as it takes, 5")
+	take(other, "5 connections, and takes no more")
 	second()
 	take(hidden, "")
 	otherUser()
-	take(hidden, "in other PID namespaces, 2")
+	take(hidden, "2 connections of a user's processes in other PID namespaces")
 	first()
 	take(one, "")
 	take(other, "")
-	take(sock.Peer{UID: 9}, "as it takes, 5")
+	take(sock.Peer{UID: 9}, "5 connections, and takes no more")
 	require.Equal(t, 5, p.taken)
 }
 
