@@ -69,6 +69,7 @@ channel() {
 }
 ours="-rival gpufd=$tree/bin/gpufd,-mode,ahead"
 before="-rival gpufd-before=$tree/bin/gpufd,-mode,before"
+spin="-rival gpufd-spin=$tree/bin/gpufd,-mode,ahead,-spin,1s -rival gpufd-before-spin=$tree/bin/gpufd,-mode,before,-spin,1s"
 plain="-rival gpufd-plain=$tree/bin/gpufd,-mode,plain"
 c="-rival c-before=$tree/bin/c,-mode,before -rival c-inside=$tree/bin/c,-mode,inside -rival c-legacy=$tree/bin/c,-mode,legacy"
 core=$tree/python/cuda_core.py
@@ -125,6 +126,7 @@ way() {
 	go-raw-properties) echo "$go,-properties" ;;
 	gpufd-before) echo "$gpufd" ;;
 	gpufd-again) echo "$gpufd,-rehearse" ;;
+	gpufd-before-spin) echo "$gpufd,-spin,1s" ;;
 	gpufd-1 | gpufd-2 | gpufd-4) echo "env,GOMAXPROCS=${1#gpufd-},$gpufd" ;;
 	gpufd-no-gc) echo "env,GOGC=off,$gpufd" ;;
 	gpufd-2-cores) echo "taskset,-c,2-3,$gpufd" ;;
@@ -176,14 +178,14 @@ straces() {
 	done
 }
 
-measure() { # word; $ours, $before, $plain, $c and $python are words without spaces in them
+measure() { # word; $ours, $before, $spin, $plain, $c and $python are words without spaces in them
 	case $1 in
 	crossing)
 		"$tree/bin/crossing" -out "$out" ${BENCH_QUICK:+-rounds 5} &&
 			"$tree/bin/crossing-nocgo" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
 	calls) "$tree/bin/calls" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
 	chunks) "$tree/bin/chunks" -out "$out" ${BENCH_QUICK:+-rounds 2} ;;
-	handoff) "$tree/bin/handoff" $ours $before $plain $c $python -out "$out" ${BENCH_QUICK:+-time 1s} ;;
+	handoff) "$tree/bin/handoff" $ours $before $spin $plain $c $python -out "$out" ${BENCH_QUICK:+-time 1s} ;;
 	growth) "$tree/bin/handoff" -growth $ours $before $c -out "$out" -time 3s -largest "${BENCH_LARGEST:-128GiB}" \
 		${BENCH_QUICK:+-time 500ms -starts 2 -consumers 16 -chunks 256} ;;
 	keeper) keeper ;;

@@ -94,7 +94,9 @@ func (a *attaching) lease(ctx context.Context) error {
 	}
 	a.step = newStepper(ctx, &a.opts.timeout)
 	defer func() { a.step.cancel() }()
-	if err := a.take(ctx); err != nil {
+	err := a.take(ctx)
+	a.transport.conn.SetSpin(0)
+	if err != nil {
 		return a.fail(ctx, err)
 	}
 	return nil

@@ -43,6 +43,7 @@ type peerOptions struct {
 	timeout time.Duration
 	goodbye time.Duration // goodbye, but in tests
 	rate    int
+	spin    time.Duration
 	policy  sock.Policy
 	process func(*sock.Conn) (*sock.Process, error) // Process, but in tests
 }
@@ -64,8 +65,17 @@ func WithPolicy(p sock.Policy) PeerOption { return func(o *peerOptions) { o.poli
 // ([RefusedRate], [ErrRate]) and disconnected. 0 is no bound.
 func WithRecordRate(perSecond int) PeerOption { return func(o *peerOptions) { o.rate = perSecond } }
 
+// WithSpin makes this side look for the other's answers for up to d before it sleeps, from
+// connecting until the consumer has mapped the memory. So a handoff need not wait until a
+// process is woken. The price is a processor that is busy for up to d in each of these
+// waits, with [Listen] one for each consumer that waits. The default, 0, sleeps at once; see
+// [sock.Conn.SetSpin].
+func WithSpin(d time.Duration) PeerOption { return func(o *peerOptions) { o.spin = d } }
+
 func (o *peerOptions) check() error {
 	switch {
+	case o.spin < 0:
+		return fmt.Errorf("share: WithSpin(%s): want 0, which sleeps at once, or more", o.spin)
 	case o.timeout <= 0:
 		return fmt.Errorf("share: WithTimeout(%s): want more than 0", o.timeout)
 	case o.rate < 0:

@@ -19,9 +19,10 @@ type Conn struct {
 	s       *socket
 	peer    Peer
 	limits  limits
-	noFiles atomic.Bool // RefuseFiles
-	reset   atomic.Bool // the peer closed with records of ours unread
-	stuck   error       // why the record at the head of the queue stays there; the reading turn guards it
+	noFiles atomic.Bool  // RefuseFiles
+	spin    atomic.Int64 // SetSpin, in nanoseconds
+	reset   atomic.Bool  // the peer closed with records of ours unread
+	stuck   error        // why the record at the head of the queue stays there; the reading turn guards it
 }
 
 // newConn takes ownership of fd, and closes it on failure.

@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // Receive waits for the next record (recvmsg(2)). The caller owns the record and
@@ -26,6 +30,30 @@ func (c *Conn) Receive(ctx context.Context) (Record, error) {
 	return rec, c.explain("receive", err)
 }
 
+// SetSpin makes each Receive look for its record for up to d before it sleeps. A sleeping
+// process takes tens of microseconds to be woken, and its first steps are slower. The price
+// is a processor that is busy for as long as Receive looks. 0, the default, sleeps at once.
+func (c *Conn) SetSpin(d time.Duration) {
+	if c.sock() != nil {
+		c.spin.Store(int64(d))
+	}
+}
+
+// look returns once something can be received or has ended, or the time of SetSpin is over.
+// It gives way to other goroutines. The error is why the caller must not wait any more.
+func (c *Conn) look(ctx context.Context) error {
+	d := time.Duration(c.spin.Load())
+	if d <= 0 {
+		return nil
+	}
+	for end := time.Now().Add(d); ctx.Err() == nil && time.Now().Before(end); runtime.Gosched() {
+		if err := c.s.control(isReadable); !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+	}
+	return wait.Err(ctx)
+}
+
 // bounds is what one record may bring.
 func (c *Conn) bounds() limits {
 	l := c.limits
@@ -39,6 +67,9 @@ func (c *Conn) receive(ctx context.Context) (rec Record, err error) {
 	err = c.sock().do(ctx, reading, func() error {
 		if c.stuck != nil {
 			return c.stuck
+		}
+		if err := c.look(ctx); err != nil {
+			return err
 		}
 		err := c.s.whenReadable(func(fd int) error { return c.read(fd, &rec) })
 		if mayBeEnd(err) {
@@ -89,8 +120,14 @@ func (c *Conn) receiveAgain(err error, rec *Record) error {
 func (c *Conn) ended() bool { return !errors.Is(c.s.control(hungUp), unix.EAGAIN) }
 
 // hungUp returns nil once the peer has closed its end (poll(2)), and EAGAIN before.
-func hungUp(fd int) error {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}, 0) // and POLLHUP
+func hungUp(fd int) error { return polled(fd, unix.POLLRDHUP) } // and POLLHUP
+
+// isReadable returns nil once there is a record, or the peer has closed its end, and EAGAIN
+// before.
+func isReadable(fd int) error { return polled(fd, unix.POLLIN) } // and POLLHUP
+
+func polled(fd int, events int16) error {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, 0)
 	if err == nil && n == 0 {
 		return unix.EAGAIN
 	}

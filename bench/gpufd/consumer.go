@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
@@ -20,6 +21,7 @@ import (
 // of it; "cancel" has it give up.
 type consumer struct {
 	path   string
+	spin   time.Duration
 	dev    *cu.Device
 	ctx    *cu.Context // nil: attaching needs none
 	cancel context.CancelFunc
@@ -44,7 +46,7 @@ func newConsumer(o options) (*consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &consumer{path: o.consumer, dev: dev, ctx: ctx}, nil
+	return &consumer{path: o.consumer, spin: o.spin, dev: dev, ctx: ctx}, nil
 }
 
 func (c *consumer) serve(stdin io.Reader, stdout io.Writer) error {
@@ -114,7 +116,7 @@ func (c *consumer) giveUp([]uint64) (rival.Answer, error) {
 func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken {
 	t := taken{n: n, steps: make([]rival.Step, 0, 8)}
 	var received int64
-	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev,
+	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev, share.WithSpin(c.spin),
 		share.OnConnected(func(sock.Peer) { connected() }),
 		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }),
 		share.OnStep(func(s vmm.Step) { now := rival.Now(); t.note(s.Op.String(), now-s.Took.Nanoseconds(), now) }))

@@ -27,6 +27,7 @@ type options struct {
 	mode     mode
 	trace    string
 	rehearse bool
+	spin     time.Duration
 }
 
 // A mode says what is done before the buffer counts as ready.
@@ -62,6 +63,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.Var(&o.mode, "mode", "`ahead|before|plain`: prepare the offer before the data is written; only export beforehand; or have the offer wait for the device, too")
 	flags.StringVar(&o.trace, "trace", "", "write execution traces into `FILE`.producer and FILE.consumer")
 	flags.BoolVar(&o.rehearse, "rehearse", false, "make an offer that ends before it begins, before the one that counts")
+	flags.DurationVar(&o.spin, "spin", 0, "look for the other side's answers for so long before sleeping (share.WithSpin)")
 	refused := cli.ExitOK
 	code := program.Run(flags, args, stdout, stderr, func() error {
 		end, err := program.Trace(o.trace, o.side())

@@ -41,7 +41,7 @@ func (p *producer) open() (err error) {
 	if p.dir, err = os.MkdirTemp("", "gpufd-bench-"); err != nil {
 		return err
 	}
-	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock")); err != nil {
+	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock"), share.WithSpin(p.opts.spin)); err != nil {
 		return err
 	}
 	started := make(chan error, 1)
@@ -98,7 +98,7 @@ func (p *producer) start() (*rival.Rival, error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	return rival.Start(ctx, "consumer", self, "-consumer", p.srv.Path(),
-		"-driver", p.opts.driver, "-trace", p.opts.trace, fmt.Sprintf("-context=%v", p.opts.context))
+		"-driver", p.opts.driver, "-trace", p.opts.trace, "-spin", p.opts.spin.String(), fmt.Sprintf("-context=%v", p.opts.context))
 }
 
 // handoff SIZE CHUNKS

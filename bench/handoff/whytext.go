@@ -58,6 +58,7 @@ var isolates = map[string]string{
 	"go-raw-properties": "go-raw, but the import asks for the memory's properties",
 	oursBefore:          "package share",
 	"gpufd-again":       "gpufd-before, but just before the buffer is ready the producer begins an offer that is over at once",
+	oursBeforeSpin:      "gpufd-before, but both sides look for answers instead of sleeping (share.WithSpin)",
 	"gpufd-1":           "gpufd-before with GOMAXPROCS=1",
 	"gpufd-2":           "gpufd-before with GOMAXPROCS=2",
 	"gpufd-4":           "gpufd-before with GOMAXPROCS=4",
