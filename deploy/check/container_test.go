@@ -155,6 +155,9 @@ func (c *container) status(name string) string {
 	return ""
 }
 
+// metricsPort is where a keeper of the manifests answers.
+const metricsPort = 9400
+
 // page is what the keeper answers over HTTP, asked for in the container's network.
 func (c *container) page(path string) string {
 	c.m.t.Helper()
@@ -183,7 +186,7 @@ func pageIn(network, path string) (text string, err error) {
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 		return "", os.NewSyscallError("setns", err)
 	}
-	conn, err := net.DialTimeout("tcp", "127.0.0.1:9400", long)
+	conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", metricsPort), long)
 	if err != nil {
 		return "", err
 	}

@@ -2,6 +2,7 @@ package check
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -144,6 +145,24 @@ func TestContainers(t *testing.T) {
 				require.Nil(t, c.LivenessProbe, "it would have the kubelet throw the memory away")
 			}
 		}
+	}
+}
+
+// TestProbes: Kubernetes and Prometheus ask the keeper where it answers, which TestPod tries.
+func TestProbes(t *testing.T) {
+	for _, dir := range []string{"pod", "daemonset"} {
+		pod := template(t, build(t, filepath.Join(manifests, dir)))
+		all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+		keeper := all[slices.IndexFunc(all, func(c corev1.Container) bool { return c.Name == "keeper" })]
+		require.Len(t, keeper.Ports, 1)
+		require.Equal(t, []any{"metrics", int32(metricsPort)}, []any{keeper.Ports[0].Name, keeper.Ports[0].ContainerPort})
+		require.Equal(t, fmt.Sprintf(":%d", metricsPort), keeper.Args[slices.Index(keeper.Args, "--metrics")+1])
+		for _, probe := range []*corev1.Probe{keeper.StartupProbe, keeper.ReadinessProbe, keeper.LivenessProbe} {
+			require.Equal(t, []any{"/healthz", "metrics"}, []any{probe.HTTPGet.Path, probe.HTTPGet.Port.StrVal})
+		}
+		require.Equal(t, map[string]string{
+			"prometheus.io/scrape": "true", "prometheus.io/port": fmt.Sprint(metricsPort), "prometheus.io/path": "/metrics",
+		}, pod.Annotations)
 	}
 }
 
