@@ -33,7 +33,8 @@ type Attached struct {
 // ctx bounds attaching. To attach to one part takes no Client: [share.Attach] with [OfferName]
 // does it.
 //
-// Attach reports a part to the keeper that cannot be mapped as its writer declared it.
+// If a part cannot be mapped as its writer declared it, Attach reports that to the
+// keeper.
 //
 // Errors: the keeper's [*Error]; those of [share.Attach]; [ErrLabels].
 func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Want) ([]*Attached, error) {

@@ -314,7 +314,7 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 	return e.id
 }
 
-// keep notes what a commit has made of what was pending; or has it be tried again, if the
+// keep notes what a commit has made of the pending leases, or has them tried again if the
 // commit has failed. It runs with the server's mu held.
 func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
 	defer h.forget()

@@ -33,7 +33,7 @@ type Data struct {
 	Parts   int               `json:"parts"`
 	Labels  map[string]string `json:"labels,omitempty"`
 	Digest  string            `json:"digest"`          // of the part's bytes; see package kernels
-	Table   json.RawMessage   `json:"table,omitempty"` // what its writer says is in it
+	Table   json.RawMessage   `json:"table,omitempty"` // the writer's table of what is in it
 }
 
 // OfferName returns the name that readers attach to for a part of a version with that many

@@ -138,7 +138,7 @@ type Status struct {
 	Version string    `json:"version"`
 }
 
-// An Error is a keeper's no.
+// An Error is a keeper's refusal, with the reason.
 type Error = state.Error
 
 // An Info is what a keeper says of a name.

@@ -115,9 +115,9 @@ func (a *Attachment) Device() *cu.Device {
 	return a.memory.Device()
 }
 
-// Buffer is the memory, or nil if that is legacy memory ([Offer.Handle]), which comes
-// only to who asks for it ([WithHandle]). It belongs to the attachment and ends with it,
-// though not before a [Counter] in it.
+// Buffer returns the memory, or nil for legacy memory ([Offer.Handle]), which a consumer
+// gets only if it asks for that ([WithHandle]). It belongs to the attachment and ends
+// with it, though not before a [Counter] in it.
 func (a *Attachment) Buffer() *vmm.Buffer {
 	if a.isZero() {
 		return nil
@@ -126,7 +126,7 @@ func (a *Attachment) Buffer() *vmm.Buffer {
 	return buf
 }
 
-// Offer is what the producer said of the memory.
+// Offer returns the producer's description of the memory.
 func (a *Attachment) Offer() Offer {
 	if a.isZero() {
 		return Offer{}

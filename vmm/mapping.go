@@ -69,8 +69,8 @@ func (m *Mapping) Size() uint64 {
 	return m.inner.size
 }
 
-// SetAccess sets what devices may do with the mapping; without any, it sets that
-// of the memory's own.
+// SetAccess sets what devices may do with the mapping. Without devices, it sets
+// what the memory's own device may do.
 func (m *Mapping) SetAccess(a cu.Access, devices ...*cu.Device) error {
 	if m == nil || m.inner == nil {
 		return cu.ErrClosed

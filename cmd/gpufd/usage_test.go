@@ -173,7 +173,7 @@ func TestCompletionInBash(t *testing.T) {
 	}
 }
 
-// Who is not there is said, and what to do about it.
+// Errors say that there is no keeper, and what to do about it.
 func TestNoKeeper(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
