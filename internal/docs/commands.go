@@ -53,7 +53,8 @@ This page is made by ` + "`make docs`" + ` from the help and the sources of the 
 Each command has its help here. Below that are the records that it prints with ` + "`--json`" + `: the event, then the members.
 
 A shell completes flags after ` + "`source <(producer --completion bash)`" + ` (or zsh), and likewise for consumer, launch and
-ring. For fish it is ` + "`producer --completion fish | source`" + `. For gpufd it is ` + "`source <(gpufd completion bash)`" + `.
+ring. For fish it is ` + "`producer --completion fish | source`" + `. For gpufd it is ` + "`source <(gpufd completion bash)`" + `, which
+also completes the names that the keeper has.
 The keeper starts ` + "`gpufd fd-store SOCKET.store`" + ` by itself; it has no help, and nobody else needs it.
 
 `
