@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 gib=${1:-32} rounds=${2:-3}
 : "${GPUFD:=gpufd}" "${GPUFD_PYTHON:=$(cd ../../python && pwd)}"
-export GPUFD GPUFD_PYTHON PYTHONPATH=$GPUFD_PYTHON NCCL_NVLS_ENABLE=0
+export GPUFD GPUFD_PYTHON PYTHONPATH=$GPUFD_PYTHON NCCL_NVLS_ENABLE=0 GLOO_SOCKET_IFNAME=lo
 if [ "$(python3 -c 'import torch; print(torch.cuda.device_count())')" -lt 2 ]; then
 	echo "broadcast.sh takes two GPUs, and there are fewer here: not run" >&2
 	exit 3
