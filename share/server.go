@@ -127,16 +127,26 @@ func (s *Server) startAccepting() {
 }
 
 // serve accepts until the server is closed or handed over. A failure of one peer does not
-// affect others; a listener that fails ends every offer.
+// affect others; a listener that fails ends every offer. The goroutine that has accepted a peer
+// talks to it, and another one accepts: so the peer waits for no other thread to wake up.
 func (s *Server) serve() {
-	defer s.work.Done()
-	defer s.visits.Done()
-	for {
+	var next bool // another goroutine accepts
+	defer func() {
+		if !next {
+			s.visits.Done()
+			s.work.Done()
+		}
+	}()
+	for !next {
 		var refused *sock.RefusedError
 		conn, err := s.listener.Accept(s.ctx)
 		switch {
 		case err == nil:
-			s.take(conn)
+			if talk := s.take(conn); talk != nil {
+				next = true
+				go s.serve()
+				talk()
+			}
 		case errors.As(err, &refused):
 			s.tell(Event{Kind: PeerRefused, Peer: refused.Peer, Err: err})
 		case errors.Is(err, sock.ErrHandedOver):
@@ -148,20 +158,21 @@ func (s *Server) serve() {
 	}
 }
 
-// take starts serving conn if there is a place. The place is free again when close(2) of the
-// connection has returned, which may take as long as the peer likes and delays nobody.
-func (s *Server) take(conn *sock.Conn) {
+// take returns what serves conn if there is a place, else nil. The place is free again when
+// close(2) of the connection has returned, which may take as long as the peer likes and delays
+// nobody.
+func (s *Server) take(conn *sock.Conn) (talk func()) {
 	t := newTransport(conn, s.opts.peerOptions)
 	leave, full := s.places.take(conn.Peer())
 	if full != "" {
 		no := wire.Refuse{Code: RefusedBusy, Text: full}
 		_ = t.close(no, 0)
 		s.tell(Event{Kind: PeerRefused, Peer: conn.Peer(), Err: no})
-		return
+		return nil
 	}
 	s.work.Add(1)
 	s.visits.Add(1)
-	go func() {
+	return func() {
 		defer s.work.Done()
 		v := &visitor{server: s, transport: t, settled: sync.OnceFunc(s.visits.Done)}
 		v.watch, v.unwatched = s.watches.join(conn)
@@ -174,7 +185,7 @@ func (s *Server) take(conn *sock.Conn) {
 		default:
 			go func() { <-dropped; leave() }()
 		}
-	}()
+	}
 }
 
 // tell gives an event that belongs to no offer to all offers.
