@@ -26,10 +26,13 @@ type guards struct {
 	watching bool        // a goroutine watches them
 	givenUp  int         // how many waits ended given up
 	why      error       // why the latest of them did
+	round    int         // how many of them were not behind another
+	unseen   error       // why, if no result of the latest round was asked for
 }
 
 // enter returns a reference to c that stays open until leave, and how many waits
-// ended given up before the caller queues its own.
+// ended given up before the caller queues its own, without those that it does not
+// know of.
 func (g *guards) enter(c *Context) (held *Context, before int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -39,6 +42,9 @@ func (g *guards) enter(c *Context) (held *Context, before int, err error) {
 		}
 	}
 	g.users++
+	if g.unseen != nil {
+		return g.held, g.givenUp - 1, nil
+	}
 	return g.held, g.givenUp, nil
 }
 
@@ -133,7 +139,7 @@ func (w *watch) end(i int, err error) {
 	}
 	if why != nil {
 		w.lose(s, why)
-		w.spoil(w.waits[i:], why)
+		w.spoil(s, w.waits[i:], why)
 	}
 	w.unlink(s)
 	_ = s.mark.Close()                  // its context's end does it, too
@@ -148,14 +154,27 @@ func (w *watch) end(i int, err error) {
 
 // spoil gives up the waits queued behind one that was given up: the stream goes
 // on without what it waited for.
-func (w *watch) spoil(behind []*StreamWait, why error) {
+func (w *watch) spoil(one *StreamWait, behind []*StreamWait, why error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.givenUp, w.why = w.givenUp+1, why
+	w.givenUp, w.why, w.unseen = w.givenUp+1, why, why
+	if !one.behind {
+		w.round++
+	}
+	one.round = w.round
 	for _, s := range slices.Concat(behind, w.added) {
 		if s.givenUp == nil {
 			s.givenUp, s.behind = why, true
 		}
+	}
+}
+
+// see notes that a result of a round was asked for.
+func (g *guards) see(round int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if round == g.round {
+		g.unseen = nil
 	}
 }
 

@@ -200,14 +200,43 @@ func TestWaitsBehindOneThatAnotherHasFreed(t *testing.T) {
 	require.NoError(t, err)
 	second := w.guard(soon(t), 1, 1)
 	told := make(chan error, 1)
-	w.s.IfGivenUp(t, func(why error) { told <- why })
+	require.NoError(t, w.s.IfGivenUp(t, func(why error) { told <- why }))
 	require.NoError(t, errors.Join(w.write(1, 1), w.write(0, 1)))
 	require.ErrorIs(t, first.Result(), another)
 	require.ErrorIs(t, second.Result(), cu.ErrGivenUp)
 	require.ErrorIs(t, second.Result(), another)
 	require.ErrorIs(t, <-told, another)
-	w.s.IfGivenUp(t, func(error) { t.Error("the stream has no wait") })
+	require.NoError(t, w.s.IfGivenUp(t, func(error) { t.Error("the stream has no wait") }))
 	require.NoError(t, w.guard(soon(t), 1, 1).Result())
+}
+
+// What is queued when a wait that was given up is over is behind it all the same, until somebody
+// has asked for a result of it.
+func TestWaitsBehindOneThatNobodyHasAskedFor(t *testing.T) {
+	w := newWaiting(t, cutest.Context(t, cutest.Device(t)))
+	limited, cancel := context.WithCancel(t.Context())
+	first := w.guard(limited, 0, 1)
+	second := w.guard(soon(t), 1, 1)
+	cancel()
+	require.NoError(t, w.write(1, 1))
+	<-second.Done()
+	none := func(error) { t.Error("the stream has no wait") }
+	require.ErrorIs(t, w.s.IfGivenUp(t, none), context.Canceled)
+	third := w.guard(soon(t), 1, 1)
+	<-third.Done()
+	require.ErrorIs(t, w.s.IfGivenUp(t, none), context.Canceled)
+	require.ErrorIs(t, third.Result(), cu.ErrGivenUp)
+	require.NoError(t, w.s.IfGivenUp(t, none), "that is known")
+	require.NoError(t, w.guard(soon(t), 1, 1).Result())
+
+	limited, cancel = context.WithCancel(t.Context())
+	last := w.guard(limited, 2, 1)
+	cancel()
+	<-last.Done()
+	require.ErrorIs(t, first.Result(), cu.ErrGivenUp)
+	require.ErrorIs(t, w.s.IfGivenUp(t, none), context.Canceled, "the first was another")
+	require.ErrorIs(t, last.Result(), cu.ErrGivenUp)
+	require.NoError(t, w.s.IfGivenUp(t, none))
 }
 
 // Who frees several streams that wait for the same tells those before that are behind the waits.
@@ -217,13 +246,13 @@ func TestDistrust(t *testing.T) {
 	before := w.guard(soon(t), 0, 1)
 	first, second := w.guard(soon(t), 1, 1), w.guard(soon(t), 2, 1)
 	told := make(chan error, 2)
-	w.s.IfGivenUp(t, func(err error) { told <- err })
+	require.NoError(t, w.s.IfGivenUp(t, func(err error) { told <- err }))
 	first.Distrust(why)
 	require.Equal(t, why, <-told)
-	w.s.IfGivenUp(t, func(err error) { told <- err })
+	require.NoError(t, w.s.IfGivenUp(t, func(err error) { told <- err }))
 	require.Equal(t, why, <-told, "at once")
 	third := w.guard(soon(t), 3, 1)
-	w.s.IfGivenUp(t, func(err error) { told <- err })
+	require.NoError(t, w.s.IfGivenUp(t, func(err error) { told <- err }))
 	require.Equal(t, why, <-told, "behind it, too")
 	for word := range uint64(4) {
 		require.NoError(t, w.write(word, 1))
@@ -234,5 +263,5 @@ func TestDistrust(t *testing.T) {
 	first.Distrust(why)
 	(*cu.StreamWait)(nil).Distrust(why)
 	new(cu.StreamWait).Distrust(why)
-	w.s.IfGivenUp(t, func(error) { t.Error("the stream has no wait") })
+	require.NoError(t, w.s.IfGivenUp(t, func(error) { t.Error("the stream has no wait") }))
 }

@@ -20,6 +20,7 @@ type StreamWait struct {
 
 	givenUp error     // why nobody may rely on what the stream does behind it
 	behind  bool      // a wait before this one was given up
+	round   int       // of guards, if it was given up; once done
 	freeing time.Time // since when the stream is being freed, because ctx has ended
 	freed   time.Time // when it was freed last
 
@@ -57,8 +58,8 @@ const (
 //
 // When a wait is given up, or met says that another freed s, the stream does the
 // work behind it, and nothing can take that back. So the waits queued on s before
-// it was over are [ErrGivenUp] as well, met or not: if the last one was met, all
-// before it were.
+// it was over, or before anybody asked for its [StreamWait.Result], are
+// [ErrGivenUp] as well, met or not: if the last one was met, all before it were.
 //
 // One goroutine watches all waits of a stream, until the last is over, and calls
 // met and free. It holds a reference to the context ([Context.Retain]), so that
@@ -104,28 +105,34 @@ func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*Str
 // key and are behind the same wait, one of them is called. f gets the error of
 // the wait and must end soon. It runs on the goroutine that watches the stream's
 // waits, or on that of Distrust.
-func (s *Stream) IfGivenUp(key any, f func(error)) {
+//
+// If a wait was given up and nobody has asked for its [StreamWait.Result],
+// IfGivenUp returns why and does not call f: what s is given now is behind that
+// wait.
+func (s *Stream) IfGivenUp(key any, f func(error)) error {
 	if s == nil {
-		return
+		return nil
 	}
 	g := &s.guards
 	g.mu.Lock()
-	last := g.last
-	if last == nil {
+	last, why := g.last, g.losing
+	switch {
+	case g.unseen != nil:
+		defer g.mu.Unlock()
+		return g.unseen
+	case last == nil:
 		g.mu.Unlock()
-		return
-	}
-	if !last.lost {
+	case last.lost:
+		g.mu.Unlock()
+		f(why)
+	default:
 		if last.spoils == nil {
 			last.spoils = map[any]func(error){}
 		}
 		last.spoils[key] = f
 		g.mu.Unlock()
-		return
 	}
-	why := g.losing
-	g.mu.Unlock()
-	f(why)
+	return nil
 }
 
 // Distrust says that the caller will free s by freeing another stream that waits
@@ -171,5 +178,8 @@ func (s *StreamWait) Result() error {
 		return ErrClosed
 	}
 	<-s.done
+	if s.round > 0 {
+		s.of.see(s.round)
+	}
 	return s.err
 }

@@ -134,7 +134,8 @@ var mostUrgent = cu.StreamOptions{Priority: math.MinInt32}
 // Signal sets the number to n once the work in s so far is done. A process that sees the
 // number sees what that work wrote (cuStreamWriteValue64). Numbers begin with 1, grow with
 // every Signal of this counter, and stay below 2⁶³ − 1. If several streams signal, the
-// caller makes sure that they do so in the order of their numbers. s must not be captured,
+// caller makes sure that they do so in the order of their numbers. If a wait of s was given
+// up, Signal fails with [cu.ErrGivenUp] until its Result was asked for. s must not be captured,
 // because a graph would set the same number at every launch
 // ([cu.ErrStreamCaptureUnsupported]). With an error, nothing was queued.
 func (c *Counter) Signal(s *cu.Stream, n uint64) error {
@@ -149,7 +150,9 @@ func (c *Counter) Signal(s *cu.Stream, n uint64) error {
 	case n <= c.last:
 		return fmt.Errorf("share: counter %d cannot be signalled %d: the last signal was %d, and numbers only grow", c.slot, n, c.last)
 	}
-	s.IfGivenUp(c, c.spoils)
+	if err := s.IfGivenUp(c, c.spoils); err != nil {
+		return fmt.Errorf("share: counter %d cannot be signalled %d behind a wait that was given up, whose result nobody has asked for: %w", c.slot, n, err)
+	}
 	if err := c.state(); err != nil { // it was, just now
 		return err
 	}

@@ -274,6 +274,29 @@ func isAlone(t *testing.T) bool {
 	return false
 }
 
+// A signal that comes when the wait is over is behind it as well: it is refused as long as nobody
+// knows that the wait was given up, and nothing is broken.
+func TestFault90_SignalWhenTheWaitIsOver(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	s, buf := newStream(t, ctx), control(t, ctx)
+	mine, other := counters(t, ctx, buf)
+	limited, cancel := context.WithCancel(t.Context())
+	w, err := mine.Wait(limited, s, 1)
+	require.NoError(t, err)
+	cancel()
+	<-w.Done()
+	require.NoError(t, s.Synchronize(soon(t)))
+	err = other.Signal(s, 1)
+	require.ErrorIs(t, err, cu.ErrGivenUp)
+	require.ErrorContains(t, err, "counter 1 cannot be signalled 1 behind a wait that was given up")
+	n, err := other.Value()
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
+	require.NoError(t, other.Signal(s, 1))
+	require.NoError(t, other.Await(soon(t), 1))
+}
+
 // A signal behind a wait in another stream, which waits for the same number as one that is given
 // up, does not pass for finished either: before any stream goes on the slot says so. Nor do waits
 // behind that wait.
