@@ -1,6 +1,6 @@
 """Arrays over shared memory, without a copy: DLPack, and the interfaces of CUDA and NumPy.
 
-Who took an array by DLPack keeps it, and so the memory and the attachment, alive: _dlpack.py.
+A library that took an array by DLPack keeps it, and so the memory and the attachment, alive: _dlpack.py.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ._wire import READ_ONLY, READ_WRITE, Offer, Record, need, printable
 
 @dataclass(frozen=True)
 class Options:
-    """What attach was asked for, to ask for it again."""
+    """The options of attach, kept to attach again."""
 
     path: str
     name: str
@@ -234,7 +234,7 @@ def ending(record: Record) -> Error | None:
 
 
 def process_flags(driver: int) -> int:
-    """What ATTACH says of this process."""
+    """The flags of this process in ATTACH."""
     if driver == wire.SOFT:
         return 0
     from . import _cuda

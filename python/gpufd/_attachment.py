@@ -74,7 +74,7 @@ class Attachment(Held):
 
     @property
     def kept(self) -> Kept:
-        """What a keeper says of the memory: name, version, part, labels, digest, table.
+        """The keeper's description of the memory: name, version, part, labels, digest, table.
 
         Raises Error if the producer is no keeper.
         """

@@ -141,7 +141,7 @@ class WordCounter(Counter):
 
 class StreamCounter(Counter):
     """Of a GPU: stream waits for the number and writes it, behind all that was done with the
-    memory before. Another stream frees it when it waits in vain. Libraries may give stream,
+    memory before. Another stream frees it if its wait does not end. Libraries may give stream,
     a CUstream, work of theirs."""
 
     def __init__(self, memory: CudaMemory, slot: int) -> None:

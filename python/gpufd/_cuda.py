@@ -81,7 +81,7 @@ def forget() -> None:
 
 
 def process_flags(ordinal: int = 0) -> int:
-    """What this process says of itself: whether its work may outlive it, under MPS."""
+    """The flags of this process: whether its work may outlive it, under MPS."""
     try:
         cu.load()  # not in a child after a fork
         return MAY_OUTLIVE if _shares_contexts(ordinal) else 0

@@ -50,7 +50,7 @@ def number_of(kinds: dict[str, int], name: str, what: str) -> int:
 
 @dataclass(frozen=True)
 class Shape:
-    """What both sides know of a channel."""
+    """The shape of a channel, which both sides know."""
 
     slots: int
     slot_size: int
@@ -118,7 +118,7 @@ def check_mode(streams: bool, policy: int) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the writer says of a frame."""
+    """The writer's entry for a frame."""
 
     stamp: int
     sequence: int

@@ -24,7 +24,7 @@ LARGEST_CHUNK = 512 << 20  # bytes: what torch.put needs above the weights and t
 
 @dataclass(frozen=True)
 class Delivered:
-    """What became of a put."""
+    """The outcome of a put."""
 
     version: int  #: 0 while parts are missing
     missing: int  #: parts that other writers have to deliver
@@ -150,7 +150,7 @@ class Deposit:
 
     def prepare(self, table: bytes, digest: str = "") -> str:
         """Make the memory read-only here, compute its digest unless it is given, and send
-        descriptors and table. Returns the digest. What is left is deliver."""
+        descriptors and table. Returns the digest. Only deliver is left to do."""
         memory, booking = self._open()
         memory.finish()
         memory.protect(READ_ONLY)

@@ -69,7 +69,7 @@ class DeviceError(Error):
 
 
 class CutOffError(Error, OSError):
-    """Somebody who has the descriptor has made a file of the software driver shorter."""
+    """A process that has the descriptor has made a file of the software driver shorter."""
 
 
 class ReadOnlyError(Error, BufferError):

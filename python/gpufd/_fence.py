@@ -1,4 +1,4 @@
-"""What is known of a peer's work on the memory when its lease has ended."""
+"""Whether a peer's work on the memory has ended, after its lease has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEATH_TIME = 0.5  # seconds that a process which was killed takes to be dead, a
 
 
 class Fence:
-    """What one connection knows of the process at its other end. says are the flags that the
+    """The knowledge of one connection about the process at its other end. says are the flags that the
     peer has told of its process, or None."""
 
     def __init__(self, peer: Peer, process: Process, says: int | None) -> None:
@@ -66,7 +66,7 @@ class Fence:
         return kind(f"waiting until the memory is {_NAMES[want]} by who has had it ({self.peer}): {why}", [self.peer])
 
     def lost(self, left: bool, error: Error) -> Error:
-        """What the end of a connection means."""
+        """The meaning of a connection's end."""
         if left:
             return LeftError("the peer has left")
         if self.says is None or self.process.why:

@@ -63,7 +63,7 @@ class Frame:
 
     @property
     def meta(self) -> int:
-        """Device address of what the writer says of the frame, for kernels; or 0.
+        """Device address of the writer's entry for the frame, for kernels; or 0.
 
         There is an entry of docs/wire.md. It is 0 in a channel that is not for streams.
         """

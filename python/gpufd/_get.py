@@ -39,7 +39,7 @@ class Attached:
 
     @cached_property
     def table(self) -> Table:
-        """What the part holds, as its writer says. Raises FormatError if that makes no sense."""
+        """The writer's table of what the part holds. Raises FormatError if that makes no sense."""
         return parse_table(self.data.table, self.attachment.size)
 
     def digest(self) -> str:

@@ -22,7 +22,7 @@ from ._streams import Tracker
 
 @dataclass(frozen=True)
 class WriterStats:
-    """What a writer has seen."""
+    """The counters of a writer."""
 
     frames: int = 0  #: that were published, or queued to be
     given: int = 0  #: frames that readers were given, in all
@@ -31,7 +31,7 @@ class WriterStats:
 
 
 class Giving(NotCopied):
-    """What a writer does with the host: it chooses a slot, waits for who holds that, and gives
+    """A writer's work on the host: it chooses a slot, waits for who holds that, and gives
     the frame in it to the readers."""
 
     # Whoever inherits this makes them.
@@ -66,7 +66,7 @@ class Giving(NotCopied):
 
     @property
     def stats(self) -> WriterStats:
-        """What this writer has seen until now."""
+        """The counters of this writer so far."""
         return WriterStats(self.last, self._given, self._skipped, self._stall)
 
     def _check(self) -> None:

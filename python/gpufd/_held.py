@@ -24,7 +24,7 @@ MAX_NOTICES = 16  # that wait to be taken; then the oldest are dropped
 
 
 class Held(NotCopied):
-    """What an :class:`Attachment` has of its producer."""
+    """An :class:`Attachment`'s side of the connection to its producer."""
 
     memory: Memory
 

@@ -1,4 +1,4 @@
-"""What a keeper says of the memory that it offers: docs/keeper.md, "Names, versions, parts"."""
+"""A keeper's description of the memory that it offers: docs/keeper.md, "Names, versions, parts"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_PARTS = 1 << 16  # of a version that is taken
 
 @dataclass(frozen=True)
 class Kept:
-    """What a keeper says of one part of a version."""
+    """A keeper's description of one part of a version."""
 
     name: str
     version: int  #: from 1
@@ -27,7 +27,7 @@ class Kept:
 
 
 def kept_of(offer: Offer) -> Kept:
-    """What the application data of a keeper's offer says; Error if it is not a keeper's."""
+    """The application data of a keeper's offer, decoded; Error if it is not a keeper's."""
     try:
         said = json.loads(offer.data)
         labels = said.get("labels") or {}

@@ -1,4 +1,4 @@
-"""What one consumer holds of an offer, for its producer to watch and to take back."""
+"""One consumer's hold on an offer, which its producer can watch and take back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Lease(NotCopied):
-    """What one consumer holds of an offer.
+    """One consumer's hold on an offer.
 
     It begins when the consumer is admitted, and ends with the connection. Nobody has to close
     it. Threads may share it.

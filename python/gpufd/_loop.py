@@ -57,7 +57,7 @@ class Loop(NotCopied):
         self._thread: threading.Thread | None = None
 
     def end(self, offering: Offering, why: str) -> None:
-        """Give an offer to nobody any more, and take it back from all who have it."""
+        """Give an offer to nobody any more, and take it back from all consumers."""
         raise NotImplementedError
 
     def session_of(self, conn: Conn, peer: Peer) -> Session:

@@ -13,7 +13,7 @@ from ._queue import Queue
 
 @dataclass(frozen=True)
 class Meta:
-    """What goes with a frame."""
+    """The data that goes with a frame."""
 
     size: int
     user: bytes = b""

@@ -223,7 +223,7 @@ class Memory(NotCopied):
         raise NotImplementedError
 
     def process_flags(self) -> int:
-        """What an offer says of this process."""
+        """The flags of this process in an offer."""
         return 0
 
     def view(self, dtype: str = "U8", shape: Sequence[int] | int | None = None, offset: int = 0) -> Array:

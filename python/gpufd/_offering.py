@@ -102,8 +102,8 @@ class Offering:
     def wait(self, timeout: float | None = None, idle: float | None = None) -> bool:
         """Wait until the offer is over: closed, or taken by as many consumers as it is for.
 
-        Return False if it is not over within timeout seconds. With idle, raise NoConsumerError
-        once no consumer has had the memory for so many seconds.
+        Return False if it is not over within timeout seconds. With idle, raise NoConsumerError once
+        no consumer has had the memory for that many seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.server.changed:
@@ -122,7 +122,7 @@ class Offering:
         return True
 
     def close(self, why: str = "the producer has ended the offer", timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Take the offer back from all consumers, and wait until they have let go.
+        """Take the offer back from all consumers, and wait until they have released it.
 
         Consumers have a second to read that. With a fence, wait until it is known that none of
         them writes the memory any more; raise FenceError if that takes longer than timeout.

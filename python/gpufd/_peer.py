@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection: credentials, policy, and the process' end."""
+"""The process at the other end of a connection: credentials, policy, and the process' end."""
 
 from __future__ import annotations
 

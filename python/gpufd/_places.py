@@ -1,4 +1,4 @@
-"""What a server decides, under its lock: who gets which offer, and when that is over."""
+"""The decisions of a server, under its lock: who gets which offer, and when that is over."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Places(Loop):
         self.expected: set[str] = set()
 
     def decide(self, session: Session) -> None:
-        """Give a consumer that has said ATTACH the offer, have it wait, or refuse it."""
+        """Give the offer to a consumer that has said ATTACH, make the consumer wait, or refuse it."""
         ask = session.ask
         assert ask
         offering = self._find(ask.name)
@@ -151,7 +151,7 @@ class Places(Loop):
             self.settle(offering)
 
     def end(self, offering: Offering, why: str) -> None:
-        """Give an offer to nobody any more, and take it back from all who have it."""
+        """Give an offer to nobody any more, and take it back from all consumers."""
         offering.ended = True
         if self.offerings.get(offering.name) is offering:
             del self.offerings[offering.name]

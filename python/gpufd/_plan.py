@@ -1,4 +1,4 @@
-"""What a broadcast is to do, as the ranks tell each other, and what came of it."""
+"""The plan of a broadcast, as the ranks tell each other, and its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .keeper import Info
 
 @dataclass(frozen=True)
 class Rank:
-    """What each rank says of itself before anything is done."""
+    """Each rank's description of itself, before anything is done."""
 
     rank: int
     host: str
@@ -33,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """What rank 0's keeper has."""
+    """The version that rank 0's keeper has."""
 
     name: str
     version: int
@@ -58,7 +58,7 @@ class Plan:
 
 @dataclass
 class Result:
-    """What came of it, on this rank."""
+    """The result on this rank."""
 
     name: str = ""
     version: int = 0  # in this rank's keeper

@@ -1,4 +1,4 @@
-"""What the sides of a channel decide; nothing here reads or writes memory of others."""
+"""The decisions of the two sides of a channel; nothing here reads or writes memory of others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ._errors import CursorError
 
 
 class Queue:
-    """What the writer knows of one reader: which frames it was given, by numbers from 1
+    """The writer's knowledge of one reader: which frames it was given, by numbers from 1
     without gaps, and in which slots they are."""
 
     def __init__(self, policy: int, slots: int) -> None:

@@ -137,7 +137,7 @@ class Broadcast:
         return self.result
 
     def plan(self, client: Client) -> Plan:
-        """What rank 0's keeper has, at all ranks."""
+        """Return rank 0's plan, at all ranks."""
         plan = Plan(self.name, 0, {}, (), "")
         if self.rank == 0:
             try:
@@ -153,7 +153,7 @@ class Broadcast:
         return Plan(**said)
 
     def ranks(self, client: Client, plan: Plan) -> list[Rank]:
-        """What all ranks say of themselves; an error if one of them has no keeper."""
+        """All ranks' descriptions of themselves; an error if one of them has no keeper."""
         host, me = socket.gethostname(), None
         try:
             status, info = client.status(), client.find(self.name)

@@ -55,7 +55,7 @@ class Reader(Taking):
     def next_on(self, stream: Any) -> Frame:
         """Have a stream wait for the next frame, and return at once with where it will be.
 
-        What the stream is given from now on runs when the frame is there. The host may queue
+        Work that the stream is given from now on runs when the frame is there. The host may queue
         ahead. The frame's size, time and user are not known yet.
 
         If the writer dies or ends, the stream goes on without the frame: check says so. Frames that

@@ -1,4 +1,4 @@
-"""What a keeper says of itself and of what it keeps, as it comes in its replies."""
+"""A keeper's description of itself and of the memory that it keeps, as its replies have it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._errors import Error, WireError
 
 @dataclass(frozen=True)
 class Status:
-    """What a keeper says of itself."""
+    """A keeper's description of itself."""
 
     pid: int
     store_pid: int  #: 0 where there is none
@@ -39,7 +39,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class PartInfo:
-    """What a keeper says of a part."""
+    """A keeper's description of a part."""
 
     part: int
     device: str  #: as GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx
@@ -52,7 +52,7 @@ class PartInfo:
 
 @dataclass(frozen=True)
 class Info:
-    """What a keeper says of a name: docs/keeper.md, "Who holds the memory"."""
+    """A keeper's description of a name: docs/keeper.md, "Who holds the memory"."""
 
     name: str
     version: int  #: 0: there is none yet

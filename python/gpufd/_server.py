@@ -1,7 +1,7 @@
 """Offering memory to other processes: :class:`Server`, :class:`Offering`, :func:`offer`.
 
-A server has one thread, which speaks with all consumers and waits for none of them. What
-other threads do, they do under the server's lock. The application's on_event and on_lease
+A server has one thread, which speaks with all consumers and waits for none of them. Other threads
+do all their work under the server's lock. The application's on_event and on_lease
 are called on that thread, without the lock; authorize with it, on whichever thread decides.
 """
 

@@ -1,4 +1,4 @@
-"""What a part holds: tensors in the words of safetensors, or files one behind the other.
+"""The contents of a part: tensors in the words of safetensors, or files one behind the other.
 
 A part's table is JSON that readers are told beside its memory (docs/keeper.md). Its member
 "safetensors" lists tensors that lie dense and do not overlap, as the Go programs take them.

@@ -20,7 +20,7 @@ from ._queue import behind, check_published, choose
 
 @dataclass(frozen=True)
 class ReaderStats:
-    """What a reader has seen."""
+    """The counters of a reader."""
 
     received: int = 0  #: frames that were taken
     lost: int = 0  #: frames that were published and not given to this reader, or overwritten before it took them
@@ -29,7 +29,7 @@ class ReaderStats:
 
 
 class Taking(Joined):
-    """What a reader does with the host: it looks at what was published, copies what the writer
+    """A reader's work on the host: it looks at what was published, copies what the writer
     says of a frame, and checks it."""
 
     def __init__(self, socket: str | os.PathLike[str], name: str, policy: str, join: str, timeout: float, wait: float, options: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Taking(Joined):
 
     @property
     def stats(self) -> ReaderStats:
-        """What this reader has seen until now."""
+        """The counters of this reader so far."""
         return ReaderStats(self._received, self._lost_frames, self._passed, self._stall)
 
     def next(self, timeout: float | None = None) -> Frame:

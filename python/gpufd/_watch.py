@@ -3,7 +3,7 @@
 Each rank counts up a number in the store, and watches that of the next rank: a ring, so all
 are watched however many there are, and of ranks that die together one has a living watcher.
 A rank that fails, or finds its next one gone, writes down who it was; all others find that,
-and end. What a rank has of memory and bookings goes with its process.
+and end. A rank's memory and bookings end with its process.
 """
 
 from __future__ import annotations

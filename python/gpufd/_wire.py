@@ -157,7 +157,7 @@ R = TypeVar("R", bound="Record")
 
 
 class Record:
-    """What one record says. FIELDS are those behind the table of its type, by number: the
+    """The contents of one record. FIELDS are those behind the table of its type, by number: the
     attribute, and how struct packs it."""
 
     TYPE: ClassVar[int] = 0
@@ -298,7 +298,7 @@ class Offer(Record):
         need(self == alike, "records of an offer contradict each other")
 
     def memory(self) -> tuple[int, bytes, int, int, int, int, int]:
-        """What the offer says of the memory, to compare."""
+        """The offer's description of the memory, to compare."""
         return self.driver, self.device, self.size, self.chunk_size, self.chunks, self.granularity, self.generation
 
 
@@ -419,7 +419,7 @@ class List(Record):
 
 @dataclass(frozen=True)
 class Listing:
-    """What a producer says of one of its offers in a list."""
+    """A producer's description of one of its offers, in a list."""
 
     driver: int  #: CUDA or SOFT
     access: int  #: the most that may be asked for

@@ -47,8 +47,8 @@ class _Timespec(ctypes.Structure):
 
 
 class Words:
-    """A file of memory, mapped, as words at offsets in bytes that are multiples of eight. Who
-    mapped it closes it."""
+    """A file of memory, mapped, as words at offsets in bytes that are multiples of eight. Its maker
+    closes it."""
 
     def __init__(self, fd: int, size: int) -> None:
         try:

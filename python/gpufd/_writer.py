@@ -114,7 +114,7 @@ class Writer(Giving):
     def acquire_on(self, stream: Any) -> Slot:
         """Have a stream wait until no reader holds the next frame's slot, and return that at once.
 
-        What the stream is given from now on may write the slot. The host may queue ahead. A
+        Work that the stream is given from now on may write the slot. The host may queue ahead. A
         reader that dies or is dropped is not waited for. All calls of a writer use one stream
         until it has done all. Launch each kernel once before: loading one while a stream waits
         may hang.

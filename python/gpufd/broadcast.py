@@ -121,8 +121,8 @@ def show(b: Broadcast) -> None:
 
 
 def end(b: Broadcast | None, error: BaseException, code: int) -> NoReturn:
-    """End this process because of an error, at once: whatever its threads wait for. What it has
-    booked and allocated goes with it."""
+    """End this process because of an error, at once: whatever its threads wait for. Its bookings
+    and allocations end with it."""
     rank = b.rank if b else os.environ.get("RANK", "?")
     why = str(error) or type(error).__name__
     try:

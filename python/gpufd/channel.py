@@ -59,7 +59,7 @@ def follow(socket: str | os.PathLike[str], name: str = "", *, within: float | No
                 ...
 
     When a writer has ended or died, follow closes the reader after the loop's body, and waits for
-    the next writer at the socket. Raises TimedOutError if none comes within so many seconds. The
+    the next writer at the socket. Raises TimedOutError if none comes within that many seconds. The
     options are those of Reader.
     """
     known = 0

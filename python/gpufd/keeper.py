@@ -103,7 +103,7 @@ class Client:
             pause = min(2 * pause, 0.1)
 
     def status(self) -> Status:
-        """Return what the keeper says of itself."""
+        """Return the keeper's description of itself."""
         with sense("status"):
             v = self._query({"op": "status"})["status"]
             return Status(number_of(v, "pid"), number_of(v, "store_pid"), text_of(v, "since"), number_of(v, "names"), text_of(v, "version"))
@@ -131,7 +131,7 @@ class Client:
     def remove(self, name: str, version: int = 0) -> None:
         """Have the keeper give up a name. With a version, only if that is the current one.
 
-        Readers keep what they have mapped. The memory is free when the last one has let go.
+        Readers keep what they have mapped. The memory is free when the last one has released it.
         """
         self.ask({"op": "remove", "name": name} | ({"version": version} if version else {}))
 
