@@ -200,8 +200,8 @@ func (c *session) outcome(ticket string) (a reply, ok bool) {
 	return a, ok
 }
 
-// deliver has a part be kept; the last of a version commits it. A ticket that was delivered
-// before is answered as then.
+// deliver keeps a part; the last part of a version commits the version. A ticket that was
+// delivered before is answered as then.
 func (c *session) deliver(r request) (reply, error) {
 	if a, ok := c.outcome(r.Ticket); ok {
 		return a, nil
@@ -276,7 +276,7 @@ func (s *Server) keepNow(ticket string, d delivery, m *memory, digest string) (v
 	return v.N, 0, nil
 }
 
-// take has the store hold a part's descriptors before the manifest names them. It is part
+// take gives a part's descriptors to the store before the manifest names them. It is part
 // of a change.
 func (s *Server) take(p *state.Part, d delivery, next *state.State, counted ...string) error {
 	at("hold")

@@ -160,9 +160,9 @@ func (s *Server) watchAgain(id state.ID) error {
 	return nil
 }
 
-// giveUpMissed has next keep no version for those who had a lease before a restart, and have
-// neither come back nor died in the time that they had. They keep what they have mapped, and so
-// they are shown until their processes have died.
+// giveUpMissed makes next give up the versions that wait for readers of before a restart, once
+// their time to come back is over. The readers keep what they have mapped, so they are shown
+// until their processes have died.
 func (s *Server) giveUpMissed(next *state.State, now time.Time) (changed bool) {
 	if len(s.missed) == 0 || now.Before(s.since.Add(s.opts.Grace)) {
 		return false

@@ -9,7 +9,7 @@ import (
 // instance, may take their lease again: the parts are offered to readers that have them
 // mapped already. The name is the current version's.
 
-// reconcileMissed has retired parts be offered to those who may come back for them, and to
+// reconcileMissed offers retired parts to the readers that may come back for them, and to
 // nobody else. It runs with mu held.
 func (s *Server) reconcileMissed() {
 	want := map[state.ID]bool{}
@@ -33,9 +33,9 @@ func (s *Server) reconcileMissed() {
 	}
 }
 
-// offerOf is the offer that a reader is about to get: that for those who resume, or the one
-// that has the name. If that has changed since the reader asked, package share asks again. It
-// runs with mu held.
+// offerOf returns the offer that a reader is about to get: the one for readers that resume,
+// or the one that has the name. If that has changed since the reader asked, package share
+// asks again. It runs with mu held.
 func (s *Server) offerOf(o share.Offer) *offer {
 	for _, of := range s.resumable {
 		if of.as == o.Name && of.part.Memory.Generation == o.Descriptor.Generation {

@@ -243,7 +243,8 @@ func (s *Server) hearRefused(o *offer, err error) {
 	}
 }
 
-// listenAt has one of the offers hear of readers that are refused. It runs with mu held.
+// listenAt makes one of the offers hear of readers that are refused. It runs with mu
+// held.
 func (s *Server) listenAt() {
 	if ear := s.ear.Load(); ear != nil && s.offers[ear.as] == ear {
 		return

@@ -90,7 +90,7 @@ func (s *Server) leaveSocket(ctx context.Context) error {
 	return errors.Join(err, <-took, to.Close())
 }
 
-// takeAndLeave takes a socket over and leaves it where it is, with nobody who accepts.
+// takeAndLeave takes a socket over and leaves it in place, and accepts nobody.
 func takeAndLeave(ctx context.Context, from *sock.Conn, path string) error {
 	l, err := sock.TakeOver(ctx, from, path)
 	if err != nil {

@@ -101,7 +101,7 @@ func (v *vault) load(ctx context.Context) error {
 	return err
 }
 
-// hold has the store hold files under an id. They stay the caller's.
+// hold makes the store hold files under an id. They stay the caller's.
 func (v *vault) hold(ctx context.Context, id uint64, files []*os.File) error {
 	own, err := duplicates(files)
 	if err != nil {
@@ -197,7 +197,7 @@ func leave(ctx context.Context, store *fdstore.Client, spawned bool) error {
 	return errors.Join(err, store.Close())
 }
 
-// fill has a store hold what this vault has, and nothing else.
+// fill makes a store hold everything that this vault has, and nothing else.
 func (v *vault) fill(ctx context.Context, store *fdstore.Client, is fdstore.Status, manifest []byte) error {
 	held, err := v.remains(ctx, store, is)
 	if err != nil {

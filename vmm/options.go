@@ -87,8 +87,8 @@ func WithReservation(r *Reservation) Option {
 }
 
 // WithLentReservation is [WithReservation] for a reservation that stays the
-// caller's, who closes it after the buffer. Buffers can be mapped in it one after
-// the other, at the same address.
+// caller's. Close it after the buffer. Buffers can be mapped in it one after the
+// other, at the same address.
 func WithLentReservation(r *Reservation) Option {
 	return anyOption(func(o *options) { o.room, o.lent = r, r != nil })
 }

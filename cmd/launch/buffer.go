@@ -15,8 +15,8 @@ import (
 	"github.com/gpufd/gpufd/internal/pattern"
 )
 
-// openFiles opens the input files, and checks that the output files can be written, so
-// that no kernel runs in vain.
+// openFiles opens the input files, and checks that the output files can be written,
+// before any kernel runs.
 func (l *launcher) openFiles() error {
 	for i, a := range l.args {
 		err := a.openInput()

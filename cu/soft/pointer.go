@@ -92,8 +92,8 @@ func isRange(a sys.CUpointer_attribute) bool {
 	return a == sys.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || a == sys.CU_POINTER_ATTRIBUTE_RANGE_SIZE
 }
 
-// cuPointerSetAttribute has one attribute that can be set, but not of
-// cuMemCreate memory.
+// cuPointerSetAttribute can set one attribute, but not for memory of
+// cuMemCreate.
 func (m *machine) cuPointerSetAttribute(value *uint32, a sys.CUpointer_attribute, ptr sys.CUdeviceptr) sys.CUresult {
 	r := m.lock()
 	defer m.mu.Unlock()

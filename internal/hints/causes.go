@@ -67,7 +67,7 @@ func Calls(r sys.CUresult) (calls []Call) {
 	return calls
 }
 
-// causesOf has the causes of results that have to do with sharing.
+// causesOf lists the causes of results that are about sharing.
 var causesOf = map[Call][]string{
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:              {"own-handle", "pid-equal"},
 	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:            {"own-handle", "pid-equal"},

@@ -32,10 +32,10 @@ func (c *Client) status(ctx context.Context) (Status, error) {
 	return s, errors.Join(err, r.rec.Close())
 }
 
-// Hold has the store hold 1 to MaxSet files under id: all of them, or an error and none.
-// The caller keeps its files, and may close them once Hold has returned. ErrHeld: the id
-// has a set already; ErrFull: the store cannot have so many open; ErrSize and os.ErrClosed
-// are the caller's mistakes. If ctx ends it, the set may be held: List tells.
+// Hold makes the store hold 1 to MaxSet files under id. With an error it holds none. The
+// caller keeps its files, and may close them once Hold has returned. ErrHeld: the id has a
+// set already; ErrFull: the store cannot have so many open; ErrSize and os.ErrClosed are
+// the caller's mistakes. If ctx ends it, the set may be held: List tells.
 func (c *Client) Hold(ctx context.Context, id uint64, files []*os.File) error {
 	return c.do(ctx, "hold", func() error {
 		if len(files) == 0 || len(files) > MaxSet {
@@ -150,9 +150,9 @@ func (c *Client) fetchPart(ctx context.Context, id uint64, from int) (files []*o
 	return r.rec.Files, int(r.count), nil
 }
 
-// Drop has the store close the sets with these ids, and does not wait for that: it may
-// take long. ErrUnknown: one of them is no set, and none is closed; of more than 4,096 ids
-// that is true of each 4,096.
+// Drop makes the store close the sets with these ids, and does not wait until they are
+// closed, which may take long. ErrUnknown: one of them is no set, and none is closed; of
+// more than 4,096 ids that is true of each 4,096.
 func (c *Client) Drop(ctx context.Context, ids ...uint64) error {
 	return c.do(ctx, "drop", func() error {
 		for len(ids) > 0 {
@@ -190,9 +190,9 @@ func (c *Client) List(ctx context.Context) (map[uint64]int, error) {
 	return sets, nil
 }
 
-// Exit has the store close all that it holds, and end: what nobody else has a descriptor
-// of is gone. It returns when the connection has ended; then the path is free for
-// another store. The Client remains to be closed.
+// Exit makes the store close all that it holds, and end. Memory whose descriptors no
+// other process has is gone. It returns when the connection has ended; then the path is
+// free for another store. The Client remains to be closed.
 func (c *Client) Exit(ctx context.Context) error {
 	return c.do(ctx, "exit", func() error {
 		if err := c.requestNothing(ctx, header{op: opExit}, nil); err != nil {

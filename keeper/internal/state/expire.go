@@ -88,9 +88,9 @@ func (s *State) trim() (changed bool) {
 	return changed
 }
 
-// Retire drops the retired versions that nobody holds, and those whose holders have had
-// the policy's grace, with these. Holders that were told to let go keep no version, and
-// stay themselves. It reports whether the state has changed.
+// Retire drops the retired versions that nobody holds. It also drops those whose
+// holders have had the policy's grace, and the holders. Holders that were told to let
+// go keep no version, and stay themselves. It reports whether the state has changed.
 func (s *State) Retire(now time.Time) (changed bool) {
 	now = instant(now)
 	grace := time.Duration(s.rules().Grace)

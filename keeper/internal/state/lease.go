@@ -72,7 +72,7 @@ func (s *State) Awaited(f func(name string, v *Version, p *Part)) {
 	}
 }
 
-// noVersion says who is about to write a name that has no version.
+// noVersion names the processes that are writing a name without a version.
 func noVersion(name string, r *record) error {
 	if r == nil || len(r.Pending) == 0 {
 		return fail(NotFound, "%q is not kept here", name)
