@@ -19,6 +19,7 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 			{Claim: "loading, of what the link could do: at least 0.6, as time", Limit: 1 / 0.6, Got: ratio(loads, ours, limit)},
 			{Claim: "loading, of load_file's time: at most a fifth", Limit: 0.2, Got: ratio(loads, ours, loadFile)},
 			{Claim: "attaching, of the bare calls in C", Limit: 1.10, Got: ratio(k.attaches, attach, bare)},
+			{Claim: "the same with share.WithSpin", Limit: 1.10, Got: ratio(k.attaches, spins, bare)},
 			{Claim: "a killed keeper is back, of 100 ms, median", Limit: 1, Got: stats.Summarize(k.restarts[restart]).P50 / 100e6},
 			{Claim: "a killed keeper is back, of 1 s, worst", Limit: 1, Got: stats.Summarize(k.restarts[restart]).Max / 1e9},
 		},
@@ -28,7 +29,7 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 		add(r, &load, "load", way, loads[way], func(ns float64) string { return fmt.Sprintf("%.1f GB/s", float64(s.load)/ns) })
 	}
 	att := report.Table{Title: "Attaching to " + s.attach.String(), Head: []string{"way", "median", "best", "99 %"}}
-	ways := []string{bare, attach, maps, talk}
+	ways := []string{bare, attach, spins, maps, talk}
 	for _, way := range []string{bare, maps} {
 		for _, call := range calls {
 			ways = append(ways, way+": "+call)
