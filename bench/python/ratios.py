@@ -14,7 +14,7 @@ def rates(lines):
     found, way = {}, None
     for line in lines:
         try:
-            said = json.loads(line)
+            said = json.loads(line[max(0, line.find("{")) :])  # torchrun may write before it who says it
         except ValueError:
             continue  # of torchrun, or of NCCL
         if not isinstance(said, dict):
