@@ -140,7 +140,7 @@ func (w *Writer) take(slot uint64, begin time.Time) {
 
 // awaitSlot waits until m has released the slot, or is gone.
 func (w *Writer) awaitSlot(ctx context.Context, m *member, slot uint64, until time.Time) error {
-	defer m.pins.Done()
+	defer m.pins.Add(-1)
 	number := m.inSlot[slot]
 	done, err := waiting{m.words, offWriterBell, offReaderPolls, until, &w.waited}.await(ctx, func() (bool, error) {
 		return m.gone.Load() || m.load(offReleased) >= number || w.closing.Load(), nil

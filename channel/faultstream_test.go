@@ -1,7 +1,9 @@
 package channel
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -165,4 +167,191 @@ func TestFault96_ClosedWhileAStreamWaits(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, r.Close(), "the stream is freed")
 	require.NoError(t, w.Close())
+}
+
+// crowded has the driver keep each call until the stream has done all its work, as a driver does that
+// has room for no more.
+func (t *tracker) crowded() {
+	give := t.give
+	t.give = func(s *cu.Stream, ops []cu.MemOp) error {
+		for {
+			if done, err := s.Query(); done || err != nil {
+				return errors.Join(err, give(s, ops))
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+}
+
+// FAULT 96: the driver has no room for more work of a stream, and keeps the call that brings it.
+// The stream waits for a peer that is killed. Both go on.
+func TestFault96_DriverWithoutRoom(t *testing.T) {
+	t.Run("a reader is killed", func(t *testing.T) {
+		ctx := cutest.Context(t, cutest.Device(t))
+		srv := listen(t)
+		left := make(chan Gone, 1)
+		w := newWriter(t, ctx, srv, 2, 64, WithStreams(), OnGone(func(g Gone) { left <- g }))
+		c := start(t, "reader", task{Path: srv.Path(), Policy: Block, Join: Next, StopAt: 1})
+		c.says(t)
+		w.track.crowded()
+		s := newStream(t, ctx)
+		wrote := inDriver(t, w.track, func() error { return writeOn(ctx, w, s, 5) })
+		require.Equal(t, 1, w.Readers(), "whoever asks for other things is not kept")
+		require.Equal(t, "has 1", c.says(t))
+		c.kill()
+		require.NoError(t, <-wrote)
+		require.NoError(t, s.Synchronize(soon(t)))
+		gone(t, left)
+	})
+	t.Run("the writer is killed", func(t *testing.T) {
+		ctx := cutest.Context(t, cutest.Device(t))
+		path := t.TempDir() + "/s"
+		c := start(t, "writer", task{Path: path, Slots: 4, Size: 4096, Frames: 10, StopAt: 2, Streams: true})
+		require.Equal(t, "listening", c.says(t))
+		r, err := Open(soon(t), path, "frames", ctx)
+		require.NoError(t, err)
+		require.Equal(t, "within 2", c.says(t))
+		r.track.crowded()
+		s := newStream(t, ctx)
+		took := inDriver(t, r.track, func() error { return nextOn(r, s, 3) })
+		c.kill()
+		if err := <-took; err != nil {
+			require.ErrorIs(t, err, ErrLost)
+		}
+		<-r.Done()
+		require.NoError(t, r.Close())
+	})
+}
+
+// A side is closed while the driver keeps its call: the peer lives, and does not go on.
+func TestFault96_ClosedWithoutRoom(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w, err := NewWriter(ctx, srv, "frames", 2, 64, WithStreams())
+	require.NoError(t, err)
+	r, err := Open(soon(t), srv.Path(), "frames", ctx)
+	require.NoError(t, err)
+	r.track.crowded()
+	s := newStream(t, ctx)
+	took := inDriver(t, r.track, func() error { return nextOn(r, s, 2) })
+	require.NoError(t, r.Close())
+	require.NoError(t, <-took)
+
+	r, err = Open(soon(t), srv.Path(), "frames", ctx)
+	require.NoError(t, err)
+	require.NoError(t, w.AwaitReaders(soon(t), 1))
+	w.track.crowded()
+	wrote := inDriver(t, w.track, func() error { return writeOn(ctx, w, s, 3) })
+	require.NoError(t, w.Close())
+	require.NoError(t, <-wrote)
+	<-r.Done()
+	require.ErrorIs(t, r.Err(), ErrDropped)
+	require.NoError(t, r.Close())
+}
+
+// inDriver starts f, and waits until the driver keeps one of its calls behind a stream that waits.
+func inDriver(t *testing.T, track *tracker, f func() error) chan error {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	since := time.Now()
+	require.Eventually(t, func() bool {
+		if track.mu.TryLock() {
+			track.mu.Unlock()
+			since = time.Now()
+		}
+		return time.Since(since) > 20*time.Millisecond
+	}, time.Minute, time.Millisecond)
+	return ended
+}
+
+// writeOn and takeOn have a stream pass so many frames.
+func writeOn(ctx *cu.Context, w *Writer, s *cu.Stream, frames int) error {
+	for range frames {
+		slot, err := w.AcquireOn(s)
+		if err != nil {
+			return err
+		}
+		b := make([]byte, slot.Size)
+		pattern(b, slot.Sequence)
+		if err := errors.Join(cu.CopyToDeviceAsync(s, slot.Ptr, b), w.PublishOn(s, slot, Meta{})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nextOn has a stream take so many frames, and release none.
+func nextOn(r *Reader, s *cu.Stream, frames int) error {
+	for range frames {
+		if _, err := r.NextOn(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func takeOn(r *Reader, s *cu.Stream, frames int) error {
+	for range frames {
+		f, err := r.NextOn(s)
+		if err != nil {
+			return err
+		}
+		if err := r.ReleaseOn(s, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A stream is closed with work that it was given: what it has done is known nevertheless, and another
+// one may go on.
+func TestStreamClosedWithWork(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
+	r, err := Open(soon(t), srv.Path(), "frames", ctx)
+	require.NoError(t, err)
+	first, err := ctx.NewStream()
+	require.NoError(t, err)
+	f, err := r.NextOn(first)
+	require.NoError(t, err)
+	require.NoError(t, first.Close(), "it waits for the frame")
+	second := newStream(t, ctx)
+	require.ErrorIs(t, r.ReleaseOn(second, f), ErrOrder)
+	put(t, ctx, w)
+	require.Eventually(t, func() bool { return r.ReleaseOn(second, f) == nil }, time.Minute, time.Millisecond)
+	require.NoError(t, second.Synchronize(soon(t)))
+
+	third, err := ctx.NewStream()
+	require.NoError(t, err)
+	_, err = r.NextOn(third)
+	require.NoError(t, err)
+	require.NoError(t, third.Close())
+	require.NoError(t, r.Close(), "the stream is freed")
+}
+
+// What the streams are given for a frame: the reader's a wait and a write, as few as there can be,
+// the writer's a mark besides.
+func TestOperationsOfAFrame(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
+	r := newReader(t, ctx, srv)
+	count := func(track *tracker) *[]int {
+		var each []int
+		give := track.give
+		track.give = func(s *cu.Stream, ops []cu.MemOp) error {
+			each = append(each, len(ops))
+			return give(s, ops)
+		}
+		return &each
+	}
+	written, taken := count(w.track), count(r.track)
+	ws, rs := newStream(t, ctx), newStream(t, ctx)
+	require.NoError(t, writeOn(ctx, w, ws, 3))
+	require.NoError(t, takeOn(r, rs, 3))
+	require.NoError(t, rs.Synchronize(soon(t)))
+	require.Equal(t, []int{2, 2, 1, 2}, *written)
+	require.Equal(t, []int{1, 1, 1, 1, 1, 1}, *taken)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,11 +18,11 @@ type member struct {
 	at    shape
 	lease *share.Lease
 
-	first uint64         // sequence of the frame with number 1, where readers block
-	gone  atomic.Bool    // it is given nothing any more
-	why   error          // why; before gone
-	left  chan struct{}  // closed with gone
-	pins  sync.WaitGroup // who reads the cursor without the writer's mu
+	first uint64        // sequence of the frame with number 1, where readers block
+	gone  atomic.Bool   // it is given nothing any more
+	why   error         // why; before gone
+	left  chan struct{} // closed with gone
+	pins  atomic.Int32  // who uses the cursor without the writer's mu
 }
 
 // sequenceOf is the sequence of a frame that it was given.
@@ -71,7 +70,6 @@ func (w *Writer) host(m *member) {
 	w.mu.Lock()
 	w.drop(m, writerDropped, m.lease.Err()) // it may live, and its slots are not kept
 	w.mu.Unlock()
-	m.pins.Wait()
 	_ = m.see(m.load(offReleased)) // nonsense leaves the number that was seen before
 	w.release(m)
 	gone := Gone{Lease: m.lease.Number(), Err: m.why}
@@ -101,6 +99,8 @@ func (w *Writer) awaitJoin(m *member) bool {
 // admit makes the reader one of those that get the next frame.
 func (w *Writer) admit(m *member) bool {
 	policy, join := Policy(m.load(offPolicy)), Join(m.load(offJoin))
+	w.giving.Lock()
+	defer w.giving.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	m.queue = newQueue(policy, w.slots)
@@ -137,7 +137,7 @@ func (w *Writer) giveNewest(m *member) {
 	if slot < 0 {
 		return
 	}
-	if w.streams && !w.track.idle() {
+	if w.track.done() < publishing(w.last) && w.streams {
 		return // it may not be whole yet
 	}
 	if m.policy == DropNewest {

@@ -218,7 +218,7 @@ func (r *Reader) Release(f Frame) error {
 	if err := r.releases(&f); err != nil {
 		return err
 	}
-	if r.byStream && !r.track.idle() {
+	if r.byStream && r.load(offReleased) < r.released {
 		return fmt.Errorf("%w: a stream still has frames to release; release frame %d with ReleaseOn, too", ErrOrder, f.Sequence)
 	}
 	if r.streams && f.number > r.load(offPublished) {

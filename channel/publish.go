@@ -55,12 +55,13 @@ var started = func() (s struct {
 func (w *Writer) Publish(s Slot, m Meta) error {
 	w.turn.Lock()
 	defer w.turn.Unlock()
+	idle := w.track.idle()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.publishes(s, m); err != nil {
 		return err
 	}
-	if !w.track.idle() {
+	if !idle {
 		return fmt.Errorf("%w: a stream still has frames to publish; synchronise it first, or publish this one with PublishOn", ErrOrder)
 	}
 	m = m.told(w.slotSize)

@@ -36,8 +36,7 @@ type Reader struct {
 	oldest, holds uint64
 	waited        time.Duration // the last time that Next did
 	byStream      bool          // ReleaseOn was used
-	batch         [2]cu.MemOp
-	ended         bool // under turn: Close is done
+	batch         [1]cu.MemOp
 
 	stats counters
 
@@ -50,8 +49,11 @@ type Reader struct {
 	done    chan struct{}
 	closing chan struct{}
 	once    sync.Once
-	freed   chan struct{} // under turn: what frees the streams for Close is under way, till this is closed
 	behind  sync.WaitGroup
+
+	ending sync.Mutex
+	freed  chan struct{} // what frees the streams for Close is under way, till this is closed
+	ended  bool          // Close is done, but for what is behind
 }
 
 // heldFrame is a frame that was taken and not released.
@@ -101,14 +103,17 @@ func (r *Reader) watch() {
 	case <-r.closing:
 		return
 	}
-	r.mu.Lock()
 	state := r.load(offWriterState)
-	r.whole = r.load(offPublished)
+	whole := r.load(offPublished)
 	if r.streams { // whose wait may be for what never comes
 		r.freeing.Store(true)
-		r.whole = r.swap(offPublished, given)
+		whole = r.swap(offPublished, given)
+		// NextOn holds mu while the driver has no room for more, until the stream goes on.
+		keepFree(r.words, offPublished, r.mu.TryLock, func() bool { return false })
+	} else {
+		r.mu.Lock()
 	}
-	if r.whole >= given {
+	if r.whole = whole; whole >= given {
 		r.whole = 0
 	}
 	r.why, r.final = r.toldOf(state), r.load(offLast)
@@ -116,7 +121,7 @@ func (r *Reader) watch() {
 	r.mu.Unlock() // no other wait is queued from here on
 	r.ring(offReaderBell)
 	close(r.done)
-	r.track.free(r.words, offPublished, r.track.queued.Load())
+	r.track.free(r.words, offPublished)
 }
 
 // Done is closed when the writer has ended, died or dropped this reader. Frames that were whole by
@@ -168,7 +173,10 @@ func (r *Reader) Close() error {
 		close(r.closing)
 		r.ring(offReaderBell)
 	})
-	r.turn.Lock()
+	if !lockWithin(&r.turn, closeLimit) { // NextOn is in the driver, until its stream goes on
+		r.letGo()
+		r.turn.Lock()
+	}
 	defer r.turn.Unlock()
 	if r.ended {
 		return nil
@@ -176,8 +184,10 @@ func (r *Reader) Close() error {
 	if err := r.settle(); err != nil {
 		return err
 	}
-	r.behind.Wait()
+	r.ending.Lock()
 	r.ended = true
+	r.ending.Unlock()
+	r.behind.Wait()
 	return r.discard()
 }
 
@@ -186,20 +196,28 @@ func (r *Reader) settle() error {
 	if r.track.await(closeLimit) == nil {
 		return nil
 	}
-	if r.freed == nil {
-		r.freed = make(chan struct{})
-		r.behind.Go(func() {
-			defer close(r.freed)
-			r.freeing.Store(true)
-			r.track.free(r.words, offPublished, r.track.queued.Load())
-		})
-	}
+	r.letGo()
 	select {
 	case <-r.freed:
 		return nil
 	case <-time.After(closeLimit):
 		return r.track.await(0)
 	}
+}
+
+// letGo begins to free the streams for Close.
+func (r *Reader) letGo() {
+	r.ending.Lock()
+	defer r.ending.Unlock()
+	if r.ended || r.freed != nil {
+		return
+	}
+	r.freed = make(chan struct{})
+	r.behind.Go(func() {
+		defer close(r.freed)
+		r.freeing.Store(true)
+		r.track.free(r.words, offPublished)
+	})
 }
 
 // discard ends what a reader has.

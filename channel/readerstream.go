@@ -32,12 +32,10 @@ func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
 	if err := r.mayHold(); err != nil {
 		return Frame{}, err
 	}
-	wait := r.batch[:0]
 	if !r.lost.Load() { // else it is whole, and nobody would free a stream that waits any more
-		wait = append(wait, cu.WaitOp64(r.device(offPublished), r.next, cu.WaitGEQ))
-	}
-	if err := r.queue(s, wait); err != nil {
-		return Frame{}, err
+		if err := r.step(s, cu.WaitOp64(r.device(offPublished), r.next, cu.WaitGEQ)); err != nil {
+			return Frame{}, err
+		}
 	}
 	f := r.predicted(r.next)
 	return f, r.keep(&f, r.next)
@@ -70,7 +68,7 @@ func (r *Reader) ReleaseOn(s *cu.Stream, f Frame) error {
 	if err := r.releases(&f); err != nil {
 		return err
 	}
-	if err := r.queue(s, append(r.batch[:0], cu.WriteOp64(r.device(offReleased), f.number, cu.WriteDefault))); err != nil {
+	if err := r.step(s, cu.WriteOp64(r.device(offReleased), f.number, cu.WriteDefault)); err != nil {
 		return err
 	}
 	if !r.byStream {
@@ -93,8 +91,9 @@ func (r *Reader) Check(f Frame) error {
 	if err := r.dropped(); err != nil {
 		return err
 	}
-	r.mu.Lock() // else the stream may have been freed, and lost not be set yet
-	defer r.mu.Unlock()
+	if r.freeing.Load() {
+		<-r.done // and lost is set
+	}
 	if !r.lost.Load() || f.number <= r.whole {
 		return nil
 	}
@@ -112,8 +111,8 @@ func (r *Reader) streamed(call string, s *cu.Stream) error {
 	return r.track.takes(s)
 }
 
-// queue gives s the operations of a batch, with the tracker's word behind.
-func (r *Reader) queue(s *cu.Stream, ops []cu.MemOp) error {
-	number := r.track.queued.Load() + 1
-	return r.track.queue(s, number, append(ops, cu.WriteOp64(r.track.at, number, cu.WriteDefault)))
+// step gives s one operation.
+func (r *Reader) step(s *cu.Stream, op cu.MemOp) error {
+	r.batch[0] = op
+	return r.track.step(s, r.track.queued.Load()+1, false, r.batch[:])
 }

@@ -1,26 +1,32 @@
 package channel
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A tracker knows how far a stream has got with what a channel has given it. The last
-// operation of each batch writes a number to a word that no other process has: so also a
-// stream that was closed with work in it is known to be done, and by whom does not matter.
+// A tracker knows how far a stream has got with what a channel has given it, in steps. A step
+// that is marked ends with a number that the stream writes to a word that no other process has.
+// A mark takes the device half a microsecond and more, so others are marked when somebody asks, or
+// when the stream is closed.
 type tracker struct {
 	ctx      *cu.Context
 	mem      *cu.HostMemory
 	word     words
 	at       cu.DevicePtr
-	stream   *cu.Stream                         // that has the latest work
 	give     func(*cu.Stream, []cu.MemOp) error // BatchMemOps, but in tests
 	captured func(*cu.Stream) error             // NotCaptured, but in tests
-	queued   atomic.Uint64                      // the number that it writes last
+	queued   atomic.Uint64                      // the number of the last step
+	marked   atomic.Uint64                      // and of the last one that is marked
+
+	mu     sync.Mutex // held while a stream is given a step or a mark: the driver may keep the call until the stream goes on
+	stream *cu.Stream // that has the latest work
 }
 
 // closeLimit is how long Close waits for a stream.
@@ -44,7 +50,57 @@ func newTracker(ctx *cu.Context) (*tracker, error) {
 func (t *tracker) done() uint64 { return t.word.load(0) }
 
 // idle reports whether the stream has done all that it was given.
-func (t *tracker) idle() bool { return t.done() >= t.queued.Load() }
+func (t *tracker) idle() bool {
+	return t.done() >= t.queued.Load() || t.marked.Load() < t.queued.Load() && t.catchUp()
+}
+
+// catchUp reports whether the stream has done all steps, and marks the last of them if it has not.
+func (t *tracker) catchUp() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.caughtUp()
+}
+
+// lastChance is catchUp before the stream is closed. Who has mu gives a mark, or uses a stream that
+// is being closed.
+func (t *tracker) lastChance() {
+	if t.mu.TryLock() {
+		t.caughtUp()
+		t.mu.Unlock()
+	}
+}
+
+// caughtUp is catchUp with mu held.
+func (t *tracker) caughtUp() bool {
+	queued := t.queued.Load()
+	if t.marked.Load() < queued {
+		if idle, err := t.stream.Query(); idle && err == nil {
+			t.word.store(0, queued) // nothing is on its way there
+			t.marked.Store(queued)
+		}
+	}
+	_ = t.mark() // else the next call does
+	return t.done() >= queued
+}
+
+// mark marks the last step, unless it is. It runs with mu held.
+func (t *tracker) mark() error {
+	queued := t.queued.Load()
+	if t.marked.Load() >= queued {
+		return nil
+	}
+	if err := t.captured(t.stream); err != nil {
+		return err
+	}
+	err := t.give(t.stream, []cu.MemOp{t.op(queued)})
+	if err == nil {
+		t.marked.Store(queued)
+	}
+	return err
+}
+
+// op writes a number to the word.
+func (t *tracker) op(number uint64) cu.MemOp { return cu.WriteOp64(t.at, number, cu.WriteDefault) }
 
 // takes says why s cannot be given more, if so: the words of a side are written in order,
 // so another stream has to wait for the one before.
@@ -58,22 +114,42 @@ func (t *tracker) takes(s *cu.Stream) error {
 	return nil
 }
 
-// queue gives s a batch whose last operation writes the number. Nobody takes the stream for
-// idle while it is given that.
-func (t *tracker) queue(s *cu.Stream, number uint64, ops []cu.MemOp) error {
+// step gives s the operations of a step, and its mark behind them if it is to be marked. Nobody
+// takes the stream for idle while it is given that.
+func (t *tracker) step(s *cu.Stream, number uint64, marked bool, ops []cu.MemOp) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if marked {
+		ops = append(ops, t.op(number))
+	}
 	before := t.queued.Swap(number)
 	if err := t.give(s, ops); err != nil {
 		t.queued.Store(before)
 		return fmt.Errorf("channel: %w", err)
 	}
-	t.stream = s
+	if marked {
+		t.marked.Store(number)
+	}
+	if s != t.stream {
+		t.stream.OnClose(t, nil)
+		s.OnClose(t, t.lastChance)
+		t.stream = s
+	}
 	return nil
+}
+
+// part gives s the first operations of a step.
+func (t *tracker) part(s *cu.Stream, ops []cu.MemOp) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.give(s, ops)
 }
 
 // skip notes what the host has done in place of the stream, which is idle.
 func (t *tracker) skip(number uint64) {
 	t.word.store(0, number)
 	t.queued.Store(number)
+	t.marked.Store(number)
 }
 
 // await waits until the stream is idle, or its context is lost.
@@ -104,26 +180,77 @@ func (t *tracker) close() error {
 	if t == nil {
 		return nil
 	}
+	t.stream.OnClose(t, nil)
 	return t.mem.Close()
 }
 
-// free writes into a word that streams here wait for what frees them all, again and again:
-// a dead peer's device goes on writing for some milliseconds (E1), and one that lives and
-// lies may write as often as it likes. So each time it writes for a while.
-func (t *tracker) free(w words, off int, until uint64) {
+// free writes into a word that streams here wait for what frees them all, until the stream has
+// done the steps that it has by now, or its context is lost.
+func (t *tracker) free(w words, off int) {
+	until := t.queued.Load()
+	var marking sync.WaitGroup
+	if t.done() < until && t.marked.Load() < until {
+		marking.Go(func() { t.markUntil(until) }) // the driver may keep the call until the stream goes on
+	}
+	keepFree(w, off, func() bool { return t.done() >= until }, t.isLost)
+	marking.Wait()
+}
+
+// markUntil has step until marked, or a later one, which may have to wait for the end of a capture.
+func (t *tracker) markUntil(until uint64) {
+	for pause := pollMin; t.done() < until && !t.isLost(); pause = min(2*pause, sleepMax) {
+		t.mu.Lock()
+		err := t.mark()
+		t.mu.Unlock()
+		if err == nil {
+			return
+		}
+		if errors.Is(err, cu.ErrClosed) { // the stream has ended with a context
+			t.outlast(until)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// outlast waits for all work of the context, where the stream cannot be asked any more.
+func (t *tracker) outlast(until uint64) {
+	limit, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	if t.ctx.Synchronize(limit) == nil {
+		t.word.store(0, until)
+	}
+}
+
+// keepFree writes into a word what frees streams that wait for it, again and again, until over is
+// true: a dead peer's device goes on writing for some milliseconds (E1), and one that lives and
+// lies may write as often as it likes. So each time it writes for a while. Between those it ends, too, if
+// lost is true.
+func keepFree(w words, off int, over, lost func() bool) {
 	for pause := pollMin; ; pause = min(2*pause, sleepMax) {
 		for end := time.Now().Add(spinFor); ; {
 			w.store(off, given)
-			if t.done() >= until {
+			if over() {
 				return
 			}
 			if time.Now().After(end) {
 				break
 			}
 		}
-		if t.isLost() {
+		if lost() {
 			return
 		}
 		time.Sleep(pause)
 	}
+}
+
+// lockWithin locks mu unless that takes longer than limit.
+func lockWithin(mu *sync.Mutex, limit time.Duration) bool {
+	pause := pollMin
+	for end := time.Now().Add(limit); !mu.TryLock(); pause = min(2*pause, sleepMax) {
+		if time.Now().After(end) {
+			return false
+		}
+		time.Sleep(pause)
+	}
+	return true
 }

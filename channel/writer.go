@@ -32,8 +32,10 @@ type Writer struct {
 	slot     uint64
 	sequence uint64 // of the frame that was acquired last
 	batch    []cu.MemOp
-	blockers []*queue // room for pick
+	pinned   []*member // whose cursors a stream is being given
+	blockers []*queue  // room for pick
 
+	giving   sync.Mutex // held while a frame is given to all, and while a reader is admitted
 	mu       sync.Mutex
 	readers  []*member // that are admitted, in no order
 	frames   []uint64  // sequence of the frame in each slot, or 0
@@ -78,7 +80,7 @@ func NewWriter(ctx *cu.Context, srv *share.Server, name string, slots int, slotS
 		return nil, errors.New("channel: a writer needs a context and a server (nil)")
 	}
 	w := &Writer{shape: s, opts: o, frames: make([]uint64, s.slots), joined: make(chan struct{}, 1), served: make(chan error, 1),
-		batch: make([]cu.MemOp, 0, maxBatch), blockers: make([]*queue, 0, MaxReaders)}
+		batch: make([]cu.MemOp, 0, maxBatch), pinned: make([]*member, 0, MaxReaders), blockers: make([]*queue, 0, MaxReaders)}
 	if err := w.open(ctx); err != nil {
 		return nil, err
 	}

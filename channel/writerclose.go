@@ -26,7 +26,10 @@ func (w *Writer) Close() error {
 		m.ring(offWriterBell)
 	}
 	w.mu.Unlock()
-	w.turn.Lock() // Acquire and its sisters have returned
+	if !lockWithin(&w.turn, closeLimit) { // AcquireOn or PublishOn is in the driver, until the stream goes on
+		w.dropBlockers()
+		w.turn.Lock()
+	}
 	defer w.turn.Unlock()
 	if w.ended {
 		return nil
@@ -58,12 +61,17 @@ func (w *Writer) settle() error {
 	if w.track.await(closeLimit) == nil {
 		return nil
 	}
+	w.dropBlockers()
+	return w.track.await(closeLimit)
+}
+
+// dropBlockers drops the readers that keep the stream waiting.
+func (w *Writer) dropBlockers() {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, m := range slices.Clone(w.readers) {
 		if n, ok := w.blocks(m); ok {
 			w.drop(m, writerDropped, fmt.Errorf("%w: the writer is being closed, and reader %d has not released frame number %d", ErrStalled, m.lease.Number(), n))
 		}
 	}
-	w.mu.Unlock()
-	return w.track.await(closeLimit)
 }

@@ -28,24 +28,48 @@ func (w *Writer) AcquireOn(s *cu.Stream) (Slot, error) {
 	if w.acquired {
 		return w.current(), nil
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	sequence := w.last + 1
 	slot := w.slotOf(sequence)
+	w.awaits(slot)
+	defer w.unpin()
+	if len(w.batch) > 0 { // else the stream has nothing to do until it publishes
+		if err := w.track.step(s, acquiring(sequence), false, w.batch); err != nil {
+			return Slot{}, err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.acquired, w.slot, w.sequence, w.frames[slot] = true, slot, sequence, 0
+	return w.current(), nil
+}
+
+// awaits makes a batch of what waits for the readers that have the slot. It pins them.
+func (w *Writer) awaits(slot uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.look()
 	w.batch = w.batch[:0]
 	for _, m := range w.readers {
 		if n := m.inSlot[slot]; n > m.released {
 			w.batch = append(w.batch, cu.WaitOp64(m.device(offReleased), n, cu.WaitGEQ))
+			w.pin(m)
 		}
 	}
-	if len(w.batch) > 0 { // else the stream has nothing to do until it publishes
-		if err := w.queue(s, acquiring(sequence)); err != nil {
-			return Slot{}, err
-		}
+}
+
+// pin has m's cursor stay open until unpin, while a stream is given what uses it. mu is not held
+// meanwhile: the driver may keep the call until the stream goes on, which may take that
+// somebody is dropped. pin runs with mu held.
+func (w *Writer) pin(m *member) {
+	m.pins.Add(1)
+	w.pinned = append(w.pinned, m)
+}
+
+func (w *Writer) unpin() {
+	for _, m := range w.pinned {
+		m.pins.Add(-1)
 	}
-	w.acquired, w.slot, w.sequence, w.frames[slot] = true, slot, sequence, 0
-	return w.current(), nil
+	w.pinned = w.pinned[:0]
 }
 
 // acquiring and publishing are what the tracker's word is when a stream has got there.
@@ -63,12 +87,6 @@ func (w *Writer) streamed(call string, s *cu.Stream) error {
 	return w.track.takes(s)
 }
 
-// queue gives s the batch, with the tracker's word behind. It runs with turn held.
-func (w *Writer) queue(s *cu.Stream, number uint64) error {
-	w.batch = append(w.batch, cu.WriteOp64(w.track.at, number, cu.WriteDefault))
-	return w.track.queue(s, number, w.batch)
-}
-
 // PublishOn queues on s the publishing of the frame in the slot, behind the work that s has, and
 // returns at once. It gives the frame to all readers that have joined by now. A reader's stream goes
 // on when s has published; a reader's host may see the frame up to 250 µs later, because a stream
@@ -82,24 +100,30 @@ func (w *Writer) PublishOn(s *cu.Stream, slot Slot, m Meta) error {
 	if err := w.streamed("PublishOn", s); err != nil {
 		return err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.publishes(slot, m); err != nil {
+	w.giving.Lock() // nobody is admitted meanwhile, who would not get the frame
+	defer w.giving.Unlock()
+	if err := w.pinAll(slot, m); err != nil {
 		return err
 	}
+	defer w.unpin()
 	if err := w.describeAll(s, m); err != nil {
 		return err
 	}
-	if err := w.makeRoom(s, len(w.readers)+1); err != nil {
+	if err := w.makeRoom(s, len(w.pinned)+1); err != nil {
 		return err
 	}
-	for _, r := range w.readers {
+	for _, r := range w.pinned {
 		w.batch = append(w.batch, cu.WriteOp64(r.device(offPublished), r.published+1, cu.WriteDefault))
 	}
-	if err := w.queue(s, publishing(w.sequence)); err != nil {
+	if err := w.track.step(s, publishing(w.sequence), true, w.batch); err != nil {
 		return err
 	}
-	for _, r := range w.readers {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.pinned {
+		if r.gone.Load() {
+			continue
+		}
 		r.give(w.slot)
 		w.given++
 		if r.load(offWriterPolls) == 0 {
@@ -107,6 +131,19 @@ func (w *Writer) PublishOn(s *cu.Stream, slot Slot, m Meta) error {
 		}
 	}
 	w.finish(m.told(w.slotSize))
+	return nil
+}
+
+// pinAll pins all readers, unless the slot cannot be published.
+func (w *Writer) pinAll(slot Slot, m Meta) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.publishes(slot, m); err != nil {
+		return err
+	}
+	for _, r := range w.readers {
+		w.pin(r)
+	}
 	return nil
 }
 
@@ -118,7 +155,7 @@ func (w *Writer) describeAll(s *cu.Stream, m Meta) error {
 		return nil
 	}
 	m = m.told(w.slotSize)
-	for _, r := range w.readers {
+	for _, r := range w.pinned {
 		if err := w.describe(s, r, m); err != nil {
 			return err
 		}
@@ -153,7 +190,7 @@ func (w *Writer) makeRoom(s *cu.Stream, n int) error {
 	if len(w.batch)+n < maxBatch {
 		return nil
 	}
-	err := w.track.give(s, w.batch)
+	err := w.track.part(s, w.batch)
 	w.batch = w.batch[:0]
 	if err != nil {
 		return fmt.Errorf("channel: frame %d: %w", w.sequence, err)
@@ -191,7 +228,8 @@ func (w *Writer) blocks(m *member) (number uint64, ok bool) {
 }
 
 // release frees the streams that wait for a reader that is gone, so that nothing of this
-// process has to do with its cursor any more. No work for it is queued after it is gone.
+// process has to do with its cursor any more.
 func (w *Writer) release(m *member) {
-	w.track.free(m.words, offReleased, w.track.queued.Load())
+	keepFree(m.words, offReleased, func() bool { return m.pins.Load() == 0 }, func() bool { return false })
+	w.track.free(m.words, offReleased)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -23,6 +24,7 @@ type streamHandle struct {
 	gate
 	stream sys.CUstream
 	guards guards
+	ends   sync.Map // any key to the func() of OnClose
 }
 
 // StreamOptions are the options of a new stream. The zero value is that of
@@ -93,7 +95,25 @@ func (s *Stream) Close() error {
 	if s == nil {
 		return nil
 	}
+	s.ends.Range(func(key, _ any) bool {
+		if f, ok := s.ends.LoadAndDelete(key); ok {
+			f.(func())()
+		}
+		return true
+	})
 	return s.ctx.release(s.streamHandle)
+}
+
+// OnClose has Close call f first, once, while s can still be given work. Of several f with the same
+// key the last one counts; nil takes it back. f is not called if s ends with its context.
+func (s *Stream) OnClose(key any, f func()) {
+	switch {
+	case s == nil:
+	case f == nil:
+		s.ends.Delete(key)
+	default:
+		s.ends.Store(key, f)
+	}
 }
 
 func (s *streamHandle) closeIn(h *contextHandle) error {

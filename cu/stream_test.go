@@ -36,6 +36,30 @@ func TestStreamFinishesItsWork(t *testing.T) {
 	require.NoError(t, stream.Close())
 }
 
+// Close tells who asked for it while the stream still takes work, and once.
+func TestStreamOnClose(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	mem, err := ctx.Alloc(8)
+	require.NoError(t, err)
+	defer mem.Close()
+	stream := newStream(t, ctx)
+	var told []string
+	tell := func(what string) func() {
+		return func() {
+			told = append(told, what)
+			require.NoError(t, cu.FillAsync(stream, mem.Ptr(), uint8(7), 8))
+		}
+	}
+	stream.OnClose("a", tell("not the last"))
+	stream.OnClose("a", tell("a"))
+	stream.OnClose("b", tell("b"))
+	stream.OnClose("b", nil)
+	require.NoError(t, stream.Close())
+	require.NoError(t, stream.Close())
+	require.Equal(t, []string{"a"}, told)
+	require.ErrorIs(t, cu.FillAsync(stream, mem.Ptr(), uint8(7), 8), cu.ErrClosed)
+}
+
 // FAULTS 18, 64: a wait for work that never ends is given up, without a thread
 // left behind in the driver.
 func TestFault18and64_WaitIsGivenUp(t *testing.T) {
