@@ -2,6 +2,7 @@
 package stats
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -53,4 +54,42 @@ func Ratios(xs, ys []float64) []float64 {
 		rs[i] = xs[i] / ys[i]
 	}
 	return rs
+}
+
+// Exponent returns how ys grow with xs: the slope of log y over log x, by least squares
+// over the larger half of the points, where what each measurement costs once counts
+// least. 1 is linear, and 0 does not grow. It is not a number for fewer than two
+// points, and for points that a logarithm cannot show.
+func Exponent(xs, ys []float64) float64 {
+	if len(xs) != len(ys) {
+		panic("stats: Exponent of samples that do not pair")
+	}
+	order := make([]int, len(xs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(xs[a], xs[b]) })
+	if half := max(2, (len(order)+1)/2); half < len(order) {
+		order = order[len(order)-half:]
+	}
+	var n, x, y, xx, xy float64
+	for _, i := range order {
+		lx, ly := math.Log(xs[i]), math.Log(ys[i])
+		n, x, y, xx, xy = n+1, x+lx, y+ly, xx+lx*lx, xy+lx*ly
+	}
+	slope := (n*xy - x*y) / (n*xx - x*x)
+	if math.IsInf(slope, 0) {
+		return math.NaN()
+	}
+	return slope
+}
+
+// LinearLimit is the exponent that ours may have: nothing may grow above linear where the
+// rival, whose exponent is given, does not, and nowhere faster than it. A tenth is left to
+// noise. Of a rival that was not measured the exponent is not a number.
+func LinearLimit(rival float64) float64 {
+	if math.IsNaN(rival) {
+		rival = 1
+	}
+	return max(1, rival) + 0.1
 }
