@@ -8,18 +8,22 @@ that is a failure. In the end it prints a table of what was seen. What could los
 context, a write through memory that is mapped read-only, is done in a child process.
 """
 
+import contextlib
+import ctypes
 import importlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
+from dataclasses import replace
 
 from keepers import Keeper  # first: it says where the package is
 
 import common
 import gpufd
-from gpufd import _driver
+from gpufd import _cuda, _driver
 
 SIZE = (64 << 20) + 8
 SEEN = []  # rows of the table
@@ -201,6 +205,16 @@ class OnGPU(common.Scene):
         """A GPU's driver keeps descriptors from its first use on; Growth counts."""
 
 
+def vitals():
+    """Descriptors and mappings of this process, and free bytes of the device."""
+    lib = _driver.load()
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    with lib.current(_cuda.context_of(0)):
+        lib.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    with open("/proc/self/maps") as f:
+        return len(common.settled_fds()), sum(1 for _ in f), free.value
+
+
 class Package(OnGPU):
     """The package alone, against the programs in Go on the GPU."""
 
@@ -245,28 +259,16 @@ class Package(OnGPU):
 
             for _ in range(100):
                 once()
-            before = self.vitals()
+            before = vitals()
             began = time.monotonic()
             for _ in range(rounds):
                 once()
             took = (time.monotonic() - began) / rounds
-            after = self.vitals()
+            after = vitals()
         seen("gpufd", f"{rounds} times attach and close", f"{took * 1e6:.0f} µs each; descriptors, maps, device bytes before {before}, after {after}")
         self.assertLessEqual(after[0], before[0] + 2)
         self.assertLessEqual(after[1], before[1] + 32)
         self.assertLessEqual(before[2] - after[2], 8 << 20)
-
-    def vitals(self):
-        import ctypes
-
-        from gpufd import _cuda
-
-        lib = _driver.load()
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        with lib.current(_cuda.context_of(0)):
-            lib.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        with open("/proc/self/maps") as f:
-            return len(common.settled_fds()), sum(1 for _ in f), free.value
 
 
 class Frameworks(OnGPU):
@@ -483,23 +485,45 @@ class Hostile(OnGPU):
             self.assertEqual(len(att.read()), att.size, "the memory stays")
 
     def test_lies(self):
-        from dataclasses import replace
+        """Each is an error. Nothing of them is left, and the context works."""
+        with gpufd.allocate(4 << 20, chunk=2 << 20) as memory, gpufd.allocate(8 << 20, chunk=4 << 20) as larger:
+            memory.write(0, b"as it was")
+            self.attempts(memory, larger)
+            before = vitals()
+            for _ in range(20):
+                self.attempts(memory, larger)
+            after = vitals()
+            self.assertEqual(after[0], before[0])
+            self.assertLessEqual(after[1], before[1] + 8)
+            self.assertLessEqual(before[2] - after[2], 8 << 20)
+            with gpufd.offer(self.path, "x", memory), gpufd.attach(self.path) as att:
+                self.assertEqual(att.read(0, 9), b"as it was")
 
-        with gpufd.allocate(4 << 20, chunk=2 << 20) as memory:
-            for lie in ({"chunk_size": 4 << 20, "size": 8 << 20}, {"device": bytes(16)}, {"size": 3 << 20, "chunk_size": 3 << 20, "chunks": 1, "fds": 1}):
-                with gpufd.Server(self.path) as server:
-                    offering = server.offer("x", memory)
-                    offering.record = replace(offering.record, **lie)
-                    with self.subTest(str(lie)), self.assertRaises(gpufd.Error):
-                        gpufd.attach(self.path)
-            null = os.open("/dev/null", os.O_RDWR)
-            fds, memory.fds = memory.fds, [null] * 2
-            try:
-                with gpufd.offer(self.path, "x", memory), self.assertRaises(gpufd.DriverError):
+    def attempts(self, memory, larger):
+        lies = ({"chunk_size": 4 << 20, "size": 8 << 20}, {"device": bytes(16)}, {"size": 3 << 20, "chunk_size": 3 << 20, "chunks": 1, "fds": 1},
+                {"driver": gpufd.SOFT}, {"granularity": 3 << 20})  # fmt: skip
+        for lie in lies:
+            with gpufd.Server(self.path) as server:
+                offering = server.offer("x", memory)
+                offering.record = replace(offering.record, **lie)
+                with self.subTest(str(lie)), self.assertRaises(gpufd.Error):
                     gpufd.attach(self.path)
-            finally:
-                memory.fds = fds
-                os.close(null)
+        with tempfile.TemporaryFile() as file, contextlib.ExitStack() as opened:
+            file.truncate(2 << 20)
+            others = {"null": os.open("/dev/null", os.O_RDWR), "memfd": os.memfd_create("x")}
+            if os.path.exists("/dev/nvidiactl"):
+                others["nvidiactl"] = os.open("/dev/nvidiactl", os.O_RDWR)
+            others["pipe"], other_end = os.pipe()
+            for fd in (*others.values(), other_end):
+                opened.callback(os.close, fd)
+            others.update(file=file.fileno(), larger=larger.fds[0])
+            for what, fd in others.items():
+                fds, memory.fds = memory.fds, [memory.fds[0], fd]  # the first chunk is as it should be
+                try:
+                    with gpufd.offer(self.path, "x", memory), self.subTest(what), self.assertRaises(gpufd.DriverError):
+                        gpufd.attach(self.path)
+                finally:
+                    memory.fds = fds
 
 
 def main():
