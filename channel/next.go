@@ -169,7 +169,7 @@ func (r *Reader) take(f *Frame, number uint64) (ok bool, err error) {
 	return true, r.keep(f, number)
 }
 
-// untold takes a frame of which the writer's stream has said nothing.
+// untold takes a frame that the writer's stream has not announced.
 func (r *Reader) untold(f *Frame, number uint64) (ok bool, err error) {
 	switch {
 	case r.streams:
@@ -257,7 +257,7 @@ func (r *Reader) releases(f *Frame) error {
 // there is room while fewer than all slots are held.
 func (r *Reader) heldAt(i uint64) *heldFrame { return &r.held[(r.oldest+i)%r.slots] }
 
-// mayHold says why no more frames can be taken, if so.
+// mayHold returns why no more frames can be taken, or nil.
 func (r *Reader) mayHold() error {
 	if r.holds < r.slots {
 		return nil

@@ -61,10 +61,10 @@ func (e *ArgumentError) Error() string {
 // args are the kernel's parameters in order. Each is an int8 to int64, a uint8 to
 // uint64, a float32 or float64, a [DevicePtr], or an array or struct of such with
 // the layout of C's. For memory pass a value with a method Ptr() DevicePtr, such
-// as [*Memory] and vmm.Buffer. An int is no argument, as it is not C's, nor is a
-// bool. A mistake is an [*ArgumentError] before anything runs: drivers from CUDA
-// 12.4 on know the number and sizes of the parameters. For older ones pass
-// exactly what the kernel takes.
+// as [*Memory] and vmm.Buffer. An int is refused, because C's has another size,
+// and so is a bool. A mistake is an [*ArgumentError] before anything runs:
+// drivers from CUDA 12.4 on know the number and sizes of the parameters. For
+// older ones pass exactly what the kernel takes.
 //
 // The caller keeps memory arguments open until the kernel is done. Closed memory,
 // whose Ptr is 0, is refused ([ErrClosed]); for the null pointer pass

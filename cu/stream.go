@@ -104,8 +104,8 @@ func (s *Stream) Close() error {
 	return s.ctx.release(s.streamHandle)
 }
 
-// OnClose has Close call f first, once, while s can still be given work. Of several f with the same
-// key the last one counts; nil takes it back. f is not called if s ends with its context.
+// OnClose makes Close call f first, once, while s still accepts work. A later f with the same
+// key replaces an earlier one; nil removes it. f is not called if s ends with its context.
 func (s *Stream) OnClose(key any, f func()) {
 	switch {
 	case s == nil:

@@ -8,7 +8,7 @@ import (
 	"github.com/gpufd/gpufd/keeper/internal/state"
 )
 
-// Status is what the keeper says of itself.
+// Status describes the keeper.
 func (s *Server) Status() Status {
 	if s.isZero() {
 		return Status{}

@@ -30,8 +30,8 @@ type Attached struct {
 
 // Attach maps parts of the current version of a name, each on its own device. All parts are of
 // one version, also if another one is committed meanwhile. The caller closes what is returned.
-// ctx bounds attaching. To attach to one part takes no Client: [share.Attach] with [OfferName]
-// does it.
+// ctx bounds attaching. To attach to one part you need no Client: [share.Attach] with
+// [OfferName] does it.
 //
 // If a part cannot be mapped as its writer declared it, Attach reports that to the
 // keeper.

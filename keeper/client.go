@@ -174,7 +174,7 @@ func (c *Client) query(ctx context.Context, r request) (reply, error) {
 	}
 }
 
-// Status returns what the keeper says of itself.
+// Status asks the keeper to describe itself.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	a, err := c.query(ctx, request{Op: opStatus})
 	if err != nil {

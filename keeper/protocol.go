@@ -129,7 +129,7 @@ type reply struct {
 	Counted   bool         `json:"counted,omitempty"`
 }
 
-// A Status is what a keeper says of itself: see [Client.Status].
+// A Status describes a keeper: see [Client.Status].
 type Status struct {
 	PID     int       `json:"pid"`
 	Store   int       `json:"store_pid"` // 0 when there is none
@@ -141,10 +141,10 @@ type Status struct {
 // An Error is a keeper's refusal, with the reason.
 type Error = state.Error
 
-// An Info is what a keeper says of a name.
+// An Info describes a name that a keeper has.
 type Info = state.Info
 
-// A PartInfo is what a keeper says of a part.
+// A PartInfo describes a part that a keeper has.
 type PartInfo = state.PartInfo
 
 // send sends v, in as many records as it takes; files go with the first.
