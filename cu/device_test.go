@@ -54,7 +54,9 @@ func TestFault39and42_UnknownDeviceListsTheVisibleOnes(t *testing.T) {
 		require.Equal(t, name, none.Want)
 		require.ErrorContains(t, err, have)
 	}
-	_, err := drv.DeviceByUUID(cu.UUID{})
+	_, err := drv.FindDevice("")
+	require.ErrorContains(t, err, `no device "" here`)
+	_, err = drv.DeviceByUUID(cu.UUID{})
 	require.ErrorContains(t, err, "GPU-00000000-0000-0000-0000-000000000000")
 }
 

@@ -1,6 +1,7 @@
 package cu
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -222,7 +223,7 @@ type NoDeviceError struct {
 
 // Error lists what is visible.
 func (e *NoDeviceError) Error() string {
-	return fmt.Sprintf("no device %s here; visible devices:\n  %s", e.Want, strings.Join(e.Have, "\n  "))
+	return fmt.Sprintf("no device %s here; visible devices:\n  %s", cmp.Or(e.Want, `""`), strings.Join(e.Have, "\n  "))
 }
 
 func (d *Driver) noDevice(want string) error {
