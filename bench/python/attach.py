@@ -183,7 +183,7 @@ def once(side, size, ask):
 def steps(once, rounds):
     """What of a round goes where: the steps of attaching, and within them the calls of the driver."""
     import gpufd.torch
-    from gpufd import _attaching, _driver
+    from gpufd import _attaching, _conn, _driver, _memory
 
     spent, counts = {}, {}
 
@@ -200,7 +200,7 @@ def steps(once, rounds):
         return call
 
     places = [(_attaching.Attaching, "__init__", "connect"), (_attaching.Attaching, "take", "ask and receive"), (_attaching.Attaching, "map", "map"),
-              (_attaching.Attaching, "say", "say"), (gpufd.torch, "load", "all"), (gpufd.torch, "tensors", "tensors"), (_driver.Libcuda, "code", "")]  # fmt: skip
+              (_attaching.Attaching, "say", "say"), (_conn.Conn, "wait", "wait for the keeper"), (_memory.Memory, "close", "let go"), (gpufd.torch, "load", "all"), (gpufd.torch, "tensors", "tensors"), (_driver.Libcuda, "code", "")]  # fmt: skip
     before = [(where, attribute, getattr(where, attribute)) for where, attribute, _ in places]
     for where, attribute, label in places:
         setattr(where, attribute, timed(label, getattr(where, attribute)))
