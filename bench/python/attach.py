@@ -199,8 +199,17 @@ def steps(once, rounds):
 
         return call
 
-    places = [(_attaching.Attaching, "__init__", "connect"), (_attaching.Attaching, "take", "ask and receive"), (_attaching.Attaching, "map", "map"),
-              (_attaching.Attaching, "say", "say"), (_conn.Conn, "wait", "wait for the keeper"), (_memory.Memory, "close", "let go"), (gpufd.torch, "load", "all"), (gpufd.torch, "tensors", "tensors"), (_driver.Libcuda, "code", "")]  # fmt: skip
+    places = [
+        (gpufd.torch, "load", "all"),
+        (_attaching.Attaching, "__init__", "connect"),
+        (_attaching.Attaching, "take", "ask and receive"),
+        (_conn.Conn, "wait", "wait for the keeper"),
+        (_attaching.Attaching, "map", "map"),
+        (_attaching.Attaching, "say", "say"),
+        (gpufd.torch, "tensors", "tensors"),
+        (_memory.Memory, "close", "let go"),
+        (_driver.Libcuda, "code", ""),
+    ]
     before = [(where, attribute, getattr(where, attribute)) for where, attribute, _ in places]
     for where, attribute, label in places:
         setattr(where, attribute, timed(label, getattr(where, attribute)))
