@@ -111,6 +111,11 @@ func attachAll(ctx context.Context, drv *cu.Driver, c *Client, info Info, want W
 			continue
 		}
 		a, err := attachPart(ctx, drv, c, info, i, want)
+		if errors.Is(err, share.ErrRefused) {
+			if now, statErr := c.Stat(ctx, info.Name); statErr == nil && now.Version != info.Version && now.Version != 0 {
+				return all, errOther // which has other parts
+			}
+		}
 		if err != nil {
 			return all, err
 		}

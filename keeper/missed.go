@@ -23,6 +23,9 @@ func (s *Server) reconcileMissed() {
 			s.log("version %d of %s is kept and cannot be offered to those who had it: %v", v.N, name, err)
 			return
 		}
+		if next := s.state.Next(name, v.N); next != nil {
+			o.standing.Supersede(next.Parts[0].Memory.Generation)
+		}
 		s.resumable[p.Files] = o
 	})
 	for id, o := range s.resumable {

@@ -77,8 +77,14 @@ func (s *Server) reconcile() {
 		}
 	})
 	for as, o := range s.offers {
-		if !want[as] {
-			delete(s.offers, as)
+		if want[as] {
+			continue
+		}
+		delete(s.offers, as)
+		if next := s.state.Next(o.name, o.version); next != nil { // which has other parts
+			o.standing.Supersede(next.Parts[0].Memory.Generation)
+			s.retire(o)
+		} else {
 			s.end(o)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -47,6 +48,37 @@ func TestPutAndAttach(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, st.Names)
 	require.NotEqual(t, st.PID, st.Store)
+}
+
+// Readers do not wait until a writer has released its memory.
+func TestReadersDoNotWaitForTheRelease(t *testing.T) {
+	_, c, dev := kept(t)
+	committed := make(chan struct{})
+	slow := cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if call.Symbol() == "cuMemRelease" {
+			select {
+			case <-committed:
+			case <-soon(t).Done():
+				t.Error("there is no version while its writer releases its memory")
+			}
+		}
+		return next()
+	}))
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Put(soon(t), Put{Name: "w"}, part(0, slow, 7))
+		done <- err
+	}()
+	other := dialled(t, c.socket)
+	require.Eventually(t, func() bool {
+		names, err := other.List(soon(t))
+		return err == nil && len(names) == 1 && names[0].State == "ok"
+	}, waitLong, waitStep)
+	all := attach(t, other, dev, "w")
+	requireBytes(t, all[0], 7)
+	letGoOf(t, all)
+	close(committed)
+	require.NoError(t, <-done, "Put does")
 }
 
 // Readers need nothing but package share.
@@ -96,6 +128,67 @@ func TestPartsOnTwoDevices(t *testing.T) {
 	letGoOf(t, one)
 	_, err = Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: 2})
 	requireCode(t, "not-found", err)
+}
+
+// The next version may have other parts. Readers of the one before hear that it is superseded,
+// and keep their leases, also behind a restart.
+func TestNextVersionHasOtherParts(t *testing.T) {
+	s, c, dev := kept(t)
+	_, err := c.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 1), part(1, dev, 2))
+	require.NoError(t, err)
+	first, other := attach(t, c, dev, "x")[0], attach(t, c, dev, "x")[1]
+	put(t, c, dev, "x", 3)
+	<-first.Superseded()
+	<-other.Superseded()
+	require.NoError(t, first.Err())
+	_, err = share.Attach(soon(t), s.opts.Socket, "x/0", dev)
+	require.ErrorIs(t, err, share.ErrRefused)
+	require.False(t, stat(t, c, "x").Retired[0].Gone)
+	requireBytes(t, attach(t, c, dev, "x")[0], 3)
+
+	require.NoError(t, s.Close())
+	opened(t, s.opts)
+	<-first.Done()
+	again, err := first.Resume(soon(t))
+	require.NoError(t, err)
+	<-again.Superseded()
+	require.NoError(t, again.Close())
+}
+
+// Whoever takes all parts gets those of one version, also if the next has more or fewer.
+func TestPartsComeAndGo(t *testing.T) {
+	_, c, dev := kept(t)
+	write := func(n int) error {
+		var parts []Part
+		for i := range n {
+			parts = append(parts, part(i, dev, byte(n)))
+		}
+		_, err := c.Put(soon(t), Put{Name: "x", Parts: n}, parts...)
+		return err
+	}
+	require.NoError(t, write(1))
+	done := make(chan error, 1)
+	go func() {
+		for round := range soak(10, 40) {
+			if err := write(1 + round%3); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for over := false; !over; {
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+			over = true
+		default:
+		}
+		all, err := Attach(soon(t), dev.Driver(), c, "x", Want{Part: -1})
+		require.NoError(t, err)
+		require.Len(t, all, all[0].Data.Parts)
+		letGoOf(t, all)
+	}
 }
 
 // Two writers make one version: it is there when the second has delivered, and not before.

@@ -48,6 +48,7 @@ type offering struct {
 	pending      []*waiter // are sent the descriptors before the data is there
 	behind       []*waiter // know the memory, and wait for newer
 	live         []*Lease  // have not ended
+	newer        uint64    // the generation of what has its place under another name, or 0
 	keepers      keepers   // consumers whose leases ended with legacy memory open
 	unfenced     unfenced  // consumers whose leases ended and that may still write
 }
@@ -126,9 +127,10 @@ func (o *offering) putUp(ctx context.Context) error {
 	for _, w := range now.waiting {
 		w.deliver()
 	}
-	now.replaced.tellSuperseded(o)
+	generation := o.record.Memory.Generation
+	now.replaced.tellSuperseded(generation)
 	for _, other := range now.beside {
-		other.tellSuperseded(o)
+		other.tellSuperseded(generation)
 	}
 	return nil
 }

@@ -39,9 +39,9 @@ func (s *Server) ReplaceLegacy(ctx context.Context, name string, m *Legacy, opts
 
 func replacing(o *offerOptions) { o.replaces = true }
 
-// tellSuperseded tells the consumers of an offering, which may be nil, that another has
-// its name. Goroutines tell those whose queues are full.
-func (o *offering) tellSuperseded(by *offering) {
+// tellSuperseded tells the consumers of an offering, which may be nil, that memory of another
+// generation has its place. Goroutines tell those whose queues are full.
+func (o *offering) tellSuperseded(by uint64) {
 	if o == nil {
 		return
 	}
@@ -62,7 +62,5 @@ func (o *offering) tellSuperseded(by *offering) {
 	}
 }
 
-// superseded is what tells a consumer that another offer has the name.
-func superseded(by *offering) []byte {
-	return wire.Encode(wire.Superseded{Generation: by.record.Memory.Generation})
-}
+// superseded is what tells a consumer that other memory is offered instead.
+func superseded(by uint64) []byte { return wire.Encode(wire.Superseded{Generation: by}) }

@@ -51,16 +51,20 @@ func (o *offering) removeBeside() {
 	}
 }
 
-// tellOfNewer tells the consumer of an OfferResumed that another offer has the name.
+// tellOfNewer tells the consumer of an OfferResumed that another offer has the name, or its
+// place.
 func (l *Lease) tellOfNewer() {
 	o := l.offering
 	if !o.opts.resumed {
 		return
 	}
 	o.server.mu.Lock()
-	by := o.server.offers[o.record.Name]
+	by := o.newer
+	if has := o.server.offers[o.record.Name]; has != nil {
+		by = has.record.Memory.Generation
+	}
 	o.server.mu.Unlock()
-	if by != nil {
+	if by != 0 {
 		_ = l.sendRecord(superseded(by)) // a consumer that has gone need not know
 	}
 }

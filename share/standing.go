@@ -69,6 +69,29 @@ func (s *Standing) Replaced() <-chan struct{} {
 	return s.offering.replaced
 }
 
+// Supersede says that memory of that generation is offered in the place of this, under another
+// name. From one instant on nobody gets this memory who asks for its name. Consumers are told
+// ([Attachment.Superseded]); their leases go on until Close. An offer of [Server.OfferResumed]
+// goes on, and tells that to those who resume.
+func (s *Standing) Supersede(generation uint64) {
+	if s != nil && s.offering != nil {
+		s.offering.supersede(generation)
+	}
+}
+
+func (o *offering) supersede(by uint64) {
+	s, name := o.server, o.record.Name
+	s.mu.Lock()
+	o.newer = by
+	if s.offers[name] == o {
+		delete(s.offers, name)
+		close(o.replaced)
+		o.release()
+	}
+	s.mu.Unlock()
+	o.tellSuperseded(by)
+}
+
 // Close ends the offer and closes the descriptors. Attached consumers are told
 // ([ErrRevoked]) and disconnected; they keep what they have mapped. Close waits for the
 // leases to end, so a function of [OnEvent] must not call it. It may be called again and on

@@ -23,6 +23,36 @@ func kept(t testing.TB, ctx *cu.Context, size uint64, seed int, opts ...vmm.NewO
 	return memory, files
 }
 
+// An offer whose place another has under another name is told to its consumers, who stay, and to
+// nobody who comes. What is offered under its name later is not in its way.
+func TestSupersede(t *testing.T) {
+	_, dev, ctx := spied(t)
+	srv := listen(t)
+	srv.Start()
+	memory, files := kept(t, ctx, 1, 1)
+	old, err := srv.OfferFiles("data", memory, files, ReadWrite)
+	require.NoError(t, err)
+	att := attached(t, srv, "data", dev)
+	old.Supersede(77)
+	<-att.Superseded()
+	<-old.Replaced()
+	old.Supersede(78)
+	_, err = Attach(t.Context(), srv.Path(), "data", dev)
+	require.ErrorIs(t, err, ErrRefused)
+	require.Len(t, old.Leases(), 1)
+	memory, files = kept(t, ctx, 1, 2)
+	next, err := srv.OfferFiles("data", memory, files, ReadWrite)
+	require.NoError(t, err)
+	requireNoise(t, ctx, attached(t, srv, "data", dev).Buffer(), 2)
+	require.NoError(t, att.Err())
+	requireNoise(t, ctx, att.Buffer(), 1)
+	require.NoError(t, old.Close())
+	<-att.Done()
+	require.ErrorIs(t, att.Err(), ErrRevoked)
+	require.NoError(t, next.Close())
+	(*Standing)(nil).Supersede(1)
+}
+
 // Memory outlives who made it, in a process that has its descriptors and makes no driver
 // call.
 func TestOfferFiles(t *testing.T) {

@@ -188,5 +188,13 @@ func (s *State) Current(f func(name string, v *Version)) {
 	}
 }
 
+// Next returns the current version of a name if it has followed version n, else nil.
+func (s *State) Next(name string, n uint64) *Version {
+	if r := s.get(name); r != nil && r.Current != nil && r.Current.N > n {
+		return r.Current
+	}
+	return nil
+}
+
 // Number is that of the current version of a name, 0 if there is none.
 func (s *State) Number(name string) uint64 { return s.get(name).number() }
