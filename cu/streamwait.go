@@ -111,7 +111,7 @@ func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*Str
 // wait.
 func (s *Stream) IfGivenUp(key any, f func(error)) error {
 	if s == nil {
-		return nil
+		return ErrClosed
 	}
 	g := &s.guards
 	g.mu.Lock()
