@@ -113,7 +113,8 @@ def show(b: Broadcast) -> None:
         print(f"warning: {text}", file=sys.stderr, flush=True)
     if rank == 0:
         way = f", by {b.backend} at {r.rate:.2f} GB/s" if r.seconds else ""
-        print(f"{r.name}: {r.ranks} keepers have received it{way}", flush=True)
+        keepers = "1 keeper has" if r.ranks == 1 else f"{r.ranks} keepers have"
+        print(f"{r.name}: {keepers} received it{way}", flush=True)
     elif r.received:
         print(f"rank {rank}: {r.name}, version {r.version}, {human(r.received)} in {r.seconds:.2f} s, {r.rate:.2f} GB/s", flush=True)
     elif r.skipped:
