@@ -1081,7 +1081,7 @@ static bool attach(int sock, int driver, struct memory *m, bool *mapped)
 	if (ok && o.handle_type == LEGACY)
 		printf("Received an IPC handle, size: %" PRIu64 " bytes\n", o.size);
 	else if (ok)
-		printf("Received %d descriptors, size: %" PRIu64 " bytes\n", nfds, o.size);
+		printf("Received %d descriptor%s, size: %" PRIu64 " bytes\n", nfds, nfds == 1 ? "" : "s", o.size);
 	ok = ok && map(m, &o, fds);
 	close_fds(fds, &nfds); /* the mapping keeps the memory */
 	if (!ok)

@@ -25,7 +25,7 @@ def main():
         connected=lambda peer: print(f"Connected to producer {peer}"),
     )  # fmt: skip
     with find(args.socket, args.timeout, options) as att:
-        what = "an IPC handle" if att.offer.legacy else f"{att.offer.chunks} descriptors"
+        what = "an IPC handle" if att.offer.legacy else demo.many(att.offer.chunks, "descriptor")
         print(f"Received {what}, size: {att.size} bytes")
         print(f"Mapped the memory {'read-only' if att.access == gpufd.READ_ONLY else 'read-write'} ({att.memory.about})")
         wrong = verify(args, att)

@@ -31,6 +31,11 @@ def count(size):
     return -(-size // 4)
 
 
+def many(n, thing):
+    """The number and its noun."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
 def pack_data(size, salt):
     """The application data of the demo's offer."""
     return struct.pack("<QII", count(size), salt, 0)

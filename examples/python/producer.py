@@ -34,7 +34,7 @@ def main():
             os.mkdir(os.path.dirname(args.socket), 0o700)
     try:
         with make(args) as memory:
-            print(f"Made {memory.chunks} chunks of {memory.chunk} bytes ({memory.about})")
+            print(f"Made {demo.many(memory.chunks, 'chunk')} of {memory.chunk} bytes ({memory.about})")
             library = demo.library_of(args, memory)
             if library:
                 demo.gpu_fill(library, memory, args.salt)
@@ -83,7 +83,7 @@ def serve(args, memory):
     with contextlib.suppress(demo.Stopped), server:
         offering = server.offer(demo.NAME, memory, access, data=demo.pack_data(args.size, args.salt), verdict=True, leases=args.consumers)
         print("Waiting for consumer connection...")
-        wanted = f"{args.consumers} consumer{'s' * (args.consumers > 1)}; ends after {args.timeout:g} s without one"
+        wanted = f"{demo.many(args.consumers, 'consumer')}; ends after {args.timeout:g} s without one"
         print(f"  at {args.socket} for {wanted if args.consumers else 'consumers; ends when interrupted'}")
         offering.wait(idle=args.timeout if args.consumers else None)
     if results.errors:
