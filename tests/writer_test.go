@@ -176,9 +176,6 @@ func TestFault82_WriterIsKilledWhileItsKernelWrites(t *testing.T) {
 }
 
 // A kernel on another GPU writes by peer access, and no write of it is under way when it is fenced.
-//
-//fault:rows 82
-//fault:skip takes two devices
 func TestWriterOnAnotherDeviceIsKilled(t *testing.T) {
 	a, b := cutest.TwoDevices(t, cutest.Driver(t))
 	can, err := b.CanAccessPeer(a)
