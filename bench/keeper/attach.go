@@ -29,7 +29,17 @@ const (
 )
 
 // kept are the samples of what is measured with a keeper.
-type kept struct{ attaches, restarts samples }
+type kept struct {
+	attaches, restarts samples
+	looks              []look // at the device's memory: before, while it is kept, and when it was given up
+}
+
+// look adds a look at the device's memory.
+func (k *kept) look(ctx context.Context, dev *cu.Device, when string) error {
+	l, err := lookAt(ctx, dev, when)
+	k.looks = append(k.looks, l)
+	return err
+}
 
 // measureKept has each way map what a keeper keeps, whose writer has let go of it, and
 // then kills the keeper under a reader.
@@ -44,14 +54,25 @@ func measureKept(ctx context.Context, dev *cu.Device, s settings) (got kept, err
 		return got, err
 	}
 	defer func() { err = errors.Join(err, k.stop()) }()
+	if err := got.look(ctx, dev, "before"); err != nil {
+		return got, err
+	}
 	if err := put(ctx, dev, k.socket, uint64(s.attach)); err != nil {
+		return got, err
+	}
+	if err := got.look(ctx, dev, "while it is kept"); err != nil {
 		return got, err
 	}
 	if got.attaches, err = measureAttaches(ctx, dev, k.socket, s); err != nil {
 		return got, err
 	}
-	got.restarts, err = measureRestarts(ctx, dev, k, s.rounds*10)
-	return got, err
+	if got.restarts, err = measureRestarts(ctx, dev, k, s.rounds*10); err != nil {
+		return got, err
+	}
+	if _, err := remove(k.socket); err != nil {
+		return got, err
+	}
+	return got, got.look(ctx, dev, "after rm")
 }
 
 func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s settings) (samples, error) {
@@ -235,10 +256,14 @@ func (k *keeperProcess) restart() (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// stop gives up what is kept, and ends the keeper and then its fd store, which would be
-// replaced before.
+// stop gives up what is kept, if anything still is, and ends the keeper and then its fd store,
+// which would be replaced before.
 func (k *keeperProcess) stop() error {
 	store, err := remove(k.socket)
+	var no *keeper.Error
+	if errors.As(err, &no) && no.Code == "not-found" {
+		err = nil
+	}
 	err = errors.Join(err, k.cmd.Process.Signal(os.Interrupt), k.cmd.Wait())
 	if store > 0 {
 		err = errors.Join(err, syscall.Kill(store, syscall.SIGTERM))

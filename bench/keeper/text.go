@@ -22,6 +22,8 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 			{Claim: "the same with share.WithSpin", Limit: 1.10, Got: ratio(k.attaches, spins, bare)},
 			{Claim: "a killed keeper is back, of 100 ms, median", Limit: 1, Got: stats.Summarize(k.restarts[restart]).P50 / 100e6},
 			{Claim: "a killed keeper is back, of 1 s, worst", Limit: 1, Got: stats.Summarize(k.restarts[restart]).Max / 1e9},
+			{Claim: "a reader's kernels while keepers die, of the same before", Limit: 1.05, Got: stats.Summarize(k.restarts[shaken]).P50 / stats.Summarize(k.restarts[quiet]).P50},
+			{Claim: "memory that is not back after rm, of what was kept", Limit: 0.001, Got: left(k.looks)},
 		},
 	}
 	load := report.Table{Title: "Loading " + s.load.String(), Head: []string{"way", "median", "best", "rate"}}
@@ -48,7 +50,12 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 		worst := stats.Summarize(k.restarts[what]).Max
 		add(r, &deaths, "restart", what, k.restarts[what], func(float64) string { return report.Duration(worst) })
 	}
-	r.Tables = []report.Table{load, att, deaths}
+	memory := report.Table{Title: "Memory of the device", Head: []string{"when", "nvidia-smi", "its processes", "in use, of all processes"},
+		Text: "The driver counts with a context in this process, which is in its numbers each time."}
+	for _, l := range k.looks {
+		memory.Rows = append(memory.Rows, l.row())
+	}
+	r.Tables = []report.Table{load, att, deaths, memory}
 	return r
 }
 
