@@ -168,9 +168,15 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 	if err == nil {
 		d, files, err = buf.Export()
 	}
-	if err = errors.Join(err, buf.Close()); err != nil { // unmapped: nothing here can write it any more
-		return reply{}, "", errors.Join(err, sock.CloseFiles(files))
+	if err = errors.Join(err, buf.Unmap()); err != nil { // nothing here can write it any more
+		return reply{}, "", errors.Join(err, buf.Close(), sock.CloseFiles(files))
 	}
+	released := make(chan struct{})
+	go func() { // while the part is handed over: no reader waits for it
+		defer close(released)
+		_ = buf.Close() // it is unmapped, and the descriptors are its memory
+	}()
+	defer func() { <-released }()
 	defer sock.CloseFiles(files)
 	for {
 		a, err := b.deliver(ctx, describe(d), files, digest, part.Table)

@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -181,13 +182,14 @@ type spy struct {
 	*cutest.Faults
 	mu     sync.Mutex
 	counts map[string]int // of those that succeeded
+	mapped map[uintptr]bool
 	all    int
 }
 
 // spied is leavesNothing with a spy.
 func spied(t testing.TB) (*spy, *cu.Device, *cu.Context) {
 	t.Helper()
-	s := &spy{Faults: cutest.NewFaults(t), counts: map[string]int{}}
+	s := &spy{Faults: cutest.NewFaults(t), counts: map[string]int{}, mapped: map[uintptr]bool{}}
 	dev := cutest.Device(t, s.Option(), cu.WithHook(s.hook))
 	return s, dev, leavesNothingOn(t, dev)
 }
@@ -199,8 +201,26 @@ func (s *spy) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 	r := next()
 	if r == sys.CUDA_SUCCESS {
 		s.counts[call.Symbol()]++
+		s.keepMapped(call)
 	}
 	return r
+}
+
+// keepMapped notes what a call maps or unmaps; one call may unmap several mappings.
+func (s *spy) keepMapped(call sys.Call) {
+	switch call.Symbol() {
+	case "cuMemMap":
+		s.mapped[call.Arg(0)] = true
+	case "cuMemUnmap":
+		at, size := call.Arg(0), call.Arg(1)
+		maps.DeleteFunc(s.mapped, func(p uintptr, _ bool) bool { return p >= at && p-at < size })
+	}
+}
+
+func (s *spy) mappings() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mapped)
 }
 
 // during runs f while function fails, or no function if that is "".
@@ -227,7 +247,7 @@ func (s *spy) owed() string {
 	return fmt.Sprintf("%d handles, %d reservations, %d mappings, %d opened",
 		s.count("cuMemCreate")+s.count("cuMemImportFromShareableHandle")-s.count("cuMemRelease"),
 		s.count("cuMemAddressReserve")-s.count("cuMemAddressFree"),
-		s.count("cuMemMap")-s.count("cuMemUnmap"),
+		s.mappings(),
 		s.count("cuIpcOpenMemHandle_v2")-s.count("cuIpcCloseMemHandle"))
 }
 

@@ -327,3 +327,20 @@ func (b *Buffer) Close() error {
 	b.lost.Stop()
 	return nil
 }
+
+// Unmap does the first half of Close: it unmaps the buffer and frees its address space, so
+// that nothing reaches the memory through it. Close then releases the memory, which takes
+// longer where it was exported and can happen where nobody waits. Between the two, the buffer
+// counts as closed for everything else. Unmap fails as Close does, and can be tried again.
+func (b *Buffer) Unmap() error {
+	if b == nil || b.content == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if users := b.users(); users != "" {
+		return fmt.Errorf("%w: cannot unmap the buffer at %s with %s", ErrInUse, b.content.ptr(), users)
+	}
+	b.closed = true
+	return b.content.close()
+}

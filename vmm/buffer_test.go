@@ -195,3 +195,47 @@ func TestStepsAreToldAsTheyAreDone(t *testing.T) {
 		{Op: vmm.OpExport, Size: 2 * g, Chunks: 2},
 	}, steps)
 }
+
+// One call unmaps many chunks, however many there are.
+func TestManyChunksAreUnmappedAtOnce(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 5*g, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	require.Equal(t, 5, b.mappings())
+	require.NoError(t, buf.Close())
+	require.Equal(t, 1, b.count("cuMemUnmap"))
+	require.Equal(t, 5, b.count("cuMemRelease"))
+}
+
+// A buffer that is unmapped is closed for everything but Close, which releases its memory.
+func TestUnmap(t *testing.T) {
+	b, dev := bookkept(t)
+	ctx := leavesNothing(t, b, dev)
+	g := granularity(t, dev)
+	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
+	require.NoError(t, err)
+	full := freeMemory(t, ctx)
+	hold, err := buf.Hold("somebody")
+	require.NoError(t, err)
+	require.ErrorIs(t, buf.Unmap(), vmm.ErrInUse)
+	require.NotZero(t, buf.Ptr())
+	require.NoError(t, hold.Close())
+	b.FailNth("cuMemUnmap", 1, cu.ErrOutOfMemory)
+	require.ErrorIs(t, buf.Unmap(), cu.ErrOutOfMemory)
+	require.NoError(t, buf.Unmap())
+	require.NoError(t, buf.Unmap())
+	require.Zero(t, b.mappings())
+	require.Zero(t, buf.Ptr())
+	_, _, err = buf.Export()
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, buf.Grow(4*g), cu.ErrClosed)
+	require.Zero(t, b.count("cuMemRelease"))
+	require.Equal(t, full, freeMemory(t, ctx), "its memory is still there")
+	require.NoError(t, buf.Close())
+	require.Equal(t, full+2*g, freeMemory(t, ctx))
+	require.Equal(t, 2, b.count("cuMemRelease"))
+	require.NoError(t, buf.Unmap(), "after Close")
+	require.NoError(t, (*vmm.Buffer)(nil).Unmap())
+}

@@ -2,6 +2,7 @@ package vmm_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"sync"
@@ -22,13 +23,14 @@ type books struct {
 	*cutest.Faults
 	mu     sync.Mutex
 	counts map[string]int
-	calls  int    // since failNth
-	nth    int    // the call to fail
-	failed string // what was failed
+	mapped map[uintptr]bool // addresses
+	calls  int              // since failNth
+	nth    int              // the call to fail
+	failed string           // what was failed
 }
 
 func newBooks(t testing.TB) *books {
-	return &books{Faults: cutest.NewFaults(t), counts: map[string]int{}}
+	return &books{Faults: cutest.NewFaults(t), counts: map[string]int{}, mapped: map[uintptr]bool{}}
 }
 
 // bookkept opens the driver with books of it, and returns its first device.
@@ -47,8 +49,21 @@ func (b *books) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.counts[call.Symbol()]++
+		keepMapped(b.mapped, call)
 	}
 	return r
+}
+
+// keepMapped notes what a call that succeeded maps or unmaps; one call may unmap several
+// mappings.
+func keepMapped(mapped map[uintptr]bool, call sys.Call) {
+	switch call.Symbol() {
+	case "cuMemMap":
+		mapped[call.Arg(0)] = true
+	case "cuMemUnmap":
+		at, size := call.Arg(0), call.Arg(1)
+		maps.DeleteFunc(mapped, func(p uintptr, _ bool) bool { return p >= at && p-at < size })
+	}
 }
 
 func (b *books) fails(symbol string) bool {
@@ -87,7 +102,13 @@ func (b *books) owed() string {
 	return fmt.Sprintf("%d handles, %d reservations, %d mappings",
 		b.count("cuMemCreate")+b.count("cuMemImportFromShareableHandle")+b.count("cuMemRetainAllocationHandle")-b.count("cuMemRelease"),
 		b.count("cuMemAddressReserve")-b.count("cuMemAddressFree"),
-		b.count("cuMemMap")-b.count("cuMemUnmap"))
+		b.mappings())
+}
+
+func (b *books) mappings() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.mapped)
 }
 
 const owesNothing = "0 handles, 0 reservations, 0 mappings"

@@ -125,15 +125,16 @@ func (r *reservation) free(offset, size uint64, mapped bool) error {
 	return nil // any other overlap the driver refuses
 }
 
+// unmap unmaps all mappings in size bytes at offset.
 func (r *reservation) unmap(offset, size uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.drv.Unmap(r.ptr.Add(offset), size); err != nil {
 		return err
 	}
-	if i, ok := slices.BinarySearch(r.mapped, offset); ok {
-		r.mapped = slices.Delete(r.mapped, i, i+1)
-	}
+	i, _ := slices.BinarySearch(r.mapped, offset)
+	j, _ := slices.BinarySearch(r.mapped, offset+size)
+	r.mapped = slices.Delete(r.mapped, i, j)
 	return nil
 }
 

@@ -91,15 +91,17 @@ func (v *view) setAccess(n int, a cu.Access, t *teller) error {
 // size returns how many bytes are mapped.
 func (v *view) size() uint64 { return uint64(v.count) * v.chunk }
 
-// drop unmaps all but the first n chunks, the last one first. If that fails, the
-// rest can be dropped later. It runs with mu held.
+// drop unmaps all but the first n chunks, in one call. If that fails, they can be
+// dropped later. It runs with mu held.
 func (v *view) drop(n int) error {
-	for v.count > n {
-		if err := v.res.unmap(v.size()-v.chunk, v.chunk); err != nil {
-			return err
-		}
-		v.count--
+	if v.count <= n {
+		return nil
 	}
+	offset := uint64(n) * v.chunk
+	if err := v.res.unmap(offset, v.size()-offset); err != nil {
+		return err
+	}
+	v.count = n
 	return nil
 }
 
