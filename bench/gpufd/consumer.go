@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/rival"
@@ -47,6 +48,42 @@ func newConsumer(o options) (*consumer, error) {
 		return nil, err
 	}
 	return &consumer{path: o.consumer, spin: o.spin, dev: dev, ctx: ctx}, nil
+}
+
+// newFreshConsumer attaches to an offer, and makes a context before or meanwhile.
+func newFreshConsumer(o options) (*consumer, error) {
+	dev, _, err := o.device(false)
+	if err != nil {
+		return nil, err
+	}
+	c := &consumer{path: o.consumer, spin: o.spin, dev: dev, taking: make(chan taken, 1)}
+	var ctx context.Context
+	ctx, c.cancel = bounded()
+	var from, to int64
+	opened := make(chan error, 1)
+	open := func() {
+		var err error
+		from = rival.Now()
+		c.ctx, err = dev.PrimaryContext()
+		to = rival.Now()
+		opened <- err
+	}
+	if o.together {
+		go open()
+	} else {
+		open()
+	}
+	asked := rival.Now()
+	t := c.attach(ctx, o.fresh, func() {})
+	if err := errors.Join(<-opened, t.err); err != nil {
+		return nil, errors.Join(err, t.att.Close(), c.ctx.Close())
+	}
+	t.note("context", from, to)
+	if i := slices.IndexFunc(t.steps, func(s rival.Step) bool { return s.Name == "attach" }); i >= 0 {
+		t.note("offer", asked, t.steps[i].At) // connecting, asking, and having the answer
+	}
+	c.taking <- t
+	return c, nil
 }
 
 func (c *consumer) serve(stdin io.Reader, stdout io.Writer) error {

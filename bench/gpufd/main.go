@@ -28,6 +28,8 @@ type options struct {
 	trace    string
 	rehearse bool
 	spin     time.Duration
+	fresh    uint64 // offer to attach to at once, or 0
+	together bool   // then: make the context meanwhile
 }
 
 // A mode says what is done before the buffer counts as ready.
@@ -64,6 +66,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.trace, "trace", "", "write execution traces into `FILE`.producer and FILE.consumer")
 	flags.BoolVar(&o.rehearse, "rehearse", false, "make an offer that ends before it begins, before the one that counts")
 	flags.DurationVar(&o.spin, "spin", 0, "look for the other side's answers for so long before sleeping (share.WithSpin)")
+	flags.Uint64Var(&o.fresh, "fresh", 0, "with -consumer: attach to this `offer` at once, and be ready when that is done")
+	flags.BoolVar(&o.together, "together", false, "with -fresh: make the context while attaching, and not before")
 	refused := cli.ExitOK
 	code := program.Run(flags, args, stdout, stderr, func() error {
 		end, err := program.Trace(o.trace, o.side())
@@ -94,10 +98,13 @@ func (o options) side() string {
 }
 
 func (o options) open() (half, error) {
-	if o.consumer != "" {
-		return newConsumer(o)
+	switch {
+	case o.consumer == "":
+		return newProducer(o)
+	case o.fresh > 0:
+		return newFreshConsumer(o)
 	}
-	return newProducer(o)
+	return newConsumer(o)
 }
 
 // device opens the driver, its first device and, if that is wanted, its primary

@@ -58,6 +58,7 @@ func (p *producer) serve(stdin io.Reader, stdout io.Writer) error {
 	err := rival.Serve(stdin, stdout, hello, map[string]rival.Handler{
 		"handoff": p.handoff,
 		"fanout":  p.fanout,
+		"fresh":   p.fresh,
 	})
 	return errors.Join(err, p.close())
 }
@@ -90,15 +91,16 @@ func (p *producer) need(n int) error {
 	return nil
 }
 
-func (p *producer) start() (*rival.Rival, error) {
+func (p *producer) start(more ...string) (*rival.Rival, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := bounded()
 	defer cancel()
-	return rival.Start(ctx, "consumer", self, "-consumer", p.srv.Path(),
-		"-driver", p.opts.driver, "-trace", p.opts.trace, "-spin", p.opts.spin.String(), fmt.Sprintf("-context=%v", p.opts.context))
+	argv := []string{self, "-consumer", p.srv.Path(),
+		"-driver", p.opts.driver, "-trace", p.opts.trace, "-spin", p.opts.spin.String(), fmt.Sprintf("-context=%v", p.opts.context)}
+	return rival.Start(ctx, "consumer", append(argv, more...)...)
 }
 
 // handoff SIZE CHUNKS
@@ -117,6 +119,51 @@ func (p *producer) fanout(args []uint64) (rival.Answer, error) {
 		return rival.Answer{}, errors.New("want: fanout SIZE CONSUMERS")
 	}
 	return p.handOut(args[0], 1, int(args[1]), before)
+}
+
+// fresh SIZE TOGETHER hands a buffer to a consumer whose process is started when the buffer is
+// ready.
+func (p *producer) fresh(args []uint64) (rival.Answer, error) {
+	if len(args) != 2 || args[1] > 1 {
+		return rival.Answer{}, errors.New("want: fresh SIZE 0|1")
+	}
+	buf, err := vmm.New(p.dev, args[0])
+	if err != nil {
+		return rival.Answer{}, err
+	}
+	p.offers++
+	h := newHandover(offerName(p.offers), 1)
+	err = p.handToFresh(h, buf, args[1] == 1)
+	if err = errors.Join(err, buf.Close()); err != nil {
+		return rival.Answer{}, err
+	}
+	return h.answer(), nil
+}
+
+func (p *producer) handToFresh(h *handover, buf *vmm.Buffer, together bool) error {
+	ctx, cancel := bounded()
+	defer cancel()
+	offer, err := p.beforehand(h, buf, before)
+	if err != nil {
+		return err
+	}
+	p.srv.Expect(h.name)
+	offering, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	h.ready()
+	offered := make(chan error, 1)
+	go func() { offered <- offer(offering) }()
+	c, err := p.start("-fresh", fmt.Sprint(p.offers), fmt.Sprintf("-together=%v", together))
+	if err == nil {
+		var a rival.Answer
+		a, err = c.Ask(ctx, "finish")
+		h.add(a.Steps)
+		err = errors.Join(err, c.Close())
+	}
+	if err != nil {
+		stop(err)
+	}
+	return errors.Join(err, <-offered)
 }
 
 // handOut makes a fresh buffer and hands it to n consumers that wait for it.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/program"
@@ -55,6 +56,22 @@ func (f *field) close() error {
 		errs = append(errs, r.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// errTimeIsUp is why a point is left out.
+var errTimeIsUp = errors.New("the time for all of it was over")
+
+// skip says whether a point is left out for want of time or of device memory, and notes it.
+// err is what came of measuring it, if it was.
+func (f *field) skip(what string, o options, err error) bool {
+	switch {
+	case err == nil && o.over():
+		err = errTimeIsUp
+	case err == nil || !strings.Contains(err.Error(), "CUDA_ERROR_OUT_OF_MEMORY"):
+		return false
+	}
+	f.leaveOut(fmt.Errorf("%s and more: %w", what, err))
+	return true
 }
 
 // patience bounds one handoff of one rival, or its start.
@@ -110,7 +127,7 @@ func (f *field) measure(ctx context.Context, size, chunks uint64, o options) (al
 		all = append(all, results[r.Name]...)
 	}
 	begun := time.Now()
-	for n := -warmups(size); n < o.iterations && (n < 1 || time.Since(begun) < o.time); n++ {
+	for n := -warmups(size); n < o.iterations && (n < 1 || time.Since(begun) < o.time && !o.over()); n++ {
 		order := slices.Clone(f.rivals)
 		if f.shuffle != nil {
 			f.shuffle.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })

@@ -30,8 +30,12 @@ func growth(ctx context.Context, o options) error {
 		Text:    growthText,
 		Raw:     report.Table{Text: "The quantiles of the handoffs are in", Head: []string{"what", "rival", "size", "chunks", "consumers", "n", "p50_ns", "p95_ns", "max_ns"}},
 	}
-	for _, part := range []func(context.Context, options, *report.Report) error{bySizeAndChunks, byConsumers, fromStart} {
-		if err := part(ctx, o, r); err != nil {
+	for _, part := range []struct {
+		budget  float64 // of the whole
+		measure func(context.Context, options, *report.Report) error
+	}{{0.45, bySizeAndChunks}, {0.35, byConsumers}, {0.08, fromStart}, {0.12, freshConsumers}} {
+		o.until = o.deadline(part.budget)
+		if err := part.measure(ctx, o, r); err != nil {
 			return err
 		}
 	}
@@ -47,18 +51,20 @@ func bySizeAndChunks(ctx context.Context, o options, r *report.Report) (err erro
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	var sizes, chunks []*result
-	for size := uint64(granularity); size <= uint64(o.largest); size *= 4 {
-		if err := f.also(ctx, size, 1, o, &sizes); err != nil {
-			return err
-		}
+	whole := o.until
+	o.until = o.deadline(0.25)
+	if err := f.bySize(ctx, o, &sizes); err != nil {
+		return err
 	}
+	o.until = whole
 	f.rivals = slices.DeleteFunc(f.rivals, func(r *rival.Rival) bool { return !slices.Contains(chunked, r.Name) })
-	for n := 1; n <= o.chunks; n *= 4 {
-		if err := f.also(ctx, uint64(n)*granularity, uint64(n), o, &chunks); err != nil {
+	for more, n := true, 1; more && n <= o.chunks; n *= 4 {
+		if more, err = f.also(ctx, fmt.Sprintf("%d chunks", n), uint64(n)*granularity, uint64(n), o, &chunks); err != nil {
 			return err
 		}
 	}
 	r.Text += strings.Join(f.started, "") + leftOut(f.absent)
+	r.Bars = append(r.Bars, slices.Concat(exponentBars("size", sizes, bySize), exponentBars("chunks", chunks, byChunks))...)
 	r.Tables = append(r.Tables, grid("size", "Handoff by size, one chunk", sizes), grid("chunks", "Handoff by chunks of 2 MiB", chunks))
 	r.Charts = append(r.Charts,
 		chart(sizes, "size", "Handoff by size, p50", "bytes handed over, bytes", bySize, first),
@@ -69,11 +75,60 @@ func bySizeAndChunks(ctx context.Context, o options, r *report.Report) (err erro
 	return nil
 }
 
-func (f *field) also(ctx context.Context, size, chunks uint64, o options, all *[]*result) error {
+// bySize measures sizes up to the largest, or to half of the first that does not fit the device.
+func (f *field) bySize(ctx context.Context, o options, all *[]*result) error {
+	largest, last := uint64(o.largest), uint64(0)
+	for size := uint64(granularity); last < largest; size = min(4*size, largest) {
+		more, err := f.also(ctx, cli.Human(size), size, 1, o, all)
+		if err == nil && !more && !o.over() && size/2 > last {
+			_, err = f.also(ctx, cli.Human(size/2), size/2, 1, o, all)
+		}
+		if err != nil || !more {
+			return err
+		}
+		last = size
+	}
+	return nil
+}
+
+// also measures a point, too. It reports false where time or memory is over, which is noted.
+func (f *field) also(ctx context.Context, what string, size, chunks uint64, o options, all *[]*result) (bool, error) {
+	if len(*all) > 0 && f.skip(what, o, nil) {
+		return false, nil
+	}
 	results, err := f.measure(ctx, size, chunks, o)
+	if err != nil {
+		if f.skip(what, o, err) {
+			err = nil
+		}
+		return false, err
+	}
 	say(results)
 	*all = append(*all, results...)
-	return err
+	return true, nil
+}
+
+// exponent is how the p50 of a rival grows with x, and whether there is such a rival.
+func exponent(all []*result, name string, x func(point) float64) float64 {
+	var xs, ys []float64
+	for _, r := range all {
+		if r.rival == name {
+			xs, ys = append(xs, x(r.point)), append(ys, r.p50())
+		}
+	}
+	return stats.Exponent(xs, ys)
+}
+
+// exponentBars hold the growth of ours against C's.
+func exponentBars(what string, all []*result, x func(point) float64) (bars []report.Bar) {
+	c := exponent(all, cBefore, x)
+	for _, name := range []string{ours, oursBefore} {
+		bars = append(bars, report.Bar{
+			Claim: fmt.Sprintf("exponent of %s's time over %s, against that of %s if it is above 1", name, what, cBefore),
+			Limit: stats.LinearLimit(c), Got: exponent(all, name, x),
+		})
+	}
+	return bars
 }
 
 func addRaw(r *report.Report, what, rival string, p point, consumers int, ns []float64) {
@@ -82,9 +137,12 @@ func addRaw(r *report.Report, what, rival string, p point, consumers int, ns []f
 		fmt.Sprint(s.N), fmt.Sprintf("%.0f", s.P50), fmt.Sprintf("%.0f", s.P95), fmt.Sprintf("%.0f", s.Max)})
 }
 
-// grid is a table of points by rivals.
+// exponentText says what a table's last row is.
+const exponentText = "The exponent is the slope of log time over log %s, by least squares over the larger half of the points: 1 is linear, 0 is flat."
+
+// grid is a table of points by rivals, and their exponents.
 func grid(name, title string, all []*result) report.Table {
-	t := report.Table{Name: name, Title: title, Head: []string{name}}
+	t := report.Table{Name: name, Title: title, Text: fmt.Sprintf(exponentText, name), Head: []string{name}}
 	var points []point
 	for _, r := range all {
 		if !slices.Contains(points, r.point) {
@@ -108,6 +166,14 @@ func grid(name, title string, all []*result) report.Table {
 		}
 		t.Rows = append(t.Rows, row)
 	}
+	last, x := []string{"exponent"}, bySize
+	if name == "chunks" {
+		x = byChunks
+	}
+	for _, rival := range t.Head[1:] {
+		last = append(last, report.Exponent(exponent(all, rival, x)))
+	}
+	t.Rows = append(t.Rows, last)
 	return t
 }
 
@@ -128,6 +194,7 @@ type crowd struct {
 	context bool // each has one
 	most    int
 	fans    []fan
+	absent  []string // what was left out, and why
 }
 
 // mostContexts is how many consumers take a context, which is about half a GiB of
@@ -140,7 +207,11 @@ func byConsumers(ctx context.Context, o options, r *report.Report) error {
 		{kind: "with a context", context: true, most: min(mostContexts, o.consumers)},
 		{kind: "without a context", most: o.consumers},
 	}
+	whole := o.until
 	for i := range crowds {
+		if o.until = whole; i == 0 {
+			o.until = o.deadline(0.12)
+		}
 		if err := crowds[i].measure(ctx, o, r); err != nil {
 			return err
 		}
@@ -159,7 +230,15 @@ func (c *crowd) measure(ctx context.Context, o options, r *report.Report) (err e
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	for n := 1; n <= c.most; n *= 2 {
+		if n > 1 && f.skip(fmt.Sprintf("%d consumers", n), o, nil) {
+			c.absent = f.absent
+			break
+		}
 		x, err := f.fan(ctx, n, o)
+		if err != nil && n > 1 && f.skip(fmt.Sprintf("%d consumers", n), o, err) {
+			c.absent = f.absent
+			break
+		}
 		if err != nil {
 			return err
 		}
@@ -175,7 +254,7 @@ const fanTimes = 20
 
 func (f *field) fan(ctx context.Context, n int, o options) (fan, error) {
 	x := fan{consumers: n}
-	for i := -warmups(granularity); i < min(fanTimes, o.iterations); i++ {
+	for i := -warmups(granularity); i < min(fanTimes, o.iterations) && (i < 1 || !o.over()); i++ {
 		a, err := ask(ctx, f.rivals[0], "fanout %d %d", granularity, n)
 		if err != nil {
 			return x, err
@@ -217,6 +296,7 @@ func reportCrowds(r *report.Report, crowds []crowd) {
 		r.Bars = append(r.Bars,
 			report.Bar{Claim: fmt.Sprintf("what one of %d consumers %s adds, against one import by a single one", c.fans[len(c.fans)-1].consumers, c.kind),
 				Limit: 1.2, Got: added / stats.Summarize(c.fans[0].imports).P50},
+			report.Bar{Claim: fmt.Sprintf("exponent of the time over consumers %s", c.kind), Limit: stats.LinearLimit(nan), Got: stats.Exponent(s.X, s.Y)},
 			report.Bar{Claim: fmt.Sprintf("exports by the driver while consumers %s attach", c.kind), Limit: 0, Got: float64(exports)})
 	}
 	r.Charts = append(r.Charts, all)
@@ -226,7 +306,7 @@ func reportCrowds(r *report.Report, crowds []crowd) {
 // added, and how often the driver exported.
 func (c *crowd) report() (t report.Table, s report.Series, added float64, exports int) {
 	t = report.Table{
-		Name: "consumers", Title: "One buffer of 2 MiB to several consumers " + c.kind + " at once", Text: crowdText[c.context],
+		Name: "consumers", Title: "One buffer of 2 MiB to several consumers " + c.kind + " at once", Text: crowdText[c.context] + " " + fmt.Sprintf(exponentText, "consumers") + "\n" + leftOut(c.absent),
 		Head: []string{"consumers", "all have it", "each added", "own steps"},
 	}
 	s.Name, added = c.kind, nan
@@ -241,6 +321,7 @@ func (c *crowd) report() (t report.Table, s report.Series, added float64, export
 		t.Rows = append(t.Rows, []string{fmt.Sprint(x.consumers), report.Duration(all), each, report.Duration(stats.Summarize(x.imports).P50)})
 		s.X, s.Y = append(s.X, float64(x.consumers)), append(s.Y, all)
 	}
+	t.Rows = append(t.Rows, []string{"exponent", report.Exponent(stats.Exponent(s.X, s.Y))})
 	return t, s, added, exports
 }
 
@@ -279,7 +360,10 @@ func fromStart(ctx context.Context, o options, r *report.Report) error {
 // startAll starts the rivals turn about, and says who cannot be.
 func startAll(ctx context.Context, o options) (map[string]*starts, []string, error) {
 	all, f := map[string]*starts{}, &field{}
-	for range o.starts {
+	for i := range o.starts {
+		if i > 0 && o.over() {
+			break
+		}
 		for _, c := range o.rivals {
 			ready, handed, err := startOnce(ctx, c)
 			switch {

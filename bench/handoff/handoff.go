@@ -36,13 +36,15 @@ func handoffs(ctx context.Context, o options) (err error) {
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	var all []*result
-	for _, size := range o.sizes {
-		results, err := f.measure(ctx, size, 1, o)
+	for i, size := range o.sizes {
+		more, err := f.also(ctx, cli.Human(size), size, 1, o, &all)
 		if err != nil {
 			return err
 		}
-		say(results)
-		all = append(all, results...)
+		if !more {
+			o.sizes = o.sizes[:i]
+			break
+		}
 	}
 	r := &report.Report{
 		Name:    "handoff",

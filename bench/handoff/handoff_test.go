@@ -106,7 +106,8 @@ func TestGrowth(t *testing.T) {
 		counts[r["what"]]++
 		require.Positive(t, number(t, r["p50_ns"]))
 	}
-	require.Equal(t, map[string]int{"size and chunks": 2*2 + 2*2, "consumers with a context": 3, "consumers without a context": 3, "start": 2}, counts)
+	require.Equal(t, map[string]int{"size and chunks": 2*2 + 2*2, "consumers with a context": 3, "consumers without a context": 3, "start": 2,
+		"fresh, mapped, one after the other": 2, "fresh, mapped, at the same time": 2, "fresh, usable, one after the other": 2, "fresh, usable, at the same time": 2}, counts)
 	text, err := os.ReadFile(filepath.Join(o.out, "growth.md"))
 	require.NoError(t, err)
 	start := string(text)[strings.Index(string(text), "## From no process"):]
@@ -114,26 +115,74 @@ func TestGrowth(t *testing.T) {
 		require.Contains(t, start, "\n- rival "+name+": ")
 	}
 	for _, kind := range []string{"with", "without"} {
+		require.Regexp(t, `\| exponent of the time over consumers `+kind+` a context +\| +1\.1 \| +[-0-9.]+ \|`, string(text))
 		require.Regexp(t, `\| exports by the driver while consumers `+kind+` a context attach +\| +0 \| +0 \| met `, string(text))
 	}
+}
+
+// Time that is over leaves out what comes later, and says so; the first point of all is measured.
+func TestGrowthWithoutTime(t *testing.T) {
+	o := onSoft(t)
+	o.budget, o.rivals = 1, o.rivals[:2]
+	require.NoError(t, growth(t.Context(), o))
+	text, err := os.ReadFile(filepath.Join(o.out, "growth.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "\n- 8 MiB and more: the time for all of it was over\n")
+	require.Contains(t, string(text), "\n- 2 consumers and more: the time for all of it was over\n")
+	require.Regexp(t, `\| exponent of gpufd's time over size, against that of c-before if it is above 1 +\| +1\.1 \| +– \| not measured \|`, string(text))
+	require.Regexp(t, `\| c-before \| at the same time +\| [^|]+\| [^|]+\| [^|]+\| [^|]+\| +1 \|`, string(text))
+}
+
+// What does not fit the device ends the sizes, and half of it may fit.
+func TestSizesThatDoNotFit(t *testing.T) {
+	o := onSoft(t)
+	script := `echo '{"ready":true}'; while read what size chunks; do
+		if [ $size -gt 67108864 ]; then echo '{"error":"cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2): no"}'; else echo '{"ns":'$size'}'; fi; done`
+	o.rivals, o.largest, o.sizes = commands{{ours, []string{"/bin/sh", "-c", script}}}, 1<<30, sizes{2 << 20, 1 << 30, 2 << 30}
+	f, err := start(t.Context(), o.rivals, first)
+	require.NoError(t, err)
+	var all []*result
+	require.NoError(t, f.bySize(t.Context(), o, &all))
+	require.NoError(t, f.close())
+	var got []uint64
+	for _, r := range all {
+		got = append(got, r.size)
+	}
+	require.Equal(t, []uint64{2 << 20, 8 << 20, 32 << 20, 64 << 20}, got)
+	require.Len(t, f.absent, 1)
+	require.Contains(t, f.absent[0], "128 MiB and more: rival gpufd: cuMemCreate")
+	require.InDelta(t, 1, exponent(all, ours, bySize), 1e-9)
+	require.NoError(t, handoffs(t.Context(), o))
+	text, err := os.ReadFile(filepath.Join(o.out, "handoff.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "\n- 1 GiB and more: rival gpufd: cuMemCreate")
+	require.NotContains(t, string(text), "## Handoff of 2 GiB")
 }
 
 // What a consumer adds is held against one import of its own kind.
 func TestReportCrowds(t *testing.T) {
 	r := &report.Report{}
 	reportCrowds(r, []crowd{
-		{"with a context", true, 4, []fan{{1, []float64{100}, []float64{80}, 0}, {4, []float64{400}, []float64{300}, 0}}},
-		{"without a context", false, 8, []fan{{1, []float64{800}, []float64{700}, 0}, {8, []float64{1500}, []float64{900}, 2}}},
-		{"alone", true, 1, []fan{{1, []float64{100}, []float64{80}, 0}}},
+		{"with a context", true, 4, []fan{{1, []float64{100}, []float64{80}, 0}, {4, []float64{400}, []float64{300}, 0}}, nil},
+		{"without a context", false, 8, []fan{{1, []float64{800}, []float64{700}, 0}, {8, []float64{12800}, []float64{900}, 2}}, []string{"16 consumers and more: no time"}},
+		{"alone", true, 1, []fan{{1, []float64{100}, []float64{80}, 0}}, nil},
 	})
+	for i := range r.Bars {
+		r.Bars[i].Got = math.Round(r.Bars[i].Got*1e9) / 1e9
+	}
 	require.Equal(t, []report.Bar{
 		{Claim: "what one of 4 consumers with a context adds, against one import by a single one", Limit: 1.2, Got: 1.25},
+		{Claim: "exponent of the time over consumers with a context", Limit: 1.1, Got: 1},
 		{Claim: "exports by the driver while consumers with a context attach", Limit: 0, Got: 0},
-		{Claim: "what one of 8 consumers without a context adds, against one import by a single one", Limit: 1.2, Got: 1.0 / 7},
+		{Claim: "what one of 8 consumers without a context adds, against one import by a single one", Limit: 1.2, Got: 2.448979592},
+		{Claim: "exponent of the time over consumers without a context", Limit: 1.1, Got: 1.333333333},
 		{Claim: "exports by the driver while consumers without a context attach", Limit: 0, Got: 2},
-	}, r.Bars[:4])
-	require.True(t, math.IsNaN(r.Bars[4].Got), "not measured")
-	require.Equal(t, [][]string{{"1", "100 ns", "", "80.0 ns"}, {"4", "400 ns", "100 ns", "300 ns"}}, r.Tables[0].Rows)
+	}, r.Bars[:6])
+	require.False(t, r.Bars[4].Met())
+	require.True(t, math.IsNaN(r.Bars[6].Got), "not measured")
+	require.True(t, math.IsNaN(r.Bars[7].Got), "one point has no exponent")
+	require.Equal(t, [][]string{{"1", "100 ns", "", "80.0 ns"}, {"4", "400 ns", "100 ns", "300 ns"}, {"exponent", "1.00"}}, r.Tables[0].Rows)
+	require.Contains(t, r.Tables[1].Text, "- 16 consumers and more: no time\n")
 	require.Equal(t, []string{"with a context", "without a context", "alone"}, []string{r.Charts[0].Series[0].Name, r.Charts[0].Series[1].Name, r.Charts[0].Series[2].Name})
 	require.Equal(t, []float64{1, 8}, r.Charts[0].Series[1].X)
 }

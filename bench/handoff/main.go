@@ -81,6 +81,8 @@ type options struct {
 	consumers  int
 	iterations int
 	time       time.Duration
+	budget     time.Duration
+	until      time.Time // when no other point is begun; zero is never
 	starts     int
 	out        string
 }
@@ -104,11 +106,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&o.starts, "starts", 5, "with -growth: how `often` the processes are started")
 	flags.IntVar(&o.iterations, "iterations", 200, "at most this `number` of handoffs for each rival and size")
 	flags.DurationVar(&o.time, "time", 12*time.Second, "and at most this `time`, for all rivals together")
+	flags.DurationVar(&o.budget, "budget", 0, "`time` for everything, after which points are left out; 0 is no limit")
 	flags.StringVar(&o.out, "out", ".", "write the tables into this `directory`")
 	return program.Run(flags, args, stdout, stderr, func() error {
 		if err := o.check(); err != nil {
 			return err
 		}
+		o.until = o.deadline(1)
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		measure := handoffs
@@ -122,13 +126,24 @@ func run(args []string, stdout, stderr io.Writer) int {
 	})
 }
 
+// deadline is when that part of the budget is over, from now on.
+func (o options) deadline(part float64) (t time.Time) {
+	if o.budget > 0 {
+		t = time.Now().Add(time.Duration(part * float64(o.budget)))
+	}
+	return t
+}
+
+// over says whether the time is.
+func (o options) over() bool { return !o.until.IsZero() && time.Now().After(o.until) }
+
 // check holds what flag parsing cannot, and that the tables can be written,
 // which is known better before minutes of measuring.
 func (o options) check() error {
 	switch {
 	case len(o.rivals) == 0:
 		return cli.Usagef("want at least one -rival; -h explains")
-	case min(o.iterations, o.chunks, o.consumers, o.starts) < 1 || o.time <= 0:
+	case min(o.iterations, o.chunks, o.consumers, o.starts) < 1 || o.time <= 0 || o.budget < 0:
 		return cli.Usagef("want positive numbers; -h explains")
 	case o.largest < granularity:
 		return cli.Usagef("-largest %s: want at least %s", o.largest, cli.Size(granularity))

@@ -31,6 +31,14 @@ func Ratio(x float64) string {
 	return digits(x) + "×"
 }
 
+// Exponent prints how something grows, with two digits behind the point.
+func Exponent(x float64) string {
+	if math.IsNaN(x) {
+		return none
+	}
+	return strconv.FormatFloat(x, 'f', 2, 64)
+}
+
 // Bytes prints n bytes in the largest unit that leaves a whole number:
 // "64 MiB".
 func Bytes(n float64) string {

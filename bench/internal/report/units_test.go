@@ -24,6 +24,12 @@ func TestRatio(t *testing.T) {
 	require.Equal(t, "–", Ratio(math.NaN()))
 }
 
+func TestExponent(t *testing.T) {
+	require.Equal(t, "1.00", Exponent(0.998))
+	require.Equal(t, "-0.30", Exponent(-0.3))
+	require.Equal(t, "–", Exponent(math.NaN()))
+}
+
 func TestBytes(t *testing.T) {
 	for want, n := range map[string]float64{
 		"0 B": 0, "1 B": 1, "1,000 B": 1000, "1 KiB": 1024, "2 MiB": 2 << 20, "8 GiB": 8 << 30, "128 GiB": 128 << 30,
