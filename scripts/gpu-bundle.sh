@@ -51,6 +51,7 @@ echo "$version" >"$tree/VERSION"
 tar -C "$tree" -cf - . | xz -T1 --lzma2=preset=6,dict=256MiB >"$out/bundle.txz"
 cp scripts/run-gpu.sh "$out/run.sh"
 cp scripts/demo.sh "$out/demo.sh"
+cp scripts/doctor-runs.sh "$out/doctor.sh"
 size=$(du -m "$out/bundle.txz" | cut -f1)
 echo "build/gpu: $size MiB, version $version"
 [ "$size" -lt 60 ] || { echo "the bundle is larger than 60 MiB"; exit 1; }

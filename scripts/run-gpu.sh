@@ -4,6 +4,7 @@
 #   run.sh [flags] [SUITE…]  all suites, the demo and the rows of docs/faults-evidence.md; or some suites
 #   run.sh two [flags]       what is for two GPUs
 #   run.sh faults [flags]    a line for each fault of docs/faults-evidence.md that is for a GPU
+#   run.sh doctor            what gpufd doctor says here and in containers, for docs/doctor-runs.md
 # Flags are those of internal/suite: -v, -j N, -rows 19,25, -deadline 9m, -slowest 20.
 # It prints a line per suite, what failed, what was not run and why, and "N passed, N
 # failed, N skipped" in the end.
@@ -11,7 +12,7 @@
 # GPUFD_ALL=1 runs also what is otherwise left to the software driver.
 set -u
 case ${1:-} in -h | --help | -help)
-	sed -n '2,11s/^# \{0,1\}//p' "$0"
+	sed -n '2,12s/^# \{0,1\}//p' "$0"
 	exit 0
 	;;
 esac
@@ -31,6 +32,7 @@ what=${1:-} demo=
 case $what in
 two) shift && export GPUFD_REQUIRE_TWO=1 && suite -only "$tree/TWO" "$@" ;;
 faults) shift && suite -faults "$@" ;;
+doctor) sh "$here/doctor.sh" "$tree/bin" ;;
 *)
 	all=1 # unless a suite is named
 	for word; do case $word in -* | [0-9]*) ;; *) all= ;; esac; done

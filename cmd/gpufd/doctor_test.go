@@ -4,11 +4,15 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 // The rows are for people, or an object a line; the exit code is the worst one's.
@@ -84,6 +88,23 @@ func TestDoctorWith(t *testing.T) {
 	require.Contains(t, out, "UNKNOWN memory-with: it offers w")
 	require.Regexp(t, `(?m)^OK      pid-equal: \d+ and \d+, in one PID namespace\n(.*\n)+OK      devices-common: it offers memory of GPU-`, out)
 	require.Contains(t, u.does("doctor", "--with", keeper, "--attach", "w"), "OK      memory-with: 2097152 bytes were attached to and read")
+}
+
+// The runs that docs/doctor-runs.md has of a GPU machine: each names its causes and no others.
+func TestDoctorRuns(t *testing.T) {
+	t.Parallel()
+	if cutest.Emulated() {
+		t.Skip("its containers take programs of this machine")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for containers without a user namespace")
+	}
+	cutest.Namespaced(t)
+	cmd := exec.CommandContext(t.Context(), "sh", "../../scripts/doctor-runs.sh", filepath.Dir(gpufd))
+	cmd.Env = append(os.Environ(), "GPUFD_DRIVER=soft", "GPUFD_SOFT_DEVICES=2", "GPUFD_SOCKET=", "GPUFD_SOFT_IMEX=0")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, 6, strings.Count(string(out), "\n### "), "%s", out)
 }
 
 // What an error means is of the table of the library's hints.
