@@ -17,6 +17,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/kernels"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
@@ -133,6 +134,11 @@ func kept(t testing.TB) (*Server, *Client, *cu.Device) {
 	dev := cutest.Device(t)
 	s := opened(t, options(newSocket(t)))
 	return s, dialled(t, s.opts.Socket), dev
+}
+
+// self is this process, whose user the keeper's is.
+func (s *Server) self() state.Who {
+	return state.Who{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())}
 }
 
 // small is the size of parts of which it does not matter.

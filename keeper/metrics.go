@@ -87,7 +87,7 @@ func (s *Server) sums() (t sums) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.fences, t.bytes = len(s.fences), map[string]uint64{}
-	for _, n := range s.state.List(s.self()) {
+	for _, n := range s.state.All() {
 		t.names++
 		for _, p := range n.Parts {
 			t.bytes[bytesAre(n, p)] += p.Bytes

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -99,6 +100,10 @@ func TestBytesByState(t *testing.T) {
 	for is, n := range map[string]int{"ok": 3, "damaged": 1, "quarantined": 1, "draining": 2, "retired": 2, "reserved": 3} {
 		require.Equal(t, fmt.Sprint(n*small), got[`gpufd_keeper_bytes{state="`+is+`"}`], is)
 	}
+	require.NoError(t, s.Close())
+	opts := options(s.opts.Socket)
+	opts.Policy.Rules = []state.Rule{{UID: number(s.self().UID), Allow: []state.Right{}}}
+	require.Equal(t, "5", scraped(opened(t, opts))["gpufd_keeper_names"], "also those that its own user may not list")
 }
 
 func manifestOf(s *Server) ([]byte, error) {

@@ -136,8 +136,3 @@ func (s *Server) mayList(peer sock.Peer, o share.Offer) error {
 	who := state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}
 	return s.mayHold(of, state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: cu.ReadOnly, Since: time.Now()})
 }
-
-// self is the keeper's own user, who may see all.
-func (s *Server) self() state.Who {
-	return state.Who{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())}
-}
