@@ -249,6 +249,10 @@ func TestFault95_NonsenseOfAWriter(t *testing.T) {
 			lie(w.readers[0])
 			w.mu.Unlock()
 			_, err := r.Next(soon(t))
+			if name == "backwards" || name == "too far" || name == "freed" { // frame 3 is there, whatever its number
+				require.NoError(t, err)
+				_, err = r.Next(soon(t))
+			}
 			require.ErrorIs(t, err, ErrCursor)
 		})
 	}

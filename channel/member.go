@@ -37,14 +37,18 @@ func (m *member) sequenceOf(number uint64) uint64 {
 func (m *member) publish(slot, sequence uint64, meta Meta) {
 	n := m.give(slot)
 	at := m.at.entry(n)
-	m.store(at+entryStamp, 2*n-1)
-	m.store(at+entrySequence, sequence)
-	m.store(at+entrySlot, slot)
-	m.store(at+entryTime, uint64(meta.Time))
-	m.store(at+entryBytes, meta.Size)
-	m.store(at+entryLength, uint64(len(meta.User)))
+	put := m.words.put
+	if m.policy == DropOldest { // which may be reading what is there
+		put = m.words.store
+		put(at+entryStamp, 2*n-1)
+	}
+	put(at+entrySequence, sequence)
+	put(at+entrySlot, slot)
+	put(at+entryTime, uint64(meta.Time))
+	put(at+entryBytes, meta.Size)
+	put(at+entryLength, uint64(len(meta.User)))
 	for i := 0; i < len(meta.User); i += 8 {
-		m.store(at+entryUser+i, wordOf(meta.User[i:]))
+		put(at+entryUser+i, wordOf(meta.User[i:]))
 	}
 	m.store(at+entryStamp, 2*n)
 	m.store(offPublished, n)

@@ -26,6 +26,7 @@ type plant struct {
 	noCountOut   bool // a dead reader stays among those that are waited for
 	takesAll     bool // a reader of a dead writer takes what comes late, unfinished too
 	noSkip       bool // a reader that was passed by looks for the same frame again
+	forgets      bool // a reader of a dead writer forgets the frame whose number was not published
 	notWhole     bool // a reader believes what it read without asking whether it was passed by
 }
 
@@ -45,6 +46,9 @@ type modelReader struct {
 	wPublished, wReleased      uint8 // what the writer knows
 	inSlot                     [modelSlots]uint8
 }
+
+// isThere reports whether the entry of a frame is whole.
+func (w *modelWords) isThere(number uint8) bool { return w.stamp[(number-1)%modelSlots] == 2*number }
 
 // A modelState is all there is; it is comparable, so that it can be found again.
 type modelState struct {
@@ -77,7 +81,8 @@ const (
 
 // Where a reader is.
 const (
-	rLook = iota
+	rPeek = iota
+	rLook
 	rStamp
 	rEntry
 	rAgain
@@ -144,6 +149,9 @@ func (m *model) next(s modelState, visit func(modelState)) error {
 		if r.alive && !s.alive && !r.lost { // the end of the writer shows
 			n := s
 			n.readers[i].lost, n.readers[i].whole = true, s.words[i].published
+			if s.words[i].isThere(s.words[i].published+1) && !m.forgets {
+				n.readers[i].whole++
+			}
 			if m.takesAll {
 				n.readers[i].whole++
 			}
@@ -263,7 +271,9 @@ func (m *model) publish(s *modelState) {
 	switch s.pc {
 	case wOdd:
 		r.wPublished, r.inSlot[s.slot] = n, n
-		w.stamp[at], s.pc = 2*n-1, wEntry
+		if s.pc = wEntry; m.policies[i] == DropOldest {
+			w.stamp[at] = 2*n - 1
+		}
 		if m.earlyPublish {
 			w.published = n
 		}
@@ -286,16 +296,24 @@ func (m *model) reader(s *modelState, i int) (moved bool, err error) {
 		if policy != DropOldest {
 			return false, fmt.Errorf("reader %d, %s: frame number %d is not whole", i, policy, r.n)
 		}
-		if r.pc = rLook; !m.noSkip {
+		if r.pc = rPeek; !m.noSkip {
 			r.next = uint8(behind(uint64(r.n), uint64(r.seen)))
 		}
 		return true, nil
 	}
+	there := !r.lost && w.isThere(r.next)
 	switch r.pc {
+	case rPeek:
+		if r.pc = rLook; there {
+			r.seen, r.n, r.pc = max(r.seen, r.next-1), r.next, rStamp
+		}
 	case rLook:
 		published := w.published
 		if r.lost {
 			published = r.whole
+		}
+		if published == r.seen {
+			published = max(published, r.next-1)
 		}
 		if !m.takesAll {
 			if err := checkPublished(policy, uint64(published), uint64(r.seen), uint64(r.released), modelSlots); err != nil {
@@ -307,8 +325,12 @@ func (m *model) reader(s *modelState, i int) (moved bool, err error) {
 		switch {
 		case r.n != 0:
 			r.pc = rStamp
+		case r.lost && r.next-1 > r.whole:
+			return false, fmt.Errorf("reader %d has taken frame number %d of a dead writer, and says that the last whole one is %d", i, r.next-1, r.whole)
 		case r.lost || s.pc == wDone:
 			r.pc = rDone
+		case there: // it looks at both, again and again
+			r.pc = rPeek
 		default:
 			return false, nil
 		}
@@ -339,7 +361,7 @@ func (m *model) reader(s *modelState, i int) (moved bool, err error) {
 		}
 		r.pc = rRelease
 	case rRelease:
-		w.released, r.released, r.pc = r.n, r.n, rLook
+		w.released, r.released, r.pc = r.n, r.n, rPeek
 	}
 	return true, nil
 }

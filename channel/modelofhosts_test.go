@@ -55,11 +55,12 @@ func TestModelFindsPlantedFaults(t *testing.T) {
 		"a dead reader is kept":       {plant{noCountOut: true}, Block, "no way on"},
 		"an unfinished frame":         {plant{takesAll: true}, Block, "is not whole"},
 		"a frame is looked for again": {plant{noSkip: true}, DropOldest, "no way on"},
+		"a frame is forgotten":        {plant{forgets: true}, Block, "the last whole one"},
 		"passed by and not noticed":   {plant{notWhole: true}, DropOldest, "has the bytes of"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := model{plant: c.plant, policies: [modelReaders]Policy{c.policy, c.policy}, frames: 4}
-			if c.noCountOut || c.takesAll || c.noSkip {
+			if c.noCountOut || c.takesAll || c.noSkip || c.forgets {
 				m.kills = 1 // the others need none
 			}
 			if c.noSkip { // as few states as will do

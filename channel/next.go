@@ -33,8 +33,7 @@ type entry struct {
 	stamp, sequence, slot, time, bytes, length uint64
 }
 
-func (r *Reader) entryOf(number uint64) entry {
-	at := r.shape.entry(number)
+func (r *Reader) entryAt(at int) entry {
 	return entry{r.load(at + entryStamp), r.load(at + entrySequence), r.load(at + entrySlot), r.load(at + entryTime), r.load(at + entryBytes), r.load(at + entryLength)}
 }
 
@@ -84,12 +83,10 @@ func (r *Reader) noteStall(d time.Duration) {
 
 // isOpen is nil while the reader is.
 func (r *Reader) isOpen() error {
-	select {
-	case <-r.closing:
+	if r.closed.Load() {
 		return ErrClosed
-	default:
-		return nil
 	}
+	return nil
 }
 
 // look is the number of the frame that is to be taken, or 0 if there is none yet.
@@ -101,12 +98,19 @@ func (r *Reader) look() (number uint64, err error) {
 		return 0, err
 	}
 	lost := r.lost.Load()
+	if !lost && !r.streams && r.isThere(r.next) {
+		r.seen = max(r.seen, r.next-1) // behind which the writer has told its stamp
+		return r.next, nil
+	}
 	published := r.load(offPublished)
 	switch {
 	case lost:
 		published = r.whole
 	case r.freeing.Load():
 		published = r.seen // this side will say why in a moment; a dead writer may write until then
+	}
+	if published == r.seen && !r.streams {
+		published = max(published, r.next-1) // the frame that was there may not have been told yet
 	}
 	if err := checkPublished(r.opts.policy, published, r.seen, r.released, r.slots); err != nil {
 		return 0, err
@@ -117,6 +121,12 @@ func (r *Reader) look() (number uint64, err error) {
 		return 0, r.why
 	}
 	return number, nil
+}
+
+// isThere reports whether the entry of a frame is whole: a moment before the writer says that it has
+// published it, and in the line of the cache that the reader needs next.
+func (r *Reader) isThere(number uint64) bool {
+	return r.load(r.shape.entry(number)+entryStamp) == 2*number
 }
 
 // dropped says whether the writer has dropped this reader. It says so before it takes slots that
@@ -140,7 +150,7 @@ func (r *Reader) countLast() {
 // awaitFrame waits until there may be one.
 func (r *Reader) awaitFrame(ctx context.Context) error {
 	_, err := waiting{words: r.words, bell: offReaderBell, polls: offWriterPolls, was: &r.waited}.await(ctx, func() (bool, error) {
-		return r.load(offPublished) >= r.next && !r.freeing.Load() || r.lost.Load(), r.isOpen()
+		return r.isThere(r.next) || r.load(offPublished) >= r.next && !r.freeing.Load() || r.lost.Load(), r.isOpen()
 	})
 	return err
 }
@@ -149,7 +159,7 @@ func (r *Reader) awaitFrame(ctx context.Context) error {
 // more, which can only be where nobody waits for this reader.
 func (r *Reader) take(f *Frame, number uint64) (ok bool, err error) {
 	at := r.shape.entry(number)
-	e := r.entryOf(number)
+	e := r.entryAt(at)
 	if e.stamp != 2*number {
 		return r.untold(f, number)
 	}
@@ -255,7 +265,15 @@ func (r *Reader) releases(f *Frame) error {
 
 // heldAt is the frame that is held since the i-th of those, from 0, was taken; behind the last
 // there is room while fewer than all slots are held.
-func (r *Reader) heldAt(i uint64) *heldFrame { return &r.held[(r.oldest+i)%r.slots] }
+func (r *Reader) heldAt(i uint64) *heldFrame { return &r.held[r.wrapped(r.oldest+i)] }
+
+// wrapped is a place in the ring, of one that may be behind its end.
+func (r *Reader) wrapped(i uint64) uint64 {
+	if i >= r.slots {
+		return i - r.slots
+	}
+	return i
+}
 
 // mayHold returns why no more frames can be taken, or nil.
 func (r *Reader) mayHold() error {
@@ -268,7 +286,7 @@ func (r *Reader) mayHold() error {
 // gaveBack notes it.
 func (r *Reader) gaveBack(f *Frame) {
 	r.released = f.number
-	r.oldest, r.holds = (r.oldest+1)%r.slots, r.holds-1
+	r.oldest, r.holds = r.wrapped(r.oldest+1), r.holds-1
 }
 
 // Whole reports whether a frame that is held is still whole: nil if it is. [ErrPassed] says that the

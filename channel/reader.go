@@ -48,6 +48,7 @@ type Reader struct {
 	why     error       // before lost
 	done    chan struct{}
 	closing chan struct{}
+	closed  atomic.Bool // with closing
 	once    sync.Once
 	behind  sync.WaitGroup
 
@@ -113,8 +114,11 @@ func (r *Reader) watch() {
 	} else {
 		r.mu.Lock()
 	}
-	if r.whole = whole; whole >= given {
+	switch r.whole = whole; {
+	case whole >= given:
 		r.whole = 0
+	case !r.streams && r.isThere(whole+1): // the writer was killed just before it said so
+		r.whole++
 	}
 	r.why, r.final = r.toldOf(state), r.load(offLast)
 	r.lost.Store(true)
@@ -170,6 +174,7 @@ func (r *Reader) Close() error {
 		return nil
 	}
 	r.once.Do(func() {
+		r.closed.Store(true)
 		close(r.closing)
 		r.ring(offReaderBell)
 	})

@@ -14,15 +14,20 @@ import (
 // The protocol needs the loads and stores of a process to take effect in the order of the program.
 // sync/atomic promises that on every processor: its operations are sequentially consistent, on arm64
 // by instructions that acquire and release. Nothing else orders them, so no word may be read or
-// written without it. The models (model_test.go, modelstream_test.go) rely on that order, too: each
-// of their steps is one such load or store.
+// written without it, but for those that put writes. The models (model_test.go,
+// modelstream_test.go) rely on that order, too: each of their steps is one such load or store.
 type words struct{ b []byte }
 
 func (w words) at(off int) *uint64   { return (*uint64)(unsafe.Pointer(&w.b[off : off+8][0])) }
 func (w words) bell(off int) *uint32 { return (*uint32)(unsafe.Pointer(&w.b[off : off+4][0])) }
 
-func (w words) load(off int) uint64           { return atomic.LoadUint64(w.at(off)) }
-func (w words) store(off int, v uint64)       { atomic.StoreUint64(w.at(off), v) }
+func (w words) load(off int) uint64     { return atomic.LoadUint64(w.at(off)) }
+func (w words) store(off int, v uint64) { atomic.StoreUint64(w.at(off), v) }
+
+// put is a store that takes effect before the next one of store, and in no order with other puts. It
+// does not wait until the word's line of the cache has come.
+func (w words) put(off int, v uint64) { *w.at(off) = v }
+
 func (w words) swap(off int, v uint64) uint64 { return atomic.SwapUint64(w.at(off), v) }
 
 // ring wakes who sleeps at a bell. Mostly nobody does, which costs a load.

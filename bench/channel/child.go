@@ -266,7 +266,7 @@ func (s side) answerByHost(t task, say func(reply, error) error) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := p.w.Publish(slot, channel.Meta{}); err != nil {
+		if err := p.w.Publish(slot, channel.Meta{Time: f.Time}); err != nil {
 			return err
 		}
 	}

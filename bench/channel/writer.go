@@ -205,12 +205,13 @@ func (w *writer) hosts(args []uint64) (a rival.Answer, err error) {
 	}
 	defer func() { err = errors.Join(err, back.close()) }()
 	a.Each = make([]int64, 0, args[0])
+	start := time.Now()
 	for range args[0] {
-		begin := time.Now()
-		if err := bounce(back.wait, out, back.r); err != nil {
+		begin := time.Since(start)
+		if err := bounce(back.wait, out, back.r, int64(begin)+1); err != nil {
 			return a, err
 		}
-		a.Each = append(a.Each, time.Since(begin).Nanoseconds())
+		a.Each = append(a.Each, int64(time.Since(start)-begin))
 	}
 	if err := out.Close(); err != nil {
 		return a, err
@@ -219,18 +220,21 @@ func (w *writer) hosts(args []uint64) (a rival.Answer, err error) {
 	return a, err
 }
 
-// bounce publishes a frame and takes the answer.
-func bounce(ctx context.Context, out *channel.Writer, back *channel.Reader) error {
+// bounce publishes a frame of that time and takes the answer.
+func bounce(ctx context.Context, out *channel.Writer, back *channel.Reader, at int64) error {
 	slot, err := out.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	if err := out.Publish(slot, channel.Meta{}); err != nil {
+	if err := out.Publish(slot, channel.Meta{Time: at}); err != nil {
 		return err
 	}
 	f, err := back.Next(ctx)
 	if err != nil {
 		return err
+	}
+	if f.Time != at {
+		return fmt.Errorf("frame %d is of the time %d, not %d", f.Sequence, f.Time, at)
 	}
 	return back.Release(f)
 }
