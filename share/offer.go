@@ -72,8 +72,8 @@ func cloneHandle(h *LegacyHandle) *LegacyHandle {
 //
 // Offer offers buf as it is now. To offer what it grows by later, offer it again: that
 // offer has a larger generation ([vmm.Descriptor]). Before it serves the first consumer,
-// Offer waits for the work that is queued in the primary context of the memory's device,
-// unless [WithSynchronized]. The caller keeps buf, which cannot be closed before Offer
+// Offer waits for the work that is queued in the primary contexts of the devices that can use
+// the memory ([vmm.Buffer.Users]), unless [WithSynchronized]. The caller keeps buf, which cannot be closed before Offer
 // returns ([vmm.ErrInUse]). Offer keeps no descriptors when it returns.
 //
 // Memory of another process can be offered on, with at most the access that it was
@@ -127,7 +127,17 @@ func (b bufferSource) lend(o *offering) (loan, error) {
 }
 
 func (b bufferSource) synchronize(ctx context.Context) error {
-	return b.buf.Device().Synchronize(ctx)
+	return synchronize(ctx, b.buf)
+}
+
+// synchronize waits for the work of all devices that can use buf.
+func synchronize(ctx context.Context, buf *vmm.Buffer) error {
+	for _, dev := range buf.Users() {
+		if err := dev.Synchronize(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b bufferSource) device() *cu.Device { return b.buf.Device() }

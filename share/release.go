@@ -3,8 +3,8 @@ package share
 import (
 	"context"
 	"errors"
+	"time"
 
-	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
@@ -42,6 +42,7 @@ func (a *Attachment) endLease(released bool) (err error) {
 		a.stop()
 		dropCursors(a.cursors)
 		err = t.transport.conn.Close()
+		a.awaitFiles()
 		<-a.done
 		for _, w := range append(a.former, t.fence.watch) {
 			if w != nil {
@@ -53,6 +54,15 @@ func (a *Attachment) endLease(released bool) (err error) {
 	return err
 }
 
+// awaitFiles waits until the descriptors are closed that came with the offer. A lying peer's may
+// take long.
+func (a *Attachment) awaitFiles() {
+	select {
+	case <-a.closing:
+	case <-time.After(goodbye):
+	}
+}
+
 // lastTie returns the current lease, and makes it the last one.
 func (a *Attachment) lastTie(released bool) *tie {
 	a.swap.Lock()
@@ -61,10 +71,11 @@ func (a *Attachment) lastTie(released bool) *tie {
 	return a.now.Load()
 }
 
-// Release first waits for the work in the primary contexts of the memory's device and, with
-// [WithPeerAccess], of the device that was asked for, and then does what Close does. So the producer learns that nothing of this process uses the memory any more,
-// and may use it again. The caller waits for work in other contexts, and closes other
-// mappings of the memory ([vmm.View]) and exported descriptors of it.
+// Release first waits for the work in the primary contexts of the devices that can use the
+// memory ([vmm.Buffer.Users]), and then does what Close does. So the producer learns that
+// nothing of this process uses the memory any more, and may use it again. The caller waits
+// for work in other contexts, and closes other mappings of the memory ([vmm.View]) and
+// exported descriptors of it.
 //
 // If Release fails, the attachment stays as it is. The error is that of ctx, [ErrInUse] as
 // for Close, or the driver's. After Close, Release does nothing.
@@ -77,10 +88,8 @@ func (a *Attachment) Release(ctx context.Context) error {
 	if a.given {
 		return nil
 	}
-	for _, dev := range a.users() {
-		if err := dev.Synchronize(ctx); err != nil {
-			return err
-		}
+	if err := a.synchronize(ctx); err != nil {
+		return err
 	}
 	if err := a.memory.Close(); err != nil {
 		return err
@@ -89,12 +98,11 @@ func (a *Attachment) Release(ctx context.Context) error {
 	return a.endLease(true)
 }
 
-// users returns the devices whose work may use the memory.
-func (a *Attachment) users() []*cu.Device {
-	if a.opts.peer && a.dev.UUID() != a.Device().UUID() {
-		return []*cu.Device{a.Device(), a.dev}
+func (a *Attachment) synchronize(ctx context.Context) error {
+	if buf := a.Buffer(); buf != nil {
+		return synchronize(ctx, buf)
 	}
-	return []*cu.Device{a.Device()}
+	return a.Device().Synchronize(ctx)
 }
 
 // sayFarewell says that this side does not use the memory any more, to a producer that

@@ -154,18 +154,19 @@ func TestFollowFromAnotherDeviceGoesOn(t *testing.T) {
 	require.ErrorIs(t, b.cancel(), context.Canceled)
 }
 
-// Release waits for the work of the device that uses the memory, and not for that of the memory's
-// device alone.
+// Who offers memory on, or releases it, waits for the work of the device that uses it, and not for
+// that of the memory's device alone.
 //
 //fault:rows 82
-func TestReleaseWaitsForTheWorkOfAnotherDevice(t *testing.T) {
+func TestWorkOfAnotherDeviceIsWaitedFor(t *testing.T) {
 	here, there := twoDevices(t)
 	srv := listen(t)
 	serve(t, srv, newBuffer(t, here, 64))
-	att := attachedFrom(t, srv, there, WithAccess(ReadWrite))
+	att := attachedFrom(t, srv, there, WithAccess(ReadWrite), WithReoffer())
 	gate, s := newGate(t, there), newStream(t, there)
 	gate.hold(t, s)
 	require.NoError(t, cu.FillAsync(s, att.Ptr(), uint8(1), 64))
+	require.ErrorIs(t, listen(t).Offer(briefly(t), "more", att.Buffer(), ReadOnly), context.DeadlineExceeded)
 	require.ErrorIs(t, att.Release(briefly(t)), context.DeadlineExceeded)
 	require.NoError(t, att.Err())
 	require.NotZero(t, att.Ptr())

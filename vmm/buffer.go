@@ -250,6 +250,15 @@ func (b *Buffer) Device() *cu.Device {
 	return b.dev
 }
 
+// Users returns the devices that can use the memory at Ptr: its own, and those of
+// [WithPeers].
+func (b *Buffer) Users() []*cu.Device {
+	if b == nil {
+		return nil
+	}
+	return append([]*cu.Device{b.dev}, b.opts.peers...)
+}
+
 // Ptr returns the buffer's first address in this process, 0 after Close.
 func (b *Buffer) Ptr() cu.DevicePtr {
 	if b == nil || b.content == nil {
