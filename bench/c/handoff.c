@@ -12,7 +12,8 @@
  *	inside	the same, exported while the clock runs
  *	legacy	cuMemAlloc and cuIpcGetMemHandle, which is cheap and inside the time
  *
- * The other flags are experiments: why.h has them.
+ * The other flags are experiments: why.h has them. "fresh SIZE 0|1", in mode before, has a
+ * consumer take the memory whose process is started when the memory is ready.
  *
  * The consumer is forked before cuInit, so each process has a driver and a primary
  * context of its own. They talk over one SOCK_SEQPACKET pair, in this order:
@@ -35,6 +36,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -423,6 +425,68 @@ static void consume(int sock)
 	}
 }
 
+/* --- a consumer whose process was just started --- */
+
+static struct {
+	CUresult initialised, retained;
+	sem_t ready;
+	int64_t from, to; /* when the context was made */
+} opening;
+
+static void *open_meanwhile(void *unused)
+{
+	CUdevice device;
+	opening.initialised = cuInit(0);
+	if (opening.initialised == CUDA_SUCCESS)
+		opening.initialised = cuDeviceGet(&device, 0);
+	sem_post(&opening.ready);
+	opening.from = now();
+	opening.retained = opening.initialised;
+	if (opening.initialised == CUDA_SUCCESS)
+		opening.retained = cuDevicePrimaryCtxRetain(&context, device);
+	opening.to = now();
+	return unused;
+}
+
+/* fresh takes one offer. Together, it receives during cuInit, and makes the context while it
+ * imports and maps; else one comes after the other. */
+static int fresh(int sock, bool together)
+{
+	pthread_t opener;
+	struct offer o;
+	int fds[OFFER_FDS];
+	struct buffer b = {0};
+	struct report r = {0};
+	sem_init(&opening.ready, 0, 0);
+	if (!together)
+		open_meanwhile(NULL);
+	else if (pthread_create(&opener, NULL, open_meanwhile, NULL))
+		die("pthread_create");
+	if (receive_offer(sock, &o, fds) <= 0 || !o.fds)
+		die("an offer");
+	took(&r.steps, "receive", now());
+	sem_wait(&opening.ready);
+	bool ok = cu(opening.initialised, "cuInit");
+	if (!together)
+		ok = ok && cu(opening.retained, "cuDevicePrimaryCtxRetain") && cu(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	ok = ok && take_vmm(sock, &o, fds, &b, &r.steps);
+	int64_t start = now();
+	if (!say(sock))
+		die("the acknowledgement");
+	took(&r.steps, "ack", start);
+	if (together)
+		pthread_join(opener, NULL);
+	took(&r.steps, "context", opening.from);
+	find(&r.steps, "context")->ns = opening.to - opening.from;
+	if (ok && cu(opening.retained, "cuDevicePrimaryCtxRetain") && cu(cuCtxSetCurrent(context), "cuCtxSetCurrent"))
+		read_salts(&b, r.salt);
+	buffer_free(&b, &r.steps);
+	memcpy(r.error, failure, sizeof r.error);
+	if (ok && !transmit(sock, &r, sizeof r, NULL, 0))
+		die("the report");
+	return 0;
+}
+
 /* --- the producer --- */
 
 static bool make_legacy(struct buffer *b, uint64_t size, struct steps *s)
@@ -600,6 +664,62 @@ static bool handoff(int sock, enum mode mode, uint64_t size, uint32_t chunks)
 	return alive;
 }
 
+/* spawn starts this program as a fresh consumer, with sock as descriptor 3. */
+static bool spawn(int sock, bool together, pid_t *pid)
+{
+	char *argv[] = {"handoff", "-fresh", together ? "1" : "0", NULL};
+	posix_spawn_file_actions_t files;
+	posix_spawn_file_actions_init(&files);
+	posix_spawn_file_actions_adddup2(&files, sock, 3);
+	posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
+	int err = posix_spawn(pid, "/proc/self/exe", &files, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&files);
+	return err ? fail("posix_spawn: %s", strerror(err)) : true;
+}
+
+static bool connected(int pair[2])
+{
+	struct timeval deadline = {.tv_sec = DEADLINE};
+	return !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) &&
+	       !setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline) &&
+	       !setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+}
+
+/* begin_fresh hands memory to a consumer that it starts, and prints the answer. */
+static void begin_fresh(uint64_t size, bool together)
+{
+	struct buffer b = {0};
+	struct steps s = {0};
+	struct report r = {0};
+	uint64_t salt = 0;
+	int64_t begun = 0, sent, t1 = 0;
+	int pair[2] = {-1, -1};
+	pid_t pid = 0;
+	bool alive;
+	bool ok = make_vmm(&b, size, 1, &s) && salted(&b, &salt) && export_all(&b, &s) &&
+		  (connected(pair) || fail("socketpair: %s", strerror(errno)));
+	begun = now();
+	ok = ok && spawn(pair[1], together, &pid);
+	close(pair[1]);
+	ok = ok && exchange(pair[0], BEFORE, &b, salt, &s, &r, &sent, &t1, &alive);
+	close(pair[0]);
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	ok &= buffer_free(&b, &s);
+	if (ok)
+		print_answer(&s, &r.steps, begun, t1);
+	else
+		print_error();
+}
+
+/* parse_fresh reads "fresh SIZE 0|1". */
+static bool parse_fresh(const char *line, enum mode mode, uint64_t *size, int *together)
+{
+	char rest;
+	return sscanf(line, "fresh %" SCNu64 " %d %c", size, together, &rest) == 2 && mode == BEFORE && *size &&
+	       !(*size % UNIT) && (*together == 0 || *together == 1);
+}
+
 /* parse reads "handoff SIZE CHUNKS". */
 static bool parse(const char *line, enum mode mode, uint64_t *size, uint32_t *chunks)
 {
@@ -633,8 +753,11 @@ static int produce(int sock, enum mode mode)
 	while (fgets(line, sizeof line, stdin)) {
 		uint64_t size;
 		uint32_t chunks;
+		int together;
 		failure[0] = 0;
-		if (!parse(line, mode, &size, &chunks))
+		if (parse_fresh(line, mode, &size, &together))
+			begin_fresh(size, together);
+		else if (!parse(line, mode, &size, &chunks))
 			print_error();
 		else if (!handoff(sock, mode, size, chunks))
 			return 1;
@@ -674,6 +797,8 @@ static int flags(int argc, char **argv, bool consumer)
 
 int main(int argc, char **argv)
 {
+	if (argc == 3 && !strcmp(argv[1], "-fresh"))
+		return fresh(3, !strcmp(argv[2], "1"));
 	int mode = flags(argc, argv, false);
 	if (mode < 0) {
 		fprintf(stderr, "usage: %s -mode inside|before|legacy [FLAG VALUE ...]; why.h has the flags\n", argv[0]);
@@ -686,10 +811,7 @@ int main(int argc, char **argv)
 	}
 	more_files();
 	int pair[2];
-	struct timeval deadline = {.tv_sec = DEADLINE};
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) ||
-	    setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline) ||
-	    setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline)) {
+	if (!connected(pair)) {
 		perror("handoff: socketpair");
 		return 1;
 	}

@@ -60,6 +60,39 @@ func TestCRival(t *testing.T) {
 	require.ErrorContains(t, err, "CHUNKS must be 1")
 }
 
+// A consumer that is started then takes the memory, says when it had a context, and what failed.
+func TestCRivalFresh(t *testing.T) {
+	started := cRival(t)
+	r := started("before", "")
+	for together := range 2 {
+		a, err := r.Ask(t.Context(), "fresh %d %d", 2*granularity, together)
+		require.NoError(t, err)
+		b := beginning{rival: cBefore, together: together == 1}
+		b.add(a)
+		require.Positive(t, b.mapped[0])
+		require.GreaterOrEqual(t, b.usable[0], b.mapped[0])
+		at := map[string]rival.Step{}
+		for _, s := range a.Steps {
+			at[s.Side+" "+s.Name] = s
+		}
+		require.Positive(t, at["producer send"].At, "after the start of the process")
+		require.Negative(t, at["producer export"].At)
+		context := at["consumer context"]
+		require.Positive(t, context.At)
+		if together == 0 {
+			require.LessOrEqual(t, context.At+context.NS, at["consumer import"].At)
+		}
+	}
+	_, err := r.Ask(t.Context(), "fresh %d 2", granularity)
+	require.ErrorContains(t, err, "want: ")
+	_, err = r.Ask(t.Context(), "handoff %d 1", granularity)
+	require.NoError(t, err, "it lives on")
+	for fail, want := range map[string]string{"cuMemImportFromShareableHandle": "consumer: cuMemImport", "salt": "salt: wrote ", "die": "the other process is gone"} {
+		_, err := started("before", fail).Ask(t.Context(), "fresh %d 1", granularity)
+		require.ErrorContains(t, err, want)
+	}
+}
+
 // What is done otherwise in an experiment hands over, too, and says what fails.
 func TestCRivalInExperiments(t *testing.T) {
 	started := cRival(t)
