@@ -118,6 +118,7 @@ type task struct {
 	Seed     uint64
 	StopAt   uint64 // say so and wait, after so many frames
 	NoDevice bool
+	Device   int // that of a reader or a writer
 }
 
 func childTask() (do task, ctx *cu.Context, err error) {
@@ -128,7 +129,7 @@ func childTask() (do task, ctx *cu.Context, err error) {
 	if err != nil {
 		return do, nil, err
 	}
-	dev, err := drv.Device(0)
+	dev, err := drv.Device(do.Device)
 	if err != nil {
 		return do, nil, err
 	}

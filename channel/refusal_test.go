@@ -2,6 +2,7 @@ package channel
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -27,6 +28,39 @@ func TestTwoDevices(t *testing.T) {
 		require.NoError(t, r.ReleaseOn(s, f))
 		require.NoError(t, s.Synchronize(soon(t)))
 		require.NoError(t, checkPattern(got, n))
+	}
+}
+
+// A writer and readers on two devices, in processes of their own: one of them is killed, and the
+// others go on.
+func TestProcessesOnTwoDevices(t *testing.T) {
+	a, _ := cutest.TwoDevices(t, cutest.Driver(t))
+	ctx := cutest.Context(t, a)
+	srv := listen(t)
+	w, err := NewWriter(ctx, srv, "frames", 8, 1<<20)
+	require.NoError(t, err)
+	var readers []*child
+	for i, p := range []Policy{Block, Block, DropOldest, DropNewest} {
+		c := start(t, "reader", task{Path: srv.Path(), Policy: p, Join: Next, Device: 1, Stall: time.Duration(i) * time.Millisecond, Holds: i % 3, Seed: uint64(i)})
+		require.Equal(t, "joined 1", c.says(t))
+		readers = append(readers, c)
+	}
+	const frames = 1000
+	publish(t, ctx, w, frames, func(n uint64) {
+		if n == frames/2 {
+			readers[1].kill()
+		}
+	})
+	require.NoError(t, w.Close())
+	for i, c := range readers {
+		if i == 1 {
+			continue
+		}
+		received, lost := ended(t, c)
+		require.EqualValues(t, frames, received+lost)
+		if i == 0 {
+			require.Zero(t, lost)
+		}
 	}
 }
 
