@@ -69,11 +69,12 @@ type attaching struct {
 	offer   wire.Offer
 	whole   bool // the last record of the offer has come
 	files   []*os.File
-	data    []byte         // of the application, that came behind the offer
-	cursors *os.File       // memory of this lease alone, or nil
-	memory  attachedMemory // nil before it is open
-	asked   bool           // there is a conversation
-	answer  [64]byte       // room for what is said, made before the offer comes
+	closing <-chan struct{} // closed when they are; nil before that has begun
+	data    []byte          // of the application, that came behind the offer
+	cursors *os.File        // memory of this lease alone, or nil
+	memory  attachedMemory  // nil before it is open
+	asked   bool            // there is a conversation
+	answer  [64]byte        // room for what is said, made before the offer comes
 }
 
 // attach makes an attachment.
@@ -155,7 +156,7 @@ func (a *attaching) take(ctx context.Context) error {
 	if err := a.say(ctx, wire.Mapped{Generation: a.offer.Memory.Generation}); err != nil {
 		return err
 	}
-	a.dropFiles()
+	a.closing, a.files = sock.DropFiles(a.files), nil // the caller need not wait for that
 	if a.offer.Legacy == nil {
 		return nil
 	}

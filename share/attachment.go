@@ -20,9 +20,10 @@ type Attachment struct {
 	dev     *cu.Device // that was asked for
 	opts    *attachOptions
 	memory  attachedMemory
-	cursors *os.File // of this lease alone, or nil
-	reoffer bool     // this side may offer the memory on
-	writes  bool     // this side may write the memory
+	cursors *os.File        // of this lease alone, or nil
+	closing <-chan struct{} // closed when the descriptors are that came with the offer
+	reoffer bool            // this side may offer the memory on
+	writes  bool            // this side may write the memory
 
 	now    atomic.Pointer[tie] // the lease, or the last one
 	swap   sync.Mutex          // held while there is another
@@ -49,7 +50,7 @@ type Attachment struct {
 }
 
 func newAttachment(from *attaching) *Attachment {
-	a := &Attachment{path: from.path, dev: from.dev, opts: from.opts, memory: from.memory, cursors: from.cursors, reoffer: from.opts.reoffer, done: make(chan struct{})}
+	a := &Attachment{path: from.path, dev: from.dev, opts: from.opts, memory: from.memory, cursors: from.cursors, closing: from.closing, reoffer: from.opts.reoffer, done: make(chan struct{})}
 	a.open, a.stop = context.WithCancel(context.Background())
 	a.more, a.last = context.WithCancel(a.open)
 	a.life, a.cancel = context.WithCancelCause(context.Background())
