@@ -97,7 +97,7 @@ func (r *record) encode() {
 	if !r.idle() {
 		r.Removed = time.Time{}
 	}
-	text := appendLine(nil, wordName, r)
+	text := appendLine(make([]byte, 0, 1024+320*len(r.Holders)), wordName, r)
 	for _, v := range r.Retired {
 		text = v.append(text, wordRetired)
 	}
@@ -108,7 +108,7 @@ func (r *record) encode() {
 		text = t.append(text)
 	}
 	for i := range r.Holders {
-		text = appendLine(text, wordHolder, &r.Holders[i])
+		text = r.Holders[i].append(text)
 	}
 	r.text = bytes.Clone(text)
 }

@@ -53,6 +53,25 @@ type held struct {
 	ID     HoldID  `json:"id"`
 	Holder Holder  `json:"holder"`
 	Of     *PartOn `json:"of,omitempty"` // set when the holder is told to let go
+
+	line *heldLine // as it was written last, or nil
+}
+
+// A heldLine is what a manifest says of a holder that is as it was then. A record with many
+// holders is written again whenever one of them comes or goes, the others' lines as they are.
+type heldLine struct {
+	id     HoldID
+	holder Holder
+	of     *PartOn
+	text   []byte
+}
+
+// append appends the holder's line.
+func (h *held) append(text []byte) []byte {
+	if l := h.line; l == nil || l.id != h.ID || l.holder != h.Holder || l.of != h.Of {
+		h.line = &heldLine{h.ID, h.Holder, h.Of, appendLine(nil, wordHolder, h)}
+	}
+	return append(text, h.line.text...)
 }
 
 // clone returns a record that may be changed, but for what its elements point to.
