@@ -32,6 +32,7 @@ from ._fence import FENCED
 from ._only import NotCopied
 from ._streams import CLOSE_LIMIT, Tracker, need_streams
 from ._wire import CUDA
+from ._words import POLL_MAX
 
 _AGAIN = 0.02  # seconds until a writer is looked for again
 
@@ -170,15 +171,22 @@ class Joined(NotCopied):
             if self._closing:
                 return
         w = self._words
-        with self._mu:
-            state, self._whole = w.load(c.WRITER_STATE), w.load(c.PUBLISHED)
-            if self._tracker:  # whose stream may wait for what never comes
-                self._freeing = True
-                w.store(c.PUBLISHED, c.GIVEN)
+        state, whole = w.load(c.WRITER_STATE), w.load(c.PUBLISHED)
+        if self._tracker:  # whose stream may wait for what never comes
+            self._freeing = True
+            w.store(c.PUBLISHED, c.GIVEN)
+            while not self._mu.acquire(timeout=POLL_MAX):  # the driver keeps a call of next_on until the stream goes on
+                w.store(c.PUBLISHED, c.GIVEN)  # a dead peer's device still writes for some milliseconds
+        else:
+            self._mu.acquire()
+        try:
+            self._whole = whole
             if self._whole >= c.GIVEN:
                 self._whole = 0
             self._why, self._final = self._told_of(state), w.load(c.LAST)
             self._lost = True  # no other wait is queued from here on
+        finally:
+            self._mu.release()
         w.ring(c.READER_BELL)
         if self._tracker:
             self._tracker.free(w, c.PUBLISHED)
@@ -212,7 +220,12 @@ class Joined(NotCopied):
         self._closing = True
         self._words.ring(c.READER_BELL)
         self._rouse()
-        with self._turn:
+        end = time.monotonic() + CLOSE_LIMIT
+        while not self._turn.acquire(timeout=POLL_MAX):
+            if self._tracker and not self._ended and time.monotonic() > end:  # the driver keeps a call until the stream goes on
+                self._freeing = True
+                self._words.store(c.PUBLISHED, c.GIVEN)
+        try:
             if self._ended:
                 return
             self._settle()
@@ -220,6 +233,8 @@ class Joined(NotCopied):
                 self._thread.join()
             self._ended = True
             self._discard(force)
+        finally:
+            self._turn.release()
 
     def _settle(self) -> None:
         """Wait until no stream has to do with the cursor."""

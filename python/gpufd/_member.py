@@ -39,9 +39,9 @@ class Member:
         self.first = 0  # sequence of the frame with number 1, where readers block
         self.gone = False  # it is given nothing any more
         self.why: Error | None = None
-        self.until = 0  # what the tracker says when no stream waits for it any more; with gone
+        self.until: int | None = None  # what the tracker says when no stream waits for it any more; once it is gone and unpinned
         self.revoke = False  # its lease is to be taken back
-        self.pins = 0  # who reads the cursor without the writer's lock
+        self.pins = 0  # who uses the cursor without the writer's lock
         self.stuck: tuple[int, float] = (0, 0.0)  # the frame that a stream waits for, and since when
 
     def sequence_of(self, number: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import time
 import weakref
 from typing import Any
 
@@ -16,6 +17,7 @@ from ._frame import Frame
 from ._streams import Tracker, handle_of, need_streams
 from ._taking import ReaderStats as ReaderStats
 from ._taking import Taking
+from ._words import POLL_MIN
 
 
 class Reader(Taking):
@@ -104,7 +106,9 @@ class Reader(Taking):
         with self._turn:  # which close takes, too
             self._check()
             self._check_kept()
-            with self._mu:  # else the stream may have been freed, and _lost not be set yet
+            while self._freeing and not self._lost:  # the stream may have been freed
+                time.sleep(POLL_MIN)
+            with self._mu:
                 if self._lost and frame._number > self._whole:
                     raise self._why
 

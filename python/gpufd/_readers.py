@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _cursor as c
@@ -34,6 +35,7 @@ class Readers:
         self.frames = [0] * shape.slots  # sequence of the frame in each slot, or 0
         self.last = 0  # sequence of the last frame that was published
         self.meta = Meta(0)  # of it
+        self.giving = False  # a stream is being given a frame for all: nobody is admitted meanwhile
         self.closed = False  # nobody is admitted any more
         self.over = False  # the thread may end
         self.pause = _SOON
@@ -67,7 +69,27 @@ class Readers:
                     if m.lease is event.lease:
                         self.drop(m, c.DROPPED, event.err)  # it may live, and its slots are not kept
 
+    @contextlib.contextmanager
+    def _pinned(self, members: list[Member]) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.giving = False
+                for m in members:
+                    m.pins -= 1
+                self.lock.notify_all()
+
     # Under the lock.
+
+    def pin(self, members: list[Member], giving: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Keep cursors open while a stream is given what uses them. The lock is not held meanwhile:
+        the driver may keep the call until the stream goes on, which may take that somebody is
+        dropped. With giving nobody is admitted. The caller enters what is returned."""
+        self.giving = giving
+        for m in members:
+            m.pins += 1
+        return self._pinned(members)
 
     def look(self) -> None:
         """Look at all cursors, and drop readers that wrote nonsense."""
@@ -84,7 +106,6 @@ class Readers:
         if m.gone:
             return
         m.why, m.gone, m.joined = why, True, True
-        m.until = self.tracker.queued if self.tracker else 0
         self.there = [other for other in self.there if other is not m]
         if state != c.OPEN:
             m.words.store(c.LAST, self.last)
@@ -158,7 +179,7 @@ class Readers:
             with self.lock:
                 if self.over and not self.members:
                     return
-                for m in [m for m in self.members if not m.joined]:
+                for m in [m for m in self.members if not m.joined and not self.giving]:
                     if m.words.load(c.READER_STATE) == c.JOINED:
                         self._admit(m)
                 self._look_at_stalls()
@@ -190,7 +211,10 @@ class Readers:
             m.revoke = False
             m.lease.revoke("the writer has dropped this reader")
         with self.lock:
-            if m.pins or self.tracker and not self.tracker.freed(m.words, c.RELEASED, m.until):
+            if self.tracker and not m.pins and m.until is None:
+                m.until = self.tracker.queued
+            freed = not self.tracker or self.tracker.freed(m.words, c.RELEASED, m.until or 0)
+            if m.pins or not freed:
                 return False
             gone = m.gone_for()
             m.cursor.close()

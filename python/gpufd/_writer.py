@@ -131,12 +131,14 @@ class Writer(Giving):
                 sequence = r.last + 1
                 slot = self.shape.slot_of(sequence)
                 r.look()
+                waits = [(m, m.queue.in_slot[slot]) for m in r.there if m.queue.in_slot[slot] > m.queue.released]
+                pinned = r.pin([m for m, _ in waits])
+            with pinned:
                 tracker.begin()
-                for m in r.there:
-                    n = m.queue.in_slot[slot]
-                    if n > m.queue.released:
-                        tracker.wait(m.cursor.device + c.RELEASED, n)
+                for m, n in waits:
+                    tracker.wait(m.cursor.device + c.RELEASED, n)
                 tracker.queue(handle, 2 * sequence - 1)
+            with r.lock:
                 return self._has(slot)
 
     def publish_on(self, stream: Any, slot: Slot, *, size: int | None = None, user: bytes = b"", time_ns: int = 0) -> None:
@@ -153,19 +155,24 @@ class Writer(Giving):
                 meta = Meta(meta.size, meta.user, time.monotonic_ns())
             r = self._readers
             with r.lock:
+                there = list(r.there)
+                pinned = r.pin(there, giving=True)
+            with pinned:
                 tracker.begin()
-                for m in r.there if told else []:
+                for m in there if told else []:
                     tracker.make_room(handle, _ENTRY_OPS)
                     self._describe(tracker, m, slot, meta)
-                tracker.make_room(handle, len(r.there) + 1)
-                for m in r.there:
+                tracker.make_room(handle, len(there) + 1)
+                for m in there:
                     tracker.write(m.cursor.device + c.PUBLISHED, m.queue.published + 1)
                 tracker.queue(handle, 2 * slot.sequence)
-                for m in r.there:
-                    m.queue.give(slot.index)
-                    self._given += 1
-                    m.words.store(c.WRITER_POLLS, 1)
-                self._finish(meta)
+                with r.lock:
+                    for m in there:
+                        if not m.gone:
+                            m.queue.give(slot.index)
+                            self._given += 1
+                            m.words.store(c.WRITER_POLLS, 1)
+                    self._finish(meta)
 
     def _describe(self, tracker: Tracker, m: Member, slot: Slot, meta: Meta) -> None:
         """Add what writes the entry of a reader's next frame."""
@@ -212,7 +219,11 @@ class Writer(Giving):
             for m in r.there:
                 m.words.ring(c.WRITER_BELL)
             r.lock.notify_all()
-        with self._turn:
+        if not self._turn.acquire(timeout=CLOSE_LIMIT):  # the driver keeps a call until the stream goes on
+            with r.lock:
+                r.drop_blockers()
+            self._turn.acquire()
+        try:
             if self._ended:
                 return
             self._settle()
@@ -224,6 +235,8 @@ class Writer(Giving):
             self._undo.callback(self.memory.close)
             self._undo.close()
             self._ended = True
+        finally:
+            self._turn.release()
 
     def _settle(self) -> None:
         """Wait until no stream has to do with the channel."""

@@ -236,6 +236,74 @@ class Streams(common.Scene):
             self.stream.synchronize()
             self.assertEqual((w.last, w.readers), (6, 0))
 
+    def in_driver(self, side, stream, call):
+        """A thread with a call that the driver keeps, because the stream has work: it has room for no more."""
+        tracker, kept = side._tracker, threading.Event()
+        give = tracker._give
+
+        def late(handle):
+            with tracker.memory.current() as lib:
+                while lib.code("cuStreamQuery", handle) == cu.NOT_READY:
+                    kept.set()
+                    time.sleep(0.0001)
+            give(handle)
+
+        tracker._give = late
+        errors = []
+
+        def run():
+            try:
+                call()
+            except Exception as e:
+                errors.append(e)
+
+        t = threading.Thread(target=run)
+        t.start()
+        self.assertTrue(kept.wait(PATIENCE))
+        time.sleep(0.02)
+        return t, errors
+
+    def ends_soon(self, t):
+        t.join(PATIENCE)
+        self.assertFalse(t.is_alive())
+
+    def test_driver_without_room_and_a_dead_reader(self):
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w:
+            p = self.python("import gpufd.channel, time\nr = gpufd.channel.Reader(sys.argv[1]); print('ready'); time.sleep(99)", self.path, waits_for="ready")
+            w.await_readers(1, PATIENCE)
+            t, errors = self.in_driver(w, self.stream, lambda: [w.publish_on(self.stream, w.acquire_on(self.stream)) for _ in range(5)])
+            self.assertEqual(w.readers, 1)  # whoever asks for other things is not kept
+            p.kill()
+            self.ends_soon(t)
+            self.assertEqual((errors, w.last), ([], 5))
+            self.stream.synchronize()
+
+    def test_driver_without_room_and_a_dead_writer(self):
+        p = self.writer_process(1, slots=4, stays="it does")
+        with channel.Reader(self.path) as r:
+            t, errors = self.in_driver(r, self.stream, lambda: [r.next_on(self.stream) for _ in range(4)])
+            p.kill()
+            self.ends_soon(t)
+            self.assertTrue(all(isinstance(e, channel.WriterLostError) for e in errors), errors)
+            self.until(lambda: r.done)
+
+    def test_closed_without_room(self):
+        """The peer lives, and does not go on."""
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w:
+            r = channel.Reader(self.path)
+            t, errors = self.in_driver(r, self.stream, lambda: [r.next_on(self.stream) for _ in range(2)])
+            r.close()
+            self.ends_soon(t)
+            self.assertEqual(errors, [])
+            with channel.Reader(self.path) as r:
+                w.await_readers(1, PATIENCE)
+                t, errors = self.in_driver(w, self.stream, lambda: [w.publish_on(self.stream, w.acquire_on(self.stream)) for _ in range(3)])
+                w.close()
+                self.ends_soon(t)
+                self.assertEqual(errors, [])
+                self.until(lambda: r.done)
+                self.assertIsInstance(r.err, channel.DroppedError)
+
     def test_a_stalled_reader_is_dropped(self):
         with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True, stall=0.1) as w, channel.Reader(self.path) as r:
             w.await_readers(1, PATIENCE)
