@@ -5,7 +5,10 @@
 //
 //	keeper -gpufd PATH [-c COMMAND] [-python COMMAND] [-load SIZE] [-attach SIZE]
 //	       [-rounds N] [-dir DIR] [-driver cuda|soft] [-out DIR]
+//	keeper -growth -gpufd PATH [-names N] [-readers N] [-rounds N] [-budget D] [-driver cuda|soft] [-out DIR]
 //
+// With -growth it measures a keeper with more and more names and readers, and writes
+// keeper-growth.csv and keeper-growth.md.
 // A COMMAND has commas between its words. What is not named is left out, and the
 // report says so. It prints the bars and writes keeper.csv and keeper.md to the
 // directory of -out. It exits with 2 for a mistake in the flags, with 3 where there
@@ -65,10 +68,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.Var(&s.attach, "attach", "`size` of what is attached to")
 	flags.IntVar(&s.rounds, "rounds", 5, "how often each is measured")
 	flags.StringVar(&s.dir, "dir", os.TempDir(), "`directory` for the file, which should lie in memory")
+	c := crowd{}
+	growth := flags.Bool("growth", false, "measure a keeper with more and more names and readers")
+	flags.IntVar(&c.names, "names", 1000, "with -growth: the largest `number` of names")
+	flags.IntVar(&c.readers, "readers", 256, "with -growth: the largest `number` of readers of a name")
+	flags.DurationVar(&c.budget, "budget", 0, "with -growth: `time` after which larger numbers are left out; 0 is no limit")
 	driver := flags.String("driver", "cuda", "driver to measure, `cuda|soft`")
 	out := flags.String("out", "", "`directory` to write keeper.csv and keeper.md to; none: print only")
 	return program.Run(flags, args, stdout, stderr, func() error {
-		if s.rounds < 1 || s.load == 0 || s.attach == 0 || s.gpufd == "" {
+		if s.rounds < 1 || s.load == 0 || s.attach == 0 || s.gpufd == "" || min(c.names, c.readers) < 1 || c.budget < 0 {
 			return cli.Usagef("want -gpufd, sizes above 0 and at least one round; -h explains")
 		}
 		drv, err := program.Open(*driver)
@@ -77,6 +85,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
+		if *growth {
+			return growAndReport(ctx, drv, s, c, *out, stdout)
+		}
 		return measureAndReport(ctx, drv, s, *out, stdout)
 	})
 }

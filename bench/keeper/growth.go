@@ -1,0 +1,340 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gpufd/gpufd/bench/internal/program"
+	"github.com/gpufd/gpufd/bench/internal/report"
+	"github.com/gpufd/gpufd/bench/internal/stats"
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// small is the size of what is kept where numbers grow.
+const small = 2 << 20
+
+// What is measured while there are so many names, or readers of one name.
+const (
+	putting   = "put"             // a version more of a name
+	listing   = "list"            // all names
+	attaching = "attach"          // to one name, and to let go of it
+	restarts  = "restart"         // from a keeper's exec to its serving
+	together  = "all attach"      // at once
+	lastOne   = "the last alone"  // attaches while the others hold their leases
+	beside    = "put beside them" // a version that all of them are told of
+)
+
+// A growing is what was measured of one kind of number: for each number and subject the
+// samples, in ns.
+type growing struct {
+	what     string // "names" or "readers"
+	subjects []string
+	points   []int
+	ns       map[string][]float64 // of "N subject"
+	absent   string               // why larger numbers were left out, or ""
+}
+
+func newGrowing(what string, subjects ...string) *growing {
+	return &growing{what: what, subjects: subjects, ns: map[string][]float64{}}
+}
+
+// time measures f.
+func (g *growing) time(n int, subject string, f func() error) error {
+	begin := time.Now()
+	err := f()
+	if err == nil {
+		g.add(n, subject, time.Since(begin))
+	}
+	return err
+}
+
+func (g *growing) add(n int, subject string, took time.Duration) {
+	key := fmt.Sprint(n, " ", subject)
+	g.ns[key] = append(g.ns[key], float64(took.Nanoseconds()))
+}
+
+func (g *growing) p50(n int, subject string) float64 {
+	return stats.Summarize(g.ns[fmt.Sprint(n, " ", subject)]).P50
+}
+
+// exponent is how a subject grows.
+func (g *growing) exponent(subject string) float64 {
+	var xs, ys []float64
+	for _, n := range g.points {
+		xs, ys = append(xs, float64(n)), append(ys, g.p50(n, subject))
+	}
+	return stats.Exponent(xs, ys)
+}
+
+// report adds a table, bars and samples.
+func (g *growing) report(r *report.Report, title, text string) {
+	t := report.Table{Name: g.what, Title: title, Text: text, Head: append([]string{g.what}, g.subjects...)}
+	if g.absent != "" {
+		t.Text += "\n\n" + g.absent
+	}
+	for _, n := range g.points {
+		row := []string{fmt.Sprint(n)}
+		for _, subject := range g.subjects {
+			row = append(row, report.Duration(g.p50(n, subject)))
+			for i, ns := range g.ns[fmt.Sprint(n, " ", subject)] {
+				r.Raw.Rows = append(r.Raw.Rows, []string{g.what, fmt.Sprint(n), subject, fmt.Sprint(i), fmt.Sprintf("%.0f", ns)})
+			}
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	last := []string{"exponent"}
+	for _, subject := range g.subjects {
+		x := g.exponent(subject)
+		last = append(last, report.Exponent(x))
+		r.Bars = append(r.Bars, report.Bar{Claim: fmt.Sprintf("exponent of %s over %s", subject, g.what), Limit: stats.LinearLimit(math.NaN()), Got: x})
+	}
+	t.Rows = append(t.Rows, last)
+	r.Tables = append(r.Tables, t)
+}
+
+// A crowd is how far numbers grow.
+type crowd struct {
+	names, readers int
+	budget         time.Duration
+	until          time.Time // when no larger number is begun; zero is never
+}
+
+// points are the numbers from 1 to most.
+func points(most int) (all []int) {
+	for n := 1; n < most; n *= 4 {
+		all = append(all, n)
+	}
+	return append(all, most)
+}
+
+// next says whether a larger number is begun, and notes if not.
+func (c crowd) next(g *growing, n int) bool {
+	if len(g.points) > 0 && !c.until.IsZero() && time.Now().After(c.until) {
+		g.absent = fmt.Sprintf("%d %s and more were left out: the time for all of it was over.", n, g.what)
+		return false
+	}
+	g.points = append(g.points, n)
+	return true
+}
+
+// measureGrowth measures a keeper with more and more names, and with readers of one.
+func measureGrowth(ctx context.Context, dev *cu.Device, s settings, c crowd) (names, readers *growing, err error) {
+	dir, err := os.MkdirTemp("", "gpufd-bench")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	on, err := dev.PrimaryContext() // held, as those have it who use the memory
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = on.Close() }()
+	k := &keeperProcess{program: s.gpufd, socket: filepath.Join(dir, "keeper.sock")}
+	if err := k.start(); err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, k.stop()) }()
+	g := &grower{dev: dev, keeper: k}
+	if c.budget > 0 {
+		c.until = time.Now().Add(c.budget / 3)
+	}
+	if readers, err = g.readers(ctx, c, s.rounds); err != nil {
+		return nil, nil, fmt.Errorf("readers: %w", err)
+	}
+	if c.budget > 0 {
+		c.until = time.Now().Add(c.budget / 2)
+	}
+	names, err = g.names(ctx, c, s.rounds)
+	if err != nil {
+		err = fmt.Errorf("names: %w", err)
+	}
+	return names, readers, errors.Join(err, g.remove())
+}
+
+// A grower makes numbers grow.
+type grower struct {
+	dev    *cu.Device
+	keeper *keeperProcess
+	kept   []string // beside "bench"
+}
+
+func (g *grower) put(ctx context.Context, name string) error {
+	c, err := keeper.Dial(ctx, g.keeper.socket)
+	if err != nil {
+		return err
+	}
+	write := func(context.Context, *vmm.Buffer) error { return nil }
+	_, err = c.Put(ctx, keeper.Put{Name: name}, keeper.Part{Device: g.dev, Size: small, Write: write})
+	return errors.Join(err, c.Close())
+}
+
+func (g *grower) attach(ctx context.Context) (*share.Attachment, error) {
+	return share.Attach(ctx, g.keeper.socket, name, g.dev)
+}
+
+// names measures with so many names.
+func (g *grower) names(ctx context.Context, c crowd, rounds int) (*growing, error) {
+	all := newGrowing("names", putting, listing, attaching, restarts)
+	for _, n := range points(c.names) {
+		if !c.next(all, n) {
+			break
+		}
+		for len(g.kept)+1 < n {
+			more := fmt.Sprintf("%s-%d", name, len(g.kept))
+			if err := g.put(ctx, more); err != nil {
+				return nil, err
+			}
+			g.kept = append(g.kept, more)
+		}
+		for range rounds * 2 {
+			err := errors.Join(
+				all.time(n, putting, func() error { return g.put(ctx, name) }),
+				all.time(n, listing, func() error { _, err := share.List(ctx, g.keeper.socket); return err }),
+				all.time(n, attaching, func() error {
+					a, err := g.attach(ctx)
+					return errors.Join(err, a.Close())
+				}))
+			if err != nil {
+				return nil, err
+			}
+		}
+		for range rounds {
+			took, err := g.keeper.restart()
+			if err != nil {
+				return nil, err
+			}
+			all.add(n, restarts, took)
+		}
+	}
+	return all, nil
+}
+
+// readers measures with so many readers of one name, all in this process.
+func (g *grower) readers(ctx context.Context, c crowd, rounds int) (*growing, error) {
+	all := newGrowing("readers", together, lastOne, beside)
+	if err := g.put(ctx, name); err != nil {
+		return nil, err
+	}
+	for _, n := range points(c.readers) {
+		if !c.next(all, n) {
+			break
+		}
+		for range rounds {
+			if err := g.read(ctx, all, n); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+// read has n readers attach at once, and the last of them once more, alone.
+func (g *grower) read(ctx context.Context, all *growing, n int) (err error) {
+	held := make([]*share.Attachment, n)
+	defer func() {
+		for _, a := range held {
+			err = errors.Join(err, a.Close())
+		}
+	}()
+	err = all.time(n, together, func() error {
+		errs := make([]error, n)
+		var wg sync.WaitGroup
+		for i := range held {
+			wg.Go(func() { held[i], errs[i] = g.attach(ctx) })
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	})
+	if err == nil {
+		err = held[n-1].Close()
+	}
+	if err != nil {
+		return err
+	}
+	for { // a keeper that has not seen yet that it left may have no place for one more
+		err = all.time(n, lastOne, func() (err error) { held[n-1], err = g.attach(ctx); return err })
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, share.ErrRefused) || sleep(ctx, time.Millisecond) != nil {
+			return err
+		}
+	}
+	return all.time(n, beside, func() error {
+		if err := g.put(ctx, name); err != nil {
+			return err
+		}
+		for _, a := range held {
+			select {
+			case <-a.Superseded():
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	})
+}
+
+// remove gives back what was kept, but for "bench", also if the caller has been told to end.
+func (g *grower) remove() error {
+	if len(g.kept) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := keeper.Dial(ctx, g.keeper.socket)
+	if err != nil {
+		return err
+	}
+	for _, name := range g.kept {
+		err = errors.Join(err, c.Remove(ctx, name))
+	}
+	return errors.Join(err, c.Close())
+}
+
+const growthText = `A keeper keeps names of 2 MiB each. What is measured is said in the heads; there is no rival. The exponent is the slope of log time
+over log number, by least squares over the larger half of the points: 1 is linear, 0 is flat.`
+
+const namesText = "Put makes a version more of one name, from connecting to its being committed; list is a conversation about all names; attach maps one and lets go of it; restart is from the exec of a keeper, after the last one was killed, to its serving all of them."
+
+const readersText = "The readers are in one process. All attach at once; the last of them lets go and attaches again, alone, while the others hold their leases; then a version is put, until every reader has been told."
+
+func growthReport(m report.Machine, names, readers *growing) *report.Report {
+	r := &report.Report{
+		Name: "keeper-growth", Title: "How a keeper grows", Machine: m, Text: growthText,
+		Raw: report.Table{Head: []string{"of", "number", "what", "round", "ns"}},
+	}
+	names.report(r, "With so many names", namesText)
+	readers.report(r, "With so many readers of one name", readersText)
+	return r
+}
+
+// growAndReport measures growth and reports it.
+func growAndReport(ctx context.Context, drv *cu.Driver, s settings, c crowd, dir string, stdout io.Writer) error {
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	names, readers, err := measureGrowth(ctx, dev, s, c)
+	if err != nil {
+		return err
+	}
+	r := growthReport(program.Machine(drv), names, readers)
+	for _, b := range r.Bars {
+		fmt.Fprintf(stdout, "%s: %s, bar %s, met: %t\n", b.Claim, report.Exponent(b.Got), report.Exponent(b.Limit), b.Met())
+	}
+	if dir == "" {
+		return nil
+	}
+	return r.Write(dir)
+}

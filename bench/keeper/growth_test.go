@@ -1,0 +1,63 @@
+package main
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/bench/internal/report"
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+// Every number of names and readers is measured, and nothing is left behind.
+func TestGrowth(t *testing.T) {
+	dir := t.TempDir()
+	gpufd := filepath.Join(dir, "gpufd")
+	build(t, "go", "build", "-C", "../..", "-o", gpufd, "./cmd/gpufd")
+	var told, complaint strings.Builder
+	grow := func(more ...string) string {
+		told.Reset()
+		code := run(append([]string{"-growth", "-driver", "soft", "-gpufd", gpufd, "-names", "6", "-readers", "5", "-rounds", "2", "-out", dir}, more...), &told, &complaint)
+		require.Equal(t, cli.ExitOK, code, complaint.String())
+		text, err := os.ReadFile(filepath.Join(dir, "keeper-growth.md"))
+		require.NoError(t, err)
+		return string(text)
+	}
+	text := grow()
+	require.Contains(t, text, "## With so many names")
+	csv, err := os.ReadFile(filepath.Join(dir, "keeper-growth.csv"))
+	require.NoError(t, err)
+	for what, n := range map[string]int{"names,1,put,": 4, "names,4,list,": 4, "names,6,attach,": 4, "names,6,restart,": 2, "readers,5,all attach,": 2, "readers,4,put beside them,": 2} {
+		require.Equal(t, n, strings.Count(string(csv), "\n"+what), what)
+	}
+	for _, claim := range []string{"exponent of restart over names", "exponent of the last alone over readers"} {
+		require.Regexp(t, `\| `+claim+` +\| +1\.1 \| +[-0-9.]+ \|`, text)
+	}
+
+	text = grow("-budget", "1ns")
+	require.Contains(t, text, "4 names and more were left out: the time for all of it was over.")
+	require.Contains(t, told.String(), "exponent of list over names: –, bar 1.10, met: false")
+}
+
+func TestGrowing(t *testing.T) {
+	g := newGrowing("names", "list")
+	c := crowd{}
+	for _, n := range points(64) {
+		require.True(t, c.next(g, n))
+		g.add(n, "list", time.Duration(n*n)*time.Microsecond)
+	}
+	r := &report.Report{}
+	g.report(r, "Names", "")
+	require.Equal(t, [][]string{{"1", "1.00 µs"}, {"4", "16.0 µs"}, {"16", "256 µs"}, {"64", "4.10 ms"}, {"exponent", "2.00"}}, r.Tables[0].Rows)
+	require.Len(t, r.Raw.Rows, 4)
+	require.InDelta(t, 2, r.Bars[0].Got, 1e-9)
+	require.False(t, r.Bars[0].Met())
+	require.True(t, math.IsNaN(newGrowing("names").exponent("list")))
+	require.Equal(t, []int{1, 4, 16, 64, 256, 1000}, points(1000))
+	require.Equal(t, []int{1}, points(1))
+}
