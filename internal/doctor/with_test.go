@@ -211,6 +211,12 @@ func TestWithAnotherUser(t *testing.T) {
 // are compared.
 func TestWithAProcess(t *testing.T) {
 	needSoft(t)
+	// /proc says nothing of a process's environment until the process is what it will be.
+	begun := func(pid string) bool {
+		comm, _ := os.ReadFile("/proc/" + pid + "/comm")
+		env, _ := os.ReadFile("/proc/" + pid + "/environ")
+		return string(comm) == "sleep\n" && len(env) > 0
+	}
 	sleeper := func(front []string, env ...string) string {
 		cmd := exec.CommandContext(t.Context(), "sleep", "300")
 		if front != nil {
@@ -222,7 +228,11 @@ func TestWithAProcess(t *testing.T) {
 			require.NoError(t, cmd.Process.Kill())
 			require.Error(t, cmd.Wait())
 		})
-		return fmt.Sprint(cmd.Process.Pid)
+		pid := fmt.Sprint(cmd.Process.Pid)
+		if front == nil {
+			require.Eventually(t, func() bool { return begun(pid) }, 30*time.Second, time.Millisecond)
+		}
+		return pid
 	}
 	t.Run("like this one", func(t *testing.T) {
 		rows := With(t.Context(), config(t), sleeper(nil))
@@ -248,12 +258,7 @@ func TestWithAProcess(t *testing.T) {
 	t.Run("another user namespace", func(t *testing.T) {
 		cutest.Namespaced(t)
 		pid := sleeper([]string{"unshare", "--user", "--map-root-user"})
-		mapped := func() bool {
-			m, err := os.ReadFile("/proc/" + pid + "/uid_map")
-			comm, _ := os.ReadFile("/proc/" + pid + "/comm")
-			return err == nil && len(m) > 0 && string(comm) == "sleep\n"
-		}
-		require.Eventually(t, mapped, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return begun(pid) }, 30*time.Second, time.Millisecond)
 		rows := With(t.Context(), config(t), pid)
 		shows(t, rows, "a user namespace with another map", "uid-common")
 		require.Contains(t, find(t, rows, "uid-common").Seen, "map users differently")
@@ -264,8 +269,7 @@ func TestWithAProcess(t *testing.T) {
 		require.Eventually(t, func() bool {
 			b, _ := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
 			inner = strings.TrimSpace(string(b))
-			comm, _ := os.ReadFile("/proc/" + inner + "/comm")
-			return inner != "" && string(comm) == "sleep\n"
+			return inner != "" && begun(inner)
 		}, 30*time.Second, time.Millisecond)
 		c := config(t)
 		rows := With(t.Context(), c, inner)
