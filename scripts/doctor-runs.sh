@@ -3,7 +3,7 @@
 #   doctor-runs.sh DIRECTORY     # of the commands
 # on all GPUs; on one of them; in a container; between two containers; between two processes that see
 # different GPUs; and while an fd store holds memory. A container is a process in PID, IPC, network,
-# UTS and mount namespaces of its own, with a /dev/shm of its own (root).
+# UTS and mount namespaces of its own, with a /dev/shm of its own.
 # It fails where doctor does not name the cause, or names another.
 set -u
 bin=$(cd "$1" && pwd) || exit 1
@@ -20,6 +20,8 @@ trap 'exit 1' INT TERM
 export PATH="$bin:$PATH" XDG_RUNTIME_DIR="$dir"
 [ "${GPUFD_DRIVER:-}" != soft ] || export GPUFD_SOFT_DIR="$dir/soft" # a container has another /dev/shm
 container="unshare --kill-child --fork --pid --ipc --net --uts --mount --mount-proc sh -c"
+# Where the user is not root, or root may make no namespaces, a user namespace is added.
+unshare --fork --pid --ipc --net --uts --mount --mount-proc true 2>/dev/null || container="unshare --user --map-root-user${container#unshare}"
 shm='mount -t tmpfs none /dev/shm && exec "$0" "$@"'
 
 # causes prints what the rows of $dir/said name, each once.
