@@ -20,7 +20,8 @@ GPUFD = os.environ.get("GPUFD") or shutil.which("gpufd") or "gpufd"
 
 def say(**fields):
     """One line of JSON."""
-    print(json.dumps(fields), flush=True)
+    sys.stdout.write(json.dumps(fields) + "\n")  # in one go: ranks share their output
+    sys.stdout.flush()
 
 
 @contextlib.contextmanager

@@ -9,16 +9,25 @@ import keeping
 BAR = 0.9
 
 
+def objects(lines):
+    """The JSON objects in lines, of which one may hold several, and the words of torchrun or NCCL."""
+    decoder = json.JSONDecoder()
+    for line in lines:
+        at = line.find("{")
+        while at >= 0:
+            try:
+                said, end = decoder.raw_decode(line, at)
+            except ValueError:
+                end = at + 1
+            else:
+                yield said
+            at = line.find("{", end)
+
+
 def rates(lines):
     """The bare rates and those of the broadcast, by way: of the rank that received."""
     found, way = {}, None
-    for line in lines:
-        try:
-            said = json.loads(line[max(0, line.find("{")) :])  # torchrun may write before it who says it
-        except ValueError:
-            continue  # of torchrun, or of NCCL
-        if not isinstance(said, dict):
-            continue
+    for said in objects(lines):
         if "way" in said:
             way = found.setdefault(said["way"], {"bare": [], "broadcast": []})
         elif said.get("what") == "bare":

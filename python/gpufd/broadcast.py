@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import torch.distributed as dist
 
@@ -100,6 +100,13 @@ def human(n: float) -> str:
     return f"{n:.1f} GiB"
 
 
+def _line(text: str, file: TextIO | None = None) -> None:
+    """Write a line with its end in one go: ranks share their output."""
+    file = file or sys.stdout
+    file.write(text + "\n")
+    file.flush()
+
+
 def show(b: Broadcast) -> None:
     """Say what was done."""
     r, rank = b.result, b.rank
@@ -107,18 +114,18 @@ def show(b: Broadcast) -> None:
     if r.seconds and r.rate < b.o.min_rate:
         r.warnings.append(f"rank {rank} at {r.rate:.2f} GB/s by {b.backend}, slower than {b.o.min_rate:g} GB/s{hint}")
     if b.o.json:
-        print(json.dumps({"event": "result", "ok": True, "exit": 0, "rank": rank, **asdict(r), "rate": r.rate, "backend": b.backend, "socket": b.o.socket}), flush=True)
+        _line(json.dumps({"event": "result", "ok": True, "exit": 0, "rank": rank, **asdict(r), "rate": r.rate, "backend": b.backend, "socket": b.o.socket}))
         return
     for text in r.warnings:
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        _line(f"warning: {text}", sys.stderr)
     if rank == 0:
         way = f", by {b.backend} at {r.rate:.2f} GB/s" if r.seconds else ""
         keepers = "1 keeper has" if r.ranks == 1 else f"{r.ranks} keepers have"
-        print(f"{r.name}: {keepers} received it{way}", flush=True)
+        _line(f"{r.name}: {keepers} received it{way}")
     elif r.received:
-        print(f"rank {rank}: {r.name}, version {r.version}, {human(r.received)} in {r.seconds:.2f} s, {r.rate:.2f} GB/s", flush=True)
+        _line(f"rank {rank}: {r.name}, version {r.version}, {human(r.received)} in {r.seconds:.2f} s, {r.rate:.2f} GB/s")
     elif r.skipped:
-        print(f"rank {rank}: {r.name}, version {r.version}, was served already", flush=True)
+        _line(f"rank {rank}: {r.name}, version {r.version}, was served already")
 
 
 def end(b: Broadcast | None, error: BaseException, code: int) -> NoReturn:
@@ -128,8 +135,8 @@ def end(b: Broadcast | None, error: BaseException, code: int) -> NoReturn:
     why = str(error) or type(error).__name__
     try:
         if b and b.o.json:
-            print(json.dumps({"event": "result", "ok": False, "exit": code, "rank": rank, "error": {"message": why, "code": getattr(error, "code", "")}}), flush=True)
-        print(f"broadcast: rank {rank} on {socket.gethostname()}: {why}", file=sys.stderr, flush=True)
+            _line(json.dumps({"event": "result", "ok": False, "exit": code, "rank": rank, "error": {"message": why, "code": getattr(error, "code", "")}}))
+        _line(f"broadcast: rank {rank} on {socket.gethostname()}: {why}", sys.stderr)
         if b and b.watch:
             b.watch.linger()
     finally:  # also where nobody reads what it prints
