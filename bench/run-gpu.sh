@@ -1,26 +1,28 @@
 #!/bin/sh
 # Measures on a machine with a GPU, from a bundle that `make bench-bundle` made:
-#   run-gpu.sh DIRECTORY [crossing] [calls] [chunks] [handoff] [growth] [keeper] [channel]
+#   run-gpu.sh DIRECTORY [handoff] [growth] [chunks] [channel] [keeper] [calls] [crossing]
 #   run-gpu.sh DIRECTORY [why] [trace] [strace]
-# writes tables and plots into DIRECTORY; without words, the first seven. The others look
+# writes tables and plots into DIRECTORY; without words, the first seven, within 9 minutes. It
+# says at the end how many seconds each took. The others look
 # for what rivals of the handoff differ in: with experiments, execution traces of
 # those in Go, and the system calls of a few handoffs (strace). It needs
-# gcc and cuda.h for the rival in C, and python3 with CuPy, PyTorch or cuda.core
+# gcc and cuda.h for the rivals in C, and python3 with CuPy, PyTorch or cuda.core
 # for those in Python; what is not there is left out, and the tables say so.
 #   BENCH_QUICK=1  a tenth of the work
-#   BENCH_LARGEST  the largest buffer, 128GiB unless said otherwise; for keeper 64GiB
+#   BENCH_SECONDS  how long all of it may take, 540 unless said otherwise; what has not ended then is lost
+#   BENCH_LARGEST  the largest buffer; unless said otherwise what fits the device, 128GiB, for keeper 64GiB
 #   WHY            for those: names of the rivals, with spaces between; cold is, for why, those
 #                  that tell where code in Go takes long that runs now and then
 #   WHY_SIZES      for why: sizes, 2MiB unless said otherwise
 #   CUDA_HOME      where cuda.h is, /usr/local/cuda unless said otherwise
 set -eu
-usage() { sed -n '2,15s/^# \{0,1\}//p' "$0"; }
-all="crossing calls chunks handoff growth keeper channel"
+usage() { sed -n '2,17s/^# \{0,1\}//p' "$0"; }
+all="handoff growth chunks channel keeper calls crossing"
 case ${1:-} in
 -h | --help) usage; exit 0 ;;
 '' | -*) usage >&2; exit 2 ;;
 esac
-export BENCH_COMMAND="${BENCH_QUICK:+BENCH_QUICK=1 }${WHY:+WHY='$WHY' }${WHY_SIZES:+WHY_SIZES=$WHY_SIZES }${BENCH_LARGEST:+BENCH_LARGEST=$BENCH_LARGEST }build/gpu-bench/run-gpu.sh $*"
+export BENCH_COMMAND="${BENCH_QUICK:+BENCH_QUICK=1 }${WHY:+WHY='$WHY' }${WHY_SIZES:+WHY_SIZES=$WHY_SIZES }${BENCH_LARGEST:+BENCH_LARGEST=$BENCH_LARGEST }${BENCH_SECONDS:+BENCH_SECONDS=$BENCH_SECONDS }build/gpu-bench/run-gpu.sh $*"
 dir=$1
 shift
 for what; do
@@ -38,34 +40,70 @@ trap 'exit 130' INT TERM # so that dash gets to EXIT
 tar -C "$tree" -xJf "$here/bundle.txz"
 cuda=${CUDA_HOME:-/usr/local/cuda}
 
+begun=$(date +%s)
+left() { echo $((begun + ${BENCH_SECONDS:-540} - $(date +%s))); }
+# within SECONDS COMMAND ends the command after that time at the latest, and with all of it.
+within() {
+	seconds=$1
+	shift
+	[ "$(left)" -ge "$seconds" ] || seconds=$(left)
+	[ "$seconds" -gt 0 ] || { echo "run-gpu.sh: no time left for $1" >&2; return 1; }
+	timeout -k 5 "$seconds" "$@"
+}
+
 build_c() { # a rival that could not be built is one that cannot be started
 	gcc -O2 -pthread -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$tree/bin/c" "$tree/c/handoff.c" -lcuda ||
 		echo "run-gpu.sh: no rival in C" >&2
+}
+# largest says which size the device has room for, beside a few contexts.
+largest() {
+	free=$(nvidia-smi -i 0 --query-gpu=memory.free --format=csv,noheader,nounits) || free=0
+	for gib in 64 32 16 8; do
+		[ "$free" -lt $((gib * 1024 + 4096)) ] || { echo ${gib}GiB; return; }
+	done
+	echo 1GiB
 }
 # keeper measures on a file in memory. What is not there is no rival.
 keeper() {
 	rivals=''
 	gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$tree/bin/attach" "$tree/c/attach.c" -lcuda && rivals="-c $tree/bin/attach"
 	python3 -c 'import safetensors.torch' && rivals="$rivals -python python3,$tree/python/load_file.py"
-	"$tree/bin/keeper" -gpufd "$tree/bin/keeps" $rivals -attach "${BENCH_LARGEST:-64GiB}" -dir /dev/shm -out "$out" ${BENCH_QUICK:+-rounds 2 -load 2GiB}
+	within 90 "$tree/bin/keeper" -gpufd "$tree/bin/keeps" $rivals -attach "${BENCH_LARGEST:-$(largest)}" -rounds 4 -dir /dev/shm -out "$out" \
+		${BENCH_QUICK:+-rounds 2 -load 2GiB}
 }
-# channel has frames pass between processes; it takes two minutes, and one more where there are two GPUs.
+words=$tree/bin/words ptx=-ptx,$tree/c/check.ptx
+build_words() { gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$words" "$tree/c/channel.c" -lcuda; }
+# channel has frames pass between processes, for a minute and a half, and a minute more where there are two GPUs.
 channel() {
-	words=$tree/bin/words ptx=-ptx,$tree/c/check.ptx
 	rivals="-rival gpufd=$tree/bin/channel,-as,writer,$ptx"
-	gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$words" "$tree/c/channel.c" -lcuda &&
-		rivals="$rivals -rival c=$words,$ptx -rival c-single=$words,$ptx,-batch,0"
+	build_words && rivals="$rivals -rival c=$words,$ptx -rival c-single=$words,$ptx,-batch,0"
 	for python in torch cupy; do
 		python3 -c "import $python" 2>/dev/null && rivals="$rivals -frames $python=python3,$tree/python/frames.py,$python"
 	done
-	timeout -k 10 200 "$tree/bin/channel" $rivals -out "$out" ${BENCH_QUICK:+-rounds 1} || return
+	within 110 "$tree/bin/channel" $rivals -out "$out" -time 50s ${BENCH_QUICK:+-rounds 1} || return
 	if [ "$(nvidia-smi -L | wc -l)" -lt 2 ]; then
 		echo "run-gpu.sh: one GPU: no frames between two"
 		return
 	fi
 	rivals="-rival gpufd=$tree/bin/channel,-as,writer,$ptx,-on,1"
 	[ ! -x "$words" ] || rivals="$rivals -rival c=$words,$ptx,-on,1 -rival c-single=$words,$ptx,-batch,0,-on,1"
-	timeout -k 10 120 "$tree/bin/channel" -two $rivals -out "$out" -time 50s ${BENCH_QUICK:+-rounds 1}
+	within 70 "$tree/bin/channel" -two $rivals -out "$out" -time 20s ${BENCH_QUICK:+-rounds 1}
+}
+# growth measures handoffs, then a keeper, and then a channel, with more and more of what can be more.
+growth() {
+	ok=0
+	within 145 "$tree/bin/handoff" -growth $ours $before $c -out "$out" -time 2s -starts 2 -budget 115s -largest "${BENCH_LARGEST:-128GiB}" \
+		${BENCH_QUICK:+-time 500ms -consumers 16 -chunks 256 -iterations 5} || ok=1
+	within 40 "$tree/bin/keeper" -growth -gpufd "$tree/bin/keeps" -rounds 3 -budget 25s -out "$out" ${BENCH_QUICK:+-names 16 -readers 16} || ok=1
+	rivals="-rival gpufd=$tree/bin/channel,-as,writer,$ptx"
+	build_words && rivals="$rivals -rival c=$words,$ptx"
+	within 75 "$tree/bin/readers" $rivals -budget 30s -out "$out" ${BENCH_QUICK:+-most 4 -rounds 16} || ok=1
+	return $ok
+}
+chunks() {
+	rivals=''
+	gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$tree/bin/chunks-c" "$tree/c/chunks.c" -lcuda && rivals="-c $tree/bin/chunks-c"
+	within 45 "$tree/bin/chunks" $rivals -budget 25s -out "$out" ${BENCH_QUICK:+-rounds 2 -chunks 1,16,256}
 }
 ours="-rival gpufd=$tree/bin/gpufd,-mode,ahead"
 before="-rival gpufd-before=$tree/bin/gpufd,-mode,before"
@@ -181,15 +219,14 @@ straces() {
 measure() { # word; $ours, $before, $spin, $plain, $c and $python are words without spaces in them
 	case $1 in
 	crossing)
-		"$tree/bin/crossing" -out "$out" ${BENCH_QUICK:+-rounds 5} &&
-			"$tree/bin/crossing-nocgo" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
-	calls) "$tree/bin/calls" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
-	chunks) "$tree/bin/chunks" -out "$out" ${BENCH_QUICK:+-rounds 2} ;;
-	handoff) "$tree/bin/handoff" $ours $before $spin $plain $c $python -out "$out" ${BENCH_QUICK:+-time 1s} ;;
-	growth) "$tree/bin/handoff" -growth $ours $before $c -out "$out" -time 3s -largest "${BENCH_LARGEST:-128GiB}" \
-		${BENCH_QUICK:+-time 500ms -starts 2 -consumers 16 -chunks 256} ;;
-	keeper) keeper ;;
+		within 25 "$tree/bin/crossing" -rounds 15 -out "$out" ${BENCH_QUICK:+-rounds 5} &&
+			within 15 "$tree/bin/crossing-nocgo" -rounds 15 -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
+	calls) within 45 "$tree/bin/calls" -rounds 20 -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
+	handoff) within 105 "$tree/bin/handoff" $ours $before $spin $plain $c $python -out "$out" -time 9s -budget 85s ${BENCH_QUICK:+-time 1s} ;;
+	growth) growth ;;
+	chunks) chunks ;;
 	channel) channel ;;
+	keeper) keeper ;;
 	why) why ;;
 	trace) traces ;;
 	strace) straces ;;
@@ -199,9 +236,12 @@ measure() { # word; $ours, $before, $spin, $plain, $c and $python are words with
 case " ${*:-$all} " in
 *" handoff "* | *" growth "* | *" why "* | *" trace "* | *" strace "*) build_c ;;
 esac
-failed=
+failed='' took=''
 for what in ${*:-$all}; do
 	echo "== $what"
+	from=$(date +%s)
 	(measure "$what") || failed="$failed $what"
+	took="$took $what $(($(date +%s) - from)),"
 done
+echo "== seconds:$took all $(($(date +%s) - begun))"
 [ -z "$failed" ] || { echo "run-gpu.sh: failed:$failed" >&2; exit 1; }

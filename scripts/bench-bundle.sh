@@ -14,7 +14,7 @@ ldflags="-s -w -X github.com/gpufd/gpufd/bench/internal/report.Commit=$version"
 cd bench
 CGO_ENABLED=1 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./crossing ./calls
 CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/crossing-nocgo" ./crossing
-CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./chunks ./handoff ./gpufd ./ladder ./keeper ./channel
+CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./chunks ./handoff ./gpufd ./ladder ./keeper ./channel ./readers
 CGO_ENABLED=0 ${GO:-go} build -C .. -ldflags="-s -w" -o "$tree/bin/keeps" ./cmd/gpufd
 cp -r c python "$tree/"
 if [ -x ../build/strace/strace ]; then # for `run-gpu.sh DIR strace`; see bench/README.md

@@ -33,7 +33,7 @@ func growth(ctx context.Context, o options) error {
 	for _, part := range []struct {
 		budget  float64 // of the whole
 		measure func(context.Context, options, *report.Report) error
-	}{{0.45, bySizeAndChunks}, {0.35, byConsumers}, {0.08, fromStart}, {0.12, freshConsumers}} {
+	}{{0.37, bySizeAndChunks}, {0.42, byConsumers}, {0.07, fromStart}, {0.14, freshConsumers}} {
 		o.until = o.deadline(part.budget)
 		if err := part.measure(ctx, o, r); err != nil {
 			return err
@@ -52,7 +52,7 @@ func bySizeAndChunks(ctx context.Context, o options, r *report.Report) (err erro
 	defer func() { err = errors.Join(err, f.close()) }()
 	var sizes, chunks []*result
 	whole := o.until
-	o.until = o.deadline(0.25)
+	o.until = o.deadline(0.2)
 	if err := f.bySize(ctx, o, &sizes); err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func byConsumers(ctx context.Context, o options, r *report.Report) error {
 	whole := o.until
 	for i := range crowds {
 		if o.until = whole; i == 0 {
-			o.until = o.deadline(0.12)
+			o.until = o.deadline(0.22)
 		}
 		if err := crowds[i].measure(ctx, o, r); err != nil {
 			return err
