@@ -377,6 +377,16 @@ var size = sync.OnceValue(func() uint64 {
 	return uint64(n)
 })
 
+// What a program waits for before its first kernel, and a keeper's writer for each part.
+func BenchmarkLoad(b *testing.B) {
+	ctx := cutest.Context(b, cutest.Device(b))
+	for b.Loop() {
+		set, err := kernels.Load(ctx)
+		require.NoError(b, err)
+		require.NoError(b, set.Close())
+	}
+}
+
 func BenchmarkFill(b *testing.B) {
 	k := newBench(b, size())
 	measure(b, k, size(), func() error { return k.FillAsync(k.s, k.DevicePtr, size(), 0, 1) })

@@ -199,12 +199,8 @@ func (o *jitOptions) log(buffer, size sys.CUjit_option, text string) {
 }
 
 // compile reads PTX, and writes to the logs what is wrong with it.
-func (o *jitOptions) compile(text string, version int) (*ptx.Module, sys.CUresult) {
-	parse := ptx.Parse
-	if o.unoptimised() {
-		parse = ptx.ParseUnoptimised
-	}
-	parsed, err := parse(text)
+func (o *jitOptions) compile(s *shelf, text string, version int) (*ptx.Module, sys.CUresult) {
+	parsed, err := s.parse(text, o.unoptimised())
 	r, complaint := judge(parsed, err, version)
 	info := ""
 	if r == sys.CUDA_SUCCESS && o.get(sys.CU_JIT_LOG_VERBOSE) != 0 {

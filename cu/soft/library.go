@@ -127,7 +127,7 @@ func (m *machine) loadLibrary(out *sys.CUlibrary, text func() (string, sys.CUres
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	code, r := o.compile(s, m.config().version)
+	code, r := o.compile(&m.shelf, s, m.config().version)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}

@@ -38,6 +38,7 @@ type machine struct {
 	functions map[sys.CUfunction]*function
 	libraries map[sys.CUlibrary]*library
 	kernels   map[sys.CUkernel]*kernel
+	shelf     shelf // with a lock of its own
 	lastFault error // of work
 
 	waiting atomic.Int64 // streams that are at a word's operation

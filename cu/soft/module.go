@@ -153,7 +153,7 @@ func (m *machine) loadText(out *sys.CUmodule, text func() (string, sys.CUresult)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	code, r := o.compile(s, m.config().version)
+	code, r := o.compile(&m.shelf, s, m.config().version)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}

@@ -1,0 +1,62 @@
+package soft
+
+import (
+	"sync"
+
+	"github.com/gpufd/gpufd/cu/soft/ptx"
+)
+
+// A shelf keeps the modules that were read last, as a driver caches what it has compiled:
+// programs load the same text again and again. A module does not change once it is read.
+type shelf struct {
+	mu   sync.Mutex
+	read []readModule // the one that was asked for last is the last
+}
+
+type readModule struct {
+	text        string
+	unoptimised bool
+	code        *ptx.Module
+}
+
+// The shelf's bounds: modules, and bytes of the text of each.
+const (
+	shelfModules = 8
+	shelfText    = 1 << 20
+)
+
+// parse reads a module, or takes it from the shelf.
+func (s *shelf) parse(text string, unoptimised bool) (*ptx.Module, error) {
+	if code := s.find(text, unoptimised); code != nil {
+		return code, nil
+	}
+	parse := ptx.Parse
+	if unoptimised {
+		parse = ptx.ParseUnoptimised
+	}
+	code, err := parse(text)
+	if err == nil && len(text) <= shelfText {
+		s.put(readModule{text, unoptimised, code})
+	}
+	return code, err
+}
+
+func (s *shelf) find(text string, unoptimised bool) *ptx.Module {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, v := range s.read {
+		if v.text == text && v.unoptimised == unoptimised {
+			s.read = append(append(s.read[:i], s.read[i+1:]...), v)
+			return v.code
+		}
+	}
+	return nil
+}
+
+func (s *shelf) put(v readModule) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.read = append(s.read, v); len(s.read) > shelfModules {
+		s.read = append([]readModule(nil), s.read[1:]...)
+	}
+}

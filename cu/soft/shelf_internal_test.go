@@ -1,0 +1,42 @@
+package soft
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What was read is read once, as often as it is loaded, until enough else was.
+func TestShelf(t *testing.T) {
+	var s shelf
+	text := func(i int) string {
+		return fmt.Sprintf(".version 7.4\n.target sm_75\n.address_size 64\n.visible .entry k%d() { ret; }\n", i)
+	}
+	first, err := s.parse(text(0), false)
+	require.NoError(t, err)
+	again, err := s.parse(text(0), false)
+	require.NoError(t, err)
+	require.Same(t, first, again)
+	other, err := s.parse(text(0), true)
+	require.NoError(t, err)
+	require.NotSame(t, first, other, "it is read otherwise")
+	for i := 1; i < shelfModules; i++ {
+		_, err := s.parse(text(i), false)
+		require.NoError(t, err)
+		_, err = s.parse(text(0), false)
+		require.NoError(t, err)
+	}
+	again, _ = s.parse(text(0), false)
+	require.Same(t, first, again, "it was asked for meanwhile")
+	again, _ = s.parse(text(0), true)
+	require.NotSame(t, other, again, "it was not")
+	require.Len(t, s.read, shelfModules)
+
+	_, err = s.parse("nonsense", false)
+	require.Error(t, err)
+	long := text(1) + "//" + string(make([]byte, shelfText))
+	_, _ = s.parse(long, false)
+	require.Len(t, s.read, shelfModules)
+	require.Nil(t, s.find(long, false))
+}
