@@ -13,7 +13,7 @@ from . import _wire as wire
 from ._attaching import Attaching, Options
 from ._attachment import Attachment
 from ._conn import DEFAULT_TIMEOUT
-from ._errors import Error, NotFoundError, TimedOutError, UsageError
+from ._errors import Error, NotFoundError, RefusedError, TimedOutError, UsageError
 from ._kept import check_labels
 from ._memory import Memory, driver_kind
 from ._peer import Peer, Policy
@@ -95,16 +95,10 @@ def _attach_part(options: Options, part: int) -> Attachment:
     of_many = replace(options, name=f"{options.name}/{part}")
     if part:
         return _attach(of_many)
-    try:
-        return _attach(options)  # most versions have one part
-    except NotFoundError as e:
-        missing = e
-    try:
-        return _attach(of_many)
-    except NotFoundError:
-        raise missing from None
-    finally:
-        del missing  # whose traceback has this frame
+    for of_one in (True, False):  # most versions have one part
+        with contextlib.suppress(NotFoundError):
+            return _attach(options if of_one else of_many)
+    return _attach(options)  # a version of one part may have come meanwhile; or there is none
 
 
 class Parts(list[Attachment]):
@@ -131,12 +125,19 @@ def attach_parts(socket: str | os.PathLike[str], name: str, **options: Any) -> P
     are those of attach. Raises TimedOutError if new versions kept coming until the timeout.
     """
     deadline = time.monotonic() + float(options.get("within") or options.get("timeout") or DEFAULT_TIMEOUT)
+    refused = 0  # the version of which a part was refused
     while True:
         parts = Parts([attach(socket, name, part=0, **options)])
         try:
             first = parts[0].kept
             for part in range(1, first.parts):
-                parts.append(attach(socket, name, part=part, **options))
+                try:
+                    parts.append(attach(socket, name, part=part, **options))
+                except RefusedError:
+                    if first.version == refused or time.monotonic() > deadline:
+                        raise
+                    refused = first.version  # which another one may have followed, with fewer parts: look again
+                    break
                 kept = parts[-1].kept
                 if kept.version != first.version:
                     break

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from . import _wire as wire
 from ._conn import close_all, dial, read_data, take_no_fds
-from ._errors import Error, LostError, ProtocolError, RevokedError, StaleError, TooLargeError, UsageError, WireError, refusal
+from ._errors import DescriptorError, Error, LostError, ProtocolError, RevokedError, StaleError, TooLargeError, UsageError, WireError, refusal
 from ._memory import Memory, memory_class
 from ._peer import Peer, Policy, Process
 from ._wire import READ_ONLY, READ_WRITE, Offer, Record, need, printable
@@ -199,7 +199,11 @@ class Attaching:
             return self.resumes[1]
         if self.o.opener and offer.legacy:
             return self.o.opener(offer)
-        memory = memory_class(offer.driver).take(offer, self.fds, self.o.access, self.o.device, self.o.reoffer)
+        try:
+            memory = memory_class(offer.driver).take(offer, self.fds, self.o.access, self.o.device, self.o.reoffer)
+        except DescriptorError as e:
+            e._offer = offer
+            raise
         assert isinstance(memory, Memory)
         return memory
 

@@ -7,7 +7,7 @@ usage, 3 this machine cannot, 4 timed out or the peer was lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 
 class Error(Exception):
@@ -58,6 +58,8 @@ class DriverUnavailableError(DriverError, UnavailableError):
 
 class DescriptorError(Error):
     """The descriptors that came are not the memory that the offer describes."""
+
+    _offer: Any = None  # that offer
 
 
 class NotImportedError(DriverError, DescriptorError):

@@ -14,7 +14,7 @@ from ._attach import Parts, attach, attach_parts
 from ._attachment import Attachment
 from ._control import TIMEOUT, KeeperError, path_of
 from ._errors import DescriptorError, Error, RefusedError, UsageError
-from ._kept import Kept
+from ._kept import Kept, kept_of
 from ._memory import Memory
 from ._tables import Table, header_of, parse_table
 from ._wire import READ_ONLY
@@ -196,7 +196,8 @@ def get(
         from .keeper import Client
 
         with contextlib.suppress(Error, OSError), Client(path, timeout=timeout) as client:
-            client.report(name, client.stat(name).version, part or 0, "quarantined", str(e))
+            kept = kept_of(e._offer)
+            client.report(kept.name, kept.version, kept.part, "quarantined", str(e))
         raise
     try:
         return Version(path, timeout, parts)

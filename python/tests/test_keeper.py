@@ -14,7 +14,7 @@ from unittest import mock
 from keepers import ROOT, KeeperTest, wait_for  # first: it says where the package is
 
 import gpufd
-from gpufd import _control, _digest, _tables
+from gpufd import _attach, _control, _digest, _soft, _tables
 from gpufd._errors import LostError, WireError
 from gpufd import _deposit, keeper
 from gpufd.keeper import Client, KeeperError
@@ -234,6 +234,61 @@ class Keeping(KeeperTest):
         with self.assertRaises(KeeperError) as raised:
             gpufd.get(k.socket, "model")
         self.assertEqual(raised.exception.code, "damaged")
+
+    def put_parts(self, k, *parts):
+        """A version of so many parts."""
+        transaction = f"of {parts}" if len(parts) > 1 else ""
+        for i, data in enumerate(parts):
+            gpufd.put(k.socket, "model", data, part=i, parts=len(parts), transaction=transaction)
+
+    def test_get_while_a_version_of_other_parts_is_committed(self):
+        """It is of the next version, whose parts have other names, and not refused."""
+        k, attach = self.keeper(), _attach._attach
+        for before, now, after in (((b"a", b"b"), "model/1", (b"c",)), ((b"a", b"b", b"c"), "model/2", (b"d", b"e")), ((b"a", b"b"), "model/0", (b"c",)),
+                                   ((b"a",), "model", (b"b", b"c"))):  # fmt: skip
+            self.put_parts(k, *before)
+            due = [after]
+
+            def late(options):
+                if due and options.name == now:
+                    self.put_parts(k, *due.pop())
+                return attach(options)
+
+            with self.subTest(now, parts=len(after)), mock.patch.object(_attach, "_attach", late), gpufd.get(k.socket, "model") as version:
+                self.assertEqual([p.memory.read() for p in version], list(after))
+                self.assertFalse(due)
+
+    def test_a_part_that_is_refused(self):
+        """One that stays refused is an error, with its reason."""
+        k = self.keeper()
+        self.put_parts(k, b"a", b"b")
+        with Client(k.socket) as client:
+            client.report("model", 1, 1, "damaged", "the test says so")
+        with self.assertRaisesRegex(KeeperError, "part 1 of version 1 of model is damaged") as raised:
+            gpufd.get(k.socket, "model")
+        self.assertEqual(raised.exception.code, "damaged")
+
+    def test_the_part_that_cannot_be_mapped_is_reported(self):
+        """By its number and version, also when another version is current by then."""
+        k, after = self.keeper(), []
+        take = _soft.SoftMemory.take
+
+        def liar(offer, *args):
+            if b'"part":1' in offer.data:
+                for data in after:
+                    self.put_parts(k, *data)
+                raise gpufd.DescriptorError("no such memory")
+            return take(offer, *args)
+
+        self.put_parts(k, b"a", b"b")
+        with mock.patch.object(_soft.SoftMemory, "take", liar), Client(k.socket) as client:
+            self.assertRaisesRegex(gpufd.DescriptorError, "no such memory", gpufd.get, k.socket, "model")
+            parts = client.stat("model").parts
+            self.assertEqual([(p.state, p.reason) for p in parts], [("ok", ""), ("quarantined", "no such memory")])
+            self.put_parts(k, b"a", b"b")
+            after.append((b"c", b"d"))
+            self.assertRaises(gpufd.DescriptorError, gpufd.get, k.socket, "model")
+            self.assertEqual([p.state for p in client.stat("model").parts], ["ok", "ok"])
 
     def test_drained_and_removed(self):
         k = self.keeper()
