@@ -75,6 +75,11 @@ func (l *Listener) inheritFiles(files []*os.File, o options) error {
 		l.kept.Store(true)
 		err = l.adopt(&rec, o)
 	}
+	if err == nil {
+		if err = l.listen(l.backlog); err != nil { // the former listener may have died with the door closed
+			l.letGo()
+		}
+	}
 	if cerr := rec.Close(); err == nil {
 		err = cerr
 	}

@@ -1,6 +1,10 @@
 package sock
 
 import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,6 +46,52 @@ func TestListenerOfFiles(t *testing.T) {
 	third, err := Listen(path)
 	require.NoError(t, err)
 	require.NoError(t, third.Close())
+}
+
+func init() {
+	// It goes on with the listener of descriptors 3 and 4, says so on stdout, and accepts nobody
+	// until its standard input ends.
+	children["inheritor"] = func(args []string) error {
+		l, err := Listen(args[0], WithInherited([]*os.File{os.NewFile(3, "listener"), os.NewFile(4, "lock")}))
+		if err != nil {
+			return err
+		}
+		fmt.Println("listening")
+		_, err = io.ReadAll(os.Stdin)
+		return errors.Join(err, l.Close())
+	}
+}
+
+// Peers see the process that goes on with a socket, and find its backlog, also if the former
+// listener died while it handed the socket over, with a backlog of 0.
+func TestInheritedListenerListens(t *testing.T) {
+	path := filepath.Join(safeDir(t), "s")
+	first, err := Listen(path)
+	require.NoError(t, err)
+	files, err := first.Files()
+	require.NoError(t, err)
+	defer CloseFiles(files)
+	require.NoError(t, first.closeDoor(t.Context()))
+	require.NoError(t, first.Close())
+
+	cmd := childCommand(t, "inheritor", path)
+	cmd.ExtraFiles = files
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "listening\n", line)
+	for range 3 {
+		c, err := Dial(soon(t), path)
+		require.NoError(t, err)
+		require.Equal(t, int32(cmd.Process.Pid), c.Peer().PID)
+		require.NoError(t, c.Close())
+	}
+	require.NoError(t, in.Close())
+	require.NoError(t, cmd.Wait())
 }
 
 // What is no listener of the path is refused, and stays the caller's.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -233,7 +234,8 @@ func TestKeeperIsKilled(t *testing.T) {
 	u.until(func() bool { return len(u.stat("w")["holders"].([]any)) == 1 })
 	_, _ = first.stop(syscall.SIGKILL)
 	u.fails(4, "the keeper does not answer", "ls", "--timeout", "200ms")
-	u.keeper()
+	second := u.keeper()
+	require.Contains(t, u.does("doctor", "--with", filepath.Join(u.dir, "s")), fmt.Sprintf("OK      peer: pid %d ", second.Process.Pid))
 	u.until(func() bool {
 		holders := u.stat("w")["holders"].([]any)
 		return len(holders) == 1 && holders[0].(map[string]any)["lost"] == nil
