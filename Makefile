@@ -76,7 +76,7 @@ generate: ## write cu/sys/z*.go and cu/z*.go from abi/
 functions: ## run the tests and write docs/functions.md from what they called
 	scripts/functions.sh
 
-docs: ## write docs/commands.md, the tests in docs/faults-evidence.md, and the results in README.md and docs/benchmarks/README.md
+docs: ## write docs/commands.md, the tests in docs/faults-evidence.md, and the results and bars in README.md and docs/benchmarks/README.md
 	$(GO) run ./internal/docs
 
 cross: ## build the commands for amd64 and arm64

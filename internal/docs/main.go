@@ -1,7 +1,7 @@
 // Docs generates parts of documents: docs/commands.md from the help and the
 // sources of the commands, the column of tests in docs/faults-evidence.md from the sources of
-// the tests, and the tables of results in README.md and in docs/benchmarks/README.md from
-// docs/benchmarks.
+// the tests, and the tables of results in README.md, and of results and bars in
+// docs/benchmarks/README.md, from docs/benchmarks.
 //
 //	docs           writes all of them
 //	docs -check    fails if that would change one of them
@@ -59,6 +59,11 @@ func run(check bool) error {
 		if text, err = insert(page.path, text, rows); err != nil {
 			return err
 		}
+		if page.bars {
+			if text, err = withBars(page.path, text, "docs/benchmarks"); err != nil {
+				return err
+			}
+		}
 		if err := write(check, page.path, text); err != nil {
 			return err
 		}
@@ -70,7 +75,8 @@ func run(check bool) error {
 var resultPages = []struct {
 	path string
 	rows func(dir string) (string, error)
-}{{"README.md", results}, {"docs/benchmarks/README.md", firstResults}}
+	bars bool // it has the table of all bars
+}{{"README.md", results, false}, {"docs/benchmarks/README.md", firstResults, true}}
 
 // write writes a file, or compares it.
 func write(check bool, path string, content []byte) error {

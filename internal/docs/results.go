@@ -236,6 +236,10 @@ const (
 
 // insert puts the results where a page has them.
 func insert(page string, text []byte, rows string) ([]byte, error) {
+	return insertBetween(page, text, begin, end, rows)
+}
+
+func insertBetween(page string, text []byte, begin, end, rows string) ([]byte, error) {
 	before, rest, found := bytes.Cut(text, []byte(begin))
 	_, after, closed := bytes.Cut(rest, []byte(end))
 	if !found || !closed {
