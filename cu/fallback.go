@@ -50,7 +50,7 @@ func openEither(c config) (*Driver, error) {
 		return d, nil
 	}
 	if why := noGPU(err); why != "" {
-		return openFallback(c, why, why)
+		return openFallback(c, why, why+", and the fallback fails")
 	}
 	return nil, fmt.Errorf("the driver is installed but does not work: %w; repair it, or set %s=soft to do without a GPU", err, driverEnv)
 }
@@ -68,12 +68,12 @@ func noGPU(err error) (why string) {
 	return ""
 }
 
-// openFallback opens the fallback. The driver says why, and an error says reason.
-func openFallback(c config, why, reason string) (*Driver, error) {
+// openFallback opens the fallback. The driver says why, and an error begins with context.
+func openFallback(c config, why, context string) (*Driver, error) {
 	c.resolver, c.name = c.fallback, ""
 	d, err := open(c)
 	if err != nil {
-		return nil, fmt.Errorf("%s, and the fallback fails: %w", reason, err)
+		return nil, fmt.Errorf("%s: %w", context, err)
 	}
 	d.why = why
 	return d, nil
