@@ -107,6 +107,7 @@ class Reader(Taking):
             self._check()
             self._check_kept()
             while self._freeing and not self._lost:  # the stream may have been freed
+                self._check()  # by close, which waits for this
                 time.sleep(POLL_MIN)
             with self._mu:
                 if self._lost and frame._number > self._whole:

@@ -219,10 +219,9 @@ class Writer(Giving):
             for m in r.there:
                 m.words.ring(c.WRITER_BELL)
             r.lock.notify_all()
-        if not self._turn.acquire(timeout=CLOSE_LIMIT):  # the driver keeps a call until the stream goes on
+        while not self._turn.acquire(timeout=CLOSE_LIMIT):  # the driver keeps a call until the stream goes on
             with r.lock:
-                r.drop_blockers()
-            self._turn.acquire()
+                r.drop_blockers()  # again and again: the next frame may wait for another reader
         try:
             if self._ended:
                 return

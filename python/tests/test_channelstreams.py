@@ -11,13 +11,14 @@ import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 import common
 import gpufd
 from common import PATIENCE
 from gpufd import _cursor as c
 from gpufd import _driver as cu
-from gpufd import channel
+from gpufd import _joined, _writer, channel
 from gpufd._cuda import context_of
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -303,6 +304,41 @@ class Streams(common.Scene):
                 self.assertEqual(errors, [])
                 self.until(lambda: r.done)
                 self.assertIsInstance(r.err, channel.DroppedError)
+
+    def test_closed_within_a_frame(self):
+        """The stream waits for no reader when close looks first, and for one later."""
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w, channel.Reader(self.path) as r:
+            w.await_readers(1, PATIENCE)
+            looks, drop = [], w._readers.drop_blockers
+
+            def later():
+                looks.append(1)
+                if len(looks) > 1:
+                    drop()
+
+            t, errors = self.in_driver(w, self.stream, lambda: [w.publish_on(self.stream, w.acquire_on(self.stream)) for _ in range(3)])
+            with mock.patch.object(w._readers, "drop_blockers", later), mock.patch.object(_writer, "CLOSE_LIMIT", 0.1):
+                closing = threading.Thread(target=w.close, daemon=True)
+                closing.start()
+                self.ends_soon(closing)
+            self.ends_soon(t)
+            self.assertEqual(errors, [])
+            self.until(lambda: r.done)
+
+    def test_closed_while_a_frame_is_checked(self):
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True):
+            r = channel.Reader(self.path)
+            f = r.next_on(self.stream)
+            closing = threading.Thread(target=r.close, daemon=True)
+
+            def slow():
+                closing.start()
+                self.until(lambda: r._freeing)
+
+            with mock.patch.object(r, "_check_kept", slow), mock.patch.object(_joined, "CLOSE_LIMIT", 0.1), self.assertRaises(gpufd.ClosedError):
+                r.check(f)
+            self.ends_soon(closing)
+            self.stream.synchronize()
 
     def test_a_stalled_reader_is_dropped(self):
         with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True, stall=0.1) as w, channel.Reader(self.path) as r:
