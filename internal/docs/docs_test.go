@@ -36,6 +36,7 @@ func TestResults(t *testing.T) {
 	}
 	met, err := barsMet("../../docs/benchmarks", "")
 	require.NoError(t, err)
+	require.NotContains(t, met, "README")
 	require.Regexp(t, `\[channel\]\(channel\.md\) \d+ of 20\b`, met)
 }
 

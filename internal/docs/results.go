@@ -168,6 +168,9 @@ func barsMet(dir, at string) (string, error) {
 	}
 	var files []string
 	for _, page := range pages {
+		if filepath.Base(page) == "README.md" {
+			continue // it has those of all
+		}
 		text, err := os.ReadFile(page)
 		if err != nil {
 			return "", err
