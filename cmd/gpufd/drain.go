@@ -30,9 +30,16 @@ reset or an update of the driver.`,
 			if (len(args) == 1) == (device != "") {
 				return cli.Usagef("want a name or --device, exactly one")
 			}
+			var dev cu.UUID
+			if device != "" {
+				var err error
+				if dev, err = p.findDevice(device); err != nil {
+					return err
+				}
+			}
 			return p.ask(c, func(ctx context.Context, k *keeper.Client) error {
 				if device != "" {
-					return p.drainDevice(ctx, k, device, undo, keep)
+					return p.drainDevice(ctx, k, dev, undo, keep)
 				}
 				return p.drainName(ctx, k, args[0], undo, keep)
 			})
@@ -147,11 +154,7 @@ func (p *program) findDevice(device string) (cu.UUID, error) {
 	return dev.UUID(), nil
 }
 
-func (p *program) drainDevice(ctx context.Context, k *keeper.Client, device string, undo, keep bool) error {
-	dev, err := p.findDevice(device)
-	if err != nil {
-		return err
-	}
+func (p *program) drainDevice(ctx context.Context, k *keeper.Client, dev cu.UUID, undo, keep bool) error {
 	if err := k.DrainDevice(ctx, dev, !undo); err != nil {
 		return err
 	}

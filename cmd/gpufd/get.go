@@ -105,6 +105,10 @@ func (p *program) get(ctx context.Context, name string, f getFlags) error {
 	if err != nil {
 		return err
 	}
+	drv, err := p.open()
+	if err != nil {
+		return err
+	}
 	step, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	k, err := p.dial(step)
@@ -112,10 +116,6 @@ func (p *program) get(ctx context.Context, name string, f getFlags) error {
 		return err
 	}
 	defer k.Close()
-	drv, err := p.open()
-	if err != nil {
-		return err
-	}
 	parts, err := keeper.Attach(step, drv, k, name, want)
 	if err != nil {
 		return err

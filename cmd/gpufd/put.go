@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/keeper"
 )
@@ -158,6 +159,10 @@ func (p *program) put(ctx context.Context, name string, files []string, f putFla
 	if err != nil {
 		return err
 	}
+	devs, err := p.devices(sources)
+	if err != nil {
+		return err
+	}
 	k, err := p.connect(ctx)
 	if err != nil {
 		return err
@@ -165,34 +170,38 @@ func (p *program) put(ctx context.Context, name string, files []string, f putFla
 	defer k.Close()
 	idle := newIdle(ctx, p.timeout)
 	defer idle.stop()
-	parts, err := p.parts(sources, loads, idle)
-	if err != nil {
-		return err
-	}
-	return idle.explain(p.keepAll(idle.ctx, k, want, parts))
+	return idle.explain(p.keepAll(idle.ctx, k, want, p.parts(sources, devs, loads, idle)))
 }
 
-// parts loads the parts, each on its device.
-func (p *program) parts(sources []source, loads []*load, idle *idle) (parts []keeper.Part, err error) {
+// devices finds the device of each source.
+func (p *program) devices(sources []source) (devs []*cu.Device, err error) {
 	drv, err := p.open()
 	if err != nil {
 		return nil, err
 	}
-	shown := func(done, total uint64) {
-		idle.alive()
-		p.people.Progress("Loading", done, total)
-	}
-	for i, l := range loads {
-		dev, err := drv.FindDevice(sources[i].device)
+	for _, s := range sources {
+		dev, err := drv.FindDevice(s.device)
 		if err != nil {
 			return nil, err
 		}
 		if err := cli.NeedVMM(dev); err != nil {
 			return nil, err
 		}
-		parts = append(parts, keeper.Part{Index: sources[i].index, Device: dev, Size: l.size, Table: l.table, Write: l.write(shown)})
+		devs = append(devs, dev)
 	}
-	return parts, nil
+	return devs, nil
+}
+
+// parts loads the parts, each on its device.
+func (p *program) parts(sources []source, devs []*cu.Device, loads []*load, idle *idle) (parts []keeper.Part) {
+	shown := func(done, total uint64) {
+		idle.alive()
+		p.people.Progress("Loading", done, total)
+	}
+	for i, l := range loads {
+		parts = append(parts, keeper.Part{Index: sources[i].index, Device: devs[i], Size: l.size, Table: l.table, Write: l.write(shown)})
+	}
+	return parts
 }
 
 func (p *program) keepAll(ctx context.Context, k *keeper.Client, want keeper.Put, parts []keeper.Part) error {

@@ -183,6 +183,9 @@ func TestNoKeeper(t *testing.T) {
 	}
 	u.fails(1, "start a keeper with gpufd keeper", "ls", "--timeout", "500ms")
 	u.write("file", data(10, 0))
+	for _, c := range []string{"put w file --device 99", "put w --part 0@99=file", "drain --device 99"} {
+		u.fails(1, "no device 99 here", strings.Fields(c)...) // at once: no keeper helps with that
+	}
 	for where, why := range map[string]string{"file/s": "not a directory", "file": "nobody is listening", ".": "nobody is listening"} {
 		u.fails(1, why, "ls", "--socket", where) // at once: nobody will listen there
 	}
