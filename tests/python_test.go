@@ -83,6 +83,14 @@ func TestPythonFrameworks(t *testing.T) {
 		python(t), "-B", filepath.Join(packageDir, "tests", "gpu.py"), "-v"))
 }
 
+// TestPythonChannels has streams of PyTorch and CuPy write and read frames, beside the programs here
+// and the reader in C.
+func TestPythonChannels(t *testing.T) {
+	needGPU(t, "streams of frameworks write and read frames")
+	t.Log(scripted(t, args("GPUFD_BIN="+filepath.Dir(programPath(t, "gpufd")), "GPUFD_DRIVER=cuda"),
+		python(t), "-B", filepath.Join(packageDir, "tests", "gpu_channel.py"), "-v"))
+}
+
 // TestPythonBroadcast has the keepers of two GPUs broadcast by NCCL, over NVLink and over sockets,
 // and kills a rank at each step.
 func TestPythonBroadcast(t *testing.T) {
