@@ -54,11 +54,15 @@ class Broadcast:
         watch, why this rank has to end."""
         at_step("start")
         self.join()
-        dist.init_process_group("gloo", store=dist.PrefixStore("gpufd", self.store()), rank=self.rank, world_size=self.world, timeout=self.time)
         self.watch = Watch(self.store(), self.rank, self.world, self.o.timeout, failed)
         self.watch.start()
-        at_step("met")
         return self.watch
+
+    def connect(self) -> None:
+        """Connect to the other ranks, which are watched by now."""
+        at_step("joined")
+        dist.init_process_group("gloo", store=dist.PrefixStore("gpufd", self.store()), rank=self.rank, world_size=self.world, timeout=self.time)
+        at_step("met")
 
     def store(self, serve: bool = False) -> Any:
         """A connection to the store of the rendezvous, which torchrun's agent has, or rank 0."""

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NoReturn, TextIO
@@ -128,9 +129,13 @@ def show(b: Broadcast) -> None:
         _line(f"rank {rank}: {r.name}, version {r.version}, was served already")
 
 
+_ending = threading.Lock()
+
+
 def end(b: Broadcast | None, error: BaseException, code: int) -> NoReturn:
     """End this process because of an error, at once: whatever its threads wait for. Its bookings
     and allocations end with it."""
+    _ending.acquire()  # for good: the thread that comes first says why
     rank = b.rank if b else os.environ.get("RANK", "?")
     why = str(error) or type(error).__name__
     try:
@@ -153,6 +158,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except (Error, OSError, RuntimeError) as e:
         end(b, e, getattr(e, "exit", 4))
     try:
+        b.connect()
         with Client(o.socket, timeout=o.timeout) as client:
             b.run(client)
             b.gather(0)  # nobody goes before all are done

@@ -81,6 +81,7 @@ class TwoGPUs(Keepers):
         timeout = 45.0  # a third of it is what a rank may be silent, as when many initialise CUDA at once
         cases = {
             "start": (1, "start", die),
+            "joined": (1, "joined", die),
             "met": (1, "met", die),
             "known": (1, "known", die),
             "booked": (1, "booked", die),

@@ -173,6 +173,7 @@ class Keepers(KeeperTest):
             for rank in r.status:
                 if rank != lost:
                     self.assertRegex(r.said(rank), rf"rank {lost}\b.*(was lost|has not come|failed)", case)
+                    self.assertEqual(r.said(rank).count(f"broadcast: rank {rank} on "), 1, r.said(rank))
             self.assertLess(r.took, 3 * timeout, case)  # on a loaded machine; alone it is little more than one
         for i, k in enumerate(self.keepers[1:], 1):
             with gpufd.Client(k.socket) as client:
@@ -270,6 +271,9 @@ class Broadcasts(Keepers):
         self.put()
         cases = {
             "start": (2, "start", die),
+            "joined": (2, "joined", die),
+            "stopped early": (1, "joined", stop),
+            "failed early": (2, "joined", fail),
             "known": (2, "known", die),
             "booked": (1, "booked", die),
             "piece": (2, "piece", die),
