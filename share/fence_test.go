@@ -201,6 +201,33 @@ func TestMemoryIsOfferedAgainBehindItsFence(t *testing.T) {
 	}
 }
 
+// Memory that has grown is the same memory, and so is that of its descriptors alone.
+//
+//fault:rows 82
+func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv, chunk := listen(t), granularity(t, dev)
+	buf := newBuffer(t, ctx, chunk, vmm.WithChunkSize(chunk), vmm.WithCapacity(2*chunk))
+	first := serve(t, srv, buf, WithFence(soon(t), Released))
+	att := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	memory, files, err := buf.Export()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, sock.CloseFiles(files)) }()
+	first.cancel()
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.NoError(t, buf.Grow(2*chunk))
+
+	_, err = srv.Prepare("more", buf, ReadOnly)
+	require.ErrorIs(t, err, ErrInUse)
+	_, err = srv.OfferFiles("more", memory, files, ReadOnly)
+	require.ErrorIs(t, err, ErrInUse)
+	require.NoError(t, att.Close())
+	require.NoError(t, first.end(t))
+	more, err := srv.Prepare("more", buf, ReadOnly)
+	require.NoError(t, err)
+	require.NoError(t, more.Close())
+}
+
 // The wait for who may write ends with its context, and with the server, and says who.
 //
 //fault:rows 82

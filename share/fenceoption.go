@@ -16,9 +16,10 @@ import (
 // producer waits for them ([Offer.AwaitsRelease]), and an offer that ends keeps the
 // connections of those that may write until they have released the memory.
 //
-// An Offer or Replace of the same memory by the same server waits for that, too, if the first
-// offer has ended or other memory has its name. If it may still be written in the end, both
-// fail with the same error. [Server.Prepare] does not wait, and fails with [ErrInUse].
+// An Offer or Replace of the same memory by the same server, which may have grown, waits for
+// that, too, if the first offer has ended or other memory has its name. If it may still be
+// written in the end, both fail with the same error. [Server.Prepare] and [Server.OfferFiles]
+// do not wait, and fail with [ErrInUse].
 //
 // ctx and [Server.Close] bound the wait. Then Offer returns a [*FenceError], which names
 // the consumers that may still write, and matches [ErrNoFence] where no wait could tell.
@@ -130,12 +131,29 @@ func (o *offering) earlier() (all []*offering) {
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()
 	for _, x := range o.server.fencing {
-		over := x.ctx.Err() != nil || x.published && (o.server.offers[x.record.Name] != x || x.isOver())
-		if x != o && over && x.record.Memory.Generation == o.record.Memory.Generation {
+		named := o.server.offers[x.record.Name]
+		over := x.ctx.Err() != nil || x.published && (x.isOver() || named == nil || !named.isOfSameMemory(o))
+		if x != o && over && x.isOfSameMemory(o) {
 			all = append(all, x)
 		}
 	}
 	return all
+}
+
+// isOfSameMemory reports whether o and x, one of which may have more of it by now, are of the
+// same memory.
+func (o *offering) isOfSameMemory(x *offering) bool {
+	a, _ := o.source.(bufferSource)
+	b, _ := x.source.(bufferSource)
+	return o.record.Memory.Generation == x.record.Memory.Generation || a.buf != nil && a.buf == b.buf
+}
+
+// inUse is awaitEarlier where nobody waits.
+func (o *offering) inUse() error {
+	if len(o.earlier()) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: consumers of an earlier offer may still write it (WithFence)", ErrInUse)
 }
 
 // awaitEarlier waits until nobody writes the memory on account of an earlier offer, or ctx ends.

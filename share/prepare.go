@@ -40,8 +40,7 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 	if err != nil {
 		return nil, err
 	}
-	if len(o.earlier()) > 0 {
-		err := fmt.Errorf("%w: consumers of an earlier offer may still write it (WithFence)", ErrInUse)
+	if err := o.inUse(); err != nil {
 		return nil, join(err, o.giveUp(err))
 	}
 	waiting, err := o.announce()

@@ -32,14 +32,18 @@ type Standing struct {
 // returns at once. Without an error the Standing owns files. [WithLeases],
 // [WithIdleTimeout] and [WithGrace] are invalid here.
 //
-// Errors: [ErrNameTaken] for the name of a prepared offer; [ErrClosed]; an error for a
-// description that no consumer would take, or an invalid option.
+// Errors: [ErrNameTaken] for the name of a prepared offer; [ErrClosed]; [ErrInUse]
+// ([WithFence]); an error for a description that no consumer would take, or an invalid
+// option.
 func (s *Server) OfferFiles(name string, memory vmm.Descriptor, files []*os.File, access cu.Access, opts ...OfferOption) (*Standing, error) {
 	o, err := s.newOffering(name, filesSource{memory, files}, access, append(slices.Clip(opts), replacing, standing))
 	if err != nil {
 		return nil, err
 	}
-	if err := o.putUp(context.Background()); err != nil {
+	if err = o.inUse(); err == nil {
+		err = o.putUp(context.Background())
+	}
+	if err != nil {
 		return nil, join(err, o.giveUp(err))
 	}
 	o.loan.end = func() { sock.DropFiles(files) } // until here they were the caller's
@@ -60,8 +64,8 @@ func (s *Standing) Leases() []*Lease {
 	return slices.Clone(s.offering.live)
 }
 
-// Replaced returns a channel that is closed when another offer has taken the name. The
-// leases go on until Close.
+// Replaced returns a channel that is closed when another offer has taken the name, or
+// [Standing.Supersede] has taken it away. The leases go on until Close.
 func (s *Standing) Replaced() <-chan struct{} {
 	if s == nil || s.offering == nil {
 		return closed
