@@ -60,8 +60,10 @@ type Kept struct {
 //
 // If the device has no room, Put waits until ctx is done. Then the error is an [*Error] with the
 // code no-room that names who holds the memory. If the keeper dies meanwhile, Put waits for the
-// next one and goes on with it. A Put that fails leaves the version before it as it is, with one
-// exception: after an [*Error] with the code unknown the version may be committed later.
+// next one and goes on with it. A Put that fails leaves the version before it as it is, with two
+// exceptions. After an [*Error] with the code unknown the version may be committed later. If all
+// parts were handed over, but this process could not release their memory, Kept says what has
+// become of them, without Parts.
 func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
 	if err := checkPut(&p, parts); err != nil {
 		return Kept{}, err
@@ -76,10 +78,13 @@ func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
 	for i, part := range parts {
 		a, digest, err := w.write(ctx, w.bookings[i], part)
 		if err != nil {
-			return Kept{}, w.giveUp(fmt.Errorf("part %d of %s: %w", part.Index, p.Name, err))
+			return Kept{}, w.giveUp(fmt.Errorf("part %d of %s: %w", part.Index, p.Name, errors.Join(err, w.unreleased)))
 		}
 		kept.Version, kept.Missing = a.Version, a.Missing
 		kept.Digests = append(kept.Digests, digest)
+	}
+	if w.unreleased != nil {
+		return kept, fmt.Errorf("the parts of %s were handed over, but this process could not release their memory: %w", p.Name, w.unreleased)
 	}
 	if p.Keep {
 		err := w.keep(ctx, parts, &kept)
@@ -116,6 +121,8 @@ type writer struct {
 	parts    []Part
 	bookings []*booking
 	done     int // bookings that are delivered
+
+	unreleased error // why this process still has memory of parts
 }
 
 // book books a part, with the next keeper if this one dies meanwhile.
@@ -171,12 +178,9 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 	if err = errors.Join(err, buf.Unmap()); err != nil { // nothing here can write it any more
 		return reply{}, "", errors.Join(err, buf.Close(), sock.CloseFiles(files))
 	}
-	released := make(chan struct{})
-	go func() { // while the part is handed over: no reader waits for it
-		defer close(released)
-		_ = buf.Close() // it is unmapped, and the descriptors are its memory
-	}()
-	defer func() { <-released }()
+	released := make(chan error, 1)
+	go func() { released <- buf.Close() }() // while the part is handed over: no reader waits for it
+	defer func() { w.unreleased = errors.Join(w.unreleased, <-released) }()
 	defer sock.CloseFiles(files)
 	for {
 		a, err := b.deliver(ctx, describe(d), files, digest, part.Table)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,6 +80,26 @@ func TestReadersDoNotWaitForTheRelease(t *testing.T) {
 	letGoOf(t, all)
 	close(committed)
 	require.NoError(t, <-done, "Put does")
+}
+
+// A version is kept although its writer cannot release the memory, and Put says both.
+func TestMemoryThatIsNotReleased(t *testing.T) {
+	_, c, dev := kept(t)
+	var failed atomic.Bool
+	broken := cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		r := next()
+		if call.Symbol() == "cuMemRelease" && failed.CompareAndSwap(false, true) {
+			return sys.CUDA_ERROR_UNKNOWN
+		}
+		return r
+	}))
+	k, err := c.Put(soon(t), Put{Name: "w", Keep: true}, part(0, broken, 7))
+	require.ErrorIs(t, err, cu.ErrUnknown)
+	require.ErrorContains(t, err, "could not release their memory")
+	require.Equal(t, uint64(1), k.Version)
+	require.Empty(t, k.Parts)
+	all := attach(t, c, dev, "w")
+	requireBytes(t, all[0], 7)
 }
 
 // Readers need nothing but package share.
