@@ -299,8 +299,9 @@ def put(
             transaction=transaction, expect=expect_version, lifetime=timeout if transaction else 0.0,
         )  # fmt: skip
         try:
-            if kind == CUDA:
-                torch.cuda.synchronize(ordinal)  # what other streams still write comes along, too
+            if kind == CUDA:  # what other streams still write comes along, too
+                for i in {ordinal, *(b.device.index for b in blocks if b.device.type == "cuda")}:
+                    torch.cuda.synchronize(i)
             _move(blocks, deposit)
             return deposit.deliver(table.encode())
         except BaseException:

@@ -1,11 +1,13 @@
 """gpufd.torch: models into a keeper and out of it, as views, on the software driver."""
 
+import contextlib
 import gc
 import json
 import os
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 from keepers import DEADLINE, KeeperTest, program, wait_for  # first: it says where the package is
 
@@ -143,6 +145,19 @@ class Models(KeeperTest):
             m[0].bias.add_(1)  # it can be written
         with gpufd.Client(self.socket) as client:
             self.assertEqual((client.stat("model").version, client.stat("model").reserved_bytes), (1, 0))
+
+    def test_all_devices_are_waited_for(self):
+        """Also that of tensors which move to another. A device is not needed to see it."""
+        blocks, waited = [mock.Mock(device=torch.device("cuda", 1)), mock.Mock(device=torch.device("cpu"))], set()
+        with contextlib.ExitStack() as patches:
+            for where, name, what in (
+                (gpufd.torch, "_blocks", lambda state: blocks), (gpufd.torch, "_plan", mock.Mock()), (gpufd.torch, "_where", lambda *args: (gpufd.CUDA, 0)),
+                (gpufd.torch, "_move", lambda *args: self.assertEqual(waited, {0, 1})), (_deposit, "Deposit", mock.Mock()),
+                (torch.cuda, "synchronize", waited.add),
+            ):  # fmt: skip
+                patches.enter_context(mock.patch.object(where, name, what))
+            gpufd.torch.put(self.socket, "model", {})
+        self.assertEqual(waited, {0, 1})
 
     def test_types(self):
         state = {name: torch.zeros(4, dtype=torch.uint8).to(dtype) for name, dtype in gpufd.torch.DTYPES.items()}
