@@ -154,6 +154,31 @@ class Arguments(Offered):
             with self.subTest(f"{shape} {offset}"), self.assertRaises(gpufd.UsageError):
                 self.memory.view("F32", shape, offset)
 
+    def test_places_of_a_socket(self):
+        """A server listens only where nobody else may put a socket, and leaves alone what is there."""
+        def place(name, mode=0o700):
+            os.mkdir(os.path.join(self.dir, name))
+            os.chmod(os.path.join(self.dir, name), mode)
+            return os.path.join(self.dir, name, "s")
+
+        file, link, locked = place("file"), place("link"), place("locked")
+        with open(file, "w") as f:
+            f.write("somebody's")
+        os.symlink(file, link)
+        os.symlink("nowhere", locked + ".lock")
+        for path, says in ((os.path.join(self.dir, "none", "s"), f"no such directory; make it first: mkdir -m 700 {self.dir}/none"),
+                           (place("all", 0o777), "others may write to it"), (place("sticky", 0o1777), "others may write to it"), (place("group", 0o770), "others may write to it"),
+                           (file, "no socket"), (link, "no socket"), (locked, "symbolic links")):  # fmt: skip
+            before = sorted(os.walk(self.dir))
+            with self.subTest(path):
+                with self.assertRaisesRegex(gpufd.Error, says):
+                    gpufd.Server(path)
+                self.assertEqual(sorted(os.walk(self.dir)), before)
+        with open(file) as f:
+            self.assertEqual(f.read(), "somebody's")
+        with gpufd.Server(self.path), self.assertRaisesRegex(gpufd.Error, "another producer has the socket"):
+            gpufd.Server(self.path)
+
     def test_chunks_of_a_deposit(self):
         """As few as there can be: whoever attaches pays for each."""
         for size, chunks in ((1, 1), (512 << 20, 1), (1 << 30, 2), ((1 << 30) + 1, 3), (16 << 30, 32), (1 << 44, 4096)):
