@@ -5,9 +5,9 @@
 	turns.py offer     makes and offers them, "control" at the socket's path and .control
 
 In turn n the side that offers writes the demo's data with the salt 2n-1, and the other one
-checks that and writes it with 2n, which is checked in turn. By counters, slot 0 is where the
-side waits that offers, slot 1 the other's. By an event (attach alone, on a GPU) the offer
-"data" carries the event of who offers, in its data; ours is printed, as is each turn when it
+checks that and writes it with 2n, which is checked in turn. By counters, the side that offers
+waits at slot 0, the other one at slot 1. By an event (attach alone, on a GPU) the offer
+"data" carries the event of its producer, in its data; ours is printed, as is each turn when it
 is recorded, and each turn begins when a line is read. Exit codes as of consumer.py.
 """
 
@@ -23,7 +23,7 @@ from gpufd import IPCEvent, counter
 STRIDE = 128  # bytes of a slot: docs/wire.md, "Counters"
 
 DATA, CONTROL = "data", "control"
-THEIRS, OURS = 0, 1  # the slots, as seen by who attaches
+THEIRS, OURS = 0, 1  # the slots, as the side that attaches sees them
 
 
 def check(buffer, salt):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.dev0"
 
-if TYPE_CHECKING:  # what _PLACES says, for who checks types
+if TYPE_CHECKING:  # what _PLACES says, for type checkers
     from ._array import DTYPES, Array, DType
     from ._attach import Parts, attach, attach_parts
     from ._attachment import Attachment

@@ -172,7 +172,7 @@ class Attaching:
         need(offer.driver == ask.driver,
              f"the producer uses the {wire.driver_name(offer.driver)} driver and this program {wire.driver_name(ask.driver)}")  # fmt: skip
         need(offer.access >= ask.access, "less access than was asked for")
-        need(offer.resume == ask.resume, "an offer to who has the memory already, to a consumer that has not, or the other way round")
+        need(offer.resume == ask.resume, "an offer of memory that is mapped here already, where it is not, or the other way round")
         need(not offer.legacy or ask.capabilities & wire.TAKES_LEGACY, "an offer by a legacy handle, to a consumer that takes none")
         o = self.o
         if offer.chunks > o.max_chunks or (o.max_size and offer.chunks * offer.chunk_size > o.max_size):

@@ -63,7 +63,7 @@ class Fence:
             raise self._error(FenceError, want, f"its process has not ended within {timeout:g} s")
 
     def _error(self, kind: type[FenceError], want: int, why: str) -> FenceError:
-        return kind(f"waiting until the memory is {_NAMES[want]} by who has had it ({self.peer}): {why}", [self.peer])
+        return kind(f"waiting until the memory is {_NAMES[want]} by {self.peer}: {why}", [self.peer])
 
     def lost(self, left: bool, error: Error) -> Error:
         """The meaning of a connection's end."""

@@ -31,7 +31,7 @@ class WriterStats:
 
 
 class Giving(NotCopied):
-    """A writer's work on the host: it chooses a slot, waits for who holds that, and gives
+    """A writer's work on the host: it chooses a slot, waits for the readers that hold it, and gives
     the frame in it to the readers."""
 
     # Whoever inherits this makes them.

@@ -68,7 +68,7 @@ class Places(Loop):
         return next((o for o in there if o.name == name), None)
 
     def _objection(self, ask: wire.Attach, o: wire.Offer) -> tuple[int, str]:
-        """Why an offer is not for who asks so, or code 0."""
+        """Why a consumer that asks this way does not get an offer, or code 0."""
         if ask.driver != o.driver:
             return wire.OTHER_DRIVER, f"the producer uses the {wire.driver_name(o.driver)} driver and the consumer {wire.driver_name(ask.driver)}"
         if ask.access > o.access:

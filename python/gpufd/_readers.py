@@ -19,7 +19,7 @@ from ._queue import Queue, has_room
 from ._streams import Tracker
 from ._words import U64
 
-_SOON, _LATE = 0.0002, 0.01  # seconds between looks at who is to join
+_SOON, _LATE = 0.0002, 0.01  # seconds between looks for readers that join
 
 
 class Readers:

@@ -37,7 +37,7 @@ class Session:
         self.ask: wire.Attach | None = None
         self.offering: Offering | None = None
         self.lease: Lease | None = None
-        self.last_words = 16  # records that are read of who leaves
+        self.last_words = 16  # records of a peer that leaves, to be read
         self.gone = False  # the peer has hung up; what it said before may be still to be read
         self.deadline: float | None = None
         conn.hears = self.hears

@@ -36,7 +36,7 @@ class Writer(Giving):
     name            of the channel
     slots           how many frames the channel holds
     slot_size       the most bytes of a frame
-    streams         make a channel for streams, all of whose readers block
+    streams         make a channel for streams: all its readers block
     stall           seconds that a reader which blocks may keep the writer waiting; 0 for no bound
     drop            drop such a reader then; otherwise acquire raises StalledError. A reader that
                     keeps a stream waiting is dropped in either case
