@@ -167,9 +167,11 @@ var ended = func() context.Context {
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // Superseded returns a channel that is closed when the producer offers other memory under
-// the name ([Server.Replace]). Attach again to get it. This memory and its lease stay, but
-// the producer may wait for their end, and may have set a limit ([WithGrace]). A producer
-// that ends, or that is older than this, does not tell: watch Done as well.
+// the name ([Server.Replace]). Attach again to get it. A producer may also say that it offers
+// other memory in the place of this, under another name ([Standing.Supersede]). This memory
+// and its lease stay, but the producer may wait for their end, and may have set a limit
+// ([WithGrace]). A producer that ends, or that is older than this, does not tell: watch Done
+// as well.
 func (a *Attachment) Superseded() <-chan struct{} {
 	if a.isZero() {
 		return closed

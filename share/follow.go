@@ -72,7 +72,7 @@ func Follow(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 }
 
 // ErrSuperseded is the cause with which the context of an attachment of [Follow] ends when
-// the producer offers other memory under the name.
+// the producer offers other memory: see [Attachment.Superseded].
 var ErrSuperseded = errors.New("share: the producer offers newer memory")
 
 // A following is one range over what is offered.

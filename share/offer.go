@@ -73,8 +73,9 @@ func cloneHandle(h *LegacyHandle) *LegacyHandle {
 // Offer offers buf as it is now. To offer what it grows by later, offer it again: that
 // offer has a larger generation ([vmm.Descriptor]). Before it serves the first consumer,
 // Offer waits for the work that is queued in the primary contexts of the devices that can use
-// the memory ([vmm.Buffer.Users]), unless [WithSynchronized]. The caller keeps buf, which cannot be closed before Offer
-// returns ([vmm.ErrInUse]). Offer keeps no descriptors when it returns.
+// the memory ([vmm.Buffer.Users]), unless [WithSynchronized]. The caller keeps buf, which
+// cannot be closed before Offer returns ([vmm.ErrInUse]). Offer keeps no descriptors when it
+// returns.
 //
 // Memory of another process can be offered on, with at most the access that it was
 // attached with: see [WithReoffer].

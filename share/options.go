@@ -68,7 +68,9 @@ func WithRecordRate(perSecond int) PeerOption { return func(o *peerOptions) { o.
 // WithSpin makes this side look for the other's answers for up to d before it sleeps, from
 // connecting until the consumer has mapped the memory. So a handoff need not wait until a
 // process is woken. The price is a processor that is busy for up to d in each of these
-// waits, with [Listen] one for each consumer that waits. The default, 0, sleeps at once; see
+// waits, with [Listen] one for each consumer that waits. On a machine with few processors a d
+// longer than needed makes handoffs several times slower, because the side that looks takes
+// a processor from the side that works. The default, 0, sleeps at once; see
 // [sock.Conn.SetSpin].
 func WithSpin(d time.Duration) PeerOption { return func(o *peerOptions) { o.spin = d } }
 

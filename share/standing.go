@@ -73,10 +73,10 @@ func (s *Standing) Replaced() <-chan struct{} {
 	return s.offering.replaced
 }
 
-// Supersede says that memory of that generation is offered in the place of this, under another
-// name. From one instant on nobody gets this memory who asks for its name. Consumers are told
-// ([Attachment.Superseded]); their leases go on until Close. An offer of [Server.OfferResumed]
-// goes on, and tells that to those who resume.
+// Supersede tells the consumers that memory of that generation is offered in the place of this,
+// under another name ([Attachment.Superseded]). From one instant on nobody gets this memory by
+// asking for its name; the leases go on until Close. An offer of [Server.OfferResumed] goes on,
+// and tells each consumer that resumes.
 func (s *Standing) Supersede(generation uint64) {
 	if s != nil && s.offering != nil {
 		s.offering.supersede(generation)

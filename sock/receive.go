@@ -32,7 +32,9 @@ func (c *Conn) Receive(ctx context.Context) (Record, error) {
 
 // SetSpin makes each Receive look for its record for up to d before it sleeps. A sleeping
 // process takes tens of microseconds to be woken, and its first steps are slower. The price
-// is a processor that is busy for as long as Receive looks. 0, the default, sleeps at once.
+// is a processor that is busy for as long as Receive looks. If processors are few and d is
+// longer than needed, the peer itself may have to wait for one, and everything takes longer.
+// 0, the default, sleeps at once.
 func (c *Conn) SetSpin(d time.Duration) {
 	if c.sock() != nil {
 		c.spin.Store(int64(d))
