@@ -1,6 +1,8 @@
 package share
 
 import (
+	"bytes"
+	"runtime"
 	"testing"
 	"time"
 
@@ -8,6 +10,12 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 )
+
+// looks reports whether a connection of this process looks for a record.
+func looks() bool {
+	stacks := make([]byte, 1<<20)
+	return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*Conn).look("))
+}
 
 // WithSpin changes how both sides wait, not what they get: a consumer that waits for a
 // prepared offer gets its data, ends with its time, and is quiet once it has attached.
@@ -29,6 +37,7 @@ func TestSpin(t *testing.T) {
 	offered := make(chan error)
 	go func() { offered <- prepared.Offer(soon(t)) }()
 	att := <-attached
+	require.Eventually(t, func() bool { return !looks() }, 10*time.Second, time.Millisecond)
 	got := make([]byte, len(want))
 	require.NoError(t, cu.CopyToHost(ctx, got, att.Ptr()))
 	require.Equal(t, want, got)
