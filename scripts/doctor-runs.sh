@@ -8,8 +8,10 @@
 set -u
 bin=$(cd "$1" && pwd) || exit 1
 dir=$(mktemp -d) # mode 0700, as sockets need it
-pids= failed=0
+pids= keeper= failed=0
 cleanup() {
+	[ -z "$keeper" ] || { kill "$keeper" && wait "$keeper"; } 2>/dev/null # before its store: it would start another
+	pids="$pids $(sed -n 's/.*"store_pid":\([0-9]*\).*/\1/p' "$dir/keeper" 2>/dev/null)"
 	for p in $pids; do kill "$p" 2>/dev/null; done
 	for p in $pids; do kill -KILL "$p" 2>/dev/null; done # unshare(1) heeds no other signal
 	wait
@@ -65,7 +67,7 @@ fi
 
 head -c 4M /dev/zero >"$dir/file"
 gpufd keeper --socket "$dir/keeper.sock" --json >"$dir/keeper" 2>&1 &
-pids="$pids $!"
+keeper=$!
 await "$dir/keeper.sock"
 if gpufd put zeros "$dir/file" --socket "$dir/keeper.sock" >/dev/null; then
 	# shellcheck disable=SC2086
@@ -74,7 +76,6 @@ if gpufd put zeros "$dir/file" --socket "$dir/keeper.sock" >/dev/null; then
 else
 	failed=1
 fi
-pids="$pids $(sed -n 's/.*"store_pid":\([0-9]*\).*/\1/p' "$dir/keeper")"
 
 if ! $container "$shm" true 2>"$dir/said"; then
 	echo "doctor-runs.sh: no container here: $(cat "$dir/said")" >&2

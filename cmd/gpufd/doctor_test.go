@@ -97,11 +97,18 @@ func TestDoctorRuns(t *testing.T) {
 		t.Skip("its containers take programs of this machine")
 	}
 	cutest.Namespaced(t)
+	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "sh", "../../scripts/doctor-runs.sh", filepath.Dir(gpufd))
-	cmd.Env = append(os.Environ(), "GPUFD_DRIVER=soft", "GPUFD_SOFT_DEVICES=2", "GPUFD_SOCKET=", "GPUFD_SOFT_IMEX=0")
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir, "GPUFD_DRIVER=soft", "GPUFD_SOFT_DEVICES=2", "GPUFD_SOCKET=", "GPUFD_SOFT_IMEX=0")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, 6, strings.Count(string(out), "\n### "), "%s", out)
+	processes, err := filepath.Glob("/proc/[1-9]*/cmdline")
+	require.NoError(t, err)
+	for _, p := range processes {
+		command, _ := os.ReadFile(p)
+		require.NotContains(t, string(command), dir, "a process is left")
+	}
 }
 
 // What an error means is of the table of the library's hints.
