@@ -28,7 +28,7 @@ for i in 0 1; do
 	"$GPUFD" keeper --socket "$dir/k$i" --json >"$dir/k$i.log" 2>&1 </dev/null &
 	pids+=($!)
 done
-for i in 0 1; do until [ -S "$dir/k$i.ctl" ]; do sleep 0.1; done; done
+for i in 0 1; do until [ -S "$dir/k$i.ctl" ]; do kill -0 "${pids[i]}"; sleep 0.1; done; done
 run() { python3 -m torch.distributed.run --nproc_per_node 2 --master_port "$1" "${@:2}"; }
 
 python3 - "$dir/k0" "$gib" <<'PY'
