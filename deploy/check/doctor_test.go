@@ -75,17 +75,17 @@ func TestDoctor(t *testing.T) {
 	p.keeper()
 	offer := p.start("offer", p.gpu(), "/gpufd", "doctor", "--offer", volume+"/keeper/doctor")
 	offer.await("doctor")
-	any := map[string]string{ // it is the first process, and has the default seccomp profile
+	every := map[string]string{ // it is the first process, and has the default seccomp profile
 		"pid-namespace": "WARN pid-namespace", "pidfd-getfd": "WARN pidfd-getfd", "mps-directory": "UNKNOWN",
 	}
-	ours := with(any, map[string]string{"imex-channel": "WARN imex-channel", "libcuda": "UNKNOWN"})
+	ours := with(every, map[string]string{"imex-channel": "WARN imex-channel", "libcuda": "UNKNOWN"})
 	said := map[string]string{}
 	for _, w := range []ward{
 		{heading: "An application beside a keeper", mounts: p.gpu(), finds: ours},
-		{heading: "The keeper's own container", code: 3, finds: with(any, map[string]string{"driver": "FAIL driver"})},
+		{heading: "The keeper's own container", code: 3, finds: with(every, map[string]string{"driver": "FAIL driver"})},
 		{
 			heading: "A container without libcuda", mounts: p.gpu(), args: []string{"--driver", "cuda"}, code: 3,
-			finds: with(any, map[string]string{"driver": "FAIL no-libcuda"}),
+			finds: with(every, map[string]string{"driver": "FAIL no-libcuda"}),
 		},
 		{
 			heading: "A container without /dev/shm", mounts: p.gpu(), code: 3,

@@ -47,7 +47,6 @@ func line(p proof) string {
 
 func pageOf(t *testing.T) string {
 	t.Helper()
-	t.Helper()
 	b, err := os.ReadFile(evidence)
 	require.NoError(t, err)
 	return string(b)
