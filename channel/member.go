@@ -34,7 +34,7 @@ func (m *member) sequenceOf(number uint64) uint64 {
 }
 
 // publish gives it the frame. Its entry is not whole while it is written.
-func (m *member) publish(slot, sequence uint64, meta Meta) {
+func (m *member) publish(slot, sequence uint64, meta *Meta) {
 	n := m.give(slot)
 	at := m.at.entry(n)
 	put := m.words.put
@@ -155,7 +155,7 @@ func (w *Writer) giveNewest(m *member) {
 		}
 	}
 	m.first = w.last
-	m.publish(uint64(slot), w.last, w.lastMeta)
+	m.publish(uint64(slot), w.last, &w.lastMeta)
 }
 
 // watch waits for the end of the lease, and drops a reader that keeps a stream waiting for

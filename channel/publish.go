@@ -15,22 +15,21 @@ type Meta struct {
 }
 
 // check says what is wrong with it.
-func (m Meta) check(slotSize uint64) error {
+func (m *Meta) check(slotSize uint64) error {
 	if m.Size > slotSize || len(m.User) > MaxUser {
 		return fmt.Errorf("channel: a frame of %d bytes, with %d user bytes; want %d and %d at most", m.Size, len(m.User), slotSize, MaxUser)
 	}
 	return nil
 }
 
-// told is what readers are told: with a time and a size.
-func (m Meta) told(slotSize uint64) Meta {
+// complete makes it what readers are told: with a time and a size.
+func (m *Meta) complete(slotSize uint64) {
 	if m.Time == 0 {
 		m.Time = now()
 	}
 	if m.Size == 0 {
 		m.Size = slotSize
 	}
-	return m
 }
 
 // now is the time of a frame: CLOCK_MONOTONIC, without a system call each time.
@@ -58,14 +57,13 @@ func (w *Writer) Publish(s Slot, m Meta) error {
 	idle := w.track.idle()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.publishes(s, m); err != nil {
+	if err := w.publishes(s, &m); err != nil {
 		return err
 	}
 	if !idle {
 		return fmt.Errorf("%w: a stream still has frames to publish; synchronise it first, or publish this one with PublishOn", ErrOrder)
 	}
-	m = m.told(w.slotSize)
-	w.finish(m)
+	m.complete(w.slotSize)
 	if w.streams {
 		w.track.skip(publishing(w.sequence))
 	}
@@ -76,13 +74,14 @@ func (w *Writer) Publish(s Slot, m Meta) error {
 			continue
 		}
 		w.given++
-		r.publish(w.slot, w.sequence, m)
+		r.publish(w.slot, w.sequence, &m)
 	}
+	w.finish(&m)
 	return nil
 }
 
 // publishes says why the slot cannot be published, if so. It runs with mu held.
-func (w *Writer) publishes(s Slot, m Meta) error {
+func (w *Writer) publishes(s Slot, m *Meta) error {
 	if w.closed {
 		return ErrClosed
 	}
@@ -96,9 +95,9 @@ func (w *Writer) publishes(s Slot, m Meta) error {
 }
 
 // finish notes that the acquired slot has a frame. It runs with mu held.
-func (w *Writer) finish(m Meta) {
+func (w *Writer) finish(m *Meta) {
 	w.acquired, w.last, w.frames[w.slot] = false, w.sequence, w.sequence
-	w.lastMeta = m
+	w.lastMeta.Time, w.lastMeta.Size = m.Time, m.Size
 	w.lastMeta.User = w.lastUser[:copy(w.lastUser[:], m.User)]
 }
 

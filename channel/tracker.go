@@ -147,6 +147,8 @@ func (t *tracker) part(s *cu.Stream, ops []cu.MemOp) error {
 
 // skip notes what the host has done in place of the stream, which is idle.
 func (t *tracker) skip(number uint64) {
+	t.mu.Lock() // which marks are made under
+	defer t.mu.Unlock()
 	t.word.store(0, number)
 	t.queued.Store(number)
 	t.marked.Store(number)

@@ -130,7 +130,8 @@ func (w *Writer) PublishOn(s *cu.Stream, slot Slot, m Meta) error {
 			r.store(offWriterPolls, 1)
 		}
 	}
-	w.finish(m.told(w.slotSize))
+	m.complete(w.slotSize)
+	w.finish(&m)
 	return nil
 }
 
@@ -138,7 +139,7 @@ func (w *Writer) PublishOn(s *cu.Stream, slot Slot, m Meta) error {
 func (w *Writer) pinAll(slot Slot, m Meta) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.publishes(slot, m); err != nil {
+	if err := w.publishes(slot, &m); err != nil {
 		return err
 	}
 	for _, r := range w.readers {
@@ -154,7 +155,7 @@ func (w *Writer) describeAll(s *cu.Stream, m Meta) error {
 	if m.Time == 0 && m.Size == 0 && len(m.User) == 0 {
 		return nil
 	}
-	m = m.told(w.slotSize)
+	m.complete(w.slotSize)
 	for _, r := range w.pinned {
 		if err := w.describe(s, r, m); err != nil {
 			return err
