@@ -33,7 +33,7 @@ func TestMeasure(t *testing.T) {
 	require.Len(t, lines, 1+2*(2*subjects+2)+steps, "mapping is measured twice a round")
 	text, err := os.ReadFile(filepath.Join(dir, "chunks.md"))
 	require.NoError(t, err)
-	for _, claim := range []string{"p50 of attach, 3 chunks, of C's", "p50 of unmap, 8 chunks, of C's", "exponent of close over chunks, against C's if it is above 1"} {
+	for _, claim := range []string{"p50 of attach, chunks: 3, of C's", "p50 of unmap, chunks: 8, of C's", "exponent of close over chunks, against C's if it is above 1"} {
 		require.Regexp(t, `\| `+claim+` +\| +1[^|]+\| +[-0-9.]+ \|`, string(text))
 	}
 	require.Equal(t, free, freeMemory(t))
@@ -47,7 +47,7 @@ func TestWithoutC(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(dir, "chunks.md"))
 	require.NoError(t, err)
 	require.Contains(t, string(text), "\n\nC was not measured: rival C: it ended: exit status 1.\n")
-	require.Regexp(t, `\| p50 of attach, 2 chunks, of C's +\| +1.1 \| +– +\| not measured \|`, string(text))
+	require.Regexp(t, `\| p50 of attach, chunks: 2, of C's +\| +1.1 \| +– +\| not measured \|`, string(text))
 	csv, err := os.ReadFile(filepath.Join(dir, "chunks.csv"))
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(csv), "cuMemRelease"), "one round: the time was over")

@@ -194,7 +194,7 @@ func (w *whole) report(r *report.Report, chunks []int) {
 				}
 			}
 			if slices.Contains([]string{attach, access, unmap, closing}, step) {
-				r.Bars = append(r.Bars, report.Bar{Claim: fmt.Sprintf("p50 of %s, %d chunks, of C's", step, n), Limit: 1.1, Got: us / c})
+				r.Bars = append(r.Bars, report.Bar{Claim: fmt.Sprintf("p50 of %s, chunks: %d, of C's", step, n), Limit: 1.1, Got: us / c})
 			}
 		}
 	}
