@@ -122,11 +122,14 @@ func TestWatch(t *testing.T) {
 	go func() {
 		ended <- watcher.Watch(ctx, "x", func(e Event) bool { events <- e; return e.Kind != "removed" })
 	}()
-	require.Eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.watchers) == 1
-	}, waitLong, waitStep)
+	watching := func(n int) func() bool {
+		return func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.watchers) == n
+		}
+	}
+	require.Eventually(t, watching(1), waitLong, waitStep)
 	put(t, c, dev, "y", 1)
 	put(t, c, dev, "x", 1)
 	_, err := c.Report(soon(t), "x", 1, 0, "damaged", "bits")
@@ -142,8 +145,12 @@ func TestWatch(t *testing.T) {
 	_, err = watcher.Status(ctx)
 	require.NoError(t, err, "the client asks over another connection")
 	go func() { ended <- watcher.Watch(ctx, "", func(Event) bool { return true }) }()
+	require.Eventually(t, watching(1), waitLong, waitStep)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
+	require.Eventually(t, watching(0), waitLong, waitStep)
+	require.NoError(t, s.Close())
+	require.NotContains(t, fmt.Sprint(scraped(s)), "refusals", "a watcher that leaves is not refused")
 }
 
 // Bytes that were changed behind the keeper's back are found by their digest. What

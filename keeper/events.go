@@ -8,6 +8,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // An Event is what happens to a name: Kind is committed, damaged, quarantined, draining, removed,
@@ -63,10 +64,8 @@ func (c *session) watch(name string) error {
 	}()
 	for {
 		select {
-		case <-s.ctx.Done():
-			return errEnding // the client asks the next keeper
 		case <-ctx.Done():
-			return ctx.Err()
+			return errEnding // the client has gone, or asks the next keeper
 		case e, ok := <-events:
 			if !ok {
 				return &Error{Code: "slow", Message: "you did not read events as fast as they came: watch again"}
@@ -77,19 +76,14 @@ func (c *session) watch(name string) error {
 			step, done := context.WithTimeout(ctx, s.opts.Timeout)
 			err := send(step, c.conn, reply{Event: &e})
 			done()
+			if ctx.Err() != nil || errors.Is(err, sock.ErrPeerLost) {
+				return errEnding
+			}
 			if err != nil {
-				return errors.Join(err, s.over())
+				return err
 			}
 		}
 	}
-}
-
-// over is errEnding once the server ends.
-func (s *Server) over() error {
-	if s.ctx.Err() != nil {
-		return errEnding
-	}
-	return nil
 }
 
 func (s *Server) mayRead(name string, who state.Who) bool {
