@@ -90,7 +90,7 @@ func (s *Stream) Handle() sys.CUstream {
 }
 
 // Close destroys the stream; work already in it is still done (cuStreamDestroy).
-// It does not wait, not even for a stream that itself waits.
+// Apart from [Stream.OnClose] it does not wait, not even for a stream that itself waits.
 func (s *Stream) Close() error {
 	if s == nil {
 		return nil
@@ -104,8 +104,9 @@ func (s *Stream) Close() error {
 	return s.ctx.release(s.streamHandle)
 }
 
-// OnClose makes Close call f first, once, while s still accepts work. A later f with the same
-// key replaces an earlier one; nil removes it. f is not called if s ends with its context.
+// OnClose makes Close call f first, once, while s still accepts work. Close waits for f, which
+// must end soon. A later f with the same key replaces an earlier one; nil removes it. f is not
+// called if s ends with its context.
 func (s *Stream) OnClose(key any, f func()) {
 	switch {
 	case s == nil:

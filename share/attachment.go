@@ -108,7 +108,8 @@ func (a *Attachment) Access() cu.Access {
 }
 
 // Device returns the device that can use the memory at [Attachment.Ptr]. It is the one
-// that the memory is on, except for legacy memory of a device that is hidden here.
+// that the memory is on, except for legacy memory of a device that is hidden here. With
+// [WithPeerAccess] the device that was asked for can use it, too ([vmm.Buffer.Users]).
 func (a *Attachment) Device() *cu.Device {
 	if a.isZero() {
 		return nil
