@@ -168,6 +168,20 @@ func TestClosedAttachmentIsClosed(t *testing.T) {
 	require.NoError(t, s.await(t, Ended, 1).Err)
 }
 
+// Close waits until the descriptors that came with the offer are closed, but no longer than for a
+// peer's goodbye: a liar's may never be.
+func TestCloseWaitsForDescriptors(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	serve(t, srv, newBuffer(t, ctx, 1))
+	att := attached(t, srv, "data", dev)
+	<-att.closing
+	att.closing = make(chan struct{})
+	start := time.Now()
+	require.NoError(t, att.Close())
+	require.GreaterOrEqual(t, time.Since(start), goodbye)
+}
+
 // FAULTS 14 in small: a hundred handoffs leave nothing.
 func TestFault14_HandoffsLeaveNothing(t *testing.T) {
 	dev, ctx := leavesNothing(t)
