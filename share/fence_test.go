@@ -228,6 +228,22 @@ func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
 	require.NoError(t, more.Close())
 }
 
+// An offer that goes on with the same memory, or more of it, is no reason to wait for the consumers
+// of the one before.
+//
+//fault:rows 82
+func TestSameMemoryIsReplacedWithoutWaiting(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv, chunk := listen(t), granularity(t, dev)
+	buf := newBuffer(t, ctx, chunk, vmm.WithChunkSize(chunk), vmm.WithCapacity(3*chunk))
+	for n := range uint64(3) {
+		require.NoError(t, buf.Grow((n+1)*chunk))
+		replace(t, srv, buf, WithFence(soon(t), Released)).await(t, Offered, 1)
+		att := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+		require.Equal(t, (n+1)*chunk, att.Size())
+	}
+}
+
 // The wait for who may write ends with its context, and with the server, and says who.
 //
 //fault:rows 82
