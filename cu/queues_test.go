@@ -20,18 +20,18 @@ import (
 // waitingEnv is how many streams of a child wait.
 const waitingEnv = "GPUFD_CU_TEST_WAITING"
 
-// Streams that wait leave the most urgent stream to go on, however many they are: share.Counter
-// frees them by it, and reads by it. The log says what else goes on.
-func TestMostUrgentStreamPassesThoseThatWait(t *testing.T) {
-	for _, n := range []int{4, 16, 64, 1000} {
+// A few streams that wait leave all others to go on. On a GPU 16 hold up all work of their
+// context.
+func TestStreamsPassThoseThatWait(t *testing.T) {
+	for _, n := range map[cu.Kind][]int{cu.Soft: {4, 1000}, cu.CUDA: {4}}[cutest.Kind()] {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			limited, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			out, err := cutest.Child(limited, "streams that wait", fmt.Sprint(waitingEnv, "=", n)).CombinedOutput()
 			t.Logf("%s", out)
 			require.NoError(t, err)
-			for _, route := range []string{"write in the most urgent stream", "read in the most urgent stream"} {
-				require.Contains(t, string(out), route+": goes on")
+			for line := range strings.Lines(string(out)) {
+				require.Contains(t, line, ": goes on\n")
 			}
 		})
 	}

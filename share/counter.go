@@ -180,9 +180,10 @@ const given uint64 = math.MaxInt64
 // that was given up. n is below 2⁶³ − 1, and s must not be captured. One goroutine watches
 // all waits of a stream. See [cu.Stream.Guard].
 //
-// Have few streams wait, and none of the most urgent priority, by which the counter frees the
-// others. Streams share hardware queues, so those that wait may hold up the one that signals:
-// see [cu.Stream.WaitValue32].
+// Have no more than eight streams of a context wait at once, and none of the most urgent
+// priority, by which the counter frees the others. Beyond that no call of the context may
+// return that gives a stream work, and so neither the waits nor the context may ever end. See
+// [cu.Stream.WaitValue32].
 func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamWait, error) {
 	if err := c.takes(s, n); err != nil {
 		return nil, err
