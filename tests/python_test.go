@@ -79,6 +79,7 @@ func TestPythonPackage(t *testing.T) {
 // sees what each does with the flag that it is read-only.
 func TestPythonFrameworks(t *testing.T) {
 	needGPU(t, "frameworks take memory of one")
+	cutest.Alone(t, "it looks at how much of the device's memory is free")
 	t.Log(scripted(t, args("GPUFD_BIN="+filepath.Dir(programPath(t, "producer")), "GPUFD_DRIVER=cuda"),
 		python(t), "-B", filepath.Join(packageDir, "tests", "gpu.py"), "-v"))
 }
@@ -96,6 +97,7 @@ func TestPythonChannels(t *testing.T) {
 func TestPythonBroadcast(t *testing.T) {
 	needGPU(t, "NCCL moves memory of GPUs")
 	cutest.TwoDevices(t, cutest.Driver(t))
+	cutest.Alone(t, "it looks at how much of the devices' memory is in use")
 	t.Log(scripted(t, args("GPUFD_BIN="+filepath.Dir(programPath(t, "gpufd")), "GPUFD_DRIVER=cuda"),
 		python(t), "-B", filepath.Join(packageDir, "tests", "gpu_broadcast.py"), "-v"))
 }

@@ -39,12 +39,24 @@ class Keeper:
         self.gpufd, self.torch, self.client = gpufd, torch, gpufd.Client(socket)
 
     def make(self, size):
+        self.most = self.in_use() + size // 16
         sizes = [min(GIB, size - at) for at in range(0, size, GIB)]
         state = {f"t{i}": self.torch.full((n,), 7, dtype=self.torch.uint8, device=DEVICE) for i, n in enumerate(sizes)}
         self.gpufd.torch.put(self.client, "model", state)
 
     def free(self):
+        """The keeper gives back in its own time what nobody holds any more."""
         self.client.remove("model")
+        end = time.monotonic() + PATIENCE
+        while self.in_use() > self.most and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def in_use(self):
+        """Bytes of the device, also those of other processes."""
+        if DEVICE == "cpu":
+            return 0
+        free, total = self.torch.cuda.mem_get_info()
+        return total - free
 
 
 class Torch:
