@@ -6,8 +6,8 @@
  *	        [-driver auto|cuda|soft] [-order host|stream] [-timeout SECONDS]
  *
  * A reader of docs/wire.md ("Channels") in one file. By the host it waits for each frame on the
- * CPU, copies and releases it. By a stream, which a channel for streams and a GPU allow, it queues
- * ahead: the stream waits for a frame, copies it and releases it. libcuda is opened when the
+ * CPU, copies and releases it. By a stream, which a channel for streams and a GPU allow, it queues up
+ * to 32 frames ahead: the stream waits for a frame, copies it and releases it. libcuda is opened when the
  * program runs; what is used of cuda.h is declared below.
  *
  * The writer is of our own user and trusted to be no worse than broken: what it says is checked.
@@ -47,7 +47,8 @@ enum {
 	RELEASED = 0x180, READER_STATE = 0x200, POLICY = 0x208, JOIN = 0x210, READER_POLLS = 0x218,
 	READER_BELL = 0x280, WRITER_BELL = 0x300, ENTRIES = 0x1000, ENTRY = 256,
 	STAMP = 0x00, SEQUENCE = 0x08, SLOT = 0x10, BYTES = 0x20, LENGTH = 0x28, MAX_USER = 208,
-	MAX_SLOTS = 4096, STREAMS = 1
+	MAX_SLOTS = 4096, STREAMS = 1,
+	MAX_AHEAD = 32 /* frames that a stream is given ahead: a driver that has no room for more work keeps the call */
 };
 enum { BLOCK = 1, DROP_OLDEST = 2, DROP_NEWEST = 3 };
 #define GIVEN INT64_MAX /* what frees our own stream when the writer is gone */
@@ -322,13 +323,17 @@ typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 	F(cuMemImportFromShareableHandle, (uint64_t *handle, void *fd, int type))         \
 	F(cuMemMap, (uint64_t at, size_t size, size_t offset, uint64_t handle, unsigned long long flags)) \
 	F(cuMemSetAccess, (uint64_t at, size_t size, const CUmemAccessDesc *access, size_t count)) \
+	F(cuMemAlloc_v2, (uint64_t *at, size_t size))                                     \
+	F(cuMemFree_v2, (uint64_t at))                                                    \
 	F(cuMemcpyDtoH_v2, (void *to, uint64_t from, size_t size))                        \
 	F(cuMemcpyDtoHAsync_v2, (void *to, uint64_t from, size_t size, CUstream stream))  \
+	F(cuMemcpyHtoDAsync_v2, (uint64_t to, const void *from, size_t size, CUstream stream)) \
 	F(cuMemHostRegister_v2, (void *at, size_t size, unsigned flags))                  \
 	F(cuMemHostGetDevicePointer_v2, (uint64_t *device, void *at, unsigned flags))     \
 	F(cuMemHostUnregister, (void *at))                                                \
 	F(cuStreamCreate, (CUstream *stream, unsigned flags))                             \
 	F(cuStreamDestroy_v2, (CUstream stream))                                          \
+	F(cuStreamQuery, (CUstream stream))                                               \
 	F(cuStreamSynchronize, (CUstream stream))                                         \
 	F(cuStreamBatchMemOp_v2, (CUstream stream, unsigned count, struct op *ops, unsigned flags))
 
@@ -428,7 +433,9 @@ static struct channel {
 	bool streams, lost;
 	uint64_t next, seen, last; /* number of the next frame, of the last that was given, sequence of the last taken */
 	uint64_t released, whole;  /* by us; given when the writer was lost */
-	unsigned char *host;       /* where frames are copied to: by a stream, one behind the other */
+	unsigned char *host;       /* where frames are copied to: by a stream, one behind the other, the entry of each before it */
+	size_t room;               /* bytes there */
+	uint64_t ahead, entries;   /* frames that a stream is given ahead; memory of the device for their entries */
 } c;
 
 static uint64_t *word(uint64_t at) { return (uint64_t *)(void *)(c.words + at); }
@@ -608,62 +615,76 @@ static bool by_host(void)
 	}
 }
 
-/* queue has the stream wait for frame n, copy it and what the writer says of it, release it, and
- * say so in the word done. Slots follow each other. */
+/* queue has the stream wait for frame n, copy what the writer says of it and the frame, release it, and
+ * say so in the word done. Slots follow each other. No call may wait for the stream, which waits for
+ * frames that may never come: so copies are to registered memory, and the entry, which is in memory of
+ * the host, goes by way of the device. */
 static bool queue(CUstream stream, uint64_t n, uint64_t cursors, uint64_t done)
 {
-	uint64_t slot = (c.first + n - 2) % c.slots, room = (n - 1) % c.slots;
+	uint64_t slot = (c.first + n - 2) % c.slots, room = (n - 1) % c.ahead, at = c.entries + room * ENTRY;
 	unsigned char *to = c.host + room * (c.slot_size + ENTRY);
 	struct op wait = {.operation = 4, .address = cursors + PUBLISHED, .value = n};
 	struct op say[2] = {{.operation = 5, .address = cursors + RELEASED, .value = n}, {.operation = 5, .address = done, .value = n}};
-	return call(cuStreamBatchMemOp_v2, stream, 1, &wait, 0) &&
+	return call(cuStreamBatchMemOp_v2, stream, 1, &wait, 0) && call(cuMemcpyHtoDAsync_v2, at, c.words + entry(n), ENTRY, stream) &&
+	       call(cuMemcpyDtoHAsync_v2, to, at, ENTRY, stream) &&
 	       call(cuMemcpyDtoHAsync_v2, to + ENTRY, c.memory.at + slot * c.stride, c.slot_size, stream) &&
-	       call(cuMemcpyDtoHAsync_v2, to, cursors + entry(n), ENTRY, stream) && call(cuStreamBatchMemOp_v2, stream, 2, say, 0);
+	       call(cuStreamBatchMemOp_v2, stream, 2, say, 0);
 }
 
-/* rescue frees the stream when the writer is gone: again and again, because a dead process'
- * device goes on writing for some milliseconds. Only then may the words be unregistered. */
-static void rescue(const uint64_t *done, uint64_t queued)
+/* rescue frees the stream: again and again, because a dead process' device goes on writing for some
+ * milliseconds. Only then may the words be unregistered. It is false if the stream does not go on. */
+static bool rescue(CUstream stream, const uint64_t *done, uint64_t queued)
 {
-	double until = now() + 10;
-	do {
+	for (double until = now() + 10; __atomic_load_n(done, __ATOMIC_SEQ_CST) < queued; usleep(100)) {
+		CUresult result = cuStreamQuery(stream);
+		if (result && result != 600 /* not ready */)
+			return called(result, "cuStreamQuery");
+		if (now() > until)
+			return fail(1, "the stream has done %" PRIu64 " of %" PRIu64 " frames, and does not go on", *done, queued);
 		store(PUBLISHED, (uint64_t)GIVEN);
-		usleep(100);
-	} while (__atomic_load_n(done, __ATOMIC_SEQ_CST) < queued && now() < until);
+	}
+	return true;
 }
 
-/* follow gives the stream frames ahead, and writes those that it has copied. */
-static bool follow(CUstream stream, uint64_t cursors, const uint64_t *done, uint64_t done_at)
+/* put_out_copied puts out the frames up to number n, which the stream has copied. */
+static bool put_out_copied(uint64_t n)
 {
-	uint64_t queued = 0, written = 0;
+	for (; c.released < n && !(c.lost && c.released >= c.whole); c.released++) {
+		unsigned char *from = c.host + c.released % c.ahead * (c.slot_size + ENTRY);
+		uint64_t slot, size, sequence;
+		if (describe((const uint64_t *)(void *)from, c.released + 1, &slot, &size, &sequence) <= 0 || !put_out(from + ENTRY, size))
+			return false;
+		c.last = sequence;
+	}
+	return true;
+}
+
+/* follow gives the stream frames ahead, and puts out those that it has copied: when the writer is gone,
+ * those that were whole. The stream waits for nothing in the end, unless *stuck. */
+static bool follow(CUstream stream, uint64_t cursors, const uint64_t *done, uint64_t done_at, bool *stuck)
+{
+	uint64_t queued = 0;
 	bool ok = true;
-	while (ok && !(c.lost && written >= c.whole)) {
-		while (ok && !c.lost && queued < written + c.slots)
+	while (ok && !dropped() && !(c.lost && c.released >= c.whole)) {
+		while (ok && queued < c.released + c.ahead && (!c.lost || queued < c.whole))
 			ok = queue(stream, ++queued, cursors, done_at);
 		uint64_t n = __atomic_load_n(done, __ATOMIC_SEQ_CST);
 		if (dropped()) /* while the stream copied, it may be */
 			break;
-		if (n <= written) {
-			look_at_writer();
-			if (c.lost)
-				rescue(done, queued);
-			else
-				usleep(20);
-			if (c.lost && queued < c.whole)
-				c.whole = queued; /* it published more than we have waited for */
+		if (n > c.released) {
+			ok = ok && put_out_copied(n);
 			continue;
 		}
-		for (; ok && written < n && !(c.lost && written >= c.whole); written++) {
-			unsigned char *from = c.host + written % c.slots * (c.slot_size + ENTRY);
-			uint64_t slot, size = 0, sequence;
-			ok = describe((const uint64_t *)(void *)from, written + 1, &slot, &size, &sequence) > 0 && put_out(from + ENTRY, size);
-			c.last = ok ? sequence : c.last;
+		look_at_writer();
+		if (!c.lost) {
+			usleep(20);
+			continue;
 		}
-		c.released = written;
+		if (!rescue(stream, done, queued))
+			return *stuck = true, false;
 	}
-	if (!c.lost)
-		rescue(done, queued);
-	return call(cuStreamSynchronize, stream) && ok && told();
+	*stuck = !rescue(stream, done, queued);
+	return !*stuck && call(cuStreamSynchronize, stream) && ok && told();
 }
 
 /* by_stream reads in the order of a stream. */
@@ -671,16 +692,21 @@ static bool by_stream(void)
 {
 	CUstream stream;
 	uint64_t cursors, done_at;
+	bool stuck;
 	uint64_t *done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (done == MAP_FAILED)
 		return fail(1, "mmap: %s", strerror(errno));
 	if (!call(cuMemHostRegister_v2, c.words, c.size, 3 /* portable, mapped */) || !call(cuMemHostGetDevicePointer_v2, &cursors, c.words, 0) ||
 	    !call(cuMemHostRegister_v2, done, 4096, 3) || !call(cuMemHostGetDevicePointer_v2, &done_at, done, 0) ||
+	    !call(cuMemHostRegister_v2, c.host, c.room, 3) || !call(cuMemAlloc_v2, &c.entries, c.ahead * ENTRY) ||
 	    !call(cuStreamCreate, &stream, 1 /* non-blocking */))
 		return false;
 	store(READER_POLLS, 1);
-	bool ok = follow(stream, cursors, done, done_at);
-	return call(cuStreamDestroy_v2, stream) && call(cuMemHostUnregister, c.words) && call(cuMemHostUnregister, done) && ok;
+	bool ok = follow(stream, cursors, done, done_at, &stuck);
+	if (stuck)
+		return false; /* what follows would wait for it */
+	return call(cuStreamDestroy_v2, stream) && call(cuMemFree_v2, c.entries) && call(cuMemHostUnregister, c.host) &&
+	       call(cuMemHostUnregister, c.words) && call(cuMemHostUnregister, done) && ok;
 }
 
 /* read_channel attaches, joins and reads. */
@@ -701,8 +727,12 @@ static bool read_channel(int driver)
 		close(fds[--nfds]);
 	if (cursors >= 0)
 		close(cursors);
-	if (ok && !(c.host = malloc(options.stream ? c.slots * (c.slot_size + ENTRY) : c.slot_size)))
-		ok = fail(1, "no memory for a copy of the frames");
+	if (ok) {
+		c.ahead = c.slots < MAX_AHEAD ? c.slots : MAX_AHEAD;
+		c.room = options.stream ? c.ahead * (c.slot_size + ENTRY) : c.slot_size;
+		c.host = mmap(NULL, c.room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		ok = c.host != MAP_FAILED || fail(1, "no memory for a copy of the frames: mmap: %s", strerror(errno));
+	}
 	if (!ok) {
 		size_t n = strlen(failure) < 400 ? strlen(failure) : 400;
 		unsigned char verdict[404], *p = put(put(verdict, 0, 2), n, 2);

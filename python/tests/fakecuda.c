@@ -203,7 +203,18 @@ static CUresult copy(struct stream *s, void *to, const void *from, size_t n) {
 	pthread_mutex_unlock(&lock);
 	return OK;
 }
-EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, struct stream *s) { NEEDS_CONTEXT; return copy(s, to, (void *)from, n); }
+static int is_registered(uint64_t at) {
+	for (int i = 0; i < 64; i++)
+		if (at - registered[i].at < registered[i].size) return 1;
+	return 0;
+}
+/* Copies to memory that is not registered, and between memory of the host, return when they are done. */
+EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, struct stream *s) {
+	NEEDS_CONTEXT;
+	int waits = !is_registered((uint64_t)to) || from >= ELSEWHERE || is_registered(from);
+	while (waits && busy(s)) usleep(50);
+	return copy(s, to, (void *)from, n);
+}
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, struct stream *s) { NEEDS_CONTEXT; return copy(s, (void *)to, from, n); }
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char byte, size_t n, struct stream *s) {
 	NEEDS_CONTEXT;
