@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -93,7 +92,7 @@ func TestFault93_ReaderStopped(t *testing.T) {
 	for _, policy := range []Policy{DropOldest, DropNewest, Block} {
 		c := start(t, "reader", task{Path: srv.Path(), Policy: policy, Join: Next})
 		c.says(t)
-		require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+		c.stop(t)
 		stopped = append(stopped, c)
 	}
 	for range 50 {

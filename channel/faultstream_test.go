@@ -249,6 +249,127 @@ func TestFault96_ClosedWithoutRoom(t *testing.T) {
 	require.NoError(t, r.Close())
 }
 
+// The writer is closed while the driver keeps its call: the stream waits for one reader, and behind
+// that for another, which did not keep it waiting when Close looked first.
+func TestFault96_ClosedBehindTwoReaders(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w, err := NewWriter(ctx, srv, "frames", 2, 64, WithStreams())
+	require.NoError(t, err)
+	first, second := newReader(t, ctx, srv), newReader(t, ctx, srv)
+	s := newStream(t, ctx)
+	require.NoError(t, writeOn(ctx, w, s, 2))
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.NoError(t, second.Release(requireFrame(t, ctx, second, 1)))
+	require.NoError(t, writeOn(ctx, w, s, 2))
+	w.track.crowded()
+	wrote := inDriver(t, w.track, func() error { return writeOn(ctx, w, s, 1) })
+	closed := make(chan error, 1)
+	go func() { closed <- w.Close() }()
+	require.NoError(t, ends(t, closed))
+	require.ErrorIs(t, ends(t, wrote), ErrClosed)
+	for _, r := range []*Reader{first, second} {
+		<-r.Done()
+		require.ErrorIs(t, r.Err(), ErrDropped)
+	}
+}
+
+// A reader is closed while its stream's frame is checked, and Close has begun to free the stream.
+func TestFault96_ClosedWhileAFrameIsChecked(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	newWriter(t, ctx, srv, 2, 64, WithStreams())
+	r, err := Open(soon(t), srv.Path(), "frames", ctx)
+	require.NoError(t, err)
+	f, err := r.NextOn(newStream(t, ctx))
+	require.NoError(t, err)
+	r.freeing.Store(true)
+	checked, closed := make(chan error, 1), make(chan error, 1)
+	go func() { checked <- r.Check(f) }()
+	require.Eventually(t, func() bool {
+		free := r.turn.TryLock()
+		if free {
+			r.turn.Unlock()
+		}
+		return !free
+	}, time.Minute, time.Millisecond)
+	go func() { closed <- r.Close() }()
+	require.ErrorIs(t, ends(t, checked), ErrClosed)
+	require.NoError(t, ends(t, closed))
+}
+
+// A stream is closed while it waits for a peer, and the driver keeps the mark that it is to be given
+// before: closing ends, and so does closing the side.
+func TestFault96_StreamClosedWithoutRoom(t *testing.T) {
+	t.Run("a reader's", func(t *testing.T) {
+		ctx := cutest.Context(t, cutest.Device(t))
+		srv := listen(t)
+		newWriter(t, ctx, srv, 2, 64, WithStreams())
+		r, err := Open(soon(t), srv.Path(), "frames", ctx)
+		require.NoError(t, err)
+		s, err := ctx.NewStream()
+		require.NoError(t, err)
+		f, err := r.NextOn(s)
+		require.NoError(t, err)
+		r.track.crowded()
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close() }()
+		require.NoError(t, ends(t, closed))
+		require.ErrorIs(t, r.Check(f), ErrClosed)
+		go func() { closed <- r.Close() }()
+		require.NoError(t, ends(t, closed))
+	})
+	t.Run("the writer's", func(t *testing.T) {
+		ctx := cutest.Context(t, cutest.Device(t))
+		srv := listen(t)
+		w, err := NewWriter(ctx, srv, "frames", 2, 64, WithStreams())
+		require.NoError(t, err)
+		r := newReader(t, ctx, srv)
+		s, err := ctx.NewStream()
+		require.NoError(t, err)
+		require.NoError(t, writeOn(ctx, w, s, 2))
+		slot, err := w.AcquireOn(s)
+		require.NoError(t, err)
+		w.track.crowded()
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close() }()
+		require.NoError(t, ends(t, closed))
+		<-r.Done()
+		require.ErrorIs(t, r.Err(), ErrDropped)
+		other := newStream(t, ctx) // goes on
+		require.Eventually(t, func() bool { return w.PublishOn(other, slot, Meta{}) == nil }, time.Minute, time.Millisecond)
+		go func() { closed <- w.Close() }()
+		require.NoError(t, ends(t, closed))
+	})
+}
+
+// A side is closed while its stream waits, and the driver keeps the mark that Close asks for.
+func TestFault96_ClosedWithoutRoomForAMark(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	newWriter(t, ctx, srv, 2, 64, WithStreams())
+	r, err := Open(soon(t), srv.Path(), "frames", ctx)
+	require.NoError(t, err)
+	_, err = r.NextOn(newStream(t, ctx))
+	require.NoError(t, err)
+	r.track.crowded()
+	closed := make(chan error, 1)
+	go func() { closed <- r.Close() }()
+	require.NoError(t, ends(t, closed))
+}
+
+// ends is what comes soon.
+func ends(t *testing.T, from <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-from:
+		return err
+	case <-soon(t).Done():
+		require.FailNow(t, "it does not end")
+		return nil
+	}
+}
+
 // inDriver starts f, and waits until the driver keeps one of its calls behind a stream that waits.
 func inDriver(t *testing.T, track *tracker, f func() error) chan error {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
@@ -71,6 +72,17 @@ func checkPattern(b []byte, sequence uint64) error {
 		}
 	}
 	return nil
+}
+
+// pinned is memory of the host that streams copy to. A copy to other memory returns when the stream has
+// got there, so not before the frame that it waits for. It is freed when t ends, behind all that
+// is made later.
+func pinned(t testing.TB, ctx *cu.Context, size uint64) []byte {
+	t.Helper()
+	mem, err := ctx.AllocHost(size, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, mem.Close()) })
+	return mem.Bytes()
 }
 
 // put writes and publishes a frame from the host.
@@ -158,6 +170,16 @@ func start(t testing.TB, name string, do task) *child {
 	c := &child{cmd, in, bufio.NewScanner(out)}
 	t.Cleanup(c.kill)
 	return c
+}
+
+// stop is SIGSTOP, and waits until no thread runs any more: one that does can take many frames.
+func (c *child) stop(t testing.TB) {
+	t.Helper()
+	require.NoError(t, c.cmd.Process.Signal(unix.SIGSTOP))
+	var status unix.WaitStatus
+	_, err := unix.Wait4(c.cmd.Process.Pid, &status, unix.WUNTRACED, nil)
+	require.NoError(t, err)
+	require.True(t, status.Stopped())
 }
 
 // kill is SIGKILL, and waits until the process is gone.

@@ -122,7 +122,7 @@ func (r *Reader) open() error {
 		return fmt.Errorf("%w: the channel is for streams, where readers block; %s was asked for", ErrPolicy, r.opts.policy)
 	}
 	r.held = make([]heldFrame, r.slots)
-	r.track, err = newTracker(r.ctx)
+	r.track, err = newTracker(r.ctx, r.leave)
 	return err
 }
 

@@ -173,11 +173,7 @@ func (r *Reader) Close() error {
 	if r == nil {
 		return nil
 	}
-	r.once.Do(func() {
-		r.closed.Store(true)
-		close(r.closing)
-		r.ring(offReaderBell)
-	})
+	r.shut()
 	if !lockWithin(&r.turn, closeLimit) { // NextOn is in the driver, until its stream goes on
 		r.letGo()
 		r.turn.Lock()
@@ -194,6 +190,21 @@ func (r *Reader) Close() error {
 	r.ending.Unlock()
 	r.behind.Wait()
 	return r.discard()
+}
+
+// shut has all other methods end.
+func (r *Reader) shut() {
+	r.once.Do(func() {
+		r.closed.Store(true)
+		close(r.closing)
+		r.ring(offReaderBell)
+	})
+}
+
+// leave begins Close for a stream that is being closed, and waits for a frame.
+func (r *Reader) leave() {
+	r.shut()
+	r.letGo()
 }
 
 // settle waits until no stream has to do with the cursor.

@@ -13,7 +13,8 @@ import (
 // When the writer dies or ends, s goes on without the frame. Once s has done its work,
 // [Reader.Check] says whether the frame was there. Frames that were whole by then can still be taken. All calls of a reader use one stream; another
 // stream can be used when the first has done all its work. Launch each kernel once before: loading
-// one while s waits may hang.
+// one while s waits may hang. If s is closed while the driver takes no more work of it, the reader is
+// closed a second later, which frees s.
 //
 // Errors: [ErrPolicy] in a channel that is not for streams ([WithStreams]); [ErrOrder] if
 // another stream has frames queued; what [Reader.Err] says behind the last frame of a writer that is gone; [ErrClosed];
@@ -92,7 +93,11 @@ func (r *Reader) Check(f Frame) error {
 		return err
 	}
 	if r.freeing.Load() {
-		<-r.done // and lost is set
+		select {
+		case <-r.done: // and lost is set
+		case <-r.closing: // which waits for this
+			return ErrClosed
+		}
 	}
 	if !r.lost.Load() || f.number <= r.whole {
 		return nil

@@ -22,18 +22,20 @@ type tracker struct {
 	at       cu.DevicePtr
 	give     func(*cu.Stream, []cu.MemOp) error // BatchMemOps, but in tests
 	captured func(*cu.Stream) error             // NotCaptured, but in tests
+	letGo    func()                             // frees the stream, or begins to; it may be called again
 	queued   atomic.Uint64                      // the number of the last step
 	marked   atomic.Uint64                      // and of the last one that is marked
 
 	mu     sync.Mutex // held while a stream is given a step or a mark: the driver may keep the call until the stream goes on
 	stream *cu.Stream // that has the latest work
+	closed bool
 }
 
 // closeLimit is how long Close waits for a stream.
 const closeLimit = time.Second
 
-func newTracker(ctx *cu.Context) (*tracker, error) {
-	t := &tracker{ctx: ctx, captured: (*cu.Stream).NotCaptured, give: func(s *cu.Stream, ops []cu.MemOp) error { return s.BatchMemOps(ops...) }}
+func newTracker(ctx *cu.Context, letGo func()) (*tracker, error) {
+	t := &tracker{ctx: ctx, letGo: letGo, captured: (*cu.Stream).NotCaptured, give: func(s *cu.Stream, ops []cu.MemOp) error { return s.BatchMemOps(ops...) }}
 	var err error
 	if t.mem, err = ctx.AllocHost(pageSize, cu.HostPortable); err != nil {
 		return nil, fmt.Errorf("channel: allocating a word for streams: %w", err)
@@ -61,17 +63,48 @@ func (t *tracker) catchUp() bool {
 	return t.caughtUp()
 }
 
-// lastChance is catchUp before the stream is closed. Who has mu gives a mark, or uses a stream that
-// is being closed.
+// asks is idle, but for a mark that the driver keeps: then the stream is not idle, and asks does not
+// wait.
+func (t *tracker) asks() bool {
+	if t.done() >= t.queued.Load() {
+		return true
+	}
+	if t.marked.Load() < t.queued.Load() && t.mu.TryLock() { // else a step or a mark is under way
+		go func() {
+			defer t.mu.Unlock()
+			t.caughtUp()
+		}()
+	}
+	return false
+}
+
+// lastChance is catchUp before the stream is closed. Where the driver keeps a call that long, nobody
+// could have the stream go on behind this: it is let go.
 func (t *tracker) lastChance() {
-	if t.mu.TryLock() {
+	for !lockWithin(&t.mu, closeLimit) {
+		t.letGo()
+	}
+	marked := make(chan struct{})
+	go func() {
+		defer close(marked)
+		defer t.mu.Unlock()
 		t.caughtUp()
-		t.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-marked:
+			return
+		case <-time.After(closeLimit):
+			t.letGo()
+		}
 	}
 }
 
 // caughtUp is catchUp with mu held.
 func (t *tracker) caughtUp() bool {
+	if t.closed {
+		return true
+	}
 	queued := t.queued.Load()
 	if t.marked.Load() < queued {
 		if idle, err := t.stream.Query(); idle && err == nil {
@@ -160,7 +193,7 @@ func (t *tracker) await(limit time.Duration) error {
 		return nil
 	}
 	pause := pollMin
-	for end := time.Now().Add(limit); !t.idle(); pause = min(2*pause, sleepMax) {
+	for end := time.Now().Add(limit); !t.asks(); pause = min(2*pause, sleepMax) {
 		if t.isLost() {
 			return nil
 		}
@@ -182,6 +215,9 @@ func (t *tracker) close() error {
 	if t == nil {
 		return nil
 	}
+	t.mu.Lock() // behind the last mark
+	defer t.mu.Unlock()
+	t.closed = true
 	t.stream.OnClose(t, nil)
 	return t.mem.Close()
 }

@@ -26,9 +26,8 @@ func (w *Writer) Close() error {
 		m.ring(offWriterBell)
 	}
 	w.mu.Unlock()
-	if !lockWithin(&w.turn, closeLimit) { // AcquireOn or PublishOn is in the driver, until the stream goes on
-		w.dropBlockers()
-		w.turn.Lock()
+	for !lockWithin(&w.turn, closeLimit) { // AcquireOn or PublishOn is in the driver, until the stream goes on
+		w.dropBlockers() // again and again: the next frame may wait for another reader
 	}
 	defer w.turn.Unlock()
 	if w.ended {
