@@ -172,11 +172,11 @@ func TestStalledReader(t *testing.T) {
 func TestStreams(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	srv := listen(t)
+	const frames = 50
+	copies, host := pinned(t, ctx, frames*64), make([][]byte, frames)
 	w := newWriter(t, ctx, srv, 3, 64, WithStreams())
 	r := newReader(t, ctx, srv)
 	ws, rs := newStream(t, ctx), newStream(t, ctx)
-	const frames = 50
-	host := make([][]byte, frames)
 	var taken []Frame
 	for n := range uint64(frames) {
 		s, err := w.AcquireOn(ws)
@@ -188,7 +188,7 @@ func TestStreams(t *testing.T) {
 	for n := range uint64(frames) {
 		f, err := r.NextOn(rs)
 		require.NoError(t, err)
-		host[n] = make([]byte, 64)
+		host[n] = copies[n*64:][:64]
 		require.NoError(t, cu.CopyToHostAsync(rs, host[n], f.Ptr))
 		require.NoError(t, r.ReleaseOn(rs, f))
 		taken = append(taken, f)
