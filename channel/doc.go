@@ -41,7 +41,8 @@
 // readers go to the driver in one call.
 //
 // Load all modules and launch each kernel once before a stream waits: libcuda loads a kernel at its
-// first launch, and that hangs while a stream of the context waits for a frame or a slot.
+// first launch, and that hangs while a stream of the context waits for a frame or a slot. Copy to pinned
+// memory: a copy to other memory of the host returns when the stream has got there.
 //
 // # Deaths
 //
