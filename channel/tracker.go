@@ -254,7 +254,12 @@ func (t *tracker) markUntil(until uint64) {
 func (t *tracker) outlast(until uint64) {
 	limit, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
-	if t.ctx.Synchronize(limit) == nil {
+	if t.ctx.Synchronize(limit) != nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done() < until { // else another stream has got further
 		t.word.store(0, until)
 	}
 }
