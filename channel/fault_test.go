@@ -257,6 +257,28 @@ func TestFault95_NonsenseOfAWriter(t *testing.T) {
 	}
 }
 
+// The writer is stopped between a frame and its number. A reader that has the frame may ask for the
+// next one as often as it likes.
+func TestWriterStoppedBeforeTheNumber(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 4, 64)
+	r := newReader(t, ctx, srv)
+	put(t, ctx, w)
+	w.mu.Lock()
+	w.readers[0].store(offPublished, 0)
+	w.mu.Unlock()
+	require.NoError(t, r.Release(requireFrame(t, ctx, r, 1)))
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 3 {
+		_, err := r.Next(over)
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	put(t, ctx, w)
+	require.NoError(t, r.Release(requireFrame(t, ctx, r, 2)))
+}
+
 // FAULT 95: the head of the cursors is a peer's, too.
 func TestFault95_HeadOfTheCursors(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))

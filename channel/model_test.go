@@ -26,6 +26,7 @@ type plant struct {
 	noCountOut   bool // a dead reader stays among those that are waited for
 	takesAll     bool // a reader of a dead writer takes what comes late, unfinished too
 	noSkip       bool // a reader that was passed by looks for the same frame again
+	assumes      bool // a reader takes a number that it was not told yet for one that it was
 	forgets      bool // a reader of a dead writer forgets the frame whose number was not published
 	notWhole     bool // a reader believes what it read without asking whether it was passed by
 }
@@ -312,15 +313,18 @@ func (m *model) reader(s *modelState, i int) (moved bool, err error) {
 		if r.lost {
 			published = r.whole
 		}
-		if published == r.seen {
-			published = max(published, r.next-1)
+		told, before := published, r.seen
+		if told == r.seen {
+			published = max(told, r.next-1)
 		}
 		if !m.takesAll {
 			if err := checkPublished(policy, uint64(published), uint64(r.seen), uint64(r.released), modelSlots); err != nil {
 				return false, err
 			}
 		}
-		r.seen = published
+		if r.seen = told; m.assumes {
+			r.seen = published
+		}
 		r.n = uint8(choose(policy, uint64(r.next), uint64(published), modelSlots))
 		switch {
 		case r.n != 0:
@@ -332,7 +336,7 @@ func (m *model) reader(s *modelState, i int) (moved bool, err error) {
 		case there: // it looks at both, again and again
 			r.pc = rPeek
 		default:
-			return false, nil
+			return r.seen != before, nil // its wait may be over, and it looks again
 		}
 	case rStamp:
 		if w.stamp[at] != 2*r.n {

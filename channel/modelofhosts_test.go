@@ -57,6 +57,7 @@ func TestModelFindsPlantedFaults(t *testing.T) {
 		"an unfinished frame":         {plant{takesAll: true}, Block, "is not whole"},
 		"a frame is looked for again": {plant{noSkip: true}, DropOldest, "no way on"},
 		"a frame is forgotten":        {plant{forgets: true}, Block, "the last whole one"},
+		"a number is assumed":         {plant{assumes: true}, Block, "nonsense"},
 		"passed by and not noticed":   {plant{notWhole: true}, DropOldest, "has the bytes of"},
 	} {
 		t.Run(name, func(t *testing.T) {

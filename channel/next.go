@@ -109,13 +109,14 @@ func (r *Reader) look() (number uint64, err error) {
 	case r.freeing.Load():
 		published = r.seen // this side will say why in a moment; a dead writer may write until then
 	}
-	if published == r.seen && !r.streams {
-		published = max(published, r.next-1) // the frame that was there may not have been told yet
+	told := published
+	if told == r.seen && !r.streams {
+		published = max(told, r.next-1) // the frame that was there may not have been told yet, nor be when Next is called again
 	}
 	if err := checkPublished(r.opts.policy, published, r.seen, r.released, r.slots); err != nil {
 		return 0, err
 	}
-	r.seen = published
+	r.seen = told
 	if number = choose(r.opts.policy, r.next, published, r.slots); number == 0 && lost {
 		r.countLast()
 		return 0, r.why
