@@ -358,6 +358,51 @@ func TestFault96_ClosedWithoutRoomForAMark(t *testing.T) {
 	require.NoError(t, ends(t, closed))
 }
 
+// A reader is closed while the driver keeps a call, which it then refuses: there is nothing to free.
+func TestFault96_ClosedWhileAStepIsRefused(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	newWriter(t, ctx, srv, 2, 64, WithStreams())
+	r, err := Open(soon(t), srv.Path(), "frames", ctx)
+	require.NoError(t, err)
+	refused, refuse := errors.New("refused"), make(chan struct{})
+	r.track.give = func(*cu.Stream, []cu.MemOp) error {
+		<-refuse
+		return refused
+	}
+	s, took, closed := newStream(t, ctx), make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := r.NextOn(s)
+		took <- err
+	}()
+	require.Eventually(t, func() bool { return r.track.queued.Load() == 1 }, time.Minute, time.Millisecond)
+	go func() { closed <- r.Close() }()
+	require.Eventually(t, func() bool { return r.load(offPublished) == given }, time.Minute, time.Millisecond, "Close frees the stream")
+	close(refuse)
+	require.ErrorIs(t, ends(t, took), refused)
+	require.NoError(t, ends(t, closed))
+}
+
+// Whoever sleeps until a host wakes it learns that streams have begun to write, which wake nobody.
+func TestSleeperLearnsOfStreams(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
+	r := newReader(t, ctx, srv)
+	require.NoError(t, w.AwaitReaders(soon(t), 1))
+	sleeps := func(bell int) { r.words.store(bell, 1) }
+	rang := func(bell int) bool { return r.words.load(bell) == 0 }
+	s := newStream(t, ctx)
+	sleeps(offReaderBell)
+	require.NoError(t, writeOn(ctx, w, s, 1))
+	require.True(t, rang(offReaderBell))
+	f := requireFrame(t, ctx, r, 1)
+	sleeps(offWriterBell)
+	require.NoError(t, r.ReleaseOn(s, f))
+	require.True(t, rang(offWriterBell))
+	require.NoError(t, s.Synchronize(soon(t)))
+}
+
 // ends is what comes soon.
 func ends(t *testing.T, from <-chan error) error {
 	t.Helper()

@@ -75,6 +75,7 @@ func (r *Reader) ReleaseOn(s *cu.Stream, f Frame) error {
 	if !r.byStream {
 		r.byStream = true
 		r.store(offReaderPolls, 1)
+		r.ring(offWriterBell) // one that sleeps would sleep for long
 	}
 	r.gaveBack(&f)
 	return nil

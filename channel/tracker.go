@@ -230,7 +230,7 @@ func (t *tracker) free(w words, off int) {
 	if t.done() < until && t.marked.Load() < until {
 		marking.Go(func() { t.markUntil(until) }) // the driver may keep the call until the stream goes on
 	}
-	keepFree(w, off, func() bool { return t.done() >= until }, t.isLost)
+	keepFree(w, off, func() bool { return t.done() >= min(until, t.queued.Load()) }, t.isLost) // the driver may refuse a step
 	marking.Wait()
 }
 
@@ -259,7 +259,7 @@ func (t *tracker) outlast(until uint64) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.done() < until { // else another stream has got further
+	if until = min(until, t.queued.Load()); t.done() < until { // else another stream has got further
 		t.word.store(0, until)
 	}
 }

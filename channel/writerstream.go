@@ -129,6 +129,7 @@ func (w *Writer) PublishOn(s *cu.Stream, slot Slot, m Meta) error {
 		w.given++
 		if r.load(offWriterPolls) == 0 {
 			r.store(offWriterPolls, 1)
+			r.ring(offReaderBell) // one that sleeps would sleep for long
 		}
 	}
 	m.complete(w.slotSize)
