@@ -358,6 +358,44 @@ func TestFault96_ClosedWithoutRoomForAMark(t *testing.T) {
 	require.NoError(t, ends(t, closed))
 }
 
+// A side is closed while the driver keeps its call, and its stream waits for something else: Close
+// says so, and ends once the stream has gone on.
+func TestFault96_ClosedWhileAStreamHasOtherWork(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w, err := NewWriter(ctx, srv, "frames", 4, 64, WithStreams())
+	require.NoError(t, err)
+	r, err := Open(soon(t), srv.Path(), "frames", ctx)
+	require.NoError(t, err)
+	mem, err := ctx.AllocHost(pageSize, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, mem.Close()) }()
+	word := words{mem.Bytes()}
+	word.store(0, 0)
+	at, err := mem.DevicePtr()
+	require.NoError(t, err)
+	for _, side := range []struct {
+		track *tracker
+		queue func(*cu.Stream) error
+		close func() error
+	}{
+		{r.track, func(s *cu.Stream) error { return nextOn(r, s, 1) }, r.Close},
+		{w.track, func(s *cu.Stream) error { return writeOn(ctx, w, s, 1) }, w.Close},
+	} {
+		word.store(0, 0)
+		s := newStream(t, ctx)
+		require.NoError(t, s.BatchMemOps(cu.WaitOp64(at, 1, cu.WaitGEQ)))
+		side.track.crowded()
+		queued := inDriver(t, side.track, func() error { return side.queue(s) })
+		closed := make(chan error, 1)
+		go func() { closed <- side.close() }()
+		require.ErrorIs(t, ends(t, closed), ErrInUse)
+		word.store(0, 1)
+		require.NoError(t, ends(t, queued))
+		require.NoError(t, side.close())
+	}
+}
+
 // A reader is closed while the driver keeps a call, which it then refuses: there is nothing to free.
 func TestFault96_ClosedWhileAStepIsRefused(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))

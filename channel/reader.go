@@ -176,7 +176,9 @@ func (r *Reader) Close() error {
 	r.shut()
 	if !lockWithin(&r.turn, closeLimit) { // NextOn is in the driver, until its stream goes on
 		r.letGo()
-		r.turn.Lock()
+		if !lockWithin(&r.turn, closeLimit) {
+			return r.track.inUse()
+		}
 	}
 	defer r.turn.Unlock()
 	if r.ended {

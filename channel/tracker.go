@@ -198,11 +198,16 @@ func (t *tracker) await(limit time.Duration) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%w: the stream has done %d of the %d steps that it was given; synchronise it, then call Close again", ErrInUse, t.done(), t.queued.Load())
+			return t.inUse()
 		}
 		time.Sleep(pause)
 	}
 	return nil
+}
+
+// inUse says that the stream has not done what it was given.
+func (t *tracker) inUse() error {
+	return fmt.Errorf("%w: the stream has done %d of the %d steps that it was given; synchronise it, then call Close again", ErrInUse, t.done(), t.queued.Load())
 }
 
 // isLost reports whether the context is lost: then no stream of it does anything more.

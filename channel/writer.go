@@ -102,7 +102,7 @@ func (w *Writer) open(ctx *cu.Context) (err error) {
 	if w.ctx, err = ctx.Retain(); err != nil {
 		return err
 	}
-	if w.track, err = newTracker(w.ctx, w.dropBlockers); err == nil {
+	if w.track, err = newTracker(w.ctx, func() { w.dropBlockers() }); err == nil {
 		w.buf, err = vmm.New(w.ctx.Device(), w.size())
 	}
 	if err != nil {

@@ -26,8 +26,13 @@ func (w *Writer) Close() error {
 		m.ring(offWriterBell)
 	}
 	w.mu.Unlock()
-	for !lockWithin(&w.turn, closeLimit) { // AcquireOn or PublishOn is in the driver, until the stream goes on
-		w.dropBlockers() // again and again: the next frame may wait for another reader
+	for waited := 1; !lockWithin(&w.turn, closeLimit); waited++ { // AcquireOn or PublishOn is in the driver, until the stream goes on
+		if w.dropBlockers() { // again and again: the next frame may wait for another reader
+			waited = 0
+		}
+		if waited == 2 {
+			return w.track.inUse()
+		}
 	}
 	defer w.turn.Unlock()
 	if w.ended {
@@ -64,13 +69,15 @@ func (w *Writer) settle() error {
 	return w.track.await(closeLimit)
 }
 
-// dropBlockers drops the readers that keep the stream waiting.
-func (w *Writer) dropBlockers() {
+// dropBlockers drops the readers that keep the stream waiting, and reports whether there were any.
+func (w *Writer) dropBlockers() (dropped bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range slices.Clone(w.readers) {
 		if n, ok := w.blocks(m); ok {
 			w.drop(m, writerDropped, fmt.Errorf("%w: the writer is being closed, and reader %d has not released frame number %d", ErrStalled, m.lease.Number(), n))
+			dropped = true
 		}
 	}
+	return dropped
 }
