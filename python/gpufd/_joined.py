@@ -225,6 +225,8 @@ class Joined(NotCopied):
             if self._tracker and not self._ended and time.monotonic() > end:  # the driver keeps a call until the stream goes on
                 self._freeing = True
                 self._words.store(c.PUBLISHED, c.GIVEN)
+                if time.monotonic() > end + CLOSE_LIMIT:
+                    raise self._tracker.in_use()
         try:
             if self._ended:
                 return

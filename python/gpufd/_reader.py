@@ -93,6 +93,7 @@ class Reader(Taking):
             if not self._by_stream:
                 self._by_stream = True
                 self._words.store(c.READER_POLLS, 1)
+                self._words.ring(c.WRITER_BELL)  # one that sleeps would sleep for long
             self._held.popleft()
             self._released = frame._number
 

@@ -165,12 +165,15 @@ class Readers:
         ahead = (m.words.load(c.RELEASED) - number) & U64
         return number if number and ahead >> 63 else 0  # as the stream compares: what cannot be may keep it waiting, too
 
-    def drop_blockers(self) -> None:
-        """Drop the readers that keep a stream waiting while the writer is closed."""
+    def drop_blockers(self) -> bool:
+        """Drop the readers that keep a stream waiting while the writer is closed. Whether there were any."""
+        dropped = False
         for m in list(self.there):
             n = self.blocks(m)
             if n:
                 self.drop(m, c.DROPPED, StalledError(f"the writer is being closed, and reader {m.lease.number} has not released frame number {n}"))
+                dropped = True
+        return dropped
 
     # The thread.
 

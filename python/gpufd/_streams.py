@@ -137,16 +137,20 @@ class Tracker:
         end, pause = time.monotonic() + limit, POLL_MIN
         while not self.idle() and not self.is_lost():
             if time.monotonic() > end:
-                raise InUseError(f"a stream has done {self.done()} of the {self.queued} steps that the channel gave it; synchronize it, then close again")
+                raise self.in_use()
             time.sleep(pause)
             pause = min(2 * pause, SLEEP_MAX)
+
+    def in_use(self) -> InUseError:
+        """The error that the stream has not done what it was given."""
+        return InUseError(f"a stream has done {self.done()} of the {self.queued} steps that the channel gave it; synchronize it, then close again")
 
     def freed(self, words: Words, at: int, until: int) -> bool:
         """Write what frees the streams here that wait for a word. Whether they are past until:
         if not, it has to be called again, because a dead peer's device still writes for some
         milliseconds."""
         words.store(at, GIVEN)
-        return self.done() >= until or self.is_lost()
+        return self.done() >= min(until, self.queued) or self.is_lost()  # the driver may refuse a step
 
     def free(self, words: Words, at: int, limit: float | None = None) -> None:
         """Call freed until it is so, or the limit in seconds is over."""

@@ -171,7 +171,9 @@ class Writer(Giving):
                         if not m.gone:
                             m.queue.give(slot.index)
                             self._given += 1
-                            m.words.store(c.WRITER_POLLS, 1)
+                            if not m.words.load(c.WRITER_POLLS):
+                                m.words.store(c.WRITER_POLLS, 1)
+                                m.words.ring(c.READER_BELL)  # one that sleeps would sleep for long
                     self._finish(meta)
 
     def _describe(self, tracker: Tracker, m: Member, slot: Slot, meta: Meta) -> None:
@@ -219,9 +221,12 @@ class Writer(Giving):
             for m in r.there:
                 m.words.ring(c.WRITER_BELL)
             r.lock.notify_all()
+        waited = 0
         while not self._turn.acquire(timeout=CLOSE_LIMIT):  # the driver keeps a call until the stream goes on
             with r.lock:
-                r.drop_blockers()  # again and again: the next frame may wait for another reader
+                waited = 0 if r.drop_blockers() else waited + 1  # again and again: the next frame may wait for another reader
+            if waited == 2 and self._tracker:
+                raise self._tracker.in_use()
         try:
             if self._ended:
                 return

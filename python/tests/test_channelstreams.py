@@ -321,8 +321,7 @@ class Streams(common.Scene):
 
             def later():
                 looks.append(1)
-                if len(looks) > 1:
-                    drop()
+                return len(looks) > 1 and drop()
 
             t, errors = self.in_driver(w, self.stream, lambda: [w.publish_on(self.stream, w.acquire_on(self.stream)) for _ in range(3)])
             with mock.patch.object(w._readers, "drop_blockers", later), mock.patch.object(_writer, "CLOSE_LIMIT", 0.1):
@@ -332,6 +331,61 @@ class Streams(common.Scene):
             self.ends_soon(t)
             self.assertEqual(errors, [])
             self.until(lambda: r.done)
+
+    def test_closed_while_a_stream_has_other_work(self):
+        """close says that the driver keeps a call, and ends once the stream has gone on."""
+        w = channel.Writer(self.path, "cam", slots=4, slot_size=N, streams=True)
+        r = channel.Reader(self.path)
+        w.await_readers(1, PATIENCE)
+        for side, queue in ((r, lambda: r.next_on(self.stream)), (w, lambda: w.publish_on(self.stream, w.acquire_on(self.stream)))):
+            goes_on = threading.Event()
+            give = side._tracker._give
+
+            def late(handle, goes_on=goes_on, give=give):
+                goes_on.wait(PATIENCE)
+                give(handle)
+
+            with mock.patch.object(side._tracker, "_give", late), mock.patch.object(_writer, "CLOSE_LIMIT", 0.1), mock.patch.object(_joined, "CLOSE_LIMIT", 0.1):
+                t = threading.Thread(target=queue)
+                t.start()
+                self.until(side._turn.locked)
+                errors = []
+
+                def close(side=side, errors=errors):
+                    try:
+                        side.close()
+                    except gpufd.InUseError as e:
+                        errors.append(e)
+
+                closing = threading.Thread(target=close, daemon=True)
+                closing.start()
+                self.ends_soon(closing)
+                self.assertEqual(len(errors), 1)
+                goes_on.set()
+                self.ends_soon(t)
+            side.close()
+
+    def test_a_step_that_is_refused(self):
+        """There is nothing to free."""
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True), channel.Reader(self.path) as r:
+            r._tracker.queued = 1  # the driver is given a step
+            freeing = threading.Thread(target=r._tracker.free, args=(r._words, c.PUBLISHED), daemon=True)
+            freeing.start()
+            self.until(lambda: r._words.load(c.PUBLISHED) == c.GIVEN)
+            r._tracker.queued = 0  # and refuses it
+            self.ends_soon(freeing)
+
+    def test_who_sleeps_learns_of_streams(self):
+        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w, channel.Reader(self.path) as r:
+            w.await_readers(1, PATIENCE)
+            r._words.store(c.READER_BELL, 1)  # as one that sleeps
+            w.publish_on(self.stream, w.acquire_on(self.stream))
+            self.assertEqual(r._words.load(c.READER_BELL), 0)
+            f = r.next_on(self.stream)
+            r._words.store(c.WRITER_BELL, 1)
+            r.release_on(self.stream, f)
+            self.assertEqual(r._words.load(c.WRITER_BELL), 0)
+            self.stream.synchronize()
 
     def test_closed_while_a_frame_is_checked(self):
         with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True):
