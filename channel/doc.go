@@ -61,7 +61,8 @@
 // A cursor is shared with one peer. Each side copies what the peer wrote there, and then checks it. A
 // number that goes backwards or too far, or a slot that is not free or does not exist, is
 // [ErrCursor]: a writer drops that reader, and a reader ends. The writer looks at the readers'
-// cursors when it knows of no free slot, and at least once in a round of the slots. A reader that writes plausible nonsense, such
-// as a release of a frame that it still reads, harms itself alone. The frames are mapped read-only,
-// which guards against mistakes but not against a hostile reader (see package share).
+// cursors when it knows of no free slot, and at least once in a round of the slots. A reader that
+// writes plausible nonsense, such as a release of a frame that it still reads, harms itself alone. The
+// frames are mapped read-only, which guards against mistakes but not against a hostile reader (see
+// package share).
 package channel

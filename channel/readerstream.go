@@ -11,14 +11,15 @@ import (
 // are not known yet: kernels find them at Meta, if the writer sets them.
 //
 // When the writer dies or ends, s goes on without the frame. Once s has done its work,
-// [Reader.Check] says whether the frame was there. Frames that were whole by then can still be taken. All calls of a reader use one stream; another
-// stream can be used when the first has done all its work. Launch each kernel once before: loading
-// one while s waits may hang. If s is closed while the driver takes no more work of it, the reader is
-// closed a second later, which frees s.
+// [Reader.Check] says whether the frame was there. Frames that were whole by then can still be taken.
+//
+// All calls of a reader use one stream; another stream can be used when the first has done all its
+// work. Launch each kernel once before: loading one while s waits may hang. If s is closed while the
+// driver takes no more work of it, the reader is closed a second later, which frees s.
 //
 // Errors: [ErrPolicy] in a channel that is not for streams ([WithStreams]); [ErrOrder] if
-// another stream has frames queued; what [Reader.Err] says behind the last frame of a writer that is gone; [ErrClosed];
-// those of [cu.Stream.BatchMemOps].
+// another stream has frames queued; what [Reader.Err] says behind the last frame of a writer that is
+// gone; [ErrClosed]; those of [cu.Stream.BatchMemOps].
 func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
 	r.turn.Lock()
 	defer r.turn.Unlock()

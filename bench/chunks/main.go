@@ -3,8 +3,9 @@
 //
 //	chunks [-driver cuda|soft] [-c COMMAND] [-chunks N,…] [-rounds N] [-budget D] [-out DIR]
 //
-// A COMMAND, with commas between its words, makes the bare calls, as bench/c/chunks.c does. It prints a table and writes chunks.csv and chunks.md to the directory of
-// -out. It exits with 2 for a mistake in the flags, with 3 where there is no
+// COMMAND, with commas between its words, makes the bare calls, as bench/c/chunks.c
+// does. Chunks prints a table, and writes chunks.csv and chunks.md to the directory
+// of -out. It exits with 2 for a mistake in the flags, with 3 where there is no
 // driver, and with 1 for other failures.
 package main
 

@@ -345,7 +345,8 @@ class Streams(common.Scene):
                 goes_on.wait(PATIENCE)
                 give(handle)
 
-            with mock.patch.object(side._tracker, "_give", late), mock.patch.object(_writer, "CLOSE_LIMIT", 0.1), mock.patch.object(_joined, "CLOSE_LIMIT", 0.1):
+            short = mock.patch.multiple(_writer, CLOSE_LIMIT=0.1), mock.patch.multiple(_joined, CLOSE_LIMIT=0.1)
+            with mock.patch.object(side._tracker, "_give", late), short[0], short[1]:
                 t = threading.Thread(target=queue)
                 t.start()
                 self.until(side._turn.locked)
