@@ -174,7 +174,7 @@ func TestMemoryIsOfferedAgainBehindItsFence(t *testing.T) {
 		stop()
 		require.NoError(t, srv.Replace(over, "data", buf, ReadOnly), "it was over before it began")
 
-		again := newServed(srv)
+		before, again := offeringOf(srv), newServed(srv)
 		until, end := context.WithCancel(soon(t))
 		go func() { again.result <- srv.Replace(until, "data", buf, ReadWrite, OnEvent(again.see)) }()
 		require.Eventually(t, func() bool { return isExpected(srv) }, 10*time.Second, time.Millisecond)
@@ -185,6 +185,7 @@ func TestMemoryIsOfferedAgainBehindItsFence(t *testing.T) {
 			c.kill()
 			require.NoError(t, first.end(t))
 			again.await(t, Offered, 1)
+			awaitReplaced(t, before)
 			require.EqualValues(t, 1, attached(t, srv, "data", ctx.Device()).Size())
 			end()
 			require.NoError(t, again.end(t))

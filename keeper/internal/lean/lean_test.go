@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 const smaps = `00400000-00500000 r-xp 00000000 00:1d 77 /bin/gpufd
@@ -36,8 +38,10 @@ func TestTrim(t *testing.T) {
 	Trim()
 	found := ownPages()
 	require.NotEmpty(t, found)
-	for _, m := range found {
-		require.LessOrEqual(t, m.to-m.from, uintptr(window))
+	if !cutest.Emulated() { // qemu-user's own list of mappings does not show them split
+		for _, m := range found {
+			require.LessOrEqual(t, m.to-m.from, uintptr(window))
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
