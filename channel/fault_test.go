@@ -257,6 +257,66 @@ func TestFault95_NonsenseOfAWriter(t *testing.T) {
 	}
 }
 
+// FAULT 95: nonsense of a writer is an error of readers by streams, too, whether the writer lives or
+// was killed. The stream goes on, whatever it is told.
+func TestFault95_NonsenseToStreams(t *testing.T) {
+	for name, published := range map[string]uint64{"backwards": 1, "too far": 5, "far too far": 1e15, "freed": given, "huge": 1<<64 - 1} {
+		for _, killed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, killed %v", name, killed), func(t *testing.T) {
+				ctx := cutest.Context(t, cutest.Device(t))
+				path := t.TempDir() + "/s"
+				c := start(t, "writer", task{Path: path, Slots: 4, Size: 64, Frames: 10, StopAt: 3, Streams: true})
+				require.Equal(t, "listening", c.says(t))
+				r, err := Open(soon(t), path, "frames", ctx)
+				require.NoError(t, err)
+				s := newStream(t, ctx)
+				f, err := r.NextOn(s)
+				require.NoError(t, err)
+				require.Equal(t, "within 3", c.says(t))
+				require.NoError(t, s.Synchronize(soon(t)))
+				require.NoError(t, r.Check(f))
+				r.store(offPublished, published)
+				if killed {
+					c.kill()
+					<-r.Done()
+					if name != "backwards" { // which only who has looked before knows
+						require.ErrorIs(t, r.Err(), ErrCursor)
+					}
+				}
+				require.ErrorIs(t, r.Check(f), ErrCursor)
+				_, err = r.NextOn(s)
+				require.ErrorIs(t, err, ErrCursor)
+				require.NoError(t, r.Close())
+			})
+		}
+	}
+}
+
+// A stream may release frames ahead, which the writer has not given yet: that is no nonsense.
+func TestStreamReleasesAhead(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
+	r := newReader(t, ctx, srv)
+	s := newStream(t, ctx)
+	put(t, ctx, w)
+	var frames []Frame
+	for range 6 {
+		f, err := r.NextOn(s)
+		require.NoError(t, err)
+		require.NoError(t, r.ReleaseOn(s, f))
+		require.NoError(t, r.Check(f))
+		frames = append(frames, f)
+	}
+	for range 5 {
+		put(t, ctx, w)
+	}
+	require.NoError(t, s.Synchronize(soon(t)))
+	for _, f := range frames {
+		require.NoError(t, r.Check(f))
+	}
+}
+
 // The writer is stopped between a frame and its number. A reader that has the frame may ask for the
 // next one as often as it likes.
 func TestWriterStoppedBeforeTheNumber(t *testing.T) {

@@ -316,6 +316,8 @@ func TestFault96_StreamClosedWithoutRoom(t *testing.T) {
 		go func() { closed <- s.Close() }()
 		require.NoError(t, ends(t, closed))
 		require.ErrorIs(t, r.Check(f), ErrClosed)
+		<-r.Done()
+		require.ErrorIs(t, r.Err(), ErrClosed)
 		go func() { closed <- r.Close() }()
 		require.NoError(t, ends(t, closed))
 	})

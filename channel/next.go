@@ -102,19 +102,13 @@ func (r *Reader) look() (number uint64, err error) {
 		r.seen = max(r.seen, r.next-1) // behind which the writer has told its stamp
 		return r.next, nil
 	}
-	published := r.load(offPublished)
-	switch {
-	case lost:
-		published = r.whole
-	case r.freeing.Load():
-		published = r.seen // this side will say why in a moment; a dead writer may write until then
-	}
-	told := published
+	told := r.told(lost)
+	published := told
 	if told == r.seen && !r.streams {
 		published = max(told, r.next-1) // the frame that was there may not have been told yet, nor be when Next is called again
 	}
 	if err := checkPublished(r.opts.policy, published, r.seen, r.released, r.slots); err != nil {
-		return 0, err
+		return 0, cmp.Or(r.dropped(), err)
 	}
 	r.seen = told
 	if number = choose(r.opts.policy, r.next, published, r.slots); number == 0 && lost {
@@ -122,6 +116,19 @@ func (r *Reader) look() (number uint64, err error) {
 		return 0, r.why
 	}
 	return number, nil
+}
+
+// told is how many frames the writer says that it has given, or was known to have given when it
+// was lost.
+func (r *Reader) told(lost bool) uint64 {
+	published := r.load(offPublished)
+	switch {
+	case lost:
+		return r.whole
+	case r.freeing.Load():
+		return r.seen // this side will say why in a moment; a dead writer may write until then
+	}
+	return published
 }
 
 // isThere reports whether the entry of a frame is whole: a moment before the writer says that it has

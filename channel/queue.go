@@ -114,9 +114,9 @@ func choose(p Policy, next, published, slots uint64) uint64 {
 func behind(number, published uint64) uint64 { return max(number+1, published) }
 
 // checkPublished says why a reader that has seen seen frames given, and has released so
-// many, cannot have been given published ones.
+// many, cannot have been given published ones. A stream may release frames that are not given yet.
 func checkPublished(p Policy, published, seen, released, slots uint64) error {
-	if published < seen || p != DropOldest && published-released > slots || published >= given {
+	if published < seen || p != DropOldest && published > released+slots || published >= given {
 		return fmt.Errorf("%w: the writer says that it has given %d frames; it had given %d before, of which %d are released, and has %d slots", ErrCursor, published, seen, released, slots)
 	}
 	return nil

@@ -102,6 +102,7 @@ func (r *Reader) watch() {
 	select {
 	case <-r.att.Done():
 	case <-r.closing:
+		close(r.done)
 		return
 	}
 	state := r.load(offWriterState)
@@ -115,12 +116,15 @@ func (r *Reader) watch() {
 		r.mu.Lock()
 	}
 	switch r.whole = whole; {
-	case whole >= given:
+	case whole >= given && r.closed.Load(): // Close has written that
 		r.whole = 0
 	case !r.streams && r.isThere(whole+1): // the writer was killed just before it said so
 		r.whole++
 	}
 	r.why, r.final = r.toldOf(state), r.load(offLast)
+	if err := checkPublished(r.opts.policy, r.whole, 0, r.load(offReleased), r.slots); err != nil && r.dropped() == nil {
+		r.whole, r.why = 0, err
+	}
 	r.lost.Store(true)
 	r.mu.Unlock() // no other wait is queued from here on
 	r.ring(offReaderBell)
@@ -128,14 +132,15 @@ func (r *Reader) watch() {
 	r.track.free(r.words, offPublished)
 }
 
-// Done is closed when the writer has ended, died or dropped this reader. Frames that were whole by
-// then can still be taken, except by a reader that was dropped: the writer uses its slots again.
+// Done is closed when the writer has ended, died or dropped this reader, and by Close. Frames that
+// were whole by then can still be taken, except by a reader that was dropped: the writer uses its
+// slots again.
 func (r *Reader) Done() <-chan struct{} { return r.done }
 
-// Err says why Done is closed: [ErrEnded], a [*LostError], [ErrDropped] or [ErrCursor].
+// Err says why Done is closed: [ErrEnded], a [*LostError], [ErrDropped], [ErrCursor] or [ErrClosed].
 func (r *Reader) Err() error {
 	if !r.lost.Load() {
-		return nil
+		return r.isOpen()
 	}
 	return r.why
 }

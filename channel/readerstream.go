@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
@@ -19,7 +20,7 @@ import (
 //
 // Errors: [ErrPolicy] in a channel that is not for streams ([WithStreams]); [ErrOrder] if
 // another stream has frames queued; what [Reader.Err] says behind the last frame of a writer that is
-// gone; [ErrClosed]; those of [cu.Stream.BatchMemOps].
+// gone; [ErrCursor] if the writer wrote nonsense; [ErrClosed]; those of [cu.Stream.BatchMemOps].
 func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -46,15 +47,28 @@ func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
 // over says why no other frame comes, if so: what was whole when the writer ended can still be
 // taken, except by a reader that was dropped. It runs with mu held.
 func (r *Reader) over() error {
-	if !r.lost.Load() {
-		return nil
+	if r.lost.Load() {
+		if err := r.dropped(); err != nil {
+			return err
+		}
 	}
-	if err := r.dropped(); err != nil {
+	if err := r.checkTold(); err != nil {
 		return err
 	}
-	if r.next > r.whole {
+	if r.lost.Load() && r.next > r.whole {
 		return r.why
 	}
+	return nil
+}
+
+// checkTold says why the writer cannot have given as many frames as it says, if so. A stream goes
+// on whatever it says. It runs with turn held.
+func (r *Reader) checkTold() error {
+	told := r.told(r.lost.Load())
+	if err := checkPublished(r.opts.policy, told, r.seen, r.released, r.slots); err != nil {
+		return cmp.Or(r.dropped(), err) // a writer that drops this side frees its stream, which goes on publishing
+	}
+	r.seen = told
 	return nil
 }
 
@@ -84,7 +98,8 @@ func (r *Reader) ReleaseOn(s *cu.Stream, f Frame) error {
 
 // Check reports whether a frame of NextOn was there and whole: nil, or why the stream went on without
 // it. Call it once the stream has done its work with the frame. When the writer has dropped this
-// reader ([ErrDropped]), frames that were not checked before may not be whole.
+// reader ([ErrDropped]), or wrote nonsense ([ErrCursor]), frames that were not checked before may not
+// be whole.
 func (r *Reader) Check(f Frame) error {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -96,12 +111,20 @@ func (r *Reader) Check(f Frame) error {
 	}
 	if r.freeing.Load() {
 		select {
-		case <-r.done: // and lost is set
+		case <-r.done: // and lost is set, but by Close
 		case <-r.closing: // which waits for this
 			return ErrClosed
 		}
 	}
-	if !r.lost.Load() || f.number <= r.whole {
+	if r.streams {
+		if err := r.checkTold(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !r.lost.Load():
+		return r.isOpen()
+	case f.number <= r.whole:
 		return nil
 	}
 	return r.why
