@@ -541,12 +541,13 @@ static bool join(void)
 	return true;
 }
 
-/* given is how many frames there are to take. false is nonsense. */
-static bool given(uint64_t *n)
+/* given is how many frames there are to take, where so many are released, or will be by the stream.
+ * false is nonsense. A writer that drops this reader frees its own stream, which goes on publishing. */
+static bool given(uint64_t *n, uint64_t released)
 {
 	*n = c.lost ? c.whole : load(PUBLISHED);
-	if (*n < c.seen || *n >= (uint64_t)GIVEN || (options.policy != DROP_OLDEST && *n - c.released > c.slots))
-		return fail(1, "nonsense in a cursor: %" PRIu64 " frames were given where %" PRIu64 " were, %" PRIu64 " are released", *n, c.seen, c.released);
+	if (*n < c.seen || *n >= (uint64_t)GIVEN || (options.policy != DROP_OLDEST && *n > released + c.slots))
+		return dropped() ? told() : fail(1, "nonsense in a cursor: %" PRIu64 " frames were given where %" PRIu64 " were, %" PRIu64 " are released", *n, c.seen, released);
 	c.seen = *n;
 	return true;
 }
@@ -599,7 +600,7 @@ static bool by_host(void)
 		uint64_t published;
 		if (dropped())
 			return told();
-		if (!given(&published))
+		if (!given(&published, c.released))
 			return false;
 		if (published < c.next) {
 			if (c.lost)
@@ -663,12 +664,13 @@ static bool put_out_copied(uint64_t n)
  * those that were whole. The stream waits for nothing in the end, unless *stuck. */
 static bool follow(CUstream stream, uint64_t cursors, const uint64_t *done, uint64_t done_at, bool *stuck)
 {
-	uint64_t queued = 0;
+	uint64_t queued = 0, published;
 	bool ok = true;
 	while (ok && !dropped() && !(c.lost && c.released >= c.whole)) {
 		while (ok && queued < c.released + c.ahead && (!c.lost || queued < c.whole))
 			ok = queue(stream, ++queued, cursors, done_at);
 		uint64_t n = __atomic_load_n(done, __ATOMIC_SEQ_CST);
+		ok = ok && given(&published, queued); /* the stream goes on by whatever it is */
 		if (dropped()) /* while the stream copied, it may be */
 			break;
 		if (n > c.released) {
@@ -680,6 +682,7 @@ static bool follow(CUstream stream, uint64_t cursors, const uint64_t *done, uint
 			usleep(20);
 			continue;
 		}
+		ok = ok && given(&published, queued);
 		if (!rescue(stream, done, queued))
 			return *stuck = true, false;
 	}

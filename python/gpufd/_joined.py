@@ -30,6 +30,7 @@ from ._errors import (
 )
 from ._fence import FENCED
 from ._only import NotCopied
+from ._queue import check_published
 from ._streams import CLOSE_LIMIT, Tracker, need_streams
 from ._wire import CUDA
 from ._words import POLL_MAX
@@ -180,10 +181,13 @@ class Joined(NotCopied):
         else:
             self._mu.acquire()
         try:
-            self._whole = whole
-            if self._whole >= c.GIVEN:
-                self._whole = 0
+            self._whole = 0 if whole >= c.GIVEN and self._closing else whole  # close has written that
             self._why, self._final = self._told_of(state), w.load(c.LAST)
+            try:
+                check_published(self._policy, self._whole, 0, w.load(c.RELEASED), self.shape.slots)
+            except CursorError as e:
+                if w.load(c.WRITER_STATE) not in (c.DROPPED, c.REFUSED):
+                    self._whole, self._why = 0, e
             self._lost = True  # no other wait is queued from here on
         finally:
             self._mu.release()

@@ -90,6 +90,6 @@ def behind(number: int, published: int) -> int:
 
 
 def check_published(policy: int, published: int, seen: int, released: int, slots: int) -> None:
-    """CursorError where so many frames cannot have been given."""
-    if published < seen or policy != DROP_OLDEST and published - released > slots or published >= GIVEN:
+    """CursorError where so many frames cannot have been given. A stream may release ahead of them."""
+    if published < seen or policy != DROP_OLDEST and published > released + slots or published >= GIVEN:
         raise CursorError(f"{published} frames were given where {seen} were, of which {released} are released, with {slots} slots")

@@ -65,15 +65,17 @@ class Reader(Taking):
         done all. Launch each kernel once before: loading one while a stream waits may hang.
 
         Raises NoStreamsError with the software driver, ChannelPolicyError in a channel that is
-        not for streams, OrderError, and what err says behind the last frame of a writer that is gone.
+        not for streams, OrderError, CursorError if the writer wrote nonsense, and what err says behind
+        the last frame of a writer that is gone.
         """
         with self._turn:
             tracker, handle = self._streamed("next_on", stream)
             with self._mu:
                 if self._lost:
                     self._check_kept()
-                    if self._next > self._whole:
-                        raise self._why
+                self._check_told()
+                if self._lost and self._next > self._whole:
+                    raise self._why
                 self._may_hold()
                 frame = self._predicted(self._next)
                 tracker.begin()
@@ -102,7 +104,7 @@ class Reader(Taking):
 
         Call it once the stream has got past the frame, from the thread that takes frames. Raises
         what err says. After DroppedError no frame is known to be whole that was not checked before,
-        because the writer may have taken its slot.
+        because the writer may have taken its slot; nor after CursorError.
         """
         with self._turn:  # which close takes, too
             self._check()
@@ -111,6 +113,8 @@ class Reader(Taking):
                 self._check()  # by close, which waits for this
                 time.sleep(POLL_MIN)
             with self._mu:
+                if self.shape.streams:
+                    self._check_told()
                 if self._lost and frame._number > self._whole:
                     raise self._why
 

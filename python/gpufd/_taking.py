@@ -78,18 +78,28 @@ class Taking(Joined):
         """The number of the frame that is to be taken, or 0 if there is none yet."""
         self._check()
         self._check_kept()
-        lost, published = self._lost, self._words.load(c.PUBLISHED)
-        if lost:
-            published = self._whole
-        elif self._freeing:
-            published = self._seen  # this side will say why in a moment; a dead writer may write until then
-        check_published(self._policy, published, self._seen, self._released, self.shape.slots)
-        self._seen = published
+        lost, published = self._check_told()
         number = choose(self._policy, self._next, published, self.shape.slots)
         if not number and lost:
             self._count_last()
             raise self._why
         return number
+
+    def _check_told(self) -> tuple[bool, int]:
+        """Whether the writer is gone, and how many frames it says that it has given, or was known
+        to have given then; CursorError where that cannot be."""
+        lost, published = self._lost, self._words.load(c.PUBLISHED)
+        if lost:
+            published = self._whole
+        elif self._freeing:
+            published = self._seen  # this side will say why in a moment; a dead writer may write until then
+        try:
+            check_published(self._policy, published, self._seen, self._released, self.shape.slots)
+        except CursorError:
+            self._check_kept()  # a writer that drops this side frees its stream, which goes on publishing
+            raise
+        self._seen = published
+        return lost, published
 
     def _count_last(self) -> None:
         """Count as lost what was published behind the last frame that this reader was given,

@@ -197,6 +197,47 @@ class Streams(common.Scene):
                     self.assertRaises(why, r.next_on, self.stream)
                 p.wait(PATIENCE)
 
+    def test_writers_that_write_nonsense(self):
+        """The stream goes on, whatever it is told; check and next_on do not, also when the writer is gone."""
+        for published in (1, 7, 10**15, c.GIVEN):
+            for killed in (False, True):
+                with self.subTest(published=published, killed=killed):
+                    p = self.writer_process(2, slots=4, stays="it does")
+                    with channel.Reader(self.path) as r:
+                        f, _ = r.next_on(self.stream), r.next_on(self.stream)
+                        self.stream.synchronize()
+                        r.check(f)
+                        r.release_on(self.stream, f)
+                        self.stream.synchronize()
+                        r._words.store(c.PUBLISHED, published)
+                        if killed:
+                            p.kill()
+                            self.until(lambda: r.done)
+                            if published > 1:  # which only who has looked before knows
+                                self.assertIsInstance(r.err, channel.CursorError)
+                        with self.assertRaises(channel.CursorError):
+                            r.check(f)
+                        with self.assertRaises(channel.CursorError):
+                            r.next_on(self.stream)
+                    p.kill()
+                    p.wait(PATIENCE)
+
+    def test_a_reader_in_c_of_nonsense(self):
+        program = [os.path.join(os.environ["LD_LIBRARY_PATH"], "channel"), "-socket", self.path, "-timeout", "60"]
+        for order in ("stream", "host"):
+            for published in (0, 50, 10**15):
+                with self.subTest(order, published=published), channel.Writer(self.path, "cam", slots=4, slot_size=N, streams=True) as w:
+                    r = subprocess.Popen([*program, "-order", order], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                    self.addCleanup(lambda r=r: (r.kill(), r.wait(), r.stdout.close(), r.stderr.close()))
+                    w.await_readers(1, PATIENCE)
+                    w.send(frame(1))
+                    self.assertEqual(r.stdout.read(N), frame(1))
+                    w._readers.there[0].words.store(c.PUBLISHED, published)
+                    out, err = r.communicate(timeout=PATIENCE)
+                    self.assertEqual(r.returncode, 1, err)
+                    self.assertIn(b"nonsense in a cursor", err)
+                    self.assertLessEqual(len(out), 8 * N)
+
     def test_check_while_the_writer_is_lost(self):
         """The stream is freed before the reader knows why: check waits until it knows."""
         p = self.writer_process(1, slots=4, stays="it does")
