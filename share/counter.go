@@ -180,10 +180,9 @@ const given uint64 = math.MaxInt64
 // that was given up. n is below 2⁶³ − 1, and s must not be captured. One goroutine watches
 // all waits of a stream. See [cu.Stream.Guard].
 //
-// Have no more than eight streams of a context wait at once, and none of the most urgent
-// priority, by which the counter frees the others. Beyond that no call of the context may
-// return that gives a stream work, and so neither the waits nor the context may ever end. See
-// [cu.Stream.WaitValue32].
+// Have few streams of a context wait at once: up to four of ordinary priority held up nothing on
+// an H100, and the counter could free nine, by a stream of the most urgent priority. With too
+// many, neither the waits nor the context may ever end. See [cu.Stream.WaitValue32].
 func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamWait, error) {
 	if err := c.takes(s, n); err != nil {
 		return nil, err
