@@ -42,19 +42,30 @@ func (c *Conn) SetSpin(d time.Duration) {
 }
 
 // look returns once something can be received or has ended, or the time of SetSpin is over.
-// It gives way to other goroutines. The error is why the caller must not wait any more.
+// The error is why the caller must not wait any more.
+//
+// It gives way to other goroutines only now and then: to yield wakes an idle thread of the
+// runtime, which may take this goroutine to another processor, where nothing is in the caches.
 func (c *Conn) look(ctx context.Context) error {
 	d := time.Duration(c.spin.Load())
 	if d <= 0 {
 		return nil
 	}
-	for end := time.Now().Add(d); ctx.Err() == nil && time.Now().Before(end); runtime.Gosched() {
+	now := time.Now()
+	for end, yield := now.Add(d), now.Add(aloneFor); ctx.Err() == nil && now.Before(end); now = time.Now() {
 		if err := c.s.control(isReadable); !errors.Is(err, unix.EAGAIN) {
 			return err
+		}
+		if now.After(yield) {
+			runtime.Gosched()
+			yield = time.Now().Add(aloneFor)
 		}
 	}
 	return wait.Err(ctx)
 }
+
+// aloneFor is how long look goes on before it yields.
+const aloneFor = 50 * time.Microsecond
 
 // bounds is what one record may bring.
 func (c *Conn) bounds() limits {
