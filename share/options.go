@@ -72,6 +72,9 @@ func WithRecordRate(perSecond int) PeerOption { return func(o *peerOptions) { o.
 // longer than needed makes handoffs several times slower, because the side that looks takes
 // a processor from the side that works. The default, 0, sleeps at once; see
 // [sock.Conn.SetSpin].
+//
+// A goroutine that keeps its thread (runtime.LockOSThread), attaches, uses and closes the
+// memory there, and looks, gains most: the driver's calls find their caches warm.
 func WithSpin(d time.Duration) PeerOption { return func(o *peerOptions) { o.spin = d } }
 
 func (o *peerOptions) check() error {
