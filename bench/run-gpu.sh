@@ -108,7 +108,7 @@ chunks() {
 }
 ours="-rival gpufd=$tree/bin/gpufd,-mode,ahead"
 before="-rival gpufd-before=$tree/bin/gpufd,-mode,before"
-spin="-rival gpufd-spin=$tree/bin/gpufd,-mode,ahead,-spin,1s -rival gpufd-before-spin=$tree/bin/gpufd,-mode,before,-spin,1s"
+spin="-rival gpufd-spin=$tree/bin/gpufd,-mode,ahead,-spin,1s,-lock -rival gpufd-before-spin=$tree/bin/gpufd,-mode,before,-spin,1s,-lock"
 plain="-rival gpufd-plain=$tree/bin/gpufd,-mode,plain"
 c="-rival c-before=$tree/bin/c,-mode,before -rival c-inside=$tree/bin/c,-mode,inside -rival c-legacy=$tree/bin/c,-mode,legacy"
 core=$tree/python/cuda_core.py
@@ -165,7 +165,9 @@ way() {
 	go-raw-properties) echo "$go,-properties" ;;
 	gpufd-before) echo "$gpufd" ;;
 	gpufd-again) echo "$gpufd,-rehearse" ;;
-	gpufd-before-spin) echo "$gpufd,-spin,1s" ;;
+	gpufd-before-lock) echo "$gpufd,-lock" ;;
+	gpufd-before-spin) echo "$gpufd,-spin,1s,-lock" ;;
+	gpufd-before-free) echo "$gpufd,-spin,1s" ;;
 	gpufd-1 | gpufd-2 | gpufd-4) echo "env,GOMAXPROCS=${1#gpufd-},$gpufd" ;;
 	gpufd-no-gc) echo "env,GOGC=off,$gpufd" ;;
 	gpufd-2-cores) echo "taskset,-c,2-3,$gpufd" ;;

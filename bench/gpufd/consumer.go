@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"time"
 
@@ -23,10 +24,12 @@ import (
 type consumer struct {
 	path   string
 	spin   time.Duration
+	lock   bool
 	dev    *cu.Device
 	ctx    *cu.Context // nil: attaching needs none
 	cancel context.CancelFunc
-	taking chan taken // what connect began, or nil
+	taking chan taken  // what connect began, or nil
+	todo   chan func() // for attachAll
 }
 
 // taken is what came of attaching to offer n.
@@ -47,7 +50,17 @@ func newConsumer(o options) (*consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &consumer{path: o.consumer, spin: o.spin, dev: dev, ctx: ctx}, nil
+	return &consumer{path: o.consumer, spin: o.spin, lock: o.lock, dev: dev, ctx: ctx}, nil
+}
+
+// attachAll attaches and lets go: one goroutine makes all calls of the driver.
+func (c *consumer) attachAll() {
+	if c.lock {
+		runtime.LockOSThread()
+	}
+	for do := range c.todo {
+		do()
+	}
 }
 
 // newFreshConsumer attaches to an offer, and makes a context before or meanwhile.
@@ -56,7 +69,7 @@ func newFreshConsumer(o options) (*consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &consumer{path: o.consumer, spin: o.spin, dev: dev, taking: make(chan taken, 1)}
+	c := &consumer{path: o.consumer, spin: o.spin, lock: o.lock, dev: dev, taking: make(chan taken, 1)}
 	var ctx context.Context
 	ctx, c.cancel = bounded()
 	var from, to int64
@@ -87,6 +100,9 @@ func newFreshConsumer(o options) (*consumer, error) {
 }
 
 func (c *consumer) serve(stdin io.Reader, stdout io.Writer) error {
+	c.todo = make(chan func())
+	go c.attachAll()
+	defer close(c.todo)
 	err := rival.Serve(stdin, stdout, rival.Answer{Name: "consumer"}, map[string]rival.Handler{
 		"connect": c.connect,
 		"finish":  c.finish,
@@ -103,7 +119,7 @@ func (c *consumer) connect(args []uint64) (rival.Answer, error) {
 	ctx, cancel := bounded()
 	c.cancel, c.taking = cancel, make(chan taken, 1)
 	connected, taking := make(chan struct{}), c.taking
-	go func() { taking <- c.attach(ctx, args[0], func() { close(connected) }) }()
+	c.todo <- func() { taking <- c.attach(ctx, args[0], func() { close(connected) }) }
 	select {
 	case <-connected:
 		return rival.Answer{}, nil
@@ -124,11 +140,22 @@ func (c *consumer) take() taken {
 	return t
 }
 
-func (c *consumer) finish([]uint64) (rival.Answer, error) {
+func (c *consumer) finish([]uint64) (a rival.Answer, err error) {
 	t := c.take()
 	if t.err != nil {
 		return rival.Answer{}, t.err
 	}
+	done := make(chan struct{})
+	c.todo <- func() {
+		a, err = c.letGo(t)
+		close(done)
+	}
+	<-done
+	return a, err
+}
+
+// letGo checks what was taken, and lets go of it.
+func (c *consumer) letGo(t taken) (rival.Answer, error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	fault := c.check(t.att.Buffer(), t.n)

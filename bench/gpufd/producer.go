@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 
 	"github.com/gpufd/gpufd/bench/internal/rival"
@@ -54,6 +55,10 @@ func (p *producer) open() (err error) {
 }
 
 func (p *producer) serve(stdin io.Reader, stdout io.Writer) error {
+	if p.opts.lock {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+	}
 	hello := rival.Answer{Name: "gpufd", Info: p.dev.Driver().String()}
 	err := rival.Serve(stdin, stdout, hello, map[string]rival.Handler{
 		"handoff": p.handoff,
@@ -99,7 +104,7 @@ func (p *producer) start(more ...string) (*rival.Rival, error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	argv := []string{self, "-consumer", p.srv.Path(),
-		"-driver", p.opts.driver, "-trace", p.opts.trace, "-spin", p.opts.spin.String(), fmt.Sprintf("-context=%v", p.opts.context)}
+		"-driver", p.opts.driver, "-trace", p.opts.trace, "-spin", p.opts.spin.String(), fmt.Sprintf("-lock=%v", p.opts.lock), fmt.Sprintf("-context=%v", p.opts.context)}
 	return rival.Start(ctx, "consumer", append(argv, more...)...)
 }
 
