@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +14,13 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-func TestMain(m *testing.M) { cutest.Main(m) }
+// TestMain is the importer that the tests start, or the tests.
+func TestMain(m *testing.M) {
+	if slices.Contains(os.Args, "-importer") {
+		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	cutest.Main(m)
+}
 
 // Each call is measured in each way, and what consumers do beside C, whose driver is a stub that
 // takes the software driver's files for memory. Nothing is left behind.
@@ -22,7 +29,7 @@ func TestMeasure(t *testing.T) {
 	dir := t.TempDir()
 	c := rivalInC(t)
 	var out, complaint strings.Builder
-	require.Equal(t, cli.ExitOK, run([]string{"-driver", "soft", "-c", c, "-chunks", "3,8", "-rounds", "2", "-out", dir}, &out, &complaint), complaint.String())
+	require.Equal(t, cli.ExitOK, run([]string{"-driver", "soft", "-c", c, "-chunks", "3,8", "-rounds", "2", "-out", dir}, nil, &out, &complaint), complaint.String())
 	csv, err := os.ReadFile(filepath.Join(dir, "chunks.csv"))
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(csv)), "\n")
@@ -43,7 +50,7 @@ func TestMeasure(t *testing.T) {
 func TestWithoutC(t *testing.T) {
 	dir := t.TempDir()
 	var out, complaint strings.Builder
-	require.Equal(t, cli.ExitOK, run([]string{"-driver", "soft", "-c", "/bin/false", "-chunks", "2", "-rounds", "3", "-budget", "1ns", "-out", dir}, &out, &complaint), complaint.String())
+	require.Equal(t, cli.ExitOK, run([]string{"-driver", "soft", "-c", "/bin/false", "-chunks", "2", "-rounds", "3", "-budget", "1ns", "-out", dir}, nil, &out, &complaint), complaint.String())
 	text, err := os.ReadFile(filepath.Join(dir, "chunks.md"))
 	require.NoError(t, err)
 	require.Contains(t, string(text), "\n\nC was not measured: rival C: it ended: exit status 1.\n")
@@ -59,7 +66,7 @@ func TestCFails(t *testing.T) {
 	for _, call := range []string{"cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess", "cuMemUnmap"} {
 		t.Setenv("STUB_FAIL", call)
 		var out, complaint strings.Builder
-		require.Equal(t, cli.ExitFailed, run([]string{"-driver", "soft", "-c", c, "-chunks", "2", "-rounds", "1"}, &out, &complaint))
+		require.Equal(t, cli.ExitFailed, run([]string{"-driver", "soft", "-c", c, "-chunks", "2", "-rounds", "1"}, nil, &out, &complaint))
 		require.Contains(t, complaint.String(), "rival C: "+call)
 	}
 }
@@ -88,10 +95,10 @@ func TestWrongFlags(t *testing.T) {
 		{"-chunks", "4097"}, {"-budget", "-1s"},
 	} {
 		var out, complaint strings.Builder
-		require.Equal(t, cli.ExitUsage, run(args, &out, &complaint), args)
+		require.Equal(t, cli.ExitUsage, run(args, nil, &out, &complaint), args)
 		require.Equal(t, 1, strings.Count(complaint.String(), "\n"), complaint.String())
 	}
 	var out strings.Builder
-	require.Equal(t, cli.ExitOK, run([]string{"-h"}, &out, &out))
+	require.Equal(t, cli.ExitOK, run([]string{"-h"}, nil, &out, &out))
 	require.Contains(t, out.String(), "-chunks")
 }

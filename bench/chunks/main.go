@@ -29,7 +29,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 // numbers is a list of positive numbers.
 type numbers []int
@@ -49,7 +49,7 @@ func (l *numbers) Set(s string) error {
 }
 
 // run is the program; it returns the exit code.
-func run(args []string, stdout, stderr io.Writer) int {
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	chunks := numbers{1, 16, 256, 4096}
 	var command []string
 	flags := flag.NewFlagSet("chunks", flag.ContinueOnError)
@@ -61,6 +61,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	})
 	budget := flags.Duration("budget", 0, "`time` after which everything is measured once more at most; 0 is no limit")
 	rounds := flags.Int("rounds", 10, "how often each is measured")
+	importer := flags.Bool("importer", false, "be what imports, which the program starts")
 	out := flags.String("out", "", "`directory` to write chunks.csv and chunks.md to; none: print only")
 	return program.Run(flags, args, stdout, stderr, func() error {
 		if *rounds < 1 || *budget < 0 || slices.Max(chunks) > vmm.MaxChunks {
@@ -69,6 +70,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		drv, err := program.Open(*driver)
 		if err != nil {
 			return err
+		}
+		if *importer {
+			return serveImports(drv, stdin, stdout)
 		}
 		p := plan{chunks: chunks, rounds: *rounds, command: command}
 		if *budget > 0 {

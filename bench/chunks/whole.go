@@ -36,27 +36,24 @@ const (
 
 // A whole is exported chunks without an owner: descriptors alone keep them.
 type whole struct {
-	dev    *cu.Device
-	on     *cu.Context // held, as those have it who use memory, and C does
 	memory vmm.Descriptor
 	files  []*os.File
+	ours   *rival.Rival
 	c      *rival.Rival // or nil
 	absent string       // why
 
 	ns map[string]map[string][]float64 // of a way, and of a step of "N chunks", per chunk
 }
 
-// newWhole makes the most chunks that are asked for, and starts C with them.
+// newWhole makes the most chunks that are asked for, and starts ours and C with them: neither is the
+// process that made them, where the driver takes longer.
 func newWhole(ctx context.Context, dev *cu.Device, most int, command []string) (w *whole, err error) {
-	w = &whole{dev: dev, ns: map[string]map[string][]float64{ours: {}, byC: {}}, absent: "no command was given"}
+	w = &whole{ns: map[string]map[string][]float64{ours: {}, byC: {}}, absent: "no command was given"}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.close())
 		}
 	}()
-	if w.on, err = dev.PrimaryContext(); err != nil {
-		return w, err
-	}
 	g, err := vmm.Granularity(dev)
 	if err != nil {
 		return w, err
@@ -66,11 +63,18 @@ func newWhole(ctx context.Context, dev *cu.Device, most int, command []string) (
 		return w, err
 	}
 	w.memory, w.files, err = b.Export()
-	if err = errors.Join(err, b.Close()); err != nil || len(command) == 0 {
+	if err = errors.Join(err, b.Close()); err != nil {
 		return w, err
 	}
 	limit, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	self, err := os.Executable()
+	if err != nil {
+		return w, err
+	}
+	if w.ours, err = rival.StartWith(limit, ours, w.files, self, "-importer", "-driver", dev.Driver().Kind().String()); err != nil || len(command) == 0 {
+		return w, err
+	}
 	if w.c, err = rival.StartWith(limit, byC, w.files, command...); err != nil {
 		w.absent = err.Error()
 	}
@@ -79,10 +83,12 @@ func newWhole(ctx context.Context, dev *cu.Device, most int, command []string) (
 
 func (w *whole) close() error {
 	var err error
-	if w.c != nil {
-		err = w.c.Close()
+	for _, r := range []*rival.Rival{w.ours, w.c} {
+		if r != nil {
+			err = errors.Join(err, r.Close())
+		}
 	}
-	return errors.Join(err, sock.CloseFiles(w.files), w.on.Close())
+	return errors.Join(err, sock.CloseFiles(w.files))
 }
 
 // measure has both ways attach to the first n chunks and let go of them, turn about. The first
@@ -91,11 +97,8 @@ func (w *whole) measure(ctx context.Context, n, rounds int) error {
 	for round := range rounds + 1 {
 		for i := range 2 {
 			var err error
-			switch {
-			case (i+round)%2 == 0:
-				err = w.imported(n, round > 0)
-			case w.c != nil:
-				err = w.ask(ctx, n, round > 0)
+			if r := [...]*rival.Rival{w.ours, w.c}[(i+round)%2]; r != nil {
+				err = w.ask(ctx, r, n, round > 0)
 			}
 			if err != nil {
 				return err
@@ -105,32 +108,10 @@ func (w *whole) measure(ctx context.Context, n, rounds int) error {
 	return nil
 }
 
-// imported is ours.
-func (w *whole) imported(n int, count bool) error {
-	took := map[string]time.Duration{}
-	d := w.memory
-	d.Chunks, d.Size = n, uint64(n)*d.ChunkSize
-	begin := time.Now()
-	b, err := vmm.Import(w.dev, d, w.files[:n], vmm.OnStep(func(s vmm.Step) { took[s.Op.String()] = s.Took }))
-	if err != nil {
-		return err
-	}
-	mapped := time.Now()
-	err = b.Unmap()
-	unmapped := time.Now()
-	err = errors.Join(err, b.Close())
-	took[attach], took[unmap], took[release] = mapped.Sub(begin), unmapped.Sub(mapped), time.Since(unmapped)
-	took[closing] = took[unmap] + took[release]
-	if count {
-		w.add(ours, n, took)
-	}
-	return err
-}
-
-func (w *whole) ask(ctx context.Context, n int, count bool) error {
+func (w *whole) ask(ctx context.Context, r *rival.Rival, n int, count bool) error {
 	limit, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	a, err := w.c.Ask(limit, "chunks %d %d", n, w.memory.ChunkSize)
+	a, err := r.Ask(limit, "chunks %d %d", n, w.memory.ChunkSize)
 	if err != nil {
 		return err
 	}
@@ -140,7 +121,7 @@ func (w *whole) ask(ctx context.Context, n int, count bool) error {
 	}
 	took[closing] = took[unmap] + took[release]
 	if count {
-		w.add(byC, n, took)
+		w.add(r.Name, n, took)
 	}
 	return nil
 }
@@ -173,7 +154,7 @@ func (w *whole) exponent(way string, chunks []int, step string) float64 {
 	return stats.Exponent(xs, ys)
 }
 
-const wholeText = `What a consumer does with chunks whose descriptors it has, per chunk, and the ratio to the bare calls in C, which make one call for all
+const wholeText = `What a consumer, a process of its own, does with chunks whose descriptors it has, per chunk, and the ratio to the bare calls in C, which make one call for all
 chunks where the driver has that: to set access and to unmap. So does package vmm. Attach is the first four steps; unmap
 frees the address space, too; close is unmap and release. The exponent is the slope of log time over log chunks, of all chunks, by
 least squares over the larger half of the points: 1 is linear.`
