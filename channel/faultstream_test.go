@@ -382,7 +382,7 @@ func TestFault96_ClosedWhileAStreamHasOtherWork(t *testing.T) {
 		close func() error
 	}{
 		{r.track, func(s *cu.Stream) error { return nextOn(r, s, 1) }, r.Close},
-		{w.track, func(s *cu.Stream) error { return writeOn(ctx, w, s, 1) }, w.Close},
+		{w.track, func(s *cu.Stream) error { return emptyOn(w, s) }, w.Close},
 	} {
 		word.store(0, 0)
 		s := newStream(t, ctx)
@@ -485,6 +485,16 @@ func writeOn(ctx *cu.Context, w *Writer, s *cu.Stream, frames int) error {
 		}
 	}
 	return nil
+}
+
+// emptyOn has a stream pass a frame without writing it: a driver may keep a copy of pageable memory
+// behind a stream that waits.
+func emptyOn(w *Writer, s *cu.Stream) error {
+	slot, err := w.AcquireOn(s)
+	if err != nil {
+		return err
+	}
+	return w.PublishOn(s, slot, Meta{})
 }
 
 // nextOn has a stream take so many frames, and release none.

@@ -259,13 +259,17 @@ func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
 }
 
 // requireFree waits until so much memory is free: a driver takes a moment to give
-// back what a killed process had.
+// back what a killed process had. On a GPU it may be more: a process that was killed before
+// had not given back its own when that was counted.
 func requireFree(t testing.TB, ctx *cu.Context, want uint64) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); freeMemory(t, ctx) != want && time.Now().Before(end); {
+	is := func(free uint64) bool { return free == want || free > want && cutest.Kind() == cu.CUDA }
+	for end := time.Now().Add(5 * time.Second); !is(freeMemory(t, ctx)) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	require.Equal(t, want, freeMemory(t, ctx), "free memory")
+	if free := freeMemory(t, ctx); !is(free) {
+		require.Equal(t, want, free, "free memory")
+	}
 }
 
 // newBuffer is a buffer full of noise, closed when t ends.
