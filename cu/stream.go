@@ -24,7 +24,7 @@ type streamHandle struct {
 	gate
 	stream sys.CUstream
 	guards guards
-	ends   sync.Map // any key to the func() of OnClose
+	ends   ends
 }
 
 // StreamOptions are the options of a new stream. The zero value is that of
@@ -90,31 +90,55 @@ func (s *Stream) Handle() sys.CUstream {
 }
 
 // Close destroys the stream; work already in it is still done (cuStreamDestroy).
-// Apart from [Stream.OnClose] it does not wait, not even for a stream that itself waits.
+// It waits for calls under way and for those of [Stream.OnClose], but for no work of the stream.
 func (s *Stream) Close() error {
-	if s == nil {
+	if s == nil || s == s.ctx.null {
 		return nil
 	}
-	s.ends.Range(func(key, _ any) bool {
-		if f, ok := s.ends.LoadAndDelete(key); ok {
-			f.(func())()
-		}
-		return true
-	})
+	for _, f := range s.ends.begin() {
+		f()
+	}
 	return s.ctx.release(s.streamHandle)
 }
 
 // OnClose makes Close call f first, once, while s still accepts work. Close waits for f, which
 // must end soon. A later f with the same key replaces an earlier one; nil removes it. f is not
 // called if s ends with its context.
-func (s *Stream) OnClose(key any, f func()) {
+//
+// OnClose returns false once Close has begun: then f is not called.
+func (s *Stream) OnClose(key any, f func()) bool { return s != nil && s.ends.set(key, f) }
+
+// ends has what Close calls first.
+type ends struct {
+	mu    sync.Mutex
+	begun bool
+	calls map[any]func()
+}
+
+// set is OnClose.
+func (e *ends) set(key any, f func()) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	switch {
-	case s == nil:
+	case e.begun:
+		return false
 	case f == nil:
-		s.ends.Delete(key)
-	default:
-		s.ends.Store(key, f)
+		delete(e.calls, key)
+		return true
+	case e.calls == nil:
+		e.calls = map[any]func(){}
 	}
+	e.calls[key] = f
+	return true
+}
+
+// begin returns what Close has to call. From here on set takes nothing.
+func (e *ends) begin() map[any]func() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	calls := e.calls
+	e.begun, e.calls = true, nil
+	return calls
 }
 
 func (s *streamHandle) closeIn(h *contextHandle) error {

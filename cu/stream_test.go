@@ -54,9 +54,13 @@ func TestStreamOnClose(t *testing.T) {
 	stream.OnClose("a", tell("a"))
 	stream.OnClose("b", tell("b"))
 	stream.OnClose("b", nil)
+	require.True(t, stream.OnClose("c", func() { require.False(t, stream.OnClose("d", tell("d")), "Close has begun") }))
 	require.NoError(t, stream.Close())
 	require.NoError(t, stream.Close())
 	require.Equal(t, []string{"a"}, told)
+	require.False(t, stream.OnClose("a", tell("a")))
+	require.NoError(t, ctx.NullStream().Close())
+	require.True(t, ctx.NullStream().OnClose("a", func() {}), "the null stream's Close does nothing")
 	require.ErrorIs(t, cu.FillAsync(stream, mem.Ptr(), uint8(7), 8), cu.ErrClosed)
 }
 
