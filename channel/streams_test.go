@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -178,4 +179,56 @@ func (q *randomReader) settle(wait context.Context) error {
 	}
 	q.queued = q.queued[:0]
 	return nil
+}
+
+// A stream is closed while it is given a step: what it has done is known nevertheless, and another one
+// may go on.
+func TestStreamClosedWithinAStep(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
+	r := newReader(t, ctx, srv)
+	first, err := ctx.NewStream()
+	require.NoError(t, err)
+	closed := make(chan error, 1)
+	give := r.track.give
+	r.track.give = func(s *cu.Stream, ops []cu.MemOp) error {
+		r.track.give = give
+		err := give(s, ops)
+		go func() { closed <- first.Close() }()
+		for first.OnClose(t, nil) { // until Close has begun
+			runtime.Gosched()
+		}
+		return err
+	}
+	f, err := r.NextOn(first)
+	require.NoError(t, err)
+	require.NoError(t, ends(t, closed))
+	put(t, ctx, w)
+	second := newStream(t, ctx)
+	require.Eventually(t, func() bool { return r.ReleaseOn(second, f) == nil }, time.Minute, time.Millisecond)
+	require.NoError(t, second.Synchronize(soon(t)))
+}
+
+// A stream that is being closed is given no more steps, which nobody would mark.
+func TestStreamGetsNoStepWhileItIsClosed(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
+	r := newReader(t, ctx, srv)
+	first, err := ctx.NewStream()
+	require.NoError(t, err)
+	put(t, ctx, w)
+	f, err := r.NextOn(first)
+	require.NoError(t, err)
+	require.True(t, first.OnClose(t, func() {
+		require.ErrorIs(t, r.ReleaseOn(first, f), cu.ErrClosed)
+		slot, err := w.AcquireOn(first)
+		require.NoError(t, err, "that needs no step")
+		require.ErrorIs(t, w.PublishOn(first, slot, Meta{}), cu.ErrClosed)
+	}))
+	require.NoError(t, first.Close())
+	second := newStream(t, ctx)
+	require.Eventually(t, func() bool { return r.ReleaseOn(second, f) == nil }, time.Minute, time.Millisecond)
+	require.NoError(t, second.Synchronize(soon(t)))
 }

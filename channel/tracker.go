@@ -23,6 +23,7 @@ type tracker struct {
 	give     func(*cu.Stream, []cu.MemOp) error // BatchMemOps, but in tests
 	captured func(*cu.Stream) error             // NotCaptured, but in tests
 	letGo    func()                             // frees the stream, or begins to; it may be called again
+	onClose  func()                             // lastChance
 	queued   atomic.Uint64                      // the number of the last step
 	marked   atomic.Uint64                      // and of the last one that is marked
 
@@ -36,6 +37,7 @@ const closeLimit = time.Second
 
 func newTracker(ctx *cu.Context, letGo func()) (*tracker, error) {
 	t := &tracker{ctx: ctx, letGo: letGo, captured: (*cu.Stream).NotCaptured, give: func(s *cu.Stream, ops []cu.MemOp) error { return s.BatchMemOps(ops...) }}
+	t.onClose = t.lastChance
 	var err error
 	if t.mem, err = ctx.AllocHost(pageSize, cu.HostPortable); err != nil {
 		return nil, fmt.Errorf("channel: allocating a word for streams: %w", err)
@@ -148,16 +150,23 @@ func (t *tracker) takes(s *cu.Stream) error {
 }
 
 // step gives s the operations of a step, and its mark behind them if it is to be marked. Nobody
-// takes the stream for idle while it is given that.
+// takes the stream for idle while it is given that. If the stream is closed meanwhile, Close waits and
+// marks the step. A stream that is being closed gets no step.
 func (t *tracker) step(s *cu.Stream, number uint64, marked bool, ops []cu.MemOp) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if marked {
 		ops = append(ops, t.op(number))
 	}
+	if !s.OnClose(t, t.onClose) {
+		return fmt.Errorf("channel: the stream: %w", cu.ErrClosed)
+	}
 	before := t.queued.Swap(number)
 	if err := t.give(s, ops); err != nil {
 		t.queued.Store(before)
+		if s != t.stream {
+			s.OnClose(t, nil)
+		}
 		return fmt.Errorf("channel: %w", err)
 	}
 	if marked {
@@ -165,7 +174,6 @@ func (t *tracker) step(s *cu.Stream, number uint64, marked bool, ops []cu.MemOp)
 	}
 	if s != t.stream {
 		t.stream.OnClose(t, nil)
-		s.OnClose(t, t.lastChance)
 		t.stream = s
 	}
 	return nil
