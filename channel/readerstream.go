@@ -16,7 +16,8 @@ import (
 //
 // All calls of a reader use one stream; another stream can be used when the first has done all its
 // work. Launch each kernel once before: loading one while s waits may hang. If s is closed while the
-// driver takes no more work of it, the reader is closed a second later, which frees s.
+// driver takes no more work of it, the reader is closed a second later, which frees s. If s waits for
+// other work then, closing it takes until that is done.
 //
 // Errors: [ErrPolicy] in a channel that is not for streams ([WithStreams]); [ErrOrder] if
 // another stream has frames queued; what [Reader.Err] says behind the last frame of a writer that is

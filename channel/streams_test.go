@@ -232,3 +232,33 @@ func TestStreamGetsNoStepWhileItIsClosed(t *testing.T) {
 	require.Eventually(t, func() bool { return r.ReleaseOn(second, f) == nil }, time.Minute, time.Millisecond)
 	require.NoError(t, second.Synchronize(soon(t)))
 }
+
+// A stream is closed while it waits for other work, and the driver keeps the mark. The reader is closed
+// meanwhile. The stream is closed once that work is done.
+func TestStreamClosedWithOtherWork(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	newWriter(t, ctx, srv, 2, 64, WithStreams())
+	r := newReader(t, ctx, srv)
+	mem, err := ctx.AllocHost(pageSize, 0)
+	require.NoError(t, err)
+	defer mem.Close()
+	word := words{mem.Bytes()}
+	word.store(0, 0)
+	at, err := mem.DevicePtr()
+	require.NoError(t, err)
+	s, err := ctx.NewStream()
+	require.NoError(t, err)
+	require.NoError(t, s.BatchMemOps(cu.WaitOp64(at, 1, cu.WaitGEQ)))
+	require.NoError(t, nextOn(r, s, 1))
+	r.track.crowded()
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	<-r.Done()
+	require.ErrorIs(t, r.Err(), ErrClosed)
+	require.ErrorIs(t, r.Close(), ErrInUse)
+	require.Empty(t, closed)
+	word.store(0, 1)
+	require.NoError(t, ends(t, closed))
+	require.NoError(t, r.Close())
+}

@@ -81,7 +81,8 @@ func (t *tracker) asks() bool {
 }
 
 // lastChance is catchUp before the stream is closed. Where the driver keeps a call that long, nobody
-// could have the stream go on behind this: it is let go.
+// could have the stream go on behind this: it is let go. If the stream waits for other work, lastChance
+// ends when that is done. A limit would not help: no stream is destroyed while a call of it is under way.
 func (t *tracker) lastChance() {
 	for !lockWithin(&t.mu, closeLimit) {
 		t.letGo()

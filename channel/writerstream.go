@@ -16,7 +16,8 @@ const maxBatch = 255
 // When a reader dies or is dropped, s does not wait for it any more. All calls of a writer use one
 // stream; another stream can be used when the first has done all its work. Launch each kernel once
 // before: loading one while s waits may hang. If s is closed while the driver takes no more work of it,
-// readers that keep s waiting are dropped a second later.
+// readers that keep s waiting are dropped a second later. If s waits for other work then, closing it
+// takes until that is done.
 //
 // Errors: [ErrPolicy] without [WithStreams]; [ErrOrder] if another stream has frames queued;
 // [ErrClosed]; those of [cu.Stream.BatchMemOps].
