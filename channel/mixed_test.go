@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,6 +53,59 @@ func TestCountedOutReaderIsGivenNothingMore(t *testing.T) {
 			require.ErrorIs(t, err, ErrDropped)
 		})
 	}
+}
+
+// The connection of a reader ends, and its writer lives. It gives frames, or drops the reader, before the
+// reader has noted that. The reader reports the end, and no nonsense.
+func TestWriterGoesOnWhileItsEndIsSeen(t *testing.T) {
+	for name, drops := range map[string]bool{"gives": false, "drops": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx := cutest.Context(t, cutest.Device(t))
+			srv := listen(t)
+			left := make(chan Gone, 1)
+			w := newWriter(t, ctx, srv, 8, 64, OnGone(func(g Gone) { left <- g }))
+			r := newReader(t, ctx, srv)
+			put(t, ctx, w)
+			requireFrame(t, ctx, r, 1)
+			w.mu.Lock() // as Publish does: the writer cannot drop the reader meanwhile
+			writerGoesOn := sync.OnceFunc(w.mu.Unlock)
+			defer writerGoesOn()
+			r.mu.Lock() // the reader looks what was published, and does not note yet that it has lost the writer
+			readerGoesOn := sync.OnceFunc(r.mu.Unlock)
+			defer readerGoesOn()
+			m := w.readers[0]
+			m.lease.Revoke()
+			require.Eventually(t, func() bool { return waitsForLock("channel.(*Reader).watch(") }, time.Minute, time.Millisecond)
+			for n := uint64(2); n <= 5; n++ {
+				m.publish(n, n, &Meta{})
+				f, err := r.Next(soon(t))
+				require.NoError(t, err)
+				require.Equal(t, n, f.Sequence)
+			}
+			want := ErrLost
+			if drops {
+				want = ErrDropped
+				writerGoesOn()
+				gone(t, left)
+			}
+			readerGoesOn()
+			<-r.Done()
+			require.ErrorIs(t, r.Err(), want)
+			_, err := r.Next(soon(t))
+			require.ErrorIs(t, err, want)
+		})
+	}
+}
+
+// waitsForLock reports whether a goroutine in that function waits for a lock.
+func waitsForLock(function string) bool {
+	stacks := make([]byte, 1<<20)
+	for _, s := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+		if strings.Contains(s, function) && strings.Contains(s, "[sync.Mutex.Lock") {
+			return true
+		}
+	}
+	return false
 }
 
 // The host does not take, publish or release what a stream has still to get to.

@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,8 +123,8 @@ func (r *Reader) watch() {
 		r.whole++
 	}
 	r.why, r.final = r.toldOf(state), r.load(offLast)
-	if err := checkPublished(r.opts.policy, r.whole, 0, r.load(offReleased), r.slots); err != nil && r.dropped() == nil {
-		r.whole, r.why = 0, err
+	if err := cmp.Or(r.dropped(), checkPublished(r.opts.policy, r.whole, 0, r.load(offReleased), r.slots)); err != nil {
+		r.whole, r.why = 0, err // a writer that drops this side frees its stream, which goes on publishing
 	}
 	r.lost.Store(true)
 	r.mu.Unlock() // no other wait is queued from here on

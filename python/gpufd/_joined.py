@@ -184,10 +184,10 @@ class Joined(NotCopied):
             self._whole = 0 if whole >= c.GIVEN and self._closing else whole  # close has written that
             self._why, self._final = self._told_of(state), w.load(c.LAST)
             try:
+                self._check_kept()  # a writer that drops this side frees its stream, which goes on publishing
                 check_published(self._policy, self._whole, 0, w.load(c.RELEASED), self.shape.slots)
-            except CursorError as e:
-                if w.load(c.WRITER_STATE) not in (c.DROPPED, c.REFUSED):
-                    self._whole, self._why = 0, e
+            except (DroppedError, CursorError) as e:
+                self._whole, self._why = 0, e
             self._lost = True  # no other wait is queued from here on
         finally:
             self._mu.release()

@@ -94,7 +94,8 @@ class Taking(Joined):
         elif self._freeing:
             published = self._seen  # this side will say why in a moment; a dead writer may write until then
         try:
-            check_published(self._policy, published, self._seen, self._released, self.shape.slots)
+            if self._tracker or not lost:  # else it was checked; a writer that lives may have given more by then, which was seen
+                check_published(self._policy, published, self._seen, self._released, self.shape.slots)
         except CursorError:
             self._check_kept()  # a writer that drops this side frees its stream, which goes on publishing
             raise

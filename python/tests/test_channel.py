@@ -16,6 +16,7 @@ import gpufd
 from common import PATIENCE, programs
 from gpufd import _cursor as c
 from gpufd import _words, channel
+from gpufd._member import Meta
 from gpufd._queue import Queue, check_published, choose, has_room, pick
 
 SIZE = 4099  # bytes of a frame
@@ -420,6 +421,43 @@ class InProcess(common.Scene):
         w.send(b"4")
         self.check_dropped(r, held)
         self.assertIsNone(self.reader(join="newest").err)
+
+    def test_a_writer_goes_on_while_its_end_is_seen(self):
+        """It gives frames, and drops the reader, when that has looked what was published. That is no nonsense."""
+        for drops in (False, True):
+            with self.subTest(drops=drops), channel.Writer(self.path, "cam", slots=8, slot_size=64) as w, channel.Reader(self.path) as r:
+                w.send(b"1")
+                r.next(PATIENCE)
+                looked, go_on = threading.Event(), threading.Event()
+
+                class Lock:
+                    """That of the reader, which it gets when it may go on."""
+
+                    def acquire(self, looked=looked, go_on=go_on):
+                        looked.set()
+                        go_on.wait(PATIENCE)
+
+                    def release(self):
+                        pass
+
+                r._mu = Lock()
+                with w._readers.lock:  # it cannot drop the reader meanwhile
+                    m = w._readers.there[0]
+                    m.lease.revoke()
+                    self.assertTrue(looked.wait(PATIENCE))
+                    for n in range(2, 6):
+                        m.publish(n, n, Meta(64))
+                        self.assertEqual(r.next(PATIENCE).sequence, n)
+                    if drops:
+                        w._readers.drop(m, c.DROPPED, None)
+                    go_on.set()
+                    want = channel.DroppedError if drops else channel.WriterLostError
+                    with self.assertRaises(want):
+                        r.next(PATIENCE)
+                    r._thread.join(PATIENCE)
+                    self.assertIsInstance(r.err, want)
+                    with self.assertRaises(want):
+                        r.next(PATIENCE)
 
     def test_dropped_while_frames_are_read(self):
         w, r = self.writer(slots=2), self.reader()
