@@ -114,8 +114,9 @@ func BenchmarkWake(b *testing.B) {
 }
 
 // BenchmarkStreams is one way from a stream to others: a writer's stream publishes what it was
-// told to, and readers' streams, which wait, each tell the host. On a GPU no more than eight streams of
-// a context may wait.
+// told to, and readers' streams, which wait, each tell the host. On a GPU eight of them wait at most, to be
+// safe: an H100 went on with nine waiting streams of a context, and hung with 16 (docs/driver-facts.md,
+// Queues).
 func BenchmarkStreams(b *testing.B) {
 	for _, readers := range map[cu.Kind][]int{cu.Soft: {1, 4, 16}, cu.CUDA: {1, 4, 8}}[cutest.Kind()] {
 		b.Run(fmt.Sprint("readers ", readers), func(b *testing.B) {
