@@ -28,7 +28,8 @@ func CopyToHost[T any](c *Context, dst []T, src DevicePtr) error {
 // CopyToDeviceAsync queues a copy of src to dst on s (cuMemcpyHtoDAsync). The
 // caller keeps src alive and unchanged until the stream is done with it. If src
 // is not pinned, by [Context.AllocHost] or [Context.RegisterHost], the driver
-// first copies it to a buffer of its own.
+// first copies it to a buffer of its own, and may keep the call until the stream
+// gets there.
 func CopyToDeviceAsync[T any](s *Stream, dst DevicePtr, src []T) error {
 	p, n, err := memory(src)
 	if err != nil {
