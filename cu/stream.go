@@ -91,19 +91,26 @@ func (s *Stream) Handle() sys.CUstream {
 
 // Close destroys the stream; work already in it is still done (cuStreamDestroy).
 // It waits for calls under way and for those of [Stream.OnClose], but for no work of the stream.
+// A second Close returns nil at once, also while the first one waits.
 func (s *Stream) Close() error {
-	if s == nil || s == s.ctx.null {
+	if s == nil || s == s.ctx.null || s.isClosed() {
 		return nil
 	}
-	for _, f := range s.ends.begin() {
-		f()
+	fs, first := s.ends.begin()
+	if !first { // it would destroy the stream before those are done
+		return nil
 	}
+	var calls sync.WaitGroup
+	for _, f := range fs { // at once: one may wait for what another lets go of
+		calls.Go(f)
+	}
+	calls.Wait()
 	return s.ctx.release(s.streamHandle)
 }
 
 // OnClose makes Close call f first, once, while s still accepts work. Close waits for f, which
-// must end soon. A later f with the same key replaces an earlier one; nil removes it. f is not
-// called if s ends with its context.
+// must end soon. Those of several keys are called at once, each on a goroutine of its own. A later f
+// with the same key replaces an earlier one; nil removes it. f is not called if s ends with its context.
 //
 // OnClose returns false once Close has begun: then f is not called.
 func (s *Stream) OnClose(key any, f func()) bool { return s != nil && s.ends.set(key, f) }
@@ -132,13 +139,13 @@ func (e *ends) set(key any, f func()) bool {
 	return true
 }
 
-// begin returns what Close has to call. From here on set takes nothing.
-func (e *ends) begin() map[any]func() {
+// begin returns what Close has to call, and whether it is the first. From here on set takes nothing.
+func (e *ends) begin() (calls map[any]func(), first bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	calls := e.calls
+	calls, first = e.calls, !e.begun
 	e.begun, e.calls = true, nil
-	return calls
+	return calls, first
 }
 
 func (s *streamHandle) closeIn(h *contextHandle) error {

@@ -64,6 +64,53 @@ func TestStreamOnClose(t *testing.T) {
 	require.ErrorIs(t, cu.FillAsync(stream, mem.Ptr(), uint8(7), 8), cu.ErrClosed)
 }
 
+// Whoever was promised a call while the stream takes work has it, whoever else closes the stream
+// meanwhile, and no function waits for another's end.
+func TestStreamIsClosedBehindOnClose(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	mem, err := ctx.Alloc(8)
+	require.NoError(t, err)
+	defer mem.Close()
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	a, b, closed := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	filled := errors.New("not called")
+	stream.OnClose("a", func() {
+		close(a)
+		<-b
+		if err := stream.Close(); err != nil { // another Close, which does not wait
+			filled = err
+			return
+		}
+		filled = cu.FillAsync(stream, mem.Ptr(), uint8(7), 8)
+	})
+	stream.OnClose("b", func() {
+		close(b)
+		<-a
+	})
+	go func() { closed <- stream.Close() }()
+	select {
+	case err = <-closed:
+	case <-time.After(time.Minute):
+		require.FailNow(t, "one waits for the other")
+	}
+	require.NoError(t, err)
+	require.NoError(t, filled)
+}
+
+// A stream that has ended with its context takes no work, so nobody is called.
+func TestStreamOnCloseBehindItsContext(t *testing.T) {
+	ctx, err := cutest.Device(t).PrimaryContext()
+	require.NoError(t, err)
+	stream, err := ctx.NewStream()
+	require.NoError(t, err)
+	called := false
+	require.True(t, stream.OnClose("a", func() { called = true }))
+	require.NoError(t, ctx.Close())
+	require.NoError(t, stream.Close())
+	require.False(t, called)
+}
+
 // FAULTS 18, 64: a wait for work that never ends is given up, without a thread
 // left behind in the driver.
 func TestFault18and64_WaitIsGivenUp(t *testing.T) {
