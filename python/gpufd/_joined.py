@@ -172,9 +172,11 @@ class Joined(NotCopied):
             if self._closing:
                 return
         w = self._words
-        state, whole = w.load(c.WRITER_STATE), w.load(c.PUBLISHED)
+        state = w.load(c.WRITER_STATE)
+        if self._tracker:
+            self._freeing = True  # before: a writer that lives may give more, which this side must not see then
+        whole = w.load(c.PUBLISHED)
         if self._tracker:  # whose stream may wait for what never comes
-            self._freeing = True
             w.store(c.PUBLISHED, c.GIVEN)
             while not self._mu.acquire(timeout=POLL_MAX):  # the driver keeps a call of next_on until the stream goes on
                 w.store(c.PUBLISHED, c.GIVEN)  # a dead peer's device still writes for some milliseconds

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 import unittest
+from unittest import mock
 
 import common
 import gpufd
@@ -458,6 +459,32 @@ class InProcess(common.Scene):
                     self.assertIsInstance(r.err, want)
                     with self.assertRaises(want):
                         r.next(PATIENCE)
+
+    def test_a_stream_goes_on_while_its_end_is_seen(self):
+        """A writer that lives gives frames when a reader by streams has looked what was published.
+        That is no nonsense."""
+        with channel.Writer(self.path, "cam", slots=8, slot_size=64) as w, channel.Reader(self.path) as r:
+            w.send(b"1")
+            r.next(PATIENCE)
+            with w._readers.lock:
+                m = w._readers.there[0]
+                r._tracker, load, looked = mock.Mock(), r._words.load, []
+
+                def look(at):
+                    word = load(at)
+                    if at == c.PUBLISHED and threading.current_thread() is r._thread and not looked:
+                        looked.append(word)
+                        m.publish(2, 2, Meta(64))
+                        r._check_told()
+                    return word
+
+                r._words.load = look
+                m.lease.revoke()
+                r._thread.join(PATIENCE)
+                self.assertEqual(looked, [1])
+                self.assertIsInstance(r.err, channel.WriterLostError)
+                with self.assertRaises(channel.WriterLostError):
+                    r.next(PATIENCE)
 
     def test_dropped_while_frames_are_read(self):
         w, r = self.writer(slots=2), self.reader()
