@@ -233,6 +233,43 @@ func TestStreamGetsNoStepWhileItIsClosed(t *testing.T) {
 	require.NoError(t, second.Synchronize(soon(t)))
 }
 
+// A stream that has done all is closed while the driver keeps the first step of the next one. That is
+// nothing to wait for, and the reader stays open.
+func TestStreamClosedBehindTheNext(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
+	r := newReader(t, ctx, srv)
+	first, err := ctx.NewStream()
+	require.NoError(t, err)
+	second := newStream(t, ctx)
+	put(t, ctx, w)
+	put(t, ctx, w)
+	require.NoError(t, nextOn(r, first, 1))
+	require.NoError(t, first.Synchronize(soon(t)))
+	give, hold := r.track.give, make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(hold) })
+	defer goOn()
+	r.track.give = func(s *cu.Stream, ops []cu.MemOp) error {
+		if s == second {
+			<-hold
+		}
+		return give(s, ops)
+	}
+	took := inDriver(t, r.track, func() error { return nextOn(r, second, 1) })
+	closed := make(chan error, 1)
+	go func() { closed <- first.Close() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-r.Done():
+		require.Fail(t, "the reader is closed")
+	}
+	goOn()
+	require.NoError(t, ends(t, took))
+	require.NoError(t, r.Err())
+}
+
 // A stream is closed while it waits for other work, and the driver keeps the mark. The reader is closed
 // meanwhile. The stream is closed once that work is done.
 func TestStreamClosedWithOtherWork(t *testing.T) {

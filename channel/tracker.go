@@ -162,6 +162,9 @@ func (t *tracker) step(s *cu.Stream, number uint64, marked bool, ops []cu.MemOp)
 	if !s.OnClose(t, t.onClose) {
 		return fmt.Errorf("channel: the stream: %w", cu.ErrClosed)
 	}
+	if s != t.stream { // which has done all, so that nothing of this side keeps it open while the driver keeps the step
+		t.stream.OnClose(t, nil)
+	}
 	before := t.queued.Swap(number)
 	if err := t.give(s, ops); err != nil {
 		t.queued.Store(before)
@@ -173,10 +176,7 @@ func (t *tracker) step(s *cu.Stream, number uint64, marked bool, ops []cu.MemOp)
 	if marked {
 		t.marked.Store(number)
 	}
-	if s != t.stream {
-		t.stream.OnClose(t, nil)
-		t.stream = s
-	}
+	t.stream = s
 	return nil
 }
 
