@@ -107,10 +107,12 @@ func (r *Reader) look() (number uint64, err error) {
 	if told == r.seen && !r.streams {
 		published = max(told, r.next-1) // the frame that was there may not have been told yet, nor be when Next is called again
 	}
-	if r.streams || !lost { // else watch has checked it; a writer that lives may have given more by then, which this side has seen
-		if err := checkPublished(r.opts.policy, published, r.seen, r.released, r.slots); err != nil {
-			return 0, cmp.Or(r.dropped(), err)
-		}
+	seen := r.seen
+	if lost && !r.streams {
+		seen = 0 // a writer that lived when it was lost may have given more by then, which this side has seen
+	}
+	if err := checkPublished(r.opts.policy, published, seen, r.released, r.slots); err != nil {
+		return 0, cmp.Or(r.dropped(), err)
 	}
 	r.seen = told
 	if number = choose(r.opts.policy, r.next, published, r.slots); number == 0 && lost {

@@ -67,7 +67,7 @@ func (r *Reader) over() error {
 func (r *Reader) checkTold() error {
 	told := r.told(r.lost.Load())
 	if err := checkPublished(r.opts.policy, told, r.seen, r.released, r.slots); err != nil {
-		return cmp.Or(r.dropped(), err) // a writer that drops this side frees its stream, which goes on publishing
+		return cmp.Or(r.dropped(), r.isOpen(), err) // a writer that drops this side frees its stream, which goes on publishing
 	}
 	r.seen = told
 	return nil

@@ -94,8 +94,9 @@ class Taking(Joined):
         elif self._freeing:
             published = self._seen  # this side will say why in a moment; a dead writer may write until then
         try:
-            if self._tracker or not lost:  # else it was checked; a writer that lives may have given more by then, which was seen
-                check_published(self._policy, published, self._seen, self._released, self.shape.slots)
+            # A writer that lived when it was lost may have given more by then, which this side has seen.
+            seen = 0 if lost and not self._tracker else self._seen
+            check_published(self._policy, published, seen, self._released, self.shape.slots)
         except CursorError:
             self._check_kept()  # a writer that drops this side frees its stream, which goes on publishing
             raise
