@@ -53,7 +53,7 @@ func newConsumer(o options) (*consumer, error) {
 	return &consumer{path: o.consumer, spin: o.spin, lock: o.lock, dev: dev, ctx: ctx}, nil
 }
 
-// attachAll attaches and lets go: one goroutine makes all calls of the driver.
+// attachAll attaches and lets go, on one goroutine.
 func (c *consumer) attachAll() {
 	if c.lock {
 		runtime.LockOSThread()

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -203,6 +206,21 @@ func TestHandoffsThatFail(t *testing.T) {
 	_, err = p.handoff([]uint64{2 << 20, 1})
 	require.NoError(t, err)
 	require.NoError(t, ctx.Err())
+}
+
+// With -lock the consumers keep a thread, too, and handoffs follow one another.
+func TestLock(t *testing.T) {
+	p, err := newProducer(options{driver: "soft", context: true, mode: before, lock: true, spin: time.Millisecond})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.close()) }()
+	for range 3 {
+		a, err := p.handoff([]uint64{2 << 20, 1})
+		require.NoError(t, err)
+		require.Positive(t, a.NS)
+	}
+	flags, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.consumers[0].Pid()))
+	require.NoError(t, err)
+	require.Contains(t, string(flags), "-lock=true")
 }
 
 func TestWrongFlags(t *testing.T) {

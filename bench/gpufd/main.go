@@ -67,7 +67,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.trace, "trace", "", "write execution traces into `FILE`.producer and FILE.consumer")
 	flags.BoolVar(&o.rehearse, "rehearse", false, "make an offer that ends before it begins, before the one that counts")
 	flags.DurationVar(&o.spin, "spin", 0, "look for the other side's answers for so long before sleeping (share.WithSpin)")
-	flags.BoolVar(&o.lock, "lock", false, "have one goroutine, which keeps its thread (runtime.LockOSThread), call the driver: its caches are warm")
+	flags.BoolVar(&o.lock, "lock", false, "have one goroutine on each side, which keeps its thread (runtime.LockOSThread), make, attach to and let go of memory: the driver's calls find their caches warm")
 	flags.Uint64Var(&o.fresh, "fresh", 0, "with -consumer: attach to this `offer` at once, and be ready when that is done")
 	flags.BoolVar(&o.together, "together", false, "with -fresh: make the context while attaching, and not before")
 	refused := cli.ExitOK

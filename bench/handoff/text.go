@@ -42,7 +42,7 @@ buffer to several consumers, and from the start of the processes.
 var known = map[string]string{
 	ours:           "package share, read-only; prepares its offer, then writes the data and waits for the device, while the consumer imports",
 	oursBefore:     "the same, but that it offers when the data is there: it exports and waits for the device beforehand, as c-before does",
-	oursSpin:       "the same as gpufd, but that both sides look for the other's answers instead of sleeping (share.WithSpin), which keeps a processor busy on each, and each keeps one thread for all calls of the driver",
+	oursSpin:       "the same as gpufd, but that both sides look for the other's answers instead of sleeping (share.WithSpin), which keeps a processor busy on each, and each keeps one thread for what it does with the memory",
 	oursBeforeSpin: "the same as gpufd-before, looking instead of sleeping, on threads that are kept",
 	"gpufd-plain":  "the same as gpufd-before, but that it waits for the device inside the time, as a program that asks for nothing",
 	cBefore:        "C, read-write; exports and waits for the device beforehand",

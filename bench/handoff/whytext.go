@@ -59,7 +59,7 @@ var isolates = map[string]string{
 	oursBefore:          "package share",
 	"gpufd-again":       "gpufd-before, but just before the buffer is ready the producer begins an offer that is over at once",
 	oursBeforeSpin:      "gpufd-before-lock, but both sides look for answers instead of sleeping (share.WithSpin)",
-	"gpufd-before-lock": "gpufd-before, but on each side one goroutine, which keeps its thread, makes all calls of the driver",
+	"gpufd-before-lock": "gpufd-before, but on each side one goroutine, which keeps its thread, makes, attaches to and lets go of memory",
 	"gpufd-before-free": "gpufd-before, but both sides look for answers instead of sleeping, and no goroutine keeps a thread",
 	"gpufd-1":           "gpufd-before with GOMAXPROCS=1",
 	"gpufd-2":           "gpufd-before with GOMAXPROCS=2",
