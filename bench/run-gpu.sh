@@ -1,11 +1,11 @@
 #!/bin/sh
 # Measures on a machine with a GPU, from a bundle that `make bench-bundle` made:
 #   run-gpu.sh DIRECTORY [handoff] [growth] [chunks] [channel] [keeper] [calls] [crossing]
-#   run-gpu.sh DIRECTORY [why] [trace] [strace]
+#   run-gpu.sh DIRECTORY [channel-two] [why] [trace] [strace]
 # writes tables and plots into DIRECTORY; without words, the first seven, within 9 minutes. It
-# says at the end how many seconds each took. The others look
-# for what rivals of the handoff differ in: with experiments, execution traces of
-# those in Go, and the system calls of a few handoffs (strace). It needs
+# says at the end how many seconds each took. channel-two is what channel does as well where there
+# are two GPUs. The others look for what rivals of the handoff differ in: with experiments, execution
+# traces of those in Go, and the system calls of a few handoffs (strace). It needs
 # gcc and cuda.h for the rivals in C, and python3 with CuPy, PyTorch or cuda.core
 # for those in Python; what is not there is left out, and the tables say so.
 #   BENCH_QUICK=1  a tenth of the work
@@ -26,9 +26,9 @@ export BENCH_COMMAND="${BENCH_QUICK:+BENCH_QUICK=1 }${WHY:+WHY='$WHY' }${WHY_SIZ
 dir=$1
 shift
 for what; do
-	case " $all why trace strace " in
+	case " $all channel-two why trace strace " in
 	*" $what "*) ;;
-	*) echo "run-gpu.sh: there is no $what, but $all why trace strace" >&2; exit 2 ;;
+	*) echo "run-gpu.sh: there is no $what, but $all channel-two why trace strace" >&2; exit 2 ;;
 	esac
 done
 mkdir -p "$dir"
@@ -86,7 +86,12 @@ channel() {
 		echo "run-gpu.sh: one GPU: no frames between two"
 		return
 	fi
+	channel_two
+}
+# channel_two has them pass between two GPUs.
+channel_two() {
 	rivals="-rival gpufd=$tree/bin/channel,-as,writer,$ptx,-on,1"
+	[ -x "$words" ] || build_words || true
 	[ ! -x "$words" ] || rivals="$rivals -rival c=$words,$ptx,-on,1 -rival c-single=$words,$ptx,-batch,0,-on,1"
 	within 70 "$tree/bin/channel" -two $rivals -out "$out" -time 20s ${BENCH_QUICK:+-rounds 1}
 }
@@ -229,6 +234,7 @@ measure() { # word; $ours, $before, $spin, $plain, $c and $python are words with
 	growth) growth ;;
 	chunks) chunks ;;
 	channel) channel ;;
+	channel-two) channel_two ;;
 	keeper) keeper ;;
 	why) why ;;
 	trace) traces ;;
