@@ -141,10 +141,12 @@ func (a *attaching) take(ctx context.Context) error {
 	if err := a.receiveOffer(); err != nil {
 		return err
 	}
-	_ = a.transport.conn.RefuseFiles() // from now on; where the kernel cannot, each record is looked at
 	a.opts.received(a.described(), a.files)
 	err := a.open()
-	if err = errors.Join(err, a.room.Close()); err != nil { // if open has not used it
+	if err = errors.Join(err, a.room.Close()); err != nil || a.offer.Pending { // if open has not used it
+		a.refuseFiles()
+	}
+	if err != nil {
 		return err
 	}
 	if a.offer.Pending {
@@ -156,6 +158,7 @@ func (a *attaching) take(ctx context.Context) error {
 	if err := a.say(ctx, wire.Mapped{Generation: a.offer.Memory.Generation}); err != nil {
 		return err
 	}
+	a.refuseFiles() // not before: the producer waits for what was said
 	a.closing, a.files = sock.DropFiles(a.files), nil // the caller need not wait for that
 	if a.offer.Legacy == nil {
 		return nil
@@ -301,6 +304,9 @@ func (a *attaching) hear(want wire.Message, state string) error {
 		}
 	}
 }
+
+// refuseFiles takes no descriptors from now on. Where the kernel cannot, each record is looked at.
+func (a *attaching) refuseFiles() { _ = a.transport.conn.RefuseFiles() }
 
 // dropFiles closes the received descriptors. A lying peer's may take long to close.
 func (a *attaching) dropFiles() {

@@ -111,6 +111,17 @@ func processFlags(dev *cu.Device) wire.ProcessFlags {
 	return 0
 }
 
+// processFlags is what the driver said of dev the first time: to ask takes a good part of the time
+// until an offer is sent, and it stays so.
+func (s *Server) processFlags(dev *cu.Device) wire.ProcessFlags {
+	if known, ok := s.flags.Load(dev); ok {
+		return known.(wire.ProcessFlags)
+	}
+	flags := processFlags(dev)
+	s.flags.Store(dev, flags)
+	return flags
+}
+
 // doubt returns why it cannot be known when the peer is fenced, or nil.
 func (f *fence) doubt() error {
 	err := f.unknown

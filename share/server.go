@@ -32,6 +32,8 @@ type Server struct {
 	resumed  map[string][]*offering  // those of OfferResumed
 	watching map[*offering]struct{}  // those that hear of events that belong to no offer
 	fencing  []*offering             // those WithFence that have not ended
+
+	flags sync.Map // *cu.Device → what processFlags says of it
 }
 
 // Listen makes a socket at path and listens. The directory must exist and be safe. The
