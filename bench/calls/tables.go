@@ -25,7 +25,7 @@ func newReport(drv *cu.Driver, calls []call, cannot []string, r results) *report
 		Name:    "calls",
 		Title:   title(drv),
 		Text:    text(drv, cannot),
-		Machine: program.Machine(drv),
+		Machine: report.MachineOf(drv),
 		Raw:     raw(calls, r),
 		Tables:  []report.Table{medians(calls, r), spread(calls, r)},
 		Bars: []report.Bar{{

@@ -129,7 +129,7 @@ func (p plan) both(dev *cu.Device, w *whole) (*report.Report, error) {
 	r := &report.Report{
 		Name:    "chunks",
 		Title:   "What many chunks cost",
-		Machine: program.Machine(dev.Driver()),
+		Machine: report.MachineOf(dev.Driver()),
 		Text:    "Each driver call for chunks of the granularity's size, per chunk: for all of them at once where that can be, and from several goroutines where order does not matter. The ways take turns in every round, in rotating order.",
 		Raw:     report.Table{Head: []string{"chunks", "call", "how", "round", "ns_per_chunk"}},
 	}

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/stats"
 	"github.com/gpufd/gpufd/cu"
@@ -329,7 +328,7 @@ func growAndReport(ctx context.Context, drv *cu.Driver, s settings, c crowd, dir
 	if err != nil {
 		return err
 	}
-	r := growthReport(program.Machine(drv), names, readers)
+	r := growthReport(report.MachineOf(drv), names, readers)
 	for _, b := range r.Bars {
 		fmt.Fprintf(stdout, "%s: %s, bar %s, met: %t\n", b.Claim, report.Exponent(b.Got), report.Exponent(b.Limit), b.Met())
 	}

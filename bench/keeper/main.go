@@ -105,7 +105,7 @@ func measureAndReport(ctx context.Context, drv *cu.Driver, s settings, dir strin
 	if err != nil {
 		return fmt.Errorf("keeping: %w", err)
 	}
-	r := makeReport(program.Machine(drv), s, loads, k)
+	r := makeReport(report.MachineOf(drv), s, loads, k)
 	for _, b := range r.Bars {
 		fmt.Fprintf(stdout, "%s: %s, bar %s, met: %t\n", b.Claim, report.Ratio(b.Got), report.Ratio(b.Limit), b.Met())
 	}

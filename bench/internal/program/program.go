@@ -9,7 +9,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
 	"github.com/gpufd/gpufd/internal/cli"
@@ -66,14 +65,4 @@ func Open(driver string) (*cu.Driver, error) {
 		return nil, cli.Machinef("%w", err)
 	}
 	return drv, nil
-}
-
-// Machine is this machine as drv has it: the software driver uses no GPU, also
-// where there is one.
-func Machine(drv *cu.Driver) report.Machine {
-	m := report.ThisMachine()
-	if drv.Kind() == cu.Soft {
-		m.GPU, m.Driver = "none", drv.String()
-	}
-	return m
 }

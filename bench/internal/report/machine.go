@@ -10,6 +10,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/gpufd/gpufd/cu"
 )
 
 // Commit is the commit that the program was built from, set with
@@ -24,6 +26,16 @@ type Machine struct {
 	Kernel, Go            string
 	GPU, Driver           string // "none" without a GPU
 	Commit, Command, Date string
+}
+
+// MachineOf is this machine as drv has it: the software driver uses no GPU, also
+// where there is one.
+func MachineOf(drv *cu.Driver) Machine {
+	m := ThisMachine()
+	if drv.Kind() == cu.Soft {
+		m.GPU, m.Driver = "none", drv.String()
+	}
+	return m
 }
 
 // ThisMachine describes the machine that it runs on, and this program. Command

@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/soft"
 )
 
 func TestThisMachine(t *testing.T) {
@@ -20,6 +23,15 @@ func TestThisMachine(t *testing.T) {
 	require.NotEmpty(t, m.Commit)
 	require.Equal(t, strings.Join(os.Args, " "), m.Command)
 	require.NotEmpty(t, m.Date)
+}
+
+// The software driver uses no GPU, also where there is one.
+func TestMachineOfTheSoftwareDriver(t *testing.T) {
+	drv, err := cu.Open(cu.WithResolver(soft.Resolver))
+	require.NoError(t, err)
+	m := MachineOf(drv)
+	require.Equal(t, "none", m.GPU)
+	require.Contains(t, m.Driver, "software driver")
 }
 
 func TestCommandAndCommitMayBeGiven(t *testing.T) {
