@@ -158,7 +158,7 @@ func (a *attaching) take(ctx context.Context) error {
 	if err := a.say(ctx, wire.Mapped{Generation: a.offer.Memory.Generation}); err != nil {
 		return err
 	}
-	a.refuseFiles() // not before: the producer waits for what was said
+	a.refuseFiles()                                   // not before: the producer waits for what was said
 	a.closing, a.files = sock.DropFiles(a.files), nil // the caller need not wait for that
 	if a.offer.Legacy == nil {
 		return nil
