@@ -142,6 +142,7 @@ func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attac
 	select {
 	case <-att.Done():
 	case <-att.Superseded():
+		att.cancel(ErrSuperseded) // before Close gives the context another cause
 	case <-ctx.Done():
 		return true, wait.Err(ctx)
 	}
