@@ -386,9 +386,16 @@ class Stopped(Exception):
     """A signal has asked the producer to end."""
 
 
-def stop_on_signals():
-    def stop(*_):
-        raise Stopped
+class Signals:
+    """The signals that ask the producer to end. They raise Stopped, until noted is set: then asked says whether
+    one has come. While threads wait for each other, an exception at any place would leave their locks taken."""
 
-    for s in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(s, stop)
+    def __init__(self):
+        self.asked = self.noted = False
+        for s in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(s, self._come)
+
+    def _come(self, *_):
+        self.asked = True
+        if not self.noted:
+            raise Stopped

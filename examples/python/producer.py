@@ -28,7 +28,7 @@ def main():
         raise gpufd.UsageError("--consumers and --device are 0 or more")
     if args.handle == "legacy" and args.chunk:
         raise gpufd.UsageError("--chunk: legacy memory is one allocation; take --handle vmm")
-    demo.stop_on_signals()
+    signals = demo.Signals()
     if args.socket == p.get_default("socket"):
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.dirname(args.socket), 0o700)
@@ -42,7 +42,7 @@ def main():
                 demo.fill(memory, args.salt)
             del library  # its array is over the memory, which is closed before this function ends
             print(f"Generated {demo.count(args.size)} test integers")
-            serve(args, memory)
+            serve(args, memory, signals)
     except demo.Stopped:
         raise gpufd.Error("interrupted") from None
 
@@ -76,16 +76,18 @@ class Results:
             self.errors.append(event.err)
 
 
-def serve(args, memory):
+def serve(args, memory, signals):
     access = gpufd.READ_WRITE if args.access == "rw" else gpufd.READ_ONLY
     results = Results()
     server = gpufd.Server(args.socket, policy=gpufd.Policy(uids=args.allow_uid), timeout=args.timeout, on_event=results.tell)
-    with contextlib.suppress(demo.Stopped), server:
+    signals.noted = True
+    with server:
         offering = server.offer(demo.NAME, memory, access, data=demo.pack_data(args.size, args.salt), verdict=True, leases=args.consumers)
         print("Waiting for consumer connection...")
         wanted = f"{demo.many(args.consumers, 'consumer')}; ends after {args.timeout:g} s without one"
         print(f"  at {args.socket} for {wanted if args.consumers else 'consumers; ends when interrupted'}")
-        offering.wait(idle=args.timeout if args.consumers else None)
+        while not signals.asked and not offering.wait(0.1, idle=args.timeout if args.consumers else None):
+            pass
     if results.errors:
         raise results.errors[0]
 
