@@ -121,6 +121,13 @@ static void took(struct steps *s, const char *name, int64_t start)
 	step->ns += ns;
 }
 
+/* during is a step from one time to another. */
+static void during(struct steps *s, const char *name, int64_t from, int64_t to)
+{
+	took(s, name, from);
+	find(s, name)->ns = to - from;
+}
+
 /* --- memory, on both sides --- */
 
 static bool buffer_init(struct buffer *b, uint64_t size, uint32_t chunks)
@@ -430,7 +437,8 @@ static void consume(int sock)
 static struct {
 	CUresult initialised, retained;
 	sem_t ready;
-	int64_t from, to; /* when the context was made */
+	int64_t begun, up; /* when the driver was opened */
+	int64_t from, to;  /* when the context was made */
 } opening;
 
 static void *open_meanwhile(void *unused)
@@ -439,6 +447,7 @@ static void *open_meanwhile(void *unused)
 	opening.initialised = cuInit(0);
 	if (opening.initialised == CUDA_SUCCESS)
 		opening.initialised = cuDeviceGet(&device, 0);
+	opening.up = now();
 	sem_post(&opening.ready);
 	opening.from = now();
 	opening.retained = opening.initialised;
@@ -457,6 +466,7 @@ static int fresh(int sock, bool together)
 	int fds[OFFER_FDS];
 	struct buffer b = {0};
 	struct report r = {0};
+	opening.begun = now();
 	sem_init(&opening.ready, 0, 0);
 	if (!together)
 		open_meanwhile(NULL);
@@ -476,8 +486,8 @@ static int fresh(int sock, bool together)
 	took(&r.steps, "ack", start);
 	if (together)
 		pthread_join(opener, NULL);
-	took(&r.steps, "context", opening.from);
-	find(&r.steps, "context")->ns = opening.to - opening.from;
+	during(&r.steps, "driver", opening.begun, opening.up);
+	during(&r.steps, "context", opening.from, opening.to);
 	if (ok && cu(opening.retained, "cuDevicePrimaryCtxRetain") && cu(cuCtxSetCurrent(context), "cuCtxSetCurrent"))
 		read_salts(&b, r.salt);
 	buffer_free(&b, &r.steps);

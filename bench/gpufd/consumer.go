@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/rival"
@@ -63,34 +64,39 @@ func (c *consumer) attachAll() {
 	}
 }
 
-// newFreshConsumer attaches to an offer, and makes a context before or meanwhile.
+// newFreshConsumer attaches to an offer, and makes a context before, or from when the offer is there.
 func newFreshConsumer(o options) (*consumer, error) {
+	begun := rival.Now()
 	dev, _, err := o.device(false)
 	if err != nil {
 		return nil, err
 	}
+	up := rival.Now()
+	asked := up
 	c := &consumer{path: o.consumer, spin: o.spin, lock: o.lock, dev: dev, taking: make(chan taken, 1)}
 	var ctx context.Context
 	ctx, c.cancel = bounded()
+	var made sync.WaitGroup
 	var from, to int64
-	opened := make(chan error, 1)
-	open := func() {
-		var err error
-		from = rival.Now()
-		c.ctx, err = dev.PrimaryContext()
-		to = rival.Now()
-		opened <- err
-	}
-	if o.together {
-		go open()
-	} else {
+	open := sync.OnceFunc(func() {
+		made.Go(func() {
+			from = rival.Now()
+			c.ctx, err = dev.PrimaryContext()
+			to = rival.Now()
+		})
+	})
+	if !o.together {
 		open()
+		made.Wait()
+		asked = rival.Now()
 	}
-	asked := rival.Now()
-	t := c.attach(ctx, o.fresh, func() {})
-	if err := errors.Join(<-opened, t.err); err != nil {
+	t := c.attach(ctx, o.fresh, func() {}, open)
+	open() // if there was no offer
+	made.Wait()
+	if err := errors.Join(err, t.err); err != nil {
 		return nil, errors.Join(err, t.att.Close(), c.ctx.Close())
 	}
+	t.note("driver", begun, up)
 	t.note("context", from, to)
 	if i := slices.IndexFunc(t.steps, func(s rival.Step) bool { return s.Name == "attach" }); i >= 0 {
 		t.note("offer", asked, t.steps[i].At) // connecting, asking, and having the answer
@@ -119,7 +125,7 @@ func (c *consumer) connect(args []uint64) (rival.Answer, error) {
 	ctx, cancel := bounded()
 	c.cancel, c.taking = cancel, make(chan taken, 1)
 	connected, taking := make(chan struct{}), c.taking
-	c.todo <- func() { taking <- c.attach(ctx, args[0], func() { close(connected) }) }
+	c.todo <- func() { taking <- c.attach(ctx, args[0], func() { close(connected) }, func() {}) }
 	select {
 	case <-connected:
 		return rival.Answer{}, nil
@@ -176,13 +182,16 @@ func (c *consumer) giveUp([]uint64) (rival.Answer, error) {
 	return rival.Answer{}, errors.Join(t.err, t.att.Close())
 }
 
-// attach takes offer n.
-func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken {
+// attach takes offer n, and calls connected and then offered on the way.
+func (c *consumer) attach(ctx context.Context, n uint64, connected, offered func()) taken {
 	t := taken{n: n, steps: make([]rival.Step, 0, 8)}
 	var received int64
 	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev, share.WithSpin(c.spin),
 		share.OnConnected(func(sock.Peer) { connected() }),
-		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }),
+		share.OnReceived(func(share.Offer, []*os.File) {
+			received = rival.Now()
+			offered()
+		}),
 		share.OnStep(func(s vmm.Step) { now := rival.Now(); t.note(s.Op.String(), now-s.Took.Nanoseconds(), now) }))
 	if t.err == nil {
 		t.note("attach", received, rival.Now())

@@ -77,7 +77,10 @@ func TestCRivalFresh(t *testing.T) {
 		}
 		require.Positive(t, at["producer send"].At, "after the start of the process")
 		require.Negative(t, at["producer export"].At)
-		context := at["consumer context"]
+		driver, context := at["consumer driver"], at["consumer context"]
+		require.Positive(t, driver.At)
+		require.LessOrEqual(t, driver.At+driver.NS, context.At)
+		require.Len(t, b.driver, 1)
 		require.Positive(t, context.At)
 		if together == 0 {
 			require.LessOrEqual(t, context.At+context.NS, at["consumer import"].At)

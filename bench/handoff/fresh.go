@@ -19,6 +19,7 @@ type beginning struct {
 	rival          string
 	together       bool
 	mapped, usable []float64
+	begun, driver  []float64 // until the program's own code ran; opening the driver and its device
 	offer          []float64 // connecting, asking, and having the answer: ours
 }
 
@@ -33,7 +34,8 @@ const freshText = `From before the exec of a consumer's process to its producer 
 having a context as well, in which it can use the memory. The producer's is there before, written and exported. One after the other is
 cuInit, the primary context, the offer, import and mapping. At the same time: both make the primary context while they import and map;
 C receives the offer during cuInit, too. Ours does not: what it asks for depends on the driver and on what its device can do. What that
-leaves to be won is the column "offer": to connect, to ask, and to have the answer.
+leaves to be won is the column "offer": to connect, to ask, and to have the answer. The column "begun" is until the program's own code
+runs, and "driver" what it then takes to load libcuda, where it is not loaded with the program, to initialise it and to find the device.
 `
 
 // freshConsumers measures consumers whose process has just been started.
@@ -101,6 +103,8 @@ func (b *beginning) add(a rival.Answer) {
 		switch {
 		case s.Name == "context":
 			usable = max(usable, s.At+s.NS)
+		case s.Name == "driver":
+			b.begun, b.driver = append(b.begun, float64(s.At)), append(b.driver, float64(s.NS))
 		case s.Name == "offer" && s.Side == "consumer":
 			b.offer = append(b.offer, float64(s.NS))
 		}
@@ -111,7 +115,7 @@ func (b *beginning) add(a rival.Answer) {
 func reportFresh(r *report.Report, all []*beginning, absent []string) {
 	t := report.Table{
 		Name: "fresh", Title: "From the exec of a consumer to 2 MiB mapped", Text: freshText + leftOut(absent),
-		Head: []string{"rival", "steps", "mapped, p50", "usable, p50", "usable, best", "offer, p50", "times"},
+		Head: []string{"rival", "steps", "mapped, p50", "usable, p50", "usable, best", "begun, p50", "driver, p50", "offer, p50", "times"},
 	}
 	p50 := func(ns []float64) float64 {
 		if len(ns) == 0 {
@@ -128,7 +132,7 @@ func reportFresh(r *report.Report, all []*beginning, absent []string) {
 			continue
 		}
 		t.Rows = append(t.Rows, []string{b.rival, b.how(), report.Duration(p50(b.mapped)), report.Duration(p50(b.usable)),
-			report.Duration(stats.Summarize(b.usable).Min), report.Duration(p50(b.offer)), fmt.Sprint(len(b.mapped))})
+			report.Duration(stats.Summarize(b.usable).Min), report.Duration(p50(b.begun)), report.Duration(p50(b.driver)), report.Duration(p50(b.offer)), fmt.Sprint(len(b.mapped))})
 		fmt.Println(t.Rows[len(t.Rows)-1])
 		addRaw(r, "fresh, mapped, "+b.how(), b.rival, point{granularity, 1, first}, 1, b.mapped)
 		addRaw(r, "fresh, usable, "+b.how(), b.rival, point{granularity, 1, first}, 1, b.usable)

@@ -45,7 +45,7 @@ func childNoVMM() {
 // GPUFD_SOFT_VMM=0 is a device without virtual memory management, and with legacy IPC.
 func TestNoVMM(t *testing.T) {
 	for symbol := range managed {
-		require.Contains(t, calls, symbol)
+		require.Contains(t, calls(), symbol)
 	}
 	times := func(word string) string { return strings.TrimSpace(strings.Repeat(word+" ", len(managed))) }
 	require.Equal(t, strings.Join([]string{

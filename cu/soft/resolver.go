@@ -47,7 +47,7 @@ func Resolver(symbol string) (address uintptr, err error) {
 			return 0, err
 		}
 	}
-	if f, ok := calls[symbol]; ok {
+	if f, ok := calls()[symbol]; ok {
 		return callback(symbol, f), nil
 	}
 	return callback("", notSupported), nil
@@ -71,13 +71,13 @@ func callback(name string, f any) uintptr {
 
 // Implemented returns the symbols that do something, sorted.
 func Implemented() []string {
-	return symbols(func(s string) bool { return calls[s] != nil })
+	return symbols(func(s string) bool { return calls()[s] != nil })
 }
 
 // NotImplemented returns the symbols that return CUDA_ERROR_NOT_SUPPORTED,
 // sorted.
 func NotImplemented() []string {
-	return symbols(func(s string) bool { return calls[s] == nil })
+	return symbols(func(s string) bool { return calls()[s] == nil })
 }
 
 // symbols returns those of the driver API that want names, sorted.

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 )
 
@@ -81,18 +82,18 @@ type function struct {
 }
 
 // symbols has each symbol's function.
-var symbols = func() map[string]funcID {
+var symbols = sync.OnceValue(func() map[string]funcID {
 	m := make(map[string]funcID, numFunctions)
 	for id, f := range functions {
 		m[f.symbol] = funcID(id)
 	}
 	return m
-}()
+})
 
 // Since returns the CUDA version that introduced symbol (12030 is 12.3), or 0 if
 // the header does not say; ok is false if this ABI has no such symbol.
 func Since(symbol string) (version int, ok bool) {
-	id, ok := symbols[symbol]
+	id, ok := symbols()[symbol]
 	if !ok {
 		return 0, false
 	}

@@ -230,7 +230,7 @@ func (b *builder) instruction() error {
 		return errorf(t.line, "unexpected %s where an instruction belongs", t)
 	}
 	o := newOpcode(t)
-	build, ok := table[o.name]
+	build, ok := table()[o.name]
 	if !ok || o.ofCluster() {
 		return o.refusal()
 	}

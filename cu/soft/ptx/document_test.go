@@ -62,7 +62,7 @@ func names(words []string) string {
 
 func instructionList() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "%d instructions are supported:\n\n%s\n\n", len(table), names(slices.Collect(maps.Keys(table))))
+	fmt.Fprintf(&s, "%d instructions are supported:\n\n%s\n\n", len(table()), names(slices.Collect(maps.Keys(table()))))
 	fmt.Fprintf(&s, "%d are refused:\n\n| for | |\n|---|---|\n", len(refused))
 	groups := map[string][]string{}
 	for name, what := range refused {

@@ -1,16 +1,22 @@
 package ptx
 
-import "math"
+import (
+	"math"
+	"sync"
+)
 
 // A build makes one instruction of what the text says. It takes the modifiers
 // that it knows from the opcode; others are refused.
 type build func(*builder, *opcode) error
 
-// table is every instruction that is known. To add one, add a row.
-var table map[string]build
+// table is every instruction that is known, made when the first is read.
+var table func() map[string]build
 
-func init() { // not a literal: instructions refer to the table through what they call
-	table = map[string]build{
+func init() { table = sync.OnceValue(newTable) } // not a literal: instructions refer to the table through what they call
+
+// newTable makes the table. To add an instruction, add a row.
+func newTable() map[string]build {
+	return map[string]build{
 		// Integers and floats alike.
 		"add": byPair(addPairs, carried(false, arithmetic(two(addRows)))), "addc": carried(true, noOther),
 		"sub": carried(false, arithmetic(two(subRows))), "subc": carried(true, noOther),
