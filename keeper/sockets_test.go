@@ -42,8 +42,8 @@ func TestSocketDirectory(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, os.ModeDir|v.made, info.Mode())
 			dialled(t, opts.Socket)
-			require.NoError(t, s.vault.store.Exit(soon(t)))
 			require.NoError(t, s.Close())
+			exitStore(t, opts.Socket)
 
 			require.NoError(t, os.Chmod(filepath.Dir(opts.Socket), 0o770))
 			_, err = Open(soon(t), opts)
