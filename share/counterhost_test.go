@@ -214,7 +214,11 @@ func TestManyWaitsEnd(t *testing.T) {
 			busy, ends := c.measure(t, ctx, patient, time.Second, 400*time.Millisecond)
 			t.Logf("%.1f %% of a CPU; they end in %v", busy, ends)
 			if !raceDetector() {
-				require.Less(t, busy, 10.0, "% of a CPU")
+				most := 10.0
+				if cutest.Emulated() {
+					most *= 5 // which each instruction takes more of
+				}
+				require.Less(t, busy, most, "% of a CPU")
 				require.Less(t, ends, 5*time.Second)
 			}
 			lookouts.Lock()
