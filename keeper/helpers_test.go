@@ -43,19 +43,19 @@ func newSocket(t testing.TB) string {
 	require.NoError(t, err)
 	socket := filepath.Join(dir, "socket")
 	t.Cleanup(func() {
-		exitStore(t, socket)
+		if c, err := fdstore.Dial(soon(t), socket+storeSuffix); err == nil {
+			exitStore(t, c)
+		}
 		require.NoError(t, os.RemoveAll(dir))
 	})
 	return socket
 }
 
 // exitStore ends the fd store of a keeper that has ended: one that lives would start another.
-func exitStore(t testing.TB, socket string) {
+func exitStore(t testing.TB, c *fdstore.Client) {
 	t.Helper()
-	if c, err := fdstore.Dial(soon(t), socket+storeSuffix); err == nil {
-		require.NoError(t, c.Exit(soon(t)))
-		require.NoError(t, c.Close())
-	}
+	require.NoError(t, c.Exit(soon(t)))
+	require.NoError(t, c.Close())
 }
 
 // storeCommand has the test binary be an fd store.

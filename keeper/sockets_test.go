@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -43,7 +44,9 @@ func TestSocketDirectory(t *testing.T) {
 			require.Equal(t, os.ModeDir|v.made, info.Mode())
 			dialled(t, opts.Socket)
 			require.NoError(t, s.Close())
-			exitStore(t, opts.Socket)
+			store, err := fdstore.Dial(soon(t), opts.Socket+storeSuffix)
+			require.NoError(t, err)
+			exitStore(t, store)
 
 			require.NoError(t, os.Chmod(filepath.Dir(opts.Socket), 0o770))
 			_, err = Open(soon(t), opts)

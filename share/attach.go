@@ -142,14 +142,11 @@ func (a *attaching) take(ctx context.Context) error {
 		return err
 	}
 	a.opts.received(a.described(), a.files)
-	err := a.open()
-	if err = errors.Join(err, a.room.Close()); err != nil || a.offer.Pending { // if open has not used it
-		a.refuseFiles()
-	}
-	if err != nil {
+	if err := errors.Join(a.open(), a.room.Close()); err != nil { // if open has not used it
 		return err
 	}
 	if a.offer.Pending {
+		a.refuseFiles()
 		a.dropFiles()
 		if err := a.awaitData(); err != nil {
 			return err
@@ -168,8 +165,9 @@ func (a *attaching) take(ctx context.Context) error {
 
 // ask tells the producer what is wanted, and then reserves the room of WithRoom.
 func (a *attaching) ask(ctx context.Context) (err error) {
+	flags, _ := processFlags(a.dev)
 	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities(),
-		Process: wire.Process{Told: true, Flags: processFlags(a.dev)}, Resume: a.generation(), After: a.opts.after()})
+		Process: wire.Process{Told: true, Flags: flags}, Resume: a.generation(), After: a.opts.after()})
 	if a.asked = err == nil; !a.asked || a.opts.room == 0 {
 		return err
 	}
@@ -317,6 +315,7 @@ func (a *attaching) dropFiles() {
 // fail ends an attaching that failed with err. It leaves nothing behind and tells the
 // producer why. It closes legacy memory first, because the producer may free it then.
 func (a *attaching) fail(ctx context.Context, err error) error {
+	a.refuseFiles()
 	if a.memory != nil {
 		err = errors.Join(err, a.memory.Close())
 	}

@@ -77,6 +77,9 @@ func (a *Attachment) run() {
 	if a.reason = t.reason; a.open.Err() != nil && !a.isOver(t) {
 		a.reason = ErrClosed // while there was no lease
 	}
+	if a.opts.follows && isClosed(t.transport.superseded) { // which endWhenSuperseded may not have seen yet
+		a.cancel(ErrSuperseded)
+	}
 	a.cancel(a.reason)
 	close(a.done)
 	t.fence.settle()

@@ -198,7 +198,7 @@ func TestFault90_SignalBehindAWaitThatIsGivenUp(t *testing.T) {
 }
 
 // A thousand waits end within five seconds when their numbers come, and take less than a tenth
-// of a CPU until then.
+// of a CPU until then, or half of an emulated one.
 func TestManyWaitsEnd(t *testing.T) {
 	for name, c := range crowds {
 		t.Run(name, func(t *testing.T) {

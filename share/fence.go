@@ -100,25 +100,28 @@ func newFence(peer sock.Peer, says wire.Process, w *watch, watching error, over 
 	return f
 }
 
-// processFlags returns what this process says of itself.
-func processFlags(dev *cu.Device) wire.ProcessFlags {
+// processFlags returns what this process says of itself; sure is false where the driver did not answer.
+func processFlags(dev *cu.Device) (flags wire.ProcessFlags, sure bool) {
 	if dev == nil {
-		return 0 // without a driver there is no work
+		return 0, true // without a driver there is no work
 	}
-	if v, err := dev.Attribute(cu.AttributeMPSEnabled); err != nil || v != 0 {
-		return wire.ProcessMPS
+	v, err := dev.Attribute(cu.AttributeMPSEnabled)
+	if err != nil || v != 0 {
+		return wire.ProcessMPS, err == nil
 	}
-	return 0
+	return 0, true
 }
 
-// processFlags is what the driver said of dev the first time: to ask takes a good part of the time
-// until an offer is sent, and it stays so.
-func (s *Server) processFlags(dev *cu.Device) wire.ProcessFlags {
+// knownFlags is processFlags, which asks the driver once: to ask takes a good part of the time until
+// an offer is sent. A process runs under MPS from its first call of the driver on, or never.
+func (s *Server) knownFlags(dev *cu.Device) wire.ProcessFlags {
 	if known, ok := s.flags.Load(dev); ok {
 		return known.(wire.ProcessFlags)
 	}
-	flags := processFlags(dev)
-	s.flags.Store(dev, flags)
+	flags, sure := processFlags(dev)
+	if sure {
+		s.flags.Store(dev, flags)
+	}
 	return flags
 }
 

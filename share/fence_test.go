@@ -92,8 +92,19 @@ func TestUnknownFences(t *testing.T) {
 		})
 	}
 	fault.Stop()
+	fault = spy.Fail("cuDeviceGetAttribute", cu.ErrInvalidValue)
+	flags, sure := processFlags(mps)
+	require.Equal(t, wire.ProcessMPS, flags, "an older driver cannot tell")
+	require.False(t, sure)
+
+	srv := listen(t)
+	require.Equal(t, wire.ProcessMPS, srv.knownFlags(mps))
+	fault.Stop()
+	require.Zero(t, srv.knownFlags(mps), "no answer is none to keep")
 	spy.Fail("cuDeviceGetAttribute", cu.ErrInvalidValue)
-	require.Equal(t, wire.ProcessMPS, processFlags(mps), "an older driver cannot tell")
+	require.Zero(t, srv.knownFlags(mps), "who has answered is asked once")
+	flags, _ = processFlags(mps)
+	require.Equal(t, wire.ProcessMPS, flags)
 	_ = ctx
 }
 

@@ -142,7 +142,7 @@ func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attac
 	select {
 	case <-att.Done():
 	case <-att.Superseded():
-		att.cancel(ErrSuperseded) // before Close gives the context another cause
+		att.cancel(ErrSuperseded) // before Close gives the context another cause: endWhenSuperseded may not have run yet
 	case <-ctx.Done():
 		return true, wait.Err(ctx)
 	}

@@ -82,7 +82,7 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 		o.record.CursorSize = c.size
 	}
 	o.record.Memory, o.record.Legacy = o.loan.memory, o.loan.handle
-	o.record.Process = wire.Process{Told: true, Flags: s.processFlags(memory.device()) | o.opts.fence.flags()}
+	o.record.Process = wire.Process{Told: true, Flags: s.knownFlags(memory.device()) | o.opts.fence.flags()}
 	o.records = o.parcels(o.record)
 	o.noteFence()
 	return o, nil

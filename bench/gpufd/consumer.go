@@ -76,24 +76,23 @@ func newFreshConsumer(o options) (*consumer, error) {
 	c := &consumer{path: o.consumer, spin: o.spin, lock: o.lock, dev: dev, taking: make(chan taken, 1)}
 	var ctx context.Context
 	ctx, c.cancel = bounded()
-	var made sync.WaitGroup
 	var from, to int64
-	open := sync.OnceFunc(func() {
-		made.Go(func() {
-			from = rival.Now()
-			c.ctx, err = dev.PrimaryContext()
-			to = rival.Now()
-		})
-	})
+	var opened error
+	open := func() {
+		from = rival.Now()
+		c.ctx, opened = dev.PrimaryContext()
+		to = rival.Now()
+	}
+	var opening sync.WaitGroup
+	offered := func() { opening.Go(open) }
 	if !o.together {
 		open()
-		made.Wait()
+		offered = func() {}
 		asked = rival.Now()
 	}
-	t := c.attach(ctx, o.fresh, func() {}, open)
-	open() // if there was no offer
-	made.Wait()
-	if err := errors.Join(err, t.err); err != nil {
+	t := c.attach(ctx, o.fresh, func() {}, offered)
+	opening.Wait()
+	if err := errors.Join(opened, t.err); err != nil {
 		return nil, errors.Join(err, t.att.Close(), c.ctx.Close())
 	}
 	t.note("driver", begun, up)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +39,34 @@ func TestWrongSaltIsFound(t *testing.T) {
 	last := buf.Size() - 8
 	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr().Add(last), []uint64{0}))
 	require.ErrorContains(t, c.check(buf, 7), "at offset 2097144")
+}
+
+// A consumer that was just started says when its driver was there, and begins its context before it
+// asks for the offer, or when that is there.
+func TestFresh(t *testing.T) {
+	t.Setenv("GPUFD_SOFT_DIR", filepath.Join(t.TempDir(), "soft"))
+	bin := filepath.Join(t.TempDir(), "gpufd")
+	out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput()
+	require.NoError(t, err, string(out))
+	r, err := rival.Start(t.Context(), "ours", bin, "-driver", "soft", "-mode", "before")
+	require.NoError(t, err)
+	for together := range 2 {
+		a, err := r.Ask(t.Context(), "fresh %d %d", 2<<20, together)
+		require.NoError(t, err)
+		at := map[string]rival.Step{}
+		for _, s := range a.Steps {
+			at[s.Side+" "+s.Name] = s
+		}
+		driver, offer, context := at["consumer driver"], at["consumer offer"], at["consumer context"]
+		require.Positive(t, driver.At)
+		require.LessOrEqual(t, driver.At+driver.NS, min(offer.At, context.At))
+		if together == 1 {
+			require.GreaterOrEqual(t, context.At, offer.At+offer.NS)
+		} else {
+			require.LessOrEqual(t, context.At+context.NS, offer.At)
+		}
+	}
+	require.NoError(t, r.Close())
 }
 
 func TestWithoutADriver(t *testing.T) {

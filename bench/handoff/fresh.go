@@ -32,10 +32,10 @@ func (b *beginning) how() string {
 
 const freshText = `From before the exec of a consumer's process to its producer knowing that the memory is mapped there, and to the consumer
 having a context as well, in which it can use the memory. The producer's is there before, written and exported. One after the other is
-cuInit, the primary context, the offer, import and mapping. At the same time: both make the primary context while they import and map;
-C receives the offer during cuInit, too. Ours does not: what it asks for depends on the driver and on what its device can do. What that
-leaves to be won is the column "offer": to connect, to ask, and to have the answer. The column "begun" is until the program's own code
-runs, and "driver" what it then takes to load libcuda, where it is not loaded with the program, to initialise it and to find the device.
+cuInit, the primary context, the offer, import and mapping. At the same time: both make the primary context while they import and map,
+C from the end of cuInit on, and ours from when the offer is there; C receives the offer during cuInit, too. Ours does not: what it asks for depends on the driver and on what its device can do. What that
+leaves to be won is the column "offer": to connect, to ask, and to have the answer. The column "begun" is until the program has
+read its flags, and "driver" what it then takes to load libcuda, where it is not loaded with the program, to initialise it and to find the device.
 `
 
 // freshConsumers measures consumers whose process has just been started.
@@ -103,7 +103,7 @@ func (b *beginning) add(a rival.Answer) {
 		switch {
 		case s.Name == "context":
 			usable = max(usable, s.At+s.NS)
-		case s.Name == "driver":
+		case s.Name == "driver" && s.Side == "consumer":
 			b.begun, b.driver = append(b.begun, float64(s.At)), append(b.driver, float64(s.NS))
 		case s.Name == "offer" && s.Side == "consumer":
 			b.offer = append(b.offer, float64(s.NS))
@@ -132,7 +132,8 @@ func reportFresh(r *report.Report, all []*beginning, absent []string) {
 			continue
 		}
 		t.Rows = append(t.Rows, []string{b.rival, b.how(), report.Duration(p50(b.mapped)), report.Duration(p50(b.usable)),
-			report.Duration(stats.Summarize(b.usable).Min), report.Duration(p50(b.begun)), report.Duration(p50(b.driver)), report.Duration(p50(b.offer)), fmt.Sprint(len(b.mapped))})
+			report.Duration(stats.Summarize(b.usable).Min),
+			report.Duration(p50(b.begun)), report.Duration(p50(b.driver)), report.Duration(p50(b.offer)), fmt.Sprint(len(b.mapped))})
 		fmt.Println(t.Rows[len(t.Rows)-1])
 		addRaw(r, "fresh, mapped, "+b.how(), b.rival, point{granularity, 1, first}, 1, b.mapped)
 		addRaw(r, "fresh, usable, "+b.how(), b.rival, point{granularity, 1, first}, 1, b.usable)

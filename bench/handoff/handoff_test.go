@@ -130,7 +130,7 @@ func TestGrowthWithoutTime(t *testing.T) {
 	require.Contains(t, string(text), "\n- 8 MiB and more: the time for all of it was over\n")
 	require.Contains(t, string(text), "\n- 2 consumers and more: the time for all of it was over\n")
 	require.Regexp(t, `\| exponent of gpufd's time over size, against that of c-before if it is above 1 +\| +1\.1 \| +– \| not measured \|`, string(text))
-	require.Regexp(t, `\| c-before \| at the same time +\\|( [^|]+\\|){6} +1 \|`, string(text))
+	require.Regexp(t, `\| c-before \| at the same time +\|( [^|]+\|){6} +1 \|`, string(text))
 }
 
 // What does not fit the device ends the sizes, and half of it may fit.

@@ -388,7 +388,7 @@ class Stopped(Exception):
 
 class Signals:
     """The signals that ask the producer to end. They raise Stopped, until noted is set: then asked says whether
-    one has come. While threads wait for each other, an exception at any place would leave their locks taken."""
+    one has come. While threads wait for each other, an exception at any place may leave their locks taken."""
 
     def __init__(self):
         self.asked = self.noted = False

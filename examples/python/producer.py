@@ -79,8 +79,8 @@ class Results:
 def serve(args, memory, signals):
     access = gpufd.READ_WRITE if args.access == "rw" else gpufd.READ_ONLY
     results = Results()
-    server = gpufd.Server(args.socket, policy=gpufd.Policy(uids=args.allow_uid), timeout=args.timeout, on_event=results.tell)
     signals.noted = True
+    server = gpufd.Server(args.socket, policy=gpufd.Policy(uids=args.allow_uid), timeout=args.timeout, on_event=results.tell)
     with server:
         offering = server.offer(demo.NAME, memory, access, data=demo.pack_data(args.size, args.salt), verdict=True, leases=args.consumers)
         print("Waiting for consumer connection...")

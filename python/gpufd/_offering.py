@@ -116,7 +116,7 @@ class Offering:
                     if alone <= 0:
                         raise NoConsumerError(f"no consumer came within {idle:g} s")
                     left = alone if left is None else min(left, alone)
-                self.server.changed.wait(1.0 if left is None else min(left, 1.0))  # a signal just before it does not end it
+                self.server.changed.wait(1.0 if left is None else min(left, 1.0))  # a signal that comes just before would not end the wait
         if self.err:
             raise self.err
         return True
