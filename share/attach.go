@@ -315,7 +315,9 @@ func (a *attaching) dropFiles() {
 // fail ends an attaching that failed with err. It leaves nothing behind and tells the
 // producer why. It closes legacy memory first, because the producer may free it then.
 func (a *attaching) fail(ctx context.Context, err error) error {
-	a.refuseFiles()
+	if a.isComplete() { // before that the producer may be sending some, and would learn of nothing else
+		a.refuseFiles()
+	}
 	if a.memory != nil {
 		err = errors.Join(err, a.memory.Close())
 	}

@@ -77,6 +77,8 @@ class Ranks:
             code = getattr(e, "code", 70)
         os._exit(code if isinstance(code, int) else 70)
 
+    last_state = ""  # of a rank that was to stop
+
     def wait(self):
         """The exit codes, by rank; of who was killed, the signal below 0."""
         for rank, pid in list(self.pids.items()):
@@ -169,7 +171,7 @@ class Keepers(KeeperTest):
             thread.join()
         for case, r in running.items():
             lost = cases[case][0]
-            self.assertEqual({rank: code for rank, code in r.status.items() if rank != lost}, dict.fromkeys(set(range(r.world)) - {lost}, 4), f"{case}: {r.all_said()}")
+            self.assertEqual({rank: code for rank, code in r.status.items() if rank != lost}, dict.fromkeys(set(range(r.world)) - {lost}, 4), f"{case}: {r.all_said()}; rank {lost}, {r.last_state or 'ended'}: {r.said(lost)}")
             for rank in r.status:
                 if rank != lost:
                     self.assertRegex(r.said(rank), rf"rank {lost}\b.*(was lost|has not come|failed)", case)
@@ -185,13 +187,16 @@ class Keepers(KeeperTest):
         if case[2] is not stop:
             r.wait()
             return
-        wait_for(lambda: "T" == state_of(r.pids[case[0]]), "the stopped rank")
         stopped = r.pids.pop(case[0])
         try:
-            r.wait()
+            wait_for(lambda: "T" == state_of(stopped), "the stopped rank")
         finally:
-            os.kill(stopped, signal.SIGKILL)
-            os.waitpid(stopped, 0)
+            try:
+                r.wait()
+            finally:
+                r.last_state = state_of(stopped)
+                os.kill(stopped, signal.SIGKILL)
+                os.waitpid(stopped, 0)
 
 
 class Broadcasts(Keepers):
