@@ -142,7 +142,7 @@ func (a *attaching) take(ctx context.Context) error {
 		return err
 	}
 	a.opts.received(a.described(), a.files)
-	if err := errors.Join(a.open(), a.room.Close()); err != nil { // if open has not used it
+	if err := errors.Join(a.open(), a.room.Close()); err != nil { // open may have used the room: then there is nothing to close
 		return err
 	}
 	if a.offer.Pending {

@@ -33,8 +33,8 @@ func (b *beginning) how() string {
 const freshText = `From before the exec of a consumer's process to its producer knowing that the memory is mapped there, and to the consumer
 having a context as well, in which it can use the memory. The producer's is there before, written and exported. One after the other is
 cuInit, the primary context, the offer, import and mapping. At the same time: both make the primary context while they import and map,
-C from the end of cuInit on, and ours from when the offer is there; C receives the offer during cuInit, too. Ours does not: what it asks for depends on the driver and on what its device can do. What that
-leaves to be won is the column "offer": to connect, to ask, and to have the answer. The column "begun" is until the program has
+C from the end of cuInit on, and ours from when the offer is there. C receives the offer during cuInit, too. Ours does not: what it
+asks for depends on the driver and on what its device can do. What that leaves to be won is the column "offer": to connect, to ask, and to have the answer. The column "begun" is until the program has
 read its flags, and "driver" what it then takes to load libcuda, where it is not loaded with the program, to initialise it and to find the device.
 `
 
