@@ -41,19 +41,27 @@ func (c *Conn) SetSpin(d time.Duration) {
 	}
 }
 
-// look returns once something can be received or has ended, or the time of SetSpin is over.
-// The error is why the caller must not wait any more.
+// look reads as soon as there is a record or an end, for up to the time of SetSpin. EAGAIN says
+// that there was none.
 //
 // It gives way to other goroutines only now and then: to yield wakes an idle thread of the
 // runtime, which may take this goroutine to another processor, where nothing is in the caches.
-func (c *Conn) look(ctx context.Context) error {
+func (c *Conn) look(ctx context.Context, read func(fd int) error) error {
 	d := time.Duration(c.spin.Load())
 	if d <= 0 {
-		return nil
+		return unix.EAGAIN
+	}
+	looks := func(fd int) (err error) {
+		for range looksAtOnce {
+			if err = read(fd); !errors.Is(err, unix.EAGAIN) {
+				break
+			}
+		}
+		return err
 	}
 	now := time.Now()
 	for end, yield := now.Add(d), now.Add(aloneFor); ctx.Err() == nil && now.Before(end); now = time.Now() {
-		if err := c.s.control(isReadable); !errors.Is(err, unix.EAGAIN) {
+		if err := c.s.control(looks); !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
 		if now.After(yield) {
@@ -61,11 +69,18 @@ func (c *Conn) look(ctx context.Context) error {
 			yield = time.Now().Add(aloneFor)
 		}
 	}
-	return wait.Err(ctx)
+	if err := wait.Err(ctx); err != nil {
+		return err
+	}
+	return unix.EAGAIN
 }
 
-// aloneFor is how long look goes on before it yields.
-const aloneFor = 50 * time.Microsecond
+// looksAtOnce is how often look reads before it sees to the time: ten microseconds.
+const looksAtOnce = 32
+
+// aloneFor is how long look goes on before it yields. What another goroutine began on the same
+// processor, a timer for one, waits for as long.
+const aloneFor = time.Millisecond
 
 // bounds is what one record may bring.
 func (c *Conn) bounds() limits {
@@ -81,10 +96,11 @@ func (c *Conn) receive(ctx context.Context) (rec Record, err error) {
 		if c.stuck != nil {
 			return c.stuck
 		}
-		if err := c.look(ctx); err != nil {
-			return err
+		read := func(fd int) error { return c.read(fd, &rec) }
+		err := c.look(ctx, read)
+		if errors.Is(err, unix.EAGAIN) {
+			err = c.s.whenReadable(read)
 		}
-		err := c.s.whenReadable(func(fd int) error { return c.read(fd, &rec) })
 		if mayBeEnd(err) {
 			err = c.receiveAgain(err, &rec)
 		}
@@ -133,14 +149,8 @@ func (c *Conn) receiveAgain(err error, rec *Record) error {
 func (c *Conn) ended() bool { return !errors.Is(c.s.control(hungUp), unix.EAGAIN) }
 
 // hungUp returns nil once the peer has closed its end (poll(2)), and EAGAIN before.
-func hungUp(fd int) error { return polled(fd, unix.POLLRDHUP) } // and POLLHUP
-
-// isReadable returns nil once there is a record, or the peer has closed its end, and EAGAIN
-// before.
-func isReadable(fd int) error { return polled(fd, unix.POLLIN) } // and POLLHUP
-
-func polled(fd int, events int16) error {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, 0)
+func hungUp(fd int) error {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}, 0) // and POLLHUP
 	if err == nil && n == 0 {
 		return unix.EAGAIN
 	}
@@ -197,7 +207,10 @@ func (c *Conn) read(fd int, rec *Record) error {
 		peek = 0
 	}
 	n, oobn, flags, err := recvNow(fd, b.data[:l.record], b.control[:l.controlSize()], peek)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return err // as it is: a call that looks gets many
+	case err != nil:
 		return os.NewSyscallError("recvmsg", err)
 	}
 	fds, err := parseControl(b.control[:oobn])
