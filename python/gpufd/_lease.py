@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,18 @@ class Lease(NotCopied):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the lease has ended. Return False if it has not within timeout seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._over, timeout)
+            return self._await(lambda: self._over, timeout)
+
+    def _await(self, over: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until over says so, with _changed held. It wakes once a second: a signal that comes
+        just before a wait does not end it."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not over():
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._changed.wait(min(left, 1.0))
+        return True
 
     def revoke(self, why: str = "the producer has taken the lease back") -> None:
         """Take the lease back. The memory stays mapped in the consumer: nobody can change that."""
@@ -86,7 +98,7 @@ class Lease(NotCopied):
             if not self._over and session:
                 session.say(wire.Notice(bytes(data)))
                 outbox = session.outbox
-                if not self._changed.wait_for(lambda: self._over or not outbox, timeout):
+                if not self._await(lambda: self._over or not outbox, timeout):
                     raise TimedOutError(f"the consumer did not take a notice within {timeout:g} s")
             if self._over:
                 raise self._err or Error("the lease has ended")
@@ -97,7 +109,7 @@ class Lease(NotCopied):
         Wait up to timeout seconds for the first. 16 notices are kept; then the oldest is dropped.
         """
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._notices) or self._over, timeout)
+            self._await(lambda: bool(self._notices) or self._over, timeout)
             got = list(self._notices)
             self._notices.clear()
         return got
