@@ -98,7 +98,7 @@ channel_two() {
 # growth measures handoffs, then a keeper, and then a channel, with more and more of what can be more.
 growth() {
 	ok=0
-	within 165 "$tree/bin/handoff" -growth $ours $before $c -out "$out" -time 2s -starts 2 -budget 115s -largest "${BENCH_LARGEST:-128GiB}" \
+	within 165 "$tree/bin/handoff" -growth $ours $before $c -out "$out" -time 2s -starts 2 -budget 122s -largest "${BENCH_LARGEST:-128GiB}" \
 		${BENCH_QUICK:+-time 500ms -consumers 16 -chunks 256 -iterations 5} || ok=1
 	within 40 "$tree/bin/keeper" -growth -gpufd "$tree/bin/keeps" -rounds 3 -budget 25s -out "$out" ${BENCH_QUICK:+-names 16 -readers 16} || ok=1
 	rivals="-rival gpufd=$tree/bin/channel,-as,writer,$ptx"

@@ -12,8 +12,9 @@
  *	inside	the same, exported while the clock runs
  *	legacy	cuMemAlloc and cuIpcGetMemHandle, which is cheap and inside the time
  *
- * The other flags are experiments: why.h has them. "fresh SIZE 0|1", in mode before, has a
- * consumer take the memory whose process is started when the memory is ready.
+ * The other flags are experiments: why.h has them. "fresh SIZE 0|1|2", in mode before, has a
+ * consumer take the memory whose process is started when the memory is ready: it makes its
+ * context before, while it imports and maps, or after that.
  *
  * The consumer is forked before cuInit, so each process has a driver and a primary
  * context of its own. They talk over one SOCK_SEQPACKET pair, in this order:
@@ -434,32 +435,40 @@ static void consume(int sock)
 
 /* --- a consumer whose process was just started --- */
 
+enum order { CONTEXT_FIRST, AT_THE_SAME_TIME, MAPPING_FIRST, ORDERS };
+
 static struct {
+	enum order order;
+	CUdevice device;
 	CUresult initialised, retained;
 	sem_t ready;
 	int64_t begun, up; /* when the driver was opened */
 	int64_t from, to;  /* when the context was made */
 } opening;
 
-static void *open_meanwhile(void *unused)
+static void make_context(void)
 {
-	CUdevice device;
-	opening.initialised = cuInit(0);
-	if (opening.initialised == CUDA_SUCCESS)
-		opening.initialised = cuDeviceGet(&device, 0);
-	opening.up = now();
-	sem_post(&opening.ready);
 	opening.from = now();
 	opening.retained = opening.initialised;
 	if (opening.initialised == CUDA_SUCCESS)
-		opening.retained = cuDevicePrimaryCtxRetain(&context, device);
+		opening.retained = cuDevicePrimaryCtxRetain(&context, opening.device);
 	opening.to = now();
+}
+
+static void *open_meanwhile(void *unused)
+{
+	opening.initialised = cuInit(0);
+	if (opening.initialised == CUDA_SUCCESS)
+		opening.initialised = cuDeviceGet(&opening.device, 0);
+	opening.up = now();
+	sem_post(&opening.ready);
+	if (opening.order != MAPPING_FIRST)
+		make_context();
 	return unused;
 }
 
-/* fresh takes one offer. Together, it receives during cuInit, and makes the context while it
- * imports and maps; else one comes after the other. */
-static int fresh(int sock, bool together)
+/* fresh takes one offer. It receives it during cuInit, but where the context comes first. */
+static int fresh(int sock, enum order order)
 {
 	pthread_t opener;
 	struct offer o;
@@ -467,8 +476,9 @@ static int fresh(int sock, bool together)
 	struct buffer b = {0};
 	struct report r = {0};
 	opening.begun = now();
+	opening.order = order;
 	sem_init(&opening.ready, 0, 0);
-	if (!together)
+	if (order == CONTEXT_FIRST)
 		open_meanwhile(NULL);
 	else if (pthread_create(&opener, NULL, open_meanwhile, NULL))
 		die("pthread_create");
@@ -477,14 +487,16 @@ static int fresh(int sock, bool together)
 	took(&r.steps, "receive", now());
 	sem_wait(&opening.ready);
 	bool ok = cu(opening.initialised, "cuInit");
-	if (!together)
+	if (order == CONTEXT_FIRST)
 		ok = ok && cu(opening.retained, "cuDevicePrimaryCtxRetain") && cu(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 	ok = ok && take_vmm(sock, &o, fds, &b, &r.steps);
 	int64_t start = now();
 	if (!say(sock))
 		die("the acknowledgement");
 	took(&r.steps, "ack", start);
-	if (together)
+	if (order == MAPPING_FIRST)
+		make_context();
+	if (order != CONTEXT_FIRST)
 		pthread_join(opener, NULL);
 	during(&r.steps, "driver", opening.begun, opening.up);
 	during(&r.steps, "context", opening.from, opening.to);
@@ -675,9 +687,9 @@ static bool handoff(int sock, enum mode mode, uint64_t size, uint32_t chunks)
 }
 
 /* spawn starts this program as a fresh consumer, with sock as descriptor 3. */
-static bool spawn(int sock, bool together, pid_t *pid)
+static bool spawn(int sock, enum order order, pid_t *pid)
 {
-	char *argv[] = {"handoff", "-fresh", together ? "1" : "0", NULL};
+	char number[] = {'0' + order, 0}, *argv[] = {"handoff", "-fresh", number, NULL};
 	posix_spawn_file_actions_t files;
 	posix_spawn_file_actions_init(&files);
 	posix_spawn_file_actions_adddup2(&files, sock, 3);
@@ -696,7 +708,7 @@ static bool connected(int pair[2])
 }
 
 /* begin_fresh hands memory to a consumer that it starts, and prints the answer. */
-static void begin_fresh(uint64_t size, bool together)
+static void begin_fresh(uint64_t size, enum order order)
 {
 	struct buffer b = {0};
 	struct steps s = {0};
@@ -709,7 +721,7 @@ static void begin_fresh(uint64_t size, bool together)
 	bool ok = make_vmm(&b, size, 1, &s) && salted(&b, &salt) && export_all(&b, &s) &&
 		  (connected(pair) || fail("socketpair: %s", strerror(errno)));
 	begun = now();
-	ok = ok && spawn(pair[1], together, &pid);
+	ok = ok && spawn(pair[1], order, &pid);
 	close(pair[1]);
 	ok = ok && exchange(pair[0], BEFORE, &b, salt, &s, &r, &sent, &t1, &alive);
 	close(pair[0]);
@@ -722,12 +734,12 @@ static void begin_fresh(uint64_t size, bool together)
 		print_error();
 }
 
-/* parse_fresh reads "fresh SIZE 0|1". */
-static bool parse_fresh(const char *line, enum mode mode, uint64_t *size, int *together)
+/* parse_fresh reads "fresh SIZE ORDER". */
+static bool parse_fresh(const char *line, enum mode mode, uint64_t *size, int *order)
 {
 	char rest;
-	return sscanf(line, "fresh %" SCNu64 " %d %c", size, together, &rest) == 2 && mode == BEFORE && *size &&
-	       !(*size % UNIT) && (*together == 0 || *together == 1);
+	return sscanf(line, "fresh %" SCNu64 " %d %c", size, order, &rest) == 2 && mode == BEFORE && *size &&
+	       !(*size % UNIT) && *order >= 0 && *order < ORDERS;
 }
 
 /* parse reads "handoff SIZE CHUNKS". */
@@ -763,10 +775,10 @@ static int produce(int sock, enum mode mode)
 	while (fgets(line, sizeof line, stdin)) {
 		uint64_t size;
 		uint32_t chunks;
-		int together;
+		int order;
 		failure[0] = 0;
-		if (parse_fresh(line, mode, &size, &together))
-			begin_fresh(size, together);
+		if (parse_fresh(line, mode, &size, &order))
+			begin_fresh(size, order);
 		else if (!parse(line, mode, &size, &chunks))
 			print_error();
 		else if (!handoff(sock, mode, size, chunks))
@@ -808,7 +820,7 @@ static int flags(int argc, char **argv, bool consumer)
 int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "-fresh"))
-		return fresh(3, !strcmp(argv[2], "1"));
+		return fresh(3, argv[2][0] - '0');
 	int mode = flags(argc, argv, false);
 	if (mode < 0) {
 		fprintf(stderr, "usage: %s -mode inside|before|legacy [FLAG VALUE ...]; why.h has the flags\n", argv[0]);

@@ -64,7 +64,16 @@ func (c *consumer) attachAll() {
 	}
 }
 
-// newFreshConsumer attaches to an offer, and makes a context before, or from when the offer is there.
+// An order says when a consumer that was just started makes its primary context.
+type order uint64
+
+const (
+	contextFirst order = iota
+	atTheSameTime
+	mappingFirst
+)
+
+// newFreshConsumer attaches to an offer, and makes a context before, meanwhile, or when the memory is mapped.
 func newFreshConsumer(o options) (*consumer, error) {
 	begun := rival.Now()
 	dev, _, err := o.device(false)
@@ -72,7 +81,6 @@ func newFreshConsumer(o options) (*consumer, error) {
 		return nil, err
 	}
 	up := rival.Now()
-	asked := up
 	c := &consumer{path: o.consumer, spin: o.spin, lock: o.lock, dev: dev, taking: make(chan taken, 1)}
 	var ctx context.Context
 	ctx, c.cancel = bounded()
@@ -84,13 +92,17 @@ func newFreshConsumer(o options) (*consumer, error) {
 		to = rival.Now()
 	}
 	var opening sync.WaitGroup
-	offered := func() { opening.Go(open) }
-	if !o.together {
+	switch o.order {
+	case contextFirst:
 		open()
-		offered = func() {}
-		asked = rival.Now()
+	case atTheSameTime:
+		opening.Go(open)
 	}
-	t := c.attach(ctx, o.fresh, func() {}, offered)
+	asked := rival.Now()
+	t := c.attach(ctx, o.fresh, func() {})
+	if o.order == mappingFirst {
+		open()
+	}
 	opening.Wait()
 	if err := errors.Join(opened, t.err); err != nil {
 		return nil, errors.Join(err, t.att.Close(), c.ctx.Close())
@@ -124,7 +136,7 @@ func (c *consumer) connect(args []uint64) (rival.Answer, error) {
 	ctx, cancel := bounded()
 	c.cancel, c.taking = cancel, make(chan taken, 1)
 	connected, taking := make(chan struct{}), c.taking
-	c.todo <- func() { taking <- c.attach(ctx, args[0], func() { close(connected) }, func() {}) }
+	c.todo <- func() { taking <- c.attach(ctx, args[0], func() { close(connected) }) }
 	select {
 	case <-connected:
 		return rival.Answer{}, nil
@@ -181,16 +193,13 @@ func (c *consumer) giveUp([]uint64) (rival.Answer, error) {
 	return rival.Answer{}, errors.Join(t.err, t.att.Close())
 }
 
-// attach takes offer n, and calls connected and then offered on the way.
-func (c *consumer) attach(ctx context.Context, n uint64, connected, offered func()) taken {
+// attach takes offer n, and calls connected on the way.
+func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken {
 	t := taken{n: n, steps: make([]rival.Step, 0, 8)}
 	var received int64
 	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev, share.WithSpin(c.spin),
 		share.OnConnected(func(sock.Peer) { connected() }),
-		share.OnReceived(func(share.Offer, []*os.File) {
-			received = rival.Now()
-			offered()
-		}),
+		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }),
 		share.OnStep(func(s vmm.Step) { now := rival.Now(); t.note(s.Op.String(), now-s.Took.Nanoseconds(), now) }))
 	if t.err == nil {
 		t.note("attach", received, rival.Now())

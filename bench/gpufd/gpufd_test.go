@@ -41,8 +41,8 @@ func TestWrongSaltIsFound(t *testing.T) {
 	require.ErrorContains(t, c.check(buf, 7), "at offset 2097144")
 }
 
-// A consumer that was just started says when its driver was there, and begins its context before it
-// asks for the offer, or when that is there.
+// A consumer that was just started says when its driver was there, and makes its context before it
+// asks for the offer, from then on, or when the memory is mapped.
 func TestFresh(t *testing.T) {
 	t.Setenv("GPUFD_SOFT_DIR", filepath.Join(t.TempDir(), "soft"))
 	bin := filepath.Join(t.TempDir(), "gpufd")
@@ -50,22 +50,25 @@ func TestFresh(t *testing.T) {
 	require.NoError(t, err, string(out))
 	r, err := rival.Start(t.Context(), "ours", bin, "-driver", "soft", "-mode", "before")
 	require.NoError(t, err)
-	for together := range 2 {
-		a, err := r.Ask(t.Context(), "fresh %d %d", 2<<20, together)
+	for when := range mappingFirst + 1 {
+		a, err := r.Ask(t.Context(), "fresh %d %d", 2<<20, when)
 		require.NoError(t, err)
 		at := map[string]rival.Step{}
 		for _, s := range a.Steps {
 			at[s.Side+" "+s.Name] = s
 		}
-		driver, offer, context := at["consumer driver"], at["consumer offer"], at["consumer context"]
+		driver, offer, access, context := at["consumer driver"], at["consumer offer"], at["consumer access"], at["consumer context"]
 		require.Positive(t, driver.At)
 		require.LessOrEqual(t, driver.At+driver.NS, min(offer.At, context.At))
-		if together == 1 {
-			require.GreaterOrEqual(t, context.At, offer.At+offer.NS)
-		} else {
+		switch when {
+		case contextFirst:
 			require.LessOrEqual(t, context.At+context.NS, offer.At)
+		case mappingFirst:
+			require.GreaterOrEqual(t, context.At, access.At+access.NS)
 		}
 	}
+	_, err = r.Ask(t.Context(), "fresh %d 3", 2<<20)
+	require.ErrorContains(t, err, "want: ")
 	require.NoError(t, r.Close())
 }
 
@@ -138,8 +141,8 @@ func at(t *testing.T, a rival.Answer) map[string]int64 {
 	return began
 }
 
-// order is where the first write and the first export are among calls.
-func order(calls []string) (written, exported int) {
+// orderOf is where the first write and the first export are among calls.
+func orderOf(calls []string) (written, exported int) {
 	return slices.Index(calls, "cuMemcpyHtoDAsync_v2"), slices.Index(calls, "cuMemExportToShareableHandle")
 }
 
@@ -154,7 +157,7 @@ func TestModes(t *testing.T) {
 		require.Positive(t, a.NS)
 		require.Empty(t, a.Each)
 		calls, began := called()[past:], at(t, a)
-		written, exported := order(calls)
+		written, exported := orderOf(calls)
 		require.NotEqual(t, -1, min(written, exported), m)
 		require.Equal(t, m == ahead, exported < written, m)
 		require.Equal(t, m == plain, slices.Contains(calls, "cuCtxSynchronize"), m)
@@ -180,7 +183,7 @@ func TestFanoutIsHeld(t *testing.T) {
 		p, called := spied(t, withContext)
 		a, err := p.fanout([]uint64{2 << 20, 8})
 		require.NoError(t, err)
-		written, exported := order(called())
+		written, exported := orderOf(called())
 		require.Less(t, written, exported, "before, not ahead")
 		require.Len(t, a.Each, 8)
 		require.Equal(t, slices.Max(a.Each), a.NS)

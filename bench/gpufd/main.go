@@ -30,7 +30,7 @@ type options struct {
 	spin     time.Duration
 	lock     bool
 	fresh    uint64 // offer to attach to at once, or 0
-	together bool   // then: make the context meanwhile
+	order    order  // then: when to make the context
 }
 
 // A mode says what is done before the buffer counts as ready.
@@ -69,7 +69,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.DurationVar(&o.spin, "spin", 0, "look for the other side's answers for so long before sleeping (share.WithSpin)")
 	flags.BoolVar(&o.lock, "lock", false, "have one goroutine on each side, which keeps its thread (runtime.LockOSThread), make, attach to and let go of memory: the driver's calls find their caches warm")
 	flags.Uint64Var(&o.fresh, "fresh", 0, "with -consumer: attach to this `offer` at once, and be ready when that is done")
-	flags.BoolVar(&o.together, "together", false, "with -fresh: make the context while attaching, and not before")
+	flags.Uint64Var((*uint64)(&o.order), "order", 0, "with -fresh: make the context before attaching (0), meanwhile (1) or after it (2)")
 	refused := cli.ExitOK
 	code := program.Run(flags, args, stdout, stderr, func() error {
 		end, err := program.Trace(o.trace, o.side())

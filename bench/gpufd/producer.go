@@ -126,11 +126,11 @@ func (p *producer) fanout(args []uint64) (rival.Answer, error) {
 	return p.handOut(args[0], 1, int(args[1]), before)
 }
 
-// fresh SIZE TOGETHER hands a buffer to a consumer whose process is started when the buffer is
+// fresh SIZE ORDER hands a buffer to a consumer whose process is started when the buffer is
 // ready.
 func (p *producer) fresh(args []uint64) (rival.Answer, error) {
-	if len(args) != 2 || args[1] > 1 {
-		return rival.Answer{}, errors.New("want: fresh SIZE 0|1")
+	if len(args) != 2 || order(args[1]) > mappingFirst {
+		return rival.Answer{}, errors.New("want: fresh SIZE 0|1|2")
 	}
 	buf, err := vmm.New(p.dev, args[0])
 	if err != nil {
@@ -138,14 +138,14 @@ func (p *producer) fresh(args []uint64) (rival.Answer, error) {
 	}
 	p.offers++
 	h := newHandover(offerName(p.offers), 1)
-	err = p.handToFresh(h, buf, args[1] == 1)
+	err = p.handToFresh(h, buf, order(args[1]))
 	if err = errors.Join(err, buf.Close()); err != nil {
 		return rival.Answer{}, err
 	}
 	return h.answer(), nil
 }
 
-func (p *producer) handToFresh(h *handover, buf *vmm.Buffer, together bool) error {
+func (p *producer) handToFresh(h *handover, buf *vmm.Buffer, when order) error {
 	ctx, cancel := bounded()
 	defer cancel()
 	offer, err := p.beforehand(h, buf, before)
@@ -158,7 +158,7 @@ func (p *producer) handToFresh(h *handover, buf *vmm.Buffer, together bool) erro
 	h.ready()
 	offered := make(chan error, 1)
 	go func() { offered <- offer(offering) }()
-	c, err := p.start("-fresh", fmt.Sprint(p.offers), fmt.Sprintf("-together=%v", together))
+	c, err := p.start("-fresh", fmt.Sprint(p.offers), "-order", fmt.Sprint(when))
 	if err == nil {
 		var a rival.Answer
 		a, err = c.Ask(ctx, "finish")

@@ -64,10 +64,10 @@ func TestCRival(t *testing.T) {
 func TestCRivalFresh(t *testing.T) {
 	started := cRival(t)
 	r := started("before", "")
-	for together := range 2 {
-		a, err := r.Ask(t.Context(), "fresh %d %d", 2*granularity, together)
+	for order := range orders {
+		a, err := r.Ask(t.Context(), "fresh %d %d", 2*granularity, order)
 		require.NoError(t, err)
-		b := beginning{rival: cBefore, together: together == 1}
+		b := beginning{rival: cBefore, order: order}
 		b.add(a)
 		require.Positive(t, b.mapped[0])
 		require.GreaterOrEqual(t, b.usable[0], b.mapped[0])
@@ -82,11 +82,14 @@ func TestCRivalFresh(t *testing.T) {
 		require.LessOrEqual(t, driver.At+driver.NS, context.At)
 		require.Len(t, b.driver, 1)
 		require.Positive(t, context.At)
-		if together == 0 {
+		switch order {
+		case 0:
 			require.LessOrEqual(t, context.At+context.NS, at["consumer import"].At)
+		case 2:
+			require.GreaterOrEqual(t, context.At, at["consumer ack"].At+at["consumer ack"].NS)
 		}
 	}
-	_, err := r.Ask(t.Context(), "fresh %d 2", granularity)
+	_, err := r.Ask(t.Context(), "fresh %d 3", granularity)
 	require.ErrorContains(t, err, "want: ")
 	_, err = r.Ask(t.Context(), "handoff %d 1", granularity)
 	require.NoError(t, err, "it lives on")

@@ -14,27 +14,24 @@ import (
 // freshTimes is how often each way of each rival is measured.
 const freshTimes = 25
 
-// A beginning is how a consumer begins: one step after the other, or steps at the same time.
+// orders is when a consumer makes its context: before it asks for memory, while it imports and maps, and
+// after that. Its index is what rivals are asked for.
+var orders = []string{"context first", "at the same time", "mapping first"}
+
+// A beginning is how a consumer begins.
 type beginning struct {
 	rival          string
-	together       bool
+	order          int // of orders
 	mapped, usable []float64
 	begun, driver  []float64 // until the program's own code ran; opening the driver and its device
 	offer          []float64 // connecting, asking, and having the answer: ours
 }
 
-func (b *beginning) how() string {
-	if b.together {
-		return "at the same time"
-	}
-	return "one after the other"
-}
-
 const freshText = `From before the exec of a consumer's process to its producer knowing that the memory is mapped there, and to the consumer
-having a context as well, in which it can use the memory. The producer's is there before, written and exported. One after the other is
-cuInit, the primary context, the offer, import and mapping. At the same time: both make the primary context while they import and map,
-C from the end of cuInit on, and ours from when the offer is there. C receives the offer during cuInit, too. Ours does not: what it
-asks for depends on the driver and on what its device can do. What that leaves to be won is the column "offer": to connect, to ask, and to have the answer. The column "begun" is until the program has
+having a context as well, in which it can use the memory. The producer's is there before, written and exported. A consumer makes its
+primary context before it asks for the memory, from when it has its driver on, at the same time as it imports and maps, or when the memory is mapped. C receives the offer
+during cuInit, too, but where its context comes first. Ours does not: what it asks for depends on the driver and on what its device can do. What that leaves to be won is the
+column "offer": to connect, to ask, and to have the answer. The column "begun" is until the program has
 read its flags, and "driver" what it then takes to load libcuda, where it is not loaded with the program, to initialise it and to find the device.
 `
 
@@ -59,10 +56,12 @@ func freshConsumers(ctx context.Context, o options, r *report.Report) (err error
 	return nil
 }
 
-// begin has each rival start consumers in both ways, turn about.
+// begin has each rival start consumers in each order, turn about.
 func (f *field) begin(ctx context.Context, o options) (all []*beginning, err error) {
 	for _, r := range f.rivals {
-		all = append(all, &beginning{rival: r.Name}, &beginning{rival: r.Name, together: true})
+		for order := range orders {
+			all = append(all, &beginning{rival: r.Name, order: order})
+		}
 	}
 	for n := -1; n < min(freshTimes, o.iterations) && (n < 1 || !o.over()); n++ {
 		for i := range all {
@@ -89,11 +88,7 @@ func (f *field) begin(ctx context.Context, o options) (all []*beginning, err err
 }
 
 func (b *beginning) ask(ctx context.Context, r *rival.Rival) (rival.Answer, error) {
-	together := 0
-	if b.together {
-		together = 1
-	}
-	return ask(ctx, r, "fresh %d %d", granularity, together)
+	return ask(ctx, r, "fresh %d %d", granularity, b.order)
 }
 
 // add notes when the memory was mapped, and when there was a context as well.
@@ -115,7 +110,7 @@ func (b *beginning) add(a rival.Answer) {
 func reportFresh(r *report.Report, all []*beginning, absent []string) {
 	t := report.Table{
 		Name: "fresh", Title: "From the exec of a consumer to 2 MiB mapped", Text: freshText + leftOut(absent),
-		Head: []string{"rival", "steps", "mapped, p50", "usable, p50", "usable, best", "begun, p50", "driver, p50", "offer, p50", "times"},
+		Head: []string{"rival", "order", "mapped, p50", "usable, p50", "usable, best", "begun, p50", "driver, p50", "offer, p50", "times"},
 	}
 	p50 := func(ns []float64) float64 {
 		if len(ns) == 0 {
@@ -123,27 +118,31 @@ func reportFresh(r *report.Report, all []*beginning, absent []string) {
 		}
 		return stats.Summarize(ns).P50
 	}
-	together := map[string]*beginning{}
+	of := map[string]*beginning{}
 	for _, b := range all {
-		if b.together {
-			together[b.rival] = b
-		}
+		how := orders[b.order]
+		of[b.rival+how] = b
 		if len(b.mapped) == 0 {
 			continue
 		}
-		t.Rows = append(t.Rows, []string{b.rival, b.how(), report.Duration(p50(b.mapped)), report.Duration(p50(b.usable)),
+		t.Rows = append(t.Rows, []string{b.rival, how, report.Duration(p50(b.mapped)), report.Duration(p50(b.usable)),
 			report.Duration(stats.Summarize(b.usable).Min),
 			report.Duration(p50(b.begun)), report.Duration(p50(b.driver)), report.Duration(p50(b.offer)), fmt.Sprint(len(b.mapped))})
 		fmt.Println(t.Rows[len(t.Rows)-1])
-		addRaw(r, "fresh, mapped, "+b.how(), b.rival, point{granularity, 1, first}, 1, b.mapped)
-		addRaw(r, "fresh, usable, "+b.how(), b.rival, point{granularity, 1, first}, 1, b.usable)
-	}
-	mapped, usable := nan, nan
-	if us, c := together[ours], together[cBefore]; us != nil && c != nil {
-		mapped, usable = p50(us.mapped)/p50(c.mapped), p50(us.usable)/p50(c.usable)
+		addRaw(r, "fresh, mapped, "+how, b.rival, point{granularity, 1, first}, 1, b.mapped)
+		addRaw(r, "fresh, usable, "+how, b.rival, point{granularity, 1, first}, 1, b.usable)
 	}
 	r.Tables = append(r.Tables, t)
-	r.Bars = append(r.Bars,
-		report.Bar{Claim: "p50 from exec to mapped memory, steps at the same time, of C's", Limit: 1.05, Got: mapped},
-		report.Bar{Claim: "p50 from exec to memory that can be used, steps at the same time, of C's", Limit: 1.05, Got: usable})
+	for _, how := range orders[1:] {
+		mapped, usable := nan, nan
+		if us, c := of[ours+how], of[cBefore+how]; us != nil && c != nil {
+			mapped, usable = p50(us.mapped)/p50(c.mapped), p50(us.usable)/p50(c.usable)
+		}
+		if how == "at the same time" {
+			how = "steps " + how
+		}
+		r.Bars = append(r.Bars,
+			report.Bar{Claim: "p50 from exec to mapped memory, " + how + ", of C's", Limit: 1.05, Got: mapped},
+			report.Bar{Claim: "p50 from exec to memory that can be used, " + how + ", of C's", Limit: 1.05, Got: usable})
+	}
 }

@@ -33,7 +33,7 @@ func growth(ctx context.Context, o options) error {
 	for _, part := range []struct {
 		budget  float64 // of the whole
 		measure func(context.Context, options, *report.Report) error
-	}{{0.37, bySizeAndChunks}, {0.42, byConsumers}, {0.07, fromStart}, {0.14, freshConsumers}} {
+	}{{0.35, bySizeAndChunks}, {0.4, byConsumers}, {0.07, fromStart}, {0.18, freshConsumers}} {
 		o.until = o.deadline(part.budget)
 		if err := part.measure(ctx, o, r); err != nil {
 			return err

@@ -107,7 +107,8 @@ func TestGrowth(t *testing.T) {
 		require.Positive(t, number(t, r["p50_ns"]))
 	}
 	require.Equal(t, map[string]int{"size and chunks": 2*2 + 2*2, "consumers with a context": 3, "consumers without a context": 3, "start": 2,
-		"fresh, mapped, one after the other": 2, "fresh, mapped, at the same time": 2, "fresh, usable, one after the other": 2, "fresh, usable, at the same time": 2}, counts)
+		"fresh, mapped, context first": 2, "fresh, mapped, at the same time": 2, "fresh, mapped, mapping first": 2,
+		"fresh, usable, context first": 2, "fresh, usable, at the same time": 2, "fresh, usable, mapping first": 2}, counts)
 	text, err := os.ReadFile(filepath.Join(o.out, "growth.md"))
 	require.NoError(t, err)
 	start := string(text)[strings.Index(string(text), "## From no process"):]
