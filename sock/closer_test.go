@@ -2,8 +2,8 @@ package sock
 
 import (
 	"context"
+	"fmt"
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -144,21 +144,27 @@ func TestHonestFilesPassThoseThatHang(t *testing.T) {
 	})
 }
 
-// A file whose owner has lost it is forgotten.
-func TestSendersAreForgotten(t *testing.T) {
-	known := func() (n int) {
-		senders.Range(func(any, any) bool { n++; return true })
-		return n
-	}
+// A file's name says who sent it, and that of any other file does not.
+func TestSenderOf(t *testing.T) {
 	a, b := pair(t)
-	for range 100 {
-		require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
-		rec, err := b.Receive(soon(t))
-		require.NoError(t, err)
-		require.Equal(t, b.s.from, senderOf(rec.Files[0]))
-		require.NoError(t, rec.Close())
+	require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
+	rec, err := b.Receive(soon(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, rec.Close()) }()
+	require.Equal(t, b.s.from, senderOf(rec.Files[0]))
+	require.Equal(t, fmt.Sprintf("received from process %d of user %d", os.Getpid(), os.Getuid()), rec.Files[0].Name())
+	for name, want := range map[string]sender{
+		"x":                         ourselves,
+		"":                          ourselves,
+		"a from process 1 of user":  ourselves,
+		"a from process  of user 7": ourselves,
+		" from process 1 of user 2": {2, 1},
+		"a from process 3 of user 4 from process 1 of user 2": {2, 1},
+		sender{7, allOf}.received("socket"):                   {7, allOf},
+		ourselves.received("a socket of ours"):                ourselves,
+	} {
+		require.Equal(t, want, senderOf(tempFile(t, name)), name)
 	}
-	require.Eventually(t, func() bool { runtime.GC(); return known() < 50 }, 10*time.Second, time.Millisecond)
 }
 
 // TestCloseInLine: a connection whose close has to wait is shut down, unless somebody

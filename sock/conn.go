@@ -185,7 +185,7 @@ func (c *Conn) File() (*os.File, error) {
 	if err != nil {
 		return nil, c.explain("file", err)
 	}
-	return sentBy(made.File(fd, "sock"), s.from), nil
+	return made.File(fd, s.from.received("sock")), nil
 }
 
 func dupFD(fd int) (int, error) {

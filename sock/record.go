@@ -49,9 +49,9 @@ func newFiles(fds []int, from sender) []*os.File {
 	if len(fds) == 0 {
 		return nil
 	}
-	files := make([]*os.File, len(fds))
+	files, name := make([]*os.File, len(fds)), from.received("received")
 	for i, fd := range fds {
-		files[i] = sentBy(made.File(fd, "received"), from)
+		files[i] = made.File(fd, name)
 	}
 	return files
 }
