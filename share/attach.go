@@ -65,6 +65,7 @@ type attaching struct {
 	behind    *tie        // the lease that a producer has taken back, which is not asked again; or nil
 	step      *stepper
 
+	made    cu.Stack         // where a lost attachment was made
 	room    *vmm.Reservation // or nil
 	offer   wire.Offer
 	whole   bool // the last record of the offer has come
@@ -163,13 +164,17 @@ func (a *attaching) take(ctx context.Context) error {
 	return a.awaitConfirmation()
 }
 
-// ask tells the producer what is wanted, and then reserves the room of WithRoom.
+// ask tells the producer what is wanted, and then does what need not wait for its answer: it notes
+// who attaches, and reserves the room of WithRoom.
 func (a *attaching) ask(ctx context.Context) (err error) {
 	flags, _ := processFlags(a.dev)
 	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities(),
 		Process: wire.Process{Told: true, Flags: flags}, Resume: a.generation(), After: a.opts.after()})
-	if a.asked = err == nil; !a.asked || a.opts.room == 0 {
+	if a.asked = err == nil; !a.asked {
 		return err
+	}
+	if a.made = cu.Here(2); a.opts.room == 0 {
+		return nil
 	}
 	g, err := vmm.Granularity(a.dev)
 	if err != nil {

@@ -54,7 +54,7 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 	if a.opts.access > m.Access {
 		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.access, m.Access)
 	}
-	opts = append(opts, vmm.WithAccess(a.opts.access), vmm.OnStep(a.opts.steps))
+	opts = append(opts, vmm.WithAccess(a.opts.access), vmm.OnStep(a.opts.steps), vmm.WithStack(a.made))
 	if a.opts.reoffer {
 		opts = append(opts, vmm.WithReexport())
 	}

@@ -81,7 +81,7 @@ func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(b *Buffer
 // assemble maps chunks. It takes them over, and the reservation that was given,
 // even if it fails. A lost buffer is reported as made by its caller's caller.
 func (b *Buffer) assemble(chunks []*Allocation, size uint64) error {
-	c := &content{view: view{dev: b.dev, peers: b.opts.peers, chunk: b.chunk, made: cu.Here(1), lent: b.opts.lent}, chunks: chunks}
+	c := &content{view: view{dev: b.dev, peers: b.opts.peers, chunk: b.chunk, made: b.opts.stack(), lent: b.opts.lent}, chunks: chunks}
 	t := teller{f: b.opts.onStep}
 	if err := c.reserve(b.capacity, b.opts.room, &t); err != nil {
 		return errors.Join(err, closeAll(chunks))

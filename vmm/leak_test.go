@@ -48,15 +48,12 @@ func TestLostMappingIsReportedAndStays(t *testing.T) {
 			return buf.Ptr(), g
 		},
 		"imported buffer": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
-			buf, err := vmm.New(dev, g)
-			require.NoError(t, err)
-			d, files, err := buf.Export()
-			require.NoError(t, err)
-			got, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite))
-			closeFiles(t, files)
-			require.NoError(t, err)
-			require.NoError(t, buf.Close())
-			return got.Ptr(), g
+			return lostImport(t, dev, g)
+		},
+		"imported buffer with a stack": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
+			stack := make(chan cu.Stack)
+			go func() { stack <- func() cu.Stack { return cu.Here(0) }() }()
+			return lostImport(t, dev, g, vmm.WithStack(<-stack))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,6 +69,7 @@ func TestLostMappingIsReportedAndStays(t *testing.T) {
 			require.Contains(t, leaks[0].String(), "was lost without Close")
 			require.Contains(t, leaks[0].Stack.String(), "TestLostMappingIsReportedAndStays")
 			require.Contains(t, leaks[0].Stack.String(), "leak_test.go:")
+			require.Equal(t, name == "imported buffer", strings.Contains(leaks[0].Stack.String(), "lostImport"), leaks[0])
 
 			require.Equal(t, unmapped, b.count("cuMemUnmap"))
 			want := noise(size, 1)
@@ -86,6 +84,19 @@ func TestLostMappingIsReportedAndStays(t *testing.T) {
 			eventuallyCollected(t, func() bool { return b.owed() == owesNothing })
 		})
 	}
+}
+
+// lostImport imports memory and loses it.
+func lostImport(t *testing.T, dev *cu.Device, g uint64, opts ...vmm.ImportOption) (cu.DevicePtr, uint64) {
+	buf, err := vmm.New(dev, g)
+	require.NoError(t, err)
+	d, files, err := buf.Export()
+	require.NoError(t, err)
+	got, err := vmm.Import(dev, d, files, append(opts, vmm.WithAccess(cu.ReadWrite))...)
+	closeFiles(t, files)
+	require.NoError(t, err)
+	require.NoError(t, buf.Close())
+	return got.Ptr(), g
 }
 
 // What was closed is not reported.

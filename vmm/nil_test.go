@@ -43,6 +43,7 @@ var functions = map[string]struct {
 	"WithReservation":     {vmm.WithReservation, false},
 	"WithLentReservation": {vmm.WithLentReservation, false},
 	"WithReexport":        {vmm.WithReexport, false},
+	"WithStack":           {vmm.WithStack, false},
 	"WithPeers":           {vmm.WithPeers, false},
 	"WouldWait":           {vmm.WouldWait, false},
 }

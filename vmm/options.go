@@ -29,6 +29,7 @@ type options struct {
 	lent     bool          // room stays its owner's
 	peers    []*cu.Device  // that may use imported memory, besides its own
 	reexport bool          // keep descriptors of imported memory
+	made     *cu.Stack     // where a lost buffer says that it was made; nil is where it is
 }
 
 // newOption is an option of New alone.
@@ -91,6 +92,19 @@ func WithReservation(r *Reservation) Option {
 // other, at the same address.
 func WithLentReservation(r *Reservation) Option {
 	return anyOption(func(o *options) { o.room, o.lent = r, r != nil })
+}
+
+// WithStack says where the buffer was made, which is told if it is lost without Close, in place
+// of the stack of Import's caller. To take a stack takes some of the time of [Import], ten
+// microseconds, and can be done before there is anything to import ([cu.Here]).
+func WithStack(s cu.Stack) ImportOption { return importOption(func(o *options) { o.made = &s }) }
+
+// stack is where the buffer is made: the caller's caller's caller, unless WithStack has said.
+func (o *options) stack() cu.Stack {
+	if o.made != nil {
+		return *o.made
+	}
+	return cu.Here(2)
 }
 
 // roomFor checks the reservation that was given.
