@@ -72,7 +72,20 @@ func measureKept(ctx context.Context, dev *cu.Device, s settings) (got kept, err
 	if _, err := remove(k.socket); err != nil {
 		return got, err
 	}
-	return got, got.look(ctx, dev, "after rm")
+	return got, got.lookBack(ctx, dev)
+}
+
+// lookBack looks until the memory is back, for a second at most: the driver takes it back after the
+// keeper has answered.
+func (k *kept) lookBack(ctx context.Context, dev *cu.Device) error {
+	before := k.looks[0].used
+	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) {
+		l, err := lookAt(ctx, dev, "after rm")
+		if err != nil || l.used <= before || time.Now().After(end) {
+			k.looks = append(k.looks, l)
+			return err
+		}
+	}
 }
 
 func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s settings) (samples, error) {
