@@ -20,7 +20,7 @@ func (l Leak) String() string {
 	return fmt.Sprintf("gpufd: %s was lost without Close; it was made at\n%s", l.What, l.Stack)
 }
 
-// A Stack records where something was made. Taking one takes 2 to 10 microseconds; names are
+// A Stack records where something was made. Taking one takes 1 to 10 microseconds; names are
 // looked up only when it is printed.
 type Stack [16]uintptr
 

@@ -173,7 +173,10 @@ func (a *attaching) ask(ctx context.Context) (err error) {
 	if a.asked = err == nil; !a.asked {
 		return err
 	}
-	if a.made = cu.Here(2); a.opts.room == 0 {
+	if a.resumes == nil { // nothing is mapped anew
+		a.made = cu.Here(3)
+	}
+	if a.opts.room == 0 {
 		return nil
 	}
 	g, err := vmm.Granularity(a.dev)

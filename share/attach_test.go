@@ -3,6 +3,7 @@ package share
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +33,21 @@ func TestAttachTellsOfItsSteps(t *testing.T) {
 		}),
 		OnStep(func(s vmm.Step) { said = append(said, s.Op.String()) }))
 	require.Equal(t, []string{"connected", "received", "import", "reserve", "map", "access"}, said)
+}
+
+// An attachment that is lost was made by whoever called Attach, which calls attach.
+func TestAttachNotesItsCaller(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	serve(t, srv, newBuffer(t, ctx, 1))
+	o, err := newAttachOptions(nil)
+	require.NoError(t, err)
+	a := &attaching{opts: o, path: srv.Path(), dev: dev}
+	att, err := a.attach(soon(t))
+	require.NoError(t, err)
+	require.NoError(t, att.Close())
+	caller, _, _ := strings.Cut(a.made.String(), "\n")
+	require.Contains(t, caller, t.Name())
 }
 
 // FAULTS 39, 41: the UUID decides, not the ordinal.

@@ -1,7 +1,6 @@
 package sock
 
 import (
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -108,8 +107,8 @@ func (c *closer) init() {
 	}
 }
 
-// received names files that s sent. The name is how senderOf knows, wherever the file goes: a table of
-// files would cost each handoff some microseconds.
+// received returns the name of what s sent. senderOf knows it by that, wherever the file goes: to keep
+// a table of files would take each handoff some microseconds.
 func (s sender) received(what string) string {
 	if s == ourselves {
 		return what
@@ -121,13 +120,21 @@ const fromProcess, ofUser = " from process ", " of user "
 
 // senderOf reads who sent f from its name.
 func senderOf(f *os.File) sender {
-	name := f.Name()
-	numbers := name[max(strings.LastIndex(name, fromProcess), 0):]
-	var s sender
-	if n, _ := fmt.Sscanf(numbers, fromProcess+"%d"+ofUser+"%d", &s.pid, &s.uid); n != 2 {
+	if *f == (os.File{}) { // which has no name
 		return ourselves
 	}
-	return s
+	name := f.Name()
+	at := strings.LastIndex(name, fromProcess)
+	if at < 0 {
+		return ourselves
+	}
+	process, user, _ := strings.Cut(name[at+len(fromProcess):], ofUser)
+	pid, err := strconv.ParseInt(process, 10, 64)
+	uid, uerr := strconv.ParseInt(user, 10, 64)
+	if err != nil || uerr != nil {
+		return ourselves
+	}
+	return sender{uid, pid}
 }
 
 // maxClosing returns how many connections of one Listener may be closing, with those that

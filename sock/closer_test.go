@@ -153,12 +153,14 @@ func TestSenderOf(t *testing.T) {
 	defer func() { require.NoError(t, rec.Close()) }()
 	require.Equal(t, b.s.from, senderOf(rec.Files[0]))
 	require.Equal(t, fmt.Sprintf("received from process %d of user %d", os.Getpid(), os.Getuid()), rec.Files[0].Name())
+	require.Equal(t, ourselves, senderOf(new(os.File)))
 	for name, want := range map[string]sender{
-		"x":                         ourselves,
-		"":                          ourselves,
-		"a from process 1 of user":  ourselves,
-		"a from process  of user 7": ourselves,
-		" from process 1 of user 2": {2, 1},
+		"x":                          ourselves,
+		"":                           ourselves,
+		"a from process 1 of user":   ourselves,
+		"a from process  of user 7":  ourselves,
+		" from process 1 of user 2x": ourselves,
+		" from process 1 of user 2":  {2, 1},
 		"a from process 3 of user 4 from process 1 of user 2": {2, 1},
 		sender{7, allOf}.received("socket"):                   {7, allOf},
 		ourselves.received("a socket of ours"):                ourselves,

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,8 +33,9 @@ func (c *Conn) Receive(ctx context.Context) (Record, error) {
 
 // SetSpin makes each Receive look for its record for up to d before it sleeps. A sleeping
 // process takes tens of microseconds to be woken, and its first steps are slower. The price
-// is a processor that is busy for as long as Receive looks. If processors are few and d is
-// longer than needed, the peer itself may have to wait for one, and everything takes longer.
+// is a processor that is busy for as long as Receive looks: other goroutines and timers of this
+// process may wait a millisecond for it. If processors are few and d is longer than needed, the
+// peer itself may have to wait for one, and everything takes longer.
 // 0, the default, sleeps at once.
 func (c *Conn) SetSpin(d time.Duration) {
 	if c.sock() != nil {
@@ -41,8 +43,11 @@ func (c *Conn) SetSpin(d time.Duration) {
 	}
 }
 
-// look reads as soon as there is a record or an end, for up to the time of SetSpin. EAGAIN says
-// that there was none.
+// looking counts the calls of look that are under way.
+var looking atomic.Int64
+
+// look reads again and again until something comes, the time of SetSpin is over, or ctx ends. It
+// returns EAGAIN if nothing came, or if it was not to look.
 //
 // It gives way to other goroutines only now and then: to yield wakes an idle thread of the
 // runtime, which may take this goroutine to another processor, where nothing is in the caches.
@@ -59,14 +64,20 @@ func (c *Conn) look(ctx context.Context, read func(fd int) error) error {
 		}
 		return err
 	}
-	now := time.Now()
-	for end, yield := now.Add(d), now.Add(aloneFor); ctx.Err() == nil && now.Before(end); now = time.Now() {
+	looking.Add(1)
+	defer looking.Add(-1)
+	processors, now := int64(runtime.GOMAXPROCS(0)), time.Now()
+	for end, yielded := now.Add(d), now; ctx.Err() == nil && now.Before(end); now = time.Now() {
 		if err := c.s.control(looks); !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
-		if now.After(yield) {
+		alone := aloneFor
+		if looking.Load() >= processors {
+			alone = aloneAmongMany
+		}
+		if now.Sub(yielded) > alone {
 			runtime.Gosched()
-			yield = time.Now().Add(aloneFor)
+			yielded = time.Now()
 		}
 	}
 	if err := wait.Err(ctx); err != nil {
@@ -75,12 +86,15 @@ func (c *Conn) look(ctx context.Context, read func(fd int) error) error {
 	return unix.EAGAIN
 }
 
-// looksAtOnce is how often look reads before it sees to the time: ten microseconds.
+// looksAtOnce is how often look reads between two looks at the clock: for about 10 µs.
 const looksAtOnce = 32
 
-// aloneFor is how long look goes on before it yields. What another goroutine began on the same
-// processor, a timer for one, waits for as long.
-const aloneFor = time.Millisecond
+// How long look goes on before it yields. Meanwhile other goroutines and timers of its processor
+// wait, unless another processor is free to take them.
+const (
+	aloneFor       = time.Millisecond
+	aloneAmongMany = 50 * time.Microsecond // where as many look as there are processors
+)
 
 // bounds is what one record may bring.
 func (c *Conn) bounds() limits {

@@ -19,7 +19,7 @@ const (
 // taken, or with CloseFiles or DropFiles.
 type Record struct {
 	Data  []byte
-	Files []*os.File // 0 to MaxFDs, close-on-exec
+	Files []*os.File // 0 to MaxFDs, close-on-exec; the name of each says who sent it
 }
 
 // Take returns file number i, which the caller then owns and closes. It returns nil

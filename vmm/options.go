@@ -95,7 +95,7 @@ func WithLentReservation(r *Reservation) Option {
 }
 
 // WithStack says where the buffer was made, which is told if it is lost without Close, in place
-// of the stack of Import's caller. To take a stack takes some of the time of [Import], ten
+// of the stack of Import's caller. To take a stack takes some of the time of [Import], 1 to 10
 // microseconds, and can be done before there is anything to import ([cu.Here]).
 func WithStack(s cu.Stack) ImportOption { return importOption(func(o *options) { o.made = &s }) }
 

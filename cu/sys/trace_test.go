@@ -29,7 +29,7 @@ func traceLine(r CUresult, call func(c Caller)) string {
 	return anyTime.ReplaceAllString(out.String(), "<T>")
 }
 
-var anyTime = regexp.MustCompile(`<\d+\.\dµs>`)
+var anyTime = regexp.MustCompile(`<\d+\.\d+[µm]?s>`)
 
 func TestTraceFormat(t *testing.T) {
 	tests := map[string]struct {
