@@ -467,7 +467,7 @@ static void *open_meanwhile(void *unused)
 	return unused;
 }
 
-/* fresh takes one offer. It receives it during cuInit, but where the context comes first. */
+/* fresh takes one offer. It receives it during cuInit, except where the context comes first. */
 static int fresh(int sock, enum order order)
 {
 	pthread_t opener;
@@ -819,7 +819,7 @@ static int flags(int argc, char **argv, bool consumer)
 
 int main(int argc, char **argv)
 {
-	if (argc == 3 && !strcmp(argv[1], "-fresh"))
+	if (argc == 3 && !strcmp(argv[1], "-fresh") && strlen(argv[2]) == 1 && argv[2][0] >= '0' && argv[2][0] < '0' + ORDERS)
 		return fresh(3, argv[2][0] - '0');
 	int mode = flags(argc, argv, false);
 	if (mode < 0) {

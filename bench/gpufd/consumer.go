@@ -75,6 +75,9 @@ const (
 
 // newFreshConsumer attaches to an offer, and makes a context before, meanwhile, or when the memory is mapped.
 func newFreshConsumer(o options) (*consumer, error) {
+	if o.order > mappingFirst {
+		return nil, fmt.Errorf("-order %d: want 0, 1 or 2", o.order)
+	}
 	begun := rival.Now()
 	dev, _, err := o.device(false)
 	if err != nil {

@@ -63,6 +63,8 @@ func TestFresh(t *testing.T) {
 		switch when {
 		case contextFirst:
 			require.LessOrEqual(t, context.At+context.NS, offer.At)
+		case atTheSameTime:
+			require.Less(t, context.At, access.At+access.NS)
 		case mappingFirst:
 			require.GreaterOrEqual(t, context.At, access.At+access.NS)
 		}

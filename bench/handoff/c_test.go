@@ -85,6 +85,8 @@ func TestCRivalFresh(t *testing.T) {
 		switch order {
 		case 0:
 			require.LessOrEqual(t, context.At+context.NS, at["consumer import"].At)
+		case 1:
+			require.Less(t, context.At, at["consumer ack"].At+at["consumer ack"].NS)
 		case 2:
 			require.GreaterOrEqual(t, context.At, at["consumer ack"].At+at["consumer ack"].NS)
 		}

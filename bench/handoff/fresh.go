@@ -14,9 +14,12 @@ import (
 // freshTimes is how often each way of each rival is measured.
 const freshTimes = 25
 
-// orders is when a consumer makes its context: before it asks for memory, while it imports and maps, and
-// after that. Its index is what rivals are asked for.
-var orders = []string{"context first", "at the same time", "mapping first"}
+// orders are the times at which a consumer makes its context: before it asks for memory, while it
+// imports and maps, and after that. Rivals are asked for the index.
+var orders = []struct {
+	name  string
+	claim string // of the bars, or none
+}{{"context first", ""}, {"at the same time", "steps at the same time"}, {"mapping first", "mapping first"}}
 
 // A beginning is how a consumer begins.
 type beginning struct {
@@ -29,10 +32,11 @@ type beginning struct {
 
 const freshText = `From before the exec of a consumer's process to its producer knowing that the memory is mapped there, and to the consumer
 having a context as well, in which it can use the memory. The producer's is there before, written and exported. A consumer makes its
-primary context before it asks for the memory, from when it has its driver on, at the same time as it imports and maps, or when the memory is mapped. C receives the offer
-during cuInit, too, but where its context comes first. Ours does not: what it asks for depends on the driver and on what its device can do. What that leaves to be won is the
-column "offer": to connect, to ask, and to have the answer. The column "begun" is until the program has
-read its flags, and "driver" what it then takes to load libcuda, where it is not loaded with the program, to initialise it and to find the device.
+primary context before it asks for the memory; while it imports and maps, from when it has its driver; or when the memory is mapped.
+C receives the offer during cuInit, too, except where its context comes first. Ours does not: what it asks for depends on the driver and
+on what its device can do. What that leaves to be won is the column "offer": to connect, to ask, and to have the answer. The column
+"begun" is until the program has read its flags, and "driver" what it then takes to load libcuda, where it is not loaded with the
+program, to initialise it and to find the device.
 `
 
 // freshConsumers measures consumers whose process has just been started.
@@ -120,7 +124,7 @@ func reportFresh(r *report.Report, all []*beginning, absent []string) {
 	}
 	of := map[string]*beginning{}
 	for _, b := range all {
-		how := orders[b.order]
+		how := orders[b.order].name
 		of[b.rival+how] = b
 		if len(b.mapped) == 0 {
 			continue
@@ -133,16 +137,16 @@ func reportFresh(r *report.Report, all []*beginning, absent []string) {
 		addRaw(r, "fresh, usable, "+how, b.rival, point{granularity, 1, first}, 1, b.usable)
 	}
 	r.Tables = append(r.Tables, t)
-	for _, how := range orders[1:] {
+	for _, order := range orders {
+		if order.claim == "" {
+			continue
+		}
 		mapped, usable := nan, nan
-		if us, c := of[ours+how], of[cBefore+how]; us != nil && c != nil {
+		if us, c := of[ours+order.name], of[cBefore+order.name]; us != nil && c != nil {
 			mapped, usable = p50(us.mapped)/p50(c.mapped), p50(us.usable)/p50(c.usable)
 		}
-		if how == "at the same time" {
-			how = "steps " + how
-		}
 		r.Bars = append(r.Bars,
-			report.Bar{Claim: "p50 from exec to mapped memory, " + how + ", of C's", Limit: 1.05, Got: mapped},
-			report.Bar{Claim: "p50 from exec to memory that can be used, " + how + ", of C's", Limit: 1.05, Got: usable})
+			report.Bar{Claim: "p50 from exec to mapped memory, " + order.claim + ", of C's", Limit: 1.05, Got: mapped},
+			report.Bar{Claim: "p50 from exec to memory that can be used, " + order.claim + ", of C's", Limit: 1.05, Got: usable})
 	}
 }

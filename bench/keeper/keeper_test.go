@@ -35,7 +35,7 @@ func TestMeasure(t *testing.T) {
 	require.Contains(t, string(csv), shaken)
 	require.Contains(t, told.String(), "load_file's time: at most a fifth: –, bar 0.200×, met: false")
 	require.NotContains(t, told.String(), "of the bare calls in C: –")
-	require.Contains(t, told.String(), "memory that is not back after rm, of what was kept: 0×, bar 0.00100×, met: true")
+	require.Contains(t, told.String(), "memory that is not back a second after rm, of what was kept: 0×, bar 0.00100×, met: true")
 	page, err := os.ReadFile(filepath.Join(dir, "keeper.md"))
 	require.NoError(t, err)
 	require.Contains(t, string(page), "| while it is kept | ")
