@@ -72,8 +72,8 @@ class Lease(NotCopied):
             return self._await(lambda: self._over, timeout)
 
     def _await(self, over: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until over says so, with _changed held. It wakes once a second: a signal that comes
-        just before a wait does not end it."""
+        """Wait until over says so, with _changed held. It wakes once a second: a Unix signal, such as
+        that of Ctrl-C, does not end a wait that begins just after it."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not over():
             left = 1.0 if deadline is None else deadline - time.monotonic()
