@@ -79,6 +79,7 @@ var children = map[string]func(){
 	"import":    childImport,
 	"fdonly":    childWait,
 	"fill":      childFill,
+	"visit":     childVisit,
 	"version":   childVersion,
 	"memops":    childMemOps,
 	"twostores": childOtherStore,
@@ -167,6 +168,21 @@ func childImport() {
 	childWait()
 	must(caller.CuMemUnmap(p, 16*MiB))
 	must(caller.CuMemRelease(h))
+}
+
+// childVisit imports fd 3 once it is told to, gives the memory back and prints the first byte.
+func childVisit() {
+	must(caller.CuInit(0))
+	fmt.Println("ready")
+	bufio.NewReader(os.Stdin).ReadByte()
+	var h sys.CUmemGenericAllocationHandle
+	must(caller.CuMemImportFromShareableHandle(&h, 3, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+	c, h, p := childMap(h)
+	b := make([]byte, 1)
+	must(c.CuMemcpyDtoH_v2(at(b), p, 1))
+	must(caller.CuMemUnmap(p, 16*MiB))
+	must(caller.CuMemRelease(h))
+	fmt.Println(b[0])
 }
 
 // childFill creates chunks of 2 MiB until there is no room and prints how

@@ -111,7 +111,13 @@ func (s *store) reopen(t *trailer) (int, error) {
 // reclaim removes the file of memory that this process no longer uses, unless
 // somebody else does. If the memory is of a pool and still used, the pool's file
 // keeps it no longer.
+//
+// Whoever is not the last takes no lock: a consumer that is stopped at that moment would
+// keep it, and stop every other process with it.
 func (s *store) reclaim(t *trailer) error {
+	if !t.shared() && s.isHeld(t.name()) {
+		return nil
+	}
 	return s.locked(func(l *ledger) error {
 		switch s.removeUnheld(t.name()) {
 		case removed:
@@ -260,6 +266,17 @@ func (s *store) open(t *trailer) (fd int, err error) {
 		return err
 	})
 	return fd, err
+}
+
+// isHeld reports, without the lock, whether somebody holds a file. Who asks holds it for
+// that moment itself: of two that ask at once one may hear of the other, but not both.
+func (s *store) isHeld(name string) bool {
+	fd, err := openFile(filepath.Join(s.dir, name), unix.O_RDWR)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return flock(fd, unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK
 }
 
 // The results of removeUnheld.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/stretchr/testify/require"
@@ -30,6 +31,26 @@ func TestTwoProcesses(t *testing.T) {
 	require.Equal(t, before-16*MiB, freeMemory(t, c), "counted once")
 	peer.end(t)
 	require.Equal(t, before-16*MiB, freeMemory(t, c))
+}
+
+// A process that is stopped while it has the directory's lock does not stop those that come
+// and go while the memory stays.
+func TestVisitorsTakeNoLock(t *testing.T) {
+	c := inContext(t, 0)
+	p, h := buffer(t, 16*MiB, 0)
+	ok(t, c.CuMemsetD8_v2(p, 7, 16*MiB))
+	ok(t, c.CuCtxSynchronize())
+	peer := start(t, "visit", nil, exported(t, h))
+	require.Equal(t, "ready", peer.line(t))
+	lock, err := openFile(filepath.Join(driver.config().dir, lockName), unix.O_RDWR)
+	require.NoError(t, err)
+	defer unix.Close(lock)
+	require.NoError(t, flock(lock, unix.LOCK_EX))
+	defer time.AfterFunc(20*time.Second, func() { peer.Process.Kill() }).Stop()
+	_, err = peer.in.Write([]byte("\n"))
+	require.NoError(t, err)
+	require.Equal(t, "7", peer.line(t))
+	peer.end(t)
 }
 
 // What a killed process had is free, and its file goes.
