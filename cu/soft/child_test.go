@@ -170,13 +170,15 @@ func childImport() {
 	must(caller.CuMemRelease(h))
 }
 
-// childVisit imports fd 3 once it is told to, gives the memory back and prints the first byte.
+// childVisit imports fd 3 once it is told to, gives the memory back and prints the first
+// byte.
 func childVisit() {
 	must(caller.CuInit(0))
 	fmt.Println("ready")
 	bufio.NewReader(os.Stdin).ReadByte()
 	var h sys.CUmemGenericAllocationHandle
 	must(caller.CuMemImportFromShareableHandle(&h, 3, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+	os.NewFile(3, "").Close()
 	c, h, p := childMap(h)
 	b := make([]byte, 1)
 	must(c.CuMemcpyDtoH_v2(at(b), p, 1))

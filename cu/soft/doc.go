@@ -46,9 +46,11 @@
 // copy looks it up in a table of mappings and rights. The lock on a file's
 // open description, which travels with its descriptors and mappings, tells
 // every process whether anybody still uses the memory. The next process that
-// needs the room, or calls cuInit, removes what a killed process left. Processes that make
-// memory, or are the last to have it, come one after the other: while one of them is
-// stopped at that (SIGSTOP), the others wait. Do not remove the directory while it is in use.
+// needs the room, or calls cuInit, removes what a killed process left. A process
+// locks the directory while it makes memory, frees memory that nobody else has, asks
+// how much is free, calls cuInit, or uses pools that can be shared, legacy IPC or
+// fabric handles. If it is stopped at that moment (SIGSTOP), others that need the lock
+// wait until it goes on. Do not remove the directory while it is in use.
 //
 // Streams are asynchronous, and a missing synchronisation shows. Copies on
 // streams run later, except where CUDA makes them synchronous; bytes of pageable

@@ -112,10 +112,11 @@ func (s *store) reopen(t *trailer) (int, error) {
 // somebody else does. If the memory is of a pool and still used, the pool's file
 // keeps it no longer.
 //
-// Whoever is not the last takes no lock: a consumer that is stopped at that moment would
-// keep it, and stop every other process with it.
+// It takes the lock only if nobody else holds the memory, or if the memory is of a pool.
+// Otherwise a consumer that is stopped here (SIGSTOP) would keep the lock, and everybody who
+// needs it would wait.
 func (s *store) reclaim(t *trailer) error {
-	if !t.shared() && s.isHeld(t.name()) {
+	if !t.shared() && !s.isUnheld(t.name()) {
 		return nil
 	}
 	return s.locked(func(l *ledger) error {
@@ -268,15 +269,19 @@ func (s *store) open(t *trailer) (fd int, err error) {
 	return fd, err
 }
 
-// isHeld reports, without the lock, whether somebody holds a file. Who asks holds it for
-// that moment itself: of two that ask at once one may hear of the other, but not both.
-func (s *store) isHeld(name string) bool {
+// isUnheld reports, without the directory's lock, whether there is a file that nobody
+// holds. It locks the file for a moment, so another caller, or removeUnheld, may take this
+// process for a holder. That is safe: the process that got the lock goes on to remove the file.
+func (s *store) isUnheld(name string) bool {
 	fd, err := openFile(filepath.Join(s.dir, name), unix.O_RDWR)
 	if err != nil {
-		return false
+		return false // most often another directory has it
 	}
 	defer unix.Close(fd)
-	return flock(fd, unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK
+	if flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return false
+	}
+	return flock(fd, unix.LOCK_UN) == nil // closing is not enough, as in locked
 }
 
 // The results of removeUnheld.

@@ -34,23 +34,35 @@ func TestTwoProcesses(t *testing.T) {
 }
 
 // A process that is stopped while it has the directory's lock does not stop those that come
-// and go while the memory stays.
+// and go while the memory stays: in the same directory, or in one of another owner.
 func TestVisitorsTakeNoLock(t *testing.T) {
 	c := inContext(t, 0)
 	p, h := buffer(t, 16*MiB, 0)
 	ok(t, c.CuMemsetD8_v2(p, 7, 16*MiB))
 	ok(t, c.CuCtxSynchronize())
-	peer := start(t, "visit", nil, exported(t, h))
-	require.Equal(t, "ready", peer.line(t))
-	lock, err := openFile(filepath.Join(driver.config().dir, lockName), unix.O_RDWR)
+	here, other := driver.config().dir, filepath.Join(t.TempDir(), "other")
+	identity, err := os.ReadFile(filepath.Join(here, machineName))
 	require.NoError(t, err)
-	defer unix.Close(lock)
-	require.NoError(t, flock(lock, unix.LOCK_EX))
-	defer time.AfterFunc(20*time.Second, func() { peer.Process.Kill() }).Stop()
-	_, err = peer.in.Write([]byte("\n"))
-	require.NoError(t, err)
-	require.Equal(t, "7", peer.line(t))
-	peer.end(t)
+	require.NoError(t, os.Mkdir(other, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(other, machineName), identity, 0o600))
+	for name, dir := range map[string]string{"same": here, "other": other} {
+		t.Run(name, func(t *testing.T) {
+			peer := start(t, "visit", []string{envDir + "=" + dir}, exported(t, h))
+			require.Equal(t, "ready", peer.line(t))
+			lock, err := openFile(filepath.Join(dir, lockName), unix.O_RDWR)
+			require.NoError(t, err)
+			defer unix.Close(lock)
+			require.NoError(t, flock(lock, unix.LOCK_EX))
+			defer time.AfterFunc(20*time.Second, func() {
+				t.Error("the visitor waits for the lock, or is too slow")
+				peer.Process.Kill()
+			}).Stop()
+			_, err = peer.in.Write([]byte("\n"))
+			require.NoError(t, err)
+			require.Equal(t, "7", peer.line(t))
+			peer.end(t)
+		})
+	}
 }
 
 // What a killed process had is free, and its file goes.

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -95,6 +98,38 @@ func TestReclaim(t *testing.T) {
 	require.NoError(t, s.reclaim(tr))
 	require.NoFileExists(t, path)
 	require.NoError(t, s.reclaim(tr))
+}
+
+// A child has the descriptors of the moment of its fork until it runs another program. It
+// does not keep what is reclaimed then.
+func TestReclaimBesideForks(t *testing.T) {
+	s := newStore(t)
+	over := make(chan struct{})
+	var forks sync.WaitGroup
+	for range 4 {
+		forks.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					_ = exec.Command("/bin/true").Run()
+				}
+			}
+		})
+	}
+	for range 1000 {
+		syscall.ForkLock.RLock()
+		tr, fd := createIn(t, s, 4096, 1<<20)
+		unix.Close(fd)
+		syscall.ForkLock.RUnlock()
+		require.NoError(t, s.reclaim(tr))
+	}
+	close(over)
+	forks.Wait()
+	left, err := filepath.Glob(filepath.Join(s.dir, "gpu*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 // Who comes second to memory that nobody holds any more finds it gone, and
