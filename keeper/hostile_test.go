@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -53,7 +52,14 @@ func TestMalformedMessages(t *testing.T) {
 		})
 	}
 	require.Equal(t, uint64(1), stat(t, c, "x").Version)
-	require.Eventually(t, func() bool { return fmt.Sprint(before) == fmt.Sprint(leak.OpenFDs().Kinds()) }, waitLong, waitStep)
+	require.Eventually(t, func() bool {
+		for kind, n := range leak.OpenFDs().Kinds() {
+			if n > before[kind] { // it may be less: the server may not have closed those of put then
+				return false
+			}
+		}
+		return true
+	}, waitLong, waitStep)
 }
 
 // What makes no sense is refused, and the client may go on.
