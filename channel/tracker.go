@@ -280,11 +280,12 @@ func (t *tracker) outlast(until uint64) {
 
 // keepFree writes into a word what frees streams that wait for it, again and again, until over is
 // true: a dead peer's device goes on writing for some milliseconds (E1), and one that lives and
-// lies may write as often as it likes. So each time it writes for a while. Between those it ends, too, if
-// lost is true.
+// lies may write as often as it likes. So each time it writes for a while, which is half of the time
+// where somebody else writes, too. Between those it ends, too, if lost is true.
 func keepFree(w words, off int, over, lost func() bool) {
+	spin := spinFor
 	for pause := pollMin; ; pause = min(2*pause, sleepMax) {
-		for end := time.Now().Add(spinFor); ; {
+		for end := time.Now().Add(spin); ; {
 			w.store(off, given)
 			if over() {
 				return
@@ -297,6 +298,10 @@ func keepFree(w words, off int, over, lost func() bool) {
 			return
 		}
 		time.Sleep(pause)
+		spin = spinFor
+		if w.load(off) != given {
+			spin = max(spinFor, pause)
+		}
 	}
 }
 
