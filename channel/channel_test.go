@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,6 +137,45 @@ func TestJoin(t *testing.T) {
 		require.NoError(t, r.Release(requireFrame(t, ctx, r, 8)))
 		require.Zero(t, r.Stats().Lost)
 	}
+}
+
+// A reader is admitted also by a writer that ends at once.
+func TestJoinAWriterThatEndsAtOnce(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	srv := listen(t)
+	newWriter(t, ctx, srv, 2, 64)
+	r := newReader(t, ctx, srv)
+	const rounds = 20000
+	wait := soon(t)
+	var round atomic.Int64
+	var ending sync.WaitGroup
+	ending.Go(func() {
+		for n := int64(1); n <= rounds; n++ {
+			for round.Load() < n {
+				runtime.Gosched()
+			}
+			for range n % 64 { // at 64 different moments
+				round.Load()
+			}
+			r.store(offStart, 1)
+			r.store(offWriterState, writerEnded)
+		}
+	})
+	refused := 0
+	for n := int64(1); n <= rounds; n++ {
+		r.store(offWriterState, writerOpen)
+		r.store(offStart, 0)
+		round.Store(n)
+		if r.ask(wait) != nil {
+			refused++
+		}
+		for r.load(offWriterState) == writerOpen {
+			runtime.Gosched()
+		}
+	}
+	ending.Wait()
+	r.store(offWriterState, writerOpen)
+	require.Zero(t, refused)
 }
 
 // A reader that holds its slot too long is dropped, or the writer is told, as chosen.

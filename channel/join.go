@@ -131,20 +131,24 @@ func (r *Reader) ask(ctx context.Context) error {
 	r.store(offPolicy, uint64(r.opts.policy))
 	r.store(offJoin, uint64(r.opts.join))
 	r.store(offReaderState, readerJoined)
-	_, err := waiting{words: r.words, bell: offReaderBell, polls: offStart}.await(ctx, func() (bool, error) {
-		if r.first = r.load(offStart); r.first != 0 {
-			return true, nil
-		}
-		if state := r.load(offWriterState); state != writerOpen {
-			return false, r.toldOf(state)
-		}
-		select {
-		case <-r.att.Done():
-			return false, r.toldOf(r.load(offWriterState))
-		default:
-			return false, nil
-		}
-	})
+	_, err := waiting{words: r.words, bell: offReaderBell, polls: offStart}.await(ctx, r.admitted)
 	r.last = r.first - 1
 	return err
+}
+
+// admitted looks whether the writer has admitted this side, or says why it has not. A writer may end as
+// soon as it has admitted a reader: so the end is looked at first.
+func (r *Reader) admitted() (ok bool, err error) {
+	select {
+	case <-r.att.Done():
+		err = r.toldOf(r.load(offWriterState))
+	default:
+		if state := r.load(offWriterState); state != writerOpen {
+			err = r.toldOf(state)
+		}
+	}
+	if r.first = r.load(offStart); r.first != 0 {
+		return true, nil
+	}
+	return false, err
 }

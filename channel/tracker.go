@@ -280,10 +280,11 @@ func (t *tracker) outlast(until uint64) {
 
 // keepFree writes into a word what frees streams that wait for it, again and again, until over is
 // true: a dead peer's device goes on writing for some milliseconds (E1), and one that lives and
-// lies may write as often as it likes. So each time it writes for a while, which is half of the time
-// where somebody else writes, too. Between those it ends, too, if lost is true.
+// lies may write as often as it likes. So each time it writes for 50 µs. If somebody else writes the word,
+// too, it writes for as long as it pauses, for two seconds in all: the stream may have other work to do.
+// Between the times it ends, too, if lost is true.
 func keepFree(w words, off int, over, lost func() bool) {
-	spin := spinFor
+	spin, budget := spinFor, 2*time.Second
 	for pause := pollMin; ; pause = min(2*pause, sleepMax) {
 		for end := time.Now().Add(spin); ; {
 			w.store(off, given)
@@ -299,8 +300,9 @@ func keepFree(w words, off int, over, lost func() bool) {
 		}
 		time.Sleep(pause)
 		spin = spinFor
-		if w.load(off) != given {
+		if w.load(off) != given && budget > 0 {
 			spin = max(spinFor, pause)
+			budget -= spin
 		}
 	}
 }

@@ -87,9 +87,11 @@ class Joined(NotCopied):
         w.store(c.READER_STATE, c.JOINED)
 
         def admitted() -> bool:
+            # First the end: a writer may end as soon as it has admitted a reader.
+            ended = self.attachment.done or w.load(c.WRITER_STATE) != c.OPEN
             if w.load(c.START):
                 return True
-            if w.load(c.WRITER_STATE) != c.OPEN or self.attachment.done:
+            if ended:
                 raise self._told_of(w.load(c.WRITER_STATE))
             return False
 

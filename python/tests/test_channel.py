@@ -553,6 +553,34 @@ class InProcess(common.Scene):
         w.send(b"third")
         self.assertEqual((r.first, r.next(PATIENCE).sequence), (3, 3))
 
+    def test_joins_a_writer_that_ends_at_once(self):
+        """It ends after the reader has looked, for the first time, whether it is admitted."""
+        w, ask, looked = self.writer(), channel.Reader._ask, []
+
+        def ask_slowly(r, deadline):
+            load = r._words.load
+
+            def look(at):
+                word = load(at)
+                if at in (c.START, c.WRITER_STATE) and not looked:
+                    looked.append(word)
+                    deadline = time.monotonic() + PATIENCE
+                    while not load(c.START):
+                        self.assertLess(time.monotonic(), deadline, "it is not admitted")
+                        time.sleep(0.001)
+                    w.send(b"1")
+                    w.close()
+                return word
+
+            r._words.load = look
+            ask(r, deadline)
+
+        with mock.patch.object(channel.Reader, "_ask", ask_slowly):
+            r = self.reader()
+        self.assertEqual((looked, r.next(PATIENCE).tobytes()), ([0], b"1"))
+        with self.assertRaises(channel.EndedError):
+            r.next(PATIENCE)
+
     def test_refusals_by_name(self):
         with self.assertRaises(gpufd.UsageError):
             channel.Reader(self.path, policy="all")
