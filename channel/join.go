@@ -136,8 +136,8 @@ func (r *Reader) ask(ctx context.Context) error {
 	return err
 }
 
-// admitted looks whether the writer has admitted this side, or says why it has not. A writer may end as
-// soon as it has admitted a reader: so the end is looked at first.
+// admitted reports whether the writer has admitted this side, or why it will not. A writer may end as
+// soon as it has admitted a reader, so admitted looks at the end first.
 func (r *Reader) admitted() (ok bool, err error) {
 	select {
 	case <-r.att.Done():

@@ -278,11 +278,11 @@ func (t *tracker) outlast(until uint64) {
 	}
 }
 
-// keepFree writes into a word what frees streams that wait for it, again and again, until over is
-// true: a dead peer's device goes on writing for some milliseconds (E1), and one that lives and
-// lies may write as often as it likes. So each time it writes for 50 µs. If somebody else writes the word,
-// too, it writes for as long as it pauses, for two seconds in all: the stream may have other work to do.
-// Between the times it ends, too, if lost is true.
+// keepFree writes into a word what frees streams that wait for it, in bursts, until over is true: a dead
+// peer's device goes on writing for some milliseconds (E1), and one that lives and lies may write as
+// often as it likes. A burst takes spinFor, or as long as the pause before it if somebody else has
+// written meanwhile. Those take two seconds in all, because the stream may have other work to do.
+// keepFree also ends after a burst if lost is true.
 func keepFree(w words, off int, over, lost func() bool) {
 	spin, budget := spinFor, 2*time.Second
 	for pause := pollMin; ; pause = min(2*pause, sleepMax) {

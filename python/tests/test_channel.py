@@ -554,32 +554,42 @@ class InProcess(common.Scene):
         self.assertEqual((r.first, r.next(PATIENCE).sequence), (3, 3))
 
     def test_joins_a_writer_that_ends_at_once(self):
-        """It ends after the reader has looked, for the first time, whether it is admitted."""
-        w, ask, looked = self.writer(), channel.Reader._ask, []
+        """It admits the reader and ends while the reader looks whether it has done either."""
+        ask = channel.Reader._ask
 
-        def ask_slowly(r, deadline):
-            load = r._words.load
+        def ask_slowly(r, deadline, word, w):
+            load, looked = r._words.load, []
+
+            def until(done):
+                limit = time.monotonic() + PATIENCE
+                while not done():
+                    self.assertLess(time.monotonic(), limit)
+                    time.sleep(0.001)
 
             def look(at):
-                word = load(at)
-                if at in (c.START, c.WRITER_STATE) and not looked:
-                    looked.append(word)
-                    deadline = time.monotonic() + PATIENCE
-                    while not load(c.START):
-                        self.assertLess(time.monotonic(), deadline, "it is not admitted")
-                        time.sleep(0.001)
+                value = load(at)
+                if at == word and not looked:
+                    looked.append(value)
+                    until(lambda: load(c.START))
                     w.send(b"1")
                     w.close()
-                return word
+                    until(lambda: r.attachment.done)
+                return value
 
             r._words.load = look
             ask(r, deadline)
+            self.assertEqual(looked, [0])
 
-        with mock.patch.object(channel.Reader, "_ask", ask_slowly):
-            r = self.reader()
-        self.assertEqual((looked, r.next(PATIENCE).tobytes()), ([0], b"1"))
-        with self.assertRaises(channel.EndedError):
-            r.next(PATIENCE)
+        for word in (c.START, c.WRITER_STATE):
+            with (
+                self.subTest(word=hex(word)),
+                self.writer() as w,
+                mock.patch.object(channel.Reader, "_ask", lambda r, deadline, word=word, w=w: ask_slowly(r, deadline, word, w)),
+                self.reader() as r,
+            ):
+                self.assertEqual(r.next(PATIENCE).tobytes(), b"1")
+                with self.assertRaises(channel.EndedError):
+                    r.next(PATIENCE)
 
     def test_refusals_by_name(self):
         with self.assertRaises(gpufd.UsageError):
