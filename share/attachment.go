@@ -226,12 +226,13 @@ func (a *Attachment) Report(ctx context.Context, fault error) error {
 	return errors.Join(a.leave(), t.report(ctx, m))
 }
 
-// judge returns the lease that the verdict is for, and makes it the last one.
+// judge returns the lease that the verdict is for, and makes it the last one. last may end the
+// attachment at once, and Follow then looks whether there was a verdict.
 func (a *Attachment) judge() *tie {
-	a.last()
 	a.swap.Lock()
 	defer a.swap.Unlock()
 	a.judged.Store(true)
+	a.last()
 	return a.now.Load()
 }
 

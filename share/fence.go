@@ -144,10 +144,11 @@ func (f *fence) is(want Fence) bool {
 
 // await waits until the peer is fenced as wanted.
 func (f *fence) await(ctx context.Context, want Fence) error {
-	if isClosed(f.over) && f.is(want) {
+	over := isClosed(f.over)
+	if over && f.is(want) {
 		return nil
 	}
-	if err := f.doubt(); err != nil && (want == Fenced || isClosed(f.over)) {
+	if err := f.doubt(); err != nil && (want == Fenced || over) {
 		return err
 	}
 	select {

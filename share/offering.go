@@ -254,7 +254,7 @@ func (o *offering) wait() error {
 		case <-o.ctx.Done():
 			return o.cause()
 		case <-idle:
-			if _, active := o.count(); active == 0 {
+			if done, active := o.count(); !done && active == 0 {
 				return fmt.Errorf("%w: none within %s", ErrNoConsumer, o.opts.idle)
 			}
 		case <-o.wake:
