@@ -100,6 +100,11 @@ func (s *Server) within(ctx context.Context, f func() error) error {
 	case err := <-made:
 		return err
 	case <-ctx.Done():
+		select {
+		case err := <-made:
+			return err
+		default:
+		}
 		return s.silence(codeUnknown, "it is not known whether the change was made: ask when the store answers again")
 	}
 }

@@ -190,9 +190,10 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 			return a, digest, nil
 		}
 		if !errors.Is(err, sock.ErrPeerLost) {
-			return a, "", err
-		}
-		if err := w.again(ctx); err != nil {
+			if !hasCome(b, err) {
+				return a, "", err
+			}
+		} else if err := w.again(ctx); err != nil {
 			return a, "", lostKeeper(err)
 		}
 		if b.came != nil {
@@ -200,6 +201,18 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 			return *b.came, digest, nil
 		}
 	}
+}
+
+// hasCome asks whether the keeper has the part, after an error that may have kept its answer from
+// this process.
+func hasCome(b *booking, err error) bool {
+	var no *Error
+	if errors.As(err, &no) { // which is its answer
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	return b.renew(ctx) == nil && b.came != nil
 }
 
 // fill writes a part and returns its digest.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -307,6 +308,30 @@ func TestPutThatFails(t *testing.T) {
 	_, err = c.Put(soon(t), Put{Name: "x"}, bad)
 	requireCode(t, "bad-request", err)
 	require.Zero(t, stat(t, c, "x").ReservedBytes)
+}
+
+// A Put whose time is over when the version is committed, before it has read the answer, says that it
+// is committed.
+func TestPutOutOfTimeWhenItIsDone(t *testing.T) {
+	ctx, cancel := context.WithCancel(soon(t))
+	var committed atomic.Bool
+	at = func(step string) {
+		switch {
+		case step == "held":
+			committed.Store(true) // in a moment
+		case step == "answer" && committed.Swap(false):
+			cancel()
+			time.Sleep(100 * time.Millisecond) // until the client has seen it
+		}
+	}
+	t.Cleanup(func() { at = func(string) {} })
+	_, c, dev := kept(t)
+	k, err := c.Put(ctx, Put{Name: "x"}, part(0, dev, 1))
+	require.NoError(t, err)
+	require.Error(t, ctx.Err())
+	require.Equal(t, uint64(1), k.Version)
+	require.Len(t, k.Digests, 1)
+	require.Equal(t, uint64(1), stat(t, c, "x").Version)
 }
 
 // A Put whose time is over says so, and gives up what it booked, although its connection

@@ -177,10 +177,11 @@ class Deposit:
         return self.grow(self.size), self.booking
 
     def abandon(self) -> None:
-        """Give the booking up. The memory is the caller's, and writable again."""
+        """Give the booking up, if there is one. The memory is the caller's. It is writable again
+        unless the keeper has it, or may have it: readers rely on what was written."""
         booking, self.booking = self.booking, None
-        if booking is not None:
-            booking.cancel()
+        if booking is None or not booking.cancel():
+            return
         if self.memory is not None and not self.memory.closed:
             self.memory.protect(READ_WRITE)
 

@@ -226,7 +226,8 @@ class Booking:
 
     def __init__(self, client: Client, ticket: str, lifetime: float) -> None:
         self.client, self.ticket, self.lifetime = client, ticket, lifetime
-        self._sent = False
+        self._came: tuple[int, int] | None = None  # the reply to the delivery, where the keeper was asked for it once more
+        self._may_have = False  # whether the keeper was asked to take the part, and has not said that it did not
 
     def prepare(self, fds: Sequence[int], table: bytes = b"") -> None:
         """Send the descriptors of all chunks, in their order, and the table for readers, JSON.
@@ -247,27 +248,33 @@ class Booking:
 
         The version is 0 while parts are missing. memory has the members of docs/wire.md,
         "Keeper". prepared says that prepare was called over this connection. If the keeper is
-        lost meanwhile, the next one gets everything again.
+        lost meanwhile, the next one gets everything again, or says that the part has come.
         """
         message = {"op": "deliver", "ticket": self.ticket, "memory": dict(memory), "digest": digest}
         while True:
             try:
                 if not prepared:
                     self.prepare(fds, table)
-                with sense("answer to a delivery"):
-                    reply = self.client.ask(message)
-                    return number_of(reply, "version"), number_of(reply, "missing")
+                self._may_have = True
+                return _outcome(self.client.ask(message))
+            except KeeperError as e:
+                self._may_have = e.code == "unknown"
+                raise
             except LostError as e:
                 prepared = False
                 self.client.meet_next(e)
                 self.renew()
+                if self._came:
+                    return self._came
 
     def renew(self) -> None:
-        """Go on with the ticket over a new connection."""
-        self.client.ask({"op": "renew", "ticket": self.ticket, "timeout_ms": int(self.lifetime * 1000)})
+        """Go on with the ticket over a new connection, or learn that its part has come."""
+        reply = self.client.ask({"op": "renew", "ticket": self.ticket, "timeout_ms": int(self.lifetime * 1000)})
+        if reply.get("delivered"):
+            self._came = _outcome(reply)
 
-    def cancel(self) -> None:
-        """Give up the booking.
+    def cancel(self) -> bool:
+        """Give up the booking. Return whether it is sure that the keeper does not take the part.
 
         It raises nothing: if this fails, the keeper gives it up when this process ends or the
         ticket's time is over.
@@ -277,4 +284,14 @@ class Booking:
                 self.client.ask({"op": "cancel", "ticket": self.ticket})
             except KeeperError:
                 self.renew()  # it was booked over an earlier connection
+                if self._came:
+                    return False
                 self.client.ask({"op": "cancel", "ticket": self.ticket})
+            return True
+        return not self._may_have
+
+
+def _outcome(reply: Mapping[str, Any]) -> tuple[int, int]:
+    """The version and how many parts are missing, of the reply to a delivery."""
+    with sense("answer to a delivery"):
+        return number_of(reply, "version"), number_of(reply, "missing")

@@ -282,7 +282,8 @@ def put(
     somebody else refers to it.
 
     When the version is committed, the tensors are read-only: see the module. If the put fails,
-    they can be written still, and only lie elsewhere.
+    they can be written still, and only lie elsewhere; unless the keeper has the version
+    nevertheless, or may have it, because its answer did not come.
 
     The other arguments are those of gpufd.put.
     """

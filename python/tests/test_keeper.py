@@ -333,6 +333,50 @@ class Keeping(KeeperTest):
         with gpufd.get(k.socket, "model") as version:
             self.assertEqual(version[0].memory.read(), b"still here")
 
+    def test_a_delivery_whose_answer_is_lost(self):
+        """The version is committed: put says so, with the next keeper, and nothing can write it."""
+        k = self.keeper()
+        ask, deliveries = Client.ask, []
+
+        def deaf(client, message, fds=()):
+            reply = ask(client, message, fds)
+            if message["op"] == "deliver":
+                deliveries.append(reply)
+                client._lose()
+                if killing:
+                    k.kill()
+                    self.keeper()
+                raise gpufd.LostError("killed") if killing else gpufd.TimedOutError("late")
+            return reply
+
+        for killing in (True, False):
+            with self.subTest(killing=killing), self.client(k) as client, mock.patch.object(Client, "ask", deaf):
+                deposit = _deposit.Deposit(client, "model", 10)
+                deposit.grow(10)
+                if killing:
+                    self.assertEqual(deposit.deliver().version, 1)
+                else:
+                    with self.assertRaises(gpufd.TimedOutError):
+                        deposit.deliver()
+                    self.assertEqual(client.stat("model").version, 2)
+                deposit.abandon()
+                self.assertEqual(deposit.memory.access, gpufd.READ_ONLY)
+                deposit.close()
+        self.assertEqual(len(deliveries), 2)
+
+    def test_a_delivery_that_is_refused(self):
+        """The memory is the writer's again, also where it has to ask over another connection."""
+        k = self.keeper()
+        with self.client(k) as client:
+            deposit = _deposit.Deposit(client, "model", 10)
+            deposit.prepare(b"")
+            self.assertEqual(deposit.memory.access, gpufd.READ_ONLY)
+            client._lose()
+            deposit.abandon()
+            self.assertEqual(deposit.memory.access, gpufd.READ_WRITE)
+            deposit.close()
+            self.assertIsNone(client.find("model"))
+
     def test_no_room_names_who_has_it(self):
         with mock.patch.dict(os.environ, {"GPUFD_SOFT_MEMORY": "64MiB"}):
             k = self.keeper()
