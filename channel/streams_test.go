@@ -279,9 +279,12 @@ func TestStreamClosedWithOtherWork(t *testing.T) {
 	r := newReader(t, ctx, srv)
 	mem, err := ctx.AllocHost(pageSize, 0)
 	require.NoError(t, err)
-	defer mem.Close()
 	word := words{mem.Bytes()}
 	word.store(0, 0)
+	defer func() {
+		word.store(0, 1) // else the stream still waits if the test has failed
+		require.NoError(t, mem.Close())
+	}()
 	at, err := mem.DevicePtr()
 	require.NoError(t, err)
 	s, err := ctx.NewStream()

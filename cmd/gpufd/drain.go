@@ -99,7 +99,7 @@ func (p *program) drained(ctx context.Context, k *keeper.Client, name string) (k
 	for {
 		n, err := k.Stat(ctx, name)
 		switch {
-		case ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil:
 			return n, p.held(name, last)
 		case err != nil:
 			return n, err
@@ -116,11 +116,16 @@ func (p *program) held(what string, by []keeper.Holder) error {
 	return cli.Codef(cli.ExitPeer, "%w", &keeper.Error{Code: "draining", Message: fmt.Sprintf("%s is still held by %s after %s, and stays draining", what, cli.Count(len(by), "process"), p.timeout), Holders: by})
 }
 
-// pause waits until it is time to look again.
+// pause waits until it is time to look again: more often towards the end of ctx, so that a process
+// that leaves late is not missed.
 func pause(ctx context.Context) {
+	d := drainPause
+	if end, ok := ctx.Deadline(); ok {
+		d = min(d, max(time.Until(end)/2, time.Millisecond))
+	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(drainPause):
+	case <-time.After(d):
 	}
 }
 
