@@ -174,8 +174,7 @@ func TestFollowIsJudgedWithoutALease(t *testing.T) {
 	b.att.swap.Lock() // which the verdict has to wait for
 	reported := make(chan error, 1)
 	go func() { reported <- b.att.Report(soon(t), nil) }()
-	time.Sleep(20 * time.Millisecond)
-	require.NoError(t, b.att.Context().Err(), "it ends behind the verdict")
+	require.Never(t, func() bool { return b.att.Context().Err() != nil }, 20*time.Millisecond, time.Millisecond, "it ends behind the verdict")
 	b.att.swap.Unlock()
 	require.ErrorIs(t, <-reported, sock.ErrPeerLost)
 	require.ErrorIs(t, awaitCause(t, b.att.Context()), sock.ErrPeerLost)

@@ -254,7 +254,9 @@ func (o *offering) wait() error {
 		case <-o.ctx.Done():
 			return o.cause()
 		case <-idle:
-			if done, active := o.count(); !done && active == 0 {
+			select {
+			case <-o.wake: // a lease has begun meanwhile, and may have ended
+			default:
 				return fmt.Errorf("%w: none within %s", ErrNoConsumer, o.opts.idle)
 			}
 		case <-o.wake:
