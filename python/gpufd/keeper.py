@@ -258,7 +258,7 @@ class Booking:
                 self._may_have = True
                 return _outcome(self.client.ask(message))
             except KeeperError as e:
-                self._may_have = e.code == "unknown"
+                self._may_have = e.code in ("unknown", "store-lost")
                 raise
             except LostError as e:
                 prepared = False

@@ -282,8 +282,9 @@ def put(
     somebody else refers to it.
 
     When the version is committed, the tensors are read-only: see the module. If the put fails,
-    they can be written still, and only lie elsewhere; unless the keeper has the version
-    nevertheless, or may have it, because its answer did not come.
+    they can be written still, and only lie elsewhere. Where the keeper's answer did not come,
+    the version may be committed: the tensors are read-only then, unless the keeper has said
+    since that it is not.
 
     The other arguments are those of gpufd.put.
     """
