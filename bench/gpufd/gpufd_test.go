@@ -51,23 +51,29 @@ func TestFresh(t *testing.T) {
 	r, err := rival.Start(t.Context(), "ours", bin, "-driver", "soft", "-mode", "before")
 	require.NoError(t, err)
 	for when := range mappingFirst + 1 {
-		a, err := r.Ask(t.Context(), "fresh %d %d", 2<<20, when)
-		require.NoError(t, err)
-		at := map[string]rival.Step{}
-		for _, s := range a.Steps {
-			at[s.Side+" "+s.Name] = s
+		overlaps := 0
+		for range 20 {
+			a, err := r.Ask(t.Context(), "fresh %d %d", 2<<20, when)
+			require.NoError(t, err)
+			at := map[string]rival.Step{}
+			for _, s := range a.Steps {
+				at[s.Side+" "+s.Name] = s
+			}
+			driver, offer, access, context := at["consumer driver"], at["consumer offer"], at["consumer access"], at["consumer context"]
+			require.Positive(t, driver.At)
+			require.LessOrEqual(t, driver.At+driver.NS, min(offer.At, context.At))
+			if when == contextFirst {
+				require.LessOrEqual(t, context.At+context.NS, offer.At)
+			}
+			if when == mappingFirst {
+				require.GreaterOrEqual(t, context.At, access.At+access.NS)
+			}
+			if context.At < access.At+access.NS && offer.At < context.At+context.NS {
+				overlaps++
+				break
+			}
 		}
-		driver, offer, access, context := at["consumer driver"], at["consumer offer"], at["consumer access"], at["consumer context"]
-		require.Positive(t, driver.At)
-		require.LessOrEqual(t, driver.At+driver.NS, min(offer.At, context.At))
-		switch when {
-		case contextFirst:
-			require.LessOrEqual(t, context.At+context.NS, offer.At)
-		case atTheSameTime:
-			require.Less(t, context.At, access.At+access.NS)
-		case mappingFirst:
-			require.GreaterOrEqual(t, context.At, access.At+access.NS)
-		}
+		require.Equal(t, when == atTheSameTime, overlaps > 0) // a busy machine may do one after the other
 	}
 	_, err = r.Ask(t.Context(), "fresh %d 3", 2<<20)
 	require.ErrorContains(t, err, "want: ")
