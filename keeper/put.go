@@ -61,10 +61,10 @@ type Kept struct {
 // If the device has no room, Put waits until ctx is done. Then the error is an [*Error] with the
 // code no-room that names who holds the memory. If the keeper dies meanwhile, Put waits for the
 // next one and goes on with it. A Put that fails leaves the version before it as it is, with three
-// exceptions. After an [*Error] with the code unknown the version may be committed later. If ctx or
-// the keeper ends when the last part is handed over, and no keeper says within a second what has become
-// of it, the version may be committed, too. If all parts were handed over, but this process could
-// not release their memory, Kept says what has become of them, without Parts.
+// exceptions. After an [*Error] with the code unknown the version may be committed later. If ctx ends
+// while the last part is handed over, and no keeper says in time what has become of it, the version may
+// be committed, too. If all parts were handed over, but this process could not release their memory,
+// Kept says what has become of them, without Parts.
 func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
 	if err := checkPut(&p, parts); err != nil {
 		return Kept{}, err

@@ -226,8 +226,8 @@ func (a *Attachment) Report(ctx context.Context, fault error) error {
 	return errors.Join(a.leave(), t.report(ctx, m))
 }
 
-// judge returns the lease that the verdict is for, and makes it the last one. last may end the
-// attachment at once, and Follow then looks whether there was a verdict.
+// judge returns the lease that the verdict is for, and makes it the last one. It notes the verdict
+// first: last may end the attachment, and Follow then asks whether there was one.
 func (a *Attachment) judge() *tie {
 	a.swap.Lock()
 	defer a.swap.Unlock()

@@ -255,7 +255,7 @@ func (o *offering) wait() error {
 			return o.cause()
 		case <-idle:
 			select {
-			case <-o.wake: // a lease has begun meanwhile, and may have ended
+			case <-o.wake: // a lease has begun, and may have ended
 			default:
 				return fmt.Errorf("%w: none within %s", ErrNoConsumer, o.opts.idle)
 			}

@@ -226,8 +226,8 @@ class Booking:
 
     def __init__(self, client: Client, ticket: str, lifetime: float) -> None:
         self.client, self.ticket, self.lifetime = client, ticket, lifetime
-        self._came: tuple[int, int] | None = None  # the reply to the delivery, where the keeper was asked for it once more
-        self._may_have = False  # whether the keeper was asked to take the part, and has not said that it did not
+        self._came: tuple[int, int] | None = None  # what renew heard of a delivery
+        self._may_have = False  # the keeper may have taken the part
 
     def prepare(self, fds: Sequence[int], table: bytes = b"") -> None:
         """Send the descriptors of all chunks, in their order, and the table for readers, JSON.

@@ -282,9 +282,9 @@ def put(
     somebody else refers to it.
 
     When the version is committed, the tensors are read-only: see the module. If the put fails,
-    they can be written still, and only lie elsewhere. Where the keeper's answer did not come,
-    the version may be committed: the tensors are read-only then, unless the keeper has said
-    since that it is not.
+    they can be written still, and only lie elsewhere. If the keeper's answer did not come, the
+    version may be committed: the tensors are read-only then, unless the keeper has said since
+    that it does not take them.
 
     The other arguments are those of gpufd.put.
     """
