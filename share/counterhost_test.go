@@ -214,11 +214,9 @@ func TestManyWaitsEnd(t *testing.T) {
 			busy, ends := c.measure(t, ctx, patient, time.Second, 400*time.Millisecond)
 			t.Logf("%.1f %% of a CPU; they end in %v", busy, ends)
 			if !raceDetector() {
-				most := 10.0
-				if cutest.Emulated() {
-					most *= 5 // which each instruction takes more of
+				if !cutest.Emulated() { // qemu translates meanwhile
+					require.Less(t, busy, 10.0, "% of a CPU")
 				}
-				require.Less(t, busy, most, "% of a CPU")
 				require.Less(t, ends, 5*time.Second)
 			}
 			lookouts.Lock()
