@@ -69,6 +69,9 @@ func (p *program) channelRead(ctx context.Context, name string, f channelReadFla
 	if f.output == "" {
 		return p.readTo(ctx, p.out, name, f, opts)
 	}
+	if _, err := cli.OutputPath(f.output); err != nil {
+		return err
+	}
 	file, err := os.OpenFile(f.output, os.O_WRONLY|os.O_CREATE, 0o666) // emptied once there is a writer
 	if err != nil {
 		return err

@@ -2,6 +2,8 @@ package main
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -104,4 +106,16 @@ func TestGivenNumbers(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, a.given())
 	}
+}
+
+// What launch writes does not follow a link of another user.
+func TestOutputLink(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes links of another user")
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink("/dev/null", link))
+	require.NoError(t, (&argument{out: link}).checkOutput())
+	require.NoError(t, os.Lchown(link, 65534, 65534))
+	require.ErrorContains(t, (&argument{out: link}).checkOutput(), `user 65534 has put there, to "/dev/null"`)
 }

@@ -57,6 +57,9 @@ func (a *argument) checkOutput() error {
 	if a.out == "" {
 		return nil
 	}
+	if _, err := cli.OutputPath(a.out); err != nil {
+		return err
+	}
 	info, err := os.Stat(a.out)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -121,6 +124,9 @@ func (l *launcher) writeFiles(ctx context.Context) error {
 }
 
 func (l *launcher) writeFile(ctx context.Context, a *argument) error {
+	if err := a.checkOutput(); err != nil { // once more: the kernel may have taken its time
+		return err
+	}
 	f, err := os.Create(a.out)
 	if err != nil {
 		return err
