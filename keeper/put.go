@@ -105,6 +105,9 @@ func checkPut(p *Put, parts []Part) error {
 		if part.Device == nil || part.Write == nil || part.Size == 0 {
 			return fmt.Errorf("keeper: part %d needs a device, a size and a function that writes it", part.Index)
 		}
+		if len(part.Table) > maxTable {
+			return fmt.Errorf("keeper: the table of part %d has %d bytes; %d are allowed: it has too many names, or too much metadata", part.Index, len(part.Table), maxTable)
+		}
 	}
 	if p.Transaction == "" {
 		if len(parts) != p.Parts {

@@ -308,6 +308,10 @@ func TestPutThatFails(t *testing.T) {
 	_, err = c.Put(soon(t), Put{Name: "x"}, bad)
 	requireCode(t, "bad-request", err)
 	require.Zero(t, stat(t, c, "x").ReservedBytes)
+	bad.Table = make(json.RawMessage, maxTable+1)
+	bad.Write = func(context.Context, *vmm.Buffer) error { t.Error("it was loaded"); return nil }
+	_, err = c.Put(soon(t), Put{Name: "x"}, bad)
+	require.ErrorContains(t, err, "the table of part 0 has 67043329 bytes; 67043328 are allowed")
 }
 
 // A Put whose time is over when the version is committed, before it has read the answer, says that it

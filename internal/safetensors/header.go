@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -55,8 +56,11 @@ func parseHeader(text []byte, data uint64) (*header, error) {
 	if !utf8.Valid(text) || len(text) == 0 || text[0] != '{' {
 		return nil, fmt.Errorf("%w: the header is not a JSON object", ErrFormat)
 	}
+	if halfPair(text) {
+		return nil, fmt.Errorf("%w: the header has half a surrogate pair, which is no character", ErrFormat)
+	}
 	h := &header{}
-	s := newScanner(text)
+	s := newScanner(bytes.TrimRight(text, " \t\r\n")) // the decoder is slow with much padding
 	err := s.object(func(key string) error {
 		if key == metadataName {
 			return s.metadata(h)
@@ -91,6 +95,15 @@ func (h *header) covers(data uint64) error {
 	return nil
 }
 
+// escapes are those that JSON has, but for half a surrogate pair alone.
+var escapes = regexp.MustCompile(`\\(?:[^u]|u(?:[0-9a-cefA-CEF][0-9a-fA-F]|[dD][0-7])[0-9a-fA-F]{2}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})`)
+
+// halfPair reports whether JSON has half a surrogate pair alone, which Go's decoder would
+// replace by another character.
+func halfPair(text []byte) bool {
+	return bytes.Contains(text, []byte(`\u`)) && bytes.IndexByte(escapes.ReplaceAll(text, nil), '\\') >= 0
+}
+
 // A scanner reads JSON piece by piece. Go's decoder would take a name twice, and
 // names that differ only in case as the same.
 type scanner struct{ dec *json.Decoder }
@@ -115,8 +128,38 @@ func (s scanner) want(d json.Delim) error {
 	if err != nil {
 		return err
 	}
+	return s.is(t, d)
+}
+
+func (s scanner) is(t json.Token, d json.Delim) error {
 	if t != d {
 		return fmt.Errorf("%s instead of %v before %d", quote(fmt.Sprint(t)), d, s.dec.InputOffset())
+	}
+	return nil
+}
+
+// mostDepth is how deep a value that is skipped may be nested.
+const mostDepth = 100
+
+// skip reads a value, in which no key comes twice either.
+func (s scanner) skip(depth int) error {
+	t, err := s.dec.Token()
+	if err != nil {
+		return err
+	}
+	if depth > mostDepth {
+		return fmt.Errorf("values at %d are nested to a depth of more than %d", s.dec.InputOffset(), mostDepth)
+	}
+	switch t {
+	case json.Delim('{'):
+		return s.members(func(string) error { return s.skip(depth + 1) })
+	case json.Delim('['):
+		for s.dec.More() {
+			if err := s.skip(depth + 1); err != nil {
+				return err
+			}
+		}
+		return s.want(']')
 	}
 	return nil
 }
@@ -126,6 +169,11 @@ func (s scanner) object(f func(key string) error) error {
 	if err := s.want('{'); err != nil {
 		return err
 	}
+	return s.members(f)
+}
+
+// members is object, behind its bracket.
+func (s scanner) members(f func(key string) error) error {
 	seen := map[string]bool{}
 	for s.dec.More() {
 		key, err := s.text()
@@ -177,8 +225,15 @@ func (s scanner) numbers() ([]uint64, error) {
 }
 
 func (s scanner) metadata(h *header) error {
+	t, err := s.dec.Token()
+	if err != nil || t == nil { // null: there is none
+		return err
+	}
+	if err := s.is(t, '{'); err != nil {
+		return err
+	}
 	h.metadata = map[string]string{}
-	return s.object(func(key string) (err error) {
+	return s.members(func(key string) (err error) {
 		h.metadata[key], err = s.text()
 		return err
 	})
@@ -196,8 +251,9 @@ func (s scanner) tensor(h *header, name string) error {
 			x.Shape, err = s.numbers()
 		case "data_offsets":
 			err = s.offsets(&x)
-		default:
-			err = fmt.Errorf("tensor %s has a field %s, which is unknown", quote(name), quote(key))
+		default: // a field of a later version, or of another program
+			fields--
+			err = s.skip(0)
 		}
 		return err
 	})

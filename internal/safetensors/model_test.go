@@ -2,6 +2,7 @@ package safetensors
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -119,6 +120,11 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, m.Close())
 	}
 	require.NoError(t, os.Remove(filepath.Join(dir, "m.safetensors.index.json")))
+	_, err := Open(dir)
+	require.ErrorContains(t, err, "has no index, and m-1.safetensors, m-2.safetensors, which may be several models")
+	for i, name := range []string{"m-1.safetensors", "m-2.safetensors"} {
+		require.NoError(t, os.Rename(filepath.Join(dir, name), filepath.Join(dir, fmt.Sprintf("m-%d-of-2.safetensors", i+1))))
+	}
 	m, err := Open(dir)
 	require.NoError(t, err)
 	require.Len(t, m.Table.Tensors, 4)

@@ -3,6 +3,7 @@ package safetensors
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -20,18 +21,20 @@ type Model struct {
 	Table    Table
 	segments []vmm.Segment
 	files    []*os.File
-	disputed map[string]bool // keys of metadata with two values
+	before   []fs.FileInfo     // what the files were when they were opened
+	in       map[string]string // the file that each tensor is in
+	disputed map[string]bool   // keys of metadata with two values
 }
 
 // Open opens files of the format, indexes (*.json) with the files that they name,
-// and directories: with their index, or else all their *.safetensors. Two files
-// cannot have the same tensor. Open drops metadata in which two files contradict
-// each other.
+// and directories: with their index, or else one file or all shards of a model.
+// Two files cannot have the same tensor, unless an index says which one counts.
+// Open drops metadata in which two files contradict each other.
 //
 // Errors: [ErrFormat], with the file's name; [vmm.ErrFile] for a pipe and the
 // like.
 func Open(paths ...string) (*Model, error) {
-	m := &Model{Table: Table{Tensors: []Tensor{}, Metadata: map[string]string{}}, disputed: map[string]bool{}}
+	m := newModel()
 	for _, path := range paths {
 		if err := m.add(path); err != nil {
 			return nil, errors.Join(err, m.Close())
@@ -41,6 +44,27 @@ func Open(paths ...string) (*Model, error) {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
+}
+
+// OpenFile is Open for a file that is open, if that looks like one of the format. Else there
+// is no model. The model owns the file.
+func OpenFile(f *os.File) (*Model, error) {
+	info, err := f.Stat()
+	if err != nil || !looks(f, uint64(info.Size())) {
+		return nil, err
+	}
+	m := newModel()
+	if _, err = m.addFile(f.Name(), f, info, func(Tensor) bool { return true }); err == nil {
+		err = m.Table.Check()
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+func newModel() *Model {
+	return &Model{Table: Table{Tensors: []Tensor{}, Metadata: map[string]string{}}, disputed: map[string]bool{}, in: map[string]string{}}
 }
 
 // Segments returns what to load into a buffer of Table.Size bytes. The segments
@@ -61,50 +85,59 @@ func (m *Model) Close() error {
 	for _, f := range m.files {
 		errs = append(errs, f.Close())
 	}
-	m.files, m.segments = nil, nil
+	m.files, m.before, m.segments = nil, nil, nil
 	return errors.Join(errs...)
 }
 
-// add adds what is at path.
-func (m *Model) add(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return fmt.Errorf("safetensors: %w", err)
-	case info.IsDir():
-		return m.addDir(path)
-	case strings.HasSuffix(path, ".json"):
-		return m.addIndex(path)
-	}
-	_, err = m.addFiles([]string{path})
-	return err
-}
-
-func (m *Model) addDir(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("safetensors: %w", err)
-	}
-	var indexes, files []string
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		switch {
-		case strings.HasSuffix(path, indexSuffix):
-			indexes = append(indexes, path)
-		case strings.HasSuffix(path, ".safetensors"):
-			files = append(files, path)
+// Unchanged returns an error if one of the files has changed since it was opened, so that what
+// was read may be of two minds.
+func (m *Model) Unchanged() error {
+	for i, f := range m.files {
+		if err := Unchanged(f, m.before[i]); err != nil {
+			return err
 		}
 	}
-	switch {
-	case len(indexes) == 1:
-		return m.addIndex(indexes[0])
-	case len(indexes) > 1:
-		return fmt.Errorf("safetensors: %s has %d indexes; name one of them", dir, len(indexes))
-	case len(files) == 0:
-		return fmt.Errorf("safetensors: there are no *.safetensors in %s", dir)
+	return nil
+}
+
+// ErrChanged says that a file has changed while it was read.
+var ErrChanged = errors.New("changed while it was read")
+
+// Unchanged returns an error if a file has changed since it had that size and time.
+func Unchanged(f *os.File, before fs.FileInfo) error {
+	now, err := f.Stat()
+	if err != nil {
+		return err
 	}
-	_, err = m.addFiles(files)
-	return err
+	if now.Size() != before.Size() || !now.ModTime().Equal(before.ModTime()) {
+		return fmt.Errorf("%s %w: it had %d bytes of %s, and has %d of %s; put it when nobody writes it", f.Name(), ErrChanged,
+			before.Size(), before.ModTime().Format(stamp), now.Size(), now.ModTime().Format(stamp))
+	}
+	return nil
+}
+
+const stamp = "15:04:05.000000"
+
+// add adds what is at path.
+func (m *Model) add(path string) error {
+	index, files, err := path, []string{path}, error(nil)
+	switch {
+	case isDir(path):
+		if index, files, err = modelIn(path); err != nil {
+			return err
+		}
+	case !strings.HasSuffix(path, ".json"):
+		index = ""
+	}
+	if index != "" {
+		return m.addIndex(index)
+	}
+	for _, path := range files {
+		if _, err := m.open(path, nil, ""); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *Model) addIndex(path string) error {
@@ -116,46 +149,69 @@ func (m *Model) addIndex(path string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	headers, err := m.addFiles(x.files(filepath.Dir(path)))
-	if err != nil {
-		return err
+	var headers []*header
+	dir := filepath.Dir(path)
+	files := x.files(dir)
+	for _, file := range files {
+		h, err := m.open(file, x, dir)
+		if err != nil {
+			return err
+		}
+		headers = append(headers, h)
 	}
-	if err := x.agrees(headers); err != nil {
+	if err := x.agrees(dir, files, headers); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }
 
-// addFiles adds files of the format, and returns their headers by path.
-func (m *Model) addFiles(paths []string) (map[string]*header, error) {
-	headers := map[string]*header{}
-	for _, path := range paths {
-		f, size, err := openRegular(path)
-		if err != nil {
-			return nil, err
-		}
-		m.files = append(m.files, f)
-		h, err := readHeader(f, size)
-		if err == nil {
-			err = m.plan(f, h)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		headers[path] = h
+// open adds a file of the format, without the tensors that the index has in others.
+func (m *Model) open(path string, x *index, dir string) (*header, error) {
+	f, _, err := openRegular(path)
+	if err != nil {
+		return nil, err
 	}
-	return headers, nil
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return m.addFile(path, f, info, func(t Tensor) bool { return !x.elsewhere(dir, path, t) })
+}
+
+// addFile adds those tensors of a file that count, and returns its header.
+func (m *Model) addFile(path string, f *os.File, info fs.FileInfo, counts func(Tensor) bool) (*header, error) {
+	m.files, m.before = append(m.files, f), append(m.before, info)
+	h, err := readHeader(f, uint64(info.Size()))
+	if errors.Is(err, ErrFormat) {
+		if is := what(beginning(f)); is != "" {
+			err = fmt.Errorf("%w; %s", err, is)
+		}
+	}
+	if err == nil {
+		err = m.plan(path, f, h, counts)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return h, nil
 }
 
 // plan puts the tensors of a file behind the others. Tensors that follow each
 // other both in the file and in the buffer are one segment.
-func (m *Model) plan(f *os.File, h *header) error {
-	old := len(m.Table.Tensors)
-	if err := m.Table.place(h.tensors); err != nil {
-		return err
-	}
-	for i, t := range m.Table.Tensors[old:] {
-		s := vmm.Segment{File: f, At: h.dataAt + h.tensors[i].Offset, Offset: t.Offset, Size: t.Bytes}
+func (m *Model) plan(path string, f *os.File, h *header, counts func(Tensor) bool) error {
+	for _, x := range h.tensors {
+		if !counts(x) {
+			continue
+		}
+		if other, has := m.in[x.Name]; has {
+			return fmt.Errorf("%w: tensor %s is there twice, in %s too", ErrFormat, quote(x.Name), other)
+		}
+		m.in[x.Name] = path
+		at, err := m.Table.place(x)
+		if err != nil {
+			return err
+		}
+		s := vmm.Segment{File: f, At: h.dataAt + x.Offset, Offset: at, Size: x.Bytes}
 		if n := len(m.segments); n > 0 && follows(m.segments[n-1], s) {
 			m.segments[n-1].Size += s.Size
 		} else if s.Size > 0 {

@@ -106,15 +106,15 @@ func (x Tensor) size() (uint64, error) {
 	if !known {
 		return 0, fmt.Errorf("%w: tensor %s is of type %s, which is unknown", ErrFormat, quote(x.Name), quote(x.DType))
 	}
-	n, over := each, false
-	for _, d := range x.Shape {
+	n, over := uint64(1), false
+	times := func(d uint64) {
 		high, low := bits.Mul64(n, d)
-		over = over || high != 0
-		n = low
+		n, over = low, over || high != 0
 	}
-	if slices.Contains(x.Shape, 0) {
-		n, over = 0, false
+	for _, d := range x.Shape { // as safetensors does: what overflows before a 0 is refused
+		times(d)
 	}
+	times(each)
 	if over || n%8 != 0 {
 		return 0, fmt.Errorf("%w: tensor %s of %s %v does not have a number of bytes", ErrFormat, quote(x.Name), x.DType, short(x.Shape))
 	}
@@ -138,15 +138,13 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// place puts tensors behind those of the table, in their order.
-func (t *Table) place(tensors []Tensor) error {
-	for _, x := range tensors {
-		at, ok := vmm.AlignUp(t.Size, Align)
-		if !ok || x.Bytes > 1<<63-1-at {
-			return fmt.Errorf("%w: no buffer holds all tensors", ErrFormat)
-		}
-		x.Offset, t.Size = at, at+x.Bytes
-		t.Tensors = append(t.Tensors, x)
+// place puts a tensor behind those of the table, and returns where.
+func (t *Table) place(x Tensor) (at uint64, err error) {
+	at, ok := vmm.AlignUp(t.Size, Align)
+	if !ok || x.Bytes > 1<<63-1-at {
+		return 0, fmt.Errorf("%w: no buffer holds all tensors", ErrFormat)
 	}
-	return nil
+	x.Offset, t.Size = at, at+x.Bytes
+	t.Tensors = append(t.Tensors, x)
+	return at, nil
 }

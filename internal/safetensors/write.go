@@ -23,18 +23,15 @@ import (
 // Errors: those of [Table.Check] and, for a table of a larger buffer,
 // [ErrFormat], which leave f as it is; those of [vmm.Buffer.Store].
 func (t Table) Write(ctx context.Context, f *os.File, buf *vmm.Buffer, o vmm.TransferOptions) error {
-	if err := t.Check(); err != nil {
-		return err
-	}
 	if buf.Ptr() == 0 {
 		return cu.ErrClosed
 	}
-	if size := buf.Size(); size < t.Size {
-		return fmt.Errorf("%w: the table is for a buffer of %d bytes; this one has %d", ErrFormat, t.Size, size)
-	}
-	head, segments, err := t.layout(f)
+	head, segments, err := t.Layout(buf.Size())
 	if err != nil {
 		return err
+	}
+	for i := range segments {
+		segments[i].File = f
 	}
 	if err := f.Truncate(0); err != nil {
 		return fmt.Errorf("safetensors: %w", err)
@@ -45,9 +42,15 @@ func (t Table) Write(ctx context.Context, f *os.File, buf *vmm.Buffer, o vmm.Tra
 	return buf.Store(ctx, segments, o)
 }
 
-// layout returns how the file begins, and where the tensors go in it. The table
-// has been checked.
-func (t Table) layout(f *os.File) (head []byte, segments []vmm.Segment, err error) {
+// Layout returns how the file begins that [Table.Write] makes of a buffer of size bytes, and
+// what follows in it, in that order: segments that have no File yet.
+func (t Table) Layout(size uint64) (head []byte, segments []vmm.Segment, err error) {
+	if err := t.Check(); err != nil {
+		return nil, nil, err
+	}
+	if size < t.Size {
+		return nil, nil, fmt.Errorf("%w: the table is for a buffer of %d bytes; this one has %d", ErrFormat, t.Size, size)
+	}
 	tensors := slices.Clone(t.Tensors)
 	slices.SortStableFunc(tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(dtypes[b.DType], dtypes[a.DType]), byOffset(a, b))
@@ -59,7 +62,7 @@ func (t Table) layout(f *os.File) (head []byte, segments []vmm.Segment, err erro
 	at := uint64(len(head))
 	for _, x := range tensors {
 		if x.Bytes > 0 {
-			segments = append(segments, vmm.Segment{File: f, At: at, Offset: x.Offset, Size: x.Bytes})
+			segments = append(segments, vmm.Segment{At: at, Offset: x.Offset, Size: x.Bytes})
 		}
 		at += x.Bytes
 	}
