@@ -33,7 +33,7 @@ func (p *program) getCommand() *cobra.Command {
 		Short: "Attach to what is kept: write it to files, verify it, or hold it",
 		Long: `get attaches to the current version of NAME. -o writes a part to a file; --all -o writes
 every part to a directory, as part-0, part-1…: tensors as safetensors, anything else as
-bytes. A file appears once it is complete. --verify computes the digest of every part. If
+bytes. A file appears once it is complete. - is standard output. --verify computes the digest of every part. If
 one differs from what its writer said, get reports that part to the keeper, which stops
 serving it if this user may write or remove the name. --hold keeps the memory mapped for
 a time, or until a signal comes.`,
@@ -45,7 +45,7 @@ a time, or until a signal comes.`,
 	}
 	fl := cmd.Flags()
 	fl.IntVar(&f.part, "part", 0, "take only the `part` of this number")
-	fl.StringVarP(&f.output, "output", "o", "", "the `file` to write, or the directory with --all")
+	fl.StringVarP(&f.output, "output", "o", "", "the `file` to write, or - for standard output, or the directory with --all")
 	fl.BoolVar(&f.all, "all", false, "write all parts to a directory")
 	fl.BoolVar(&f.verify, "verify", false, "compute digests, and compare them")
 	fl.DurationVar(&f.hold, "hold", 0, "keep the memory mapped for this `duration`")
@@ -61,7 +61,7 @@ func (f *getFlags) check() error {
 		return cli.Usagef("--hold and --part want 0 or more")
 	case f.all && f.given("part"):
 		return cli.Usagef("want --part or --all, not both")
-	case f.all && f.output == "":
+	case f.all && (f.output == "" || f.output == standard):
 		return cli.Usagef("--all wants -o DIR")
 	case f.output == "" && !f.verify && !f.given("hold"):
 		return cli.Usagef("want -o FILE, --verify or --hold")
@@ -71,9 +71,15 @@ func (f *getFlags) check() error {
 
 // checkOutput refuses an output that cannot be written, before get attaches.
 func (f *getFlags) checkOutput() error {
+	if f.output == "" || f.output == standard {
+		return nil
+	}
+	if _, err := cli.OutputPath(f.output); err != nil {
+		return err
+	}
 	info, err := os.Stat(f.output)
 	switch {
-	case f.output == "" || errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return err
@@ -82,7 +88,7 @@ func (f *getFlags) checkOutput() error {
 	case !f.all && info.IsDir():
 		return cli.Usagef("%s is a directory: want -o FILE, or --all -o DIR", f.output)
 	case !f.all && !info.Mode().IsRegular():
-		return cli.Usagef("%s is not a regular file: want one, or a new name", f.output)
+		return cli.Usagef("%s is not a regular file: want one, a new name, or - for standard output", f.output)
 	}
 	return nil
 }
@@ -100,6 +106,12 @@ func (f *getFlags) want() (keeper.Want, error) {
 func (p *program) get(ctx context.Context, name string, f getFlags) error {
 	if err := f.check(); err != nil {
 		return err
+	}
+	if f.output == standard {
+		if p.json {
+			return cli.Usagef("--json wants -o FILE: standard output cannot take both")
+		}
+		p.divert()
 	}
 	want, err := f.want()
 	if err != nil {
@@ -144,4 +156,10 @@ func (p *program) use(ctx context.Context, k *keeper.Client, parts []*keeper.Att
 		p.hold(ctx, parts, f.hold)
 	}
 	return nil
+}
+
+// divert makes standard output free for data: what people read goes to standard error.
+func (p *program) divert() {
+	p.out = &output{w: p.stderr, failed: p.data.failed}
+	p.people = cli.NewOutput(p.out, false)
 }

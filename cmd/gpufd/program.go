@@ -33,7 +33,8 @@ type program struct {
 	named   bool // so was an argument: mostly a name
 	stdout  io.Writer
 	stderr  io.Writer
-	out     *output     // to stdout
+	data    *output     // to stdout
+	out     *output     // what is printed: data, or stderr if stdout gets what is kept
 	people  *cli.Output // on out, for what people read
 	command string
 	result  cli.Fields // of the last line of --json, if the command has one
@@ -48,7 +49,8 @@ const socketEnv = "GPUFD_SOCKET"
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	p := &program{stdout: stdout, stderr: stderr, command: "gpufd", out: &output{w: stdout, failed: cancel}}
+	p := &program{stdout: stdout, stderr: stderr, command: "gpufd", data: &output{w: stdout, failed: cancel}}
+	p.out = p.data
 	p.people = cli.NewOutput(p.out, false)
 	signals, stop := cli.Notified()
 	defer stop()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,12 +27,14 @@ type putFlags struct {
 func (p *program) putCommand() *cobra.Command {
 	var f putFlags
 	cmd := &cobra.Command{
-		Use:   "put NAME (FILE… | --part I@DEVICE=PATH…)",
+		Use:   "put NAME (FILE… | - | --part I@DEVICE=PATH…)",
 		Short: "Load files into GPU memory, and hand it to the keeper",
 		Long: `put loads files into GPU memory and hands the memory to the keeper, as the next version
-of NAME. One or more safetensors files, or a directory of them, become one buffer with a
-table of its tensors. If any file is of another kind, put keeps all of them as bytes, one
-after the other.
+of NAME. One or more safetensors files become one buffer with a table of its tensors. So does
+a directory of them, by its index; without one, if it has one file or all shards of one model;
+and so does an index (*.json). put goes by the content of a file that has another name. Files
+of other kinds become bytes, one after the other; put does not take both together. - stands for
+standard input. If a file changes while put reads it, put fails.
 
 A version may have several parts, each on one device. Give a --part for each; or call put
 several times with the same --transaction, and the number of all parts in --parts. The
@@ -67,6 +70,8 @@ type source struct {
 // sources reads the parts from the command line.
 func (f *putFlags) sources(files []string) ([]source, error) {
 	switch {
+	case len(files) > 1 && slices.Contains(files, standard):
+		return nil, cli.Usagef("- is standard input: want it alone")
 	case len(files) > 0 && len(f.parts) > 0:
 		return nil, cli.Usagef("want files or --part, not both")
 	case len(files) == 0 && len(f.parts) == 0:
@@ -87,6 +92,9 @@ func (f *putFlags) sources(files []string) ([]source, error) {
 		}
 		if seen[i] {
 			return nil, cli.Usagef("--part %d was given twice", i)
+		}
+		if path == standard && slices.ContainsFunc(all, func(s source) bool { return s.paths[0] == standard }) {
+			return nil, cli.Usagef("- is standard input, which is for one part alone")
 		}
 		seen[i] = true
 		all = append(all, source{i, device, []string{path}})
@@ -150,7 +158,7 @@ func (p *program) put(ctx context.Context, name string, files []string, f putFla
 	if want.Transaction != "" && f.given("timeout") {
 		want.Timeout = p.timeout
 	}
-	loads, err := openAll(sources)
+	loads, err := openAll(ctx, sources)
 	defer func() {
 		for _, l := range loads {
 			_ = l.close()

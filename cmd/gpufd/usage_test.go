@@ -92,7 +92,7 @@ func TestFilesThatCannotBePut(t *testing.T) {
 	u.fails(1, "no such file", "put", "w", "missing")
 	u.fails(1, "empty: nothing to keep: it is empty", "put", "w", "empty")
 	u.fails(1, "want a file", "put", "w", "fifo")
-	u.fails(1, "want a file", "put", "w", "dir/readme", "dir")
+	u.fails(1, "dir is taken for tensors, and dir/readme is of another kind", "put", "w", "dir/readme", "dir")
 	u.fails(1, "there are no *.safetensors in dir", "put", "w", "dir")
 	u.fails(1, "give it a name without .safetensors", "put", "w", "bad.safetensors")
 	require.Contains(t, u.says(1, "put", "w", "missing")["error"].(map[string]any)["message"], "missing")

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/vmm"
@@ -54,10 +56,17 @@ func (p *program) write(ctx context.Context, parts []*keeper.Attached, f getFlag
 	if !f.all && len(parts) > 1 {
 		return cli.Usagef("%s has %d parts: want --part I, or --all -o DIR", parts[0].Data.Name, len(parts))
 	}
+	if f.output == standard {
+		return p.stream(ctx, parts[0])
+	}
 	if !f.all {
 		return p.writePart(ctx, parts[0], f.output)
 	}
-	if err := os.MkdirAll(f.output, 0o777); err != nil {
+	dir, err := cli.OutputPath(f.output)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
 	for _, part := range parts {
@@ -93,12 +102,13 @@ func (p *program) writePart(ctx context.Context, part *keeper.Attached, path str
 	if err != nil {
 		return err
 	}
-	if to, err := filepath.EvalSymlinks(path); err == nil {
-		path = to // a link stays
+	named := path
+	if path, err = cli.OutputPath(path); err != nil { // a link of this user stays
+		return err
 	}
 	f, err := os.OpenFile(filepath.Join(filepath.Dir(path), ".gpufd-"+rand.Text()), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
-		return err
+		return fmt.Errorf("writing %s: %w", named, reason(err))
 	}
 	buf := part.Buffer()
 	o := vmm.TransferOptions{OnProgress: func(done, total uint64) { p.people.Progress("Writing", done, total) }}
@@ -111,8 +121,61 @@ func (p *program) writePart(ctx context.Context, part *keeper.Attached, path str
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return errors.Join(fmt.Errorf("writing %s: %w", named, nameless(err)), os.Remove(f.Name()))
 	}
-	p.say("%s, version %d, part %d: written to %s", part.Data.Name, part.Data.Version, part.Data.Part, path)
+	p.say("%s, version %d, part %d: written to %s", part.Data.Name, part.Data.Version, part.Data.Part, named)
+	return nil
+}
+
+// nameless returns the system's error alone, if there is one: the file of the other words is a
+// temporary one.
+func nameless(err error) error {
+	var number syscall.Errno
+	if errors.As(err, &number) {
+		return number
+	}
+	return err
+}
+
+// streamed is how many bytes go to standard output at a time.
+const streamed = 4 << 20
+
+// stream writes a part to standard output.
+func (p *program) stream(ctx context.Context, part *keeper.Attached) (err error) {
+	t, err := tableOf(part.Data)
+	if err != nil {
+		return err
+	}
+	buf, segments := part.Buffer(), []vmm.Segment{{Size: part.Size()}}
+	if t.Format == formatTensors && t.Tensors != nil {
+		var head []byte
+		if head, segments, err = t.Tensors.Layout(buf.Size()); err != nil {
+			return err
+		}
+		if _, err := p.data.Write(head); err != nil {
+			return err
+		}
+	}
+	dev, err := buf.Device().PrimaryContext()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	host := make([]byte, streamed)
+	for _, s := range segments {
+		for done := uint64(0); done < s.Size; {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			piece := host[:min(streamed, s.Size-done)]
+			if err := cu.CopyToHost(dev, piece, buf.Ptr().Add(s.Offset+done)); err != nil {
+				return err
+			}
+			if _, err := p.data.Write(piece); err != nil {
+				return err
+			}
+			done += uint64(len(piece))
+		}
+	}
 	return nil
 }

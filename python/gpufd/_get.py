@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import TracebackType
@@ -52,18 +51,12 @@ class Attached:
         """Write the part to a file, which appears when it is whole.
 
         Tensors are written as safetensors, without those that the format cannot express. All
-        else is written as bytes.
+        else is written as bytes. A link of this user stays; one of another user's is an Error.
         """
-        path = os.path.realpath(path)
-        temporary = os.path.join(os.path.dirname(path), f".gpufd-{secrets.token_hex(8)}")
-        try:
-            with open(temporary, "xb") as f:
-                self._write(f)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(temporary)
-            raise
+        from ._output import replacing
+
+        with replacing(path) as f:
+            self._write(f)
 
     def _write(self, f: BinaryIO) -> None:
         from ._deposit import PIECE
@@ -155,7 +148,9 @@ class Version:
 
         The files are part-0, part-1…, of tensors part-0.safetensors, part-1.safetensors…
         """
-        os.makedirs(directory, exist_ok=True)
+        from ._output import output_path
+
+        os.makedirs(output_path(directory), exist_ok=True)
         paths = []
         for part in self.parts:
             suffix = ".safetensors" if part.table.format == "safetensors" else ""

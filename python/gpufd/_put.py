@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from ._control import TIMEOUT
 from ._deposit import PIECE, Deposit, Delivered
 from ._errors import CutOffError, UsageError
 from ._memory import Memory
-from ._tables import Table, Tensor, check_tensors, plan_files
+from ._safetensors import Segment, plan_files
+from ._tables import Table, Tensor, check_tensors
 from ._wire import CUDA
 from .keeper import Client
 
@@ -41,7 +42,7 @@ def put(
 
     data is one of
       - a path or several: of safetensors files, or directories or indexes of such files, whose
-        tensors get a table; files of another kind are put one behind the other
+        tensors get a table; or else of files of other kinds, which are put one behind the other
       - bytes
       - a contiguous array, with __array_interface__ or, on a GPU, __cuda_array_interface__
       - a mapping from names to such arrays, which get a table of tensors
@@ -61,6 +62,7 @@ def put(
     FormatError.
     """
     source = _source(data)
+    table = source.table.encode()  # before anything is loaded: it may be too large
     client = socket if isinstance(socket, Client) else Client(socket, timeout=timeout)
     try:
         deposit = Deposit(
@@ -69,7 +71,7 @@ def put(
         )  # fmt: skip
         with closing(deposit):
             source.write(deposit.grow(source.table.size))
-            return deposit.deliver(source.table.encode())
+            return deposit.deliver(table)
     finally:
         if client is not socket:
             client.close()
@@ -91,22 +93,46 @@ def _files(paths: list[str]) -> _Source:
 
     def write(memory: Memory) -> None:
         for s in segments:
-            load(memory, s.offset, s.path, s.at, s.bytes)
+            _load(memory, s)
 
     return _Source(table, write)
 
 
-def load(memory: Memory, offset: int, path: str, at: int, size: int) -> None:
-    """Copy size bytes at at of a file to offset of the memory."""
-    page = at % mmap.ALLOCATIONGRANULARITY
-    with open(path, "rb") as f:
-        if os.fstat(f.fileno()).st_size < at + size:
-            raise CutOffError(f"{path} has become shorter while it was read")
-        with mmap.mmap(f.fileno(), size + page, prot=mmap.PROT_READ, offset=at - page) as m, memoryview(m) as view:
-            for done in range(0, size, PIECE):
-                n = min(PIECE, size - done)
-                with view[page + done : page + done + n] as piece:
-                    memory.write(offset + done, piece)
+def _load(memory: Memory, s: Segment) -> None:
+    """Copy what a segment says from its file to the memory."""
+    with open(s.file.path, "rb") as f:
+        s.file.check(f)
+        at = s.offset
+        for piece in _pieces(f, s.at, s.bytes):
+            memory.write(at, piece)
+            at += len(piece)
+        s.file.check(f)
+        if at != s.offset + s.bytes:
+            raise CutOffError(f"{s.file.path} is shorter than it was")
+
+
+def _pieces(f: BinaryIO, at: int, size: int) -> Iterator[memoryview]:
+    """The bytes of a file in pieces. The next one is read while the caller has one. The file is not
+    mapped: Python would die by SIGBUS if somebody made it shorter."""
+    buffers = [memoryview(bytearray(min(PIECE, size))) for _ in range(min(2, -(-size // PIECE)))]
+
+    def read(i: int) -> memoryview:
+        begin = i * PIECE
+        want = buffers[i % 2][: max(0, min(PIECE, size - begin))]
+        done = 0
+        while done < len(want) and (n := os.preadv(f.fileno(), [want[done:]], at + begin + done)):
+            done += n
+        return want[:done]
+
+    if size <= PIECE:
+        yield read(0)
+        return
+    with ThreadPoolExecutor(1) as ahead:
+        piece = ahead.submit(read, 0)
+        for i in range(-(-size // PIECE)):
+            there = piece.result()
+            piece = ahead.submit(read, i + 1)
+            yield there
 
 
 def _arrays(data: Mapping[str, Any]) -> _Source:

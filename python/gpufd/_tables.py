@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ._errors import Error
+from ._wire import MAX_LARGE_DATA
 
 
 class FormatError(Error):
@@ -24,7 +23,7 @@ class FormatError(Error):
 
 
 ALIGN = 256  # bytes that offsets of tensors are multiples of
-HEADER_MOST = 100_000_000  # bytes of a file's header, which the format sets
+TABLE_MOST = MAX_LARGE_DATA - (64 << 10)  # bytes of a table that a keeper takes
 
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
@@ -110,7 +109,13 @@ class Table:
         return at
 
     def encode(self) -> bytes:
-        """The table as JSON."""
+        """The table as JSON. Raises FormatError if no keeper would take it."""
+        text = self._encode()
+        if len(text) > TABLE_MOST:
+            raise FormatError(f"the table has {len(text)} bytes; {TABLE_MOST} are allowed: it has too many names, or too much metadata")
+        return text
+
+    def _encode(self) -> bytes:
         if self.format == "bytes":
             files = [{"name": n, "offset": at, "bytes": size} for n, at, size in self.files]
             return compact({"format": "bytes", "files": files} if files else {"format": "bytes"})
@@ -163,153 +168,6 @@ def _parse_tensor(entry: dict[str, Any]) -> Tensor:
         str(entry["name"]), str(entry["dtype"]), tuple(int(n) for n in entry["shape"]), int(entry["offset"]), int(entry["bytes"]),
         None if stride is None else tuple(int(n) for n in stride),
     )  # fmt: skip
-
-
-# Files.
-
-
-@dataclass(frozen=True)
-class Segment:
-    """bytes bytes at at of a file, which go to offset in the part."""
-
-    path: str
-    at: int
-    offset: int
-    bytes: int
-
-
-def plan_files(paths: Sequence[str]) -> tuple[Table, list[Segment]]:
-    """What a part of files holds, and where its bytes come from: tensors if all files are
-    safetensors, indexes of them or directories, and else bytes one behind the other."""
-    if all(os.path.isdir(p) or p.endswith((".safetensors", ".safetensors.index.json")) for p in paths):
-        return _plan_tensors([file for p in paths for file in _model_files(p)])
-    table, segments = Table(), []
-    for path in paths:
-        size = _regular_size(path)
-        if size:
-            segments.append(Segment(path, 0, table.size, size))
-            table.files.append((os.path.basename(path), table.size, size))
-            table.size += size
-    return table, segments
-
-
-def _regular_size(path: str) -> int:
-    st = os.stat(path)
-    if not stat.S_ISREG(st.st_mode):
-        raise FormatError(f"{path} is no regular file")
-    return st.st_size
-
-
-def _model_files(path: str) -> list[str]:
-    """The safetensors files that a path stands for."""
-    if os.path.isdir(path):
-        names = sorted(os.listdir(path))
-        indexes = [n for n in names if n.endswith(".safetensors.index.json")]
-        files = [os.path.join(path, n) for n in names if n.endswith(".safetensors")]
-        if len(indexes) > 1:
-            raise FormatError(f"{path} has {len(indexes)} indexes; name one of them")
-        if not indexes and not files:
-            raise FormatError(f"there are no *.safetensors in {path}")
-        return _model_files(os.path.join(path, indexes[0])) if indexes else files
-    if not path.endswith(".json"):
-        return [path]
-    if _regular_size(path) > HEADER_MOST:
-        raise FormatError(f"{path}: an index of {_regular_size(path)} bytes")
-    with open(path, "rb") as f:
-        index = _json(f.read(), path)
-    names = sorted(set(_member(index, "weight_map", dict, path).values()), key=str)
-    if any(not isinstance(n, str) or os.path.basename(n) != n or n in ("", ".", "..") or "\0" in n for n in names):
-        raise FormatError(f"{path}: the index names what is no file beside it")
-    return [os.path.join(os.path.dirname(path), n) for n in names]
-
-
-def _plan_tensors(paths: list[str]) -> tuple[Table, list[Segment]]:
-    table, segments = Table(), []
-    disputed = set()
-    for path in paths:
-        tensors, metadata, data_at = read_header(path)
-        for t in tensors:
-            at = table.place(t.bytes)
-            table.tensors.append(Tensor(t.name, t.dtype, t.shape, at, t.bytes))
-            if t.bytes:
-                segments.append(Segment(path, data_at + t.offset, at, t.bytes))
-        disputed |= {k for k, v in metadata.items() if table.metadata.get(k, v) != v}
-        table.metadata.update(metadata)
-    for key in disputed:
-        del table.metadata[key]
-    check_tensors(table.tensors, table.size)
-    return table, _joined(segments)
-
-
-def _joined(segments: list[Segment]) -> list[Segment]:
-    """Segments, of which those that follow each other in file and part are one."""
-    joined: list[Segment] = []
-    for s in segments:
-        before = joined[-1] if joined else None
-        if before and before.path == s.path and before.at + before.bytes == s.at and before.offset + before.bytes == s.offset:
-            joined[-1] = Segment(s.path, before.at, before.offset, before.bytes + s.bytes)
-        else:
-            joined.append(s)
-    return joined
-
-
-def read_header(path: str) -> tuple[list[Tensor], dict[str, str], int]:
-    """The tensors of a safetensors file in the order of their bytes, its metadata, and
-    where its data begins, from which offsets count. Every byte of it is one tensor's."""
-    size = _regular_size(path)
-    with open(path, "rb") as f:
-        length = int.from_bytes(f.read(8), "little")
-        if size < 8 or not 0 < length <= min(HEADER_MOST, size - 8):
-            raise FormatError(f"{path}: a header of {length} bytes in a file of {size}")
-        header = _json(f.read(length), path)
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise FormatError(f"{path}: its metadata are not texts")
-    tensors = [_header_tensor(name, entry, path) for name, entry in header.items()]
-    tensors.sort(key=lambda t: (t.offset, t.bytes))
-    at = 0
-    for t in tensors:
-        t.check(size)
-        if t.offset != at:
-            raise FormatError(f"{path}: tensor {quote(t.name)} begins at {t.offset} and should at {at}: tensors overlap or leave a hole")
-        at += t.bytes
-    if at != size - 8 - length:
-        raise FormatError(f"{path}: the tensors have {at} bytes, and the file has {size - 8 - length} behind its header")
-    return tensors, metadata, 8 + length
-
-
-def _header_tensor(name: str, entry: Any, path: str) -> Tensor:
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise FormatError(f"{path}: tensor {quote(name)} wants dtype, shape and data_offsets")
-    numbers = [*_member(entry, "shape", list, path), *_member(entry, "data_offsets", list, path)]
-    if not all(type(n) is int and n >= 0 for n in numbers) or len(entry["data_offsets"]) != 2:
-        raise FormatError(f"{path}: tensor {quote(name)} has a shape or data_offsets that make no sense")
-    begin, end = entry["data_offsets"]
-    return Tensor(name, _member(entry, "dtype", str, path), tuple(entry["shape"]), begin, end - begin)
-
-
-def _member(value: dict[str, Any], name: str, kind: type, path: str) -> Any:
-    if not isinstance(value.get(name), kind):
-        raise FormatError(f"{path}: {name} is missing, or of another type than it should be")
-    return value[name]
-
-
-def _json(text: bytes, path: str) -> dict[str, Any]:
-    """A JSON object, in which no name comes twice."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) != len(pairs):
-            raise ValueError("a name is there twice")
-        return value
-
-    try:
-        value = json.loads(text.decode(), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as e:
-        raise FormatError(f"{path}: {e}") from None
-    if not isinstance(value, dict):
-        raise FormatError(f"{path}: no JSON object")
-    return value
 
 
 def header_of(tensors: Sequence[Tensor], metadata: dict[str, str]) -> tuple[bytes, list[Tensor]]:

@@ -14,7 +14,7 @@ from unittest import mock
 from keepers import ROOT, KeeperTest, wait_for  # first: it says where the package is
 
 import gpufd
-from gpufd import _attach, _control, _digest, _soft, _tables
+from gpufd import _attach, _control, _digest, _safetensors, _soft, _tables
 from gpufd._errors import LostError, WireError
 from gpufd import _deposit, keeper
 from gpufd.keeper import Client, KeeperError
@@ -130,7 +130,7 @@ class Tables(unittest.TestCase):
     def header(self, text, data=b"\0" * 4):
         with open(self.path, "wb") as f:
             f.write(struct.pack("<Q", len(text)) + text.encode() + data)
-        return _tables.read_header(self.path)
+        return _safetensors.read_header(self.path)
 
     def test_hostile_headers(self):
         one = '{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
@@ -198,7 +198,7 @@ class Keeping(KeeperTest):
             paths = version.save(back)
         self.assertEqual([os.path.basename(p) for p in paths], ["part-0.safetensors"])
         self.assertEqual(Path(there).read_bytes(), Path(paths[0]).read_bytes())
-        self.assertEqual(_tables.read_header(there)[1], {"format": "pt"})
+        self.assertEqual(_safetensors.read_header(there)[1], {"format": "pt"})
 
     def test_parts_and_transactions(self):
         k = self.keeper()
