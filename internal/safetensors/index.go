@@ -15,9 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// indexSuffix ends the names of indexes.
-const indexSuffix = ".safetensors.index.json"
-
 // An index says which file of a directory each tensor is in.
 type index struct{ fileOf map[string]string }
 
