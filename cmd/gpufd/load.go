@@ -63,7 +63,7 @@ func openSource(ctx context.Context, paths []string) (*load, error) {
 	}
 	m, err := safetensors.OpenFile(f)
 	if err != nil {
-		return nil, explainFormat(err)
+		return nil, err
 	}
 	if m != nil {
 		return tensorLoad(m, []string{f.Name()})
@@ -82,7 +82,7 @@ func openLoad(paths []string) (*load, error) {
 	}
 	m, err := safetensors.Open(paths...)
 	if err != nil {
-		return nil, explainFormat(err)
+		return nil, explainFormat(err, paths)
 	}
 	return tensorLoad(m, paths)
 }
@@ -95,8 +95,13 @@ func tensorLoad(m *safetensors.Model, paths []string) (*load, error) {
 	return l, l.check(err, paths)
 }
 
-// explainFormat says what to do about a file that breaks the format.
-func explainFormat(err error) error {
+// explainFormat says what to do about a file that breaks the format by which it is named.
+func explainFormat(err error, paths []string) error {
+	for _, path := range paths {
+		if !strings.EqualFold(filepath.Ext(path), ".safetensors") {
+			return err
+		}
+	}
 	if errors.Is(err, safetensors.ErrFormat) {
 		return fmt.Errorf("%w; get the whole file; if it is of another kind, give it a name without .safetensors: then put keeps its bytes", err)
 	}
