@@ -3,7 +3,8 @@
 A part's table is JSON that readers are told beside its memory (docs/keeper.md). Its member
 "safetensors" lists tensors that lie dense and do not overlap, as the Go programs take them.
 "views" lists those that safetensors has no words for: tied ones, and ones with strides of
-their own. Only this package reads those.
+their own. "order" has the places of all of them, views behind, in the order in which their
+writer named them, where that is another one. Only this package reads those two.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class Table:
     views: list[Tensor] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
     files: list[tuple[str, int, int]] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)  # places in all(), or empty
 
     @property
     def format(self) -> str:
@@ -102,6 +104,17 @@ class Table:
     def all(self) -> list[Tensor]:
         """All tensors, those that are views of others behind them."""
         return self.tensors + self.views
+
+    def in_order(self) -> list[Tensor]:
+        """All tensors as their writer named them, one after the other."""
+        listed = self.all()
+        return [listed[i] for i in self.order] if self.order else listed
+
+    def order_as(self, names: Iterable[str]) -> None:
+        """Have in_order go by these names, which are those of all tensors."""
+        places = {t.name: i for i, t in enumerate(self.all())}
+        order = [places[name] for name in names]
+        self.order = order if order != sorted(order) else []
 
     def place(self, size: int) -> int:
         """Make room for size bytes behind what is there, and return where that begins."""
@@ -120,6 +133,8 @@ class Table:
         whole: dict[str, Any] = {"format": "safetensors", "safetensors": {**table, "size": self.size}}
         if self.views:
             whole["views"] = [t.to_json() for t in self.views]
+        if self.order:
+            whole["order"] = self.order
         return compact(whole)
 
 
@@ -141,6 +156,9 @@ def parse_table(value: Any, size: int) -> Table:
             table.metadata = {str(k): str(v) for k, v in (inner.get("metadata") or {}).items()}
             table.tensors = [_parse_tensor(t) for t in inner["tensors"]]
             table.views = [_parse_tensor(t) for t in value.get("views") or ()]
+            table.order = [int(n) for n in value.get("order") or ()]
+            if table.order and sorted(table.order) != list(range(len(table.all()))):
+                raise ValueError("its order does not name each tensor once")
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise FormatError(f"the table of what is kept makes no sense: {e!r}") from None
     check_tensors(table.all(), size)
