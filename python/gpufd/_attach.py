@@ -13,6 +13,7 @@ from . import _wire as wire
 from ._attaching import Attaching, Options
 from ._attachment import Attachment
 from ._conn import DEFAULT_TIMEOUT
+from ._device import Device, ordinal_of
 from ._errors import Error, NotFoundError, RefusedError, TimedOutError, UsageError
 from ._kept import check_labels
 from ._memory import Memory, driver_kind
@@ -25,7 +26,7 @@ def attach(
     name: str = "",
     *,
     access: int = READ_ONLY,
-    device: int | None = None,
+    device: Device | None = None,
     driver: str | int | None = None,
     part: int | None = None,
     labels: Mapping[str, str] | None = None,
@@ -50,7 +51,8 @@ def attach(
     socket          path of the socket
     name            name of the offer; "" takes the only one
     access          READ_ONLY or READ_WRITE
-    device          ordinal of the device that the memory must be on; by default any
+    device          that the memory must be on: an ordinal, "cuda:0", a torch.device or a UUID
+                    ("GPU-…"); by default any
     driver          "cuda", "soft" or "auto"; by default that of GPUFD_DRIVER, else "auto"
     part, labels    of a keeper's version: which part to take, and the labels it must have
     timeout         seconds for each step
@@ -69,7 +71,8 @@ def attach(
     Raises NoProducerError, NotAdmittedError, RefusedError, TooLargeError, StaleError, LabelError,
     DescriptorError, DeviceError, WireError, LostError, TimedOutError.
     """
-    options = Options(os.fspath(socket), name, access, device, driver_kind(driver), timeout, within, policy, max_chunks,
+    kind = driver_kind(driver)
+    options = Options(os.fspath(socket), name, access, ordinal_of(device, kind), kind, timeout, within, policy, max_chunks,
                        max_size, max_data, max_cursors, newer_than, wait, legacy, reoffer, connected, opener)  # fmt: skip
     options.check()
     att = _attach_part(options, part) if part is not None else _attach(options)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from . import _driver
 from ._control import KeeperError
+from ._device import Device, ordinal_of
 from ._digest import Digester
 from ._errors import ClosedError, DriverError, Error, LostError, UsageError
 from ._memory import Memory, allocate, driver_kind
@@ -80,7 +81,7 @@ class Deposit:
     """
 
     def __init__(
-        self, client: Client, name: str, size: int, *, device: int = 0, driver: str | int | None = None, chunk: int = 0,
+        self, client: Client, name: str, size: int, *, device: Device = 0, driver: str | int | None = None, chunk: int = 0,
         labels: Mapping[str, str] | None = None, part: int = 0, parts: int = 1, transaction: str = "",
         expect: int | None = None, lifetime: float = 0.0,
     ) -> None:  # fmt: skip
@@ -90,12 +91,13 @@ class Deposit:
             raise UsageError(f"part {part} of {parts}: they count from 0")
         if parts > 1 and not transaction:
             raise UsageError(f"part {part} of {parts} wants a transaction, by which whoever writes the others finds it")
-        self.client, self.name, self.size, self.part, self.device = client, name, size, part, device
+        self.client, self.name, self.size, self.part = client, name, size, part
         self.chunk = chunk_for(size, chunk)
         self.kind = driver_kind(driver)
+        self.device = ordinal_of(device, self.kind) or 0
         self.memory: Memory | None = None
         self.booking: Booking | None = client.book(
-            name, size, device_name(device_uuid(self.kind, device)), driver_name(self.kind), part=part, parts=parts,
+            name, size, device_name(device_uuid(self.kind, self.device)), driver_name(self.kind), part=part, parts=parts,
             transaction=transaction, labels=labels, expect=expect, lifetime=lifetime,
         )  # fmt: skip
         self._digest, self._table = "", b""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ._attach import Parts, attach, attach_parts
 from ._attachment import Attachment
 from ._control import TIMEOUT, KeeperError, path_of
+from ._device import Device
 from ._errors import DescriptorError, Error, RefusedError, UsageError
 from ._kept import Kept, kept_of
 from ._memory import Memory
@@ -166,7 +167,7 @@ class Version:
 
 def get(
     socket: str | os.PathLike[str] | Client | None, name: str, *, part: int | None = None, labels: Mapping[str, str] | None = None,
-    access: int = READ_ONLY, device: int | None = None, driver: str | int | None = None, timeout: float = TIMEOUT,
+    access: int = READ_ONLY, device: Device | None = None, driver: str | int | None = None, timeout: float = TIMEOUT,
 ) -> Version:  # fmt: skip
     """Attach to the current version of what a keeper keeps under a name.
 

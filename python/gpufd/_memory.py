@@ -14,6 +14,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ._device import Device, ordinal_of
 from ._errors import ClosedError, Error, ForkedError, HandleError, InUseError, ReadOnlyError, UsageError
 from ._only import NotCopied
 from ._wire import LEGACY, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, Offer, access_name, driver_name
@@ -301,29 +302,30 @@ def memory_class(kind: int) -> Any:
 
 
 def allocate(
-    size: int, *, chunk: int = 0, device: int = 0, driver: str | int | None = None, capacity: int = 0, handle: str = "fd"
+    size: int, *, chunk: int = 0, device: Device = 0, driver: str | int | None = None, capacity: int = 0, handle: str = "fd"
 ) -> Memory:
     """Allocate memory of a device, and map it read-write. The caller closes it.
 
     size        bytes
     chunk       bytes of a chunk; by default all is one chunk
-    device      ordinal
+    device      an ordinal, "cuda:0", a torch.device, or a UUID ("GPU-…")
     driver      "cuda", "soft" or "auto"; by default that of GPUFD_DRIVER, else "auto"
     capacity    bytes of address space to reserve, for Memory.grow
     handle      "fd", or "legacy" for memory that is shared by a handle of legacy IPC
     """
-    for what, value in (("size", size), ("chunk", chunk), ("device", device), ("capacity", capacity)):
+    for what, value in (("size", size), ("chunk", chunk), ("capacity", capacity)):
         if not isinstance(value, int) or value < 0:
             raise UsageError(f"{what} is a whole number from 0 on, not {value!r}")
-    cls = memory_class(driver_kind(driver))
+    kind = driver_kind(driver)
+    cls, ordinal = memory_class(kind), ordinal_of(device, kind) or 0
     if handle not in ("fd", "legacy"):
         raise UsageError(f"handle is fd or legacy, not {handle!r}")
     if handle == "legacy":
         if chunk or capacity:
             raise UsageError("legacy memory is one allocation")
-        memory = cls.make_legacy(size, device)
+        memory = cls.make_legacy(size, ordinal)
     else:
-        memory = cls.make(size, chunk, device, capacity)
+        memory = cls.make(size, chunk, ordinal, capacity)
     if not isinstance(memory, Memory):
         raise Error("no memory was made")
     return memory

@@ -11,6 +11,7 @@ from typing import Any
 
 from ._control import TIMEOUT
 from ._deposit import PIECE, Deposit, Delivered
+from ._device import Device
 from ._errors import CutOffError, UsageError
 from ._memory import Memory
 from ._tables import Table, Tensor, check_tensors, plan_files
@@ -34,7 +35,7 @@ class _Source:
 
 def put(
     socket: str | os.PathLike[str] | Client | None, name: str, data: Any, *, labels: Mapping[str, str] | None = None,
-    device: int = 0, driver: str | int | None = None, part: int = 0, parts: int = 1, transaction: str = "",
+    device: Device = 0, driver: str | int | None = None, part: int = 0, parts: int = 1, transaction: str = "",
     expect_version: int | None = None, chunk: int = 0, timeout: float = TIMEOUT,
 ) -> Delivered:  # fmt: skip
     """Have a keeper keep data as the next version of a name. Nothing of it stays in this process.

@@ -64,7 +64,10 @@ class Tensor:
     def span(self) -> int:
         """The bytes from its first element to its last."""
         if self.stride is None:
-            return -(-math.prod(self.shape) * BITS[self.dtype] // 8)
+            bits = math.prod(self.shape) * BITS[self.dtype]
+            if bits % 8:
+                raise FormatError(f"tensor {quote(self.name)} of {self.dtype} {list(self.shape[:8])} does not have a number of bytes")
+            return bits // 8
         if len(self.stride) != len(self.shape):
             raise FormatError(f"tensor {quote(self.name)} has {len(self.shape)} dimensions and {len(self.stride)} strides")
         if 0 in self.shape:

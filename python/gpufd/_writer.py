@@ -12,6 +12,7 @@ from typing import Any
 
 from . import _cursor as c
 from ._cursor import Shape
+from ._device import Device
 from ._errors import ChannelPolicyError, Error, TimedOutError, UsageError
 from ._frame import Slot
 from ._giving import Giving
@@ -58,7 +59,7 @@ class Writer(Giving):
         drop: bool = False,
         readers: int = c.MAX_READERS,
         on_gone: Callable[[Gone], None] | None = None,
-        device: int = 0,
+        device: Device = 0,
         driver: str | int | None = None,
         **server: Any,
     ) -> None:

@@ -17,7 +17,9 @@ from typing import Any
 
 from ._conn import close_all, data_file, dial
 from ._control import SUFFIX, TIMEOUT, Control, KeeperError, default_socket
+from ._device import Device, ordinal_of
 from ._errors import ClosedError, Error, LostError, NoProducerError, TimedOutError, UsageError
+from ._memory import driver_kind
 from ._peer import Policy
 from ._said import Event, Holder, Info, PartInfo, Status, info_of, number_of, sense, text_of
 from ._wire import MAX_FDS
@@ -139,8 +141,16 @@ class Client:
         """Serve a name to no new readers; with on false, serve it again."""
         self.ask({"op": "drain", "name": name, "on": on})
 
-    def drain_device(self, device: str, on: bool = True) -> None:
-        """Do what drain does for all that is kept on a device, by its UUID."""
+    def drain_device(self, device: Device, on: bool = True) -> None:
+        """Do what drain does for all that is kept on a device: its UUID, or what else attach takes as a device."""
+        from ._deposit import device_name, device_uuid
+
+        if not isinstance(device, str) or not device.startswith("GPU-"):
+            kind = driver_kind()
+            ordinal = ordinal_of(device, kind)
+            if ordinal is None:
+                raise UsageError(f"drain_device wants a device, not {device!r}")
+            device = device_name(device_uuid(kind, ordinal))
         self.ask({"op": "drain", "device": device, "on": on})
 
     def report(self, name: str, version: int, part: int, verdict: str, reason: str) -> bool:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ._control import TIMEOUT
+from ._device import Device, ordinal_of
 from ._errors import InUseError, UnavailableError, UsageError
 from ._get import Attached, get
 from ._kept import Kept
@@ -230,7 +231,7 @@ def tensors(part: Attached) -> Loaded:
 
 def load(
     socket: str | os.PathLike[str] | Client | None, name: str, part: int | None = None, labels: Mapping[str, str] | None = None,
-    *, timeout: float = TIMEOUT, driver: str | int | None = None, device: int | None = None,
+    *, timeout: float = TIMEOUT, driver: str | int | None = None, device: Device | None = None,
 ) -> Loaded:  # fmt: skip
     """Return the tensors that a keeper keeps under a name, as views without a copy.
 
@@ -354,22 +355,28 @@ def _entry(name: str, t: Any, b: _Block) -> Tensor:
     return Tensor(name, dtype, shape, at, _span_of(t), None if t.is_contiguous() else stride)
 
 
-def _where(blocks: list[_Block], driver: str | int | None, device: int | None) -> tuple[int, int]:
+def _where(blocks: list[_Block], driver: str | int | None, device: Device | None) -> tuple[int, int]:
     """The kind of driver and the device for a state."""
-    there = {b.device for b in blocks if b.device.type == "cuda"}
+    there: dict[Any, str] = {}  # the devices, with the first tensor on each
+    for b in blocks:
+        if b.device.type == "cuda":
+            there.setdefault(b.device, b.members[0][0])
     if len(there) > 1:
-        raise UsageError(f"the tensors are on {len(there)} devices, and a part is on one: put a part for each")
+        which = ", ".join(f"{quote(name)} on {at}" for at, name in there.items())
+        raise UsageError(f"the tensors are on {len(there)} devices ({which}), and a part is on one: put a part for each")
     kind = driver_kind(CUDA if there and driver is None else driver)
     if kind != CUDA and there:
-        raise UsageError("the tensors are on a GPU, and the driver is the software driver's")
-    if device is None and kind == CUDA:
-        device = next(iter(there)).index if there else torch.cuda.current_device()
-    return kind, device or 0
+        at, first = next(iter(there.items()))
+        raise UsageError(f"tensor {quote(first)} is on {at}, and the driver is the software driver's")
+    ordinal = ordinal_of(device, kind)
+    if ordinal is None and kind == CUDA:
+        ordinal = next(iter(there)).index if there else torch.cuda.current_device()
+    return kind, ordinal or 0
 
 
 def put(
     socket: str | os.PathLike[str] | Client | None, name: str, module_or_tensors: Any, *, labels: Mapping[str, str] | None = None,
-    part: int = 0, parts: int = 1, transaction: str = "", expect_version: int | None = None, device: int | None = None,
+    part: int = 0, parts: int = 1, transaction: str = "", expect_version: int | None = None, device: Device | None = None,
     driver: str | int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float = TIMEOUT,
 ) -> Delivered:  # fmt: skip
     """Have a keeper keep the tensors of a module, or of a mapping, as they are now.
@@ -384,6 +391,12 @@ def put(
     they can be written still, and only lie elsewhere. If the keeper's answer did not come, the
     version may be committed: the tensors are read-only then, unless the keeper has said since
     that it does not take them.
+
+    Storages lie in the order in which the state_dict first names them, so the same model put
+    again has the same offsets and digest, and load returns that order.
+
+    Put the module rather than its state_dict(): that has tensors of its own, which move while
+    the module keeps the old memory.
 
     The other arguments are those of gpufd.put.
     """
@@ -418,20 +431,28 @@ def _move(blocks: list[_Block], deposit: Deposit) -> None:
     """Move the blocks, and have their tensors be views of where they are then."""
     freed = 0
     for b in blocks:
-        size = b.end - b.begin
+        size, first = b.end - b.begin, quote(b.members[0][0])
         if freed + size > _FREED:
             freed = _give_back()
-        memory = deposit.grow(b.at + size)
-        span = _bytes_over(memory, b.at, size, f"tensor {quote(b.members[0][0])} (PyTorch)")
-        with torch.no_grad():
-            if size:
-                span.copy_(_bytes_of(b))
-            for _, t in b.members:
-                begin = t.storage_offset() * t.element_size() - b.begin
-                t.data = _over(span, t.dtype, begin, _span_of(t), tuple(t.shape), tuple(t.stride()))
-        b.members.clear()
+        try:
+            _move_block(b, deposit.grow(b.at + size), f"tensor {first} (PyTorch)")
+        except Exception as e:
+            e.add_note(f"gpufd.torch.put had come to tensor {first}")
+            raise
         freed += size
     _give_back()
+
+
+def _move_block(b: _Block, memory: Memory, what: str) -> None:
+    size = b.end - b.begin
+    span = _bytes_over(memory, b.at, size, what)
+    with torch.no_grad():
+        if size:
+            span.copy_(_bytes_of(b))
+        for _, t in b.members:
+            begin = t.storage_offset() * t.element_size() - b.begin
+            t.data = _over(span, t.dtype, begin, _span_of(t), tuple(t.shape), tuple(t.stride()))
+    b.members.clear()
 
 
 def _bytes_of(b: _Block) -> Any:

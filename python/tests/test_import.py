@@ -11,7 +11,7 @@ import unittest
 import common
 import gpufd
 
-ATTACHING = "_attach _attaching _attachment _conn _errors _fence _held _kept _memory _only _peer _wire"
+ATTACHING = "_attach _attaching _attachment _conn _device _errors _fence _held _kept _memory _only _peer _wire"
 
 
 def loaded(code):
