@@ -5,6 +5,7 @@ PyTorch is not needed, nor imported, for any of them.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 import sys
@@ -37,8 +38,10 @@ def ordinal_of(device: Device | None, kind: int) -> int | None:
     """
     if device is None:
         return None
-    if isinstance(device, SupportsIndex) and not isinstance(device, bool) and operator.index(device) >= 0:
-        return operator.index(device)
+    with contextlib.suppress(TypeError):  # where it is no number
+        ordinal = operator.index(device)  # type: ignore[arg-type]
+        if ordinal >= 0 and not isinstance(device, bool):
+            return ordinal
     text = device if isinstance(device, str) else ""
     if not text and isinstance(getattr(device, "type", None), str):
         text = str(device)  # of a torch.device: "cuda:0", without an index "cuda"

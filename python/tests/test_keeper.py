@@ -290,6 +290,24 @@ class Keeping(KeeperTest):
             self.assertRaises(gpufd.DescriptorError, gpufd.get, k.socket, "model")
             self.assertEqual([p.state for p in client.stat("model").parts], ["ok", "ok"])
 
+    def test_devices(self):
+        """A device by its ordinal, as PyTorch says it, or by the UUID that the keeper says."""
+        k = self.keeper()
+        gpufd.put(k.socket, "model", b"x", device="cuda:1")
+        with Client(k.socket) as client:
+            uuid = client.stat("model").parts[0].device
+            gpufd.put(k.socket, "model", b"y", device=uuid)
+            self.assertEqual(client.stat("model").parts[0].device, uuid)
+            for device in (1, "cuda:1", uuid):
+                with gpufd.get(k.socket, "model", device=device) as version:
+                    self.assertEqual(version[0].attachment.device, 1)
+                client.drain_device(device)
+                self.assertEqual(client.stat("model").state, "draining")
+                client.drain_device(device, on=False)
+            self.assertRaises(gpufd.DeviceError, gpufd.get, k.socket, "model", device="cuda:0")
+            for device in (None, "gpu1"):
+                self.assertRaises(gpufd.UsageError, client.drain_device, device)
+
     def test_drained_and_removed(self):
         k = self.keeper()
         gpufd.put(k.socket, "model", b"x")

@@ -6,9 +6,11 @@ import os
 import threading
 import unittest
 import unittest.mock
+from uuid import UUID
 
 import common
 import gpufd
+import gpufd.channel
 from gpufd import _conn, _soft
 from gpufd._deposit import chunk_for
 from gpufd._kept import kept_of
@@ -134,6 +136,50 @@ class Claims(Offered):
                      b'{"name":"x","version":1,"part":-1}', b'{"name":"x","version":1,"parts":99999999}', b"[" * 30_000, b'{"name":"x","version":1,"labels":3}'):  # fmt: skip
             with self.subTest(data[:40]), self.assertRaises(gpufd.Error):
                 kept_of(Offer(**{**vars(offer), "data": data}))
+
+
+class TorchDevice:
+    """What a torch.device has: this package does not need PyTorch for one."""
+
+    def __init__(self, text):
+        self.text, (self.type, _, index) = text, text.partition(":")
+        self.index = int(index) if index else None
+
+    def __str__(self):
+        return self.text
+
+
+class Devices(Offered):
+    """What device= takes, wherever there is one."""
+
+    def test_what_names_a_device(self):
+        uuid = f"GPU-{UUID(bytes=_soft.soft_uuid(1))}"
+        for device in (1, "cuda:1", TorchDevice("cuda:1"), uuid, uuid.upper(), uuid[4:], type("Index", (), {"__index__": lambda self: 1})()):
+            with self.subTest(str(device)), gpufd.allocate(1, device=device) as memory, gpufd.offer(self.path, "x", memory):
+                self.assertEqual(memory.ordinal, 1)
+                with gpufd.attach(self.path, device=device) as att:
+                    self.assertEqual(att.device, 1)
+                for att in gpufd.follow(self.path, "x", device=device):
+                    self.assertEqual(att.device, 1)
+                    break
+                for other in (0, "cuda:0", "cuda", TorchDevice("cuda"), f"GPU-{UUID(bytes=_soft.soft_uuid(0))}"):
+                    with self.assertRaises(gpufd.DeviceError):
+                        gpufd.attach(self.path, device=other)
+        with gpufd.allocate(1, device="cuda") as memory:
+            self.assertEqual(memory.ordinal, 0)
+
+    def test_what_names_none(self):
+        unknown = f"GPU-{UUID(int=1)}"
+        with self.assertRaisesRegex(gpufd.DeviceError, f"device {unknown} is not visible to this process, which sees 2"):
+            gpufd.allocate(1, device=unknown)
+        with self.assertRaisesRegex(gpufd.DeviceError, "no device 7"):
+            gpufd.allocate(1, device="cuda:7")
+        for device in (-1, True, 1.5, "", "1", "gpu0", "cuda:-1", "cuda:x", "GPU-1", TorchDevice("meta"), [1], int):
+            for call in (lambda d: gpufd.allocate(1, device=d), lambda d: gpufd.attach(self.path, device=d), lambda d: gpufd.get(self.path, "x", device=d)):
+                with self.subTest(str(device)), self.assertRaisesRegex(gpufd.UsageError, "an ordinal, .*a UUID"):
+                    call(device)
+            with self.subTest(str(device)), self.assertRaises(gpufd.UsageError):
+                gpufd.channel.Writer(self.path, "x", slots=1, slot_size=1, device=device)
 
 
 class Arguments(Offered):
