@@ -131,9 +131,11 @@ _deleter = ctypes.cast(_DELETER, c_void_p).value  # of what is exported from now
 def export(array: Array, version: tuple[int, ...] | None) -> Any:
     """A capsule of a new structure. version is None for the one before 1.0."""
     left()
-    n = len(array.shape)
-    shape = (c_int64 * max(1, n))(*array.shape)
-    strides = (c_int64 * max(1, n))(*(math.prod(array.shape[i + 1 :]) for i in range(n)))
+    n, lanes, sizes = len(array.shape), array.dtype.lanes, array.shape
+    if lanes > 1:
+        sizes = (*sizes[:-1], sizes[-1] // lanes)
+    shape = (c_int64 * max(1, n))(*sizes)
+    strides = (c_int64 * max(1, n))(*(math.prod(sizes[i + 1 :]) for i in range(n)))
     managed = _Managed() if version is None else _ManagedVersioned()
     token = array.memory.hold(f"{array} (DLPack)")
     address = ctypes.addressof(managed)
@@ -141,7 +143,7 @@ def export(array: Array, version: tuple[int, ...] | None) -> Any:
     try:
         managed.dl_tensor = _Tensor(
             array.ptr if array.size else None, _Device(*array.__dlpack_device__()), n,
-            _DataType(array.dtype.code, array.dtype.bits, 1),
+            _DataType(array.dtype.code, array.dtype.bits, lanes),
             ctypes.cast(shape, POINTER(c_int64)), ctypes.cast(strides, POINTER(c_int64)), 0,
         )  # fmt: skip
         managed.deleter = _deleter

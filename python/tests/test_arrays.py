@@ -74,9 +74,9 @@ class Views(Offered):
     def test_types(self):
         att = self.attach()
         for name, dtype in gpufd.DTYPES.items():
-            a = att.view(name, (2, 3), 16)
-            self.assertEqual((a.nbytes, a.shape, a.tobytes()), (6 * dtype.itemsize, (2, 3), att.read(16, 6 * dtype.itemsize)))
-            self.assertEqual(repr(a), f"{name}[2, 3] at byte 16")
+            a = att.view(name, (3, 2), 16)
+            self.assertEqual((a.nbytes, a.shape, a.tobytes()), (6 * dtype.bits // 8, (3, 2), att.read(16, 6 * dtype.bits // 8)))
+            self.assertEqual(repr(a), f"{name}[3, 2] at byte 16")
         self.assertEqual(att.view("I32").shape, (SIZE // 4,))
         self.assertEqual(att.view("I32", (), 4).size, 1)
         self.assertEqual(att.view("I32", (0, 5)).nbytes, 0)
@@ -104,7 +104,7 @@ class Views(Offered):
             if dtype.typestr:
                 self.assertEqual(numpy.asarray(writer.view(name, 3)).dtype.str.lstrip("<|"), dtype.typestr.lstrip("<|"))
             else:
-                self.assertFalse(hasattr(writer.view(name, 3), "__array_interface__"))
+                self.assertFalse(hasattr(writer.view(name, 4), "__array_interface__"))
         b = numpy.from_dlpack(writer.view("I16", (3, 4), 6))
         self.assertTrue((a == b).all())
         c = numpy.from_dlpack(reader.copy())
@@ -123,6 +123,19 @@ class Views(Offered):
 
 
 class DLPack(Offered):
+    def test_pairs(self):
+        """F4 fills half a byte: DLPack has two in one element, as float4_e2m1fn_x2 does."""
+        att = self.attach()
+        view = att.view("F4", (3, 4), 4)
+        self.assertEqual((view.nbytes, view.copy().tobytes(), att.view("F4").shape, view.view("F4").shape), (6, bytes(range(4, 10)), (2 * SIZE,), (12,)))
+        t = Taken(view.__dlpack__(max_version=(1, 0)))
+        d = t.tensor.dtype
+        self.assertEqual(((d.code, d.bits, d.lanes), t.numbers(t.tensor.shape), t.numbers(t.tensor.strides)), ((17, 4, 2), [3, 2], [2, 1]))
+        t.delete()
+        for shape in (3, (2, 1), ()):
+            with self.assertRaisesRegex(gpufd.UsageError, "the last dimension is a multiple of 2"):
+                att.view("F4", shape)
+
     def test_versioned(self):
         for access, flags in ((gpufd.READ_ONLY, _dlpack.FLAG_READ_ONLY), (gpufd.READ_WRITE, 0)):
             att = self.attach(access=access)
