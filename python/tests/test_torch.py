@@ -100,6 +100,17 @@ class Models(KeeperTest):
         with gpufd.get(self.socket, "model") as version:
             self.assertEqual(version[0].table, table)
 
+    def test_a_bare_state_dict_leaves_the_modules_own_memory(self):
+        """As docs/python-keeper.md says: its tensors move, and the module's stay."""
+        m = torch.nn.Linear(4, 4)
+        before, state = m.weight.data_ptr(), m.state_dict()
+        gpufd.torch.put(self.socket, "model", state)
+        self.assertEqual(m.weight.data_ptr(), before)
+        self.assertNotEqual(state["weight"].data_ptr(), before)
+        with torch.no_grad():
+            m.weight.add_(1)  # it can be written
+        self.assertFalse(torch.equal(m.weight, state["weight"]))
+
     def test_load_returns_the_order_of_the_state(self):
         a, b = torch.arange(8.0), torch.arange(3)
         state = {"z": a[:2], "whole": a, "b": b, "turned": torch.ones(2, 3).t(), "a": a[4:], "same": b, "empty": torch.zeros(0)}
