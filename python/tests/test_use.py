@@ -1,8 +1,10 @@
 """How the package is used: wrongly, by several threads at once, again and again."""
 
+import asyncio
 import gc
 import json
 import os
+import re
 import threading
 import unittest
 import unittest.mock
@@ -136,6 +138,36 @@ class Claims(Offered):
                      b'{"name":"x","version":1,"part":-1}', b'{"name":"x","version":1,"parts":99999999}', b"[" * 30_000, b'{"name":"x","version":1,"labels":3}'):  # fmt: skip
             with self.subTest(data[:40]), self.assertRaises(gpufd.Error):
                 kept_of(Offer(**{**vars(offer), "data": data}))
+
+
+class Asynchronous(Offered):
+    def test_the_loop_of_the_page(self):
+        """docs/python.md, as it stands: notices, newer memory, a producer that ends; and no callback behind that."""
+        page = common.ROOT / "docs" / "python.md"
+        if not page.exists():
+            self.skipTest(f"there is no {page}")
+        (lines,) = (b for b in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S) if "add_reader" in b)
+        heard = []
+        names = {"asyncio": asyncio, "print": heard.append}
+        exec(compile(lines, str(page), "exec"), names)
+
+        async def meanwhile(att, *steps):
+            serving = asyncio.create_task(names["serve"](att))
+            for step in steps:
+                await asyncio.sleep(0)  # it has to be waiting, or to find what came before
+                step()
+            await asyncio.wait_for(serving, common.PATIENCE)
+            self.assertFalse(asyncio.get_running_loop().remove_reader(att))
+
+        server = self.served()
+        server.offer("x", self.memory)
+        with gpufd.attach(self.path) as att, gpufd.allocate(1) as newer:
+            (lease,) = server.leases("x")
+            asyncio.run(meanwhile(att, lambda: lease.notify(b"hello"), lambda: server.replace("x", newer)))
+            self.assertEqual((heard, att.superseded, att.done), ([b"hello"], True, False))
+            with gpufd.attach(self.path) as other:
+                asyncio.run(meanwhile(other, server.close))
+                self.assertTrue(other.done)
 
 
 class TorchDevice:
