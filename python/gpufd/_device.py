@@ -69,7 +69,7 @@ def _find(text: str, uuid: bytes, kind: int) -> int:
     return here.index(uuid)
 
 
-_HIDES = {CUDA: "CUDA_VISIBLE_DEVICES", SOFT: "GPUFD_SOFT_DIR, GPUFD_SOFT_DEVICES"}
+_HIDES = {CUDA: "CUDA_VISIBLE_DEVICES", SOFT: "CUDA_VISIBLE_DEVICES, GPUFD_SOFT_DIR, GPUFD_SOFT_DEVICES"}
 
 
 def _visible(kind: int) -> list[bytes]:

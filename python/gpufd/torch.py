@@ -249,7 +249,7 @@ def load(
         (attached,) = version.detach()
     try:
         if attached.table.format != "safetensors":
-            raise FormatError(f"{name} holds no tensors: its table is of {attached.table.format}")
+            raise FormatError(f"{name} holds no tensors but {attached.table.format}: gpufd.get attaches to them")
         return tensors(attached)
     except BaseException:
         with contextlib.suppress(InUseError):  # by tensors of the traceback: the lease ends with them

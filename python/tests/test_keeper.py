@@ -137,7 +137,7 @@ class Tables(unittest.TestCase):
         self.assertEqual(self.header(one)[0][0].shape, (4,))
         for text in ("", "[]", "{", one[:-1], one + "{}", one.replace("U8", "u8"), one.replace("[4]", "[-4]"), one.replace("[4]", "[4.0]"),
                      one.replace("[4]", "4"), one.replace("[0,4]", "[0]"), one.replace("[0,4]", "[4,0]"), one.replace("[0,4]", "[1,5]"),
-                     one.replace("[0,4]", "[0,3]").replace("[4]", "[3]"), one.replace("U8", "U16"), one.replace('"dtype":"U8",', ""),
+                     one.replace("[0,4]", "[0,3]").replace("[4]", "[3]"), one.replace("U8", "U16"), one.replace("U8", "F4").replace("[4]", "[7]"), one.replace('"dtype":"U8",', ""),
                      '{"a":1}', '{"__metadata__":{"a":1}}', one[:-1] + "," + one[1:], '{"a":' * 5000, one.replace("[4]", "[true]")):  # fmt: skip
             with self.assertRaises(gpufd.FormatError, msg=text[:60]):
                 self.header(text)
@@ -148,8 +148,11 @@ class Tables(unittest.TestCase):
         self.assertEqual(_tables.parse_table(whole(good), 16).tensors[0].shape, (2, 2))
         view = {**good, "name": "b", "stride": [1, 2]}
         self.assertEqual(_tables.parse_table(whole(good, views=[view]), 16).views[0].stride, (1, 2))
+        self.assertEqual([t.name for t in _tables.parse_table(whole(good, views=[view], order=[1, 0]), 16).in_order()], ["b", "a"])
         for bad in (whole({**good, "bytes": 12}), whole({**good, "offset": 4}), whole({**good, "dtype": "X"}), whole(good, good),
                     whole(good, views=[{**view, "stride": [4, 2]}]), whole(good, views=[{**view, "stride": [-1, 2]}]),
+                    whole(good, order=[1]), whole(good, views=[view], order=[0, 0]), whole(good, order=["x"]), whole(good, order=1),
+                    whole({**good, "dtype": "F4", "shape": [7], "bytes": 4}),
                     whole({**good, "shape": None}), whole(1), {"format": "safetensors"}, [1], "x", {"files": [1]}):  # fmt: skip
             with self.assertRaises(gpufd.FormatError, msg=bad):
                 _tables.parse_table(bad, 16)
