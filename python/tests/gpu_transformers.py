@@ -66,12 +66,12 @@ class Recipes(gpu.OnGPU):
         exec(compile(lines, str(PAGE), "exec"), names)
         return names["model"], names["state"]
 
-    def each(self, lines, builds=False):
+    def each(self, lines):
         """The recipe, of a model with tied weights and of one without, that were put as modules and as files."""
         for tied in (True, False):
             for put in (self.put_module, self.put_files):
                 with self.subTest(tied=tied, put=put.__name__):
-                    self.once(lines, tied, put, builds)
+                    self.once(lines, tied, put)
                 gc.collect()
                 self.torch.cuda.empty_cache()
 
@@ -83,7 +83,7 @@ class Recipes(gpu.OnGPU):
         model.save_pretrained(files)
         gpufd.put(None, "llama", files)
 
-    def once(self, lines, tied, put, builds):
+    def once(self, lines, tied, put):
         torch = self.torch
         original = self.model(tied)
         want, rotary = self.logits(original), original.model.rotary_emb.inv_freq.clone()
@@ -112,8 +112,6 @@ class Recipes(gpu.OnGPU):
         gc.collect()
         torch.cuda.empty_cache()
         self.assertLess(torch.cuda.memory_reserved() - before, size / 2, "the weights are there twice")
-        if not builds:
-            state.check(model)
 
     def test_without_memory_for_parameters(self):
         self.each(recipe("init_empty_weights"))
@@ -122,7 +120,7 @@ class Recipes(gpu.OnGPU):
         lines = recipe("init_empty_weights")
         empty = "with init_empty_weights(include_buffers=False):"
         self.assertIn(empty, lines)
-        self.each(lines.replace(empty, "if True:"), builds=True)
+        self.each(lines.replace(empty, "if True:"))
 
     def test_from_pretrained(self):
         self.each(recipe("from_pretrained(\n    None"))
