@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from . import _driver
 from ._control import KeeperError
-from ._device import Device, ordinal_of
+from ._device import Device, place_of
 from ._digest import Digester
 from ._errors import ClosedError, DriverError, Error, LostError, UsageError
 from ._memory import Memory, allocate, driver_kind
@@ -94,7 +94,7 @@ class Deposit:
         self.client, self.name, self.size, self.part = client, name, size, part
         self.chunk = chunk_for(size, chunk)
         self.kind = driver_kind(driver)
-        self.device = ordinal_of(device, self.kind) or 0
+        self.device = place_of(device, self.kind)
         self.memory: Memory | None = None
         self.booking: Booking | None = client.book(
             name, size, device_name(device_uuid(self.kind, self.device)), driver_name(self.kind), part=part, parts=parts,

@@ -40,7 +40,7 @@ def ordinal_of(device: Device | None, kind: int) -> int | None:
         return None
     with contextlib.suppress(TypeError):  # where it is no number
         ordinal = operator.index(device)  # type: ignore[arg-type]
-        if ordinal >= 0 and not isinstance(device, bool):
+        if 0 <= ordinal < 1 << 31 and not isinstance(device, bool):
             return ordinal
     text = device if isinstance(device, str) else ""
     if not text and isinstance(getattr(device, "type", None), str):
@@ -51,7 +51,19 @@ def ordinal_of(device: Device | None, kind: int) -> int | None:
         return _find(text, bytes.fromhex(named[1].replace("-", "")), kind)
     if text == "cpu" and kind == SOFT:
         return None  # what the software driver has is the host's memory, of whichever device
-    raise UsageError(f'device is an ordinal, "cuda:0", a torch.device or a UUID such as GPU-…, not {device!r}')
+    raise _no_device(device)
+
+
+def place_of(device: Device, kind: int) -> int:
+    """ordinal_of for memory of our own, which has to be on some device."""
+    if device is None:
+        raise _no_device(device)
+    return ordinal_of(device, kind) or 0
+
+
+def _no_device(device: object) -> UsageError:
+    shown = "a number of more digits" if isinstance(device, int) and abs(device) >> 64 else repr(device)[:100]
+    return UsageError(f'device is an ordinal, "cuda:0", a torch.device or a UUID such as GPU-…, not {shown}')
 
 
 def _current(kind: int) -> int:

@@ -14,7 +14,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ._device import Device, ordinal_of
+from ._device import Device, place_of
 from ._errors import ClosedError, Error, ForkedError, HandleError, InUseError, ReadOnlyError, UsageError
 from ._only import NotCopied
 from ._wire import LEGACY, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, Offer, access_name, driver_name
@@ -317,7 +317,7 @@ def allocate(
         if not isinstance(value, int) or value < 0:
             raise UsageError(f"{what} is a whole number from 0 on, not {value!r}")
     kind = driver_kind(driver)
-    cls, ordinal = memory_class(kind), ordinal_of(device, kind) or 0
+    cls, ordinal = memory_class(kind), place_of(device, kind)
     if handle not in ("fd", "legacy"):
         raise UsageError(f"handle is fd or legacy, not {handle!r}")
     if handle == "legacy":

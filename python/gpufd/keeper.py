@@ -17,7 +17,7 @@ from typing import Any
 
 from ._conn import close_all, data_file, dial
 from ._control import SUFFIX, TIMEOUT, Control, KeeperError, default_socket
-from ._device import Device, ordinal_of
+from ._device import Device, place_of
 from ._errors import ClosedError, Error, LostError, NoProducerError, TimedOutError, UsageError
 from ._memory import driver_kind
 from ._peer import Policy
@@ -147,10 +147,7 @@ class Client:
 
         if not isinstance(device, str) or not device.startswith("GPU-"):
             kind = driver_kind()
-            ordinal = ordinal_of(device, kind)
-            if ordinal is None:
-                raise UsageError(f"drain_device wants a device, not {device!r}")
-            device = device_name(device_uuid(kind, ordinal))
+            device = device_name(device_uuid(kind, place_of(device, kind)))
         self.ask({"op": "drain", "device": device, "on": on})
 
     def report(self, name: str, version: int, part: int, verdict: str, reason: str) -> bool:

@@ -206,6 +206,8 @@ class Devices(Offered):
             gpufd.allocate(1, device=unknown)
         with self.assertRaisesRegex(gpufd.DeviceError, "no device 7"):
             gpufd.allocate(1, device="cuda:7")
+        for device in (None, 10**5000):
+            self.assertRaises(gpufd.UsageError, gpufd.allocate, 1, device=device)
         for device in (-1, True, 1.5, "", "1", "gpu0", "cuda:-1", "cuda:x", "GPU-1", TorchDevice("meta"), [1], int):
             for call in (lambda d: gpufd.allocate(1, device=d), lambda d: gpufd.attach(self.path, device=d), lambda d: gpufd.get(self.path, "x", device=d)):
                 with self.subTest(str(device)), self.assertRaisesRegex(gpufd.UsageError, "an ordinal, .*a UUID"):
