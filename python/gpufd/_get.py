@@ -10,10 +10,11 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
+from . import _arguments as arguments
 from ._attach import Parts, attach, attach_parts
 from ._attachment import Attachment
 from ._control import TIMEOUT, KeeperError, path_of
-from ._errors import DescriptorError, Error, RefusedError, UsageError
+from ._errors import DescriptorError, Error, RefusedError
 from ._kept import Kept, kept_of
 from ._memory import Memory
 from ._tables import Table, header_of, parse_table
@@ -90,7 +91,7 @@ class Version:
                 what the keeper says
     """
 
-    def __init__(self, client_of: str, timeout: float, parts: Parts) -> None:
+    def __init__(self, client_of: str, timeout: float | None, parts: Parts) -> None:
         self._socket, self._timeout = client_of, timeout
         self.parts = [Attached(att) for att in parts]
         first = self.parts[0].data
@@ -166,7 +167,7 @@ class Version:
 
 def get(
     socket: str | os.PathLike[str] | Client | None, name: str, *, part: int | None = None, labels: Mapping[str, str] | None = None,
-    access: int = READ_ONLY, device: int | None = None, driver: str | int | None = None, timeout: float = TIMEOUT,
+    access: int = READ_ONLY, device: int | None = None, driver: str | int | None = None, timeout: float | None = TIMEOUT,
 ) -> Version:  # fmt: skip
     """Attach to the current version of what a keeper keeps under a name.
 
@@ -183,8 +184,7 @@ def get(
     what attach raises.
     """
     path = path_of(socket)
-    if not name:
-        raise UsageError("get wants the name of what is kept")
+    arguments.name(name)
     try:
         if part is None:
             parts = attach_parts(path, name, labels=labels, access=access, device=device, driver=driver, timeout=timeout)
@@ -206,7 +206,7 @@ def get(
         raise
 
 
-def _explained(path: str, name: str, part: int | None, timeout: float, refused: RefusedError) -> Error:
+def _explained(path: str, name: str, part: int | None, timeout: float | None, refused: RefusedError) -> Error:
     """Why a reader was turned away, where that is the state of the name."""
     from .keeper import Client
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from . import _arguments as arguments
 from ._control import TIMEOUT
 from ._deposit import PIECE, Deposit, Delivered
 from ._errors import CutOffError, UsageError
@@ -35,7 +36,7 @@ class _Source:
 def put(
     socket: str | os.PathLike[str] | Client | None, name: str, data: Any, *, labels: Mapping[str, str] | None = None,
     device: int = 0, driver: str | int | None = None, part: int = 0, parts: int = 1, transaction: str = "",
-    expect_version: int | None = None, chunk: int = 0, timeout: float = TIMEOUT,
+    expect_version: int | None = None, chunk: int = 0, timeout: float | None = TIMEOUT,
 ) -> Delivered:  # fmt: skip
     """Have a keeper keep data as the next version of a name. Nothing of it stays in this process.
 
@@ -55,17 +56,19 @@ def put(
                 a text of the caller's; the last part to come commits the version
     expect_version
                 the version that has to be current, 0 for none
-    timeout     seconds to wait for the keeper, and for room
+    timeout     seconds to wait for the keeper, and for room; None for no bound
 
     Raises KeeperError, which names who holds the device's memory if the code is no-room, and
     FormatError.
     """
+    lifetime = arguments.step(timeout) if transaction else 0.0
+    arguments.booking(name, part, parts, transaction, labels, expect_version, lifetime)
     source = _source(data)
     client = socket if isinstance(socket, Client) else Client(socket, timeout=timeout)
     try:
         deposit = Deposit(
             client, name, source.table.size, device=device, driver=driver, chunk=chunk or source.table.size, labels=labels,
-            part=part, parts=parts, transaction=transaction, expect=expect_version, lifetime=timeout if transaction else 0.0,
+            part=part, parts=parts, transaction=transaction, expect=expect_version, lifetime=lifetime,
         )  # fmt: skip
         with closing(deposit):
             source.write(deposit.grow(source.table.size))

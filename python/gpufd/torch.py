@@ -146,7 +146,7 @@ class Loaded(dict[str, Any]):
 
 def load(
     socket: str | os.PathLike[str] | Client | None, name: str, part: int | None = None, labels: Mapping[str, str] | None = None,
-    *, timeout: float = TIMEOUT, driver: str | int | None = None, device: int | None = None,
+    *, timeout: float | None = TIMEOUT, driver: str | int | None = None, device: int | None = None,
 ) -> Loaded:  # fmt: skip
     """Return the tensors that a keeper keeps under a name, as views without a copy.
 
@@ -271,7 +271,7 @@ def _where(blocks: list[_Block], driver: str | int | None, device: int | None) -
 def put(
     socket: str | os.PathLike[str] | Client | None, name: str, module_or_tensors: Any, *, labels: Mapping[str, str] | None = None,
     part: int = 0, parts: int = 1, transaction: str = "", expect_version: int | None = None, device: int | None = None,
-    driver: str | int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float = TIMEOUT,
+    driver: str | int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT,
 ) -> Delivered:  # fmt: skip
     """Have a keeper keep the tensors of a module, or of a mapping, as they are now.
 
@@ -298,7 +298,7 @@ def put(
     try:
         deposit = Deposit(
             client, name, table.size, device=ordinal, driver=kind, chunk=chunk, labels=labels, part=part, parts=parts,
-            transaction=transaction, expect=expect_version, lifetime=timeout if transaction else 0.0,
+            transaction=transaction, expect=expect_version, lifetime=client.timeout if transaction else 0.0,
         )  # fmt: skip
         try:
             if kind == CUDA:  # what other streams still write comes along, too
