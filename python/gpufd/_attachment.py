@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from . import _arguments as arguments
 from . import _wire as wire
 from ._attaching import Attaching, Options, ending
+from ._conn import close_all
 from ._errors import ClosedError, Error, HandleError, InUseError, LostError, RevokedError, UsageError, WireError
 from ._held import Held
 from ._kept import Kept, kept_of
@@ -143,6 +145,8 @@ class Attachment(Held):
         Without a fault the verdict is good. The call waits until the producer has read it. The
         memory stays mapped until close; legacy memory is unmapped first.
         """
+        if not isinstance(fault, BaseException):
+            arguments.text("a fault", fault)
         if self.offer.legacy:
             self._unmap()
         text = str(fault) or (type(fault).__name__ if isinstance(fault, BaseException) else "")
@@ -179,7 +183,7 @@ class Attachment(Held):
             raise UsageError("the lease has not ended, so there is nothing to resume")
         o = replace(self._options, name=self.offer.name, newer_than=0, wait=False)
         if timeout is not None:
-            o = replace(o, timeout=timeout)
+            o = replace(o, timeout=arguments.step(timeout))
         with self._lock:
             done = Attaching(o, (self.offer, self.memory))
             offer, _ = done.run()
@@ -270,6 +274,9 @@ class Attachment(Held):
     def _forked(self) -> None:
         """In a child after a fork: the parent's end is to be seen, although the child lives."""
         self._lock = threading.RLock()
+        for bell in self._bells.items():
+            close_all(bell)
+        self._bells = {}
         with contextlib.suppress(OSError):
             self._conn.sock.close()
         self._fence.close()

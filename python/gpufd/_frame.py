@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from . import _arguments as arguments
 from ._array import Array, DType
 from ._errors import ChannelError, UsageError
 
@@ -35,8 +36,8 @@ class Slot:
 
     def write(self, data: bytes | bytearray | memoryview, at: int = 0) -> None:
         """Copy bytes from the host."""
-        raw = memoryview(data).cast("B")
-        if at < 0 or at + len(raw) > self.size:
+        raw = arguments.buffer("a frame", data)
+        if arguments.number("at", at) + len(raw) > self.size:
             raise UsageError(f"{len(raw)} bytes at {at} of a slot of {self.size}")
         self._writer.memory.write(self._at + at, raw)
 

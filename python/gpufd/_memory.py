@@ -14,6 +14,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from . import _arguments as arguments
 from ._errors import ClosedError, Error, ForkedError, HandleError, InUseError, ReadOnlyError, UsageError
 from ._only import NotCopied
 from ._wire import LEGACY, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, Offer, access_name, driver_name
@@ -118,6 +119,8 @@ class Memory(NotCopied):
 
     def check_range(self, at: int, n: int) -> None:
         self.check()
+        if not isinstance(at, int) or not isinstance(n, int):
+            raise UsageError(f"bytes {at!r} to {n!r} behind that: whole numbers are wanted")
         if at < 0 or n < 0 or at + n > self.size:
             raise UsageError(f"bytes {at} to {at + n} of memory of {self.size} bytes")
 
@@ -313,8 +316,7 @@ def allocate(
     handle      "fd", or "legacy" for memory that is shared by a handle of legacy IPC
     """
     for what, value in (("size", size), ("chunk", chunk), ("device", device), ("capacity", capacity)):
-        if not isinstance(value, int) or value < 0:
-            raise UsageError(f"{what} is a whole number from 0 on, not {value!r}")
+        arguments.number(what, value)
     cls = memory_class(driver_kind(driver))
     if handle not in ("fd", "legacy"):
         raise UsageError(f"handle is fd or legacy, not {handle!r}")

@@ -298,7 +298,7 @@ def put(
     try:
         deposit = Deposit(
             client, name, table.size, device=ordinal, driver=kind, chunk=chunk, labels=labels, part=part, parts=parts,
-            transaction=transaction, expect=expect_version, lifetime=client.timeout if transaction else 0.0,
+            transaction=transaction, expect=expect_version, lifetime=(timeout or 0.0) if transaction else 0.0,
         )  # fmt: skip
         try:
             if kind == CUDA:  # what other streams still write comes along, too
