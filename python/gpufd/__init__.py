@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
         TimedOutError,
         TooLargeError,
         TooLateError,
+        TooManyFilesError,
         UnavailableError,
         UnsupportedError,
         UsageError,
@@ -109,7 +110,7 @@ else:
             "ExportError FenceError ForkedError GivenUpError HandleError InUseError KindError LabelError LeftError LostError NameTakenError "
             "NoConsumerError NoFenceError NoProducerError NoVerdictError NotAdmittedError NotFoundError NotImportedError NotUnderstoodError "
             "OtherMemoryError ProtocolError RateError ReadOnlyError RefusedError RefusedRateError RevokedError StaleError StillOpenError "
-            "TimedOutError TooLargeError TooLateError UnavailableError UnsupportedError UsageError VerdictError VersionError WireError"
+            "TimedOutError TooLargeError TooLateError TooManyFilesError UnavailableError UnsupportedError UsageError VerdictError VersionError WireError"
         ),
         "_fence": "FENCED RELEASED",
         "_follow": "follow list_offers",
@@ -215,6 +216,7 @@ __all__ = [
     "TimedOutError",
     "TooLargeError",
     "TooLateError",
+    "TooManyFilesError",
     "UnavailableError",
     "UnsupportedError",
     "UsageError",

@@ -14,13 +14,14 @@ from . import _wire as wire
 from ._attaching import Attaching, Options
 from ._attachment import Attachment
 from ._conn import DEFAULT_TIMEOUT, check_path
-from ._errors import Error, NotFoundError, RefusedError, TimedOutError
+from ._errors import Error, NotFoundError, RefusedError, TimedOutError, enough_files
 from ._kept import check_labels
 from ._memory import Memory, driver_kind
 from ._peer import Peer, Policy
 from ._wire import READ_ONLY, Offer
 
 
+@enough_files()
 def attach(
     socket: str | os.PathLike[str],
     name: str = "",

@@ -16,7 +16,7 @@ from . import _arguments as arguments
 from . import _wire as wire
 from ._attaching import Attaching, Options, ending
 from ._conn import close_all
-from ._errors import ClosedError, Error, HandleError, InUseError, LostError, RevokedError, UsageError, WireError
+from ._errors import ClosedError, Error, HandleError, InUseError, LostError, RevokedError, UsageError, WireError, enough_files
 from ._held import Held
 from ._kept import Kept, kept_of
 from ._memory import Memory
@@ -137,6 +137,9 @@ class Attachment(Held):
     def __array_interface__(self) -> dict[str, Any]:
         return self.view().__array_interface__
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.view().__array__(dtype, copy)
+
     # The end.
 
     def report(self, fault: str | BaseException = "") -> None:
@@ -169,6 +172,7 @@ class Attachment(Held):
                 self._end(e, False)
                 raise
 
+    @enough_files()
     def resume(self, *, timeout: float | None = None) -> None:
         """Get a new lease of the same memory after the old one has ended.
 

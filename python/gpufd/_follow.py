@@ -29,6 +29,7 @@ from ._errors import (
     TooLargeError,
     TooLateError,
     WireError,
+    enough_files,
 )
 from ._memory import Memory
 from ._peer import Peer, Policy, check_policy
@@ -135,7 +136,8 @@ def list_offers(socket: str | os.PathLike[str], *, policy: Policy = Policy(), ti
     """
     timeout = arguments.step(timeout)
     check_policy(policy)
-    conn, _ = dial(socket, policy, timeout)
+    with enough_files():
+        conn, _ = dial(socket, policy, timeout)
     deadline = time.monotonic() + timeout
     offers: list[Listing] = []
     left: int | None = None

@@ -14,21 +14,24 @@ from . import _arguments as arguments
 from ._attach import Parts, attach, attach_parts
 from ._attachment import Attachment
 from ._control import TIMEOUT, KeeperError, path_of
-from ._errors import DescriptorError, Error, RefusedError
+from ._errors import DescriptorError, Error, RefusedError, enough_files
 from ._kept import Kept, kept_of
 from ._memory import Memory
-from ._tables import Table, header_of, parse_table
+from ._only import NoArray
+from ._tables import Table, header_of, naming, parse_table
 from ._wire import READ_ONLY
 
 if TYPE_CHECKING:
     from .keeper import Client
 
 
-class Attached:
+class Attached(NoArray):
     """A part of a version that is mapped here.
 
     It is closed with its Version, by close, or when nothing refers to it or to its arrays.
     """
+
+    _array_of = "attachment.view(dtype, shape, offset), or gpufd.torch.tensors,"
 
     def __init__(self, attachment: Attachment) -> None:
         self.attachment = attachment
@@ -41,7 +44,9 @@ class Attached:
     @cached_property
     def table(self) -> Table:
         """The writer's table of what the part holds. Raises FormatError if that makes no sense."""
-        return parse_table(self.data.table, self.attachment.size)
+        d = self.data
+        with naming(f"{d.name}, version {d.version}, part {d.part}"):
+            return parse_table(d.table, self.attachment.size)
 
     def digest(self) -> str:
         """Compute the digest of the part's bytes, on their device."""
@@ -49,6 +54,7 @@ class Attached:
 
         return memory_digest(self.memory, self.attachment.size)
 
+    @enough_files()
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the part to a file, which appears when it is whole.
 

@@ -15,7 +15,7 @@ from . import _arguments as arguments
 from . import _wire as wire
 from ._attaching import Attaching, ending
 from ._conn import Conn, close_all
-from ._errors import ClosedError, Error, ForkedError, LostError, ProtocolError, RevokedError, TimedOutError, UsageError, WireError
+from ._errors import ClosedError, Error, ForkedError, LostError, ProtocolError, RevokedError, TimedOutError, UsageError, WireError, enough_files
 from ._fence import FENCED, Fence
 from ._memory import Memory
 from ._only import NotCopied
@@ -157,6 +157,7 @@ class Held(NotCopied):
         self._check()
         return self._conn.sock.fileno()
 
+    @enough_files()
     def wait(self, timeout: float | None = None, *, superseded: bool = False) -> bool:
         """Wait until the lease has ended, or with superseded also until there is newer memory.
 

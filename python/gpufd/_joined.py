@@ -15,6 +15,7 @@ from ._attach import attach
 from ._attachment import Attachment
 from ._cursor import Cursor, Shape, check_mode, number_of, policy_name
 from ._errors import (
+    enough_files,
     ClosedError,
     CursorError,
     DroppedError,
@@ -43,6 +44,7 @@ class Joined(NotCopied):
     """The attachment to a channel, this reader's cursor in it, and the thread that sees the
     writer's end."""
 
+    @enough_files()
     def __init__(self, socket: str | os.PathLike[str], name: str, policy: str, join: str, timeout: float | None, wait: float | None, options: dict[str, Any]) -> None:
         self._policy, self._join = number_of(c.POLICIES, policy, "policy"), number_of(c.JOINS, join, "join")
         step, within = arguments.step(timeout), arguments.seconds("wait", wait)

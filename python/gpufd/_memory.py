@@ -15,8 +15,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import _arguments as arguments
-from ._errors import ClosedError, Error, ForkedError, HandleError, InUseError, ReadOnlyError, UsageError
-from ._only import NotCopied
+from ._errors import ClosedError, Error, ForkedError, HandleError, InUseError, ReadOnlyError, UsageError, enough_files
+from ._only import NoArray, NotCopied
 from ._wire import LEGACY, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, Offer, access_name, driver_name
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def layout(size: int, chunk: int, granularity: int) -> tuple[int, int]:
     return chunks, chunk
 
 
-class Memory(NotCopied):
+class Memory(NotCopied, NoArray):
     """Memory of one device, mapped here. Its maker closes it, by ``with`` or close.
 
     ptr             its address
@@ -303,6 +303,7 @@ def memory_class(kind: int) -> Any:
     return CudaMemory
 
 
+@enough_files()
 def allocate(
     size: int, *, chunk: int = 0, device: int = 0, driver: str | int | None = None, capacity: int = 0, handle: str = "fd"
 ) -> Memory:

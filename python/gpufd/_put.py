@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import _arguments as arguments
 from ._control import TIMEOUT
 from ._deposit import PIECE, Deposit, Delivered
-from ._errors import CutOffError, UsageError
+from ._errors import CutOffError, UsageError, enough_files
 from ._memory import Memory
 from ._tables import Table, Tensor, check_tensors, plan_files
 from ._wire import CUDA
@@ -25,6 +27,19 @@ _TYPESTRS = {
 }  # fmt: skip
 
 
+# Formats of elements, as memoryview names them, with their bytes: "l" has 4 or 8.
+_FORMATS = {
+    (format, size): name
+    for size, formats, name in (
+        (1, "?", "BOOL"), (1, "bc", "I8"), (1, "B", "U8"), (2, "h", "I16"), (2, "H", "U16"), (4, "il", "I32"), (4, "IL", "U32"),
+        (8, "lqn", "I64"), (8, "LQN", "U64"), (2, "e", "F16"), (4, "f", "F32"), (8, "d", "F64"),
+    )
+    for format in formats
+}  # fmt: skip
+
+ALONE = "array"  # the name of a tensor that was put alone
+
+
 @dataclass(frozen=True)
 class _Source:
     """What a part is made of: its table, and a function that writes the memory."""
@@ -33,6 +48,7 @@ class _Source:
     write: Callable[[Memory], None]
 
 
+@enough_files()
 def put(
     socket: str | os.PathLike[str] | Client | None, name: str, data: Any, *, labels: Mapping[str, str] | None = None,
     device: int = 0, driver: str | int | None = None, part: int = 0, parts: int = 1, transaction: str = "",
@@ -44,7 +60,8 @@ def put(
       - a path or several: of safetensors files, or directories or indexes of such files, whose
         tensors get a table; files of another kind are put one behind the other
       - bytes
-      - a contiguous array, with __array_interface__ or, on a GPU, __cuda_array_interface__
+      - a contiguous array, which is kept as a tensor named "array": with __array_interface__,
+        __dlpack__ or a buffer of typed elements, or, on a GPU, __cuda_array_interface__ or __dlpack__
       - a mapping from names to such arrays, which get a table of tensors
 
     socket      the keeper's socket, or a Client; None for the default one
@@ -86,6 +103,8 @@ def _source(data: Any) -> _Source:
     if isinstance(data, Sequence) and data and all(isinstance(d, (str, os.PathLike)) for d in data):
         return _files([os.fspath(d) for d in data])
     array = _Array.of(data)
+    if array.dtype is not None:
+        return _arrays({ALONE: array})
     return _Source(Table(array.bytes), lambda memory: array.write(memory, 0))
 
 
@@ -115,11 +134,11 @@ def load(memory: Memory, offset: int, path: str, at: int, size: int) -> None:
 def _arrays(data: Mapping[str, Any]) -> _Source:
     table, arrays = Table(), []
     for name, value in data.items():
-        array = _Array.of(value)
+        array = value if isinstance(value, _Array) else _Array.of(value, arguments.text("the name of an array", name) + ": ")
         if array.dtype is None:
             raise UsageError(f"{name}: bytes have no type of elements; put arrays by name, or bytes alone")
         at = table.place(array.bytes)
-        table.tensors.append(Tensor(str(name), array.dtype, array.shape, at, array.bytes))
+        table.tensors.append(Tensor(name, array.dtype, array.shape, at, array.bytes))
         arrays.append((at, array))
     check_tensors(table.tensors, table.size)
 
@@ -142,37 +161,72 @@ class _Array:
     keep: Any = None
 
     @classmethod
-    def of(cls, value: Any) -> _Array:
+    def of(cls, value: Any, what: str = "") -> _Array:
+        """The array that value is. what is said before an error."""
+        if _is_masked(value):
+            raise UsageError(f"{what}a masked array, whose mask would be lost: put its filled(), or its data and its mask by name")
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+            hint = " (gpufd.torch.put keeps PyTorch's tensors and modules)"
+            if not _is_plain(value):
+                raise UsageError(f"{what}a tensor that is more than its elements{hint}")
+            array = cls._by_dlpack(value, what, hint)
+            return replace(array, dtype="BOOL") if value.dtype is torch.bool else array  # older ones export U8
         there = getattr(value, "__cuda_array_interface__", None)
         here = getattr(value, "__array_interface__", None)
         for interface in (there, here):
-            if isinstance(interface, Mapping):
-                return cls._described(value, interface, interface is there)
+            if isinstance(interface, Mapping) and (interface["typestr"] in _TYPESTRS or not hasattr(value, "__dlpack__")):
+                return cls._described(value, interface, interface is there, what)
+        if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+            return cls._by_dlpack(value, what, "")
         try:
             view = memoryview(value)
         except TypeError:
-            raise UsageError(f"{type(value).__name__} is no path, bytes or array that a keeper could keep") from None
+            hint = ": gpufd.torch.put keeps PyTorch's modules" if type(value).__module__.startswith("torch.") or hasattr(value, "state_dict") else ""
+            raise UsageError(f"{what}{type(value).__name__} is no path, bytes or array that a keeper could keep{hint}") from None
         if not view.c_contiguous:
-            raise UsageError("the bytes of an array to be kept have to be contiguous")
-        return cls(view.nbytes, (view.nbytes,), None, view.cast("B") if view.nbytes else memoryview(b""))
+            raise UsageError(f"{what}the bytes of an array to be kept have to be contiguous")
+        raw = view.cast("B") if view.nbytes else memoryview(b"")
+        if view.ndim == 1 and view.format in ("B", "b", "c"):
+            return cls(view.nbytes, (view.nbytes,), None, raw)
+        kind = _FORMATS.get((view.format.lstrip("@<="), view.itemsize))
+        if kind is None:
+            raise UsageError(f"{what}elements of format {view.format!r}, for which safetensors has no name; memoryview(…).cast('B') has the bytes alone")
+        return cls(view.nbytes, tuple(view.shape or ()), kind, raw)
 
     @classmethod
-    def _described(cls, value: Any, interface: Mapping[str, Any], on_device: bool) -> _Array:
+    def _described(cls, value: Any, interface: Mapping[str, Any], on_device: bool, what: str) -> _Array:
         dtype, shape = _TYPESTRS.get(interface["typestr"]), tuple(int(n) for n in interface["shape"])
         if dtype is None:
-            raise UsageError(f"an array of type {interface['typestr']}, for which safetensors has no name")
+            raise UsageError(f"{what}an array of type {interface['typestr']}, for which safetensors has no name")
+        if interface.get("mask") is not None:
+            raise UsageError(f"{what}an array with a mask, which would be lost")
         item = int(interface["typestr"][2:])
-        dense: list[int] = []
-        size = item
-        for n in reversed(shape):
-            dense.insert(0, size)
-            size *= n
         strides = interface.get("strides")
-        if strides is not None and tuple(strides) != tuple(dense) and size:
-            raise UsageError("an array to be kept has to be contiguous")
+        size = _size_of(shape, item, None if strides is None else tuple(strides), what)
         if on_device:
             return cls(size, shape, dtype, ptr=int(interface["data"][0]), keep=value)
-        return cls(size, shape, dtype, memoryview(value).cast("B") if size else memoryview(b""), keep=value)
+        return cls(size, shape, dtype, _host_bytes(value, interface, size), keep=value)
+
+    @classmethod
+    def _by_dlpack(cls, value: Any, what: str, hint: str) -> _Array:
+        from ._array import DTYPES
+        from ._dlpack import KDL_CPU, KDL_CUDA, Imported
+
+        try:
+            got = Imported(value)
+        except Exception as e:  # what a library raises for an array that it cannot export
+            raise UsageError(f"{what}{type(value).__name__} cannot be exported by DLPack: {e}{hint}") from e
+        dtype = next((d for d in DTYPES.values() if (d.code, d.bits) == got.kind), None)
+        if dtype is None:
+            raise UsageError(f"{what}{type(value).__name__} of a type for which safetensors has no name (DLPack's {got.kind}){hint}")
+        if got.device_type not in (KDL_CPU, KDL_CUDA):
+            raise UsageError(f"{what}{type(value).__name__} on a device of DLPack's type {got.device_type}: a GPU or the CPU are taken")
+        strides = None if got.strides is None else tuple(n * dtype.itemsize for n in got.strides)
+        size = _size_of(got.shape, dtype.itemsize, strides, what)
+        if got.device_type == KDL_CUDA:
+            return cls(size, got.shape, dtype.name, ptr=got.ptr, keep=(value, got))
+        return cls(size, got.shape, dtype.name, _bytes_at(got.ptr, size), keep=(value, got))
 
     def write(self, memory: Memory, at: int) -> None:
         if self.host is not None:
@@ -182,6 +236,42 @@ class _Array:
         if memory.driver != CUDA:
             raise UsageError("an array of a GPU cannot be kept in memory of the software driver")
         copy_device(memory, at, self.ptr, self.bytes)
+
+
+def _size_of(shape: Sequence[int], item: int, strides: tuple[int, ...] | None, what: str) -> int:
+    """The bytes of an array whose elements lie one behind the other."""
+    dense: list[int] = []
+    size = item
+    for n in reversed(shape):
+        dense.insert(0, size)
+        size *= n
+    if size and strides is not None and any(n > 1 and a != b for n, a, b in zip(shape, strides, dense)):
+        raise UsageError(f"{what}an array to be kept has to be contiguous")
+    return size
+
+
+def _bytes_at(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B") if size else memoryview(b"")
+
+
+def _host_bytes(value: Any, interface: Mapping[str, Any], size: int) -> memoryview:
+    """The bytes that an __array_interface__ describes: at an address, in a buffer, or value itself."""
+    data = interface.get("data")
+    if isinstance(data, tuple):
+        return _bytes_at(int(data[0]), size)
+    raw, at = memoryview(value if data is None else data), int(interface.get("offset") or 0)
+    return raw.cast("B")[at : at + size] if size else memoryview(b"")
+
+
+def _is_plain(t: Any) -> bool:
+    """Whether a tensor of PyTorch's is no more than its elements."""
+    return not (t.is_conj() or t.is_neg() or t.is_quantized or hasattr(t, "__tensor_flatten__"))
+
+
+def _is_masked(value: Any) -> bool:
+    """Whether it is a masked array of NumPy's, which need not be there."""
+    ma = sys.modules.get("numpy.ma")
+    return ma is not None and isinstance(value, ma.MaskedArray)
 
 
 def copy_device(memory: Memory, at: int, ptr: int, size: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from . import _arguments as arguments
 from . import _wire as wire
 from ._conn import DEFAULT_TIMEOUT, Conn, check_path
-from ._errors import ClosedError, ForkedError, NameTakenError, UsageError
+from ._errors import ClosedError, ForkedError, NameTakenError, UsageError, enough_files
 from ._fence import FENCED, RELEASED
 from ._lease import Event, Lease
 from ._memory import Memory
@@ -47,6 +47,7 @@ class Server(Places):
     on_event        is called with each Event, on the server's thread: it should be short
     """
 
+    @enough_files()
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -141,6 +142,7 @@ class Server(Places):
         options = {"verdict": verdict, "leases": leases, "fence": fence, "cursors": cursors, "on_event": on_event, "on_lease": on_lease}
         return self._offer(name, memory, access, data, pending, synchronized, options, (arguments.seconds("grace", grace),))
 
+    @enough_files()
     def _offer(self, name: str, memory: Memory, access: int, data: Any, pending: Any, synchronized: Any,
                options: dict[str, Any], replaces: tuple[float] | None) -> Offering:  # fmt: skip
         self._check()

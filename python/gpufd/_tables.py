@@ -8,11 +8,12 @@ their own. Only this package reads those.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,17 @@ from ._errors import Error
 
 class FormatError(Error):
     """A file, or a table of what a part holds, is not what it has to be."""
+
+
+@contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Have a FormatError say whose fault it is: a file's, or the table's of what is kept."""
+    try:
+        yield
+    except FormatError as e:
+        if str(e).startswith(what):
+            raise
+        raise FormatError(f"{what}: {e}") from None
 
 
 ALIGN = 256  # bytes that offsets of tensors are multiples of

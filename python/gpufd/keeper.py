@@ -18,7 +18,7 @@ from typing import Any
 from . import _arguments as arguments
 from ._conn import check_path, close_all, data_file, dial
 from ._control import SUFFIX, TIMEOUT, Control, KeeperError, default_socket
-from ._errors import ClosedError, Error, LostError, NoProducerError, TimedOutError, UsageError
+from ._errors import ClosedError, Error, LostError, NoProducerError, TimedOutError, UsageError, enough_files
 from ._peer import Policy, check_policy
 from ._said import Event, Holder, Info, PartInfo, Status, info_of, number_of, sense, text_of
 from ._wire import MAX_FDS
@@ -84,6 +84,7 @@ class Client:
         """Send one request of docs/wire.md, "Keeper", and return the reply."""
         return self._ask(message, time.monotonic() + self.timeout, fds)
 
+    @enough_files()
     def _ask(self, message: dict[str, Any], deadline: float, fds: Sequence[int] = ()) -> dict[str, Any]:
         with self._turn:
             conn = self._connect(deadline)
