@@ -124,6 +124,10 @@ class Memory(NotCopied, NoArray):
         if at < 0 or n < 0 or at + n > self.size:
             raise UsageError(f"bytes {at} to {at + n} of memory of {self.size} bytes")
 
+    def up_to(self, at: int, n: int | None) -> int:
+        """The bytes that read is asked for."""
+        return n if n is not None else self.size - at if isinstance(at, int) else 0  # which check_range refuses
+
     def check_write(self) -> None:
         self.check()
         if self.access != READ_WRITE:

@@ -80,6 +80,7 @@ def put(
     """
     lifetime = arguments.step(timeout) if transaction else 0.0
     arguments.booking(name, part, parts, transaction, labels, expect_version, lifetime)
+    arguments.number("chunk", chunk)
     source = _source(data)
     client = socket if isinstance(socket, Client) else Client(socket, timeout=timeout)
     try:

@@ -305,7 +305,7 @@ class SoftMemory(Memory):
 
     def read(self, at: int = 0, n: int | None = None) -> bytes:
         with self.using("a read"):
-            return b"".join(self._read_part(*part) for part in self._ranges(at, self.size - at if n is None else n))
+            return b"".join(self._read_part(*part) for part in self._ranges(at, self.up_to(at, n)))
 
     def _read_part(self, i: int, at: int, n: int) -> bytes:
         """As many bytes as a system call gives at once, until all are there."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from . import _arguments as arguments
 from ._conn import check_path, close_all, data_file, dial
-from ._control import SUFFIX, TIMEOUT, Control, KeeperError, default_socket
+from ._control import SUFFIX, TIMEOUT, Control, KeeperError, default_socket, encode
 from ._errors import ClosedError, Error, LostError, NoProducerError, TimedOutError, UsageError, enough_files
 from ._peer import Policy, check_policy
 from ._said import Event, Holder, Info, PartInfo, Status, info_of, number_of, sense, text_of
@@ -87,6 +87,8 @@ class Client:
     @enough_files()
     def _ask(self, message: dict[str, Any], deadline: float, fds: Sequence[int] = ()) -> dict[str, Any]:
         with self._turn:
+            if self._conn is None:
+                encode(message)  # which raises for what cannot be sent, before anybody is asked
             conn = self._connect(deadline)
             try:
                 return conn.ask(message, deadline, fds)
