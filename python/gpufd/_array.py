@@ -70,7 +70,7 @@ def dtype_of(name: str | DType) -> DType:
         return name
     try:
         return DTYPES[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise UsageError(f"there is no type {name!r} here: {', '.join(DTYPES)}") from None
 
 

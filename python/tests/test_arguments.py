@@ -1,5 +1,6 @@
 """Arguments that make no sense: UsageError before anything is sent. And waits, which wake when there is something."""
 
+import contextlib
 import json
 import math
 import os
@@ -248,7 +249,7 @@ class Knocking(common.Scene):
                     conn, _ = server.accept()
                 except OSError:
                     return
-                with conn:
+                with conn, contextlib.suppress(OSError):
                     op = json.loads(conn.recv(65536)[1:])["op"]
                     if op == "status":
                         conn.send(b"\x01" + json.dumps({"status": {"pid": 1}}).encode())
