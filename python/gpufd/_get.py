@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
@@ -18,11 +18,14 @@ from ._errors import DescriptorError, Error, RefusedError, enough_files
 from ._kept import Kept, kept_of
 from ._memory import Memory
 from ._only import NoArray
-from ._tables import Table, header_of, naming, parse_table
+from ._tables import ALIGN, Table, header_of, naming, parse_table
 from ._wire import READ_ONLY
 
 if TYPE_CHECKING:
     from .keeper import Client
+
+
+PIECE = 16 << 20  # bytes that are copied to the host at a time
 
 
 class Attached(NoArray):
@@ -73,20 +76,32 @@ class Attached(NoArray):
             raise
 
     def _write(self, f: BinaryIO) -> None:
-        from ._deposit import PIECE
-
         ranges = [(0, self.attachment.size)]
         if self.table.format == "safetensors":
             header, tensors = header_of(self.table.tensors, self.table.metadata)
             f.write(header)
             ranges = [(t.offset, t.bytes) for t in tensors]
-        for at, size in ranges:
-            for done in range(0, size, PIECE):
-                f.write(self.memory.read(at + done, min(PIECE, size - done)))
+        for begin, end, some in _together(ranges):
+            for at in range(begin, end, PIECE):
+                piece = memoryview(self.memory.read(at, min(PIECE, end - at)))
+                f.writelines(piece[max(a - at, 0) : b - at] for a, b in some if a < at + PIECE and b > at)
 
     def close(self, force: bool = False) -> None:
         """Close the attachment: Attachment.close."""
         self.attachment.close(force)
+
+
+def _together(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """Ranges that are read at once, as begin, end and the (begin, end) of each: small ones that
+    follow each other with few bytes between."""
+    some: list[tuple[int, int]] = []
+    for at, size in ranges:
+        if some and (not 0 <= at - some[-1][1] <= ALIGN or at + size - some[0][0] > PIECE):
+            yield some[0][0], some[-1][1], some
+            some = []
+        some.append((at, at + size))
+    if some:
+        yield some[0][0], some[-1][1], some
 
 
 class Version:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from ._control import TIMEOUT
 from ._deposit import PIECE, Deposit, Delivered
 from ._errors import CutOffError, UsageError, enough_files
 from ._memory import Memory
-from ._tables import Table, Tensor, check_tensors, plan_files
+from ._tables import ALIGN, Segment, Table, Tensor, check_tensors, plan_files
 from ._wire import CUDA
 from .keeper import Client
 
@@ -37,6 +38,7 @@ _FORMATS = {
     for format in formats
 }  # fmt: skip
 
+SMALL = 1 << 20  # bytes of what is copied together with others
 ALONE = "array"  # the name of a tensor that was put alone
 
 
@@ -112,24 +114,50 @@ def _source(data: Any) -> _Source:
 def _files(paths: list[str]) -> _Source:
     table, segments = plan_files(paths)
 
-    def write(memory: Memory) -> None:
-        for s in segments:
-            load(memory, s.offset, s.path, s.at, s.bytes)
-
-    return _Source(table, write)
+    return _Source(table, lambda memory: load(memory, segments))
 
 
-def load(memory: Memory, offset: int, path: str, at: int, size: int) -> None:
-    """Copy size bytes at at of a file to offset of the memory."""
-    page = at % mmap.ALLOCATIONGRANULARITY
-    with open(path, "rb") as f:
-        if os.fstat(f.fileno()).st_size < at + size:
-            raise CutOffError(f"{path} has become shorter while it was read")
-        with mmap.mmap(f.fileno(), size + page, prot=mmap.PROT_READ, offset=at - page) as m, memoryview(m) as view:
-            for done in range(0, size, PIECE):
-                n = min(PIECE, size - done)
-                with view[page + done : page + done + n] as piece:
-                    memory.write(offset + done, piece)
+def load(memory: Memory, segments: Sequence[Segment]) -> None:
+    """Copy what segments of files have into the memory, where new bytes are zeros. A file is
+    mapped once, and what is small goes there together: a model may have 100,000 tensors."""
+    for path, some in itertools.groupby(segments, key=lambda s: s.path):
+        of_file = list(some)
+        page = min(s.at for s in of_file) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        end = max(s.at + s.bytes for s in of_file)
+        with open(path, "rb") as f:
+            if os.fstat(f.fileno()).st_size < end:
+                raise CutOffError(f"{path} has become shorter while it was read")
+            with mmap.mmap(f.fileno(), end - page, prot=mmap.PROT_READ, offset=page) as m, memoryview(m) as view:
+                _write_all(memory, ((s.offset, view[s.at - page : s.at - page + s.bytes]) for s in of_file))
+
+
+def _write_all(memory: Memory, bytes_at: Iterable[tuple[int, memoryview]]) -> None:
+    with closing(_together(bytes_at)) as pieces:
+        for at, piece in pieces:
+            with piece:
+                memory.write(at, piece)
+
+
+def _together(bytes_at: Iterable[tuple[int, memoryview]]) -> Generator[tuple[int, memoryview], None, None]:
+    """Pieces of bytes for places in the part: what is small has one together with what
+    follows it, with zeros where that leaves a hole."""
+    begin, piece = 0, bytearray()
+    for at, raw in bytes_at:
+        hole = at - begin - len(piece)
+        if piece and (len(raw) > SMALL or len(piece) > PIECE - SMALL or not 0 <= hole <= ALIGN):
+            yield begin, memoryview(piece)
+            begin, piece = 0, bytearray()
+        if len(raw) > SMALL:
+            for done in range(0, len(raw), PIECE):
+                yield at + done, raw[done : done + PIECE]
+            continue
+        if piece:
+            piece += bytes(hole)
+        else:
+            begin = at
+        piece += raw
+    if piece:
+        yield begin, memoryview(piece)
 
 
 def _arrays(data: Mapping[str, Any]) -> _Source:
@@ -144,8 +172,10 @@ def _arrays(data: Mapping[str, Any]) -> _Source:
     check_tensors(table.tensors, table.size)
 
     def write(memory: Memory) -> None:
+        _write_all(memory, ((at, array.host) for at, array in arrays if array.host is not None))
         for at, array in arrays:
-            array.write(memory, at)
+            if array.host is None:
+                array.write(memory, at)
 
     return _Source(table, write)
 
@@ -231,9 +261,7 @@ class _Array:
 
     def write(self, memory: Memory, at: int) -> None:
         if self.host is not None:
-            for done in range(0, self.bytes, PIECE):
-                memory.write(at + done, self.host[done : done + PIECE])
-            return
+            return _write_all(memory, [(at, self.host)])
         if memory.driver != CUDA:
             raise UsageError("an array of a GPU cannot be kept in memory of the software driver")
         copy_device(memory, at, self.ptr, self.bytes)
