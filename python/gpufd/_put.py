@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 import itertools
 import mmap
@@ -103,12 +104,13 @@ def _source(data: Any) -> _Source:
         return _files([os.fspath(data)])
     if isinstance(data, Mapping):
         return _arrays(data)
-    if isinstance(data, Sequence) and data and all(isinstance(d, (str, os.PathLike)) for d in data):
+    several = isinstance(data, Sequence) and not isinstance(data, (bytes, bytearray, memoryview, array.array))
+    if several and data and all(isinstance(d, (str, os.PathLike)) for d in data):
         return _files([os.fspath(d) for d in data])
-    array = _Array.of(data)
-    if array.dtype is not None:
-        return _arrays({ALONE: array})
-    return _Source(Table(array.bytes), lambda memory: array.write(memory, 0))
+    alone = _Array.of(data)
+    if alone.dtype is not None:
+        return _arrays({ALONE: alone})
+    return _Source(Table(alone.bytes), lambda memory: alone.write(memory, 0))
 
 
 def _files(paths: list[str]) -> _Source:
@@ -163,19 +165,19 @@ def _together(bytes_at: Iterable[tuple[int, memoryview]]) -> Generator[tuple[int
 def _arrays(data: Mapping[str, Any]) -> _Source:
     table, arrays = Table(), []
     for name, value in data.items():
-        array = value if isinstance(value, _Array) else _Array.of(value, arguments.text("the name of an array", name) + ": ")
-        if array.dtype is None:
+        one = value if isinstance(value, _Array) else _Array.of(value, arguments.text("the name of an array", name) + ": ")
+        if one.dtype is None:
             raise UsageError(f"{name}: bytes have no type of elements; put arrays by name, or bytes alone")
-        at = table.place(array.bytes)
-        table.tensors.append(Tensor(name, array.dtype, array.shape, at, array.bytes))
-        arrays.append((at, array))
+        at = table.place(one.bytes)
+        table.tensors.append(Tensor(name, one.dtype, one.shape, at, one.bytes))
+        arrays.append((at, one))
     check_tensors(table.tensors, table.size)
 
     def write(memory: Memory) -> None:
-        _write_all(memory, ((at, array.host) for at, array in arrays if array.host is not None))
-        for at, array in arrays:
-            if array.host is None:
-                array.write(memory, at)
+        _write_all(memory, ((at, one.host) for at, one in arrays if one.host is not None))
+        for at, one in arrays:
+            if one.host is None:
+                one.write(memory, at)
 
     return _Source(table, write)
 
@@ -201,12 +203,13 @@ class _Array:
             hint = " (gpufd.torch.put keeps PyTorch's tensors and modules)"
             if not _is_plain(value):
                 raise UsageError(f"{what}a tensor that is more than its elements{hint}")
-            array = cls._by_dlpack(value, what, hint)
-            return replace(array, dtype="BOOL") if value.dtype is torch.bool else array  # older ones export U8
+            if value.dtype is torch.bool:  # which older ones cannot export, or export as U8
+                return replace(cls._by_dlpack(value.view(torch.uint8), what, hint), dtype="BOOL")
+            return cls._by_dlpack(value, what, hint)
         there = getattr(value, "__cuda_array_interface__", None)
         here = getattr(value, "__array_interface__", None)
         for interface in (there, here):
-            if isinstance(interface, Mapping) and (interface["typestr"] in _TYPESTRS or not hasattr(value, "__dlpack__")):
+            if isinstance(interface, Mapping) and (interface["typestr"] in _TYPESTRS or interface is here or not hasattr(value, "__dlpack__")):
                 return cls._described(value, interface, interface is there, what)
         if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
             return cls._by_dlpack(value, what, "")

@@ -186,6 +186,8 @@ def check_tensors(tensors: Iterable[Tensor], size: int) -> None:
         if t.name in seen:
             raise FormatError(f"tensor {quote(t.name)} is there twice")
         seen.add(t.name)
+    if "__metadata__" in seen:
+        raise FormatError("a tensor named '__metadata__', which is another thing in a file")
 
 
 def _check_apart(tensors: list[Tensor]) -> None:
@@ -199,8 +201,6 @@ def _check_apart(tensors: list[Tensor]) -> None:
 
 def _parse_tensor(t: dict[str, Any], stride: Any) -> Tensor:
     name = _text(t.get("name", ""))
-    if name == "__metadata__":
-        raise FormatError("a tensor named '__metadata__'")
     dtype, shape = _text(t.get("dtype", "")), tuple([_number(n) for n in _list(t.get("shape", []))])
     strides = None if stride is None else tuple([_number(n) for n in _list(stride)])
     return Tensor(name, dtype, shape, _number(t.get("offset", 0)), _number(t.get("bytes", 0)), strides)

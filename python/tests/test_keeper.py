@@ -180,6 +180,7 @@ class Keeping(KeeperTest):
         with gpufd.get(k.socket, "bytes") as version:
             version.verify()
             self.assertEqual(bytes(version[0].memory.read()), bytes(array))
+            self.assertEqual(version[0].table.tensors, [_tables.Tensor("array", "F32", (6,), 0, 24)])
 
     def test_safetensors_both_ways(self):
         k = self.keeper()
