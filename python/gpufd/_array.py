@@ -78,7 +78,7 @@ def dtype_of(name: str | DType) -> DType:
         return name
     try:
         return DTYPES[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise UsageError(f"there is no type {name!r} here: {', '.join(DTYPES)}") from None
 
 
@@ -265,6 +265,18 @@ class Array(NotCopied):
         if self.memory.driver == CUDA:
             raise AttributeError("memory of a GPU: it has __cuda_array_interface__ and __dlpack__")
         return {**self._described(), "data": self.memoryview(), "version": 3}
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        """What NumPy asks for where there is no __array_interface__: without this it would make
+        an object of the array, and say nothing."""
+        if self.memory.driver == CUDA:
+            raise ExportError("memory of a GPU is no NumPy array: tobytes() copies it to the host; CuPy and PyTorch take it as it is")
+        if self.dtype.typestr is None:
+            raise ExportError(f"NumPy has no {self.dtype.name}: view it as {'U8' if self.dtype.bits == 8 else 'U16'}, or take it by DLPack")
+        import numpy
+
+        whole = numpy.asarray(self.memoryview()).view(self.dtype.typestr).reshape(self.shape)
+        return numpy.array(whole, dtype, copy=bool(copy) or dtype is not None)
 
     def _described(self) -> dict[str, Any]:
         if self.dtype.typestr is None:

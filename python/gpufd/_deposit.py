@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from . import _arguments as arguments
 from . import _driver
 from ._control import KeeperError
 from ._device import Device, place_of
@@ -85,12 +86,10 @@ class Deposit:
         labels: Mapping[str, str] | None = None, part: int = 0, parts: int = 1, transaction: str = "",
         expect: int | None = None, lifetime: float = 0.0,
     ) -> None:  # fmt: skip
+        arguments.booking(name, part, parts, transaction, labels, expect, lifetime)
+        arguments.number("chunk", chunk)
         if size <= 0:
             raise UsageError(f"there is nothing to keep under {name}: it has no bytes")
-        if not 0 <= part < parts:
-            raise UsageError(f"part {part} of {parts}: they count from 0")
-        if parts > 1 and not transaction:
-            raise UsageError(f"part {part} of {parts} wants a transaction, by which whoever writes the others finds it")
         self.client, self.name, self.size, self.part = client, name, size, part
         self.chunk = chunk_for(size, chunk)
         self.kind = driver_kind(driver)
@@ -134,9 +133,10 @@ class Deposit:
             except (DriverError, OSError) as e:
                 if not is_no_room(e):
                     raise
-                if time.monotonic() > deadline:
+                left = deadline - time.monotonic()
+                if left <= 0:
                     raise self._no_room(e) from None
-            time.sleep(ROOM_PAUSE)
+            time.sleep(min(ROOM_PAUSE, left))  # no driver tells when there is room
 
     def _no_room(self, why: BaseException) -> KeeperError:
         """Name who holds memory of the device."""

@@ -231,7 +231,7 @@ def tensors(part: Attached) -> Loaded:
 
 def load(
     socket: str | os.PathLike[str] | Client | None, name: str, part: int | None = None, labels: Mapping[str, str] | None = None,
-    *, timeout: float = TIMEOUT, driver: str | int | None = None, device: Device | None = None,
+    *, timeout: float | None = TIMEOUT, driver: str | int | None = None, device: Device | None = None,
 ) -> Loaded:  # fmt: skip
     """Return the tensors that a keeper keeps under a name, as views without a copy.
 
@@ -377,7 +377,7 @@ def _where(blocks: list[_Block], driver: str | int | None, device: Device | None
 def put(
     socket: str | os.PathLike[str] | Client | None, name: str, module_or_tensors: Any, *, labels: Mapping[str, str] | None = None,
     part: int = 0, parts: int = 1, transaction: str = "", expect_version: int | None = None, device: Device | None = None,
-    driver: str | int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float = TIMEOUT,
+    driver: str | int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT,
 ) -> Delivered:  # fmt: skip
     """Have a keeper keep the tensors of a module, or of a mapping, as they are now.
 
@@ -411,7 +411,7 @@ def put(
     try:
         deposit = Deposit(
             client, name, table.size, device=ordinal, driver=kind, chunk=chunk, labels=labels, part=part, parts=parts,
-            transaction=transaction, expect=expect_version, lifetime=timeout if transaction else 0.0,
+            transaction=transaction, expect=expect_version, lifetime=(timeout or 0.0) if transaction else 0.0,
         )  # fmt: skip
         try:
             if kind == CUDA:  # what other streams still write comes along, too

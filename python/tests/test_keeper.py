@@ -102,7 +102,7 @@ class Messages(unittest.TestCase):
         """What Client sends, as the vectors have it."""
         want = {v["name"]: v["message"] for v in self.vectors["vectors"] if v["kind"] == "request"}
         sent = []
-        with Client("nowhere") as c, mock.patch.object(Client, "ask", lambda self, m, fds=(): sent.append(m) or {"ticket": "t7", "names": [{}], "status": {}}):
+        with Client("nowhere") as c, mock.patch.object(Client, "_ask", lambda self, m, deadline, fds=(): sent.append(m) or {"ticket": "t7", "names": [{}], "status": {}}):
             device = "GPU-3dd3b600-af7c-175b-2eda-f76bb8e67a83"
             c.status()
             c.list()
@@ -183,6 +183,7 @@ class Keeping(KeeperTest):
         with gpufd.get(k.socket, "bytes") as version:
             version.verify()
             self.assertEqual(bytes(version[0].memory.read()), bytes(array))
+            self.assertEqual(version[0].table.tensors, [_tables.Tensor("array", "F32", (6,), 0, 24)])
 
     def test_safetensors_both_ways(self):
         k = self.keeper()

@@ -14,7 +14,7 @@ import common
 import gpufd
 import gpufd.channel
 from gpufd import _conn, _soft
-from gpufd._deposit import chunk_for
+from gpufd._deposit import chunk_for, device_name
 from gpufd._kept import kept_of
 from gpufd._wire import Offer
 
@@ -284,6 +284,45 @@ class Arguments(Offered):
         for given, socket in wanted:
             with self.subTest(socket), unittest.mock.patch.dict(os.environ, {**values, **given}):
                 self.assertEqual(gpufd.Client().socket, socket)
+
+
+class Visible(common.Scene):
+    """CUDA_VISIBLE_DEVICES chooses and orders the software driver's devices, as in Go:
+    cu/soft, TestVisibleDevices has the same table."""
+
+    def test_which(self):
+        self.environ(GPUFD_SOFT_DEVICES="3")
+        self.environ(CUDA_VISIBLE_DEVICES="")  # and what it was, afterwards
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+        self.assertEqual(_soft.soft_visible(), [0, 1, 2])
+        name = [device_name(_soft.soft_uuid(i)) for i in range(3)]
+        for text, want in (
+            ("", []), ("-1", []), ("0", [0]), ("2,0", [2, 0]), (" 1 , 2", [1, 2]), ("1,7,2", [1]), ("1,x,2", [1]), ("0,0", []),
+            (name[1], [1]), (name[2][:12] + ",0", [2, 0]), (f"{name[1]},{name[0]}", [1, 0]), ("GPU-", []), ("GPU-zz", []),
+            ("GPU-" + name[0][4:].upper(), [0]), ("1_0", []), ("0x1", []), ("٣", []), ("+1", [1]),
+        ):  # fmt: skip
+            with self.subTest(text):
+                self.environ(CUDA_VISIBLE_DEVICES=text)
+                self.assertEqual(_soft.soft_visible(), want)
+
+    def test_memory(self):
+        self.environ(GPUFD_SOFT_DEVICES="2", CUDA_VISIBLE_DEVICES="0,1")
+        first, second = (device_name(_soft.soft_uuid(i)) for i in range(2))
+        self.environ(CUDA_VISIBLE_DEVICES="1,0")
+        with gpufd.allocate(1 << 20) as memory:
+            self.assertEqual((memory.ordinal, device_name(memory.uuid)), (0, second))
+            with gpufd.offer(self.path, "x", memory):
+                self.environ(CUDA_VISIBLE_DEVICES="0,1")
+                with gpufd.attach(self.path) as att, att.memory.private(1) as private:
+                    self.assertEqual((att.device, private.ordinal, private.uuid), (1, 1, memory.uuid))
+                self.environ(CUDA_VISIBLE_DEVICES="0")
+                with self.assertRaisesRegex(gpufd.DeviceError, f"{second}, which is not visible .*CUDA_VISIBLE_DEVICES.*devices: {first}"):
+                    gpufd.attach(self.path)
+                self.assertRaisesRegex(gpufd.DeviceError, "no device 1: .* has 1", gpufd.allocate, 1, device=1)
+                self.environ(CUDA_VISIBLE_DEVICES="")
+                with self.assertRaisesRegex(gpufd.UnavailableError, "CUDA_VISIBLE_DEVICES"):
+                    gpufd.attach(self.path)
+                self.assertRaisesRegex(gpufd.UnavailableError, "CUDA_VISIBLE_DEVICES", gpufd.allocate, 1)
 
 
 if __name__ == "__main__":
