@@ -69,10 +69,18 @@ func (s *Server) serve(conn *sock.Conn) {
 	for {
 		var r request
 		files, err := c.receive(&r)
-		if err != nil {
+		var answer reply
+		var out []*os.File
+		var mistyped *json.UnmarshalTypeError
+		switch {
+		case err == nil:
+			answer, out, err = c.handle(r, files)
+		case errors.As(err, &mistyped): // where it ends is known: the client hears what is wrong, and may go on
+			r.Op = ""
+			err = refuseType(mistyped)
+		default:
 			return
 		}
-		answer, out, err := c.handle(r, files)
 		if errors.Is(err, share.ErrClosed) || c.allowFiles() != nil {
 			sock.DropFiles(out)
 			return // the client asks the next keeper
@@ -159,6 +167,14 @@ func asError(err error) *Error {
 
 func badRequest(format string, a ...any) error {
 	return &Error{Code: "bad-request", Message: fmt.Sprintf(format, a...)}
+}
+
+// refuseType says which member of a request is of a type that it cannot be of.
+func refuseType(e *json.UnmarshalTypeError) error {
+	if e.Field == "" {
+		return badRequest("a request is a JSON object, and this is: %s", e.Value)
+	}
+	return badRequest("%s of the request cannot be: %s", e.Field, e.Value)
 }
 
 // handle answers one request. The files that it does not keep are closed.

@@ -26,11 +26,9 @@ func TestMalformedMessages(t *testing.T) {
 	before := leak.OpenFDs().Kinds()
 	for name, records := range map[string][][]byte{
 		"no JSON":      {record(pieceLast, "{")},
-		"another type": {record(pieceLast, `{"op":7}`)},
 		"no such mark": {record(2, "{}")},
 		"empty":        {record(pieceLast, "")},
 		"without end":  nil,
-		"negative":     {record(pieceLast, `{"op":"book","bytes":-1}`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := sock.Dial(soon(t), c.socket+controlSuffix)
@@ -96,6 +94,43 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	require.ErrorIs(t, err, errTooLong)
 	require.NoError(t, b.cancel(soon(t)))
 	require.LessOrEqual(t, storeSets(s), 3)
+}
+
+// A member of another type than it has is told to the client, which may go on.
+func TestRequestsOfOtherTypes(t *testing.T) {
+	_, c, dev := kept(t)
+	conn, err := sock.Dial(soon(t), c.socket+controlSuffix)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	ask := func(text string) (r reply) {
+		require.NoError(t, conn.Send(soon(t), record(pieceLast, text)))
+		_, err := receive(soon(t), conn, maxReply, &r)
+		require.NoError(t, err, text)
+		return r
+	}
+	for text, said := range map[string]string{
+		`{"op":7}`:                                  "op of the request cannot be: number",
+		`[]`:                                        "a request is a JSON object, and this is: array",
+		`"status"`:                                  "a request is a JSON object, and this is: string",
+		`{"op":"book","bytes":-1}`:                  "bytes of the request cannot be: number -1",
+		`{"op":"book","bytes":1.5}`:                 "bytes of the request cannot be: number 1.5",
+		`{"op":"book","bytes":1e999}`:               "bytes of the request cannot be: number 1e999",
+		`{"op":"book","expect":"1"}`:                "expect of the request cannot be: string",
+		`{"op":"book","name":["x"]}`:                "name of the request cannot be: array",
+		`{"op":"book","name":{"x":1}}`:              "name of the request cannot be: object",
+		`{"op":"book","transaction":5}`:             "transaction of the request cannot be: number",
+		`{"op":"book","labels":{"step":3}}`:         "labels of the request cannot be: number",
+		`{"op":"deliver","memory":[1]}`:             "memory of the request cannot be: array",
+		`{"op":"drain","on":"no"}`:                  "on of the request cannot be: string",
+		`{"op":"book","part":99999999999999999999}`: "part of the request cannot be: number 99999999999999999999",
+	} {
+		no := ask(text).Error
+		require.NotNil(t, no, text)
+		require.EqualValues(t, "bad-request", no.Code, text)
+		require.Contains(t, no.Message, said)
+	}
+	require.NotNil(t, ask(`{"op":"status"}`).Status)
+	put(t, c, dev, "x", 1)
 }
 
 func bookingOf(t testing.TB, c *Client, dev *cu.Device, size uint64) *booking {

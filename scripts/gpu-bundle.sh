@@ -36,9 +36,9 @@ cp python/tests/*.py python/tests/*.c "$tree/python/tests/"
 cp examples/c/*.c "$tree/examples/c/"
 mkdir -p "$tree/share/internal/wire/testdata"
 cp share/internal/wire/testdata/vectors.json "$tree/share/internal/wire/testdata/"
-# What tests/conformance compares itself with, and what the faults are.
+# What tests/conformance compares itself with, what the faults are, and recipes in Python.
 mkdir -p "$tree/docs"
-cp docs/driver-facts.md docs/driver-facts-evidence.md docs/faults-evidence.md docs/ptx.md "$tree/docs/"
+cp docs/driver-facts.md docs/driver-facts-evidence.md docs/faults-evidence.md docs/ptx.md docs/python-keeper.md "$tree/docs/"
 # The kernels of tests/corpus, and what they did.
 mkdir -p "$tree/cu/soft/ptx/testdata"
 cp -r cu/soft/ptx/testdata/corpus "$tree/cu/soft/ptx/testdata/"

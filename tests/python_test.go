@@ -84,6 +84,14 @@ func TestPythonFrameworks(t *testing.T) {
 		python(t), "-B", filepath.Join(packageDir, "tests", "gpu.py"), "-v"))
 }
 
+// TestPythonTransformers follows the recipes of docs/python-keeper.md, with a model of transformers.
+func TestPythonTransformers(t *testing.T) {
+	needGPU(t, "models lie in memory of one")
+	cutest.Alone(t, "it looks at how much of the device's memory PyTorch has")
+	t.Log(scripted(t, args("GPUFD_BIN="+filepath.Dir(programPath(t, "gpufd")), "GPUFD_DRIVER=cuda"),
+		python(t), "-B", filepath.Join(packageDir, "tests", "gpu_transformers.py"), "-v"))
+}
+
 // TestPythonChannels has streams of PyTorch and CuPy write and read frames, beside the programs here
 // and the reader in C.
 func TestPythonChannels(t *testing.T) {

@@ -68,7 +68,7 @@ func parseHeader(text []byte, data uint64) (*header, error) {
 		return s.tensor(h, key)
 	})
 	if err == nil {
-		err = s.end()
+		err = errors.Join(s.end(), checkPairs(text))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: the header: %w", ErrFormat, err)

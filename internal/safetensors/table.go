@@ -46,6 +46,15 @@ var dtypes = map[string]uint64{
 // metadataName is not a tensor's name.
 const metadataName = "__metadata__"
 
+// UnmarshalJSON reads a table. Its texts are whole.
+func (t *Table) UnmarshalJSON(b []byte) error {
+	type plain Table // without this method
+	if err := checkPairs(b); err != nil {
+		return err
+	}
+	return json.Unmarshal(b, (*plain)(t))
+}
+
 // ParseTable reads a table in JSON and checks it, as [Table.Check] does.
 func ParseTable(b []byte) (Table, error) {
 	var t Table

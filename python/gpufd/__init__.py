@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
         TimedOutError,
         TooLargeError,
         TooLateError,
+        TooManyFilesError,
         UnavailableError,
         UnsupportedError,
         UsageError,
@@ -90,7 +91,10 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
     from ._put import put
     from ._tables import FormatError
     from .keeper import Client
+    from . import broadcast as broadcast
+    from . import channel as channel
     from . import keeper as keeper
+    from . import torch as torch
 
     list = list_offers
 else:
@@ -106,7 +110,7 @@ else:
             "ExportError FenceError ForkedError GivenUpError HandleError InUseError KindError LabelError LeftError LostError NameTakenError "
             "NoConsumerError NoFenceError NoProducerError NoVerdictError NotAdmittedError NotFoundError NotImportedError NotUnderstoodError "
             "OtherMemoryError ProtocolError RateError ReadOnlyError RefusedError RefusedRateError RevokedError StaleError StillOpenError "
-            "TimedOutError TooLargeError TooLateError UnavailableError UnsupportedError UsageError VerdictError VersionError WireError"
+            "TimedOutError TooLargeError TooLateError TooManyFilesError UnavailableError UnsupportedError UsageError VerdictError VersionError WireError"
         ),
         "_fence": "FENCED RELEASED",
         "_follow": "follow list_offers",
@@ -127,10 +131,16 @@ else:
     }
     _FROM = {name: (module, name) for module, names in _PLACES.items() for name in names.split()}
     _FROM["list"] = ("_follow", "list_offers")  # as gpufd.list(path), the name that Go has
+    _MODULES = ("broadcast", "channel", "keeper", "torch")  # the last and the first want PyTorch
 
     def __getattr__(name):
-        if name == "keeper":
-            return importlib.import_module(".keeper", __name__)
+        if name in _MODULES:
+            try:
+                return importlib.import_module("." + name, __name__)
+            except ModuleNotFoundError as e:
+                if e.name != "torch":
+                    raise
+                raise AttributeError(f"gpufd.{name} wants PyTorch, which cannot be imported: {e}") from e
         if name not in _FROM:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, there = _FROM[name]
@@ -138,7 +148,7 @@ else:
         return value
 
     def __dir__():
-        return sorted({*globals(), *_FROM, "keeper"})
+        return sorted({*globals(), *_FROM, *_MODULES})
 
 __all__ = [
     "AccessError",
@@ -206,6 +216,7 @@ __all__ = [
     "TimedOutError",
     "TooLargeError",
     "TooLateError",
+    "TooManyFilesError",
     "UnavailableError",
     "UnsupportedError",
     "UsageError",

@@ -32,13 +32,18 @@ class DType:
     typestr: str | None  #: NumPy's, if it has one
 
     @property
+    def lanes(self) -> int:
+        """How many elements DLPack and PyTorch take as one: the two of F4 that fill a byte."""
+        return max(1, 8 // self.bits)
+
+    @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
-        return self.bits // 8
+        """Bytes of an element; of F4, of two."""
+        return self.bits * self.lanes // 8
 
 
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
-_F8_E4M3FN, _F8_E5M2, _F8_E8M0 = 10, 12, 14
+_F8_E4M3FN, _F8_E4M3FNUZ, _F8_E5M2, _F8_E5M2FNUZ, _F8_E8M0, _F4_E2M1FN = 10, 11, 12, 13, 14, 17
 
 DTYPES: dict[str, DType] = {
     d.name: d
@@ -49,6 +54,9 @@ DTYPES: dict[str, DType] = {
         DType("F8_E4M3", _F8_E4M3FN, 8, None),
         DType("F8_E5M2", _F8_E5M2, 8, None),
         DType("F8_E8M0", _F8_E8M0, 8, None),
+        DType("F8_E4M3FNUZ", _F8_E4M3FNUZ, 8, None),
+        DType("F8_E5M2FNUZ", _F8_E5M2FNUZ, 8, None),
+        DType("F4", _F4_E2M1FN, 4, None),
         DType("U16", _UINT, 16, "<u2"),
         DType("I16", _INT, 16, "<i2"),
         DType("F16", _FLOAT, 16, "<f2"),
@@ -70,7 +78,7 @@ def dtype_of(name: str | DType) -> DType:
         return name
     try:
         return DTYPES[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise UsageError(f"there is no type {name!r} here: {', '.join(DTYPES)}") from None
 
 
@@ -97,6 +105,8 @@ class Array(NotCopied):
         if not isinstance(offset, int):
             raise UsageError(f"an offset is a whole number of bytes, not {offset!r}")
         self.shape = self._shape_of(shape)
+        if self.dtype.lanes > 1 and (not self.shape or self.shape[-1] % self.dtype.lanes):
+            raise UsageError(f"{self.dtype.name}{list(self.shape)}: the last dimension is a multiple of {self.dtype.lanes}, which fill a byte")
         if offset < 0 or offset % self.dtype.itemsize:
             raise UsageError(f"{self.dtype.name} at byte {offset}: an offset is a multiple of {self.dtype.itemsize}")
         if offset + self.nbytes > memory.size:
@@ -106,7 +116,7 @@ class Array(NotCopied):
 
     def _shape_of(self, shape: Sequence[int] | int | None) -> tuple[int, ...]:
         if shape is None:
-            return (max(0, self.memory.size - self.offset) // self.dtype.itemsize,)
+            return (max(0, self.memory.size - self.offset) // self.dtype.itemsize * self.dtype.lanes,)
         try:
             wanted = tuple(operator.index(n) for n in ((shape,) if isinstance(shape, SupportsIndex) else shape))
         except TypeError:
@@ -126,7 +136,7 @@ class Array(NotCopied):
     @property
     def nbytes(self) -> int:
         """Bytes of all elements."""
-        return self.size * self.dtype.itemsize
+        return self.size * self.dtype.bits // 8
 
     @property
     def readonly(self) -> bool:
@@ -153,7 +163,7 @@ class Array(NotCopied):
         self._check()
         kind = dtype_of(dtype)
         if shape is None:
-            shape = (max(0, self.nbytes - offset) // kind.itemsize,)
+            shape = (max(0, self.nbytes - offset) // kind.itemsize * kind.lanes,)
         other = Array(self.memory, kind, shape, self.offset + offset, owner=self._owner, copied=self.copied)
         if offset < 0 or offset + other.nbytes > self.nbytes:
             raise UsageError(f"{other} goes beyond {self}")
@@ -255,6 +265,18 @@ class Array(NotCopied):
         if self.memory.driver == CUDA:
             raise AttributeError("memory of a GPU: it has __cuda_array_interface__ and __dlpack__")
         return {**self._described(), "data": self.memoryview(), "version": 3}
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        """What NumPy asks for where there is no __array_interface__: without this it would make
+        an object of the array, and say nothing."""
+        if self.memory.driver == CUDA:
+            raise ExportError("memory of a GPU is no NumPy array: tobytes() copies it to the host; CuPy and PyTorch take it as it is")
+        if self.dtype.typestr is None:
+            raise ExportError(f"NumPy has no {self.dtype.name}: view it as {'U8' if self.dtype.bits == 8 else 'U16'}, or take it by DLPack")
+        import numpy
+
+        whole = numpy.asarray(self.memoryview()).view(self.dtype.typestr).reshape(self.shape)
+        return numpy.array(whole, dtype, copy=bool(copy) or dtype is not None)
 
     def _described(self) -> dict[str, Any]:
         if self.dtype.typestr is None:

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
+from . import _arguments as arguments
 from . import _wire as wire
 from ._attaching import Attaching, Options
 from ._attachment import Attachment
-from ._conn import DEFAULT_TIMEOUT
-from ._errors import Error, NotFoundError, RefusedError, TimedOutError, UsageError
+from ._conn import DEFAULT_TIMEOUT, check_path
+from ._device import Device, ordinal_of
+from ._errors import Error, NotFoundError, RefusedError, TimedOutError, enough_files
 from ._kept import check_labels
 from ._memory import Memory, driver_kind
 from ._peer import Peer, Policy
 from ._wire import READ_ONLY, Offer
 
 
+@enough_files()
 def attach(
     socket: str | os.PathLike[str],
     name: str = "",
     *,
     access: int = READ_ONLY,
-    device: int | None = None,
+    device: Device | None = None,
     driver: str | int | None = None,
     part: int | None = None,
     labels: Mapping[str, str] | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
+    timeout: float | None = DEFAULT_TIMEOUT,
     within: float | None = None,
     policy: Policy = Policy(),
     max_chunks: int = wire.MAX_CHUNKS,
@@ -50,10 +53,11 @@ def attach(
     socket          path of the socket
     name            name of the offer; "" takes the only one
     access          READ_ONLY or READ_WRITE
-    device          ordinal of the device that the memory must be on; by default any
+    device          that the memory must be on: an ordinal, "cuda:0", a torch.device or a UUID
+                    ("GPU-…"); by default any
     driver          "cuda", "soft" or "auto"; by default that of GPUFD_DRIVER, else "auto"
     part, labels    of a keeper's version: which part to take, and the labels it must have
-    timeout         seconds for each step
+    timeout         seconds for each step; None for no bound
     within          seconds for all of it; by default no bound
     policy          whose offers to take
     max_chunks, max_size, max_data
@@ -69,13 +73,19 @@ def attach(
     Raises NoProducerError, NotAdmittedError, RefusedError, TooLargeError, StaleError, LabelError,
     DescriptorError, DeviceError, WireError, LostError, TimedOutError.
     """
-    options = Options(os.fspath(socket), name, access, device, driver_kind(driver), timeout, within, policy, max_chunks,
+    if part is not None:
+        arguments.number("part", part)
+    wanted = arguments.labels(labels)
+    if within is not None:
+        within = arguments.seconds("within", within, zero=False)
+    kind = driver_kind(driver)
+    options = Options(check_path(socket), name, access, ordinal_of(device, kind), kind, arguments.step(timeout), within, policy, max_chunks,
                        max_size, max_data, max_cursors, newer_than, wait, legacy, reoffer, connected, opener)  # fmt: skip
     options.check()
     att = _attach_part(options, part) if part is not None else _attach(options)
     try:
-        if labels:
-            check_labels(att.kept.name, att.kept.labels, labels)
+        if wanted:
+            check_labels(att.kept.name, att.kept.labels, wanted)
         return att
     except BaseException:
         att.close()
@@ -90,8 +100,6 @@ def _attach(options: Options) -> Attachment:
 
 def _attach_part(options: Options, part: int) -> Attachment:
     """The part of a keeper's version: NAME if it is the only one, or else NAME/PART."""
-    if not isinstance(part, int) or part < 0:
-        raise UsageError(f"part {part!r}: they count from 0")
     of_many = replace(options, name=f"{options.name}/{part}")
     if part:
         return _attach(of_many)
@@ -118,21 +126,41 @@ class Parts(list[Attachment]):
             att.close(force)
 
 
-def attach_parts(socket: str | os.PathLike[str], name: str, **options: Any) -> Parts:
+def attach_parts(
+    socket: str | os.PathLike[str],
+    name: str,
+    *,
+    access: int = READ_ONLY,
+    device: Device | None = None,
+    driver: str | int | None = None,
+    labels: Mapping[str, str] | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    within: float | None = None,
+    policy: Policy = Policy(),
+    max_chunks: int = wire.MAX_CHUNKS,
+    max_size: int | None = None,
+    max_data: int = wire.MAX_LARGE_DATA,
+    reoffer: bool = False,
+    connected: Callable[[Peer], None] = lambda peer: None,
+) -> Parts:
     """Attach to all parts of what a keeper keeps under a name.
 
     All parts are of the same version, even if another one is committed meanwhile. The options
     are those of attach. Raises TimedOutError if new versions kept coming until the timeout.
     """
-    deadline = time.monotonic() + float(options.get("within") or options.get("timeout") or DEFAULT_TIMEOUT)
+    one = functools.partial(
+        attach, socket, name, access=access, device=device, driver=driver, labels=labels, timeout=timeout, within=within, policy=policy,
+        max_chunks=max_chunks, max_size=max_size, max_data=max_data, reoffer=reoffer, connected=connected,
+    )  # fmt: skip
+    deadline = time.monotonic() + arguments.seconds("a timeout", timeout if within is None else within)
     refused = 0  # the version of which a part was refused
     while True:
-        parts = Parts([attach(socket, name, part=0, **options)])
+        parts = Parts([one(part=0)])
         try:
             first = parts[0].kept
             for part in range(1, first.parts):
                 try:
-                    parts.append(attach(socket, name, part=part, **options))
+                    parts.append(one(part=part))
                 except RefusedError:
                     if first.version == refused or time.monotonic() > deadline:
                         raise

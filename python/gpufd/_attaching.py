@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from . import _arguments as arguments
 from . import _wire as wire
 from ._conn import close_all, dial, read_data, take_no_fds
 from ._errors import DescriptorError, Error, LostError, ProtocolError, RevokedError, StaleError, TooLargeError, UsageError, WireError, refusal
 from ._memory import Memory, memory_class
-from ._peer import Peer, Policy, Process
+from ._peer import Peer, Policy, Process, check_policy
 from ._wire import READ_ONLY, READ_WRITE, Offer, Record, need, printable
 
 
@@ -40,19 +41,22 @@ class Options:
     opener: Callable[[Offer], Memory] | None
 
     def check(self) -> None:
-        if self.access not in (READ_ONLY, READ_WRITE):
-            raise UsageError(f"access {self.access!r}: READ_ONLY or READ_WRITE")
-        for what, seconds in (("a timeout", self.timeout), ("within", 1.0 if self.within is None else self.within)):
-            if not isinstance(seconds, (int, float)) or not 0 < seconds < 1e6:
-                raise UsageError(f"{what} of {seconds!r}: a number of seconds above 0")
-        if not isinstance(self.name, str):
-            raise UsageError(f"a name is text, not {self.name!r}")
-        if self.name:
+        arguments.one_of("access", self.access, (READ_ONLY, READ_WRITE), "READ_ONLY or READ_WRITE")
+        if arguments.text("a name", self.name):
             wire.check_name(self.name)
+        for what, value in (("device", self.device), ("max_size", self.max_size)):
+            if value is not None:
+                arguments.number(what, value)
+        for what, value in (("max_chunks", self.max_chunks), ("max_data", self.max_data), ("newer_than", self.newer_than)):
+            arguments.number(what, value)
+        arguments.number("max_cursors", self.max_cursors, 0, wire.MAX_CURSORS)
+        for what, value in (("wait", self.wait), ("legacy", self.legacy), ("reoffer", self.reoffer)):
+            arguments.flag(what, value)
+        arguments.called("connected", self.connected, optional=False)
+        arguments.called("opener", self.opener)
+        check_policy(self.policy)
         if self.wait and not self.newer_than:
             raise UsageError("wait without newer_than: there is nothing to wait for")
-        if not 0 <= self.max_cursors <= wire.MAX_CURSORS:
-            raise UsageError(f"cursors of {self.max_cursors} bytes: 0 for none, to {wire.MAX_CURSORS}")
         if self.legacy and self.reoffer:
             raise UsageError("legacy memory cannot be offered on")
 

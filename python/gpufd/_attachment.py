@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from . import _arguments as arguments
 from . import _wire as wire
 from ._attaching import Attaching, Options, ending
-from ._errors import ClosedError, Error, HandleError, InUseError, LostError, RevokedError, UsageError, WireError
+from ._conn import close_all
+from ._errors import ClosedError, Error, HandleError, InUseError, LostError, RevokedError, UsageError, WireError, enough_files
 from ._held import Held
 from ._kept import Kept, kept_of
 from ._memory import Memory
@@ -135,6 +137,9 @@ class Attachment(Held):
     def __array_interface__(self) -> dict[str, Any]:
         return self.view().__array_interface__
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.view().__array__(dtype, copy)
+
     # The end.
 
     def report(self, fault: str | BaseException = "") -> None:
@@ -143,6 +148,8 @@ class Attachment(Held):
         Without a fault the verdict is good. The call waits until the producer has read it. The
         memory stays mapped until close; legacy memory is unmapped first.
         """
+        if not isinstance(fault, BaseException):
+            arguments.text("a fault", fault)
         if self.offer.legacy:
             self._unmap()
         text = str(fault) or (type(fault).__name__ if isinstance(fault, BaseException) else "")
@@ -165,6 +172,7 @@ class Attachment(Held):
                 self._end(e, False)
                 raise
 
+    @enough_files()
     def resume(self, *, timeout: float | None = None) -> None:
         """Get a new lease of the same memory after the old one has ended.
 
@@ -179,7 +187,7 @@ class Attachment(Held):
             raise UsageError("the lease has not ended, so there is nothing to resume")
         o = replace(self._options, name=self.offer.name, newer_than=0, wait=False)
         if timeout is not None:
-            o = replace(o, timeout=timeout)
+            o = replace(o, timeout=arguments.step(timeout))
         with self._lock:
             done = Attaching(o, (self.offer, self.memory))
             offer, _ = done.run()
@@ -270,6 +278,9 @@ class Attachment(Held):
     def _forked(self) -> None:
         """In a child after a fork: the parent's end is to be seen, although the child lives."""
         self._lock = threading.RLock()
+        for bell in self._bells.items():
+            close_all(bell)
+        self._bells = {}
         with contextlib.suppress(OSError):
             self._conn.sock.close()
         self._fence.close()

@@ -331,8 +331,14 @@ def past_reset(receive: Callable[[], T]) -> T:
 
 def check_path(path: str | os.PathLike[str]) -> str:
     """The path of a socket, as text; UsageError if it can be none."""
-    path = os.fsdecode(path)
-    if not path or "\0" in path or len(os.fsencode(path)) > MAX_PATH:
+    try:
+        path = os.fsdecode(path)
+        size = len(os.fsencode(path))
+    except TypeError:
+        raise UsageError(f"a socket is a path, not {type(path).__name__}") from None
+    except UnicodeError:
+        raise UsageError(f"a socket's path that is no UTF-8: {path!r}") from None
+    if not path or "\0" in path or size > MAX_PATH:
         raise UsageError(f"a socket's path has 1 to {MAX_PATH} bytes, none of them 0: {path!r}")
     return path
 
@@ -343,8 +349,8 @@ def dial(path: str | os.PathLike[str], policy: Policy, timeout: float) -> tuple[
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         # The kernel bounds a connect that waits for room by the time to send.
-        whole = int(timeout)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, int((timeout - whole) * 1e6) or 1))
+        whole = int(min(timeout, 1e9))  # a bound of 31 years is none
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, int(min(timeout - whole, 0.999) * 1e6) or 1))
         sock.connect(path)
         peer = peer_of(sock)
         policy.check(peer)

@@ -43,7 +43,10 @@ class KeeperError(Error):
 
 def encode(message: dict[str, Any]) -> list[bytes]:
     """The records of a request."""
-    text = compact(message)
+    try:
+        text = compact(message)
+    except (TypeError, ValueError) as e:  # UnicodeEncodeError, too
+        raise UsageError(f"a request to a keeper that is no JSON: {e}") from None
     if len(text) > MAX_MESSAGE:
         raise UsageError(f"a message of {len(text)} bytes to a keeper, and {MAX_MESSAGE} are allowed")
     pieces = [text[at : at + MAX_PIECE] for at in range(0, len(text), MAX_PIECE)]

@@ -13,6 +13,7 @@ import ctypes
 import time
 from collections.abc import Callable
 
+from . import _arguments as arguments
 from . import _driver as cu
 from ._cuda import EVENT_DISABLE_TIMING, CudaMemory
 from ._errors import ClosedError, GivenUpError, ReadOnlyError, TimedOutError, UnavailableError, UsageError
@@ -54,7 +55,7 @@ class Counter(NotCopied):
     def __init__(self, memory: Memory, slot: int) -> None:
         if memory.access != READ_WRITE:
             raise ReadOnlyError("a counter in memory that is read-only here: attach to it read-write")
-        if not 0 <= slot < memory.size // STRIDE:
+        if not isinstance(slot, int) or not 0 <= slot < memory.size // STRIDE:
             raise UsageError(f"counter {slot} in a buffer of {memory.size} bytes, which has room for {memory.size // STRIDE}")
         self.memory, self.slot, self.broken, self.closed = memory, slot, False, False
         self._token = memory.hold(f"counter {slot}")
@@ -80,18 +81,19 @@ class Counter(NotCopied):
             raise ClosedError(f"counter {self.slot} was closed")
         if self.broken:
             raise GivenUpError(f"counter {self.slot} was given up")
-        if not 0 < n < GIVEN_UP:
+        if not isinstance(n, int) or not 0 < n < GIVEN_UP:
             raise UsageError(f"a counter counts from 1 to {GIVEN_UP - 1}, and not to {n}")
 
     def signal(self, n: int) -> None:
         """Set the number, behind all that was done with the memory before."""
         raise NotImplementedError
 
-    def wait(self, n: int, timeout: float) -> None:
-        """Wait until the number is n or more; at the deadline give the slot up."""
+    def wait(self, n: int, timeout: float | None) -> None:
+        """Wait until the number is n or more; at the deadline give the slot up. None is no bound."""
         self._check(n)
+        wait = arguments.seconds("a timeout", timeout)
         try:
-            self._await(n, timeout)
+            self._await(n, wait)
             self._rely()
         except BaseException:  # by a signal, too: it is not waited for any more
             self.broken = True
@@ -236,10 +238,11 @@ class IPCEvent(NotCopied):
         with self.memory.current() as lib:
             lib.call("cuEventRecord", self.event, None)
 
-    def wait(self, timeout: float) -> None:
+    def wait(self, timeout: float | None) -> None:
         """Wait until the work before the latest record is done. Raises TimedOutError."""
+        wait = arguments.seconds("a timeout", timeout)
         with self.memory.current() as lib:
-            poll(lambda: is_done(lib, "cuEventQuery", self.event), timeout, "the event of the other process")
+            poll(lambda: is_done(lib, "cuEventQuery", self.event), wait, "the event of the other process")
 
     def close(self) -> None:
         event, self.event = self.event, 0

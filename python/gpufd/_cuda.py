@@ -370,7 +370,7 @@ class CudaMemory(Memory):
     # exclude themselves from that.
 
     def read(self, at: int = 0, n: int | None = None) -> bytes:
-        n = self.size - at if n is None else n
+        n = self.up_to(at, n)
         self.check_range(at, n)
         host = bytearray(n)
         if n:

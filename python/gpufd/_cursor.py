@@ -43,7 +43,7 @@ def policy_name(policy: int) -> str:
 
 def number_of(kinds: dict[str, int], name: str, what: str) -> int:
     """The number of a policy, or of a join, by its name."""
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         raise UsageError(f"{what} {name!r}: want {', '.join(kinds)}")
     return kinds[name]
 

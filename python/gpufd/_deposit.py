@@ -9,8 +9,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from . import _arguments as arguments
 from . import _driver
 from ._control import KeeperError
+from ._device import Device, place_of
 from ._digest import Digester
 from ._errors import ClosedError, DriverError, Error, LostError, UsageError
 from ._memory import Memory, allocate, driver_kind
@@ -80,22 +82,21 @@ class Deposit:
     """
 
     def __init__(
-        self, client: Client, name: str, size: int, *, device: int = 0, driver: str | int | None = None, chunk: int = 0,
+        self, client: Client, name: str, size: int, *, device: Device = 0, driver: str | int | None = None, chunk: int = 0,
         labels: Mapping[str, str] | None = None, part: int = 0, parts: int = 1, transaction: str = "",
         expect: int | None = None, lifetime: float = 0.0,
     ) -> None:  # fmt: skip
+        arguments.booking(name, part, parts, transaction, labels, expect, lifetime)
+        arguments.number("chunk", chunk)
         if size <= 0:
             raise UsageError(f"there is nothing to keep under {name}: it has no bytes")
-        if not 0 <= part < parts:
-            raise UsageError(f"part {part} of {parts}: they count from 0")
-        if parts > 1 and not transaction:
-            raise UsageError(f"part {part} of {parts} wants a transaction, by which whoever writes the others finds it")
-        self.client, self.name, self.size, self.part, self.device = client, name, size, part, device
+        self.client, self.name, self.size, self.part = client, name, size, part
         self.chunk = chunk_for(size, chunk)
         self.kind = driver_kind(driver)
+        self.device = place_of(device, self.kind)
         self.memory: Memory | None = None
         self.booking: Booking | None = client.book(
-            name, size, device_name(device_uuid(self.kind, device)), driver_name(self.kind), part=part, parts=parts,
+            name, size, device_name(device_uuid(self.kind, self.device)), driver_name(self.kind), part=part, parts=parts,
             transaction=transaction, labels=labels, expect=expect, lifetime=lifetime,
         )  # fmt: skip
         self._digest, self._table = "", b""
@@ -132,9 +133,10 @@ class Deposit:
             except (DriverError, OSError) as e:
                 if not is_no_room(e):
                     raise
-                if time.monotonic() > deadline:
+                left = deadline - time.monotonic()
+                if left <= 0:
                     raise self._no_room(e) from None
-            time.sleep(ROOM_PAUSE)
+            time.sleep(min(ROOM_PAUSE, left))  # no driver tells when there is room
 
     def _no_room(self, why: BaseException) -> KeeperError:
         """Name who holds memory of the device."""

@@ -65,6 +65,8 @@ class _ManagedVersioned(ctypes.Structure):
 _api = ctypes.PyDLL(None)  # not ctypes.pythonapi, whose prototypes any library may change
 _capsule_new = _api.PyCapsule_New
 _capsule_new.argtypes, _capsule_new.restype = [c_void_p, c_char_p, c_void_p], py_object
+_capsule_pointer = _api.PyCapsule_GetPointer
+_capsule_pointer.argtypes, _capsule_pointer.restype = [py_object, c_char_p], c_void_p
 _capsule_name = _api.PyCapsule_GetName
 _capsule_name.argtypes, _capsule_name.restype = [py_object], c_char_p
 _incref = _api.Py_IncRef
@@ -131,9 +133,11 @@ _deleter = ctypes.cast(_DELETER, c_void_p).value  # of what is exported from now
 def export(array: Array, version: tuple[int, ...] | None) -> Any:
     """A capsule of a new structure. version is None for the one before 1.0."""
     left()
-    n = len(array.shape)
-    shape = (c_int64 * max(1, n))(*array.shape)
-    strides = (c_int64 * max(1, n))(*(math.prod(array.shape[i + 1 :]) for i in range(n)))
+    n, lanes, sizes = len(array.shape), array.dtype.lanes, array.shape
+    if lanes > 1:
+        sizes = (*sizes[:-1], sizes[-1] // lanes)
+    shape = (c_int64 * max(1, n))(*sizes)
+    strides = (c_int64 * max(1, n))(*(math.prod(sizes[i + 1 :]) for i in range(n)))
     managed = _Managed() if version is None else _ManagedVersioned()
     token = array.memory.hold(f"{array} (DLPack)")
     address = ctypes.addressof(managed)
@@ -141,7 +145,7 @@ def export(array: Array, version: tuple[int, ...] | None) -> Any:
     try:
         managed.dl_tensor = _Tensor(
             array.ptr if array.size else None, _Device(*array.__dlpack_device__()), n,
-            _DataType(array.dtype.code, array.dtype.bits, 1),
+            _DataType(array.dtype.code, array.dtype.bits, lanes),
             ctypes.cast(shape, POINTER(c_int64)), ctypes.cast(strides, POINTER(c_int64)), 0,
         )  # fmt: skip
         managed.deleter = _deleter
@@ -154,6 +158,31 @@ def export(array: Array, version: tuple[int, ...] | None) -> Any:
         raise
     _fresh[address] = capsule
     return capsule
+
+
+class Imported:
+    """An array of another library, by DLPack. It lives as long as this."""
+
+    def __init__(self, value: Any) -> None:
+        kind, ordinal = value.__dlpack_device__()
+        how = {"stream": 1} if kind == KDL_CUDA else {}  # the legacy default stream, on which it is copied
+        try:
+            self._capsule = value.__dlpack__(**how, max_version=DLPACK_VERSION)
+        except TypeError:  # older than versions
+            self._capsule = value.__dlpack__(**how)
+        name = _capsule_name(self._capsule)
+        if name not in (_NAME, _NAME_VERSIONED):
+            raise TypeError(f"a capsule {name!r}, which is not DLPack's")
+        address = _capsule_pointer(self._capsule, name)
+        versioned = name == _NAME_VERSIONED
+        if versioned and (major := c_uint32.from_address(address).value) != DLPACK_VERSION[0]:
+            raise TypeError(f"DLPack of version {major}, and {DLPACK_VERSION[0]} is known here")
+        t = (_ManagedVersioned if versioned else _Managed).from_address(address).dl_tensor
+        self.device_type, self.ordinal = int(t.device.device_type), int(t.device.device_id)
+        self.kind = (int(t.dtype.code), int(t.dtype.bits)) if t.dtype.lanes == 1 else (-1, 0)
+        self.shape = tuple(int(n) for n in t.shape[: t.ndim]) if t.ndim else ()
+        self.strides = tuple(int(n) for n in t.strides[: t.ndim]) if t.ndim and t.strides else None
+        self.ptr = int(t.data or 0) + int(t.byte_offset)
 
 
 def left() -> None:

@@ -6,7 +6,9 @@ usage, 3 this machine cannot, 4 timed out or the peer was lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import errno
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 
@@ -26,6 +28,30 @@ class UnavailableError(Error):
     """This machine lacks what is needed: a driver, a device, or something they can do."""
 
     exit = 3
+
+
+class TooManyFilesError(UnavailableError, OSError):
+    """This process, or the machine, has as many open files as it may have. Each chunk of memory
+    is one, and each connection."""
+
+    exit = 3
+
+
+@contextlib.contextmanager
+def enough_files() -> Iterator[None]:
+    """Have EMFILE and ENFILE say in words what to do."""
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, Error) or e.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        what = "the machine has too many open files: raise fs.file-max (sysctl)"
+        if e.errno == errno.EMFILE:
+            import resource
+
+            limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            what = f"this process has too many open files: ulimit -n allows {limit}, and may be raised to {hard}; each chunk of memory is one"
+        raise TooManyFilesError(e.errno, what) from e
 
 
 class ClosedError(Error):

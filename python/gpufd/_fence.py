@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ._errors import Error, FenceError, LeftError, LostError, NoFenceError, UsageError
+from . import _arguments as arguments
+from ._errors import Error, FenceError, LeftError, LostError, NoFenceError
 from ._peer import Peer, Process
 from ._wire import MAY_OUTLIVE
 
@@ -45,15 +46,15 @@ class Fence:
             return False
         return want == RELEASED and self.released or not self.doubt() and self.process.died(timeout)
 
-    def await_(self, want: int, timeout: float, ended: Callable[[float], bool]) -> None:
+    def await_(self, want: int, timeout: float | None, ended: Callable[[float], bool]) -> None:
         """Wait until the peer is fenced as wanted. ended waits for the end of the lease."""
-        if want not in _NAMES:
-            raise UsageError(f"{want!r} is no fence to wait for: RELEASED or FENCED")
+        arguments.one_of("a fence", want, _NAMES, "RELEASED or FENCED")
+        timeout = arguments.seconds("a timeout", timeout)
         deadline = time.monotonic() + timeout
         doubt = self.doubt()
         if doubt and want == FENCED:
             raise self._error(NoFenceError, want, doubt)
-        if not ended(max(0.0, timeout)):
+        if not ended(timeout):
             raise self._error(FenceError, want, f"its lease has not ended within {timeout:g} s")
         if want == RELEASED and self.released:
             return

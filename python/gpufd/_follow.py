@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
+from . import _arguments as arguments
 from . import _wire as wire
 from ._attach import attach
 from ._attaching import ending
 from ._attachment import Attachment
 from ._conn import DEFAULT_TIMEOUT, dial
+from ._device import Device
 from ._errors import (
     BusyError,
     ClosedError,
@@ -27,18 +29,39 @@ from ._errors import (
     TimedOutError,
     TooLargeError,
     TooLateError,
-    UsageError,
     WireError,
+    enough_files,
 )
-from ._peer import Policy
-from ._wire import Listing
+from ._memory import Memory
+from ._peer import Peer, Policy, check_policy
+from ._wire import READ_ONLY, Listing, Offer
 
 # What waiting may mend.
 _MENDS = (NotFoundError, BusyError, TooLateError, RefusedRateError, NoProducerError, LostError, RevokedError, TimedOutError, StaleError)
 _LONGEST_PAUSE = 0.5
 
 
-def follow(socket: str | os.PathLike[str], name: str = "", *, within: float | None = None, **options: Any) -> Iterator[Attachment]:
+def follow(
+    socket: str | os.PathLike[str],
+    name: str = "",
+    *,
+    access: int = READ_ONLY,
+    device: Device | None = None,
+    driver: str | int | None = None,
+    part: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    within: float | None = None,
+    policy: Policy = Policy(),
+    max_chunks: int = wire.MAX_CHUNKS,
+    max_size: int | None = None,
+    max_data: int = wire.MAX_LARGE_DATA,
+    max_cursors: int = 0,
+    legacy: bool = False,
+    reoffer: bool = False,
+    connected: Callable[[Peer], None] = lambda peer: None,
+    opener: Callable[[Offer], Memory] | None = None,
+) -> Iterator[Attachment]:
     """Attach to the memory under a name, and again whenever there is newer memory.
 
         for att in gpufd.follow(path, "weights"):
@@ -56,11 +79,18 @@ def follow(socket: str | os.PathLike[str], name: str = "", *, within: float | No
     these waits takes longer than within seconds, and at once what waiting cannot mend. The
     options are those of attach.
     """
-    if "newer_than" in options or "wait" in options:
-        raise UsageError("follow decides itself what is newer")
+    one = functools.partial(
+        attach, socket, name, access=access, device=device, driver=driver, part=part, labels=labels, timeout=timeout, policy=policy,
+        max_chunks=max_chunks, max_size=max_size, max_data=max_data, max_cursors=max_cursors, legacy=legacy, reoffer=reoffer,
+        connected=connected, opener=opener,
+    )  # fmt: skip
+    return _follow(one, arguments.seconds("within", within))
+
+
+def _follow(one: Callable[..., Attachment], within: float) -> Iterator[Attachment]:
     known = 0
     while True:
-        att: Attachment | None = _await_next(socket, name, known, within, options)
+        att: Attachment | None = _await_next(one, known, within)
         while att is not None:
             try:
                 yield att
@@ -86,26 +116,29 @@ def _lend(att: Attachment) -> tuple[int, Attachment | None]:
     return (att.generation if judged else 0), None
 
 
-def _await_next(socket: str | os.PathLike[str], name: str, known: int, within: float | None, options: dict[str, Any]) -> Attachment:
-    deadline = None if within is None else time.monotonic() + within
+def _await_next(one: Callable[..., Attachment], known: int, within: float) -> Attachment:
+    deadline = time.monotonic() + within
     pause = 0.002
     while True:
         try:
-            return attach(socket, name, newer_than=known, wait=known > 0, **options)
+            return one(newer_than=known, wait=known > 0)
         except _MENDS as e:
-            left = pause if deadline is None else deadline - time.monotonic()
+            left = deadline - time.monotonic()
             if left <= 0:
                 raise TimedOutError(f"nothing to attach to within {within:g} s: {e}") from e
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def list_offers(socket: str | os.PathLike[str], *, policy: Policy = Policy(), timeout: float = DEFAULT_TIMEOUT) -> list[Listing]:
+def list_offers(socket: str | os.PathLike[str], *, policy: Policy = Policy(), timeout: float | None = DEFAULT_TIMEOUT) -> list[Listing]:
     """Return what the producer at a socket offers, in the order of the names.
 
-    It attaches to nothing. timeout bounds all of it, in seconds.
+    It attaches to nothing. timeout bounds all of it, in seconds; None for no bound.
     """
-    conn, _ = dial(socket, policy, timeout)
+    timeout = arguments.step(timeout)
+    check_policy(policy)
+    with enough_files():
+        conn, _ = dial(socket, policy, timeout)
     deadline = time.monotonic() + timeout
     offers: list[Listing] = []
     left: int | None = None

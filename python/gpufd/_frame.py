@@ -6,15 +6,17 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from . import _arguments as arguments
 from ._array import Array, DType
 from ._errors import ChannelError, UsageError
+from ._only import NoArray
 
 if TYPE_CHECKING:
     from ._taking import Taking
     from ._giving import Giving
 
 
-class Slot:
+class Slot(NoArray):
     """Room for a frame: Writer.acquire. It is the writer's until it is published."""
 
     def __init__(self, writer: Giving, sequence: int, index: int) -> None:
@@ -35,13 +37,13 @@ class Slot:
 
     def write(self, data: bytes | bytearray | memoryview, at: int = 0) -> None:
         """Copy bytes from the host."""
-        raw = memoryview(data).cast("B")
-        if at < 0 or at + len(raw) > self.size:
+        raw = arguments.buffer("a frame", data)
+        if arguments.number("at", at) + len(raw) > self.size:
             raise UsageError(f"{len(raw)} bytes at {at} of a slot of {self.size}")
         self._writer.memory.write(self._at + at, raw)
 
 
-class Frame:
+class Frame(NoArray):
     """A frame that a reader has taken: Reader.next. The end of ``with`` releases it.
 
     After the release a view of it shows what the writer writes next: copy what has to stay.

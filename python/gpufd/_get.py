@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
+from . import _arguments as arguments
 from ._attach import Parts, attach, attach_parts
 from ._attachment import Attachment
 from ._control import TIMEOUT, KeeperError, path_of
-from ._errors import DescriptorError, Error, RefusedError, UsageError
+from ._device import Device
+from ._errors import DescriptorError, Error, RefusedError, enough_files
 from ._kept import Kept, kept_of
 from ._memory import Memory
-from ._tables import Table, header_of, parse_table
+from ._only import NoArray
+from ._tables import ALIGN, Table, header_of, naming, parse_table
 from ._wire import READ_ONLY
 
 if TYPE_CHECKING:
     from .keeper import Client
 
 
-class Attached:
+PIECE = 16 << 20  # bytes that are copied to the host at a time
+
+
+class Attached(NoArray):
     """A part of a version that is mapped here.
 
     It is closed with its Version, by close, or when nothing refers to it or to its arrays.
     """
+
+    _array_of = "attachment.view(dtype, shape, offset), or gpufd.torch.tensors,"
 
     def __init__(self, attachment: Attachment) -> None:
         self.attachment = attachment
@@ -39,7 +47,9 @@ class Attached:
     @cached_property
     def table(self) -> Table:
         """The writer's table of what the part holds. Raises FormatError if that makes no sense."""
-        return parse_table(self.data.table, self.attachment.size)
+        d = self.data
+        with naming(f"{d.name}, version {d.version}, part {d.part}"):
+            return parse_table(d.table, self.attachment.size)
 
     def digest(self) -> str:
         """Compute the digest of the part's bytes, on their device."""
@@ -47,6 +57,7 @@ class Attached:
 
         return memory_digest(self.memory, self.attachment.size)
 
+    @enough_files()
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the part to a file, which appears when it is whole.
 
@@ -59,20 +70,32 @@ class Attached:
             self._write(f)
 
     def _write(self, f: BinaryIO) -> None:
-        from ._deposit import PIECE
-
         ranges = [(0, self.attachment.size)]
         if self.table.format == "safetensors":
             header, tensors = header_of(self.table.tensors, self.table.metadata)
             f.write(header)
             ranges = [(t.offset, t.bytes) for t in tensors]
-        for at, size in ranges:
-            for done in range(0, size, PIECE):
-                f.write(self.memory.read(at + done, min(PIECE, size - done)))
+        for begin, end, some in _together(ranges):
+            for at in range(begin, end, PIECE):
+                piece = memoryview(self.memory.read(at, min(PIECE, end - at)))
+                f.writelines(piece[max(a - at, 0) : b - at] for a, b in some if a < at + PIECE and b > at)
 
     def close(self, force: bool = False) -> None:
         """Close the attachment: Attachment.close."""
         self.attachment.close(force)
+
+
+def _together(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """Ranges that are read at once, as begin, end and the (begin, end) of each: small ones that
+    follow each other with few bytes between."""
+    some: list[tuple[int, int]] = []
+    for at, size in ranges:
+        if some and (not 0 <= at - some[-1][1] <= ALIGN or at + size - some[0][0] > PIECE):
+            yield some[0][0], some[-1][1], some
+            some = []
+        some.append((at, at + size))
+    if some:
+        yield some[0][0], some[-1][1], some
 
 
 class Version:
@@ -83,7 +106,7 @@ class Version:
                 what the keeper says
     """
 
-    def __init__(self, client_of: str, timeout: float, parts: Parts) -> None:
+    def __init__(self, client_of: str, timeout: float | None, parts: Parts) -> None:
         self._socket, self._timeout = client_of, timeout
         self.parts = [Attached(att) for att in parts]
         first = self.parts[0].data
@@ -161,7 +184,7 @@ class Version:
 
 def get(
     socket: str | os.PathLike[str] | Client | None, name: str, *, part: int | None = None, labels: Mapping[str, str] | None = None,
-    access: int = READ_ONLY, device: int | None = None, driver: str | int | None = None, timeout: float = TIMEOUT,
+    access: int = READ_ONLY, device: Device | None = None, driver: str | int | None = None, timeout: float | None = TIMEOUT,
 ) -> Version:  # fmt: skip
     """Attach to the current version of what a keeper keeps under a name.
 
@@ -178,8 +201,7 @@ def get(
     what attach raises.
     """
     path = path_of(socket)
-    if not name:
-        raise UsageError("get wants the name of what is kept")
+    arguments.name(name)
     try:
         if part is None:
             parts = attach_parts(path, name, labels=labels, access=access, device=device, driver=driver, timeout=timeout)
@@ -201,7 +223,7 @@ def get(
         raise
 
 
-def _explained(path: str, name: str, part: int | None, timeout: float, refused: RefusedError) -> Error:
+def _explained(path: str, name: str, part: int | None, timeout: float | None, refused: RefusedError) -> Error:
     """Why a reader was turned away, where that is the state of the name."""
     from .keeper import Client
 

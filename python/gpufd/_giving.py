@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from . import _arguments as arguments
 from . import _cursor as c
 from ._cursor import Shape
 from ._errors import ClosedError, CursorError, ForkedError, OrderError, StalledError, TimedOutError, UsageError
@@ -84,7 +85,7 @@ class Giving(NotCopied):
         is returned again. Without a timeout it waits as long as a reader holds the slot. Raises
         TimedOutError and StalledError.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
         with self._turn:
             self._check()
             if self._tracker and self._tracker.queued % 2 and not self._tracker.idle():
@@ -138,15 +139,15 @@ class Giving(NotCopied):
         self._acquired = Slot(self, self._sequence, slot)
         return self._acquired
 
-    def _await_slot(self, m: Member, slot: int, begin: float, deadline: float | None, timeout: float | None) -> None:
+    def _await_slot(self, m: Member, slot: int, begin: float, deadline: float, timeout: float | None) -> None:
         """Wait until a reader has released the slot, or is gone. It is unpinned."""
         r, number = self._readers, m.queue.in_slot[slot]
-        stalls = begin + self._stall_limit if self._stall_limit else None
-        until = min((t for t in (deadline, stalls) if t is not None), default=None)
+        stalls = begin + self._stall_limit if self._stall_limit else arguments.FOR_EVER
+        until = min(deadline, stalls)
         try:
             if m.words.await_(c.WRITER_BELL, c.READER_POLLS, until, lambda: m.gone or r.closed or m.words.load(c.RELEASED) >= number):
                 return
-            if deadline is not None and until == deadline:
+            if until == deadline:
                 raise TimedOutError(f"reader {m.lease.number} has not released frame {m.sequence_of(number)} within {timeout:g} s")
             stalled = StalledError(f"reader {m.lease.number} has not released frame {m.sequence_of(number)} for {self._stall_limit:g} s")
             if not self._drops:
@@ -201,7 +202,7 @@ class Giving(NotCopied):
         self._check()
         if self._acquired is not slot:
             raise OrderError(f"frame {slot.sequence} is published, and {self._sequence} was acquired last (published: {not self._acquired})")
-        meta = Meta(self.slot_size if size is None else size, bytes(user), at)
+        meta = Meta(self.slot_size if size is None else arguments.number("size", size), bytes(arguments.buffer("user", user)), arguments.number("time_ns", at))
         if not 0 <= meta.size <= self.slot_size or len(meta.user) > c.MAX_USER:
             raise UsageError(f"a frame of {meta.size} bytes with {len(meta.user)} of the application's own; {self.slot_size} and {c.MAX_USER} are the most")
         return meta
@@ -214,7 +215,9 @@ class Giving(NotCopied):
 
     def send(self, data: bytes | bytearray | memoryview, *, user: bytes = b"", timeout: float | None = None) -> int:
         """Publish bytes of the host as a frame. Return its sequence."""
+        raw = arguments.buffer("a frame", data)
+        arguments.buffer("user", user)
         slot = self.acquire(timeout)
-        slot.write(data)
-        self.publish(slot, size=memoryview(data).nbytes, user=user)
+        slot.write(raw)
+        self.publish(slot, size=raw.nbytes, user=user)
         return slot.sequence

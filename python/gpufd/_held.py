@@ -9,12 +9,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from . import _arguments as arguments
 from . import _wire as wire
 from ._attaching import Attaching, ending
-from ._conn import Conn
-from ._errors import ClosedError, Error, ForkedError, LostError, ProtocolError, RevokedError, TimedOutError, UsageError, WireError
+from ._conn import Conn, close_all
+from ._errors import ClosedError, Error, ForkedError, LostError, ProtocolError, RevokedError, TimedOutError, UsageError, WireError, enough_files
 from ._fence import FENCED, Fence
 from ._memory import Memory
 from ._only import NotCopied
@@ -32,6 +33,7 @@ class Held(NotCopied):
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._closed = False
+        self._bells: dict[int, int] = {}  # pipes of threads that wait: what they wait for may be read by another one
         self._on_end: Callable[[], object] = lambda: None  # called when the lease has ended
 
     def _take_lease(self, done: Attaching, offer: Offer) -> None:
@@ -70,6 +72,27 @@ class Held(NotCopied):
             self._notices.append(record.data)
         elif isinstance(record, wire.Superseded):
             self._newer = self._newer or int(record.generation)
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wake the threads that wait, to look what there is."""
+        with self._lock:
+            for bell in self._bells.values():
+                with contextlib.suppress(BlockingIOError):
+                    os.write(bell, b".")
+
+    @contextlib.contextmanager
+    def _bell(self) -> Iterator[int]:
+        """A descriptor that is readable when the bell has rung."""
+        ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            with self._lock:
+                self._bells[ends[0]] = ends[1]
+            yield ends[0]
+        finally:
+            with self._lock:
+                self._bells.pop(ends[0], None)
+            close_all(ends)
 
     def _pump(self) -> None:
         """Read what has come."""
@@ -99,6 +122,7 @@ class Held(NotCopied):
     def _end(self, error: Error, released: bool) -> None:
         self._err = error
         self._fence.end(released)
+        self._ring()
         self._on_end()
 
     @property
@@ -133,6 +157,7 @@ class Held(NotCopied):
         self._check()
         return self._conn.sock.fileno()
 
+    @enough_files()
     def wait(self, timeout: float | None = None, *, superseded: bool = False) -> bool:
         """Wait until the lease has ended, or with superseded also until there is newer memory.
 
@@ -140,10 +165,11 @@ class Held(NotCopied):
         """
         return self._await(lambda: self._err is not None or superseded and self._newer != 0, timeout)
 
-    def notices(self, timeout: float = 0.0) -> list[bytes]:
+    def notices(self, timeout: float | None = 0.0) -> list[bytes]:
         """Return what the producer has sent by Lease.notify since the last call.
 
-        Wait up to timeout seconds for the first. 16 notices are kept; then the oldest is dropped.
+        Wait up to timeout seconds for the first; with None until there is one, or the lease has ended. 16
+        notices are kept; then the oldest is dropped.
         """
         self._await(lambda: bool(self._notices) or self._err is not None, timeout)
         with self._lock:
@@ -152,22 +178,28 @@ class Held(NotCopied):
         return got
 
     def _await(self, over: Callable[[], bool], timeout: float | None) -> bool:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._pump()
-            if over():
-                return True
-            if self._closed:
-                return False
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            poll = select.poll()
-            try:
-                poll.register(self._conn.sock, select.POLLIN)
-            except ValueError:  # it was closed, or resumed, just now
-                continue
-            poll.poll(60_000 if left is None else min(left * 1000 + 1, 60_000))
+        deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
+        self._pump()
+        if over() or self._closed or deadline <= time.monotonic():
+            return over()
+        with self._bell() as bell:
+            while True:
+                self._pump()
+                if over():
+                    return True
+                left = deadline - time.monotonic()
+                if self._closed or left <= 0:
+                    return False
+                self._sleep(bell, left)
+
+    def _sleep(self, bell: int, seconds: float) -> None:
+        """Wait until the producer says something, or the bell rings."""
+        poll = select.poll()
+        with contextlib.suppress(ValueError):  # it was closed, or resumed, just now
+            poll.register(self._conn.sock, select.POLLIN)
+            poll.register(bell, select.POLLIN)
+            if any(fd == bell for fd, _ in poll.poll(min(seconds * 1000 + 1, 60_000))):
+                os.read(bell, 4096)
 
     def _say(self, record: Record) -> None:
         self._check()
@@ -185,13 +217,14 @@ class Held(NotCopied):
 
         An older producer ignores them.
         """
-        if len(data) > wire.MAX_NOTICE:
-            raise UsageError(f"a notice of {len(data)} bytes, and {wire.MAX_NOTICE} are allowed")
-        self._say(wire.Notice(bytes(data)))
+        raw = bytes(arguments.buffer("a notice", data))
+        if len(raw) > wire.MAX_NOTICE:
+            raise UsageError(f"a notice of {len(raw)} bytes, and {wire.MAX_NOTICE} are allowed")
+        self._say(wire.Notice(raw))
 
     def progress(self, done: int, total: int | None = None) -> None:
         """Tell the producer how much is done. It starts its timeout anew."""
-        self._say(wire.Progress(done, self.size if total is None else total))
+        self._say(wire.Progress(arguments.number("done", done), self.size if total is None else arguments.number("total", total)))
 
     # Fences.
 
@@ -200,7 +233,7 @@ class Held(NotCopied):
         """Whether the lease is over and the producer has died: then none of its work runs on the device."""
         return self.done and self._fence.is_(FENCED)
 
-    def await_fence(self, timeout: float, want: int = FENCED) -> None:
+    def await_fence(self, timeout: float | None, want: int = FENCED) -> None:
         """Wait until the lease has ended and the producer's work on the memory has, too.
 
         want is FENCED, known by the death of its process, or RELEASED, known by its word. Raises

@@ -9,11 +9,13 @@ import threading
 import time
 from typing import Any
 
+from . import _arguments as arguments
 from . import _cursor as c
 from ._attach import attach
 from ._attachment import Attachment
 from ._cursor import Cursor, Shape, check_mode, number_of, policy_name
 from ._errors import (
+    enough_files,
     ClosedError,
     CursorError,
     DroppedError,
@@ -42,8 +44,10 @@ class Joined(NotCopied):
     """The attachment to a channel, this reader's cursor in it, and the thread that sees the
     writer's end."""
 
-    def __init__(self, socket: str | os.PathLike[str], name: str, policy: str, join: str, timeout: float, wait: float, options: dict[str, Any]) -> None:
+    @enough_files()
+    def __init__(self, socket: str | os.PathLike[str], name: str, policy: str, join: str, timeout: float | None, wait: float | None, options: dict[str, Any]) -> None:
         self._policy, self._join = number_of(c.POLICIES, policy, "policy"), number_of(c.JOINS, join, "join")
+        step, within = arguments.step(timeout), arguments.seconds("wait", wait)
         self._pid = os.getpid()
         self._turn, self._mu = threading.Lock(), threading.Lock()
         self._closing = self._ended = False
@@ -54,10 +58,10 @@ class Joined(NotCopied):
         self._tracker: Tracker | None = None
         self._thread: threading.Thread | None = None
         self._wake: list[int] = []  # a pipe, which wakes the thread
-        self.attachment = _find(socket, name, timeout, wait, options)
+        self.attachment = _find(socket, name, step, within, options)
         try:
             self._open()
-            self._ask(time.monotonic() + timeout)
+            self._ask(time.monotonic() + step)
             self._wake = [*os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)]
             self.attachment._on_end = self._rouse  # whichever thread has read of the end
         except BaseException:
@@ -125,7 +129,7 @@ class Joined(NotCopied):
         """Whether the writer has ended, died or dropped this reader."""
         return self._lost
 
-    def await_fence(self, timeout: float) -> None:
+    def await_fence(self, timeout: float | None) -> None:
         """Wait until nothing of the writer's can write the frames any more: Attachment.await_fence.
 
         Call it to keep a frame after the writer's death. It takes some 10 ms.
@@ -280,6 +284,7 @@ def _find(socket: str | os.PathLike[str], name: str, timeout: float, wait: float
         try:
             return attach(socket, name, timeout=timeout, max_cursors=c.MAX_CURSOR, **options)
         except (NoProducerError, NotFoundError, LostError):
-            if time.monotonic() >= end:
+            left = end - time.monotonic()
+            if left <= 0:
                 raise
-        time.sleep(_AGAIN)
+        time.sleep(min(_AGAIN, left))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from . import _arguments as arguments
 from . import _wire as wire
 from ._errors import Error, TimedOutError, UsageError
 from ._fence import FENCED, Fence
@@ -68,15 +69,16 @@ class Lease(NotCopied):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the lease has ended. Return False if it has not within timeout seconds."""
+        wait = arguments.seconds("a timeout", timeout)
         with self._changed:
-            return self._await(lambda: self._over, timeout)
+            return self._await(lambda: self._over, wait)
 
-    def _await(self, over: Callable[[], bool], timeout: float | None) -> bool:
+    def _await(self, over: Callable[[], bool], timeout: float) -> bool:
         """Wait until over says so, with _changed held. It wakes once a second: a Unix signal, such as
         that of Ctrl-C, does not end a wait that begins just after it."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         while not over():
-            left = 1.0 if deadline is None else deadline - time.monotonic()
+            left = deadline - time.monotonic()
             if left <= 0:
                 return False
             self._changed.wait(min(left, 1.0))
@@ -84,32 +86,35 @@ class Lease(NotCopied):
 
     def revoke(self, why: str = "the producer has taken the lease back") -> None:
         """Take the lease back. The memory stays mapped in the consumer: nobody can change that."""
+        arguments.text("why", why)
         with self._changed:
             if not self._over and self._session:
                 self._session.revoke(why)
                 self._session.server.wake()  # for the time that it gets to leave
 
-    def notify(self, data: bytes, timeout: float = 30.0) -> None:
+    def notify(self, data: bytes, timeout: float | None = 30.0) -> None:
         """Send the consumer up to 4,096 bytes, for its Attachment.notices."""
-        if len(data) > wire.MAX_NOTICE:
-            raise UsageError(f"a notice of {len(data)} bytes, and {wire.MAX_NOTICE} are allowed")
+        wait, raw = arguments.seconds("a timeout", timeout), bytes(arguments.buffer("a notice", data))
+        if len(raw) > wire.MAX_NOTICE:
+            raise UsageError(f"a notice of {len(raw)} bytes, and {wire.MAX_NOTICE} are allowed")
         with self._changed:
             session = self._session
             if not self._over and session:
-                session.say(wire.Notice(bytes(data)))
+                session.say(wire.Notice(raw))
                 outbox = session.outbox
-                if not self._await(lambda: self._over or not outbox, timeout):
-                    raise TimedOutError(f"the consumer did not take a notice within {timeout:g} s")
+                if not self._await(lambda: self._over or not outbox, wait):
+                    raise TimedOutError(f"the consumer did not take a notice within {wait:g} s")
             if self._over:
                 raise self._err or Error("the lease has ended")
 
-    def notices(self, timeout: float = 0.0) -> list[bytes]:
+    def notices(self, timeout: float | None = 0.0) -> list[bytes]:
         """Return what the consumer has sent by Attachment.notify since the last call.
 
-        Wait up to timeout seconds for the first. 16 notices are kept; then the oldest is dropped.
+        Wait up to timeout seconds for the first; with None until there is one, or the lease has ended. 16 notices are kept; then the oldest is dropped.
         """
+        wait = arguments.seconds("a timeout", timeout)
         with self._changed:
-            self._await(lambda: bool(self._notices) or self._over, timeout)
+            self._await(lambda: bool(self._notices) or self._over, wait)
             got = list(self._notices)
             self._notices.clear()
         return got
@@ -119,7 +124,7 @@ class Lease(NotCopied):
         """Whether the lease is over and the consumer has died: then none of its work runs on the device."""
         return self._over and self._fence.is_(FENCED)
 
-    def await_fence(self, timeout: float, want: int = FENCED) -> None:
+    def await_fence(self, timeout: float | None, want: int = FENCED) -> None:
         """Wait until the lease has ended and the consumer's work on the memory has, too.
 
         want is FENCED, known by the death of its process, or RELEASED, known by its word. Raises

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import _wire as wire
+from ._arguments import FOR_EVER
 from ._conn import Conn, close_later
 from ._errors import Error, NotAdmittedError, UsageError
 from ._lease import Lease
@@ -148,10 +149,10 @@ class Loop(NotCopied):
 
     def _next(self) -> float | None:
         """Seconds until something has to be looked at."""
-        times = [s.deadline for s in self.sessions if s.deadline is not None]
+        times = [s.deadline for s in self.sessions if s.deadline is not None and s.deadline < FOR_EVER]
         times += [t for t, _ in self.replaced if t is not None]
         times += [self._paused] if self._paused else []
-        return max(0.0, min(times) - time.monotonic()) if times else None
+        return min(3600.0, max(0.0, min(times) - time.monotonic())) if times else None
 
     def _ready(self, key: selectors.SelectorKey, events: int) -> None:
         session = key.data

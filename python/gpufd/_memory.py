@@ -14,8 +14,10 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ._errors import ClosedError, Error, ForkedError, HandleError, InUseError, ReadOnlyError, UsageError
-from ._only import NotCopied
+from . import _arguments as arguments
+from ._device import Device, place_of
+from ._errors import ClosedError, Error, ForkedError, HandleError, InUseError, ReadOnlyError, UsageError, enough_files
+from ._only import NoArray, NotCopied
 from ._wire import LEGACY, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, Offer, access_name, driver_name
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def layout(size: int, chunk: int, granularity: int) -> tuple[int, int]:
     return chunks, chunk
 
 
-class Memory(NotCopied):
+class Memory(NotCopied, NoArray):
     """Memory of one device, mapped here. Its maker closes it, by ``with`` or close.
 
     ptr             its address
@@ -118,8 +120,14 @@ class Memory(NotCopied):
 
     def check_range(self, at: int, n: int) -> None:
         self.check()
+        if not isinstance(at, int) or not isinstance(n, int):
+            raise UsageError(f"bytes {at!r} to {n!r} behind that: whole numbers are wanted")
         if at < 0 or n < 0 or at + n > self.size:
             raise UsageError(f"bytes {at} to {at + n} of memory of {self.size} bytes")
+
+    def up_to(self, at: int, n: int | None) -> int:
+        """The bytes that read is asked for."""
+        return n if n is not None else self.size - at if isinstance(at, int) else 0  # which check_range refuses
 
     def check_write(self) -> None:
         self.check()
@@ -300,30 +308,31 @@ def memory_class(kind: int) -> Any:
     return CudaMemory
 
 
+@enough_files()
 def allocate(
-    size: int, *, chunk: int = 0, device: int = 0, driver: str | int | None = None, capacity: int = 0, handle: str = "fd"
+    size: int, *, chunk: int = 0, device: Device = 0, driver: str | int | None = None, capacity: int = 0, handle: str = "fd"
 ) -> Memory:
     """Allocate memory of a device, and map it read-write. The caller closes it.
 
     size        bytes
     chunk       bytes of a chunk; by default all is one chunk
-    device      ordinal
+    device      an ordinal, "cuda:0", a torch.device, or a UUID ("GPU-…")
     driver      "cuda", "soft" or "auto"; by default that of GPUFD_DRIVER, else "auto"
     capacity    bytes of address space to reserve, for Memory.grow
     handle      "fd", or "legacy" for memory that is shared by a handle of legacy IPC
     """
-    for what, value in (("size", size), ("chunk", chunk), ("device", device), ("capacity", capacity)):
-        if not isinstance(value, int) or value < 0:
-            raise UsageError(f"{what} is a whole number from 0 on, not {value!r}")
-    cls = memory_class(driver_kind(driver))
+    for what, value in (("size", size), ("chunk", chunk), ("capacity", capacity)):
+        arguments.number(what, value)
+    kind = driver_kind(driver)
+    cls, ordinal = memory_class(kind), place_of(device, kind)
     if handle not in ("fd", "legacy"):
         raise UsageError(f"handle is fd or legacy, not {handle!r}")
     if handle == "legacy":
         if chunk or capacity:
             raise UsageError("legacy memory is one allocation")
-        memory = cls.make_legacy(size, device)
+        memory = cls.make_legacy(size, ordinal)
     else:
-        memory = cls.make(size, chunk, device, capacity)
+        memory = cls.make(size, chunk, ordinal, capacity)
     if not isinstance(memory, Memory):
         raise Error("no memory was made")
     return memory

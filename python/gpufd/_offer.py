@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from . import _wire as wire
 from ._conn import DEFAULT_TIMEOUT
+from ._lease import Event, Lease
 from ._memory import Memory
-from ._offering import Offering
+from ._offering import Cursors, Offering
 from ._peer import Peer, Policy
 from ._server import Server
 from ._wire import READ_ONLY
@@ -38,10 +38,18 @@ def offer(
     access: int = READ_ONLY,
     *,
     policy: Policy = Policy(),
-    timeout: float = DEFAULT_TIMEOUT,
+    timeout: float | None = DEFAULT_TIMEOUT,
     mode: int = 0o600,
     authorize: Callable[[Peer, wire.Offer], None] | None = None,
-    **options: Any,
+    data: bytes = b"",
+    verdict: bool = False,
+    leases: int = 0,
+    fence: int | None = None,
+    pending: bool = False,
+    synchronized: bool = False,
+    cursors: Cursors | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    on_lease: Callable[[Lease], None] | None = None,
 ) -> _Offered:
     """Listen at a socket and offer memory there. The end of ``with`` ends both.
 
@@ -52,7 +60,11 @@ def offer(
     """
     server = Server(socket, policy=policy, timeout=timeout, mode=mode, authorize=authorize)
     try:
-        return _Offered(server, server.offer(name, memory, access, **options))
+        offering = server.offer(
+            name, memory, access, data=data, verdict=verdict, leases=leases, fence=fence, pending=pending, synchronized=synchronized,
+            cursors=cursors, on_event=on_event, on_lease=on_lease,
+        )  # fmt: skip
+        return _Offered(server, offering)
     except BaseException:
         server.close()
         raise

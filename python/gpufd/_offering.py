@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from . import _arguments as arguments
 from . import _wire as wire
 from ._conn import DEFAULT_TIMEOUT, data_file
 from ._errors import ClosedError, Error, FenceError, NoConsumerError, UsageError
@@ -35,8 +36,8 @@ class Cursors:
     begin: Callable[[Lease, int], None]
 
     def __post_init__(self) -> None:
-        if not 0 < self.size <= wire.MAX_CURSORS:
-            raise UsageError(f"cursors of {self.size} bytes: 1 to {wire.MAX_CURSORS}")
+        arguments.number("the size of cursors", self.size, 1, wire.MAX_CURSORS)
+        arguments.called("begin", self.begin, optional=False)
 
 
 class Offering:
@@ -105,34 +106,34 @@ class Offering:
         Return False if it is not over within timeout seconds. With idle, raise NoConsumerError once
         no consumer has had the memory for that many seconds.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline, idle = time.monotonic() + arguments.seconds("a timeout", timeout), arguments.seconds("idle", idle)
         with self.server.changed:
             while not self.over:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                left = deadline - time.monotonic()
+                if left <= 0:
                     return False
-                if idle is not None:
-                    alone = idle if self.leases else self.idle_since + idle - time.monotonic()
-                    if alone <= 0:
-                        raise NoConsumerError(f"no consumer came within {idle:g} s")
-                    left = alone if left is None else min(left, alone)
-                self.server.changed.wait(1.0 if left is None else min(left, 1.0))  # a signal that comes just before would not end the wait
+                alone = idle if self.leases else self.idle_since + idle - time.monotonic()
+                if alone <= 0:
+                    raise NoConsumerError(f"no consumer came within {idle:g} s")
+                self.server.changed.wait(min(left, alone, 1.0))  # a signal that comes just before would not end the wait
         if self.err:
             raise self.err
         return True
 
-    def close(self, why: str = "the producer has ended the offer", timeout: float = DEFAULT_TIMEOUT) -> None:
+    def close(self, why: str = "the producer has ended the offer", timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """Take the offer back from all consumers, and wait until they have released it.
 
         Consumers have a second to read that. With a fence, wait until it is known that none of
         them writes the memory any more; raise FenceError if that takes longer than timeout.
         """
         self.server.not_by_thread()
-        deadline = time.monotonic() + timeout
+        wait = arguments.seconds("a timeout", timeout)
+        arguments.text("why", why)
+        deadline = time.monotonic() + wait
         with self.server.changed:
             self.server.end(self, why)
             self.server.wake()
-            self.server.changed.wait_for(lambda: self.over, timeout)
+            self.server.changed.wait_for(lambda: self.over, arguments.bounded(wait))
             writers, self.writers = self.writers, []
         peers: list[Any] = []
         doubts = ""

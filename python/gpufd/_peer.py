@@ -10,7 +10,7 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ._errors import NotAdmittedError
+from ._errors import NotAdmittedError, UsageError
 
 _SO_PEERPIDFD = 77  # from Linux 6.5 on
 
@@ -38,12 +38,22 @@ class Policy:
     uids: Collection[int] = frozenset()
     gids: Collection[int] = frozenset()
 
+    def __post_init__(self) -> None:
+        for what, ids in (("uids", self.uids), ("gids", self.gids)):
+            if not isinstance(ids, Collection) or not all(isinstance(i, int) for i in ids):
+                raise UsageError(f"{what} of a policy are numbers of users or groups, such as {{1000}}, not {ids!r}")
+
     def check(self, peer: Peer) -> None:
         """Raise NotAdmittedError if the peer is not admitted."""
         if peer.uid == _overflow_uid() and not _all_users_have_numbers():
             raise NotAdmittedError(f"uid {peer.uid} stands for every user unknown in this user namespace ({peer})")
         if peer.uid != os.geteuid() and peer.uid not in self.uids and peer.gid not in self.gids:
             raise NotAdmittedError(f"uid {peer.uid} is not admitted ({peer})")
+
+
+def check_policy(policy: object) -> None:
+    if not isinstance(policy, Policy):
+        raise UsageError(f"a policy is a gpufd.Policy, not {type(policy).__name__}")
 
 
 def _overflow_uid() -> int:

@@ -7,16 +7,20 @@ import contextlib
 import os
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from . import _cursor as c
 from ._conn import DEFAULT_TIMEOUT
 from ._cursor import policy_name
+from ._device import Device
 from ._errors import ChannelPolicyError, Error
 from ._frame import Frame
+from ._peer import Peer
 from ._streams import Tracker, handle_of, need_streams
 from ._taking import ReaderStats as ReaderStats
 from ._taking import Taking
+from ._wire import MAX_CHUNKS, MAX_LARGE_DATA, READ_ONLY
 from ._words import POLL_MIN
 
 
@@ -30,9 +34,10 @@ class Reader(Taking):
                     "drop-oldest" goes on with the newest frame, and "drop-newest" gets no frames
                     while it has too many
     join            begin with the "next" frame, or with the "newest" that there is
-    timeout         seconds for joining
-    wait            seconds to wait for a writer that is not there yet
-    options         those of gpufd.attach
+    timeout         seconds for joining; None for no bound
+    wait            seconds to wait for a writer that is not there yet; None for no bound
+    access, device, driver, within, max_chunks, max_size, max_data, newer_than, reoffer, connected
+                    as of gpufd.attach
     """
 
     def __init__(
@@ -42,10 +47,23 @@ class Reader(Taking):
         *,
         policy: str = "block",
         join: str = "next",
-        timeout: float = DEFAULT_TIMEOUT,
-        wait: float = 0.0,
-        **options: Any,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        wait: float | None = 0.0,
+        access: int = READ_ONLY,
+        device: Device | None = None,
+        driver: str | int | None = None,
+        within: float | None = None,
+        max_chunks: int = MAX_CHUNKS,
+        max_size: int | None = None,
+        max_data: int = MAX_LARGE_DATA,
+        newer_than: int = 0,
+        reoffer: bool = False,
+        connected: Callable[[Peer], None] = lambda peer: None,
     ) -> None:
+        options = {
+            "access": access, "device": device, "driver": driver, "within": within, "max_chunks": max_chunks, "max_size": max_size,
+            "max_data": max_data, "newer_than": newer_than, "reoffer": reoffer, "connected": connected,
+        }  # fmt: skip
         super().__init__(socket, name, policy, join, timeout, wait, options)
         _all.add(self)
 

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from ._tables import BITS, FormatError, Table, Tensor, check_tensors, quote
+from ._tables import BITS, HEADER_MOST, FormatError, Table, Tensor, check_tensors, quote
 
-HEADER_MOST = 100_000_000  # bytes of a file's header, which the format sets
 _U64 = 2**64 - 1
 _BLANKS = b" \t\r\n"
 _SUFFIX = ".safetensors"
@@ -281,7 +280,7 @@ class _Model:
                 raise FormatError(f"{path}: tensor {quote(t.name)} is there twice, in {self.file_of[t.name]} too")
             self.file_of[t.name] = path
             at = self.table.place(t.bytes)
-            self.table.tensors.append(replace(t, offset=at))
+            self.table.tensors.append(t._replace(offset=at))
             self._load(Segment(file, data_at + t.offset, at, t.bytes))
         self.disputed |= {k for k, v in metadata.items() if self.table.metadata.get(k, v) != v}
         self.table.metadata.update(metadata)

@@ -17,13 +17,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from . import _arguments as arguments
 from . import _wire as wire
-from ._conn import DEFAULT_TIMEOUT, Conn
-from ._errors import ClosedError, ForkedError, NameTakenError, UsageError
+from ._conn import DEFAULT_TIMEOUT, Conn, check_path
+from ._errors import ClosedError, ForkedError, NameTakenError, UsageError, enough_files
+from ._fence import FENCED, RELEASED
 from ._lease import Event, Lease
 from ._memory import Memory
 from ._offering import Cursors, Offering
-from ._peer import Peer, Policy
+from ._peer import Peer, Policy, check_policy
 from ._places import Places
 from ._session import LEASED, LEAVING, SENT, WAITING, Session
 from ._wire import READ_ONLY
@@ -37,7 +39,7 @@ class Server(Places):
 
     path            path of the socket
     policy          who may connect
-    timeout         seconds that a consumer has for each step
+    timeout         seconds that a consumer has for each step; None for no bound
     mode            permissions of the socket
     connections, connections_per_peer
                     how many there may be
@@ -45,21 +47,27 @@ class Server(Places):
     on_event        is called with each Event, on the server's thread: it should be short
     """
 
+    @enough_files()
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
         policy: Policy = Policy(),
-        timeout: float = DEFAULT_TIMEOUT,
+        timeout: float | None = DEFAULT_TIMEOUT,
         mode: int = 0o600,
         connections: int = 1024,
         connections_per_peer: int = 256,
         authorize: Callable[[Peer, wire.Offer], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        if not 0 < timeout < 1e6:
-            raise UsageError(f"a timeout of {timeout} s")
-        super().__init__(path, policy, timeout, mode, connections, connections_per_peer, authorize, on_event)
+        timeout = arguments.step(timeout)
+        check_policy(policy)
+        arguments.number("mode", mode, 0, 0o777)
+        arguments.number("connections", connections)
+        arguments.number("connections_per_peer", connections_per_peer)
+        arguments.called("authorize", authorize)
+        arguments.called("on_event", on_event)
+        super().__init__(check_path(path), policy, timeout, mode, connections, connections_per_peer, authorize, on_event)
         _all.add(self)
 
     @property
@@ -107,34 +115,47 @@ class Server(Places):
         options = {"verdict": verdict, "leases": leases, "fence": fence, "cursors": cursors, "on_event": on_event, "on_lease": on_lease}
         return self._offer(name, memory, access, data, pending, synchronized, options, None)
 
-    def replace(self, name: str, memory: Memory, access: int = READ_ONLY, *, grace: float | None = None, **options: Any) -> Offering:
+    def replace(
+        self,
+        name: str,
+        memory: Memory,
+        access: int = READ_ONLY,
+        *,
+        grace: float | None = None,
+        data: bytes = b"",
+        verdict: bool = False,
+        leases: int = 0,
+        fence: int | None = None,
+        pending: bool = False,
+        synchronized: bool = False,
+        cursors: Cursors | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        on_lease: Callable[[Lease], None] | None = None,
+    ) -> Offering:
         """Offer other memory under a name, in place of the memory that is offered now.
 
         At no instant is the name without an offer. Consumers keep the old memory, and are told
         that it is superseded. Those that have not gone after grace seconds are revoked; by
         default they are left alone. The old Offering is over when its last consumer has gone.
-        The options are those of offer.
+        The other arguments are those of offer.
         """
-        given = {"verdict": False, "leases": 0, "fence": None, "cursors": None, "on_event": None, "on_lease": None}
-        plain = {"data": b"", "pending": False, "synchronized": False}
-        for key in options:
-            if key not in given and key not in plain:
-                raise UsageError(f"replace has no option {key!r}")
-        given.update({k: v for k, v in options.items() if k in given})
-        plain.update({k: v for k, v in options.items() if k in plain})
-        return self._offer(name, memory, access, plain["data"], plain["pending"], plain["synchronized"], given, (grace,))
+        options = {"verdict": verdict, "leases": leases, "fence": fence, "cursors": cursors, "on_event": on_event, "on_lease": on_lease}
+        return self._offer(name, memory, access, data, pending, synchronized, options, (arguments.seconds("grace", grace),))
 
+    @enough_files()
     def _offer(self, name: str, memory: Memory, access: int, data: Any, pending: Any, synchronized: Any,
-               options: dict[str, Any], replaces: tuple[float | None] | None) -> Offering:  # fmt: skip
+               options: dict[str, Any], replaces: tuple[float] | None) -> Offering:  # fmt: skip
         self._check()
         if not isinstance(name, str) or not isinstance(memory, Memory):
             raise UsageError(f"an offer takes a name and Memory, not {name!r} and {type(memory).__name__}")
         wire.check_name(name)
-        wire.need_taken(len(data), wire.MAX_LARGE_DATA)
-        record = memory.offer(name, access, bytes(data), bool(pending))
+        raw = arguments.buffer("data", data)
+        check_options(options)
+        wire.need_taken(len(raw), wire.MAX_LARGE_DATA)
+        record = memory.offer(name, access, bytes(raw), arguments.flag("pending", pending))
         if options["fence"] is not None:
             record = replace(record, process=(record.process or 0) | wire.AWAITS_RELEASE)
-        if not synchronized and not pending:
+        if not arguments.flag("synchronized", synchronized) and not pending:
             memory.finish()
         with self.changed:
             self._check()
@@ -151,9 +172,9 @@ class Server(Places):
         self.wake()
         return offering
 
-    def _supersede(self, earlier: Offering, offering: Offering, grace: float | None) -> None:
+    def _supersede(self, earlier: Offering, offering: Offering, grace: float) -> None:
         earlier.ended = True
-        self.replaced.append((None if grace is None else time.monotonic() + grace, earlier))
+        self.replaced.append((None if grace == arguments.FOR_EVER else time.monotonic() + grace, earlier))
         for session in list(self.sessions):
             if session.offering is earlier and session.state in (SENT, LEASED):
                 session.supersede(offering.record.generation)
@@ -161,7 +182,7 @@ class Server(Places):
 
     def expect(self, name: str) -> None:
         """Have consumers that ask for a name wait until it is offered. See also working."""
-        wire.check_name(name)
+        wire.check_name(arguments.text("a name", name))
         with self.changed:
             self._check()
             self.expected.add(name)
@@ -169,6 +190,8 @@ class Server(Places):
 
     def working(self, done: int = 0, total: int = 0) -> None:
         """Tell consumers that wait, for an offer or for its data, that this side is at work."""
+        arguments.number("done", done)
+        arguments.number("total", total)
         with self.changed:
             self._check()
             for session in list(self.sessions):
@@ -182,11 +205,13 @@ class Server(Places):
             offering = self.offerings.get(name)
             return offering.leases if offering else []
 
-    def close(self, why: str = "the producer has ended the offer", timeout: float = DEFAULT_TIMEOUT) -> None:
+    def close(self, why: str = "the producer has ended the offer", timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """End all offers and connections, wait for them, and remove the socket."""
         if self._pid != os.getpid():
             return
         self.not_by_thread()
+        wait = arguments.bounded(arguments.seconds("a timeout", timeout))
+        arguments.text("why", why)
         with self.changed:
             first, self.closed = not self.closed, True
             if not first:
@@ -202,7 +227,7 @@ class Server(Places):
                 elif session.state != LEAVING:
                     session.leave()
             self.wake()
-            self.changed.wait_for(lambda: not self.sessions or not self._thread, timeout)
+            self.changed.wait_for(lambda: not self.sessions or not self._thread, wait)
             for session in list(self.sessions):
                 session.late()
                 self.drop(session)
@@ -242,6 +267,18 @@ class Server(Places):
         with contextlib.suppress(OSError):
             self._selector.close()
         self.sessions, self._thread = {}, None
+
+
+def check_options(o: dict[str, Any]) -> None:
+    """What an offer is made with."""
+    arguments.flag("verdict", o["verdict"])
+    arguments.number("leases", o["leases"])
+    if o["fence"] is not None:
+        arguments.one_of("fence", o["fence"], (RELEASED, FENCED), "RELEASED or FENCED")
+    if not isinstance(o["cursors"], (Cursors, type(None))):
+        raise UsageError(f"cursors are a gpufd.Cursors, not {type(o['cursors']).__name__}")
+    arguments.called("on_event", o["on_event"])
+    arguments.called("on_lease", o["on_lease"])
 
 
 _all: weakref.WeakSet[Server] = weakref.WeakSet()

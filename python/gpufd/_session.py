@@ -77,6 +77,7 @@ class Session:
     def hears(self, record: Record) -> None:
         if isinstance(record, wire.Notice) and self.lease:
             self.lease._notices.append(record.data)
+            self.server.changed.notify_all()  # who waits in notices
 
     def readable(self) -> None:
         """Take what has come, until there is no more."""

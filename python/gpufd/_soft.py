@@ -14,9 +14,11 @@ import fcntl
 import hashlib
 import mmap
 import os
+import re
 import secrets
 import stat
 import struct
+import uuid
 from collections.abc import Iterator, Sequence
 
 from ._errors import CutOffError, DescriptorError, DeviceError, Error, UnavailableError, UsageError
@@ -87,7 +89,8 @@ def soft_machine() -> bytes:
 
 
 def soft_uuid(ordinal: int) -> bytes:
-    return _uuid_of(ordinal, soft_machine())
+    """The UUID of a visible device."""
+    return _uuid_of(_chosen(ordinal), soft_machine())
 
 
 def _uuid_of(ordinal: int, machine: bytes) -> bytes:
@@ -102,13 +105,56 @@ def soft_devices() -> int:
     return int(text)
 
 
-def _ordinal_of(uuid: bytes) -> int:
-    """The device of that UUID; DeviceError if the software driver has none such."""
-    machine = soft_machine()
-    for i in range(DEVICES):
-        if _uuid_of(i, machine) == uuid:
-            return i
-    raise DeviceError(f"the memory is on device {uuid.hex()}, which the software driver does not have here (GPUFD_SOFT_DIR?)")
+def soft_visible() -> list[int]:
+    """The devices that CUDA_VISIBLE_DEVICES leaves, in its order, as the software driver in Go
+    has them, and libcuda: entries up to the first that names no device, and none at all where
+    one is named twice."""
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return list(range(soft_devices()))
+    visible: list[int] = []
+    for entry in text.split(","):
+        found = _named(entry.strip())
+        if found is None:
+            break
+        if found in visible:
+            return []
+        visible.append(found)
+    return visible
+
+
+def _named(entry: str) -> int | None:
+    """The device of an index, or of a UUID or the one that begins so."""
+    if not entry.startswith("GPU-"):
+        return int(entry) if re.fullmatch(r"\+?[0-9]{1,9}|-0+", entry, re.ASCII) and int(entry) < soft_devices() else None
+    prefix, machine = entry[4:].lower(), soft_machine()
+    fit = [i for i in range(soft_devices()) if str(uuid.UUID(bytes=_uuid_of(i, machine))).startswith(prefix)] if prefix else []
+    return fit[0] if len(fit) == 1 else None
+
+
+def _chosen(ordinal: int) -> int:
+    """The software driver's number of a device, by its ordinal among the visible ones."""
+    visible = soft_visible()
+    if not visible:
+        raise UnavailableError("the software driver has no device here (CUDA_VISIBLE_DEVICES, GPUFD_SOFT_DEVICES)")
+    if ordinal >= len(visible):
+        raise DeviceError(f"there is no device {ordinal}: the software driver has {len(visible)} (GPUFD_SOFT_DEVICES, CUDA_VISIBLE_DEVICES)")
+    return visible[ordinal]
+
+
+def _ordinal_of(device: bytes) -> int:
+    """The visible device of that UUID; DeviceError if there is none such here."""
+    machine, visible = soft_machine(), soft_visible()
+    if not visible:
+        _chosen(0)
+    for ordinal, i in enumerate(visible):
+        if _uuid_of(i, machine) == device:
+            return ordinal
+    there = ", ".join(f"GPU-{uuid.UUID(bytes=_uuid_of(i, machine))}" for i in visible)
+    raise DeviceError(
+        f"the memory is on device GPU-{uuid.UUID(bytes=device)}, which is not visible to this process "
+        f"(CUDA_VISIBLE_DEVICES, GPUFD_SOFT_DEVICES, or another GPUFD_SOFT_DIR); visible devices: {there}"
+    )
 
 
 def _check_room(size: int) -> None:
@@ -131,15 +177,15 @@ class SoftMemory(Memory):
         self.files: list[int] = []  # a descriptor a chunk
         self._capacity = 0  # chunks that there is address space for
         self._at = 0  # of the mapping, once there is one
+        self._number = 0  # of the device, where the memory is our own: its ordinal without CUDA_VISIBLE_DEVICES
 
     @classmethod
     def make(cls, size: int, chunk: int = 0, device: int = 0, capacity: int = 0) -> SoftMemory:
         """Memory of our own. It is in no directory: the descriptors are all there is."""
-        if device >= (devices := soft_devices()):
-            raise DeviceError(f"there is no device {device}: the software driver has {devices} (GPUFD_SOFT_DEVICES)")
+        chosen = _chosen(device)
         b = cls()
         try:
-            b.ordinal, b.uuid = device, soft_uuid(device)
+            b.ordinal, b.uuid, b._number = device, _uuid_of(chosen, soft_machine()), chosen
             chunks, b.chunk = layout(size, chunk, GRANULARITY)
             _check_room(size)
             b._capacity = max(chunks, layout(max(capacity, size), b.chunk, GRANULARITY)[0])
@@ -156,7 +202,7 @@ class SoftMemory(Memory):
             fd = os.memfd_create("gpufd", os.MFD_CLOEXEC)
             self._own(fd)
             os.posix_fallocate(fd, 0, self.chunk + TRAILER_SIZE)
-            trailer = TRAILER.pack(TRAILER_MAGIC, 1, self.ordinal, self.chunk, self.uuid, secrets.token_bytes(8), bytes(8))
+            trailer = TRAILER.pack(TRAILER_MAGIC, 1, self._number, self.chunk, self.uuid, secrets.token_bytes(8), bytes(8))
             os.pwrite(fd, trailer, self.chunk)
             self.files.append(fd)
             if self._at:
@@ -259,7 +305,7 @@ class SoftMemory(Memory):
 
     def read(self, at: int = 0, n: int | None = None) -> bytes:
         with self.using("a read"):
-            return b"".join(self._read_part(*part) for part in self._ranges(at, self.size - at if n is None else n))
+            return b"".join(self._read_part(*part) for part in self._ranges(at, self.up_to(at, n)))
 
     def _read_part(self, i: int, at: int, n: int) -> bytes:
         """As many bytes as a system call gives at once, until all are there."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from . import _arguments as arguments
 from . import _cursor as c
 from ._cursor import Entry
 from ._errors import CursorError, DroppedError, EndedError, OrderError, PassedError, TimedOutError
@@ -32,7 +33,7 @@ class Taking(Joined):
     """A reader's work on the host: it looks at what was published, copies what the writer
     says of a frame, and checks it."""
 
-    def __init__(self, socket: str | os.PathLike[str], name: str, policy: str, join: str, timeout: float, wait: float, options: dict[str, Any]) -> None:
+    def __init__(self, socket: str | os.PathLike[str], name: str, policy: str, join: str, timeout: float | None, wait: float | None, options: dict[str, Any]) -> None:
         super().__init__(socket, name, policy, join, timeout, wait, options)
         self._next, self._seen, self._released = 1, 0, 0  # numbers of frames: wanted next, seen as published, given back
         self._last = self.first - 1  # sequence of the frame that was taken last
@@ -54,7 +55,7 @@ class Taking(Joined):
         are no more frames, CursorError if the writer wrote nonsense, and TimedOutError.
         """
         self._check()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
         with self._turn:
             self._may_hold()
             begin = 0.0
@@ -215,6 +216,10 @@ class Taking(Joined):
         writer overwrote meanwhile are counted in stats.passed. Raises DroppedError if the writer
         drops this reader: then the last frame may be of two.
         """
+        arguments.seconds("a timeout", timeout)
+        return self._frames(timeout)
+
+    def _frames(self, timeout: float | None) -> Iterator[Frame]:
         while True:
             try:
                 frame = self.next(timeout)

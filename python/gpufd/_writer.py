@@ -10,19 +10,24 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from . import _arguments as arguments
 from . import _cursor as c
+from ._conn import DEFAULT_TIMEOUT
 from ._cursor import Shape
-from ._errors import ChannelPolicyError, Error, TimedOutError, UsageError
+from ._device import Device
+from ._errors import ChannelPolicyError, Error, TimedOutError
 from ._frame import Slot
 from ._giving import Giving
 from ._giving import WriterStats as WriterStats
+from ._lease import Event
 from ._member import Gone, Member, Meta
 from ._memory import allocate
 from ._offering import Cursors, Offering
+from ._peer import Peer, Policy
 from ._readers import Readers
 from ._server import Server
 from ._streams import CLOSE_LIMIT, Tracker, handle_of, need_streams
-from ._wire import CUDA
+from ._wire import CUDA, Offer, check_name
 
 _ENTRY_OPS = 6 + c.MAX_USER // 8 + 1  # operations that write an entry, at most
 
@@ -37,13 +42,14 @@ class Writer(Giving):
     slots           how many frames the channel holds
     slot_size       the most bytes of a frame
     streams         make a channel for streams: all its readers block
-    stall           seconds that a reader which blocks may keep the writer waiting; 0 for no bound
+    stall           seconds that a reader which blocks may keep the writer waiting; 0 or None for no bound
     drop            drop such a reader then; otherwise acquire raises StalledError. A reader that
                     keeps a stream waiting is dropped in either case
     readers         how many readers are admitted
     on_gone         is called with a Gone for each reader that is gone, on a thread of this package
     device, driver  where to allocate: as of gpufd.allocate
-    server          options of gpufd.Server
+    policy, timeout, mode, connections, connections_per_peer, authorize, on_event
+                    of the server at a path: as of gpufd.Server
     """
 
     def __init__(
@@ -54,16 +60,27 @@ class Writer(Giving):
         slots: int,
         slot_size: int,
         streams: bool = False,
-        stall: float = 0.0,
+        stall: float | None = 0.0,
         drop: bool = False,
         readers: int = c.MAX_READERS,
         on_gone: Callable[[Gone], None] | None = None,
-        device: int = 0,
+        device: Device = 0,
         driver: str | int | None = None,
-        **server: Any,
+        policy: Policy = Policy(),
+        timeout: float | None = DEFAULT_TIMEOUT,
+        mode: int = 0o600,
+        connections: int = 1024,
+        connections_per_peer: int = 256,
+        authorize: Callable[[Peer, Offer], None] | None = None,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        if stall < 0 or not 1 <= readers <= c.MAX_READERS:
-            raise UsageError(f"stall {stall}, readers {readers}: want 0 or more, and 1 to {c.MAX_READERS}")
+        stall = 0.0 if stall is None else arguments.seconds("stall", stall)
+        arguments.number("readers", readers, 1, c.MAX_READERS)
+        arguments.number("slots", slots)
+        arguments.number("slot_size", slot_size)
+        streams, drop = arguments.flag("streams", streams), arguments.flag("drop", drop)
+        arguments.called("on_gone", on_gone)
+        check_name(arguments.text("a name", name))
         shape = Shape.new(slots, slot_size, streams)
         super().__init__(stall, drop)
         self._name, self._ended = name, False
@@ -75,7 +92,10 @@ class Writer(Giving):
             self._tracker = Tracker(need_streams(self.memory)) if streams and self.memory.driver == CUDA else None
             if self._tracker:
                 self._undo.callback(self._tracker.close)
-            self._owned = None if isinstance(socket, Server) else Server(socket, **server)
+            self._owned = None if isinstance(socket, Server) else Server(
+                socket, policy=policy, timeout=timeout, mode=mode, connections=connections, connections_per_peer=connections_per_peer,
+                authorize=authorize, on_event=on_event,
+            )  # fmt: skip
             self.server: Server = self._owned or socket  # type: ignore[assignment]
             if self._owned:
                 self._undo.callback(self._owned.close)
@@ -100,9 +120,11 @@ class Writer(Giving):
 
     def await_readers(self, n: int, timeout: float | None = None) -> None:
         """Wait until n readers are there. Raises TimedOutError."""
+        arguments.number("n", n)
+        wait = arguments.bounded(arguments.seconds("a timeout", timeout))
         r = self._readers
         with r.lock:
-            if not r.lock.wait_for(lambda: r.closed or len(r.there) >= n, timeout):
+            if not r.lock.wait_for(lambda: r.closed or len(r.there) >= n, wait):
                 raise TimedOutError(f"{len(r.there)} readers have joined, and {n} were waited for")
         self._check()
 

@@ -73,7 +73,10 @@ run the broadcast again, which leaves out keepers that have committed.
     p.add_argument("--min-rate", type=float, default=0.0, metavar="GB/s", help="warn where the transport is slower")
     p.add_argument("--backend", choices=["nccl", "gloo"], help="of torch.distributed (default: nccl for GPUs, gloo for the software driver)")
     p.add_argument("--piece", type=size, metavar="SIZE", help="bytes that are sent at a time, such as 64MiB (default 1GiB by NCCL, 16MiB by Gloo)")
-    p.add_argument("--device", type=int, metavar="ORDINAL", help="the device for all parts of this rank's keeper, in place of the source's ordinal")
+    p.add_argument(
+        "--device", type=lambda text: int(text) if text.isdecimal() else text, metavar="DEVICE",
+        help="the device for all parts of this rank's keeper, by its ordinal or UUID, in place of the source's ordinal",
+    )  # fmt: skip
     p.add_argument("--json", action="store_true", help="print an object for each rank")
     return p
 

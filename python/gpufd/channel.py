@@ -18,12 +18,15 @@ memory.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
+from . import _arguments as arguments
+from ._conn import DEFAULT_TIMEOUT
 from ._cursor import MAX_READERS, MAX_SLOTS, MAX_USER, MIN_SLOTS
+from ._device import Device
 from ._errors import (
     ChannelError,
     ChannelPolicyError,
@@ -45,13 +48,31 @@ from ._errors import (
 )
 from ._frame import Frame, Slot
 from ._member import Gone
+from ._peer import Peer
 from ._reader import Reader, ReaderStats
+from ._wire import MAX_CHUNKS, MAX_LARGE_DATA, READ_ONLY
 from ._writer import Writer, WriterStats
 
 _AGAIN = 0.02  # seconds
 
 
-def follow(socket: str | os.PathLike[str], name: str = "", *, within: float | None = None, **options: Any) -> Iterator[Reader]:
+def follow(
+    socket: str | os.PathLike[str],
+    name: str = "",
+    *,
+    within: float | None = None,
+    policy: str = "block",
+    join: str = "next",
+    timeout: float | None = DEFAULT_TIMEOUT,
+    access: int = READ_ONLY,
+    device: Device | None = None,
+    driver: str | int | None = None,
+    max_chunks: int = MAX_CHUNKS,
+    max_size: int | None = None,
+    max_data: int = MAX_LARGE_DATA,
+    reoffer: bool = False,
+    connected: Callable[[Peer], None] = lambda peer: None,
+) -> Iterator[Reader]:
     """Open a reader, and another one for each writer that comes after.
 
         for reader in gpufd.channel.follow(path, "cam"):
@@ -60,11 +81,19 @@ def follow(socket: str | os.PathLike[str], name: str = "", *, within: float | No
 
     When a writer has ended or died, follow closes the reader after the loop's body, and waits for
     the next writer at the socket. Raises TimedOutError if none comes within that many seconds. The
-    options are those of Reader.
+    other arguments are those of Reader.
     """
+    one = functools.partial(
+        Reader, socket, name, policy=policy, join=join, timeout=timeout, access=access, device=device, driver=driver,
+        max_chunks=max_chunks, max_size=max_size, max_data=max_data, reoffer=reoffer, connected=connected,
+    )  # fmt: skip
+    return _follow(one, name, arguments.seconds("within", within))
+
+
+def _follow(one: Callable[..., Reader], name: str, within: float) -> Iterator[Reader]:
     known = 0
     while True:
-        reader = _next_of(socket, name, known, within, options)
+        reader = _next_of(one, name, known, within)
         known = reader.attachment.generation
         try:
             yield reader
@@ -72,14 +101,13 @@ def follow(socket: str | os.PathLike[str], name: str = "", *, within: float | No
             reader.close()
 
 
-def _next_of(socket: str | os.PathLike[str], name: str, known: int, within: float | None, options: dict[str, Any]) -> Reader:
+def _next_of(one: Callable[..., Reader], name: str, known: int, within: float) -> Reader:
     """A reader of a channel that is newer than what is known."""
-    end = None if within is None else time.monotonic() + within
-    while end is None or time.monotonic() < end:
-        left = 60.0 if end is None else end - time.monotonic()
+    end = time.monotonic() + within
+    while (left := end - time.monotonic()) > 0:
         with contextlib.suppress(*_PASSING):
-            return Reader(socket, name, wait=left, newer_than=known, **options)
-        time.sleep(_AGAIN)
+            return one(wait=min(60.0, left), newer_than=known)
+        time.sleep(min(_AGAIN, left))
     raise TimedOutError(f"no other writer of {name!r} came within {within:g} s")
 
 

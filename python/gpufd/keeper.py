@@ -15,10 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from ._conn import close_all, data_file, dial
-from ._control import SUFFIX, TIMEOUT, Control, KeeperError, default_socket
-from ._errors import ClosedError, Error, LostError, NoProducerError, TimedOutError, UsageError
-from ._peer import Policy
+from . import _arguments as arguments
+from ._conn import check_path, close_all, data_file, dial
+from ._control import SUFFIX, TIMEOUT, Control, KeeperError, default_socket, encode
+from ._device import Device, place_of
+from ._errors import ClosedError, Error, LostError, NoProducerError, TimedOutError, UsageError, enough_files
+from ._memory import driver_kind
+from ._peer import Policy, check_policy
 from ._said import Event, Holder, Info, PartInfo, Status, info_of, number_of, sense, text_of
 from ._wire import MAX_FDS
 
@@ -33,14 +36,15 @@ class Client:
 
     socket      the socket that readers attach at; None for that of GPUFD_SOCKET, or else that of
                 the claim's directory, or the user's
-    timeout     seconds for each request
+    timeout     seconds for each request; None for no bound
     policy      whose keeper to trust
     """
 
-    def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float = TIMEOUT, policy: Policy | None = None) -> None:
-        self.socket = os.fspath(socket) if socket is not None else default_socket()
-        self.timeout = timeout
-        self._policy = policy or Policy()
+    def __init__(self, socket: str | os.PathLike[str] | None = None, *, timeout: float | None = TIMEOUT, policy: Policy | None = None) -> None:
+        self.socket = check_path(socket if socket is not None else default_socket())
+        self.timeout = arguments.step(timeout)
+        self._policy = Policy() if policy is None else policy
+        check_policy(self._policy)
         self._turn = threading.RLock()
         self._conn: Control | None = None
         self._closed = False
@@ -66,12 +70,12 @@ class Client:
         if conn is not None:
             conn.close()
 
-    def _connect(self) -> Control:
+    def _connect(self, deadline: float) -> Control:
         if self._closed:
             raise ClosedError("the keeper's client was closed")
         if self._conn is None:
             try:
-                conn, _ = dial(self.socket + SUFFIX, self._policy, self.timeout)
+                conn, _ = dial(self.socket + SUFFIX, self._policy, max(1e-3, deadline - time.monotonic()))
             except NoProducerError as e:
                 why = str(e).partition("nobody is listening there: ")[2].partition(";")[0] or str(e)
                 raise NoProducerError(f"there is no keeper at {self.socket}: {why}; start one with gpufd keeper --socket {self.socket}") from None
@@ -80,10 +84,16 @@ class Client:
 
     def ask(self, message: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
         """Send one request of docs/wire.md, "Keeper", and return the reply."""
+        return self._ask(message, time.monotonic() + self.timeout, fds)
+
+    @enough_files()
+    def _ask(self, message: dict[str, Any], deadline: float, fds: Sequence[int] = ()) -> dict[str, Any]:
         with self._turn:
-            conn = self._connect()
+            if self._conn is None:
+                encode(message)  # which raises for what cannot be sent, before anybody is asked
+            conn = self._connect(deadline)
             try:
-                return conn.ask(message, time.monotonic() + self.timeout, fds)
+                return conn.ask(message, deadline, fds)
             except (KeeperError, UsageError):
                 raise
             except BaseException:  # an answer to this may still come there
@@ -95,7 +105,7 @@ class Client:
         deadline, pause = time.monotonic() + self.timeout, 0.001
         while True:
             try:
-                return self.ask(message)
+                return self._ask(message, deadline)
             except LostError:
                 if time.monotonic() + pause > deadline:
                     raise
@@ -116,7 +126,7 @@ class Client:
     def stat(self, name: str) -> Info:
         """Return what is kept under a name. Raises KeeperError, code not-found, if there is none."""
         with sense(f"word of {name}"):
-            (v,) = self._query({"op": "stat", "name": name})["names"]
+            (v,) = self._query({"op": "stat", "name": arguments.name(name)})["names"]
             return info_of(v)
 
     def find(self, name: str) -> Info | None:
@@ -133,22 +143,32 @@ class Client:
 
         Readers keep what they have mapped. The memory is free when the last one has released it.
         """
-        self.ask({"op": "remove", "name": name} | ({"version": version} if version else {}))
+        arguments.number("version", version)
+        self.ask({"op": "remove", "name": arguments.name(name)} | ({"version": version} if version else {}))
 
     def drain(self, name: str, on: bool = True) -> None:
         """Serve a name to no new readers; with on false, serve it again."""
-        self.ask({"op": "drain", "name": name, "on": on})
+        self.ask({"op": "drain", "name": arguments.name(name), "on": arguments.flag("on", on)})
 
-    def drain_device(self, device: str, on: bool = True) -> None:
-        """Do what drain does for all that is kept on a device, by its UUID."""
-        self.ask({"op": "drain", "device": device, "on": on})
+    def drain_device(self, device: Device, on: bool = True) -> None:
+        """Do what drain does for all that is kept on a device: its UUID, or what else attach takes as a device."""
+        from ._deposit import device_name, device_uuid
+
+        if not isinstance(device, str) or not device.startswith("GPU-"):
+            kind = driver_kind()
+            device = device_name(device_uuid(kind, place_of(device, kind)))
+        self.ask({"op": "drain", "device": device, "on": arguments.flag("on", on)})
 
     def report(self, name: str, version: int, part: int, verdict: str, reason: str) -> bool:
         """Tell the keeper that a part is damaged or quarantined: the verdict.
 
         Return whether the keeper acts on it. It does if this user may write or remove the name.
         """
-        reply = self.ask({"op": "report", "name": name, "version": version, "part": part, "verdict": verdict, "reason": reason[:1000]})
+        arguments.number("version", version)
+        arguments.number("part", part)
+        arguments.text("a verdict", verdict)
+        reason = arguments.text("a reason", reason)[:1000]
+        reply = self.ask({"op": "report", "name": arguments.name(name), "version": version, "part": part, "verdict": verdict, "reason": reason})
         return bool(reply.get("counted"))
 
     def watch(self, name: str = "") -> Iterator[Event]:
@@ -156,9 +176,13 @@ class Client:
 
         The iterator has a connection of its own. Raises LostError when the keeper ends.
         """
+        return self._watch(arguments.text("a name", name))
+
+    def _watch(self, name: str) -> Iterator[Event]:
         with Client(self.socket, timeout=self.timeout, policy=self._policy) as other:
-            conn = other._connect()
-            conn.send({"op": "watch", "name": name} if name else {"op": "watch"}, time.monotonic() + self.timeout)
+            deadline = time.monotonic() + self.timeout
+            conn = other._connect(deadline)
+            conn.send({"op": "watch", "name": name} if name else {"op": "watch"}, deadline)
             while True:
                 reply = conn.receive(float("inf"))
                 if isinstance(v := reply.get("event"), dict):
@@ -173,33 +197,25 @@ class Client:
         """Book room for a part, and return the Booking.
 
         device is a UUID, and driver "cuda" or "soft". If lifetime is not 0, the transaction is
-        given up after so many seconds. gpufd.put does all of this.
+        given up after so many seconds. gpufd.put does all of this. If the keeper is lost meanwhile,
+        the next one is asked, for the client's timeout in all.
         """
+        wanted = arguments.booking(name, part, parts, transaction, labels, expect, lifetime)
+        arguments.number("size", size, 1)
+        arguments.text("a device", device)
+        arguments.text("a driver", driver)
         message: dict[str, Any] = {"op": "book", "name": name, "parts": parts, "device": device, "driver": driver, "bytes": size}
-        more = {"part": part, "transaction": transaction, "labels": dict(labels or {}), "timeout_ms": int(lifetime * 1000)}
+        more = {"part": part, "transaction": transaction, "labels": wanted, "timeout_ms": milliseconds(lifetime)}
         message |= {key: value for key, value in more.items() if value}
         if expect is not None:
             message["expect"] = expect
+        knocks = Knocks(self)
         while True:
             try:
                 with sense("ticket"):
                     return Booking(self, str(self.ask(message)["ticket"]), lifetime)
             except LostError as e:
-                self.meet_next(e)
-
-    def meet_next(self, lost: LostError) -> None:
-        """Wait for the keeper that comes after one that was lost."""
-        deadline, pause = time.monotonic() + self.timeout, 0.005
-        while True:
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
-            try:
-                self.status()
-                return
-            except (LostError, NoProducerError, TimedOutError):
-                if time.monotonic() > deadline:
-                    raise LostError(f"the keeper was lost, and no other has come within {self.timeout:g} s") from lost
-
+                knocks.meet_next(e)
 
     def _forked(self) -> None:
         """In a child after a fork: the connection is the parent's, and so may be the turn."""
@@ -219,6 +235,30 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+class Knocks:
+    """The tries of one request to reach the keeper that comes after one that was lost. All of
+    them together have the client's timeout: a keeper may hang up because of the request."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._end, self._pause = client, 0.0, 0.005
+
+    def meet_next(self, lost: LostError) -> None:
+        """Wait for the next keeper."""
+        self._end = self._end or time.monotonic() + self._client.timeout
+        while time.monotonic() < self._end:
+            time.sleep(max(0.0, min(self._pause, self._end - time.monotonic())))
+            self._pause = min(2 * self._pause, 1.0)
+            with contextlib.suppress(LostError, NoProducerError, TimedOutError):
+                self._client._ask({"op": "status"}, self._end)
+                return
+        raise LostError(f"the keeper was lost, and none that answers has come within {self._client.timeout:g} s: {lost}") from lost
+
+
+def milliseconds(lifetime: float) -> int:
+    """A lifetime as a keeper is told it: 0 for what it allows."""
+    return 0 if lifetime == arguments.FOR_EVER else int(lifetime * 1000)
 
 
 class Booking:
@@ -251,6 +291,7 @@ class Booking:
         lost meanwhile, the next one gets everything again, or says that the part has come.
         """
         message = {"op": "deliver", "ticket": self.ticket, "memory": dict(memory), "digest": digest}
+        knocks = Knocks(self.client)
         while True:
             try:
                 if not prepared:
@@ -262,14 +303,14 @@ class Booking:
                 raise
             except LostError as e:
                 prepared = False
-                self.client.meet_next(e)
+                knocks.meet_next(e)
                 self.renew()
                 if self._came:
                     return self._came
 
     def renew(self) -> None:
         """Go on with the ticket over a new connection, or learn that its part has come."""
-        reply = self.client.ask({"op": "renew", "ticket": self.ticket, "timeout_ms": int(self.lifetime * 1000)})
+        reply = self.client.ask({"op": "renew", "ticket": self.ticket, "timeout_ms": milliseconds(self.lifetime)})
         if reply.get("delivered"):
             self._came = _outcome(reply)
 

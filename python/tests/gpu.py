@@ -461,6 +461,96 @@ class Kept(OnGPU):
             self.assertEqual(str(other(torch.ones(1, 64, device="cuda", dtype=torch.bfloat16)).float().sum().item()), out.split()[-1])
         del state, other
 
+    def test_devices(self):
+        """A device by its ordinal, as PyTorch says it, or by the UUID that the keeper says."""
+        torch = Torch().lib
+        import gpufd.torch
+
+        socket, here = self.kept.socket, torch.device("cuda", 0)
+        gpufd.torch.put(socket, "model", {"w": torch.arange(8.0, device=here)}, device="cuda:0")
+        with gpufd.Client(socket) as client:
+            uuid = client.stat("model").parts[0].device
+        self.assertTrue(uuid.startswith("GPU-"), uuid)
+        for device in (None, 0, "cuda:0", "cuda", here, torch.device("cuda"), uuid):
+            with self.subTest(str(device)):
+                state = gpufd.torch.load(socket, "model", device=device)
+                self.assertEqual((state["w"].device, state["w"].tolist()), (here, list(range(8))))
+                del state
+                with gpufd.get(socket, "model", device=device) as version:
+                    self.assertEqual(version[0].attachment.device, 0)
+                if device is not None:
+                    gpufd.put(socket, "bytes", b"x", device=device)
+                    gpufd.torch.put(socket, "model", {"w": torch.arange(8.0)}, device=device)
+                    with gpufd.allocate(8, device=device) as memory:
+                        self.assertEqual(memory.ordinal, 0)
+        beyond = torch.cuda.device_count()
+        for device in (beyond, f"cuda:{beyond}", torch.device("cuda", beyond), "GPU-00000000-0000-0000-0000-000000000000"):
+            with self.subTest(str(device)), self.assertRaises(gpufd.DeviceError):
+                gpufd.torch.load(socket, "model", device=device)
+        for device in ("cpu", torch.device("cpu"), "meta", "cuda:", -1, True):
+            with self.subTest(str(device)), self.assertRaises(gpufd.UsageError):
+                gpufd.torch.load(socket, "model", device=device)
+
+    def test_small_types(self):
+        """F4, E8M0 and the other types of a byte, there and back; and F6, which PyTorch does not have."""
+        torch = Torch().lib
+        import gpufd.torch
+
+        socket = self.kept.socket
+        small = ("F4", "F8_E8M0", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+        self.assertEqual([name for name in small if name not in gpufd.torch.DTYPES], [], f"PyTorch {torch.__version__} lacks them")
+        raw = {name: (torch.arange(64, dtype=torch.uint8, device="cuda") + i).view(4, 16) for i, name in enumerate(small)}
+        state = {name: t.clone().view(gpufd.torch.DTYPES[name]) for name, t in raw.items()}
+        state["turned"] = raw["F4"].clone().t().view(gpufd.torch.DTYPES["F4"])
+        gpufd.torch.put(socket, "model", state)
+        loaded = gpufd.torch.load(socket, "model")
+        self.assertEqual(list(loaded), list(state))
+        for name, t in raw.items():
+            self.assertEqual((loaded[name].dtype, loaded[name].shape), (gpufd.torch.DTYPES[name], t.shape))
+            self.assertTrue(torch.equal(loaded[name].view(torch.uint8), t), name)
+        self.assertEqual((loaded["turned"].dtype, loaded["turned"].stride()), (gpufd.torch.DTYPES["F4"], (1, 16)))
+        self.assertTrue(torch.equal(loaded["turned"].view(torch.uint8), raw["F4"].t()))
+        with gpufd.get(socket, "model") as version:
+            shapes = {t.name: (t.dtype, t.shape) for t in version[0].table.tensors}
+            paths = version.save(self.dir)
+        self.assertEqual(shapes, {name: (name, (4, 32 if name == "F4" else 16)) for name in small})
+        del loaded
+        self.as_safetensors_has_them(raw, paths[0])
+
+    def as_safetensors_has_them(self, raw, path):
+        """The library safetensors reads what was put, and what it writes is loaded, where it knows the types."""
+        torch, library = Torch().lib, module("safetensors.torch")
+        said, there = outcome(lambda: library.load_file(path))
+        seen("torch", "small types that safetensors reads", said)
+        for name, t in (there or {}).items():
+            self.assertEqual((there[name].dtype, there[name].shape), (gpufd.torch.DTYPES[name], t.shape))
+            self.assertTrue(torch.equal(there[name].view(torch.uint8), raw[name].cpu()), name)
+        for name in raw:
+            path = os.path.join(self.dir, f"{name}.safetensors")
+            said, _ = outcome(lambda: library.save_file({"t": raw[name].cpu().view(gpufd.torch.DTYPES[name])}, path))  # noqa: B023
+            seen("torch", f"{name} that safetensors writes", said)
+            if said == "taken":
+                gpufd.put(self.kept.socket, "file", path)
+                back = gpufd.torch.load(self.kept.socket, "file")["t"]
+                self.assertEqual((back.dtype, back.shape), (gpufd.torch.DTYPES[name], raw[name].shape))
+                self.assertTrue(torch.equal(back.view(torch.uint8), raw[name]), name)
+                del back
+
+    def test_only_tensors_of_a_type_that_torch_lacks_raise(self):
+        torch = Torch().lib
+        import gpufd.torch
+
+        header = b'{"f6":{"dtype":"F6_E2M3","shape":[2,4],"data_offsets":[4,10]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+        path = os.path.join(self.dir, "f6.safetensors")
+        with open(path, "wb") as f:
+            f.write(len(header).to_bytes(8, "little") + header + bytes(10))
+        gpufd.put(self.kept.socket, "model", path)
+        state = gpufd.torch.load(self.kept.socket, "model")
+        self.assertEqual((list(state), state["w"].tolist(), list(state.lacking)), (["w"], [0.0], ["f6"]))
+        with self.assertRaisesRegex(gpufd.UnavailableError, f"'f6' is of type F6_E2M3, which PyTorch {torch.__version__.split('+')[0]}"):
+            state["f6"]
+        del state
+
 
 # In a child: have the keeper at argv[1] keep a module, and print what it computes then.
 PUT = """
@@ -526,11 +616,14 @@ class Hostile(OnGPU):
                     memory.fds = fds
 
 
+VERSIONS = ("torch", "cupy-cuda12x", "cupy-cuda13x", "numba", "numba-cuda", "jax", "transformers", "accelerate", "safetensors")
+
+
 def main():
     ok = unittest.main(exit=False).result.wasSuccessful()
     if SEEN:
         versions = subprocess.run([sys.executable, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True).stdout.splitlines()
-        print("versions:", ", ".join(v for v in versions if v.split("==")[0].lower() in ("torch", "cupy-cuda12x", "cupy-cuda13x", "numba", "numba-cuda", "jax")))
+        print("versions:", ", ".join(v for v in versions if v.split("==")[0].lower() in VERSIONS))
         for row in SEEN:
             print(" | ".join(row))
     return 0 if ok else 1

@@ -1,15 +1,18 @@
 """Arrays: types and shapes, DLPack to the letter, NumPy, and who keeps what alive."""
 
+import array
 import ctypes
 import gc
 import os
 import threading
 import time
 import unittest
+import unittest.mock
 
 import common
 import gpufd
-from gpufd import _dlpack
+from gpufd import _dlpack, _put, channel
+from gpufd._get import Attached
 
 SIZE = 4 << 20
 
@@ -54,6 +57,136 @@ class Offered(common.Scene):
         return att
 
 
+class NumPy(Offered):
+    """What NumPy would silently make an object of says what it is."""
+
+    def test_what_numpy_cannot_take(self):
+        numpy = common.need_numpy()
+        att = self.attach()
+        for dtype, says in (("BF16", "view it as U16"), ("F8_E4M3", "view it as U8")):
+            with self.assertRaisesRegex(gpufd.ExportError, f"NumPy has no {dtype}: {says}"):
+                numpy.asarray(att.view(dtype))
+        for what in (self.memory, Attached.__new__(Attached)):
+            with self.assertRaisesRegex(TypeError, "is no array"):
+                numpy.asarray(what)
+            with self.assertRaisesRegex(TypeError, "is no array"):
+                numpy.asarray([what])
+        self.assertEqual(numpy.asarray(att).shape, (SIZE,))
+        view = att.view("U16", (2, 3))
+        self.assertEqual(numpy.asarray(view).tolist(), view.__array__().tolist())
+        self.assertEqual(view.__array__("u4").dtype, numpy.uint32)
+        with channel.Writer(self.path + "2", "x", slots=2, slot_size=8) as w, channel.Reader(self.path + "2") as r:
+            w.send(b"x")
+            with r.next() as frame:
+                for what in (frame, w.acquire()):
+                    with self.assertRaisesRegex(TypeError, "is no array"):
+                        numpy.asarray(what)
+
+    def test_memory_of_a_gpu(self):
+        """NumPy cannot read it; what can asks for another interface first."""
+        att = self.attach()
+        view = att.view()
+        with unittest.mock.patch.object(self.memory.__class__, "driver", gpufd.CUDA), self.assertRaisesRegex(gpufd.ExportError, "memory of a GPU"):
+            view.__array__()
+
+
+class Foreign:
+    """Another library's array, which has DLPack alone."""
+
+    def __init__(self, array, kind=1, versioned=True, fails=None):
+        self.array, self.kind, self.versioned, self.fails = array, kind, versioned, fails
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+    def __dlpack__(self, stream=None, **how):
+        if how and not self.versioned:
+            raise TypeError("no such argument")
+        if self.fails:
+            raise self.fails
+        return self.array.__dlpack__(max_version=(1, 0) if self.versioned else None)
+
+
+class Kept(common.Scene):
+    """What put makes of arrays: their types and shapes stay, or they are refused."""
+
+    def made(self, data):
+        """The table and the bytes that would be kept."""
+        source = _put._source(data)
+        with gpufd.allocate(max(1, source.table.size)) as memory:
+            source.write(memory)
+            there = memory.read(0, source.table.size)
+        return [(t.name, t.dtype, t.shape, there[t.offset : t.offset + t.bytes]) for t in source.table.tensors], there
+
+    def alone(self, data):
+        (tensor,), there = self.made(data)
+        self.assertEqual(tensor[3], there)
+        return tensor[:3]
+
+    def test_types_and_shapes_stay(self):
+        self.assertEqual(self.made(b"abc"), ([], b"abc"))
+        self.assertEqual(self.made(bytearray(b"abc")), ([], b"abc"))
+        self.assertEqual(self.made(memoryview(b"abc")), ([], b"abc"))
+        self.assertEqual(self.alone(array.array("d", [1, 2])), ("array", "F64", (2,)))
+        self.assertEqual(self.alone(array.array("l", [1, 2])), ("array", "I64", (2,)))
+        self.assertEqual(self.alone(((ctypes.c_int16 * 3) * 2)()), ("array", "I16", (2, 3)))
+        self.assertEqual(self.alone(memoryview(bytes(8)).cast("f", (2, 1))), ("array", "F32", (2, 1)))
+        numpy = common.need_numpy()
+        for kind, name in (("u1", "U8"), ("?", "BOOL"), ("f2", "F16"), ("<i8", "I64"), ("c8", "C64")):
+            self.assertEqual(self.alone(numpy.ones((2, 1, 3), kind)), ("array", name, (2, 1, 3)))
+        self.assertEqual(self.alone(numpy.float32(5)), ("array", "F32", ()))
+        self.assertEqual(self.alone(numpy.ones((1, 4), "f4").T[:, :1]), ("array", "F32", (4, 1)))  # strides of a dimension of 1 are nobody's
+        named, there = self.made({"a": numpy.arange(3, dtype="<u2"), "b": numpy.ones((2, 2), "f8")})
+        self.assertEqual([t[:3] for t in named], [("a", "U16", (3,)), ("b", "F64", (2, 2))])
+        self.assertEqual((named[0][3], named[1][3]), (b"\0\0\1\0\2\0", numpy.ones(4).tobytes()))
+
+    def test_refused(self):
+        numpy = common.need_numpy()
+        masked = numpy.ma.masked_array([1, 2, 3], [0, 1, 0])
+        for data, says in (
+            (masked, "a masked array, whose mask would be lost"), ({"x": masked}, "x: a masked array"),
+            (numpy.ones((4, 4))[:, ::2], "contiguous"), (numpy.ones((2, 2)).T, "contiguous"), (numpy.ones(2, ">f4"), ">f4"),
+            (numpy.array(["2020"], "M8[D]"), "M8"), (numpy.zeros(2, [("a", "f4")]), "has no name"), (numpy.array([None]), "O"),
+            ({"x": b"bytes"}, "x: bytes have no type"), ({5: numpy.ones(1)}, "name of an array is text"), (memoryview(b"abcd")[::2], "contiguous"),
+            (array.array("u", "ab"), "format"), (object(), "object is no path"),
+        ):  # fmt: skip
+            with self.subTest(says), self.assertRaisesRegex(gpufd.UsageError, says):
+                _put._source(data)
+
+    def test_dlpack(self):
+        with gpufd.allocate(4096) as memory:
+            memory.write(0, bytes(range(256)))
+            for versioned in (True, False):
+                for kind, shape in (("F32", (2, 3)), ("BF16", (4,)), ("BOOL", (1, 1)), ("F8_E5M2", (2,)), ("I64", (0, 3)), ("U8", ())):
+                    self.assertEqual(self.alone(Foreign(memory.view(kind, shape, 8), versioned=versioned)), ("array", kind, shape))
+            self.assertEqual(self.made({"x": memory.view("U8", (4,), 8)})[0], [("x", "U8", (4,), bytes(range(8, 12)))])
+            self.assertEqual(self.alone(memory.view("BF16", (2, 2))), ("array", "BF16", (2, 2)))
+            for what, says in (
+                (Foreign(memory.view(), fails=BufferError("not today")), "Foreign cannot be exported by DLPack: not today"),
+                (Foreign(memory.view(), fails=RuntimeError("never")), "x: Foreign cannot be .*never"),
+            ):
+                with self.assertRaisesRegex(gpufd.UsageError, says):
+                    _put._source({"x": what})
+            gc.collect()
+            self.assertEqual(memory.views(), [])
+
+    def test_tensors_of_pytorch(self):
+        try:
+            import torch
+        except ImportError:
+            common.missing("GPUFD_REQUIRE_PYTHON", "there is no PyTorch here")
+        for t, name in ((torch.ones(2, 3), "F32"), (torch.ones(4, dtype=torch.bfloat16), "BF16"), (torch.ones(2, dtype=torch.bool), "BOOL"),
+                        (torch.ones(4, dtype=torch.uint8), "U8"), (torch.ones(4, 2)[2:], "F32"), (torch.tensor(5), "I64")):  # fmt: skip
+            self.assertEqual(self.alone(t), ("array", name, tuple(t.shape)))
+        both = {"a": torch.arange(3, dtype=torch.int32), "b": torch.ones(1, dtype=torch.float64)}
+        self.assertEqual([t[:3] for t in self.made(both)[0]], [("a", "I32", (3,)), ("b", "F64", (1,))])
+        for t in (torch.nn.Parameter(torch.ones(2)), torch.ones(2, 2).to_sparse(), torch.ones(2, dtype=torch.cfloat).conj(), torch.nn.Linear(1, 1),
+                  torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8)):  # fmt: skip
+            with self.subTest(type(t).__name__), self.assertRaisesRegex(gpufd.UsageError, "gpufd.torch.put"):
+                _put._source(t)
+        self.assertRaisesRegex(gpufd.UsageError, "x: .*contiguous", _put._source, {"x": torch.ones(2, 3).T})
+
+
 class Wrong(Offered):
     """Wrong arguments are said to be wrong, where they are given."""
 
@@ -74,9 +207,9 @@ class Views(Offered):
     def test_types(self):
         att = self.attach()
         for name, dtype in gpufd.DTYPES.items():
-            a = att.view(name, (2, 3), 16)
-            self.assertEqual((a.nbytes, a.shape, a.tobytes()), (6 * dtype.itemsize, (2, 3), att.read(16, 6 * dtype.itemsize)))
-            self.assertEqual(repr(a), f"{name}[2, 3] at byte 16")
+            a = att.view(name, (3, 2), 16)
+            self.assertEqual((a.nbytes, a.shape, a.tobytes()), (6 * dtype.bits // 8, (3, 2), att.read(16, 6 * dtype.bits // 8)))
+            self.assertEqual(repr(a), f"{name}[3, 2] at byte 16")
         self.assertEqual(att.view("I32").shape, (SIZE // 4,))
         self.assertEqual(att.view("I32", (), 4).size, 1)
         self.assertEqual(att.view("I32", (0, 5)).nbytes, 0)
@@ -104,7 +237,7 @@ class Views(Offered):
             if dtype.typestr:
                 self.assertEqual(numpy.asarray(writer.view(name, 3)).dtype.str.lstrip("<|"), dtype.typestr.lstrip("<|"))
             else:
-                self.assertFalse(hasattr(writer.view(name, 3), "__array_interface__"))
+                self.assertFalse(hasattr(writer.view(name, 4), "__array_interface__"))
         b = numpy.from_dlpack(writer.view("I16", (3, 4), 6))
         self.assertTrue((a == b).all())
         c = numpy.from_dlpack(reader.copy())
@@ -123,6 +256,19 @@ class Views(Offered):
 
 
 class DLPack(Offered):
+    def test_pairs(self):
+        """F4 fills half a byte: DLPack has two in one element, as float4_e2m1fn_x2 does."""
+        att = self.attach()
+        view = att.view("F4", (3, 4), 4)
+        self.assertEqual((view.nbytes, view.copy().tobytes(), att.view("F4").shape, view.view("F4").shape), (6, bytes(range(4, 10)), (2 * SIZE,), (12,)))
+        t = Taken(view.__dlpack__(max_version=(1, 0)))
+        d = t.tensor.dtype
+        self.assertEqual(((d.code, d.bits, d.lanes), t.numbers(t.tensor.shape), t.numbers(t.tensor.strides)), ((17, 4, 2), [3, 2], [2, 1]))
+        t.delete()
+        for shape in (3, (2, 1), ()):
+            with self.assertRaisesRegex(gpufd.UsageError, "the last dimension is a multiple of 2"):
+                att.view("F4", shape)
+
     def test_versioned(self):
         for access, flags in ((gpufd.READ_ONLY, _dlpack.FLAG_READ_ONLY), (gpufd.READ_WRITE, 0)):
             att = self.attach(access=access)

@@ -85,6 +85,16 @@ class Gpu(common.Scene):
             with self.assertRaises(gpufd.ReadOnlyError):
                 made.write(0, b"")
 
+    def test_devices(self):
+        """By the UUID that the driver says, or as PyTorch says it."""
+        for device in ("cuda:1", "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"):
+            with gpufd.allocate(1, device=device) as made, gpufd.offer(self.path, "x", made), gpufd.attach(self.path, device=device) as att:
+                self.assertEqual((made.ordinal, att.device), (1, 1))
+                with self.assertRaises(gpufd.DeviceError):
+                    gpufd.attach(self.path, device="cuda")
+        with self.assertRaisesRegex(gpufd.DeviceError, "CUDA_VISIBLE_DEVICES"):
+            gpufd.allocate(1, device="GPU-ffffffff-0506-0708-090a-0b0c0d0e0f10")
+
     def test_a_part_that_grows(self):
         """As a put lets it grow, tensor by tensor: mostly within a chunk, whose size may be no
         multiple of the granularity. The driver sets no access of 0 bytes."""

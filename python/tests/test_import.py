@@ -3,6 +3,7 @@
 import ast
 import builtins
 import importlib
+import inspect
 import pathlib
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import unittest
 import common
 import gpufd
 
-ATTACHING = "_attach _attaching _attachment _conn _errors _fence _held _kept _memory _only _peer _wire"
+ATTACHING = "_arguments _attach _attaching _attachment _conn _device _errors _fence _held _kept _memory _only _peer _wire"
 
 
 def loaded(code):
@@ -36,6 +37,35 @@ class Imports(unittest.TestCase):
             with self.subTest(name):
                 self.assertIs(getattr(gpufd, name), getattr(importlib.import_module("gpufd." + module), there))
                 self.assertIn(name, dir(gpufd))
+
+    def test_modules_are_there_after_the_package(self):
+        """gpufd.channel, and the others, without an import of their own, and for mypy too."""
+        self.assertEqual(loaded("import gpufd; gpufd.channel.Writer; gpufd.keeper.Client") & {"channel", "keeper"}, {"channel", "keeper"})
+        for module in gpufd._MODULES:
+            self.assertIn(module, dir(gpufd))
+        said = loaded("sys.modules['torch'] = None\nimport gpufd\ntry: gpufd.torch.load\nexcept AttributeError as e: assert 'wants PyTorch' in str(e), e")
+        self.assertNotIn("torch", said)
+
+    def test_options_are_checked_by_name(self):
+        """A name that is written wrongly is a TypeError at once, and an error of mypy's."""
+        memory = None
+        for call in (
+            lambda: gpufd.follow("x", acess=1),
+            lambda: gpufd.attach("x", acess=1),
+            lambda: gpufd.attach_parts("x", "y", acess=1),
+            lambda: gpufd.offer("x", "y", memory, leasses=1),
+            lambda: gpufd.Server.replace(None, "y", memory, leasses=1),
+            lambda: gpufd.channel.follow("x", polcy="block"),
+            lambda: gpufd.channel.Reader("x", acess=1),
+            lambda: gpufd.channel.Writer("x", "y", slots=2, slot_size=8, tiemout=1),
+        ):
+            with self.assertRaisesRegex(TypeError, "unexpected keyword argument"):
+                call()
+        for name in dir(gpufd):
+            value = getattr(gpufd, name, None) if name not in ("torch", "broadcast") else None
+            if inspect.isroutine(value) and value.__module__.startswith("gpufd"):
+                kinds = {p.kind for p in inspect.signature(value).parameters.values()}
+                self.assertNotIn(inspect.Parameter.VAR_KEYWORD, kinds, name)
 
     def test_names_beside(self):
         self.assertIs(gpufd.list, gpufd.list_offers)

@@ -102,7 +102,7 @@ class Messages(unittest.TestCase):
         """What Client sends, as the vectors have it."""
         want = {v["name"]: v["message"] for v in self.vectors["vectors"] if v["kind"] == "request"}
         sent = []
-        with Client("nowhere") as c, mock.patch.object(Client, "ask", lambda self, m, fds=(): sent.append(m) or {"ticket": "t7", "names": [{}], "status": {}}):
+        with Client("nowhere") as c, mock.patch.object(Client, "_ask", lambda self, m, deadline, fds=(): sent.append(m) or {"ticket": "t7", "names": [{}], "status": {}}):
             device = "GPU-3dd3b600-af7c-175b-2eda-f76bb8e67a83"
             c.status()
             c.list()
@@ -137,7 +137,7 @@ class Tables(unittest.TestCase):
         self.assertEqual(self.header(one)[0][0].shape, (4,))
         for text in ("", "[]", "{", one[:-1], one + "{}", one.replace("U8", "u8"), one.replace("[4]", "[-4]"), one.replace("[4]", "[4.0]"),
                      one.replace("[4]", "4"), one.replace("[0,4]", "[0]"), one.replace("[0,4]", "[4,0]"), one.replace("[0,4]", "[1,5]"),
-                     one.replace("[0,4]", "[0,3]").replace("[4]", "[3]"), one.replace("U8", "U16"), one.replace('"dtype":"U8",', ""),
+                     one.replace("[0,4]", "[0,3]").replace("[4]", "[3]"), one.replace("U8", "U16"), one.replace("U8", "F4").replace("[4]", "[7]"), one.replace('"dtype":"U8",', ""),
                      '{"a":1}', '{"__metadata__":{"a":1}}', one[:-1] + "," + one[1:], '{"a":' * 5000, one.replace("[4]", "[true]")):  # fmt: skip
             with self.assertRaises(gpufd.FormatError, msg=text[:60]):
                 self.header(text)
@@ -148,8 +148,11 @@ class Tables(unittest.TestCase):
         self.assertEqual(_tables.parse_table(whole(good), 16).tensors[0].shape, (2, 2))
         view = {**good, "name": "b", "stride": [1, 2]}
         self.assertEqual(_tables.parse_table(whole(good, views=[view]), 16).views[0].stride, (1, 2))
+        self.assertEqual([t.name for t in _tables.parse_table(whole(good, views=[view], order=[1, 0]), 16).in_order()], ["b", "a"])
         for bad in (whole({**good, "bytes": 12}), whole({**good, "offset": 4}), whole({**good, "dtype": "X"}), whole(good, good),
                     whole(good, views=[{**view, "stride": [4, 2]}]), whole(good, views=[{**view, "stride": [-1, 2]}]),
+                    whole(good, order=[1]), whole(good, views=[view], order=[0, 0]), whole(good, order=["x"]), whole(good, order=1),
+                    whole({**good, "dtype": "F4", "shape": [7], "bytes": 4}),
                     whole({**good, "shape": None}), whole(1), {"format": "safetensors"}, [1], "x", {"files": [1]}):  # fmt: skip
             with self.assertRaises(gpufd.FormatError, msg=bad):
                 _tables.parse_table(bad, 16)
@@ -180,6 +183,7 @@ class Keeping(KeeperTest):
         with gpufd.get(k.socket, "bytes") as version:
             version.verify()
             self.assertEqual(bytes(version[0].memory.read()), bytes(array))
+            self.assertEqual(version[0].table.tensors, [_tables.Tensor("array", "F32", (6,), 0, 24)])
 
     def test_safetensors_both_ways(self):
         k = self.keeper()
@@ -289,6 +293,24 @@ class Keeping(KeeperTest):
             after.append((b"c", b"d"))
             self.assertRaises(gpufd.DescriptorError, gpufd.get, k.socket, "model")
             self.assertEqual([p.state for p in client.stat("model").parts], ["ok", "ok"])
+
+    def test_devices(self):
+        """A device by its ordinal, as PyTorch says it, or by the UUID that the keeper says."""
+        k = self.keeper()
+        gpufd.put(k.socket, "model", b"x", device="cuda:1")
+        with Client(k.socket) as client:
+            uuid = client.stat("model").parts[0].device
+            gpufd.put(k.socket, "model", b"y", device=uuid)
+            self.assertEqual(client.stat("model").parts[0].device, uuid)
+            for device in (1, "cuda:1", uuid):
+                with gpufd.get(k.socket, "model", device=device) as version:
+                    self.assertEqual(version[0].attachment.device, 1)
+                client.drain_device(device)
+                self.assertEqual(client.stat("model").state, "draining")
+                client.drain_device(device, on=False)
+            self.assertRaises(gpufd.DeviceError, gpufd.get, k.socket, "model", device="cuda:0")
+            for device in (None, "gpu1"):
+                self.assertRaises(gpufd.UsageError, client.drain_device, device)
 
     def test_drained_and_removed(self):
         k = self.keeper()

@@ -81,6 +81,130 @@ class Models(KeeperTest):
         self.assertEqual(header["2.weight"]["dtype"], "BF16")
         self.assertNotIn("transposed", header)  # safetensors has no words for it
 
+    def put_twice(self, one, other):
+        first, second = (gpufd.torch.put(self.socket, "model", state) for state in (one, other))
+        self.assertEqual((first.digest, first.bytes), (second.digest, second.bytes))
+        return gpufd.torch.load(self.socket, "model")
+
+    def test_the_same_model_has_the_same_offsets_and_digest(self):
+        """Wherever its storages lie, and whether it was put before."""
+        m = model()
+        state = {name: t.clone() for name, t in reversed(m.state_dict().items())}  # storages of other addresses
+        again = {name: state[name] for name in m.state_dict()}
+        plain = {name: t.clone() for name, t in again.items()}
+        self.put_twice(plain, again)
+        self.put_twice(m, m)
+        with gpufd.get(self.socket, "model") as version:
+            table = version[0].table
+        gpufd.torch.put(self.socket, "model", m)
+        with gpufd.get(self.socket, "model") as version:
+            self.assertEqual(version[0].table, table)
+
+    def test_a_bare_state_dict_leaves_the_modules_own_memory(self):
+        """As docs/python-keeper.md says: its tensors move, and the module's stay."""
+        m = torch.nn.Linear(4, 4)
+        before, state = m.weight.data_ptr(), m.state_dict()
+        gpufd.torch.put(self.socket, "model", state)
+        self.assertEqual(m.weight.data_ptr(), before)
+        self.assertNotEqual(state["weight"].data_ptr(), before)
+        with torch.no_grad():
+            m.weight.add_(1)  # it can be written
+        self.assertFalse(torch.equal(m.weight, state["weight"]))
+
+    def test_load_returns_the_order_of_the_state(self):
+        a, b = torch.arange(8.0), torch.arange(3)
+        state = {"z": a[:2], "whole": a, "b": b, "turned": torch.ones(2, 3).t(), "a": a[4:], "same": b, "empty": torch.zeros(0)}
+        loaded = self.put_twice(state, {name: t.clone() if name == "turned" else t for name, t in state.items()})
+        self.assertEqual(list(loaded), list(state))
+        for name, t in state.items():
+            self.assertTrue(torch.equal(loaded[name], t), name)
+        m = model()
+        gpufd.torch.put(self.socket, "model", m)
+        self.assertEqual(list(gpufd.torch.load(self.socket, "model")), list(m.state_dict()))
+
+    def test_only_tensors_of_a_type_that_torch_lacks_raise(self):
+        path = os.path.join(self.directory, "small.safetensors")
+        types = {"F32": 32, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8}
+        entries, at = {}, 0
+        for name, bits in types.items():
+            entries[name] = {"dtype": name, "shape": [2, 4], "data_offsets": [at, at + bits]}
+            at += bits
+        header = json.dumps(entries).encode()
+        with open(path, "wb") as f:
+            f.write(len(header).to_bytes(8, "little") + header + bytes(range(at)))
+        gpufd.put(self.socket, "small", path)
+        state = gpufd.torch.load(self.socket, "small")
+        self.assertEqual(set(state), set(types) & set(gpufd.torch.DTYPES))
+        self.assertEqual(set(state.lacking), set(types) - set(state))
+        self.assertEqual(state["F32"].view(torch.uint8).flatten().tolist(), list(range(32)))
+        for name in state.lacking:
+            with self.assertRaisesRegex(gpufd.UnavailableError, f"tensor '{name}' is of type {name}, which PyTorch"):
+                state[name]
+            self.assertRaises(gpufd.UnavailableError, state.get, name)
+        for name in set(state) - {"F32"}:
+            self.assertEqual((state[name].dtype, state[name].numel()), (gpufd.torch.DTYPES[name], 4 if name == "F4" else 8))
+        self.assertRaises(KeyError, lambda: state["x"])
+        self.assertEqual(state.get("x", 1), 1)
+        gpufd.put(self.socket, "small", path)
+        with gpufd.get(self.socket, "small") as version:
+            version.save(self.directory)
+        with open(os.path.join(self.directory, "part-0.safetensors"), "rb") as f:
+            back = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+        self.assertEqual({n: (e["dtype"], e["shape"]) for n, e in back.items()}, {n: (n, [2, 4]) for n in types})
+
+    def test_pairs_of_f4(self):
+        """A byte of PyTorch's type is two of safetensors'. Its stand-in here is int8."""
+        small = torch.arange(24, dtype=torch.int8)
+        state = {"w": small.view(4, 6), "turned": (small + 1).view(4, 6).t(), "column": (small + 2).view(24, 1), "empty": small[:0].view(0, 5)}
+        copies = {name: t.clone() for name, t in state.items()}
+        with mock.patch.dict(gpufd.torch.DTYPES, {"F4": torch.int8}), mock.patch.dict(gpufd.torch._OF_TYPE, {torch.int8: "F4"}):
+            gpufd.torch.put(self.socket, "small", state)
+            loaded = gpufd.torch.load(self.socket, "small")
+            for name, t in copies.items():
+                self.assertTrue(torch.equal(loaded[name], t), name)
+            self.assertEqual(loaded["turned"].stride(), (1, 6))
+            with self.assertRaisesRegex(gpufd.UsageError, "'scalar'"):
+                gpufd.torch.put(self.socket, "small", {"w": small, "scalar": small[0]})
+            out = os.path.join(self.directory, "out.safetensors")
+            self.gpufd("get", "small", "-o", out, "--socket", self.socket)
+            with open(out, "rb") as f:
+                header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+            self.assertEqual({n: (e["dtype"], e["shape"]) for n, e in header.items()}, {"w": ("F4", [4, 12]), "column": ("F4", [24, 2]), "empty": ("F4", [0, 10])})
+            gpufd.put(self.socket, "odd", out)  # and what PyTorch has no pairs for
+            with mock.patch.object(gpufd.torch, "_halved", lambda t: None):
+                self.assertEqual(set(gpufd.torch.load(self.socket, "odd").lacking), set(header))
+
+    def test_devices(self):
+        gpufd.torch.put(self.socket, "model", {"w": torch.ones(3)}, device="cuda:1")
+        with gpufd.Client(self.socket) as client:
+            uuid = client.stat("model").parts[0].device
+        for device in (None, 1, "cuda:1", torch.device("cuda", 1), uuid, uuid.lower().replace("gpu-", "GPU-"), "cpu", torch.device("cpu")):
+            self.assertEqual(gpufd.torch.load(self.socket, "model", device=device)["w"].tolist(), [1, 1, 1])
+        for device in (0, "cuda:0", "cuda", torch.device("cuda"), torch.device("cuda:0"), "GPU-" + "0" * 8 + "-0000" * 3 + "-" + "0" * 12):
+            self.assertRaises(gpufd.DeviceError, gpufd.torch.load, self.socket, "model", device=device)
+        for device in (-1, True, 1.5, "gpu0", "cuda:", "cuda:-1", "GPU-1", torch.device("meta"), [0]):
+            with self.assertRaisesRegex(gpufd.UsageError, "a torch.device or a UUID", msg=device):
+                gpufd.torch.load(self.socket, "model", device=device)
+
+    def test_check_finds_what_is_not_kept(self):
+        gpufd.torch.put(self.socket, "model", {"weight": torch.ones(2, 2)})
+        state = gpufd.torch.load(self.socket, "model")
+        m = torch.nn.Linear(2, 2)
+        m.register_buffer("cache", torch.empty(2, device="meta"), persistent=False)
+        with self.assertRaisesRegex(gpufd.UsageError, "does not have: 'bias'.*copies.*: 'weight'; buffers without memory.*'cache'"):
+            state.check(m)
+        m.weight.data, m.bias, m.cache = state["weight"], None, torch.zeros(2)
+        state.check(m)
+
+    def test_errors_name_the_tensor(self):
+        t = torch.randn(3)
+        for bad in (1, torch.randn(2).to_sparse(), torch.zeros(1, dtype=torch.complex128), torch.empty(2, device="meta")):
+            with self.assertRaisesRegex(gpufd.UsageError, "'bad'"):
+                gpufd.torch.put(self.socket, "model", {"good": t, "bad": bad})
+        with mock.patch.object(gpufd.torch, "_over", mock.Mock(side_effect=RuntimeError("out of memory"))), self.assertRaises(RuntimeError) as caught:
+            gpufd.torch.put(self.socket, "model", {"good": t})
+        self.assertIn("'good'", "".join(caught.exception.__notes__))
+
     def test_tensors_keep_the_lease(self):
         gpufd.torch.put(self.socket, "model", {"a": torch.arange(5.0), "b": torch.ones(2, 2, dtype=torch.int8)})
         state = gpufd.torch.load(self.socket, "model")
@@ -160,7 +284,7 @@ class Models(KeeperTest):
         self.assertEqual(waited, {0, 1})
 
     def test_types(self):
-        state = {name: torch.zeros(4, dtype=torch.uint8).to(dtype) for name, dtype in gpufd.torch.DTYPES.items()}
+        state = {name: torch.zeros(16, dtype=torch.uint8).view(dtype) for name, dtype in gpufd.torch.DTYPES.items()}
         gpufd.torch.put(self.socket, "types", state)
         back = gpufd.torch.load(self.socket, "types")
         self.assertEqual({n: t.dtype for n, t in back.items()}, gpufd.torch.DTYPES)

@@ -1,16 +1,20 @@
 """How the package is used: wrongly, by several threads at once, again and again."""
 
+import asyncio
 import gc
 import json
 import os
+import re
 import threading
 import unittest
 import unittest.mock
+from uuid import UUID
 
 import common
 import gpufd
+import gpufd.channel
 from gpufd import _conn, _soft
-from gpufd._deposit import chunk_for
+from gpufd._deposit import chunk_for, device_name
 from gpufd._kept import kept_of
 from gpufd._wire import Offer
 
@@ -136,6 +140,82 @@ class Claims(Offered):
                 kept_of(Offer(**{**vars(offer), "data": data}))
 
 
+class Asynchronous(Offered):
+    def test_the_loop_of_the_page(self):
+        """docs/python.md, as it stands: notices, newer memory, a producer that ends; and no callback behind that."""
+        page = common.ROOT / "docs" / "python.md"
+        if not page.exists():
+            self.skipTest(f"there is no {page}")
+        (lines,) = (b for b in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S) if "add_reader" in b)
+        heard = []
+        names = {"asyncio": asyncio, "print": heard.append}
+        exec(compile(lines, str(page), "exec"), names)
+
+        async def meanwhile(att, *steps):
+            serving = asyncio.create_task(names["serve"](att))
+            for step in steps:
+                await asyncio.sleep(0)  # it has to be waiting, or to find what came before
+                step()
+            await asyncio.wait_for(serving, common.PATIENCE)
+            self.assertFalse(asyncio.get_running_loop().remove_reader(att))
+
+        server = self.served()
+        server.offer("x", self.memory)
+        with gpufd.attach(self.path) as att, gpufd.allocate(1) as newer:
+            (lease,) = server.leases("x")
+            asyncio.run(meanwhile(att, lambda: lease.notify(b"hello"), lambda: server.replace("x", newer)))
+            self.assertEqual((heard, att.superseded, att.done), ([b"hello"], True, False))
+            with gpufd.attach(self.path) as other:
+                asyncio.run(meanwhile(other, server.close))
+                self.assertTrue(other.done)
+
+
+class TorchDevice:
+    """What a torch.device has: this package does not need PyTorch for one."""
+
+    def __init__(self, text):
+        self.text, (self.type, _, index) = text, text.partition(":")
+        self.index = int(index) if index else None
+
+    def __str__(self):
+        return self.text
+
+
+class Devices(Offered):
+    """What device= takes, wherever there is one."""
+
+    def test_what_names_a_device(self):
+        uuid = f"GPU-{UUID(bytes=_soft.soft_uuid(1))}"
+        for device in (1, "cuda:1", TorchDevice("cuda:1"), uuid, uuid.upper(), uuid[4:], type("Index", (), {"__index__": lambda self: 1})()):
+            with self.subTest(str(device)), gpufd.allocate(1, device=device) as memory, gpufd.offer(self.path, "x", memory):
+                self.assertEqual(memory.ordinal, 1)
+                with gpufd.attach(self.path, device=device) as att:
+                    self.assertEqual(att.device, 1)
+                for att in gpufd.follow(self.path, "x", device=device):
+                    self.assertEqual(att.device, 1)
+                    break
+                for other in (0, "cuda:0", "cuda", TorchDevice("cuda"), f"GPU-{UUID(bytes=_soft.soft_uuid(0))}"):
+                    with self.assertRaises(gpufd.DeviceError):
+                        gpufd.attach(self.path, device=other)
+        with gpufd.allocate(1, device="cuda") as memory:
+            self.assertEqual(memory.ordinal, 0)
+
+    def test_what_names_none(self):
+        unknown = f"GPU-{UUID(int=1)}"
+        with self.assertRaisesRegex(gpufd.DeviceError, f"device {unknown} is not visible to this process, which sees 2"):
+            gpufd.allocate(1, device=unknown)
+        with self.assertRaisesRegex(gpufd.DeviceError, "no device 7"):
+            gpufd.allocate(1, device="cuda:7")
+        for device in (None, 10**5000):
+            self.assertRaises(gpufd.UsageError, gpufd.allocate, 1, device=device)
+        for device in (-1, True, 1.5, "", "1", "gpu0", "cuda:-1", "cuda:x", "GPU-1", TorchDevice("meta"), [1], int):
+            for call in (lambda d: gpufd.allocate(1, device=d), lambda d: gpufd.attach(self.path, device=d), lambda d: gpufd.get(self.path, "x", device=d)):
+                with self.subTest(str(device)), self.assertRaisesRegex(gpufd.UsageError, "an ordinal, .*a UUID"):
+                    call(device)
+            with self.subTest(str(device)), self.assertRaises(gpufd.UsageError):
+                gpufd.channel.Writer(self.path, "x", slots=1, slot_size=1, device=device)
+
+
 class Arguments(Offered):
     def test_refused(self):
         for wrong in ({"size": "1"}, {"size": 1.5}, {"size": -1}, {"size": 0}, {"size": 1, "chunk": "x"}, {"size": 1, "device": -1}, {"size": 1, "driver": "gpu"}):
@@ -204,6 +284,45 @@ class Arguments(Offered):
         for given, socket in wanted:
             with self.subTest(socket), unittest.mock.patch.dict(os.environ, {**values, **given}):
                 self.assertEqual(gpufd.Client().socket, socket)
+
+
+class Visible(common.Scene):
+    """CUDA_VISIBLE_DEVICES chooses and orders the software driver's devices, as in Go:
+    cu/soft, TestVisibleDevices has the same table."""
+
+    def test_which(self):
+        self.environ(GPUFD_SOFT_DEVICES="3")
+        self.environ(CUDA_VISIBLE_DEVICES="")  # and what it was, afterwards
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+        self.assertEqual(_soft.soft_visible(), [0, 1, 2])
+        name = [device_name(_soft.soft_uuid(i)) for i in range(3)]
+        for text, want in (
+            ("", []), ("-1", []), ("0", [0]), ("2,0", [2, 0]), (" 1 , 2", [1, 2]), ("1,7,2", [1]), ("1,x,2", [1]), ("0,0", []),
+            (name[1], [1]), (name[2][:12] + ",0", [2, 0]), (f"{name[1]},{name[0]}", [1, 0]), ("GPU-", []), ("GPU-zz", []),
+            ("GPU-" + name[0][4:].upper(), [0]), ("1_0", []), ("0x1", []), ("٣", []), ("+1", [1]),
+        ):  # fmt: skip
+            with self.subTest(text):
+                self.environ(CUDA_VISIBLE_DEVICES=text)
+                self.assertEqual(_soft.soft_visible(), want)
+
+    def test_memory(self):
+        self.environ(GPUFD_SOFT_DEVICES="2", CUDA_VISIBLE_DEVICES="0,1")
+        first, second = (device_name(_soft.soft_uuid(i)) for i in range(2))
+        self.environ(CUDA_VISIBLE_DEVICES="1,0")
+        with gpufd.allocate(1 << 20) as memory:
+            self.assertEqual((memory.ordinal, device_name(memory.uuid)), (0, second))
+            with gpufd.offer(self.path, "x", memory):
+                self.environ(CUDA_VISIBLE_DEVICES="0,1")
+                with gpufd.attach(self.path) as att, att.memory.private(1) as private:
+                    self.assertEqual((att.device, private.ordinal, private.uuid), (1, 1, memory.uuid))
+                self.environ(CUDA_VISIBLE_DEVICES="0")
+                with self.assertRaisesRegex(gpufd.DeviceError, f"{second}, which is not visible .*CUDA_VISIBLE_DEVICES.*devices: {first}"):
+                    gpufd.attach(self.path)
+                self.assertRaisesRegex(gpufd.DeviceError, "no device 1: .* has 1", gpufd.allocate, 1, device=1)
+                self.environ(CUDA_VISIBLE_DEVICES="")
+                with self.assertRaisesRegex(gpufd.UnavailableError, "CUDA_VISIBLE_DEVICES"):
+                    gpufd.attach(self.path)
+                self.assertRaisesRegex(gpufd.UnavailableError, "CUDA_VISIBLE_DEVICES", gpufd.allocate, 1)
 
 
 if __name__ == "__main__":
