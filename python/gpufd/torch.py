@@ -406,6 +406,7 @@ def put(
     state = _state(module_or_tensors)
     blocks = _blocks(state)
     table = _plan(state, blocks, metadata)
+    encoded = table.encode()  # before anything moves: it may be too large
     kind, ordinal = _where(blocks, driver, device)
     client = socket if isinstance(socket, Client) else Client(socket, timeout=timeout)
     try:
@@ -418,7 +419,7 @@ def put(
                 for i in {ordinal, *(b.device.index for b in blocks if b.device.type == "cuda")}:
                     torch.cuda.synchronize(i)
             _move(blocks, deposit)
-            return deposit.deliver(table.encode())
+            return deposit.deliver(encoded)
         except BaseException:
             deposit.abandon()
             raise
