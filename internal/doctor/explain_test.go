@@ -75,6 +75,11 @@ var lines = []struct{ line, cause, result, not string }{
 	{"Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method", "fork", "", ""},
 	{"CUDA_ERROR_UNKNOWN in cuCtxCreate", "nvidia-uvm", "CUDA_ERROR_UNKNOWN (999)", ""},
 	{"Producer process has been terminated before all shared CUDA tensors released", "owner-gone", "", ""},
+	// NVIDIA/nccl#1589, NVIDIA/DALI#4817, MonoGS#127, cuda-checkpoint#44: their threads found nothing.
+	{"misc/shmutils.cc:129 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-glnlGK (size 14156128), error: No such file or directory (2)", "shm-gone", "", ""},
+	{"cudaIpcOpenMemHandle: RuntimeError: CUDA runtime API error cudaErrorDeviceUninitialized (201): invalid device context", "own-handle", "CUDA_ERROR_INVALID_CONTEXT (201)", ""},
+	{"[W CudaIPCTypes.cpp:15] Producer process has been terminated before all shared CUDA tensors released. See Note [Sharing CUDA tensors]", "owner-gone", "", ""},
+	{"cuda-checkpoint --action restore: OS call failed or operation not supported on this OS (304)", "checkpoint", "CUDA_ERROR_OPERATING_SYSTEM (304)", ""},
 	// Their kind.
 	{"cuCheckpointProcessRestore failed: operation not supported", "checkpoint", "CUDA_ERROR_NOT_SUPPORTED (801)", ""},
 	{"cuCheckpointProcessUnlock returned 401", "checkpoint", "CUDA_ERROR_ILLEGAL_STATE (401)", ""},
@@ -103,7 +108,7 @@ func TestLines(t *testing.T) {
 		}
 		require.True(t, m.Known(), l.line)
 	}
-	require.Contains(t, Explain(lines[1].line).Other, "ENOENT (2), no such file or directory: an error of the system")
+	require.Contains(t, Explain("Error while attaching to shared memory segment, error: No such file or directory (2)").Other, "ENOENT (2), no such file or directory: an error of the system")
 }
 
 // Numbers and words of others are not taken for results of the driver. What they are is said
@@ -223,11 +228,9 @@ var reports = []struct {
 	{"huggingface/pytorch-image-models#1033", "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
 		"GPUs in exclusive mode, and a second process", "compute-mode"},
 	{"vllm-project/vllm#2641", "Failed: Cuda error vllm/csrc/custom_all_reduce.cuh:417 'resource already mapped'",
-		"two tensors of one allocation, whose handles the same process opened", "already-open"},
-	{"vllm-project/vllm#9774", "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:336 'invalid argument'",
-		"cudaIpcOpenMemHandle, with memory of another allocator", "legacy-kind"},
-	{"NVIDIA/nccl#1589", "misc/shmutils.cc:129 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-glnlGK (size 14156128), error: No such file or directory (2)",
-		"the file was gone", "shm-gone"},
+		"handles of one allocation were opened twice", "already-open"},
+	{"vllm-project/vllm#42609", "Failed: Cuda error custom_all_reduce.cuh:455 'invalid argument'",
+		"expandable segments, and cudaIpcGetMemHandle", "legacy-kind"},
 	{"NVIDIA/nccl#290", "include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
 		"a small /dev/shm", "shm"},
 	{"pytorch/ci-infra#490", "NCCL WARN Error: failed to extend /dev/shm/nccl-WU88OE to 9637892 bytes, error: No space left on device (28)",
@@ -238,8 +241,6 @@ var reports = []struct {
 		"expandable segments in a container", "pidfd-getfd"},
 	{"OpenRLHF/OpenRLHF#957", "RuntimeError: The kernel on this machine does not support the pidfd_open syscall needed to use IPC for CUDA tensors when expandable_segments:True is set.",
 		"expandable segments on an old kernel", "pidfd-getfd"},
-	{"NVIDIA/DALI#4817", "cudaIpcOpenMemHandle: CUDA runtime API error cudaErrorDeviceUninitialized (201): invalid device context",
-		"the handle was opened by its own process", "own-handle"},
 	{"openucx/ucx#4707", "cuda_ipc_md.c:102  UCX  ERROR cuIpcGetMemHandle(&(key->ph), (CUdeviceptr) addr) is failed. ret:invalid device context",
 		"a thread of UCX without a context", "no-context"},
 	{"openucx/ucx#10618", "cuda_ipc_cache.c:132  UCX  WARN  cuIpcCloseMemHandle( (CUdeviceptr)region->mapped_addr) failed: invalid device context",
