@@ -43,7 +43,7 @@ var Causes = []Cause{
 	{"pid-equal", "both processes have the same number, each in its own PID namespace", "libcuda takes the other's legacy handle for its own process's: CUDA_ERROR_INVALID_CONTEXT (201)",
 		"start one of them behind an init process (docker run --init), share the PID namespace (docker run --pid=container:NAME), or use descriptors", ""},
 	{"uid-common", "both sides know each other's user", "a user without a number in the other's user namespace is refused, and a socket's mode keeps other users out",
-		"run both as one user, or name the other: --allow-uid, share.WithPolicy; between user namespaces use one map", ""},
+		"run both as one user, or name the other (--allow-uid, or a policy of the library); between user namespaces use one map", ""},
 	{"shm-common", "both sides have the same /dev/shm", "libcuda shares events through files there: without a common one, opening an event fails with CUDA_ERROR_MAP_FAILED (205)",
 		"docker run --ipc=container:NAME or --ipc=host, in Kubernetes one pod or one volume at /dev/shm; or use a counter in shared memory (share.Counter)", ""},
 	{"net-common", "both sides have the same network namespace", "libcuda passes descriptors for legacy IPC through abstract sockets, which do not leave it; on an H200 memory handles worked without a common one (D18)",
