@@ -161,7 +161,7 @@ func newReader(t *testing.T) *reader {
 		"PATH="+in("tools")+":"+in("bin")+":"+os.Getenv("PATH"), "CHECKOUT="+r.checkout, "MODULE="+in("module"),
 		"CGO_ENABLED=0", "GOFLAGS=-mod=mod -modcacherw -trimpath", "GOTOOLCHAIN=local", "GOSUMDB=off", "GOWORK=off", "GOBIN="+in("bin"),
 		"GOPROXY=file://"+in("proxy")+",file://"+goEnv(t, "GOMODCACHE")+"/cache/download", "GOMODCACHE="+in("cache"), "GOARCH=",
-		"SUITEFLAGS=./internal/memfd", // make test is what runs this
+		"SUITEFLAGS=-two tests", // make test runs this, and here lists tests alone
 		"GPUFD_DRIVER=soft", "GPUFD_SOFT_DIR="+in("gpu"), "XDG_RUNTIME_DIR="+in("run"),
 		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=url.file://"+r.checkout+".insteadOf", "GIT_CONFIG_VALUE_0=https://github.com/gpufd/gpufd",
 		"GIT_CONFIG_KEY_1=safe.directory", "GIT_CONFIG_VALUE_1=*",
