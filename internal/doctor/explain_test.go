@@ -140,6 +140,7 @@ func TestNoResults(t *testing.T) {
 		"psql: error code 208":                                                   "",
 		"Failed to execute operation Connect from rank 10, retcode 3":            "",
 		"cudaMemcpy took 201 us on device 2 (rank 1)":                            "",
+		"CUDA samples: built all (201)":                                          "",
 		"CUDA_VISIBLE_DEVICES=1":                                                 "",
 		"unknown error":                                                          "-", // all of it is the driver's
 		"the loop of 3 failed with 999":                                          "",

@@ -142,8 +142,6 @@ func hasErrno(text, words string) bool {
 }
 
 var (
-	// places are positions in files, and NCCL's trace of its own results, "p2p.cc:352 -> 1".
-	places        = regexp.MustCompile(`\S+\.\w+:\d+(?: -> \d+)?|:\d+ -> \d+`)
 	numberPattern = regexp.MustCompile(`(?i)(?:error|failure|failed|with|code|result|return value|returned|ret|rc|status)\W{0,5}(?:\(|=)?\s*(\d{1,3})\b|\b(\d{1,3}) vs\. 0\b|[^\w(]\((\d{1,3})\)`)
 	// notResults are what has numbers of its own.
 	notResults = regexp.MustCompile(`(?i)\b(?:exit(?:ed|code)?|http\S*|errno|os error|lines?|pid|signal|retcode|port|rank|device|gpu|version)\W*(?:(?:with|status|code|error)\W*)*$|\*\*\* \[.*\] Error $`)
@@ -152,7 +150,6 @@ var (
 
 // numberIn returns the result whose number a text has behind words of CUDA, or 0.
 func numberIn(text string) sys.CUresult {
-	text = places.ReplaceAllString(text, "")
 	for _, at := range numberPattern.FindAllStringSubmatchIndex(text, -1) {
 		begin, end := max(at[2], at[4], at[6]), max(at[3], at[5], at[7])
 		before := text[:begin]
