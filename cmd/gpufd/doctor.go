@@ -150,13 +150,16 @@ func (p *program) diagnosis(rows []doctor.Row) error {
 // meaning prints what a code or a text means.
 func (p *program) meaning(text string) error {
 	m := doctor.Explain(text)
-	if !m.Named() {
+	if !m.Known() {
 		return cli.Codef(cli.ExitFailed, "%.200q is not known as an error of sharing memory: give a number, a name such as CUDA_ERROR_INVALID_VALUE, "+
 			"a line of a log or a row's id; gpufd doctor alone tries what works here", text)
 	}
 	p.result = cli.Fields{"meaning": m}
 	if m.Result != "" {
-		p.say("%s", strings.TrimSpace(m.Call+" "+m.Result))
+		p.say("%s: %s", strings.TrimSpace(m.Call+" "+m.Result), m.Words)
+	}
+	if m.Other != "" {
+		p.say("%s", m.Other)
 	}
 	for _, c := range m.Causes {
 		p.say("%s: %s", c.ID, c.Title)
@@ -165,6 +168,9 @@ func (p *program) meaning(text string) error {
 		if c.Untried != "" {
 			p.say("        not tried: %s", c.Untried)
 		}
+	}
+	if len(m.Causes) == 0 {
+		p.say("This is not about sharing memory, as far as doctor knows.")
 	}
 	for _, h := range m.Hints {
 		p.say("hint: %s", h)

@@ -122,6 +122,10 @@ func TestDoctorExplains(t *testing.T) {
 		"wsl2 has none: cudaIpcGetMemHandle: operation not supported": "legacy-unsupported: ",
 		"confidential computing": "        not tried: ",
 		"wsl2":                   "        not tried: ",
+		"gVisor":                 "        not tried: no machine of the tests runs it",
+		"bind: invalid argument": "EINVAL (22), invalid argument: an error of the system, not a result of the driver\nThis is not about sharing memory",
+		"HTTP 400":               "a status of HTTP\nThis is not about sharing memory",
+		"500":                    "CUDA_ERROR_NOT_FOUND (500): named symbol not found\nThis is not about sharing memory",
 	} {
 		require.Contains(t, u.does("doctor", text), want)
 	}

@@ -1,6 +1,6 @@
 // Docs generates parts of documents: docs/commands.md from the help and the
 // sources of the commands, the column of tests in docs/faults-evidence.md from the sources of
-// the tests, and the tables of results in README.md, and of results and bars in
+// the tests, and the sentence of results in README.md, and the tables of results and bars in
 // docs/benchmarks/README.md, from docs/benchmarks.
 //
 //	docs           writes all of them

@@ -54,11 +54,15 @@ func TestPages(t *testing.T) {
 	t.Run("README.md", func(t *testing.T) {
 		r.follow(t, "../../README.md")
 		r.requireInstalled(t)
+		requireClean(t, r.checkout) // where pip installed from
+		requireClean(t, filepath.Join(r.dir, "empty/gpufd"))
 	})
 	for _, page := range guides(t) {
 		t.Run(filepath.Base(page), func(t *testing.T) {
 			t.Parallel()
-			r.inCheckout(t, page).follow(t, page)
+			mine := r.inCheckout(t, page)
+			mine.follow(t, page)
+			requireClean(t, mine.checkout)
 		})
 	}
 }
@@ -88,9 +92,16 @@ func (r *reader) follow(t *testing.T, page string) {
 			t.Logf("%s is not run: %s", name, why)
 			continue
 		case b.kind == "sh":
-			ok = t.Run(name, func(t *testing.T) { sh.run(t, b.text) })
+			ok = t.Run(name, func(t *testing.T) {
+				said := sh.run(t, b.text)
+				for _, m := range quoted.FindAllStringSubmatch(b.text, -1) {
+					require.Contains(t, said, m[1])
+				}
+			})
 		case b.kind == "console":
 			ok = t.Run(name, func(t *testing.T) { sh.converse(t, b.text) })
+		case b.kind == "python" && r.at == "":
+			ok = t.Run(name, func(t *testing.T) { r.runPython(t, b.text) })
 		case b.kind == "text", b.file() != "":
 			continue
 		case b.kind == "go" && (page == tutorial || r.at == ""): // TestTutorial, and tests.TestReadmesProgram
@@ -105,6 +116,25 @@ func (r *reader) follow(t *testing.T, page string) {
 	}
 	require.NotZero(t, ran)
 	sh.end(t)
+}
+
+// quoted matches what a command prints, as the comment behind it says.
+var quoted = regexp.MustCompile(`(?m) # .*: "(.+)"$`)
+
+// runPython runs a program of README.md, which says in comments what its prints print.
+func (r *reader) runPython(t *testing.T, program string) {
+	t.Helper()
+	requireTools(t, "/usr/bin/python3 ")
+	cmd := exec.Command("/usr/bin/python3", "-c", program)
+	cmd.Dir, cmd.Env = t.TempDir(), append(slices.Clip(r.env), "PYTHONPATH="+filepath.Join(r.checkout, "python"), "PYTHONDONTWRITEBYTECODE=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	var want string
+	for _, m := range regexp.MustCompile(`(?m)\bprint\(.*\)  # (.*)$`).FindAllStringSubmatch(program, -1) {
+		want += m[1] + "\n"
+	}
+	require.NotEmpty(t, want)
+	require.Equal(t, want, string(out))
 }
 
 // A reader does what pages say, in directories of its own.
@@ -131,6 +161,7 @@ func newReader(t *testing.T) *reader {
 		"PATH="+in("tools")+":"+in("bin")+":"+os.Getenv("PATH"), "CHECKOUT="+r.checkout, "MODULE="+in("module"),
 		"CGO_ENABLED=0", "GOFLAGS=-mod=mod -modcacherw -trimpath", "GOTOOLCHAIN=local", "GOSUMDB=off", "GOWORK=off", "GOBIN="+in("bin"),
 		"GOPROXY=file://"+in("proxy")+",file://"+goEnv(t, "GOMODCACHE")+"/cache/download", "GOMODCACHE="+in("cache"), "GOARCH=",
+		"SUITEFLAGS=-two tests", // make test runs this, and here lists tests alone
 		"GPUFD_DRIVER=soft", "GPUFD_SOFT_DIR="+in("gpu"), "XDG_RUNTIME_DIR="+in("run"),
 		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=url.file://"+r.checkout+".insteadOf", "GIT_CONFIG_VALUE_0=https://github.com/gpufd/gpufd",
 		"GIT_CONFIG_KEY_1=safe.directory", "GIT_CONFIG_VALUE_1=*",
@@ -160,12 +191,16 @@ func (r *reader) inCheckout(t *testing.T, page string) *reader {
 	mine := *r
 	mine.dir, err = os.MkdirTemp(r.dir, "p")
 	require.NoError(t, err)
-	mine.at = filepath.Join(mine.dir, "gpufd")
-	out, err := exec.Command("git", "-c", "safe.directory=*", "clone", "-q", "-s", r.checkout, mine.at).CombinedOutput()
+	mine.checkout = filepath.Join(mine.dir, "gpufd")
+	out, err := exec.Command("git", "-c", "safe.directory=*", "clone", "-q", "-s", r.checkout, mine.checkout).CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	if mine.at = mine.checkout; page != tutorial {
+		mine.at = filepath.Join(mine.checkout, "build/_howto") // as docs/README.md says
+		require.NoError(t, os.MkdirAll(mine.at, 0o755))
+	}
 	run := filepath.Join(mine.dir, "run")
 	require.NoError(t, os.Mkdir(run, 0o700))
-	mine.env = append(slices.Clip(r.env), "CHECKOUT="+mine.at, "XDG_RUNTIME_DIR="+run, "GPUFD_SOFT_DIR="+filepath.Join(mine.dir, "gpu"), "PYTHONPATH="+filepath.Join(mine.at, "python"))
+	mine.env = append(slices.Clip(r.env), "CHECKOUT="+mine.checkout, "XDG_RUNTIME_DIR="+run, "GPUFD_SOFT_DIR="+filepath.Join(mine.dir, "gpu"), "PYTHONPATH="+filepath.Join(mine.checkout, "python"))
 	for _, b := range blocks(string(text)) {
 		if name := b.file(); name != "" {
 			to := filepath.Join(mine.at, name)
@@ -175,6 +210,14 @@ func (r *reader) inCheckout(t *testing.T, page string) *reader {
 		}
 	}
 	return &mine
+}
+
+// requireClean checks that a page leaves nothing in a checkout.
+func requireClean(t *testing.T, checkout string) {
+	t.Helper()
+	out, err := exec.Command("git", "-c", "safe.directory=*", "-C", checkout, "status", "--porcelain").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Empty(t, string(out), "it leaves these in the checkout")
 }
 
 // fileName matches the first line of a program that is to be saved under that name.
@@ -457,7 +500,7 @@ var asides = regexp.MustCompile(`(?m)^(go: downloading |\S+: line \d+: +\d+ (Kil
 // volatile matches what differs from run to run. A keeper notices a moment later that a process
 // has ended, so that differs too: the holders and what would become free, at the end of a line.
 var volatile = regexp.MustCompile(`0x[0-9a-f]+|salt \d+|FD: \d+|\(\d+\.\d\ds\)|\d+\.\d{3}|software driver \(.*|` +
-	`(?i:process|pid|uid|gid) \d+|(in|took) [\d.]+(ns|µs|ms|s|m)\S*|GPU-[0-9a-f-]+|gpufd-d1:[0-9a-f]+|\d{4}-\d\d-\d\dT[\d:]+Z|[\w./-]*/gpufd/\w+\.sock|` +
+	`(?i:process|pid|uid|gid) \d+|(in|took) [\d.]+(ns|µs|ms|s|m)\S*|GPU-[0-9a-f-]+|gpufd-d1:[0-9a-f]+|\d{4}-\d\d-\d\dT[\d:]+Z|[\w./-]*/gpufd/(?:build/_howto/)?\w+\.sock|` +
 	` \d+ {2,}[\d.]+ (bytes|[KMG]iB)$`)
 
 // printed reports whether lines are those of a page, in which … stands for any lines.

@@ -114,6 +114,9 @@ func TestCauses(t *testing.T) {
 		{"memory without legacy handles", faults("owner cuIpcGetMemHandle 1"), "legacy-kind", "legacy-memory", exitMachine},
 		{"the owner of legacy memory has gone", faults("reader cuIpcOpenMemHandle 400"), "owner-gone", "legacy-memory", exitMachine},
 		{"one's own handle", faults("reader cuIpcOpenMemHandle 201"), "own-handle", "legacy-memory", exitMachine},
+		{"memory that is open by another handle", faults("reader cuIpcOpenMemHandle 208"), "already-open", "legacy-memory", exitMachine},
+		{"a thread without a context", faults("owner cuIpcGetMemHandle 201"), "no-context", "legacy-memory", exitMachine},
+		{"the driver after a suspend", faults("owner cuInit 999", "reader cuInit 999"), "nvidia-uvm", "driver", exitMachine},
 		{"devices without peer access", faults("reader cuIpcOpenMemHandle 217"), "peer-access", "legacy-memory", exitMachine},
 		{"MPS without its daemon", []string{"CUDA_MPS_PIPE_DIRECTORY=/nowhere"}, "mps-directory", "mps-directory", exitOK},
 	} {

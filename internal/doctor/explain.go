@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/hints"
@@ -15,16 +14,18 @@ import (
 type Meaning struct {
 	Call   string        `json:"call,omitempty"`   // the driver's function, where it is named
 	Result string        `json:"result,omitempty"` // its result, where there is one
+	Words  string        `json:"words,omitempty"`  // the driver's for that result
+	Other  string        `json:"other,omitempty"`  // what it is, where it is no result of the driver
 	Hints  []string      `json:"hints,omitempty"`  // those of gpufd's errors
 	Causes []hints.Cause `json:"causes,omitempty"` // possible causes, the likeliest first
 }
 
-// Named reports whether anything is known.
-func (m Meaning) Named() bool { return len(m.Causes) > 0 || len(m.Hints) > 0 }
+// Known reports whether anything is known.
+func (m Meaning) Known() bool { return len(m.Causes) > 0 || m.Result != "" || m.Other != "" }
 
 // Explain returns what a result of the driver means when memory is shared. text is a number,
-// a name with or without CUDA_ERROR_, a line that holds either, or telling words, or the id of
-// a row or cause.
+// a name with or without CUDA_ERROR_, the driver's words, a line that holds one of these, or
+// telling words, or the id of a row or cause.
 func Explain(text string) Meaning {
 	if c, ok := hints.Find(strings.ToLower(strings.TrimSpace(text))); ok {
 		return Meaning{Causes: []hints.Cause{c}}
@@ -33,17 +34,19 @@ func Explain(text string) Meaning {
 	result := resultIn(text, len(calls) > 0 || len(ids) == 0) // the system says "Operation not permitted", too
 	op := callOf(calls, result)
 	m := Meaning{Call: op}
-	if result != 0 {
-		m.Result = result.String() + " (" + strconv.Itoa(int(result)) + ")"
-		for _, id := range hints.Of(op, result) {
-			if !slices.Contains(ids, id) {
-				ids = append(ids, id)
-			}
+	if result == 0 {
+		m.Other = otherIn(text)
+	} else {
+		m.Result, m.Words = result.String()+" ("+strconv.Itoa(int(result))+")", words[result]
+		if op != "" || len(ids) == 0 {
+			m.Hints, ids = hintsOf(op, result), append(ids, hints.Of(op, result)...)
+		} else if h := hints.For("", result, false); h != "" { // the line's words say more than what any function may mean
+			m.Hints = []string{h}
 		}
-		m.Hints = hintsOf(op, result)
 	}
 	for _, id := range ids {
-		if c, ok := hints.Find(id); ok {
+		c, ok := hints.Find(id)
+		if ok && !slices.ContainsFunc(m.Causes, func(d hints.Cause) bool { return d.ID == id }) {
 			m.Causes = append(m.Causes, c)
 		}
 	}
@@ -73,10 +76,12 @@ var runtimeCalls = map[string]string{
 	"cudaipcopenmemhandle": "cuIpcOpenMemHandle", "ipcopenmemhandle": "cuIpcOpenMemHandle",
 	"cudaipcgetmemhandle": "cuIpcGetMemHandle", "ipcgetmemhandle": "cuIpcGetMemHandle",
 	"cudaipcopeneventhandle": "cuIpcOpenEventHandle", "cudaipcgeteventhandle": "cuIpcGetEventHandle",
+	"cudaipcclosememhandle": "cuIpcCloseMemHandle", "ipcclosememhandle": "cuIpcCloseMemHandle",
 	"cudamempoolimportfromshareablehandle": "cuMemImportFromShareableHandle",
+	"cudagetdevicecount":                   "cuInit", "cudasetdevice": "cuDevicePrimaryCtxRetain",
 }
 
-var callPattern = regexp.MustCompile(`(?i)\b(cu(?:da)?(?:Ipc|Mem|Init|Ctx|Device|Event)\w*|ipc(?:Open|Get)MemHandle)\b`)
+var callPattern = regexp.MustCompile(`(?i)\b(cu(?:da)?(?:Ipc|Mem|Init|Ctx|Device|Event|Checkpoint|Get|Set)\w*|ipc(?:Open|Get|Close)MemHandle)\b`)
 
 // callsIn returns the driver's functions that a line names, without their versions.
 func callsIn(text string) (calls []string) {
@@ -104,91 +109,4 @@ func callOf(calls []string, r sys.CUresult) string {
 		}
 	}
 	return strings.Join(calls[:min(len(calls), 1)], "")
-}
-
-// names are the results by their names without CUDA_ERROR_, and by the runtime API's names
-// for those that sharing meets.
-var names = sync.OnceValue(func() map[string]sys.CUresult {
-	all := map[string]sys.CUresult{
-		"DEVICEUNINITIALIZED": sys.CUDA_ERROR_INVALID_CONTEXT, "MAPBUFFEROBJECTFAILED": sys.CUDA_ERROR_MAP_FAILED,
-		"INVALIDRESOURCEHANDLE": sys.CUDA_ERROR_INVALID_HANDLE, "MEMORYALLOCATION": sys.CUDA_ERROR_OUT_OF_MEMORY,
-		"DEVICESUNAVAILABLE": sys.CUDA_ERROR_DEVICE_UNAVAILABLE, "INITIALIZATIONERROR": sys.CUDA_ERROR_NOT_INITIALIZED,
-	}
-	for r := sys.CUresult(1); r <= sys.CUDA_ERROR_UNKNOWN; r++ {
-		if name, ok := strings.CutPrefix(r.String(), "CUDA_ERROR_"); ok {
-			all[strings.ReplaceAll(name, "_", "")] = r
-		}
-	}
-	return all
-})
-
-var (
-	namePattern   = regexp.MustCompile(`(?i)\b(?:CUDA_ERROR_|cudaError)(\w+)`)
-	wholeName     = regexp.MustCompile(`^[A-Za-z_]+$`)
-	numberPattern = regexp.MustCompile(`(?i)(?:error|failure|failed|with|code|result|return value|ret|status|->)\W{0,5}(?:\(|=)?\s*(\d{1,3})\b|\b(\d{1,3}) vs\. 0\b|\((\d{1,3})\)`)
-)
-
-// phrases are what the driver says of results that sharing meets (cuGetErrorString).
-var phrases = []struct {
-	words  string
-	result sys.CUresult
-}{
-	{"invalid device context", sys.CUDA_ERROR_INVALID_CONTEXT},
-	{"mapping of buffer object failed", sys.CUDA_ERROR_MAP_FAILED},
-	{"invalid device ordinal", sys.CUDA_ERROR_INVALID_DEVICE},
-	{"invalid resource handle", sys.CUDA_ERROR_INVALID_HANDLE},
-	{"devices are busy or unavailable", sys.CUDA_ERROR_DEVICE_UNAVAILABLE},
-	{"is/are busy or unavailable", sys.CUDA_ERROR_DEVICE_UNAVAILABLE},
-	{"system not yet initialized", sys.CUDA_ERROR_SYSTEM_NOT_READY},
-	{"unsupported display driver", sys.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH},
-	{"no cuda-capable device", sys.CUDA_ERROR_NO_DEVICE},
-	{"peer access is not supported", sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED},
-	{"operation not supported", sys.CUDA_ERROR_NOT_SUPPORTED},
-	{"operation not permitted", sys.CUDA_ERROR_NOT_PERMITTED},
-	{"illegal memory access", sys.CUDA_ERROR_ILLEGAL_ADDRESS},
-	{"out of memory", sys.CUDA_ERROR_OUT_OF_MEMORY},
-	{"unknown error", sys.CUDA_ERROR_UNKNOWN},
-	{"invalid argument", sys.CUDA_ERROR_INVALID_VALUE},
-}
-
-// resultIn returns the result that a text names: by name, by the driver's words if those are
-// trusted, or by number.
-func resultIn(text string, trusted bool) sys.CUresult {
-	text = strings.TrimSpace(text)
-	if n, err := strconv.Atoi(text); err == nil {
-		return known(n)
-	}
-	for _, m := range namePattern.FindAllStringSubmatch(text, -1) {
-		if r, ok := names()[plainName(m[1])]; ok {
-			return r
-		}
-	}
-	if wholeName.MatchString(text) {
-		if r, ok := names()[plainName(text)]; ok {
-			return r
-		}
-	}
-	for _, p := range phrases {
-		if trusted && strings.Contains(strings.ToLower(text), p.words) {
-			return p.result
-		}
-	}
-	for _, m := range numberPattern.FindAllStringSubmatch(text, -1) {
-		n, _ := strconv.Atoi(m[1] + m[2] + m[3])
-		if r := known(n); r != 0 {
-			return r
-		}
-	}
-	return 0
-}
-
-func plainName(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "_", "")) }
-
-// known returns the result of that number, or 0.
-func known(n int) sys.CUresult {
-	r := sys.CUresult(n)
-	if n <= 0 || !strings.HasPrefix(r.String(), "CUDA_ERROR_") {
-		return 0
-	}
-	return r
 }

@@ -104,6 +104,9 @@ var noProof = map[string]string{
 	"legacy-event":  "its failures have causes of their own",
 	"net-common":    "it is UNKNOWN at worst",
 	"memory-with":   "its failures have causes of their own",
+	"torch-own":     "an error of PyTorch, seen on an H200",
+	"checkpoint":    "a process is lost by it, as an H200 showed",
+	"shm-gone":      "an error of the system",
 }
 
 // Each cause has a test, unless it is said to be not tried, and each test of the page is there. With

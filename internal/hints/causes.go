@@ -45,8 +45,12 @@ func Of(op string, r sys.CUresult) (ids []string) {
 			}
 		}
 	}
+	slices.SortStableFunc(ids, func(a, b string) int { return rare[a] - rare[b] })
 	return ids
 }
+
+// rare are the causes that come last where no function is named.
+var rare = map[string]int{"no-context": 1, "checkpoint": 1}
 
 // Calls returns, sorted, the functions with results r that this package knows about. One
 // without a name stands for all others.
@@ -71,6 +75,9 @@ func Calls(r sys.CUresult) (calls []Call) {
 var causesOf = map[Call][]string{
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:              {"own-handle", "pid-equal"},
 	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:            {"own-handle", "pid-equal"},
+	{"cuIpcGetMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:               {"no-context"},
+	{"cuIpcCloseMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:             {"no-context"},
+	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_ALREADY_MAPPED}:               {"already-open"},
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_HANDLE}:               {"owner-gone"},
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_VALUE}:                {"owner-gone"},
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_MAP_FAILED}:                   {"uid-common", "shm-common"},
@@ -95,7 +102,15 @@ var causesOf = map[Call][]string{
 	{"cuMemExportToShareableHandle", sys.CUDA_ERROR_OPERATING_SYSTEM}:   {"fd-limit"},
 	{"cuMemCreate", sys.CUDA_ERROR_NOT_PERMITTED}:                       {"imex-channel"},
 	{"cuMemCreate", sys.CUDA_ERROR_NOT_SUPPORTED}:                       {"no-vmm", "vgpu"},
+	{"cuInit", sys.CUDA_ERROR_UNKNOWN}:                                  {"nvidia-uvm"},
+	{"cuCtxCreate", sys.CUDA_ERROR_UNKNOWN}:                             {"nvidia-uvm"},
+	{"cuDevicePrimaryCtxRetain", sys.CUDA_ERROR_UNKNOWN}:                {"nvidia-uvm"},
+	{"cuCheckpointProcessRestore", sys.CUDA_ERROR_NOT_SUPPORTED}:        {"checkpoint"},
+	{"cuCheckpointProcessRestore", sys.CUDA_ERROR_OPERATING_SYSTEM}:     {"checkpoint"},
+	{"cuCheckpointProcessUnlock", sys.CUDA_ERROR_ILLEGAL_STATE}:         {"checkpoint"},
 	{"cuInit", sys.CUDA_ERROR_NO_DEVICE}:                                {"visible-devices"},
+	{"", sys.CUDA_ERROR_NOT_INITIALIZED}:                                {"fork"},
+	{"", sys.CUDA_ERROR_TOO_MANY_PEERS}:                                 {"peer-limit"},
 	{"", sys.CUDA_ERROR_NO_DEVICE}:                                      {"visible-devices"},
 	{"", sys.CUDA_ERROR_INVALID_DEVICE}:                                 {"gpu-hidden", "visible-devices"},
 	{"", sys.CUDA_ERROR_DEVICE_UNAVAILABLE}:                             {"compute-mode"},
@@ -142,6 +157,25 @@ var words = sync.OnceValue(func() (all []word) {
 		{`the peer took too long`, []string{"peer-silent"}},
 		{`the context is lost`, []string{"context-lost"}},
 		{`memory is on a device that is not visible`, []string{"gpu-hidden"}},
+		{`pidfd_getfd\W+bad file descriptor`, []string{"owner-gone"}},
+		{`driver version is insufficient`, []string{"libcuda-version"}},
+		// PyTorch's.
+		{`producer process has been terminated before all shared cuda tensors released`, []string{"owner-gone"}},
+		{`producer process tried to deallocate over \d+ memory blocks`, []string{"consumers-hold"}},
+		{`attempted to send cuda tensor received from another process|invalid device pointer`, []string{"torch-own"}},
+		{`re-?initialize cuda in forked subprocess`, []string{"fork"}},
+		{`cuda unknown error`, []string{"nvidia-uvm"}},
+		{`(storagesharing|_share_cuda_).*(operation not supported|os call failed)|(operation not supported|os call failed).*storagesharing`, []string{"legacy-unsupported"}},
+		{`(storagesharing|_share_cuda_).*invalid argument|invalid argument.*storagesharing`, []string{"legacy-kind"}},
+		{`unable to open shared memory object`, []string{"fd-limit", "shm"}},
+		// vLLM's, UCX's, NCCL's.
+		{`custom_all_reduce.*invalid argument`, []string{"legacy-kind", "owner-gone"}},
+		{`failed to open ipc mem handle.*element already exists`, []string{"already-open"}},
+		{`attaching to shared memory segment.*no such file or directory`, []string{"shm-gone"}},
+		{`posix_fallocate failed|failed to extend \S*shm|(shared memory segment|shm).*no space left on device`, []string{"shm"}},
+		// The driver's checkpoints, and gVisor's.
+		{`toggling cuda in process|cuda-checkpoint|cuda_plugin`, []string{"checkpoint"}},
+		{`nvproxy.*unknown (control command|ioctl|allocation class)|gvisor|runsc|nvproxy`, []string{"gvisor"}},
 	} {
 		all = append(all, word{regexp.MustCompile(`(?i)` + w.pattern), w.causes})
 	}
@@ -149,11 +183,14 @@ var words = sync.OnceValue(func() (all []word) {
 })
 
 // Read returns the ids of the causes that the words of a line show, without a result of
-// the driver.
+// the driver. Those that the longest words show come first.
 func Read(line string) (ids []string) {
-	for _, w := range words() {
-		if !w.pattern.MatchString(line) {
-			continue
+	length := func(w word) int { return len(w.pattern.FindString(line)) }
+	found := slices.Clone(words())
+	slices.SortStableFunc(found, func(a, b word) int { return length(b) - length(a) })
+	for _, w := range found {
+		if length(w) == 0 {
+			break
 		}
 		for _, id := range w.causes {
 			if !slices.Contains(ids, id) {
