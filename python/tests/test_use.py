@@ -1,8 +1,10 @@
 """How the package is used: wrongly, by several threads at once, again and again."""
 
+import asyncio
 import gc
 import json
 import os
+import textwrap
 import threading
 import unittest
 import unittest.mock
@@ -204,6 +206,33 @@ class Arguments(Offered):
         for given, socket in wanted:
             with self.subTest(socket), unittest.mock.patch.dict(os.environ, {**values, **given}):
                 self.assertEqual(gpufd.Client().socket, socket)
+
+
+class Asyncio(Offered):
+    def test_the_example_of_the_page(self):
+        """loop.add_reader with an attachment's descriptor: docs/python.md."""
+        page = common.ROOT / "docs" / "python.md"
+        if not page.exists():
+            self.skipTest("there are no sources of gpufd here")
+        (code,) = (block for block in page.read_text().split("```") if "loop.add_reader(" in block and block.startswith("python"))
+        server = self.served()
+        server.offer("x", self.memory)
+        said = []
+        names = {"asyncio": asyncio, "print": lambda *text: said.append(text)}
+        exec("async def example(att):\n" + textwrap.indent(code.partition("\n")[2], "    ") + "    return ended.result()", names)
+
+        async def both(att):
+            task = asyncio.create_task(names["example"](att))
+            (lease,) = server.leases("x")
+            lease.notify(b"one")
+            while not said:
+                await asyncio.sleep(0.001)
+            server.replace("x", self.memory)
+            return await asyncio.wait_for(task, common.PATIENCE)
+
+        with gpufd.attach(self.path) as att:
+            self.assertIsNone(asyncio.run(both(att)))
+        self.assertEqual(said, [("news:", b"one")])
 
 
 class Visible(common.Scene):
