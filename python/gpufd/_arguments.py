@@ -70,15 +70,15 @@ def called(what: str, value: Any, optional: bool = True) -> None:
         raise UsageError(f"{what} is a function, not {short(value)}")
 
 
-def labels(value: Any) -> dict[str, str]:
-    """Labels of a version: text by text."""
+def labels(value: Any, what: str = "label") -> dict[str, str]:
+    """Labels of a version, or metadata: text by text."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise UsageError(f"labels are a mapping from text to text, not {short(value)}")
+        raise UsageError(f"{what}s are a mapping from text to text, not {short(value)}")
     for k, v in value.items():
-        text("the name of a label", k)
-        text(f"label {k!r}", v)
+        text(f"the name of a {what}", k)
+        text(f"{what} {k!r}", v)
     return dict(value)
 
 

@@ -333,7 +333,7 @@ def _host_bytes(value: Any, interface: Mapping[str, Any], size: int) -> memoryvi
 
 def _is_plain(t: Any) -> bool:
     """Whether a tensor of PyTorch's is no more than its elements."""
-    return not (t.is_conj() or t.is_neg() or t.is_quantized or hasattr(t, "__tensor_flatten__"))
+    return not (t.is_conj() or t.is_neg() or getattr(t, "is_quantized", False) or hasattr(t, "__tensor_flatten__"))
 
 
 def _is_masked(value: Any) -> bool:

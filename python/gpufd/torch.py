@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import _arguments as arguments
 from ._control import TIMEOUT
 from ._device import Device, ordinal_of
 from ._errors import InUseError, UnavailableError, UsageError
@@ -331,7 +332,7 @@ def _blocks(state: Mapping[str, Any]) -> list[_Block]:
 
 def _plan(state: Mapping[str, Any], blocks: list[_Block], metadata: Mapping[str, str] | None) -> Table:
     """Place the blocks, and list their tensors."""
-    table = Table(metadata=dict(metadata or {}))
+    table = Table(metadata=arguments.labels(metadata, "metadata text"))
     for b in blocks:
         b.at = table.place(b.end - b.begin)
         taken: list[tuple[int, int]] = []

@@ -551,6 +551,37 @@ class Kept(OnGPU):
             state["f6"]
         del state
 
+    def test_put_of_arrays(self):
+        """What has DLPack, or CUDA's interface, behind the work that makes it: types and shapes stay."""
+        torch = Torch().lib
+        import gpufd.torch
+
+        made = {
+            "a": torch.full((1 << 20,), 3.0, device="cuda", dtype=torch.bfloat16), "b": torch.arange(6, device="cuda").reshape(2, 3),
+            "c": torch.ones(5, dtype=torch.bool), "d": torch.ones(3, device="cuda", dtype=torch.bool), "e": torch.zeros(0, 4, device="cuda"),
+        }  # fmt: skip
+        gpufd.put(self.kept.socket, "arrays", made)
+        state = gpufd.torch.load(self.kept.socket, "arrays")
+        for name, t in made.items():
+            self.assertEqual((state[name].dtype, state[name].shape), (t.dtype, t.shape))
+            self.assertTrue(torch.equal(state[name].cpu(), t.cpu()), name)
+        del state
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(200_000_000)
+            gpufd.put(self.kept.socket, "alone", torch.full((1 << 20,), 7, device="cuda", dtype=torch.int32))
+        (alone,) = gpufd.torch.load(self.kept.socket, "alone").values()
+        self.assertEqual((alone[0].item(), alone[-1].item()), (7, 7))
+        del alone
+        with self.assertRaisesRegex(gpufd.UsageError, "gpufd.torch.put"):
+            gpufd.put(self.kept.socket, "alone", torch.nn.Parameter(made["a"]))
+        try:
+            import cupy
+        except ImportError:
+            return
+        gpufd.put(self.kept.socket, "cupy", cupy.arange(6, dtype="f4").reshape(3, 2))
+        (alone,) = gpufd.torch.load(self.kept.socket, "cupy").values()
+        self.assertEqual(alone.cpu().tolist(), [[0, 1], [2, 3], [4, 5]])
+
 
 # In a child: have the keeper at argv[1] keep a module, and print what it computes then.
 PUT = """

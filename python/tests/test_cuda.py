@@ -16,11 +16,12 @@ import threading
 import tracemalloc
 import types
 import unittest
+import unittest.mock
 from dataclasses import replace
 
 import common
 import gpufd
-from gpufd import _cuda, _wire as wire
+from gpufd import _cuda, _put, _wire as wire
 from gpufd._cuda import CudaMemory
 from gpufd._deposit import Deposit
 
@@ -288,6 +289,22 @@ class Gpu(common.Scene):
             self.assertIsInstance(att.err, gpufd.ClosedError)
             self.fail_at("")
         made.close()
+
+    def test_put_of_arrays_of_a_gpu(self):
+        """By CUDA's interface, or by DLPack where that has no name for the type: on the device, without the host."""
+        with gpufd.allocate(4 << 20) as theirs, gpufd.allocate(4 << 20) as ours:
+            theirs.write(0, bytes(range(64)))
+            data = {"a": theirs.view("F32", (2, 2), 16), "b": theirs.view("BF16", (3,), 2), "c": theirs.view("BOOL", (), 5)}
+            source = _put._source(data)
+            self.assertEqual([t[:3] for t in source.table.tensors], [("a", "F32", (2, 2)), ("b", "BF16", (3,)), ("c", "BOOL", ())])
+            with unittest.mock.patch.object(type(ours), "write", None):
+                source.write(ours)
+            self.assertEqual([ours.read(t.offset, t.bytes) for t in source.table.tensors], [bytes(range(16, 32)), bytes(range(2, 8)), b"\5"])
+            for view in data.values():
+                view.release()
+            del data, source, view
+            with gpufd.allocate(4096, driver="soft") as host, self.assertRaisesRegex(gpufd.UsageError, "software driver"):
+                _put._source(theirs.view("BF16", (3,))).write(host)
 
     def test_bytes_are_not_copied(self):
         """What is written comes from where it is: of bytes, of a slice, and of memory that nobody can write."""

@@ -11,6 +11,22 @@ import zipfile
 import common
 
 
+# What mypy says of who uses the package: each ignored line is an error.
+USER = """
+import gpufd
+
+gpufd.follow("x", acess=1)  # type: ignore[call-arg]
+gpufd.attach_parts("x", "y", acess=1)  # type: ignore[call-arg]
+gpufd.channel.follow("x", polcy="block")  # type: ignore[call-arg]
+gpufd.channel.Reader("x", newer=1)  # type: ignore[call-arg]
+gpufd.channel.Writer("x", "y", slots=2, slot_size=8, time_out=1)  # type: ignore[call-arg]
+gpufd.put(None, "x", b"", labels={"step": 3})  # type: ignore[dict-item]
+gpufd.put(None, "x", b"", timeout=None)
+tensors: dict[str, object] = dict(gpufd.torch.load(None, "x", timeout=None))
+client: gpufd.keeper.Client = gpufd.Client()
+"""
+
+
 class Package(unittest.TestCase):
     def run_it(self, *command, **how):
         p = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, **how)
@@ -46,7 +62,9 @@ class Package(unittest.TestCase):
         if not mypy:
             common.missing("GPUFD_REQUIRE_PYTHON", "there is no mypy here")
         with tempfile.TemporaryDirectory() as cache:
-            self.run_it(mypy, "--strict", "--cache-dir", cache, "gpufd", cwd=common.PACKAGE)
+            user = pathlib.Path(cache) / "user.py"
+            user.write_text(USER)  # mypy tells of an ignore that there is nothing for
+            self.run_it(mypy, "--strict", "--cache-dir", cache, "gpufd", user, cwd=common.PACKAGE)
 
     def test_no_dependency(self):
         """The standard library is all that is imported."""

@@ -6,10 +6,12 @@ import pathlib
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 import common
 import gpufd
 from gpufd import _kept, _put, _tables
+from gpufd._get import Attached
 from gpufd._wire import Offer
 
 VECTORS = common.ROOT / "internal" / "safetensors" / "testdata" / "tables.json"
@@ -63,6 +65,14 @@ class Tables(unittest.TestCase):
                 with self.subTest(text[:80]), self.assertRaises(gpufd.FormatError) as caught:
                     _put._source(path)
                 self.assertTrue(str(caught.exception).startswith(path), caught.exception)
+
+    def test_who_is_named(self):
+        """An error says whose table it is."""
+        data = json.dumps({"name": "llama", "version": 3, "part": 1, "parts": 2, "table": {"format": "safetensors"}}).encode()
+        part = Attached.__new__(Attached)
+        part.attachment, part.data = mock.Mock(size=16), _kept.kept_of(offer(data))
+        with self.assertRaisesRegex(gpufd.FormatError, "^llama, version 3, part 1: the table of what is kept makes no sense"):
+            part.table  # noqa: B018
 
     def test_offers(self):
         for data in (b'{"name":"\\ud800","version":1}', b'{"name":"x","version":1,"labels":{"a":"\\ud800"}}', b'{"name":"x","version":1e999}',

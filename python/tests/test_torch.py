@@ -239,6 +239,11 @@ class Models(KeeperTest):
 
     def test_what_cannot_be_kept_is_refused_and_unchanged(self):
         t = torch.randn(3)
+        there = t.data_ptr()
+        for wrong in ({"labels": {"step": 3}}, {"metadata": {"step": 3}}, {"transaction": 5}, {"expect_version": "1"}, {"timeout": -1}, {"part": "0"}):
+            with self.assertRaises(gpufd.UsageError, msg=wrong):
+                gpufd.torch.put(self.socket, "x", {"a": t}, **wrong)
+            self.assertEqual(t.data_ptr(), there)
         for bad in ({"a": t, "b": 1}, {"a": t, "b": torch.randn(2).to_sparse()}, {"a": t, "b": torch.zeros(1, dtype=torch.complex128)}, [t], {}):
             with self.assertRaises(gpufd.UsageError, msg=bad):
                 gpufd.torch.put(self.socket, "model", bad)
