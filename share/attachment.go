@@ -152,7 +152,8 @@ func (a *Attachment) Done() <-chan struct{} {
 }
 
 // Context returns a context that ends with the lease; its cause is [Attachment.Err]. In
-// an attachment of [Follow] it also ends when the producer offers something newer.
+// an attachment of [Follow] it also ends when the producer offers something newer, and with
+// the context of Follow.
 func (a *Attachment) Context() context.Context {
 	if a.isZero() {
 		return ended
