@@ -292,6 +292,10 @@ class OtherMemoryError(RefusedError, StaleError):
     """The name stands for other memory than the lease that was to be resumed."""
 
 
+class PartsError(NotFoundError):
+    """What has that name is offered in parts, which the text names: attach with part, or attach_parts."""
+
+
 # Channels.
 
 
@@ -368,6 +372,7 @@ _REFUSALS: dict[int, type[RefusedError]] = {
     9: RefusedRateError,
     10: NotUnderstoodError,
     11: OtherMemoryError,
+    12: PartsError,
 }
 
 

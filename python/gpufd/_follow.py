@@ -21,6 +21,7 @@ from ._errors import (
     LostError,
     NoProducerError,
     NotFoundError,
+    PartsError,
     RefusedRateError,
     RevokedError,
     StaleError,
@@ -93,6 +94,8 @@ def _await_next(socket: str | os.PathLike[str], name: str, known: int, within: f
         try:
             return attach(socket, name, newer_than=known, wait=known > 0, **options)
         except _MENDS as e:
+            if isinstance(e, PartsError) and options.get("part") is None:
+                raise
             left = pause if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise TimedOutError(f"nothing to attach to within {within:g} s: {e}") from e
