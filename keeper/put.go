@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/kernels"
 	"github.com/gpufd/gpufd/sock"
@@ -66,6 +67,9 @@ type Kept struct {
 // be committed, too. If all parts were handed over, but this process could not release their memory,
 // Kept says what has become of them, without Parts.
 func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
+	if err := wait.Err(ctx); err != nil {
+		return Kept{}, err
+	}
 	if err := checkPut(&p, parts); err != nil {
 		return Kept{}, err
 	}
@@ -264,6 +268,9 @@ func fill(ctx context.Context, buf *vmm.Buffer, part Part) (string, error) {
 // Digest computes the digest of device memory that writers declare and readers verify:
 // gpufd-d1, a colon and 32 hexadecimal digits.
 func Digest(ctx context.Context, c *cu.Context, at cu.DevicePtr, size uint64) (string, error) {
+	if err := wait.Err(ctx); err != nil {
+		return "", err
+	}
 	if c == nil {
 		return "", fmt.Errorf("keeper: no context to compute a digest in: %w", cu.ErrClosed)
 	}
