@@ -332,6 +332,10 @@ class StalledError(ChannelError):
     exit = 4
 
 
+class NoOfferError(ChannelError):
+    """The writer's channel is not offered any more: its server was closed, or another offer has its name."""
+
+
 class PassedError(ChannelError):
     """The writer took a frame's slot while the reader had it: what was read may be of two frames."""
 

@@ -96,14 +96,15 @@ class Writer(Giving):
     @property
     def readers(self) -> int:
         """How many readers have joined and are there."""
-        return len(self._readers.there)
+        return 0 if self.done else len(self._readers.there)
 
     def await_readers(self, n: int, timeout: float | None = None) -> None:
         """Wait until n readers are there. Raises TimedOutError."""
-        r = self._readers
+        r, deadline = self._readers, None if timeout is None else time.monotonic() + timeout
         with r.lock:
-            if not r.lock.wait_for(lambda: r.closed or len(r.there) >= n, timeout):
-                raise TimedOutError(f"{len(r.there)} readers have joined, and {n} were waited for")
+            while not r.lock.wait_for(lambda: self.done or len(r.there) >= n, 0.1 if deadline is None else min(0.1, max(0.0, deadline - time.monotonic()))):
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise TimedOutError(f"{len(r.there)} readers have joined, and {n} were waited for")
         self._check()
 
     def __repr__(self) -> str:
