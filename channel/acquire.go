@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // A Slot is room for one frame. It belongs to the writer until it is published.
@@ -20,8 +21,14 @@ type Slot struct {
 // ends, or the bound of [WithStall] is reached. The slot may be written at once. Acquire returns the
 // same slot again until that is published.
 //
-// Errors: [ErrClosed]; [ErrStalled]; what ended ctx.
+// Errors: [ErrClosed]; [ErrNoOffer]; [ErrStalled]; what ended ctx.
 func (w *Writer) Acquire(ctx context.Context) (Slot, error) {
+	if w.isZero() {
+		return Slot{}, ErrClosed
+	}
+	if err := wait.Err(ctx); err != nil {
+		return Slot{}, err
+	}
 	w.turn.Lock()
 	defer w.turn.Unlock()
 	if err := w.settled(); err != nil {
@@ -48,14 +55,14 @@ func (w *Writer) Acquire(ctx context.Context) (Slot, error) {
 	}
 }
 
-// isOpen is nil while the writer is open.
+// isOpen is nil while the writer can give frames. The zero Writer never could.
 func (w *Writer) isOpen() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
+	if w.isZero() {
 		return ErrClosed
 	}
-	return nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.over()
 }
 
 // current is the slot that is acquired.
@@ -72,10 +79,10 @@ func (w *Writer) current() Slot {
 func (w *Writer) choose(begin time.Time) (slot uint64, blocker *member, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case w.closed:
-		return 0, nil, ErrClosed
-	case w.acquired:
+	if err := w.over(); err != nil {
+		return 0, nil, err
+	}
+	if w.acquired {
 		return w.slot, nil, nil
 	}
 	slot, free := w.pick()

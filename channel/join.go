@@ -65,11 +65,12 @@ func Follow(ctx context.Context, path, name string, c *cu.Context, opts ...Reade
 			if isPassing(err) {
 				continue
 			}
-			more := yield(r, err)
 			if err != nil {
+				yield(nil, err)
 				return
 			}
-			if err = r.Close(); err != nil && more {
+			more, err := r.lend(yield)
+			if err != nil && more {
 				yield(nil, err)
 			}
 			if !more || err != nil {
@@ -77,6 +78,12 @@ func Follow(ctx context.Context, path, name string, c *cu.Context, opts ...Reade
 			}
 		}
 	}
+}
+
+// lend gives the reader to the body of the loop, and closes it, even if the body panics.
+func (r *Reader) lend(yield func(*Reader, error) bool) (more bool, err error) {
+	defer func() { err = r.Close() }()
+	return yield(r, nil), nil
 }
 
 // isPassing reports whether another writer may admit the reader.

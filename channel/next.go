@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -44,6 +45,9 @@ func (r *Reader) entryAt(at int) entry {
 // Errors: [ErrEnded], a [*LostError] or [ErrDropped] when there are no more; [ErrCursor] if the
 // writer wrote nonsense; [ErrClosed]; what ended ctx.
 func (r *Reader) Next(ctx context.Context) (f Frame, err error) {
+	if err := cmp.Or(wait.Err(ctx), r.isOpen()); err != nil { // a slow reader always finds a frame, and would never look
+		return f, err
+	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if err := r.mayHold(); err != nil {
@@ -81,9 +85,9 @@ func (r *Reader) noteStall(d time.Duration) {
 	}
 }
 
-// isOpen is nil while the reader is.
+// isOpen is nil while the reader is. The zero Reader never was.
 func (r *Reader) isOpen() error {
-	if r.closed.Load() {
+	if r.isZero() || r.closed.Load() {
 		return ErrClosed
 	}
 	return nil
@@ -98,7 +102,7 @@ func (r *Reader) look() (number uint64, err error) {
 		return 0, err
 	}
 	lost := r.lost.Load()
-	if !lost && !r.streams && r.isThere(r.next) {
+	if !lost && !r.streams && !r.passedBy && r.isThere(r.next) {
 		r.seen = max(r.seen, r.next-1) // behind which the writer has told its stamp
 		return r.next, nil
 	}
@@ -115,6 +119,9 @@ func (r *Reader) look() (number uint64, err error) {
 		return 0, cmp.Or(r.dropped(), err)
 	}
 	r.seen = told
+	if r.passedBy { // what lies between is old
+		r.next, r.passedBy = max(r.next, told), false
+	}
 	if number = choose(r.opts.policy, r.next, published, r.slots); number == 0 && lost {
 		r.countLast()
 		return 0, r.why
@@ -230,11 +237,14 @@ func (r *Reader) keep(f *Frame, number uint64) error {
 // Release gives the frame back, which must not be used any more: synchronise the streams that read
 // it first, or use [Reader.ReleaseOn]. [ErrPassed] and [ErrDropped] say that the writer may have
 // taken the slot while this side held the frame, so what was read may be of two frames. The frame
-// is released nevertheless.
+// is released nevertheless. After ErrPassed, Next takes the newest frame.
 //
 // Errors: [ErrPassed]; [ErrDropped]; [ErrOrder] if an older frame is held, or if the frame was
 // released before, has not come yet, or is to be released by a stream; [ErrClosed].
 func (r *Reader) Release(f Frame) error {
+	if r.isZero() {
+		return ErrClosed
+	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if err := r.releases(&f); err != nil {
@@ -247,6 +257,7 @@ func (r *Reader) Release(f Frame) error {
 		return fmt.Errorf("%w: frame %d has not come yet; synchronise the stream of NextOn first", ErrOrder, f.Sequence)
 	}
 	err := r.isWhole(&f)
+	r.passedBy = r.passedBy || errors.Is(err, ErrPassed)
 	r.gaveBack(&f)
 	r.store(offReleased, f.number)
 	r.ring(offWriterBell)
@@ -305,6 +316,9 @@ func (r *Reader) gaveBack(f *Frame) {
 // writer has taken its slot, which happens only to readers that drop the oldest; [ErrDropped] says
 // that it may have.
 func (r *Reader) Whole(f Frame) error {
+	if r.isZero() {
+		return ErrClosed
+	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if err := r.isOpen(); err != nil {

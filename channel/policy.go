@@ -78,6 +78,8 @@ var (
 	ErrOrder = errors.New("channel: out of order")
 	// ErrInUse says that a stream still has work of the channel queued.
 	ErrInUse = errors.New("channel: in use by a stream")
+	// ErrNoOffer says that the writer's channel is not offered any more: its server was closed, say.
+	ErrNoOffer = errors.New("channel: no longer offered")
 	// ErrNoChannel says that the offer is not a channel.
 	ErrNoChannel = errors.New("channel: the offer is no channel")
 )

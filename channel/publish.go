@@ -50,8 +50,11 @@ var started = func() (s struct {
 // there: synchronise the streams that write them first, or use [Writer.PublishOn].
 //
 // Errors: [ErrOrder] if the slot is not the one that was acquired, or if a stream still has to
-// acquire it or to publish earlier frames; [ErrClosed].
+// acquire it or to publish earlier frames; [ErrNoOffer]; [ErrClosed].
 func (w *Writer) Publish(s Slot, m Meta) error {
+	if w.isZero() {
+		return ErrClosed
+	}
 	w.turn.Lock()
 	defer w.turn.Unlock()
 	idle := w.track.idle()
@@ -82,8 +85,8 @@ func (w *Writer) Publish(s Slot, m Meta) error {
 
 // publishes says why the slot cannot be published, if so. It runs with mu held.
 func (w *Writer) publishes(s Slot, m *Meta) error {
-	if w.closed {
-		return ErrClosed
+	if err := w.over(); err != nil {
+		return err
 	}
 	if !w.acquired {
 		return fmt.Errorf("%w: publishing frame %d, but no slot is acquired; call Acquire or AcquireOn first", ErrOrder, s.Sequence)

@@ -14,7 +14,8 @@ import (
 )
 
 // A Reader takes the frames of a channel. The caller owns it and ends it with Close. One goroutine at
-// a time takes and releases frames; any goroutine may call the other methods.
+// a time takes and releases frames; any goroutine may call the other methods. The zero Reader is a
+// closed one.
 type Reader struct {
 	shape
 	*cursor
@@ -37,6 +38,7 @@ type Reader struct {
 	oldest, holds uint64
 	waited        time.Duration // the last time that Next did
 	byStream      bool          // ReleaseOn was used
+	passedBy      bool          // the frame that was released last was not whole any more: the newest is next
 	batch         [1]cu.MemOp
 
 	stats counters
@@ -71,6 +73,12 @@ type Stats struct {
 	Passed   uint64        // frames overwritten while this reader held them
 	MaxStall time.Duration // the longest that Next waited
 }
+
+// isZero reports whether there is no channel: every call says ErrClosed.
+func (r *Reader) isZero() bool { return r == nil || r.cursor == nil }
+
+// closed is the Done of a zero Reader or Writer.
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // toldOf is what a state of the writer means for this side.
 func (r *Reader) toldOf(state uint64) error {
@@ -136,11 +144,16 @@ func (r *Reader) watch() {
 // Done is closed when the writer has ended, died or dropped this reader, and by Close. Frames that
 // were whole by then can still be taken, except by a reader that was dropped: the writer uses its
 // slots again.
-func (r *Reader) Done() <-chan struct{} { return r.done }
+func (r *Reader) Done() <-chan struct{} {
+	if r.isZero() {
+		return closed
+	}
+	return r.done
+}
 
 // Err says why Done is closed: [ErrEnded], a [*LostError], [ErrDropped], [ErrCursor] or [ErrClosed].
 func (r *Reader) Err() error {
-	if !r.lost.Load() {
+	if r.isZero() || !r.lost.Load() {
 		return r.isOpen()
 	}
 	return r.why
@@ -176,7 +189,7 @@ func (r *Reader) Stats() Stats {
 // more. If the stream has other work to do, Close returns [ErrInUse] and keeps the memory; call it
 // again when the stream has gone on.
 func (r *Reader) Close() error {
-	if r == nil {
+	if r.isZero() {
 		return nil
 	}
 	r.shut()

@@ -23,6 +23,9 @@ import (
 // another stream has frames queued; what [Reader.Err] says behind the last frame of a writer that is
 // gone; [ErrCursor] if the writer wrote nonsense; [ErrClosed]; those of [cu.Stream.BatchMemOps].
 func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
+	if r.isZero() {
+		return Frame{}, ErrClosed
+	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if err := r.streamed("NextOn", s); err != nil {
@@ -77,6 +80,9 @@ func (r *Reader) checkTold() error {
 //
 // Errors: those of [Reader.NextOn], but for the writer's end; [ErrOrder] as [Reader.Release].
 func (r *Reader) ReleaseOn(s *cu.Stream, f Frame) error {
+	if r.isZero() {
+		return ErrClosed
+	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if err := r.streamed("ReleaseOn", s); err != nil {
@@ -102,6 +108,9 @@ func (r *Reader) ReleaseOn(s *cu.Stream, f Frame) error {
 // reader ([ErrDropped]), or wrote nonsense ([ErrCursor]), frames that were not checked before may not
 // be whole.
 func (r *Reader) Check(f Frame) error {
+	if r.isZero() {
+		return ErrClosed
+	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if err := r.isOpen(); err != nil {

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
 
 // A Writer publishes frames to its readers. The caller owns it and ends it with Close. One goroutine
-// at a time acquires and publishes; any goroutine may call the other methods.
+// at a time acquires and publishes; any goroutine may call the other methods. The zero Writer is a
+// closed one.
 type Writer struct {
 	shape
 	opts  *writerOptions
@@ -43,14 +45,16 @@ type Writer struct {
 	lastMeta Meta
 	lastUser [MaxUser]byte
 	closed   bool
+	why      error         // why done is closed
 	given    uint64        // frames that readers were given, in all
 	skipped  uint64        // frames that readers which drop the newest were not given, in all
 	stall    time.Duration // the longest that Acquire waited
 	ended    bool          // under turn: Close is done
 
 	joined  chan struct{} // one token: somebody has joined or gone
+	done    chan struct{} // the channel is not offered any more
 	stop    context.CancelFunc
-	served  chan error
+	served  chan struct{}
 	closing atomic.Bool    // as closed, for who waits without mu
 	guests  sync.WaitGroup // members whose cursors are open
 }
@@ -79,7 +83,7 @@ func NewWriter(ctx *cu.Context, srv *share.Server, name string, slots int, slotS
 	if ctx == nil || srv == nil {
 		return nil, errors.New("channel: a writer needs a context and a server (nil)")
 	}
-	w := &Writer{shape: s, opts: o, frames: make([]uint64, s.slots), joined: make(chan struct{}, 1), served: make(chan error, 1),
+	w := &Writer{shape: s, opts: o, frames: make([]uint64, s.slots), joined: make(chan struct{}, 1), done: make(chan struct{}), served: make(chan struct{}),
 		batch: make([]cu.MemOp, 0, maxBatch), pinned: make([]*member, 0, MaxReaders), blockers: make([]*queue, 0, MaxReaders)}
 	if err := w.open(ctx); err != nil {
 		return nil, err
@@ -92,9 +96,65 @@ func NewWriter(ctx *cu.Context, srv *share.Server, name string, slots int, slotS
 	w.stop = stop
 	go func() {
 		defer close(w.served)
-		w.served <- offer.Offer(serving)
+		w.noteEnd(offer.Offer(serving))
 	}()
 	return w, nil
+}
+
+// noteEnd notes that the channel is not offered any more, and why: nobody can join it, and nobody is
+// in it. That is no news to Close.
+func (w *Writer) noteEnd(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range slices.Clone(w.readers) {
+		w.drop(m, writerDropped, m.lease.Err()) // as its host will in a moment
+	}
+	switch {
+	case err != nil:
+		w.end(fmt.Errorf("%w: %w", ErrNoOffer, err))
+	default: // replaced, or an option of the offer has ended it
+		w.end(fmt.Errorf("%w: another offer has its name, or an option ended this one", ErrNoOffer))
+	}
+	w.moved()
+}
+
+// end closes done, unless it is closed. It runs with mu held.
+func (w *Writer) end(why error) {
+	if w.why == nil {
+		w.why = why
+		close(w.done)
+	}
+}
+
+// isZero reports whether there is no channel: every call says ErrClosed.
+func (w *Writer) isZero() bool { return w == nil || w.done == nil }
+
+// Done returns a channel that is closed when this one is not offered any more, because its server was
+// closed or another offer has its name, and by Close. Acquire, Publish and their sisters then return
+// the error of [Writer.Err], and no reader is left.
+func (w *Writer) Done() <-chan struct{} {
+	if w.isZero() {
+		return closed
+	}
+	return w.done
+}
+
+// Err returns nil before Done is closed, and then why: [ErrNoOffer] with the reason, or [ErrClosed].
+func (w *Writer) Err() error {
+	if w.isZero() {
+		return ErrClosed
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.why
+}
+
+// over says why no frame can be given any more, or nil. It runs with mu held.
+func (w *Writer) over() error {
+	if w.closed {
+		return ErrClosed
+	}
+	return w.why
 }
 
 // open makes what a writer has on the device.
@@ -147,15 +207,21 @@ func (w *Writer) Stats() WriterStats {
 	return WriterStats{w.last, w.given, w.skipped, w.stall}
 }
 
-// AwaitReaders waits until n readers have joined. Errors: [ErrClosed]; what ended ctx.
+// AwaitReaders waits until n readers have joined. Errors: [ErrClosed]; [ErrNoOffer]; what ended ctx.
 func (w *Writer) AwaitReaders(ctx context.Context, n int) error {
+	if w.isZero() {
+		return ErrClosed
+	}
+	if err := wait.Err(ctx); err != nil {
+		return err
+	}
 	for {
 		w.mu.Lock()
-		closed, there := w.closed, len(w.readers)
+		err, there := w.over(), len(w.readers)
 		w.mu.Unlock()
 		switch {
-		case closed:
-			return ErrClosed
+		case err != nil:
+			return err
 		case there >= n:
 			return nil
 		}

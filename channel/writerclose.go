@@ -16,11 +16,12 @@ import (
 // [ErrInUse] and can be called again when the stream has gone on. If the context is lost before a
 // stream has published its frames, readers get a [*LostError].
 func (w *Writer) Close() error {
-	if w == nil {
+	if w.isZero() {
 		return nil
 	}
 	w.mu.Lock()
 	w.closed = true
+	w.end(ErrClosed)
 	w.closing.Store(true)
 	for _, m := range w.readers {
 		m.ring(offWriterBell)
@@ -53,7 +54,7 @@ func (w *Writer) Close() error {
 	w.moved()
 	if w.stop != nil {
 		w.stop()
-		<-w.served // with nothing that Close does not know
+		<-w.served
 	}
 	w.guests.Wait()
 	w.ended = true

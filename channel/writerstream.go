@@ -20,8 +20,11 @@ const maxBatch = 255
 // takes until that is done.
 //
 // Errors: [ErrPolicy] without [WithStreams]; [ErrOrder] if another stream has frames queued;
-// [ErrClosed]; those of [cu.Stream.BatchMemOps].
+// [ErrNoOffer]; [ErrClosed]; those of [cu.Stream.BatchMemOps].
 func (w *Writer) AcquireOn(s *cu.Stream) (Slot, error) {
+	if w.isZero() {
+		return Slot{}, ErrClosed
+	}
 	w.turn.Lock()
 	defer w.turn.Unlock()
 	if err := w.streamed("AcquireOn", s); err != nil {
@@ -97,6 +100,9 @@ func (w *Writer) streamed(call string, s *cu.Stream) error {
 // Errors: those of [Writer.AcquireOn]; [ErrOrder] if the slot is not the one that was
 // acquired. With an error the frame is not published.
 func (w *Writer) PublishOn(s *cu.Stream, slot Slot, m Meta) error {
+	if w.isZero() {
+		return ErrClosed
+	}
 	w.turn.Lock()
 	defer w.turn.Unlock()
 	if err := w.streamed("PublishOn", s); err != nil {

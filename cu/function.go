@@ -18,6 +18,7 @@ type Function struct {
 	holds any   // that
 	fn    sys.CUfunction
 	name  string
+	types map[string][]string // of parameters of all its kernels, by names: see ptxParams
 
 	params atomic.Pointer[[]Param] // once the driver was asked
 }
@@ -78,7 +79,8 @@ type Param struct {
 }
 
 // Params lists the kernel's parameters (cuFuncGetParamInfo, CUDA 12.4). The
-// driver knows their sizes but not their types. The caller owns the slice.
+// driver knows their sizes but not their types ([Function.ParamTypes]). The caller owns
+// the slice.
 func (f *Function) Params() ([]Param, error) {
 	p, err := f.parameters()
 	return append([]Param(nil), p...), err

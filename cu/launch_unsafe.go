@@ -64,7 +64,8 @@ func (e *ArgumentError) Error() string {
 // as [*Memory] and vmm.Buffer. An int is refused, because C's has another size,
 // and so is a bool. A mistake is an [*ArgumentError] before anything runs:
 // drivers from CUDA 12.4 on know the number and sizes of the parameters. For
-// older ones pass exactly what the kernel takes.
+// older ones pass exactly what the kernel takes. Where the code was loaded as PTX, a whole
+// number for a float is a mistake, too, and a float for a whole number.
 //
 // The caller keeps memory arguments open until the kernel is done. Closed memory,
 // whose Ptr is 0, is refused ([ErrClosed]); for the null pointer pass
@@ -205,6 +206,9 @@ func (l *Launch) measure(i int, a any) (uintptr, error) {
 	if v := reflect.ValueOf(a); v.Kind() == reflect.Pointer && v.IsNil() {
 		return 0, l.wrong(i, fmt.Sprintf("a nil %T", a))
 	}
+	if why := l.f.misfits(i, reflect.Uint64); why != "" {
+		return 0, l.wrong(i, fmt.Sprintf("%T is memory, and %s", a, why))
+	}
 	l.memory[i] = m
 	return unsafe.Sizeof(DevicePtr(0)), l.checkOpen(i)
 }
@@ -224,6 +228,9 @@ func (l *Launch) measureNumbers(i int, t reflect.Type) (uintptr, error) {
 	}
 	if !isArgument(t) {
 		return 0, l.wrong(i, fmt.Sprintf("%s is no argument: pass numbers of a fixed size, arrays or structs of them, or memory", t))
+	}
+	if why := l.f.misfits(i, t.Kind()); why != "" {
+		return 0, l.wrong(i, fmt.Sprintf("%s is of another kind: %s", t, why))
 	}
 	return t.Size(), nil
 }

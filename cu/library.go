@@ -20,6 +20,7 @@ type libraryHandle struct {
 	drv     *Driver
 	library sys.CUlibrary
 	jit     *jit
+	types   map[string][]string
 }
 
 // LoadLibrary loads PTX, a cubin or a fatbin without a context
@@ -33,7 +34,8 @@ func (d *Driver) LoadLibrary(image []byte, opts ...JITOption) (*Library, error) 
 	if err != nil {
 		return nil, err
 	}
-	return d.newLibrary(op, opts, func(out *sys.CUlibrary, n uint32, options *sys.CUjit_option, values *uintptr) sys.CUresult {
+	types := ptxParams(image)
+	return d.newLibrary(op, opts, types, func(out *sys.CUlibrary, n uint32, options *sys.CUjit_option, values *uintptr) sys.CUresult {
 		return d.call.CuLibraryLoadData(out, code, options, values, n, nil, nil, 0)
 	})
 }
@@ -47,12 +49,12 @@ func (d *Driver) LoadLibraryFile(path string, opts ...JITOption) (*Library, erro
 	if err != nil {
 		return nil, err
 	}
-	return d.newLibrary(op, opts, func(out *sys.CUlibrary, n uint32, options *sys.CUjit_option, values *uintptr) sys.CUresult {
+	return d.newLibrary(op, opts, ptxParamsOf(path), func(out *sys.CUlibrary, n uint32, options *sys.CUjit_option, values *uintptr) sys.CUresult {
 		return d.call.CuLibraryLoadFromFile(out, file, options, values, n, nil, nil, 0)
 	})
 }
 
-func (d *Driver) newLibrary(op string, opts []JITOption, load func(*sys.CUlibrary, uint32, *sys.CUjit_option, *uintptr) sys.CUresult) (*Library, error) {
+func (d *Driver) newLibrary(op string, opts []JITOption, types map[string][]string, load func(*sys.CUlibrary, uint32, *sys.CUjit_option, *uintptr) sys.CUresult) (*Library, error) {
 	if err := d.fate.refuse(op); err != nil {
 		return nil, err
 	}
@@ -64,7 +66,7 @@ func (d *Driver) newLibrary(op string, opts []JITOption, load func(*sys.CUlibrar
 		d.fate.notice(err)
 		return nil, j.explain(err)
 	}
-	l := &libraryHandle{drv: d, library: *h, jit: j}
+	l := &libraryHandle{drv: d, library: *h, jit: j, types: types}
 	d.libraries.Store(l, nil)
 	return &Library{l}, nil
 }
@@ -227,7 +229,7 @@ func (k *Kernel) Function(c *Context) (*Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Function{ctx: c, owner: &k.lib.gate, holds: k, fn: *fn, name: k.name}, nil
+	return &Function{ctx: c, owner: &k.lib.gate, holds: k, fn: *fn, name: k.name, types: k.lib.types}, nil
 }
 
 // Global returns the address of a library's variable in c, and its size in bytes

@@ -20,6 +20,7 @@ type moduleHandle struct {
 	gate
 	module sys.CUmodule
 	jit    *jit // nil for a file
+	types  map[string][]string
 }
 
 // LoadModule loads a cubin, a fatbin or PTX, which the driver compiles
@@ -40,7 +41,11 @@ func (c *Context) LoadModule(image []byte, opts ...JITOption) (*Module, error) {
 			return call.CuModuleLoadDataEx(out, code, n, options, values)
 		})
 	})
-	return m, j.explain(err)
+	if err != nil {
+		return nil, j.explain(err)
+	}
+	m.types = ptxParams(image)
+	return m, nil
 }
 
 // LoadModuleFile loads a file of PTX, a cubin or a fatbin (cuModuleLoad).
@@ -52,9 +57,14 @@ func (c *Context) LoadModuleFile(path string) (*Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.newModule(op, nil, func(call sys.Caller, out *sys.CUmodule) sys.CUresult {
+	m, err := c.newModule(op, nil, func(call sys.Caller, out *sys.CUmodule) sys.CUresult {
 		return call.CuModuleLoad(out, file)
 	})
+	if err != nil {
+		return nil, err
+	}
+	m.types = ptxParamsOf(path)
+	return m, nil
 }
 
 // newModule makes the module that one driver call stores.
@@ -137,7 +147,7 @@ func (m *Module) Function(name string) (*Function, error) {
 }
 
 func (m *Module) function(fn sys.CUfunction, name string) *Function {
-	return &Function{ctx: m.ctx, owner: &m.gate, holds: m, fn: fn, name: name}
+	return &Function{ctx: m.ctx, owner: &m.gate, holds: m, fn: fn, name: name, types: m.types}
 }
 
 // Functions lists the module's kernels with their names, in no particular order

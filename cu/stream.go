@@ -262,6 +262,9 @@ const (
 
 // poll asks done until it says yes, fails, or ctx ends.
 func poll(ctx context.Context, done func() (bool, error)) error {
+	if err := wait.Err(ctx); err != nil {
+		return err
+	}
 	pause := pollMin
 	for i := 0; ; i++ {
 		if ok, err := done(); ok || err != nil {

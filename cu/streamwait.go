@@ -69,10 +69,10 @@ const (
 // context or device, such as [Memory.Close] or [Context.Synchronize]: it waits
 // for s as well, and may keep it from being freed.
 func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*StreamWait, error) {
-	if err := s.NotCaptured(); err != nil {
+	if err := wait.Err(ctx); err != nil {
 		return nil, err
 	}
-	if err := wait.Err(ctx); err != nil {
+	if err := s.NotCaptured(); err != nil {
 		return nil, err
 	}
 	g := &s.guards

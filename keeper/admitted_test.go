@@ -28,7 +28,7 @@ func TestQuotaOfLeasesAtOnce(t *testing.T) {
 	var work sync.WaitGroup
 	for range come {
 		work.Go(func() {
-			all, err := Attach(soon(t), dev.Driver(), c, "x", Want{Part: -1})
+			all, err := Attach(soon(t), dev.Driver(), c, "x", Want{})
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {

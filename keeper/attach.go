@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -16,11 +17,14 @@ import (
 
 // Want says what [Attach] takes.
 type Want struct {
-	Part   int               // that part alone; -1 is all
+	Part   *int              // that part alone, such as new(1); nil is all
 	Labels map[string]string // that the version has to have
 	Access cu.Access         // share.ReadOnly if 0
 	Peers  sock.Policy       // whose keeper it may be, beside this user's
 }
+
+// takes reports whether the part is wanted.
+func (w Want) takes(part int) bool { return w.Part == nil || *w.Part == part }
 
 // An Attached is a part of a version that is mapped here. The caller owns it.
 type Attached struct {
@@ -38,6 +42,9 @@ type Attached struct {
 //
 // Errors: the keeper's [*Error]; those of [share.Attach]; [ErrLabels].
 func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Want) ([]*Attached, error) {
+	if err := wait.Err(ctx); err != nil {
+		return nil, err
+	}
 	for {
 		info, err := c.Stat(ctx, name)
 		if err != nil {
@@ -49,10 +56,10 @@ func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Wa
 		if err := demand(name, info.Labels, want.Labels); err != nil {
 			return nil, err
 		}
-		if want.Part >= len(info.Parts) {
-			return nil, &Error{Code: "not-found", Message: fmt.Sprintf("%s has no part %d: it has %d", name, want.Part, len(info.Parts))}
+		if p := want.Part; p != nil && (*p < 0 || *p >= len(info.Parts)) {
+			return nil, &Error{Code: "not-found", Message: fmt.Sprintf("%s has no part %d: it has %d, from 0", name, *p, len(info.Parts))}
 		}
-		if err := good(info, want.Part); err != nil {
+		if err := good(info, want); err != nil {
 			return nil, err
 		}
 		all, err := attachAll(ctx, drv, c, info, want)
@@ -63,9 +70,9 @@ func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Wa
 }
 
 // good wants parts that the keeper serves.
-func good(info Info, part int) error {
+func good(info Info, want Want) error {
 	for i, p := range info.Parts {
-		if (part < 0 || i == part) && p.State != state.OK {
+		if want.takes(i) && p.State != state.OK {
 			no := &Error{Code: state.Code(p.State), Message: fmt.Sprintf("part %d of version %d of %s is %s (%s), and not served", i, info.Version, info.Name, p.State, p.Reason)}
 			if p.Writer != nil {
 				no.Message += fmt.Sprintf("; %s wrote it", p.Writer.Who)
@@ -107,7 +114,7 @@ func attachAll(ctx context.Context, drv *cu.Driver, c *Client, info Info, want W
 		}
 	}()
 	for i := range info.Parts {
-		if want.Part >= 0 && i != want.Part {
+		if !want.takes(i) {
 			continue
 		}
 		a, err := attachPart(ctx, drv, c, info, i, want)
@@ -177,6 +184,9 @@ func brief(err error) string {
 
 // Digest computes the digest of the part's bytes on its device. Compare it with Data.Digest.
 func (a *Attached) Digest(ctx context.Context) (string, error) {
+	if err := wait.Err(ctx); err != nil {
+		return "", err
+	}
 	if a == nil || a.Device() == nil {
 		return "", share.ErrClosed
 	}

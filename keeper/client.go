@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/memfd"
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -94,6 +95,9 @@ func (c *Client) Close() error {
 
 // take waits for a turn, which the caller gives back.
 func (c *Client) take(ctx context.Context) (back func(), err error) {
+	if err := wait.Err(ctx); err != nil {
+		return nil, err
+	}
 	if c == nil || c.turn == nil {
 		return nil, sock.ErrClosed
 	}

@@ -225,7 +225,7 @@ func (j *judge) check(a *share.Attachment, d Data, fill byte) error {
 // attach takes all parts of a name, which are let go with the test.
 func attach(t testing.TB, c *Client, dev *cu.Device, name string) []*Attached {
 	t.Helper()
-	all, err := Attach(soon(t), dev.Driver(), c, name, Want{Part: -1})
+	all, err := Attach(soon(t), dev.Driver(), c, name, Want{})
 	require.NoError(t, err)
 	t.Cleanup(func() { letGoOf(t, all) })
 	return all

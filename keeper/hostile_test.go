@@ -257,7 +257,7 @@ func TestZero(t *testing.T) {
 	s, c, dev := kept(t)
 	require.ErrorContains(t, c.Watch(soon(t), "", nil), "no function")
 	put(t, c, dev, "x", 1)
-	_, err = Attach(soon(t), nil, c, "x", Want{Part: -1})
+	_, err = Attach(soon(t), nil, c, "x", Want{})
 	require.ErrorIs(t, err, cu.ErrNoDevice)
 	_, err = Attach(soon(t), dev.Driver(), nil, "x", Want{})
 	require.ErrorIs(t, err, sock.ErrClosed)

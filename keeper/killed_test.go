@@ -186,7 +186,7 @@ func (x *trial) read(name string) error {
 	}
 	defer c.Close()
 	known := x.known(name)
-	all, err := Attach(x.ctx, x.devs[0].Driver(), c, name, Want{Part: -1})
+	all, err := Attach(x.ctx, x.devs[0].Driver(), c, name, Want{})
 	if err != nil {
 		return x.mended(err)
 	}

@@ -89,7 +89,7 @@ func (x *trial) readStamps(name string) error {
 	if err != nil {
 		return err
 	}
-	all, err := Attach(x.ctx, x.devs[0].Driver(), c, name, Want{Part: -1})
+	all, err := Attach(x.ctx, x.devs[0].Driver(), c, name, Want{})
 	err = errors.Join(err, c.Close())
 	if len(all) != len(x.devs) && err == nil {
 		err = fmt.Errorf("%d parts", len(all))

@@ -173,7 +173,7 @@ func TestReaderThatComesAndGoes(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
 	for range 20 {
-		one, err := Attach(soon(t), dev.Driver(), c, "x", Want{Part: -1})
+		one, err := Attach(soon(t), dev.Driver(), c, "x", Want{})
 		require.NoError(t, err)
 		eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 1 })
 		letGoOf(t, one)

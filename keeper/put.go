@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/kernels"
 	"github.com/gpufd/gpufd/sock"
@@ -66,10 +67,27 @@ type Kept struct {
 // be committed, too. If all parts were handed over, but this process could not release their memory,
 // Kept says what has become of them, without Parts.
 func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
+	if err := wait.Err(ctx); err != nil {
+		return Kept{}, err
+	}
 	if err := checkPut(&p, parts); err != nil {
 		return Kept{}, err
 	}
 	w := &writer{client: c, put: p, parts: parts}
+	panics := true // what is Part.Write's: it leaves nothing booked
+	defer func() {
+		if panics {
+			_ = w.giveUp(nil)
+		}
+	}()
+	kept, err := w.run(ctx)
+	panics = false
+	return kept, err
+}
+
+// run books, writes and delivers all parts.
+func (w *writer) run(ctx context.Context) (Kept, error) {
+	p, parts := w.put, w.parts
 	for _, part := range parts {
 		if err := w.book(ctx, part); err != nil {
 			return Kept{}, w.giveUp(fmt.Errorf("booking part %d of %s: %w", part.Index, p.Name, err))
@@ -101,9 +119,14 @@ func checkPut(p *Put, parts []Part) error {
 	if len(parts) == 0 || len(parts) > p.Parts {
 		return fmt.Errorf("keeper: %d parts to put of a version of %d", len(parts), p.Parts)
 	}
-	for _, part := range parts {
-		if part.Device == nil || part.Write == nil || part.Size == 0 {
+	for i, part := range parts {
+		switch other := slices.IndexFunc(parts[:i], func(p Part) bool { return p.Index == part.Index }); {
+		case part.Device == nil || part.Write == nil || part.Size == 0:
 			return fmt.Errorf("keeper: part %d needs a device, a size and a function that writes it", part.Index)
+		case part.Index < 0 || part.Index >= p.Parts:
+			return fmt.Errorf("keeper: a part of index %d of %d parts: want 0 to %d", part.Index, p.Parts, p.Parts-1)
+		case other >= 0:
+			return fmt.Errorf("keeper: parts %d and %d of this Put both have index %d: each part needs one of its own", other, i, part.Index)
 		}
 		if len(part.Table) > maxTable {
 			return fmt.Errorf("keeper: the table of part %d has %d bytes; %d are allowed: it has too many names, or too much metadata", part.Index, len(part.Table), maxTable)
@@ -172,7 +195,14 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 	if err != nil {
 		return reply{}, "", err
 	}
+	panics := true
+	defer func() {
+		if panics {
+			_ = buf.Close()
+		}
+	}()
 	digest, err := fill(ctx, buf, part)
+	panics = false
 	at("written")
 	var d vmm.Descriptor
 	var files []*os.File
@@ -241,6 +271,9 @@ func fill(ctx context.Context, buf *vmm.Buffer, part Part) (string, error) {
 // Digest computes the digest of device memory that writers declare and readers verify:
 // gpufd-d1, a colon and 32 hexadecimal digits.
 func Digest(ctx context.Context, c *cu.Context, at cu.DevicePtr, size uint64) (string, error) {
+	if err := wait.Err(ctx); err != nil {
+		return "", err
+	}
 	if c == nil {
 		return "", fmt.Errorf("keeper: no context to compute a digest in: %w", cu.ErrClosed)
 	}

@@ -143,12 +143,12 @@ func TestPartsOnTwoDevices(t *testing.T) {
 		require.Equal(t, i, a.Data.Part)
 		requireBytes(t, a, byte(10+i))
 	}
-	one, err := Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: 1})
+	one, err := Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: new(1)})
 	require.NoError(t, err)
 	require.Len(t, one, 1)
 	requireBytes(t, one[0], 11)
 	letGoOf(t, one)
-	_, err = Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: 2})
+	_, err = Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: new(2)})
 	requireCode(t, "not-found", err)
 }
 
@@ -206,7 +206,7 @@ func TestPartsComeAndGo(t *testing.T) {
 			over = true
 		default:
 		}
-		all, err := Attach(soon(t), dev.Driver(), c, "x", Want{Part: -1})
+		all, err := Attach(soon(t), dev.Driver(), c, "x", Want{})
 		require.NoError(t, err)
 		require.Len(t, all, all[0].Data.Parts)
 		letGoOf(t, all)
@@ -221,7 +221,7 @@ func TestTransaction(t *testing.T) {
 	k, err := c.Put(soon(t), tx, part(1, dev, 21))
 	require.NoError(t, err)
 	require.Equal(t, Kept{Missing: 1, Digests: k.Digests}, k)
-	_, err = Attach(soon(t), dev.Driver(), c, "tx", Want{Part: -1})
+	_, err = Attach(soon(t), dev.Driver(), c, "tx", Want{})
 	requireCode(t, "not-found", err)
 	info := stat(t, c, "tx")
 	require.Equal(t, "reserved", info.State)
@@ -266,7 +266,7 @@ func TestLabelsAreDemanded(t *testing.T) {
 	_, c, dev := kept(t)
 	_, err := c.Put(soon(t), Put{Name: "x", Labels: map[string]string{"revision": "7"}}, part(0, dev, 1))
 	require.NoError(t, err)
-	want := Want{Part: -1, Labels: map[string]string{"revision": "8"}}
+	want := Want{Labels: map[string]string{"revision": "8"}}
 	_, err = Attach(soon(t), dev.Driver(), c, "x", want)
 	require.ErrorIs(t, err, ErrLabels)
 	want.Labels["revision"] = "7"
@@ -297,6 +297,9 @@ func TestPutThatFails(t *testing.T) {
 		{Put{Name: "x"}, []Part{part(0, dev, 1), part(1, dev, 1)}, "2 parts"},
 		{Put{Name: "x", Parts: 2}, []Part{part(0, dev, 1)}, "transaction"},
 		{Put{Name: "x"}, []Part{{Size: 1}}, "device"},
+		{Put{Name: "x", Parts: 2}, []Part{part(0, dev, 1), part(0, dev, 2)}, "parts 0 and 1 of this Put both have index 0"},
+		{Put{Name: "x", Parts: 2}, []Part{part(1, dev, 1), part(2, dev, 2)}, "index 2 of 2 parts: want 0 to 1"},
+		{Put{Name: "x"}, []Part{part(-1, dev, 1)}, "index -1"},
 	} {
 		_, err := c.Put(soon(t), p.put, p.parts...)
 		require.ErrorContains(t, err, p.words)

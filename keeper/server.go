@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/keeper/internal/lean"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
@@ -76,6 +77,9 @@ type Server struct {
 // socket; those of [share.Listen]; and one for a manifest that cannot be read, which Open leaves as
 // it is.
 func Open(ctx context.Context, opts Options) (*Server, error) {
+	if err := wait.Err(ctx); err != nil {
+		return nil, err
+	}
 	if err := opts.check(); err != nil {
 		return nil, err
 	}

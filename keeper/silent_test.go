@@ -128,7 +128,7 @@ func TestStoreStopsDuringACommit(t *testing.T) {
 		changed <- err
 	}()
 	goOn := <-stopped
-	_, err := Attach(soon(t), dev.Driver(), dialled(t, s.opts.Socket), "a", Want{Part: -1})
+	_, err := Attach(soon(t), dev.Driver(), dialled(t, s.opts.Socket), "a", Want{})
 	require.ErrorIs(t, err, share.ErrRefused, "nobody knows which version is the one")
 	requireCode(t, codeStoreSilent, err)
 	requireCode(t, codeUnknown, <-changed)

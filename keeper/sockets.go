@@ -40,7 +40,7 @@ func oneFile(f *os.File) []*os.File { return []*os.File{f} }
 // connects while there is no keeper waits for the next one.
 func (s *Server) listen(ctx context.Context) error {
 	err := s.socket(ctx, readersID, func(from []*os.File) (files func() ([]*os.File, error), err error) {
-		opts := []share.ListenOption{share.WithMode(s.opts.Mode), share.WithPolicy(s.opts.Peers), share.WithTimeout(s.opts.Timeout), share.WithAuthorize(s.authorize)}
+		opts := []share.ListenOption{share.WithMode(s.opts.Mode), share.WithPolicy(s.opts.Peers), share.WithTimeout(s.opts.Timeout), share.WithAuthorize(s.authorize), share.WithParts(s.partsOf)}
 		if from != nil {
 			opts = append(opts, share.WithInherited(from))
 		}
@@ -124,6 +124,25 @@ func (s *Server) authorize(peer sock.Peer, o share.Offer) error {
 	}
 	s.holders.admit(of, h)
 	return nil
+}
+
+// partsOf returns the parts of what is kept under a name, if it has several: a reader that asks for
+// the name alone would wait in vain. It returns those that the peer may read.
+func (s *Server) partsOf(peer sock.Peer, as string) (parts []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.Current(func(name string, v *state.Version) {
+		if name != as || len(v.Parts) == 1 {
+			return
+		}
+		for _, p := range v.Parts {
+			of := s.offers[OfferName(name, p.Index, len(v.Parts))]
+			if of != nil && s.mayList(peer, share.Offer{Name: of.as}) == nil {
+				parts = append(parts, of.as)
+			}
+		}
+	})
+	return parts
 }
 
 // mayList says whether a peer that asks for a list hears of an offer: if it could read it. It

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // DigestAlgorithm names the algorithm of [Digest], to be stored or sent with one.
@@ -131,6 +132,9 @@ type Part struct {
 
 // DigestPart adds p to d, as [Set.Digest] computes it. If it fails, d is as before.
 func (k *Set) DigestPart(ctx context.Context, s *cu.Stream, d *Digester, p Part) error {
+	if err := wait.Err(ctx); err != nil {
+		return err
+	}
 	if err := errors.Join(k.takes(p.Bytes, 16, p.Ptr), d.takes(p.Offset), k.usable()); err != nil {
 		return err
 	}

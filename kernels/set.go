@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // A Set is all kernels of this package, loaded into a context. The caller owns
@@ -155,6 +156,9 @@ type Mismatch = pattern.Mismatch
 // integer at index first, with the pattern. It waits until that is done or ctx
 // ends.
 func (k *Set) Check(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes, first uint64, salt uint32) (Mismatch, error) {
+	if err := wait.Err(ctx); err != nil {
+		return Mismatch{}, err
+	}
 	if err := k.takes(bytes, 16, src); err != nil || bytes == 0 {
 		return Mismatch{}, err
 	}
@@ -198,6 +202,9 @@ func (k *Set) lookAt(ctx context.Context, a *answer, m *Mismatch, src cu.DeviceP
 // filled up with zeros; mix is the finaliser of splitmix64. The function
 // [Checksum] computes the same on the host.
 func (k *Set) Checksum(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes uint64) (uint64, error) {
+	if err := wait.Err(ctx); err != nil {
+		return 0, err
+	}
 	if err := k.takes(bytes, 8, src); err != nil || bytes == 0 {
 		return 0, err
 	}

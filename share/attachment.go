@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -152,7 +153,8 @@ func (a *Attachment) Done() <-chan struct{} {
 }
 
 // Context returns a context that ends with the lease; its cause is [Attachment.Err]. In
-// an attachment of [Follow] it also ends when the producer offers something newer.
+// an attachment of [Follow] it also ends when the producer offers something newer, and with
+// the context of Follow.
 func (a *Attachment) Context() context.Context {
 	if a.isZero() {
 		return ended
@@ -203,6 +205,9 @@ func (a *Attachment) Err() error {
 // second; a producer refuses more records than it takes ([WithRecordRate]). When the lease
 // is over, Progress returns [Attachment.Err].
 func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
+	if err := wait.Err(ctx); err != nil {
+		return err
+	}
 	if err := a.Err(); err != nil {
 		return err
 	}
@@ -215,6 +220,9 @@ func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
 // stays until Close. Report first closes legacy memory, because the producer may free
 // it: no work may use it when Report is called.
 func (a *Attachment) Report(ctx context.Context, fault error) error {
+	if err := wait.Err(ctx); err != nil {
+		return err
+	}
 	if a.isZero() {
 		return ErrClosed
 	}

@@ -26,6 +26,7 @@ func TestConstantsAreThoseOfTheWire(t *testing.T) {
 		RefusedRate:        wire.RefusedRate,
 		RefusedUnsupported: wire.RefusedUnsupported,
 		RefusedStale:       wire.RefusedStale,
+		RefusedParts:       wire.RefusedParts,
 	} {
 		require.Equal(t, there, here)
 	}

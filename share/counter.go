@@ -184,6 +184,9 @@ const given uint64 = math.MaxInt64
 // an H100, and the counter could free nine, by a stream of the most urgent priority. With too
 // many, neither the waits nor the context may ever end. See [cu.Stream.WaitValue32].
 func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamWait, error) {
+	if err := wait.Err(ctx); err != nil {
+		return nil, err
+	}
 	if err := c.takes(s, n); err != nil {
 		return nil, err
 	}

@@ -211,10 +211,10 @@ type lateContext struct {
 }
 
 func (c *lateContext) Err() error {
-	if c.looks++; c.looks == 1 {
+	if c.looks++; c.looks <= 2 {
 		return nil // it has not ended yet when the wait begins
 	}
-	if c.looks == 2 {
+	if c.looks == 3 {
 		c.before()
 	}
 	return context.Canceled

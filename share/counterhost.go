@@ -76,6 +76,9 @@ func (c *Counter) read() (number uint64, broken bool, err error) {
 //
 // Await fails with [cu.ErrGivenUp] where [Counter.Value] does.
 func (c *Counter) Await(ctx context.Context, n uint64) error {
+	if err := wait.Err(ctx); err != nil {
+		return err
+	}
 	if err := c.counts(n); err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func TestAwaitThatEnds(t *testing.T) {
 	require.ErrorIs(t, err, late)
 	require.NoError(t, mine.Signal(s, 1))
 	require.NoError(t, mine.Await(soon(t), 1))
-	require.NoError(t, mine.Await(limited, 1), "it is there")
+	require.ErrorIs(t, mine.Await(limited, 1), late, "it is there, and nobody wants to know")
 }
 
 // Close of the counter ends what waits for it on the host.

@@ -67,6 +67,7 @@ const (
 	RefusedRate        RefusalCode = 9  // too many records a second
 	RefusedUnsupported RefusalCode = 10 // a record, field, flag or handle that the peer does not know
 	RefusedStale       RefusalCode = 11 // the name stands for other memory than was to be resumed
+	RefusedParts       RefusalCode = 12 // what has that name is offered in parts, each by a name of its own
 )
 
 // A RefusalError says that the peer refused, and why.

@@ -23,8 +23,8 @@ import (
 //	}
 //
 // Each attachment is of newer memory than the one before, or of a producer that came
-// back. Its [Attachment.Context] ends when the producer offers something newer
-// ([ErrSuperseded]) or the lease has ended. It goes on if there is another producer of the
+// back. Its [Attachment.Context] ends when ctx does, when the producer offers something
+// newer ([ErrSuperseded]) or when the lease has ended. It goes on if there is another producer of the
 // same memory: a successor that has taken over ([Server.HandOver]), or a lost producer that
 // is back within 30 s, or within [WithoutLease].
 //
@@ -136,6 +136,7 @@ func mends(err error) bool {
 func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attachment, error) bool) (more bool, err error) {
 	defer func() { err = errors.Join(err, att.Close()) }()
 	go att.endWhenSuperseded()
+	defer context.AfterFunc(ctx, func() { att.cancel(wait.Err(ctx)) })()
 	if !yield(att, nil) {
 		return false, nil
 	}

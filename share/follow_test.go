@@ -236,3 +236,34 @@ func TestGraphReplaysOverSwaps(t *testing.T) {
 	require.NoError(t, exec.Close())
 	now.cancel()
 }
+
+// The end of Follow's context ends what the body was given, and says why; the memory stays until the
+// body has returned.
+func TestFollowsContextEndsTheAttachments(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	srv, err := Listen(socketPath(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, srv.Close()) }()
+	srv.Expect("data")
+	serve(t, srv, filled(t, ctx, 7))
+	life, stop := context.WithCancelCause(t.Context())
+	defer stop(nil)
+	why := errors.New("why")
+	seen := 0
+	var last error
+	for att, err := range Follow(life, srv.Path(), "data", ctx.Device()) {
+		if last = err; err != nil {
+			continue
+		}
+		seen++
+		require.NoError(t, att.Context().Err())
+		stop(why)
+		<-att.Context().Done()
+		require.ErrorIs(t, context.Cause(att.Context()), why)
+		word := make([]uint32, 1)
+		require.NoError(t, cu.CopyToHost(ctx, word, att.Ptr()))
+		require.EqualValues(t, 7, word[0])
+	}
+	require.Equal(t, 1, seen)
+	require.ErrorIs(t, last, why)
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -38,6 +39,9 @@ type Listing struct {
 // [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; [ErrProtocol]; [ErrRate]; an error for an
 // invalid option.
 func List(ctx context.Context, path string, opts ...PeerOption) ([]Listing, error) {
+	if err := wait.Err(ctx); err != nil {
+		return nil, err
+	}
 	o := newPeerOptions()
 	for _, f := range opts {
 		f.apply(&o)

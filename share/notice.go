@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
@@ -19,6 +20,9 @@ const maxNotices = 16
 // consumer refuses too many records per second ([WithRecordRate]). Once the lease has
 // ended, Notify returns [Lease.Err].
 func (l *Lease) Notify(ctx context.Context, b []byte) error {
+	if err := wait.Err(ctx); err != nil {
+		return err
+	}
 	if l.isZero() {
 		return ErrClosed
 	}
@@ -43,6 +47,9 @@ func (l *Lease) Notices() <-chan []byte {
 
 // Notify is [Lease.Notify] to the producer.
 func (a *Attachment) Notify(ctx context.Context, b []byte) error {
+	if err := wait.Err(ctx); err != nil {
+		return err
+	}
 	if err := a.Err(); err != nil {
 		return err
 	}

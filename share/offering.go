@@ -96,13 +96,16 @@ func (o *offering) serve(ctx context.Context) error {
 		return join(err, o.giveUp(err))
 	}
 	defer o.server.work.Done()
+	if ctx.Err() != nil { // over before it began, which is no error
+		return o.giveUp(context.Cause(ctx))
+	}
 	if err := o.awaitEarlier(ctx); err != nil {
 		return join(err, o.giveUp(err))
 	}
 	if err := o.synchronize(ctx); err != nil {
 		return join(err, o.giveUp(err))
 	}
-	if ctx.Err() != nil { // over before it began, which is no error
+	if ctx.Err() != nil { // over meanwhile
 		return o.giveUp(context.Cause(ctx))
 	}
 	if err := o.putUp(ctx); err != nil {

@@ -93,8 +93,9 @@ type listenOptions struct {
 	peerOptions
 	connections int
 	perPeer     int
-	decides     bool                         // WithAuthorize was given
-	allow       func(sock.Peer, Offer) error // or nil
+	decides     bool                             // WithAuthorize was given
+	allow       func(sock.Peer, Offer) error     // or nil
+	parts       func(sock.Peer, string) []string // or nil
 	sock        []sock.ListenOption
 }
 
@@ -128,6 +129,14 @@ func WithMode(mode os.FileMode) ListenOption {
 // no longer than its own timeout.
 func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
 	return listenOption(func(o *listenOptions) { o.decides, o.allow = true, f })
+}
+
+// WithParts calls f when a peer asks for a name that is not offered. If what has that name is
+// offered in parts, f returns the names of those that the peer may have. Then the peer is
+// refused with them ([RefusedParts]), and [Follow] does not wait. f runs on the goroutine of
+// the connection.
+func WithParts(f func(peer sock.Peer, name string) []string) ListenOption {
+	return listenOption(func(o *listenOptions) { o.parts = f })
 }
 
 // WithInherited makes Listen go on with a socket that [Server.Files] returned; see

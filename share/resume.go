@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
@@ -27,6 +28,9 @@ import (
 // memory; [ErrClosed]; an error if the lease has not ended; and those of [Attach], except
 // those of mapping.
 func (a *Attachment) Resume(ctx context.Context) (*Attachment, error) {
+	if err := wait.Err(ctx); err != nil {
+		return nil, err
+	}
 	if a.isZero() {
 		return nil, ErrClosed
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share/internal/wire"
@@ -75,7 +76,7 @@ func (v *visitor) attend() error {
 	}
 	lease, w, err := v.enlist(allowed)
 	if err != nil {
-		return err
+		return v.namesParts(err)
 	}
 	v.settled()
 	switch {
@@ -148,6 +149,24 @@ func (v *visitor) enlist(allowed *offering) (*Lease, *waiter, error) {
 		return lease, nil, err
 	}
 	return nil, nil, s.noOffer(v.want.Name)
+}
+
+// namesParts refuses a name that is not offered for another reason, if there is one: the application
+// offers parts of what has that name.
+func (v *visitor) namesParts(err error) error {
+	var no wire.Refuse
+	if v.server.opts.parts == nil || !errors.As(err, &no) || no.Code != RefusedName {
+		return err
+	}
+	parts := v.server.opts.parts(v.transport.conn.Peer(), v.want.Name)
+	if len(parts) == 0 {
+		return err
+	}
+	more := ""
+	if len(parts) > maxNamed {
+		more = fmt.Sprintf(" and %d more", len(parts)-maxNamed)
+	}
+	return wire.Refuse{Code: RefusedParts, Text: fmt.Sprintf("%s has parts %s%s; ask for one of them, or for all", v.want.Name, strings.Join(parts[:min(len(parts), maxNamed)], ", "), more)}
 }
 
 // lookup finds the offer that a consumer wants: the one to resume, the one of that name, or

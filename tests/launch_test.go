@@ -251,7 +251,7 @@ func TestLaunchList(t *testing.T) {
 		names = append(names, e["kernel"])
 		require.Greater(t, e["registers"], 0.0)
 		if e["kernel"] == "through" && knowsParameters(t) {
-			require.Equal(t, []any{map[string]any{"size": 8.0}, map[string]any{"size": 4.0}, map[string]any{"size": 4.0}}, e["params"])
+			require.Equal(t, []any{map[string]any{"type": "u64", "size": 8.0}, map[string]any{"type": "u32", "size": 4.0}, map[string]any{"type": "u32", "size": 4.0}}, e["params"])
 		}
 	}
 	require.Equal(t, []any{"count", "die", "leave", "nothing", "spin", "through"}, names)
@@ -437,6 +437,7 @@ func TestLaunchWrong(t *testing.T) {
 	if !knowsParameters(t) {
 		return // cuFuncGetParamInfo: a kernel of a file is launched with what it is given
 	}
+	launch(t, nil, probe("through", "zero:4", "f32:1", "u32:1")...).fails(1, `argument 2, "f32:1", is no u32: kernel through takes 3 arguments`)
 	launch(t, nil, probe("leave")...).fails(1, "kernel leave takes 1 argument (of 8 bytes) and was given 0")
 	launch(t, nil, probe("nothing", "u8:1")...).fails(1, "kernel nothing takes no arguments and was given 1")
 	launch(t, nil, probe("through", "zero:4", "u32:0", "u64:0")...).

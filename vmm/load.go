@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // Load reads files into the buffer by way of pinned memory, each segment in one
@@ -46,7 +47,7 @@ func (b *Buffer) canTransfer(ctx context.Context, what string) error {
 	if ctx == nil {
 		return fmt.Errorf("%w: %s needs a context", ErrNil, what)
 	}
-	return nil
+	return wait.Err(ctx)
 }
 
 // load fills one slot while the other is copied.

@@ -24,8 +24,9 @@ const (
 // second, until others have freed enough or ctx ends. The error then matches
 // cu.ErrOutOfMemory, ctx.Err() and the cause, and says how long it took and how
 // much is free. While NewWait waits it holds no part of the memory: two processes
-// with half each would wait for each other. ctx limits only the waiting. A size
-// larger than the device's memory fails at once.
+// with half each would wait for each other. ctx limits the waiting; if it has ended
+// before, NewWait does nothing else. A size larger than the device's memory fails at
+// once.
 func NewWait(ctx context.Context, dev *cu.Device, size uint64, opts ...NewOption) (*Buffer, error) {
 	return newBuffer(dev, size, opts, func(b *Buffer, size uint64, create func() error) error {
 		return b.await(ctx, size, create)
@@ -47,6 +48,9 @@ func (b *Buffer) GrowWait(ctx context.Context, size uint64) error {
 func (b *Buffer) await(ctx context.Context, size uint64, create func() error) error {
 	if ctx == nil {
 		return fmt.Errorf("%w: waiting for memory needs a context; New and Grow do not wait", ErrNil)
+	}
+	if err := wait.Err(ctx); err != nil {
+		return err
 	}
 	start := time.Now()
 	err := create()

@@ -104,15 +104,16 @@ func TestWaitEndsWhenThereIsMemory(t *testing.T) {
 	}
 }
 
-// Without want there is no wait, whatever has become of the context.
+// Without want there is no wait. A context that has ended is looked at first.
 func TestNoWaitWhereThereIsMemory(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
 	var ops []string
-	buf, err := vmm.NewWait(over(), dev, g, vmm.WithCapacity(2*g), vmm.OnStep(func(s vmm.Step) { ops = append(ops, s.Op.String()) }))
+	buf, err := vmm.NewWait(t.Context(), dev, g, vmm.WithCapacity(2*g), vmm.OnStep(func(s vmm.Step) { ops = append(ops, s.Op.String()) }))
 	require.NoError(t, err)
-	require.NoError(t, buf.GrowWait(over(), 2*g))
+	require.ErrorIs(t, buf.GrowWait(over(), 2*g), context.Canceled)
+	require.NoError(t, buf.GrowWait(t.Context(), 2*g))
 	require.NotContains(t, ops, "wait")
 	require.NoError(t, buf.Close())
 }
@@ -140,8 +141,8 @@ func TestWaitIsGivenUp(t *testing.T) {
 		"cancelled": {
 			func() (context.Context, context.CancelFunc) {
 				ctx, cancel := context.WithCancelCause(t.Context())
-				cancel(why)
-				return ctx, func() {}
+				late := time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
+				return ctx, func() { late.Stop() }
 			},
 			[]error{context.Canceled, why},
 		},

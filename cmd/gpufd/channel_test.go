@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // startWith is start with something on standard input.
@@ -42,6 +44,30 @@ func TestChannel(t *testing.T) {
 	require.NoError(t, w.Wait())
 	require.Contains(t, w.Stdout.(*bytes.Buffer).String(), `"frames":25`)
 	require.Contains(t, w.Stdout.(*bytes.Buffer).String(), `"received":50`)
+}
+
+// A reader whose output nobody reads ends at a signal all the same, and says so.
+func TestChannelReadEndsWhileNobodyReadsItsOutput(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	from, to, err := os.Pipe()
+	require.NoError(t, err)
+	defer from.Close()
+	r := &running{Cmd: command(u, "channel", "read", "cam"), user: u}
+	r.Stdout, r.Stderr = to, &r.err
+	require.NoError(t, r.Start())
+	t.Cleanup(func() { _ = r.Process.Kill(); _ = r.Wait() })
+	require.NoError(t, to.Close())
+	u.startWith(bytes.NewReader(data(1<<20, 1)), "channel", "write", "cam", "--slot-size", "65536")
+	require.Eventually(t, func() bool {
+		n, err := unix.IoctlGetInt(int(from.Fd()), unix.TIOCINQ) // 64 KiB is all that a pipe holds
+		return err == nil && n >= 1<<16
+	}, time.Minute, 5*time.Millisecond)
+	require.NoError(t, r.Process.Signal(unix.SIGTERM))
+	late := time.AfterFunc(30*time.Second, func() { _ = r.Process.Kill() })
+	defer late.Stop()
+	require.NoError(t, r.Wait(), r.err.String())
+	require.Contains(t, r.err.String(), "Read ")
 }
 
 // A writer ends after so many frames, at its pace; readers that drop count what they lost.

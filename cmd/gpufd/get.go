@@ -96,9 +96,9 @@ func (f *getFlags) checkOutput() error {
 // want returns what to attach to.
 func (f *getFlags) want() (keeper.Want, error) {
 	labels, err := parseLabels(f.labels)
-	w := keeper.Want{Part: -1, Labels: labels, Peers: sock.Policy{UIDs: f.uids}}
+	w := keeper.Want{Labels: labels, Peers: sock.Policy{UIDs: f.uids}}
 	if f.given("part") {
-		w.Part = f.part
+		w.Part = &f.part
 	}
 	return w, err
 }

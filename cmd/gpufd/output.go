@@ -18,22 +18,27 @@ type output struct {
 	w      io.Writer
 	failed func(error)
 
+	turn sync.Mutex // held while something is written, which may take for ever
+
 	mu  sync.Mutex
 	err error
 }
 
 func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.err != nil {
-		return 0, o.err
+	o.turn.Lock()
+	defer o.turn.Unlock()
+	if err := o.failure(); err != nil {
+		return 0, err
 	}
 	n, err := o.w.Write(b)
 	if err != nil {
-		o.err = fmt.Errorf("writing the output: %w", err)
-		o.failed(o.err)
+		err = fmt.Errorf("writing the output: %w", err)
+		o.mu.Lock()
+		o.err = err
+		o.mu.Unlock()
+		o.failed(err)
 	}
-	return n, o.err
+	return n, err
 }
 
 // failure returns why not everything was written, or nil.

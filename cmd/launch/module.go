@@ -22,11 +22,14 @@ type kernel struct {
 	params []param // nil if nobody knows
 }
 
-// A param is a parameter of a kernel. Only those of builtin kernels have a name and a type.
+// A param is a parameter of a kernel. Only those of builtin kernels have a name. Those of PTX have a
+// type, unless they are structs.
 type param struct {
 	Name string `json:"name,omitempty"`
 	Type string `json:"type,omitempty"`
 	Size uint64 `json:"size"`
+
+	ptx bool // Type is PTX's
 }
 
 // typeSize is the size of each type of a builtin kernel's parameters.
@@ -146,8 +149,12 @@ func (l *launcher) describe(fn *cu.Function) (*kernel, error) {
 		return k, nil
 	}
 	k.params = []param{}
-	for _, p := range params {
-		k.params = append(k.params, param{Size: p.Size})
+	types := fn.ParamTypes()
+	for i, p := range params {
+		k.params = append(k.params, param{Size: p.Size, ptx: true})
+		if i < len(types) {
+			k.params[i].Type = types[i]
+		}
 	}
 	return k, err
 }
@@ -159,7 +166,7 @@ func (k *kernel) describeBuiltin(module string) {
 		}
 		k.does = b.Does
 		for _, p := range b.Params {
-			k.params = append(k.params, param{p.Name, p.Type, typeSize[p.Type]})
+			k.params = append(k.params, param{Name: p.Name, Type: p.Type, Size: typeSize[p.Type]})
 		}
 	}
 }
@@ -188,22 +195,25 @@ func (k *kernel) fits(args []*argument) error {
 // suits reports whether an argument of the right size is a number of the right
 // kind, as far as that is known. An address may be given as a number.
 func (p param) suits(a *argument) bool {
+	float := p.Type == "f32" || p.Type == "f64"
 	switch a.value.(type) {
 	case nil:
-		return p.Type == "ptr" || p.Type == ""
-	case half, bfloat, float32, float64:
-		return p.Type == "f32" || p.Type == ""
+		return p.Type == "ptr" || p.Type == "" || p.ptx && !float
+	case half, bfloat:
+		return p.ptx || float || p.Type == "" // PTX has bits, or whole numbers, of 16 bits
+	case float32, float64:
+		return float || p.Type == "" || p.ptx && strings.HasPrefix(p.Type, "b")
 	}
-	return p.Type != "f32"
+	return !float
 }
 
 // hint says how to give a float by its bits, if a whole number was given for one.
 func (p param) hint(a *argument) string {
 	_, number, _ := strings.Cut(a.text, ":")
-	if p.Type != "f32" || a.value == nil {
+	if p.Type != "f32" && p.Type != "f64" || a.value == nil {
 		return ""
 	}
-	return fmt.Sprintf("; if %s are the bits of one, give f32:bits:%s", number, number)
+	return fmt.Sprintf("; if %s are the bits of one, give %s:bits:%s", number, p.Type, number)
 }
 
 // takes describes the kernel's parameters.

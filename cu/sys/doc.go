@@ -20,9 +20,10 @@
 //
 // Memory that the driver reads or writes is passed as a pointer and moves to
 // the heap; it must stay alive until the driver is done with it, which for
-// asynchronous calls is after the call. Opaque values (handles, file
-// descriptors in `void *`, user data) are uintptr. Pointers stored in unions
-// are hidden from the garbage collector.
+// asynchronous calls is after the call. Where the driver is given an address as a
+// number (in a struct, among values), [Address] pins the memory. Opaque values
+// (handles, file descriptors in `void *`, user data) are uintptr. Pointers stored
+// in unions are hidden from the garbage collector.
 //
 // The driver does not protect a caller from itself: cuMemRelease of a value
 // that is no handle kills the process. Package cu tracks that; this one does

@@ -596,12 +596,16 @@ static bool read_frame(uint64_t n, bool *ok)
 /* by_host takes frames until there are no more. */
 static bool by_host(void)
 {
+	bool passed = false;
 	for (;;) {
 		uint64_t published;
 		if (dropped())
 			return told();
 		if (!given(&published, c.released))
 			return false;
+		if (passed && published > c.next) /* what lies between is old */
+			c.next = published;
+		passed = false;
 		if (published < c.next) {
 			if (c.lost)
 				return told();
@@ -612,7 +616,7 @@ static bool by_host(void)
 		bool ok;
 		if (!read_frame(n, &ok))
 			return false;
-		c.next = ok || published <= n ? n + 1 : published;
+		c.next = n + 1, passed = !ok;
 	}
 }
 

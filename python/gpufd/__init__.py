@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
         NotImportedError,
         NotUnderstoodError,
         OtherMemoryError,
+        PartsError,
         ProtocolError,
         RateError,
         ReadOnlyError,
@@ -109,7 +110,7 @@ else:
             "AccessError BusyError ClosedError CutOffError DeniedError DescriptorError DeviceError DriverError DriverUnavailableError Error "
             "ExportError FenceError ForkedError GivenUpError HandleError InUseError KindError LabelError LeftError LostError NameTakenError "
             "NoConsumerError NoFenceError NoProducerError NoVerdictError NotAdmittedError NotFoundError NotImportedError NotUnderstoodError "
-            "OtherMemoryError ProtocolError RateError ReadOnlyError RefusedError RefusedRateError RevokedError StaleError StillOpenError "
+            "OtherMemoryError PartsError ProtocolError RateError ReadOnlyError RefusedError RefusedRateError RevokedError StaleError StillOpenError "
             "TimedOutError TooLargeError TooLateError TooManyFilesError UnavailableError UnsupportedError UsageError VerdictError VersionError WireError"
         ),
         "_fence": "FENCED RELEASED",
@@ -197,6 +198,7 @@ __all__ = [
     "Offer",
     "Offering",
     "OtherMemoryError",
+    "PartsError",
     "Parts",
     "Peer",
     "Policy",

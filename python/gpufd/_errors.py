@@ -318,6 +318,10 @@ class OtherMemoryError(RefusedError, StaleError):
     """The name stands for other memory than the lease that was to be resumed."""
 
 
+class PartsError(NotFoundError):
+    """What has that name is offered in parts, which the text names: attach with part, or attach_parts."""
+
+
 # Channels.
 
 
@@ -352,6 +356,10 @@ class StalledError(ChannelError):
     """A reader did not give a slot back in time."""
 
     exit = 4
+
+
+class NoOfferError(ChannelError):
+    """The writer's channel is not offered any more: its server was closed, or another offer has its name."""
 
 
 class PassedError(ChannelError):
@@ -394,6 +402,7 @@ _REFUSALS: dict[int, type[RefusedError]] = {
     9: RefusedRateError,
     10: NotUnderstoodError,
     11: OtherMemoryError,
+    12: PartsError,
 }
 
 

@@ -23,6 +23,7 @@ from ._errors import (
     LostError,
     NoProducerError,
     NotFoundError,
+    PartsError,
     RefusedRateError,
     RevokedError,
     StaleError,
@@ -87,7 +88,7 @@ def follow(
     return _follow(one, arguments.seconds("within", within))
 
 
-def _follow(one: Callable[..., Attachment], within: float) -> Iterator[Attachment]:
+def _follow(one: functools.partial[Attachment], within: float) -> Iterator[Attachment]:
     known = 0
     while True:
         att: Attachment | None = _await_next(one, known, within)
@@ -116,13 +117,15 @@ def _lend(att: Attachment) -> tuple[int, Attachment | None]:
     return (att.generation if judged else 0), None
 
 
-def _await_next(one: Callable[..., Attachment], known: int, within: float) -> Attachment:
+def _await_next(one: functools.partial[Attachment], known: int, within: float) -> Attachment:
     deadline = time.monotonic() + within
     pause = 0.002
     while True:
         try:
             return one(newer_than=known, wait=known > 0)
         except _MENDS as e:
+            if isinstance(e, PartsError) and one.keywords["part"] is None:
+                raise
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimedOutError(f"nothing to attach to within {within:g} s: {e}") from e

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from . import _arguments as arguments
 from . import _cursor as c
 from ._cursor import Shape
-from ._errors import ClosedError, CursorError, ForkedError, OrderError, StalledError, TimedOutError, UsageError
+from ._errors import ClosedError, CursorError, Error, ForkedError, NoOfferError, OrderError, StalledError, TimedOutError, UsageError
 from ._frame import Slot
 from ._member import Member, Meta
 from ._memory import Memory
+from ._offering import Offering
 from ._only import NotCopied
 from ._queue import has_room, pick, share_of
 from ._readers import Readers
@@ -40,6 +41,7 @@ class Giving(NotCopied):
     memory: Memory
     _readers: Readers
     _tracker: Tracker | None
+    _offering: Offering
 
     def __init__(self, stall: float, drop: bool) -> None:
         self._pid = os.getpid()
@@ -75,6 +77,22 @@ class Giving(NotCopied):
             raise ForkedError(f"process {os.getpid()} was forked from {self._pid}, whose writer this is")
         if self._readers.closed:
             raise ClosedError("the writer was closed")
+        if self._offering.over:
+            raise NoOfferError("the channel is not offered any more: its server was closed, or another offer has its name")
+
+    @property
+    def err(self) -> Error | None:
+        """Why no frame can be given any more, or None: NoOfferError or ClosedError."""
+        try:
+            self._check()
+        except Error as e:
+            return e
+        return None
+
+    @property
+    def done(self) -> bool:
+        """Whether no frame can be given any more, and no reader is left: err says why."""
+        return self.err is not None
 
     # A slot.
 
@@ -83,7 +101,7 @@ class Giving(NotCopied):
 
         No reader that blocks holds the slot any more. A slot that was acquired and not published
         is returned again. Without a timeout it waits as long as a reader holds the slot. Raises
-        TimedOutError and StalledError.
+        TimedOutError, StalledError, and NoOfferError if the channel is not offered any more.
         """
         deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
         with self._turn:

@@ -39,6 +39,7 @@ class Taking(Joined):
         self._last = self.first - 1  # sequence of the frame that was taken last
         self._held: deque[Frame] = deque()  # the oldest first
         self._by_stream = False  # frames were released by a stream
+        self._passed_by = False  # the frame that was released last was not whole any more: the newest is next
         self._received = self._lost_frames = self._passed = 0
         self._stall = 0.0
 
@@ -80,6 +81,8 @@ class Taking(Joined):
         self._check()
         self._check_kept()
         lost, published = self._check_told()
+        if self._passed_by:  # what lies between is old
+            self._next, self._passed_by = max(self._next, published), False
         number = choose(self._policy, self._next, published, self.shape.slots)
         if not number and lost:
             self._count_last()
@@ -158,7 +161,8 @@ class Taking(Joined):
         """Give the frame back. Synchronise the streams that read it first, or use release_on.
 
         Raises PassedError if the writer took the slot meanwhile, so that what was read may be of
-        two frames, and DroppedError if it may have. The frame is released nevertheless.
+        two frames, and DroppedError if it may have. The frame is released nevertheless. After
+        PassedError, next takes the newest frame.
         """
         with self._turn:
             self._releases(frame)
@@ -168,8 +172,9 @@ class Taking(Joined):
                 raise OrderError(f"frame {frame.sequence} has not come yet; wait for the stream that was given next_on")
             try:
                 self._check_whole(frame)
-            except (PassedError, DroppedError):
+            except (PassedError, DroppedError) as e:
                 self._passed += 1
+                self._passed_by = isinstance(e, PassedError)
                 raise
             finally:
                 self._held.popleft()

@@ -25,7 +25,7 @@ MAX_CURSORS = 16 << 20  # memory of one lease's own, which comes in a CURSORS
 MAX_LISTED = 4096  # offers of a list
 
 # Codes of REFUSE.
-NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LATE, NOT_ADMITTED, TOO_FAST, NOT_KNOWN, OTHER_MEMORY = range(1, 12)
+NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LATE, NOT_ADMITTED, TOO_FAST, NOT_KNOWN, OTHER_MEMORY, PARTS = range(1, 13)
 
 # Capabilities: a consumer takes offers by a legacy handle, application data in a DATA, and
 # memory of its own in a CURSORS.

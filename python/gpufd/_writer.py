@@ -116,16 +116,16 @@ class Writer(Giving):
     @property
     def readers(self) -> int:
         """How many readers have joined and are there."""
-        return len(self._readers.there)
+        return 0 if self.done else len(self._readers.there)
 
     def await_readers(self, n: int, timeout: float | None = None) -> None:
         """Wait until n readers are there. Raises TimedOutError."""
         arguments.number("n", n)
-        wait = arguments.bounded(arguments.seconds("a timeout", timeout))
-        r = self._readers
+        r, deadline = self._readers, time.monotonic() + arguments.seconds("a timeout", timeout)
         with r.lock:
-            if not r.lock.wait_for(lambda: r.closed or len(r.there) >= n, wait):
-                raise TimedOutError(f"{len(r.there)} readers have joined, and {n} were waited for")
+            while not r.lock.wait_for(lambda: self.done or len(r.there) >= n, max(0.0, min(0.1, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    raise TimedOutError(f"{len(r.there)} readers have joined, and {n} were waited for")
         self._check()
 
     def __repr__(self) -> str:

@@ -512,6 +512,48 @@ class InProcess(common.Scene):
             w.send(bytes([i]))
         self.assertGreater(r.next(PATIENCE).sequence, 22)
 
+    def test_after_passed_comes_the_newest(self):
+        w, r = self.writer(slots=8), self.reader(policy="drop-oldest")
+        w.send(b"1")
+        frame = r.next(PATIENCE)
+        for _ in range(8):
+            w.send(b"later")
+        with self.assertRaises(channel.PassedError):
+            frame.release()
+        self.assertEqual((r.next(PATIENCE).sequence, r.stats.lost), (9, 7))
+
+    def test_the_server_ends_under_the_writer(self):
+        server = gpufd.Server(self.path)
+        self.addCleanup(server.close)
+        w = channel.Writer(server, "cam", slots=2, slot_size=8)
+        self.addCleanup(w.close)
+        r = self.reader()
+        w.send(b"1")
+        slot = w.acquire(PATIENCE)
+        self.assertEqual((w.readers, w.done, w.err), (1, False, None))
+        failed = []
+
+        def awaits_two():
+            try:
+                w.await_readers(2)
+            except channel.NoOfferError as e:
+                failed.append(e)
+
+        waits = threading.Thread(target=awaits_two)
+        waits.start()
+        server.close()
+        waits.join(PATIENCE)
+        self.assertEqual(len(failed), 1)
+        for call in (w.acquire, lambda: w.publish(slot), lambda: w.send(b"2"), lambda: w.await_readers(0)):
+            with self.assertRaises(channel.NoOfferError):
+                call()
+        self.assertEqual((w.readers, w.done, type(w.err)), (0, True, channel.NoOfferError))
+        with self.assertRaises((channel.WriterLostError, channel.DroppedError)):  # whichever this side hears first
+            for _ in range(2):
+                r.next(PATIENCE)
+        w.close()
+        self.assertIsInstance(w.err, gpufd.ClosedError)
+
     def test_drop_newest_keeps_half(self):
         w, r = self.writer(slots=4), self.reader(policy="drop-newest")
         for i in range(10):

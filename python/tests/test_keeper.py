@@ -245,6 +245,17 @@ class Keeping(KeeperTest):
         for i, data in enumerate(parts):
             gpufd.put(k.socket, "model", data, part=i, parts=len(parts), transaction=transaction)
 
+    def test_a_name_with_parts_is_not_waited_for(self):
+        k = self.keeper()
+        self.put_parts(k, b"a", b"b")
+        for call in (lambda: gpufd.attach(k.socket, "model"), lambda: next(gpufd.follow(k.socket, "model", within=60.0))):
+            with self.assertRaisesRegex(gpufd.PartsError, "model has parts model/0, model/1"):
+                call()
+        for att in gpufd.follow(k.socket, "model", part=1, within=60.0):
+            self.assertEqual(att.memory.read(), b"b")
+            break
+        self.assertRaises(gpufd.TimedOutError, next, gpufd.follow(k.socket, "model/2", within=0.05))
+
     def test_get_while_a_version_of_other_parts_is_committed(self):
         """It is of the next version, whose parts have other names, and not refused."""
         k, attach = self.keeper(), _attach._attach

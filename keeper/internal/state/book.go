@@ -243,11 +243,11 @@ func (s *State) Cancel(ticket string) error {
 	return nil
 }
 
-// cancel gives up bookings of a transaction of r's that may be changed, and the
-// transaction if nothing is left of it.
+// cancel gives up bookings of a transaction of r's that may be changed, and the transaction if nothing
+// is left of it, or if nobody else knows it and could deliver the rest.
 func (r *record) cancel(t *transaction, which func(booked) bool) {
 	t.Bookings = slices.DeleteFunc(t.Bookings, which)
-	if len(t.Bookings)+len(t.Delivered) == 0 {
+	if len(t.Bookings) == 0 && (len(t.Delivered) == 0 || strings.HasPrefix(t.ID, Private)) {
 		r.drop(t)
 	}
 }

@@ -229,11 +229,12 @@ const (
 	RefusedRate        RefusalCode = 9  // too many records a second
 	RefusedUnsupported RefusalCode = 10 // a record, field, flag or handle that the sender does not know
 	RefusedStale       RefusalCode = 11 // other memory than the peer has mapped
+	RefusedParts       RefusalCode = 12 // what has that name is offered in parts, each by a name of its own
 )
 
 // String says in a word or two what the code means.
 func (c RefusalCode) String() string {
-	names := [...]string{"no such offer", "access", "driver", "busy", "version", "bad record", "timed out", "not allowed", "too fast", "not supported", "other memory"}
+	names := [...]string{"no such offer", "access", "driver", "busy", "version", "bad record", "timed out", "not allowed", "too fast", "not supported", "other memory", "several parts"}
 	if c < 1 || int(c) > len(names) {
 		return fmt.Sprintf("code %d", uint16(c))
 	}

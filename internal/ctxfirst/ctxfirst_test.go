@@ -1,0 +1,345 @@
+// Package ctxfirst holds one test: a call whose context has ended returns its error before it does
+// anything else.
+package ctxfirst
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/channel"
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/kernels"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// storeArgument makes the test binary an fd store.
+const storeArgument = "fd-store"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == storeArgument {
+		if err := keeper.RunStore(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	cutest.Main(m)
+}
+
+// others take a context and do not belong into the table.
+var others = map[string]string{
+	"share.WithFence":             "an option, of which the offer's end makes use",
+	"share.Attachment.AwaitFence": "with a context that has ended it only checks, and says so",
+	"share.Lease.AwaitFence":      "the same",
+	"channel.Reader.AwaitFence":   "the same",
+}
+
+// A call is made with a context that has ended, of things that are fit for it.
+type call func(ctx context.Context) error
+
+// TestEndedContextsAreLookedAtFirst makes every exported call that takes a context, with one that has
+// ended. All of them would succeed, wait or fail for another reason. Each returns the context's error,
+// or nil if it is an offer, whose end that is.
+func TestEndedContextsAreLookedAtFirst(t *testing.T) {
+	why := errors.New("why")
+	ended, cancel := context.WithCancelCause(context.Background())
+	cancel(why)
+	table := calls(t)
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		t.Run(name, func(t *testing.T) {
+			result := make(chan error, 1)
+			go func() { result <- table[name](ended) }()
+			select {
+			case err := <-result:
+				if strings.Contains(name, "Offer") || strings.Contains(name, "Replace") {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorIs(t, err, context.Canceled)
+				require.ErrorIs(t, err, why)
+			case <-time.After(time.Minute):
+				t.Fatal("it waits")
+			}
+		})
+	}
+	t.Run("all", func(t *testing.T) {
+		require.ElementsMatch(t, exported(t), append(slices.Collect(maps.Keys(table)), slices.Collect(maps.Keys(others))...),
+			"a call with a context needs a line in calls or others, and no other has one")
+	})
+}
+
+// exported returns the exported functions and methods whose first argument is a context.
+func exported(t *testing.T) (all []string) {
+	for _, pkg := range []string{"sock", "share", "channel", "keeper", "vmm", "cu", "kernels"} {
+		files, err := filepath.Glob("../../" + pkg + "/*.go")
+		require.NoError(t, err)
+		if len(files) == 0 {
+			t.Skip("the sources are not here")
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			require.NoError(t, err)
+			for _, d := range file.Decls {
+				if f, ok := d.(*ast.FuncDecl); ok && f.Name.IsExported() && takesContext(f) {
+					if of, public := receiver(f); public {
+						all = append(all, pkg+"."+of+f.Name.Name)
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+func takesContext(f *ast.FuncDecl) bool {
+	if len(f.Type.Params.List) == 0 {
+		return false
+	}
+	s, ok := f.Type.Params.List[0].Type.(*ast.SelectorExpr)
+	return ok && s.Sel.Name == "Context" && s.X.(*ast.Ident).Name == "context"
+}
+
+// receiver returns the type that f is a method of, with a dot, and whether that is exported.
+func receiver(f *ast.FuncDecl) (name string, public bool) {
+	if f.Recv == nil {
+		return "", true
+	}
+	of := f.Recv.List[0].Type
+	if star, ok := of.(*ast.StarExpr); ok {
+		of = star.X
+	}
+	id := of.(*ast.Ident)
+	return id.Name + ".", id.IsExported()
+}
+
+// result leaves out what a call returns beside its error.
+func result[T any](_ T, err error) error { return err }
+
+// calls makes what is called, and the table.
+func calls(t *testing.T) map[string]call {
+	dev := cutest.Device(t)
+	c := cutest.Context(t, dev)
+	bg := context.Background()
+	closing := func(c interface{ Close() error }) { t.Cleanup(func() { require.NoError(t, c.Close()) }) }
+	dir, err := os.MkdirTemp("/tmp", "ctxfirst")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	path := func(name string) string { return filepath.Join(dir, name) }
+
+	// Sockets: a connection with a record, whose peer is this process.
+	listener, err := sock.Listen(path("plain"))
+	require.NoError(t, err)
+	closing(listener)
+	near, err := sock.Dial(bg, listener.Path())
+	require.NoError(t, err)
+	closing(near)
+	far, err := listener.Accept(bg)
+	require.NoError(t, err)
+	closing(far)
+	require.NoError(t, far.Send(bg, []byte("there")))
+	self, err := near.Process()
+	require.NoError(t, err)
+	closing(self)
+
+	// Memory, a stream and kernels.
+	buf, err := vmm.New(dev, 4096, vmm.WithCapacity(64<<20))
+	require.NoError(t, err)
+	closing(buf)
+	require.NoError(t, cu.Fill(c, buf.Ptr(), uint8(0), buf.Size()))
+	stream, err := c.NewStream()
+	require.NoError(t, err)
+	closing(stream)
+	event, err := c.NewEvent(cu.EventDisableTiming)
+	require.NoError(t, err)
+	closing(event)
+	set, err := kernels.Load(c)
+	require.NoError(t, err)
+	closing(set)
+	file, err := os.Create(path("file"))
+	require.NoError(t, err)
+	require.NoError(t, file.Truncate(4096))
+	closing(file)
+	segments := []vmm.Segment{{File: file, Size: 4096}}
+
+	// A server with an offer, a lease and its end here.
+	srv, err := share.Listen(path("share"))
+	require.NoError(t, err)
+	closing(srv)
+	leases := make(chan *share.Lease, 8)
+	offers, end := context.WithCancel(bg)
+	t.Cleanup(end)
+	srv.Expect("w")
+	go func() {
+		_ = srv.Offer(offers, "w", buf, share.ReadOnly, share.OnLease(func(l *share.Lease) { leases <- l }))
+	}()
+	attach := func() *share.Attachment {
+		att, err := share.Attach(bg, srv.Path(), "w", dev)
+		require.NoError(t, err)
+		closing(att)
+		return att
+	}
+	att := attach()
+	lease := <-leases
+	over := attach()
+	(<-leases).Revoke()
+	<-over.Done()
+	counter, err := share.NewCounter(c, buf, 0)
+	require.NoError(t, err)
+	closing(counter)
+	prepared, err := srv.Prepare("prepared", buf, share.ReadOnly)
+	require.NoError(t, err)
+	legacy, err := share.NewLegacy(c, 4096)
+	require.NoError(t, err)
+	closing(legacy)
+
+	// A channel with a frame.
+	w, err := channel.NewWriter(c, srv, "cam", 4, 64)
+	require.NoError(t, err)
+	closing(w)
+	r, err := channel.Open(bg, srv.Path(), "cam", c)
+	require.NoError(t, err)
+	closing(r)
+	slot, err := w.Acquire(bg)
+	require.NoError(t, err)
+	require.NoError(t, w.Publish(slot, channel.Meta{}))
+
+	// A keeper that keeps something.
+	kept, opts := startKeeper(t, path("keeper"))
+	part := keeper.Part{Device: dev, Size: 16, Write: func(context.Context, *vmm.Buffer) error { return nil }}
+	_, err = kept.Put(bg, keeper.Put{Name: "w"}, part)
+	require.NoError(t, err)
+	all, err := keeper.Attach(bg, dev.Driver(), kept, "w", keeper.Want{})
+	require.NoError(t, err)
+	closing(all[0])
+
+	return map[string]call{
+		"sock.Dial":              func(ctx context.Context) error { return result(sock.Dial(ctx, listener.Path())) },
+		"sock.TakeOver":          func(ctx context.Context) error { return result(sock.TakeOver(ctx, near, path("other"))) },
+		"sock.Listener.Accept":   func(ctx context.Context) error { return result(listener.Accept(ctx)) },
+		"sock.Listener.HandOver": func(ctx context.Context) error { return listener.HandOver(ctx, far) },
+		"sock.Conn.Send":         func(ctx context.Context) error { return near.Send(ctx, []byte("x")) },
+		"sock.Conn.Receive":      func(ctx context.Context) error { return result(near.Receive(ctx)) },
+		"sock.Conn.WaitClose":    func(ctx context.Context) error { return near.WaitClose(ctx) },
+		"sock.Conn.WaitHangup":   func(ctx context.Context) error { return near.WaitHangup(ctx) },
+		"sock.Process.Wait":      self.Wait,
+
+		"share.Attach":   func(ctx context.Context) error { return result(share.Attach(ctx, srv.Path(), "w", dev)) },
+		"share.List":     func(ctx context.Context) error { return result(share.List(ctx, srv.Path())) },
+		"share.TakeOver": func(ctx context.Context) error { return result(share.TakeOver(ctx, near, path("other"))) },
+		"share.Follow": func(ctx context.Context) (last error) {
+			for _, err := range share.Follow(ctx, srv.Path(), "w", dev) {
+				last = err
+			}
+			return last
+		},
+		"share.Server.Offer":         func(ctx context.Context) error { return srv.Offer(ctx, "new", buf, share.ReadOnly) },
+		"share.Server.Replace":       func(ctx context.Context) error { return srv.Replace(ctx, "w", buf, share.ReadOnly) },
+		"share.Server.OfferLegacy":   func(ctx context.Context) error { return srv.OfferLegacy(ctx, "legacy", legacy) },
+		"share.Server.ReplaceLegacy": func(ctx context.Context) error { return srv.ReplaceLegacy(ctx, "w", legacy) },
+		"share.Prepared.Offer":       prepared.Offer,
+		"share.Server.HandOver":      func(ctx context.Context) error { return srv.HandOver(ctx, far) },
+		"share.Lease.Notify":         func(ctx context.Context) error { return lease.Notify(ctx, []byte("x")) },
+		"share.Attachment.Notify":    func(ctx context.Context) error { return att.Notify(ctx, []byte("x")) },
+		"share.Attachment.Progress":  func(ctx context.Context) error { return att.Progress(ctx, 1, 2) },
+		"share.Attachment.Report":    func(ctx context.Context) error { return att.Report(ctx, nil) },
+		"share.Attachment.Release":   att.Release,
+		"share.Attachment.Resume":    func(ctx context.Context) error { return result(over.Resume(ctx)) },
+		"share.Counter.Wait":         func(ctx context.Context) error { return result(counter.Wait(ctx, stream, 0)) },
+		"share.Counter.Await":        func(ctx context.Context) error { return counter.Await(ctx, 0) },
+
+		"channel.Open": func(ctx context.Context) error { return result(channel.Open(ctx, srv.Path(), "cam", c)) },
+		"channel.Follow": func(ctx context.Context) (last error) {
+			for _, err := range channel.Follow(ctx, srv.Path(), "cam", c) {
+				last = err
+			}
+			return last
+		},
+		"channel.Reader.Next":         func(ctx context.Context) error { return result(r.Next(ctx)) },
+		"channel.Writer.Acquire":      func(ctx context.Context) error { return result(w.Acquire(ctx)) },
+		"channel.Writer.AwaitReaders": func(ctx context.Context) error { return w.AwaitReaders(ctx, 1) },
+
+		"keeper.Dial":     func(ctx context.Context) error { return result(keeper.Dial(ctx, opts.Socket)) },
+		"keeper.Open":     func(ctx context.Context) error { return result(keeper.Open(ctx, opts)) },
+		"keeper.TakeOver": func(ctx context.Context) error { return result(keeper.TakeOver(ctx, opts)) },
+		"keeper.TakeBack": func(ctx context.Context) error { return result(keeper.TakeBack(ctx, opts)) },
+		"keeper.Attach": func(ctx context.Context) error {
+			return result(keeper.Attach(ctx, dev.Driver(), kept, "w", keeper.Want{}))
+		},
+		"keeper.Digest":               func(ctx context.Context) error { return result(keeper.Digest(ctx, c, buf.Ptr(), 16)) },
+		"keeper.Attached.Digest":      func(ctx context.Context) error { return result(all[0].Digest(ctx)) },
+		"keeper.Client.Status":        func(ctx context.Context) error { return result(kept.Status(ctx)) },
+		"keeper.Client.List":          func(ctx context.Context) error { return result(kept.List(ctx)) },
+		"keeper.Client.Stat":          func(ctx context.Context) error { return result(kept.Stat(ctx, "w")) },
+		"keeper.Client.Remove":        func(ctx context.Context) error { return kept.Remove(ctx, "w") },
+		"keeper.Client.RemoveVersion": func(ctx context.Context) error { return kept.RemoveVersion(ctx, "w", 1) },
+		"keeper.Client.Drain":         func(ctx context.Context) error { return kept.Drain(ctx, "w", true) },
+		"keeper.Client.DrainDevice":   func(ctx context.Context) error { return kept.DrainDevice(ctx, dev.UUID(), true) },
+		"keeper.Client.Report":        func(ctx context.Context) error { return result(kept.Report(ctx, "w", 1, 0, "ok", "none")) },
+		"keeper.Client.Yield":         kept.Yield,
+		"keeper.Client.Watch":         func(ctx context.Context) error { return kept.Watch(ctx, "w", func(keeper.Event) bool { return false }) },
+		"keeper.Client.Put":           func(ctx context.Context) error { return result(kept.Put(ctx, keeper.Put{Name: "x"}, part)) },
+
+		"vmm.NewWait":         func(ctx context.Context) error { return result(vmm.NewWait(ctx, dev, 16)) },
+		"vmm.Buffer.GrowWait": func(ctx context.Context) error { return buf.GrowWait(ctx, buf.Size()+1) },
+		"vmm.Buffer.Load":     func(ctx context.Context) error { return buf.Load(ctx, segments, vmm.TransferOptions{}) },
+		"vmm.Buffer.Store":    func(ctx context.Context) error { return buf.Store(ctx, segments, vmm.TransferOptions{}) },
+
+		"cu.Context.Synchronize": c.Synchronize,
+		"cu.Device.Synchronize":  dev.Synchronize,
+		"cu.Event.Synchronize":   event.Synchronize,
+		"cu.Stream.Synchronize":  stream.Synchronize,
+		"cu.Stream.Guard": func(ctx context.Context) error {
+			return result(stream.Guard(ctx, func() error { return nil }, func() error { return nil }, func() error { return nil }))
+		},
+
+		"kernels.Set.Digest": func(ctx context.Context) error { return result(set.Digest(ctx, stream, buf.Ptr(), 16)) },
+		"kernels.Set.DigestPart": func(ctx context.Context) error {
+			return set.DigestPart(ctx, stream, new(kernels.Digester), kernels.Part{Ptr: buf.Ptr(), Bytes: 16})
+		},
+		"kernels.Set.Check":    func(ctx context.Context) error { return result(set.Check(ctx, stream, buf.Ptr(), 16, 0, 0)) },
+		"kernels.Set.Checksum": func(ctx context.Context) error { return result(set.Checksum(ctx, stream, buf.Ptr(), 16)) },
+	}
+}
+
+// startKeeper starts a keeper, which ends with the test, and its store too.
+func startKeeper(t *testing.T, socket string) (*keeper.Client, keeper.Options) {
+	opts := keeper.Options{Socket: socket, Store: []string{"/proc/self/exe", storeArgument}}
+	s, err := keeper.Open(context.Background(), opts)
+	require.NoError(t, err)
+	store := s.Status().Store
+	c, err := keeper.Dial(context.Background(), socket)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		p, err := os.FindProcess(store)
+		require.NoError(t, err)
+		require.NoError(t, p.Signal(os.Interrupt))
+		_, _ = p.Wait()
+	})
+	return c, opts
+}

@@ -1,0 +1,127 @@
+// Package zerotest holds one test: a zero value of an exported type does not panic.
+package zerotest
+
+import (
+	"context"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/channel"
+	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// zeros are zero values of all exported types that have methods.
+var zeros = []any{
+	new(sock.Conn), new(sock.Error), new(sock.Listener), new(sock.Peer), new(sock.Policy), new(sock.Process), new(sock.Record), new(sock.RefusedError),
+	new(share.Attachment), new(share.Counter), new(share.EventKind), new(share.Fence), new(share.FenceError), new(share.InUseError), new(share.Lease),
+	new(share.Legacy), new(share.LostError), new(share.Offer), new(share.Prepared), new(share.RefusalError), new(share.Server), new(share.Standing),
+	new(share.StillOpenError), new(share.VerdictError),
+	new(channel.Frame), new(channel.LostError), new(channel.Policy), new(channel.Reader), new(channel.Writer),
+	new(keeper.Attached), new(keeper.Client), new(keeper.Server), new(keeper.Use),
+	new(vmm.Allocation), new(vmm.Buffer), new(vmm.Descriptor), new(vmm.DescriptorError), new(vmm.Hold), new(vmm.Loan), new(vmm.Mapping), new(vmm.Op),
+	new(vmm.Reservation), new(vmm.View),
+}
+
+// ends are methods that end a thing, and do nothing where there is none.
+var ends = []string{"Close", "Drop", "Remove", "Unmap"}
+
+// TestZeroValuesDoNotPanic calls every method of every zero value, with zero arguments. None panics or waits.
+// A call that can fail fails, if what it is of can be closed: it is not there.
+func TestZeroValuesDoNotPanic(t *testing.T) {
+	for _, zero := range zeros {
+		typ := reflect.TypeOf(zero)
+		_, closes := typ.MethodByName("Close")
+		for i := range typ.NumMethod() {
+			name := typ.Method(i).Name
+			t.Run(typ.Elem().String()+"."+name, func(t *testing.T) {
+				err, isError := call(t, reflect.New(typ.Elem()).Method(i))
+				if closes && isError && !slices.Contains(ends, name) {
+					require.Error(t, err)
+				}
+			})
+		}
+	}
+}
+
+// call calls f, and returns its last result if that is an error.
+func call(t *testing.T, f reflect.Value) (err error, isError bool) {
+	t.Helper()
+	var args []reflect.Value
+	for i := range f.Type().NumIn() {
+		switch in := f.Type().In(i); {
+		case in == reflect.TypeFor[context.Context]():
+			args = append(args, reflect.ValueOf(t.Context()))
+		case !f.Type().IsVariadic() || i < f.Type().NumIn()-1:
+			args = append(args, reflect.Zero(in))
+		}
+	}
+	type outcome struct {
+		results  []reflect.Value
+		panicked any
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		defer func() { o.panicked = recover(); done <- o }()
+		o.results = f.Call(args)
+	}()
+	select {
+	case o := <-done:
+		require.Nil(t, o.panicked, "it panics")
+		if n := len(o.results); n > 0 && f.Type().Out(n-1) == reflect.TypeFor[error]() {
+			err, _ = o.results[n-1].Interface().(error)
+			return err, true
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it waits")
+	}
+	return nil, false
+}
+
+// A type that is exported and has methods is in zeros.
+func TestZerosAreAll(t *testing.T) {
+	var have []string
+	for _, zero := range zeros {
+		have = append(have, fmt.Sprintf("%T", zero))
+	}
+	for _, pkg := range []string{"sock", "share", "channel", "keeper", "vmm"} {
+		files, err := filepath.Glob("../../" + pkg + "/*.go")
+		require.NoError(t, err)
+		if len(files) == 0 {
+			t.Skip("the sources are not here")
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+			require.NoError(t, err)
+			for _, d := range file.Decls {
+				f, ok := d.(*ast.FuncDecl)
+				if !ok || f.Recv == nil || !f.Name.IsExported() {
+					continue
+				}
+				of := f.Recv.List[0].Type
+				if star, ok := of.(*ast.StarExpr); ok {
+					of = star.X
+				}
+				if of := of.(*ast.Ident); of.IsExported() {
+					require.Contains(t, have, "*"+pkg+"."+of.Name, "a method %s in %s", f.Name.Name, name)
+				}
+			}
+		}
+	}
+}
