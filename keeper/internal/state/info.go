@@ -184,12 +184,25 @@ func (s *State) shown(r *record) string {
 	return string(OK)
 }
 
+// Processes returns one holder of each process, as answers have them, in their order. Where
+// nobody knows whether two holders are one process, they count as two.
+func Processes(holders []Holder) (all []Holder) {
+	seen, pids := map[uint64]bool{}, map[Who]bool{}
+	for _, h := range holders {
+		if h.Process != 0 && seen[h.Process] || h.PID != 0 && pids[h.Who] {
+			continue
+		}
+		seen[h.Process], pids[h.Who] = true, true
+		all = append(all, h)
+	}
+	return all
+}
+
 // shownHolders leaves out what is of no use outside the keeper.
 func shownHolders(holders []Holder) []Holder {
 	all := []Holder{}
 	for _, h := range holders {
-		h.Pidfd = 0
-		all = append(all, h)
+		all = append(all, h.shown())
 	}
 	return all
 }
@@ -197,13 +210,17 @@ func shownHolders(holders []Holder) []Holder {
 func (p *Part) info(holders []Holder) PartInfo {
 	writer := p.Writer.asHolder(p.Index)
 	i := PartInfo{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes, Digest: p.Digest, State: p.State, Reason: p.Reason, Reports: p.Reports, WritableBy: []int32{}, Writer: &writer}
+	var able []Holder
 	if !p.Writer.Fenced {
-		i.WritableBy = append(i.WritableBy, p.Writer.PID)
+		able = append(able, writer)
 	}
 	for _, h := range holders {
-		if h.Part == p.Index && h.writes() && !slices.Contains(i.WritableBy, h.PID) {
-			i.WritableBy = append(i.WritableBy, h.PID)
+		if h.Part == p.Index && h.writes() {
+			able = append(able, h)
 		}
+	}
+	for _, h := range Processes(able) {
+		i.WritableBy = append(i.WritableBy, h.PID)
 	}
 	return i
 }
