@@ -18,12 +18,6 @@ func (s *Server) Status() Status {
 	return Status{PID: os.Getpid(), Store: s.vault.pid(), Since: s.since, Names: s.state.Len(), Version: s.opts.Version}
 }
 
-func (s *Server) list(who state.Who) reply {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return reply{Names: s.state.List(who)}
-}
-
 func (s *Server) stat(name string, who state.Who) (reply, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -72,6 +72,13 @@ func (s *Server) serve(conn *sock.Conn) {
 		if err != nil {
 			return
 		}
+		if r.Op == opList && len(r.Needs) == 0 {
+			sock.DropFiles(files)
+			if c.list() != nil {
+				return
+			}
+			continue
+		}
 		answer, out, err := c.handle(r, files)
 		if errors.Is(err, share.ErrClosed) || c.allowFiles() != nil {
 			sock.DropFiles(out)
@@ -81,7 +88,7 @@ func (s *Server) serve(conn *sock.Conn) {
 			answer = reply{Error: asError(err)}
 			s.metrics.refused(atControl, answer.Error)
 		}
-		if s.answer(conn, answer, out...) != nil {
+		if c.respond(answer, out) != nil {
 			return
 		}
 		if r.Op == opYield && answer.Error == nil {
@@ -92,8 +99,14 @@ func (s *Server) serve(conn *sock.Conn) {
 
 // receive takes a request. Once it has begun it has to come in the time of a step.
 func (c *session) receive(r *request) ([]*os.File, error) {
-	m := message{conn: c.conn, limit: maxMessage, step: c.server.opts.Timeout}
-	return m.receive(c.server.ctx, r)
+	s := c.server
+	m := message{conn: c.conn, limit: maxMessage, step: s.opts.Timeout, room: s.requests, turn: &s.texts}
+	files, err := m.receive(s.ctx, r)
+	if no := (*Error)(nil); errors.As(err, &no) {
+		s.metrics.refused(atControl, no)
+		_ = c.conn.TrySend(lastWords(no))
+	}
+	return files, err
 }
 
 // allowFiles has the client send descriptors while it has a ticket.
@@ -104,18 +117,17 @@ func (c *session) allowFiles() error {
 	return c.conn.TakeFiles()
 }
 
-// answer tells a client what became of its request, also when the server is ending, and
+// respond tells a client what became of its request, also when the server is ending, and
 // closes the files that go with that.
-func (s *Server) answer(conn *sock.Conn, r reply, files ...*os.File) error {
-	ctx, cancel := s.step()
+func (c *session) respond(r reply, files []*os.File) error {
+	ctx, cancel := c.server.step()
 	defer cancel()
 	defer sock.DropFiles(files)
 	at("answer")
-	err := send(ctx, conn, r, files...)
-	if errors.Is(err, errTooLong) {
-		err = send(ctx, conn, reply{Error: &Error{Code: "too-large", Message: err.Error()}})
+	if len(files) > 0 {
+		return send(ctx, c.conn, r, files...)
 	}
-	return err
+	return c.answer(ctx, r)
 }
 
 // ErrYielded says that a keeper has ended because a successor asked it to ([Server.Err]).
@@ -164,6 +176,10 @@ func badRequest(format string, a ...any) error {
 // handle answers one request. The files that it does not keep are closed.
 // Those that it returns go with the answer.
 func (c *session) handle(r request, files []*os.File) (answer reply, out []*os.File, err error) {
+	if err := r.bounded(); err != nil {
+		sock.DropFiles(files)
+		return reply{}, nil, err
+	}
 	if len(r.Needs) > 0 {
 		sock.DropFiles(files)
 		return reply{}, nil, &Error{Code: "unsupported", Message: fmt.Sprintf("this keeper does not know %q, which the request needs", r.Needs)}
@@ -186,8 +202,6 @@ func (c *session) do(r request) (reply, error) {
 	case opStatus:
 		st := s.Status()
 		return reply{Status: &st}, nil
-	case opList:
-		return s.list(c.who), nil
 	case opStat:
 		return s.stat(r.Name, c.who)
 	case opBook:

@@ -40,7 +40,7 @@ func oneFile(f *os.File) []*os.File { return []*os.File{f} }
 // connects while there is no keeper waits for the next one.
 func (s *Server) listen(ctx context.Context) error {
 	err := s.socket(ctx, readersID, func(from []*os.File) (files func() ([]*os.File, error), err error) {
-		opts := []share.ListenOption{share.WithMode(s.opts.Mode), share.WithPolicy(s.opts.Peers), share.WithTimeout(s.opts.Timeout), share.WithAuthorize(s.authorize)}
+		opts := []share.ListenOption{share.WithMode(s.opts.Mode), share.WithPolicy(s.opts.Peers), share.WithTimeout(s.opts.Timeout), share.WithAuthorize(s.authorize), share.WithConnections(s.budget.connections)}
 		if from != nil {
 			opts = append(opts, share.WithInherited(from))
 		}

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpufd/gpufd/internal/cgroup"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/sock"
@@ -83,6 +85,7 @@ func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, 
 	if opts.Socket, err = filepath.Abs(opts.Socket); err != nil { // the fd store runs in /
 		return err
 	}
+	boundHeap()
 	for s, err := p.openKeeper(ctx, opts, takeOver); ; s, err = p.takeBack(ctx, opts) {
 		if s == nil || err != nil {
 			return err
@@ -90,6 +93,14 @@ func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, 
 		if err := p.serve(ctx, s, opts.Socket); !errors.Is(err, keeper.ErrYielded) {
 			return err
 		}
+	}
+}
+
+// boundHeap has garbage collected before this process takes more than five eighths of what its
+// control group may: the rest is for memory that is not on the heap.
+func boundHeap() {
+	if limit, ok := cgroup.MemoryLimit(); ok && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(limit / 8 * 5))
 	}
 }
 

@@ -89,6 +89,20 @@ func (s *State) List(by Who) []Info {
 	return s.list(func(name string) bool { return rules.rule(by, name).allows(Read, Write, Remove) })
 }
 
+// ListAfter shows the first name behind another one that a process has a right to, or returns false.
+func (s *State) ListAfter(name string, by Who) (Info, bool) {
+	i, found := s.find(name)
+	if found {
+		i++
+	}
+	for rules, all := s.rules(), s.all(); i < len(all); i++ {
+		if r := all[i]; !r.idle() && rules.rule(by, r.Name).allows(Read, Write, Remove) {
+			return s.info(r), true
+		}
+	}
+	return Info{}, false
+}
+
 // All shows all names, ascending.
 func (s *State) All() []Info { return s.list(func(string) bool { return true }) }
 
