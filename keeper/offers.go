@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/state"
@@ -42,6 +43,15 @@ func OfferName(name string, part, parts int) string {
 		return name
 	}
 	return fmt.Sprintf("%s/%d", name, part)
+}
+
+// nameOf is the way back of OfferName: no name of what is kept ends as a part's does.
+func nameOf(as string) string {
+	i := strings.LastIndexByte(as, '/')
+	if i > 0 && i+1 < len(as) && strings.Trim(as[i+1:], "0123456789") == "" {
+		return as[:i]
+	}
+	return as
 }
 
 // reconcile makes the offers match the state. It is part of a change, and runs with mu held. It

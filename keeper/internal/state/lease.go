@@ -35,6 +35,16 @@ func (s *State) Lease(name string, part int, by Who) (*Version, *Part, error) {
 	return r.Current, p, nil
 }
 
+// MayAsk says whether a process may ask for a name with that access, whether it is kept or not.
+//
+// Errors: [Denied]; [BadRequest] for another access.
+func (s *State) MayAsk(name string, by Who, access cu.Access) error {
+	if _, err := s.rules().allow(by, name, Read); err != nil {
+		return err
+	}
+	return s.mayHave(name, Holder{Who: by, Access: access})
+}
+
 // MayResume says whether a process may take up again a lease of a version that is retired:
 // a process of its uid has lost one, and may be it.
 //
