@@ -91,8 +91,12 @@ func (s *Server) serve(conn *sock.Conn) {
 		if c.respond(answer, out) != nil {
 			return
 		}
-		if r.Op == opYield && answer.Error == nil {
+		switch {
+		case answer.Error != nil:
+		case r.Op == opYield:
 			s.stop(ErrYielded)
+		case r.Op == opEnd:
+			s.stop(ErrEnded)
 		}
 	}
 }
@@ -224,6 +228,8 @@ func (c *session) do(r request) (reply, error) {
 		return reply{}, c.lease(r)
 	case opYield:
 		return reply{}, c.mayYield()
+	case opEnd:
+		return reply{}, c.mayEnd()
 	}
 	return reply{}, badRequest("there is no operation %q", r.Op)
 }

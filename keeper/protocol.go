@@ -54,6 +54,7 @@ const (
 	opReport  = "report"  // name, version, part, verdict
 	opWatch   = "watch"   // name, or "" for all: a reply for each event, until the peer goes
 	opYield   = "yield"   // the keeper is to end for a successor
+	opEnd     = "end"     // the keeper is to end for good
 
 	opLease    = "lease"    // name, part, access: whether a reader that attaches now is admitted
 	opManifest = "manifest" // what a successor would find, as a sealed memfd beside the reply

@@ -382,7 +382,8 @@ func (s *Server) Err() error {
 // Close ends the server. The fd store has what it keeps, and the sockets, and the next server
 // goes on with both. Readers that connect meanwhile wait for it. Close lets readers that
 // are attaching finish, for a second at most. If the fd store does not answer, Close waits for
-// it as long as Options.Timeout. It may be called again and on nil.
+// it as long as Options.Timeout. Where the fd store has ended in order, Close removes the sockets. It may
+// be called again and on nil.
 func (s *Server) Close() error {
 	if s.isZero() {
 		return nil
@@ -408,7 +409,11 @@ func (s *Server) Close() error {
 	}
 	s.work.Wait()
 	s.save()
-	return errors.Join(append(errs, s.vault.Close())...)
+	errs = append(errs, s.vault.Close())
+	if s.begun && !exists(s.opts.Socket+storeSuffix) { // the fd store has ended in order, and could not remove what this keeper had
+		_ = removeSockets(s.opts.Socket)
+	}
+	return errors.Join(errs...)
 }
 
 // save leaves what was counted since the last manifest to the next keeper, if it is known

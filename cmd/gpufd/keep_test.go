@@ -158,6 +158,33 @@ func TestHold(t *testing.T) {
 	require.Contains(t, u.does("drain", "w"), "removed")
 }
 
+// keeper --end ends both processes, says what is lost, and leaves no file.
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	k := u.keeper()
+	u.write("a", data(1000, 1))
+	u.does("put", "w", "a")
+	u.does("put", "x", "a")
+	h := u.holds("w")
+	out := u.does("keeper", "--end")
+	require.Contains(t, out, "have ended; 2 names are lost\n")
+	require.Contains(t, out, fmt.Sprintf("  w, version 1: 1000 bytes; still mapped by PID %d\n  x, version 1: 1000 bytes\n", h.Process.Pid))
+	code, _ := k.end()
+	require.Zero(t, code)
+	left, err := filepath.Glob(filepath.Join(u.dir, "s*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	u.fails(1, "nobody is listening", "keeper", "--end")
+	_, _ = h.stop(syscall.SIGINT)
+	k = u.keeper()
+	u.does("put", "w", "a")
+	lost := u.says(0, "keeper", "--end")["lost"].([]any)
+	require.Equal(t, map[string]any{"name": "w", "version": 1.0, "bytes": 1000.0, "holders": 0.0}, lost[0])
+	code, _ = k.end()
+	require.Zero(t, code)
+}
+
 // A put of what can never fit fails at once, before it loads anything.
 func TestNeverFits(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,12 @@ type Who struct {
 }
 
 // String is what errors say.
-func (w Who) String() string { return fmt.Sprintf("process %d of uid %d", w.PID, w.UID) }
+func (w Who) String() string {
+	if w.PID == 0 {
+		return fmt.Sprintf("a process in another PID namespace, of uid %d", w.UID)
+	}
+	return fmt.Sprintf("process %d of uid %d", w.PID, w.UID)
+}
 
 // A Writer wrote a part, or is about to. It can write to the part's memory until it is
 // fenced.
