@@ -7,7 +7,7 @@ package state
 // A Charge is what a user takes.
 type Charge struct {
 	Room   uint64 // bytes of the manifest
-	Tables uint64 // bytes
+	Tables uint64 // bytes of them, and of labels for each part
 	Files  uint64 // descriptors in the keeper
 }
 
@@ -190,7 +190,7 @@ func (s *State) affordKept(name string, uid uint32, now Charge) error {
 }
 
 func (s *State) noRoomForTables(uid uint32, own, others uint64) error {
-	return fail(Quota, "the keeper has no memory for that table: uid %d would have %d bytes of tables, and may have %d; remove names, let readers of retired versions go, or give the keeper more memory", uid, own, Share(s.bounds.Tables, others, uid == s.rules().Owner))
+	return fail(Quota, "the keeper has no memory for that table, or for the labels of another part: uid %d would have %d bytes of tables, and may have %d; remove names, let readers of retired versions go, or give the keeper more memory", uid, own, Share(s.bounds.Tables, others, uid == s.rules().Owner))
 }
 
 // MayBring says whether a user may bring a table of size bytes for a name, beside the waiting bytes

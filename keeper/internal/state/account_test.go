@@ -166,6 +166,20 @@ func TestTablesAreBounded(t *testing.T) {
 	require.NoError(t, s.MayBring("b", user(1).Who, 1<<20, 0))
 }
 
+// Labels are told to the readers of each part.
+func TestLabelsCountForEachPart(t *testing.T) {
+	s := New(everybody(1))
+	s.Bound(Bounds{Tables: 1600})
+	for i := range 3 {
+		b := newBooking("a", of("x", i, 4), by(user(1)), labelled("k", strings.Repeat("v", 199)))
+		_, err := s.Deliver(book(t, s, b), partOf(s, b), t0)
+		require.NoError(t, err)
+	}
+	b := newBooking("a", of("x", 3, 4), by(user(1)), labelled("k", strings.Repeat("v", 199)))
+	_, err := s.Deliver(book(t, s, b), partOf(s, b), t0)
+	refused(t, err, Quota, "800 bytes of tables, and may have 700")
+}
+
 // Descriptors that the keeper has open for a user are bounded as well.
 func TestDescriptorsAreBounded(t *testing.T) {
 	s := New(everybody(1))

@@ -124,14 +124,21 @@ func (v *Version) append(text []byte, word string, of charges) []byte {
 	from := len(text)
 	text = appendLine(text, word, v)
 	of.room(v.Parts[0].Writer.UID, len(text)-from)
-	return appendParts(text, wordPart, v.Parts, of)
+	return appendParts(text, wordPart, v.Parts, v.Labels, of)
 }
 
-func appendParts(text []byte, word string, parts []Part, of charges) []byte {
+// appendParts appends the parts of a version that has the labels: what readers are told of each part
+// has them.
+func appendParts(text []byte, word string, parts []Part, labels map[string]string, of charges) []byte {
+	told := uint64(0)
+	for k, v := range labels {
+		told += uint64(len(k) + len(v))
+	}
 	for i := range parts {
 		from := len(text)
 		text = appendLine(text, word, &parts[i])
 		of.part(&parts[i], len(text)-from)
+		of.add(parts[i].Writer.UID, Charge{Tables: told})
 	}
 	return text
 }
@@ -140,7 +147,7 @@ func (t *transaction) append(text []byte, of charges) []byte {
 	from := len(text)
 	text = appendLine(text, wordTransaction, t)
 	of.room(t.user(), len(text)-from)
-	text = appendParts(text, wordDelivered, t.Delivered, of)
+	text = appendParts(text, wordDelivered, t.Delivered, t.Labels, of)
 	for i := range t.Bookings {
 		b, from := &t.Bookings[i], len(text)
 		text = appendLine(text, wordBooking, b)
