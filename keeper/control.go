@@ -59,6 +59,8 @@ type session struct {
 	conn    *sock.Conn
 	who     state.Who
 	tickets map[string]*delivery
+
+	answering int // bytes of an answer, in Server.answers
 }
 
 func (s *Server) serve(conn *sock.Conn) {
@@ -88,7 +90,8 @@ func (s *Server) serve(conn *sock.Conn) {
 			answer = reply{Error: asError(err)}
 			s.metrics.refused(atControl, answer.Error)
 		}
-		if c.respond(answer, out) != nil {
+		err = c.respond(answer, out)
+		if c.answered(); err != nil {
 			return
 		}
 		switch {
@@ -128,10 +131,7 @@ func (c *session) respond(r reply, files []*os.File) error {
 	defer cancel()
 	defer sock.DropFiles(files)
 	at("answer")
-	if len(files) > 0 {
-		return send(ctx, c.conn, r, files...)
-	}
-	return c.answer(ctx, r)
+	return send(ctx, c.conn, r, files...)
 }
 
 // ErrYielded says that a keeper has ended because a successor asked it to ([Server.Err]).
@@ -207,7 +207,7 @@ func (c *session) do(r request) (reply, error) {
 		st := s.Status()
 		return reply{Status: &st}, nil
 	case opStat:
-		return s.stat(r.Name, c.who)
+		return c.stat(r.Name)
 	case opBook:
 		return c.book(r)
 	case opRenew:

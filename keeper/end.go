@@ -111,11 +111,11 @@ func removeSocket(path string) error {
 		return nil
 	}
 	l, err := sock.Listen(path)
-	for range 10 {
+	for range 5 {
 		if !errors.Is(err, sock.ErrInUse) {
 			break
 		}
-		time.Sleep(takeOverPause)
+		time.Sleep(10 * time.Millisecond)
 		l, err = sock.Listen(path)
 	}
 	if err != nil {

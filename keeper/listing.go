@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"context"
 	"encoding/json"
 	"time"
 )
@@ -62,23 +61,28 @@ func (w *pieces) next(after string) (name string, text []byte, err error) {
 
 func (w *pieces) make(after string) (name string, text []byte, err error) {
 	s := w.session.server
-	s.texts.Lock()
-	defer s.texts.Unlock()
 	s.mu.Lock()
-	info, ok := s.state.ListAfter(after, w.session.who)
+	name, size := s.state.After(after, w.session.who)
+	n := answerOf(size)
+	if name != "" {
+		err = s.answers.take(w.session.who.UID, n)
+	}
+	var info Info
+	if name != "" && err == nil {
+		w.counted += n
+		info, err = s.state.Stat(name, w.session.who)
+	}
 	s.mu.Unlock()
-	if !ok {
-		return "", nil, nil
-	}
-	if text, err = json.Marshal(info); err != nil {
+	if name == "" || err != nil {
 		return "", nil, err
 	}
-	if err := s.answers.take(w.session.who.UID, len(text)); err != nil {
-		return "", nil, err
-	}
-	w.counted += len(text)
-	return info.Name, text, nil
+	text, err = json.Marshal(info)
+	w.sent(max(0, n-len(text)))
+	return name, text, err
 }
+
+// answerOf is what is said of a name at most, more or less, if its record has that size.
+func answerOf(size int) int { return 2*size + 512 }
 
 // send sends whole records until no more than left bytes are left, the last of the answer if that
 // is 0.
@@ -112,24 +116,25 @@ func (c *session) send(record []byte) error {
 	return c.conn.Send(ctx, record)
 }
 
-// answer sends a reply. One about names, which may be long, counts as memory of the client's user; where that has no more, it
-// hears that instead.
-func (c *session) answer(ctx context.Context, r reply) error {
-	if len(r.Names) == 0 {
-		return send(ctx, c.conn, r)
-	}
+// stat answers with one name. Until the answer is sent it counts as memory of the client's user.
+func (c *session) stat(name string) (reply, error) {
 	s := c.server
-	s.texts.Lock()
-	text, err := json.Marshal(r)
-	if err == nil {
-		err = s.answers.take(c.who.UID, len(text))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info, err := s.state.Stat(name, c.who)
+	if err != nil {
+		return reply{}, err
 	}
-	s.texts.Unlock()
-	if err == nil {
-		defer s.answers.leave(c.who.UID, len(text))
-	} else {
-		s.metrics.refused(atControl, err)
-		return send(ctx, c.conn, reply{Error: asError(err)})
+	n := answerOf(s.state.Size(name))
+	if err := s.answers.take(c.who.UID, n); err != nil {
+		return reply{}, err
 	}
-	return sendText(ctx, c.conn, text)
+	c.answering = n
+	return reply{Names: []Info{info}}, nil
+}
+
+// answered gives back what stat has taken.
+func (c *session) answered() {
+	c.server.answers.leave(c.who.UID, c.answering)
+	c.answering = 0
 }

@@ -108,9 +108,9 @@ func RunStore(path string) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go lean.Stay(ctx)
-	err := fdstore.Run(ctx, path)
-	if socket, ok := strings.CutSuffix(path, storeSuffix); ok && err == nil {
-		_ = removeSockets(socket) // unless a keeper has them
-	}
-	return err
+	return fdstore.Run(ctx, path, func() {
+		if socket, ok := strings.CutSuffix(path, storeSuffix); ok {
+			_ = removeSockets(socket) // unless a keeper has them
+		}
+	})
 }

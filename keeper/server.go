@@ -70,7 +70,7 @@ type Server struct {
 	requests  *pool      // bytes of requests that have begun
 	answers   *pool      // bytes of answers that are being sent
 	tables    *pool      // bytes of tables that are not delivered; what is kept counts as well
-	texts     sync.Mutex // of who reads a long request, or makes a long answer: one at a time
+	texts     sync.Mutex // of who reads a long request: one at a time
 	reading   sync.Mutex // of who reads a table
 }
 

@@ -89,18 +89,27 @@ func (s *State) List(by Who) []Info {
 	return s.list(func(name string) bool { return rules.rule(by, name).allows(Read, Write, Remove) })
 }
 
-// ListAfter shows the first name behind another one that a process has a right to, or returns false.
-func (s *State) ListAfter(name string, by Who) (Info, bool) {
+// After returns the first name behind another one that a process has a right to, or "", and the size
+// of its record.
+func (s *State) After(name string, by Who) (next string, size int) {
 	i, found := s.find(name)
 	if found {
 		i++
 	}
 	for rules, all := s.rules(), s.all(); i < len(all); i++ {
 		if r := all[i]; !r.idle() && rules.rule(by, r.Name).allows(Read, Write, Remove) {
-			return s.info(r), true
+			return r.Name, len(r.text)
 		}
 	}
-	return Info{}, false
+	return "", 0
+}
+
+// Size is that of the record of a name, 0 if there is none.
+func (s *State) Size(name string) int {
+	if r := s.get(name); r != nil {
+		return len(r.text)
+	}
+	return 0
 }
 
 // All shows all names, ascending.
