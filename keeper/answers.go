@@ -18,22 +18,6 @@ func (s *Server) Status() Status {
 	return Status{PID: os.Getpid(), Store: s.vault.pid(), Since: s.since, Names: s.state.Len(), Version: s.opts.Version}
 }
 
-func (s *Server) list(who state.Who) reply {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return reply{Names: s.state.List(who)}
-}
-
-func (s *Server) stat(name string, who state.Who) (reply, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	info, err := s.state.Stat(name, who)
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{Names: []state.Info{info}}, nil
-}
-
 // remove gives a name up, and at once what nobody has of it.
 func (s *Server) remove(name string, version uint64, who state.Who) error {
 	err := s.mutate(func(st *state.State) error {

@@ -59,6 +59,8 @@ type session struct {
 	conn    *sock.Conn
 	who     state.Who
 	tickets map[string]*delivery
+
+	answering int // bytes of an answer, in Server.answers
 }
 
 func (s *Server) serve(conn *sock.Conn) {
@@ -73,6 +75,12 @@ func (s *Server) serve(conn *sock.Conn) {
 		var out []*os.File
 		var mistyped *json.UnmarshalTypeError
 		switch {
+		case err == nil && r.Op == opList && len(r.Needs) == 0:
+			sock.DropFiles(files)
+			if c.list() != nil {
+				return
+			}
+			continue
 		case err == nil:
 			answer, out, err = c.handle(r, files)
 		case errors.As(err, &mistyped): // where it ends is known: the client hears what is wrong, and may go on
@@ -89,19 +97,30 @@ func (s *Server) serve(conn *sock.Conn) {
 			answer = reply{Error: asError(err)}
 			s.metrics.refused(atControl, answer.Error)
 		}
-		if s.answer(conn, answer, out...) != nil {
+		err = c.respond(answer, out)
+		if c.answered(); err != nil {
 			return
 		}
-		if r.Op == opYield && answer.Error == nil {
+		switch {
+		case answer.Error != nil:
+		case r.Op == opYield:
 			s.stop(ErrYielded)
+		case r.Op == opEnd:
+			s.stop(ErrEnded)
 		}
 	}
 }
 
 // receive takes a request. Once it has begun it has to come in the time of a step.
 func (c *session) receive(r *request) ([]*os.File, error) {
-	m := message{conn: c.conn, limit: maxMessage, step: c.server.opts.Timeout}
-	return m.receive(c.server.ctx, r)
+	s := c.server
+	m := message{conn: c.conn, limit: maxMessage, step: s.opts.Timeout, room: s.requests, turn: &s.texts}
+	files, err := m.receive(s.ctx, r)
+	if no := (*Error)(nil); errors.As(err, &no) {
+		s.metrics.refused(atControl, no)
+		_ = c.conn.TrySend(lastWords(no))
+	}
+	return files, err
 }
 
 // allowFiles has the client send descriptors while it has a ticket.
@@ -112,18 +131,14 @@ func (c *session) allowFiles() error {
 	return c.conn.TakeFiles()
 }
 
-// answer tells a client what became of its request, also when the server is ending, and
+// respond tells a client what became of its request, also when the server is ending, and
 // closes the files that go with that.
-func (s *Server) answer(conn *sock.Conn, r reply, files ...*os.File) error {
-	ctx, cancel := s.step()
+func (c *session) respond(r reply, files []*os.File) error {
+	ctx, cancel := c.server.step()
 	defer cancel()
 	defer sock.DropFiles(files)
 	at("answer")
-	err := send(ctx, conn, r, files...)
-	if errors.Is(err, errTooLong) {
-		err = send(ctx, conn, reply{Error: &Error{Code: "too-large", Message: err.Error()}})
-	}
-	return err
+	return send(ctx, c.conn, r, files...)
 }
 
 // ErrYielded says that a keeper has ended because a successor asked it to ([Server.Err]).
@@ -180,6 +195,10 @@ func refuseType(e *json.UnmarshalTypeError) error {
 // handle answers one request. The files that it does not keep are closed.
 // Those that it returns go with the answer.
 func (c *session) handle(r request, files []*os.File) (answer reply, out []*os.File, err error) {
+	if err := r.bounded(); err != nil {
+		sock.DropFiles(files)
+		return reply{}, nil, err
+	}
 	if len(r.Needs) > 0 {
 		sock.DropFiles(files)
 		return reply{}, nil, &Error{Code: "unsupported", Message: fmt.Sprintf("this keeper does not know %q, which the request needs", r.Needs)}
@@ -202,10 +221,8 @@ func (c *session) do(r request) (reply, error) {
 	case opStatus:
 		st := s.Status()
 		return reply{Status: &st}, nil
-	case opList:
-		return s.list(c.who), nil
 	case opStat:
-		return s.stat(r.Name, c.who)
+		return c.stat(r.Name)
 	case opBook:
 		return c.book(r)
 	case opRenew:
@@ -226,6 +243,8 @@ func (c *session) do(r request) (reply, error) {
 		return reply{}, c.lease(r)
 	case opYield:
 		return reply{}, c.mayYield()
+	case opEnd:
+		return reply{}, c.mayEnd()
 	}
 	return reply{}, badRequest("there is no operation %q", r.Op)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -59,8 +60,9 @@ func (c *session) forget(ticket string) {
 // drop closes what has come of a part.
 func (c *session) drop(d *delivery) {
 	c.server.received.leave(c.who.UID, d.count())
+	c.server.tables.leave(c.who.UID, int(d.size))
 	sock.DropFiles(append(d.files, d.table)) // nil is none
-	d.files, d.table = nil, nil
+	d.files, d.table, d.size = nil, nil, 0
 }
 
 func (c *session) book(r request) (reply, error) {
@@ -148,7 +150,7 @@ func (c *session) take(r request, files []*os.File) error {
 	}
 	if err == nil {
 		if r.Op == opTable {
-			err = d.takeTable(files)
+			err = c.takeTable(d, files)
 		} else {
 			err = d.takeFiles(files)
 		}
@@ -175,16 +177,35 @@ func (d *delivery) takeFiles(files []*os.File) error {
 	return nil
 }
 
-func (d *delivery) takeTable(files []*os.File) error {
+// takeTable takes a table of which the user may bring as much as it has bytes.
+func (c *session) takeTable(d *delivery, files []*os.File) error {
 	if len(files) != 1 || d.table != nil {
 		return badRequest("a table is one memfd, and a part has one table")
 	}
-	size, err := checkTable(files[0])
+	size, err := tableSize(files[0])
+	if err == nil {
+		err = c.server.mayBring(d.booking.Name, c.who, size)
+	}
 	if err != nil {
+		return err
+	}
+	if err := c.server.checkTable(files[0], size); err != nil {
+		c.server.tables.leave(c.who.UID, int(size))
 		return err
 	}
 	d.table, d.size = files[0], size
 	return nil
+}
+
+// mayBring counts a table that a user brings, beside what is kept of it. Without an error it is
+// to be given back (Server.tables).
+func (s *Server) mayBring(name string, who state.Who, size uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.state.MayBring(name, who, size, s.tables.used(who.UID)); err != nil {
+		return err
+	}
+	return s.tables.take(who.UID, int(size))
 }
 
 // outcome is the answer to a delivery whose answer was lost: the keeper has died, the
@@ -349,8 +370,9 @@ func (c *session) mayYield() error {
 	return nil
 }
 
-// checkTable says how many bytes of JSON a table has that nobody can change any more.
-func checkTable(f *os.File) (uint64, error) {
+// tableSize says how many bytes a table has that nobody can change any more. It asks for the seals
+// first: any file that is no memory answers that at once.
+func tableSize(f *os.File) (uint64, error) {
 	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
 	if err != nil || seals&memfd.Content != memfd.Content {
 		return 0, badRequest("a table is a memfd that is sealed against writing, shrinking and growing")
@@ -362,11 +384,18 @@ func checkTable(f *os.File) (uint64, error) {
 	if info.Size() > maxTable {
 		return 0, badRequest("a table of %d bytes; %d are allowed", info.Size(), maxTable)
 	}
-	text, err := readTable(f)
-	if err != nil || !json.Valid(text) {
-		return 0, badRequest("a table is JSON")
-	}
 	return uint64(info.Size()), nil
+}
+
+// checkTable wants JSON. It reads one table at a time.
+func (s *Server) checkTable(f *os.File, size uint64) error {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	text := make([]byte, size)
+	if _, err := f.ReadAt(text, 0); err != nil && !errors.Is(err, io.EOF) || !json.Valid(text) {
+		return badRequest("a table is JSON")
+	}
+	return nil
 }
 
 // maxTable leaves room for the rest of what a reader is told.

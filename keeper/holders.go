@@ -380,8 +380,7 @@ func (e *holder) holder() state.Holder {
 func comesBack(next *state.State, name string, h state.Holder) {
 	var lost []state.HoldID
 	next.Holds(func(id state.HoldID, of string, was state.Holder) {
-		same := was.Pidfd != 0 && was.Pidfd == h.Pidfd || was.Who == h.Who && h.PID != 0
-		if (was.Lost || was.Revoked) && same && of == name && was.Version == h.Version && was.Part == h.Part {
+		if (was.Lost || was.Revoked) && was.IsProcess(h) && of == name && was.Version == h.Version && was.Part == h.Part {
 			lost = append(lost, id)
 		}
 	})

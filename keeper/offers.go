@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/state"
@@ -43,6 +43,15 @@ func OfferName(name string, part, parts int) string {
 		return name
 	}
 	return fmt.Sprintf("%s/%d", name, part)
+}
+
+// nameOf is the way back of OfferName: no name of what is kept ends as a part's does.
+func nameOf(as string) string {
+	i := strings.LastIndexByte(as, '/')
+	if i > 0 && i+1 < len(as) && strings.Trim(as[i+1:], "0123456789") == "" {
+		return as[:i]
+	}
+	return as
 }
 
 // reconcile makes the offers match the state. It is part of a change, and runs with mu held. It
@@ -170,24 +179,30 @@ func (s *Server) discard() {
 	clear(s.ready)
 }
 
-// data is what readers are told of a part.
+// data is what readers are told of a part. It is made once, and readers share it. A table is left
+// as its writer wrote it, and read into its place: it may be long.
 func (s *Server) data(name string, v *state.Version, p *state.Part) ([]byte, error) {
-	d := Data{Name: name, Version: v.N, Part: p.Index, Parts: len(v.Parts), Labels: v.Labels, Digest: p.Digest}
-	if p.Table != 0 {
-		files, err := s.vault.fetch(uint64(p.Table))
-		if err != nil {
-			return nil, err
-		}
-		defer sock.DropFiles(files)
-		if d.Table, err = readTable(files[0]); err != nil {
-			return nil, err
-		}
+	head, err := Data{Name: name, Version: v.N, Part: p.Index, Parts: len(v.Parts), Labels: v.Labels, Digest: p.Digest}.encode()
+	if err != nil || p.Table == 0 {
+		return head, err
 	}
-	return d.encode()
+	files, err := s.vault.fetch(uint64(p.Table))
+	if err != nil {
+		return nil, err
+	}
+	defer sock.DropFiles(files)
+	const before, after = `,"table":`, `}`
+	text := make([]byte, 0, uint64(len(head)+len(before)+len(after))+p.TableSize)
+	text = append(append(text, head[:len(head)-1]...), before...)
+	table := text[len(text) : len(text)+int(p.TableSize)]
+	if _, err := files[0].ReadAt(table, 0); err != nil {
+		return nil, fmt.Errorf("reading the table of part %d: %w", p.Index, err)
+	}
+	return append(text[:len(text)+len(table)], after...), nil
 }
 
-// encode leaves a table as its writer wrote it: json.Marshal would make six bytes of a '<'.
-func (d *Data) encode() ([]byte, error) {
+// encode leaves text as it is: json.Marshal would make six bytes of a '<'.
+func (d Data) encode() ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -195,11 +210,6 @@ func (d *Data) encode() ([]byte, error) {
 		return nil, err
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
-}
-
-// readTable reads a table that checkTable has found good.
-func readTable(f *os.File) (json.RawMessage, error) {
-	return io.ReadAll(io.NewSectionReader(f, 0, share.MaxData))
 }
 
 // retire keeps an offer whose name is another's until its last reader has gone.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
@@ -97,6 +98,8 @@ func (o *Options) tick() time.Duration {
 // to end. path is that of the keeper's socket with the suffix .store. The command in
 // [Options.Store] calls RunStore as early as it can, before it loads anything else.
 //
+// When it is told to end, by a signal or by [End], RunStore removes the sockets of a keeper that has ended.
+//
 // RunStore makes the directory of path, mode 0750, if that alone is missing.
 func RunStore(path string) error {
 	if err := makeDirectory(path); err != nil {
@@ -105,5 +108,9 @@ func RunStore(path string) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go lean.Stay(ctx)
-	return fdstore.Run(ctx, path)
+	return fdstore.Run(ctx, path, func() {
+		if socket, ok := strings.CutSuffix(path, storeSuffix); ok {
+			_ = removeSockets(socket) // unless a keeper has them
+		}
+	})
 }

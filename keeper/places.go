@@ -10,9 +10,8 @@ import (
 // The bounds of the control socket: what clients have there, before anything is kept. A
 // part of them is for the keeper's own user, whom others do not keep out.
 const (
-	maxClients      = 1024     // connections
+	maxClients      = 1024     // connections, if there is memory for them (budget); a quarter for one uid, an eighth for the keeper's own
 	maxClientsOfUID = 256      // of one uid
-	ownersClients   = 128      // of maxClients, that others leave to the keeper's user
 	maxReceived     = 4 * 4096 // descriptors that came for parts that are not delivered, if there may be twice as many files open
 	codeBusy        = "busy"
 )

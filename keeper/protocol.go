@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -24,7 +25,7 @@ const controlSuffix = ".ctl"
 // The bounds of a message: what a record carries of it, and the whole.
 const (
 	maxPiece   = 60 << 10
-	maxMessage = 4 << 20   // to a keeper
+	maxMessage = 256 << 10 // to a keeper; labels at their longest have a quarter, where JSON makes six bytes of each
 	maxReply   = 256 << 20 // of a keeper: all names
 )
 
@@ -53,6 +54,7 @@ const (
 	opReport  = "report"  // name, version, part, verdict
 	opWatch   = "watch"   // name, or "" for all: a reply for each event, until the peer goes
 	opYield   = "yield"   // the keeper is to end for a successor
+	opEnd     = "end"     // the keeper is to end for good
 
 	opLease    = "lease"    // name, part, access: whether a reader that attaches now is admitted
 	opManifest = "manifest" // what a successor would find, as a sealed memfd beside the reply
@@ -98,6 +100,20 @@ func (r request) check() error {
 	}
 	return nil
 }
+
+// bounded refuses what no request needs, before it waits for anything.
+func (r request) bounded() error {
+	if len(r.Labels) > state.MaxLabels {
+		return badRequest("%d labels; %d are allowed", len(r.Labels), state.MaxLabels)
+	}
+	if len(r.Needs) > maxNeeds {
+		return badRequest("a request that needs %d things; %d are allowed", len(r.Needs), maxNeeds)
+	}
+	return nil
+}
+
+// maxNeeds is how much a request may need at most.
+const maxNeeds = 64
 
 // memory is a [vmm.Descriptor].
 type memory struct {
@@ -160,6 +176,11 @@ func send(ctx context.Context, c *sock.Conn, v any, files ...*os.File) error {
 	if len(text) > limit {
 		return fmt.Errorf("%w: %d bytes; %d are allowed", errTooLong, len(text), limit)
 	}
+	return sendText(ctx, c, text, files...)
+}
+
+// sendText sends a message as it is written.
+func sendText(ctx context.Context, c *sock.Conn, text []byte, files ...*os.File) error {
 	for {
 		n := min(len(text), maxPiece)
 		piece := append([]byte{pieceLast}, text[:n]...)
@@ -189,13 +210,19 @@ type message struct {
 	conn  *sock.Conn
 	limit int           // of its bytes
 	step  time.Duration // that it may take once it has begun, or 0
+	room  *pool         // that its bytes count in, or nil
+	turn  sync.Locker   // that is held while a long one is read, or nil
 
 	text    []byte
 	files   []*os.File
 	records int
+	counted int // bytes, in room
 }
 
 func (m *message) receive(ctx context.Context, v any) (files []*os.File, err error) {
+	if m.room != nil {
+		defer func() { m.room.leave(m.conn.Peer().UID, m.counted) }()
+	}
 	last, err := m.piece(ctx)
 	if err == nil && !last && m.step > 0 {
 		var cancel context.CancelFunc
@@ -206,7 +233,7 @@ func (m *message) receive(ctx context.Context, v any) (files []*os.File, err err
 		last, err = m.piece(ctx)
 	}
 	if err == nil {
-		if err = json.Unmarshal(m.text, v); err != nil {
+		if err = m.decode(v); err != nil {
 			err = fmt.Errorf("%w: %w", errMalformed, err)
 		}
 	}
@@ -215,6 +242,30 @@ func (m *message) receive(ctx context.Context, v any) (files []*os.File, err err
 		return nil, err
 	}
 	return m.files, nil
+}
+
+// decode reads the text. What JSON makes of it may be much longer.
+func (m *message) decode(v any) error {
+	if m.turn != nil && len(m.text) > longMessage {
+		m.turn.Lock()
+		defer m.turn.Unlock()
+	}
+	return json.Unmarshal(m.text, v)
+}
+
+// longMessage is one that is read while no other is.
+const longMessage = 4 << 10
+
+// count counts n bytes more, if they are to be.
+func (m *message) count(n int) error {
+	if m.room == nil {
+		return nil
+	}
+	err := m.room.take(m.conn.Peer().UID, n)
+	if err == nil {
+		m.counted += n
+	}
+	return err
 }
 
 // piece takes a record, and says whether it is the last.
@@ -232,6 +283,9 @@ func (m *message) piece(ctx context.Context) (last bool, err error) {
 		return false, fmt.Errorf("%w: longer than %d bytes", errMalformed, m.limit)
 	case len(rec.Files) > 0 && (m.records > 1 || rec.Data[0] != pieceLast):
 		return false, fmt.Errorf("%w: a message with descriptors is one record", errMalformed)
+	}
+	if err := m.count(len(rec.Data)); err != nil {
+		return false, err
 	}
 	m.text = append(m.text, rec.Data[1:]...)
 	return rec.Data[0] == pieceLast, nil

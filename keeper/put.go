@@ -1,11 +1,13 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -59,6 +61,7 @@ type Kept struct {
 // another version has been committed since, the error matches [ErrSuperseded], and Kept says
 // which version this Put made.
 //
+// If a device is smaller than the parts for it, Put fails at once, with an [*Error] of code too-large.
 // If the device has no room, Put waits until ctx is done. Then the error is an [*Error] with the
 // code no-room that names who holds the memory. If the keeper dies meanwhile, Put waits for the
 // next one and goes on with it. A Put that fails leaves the version before it as it is, with three
@@ -71,6 +74,9 @@ func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
 		return Kept{}, err
 	}
 	if err := checkPut(&p, parts); err != nil {
+		return Kept{}, err
+	}
+	if err := checkRoom(p.Name, parts); err != nil {
 		return Kept{}, err
 	}
 	w := &writer{client: c, put: p, parts: parts}
@@ -140,6 +146,25 @@ func checkPut(p *Put, parts []Part) error {
 	}
 	return nil
 }
+
+// checkRoom refuses what can never fit: parts that are larger than the whole device.
+func checkRoom(name string, parts []Part) error {
+	want := map[cu.UUID]uint64{}
+	for _, part := range parts {
+		id := part.Device.UUID()
+		if want[id] += part.Size; want[id] < part.Size {
+			want[id] = math.MaxUint64
+		}
+		total, err := part.Device.TotalMemory()
+		if err == nil && want[id] > total {
+			return &Error{Code: codeTooLarge, Message: fmt.Sprintf("%s wants %d bytes of device %s, which has %d: it can never fit; spread it over several devices, or put less", name, want[id], id, total)}
+		}
+	}
+	return nil
+}
+
+// codeTooLarge says that something can never fit.
+const codeTooLarge = "too-large"
 
 // A writer is one Put.
 type writer struct {
@@ -316,14 +341,36 @@ func (w *writer) noRoom(part Part, err error) error {
 	if listErr != nil {
 		names = nil // then nobody is named
 	}
+	var uses []Use
 	for _, n := range names {
-		for _, u := range UsesOf(w.others(n), part.Device.UUID()) {
-			no.Message += "; " + u.String()
-			no.Holders = append(no.Holders, u.Holders...)
-		}
+		uses = append(uses, UsesOf(w.others(n), part.Device.UUID())...)
+	}
+	no.Message += inTheWay(uses)
+	for _, u := range uses {
+		no.Holders = append(no.Holders, u.Holders...)
 	}
 	no.Message += fmt.Sprintf(": %v", err)
 	return no
+}
+
+// namedUses is how many uses a message names: the largest.
+const namedUses = 3
+
+// inTheWay names the largest uses of a device for people, and counts the others.
+func inTheWay(uses []Use) (text string) {
+	largest := slices.Clone(uses)
+	slices.SortStableFunc(largest, func(a, b Use) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	for _, u := range largest[:min(len(largest), namedUses)] {
+		text += "; " + u.String()
+	}
+	if more := largest[min(len(largest), namedUses):]; len(more) > 0 {
+		var bytes uint64
+		for _, u := range more {
+			bytes += u.Bytes
+		}
+		text += fmt.Sprintf("; and %d more, with %d bytes", len(more), bytes)
+	}
+	return text
 }
 
 // others is a name without what this Put is writing itself.

@@ -67,6 +67,12 @@ type Server struct {
 	attaching attaching
 	clients   *places // connections of the control socket
 	received  *places // descriptors of parts that are not delivered
+	budget    budget
+	requests  *pool      // bytes of requests that have begun
+	answers   *pool      // bytes of answers that are being sent
+	tables    *pool      // bytes of tables that are not delivered; what is kept counts as well
+	texts     sync.Mutex // of who reads a long request: one at a time
+	reading   sync.Mutex // of who reads a table
 }
 
 // Open starts a keeper. It finds the fd store or starts one, reads what the store holds, and
@@ -102,7 +108,11 @@ func open(ctx context.Context, opts Options, scrapers net.Listener) (*Server, er
 	s.turn = newTurn(opts.Timeout, s.isLate)
 	s.holders, s.processes = newHolders(s), newProcesses(s)
 	owner, files := opts.Policy.Owner, receivable()
-	s.clients = newPlaces("connections", maxClients, maxClientsOfUID, ownersClients, owner)
+	s.budget = newBudget()
+	most := s.budget.connections
+	s.clients = newPlaces("connections", most, min(most/4, maxClientsOfUID), most/8, owner)
+	s.requests, s.answers = newPool("requests", s.budget.requests, owner), newPool("answers", s.budget.answers, owner)
+	s.tables = newPool("tables that were not delivered", s.budget.tables, owner)
 	s.received = newPlaces("descriptors of parts that were not delivered", files, files/2, files/4, owner)
 	if err := s.start(ctx, scrapers); err != nil {
 		return nil, errors.Join(err, s.fail(ctx))
@@ -159,6 +169,7 @@ func (s *Server) takeUp(ctx context.Context) error {
 			return fmt.Errorf("reading what the fd store keeps: %w", err)
 		}
 	}
+	s.state.Bound(s.budget.bounds())
 	if err := s.dropStrays(ctx); err != nil {
 		return err
 	}
@@ -375,7 +386,8 @@ func (s *Server) Err() error {
 // Close ends the server. The fd store has what it keeps, and the sockets, and the next server
 // goes on with both. Readers that connect meanwhile wait for it. Close lets readers that
 // are attaching finish, for a second at most. If the fd store does not answer, Close waits for
-// it as long as Options.Timeout. It may be called again and on nil.
+// it as long as Options.Timeout. Where the fd store has ended in order, Close removes the sockets. It may
+// be called again and on nil.
 func (s *Server) Close() error {
 	if s.isZero() {
 		return nil
@@ -401,7 +413,11 @@ func (s *Server) Close() error {
 	}
 	s.work.Wait()
 	s.save()
-	return errors.Join(append(errs, s.vault.Close())...)
+	errs = append(errs, s.vault.Close())
+	if s.begun && !exists(s.opts.Socket+storeSuffix) { // the fd store has ended in order, and could not remove what this keeper had
+		_ = removeSockets(s.opts.Socket)
+	}
+	return errors.Join(errs...)
 }
 
 // save leaves what was counted since the last manifest to the next keeper, if it is known

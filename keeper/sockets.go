@@ -40,7 +40,10 @@ func oneFile(f *os.File) []*os.File { return []*os.File{f} }
 // connects while there is no keeper waits for the next one.
 func (s *Server) listen(ctx context.Context) error {
 	err := s.socket(ctx, readersID, func(from []*os.File) (files func() ([]*os.File, error), err error) {
-		opts := []share.ListenOption{share.WithMode(s.opts.Mode), share.WithPolicy(s.opts.Peers), share.WithTimeout(s.opts.Timeout), share.WithAuthorize(s.authorize), share.WithParts(s.partsOf)}
+		opts := []share.ListenOption{
+			share.WithMode(s.opts.Mode), share.WithPolicy(s.opts.Peers), share.WithTimeout(s.opts.Timeout), share.WithConnections(s.budget.connections),
+			share.WithAuthorizeName(s.mayAsk), share.WithAuthorize(s.authorize), share.WithParts(s.partsOf),
+		}
 		if from != nil {
 			opts = append(opts, share.WithInherited(from))
 		}
@@ -96,6 +99,18 @@ func (s *Server) socket(ctx context.Context, id uint64, open func([]*os.File) (f
 		return err
 	}
 	return errors.Join(s.vault.hold(ctx, id, own), sock.CloseFiles(own))
+}
+
+// mayAsk decides who may ask for a part, whether it is kept or not: who may not does not learn
+// which. It waits for nothing.
+func (s *Server) mayAsk(peer sock.Peer, as string, access cu.Access) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.state.MayAsk(nameOf(as), state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}, access)
+	if err != nil {
+		s.metrics.refused(atReaders, err)
+	}
+	return err
 }
 
 // authorize decides who gets a lease.

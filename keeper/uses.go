@@ -3,8 +3,10 @@ package keeper
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/internal/state"
 )
 
 // A Use is a version of a name, or one in the making, that takes memory of a device.
@@ -36,20 +38,29 @@ func (u Use) String() string {
 	return fmt.Sprintf("%s, which is retired and is free when %s let go", what, PIDs(u.Holders))
 }
 
-// PIDs names the processes of holders for people, each once.
-func PIDs(holders []Holder) (text string) {
-	var seen []int32
-	for _, h := range holders {
-		if slices.Contains(seen, h.PID) {
-			continue
+// Processes returns one holder of each process, in their order. Holders of other PID namespaces
+// have the pid 0; where the keeper cannot tell whether two of them are one process, they are two.
+func Processes(holders []Holder) []Holder { return state.Processes(holders) }
+
+// PIDs names the processes of holders for people, each once. Those of other PID namespaces, which
+// have no pid here, are counted.
+func PIDs(holders []Holder) string {
+	var named []string
+	elsewhere := 0
+	for _, h := range Processes(holders) {
+		if h.PID == 0 {
+			elsewhere++
+		} else {
+			named = append(named, fmt.Sprintf("PID %d", h.PID))
 		}
-		if len(seen) > 0 {
-			text += ", "
-		}
-		seen = append(seen, h.PID)
-		text += fmt.Sprintf("PID %d", h.PID)
 	}
-	return text
+	switch {
+	case elsewhere == 1:
+		named = append(named, "a process in another PID namespace")
+	case elsewhere > 1:
+		named = append(named, fmt.Sprintf("%d processes in other PID namespaces", elsewhere))
+	}
+	return strings.Join(named, ", ")
 }
 
 // UsesOf returns what takes memory of a device under a name.

@@ -93,8 +93,9 @@ type listenOptions struct {
 	peerOptions
 	connections int
 	perPeer     int
-	decides     bool                             // WithAuthorize was given
-	allow       func(sock.Peer, Offer) error     // or nil
+	decides     bool                         // WithAuthorize was given
+	allow       func(sock.Peer, Offer) error // or nil
+	allowName   func(sock.Peer, string, cu.Access) error
 	parts       func(sock.Peer, string) []string // or nil
 	sock        []sock.ListenOption
 }
@@ -137,6 +138,15 @@ func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
 // the connection.
 func WithParts(f func(peer sock.Peer, name string) []string) ListenOption {
 	return listenOption(func(o *listenOptions) { o.parts = f })
+}
+
+// WithAuthorizeName asks f first of all whether a peer may ask for a name with that access, whether it
+// is offered or not. A peer that f does not admit is turned away at once, with the same words in both
+// cases ([RefusedPolicy]): it does not learn which names there are. A peer that names none, and whom f
+// does not admit to the only offer, hears that there is no such offer. f is called as the function
+// of [WithAuthorize] is.
+func WithAuthorizeName(f func(peer sock.Peer, name string, access cu.Access) error) ListenOption {
+	return listenOption(func(o *listenOptions) { o.allowName = f })
 }
 
 // WithInherited makes Listen go on with a socket that [Server.Files] returned; see

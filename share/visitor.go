@@ -93,16 +93,34 @@ func (v *visitor) attend() error {
 // and returns that offering.
 func (v *visitor) authorize() (*offering, error) {
 	s := v.server
-	if s.opts.allow == nil {
+	if err := v.mayAsk(v.want.Name); err != nil {
+		return nil, err
+	}
+	if s.opts.allow == nil && s.opts.allowName == nil {
 		return nil, nil
 	}
 	s.mu.Lock()
 	o, _ := s.lookup(v.want)
 	s.mu.Unlock()
+	if o != nil && v.want.Name == "" && v.mayAsk(o.record.Name) != nil {
+		return nil, s.noOffer("") // as if there were none
+	}
 	if o == nil {
 		return nil, nil
 	}
 	return o, v.allows(o, o.gives(v.want)) // also if it waits for newer: the wait itself would tell it a generation
+}
+
+// mayAsk asks the application, if it wants that, whether the peer may ask for a name.
+func (v *visitor) mayAsk(name string) error {
+	f := v.server.opts.allowName
+	if f == nil || name == "" {
+		return nil
+	}
+	if err := f(v.transport.conn.Peer(), name, v.want.Access); err != nil {
+		return deniedError{err}
+	}
+	return nil
 }
 
 // allows asks the application, if it decides, whether the peer gets the offer; with access 0,

@@ -113,7 +113,7 @@ func (p *program) drained(ctx context.Context, k *keeper.Client, name string) (k
 
 // held returns the error of a wait that has timed out.
 func (p *program) held(what string, by []keeper.Holder) error {
-	return cli.Codef(cli.ExitPeer, "%w", &keeper.Error{Code: "draining", Message: fmt.Sprintf("%s is still held by %s after %s, and stays draining", what, cli.Count(len(by), "process"), p.timeout), Holders: by})
+	return cli.Codef(cli.ExitPeer, "%w", &keeper.Error{Code: "draining", Message: fmt.Sprintf("%s is still held by %s after %s, and stays draining", what, cli.Count(len(keeper.Processes(by)), "process"), p.timeout), Holders: by})
 }
 
 // pause waits until it is time to look again: more often towards the end of ctx, so that a process

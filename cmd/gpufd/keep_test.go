@@ -158,6 +158,51 @@ func TestHold(t *testing.T) {
 	require.Contains(t, u.does("drain", "w"), "removed")
 }
 
+// keeper --end ends both processes, says what is lost, and leaves no file.
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	k := u.keeper()
+	u.write("a", data(1000, 1))
+	u.does("put", "w", "a")
+	u.does("put", "x", "a")
+	h := u.holds("w")
+	out := u.does("keeper", "--end")
+	require.Contains(t, out, "have ended; 2 names are lost\n")
+	require.Contains(t, out, fmt.Sprintf("  w, version 1: 1000 bytes; still mapped by PID %d\n  x, version 1: 1000 bytes\n", h.Process.Pid))
+	code, _ := k.end()
+	require.Zero(t, code)
+	left, err := filepath.Glob(filepath.Join(u.dir, "s*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	u.fails(1, "nobody is listening", "keeper", "--end")
+	_, _ = h.stop(syscall.SIGINT)
+	k = u.keeper()
+	u.does("put", "w", "a")
+	lost := u.says(0, "keeper", "--end")["lost"].([]any)
+	require.Equal(t, map[string]any{"name": "w", "version": 1.0, "bytes": 1000.0, "holders": 0.0}, lost[0])
+	code, _ = k.end()
+	require.Zero(t, code)
+}
+
+// A put of what can never fit fails at once, before it loads anything.
+func TestNeverFits(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "gpufd-soft-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	u := newKept(t, "GPUFD_SOFT_MEMORY=8MiB", "GPUFD_SOFT_DIR="+dir)
+	u.write("a", data(9<<20, 1))
+	no := u.says(1, "put", "w", "a", "--timeout", "1h")["error"].(map[string]any)
+	require.Equal(t, "too-large", no["code"])
+	require.Contains(t, no["message"], "w wants 9437184 bytes of device GPU-")
+	require.Contains(t, no["message"], "which has 8388608: it can never fit")
+	u.write("b", data(5<<20, 1))
+	u.fails(1, "w wants 10485760 bytes", "put", "w", "--part", "0@0=b", "--part", "1@0=b", "--timeout", "1h")
+	u.fails(1, "not kept", "stat", "w")
+	u.does("put", "w", "b")
+}
+
 // A put without room waits, names who is in the way, and can be interrupted.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,7 @@ func (p *program) list(names []keeper.Info) {
 	w := tabwriter.NewWriter(p.out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tVERSION\tSTATE\tSIZE\tPARTS\tHOLDERS\tFREES")
 	for _, n := range names {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%s\n", n.Name, n.Version, n.State, cli.Human(n.Bytes), len(n.Parts), len(n.Holders), cli.Human(n.FreesBytes))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%s\n", n.Name, n.Version, n.State, cli.Human(n.Bytes), len(n.Parts), len(keeper.Processes(n.Holders)), cli.Human(n.FreesBytes))
 	}
 	w.Flush()
 }
@@ -93,10 +93,10 @@ func (p *program) describe(n keeper.Info) {
 			line += ": " + part.Reason
 		}
 		if part.Writer != nil && part.State != "ok" {
-			line += fmt.Sprintf("; written by PID %d of uid %d", part.Writer.PID, part.Writer.UID)
+			line += "; written by " + who(*part.Writer)
 		}
 		for _, pid := range part.WritableBy {
-			line += fmt.Sprintf("; writable by PID %d", pid)
+			line += writableBy(pid)
 		}
 		p.say("%s", line)
 	}
@@ -112,9 +112,28 @@ func (p *program) describe(n keeper.Info) {
 	p.say("  rm frees %s", cli.Human(n.FreesBytes))
 }
 
+// who names a process for people.
+func who(h keeper.Holder) string {
+	if h.PID != 0 {
+		return fmt.Sprintf("PID %d of uid %d", h.PID, h.UID)
+	}
+	if h.Process != 0 {
+		return fmt.Sprintf("a process in another PID namespace (the keeper's number %d) of uid %d", h.Process, h.UID)
+	}
+	return fmt.Sprintf("a process in another PID namespace of uid %d", h.UID)
+}
+
+// writableBy names a process that may still write, for people.
+func writableBy(pid int32) string {
+	if pid == 0 {
+		return "; writable by a process in another PID namespace"
+	}
+	return fmt.Sprintf("; writable by PID %d", pid)
+}
+
 // holder describes a process that has memory, for people.
 func holder(h keeper.Holder) string {
-	text := fmt.Sprintf("PID %d of uid %d, %s, part %d, since %s", h.PID, h.UID, h.Access, h.Part, h.Since.Format(time.RFC3339))
+	text := fmt.Sprintf("%s, %s, part %d, since %s", who(h), h.Access, h.Part, h.Since.Format(time.RFC3339))
 	switch {
 	case h.Fenced:
 		return text + ", which has died"

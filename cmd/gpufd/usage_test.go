@@ -35,6 +35,7 @@ func TestUsage(t *testing.T) {
 		{"ls --timeout 0", "--timeout 0s: want more than 0"},
 		{"ls --timeout soon", `--timeout "soon": want a duration`},
 		{"ls --socket " + strings.Repeat("a", 200), "take a shorter directory"},
+		{"keeper --end --take-over", "want --end or --take-over, not both"},
 		{"stat", "want a name: none was given; see gpufd stat --help"},
 		{"stat a b", "want a name: 2 were given"},
 		{"rm", "want one name at least"},

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SUFFIX = ".ctl"
 TIMEOUT = 30.0  # seconds that a keeper has for an answer, where nothing else is said
 MAX_PIECE = 60 << 10  # bytes of a message in a record
-MAX_MESSAGE = 4 << 20  # of a request
+MAX_MESSAGE = 256 << 10  # of a request
 MAX_REPLY = 256 << 20  # of a reply: all names
 MORE, LAST = 0, 1  # what a record begins with
 

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from . import _arguments as arguments
@@ -17,7 +17,7 @@ from ._digest import Digester
 from ._errors import ClosedError, DriverError, Error, LostError, UsageError
 from ._memory import Memory, allocate, driver_kind
 from ._wire import CUDA, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, driver_name
-from .keeper import Booking, Client
+from .keeper import Booking, Client, Holder
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 PIECE = 16 << 20  # bytes that are copied to the host at a time
@@ -90,10 +90,11 @@ class Deposit:
         arguments.number("chunk", chunk)
         if size <= 0:
             raise UsageError(f"there is nothing to keep under {name}: it has no bytes")
-        self.client, self.name, self.size, self.part = client, name, size, part
-        self.chunk = chunk_for(size, chunk)
         self.kind = driver_kind(driver)
         self.device = place_of(device, self.kind)
+        check_room(name, size, self.kind, self.device)
+        self.client, self.name, self.size, self.part = client, name, size, part
+        self.chunk = chunk_for(size, chunk)
         self.memory: Memory | None = None
         self.booking: Booking | None = client.book(
             name, size, device_name(device_uuid(self.kind, self.device)), driver_name(self.kind), part=part, parts=parts,
@@ -141,13 +142,18 @@ class Deposit:
     def _no_room(self, why: BaseException) -> KeeperError:
         """Name who holds memory of the device."""
         device = device_name(device_uuid(self.kind, self.device))
-        text, holders = f"device {device} has no room for {self.size} bytes: {why}", []
+        text, holders, uses = f"device {device} has no room for {self.size} bytes: {why}", [], []
         with contextlib.suppress(Error, OSError):
             for name in self.client.list():
-                there = [p for p in name.parts if p.device == device]
+                there = sum(p.bytes for p in name.parts if p.device == device)
                 if there:
-                    text += f"; {name.name} has {there[0].bytes} bytes there, in use by {len(name.holders)} (gpufd drain {name.name} frees them first)"
+                    uses.append((there, name))
                     holders += [dict(h.raw) for h in name.holders]
+        uses.sort(key=lambda use: use[0], reverse=True)
+        for there, name in uses[:NAMED]:
+            text += f"; {name.name} has {there} bytes there, in use by {processes(name.holders)} (gpufd drain {name.name} frees them first)"
+        if uses[NAMED:]:
+            text += f"; and {len(uses) - NAMED} more, with {sum(there for there, _ in uses[NAMED:])} bytes"
         return KeeperError("no-room", text, holders)
 
     def prepare(self, table: bytes, digest: str = "") -> str:
@@ -193,6 +199,28 @@ class Deposit:
             self.abandon()
         if self.memory is not None:
             self.memory.close(force=True)
+
+
+NAMED = 3  # names in a message: those that have most
+
+
+def processes(holders: Iterable[Holder]) -> str:
+    """How many processes holders are. One of another PID namespace has the pid 0; the keeper's
+    number for it tells it from others, where there is one."""
+    known = {h.raw.get("process") or ((h.uid, h.gid, h.pid) if h.pid else (i,)) for i, h in enumerate(holders)}
+    return f"{len(known)} process{'' if len(known) == 1 else 'es'}"
+
+
+def check_room(name: str, size: int, kind: int, ordinal: int) -> None:
+    """Refuse what can never fit: more than the whole device has."""
+    from ._soft import soft_memory
+
+    try:
+        total = soft_memory() if kind == SOFT else _driver.load().total_memory(_driver.load().device(ordinal))
+    except (DriverError, ValueError):
+        return  # allocating says why
+    if size > total:
+        raise KeeperError("too-large", f"{name} wants {size} bytes of device {ordinal}, which has {total}: it can never fit")
 
 
 ROOM_PAUSE = 0.2  # seconds between two tries to allocate

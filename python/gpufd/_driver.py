@@ -87,6 +87,7 @@ _PROTOTYPES: dict[str, list[Any]] = {
     "cuDeviceGetUuid": [POINTER(Uuid), DEVICE],
     "cuDeviceGetUuid_v2": [POINTER(Uuid), DEVICE],
     "cuDeviceGetAttribute": [POINTER(c_int), c_int, DEVICE],
+    "cuDeviceTotalMem_v2": [POINTER(c_size_t), DEVICE],
     "cuDevicePrimaryCtxRetain": [POINTER(OBJECT), DEVICE],
     "cuDevicePrimaryCtxRelease_v2": [DEVICE],
     "cuCtxPushCurrent_v2": [OBJECT],
@@ -221,6 +222,10 @@ class Libcuda:
 
     def attribute(self, device: int, attribute: int) -> int:
         return self.made("cuDeviceGetAttribute", attribute, device, of=c_int)
+
+    def total_memory(self, device: int) -> int:
+        """Bytes of a device, in use or not."""
+        return self.made("cuDeviceTotalMem_v2", device, of=c_size_t)
 
     def device_name(self, device: int) -> str:
         out = ctypes.create_string_buffer(128)

@@ -80,8 +80,8 @@ def put(
                 the version that has to be current, 0 for none
     timeout     seconds to wait for the keeper, and for room; None for no bound
 
-    Raises KeeperError, which names who holds the device's memory if the code is no-room, and
-    FormatError.
+    Raises KeeperError, at once with the code too-large if the device is smaller than the data; it names
+    who holds the device's memory if the code is no-room. Raises FormatError.
     """
     lifetime = arguments.step(timeout) if transaction else 0.0
     arguments.booking(name, part, parts, transaction, labels, expect_version, lifetime)

@@ -42,20 +42,23 @@ _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FIXED, _NORESERVE, _FAILED = 0x10, 0x4000, ctypes.c_void_p(-1).value
 
 
+def soft_memory() -> int:
+    """Bytes of a device of the software driver."""
+    text = os.environ.get("GPUFD_SOFT_MEMORY", "")
+    for suffix, unit in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("", 1)):
+        if text and text.endswith(suffix):
+            return int(text[: len(text) - len(suffix)]) * unit
+    return 2 << 30
+
+
 def soft_directory() -> str:
     """Where the software driver keeps its memory."""
     if os.environ.get("GPUFD_SOFT_DIR"):
         return os.environ["GPUFD_SOFT_DIR"]
-    want = 2 << 30
-    text = os.environ.get("GPUFD_SOFT_MEMORY", "")
-    for suffix, unit in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("", 1)):
-        if text and text.endswith(suffix):
-            want = int(text[: len(text) - len(suffix)]) * unit
-            break
     name = f"gpufd-soft-{os.geteuid()}"
     with contextlib.suppress(OSError):
         st = os.statvfs("/dev/shm")
-        if st.f_blocks * st.f_frsize >= want and _is_tmpfs("/dev/shm"):
+        if st.f_blocks * st.f_frsize >= soft_memory() and _is_tmpfs("/dev/shm"):
             return os.path.join("/dev/shm", name)
     return os.path.join(os.environ.get("TMPDIR") or "/tmp", name)
 

@@ -53,6 +53,7 @@ EXPORT CUresult cuDeviceGetUuid_v2(unsigned char *out, int device) {
 	return OK;
 }
 EXPORT CUresult cuDeviceGetAttribute(int *out, int attribute, int device) { FAILS; *out = attribute == 103; return device < 2 ? OK : 101; }
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *out, int device) { FAILS; *out = (size_t)80 << 30; return device < 2 ? OK : 101; }
 EXPORT CUresult cuDevicePrimaryCtxRetain(void **out, int device) { FAILS; *out = (void *)(uintptr_t)(0x1000 + device); return OK; }
 EXPORT CUresult cuCtxPushCurrent_v2(void *context) { FAILS; if ((uintptr_t)context < 0x1000) return INVALID_CONTEXT; depth++; return OK; }
 EXPORT CUresult cuCtxSetCurrent(void *context) { FAILS; depth = context != NULL; return OK; }

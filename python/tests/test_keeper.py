@@ -420,6 +420,27 @@ class Keeping(KeeperTest):
             self.assertEqual(raised.exception.code, "no-room")
             self.assertIsNone(self.client(k).find("more"))
 
+    def test_no_room_names_three(self):
+        k = self.keeper()
+        for i in range(5):
+            gpufd.put(k.socket, f"n{i}", bytes(1000 + i))
+        full = OSError(28, "No space left on device")
+        with mock.patch.object(_deposit, "allocate", side_effect=full), self.assertRaises(KeeperError) as raised:
+            gpufd.put(k.socket, "more", bytes(1000), timeout=0.5)
+        text = raised.exception.message
+        self.assertRegex(text, "n4 has 1004 .*n3 has 1003 .*n2 has 1002 .*; and 2 more, with 2001 bytes")
+        self.assertIn("in use by 0 processes", text)
+
+    def test_what_never_fits_fails_at_once(self):
+        with mock.patch.dict(os.environ, {"GPUFD_SOFT_MEMORY": "4MiB"}):
+            k = self.keeper()
+            never = "wants 5242880 bytes of device 0, which has 4194304: it can never fit"
+            with mock.patch.object(_deposit, "allocate", side_effect=AssertionError), self.assertRaisesRegex(KeeperError, never) as raised:
+                gpufd.put(k.socket, "large", bytes(5 << 20), timeout=3600)
+            self.assertEqual(raised.exception.code, "too-large")
+            self.assertIsNone(self.client(k).find("large"))
+            gpufd.put(k.socket, "small", bytes(1000))
+
     def test_a_failed_put_leaves_nothing(self):
         k = self.keeper()
         with mock.patch.object(_deposit, "memory_digest", side_effect=RuntimeError("no digest")), self.assertRaises(RuntimeError):

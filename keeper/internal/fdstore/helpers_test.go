@@ -43,7 +43,7 @@ func serving(t testing.TB, limit int) (path string) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, l, newStore(limit)) }()
+	go func() { ended <- serve(ctx, l, newStore(limit), func() {}) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-ended)

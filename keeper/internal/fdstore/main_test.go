@@ -18,7 +18,7 @@ import (
 const childPrefix = "child:"
 
 var children = map[string]func(args []string) error{
-	"store":   func(args []string) error { return Run(context.Background(), args[0]) },
+	"store":   func(args []string) error { return Run(context.Background(), args[0], func() {}) },
 	"narrow":  narrowStore,
 	"deaf":    func([]string) error { time.Sleep(time.Hour); return nil },
 	"keeper":  dyingKeeper,
@@ -62,7 +62,7 @@ func narrowStore(args []string) error {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: narrowFDs}); err != nil {
 		return err
 	}
-	return Run(context.Background(), args[0])
+	return Run(context.Background(), args[0], func() {})
 }
 
 // spawner starts a store, has it hold something, and is killed.

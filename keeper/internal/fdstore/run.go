@@ -22,8 +22,8 @@ const comm = "gpufd-store"
 // limit of open files, the signals and what the garbage collector spends. It closes the
 // descriptors that the process inherited, other than 0 to 2. It returns nil when a keeper
 // told it to end, on SIGTERM and SIGINT, and when ctx is done; then it holds nothing any
-// more. The other errors are those of [sock.Listen].
-func Run(ctx context.Context, path string) error {
+// more. It calls ended then, before the keeper hears of the end. The other errors are those of [sock.Listen].
+func Run(ctx context.Context, path string, ended func()) error {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	signal.Ignore(unix.SIGHUP, unix.SIGPIPE)
@@ -43,7 +43,7 @@ func Run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, l, newStore(limit))
+	return serve(ctx, l, newStore(limit), ended)
 }
 
 // raiseLimit raises the limit of open files as far as it may go, and returns it. Go does

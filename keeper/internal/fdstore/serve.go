@@ -21,8 +21,8 @@ type session struct {
 }
 
 // serve serves one keeper after the other until one sends EXIT or ctx is done. It
-// closes l, everything that s holds, and then the connections that are left.
-func serve(ctx context.Context, l *sock.Listener, s *store) error {
+// closes l and everything that s holds, calls ended, and closes the connections that are left.
+func serve(ctx context.Context, l *sock.Listener, s *store, ended func()) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	var now *session
@@ -46,6 +46,7 @@ func serve(ctx context.Context, l *sock.Listener, s *store) error {
 	<-now.done
 	err := l.Close()
 	s.close()
+	ended()
 	_ = now.conn.Close()
 	return err
 }

@@ -38,7 +38,7 @@ func (s *State) Book(b Booking) (ticket string, err error) {
 	}
 	ticket = fmt.Sprintf("t%d", s.NewID())
 	t.Bookings = append(t.Bookings, booked{Ticket: ticket, Index: b.Index, Device: b.Device, Kind: b.Kind, Bytes: b.Bytes, By: b.By, At: b.At})
-	if err := s.grow(r); err != nil {
+	if err := s.grow(r, b.By.UID); err != nil {
 		return "", err
 	}
 	return ticket, nil

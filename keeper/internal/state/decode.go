@@ -145,6 +145,7 @@ func (d *decoder) finish() error {
 	r.encode()
 	d.s.records = append(d.s.records, r)
 	d.s.size += len(r.text)
+	d.s.recharge(nil, r)
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 // p do not count. The last part of a version commits it, and Deliver returns the version.
 //
 // Errors: [NotFound] for a ticket that is over; [BadRequest] for a part that is not the
-// one that was booked, or ids that are not new; [Denied]; [Expired]; [Conflict] if another
+// one that was booked, or ids that are not new; [Denied]; [Expired]; [Quota] for its table; [Conflict] if another
 // version is current than was expected. With the last, the transaction is dropped, with
 // the parts that have come: the state has changed ([Error.Changed]). [State.Outcome] says
 // later what came of a ticket.
@@ -34,8 +34,12 @@ func (s *State) Deliver(ticket string, p Part, at time.Time) (committed *Version
 	t.Bookings = slices.Delete(t.Bookings, i, i+1)
 	t.Delivered = append(t.Delivered, p)
 	slices.SortFunc(t.Delivered, func(a, b Part) int { return cmp.Compare(a.Index, b.Index) })
+	r.encode()
+	if err := s.affordKept(r.Name, p.Writer.UID, r.charges[p.Writer.UID]); err != nil {
+		return nil, err
+	}
 	if len(t.Delivered) < t.Parts {
-		s.put(r)
+		s.replace(r)
 		return nil, nil
 	}
 	return s.commit(r, t, at)
@@ -50,8 +54,11 @@ func (s *State) mayDeliver(name string, b *booked, p *Part) error {
 			return fail(BadRequest, "id %d of part %d was not made with NewID, or is in use", id, p.Index)
 		}
 	}
-	_, err := s.policy.allow(b.By.Who, name, Write)
-	return err
+	rule, err := s.policy.allow(b.By.Who, name, Write)
+	if err != nil {
+		return err
+	}
+	return s.roomForTable(rule, p.TableSize)
 }
 
 // named says whether the state names the id, which is not 0.

@@ -92,42 +92,67 @@ func appendLine(text []byte, word string, v any) []byte {
 	return append(append(text, object...), '\n')
 }
 
-// encode sets what the record is in a manifest.
+// encode sets what the record is in a manifest, and whom it is charged to.
 func (r *record) encode() {
 	if !r.idle() {
 		r.Removed = time.Time{}
 	}
+	r.charges = charges{}
 	text := appendLine(make([]byte, 0, 1024+320*len(r.Holders)), wordName, r)
+	if uid, ok := r.user(); ok {
+		r.charges.room(uid, len(text))
+	}
 	for _, v := range r.Retired {
-		text = v.append(text, wordRetired)
+		text = v.append(text, wordRetired, r.charges)
 	}
 	if r.Current != nil {
-		text = r.Current.append(text, wordCurrent)
+		text = r.Current.append(text, wordCurrent, r.charges)
 	}
 	for _, t := range r.Pending {
-		text = t.append(text)
+		text = t.append(text, r.charges)
 	}
 	for i := range r.Holders {
-		text = r.Holders[i].append(text)
+		h, from := &r.Holders[i], len(text)
+		text = h.append(text)
+		r.charges.room(h.Holder.UID, len(text)-from)
+		r.charges.process(h.Holder.UID, h.Holder.Pidfd)
 	}
 	r.text = bytes.Clone(text)
 }
 
-func (v *Version) append(text []byte, word string) []byte {
+func (v *Version) append(text []byte, word string, of charges) []byte {
+	from := len(text)
 	text = appendLine(text, word, v)
-	for i := range v.Parts {
-		text = appendLine(text, wordPart, &v.Parts[i])
+	of.room(v.Parts[0].Writer.UID, len(text)-from)
+	return appendParts(text, wordPart, v.Parts, v.Labels, of)
+}
+
+// appendParts appends the parts of a version that has the labels: what readers are told of each part
+// has them.
+func appendParts(text []byte, word string, parts []Part, labels map[string]string, of charges) []byte {
+	told := uint64(0)
+	for k, v := range labels {
+		told += uint64(len(k) + len(v))
+	}
+	for i := range parts {
+		from := len(text)
+		text = appendLine(text, word, &parts[i])
+		of.part(&parts[i], len(text)-from)
+		of.add(parts[i].Writer.UID, Charge{Tables: told})
 	}
 	return text
 }
 
-func (t *transaction) append(text []byte) []byte {
+func (t *transaction) append(text []byte, of charges) []byte {
+	from := len(text)
 	text = appendLine(text, wordTransaction, t)
-	for i := range t.Delivered {
-		text = appendLine(text, wordDelivered, &t.Delivered[i])
-	}
+	of.room(t.user(), len(text)-from)
+	text = appendParts(text, wordDelivered, t.Delivered, t.Labels, of)
 	for i := range t.Bookings {
-		text = appendLine(text, wordBooking, &t.Bookings[i])
+		b, from := &t.Bookings[i], len(text)
+		text = appendLine(text, wordBooking, b)
+		of.room(b.By.UID, len(text)-from)
+		of.process(b.By.UID, b.By.Pidfd)
 	}
 	return text
 }

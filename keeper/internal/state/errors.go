@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // A Code says what kind of no an [Error] is. Programs go by it.
@@ -64,18 +65,9 @@ func (e *Error) because(holders ...Holder) *Error {
 		if len(e.Holders) == maxNamed {
 			break
 		}
-		if !names(e.Holders, h.Who) {
+		if !slices.ContainsFunc(e.Holders, h.SameProcess) {
 			e.Holders = append(e.Holders, h)
 		}
 	}
 	return e
-}
-
-func names(holders []Holder, w Who) bool {
-	for _, h := range holders {
-		if h.Who == w {
-			return true
-		}
-	}
-	return false
 }

@@ -71,17 +71,24 @@ func (r *record) expireRecord(now time.Time) (changed bool) {
 	return true
 }
 
-// trim forgets names of which nothing is left, if there are too many: those first that
-// have been empty for longest.
+// trim forgets names of which nothing is left, if there are too many, or if they take more than
+// an eighth of the manifest's room, which is charged to nobody: those first that have been empty
+// for longest.
 func (s *State) trim() (changed bool) {
 	var idle []*record
+	size := 0
 	for _, r := range s.all() {
 		if r.idle() {
 			idle = append(idle, r)
+			size += len(r.text)
 		}
 	}
 	slices.SortStableFunc(idle, func(a, b *record) int { return a.Removed.Compare(b.Removed) })
-	for _, r := range idle[:max(0, len(idle)-maxRecords)] {
+	for i, r := range idle {
+		if len(idle)-i <= maxRecords && uint64(size) <= s.mostRoom()/8 {
+			break
+		}
+		size -= len(r.text)
 		s.put(&record{Name: r.Name})
 		changed = true
 	}

@@ -118,5 +118,8 @@ func restarted(t testing.TB, s *State, p Policy) *State {
 	back, err := Decode(text, p)
 	require.NoError(t, err, "%s", text)
 	require.Equal(t, string(text), string(back.Encode()))
+	if len(s.charged)+len(back.charged) > 0 {
+		require.Equal(t, s.charged, back.charged, "as counted one by one, and anew")
+	}
 	return back
 }

@@ -89,6 +89,29 @@ func (s *State) List(by Who) []Info {
 	return s.list(func(name string) bool { return rules.rule(by, name).allows(Read, Write, Remove) })
 }
 
+// After returns the first name behind another one that a process has a right to, or "", and the size
+// of its record.
+func (s *State) After(name string, by Who) (next string, size int) {
+	i, found := s.find(name)
+	if found {
+		i++
+	}
+	for rules, all := s.rules(), s.all(); i < len(all); i++ {
+		if r := all[i]; !r.idle() && rules.rule(by, r.Name).allows(Read, Write, Remove) {
+			return r.Name, len(r.text)
+		}
+	}
+	return "", 0
+}
+
+// Size is that of the record of a name, 0 if there is none.
+func (s *State) Size(name string) int {
+	if r := s.get(name); r != nil {
+		return len(r.text)
+	}
+	return 0
+}
+
 // All shows all names, ascending.
 func (s *State) All() []Info { return s.list(func(string) bool { return true }) }
 
@@ -184,12 +207,25 @@ func (s *State) shown(r *record) string {
 	return string(OK)
 }
 
+// Processes returns one holder of each process, as answers have them, in their order. Where
+// nobody knows whether two holders are one process, they count as two.
+func Processes(holders []Holder) (all []Holder) {
+	seen, pids := map[uint64]bool{}, map[Who]bool{}
+	for _, h := range holders {
+		if h.Process != 0 && seen[h.Process] || h.PID != 0 && pids[h.Who] {
+			continue
+		}
+		seen[h.Process], pids[h.Who] = true, true
+		all = append(all, h)
+	}
+	return all
+}
+
 // shownHolders leaves out what is of no use outside the keeper.
 func shownHolders(holders []Holder) []Holder {
 	all := []Holder{}
 	for _, h := range holders {
-		h.Pidfd = 0
-		all = append(all, h)
+		all = append(all, h.shown())
 	}
 	return all
 }
@@ -197,13 +233,17 @@ func shownHolders(holders []Holder) []Holder {
 func (p *Part) info(holders []Holder) PartInfo {
 	writer := p.Writer.asHolder(p.Index)
 	i := PartInfo{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes, Digest: p.Digest, State: p.State, Reason: p.Reason, Reports: p.Reports, WritableBy: []int32{}, Writer: &writer}
+	var able []Holder
 	if !p.Writer.Fenced {
-		i.WritableBy = append(i.WritableBy, p.Writer.PID)
+		able = append(able, writer)
 	}
 	for _, h := range holders {
-		if h.Part == p.Index && h.writes() && !slices.Contains(i.WritableBy, h.PID) {
-			i.WritableBy = append(i.WritableBy, h.PID)
+		if h.Part == p.Index && h.writes() {
+			able = append(able, h)
 		}
+	}
+	for _, h := range Processes(able) {
+		i.WritableBy = append(i.WritableBy, h.PID)
 	}
 	return i
 }

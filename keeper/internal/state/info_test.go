@@ -47,10 +47,10 @@ func TestStat(t *testing.T) {
 	     "reports": 1, "writable_by": [2, 22],
 	     "writer": {"uid": 2000, "gid": 50, "pid": 2, "part": 1, "access": "read-write", "since": "2026-07-01T12:00:00Z", "fenced": false},
 	     "digest": "gpufd-d1:00000000000000000000000000000001"}],
-	  "holders": [{"uid": 2001, "gid": 50, "pid": 22, "version": 3, "part": 1, "access": "read-write", "since": "2026-07-01T12:00:00Z", "fenced": false}],
+	  "holders": [{"uid": 2001, "gid": 50, "pid": 22, "version": 3, "part": 1, "access": "read-write", "since": "2026-07-01T12:00:00Z", "fenced": false, "process": 13}],
 	  "retired": [
 	    {"version": 1, "bytes": 7, "retired": "2026-07-01T12:00:00Z", "parts": [{"part": 0, "device": "GPU-67000000-0000-0000-0000-000000000000", "bytes": 7}],
-	     "holders": [{"uid": 3000, "gid": 60, "pid": 3, "version": 1, "part": 0, "access": "read-only", "since": "2026-07-01T12:00:00Z", "fenced": false}]},
+	     "holders": [{"uid": 3000, "gid": 60, "pid": 3, "version": 1, "part": 0, "access": "read-only", "since": "2026-07-01T12:00:00Z", "fenced": false, "process": 4}]},
 	    {"version": 2, "bytes": 70, "retired": "2026-07-01T12:00:00Z", "parts": [{"part": 0, "device": "GPU-67000000-0000-0000-0000-000000000000", "bytes": 70}], "holders": []}],
 	  "pending": [{"transaction": "y", "parts": 2, "delivered": 1, "bytes": 11, "deadline": "2026-07-01T12:01:00Z",
 	    "devices": [{"part": 1, "device": "GPU-67000000-0000-0000-0000-000000000000", "bytes": 6}, {"part": 0, "device": "GPU-67000000-0000-0000-0000-000000000000", "bytes": 5}], "writers": [{"uid": 2000, "gid": 50, "pid": 2, "part": 1, "access": "read-write", "since": "2026-07-01T12:00:00Z", "fenced": false}]}]

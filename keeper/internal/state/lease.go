@@ -29,10 +29,20 @@ func (s *State) Lease(name string, part int, by Who) (*Version, *Part, error) {
 	if err := s.mayServe(r, p); err != nil {
 		return nil, nil, err
 	}
-	if err := s.roomForLease(rule); err != nil {
+	if err := s.roomForLease(rule, by); err != nil {
 		return nil, nil, err
 	}
 	return r.Current, p, nil
+}
+
+// MayAsk says whether a process may ask for a name with that access, whether it is kept or not.
+//
+// Errors: [Denied]; [BadRequest] for another access.
+func (s *State) MayAsk(name string, by Who, access cu.Access) error {
+	if _, err := s.rules().allow(by, name, Read); err != nil {
+		return err
+	}
+	return s.mayHave(name, Holder{Who: by, Access: access})
 }
 
 // MayResume says whether a process may take up again a lease of a version that is retired:
@@ -51,7 +61,7 @@ func (s *State) MayResume(name string, h Holder) error {
 	if r == nil || !slices.ContainsFunc(r.Holders, lost) {
 		return fail(NotFound, "uid %d has lost no lease of part %d of version %d of %q: attach to the current version", h.UID, h.Part, h.Version, name)
 	}
-	return s.roomForLease(rule)
+	return s.roomForLease(rule, h.Who)
 }
 
 // Awaited calls f with each good part of a retired version if a process has lost a lease
@@ -145,8 +155,8 @@ func (s *State) HoldGone(name string, h Holder, of PartOn) (HoldID, error) {
 	return s.hold(name, held{Holder: h, Of: &of})
 }
 
-// MayHold returns the error that Hold would return now, and changes nothing. Unlike Hold
-// it does not write the name's record again, which takes long if there are many holders.
+// MayHold returns the error that Hold would return now, and changes nothing. It takes the line of
+// the holder for as long as it may become. Unlike Hold it does not write the name's record again, which takes long if there are many holders.
 func (s *State) MayHold(name string, h Holder) error {
 	if s == nil {
 		return errNil()
@@ -156,13 +166,13 @@ func (s *State) MayHold(name string, h Holder) error {
 	}
 	line := held{ID: math.MaxUint64, Holder: h}
 	line.Holder.Since, line.Holder.Pidfd = instant(h.Since), math.MaxUint64 // as long as it may become
-	more := len(appendLine(nil, wordHolder, &line)) + len(time.RFC3339Nano)
-	more += len(s.get(name).text)
-	if more <= maxRecord && s.size+more <= maxState {
-		return nil
+	more := Charge{Room: uint64(len(appendLine(nil, wordHolder, &line)) + len(time.RFC3339Nano)), Files: filesOfEach}
+	all := s.chargesOf(name)
+	now := all[h.UID].plus(more)
+	if err := s.affordRoom(name, h.UID, now.Room, all); err != nil {
+		return err
 	}
-	_, err := s.Clone().hold(name, held{Holder: h}) // it is close
-	return err
+	return s.affordKept(name, h.UID, now)
 }
 
 // checkHold says whether a lease makes sense and its process may have it.
@@ -207,7 +217,7 @@ func (s *State) hold(name string, h held) (HoldID, error) {
 	if h.Holder.Since.After(r.Used) && !r.Used.IsZero() {
 		r.Used = h.Holder.Since
 	}
-	if err := s.grow(r); err != nil {
+	if err := s.grow(r, h.Holder.UID); err != nil {
 		return 0, err
 	}
 	return h.ID, nil
@@ -272,7 +282,7 @@ func (s *State) outlive(id HoldID, note func(*record, *held)) error {
 // same says whether both are leases of one process for the same thing that have ended in
 // the same way.
 func (h Holder) same(o Holder) bool {
-	return !h.leased() && h.Lost == o.Lost && h.Revoked == o.Revoked && h.Who == o.Who && h.Version == o.Version && h.Part == o.Part && h.Access == o.Access
+	return !h.leased() && h.Lost == o.Lost && h.Revoked == o.Revoked && h.IsProcess(o) && h.Version == o.Version && h.Part == o.Part && h.Access == o.Access
 }
 
 // forget removes a holder, at a time that the next Expire notes.

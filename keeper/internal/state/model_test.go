@@ -49,6 +49,7 @@ type mPart struct {
 	uid          uint32
 	pidfd        ID
 	files, table ID
+	tableSize    uint64
 	digest       string
 }
 
@@ -104,7 +105,7 @@ func (m *model) usage() (bytes uint64, names map[string]bool) {
 	names = map[string]bool{}
 	m.parts(func(name string, p *mPart) {
 		if p.uid != owner.UID {
-			bytes += p.bytes
+			bytes += p.bytes + p.tableSize
 			names[name] = true
 		}
 	})

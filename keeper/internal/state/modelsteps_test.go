@@ -65,7 +65,7 @@ func TestModel(t *testing.T) {
 	}
 	// It fails if the steps have become harmless.
 	for _, what := range []string{"book", "book quota", "book conflict", "book taken", "book denied", "book expired", "deliver", "commit", "deliver conflict",
-		"deliver expired", "cancel", "kill", "hold", "release", "lose", "revoke", "remove", "remove not-found", "expire", "retire", "lease quota"} {
+		"deliver expired", "deliver quota", "cancel", "kill", "hold", "release", "lose", "revoke", "remove", "remove not-found", "expire", "retire", "lease quota"} {
 		require.Positive(t, done[what], "%s: %v", what, done)
 	}
 }
@@ -226,13 +226,15 @@ func (w *world) deliver(next *State) (string, func()) {
 	if w.IntN(2) == 0 {
 		part.Table, part.TableSize = w.keep(next), 5
 	}
+	bytes, _ := w.usage()
+	full := p.uid != owner.UID && bytes+part.TableSize > modelBytes
 	late := !t.deadline.IsZero() && !w.now.Before(t.deadline)
 	whole := len(t.come)+1 == t.parts
 	conflict := whole && t.expect != nil && *t.expect != w.number(t.name)
 	v, err := next.Deliver(p.ticket, part, w.now)
 	then := func() {
 		t.bookings = slices.DeleteFunc(t.bookings, func(x *mPart) bool { return x.ticket == p.ticket })
-		p.files, p.table, p.digest = part.Files, part.Table, part.Digest
+		p.files, p.table, p.digest, p.tableSize = part.Files, part.Table, part.Digest, part.TableSize
 		t.come = append(t.come, &p)
 		if whole {
 			require.Equal(w, conflict, w.commit(t))
@@ -242,6 +244,9 @@ func (w *world) deliver(next *State) (string, func()) {
 	case late:
 		refused(w, err, Expired)
 		return "deliver expired", nil
+	case full:
+		require.False(w, refused(w, err, Quota, "a table of 5 more").Changed)
+		return "deliver quota", nil
 	case conflict:
 		require.True(w, refused(w, err, Conflict).Changed)
 		return "deliver conflict", then

@@ -90,7 +90,7 @@ func TestRecordsAreBounded(t *testing.T) {
 			for range some {
 				r.Holders = append(r.Holders, held{ID: HoldID(s.NewID()), Holder: Holder{Who: reader, Version: 1, Access: 1}})
 			}
-			err = s.grow(r)
+			err = s.grow(r, reader.UID)
 		}
 		refused(t, err, Quota, "no room for more")
 	}
@@ -107,7 +107,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	refused(t, err, Quota, "no room for more")
 	s = restarted(t, s, open())
 	require.Less(t, s.size, maxRecord)
-	s.size = maxState
+	s.charged = map[uint32]Charge{5: {Room: maxState}}
 	_, err = s.Book(newBooking("other"))
 	refused(t, err, Quota, "remove some")
 }

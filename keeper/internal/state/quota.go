@@ -4,9 +4,8 @@ package state
 type usage struct {
 	bytes   uint64
 	names   int
-	leases  int
 	writers []Holder // of what counts in bytes and names
-	readers []Holder // of what counts in leases
+	readers []Holder // of what counts in leases: also those that were lost
 }
 
 // usage adds up what the rule is the one for.
@@ -39,7 +38,7 @@ func (u *usage) add(r *record, counts func(Who) bool) {
 			u.writers = append(u.writers, w.asHolder(part))
 		}
 	}
-	r.parts(func(p *Part) { one(p.Writer, p.Index, p.Bytes) })
+	r.parts(func(p *Part) { one(p.Writer, p.Index, plus(p.Bytes, p.TableSize)) })
 	for _, t := range r.Pending {
 		for _, b := range t.Bookings {
 			one(b.By, b.Index, b.Bytes)
@@ -49,9 +48,8 @@ func (u *usage) add(r *record, counts func(Who) bool) {
 		u.names++
 	}
 	for _, h := range r.Holders {
-		if h.Holder.leased() && counts(h.Holder.Who) {
-			u.leases++
-			u.readers = append(u.readers, h.Holder)
+		if counts(h.Holder.Who) {
+			u.readers = append(u.readers, h.Holder.shown())
 		}
 	}
 }
@@ -86,13 +84,26 @@ func (s *State) LimitsLeases(name string, by Who) bool {
 	return r != nil && r.Leases != nil
 }
 
-// roomForLease wants one more lease to be within the quota of its rule.
-func (s *State) roomForLease(rule *Rule) error {
+// roomForLease wants one more lease of a process to be within the quota of its rule. Leases that
+// were lost count while their processes live, but for those of the process itself: it takes them
+// up again, or has others in their place. Of a process without a pid here nobody knows which
+// were its own: one does not count.
+func (s *State) roomForLease(rule *Rule, by Who) error {
 	if rule.Leases == nil {
 		return nil
 	}
-	if u := s.usage(rule); u.leases >= *rule.Leases {
-		return fail(Quota, "%d leases are held, as many as %s allows: end one", u.leases, rule).because(u.readers...)
+	u := s.usage(rule)
+	own := 0
+	for _, h := range u.readers {
+		if !h.leased() && h.Who == by {
+			own++
+		}
+	}
+	if by.PID == 0 {
+		own = min(own, 1)
+	}
+	if len(u.readers)-own >= *rule.Leases {
+		return fail(Quota, "%d leases are held, or were lost by processes that still run, as many as %s allows: end one", len(u.readers), rule).because(u.readers...)
 	}
 	return nil
 }

@@ -80,12 +80,32 @@ func TestQuotaOfLeases(t *testing.T) {
 	_, _, err = s.Lease("a", -1, writer)
 	require.NoError(t, err)
 	require.NoError(t, s.Lose(one))
+	_, _, err = s.Lease("b", -1, reader.with(34))
+	refused(t, err, Quota, "lost by processes that still run")
 	_, _, err = s.Lease("a", -1, reader)
-	require.NoError(t, err, "one that is lost is no lease any more")
-	hold(t, s, "a", 1)
+	require.NoError(t, err, "the process that has lost it takes it up again")
 	require.NoError(t, s.Release(two))
-	_, _, err = s.Lease("b", -1, reader)
+	_, _, err = s.Lease("b", -1, reader.with(34))
 	require.NoError(t, err)
+}
+
+// Processes of other PID namespaces have the pid 0: one may come back in the place of one that
+// has lost its lease, and no more.
+func TestQuotaOfLeasesWithoutPIDs(t *testing.T) {
+	p := open()
+	p.Rules[1].Leases = at(2)
+	s := New(p)
+	put(t, s, newBooking("a"))
+	pod := reader.with(0)
+	for range 2 {
+		id, _ := hold(t, s, "a", 1, func(h *Holder) { h.Who = pod })
+		require.NoError(t, s.Lose(id))
+	}
+	_, _, err := s.Lease("a", -1, pod)
+	require.NoError(t, err)
+	hold(t, s, "a", 1, func(h *Holder) { h.Who = pod })
+	_, _, err = s.Lease("a", -1, pod)
+	refused(t, err, Quota, "3 leases")
 }
 
 func TestErrorsNameFew(t *testing.T) {

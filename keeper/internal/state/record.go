@@ -22,7 +22,8 @@ type record struct {
 	Pending []*transaction `json:"-"` // in the order of their first bookings
 	Holders []held         `json:"-"` // in the order of their ids
 
-	text []byte // the record in a manifest
+	text    []byte  // the record in a manifest
+	charges charges // that belong to text
 }
 
 // A transaction is a version in the making.
@@ -78,7 +79,7 @@ func (h *held) append(text []byte) []byte {
 func (r *record) clone() *record {
 	c := *r
 	c.Retired, c.Pending, c.Holders = slices.Clone(r.Retired), slices.Clone(r.Pending), slices.Clone(r.Holders)
-	c.text = nil
+	c.text, c.charges = nil, nil
 	return &c
 }
 

@@ -20,6 +20,8 @@ type State struct {
 	outcomes []outcome         // of the last tickets, in their order; replaced, never changed
 	counts   map[string]uint64 // of the keeper's; replaced, never changed
 	gone     []ID              // that a record named, and does not name any more
+	bounds   Bounds
+	charged  map[uint32]Charge // by uid; replaced, never changed
 }
 
 // New returns the state of a keeper that keeps nothing. The policy should have passed
@@ -103,14 +105,16 @@ const (
 	maxState  = 64 << 20
 )
 
-// grow puts a record that has become larger, unless there is no room for it.
-func (s *State) grow(r *record) error {
+// grow puts a record that has become larger for a user, unless there is no room for it.
+func (s *State) grow(r *record, uid uint32) error {
 	r.encode()
-	if len(r.text) > maxRecord {
-		return fail(Quota, "the keeper has no room for more bookings, versions and holders of %q: let the readers of its retired versions go", r.Name)
+	c := r.charges[uid]
+	err := s.affordRoom(r.Name, uid, c.Room, r.charges)
+	if err == nil {
+		err = s.affordKept(r.Name, uid, c)
 	}
-	if s.size+len(r.text) > maxState {
-		return fail(Quota, "the keeper has no room for more names: remove some")
+	if err != nil {
+		return err
 	}
 	s.replace(r)
 	return nil
@@ -126,8 +130,11 @@ func (s *State) put(r *record) {
 func (s *State) replace(r *record) {
 	i, ok := s.find(r.Name)
 	if ok {
+		s.recharge(s.records[i], r)
 		s.gone = append(s.gone, s.records[i].lost(r)...)
 		s.size -= len(s.records[i].text)
+	} else {
+		s.recharge(nil, r)
 	}
 	s.size += len(r.text)
 	switch {

@@ -20,7 +20,12 @@ type Who struct {
 }
 
 // String is what errors say.
-func (w Who) String() string { return fmt.Sprintf("process %d of uid %d", w.PID, w.UID) }
+func (w Who) String() string {
+	if w.PID == 0 {
+		return fmt.Sprintf("a process in another PID namespace, of uid %d", w.UID)
+	}
+	return fmt.Sprintf("process %d of uid %d", w.PID, w.UID)
+}
 
 // A Writer wrote a part, or is about to. It can write to the part's memory until it is
 // fenced.
@@ -109,7 +114,24 @@ type Holder struct {
 	Lost    bool      `json:"lost,omitzero"`    // its connection has ended without a goodbye
 	Revoked bool      `json:"revoked,omitzero"` // it was told to let go, and nobody knows whether it has
 	Pidfd   ID        `json:"pidfd,omitzero"`   // 0 when there is none, and once it is fenced
+	Process uint64    `json:"process,omitzero"` // in answers: the keeper's number of its process, 0 where that is not known
 }
+
+// SameProcess says whether two holders, as answers have them, are known to be one process. A
+// pid of 0 tells nothing: all processes of other PID namespaces have it.
+func (h Holder) SameProcess(o Holder) bool {
+	return h.Process != 0 && h.Process == o.Process || h.PID != 0 && h.Who == o.Who
+}
+
+// shown is the holder as answers have it.
+func (h Holder) shown() Holder {
+	h.Process, h.Pidfd = uint64(h.Pidfd), 0
+	return h
+}
+
+// IsProcess is SameProcess for holders as the state has them. While a process is not fenced, no
+// other process has its pid.
+func (h Holder) IsProcess(o Holder) bool { return h.shown().SameProcess(o.shown()) }
 
 // plainHolder is Holder without its methods.
 type plainHolder Holder
@@ -143,7 +165,7 @@ func (h *Holder) UnmarshalJSON(text []byte) error {
 
 // asHolder is for errors that name the processes in the way.
 func (w Writer) asHolder(part int) Holder {
-	return Holder{Who: w.Who, Part: part, Access: cu.ReadWrite, Since: w.Since, Fenced: w.Fenced}
+	return Holder{Who: w.Who, Part: part, Access: cu.ReadWrite, Since: w.Since, Fenced: w.Fenced, Process: uint64(w.Pidfd)}
 }
 
 // leased says whether the holder has its lease.

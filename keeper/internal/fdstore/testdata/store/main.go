@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	if err := fdstore.Run(context.Background(), os.Args[1]); err != nil {
+	if err := fdstore.Run(context.Background(), os.Args[1], func() {}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

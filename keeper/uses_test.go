@@ -1,0 +1,55 @@
+package keeper
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/keeper/internal/state"
+)
+
+// Holders are processes: one with two parts counts once, and those without a pid here each.
+func TestPIDs(t *testing.T) {
+	h := func(pid int32, process uint64, part int) Holder {
+		return Holder{Who: state.Who{PID: pid, UID: 7}, Process: process, Part: part}
+	}
+	for want, holders := range map[string][]Holder{
+		"":             nil,
+		"PID 3, PID 4": {h(3, 1, 0), h(4, 2, 0), h(3, 1, 1), h(3, 9, 2)},
+		"PID 3, a process in another PID namespace": {h(3, 1, 0), h(0, 2, 0), h(0, 2, 1)},
+		"3 processes in other PID namespaces":       {h(0, 1, 0), h(0, 2, 0), h(0, 0, 1)},
+	} {
+		require.Equal(t, want, PIDs(holders))
+	}
+	require.Len(t, Processes([]Holder{h(3, 1, 0), h(3, 1, 1), h(0, 5, 0), h(0, 5, 1), h(0, 6, 0)}), 3)
+}
+
+// A refusal names the three that have most, and counts the others.
+func TestRefusalNamesTheLargest(t *testing.T) {
+	var uses []Use
+	for i := range 18 {
+		uses = append(uses, Use{Name: string(rune('a' + i)), Version: 1, Current: true, Bytes: uint64(i + 1)})
+	}
+	text := inTheWay(uses)
+	require.Regexp(t, `^; r, version 1, has 18 bytes .*; q, .*; p, version 1, has 16 bytes there, .*; and 15 more, with 120 bytes$`, text)
+	require.NotContains(t, inTheWay(uses[:3]), "more")
+	require.Empty(t, inTheWay(nil))
+}
+
+// What is larger than its device fails before anything is booked.
+func TestPutThatNeverFits(t *testing.T) {
+	_, c, dev := kept(t)
+	total, err := dev.TotalMemory()
+	require.NoError(t, err)
+	huge := part(0, dev, 1)
+	huge.Size = total + 1
+	half, other := part(0, dev, 1), part(1, dev, 1)
+	half.Size, other.Size = total/2+1, total/2+1
+	for _, parts := range [][]Part{{huge}, {half, other}} {
+		_, err = c.Put(soon(t), Put{Name: "w", Parts: len(parts)}, parts...)
+		requireCode(t, codeTooLarge, err)
+		require.ErrorContains(t, err, "it can never fit")
+	}
+	_, err = c.Stat(soon(t), "w")
+	requireCode(t, "not-found", err)
+}
