@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 func (p *program) channelCommand() *cobra.Command {
@@ -62,7 +63,7 @@ func (p *program) context(device string) (*cu.Context, error) {
 // tell prints a line for people, to stderr because frames may go to stdout.
 func (p *program) tell(format string, a ...any) {
 	if !p.json {
-		fmt.Fprintf(p.stderr, format+"\n", a...)
+		fmt.Fprintln(p.stderr, plain.Text(fmt.Sprintf(format, a...)))
 	}
 }
 

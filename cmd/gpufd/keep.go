@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -46,7 +47,7 @@ they may keep. Without one, only this user may do so. See docs/keeper.md.`,
 		Args: p.args(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			opts.Socket, opts.Metrics, opts.Timeout = p.socket, metrics, p.timeout
-			opts.Log = func(line string) { fmt.Fprintf(os.Stderr, "%s: %s\n", p.command, line) }
+			opts.Log = func(line string) { fmt.Fprintf(os.Stderr, "%s: %s\n", p.command, plain.Text(line)) }
 			if !await {
 				self, err := os.Executable()
 				if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -132,7 +133,7 @@ func (p *program) object(v any) {
 	if err != nil {
 		text, _ = json.Marshal(cli.Fields{"error": cli.Fields{"message": err.Error()}})
 	}
-	fmt.Fprintf(p.out, "%s\n", text)
+	fmt.Fprintf(p.out, "%s\n", plain.JSON(text))
 }
 
 // say prints a line for people.

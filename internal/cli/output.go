@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // Fields are the members of a JSON line.
@@ -66,7 +67,7 @@ func (o *Output) Say(event string, fields Fields, format string, args ...any) {
 	defer o.mu.Unlock()
 	o.clear()
 	if !o.json {
-		fmt.Fprintf(o.w, format+"\n", args...)
+		fmt.Fprintln(o.w, plain.Text(fmt.Sprintf(format, args...)))
 		return
 	}
 	o.object(event, fields)
@@ -95,7 +96,7 @@ func (o *Output) object(event string, fields Fields) {
 	if len(rest) > 0 {
 		line = append(append(line, ','), b[1:len(b)-1]...)
 	}
-	fmt.Fprintf(o.w, "%s}\n", line)
+	fmt.Fprintf(o.w, "%s}\n", plain.JSON(line))
 }
 
 // Step remembers how long a step took, for the result. The times of a repeated step add
@@ -187,16 +188,16 @@ func (o *Output) result(fields Fields, err error) {
 	o.object("result", all)
 }
 
-// forPeople returns an error on one line. If a context was lost, the cause has its own
+// forPeople returns an error on one line, as it can be printed. If a context was lost, the cause has its own
 // line, and the rest stands below it.
 func forPeople(err error) string {
 	if !errors.Is(err, cu.ErrContextLost) {
 		return OneLine(err)
 	}
-	return strings.ReplaceAll(err.Error(), "\n", "\n  ")
+	return plain.Lines(strings.ReplaceAll(err.Error(), "\n", "\n  "))
 }
 
-// OneLine returns an error's text with its lines joined.
+// OneLine returns an error's text with its lines joined, as it can be printed.
 func OneLine(err error) string {
 	var b strings.Builder
 	for line := range strings.Lines(err.Error()) {
@@ -210,5 +211,5 @@ func OneLine(err error) string {
 		}
 		b.WriteString(line)
 	}
-	return b.String()
+	return plain.Text(b.String())
 }

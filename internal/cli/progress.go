@@ -10,6 +10,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // NewOutput returns an Output that prints to w for people, for a command that is not an
@@ -103,7 +105,7 @@ func Waiting(w io.Writer, line string) (stop func()) {
 	said := make(chan struct{})
 	late := time.AfterFunc(progressAfter, func() {
 		defer close(said)
-		fmt.Fprintln(w, line)
+		fmt.Fprintln(w, plain.Text(line))
 	})
 	return sync.OnceFunc(func() {
 		if !late.Stop() {

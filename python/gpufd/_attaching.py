@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from . import _wire as wire
 from ._conn import close_all, dial, read_data, take_no_fds
-from ._errors import DescriptorError, Error, LostError, ProtocolError, RevokedError, StaleError, TooLargeError, UsageError, WireError, refusal
+from ._errors import DescriptorError, Error, LostError, ProtocolError, RevokedError, StaleError, TooLargeError, UsageError, WireError, printable, refusal
 from ._memory import Memory, memory_class
 from ._peer import Peer, Policy, Process
-from ._wire import READ_ONLY, READ_WRITE, Offer, Record, need, printable
+from ._wire import READ_ONLY, READ_WRITE, Offer, Record, need
 
 
 @dataclass(frozen=True)
