@@ -123,7 +123,7 @@ func TestChannelUsage(t *testing.T) {
 func TestChannelSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
-	socket := u.dir + "/s"
+	socket := u.dir + "/gpufd/channel.sock"
 	for _, c := range []struct {
 		code       int
 		args, said string
@@ -144,5 +144,29 @@ func TestChannelSaysWhatItWaitsFor(t *testing.T) {
 func TestChannelRefusesAKeepersSocket(t *testing.T) {
 	t.Parallel()
 	u := newKept(t)
-	u.fails(1, "another process is listening there", "channel", "write", "c", "--slot-size", "64")
+	u.fails(1, "take another path, for the writer and its readers, with --socket", "channel", "write", "c", "--slot-size", "64", "--socket", u.dir+"/s")
+}
+
+// A channel that was told no socket takes none from a keeper, be it the one in GPUFD_SOCKET or
+// the default.
+func TestChannelLeavesTheKeepersSocket(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	w := &running{Cmd: command(u, "channel", "write", "c", "--slot-size", "64"), user: u}
+	w.Stderr = &w.err
+	feed, err := w.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, w.Start())
+	u.until(func() bool { return strings.Contains(w.err.String(), "Channel c: 4 slots of 64 at "+u.dir+"/gpufd/channel.sock") })
+	u.keeper()
+	u.keeper("--socket", u.dir+"/gpufd/keeper.sock")
+	u.does("ls")
+	r := u.start("channel", "read", "c")
+	_, err = feed.Write([]byte("frame"))
+	require.NoError(t, err)
+	require.NoError(t, feed.Close())
+	code, out := r.end()
+	require.Zero(t, code, r.err.String())
+	require.Equal(t, "frame", out)
+	require.NoError(t, w.Wait())
 }

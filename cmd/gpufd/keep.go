@@ -77,9 +77,7 @@ func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, 
 		}
 	}
 	if filepath.Dir(opts.Socket) == filepath.Dir(cli.DefaultSocket()) {
-		if err := cli.MakeDefaultDir(cli.DefaultSocket()); err != nil {
-			return err
-		}
+		cli.MakeDefaultDir()
 	}
 	if opts.Socket, err = filepath.Abs(opts.Socket); err != nil { // the fd store runs in /
 		return err

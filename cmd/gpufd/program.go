@@ -27,6 +27,7 @@ import (
 // A program is one run of gpufd: the flags of all commands, and where it prints.
 type program struct {
 	socket  string
+	channel string // --socket of the commands of channel
 	driver  string
 	json    bool
 	timeout time.Duration
@@ -88,12 +89,13 @@ func unknown(c *cobra.Command, name string) error {
 // end ends the command when a signal comes, and the program when a second one comes, until
 // over is closed.
 func (p *program) end(signals <-chan os.Signal, over <-chan struct{}, cancel context.CancelCauseFunc, stderr io.Writer) {
-	for first := true; ; first = false {
+	var came cli.Signals
+	for {
 		select {
 		case <-over:
 			return
 		case s := <-signals:
-			if !first {
+			if came.Again(s, time.Now()) {
 				fmt.Fprintf(stderr, "%s: %s came a second time: ended at once\n", p.command, s)
 				os.Exit(cli.ExitFailed)
 			}
@@ -230,6 +232,9 @@ func (p *program) check(c *cobra.Command) error {
 	}
 	if p.socket == "" {
 		p.socket = defaultSocket()
+	}
+	if c.HasParent() && c.Parent().Name() == "channel" {
+		p.socket = p.channel
 	}
 	p.patient = c.Flags().Changed("timeout")
 	p.people = cli.NewOutput(p.out, !p.json && cli.IsTerminal(p.stdout))
