@@ -221,9 +221,10 @@ func (a *App) help() {
 Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 2 usage; 3 this machine cannot; 4 timed out or the peer was lost.
 SIGINT, SIGTERM and SIGHUP end the program in order; a second one ends it at once,
-with 1, but the same one within half a second, as from timeout(1), is one. A call that hangs for longer than --timeout ends it at once, with 4. If the
-reader of its output closes the pipe, as in "| head -1", it ends in order, with 1.
-It also ends with 1 if nobody reads its last lines within a second.
+with 1. The same one within half a second, as from timeout(1), counts as one. A call
+that hangs for longer than --timeout ends it at once, with 4. If the reader of its
+output closes the pipe, as in "| head -1", it ends in order, with 1. It also ends with
+1 if nobody reads its last lines within a second.
 On a terminal, and nowhere else, one line shows the progress of long work.
 GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of --driver.
 `)
