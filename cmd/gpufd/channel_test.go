@@ -157,7 +157,9 @@ func TestChannelLeavesTheKeepersSocket(t *testing.T) {
 	feed, err := w.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, w.Start())
-	u.until(func() bool { return strings.Contains(w.err.String(), "Channel c: 4 slots of 64 at "+u.dir+"/gpufd/channel.sock") })
+	u.until(func() bool {
+		return strings.Contains(w.err.String(), "Channel c: 4 slots of 64 at "+u.dir+"/gpufd/channel.sock")
+	})
 	u.keeper()
 	u.keeper("--socket", u.dir+"/gpufd/keeper.sock")
 	u.does("ls")

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,13 +35,16 @@ type program struct {
 	timeout time.Duration
 	patient bool // --timeout was given
 	named   bool // so was an argument: mostly a name
-	stdout  io.Writer
 	stderr  io.Writer
 	out     *output     // to stdout
 	people  *cli.Output // on out, for what people read
+	shown   *cli.Output // on stderr, for progress
 	command string
 	result  cli.Fields // of the last line of --json, if the command has one
 	told    bool       // the last line has the result even if there is an error
+
+	hasty    atomic.Pointer[string] // what to say if a signal ends the command, which then has endsWithin; nil: as long as it takes
+	finished sync.Once
 }
 
 // socketEnv has the default of --socket.
@@ -50,27 +55,38 @@ const socketEnv = "GPUFD_SOCKET"
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	p := &program{stdout: stdout, stderr: stderr, command: "gpufd", out: &output{w: stdout, failed: cancel}}
-	p.people = cli.NewOutput(p.out, false)
+	p := &program{stderr: stderr, command: "gpufd", out: &output{w: stdout, failed: cancel}}
+	p.people, p.shown = cli.NewOutput(p.out, false), cli.NewOutput(stderr, false)
 	signals, stop := cli.Notified()
 	defer stop()
 	over := make(chan struct{})
 	defer close(over)
-	go p.end(signals, over, cancel, stderr)
+	go p.end(ctx, signals, over, cancel, stderr)
 	root := p.root()
 	root.SetArgs(args)
 	root.SetOut(p.out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err != nil && errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		err = context.Cause(ctx)
+		err = p.cause(ctx)
 	}
 	if m := unknownCommand.FindStringSubmatch(fmt.Sprint(err)); m != nil {
 		name, _ := strconv.Unquote(m[1])
 		err = unknown(root, name)
 	}
 	p.json = p.json || slices.Contains(args, "--json") // even if a flag before it is wrong
-	return p.finish(err, stderr)
+	code := cli.ExitFailed
+	p.finished.Do(func() { code = p.finish(err, stderr) })
+	return code
+}
+
+// cause returns why ctx was cancelled.
+func (p *program) cause(ctx context.Context) error {
+	err := context.Cause(ctx)
+	if text := p.hasty.Load(); text != nil && errors.Is(err, cli.ErrInterrupted) {
+		return cli.Restated(err, "%s", *text)
+	}
+	return err
 }
 
 // unknownCommand matches cobra's error, for which it has no name.
@@ -86,10 +102,15 @@ func unknown(c *cobra.Command, name string) error {
 	return cli.Usagef("%s; see %s --help", text, c.CommandPath())
 }
 
-// end ends the command when a signal comes, and the program when a second one comes, until
-// over is closed.
-func (p *program) end(signals <-chan os.Signal, over <-chan struct{}, cancel context.CancelCauseFunc, stderr io.Writer) {
+// endsWithin is how long a hasty command may take to end in order: a call of the driver cannot be
+// interrupted, and takes seconds where memory is large.
+const endsWithin = 300 * time.Millisecond
+
+// end ends the command when a signal comes, and the program when a second one comes, or when a
+// hasty command does not end, until over is closed.
+func (p *program) end(ctx context.Context, signals <-chan os.Signal, over <-chan struct{}, cancel context.CancelCauseFunc, stderr io.Writer) {
 	var came cli.Signals
+	var late <-chan time.Time
 	for {
 		select {
 		case <-over:
@@ -100,6 +121,11 @@ func (p *program) end(signals <-chan os.Signal, over <-chan struct{}, cancel con
 				os.Exit(cli.ExitFailed)
 			}
 			cancel(cli.ErrInterrupted)
+			if late == nil && p.hasty.Load() != nil {
+				late = time.After(endsWithin)
+			}
+		case <-late:
+			p.finished.Do(func() { os.Exit(p.finish(p.cause(ctx), stderr)) })
 		}
 	}
 }
@@ -110,6 +136,7 @@ func (p *program) finish(err error, stderr io.Writer) int {
 		p.result["event"], p.result["ok"], p.result["exit"] = "result", true, cli.ExitOK
 		p.object(p.result)
 	}
+	p.shown.Settle()
 	if lost := p.out.failure(); lost != nil && !errors.Is(err, lost) {
 		err = errors.Join(lost, err)
 	}
@@ -141,6 +168,7 @@ func (p *program) object(v any) {
 // say prints a line for people.
 func (p *program) say(format string, a ...any) {
 	if !p.json {
+		p.shown.Settle()
 		p.people.Say("", nil, format, a...)
 	}
 }
@@ -237,7 +265,7 @@ func (p *program) check(c *cobra.Command) error {
 		p.socket = p.channel
 	}
 	p.patient = c.Flags().Changed("timeout")
-	p.people = cli.NewOutput(p.out, !p.json && cli.IsTerminal(p.stdout))
+	p.shown = cli.NewOutput(p.stderr, !p.json && cli.IsTerminal(p.stderr) && os.Getenv("TERM") != "dumb")
 	return nil
 }
 

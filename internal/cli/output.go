@@ -25,9 +25,9 @@ type Output struct {
 	w       io.Writer // takes a line at a time; it does not block
 	alive   func()    // told of each line and step, or nil
 	json    bool
-	columns func() int           // the width of the terminal; nil if there is none, or no progress is shown
-	pending bool                 // a progress line is on the terminal
-	started map[string]time.Time // when work in progress began
+	columns func() int       // the width of the terminal; nil if there is none, or no progress is shown
+	pending bool             // a progress line is on the terminal
+	started map[string]begun // work in progress
 	shown   time.Time
 	steps   Fields
 	order   []string // of steps
@@ -35,7 +35,7 @@ type Output struct {
 }
 
 func newOutput(w io.Writer, asJSON bool) *Output {
-	return &Output{w: w, json: asJSON, steps: Fields{}, started: map[string]time.Time{}}
+	return &Output{w: w, json: asJSON, steps: Fields{}, started: map[string]begun{}}
 }
 
 // notice returns the line that says how many lines were dropped.

@@ -97,7 +97,7 @@ func Human(n uint64) string {
 			return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/float64(uint64(1)<<u.shift)), ".0") + " " + u.name
 		}
 	}
-	return fmt.Sprintf("%d bytes", n)
+	return Count(n, "byte")
 }
 
 // PartOf returns progress for people: "1 MiB of 4 MiB (25 %)". The numbers may come from a
