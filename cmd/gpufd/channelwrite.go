@@ -101,7 +101,7 @@ func (p *program) channelWrite(ctx context.Context, name string, f channelWriteF
 	s := w.Stats()
 	p.told = true
 	p.result = cli.Fields{"name": name, "frames": s.Frames, "received": s.Given, "lost": s.Skipped, "last_whole": s.Frames, "max_stall_ms": milliseconds(s.MaxStall)}
-	p.tell("Wrote %d frames; the longest wait for a slot was %s", s.Frames, cli.Brief(s.MaxStall))
+	p.tell("Wrote %s; the longest wait for a slot was %s", cli.Count(s.Frames, "frame"), cli.Brief(s.MaxStall))
 	return err
 }
 

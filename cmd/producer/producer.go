@@ -268,10 +268,10 @@ func (p *producer) fill(ctx context.Context, srv *share.Server) error {
 func (p *producer) sayFilled() {
 	fields := cli.Fields{"integers": p.meta().Count, "salt": p.salt}
 	if p.kernels.OnGPU() {
-		p.app.Say("generated", fields, "Filled %d test integers on the GPU", p.meta().Count)
+		p.app.Say("generated", fields, "Filled %s on the GPU", cli.Count(p.meta().Count, "test integer"))
 		return
 	}
-	p.app.Say("generated", fields, "Generated %d test integers", p.meta().Count)
+	p.app.Say("generated", fields, "Generated %s", cli.Count(p.meta().Count, "test integer"))
 	p.app.Say("copied", cli.Fields{"bytes": uint64(p.size)}, "Copied test data to GPU")
 }
 

@@ -1,5 +1,6 @@
-// Package plain makes texts of strangers, such as a peer's words or the name of a file, safe to
-// print: on a terminal they could otherwise hide what stands beside them, or pretend to be it.
+// Package plain makes text for people: it counts things in words, and makes texts of strangers,
+// such as a peer's words or the name of a file, safe to print. On a terminal these could
+// otherwise hide what stands beside them, or pretend to be it.
 package plain
 
 import (
@@ -71,4 +72,15 @@ func escapedJSON(text string) (b []byte) {
 		}
 	}
 	return b
+}
+
+// Count returns n things in words: "1 process", "2 processes".
+func Count[N int | uint64](n N, thing string) string {
+	switch {
+	case n == 1:
+		return "1 " + thing
+	case strings.HasSuffix(thing, "s"):
+		thing += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }

@@ -103,7 +103,7 @@ class Writer(Giving):
         r = self._readers
         with r.lock:
             if not r.lock.wait_for(lambda: r.closed or len(r.there) >= n, timeout):
-                raise TimedOutError(f"{len(r.there)} readers have joined, and {n} were waited for")
+                raise TimedOutError(f"{len(r.there)} of {n} {'reader' if n == 1 else 'readers'} joined")
         self._check()
 
     def __repr__(self) -> str:
