@@ -27,6 +27,7 @@ type App struct {
 	Timeout time.Duration
 	Result  Fields       // what the result line holds beside ok and the steps
 	Check   func() error // checks the command's own flags; may be nil
+	Quiet   bool         // Check sets it to print for people only what Print prints
 	Early   func() error // checks what needs no driver, before one is opened; may be nil
 	Args    string       // what may follow the flags, for the help; most commands take nothing
 
@@ -152,6 +153,7 @@ func wantsJSON(args []string) (wants bool) {
 // open begins the output. When its reader has gone, the program ends in order.
 func (a *App) open(cancel context.CancelCauseFunc) {
 	a.Output = newOutput(nil, a.json)
+	a.Output.quiet = a.Quiet
 	if !a.json && IsTerminal(a.stdout) && os.Getenv("TERM") != "dumb" {
 		a.Output.columns = columnsOf(a.stdout)
 	}

@@ -25,6 +25,7 @@ type Output struct {
 	w       io.Writer // takes a line at a time; it does not block
 	alive   func()    // told of each line and step, or nil
 	json    bool
+	quiet   bool             // people get only what Print prints
 	columns func() int       // the width of the terminal; nil if there is none, or no progress is shown
 	pending bool             // a progress line is on the terminal
 	started map[string]begun // work in progress
@@ -62,6 +63,16 @@ func (o *Output) live() {
 
 // Say prints one line for people, or an object of that event with fields.
 func (o *Output) Say(event string, fields Fields, format string, args ...any) {
+	if o.quiet && !o.json {
+		o.live()
+		return
+	}
+	o.Print(event, fields, format, args...)
+}
+
+// Print is Say for what a program was asked for, such as a list: it is printed even if the
+// program is to print nothing else. Without an event it is for people alone.
+func (o *Output) Print(event string, fields Fields, format string, args ...any) {
 	o.live()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -70,14 +81,14 @@ func (o *Output) Say(event string, fields Fields, format string, args ...any) {
 		fmt.Fprintln(o.w, plain.Text(fmt.Sprintf(format, args...)))
 		return
 	}
-	o.object(event, fields)
+	if event != "" {
+		o.object(event, fields)
+	}
 }
 
 // Note prints one line only for people: an earlier JSON object has the same facts.
 func (o *Output) Note(format string, args ...any) {
-	if !o.json {
-		o.Say("", nil, format, args...)
-	}
+	o.Say("", nil, format, args...)
 }
 
 // object prints a JSON line: the event first, then ok if there is one, then the
@@ -142,7 +153,7 @@ func (o *Output) lastStep() string {
 func (o *Output) SayDurations() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.json || len(o.order) == 0 {
+	if o.json || o.quiet || len(o.order) == 0 {
 		return
 	}
 	o.clear()
