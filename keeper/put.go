@@ -170,7 +170,14 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 	if err != nil {
 		return reply{}, "", err
 	}
+	filled := false
+	defer func() {
+		if !filled { // Write panics, or ends the goroutine: nothing is left of the part, and that goes on
+			_ = w.giveUp(buf.Close())
+		}
+	}()
 	digest, err := fill(ctx, buf, part)
+	filled = true
 	at("written")
 	var d vmm.Descriptor
 	var files []*os.File

@@ -310,6 +310,19 @@ func TestPutThatFails(t *testing.T) {
 	require.Zero(t, stat(t, c, "x").ReservedBytes)
 }
 
+// A Write that panics leaves neither memory nor a booking.
+func TestWriteThatPanics(t *testing.T) {
+	_, c, dev := kept(t)
+	bad := part(1, dev, 2)
+	bad.Write = func(context.Context, *vmm.Buffer) error { panic("mine") }
+	require.PanicsWithValue(t, "mine", func() {
+		_, _ = c.Put(soon(t), Put{Name: "x", Parts: 2, Transaction: "t"}, bad, part(0, dev, 1))
+	})
+	_, err := c.Stat(soon(t), "x")
+	requireCode(t, "not-found", err) // and the leak check finds the memory
+	put(t, c, dev, "x", 1)
+}
+
 // A Put whose time is over when the version is committed, before it has read the answer, says that it
 // is committed.
 func TestPutOutOfTimeWhenItIsDone(t *testing.T) {
