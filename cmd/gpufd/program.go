@@ -255,6 +255,8 @@ func (p *program) check(c *cobra.Command) error {
 	switch {
 	case p.timeout <= 0:
 		return cli.Usagef("--timeout %s: want more than 0", p.timeout)
+	case c.Flags().Changed("socket") && c.Flag("socket").Value.String() == "":
+		return cli.Usagef("--socket: want a path, and got an empty one")
 	case c.Flags().Lookup("driver") != nil && p.driver != "auto" && p.driver != "cuda" && p.driver != "soft":
 		return cli.Usagef("--driver %q: want auto, cuda or soft", p.driver)
 	}
@@ -275,6 +277,9 @@ func (p *program) args(least, most int, what string) cobra.PositionalArgs {
 		p.command, p.named = c.CommandPath(), len(args) > 0
 		if len(args) < least || most >= 0 && len(args) > most {
 			return cli.Usagef("want %s: %s given; see %s --help", what, were(len(args)), c.CommandPath())
+		}
+		if slices.Contains(args, "") { // of a variable of a script that is not set
+			return cli.Usagef("want %s: an empty one was given; see %s --help", what, c.CommandPath())
 		}
 		return nil
 	}
