@@ -64,10 +64,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	go p.end(ctx, signals, over, cancel, stderr)
 	root := p.root()
 	root.SetArgs(args)
-	root.SetOut(p.out)
-	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if err != nil && errors.Is(err, context.Canceled) && ctx.Err() != nil {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, cli.ErrInterrupted)) {
 		err = p.cause(ctx)
 	}
 	if m := unknownCommand.FindStringSubmatch(fmt.Sprint(err)); m != nil {
@@ -193,6 +191,8 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 			return p.check(c)
 		},
 	}
+	root.SetOut(p.out) // before cobra makes its command completion, which asks once
+	root.SetErr(p.stderr)
 	root.SetVersionTemplate("gpufd {{.Version}}\n")
 	f := root.PersistentFlags()
 	f.StringVar(&p.socket, "socket", os.Getenv(socketEnv), "the keeper's socket; the default is "+socketEnv+", or else "+defaultSocket())

@@ -144,6 +144,18 @@ func TestDefaultSocketIsTheUsersOwn(t *testing.T) {
 	}
 }
 
+// What only prints something fails if that cannot be written, as all else does.
+func TestHelpThatCannotBeWritten(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer full.Close()
+	for _, arg := range []string{"--help", "--version", "--completion=bash"} {
+		var errs bytes.Buffer
+		require.Equal(t, ExitFailed, New("prog", "talks.", full).Run([]string{arg}, &errs, nil))
+		require.Equal(t, "prog: writing the output: write /dev/full: no space left on device\n", errs.String())
+	}
+}
+
 // Who listens makes the directory if that alone is missing, and nothing for a path that will
 // not do.
 func TestListenMakesTheDirectory(t *testing.T) {
