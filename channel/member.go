@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -118,7 +119,7 @@ func (w *Writer) admit(m *member) bool {
 	case w.streams && policy != Block:
 		err = fmt.Errorf("%w: in a channel for streams readers block, and this one asks for %s", ErrPolicy, policy)
 	case len(w.readers) >= w.opts.readers:
-		err = fmt.Errorf("%w: %d readers have joined, and WithReaders admits no more", ErrPolicy, len(w.readers))
+		err = fmt.Errorf("%w: the channel has %s, and admits no more", ErrPolicy, plain.Count(len(w.readers), "reader"))
 	}
 	if err != nil {
 		w.drop(m, writerRefused, err)

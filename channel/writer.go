@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
@@ -229,7 +230,7 @@ func (w *Writer) AwaitReaders(ctx context.Context, n int) error {
 		case <-w.joined:
 		case <-time.After(sleepMax): // another one may have had the token
 		case <-ctx.Done():
-			return fmt.Errorf("channel: %d readers have joined, and %d were waited for: %w", there, n, context.Cause(ctx))
+			return fmt.Errorf("channel: %d of %s joined: %w", there, plain.Count(n, "reader"), context.Cause(ctx))
 		}
 	}
 }

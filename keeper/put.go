@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/kernels"
@@ -123,7 +124,7 @@ func checkPut(p *Put, parts []Part) error {
 		p.Parts = 1
 	}
 	if len(parts) == 0 || len(parts) > p.Parts {
-		return fmt.Errorf("keeper: %d parts to put of a version of %d", len(parts), p.Parts)
+		return fmt.Errorf("keeper: %s to put of a version of %d", plain.Count(len(parts), "part"), p.Parts)
 	}
 	for i, part := range parts {
 		switch other := slices.IndexFunc(parts[:i], func(p Part) bool { return p.Index == part.Index }); {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -25,11 +26,15 @@ const (
 // makeDirectory makes the directory of a socket, if that alone is missing. A volume of a
 // pod may be written by others, so no socket may lie in it: this directory within may be
 // written by this user alone, and searched by its group. Whether one that is there will do
-// is for sock to say, and that there is none to make it in.
+// is for sock to say.
 func makeDirectory(socket string) error {
-	err := os.Mkdir(filepath.Dir(socket), 0o750)
-	if err == nil || errors.Is(err, os.ErrExist) || errors.Is(err, os.ErrNotExist) {
+	dir := filepath.Dir(socket)
+	err := os.Mkdir(dir, 0o750)
+	switch {
+	case err == nil, errors.Is(err, os.ErrExist):
 		return nil
+	case errors.Is(err, os.ErrNotExist): // as sock says it, but in the keeper's name and not the store's
+		return fmt.Errorf("sock: listen %s: %w: %s: %w; make it first: mkdir -m 700 %s", socket, sock.ErrNoDirectory, dir, syscall.ENOENT, dir)
 	}
 	return fmt.Errorf("making the socket's directory: %w; make it first, or choose another", err)
 }

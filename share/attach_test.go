@@ -86,7 +86,7 @@ func TestAttachIsRefused(t *testing.T) {
 		{"no", WithAccess(ReadOnly), RefusedName, `there is no offer "no" here`},
 		{"", WithAccess(ReadOnly), RefusedName, `there is not exactly one offer here; ask for one by its name: "busy", "ro"`},
 		{"ro", WithAccess(ReadWrite), RefusedAccess, `"ro" is offered read-only, and read-write was asked for`},
-		{"busy", WithAccess(ReadOnly), RefusedBusy, `"busy" has all the 1 consumers it waits for`},
+		{"busy", WithAccess(ReadOnly), RefusedBusy, `"busy" has all it waits for: 1 consumer`},
 	} {
 		_, err := Attach(soon(t), srv.Path(), c.name, dev, c.opt)
 		require.ErrorIs(t, err, ErrRefused)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -143,8 +144,9 @@ func WithMaxChunks(n int) AttachOption {
 	return attachOption(func(o *attachOptions) { o.maxChunks = n })
 }
 
-// WithMaxSize refuses offers that would map more than size bytes ([ErrTooLarge]). It
-// counts the buffer's size rounded up to whole chunks. The default, 0, sets no bound.
+// WithMaxSize refuses offers of more than size bytes ([ErrTooLarge]), and those that would map
+// 2 MiB more than that or beyond, by chunks that the buffer does not fill. So the rounding up to
+// the device's granularity, which is 2 MiB, does not count. The default, 0, sets no bound.
 func WithMaxSize(size uint64) AttachOption {
 	return attachOption(func(o *attachOptions) { o.maxSize = size })
 }
@@ -227,7 +229,7 @@ func (o *attachOptions) suits(m wire.Offer, name string) error {
 	case name != "" && name != m.Name:
 		return fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, m.Name, name)
 	case !slices.Contains(o.handles, m.HandleType()):
-		return fmt.Errorf("%w: %q is offered by a %s handle, and WithHandle takes %v", ErrHandle, m.Name, m.HandleType(), o.handles)
+		return fmt.Errorf("%w: %q is offered by a %s handle, and this side takes %v", ErrHandle, m.Name, m.HandleType(), o.handles)
 	case o.newerThan != 0 && generation <= o.newerThan:
 		return fmt.Errorf("%w: %q is of generation %d, and one above %d was asked for", ErrStale, m.Name, generation, o.newerThan)
 	}
@@ -240,16 +242,19 @@ func (o *attachOptions) tooLarge(m wire.Offer) error {
 	size, ok := mappedSize(d)
 	switch {
 	case data > uint64(o.maxData):
-		return fmt.Errorf("%w: %d bytes of application data; want %d at most (WithMaxData)", ErrTooLarge, data, o.maxData)
+		return fmt.Errorf("%w: %d bytes of application data; want %d at most", ErrTooLarge, data, o.maxData)
 	case m.CursorSize > o.maxCursors:
-		return fmt.Errorf("%w: %d bytes of cursors; want %d at most (WithCursorsOf)", ErrTooLarge, m.CursorSize, o.maxCursors)
+		return fmt.Errorf("%w: %d bytes of cursors; want %d at most", ErrTooLarge, m.CursorSize, o.maxCursors)
 	case d.Chunks > o.maxChunks:
-		return fmt.Errorf("%w: %d chunks; want %d at most (WithMaxChunks)", ErrTooLarge, d.Chunks, o.maxChunks)
-	case o.maxSize > 0 && (!ok || size > o.maxSize):
-		return fmt.Errorf("%w: %d chunks of %d bytes; want %d bytes at most (WithMaxSize)", ErrTooLarge, d.Chunks, d.ChunkSize, o.maxSize)
+		return fmt.Errorf("%w: %s; want %d at most", ErrTooLarge, plain.Count(d.Chunks, "chunk"), o.maxChunks)
+	case o.maxSize > 0 && (d.Size > o.maxSize || !ok || size-min(size, o.maxSize) >= granule):
+		return fmt.Errorf("%w: %d bytes in %s of %d; want %d bytes at most", ErrTooLarge, d.Size, plain.Count(d.Chunks, "chunk"), d.ChunkSize, o.maxSize)
 	}
 	return nil
 }
+
+// granule is the granularity of all devices that are known.
+const granule = 2 << 20
 
 func fits(d vmm.Descriptor, room *vmm.Reservation) bool {
 	size, ok := mappedSize(d)

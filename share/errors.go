@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
 
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
@@ -99,14 +99,4 @@ func (e *VerdictError) Is(target error) bool { return target == ErrVerdict }
 
 // printable returns a peer's text on one line, without characters that could harm a
 // terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsPrint(r):
-			return r
-		case unicode.IsSpace(r):
-			return ' '
-		}
-		return '\uFFFD'
-	}, strings.ReplaceAll(s, "\n", "; "))
-}
+func printable(s string) string { return plain.Text(strings.ReplaceAll(s, "\n", "; ")) }

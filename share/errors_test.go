@@ -29,7 +29,7 @@ func TestFault58_RefusalSaysWhoseFaultItIs(t *testing.T) {
 }
 
 func TestErrorsSayWhoSaysSo(t *testing.T) {
-	require.Equal(t, "refused by the peer (busy): come\uFFFD again", (&RefusalError{RefusedBusy, "come\x1b again"}).Error())
+	require.Equal(t, `refused by the peer (busy): come\x1b again`, (&RefusalError{RefusedBusy, "come\x1b again"}).Error())
 	require.Equal(t, "refused by the peer (code 99): ", (&RefusalError{99, ""}).Error())
 	require.Equal(t, "the consumer reports: very; bad", (&VerdictError{"very\nbad"}).Error())
 	require.NotErrorIs(t, &RefusalError{}, ErrVerdict)

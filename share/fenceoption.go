@@ -153,7 +153,7 @@ func (o *offering) inUse() error {
 	if len(o.earlier()) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: consumers of an earlier offer may still write it (WithFence)", ErrInUse)
+	return fmt.Errorf("%w: consumers of an earlier offer may still write it", ErrInUse)
 }
 
 // awaitEarlier waits until nobody writes the memory on account of an earlier offer, or ctx ends.

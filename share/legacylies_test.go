@@ -189,7 +189,7 @@ func TestLegacyLies(t *testing.T) {
 		require.ErrorContains(t, err, "not visible to this process")
 	})
 	t.Run("too large", func(t *testing.T) {
-		_, err := attachAny(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, WithMaxSize(1<<20))
+		_, err := attachAny(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, WithMaxSize(1))
 		require.ErrorIs(t, err, ErrTooLarge)
 	})
 	t.Run("not wanted", func(t *testing.T) {

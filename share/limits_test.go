@@ -229,7 +229,7 @@ func TestOffersThatAreTooLarge(t *testing.T) {
 	g := granularity(t, dev)
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 2*g+1, vmm.WithChunkSize(g)))
-	for i, opt := range []AttachOption{WithMaxChunks(3), WithMaxSize(3 * g), WithMaxSize(0)} {
+	for i, opt := range []AttachOption{WithMaxChunks(3), WithMaxSize(2*g + 1), WithMaxSize(0)} {
 		att, err := Attach(soon(t), srv.Path(), "", dev, opt)
 		require.NoError(t, err)
 		require.NoError(t, att.Close())
@@ -237,7 +237,7 @@ func TestOffersThatAreTooLarge(t *testing.T) {
 	}
 	imports, n := spy.count("cuMemImportFromShareableHandle"), 3
 	for why, opt := range map[string]AttachOption{
-		"3 chunks; want 2 at most": WithMaxChunks(2), "3 chunks; want 1 at most": WithMaxChunks(1), " bytes at most": WithMaxSize(3*g - 1),
+		"3 chunks; want 2 at most": WithMaxChunks(2), "3 chunks; want 1 at most": WithMaxChunks(1), " bytes at most": WithMaxSize(2 * g),
 	} {
 		_, err := Attach(soon(t), srv.Path(), "", dev, opt)
 		require.ErrorIs(t, err, ErrTooLarge)
@@ -260,6 +260,7 @@ func TestLiesThatAreTooLarge(t *testing.T) {
 	}{
 		"many chunks":    {tr.say(func(o *wire.Offer) { o.Memory.Chunks = vmm.MaxChunks }, tr.files...), WithMaxChunks(vmm.MaxChunks - 1)},
 		"a large chunk":  {tr.say(func(o *wire.Offer) { o.Memory.Size, o.Memory.ChunkSize = 1, 1<<62 }, tr.files...), WithMaxSize(1 << 40)},
+		"an empty chunk": {tr.say(func(o *wire.Offer) { o.Memory.Size, o.Memory.ChunkSize = 1, 4<<20 }, tr.files...), WithMaxSize(2 << 20)},
 		"beyond 64 bits": {tr.say(func(o *wire.Offer) { o.Memory.ChunkSize = 1 << 63 }, tr.files...), WithMaxSize(1<<64 - 1)},
 	} {
 		said := make(chan wire.Message, 1)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -41,11 +42,11 @@ func (p *places) take(peer sock.Peer) (giveBack func(), full string) {
 	who := process{peer.UID, peer.PID}
 	switch {
 	case p.taken >= p.most:
-		return nil, fmt.Sprintf("the producer has %d connections, and takes no more", p.most)
+		return nil, fmt.Sprintf("the producer has %s, and takes no more", plain.Count(p.most, "connection"))
 	case p.of[who] >= p.perPeer && who.pid == 0:
-		return nil, fmt.Sprintf("the producer has %d connections of a user's processes in other PID namespaces, and takes no more of these", p.perPeer)
+		return nil, fmt.Sprintf("the producer has %s of a user's processes in other PID namespaces, and takes no more of these", plain.Count(p.perPeer, "connection"))
 	case p.of[who] >= p.perPeer:
-		return nil, fmt.Sprintf("the producer has %d connections of this process, and takes no more of it", p.perPeer)
+		return nil, fmt.Sprintf("the producer has %s of this process, and takes no more of it", plain.Count(p.perPeer, "connection"))
 	}
 	p.taken++
 	p.of[who]++

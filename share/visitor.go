@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -263,7 +264,7 @@ func (o *offering) admit(v *visitor) (*Lease, error) {
 	case r.CursorSize > 0 && want.Capabilities&wire.TakesCursors == 0:
 		return no(RefusedUnsupported, "%q gives each consumer cursors (field 5, a channel's), and you did not say that you take them", r.Name)
 	case o.opts.leases > 0 && o.begun >= o.opts.leases:
-		return no(RefusedBusy, "%q has all the %d consumers it waits for", r.Name, o.opts.leases)
+		return no(RefusedBusy, "%q has all it waits for: %s", r.Name, plain.Count(o.opts.leases, "consumer"))
 	}
 	o.begun++
 	o.numbered++

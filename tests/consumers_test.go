@@ -81,7 +81,7 @@ func TestTooManyConsumers(t *testing.T) {
 	s := newScene(t)
 	producer := s.serving("-consumers", "1")
 	att := s.mustAttach()
-	s.consumer().fails(1, "consumers it waits for")
+	s.consumer().fails(1, "has all it waits for: ")
 	report(t, att, nil)
 	producer.succeeds()
 }

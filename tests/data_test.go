@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
 )
@@ -85,8 +86,8 @@ func TestFault65_FlippedBit(t *testing.T) {
 			var said []string
 			for _, way := range ways {
 				consumer := s.consumer("-verify", way)
-				consumer.fails(1, words, "; 1 integers are wrong")
-				said = append(said, find(consumer, fmt.Sprintf("Data verification FAILED (1 of %d integers", pattern.Count(c.size)))...)
+				consumer.fails(1, words, "; 1 integer is wrong")
+				said = append(said, find(consumer, "Data verification FAILED (1 of "+cli.Count(pattern.Count(c.size), "integer")+" wrong")...)
 				require.Len(t, find(consumer, "  verifying on the "+strings.ToUpper(way)), 1, consumer.dump())
 			}
 			producer.fails(1, words)

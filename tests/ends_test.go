@@ -320,6 +320,13 @@ func TestFullDirectory(t *testing.T) {
 //
 //fault:rows 76
 func TestMaxSize(t *testing.T) {
+	t.Run("the granularity does not count", func(t *testing.T) {
+		s := newScene(t)
+		producer := s.serving("-size", "1MiB", "-consumers", "2")
+		s.consumer("-max-size", "1048575").fails(1, "larger than this side accepts: 1048576 bytes in 1 chunk of 2097152; want 1048575 bytes at most")
+		s.consumer("-max-size", "1MiB").succeeds()
+		producer.fails(1, "consumer 1 ", "larger than this side accepts")
+	})
 	s := newScene(t)
 	producer := s.serving("-size", "6MiB", "-chunk", "2MiB", "-consumers", "2")
 	s.consumer("-max-size", "5MiB").fails(1, "5242880 bytes at most")

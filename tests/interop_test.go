@@ -392,7 +392,7 @@ func TestInteropFlippedBit(t *testing.T) {
 			consumer.command(t)
 			s := meeting(t)
 			producer := s.flipped(10*mib+1, 2*mib, 4*mib-1, 7)
-			s.peer(consumer).fails(1, "first at index 1048575, want 0x", "; 1 integers are wrong")
+			s.peer(consumer).fails(1, "first at index 1048575, want 0x", "; 1 integer is wrong")
 			producer.fails(1, "first at index 1048575")
 		})
 	}

@@ -238,6 +238,9 @@ func TestLaunchList(t *testing.T) {
 		find(p, "saxpy: ")[0])
 	require.Len(t, find(p, "vector_add: takes 4 arguments"), 1)
 	require.Len(t, find(p, "  y = a x + y, of n float32, rounded once"), 1)
+	for _, other := range []string{"Driver: ", "Using CUDA device", "Loaded", "durations", "Cleanup"} {
+		require.Empty(t, find(p, other), "the list, and nothing else")
+	}
 
 	ptx := file(t, []byte(probes))
 	p = launch(t, nil, "-json", "-ptx", ptx, "-list")
@@ -281,7 +284,7 @@ func TestLaunchListsAll(t *testing.T) {
 	p := launch(t, nil, "-list")
 	p.succeeds()
 	for _, b := range kernels.Builtins() {
-		require.Len(t, find(p, "Loaded --builtin "+b.Name), 1, p.dump())
+		require.Len(t, find(p, "--builtin "+b.Name+":"), 1, p.dump())
 		for _, k := range b.Kernels {
 			require.Len(t, find(p, k.Name+": takes "), 1, p.dump())
 		}
@@ -290,7 +293,7 @@ func TestLaunchListsAll(t *testing.T) {
 	p.succeeds()
 	require.Len(t, find(p, "saxpy: takes 4 arguments (f32 a, "), 1, p.dump())
 	require.Empty(t, find(p, "vector_add"))
-	require.Empty(t, find(p, "Loaded --builtin pattern"))
+	require.Empty(t, find(p, "--builtin pattern:"))
 }
 
 // TestLaunchMissingModule: a file that is not there is found missing before a driver is

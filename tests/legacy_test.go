@@ -156,7 +156,7 @@ func TestDescriptorsWithoutVMM(t *testing.T) {
 	}
 	s := newScene(t)
 	producer := s.serving("-consumers", "2")
-	s.start("consumer", none).fails(3, why, "by a vmm handle, and WithHandle takes [legacy]", "start the producer with --handle legacy")
+	s.start("consumer", none).fails(3, why, "by a vmm handle, and this side takes [legacy]", "start the producer with --handle legacy")
 	s.consumer().succeeds()
 	producer.fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "WithHandle takes [legacy]")
 }
@@ -176,7 +176,7 @@ func TestLegacyWrongData(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := meeting(t)
 			producer := s.flipped(c.size, 0, c.offset, c.bit, "-handle", "legacy")
-			s.consumer().fails(1, fmt.Sprintf("index %d", c.offset/4), "want 0x", "; 1 integers are wrong")
+			s.consumer().fails(1, fmt.Sprintf("index %d", c.offset/4), "want 0x", "; 1 integer is wrong")
 			producer.fails(1, fmt.Sprintf("index %d", c.offset/4))
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A Hold keeps a buffer open for work that uses its memory: a stream that reaches
@@ -51,7 +52,7 @@ func (h *Hold) Close() error {
 func (b *Buffer) users() string {
 	var users []string
 	if b.loans > 0 {
-		users = append(users, fmt.Sprintf("%d loans open; first end the offer or close the loan", b.loans))
+		users = append(users, plain.Count(b.loans, "loan")+" open; first end the offer or close the loan")
 	}
 	if len(b.holds) > 0 {
 		more := ""

@@ -35,7 +35,7 @@ func TestHeldBufferIsNotClosed(t *testing.T) {
 		}
 		require.True(t, string(want) == string(read(t, ctx, buf.Ptr(), g)))
 	}
-	requireOpen("with 1 loans open", "the first and 1 more open")
+	requireOpen("with 1 loan open", "the first and 1 more open")
 	require.NoError(t, loan.Close())
 	require.NoError(t, first.Close())
 	require.NoError(t, first.Close())

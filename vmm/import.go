@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A Descriptor is what an importer has to know about a buffer: the driver does
@@ -63,7 +64,7 @@ func (d Descriptor) Plausible() error {
 	case d.Size == 0 || d.Size > total:
 		return badField("size", fmt.Sprintf("is %d; the chunks hold %d", d.Size, total))
 	case total-d.Size >= d.ChunkSize:
-		return badField("size", fmt.Sprintf("is %d, which needs fewer than %d chunks", d.Size, d.Chunks))
+		return badField("size", fmt.Sprintf("is %d, which needs fewer than %s", d.Size, plain.Count(d.Chunks, "chunk")))
 	}
 	return nil
 }
@@ -120,7 +121,7 @@ func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*B
 	}
 	err := d.Check(dev)
 	if err == nil && came != d.Chunks {
-		err = badField("number of chunks", fmt.Sprintf("is %d, but %d descriptors came", d.Chunks, came))
+		err = badField("number of chunks", fmt.Sprintf("is %d, but %s came", d.Chunks, plain.Count(came, "descriptor")))
 	}
 	if err == nil && slices.Contains(b.opts.peers, nil) {
 		err = noDevice("WithPeers")

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A Reservation is device address space to map memory in. The caller owns it;
@@ -85,7 +86,7 @@ func (r *reservation) close() error {
 		return nil
 	}
 	if len(r.mapped) > 0 {
-		return fmt.Errorf("%w: reservation at %s with %d mappings", ErrMapped, r.ptr, len(r.mapped))
+		return fmt.Errorf("%w: reservation at %s with %s", ErrMapped, r.ptr, plain.Count(len(r.mapped), "mapping"))
 	}
 	if err := r.drv.FreeAddress(r.ptr, r.size); err != nil {
 		return err

@@ -36,12 +36,12 @@ func (v *verifier) verify(ctx context.Context) (err error) {
 	}
 	fields := cli.Fields{"ok": wrong.Wrong == 0, "integers": v.meta.Count, "wrong": wrong.Wrong}
 	if wrong.Wrong == 0 {
-		v.app.Say("verified", fields, "Data verification PASSED (%d integers verified)", v.meta.Count)
+		v.app.Say("verified", fields, "Data verification PASSED (%s verified)", cli.Count(v.meta.Count, "integer"))
 		return nil
 	}
 	fields["index"], fields["want"], fields["got"] = wrong.Index, wrong.Want, wrong.Got
-	v.app.Say("verified", fields, "Data verification FAILED (%d of %d integers are wrong, the first at index %d: want 0x%08x, got 0x%08x)",
-		wrong.Wrong, v.meta.Count, wrong.Index, wrong.Want, wrong.Got)
+	v.app.Say("verified", fields, "Data verification FAILED (%d of %s wrong, the first at index %d: want 0x%08x, got 0x%08x)",
+		wrong.Wrong, cli.Count(v.meta.Count, "integer"), wrong.Index, wrong.Want, wrong.Got)
 	return &wrong
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 func (p *program) channelCommand() *cobra.Command {
@@ -18,9 +20,10 @@ func (p *program) channelCommand() *cobra.Command {
 		Short: "Pass frames from process to process through GPU memory",
 		Long: `channel passes frames in order from one writer to its readers, through slots of GPU
 memory that all of them have mapped. It needs no keeper: write listens on --socket itself.
+Each writer takes a socket of its own; give a second one, and its readers, another --socket.
 
-  gpufd channel write cam --slots 8 --slot-size 4MiB --socket /tmp/cam.sock <frames
-  gpufd channel read cam --policy drop-oldest --socket /tmp/cam.sock >copy`,
+  gpufd channel write cam --slots 8 --slot-size 4MiB <frames
+  gpufd channel read cam --policy drop-oldest >copy`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return unknown(c, args[0])
@@ -28,9 +31,14 @@ memory that all of them have mapped. It needs no keeper: write listens on --sock
 			return cli.Usagef("want write or read: none was given; see gpufd channel --help")
 		},
 	}
+	cmd.PersistentFlags().StringVar(&p.channel, "socket", channelSocket(), "the channel's socket, never a keeper's; its writer and its readers name the same")
 	cmd.AddCommand(p.channelWriteCommand(), p.channelReadCommand())
 	return cmd
 }
+
+// channelSocket returns the default path of a channel's socket: beside the keeper's default, which
+// a channel must not take from a keeper that is started later.
+func channelSocket() string { return filepath.Join(filepath.Dir(defaultSocket()), "channel.sock") }
 
 // hostBuffer is pinned memory of the host for frames, and the context that copies them.
 type hostBuffer struct {
@@ -62,7 +70,7 @@ func (p *program) context(device string) (*cu.Context, error) {
 // tell prints a line for people, to stderr because frames may go to stdout.
 func (p *program) tell(format string, a ...any) {
 	if !p.json {
-		fmt.Fprintf(p.stderr, format+"\n", a...)
+		fmt.Fprintln(p.stderr, plain.Text(fmt.Sprintf(format, a...)))
 	}
 }
 

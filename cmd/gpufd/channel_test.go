@@ -142,14 +142,14 @@ func TestChannelUsage(t *testing.T) {
 	u.write("kept", data(10, 0))
 	u.fails(1, "no writer of c", "channel", "read", "c", "--timeout", "500ms", "-o", "kept")
 	require.Equal(t, data(10, 0), u.read("kept"), "there were no frames for it")
-	u.fails(4, "0 readers have joined", "channel", "write", "c", "--slot-size", "64", "--timeout", "500ms", "--json")
+	u.fails(4, "0 of 1 reader joined", "channel", "write", "c", "--slot-size", "64", "--timeout", "500ms", "--json")
 }
 
 // A command that waits says after a second what for, and what ends that; not with --json.
 func TestChannelSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
-	socket := u.dir + "/s"
+	socket := u.dir + "/gpufd/channel.sock"
 	for _, c := range []struct {
 		code       int
 		args, said string
@@ -170,5 +170,31 @@ func TestChannelSaysWhatItWaitsFor(t *testing.T) {
 func TestChannelRefusesAKeepersSocket(t *testing.T) {
 	t.Parallel()
 	u := newKept(t)
-	u.fails(1, "another process is listening there", "channel", "write", "c", "--slot-size", "64")
+	u.fails(1, "take another path, for the writer and its readers, with --socket", "channel", "write", "c", "--slot-size", "64", "--socket", u.dir+"/s")
+}
+
+// A channel that was told no socket takes none from a keeper, be it the one in GPUFD_SOCKET or
+// the default.
+func TestChannelLeavesTheKeepersSocket(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	w := &running{Cmd: command(u, "channel", "write", "c", "--slot-size", "64"), user: u}
+	w.Stderr = &w.err
+	feed, err := w.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, w.Start())
+	u.until(func() bool {
+		return strings.Contains(w.err.String(), "Channel c: 4 slots of 64 at "+u.dir+"/gpufd/channel.sock")
+	})
+	u.keeper()
+	u.keeper("--socket", u.dir+"/gpufd/keeper.sock")
+	u.does("ls")
+	r := u.start("channel", "read", "c")
+	_, err = feed.Write([]byte("frame"))
+	require.NoError(t, err)
+	require.NoError(t, feed.Close())
+	code, out := r.end()
+	require.Zero(t, code, r.err.String())
+	require.Equal(t, "frame", out)
+	require.NoError(t, w.Wait())
 }

@@ -116,7 +116,7 @@ func (p *program) readTo(ctx context.Context, out io.Writer, name string, f chan
 	p.told = true
 	p.result = cli.Fields{"name": name, "frames": s.Received + s.Lost, "received": s.Received - s.Passed, "lost": s.Lost + s.Passed,
 		"last_whole": last, "max_stall_ms": milliseconds(s.MaxStall)}
-	p.tell("Read %d frames, %d lost; the longest wait for one was %s", s.Received-s.Passed, s.Lost+s.Passed, cli.Brief(s.MaxStall))
+	p.tell("Read %s, %d lost; the longest wait for one was %s", cli.Count(s.Received-s.Passed, "frame"), s.Lost+s.Passed, cli.Brief(s.MaxStall))
 	return channelEnd(ctx, err)
 }
 

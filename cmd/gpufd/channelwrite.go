@@ -36,7 +36,7 @@ func (p *program) channelWriteCommand() *cobra.Command {
 		Short: "Publish standard input as frames, until it ends",
 		Long: `write cuts standard input into frames of --slot-size bytes, the last of which may be
 shorter, and publishes each frame to the readers of the channel. It listens on --socket
-itself, which nobody else, such as a keeper, may have. Before the first frame it waits for
+itself, which nobody else may have. Before the first frame it waits for
 --readers, no longer than --timeout. It ends when the input ends; readers still get what
 was published.`,
 		Args: p.args(1, 1, "a name"),
@@ -81,17 +81,12 @@ func (p *program) channelWrite(ctx context.Context, name string, f channelWriteF
 	if err != nil {
 		return err
 	}
-	if p.socket == defaultSocket() {
-		if err := cli.MakeDefaultDir(cli.DefaultSocket()); err != nil {
-			return err
-		}
-	}
 	c, err := p.context(f.device)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	srv, err := share.Listen(p.socket, share.WithTimeout(p.timeout))
+	srv, err := cli.Listen(p.socket, func() (*share.Server, error) { return share.Listen(p.socket, share.WithTimeout(p.timeout)) })
 	if err != nil {
 		return err
 	}
@@ -106,7 +101,7 @@ func (p *program) channelWrite(ctx context.Context, name string, f channelWriteF
 	s := w.Stats()
 	p.told = true
 	p.result = cli.Fields{"name": name, "frames": s.Frames, "received": s.Given, "lost": s.Skipped, "last_whole": s.Frames, "max_stall_ms": milliseconds(s.MaxStall)}
-	p.tell("Wrote %d frames; the longest wait for a slot was %s", s.Frames, cli.Brief(s.MaxStall))
+	p.tell("Wrote %s; the longest wait for a slot was %s", cli.Count(s.Frames, "frame"), cli.Brief(s.MaxStall))
 	return err
 }
 

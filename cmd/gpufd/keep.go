@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/cgroup"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -53,7 +54,7 @@ they may keep. Without one, only this user may do so. See docs/keeper.md.`,
 				return p.endKeeper(c)
 			}
 			opts.Socket, opts.Metrics, opts.Timeout = p.socket, metrics, p.timeout
-			opts.Log = func(line string) { fmt.Fprintf(os.Stderr, "%s: %s\n", p.command, line) }
+			opts.Log = func(line string) { fmt.Fprintf(os.Stderr, "%s: %s\n", p.command, plain.Text(line)) }
 			if !await {
 				self, err := os.Executable()
 				if err != nil {
@@ -138,9 +139,7 @@ func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, 
 		}
 	}
 	if filepath.Dir(opts.Socket) == filepath.Dir(cli.DefaultSocket()) {
-		if err := cli.MakeDefaultDir(cli.DefaultSocket()); err != nil {
-			return err
-		}
+		cli.MakeDefaultDir()
 	}
 	if opts.Socket, err = filepath.Abs(opts.Socket); err != nil { // the fd store runs in /
 		return err

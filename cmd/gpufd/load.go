@@ -108,6 +108,14 @@ func explainFormat(err error, paths []string) error {
 	return err
 }
 
+// bytes is how much is read from the files.
+func (l *load) bytes() (n uint64) {
+	for _, s := range l.segments {
+		n += s.Size
+	}
+	return n
+}
+
 func (l *load) check(err error, paths []string) error {
 	if err == nil && l.size == 0 {
 		err = fmt.Errorf("%s: nothing to keep: it is empty", strings.Join(paths, ", "))

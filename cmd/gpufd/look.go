@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
 )
 
@@ -53,7 +54,7 @@ func (p *program) list(names []keeper.Info) {
 	w := tabwriter.NewWriter(p.out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tVERSION\tSTATE\tSIZE\tPARTS\tHOLDERS\tFREES")
 	for _, n := range names {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%s\n", n.Name, n.Version, n.State, cli.Human(n.Bytes), len(n.Parts), len(keeper.Processes(n.Holders)), cli.Human(n.FreesBytes))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%s\n", plain.Text(n.Name), n.Version, plain.Text(n.State), cli.Human(n.Bytes), len(n.Parts), len(keeper.Processes(n.Holders)), cli.Human(n.FreesBytes))
 	}
 	w.Flush()
 }

@@ -27,7 +27,7 @@ func main() {
 			os.Exit(cli.ExitUsage)
 		}
 		if err := keeper.RunStore(os.Args[2]); err != nil {
-			fmt.Fprintln(os.Stderr, "gpufd fd-store:", err)
+			fmt.Fprintln(os.Stderr, "gpufd fd-store:", cli.OneLine(err))
 			os.Exit(cli.ExitCode(err))
 		}
 		return

@@ -65,7 +65,7 @@ func newUser(t *testing.T, env ...string) *user {
 	dir, err := os.MkdirTemp("", "gpufd-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	soft := []string{"GPUFD_DRIVER=soft", "GPUFD_SOCKET=" + dir + "/s"}
+	soft := []string{"GPUFD_DRIVER=soft", "GPUFD_SOCKET=" + dir + "/s", "XDG_RUNTIME_DIR=" + dir}
 	return &user{t: t, dir: dir, env: append(append(os.Environ(), soft...), env...)}
 }
 

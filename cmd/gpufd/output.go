@@ -82,7 +82,9 @@ func (p *program) explain(err error) string {
 	text := cli.OneLine(err)
 	switch {
 	case strings.HasPrefix(p.command, "gpufd channel"):
-		return text
+		if errors.Is(err, sock.ErrInUse) {
+			text += ", for the writer and its readers, with --socket"
+		}
 	case errors.Is(err, sock.ErrNoListener):
 		text += "; start a keeper with gpufd keeper, or name its socket with --socket or " + socketEnv
 	case errors.Is(err, errNoAnswer):

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -26,19 +29,23 @@ import (
 // A program is one run of gpufd: the flags of all commands, and where it prints.
 type program struct {
 	socket  string
+	channel string // --socket of the commands of channel
 	driver  string
 	json    bool
 	timeout time.Duration
 	patient bool // --timeout was given
 	named   bool // so was an argument: mostly a name
-	stdout  io.Writer
 	stderr  io.Writer
 	data    *output     // to stdout
 	out     *output     // what is printed: data, or stderr if stdout gets what is kept
 	people  *cli.Output // on out, for what people read
+	shown   *cli.Output // on stderr, for progress
 	command string
 	result  cli.Fields // of the last line of --json, if the command has one
 	told    bool       // the last line has the result even if there is an error
+
+	hasty    atomic.Pointer[string] // what to say if a signal ends the command, which then has endsWithin; nil: as long as it takes
+	finished sync.Once
 }
 
 // socketEnv has the default of --socket.
@@ -49,28 +56,37 @@ const socketEnv = "GPUFD_SOCKET"
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	p := &program{stdout: stdout, stderr: stderr, command: "gpufd", data: &output{w: stdout, failed: cancel}}
+	p := &program{stderr: stderr, command: "gpufd", data: &output{w: stdout, failed: cancel}}
 	p.out = p.data
-	p.people = cli.NewOutput(p.out, false)
+	p.people, p.shown = cli.NewOutput(p.out, false), cli.NewOutput(stderr, false)
 	signals, stop := cli.Notified()
 	defer stop()
 	over := make(chan struct{})
 	defer close(over)
-	go p.end(signals, over, cancel, stderr)
+	go p.end(ctx, signals, over, cancel, stderr)
 	root := p.root()
 	root.SetArgs(args)
-	root.SetOut(p.out)
-	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if err != nil && errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		err = context.Cause(ctx)
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, cli.ErrInterrupted)) {
+		err = p.cause(ctx)
 	}
 	if m := unknownCommand.FindStringSubmatch(fmt.Sprint(err)); m != nil {
 		name, _ := strconv.Unquote(m[1])
 		err = unknown(root, name)
 	}
 	p.json = p.json || slices.Contains(args, "--json") // even if a flag before it is wrong
-	return p.finish(err, stderr)
+	code := cli.ExitFailed
+	p.finished.Do(func() { code = p.finish(err, stderr) })
+	return code
+}
+
+// cause returns why ctx was cancelled.
+func (p *program) cause(ctx context.Context) error {
+	err := context.Cause(ctx)
+	if text := p.hasty.Load(); text != nil && errors.Is(err, cli.ErrInterrupted) {
+		return cli.Restated(err, "%s", *text)
+	}
+	return err
 }
 
 // unknownCommand matches cobra's error, for which it has no name.
@@ -86,19 +102,30 @@ func unknown(c *cobra.Command, name string) error {
 	return cli.Usagef("%s; see %s --help", text, c.CommandPath())
 }
 
-// end ends the command when a signal comes, and the program when a second one comes, until
-// over is closed.
-func (p *program) end(signals <-chan os.Signal, over <-chan struct{}, cancel context.CancelCauseFunc, stderr io.Writer) {
-	for first := true; ; first = false {
+// endsWithin is how long a hasty command may take to end in order: a call of the driver cannot be
+// interrupted, and takes seconds where memory is large.
+const endsWithin = 300 * time.Millisecond
+
+// end ends the command when a signal comes, and the program when a second one comes, or when a
+// hasty command does not end, until over is closed.
+func (p *program) end(ctx context.Context, signals <-chan os.Signal, over <-chan struct{}, cancel context.CancelCauseFunc, stderr io.Writer) {
+	var came cli.Signals
+	var late <-chan time.Time
+	for {
 		select {
 		case <-over:
 			return
 		case s := <-signals:
-			if !first {
+			if came.Again(s, time.Now()) {
 				fmt.Fprintf(stderr, "%s: %s came a second time: ended at once\n", p.command, s)
 				os.Exit(cli.ExitFailed)
 			}
 			cancel(cli.ErrInterrupted)
+			if late == nil && p.hasty.Load() != nil {
+				late = time.After(endsWithin)
+			}
+		case <-late:
+			p.finished.Do(func() { os.Exit(p.finish(p.cause(ctx), stderr)) })
 		}
 	}
 }
@@ -109,6 +136,7 @@ func (p *program) finish(err error, stderr io.Writer) int {
 		p.result["event"], p.result["ok"], p.result["exit"] = "result", true, cli.ExitOK
 		p.object(p.result)
 	}
+	p.shown.Settle()
 	if lost := p.out.failure(); lost != nil && !errors.Is(err, lost) {
 		err = errors.Join(lost, err)
 	}
@@ -134,12 +162,13 @@ func (p *program) object(v any) {
 	if err != nil {
 		text, _ = json.Marshal(cli.Fields{"error": cli.Fields{"message": err.Error()}})
 	}
-	fmt.Fprintf(p.out, "%s\n", text)
+	fmt.Fprintf(p.out, "%s\n", plain.JSON(text))
 }
 
 // say prints a line for people.
 func (p *program) say(format string, a ...any) {
 	if !p.json {
+		p.shown.Settle()
 		p.people.Say("", nil, format, a...)
 	}
 }
@@ -164,6 +193,8 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 			return p.check(c)
 		},
 	}
+	root.SetOut(p.out) // before cobra makes its command completion, which asks once
+	root.SetErr(p.stderr)
 	root.SetVersionTemplate("gpufd {{.Version}}\n")
 	f := root.PersistentFlags()
 	f.StringVar(&p.socket, "socket", os.Getenv(socketEnv), "the keeper's socket; the default is "+socketEnv+", or else "+defaultSocket())
@@ -226,14 +257,19 @@ func (p *program) check(c *cobra.Command) error {
 	switch {
 	case p.timeout <= 0:
 		return cli.Usagef("--timeout %s: want more than 0", p.timeout)
+	case c.Flags().Changed("socket") && c.Flag("socket").Value.String() == "":
+		return cli.Usagef("--socket: want a path, and got an empty one")
 	case c.Flags().Lookup("driver") != nil && p.driver != "auto" && p.driver != "cuda" && p.driver != "soft":
 		return cli.Usagef("--driver %q: want auto, cuda or soft", p.driver)
 	}
 	if p.socket == "" {
 		p.socket = defaultSocket()
 	}
+	if c.HasParent() && c.Parent().Name() == "channel" {
+		p.socket = p.channel
+	}
 	p.patient = c.Flags().Changed("timeout")
-	p.people = cli.NewOutput(p.out, !p.json && cli.IsTerminal(p.stdout))
+	p.shown = cli.NewOutput(p.stderr, !p.json && cli.IsTerminal(p.stderr) && os.Getenv("TERM") != "dumb")
 	return nil
 }
 
@@ -243,6 +279,9 @@ func (p *program) args(least, most int, what string) cobra.PositionalArgs {
 		p.command, p.named = c.CommandPath(), len(args) > 0
 		if len(args) < least || most >= 0 && len(args) > most {
 			return cli.Usagef("want %s: %s given; see %s --help", what, were(len(args)), c.CommandPath())
+		}
+		if slices.Contains(args, "") { // of a variable of a script that is not set
+			return cli.Usagef("want %s: an empty one was given; see %s --help", what, c.CommandPath())
 		}
 		return nil
 	}

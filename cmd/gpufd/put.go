@@ -12,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 type putFlags struct {
@@ -41,8 +42,9 @@ several times with the same --transaction, and the number of all parts in --part
 last part commits the version; until then readers get the version before.
 
 If the device has no room, put waits for --timeout. Loading may take longer than that, as
-long as it makes progress. An incomplete transaction is given up after an
-hour, or after a --timeout that was given.`,
+long as it makes progress, which a terminal shows on standard error. A signal ends put
+within half a second. An incomplete transaction is given up after an hour, or after a
+--timeout that was given.`,
 		Args: p.args(1, -1, "a name, and files or --part"),
 		RunE: func(c *cobra.Command, args []string) error {
 			f.given = c.Flags().Changed
@@ -158,6 +160,7 @@ func (p *program) put(ctx context.Context, name string, files []string, f putFla
 	if want.Transaction != "" && f.given("timeout") {
 		want.Timeout = p.timeout
 	}
+	p.ifInterrupted("interrupted: nothing is kept of it")
 	loads, err := openAll(ctx, sources)
 	defer func() {
 		for _, l := range loads {
@@ -178,8 +181,12 @@ func (p *program) put(ctx context.Context, name string, files []string, f putFla
 	defer k.Close()
 	idle := newIdle(ctx, p.timeout)
 	defer idle.stop()
-	return idle.explain(p.keepAll(idle.ctx, k, want, p.parts(sources, devs, loads, idle)))
+	return idle.explain(p.keepAll(idle.ctx, k, want, p.parts(name, sources, devs, loads, idle)))
 }
+
+// ifInterrupted makes the command one that a signal ends soon, with that text. The end of the
+// process frees its memory, and of its connection what the keeper had booked for it.
+func (p *program) ifInterrupted(text string) { p.hasty.Store(&text) }
 
 // devices finds the device of each source.
 func (p *program) devices(sources []source) (devs []*cu.Device, err error) {
@@ -200,14 +207,24 @@ func (p *program) devices(sources []source) (devs []*cu.Device, err error) {
 	return devs, nil
 }
 
-// parts loads the parts, each on its device.
-func (p *program) parts(sources []source, devs []*cu.Device, loads []*load, idle *idle) (parts []keeper.Part) {
-	shown := func(done, total uint64) {
+// parts loads the parts, each on its device, one after the other.
+func (p *program) parts(name string, sources []source, devs []*cu.Device, loads []*load, idle *idle) (parts []keeper.Part) {
+	total, before := uint64(0), uint64(0)
+	for _, l := range loads {
+		total += l.bytes()
+	}
+	shown := func(done, _ uint64) {
 		idle.alive()
-		p.people.Progress("Loading", done, total)
+		p.shown.Progress("Loading", before+done, total)
 	}
 	for i, l := range loads {
-		parts = append(parts, keeper.Part{Index: sources[i].index, Device: devs[i], Size: l.size, Table: l.table, Write: l.write(shown)})
+		write := func(ctx context.Context, b *vmm.Buffer) error {
+			err := l.write(shown)(ctx, b)
+			before += l.bytes()
+			p.ifInterrupted("interrupted while " + name + " was handed over: gpufd stat " + name + " says whether it is kept")
+			return err
+		}
+		parts = append(parts, keeper.Part{Index: sources[i].index, Device: devs[i], Size: l.size, Table: l.table, Write: write})
 	}
 	return parts
 }

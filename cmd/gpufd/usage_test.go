@@ -75,6 +75,15 @@ func TestUsage(t *testing.T) {
 	} {
 		u.fails(2, c.why, strings.Fields(c.args)...)
 	}
+	for _, c := range [][]string{ // as of a variable that is not set
+		{"stat", ""}, {"rm", "w", ""}, {"drain", ""}, {"quarantine", ""}, {"watch", ""}, {"get", "", "--verify"}, {"put", "", "a"}, {"put", "w", ""},
+		{"channel", "write", "", "--slot-size", "4"}, {"channel", "read", ""},
+	} {
+		u.fails(2, "an empty one was given", c...)
+	}
+	for _, c := range [][]string{{"ls"}, {"keeper"}, {"channel", "read", "c"}} {
+		u.fails(2, "--socket: want a path", append(c, "--socket", "")...)
+	}
 	o := u.says(2, "ls", "--nope")
 	require.Equal(t, false, o["ok"])
 	require.Contains(t, o["error"].(map[string]any)["message"], "--nope")

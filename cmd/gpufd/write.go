@@ -111,7 +111,7 @@ func (p *program) writePart(ctx context.Context, part *keeper.Attached, path str
 		return fmt.Errorf("writing %s: %w", named, reason(err))
 	}
 	buf := part.Buffer()
-	o := vmm.TransferOptions{OnProgress: func(done, total uint64) { p.people.Progress("Writing", done, total) }}
+	o := vmm.TransferOptions{OnProgress: func(done, total uint64) { p.shown.Progress("Writing", done, total) }}
 	if t.Format == formatTensors && t.Tensors != nil {
 		err = t.Tensors.Write(ctx, f, buf, o)
 	} else {

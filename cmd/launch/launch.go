@@ -72,6 +72,7 @@ func (l *launcher) check() (err error) {
 	case !l.list && l.kernel == "":
 		return cli.Usagef("want the name of a kernel with --kernel; --list shows the names")
 	}
+	l.app.Quiet = l.list
 	l.args, err = parseArguments(l.app.Flags.Args())
 	return err
 }

@@ -30,7 +30,7 @@ func (l *launcher) withinLimits(k *kernel) error {
 	// Each is some thousands at most by now.
 	threads := l.block.X * l.block.Y * l.block.Z
 	if most := uint64(a.MaxThreadsPerBlock); threads > most {
-		return fmt.Errorf("--block %s: that is %d threads, and kernel %s takes at most %d in a block", &l.block, threads, k.name, most)
+		return fmt.Errorf("--block %s: that is %s, and kernel %s takes at most %d in a block", &l.block, cli.Count(threads, "thread"), k.name, most)
 	}
 	if err := l.buffersFit(); err != nil {
 		return err

@@ -245,6 +245,7 @@ func (l *launcher) listBuiltins() error {
 		if err := l.app.Timed("load", l.load); err != nil {
 			return err
 		}
+		l.app.Print("", nil, "%s:", l.source())
 		if err := l.listKernels(); err != nil {
 			return err
 		}
@@ -292,15 +293,10 @@ func (l *launcher) show(k *kernel) error {
 	}
 	fields := cli.Fields{"kernel": k.name, "params": k.params, "registers": a.Registers, "shared": a.Shared,
 		"local": a.Local, "const": a.Const, "max_threads": a.MaxThreadsPerBlock, "max_dynamic_shared": a.MaxDynamicShared}
-	l.app.Say("kernel", fields, "%s: takes %s; %d registers, %d bytes of shared memory, %d of local; at most %d threads in a block%s",
-		k.name, k.takes(), a.Registers, a.Shared, a.Local, a.MaxThreadsPerBlock, k.doing())
-	return nil
-}
-
-// doing returns a line about what the kernel does, if that is known.
-func (k *kernel) doing() string {
-	if k.does == "" {
-		return ""
+	l.app.Print("kernel", fields, "%s: takes %s; %d registers, %d bytes of shared memory, %d of local; at most %d threads in a block",
+		k.name, k.takes(), a.Registers, a.Shared, a.Local, a.MaxThreadsPerBlock)
+	if k.does != "" {
+		l.app.Print("", nil, "  %s", k.does)
 	}
-	return "\n  " + k.does
+	return nil
 }

@@ -70,9 +70,6 @@ func (p *producer) run(ctx context.Context) (err error) {
 		title = "=== CUDA IPC Producer ==="
 	}
 	p.app.Say("start", cli.Fields{"program": "producer", "handle": p.handle.String()}, "%s", title)
-	if err := cli.MakeDefaultDir(p.socket); err != nil {
-		return err
-	}
 	srv, err := p.listen()
 	if err != nil {
 		return err
@@ -114,9 +111,11 @@ func (p *producer) check() error {
 
 // listen makes the socket, to which the admitted users can connect.
 func (p *producer) listen() (*share.Server, error) {
-	srv, err := share.Listen(p.socket, share.WithTimeout(p.app.Timeout),
-		share.WithPolicy(p.allowed.Policy()), share.WithMode(p.allowed.Mode()),
-		share.WithConnections(p.connections), share.WithConnectionsPerPeer(p.perPeer))
+	srv, err := cli.Listen(p.socket, func() (*share.Server, error) {
+		return share.Listen(p.socket, share.WithTimeout(p.app.Timeout),
+			share.WithPolicy(p.allowed.Policy()), share.WithMode(p.allowed.Mode()),
+			share.WithConnections(p.connections), share.WithConnectionsPerPeer(p.perPeer))
+	})
 	switch {
 	case errors.Is(err, sock.ErrInUse):
 		return nil, cli.Restated(err, "another producer is already listening at %s: stop it, or choose another socket with --socket", p.socket)
@@ -269,10 +268,10 @@ func (p *producer) fill(ctx context.Context, srv *share.Server) error {
 func (p *producer) sayFilled() {
 	fields := cli.Fields{"integers": p.meta().Count, "salt": p.salt}
 	if p.kernels.OnGPU() {
-		p.app.Say("generated", fields, "Filled %d test integers on the GPU", p.meta().Count)
+		p.app.Say("generated", fields, "Filled %s on the GPU", cli.Count(p.meta().Count, "test integer"))
 		return
 	}
-	p.app.Say("generated", fields, "Generated %d test integers", p.meta().Count)
+	p.app.Say("generated", fields, "Generated %s", cli.Count(p.meta().Count, "test integer"))
 	p.app.Say("copied", cli.Fields{"bytes": uint64(p.size)}, "Copied test data to GPU")
 }
 

@@ -25,7 +25,7 @@ func (r *ring) chooseDevices() error {
 		}
 		if why != nil {
 			unfit = append(unfit, why.Error())
-			r.app.Say("skipped", cli.Fields{"device": dev.Ordinal(), "why": why.Error()}, "Not using CUDA device %d: %v", dev.Ordinal(), why)
+			r.app.Say("skipped", cli.Fields{"device": dev.Ordinal(), "why": why.Error()}, "Not using CUDA device %d: %s", dev.Ordinal(), cli.OneLine(why))
 			continue
 		}
 		r.devices = append(r.devices, dev)

@@ -1008,8 +1008,8 @@ static bool verify(int sock, const struct memory *m, const struct offer *o, uint
 		}
 	}
 	if (bad)
-		snprintf(wrong, room, "data differs: first at index %" PRIu64 ", want 0x%08x, got 0x%08x; %" PRIu64 " integers are wrong",
-			 first, wanted, found, bad);
+		snprintf(wrong, room, "data differs: first at index %" PRIu64 ", want 0x%08x, got 0x%08x; %" PRIu64 " %s wrong",
+			 first, wanted, found, bad, bad == 1 ? "integer is" : "integers are");
 	return true;
 }
 

@@ -102,7 +102,8 @@ class Comparison:
             self.first = f"first at index {offset // 4 + i}, want 0x{word(want, i):08x}, got 0x{word(got, i):08x}"
 
     def text(self):
-        return f"data differs: {self.first}; {self.wrong} integers are wrong" if self.wrong else ""
+        many = "1 integer is" if self.wrong == 1 else f"{self.wrong} integers are"
+        return f"data differs: {self.first}; {many} wrong" if self.wrong else ""
 
 
 def compare(buffer, salt, progress):

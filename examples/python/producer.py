@@ -41,7 +41,7 @@ def main():
             else:
                 demo.fill(memory, args.salt)
             del library  # its array is over the memory, which is closed before this function ends
-            print(f"Generated {demo.count(args.size)} test integers")
+            print(f"Generated {demo.count(args.size)} test integer{'s' * (demo.count(args.size) != 1)}")
             serve(args, memory, signals)
     except demo.Stopped:
         raise gpufd.Error("interrupted") from None

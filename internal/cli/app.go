@@ -27,6 +27,7 @@ type App struct {
 	Timeout time.Duration
 	Result  Fields       // what the result line holds beside ok and the steps
 	Check   func() error // checks the command's own flags; may be nil
+	Quiet   bool         // Check sets it to print for people only what Print prints
 	Early   func() error // checks what needs no driver, before one is opened; may be nil
 	Args    string       // what may follow the flags, for the help; most commands take nothing
 
@@ -109,31 +110,37 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 		fmt.Fprintf(stderr, "%s: %s\n", a.name, OneLine(err)) // without a timer, which needs a poller
 		return ExitCode(err)
 	}
+	signals, stop := Notified()
+	defer stop()
 	err := a.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		a.help()
-		return ExitOK
+		return a.only(stderr, a.help())
 	case err == nil && a.version:
-		fmt.Fprintf(a.stdout, "%s %s %s/%s\n", a.name, Version(), runtime.GOOS, runtime.GOARCH)
-		return ExitOK
+		return a.only(stderr, fmt.Sprintf("%s %s %s/%s\n", a.name, Version(), runtime.GOOS, runtime.GOARCH))
 	case err == nil && a.completion != "":
-		fmt.Fprint(a.stdout, a.completionScript())
-		return ExitOK
+		return a.only(stderr, a.completionScript())
 	case err != nil:
 		a.json = wantsJSON(args)
 	}
 	a.stderr = stderr
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	signals, stop := Notified()
-	defer stop()
 	a.open(cancel)
 	defer a.guarded(cancel, signals, stderr)()
 	if err == nil {
 		err = a.work(ctx, body)
 	}
 	return a.finish(stderr, err)
+}
+
+// only prints a text that is all that was asked for, and returns the exit code.
+func (a *App) only(stderr io.Writer, text string) int {
+	if _, err := io.WriteString(a.stdout, text); err != nil {
+		fmt.Fprintf(stderr, "%s: writing the output: %s\n", a.name, OneLine(err))
+		return ExitFailed
+	}
+	return ExitOK
 }
 
 // wantsJSON reports whether args ask for --json, even if another argument is wrong.
@@ -152,6 +159,7 @@ func wantsJSON(args []string) (wants bool) {
 // open begins the output. When its reader has gone, the program ends in order.
 func (a *App) open(cancel context.CancelCauseFunc) {
 	a.Output = newOutput(nil, a.json)
+	a.Output.quiet = a.Quiet
 	if !a.json && IsTerminal(a.stdout) && os.Getenv("TERM") != "dumb" {
 		a.Output.columns = columnsOf(a.stdout)
 	}
@@ -210,23 +218,23 @@ func advised(err error) error {
 // longFlag is how package flag begins the lines of a flag that has more than one letter.
 var longFlag = regexp.MustCompile(`(?m)^  -([a-z][a-z-]+)`)
 
-func (a *App) help() {
+func (a *App) help() string {
 	usage := strings.TrimSpace("[flags] " + a.Args)
-	fmt.Fprintf(a.stdout, "%s %s\n\nUsage: %s %s\n\n", a.name, a.purpose, a.name, usage)
+	text := fmt.Sprintf("%s %s\n\nUsage: %s %s\n\n", a.name, a.purpose, a.name, usage)
 	var flags strings.Builder
 	a.Flags.SetOutput(&flags)
 	a.Flags.PrintDefaults()
-	fmt.Fprint(a.stdout, longFlag.ReplaceAllString(flags.String(), "  --$1"))
-	fmt.Fprint(a.stdout, `
+	return text + longFlag.ReplaceAllString(flags.String(), "  --$1") + `
 Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 2 usage; 3 this machine cannot; 4 timed out or the peer was lost.
 SIGINT, SIGTERM and SIGHUP end the program in order; a second one ends it at once,
-with 1. A call that hangs for longer than --timeout ends it at once, with 4. If the
-reader of its output closes the pipe, as in "| head -1", it ends in order, with 1.
-It also ends with 1 if nobody reads its last lines within a second.
+with 1. The same one within half a second, as from timeout(1), counts as one. A call
+that hangs for longer than --timeout ends it at once, with 4. If the reader of its
+output closes the pipe, as in "| head -1", it ends in order, with 1. It also ends with
+1 if nobody reads its last lines within a second.
 On a terminal, and nowhere else, one line shows the progress of long work.
 GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of --driver.
-`)
+`
 }
 
 // check checks what flag parsing cannot.

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // run runs a command whose body is body, on the software driver.
@@ -127,11 +128,9 @@ func TestDefaultSocketIsTheUsersOwn(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	path := filepath.Join(dir, "gpufd", "producer.sock")
 	require.Equal(t, path, DefaultSocket())
-	require.NoError(t, MakeDefaultDir(filepath.Join(dir, "other", "x.sock")), "any other directory has to be there")
-	require.NoDirExists(t, filepath.Join(dir, "other"))
 	require.NoDirExists(t, filepath.Join(dir, "gpufd"))
 	for range 2 {
-		require.NoError(t, MakeDefaultDir(path))
+		MakeDefaultDir()
 	}
 	info, err := os.Stat(filepath.Dir(path))
 	require.NoError(t, err)
@@ -143,8 +142,45 @@ func TestDefaultSocketIsTheUsersOwn(t *testing.T) {
 		require.Equal(t, dir, filepath.Dir(filepath.Dir(DefaultSocket())))
 		require.Contains(t, DefaultSocket(), "gpufd-")
 	}
-	t.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "missing"))
-	require.ErrorContains(t, MakeDefaultDir(DefaultSocket()), "choose another with --socket")
+}
+
+// What only prints something fails if that cannot be written, as all else does.
+func TestHelpThatCannotBeWritten(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer full.Close()
+	for _, arg := range []string{"--help", "--version", "--completion=bash"} {
+		var errs bytes.Buffer
+		require.Equal(t, ExitFailed, New("prog", "talks.", full).Run([]string{arg}, &errs, nil))
+		require.Equal(t, "prog: writing the output: write /dev/full: no space left on device\n", errs.String())
+	}
+}
+
+// Who listens makes the directory if that alone is missing, and nothing for a path that will
+// not do.
+func TestListenMakesTheDirectory(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o700))
+	listen := func(path ...string) (*sock.Listener, error) {
+		at := filepath.Join(path...)
+		return Listen(at, func() (*sock.Listener, error) { return sock.Listen(at) })
+	}
+	for range 2 {
+		l, err := listen(dir, "new", "s")
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+	}
+	info, err := os.Stat(filepath.Join(dir, "new"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+
+	_, err = listen(dir, "a", "b", "s")
+	require.ErrorIs(t, err, sock.ErrNoDirectory, "one directory is made, not two")
+	_, err = listen(dir, "long", strings.Repeat("s", 200))
+	require.ErrorIs(t, err, sock.ErrPath)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
 }
 
 // A value that cannot be read is told what is wanted.

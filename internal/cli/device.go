@@ -148,7 +148,7 @@ func (a *App) tellEarly(err error) error {
 		return err
 	}
 	told := &toldError{advised(err)}
-	a.settle()
+	a.Settle()
 	a.lines.drain(stderrLimit, a.ending.again)
 	a.tell(a.stderr, told)
 	return told

@@ -79,10 +79,12 @@ func (a *App) watch(signals <-chan os.Signal, over <-chan struct{}, cancel conte
 	limit, again := allowance(a.Timeout), sync.OnceFunc(func() { close(a.ending.again) })
 	tick := time.NewTicker(limit / guardTicks)
 	defer tick.Stop()
+	var came Signals
 	for {
 		select {
 		case s := <-signals:
-			if a.ending.end() {
+			a.ending.end()
+			if came.Again(s, time.Now()) {
 				again()
 				a.abort(stderr, Codef(ExitFailed, "%s came a second time: ended at once, without giving back device memory in order", s))
 			}
@@ -197,6 +199,25 @@ func within(limit time.Duration, f func()) {
 	case <-done:
 	case <-late.C:
 	}
+}
+
+// Signals counts the signals that end a program.
+type Signals struct {
+	last os.Signal
+	at   time.Time
+}
+
+// oneSignal is how long the same signal counts as one. timeout(1) sends it to the program and
+// then to the program's group, and a supervisor and a terminal may both send theirs.
+const oneSignal = 500 * time.Millisecond
+
+// Again notes a signal that came now, and reports whether that is the second one.
+func (c *Signals) Again(s os.Signal, now time.Time) bool {
+	if c.last == nil {
+		c.last, c.at = s, now
+		return false
+	}
+	return s != c.last || now.Sub(c.at) >= oneSignal
 }
 
 // Notified returns the signals that end the program, until stop is called. A closed

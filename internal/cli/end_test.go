@@ -56,6 +56,29 @@ func TestAllowance(t *testing.T) {
 	}
 }
 
+// The same signal within half a second is one: timeout(1) sends it twice.
+func TestSameSignalTwiceIsOne(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		later time.Duration
+		s     os.Signal
+		again bool
+	}{
+		{0, syscall.SIGTERM, false},
+		{oneSignal - 1, syscall.SIGTERM, false},
+		{oneSignal, syscall.SIGTERM, true},
+		{0, syscall.SIGINT, true},
+	} {
+		var came Signals
+		require.False(t, came.Again(syscall.SIGTERM, now))
+		require.Equal(t, c.again, came.Again(c.s, now.Add(c.later)), c)
+	}
+	var came Signals
+	for i := range 6 { // one that comes again and again is not put off for ever
+		require.Equal(t, i == 5, came.Again(syscall.SIGTERM, now.Add(time.Duration(i)*oneSignal/5)))
+	}
+}
+
 // A second signal ends a program that hangs, and removes what it would leave; what was
 // removed before is left alone.
 //

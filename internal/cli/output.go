@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // Fields are the members of a JSON line.
@@ -24,9 +25,10 @@ type Output struct {
 	w       io.Writer // takes a line at a time; it does not block
 	alive   func()    // told of each line and step, or nil
 	json    bool
-	columns func() int           // the width of the terminal; nil if there is none, or no progress is shown
-	pending bool                 // a progress line is on the terminal
-	started map[string]time.Time // when work in progress began
+	quiet   bool             // people get only what Print prints
+	columns func() int       // the width of the terminal; nil if there is none, or no progress is shown
+	pending bool             // a progress line is on the terminal
+	started map[string]begun // work in progress
 	shown   time.Time
 	steps   Fields
 	order   []string // of steps
@@ -34,7 +36,7 @@ type Output struct {
 }
 
 func newOutput(w io.Writer, asJSON bool) *Output {
-	return &Output{w: w, json: asJSON, steps: Fields{}, started: map[string]time.Time{}}
+	return &Output{w: w, json: asJSON, steps: Fields{}, started: map[string]begun{}}
 }
 
 // notice returns the line that says how many lines were dropped.
@@ -61,22 +63,32 @@ func (o *Output) live() {
 
 // Say prints one line for people, or an object of that event with fields.
 func (o *Output) Say(event string, fields Fields, format string, args ...any) {
+	if o.quiet && !o.json {
+		o.live()
+		return
+	}
+	o.Print(event, fields, format, args...)
+}
+
+// Print is Say for what a program was asked for, such as a list: it is printed even if the
+// program is to print nothing else. Without an event it is for people alone.
+func (o *Output) Print(event string, fields Fields, format string, args ...any) {
 	o.live()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.clear()
 	if !o.json {
-		fmt.Fprintf(o.w, format+"\n", args...)
+		fmt.Fprintln(o.w, plain.Text(fmt.Sprintf(format, args...)))
 		return
 	}
-	o.object(event, fields)
+	if event != "" {
+		o.object(event, fields)
+	}
 }
 
 // Note prints one line only for people: an earlier JSON object has the same facts.
 func (o *Output) Note(format string, args ...any) {
-	if !o.json {
-		o.Say("", nil, format, args...)
-	}
+	o.Say("", nil, format, args...)
 }
 
 // object prints a JSON line: the event first, then ok if there is one, then the
@@ -95,7 +107,7 @@ func (o *Output) object(event string, fields Fields) {
 	if len(rest) > 0 {
 		line = append(append(line, ','), b[1:len(b)-1]...)
 	}
-	fmt.Fprintf(o.w, "%s}\n", line)
+	fmt.Fprintf(o.w, "%s}\n", plain.JSON(line))
 }
 
 // Step remembers how long a step took, for the result. The times of a repeated step add
@@ -141,7 +153,7 @@ func (o *Output) lastStep() string {
 func (o *Output) SayDurations() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.json || len(o.order) == 0 {
+	if o.json || o.quiet || len(o.order) == 0 {
 		return
 	}
 	o.clear()
@@ -187,16 +199,16 @@ func (o *Output) result(fields Fields, err error) {
 	o.object("result", all)
 }
 
-// forPeople returns an error on one line. If a context was lost, the cause has its own
+// forPeople returns an error on one line, as it can be printed. If a context was lost, the cause has its own
 // line, and the rest stands below it.
 func forPeople(err error) string {
 	if !errors.Is(err, cu.ErrContextLost) {
 		return OneLine(err)
 	}
-	return strings.ReplaceAll(err.Error(), "\n", "\n  ")
+	return plain.Lines(strings.ReplaceAll(err.Error(), "\n", "\n  "))
 }
 
-// OneLine returns an error's text with its lines joined.
+// OneLine returns an error's text with its lines joined, as it can be printed.
 func OneLine(err error) string {
 	var b strings.Builder
 	for line := range strings.Lines(err.Error()) {
@@ -210,5 +222,5 @@ func OneLine(err error) string {
 		}
 		b.WriteString(line)
 	}
-	return b.String()
+	return plain.Text(b.String())
 }

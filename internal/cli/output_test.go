@@ -121,28 +121,50 @@ func TestLinesOfManyGoroutinesStayWhole(t *testing.T) {
 
 // On a terminal, progress that takes longer than a second has a line of its
 // own, which goes before the next.
-func TestProgressLineIsTakenAway(t *testing.T) {
+func TestProgressLineIsTakenAway(t *testing.T) { synctest.Test(t, testProgressLine) }
+
+func testProgressLine(t *testing.T) {
 	var out bytes.Buffer
 	o := newOutput(&out, false)
 	o.columns = func() int { return 80 }
 	o.Progress("filling", 0, 4<<20)
 	require.Empty(t, out.String(), "not at once")
-	o.started["filling"] = o.started["filling"].Add(-2 * time.Second)
+	time.Sleep(2 * time.Second)
 	o.Progress("filling", 1<<20, 4<<20)
 	o.Progress("filling", 2<<20, 4<<20) // too soon after the last
 	o.Say("x", nil, "next")
 	o.Say("x", nil, "and next")
-	require.Equal(t, "\r\x1b[Kfilling: 1 MiB of 4 MiB (25 %)\r\x1b[Knext\nand next\n", out.String())
+	require.Equal(t, "\r\x1b[Kfilling: 1 MiB of 4 MiB (25 %), 512 KiB/s, 6s left\r\x1b[Knext\nand next\n", out.String())
 
 	out.Reset() // what is begun now has not taken long, whatever came before
 	o.shown = time.Time{}
 	o.Progress("verifying", 1, 2)
 	require.Empty(t, out.String())
-	o.started["odd"] = time.Now().Add(-time.Minute)
+	o.started["odd"] = begun{at: time.Now().Add(-time.Minute)}
 	o.Progress("odd", 1, 0)
-	require.Contains(t, out.String(), "odd: 1 bytes of 0 bytes")
-	require.Equal(t, "16777216 TiB of 1 bytes (100 %)", PartOf(math.MaxUint64, 1))
+	require.Contains(t, out.String(), "odd: 1 byte of 0 bytes")
+	require.Equal(t, "16777216 TiB of 1 byte (100 %)", PartOf(math.MaxUint64, 1))
 	require.Equal(t, "8388608 TiB of 16777216 TiB (50 %)", PartOf(1<<63, math.MaxUint64))
+}
+
+// The rest takes as long as what was done did; where that says nothing, nothing is said.
+func TestPace(t *testing.T) {
+	for _, c := range []struct {
+		done, rest uint64
+		took       time.Duration
+		want       string
+	}{
+		{1 << 30, 3 << 30, 2 * time.Second, ", 512 MiB/s, 6s left"},
+		{1 << 30, 100 << 30, time.Second, ", 1 GiB/s, 1m40s left"},
+		{1 << 30, 0, time.Second, ", 1 GiB/s, 0s left"},
+		{0, 1 << 30, time.Second, ""},
+		{1, 1 << 30, time.Minute, ""},
+		{1 << 30, 1 << 30, 0, ""},
+		{2, math.MaxUint64, time.Second, ""},
+		{math.MaxUint64, math.MaxUint64, time.Second, ""},
+	} {
+		require.Equal(t, c.want, pace(c.done, c.rest, c.took))
+	}
 }
 
 // A line of progress never wraps: it would not be taken away.

@@ -10,6 +10,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // NewOutput returns an Output that prints to w for people, for a command that is not an
@@ -57,7 +59,14 @@ const (
 	progressEvery = 200 * time.Millisecond
 )
 
-// Progress shows on a terminal how far a long step has come. It is a sign of life.
+// begun is when work was first heard of, and how much was done by then.
+type begun struct {
+	at   time.Time
+	done uint64
+}
+
+// Progress shows on a terminal how far a long step has come, how fast and how long it will
+// take. It is a sign of life.
 func (o *Output) Progress(what string, done, total uint64) {
 	o.live()
 	o.mu.Lock()
@@ -65,15 +74,27 @@ func (o *Output) Progress(what string, done, total uint64) {
 	now := time.Now()
 	started, under := o.started[what]
 	if !under {
-		started, o.started[what] = now, now
+		started = begun{now, done}
+		o.started[what] = started
 	}
 	if done >= total {
 		delete(o.started, what)
 	}
-	if now.Sub(started) >= progressAfter && now.Sub(o.shown) >= progressEvery {
+	if now.Sub(started.at) >= progressAfter && now.Sub(o.shown) >= progressEvery {
 		o.shown = now
-		o.show(what + ": " + PartOf(done, total))
+		o.show(what + ": " + PartOf(done, total) + pace(done-min(done, started.done), total-min(total, done), now.Sub(started.at)))
 	}
+}
+
+// pace says how fast so much was done, and how long the rest takes at that; nothing if nothing
+// was done. The numbers may come from a peer, and be nonsense.
+func pace(done, rest uint64, took time.Duration) string {
+	rate := float64(done) / took.Seconds()
+	left := float64(rest) / rate
+	if !(rate >= 1 && rate < 1<<63) || left > maxTimeout.Seconds() {
+		return ""
+	}
+	return fmt.Sprintf(", %s/s, %s left", Human(uint64(rate)), time.Duration(left*float64(time.Second)).Round(time.Second))
 }
 
 // Busy shows on a terminal what the program waits for, and how long already, until stop is
@@ -93,7 +114,7 @@ func (o *Output) Busy(what func() string) (stop func()) {
 	return sync.OnceFunc(func() {
 		close(over)
 		<-done
-		o.settle()
+		o.Settle()
 	})
 }
 
@@ -103,7 +124,7 @@ func Waiting(w io.Writer, line string) (stop func()) {
 	said := make(chan struct{})
 	late := time.AfterFunc(progressAfter, func() {
 		defer close(said)
-		fmt.Fprintln(w, line)
+		fmt.Fprintln(w, plain.Text(line))
 	})
 	return sync.OnceFunc(func() {
 		if !late.Stop() {
@@ -147,8 +168,8 @@ func (o *Output) clear() {
 	}
 }
 
-// settle removes the progress line before something else writes to the terminal.
-func (o *Output) settle() {
+// Settle removes the progress line before something else writes to the terminal.
+func (o *Output) Settle() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.clear()

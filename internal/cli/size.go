@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // Size is a flag of bytes, with the units KiB, MiB, GiB and TiB, or K, M, G and T for
@@ -97,7 +99,7 @@ func Human(n uint64) string {
 			return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/float64(uint64(1)<<u.shift)), ".0") + " " + u.name
 		}
 	}
-	return fmt.Sprintf("%d bytes", n)
+	return Count(n, "byte")
 }
 
 // PartOf returns progress for people: "1 MiB of 4 MiB (25 %)". The numbers may come from a
@@ -108,12 +110,4 @@ func PartOf(done, total uint64) string {
 }
 
 // Count returns n things in words: "1 process", "2 processes".
-func Count[N int | uint64](n N, thing string) string {
-	switch {
-	case n == 1:
-		return "1 " + thing
-	case strings.HasSuffix(thing, "s"):
-		thing += "e"
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
+func Count[N int | uint64](n N, thing string) string { return plain.Count(n, thing) }

@@ -54,7 +54,7 @@ func TestCountsAreRead(t *testing.T) {
 
 func TestSizesArePrinted(t *testing.T) {
 	for size, want := range map[Size][2]string{
-		0: {"0", "0 bytes"}, 1: {"1", "1 bytes"}, 1023: {"1023", "1023 bytes"}, 1024: {"1KiB", "1 KiB"},
+		0: {"0", "0 bytes"}, 1: {"1", "1 byte"}, 1023: {"1023", "1023 bytes"}, 1024: {"1KiB", "1 KiB"},
 		1536: {"1536", "1.5 KiB"}, 1 << 20: {"1MiB", "1 MiB"}, 3 << 29: {"1536MiB", "1.5 GiB"}, 1 << 40: {"1TiB", "1 TiB"},
 		150110011391: {"150110011391", "139.8 GiB"}, math.MaxUint64: {"18446744073709551615", "16777216 TiB"},
 	} {

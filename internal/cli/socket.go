@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
+
+	"github.com/gpufd/gpufd/sock"
 )
 
 // OfferName is the name under which the demo's producer offers its buffer.
@@ -22,15 +23,16 @@ func defaultDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("gpufd-%d", os.Getuid()))
 }
 
-// MakeDefaultDir makes the directory of path, with mode 0700, if path is the default.
-// Any other directory must exist.
-func MakeDefaultDir(path string) error {
-	if path != DefaultSocket() {
-		return nil
+// MakeDefaultDir makes the directory of the default sockets, with mode 0700. It leaves it to
+// whoever listens there to say why there is none.
+func MakeDefaultDir() { _ = os.Mkdir(defaultDir(), 0o700) }
+
+// Listen calls listen for a socket at path, and once more if the directory of the socket alone
+// was missing and is made now, with mode 0700. A keeper does so, too.
+func Listen[T any](path string, listen func() (T, error)) (T, error) {
+	l, err := listen()
+	if errors.Is(err, sock.ErrNoDirectory) && os.Mkdir(filepath.Dir(path), 0o700) == nil {
+		return listen()
 	}
-	err := os.Mkdir(defaultDir(), 0o700)
-	if err == nil || errors.Is(err, syscall.EEXIST) {
-		return nil
-	}
-	return fmt.Errorf("making the socket's directory: %w; choose another with --socket", err)
+	return l, err
 }

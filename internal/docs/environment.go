@@ -18,7 +18,7 @@ import (
 // are in the doc comment of cu/soft.
 var variables = map[string]string{
 	"GPUFD_DRIVER":             "`auto`, `cuda` or `soft`: the driver that a program takes without `--driver`. `cuda` never falls back to the software driver",
-	"GPUFD_SOCKET":             "the keeper's socket, for `gpufd` without `--socket`, and for the Python package",
+	"GPUFD_SOCKET":             "the keeper's socket, for `gpufd` without `--socket`, and for the Python package; not for `gpufd channel`",
 	"GPUFD_TRACE":              "1 prints every driver call to standard error, with its arguments, result and duration",
 	"NVIDIA_DRA_LOCAL_IPC_DIR": "the directory that containers of a Kubernetes ResourceClaim share: `gpufd keeper` listens there without `--socket`",
 	"TERM":                     "`dumb` shows no progress on a terminal",

@@ -266,7 +266,9 @@ func Offer(ctx context.Context, drv *cu.Driver, path string, c Config, ready fun
 	if len(c.UIDs) > 0 {
 		mode = 0o666 // the policy decides
 	}
-	srv, err := share.Listen(path, share.WithPolicy(sock.Policy{UIDs: c.UIDs}), share.WithMode(mode))
+	srv, err := cli.Listen(path, func() (*share.Server, error) {
+		return share.Listen(path, share.WithPolicy(sock.Policy{UIDs: c.UIDs}), share.WithMode(mode))
+	})
 	if err != nil {
 		return errors.Join(err, sock.CloseFiles(files))
 	}

@@ -38,7 +38,11 @@ type Mismatch struct {
 
 // Error names the first wrong index, both values and how many are wrong.
 func (m *Mismatch) Error() string {
-	return fmt.Sprintf("data differs: first at index %d, want 0x%08x, got 0x%08x; %d integers are wrong", m.Index, m.Want, m.Got, m.Wrong)
+	all := fmt.Sprintf("%d integers are wrong", m.Wrong)
+	if m.Wrong == 1 {
+		all = "1 integer is wrong"
+	}
+	return fmt.Sprintf("data differs: first at index %d, want 0x%08x, got 0x%08x; %s", m.Index, m.Want, m.Got, all)
 }
 
 // Add merges the mismatch of another part of the data.

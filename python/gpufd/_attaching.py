@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from . import _arguments as arguments
 from . import _wire as wire
 from ._conn import close_all, dial, read_data, take_no_fds
-from ._errors import DescriptorError, Error, LostError, ProtocolError, RevokedError, StaleError, TooLargeError, UsageError, WireError, refusal
+from ._errors import DescriptorError, Error, LostError, ProtocolError, RevokedError, StaleError, TooLargeError, UsageError, WireError, printable, refusal
 from ._memory import Memory, memory_class
 from ._peer import Peer, Policy, Process, check_policy
-from ._wire import READ_ONLY, READ_WRITE, Offer, Record, need, printable
+from ._wire import READ_ONLY, READ_WRITE, Offer, Record, need
+
+GRANULE = 2 << 20  # the granularity of all devices that are known
 
 
 @dataclass(frozen=True)
@@ -179,8 +181,10 @@ class Attaching:
         need(offer.resume == ask.resume, "an offer of memory that is mapped here already, where it is not, or the other way round")
         need(not offer.legacy or ask.capabilities & wire.TAKES_LEGACY, "an offer by a legacy handle, to a consumer that takes none")
         o = self.o
-        if offer.chunks > o.max_chunks or (o.max_size and offer.chunks * offer.chunk_size > o.max_size):
-            raise TooLargeError(f"an offer of {offer.chunks} chunks and {offer.chunks * offer.chunk_size} bytes is more than is taken here")
+        beyond = o.max_size and (offer.size > o.max_size or offer.chunks * offer.chunk_size - o.max_size >= GRANULE)
+        if offer.chunks > o.max_chunks or beyond:
+            chunks = f"{offer.chunks} chunk{'s' if offer.chunks != 1 else ''}"
+            raise TooLargeError(f"an offer of {offer.size} bytes in {chunks} of {offer.chunk_size} is more than is taken here")
         wire.need_taken(len(offer.data) or offer.data_size, o.max_data)
         if offer.cursor_size > o.max_cursors:
             raise TooLargeError(f"{offer.cursor_size} bytes of cursors are more than the {o.max_cursors} that are taken here")

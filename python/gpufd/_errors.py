@@ -8,14 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 
 class Error(Exception):
-    """The base of all errors of this package. Its text is one line."""
+    """The base of all errors of this package. Its text is one line, safe to print."""
 
     exit: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """A stranger's text with escapes for what would steer a terminal, or turn and hide what
+    stands beside it."""
+    return "".join(c if c.isprintable() or c.isspace() and unicodedata.category(c) == "Zs" else _escape(ord(c)) for c in text)
+
+
+def _escape(c: int) -> str:
+    return f"\\x{c:02x}" if c < 0x80 else f"\\u{c:04x}" if c < 0x10000 else f"\\U{c:08x}"
 
 
 class UsageError(Error, ValueError):

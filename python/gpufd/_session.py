@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from . import _wire as wire
 from ._conn import Conn
-from ._errors import Error, LostError, NoVerdictError, ProtocolError, RevokedError, StillOpenError, TimedOutError, VerdictError, WireError, refusal
+from ._errors import Error, LostError, NoVerdictError, ProtocolError, RevokedError, StillOpenError, TimedOutError, VerdictError, WireError, printable, refusal
 from ._lease import Event, Lease
 from ._peer import Peer
-from ._wire import Record, need, printable
+from ._wire import Record, need
 
 if TYPE_CHECKING:
     from ._offering import Offering

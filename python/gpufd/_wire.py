@@ -53,11 +53,6 @@ def access_name(access: int) -> str:
     return {READ_ONLY: "read-only", READ_WRITE: "read-write"}.get(access, f"access {access}")
 
 
-def printable(text: str) -> str:
-    """A peer's text without what would steer a terminal."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
-
-
 def need(ok: object, text: str) -> None:
     if not ok:
         raise WireError(text)

@@ -125,7 +125,7 @@ class Writer(Giving):
         with r.lock:
             while not r.lock.wait_for(lambda: self.done or len(r.there) >= n, max(0.0, min(0.1, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
-                    raise TimedOutError(f"{len(r.there)} readers have joined, and {n} were waited for")
+                    raise TimedOutError(f"{len(r.there)} of {n} {'reader' if n == 1 else 'readers'} joined")
         self._check()
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ from typing import NoReturn, TextIO
 import torch.distributed as dist
 
 from ._control import default_socket
-from ._errors import Error, UsageError
+from ._errors import Error, UsageError, printable
 from ._ranks import Broadcast, number
 from ._watch import first_line
 from .keeper import Client
@@ -107,7 +107,7 @@ def human(n: float) -> str:
 def _line(text: str, file: TextIO | None = None) -> None:
     """Write a line with its end in one go: ranks share their output."""
     file = file or sys.stdout
-    file.write(text + "\n")
+    file.write(printable(text) + "\n")
     file.flush()
 
 

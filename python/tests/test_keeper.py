@@ -497,6 +497,14 @@ class Lost(unittest.TestCase):
         self.assertTrue(issubclass(LostError, gpufd.Error))
         self.assertIs(wait_for(lambda: e, "it"), e)
 
+    def test_strangers_words_are_escaped(self):
+        """A keeper of another user, or a file's name, does not steer the terminal that shows an error."""
+        evil = "\x1b]0;pwned\x07\u009b31m\u202e\r\nfake: all is well \U000e0041\udc9b \u00fcbung \u65e5\u00a0\U0001f642"
+        want = r"\x1b]0;pwned\x07\u009b31m\u202e\x0d\x0afake: all is well \U000e0041\udc9b " + "\u00fcbung \u65e5\u00a0\U0001f642"
+        for e in (KeeperError("quota", evil), gpufd.FormatError(evil), LostError(evil), gpufd.RefusedError(1, evil)):
+            self.assertIn(want, str(e))
+            self.assertEqual([c for c in str(e) if not c.isprintable()], ["\u00a0"])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -53,8 +53,9 @@ class FromGo(common.Scene):
 
     def test_refused(self):
         self.producer("--consumers", "0")
+        gpufd.attach(self.path, max_size=1 << 20).close()  # the granularity does not count
         for error, options in ((gpufd.NotFoundError, {"name": "other"}), (gpufd.AccessError, {"access": gpufd.READ_WRITE}),
-                               (gpufd.DeviceError, {"device": 1}), (gpufd.TooLargeError, {"max_size": 1 << 20}),
+                               (gpufd.DeviceError, {"device": 1}), (gpufd.TooLargeError, {"max_size": (1 << 20) - 1}),
                                (gpufd.TooLargeError, {"max_data": 15}), (gpufd.StaleError, {"newer_than": 1 << 62})):  # fmt: skip
             with self.subTest(str(options)), self.assertRaises(error) as caught:
                 gpufd.attach(self.path, **options).close()

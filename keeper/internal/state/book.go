@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // Book announces a part, and returns the ticket with which it is delivered. From now on
@@ -142,7 +144,7 @@ func (t *transaction) fits(b *Booking) error {
 	case !b.At.Before(t.Deadline):
 		return fail(Expired, "the deadline %s of transaction %q has passed: begin another", stamp(t.Deadline), t.ID)
 	case t.Parts != b.Parts:
-		return fail(Conflict, "transaction %q has %d parts, and part %d came for %d", t.ID, t.Parts, b.Index, b.Parts)
+		return fail(Conflict, "transaction %q has %s, and part %d came for %d", t.ID, plain.Count(t.Parts, "part"), b.Index, b.Parts)
 	case !maps.Equal(t.Labels, b.Labels):
 		return fail(Conflict, "transaction %q has other labels than part %d: give all parts the same", t.ID, b.Index)
 	case !sameExpect:

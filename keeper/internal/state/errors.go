@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A Code says what kind of no an [Error] is. Programs go by it.
@@ -34,12 +36,13 @@ type Error struct {
 	Changed bool `json:"-"`
 }
 
-// Error returns the message.
+// Error returns the message. It may come from a keeper of another user, and what could harm a
+// terminal is escaped.
 func (e *Error) Error() string {
 	if e == nil {
 		return ""
 	}
-	return e.Message
+	return plain.Text(e.Message)
 }
 
 // CodeOf returns the code of an [Error] in err, "" if there is none.
