@@ -70,6 +70,9 @@ func (s *Server) serve(conn *sock.Conn) {
 		var r request
 		files, err := c.receive(&r)
 		if err != nil {
+			if errors.Is(err, sock.ErrUnfit) {
+				_ = conn.TrySend(lastWords(badRequest("a descriptor is no memory of a driver: %v", sock.ErrUnfit).(*Error)))
+			}
 			return
 		}
 		answer, out, err := c.handle(r, files)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from . import _wire as wire
-from ._conn import close_all, dial, read_data, take_no_fds
+from ._conn import close_all, dial, read_data
 from ._errors import DescriptorError, Error, LostError, ProtocolError, RevokedError, StaleError, TooLargeError, UsageError, WireError, refusal
 from ._memory import Memory, memory_class
 from ._peer import Peer, Policy, Process
@@ -163,7 +163,7 @@ class Attaching:
             self.cursors = self.take_file(wire.Cursors, "cursors")
             there = os.fstat(self.cursors[0]).st_size
             need(there == offer.cursor_size, f"{there} bytes of cursors came, and the offer says {offer.cursor_size}")
-        take_no_fds(self.conn.sock)
+        self.conn.take_no_fds()
         return offer
 
     def check_first(self, offer: Offer, ask: wire.Attach) -> None:
