@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,23 +95,24 @@ func isEmpty(fd int) bool {
 	return err != nil || n == 0 && flags&unix.MSG_CTRUNC == 0
 }
 
-// runAside runs a child, one at a time, and waits for its end if that cannot take long.
+// runAside runs a child, one at a time, and does not wait for its end.
 func runAside(a *aside) (verdict, error) {
 	left.Lock()
 	defer left.Unlock()
-	if left.n >= maxLeft {
-		return 0, fmt.Errorf("%d processes that closed earlier ones still wait for their owners", left.n)
+	for pause, end := (backoff{next: time.Millisecond, max: 20 * time.Millisecond}), time.Now().Add(time.Second); left.n >= maxLeft; { // mostly they have just begun to end
+		left.Unlock()
+		_ = pause.wait(context.Background(), nil)
+		left.Lock()
+		if left.n >= maxLeft && time.Now().After(end) {
+			return 0, fmt.Errorf("%d processes that closed earlier ones still wait for their owners", left.n)
+		}
 	}
 	pid, err := a.start()
 	if err != nil {
 		return 0, err
 	}
-	if a.says == fit || a.says == nothingSaid {
-		reap(pid)
-	} else {
-		left.n++
-		go bury(pid)
-	}
+	left.n++
+	go bury(pid)
 	if a.says == nothingSaid {
 		return 0, errNoAside
 	}
@@ -118,8 +121,8 @@ func runAside(a *aside) (verdict, error) {
 
 // bury waits for the end of a child that may hang, without a thread while it takes long.
 func bury(pid int) {
-	pause := backoff{next: time.Millisecond, max: time.Second}
-	for !hasBeenReaped(pid, unix.WNOHANG) {
+	pause := backoff{next: 100 * time.Microsecond, max: time.Second}
+	for !hasBeenReaped(pid) {
 		_ = pause.wait(context.Background(), nil)
 	}
 	left.Lock()
@@ -127,15 +130,25 @@ func bury(pid int) {
 	left.n--
 }
 
-func reap(pid int) { hasBeenReaped(pid, 0) }
-
-func hasBeenReaped(pid, options int) bool {
+func hasBeenReaped(pid int) bool {
 	reaped := 0
 	err := ignoringEINTR(func() (err error) {
-		reaped, err = unix.Wait4(pid, nil, options|unix.WALL, nil)
+		reaped, err = unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
 		return err
 	})
 	return err != nil || reaped == pid // ECHILD: somebody else waits for all children
+}
+
+// tableSize is more than the number of each descriptor of this process.
+func tableSize() int {
+	text, _ := os.ReadFile("/proc/self/status")
+	if _, after, ok := strings.Cut(string(text), "\nFDSize:\t"); ok {
+		line, _, _ := strings.Cut(after, "\n")
+		if n, err := strconv.Atoi(line); err == nil {
+			return n
+		}
+	}
+	return 1024
 }
 
 // start runs the child. A signal handler that ran in the child would change our memory.
@@ -150,6 +163,7 @@ func (a *aside) start() (pid int, err error) {
 		return 0, fmt.Errorf("%w: %w", errNoAside, err)
 	}
 	a.prepare()
+	a.below = tableSize()
 	p, errno := a.fork()
 	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
 	if errno != 0 {

@@ -13,6 +13,7 @@ import (
 // on the stack of the thread that waits for it, and the runtime does not know of it.
 type aside struct {
 	conn   int
+	below  int // all descriptors are, to begin with
 	drain  bool
 	mounts fdkind.Mounts
 	says   verdict
@@ -22,8 +23,7 @@ type aside struct {
 	data    [8]byte
 	control [controlSize]byte
 	st      unix.Statx_t
-	fds     [1280]int32 // that came, in rising order: the kernel gives the lowest that is free
-	n       int
+	n       int // descriptors that came
 	taken   int // records
 }
 
@@ -34,6 +34,9 @@ func (a *aside) prepare() {
 	a.msg.Iov, a.msg.Control = &a.iov, &a.control[0]
 	a.msg.SetIovlen(1)
 }
+
+// mostTaken is when a child leaves the rest of a queue to the next one.
+const mostTaken = 1024
 
 type verdict int32
 
@@ -69,9 +72,30 @@ func (a *aside) fork() (pid, errno uintptr) {
 //go:norace
 //go:nosplit
 func (a *aside) look() {
+	if !a.fill() {
+		a.says = full
+		return
+	}
 	a.says = a.judge()
-	if a.says != fit {
-		a.closeOurs()
+}
+
+// fill fills the gaps between the copies of our descriptors: the end of the child closes in
+// rising order, and what comes is to be behind all of ours, whose peers are not to wait for it.
+//
+//go:norace
+//go:nosplit
+func (a *aside) fill() bool {
+	highest := a.below - 1
+	for ; highest > a.conn; highest-- {
+		if _, _, errno := unix.RawSyscall(unix.SYS_FCNTL, uintptr(highest), unix.F_GETFD, 0); errno == 0 {
+			break
+		}
+	}
+	for {
+		fd, _, errno := unix.RawSyscall(unix.SYS_DUP, uintptr(a.conn), 0, 0)
+		if errno != 0 || int(fd) > highest {
+			return errno == 0
+		}
 	}
 }
 
@@ -81,7 +105,7 @@ func (a *aside) look() {
 //go:norace
 //go:nosplit
 func (a *aside) judge() verdict {
-	for a.n+len(a.control)/4 <= len(a.fds) {
+	for a.n < mostTaken {
 		if a.receive(len(a.control), unix.MSG_PEEK) != 0 {
 			return drained
 		}
@@ -134,9 +158,8 @@ func (a *aside) note() bool {
 			break
 		}
 		if h.Level == unix.SOL_SOCKET && h.Type == unix.SCM_RIGHTS {
-			for i := at + cmsgHeader; i+4 <= at+size && a.n < len(a.fds); i += 4 {
+			for i := at + cmsgHeader; i+4 <= at+size; i += 4 {
 				fd := *(*int32)(unsafe.Pointer(&a.control[i]))
-				a.fds[a.n] = fd
 				a.n++
 				quiet = quiet && fdkind.QuietAt(int(fd), &a.st, &a.mounts)
 			}
@@ -144,20 +167,4 @@ func (a *aside) note() bool {
 		at += (size + cmsgAlign - 1) &^ (cmsgAlign - 1)
 	}
 	return quiet
-}
-
-// closeOurs closes all that did not come: peers of ours are not to wait for this child's end.
-//
-//go:norace
-//go:nosplit
-func (a *aside) closeOurs() {
-	from := 0
-	for i := range a.n {
-		fd := int(a.fds[i])
-		if fd > from {
-			unix.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(from), uintptr(fd-1), 0)
-		}
-		from = fd + 1
-	}
-	unix.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(from), uintptr(^uint32(0)), 0)
 }

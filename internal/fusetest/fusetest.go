@@ -43,9 +43,10 @@ const Size = 8192
 // A Mount is a file system with one file. Another process serves it: this one's runtime would
 // wait for itself, and its end for its own file system.
 type Mount struct {
-	end   func() // of the server, and so of the file system
-	once  sync.Once
-	asked chan Op
+	end      func() // of the server, and so of the file system
+	commands io.Writer
+	once     sync.Once
+	asked    chan Op
 }
 
 // serverEnv makes the test binary that server.
@@ -62,10 +63,9 @@ func init() {
 	}
 }
 
-// Open returns the file, which the test's end closes, on a file system that leaves these
-// operations unanswered from then on. The file system is aborted when the test ends, however
-// it does: then all that waits for it goes on.
-func Open(t testing.TB, silent ...Op) (*os.File, *Mount) {
+// Open returns the file, which the test's end closes. The file system is aborted when the test
+// ends, however it does: then all that waits for it goes on.
+func Open(t testing.TB) (*os.File, *Mount) {
 	t.Helper()
 	if os.Getenv("GPUFD_EMULATED") == "1" {
 		t.Skip("qemu-user has no mounts of FUSE")
@@ -73,7 +73,7 @@ func Open(t testing.TB, silent ...Op) (*os.File, *Mount) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount FUSE")
 	}
-	f, m, err := mount(t.TempDir(), silent)
+	f, m, err := mount(t.TempDir())
 	if err != nil {
 		if os.Getenv("GPUFD_REQUIRE_NAMESPACES") == "1" {
 			t.Fatalf("GPUFD_REQUIRE_NAMESPACES=1, but no FUSE: %v", err)
@@ -88,11 +88,20 @@ func Open(t testing.TB, silent ...Op) (*os.File, *Mount) {
 // Abort ends the file system.
 func (m *Mount) Abort() { m.once.Do(m.end) }
 
+// Silence leaves operations unanswered from now on. While it is Flush, no process can be started
+// here: that would close its copy of the file.
+func (m *Mount) Silence(ops ...Op) {
+	for _, op := range ops {
+		_, _ = m.commands.Write([]byte{byte(op)})
+		<-m.asked // it has heard
+	}
+}
+
 // Asked tells of the operations that get no answer.
 func (m *Mount) Asked() <-chan Op { return m.asked }
 
 // mount opens the file and takes the mount away: the file keeps the file system.
-func mount(dir string, silent []Op) (*os.File, *Mount, error) {
+func mount(dir string) (*os.File, *Mount, error) {
 	dev, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening /dev/fuse: %w", err)
@@ -104,7 +113,7 @@ func mount(dir string, silent []Op) (*os.File, *Mount, error) {
 		return nil, nil, fmt.Errorf("mounting FUSE: %w", err)
 	}
 	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
-	m, commands, err := start(device)
+	m, err := start(device)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -114,30 +123,26 @@ func mount(dir string, silent []Op) (*os.File, *Mount, error) {
 		m.Abort()
 		return nil, nil, err
 	}
-	for _, op := range silent {
-		_, _ = commands.Write([]byte{byte(op)})
-		<-m.asked // it has heard
-	}
 	return os.NewFile(uintptr(fd), "fuse"), m, nil
 }
 
 // start starts the server.
-func start(device *os.File) (*Mount, io.Writer, error) {
+func start(device *os.File) (*Mount, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), serverEnv+"=1")
 	cmd.ExtraFiles = []*os.File{device}
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	m := &Mount{asked: make(chan Op, 1024)}
+	m := &Mount{commands: in, asked: make(chan Op, 1024)}
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -154,7 +159,7 @@ func start(device *os.File) (*Mount, io.Writer, error) {
 		_, _ = cmd.Process.Wait()
 		_, _ = in.Close(), out.Close()
 	}
-	return m, in, nil
+	return m, nil
 }
 
 // A server is the other process. It hears on its standard input what to leave unanswered, and
