@@ -115,7 +115,7 @@ func TestHonestFilesPassThoseThatHang(t *testing.T) {
 	requireNoLeak(t)
 	closesWait(t, time.Hour)
 	hostile, b := pair(t)
-	b.s.from = sender{int64(os.Geteuid()), 1} // of another user nothing comes in that closing waits for
+	b.s.from = sender{int64(os.Geteuid()), 2} // of another user nothing comes in that closing waits for
 	var springs []func()
 	receive := func(c *Conn) *os.File {
 		rec, err := c.Receive(soon(t))

@@ -50,7 +50,7 @@ type Mount struct {
 }
 
 // serverEnv makes the test binary that server.
-const serverEnv = "GPUFD_FUSETEST_SERVER"
+const serverEnv = "FUSETEST_SERVER"
 
 // lifetime is how long a server serves at most: then all that waits for it goes on.
 const lifetime = time.Minute
