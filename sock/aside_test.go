@@ -190,13 +190,7 @@ func TestWithoutFilesFromNowOn(t *testing.T) {
 	l := listenAt(t, filepath.Join(safeDir(t), "s"))
 	c, err := Dial(soon(t), l.Path())
 	require.NoError(t, err)
-	require.NoError(t, l.s.control(func(fd int) error {
-		if !refuseRights(fd) {
-			t.Skip("this kernel has no SO_PASSRIGHTS, as Linux has since 6.16")
-		}
-		return nil
-	}))
-	l.s.sealed.Store(true)
+	require.NoError(t, l.s.control(func(fd int) error { l.s.sealed.Store(refuseRights(fd)); return nil }))
 	s, err := l.Accept(soon(t))
 	require.NoError(t, err)
 	require.False(t, s.s.sealed.Load())
@@ -217,4 +211,24 @@ func TestReclaim(t *testing.T) {
 	require.NoError(t, l.Close())
 	requireEmptyDir(t, dir)
 	(*Listener)(nil).Reclaim()
+}
+
+// Where there can be no child (qemu-user), what has come is judged all the same.
+func TestStrangersPipe(t *testing.T) {
+	requireNoLeak(t)
+	a, b := pair(t)
+	b.s.from = sender{strangerUID, 1}
+	require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
+	rec, err := b.Receive(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, "x", contentOf(t, rec.Files[0]))
+	require.NoError(t, rec.Close())
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, a.Send(soon(t), []byte("x"), r))
+	require.NoError(t, r.Close())
+	_, err = b.Receive(soon(t))
+	require.ErrorIs(t, err, ErrUnfit)
+	require.NoError(t, w.Close())
+	requireNobodyLeft(t)
 }

@@ -1,6 +1,7 @@
 """What another user sends: memory is taken, and what its owner can keep from being closed never comes in."""
 
 import contextlib
+import fcntl
 import os
 import socket
 import threading
@@ -34,8 +35,13 @@ class Strangers(common.Scene):
         listener.bind(path)
         os.chmod(path, 0o666)
         offer = self.memory.offer("x")
-        fd = os.dup(fd)  # which a fork leaves open
+        fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 200)  # a fork closes what gpufd has, by number
+        listens = fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, 200)
+        listener.close()
+        listener = socket.socket(fileno=listens)
         ready, told = os.pipe()
+        told, low = fcntl.fcntl(told, fcntl.F_DUPFD_CLOEXEC, 200), told
+        os.close(low)
         pid = os.fork()
         if pid == 0:
             try:
