@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import struct
@@ -25,7 +26,9 @@ class File:
             common.missing("", "needs root, to mount FUSE")
         self.fd, self.server = -1, 0
         try:
-            dev = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+            low = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+            dev = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 210)  # a fork closes what gpufd has, by number
+            os.close(low)
         except OSError as e:
             common.missing("GPUFD_REQUIRE_NAMESPACES", f"no FUSE here: {e}")
         with tempfile.TemporaryDirectory() as at:
