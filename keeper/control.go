@@ -86,6 +86,9 @@ func (s *Server) serve(conn *sock.Conn) {
 		case errors.As(err, &mistyped): // where it ends is known: the client hears what is wrong, and may go on
 			r.Op = ""
 			err = refuseType(mistyped)
+		case errors.Is(err, sock.ErrUnfit):
+			_ = conn.TrySend(lastWords(badRequest("a descriptor is no memory of a driver: %v", sock.ErrUnfit).(*Error)))
+			return
 		default:
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/fdkind"
 )
 
 // Memory of the software driver is a file that ends with a trailer, which begins so
@@ -16,43 +17,39 @@ const (
 	softMagic   = "gpufd soft mem 1"
 )
 
-// nvidiaMajor is the number of NVIDIA's character devices.
-const nvidiaMajor = 195
-
 // isMemory returns nil if a descriptor may be memory of the driver, as far as can be told
-// without the driver: any other descriptor of the driver's device looks the same.
+// without the driver: any other descriptor of the driver's device looks the same. It asks
+// nothing of a file whose owner could leave the question open.
 func isMemory(f *os.File, k cu.Kind) error {
-	var st unix.Stat_t
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var link string
-	soft := false
+	is, link := false, ""
 	err = conn.Control(func(fd uintptr) {
-		if err = unix.Fstat(int(fd), &st); err == nil {
-			link, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		switch k {
+		case cu.CUDA:
+			is = fdkind.IsNVIDIA(int(fd))
+		case cu.Soft:
+			is = fdkind.Quiet(int(fd)) && hasTrailer(int(fd))
 		}
-		soft = k == cu.Soft && st.Mode&unix.S_IFMT == unix.S_IFREG && hasTrailer(int(fd), st.Size)
+		if !is {
+			link, _ = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)) // its sender may have chosen it
+		}
 	})
-	if err != nil {
-		return err
+	if err == nil && !is {
+		err = badRequest("a descriptor is of %s, which is no memory of the %s driver", link, k)
 	}
-	switch {
-	case k == cu.CUDA && st.Mode&unix.S_IFMT == unix.S_IFCHR && unix.Major(uint64(st.Rdev)) == nvidiaMajor:
-		return nil
-	case soft:
-		return nil
-	}
-	return badRequest("a descriptor is of %s, which is no memory of the %s driver", link, k)
+	return err
 }
 
-// hasTrailer says whether a file of size bytes ends like memory of the software driver.
-func hasTrailer(fd int, size int64) bool {
+// hasTrailer says whether a regular file ends like memory of the software driver.
+func hasTrailer(fd int) bool {
+	var st unix.Stat_t
 	var magic [len(softMagic)]byte
-	if size <= softTrailer {
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size <= softTrailer {
 		return false
 	}
-	n, err := unix.Pread(fd, magic[:], size-softTrailer)
+	n, err := unix.Pread(fd, magic[:], st.Size-softTrailer)
 	return err == nil && n == len(magic) && string(magic[:]) == softMagic
 }

@@ -120,13 +120,18 @@ func open(ctx context.Context, opts Options, scrapers net.Listener) (*Server, er
 	return s, nil
 }
 
-// fail ends a server that has not begun, and with it a store that was started for it alone.
+// fail ends a server that has not begun, and with it a store that was started for it alone. Then
+// the sockets that it has made go, too: no keeper would find them in a store.
 func (s *Server) fail(ctx context.Context) error {
 	var err error
 	if s.vault.spawned {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.Timeout)
 		defer cancel()
-		err = s.vault.store.Exit(ctx)
+		if err = s.vault.store.Exit(ctx); err == nil {
+			s.readers.Reclaim()
+			s.control.Reclaim()
+			err = errors.Join(s.readers.Close(), s.control.Close())
+		}
 	}
 	return errors.Join(err, s.Close())
 }

@@ -59,7 +59,7 @@ func (s *Server) listen(ctx context.Context) error {
 		return err
 	}
 	return s.socket(ctx, controlID, func(from []*os.File) (files func() ([]*os.File, error), err error) {
-		opts := []sock.ListenOption{sock.WithMode(s.opts.Mode), sock.WithPolicy(s.opts.Peers), sock.WithFarewell(lastWords(errNotNamed))}
+		opts := []sock.ListenOption{sock.WithMode(s.opts.Mode), sock.WithPolicy(s.opts.Peers), sock.WithFarewell(lastWords(errNotNamed)), sock.WithoutFiles()}
 		if from != nil {
 			opts = append(opts, sock.WithInherited(from))
 		}

@@ -97,6 +97,14 @@ func (s *Server) Start() {
 	s.startAccepting()
 }
 
+// Reclaim undoes [Server.Files] when nobody has the copies any more; see
+// [sock.Listener.Reclaim].
+func (s *Server) Reclaim() {
+	if !s.isZero() {
+		s.listener.Reclaim()
+	}
+}
+
 // isZero reports whether s is nil or zero: its methods fail with [ErrClosed].
 func (s *Server) isZero() bool { return s == nil || s.listener == nil }
 

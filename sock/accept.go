@@ -34,7 +34,9 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		return nil, opError("accept", l.path, err)
 	}
-	c.s.sealed, c.s.crowd = l.s.sealed, &l.closing
+	c.s.sealed.Store(l.s.sealed.Load() && refusesRights(fd))
+	c.s.crowd = &l.closing
+	c.noFiles.Store(l.noFiles)
 	if err := l.policy.Check(c.peer); err != nil {
 		if len(l.last) > 0 {
 			_ = c.TrySend(l.last) // its queue is empty: if this fails now, it always will

@@ -157,6 +157,7 @@ func (c *Conn) TakeFiles() error {
 	}
 	return c.explain("take files", s.control(func(fd int) error {
 		if c.limits.fds > 0 {
+			s.sealed.Store(false)
 			_ = passRights(fd, 1) // an older kernel has refused nothing
 			c.noFiles.Store(false)
 		}
@@ -240,10 +241,10 @@ func (c *Conn) WaitHangup(ctx context.Context) error {
 }
 
 // IsBadRecord reports whether err is about one record and not about the
-// connection: ErrEmptyRecord, ErrTruncated, ErrControlTruncated, ErrTooManyFDs or
-// ErrControl.
+// connection: ErrEmptyRecord, ErrTruncated, ErrControlTruncated, ErrTooManyFDs,
+// ErrControl or ErrUnfit.
 func IsBadRecord(err error) bool {
-	for _, bad := range []error{ErrEmptyRecord, ErrTruncated, ErrControlTruncated, ErrTooManyFDs, ErrControl} {
+	for _, bad := range []error{ErrEmptyRecord, ErrTruncated, ErrControlTruncated, ErrTooManyFDs, ErrControl, ErrUnfit} {
 		if errors.Is(err, bad) {
 			return true
 		}

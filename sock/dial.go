@@ -53,7 +53,7 @@ func dial(ctx context.Context, path string, l limits) (*Conn, error) {
 	}
 	c, err := newConn(fd, l)
 	if err == nil {
-		c.s.sealed = sealed
+		c.s.sealed.Store(sealed)
 	}
 	return c, err
 }

@@ -193,6 +193,13 @@ var passRights = func(fd, on int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, on))
 }
 
+// refusesRights reports whether descriptors were refused from a connection's beginning: one
+// that waited in the queue of a listener before that refused them is as the listener was.
+func refusesRights(fd int) bool {
+	on, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS)
+	return err == nil && on == 0
+}
+
 // refuseRights makes the kernel refuse descriptors that are sent to fd, and reports
 // whether it does: older kernels cannot. Descriptors that are in the queue stay
 // there.

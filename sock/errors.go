@@ -98,6 +98,12 @@ var (
 	// package did not ask for.
 	ErrControl = errors.New("unexpected control message")
 
+	// ErrUnfit says that another user sent a descriptor whose close(2) may wait for that
+	// user: of a file on FUSE, a socket, a pipe. Of another user, descriptors are taken of
+	// memory (memfd_create(2), tmpfs), of files on disks, of NVIDIA's devices and of what the
+	// kernel alone answers for (anon_inode).
+	ErrUnfit = errors.New("a file descriptor that closing may wait for")
+
 	// ErrStuck says that a bad record with descriptors stays at the head of the queue,
 	// so that nothing more can be received on this connection: close it. From then on
 	// Receive and WaitClose return the same error, which also says what is wrong with

@@ -206,7 +206,7 @@ func (l *Listener) openDoor() error {
 // listen makes the socket show this process to peers that connect (listen(2)).
 func (l *Listener) listen(backlog int) error {
 	return l.s.control(func(fd int) error {
-		if !l.s.sealed {
+		if !l.s.sealed.Load() {
 			_ = passRights(fd, 1) // which another holder may have changed; older kernels lack it
 		}
 		return os.NewSyscallError("listen", unix.Listen(fd, backlog))

@@ -639,10 +639,7 @@ func TestRefusedPeerThatHangs(t *testing.T) {
 		require.NoError(t, mine.Close())
 		require.NoError(t, accepted.Close())
 		requireSays(t, stdout, "told")
-		if !sealed {
-			hanging := func() bool { return l.closing.count() == refusedPeers && l.refusals.underWay() == 16 }
-			require.Eventually(t, hanging, 10*time.Second, time.Millisecond, "16 hang, the others wait in line")
-		}
+		require.Eventually(t, func() bool { return l.closing.count() == 0 }, 10*time.Second, time.Millisecond, "another process has the traps")
 		require.NoError(t, stdin.Close())
 		require.NoError(t, cmd.Wait())
 		require.Eventually(t, func() bool { return l.closing.count() == 0 }, 10*time.Second, time.Millisecond)

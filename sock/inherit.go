@@ -25,6 +25,14 @@ func (l *Listener) Files() ([]*os.File, error) {
 	return files, nil
 }
 
+// Reclaim undoes [Listener.Files] when nobody has the copies any more: Close removes the
+// socket file again.
+func (l *Listener) Reclaim() {
+	if l.sock() != nil {
+		l.kept.Store(false)
+	}
+}
+
 func (l *Listener) copies() (files []*os.File, err error) {
 	keep := func(name string) func(fd int) error {
 		return func(fd int) error {

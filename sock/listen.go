@@ -16,16 +16,17 @@ import (
 // Listener accepts connections at a path. It owns the socket file and the lock
 // file beside it until Close. Its methods may be called concurrently.
 type Listener struct {
-	path   string // as given
-	file   string // the same, absolute
-	id     inode
-	lock   *lockFile
-	policy Policy
-	last   []byte // the farewell for refused peers
-	limits limits // of the connections
-	s      *socket
-	once   sync.Once
-	kept   atomic.Bool // another process may have the socket, too (Files)
+	path    string // as given
+	file    string // the same, absolute
+	id      inode
+	lock    *lockFile
+	policy  Policy
+	last    []byte // the farewell for refused peers
+	limits  limits // of the connections
+	noFiles bool   // they begin so
+	s       *socket
+	once    sync.Once
+	kept    atomic.Bool // another process may have the socket, too (Files)
 
 	backlog int
 	hand    *handover
@@ -62,6 +63,7 @@ type options struct {
 	mode     os.FileMode
 	farewell []byte
 	limits   limits
+	noFiles  bool
 
 	inherits  bool
 	inherited []*os.File
@@ -98,6 +100,14 @@ func WithFarewell(record []byte) ListenOption {
 	record = slices.Clone(record)
 	return listenOption(func(o *options) { o.farewell = record })
 }
+
+// WithoutFiles makes each connection that Accept returns begin as after
+// [Conn.RefuseFiles]. Since Linux 6.16 the kernel lets nobody send descriptors then, not even
+// peers that the Policy does not admit. [Conn.TakeFiles] ends it for one connection.
+func WithoutFiles() ListenOption { return listenOption(func(o *options) { o.noFiles = true }) }
+
+// refusesFiles reports whether no connection takes descriptors when it begins.
+func (o options) refusesFiles() bool { return o.noFiles || o.limits.fds == 0 }
 
 // WithMaxRecord bounds the length of received records, in bytes. The default, and the
 // maximum, is MaxRecord; an n below 1 counts as 1. A longer record is an ErrTruncated.
@@ -163,7 +173,7 @@ func newListener(path string, o options) (*Listener, *unix.SockaddrUnix, error) 
 	if err := checkDirectory(filepath.Dir(file)); err != nil {
 		return nil, nil, err
 	}
-	return &Listener{path: path, file: file, policy: o.policy, last: o.farewell, limits: o.limits, backlog: o.backlog,
+	return &Listener{path: path, file: file, policy: o.policy, last: o.farewell, limits: o.limits, noFiles: o.noFiles, backlog: o.backlog,
 		hand: newHandover(), closing: crowd{most: maxClosing()}, refusals: newRefusals()}, addr, nil
 }
 
@@ -176,7 +186,7 @@ func (l *Listener) open(addr *unix.SockaddrUnix, o options) error {
 	if err != nil {
 		return err
 	}
-	sealed := o.limits.fds == 0 && refuseRights(fd) // connections inherit it
+	sealed := o.refusesFiles() && refuseRights(fd) // connections inherit it
 	if err := l.bind(fd, addr, o); err != nil {
 		closeFDs([]int{fd})
 		return err
@@ -185,7 +195,7 @@ func (l *Listener) open(addr *unix.SockaddrUnix, o options) error {
 	if err != nil {
 		return errors.Join(err, removeIfSame(l.file, l.id))
 	}
-	l.s.sealed = sealed
+	l.s.sealed.Store(sealed)
 	return nil
 }
 

@@ -180,7 +180,7 @@ func TestFault24_EmptyRecord(t *testing.T) {
 	for name, sealed := range map[string]bool{"without": false, "without, where none can come": true} {
 		t.Run(name, func(t *testing.T) {
 			a, b := pair(t)
-			b.s.sealed = sealed
+			b.s.sealed.Store(sealed)
 			for range 3 {
 				require.NoError(t, rawSend(t, a, nil, nil))
 			}

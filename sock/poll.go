@@ -23,7 +23,7 @@ type socket struct {
 	raw    syscall.RawConn
 	read   direction
 	write  direction
-	sealed bool        // no descriptor can be in its queue, now or ever
+	sealed atomic.Bool // no descriptor can be in its queue
 	from   sender      // sent what may be in the queue
 	closer *closer     // closes it
 	crowd  *crowd      // counts it while it closes; may be nil
@@ -73,7 +73,7 @@ func (s *socket) drop() <-chan struct{} {
 	s.once.Do(func() {
 		close(s.closed)
 		s.crowd.join()
-		if s.sealed { // nothing of a stranger's ends with it
+		if s.sealed.Load() { // nothing of a stranger's ends with it
 			s.finish()
 			return
 		}
@@ -110,6 +110,9 @@ func (s *socket) shutDown() {
 }
 
 func (s *socket) finish() {
+	if s.from.isForeign() && !s.sealed.Load() && !s.shared.Load() {
+		_ = s.raw.Control(func(fd uintptr) { leaveQueue(int(fd)) }) // fails only on a closed file
+	}
 	s.err = s.file.Close()
 	s.crowd.leave()
 	close(s.gone)

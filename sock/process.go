@@ -84,7 +84,7 @@ func newProcess(fd, pid int) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.sealed = true // close(2) of it does not wait
+	s.sealed.Store(true) // close(2) of it does not wait
 	return &Process{s: s, id: id}, nil
 }
 

@@ -21,7 +21,7 @@ import (
 // closes it. With an error, Receive has closed all descriptors that came along.
 //
 // After ErrPeerLost the connection is over. ErrEmptyRecord, ErrTruncated,
-// ErrControlTruncated, ErrTooManyFDs and ErrControl are about one bad record
+// ErrControlTruncated, ErrTooManyFDs, ErrControl and ErrUnfit are about one bad record
 // ([IsBadRecord]). If it had no descriptors, Receive has discarded it, and the
 // connection still works. If it had some, it stays in the queue, because discarding
 // it could take as long as the peer likes. Its error matches ErrStuck as well: the
@@ -182,7 +182,7 @@ func (c *Conn) queued() (n int) {
 
 // discardEmpty takes the empty record that read has seen out of the queue.
 func (c *Conn) discardEmpty() error {
-	if !c.s.sealed {
+	if !c.s.sealed.Load() {
 		if err := c.s.control(consume); err != nil {
 			return err
 		}
@@ -217,8 +217,12 @@ func (c *Conn) read(fd int, rec *Record) error {
 	b := buffers.Get().(*buffer)
 	defer buffers.Put(b)
 	l, peek := c.bounds(), unix.MSG_PEEK
-	if c.s.sealed {
+	if c.s.sealed.Load() {
 		peek = 0
+	} else if l.fds > 0 && c.s.from.isForeign() {
+		if err := judge(fd); err != nil {
+			return err
+		}
 	}
 	n, oobn, flags, err := recvNow(fd, b.data[:l.record], b.control[:l.controlSize()], peek)
 	switch {
@@ -230,6 +234,9 @@ func (c *Conn) read(fd int, rec *Record) error {
 	fds, err := parseControl(b.control[:oobn])
 	if err == nil {
 		err = l.judge(n, len(fds), flags)
+	}
+	if err == nil && len(fds) > 0 && c.s.from.isForeign() && !areQuiet(fds) {
+		err = ErrUnfit
 	}
 	if peek != 0 {
 		err = take(fd, err, oobn > 0 || flags&unix.MSG_CTRUNC != 0)

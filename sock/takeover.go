@@ -146,7 +146,7 @@ func (l *Listener) inherit(f *os.File, o options) error {
 	if err != nil {
 		return err
 	}
-	l.s.sealed = o.limits.fds == 0 && refuseRights(fd)
+	l.s.sealed.Store(o.refusesFiles() && refuseRights(fd))
 	return nil
 }
 

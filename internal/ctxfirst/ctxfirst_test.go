@@ -285,6 +285,7 @@ func calls(t *testing.T) map[string]call {
 		"keeper.Dial":     func(ctx context.Context) error { return result(keeper.Dial(ctx, opts.Socket)) },
 		"keeper.Open":     func(ctx context.Context) error { return result(keeper.Open(ctx, opts)) },
 		"keeper.TakeOver": func(ctx context.Context) error { return result(keeper.TakeOver(ctx, opts)) },
+		"keeper.End":      func(ctx context.Context) error { return result(keeper.End(ctx, opts.Socket)) },
 		"keeper.TakeBack": func(ctx context.Context) error { return result(keeper.TakeBack(ctx, opts)) },
 		"keeper.Attach": func(ctx context.Context) error {
 			return result(keeper.Attach(ctx, dev.Driver(), kept, "w", keeper.Want{}))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -56,8 +55,8 @@ func parseHeader(text []byte, data uint64) (*header, error) {
 	if !utf8.Valid(text) || len(text) == 0 || text[0] != '{' {
 		return nil, fmt.Errorf("%w: the header is not a JSON object", ErrFormat)
 	}
-	if halfPair(text) {
-		return nil, fmt.Errorf("%w: the header has half a surrogate pair, which is no character", ErrFormat)
+	if err := checkPairs(text); err != nil {
+		return nil, fmt.Errorf("%w: the header has %w", ErrFormat, err)
 	}
 	h := &header{}
 	s := newScanner(bytes.TrimRight(text, " \t\r\n")) // the decoder is slow with much padding
@@ -68,7 +67,7 @@ func parseHeader(text []byte, data uint64) (*header, error) {
 		return s.tensor(h, key)
 	})
 	if err == nil {
-		err = errors.Join(s.end(), checkPairs(text))
+		err = s.end()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: the header: %w", ErrFormat, err)
@@ -93,15 +92,6 @@ func (h *header) covers(data uint64) error {
 		return fmt.Errorf("%w: the tensors have %d bytes; the file has %d behind its header", ErrFormat, at, data)
 	}
 	return nil
-}
-
-// escapes are those that JSON has, but for half a surrogate pair alone.
-var escapes = regexp.MustCompile(`\\(?:[^u]|u(?:[0-9a-cefA-CEF][0-9a-fA-F]|[dD][0-7])[0-9a-fA-F]{2}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})`)
-
-// halfPair reports whether JSON has half a surrogate pair alone, which Go's decoder would
-// replace by another character.
-func halfPair(text []byte) bool {
-	return bytes.Contains(text, []byte(`\u`)) && bytes.IndexByte(escapes.ReplaceAll(text, nil), '\\') >= 0
 }
 
 // A scanner reads JSON piece by piece. Go's decoder would take a name twice, and

@@ -47,8 +47,8 @@ func readIndex(r io.ReaderAt, size uint64) (*index, error) {
 	if bytes.Contains(text, []byte("NaN")) || bytes.Contains(text, []byte("Infinity")) {
 		text = numbersOnly(text)
 	}
-	if halfPair(text) {
-		return nil, fmt.Errorf("%w: the index has half a surrogate pair, which is no character", ErrFormat)
+	if err := checkPairs(text); err != nil {
+		return nil, fmt.Errorf("%w: the index has %w", ErrFormat, err)
 	}
 	x := &index{}
 	s := newScanner(text)

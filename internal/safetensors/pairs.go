@@ -8,7 +8,7 @@ import (
 
 // errHalfPair says that a text is no text: Go's decoder would make other characters of it,
 // and so the same name of two.
-var errHalfPair = errors.New("half of a surrogate pair")
+var errHalfPair = errors.New("half a surrogate pair, which is no character")
 
 // checkPairs finds an escape of JSON that is half of a surrogate pair, and has no UTF-8.
 func checkPairs(text []byte) error {

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from . import _arguments as arguments
 from . import _wire as wire
-from ._conn import close_all, dial, read_data, take_no_fds
+from ._conn import close_all, dial, read_data
 from ._errors import DescriptorError, Error, LostError, ProtocolError, RevokedError, StaleError, TooLargeError, UsageError, WireError, printable, refusal
 from ._memory import Memory, memory_class
 from ._peer import Peer, Policy, Process, check_policy
@@ -169,7 +169,7 @@ class Attaching:
             self.cursors = self.take_file(wire.Cursors, "cursors")
             there = os.fstat(self.cursors[0]).st_size
             need(there == offer.cursor_size, f"{there} bytes of cursors came, and the offer says {offer.cursor_size}")
-        take_no_fds(self.conn.sock)
+        self.conn.take_no_fds()
         return offer
 
     def check_first(self, offer: Offer, ask: wire.Attach) -> None:

@@ -20,8 +20,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from ._aside import Aside, is_foreign, leave_queue
 from ._errors import Error, LostError, NoProducerError, NotAdmittedError, RateError, TimedOutError, UsageError, WireError
 from ._peer import Peer, Policy, peer_of
+from ._quiet import quiet
 from ._wire import MAX_FDS, MAX_RECORD, Cursors, Data, Farewell, Notice, Offer, Record, Superseded, Unknown, decode, encode, need
 
 SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # of cursors
@@ -119,9 +121,15 @@ def close_later(sock: socket.socket) -> None:
         sock.detach()
         return
     try:
-        threading.Thread(target=sock.close, name="gpufd-close", daemon=True).start()
+        threading.Thread(target=_close_alone, args=(sock,), name="gpufd-close", daemon=True).start()
     except RuntimeError:  # there is no thread to be had
         sock.detach()
+
+
+def _close_alone(sock: socket.socket) -> None:
+    if is_foreign(sock):
+        leave_queue(sock)
+    sock.close()
 
 
 def is_empty(sock: socket.socket) -> bool:
@@ -175,13 +183,20 @@ class Conn:
 
     def __init__(self, sock: socket.socket, timeout: float) -> None:
         sock.setblocking(False)
+        self.foreign, self.aside = is_foreign(sock), Aside(sock)
         self.sock, self.timeout, self.meter = sock, timeout, Meter()
         self.foul = False  # the queue begins with descriptors that are not taken, and is left so
         self.left = False  # the peer has said farewell
         self.hears: Callable[[Record], None] = lambda record: None  # is told of NOTICE and SUPERSEDED
 
     def close(self) -> None:
+        self.aside.close()
         close_later(self.sock)
+
+    def take_no_fds(self) -> None:
+        """No descriptors belong here from now on."""
+        self.aside.close()
+        take_no_fds(self.sock)
 
     def wait(self, event: int, deadline: float) -> None:
         poll = select.poll()
@@ -252,9 +267,9 @@ class Conn:
             if ended:
                 raise LostError()
             ended = True
-        return self.take_record(data, flags, max_fds)
+        return self.take_record(data, flags, max_fds, deadline)
 
-    def take_record(self, data: bytes, flags: int, max_fds: int) -> tuple[Record, list[int]]:
+    def take_record(self, data: bytes, flags: int, max_fds: int, deadline: float) -> tuple[Record, list[int]]:
         """What was looked at. With descriptors, the record stays in the queue until they are
         known to be wanted."""
         self.foul = bool(flags & socket.MSG_CTRUNC)
@@ -267,6 +282,8 @@ class Conn:
         want = record.fds if isinstance(record, Offer) else 1 if isinstance(record, (Data, Cursors)) else 0
         need(want <= max_fds, f"{want} descriptors, and {max_fds} are taken")
         need(self.foul == bool(want), f"a record that is to have {want} descriptors came with {'some' if self.foul else 'none'}")
+        if want and self.foreign:
+            self.aside.judge(deadline)
         good = is_sealed if isinstance(record, Data) else is_cursors if isinstance(record, Cursors) else is_no_socket
         return record, self.take(want, good) if want else []
 
@@ -293,7 +310,7 @@ class Conn:
         try:
             need(not flags & socket.MSG_CTRUNC, f"more than the {want} descriptors that it says, or than ulimit -n allows")
             need(len(fds) == want, f"{len(fds)} descriptors came with a record that is to have {want}")
-            need(all(good(fd) for fd in fds), "a descriptor that is a socket, or application data or cursors that are not sealed as they should be")
+            need(all((not self.foreign or quiet(fd)) and good(fd) for fd in fds), "a descriptor that is a socket, or application data or cursors that are not sealed as they should be")
             past_reset(lambda: self.sock.recv(MAX_RECORD))  # without room for them: we have them
             self.foul = False
         except BaseException:
