@@ -158,7 +158,7 @@ func TestDescriptorsWithoutVMM(t *testing.T) {
 	producer := s.serving("-consumers", "2")
 	s.start("consumer", none).fails(3, why, "by a vmm handle, and this side takes [legacy]", "start the producer with --handle legacy")
 	s.consumer().succeeds()
-	producer.fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "WithHandle takes [legacy]")
+	producer.fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "this side takes [legacy]")
 }
 
 // TestLegacyWrongData defends invariant 6: one bit, flipped by another process, and the

@@ -64,7 +64,7 @@ func tryWays(t *testing.T, size, chunk uint64, fill string) {
 		good.succeeds()
 		requireWay(t, good, "verifying", "verify", way)
 		bad := s.consumer("-json", "-verify", way, "-expect-salt", "8")
-		bad.fails(1, "first at index 0, ", fmt.Sprintf("; %d integers are wrong", pattern.Count(size)))
+		bad.fails(1, "first at index 0, ", "; "+cli.Count(pattern.Count(size), "integer"))
 	}
 	producer.fails(1, "2 consumers failed")
 	requireWay(t, producer, "filling", "fill", fill)
@@ -142,7 +142,7 @@ func TestFault66_FillThatIsNotLaunched(t *testing.T) {
 			fillWith(t, cutest.Context(t, dev), buf.Ptr(), size, 2)
 			verdicts, serving := s.offer(buf, pattern.Meta{Count: pattern.Count(size), Salt: 2})
 			for _, way := range waysFor(size) {
-				s.consumer("-verify", way).fails(1, fmt.Sprintf("first at index 0, want 0x%08x", pattern.At(0, 2)), " integers are wrong")
+				s.consumer("-verify", way).fails(1, fmt.Sprintf("first at index 0, want 0x%08x", pattern.At(0, 2)), " wrong")
 				require.ErrorIs(t, <-verdicts, share.ErrVerdict)
 			}
 			serving()
