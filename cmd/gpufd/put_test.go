@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -23,6 +24,9 @@ import (
 // A signal ends a put soon, whatever the driver is at: its calls cannot be interrupted.
 func TestInterruptedPutEndsSoon(t *testing.T) {
 	t.Parallel()
+	hangups := make(chan os.Signal, 1) // taken, so that children do not have them ignored, as under nohup(1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		u := newUser(t)
 		soft := filepath.Join(u.dir, "soft")
