@@ -63,9 +63,15 @@ func TestPutShowsItsProgress(t *testing.T) {
 	p.people, p.shown = cli.NewOutput(p.out, false), cli.NewOutput(&errs, true)
 	idle := newIdle(t.Context(), time.Minute)
 	defer idle.stop()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
 	for i, part := range p.parts("w", make([]source, 2), []*cu.Device{dev, dev}, loads, idle) {
 		b, err := vmm.New(dev, part.Size)
 		require.NoError(t, err)
+		if i == 0 {
+			require.ErrorIs(t, part.Write(ended, b), context.Canceled)
+			require.Nil(t, p.hasty.Load(), "nothing is handed over")
+		}
 		if i == 1 {
 			time.Sleep(1100 * time.Millisecond) // progress is for what takes longer than a second
 		}
