@@ -34,7 +34,7 @@ func makeDirectory(socket string) error {
 	case err == nil, errors.Is(err, os.ErrExist):
 		return nil
 	case errors.Is(err, os.ErrNotExist): // as sock says it, but in the keeper's name and not the store's
-		return fmt.Errorf("sock: listen %s: %w: %s: %w; make it first: mkdir -m 700 %s", socket, sock.ErrNoDirectory, dir, syscall.ENOENT, dir)
+		return fmt.Errorf("sock: listen %s: %w: %s: %w; make it first: mkdir -p -m 700 %s", socket, sock.ErrNoDirectory, dir, syscall.ENOENT, dir)
 	}
 	return fmt.Errorf("making the socket's directory: %w; make it first, or choose another", err)
 }

@@ -331,7 +331,7 @@ func TestFault52_InsecureDirectory(t *testing.T) {
 		_, err := Listen(filepath.Join(safeDir(t), "missing", "s"))
 		require.ErrorIs(t, err, ErrNoDirectory)
 		require.ErrorIs(t, err, os.ErrNotExist)
-		require.ErrorContains(t, err, "mkdir -m 700")
+		require.ErrorContains(t, err, "mkdir -p -m 700")
 	})
 	t.Run("not a directory", func(t *testing.T) {
 		file := filepath.Join(safeDir(t), "f")

@@ -52,7 +52,7 @@ func checkDirectory(dir string) error {
 	err := ignoringEINTR(func() error { return unix.Stat(dir, &st) })
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return fmt.Errorf("%w: %s: %w; make it first: mkdir -m 700 %s", ErrNoDirectory, dir, err, dir)
+		return fmt.Errorf("%w: %s: %w; make it first: mkdir -p -m 700 %s", ErrNoDirectory, dir, err, dir)
 	case err != nil:
 		return &os.PathError{Op: "stat", Path: dir, Err: err}
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:

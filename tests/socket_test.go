@@ -26,7 +26,7 @@ var places = []place{
 	{"empty", literally(""), 2, 2, "empty", "empty"},
 	{"trailing slash", literally("/tmp/"), 2, 2, "ends with a slash", "ends with a slash"},
 	{"dot", literally("."), 2, 2, "names a directory", "names a directory"},
-	{"missing directories", below("missing/twice/s"), 1, 1, "mkdir -m 700", "no producer there within 1s"},
+	{"missing directories", below("missing/twice/s"), 1, 1, "mkdir -p -m 700", "no producer there within 1s"},
 	{"file for a directory", fileAsDirectory, 1, 1, "not a directory", "not a directory"},
 	{"fault 50: directory", makeDirectory, 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
 	{"fault 50: file", makeFile, 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},

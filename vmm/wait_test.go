@@ -128,20 +128,20 @@ func TestWaitIsGivenUp(t *testing.T) {
 	}{
 		"deadline": {
 			func() (context.Context, context.CancelFunc) {
-				return context.WithTimeout(t.Context(), 100*time.Millisecond)
+				return context.WithTimeout(t.Context(), 300*time.Millisecond)
 			},
 			[]error{context.DeadlineExceeded},
 		},
 		"deadline with a cause": {
 			func() (context.Context, context.CancelFunc) {
-				return context.WithTimeoutCause(t.Context(), 100*time.Millisecond, why)
+				return context.WithTimeoutCause(t.Context(), 300*time.Millisecond, why)
 			},
 			[]error{context.DeadlineExceeded, why},
 		},
 		"cancelled": {
 			func() (context.Context, context.CancelFunc) {
 				ctx, cancel := context.WithCancelCause(t.Context())
-				late := time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
+				late := time.AfterFunc(300*time.Millisecond, func() { cancel(why) })
 				return ctx, func() { late.Stop() }
 			},
 			[]error{context.Canceled, why},
@@ -150,10 +150,10 @@ func TestWaitIsGivenUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, dev := short(t, 2)
 			g := granularity(t, dev)
-			ctx, cancel := c.ctx()
-			defer cancel()
 			r, err := vmm.Reserve(dev.Driver(), 3*g)
 			require.NoError(t, err)
+			ctx, cancel := c.ctx() // which must not have ended before the wait begins
+			defer cancel()
 			buf, err := vmm.NewWait(ctx, dev, 3*g, vmm.WithChunkSize(g), vmm.WithReservation(r))
 			require.Nil(t, buf)
 			for _, want := range append(c.want, cu.ErrOutOfMemory) {
@@ -246,7 +246,7 @@ func TestGrowWaits(t *testing.T) {
 	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(3*g))
 	require.NoError(t, err)
 	p, before := buf.Ptr(), buf.Describe()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	err = buf.GrowWait(ctx, 3*g)
 	require.ErrorIs(t, err, context.DeadlineExceeded)

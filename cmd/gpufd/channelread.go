@@ -171,8 +171,8 @@ func (p *program) copyFrames(ctx context.Context, c *cu.Context, r *channel.Read
 		return 0, err
 	}
 	defer buf.mem.Close()
-	w := writeFrames(out)
-	defer close(w.frames)
+	w := newAsideWriter(out)
+	defer w.end()
 	for {
 		f, err := r.Next(ctx)
 		if err != nil {
@@ -192,37 +192,5 @@ func (p *program) copyFrames(ctx context.Context, c *cu.Context, r *channel.Read
 			return last, fmt.Errorf("writing frame %d: %w", f.Sequence, err)
 		}
 		last = f.Sequence
-	}
-}
-
-// A frameWriter writes frames on a goroutine of its own, so that a signal is handled while nobody
-// reads the output. The goroutine ends with a write that fails, or the program.
-type frameWriter struct {
-	own    []byte // the frame: its memory may be gone when a write returns
-	frames chan []byte
-	done   chan error
-}
-
-// writeFrames writes to out what the caller has written, until it closes frames.
-func writeFrames(out io.Writer) *frameWriter {
-	f := &frameWriter{frames: make(chan []byte), done: make(chan error, 1)}
-	go func() {
-		for b := range f.frames {
-			_, err := out.Write(b)
-			f.done <- err
-		}
-	}()
-	return f
-}
-
-// write waits until the frame is written, or ctx ends: then there is no other.
-func (f *frameWriter) write(ctx context.Context, frame []byte) error {
-	f.own = append(f.own[:0], frame...)
-	f.frames <- f.own
-	select {
-	case err := <-f.done:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -157,8 +158,32 @@ func TestStandardFiles(t *testing.T) {
 	u.fails(2, "standard input: want it alone", "put", "m", "-", "bytes")
 	u.fails(2, "for one part alone", "put", "m", "--part", "0@0=-", "--part", "1@0=-")
 	u.fails(1, "standard input: nothing to keep", "put", "m", "-")
+	for in, says := range map[string]string{
+		"version https://git-lfs.github.com/spec/v1\n": "standard input: it is a pointer of git LFS",
+		`{"weight_map": {}}`:                           "standard input is the index of a model under another name",
+	} {
+		cmd := command(u, "put", "m", "-")
+		cmd.Stdin = strings.NewReader(in)
+		out, err := cmd.CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), says)
+	}
 	u.fails(2, "--json wants -o FILE", "get", "m", "-o", "-", "--json")
 	u.fails(2, "--all wants -o DIR", "get", "m", "-o", "-", "--all")
+}
+
+// A get whose output nobody reads ends at a signal all the same.
+func TestGetEndsWhileNobodyReadsItsOutput(t *testing.T) {
+	t.Parallel()
+	u := newKept(t)
+	u.write("a", data(1<<20, 1))
+	u.does("put", "w", "a")
+	get := u.start("get", "w", "-o", "-")
+	_, err := get.lines.Peek(1) // the rest is more than a pipe and this side's buffer hold
+	require.NoError(t, err)
+	require.NoError(t, get.Process.Signal(syscall.SIGTERM))
+	_ = get.Wait()
+	require.Equal(t, 1, get.ProcessState.ExitCode(), get.err.String())
 }
 
 // A link that somebody else has put there is not followed.

@@ -219,10 +219,12 @@ func (p *program) parts(name string, sources []source, devs []*cu.Device, loads 
 	}
 	for i, l := range loads {
 		write := func(ctx context.Context, b *vmm.Buffer) error {
-			err := l.write(shown)(ctx, b)
+			if err := l.write(shown)(ctx, b); err != nil {
+				return err
+			}
 			before += l.bytes()
 			p.ifInterrupted("interrupted while " + name + " was handed over: gpufd stat " + name + " says whether it is kept")
-			return err
+			return nil
 		}
 		parts = append(parts, keeper.Part{Index: sources[i].index, Device: devs[i], Size: l.size, Table: l.table, Write: write})
 	}

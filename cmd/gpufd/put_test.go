@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -23,6 +24,9 @@ import (
 // A signal ends a put soon, whatever the driver is at: its calls cannot be interrupted.
 func TestInterruptedPutEndsSoon(t *testing.T) {
 	t.Parallel()
+	hangups := make(chan os.Signal, 1) // taken, so that children do not have them ignored, as under nohup(1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		u := newUser(t)
 		soft := filepath.Join(u.dir, "soft")
@@ -59,9 +63,15 @@ func TestPutShowsItsProgress(t *testing.T) {
 	p.people, p.shown = cli.NewOutput(p.out, false), cli.NewOutput(&errs, true)
 	idle := newIdle(t.Context(), time.Minute)
 	defer idle.stop()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
 	for i, part := range p.parts("w", make([]source, 2), []*cu.Device{dev, dev}, loads, idle) {
 		b, err := vmm.New(dev, part.Size)
 		require.NoError(t, err)
+		if i == 0 {
+			require.ErrorIs(t, part.Write(ended, b), context.Canceled)
+			require.Nil(t, p.hasty.Load(), "nothing is handed over")
+		}
 		if i == 1 {
 			time.Sleep(1100 * time.Millisecond) // progress is for what takes longer than a second
 		}

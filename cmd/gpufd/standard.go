@@ -63,3 +63,38 @@ func reason(err error) error {
 	}
 	return err
 }
+
+// An asideWriter writes on a goroutine of its own, so that a signal is handled while nobody reads
+// the output.
+type asideWriter struct {
+	own    []byte // what is written: the caller's memory may be gone when a write returns
+	pieces chan []byte
+	done   chan error
+}
+
+// newAsideWriter returns a writer to out. The caller ends it.
+func newAsideWriter(out io.Writer) *asideWriter {
+	w := &asideWriter{pieces: make(chan []byte), done: make(chan error, 1)}
+	go func() {
+		for b := range w.pieces {
+			_, err := out.Write(b)
+			w.done <- err
+		}
+	}()
+	return w
+}
+
+// end ends the goroutine, unless that waits for who reads: then it ends with the program.
+func (w *asideWriter) end() { close(w.pieces) }
+
+// write waits until b is written, or ctx ends: then nothing else can be written.
+func (w *asideWriter) write(ctx context.Context, b []byte) error {
+	w.own = append(w.own[:0], b...)
+	w.pieces <- w.own
+	select {
+	case err := <-w.done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -146,13 +146,15 @@ func (p *program) stream(ctx context.Context, part *keeper.Attached) (err error)
 	if err != nil {
 		return err
 	}
+	out := newAsideWriter(p.data)
+	defer out.end()
 	buf, segments := part.Buffer(), []vmm.Segment{{Size: part.Size()}}
 	if t.Format == formatTensors && t.Tensors != nil {
 		var head []byte
 		if head, segments, err = t.Tensors.Layout(buf.Size()); err != nil {
 			return err
 		}
-		if _, err := p.data.Write(head); err != nil {
+		if err := out.write(ctx, head); err != nil {
 			return err
 		}
 	}
@@ -171,7 +173,7 @@ func (p *program) stream(ctx context.Context, part *keeper.Attached) (err error)
 			if err := cu.CopyToHost(dev, piece, buf.Ptr().Add(s.Offset+done)); err != nil {
 				return err
 			}
-			if _, err := p.data.Write(piece); err != nil {
+			if err := out.write(ctx, piece); err != nil {
 				return err
 			}
 			done += uint64(len(piece))

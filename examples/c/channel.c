@@ -2,7 +2,7 @@
  * channel: reads the frames of a channel of gpufd, and writes their bytes to standard output.
  *
  *	cc -O2 -Wall -Wextra -o channel channel.c -ldl
- *	channel [-socket PATH] [-name NAME] [-policy block|drop-oldest|drop-newest]
+ *	channel -socket PATH [-name NAME] [-policy block|drop-oldest|drop-newest]
  *	        [-driver auto|cuda|soft] [-order host|stream] [-timeout SECONDS]
  *
  * A reader of docs/wire.md ("Channels") in one file. By the host it waits for each frame on the
@@ -780,7 +780,6 @@ static bool usage(int argc, char **argv)
 {
 	static const char *const policies[] = {"", "block", "drop-oldest", "drop-newest"};
 	const char *driver = getenv("GPUFD_DRIVER");
-	options.socket = getenv("GPUFD_SOCKET");
 	for (int i = 1; i < argc; i += 2) {
 		const char *flag = argv[i] + !strncmp(argv[i], "--", 2), *value = i + 1 < argc ? argv[i + 1] : "";
 		if (!strcmp(flag, "-socket"))

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -31,8 +32,11 @@ func MakeDefaultDir() { _ = os.Mkdir(defaultDir(), 0o700) }
 // was missing and is made now, with mode 0700. A keeper does so, too.
 func Listen[T any](path string, listen func() (T, error)) (T, error) {
 	l, err := listen()
-	if errors.Is(err, sock.ErrNoDirectory) && os.Mkdir(filepath.Dir(path), 0o700) == nil {
-		return listen()
+	if !errors.Is(err, sock.ErrNoDirectory) {
+		return l, err
 	}
-	return l, err
+	if made := os.Mkdir(filepath.Dir(path), 0o700); made != nil && !errors.Is(made, fs.ErrExist) { // somebody else may have been faster
+		return l, err
+	}
+	return listen()
 }

@@ -101,7 +101,7 @@ var Causes = []Cause{
 		"end all processes that use the GPU, then modprobe -r nvidia_uvm && modprobe nvidia_uvm; in a container check that /dev/nvidia-uvm is there; NVreg_PreserveVideoMemoryAllocations=1 keeps memory over a suspend", "no machine of the tests was suspended"},
 	{"checkpoint", "a checkpoint of a process that has memory of others mapped, or that may not be made", "the checkpoint itself succeeds, the restore does not, and then no call of the process returns; two ranks of NCCL have each other's memory mapped",
 		"before a checkpoint unmap and release what was imported (close attachments, destroy communicators), and attach again behind the restore; a process that only exports is restored. If nothing is mapped, run cuda-checkpoint as root, with one driver inside and outside of the container", ""},
-	{"gvisor", "gVisor: no descriptor leaves the sandbox", "its kernel in user space forwards only the calls to the driver that it knows (nvproxy), and gives descriptors of the driver to nobody outside",
+	{"gvisor", "a sandbox of gVisor, which no descriptor leaves", "its kernel in user space forwards only the calls to the driver that it knows (nvproxy), and gives descriptors of the driver to nobody outside",
 		"share within one sandbox, or run both sides with runc", "no machine of the tests runs it"},
 	{"shm-gone", "not about GPU memory: an error of the system, no result of the driver; a file in /dev/shm is gone, or is in another mount namespace", "NCCL's ranks meet in files of /dev/shm; a rank that has failed removes its own, and containers have a /dev/shm each",
 		"look for the first error of the other ranks; give all ranks one /dev/shm (docker run --ipc=host, or one container), or set NCCL_SHM_DISABLE=1", ""},

@@ -60,13 +60,21 @@ func isTensors(path string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	if isJSON := strings.HasSuffix(path, ".json"); isJSON || looks(f, size) {
-		return !isJSON || namesFiles(f, size), nil
+	if strings.HasSuffix(path, ".json") {
+		return namesFiles(f, size), nil
+	}
+	return holdsTensors(f, path, size)
+}
+
+// holdsTensors is [Are] for a file whose name says nothing.
+func holdsTensors(f io.ReaderAt, name string, size uint64) (bool, error) {
+	if looks(f, size) {
+		return true, nil
 	}
 	if begin := beginning(f); bytes.HasPrefix(begin, pointer) {
-		return false, fmt.Errorf("%w: %s: %s", ErrFormat, path, what(begin))
+		return false, fmt.Errorf("%w: %s: %s", ErrFormat, name, what(begin))
 	} else if bytes.HasPrefix(begin, []byte("{")) && namesFiles(f, size) {
-		return false, fmt.Errorf("%w: %s is the index of a model under another name: give it by a name that ends in .json, beside the files that it names", ErrFormat, path)
+		return false, fmt.Errorf("%w: %s is the index of a model under another name: give it by a name that ends in .json, beside the files that it names", ErrFormat, name)
 	}
 	return false, nil
 }

@@ -47,11 +47,18 @@ func Open(paths ...string) (*Model, error) {
 }
 
 // OpenFile is Open for a file that is open, if that looks like one of the format. Else there
-// is no model. The model owns the file.
+// is no model, and the file is the caller's; with an error it is closed. It refuses what [Are] does.
 func OpenFile(f *os.File) (*Model, error) {
 	info, err := f.Stat()
-	if err != nil || !looks(f, uint64(info.Size())) {
-		return nil, err
+	is := false
+	if err == nil {
+		is, err = holdsTensors(f, f.Name(), uint64(info.Size()))
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if !is {
+		return nil, nil
 	}
 	m := newModel()
 	if _, err = m.addFile(f.Name(), f, info, func(Tensor) bool { return true }); err == nil {

@@ -87,7 +87,7 @@ def check_directory(path: str) -> None:
     try:
         st = os.stat(path)
     except FileNotFoundError:
-        raise Error(f"{path}: there is no such directory; make it first: mkdir -m 700 {path}") from None
+        raise Error(f"{path}: there is no such directory; make it first: mkdir -p -m 700 {path}") from None
     if st.st_uid not in (0, os.geteuid()):
         raise Error(f"{path}: belongs to uid {st.st_uid}: make a directory of your own")
     if st.st_mode & 0o022:

@@ -246,7 +246,7 @@ class Arguments(Offered):
             f.write("somebody's")
         os.symlink(file, link)
         os.symlink("nowhere", locked + ".lock")
-        for path, says in ((os.path.join(self.dir, "none", "s"), f"no such directory; make it first: mkdir -m 700 {self.dir}/none"),
+        for path, says in ((os.path.join(self.dir, "none", "s"), f"no such directory; make it first: mkdir -p -m 700 {self.dir}/none"),
                            (place("all", 0o777), "others may write to it"), (place("sticky", 0o1777), "others may write to it"), (place("group", 0o770), "others may write to it"),
                            (file, "no socket"), (link, "no socket"), (locked, "symbolic links")):  # fmt: skip
             before = sorted(os.walk(self.dir))
