@@ -87,9 +87,9 @@ _HIDES = {CUDA: "CUDA_VISIBLE_DEVICES", SOFT: "CUDA_VISIBLE_DEVICES, GPUFD_SOFT_
 def _visible(kind: int) -> list[bytes]:
     """The UUIDs of the devices of this process, by ordinal."""
     if kind == SOFT:
-        from ._soft import soft_devices, soft_uuid
+        from ._soft import soft_uuid, soft_visible
 
-        return [soft_uuid(i) for i in range(soft_devices())]
+        return [soft_uuid(i) for i in range(len(soft_visible()))]
     from ._cuda import _devices
 
     return _devices()
