@@ -12,7 +12,7 @@ import unittest
 import common
 import gpufd
 
-ATTACHING = "_arguments _attach _attaching _attachment _conn _device _errors _fence _held _kept _memory _only _peer _wire"
+ATTACHING = "_arguments _aside _attach _attaching _attachment _conn _device _errors _fence _held _kept _memory _only _peer _quiet _wire"
 
 
 def loaded(code):
