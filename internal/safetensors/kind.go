@@ -60,12 +60,14 @@ func isTensors(path string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
+	begin := beginning(f)
+	if bytes.HasPrefix(begin, pointer) {
+		return false, fmt.Errorf("%w: %s: %s", ErrFormat, path, what(begin))
+	}
 	if isJSON := strings.HasSuffix(path, ".json"); isJSON || looks(f, size) {
 		return !isJSON || namesFiles(f, size), nil
 	}
-	if begin := beginning(f); bytes.HasPrefix(begin, pointer) {
-		return false, fmt.Errorf("%w: %s: %s", ErrFormat, path, what(begin))
-	} else if bytes.HasPrefix(begin, []byte("{")) && namesFiles(f, size) {
+	if bytes.HasPrefix(begin, []byte("{")) && namesFiles(f, size) {
 		return false, fmt.Errorf("%w: %s is the index of a model under another name: give it by a name that ends in .json, beside the files that it names", ErrFormat, path)
 	}
 	return false, nil

@@ -1,6 +1,7 @@
 package safetensors
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -50,8 +51,14 @@ func Open(paths ...string) (*Model, error) {
 // is no model. The model owns the file.
 func OpenFile(f *os.File) (*Model, error) {
 	info, err := f.Stat()
-	if err != nil || !looks(f, uint64(info.Size())) {
+	if err != nil {
 		return nil, err
+	}
+	if begin := beginning(f); bytes.HasPrefix(begin, pointer) {
+		return nil, errors.Join(fmt.Errorf("%w: %s: %s", ErrFormat, f.Name(), what(begin)), f.Close())
+	}
+	if !looks(f, uint64(info.Size())) {
+		return nil, nil
 	}
 	m := newModel()
 	if _, err = m.addFile(f.Name(), f, info, func(Tensor) bool { return true }); err == nil {
