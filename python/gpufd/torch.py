@@ -155,7 +155,8 @@ def _clusters(table: list[Tensor]) -> list[tuple[int, int, list[Tensor]]]:
     for t in sorted(table, key=lambda t: (t.offset, t.bytes)):
         if found and t.bytes and t.offset < found[-1][1]:
             begin, end, members = found[-1]
-            found[-1] = (begin, max(end, t.offset + t.bytes), [*members, t])
+            members.append(t)  # of which there may be 100,000
+            found[-1] = (begin, max(end, t.offset + t.bytes), members)
         else:
             found.append((t.offset, t.offset + t.bytes, [t]))
     return found
@@ -413,7 +414,7 @@ def put(
     try:
         deposit = Deposit(
             client, name, table.size, device=ordinal, driver=kind, chunk=chunk, labels=labels, part=part, parts=parts,
-            transaction=transaction, expect=expect_version, lifetime=(timeout or 0.0) if transaction else 0.0,
+            transaction=transaction, expect=expect_version, lifetime=arguments.step(timeout) if transaction else 0.0,
         )  # fmt: skip
         try:
             if kind == CUDA:  # what other streams still write comes along, too
