@@ -61,6 +61,12 @@ def place_of(device: Device, kind: int) -> int:
     return ordinal_of(device, kind) or 0
 
 
+def device_name(device: bytes) -> str:
+    """A UUID as a keeper writes it, and nvidia-smi."""
+    h = device.hex()
+    return f"GPU-{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
 def _no_device(device: object) -> UsageError:
     shown = "a number of more digits" if isinstance(device, int) and abs(device) >> 64 else repr(device)[:100]
     return UsageError(f'device is an ordinal, "cuda:0", a torch.device or a UUID such as GPU-…, not {shown}')

@@ -14,7 +14,8 @@ import common
 import gpufd
 import gpufd.channel
 from gpufd import _conn, _soft
-from gpufd._deposit import chunk_for, device_name
+from gpufd._deposit import chunk_for
+from gpufd._device import device_name
 from gpufd._kept import kept_of
 from gpufd._wire import Offer
 
