@@ -227,7 +227,10 @@ def tensors(part: Attached) -> Loaded:
         begin -= begin % _ALIGN
         span = _bytes_over(part.memory, begin, end - begin, f"tensor {quote(members[0].name)} (PyTorch)", part)
         for t in members:
-            made[t.name] = _as(span, t, begin)
+            try:
+                made[t.name] = _as(span, t, begin)
+            except (RuntimeError, TypeError) as e:  # too large a number, in a stranger's table
+                raise FormatError(f"tensor {quote(t.name)} of {t.dtype} {list(t.shape[:8])} cannot be one of PyTorch's: {e}") from None
     return Loaded({t.name: made[t.name] for t in table.in_order() if t.name in made}, part.data, lacking)
 
 
