@@ -155,6 +155,12 @@ func TestStandardFiles(t *testing.T) {
 	require.NoError(t, cmd.Run(), "a file of which nothing has been read")
 	require.Equal(t, u.read("there"), piped(nil, "get", "m", "-o", "-"))
 
+	cmd = command(u, "put", "m", "-")
+	cmd.Stdin = strings.NewReader("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "standard input: it is a pointer of git LFS")
+
 	u.fails(2, "standard input: want it alone", "put", "m", "-", "bytes")
 	u.fails(2, "for one part alone", "put", "m", "--part", "0@0=-", "--part", "1@0=-")
 	u.fails(1, "standard input: nothing to keep", "put", "m", "-")

@@ -10,7 +10,7 @@ import (
 )
 
 // shardName matches the name of one of several files that are a model together.
-var shardName = regexp.MustCompile(`^(.*?)(\d+)-of-(\d+)(.*)$`)
+var shardName = regexp.MustCompile(`(?s)^(.*?)(\d+)-of-(\d+)(.*)$`)
 
 // modelIn finds the model in a directory: its index, or else its files. Without an index
 // those are one file, or all shards of one model; what else there may be, nobody can tell.

@@ -60,7 +60,7 @@ func isTensors(path string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	if strings.HasSuffix(path, ".json") {
+	if strings.HasSuffix(path, ".json") && !bytes.HasPrefix(beginning(f), pointer) {
 		return namesFiles(f, size), nil
 	}
 	return holdsTensors(f, path, size)

@@ -10,14 +10,17 @@ import contextlib
 import os
 import select
 import socket
-import subprocess
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from . import _quiet
 from ._errors import TimedOutError, WireError
 from ._peer import peer_of
+
+if TYPE_CHECKING:
+    import subprocess
 
 MOST_LEFT = 64  # processes that wait for strangers
 
@@ -47,6 +50,8 @@ class Aside:
         self.process: subprocess.Popen[bytes] | None = None
 
     def _begin(self) -> subprocess.Popen[bytes] | None:
+        import subprocess  # which most never need
+
         program = _program()
         if program is None:
             return None

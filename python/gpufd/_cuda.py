@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from . import _driver as cu
 from ._buffer import address_of
+from ._device import device_name
 from ._errors import DescriptorError, DeviceError, DriverError, Error, NotImportedError, UnavailableError, UsageError
 from ._memory import Memory, layout, new_generation
 from ._wire import CUDA, MAY_OUTLIVE, READ_WRITE, Offer
@@ -93,9 +94,9 @@ def find(uuid: bytes, wanted: int | None) -> int:
     """The ordinal here of the device with that UUID."""
     here = _devices()
     if uuid not in here:
-        raise DeviceError(f"the memory is on device {uuid.hex()}, which is not visible to this process (CUDA_VISIBLE_DEVICES?)")
+        raise DeviceError(f"the memory is on device {device_name(uuid)}, which is not visible to this process (CUDA_VISIBLE_DEVICES?)")
     if wanted not in (None, here.index(uuid)):
-        raise DeviceError(f"memory of another device: it is on {uuid.hex()}, and device {wanted} was asked for")
+        raise DeviceError(f"memory of another device: it is on {device_name(uuid)}, and device {wanted} was asked for")
     return here.index(uuid)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from . import _arguments as arguments
 from . import _driver
 from ._control import KeeperError
-from ._device import Device, place_of
+from ._device import Device, device_name, place_of
 from ._digest import Digester
 from ._errors import ClosedError, DriverError, Error, LostError, UsageError
 from ._memory import Memory, allocate, driver_kind
@@ -32,11 +31,6 @@ class Delivered:
     missing: int  #: parts that other writers have to deliver
     digest: str
     bytes: int
-
-
-def device_name(device: bytes) -> str:
-    """A UUID as a keeper writes it."""
-    return f"GPU-{uuid.UUID(bytes=device)}"
 
 
 def device_uuid(kind: int, ordinal: int) -> bytes:

@@ -61,6 +61,12 @@ def place_of(device: Device, kind: int) -> int:
     return ordinal_of(device, kind) or 0
 
 
+def device_name(device: bytes) -> str:
+    """A UUID as a keeper writes it, and nvidia-smi."""
+    h = device.hex()
+    return f"GPU-{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
 def _no_device(device: object) -> UsageError:
     shown = "a number of more digits" if isinstance(device, int) and abs(device) >> 64 else repr(device)[:100]
     return UsageError(f'device is an ordinal, "cuda:0", a torch.device or a UUID such as GPU-…, not {shown}')
@@ -87,9 +93,9 @@ _HIDES = {CUDA: "CUDA_VISIBLE_DEVICES", SOFT: "CUDA_VISIBLE_DEVICES, GPUFD_SOFT_
 def _visible(kind: int) -> list[bytes]:
     """The UUIDs of the devices of this process, by ordinal."""
     if kind == SOFT:
-        from ._soft import soft_devices, soft_uuid
+        from ._soft import soft_uuid, soft_visible
 
-        return [soft_uuid(i) for i in range(soft_devices())]
+        return [soft_uuid(i) for i in range(len(soft_visible()))]
     from ._cuda import _devices
 
     return _devices()

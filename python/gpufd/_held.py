@@ -157,7 +157,6 @@ class Held(NotCopied):
         self._check()
         return self._conn.sock.fileno()
 
-    @enough_files()
     def wait(self, timeout: float | None = None, *, superseded: bool = False) -> bool:
         """Wait until the lease has ended, or with superseded also until there is newer memory.
 
@@ -177,6 +176,7 @@ class Held(NotCopied):
             self._notices.clear()
         return got
 
+    @enough_files()
     def _await(self, over: Callable[[], bool], timeout: float | None) -> bool:
         deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
         self._pump()

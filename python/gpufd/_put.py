@@ -130,11 +130,12 @@ def _load(memory: Memory, file: Stamp, segments: Iterable[Segment]) -> None:
     """Copy what segments of a file say to the memory, where new bytes are zeros."""
     with open(file.path, "rb") as f:
         file.check(f)
-        _write_all(memory, _read(f, segments))
+        with closing(_read(f, segments)) as pieces:  # a thread may read ahead, no longer than the file is open
+            _write_all(memory, pieces)
         file.check(f)
 
 
-def _read(f: BinaryIO, segments: Iterable[Segment]) -> Iterator[tuple[int, memoryview]]:
+def _read(f: BinaryIO, segments: Iterable[Segment]) -> Generator[tuple[int, memoryview], None, None]:
     """The bytes of segments in pieces, with the place of each in the part."""
     for s in segments:
         at = s.offset

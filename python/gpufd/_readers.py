@@ -194,7 +194,7 @@ class Readers:
                 fresh = any(m.gone and m not in left for m in self.members)
                 watching = self.tracker and self.stall and self.there
                 if not fresh and not (self.over and not self.members):
-                    self.lock.wait(self.pause if joining or left else max(0.001, self.stall / 8) if watching else None)
+                    self.lock.wait(self.pause if joining or left else max(0.001, min(1.0, self.stall / 8)) if watching else None)
 
     def _look_at_stalls(self) -> None:
         """Drop readers that keep a stream waiting for too long."""

@@ -78,7 +78,8 @@ def _plan_bytes(paths: Sequence[str]) -> tuple[Table, list[Segment]]:
         file = _regular(path)
         if file.size:
             segments.append(Segment(file, 0, table.size, file.size))
-            table.files.append((os.path.basename(path), table.size, file.size))
+            name = os.fsencode(os.path.basename(path)).decode(errors="replace")  # a name of a file is bytes
+            table.files.append((name, table.size, file.size))
             table.size += file.size
     return table, segments
 
@@ -113,12 +114,12 @@ def _is_tensors(path: str) -> bool:
     file = _regular(path)
     with open(path, "rb") as f:
         begin = f.read(4096)
+        if begin.startswith(_POINTER):
+            raise FormatError(f"{path}: {_what(begin)}")
         if path.endswith(".json"):
             return _names_files(f, file.size)
         if _looks(begin):
             return True
-        if begin.startswith(_POINTER):
-            raise FormatError(f"{path}: {_what(begin)}")
         if begin.startswith(b"{") and _names_files(f, file.size):
             raise FormatError(
                 f"{path} is the index of a model under another name: give it by a name that ends in .json, beside the files that it names"

@@ -18,9 +18,9 @@ import re
 import secrets
 import stat
 import struct
-import uuid
 from collections.abc import Iterator, Sequence
 
+from ._device import device_name
 from ._errors import CutOffError, DescriptorError, DeviceError, Error, UnavailableError, UsageError
 from ._memory import Memory, layout, new_generation
 from ._wire import READ_WRITE, SOFT, Offer
@@ -131,7 +131,7 @@ def _named(entry: str) -> int | None:
     if not entry.startswith("GPU-"):
         return int(entry) if re.fullmatch(r"\+?[0-9]{1,9}|-0+", entry, re.ASCII) and int(entry) < soft_devices() else None
     prefix, machine = entry[4:].lower(), soft_machine()
-    fit = [i for i in range(soft_devices()) if str(uuid.UUID(bytes=_uuid_of(i, machine))).startswith(prefix)] if prefix else []
+    fit = [i for i in range(soft_devices()) if device_name(_uuid_of(i, machine))[4:].startswith(prefix)] if prefix else []
     return fit[0] if len(fit) == 1 else None
 
 
@@ -153,9 +153,9 @@ def _ordinal_of(device: bytes) -> int:
     for ordinal, i in enumerate(visible):
         if _uuid_of(i, machine) == device:
             return ordinal
-    there = ", ".join(f"GPU-{uuid.UUID(bytes=_uuid_of(i, machine))}" for i in visible)
+    there = ", ".join(device_name(_uuid_of(i, machine)) for i in visible)
     raise DeviceError(
-        f"the memory is on device GPU-{uuid.UUID(bytes=device)}, which is not visible to this process "
+        f"the memory is on device {device_name(device)}, which is not visible to this process "
         f"(CUDA_VISIBLE_DEVICES, GPUFD_SOFT_DEVICES, or another GPUFD_SOFT_DIR); visible devices: {there}"
     )
 
@@ -236,7 +236,7 @@ class SoftMemory(Memory):
             )
         ordinal = _ordinal_of(offer.device)
         if device is not None and ordinal != device:
-            raise DeviceError(f"memory of another device: it is on {offer.device.hex()}, and device {device} was asked for")
+            raise DeviceError(f"memory of another device: it is on {device_name(offer.device)}, and device {device} was asked for")
         b = cls(access)
         try:
             b.size, b.chunks, b.chunk, b.uuid, b.ordinal = offer.size, offer.chunks, offer.chunk_size, offer.device, ordinal

@@ -77,14 +77,13 @@ class Tensor(NamedTuple):
 
     def span(self) -> int:
         """The bytes from its first element to its last."""
-        n = BITS[self.dtype]
         if self.stride is None:
-            for dimension in self.shape:
+            n = 1
+            for dimension in (*self.shape, BITS[self.dtype]):
                 n *= dimension
-                if n >= U64:  # what follows may be a million numbers more
-                    n = 0 if 0 in self.shape else 1
+                if n >= U64:  # also, as in a file, before a 0; what follows may be a million numbers more
                     break
-            if n % 8:
+            if n >= U64 or n % 8:
                 raise FormatError(f"tensor {quote(self.name)} of {self.dtype} {_short(self.shape)} does not have a number of bytes")
             return n // 8
         if len(self.stride) != len(self.shape):
@@ -92,7 +91,7 @@ class Tensor(NamedTuple):
         if 0 in self.shape:
             return 0
         last = sum((d - 1) * step for d, step in zip(self.shape, self.stride))
-        return (last + 1) * n // 8
+        return (last + 1) * BITS[self.dtype] // 8
 
     def to_json(self) -> dict[str, Any]:
         """The tensor as a table lists it."""
@@ -152,7 +151,10 @@ class Table:
 
     def encode(self) -> bytes:
         """The table as JSON. Raises FormatError if no keeper would take it."""
-        text = self._encode()
+        try:
+            text = self._encode()
+        except UnicodeEncodeError as e:
+            raise FormatError(f"a name in the table has no UTF-8: {quote(e.object[max(0, e.start - 20) : e.end])}") from None
         if len(text) > TABLE_MOST:
             raise FormatError(f"the table has {len(text)} bytes; {TABLE_MOST} are allowed: it has too many names, or too much metadata")
         return text

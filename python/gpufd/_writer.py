@@ -74,7 +74,8 @@ class Writer(Giving):
         authorize: Callable[[Peer, Offer], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        stall = 0.0 if stall is None else arguments.seconds("stall", stall)
+        stall = arguments.seconds("stall", stall)
+        stall = 0.0 if stall == arguments.FOR_EVER else stall
         arguments.number("readers", readers, 1, c.MAX_READERS)
         arguments.number("slots", slots)
         arguments.number("slot_size", slot_size)

@@ -18,7 +18,7 @@ from typing import Any
 from . import _arguments as arguments
 from ._conn import check_path, close_all, data_file, dial
 from ._control import SUFFIX, TIMEOUT, Control, KeeperError, default_socket, encode
-from ._device import Device, place_of
+from ._device import Device, device_name, place_of
 from ._errors import ClosedError, Error, LostError, NoProducerError, TimedOutError, UsageError, enough_files
 from ._memory import driver_kind
 from ._peer import Policy, check_policy
@@ -152,7 +152,7 @@ class Client:
 
     def drain_device(self, device: Device, on: bool = True) -> None:
         """Do what drain does for all that is kept on a device: its UUID, or what else attach takes as a device."""
-        from ._deposit import device_name, device_uuid
+        from ._deposit import device_uuid
 
         if not isinstance(device, str) or not device.startswith("GPU-"):
             kind = driver_kind()

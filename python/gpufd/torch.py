@@ -155,7 +155,8 @@ def _clusters(table: list[Tensor]) -> list[tuple[int, int, list[Tensor]]]:
     for t in sorted(table, key=lambda t: (t.offset, t.bytes)):
         if found and t.bytes and t.offset < found[-1][1]:
             begin, end, members = found[-1]
-            found[-1] = (begin, max(end, t.offset + t.bytes), [*members, t])
+            members.append(t)  # of which there may be 100,000
+            found[-1] = (begin, max(end, t.offset + t.bytes), members)
         else:
             found.append((t.offset, t.offset + t.bytes, [t]))
     return found
@@ -226,7 +227,10 @@ def tensors(part: Attached) -> Loaded:
         begin -= begin % _ALIGN
         span = _bytes_over(part.memory, begin, end - begin, f"tensor {quote(members[0].name)} (PyTorch)", part)
         for t in members:
-            made[t.name] = _as(span, t, begin)
+            try:
+                made[t.name] = _as(span, t, begin)
+            except (RuntimeError, TypeError) as e:  # too large a number, in a stranger's table
+                raise FormatError(f"tensor {quote(t.name)} of {t.dtype} {list(t.shape[:8])} cannot be one of PyTorch's: {e}") from None
     return Loaded({t.name: made[t.name] for t in table.in_order() if t.name in made}, part.data, lacking)
 
 
@@ -413,7 +417,7 @@ def put(
     try:
         deposit = Deposit(
             client, name, table.size, device=ordinal, driver=kind, chunk=chunk, labels=labels, part=part, parts=parts,
-            transaction=transaction, expect=expect_version, lifetime=(timeout or 0.0) if transaction else 0.0,
+            transaction=transaction, expect=expect_version, lifetime=arguments.step(timeout) if transaction else 0.0,
         )  # fmt: skip
         try:
             if kind == CUDA:  # what other streams still write comes along, too

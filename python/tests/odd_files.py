@@ -126,6 +126,7 @@ def others(case, dcase, more, big):
     case("pickle_zip", b"PK\x03\x04" + D(200), "refuse", "an archive of torch.save", says="PyTorch")
     case("gguf_named", b"GGUF" + D(100), "refuse", "a GGUF file", says="GGUF")
     case("lfs_bin", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "refuse", "a git LFS pointer of another file", file="model.bin", says="LFS")
+    case("lfs_json", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "refuse", "a git LFS pointer of another file", file="tokenizer.json", says="LFS")
     case("bytes_bin", D(4096), "bytes", "a file of another kind", file="model.bin")
     case("bytes_gguf", b"GGUF" + D(100), "bytes", "a GGUF file under its name", file="model.gguf")
     case("bytes_json", b'{"architectures":["LlamaForCausalLM"]}', "bytes", "JSON that is no index", file="config.json")

@@ -86,6 +86,13 @@ class Files(unittest.TestCase):
                 with self.assertRaisesRegex(gpufd.FormatError, f"{path} changed while it was read"):
                     source.write(memory)
 
+    def test_names_that_are_no_text(self):
+        """A file's name is bytes; a table is text, as the commands write it."""
+        path = self.file(os.fsdecode(b"\xff.bin"), b"x")
+        source = _put._files([path])
+        self.assertIn('"\ufffd.bin"', source.table.encode().decode())
+        self.assertRaisesRegex(gpufd.FormatError, "no UTF-8", _tables.Table(metadata={"a": "\ud800"}, tensors=[_tables.Tensor("b", "U8", (), 0, 1)]).encode)
+
     def test_pieces(self):
         """Files longer than a piece are read ahead."""
         content = bytes(range(256)) * 40

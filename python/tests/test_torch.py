@@ -152,6 +152,21 @@ class Models(KeeperTest):
             back = json.loads(f.read(int.from_bytes(f.read(8), "little")))
         self.assertEqual({n: (e["dtype"], e["shape"]) for n, e in back.items()}, {n: (n, [2, 4]) for n in types})
 
+    def test_shapes_that_torch_cannot_have(self):
+        path = os.path.join(self.directory, "odd.safetensors")
+        header = b'{"a":{"dtype":"U8","shape":[0,9223372036854775808],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+        with open(path, "wb") as f:
+            f.write(len(header).to_bytes(8, "little") + header + b"x")
+        gpufd.put(self.socket, "odd", path)
+        self.assertRaisesRegex(gpufd.FormatError, r"tensor 'a' of U8 \[0, 9223372036854775808\]", gpufd.torch.load, self.socket, "odd")
+
+    def test_many_that_share_their_bytes(self):
+        t = torch.arange(4)
+        state = {f"t{i}": t for i in range(20_000)}
+        gpufd.torch.put(self.socket, "tied", state)
+        loaded = gpufd.torch.load(self.socket, "tied")
+        self.assertEqual((list(loaded), loaded["t19999"].tolist()), (list(state), [0, 1, 2, 3]))
+
     def test_pairs_of_f4(self):
         """A byte of PyTorch's type is two of safetensors'. Its stand-in here is int8."""
         small = torch.arange(24, dtype=torch.int8)

@@ -14,7 +14,8 @@ import common
 import gpufd
 import gpufd.channel
 from gpufd import _conn, _soft
-from gpufd._deposit import chunk_for, device_name
+from gpufd._deposit import chunk_for
+from gpufd._device import device_name
 from gpufd._kept import kept_of
 from gpufd._wire import Offer
 
@@ -308,6 +309,10 @@ class Visible(common.Scene):
     def test_memory(self):
         self.environ(GPUFD_SOFT_DEVICES="2", CUDA_VISIBLE_DEVICES="0,1")
         first, second = (device_name(_soft.soft_uuid(i)) for i in range(2))
+        self.environ(CUDA_VISIBLE_DEVICES="1")
+        with gpufd.allocate(1 << 20, device=second) as memory:
+            self.assertEqual((memory.ordinal, device_name(memory.uuid)), (0, second))
+        self.assertRaisesRegex(gpufd.DeviceError, "is not visible to this process, which sees 1", gpufd.allocate, 1, device=first)
         self.environ(CUDA_VISIBLE_DEVICES="1,0")
         with gpufd.allocate(1 << 20) as memory:
             self.assertEqual((memory.ordinal, device_name(memory.uuid)), (0, second))
