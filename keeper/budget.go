@@ -24,7 +24,7 @@ type budget struct {
 // Where there is no limit a keeper takes as if this were one. With less than the least it takes
 // as much as with that.
 const (
-	standardMemory = 256 << 20
+	standardMemory = 1 << 30
 	leastMemory    = 64 << 20
 	mostMemory     = 2 << 30 // more is of no use
 )

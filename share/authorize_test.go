@@ -337,3 +337,25 @@ func TestLegacyIsAlwaysReadWrite(t *testing.T) {
 	require.Equal(t, ReadWrite, srv.Leases("data")[0].Access())
 	require.NoError(t, conn.Close())
 }
+
+// WithAuthorizeName: who may not ask for a name does not learn whether it is there.
+func TestAuthorizeName(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t, WithAuthorizeName(func(_ sock.Peer, name string, _ cu.Access) error {
+		if name == "data" {
+			return errors.New("no")
+		}
+		return nil
+	}))
+	serve(t, srv, newBuffer(t, ctx, 1))
+	for name, want := range map[string]RefusalCode{"data": RefusedPolicy, "": RefusedName, "none": RefusedName} {
+		_, err := Attach(soon(t), srv.Path(), name, dev)
+		var no *RefusalError
+		require.ErrorAs(t, err, &no, "%q", name)
+		require.Equal(t, want, no.Code, "%q", name)
+		require.NotContains(t, no.Error(), "data")
+	}
+	all, err := List(soon(t), srv.Path())
+	require.NoError(t, err)
+	require.Empty(t, all)
+}

@@ -23,7 +23,7 @@ func (v *visitor) sayList() error {
 	s.mu.Unlock()
 	var list []wire.Listing
 	for i, o := range there {
-		if v.allows(o, 0) == nil {
+		if v.allows(o, 0) == nil && v.mayAsk(o.record.Name, ReadOnly) == nil {
 			list = append(list, all[i])
 		}
 	}
@@ -73,7 +73,7 @@ func (s *Server) noOffer(name string) wire.Refuse {
 	}
 	no.Text = "there is not exactly one offer here; ask for one by its name"
 	there := s.there()
-	if s.opts.allow != nil || len(there) == 0 {
+	if s.opts.allow != nil || s.opts.allowName != nil || len(there) == 0 {
 		return no
 	}
 	var names []string

@@ -143,8 +143,8 @@ func WithParts(f func(peer sock.Peer, name string) []string) ListenOption {
 // WithAuthorizeName asks f first of all whether a peer may ask for a name with that access, whether it
 // is offered or not. A peer that f does not admit is turned away at once, with the same words in both
 // cases ([RefusedPolicy]): it does not learn which names there are. A peer that names none, and whom f
-// does not admit to the only offer, hears that there is no such offer. f is called as the function
-// of [WithAuthorize] is.
+// does not admit to the only offer, hears that there is no such offer. A list has what f admits to with
+// [ReadOnly]. f is called as the function of [WithAuthorize] is.
 func WithAuthorizeName(f func(peer sock.Peer, name string, access cu.Access) error) ListenOption {
 	return listenOption(func(o *listenOptions) { o.allowName = f })
 }

@@ -94,7 +94,7 @@ func (v *visitor) attend() error {
 // and returns that offering.
 func (v *visitor) authorize() (*offering, error) {
 	s := v.server
-	if err := v.mayAsk(v.want.Name); err != nil {
+	if err := v.mayAsk(v.want.Name, v.want.Access); err != nil {
 		return nil, err
 	}
 	if s.opts.allow == nil && s.opts.allowName == nil {
@@ -103,7 +103,7 @@ func (v *visitor) authorize() (*offering, error) {
 	s.mu.Lock()
 	o, _ := s.lookup(v.want)
 	s.mu.Unlock()
-	if o != nil && v.want.Name == "" && v.mayAsk(o.record.Name) != nil {
+	if o != nil && v.want.Name == "" && v.mayAsk(o.record.Name, v.want.Access) != nil {
 		return nil, s.noOffer("") // as if there were none
 	}
 	if o == nil {
@@ -112,13 +112,13 @@ func (v *visitor) authorize() (*offering, error) {
 	return o, v.allows(o, o.gives(v.want)) // also if it waits for newer: the wait itself would tell it a generation
 }
 
-// mayAsk asks the application, if it wants that, whether the peer may ask for a name.
-func (v *visitor) mayAsk(name string) error {
+// mayAsk asks the application, if it wants that, whether the peer may ask for a name with that access.
+func (v *visitor) mayAsk(name string, access cu.Access) error {
 	f := v.server.opts.allowName
 	if f == nil || name == "" {
 		return nil
 	}
-	if err := f(v.transport.conn.Peer(), name, v.want.Access); err != nil {
+	if err := f(v.transport.conn.Peer(), name, access); err != nil {
 		return deniedError{err}
 	}
 	return nil

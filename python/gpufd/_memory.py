@@ -174,7 +174,7 @@ class Memory(NotCopied, NoArray):
                 self.finish()  # a kernel whose memory goes takes the context with it
         except Error as e:
             failed = e
-        self.closed = True
+        self.closed, self.fds = True, []  # the numbers will be others'
         try:
             self._unwind()
         except Error as e:

@@ -343,6 +343,10 @@ class SoftMemory(Memory):
         for done in range(0, n, step):
             self.write(done, other.read(at + done, min(step, n - done)))
 
+    def _unwind(self) -> None:
+        self.files = [-1] * len(self.files)  # the numbers will be others'
+        super()._unwind()
+
     def _forked(self) -> None:
         for fd in set(self.files) - set(self.fds):
             with contextlib.suppress(OSError):

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import signal
 import struct
@@ -26,9 +25,7 @@ class File:
             common.missing("", "needs root, to mount FUSE")
         self.fd, self.server = -1, 0
         try:
-            low = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-            dev = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 210)  # a fork closes what gpufd has, by number
-            os.close(low)
+            dev = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         except OSError as e:
             common.missing("GPUFD_REQUIRE_NAMESPACES", f"no FUSE here: {e}")
         with tempfile.TemporaryDirectory() as at:

@@ -421,6 +421,25 @@ class Lifetime(Offered):
         self.assertFalse(att.done, "the child has ended the parent's lease")
         self.assertEqual(att.read(0, 2), b"\0\1")
 
+    def test_fork_behind_close(self):
+        """A child keeps what has got the numbers of memory that was closed."""
+        closed = gpufd.allocate(SIZE)
+        with self.attach() as att, self.attach(reoffer=True) as again:
+            pass
+        closed.close()
+        closed.close()
+        others = [os.dup(2) for _ in range(64)]
+        try:
+            child = os.fork()
+            if child == 0:
+                there = {int(fd) for fd in os.listdir("/proc/self/fd")}
+                os._exit(len(set(others) - there))
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+        finally:
+            for fd in others:
+                os.close(fd)
+        self.assertTrue(att.memory.closed and again.memory.closed and closed.closed, "they are still there")
+
     def test_exit(self):
         """An interpreter that ends leaves in order, also with views, and says nothing."""
         text = """
