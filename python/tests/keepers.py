@@ -65,15 +65,15 @@ def _has_ended(pid):
         return True
 
 
-def wait_for(done, what):
+def wait_for(done, what, within=DEADLINE):
     """Wait until done says so, and return what it says."""
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + within
     while True:
         value = done()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come within {DEADLINE:g} s")
+            raise AssertionError(f"{what} did not come within {within:g} s")
         time.sleep(0.01)
 
 

@@ -82,7 +82,7 @@ class Ranks:
     def wait(self):
         """The exit codes, by rank; of who was killed, the signal below 0."""
         for rank, pid in list(self.pids.items()):
-            self.status[rank] = os.waitstatus_to_exitcode(wait_for(lambda: ended(pid), f"the end of rank {rank}")[1])
+            self.status[rank] = os.waitstatus_to_exitcode(wait_for(lambda: ended(pid), f"the end of rank {rank}", 2 * DEADLINE)[1])
             del self.pids[rank]
         self.took = time.monotonic() - self.begun
         return self.status
