@@ -51,7 +51,7 @@ func budgetFor(limit uint64) budget {
 	}
 }
 
-// What things take, measured, and rounded up.
+// The memory that each thing takes, measured and rounded up.
 const (
 	idleKeeper     = 16 << 20 // the program, its threads and what it has read of its own file
 	perLease       = 40 << 10 // a connection of a reader

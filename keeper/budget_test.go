@@ -42,7 +42,7 @@ func shipped(t *testing.T) map[string]uint64 {
 	return limits
 }
 
-// What others can make a keeper take, all of it at once, fits what deploy/ ships, and the
+// All that others can make a keeper take at once fits the limits that deploy/ ships, and the
 // numbers are those of docs/security.md.
 func TestBudgetFitsWhatIsShipped(t *testing.T) {
 	for path, limit := range shipped(t) {

@@ -36,7 +36,7 @@ func TestRefusalNamesTheLargest(t *testing.T) {
 	require.Empty(t, inTheWay(nil))
 }
 
-// What is larger than its device fails before anything is booked.
+// A part larger than its device fails before anything is booked.
 func TestPutThatNeverFits(t *testing.T) {
 	_, c, dev := kept(t)
 	total, err := dev.TotalMemory()

@@ -94,8 +94,8 @@ func TestStrangersMemory(t *testing.T) {
 	requireNobodyLeft(t)
 }
 
-// What another user may keep from being closed is never in this process: a child has it
-// (invariant 2).
+// A descriptor that another user may keep from being closed is never in this process: a child
+// has it (invariant 2).
 func TestStrangersFileThatHangs(t *testing.T) {
 	closesWait(t, time.Hour)
 	f, m := fusetest.Open(t)

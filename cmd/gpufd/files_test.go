@@ -42,7 +42,7 @@ func oddFiles(t *testing.T) (cases []oddFile) {
 	return cases
 }
 
-// What put takes as tensors, as bytes or not at all; Python's test has the same cases.
+// put takes files as tensors, as bytes or not at all; Python's test has the same cases.
 func TestOddFiles(t *testing.T) {
 	t.Parallel()
 	for _, c := range oddFiles(t) {

@@ -84,7 +84,7 @@ func newAsideWriter(out io.Writer) *asideWriter {
 	return w
 }
 
-// end ends the goroutine, unless that waits for who reads: then it ends with the program.
+// end ends the goroutine, unless a write blocks: then it ends with the program.
 func (w *asideWriter) end() { close(w.pieces) }
 
 // write waits until b is written, or ctx ends: then nothing else can be written.

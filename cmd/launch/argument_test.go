@@ -108,7 +108,7 @@ func TestGivenNumbers(t *testing.T) {
 	}
 }
 
-// What launch writes does not follow a link of another user.
+// launch -o does not follow a link of another user.
 func TestOutputLink(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes links of another user")

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What Address returns is where the slice is after the stack has moved. The slice beside it, which no
-// pointer leaves, shows that the stack does.
+// A pinned slice is still at the address that Address returned after the stack has moved. The slice
+// beside it, to which no pointer leaves, shows that the stack does move.
 func TestAddressStays(t *testing.T) {
 	onFreshStack(func() {
 		var pins runtime.Pinner

@@ -144,7 +144,7 @@ func TestDefaultSocketIsTheUsersOwn(t *testing.T) {
 	}
 }
 
-// What only prints something fails if that cannot be written, as all else does.
+// --help and --version fail if their output cannot be written.
 func TestHelpThatCannotBeWritten(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	require.NoError(t, err)
@@ -156,8 +156,7 @@ func TestHelpThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Who listens makes the directory if that alone is missing, and nothing for a path that will
-// not do.
+// Listen makes the socket's directory if that alone is missing, and nothing for an unfit path.
 func TestListenMakesTheDirectory(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o700))

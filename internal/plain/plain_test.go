@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/internal/plain"
 )
 
-// What a terminal would obey, or what hides or turns the rest, is shown as its number.
+// Characters that a terminal would obey, or that hide or turn the rest, are shown as numbers.
 func TestText(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                           "",

@@ -13,8 +13,8 @@ import (
 //go:embed testdata/tables.json
 var tables []byte
 
-// What a stranger's table cannot mean is refused at once. Python's reader takes and refuses
-// the same: python/tests/test_tables.py.
+// A table that cannot be true is refused at once. Python's reader takes and refuses the same:
+// python/tests/test_tables.py.
 func TestTablesOfStrangers(t *testing.T) {
 	var vectors []struct {
 		Name, Table, Number string

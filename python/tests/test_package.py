@@ -11,7 +11,7 @@ import zipfile
 import common
 
 
-# What mypy says of who uses the package: each ignored line is an error.
+# A user's file as mypy sees it: each ignored line is an error.
 USER = """
 import gpufd
 

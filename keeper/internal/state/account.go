@@ -1,6 +1,6 @@
 package state
 
-// What is kept for a user takes of the keeper: room in the manifest, memory for tables, and open
+// Memory kept for a user costs the keeper room in the manifest, memory for tables, and open
 // files. All of it is charged to that user: lines as they are written, with what JSON makes of
 // their text, and holders that are lost as well. Nothing here is asked of anybody else.
 

@@ -196,7 +196,7 @@ func TestDescriptorsAreBounded(t *testing.T) {
 	require.NoError(t, chunks(owner.UID, 113))
 }
 
-// What is remembered of names of which nothing is left has bounds, too.
+// The records of names with no memory left are bounded, too.
 func TestEmptyNamesAreBounded(t *testing.T) {
 	s := New(everybody(1))
 	s.Bound(Bounds{Room: 1 << 20})
