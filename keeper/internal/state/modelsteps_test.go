@@ -51,7 +51,7 @@ type step func(next *State) (what string, then func())
 func TestModel(t *testing.T) {
 	seeds, steps := 8, 1500
 	if testing.Short() {
-		seeds = 2
+		seeds = 4
 	}
 	done := map[string]int{}
 	for seed := range seeds {
