@@ -10,7 +10,7 @@ import (
 	"github.com/gpufd/gpufd/keeper/internal/state"
 )
 
-// A budget is what a keeper takes of memory at most, in bytes, for what others ask of it. All of
+// A budget is the memory, in bytes, that a keeper takes at most for requests of others. All of
 // it follows from the limit of the keeper's control group. docs/security.md has the numbers.
 type budget struct {
 	limit       uint64
@@ -21,8 +21,8 @@ type budget struct {
 	tables      uint64
 }
 
-// Where there is no limit a keeper takes as if this were one. With less than the least it takes
-// as much as with that.
+// A keeper without a limit takes as much as with standardMemory, and one with less than
+// leastMemory as much as with that.
 const (
 	standardMemory = 1 << 30
 	leastMemory    = 64 << 20
@@ -73,8 +73,8 @@ func (b budget) bounds() state.Bounds {
 	return state.Bounds{Room: b.manifest, Tables: b.tables, Files: keepable()}
 }
 
-// keepable is how many descriptors may be open for what is kept: of the files that this process
-// may open, all but those of connections and a quarter.
+// keepable returns how many descriptors may be open for kept memory: three quarters of those that
+// this process may have. Connections and all else share the rest.
 func keepable() uint64 {
 	var open unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &open); err != nil {

@@ -19,7 +19,7 @@ var ErrEnded = errors.New("keeper: it was asked to end, with its fd store")
 // locks. What they keep is given up: processes that have it mapped keep it, and it is free when the last
 // one has released it. End returns what that was. A service manager may start both again.
 //
-// Where there is no keeper, End ends the fd store that one has left behind. If there is none either, the error is
+// Without a keeper, End ends the fd store that one has left behind. Without a store, too, the error is
 // [sock.ErrNoListener].
 func End(ctx context.Context, socket string) (lost []Info, err error) {
 	var asked time.Time

@@ -45,7 +45,7 @@ func OfferName(name string, part, parts int) string {
 	return fmt.Sprintf("%s/%d", name, part)
 }
 
-// nameOf is the way back of OfferName: no name of what is kept ends as a part's does.
+// nameOf undoes OfferName: no name of what is kept ends as a part's does.
 func nameOf(as string) string {
 	i := strings.LastIndexByte(as, '/')
 	if i > 0 && i+1 < len(as) && strings.Trim(as[i+1:], "0123456789") == "" {

@@ -71,8 +71,8 @@ type Server struct {
 	requests  *pool      // bytes of requests that have begun
 	answers   *pool      // bytes of answers that are being sent
 	tables    *pool      // bytes of tables that are not delivered; what is kept counts as well
-	texts     sync.Mutex // of who reads a long request: one at a time
-	reading   sync.Mutex // of who reads a table
+	texts     sync.Mutex // held by the reader of a long request: one at a time
+	reading   sync.Mutex // held by the reader of a table
 }
 
 // Open starts a keeper. It finds the fd store or starts one, reads what the store holds, and

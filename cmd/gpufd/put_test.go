@@ -73,7 +73,7 @@ func TestPutShowsItsProgress(t *testing.T) {
 			require.Nil(t, p.hasty.Load(), "nothing is handed over")
 		}
 		if i == 1 {
-			time.Sleep(1100 * time.Millisecond) // progress is for what takes longer than a second
+			time.Sleep(1100 * time.Millisecond) // progress is shown after a second
 		}
 		require.NoError(t, part.Write(context.Background(), b))
 		require.NoError(t, b.Close())
