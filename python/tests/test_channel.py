@@ -601,6 +601,7 @@ class InProcess(common.Scene):
 
         def ask_slowly(r, deadline, word, w):
             load, looked = r._words.load, []
+            before = load(word)  # what a look just before the admission finds
 
             def until(done):
                 limit = time.monotonic() + PATIENCE
@@ -609,14 +610,14 @@ class InProcess(common.Scene):
                     time.sleep(0.001)
 
             def look(at):
-                value = load(at)
-                if at == word and not looked:
-                    looked.append(value)
-                    until(lambda: load(c.START))
-                    w.send(b"1")
-                    w.close()
-                    until(lambda: r.attachment.done)
-                return value
+                if at != word or looked:
+                    return load(at)
+                looked.append(before)
+                until(lambda: load(c.START))
+                w.send(b"1")
+                w.close()
+                until(lambda: r.attachment.done)
+                return before
 
             r._words.load = look
             ask(r, deadline)
