@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,12 +17,16 @@ import (
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 )
 
-// loggedKeeper is a keeper that has name a, its client, and what it says.
-func loggedKeeper(t *testing.T) (*Server, *Client, *cu.Device, *diary) {
+// loggedKeeper is a keeper that has name a, its client, and what it says. store is the command of its fd
+// store, if it is not the usual one.
+func loggedKeeper(t *testing.T, store ...string) (*Server, *Client, *cu.Device, *diary) {
 	t.Helper()
 	dev, lines := cutest.Device(t), newDiary()
 	opts := options(newSocket(t))
 	opts.Log = lines.log
+	if len(store) > 0 {
+		opts.Store = store
+	}
 	s := opened(t, opts)
 	c := dialled(t, opts.Socket)
 	put(t, c, dev, "a", 1)
@@ -140,16 +145,19 @@ func TestNoStoreInTime(t *testing.T) {
 //
 //fault:rows 88
 func TestFenceWithoutAStore(t *testing.T) {
-	s, c, _, lines := loggedKeeper(t)
+	program := filepath.Join(t.TempDir(), "store")
+	self, err := os.Executable()
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(self, program))
+	s, c, _, lines := loggedKeeper(t, program, storeArgument)
 	cmd := cutest.Child(soon(t), "deaf", socketEnv+"="+s.opts.Socket)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	defer in.Close()
 	require.NoError(t, cmd.Start())
 	eventually(t, c, "a", func(i Info) bool { return len(i.Holders) == 1 })
+	require.NoError(t, os.Remove(program))
 	hold(s)
-	argv := s.vault.argv
-	s.vault.argv = []string{"/nonexistent"}
 	require.NoError(t, unix.Kill(s.vault.pid(), unix.SIGKILL))
 	s.finish()
 	lines.await(t, "may be lost if this keeper ends")
@@ -162,9 +170,7 @@ func TestFenceWithoutAStore(t *testing.T) {
 	}, waitLong, waitStep)
 	require.Len(t, stat(t, c, "a").Holders, 1)
 	require.Less(t, strings.Count(lines.text(), "\n"), 8, "%s", lazily(lines.text))
-	hold(s)
-	s.vault.argv = argv
-	s.finish()
+	require.NoError(t, os.Symlink(self, program))
 	eventually(t, c, "a", func(i Info) bool { return len(i.Holders) == 0 })
 }
 
