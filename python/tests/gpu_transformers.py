@@ -1,4 +1,4 @@
-"""The recipes of docs/python-keeper.md, as they stand on the page, with a Llama of random weights.
+"""The recipes of docs/python.md, as they stand on the page, with a Llama of random weights.
 
 	GPUFD_REQUIRE_GPU=1 python3 python/tests/gpu_transformers.py -v
 
@@ -17,7 +17,7 @@ from keepers import ROOT, Keeper
 
 import gpufd
 
-PAGE = ROOT / "docs" / "python-keeper.md"
+PAGE = ROOT / "docs" / "python.md"
 TOKENS = [[1, 7, 300, 42, 5, 99]]
 
 
