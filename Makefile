@@ -16,7 +16,7 @@ BENCHTIME ?= 1s
 ROUNDS    ?= 25
 BENCH_OUT ?= docs/benchmarks
 FUZZTIME  ?= 10s
-# Rows of docs/faults-evidence.md, such as 19,25; the default is all.
+# Rows of docs/faults.md, such as 19,25; the default is all.
 ROWS      ?=
 # The packages that race, test-arm64 and test-old test.
 PKGS      ?= ./...
@@ -34,7 +34,7 @@ CALLED    ?=
 HANDOFFS  ?= 10000
 SIEGE     ?= 60s
 
-.PHONY: all build demo test gate long faults check generate functions docs cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
+.PHONY: all build demo test gate long faults check generate functions cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
 
 all: build
 
@@ -78,9 +78,6 @@ generate: ## write cu/sys/z*.go and cu/z*.go from abi/
 
 functions: ## run the tests and write docs/functions.md from what they called
 	scripts/functions.sh
-
-docs: ## write docs/commands.md, the tests in docs/faults-evidence.md, and the results and bars in README.md and docs/benchmarks/README.md
-	$(GO) run ./internal/docs
 
 cross: ## build the commands for amd64 and arm64
 	for arch in amd64 arm64; do GOARCH=$$arch $(GO) build -o build/linux_$$arch/ ./cmd/... || exit 1; done

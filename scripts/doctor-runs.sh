@@ -1,5 +1,5 @@
 #!/bin/sh
-# Has gpufd doctor look at this machine, and prints what it says for docs/doctor-runs.md:
+# Runs gpufd doctor on this machine, and prints what it says:
 #   doctor-runs.sh DIRECTORY     # of the commands
 # on all GPUs; on one of them; in a container; between two containers; between two processes that see
 # different GPUs; and while an fd store holds memory. A container is a process in PID, IPC, network,

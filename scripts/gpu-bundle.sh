@@ -38,7 +38,7 @@ mkdir -p "$tree/share/internal/wire/testdata"
 cp share/internal/wire/testdata/vectors.json "$tree/share/internal/wire/testdata/"
 # What tests/conformance compares itself with, what the faults are, and recipes in Python.
 mkdir -p "$tree/docs"
-cp docs/driver-facts.md docs/driver-facts-evidence.md docs/faults-evidence.md docs/ptx.md docs/python-keeper.md "$tree/docs/"
+cp docs/driver-facts.md docs/faults.md docs/ptx.md docs/python.md "$tree/docs/"
 # The kernels of tests/corpus, and what they did.
 mkdir -p "$tree/cu/soft/ptx/testdata"
 cp -r cu/soft/ptx/testdata/corpus "$tree/cu/soft/ptx/testdata/"

@@ -1,10 +1,10 @@
 #!/bin/sh
 # Runs everything a GPU is needed for, from a bundle that `make gpu-bundle` made,
 # on a machine without Go:
-#   run.sh [flags] [SUITE…]  all suites, the demo and the rows of docs/faults-evidence.md; or some suites
+#   run.sh [flags] [SUITE…]  all suites, the demo and the rows of docs/faults.md; or some suites
 #   run.sh two [flags]       what is for two GPUs
-#   run.sh faults [flags]    a line for each fault of docs/faults-evidence.md that is for a GPU
-#   run.sh doctor            what gpufd doctor says here and in containers, for docs/doctor-runs.md
+#   run.sh faults [flags]    a line for each fault of docs/faults.md that is for a GPU
+#   run.sh doctor            what gpufd doctor says here and in containers
 # Flags are those of internal/suite: -v, -j N, -rows 19,25, -deadline 9m, -slowest 20.
 # It prints a line per suite, what failed, what was not run and why, and "N passed, N
 # failed, N skipped" in the end.

@@ -84,7 +84,7 @@ func TestPythonFrameworks(t *testing.T) {
 		python(t), "-B", filepath.Join(packageDir, "tests", "gpu.py"), "-v"))
 }
 
-// TestPythonTransformers follows the recipes of docs/python-keeper.md, with a model of transformers.
+// TestPythonTransformers follows the recipes of docs/python.md, with a model of transformers.
 func TestPythonTransformers(t *testing.T) {
 	needGPU(t, "models lie in memory of one")
 	cutest.Alone(t, "it looks at how much of the device's memory PyTorch has")

@@ -90,7 +90,7 @@ func TestDoctorWith(t *testing.T) {
 	require.Contains(t, u.does("doctor", "--with", keeper, "--attach", "w"), "OK      memory-with: 2097152 bytes were attached to and read")
 }
 
-// The runs that docs/doctor-runs.md has of a GPU machine: each names its causes and no others.
+// scripts/doctor-runs.sh finds in each of its runs the causes that it expects, and no others.
 func TestDoctorRuns(t *testing.T) {
 	t.Parallel()
 	if cutest.Emulated() {

@@ -129,7 +129,7 @@ func TestCauses(t *testing.T) {
 				t.Setenv(k, value)
 			}
 			rows := Run(t.Context(), config(t))
-			shows(t, rows, brokenBy.Replace(c.env[0]), c.want)
+			named(t, rows, c.want)
 			r := find(t, rows, c.row)
 			require.Equal(t, c.want, r.Cause, "%v", r)
 			require.NotEmpty(t, r.Do)
@@ -137,9 +137,6 @@ func TestCauses(t *testing.T) {
 		})
 	}
 }
-
-// brokenBy says in words what a variable of these tests breaks.
-var brokenBy = strings.NewReplacer(faultsEnv+"=", "the driver's answer: ", changeEnv+"reader=", "the importer's ")
 
 func faults(all ...string) []string { return []string{faultsEnv + "=" + strings.Join(all, ",")} }
 
@@ -165,7 +162,7 @@ func TestDriverThatHangsAtOnce(t *testing.T) {
 	c := config(t)
 	c.Timeout = 5 * time.Second // for what does not hang, on a busy machine
 	rows := Run(t.Context(), c)
-	shows(t, rows, "cuInit does not return", "timeout")
+	named(t, rows, "timeout") // cuInit does not return
 	require.Equal(t, "timeout", find(t, rows, "driver").Cause)
 	for _, id := range []string{"fd-limit", "pidfd-getfd", "abstract-socket"} {
 		require.Equal(t, OK, find(t, rows, id).Status)
@@ -178,7 +175,7 @@ func TestNoProcess(t *testing.T) {
 	c := config(t)
 	c.Child = func() *exec.Cmd { return exec.Command(filepath.Join(t.TempDir(), "none")) }
 	rows := Run(t.Context(), c)
-	shows(t, rows, "no process can be started", "driver")
+	named(t, rows, "driver") // no process can be started
 	for _, id := range []string{"fd-limit", "pidfd-getfd", "abstract-socket"} {
 		r := find(t, rows, id)
 		require.Equal(t, Unknown, r.Status)
@@ -197,7 +194,7 @@ func TestPeerThatIsSilent(t *testing.T) {
 	c := config(t)
 	c.Timeout = 2 * time.Second
 	rows := With(t.Context(), c, path)
-	shows(t, rows, "the other side never answers", "peer-silent")
+	named(t, rows, "peer-silent") // the other side never answers
 	require.Equal(t, exitPeer, ExitCode(rows))
 }
 
@@ -226,7 +223,7 @@ func TestNoLibcuda(t *testing.T) {
 	}
 	t.Setenv("GPUFD_DRIVER", "cuda")
 	rows := Run(t.Context(), c)
-	shows(t, rows, "no libcuda in any directory", "no-libcuda")
+	named(t, rows, "no-libcuda") // no libcuda in any directory
 	require.Equal(t, Fail, find(t, rows, "driver").Status)
 	require.Equal(t, exitMachine, ExitCode(rows))
 }
@@ -253,12 +250,12 @@ func TestSockets(t *testing.T) {
 	c := config(t)
 	c.Socket = filepath.Join(t.TempDir(), strings.Repeat("d", 80), "producer.sock")
 	require.NoError(t, os.Mkdir(filepath.Dir(c.Socket), 0o700))
-	shows(t, Run(t.Context(), c), "a default socket of more than 107 bytes", "path-too-long")
+	named(t, Run(t.Context(), c), "path-too-long") // a default socket of more than 107 bytes
 	open := filepath.Join(t.TempDir(), "open")
 	require.NoError(t, os.Mkdir(open, 0o700))
 	require.NoError(t, os.Chmod(open, 0o777))
 	c.Socket = filepath.Join(open, "producer.sock")
-	shows(t, Run(t.Context(), c), "a directory of mode 0777 for the default socket", "socket")
+	named(t, Run(t.Context(), c), "socket") // a directory of mode 0777 for the default socket
 
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -269,33 +266,33 @@ func TestSockets(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.NoError(t, os.WriteFile(path("file"), nil, 0o600))
 	longest := path(strings.Repeat("l", 106-len(dir)))
-	for name, broken := range map[string]struct{ how, want string }{
-		path("dead"):             {"GPUFD_SOCKET: its listener has ended", "socket-dead"},
-		path("n"):                {"GPUFD_SOCKET: nothing is there", "socket-dead"},
-		longest:                  {"GPUFD_SOCKET: nothing is there, and the path has 107 bytes", "socket-dead"},
-		filepath.Join(open, "s"): {"GPUFD_SOCKET: in a directory of mode 0777", "socket"},
-		path("none/s"):           {"GPUFD_SOCKET: in no directory", "socket"},
+	for name, want := range map[string]string{
+		path("dead"):             "socket-dead", // GPUFD_SOCKET: its listener has ended
+		path("n"):                "socket-dead", // GPUFD_SOCKET: nothing is there
+		longest:                  "socket-dead", // GPUFD_SOCKET: nothing is there, and the path has 107 bytes
+		filepath.Join(open, "s"): "socket",      // GPUFD_SOCKET: in a directory of mode 0777
+		path("none/s"):           "socket",      // GPUFD_SOCKET: in no directory
 	} {
 		c.Named = name // what can be listened at beside it shows that only its owner is missing
 		rows := Run(t.Context(), c)
-		shows(t, rows, broken.how, broken.want)
-		require.Equal(t, map[string]Status{"socket-dead": Warn, "socket": Fail}[broken.want], find(t, rows, "socket").Status, name)
+		named(t, rows, want)
+		require.Equal(t, map[string]Status{"socket-dead": Warn, "socket": Fail}[want], find(t, rows, "socket").Status, name)
 		require.Contains(t, find(t, rows, "socket").Seen, name)
 	}
 	stream, err := net.Listen("unix", path("stream"))
 	require.NoError(t, err)
 	defer stream.Close()
 	defer babbler(t, path("babbler"))()
-	for name, broken := range map[string]struct{ how, want string }{
-		"dead":                     {"--with: its listener has ended", "socket-dead"},
-		"nothing":                  {"--with: nothing is there", "socket-dead"},
-		"file":                     {"--with: a file", "socket-foreign"},
-		"stream":                   {"--with: a socket of another type", "socket-foreign"},
-		"babbler":                  {"--with: a listener that speaks HTTP", "socket-foreign"},
-		strings.Repeat("long", 40): {"--with: a path of more than 107 bytes", "path-too-long"},
+	for name, want := range map[string]string{
+		"dead":                     "socket-dead",    // --with: its listener has ended
+		"nothing":                  "socket-dead",    // --with: nothing is there
+		"file":                     "socket-foreign", // --with: a file
+		"stream":                   "socket-foreign", // --with: a socket of another type
+		"babbler":                  "socket-foreign", // --with: a listener that speaks HTTP
+		strings.Repeat("long", 40): "path-too-long",  // --with: a path of more than 107 bytes
 	} {
 		rows := With(t.Context(), config(t), path(name))
-		shows(t, rows, broken.how, broken.want)
+		named(t, rows, want)
 		require.Equal(t, exitFailed, ExitCode(rows))
 	}
 }
@@ -342,7 +339,7 @@ func TestHeldMemory(t *testing.T) {
 		require.NotEqual(t, Warn, held(cu.Soft, nil)[0].Status)
 	}()
 	rows := Run(t.Context(), config(t))
-	shows(t, rows, "a process without a driver has a descriptor of 4 MiB, whose maker has closed it", "held-memory")
+	named(t, rows, "held-memory") // a process without a driver has a descriptor of 4 MiB, whose maker has closed it
 	require.Contains(t, find(t, rows, "held-memory").Seen, fmt.Sprintf("process %d (sleep) has 1 of 4", cmd.Process.Pid))
 }
 

@@ -37,14 +37,14 @@ func TestKernel(t *testing.T) {
 	t.Setenv("GPUFD_SOFT_DEVICES", "1")
 	socket := socketEnv + "=" + t.TempDir()
 	t.Run("too few descriptors", func(t *testing.T) {
-		shows(t, run(t, "run", nil, socket, limitEnv+"=60"), "RLIMIT_NOFILE of 60: MSG_CTRUNC", "fd-limit")
+		named(t, run(t, "run", nil, socket, limitEnv+"=60"), "fd-limit") // RLIMIT_NOFILE of 60: MSG_CTRUNC
 	})
 	t.Run("pidfd_getfd is denied", func(t *testing.T) {
 		if cutest.Emulated() {
 			t.Skip("qemu-user has no seccomp, which denies the call here; the same runs without qemu")
 		}
 		rows := run(t, "run", nil, socket, filterEnv+"=1")
-		shows(t, rows, "a seccomp filter", "pidfd-getfd")
+		named(t, rows, "pidfd-getfd") // a seccomp filter
 		require.Contains(t, find(t, rows, "pidfd-getfd").Seen, "operation not permitted; this kernel has no Yama")
 	})
 }
@@ -65,19 +65,19 @@ func TestNamespaces(t *testing.T) {
 	t.Setenv("GPUFD_SOFT_DEVICES", "1")
 	socket := socketEnv + "=" + t.TempDir()
 	t.Run("process 1", func(t *testing.T) {
-		shows(t, run(t, "run", cutest.Namespaced(t), socket), "a PID namespace", "pid-namespace")
+		named(t, run(t, "run", cutest.Namespaced(t), socket), "pid-namespace") // a PID namespace
 	})
 	t.Run("no /dev/shm", func(t *testing.T) {
 		readOnly := strings.Replace(ownShm, `exec "$0"`, `mount -o remount,ro /dev/shm && "$0"`, 1)
 		rows := run(t, "run", namespaced(t, readOnly), socket, "HOLD="+t.TempDir(), "RO=")
-		shows(t, rows, "a /dev/shm that is read-only", "shm")
+		named(t, rows, "shm") // a /dev/shm that is read-only
 		require.Equal(t, Fail, find(t, rows, "shm").Status)
 	})
 	t.Run("no number", func(t *testing.T) {
 		cutest.Namespaced(t)
 		rows := run(t, "run", []string{"unshare", "--user"}, socket)
 		require.Equal(t, Fail, find(t, rows, "uid-map").Status)
-		shows(t, rows, "a user namespace without a map", "uid-map")
+		named(t, rows, "uid-map") // a user namespace without a map
 	})
 	t.Run("abstract sockets are out of reach", func(t *testing.T) {
 		if os.Geteuid() != 0 {
@@ -93,7 +93,7 @@ func TestNamespaces(t *testing.T) {
 			return cmd
 		}
 		rows := Run(t.Context(), c)
-		shows(t, rows, "a network namespace", "abstract-socket")
+		named(t, rows, "abstract-socket") // a network namespace
 		require.Contains(t, find(t, rows, "abstract-socket").Seen, "connection refused")
 	})
 }

@@ -82,7 +82,7 @@ func TestWithAPeer(t *testing.T) {
 		rows := With(t.Context(), config(t), path)
 		cancel()
 		require.NoError(t, <-over)
-		shows(t, rows, "a process opens its own handle", "own-handle")
+		named(t, rows, "own-handle") // a process opens its own handle
 		require.Equal(t, "own-handle", find(t, rows, "legacy-memory").Cause)
 	})
 	t.Run("two processes number 1", func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestWithAPeer(t *testing.T) {
 		in := cutest.Namespaced(t)
 		offering(t, offer(t, in), path)
 		rows := run(t, "with", in, socketEnv+"="+path)
-		shows(t, rows, "two PID namespaces, in which both are process 1", "pid-equal")
+		named(t, rows, "pid-equal") // two PID namespaces, in which both are process 1
 		for _, id := range []string{"pid-equal", "legacy-memory"} {
 			require.Equal(t, "pid-equal", find(t, rows, id).Cause, "%v", rows)
 		}
@@ -101,7 +101,7 @@ func TestWithAPeer(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s")
 		offering(t, offer(t, namespaced(t, ownShm), "HOLD="+t.TempDir(), "RO="), path)
 		rows := With(t.Context(), config(t), path)
-		shows(t, rows, "two /dev/shm", "shm-common")
+		named(t, rows, "shm-common") // two /dev/shm
 		for _, id := range []string{"shm-common", "legacy-event"} {
 			require.Equal(t, "shm-common", find(t, rows, id).Cause)
 		}
@@ -130,7 +130,7 @@ func TestWithAProducer(t *testing.T) {
 	require.Equal(t, OK, find(t, With(t.Context(), c, path), "memory-with").Status)
 
 	rows = run(t, "with", nil, socketEnv+"="+path, "CUDA_VISIBLE_DEVICES=1")
-	shows(t, rows, "CUDA_VISIBLE_DEVICES=1, and a producer on device 0", "gpu-hidden")
+	named(t, rows, "gpu-hidden") // CUDA_VISIBLE_DEVICES=1, and a producer on device 0
 	require.Equal(t, Fail, find(t, rows, "devices-common").Status)
 
 	rows = run(t, "with", cutest.Namespaced(t), socketEnv+"="+path)
@@ -191,7 +191,7 @@ func TestWithAnotherUser(t *testing.T) {
 	offering(t, start(), path)
 
 	rows := With(t.Context(), config(t), path)
-	shows(t, rows, "a user that nobody admits", "uid-common")
+	named(t, rows, "uid-common") // a user that nobody admits
 	c := config(t)
 	c.UIDs = []uint32{other}
 	rows = With(t.Context(), c, path)
@@ -203,7 +203,7 @@ func TestWithAnotherUser(t *testing.T) {
 	path = dir + "/s/event" // without legacy memory, which the software driver keeps from other users
 	offering(t, start(roleEnv+"=owner", faultsEnv+"=owner cuIpcGetMemHandle 801"), path)
 	rows = With(t.Context(), c, path)
-	shows(t, rows, "an event of another user", "event-owner")
+	named(t, rows, "event-owner") // an event of another user
 	require.Equal(t, Unknown, find(t, rows, "legacy-memory").Status)
 }
 
@@ -240,27 +240,27 @@ func TestWithAProcess(t *testing.T) {
 		require.Equal(t, OK, find(t, rows, "devices-common").Status)
 	})
 	t.Run("this one", func(t *testing.T) {
-		shows(t, With(t.Context(), config(t), fmt.Sprint(os.Getpid())), "--with: this very process", "own-handle")
+		named(t, With(t.Context(), config(t), fmt.Sprint(os.Getpid())), "own-handle") // --with: this very process
 	})
 	t.Run("different GPUs", func(t *testing.T) {
 		c := config(t)
 		c.As = sleeper(nil, "CUDA_VISIBLE_DEVICES=0")
 		pid := sleeper(nil, "CUDA_VISIBLE_DEVICES=1")
-		shows(t, With(t.Context(), c, pid), "CUDA_VISIBLE_DEVICES=0 on one side, 1 on the other", "devices-common")
+		named(t, With(t.Context(), c, pid), "devices-common") // CUDA_VISIBLE_DEVICES=0 on one side, 1 on the other
 		require.Equal(t, exitFailed, ExitCode(With(t.Context(), c, pid)))
 		c.As = ""
 		require.Equal(t, Warn, find(t, With(t.Context(), c, pid), "devices-common").Status)
 	})
 	t.Run("nobody", func(t *testing.T) {
 		rows := With(t.Context(), config(t), "4194304") // above the kernel's most
-		shows(t, rows, "--with: a number that no process has", "peer")
+		named(t, rows, "peer")                          // --with: a number that no process has
 	})
 	t.Run("another user namespace", func(t *testing.T) {
 		cutest.Namespaced(t)
 		pid := sleeper([]string{"unshare", "--user", "--map-root-user"})
 		require.Eventually(t, func() bool { return begun(pid) }, 30*time.Second, time.Millisecond)
 		rows := With(t.Context(), config(t), pid)
-		shows(t, rows, "a user namespace with another map", "uid-common")
+		named(t, rows, "uid-common") // a user namespace with another map
 		require.Contains(t, find(t, rows, "uid-common").Seen, "map users differently")
 	})
 	t.Run("another container's", func(t *testing.T) {

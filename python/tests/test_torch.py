@@ -27,7 +27,7 @@ if torch is not None:
 
 def setUpModule():
     if torch is None:
-        common.missing("GPUFD_REQUIRE_PYTHON", f"{sys.executable} has no PyTorch")
+        common.missing("python", f"{sys.executable} has no PyTorch")
 
 
 def model():
@@ -101,7 +101,7 @@ class Models(KeeperTest):
             self.assertEqual(version[0].table, table)
 
     def test_a_bare_state_dict_leaves_the_modules_own_memory(self):
-        """As docs/python-keeper.md says: its tensors move, and the module's stay."""
+        """As docs/python.md says: its tensors move, and the module's stay."""
         m = torch.nn.Linear(4, 4)
         before, state = m.weight.data_ptr(), m.state_dict()
         gpufd.torch.put(self.socket, "model", state)
