@@ -377,7 +377,7 @@ var size = sync.OnceValue(func() uint64 {
 	return uint64(n)
 })
 
-// What a program waits for before its first kernel, and a keeper's writer for each part.
+// The load that a program waits for before its first kernel, and a keeper's writer for each part.
 func BenchmarkLoad(b *testing.B) {
 	ctx := cutest.Context(b, cutest.Device(b))
 	for b.Loop() {
@@ -434,8 +434,7 @@ func measure(b *testing.B, k bench, moved uint64, f func() error) {
 	}
 }
 
-// Where there is no memory left to find anything, the error says what for, and
-// nothing is left of the attempt.
+// Without memory for the answer, the error says what it was for, and the attempt leaves nothing.
 func TestNoRoomForAnAnswer(t *testing.T) {
 	faults := cutest.NewFaults(t)
 	ctx := cutest.Context(t, cutest.Device(t, faults.Option()))
