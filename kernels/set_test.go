@@ -260,18 +260,6 @@ func TestMoreThan32BitsOfBytes(t *testing.T) {
 	other, err := b.Checksum(soon(t), b.s, b.DevicePtr, size)
 	require.NoError(t, err)
 	require.NotEqual(t, sum, other)
-	digest, err := b.Digest(soon(t), b.s, b.DevicePtr, size)
-	require.NoError(t, err)
-	var parts kernels.Digester
-	for at := uint64(0); at < size; at += 1 << 30 {
-		p := kernels.Part{Ptr: b.Add(at), Offset: at, Bytes: min(1<<30, size-at)}
-		require.NoError(t, b.DigestPart(soon(t), b.s, &parts, p))
-	}
-	require.Equal(t, parts.Digest(), digest)
-	b.flip(t, 8*(1<<32)+5)
-	changed, err := b.Digest(soon(t), b.s, b.DevicePtr, size)
-	require.NoError(t, err)
-	require.NotEqual(t, digest, changed)
 }
 
 func TestSetRefuses(t *testing.T) {
@@ -307,8 +295,6 @@ func TestSetRefusesClosedMemory(t *testing.T) {
 			"VectorAddAsync2": k.VectorAddAsync(b.s, there, there, 0, n),
 			"SaxpyAsync x":    k.SaxpyAsync(b.s, 1, 0, there, n),
 			"SaxpyAsync y":    k.SaxpyAsync(b.s, 1, there, 0, n),
-			"Digest":          second(k.Digest(soon(t), b.s, 0, n)),
-			"DigestPart":      k.DigestPart(soon(t), b.s, &kernels.Digester{}, kernels.Part{Bytes: n}),
 		}
 	}
 	for name, err := range at(b.Set, b.DevicePtr, 8) {

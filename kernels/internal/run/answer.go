@@ -1,4 +1,4 @@
-package kernels
+package run
 
 import (
 	"context"
@@ -8,19 +8,19 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// An answer is where a kernel leaves two numbers, with what it takes to wait for
+// An Answer is where a kernel leaves two numbers, with what it takes to wait for
 // them alone.
-type answer struct {
-	mem    *cu.Memory
+type Answer struct {
+	Mem    *cu.Memory
 	done   *cu.Event
-	stream *cu.Stream // reads it, whatever the kernel's stream does next
-	words  [2]uint64
+	Stream *cu.Stream // reads it, whatever the kernel's stream does next
+	Words  [2]uint64
 }
 
 const answerSize = 16 // bytes of the words
 
-// answer returns an answer that nobody uses.
-func (k *Set) answer() (*answer, error) {
+// Answer returns an answer that nobody uses.
+func (k *Set) Answer() (*Answer, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
@@ -31,7 +31,7 @@ func (k *Set) answer() (*answer, error) {
 		k.free = k.free[:n-1]
 		return a, nil
 	}
-	a := &answer{}
+	a := &Answer{}
 	if err := a.open(k.ctx); err != nil {
 		return nil, errors.Join(explain(err), a.close())
 	}
@@ -39,22 +39,22 @@ func (k *Set) answer() (*answer, error) {
 	return a, nil
 }
 
-// giveBack keeps a for the next call. Do not give back a failed one: its kernel
+// GiveBack keeps a for the next call. Do not give back a failed one: its kernel
 // may still write it.
-func (k *Set) giveBack(a *answer) {
+func (k *Set) GiveBack(a *Answer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.free = append(k.free, a)
 }
 
-func (a *answer) open(ctx *cu.Context) (err error) {
-	if a.mem, err = ctx.Alloc(answerSize); err != nil {
+func (a *Answer) open(ctx *cu.Context) (err error) {
+	if a.Mem, err = ctx.Alloc(answerSize); err != nil {
 		return err
 	}
 	if a.done, err = ctx.NewEvent(cu.EventDisableTiming); err != nil {
 		return err
 	}
-	a.stream, err = ctx.NewStream()
+	a.Stream, err = ctx.NewStream()
 	return err
 }
 
@@ -68,15 +68,15 @@ func explain(err error) error {
 	return fmt.Errorf("kernels: making %d bytes of memory, an event and a stream for the result of a kernel%s: %w", answerSize, hint, err)
 }
 
-func (a *answer) close() error {
-	return errors.Join(a.mem.Close(), a.done.Close(), a.stream.Close())
+func (a *Answer) close() error {
+	return errors.Join(a.Mem.Close(), a.done.Close(), a.Stream.Close())
 }
 
-// ask sets the halves of the words to begin, calls launch, whose kernel changes
+// Ask sets the halves of the words to begin, calls launch, whose kernel changes
 // them, and waits for that.
-func (a *answer) ask(ctx context.Context, s *cu.Stream, begin [2]uint32, launch func() error) error {
+func (a *Answer) Ask(ctx context.Context, s *cu.Stream, begin [2]uint32, launch func() error) error {
 	for i, w := range begin {
-		if err := cu.FillAsync(s, a.mem.Ptr().Add(8*uint64(i)), w, 2); err != nil {
+		if err := cu.FillAsync(s, a.Mem.Ptr().Add(8*uint64(i)), w, 2); err != nil {
 			return err
 		}
 	}
@@ -89,11 +89,11 @@ func (a *answer) ask(ctx context.Context, s *cu.Stream, begin [2]uint32, launch 
 	if err := a.done.Synchronize(ctx); err != nil {
 		return err
 	}
-	return read(ctx, a.stream, a.words[:], a.mem.Ptr())
+	return Read(ctx, a.Stream, a.Words[:], a.Mem.Ptr())
 }
 
-// read copies device memory at src into dst on s, and waits for that.
-func read[T any](ctx context.Context, s *cu.Stream, dst []T, src cu.DevicePtr) error {
+// Read copies device memory at src into dst on s, and waits for that.
+func Read[T any](ctx context.Context, s *cu.Stream, dst []T, src cu.DevicePtr) error {
 	if err := cu.CopyToHostAsync(s, dst, src); err != nil {
 		return err
 	}
