@@ -41,7 +41,7 @@ func params(values ...any) []byte {
 
 func kernelText(t testing.TB, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../../kernels", name+".ptx"))
+	text, err := os.ReadFile(filepath.Join("../../../../kernels", name+".ptx"))
 	require.NoError(t, err)
 	return string(text)
 }

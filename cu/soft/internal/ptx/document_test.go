@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const document = "../../../docs/ptx.md"
+const document = "../../../../docs/ptx.md"
 
 var rewrite = flag.Bool("update", false, "rewrite the lists of "+document)
 
@@ -33,7 +33,7 @@ func TestDocument(t *testing.T) {
 		require.NoError(t, os.WriteFile(document, []byte(want), 0o644))
 		return
 	}
-	require.Equal(t, want, string(text), "docs/ptx.md is old: go test ./cu/soft/ptx -run TestDocument -update")
+	require.Equal(t, want, string(text), "docs/ptx.md is old: go test ./cu/soft/internal/ptx -run TestDocument -update")
 }
 
 // names lists words in lines of a document's width.
