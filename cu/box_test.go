@@ -211,7 +211,7 @@ func TestCopiesOfRowsReachTheEnd(t *testing.T) {
 	})
 }
 
-// What would leave a slice never reaches the driver.
+// A copy that would leave its slice never reaches the driver.
 func TestCopyThatLeavesASliceIsRefused(t *testing.T) {
 	s, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))

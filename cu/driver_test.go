@@ -178,8 +178,7 @@ func TestSoftwareDriverIsKnownByItsMarker(t *testing.T) {
 	require.Contains(t, drv.String(), "CUDA driver")
 }
 
-// What this package does not wrap is called raw, with the handles of what it
-// does.
+// Functions that this package does not wrap can be called raw, with the handles of its objects.
 func TestHandlesAreTheDrivers(t *testing.T) {
 	dev := cutest.Device(t)
 	ctx := cutest.Context(t, dev)

@@ -101,8 +101,8 @@ func TestEveryResultHasTheDriversWords(t *testing.T) {
 	require.Greater(t, named, 80)
 }
 
-// Where the cause lies outside the program, or its name misleads, the error says
-// what to do with this driver; where it has many reasons it does not guess.
+// An error whose cause lies outside the program, or whose name misleads, says what to do with
+// this driver. One with many possible causes does not guess.
 func TestErrorSaysWhatToDo(t *testing.T) {
 	for _, c := range []struct {
 		op         string

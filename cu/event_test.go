@@ -124,7 +124,7 @@ func TestEventInTheNullStream(t *testing.T) {
 	require.NoError(t, blocking.Close())
 }
 
-// What was recorded outlives the stream and what waits outlives the event.
+// A record outlives its stream, and a wait outlives its event.
 func TestEventOfAClosedStream(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	a, err := ctx.NewStream()

@@ -192,7 +192,7 @@ func TestCopyNamesTheEndOfMappings(t *testing.T) {
 	}
 }
 
-// Where there is no memory, or none that may be used so, the error says that.
+// The error says that there is no memory at the address, or none that may be used so.
 func TestCopySaysThatThereIsNoMemory(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := firstDevice(t, drv)
@@ -263,7 +263,7 @@ func TestSuccessAsksForNoReasons(t *testing.T) {
 	require.Greater(t, s.calls(), before+4)
 }
 
-// What a peer's context may use is looked at there.
+// Access is checked in the peer's context for the peer's end of a copy.
 func TestPeerCopyNamesTheEnd(t *testing.T) {
 	a, b := cutest.TwoDevices(t, cutest.Driver(t))
 	here, there, g := cutest.Context(t, a), cutest.Context(t, b), granularity(t, b)

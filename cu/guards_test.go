@@ -91,8 +91,8 @@ func TestManyWaitsTakeOneGoroutine(t *testing.T) {
 	require.Less(t, int(asked.Load()), 20*many, "each would take 65 of its own")
 }
 
-// What a stream does behind a wait that was given up may rely on nothing: the waits there
-// say so, though they are met, and those that come later do not.
+// Nothing behind a wait that was given up can be relied on: the waits queued there report it,
+// though they are met, and later ones do not.
 func TestWaitsBehindOneThatIsGivenUp(t *testing.T) {
 	w := newWaiting(t, cutest.Context(t, cutest.Device(t)))
 	limited, cancel := context.WithCancelCause(t.Context())
@@ -190,8 +190,8 @@ func TestStreamThatCannotBeFreed(t *testing.T) {
 	require.ErrorIs(t, g.Result(), why)
 }
 
-// Where met says that another has freed the stream, nobody may rely on what is behind the wait:
-// the waits there say so, and who asked to be told is.
+// If met says that somebody else freed the stream, the waits queued behind it report that, and
+// their callbacks run.
 func TestWaitsBehindOneThatAnotherHasFreed(t *testing.T) {
 	w := newWaiting(t, cutest.Context(t, cutest.Device(t)))
 	another := errors.New("another has freed it")
@@ -210,8 +210,8 @@ func TestWaitsBehindOneThatAnotherHasFreed(t *testing.T) {
 	require.NoError(t, w.guard(soon(t), 1, 1).Result())
 }
 
-// What is queued when a wait that was given up is over is behind it all the same, until somebody
-// has asked for a result of it.
+// Work queued after a given-up wait has ended still counts as behind it, until its result was
+// asked for.
 func TestWaitsBehindOneThatNobodyHasAskedFor(t *testing.T) {
 	w := newWaiting(t, cutest.Context(t, cutest.Device(t)))
 	limited, cancel := context.WithCancel(t.Context())
@@ -239,7 +239,7 @@ func TestWaitsBehindOneThatNobodyHasAskedFor(t *testing.T) {
 	require.NoError(t, w.s.IfGivenUp(t, none))
 }
 
-// Who frees several streams that wait for the same tells those before that are behind the waits.
+// Before several streams that wait for one value are freed, the waits behind are told.
 func TestDistrust(t *testing.T) {
 	w := newWaiting(t, cutest.Context(t, cutest.Device(t)))
 	why := errors.New("given up elsewhere")

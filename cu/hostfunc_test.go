@@ -40,7 +40,7 @@ func TestStreamCallsInOrder(t *testing.T) {
 	require.Equal(t, before, cu.PendingCalls())
 }
 
-// What a closed stream, or a context, was given is done.
+// Work given to a stream before it, or its context, was closed is done.
 func TestStreamCallsAfterClose(t *testing.T) {
 	ctx, err := cutest.Device(t).NewContext(cu.SchedAuto)
 	require.NoError(t, err)

@@ -156,7 +156,7 @@ func TestIPCHandleOfOnesOwn(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrClosed)
 }
 
-// What legacy IPC cannot share is an error that says what it is.
+// For memory that legacy IPC cannot share, the error says what kind it is.
 func TestIPCHandleOfOtherMemory(t *testing.T) {
 	dev := cutest.Device(t)
 	ctx := cutest.Context(t, dev)
@@ -182,8 +182,8 @@ func TestIPCHandleOfOtherMemory(t *testing.T) {
 	peer.end(t)
 }
 
-// What is no handle is an error, whatever it looks like, and opens nothing. A byte
-// that the driver does not look at opens the same memory.
+// Bytes that are no handle are an error and open nothing. A change to a byte that the driver
+// ignores opens the same memory.
 func TestIPCHandleThatIsNone(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	peer := newPeer(t, 0)

@@ -81,7 +81,7 @@ func TestFault17_EventIsGone(t *testing.T) {
 	gone(orphan)
 }
 
-// Who has an event open goes on when its owner is killed.
+// A process that has an event open goes on when its owner is killed.
 func TestIPCEventOutlivesItsOwner(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	s, peer := newStream(t, ctx), newPeer(t, 0)

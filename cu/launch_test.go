@@ -159,8 +159,8 @@ func TestPreparedLaunch(t *testing.T) {
 	require.ErrorIs(t, l.Run(s), cu.ErrClosed)
 }
 
-// What is closed after a launch was prepared is refused when it is run, until
-// another address takes its place.
+// A prepared launch refuses to run with memory closed since, until another address takes its
+// place.
 func TestPreparedLaunchOfClosedMemory(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	cfg := one

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is asked for is what C is told, and what C tells is what is read.
+// Properties survive the way into C's struct and back.
 func TestMemPropertiesToCAndBack(t *testing.T) {
 	for _, p := range []MemProperties{
 		{Type: AllocationPinned, Location: Location{LocationDevice, 3}},

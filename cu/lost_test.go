@@ -45,8 +45,8 @@ func TestLostContextSaysSoForEver(t *testing.T) {
 	require.Equal(t, before, s.calls())
 }
 
-// What is lost stays lost: the driver makes no new context, and those that are
-// left are closed without a call that it would refuse, or crash in.
+// A lost device stays lost: the driver makes no new context, and contexts that are left close
+// without a call that it would refuse, or crash in.
 func TestLossOutlivesTheContexts(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)

@@ -175,7 +175,7 @@ func TestBarrierInABatch(t *testing.T) {
 	require.NoError(t, s.Synchronize(soon(t)))
 }
 
-// Of a batch that is refused nothing is done.
+// Nothing of a refused batch is done.
 func TestRefusedBatchDoesNothing(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	p, s := newWords(t, ctx, 1), newStream(t, ctx)

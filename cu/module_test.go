@@ -226,7 +226,7 @@ func TestJITOptions(t *testing.T) {
 	}
 }
 
-// What is cut off is not given to the driver, which would read past its end.
+// A truncated image is not given to the driver, which would read past its end.
 func TestImagesThatAreCutOff(t *testing.T) {
 	spy, drv := spied(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))

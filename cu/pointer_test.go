@@ -119,7 +119,7 @@ func TestSyncMemops(t *testing.T) {
 	require.ErrorIs(t, drv.SetSyncMemops(p, true), cu.ErrNotSupported)
 }
 
-// Of what it does not know the driver says nothing, without an error.
+// For an address it does not know, the driver returns no attributes and no error.
 func TestAttributesOfUnknownPointers(t *testing.T) {
 	drv := cutest.Driver(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))

@@ -54,8 +54,7 @@ func TestMemoryProperties(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What is more than a wish is granted or refused; compression and RDMA are
-// wishes.
+// Properties are granted or refused, except compression and RDMA, which are wishes.
 func TestMemoryWishes(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := firstDevice(t, drv)

@@ -171,7 +171,7 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 	require.False(t, done)
 }
 
-// What is of one context works in its streams and in no other's.
+// Objects of one context work in its streams and in no other's.
 func TestStreamOfAnotherContextIsRefused(t *testing.T) {
 	s, drv := spied(t)
 	a, b := cutest.TwoDevices(t, drv)
@@ -233,7 +233,7 @@ func TestContextAndStreamFromManyGoroutines(t *testing.T) {
 	}
 }
 
-// What a stream was made with can be asked for.
+// A stream reports the options it was made with.
 func TestStreamOptions(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	least, greatest := new(int32), new(int32)
@@ -266,8 +266,7 @@ func TestStreamOptions(t *testing.T) {
 	require.False(t, b)
 }
 
-// Of two streams the null stream waits for the blocking one, and it for the
-// null stream.
+// The null stream and a blocking stream wait for each other; a non-blocking one waits for neither.
 func TestBlockingStreams(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	a, err := ctx.NewStreamWith(cu.StreamOptions{Blocking: true})

@@ -12,7 +12,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// What a stream is given after a wait comes after what the other process recorded.
+// Work queued after a wait runs after the other process's record.
 func TestIPCEventWithADeadline(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	s, peer := newStream(t, ctx), newPeer(t, 0)

@@ -18,7 +18,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/kernels"
+	"github.com/gpufd/gpufd/kernels/digest"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -187,7 +187,7 @@ func requireBytes(t testing.TB, a *Attached, fill byte) {
 // A judge reads parts on a device. To load the kernels takes longer than all else.
 type judge struct {
 	ctx *cu.Context
-	set *kernels.Set
+	sum *digest.Kernel
 }
 
 func newJudge(dev *cu.Device) (*judge, error) {
@@ -195,14 +195,14 @@ func newJudge(dev *cu.Device) (*judge, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := kernels.Load(c)
+	sum, err := digest.Load(c)
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &judge{c, set}, nil
+	return &judge{c, sum}, nil
 }
 
-func (j *judge) close() error { return errors.Join(j.set.Close(), j.ctx.Close()) }
+func (j *judge) close() error { return errors.Join(j.sum.Close(), j.ctx.Close()) }
 
 // check reads all of a part.
 func (j *judge) check(a *share.Attachment, d Data, fill byte) error {
@@ -215,8 +215,8 @@ func (j *judge) check(a *share.Attachment, d Data, fill byte) error {
 			return fmt.Errorf("%s version %d part %d: byte %d is %d and should be %d", d.Name, d.Version, d.Part, i, b, fill)
 		}
 	}
-	digest, err := j.set.Digest(context.Background(), j.ctx.NullStream(), a.Ptr(), a.Size())
-	if got := kernels.DigestAlgorithm + ":" + digest.String(); err == nil && got != d.Digest {
+	sum, err := j.sum.Digest(context.Background(), j.ctx.NullStream(), a.Ptr(), a.Size())
+	if got := digest.Algorithm + ":" + sum.String(); err == nil && got != d.Digest {
 		err = fmt.Errorf("%s version %d part %d: digest %s, declared %s", d.Name, d.Version, d.Part, got, d.Digest)
 	}
 	return err

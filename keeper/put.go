@@ -16,7 +16,7 @@ import (
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/kernels"
+	"github.com/gpufd/gpufd/kernels/digest"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -303,16 +303,16 @@ func Digest(ctx context.Context, c *cu.Context, at cu.DevicePtr, size uint64) (s
 	if c == nil {
 		return "", fmt.Errorf("keeper: no context to compute a digest in: %w", cu.ErrClosed)
 	}
-	set, err := kernels.Load(c)
+	k, err := digest.Load(c)
 	if err != nil {
 		return "", err
 	}
-	defer set.Close()
-	d, err := set.Digest(ctx, c.NullStream(), at, size)
+	defer k.Close()
+	d, err := k.Digest(ctx, c.NullStream(), at, size)
 	if err != nil {
 		return "", err
 	}
-	return kernels.DigestAlgorithm + ":" + d.String(), nil
+	return digest.Algorithm + ":" + d.String(), nil
 }
 
 // roomPause is how long a Put without room waits before it tries again.

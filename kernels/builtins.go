@@ -1,6 +1,10 @@
 package kernels
 
-import _ "embed" // the PTX
+import (
+	_ "embed" // the PTX
+
+	"github.com/gpufd/gpufd/kernels/digest"
+)
 
 // The PTX, for [cu.Context.LoadModule].
 var (
@@ -8,8 +12,6 @@ var (
 	Pattern string // pattern_fill, pattern_check
 	//go:embed memory.ptx
 	Memory string // fill_bytes, copy_bytes, checksum
-	//go:embed digest.ptx
-	DigestPTX string // digest
 	//go:embed vector.ptx
 	Vector string // vector_add, saxpy
 )
@@ -50,7 +52,7 @@ func Builtins() []Builtin {
 			{"checksum", "adds the checksum to the u64 at sum; src is aligned to 8",
 				[]Param{{"src", "ptr"}, {"bytes", "u64"}, {"sum", "ptr"}}},
 		}},
-		{"digest", DigestPTX, []Kernel{
+		{"digest", digest.PTX, []Kernel{
 			{"digest", "adds the sums of a digest to the two u64 at result; src is aligned to 16 and begins with the word at index first",
 				[]Param{{"src", "ptr"}, {"bytes", "u64"}, {"first", "u64"}, {"result", "ptr"}}},
 		}},

@@ -260,18 +260,6 @@ func TestMoreThan32BitsOfBytes(t *testing.T) {
 	other, err := b.Checksum(soon(t), b.s, b.DevicePtr, size)
 	require.NoError(t, err)
 	require.NotEqual(t, sum, other)
-	digest, err := b.Digest(soon(t), b.s, b.DevicePtr, size)
-	require.NoError(t, err)
-	var parts kernels.Digester
-	for at := uint64(0); at < size; at += 1 << 30 {
-		p := kernels.Part{Ptr: b.Add(at), Offset: at, Bytes: min(1<<30, size-at)}
-		require.NoError(t, b.DigestPart(soon(t), b.s, &parts, p))
-	}
-	require.Equal(t, parts.Digest(), digest)
-	b.flip(t, 8*(1<<32)+5)
-	changed, err := b.Digest(soon(t), b.s, b.DevicePtr, size)
-	require.NoError(t, err)
-	require.NotEqual(t, digest, changed)
 }
 
 func TestSetRefuses(t *testing.T) {
@@ -307,8 +295,6 @@ func TestSetRefusesClosedMemory(t *testing.T) {
 			"VectorAddAsync2": k.VectorAddAsync(b.s, there, there, 0, n),
 			"SaxpyAsync x":    k.SaxpyAsync(b.s, 1, 0, there, n),
 			"SaxpyAsync y":    k.SaxpyAsync(b.s, 1, there, 0, n),
-			"Digest":          second(k.Digest(soon(t), b.s, 0, n)),
-			"DigestPart":      k.DigestPart(soon(t), b.s, &kernels.Digester{}, kernels.Part{Bytes: n}),
 		}
 	}
 	for name, err := range at(b.Set, b.DevicePtr, 8) {
@@ -377,7 +363,7 @@ var size = sync.OnceValue(func() uint64 {
 	return uint64(n)
 })
 
-// What a program waits for before its first kernel, and a keeper's writer for each part.
+// The load that a program waits for before its first kernel, and a keeper's writer for each part.
 func BenchmarkLoad(b *testing.B) {
 	ctx := cutest.Context(b, cutest.Device(b))
 	for b.Loop() {
@@ -434,8 +420,7 @@ func measure(b *testing.B, k bench, moved uint64, f func() error) {
 	}
 }
 
-// Where there is no memory left to find anything, the error says what for, and
-// nothing is left of the attempt.
+// Without memory for the answer, the error says what it was for, and the attempt leaves nothing.
 func TestNoRoomForAnAnswer(t *testing.T) {
 	faults := cutest.NewFaults(t)
 	ctx := cutest.Context(t, cutest.Device(t, faults.Option()))

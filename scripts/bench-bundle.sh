@@ -12,14 +12,11 @@ trap 'rm -rf "$tree"' EXIT
 mkdir -p "$out" "$tree/bin"
 ldflags="-s -w -X github.com/gpufd/gpufd/bench/internal/report.Commit=$version"
 cd bench
-CGO_ENABLED=1 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./crossing ./calls
+CGO_ENABLED=1 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./crossing
 CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/crossing-nocgo" ./crossing
-CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./chunks ./handoff ./gpufd ./ladder ./keeper ./channel ./readers
+CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./handoff ./gpufd ./keeper ./channel
 CGO_ENABLED=0 ${GO:-go} build -C .. -ldflags="-s -w" -o "$tree/bin/keeps" ./cmd/gpufd
 cp -r c python "$tree/"
-if [ -x ../build/strace/strace ]; then # for `run-gpu.sh DIR strace`; see bench/README.md
-	cp -r ../build/strace "$tree/"
-fi
 # A dictionary larger than a binary sees what the binaries have in common.
 tar -C "$tree" -cf - . | xz -T1 --lzma2=preset=6,dict=256MiB >"$out/bundle.txz"
 cp run-gpu.sh "$out/"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the PTX of cu/soft/ptx/testdata/corpus of its CUDA C: each file
+# Makes the PTX of cu/soft/internal/ptx/testdata/corpus of its CUDA C: each file
 # optimised (.opt.ptx.gz) and for debugging (.dbg.ptx.gz). Wants nvcc of CUDA
 # 13.0, which a machine with a GPU has:
 #   corpus.sh [DIRECTORY to write to, instead of where the files are]
@@ -7,7 +7,7 @@
 # makes of it is recorded there by
 #   GPUFD_DRIVER=cuda GPUFD_CORPUS=DIRECTORY GPUFD_RECORD=DIRECTORY go test ./tests/corpus
 set -eu
-cd "$(dirname "$0")/../cu/soft/ptx/testdata/corpus"
+cd "$(dirname "$0")/../cu/soft/internal/ptx/testdata/corpus"
 out=${1:-.}
 failed=
 for cu in *.cu; do

@@ -40,8 +40,8 @@ cp share/internal/wire/testdata/vectors.json "$tree/share/internal/wire/testdata
 mkdir -p "$tree/docs"
 cp docs/driver-facts.md docs/faults.md docs/ptx.md docs/python.md "$tree/docs/"
 # The kernels of tests/corpus, and what they did.
-mkdir -p "$tree/cu/soft/ptx/testdata"
-cp -r cu/soft/ptx/testdata/corpus "$tree/cu/soft/ptx/testdata/"
+mkdir -p "$tree/cu/soft/internal/ptx/testdata"
+cp -r cu/soft/internal/ptx/testdata/corpus "$tree/cu/soft/internal/ptx/testdata/"
 echo "$packages" >"$tree/SUITES"
 echo "$together" | tr ' ' , >"$tree/TOGETHER"
 # shellcheck disable=SC2086

@@ -2,7 +2,7 @@
  * handoff: what handing GPU memory to another process costs in plain C.
  *
  *	gcc -O2 -Wall -Wextra -pthread -I/usr/local/cuda/include -o handoff handoff.c -lcuda
- *	handoff -mode inside|before|legacy [FLAG VALUE …]
+ *	handoff -mode inside|before|legacy
  *
  * It is a rival of the benchmark: it answers one JSON object a line on standard
  * output to each line "handoff SIZE CHUNKS" on standard input, and ends with it.
@@ -11,10 +11,6 @@
  *	before	virtual memory, exported to file descriptors before the clock starts
  *	inside	the same, exported while the clock runs
  *	legacy	cuMemAlloc and cuIpcGetMemHandle, which is cheap and inside the time
- *
- * The other flags are experiments: why.h has them. "fresh SIZE 0|1|2", in mode before, has a
- * consumer take the memory whose process is started when the memory is ready: it makes its
- * context before, while it imports and maps, or after that.
  *
  * The consumer is forked before cuInit, so each process has a driver and a primary
  * context of its own. They talk over one SOCK_SEQPACKET pair, in this order:
@@ -37,7 +33,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -55,7 +50,6 @@ enum {
 };
 
 #include "driver.h"
-#include "why.h"
 
 enum mode { INSIDE, BEFORE, LEGACY };
 static const char *const mode_names[] = {"inside", "before", "legacy"};
@@ -122,13 +116,6 @@ static void took(struct steps *s, const char *name, int64_t start)
 	step->ns += ns;
 }
 
-/* during is a step from one time to another. */
-static void during(struct steps *s, const char *name, int64_t from, int64_t to)
-{
-	took(s, name, from);
-	find(s, name)->ns = to - from;
-}
-
 /* --- memory, on both sides --- */
 
 static bool buffer_init(struct buffer *b, uint64_t size, uint32_t chunks)
@@ -163,7 +150,7 @@ static bool set_access(struct buffer *b, struct steps *s)
 {
 	CUmemAccessDesc access = {
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
-		.flags = how.readonly ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	};
 	int64_t start = now();
 	if (!cu(cuMemSetAccess(b->at, b->size, &access, 1), "cuMemSetAccess"))
@@ -175,7 +162,7 @@ static bool set_access(struct buffer *b, struct steps *s)
 /* buffer_map maps the chunks side by side, read-write for device 0. */
 static bool buffer_map(struct buffer *b, struct steps *s)
 {
-	return run(reserve, b, s) && run(map, b, s) && run(set_access, b, s);
+	return reserve(b, s) && map(b, s) && set_access(b, s);
 }
 
 /* buffer_free undoes what there is and goes on after a failure. */
@@ -250,7 +237,7 @@ static ssize_t await(int sock, void *data, size_t n)
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 	ssize_t got;
 	do
-		got = take(sock, &m, 0);
+		got = recvmsg(sock, &m, 0);
 	while (got < 0 && errno == EINTR);
 	if (got > 0)
 		return got;
@@ -283,7 +270,7 @@ static int receive_offer(int sock, struct offer *o, int *fds)
 			   .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
 	ssize_t got;
 	do
-		got = take(sock, &m, MSG_CMSG_CLOEXEC);
+		got = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
 	while (got < 0 && errno == EINTR);
 	if (got <= 0)
 		return (int)got;
@@ -309,12 +296,6 @@ static void die(const char *what)
 	_exit(1);
 }
 
-static bool ask_properties(CUmemGenericAllocationHandle handle)
-{
-	CUmemAllocationProp prop;
-	return cu(cuMemGetAllocationPropertiesFromHandle(&prop, handle), "cuMemGetAllocationPropertiesFromHandle");
-}
-
 /* import turns the descriptors that came with one offer into handles. */
 static bool import(struct buffer *b, struct steps *s)
 {
@@ -322,8 +303,7 @@ static bool import(struct buffer *b, struct steps *s)
 	for (; b->handles < b->fds; b->handles++)
 		if (!cu(cuMemImportFromShareableHandle(&b->handle[b->handles], (void *)(uintptr_t)b->fd[b->handles],
 						       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-			"cuMemImportFromShareableHandle") ||
-		    (how.properties && !ask_properties(b->handle[b->handles])))
+			"cuMemImportFromShareableHandle"))
 			return false;
 	took(s, "import", start);
 	return true;
@@ -341,7 +321,7 @@ static bool take_vmm(int sock, const struct offer *first, int *fds, struct buffe
 		if (ok) {
 			memcpy(b->fd + b->fds, fds, o.fds * sizeof(int));
 			b->fds += o.fds;
-			ok = run(import, b, s);
+			ok = import(b, s);
 		} else {
 			for (uint32_t i = 0; i < o.fds; i++)
 				close(fds[i]);
@@ -381,14 +361,9 @@ static bool read_salts(const struct buffer *b, uint64_t salt[2])
 	       cu(cuMemcpyDtoH(&salt[1], b->at + b->size - 8, 8), "cuMemcpyDtoH of the last bytes");
 }
 
-static void make_current(void) { cu(cuCtxSetCurrent(how.nocurrent ? NULL : context), "cuCtxSetCurrent"); }
-
 static void consume(int sock)
 {
 	open_device();
-	crowd();
-	watch(sock);
-	start_hoppers(make_current);
 	if (!say(sock) || failure[0])
 		_exit(1);
 	for (;;) {
@@ -404,9 +379,6 @@ static void consume(int sock)
 		struct report r = {0};
 		failure[0] = 0;
 		if (!o.chunks) {
-			begin();
-			rouse();
-			make_current();
 			if (!say(sock))
 				die("the answer to a nudge");
 			continue;
@@ -419,94 +391,16 @@ static void consume(int sock)
 			die("the acknowledgement");
 		took(&r.steps, "ack", start);
 
-		cuCtxSetCurrent(context);
 		if (ok)
 			read_salts(&b, r.salt);
 		if (legacy)
 			drop_legacy(&b, &r.steps);
 		else
 			buffer_free(&b, &r.steps);
-		end();
 		memcpy(r.error, failure, sizeof r.error);
 		if (ok && !transmit(sock, &r, sizeof r, NULL, 0))
 			die("the report");
 	}
-}
-
-/* --- a consumer whose process was just started --- */
-
-enum order { CONTEXT_FIRST, AT_THE_SAME_TIME, MAPPING_FIRST, ORDERS };
-
-static struct {
-	enum order order;
-	CUdevice device;
-	CUresult initialised, retained;
-	sem_t ready;
-	int64_t begun, up; /* when the driver was opened */
-	int64_t from, to;  /* when the context was made */
-} opening;
-
-static void make_context(void)
-{
-	opening.from = now();
-	opening.retained = opening.initialised;
-	if (opening.initialised == CUDA_SUCCESS)
-		opening.retained = cuDevicePrimaryCtxRetain(&context, opening.device);
-	opening.to = now();
-}
-
-static void *open_meanwhile(void *unused)
-{
-	opening.initialised = cuInit(0);
-	if (opening.initialised == CUDA_SUCCESS)
-		opening.initialised = cuDeviceGet(&opening.device, 0);
-	opening.up = now();
-	sem_post(&opening.ready);
-	if (opening.order != MAPPING_FIRST)
-		make_context();
-	return unused;
-}
-
-/* fresh takes one offer. It receives it during cuInit, except where the context comes first. */
-static int fresh(int sock, enum order order)
-{
-	pthread_t opener;
-	struct offer o;
-	int fds[OFFER_FDS];
-	struct buffer b = {0};
-	struct report r = {0};
-	opening.begun = now();
-	opening.order = order;
-	sem_init(&opening.ready, 0, 0);
-	if (order == CONTEXT_FIRST)
-		open_meanwhile(NULL);
-	else if (pthread_create(&opener, NULL, open_meanwhile, NULL))
-		die("pthread_create");
-	if (receive_offer(sock, &o, fds) <= 0 || !o.fds)
-		die("an offer");
-	took(&r.steps, "receive", now());
-	sem_wait(&opening.ready);
-	bool ok = cu(opening.initialised, "cuInit");
-	if (order == CONTEXT_FIRST)
-		ok = ok && cu(opening.retained, "cuDevicePrimaryCtxRetain") && cu(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-	ok = ok && take_vmm(sock, &o, fds, &b, &r.steps);
-	int64_t start = now();
-	if (!say(sock))
-		die("the acknowledgement");
-	took(&r.steps, "ack", start);
-	if (order == MAPPING_FIRST)
-		make_context();
-	if (order != CONTEXT_FIRST)
-		pthread_join(opener, NULL);
-	during(&r.steps, "driver", opening.begun, opening.up);
-	during(&r.steps, "context", opening.from, opening.to);
-	if (ok && cu(opening.retained, "cuDevicePrimaryCtxRetain") && cu(cuCtxSetCurrent(context), "cuCtxSetCurrent"))
-		read_salts(&b, r.salt);
-	buffer_free(&b, &r.steps);
-	memcpy(r.error, failure, sizeof r.error);
-	if (ok && !transmit(sock, &r, sizeof r, NULL, 0))
-		die("the report");
-	return 0;
 }
 
 /* --- the producer --- */
@@ -669,7 +563,6 @@ static bool handoff(int sock, enum mode mode, uint64_t size, uint32_t chunks)
 	struct report r = {0};
 	uint64_t salt = 0;
 	int64_t t0 = 0, t1 = 0;
-	begin();
 	bool alive = nudge(sock);
 
 	bool ok = alive && (mode == LEGACY ? make_legacy(&b, size, &s) : make_vmm(&b, size, chunks, &s));
@@ -677,7 +570,6 @@ static bool handoff(int sock, enum mode mode, uint64_t size, uint32_t chunks)
 	if (mode == BEFORE)
 		ok = ok && export_all(&b, &s);
 	ok = ok && exchange(sock, mode, &b, salt, &s, &r, &t0, &t1, &alive);
-	end();
 	ok &= mode == LEGACY ? free_legacy(&b, &s) : buffer_free(&b, &s);
 	if (ok)
 		print_answer(&s, &r.steps, t0, t1);
@@ -686,60 +578,12 @@ static bool handoff(int sock, enum mode mode, uint64_t size, uint32_t chunks)
 	return alive;
 }
 
-/* spawn starts this program as a fresh consumer, with sock as descriptor 3. */
-static bool spawn(int sock, enum order order, pid_t *pid)
-{
-	char number[] = {'0' + order, 0}, *argv[] = {"handoff", "-fresh", number, NULL};
-	posix_spawn_file_actions_t files;
-	posix_spawn_file_actions_init(&files);
-	posix_spawn_file_actions_adddup2(&files, sock, 3);
-	posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
-	int err = posix_spawn(pid, "/proc/self/exe", &files, NULL, argv, environ);
-	posix_spawn_file_actions_destroy(&files);
-	return err ? fail("posix_spawn: %s", strerror(err)) : true;
-}
-
 static bool connected(int pair[2])
 {
 	struct timeval deadline = {.tv_sec = DEADLINE};
 	return !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) &&
 	       !setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline) &&
 	       !setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
-}
-
-/* begin_fresh hands memory to a consumer that it starts, and prints the answer. */
-static void begin_fresh(uint64_t size, enum order order)
-{
-	struct buffer b = {0};
-	struct steps s = {0};
-	struct report r = {0};
-	uint64_t salt = 0;
-	int64_t begun = 0, sent, t1 = 0;
-	int pair[2] = {-1, -1};
-	pid_t pid = 0;
-	bool alive;
-	bool ok = make_vmm(&b, size, 1, &s) && salted(&b, &salt) && export_all(&b, &s) &&
-		  (connected(pair) || fail("socketpair: %s", strerror(errno)));
-	begun = now();
-	ok = ok && spawn(pair[1], order, &pid);
-	close(pair[1]);
-	ok = ok && exchange(pair[0], BEFORE, &b, salt, &s, &r, &sent, &t1, &alive);
-	close(pair[0]);
-	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-		;
-	ok &= buffer_free(&b, &s);
-	if (ok)
-		print_answer(&s, &r.steps, begun, t1);
-	else
-		print_error();
-}
-
-/* parse_fresh reads "fresh SIZE ORDER". */
-static bool parse_fresh(const char *line, enum mode mode, uint64_t *size, int *order)
-{
-	char rest;
-	return sscanf(line, "fresh %" SCNu64 " %d %c", size, order, &rest) == 2 && mode == BEFORE && *size &&
-	       !(*size % UNIT) && *order >= 0 && *order < ORDERS;
 }
 
 /* parse reads "handoff SIZE CHUNKS". */
@@ -759,8 +603,6 @@ static int produce(int sock, enum mode mode)
 {
 	char hello[sizeof failure];
 	int version = 0;
-	crowd();
-	watch(sock);
 	if (!open_device() || !cu(cuDriverGetVersion(&version), "cuDriverGetVersion") ||
 	    await(sock, hello, sizeof hello) < 0 ||
 	    (hello[0] && !fail("consumer: %.*s", (int)sizeof hello - 1, hello))) {
@@ -775,11 +617,8 @@ static int produce(int sock, enum mode mode)
 	while (fgets(line, sizeof line, stdin)) {
 		uint64_t size;
 		uint32_t chunks;
-		int order;
 		failure[0] = 0;
-		if (parse_fresh(line, mode, &size, &order))
-			begin_fresh(size, order);
-		else if (!parse(line, mode, &size, &chunks))
+		if (!parse(line, mode, &size, &chunks))
 			print_error();
 		else if (!handoff(sock, mode, size, chunks))
 			return 1;
@@ -798,38 +637,14 @@ static void more_files(void)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* flags takes the command line for one of the two processes, and returns the mode, or
- * -1. */
-static int flags(int argc, char **argv, bool consumer)
-{
-	int mode = -1, i = 1;
-	for (; i + 1 < argc; i += 2) {
-		if (strcmp(argv[i], "-mode")) {
-			if (!flag(argv[i], argv[i + 1], consumer))
-				return -1;
-			continue;
-		}
-		for (mode = LEGACY; mode >= 0 && strcmp(argv[i + 1], mode_names[mode]); mode--)
-			;
-		if (mode < 0)
-			return -1;
-	}
-	return i == argc ? mode : -1;
-}
-
 int main(int argc, char **argv)
 {
-	if (argc == 3 && !strcmp(argv[1], "-fresh") && strlen(argv[2]) == 1 && argv[2][0] >= '0' && argv[2][0] < '0' + ORDERS)
-		return fresh(3, argv[2][0] - '0');
-	int mode = flags(argc, argv, false);
-	if (mode < 0) {
-		fprintf(stderr, "usage: %s -mode inside|before|legacy [FLAG VALUE ...]; why.h has the flags\n", argv[0]);
+	int mode = LEGACY;
+	while (argc == 3 && mode >= 0 && strcmp(argv[2], mode_names[mode]))
+		mode--;
+	if (argc != 3 || strcmp(argv[1], "-mode") || mode < 0) {
+		fprintf(stderr, "usage: %s -mode inside|before|legacy\n", argv[0]);
 		return 2;
-	}
-	if (how.half) {
-		flags(argc, argv, true);
-		more_files();
-		consume(3);
 	}
 	more_files();
 	int pair[2];
@@ -848,9 +663,6 @@ int main(int argc, char **argv)
 		/* Standard output is the producer's alone. */
 		if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
 			_exit(1);
-		if (how.with)
-			become(pair[1]);
-		flags(argc, argv, true);
 		consume(pair[1]);
 	}
 	close(pair[1]);

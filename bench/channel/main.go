@@ -5,9 +5,9 @@
 //	channel -as writer [-driver cuda|soft] [-ptx FILE] [-on N]
 //
 // The first asks each rival in turn, as bench/README.md says; rivals of -frames are asked how
-// long a frame takes with 8 slots, and nothing else. It prints the bars and writes channel.csv and
-// channel.md. With -two it asks what is asked of rivals whose readers are on another device than the
-// writer, and writes channel-two.csv and channel-two.md. The second is our rival: a writer, whose readers are processes of their own. It
+// long a frame takes with 8 slots, and nothing else. It prints tables and writes
+// channel.csv. With -two it asks what is asked of rivals whose readers are on another device than the
+// writer, and writes channel-two.csv. The second is our rival: a writer, whose readers are processes of their own. It
 // exits with 2 for a mistake in the flags, with 3 where there is no driver, and with 1 for
 // other failures.
 package main
@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -26,7 +25,6 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/program"
-	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/internal/cli"
 )
@@ -67,7 +65,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.DurationVar(&s.time, "time", 100*time.Second, "after so long each is asked once more at most")
 	flags.BoolVar(&s.two, "two", false, "the rivals' readers are on another device than their writers (-on 1)")
 	flags.BoolVar(&s.quick, "quick", false, "small frames and few of them, to see that it works")
-	out := flags.String("out", "", "`directory` to write channel.csv and channel.md to; none: print only")
+	out := flags.String("out", "", "`directory` to write channel.csv to; none: print only")
 	as := flags.String("as", "", "be `writer|reader`, ours")
 	driver := flags.String("driver", "cuda", "driver of ours, `cuda|soft`")
 	on := flags.Int("on", 0, "the `device` of our readers; the writer's is 0")
@@ -89,13 +87,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		if err != nil {
 			return err
 		}
-		for _, b := range r.Bars {
-			fmt.Fprintf(stdout, "%s: %s, bar %s, met: %t\n", b.Claim, report.Ratio(b.Got), report.Ratio(b.Limit), b.Met())
-		}
-		if *out == "" {
-			return nil
-		}
-		return r.Write(*out)
+		return r.Write(*out, stdout)
 	})
 }
 

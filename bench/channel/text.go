@@ -7,6 +7,7 @@ import (
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/bench/internal/stats"
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 const about = "A writer and its readers are processes of their own, on %s. One way is half of there and back by streams that were queued beforehand: the last reader to join answers, by a channel of its own, and a host reads the clock when a word of the writer's stream changes. Hosts spin. A frame's time is that of one among many that flow: the writer's stream fills it, and the reader's has a kernel read every word, or copies it to pinned memory of the host. Rivals take turns in every round, in rotating order. Ratios are to %s."
@@ -17,12 +18,12 @@ func (f *field) report() *report.Report {
 		rival = f.rivals[1].name
 	}
 	r := &report.Report{
-		Name: "channel", Title: "What frames cost", Machine: report.ThisMachine(), Text: fmt.Sprintf(about, "one GPU", rival),
+		Name: "channel", Machine: report.ThisMachine(), Text: fmt.Sprintf(about, "one GPU", rival),
 		Raw: report.Table{Head: []string{"question", "rival", "round", "what", "ns"}},
 	}
 	r.Tables = []report.Table{f.rivalsTable(), f.wayTable("oneway"), f.wayTable("hosts"), f.framesTable(false), f.framesTable(true), f.queueTable()}
 	if f.two {
-		r.Name, r.Title, r.Text = "channel-two", "What frames cost between two GPUs", fmt.Sprintf(about, "two GPUs: the frames are on the writer's", rival)
+		r.Name, r.Text = "channel-two", fmt.Sprintf(about, "two GPUs: the frames are on the writer's", rival)
 		r.Tables = []report.Table{f.rivalsTable(), f.wayTable("oneway"), f.framesTable(false), f.queueTable()}
 	}
 	for i, q := range f.asked {
@@ -30,7 +31,7 @@ func (f *field) report() *report.Report {
 			f.raw(r, q, c.name, f.got[i][c.name])
 		}
 	}
-	r.Bars = f.bars()
+	r.Ratios = f.ratios()
 	return r
 }
 
@@ -77,7 +78,7 @@ func (f *field) wayTable(kind string) report.Table {
 			if c.frames {
 				continue
 			}
-			t.Rows = append(t.Rows, []string{first, c.name, median(got[c.name], half), median(got[c.name], tail), report.Ratio(f.ratio(got, c.name, half))})
+			t.Rows = append(t.Rows, []string{first, c.name, median(got[c.name], half), median(got[c.name], tail), report.Times(f.ratio(got, c.name, half))})
 		}
 	}
 	return t
@@ -100,7 +101,7 @@ func (f *field) framesTable(copies bool) report.Table {
 			if all := got[c.name]; len(all) > 0 {
 				rate = fmt.Sprintf("%.1f GB/s", float64(q.size)/stats.Summarize(samples(all, perFrame)).P50)
 			}
-			t.Rows = append(t.Rows, []string{report.Bytes(float64(q.size)), fmt.Sprint(q.slots), c.name, median(got[c.name], perFrame), rate, report.Ratio(f.ratio(got, c.name, perFrame))})
+			t.Rows = append(t.Rows, []string{cli.Human(q.size), fmt.Sprint(q.slots), c.name, median(got[c.name], perFrame), rate, report.Times(f.ratio(got, c.name, perFrame))})
 		}
 	}
 	return t
@@ -140,18 +141,18 @@ func (f *field) ratio(got answers, name string, of func(rival.Answer) float64) f
 	return stats.Summarize(stats.Ratios(xs, ys)).P50
 }
 
-// bars are those of ours.
-func (f *field) bars() (bars []report.Bar) {
+// ratios are those of ours.
+func (f *field) ratios() (rs []report.Ratio) {
 	ours := f.rivals[0].name
 	for q, got := range f.of("oneway") {
-		bars = append(bars, report.Bar{Claim: fmt.Sprintf("stream to stream one way, %d readers, p50 of C's", q.readers), Limit: 1.15, Got: f.ratio(got, ours, half)})
+		rs = append(rs, report.Ratio{What: fmt.Sprintf("stream to stream one way, %d readers, p50 of C's", q.readers), Got: f.ratio(got, ours, half)})
 	}
 	for _, got := range f.of("hosts") {
 		us := math.NaN()
 		if all := got[ours]; len(all) > 0 {
 			us = stats.Summarize(samples(all, half)).P50 / 1000
 		}
-		bars = append(bars, report.Bar{Claim: "CPU to CPU there and back, p50 of 1 µs", Limit: 1, Got: us})
+		rs = append(rs, report.Ratio{What: "CPU to CPU there and back, p50 in µs", Got: us})
 	}
 	for q, got := range f.of("frames") {
 		if q.slots != 4 && q.slots != 8 {
@@ -164,7 +165,7 @@ func (f *field) bars() (bars []report.Bar) {
 		case f.two:
 			what = "two GPUs"
 		}
-		bars = append(bars, report.Bar{Claim: fmt.Sprintf("time per frame, %s, %d slots, %s, of C's", report.Bytes(float64(q.size)), q.slots, what), Limit: 1.10, Got: f.ratio(got, ours, perFrame)})
+		rs = append(rs, report.Ratio{What: fmt.Sprintf("time per frame, %s, %d slots, %s, of C's", cli.Human(q.size), q.slots, what), Got: f.ratio(got, ours, perFrame)})
 	}
-	return bars
+	return rs
 }

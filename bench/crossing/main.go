@@ -21,7 +21,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("crossing", flag.ContinueOnError)
 	rounds := flags.Int("rounds", 25, "how `often` each way is measured")
 	d := flags.Duration("time", 20*time.Millisecond, "how `long` each way makes calls, in each round and form of call")
-	dir := flags.String("out", "", "`directory` to write "+reportName+".md, .csv and .svg to; none: print only")
+	dir := flags.String("out", "", "`directory` to write "+reportName+".csv to; none: print only")
 	return program.Run(flags, args, stdout, stderr, func() error {
 		if *rounds < 1 || *d <= 0 {
 			return cli.Usagef("-rounds %d -time %s: want at least one round, and some time", *rounds, *d)
@@ -30,7 +30,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	})
 }
 
-// compare measures, prints, and writes the report if dir is not empty.
+// compare measures and reports.
 func compare(rounds int, d time.Duration, dir string, stdout io.Writer) error {
 	ways, err := makeWays()
 	if err != nil {
@@ -40,10 +40,7 @@ func compare(rounds int, d time.Duration, dir string, stdout io.Writer) error {
 		return err
 	}
 	r := results{ways: ways, rounds: rounds, samples: measure(ways, rounds, d)}
-	if err := r.print(stdout); err != nil || dir == "" {
-		return err
-	}
-	return r.report().Write(dir)
+	return r.report().Write(dir, stdout)
 }
 
 // check has each way make each call, and looks at what the C function saw.

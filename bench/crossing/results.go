@@ -2,10 +2,8 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/stats"
@@ -54,11 +52,10 @@ func (r results) ratio(f form, way int, base string) float64 {
 	return stats.Summarize(stats.Ratios(r.times(f, way), r.times(f, b))).P50
 }
 
-// report is the results as the world shall see them.
+// report is the results for people and as CSV.
 func (r results) report() *report.Report {
 	return &report.Report{
-		Name: reportName, Title: title, Text: text, Machine: report.ThisMachine(),
-		Raw: r.raw(), Tables: []report.Table{r.table()}, Bars: r.bars(), Charts: []report.Chart{r.chart()},
+		Name: reportName, Text: text, Machine: report.ThisMachine(), Raw: r.raw(), Tables: []report.Table{r.table()}, Ratios: r.ratios(),
 	}
 }
 
@@ -87,45 +84,9 @@ func (r results) table() report.Table {
 			t.Rows = append(t.Rows, []string{
 				f.String(), w.name, report.Duration(s.P50), report.Duration(s.Min),
 				report.Duration(s.P25) + " – " + report.Duration(s.P75), report.Duration(s.Max),
-				fmt.Sprint(r.allocs(f, i)), report.Ratio(r.ratio(f, i, baseWay)),
+				fmt.Sprint(r.allocs(f, i)), report.Times(r.ratio(f, i, baseWay)),
 			})
 		}
 	}
 	return t
-}
-
-// chart has a group of bars for each form. A new out-pointer is no other call.
-func (r results) chart() report.Chart {
-	c := report.Chart{
-		Name: "median", Title: "One call into C, median", X: "arguments", Y: "time, ns", LogY: true,
-	}
-	for f := range newOut {
-		c.Labels = append(c.Labels, f.String())
-	}
-	for i, w := range r.ways {
-		s := report.Series{Name: w.name}
-		for f := range newOut {
-			s.Y = append(s.Y, stats.Summarize(r.times(f, i)).P50)
-		}
-		c.Series = append(c.Series, s)
-	}
-	return c
-}
-
-// print writes the table for who runs the program.
-func (r results) print(w io.Writer) error {
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	t := r.table()
-	for _, row := range slices.Concat([][]string{t.Head}, t.Rows) {
-		for _, cell := range row {
-			fmt.Fprintf(out, "%s\t", cell)
-		}
-		fmt.Fprintln(out)
-	}
-	fmt.Fprintln(out)
-	for _, b := range r.bars() {
-		verdict := map[bool]string{true: "met", false: "NOT met"}[b.Met()]
-		fmt.Fprintf(out, "%s\tat most %.3g\tis %.3g\t%s\t\n", b.Claim, b.Limit, b.Got, verdict)
-	}
-	return out.Flush()
 }

@@ -1,7 +1,5 @@
 package main
 
-const title = "Calling C from Go"
-
 const text = `
 What it costs to call a C function that does next to nothing, in each of the ways that a Go program has.
 All ways call the same functions in one process, one way after the other, and each round begins with another way.

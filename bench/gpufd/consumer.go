@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/rival"
@@ -62,61 +60,6 @@ func (c *consumer) attachAll() {
 	for do := range c.todo {
 		do()
 	}
-}
-
-// An order says when a consumer that was just started makes its primary context.
-type order uint64
-
-const (
-	contextFirst order = iota
-	atTheSameTime
-	mappingFirst
-)
-
-// newFreshConsumer attaches to an offer, and makes a context before, meanwhile, or when the memory is mapped.
-func newFreshConsumer(o options) (*consumer, error) {
-	if o.order > mappingFirst {
-		return nil, fmt.Errorf("-order %d: want 0, 1 or 2", o.order)
-	}
-	begun := rival.Now()
-	dev, _, err := o.device(false)
-	if err != nil {
-		return nil, err
-	}
-	up := rival.Now()
-	c := &consumer{path: o.consumer, spin: o.spin, lock: o.lock, dev: dev, taking: make(chan taken, 1)}
-	var ctx context.Context
-	ctx, c.cancel = bounded()
-	var from, to int64
-	var opened error
-	open := func() {
-		from = rival.Now()
-		c.ctx, opened = dev.PrimaryContext()
-		to = rival.Now()
-	}
-	var opening sync.WaitGroup
-	switch o.order {
-	case contextFirst:
-		open()
-	case atTheSameTime:
-		opening.Go(open)
-	}
-	asked := rival.Now()
-	t := c.attach(ctx, o.fresh, func() {})
-	if o.order == mappingFirst {
-		open()
-	}
-	opening.Wait()
-	if err := errors.Join(opened, t.err); err != nil {
-		return nil, errors.Join(err, t.att.Close(), c.ctx.Close())
-	}
-	t.note("driver", begun, up)
-	t.note("context", from, to)
-	if i := slices.IndexFunc(t.steps, func(s rival.Step) bool { return s.Name == "attach" }); i >= 0 {
-		t.note("offer", asked, t.steps[i].At) // connecting, asking, and having the answer
-	}
-	c.taking <- t
-	return c, nil
 }
 
 func (c *consumer) serve(stdin io.Reader, stdout io.Writer) error {

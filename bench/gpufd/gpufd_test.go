@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -39,45 +37,6 @@ func TestWrongSaltIsFound(t *testing.T) {
 	last := buf.Size() - 8
 	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr().Add(last), []uint64{0}))
 	require.ErrorContains(t, c.check(buf, 7), "at offset 2097144")
-}
-
-// A consumer that was just started says when its driver was there, and makes its context before it
-// asks for the offer, from then on, or when the memory is mapped.
-func TestFresh(t *testing.T) {
-	t.Setenv("GPUFD_SOFT_DIR", filepath.Join(t.TempDir(), "soft"))
-	bin := filepath.Join(t.TempDir(), "gpufd")
-	out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput()
-	require.NoError(t, err, string(out))
-	r, err := rival.Start(t.Context(), "ours", bin, "-driver", "soft", "-mode", "before")
-	require.NoError(t, err)
-	for when := range mappingFirst + 1 {
-		overlaps := 0
-		for range 20 {
-			a, err := r.Ask(t.Context(), "fresh %d %d", 2<<20, when)
-			require.NoError(t, err)
-			at := map[string]rival.Step{}
-			for _, s := range a.Steps {
-				at[s.Side+" "+s.Name] = s
-			}
-			driver, offer, access, context := at["consumer driver"], at["consumer offer"], at["consumer access"], at["consumer context"]
-			require.Positive(t, driver.At)
-			require.LessOrEqual(t, driver.At+driver.NS, min(offer.At, context.At))
-			if when == contextFirst {
-				require.LessOrEqual(t, context.At+context.NS, offer.At)
-			}
-			if when == mappingFirst {
-				require.GreaterOrEqual(t, context.At, access.At+access.NS)
-			}
-			if context.At < access.At+access.NS && offer.At < context.At+context.NS {
-				overlaps++
-				break
-			}
-		}
-		require.Equal(t, when == atTheSameTime, overlaps > 0) // a busy machine may do one after the other
-	}
-	_, err = r.Ask(t.Context(), "fresh %d 3", 2<<20)
-	require.ErrorContains(t, err, "want: ")
-	require.NoError(t, r.Close())
 }
 
 func TestWithoutADriver(t *testing.T) {
@@ -181,33 +140,6 @@ func TestModes(t *testing.T) {
 		}
 		require.GreaterOrEqual(t, began["consumer attach"], int64(0), m)
 		require.Greater(t, began["consumer close"], a.NS, m)
-	}
-}
-
-// Nobody lets go of the memory before all have it, and nothing is exported while
-// they take it, in whatever mode handoffs are made.
-func TestFanoutIsHeld(t *testing.T) {
-	for _, withContext := range []bool{true, false} {
-		p, called := spied(t, withContext)
-		a, err := p.fanout([]uint64{2 << 20, 8})
-		require.NoError(t, err)
-		written, exported := orderOf(called())
-		require.Less(t, written, exported, "before, not ahead")
-		require.Len(t, a.Each, 8)
-		require.Equal(t, slices.Max(a.Each), a.NS)
-		closed := 0
-		for _, s := range a.Steps {
-			switch s.Name {
-			case "close":
-				closed++
-				require.Greater(t, s.At, a.NS)
-			case "import":
-				require.Positive(t, s.At)
-			case "export":
-				require.Negative(t, s.At)
-			}
-		}
-		require.Equal(t, 8, closed)
 	}
 }
 

@@ -25,12 +25,8 @@ type options struct {
 	consumer string // socket to attach at
 	context  bool
 	mode     mode
-	trace    string
-	rehearse bool
 	spin     time.Duration
 	lock     bool
-	fresh    uint64 // offer to attach to at once, or 0
-	order    order  // then: when to make the context
 }
 
 // A mode says what is done before the buffer counts as ready.
@@ -64,24 +60,16 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.consumer, "consumer", "", "be a consumer of the producer that listens at `path`")
 	flags.BoolVar(&o.context, "context", true, "take a context in consumers, which reading the data needs and attaching does not")
 	flags.Var(&o.mode, "mode", "`ahead|before|plain`: prepare the offer before the data is written; only export beforehand; or have the offer wait for the device, too")
-	flags.StringVar(&o.trace, "trace", "", "write execution traces into `FILE`.producer and FILE.consumer")
-	flags.BoolVar(&o.rehearse, "rehearse", false, "make an offer that ends before it begins, before the one that counts")
 	flags.DurationVar(&o.spin, "spin", 0, "look for the other side's answers for so long before sleeping (share.WithSpin)")
 	flags.BoolVar(&o.lock, "lock", false, "have one goroutine on each side, which keeps its thread (runtime.LockOSThread), make, attach to and let go of memory: the driver's calls find their caches warm")
-	flags.Uint64Var(&o.fresh, "fresh", 0, "with -consumer: attach to this `offer` at once, and be ready when that is done")
-	flags.Uint64Var((*uint64)(&o.order), "order", 0, "with -fresh: make the context before attaching (0), meanwhile (1) or after it (2)")
 	refused := cli.ExitOK
 	code := program.Run(flags, args, stdout, stderr, func() error {
-		end, err := program.Trace(o.trace, o.side())
-		if err != nil {
-			return err
-		}
 		h, err := o.open()
 		if err != nil { // who started it is told why, and nobody else
 			refused = cli.ExitCode(err)
-			return errors.Join(rival.Refuse(stdout, err), end())
+			return rival.Refuse(stdout, err)
 		}
-		return errors.Join(h.serve(stdin, stdout), end())
+		return h.serve(stdin, stdout)
 	})
 	return max(code, refused)
 }
@@ -92,19 +80,10 @@ type half interface {
 	serve(stdin io.Reader, stdout io.Writer) error
 }
 
-func (o options) side() string {
-	if o.consumer != "" {
-		return "consumer"
-	}
-	return "producer"
-}
-
 func (o options) open() (half, error) {
 	switch {
 	case o.consumer == "":
 		return newProducer(o)
-	case o.fresh > 0:
-		return newFreshConsumer(o)
 	}
 	return newConsumer(o)
 }

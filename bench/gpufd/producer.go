@@ -62,8 +62,6 @@ func (p *producer) serve(stdin io.Reader, stdout io.Writer) error {
 	hello := rival.Answer{Name: "gpufd", Info: p.dev.Driver().String()}
 	err := rival.Serve(stdin, stdout, hello, map[string]rival.Handler{
 		"handoff": p.handoff,
-		"fanout":  p.fanout,
-		"fresh":   p.fresh,
 	})
 	return errors.Join(err, p.close())
 }
@@ -96,7 +94,7 @@ func (p *producer) need(n int) error {
 	return nil
 }
 
-func (p *producer) start(more ...string) (*rival.Rival, error) {
+func (p *producer) start() (*rival.Rival, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -104,8 +102,8 @@ func (p *producer) start(more ...string) (*rival.Rival, error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	argv := []string{self, "-consumer", p.srv.Path(),
-		"-driver", p.opts.driver, "-trace", p.opts.trace, "-spin", p.opts.spin.String(), fmt.Sprintf("-lock=%v", p.opts.lock), fmt.Sprintf("-context=%v", p.opts.context)}
-	return rival.Start(ctx, "consumer", append(argv, more...)...)
+		"-driver", p.opts.driver, "-spin", p.opts.spin.String(), fmt.Sprintf("-lock=%v", p.opts.lock), fmt.Sprintf("-context=%v", p.opts.context)}
+	return rival.Start(ctx, "consumer", argv...)
 }
 
 // handoff SIZE CHUNKS
@@ -116,59 +114,6 @@ func (p *producer) handoff(args []uint64) (rival.Answer, error) {
 	a, err := p.handOut(args[0], args[1], 1, p.opts.mode)
 	a.Each = nil
 	return a, err
-}
-
-// fanout SIZE CONSUMERS has the imports inside the time, which it is about.
-func (p *producer) fanout(args []uint64) (rival.Answer, error) {
-	if len(args) != 2 || args[1] == 0 {
-		return rival.Answer{}, errors.New("want: fanout SIZE CONSUMERS")
-	}
-	return p.handOut(args[0], 1, int(args[1]), before)
-}
-
-// fresh SIZE ORDER hands a buffer to a consumer whose process is started when the buffer is
-// ready.
-func (p *producer) fresh(args []uint64) (rival.Answer, error) {
-	if len(args) != 2 || order(args[1]) > mappingFirst {
-		return rival.Answer{}, errors.New("want: fresh SIZE 0|1|2")
-	}
-	buf, err := vmm.New(p.dev, args[0])
-	if err != nil {
-		return rival.Answer{}, err
-	}
-	p.offers++
-	h := newHandover(offerName(p.offers), 1)
-	err = p.handToFresh(h, buf, order(args[1]))
-	if err = errors.Join(err, buf.Close()); err != nil {
-		return rival.Answer{}, err
-	}
-	return h.answer(), nil
-}
-
-func (p *producer) handToFresh(h *handover, buf *vmm.Buffer, when order) error {
-	ctx, cancel := bounded()
-	defer cancel()
-	offer, err := p.beforehand(h, buf, before)
-	if err != nil {
-		return err
-	}
-	p.srv.Expect(h.name)
-	offering, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	h.ready()
-	offered := make(chan error, 1)
-	go func() { offered <- offer(offering) }()
-	c, err := p.start("-fresh", fmt.Sprint(p.offers), "-order", fmt.Sprint(when))
-	if err == nil {
-		var a rival.Answer
-		a, err = c.Ask(ctx, "finish")
-		h.add(a.Steps)
-		err = errors.Join(err, c.Close())
-	}
-	if err != nil {
-		stop(err)
-	}
-	return errors.Join(err, <-offered)
 }
 
 // handOut makes a fresh buffer and hands it to n consumers that wait for it.
@@ -247,7 +192,7 @@ func (p *producer) beforehand(h *handover, buf *vmm.Buffer, m mode) (offer, erro
 		opts = append(opts, share.WithSynchronized())
 	}
 	if m != ahead {
-		err := errors.Join(p.write(h, buf), export(buf), p.rehearse(buf, opts))
+		err := errors.Join(p.write(h, buf), export(buf))
 		return func(ctx context.Context) error { return p.srv.Offer(ctx, h.name, buf, share.ReadOnly, opts...) }, err
 	}
 	prepared, err := p.srv.Prepare(h.name, buf, share.ReadOnly, opts...)
@@ -258,17 +203,6 @@ func (p *producer) beforehand(h *handover, buf *vmm.Buffer, m mode) (offer, erro
 		return nil, errors.Join(err, prepared.Close())
 	}
 	return prepared.Offer, nil
-}
-
-// rehearse does, if it is to, what an offer does before it serves anybody. What that
-// takes the second time is what the code takes that has just run.
-func (p *producer) rehearse(buf *vmm.Buffer, opts []share.OfferOption) error {
-	if !p.opts.rehearse {
-		return nil
-	}
-	over, cancel := context.WithCancel(context.Background())
-	cancel()
-	return p.srv.Offer(over, "rehearsal", buf, share.ReadOnly, opts...)
 }
 
 // export has the driver export the memory, which the buffer remembers.

@@ -3,7 +3,6 @@ package main
 import (
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,16 +11,13 @@ import (
 )
 
 // cRival builds the rival in C, on a driver of its own, which fails as it is told.
-func cRival(t *testing.T) (started func(mode, fail string, flags ...string) *rival.Rival) {
+func cRival(t *testing.T) (started func(mode, fail string) *rival.Rival) {
 	bin := filepath.Join(t.TempDir(), "c")
 	out, err := exec.Command("gcc", "-O2", "-pthread", "-Wall", "-Wextra", "-Werror", "-I../c/stub", "-o", bin, "../c/handoff.c", "../c/stub/cuda.c").CombinedOutput()
 	require.NoError(t, err, string(out))
-	return func(mode, fail string, flags ...string) *rival.Rival {
+	return func(mode, fail string) *rival.Rival {
 		t.Setenv("STUB_FAIL", fail)
-		for i := range flags {
-			flags[i] = strings.ReplaceAll(flags[i], "SELF", bin)
-		}
-		r, err := rival.Start(t.Context(), "c", append([]string{bin, "-mode", mode}, flags...)...)
+		r, err := rival.Start(t.Context(), "c", bin, "-mode", mode)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, r.Close()) })
 		return r
@@ -60,72 +56,7 @@ func TestCRival(t *testing.T) {
 	require.ErrorContains(t, err, "CHUNKS must be 1")
 }
 
-// A consumer that is started then takes the memory, says when it had a context, and what failed.
-func TestCRivalFresh(t *testing.T) {
-	started := cRival(t)
-	r := started("before", "")
-	for order := range orders {
-		a, err := r.Ask(t.Context(), "fresh %d %d", 2*granularity, order)
-		require.NoError(t, err)
-		b := beginning{rival: cBefore, order: order}
-		b.add(a)
-		require.Positive(t, b.mapped[0])
-		require.GreaterOrEqual(t, b.usable[0], b.mapped[0])
-		at := map[string]rival.Step{}
-		for _, s := range a.Steps {
-			at[s.Side+" "+s.Name] = s
-		}
-		require.Positive(t, at["producer send"].At, "after the start of the process")
-		require.Negative(t, at["producer export"].At)
-		driver, context := at["consumer driver"], at["consumer context"]
-		require.Positive(t, driver.At)
-		require.LessOrEqual(t, driver.At+driver.NS, context.At)
-		require.Len(t, b.driver, 1)
-		require.Positive(t, context.At)
-		switch order {
-		case 0:
-			require.LessOrEqual(t, context.At+context.NS, at["consumer import"].At)
-		case 1:
-			require.Less(t, context.At, at["consumer ack"].At+at["consumer ack"].NS)
-		case 2:
-			require.GreaterOrEqual(t, context.At, at["consumer ack"].At+at["consumer ack"].NS)
-		}
-	}
-	_, err := r.Ask(t.Context(), "fresh %d 3", granularity)
-	require.ErrorContains(t, err, "want: ")
-	_, err = r.Ask(t.Context(), "handoff %d 1", granularity)
-	require.NoError(t, err, "it lives on")
-	for fail, want := range map[string]string{"cuMemImportFromShareableHandle": "consumer: cuMemImport", "salt": "salt: wrote ", "die": "the other process is gone"} {
-		_, err := started("before", fail).Ask(t.Context(), "fresh %d 1", granularity)
-		require.ErrorContains(t, err, want)
-	}
-}
-
-// What is done otherwise in an experiment hands over, too, and says what fails.
-func TestCRivalInExperiments(t *testing.T) {
-	started := cRival(t)
-	for _, flags := range []string{
-		"-wait poll", "-wait thread", "-wait thread/sleep", "-wait sleep/spin", "-hop sleep", "-hop spin", "-wakes 2", "-threads 3/0",
-		"-spinners 0/1", "-mappings 2", "-properties 1", "-readonly 1", "-current 0", "-with SELF:-mode:before:-half:consumer",
-	} {
-		t.Run(flags, func(t *testing.T) {
-			r := started("before", "", strings.Fields(flags)...)
-			for _, chunks := range []int{1, 1, 70} {
-				a, err := r.Ask(t.Context(), "handoff %d %d", chunks*granularity, chunks)
-				require.NoError(t, err)
-				require.Positive(t, a.NS)
-			}
-			r = started("before", "salt", strings.Fields(flags)...)
-			_, err := r.Ask(t.Context(), "handoff %d 1", granularity)
-			require.ErrorContains(t, err, "rival c: salt: wrote ")
-		})
-	}
-	_, err := started("before", "cuMemGetAllocationPropertiesFromHandle", "-properties", "1").Ask(t.Context(), "handoff %d 1", granularity)
-	require.ErrorContains(t, err, "consumer: cuMemGetAllocationPropertiesFromHandle")
-}
-
-// What fails is said, and the next handoff can be tried, but for a consumer that
-// is gone.
+// A failure is reported, and the next handoff can be tried unless the consumer is gone.
 func TestCRivalThatFails(t *testing.T) {
 	started := cRival(t)
 	const request = "handoff 419430400 200"

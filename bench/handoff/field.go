@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -18,10 +17,9 @@ import (
 // A field is the rivals that run, in the order they were named.
 type field struct {
 	rivals  []*rival.Rival
-	shuffle *rand.Rand // has them take turns in random order, each after any other; nil goes round
-	turns   []turn     // what each does when it is its turn
-	started []string   // what each is that was started
-	absent  []string   // who could not be started, or failed, and why
+	turns   []turn   // what each does when it is its turn
+	started []string // what each is that was started
+	absent  []string // who could not be started, or failed, and why
 }
 
 // start starts the rivals. Those that this machine cannot run are left out and
@@ -90,8 +88,8 @@ func warmups(size uint64) int {
 // rival's turn, which finds its processes asleep and the caches full of others'
 // work, or the next one.
 type point struct {
-	size, chunks uint64
-	turn         turn
+	size uint64
+	turn turn
 }
 
 type turn string
@@ -118,20 +116,17 @@ type step struct {
 
 // measure has each rival hand over, turn about, beginning with another in each
 // iteration. A rival that fails is left out from then on, but for the first.
-func (f *field) measure(ctx context.Context, size, chunks uint64, o options) (all []*result, err error) {
+func (f *field) measure(ctx context.Context, size uint64, o options) (all []*result, err error) {
 	results := map[string][]*result{}
 	for _, r := range f.rivals {
 		for _, t := range f.turns {
-			results[r.Name] = append(results[r.Name], &result{rival: r.Name, point: point{size, chunks, t}})
+			results[r.Name] = append(results[r.Name], &result{rival: r.Name, point: point{size, t}})
 		}
 		all = append(all, results[r.Name]...)
 	}
 	begun := time.Now()
 	for n := -warmups(size); n < o.iterations && (n < 1 || time.Since(begun) < o.time && !o.over()); n++ {
 		order := slices.Clone(f.rivals)
-		if f.shuffle != nil {
-			f.shuffle.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-		}
 		for i := range order {
 			r := order[(i+n+warmups(size))%len(order)]
 			err := f.turn(ctx, r, results[r.Name], n >= 0)
@@ -140,7 +135,7 @@ func (f *field) measure(ctx context.Context, size, chunks uint64, o options) (al
 			case ctx.Err() != nil || r == f.rivals[0]:
 				return nil, err
 			default:
-				f.leaveOut(fmt.Errorf("%s: %w", label(point{size, chunks, first}), err))
+				f.leaveOut(fmt.Errorf("%s: %w", label(point{size, first}), err))
 				f.rivals = slices.DeleteFunc(f.rivals, func(x *rival.Rival) bool { return x == r })
 				_ = r.Close() // it is out of use, whatever becomes of it
 			}
@@ -152,7 +147,7 @@ func (f *field) measure(ctx context.Context, size, chunks uint64, o options) (al
 // turn has a rival make its handoffs, which count if they are to.
 func (f *field) turn(ctx context.Context, r *rival.Rival, results []*result, count bool) error {
 	for _, x := range results {
-		a, err := ask(ctx, r, "handoff %d %d", x.size, x.chunks)
+		a, err := ask(ctx, r, "handoff %d 1", x.size)
 		if err != nil {
 			return err
 		}

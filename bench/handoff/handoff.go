@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -13,23 +15,10 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-// limitSize is the largest buffer that has bars.
-const limitSize = 8 << 30
-
-// limit is how much longer than C's ours may take. Memory that was mapped while it was
-// filled has only the news to wait for, which counts for less the smaller it is.
-func limit(name string, p point) float64 {
-	switch {
-	case name == oursBefore || name == oursBeforeSpin:
-		return 1.1
-	case p.turn == next && p.size <= 64<<20:
-		return 1
-	}
-	return 0.7
-}
+var nan = math.NaN()
 
 // handoffs measures handoffs of each size and reports them.
-func handoffs(ctx context.Context, o options) (err error) {
+func handoffs(ctx context.Context, o options, out io.Writer) (err error) {
 	f, err := start(ctx, o.rivals, first, next)
 	if err != nil {
 		return err
@@ -37,7 +26,7 @@ func handoffs(ctx context.Context, o options) (err error) {
 	defer func() { err = errors.Join(err, f.close()) }()
 	var all []*result
 	for i, size := range o.sizes {
-		more, err := f.also(ctx, cli.Human(size), size, 1, o, &all)
+		more, err := f.also(ctx, size, o, &all, out)
 		if err != nil {
 			return err
 		}
@@ -48,39 +37,46 @@ func handoffs(ctx context.Context, o options) (err error) {
 	}
 	r := &report.Report{
 		Name:    "handoff",
-		Title:   "Handing a fresh buffer to another process",
 		Machine: report.ThisMachine(),
 		Text:    handoffText + strings.Join(f.started, "") + leftOut(f.absent),
 		Raw:     raw(all),
-		Charts: []report.Chart{
-			chart(all, "first", "First handoff of a turn, p50", "bytes handed over, bytes", bySize, first),
-			chart(all, "next", "Next handoff of a turn, p50", "bytes handed over, bytes", bySize, next),
-		},
 	}
 	for _, size := range o.sizes {
 		for _, t := range f.turns {
-			p := point{size, 1, t}
+			p := point{size, t}
 			r.Tables = append(r.Tables, totals(all, p), parts(all, p))
-			if size <= limitSize {
-				for _, name := range []string{ours, oursSpin, oursBefore, oursBeforeSpin} {
-					r.Bars = append(r.Bars, bar(all, name, p))
-				}
+			for _, name := range []string{ours, oursSpin, oursBefore, oursBeforeSpin} {
+				r.Ratios = append(r.Ratios, ratio(all, name, p))
 			}
 		}
 	}
-	return r.Write(o.out)
+	return r.Write(o.out, out)
 }
 
-// bar holds one of ours against C with the export done beforehand.
-func bar(all []*result, name string, p point) report.Bar {
-	b := report.Bar{
-		Claim: fmt.Sprintf("p50 of %s / %s, %s, %s of a turn", name, cBefore, cli.Human(p.size), p.turn),
-		Limit: limit(name, p), Got: nan,
-	}
+// ratio is one of ours to C with the export done beforehand.
+func ratio(all []*result, name string, p point) report.Ratio {
+	r := report.Ratio{What: fmt.Sprintf("p50 of %s / %s, %s, %s of a turn", name, cBefore, cli.Human(p.size), p.turn), Got: nan}
 	if us, c := of(all, name, p), of(all, cBefore, p); us != nil && c != nil {
-		b.Got = us.p50() / c.p50()
+		r.Got = us.p50() / c.p50()
 	}
-	return b
+	return r
+}
+
+// also measures one size more. It reports false where time or memory is over, which is noted.
+func (f *field) also(ctx context.Context, size uint64, o options, all *[]*result, out io.Writer) (bool, error) {
+	if len(*all) > 0 && f.skip(cli.Human(size), o, nil) {
+		return false, nil
+	}
+	results, err := f.measure(ctx, size, o)
+	if err != nil {
+		if f.skip(cli.Human(size), o, err) {
+			err = nil
+		}
+		return false, err
+	}
+	say(out, results)
+	*all = append(*all, results...)
+	return true, nil
 }
 
 // totals is the table of one point.
@@ -94,7 +90,7 @@ func totals(all []*result, p point) report.Table {
 	for _, r := range at(all, p) {
 		s, against := stats.Summarize(r.ns), ""
 		if base != nil {
-			against = report.Ratio(s.P50 / base.p50())
+			against = report.Times(s.P50 / base.p50())
 		}
 		t.Rows = append(t.Rows, []string{r.rival, report.Duration(s.P50), tail(s.N, 20, s.P95), tail(s.N, 100, s.P99),
 			report.Duration(s.Min), fmt.Sprint(s.N), against})
@@ -155,12 +151,13 @@ func (r *result) cell(side, name string) string {
 	return ""
 }
 
-// raw is every summary, for whoever wants to draw their own conclusions.
+// raw is the quantiles of all handoffs and of their steps, and when each step begins (the median, from the
+// buffer being ready).
 func raw(all []*result) report.Table {
-	t := report.Table{Text: "The quantiles of all handoffs and of their steps, and when each step begins (the median, from the buffer being ready), are in", Head: []string{"rival", "size", "chunks", "turn", "side", "step", "n", "at_p50_ns", "min_ns", "p25_ns", "p50_ns", "p75_ns", "p95_ns", "p99_ns", "max_ns"}}
+	t := report.Table{Head: []string{"rival", "size", "turn", "side", "step", "n", "at_p50_ns", "min_ns", "p25_ns", "p50_ns", "p75_ns", "p95_ns", "p99_ns", "max_ns"}}
 	add := func(r *result, s step) {
 		a, x := stats.Summarize(s.at), stats.Summarize(s.ns)
-		row := []string{r.rival, fmt.Sprint(r.size), fmt.Sprint(r.chunks), string(r.turn), s.side, s.name, fmt.Sprint(x.N), fmt.Sprintf("%.0f", a.P50)}
+		row := []string{r.rival, fmt.Sprint(r.size), string(r.turn), s.side, s.name, fmt.Sprint(x.N), fmt.Sprintf("%.0f", a.P50)}
 		for _, v := range []float64{x.Min, x.P25, x.P50, x.P75, x.P95, x.P99, x.Max} {
 			row = append(row, fmt.Sprintf("%.0f", v))
 		}
@@ -175,28 +172,6 @@ func raw(all []*result) report.Table {
 	return t
 }
 
-// bySize and byChunks are what a chart is drawn over.
-func bySize(p point) float64   { return float64(p.size) }
-func byChunks(p point) float64 { return float64(p.chunks) }
-
-// chart draws the p50 of each rival.
-func chart(all []*result, name, title, axis string, x func(point) float64, t turn) report.Chart {
-	c := report.Chart{Name: name, Title: title, X: axis, Y: "time, ns", LogX: true, LogY: true}
-	for _, r := range all {
-		if r.turn != t {
-			continue
-		}
-		i := slices.IndexFunc(c.Series, func(s report.Series) bool { return s.Name == r.rival })
-		if i < 0 {
-			c.Series = append(c.Series, report.Series{Name: r.rival})
-			i = len(c.Series) - 1
-		}
-		s := &c.Series[i]
-		s.X, s.Y = append(s.X, x(r.point)), append(s.Y, r.p50())
-	}
-	return c
-}
-
 // at is the results at a point.
 func at(all []*result, p point) (some []*result) {
 	for _, r := range all {
@@ -207,19 +182,13 @@ func at(all []*result, p point) (some []*result) {
 	return some
 }
 
-func label(p point) string {
-	what := cli.Size(p.size).String()
-	if p.chunks > 1 {
-		what = fmt.Sprintf("%d-chunks", p.chunks)
-	}
-	return what + "-" + string(p.turn)
-}
+func label(p point) string { return cli.Size(p.size).String() + "-" + string(p.turn) }
 
-// say prints the results of a point for who waits.
-func say(results []*result) {
+// say prints the results of a point at once.
+func say(out io.Writer, results []*result) {
 	for _, r := range results {
 		s := stats.Summarize(r.ns)
-		fmt.Printf("%-12s %-16s p50 %9s  p95 %9s  best %9s  %d times\n", r.rival, label(r.point),
+		fmt.Fprintf(out, "%-12s %-16s p50 %9s  p95 %9s  best %9s  %d times\n", r.rival, label(r.point),
 			report.Duration(s.P50), report.Duration(s.P95), report.Duration(s.Min), s.N)
 	}
 }

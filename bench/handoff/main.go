@@ -1,6 +1,5 @@
 // Command handoff measures what it takes to hand a fresh buffer to another
-// process: ours, C and Python turn about, each in processes of its own. It
-// writes a table of handoffs by size, and one of how they grow.
+// process: ours, C and Python turn about, each in processes of its own.
 package main
 
 import (
@@ -73,17 +72,10 @@ func (l *sizes) Set(s string) error {
 type options struct {
 	rivals     commands
 	sizes      sizes
-	growth     bool
-	why        bool
-	name       string
-	largest    cli.Size
-	chunks     int
-	consumers  int
 	iterations int
 	time       time.Duration
 	budget     time.Duration
 	until      time.Time // when no other point is begun; zero is never
-	starts     int
 	out        string
 }
 
@@ -93,60 +85,40 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is the program; it returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
-	o := options{sizes: sizes{2 << 20, 64 << 20, 512 << 20, 8 << 30, 64 << 30}, largest: 128 << 30}
+	o := options{sizes: sizes{2 << 20, 64 << 20, 512 << 20, 8 << 30, 64 << 30}}
 	flags := flag.NewFlagSet("handoff", flag.ContinueOnError)
 	flags.Var(&o.rivals, "rival", "`NAME=COMMAND,ARG,…` of a program to measure; give it several times, ours first")
 	flags.Var(&o.sizes, "sizes", "`sizes` to hand over")
-	flags.BoolVar(&o.growth, "growth", false, "measure growth with size, chunks, consumers, and from the start of the processes")
-	flags.BoolVar(&o.why, "why", false, "measure where the times of rivals differ that do almost the same")
-	flags.StringVar(&o.name, "name", "why", "with -why: the `name` of the report")
-	flags.Var(&o.largest, "largest", "with -growth: the largest `size`")
-	flags.IntVar(&o.chunks, "chunks", 4096, "with -growth: the largest `number` of chunks")
-	flags.IntVar(&o.consumers, "consumers", 256, "with -growth: the largest `number` of consumers")
-	flags.IntVar(&o.starts, "starts", 5, "with -growth: how `often` the processes are started")
 	flags.IntVar(&o.iterations, "iterations", 200, "at most this `number` of handoffs for each rival and size")
 	flags.DurationVar(&o.time, "time", 12*time.Second, "and at most this `time`, for all rivals together")
 	flags.DurationVar(&o.budget, "budget", 0, "`time` for everything, after which points are left out; 0 is no limit")
-	flags.StringVar(&o.out, "out", ".", "write the tables into this `directory`")
+	flags.StringVar(&o.out, "out", "", "write handoff.csv into this `directory`")
 	return program.Run(flags, args, stdout, stderr, func() error {
 		if err := o.check(); err != nil {
 			return err
 		}
-		o.until = o.deadline(1)
+		if o.budget > 0 {
+			o.until = time.Now().Add(o.budget)
+		}
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		measure := handoffs
-		switch {
-		case o.growth:
-			measure = growth
-		case o.why:
-			measure = why
-		}
-		return measure(ctx, o)
+		return handoffs(ctx, o, stdout)
 	})
 }
 
-// deadline is when that part of the budget is over, from now on.
-func (o options) deadline(part float64) (t time.Time) {
-	if o.budget > 0 {
-		t = time.Now().Add(time.Duration(part * float64(o.budget)))
-	}
-	return t
-}
-
-// over says whether the time is.
+// over reports whether the time is.
 func (o options) over() bool { return !o.until.IsZero() && time.Now().After(o.until) }
 
-// check holds what flag parsing cannot, and that the tables can be written,
-// which is known better before minutes of measuring.
+// check refuses what flag parsing cannot, and a directory that cannot be made, before minutes of measuring.
 func (o options) check() error {
 	switch {
 	case len(o.rivals) == 0:
 		return cli.Usagef("want at least one -rival; -h explains")
-	case min(o.iterations, o.chunks, o.consumers, o.starts) < 1 || o.time <= 0 || o.budget < 0:
+	case o.iterations < 1 || o.time <= 0 || o.budget < 0:
 		return cli.Usagef("want positive numbers; -h explains")
-	case o.largest < granularity:
-		return cli.Usagef("-largest %s: want at least %s", o.largest, cli.Size(granularity))
+	}
+	if o.out == "" {
+		return nil
 	}
 	return os.MkdirAll(o.out, 0o755)
 }

@@ -14,7 +14,6 @@ const (
 	oursBefore     = "gpufd-before"
 	oursBeforeSpin = "gpufd-before-spin"
 	cBefore        = "c-before"
-	cInside        = "c-inside"
 )
 
 const handoffText = `From the buffer being ready in one process to its knowing that another has it mapped with access set. Every
@@ -33,11 +32,6 @@ do not add up to the whole. A p95 or p99 of too few handoffs is left out.
 
 `
 
-const growthText = `p50 of handoffs as in handoff.md, the first of a turn, with the size and the number of chunks of a buffer. Then of one
-buffer to several consumers, and from the start of the processes.
-
-`
-
 // known says what the rivals do, by their names on the command line.
 var known = map[string]string{
 	ours:           "package share, read-only; prepares its offer, then writes the data and waits for the device, while the consumer imports",
@@ -46,7 +40,7 @@ var known = map[string]string{
 	oursBeforeSpin: "the same as gpufd-before, looking instead of sleeping, on threads that are kept",
 	"gpufd-plain":  "the same as gpufd-before, but that it waits for the device inside the time, as a program that asks for nothing",
 	cBefore:        "C, read-write; exports and waits for the device beforehand",
-	cInside:        "the same, but that it exports inside the time",
+	"c-inside":     "the same, but that it exports inside the time",
 	"c-legacy":     "C, cuMemAlloc and cuIpcGetMemHandle, read-write; waits for the device beforehand",
 	"cupy":         "CuPy's legacy IPC handles over a multiprocessing pipe",
 	"torch":        "a tensor, sent as torch.multiprocessing sends it",

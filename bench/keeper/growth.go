@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -75,7 +74,7 @@ func (g *growing) exponent(subject string) float64 {
 	return stats.Exponent(xs, ys)
 }
 
-// report adds a table, bars and samples.
+// report adds a table and samples.
 func (g *growing) report(r *report.Report, title, text string) {
 	t := report.Table{Name: g.what, Title: title, Text: text, Head: append([]string{g.what}, g.subjects...)}
 	if g.absent != "" {
@@ -93,9 +92,7 @@ func (g *growing) report(r *report.Report, title, text string) {
 	}
 	last := []string{"exponent"}
 	for _, subject := range g.subjects {
-		x := g.exponent(subject)
-		last = append(last, report.Exponent(x))
-		r.Bars = append(r.Bars, report.Bar{Claim: fmt.Sprintf("exponent of %s over %s", subject, g.what), Limit: stats.LinearLimit(math.NaN()), Got: x})
+		last = append(last, report.Exponent(g.exponent(subject)))
 	}
 	t.Rows = append(t.Rows, last)
 	r.Tables = append(r.Tables, t)
@@ -310,7 +307,7 @@ const readersText = "The readers are in one process. All attach at once; the las
 
 func growthReport(m report.Machine, names, readers *growing) *report.Report {
 	r := &report.Report{
-		Name: "keeper-growth", Title: "How a keeper grows", Machine: m, Text: growthText,
+		Name: "keeper-growth", Machine: m, Text: growthText,
 		Raw: report.Table{Head: []string{"of", "number", "what", "round", "ns"}},
 	}
 	names.report(r, "With so many names", namesText)
@@ -329,11 +326,5 @@ func growAndReport(ctx context.Context, drv *cu.Driver, s settings, c crowd, dir
 		return err
 	}
 	r := growthReport(report.MachineOf(drv), names, readers)
-	for _, b := range r.Bars {
-		fmt.Fprintf(stdout, "%s: %s, bar %s, met: %t\n", b.Claim, report.Exponent(b.Got), report.Exponent(b.Limit), b.Met())
-	}
-	if dir == "" {
-		return nil
-	}
-	return r.Write(dir)
+	return r.Write(dir, stdout)
 }

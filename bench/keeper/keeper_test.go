@@ -17,7 +17,7 @@ import (
 func TestMain(m *testing.M) { cutest.Main(m) }
 
 // Loading and attaching are measured, the latter beside C, whose driver is a stub that
-// takes the software driver's files for memory. What has no rival is not said to be met.
+// takes the software driver's files for memory. A rival that is not there has no ratio.
 func TestMeasure(t *testing.T) {
 	dir := t.TempDir()
 	gpufd, bare := filepath.Join(dir, "gpufd"), filepath.Join(dir, "attach")
@@ -33,12 +33,10 @@ func TestMeasure(t *testing.T) {
 		require.Equal(t, n, strings.Count(string(csv), "\n"+what), what)
 	}
 	require.Contains(t, string(csv), shaken)
-	require.Contains(t, told.String(), "load_file's time: at most a fifth: –, bar 0.200×, met: false")
-	require.NotContains(t, told.String(), "of the bare calls in C: –")
-	require.Contains(t, told.String(), "memory that is not back a second after rm, of what was kept: 0×, bar 0.00100×, met: true")
-	page, err := os.ReadFile(filepath.Join(dir, "keeper.md"))
-	require.NoError(t, err)
-	require.Contains(t, string(page), "| while it is kept | ")
+	require.Regexp(t, `loading, of load_file's time +\| +– \|`, told.String())
+	require.Regexp(t, `of the bare calls in C +\| +[0-9.]+× \|`, told.String())
+	require.Regexp(t, `memory that is not back a second after rm, of what was kept +\| +0× \|`, told.String())
+	require.Contains(t, told.String(), "| while it is kept | ")
 	left, err := filepath.Glob(filepath.Join(dir, "gpufd-bench*"))
 	require.NoError(t, err)
 	require.Empty(t, left)

@@ -8,10 +8,9 @@
 //	keeper -growth -gpufd PATH [-names N] [-readers N] [-rounds N] [-budget D] [-driver cuda|soft] [-out DIR]
 //
 // With -growth it measures a keeper with more and more names and readers, and writes
-// keeper-growth.csv and keeper-growth.md.
+// keeper-growth.csv.
 // A COMMAND has commas between its words. What is not named is left out, and the
-// report says so. It prints the bars and writes keeper.csv and keeper.md to the
-// directory of -out. It exits with 2 for a mistake in the flags, with 3 where there
+// report says so. It prints tables, and writes keeper.csv to the directory of -out. It exits with 2 for a mistake in the flags, with 3 where there
 // is no driver, and with 1 for other failures.
 package main
 
@@ -74,7 +73,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&c.readers, "readers", 256, "with -growth: the largest `number` of readers of a name")
 	flags.DurationVar(&c.budget, "budget", 0, "with -growth: `time` after which larger numbers are left out; 0 is no limit")
 	driver := flags.String("driver", "cuda", "driver to measure, `cuda|soft`")
-	out := flags.String("out", "", "`directory` to write keeper.csv and keeper.md to; none: print only")
+	out := flags.String("out", "", "`directory` to write keeper.csv to; none: print only")
 	return program.Run(flags, args, stdout, stderr, func() error {
 		if s.rounds < 1 || s.load == 0 || s.attach == 0 || s.gpufd == "" || min(c.names, c.readers) < 1 || c.budget < 0 {
 			return cli.Usagef("want -gpufd, sizes above 0 and at least one round; -h explains")
@@ -106,11 +105,5 @@ func measureAndReport(ctx context.Context, drv *cu.Driver, s settings, dir strin
 		return fmt.Errorf("keeping: %w", err)
 	}
 	r := makeReport(report.MachineOf(drv), s, loads, k)
-	for _, b := range r.Bars {
-		fmt.Fprintf(stdout, "%s: %s, bar %s, met: %t\n", b.Claim, report.Ratio(b.Got), report.Ratio(b.Limit), b.Met())
-	}
-	if dir == "" {
-		return nil
-	}
-	return r.Write(dir)
+	return r.Write(dir, stdout)
 }

@@ -12,18 +12,18 @@ import (
 
 func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Report {
 	r := &report.Report{
-		Name: "keeper", Title: "What a keeper's users wait for", Machine: m,
+		Name: "keeper", Machine: m,
 		Text: "Loading is from a file in memory into a buffer that is there; starting threads and pinning count. Attaching is from connecting to mapped memory; the bare calls, and vmm.Import, import a descriptor that the program has, reserve, map and set access; share.List is a conversation with the keeper and no memory. The ways take turns in every round, in rotating order.",
 		Raw:  report.Table{Head: []string{"what", "way", "round", "ns"}},
-		Bars: []report.Bar{
-			{Claim: "loading, of what the link could do: at least 0.6, as time", Limit: 1 / 0.6, Got: ratio(loads, ours, limit)},
-			{Claim: "loading, of load_file's time: at most a fifth", Limit: 0.2, Got: ratio(loads, ours, loadFile)},
-			{Claim: "attaching, of the bare calls in C", Limit: 1.10, Got: ratio(k.attaches, attach, bare)},
-			{Claim: "the same with share.WithSpin", Limit: 1.10, Got: ratio(k.attaches, spins, bare)},
-			{Claim: "a killed keeper is back, of 100 ms, median", Limit: 1, Got: stats.Summarize(k.restarts[restart]).P50 / 100e6},
-			{Claim: "a killed keeper is back, of 1 s, worst", Limit: 1, Got: stats.Summarize(k.restarts[restart]).Max / 1e9},
-			{Claim: "a reader's kernels while keepers die, of the same before", Limit: 1.05, Got: stats.Summarize(k.restarts[shaken]).P50 / stats.Summarize(k.restarts[quiet]).P50},
-			{Claim: "memory that is not back a second after rm, of what was kept", Limit: 0.001, Got: left(k.looks)},
+		Ratios: []report.Ratio{
+			{What: "loading, of what the link could do, as time", Got: ratio(loads, ours, limit)},
+			{What: "loading, of load_file's time", Got: ratio(loads, ours, loadFile)},
+			{What: "attaching, of the bare calls in C", Got: ratio(k.attaches, attach, bare)},
+			{What: "the same with share.WithSpin", Got: ratio(k.attaches, spins, bare)},
+			{What: "a killed keeper is back, of 100 ms, median", Got: stats.Summarize(k.restarts[restart]).P50 / 100e6},
+			{What: "a killed keeper is back, of 1 s, worst", Got: stats.Summarize(k.restarts[restart]).Max / 1e9},
+			{What: "a reader's kernels while keepers die, of the same before", Got: stats.Summarize(k.restarts[shaken]).P50 / stats.Summarize(k.restarts[quiet]).P50},
+			{What: "memory that is not back a second after rm, of what was kept", Got: left(k.looks)},
 		},
 	}
 	load := report.Table{Title: "Loading " + s.load.String(), Head: []string{"way", "median", "best", "rate"}}

@@ -44,8 +44,7 @@ var makers = map[string]maker{
 	}, "executable graph: 1, made at\n"},
 }
 
-// What a test leaves to its context to close fails the test, which names what it
-// is and who made it, once.
+// An object left for its context to close fails the test, which names it and its maker once.
 func TestUnclosedFailsTheTest(t *testing.T) {
 	for name, m := range makers {
 		got := record(t, func(t testing.TB) { require.NoError(t, m.make(Context(t, Device(t)))) })
@@ -70,7 +69,7 @@ func TestUnclosedOfSeveralKinds(t *testing.T) {
 	require.Regexp(t, `(?s)\n  device memory: 100, .*\n  event: 1, .*\n  stream: 1, `, got.failures[0])
 }
 
-// What is closed by then, and what others have to close, is nobody's fault.
+// Closed objects, and those of other owners, do not fail the test.
 func TestClosedIsNotUnclosed(t *testing.T) {
 	dev := Device(t)
 	other, err := dev.PrimaryContext()

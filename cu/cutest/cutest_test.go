@@ -33,7 +33,7 @@ func TestNothingPlantedNothingFound(t *testing.T) {
 	require.Empty(t, Left(before))
 }
 
-// What a context is closed with is not left, though nobody closed it by itself.
+// Objects that end with their context do not count as left.
 func TestWhatEndsWithItsContextIsNotFound(t *testing.T) {
 	before := Now()
 	ctx, err := Device(t).PrimaryContext()
@@ -46,7 +46,7 @@ func TestWhatEndsWithItsContextIsNotFound(t *testing.T) {
 	require.Empty(t, Left(before))
 }
 
-// What a test's own hook answers never came from the driver.
+// Answers of a test's own hook never came from the driver.
 func TestInjectedAnswerIsNotFound(t *testing.T) {
 	before := Now()
 	faults := NewFaults(t)

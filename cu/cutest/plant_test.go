@@ -47,8 +47,7 @@ var plants = map[string]plant{
 // impatient is for who leaves something behind: it is there for as long as the check waits.
 const impatient = leak.PatienceEnv + "=300ms"
 
-// What is planted makes a whole run fail although its tests pass, and a child
-// that has no complaint. They run side by side.
+// A planted leak fails a whole run although its tests pass, and a child without complaints.
 func TestPlantedLeaksFailTheRun(t *testing.T) {
 	var runs []*planted
 	for name := range plants {

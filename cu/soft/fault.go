@@ -3,7 +3,7 @@ package soft
 import (
 	"fmt"
 
-	"github.com/gpufd/gpufd/cu/soft/ptx"
+	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
 )
 

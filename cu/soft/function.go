@@ -4,7 +4,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/gpufd/gpufd/cu/soft/ptx"
+	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpufd/gpufd/cu/soft/ptx"
+	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
 	"golang.org/x/sys/unix"
 )

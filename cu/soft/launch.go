@@ -5,7 +5,7 @@ import (
 	"errors"
 	"os"
 
-	"github.com/gpufd/gpufd/cu/soft/ptx"
+	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
 )
 

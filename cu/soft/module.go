@@ -1,7 +1,7 @@
 package soft
 
 import (
-	"github.com/gpufd/gpufd/cu/soft/ptx"
+	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
 	"runtime/debug"
 )

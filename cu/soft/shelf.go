@@ -3,7 +3,7 @@ package soft
 import (
 	"sync"
 
-	"github.com/gpufd/gpufd/cu/soft/ptx"
+	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 )
 
 // A shelf keeps the modules that were read last, as a driver caches what it has compiled:

@@ -44,7 +44,7 @@ func TestCreatedContextIsPoppedInTheSameCrossing(t *testing.T) {
 	require.Equal(t, CUDA_SUCCESS, c.CuCtxSetCurrent(0))
 	require.Equal(t, []string{"bind"}, log)
 
-	// Where it could not be popped it is not pushed.
+	// A context that could not be popped is not pushed.
 	log = nil
 	delete(symbols, popSymbol)
 	require.Equal(t, SymbolMissing, library(symbols).Caller().CuCtxCreate_v2(ctx, 0, 0))

@@ -25,6 +25,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/kernels"
+	"github.com/gpufd/gpufd/kernels/digest"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -88,7 +89,7 @@ func TestEndedContextsAreLookedAtFirst(t *testing.T) {
 
 // exported returns the exported functions and methods whose first argument is a context.
 func exported(t *testing.T) (all []string) {
-	for _, pkg := range []string{"sock", "share", "channel", "keeper", "vmm", "cu", "kernels"} {
+	for _, pkg := range []string{"sock", "share", "channel", "keeper", "vmm", "cu", "kernels", "kernels/digest"} {
 		files, err := filepath.Glob("../../" + pkg + "/*.go")
 		require.NoError(t, err)
 		if len(files) == 0 {
@@ -106,7 +107,7 @@ func exported(t *testing.T) (all []string) {
 			for _, d := range file.Decls {
 				if f, ok := d.(*ast.FuncDecl); ok && f.Name.IsExported() && takesContext(f) {
 					if of, public := receiver(f); public {
-						all = append(all, pkg+"."+of+f.Name.Name)
+						all = append(all, filepath.Base(pkg)+"."+of+f.Name.Name)
 					}
 				}
 			}
@@ -179,6 +180,9 @@ func calls(t *testing.T) map[string]call {
 	set, err := kernels.Load(c)
 	require.NoError(t, err)
 	closing(set)
+	sums, err := digest.Load(c)
+	require.NoError(t, err)
+	closing(sums)
 	file, err := os.Create(path("file"))
 	require.NoError(t, err)
 	require.NoError(t, file.Truncate(4096))
@@ -317,9 +321,9 @@ func calls(t *testing.T) map[string]call {
 			return result(stream.Guard(ctx, func() error { return nil }, func() error { return nil }, func() error { return nil }))
 		},
 
-		"kernels.Set.Digest": func(ctx context.Context) error { return result(set.Digest(ctx, stream, buf.Ptr(), 16)) },
-		"kernels.Set.DigestPart": func(ctx context.Context) error {
-			return set.DigestPart(ctx, stream, new(kernels.Digester), kernels.Part{Ptr: buf.Ptr(), Bytes: 16})
+		"digest.Kernel.Digest": func(ctx context.Context) error { return result(sums.Digest(ctx, stream, buf.Ptr(), 16)) },
+		"digest.Kernel.AddTo": func(ctx context.Context) error {
+			return sums.AddTo(ctx, stream, new(digest.Digester), digest.Part{Ptr: buf.Ptr(), Bytes: 16})
 		},
 		"kernels.Set.Check":    func(ctx context.Context) error { return result(set.Check(ctx, stream, buf.Ptr(), 16, 0, 0)) },
 		"kernels.Set.Checksum": func(ctx context.Context) error { return result(set.Checksum(ctx, stream, buf.Ptr(), 16)) },

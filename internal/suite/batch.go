@@ -32,7 +32,7 @@ var first = append([]string{"tests/corpus"}, dealt...)
 // dealt are the packages whose tests are dealt out to several processes: they
 // wait for processes, deadlines and sockets. Other packages' tests end too soon
 // for that to pay.
-var dealt = []string{"tests", "share", "keeper", "internal/suite", "sock", "cu/soft/ptx"}
+var dealt = []string{"tests", "share", "keeper", "internal/suite", "sock", "cu/soft/internal/ptx"}
 
 // perBatch is how many tests of such a package a process runs.
 const perBatch = 12

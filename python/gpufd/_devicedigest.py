@@ -1,4 +1,4 @@
-"""The digest gpufd-d1 on a GPU, by the kernel that the Go module has in kernels/digest.ptx."""
+"""The digest gpufd-d1 on a GPU, by the kernel that the Go module has in kernels/digest/digest.ptx."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from gpufd.keeper import Client, KeeperError
 
 class Digests(unittest.TestCase):
     def vectors(self):
-        for v in json.loads((ROOT / "kernels/testdata/digests.json").read_text())["vectors"]:
+        for v in json.loads((ROOT / "kernels/digest/testdata/digests.json").read_text())["vectors"]:
             seed, data = v["seed"], bytearray()
             for _ in range(v["bytes"]):
                 seed = (seed * 1664525 + 1013904223) % 2**32
@@ -55,7 +55,7 @@ class Digests(unittest.TestCase):
 
     def test_the_kernel_is_that_of_the_go_module(self):
         here = (ROOT / "python/gpufd/digest.ptx").read_bytes()
-        self.assertEqual(here, (ROOT / "kernels/digest.ptx").read_bytes())
+        self.assertEqual(here, (ROOT / "kernels/digest/digest.ptx").read_bytes())
 
 
 class Messages(unittest.TestCase):

@@ -19,7 +19,7 @@ import (
 // compared with those that follow from the mask which it was given. The code is not
 // optimised, because an optimiser may replace calls by what they call.
 func TestCalledByDifferentCalls(t *testing.T) {
-	text, err := os.ReadFile("../../cu/soft/ptx/testdata/corpus/called.ptx")
+	text, err := os.ReadFile("../../cu/soft/internal/ptx/testdata/corpus/called.ptx")
 	require.NoError(t, err)
 	c := cutest.Context(t, cutest.Device(t))
 	require.NoError(t, c.SetLimit(cu.LimitStackSize, randomStack))

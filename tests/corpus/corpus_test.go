@@ -28,7 +28,7 @@ func directory() string {
 	if dir := os.Getenv("GPUFD_CORPUS"); dir != "" {
 		return dir
 	}
-	return "../../cu/soft/ptx/testdata/corpus"
+	return "../../cu/soft/internal/ptx/testdata/corpus"
 }
 
 // variants are the ways that nvcc compiles: optimised, and -O0 -G.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"math"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -13,23 +12,15 @@ import (
 // markdown writes the report for people.
 func (r *Report) markdown(w io.Writer) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# %s\n", r.Title)
+	fmt.Fprintf(&b, "# %s\n", r.Name)
 	paragraph(&b, r.Text)
 	r.Machine.markdown(&b)
-	if len(r.Bars) > 0 {
-		barTable(r.Bars).markdown(&b)
-	}
 	for _, t := range r.Tables {
 		t.markdown(&b)
 	}
-	for _, c := range r.Charts {
-		fmt.Fprintf(&b, "\n## Plot: %s\n\n![%s](%s)\n", c.Title, c.Title, r.chartFile(c))
+	if len(r.Ratios) > 0 {
+		ratioTable(r.Ratios).markdown(&b)
 	}
-	what := r.Raw.Text
-	if what == "" {
-		what = "Every sample is in"
-	}
-	fmt.Fprintf(&b, "\n%s [%s.csv](%[2]s.csv).\n", what, r.Name)
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -64,18 +55,11 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// barTable is the table of claims.
-func barTable(bs []Bar) Table {
-	t := Table{Title: "Bars", Head: []string{"claim", "limit", "measured", "met"}}
-	for _, b := range bs {
-		got, verdict := number(b.Got), "met"
-		switch {
-		case math.IsNaN(b.Got):
-			got, verdict = none, "not measured"
-		case !b.Met():
-			verdict = "**NOT met**"
-		}
-		t.Rows = append(t.Rows, []string{b.Claim, number(b.Limit), got, verdict})
+// ratioTable is the table of ratios.
+func ratioTable(rs []Ratio) Table {
+	t := Table{Title: "Ratios", Head: []string{"of", "measured"}}
+	for _, r := range rs {
+		t.Rows = append(t.Rows, []string{r.What, Times(r.Got)})
 	}
 	return t
 }

@@ -1,26 +1,22 @@
-// Package report writes what a benchmark measured: its samples as CSV, tables
-// and bars as Markdown, plots as SVG.
+// Package report writes the results of a benchmark: its samples as CSV, and tables for people.
 package report
 
 import (
 	"encoding/csv"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 )
 
-// A Report is what one benchmark program has to say.
+// A Report is the result of one benchmark program.
 type Report struct {
-	Name    string // of the files, without an ending
-	Title   string
-	Text    string // Markdown, under the title
+	Name    string // of the file, without an ending
+	Text    string // what is measured, and of the rivals
 	Machine Machine
-	Raw     Table // for the CSV: every sample, unless its Text says what is in it, "Maxima are in"
+	Raw     Table // for the CSV: every sample, or their quantiles
 	Tables  []Table
-	Bars    []Bar
-	Charts  []Chart
+	Ratios  []Ratio
 }
 
 // A Table is rows under a head.
@@ -32,37 +28,23 @@ type Table struct {
 	Rows  [][]string
 }
 
-// A Bar is a claim that the measurement has to meet: that Got is at most
-// Limit. A Got that is not a number was not measured.
-type Bar struct {
-	Claim      string
-	Limit, Got float64
+// A Ratio is ours against a rival's in the same run, or not a number where one of them is missing.
+type Ratio struct {
+	What string
+	Got  float64
 }
 
-// Met reports whether b was measured and holds.
-func (b Bar) Met() bool { return b.Got <= b.Limit }
-
-// Write writes Name.csv, Name.md and Name-CHART.svg for each chart into dir,
-// which it makes if need be.
-func (r *Report) Write(dir string) error {
+// Write prints the report as Markdown to out and, unless dir is empty, writes Name.csv into dir, which it
+// makes if need be.
+func (r *Report) Write(dir string, out io.Writer) error {
+	if err := r.markdown(out); err != nil || dir == "" {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(dir, r.Name+".csv"), r.csv); err != nil {
-		return err
-	}
-	if err := writeFile(filepath.Join(dir, r.Name+".md"), r.markdown); err != nil {
-		return err
-	}
-	for _, c := range r.Charts {
-		if err := writeFile(filepath.Join(dir, r.chartFile(c)), c.svg); err != nil {
-			return fmt.Errorf("chart %s: %w", c.Name, err)
-		}
-	}
-	return nil
+	return writeFile(filepath.Join(dir, r.Name+".csv"), r.csv)
 }
-
-func (r *Report) chartFile(c Chart) string { return r.Name + "-" + c.Name + ".svg" }
 
 // csv writes the samples.
 func (r *Report) csv(w io.Writer) error {

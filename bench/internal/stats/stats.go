@@ -83,13 +83,3 @@ func Exponent(xs, ys []float64) float64 {
 	}
 	return slope
 }
-
-// LinearLimit is the exponent that ours may have: nothing may grow above linear where the
-// rival, whose exponent is given, does not, and nowhere faster than it. A tenth is left to
-// noise. Of a rival that was not measured the exponent is not a number.
-func LinearLimit(rival float64) float64 {
-	if math.IsNaN(rival) {
-		rival = 1
-	}
-	return max(1, rival) + 0.1
-}

@@ -68,9 +68,3 @@ func TestExponent(t *testing.T) {
 	require.True(t, math.IsNaN(stats.Exponent([]float64{1, 2}, []float64{0, 1})), "nothing has no logarithm")
 	require.Panics(t, func() { stats.Exponent(xs, xs[1:]) })
 }
-
-func TestLinearLimit(t *testing.T) {
-	require.InDelta(t, 1.1, stats.LinearLimit(math.NaN()), 1e-9)
-	require.InDelta(t, 1.1, stats.LinearLimit(0.3), 1e-9, "below linear is not asked for")
-	require.InDelta(t, 1.3, stats.LinearLimit(1.2), 1e-9, "where the driver is above")
-}
