@@ -34,7 +34,7 @@ CALLED    ?=
 HANDOFFS  ?= 10000
 SIEGE     ?= 60s
 
-.PHONY: all build demo test gate long faults check generate functions docs cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
+.PHONY: all build demo test gate long faults check generate functions docs man cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
 
 all: build
 
@@ -81,6 +81,10 @@ functions: ## run the tests and write docs/functions.md from what they called
 
 docs: ## write docs/commands.md, the tests in docs/faults-evidence.md, and the results and bars in README.md and docs/benchmarks/README.md
 	$(GO) run ./internal/docs
+	$(GO) run ./internal/commands >docs/commands.md
+
+man: ## write man pages of the commands into build/man
+	mkdir -p build/man && $(GO) run ./internal/commands build/man
 
 cross: ## build the commands for amd64 and arm64
 	for arch in amd64 arm64; do GOARCH=$$arch $(GO) build -o build/linux_$$arch/ ./cmd/... || exit 1; done

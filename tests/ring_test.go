@@ -577,7 +577,7 @@ func TestRingVersionAndHelp(t *testing.T) {
 	p = ring(t, nil, "-h")
 	p.succeeds()
 	for f := range strings.FieldsSeq("driver json timeout version procs steps size place salt compat module v") {
-		require.NotEmpty(t, find(p, "  --"+f), p.dump())
+		require.NotEmpty(t, find(p, "      --"+f), p.dump())
 	}
 	require.Contains(t, p.out.String(), "Exit codes: 0")
 }

@@ -1,11 +1,9 @@
 package main
 
-import "os"
+import (
+	"os"
 
-func main() {
-	if len(os.Args) > 1 && os.Args[1] == memberArg {
-		os.Exit(runMember(os.Args[2:]))
-	}
-	r := newRing(os.Stdout)
-	os.Exit(r.app.Run(os.Args[1:], os.Stderr, r.run))
-}
+	"github.com/gpufd/gpufd/internal/commands/ring"
+)
+
+func main() { os.Exit(ring.Main(os.Args[1:], os.Stdout, os.Stderr)) }

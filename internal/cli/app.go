@@ -1,19 +1,22 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
@@ -22,105 +25,110 @@ import (
 // An App is one run of a command: its flags, its output and its driver.
 type App struct {
 	*Output
-	Flags   *flag.FlagSet
+	Command *cobra.Command // describes the flags and what may follow them; most commands take nothing
+	Flags   *pflag.FlagSet // those of Command
 	Driver  *cu.Driver
 	Timeout time.Duration
 	Result  Fields       // what the result line holds beside ok and the steps
 	Check   func() error // checks the command's own flags; may be nil
 	Quiet   bool         // Check sets it to print for people only what Print prints
 	Early   func() error // checks what needs no driver, before one is opened; may be nil
-	Args    string       // what may follow the flags, for the help; most commands take nothing
 
-	// What completion offers for the values of flags whose usage does not list them, and
-	// for what follows the flags.
-	Values    map[string][]string
-	ArgValues []string
-
-	name, purpose string
-	driver        string
-	json, version bool
-	completion    shell
-	stdout        io.Writer
-	stderr        io.Writer
-	lines         *queue // to stdout
-	ending        *ending
+	driver     string
+	json       bool
+	help       bool
+	version    bool
+	completion string
+	stdout     io.Writer
+	stderr     io.Writer
+	lines      *queue // to stdout
+	ending     *ending
 }
 
 // New returns a command of that name with the flags that all commands have.
 func New(name, purpose string, stdout io.Writer) *App {
-	a := &App{name: name, purpose: purpose, stdout: stdout, Result: Fields{}, ending: newEnding()}
-	a.Flags = flag.NewFlagSet(name, flag.ContinueOnError)
-	a.Flags.SetOutput(io.Discard)
-	a.Flags.StringVar(&a.driver, "driver", DefaultDriver(), "driver to use, `auto|cuda|soft`; auto uses the software driver only if there is no GPU")
+	a := &App{stdout: stdout, Result: Fields{}, ending: newEnding()}
+	a.Command = &cobra.Command{
+		Use: name + " [flags]", Long: name + " " + purpose, DisableFlagsInUseLine: true,
+		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions, Run: func(*cobra.Command, []string) {},
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	a.Command.SetHelpTemplate(a.Command.HelpTemplate() + "\n" + Ending)
+	a.Flags = a.Command.Flags()
+	a.Flags.SetInterspersed(false)
+	DriverFlag(a.Flags, &a.driver)
 	a.Flags.BoolVar(&a.json, "json", false, "print one JSON object per line; the last has \"event\":\"result\"")
 	a.Flags.DurationVar(&a.Timeout, "timeout", 30*time.Second, "wait no longer than this `duration` for a peer, and for each step of a conversation")
 	a.Flags.BoolVar(&a.version, "version", false, "print the version and exit")
-	a.Flags.Var(&a.completion, "completion", "print the completion script for a shell, `bash|zsh|fish`, and exit")
+	a.Flags.BoolVar(&a.help, "help", false, "print this help and exit")
+	Choice(a.Flags, &a.completion, "completion", "", "print the completion script for a shell, `bash|zsh|fish`, and exit", "bash", "zsh", "fish")
 	return a
 }
 
-// Parse reads and checks args without a driver. The error is [flag.ErrHelp] or one
-// of usage.
-func (a *App) Parse(args []string) error {
-	err := a.Flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return flag.ErrHelp
-	case err != nil:
-		return Usagef("%s; see %s -h", a.wanted(err), a.name)
-	case a.version || a.completion != "":
-		return nil
+// Ending is the end of the help of every program with an [App].
+const Ending = `Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
+2 usage; 3 this machine cannot; 4 timed out or the peer was lost.
+SIGINT, SIGTERM and SIGHUP end the program in order; a second one ends it at once,
+with 1. The same one within half a second, as from timeout(1), counts as one. A call
+that hangs for longer than --timeout ends it at once, with 4. If the reader of its
+output closes the pipe, as in "| head -1", it ends in order, with 1. It also ends with
+1 if nobody reads its last lines within a second.
+On a terminal, and nowhere else, one line shows the progress of long work.
+GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of --driver.
+`
+
+func noArguments(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return Usagef("unexpected argument %q; see %s --help", args[0], c.Name())
 	}
-	if err = a.check(); err == nil && a.Check != nil {
+	return nil
+}
+
+// Parse reads and checks args without a driver. print prints what was asked for instead of the
+// program's work, if that is its help, its version or a completion.
+func (a *App) Parse(args []string) (print func() error, err error) {
+	if len(args) > 0 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
+		CompleteFlags(a.Command)
+		a.Command.SetArgs(slices.Concat(args[:1], twoDashes(a.Flags, args[1:])))
+		return a.Command.Execute, nil
+	}
+	if err := a.Command.ParseFlags(twoDashes(a.Flags, args)); err != nil {
+		return nil, FlagError(a.Command, err)
+	}
+	switch {
+	case a.help:
+		return a.Command.Help, nil
+	case a.version:
+		return func() error {
+			_, err := fmt.Fprintf(a.Command.OutOrStdout(), "%s %s %s/%s\n", a.Command.Name(), Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		}, nil
+	case a.completion != "":
+		return func() error { return WriteCompletion(a.Command.OutOrStdout(), a.Command, a.completion) }, nil
+	}
+	if err = a.Command.ValidateArgs(a.Flags.Args()); err == nil {
+		err = CheckFlags(a.Command)
+	}
+	if err == nil && a.Check != nil {
 		err = a.Check()
 	}
-	return err
+	return nil, err
 }
-
-// wanted returns package flag's error for a value that it could not read, and adds what
-// the flag takes.
-func (a *App) wanted(err error) string {
-	text := err.Error()
-	a.Flags.VisitAll(func(f *flag.Flag) {
-		g, ok := f.Value.(flag.Getter)
-		if !ok {
-			return // it says so itself
-		}
-		want := "want a whole number"
-		switch g.Get().(type) {
-		case time.Duration:
-			want = "want a duration such as 500ms, 30s or 2m"
-		case uint64:
-			want = "want a whole number, 0 or more"
-		case bool:
-			want = "want true or false"
-		}
-		text = strings.ReplaceAll(text, " -"+f.Name+": parse error", " -"+f.Name+": "+want)
-	})
-	return twoDashes.Replace(text)
-}
-
-// twoDashes makes package flag show flags with two dashes, as all documents do.
-var twoDashes = strings.NewReplacer(" flag -", " flag --", " for -json", " for --json", "not defined: -", "not defined: --", "argument: -", "argument: --")
 
 // Run parses args, opens the driver, runs body and returns the exit code. It prints an
 // error to stderr on one line, or on several if a context was lost.
 func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) error) int {
 	if err := checkDescriptors(needDescriptors); err != nil {
-		fmt.Fprintf(stderr, "%s: %s\n", a.name, OneLine(err)) // without a timer, which needs a poller
+		fmt.Fprintf(stderr, "%s: %s\n", a.Command.Name(), OneLine(err)) // without a timer, which needs a poller
 		return ExitCode(err)
 	}
 	signals, stop := Notified()
 	defer stop()
-	err := a.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return a.only(stderr, a.help())
-	case err == nil && a.version:
-		return a.only(stderr, fmt.Sprintf("%s %s %s/%s\n", a.name, Version(), runtime.GOOS, runtime.GOARCH))
-	case err == nil && a.completion != "":
-		return a.only(stderr, a.completionScript())
-	case err != nil:
+	print, err := a.Parse(args)
+	if print != nil {
+		return a.only(stderr, print)
+	}
+	if err != nil {
 		a.json = wantsJSON(args)
 	}
 	a.stderr = stderr
@@ -135,9 +143,16 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 }
 
 // only prints a text that is all that was asked for, and returns the exit code.
-func (a *App) only(stderr io.Writer, text string) int {
-	if _, err := io.WriteString(a.stdout, text); err != nil {
-		fmt.Fprintf(stderr, "%s: writing the output: %s\n", a.name, OneLine(err))
+func (a *App) only(stderr io.Writer, print func() error) int {
+	var b bytes.Buffer
+	a.Command.SetOut(&b)
+	a.Command.SetErr(io.Discard)
+	err := print()
+	if err == nil {
+		_, err = b.WriteTo(a.stdout)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: writing the output: %s\n", a.Command.Name(), OneLine(err))
 		return ExitFailed
 	}
 	return ExitOK
@@ -160,7 +175,7 @@ func wantsJSON(args []string) (wants bool) {
 func (a *App) open(cancel context.CancelCauseFunc) {
 	a.Output = newOutput(nil, a.json)
 	a.Output.quiet = a.Quiet
-	if !a.json && IsTerminal(a.stdout) && os.Getenv("TERM") != "dumb" {
+	if !a.json && ShowsProgress(a.stdout) {
 		a.Output.columns = columnsOf(a.stdout)
 	}
 	a.Output.alive = a.ending.alive
@@ -192,9 +207,15 @@ func (a *App) work(ctx context.Context, body func(context.Context) error) error 
 			return err
 		}
 	}
-	if err := a.openDriver(); err != nil {
+	err := a.Timed("driver", func() (err error) {
+		a.Driver, err = OpenDriver(a.driver)
+		return err
+	})
+	if err != nil {
 		return err
 	}
+	a.Result["driver"] = a.Driver.Kind().String()
+	a.Say("driver", Fields{"driver": a.Driver.Kind().String(), "cuda": a.Driver.Version()}, "Driver: %s", a.Driver)
 	return body(ctx)
 }
 
@@ -213,54 +234,6 @@ func advised(err error) error {
 		return fmt.Errorf("%w; %s", err, hint)
 	}
 	return err
-}
-
-// longFlag is how package flag begins the lines of a flag that has more than one letter.
-var longFlag = regexp.MustCompile(`(?m)^  -([a-z][a-z-]+)`)
-
-func (a *App) help() string {
-	usage := strings.TrimSpace("[flags] " + a.Args)
-	text := fmt.Sprintf("%s %s\n\nUsage: %s %s\n\n", a.name, a.purpose, a.name, usage)
-	var flags strings.Builder
-	a.Flags.SetOutput(&flags)
-	a.Flags.PrintDefaults()
-	return text + longFlag.ReplaceAllString(flags.String(), "  --$1") + `
-Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
-2 usage; 3 this machine cannot; 4 timed out or the peer was lost.
-SIGINT, SIGTERM and SIGHUP end the program in order; a second one ends it at once,
-with 1. The same one within half a second, as from timeout(1), counts as one. A call
-that hangs for longer than --timeout ends it at once, with 4. If the reader of its
-output closes the pipe, as in "| head -1", it ends in order, with 1. It also ends with
-1 if nobody reads its last lines within a second.
-On a terminal, and nowhere else, one line shows the progress of long work.
-GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of --driver.
-`
-}
-
-// check checks what flag parsing cannot.
-func (a *App) check() error {
-	switch {
-	case a.Flags.NArg() > 0 && a.Args == "":
-		return Usagef("unexpected argument %q; see %s -h", a.Flags.Arg(0), a.name)
-	case a.Timeout <= 0:
-		return Usagef("--timeout %s: want more than 0", a.Timeout)
-	case a.driver != "auto" && a.driver != "cuda" && a.driver != "soft":
-		return Usagef("--driver %q: want auto, cuda or soft", a.driver)
-	}
-	return nil
-}
-
-func (a *App) openDriver() error {
-	err := a.Timed("driver", func() (err error) {
-		a.Driver, err = OpenDriver(a.driver)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	a.Result["driver"] = a.Driver.Kind().String()
-	a.Say("driver", Fields{"driver": a.Driver.Kind().String(), "cuda": a.Driver.Version()}, "Driver: %s", a.Driver)
-	return nil
 }
 
 // Version is the module's version, or the commit it was built from.

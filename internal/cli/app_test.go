@@ -59,9 +59,9 @@ func TestRunOpensTheDriverAndSaysWhich(t *testing.T) {
 // Usage errors are one line each, exit 2, and the body never runs.
 func TestUsageErrors(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"-nope", "flag provided but not defined"}, {"-timeout 5", "invalid value"}, {"-timeout 0s", "want more than 0"},
+		{"-nope", "unknown flag: --nope"}, {"-timeout 5", "want a duration"}, {"-timeout 0s", "want more than 0"},
 		{"-timeout -1s", "want more than 0"}, {"-driver gpu", "want auto, cuda or soft"}, {"extra", `unexpected argument "extra"`},
-		{"-json=maybe", "invalid boolean"},
+		{"-json=maybe", "want true or false"},
 	} {
 		code, out, errs := run(t, func(context.Context, *App) error { t.Error("the body ran"); return nil }, strings.Fields(c.args)...)
 		require.Equal(t, ExitUsage, code, c.args)
@@ -185,17 +185,22 @@ func TestListenMakesTheDirectory(t *testing.T) {
 // A value that cannot be read is told what is wanted.
 func TestWantedValues(t *testing.T) {
 	for args, want := range map[string]string{
-		"-timeout 30":                 `invalid value "30" for flag --timeout: want a duration such as 500ms, 30s or 2m; see test -h`,
-		"-json=perhaps":               `invalid boolean value "perhaps" for --json: want true or false; see test -h`,
-		"-count 1.5":                  `invalid value "1.5" for flag --count: want a whole number; see test -h`,
-		"-large -1":                   `invalid value "-1" for flag --large: want a whole number, 0 or more; see test -h`,
-		"-count 99999999999999999999": `invalid value "99999999999999999999" for flag --count: value out of range; see test -h`,
-		"-other":                      `flag provided but not defined: --other; see test -h`,
+		"-timeout 30":                 `--timeout "30": want a duration such as 500ms, 30s or 2m; see test --help`,
+		"-json=perhaps":               `--json "perhaps": want true or false; see test --help`,
+		"-count 1.5":                  `--count "1.5": want a whole number of 64 bits; see test --help`,
+		"--count=0x":                  `--count "0x": want a whole number of 64 bits; see test --help`,
+		"-large -1":                   `--large "-1": want a whole number, 0 or more; see test --help`,
+		"-count 99999999999999999999": `--count "99999999999999999999": want a whole number of 64 bits; see test --help`,
+		"-access wo":                  `--access "wo": want ro or rw; see test --help`,
+		"-other":                      `unknown flag: --other; see test --help`,
+		"-count":                      `flag needs an argument: --count; see test --help`,
+		"-=":                          `bad flag syntax: --=; see test --help`,
 	} {
 		a := New("test", "tests.", io.Discard)
 		a.Flags.Int("count", 0, "")
 		a.Flags.Uint64("large", 0, "")
-		err := a.Parse(strings.Fields(args))
+		Choice(a.Flags, new(string), "access", "ro", "", "ro", "rw")
+		_, err := a.Parse(strings.Fields(args))
 		require.EqualError(t, err, want)
 		require.Equal(t, ExitUsage, ExitCode(err))
 	}
@@ -221,6 +226,41 @@ func TestUsageErrorsHaveAResult(t *testing.T) {
 		require.EqualValues(t, ExitUsage, all[0]["exit"])
 		require.Contains(t, errs, all[0]["error"])
 	}
+}
+
+// One dash is as good as two, up to the first argument that is no flag.
+func TestOneDash(t *testing.T) {
+	a := New("test", "tests.", io.Discard)
+	a.Command.Args = nil
+	count, text := a.Flags.Int("count", 0, ""), a.Flags.String("text", "", "")
+	_, err := a.Parse(strings.Fields("-count -3 -json -text=-x -- -count"))
+	require.NoError(t, err)
+	require.Equal(t, []any{-3, true, "-x", []string{"-count"}}, []any{*count, a.json, *text, a.Flags.Args()})
+	_, err = a.Parse(strings.Fields("-text -json extra -count"))
+	require.NoError(t, err)
+	require.Equal(t, []any{"-json", []string{"extra", "-count"}}, []any{*text, a.Flags.Args()})
+}
+
+// Shells are told the flags' words and nothing where there are none; a flag with one dash counts, too.
+func TestCompletion(t *testing.T) {
+	for line, want := range map[string]string{
+		"-access r": "ro\nrw\n:4\n", "-driver ": "auto\ncuda\nsoft\n:4\n", "-count ": ":4\n", "--module ": ":0\n", "": ":4\n", "--acc": "--access\n:4\n",
+	} {
+		var out, errs bytes.Buffer
+		a := New("test", "tests.", &out)
+		a.Flags.Int("count", 0, "")
+		a.Flags.String("module", "", "")
+		Choice(a.Flags, new(string), "access", "ro", "", "ro", "rw")
+		require.Equal(t, ExitOK, a.Run(append([]string{"__completeNoDesc"}, strings.Split(line, " ")...), &errs, nil), line)
+		require.Equal(t, want, out.String(), line)
+		require.Empty(t, errs.String())
+	}
+	code, out, errs := run(t, nil, "-timeout", "0s", "-completion=bash")
+	require.Equal(t, ExitOK, code, errs)
+	require.Contains(t, out, "__start_prog")
+	code, _, errs = run(t, nil, "-completion", "csh")
+	require.Equal(t, ExitUsage, code)
+	require.Contains(t, errs, "want bash, zsh or fish")
 }
 
 // What must fail does so before a driver is opened.

@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -162,48 +161,10 @@ func accessWords(access cu.Access) string {
 	return access.String()
 }
 
-// HandleFlag is a flag of vmm or legacy: the handle by which memory is shared.
-type HandleFlag share.HandleType
-
-// Set reads vmm or legacy.
-func (f *HandleFlag) Set(s string) error {
-	for _, h := range []share.HandleType{share.HandleFD, share.HandleLegacy} {
-		if s == h.String() {
-			*f = HandleFlag(h)
-			return nil
-		}
+// Access returns the access that ro or rw stands for.
+func Access(word string) cu.Access {
+	if word == "rw" {
+		return cu.ReadWrite
 	}
-	return errors.New("want vmm or legacy")
-}
-
-// String returns vmm or legacy, or nothing.
-func (f *HandleFlag) String() string {
-	if *f == 0 {
-		return ""
-	}
-	return share.HandleType(*f).String()
-}
-
-// AccessFlag is a flag of ro or rw.
-type AccessFlag cu.Access
-
-// Set reads ro or rw.
-func (f *AccessFlag) Set(s string) error {
-	switch s {
-	case "ro":
-		*f = AccessFlag(cu.ReadOnly)
-	case "rw":
-		*f = AccessFlag(cu.ReadWrite)
-	default:
-		return errors.New("want ro or rw")
-	}
-	return nil
-}
-
-// String returns ro or rw.
-func (f *AccessFlag) String() string {
-	if cu.Access(*f) == cu.ReadWrite {
-		return "rw"
-	}
-	return "ro"
+	return cu.ReadOnly
 }

@@ -167,7 +167,7 @@ func (a *App) written(limit time.Duration, hurry <-chan struct{}) error {
 
 // tell prints the error, and does not wait long for a reader.
 func (a *App) tell(stderr io.Writer, err error) {
-	within(stderrLimit, func() { fmt.Fprintf(stderr, "%s: %s\n", a.name, forPeople(err)) })
+	within(stderrLimit, func() { fmt.Fprintf(stderr, "%s: %s\n", a.Command.Name(), forPeople(err)) })
 }
 
 // A toldError is an error that was printed before the cleanup, which may take long.

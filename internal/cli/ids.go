@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -10,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/gpufd/gpufd/sock"
 )
@@ -21,13 +22,15 @@ type PolicyFlags struct {
 
 // AllowFlags adds the flags to the command, with their texts for its help.
 func (a *App) AllowFlags(p *PolicyFlags, uids, gids string) {
-	a.Flags.Var(idList{&p.UIDs, userID}, "allow-uid", uids)
+	AllowUID(a.Flags, &p.UIDs, uids)
 	a.Flags.Var(idList{&p.GIDs, groupID}, "allow-gid", gids)
 }
 
-// UserIDs returns a flag of uids, by number or name, separated by commas, that may be given
-// several times.
-func UserIDs(ids *[]uint32) flag.Value { return idList{ids, userID} }
+// AllowUID adds --allow-uid, a flag of users by number or name, separated by commas, that may be
+// given several times.
+func AllowUID(flags *pflag.FlagSet, ids *[]uint32, usage string) {
+	flags.Var(idList{ids, userID}, "allow-uid", usage)
+}
 
 // Policy returns the policy that the flags describe.
 func (p *PolicyFlags) Policy() sock.Policy { return sock.Policy{UIDs: p.UIDs, GIDs: p.GIDs} }
@@ -131,11 +134,11 @@ func (l idList) id(word string) (uint32, error) {
 	return uint32(id), nil
 }
 
+// Type names the type for package pflag.
+func (l idList) Type() string { return "ids" }
+
 // String prints the ids.
 func (l idList) String() string {
-	if l.ids == nil { // as package flag asks for a default
-		return ""
-	}
 	words := make([]string, len(*l.ids))
 	for i, id := range *l.ids {
 		words[i] = strconv.FormatUint(uint64(id), 10)

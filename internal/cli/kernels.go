@@ -12,22 +12,6 @@ import (
 	"github.com/gpufd/gpufd/kernels"
 )
 
-// A WayFlag is a flag of gpu or cpu: which of them writes or checks the data.
-// Without it, [App.Kernels] decides.
-type WayFlag string
-
-// Set reads gpu or cpu.
-func (f *WayFlag) Set(s string) error {
-	if s != "gpu" && s != "cpu" {
-		return errors.New("want gpu or cpu")
-	}
-	*f = WayFlag(s)
-	return nil
-}
-
-// String returns gpu, cpu or nothing.
-func (f *WayFlag) String() string { return string(*f) }
-
 // Kernels writes and checks the pattern on the device, in streams of its own. Other work
 // on the memory must be done before. The caller owns it.
 type Kernels struct {
@@ -37,10 +21,10 @@ type Kernels struct {
 }
 
 // Kernels loads the kernels into ctx for the work of the flag of that name, as
-// way says. Without way, the GPU does the work if its driver can load them; with the
+// way, gpu or cpu, says. Without way, the GPU does the work if its driver can load them; with the
 // software driver, which is slow at it, the CPU does. If way is gpu and the driver
 // cannot load them, that is an error of the machine.
-func (a *App) Kernels(ctx *cu.Context, flag string, way WayFlag) (k *Kernels, err error) {
+func (a *App) Kernels(ctx *cu.Context, flag, way string) (k *Kernels, err error) {
 	if way == "cpu" || way == "" && a.Driver.Kind() == cu.Soft {
 		return &Kernels{}, nil
 	}

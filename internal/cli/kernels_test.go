@@ -32,7 +32,7 @@ func TestChoiceOfWay(t *testing.T) {
 	const noLoading = "cuModuleLoadDataEx"
 	for _, c := range []struct {
 		hidden []string
-		way    WayFlag
+		way    string
 		gpu    bool
 		says   string
 		code   int

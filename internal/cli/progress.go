@@ -24,8 +24,7 @@ func NewOutput(w io.Writer, progress bool) *Output {
 	return o
 }
 
-// IsTerminal reports whether w is a terminal.
-func IsTerminal(w io.Writer) bool {
+func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
 		return false
@@ -33,6 +32,9 @@ func IsTerminal(w io.Writer) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
 }
+
+// ShowsProgress reports whether lines of progress are shown on w.
+func ShowsProgress(w io.Writer) bool { return isTerminal(w) && os.Getenv("TERM") != "dumb" }
 
 // usualColumns is the assumed width of a terminal that does not tell.
 const usualColumns = 80

@@ -1,0 +1,85 @@
+package gpufd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/plain"
+)
+
+func (p *program) channelCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "channel",
+		Short: "Pass frames from process to process through GPU memory",
+		Long: `channel passes frames in order from one writer to its readers, through slots of GPU
+memory that all of them have mapped. It needs no keeper: write listens on --socket itself.
+Each writer takes a socket of its own; give a second one, and its readers, another --socket.
+
+  gpufd channel write cam --slots 8 --slot-size 4MiB <frames
+  gpufd channel read cam --policy drop-oldest >copy`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknown(c, args[0])
+			}
+			return cli.Usagef("want write or read: none was given; see gpufd channel --help")
+		},
+	}
+	cmd.PersistentFlags().StringVar(&p.channel, "socket", channelSocket(), "the channel's socket, never a keeper's; its writer and its readers name the same")
+	cmd.AddCommand(p.channelWriteCommand(), p.channelReadCommand())
+	return cmd
+}
+
+// channelSocket returns the default path of a channel's socket: beside the keeper's default, which
+// a channel must not take from a keeper that is started later.
+func channelSocket() string { return filepath.Join(filepath.Dir(defaultSocket()), "channel.sock") }
+
+// hostBuffer is pinned memory of the host for frames, and the context that copies them.
+type hostBuffer struct {
+	ctx *cu.Context
+	mem *cu.HostMemory
+}
+
+func newHostBuffer(ctx *cu.Context, size uint64) (*hostBuffer, error) {
+	m, err := ctx.AllocHost(size, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes of pinned memory: %w", size, err)
+	}
+	return &hostBuffer{ctx, m}, nil
+}
+
+// context opens the driver and a context of the named device. The caller closes both.
+func (p *program) context(device string) (*cu.Context, error) {
+	drv, err := p.open()
+	if err != nil {
+		return nil, err
+	}
+	dev, err := drv.FindDevice(device)
+	if err != nil {
+		return nil, err
+	}
+	return dev.PrimaryContext()
+}
+
+// tell prints a line for people, to stderr because frames may go to stdout.
+func (p *program) tell(format string, a ...any) {
+	if !p.json {
+		fmt.Fprintln(p.stderr, plain.Text(fmt.Sprintf(format, a...)))
+	}
+}
+
+// interrupted returns nil if a signal ended a command that serves until one comes.
+func interrupted(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), cli.ErrInterrupted) && (errors.Is(err, context.Canceled) || errors.Is(err, cli.ErrInterrupted)) {
+		return nil
+	}
+	return err
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

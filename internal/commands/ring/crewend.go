@@ -1,0 +1,110 @@
+package ring
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/gpufd/gpufd/internal/cli"
+)
+
+// lost returns the failure of a member that has gone without a word. The others are told
+// before it is known how its process ended.
+func (c *crew) lost(m *member) error {
+	c.app.Say("lost", cli.Fields{"process": m.id, "pid": m.pid()}, "Lost process %d (pid %d)", m.id, m.pid())
+	return &failure{id: m.id, err: peerLost(m.id), gone: true}
+}
+
+func (m *member) pid() int { return m.cmd.Process.Pid }
+
+// exit says how a process ended that has exited.
+func (m *member) exit() string {
+	state := m.cmd.ProcessState
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return fmt.Sprintf("was killed (signal %d, %s)", int(status.Signal()), status.Signal())
+	}
+	return fmt.Sprintf("ended with exit code %d", state.ExitCode())
+}
+
+// end waits until all members have ended. If err is not nil, it tells those that are still
+// there, and kills those that take too long.
+func (c *crew) end(err error) error {
+	patience := c.app.Timeout
+	if err != nil {
+		c.dismiss(err)
+		patience = grace
+	}
+	late := time.AfterFunc(patience, c.kill)
+	defer late.Stop()
+	for _, m := range c.members {
+		for !m.closed {
+			c.farewell(<-c.events)
+		}
+	}
+	errs := []error{err}
+	for _, m := range c.members {
+		<-m.exited
+		errs = append(errs, m.conn.Close())
+		var f *failure
+		switch code := m.cmd.ProcessState.ExitCode(); {
+		case errors.As(err, &f) && f.gone && f.id == m.id:
+			errs[0] = fmt.Errorf("%w: its process, pid %d, %s", err, m.pid(), m.exit())
+		case err == nil && code != cli.ExitOK:
+			errs = append(errs, fmt.Errorf("process %d reported that it was done, but then it %s", m.id, m.exit()))
+		}
+	}
+	return errors.Join(append(c.wrong(err), errs...)...)
+}
+
+// wrong returns the errors of members whose chunks are wrong. They decide the exit code
+// even if err, which ends the ring, is that a member is lost.
+func (c *crew) wrong(err error) (errs []error) {
+	if err == nil || cli.ExitCode(err) == cli.ExitFailed {
+		return nil // the verdict has it
+	}
+	for _, m := range c.members {
+		if m.last != nil && m.last.Wrong != nil {
+			errs = append(errs, m.failed())
+		}
+	}
+	return errs
+}
+
+// dismiss tells the remaining members why the ring ends.
+func (c *crew) dismiss(err error) {
+	word := message{Kind: stop}
+	var f *failure
+	if errors.As(err, &f) {
+		word = message{Kind: lost, Peer: f.id}
+	}
+	for _, m := range c.members {
+		switch {
+		case m.closed || m.last != nil:
+		case f != nil && m.id == f.id: // it had its time
+			_ = m.cmd.Process.Kill()
+		default:
+			_ = m.conn.TrySend(encode(word)) // a member that cannot take it is killed in the end
+		}
+	}
+}
+
+// farewell handles an event of a member that is about to end.
+func (c *crew) farewell(e event) {
+	switch {
+	case e.err != nil:
+		e.from.closed = true
+	case e.Kind == ended && e.End != nil:
+		e.from.last = e.End
+		c.sayEnd(e.from)
+	}
+}
+
+// kill kills the members that have not ended.
+func (c *crew) kill() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.members {
+		_ = m.cmd.Process.Kill()
+	}
+}
