@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -17,44 +16,6 @@ import (
 type Kernels struct {
 	set *kernels.Set // nil: the CPU does the work
 	ctx *cu.Context
-	why error // why the CPU has to do it
-}
-
-// Kernels loads the kernels into ctx for the work of the flag of that name, as
-// way, gpu or cpu, says. Without way, the GPU does the work if its driver can load them; with the
-// software driver, which is slow at it, the CPU does. If way is gpu and the driver
-// cannot load them, that is an error of the machine.
-func (a *App) Kernels(ctx *cu.Context, flag, way string) (k *Kernels, err error) {
-	if way == "cpu" || way == "" && a.Driver.Kind() == cu.Soft {
-		return &Kernels{}, nil
-	}
-	err = a.Timed("kernels", func() (err error) {
-		k, err = NewKernels(ctx)
-		return err
-	})
-	switch {
-	case err == nil:
-		return k, nil
-	case way == "gpu":
-		return nil, Machinef("--%s gpu: this driver cannot load the kernels: %w", flag, err)
-	}
-	return &Kernels{why: fmt.Errorf("this driver cannot load the kernels: %w", err)}, nil
-}
-
-// SayWay prints whether the GPU or the CPU fills or verifies, and why the CPU has to,
-// if it has to.
-func (a *App) SayWay(flag, doing string, k *Kernels) {
-	way, words := "cpu", "on the CPU"
-	if k.OnGPU() {
-		way, words = "gpu", "on the GPU"
-	}
-	fields := Fields{"on": way}
-	if k.why != nil {
-		fields["why"] = OneLine(k.why)
-		words += ": " + OneLine(k.why)
-	}
-	a.Result[flag] = way
-	a.Say(doing, fields, "  %s %s", doing, words)
 }
 
 // NewKernels loads the kernels into ctx, which Close leaves open.

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/commands/consumer"
 	"github.com/gpufd/gpufd/internal/commands/gpufd"
 	"github.com/gpufd/gpufd/internal/commands/launch"
@@ -78,7 +78,7 @@ func writePage(roots []*cobra.Command) error {
 	}
 	own := fmt.Sprintf("/tmp/gpufd-%d/", os.Getuid())
 	text := strings.ReplaceAll(sections.String(), own, "/tmp/gpufd-UID/")
-	_, err := fmt.Printf("%s%s[exit codes](#exit-codes) · [environment](#environment) · [JSON](#json)\n%s\n%s", preface, &contents, text, fmt.Sprintf(rest, cli.Ending))
+	_, err := fmt.Printf("%s%s[exit codes](#exit-codes) · [environment](#environment) · [JSON](#json)\n%s\n%s", preface, &contents, text, fmt.Sprintf(rest, app.Ending))
 	return err
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -34,12 +35,12 @@ func Main(args []string, stdout, stderr io.Writer) int {
 
 // A consumer is one run of the command.
 type consumer struct {
-	app *cli.App
+	app *app.App
 
 	device string
 	access string // ro or rw
 	socket string
-	allow  cli.PolicyFlags
+	allow  app.PolicyFlags
 	way    string   // gpu, cpu or neither
 	most   cli.Size // 0: any size
 
@@ -56,12 +57,12 @@ type consumer struct {
 
 func newConsumer(stdout io.Writer) *consumer {
 	c := &consumer{}
-	c.app = cli.New("consumer", "attaches to the memory that a producer offers, and verifies it.", stdout)
+	c.app = app.New("consumer", "attaches to the memory that a producer offers, and verifies it.", stdout)
 	f := c.app.Flags
 	f.StringVar(&c.device, "device", "", "device that the memory must be on, by `N|UUID`; the default is any device")
-	cli.Choice(f, &c.access, "access", "ro", "map the memory `ro|rw`; rw needs a producer with --access rw, and legacy memory is always rw", "ro", "rw")
+	app.Choice(f, &c.access, "access", "ro", "map the memory `ro|rw`; rw needs a producer with --access rw, and legacy memory is always rw", "ro", "rw")
 	f.Uint32Var(&c.salt, "expect-salt", 0, "check against this 32-bit `number` instead of the offer's salt")
-	cli.Choice(f, &c.way, "verify", "", "compare the data on the `gpu|cpu`; the default is the GPU if its driver can load the kernels, and the CPU with the software driver", "gpu", "cpu")
+	app.Choice(f, &c.way, "verify", "", "compare the data on the `gpu|cpu`; the default is the GPU if its driver can load the kernels, and the CPU with the software driver", "gpu", "cpu")
 	f.StringVar(&c.socket, "socket", cli.DefaultSocket(), "`path` of the producer's socket")
 	f.Var(&c.most, "max-size", "refuse offers of more than this many `bytes`, with units KiB, MiB, GiB; the default is any size")
 	c.app.AllowFlags(&c.allow,
@@ -71,7 +72,7 @@ func newConsumer(stdout io.Writer) *consumer {
 }
 
 func (c *consumer) run(ctx context.Context) (err error) {
-	c.app.Say("start", cli.Fields{"program": "consumer"}, "=== CUDA VMM Consumer ===")
+	c.app.Say("start", app.Fields{"program": "consumer"}, "=== CUDA VMM Consumer ===")
 	defer func() {
 		err = c.app.Cleanup(err, c.kernels.Close, c.att.Close, c.ctx.Close)
 	}()
@@ -115,7 +116,7 @@ func (c *consumer) enter() error {
 
 func (c *consumer) attach(ctx context.Context) (err error) {
 	opts := []share.AttachOption{
-		share.WithAccess(cli.Access(c.access)), share.WithTimeout(c.app.Timeout), share.WithPolicy(c.allow.Policy()),
+		share.WithAccess(app.Access(c.access)), share.WithTimeout(c.app.Timeout), share.WithPolicy(c.allow.Policy()),
 		share.OnConnected(c.connected), share.OnReceived(c.received), share.OnStep(c.step()),
 		share.OnProgress(c.heard),
 	}
@@ -130,7 +131,7 @@ func (c *consumer) attach(ctx context.Context) (err error) {
 		handles = append(handles, share.HandleFD)
 	}
 	opts = append(opts, share.WithHandle(handles...))
-	c.app.Say("connecting", cli.Fields{"socket": c.socket}, "Connecting to producer...")
+	c.app.Say("connecting", app.Fields{"socket": c.socket}, "Connecting to producer...")
 	c.app.Note("  at %s", c.socket)
 	c.started, c.over = time.Now(), c.waiting(func() string { return "waiting for a producer" })
 	defer func() { c.over() }()
@@ -192,7 +193,7 @@ func (c *consumer) find(ctx context.Context, opts []share.AttachOption) (*share.
 			return att, err
 		}
 		if pause == soonest {
-			c.app.Say("waiting", cli.Fields{"socket": c.socket, "longest_us": c.app.Timeout.Microseconds()},
+			c.app.Say("waiting", app.Fields{"socket": c.socket, "longest_us": c.app.Timeout.Microseconds()},
 				"  %s: waiting for one, for %s at most", c.missing(), c.app.Timeout)
 		}
 		select {
@@ -217,14 +218,14 @@ func (c *consumer) missing() string {
 func (c *consumer) connected(p sock.Peer) {
 	c.waitingForData("waiting for the producer, which may still be filling its memory")
 	c.app.Step("connect", time.Since(c.started))
-	c.app.Say("connected", cli.Fields{"uid": p.UID, "pid": p.PID}, "Connected to producer")
-	c.app.Say("peer", cli.Fields{"uid": p.UID, "pid": p.PID}, "  the producer is %s", p)
+	c.app.Say("connected", app.Fields{"uid": p.UID, "pid": p.PID}, "Connected to producer")
+	c.app.Say("peer", app.Fields{"uid": p.UID, "pid": p.PID}, "  the producer is %s", p)
 }
 
 // step prints and times what the driver does with the offer. After the last step comes a
 // wait for the producer, whose data may not be there yet.
 func (c *consumer) step() func(vmm.Step) {
-	say := c.app.Steps(cli.Words("imported"))
+	say := c.app.Steps(app.Words("imported"))
 	return func(s vmm.Step) {
 		say(s)
 		if s.Op == vmm.OpAccess || s.Op == vmm.OpOpen {
@@ -235,8 +236,8 @@ func (c *consumer) step() func(vmm.Step) {
 
 // sayAccess says so if the memory can be written although that was not asked for.
 func (c *consumer) sayAccess() {
-	if have := c.att.Access(); have != cli.Access(c.access) {
-		c.app.Say("access", cli.Fields{"access": have.String()}, "  it is %s here, although %s was asked for: legacy memory has no access rights", have, cli.Access(c.access))
+	if have := c.att.Access(); have != app.Access(c.access) {
+		c.app.Say("access", app.Fields{"access": have.String()}, "  it is %s here, although %s was asked for: legacy memory has no access rights", have, app.Access(c.access))
 	}
 }
 
@@ -246,12 +247,12 @@ func (c *consumer) received(o share.Offer, files []*os.File) {
 	d := o.Descriptor
 	c.app.Result["size"], c.app.Result["aligned"], c.app.Result["handle"] = d.Size, uint64(d.Chunks)*d.ChunkSize, o.Handle().String()
 	if o.Legacy != nil {
-		c.app.Say("received", cli.Fields{"handle": o.Handle().String(), "offset": o.Legacy.Offset, "size": d.Size, "allocation": d.ChunkSize},
+		c.app.Say("received", app.Fields{"handle": o.Handle().String(), "offset": o.Legacy.Offset, "size": d.Size, "allocation": d.ChunkSize},
 			"Received IPC handle: %d bytes, size: %d bytes", len(o.Legacy.Handle), d.Size)
 		return
 	}
-	c.app.Say("received", cli.Fields{"fd": files[0].Fd(), "fds": len(files), "size": d.Size, "chunk": d.ChunkSize},
-		"Received FD: %s, size: %d bytes", cli.FDs(files), d.Size)
+	c.app.Say("received", app.Fields{"fd": files[0].Fd(), "fds": len(files), "size": d.Size, "chunk": d.ChunkSize},
+		"Received FD: %s, size: %d bytes", app.FDs(files), d.Size)
 }
 
 // follow switches to the device that the memory is on.
@@ -282,7 +283,7 @@ func (c *consumer) verifyAndReport(ctx context.Context) error {
 		err = c.app.Timed("report", func() error { return c.report(ctx, fault) })
 	}
 	if err == nil {
-		c.app.Say("acknowledged", cli.Fields{"ok": fault == nil}, "Sent acknowledgment to producer")
+		c.app.Say("acknowledged", app.Fields{"ok": fault == nil}, "Sent acknowledgment to producer")
 	}
 	return errors.Join(fault, err)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/pattern"
 )
 
@@ -30,11 +31,11 @@ func (v *verifier) verify(ctx context.Context) (err error) {
 		return err
 	}
 	if v.kernels.OnGPU() {
-		v.app.Say("compared", cli.Fields{"bytes": v.size}, "Compared %d bytes on the GPU", v.size)
+		v.app.Say("compared", app.Fields{"bytes": v.size}, "Compared %d bytes on the GPU", v.size)
 	} else {
-		v.app.Say("copied", cli.Fields{"bytes": v.size}, "Copied %d bytes from GPU to host", v.size)
+		v.app.Say("copied", app.Fields{"bytes": v.size}, "Copied %d bytes from GPU to host", v.size)
 	}
-	fields := cli.Fields{"ok": wrong.Wrong == 0, "integers": v.meta.Count, "wrong": wrong.Wrong}
+	fields := app.Fields{"ok": wrong.Wrong == 0, "integers": v.meta.Count, "wrong": wrong.Wrong}
 	if wrong.Wrong == 0 {
 		v.app.Say("verified", fields, "Data verification PASSED (%s verified)", cli.Count(v.meta.Count, "integer"))
 		return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/plain"
 )
 
@@ -76,7 +77,7 @@ func (p *program) tell(format string, a ...any) {
 
 // interrupted returns nil if a signal ended a command that serves until one comes.
 func interrupted(ctx context.Context, err error) error {
-	if errors.Is(context.Cause(ctx), cli.ErrInterrupted) && (errors.Is(err, context.Canceled) || errors.Is(err, cli.ErrInterrupted)) {
+	if errors.Is(context.Cause(ctx), app.ErrInterrupted) && (errors.Is(err, context.Canceled) || errors.Is(err, app.ErrInterrupted)) {
 		return nil
 	}
 	return err

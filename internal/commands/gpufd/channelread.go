@@ -13,6 +13,7 @@ import (
 	"github.com/gpufd/gpufd/channel"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -38,8 +39,8 @@ no writer comes, and with 4 when the writer is lost or has dropped this reader.`
 		RunE: func(c *cobra.Command, args []string) error { return p.channelRead(c.Context(), args[0], f) },
 	}
 	fl := cmd.Flags()
-	cli.Choice(fl, &f.policy, "policy", "block", "what happens when this reader is too slow: block, drop-oldest or drop-newest", "block", "drop-oldest", "drop-newest")
-	cli.Choice(fl, &f.join, "join", "next", "the first frame to read: next, the next one to be published, or newest, the last one so far", "next", "newest")
+	app.Choice(fl, &f.policy, "policy", "block", "what happens when this reader is too slow: block, drop-oldest or drop-newest", "block", "drop-oldest", "drop-newest")
+	app.Choice(fl, &f.join, "join", "next", "the first frame to read: next, the next one to be published, or newest, the last one so far", "next", "newest")
 	fl.StringVarP(&f.output, "output", "o", "", "the `file` to write; the default is standard output")
 	fl.StringVar(&f.device, "device", "0", "the device that reads, an ordinal or a UUID: that of the frames, or one with peer access to it")
 	p.driverFlag(cmd)
@@ -53,7 +54,7 @@ func (p *program) channelRead(ctx context.Context, name string, f channelReadFla
 		}
 		return p.readTo(ctx, p.out, name, f)
 	}
-	if _, err := cli.OutputPath(f.output); err != nil {
+	if _, err := app.OutputPath(f.output); err != nil {
 		return err
 	}
 	file, err := os.OpenFile(f.output, os.O_WRONLY|os.O_CREATE, 0o666) // emptied once there is a writer
@@ -98,9 +99,9 @@ func (p *program) readTo(ctx context.Context, out io.Writer, name string, f chan
 		last = lost.Last
 	}
 	p.told = true
-	p.result = cli.Fields{"name": name, "frames": s.Received + s.Lost, "received": s.Received - s.Passed, "lost": s.Lost + s.Passed,
+	p.result = app.Fields{"name": name, "frames": s.Received + s.Lost, "received": s.Received - s.Passed, "lost": s.Lost + s.Passed,
 		"last_whole": last, "max_stall_ms": milliseconds(s.MaxStall)}
-	p.tell("Read %s, %d lost; the longest wait for one was %s", cli.Count(s.Received-s.Passed, "frame"), s.Lost+s.Passed, cli.Brief(s.MaxStall))
+	p.tell("Read %s, %d lost; the longest wait for one was %s", cli.Count(s.Received-s.Passed, "frame"), s.Lost+s.Passed, app.Brief(s.MaxStall))
 	return channelEnd(ctx, err)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gpufd/gpufd/channel"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/share"
 )
@@ -96,8 +97,8 @@ func (p *program) channelWrite(ctx context.Context, name string, f channelWriteF
 	err = interrupted(ctx, p.publish(ctx, c, w, name, f))
 	s := w.Stats()
 	p.told = true
-	p.result = cli.Fields{"name": name, "frames": s.Frames, "received": s.Given, "lost": s.Skipped, "last_whole": s.Frames, "max_stall_ms": milliseconds(s.MaxStall)}
-	p.tell("Wrote %s; the longest wait for a slot was %s", cli.Count(s.Frames, "frame"), cli.Brief(s.MaxStall))
+	p.result = app.Fields{"name": name, "frames": s.Frames, "received": s.Given, "lost": s.Skipped, "last_whole": s.Frames, "max_stall_ms": milliseconds(s.MaxStall)}
+	p.tell("Wrote %s; the longest wait for a slot was %s", cli.Count(s.Frames, "frame"), app.Brief(s.MaxStall))
 	return err
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
 )
 
@@ -16,7 +16,7 @@ const completeIn = 500 * time.Millisecond
 
 // completions tells shells the values of flags, and the names that a keeper has.
 func (p *program) completions(root *cobra.Command) {
-	cli.CompleteFlags(root)
+	app.CompleteFlags(root)
 	for _, c := range root.Commands() {
 		switch c.Name() {
 		case "get", "stat", "drain", "quarantine", "watch":
@@ -65,5 +65,5 @@ func completeAlone(root *cobra.Command) {
 
 To load it in every new shell, write it to /etc/bash_completion.d/gpufd if the package
 bash-completion is installed, or else add that line to ~/.bashrc.`
-	c.RunE = func(*cobra.Command, []string) error { return cli.WriteCompletion(root.OutOrStdout(), root, "bash") }
+	c.RunE = func(*cobra.Command, []string) error { return app.WriteCompletion(root.OutOrStdout(), root, "bash") }
 }

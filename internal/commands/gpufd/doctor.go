@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/doctor"
 )
 
@@ -53,7 +54,7 @@ end within --timeout.`,
 	flags.StringVar(&f.offer, "offer", "", "listen at a `socket` for gpufd doctor --with, until a signal comes")
 	flags.StringVar(&f.as, "as", "", "with --with: the `process` to compare with, instead of this one")
 	flags.StringVar(&f.attach, "attach", "", "with --with SOCKET: attach to the `offer` of this name as a consumer")
-	cli.AllowUID(flags, &f.uids, "with --with and --offer: trust these `users`, too")
+	app.AllowUID(flags, &f.uids, "with --with and --offer: trust these `users`, too")
 	p.driverFlag(cmd)
 	return cmd
 }
@@ -138,7 +139,7 @@ func (p *program) diagnosis(rows []doctor.Row) error {
 			failed = append(failed, r.ID)
 		}
 	}
-	p.result = cli.Fields{"rows": len(rows), "warn": count[doctor.Warn], "fail": count[doctor.Fail], "unknown": count[doctor.Unknown]}
+	p.result = app.Fields{"rows": len(rows), "warn": count[doctor.Warn], "fail": count[doctor.Fail], "unknown": count[doctor.Unknown]}
 	p.say("%d OK, %d WARN, %d FAIL, %d UNKNOWN; docs/doctor.md has a section for each", count[doctor.OK], count[doctor.Warn], count[doctor.Fail], count[doctor.Unknown])
 	if code := doctor.ExitCode(rows); code != cli.ExitOK {
 		return cli.Codef(code, "%d of %d checks failed: %s", len(failed), len(rows), strings.Join(failed, ", "))
@@ -153,7 +154,7 @@ func (p *program) meaning(text string) error {
 		return cli.Codef(cli.ExitFailed, "%.200q is not known as an error of sharing memory: give a number, a name such as CUDA_ERROR_INVALID_VALUE, "+
 			"a line of a log or a row's id; gpufd doctor alone tries what works here", text)
 	}
-	p.result = cli.Fields{"meaning": m}
+	p.result = app.Fields{"meaning": m}
 	if m.Result != "" {
 		p.say("%s: %s", strings.TrimSpace(m.Call+" "+m.Result), m.Words)
 	}
@@ -185,7 +186,7 @@ func (p *program) doctorOffer(ctx context.Context, path string, c doctor.Config)
 	}
 	err = doctor.Offer(ctx, drv, path, c, func() {
 		if p.json {
-			p.object(cli.Fields{"event": "serving", "socket": path, "pid": os.Getpid()})
+			p.object(app.Fields{"event": "serving", "socket": path, "pid": os.Getpid()})
 		}
 		p.say("Offering 2 MiB at %s: gpufd doctor --with %s", path, path)
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
 )
 
@@ -60,7 +61,7 @@ func (p *program) drainName(ctx context.Context, k *keeper.Client, name string, 
 		p.undone(name)
 		return nil
 	}
-	p.result = cli.Fields{"removed": []string{}}
+	p.result = app.Fields{"removed": []string{}}
 	before, err := k.Stat(ctx, name)
 	if err != nil {
 		return err
@@ -73,7 +74,7 @@ func (p *program) drainName(ctx context.Context, k *keeper.Client, name string, 
 		if err := k.RemoveVersion(ctx, name, before.Version); err != nil {
 			return fmt.Errorf("%s was drained but not removed: %w; it stays draining until gpufd drain --undo", name, err)
 		}
-		p.result = cli.Fields{"removed": []string{name}}
+		p.result = app.Fields{"removed": []string{name}}
 	}
 	p.say("%s is drained%s", name, map[bool]string{false: " and removed"}[keep])
 	if told := toldToLetGo(n); len(told) > 0 {
@@ -86,7 +87,7 @@ func (p *program) drainName(ctx context.Context, k *keeper.Client, name string, 
 // undone prints that what was draining is served again.
 func (p *program) undone(what string) {
 	p.say("%s is served again", what)
-	p.result = cli.Fields{"removed": []string{}}
+	p.result = app.Fields{"removed": []string{}}
 }
 
 // drainPause is the time between two looks of drain.
@@ -167,7 +168,7 @@ func (p *program) drainDevice(ctx context.Context, k *keeper.Client, dev cu.UUID
 		p.undone("device " + dev.String())
 		return nil
 	}
-	p.result = cli.Fields{"removed": []string{}}
+	p.result = app.Fields{"removed": []string{}}
 	removed := []string{}
 	for last := []keeper.Use(nil); ; {
 		uses, err := usesOf(ctx, k, dev)

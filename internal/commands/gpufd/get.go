@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -49,7 +50,7 @@ a time, or until a signal comes.`,
 	fl.BoolVar(&f.verify, "verify", false, "compute digests, and compare them")
 	fl.DurationVar(&f.hold, "hold", 0, "keep the memory mapped for this `duration`")
 	fl.StringArrayVar(&f.labels, "label", nil, "take only a version that was put with --label `K=V`")
-	cli.AllowUID(fl, &f.uids, "also take memory from a keeper of these `users`, who can put any bytes there")
+	app.AllowUID(fl, &f.uids, "also take memory from a keeper of these `users`, who can put any bytes there")
 	p.driverFlag(cmd)
 	return cmd
 }
@@ -73,7 +74,7 @@ func (f *getFlags) checkOutput() error {
 	if f.output == "" || f.output == standard {
 		return nil
 	}
-	if _, err := cli.OutputPath(f.output); err != nil {
+	if _, err := app.OutputPath(f.output); err != nil {
 		return err
 	}
 	info, err := os.Stat(f.output)
@@ -140,7 +141,7 @@ func (p *program) get(ctx context.Context, name string, f getFlags) error {
 
 // use writes, verifies or holds the parts, as the flags say.
 func (p *program) use(ctx context.Context, k *keeper.Client, parts []*keeper.Attached, f getFlags) error {
-	p.result = cli.Fields{"name": parts[0].Data.Name, "version": parts[0].Data.Version, "parts": len(parts)}
+	p.result = app.Fields{"name": parts[0].Data.Name, "version": parts[0].Data.Version, "parts": len(parts)}
 	if f.verify {
 		if err := p.verify(ctx, k, parts); err != nil {
 			return err
@@ -160,5 +161,5 @@ func (p *program) use(ctx context.Context, k *keeper.Client, parts []*keeper.Att
 // divert makes standard output free for data: what people read goes to standard error.
 func (p *program) divert() {
 	p.out = &output{w: p.stderr, failed: p.data.failed}
-	p.people = cli.NewOutput(p.out, false)
+	p.people = app.NewOutput(p.out, false)
 }

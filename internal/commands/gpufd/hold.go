@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -23,7 +23,7 @@ func (p *program) hold(ctx context.Context, parts []*keeper.Attached, long time.
 	}
 	d := parts[0].Data
 	if p.json {
-		p.object(cli.Fields{"event": "holding", "name": d.Name, "version": d.Version, "pid": os.Getpid()})
+		p.object(app.Fields{"event": "holding", "name": d.Name, "version": d.Version, "pid": os.Getpid()})
 	}
 	p.say("Holding %s, version %d, for %s", d.Name, d.Version, long)
 	<-ctx.Done()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/cgroup"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/sock"
@@ -33,7 +34,7 @@ func defaultSocket() string {
 func (p *program) keeperCommand() *cobra.Command {
 	var policy, metrics string
 	var takeOver, await, end bool
-	opts := keeper.Options{Version: cli.Version()}
+	opts := keeper.Options{Version: app.Version()}
 	cmd := &cobra.Command{
 		Use:        "keeper",
 		SuggestFor: []string{"start", "serve"},
@@ -88,7 +89,7 @@ func (p *program) endKeeper(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	p.result = cli.Fields{"socket": p.socket, "lost": lostFields(lost)}
+	p.result = app.Fields{"socket": p.socket, "lost": lostFields(lost)}
 	p.say("The keeper at %s and its fd store have ended; %s lost", p.socket, map[bool]string{true: cli.Count(len(lost), "name") + " is", false: cli.Count(len(lost), "name") + " are"}[len(lost) == 1])
 	for _, n := range lost {
 		p.say("  %s", lostName(n))
@@ -97,10 +98,10 @@ func (p *program) endKeeper(c *cobra.Command) error {
 }
 
 // lostFields are what was lost, for JSON.
-func lostFields(lost []keeper.Info) []cli.Fields {
-	all := []cli.Fields{}
+func lostFields(lost []keeper.Info) []app.Fields {
+	all := []app.Fields{}
 	for _, n := range lost {
-		all = append(all, cli.Fields{"name": n.Name, "version": n.Version, "bytes": bytesOf(n), "holders": len(keeper.Processes(holdersOf(n)))})
+		all = append(all, app.Fields{"name": n.Name, "version": n.Version, "bytes": bytesOf(n), "holders": len(keeper.Processes(holdersOf(n)))})
 	}
 	return all
 }
@@ -168,8 +169,8 @@ func boundHeap() {
 func (p *program) serve(ctx context.Context, s *keeper.Server, socket string) (err error) {
 	st := s.Status()
 	if p.json {
-		p.result = cli.Fields{}
-		p.object(cli.Fields{"event": "serving", "socket": socket, "pid": st.PID, "store_pid": st.Store, "names": st.Names})
+		p.result = app.Fields{}
+		p.object(app.Fields{"event": "serving", "socket": socket, "pid": st.PID, "store_pid": st.Store, "names": st.Names})
 	}
 	p.say("Keeping %s at %s; the fd store is process %d", cli.Count(st.Names, "name"), socket, st.Store)
 	select {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
 )
@@ -161,7 +162,7 @@ func (p *program) rmCommand() *cobra.Command {
 					p.say("%s is removed", name)
 					removed = append(removed, name)
 				}
-				p.result = cli.Fields{"removed": removed}
+				p.result = app.Fields{"removed": removed}
 				p.told = true
 				return errors.Join(failed...)
 			})
@@ -184,7 +185,7 @@ func (p *program) watchCommand() *cobra.Command {
 				p.say("%s", event(e))
 				return true
 			})
-			if errors.Is(context.Cause(c.Context()), cli.ErrInterrupted) { // it serves until a signal
+			if errors.Is(context.Cause(c.Context()), app.ErrInterrupted) { // it serves until a signal
 				err = nil
 			}
 			return errors.Join(err, k.Close())
@@ -209,9 +210,9 @@ func (p *program) versionCommand() *cobra.Command {
 		Use: "version", Short: "Print the version", Args: p.args(0, 0, "no arguments"),
 		RunE: func(*cobra.Command, []string) error {
 			if p.json {
-				p.object(cli.Fields{"version": cli.Version()})
+				p.object(app.Fields{"version": app.Version()})
 			}
-			p.say("gpufd %s", cli.Version())
+			p.say("gpufd %s", app.Version())
 			return nil
 		},
 	}

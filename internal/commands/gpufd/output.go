@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -65,8 +66,8 @@ func exitCode(err error) int {
 }
 
 // errorFields returns an error for JSON.
-func errorFields(err error, text string) cli.Fields {
-	f := cli.Fields{"message": text}
+func errorFields(err error, text string) app.Fields {
+	f := app.Fields{"message": text}
 	var no *keeper.Error
 	if errors.As(err, &no) {
 		f["code"] = no.Code

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/doctor"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
@@ -67,10 +68,10 @@ type program struct {
 	stderr  io.Writer
 	data    *output     // to stdout
 	out     *output     // what is printed: data, or stderr if stdout gets what is kept
-	people  *cli.Output // on out, for what people read
-	shown   *cli.Output // on stderr, for progress
+	people  *app.Output // on out, for what people read
+	shown   *app.Output // on stderr, for progress
 	command string
-	result  cli.Fields // of the last line of --json, if the command has one
+	result  app.Fields // of the last line of --json, if the command has one
 	told    bool       // the last line has the result even if there is an error
 
 	hasty    atomic.Pointer[string] // what to say if a signal ends the command, which then has endsWithin; nil: as long as it takes
@@ -80,7 +81,7 @@ type program struct {
 func newProgram(stdout, stderr io.Writer, failed func(error)) *program {
 	p := &program{stderr: stderr, command: "gpufd", data: &output{w: stdout, failed: failed}}
 	p.out = p.data
-	p.people, p.shown = cli.NewOutput(p.out, false), cli.NewOutput(stderr, false)
+	p.people, p.shown = app.NewOutput(p.out, false), app.NewOutput(stderr, false)
 	return p
 }
 
@@ -93,7 +94,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	p := newProgram(stdout, stderr, cancel)
-	signals, stop := cli.Notified()
+	signals, stop := app.Notified()
 	defer stop()
 	over := make(chan struct{})
 	defer close(over)
@@ -101,7 +102,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root := p.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, cli.ErrInterrupted)) {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, app.ErrInterrupted)) {
 		err = p.cause(ctx)
 	}
 	if m := unknownCommand.FindStringSubmatch(fmt.Sprint(err)); m != nil {
@@ -117,7 +118,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 // cause returns why ctx was cancelled.
 func (p *program) cause(ctx context.Context) error {
 	err := context.Cause(ctx)
-	if text := p.hasty.Load(); text != nil && errors.Is(err, cli.ErrInterrupted) {
+	if text := p.hasty.Load(); text != nil && errors.Is(err, app.ErrInterrupted) {
 		return cli.Restated(err, "%s", *text)
 	}
 	return err
@@ -143,7 +144,7 @@ const endsWithin = 300 * time.Millisecond
 // end ends the command when a signal comes, and the program when a second one comes, or when a
 // hasty command does not end, until over is closed.
 func (p *program) end(ctx context.Context, signals <-chan os.Signal, over <-chan struct{}, cancel context.CancelCauseFunc, stderr io.Writer) {
-	var came cli.Signals
+	var came app.Signals
 	var late <-chan time.Time
 	for {
 		select {
@@ -154,7 +155,7 @@ func (p *program) end(ctx context.Context, signals <-chan os.Signal, over <-chan
 				fmt.Fprintf(stderr, "%s: %s came a second time: ended at once\n", p.command, s)
 				os.Exit(cli.ExitFailed)
 			}
-			cancel(cli.ErrInterrupted)
+			cancel(app.ErrInterrupted)
 			if late == nil && p.hasty.Load() != nil {
 				late = time.After(endsWithin)
 			}
@@ -179,7 +180,7 @@ func (p *program) finish(err error, stderr io.Writer) int {
 	}
 	code, text := exitCode(err), p.explain(err)
 	if p.json {
-		fields := cli.Fields{}
+		fields := app.Fields{}
 		if p.told {
 			fields = p.result
 		}
@@ -194,7 +195,7 @@ func (p *program) finish(err error, stderr io.Writer) int {
 func (p *program) object(v any) {
 	text, err := json.Marshal(v)
 	if err != nil {
-		text, _ = json.Marshal(cli.Fields{"error": cli.Fields{"message": err.Error()}})
+		text, _ = json.Marshal(app.Fields{"error": app.Fields{"message": err.Error()}})
 	}
 	fmt.Fprintf(p.out, "%s\n", plain.JSON(text))
 }
@@ -220,7 +221,7 @@ server that restarts gets its weights from a keeper and need not load them again
 
 Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 2 usage; 3 this machine cannot; 4 timed out or the peer was lost.`,
-		Version:       cli.Version(),
+		Version:       app.Version(),
 		SilenceErrors: true, SilenceUsage: true, DisableSuggestions: true, // unknown makes them
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			p.command = c.CommandPath()
@@ -236,7 +237,7 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 	f.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest time to wait for other processes, and for free memory")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		p.command = c.CommandPath()
-		return cli.FlagError(c, err)
+		return app.FlagError(c, err)
 	})
 	root.AddCommand(p.keeperCommand(), p.putCommand(), p.getCommand(), p.lsCommand(), p.statCommand(), p.rmCommand(),
 		p.drainCommand(), p.quarantineCommand(), p.watchCommand(), p.channelCommand(), p.doctorCommand(), p.versionCommand())
@@ -282,8 +283,8 @@ func (p *program) check(c *cobra.Command) error {
 		p.socket = p.channel
 	}
 	p.patient = c.Flags().Changed("timeout")
-	p.shown = cli.NewOutput(p.stderr, !p.json && cli.ShowsProgress(p.stderr))
-	return cli.CheckFlags(c)
+	p.shown = app.NewOutput(p.stderr, !p.json && app.ShowsProgress(p.stderr))
+	return app.CheckFlags(c)
 }
 
 // args returns a check of the number of arguments, whose error says what they are.
@@ -366,7 +367,7 @@ func (p *program) waiting(whom string, d time.Duration, help string) (stop func(
 	if p.json {
 		return func() {}
 	}
-	return cli.Waiting(p.stderr, fmt.Sprintf("Waiting for %s at %s, for %s at most (--timeout); %s", whom, p.socket, d, help))
+	return app.Waiting(p.stderr, fmt.Sprintf("Waiting for %s at %s, for %s at most (--timeout); %s", whom, p.socket, d, help))
 }
 
 // mayListen reports whether somebody may listen at the socket later: its directory is one, and
@@ -403,7 +404,7 @@ func (p *program) connect(ctx context.Context) (*keeper.Client, error) {
 
 // driverFlag adds --driver to a command that uses one.
 func (p *program) driverFlag(c *cobra.Command) {
-	cli.DriverFlag(c.Flags(), &p.driver)
+	app.DriverFlag(c.Flags(), &p.driver)
 }
 
 // open opens the driver.

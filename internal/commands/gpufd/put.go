@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -241,11 +242,11 @@ func (p *program) keepAll(ctx context.Context, k *keeper.Client, want keeper.Put
 	for _, part := range parts {
 		total += part.Size
 	}
-	p.result = cli.Fields{"name": want.Name, "version": kept.Version, "missing": kept.Missing, "digests": kept.Digests, "bytes": total, "seconds": took.Seconds()}
+	p.result = app.Fields{"name": want.Name, "version": kept.Version, "missing": kept.Missing, "digests": kept.Digests, "bytes": total, "seconds": took.Seconds()}
 	if kept.Version == 0 {
-		p.say("%s: %s, %s in %s; %s to come", want.Name, cli.Count(len(parts), "part"), cli.Human(total), cli.Brief(took), cli.Count(kept.Missing, "part"))
+		p.say("%s: %s, %s in %s; %s to come", want.Name, cli.Count(len(parts), "part"), cli.Human(total), app.Brief(took), cli.Count(kept.Missing, "part"))
 		return nil
 	}
-	p.say("%s: version %d, %s in %s", want.Name, kept.Version, cli.Human(total), cli.Brief(took))
+	p.say("%s: version %d, %s in %s", want.Name, kept.Version, cli.Human(total), app.Brief(took))
 	return nil
 }

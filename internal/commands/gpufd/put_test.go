@@ -17,7 +17,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -60,7 +60,7 @@ func TestPutShowsItsProgress(t *testing.T) {
 	require.NoError(t, err)
 	var out, errs bytes.Buffer
 	p := &program{out: &output{w: &out, failed: func(error) {}}}
-	p.people, p.shown = cli.NewOutput(p.out, false), cli.NewOutput(&errs, true)
+	p.people, p.shown = app.NewOutput(p.out, false), app.NewOutput(&errs, true)
 	idle := newIdle(t.Context(), time.Minute)
 	defer idle.stop()
 	ended, cancel := context.WithCancel(t.Context())

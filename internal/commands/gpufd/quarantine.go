@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
 )
 
@@ -72,7 +73,7 @@ func (p *program) quarantine(ctx context.Context, k *keeper.Client, name string,
 		}
 		changed = append(changed, part.Part)
 	}
-	p.result = cli.Fields{"name": name, "version": n.Version, "parts": changed}
+	p.result = app.Fields{"name": name, "version": n.Version, "parts": changed}
 	switch {
 	case len(changed) == 0:
 		p.say("%s, version %d: no part is in quarantine", name, n.Version)

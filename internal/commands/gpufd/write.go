@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -62,7 +63,7 @@ func (p *program) write(ctx context.Context, parts []*keeper.Attached, f getFlag
 	if !f.all {
 		return p.writePart(ctx, parts[0], f.output)
 	}
-	dir, err := cli.OutputPath(f.output)
+	dir, err := app.OutputPath(f.output)
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (p *program) writePart(ctx context.Context, part *keeper.Attached, path str
 		return err
 	}
 	named := path
-	if path, err = cli.OutputPath(path); err != nil { // a link of this user stays
+	if path, err = app.OutputPath(path); err != nil { // a link of this user stays
 		return err
 	}
 	f, err := os.OpenFile(filepath.Join(filepath.Dir(path), ".gpufd-"+rand.Text()), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/pattern"
 )
 
@@ -57,7 +58,7 @@ func (a *argument) checkOutput() error {
 	if a.out == "" {
 		return nil
 	}
-	if _, err := cli.OutputPath(a.out); err != nil {
+	if _, err := app.OutputPath(a.out); err != nil {
 		return err
 	}
 	info, err := os.Stat(a.out)
@@ -118,7 +119,7 @@ func (l *launcher) writeFiles(ctx context.Context) error {
 		if err := l.writeFile(ctx, a); err != nil {
 			return fmt.Errorf("argument %d, %q: %w", i+1, a.text, err)
 		}
-		l.app.Say("wrote", cli.Fields{"file": a.out, "bytes": a.size}, "Wrote %d bytes to %s", a.size, a.out)
+		l.app.Say("wrote", app.Fields{"file": a.out, "bytes": a.size}, "Wrote %d bytes to %s", a.size, a.out)
 	}
 	return nil
 }

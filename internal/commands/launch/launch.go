@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/kernels"
 )
 
@@ -28,7 +29,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 
 // A launcher is one run of the command.
 type launcher struct {
-	app *cli.App
+	app *app.App
 
 	device               string
 	ptx, module, builtin string // one of them is set
@@ -49,7 +50,7 @@ type launcher struct {
 
 func newLauncher(stdout io.Writer) *launcher {
 	l := &launcher{grid: dim{1, 1, 1}, block: dim{1, 1, 1}}
-	l.app = cli.New("launch", "runs a kernel on buffers and numbers from the command line.", stdout)
+	l.app = app.New("launch", "runs a kernel on buffers and numbers from the command line.", stdout)
 	l.app.Check, l.app.Early = l.check, l.findSource
 	c := l.app.Command
 	c.Use, c.Long, c.Args, c.ValidArgsFunction = "launch [flags] ARG…", c.Long+"\n"+argumentHelp, cobra.ArbitraryArgs, completeArgument
@@ -57,7 +58,7 @@ func newLauncher(stdout io.Writer) *launcher {
 	f.StringVar(&l.device, "device", "0", "device to use, by `N|UUID`")
 	f.StringVar(&l.ptx, "ptx", "", "take the kernel from this `file` of PTX, and show the compiler's messages")
 	f.StringVar(&l.module, "module", "", "take the kernel from this `file`, which the driver reads itself: PTX, a cubin or a fatbin")
-	f.StringVar(&l.builtin, "builtin", "", "take the kernel from this program's own module of this `name`: "+cli.Listed(builtinNames(), "or"))
+	f.StringVar(&l.builtin, "builtin", "", "take the kernel from this program's own module of this `name`: "+app.Listed(builtinNames(), "or"))
 	f.StringVar(&l.kernel, "kernel", "", "`name` of the kernel, as the code spells it")
 	f.Var(&l.grid, "grid", "number of blocks, `X[,Y[,Z]]`, decimal or 0x, or 1K for 1024 and 1M for 1048576")
 	f.Var(&l.block, "block", "number of threads in each block, `X[,Y[,Z]]`")
@@ -96,7 +97,7 @@ func (l *launcher) check() (err error) {
 // not wrong usage, as for a kernel or a device: the command line alone does not show it.
 func (l *launcher) findSource() error {
 	if l.builtin != "" && findBuiltin(l.builtin) == nil {
-		return fmt.Errorf("no module %q comes with this program: --builtin takes %s", l.builtin, cli.Listed(builtinNames(), "or"))
+		return fmt.Errorf("no module %q comes with this program: --builtin takes %s", l.builtin, app.Listed(builtinNames(), "or"))
 	}
 	switch {
 	case l.ptx != "":
@@ -159,7 +160,7 @@ func (l *launcher) launch(ctx context.Context, k *kernel) error {
 		return err
 	}
 	l.app.Result["kernel"], l.app.Result["launches"] = l.kernel, l.repeat
-	l.app.Say("launching", cli.Fields{"kernel": l.kernel, "grid": l.grid.all(), "block": l.block.all(), "shared": uint64(l.shared)},
+	l.app.Say("launching", app.Fields{"kernel": l.kernel, "grid": l.grid.all(), "block": l.block.all(), "shared": uint64(l.shared)},
 		"Launching %s: grid %s, block %s", l.kernel, &l.grid, &l.block)
 	took, err := l.runAll(ctx, p)
 	if err != nil {
@@ -186,7 +187,7 @@ func (l *launcher) runAll(ctx context.Context, p *cu.Launch) (time.Duration, err
 	err = l.app.Timed("launch", func() error { return l.await(ctx, p, begin, end) })
 	l.running = err != nil && !errors.Is(err, cu.ErrContextLost)
 	switch {
-	case errors.Is(context.Cause(ctx), cli.ErrInterrupted):
+	case errors.Is(context.Cause(ctx), app.ErrInterrupted):
 		return 0, context.Cause(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
 		return 0, fmt.Errorf("kernel %s is not done after %s; wait longer with --timeout: %w", l.kernel, l.app.Timeout, context.DeadlineExceeded)
@@ -241,11 +242,11 @@ func (l *launcher) queue(ctx context.Context, p *cu.Launch, begin, end *cu.Event
 // report prints how long a launch took, and its bandwidth.
 func (l *launcher) report(took time.Duration) {
 	seconds := took.Seconds() / float64(l.repeat)
-	line := fmt.Sprintf("Kernel %s took %s", l.kernel, cli.Brief(took/time.Duration(l.repeat)))
+	line := fmt.Sprintf("Kernel %s took %s", l.kernel, app.Brief(took/time.Duration(l.repeat)))
 	if l.repeat > 1 {
 		line += fmt.Sprintf(" a launch, of %d", l.repeat)
 	}
-	fields := cli.Fields{"us": seconds * 1e6}
+	fields := app.Fields{"us": seconds * 1e6}
 	if l.moves != 0 && seconds > 0 {
 		rate := float64(l.moves) / seconds
 		line += fmt.Sprintf(": %.3f GB/s", rate/1e9)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/kernels"
 )
 
@@ -51,7 +52,7 @@ func (l *launcher) load() (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w", l.source(), err)
 	}
-	l.app.Say("loaded", cli.Fields{"module": l.source()}, "Loaded %s", l.source())
+	l.app.Say("loaded", app.Fields{"module": l.source()}, "Loaded %s", l.source())
 	return nil
 }
 
@@ -100,7 +101,7 @@ func (l *launcher) find() (*kernel, error) {
 	case len(names) == 0:
 		return nil, fmt.Errorf("%s has no kernel %s, nor any other", l.source(), l.kernel)
 	}
-	return nil, fmt.Errorf("%s has no kernel %s; it has %s", l.source(), l.kernel, cli.Listed(names, "and"))
+	return nil, fmt.Errorf("%s has no kernel %s; it has %s", l.source(), l.kernel, app.Listed(names, "and"))
 }
 
 // Regular expressions for kernels in PTX, and for comments.
@@ -231,7 +232,7 @@ func (k *kernel) takes() string {
 	if k.params[0].Name != "" {
 		return fmt.Sprintf("%s (%s)", cli.Count(len(k.params), "argument"), strings.Join(named, ", "))
 	}
-	return fmt.Sprintf("%s (of %s bytes)", cli.Count(len(k.params), "argument"), cli.Listed(sizes, "and"))
+	return fmt.Sprintf("%s (of %s bytes)", cli.Count(len(k.params), "argument"), app.Listed(sizes, "and"))
 }
 
 // listBuiltins prints all kernels that come with the program, or the one of --kernel.
@@ -251,7 +252,7 @@ func (l *launcher) listBuiltins() error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("no kernel %s comes with this program; there are %s", l.kernel, cli.Listed(builtinKernels(), "and"))
+		return fmt.Errorf("no kernel %s comes with this program; there are %s", l.kernel, app.Listed(builtinKernels(), "and"))
 	}
 	return nil
 }
@@ -291,7 +292,7 @@ func (l *launcher) show(k *kernel) error {
 	if err != nil {
 		return err
 	}
-	fields := cli.Fields{"kernel": k.name, "params": k.params, "registers": a.Registers, "shared": a.Shared,
+	fields := app.Fields{"kernel": k.name, "params": k.params, "registers": a.Registers, "shared": a.Shared,
 		"local": a.Local, "const": a.Const, "max_threads": a.MaxThreadsPerBlock, "max_dynamic_shared": a.MaxDynamicShared}
 	l.app.Print("kernel", fields, "%s: takes %s; %d registers, %d bytes of shared memory, %d of local; at most %d threads in a block",
 		k.name, k.takes(), a.Registers, a.Shared, a.Local, a.MaxThreadsPerBlock)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -41,7 +42,7 @@ func (p *producer) prepareLegacy() error {
 	if err := cli.NeedIPC(p.dev); err != nil {
 		return err
 	}
-	p.app.Say("ipc", cli.Fields{"supported": true}, "IPC support: yes")
+	p.app.Say("ipc", app.Fields{"supported": true}, "IPC support: yes")
 	if err := p.refuseTooLarge(); err != nil {
 		return err
 	}
@@ -57,9 +58,9 @@ func (p *producer) prepareLegacy() error {
 	}
 	size, whole := p.legacy.Size(), p.legacy.Allocation()
 	p.app.Result["size"], p.app.Result["aligned"] = size, whole
-	p.app.Say("size", cli.Fields{"size": size, "aligned": whole}, "Buffer size: %d bytes, aligned size: %d bytes", size, whole)
-	p.app.Say("allocated", cli.Fields{"address": p.legacy.Ptr().String(), "size": whole}, "Allocated device memory at %s", p.legacy.Ptr())
-	p.app.Say("access", cli.Fields{"access": cu.ReadWrite.String()}, "  every consumer can write it: legacy memory has no access rights")
+	p.app.Say("size", app.Fields{"size": size, "aligned": whole}, "Buffer size: %d bytes, aligned size: %d bytes", size, whole)
+	p.app.Say("allocated", app.Fields{"address": p.legacy.Ptr().String(), "size": whole}, "Allocated device memory at %s", p.legacy.Ptr())
+	p.app.Say("access", app.Fields{"access": cu.ReadWrite.String()}, "  every consumer can write it: legacy memory has no access rights")
 	return nil
 }
 
@@ -90,7 +91,7 @@ func (p *producer) sayClosingAtEnd(ctx context.Context, w *watcher) (stop func()
 // sayClosing prints whom the end waits for.
 func (p *producer) sayClosing(w *watcher) {
 	if n := w.holders(); n > 0 {
-		p.app.Say("closing", cli.Fields{"consumers": n, "longest_us": p.app.Timeout.Microseconds()},
+		p.app.Say("closing", app.Fields{"consumers": n, "longest_us": p.app.Timeout.Microseconds()},
 			"  waiting for consumers to close the memory (%d), for %s at most", n, p.app.Timeout)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -29,7 +30,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 
 // A producer is one run of the command.
 type producer struct {
-	app *cli.App
+	app *app.App
 
 	device    string
 	size      cli.Size
@@ -41,7 +42,7 @@ type producer struct {
 	salt      uint32
 	way       string // gpu, cpu or neither
 	socket    string
-	allowed   cli.PolicyFlags
+	allowed   app.PolicyFlags
 
 	connections, perPeer int
 
@@ -54,18 +55,18 @@ type producer struct {
 
 func newProducer(stdout io.Writer) *producer {
 	p := &producer{size: 1 << 20}
-	p.app = cli.New("producer", "fills device memory and offers it to consumers, as file descriptors or with a legacy IPC handle.", stdout)
+	p.app = app.New("producer", "fills device memory and offers it to consumers, as file descriptors or with a legacy IPC handle.", stdout)
 	p.app.Check = p.check
 	f := p.app.Flags
 	f.StringVar(&p.device, "device", "0", "device to use, by `N|UUID`")
 	f.Var(&p.size, "size", "`bytes` to share, with units KiB, MiB, GiB; the memory is rounded up to the device's granularity, such as 2 MiB")
 	f.Var(&p.chunk, "chunk", "build the buffer of chunks of this many `bytes`; the default is one chunk")
-	cli.Choice(f, &p.access, "access", "ro", "the most access that consumers may ask for: `ro|rw`", "ro", "rw")
-	cli.Choice(f, &p.handle, "handle", "vmm", "share memory by `vmm|legacy` handles: file descriptors, or the 64 bytes of cuIpcGetMemHandle, with which consumers can always write", "vmm", "legacy")
+	app.Choice(f, &p.access, "access", "ro", "the most access that consumers may ask for: `ro|rw`", "ro", "rw")
+	app.Choice(f, &p.handle, "handle", "vmm", "share memory by `vmm|legacy` handles: file descriptors, or the 64 bytes of cuIpcGetMemHandle, with which consumers can always write", "vmm", "legacy")
 	f.IntVar(&p.consumers, "consumers", 1, "end after `N` consumers; 0 serves until interrupted")
 	f.DurationVar(&p.wait, "wait", 0, "wait no longer than this `duration` for device memory in use by others; 0 fails at once")
 	f.Uint32Var(&p.salt, "salt", 0, "XOR the data with this 32-bit `number`")
-	cli.Choice(f, &p.way, "fill", "", "make the data on the `gpu|cpu`; the default is the GPU if its driver can load the kernels, and the CPU with the software driver", "gpu", "cpu")
+	app.Choice(f, &p.way, "fill", "", "make the data on the `gpu|cpu`; the default is the GPU if its driver can load the kernels, and the CPU with the software driver", "gpu", "cpu")
 	f.StringVar(&p.socket, "socket", cli.DefaultSocket(), "`path` of the socket")
 	p.app.AllowFlags(&p.allowed,
 		"also serve users `U[,U...]`, by number or name; they must be able to search the socket's directory, so make one with mode 0711 and put --socket there",
@@ -80,7 +81,7 @@ func (p *producer) run(ctx context.Context) (err error) {
 	if p.isLegacy() {
 		title = "=== CUDA IPC Producer ==="
 	}
-	p.app.Say("start", cli.Fields{"program": "producer", "handle": p.handle}, "%s", title)
+	p.app.Say("start", app.Fields{"program": "producer", "handle": p.handle}, "%s", title)
 	srv, err := p.listen()
 	if err != nil {
 		return err
@@ -134,9 +135,9 @@ func (p *producer) listen() (*share.Server, error) {
 	if err := p.allowed.Open(p.socket); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}
-	p.app.Say("listening", cli.Fields{"socket": p.socket}, "  listening at %s", p.socket)
+	p.app.Say("listening", app.Fields{"socket": p.socket}, "  listening at %s", p.socket)
 	if why := p.allowed.Shut(p.socket); why != "" {
-		p.app.Say("shut", cli.Fields{"socket": p.socket}, "  %s", why)
+		p.app.Say("shut", app.Fields{"socket": p.socket}, "  %s", why)
 	}
 	return srv, nil
 }
@@ -152,12 +153,12 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	if err := p.needVMM(); err != nil {
 		return err
 	}
-	p.app.Say("vmm", cli.Fields{"supported": true}, "VMM support: yes")
+	p.app.Say("vmm", app.Fields{"supported": true}, "VMM support: yes")
 	granularity, err := vmm.Granularity(p.dev)
 	if err != nil {
 		return err
 	}
-	p.app.Say("granularity", cli.Fields{"bytes": granularity}, "Memory granularity: %d bytes", granularity)
+	p.app.Say("granularity", app.Fields{"bytes": granularity}, "Memory granularity: %d bytes", granularity)
 	if err := p.announceSize(granularity); err != nil {
 		return err
 	}
@@ -170,7 +171,7 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	if p.wait == 0 {
 		return fmt.Errorf("%w; wait for it with --wait", err)
 	}
-	p.app.Say("wait", cli.Fields{"longest_us": p.wait.Microseconds()}, "Waiting for device memory, for %s at most", p.wait)
+	p.app.Say("wait", app.Fields{"longest_us": p.wait.Microseconds()}, "Waiting for device memory, for %s at most", p.wait)
 	return p.awaitBuffer(ctx, srv)
 }
 
@@ -184,7 +185,7 @@ func (p *producer) enter() error {
 }
 
 func (p *producer) bufferOptions() []vmm.NewOption {
-	return []vmm.NewOption{vmm.WithChunkSize(uint64(p.chunk)), vmm.OnStep(p.app.Steps(cli.Words("physical")))}
+	return []vmm.NewOption{vmm.WithChunkSize(uint64(p.chunk)), vmm.OnStep(p.app.Steps(app.Words("physical")))}
 }
 
 // awaitBuffer makes the buffer when there is memory for it.
@@ -236,7 +237,7 @@ func (p *producer) announceSize(granularity uint64) error {
 		return fmt.Errorf("--size %s%s is larger than device %s, which has %s", p.size, p.inChunks(), p.dev, cli.Human(total))
 	}
 	p.app.Result["size"], p.app.Result["aligned"] = uint64(p.size), aligned
-	p.app.Say("size", cli.Fields{"size": uint64(p.size), "aligned": aligned, "chunks": aligned / unit},
+	p.app.Say("size", app.Fields{"size": uint64(p.size), "aligned": aligned, "chunks": aligned / unit},
 		"Buffer size: %d bytes, aligned size: %d bytes", uint64(p.size), aligned)
 	if aligned != uint64(p.size) {
 		p.app.Note("  %s of device memory: it comes in multiples of %s", cli.Human(aligned), cli.Human(unit))
@@ -275,13 +276,13 @@ func (p *producer) fill(ctx context.Context, srv *share.Server) error {
 
 // sayFilled prints what was done: only the CPU copies.
 func (p *producer) sayFilled() {
-	fields := cli.Fields{"integers": p.meta().Count, "salt": p.salt}
+	fields := app.Fields{"integers": p.meta().Count, "salt": p.salt}
 	if p.kernels.OnGPU() {
 		p.app.Say("generated", fields, "Filled %s on the GPU", cli.Count(p.meta().Count, "test integer"))
 		return
 	}
 	p.app.Say("generated", fields, "Generated %s", cli.Count(p.meta().Count, "test integer"))
-	p.app.Say("copied", cli.Fields{"bytes": uint64(p.size)}, "Copied test data to GPU")
+	p.app.Say("copied", app.Fields{"bytes": uint64(p.size)}, "Copied test data to GPU")
 }
 
 // fillFromHost generates a piece while another is copied.
@@ -306,7 +307,7 @@ func (p *producer) meta() pattern.Meta {
 
 // sayWaiting prints for how many consumers the producer waits, where and for how long.
 func (p *producer) sayWaiting() {
-	fields := cli.Fields{"socket": p.socket, "consumers": p.consumers}
+	fields := app.Fields{"socket": p.socket, "consumers": p.consumers}
 	whom := "for consumers; ends when interrupted"
 	if p.consumers > 0 {
 		fields["longest_us"] = p.app.Timeout.Microseconds()
@@ -330,10 +331,10 @@ func (p *producer) serve(ctx context.Context, srv *share.Server) error {
 			defer p.sayClosingAtEnd(ctx, w)()
 			return srv.OfferLegacy(ctx, cli.OfferName, p.legacy, opts...)
 		}
-		return srv.Offer(ctx, cli.OfferName, p.buf, cli.Access(p.access), opts...)
+		return srv.Offer(ctx, cli.OfferName, p.buf, app.Access(p.access), opts...)
 	})
 	p.app.Result["consumers"] = w.outcome()
-	if errors.Is(context.Cause(ctx), cli.ErrInterrupted) {
+	if errors.Is(context.Cause(ctx), app.ErrInterrupted) {
 		p.app.Say("interrupted", nil, "Interrupted while serving")
 	}
 	return errors.Join(w.err(), err)

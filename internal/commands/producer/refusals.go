@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -21,7 +21,7 @@ const maxKinds = 16
 // refusals prints the peers that were turned away: the first of each kind, and at the end of
 // the pause that begins with it, how many more there were.
 type refusals struct {
-	app *cli.App
+	app *app.App
 
 	mu     sync.Mutex
 	kinds  map[string]*refusal // those of this pause; nil outside of one
@@ -38,7 +38,7 @@ type refusal struct {
 }
 
 // see prints or counts a refusal.
-func (r *refusals) see(e share.Event, who cli.Fields) {
+func (r *refusals) see(e share.Event, who app.Fields) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kind := kindOf(e)
@@ -82,11 +82,11 @@ func (r *refusals) close() {
 	}
 	for _, kind := range slices.Sorted(maps.Keys(r.kinds)) {
 		if k := r.kinds[kind]; k.more > 0 {
-			r.app.Say("refused", cli.Fields{"more": k.more, "uid": k.uid, "error": k.err.Error()}, "  turned away %d more like this: %v", k.more, k.err)
+			r.app.Say("refused", app.Fields{"more": k.more, "uid": k.uid, "error": k.err.Error()}, "  turned away %d more like this: %v", k.more, k.err)
 		}
 	}
 	if r.others > 0 {
-		r.app.Say("refused", cli.Fields{"more": r.others, "error": "other users or reasons"}, "  turned away %d more: other users or reasons", r.others)
+		r.app.Say("refused", app.Fields{"more": r.others, "error": "other users or reasons"}, "  turned away %d more: other users or reasons", r.others)
 	}
 	r.kinds, r.others, r.pause = nil, 0, nil
 }

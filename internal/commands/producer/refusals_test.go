@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -24,7 +24,7 @@ type refuser struct {
 
 // refuse turns a peer away.
 func (r *refuser) refuse(uid uint32, pid int, reason string) {
-	r.see(share.Event{Peer: sock.Peer{UID: uid}, Err: fmt.Errorf("pid %d: %w", pid, errors.New(reason))}, cli.Fields{"uid": uid})
+	r.see(share.Event{Peer: sock.Peer{UID: uid}, Err: fmt.Errorf("pid %d: %w", pid, errors.New(reason))}, app.Fields{"uid": uid})
 }
 
 // over ends the last pause that began.
@@ -35,7 +35,7 @@ func refused(t *testing.T, f func(*refuser), args ...string) string {
 	t.Helper()
 	t.Setenv("GPUFD_DRIVER", "soft")
 	var out, errs bytes.Buffer
-	app := cli.New("producer", "refuses.", &out)
+	app := app.New("producer", "refuses.", &out)
 	code := app.Run(args, &errs, func(context.Context) error {
 		r := &refuser{}
 		r.refusals = refusals{app: app, after: func(_ time.Duration, f func()) *time.Timer {

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/share"
 )
 
 // A watcher prints what happens to the consumers and remembers their failures.
 type watcher struct {
-	app     *cli.App
+	app     *app.App
 	legacy  bool
 	waiting func() // says that the producer waits for consumers
 	refused refusals
@@ -25,7 +26,7 @@ type watcher struct {
 	worst    error // the one with the lowest exit code
 }
 
-func newWatcher(app *cli.App, legacy bool, waiting func()) *watcher {
+func newWatcher(app *app.App, legacy bool, waiting func()) *watcher {
 	return &watcher{app: app, legacy: legacy, waiting: waiting, refused: refusals{app: app, after: time.AfterFunc}, over: func() {}}
 }
 
@@ -46,7 +47,7 @@ func (w *watcher) served() {
 
 // see handles one event. Several may come at once.
 func (w *watcher) see(e share.Event) {
-	who := cli.Fields{"consumer": e.Lease, "uid": e.Peer.UID, "pid": e.Peer.PID, "us": float64(e.Since.Nanoseconds()) / 1e3}
+	who := app.Fields{"consumer": e.Lease, "uid": e.Peer.UID, "pid": e.Peer.PID, "us": float64(e.Since.Nanoseconds()) / 1e3}
 	switch e.Kind {
 	case share.Offered:
 		w.serving()
@@ -74,7 +75,7 @@ func (w *watcher) see(e share.Event) {
 	}
 }
 
-func (w *watcher) verdict(e share.Event, who cli.Fields) {
+func (w *watcher) verdict(e share.Event, who app.Fields) {
 	if e.Err != nil {
 		who["error"] = e.Err.Error()
 		w.app.Say("verdict", who, "Consumer reported a failure: %v", e.Err)
@@ -96,7 +97,7 @@ func (w *watcher) holders() int {
 	return w.leases
 }
 
-func (w *watcher) ended(e share.Event, who cli.Fields) {
+func (w *watcher) ended(e share.Event, who app.Fields) {
 	if lost := (*share.LostError)(nil); errors.As(e.Err, &lost) {
 		who["died"] = lost.Died() // before the error says what is known
 	}
@@ -107,7 +108,7 @@ func (w *watcher) ended(e share.Event, who cli.Fields) {
 		w.verified++
 		return
 	}
-	if errors.Is(e.Err, share.ErrRevoked) || errors.Is(e.Err, cli.ErrInterrupted) {
+	if errors.Is(e.Err, share.ErrRevoked) || errors.Is(e.Err, app.ErrInterrupted) {
 		return // this program, or a signal, ended it
 	}
 	w.failed++
@@ -122,10 +123,10 @@ func (w *watcher) ended(e share.Event, who cli.Fields) {
 }
 
 // outcome is how many consumers verified the data.
-func (w *watcher) outcome() cli.Fields {
+func (w *watcher) outcome() app.Fields {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return cli.Fields{"verified": w.verified, "failed": w.failed}
+	return app.Fields{"verified": w.verified, "failed": w.failed}
 }
 
 func (w *watcher) err() error {

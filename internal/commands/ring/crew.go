@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -23,7 +23,7 @@ const grace = 10 * time.Second
 // A crew is the members, on the parent's side. One goroutine uses it; for each member,
 // another goroutine passes on its messages in events.
 type crew struct {
-	app     *cli.App
+	app     *app.App
 	verbose bool
 	steps   int
 	mu      sync.Mutex // so that members can be killed while others are started
@@ -94,7 +94,7 @@ func (c *crew) start(id int, dev *cu.Device) (*member, error) {
 		_ = m.cmd.Wait() // its ProcessState says it all
 	}()
 	go c.listen(m)
-	c.app.Say("started", cli.Fields{"process": id, "pid": m.cmd.Process.Pid, "device": dev.Ordinal()},
+	c.app.Say("started", app.Fields{"process": id, "pid": m.cmd.Process.Pid, "device": dev.Ordinal()},
 		"Started process %d (pid %d) on device %d", id, m.cmd.Process.Pid, dev.Ordinal())
 	return m, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -35,7 +36,7 @@ func exited(t *testing.T, c *crew, last *end) *member {
 // A chunk that is wrong is exit 1 and named, also if another member is lost.
 func TestWrongDataBesideALostMember(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "soft")
-	c := &crew{app: cli.New("ring", "", io.Discard), events: make(chan event)}
+	c := &crew{app: app.New("ring", "", io.Discard), events: make(chan event)}
 	require.Equal(t, cli.ExitOK, c.app.Run(nil, io.Discard, func(context.Context) error { return nil }), "it can say something now")
 	bad := &mismatch{Offset: 7, Want: 1, Got: 2, Bytes: 1}
 	exited(t, c, &end{Code: cli.ExitPeer, Error: "peer 2 lost"})
@@ -51,8 +52,8 @@ func TestWrongDataBesideALostMember(t *testing.T) {
 // says nothing is not.
 func TestWorkingRenewsPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &crew{app: cli.New("ring", "", io.Discard), events: make(chan event)}
-		c.app.Output, c.app.Timeout = cli.NewOutput(io.Discard, false), 30*time.Second
+		c := &crew{app: app.New("ring", "", io.Discard), events: make(chan event)}
+		c.app.Output, c.app.Timeout = app.NewOutput(io.Discard, false), 30*time.Second
 		cmd := exec.Command("true")
 		require.NoError(t, cmd.Run())
 		m := &member{cmd: cmd}
@@ -77,8 +78,8 @@ func TestWorkingRenewsPatience(t *testing.T) {
 // them say something after a pause.
 func patients(t *testing.T) (c *crew, say func(id int, after time.Duration, what kind)) {
 	t.Helper()
-	c = &crew{app: cli.New("ring", "", io.Discard), events: make(chan event, 100)}
-	c.app.Output, c.app.Timeout = cli.NewOutput(io.Discard, false), 30*time.Second
+	c = &crew{app: app.New("ring", "", io.Discard), events: make(chan event, 100)}
+	c.app.Output, c.app.Timeout = app.NewOutput(io.Discard, false), 30*time.Second
 	for id := range 2 {
 		cmd := exec.Command("true")
 		require.NoError(t, cmd.Run())

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 )
 
 // lost returns the failure of a member that has gone without a word. The others are told
 // before it is known how its process ended.
 func (c *crew) lost(m *member) error {
-	c.app.Say("lost", cli.Fields{"process": m.id, "pid": m.pid()}, "Lost process %d (pid %d)", m.id, m.pid())
+	c.app.Say("lost", app.Fields{"process": m.id, "pid": m.pid()}, "Lost process %d (pid %d)", m.id, m.pid())
 	return &failure{id: m.id, err: peerLost(m.id), gone: true}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 )
 
 // String names the message for people.
@@ -33,12 +34,12 @@ func (c *crew) sayFilled(m *member, order message) {
 		return
 	}
 	chunk := chunkOf(m.id, order.Step, len(c.members))
-	c.app.Say("step", cli.Fields{"step": order.Step, "process": m.id, "chunk": chunk}, "Step %d: process %d has filled chunk %d", order.Step, m.id, chunk)
+	c.app.Say("step", app.Fields{"step": order.Step, "process": m.id, "chunk": chunk}, "Step %d: process %d has filled chunk %d", order.Step, m.id, chunk)
 }
 
 // sayEnd prints a member's last word.
 func (c *crew) sayEnd(m *member) {
-	fields := cli.Fields{"process": m.id, "exit": m.last.Code}
+	fields := app.Fields{"process": m.id, "exit": m.last.Code}
 	if m.last.Wrong != nil {
 		fields["offset"], fields["want"], fields["got"], fields["wrong"] = m.last.Wrong.Offset, m.last.Wrong.Want, m.last.Wrong.Got, m.last.Wrong.Bytes
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -25,7 +26,7 @@ func (r *ring) chooseDevices() error {
 		}
 		if why != nil {
 			unfit = append(unfit, why.Error())
-			r.app.Say("skipped", cli.Fields{"device": dev.Ordinal(), "why": why.Error()}, "Not using CUDA device %d: %s", dev.Ordinal(), cli.OneLine(why))
+			r.app.Say("skipped", app.Fields{"device": dev.Ordinal(), "why": why.Error()}, "Not using CUDA device %d: %s", dev.Ordinal(), cli.OneLine(why))
 			continue
 		}
 		r.devices = append(r.devices, dev)
@@ -34,7 +35,7 @@ func (r *ring) chooseDevices() error {
 		return cli.Machinef("no device can take part: %s", strings.Join(unfit, "; "))
 	}
 	for _, dev := range r.devices {
-		r.app.Say("device", cli.Fields{"device": dev.Ordinal(), "name": dev.Name(), "uuid": dev.UUID().String()},
+		r.app.Say("device", app.Fields{"device": dev.Ordinal(), "name": dev.Name(), "uuid": dev.UUID().String()},
 			"Using CUDA device %d: %s", dev.Ordinal(), dev.Name())
 	}
 	return reachEachOther(r.devices)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -38,7 +39,7 @@ var (
 type worker struct {
 	setup
 	id     int
-	app    *cli.App
+	app    *app.App
 	conn   *sock.Conn
 	orders chan order
 	over   context.Context // done when the parent says so, or is lost
@@ -69,7 +70,7 @@ func runMember(args []string) int {
 		return cli.ExitUsage
 	}
 	defer w.conn.Close()
-	w.app = cli.New("ring", "is a process of a ring.", io.Discard)
+	w.app = app.New("ring", "is a process of a ring.", io.Discard)
 	w.app.Flags.IntVar(&w.id, "id", 0, "`number` of the process")
 	_, _ = w.app.Parse(args) // Run says what is wrong with them
 	w.pause = pauseOf(w.app.Timeout)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -35,7 +36,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 
 // A ring is one run of the command: the parent of the members.
 type ring struct {
-	app *cli.App
+	app *app.App
 
 	procs, steps int // 0: one process per device, as many steps as processes
 	size         cli.Size
@@ -54,13 +55,13 @@ type ring struct {
 
 func newRing(stdout io.Writer) *ring {
 	r := &ring{size: 4 << 20}
-	r.app = cli.New("ring", "makes several processes fill one another's device memory in turns, and check it.", stdout)
+	r.app = app.New("ring", "makes several processes fill one another's device memory in turns, and check it.", stdout)
 	r.app.Check, r.app.Early = r.check, r.findModule
 	f := r.app.Flags
 	f.IntVar(&r.procs, "procs", 0, "number of processes, `N` from 1 to 64; the default is one for each GPU that can take part")
 	f.IntVar(&r.steps, "steps", 0, "fill `N` times; the default is the number of processes")
 	f.Var(&r.size, "size", "`bytes` of each process' chunk, with units KiB, MiB, GiB")
-	cli.Choice(f, &r.place, "place", "spread", "place all chunks on the first GPU, or spread them over the GPUs of the processes: `first|spread`", "first", "spread")
+	app.Choice(f, &r.place, "place", "spread", "place all chunks on the first GPU, or spread them over the GPUs of the processes: `first|spread`", "first", "spread")
 	f.Uint32Var(&r.salt, "salt", 0, "a 32-bit `number` on which the values depend; the default differs each time")
 	f.BoolVar(&r.compat, "compat", false, "fill with the values of NVIDIA's sample, the number of each process; the first number, 0, cannot be told from new memory")
 	f.StringVar(&r.module, "module", "", "load the kernel "+kernelName+" (address, u64 bytes, u8 value) from this `file` of PTX, a cubin or a fatbin (cuModuleLoad); kernels/memory.ptx is an example")
@@ -94,7 +95,7 @@ func (r *ring) findModule() error {
 }
 
 func (r *ring) run(ctx context.Context) (err error) {
-	r.app.Say("start", cli.Fields{"program": "ring"}, "=== CUDA VMM Ring ===")
+	r.app.Say("start", app.Fields{"program": "ring"}, "=== CUDA VMM Ring ===")
 	defer func() { err = r.app.Cleanup(err, r.closeChunks) }()
 	if err := r.app.Timed("devices", r.chooseDevices); err != nil {
 		return err
@@ -117,16 +118,16 @@ func (r *ring) turn(ctx context.Context, c *crew) error {
 	if err := r.app.Timed("start", func() error { return r.start(ctx, c) }); err != nil {
 		return err
 	}
-	r.app.Say("mapped", cli.Fields{"processes": r.procs, "chunks": r.procs, "bytes": r.chunk},
+	r.app.Say("mapped", app.Fields{"processes": r.procs, "chunks": r.procs, "bytes": r.chunk},
 		"Each of %s has mapped all chunks", cli.Count(r.procs, "process"))
 	if err := r.app.Timed("fill", func() error { return r.fill(ctx, c) }); err != nil {
 		return err
 	}
-	r.app.Say("filled", cli.Fields{"steps": r.steps}, "Filled all chunks, %s", times(r.steps))
+	r.app.Say("filled", app.Fields{"steps": r.steps}, "Filled all chunks, %s", times(r.steps))
 	if err := r.app.Timed("check", func() error { return c.all(ctx, message{Kind: checkChunk}, ended) }); err != nil {
 		return err
 	}
-	r.app.Say("verified", cli.Fields{"processes": r.procs, "bytes": uint64(r.size)},
+	r.app.Say("verified", app.Fields{"processes": r.procs, "bytes": uint64(r.size)},
 		"Data verification PASSED (%s with %d bytes each)", cli.Count(r.procs, "chunk"), uint64(r.size))
 	return nil
 }
@@ -166,7 +167,7 @@ func (r *ring) plan() {
 }
 
 func (r *ring) sayPlan() {
-	fields := cli.Fields{"processes": r.procs, "devices": len(r.devices), "place": r.place, "steps": r.steps, "compat": r.compat}
+	fields := app.Fields{"processes": r.procs, "devices": len(r.devices), "place": r.place, "steps": r.steps, "compat": r.compat}
 	words := "values as in NVIDIA's sample"
 	if !r.compat {
 		fields["salt"], words = r.salt, fmt.Sprintf("salt %d", r.salt)
@@ -202,7 +203,7 @@ func (r *ring) announceSize() error {
 		}
 	}
 	r.app.Result["size"], r.app.Result["aligned"] = uint64(r.size), r.chunk
-	r.app.Say("size", cli.Fields{"size": uint64(r.size), "aligned": r.chunk, "granularity": granularity},
+	r.app.Say("size", app.Fields{"size": uint64(r.size), "aligned": r.chunk, "granularity": granularity},
 		"Chunk size: %d bytes, aligned size: %d bytes", uint64(r.size), r.chunk)
 	return nil
 }
@@ -227,7 +228,7 @@ func (r *ring) createChunks() error {
 	}
 	for _, dev := range r.devices {
 		if n := r.chunksOn(dev); n > 0 {
-			r.app.Say("created", cli.Fields{"device": dev.Ordinal(), "chunks": n, "bytes": r.chunk}, "Created %s on device %d", cli.Count(n, "chunk"), dev.Ordinal())
+			r.app.Say("created", app.Fields{"device": dev.Ordinal(), "chunks": n, "bytes": r.chunk}, "Created %s on device %d", cli.Count(n, "chunk"), dev.Ordinal())
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package cli
+package app
 
 import (
 	"bytes"
@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -18,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 // run runs a command whose body is body, on the software driver.
@@ -37,9 +36,9 @@ func TestRunOpensTheDriverAndSaysWhich(t *testing.T) {
 		dev, err := a.Device("0")
 		require.NoError(t, err)
 		a.Result["count"] = 7
-		return NeedVMM(dev)
+		return cli.NeedVMM(dev)
 	}, "-json")
-	require.Equal(t, ExitOK, code)
+	require.Equal(t, cli.ExitOK, code)
 	require.Empty(t, errs)
 	all := objects(t, out)
 	require.Equal(t, "driver", all[0]["event"])
@@ -64,7 +63,7 @@ func TestUsageErrors(t *testing.T) {
 		{"-json=maybe", "want true or false"},
 	} {
 		code, out, errs := run(t, func(context.Context, *App) error { t.Error("the body ran"); return nil }, strings.Fields(c.args)...)
-		require.Equal(t, ExitUsage, code, c.args)
+		require.Equal(t, cli.ExitUsage, code, c.args)
 		require.Empty(t, out)
 		require.Contains(t, errs, c.want)
 		require.Regexp(t, `^prog: [^\n]+\n$`, errs)
@@ -74,13 +73,13 @@ func TestUsageErrors(t *testing.T) {
 func TestHelpAndVersion(t *testing.T) {
 	never := func(context.Context, *App) error { t.Error("the body ran"); return nil }
 	code, out, errs := run(t, never, "-h")
-	require.Equal(t, ExitOK, code)
+	require.Equal(t, cli.ExitOK, code)
 	require.Empty(t, errs)
 	for _, want := range []string{"prog does something.", "-driver", "-json", "-timeout", "-version", "Exit codes: 0 ", "GPUFD_TRACE=1"} {
 		require.Contains(t, out, want)
 	}
 	code, out, _ = run(t, never, "-version")
-	require.Equal(t, ExitOK, code)
+	require.Equal(t, cli.ExitOK, code)
 	require.Regexp(t, `^prog \S+ linux/\w+\n$`, out)
 }
 
@@ -88,7 +87,7 @@ func TestFailureIsOneLineWithAdvice(t *testing.T) {
 	code, out, errs := run(t, func(context.Context, *App) error {
 		return errors.Join(errors.New("first"), errors.New("second"))
 	}, "-json")
-	require.Equal(t, ExitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	require.Equal(t, "prog: first; second\n", errs)
 	all := objects(t, out)
 	require.Equal(t, false, all[len(all)-1]["ok"])
@@ -110,7 +109,7 @@ func TestSignalEndsTheContext(t *testing.T) {
 			}
 			return nil
 		})
-		require.Equal(t, ExitOK, code)
+		require.Equal(t, cli.ExitOK, code)
 	}
 }
 
@@ -119,29 +118,8 @@ func TestUnknownDeviceIsAFailureThatListsThem(t *testing.T) {
 		_, err := a.Device("GPU-ffffffff")
 		return err
 	})
-	require.Equal(t, ExitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	require.Regexp(t, `^prog: no device GPU-ffffffff here; visible devices: 0: [^\n]+\n$`, errs)
-}
-
-func TestDefaultSocketIsTheUsersOwn(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("XDG_RUNTIME_DIR", dir)
-	path := filepath.Join(dir, "gpufd", "producer.sock")
-	require.Equal(t, path, DefaultSocket())
-	require.NoDirExists(t, filepath.Join(dir, "gpufd"))
-	for range 2 {
-		MakeDefaultDir()
-	}
-	info, err := os.Stat(filepath.Dir(path))
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
-
-	for _, unset := range []string{"", "relative"} {
-		t.Setenv("XDG_RUNTIME_DIR", unset)
-		t.Setenv("TMPDIR", dir)
-		require.Equal(t, dir, filepath.Dir(filepath.Dir(DefaultSocket())))
-		require.Contains(t, DefaultSocket(), "gpufd-")
-	}
 }
 
 // --help and --version fail if their output cannot be written.
@@ -151,35 +129,9 @@ func TestHelpThatCannotBeWritten(t *testing.T) {
 	defer full.Close()
 	for _, arg := range []string{"--help", "--version", "--completion=bash"} {
 		var errs bytes.Buffer
-		require.Equal(t, ExitFailed, New("prog", "talks.", full).Run([]string{arg}, &errs, nil))
+		require.Equal(t, cli.ExitFailed, New("prog", "talks.", full).Run([]string{arg}, &errs, nil))
 		require.Equal(t, "prog: writing the output: write /dev/full: no space left on device\n", errs.String())
 	}
-}
-
-// Listen makes the socket's directory if that alone is missing, and nothing for an unfit path.
-func TestListenMakesTheDirectory(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, os.Chmod(dir, 0o700))
-	listen := func(path ...string) (*sock.Listener, error) {
-		at := filepath.Join(path...)
-		return Listen(at, func() (*sock.Listener, error) { return sock.Listen(at) })
-	}
-	for range 2 {
-		l, err := listen(dir, "new", "s")
-		require.NoError(t, err)
-		require.NoError(t, l.Close())
-	}
-	info, err := os.Stat(filepath.Join(dir, "new"))
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
-
-	_, err = listen(dir, "a", "b", "s")
-	require.ErrorIs(t, err, sock.ErrNoDirectory, "one directory is made, not two")
-	_, err = listen(dir, "long", strings.Repeat("s", 200))
-	require.ErrorIs(t, err, sock.ErrPath)
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, entries, 1)
 }
 
 // A value that cannot be read is told what is wanted.
@@ -202,7 +154,7 @@ func TestWantedValues(t *testing.T) {
 		Choice(a.Flags, new(string), "access", "ro", "", "ro", "rw")
 		_, err := a.Parse(strings.Fields(args))
 		require.EqualError(t, err, want)
-		require.Equal(t, ExitUsage, ExitCode(err))
+		require.Equal(t, cli.ExitUsage, cli.ExitCode(err))
 	}
 }
 
@@ -214,7 +166,7 @@ func TestUsageErrorsHaveAResult(t *testing.T) {
 		"-nope": false, "-nope -json=false": false, "-json -nope -json=0": false, "-nope -json=maybe": false, "-nope json": false,
 	} {
 		code, out, errs := run(t, func(context.Context, *App) error { t.Error("the body ran"); return nil }, strings.Fields(args)...)
-		require.Equal(t, ExitUsage, code, args)
+		require.Equal(t, cli.ExitUsage, code, args)
 		require.Regexp(t, `^prog: [^\n]+\n$`, errs)
 		if !want {
 			require.Empty(t, out, args)
@@ -223,7 +175,7 @@ func TestUsageErrorsHaveAResult(t *testing.T) {
 		all := objects(t, out)
 		require.Len(t, all, 1, args)
 		require.Equal(t, "result", all[0]["event"])
-		require.EqualValues(t, ExitUsage, all[0]["exit"])
+		require.EqualValues(t, cli.ExitUsage, all[0]["exit"])
 		require.Contains(t, errs, all[0]["error"])
 	}
 }
@@ -251,15 +203,15 @@ func TestCompletion(t *testing.T) {
 		a.Flags.Int("count", 0, "")
 		a.Flags.String("module", "", "")
 		Choice(a.Flags, new(string), "access", "ro", "", "ro", "rw")
-		require.Equal(t, ExitOK, a.Run(append([]string{"__completeNoDesc"}, strings.Split(line, " ")...), &errs, nil), line)
+		require.Equal(t, cli.ExitOK, a.Run(append([]string{"__completeNoDesc"}, strings.Split(line, " ")...), &errs, nil), line)
 		require.Equal(t, want, out.String(), line)
 		require.Empty(t, errs.String())
 	}
 	code, out, errs := run(t, nil, "-timeout", "0s", "-completion=bash")
-	require.Equal(t, ExitOK, code, errs)
+	require.Equal(t, cli.ExitOK, code, errs)
 	require.Contains(t, out, "__start_prog")
 	code, _, errs = run(t, nil, "-completion", "csh")
-	require.Equal(t, ExitUsage, code)
+	require.Equal(t, cli.ExitUsage, code)
 	require.Contains(t, errs, "want bash, zsh or fish")
 }
 
@@ -270,7 +222,7 @@ func TestEarlyFailure(t *testing.T) {
 	a := New("prog", "does something.", &out)
 	a.Early = func() error { return errors.New("there is none") }
 	code := a.Run(nil, &errs, func(context.Context) error { t.Error("the body ran"); return nil })
-	require.Equal(t, ExitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	require.Empty(t, out.String())
 	require.Nil(t, a.Driver)
 	require.Equal(t, "prog: there is none\n", errs.String())
@@ -293,13 +245,13 @@ func TestErrorsComeBeforeCleanup(t *testing.T) {
 			code := a.Run(nil, &both, func(context.Context) error {
 				return a.Cleanup(broken, func() error { a.Say("x", nil, "tidying"); return c.closing })
 			})
-			require.Equal(t, ExitFailed, code)
+			require.Equal(t, cli.ExitFailed, code)
 			said := regexp.MustCompile(`(Driver|durations): .*`).ReplaceAllString(both.String(), "$1: D")
 			require.Equal(t, c.want, strings.ReplaceAll(said, "\n", "|"))
 		})
 	}
 	code, out, errs := run(t, func(_ context.Context, a *App) error { return a.Cleanup(broken) }, "-json")
-	require.Equal(t, ExitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	require.Equal(t, "prog: the work failed\n", errs)
 	all := objects(t, out)
 	require.Equal(t, "the work failed", all[len(all)-1]["error"])
@@ -316,4 +268,15 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.Buffer.Write(p)
+}
+
+// -driver is what the driver is chosen by, also where GPUFD_DRIVER says something else.
+func TestFlagOverridesTheEnvironment(t *testing.T) {
+	t.Setenv("GPUFD_DRIVER", "cuda")
+	var out, errs bytes.Buffer
+	a := New("prog", "opens a driver.", &out)
+	code := a.Run([]string{"-driver", "soft"}, &errs, func(context.Context) error { return nil })
+	require.Equal(t, cli.ExitOK, code, &errs)
+	require.Equal(t, cu.Soft, a.Driver.Kind())
+	require.Equal(t, "soft", os.Getenv("GPUFD_DRIVER"), "for cu.Open, and the processes that this one starts")
 }

@@ -1,4 +1,6 @@
-package cli
+// Package app is the frame of the commands: flags, completion, output as text or JSON, progress, and the
+// end on a signal or when something hangs.
+package app
 
 import (
 	"bytes"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 // An App is one run of a command: its flags, its output and its driver.
@@ -35,6 +38,7 @@ type App struct {
 	Early   func() error // checks what needs no driver, before one is opened; may be nil
 
 	driver     string
+	whyCPU     error // why the CPU has to fill or verify, or nil
 	json       bool
 	help       bool
 	version    bool
@@ -79,7 +83,7 @@ GPUFD_TRACE=1 prints every driver call. GPUFD_DRIVER sets the default of --drive
 
 func noArguments(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return Usagef("unexpected argument %q; see %s --help", args[0], c.Name())
+		return cli.Usagef("unexpected argument %q; see %s --help", args[0], c.Name())
 	}
 	return nil
 }
@@ -119,8 +123,8 @@ func (a *App) Parse(args []string) (print func() error, err error) {
 // error to stderr on one line, or on several if a context was lost.
 func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) error) int {
 	if err := checkDescriptors(needDescriptors); err != nil {
-		fmt.Fprintf(stderr, "%s: %s\n", a.Command.Name(), OneLine(err)) // without a timer, which needs a poller
-		return ExitCode(err)
+		fmt.Fprintf(stderr, "%s: %s\n", a.Command.Name(), cli.OneLine(err)) // without a timer, which needs a poller
+		return cli.ExitCode(err)
 	}
 	signals, stop := Notified()
 	defer stop()
@@ -152,10 +156,10 @@ func (a *App) only(stderr io.Writer, print func() error) int {
 		_, err = b.WriteTo(a.stdout)
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "%s: writing the output: %s\n", a.Command.Name(), OneLine(err))
-		return ExitFailed
+		fmt.Fprintf(stderr, "%s: writing the output: %s\n", a.Command.Name(), cli.OneLine(err))
+		return cli.ExitFailed
 	}
-	return ExitOK
+	return cli.ExitOK
 }
 
 // wantsJSON reports whether args ask for --json, even if another argument is wrong.
@@ -208,7 +212,7 @@ func (a *App) work(ctx context.Context, body func(context.Context) error) error 
 		}
 	}
 	err := a.Timed("driver", func() (err error) {
-		a.Driver, err = OpenDriver(a.driver)
+		a.Driver, err = cli.OpenDriver(a.driver)
 		return err
 	})
 	if err != nil {
@@ -230,7 +234,7 @@ func advised(err error) error {
 			err = fmt.Errorf("%w\n%w", fault, err)
 		}
 	}
-	if hint := advice(err); hint != "" {
+	if hint := cli.Advice(err); hint != "" {
 		return fmt.Errorf("%w; %s", err, hint)
 	}
 	return err

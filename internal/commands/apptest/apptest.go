@@ -1,5 +1,5 @@
-// Package clitest has what the tests of several commands need.
-package clitest
+// Package apptest has what the tests of several commands need.
+package apptest
 
 import (
 	"bytes"
@@ -9,12 +9,13 @@ import (
 	"testing"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/commands/app"
 )
 
 // FuzzArguments parses arguments, with NUL between them, as the command does that open makes.
 // Whatever they are, parsing ends without a panic and without a driver. What is refused is
 // usage, exit code 2, in one line. seeds are joined by blanks.
-func FuzzArguments(f *testing.F, open func(stdout io.Writer) *cli.App, seeds ...string) {
+func FuzzArguments(f *testing.F, open func(stdout io.Writer) *app.App, seeds ...string) {
 	for _, s := range append(seeds, "", "-h", "-version", "-json", "-driver soft -timeout 1m", "extra", "-", "--", "-- -h", "-nope", "-=", "-json=maybe", "-timeout") {
 		f.Add(strings.ReplaceAll(s, " ", "\x00"))
 	}

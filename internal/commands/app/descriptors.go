@@ -1,9 +1,11 @@
-package cli
+package app
 
 import (
 	"errors"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 // needDescriptors is how many descriptors a program must be able to open. A producer
@@ -25,9 +27,9 @@ func checkDescriptors(need int) error {
 		case err == nil:
 			opened = append(opened, fd)
 		case errors.Is(err, unix.EMFILE):
-			return Machinef("only %d more descriptors can be opened, and %d are needed: the limit of open files is too low; raise it with ulimit -n", len(opened), need)
+			return cli.Machinef("only %d more descriptors can be opened, and %d are needed: the limit of open files is too low; raise it with ulimit -n", len(opened), need)
 		case !errors.Is(err, unix.EINTR):
-			return Machinef("opening %d descriptors: %w", need, err)
+			return cli.Machinef("opening %d descriptors: %w", need, err)
 		}
 	}
 	return nil

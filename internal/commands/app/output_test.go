@@ -1,4 +1,4 @@
-package cli
+package app
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -88,12 +89,12 @@ func TestJSONIsOneObjectALine(t *testing.T) {
 
 func TestResultOfAFailureHoldsItsExitCode(t *testing.T) {
 	var out bytes.Buffer
-	newOutput(&out, true).result(nil, errors.Join(errors.New("a"), Machinef("b")))
+	newOutput(&out, true).result(nil, errors.Join(errors.New("a"), cli.Machinef("b")))
 	all := objects(t, out.String())
 	require.Len(t, all, 1)
 	require.Equal(t, false, all[0]["ok"])
 	require.Equal(t, "a; b", all[0]["error"])
-	require.EqualValues(t, ExitMachine, all[0]["exit"])
+	require.EqualValues(t, cli.ExitMachine, all[0]["exit"])
 }
 
 func TestLinesOfManyGoroutinesStayWhole(t *testing.T) {
@@ -143,8 +144,8 @@ func testProgressLine(t *testing.T) {
 	o.started["odd"] = begun{at: time.Now().Add(-time.Minute)}
 	o.Progress("odd", 1, 0)
 	require.Contains(t, out.String(), "odd: 1 byte of 0 bytes")
-	require.Equal(t, "16777216 TiB of 1 byte (100 %)", PartOf(math.MaxUint64, 1))
-	require.Equal(t, "8388608 TiB of 16777216 TiB (50 %)", PartOf(1<<63, math.MaxUint64))
+	require.Equal(t, "16777216 TiB of 1 byte (100 %)", cli.PartOf(math.MaxUint64, 1))
+	require.Equal(t, "8388608 TiB of 16777216 TiB (50 %)", cli.PartOf(1<<63, math.MaxUint64))
 }
 
 // The rest takes as long as what was done did; where that says nothing, nothing is said.
@@ -240,4 +241,11 @@ func TestStepsArePrintedAndTimed(t *testing.T) {
 	steps(vmm.Step{Op: vmm.OpReserve, Ptr: 0x1000, Took: time.Microsecond})
 	require.Equal(t, "Reserved at 0x1000 100%\n", out.String())
 	require.Equal(t, fmt.Sprint([]string{"create", "reserve"}), fmt.Sprint(a.order))
+}
+
+// What a context was lost to stands on a line of its own.
+func TestForPeople(t *testing.T) {
+	lost := fmt.Errorf("block 0 read 0x10\n%w; begin anew", &cu.Error{Op: "cuStreamSynchronize", Result: cu.ErrIllegalAddress})
+	require.Regexp(t, "^block 0 read 0x10\n  CUDA_ERROR_ILLEGAL_ADDRESS [^\n]*: the context is lost\n  [^\n]*; begin anew$", forPeople(lost))
+	require.Equal(t, "a; b", forPeople(errors.New("a\nb")))
 }

@@ -1,4 +1,4 @@
-package cli
+package app
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/plain"
 )
 
@@ -191,10 +192,10 @@ func (o *Output) result(fields Fields, err error) {
 	if !o.json {
 		return
 	}
-	all := Fields{"ok": err == nil, "exit": ExitCode(err), "steps_us": o.steps}
+	all := Fields{"ok": err == nil, "exit": cli.ExitCode(err), "steps_us": o.steps}
 	maps.Copy(all, fields)
 	if err != nil {
-		all["error"] = OneLine(err)
+		all["error"] = cli.OneLine(err)
 	}
 	o.object("result", all)
 }
@@ -203,24 +204,7 @@ func (o *Output) result(fields Fields, err error) {
 // line, and the rest stands below it.
 func forPeople(err error) string {
 	if !errors.Is(err, cu.ErrContextLost) {
-		return OneLine(err)
+		return cli.OneLine(err)
 	}
 	return plain.Lines(strings.ReplaceAll(err.Error(), "\n", "\n  "))
-}
-
-// OneLine returns an error's text with its lines joined, as it can be printed.
-func OneLine(err error) string {
-	var b strings.Builder
-	for line := range strings.Lines(err.Error()) {
-		line = strings.TrimSpace(line)
-		switch {
-		case b.Len() == 0 || line == "":
-		case strings.HasSuffix(b.String(), ":"):
-			b.WriteString(" ")
-		default:
-			b.WriteString("; ")
-		}
-		b.WriteString(line)
-	}
-	return plain.Text(b.String())
 }

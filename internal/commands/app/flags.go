@@ -1,4 +1,4 @@
-package cli
+package app
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 // twoDashes returns args with two dashes before each flag, up to the first argument that is none:
@@ -48,7 +50,7 @@ func FlagError(c *cobra.Command, err error) error {
 			text = fmt.Sprintf("--%s %q: %v", f.Name, bad.GetValue(), bad.Unwrap())
 		}
 	}
-	return Usagef("%s; see %s --help", text, c.CommandPath())
+	return cli.Usagef("%s; see %s --help", text, c.CommandPath())
 }
 
 // A choice is a flag that takes one of a few words.
@@ -80,16 +82,16 @@ func (c *choice) Type() string { return "string" }
 
 // DriverFlag adds --driver.
 func DriverFlag(flags *pflag.FlagSet, p *string) {
-	Choice(flags, p, "driver", DefaultDriver(), "driver to use, `auto|cuda|soft`; auto uses the software driver only if there is no GPU", "auto", "cuda", "soft")
+	Choice(flags, p, "driver", cli.DefaultDriver(), "driver to use, `auto|cuda|soft`; auto uses the software driver only if there is no GPU", "auto", "cuda", "soft")
 }
 
 // CheckFlags checks the flags of c that several programs have, as far as parsing cannot.
 func CheckFlags(c *cobra.Command) error {
 	if f := c.Flags().Lookup("driver"); f != nil && f.Value.Set(f.Value.String()) != nil { // of the environment
-		return Usagef("--driver %q: want auto, cuda or soft", f.Value)
+		return cli.Usagef("--driver %q: want auto, cuda or soft", f.Value)
 	}
 	if t, err := c.Flags().GetDuration("timeout"); err == nil && t <= 0 {
-		return Usagef("--timeout %s: want more than 0", t)
+		return cli.Usagef("--timeout %s: want more than 0", t)
 	}
 	return nil
 }

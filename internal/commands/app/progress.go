@@ -1,4 +1,4 @@
-package cli
+package app
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/plain"
 )
 
@@ -84,7 +85,7 @@ func (o *Output) Progress(what string, done, total uint64) {
 	}
 	if now.Sub(started.at) >= progressAfter && now.Sub(o.shown) >= progressEvery {
 		o.shown = now
-		o.show(what + ": " + PartOf(done, total) + pace(done-min(done, started.done), total-min(total, done), now.Sub(started.at)))
+		o.show(what + ": " + cli.PartOf(done, total) + pace(done-min(done, started.done), total-min(total, done), now.Sub(started.at)))
 	}
 }
 
@@ -96,7 +97,7 @@ func pace(done, rest uint64, took time.Duration) string {
 	if !(rate >= 1 && rate < 1<<63) || left > maxTimeout.Seconds() {
 		return ""
 	}
-	return fmt.Sprintf(", %s/s, %s left", Human(uint64(rate)), time.Duration(left*float64(time.Second)).Round(time.Second))
+	return fmt.Sprintf(", %s/s, %s left", cli.Human(uint64(rate)), time.Duration(left*float64(time.Second)).Round(time.Second))
 }
 
 // Busy shows on a terminal what the program waits for, and how long already, until stop is

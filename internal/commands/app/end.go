@@ -1,4 +1,4 @@
-package cli
+package app
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 // ErrInterrupted is the cause with which a context ends on SIGINT, SIGTERM or SIGHUP,
@@ -86,7 +88,7 @@ func (a *App) watch(signals <-chan os.Signal, over <-chan struct{}, cancel conte
 			a.ending.end()
 			if came.Again(s, time.Now()) {
 				again()
-				a.abort(stderr, Codef(ExitFailed, "%s came a second time: ended at once, without giving back device memory in order", s))
+				a.abort(stderr, cli.Codef(cli.ExitFailed, "%s came a second time: ended at once, without giving back device memory in order", s))
 			}
 			cancel(ErrInterrupted)
 		case <-tick.C:
@@ -102,9 +104,9 @@ func (a *App) watch(signals <-chan os.Signal, over <-chan struct{}, cancel conte
 // hangs returns the error of a program that gave no sign of life for limit.
 func (a *App) hangs(limit time.Duration, ending bool) error {
 	if ending {
-		return Codef(ExitPeer, "did not end in order within %s: a call of the driver or the kernel hangs%s; ended by force", limit, a.lastStep())
+		return cli.Codef(cli.ExitPeer, "did not end in order within %s: a call of the driver or the kernel hangs%s; ended by force", limit, a.lastStep())
 	}
-	return Codef(ExitPeer, "nothing happened for %s: a call of the driver or the kernel hangs%s; ended by force; wait longer with --timeout", limit, a.lastStep())
+	return cli.Codef(cli.ExitPeer, "nothing happened for %s: a call of the driver or the kernel hangs%s; ended by force; wait longer with --timeout", limit, a.lastStep())
 }
 
 // abort ends the program by force, within a second.
@@ -145,12 +147,12 @@ func (a *App) conclude(stderr io.Writer, result Fields, err error, limit time.Du
 		err, told = fmt.Errorf("writing the output: %w", lost), false
 	}
 	if err == nil {
-		return ExitOK
+		return cli.ExitOK
 	}
 	if !told {
 		a.tell(stderr, err)
 	}
-	return ExitCode(err)
+	return cli.ExitCode(err)
 }
 
 // written waits until the output is written, as conclude does, and returns why it is not.

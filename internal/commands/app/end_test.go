@@ -1,4 +1,4 @@
-package cli
+package app
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 // A program without a sign of life is late after so many ticks; who waits for others
@@ -112,12 +114,12 @@ func TestSecondSignalEndsWhatHangs(t *testing.T) {
 			return nil
 		})
 	}()
-	require.Equal(t, ExitFailed, <-exited)
+	require.Equal(t, cli.ExitFailed, <-exited)
 	require.Regexp(t, `^prog: interrupt came a second time: ended at once, [^\n]+\n$`, errs.String())
 	all := objects(t, out.String())
-	require.EqualValues(t, ExitFailed, all[len(all)-1]["exit"])
+	require.EqualValues(t, cli.ExitFailed, all[len(all)-1]["exit"])
 	close(hangs)
-	require.Equal(t, ExitFailed, <-ended, "who comes to an end meanwhile does not change it")
+	require.Equal(t, cli.ExitFailed, <-ended, "who comes to an end meanwhile does not change it")
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
@@ -132,7 +134,7 @@ func TestUnreadOutputIsAFailure(t *testing.T) {
 	out := newGate()
 	var errs bytes.Buffer
 	a := New("prog", "talks.", out)
-	require.Equal(t, ExitFailed, a.Run([]string{"-json"}, &errs, func(context.Context) error { return nil }))
+	require.Equal(t, cli.ExitFailed, a.Run([]string{"-json"}, &errs, func(context.Context) error { return nil }))
 	require.Equal(t, "prog: writing the output: nobody reads the last lines\n", errs.String())
 	close(out.opened)
 	require.True(t, a.lines.drain(time.Minute, nil))
@@ -160,6 +162,6 @@ func TestSecondSignalEndsTheWaitForAReader(t *testing.T) {
 	<-out.entered
 	require.Eventually(t, a.lines.isUnbound, time.Minute, time.Millisecond, "it comes to its end")
 	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGINT))
-	require.Equal(t, ExitFailed, <-ended)
+	require.Equal(t, cli.ExitFailed, <-ended)
 	require.Equal(t, "prog: writing the output: nobody reads the last lines\n", errs.String())
 }
