@@ -6,4 +6,4 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/consumer"
 )
 
-func main() { os.Exit(consumer.Main(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(consumer.New(os.Stdout).Run(os.Args[1:], os.Stderr)) }

@@ -6,4 +6,4 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/launch"
 )
 
-func main() { os.Exit(launch.Main(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(launch.New(os.Stdout).Run(os.Args[1:], os.Stderr)) }

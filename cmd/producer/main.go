@@ -6,4 +6,4 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/producer"
 )
 
-func main() { os.Exit(producer.Main(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(producer.New(os.Stdout).Run(os.Args[1:], os.Stderr)) }

@@ -6,4 +6,9 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/ring"
 )
 
-func main() { os.Exit(ring.Main(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == ring.MemberArg {
+		os.Exit(ring.RunMember(os.Args[2:]))
+	}
+	os.Exit(ring.New(os.Stdout).Run(os.Args[1:], os.Stderr))
+}

@@ -9,7 +9,9 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -46,7 +48,10 @@ func main() {
 	for _, name := range []string{"GPUFD_DRIVER", "GPUFD_SOCKET", "NVIDIA_DRA_LOCAL_IPC_DIR", "XDG_RUNTIME_DIR", "TMPDIR"} {
 		os.Unsetenv(name)
 	}
-	roots := []*cobra.Command{producer.Command(), consumer.Command(), launch.Command(), ring.Command(), gpufd.Command()}
+	roots := []*cobra.Command{gpufd.Command()}
+	for _, program := range []func(io.Writer) *app.App{ring.New, launch.New, consumer.New, producer.New} {
+		roots = slices.Insert(roots, 0, program(io.Discard).Command)
+	}
 	var err error
 	if len(os.Args) > 1 {
 		err = writeMan(os.Args[1], roots)

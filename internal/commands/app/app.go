@@ -36,6 +36,7 @@ type App struct {
 	Check   func() error // checks the command's own flags; may be nil
 	Quiet   bool         // Check sets it to print for people only what Print prints
 	Early   func() error // checks what needs no driver, before one is opened; may be nil
+	Body    func(context.Context) error
 
 	driver     string
 	whyCPU     error // why the CPU has to fill or verify, or nil
@@ -119,9 +120,9 @@ func (a *App) Parse(args []string) (print func() error, err error) {
 	return nil, err
 }
 
-// Run parses args, opens the driver, runs body and returns the exit code. It prints an
+// Run parses args, opens the driver, runs Body and returns the exit code. It prints an
 // error to stderr on one line, or on several if a context was lost.
-func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) error) int {
+func (a *App) Run(args []string, stderr io.Writer) int {
 	if err := checkDescriptors(needDescriptors); err != nil {
 		fmt.Fprintf(stderr, "%s: %s\n", a.Command.Name(), cli.OneLine(err)) // without a timer, which needs a poller
 		return cli.ExitCode(err)
@@ -141,7 +142,7 @@ func (a *App) Run(args []string, stderr io.Writer, body func(context.Context) er
 	a.open(cancel)
 	defer a.guarded(cancel, signals, stderr)()
 	if err == nil {
-		err = a.work(ctx, body)
+		err = a.work(ctx)
 	}
 	return a.finish(stderr, err)
 }
@@ -204,8 +205,8 @@ func (a *App) guarded(cancel context.CancelCauseFunc, signals <-chan os.Signal, 
 	}
 }
 
-// work runs body with a driver.
-func (a *App) work(ctx context.Context, body func(context.Context) error) error {
+// work runs Body with a driver.
+func (a *App) work(ctx context.Context) error {
 	if a.Early != nil {
 		if err := a.Early(); err != nil {
 			return err
@@ -220,7 +221,7 @@ func (a *App) work(ctx context.Context, body func(context.Context) error) error 
 	}
 	a.Result["driver"] = a.Driver.Kind().String()
 	a.Say("driver", Fields{"driver": a.Driver.Kind().String(), "cuda": a.Driver.Version()}, "Driver: %s", a.Driver)
-	return body(ctx)
+	return a.Body(ctx)
 }
 
 // advised returns err with what to do about it; of an interruption it returns only

@@ -26,8 +26,14 @@ func run(t *testing.T, body func(context.Context, *App) error, args ...string) (
 	t.Setenv("GPUFD_DRIVER", "soft")
 	var out, errs bytes.Buffer
 	a := New("prog", "does something.", &out)
-	code = a.Run(args, &errs, func(ctx context.Context) error { return body(ctx, a) })
+	code = a.run(args, &errs, func(ctx context.Context) error { return body(ctx, a) })
 	return code, out.String(), errs.String()
+}
+
+// run runs a with that body.
+func (a *App) run(args []string, stderr io.Writer, body func(context.Context) error) int {
+	a.Body = body
+	return a.Run(args, stderr)
 }
 
 func TestRunOpensTheDriverAndSaysWhich(t *testing.T) {
@@ -129,7 +135,7 @@ func TestHelpThatCannotBeWritten(t *testing.T) {
 	defer full.Close()
 	for _, arg := range []string{"--help", "--version", "--completion=bash"} {
 		var errs bytes.Buffer
-		require.Equal(t, cli.ExitFailed, New("prog", "talks.", full).Run([]string{arg}, &errs, nil))
+		require.Equal(t, cli.ExitFailed, New("prog", "talks.", full).run([]string{arg}, &errs, nil))
 		require.Equal(t, "prog: writing the output: write /dev/full: no space left on device\n", errs.String())
 	}
 }
@@ -203,7 +209,7 @@ func TestCompletion(t *testing.T) {
 		a.Flags.Int("count", 0, "")
 		a.Flags.String("module", "", "")
 		Choice(a.Flags, new(string), "access", "ro", "", "ro", "rw")
-		require.Equal(t, cli.ExitOK, a.Run(append([]string{"__completeNoDesc"}, strings.Split(line, " ")...), &errs, nil), line)
+		require.Equal(t, cli.ExitOK, a.run(append([]string{"__completeNoDesc"}, strings.Split(line, " ")...), &errs, nil), line)
 		require.Equal(t, want, out.String(), line)
 		require.Empty(t, errs.String())
 	}
@@ -221,7 +227,7 @@ func TestEarlyFailure(t *testing.T) {
 	var out, errs bytes.Buffer
 	a := New("prog", "does something.", &out)
 	a.Early = func() error { return errors.New("there is none") }
-	code := a.Run(nil, &errs, func(context.Context) error { t.Error("the body ran"); return nil })
+	code := a.run(nil, &errs, func(context.Context) error { t.Error("the body ran"); return nil })
 	require.Equal(t, cli.ExitFailed, code)
 	require.Empty(t, out.String())
 	require.Nil(t, a.Driver)
@@ -242,7 +248,7 @@ func TestErrorsComeBeforeCleanup(t *testing.T) {
 			t.Setenv("GPUFD_DRIVER", "soft")
 			var both lockedBuffer
 			a := New("prog", "does something.", &both)
-			code := a.Run(nil, &both, func(context.Context) error {
+			code := a.run(nil, &both, func(context.Context) error {
 				return a.Cleanup(broken, func() error { a.Say("x", nil, "tidying"); return c.closing })
 			})
 			require.Equal(t, cli.ExitFailed, code)
@@ -275,7 +281,7 @@ func TestFlagOverridesTheEnvironment(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "cuda")
 	var out, errs bytes.Buffer
 	a := New("prog", "opens a driver.", &out)
-	code := a.Run([]string{"-driver", "soft"}, &errs, func(context.Context) error { return nil })
+	code := a.run([]string{"-driver", "soft"}, &errs, func(context.Context) error { return nil })
 	require.Equal(t, cli.ExitOK, code, &errs)
 	require.Equal(t, cu.Soft, a.Driver.Kind())
 	require.Equal(t, "soft", os.Getenv("GPUFD_DRIVER"), "for cu.Open, and the processes that this one starts")

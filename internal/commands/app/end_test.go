@@ -99,7 +99,7 @@ func TestSecondSignalEndsWhatHangs(t *testing.T) {
 	hangs := make(chan struct{})
 	ended := make(chan int, 1)
 	go func() {
-		ended <- a.Run([]string{"-json"}, &errs, func(ctx context.Context) error {
+		ended <- a.run([]string{"-json"}, &errs, func(ctx context.Context) error {
 			a.OnAbort(func() { _ = os.Remove(left) })
 			a.OnAbort(func() { _ = os.Remove(kept) })() // there is nothing to remove any more
 			a.OnAbort(func() { <-hangs })               // it is not waited for
@@ -134,7 +134,7 @@ func TestUnreadOutputIsAFailure(t *testing.T) {
 	out := newGate()
 	var errs bytes.Buffer
 	a := New("prog", "talks.", out)
-	require.Equal(t, cli.ExitFailed, a.Run([]string{"-json"}, &errs, func(context.Context) error { return nil }))
+	require.Equal(t, cli.ExitFailed, a.run([]string{"-json"}, &errs, func(context.Context) error { return nil }))
 	require.Equal(t, "prog: writing the output: nobody reads the last lines\n", errs.String())
 	close(out.opened)
 	require.True(t, a.lines.drain(time.Minute, nil))
@@ -151,7 +151,7 @@ func TestSecondSignalEndsTheWaitForAReader(t *testing.T) {
 	a.ending.drain = time.Hour
 	ended := make(chan int, 1)
 	go func() {
-		ended <- a.Run([]string{"-json"}, &errs, func(ctx context.Context) error {
+		ended <- a.run([]string{"-json"}, &errs, func(ctx context.Context) error {
 			if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 				return err
 			}

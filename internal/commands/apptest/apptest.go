@@ -3,7 +3,6 @@ package apptest
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"strings"
 	"testing"
@@ -31,7 +30,7 @@ func FuzzArguments(f *testing.F, open func(stdout io.Writer) *app.App, seeds ...
 		}
 		var stdout, stderr bytes.Buffer
 		app := open(&stdout)
-		code := app.Run(args, &stderr, func(context.Context) error { return nil })
+		code := app.Run(args, &stderr)
 		if code != want || app.Driver != nil || strings.Count(stderr.String(), "\n") != lines {
 			t.Fatalf("%q: exit code %d, driver %v, %q", args, code, app.Driver, &stderr)
 		}

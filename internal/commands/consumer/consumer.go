@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
@@ -23,15 +21,6 @@ import (
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
-
-// Command describes the command for documents.
-func Command() *cobra.Command { return newConsumer(io.Discard).app.Command }
-
-// Main runs the command with these arguments, and returns its exit code.
-func Main(args []string, stdout, stderr io.Writer) int {
-	c := newConsumer(stdout)
-	return c.app.Run(args, stderr, c.run)
-}
 
 // A consumer is one run of the command.
 type consumer struct {
@@ -55,9 +44,11 @@ type consumer struct {
 	filled  atomic.Pointer[string] // how much of the memory the producer has filled, once it says so
 }
 
-func newConsumer(stdout io.Writer) *consumer {
+// New returns a run of the command.
+func New(stdout io.Writer) *app.App {
 	c := &consumer{}
 	c.app = app.New("consumer", "attaches to the memory that a producer offers, and verifies it.", stdout)
+	c.app.Body = c.run
 	f := c.app.Flags
 	f.StringVar(&c.device, "device", "", "device that the memory must be on, by `N|UUID`; the default is any device")
 	app.Choice(f, &c.access, "access", "ro", "map the memory `ro|rw`; rw needs a producer with --access rw, and legacy memory is always rw", "ro", "rw")
@@ -68,7 +59,7 @@ func newConsumer(stdout io.Writer) *consumer {
 	c.app.AllowFlags(&c.allow,
 		"also take offers of users `U[,U...]`, by number or name",
 		"also take offers of users whose effective group is one of `G[,G...]`, by number or name")
-	return c
+	return c.app
 }
 
 func (c *consumer) run(ctx context.Context) (err error) {

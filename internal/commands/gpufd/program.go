@@ -9,13 +9,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,7 +23,6 @@ import (
 	"github.com/gpufd/gpufd/internal/doctor"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
-	"github.com/gpufd/gpufd/sock"
 )
 
 // storeCommand makes this program an fd store. The keeper starts it so.
@@ -105,9 +101,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, app.ErrInterrupted)) {
 		err = p.cause(ctx)
 	}
-	if m := unknownCommand.FindStringSubmatch(fmt.Sprint(err)); m != nil {
-		name, _ := strconv.Unquote(m[1])
-		err = unknown(root, name)
+	if _, _, unfound := root.Find(args); unfound != nil {
+		flags := root.PersistentFlags()
+		flags.ParseErrorsAllowlist.UnknownFlags = true
+		flags.SetInterspersed(false)
+		_ = flags.Parse(args)
+		err = unknown(root, flags.Arg(0))
 	}
 	p.json = p.json || slices.Contains(args, "--json") // even if a flag before it is wrong
 	code := cli.ExitFailed
@@ -123,9 +122,6 @@ func (p *program) cause(ctx context.Context) error {
 	}
 	return err
 }
-
-// unknownCommand matches cobra's error, for which it has no name.
-var unknownCommand = regexp.MustCompile(`^unknown command (".*") for "gpufd"$`)
 
 // unknown returns the error of a subcommand that is not there, with the names that are like it.
 func unknown(c *cobra.Command, name string) error {
@@ -312,96 +308,6 @@ func were(n int) string {
 	return fmt.Sprintf("%d were", n)
 }
 
-// errNoAnswer says that a keeper's socket is there, but nobody answers.
-var errNoAnswer = errors.New("the keeper does not answer")
-
-// within returns the command's context, bounded by --timeout.
-func (p *program) within(c *cobra.Command) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(c.Context(), p.timeout)
-}
-
-// A keeper that is not there may have been started just before. So a command looks for it for
-// keeperComes, or for --timeout if that is shorter, or given.
-const (
-	keeperComes = 5 * time.Second
-	dialPause   = 20 * time.Millisecond
-)
-
-// find connects to the keeper, if need be once it is there, and says soon that it waits.
-func (p *program) find(ctx context.Context) (*keeper.Client, error) {
-	patience := min(keeperComes, p.timeout)
-	if p.patient {
-		patience = p.timeout
-	}
-	defer p.waiting("a keeper", patience, "gpufd keeper starts one")()
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	var missing error
-	for {
-		k, err := keeper.Dial(ctx, p.socket)
-		switch {
-		case err == nil:
-			return k, nil
-		case missing != nil && errors.Is(err, context.DeadlineExceeded): // which came while it dialled
-		case !errors.Is(err, sock.ErrNoListener), !p.mayListen():
-			return nil, err
-		default:
-			missing = err
-		}
-		select {
-		case <-time.After(dialPause):
-			continue
-		case <-late.C:
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return nil, context.Cause(ctx)
-			}
-		}
-		return nil, fmt.Errorf("no keeper came within %s: %w", patience, missing)
-	}
-}
-
-// waiting prints soon what the command waits for, no longer than d, and what helps, unless the
-// caller calls stop before.
-func (p *program) waiting(whom string, d time.Duration, help string) (stop func()) {
-	if p.json {
-		return func() {}
-	}
-	return app.Waiting(p.stderr, fmt.Sprintf("Waiting for %s at %s, for %s at most (--timeout); %s", whom, p.socket, d, help))
-}
-
-// mayListen reports whether somebody may listen at the socket later: its directory is one, and
-// nothing else has its name.
-func (p *program) mayListen() bool {
-	f, err := os.Stat(p.socket)
-	if err != nil {
-		return !errors.Is(err, syscall.ENOTDIR)
-	}
-	return f.Mode().Type() == os.ModeSocket
-}
-
-// dial connects to the keeper, and finds out whether it answers.
-func (p *program) dial(ctx context.Context) (*keeper.Client, error) {
-	k, err := p.find(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err = k.Status(ctx); err == nil {
-		return k, nil
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = cli.Codef(cli.ExitPeer, "%w at %s within %s", errNoAnswer, p.socket, p.timeout)
-	}
-	return nil, errors.Join(err, k.Close())
-}
-
-// connect is dial, within --timeout.
-func (p *program) connect(ctx context.Context) (*keeper.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.timeout)
-	defer cancel()
-	return p.dial(ctx)
-}
-
 // driverFlag adds --driver to a command that uses one.
 func (p *program) driverFlag(c *cobra.Command) {
 	app.DriverFlag(c.Flags(), &p.driver)
@@ -409,3 +315,16 @@ func (p *program) driverFlag(c *cobra.Command) {
 
 // open opens the driver.
 func (p *program) open() (*cu.Driver, error) { return cli.OpenDriver(p.driver) }
+
+func (p *program) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: p.args(0, 0, "no arguments"),
+		RunE: func(*cobra.Command, []string) error {
+			if p.json {
+				p.object(app.Fields{"version": app.Version()})
+			}
+			p.say("gpufd %s", app.Version())
+			return nil
+		},
+	}
+}

@@ -2,17 +2,15 @@ package launch
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"testing"
 
-	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/commands/apptest"
 )
 
 func FuzzArguments(f *testing.F) {
-	apptest.FuzzArguments(f, func(w io.Writer) *app.App { return newLauncher(w).app },
+	apptest.FuzzArguments(f, New,
 		"-ptx f -list", "-module f -list -kernel k", "-builtin vector -list", "-builtin nope -list", "-list", "-list u8:1",
 		"-ptx f -module f -kernel k", "-ptx f", "-ptx f -kernel k", "-ptx f -kernel k -list=false",
 		"-builtin vector -kernel saxpy -grid 4,5,6 -block 1,2 -shared 1KiB -repeat 7 -bytes 3 f32:2 in:x inout:y:z u64:0x10 zero:1KiB:o",

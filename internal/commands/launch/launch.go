@@ -18,15 +18,6 @@ import (
 	"github.com/gpufd/gpufd/kernels"
 )
 
-// Command describes the command for documents.
-func Command() *cobra.Command { return newLauncher(io.Discard).app.Command }
-
-// Main runs the command with these arguments, and returns its exit code.
-func Main(args []string, stdout, stderr io.Writer) int {
-	l := newLauncher(stdout)
-	return l.app.Run(args, stderr, l.run)
-}
-
 // A launcher is one run of the command.
 type launcher struct {
 	app *app.App
@@ -48,10 +39,11 @@ type launcher struct {
 	running bool // the kernel is running, or may be
 }
 
-func newLauncher(stdout io.Writer) *launcher {
+// New returns a run of the command.
+func New(stdout io.Writer) *app.App {
 	l := &launcher{grid: dim{1, 1, 1}, block: dim{1, 1, 1}}
 	l.app = app.New("launch", "runs a kernel on buffers and numbers from the command line.", stdout)
-	l.app.Check, l.app.Early = l.check, l.findSource
+	l.app.Body, l.app.Check, l.app.Early = l.run, l.check, l.findSource
 	c := l.app.Command
 	c.Use, c.Long, c.Args, c.ValidArgsFunction = "launch [flags] ARG…", c.Long+"\n"+argumentHelp, cobra.ArbitraryArgs, completeArgument
 	f := l.app.Flags
@@ -69,7 +61,7 @@ func newLauncher(stdout io.Writer) *launcher {
 	f.Lookup("timeout").Usage = "wait no longer than this `duration` for the launches to end"
 	_ = c.RegisterFlagCompletionFunc("builtin", cobra.FixedCompletions(builtinNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("kernel", cobra.FixedCompletions(builtinKernels(), cobra.ShellCompDirectiveNoFileComp))
-	return l
+	return l.app
 }
 
 // check checks what flag parsing cannot.

@@ -1,15 +1,13 @@
 package producer
 
 import (
-	"io"
 	"testing"
 
-	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/commands/apptest"
 )
 
 func FuzzArguments(f *testing.F) {
-	apptest.FuzzArguments(f, func(w io.Writer) *app.App { return newProducer(w).app },
+	apptest.FuzzArguments(f, New,
 		"-size 64MiB -chunk 2MiB -access rw", "-size 0", "-size 16777216TiB", "-size -1", "-access no",
 		"-consumers 0 -salt 4294967295", "-consumers -1", "-salt 4294967296", "-salt 0x", "-wait 1h", "-wait -1s",
 		"-device 1 -socket /s", "-socket", "-connections 1 -connections-per-peer 2", "-connections 0", "-connections-per-peer -1",

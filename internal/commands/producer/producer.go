@@ -8,8 +8,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
@@ -18,15 +16,6 @@ import (
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
-
-// Command describes the command for documents.
-func Command() *cobra.Command { return newProducer(io.Discard).app.Command }
-
-// Main runs the command with these arguments, and returns its exit code.
-func Main(args []string, stdout, stderr io.Writer) int {
-	p := newProducer(stdout)
-	return p.app.Run(args, stderr, p.run)
-}
 
 // A producer is one run of the command.
 type producer struct {
@@ -53,10 +42,11 @@ type producer struct {
 	legacy  *share.Legacy // instead of buf
 }
 
-func newProducer(stdout io.Writer) *producer {
+// New returns a run of the command.
+func New(stdout io.Writer) *app.App {
 	p := &producer{size: 1 << 20}
 	p.app = app.New("producer", "fills device memory and offers it to consumers, as file descriptors or with a legacy IPC handle.", stdout)
-	p.app.Check = p.check
+	p.app.Check, p.app.Body = p.check, p.run
 	f := p.app.Flags
 	f.StringVar(&p.device, "device", "0", "device to use, by `N|UUID`")
 	f.Var(&p.size, "size", "`bytes` to share, with units KiB, MiB, GiB; the memory is rounded up to the device's granularity, such as 2 MiB")
@@ -73,7 +63,7 @@ func newProducer(stdout io.Writer) *producer {
 		"also serve users whose effective group is one of `G[,G...]`, by number or name; see --allow-uid for the directory")
 	f.IntVar(&p.connections, "connections", 1024, "serve at most `N` connections at once")
 	f.IntVar(&p.perPeer, "connections-per-peer", 256, "serve at most `N` connections of one process at once")
-	return p
+	return p.app
 }
 
 func (p *producer) run(ctx context.Context) (err error) {

@@ -36,7 +36,7 @@ func refused(t *testing.T, f func(*refuser), args ...string) string {
 	t.Setenv("GPUFD_DRIVER", "soft")
 	var out, errs bytes.Buffer
 	app := app.New("producer", "refuses.", &out)
-	code := app.Run(args, &errs, func(context.Context) error {
+	app.Body = func(context.Context) error {
 		r := &refuser{}
 		r.refusals = refusals{app: app, after: func(_ time.Duration, f func()) *time.Timer {
 			r.pauses = append(r.pauses, f)
@@ -44,7 +44,8 @@ func refused(t *testing.T, f func(*refuser), args ...string) string {
 		}}
 		f(r)
 		return nil
-	})
+	}
+	code := app.Run(args, &errs)
 	require.Equal(t, 0, code, errs.String())
 	_, said, _ := strings.Cut(out.String(), "\n") // behind the driver
 	return said

@@ -35,7 +35,7 @@ func TestExitCodes(t *testing.T) {
 	done := &member{id: 0, last: &end{}}
 	wrong := &member{id: 1, last: &end{Code: cli.ExitFailed, Error: "wrong"}}
 	cannot := &member{id: 2, last: &end{Code: cli.ExitMachine, Error: "cannot"}}
-	verdict := func(m ...*member) error { return (&crew{members: m}).verdict() }
+	verdict := func(m ...*member) error { return (&parent{members: m}).verdict() }
 	require.NoError(t, verdict(done, done))
 	require.EqualError(t, verdict(done, wrong), "process 1: wrong")
 	require.EqualError(t, verdict(cannot, done, wrong), "2 processes failed, among them process 1: wrong")

@@ -22,10 +22,10 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// memberArg is the first argument of a member, whose parent is this program;
+// MemberArg is the first argument of a member, whose parent is this program;
 // socketFD is the descriptor that it inherits.
 const (
-	memberArg = "member"
+	MemberArg = "member"
 	socketFD  = 3
 )
 
@@ -61,12 +61,12 @@ type order struct {
 	files []*os.File
 }
 
-// runMember is the process of a member, and returns its exit code. It reports to the
+// RunMember is the process of a member, and returns its exit code. It reports to the
 // parent instead of printing.
-func runMember(args []string) int {
+func RunMember(args []string) int {
 	w, err := join()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "ring: %s is for the processes that ring starts itself: %v\n", memberArg, err)
+		fmt.Fprintf(os.Stderr, "ring: %s is for the processes that ring starts itself: %v\n", MemberArg, err)
 		return cli.ExitUsage
 	}
 	defer w.conn.Close()
@@ -77,7 +77,8 @@ func runMember(args []string) int {
 	go w.beat()
 	defer w.app.Waiting()() // for the parent, which ends it; also while the driver is opened
 	var said bytes.Buffer
-	code := w.app.Run(args, &said, w.run)
+	w.app.Body = w.run
+	code := w.app.Run(args, &said)
 	last := end{Code: code, Wrong: w.wrong, Error: strings.TrimPrefix(strings.TrimSpace(said.String()), "ring: ")}
 	if err := w.say(message{Kind: ended, End: &last}); err != nil && code != cli.ExitOK {
 		fmt.Fprintf(os.Stderr, "ring: process %d: %s\n", w.id, last.Error)
@@ -303,8 +304,8 @@ func (w *worker) check(ctx context.Context) error {
 	return err
 }
 
-// sayWorking tells the parent now and then that something is done, which renews its
-// patience with all members.
+// sayWorking tells the parent now and then that something is done, which puts off
+// the time to give up.
 func (w *worker) sayWorking() error {
 	if time.Since(w.told) < w.pause {
 		return nil

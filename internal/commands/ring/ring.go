@@ -10,8 +10,6 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/spf13/cobra"
-
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
@@ -21,18 +19,6 @@ import (
 
 // maxProcs bounds the processes, all of whose chunks travel in one record.
 const maxProcs = sock.MaxFDs
-
-// Command describes the command for documents.
-func Command() *cobra.Command { return newRing(io.Discard).app.Command }
-
-// Main runs the command with these arguments, and returns its exit code.
-func Main(args []string, stdout, stderr io.Writer) int {
-	if len(args) > 0 && args[0] == memberArg {
-		return runMember(args[1:])
-	}
-	r := newRing(stdout)
-	return r.app.Run(args, stderr, r.run)
-}
 
 // A ring is one run of the command: the parent of the members.
 type ring struct {
@@ -53,10 +39,11 @@ type ring struct {
 	chunks  []*vmm.Allocation
 }
 
-func newRing(stdout io.Writer) *ring {
+// New returns a run of the command.
+func New(stdout io.Writer) *app.App {
 	r := &ring{size: 4 << 20}
 	r.app = app.New("ring", "makes several processes fill one another's device memory in turns, and check it.", stdout)
-	r.app.Check, r.app.Early = r.check, r.findModule
+	r.app.Body, r.app.Check, r.app.Early = r.run, r.check, r.findModule
 	f := r.app.Flags
 	f.IntVar(&r.procs, "procs", 0, "number of processes, `N` from 1 to 64; the default is one for each GPU that can take part")
 	f.IntVar(&r.steps, "steps", 0, "fill `N` times; the default is the number of processes")
@@ -67,7 +54,7 @@ func newRing(stdout io.Writer) *ring {
 	f.StringVar(&r.module, "module", "", "load the kernel "+kernelName+" (address, u64 bytes, u8 value) from this `file` of PTX, a cubin or a fatbin (cuModuleLoad); kernels/memory.ptx is an example")
 	f.BoolVar(&r.verbose, "v", false, "print for each step which process has filled which chunk")
 	f.Lookup("timeout").Usage = "give up after this `duration` without progress of any process, or without a sign of life of one"
-	return r
+	return r.app
 }
 
 // check checks what flag parsing cannot.
@@ -107,14 +94,14 @@ func (r *ring) run(ctx context.Context) (err error) {
 	if err := r.app.Timed("create", r.createChunks); err != nil {
 		return err
 	}
-	c := &crew{app: r.app, verbose: r.verbose, steps: r.steps, events: make(chan event)}
+	c := &parent{app: r.app, verbose: r.verbose, steps: r.steps, events: make(chan event)}
 	defer r.app.OnAbort(c.kill)()
 	defer r.app.Waiting()() // for the members, each of which has --timeout
 	return c.end(r.turn(ctx, c))
 }
 
 // turn gives the members their work, and prints how far they are.
-func (r *ring) turn(ctx context.Context, c *crew) error {
+func (r *ring) turn(ctx context.Context, c *parent) error {
 	if err := r.app.Timed("start", func() error { return r.start(ctx, c) }); err != nil {
 		return err
 	}
@@ -134,7 +121,7 @@ func (r *ring) turn(ctx context.Context, c *crew) error {
 
 // fill makes all members do all steps. None begins a step before all have done the
 // one before.
-func (r *ring) fill(ctx context.Context, c *crew) error {
+func (r *ring) fill(ctx context.Context, c *parent) error {
 	for i := range r.steps {
 		if err := c.all(ctx, message{Kind: fillStep, Step: i}, filled); err != nil {
 			return err
@@ -244,7 +231,7 @@ func (r *ring) closeChunks() error {
 
 // start starts the members, tells each what it needs to know and waits until all have
 // mapped the memory.
-func (r *ring) start(ctx context.Context, c *crew) (err error) {
+func (r *ring) start(ctx context.Context, c *parent) (err error) {
 	files, err := exportAll(r.chunks)
 	defer func() { err = errors.Join(err, sock.CloseFiles(files)) }()
 	if err != nil {

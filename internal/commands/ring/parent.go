@@ -20,9 +20,9 @@ import (
 // has ended.
 const grace = 10 * time.Second
 
-// A crew is the members, on the parent's side. One goroutine uses it; for each member,
-// another goroutine passes on its messages in events.
-type crew struct {
+// A parent starts the members, gives them orders and waits for their answers. One goroutine uses it;
+// for each member, another goroutine passes on its messages in events.
+type parent struct {
 	app     *app.App
 	verbose bool
 	steps   int
@@ -65,7 +65,7 @@ func (f *failure) Unwrap() error { return f.err }
 
 // start starts a member. It inherits its end of a socket pair, which no other process has,
 // and no other descriptor.
-func (c *crew) start(id int, dev *cu.Device) (*member, error) {
+func (p *parent) start(id int, dev *cu.Device) (*member, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -79,32 +79,32 @@ func (c *crew) start(id int, dev *cu.Device) (*member, error) {
 		return nil, errors.Join(err, near.Close())
 	}
 	m := &member{id: id, conn: near, exited: make(chan struct{}), heard: time.Now()}
-	m.cmd = exec.Command(self, memberArg, "--id", strconv.Itoa(id), "--driver", c.app.Driver.Kind().String(), "--timeout", c.app.Timeout.String())
+	m.cmd = exec.Command(self, MemberArg, "--id", strconv.Itoa(id), "--driver", p.app.Driver.Kind().String(), "--timeout", p.app.Timeout.String())
 	m.cmd.Stderr, m.cmd.ExtraFiles = os.Stderr, []*os.File{inherited}
 	err = m.cmd.Start()
 	_ = inherited.Close()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("starting process %d: %w", id, err), near.Close())
 	}
-	c.mu.Lock()
-	c.members = append(c.members, m)
-	c.mu.Unlock()
+	p.mu.Lock()
+	p.members = append(p.members, m)
+	p.mu.Unlock()
 	go func() {
 		defer close(m.exited)
 		_ = m.cmd.Wait() // its ProcessState says it all
 	}()
-	go c.listen(m)
-	c.app.Say("started", app.Fields{"process": id, "pid": m.cmd.Process.Pid, "device": dev.Ordinal()},
+	go p.listen(m)
+	p.app.Say("started", app.Fields{"process": id, "pid": m.cmd.Process.Pid, "device": dev.Ordinal()},
 		"Started process %d (pid %d) on device %d", id, m.cmd.Process.Pid, dev.Ordinal())
 	return m, nil
 }
 
 // listen passes on what a member says, until its connection ends.
-func (c *crew) listen(m *member) {
+func (p *parent) listen(m *member) {
 	for {
 		msg, files, err := receive(context.Background(), m.conn)
 		_ = sock.CloseFiles(files)
-		c.events <- event{m, msg, err}
+		p.events <- event{m, msg, err}
 		if err != nil {
 			return
 		}
@@ -112,8 +112,8 @@ func (c *crew) listen(m *member) {
 }
 
 // tell sends a member a message.
-func (c *crew) tell(ctx context.Context, m *member, msg message, files ...*os.File) error {
-	ctx, cancel := context.WithTimeout(ctx, c.app.Timeout)
+func (p *parent) tell(ctx context.Context, m *member, msg message, files ...*os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, p.app.Timeout)
 	defer cancel()
 	err := m.conn.Send(ctx, encode(msg), files...)
 	if errors.Is(err, sock.ErrPeerLost) {
@@ -123,65 +123,65 @@ func (c *crew) tell(ctx context.Context, m *member, msg message, files ...*os.Fi
 }
 
 // all gives all members an order and waits until all have answered with what.
-func (c *crew) all(ctx context.Context, order message, what kind) error {
-	for _, m := range c.members {
-		if err := c.tell(ctx, m, order); err != nil {
+func (p *parent) all(ctx context.Context, order message, what kind) error {
+	for _, m := range p.members {
+		if err := p.tell(ctx, m, order); err != nil {
 			return err
 		}
 	}
-	return c.await(ctx, order, what)
+	return p.await(ctx, order, what)
 }
 
 // await waits until every member has answered an order. It fails as soon as a member
 // fails, is lost, or is silent for too long, or when no member has done anything for as
 // long. Progress of any member counts: on a busy machine one may wait long for its turn.
-func (c *crew) await(ctx context.Context, order message, what kind) error {
+func (p *parent) await(ctx context.Context, order message, what kind) error {
 	waiting := map[*member]bool{}
-	for _, m := range c.members {
+	for _, m := range p.members {
 		waiting[m], m.heard, m.moved = true, time.Now(), time.Now()
 	}
 	var done atomic.Int64
-	defer c.app.Busy(func() string { return c.busy(order, int(done.Load())) })()
+	defer p.app.Busy(func() string { return p.busy(order, int(done.Load())) })()
 	for len(waiting) > 0 {
-		timer := time.NewTimer(time.Until(c.patience(waiting)))
+		timer := time.NewTimer(time.Until(p.stallTime(waiting)))
 		select {
-		case e := <-c.events:
+		case e := <-p.events:
 			e.from.hear(e.Kind)
-			if err := c.take(e, order, what, waiting); err != nil {
+			if err := p.take(e, order, what, waiting); err != nil {
 				timer.Stop()
 				return err
 			}
-			done.Store(int64(len(c.members) - len(waiting)))
+			done.Store(int64(len(p.members) - len(waiting)))
 		case <-timer.C:
-			return c.outOfPatience(waiting, order)
+			return p.stalled(waiting, order)
 		case <-ctx.Done():
 			timer.Stop()
 			return context.Cause(ctx)
 		}
 		timer.Stop()
 	}
-	return c.verdict()
+	return p.verdict()
 }
 
 // take handles an event while the members in waiting have still to answer.
-func (c *crew) take(e event, order message, what kind, waiting map[*member]bool) error {
+func (p *parent) take(e event, order message, what kind, waiting map[*member]bool) error {
 	m := e.from
 	switch {
 	case e.err != nil:
 		m.closed = true
 		if m.last == nil {
-			return c.lost(m)
+			return p.lost(m)
 		}
 	case e.Kind == ended && e.End != nil:
 		m.last = e.End
 		delete(waiting, m)
-		c.sayEnd(m)
+		p.sayEnd(m)
 		if what != ended {
 			return &failure{id: m.id, err: m.failed()}
 		}
 	case e.Kind == what && e.Step == order.Step:
 		delete(waiting, m)
-		c.sayFilled(m, order)
+		p.sayFilled(m, order)
 	case e.Kind != working && e.Kind != living:
 		return &failure{id: m.id, err: fmt.Errorf("process %d says %q in answer to %s", m.id, e.Kind, order)}
 	}

@@ -17,7 +17,7 @@ import (
 
 // exited is a member whose process has ended, after it said what last is, if
 // anything.
-func exited(t *testing.T, c *crew, last *end) *member {
+func exited(t *testing.T, c *parent, last *end) *member {
 	t.Helper()
 	near, far, err := sock.NewPair()
 	require.NoError(t, err)
@@ -36,8 +36,9 @@ func exited(t *testing.T, c *crew, last *end) *member {
 // A chunk that is wrong is exit 1 and named, also if another member is lost.
 func TestWrongDataBesideALostMember(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "soft")
-	c := &crew{app: app.New("ring", "", io.Discard), events: make(chan event)}
-	require.Equal(t, cli.ExitOK, c.app.Run(nil, io.Discard, func(context.Context) error { return nil }), "it can say something now")
+	c := &parent{app: app.New("ring", "", io.Discard), events: make(chan event)}
+	c.app.Body = func(context.Context) error { return nil }
+	require.Equal(t, cli.ExitOK, c.app.Run(nil, io.Discard), "it can say something now")
 	bad := &mismatch{Offset: 7, Want: 1, Got: 2, Bytes: 1}
 	exited(t, c, &end{Code: cli.ExitPeer, Error: "peer 2 lost"})
 	exited(t, c, &end{Code: cli.ExitFailed, Error: bad.Error(), Wrong: bad})
@@ -50,9 +51,9 @@ func TestWrongDataBesideALostMember(t *testing.T) {
 
 // A member that says that it works is waited for, however long it takes; one that
 // says nothing is not.
-func TestWorkingRenewsPatience(t *testing.T) {
+func TestWorkingIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &crew{app: app.New("ring", "", io.Discard), events: make(chan event)}
+		c := &parent{app: app.New("ring", "", io.Discard), events: make(chan event)}
 		c.app.Output, c.app.Timeout = app.NewOutput(io.Discard, false), 30*time.Second
 		cmd := exec.Command("true")
 		require.NoError(t, cmd.Run())
@@ -74,11 +75,11 @@ func TestWorkingRenewsPatience(t *testing.T) {
 	})
 }
 
-// patients is a crew of two whose processes have ended, and a function that has one of
+// two returns a parent of two members whose processes have ended, and a function that has one of
 // them say something after a pause.
-func patients(t *testing.T) (c *crew, say func(id int, after time.Duration, what kind)) {
+func two(t *testing.T) (c *parent, say func(id int, after time.Duration, what kind)) {
 	t.Helper()
-	c = &crew{app: app.New("ring", "", io.Discard), events: make(chan event, 100)}
+	c = &parent{app: app.New("ring", "", io.Discard), events: make(chan event, 100)}
 	c.app.Output, c.app.Timeout = app.NewOutput(io.Discard, false), 30*time.Second
 	for id := range 2 {
 		cmd := exec.Command("true")
@@ -95,7 +96,7 @@ func patients(t *testing.T) (c *crew, say func(id int, after time.Duration, what
 // as it lives and another has something done.
 func TestLivingMembersAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, say := patients(t)
+		c, say := two(t)
 		go func() {
 			for i := range 200 {
 				say(0, time.Second, living)
@@ -113,7 +114,7 @@ func TestLivingMembersAreWaitedFor(t *testing.T) {
 // That all live does not help where none has anything done: a kernel may hang.
 func TestNobodyDoesAnything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, say := patients(t)
+		c, say := two(t)
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
@@ -136,7 +137,7 @@ func TestNobodyDoesAnything(t *testing.T) {
 // One that others do not wait for is silent, whatever they have done meanwhile.
 func TestSilentBesideBusyMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, say := patients(t)
+		c, say := two(t)
 		go func() {
 			for range 29 {
 				say(1, time.Second, working)

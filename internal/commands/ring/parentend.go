@@ -12,8 +12,8 @@ import (
 
 // lost returns the failure of a member that has gone without a word. The others are told
 // before it is known how its process ended.
-func (c *crew) lost(m *member) error {
-	c.app.Say("lost", app.Fields{"process": m.id, "pid": m.pid()}, "Lost process %d (pid %d)", m.id, m.pid())
+func (p *parent) lost(m *member) error {
+	p.app.Say("lost", app.Fields{"process": m.id, "pid": m.pid()}, "Lost process %d (pid %d)", m.id, m.pid())
 	return &failure{id: m.id, err: peerLost(m.id), gone: true}
 }
 
@@ -30,21 +30,21 @@ func (m *member) exit() string {
 
 // end waits until all members have ended. If err is not nil, it tells those that are still
 // there, and kills those that take too long.
-func (c *crew) end(err error) error {
-	patience := c.app.Timeout
+func (p *parent) end(err error) error {
+	limit := p.app.Timeout
 	if err != nil {
-		c.dismiss(err)
-		patience = grace
+		p.dismiss(err)
+		limit = grace
 	}
-	late := time.AfterFunc(patience, c.kill)
+	late := time.AfterFunc(limit, p.kill)
 	defer late.Stop()
-	for _, m := range c.members {
+	for _, m := range p.members {
 		for !m.closed {
-			c.farewell(<-c.events)
+			p.farewell(<-p.events)
 		}
 	}
 	errs := []error{err}
-	for _, m := range c.members {
+	for _, m := range p.members {
 		<-m.exited
 		errs = append(errs, m.conn.Close())
 		var f *failure
@@ -55,16 +55,16 @@ func (c *crew) end(err error) error {
 			errs = append(errs, fmt.Errorf("process %d reported that it was done, but then it %s", m.id, m.exit()))
 		}
 	}
-	return errors.Join(append(c.wrong(err), errs...)...)
+	return errors.Join(append(p.wrong(err), errs...)...)
 }
 
 // wrong returns the errors of members whose chunks are wrong. They decide the exit code
 // even if err, which ends the ring, is that a member is lost.
-func (c *crew) wrong(err error) (errs []error) {
+func (p *parent) wrong(err error) (errs []error) {
 	if err == nil || cli.ExitCode(err) == cli.ExitFailed {
 		return nil // the verdict has it
 	}
-	for _, m := range c.members {
+	for _, m := range p.members {
 		if m.last != nil && m.last.Wrong != nil {
 			errs = append(errs, m.failed())
 		}
@@ -73,13 +73,13 @@ func (c *crew) wrong(err error) (errs []error) {
 }
 
 // dismiss tells the remaining members why the ring ends.
-func (c *crew) dismiss(err error) {
+func (p *parent) dismiss(err error) {
 	word := message{Kind: stop}
 	var f *failure
 	if errors.As(err, &f) {
 		word = message{Kind: lost, Peer: f.id}
 	}
-	for _, m := range c.members {
+	for _, m := range p.members {
 		switch {
 		case m.closed || m.last != nil:
 		case f != nil && m.id == f.id: // it had its time
@@ -91,21 +91,21 @@ func (c *crew) dismiss(err error) {
 }
 
 // farewell handles an event of a member that is about to end.
-func (c *crew) farewell(e event) {
+func (p *parent) farewell(e event) {
 	switch {
 	case e.err != nil:
 		e.from.closed = true
 	case e.Kind == ended && e.End != nil:
 		e.from.last = e.End
-		c.sayEnd(e.from)
+		p.sayEnd(e.from)
 	}
 }
 
 // kill kills the members that have not ended.
-func (c *crew) kill() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, m := range c.members {
+func (p *parent) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.members {
 		_ = m.cmd.Process.Kill()
 	}
 }

@@ -21,34 +21,34 @@ func (m message) String() string {
 }
 
 // busy says how far an order is.
-func (c *crew) busy(order message, done int) string {
+func (p *parent) busy(order message, done int) string {
 	what := order.String()
 	if order.Kind == fillStep {
-		what = fmt.Sprintf("%d of %s done; the next", order.Step, cli.Count(c.steps, "step"))
+		what = fmt.Sprintf("%d of %s done; the next", order.Step, cli.Count(p.steps, "step"))
 	}
-	return fmt.Sprintf("%s: %d of %s done", what, done, cli.Count(len(c.members), "process"))
+	return fmt.Sprintf("%s: %d of %s done", what, done, cli.Count(len(p.members), "process"))
 }
 
-func (c *crew) sayFilled(m *member, order message) {
-	if !c.verbose || order.Kind != fillStep {
+func (p *parent) sayFilled(m *member, order message) {
+	if !p.verbose || order.Kind != fillStep {
 		return
 	}
-	chunk := chunkOf(m.id, order.Step, len(c.members))
-	c.app.Say("step", app.Fields{"step": order.Step, "process": m.id, "chunk": chunk}, "Step %d: process %d has filled chunk %d", order.Step, m.id, chunk)
+	chunk := chunkOf(m.id, order.Step, len(p.members))
+	p.app.Say("step", app.Fields{"step": order.Step, "process": m.id, "chunk": chunk}, "Step %d: process %d has filled chunk %d", order.Step, m.id, chunk)
 }
 
 // sayEnd prints a member's last word.
-func (c *crew) sayEnd(m *member) {
+func (p *parent) sayEnd(m *member) {
 	fields := app.Fields{"process": m.id, "exit": m.last.Code}
 	if m.last.Wrong != nil {
 		fields["offset"], fields["want"], fields["got"], fields["wrong"] = m.last.Wrong.Offset, m.last.Wrong.Want, m.last.Wrong.Got, m.last.Wrong.Bytes
 	}
 	if m.last.Error != "" {
 		fields["error"] = m.last.Error
-		c.app.Say("ended", fields, "Process %d failed: %s (exit code %d)", m.id, m.last.Error, m.last.Code)
+		p.app.Say("ended", fields, "Process %d failed: %s (exit code %d)", m.id, m.last.Error, m.last.Code)
 		return
 	}
-	c.app.Say("ended", fields, "Process %d has found its chunk right", m.id)
+	p.app.Say("ended", fields, "Process %d has found its chunk right", m.id)
 }
 
 // failed returns the member's last word as an error.
@@ -57,9 +57,9 @@ func (m *member) failed() error {
 }
 
 // verdict returns the failure of the members that have ended, or nil.
-func (c *crew) verdict() (worst error) {
+func (p *parent) verdict() (worst error) {
 	n := 0
-	for _, m := range c.members {
+	for _, m := range p.members {
 		if m.last == nil || m.last.Code == cli.ExitOK {
 			continue
 		}
