@@ -52,7 +52,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// Where several things went wrong, the one that says most decides.
+// The error that says most decides the code of several.
 func TestExitCodeOfSeveralErrors(t *testing.T) {
 	verdict := &share.VerdictError{Text: "wrong data"}
 	for _, c := range []struct {

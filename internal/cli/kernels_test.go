@@ -11,7 +11,7 @@ import (
 	"github.com/gpufd/gpufd/internal/pattern"
 )
 
-// Where pieces meet, no integer is left out, filled twice or counted twice.
+// No integer is left out, filled twice or counted twice where pieces meet.
 func TestPiecesOfKernels(t *testing.T) {
 	dev := cutest.Device(t)
 	ctx, err := dev.PrimaryContext()

@@ -221,7 +221,7 @@ func TestCompletion(t *testing.T) {
 	require.Contains(t, errs, "want bash, zsh or fish")
 }
 
-// What must fail does so before a driver is opened.
+// Early fails before a driver is opened.
 func TestEarlyFailure(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "soft")
 	var out, errs bytes.Buffer

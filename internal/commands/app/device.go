@@ -26,30 +26,6 @@ func (a *App) UseDevice(dev *cu.Device) {
 		"Using CUDA device %d: %s", dev.Ordinal(), dev.Name())
 }
 
-// Words returns the transcript's lines for the steps of making, importing and
-// exporting a buffer of "physical" or "imported" memory.
-func Words(memory string) func(vmm.Step) string {
-	return func(s vmm.Step) string {
-		switch s.Op {
-		case vmm.OpCreate:
-			return "Created physical memory allocation"
-		case vmm.OpImport:
-			return "Imported allocation handle from FD"
-		case vmm.OpReserve:
-			return "Reserved virtual address space at " + s.Ptr.String()
-		case vmm.OpMap:
-			return "Mapped " + memory + " memory to virtual address"
-		case vmm.OpAccess:
-			return "Set " + accessWords(s.Access) + " access permissions"
-		case vmm.OpOpen:
-			return "Opened IPC handle at " + s.Ptr.String()
-		case vmm.OpExport:
-			return fmt.Sprintf("Exported allocation as FD: %d%s", s.FD, andMore(s.Chunks))
-		}
-		return ""
-	}
-}
-
 // andMore says how many more descriptors there are, one per chunk.
 func andMore(chunks int) string {
 	if chunks <= 1 {
@@ -61,12 +37,21 @@ func andMore(chunks int) string {
 // FDs returns the descriptors of an offer, for people.
 func FDs(files []*os.File) string { return fmt.Sprintf("%d%s", files[0].Fd(), andMore(len(files))) }
 
-// Steps prints and times the steps of making or importing a buffer. words returns
-// the line that says that a step is done.
-func (a *App) Steps(words func(vmm.Step) string) func(vmm.Step) {
+// Steps prints and times the steps of making, importing and exporting a buffer of "physical" or
+// "imported" memory, each with the transcript's line for it.
+func (a *App) Steps(memory string) func(vmm.Step) {
 	return func(s vmm.Step) {
 		a.Step(s.Op.String(), s.Took)
-		if line := words(s); line != "" {
+		line, known := map[vmm.Op]string{
+			vmm.OpCreate:  "Created physical memory allocation",
+			vmm.OpImport:  "Imported allocation handle from FD",
+			vmm.OpReserve: "Reserved virtual address space at " + s.Ptr.String(),
+			vmm.OpMap:     "Mapped " + memory + " memory to virtual address",
+			vmm.OpAccess:  "Set " + map[cu.Access]string{cu.ReadOnly: "read-only", cu.ReadWrite: "read/write"}[s.Access] + " access permissions",
+			vmm.OpOpen:    "Opened IPC handle at " + s.Ptr.String(),
+			vmm.OpExport:  fmt.Sprintf("Exported allocation as FD: %d%s", s.FD, andMore(s.Chunks)),
+		}[s.Op]
+		if known {
 			a.Say(s.Op.String(), stepFields(s), "%s", line)
 		}
 	}
@@ -114,14 +99,6 @@ func (a *App) tellEarly(err error) error {
 	a.lines.drain(stderrLimit, a.ending.again)
 	a.tell(a.stderr, told)
 	return told
-}
-
-// accessWords returns the transcript's name of a mapping's access.
-func accessWords(access cu.Access) string {
-	if access == cu.ReadWrite {
-		return "read/write"
-	}
-	return access.String()
 }
 
 // Access returns the access that ro or rw stands for.

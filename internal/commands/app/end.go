@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -44,30 +45,19 @@ type ending struct {
 	again  chan struct{}  // closed by a second signal: it ends the wait for the last lines
 	drain  time.Duration  // how long that wait may take; drainLimit
 
-	mu     sync.Mutex
-	remove map[int]func()
-	next   int
+	remove atomic.Pointer[func()] // of OnAbort
 }
 
 func newEnding() *ending {
-	return &ending{exit: os.Exit, forced: make(chan struct{}), again: make(chan struct{}), drain: drainLimit, remove: map[int]func(){}}
+	return &ending{exit: os.Exit, forced: make(chan struct{}), again: make(chan struct{}), drain: drainLimit}
 }
 
 // OnAbort calls f when the program is ended by force, because it does not end in order.
-// f removes what would be left behind. A forced end waits for f less than half a second.
+// f removes what would be left behind; there is one f at a time. A forced end waits for f less than half a second.
 // forget undoes OnAbort, when there is nothing to remove any more.
 func (a *App) OnAbort(f func()) (forget func()) {
-	e := a.ending
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	n := e.next
-	e.next++
-	e.remove[n] = f
-	return func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		delete(e.remove, n)
-	}
+	a.ending.remove.Store(&f)
+	return func() { a.ending.remove.Store(nil) }
 }
 
 // Waiting says that the program waits for others, with its own bounds, until over is
@@ -112,7 +102,9 @@ func (a *App) hangs(limit time.Duration, ending bool) error {
 // abort ends the program by force, within a second.
 func (a *App) abort(stderr io.Writer, err error) {
 	a.ending.once.Do(func() {
-		within(removeLimit, a.ending.removeAll)
+		if f := a.ending.remove.Load(); f != nil {
+			within(removeLimit, *f)
+		}
 		a.ending.code = a.conclude(stderr, nil, err, forcedLimit, nil) // Result is not safe to read now
 		close(a.ending.forced)
 		a.ending.exit(a.ending.code)
@@ -176,17 +168,6 @@ func (a *App) tell(stderr io.Writer, err error) {
 type toldError struct{ error }
 
 func (e *toldError) Unwrap() error { return e.error }
-
-// removeAll calls the functions of OnAbort side by side: none waits for one that hangs.
-func (e *ending) removeAll() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var all sync.WaitGroup
-	for _, f := range e.remove {
-		all.Go(f)
-	}
-	all.Wait()
-}
 
 // within calls f and waits for it, no longer than limit.
 func within(limit time.Duration, f func()) {

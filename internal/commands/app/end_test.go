@@ -15,7 +15,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-// A program without a sign of life is late after so many ticks; who waits for others
+// A program without a sign of life is late after so many ticks. A wait for others
 // has bounds of its own, and a program that was told to end has none of that. The first
 // tick may come at once, and what may take guardTicks periods is not late after them.
 func TestGuard(t *testing.T) {
@@ -100,9 +100,11 @@ func TestSecondSignalEndsWhatHangs(t *testing.T) {
 	ended := make(chan int, 1)
 	go func() {
 		ended <- a.run([]string{"-json"}, &errs, func(ctx context.Context) error {
-			a.OnAbort(func() { _ = os.Remove(left) })
 			a.OnAbort(func() { _ = os.Remove(kept) })() // there is nothing to remove any more
-			a.OnAbort(func() { <-hangs })               // it is not waited for
+			a.OnAbort(func() {
+				_ = os.Remove(left)
+				<-hangs // it is not waited for
+			})
 			if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 				return err
 			}
@@ -119,7 +121,7 @@ func TestSecondSignalEndsWhatHangs(t *testing.T) {
 	all := objects(t, out.String())
 	require.EqualValues(t, cli.ExitFailed, all[len(all)-1]["exit"])
 	close(hangs)
-	require.Equal(t, cli.ExitFailed, <-ended, "who comes to an end meanwhile does not change it")
+	require.Equal(t, cli.ExitFailed, <-ended, "an orderly end meanwhile does not change it")
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
@@ -141,7 +143,7 @@ func TestUnreadOutputIsAFailure(t *testing.T) {
 	require.Contains(t, out.out.String(), `"event":"result"`)
 }
 
-// A second signal ends the wait for who does not read the last lines.
+// A second signal ends the wait for a reader of the last lines.
 func TestSecondSignalEndsTheWaitForAReader(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "soft")
 	out := newGate()

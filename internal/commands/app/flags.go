@@ -104,3 +104,14 @@ func Listed(words []string, last string) string {
 	}
 	return strings.Join(words[:n], ", ") + " " + last + " " + words[n]
 }
+
+// Were returns how many there were, for an error: "none was", "1 was", "2 were".
+func Were(n int) string {
+	switch n {
+	case 0:
+		return "none was"
+	case 1:
+		return "1 was"
+	}
+	return fmt.Sprintf("%d were", n)
+}

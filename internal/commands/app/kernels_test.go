@@ -27,7 +27,7 @@ func softWithout(t *testing.T, symbols ...string) *cu.Driver {
 	return drv
 }
 
-// Who does the work that nobody asked for in one way, and what is said about it.
+// The way of filling and verifying is chosen by flag, driver and kernels, and printed.
 func TestChoiceOfWay(t *testing.T) {
 	const noLoading = "cuModuleLoadDataEx"
 	for _, c := range []struct {

@@ -45,14 +45,7 @@ func (o *Output) notice(dropped int) []byte {
 	if o.json {
 		return fmt.Appendf(nil, "{\"event\":\"dropped\",\"lines\":%d}\n", dropped)
 	}
-	return fmt.Appendf(nil, "… %s dropped: the output was not read\n", wereLines(dropped))
-}
-
-func wereLines(n int) string {
-	if n == 1 {
-		return "1 line was"
-	}
-	return fmt.Sprintf("%d lines were", n)
+	return fmt.Appendf(nil, "… %s %s dropped: the output was not read\n", cli.Count(dropped, "line"), map[bool]string{true: "was", false: "were"}[dropped == 1])
 }
 
 // live is a sign of life.

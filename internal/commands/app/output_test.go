@@ -183,7 +183,7 @@ func TestProgressNeverWraps(t *testing.T) {
 	}
 }
 
-// What is waited for has a line that is rewritten each second, and goes in the end. It is
+// Busy shows a line that is rewritten each second and removed in the end. It is
 // no sign of life, and nothing where there is no terminal.
 func TestBusyIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -231,19 +231,14 @@ func TestStepsArePrintedAndTimed(t *testing.T) {
 	var out bytes.Buffer
 	a := New("prog", "does.", &out)
 	a.Output = newOutput(&out, false)
-	steps := a.Steps(func(s vmm.Step) string {
-		if s.Op == vmm.OpReserve {
-			return "Reserved at " + s.Ptr.String() + " 100%"
-		}
-		return ""
-	})
-	steps(vmm.Step{Op: vmm.OpCreate, Took: time.Millisecond})
+	steps := a.Steps("imported")
+	steps(vmm.Step{Op: vmm.OpWait, Took: time.Millisecond})
 	steps(vmm.Step{Op: vmm.OpReserve, Ptr: 0x1000, Took: time.Microsecond})
-	require.Equal(t, "Reserved at 0x1000 100%\n", out.String())
-	require.Equal(t, fmt.Sprint([]string{"create", "reserve"}), fmt.Sprint(a.order))
+	require.Equal(t, "Reserved virtual address space at 0x1000\n", out.String())
+	require.Equal(t, fmt.Sprint([]string{"wait", "reserve"}), fmt.Sprint(a.order))
 }
 
-// What a context was lost to stands on a line of its own.
+// The reason why a context was lost has a line of its own.
 func TestForPeople(t *testing.T) {
 	lost := fmt.Errorf("block 0 read 0x10\n%w; begin anew", &cu.Error{Op: "cuStreamSynchronize", Result: cu.ErrIllegalAddress})
 	require.Regexp(t, "^block 0 read 0x10\n  CUDA_ERROR_ILLEGAL_ADDRESS [^\n]*: the context is lost\n  [^\n]*; begin anew$", forPeople(lost))

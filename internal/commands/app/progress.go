@@ -122,7 +122,7 @@ func (o *Output) Busy(what func() string) (stop func()) {
 }
 
 // Waiting prints the line to w if the caller has not called stop within a second. Call it before a
-// wait that may take long, for the user who does not know what the program waits for.
+// wait that may take long, so that the user knows what the program waits for.
 func Waiting(w io.Writer, line string) (stop func()) {
 	said := make(chan struct{})
 	late := time.AfterFunc(progressAfter, func() {

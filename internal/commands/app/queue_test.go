@@ -42,7 +42,7 @@ func (q *queue) isUnbound() bool {
 	return q.most == math.MaxInt
 }
 
-// What nobody reads is kept up to a bound and then counted; who reads again is told.
+// Unread lines are kept up to a bound and then counted; a reader that goes on is told.
 //
 //fault:rows 73
 func TestQueueOfWhatNobodyReads(t *testing.T) {

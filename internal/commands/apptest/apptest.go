@@ -12,7 +12,7 @@ import (
 )
 
 // FuzzArguments parses arguments, with NUL between them, as the command does that open makes.
-// Whatever they are, parsing ends without a panic and without a driver. What is refused is
+// Parsing ends without a panic and without a driver, whatever they are. Refused arguments are wrong
 // usage, exit code 2, in one line. seeds are joined by blanks.
 func FuzzArguments(f *testing.F, open func(stdout io.Writer) *app.App, seeds ...string) {
 	for _, s := range append(seeds, "", "-h", "-version", "-json", "-driver soft -timeout 1m", "extra", "-", "--", "-- -h", "-nope", "-=", "-json=maybe", "-timeout") {

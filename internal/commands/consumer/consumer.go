@@ -216,7 +216,7 @@ func (c *consumer) connected(p sock.Peer) {
 // step prints and times what the driver does with the offer. After the last step comes a
 // wait for the producer, whose data may not be there yet.
 func (c *consumer) step() func(vmm.Step) {
-	say := c.app.Steps(app.Words("imported"))
+	say := c.app.Steps("imported")
 	return func(s vmm.Step) {
 		say(s)
 		if s.Op == vmm.OpAccess || s.Op == vmm.OpOpen {

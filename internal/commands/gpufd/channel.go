@@ -41,20 +41,6 @@ Each writer takes a socket of its own; give a second one, and its readers, anoth
 // a channel must not take from a keeper that is started later.
 func channelSocket() string { return filepath.Join(filepath.Dir(defaultSocket()), "channel.sock") }
 
-// hostBuffer is pinned memory of the host for frames, and the context that copies them.
-type hostBuffer struct {
-	ctx *cu.Context
-	mem *cu.HostMemory
-}
-
-func newHostBuffer(ctx *cu.Context, size uint64) (*hostBuffer, error) {
-	m, err := ctx.AllocHost(size, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%d bytes of pinned memory: %w", size, err)
-	}
-	return &hostBuffer{ctx, m}, nil
-}
-
 // context opens the driver and a context of the named device. The caller closes both.
 func (p *program) context(device string) (*cu.Context, error) {
 	drv, err := p.open()

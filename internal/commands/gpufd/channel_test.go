@@ -26,7 +26,7 @@ func (u *user) startWith(input io.Reader, args ...string) *running {
 	return r
 }
 
-// What goes into a channel comes out of it, byte for byte, for each reader that blocks.
+// Each reader that blocks gets the frames of a channel byte for byte.
 func TestChannel(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)

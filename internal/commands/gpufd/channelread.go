@@ -43,7 +43,7 @@ no writer comes, and with 4 when the writer is lost or has dropped this reader.`
 	app.Choice(fl, &f.join, "join", "next", "the first frame to read: next, the next one to be published, or newest, the last one so far", "next", "newest")
 	fl.StringVarP(&f.output, "output", "o", "", "the `file` to write; the default is standard output")
 	fl.StringVar(&f.device, "device", "0", "the device that reads, an ordinal or a UUID: that of the frames, or one with peer access to it")
-	p.driverFlag(cmd)
+	app.DriverFlag(cmd.Flags(), &p.driver)
 	return cmd
 }
 
@@ -156,11 +156,11 @@ func mayCome(err error) bool {
 
 // copyFrames writes frames until there are no more, and returns the number of the last.
 func (p *program) copyFrames(ctx context.Context, c *cu.Context, r *channel.Reader, out io.Writer) (last uint64, err error) {
-	buf, err := newHostBuffer(c, r.SlotSize())
+	buf, err := c.AllocHost(r.SlotSize(), 0)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("pinned memory for a frame: %w", err)
 	}
-	defer buf.mem.Close()
+	defer buf.Close()
 	w := newAsideWriter(out)
 	defer w.end()
 	for {
@@ -168,7 +168,7 @@ func (p *program) copyFrames(ctx context.Context, c *cu.Context, r *channel.Read
 		if err != nil {
 			return last, err
 		}
-		b := buf.mem.Bytes()[:f.Size]
+		b := buf.Bytes()[:f.Size]
 		if err := cu.CopyToHost(c, b, f.Ptr); err != nil {
 			return last, err
 		}

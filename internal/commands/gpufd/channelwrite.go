@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/channel"
 	"github.com/gpufd/gpufd/cu"
@@ -52,7 +51,7 @@ was published.`,
 	fl.DurationVar(&f.stall, "stall", 0, "longest time that a blocking reader may keep a slot; 0 is no bound")
 	fl.BoolVar(&f.drop, "drop", false, "drop a reader that keeps a slot for longer than --stall, and go on")
 	fl.StringVar(&f.device, "device", "0", "the device that the frames are on, an ordinal or a UUID")
-	p.driverFlag(cmd)
+	app.DriverFlag(cmd.Flags(), &p.driver)
 	return cmd
 }
 
@@ -114,12 +113,12 @@ func (p *program) publish(ctx context.Context, c *cu.Context, w *channel.Writer,
 	if err := p.awaitReaders(ctx, w, name, f.readers); err != nil {
 		return err
 	}
-	in, err := newHostBuffer(c, w.SlotSize())
+	in, err := c.AllocHost(w.SlotSize(), 0)
 	if err != nil {
-		return err
+		return fmt.Errorf("pinned memory for a frame: %w", err)
 	}
-	defer in.mem.Close()
-	frames := readFrames(ctx, os.Stdin, in.mem.Bytes())
+	defer in.Close()
+	frames := readFrames(ctx, os.Stdin, in.Bytes())
 	pace := pace{rate: f.rate}
 	for n := uint64(0); f.frames == 0 || n < f.frames; n++ {
 		size, err := frames.next(ctx)
@@ -132,7 +131,7 @@ func (p *program) publish(ctx context.Context, c *cu.Context, w *channel.Writer,
 		if err != nil {
 			return err
 		}
-		if err := put(ctx, c, w, in.mem.Bytes()[:size]); err != nil {
+		if err := put(ctx, c, w, in.Bytes()[:size]); err != nil {
 			return err
 		}
 	}
@@ -216,10 +215,9 @@ type pace struct {
 }
 
 // Bounds of a pace. A timer is late by a millisecond or so, and the pace makes up for that; if
-// it is later, it begins anew and does not catch up. A finer clock times the end of a wait.
+// it is later, it begins anew and does not catch up.
 const (
 	paceSlack = 100 * time.Millisecond
-	paceFine  = 2 * time.Millisecond
 	rateMost  = 1e6
 	rateLeast = 1e-6
 )
@@ -235,16 +233,11 @@ func (p *pace) wait(ctx context.Context) error {
 		due = p.begin
 	}
 	p.n++
-	if d := time.Until(due); d > paceFine {
-		select {
-		case <-time.After(d - paceFine/2):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 	if d := time.Until(due); d > 0 {
-		t := unix.NsecToTimespec(int64(d))
-		_ = unix.Nanosleep(&t, nil) // Go's timers are late by up to a millisecond
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+		}
 	}
 	return wait.Err(ctx)
 }

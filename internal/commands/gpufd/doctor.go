@@ -55,7 +55,7 @@ end within --timeout.`,
 	flags.StringVar(&f.as, "as", "", "with --with: the `process` to compare with, instead of this one")
 	flags.StringVar(&f.attach, "attach", "", "with --with SOCKET: attach to the `offer` of this name as a consumer")
 	app.AllowUID(flags, &f.uids, "with --with and --offer: trust these `users`, too")
-	p.driverFlag(cmd)
+	app.DriverFlag(cmd.Flags(), &p.driver)
 	return cmd
 }
 

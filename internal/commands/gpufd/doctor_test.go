@@ -111,7 +111,7 @@ func TestDoctorRuns(t *testing.T) {
 	}
 }
 
-// What an error means is of the table of the library's hints.
+// The meaning of an error comes from the table of the library's hints.
 func TestDoctorExplains(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)

@@ -2,7 +2,6 @@ package gpufd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -48,7 +47,7 @@ reset or an update of the driver.`,
 	}
 	cmd.Flags().StringVar(&device, "device", "", "the `device` to drain, an ordinal or a UUID")
 	cmd.Flags().BoolVar(&undo, "undo", false, "serve again what is draining")
-	p.driverFlag(cmd)
+	app.DriverFlag(cmd.Flags(), &p.driver)
 	cmd.Flags().BoolVar(&keep, "keep", false, "wait, and free nothing")
 	return cmd
 }
@@ -212,9 +211,8 @@ func (p *program) free(ctx context.Context, k *keeper.Client, uses []keeper.Use,
 		if !u.Current || keep || slices.ContainsFunc(uses, held) {
 			continue
 		}
-		var no *keeper.Error
 		err := k.RemoveVersion(ctx, u.Name, u.Version)
-		if errors.As(err, &no) && (no.Code == "conflict" || no.Code == "not-found") {
+		if code := keeperCode(err); code == "conflict" || code == "not-found" {
 			continue // it is another one now
 		}
 		if err != nil {

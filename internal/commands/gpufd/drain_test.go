@@ -40,7 +40,7 @@ func TestDrainDeviceWaitsForAll(t *testing.T) {
 	u.fails(1, `"w" is not kept here`, "stat", "w")
 }
 
-// What is put while drain waits is not removed.
+// A version that is put while drain waits is not removed.
 func TestDrainLeavesWhatComesMeanwhile(t *testing.T) {
 	t.Parallel()
 	u := newKept(t)

@@ -51,7 +51,7 @@ a time, or until a signal comes.`,
 	fl.DurationVar(&f.hold, "hold", 0, "keep the memory mapped for this `duration`")
 	fl.StringArrayVar(&f.labels, "label", nil, "take only a version that was put with --label `K=V`")
 	app.AllowUID(fl, &f.uids, "also take memory from a keeper of these `users`, who can put any bytes there")
-	p.driverFlag(cmd)
+	app.DriverFlag(cmd.Flags(), &p.driver)
 	return cmd
 }
 

@@ -156,8 +156,8 @@ func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, 
 	}
 }
 
-// boundHeap has garbage collected before this process takes more than five eighths of what its
-// control group may: the rest is for memory that is not on the heap.
+// boundHeap limits the heap to five eighths of the memory that this process' control group may take:
+// the rest is for memory that is not on the heap.
 func boundHeap() {
 	if limit, ok := cgroup.MemoryLimit(); ok && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(limit / 8 * 5))

@@ -16,7 +16,7 @@ import (
 	"github.com/gpufd/gpufd/share"
 )
 
-// What is put comes back, byte for byte, and the parts of a version together.
+// Files that are put come back byte for byte, and the parts of a version together.
 func TestPutAndGet(t *testing.T) {
 	t.Parallel()
 	u := newKept(t, "GPUFD_SOFT_DEVICES=2")
@@ -123,7 +123,7 @@ func TestTransaction(t *testing.T) {
 	require.Equal(t, 1.0, u.stat("w")["version"])
 }
 
-// Who holds a name is shown, stands in the way of drain, and lets go when it is told to end.
+// A holder is shown, keeps drain waiting, and releases the name when it is told to end.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	u := newKept(t)
@@ -203,7 +203,7 @@ func TestNeverFits(t *testing.T) {
 	u.does("put", "w", "b")
 }
 
-// A put without room waits, names who is in the way, and can be interrupted.
+// A put without room waits, names the holders, and can be interrupted.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "gpufd-soft-")
@@ -254,7 +254,7 @@ func TestNoRoomForARetiredVersion(t *testing.T) {
 	u.does("put", "w", "a")
 }
 
-// What happens is told until a signal comes, or nobody listens.
+// Events are printed until a signal comes, or nobody reads them.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	u := newKept(t)
@@ -304,7 +304,7 @@ func TestDamaged(t *testing.T) {
 	u.does("get", "w", "--verify")
 }
 
-// Where the containers of a claim have a directory together, keeper and clients meet there,
+// In the directory that the containers of a claim share, keeper and clients meet,
 // unless somebody says where. The keeper makes a directory of its own in it.
 func TestDirectoryOfAClaim(t *testing.T) {
 	t.Parallel()

@@ -10,7 +10,7 @@ import (
 )
 
 // A reader of another user, whom the policy names, attaches to the keeper of the directory's
-// owner and verifies; who is not named hears why not.
+// owner and verifies; a user who is not named is told why not.
 func TestReaderOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

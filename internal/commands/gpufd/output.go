@@ -49,14 +49,21 @@ func (o *output) failure() error {
 	return o.err
 }
 
+// keeperCode returns the code of a keeper's error, or "".
+func keeperCode(err error) string {
+	if no := (*keeper.Error)(nil); errors.As(err, &no) {
+		return string(no.Code)
+	}
+	return ""
+}
+
 // exitCode is cli.ExitCode, with the errors of a keeper.
 func exitCode(err error) int {
 	code := cli.ExitCode(err)
-	var no *keeper.Error
-	if code != cli.ExitFailed || !errors.As(err, &no) {
+	if code != cli.ExitFailed {
 		return code
 	}
-	switch no.Code {
+	switch keeperCode(err) {
 	case "bad-request":
 		return cli.ExitUsage
 	case "no-room", "expired", "store-lost", "store-silent", "unknown":
@@ -90,17 +97,11 @@ func (p *program) explain(err error) string {
 		text += "; start a keeper with gpufd keeper, or name its socket with --socket or " + socketEnv
 	case errors.Is(err, errNoAnswer):
 		text += "; start the keeper again with gpufd keeper, or wait longer with --timeout"
-	case p.named && isNotThere(err):
+	case p.named && keeperCode(err) == "not-found":
 		text += "; list what is there: gpufd ls"
 		if p.socket != defaultSocket() && p.socket != os.Getenv(socketEnv) {
 			text += " --socket " + p.socket
 		}
 	}
 	return text
-}
-
-// isNotThere reports whether the keeper has no such name.
-func isNotThere(err error) bool {
-	var no *keeper.Error
-	return errors.As(err, &no) && no.Code == "not-found"
 }

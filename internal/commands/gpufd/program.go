@@ -288,29 +288,13 @@ func (p *program) args(least, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		p.command, p.named = c.CommandPath(), len(args) > 0
 		if len(args) < least || most >= 0 && len(args) > most {
-			return cli.Usagef("want %s: %s given; see %s --help", what, were(len(args)), c.CommandPath())
+			return cli.Usagef("want %s: %s given; see %s --help", what, app.Were(len(args)), c.CommandPath())
 		}
 		if slices.Contains(args, "") { // of a variable of a script that is not set
 			return cli.Usagef("want %s: an empty one was given; see %s --help", what, c.CommandPath())
 		}
 		return nil
 	}
-}
-
-// were says how many arguments there were.
-func were(n int) string {
-	switch n {
-	case 0:
-		return "none was"
-	case 1:
-		return "1 was"
-	}
-	return fmt.Sprintf("%d were", n)
-}
-
-// driverFlag adds --driver to a command that uses one.
-func (p *program) driverFlag(c *cobra.Command) {
-	app.DriverFlag(c.Flags(), &p.driver)
 }
 
 // open opens the driver.

@@ -59,7 +59,7 @@ within half a second. An incomplete transaction is given up after an hour, or af
 	fl.IntVar(&f.of, "parts", 0, "number of parts of the version in all")
 	fl.StringArrayVar(&f.labels, "label", nil, "label the version: `K=V` gives the key K the value V; may be given several times")
 	fl.Uint64Var(&f.expect, "expect-version", 0, "put only if the current version is `V`; 0 is none")
-	p.driverFlag(cmd)
+	app.DriverFlag(cmd.Flags(), &p.driver)
 	return cmd
 }
 

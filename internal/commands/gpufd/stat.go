@@ -51,7 +51,11 @@ func (p *program) describe(n keeper.Info) {
 			line += "; written by " + who(*part.Writer)
 		}
 		for _, pid := range part.WritableBy {
-			line += writableBy(pid)
+			if pid == 0 {
+				line += "; writable by a process in another PID namespace"
+			} else {
+				line += fmt.Sprintf("; writable by PID %d", pid)
+			}
 		}
 		p.say("%s", line)
 	}
@@ -76,14 +80,6 @@ func who(h keeper.Holder) string {
 		return fmt.Sprintf("a process in another PID namespace (the keeper's number %d) of uid %d", h.Process, h.UID)
 	}
 	return fmt.Sprintf("a process in another PID namespace of uid %d", h.UID)
-}
-
-// writableBy names a process that may still write, for people.
-func writableBy(pid int32) string {
-	if pid == 0 {
-		return "; writable by a process in another PID namespace"
-	}
-	return fmt.Sprintf("; writable by PID %d", pid)
 }
 
 // holder describes a process that has memory, for people.

@@ -2,10 +2,8 @@ package gpufd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +38,7 @@ func openInput(ctx context.Context, in *os.File) (*os.File, error) {
 		return nil, context.Cause(ctx)
 	case err := <-done:
 		if err != nil {
-			return nil, fmt.Errorf("reading standard input into a file of %s (TMPDIR): %w", os.TempDir(), reason(err))
+			return nil, fmt.Errorf("reading standard input into a file of %s (TMPDIR): %w", os.TempDir(), nameless(err))
 		}
 	}
 	return again(f)
@@ -53,15 +51,6 @@ func again(f *os.File) (*os.File, error) {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	return os.NewFile(uintptr(fd), "standard input"), nil
-}
-
-// reason returns an error without the name of the file.
-func reason(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		return path.Err
-	}
-	return err
 }
 
 // An asideWriter writes on a goroutine of its own, so that a signal is handled while nobody reads

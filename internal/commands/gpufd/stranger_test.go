@@ -50,7 +50,7 @@ func answer(c *net.UnixConn, answers map[string]any) {
 	}
 }
 
-// Whatever a keeper of another user says, it does not reach the terminal as it is.
+// Text from a keeper of another user is escaped before it reaches the terminal.
 func TestStrangersWordsAreEscaped(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)

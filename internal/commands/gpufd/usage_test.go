@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is wrong with the command line is said before anybody is asked.
+// Wrong command lines are refused before a keeper is asked.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)

@@ -109,7 +109,7 @@ func (p *program) writePart(ctx context.Context, part *keeper.Attached, path str
 	}
 	f, err := os.OpenFile(filepath.Join(filepath.Dir(path), ".gpufd-"+rand.Text()), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", named, reason(err))
+		return fmt.Errorf("writing %s: %w", named, nameless(err))
 	}
 	buf := part.Buffer()
 	o := vmm.TransferOptions{OnProgress: func(done, total uint64) { p.shown.Progress("Writing", done, total) }}

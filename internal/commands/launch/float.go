@@ -20,16 +20,24 @@ func (h half) String() string { return fmt.Sprintf("bits:%#04x", uint16(h)) }
 // String prints its bits, as an argument takes them.
 func (b bfloat) String() string { return fmt.Sprintf("bits:%#04x", uint16(b)) }
 
-// floatBits is how many bits there are in a number of that kind.
-var floatBits = map[string]int{"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+// A format is how many bits of a number are for its exponent and its fraction. One is for the sign.
+type format struct{ exponent, fraction int }
+
+var formats = map[string]format{"f16": {5, 10}, "bf16": {8, 7}, "f32": {8, 23}, "f64": {11, 52}}
+
+func (f format) bits() int { return 1 + f.exponent + f.fraction }
+
+// infinite returns the bits of positive infinity.
+func (f format) infinite() uint64 { return (1<<f.exponent - 1) << f.fraction }
 
 // parseFloat reads a number, or its bits behind bits:.
 func parseFloat(kind, text string) (any, error) {
+	f := formats[kind]
 	if pattern, ok := strings.CutPrefix(text, "bits:"); ok {
 		digits, base := inBase(pattern)
-		v, err := strconv.ParseUint(digits, base, floatBits[kind])
+		v, err := strconv.ParseUint(digits, base, f.bits())
 		if err != nil {
-			return nil, fmt.Errorf("bits: want a whole number of %d bits, decimal or 0x", floatBits[kind])
+			return nil, fmt.Errorf("bits: want a whole number of %d bits, decimal or 0x", f.bits())
 		}
 		return floatOf(kind, v), nil
 	}
@@ -44,9 +52,9 @@ func parseFloat(kind, text string) (any, error) {
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return nil, errors.New("want a number such as 2, -1e-3 or 0x1.8p3, or bits: and its bits")
 	}
-	bits := rounded(kind, v)
-	if err != nil || isInfinite(kind, bits) && !math.IsInf(v, 0) {
-		return nil, fmt.Errorf("more than %d bits can hold", floatBits[kind])
+	bits := f.rounded(v)
+	if err != nil || bits&(1<<(f.bits()-1)-1) == f.infinite() && !math.IsInf(v, 0) {
+		return nil, fmt.Errorf("more than %d bits can hold", f.bits())
 	}
 	return floatOf(kind, bits), nil
 }
@@ -64,42 +72,21 @@ func floatOf(kind string, bits uint64) any {
 	return math.Float64frombits(bits)
 }
 
-// rounded is the bits of the number of that kind that is nearest to v.
-func rounded(kind string, v float64) uint64 {
-	switch kind {
-	case "f16":
-		return narrowed(v, 5, 10)
-	case "bf16":
-		return narrowed(v, 8, 7)
-	case "f32":
-		return uint64(math.Float32bits(float32(v)))
-	}
-	return math.Float64bits(v)
-}
-
-// isInfinite reports whether the number of that kind with those bits is infinite.
-func isInfinite(kind string, bits uint64) bool {
-	infinite := map[string]uint64{"f16": 0x7c00, "bf16": 0x7f80, "f32": 0x7f80_0000, "f64": 0x7ff0_0000_0000_0000}
-	return bits&(1<<(floatBits[kind]-1)-1) == infinite[kind]
-}
-
-// narrowed rounds v to a number with so many bits for its exponent and its fraction, to
-// the even one of two that are as near.
-func narrowed(v float64, exponentBits, fractionBits int) uint64 {
-	sign := math.Float64bits(v) >> 63 << (exponentBits + fractionBits)
-	most := uint64(1)<<exponentBits - 1
+// rounded returns the bits of the number that is nearest to v, and of two the even one.
+func (f format) rounded(v float64) uint64 {
+	sign := math.Float64bits(v) >> 63 << (f.bits() - 1)
 	switch {
 	case math.IsNaN(v):
-		return sign | most<<fractionBits | 1<<(fractionBits-1)
+		return sign | f.infinite() | 1<<(f.fraction-1)
 	case math.IsInf(v, 0):
-		return sign | most<<fractionBits
+		return sign | f.infinite()
 	case v == 0:
 		return sign
 	}
-	bias := 1<<(exponentBits-1) - 1
+	bias := 1<<(f.exponent-1) - 1
 	_, e := math.Frexp(math.Abs(v))
 	e = max(e-1, 1-bias) // of the first bit; the smallest numbers have none before the point
-	units := uint64(math.RoundToEven(math.Ldexp(math.Abs(v), fractionBits-e)))
+	units := uint64(math.RoundToEven(math.Ldexp(math.Abs(v), f.fraction-e)))
 	exponent := uint64(e + bias - 1) // units have a bit for 1 of their own, which adds 1
-	return sign | min(exponent<<fractionBits+units, most<<fractionBits)
+	return sign | min(exponent<<f.fraction+units, f.infinite())
 }

@@ -72,7 +72,7 @@ func (l *launcher) check() (err error) {
 	case behind != "":
 		return cli.Usagef("%s: put flags before the arguments of the kernel", behind)
 	case len(given) != 1 && !(len(given) == 0 && l.list):
-		return cli.Usagef("want one of --ptx, --module and --builtin: %s given; launch --list shows what comes with this program", were(given))
+		return cli.Usagef("want one of --ptx, --module and --builtin: %s given; launch --list shows what comes with this program", app.Were(len(given)))
 	case l.repeat < 1:
 		return cli.Usagef("--repeat %d: want 1 or more", l.repeat)
 	case l.list && l.app.Flags.NArg() > 0:
@@ -246,14 +246,6 @@ func (l *launcher) report(took time.Duration) {
 	}
 	maps.Copy(l.app.Result, fields)
 	l.app.Say("launched", fields, "%s", line)
-}
-
-// were says how many of the flags that name a module there were.
-func were(given []string) string {
-	if len(given) == 0 {
-		return "none was"
-	}
-	return fmt.Sprintf("%d were", len(given))
 }
 
 // findBuiltin returns the module of that name, or nil.

@@ -73,26 +73,21 @@ func (p *producer) refuseTooLarge() error {
 	return err
 }
 
-// sayClosingAtEnd prints whom the end waits for when ctx ends, until stop is called. A line
+// sayClosingAtEnd prints how many consumers the end waits for when ctx ends, until stop is called. A line
 // that was begun is complete before stop returns, because the result comes last.
 func (p *producer) sayClosingAtEnd(ctx context.Context, w *watcher) (stop func()) {
 	said := make(chan struct{})
 	unhook := context.AfterFunc(ctx, func() {
 		defer close(said)
-		p.sayClosing(w)
+		if n := w.holders(); n > 0 {
+			p.app.Say("closing", app.Fields{"consumers": n, "longest_us": p.app.Timeout.Microseconds()},
+				"  waiting for consumers to close the memory (%d), for %s at most", n, p.app.Timeout)
+		}
 	})
 	return func() {
 		if !unhook() {
 			<-said
 		}
-	}
-}
-
-// sayClosing prints whom the end waits for.
-func (p *producer) sayClosing(w *watcher) {
-	if n := w.holders(); n > 0 {
-		p.app.Say("closing", app.Fields{"consumers": n, "longest_us": p.app.Timeout.Microseconds()},
-			"  waiting for consumers to close the memory (%d), for %s at most", n, p.app.Timeout)
 	}
 }
 

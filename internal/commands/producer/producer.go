@@ -155,14 +155,15 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	if err := p.enter(); err != nil {
 		return err
 	}
-	if p.buf, err = vmm.New(p.dev, uint64(p.size), p.bufferOptions()...); !vmm.WouldWait(err) {
+	opts := []vmm.NewOption{vmm.WithChunkSize(uint64(p.chunk)), vmm.OnStep(p.app.Steps("physical"))}
+	if p.buf, err = vmm.New(p.dev, uint64(p.size), opts...); !vmm.WouldWait(err) {
 		return err
 	}
 	if p.wait == 0 {
 		return fmt.Errorf("%w; wait for it with --wait", err)
 	}
 	p.app.Say("wait", app.Fields{"longest_us": p.wait.Microseconds()}, "Waiting for device memory, for %s at most", p.wait)
-	return p.awaitBuffer(ctx, srv)
+	return p.awaitBuffer(ctx, srv, opts)
 }
 
 // enter takes the primary context, and loads the kernels that fill the memory.
@@ -174,18 +175,14 @@ func (p *producer) enter() error {
 	return err
 }
 
-func (p *producer) bufferOptions() []vmm.NewOption {
-	return []vmm.NewOption{vmm.WithChunkSize(uint64(p.chunk)), vmm.OnStep(p.app.Steps(app.Words("physical")))}
-}
-
 // awaitBuffer makes the buffer when there is memory for it.
-func (p *producer) awaitBuffer(ctx context.Context, srv *share.Server) (err error) {
+func (p *producer) awaitBuffer(ctx context.Context, srv *share.Server, opts []vmm.NewOption) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()
 	defer p.app.Waiting()()
 	defer p.app.Busy(func() string { return fmt.Sprintf("waiting for %s of device memory", cli.Human(uint64(p.size))) })()
 	defer p.sayWorking(srv)()
-	p.buf, err = vmm.NewWait(ctx, p.dev, uint64(p.size), p.bufferOptions()...)
+	p.buf, err = vmm.NewWait(ctx, p.dev, uint64(p.size), opts...)
 	return err
 }
 
@@ -218,13 +215,14 @@ func (p *producer) announceSize(granularity uint64) error {
 	if err != nil {
 		return err
 	}
-	unit := granularity
+	unit, chunks := granularity, ""
 	if p.chunk != 0 {
 		unit, _ = vmm.AlignUp(uint64(p.chunk), granularity)
+		chunks = fmt.Sprintf(" in chunks of %s", p.chunk)
 	}
 	aligned, ok := vmm.AlignUp(uint64(p.size), unit)
 	if !ok || aligned > total {
-		return fmt.Errorf("--size %s%s is larger than device %s, which has %s", p.size, p.inChunks(), p.dev, cli.Human(total))
+		return fmt.Errorf("--size %s%s is larger than device %s, which has %s", p.size, chunks, p.dev, cli.Human(total))
 	}
 	p.app.Result["size"], p.app.Result["aligned"] = uint64(p.size), aligned
 	p.app.Say("size", app.Fields{"size": uint64(p.size), "aligned": aligned, "chunks": aligned / unit},
@@ -233,14 +231,6 @@ func (p *producer) announceSize(granularity uint64) error {
 		p.app.Note("  %s of device memory: it comes in multiples of %s", cli.Human(aligned), cli.Human(unit))
 	}
 	return nil
-}
-
-// inChunks names the size of the chunks, if --chunk was given.
-func (p *producer) inChunks() string {
-	if p.chunk == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" in chunks of %s", p.chunk)
 }
 
 // fill writes the pattern to the device, a piece at a time.

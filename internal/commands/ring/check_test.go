@@ -30,7 +30,7 @@ func TestMismatch(t *testing.T) {
 	require.EqualError(t, &mismatch{0, 1, 2, 1}, "its chunk is wrong: at offset 0, want 0x01, got 0x02; no other is wrong")
 }
 
-// What the members say decides the exit code: wrong data over everything else.
+// The members' results decide the exit code: wrong data over everything else.
 func TestExitCodes(t *testing.T) {
 	done := &member{id: 0, last: &end{}}
 	wrong := &member{id: 1, last: &end{Code: cli.ExitFailed, Error: "wrong"}}

@@ -11,7 +11,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A member says that it lives, whatever it is at, until it is over; and what it has to say
+// A member says that it lives, whatever it does, until its work is over. Its other messages
 // gets through also where those words fill the queue of a parent that was halted.
 func TestMemberSaysThatItLives(t *testing.T) {
 	near, far, err := sock.NewPair()

@@ -43,7 +43,13 @@ type ring struct {
 func New(stdout io.Writer) *app.App {
 	r := &ring{size: 4 << 20}
 	r.app = app.New("ring", "makes several processes fill one another's device memory in turns, and check it.", stdout)
-	r.app.Body, r.app.Check, r.app.Early = r.run, r.check, r.findModule
+	r.app.Body, r.app.Check = r.run, r.check
+	r.app.Early = func() error { // before every process looks for it
+		if r.module == "" {
+			return nil
+		}
+		return cli.FindFile("module", r.module)
+	}
 	f := r.app.Flags
 	f.IntVar(&r.procs, "procs", 0, "number of processes, `N` from 1 to 64; the default is one for each GPU that can take part")
 	f.IntVar(&r.steps, "steps", 0, "fill `N` times; the default is the number of processes")
@@ -71,14 +77,6 @@ func (r *ring) check() error {
 		return cli.Usagef("--salt %d: --compat takes no salt; leave one of them out", r.salt)
 	}
 	return nil
-}
-
-// findModule checks that the file of the kernel is there, before every process does.
-func (r *ring) findModule() error {
-	if r.module == "" {
-		return nil
-	}
-	return cli.FindFile("module", r.module)
 }
 
 func (r *ring) run(ctx context.Context) (err error) {

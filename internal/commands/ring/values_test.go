@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever the salt, no two processes have the same value, and none has that of
+// With every salt, no two processes have the same value, and none has that of
 // new memory; another salt gives other values.
 func TestValues(t *testing.T) {
 	for _, salt := range []uint32{0, 1, 7, 190, 254, 255, 256, 1 << 31, math.MaxUint32} {
