@@ -345,3 +345,26 @@ func faultsIn(text string) (all []int) {
 	}
 	return all
 }
+
+// selected is the name that an expression ends with: Say of a.app.Say, T of *T.
+func selected(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	case *ast.StarExpr:
+		return selected(e.X)
+	}
+	return ""
+}
+
+// text is a literal string, or nothing.
+func text(e ast.Expr) string {
+	lit, ok := e.(*ast.BasicLit)
+	if !ok || lit.Kind != token.STRING {
+		return ""
+	}
+	s, _ := strconv.Unquote(lit.Value)
+	return s
+}

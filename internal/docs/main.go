@@ -1,12 +1,11 @@
-// Docs generates parts of documents: docs/commands.md from the help and the
-// sources of the commands, the column of tests in docs/faults-evidence.md from the sources of
+// Docs generates parts of documents: the column of tests in docs/faults-evidence.md from the sources of
 // the tests, and the sentence of results in README.md, and the tables of results and bars in
 // docs/benchmarks/README.md, from docs/benchmarks.
 //
 //	docs           writes all of them
 //	docs -check    fails if that would change one of them
 //
-// It runs in the module's root, and builds the commands.
+// It runs in the module's root.
 package main
 
 import (
@@ -30,13 +29,6 @@ func main() {
 }
 
 func run(check bool) error {
-	reference, err := commands(".")
-	if err != nil {
-		return err
-	}
-	if err := write(check, "docs/commands.md", reference); err != nil {
-		return err
-	}
 	page, err := os.ReadFile(evidence)
 	if err != nil {
 		return err
