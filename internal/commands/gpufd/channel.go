@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/plain"
 )
@@ -25,13 +24,8 @@ Each writer takes a socket of its own; give a second one, and its readers, anoth
 
   gpufd channel write cam --slots 8 --slot-size 4MiB <frames
   gpufd channel read cam --policy drop-oldest >copy`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return unknown(c, args[0])
-			}
-			return cli.Usagef("want write or read: none was given; see gpufd channel --help")
-		},
 	}
+	group(cmd, "write or read")
 	cmd.PersistentFlags().StringVar(&p.channel, "socket", channelSocket(), "the channel's socket, never a keeper's; its writer and its readers name the same")
 	cmd.AddCommand(p.channelWriteCommand(), p.channelReadCommand())
 	return cmd

@@ -111,7 +111,7 @@ func (p *program) get(ctx context.Context, name string, f getFlags) error {
 		if p.json {
 			return cli.Usagef("--json wants -o FILE: standard output cannot take both")
 		}
-		p.divert()
+		p.out = &output{w: p.stderr, failed: p.data.failed} // standard output is for data
 	}
 	want, err := f.want()
 	if err != nil {
@@ -156,10 +156,4 @@ func (p *program) use(ctx context.Context, k *keeper.Client, parts []*keeper.Att
 		p.hold(ctx, parts, f.hold)
 	}
 	return nil
-}
-
-// divert makes standard output free for data: what people read goes to standard error.
-func (p *program) divert() {
-	p.out = &output{w: p.stderr, failed: p.data.failed}
-	p.people = app.NewOutput(p.out, false)
 }

@@ -64,7 +64,6 @@ type program struct {
 	stderr  io.Writer
 	data    *output     // to stdout
 	out     *output     // what is printed: data, or stderr if stdout gets what is kept
-	people  *app.Output // on out, for what people read
 	shown   *app.Output // on stderr, for progress
 	command string
 	result  app.Fields // of the last line of --json, if the command has one
@@ -77,7 +76,7 @@ type program struct {
 func newProgram(stdout, stderr io.Writer, failed func(error)) *program {
 	p := &program{stderr: stderr, command: "gpufd", data: &output{w: stdout, failed: failed}}
 	p.out = p.data
-	p.people, p.shown = app.NewOutput(p.out, false), app.NewOutput(stderr, false)
+	p.shown = app.NewOutput(stderr, false)
 	return p
 }
 
@@ -200,7 +199,7 @@ func (p *program) object(v any) {
 func (p *program) say(format string, a ...any) {
 	if !p.json {
 		p.shown.Settle()
-		p.people.Say("", nil, format, a...)
+		fmt.Fprintln(p.out, plain.Text(fmt.Sprintf(format, a...)))
 	}
 }
 
@@ -242,7 +241,7 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 	return root
 }
 
-// refuseUnknown has help and completion fail for what they do not know; cobra's succeed.
+// refuseUnknown makes help and completion fail for unknown commands; cobra's succeed.
 func refuseUnknown(root *cobra.Command) {
 	root.SetHelpCommand(&cobra.Command{
 		Use: "help [COMMAND]", Short: "Help about a command",
@@ -258,12 +257,17 @@ func refuseUnknown(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	completeAlone(root)
 	completion, _, _ := root.Find([]string{"completion"})
-	completion.Args = cobra.ArbitraryArgs
-	completion.RunE = func(c *cobra.Command, args []string) error {
+	group(completion, "a shell: bash, zsh, fish or powershell")
+}
+
+// group makes c fail without one of its subcommands, which want lists.
+func group(c *cobra.Command, want string) {
+	c.Args = cobra.ArbitraryArgs
+	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return unknown(c, args[0])
 		}
-		return cli.Usagef("want a shell: bash, zsh, fish or powershell; see gpufd completion --help")
+		return cli.Usagef("want %s: none was given; see %s --help", want, c.CommandPath())
 	}
 }
 

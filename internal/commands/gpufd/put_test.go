@@ -60,7 +60,7 @@ func TestPutShowsItsProgress(t *testing.T) {
 	require.NoError(t, err)
 	var out, errs bytes.Buffer
 	p := &program{out: &output{w: &out, failed: func(error) {}}}
-	p.people, p.shown = app.NewOutput(p.out, false), app.NewOutput(&errs, true)
+	p.shown = app.NewOutput(&errs, true)
 	idle := newIdle(t.Context(), time.Minute)
 	defer idle.stop()
 	ended, cancel := context.WithCancel(t.Context())
