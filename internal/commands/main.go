@@ -44,7 +44,7 @@ The keeper starts ` + "`gpufd fd-store SOCKET.store`" + ` by itself; it has no h
 `
 
 func main() {
-	// The help shows defaults, which must not depend on who runs this.
+	// The help shows defaults, which must not depend on the user.
 	for _, name := range []string{"GPUFD_DRIVER", "GPUFD_SOCKET", "NVIDIA_DRA_LOCAL_IPC_DIR", "XDG_RUNTIME_DIR", "TMPDIR"} {
 		os.Unsetenv(name)
 	}

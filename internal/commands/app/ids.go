@@ -35,7 +35,7 @@ func AllowUID(flags *pflag.FlagSet, ids *[]uint32, usage string) {
 // Policy returns the policy that the flags describe.
 func (p *PolicyFlags) Policy() sock.Policy { return sock.Policy{UIDs: p.UIDs, GIDs: p.GIDs} }
 
-// The modes of a socket, by who may connect.
+// The modes of a socket to which this user, one group or everybody may connect.
 const (
 	modeUser  = 0o600
 	modeGroup = 0o660

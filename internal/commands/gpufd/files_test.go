@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // An oddFile is a case of python/tests/odd_files.py, which says what its members mean.
@@ -25,10 +27,7 @@ type oddFile struct {
 func oddFiles(t *testing.T) (cases []oddFile) {
 	t.Helper()
 	python, err := exec.LookPath("python3")
-	if err != nil {
-		require.NotEqual(t, "1", os.Getenv("GPUFD_REQUIRE_PYTHON"), "there is no python3 here")
-		t.Skip("there is no python3 here")
-	}
+	testenv.Need(t, testenv.Python, err == nil, "there is no python3 here")
 	script := "../../../python/tests/odd_files.py"
 	if _, err := os.Stat(script); err != nil {
 		t.Skip("the sources are not here:", err)

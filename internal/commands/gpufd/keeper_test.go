@@ -231,7 +231,7 @@ func TestNoRoom(t *testing.T) {
 	u.does("put", "w", "a")
 }
 
-// Without room those are named who have a version that was replaced, and what frees it.
+// A put without room names the holders of a replaced version, and what frees it.
 func TestNoRoomForARetiredVersion(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "gpufd-soft-")

@@ -48,7 +48,7 @@ func (p *program) describe(n keeper.Info) {
 			line += ": " + part.Reason
 		}
 		if part.Writer != nil && part.State != "ok" {
-			line += "; written by " + who(*part.Writer)
+			line += "; written by " + processText(*part.Writer)
 		}
 		for _, pid := range part.WritableBy {
 			if pid == 0 {
@@ -71,8 +71,8 @@ func (p *program) describe(n keeper.Info) {
 	p.say("  rm frees %s", cli.Human(n.FreesBytes))
 }
 
-// who names a process for people.
-func who(h keeper.Holder) string {
+// processText names a process for people.
+func processText(h keeper.Holder) string {
 	if h.PID != 0 {
 		return fmt.Sprintf("PID %d of uid %d", h.PID, h.UID)
 	}
@@ -84,7 +84,7 @@ func who(h keeper.Holder) string {
 
 // holder describes a process that has memory, for people.
 func holder(h keeper.Holder) string {
-	text := fmt.Sprintf("%s, %s, part %d, since %s", who(h), h.Access, h.Part, h.Since.Format(time.RFC3339))
+	text := fmt.Sprintf("%s, %s, part %d, since %s", processText(h), h.Access, h.Part, h.Since.Format(time.RFC3339))
 	switch {
 	case h.Fenced:
 		return text + ", which has died"

@@ -43,7 +43,7 @@ func (p *producer) prepareLegacy() error {
 		return err
 	}
 	p.app.Say("ipc", app.Fields{"supported": true}, "IPC support: yes")
-	if err := p.refuseTooLarge(); err != nil {
+	if err := p.refuseTooLarge(uint64(p.size), ""); err != nil {
 		return err
 	}
 	if err := p.enter(); err != nil {
@@ -62,15 +62,6 @@ func (p *producer) prepareLegacy() error {
 	p.app.Say("allocated", app.Fields{"address": p.legacy.Ptr().String(), "size": whole}, "Allocated device memory at %s", p.legacy.Ptr())
 	p.app.Say("access", app.Fields{"access": cu.ReadWrite.String()}, "  every consumer can write it: legacy memory has no access rights")
 	return nil
-}
-
-// refuseTooLarge refuses a size that the device could never hold.
-func (p *producer) refuseTooLarge() error {
-	total, err := p.dev.TotalMemory()
-	if err == nil && uint64(p.size) > total {
-		err = fmt.Errorf("--size %s is larger than device %s, which has %s", p.size, p.dev, cli.Human(total))
-	}
-	return err
 }
 
 // sayClosingAtEnd prints how many consumers the end waits for when ctx ends, until stop is called. A line

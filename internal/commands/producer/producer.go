@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -209,20 +210,28 @@ func (p *producer) sayWorking(srv *share.Server) (stop func()) {
 	}
 }
 
-// announceSize refuses a size that the device could never hold.
-func (p *producer) announceSize(granularity uint64) error {
+// refuseTooLarge refuses a size that takes more than the device could ever hold.
+func (p *producer) refuseTooLarge(takes uint64, chunks string) error {
 	total, err := p.dev.TotalMemory()
-	if err != nil {
-		return err
+	if err == nil && takes > total {
+		err = fmt.Errorf("--size %s%s is larger than device %s, which has %s", p.size, chunks, p.dev, cli.Human(total))
 	}
+	return err
+}
+
+// announceSize prints how much memory the buffer takes, unless the device could never hold it.
+func (p *producer) announceSize(granularity uint64) error {
 	unit, chunks := granularity, ""
 	if p.chunk != 0 {
 		unit, _ = vmm.AlignUp(uint64(p.chunk), granularity)
 		chunks = fmt.Sprintf(" in chunks of %s", p.chunk)
 	}
 	aligned, ok := vmm.AlignUp(uint64(p.size), unit)
-	if !ok || aligned > total {
-		return fmt.Errorf("--size %s%s is larger than device %s, which has %s", p.size, chunks, p.dev, cli.Human(total))
+	if !ok {
+		aligned = math.MaxUint64
+	}
+	if err := p.refuseTooLarge(aligned, chunks); err != nil {
+		return err
 	}
 	p.app.Result["size"], p.app.Result["aligned"] = uint64(p.size), aligned
 	p.app.Say("size", app.Fields{"size": uint64(p.size), "aligned": aligned, "chunks": aligned / unit},
