@@ -34,7 +34,7 @@ CALLED    ?=
 HANDOFFS  ?= 10000
 SIEGE     ?= 60s
 
-.PHONY: all build demo test gate long faults check generate functions cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
+.PHONY: all build demo test gate long faults check generate functions docs man cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
 
 all: build
 
@@ -78,6 +78,12 @@ generate: ## write cu/sys/z*.go and cu/z*.go from abi/
 
 functions: ## run the tests and write docs/functions.md from what they called
 	scripts/functions.sh
+
+docs: ## write docs/commands.md
+	$(GO) run ./internal/commands >docs/commands.md
+
+man: ## write man pages of the commands into build/man
+	mkdir -p build/man && $(GO) run ./internal/commands build/man
 
 cross: ## build the commands for amd64 and arm64
 	for arch in amd64 arm64; do GOARCH=$$arch $(GO) build -o build/linux_$$arch/ ./cmd/... || exit 1; done

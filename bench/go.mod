@@ -11,9 +11,4 @@ require (
 	golang.org/x/sys v0.49.0
 )
 
-require (
-	github.com/VictoriaMetrics/metrics v1.44.0 // indirect
-	github.com/valyala/fastrand v1.1.0 // indirect
-	github.com/valyala/histogram v1.2.0 // indirect
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
-)
+require go.yaml.in/yaml/v3 v3.0.5 // indirect

@@ -17,13 +17,13 @@ func TestDependencies(t *testing.T) {
 		t.Skip("takes Go and the sources of gpufd")
 	}
 	for pkg, not := range map[string][]string{
-		"cu":                      {"spf13/", "VictoriaMetrics/", module + "keeper"},
-		"vmm":                     {"spf13/", "VictoriaMetrics/", module + "keeper"},
-		"sock":                    {"spf13/", "VictoriaMetrics/", module + "keeper"},
-		"share":                   {"spf13/", "VictoriaMetrics/", module + "keeper"},
-		"channel":                 {"spf13/", "VictoriaMetrics/", module + "keeper"},
-		"kernels":                 {"spf13/", "VictoriaMetrics/", module + "keeper"},
-		"keeper/internal/fdstore": {"spf13/", "VictoriaMetrics/", "purego"},
+		"cu":                      {"spf13/", module + "keeper"},
+		"vmm":                     {"spf13/", module + "keeper"},
+		"sock":                    {"spf13/", module + "keeper"},
+		"share":                   {"spf13/", module + "keeper"},
+		"channel":                 {"spf13/", module + "keeper"},
+		"kernels":                 {"spf13/", module + "keeper"},
+		"keeper/internal/fdstore": {"spf13/", "purego"},
 		"keeper":                  {"spf13/"},
 	} {
 		out, err := exec.CommandContext(soon(t), "go", "list", "-deps", module+pkg).Output()

@@ -1,16 +1,21 @@
 package keeper
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
-	vm "github.com/VictoriaMetrics/metrics"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/keeper/internal/state"
@@ -20,23 +25,10 @@ import (
 // metrics is what a keeper counts, for Prometheus.
 type metrics struct {
 	*tally
-	set *vm.Set
+	sums func() sums
 }
 
-func newMetrics(s *Server) *metrics {
-	m := &metrics{tally: newTally(s.state.Counts()), set: vm.NewSet()}
-	gauge := func(name string, f func(sums) float64) {
-		m.set.NewGauge(name, func() float64 { return f(s.sums()) })
-	}
-	for _, is := range byteStates {
-		gauge(`gpufd_keeper_bytes{state="`+is+`"}`, func(t sums) float64 { return float64(t.bytes[is]) })
-	}
-	gauge("gpufd_keeper_names", func(t sums) float64 { return float64(t.names) })
-	gauge("gpufd_keeper_versions", func(t sums) float64 { return float64(t.versions) })
-	gauge("gpufd_keeper_leases", func(t sums) float64 { return float64(t.leases) })
-	gauge("gpufd_keeper_fences_awaited", func(t sums) float64 { return float64(t.fences) })
-	return m
-}
+func newMetrics(s *Server) *metrics { return &metrics{newTally(s.state.Counts()), s.sums} }
 
 // The states of bytes. Those of a current version are of its parts, or draining if all that is
 // wrong is that the name or the device is.
@@ -177,23 +169,60 @@ func (s *Server) answerProbe(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
+// write writes all metrics in Prometheus' text format, sorted by name.
 func (m *metrics) write(w io.Writer) {
-	counts := m.all()
-	for key, n := range counts {
-		m.show(key, n)
+	t, counts, values := m.sums(), m.all(), processMetrics()
+	for _, is := range byteStates {
+		values[`gpufd_keeper_bytes{state="`+is+`"}`] = float64(t.bytes[is])
 	}
-	m.set.GetOrCreateCounter(`gpufd_keeper_attach_seconds_bucket{le="+Inf"}`).Set(counts[countAttached])
-	m.set.WritePrometheus(w)
-	vm.WriteProcessMetrics(w)
+	values["gpufd_keeper_names"] = float64(t.names)
+	values["gpufd_keeper_versions"] = float64(t.versions)
+	values["gpufd_keeper_leases"] = float64(t.leases)
+	values["gpufd_keeper_fences_awaited"] = float64(t.fences)
+	for key, n := range counts {
+		if name, parts, ok := series(key); ok {
+			values[name] = float64(n) / parts
+		}
+	}
+	values[`gpufd_keeper_attach_seconds_bucket{le="+Inf"}`] = float64(counts[countAttached])
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		fmt.Fprintf(w, "%s %s\n", name, strconv.FormatFloat(values[name], 'f', -1, 64))
+	}
 }
 
-func (m *metrics) show(key string, n uint64) {
-	name, parts, ok := series(key)
-	switch {
-	case !ok:
-	case parts == 1:
-		m.set.GetOrCreateCounter(name).Set(n)
-	default:
-		m.set.GetOrCreateFloatCounter(name).Set(float64(n) / parts)
+// started is when this process started, for [processMetrics].
+var started = time.Now()
+
+// processMetrics returns what the kernel counts of this process (proc_pid_stat(5) and
+// proc_pid_status(5)).
+func processMetrics() map[string]float64 {
+	values := map[string]float64{"process_start_time_seconds": float64(started.Unix())}
+	stat, _ := os.ReadFile("/proc/self/stat")
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // behind the name, from field 3
+	for name, m := range map[string]struct {
+		field int
+		per   float64
+	}{
+		"process_minor_pagefaults_total": {10, 1}, "process_major_pagefaults_total": {12, 1}, "process_cpu_seconds_user_total": {14, 100},
+		"process_cpu_seconds_system_total": {15, 100}, "process_num_threads": {20, 1},
+	} {
+		if n := m.field - 3; n < len(f) {
+			v, _ := strconv.ParseFloat(f[n], 64)
+			values[name] = v / m.per
+		}
 	}
+	values["process_cpu_seconds_total"] = values["process_cpu_seconds_user_total"] + values["process_cpu_seconds_system_total"]
+	status, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(status)) {
+		key, text, _ := strings.Cut(line, ":")
+		name := map[string]string{
+			"VmPeak": "virtual_memory_peak", "VmSize": "virtual_memory", "VmHWM": "resident_memory_peak", "VmRSS": "resident_memory",
+			"RssAnon": "resident_memory_anon", "RssFile": "resident_memory_file", "RssShmem": "resident_memory_shared",
+		}[key]
+		if name != "" {
+			kib, _ := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(text), " kB"), 64)
+			values["process_"+name+"_bytes"] = kib * 1024
+		}
+	}
+	return values
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
-	"github.com/gpufd/gpufd/keeper/internal/lean"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -107,7 +106,6 @@ func RunStore(path string) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	go lean.Stay(ctx)
 	return fdstore.Run(ctx, path, func() {
 		if socket, ok := strings.CutSuffix(path, storeSuffix); ok {
 			_ = removeSockets(socket) // unless a keeper has them

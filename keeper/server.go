@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/wait"
-	"github.com/gpufd/gpufd/keeper/internal/lean"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -158,7 +157,6 @@ func (s *Server) start(ctx context.Context, scrapers net.Listener) (err error) {
 	s.work.Go(s.acceptControl)
 	s.work.Go(s.holders.run)
 	s.work.Go(s.tend)
-	s.work.Go(func() { lean.Stay(s.ctx) })
 	return nil
 }
 

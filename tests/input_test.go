@@ -32,8 +32,8 @@ func (c wrongCase) run(t *testing.T, program string) {
 // TestWrongFlags: what can be seen to be wrong in the command line alone.
 func TestWrongFlags(t *testing.T) {
 	both := []wrongCase{
-		{name: "unknown flag", args: args("-nope"), code: 2, words: args("-nope", " -h")},
-		{name: "positional argument", args: args("extra"), code: 2, words: args(`"extra"`, " -h")},
+		{name: "unknown flag", args: args("-nope"), code: 2, words: args("-nope", "--help")},
+		{name: "positional argument", args: args("extra"), code: 2, words: args(`"extra"`, "--help")},
 		{name: "flag after an argument", args: args("extra", "-json"), code: 2, words: args(`"extra"`)},
 		{name: "-timeout 0", args: args("-timeout", "0"), code: 2, words: args("-timeout", "more than 0")},
 		{name: "-timeout negative", args: args("-timeout", "-1s"), code: 2, words: args("-timeout", "-1s")},
@@ -139,7 +139,7 @@ func TestVersionAndHelp(t *testing.T) {
 				help := s.start(program, nil, flag)
 				help.succeeds()
 				for f := range strings.FieldsSeq(flags) {
-					require.Len(t, find(help, "  --"+f), 1, help.dump())
+					require.Len(t, find(help, "      --"+f), 1, help.dump())
 				}
 				require.Contains(t, help.out.String(), "Exit codes: 0")
 			}

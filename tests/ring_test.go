@@ -201,8 +201,8 @@ func TestRingWrong(t *testing.T) {
 		{name: "-salt with -compat", args: args("-salt", "1", "-compat"), code: 2, words: args("-salt 1", "-compat")},
 		{name: "-module without a name", args: args("-module", ""), code: 2, words: args("-module")},
 		{name: "-timeout 0", args: args("-timeout", "0"), code: 2, words: args("-timeout", "more than 0")},
-		{name: "argument", args: args("extra"), code: 2, words: args(`"extra"`, "ring -h")},
-		{name: "unknown flag", args: args("-nope"), code: 2, words: args("-nope", "ring -h")},
+		{name: "argument", args: args("extra"), code: 2, words: args(`"extra"`, "ring --help")},
+		{name: "unknown flag", args: args("-nope"), code: 2, words: args("-nope", "ring --help")},
 		{name: "driver", args: args("-driver", "none"), code: 2, words: args(`"none"`)},
 		{name: "as a member", args: args("member"), code: 2, words: args("member is for the processes that ring starts itself")},
 		{name: "too large", args: args("-size", "1TiB"), code: 1, words: args("-size 1TiB", "such chunk", "and has only")},
@@ -577,7 +577,7 @@ func TestRingVersionAndHelp(t *testing.T) {
 	p = ring(t, nil, "-h")
 	p.succeeds()
 	for f := range strings.FieldsSeq("driver json timeout version procs steps size place salt compat module v") {
-		require.NotEmpty(t, find(p, "  --"+f), p.dump())
+		require.NotEmpty(t, find(p, "      --"+f), p.dump())
 	}
 	require.Contains(t, p.out.String(), "Exit codes: 0")
 }

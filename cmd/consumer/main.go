@@ -1,8 +1,9 @@
 package main
 
-import "os"
+import (
+	"os"
 
-func main() {
-	c := newConsumer(os.Stdout)
-	os.Exit(c.app.Run(os.Args[1:], os.Stderr, c.run))
-}
+	"github.com/gpufd/gpufd/internal/commands/consumer"
+)
+
+func main() { os.Exit(consumer.New(os.Stdout).Run(os.Args[1:], os.Stderr)) }

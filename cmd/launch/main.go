@@ -1,8 +1,9 @@
 package main
 
-import "os"
+import (
+	"os"
 
-func main() {
-	l := newLauncher(os.Stdout)
-	os.Exit(l.app.Run(os.Args[1:], os.Stderr, l.run))
-}
+	"github.com/gpufd/gpufd/internal/commands/launch"
+)
+
+func main() { os.Exit(launch.New(os.Stdout).Run(os.Args[1:], os.Stderr)) }

@@ -1,8 +1,9 @@
 package main
 
-import "os"
+import (
+	"os"
 
-func main() {
-	p := newProducer(os.Stdout)
-	os.Exit(p.app.Run(os.Args[1:], os.Stderr, p.run))
-}
+	"github.com/gpufd/gpufd/internal/commands/producer"
+)
+
+func main() { os.Exit(producer.New(os.Stdout).Run(os.Args[1:], os.Stderr)) }

@@ -1,11 +1,14 @@
 package main
 
-import "os"
+import (
+	"os"
+
+	"github.com/gpufd/gpufd/internal/commands/ring"
+)
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == memberArg {
-		os.Exit(runMember(os.Args[2:]))
+	if len(os.Args) > 1 && os.Args[1] == ring.MemberArg {
+		os.Exit(ring.RunMember(os.Args[2:]))
 	}
-	r := newRing(os.Stdout)
-	os.Exit(r.app.Run(os.Args[1:], os.Stderr, r.run))
+	os.Exit(ring.New(os.Stdout).Run(os.Args[1:], os.Stderr))
 }

@@ -1,3 +1,3 @@
-// Package cli holds what gpufd's commands have in common: flags, the driver,
-// exit codes, and output as text or JSON.
+// Package cli holds what the commands, gpufd doctor and the benchmarks have in common: exit codes,
+// sizes, the default socket, the choice of a driver, and kernels for the demo's data.
 package cli

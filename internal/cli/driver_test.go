@@ -1,9 +1,6 @@
 package cli
 
 import (
-	"bytes"
-	"context"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,17 +15,6 @@ func TestDefaultDriverIsTheEnvironments(t *testing.T) {
 	require.Equal(t, "auto", DefaultDriver())
 	t.Setenv("GPUFD_DRIVER", "soft")
 	require.Equal(t, "soft", DefaultDriver())
-}
-
-// -driver is what the driver is chosen by, also where GPUFD_DRIVER says something else.
-func TestFlagOverridesTheEnvironment(t *testing.T) {
-	t.Setenv("GPUFD_DRIVER", "cuda")
-	var out, errs bytes.Buffer
-	a := New("prog", "opens a driver.", &out)
-	code := a.Run([]string{"-driver", "soft"}, &errs, func(context.Context) error { return nil })
-	require.Equal(t, ExitOK, code, &errs)
-	require.Equal(t, cu.Soft, a.Driver.Kind())
-	require.Equal(t, "soft", os.Getenv("GPUFD_DRIVER"), "for cu.Open, and the processes that this one starts")
 }
 
 // A device that cannot share is told apart from one that cannot be asked.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -103,9 +105,9 @@ func is(err error, targets ...error) bool {
 	return false
 }
 
-// advice returns what the user can do about err; the packages below do not know the
+// Advice returns what the user can do about err; the packages below do not know the
 // commands and their flags.
-func advice(err error) string {
+func Advice(err error) string {
 	switch {
 	case is(err, sock.ErrNoListener):
 		return "start the producer with the same --socket, or wait longer with --timeout"
@@ -127,4 +129,21 @@ func advice(err error) string {
 		return "wait longer with --timeout"
 	}
 	return ""
+}
+
+// OneLine returns an error's text with its lines joined, as it can be printed.
+func OneLine(err error) string {
+	var b strings.Builder
+	for line := range strings.Lines(err.Error()) {
+		line = strings.TrimSpace(line)
+		switch {
+		case b.Len() == 0 || line == "":
+		case strings.HasSuffix(b.String(), ":"):
+			b.WriteString(" ")
+		default:
+			b.WriteString("; ")
+		}
+		b.WriteString(line)
+	}
+	return plain.Text(b.String())
 }

@@ -52,7 +52,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// Where several things went wrong, the one that says most decides.
+// The error that says most decides the code of several.
 func TestExitCodeOfSeveralErrors(t *testing.T) {
 	verdict := &share.VerdictError{Text: "wrong data"}
 	for _, c := range []struct {
@@ -83,11 +83,11 @@ func TestAdviceSaysWhatToDo(t *testing.T) {
 
 		&share.RefusalError{Code: share.RefusedPolicy}: fmt.Sprintf("this is uid %d", os.Geteuid()),
 	} {
-		require.Contains(t, advice(fmt.Errorf("x: %w", err)), want)
+		require.Contains(t, Advice(fmt.Errorf("x: %w", err)), want)
 	}
-	require.Contains(t, advice(errors.Join(cu.ErrOutOfMemory, context.DeadlineExceeded)), "-wait")
-	require.Empty(t, advice(errors.New("any other")))
-	require.Empty(t, advice(cu.ErrOutOfMemory))
+	require.Contains(t, Advice(errors.Join(cu.ErrOutOfMemory, context.DeadlineExceeded)), "-wait")
+	require.Empty(t, Advice(errors.New("any other")))
+	require.Empty(t, Advice(cu.ErrOutOfMemory))
 }
 
 func TestErrorsKeepTheirCause(t *testing.T) {
@@ -98,13 +98,6 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 	require.EqualError(t, other, "there are 0")
 	require.ErrorIs(t, other, cu.ErrNoDevice)
 	require.Equal(t, ExitMachine, ExitCode(other))
-}
-
-// What a context was lost to stands on a line of its own.
-func TestForPeople(t *testing.T) {
-	lost := fmt.Errorf("block 0 read 0x10\n%w; begin anew", &cu.Error{Op: "cuStreamSynchronize", Result: cu.ErrIllegalAddress})
-	require.Regexp(t, "^block 0 read 0x10\n  CUDA_ERROR_ILLEGAL_ADDRESS [^\n]*: the context is lost\n  [^\n]*; begin anew$", forPeople(lost))
-	require.Equal(t, "a; b", forPeople(errors.New("a\nb")))
 }
 
 func TestOneLine(t *testing.T) {

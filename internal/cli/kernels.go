@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -12,65 +10,11 @@ import (
 	"github.com/gpufd/gpufd/kernels"
 )
 
-// A WayFlag is a flag of gpu or cpu: which of them writes or checks the data.
-// Without it, [App.Kernels] decides.
-type WayFlag string
-
-// Set reads gpu or cpu.
-func (f *WayFlag) Set(s string) error {
-	if s != "gpu" && s != "cpu" {
-		return errors.New("want gpu or cpu")
-	}
-	*f = WayFlag(s)
-	return nil
-}
-
-// String returns gpu, cpu or nothing.
-func (f *WayFlag) String() string { return string(*f) }
-
-// Kernels writes and checks the pattern on the device, in streams of its own. Other work
+// Kernels writes and checks the pattern on the device, in a stream of its own. Other work
 // on the memory must be done before. The caller owns it.
 type Kernels struct {
 	set *kernels.Set // nil: the CPU does the work
 	ctx *cu.Context
-	why error // why the CPU has to do it
-}
-
-// Kernels loads the kernels into ctx for the work of the flag of that name, as
-// way says. Without way, the GPU does the work if its driver can load them; with the
-// software driver, which is slow at it, the CPU does. If way is gpu and the driver
-// cannot load them, that is an error of the machine.
-func (a *App) Kernels(ctx *cu.Context, flag string, way WayFlag) (k *Kernels, err error) {
-	if way == "cpu" || way == "" && a.Driver.Kind() == cu.Soft {
-		return &Kernels{}, nil
-	}
-	err = a.Timed("kernels", func() (err error) {
-		k, err = NewKernels(ctx)
-		return err
-	})
-	switch {
-	case err == nil:
-		return k, nil
-	case way == "gpu":
-		return nil, Machinef("--%s gpu: this driver cannot load the kernels: %w", flag, err)
-	}
-	return &Kernels{why: fmt.Errorf("this driver cannot load the kernels: %w", err)}, nil
-}
-
-// SayWay prints whether the GPU or the CPU fills or verifies, and why the CPU has to,
-// if it has to.
-func (a *App) SayWay(flag, doing string, k *Kernels) {
-	way, words := "cpu", "on the CPU"
-	if k.OnGPU() {
-		way, words = "gpu", "on the GPU"
-	}
-	fields := Fields{"on": way}
-	if k.why != nil {
-		fields["why"] = OneLine(k.why)
-		words += ": " + OneLine(k.why)
-	}
-	a.Result[flag] = way
-	a.Say(doing, fields, "  %s %s", doing, words)
 }
 
 // NewKernels loads the kernels into ctx, which Close leaves open.
@@ -95,9 +39,9 @@ func (k *Kernels) Close() error {
 }
 
 // Fill writes size bytes of the pattern to dst. It calls progress with how many are
-// written so far, one call at a time.
+// written so far.
 func (k *Kernels) Fill(ctx context.Context, dst cu.DevicePtr, size uint64, salt uint32, progress func(done uint64) error) error {
-	return k.each(ctx, size, progress, func(ctx context.Context, s *cu.Stream, offset, n uint64) error {
+	return k.each(ctx, size, progress, func(s *cu.Stream, offset, n uint64) error {
 		if err := k.set.FillAsync(s, dst.Add(offset), n, offset/pattern.Size, salt); err != nil {
 			return err
 		}
@@ -108,14 +52,11 @@ func (k *Kernels) Fill(ctx context.Context, dst cu.DevicePtr, size uint64, salt 
 // Check compares size bytes at src with the pattern, and calls progress as
 // [Kernels.Fill] does.
 func (k *Kernels) Check(ctx context.Context, src cu.DevicePtr, size uint64, salt uint32, progress func(done uint64) error) (wrong pattern.Mismatch, err error) {
-	var mu sync.Mutex
-	err = k.each(ctx, size, progress, func(ctx context.Context, s *cu.Stream, offset, n uint64) error {
+	err = k.each(ctx, size, progress, func(s *cu.Stream, offset, n uint64) error {
 		m, err := k.set.Check(ctx, s, src.Add(offset), n, offset/pattern.Size, salt)
 		if err == nil && m.Wrong == 0 {
 			err = k.distrust(ctx, s, src.Add(offset), min(n, control), offset/pattern.Size, salt)
 		}
-		mu.Lock()
-		defer mu.Unlock()
 		wrong.Add(m)
 		return err
 	})
@@ -145,57 +86,25 @@ func Piece(dev *cu.Device) uint64 { return piece[dev.Driver().Kind()] }
 // grace is how long a kernel may take to end after its wait was given up.
 const grace = 10 * time.Second
 
-// each does all pieces of size bytes, two at a time, so that the device is not
-// idle between one and the next. When it returns, for whatever reason, no kernel
-// uses the memory any more.
-func (k *Kernels) each(ctx context.Context, size uint64, progress func(done uint64) error, do func(ctx context.Context, s *cu.Stream, offset, n uint64) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	one := Piece(k.ctx.Device())
-	var mu sync.Mutex
-	var next, done uint64
-	take := func(did uint64) (offset, n uint64, err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if done += did; did > 0 {
-			err = progress(done)
-		}
-		if err == nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		offset, n = next, min(one, size-next)
-		next += n
-		return offset, n, err
-	}
-	var wg sync.WaitGroup
-	for range min(2, (size-1)/one+1) {
-		wg.Go(func() {
-			if err := k.work(ctx, take, do); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	wg.Wait()
-	return context.Cause(ctx)
-}
-
-// work does the pieces that it can take, on a stream of its own.
-func (k *Kernels) work(ctx context.Context, take func(did uint64) (offset, n uint64, err error), do func(ctx context.Context, s *cu.Stream, offset, n uint64) error) (err error) {
+// each does all pieces of size bytes. When it returns, for whatever reason, no kernel uses the memory
+// any more.
+func (k *Kernels) each(ctx context.Context, size uint64, progress func(done uint64) error, do func(s *cu.Stream, offset, n uint64) error) (err error) {
 	s, err := k.ctx.NewStream()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	for did := uint64(0); ; {
-		offset, n, err := take(did)
-		if err != nil || n == 0 {
-			return err
-		}
-		if err := do(ctx, s, offset, n); err != nil {
+	for offset := uint64(0); offset < size; {
+		n := min(Piece(k.ctx.Device()), size-offset)
+		if err := do(s, offset, n); err != nil {
 			return errors.Join(err, settle(ctx, s))
 		}
-		did = n
+		offset += n
+		if err := progress(offset); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // settle waits for the work of s if ctx has ended and so nothing else does.

@@ -1,77 +1,19 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/pattern"
 )
 
-// softWithout opens the software driver without some of its symbols. Without its
-// marker it passes for a GPU's.
-func softWithout(t *testing.T, symbols ...string) *cu.Driver {
-	t.Helper()
-	drv, err := cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
-		if slices.Contains(symbols, symbol) {
-			return 0, errors.New("hidden by the test")
-		}
-		return soft.Resolver(symbol)
-	}))
-	require.NoError(t, err)
-	return drv
-}
-
-// Who does the work that nobody asked for in one way, and what is said about it.
-func TestChoiceOfWay(t *testing.T) {
-	const noLoading = "cuModuleLoadDataEx"
-	for _, c := range []struct {
-		hidden []string
-		way    WayFlag
-		gpu    bool
-		says   string
-		code   int
-	}{
-		{[]string{}, "", false, "  verifying on the CPU\n", ExitOK},
-		{[]string{}, "gpu", true, "  verifying on the GPU\n", ExitOK},
-		{[]string{soft.Marker}, "", true, "  verifying on the GPU\n", ExitOK},
-		{[]string{soft.Marker}, "cpu", false, "  verifying on the CPU\n", ExitOK},
-		{[]string{soft.Marker, noLoading}, "", false, "  verifying on the CPU: this driver cannot load the kernels: kernels: pattern: " + noLoading, ExitOK},
-		{[]string{soft.Marker, noLoading}, "cpu", false, "  verifying on the CPU\n", ExitOK},
-		{[]string{soft.Marker, noLoading}, "gpu", false, "--verify gpu: this driver cannot load the kernels: kernels: pattern: " + noLoading, ExitMachine},
-		{[]string{noLoading}, "gpu", false, "--verify gpu: this driver cannot load the kernels: kernels: pattern: " + noLoading, ExitMachine},
-	} {
-		code, out, errs := run(t, func(_ context.Context, a *App) (err error) {
-			a.Driver = softWithout(t, c.hidden...)
-			dev, err := a.Driver.Device(0)
-			require.NoError(t, err)
-			ctx, err := dev.PrimaryContext()
-			require.NoError(t, err)
-			defer func() { err = errors.Join(err, ctx.Close()) }()
-			k, err := a.Kernels(ctx, "verify", c.way)
-			if err != nil {
-				return err
-			}
-			require.Equal(t, c.gpu, k.OnGPU())
-			a.SayWay("verify", "verifying", k)
-			require.Equal(t, map[bool]string{true: "gpu", false: "cpu"}[c.gpu], a.Result["verify"])
-			return k.Close()
-		})
-		require.Equal(t, c.code, code, "%+v", c)
-		require.Contains(t, out+errs, c.says, "%+v", c)
-		require.NotContains(t, out+errs, map[bool]string{true: "GPU\n", false: "CPU"}[!c.gpu], "%+v", c)
-	}
-}
-
-// Where pieces meet, no integer is left out, filled twice or counted twice.
+// No integer is left out, filled twice or counted twice where pieces meet.
 func TestPiecesOfKernels(t *testing.T) {
-	dev, err := softWithout(t).Device(0)
-	require.NoError(t, err)
+	dev := cutest.Device(t)
 	ctx, err := dev.PrimaryContext()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, ctx.Close()) }()

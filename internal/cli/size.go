@@ -82,6 +82,9 @@ func scaled(text string, units []unit) (uint64, error) {
 	return v << shift, nil
 }
 
+// Type names the type for package pflag.
+func (s *Size) Type() string { return "size" }
+
 // String prints the size in the largest unit that divides it.
 func (s Size) String() string {
 	for _, u := range units {

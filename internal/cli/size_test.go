@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpufd/gpufd/cu"
 )
 
 func TestSizesAreRead(t *testing.T) {
@@ -83,21 +81,4 @@ func FuzzSize(f *testing.F) {
 			t.Fatalf("%q is %d, printed as %q, which is %d (%v)", text, s, s, again, err)
 		}
 	})
-}
-
-func TestAccessFlag(t *testing.T) {
-	f := AccessFlag(cu.ReadOnly)
-	require.NoError(t, f.Set("rw"))
-	require.Equal(t, cu.ReadWrite, cu.Access(f))
-	require.Equal(t, "rw", f.String())
-	for _, bad := range []string{"", "r", "RW", "read-only", "rwx"} {
-		require.Error(t, f.Set(bad))
-		require.Equal(t, "rw", f.String(), "unchanged")
-	}
-	require.NoError(t, f.Set("ro"))
-	require.Equal(t, cu.ReadOnly, cu.Access(f))
-	require.Equal(t, "ro", f.String())
-	require.Equal(t, "ro", new(AccessFlag).String(), "as package flag asks for a default")
-	require.Equal(t, "read/write", accessWords(cu.ReadWrite))
-	require.Equal(t, "read-only", accessWords(cu.ReadOnly))
 }

@@ -39,7 +39,7 @@ func Explain(text string) Meaning {
 	} else {
 		m.Result, m.Words = result.String()+" ("+strconv.Itoa(int(result))+")", words[result]
 		if op != "" || len(ids) == 0 {
-			m.Hints, ids = hintsOf(op, result), append(ids, hints.Of(op, result)...)
+			m.Hints, ids = hintsOf(op, result), append(ids, hints.CausesOf(op, result)...)
 		} else if h := hints.For("", result, false); h != "" { // the line's words say more than what any function may mean
 			m.Hints = []string{h}
 		}

@@ -28,10 +28,10 @@ func Find(id string) (c Cause, ok bool) {
 	return Causes[i], true
 }
 
-// Of returns the ids of the causes of a function's result, for any version of the
+// CausesOf returns the ids of the causes of a function's result, for any version of the
 // function, the likeliest first. Without a function it returns those of all
 // functions.
-func Of(op string, r sys.CUresult) (ids []string) {
+func CausesOf(op string, r sys.CUresult) (ids []string) {
 	if op != "" {
 		if ids, ok := causesOf[Call{trimVersion(op), r}]; ok {
 			return slices.Clone(ids)

@@ -28,12 +28,12 @@ func TestCausesAreInTheTable(t *testing.T) {
 	require.False(t, ok)
 }
 
-// What is returned is the caller's to change.
-func TestOfIsTheCallers(t *testing.T) {
-	ids := Of("cuIpcOpenMemHandle_v2", sys.CUDA_ERROR_INVALID_CONTEXT)
+// The caller may change the result.
+func TestCausesOfIsTheCallers(t *testing.T) {
+	ids := CausesOf("cuIpcOpenMemHandle_v2", sys.CUDA_ERROR_INVALID_CONTEXT)
 	require.Equal(t, []string{"own-handle", "pid-equal"}, ids)
 	ids[0] = "changed"
-	require.Equal(t, "own-handle", Of("cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT)[0])
-	require.Equal(t, []string{"compute-mode"}, Of("cuCtxCreate", sys.CUDA_ERROR_DEVICE_UNAVAILABLE), "of all functions")
-	require.Empty(t, Of("cuLaunchKernel", sys.CUDA_ERROR_NOT_FOUND))
+	require.Equal(t, "own-handle", CausesOf("cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT)[0])
+	require.Equal(t, []string{"compute-mode"}, CausesOf("cuCtxCreate", sys.CUDA_ERROR_DEVICE_UNAVAILABLE), "of all functions")
+	require.Empty(t, CausesOf("cuLaunchKernel", sys.CUDA_ERROR_NOT_FOUND))
 }

@@ -1,0 +1,44 @@
+package gpufd
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/keeper"
+)
+
+func (p *program) lsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", SuggestFor: []string{"list"}, Short: "List the names that are kept", Args: p.args(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return p.ask(c, func(ctx context.Context, k *keeper.Client) error {
+				names, err := k.List(ctx)
+				if err != nil {
+					return err
+				}
+				p.list(names)
+				return nil
+			})
+		},
+	}
+}
+
+func (p *program) list(names []keeper.Info) {
+	if p.json {
+		for _, n := range names {
+			p.object(n)
+		}
+		return
+	}
+	w := tabwriter.NewWriter(p.out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tVERSION\tSTATE\tSIZE\tPARTS\tHOLDERS\tFREES")
+	for _, n := range names {
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%s\n", plain.Text(n.Name), n.Version, plain.Text(n.State), cli.Human(n.Bytes), len(n.Parts), len(keeper.Processes(n.Holders)), cli.Human(n.FreesBytes))
+	}
+	w.Flush()
+}
