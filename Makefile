@@ -16,8 +16,6 @@ BENCHTIME ?= 1s
 ROUNDS    ?= 25
 BENCH_OUT ?= docs/benchmarks
 FUZZTIME  ?= 10s
-# Rows of docs/faults.md, such as 19,25; the default is all.
-ROWS      ?=
 # The packages that race, test-arm64 and test-old test.
 PKGS      ?= ./...
 # What the gate tests with the race detector (packages with locks), as on an old driver
@@ -60,8 +58,8 @@ gate: check $(if $(CALLED),,demo) ## what every change has to pass, but for demo
 long: ## run what the gate leaves out: all for arm64, with the race detector and as on an old driver; fuzzers, soak, siege
 	scripts/long.sh
 
-faults: ## survive every fault of docs/faults.md, or its ROWS, and print a line for each
-	$(SUITE) -faults -rows '$(ROWS)'
+faults: ## run the tests of the faults of docs/faults.md
+	$(GO) test -count=1 -run 'TestFault|Fault' ./...
 
 check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
 	@out=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')) || exit 1; \
@@ -113,7 +111,7 @@ test-bench: ## check and test what is in bench/ (needs a C compiler and Python)
 	python3 -B -m unittest discover -qs bench/python
 
 # deploy/check is a module of its own, for the types of Kubernetes. -v names what was not run.
-test-deploy: ## check the manifests and units of deploy/, and run a pod's containers with runc (root; GPUFD_REQUIRE_RUNC=1 if it must)
+test-deploy: ## check the manifests and units of deploy/, and run a pod's containers with runc (root; GPUFD_REQUIRE=runc if it must)
 	cd deploy/check && $(GO) vet ./... && $(GO) tool -modfile=../../tools.mod staticcheck ./... && $(GO) test -v -count=1 -timeout 10m ./...
 
 PYTHON ?= /usr/bin/python3
@@ -145,7 +143,7 @@ gpu-bundle: ## pack commands and test binaries for a GPU machine without Go into
 	scripts/gpu-bundle.sh '$(COMMANDS)' '$(GPU_PKGS)' '$(GPU_TOGETHER)' '$(VERSION)'
 
 test-gpu: gpu-bundle ## run everything that needs a GPU, here
-	GPUFD_REQUIRE_GPU=1 build/gpu/run.sh
+	GPUFD_REQUIRE=gpu build/gpu/run.sh
 
 clean: ## remove what was built
 	rm -rf build

@@ -1,18 +1,17 @@
 #!/bin/sh
 # Runs everything a GPU is needed for, from a bundle that `make gpu-bundle` made,
 # on a machine without Go:
-#   run.sh [flags] [SUITE…]  all suites, the demo and the rows of docs/faults.md; or some suites
+#   run.sh [flags] [SUITE…]  all suites and the demo; or some suites
 #   run.sh two [flags]       what is for two GPUs
-#   run.sh faults [flags]    a line for each fault of docs/faults.md that is for a GPU
 #   run.sh doctor            what gpufd doctor says here and in containers
-# Flags are those of internal/suite: -v, -j N, -rows 19,25, -deadline 9m, -slowest 20.
+# Flags are those of internal/suite: -v, -j N, -deadline 9m, -slowest 20.
 # It prints a line per suite, what failed, what was not run and why, and "N passed, N
 # failed, N skipped" in the end.
 # With GPUFD_CALLED=DIRECTORY the tests note there which driver functions succeeded;
 # GPUFD_ALL=1 runs also what is otherwise left to the software driver.
 set -u
 case ${1:-} in -h | --help | -help)
-	sed -n '2,12s/^# \{0,1\}//p' "$0"
+	sed -n '2,11s/^# \{0,1\}//p' "$0"
 	exit 0
 	;;
 esac
@@ -30,8 +29,7 @@ suite() { "$tree/bin/suite" -bundle "$tree" -together "$(cat "$tree/TOGETHER")" 
 
 what=${1:-} demo=
 case $what in
-two) shift && export GPUFD_REQUIRE_TWO=1 && suite -only "$tree/TWO" "$@" ;;
-faults) shift && suite -faults "$@" ;;
+two) shift && export GPUFD_REQUIRE="${GPUFD_REQUIRE:+$GPUFD_REQUIRE,}two" && suite -only "$tree/TWO" "$@" ;;
 doctor) sh "$here/doctor.sh" "$tree/bin" ;;
 *)
 	all=1 # unless a suite is named
@@ -39,7 +37,7 @@ doctor) sh "$here/doctor.sh" "$tree/bin" ;;
 	# shellcheck disable=SC2046
 	if [ -n "$all" ]; then
 		if sh "$here/demo.sh" "$tree/bin" >"$tree/demo" 2>&1; then echo "the demo passed"; else cat "$tree/demo" && demo=failed; fi
-		suite -faults "$@" $(cat "$tree/SUITES")
+		suite "$@" $(cat "$tree/SUITES")
 	else
 		suite "$@"
 	fi

@@ -3,13 +3,13 @@ package share
 import (
 	"context"
 	"errors"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -17,7 +17,7 @@ import (
 // Where there are none, both are of the first.
 func twoDevices(t testing.TB) (here, there *cu.Context) {
 	t.Helper()
-	drv, must := cutest.Driver(t), os.Getenv("GPUFD_REQUIRE_TWO") == "1"
+	drv, must := cutest.Driver(t), testenv.Required(testenv.TwoGPUs)
 	a := drv.Devices()[0]
 	b := a
 	if must || len(drv.Devices()) > 1 {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // channelReader is the reader of channels in C, built once.
@@ -42,7 +43,7 @@ type channelOfC struct {
 func newChannelOfC(t *testing.T, policy string) *channelOfC {
 	t.Helper()
 	if _, err := exec.LookPath("cc"); err != nil {
-		missing(t, compilerEnv, "there is no C compiler here")
+		testenv.Need(t, testenv.CC, false, "there is no C compiler here")
 	}
 	file, err := channelReader()
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // The programs in other languages are clients of docs/wire.md, which are started from
@@ -25,32 +26,16 @@ const (
 	cSource   = "../examples/c/consumer.c"
 )
 
-// Where these are 1, Python or a C compiler is said to be there, with what tests import in
-// Python: then a skip fails.
-const (
-	pythonEnv   = "GPUFD_REQUIRE_PYTHON"
-	compilerEnv = "GPUFD_REQUIRE_CC"
-)
-
-// missing skips t, or fails it where env says that nothing is missing.
-func missing(t testing.TB, env, format string, args ...any) {
-	t.Helper()
-	if os.Getenv(env) == "1" {
-		t.Fatalf(env+"=1, but "+format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
 // python is the interpreter, which has the modules, or t is skipped.
 func python(t testing.TB, modules ...string) string {
 	t.Helper()
 	path, err := exec.LookPath("python3")
 	if err != nil {
-		missing(t, pythonEnv, "there is no python3 here")
+		testenv.Need(t, testenv.Python, false, "there is no python3 here")
 	}
 	for _, m := range modules {
 		if why := lacks(path, m); why != "" {
-			missing(t, pythonEnv, "python3 has no %s: %s", m, why)
+			testenv.Need(t, testenv.Python, false, fmt.Sprintf("python3 has no %s: %s", m, why))
 		}
 	}
 	return path
@@ -119,7 +104,7 @@ func (p peer) command(t testing.TB) []string {
 		return args(python(t, p.modules...), "-B", filepath.Join(pythonDir, p.name))
 	case ".c":
 		if _, err := exec.LookPath("cc"); err != nil {
-			missing(t, compilerEnv, "there is no C compiler here")
+			testenv.Need(t, testenv.CC, false, "there is no C compiler here")
 		}
 		file, err := compiled()
 		require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // patience is how long anything may take that is no matter of the test. On a
@@ -71,8 +72,8 @@ func needGPU(t testing.TB, why string) {
 	t.Helper()
 	switch {
 	case cutest.Kind() == cu.CUDA:
-	case os.Getenv("GPUFD_REQUIRE_GPU") == "1" && os.Getenv("GPUFD_DRIVER") != "soft":
-		t.Fatalf("GPUFD_REQUIRE_GPU=1, but these tests run on the software driver: %s", why)
+	case testenv.Required(testenv.GPU) && os.Getenv("GPUFD_DRIVER") != "soft":
+		t.Fatalf("GPUFD_REQUIRE lists gpu, but these tests run on the software driver: %s", why)
 	default:
 		t.Skip("needs a GPU (GPUFD_DRIVER=cuda): " + why)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // packageDir is the Python package, with its tests.
@@ -24,7 +25,7 @@ func pythonWith(t testing.TB, module string) string {
 			return path
 		}
 	}
-	missing(t, pythonEnv, "no python3 here has %s", module)
+	testenv.Need(t, testenv.Python, false, "no python3 here has "+module)
 	return ""
 }
 

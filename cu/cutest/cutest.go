@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // Kind returns the kind of driver that tests run on: GPUFD_DRIVER, or by default
@@ -60,10 +61,10 @@ func Driver(t testing.TB, opts ...cu.Option) *cu.Driver {
 }
 
 // NoGPU skips t because there is no GPU. It fails t instead with
-// GPUFD_REQUIRE_GPU=1, and on the software driver, which is always there.
+// GPUFD_REQUIRE=gpu, and on the software driver, which is always there.
 func NoGPU(t testing.TB, why string) {
 	t.Helper()
-	if os.Getenv("GPUFD_REQUIRE_GPU") == "1" || Kind() == cu.Soft {
+	if testenv.Required(testenv.GPU) || Kind() == cu.Soft {
 		t.Fatal(why)
 	}
 	t.Skip(why)
@@ -118,16 +119,11 @@ func ProvenOnSoft(t testing.TB) {
 }
 
 // TwoDevices returns the first two devices of drv. If there is only one it skips
-// t, or fails it with GPUFD_REQUIRE_TWO=1.
+// t, or fails it with GPUFD_REQUIRE=two.
 func TwoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 	t.Helper()
 	devices := drv.Devices()
-	if len(devices) < 2 {
-		if os.Getenv("GPUFD_REQUIRE_TWO") == "1" {
-			t.Fatalf("GPUFD_REQUIRE_TWO=1, but there are %d devices", len(devices))
-		}
-		t.Skip("takes two devices")
-	}
+	testenv.Need(t, testenv.TwoGPUs, len(devices) >= 2, "takes two devices")
 	return devices[0], devices[1]
 }
 

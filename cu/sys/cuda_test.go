@@ -1,19 +1,18 @@
 package sys
 
 import (
-	"os"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // noGPU skips the test, or fails it where a GPU was promised.
 func noGPU(t *testing.T, format string, args ...any) {
 	t.Helper()
-	if os.Getenv("GPUFD_REQUIRE_GPU") == "1" {
-		t.Fatalf("GPUFD_REQUIRE_GPU=1, but "+format, args...)
-	}
-	t.Skipf(format, args...)
+	testenv.Need(t, testenv.GPU, false, fmt.Sprintf(format, args...))
 }
 
 // Every function that the driver's version promises is there under its symbol.

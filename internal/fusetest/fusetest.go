@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // Op is an operation of fuse(4).
@@ -75,10 +77,7 @@ func Open(t testing.TB) (*os.File, *Mount) {
 	}
 	f, m, err := mount(t.TempDir())
 	if err != nil {
-		if os.Getenv("GPUFD_REQUIRE_NAMESPACES") == "1" {
-			t.Fatalf("GPUFD_REQUIRE_NAMESPACES=1, but no FUSE: %v", err)
-		}
-		t.Skipf("no FUSE here: %v", err)
+		testenv.Need(t, testenv.Namespaces, false, fmt.Sprintf("no FUSE here: %v", err))
 	}
 	t.Cleanup(func() { _ = f.Close() })
 	t.Cleanup(m.Abort)

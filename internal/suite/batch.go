@@ -113,11 +113,8 @@ func (s *suite) mayDefer() bool { return s.hardware && s.shares() }
 
 // batches deals the tests out.
 func (s *suite) batches() []batch {
-	if s.missing || s.failure != "" {
+	if s.failure != "" {
 		return nil
-	}
-	for _, name := range s.proven { // each such test skips itself
-		s.results[name] = &result{verdict: skipped, why: cutest.Proven}
 	}
 	if !slices.Contains(dealt, s.pkg) || !s.shares() || s.tests != nil && len(s.tests) <= perBatch {
 		return []batch{{s, s.tests}}
@@ -129,7 +126,7 @@ func (s *suite) batches() []batch {
 	if err != nil {
 		s.fail(err.Error())
 	}
-	return s.deal(slices.DeleteFunc(tests, func(t test) bool { return slices.Contains(s.proven, t.name) }))
+	return s.deal(tests)
 }
 
 // deal gives each process tests from everywhere, as neighbours often take equally
@@ -138,10 +135,10 @@ func (s *suite) deal(tests []test) []batch {
 	batches := make([]batch, (len(tests)+perBatch-1)/perBatch)
 	places := map[string]int{}
 	for _, t := range tests {
-		i, seen := places[t.function()]
+		i, seen := places[t.name]
 		if !seen {
 			i = len(places) % len(batches)
-			places[t.function()] = i
+			places[t.name] = i
 		}
 		batches[i].suite = s
 		batches[i].tests = append(batches[i].tests, t)
@@ -206,15 +203,13 @@ func (b batch) run(sharedGPU bool) {
 			b.fail(ended)
 		}
 		b.take(round, beside)
-		left := slices.DeleteFunc(slices.Clone(pending), func(t test) bool { return round[t.function()] != nil })
+		left := slices.DeleteFunc(slices.Clone(pending), func(t test) bool { return round[t.name] != nil })
 		if ended == "" || len(left) == 0 || len(left) == len(pending) || b.ctx.Err() != nil {
 			break
 		}
 		pending = left
 	}
-	if !b.judged {
-		b.requireAll()
-	}
+	b.requireAll()
 	b.ended(time.Since(began))
 }
 
@@ -223,7 +218,7 @@ func (b batch) requireAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range b.tests {
-		if b.failure == "" && b.results[t.function()] == nil {
+		if b.failure == "" && b.results[t.name] == nil {
 			*b.results.of(t.name) = result{verdict: failed, why: "did not run: there is no such test"}
 		}
 	}
@@ -241,16 +236,13 @@ func (b batch) start(tests []test, sharedGPU bool) (round results, beside []stri
 	if tests != nil {
 		cmd.Args = append(cmd.Args, "-test.run="+patterns(tests))
 	}
-	if tests == nil && len(b.proven) > 0 {
-		cmd.Args = append(cmd.Args, "-test.skip=^("+strings.Join(b.proven, "|")+")$")
-	}
 	if b.short {
 		cmd.Args = append(cmd.Args, "-test.short")
 	}
 	cmd.Dir = b.dir()
 	cmd.Env = append(environment(), "PWD="+cmd.Dir)
 	if b.hardware {
-		cmd.Env = append(cmd.Env, "GPUFD_REQUIRE_GPU=1")
+		cmd.Env = append(cmd.Env, "GPUFD_REQUIRE="+strings.TrimPrefix(os.Getenv("GPUFD_REQUIRE")+",gpu", ","))
 	}
 	if sharedGPU {
 		cmd.Env = append(cmd.Env, cutest.SharedGPU+"=1")

@@ -9,21 +9,7 @@
 // prints a line for each package, the output of what failed, the tests that were not run
 // and why, and "N passed, N failed, N skipped" in the end, subtests included.
 //
-// With -faults it then prints a line for each row of docs/faults-evidence.md, and runs no other
-// tests than those that the table names if no package is given:
-//
-//	fault 19 PASS An offer comes without its descriptor
-//	fault 44 SKIP takes two devices: …
-//	fault 67 FAIL tests TestFault67_WrongSalt: did not run
-//
-// A row passes if each of its tests ran and passed. A test that fails, crashes,
-// hangs or does not exist fails its rows, as does what a package's tests leave
-// behind. A skip that the table does not announce, as (skip: words of its
-// reason), is a failure, too.
-//
 //	make test                          # all packages
-//	make faults                        # all rows
-//	go run ./internal/suite -faults -rows 19,25 -v
 //	build/gpu/run.sh                   # all of it, from a bundle, on a GPU machine without Go
 package main
 
@@ -35,10 +21,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -64,8 +47,6 @@ type config struct {
 	out      io.Writer
 	packages []string
 	together []string // packages whose processes share a GPU
-	faults   bool
-	rows     string
 	atOnce   int
 	slowest  int
 	build    []string // flags of go test -c
@@ -89,32 +70,20 @@ func run(ctx context.Context, args []string, out, said io.Writer) int {
 		}
 		return 0
 	}
-	rows, err := c.wanted()
-	if err != nil {
-		fmt.Fprintln(said, "suite:", err)
-		return 2
-	}
 	if c.deadline > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.deadline)
 		defer cancel()
 	}
 	c.ctx = ctx
-	suites, err := c.gather(rows)
+	suites, err := c.gather()
 	if err != nil {
 		fmt.Fprintln(said, "suite:", err)
 		return 2
 	}
 	began := time.Now()
 	c.runAll(suites)
-	code := 0
-	if c.faults {
-		code = c.report(rows, suites, out)
-	}
-	if len(c.packages) > 0 {
-		code = max(code, c.summary(suites, time.Since(began)))
-	}
-	return code
+	return c.summary(suites, time.Since(began))
 }
 
 func parseFlags(args []string, said io.Writer) (config, error) {
@@ -124,8 +93,6 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 	bundle := f.String("bundle", "", "run the test binaries in this `directory`, DIR/PACKAGE/suite.test, on a GPU")
 	together := f.String("together", "", "`packages`, as tests,kernels, whose processes may use a GPU at once; others have it to themselves")
 	race := f.Bool("race", false, "build with the race detector")
-	f.BoolVar(&c.faults, "faults", false, "print the rows of docs/faults-evidence.md; without packages, run their tests only")
-	f.StringVar(&c.rows, "rows", "", "of the faults, these `rows` only, as 19,25")
 	f.StringVar(&c.only, "only", "", "run only the tests that this `file` names: a package and a test on each line")
 	f.BoolVar(&c.two, "two", false, "run nothing: list the tests of the packages' directories that are for two devices, for -only")
 	f.DurationVar(&c.deadline, "deadline", 0, "limit for all; what has not ended by then fails")
@@ -137,15 +104,11 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
-	if c.rows != "" && !c.faults {
-		fmt.Fprintln(said, "suite: -rows is for -faults")
+	if c.only != "" && f.NArg() > 0 {
+		fmt.Fprintln(said, "suite: -only says what to run: no packages with it")
 		return c, errors.New("usage")
 	}
-	if c.only != "" && (c.faults || f.NArg() > 0) {
-		fmt.Fprintln(said, "suite: -only says what to run: no packages and no -faults with it")
-		return c, errors.New("usage")
-	}
-	if c.packages = f.Args(); len(c.packages) == 0 && !c.faults {
+	if c.packages = f.Args(); len(c.packages) == 0 && c.only == "" {
 		c.packages = []string{"./..."}
 	}
 	if *together != "" {
@@ -170,52 +133,3 @@ func parseFlags(args []string, said io.Writer) (config, error) {
 // onGPU is how many processes use a GPU at once: the driver starts them one after
 // the other, and each takes longer the more there are.
 const onGPU = 4
-
-// wanted returns the rows to judge.
-func (c config) wanted() ([]row, error) {
-	if !c.faults {
-		return nil, nil
-	}
-	rows, err := readTable(filepath.Join(c.root, "docs", "faults-evidence.md"))
-	if err != nil {
-		return nil, err
-	}
-	wanted, err := numbers(c.rows)
-	if err != nil {
-		return nil, err
-	}
-	var chosen []row
-	for _, r := range rows {
-		i := slices.Index(wanted, r.number)
-		if i >= 0 {
-			wanted = slices.Delete(wanted, i, i+1)
-		}
-		other := map[bool]string{false: "G", true: "S"}[c.hardware]
-		r.tests = slices.DeleteFunc(r.tests, func(t test) bool { return t.only == other })
-		if !c.hardware && !r.software {
-			r.tests, r.later = nil, "needs a GPU"
-		}
-		if (c.rows == "" || i >= 0) && (r.hardware || !c.hardware) {
-			chosen = append(chosen, r)
-		}
-	}
-	if len(wanted) > 0 {
-		return nil, fmt.Errorf("the table has no row %d", wanted[0])
-	}
-	return chosen, nil
-}
-
-// numbers reads a list of rows.
-func numbers(list string) (all []int, err error) {
-	for text := range strings.SplitSeq(list, ",") {
-		if list == "" {
-			break
-		}
-		n, err := strconv.Atoi(strings.TrimSpace(text))
-		if err != nil {
-			return nil, fmt.Errorf("-rows %q: want numbers of rows, as 19,25", list)
-		}
-		all = append(all, n)
-	}
-	return all, nil
-}

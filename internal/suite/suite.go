@@ -12,19 +12,14 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 // A suite is the test binary of a package and the results of its tests.
 type suite struct {
 	config
-	pkg     string // directory in the module
-	binary  string
-	tests   []test   // to be run; none means all
-	missing bool     // it is not in the bundle
-	proven  []string // tests left to the software driver
-	judged  bool     // its tests are those of rows, which say what is missing
+	pkg    string // directory in the module
+	binary string
+	tests  []test // to be run; none means all
 
 	mu      sync.Mutex
 	results results
@@ -35,7 +30,7 @@ type suite struct {
 }
 
 // gather returns the suites to run, by package.
-func (c config) gather(rows []row) (map[string]*suite, error) {
+func (c config) gather() (map[string]*suite, error) {
 	suites := map[string]*suite{}
 	add := func(pkg string, tests ...test) {
 		s := suites[pkg]
@@ -45,8 +40,7 @@ func (c config) gather(rows []row) (map[string]*suite, error) {
 		}
 		s.tests = append(s.tests, tests...)
 	}
-	switch {
-	case c.only != "":
+	if c.only != "" {
 		tests, err := readTests(c.only)
 		for _, t := range tests {
 			if t.name == "" {
@@ -56,55 +50,15 @@ func (c config) gather(rows []row) (map[string]*suite, error) {
 			}
 		}
 		return suites, err
-	case len(c.packages) == 0:
-		for _, r := range rows {
-			for _, t := range r.tests {
-				add(t.pkg, t)
-				suites[t.pkg].judged = true
-			}
-		}
-		return suites, nil
 	}
 	packages, err := c.list()
 	if err != nil {
 		return nil, err
 	}
-	proven, err := c.proven()
 	for _, pkg := range packages {
 		add(pkg)
-		suites[pkg].proven = proven[pkg]
 	}
-	return suites, err
-}
-
-// proven lists, by package, the tests that docs/faults-evidence.md names only in rows for
-// the software driver. A GPU runs them only if everything is to run.
-func (c config) proven() (map[string][]string, error) {
-	if !c.hardware || cutest.All() {
-		return nil, nil
-	}
-	rows, err := readTable(filepath.Join(c.root, "docs", "faults-evidence.md"))
-	if err != nil {
-		return nil, err
-	}
-	type named struct{ pkg, function string }
-	onGPU := map[named]bool{}
-	for _, r := range rows {
-		for _, t := range r.tests {
-			n := named{t.pkg, t.function()}
-			onGPU[n] = onGPU[n] || r.hardware
-		}
-	}
-	proven := map[string][]string{}
-	for n, needed := range onGPU {
-		if !needed {
-			proven[n.pkg] = append(proven[n.pkg], n.function)
-		}
-	}
-	for _, names := range proven {
-		slices.Sort(names)
-	}
-	return proven, nil
+	return suites, nil
 }
 
 // readTests reads lines of a file: a package and a test, or a package alone for
@@ -165,10 +119,7 @@ func (c config) buildAll(dir string, suites map[string]*suite) {
 		if s.bundle {
 			s.binary = filepath.Join(s.root, pkg, "suite.test")
 			if _, err := os.Stat(s.binary); err != nil {
-				s.missing = true
-				if !s.judged {
-					s.failure = "it is not in the bundle"
-				}
+				s.failure = "it is not in the bundle"
 			}
 			s.absolute()
 			continue

@@ -8,21 +8,16 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// bundled is a directory with the planted package as a GPU machine's bundle has it, and
-// with a table of faults.
-func bundled(t *testing.T, rows ...string) string {
+// bundled is a directory with the planted packages as a GPU machine's bundle has them.
+func bundled(t *testing.T) string {
 	t.Helper()
 	t.Setenv("GPUFD_DRIVER", "")
 	dir := t.TempDir()
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "docs"), 0o700))
 	for _, name := range []string{planted, quiet} {
 		require.NoError(t, os.Symlink(filepath.Join(bundle, name), filepath.Join(dir, name)))
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", "faults-evidence.md"), []byte(strings.Join(rows, "\n")), 0o600))
 	return dir
 }
 
@@ -121,21 +116,6 @@ func TestCrashIsPrinted(t *testing.T) {
 	require.Contains(t, out, "goroutine ")
 }
 
-// Tests of rows for the software driver alone are left to it, and named, unless all is to
-// be run.
-func TestProvenIsLeftOut(t *testing.T) {
-	smi(t, 3, 3)
-	rows := []string{"| 1 | one | S | … | `quiet` TestLeft, TestQuiet | – |", "| 2 | two | S G | … | `quiet` TestQuiet | – |"}
-	code, out, _ := ran(t, "-bundle", bundled(t, rows...), quiet)
-	require.Zero(t, code, out)
-	require.Contains(t, out, "not run: "+cutest.Proven+": quiet TestLeft\n")
-	require.Contains(t, out, "\n3 passed, 0 failed, 1 skipped\n")
-	t.Setenv("GPUFD_ALL", "1")
-	code, out, _ = ran(t, "-bundle", bundled(t, rows...), quiet)
-	require.Equal(t, 1, code)
-	require.Contains(t, out, "--- FAIL: quiet TestLeft")
-}
-
 // Tests, fuzzers' seeds and examples are dealt; benchmarks are not.
 func TestNames(t *testing.T) {
 	s := &suite{config: config{ctx: t.Context(), root: bundle}, pkg: quiet, binary: filepath.Join(bundle, quiet, "suite.test")}
@@ -148,13 +128,12 @@ func TestNames(t *testing.T) {
 	require.ElementsMatch(t, []string{"TestQuiet", "TestLeft", "FuzzQuiet", "Example_quiet"}, names)
 }
 
-// Each test is dealt to one process, and a function's subtests to the same.
+// Each test is dealt to one process.
 func TestDeal(t *testing.T) {
 	var tests []test
 	for i := range 3*perBatch + 1 {
 		tests = append(tests, test{pkg: planted, name: "Test" + strconv.Itoa(i)})
 	}
-	tests = append(tests, test{pkg: planted, name: "Test0/a"}, test{pkg: planted, name: "Test0/b"})
 	var dealt []string
 	place := map[string]int{}
 	batches := (&suite{pkg: planted}).deal(tests)
@@ -163,10 +142,10 @@ func TestDeal(t *testing.T) {
 		require.LessOrEqual(t, len(b.tests), perBatch+2)
 		for _, one := range b.tests {
 			dealt = append(dealt, one.name)
-			if at, seen := place[one.function()]; seen {
+			if at, seen := place[one.name]; seen {
 				require.Equal(t, at, i)
 			}
-			place[one.function()] = i
+			place[one.name] = i
 		}
 	}
 	require.Len(t, dealt, len(tests))

@@ -18,7 +18,6 @@ const (
 	Python     = "python"     // Python with NumPy and PyTorch
 	CC         = "cc"         // a C compiler
 	Namespaces = "namespaces" // user, PID and mount namespaces
-	Runc       = "runc"       // runc, and the right to use it
 )
 
 // Need skips t if the machine has not got what a test needs, or fails it if GPUFD_REQUIRE lists
