@@ -16,7 +16,6 @@ var allPolicies = []Policy{Block, DropOldest, DropNewest}
 // right, also if one of them is killed at any step: of one pair here, of all in the soak.
 //
 //fault:rows 93 94
-//fault:only S
 func TestModel(t *testing.T) {
 	slow, soak := cutest.Emulated() || raceDetector, os.Getenv("GPUFD_SOAK") == "1"
 	for i, a := range allPolicies {

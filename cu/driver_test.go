@@ -48,8 +48,6 @@ func TestDeviceListIsTheCallers(t *testing.T) {
 }
 
 // FAULTS 43: no libcuda.
-//
-//fault:skip there is a libcuda here
 func TestFault43_OpenWithoutLibcuda(t *testing.T) {
 	_, err := cu.Open()
 	if err == nil {

@@ -30,8 +30,6 @@ func TestSupportsFabricIsTried(t *testing.T) {
 }
 
 // FAULTS 45: each call says what is missing.
-//
-//fault:skip there is an IMEX channel here
 func TestFault45_FabricHandlesWithoutIMEX(t *testing.T) {
 	dev := cutest.Device(t)
 	if yes, err := dev.SupportsFabric(); err != nil || yes {

@@ -118,8 +118,6 @@ func TestIPCEventHandleErrors(t *testing.T) {
 
 // FAULTS 46, D18: between containers memory is shared; events are where both have
 // /dev/shm in common, and elsewhere the error says what to use instead.
-//
-//fault:skip lets us have no namespaces
 func TestFault46_IPCBetweenNamespaces(t *testing.T) {
 	t.Run("with a /dev/shm each", func(t *testing.T) {
 		ctx, peer := acrossNamespaces(t, true)

@@ -227,8 +227,6 @@ func TestUnshareableMemoryHasNoDescriptor(t *testing.T) {
 // A fabric handle takes an IMEX channel, which only trying tells: the attribute
 // says yes all the same (D20). The error says what is missing, and nothing is
 // left. Where there is a channel the handle is made.
-//
-//fault:skip there is an IMEX channel here
 func TestFault45_FabricWithoutIMEX(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
 	dev := cutest.Device(t)

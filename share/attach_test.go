@@ -51,8 +51,6 @@ func TestAttachNotesItsCaller(t *testing.T) {
 }
 
 // FAULTS 39, 41: the UUID decides, not the ordinal.
-//
-//fault:skip takes two devices
 func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	_, other := cutest.TwoDevices(t, dev.Driver())

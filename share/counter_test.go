@@ -88,8 +88,6 @@ const turns = 20
 func TestCounterOrdersProcesses(t *testing.T) { takeTurns(t, nil) }
 
 // FAULTS 46, D18: also if one has PID, IPC, mount and network namespaces of its own.
-//
-//fault:skip lets us have no namespaces
 func TestFault46_CounterBetweenNamespaces(t *testing.T) { takeTurns(t, cutest.Namespaced(t)) }
 
 // takeTurns has this process and a child, which a program is in front of, take turns.

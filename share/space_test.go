@@ -105,8 +105,6 @@ func childRunsOutOfAddresses() error {
 // TestFault62_UsedUpByAttaching: attaching again and again uses a process'
 // address space up. What was attached goes on, and who closes one attachment can
 // have another.
-//
-//fault:only S
 func TestFault62_UsedUpByAttaching(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
 		t.Skip("a GPU's driver gives 128 TiB, which is room for two million attachments")

@@ -200,8 +200,6 @@ func init() {
 
 // TestFault53_Farewell: who is not admitted is told what the listener has for it,
 // whether it speaks first or not.
-//
-//fault:skip needs root
 func TestFault53_Farewell(t *testing.T) {
 	requireNoLeak(t)
 	const uid = 12345
@@ -258,8 +256,6 @@ func init() {
 }
 
 // TestFault60_FarewellWaitsForNobody: not for peers that do not read either.
-//
-//fault:skip needs root
 func TestFault60_FarewellWaitsForNobody(t *testing.T) {
 	requireNoLeak(t)
 	l := listenAt(t, filepath.Join(safeDir(t), "s"), WithMode(0o666), WithFarewell([]byte("not you")))

@@ -291,7 +291,6 @@ func bareStat(path string) error {
 	return err
 }
 
-//fault:skip needs root
 func TestFault52_InsecureDirectory(t *testing.T) {
 	requireNoLeak(t)
 	for _, c := range []struct {

@@ -111,8 +111,6 @@ func expect(got, want string) error {
 
 // TestFault53_OtherUID: another user needs both the file's permission and the
 // policy's; whoever is refused costs the others nothing.
-//
-//fault:skip needs root
 func TestFault53_OtherUID(t *testing.T) {
 	requireNoLeak(t)
 	const uid, gid = 12345, 12346
@@ -215,9 +213,6 @@ func needNamespaces(t *testing.T) {
 // TestFault54_PIDZeroAndOverflowUID: a listener in namespaces of its own sees
 // our pid as 0 and admits us all the same; a user whom its namespace does not
 // know is refused, though 65534 is on its list.
-//
-//fault:skip cannot make a user namespace
-//fault:skip needs root
 func TestFault54_PIDZeroAndOverflowUID(t *testing.T) {
 	needNamespaces(t)
 	requireNoLeak(t)
@@ -258,9 +253,6 @@ func TestFault54_PIDZeroAndOverflowUID(t *testing.T) {
 }
 
 // TestFault54_OverflowUIDOwnsDirectory: "owned by 65534, as I am" proves nothing.
-//
-//fault:skip cannot make a user namespace
-//fault:skip needs root
 func TestFault54_OverflowUIDOwnsDirectory(t *testing.T) {
 	needNamespaces(t)
 	dir := safeDir(t)

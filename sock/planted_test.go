@@ -11,7 +11,6 @@ import (
 // by the listener's side, which hears of nobody refused, and by the peer's.
 //
 //fault:rows 53
-//fault:skip needs root
 func TestPlanted_PolicyAdmitsEverybody(t *testing.T) {
 	requireNoLeak(t)
 	const uid, gid = 12345, 12346

@@ -126,8 +126,6 @@ func needNamespaces(t *testing.T) {
 
 // TestFault53_OtherUser: another user is let in if both sides say so, and else told
 // in one line why not. Who is allowed anyway is served as ever.
-//
-//fault:skip needs root
 func TestFault53_OtherUser(t *testing.T) {
 	trust := args("-allow-uid", "0")
 	for _, c := range []struct {
@@ -178,8 +176,6 @@ func TestFault53_OtherUser(t *testing.T) {
 
 // TestFault53_OtherUserServes: it works the other way round, too: a producer of
 // another user, and root consumes.
-//
-//fault:skip needs root
 func TestFault53_OtherUserServes(t *testing.T) {
 	s := openScene(t)
 	require.NoError(t, os.Chown(s.dir, otherUID, otherGID))
@@ -232,9 +228,6 @@ func TestSoftwareDirectoryOfAnotherUser(t *testing.T) {
 
 // TestFault54_PIDZero: a producer in namespaces of its own does not know our pid,
 // and serves us all the same: the uid decides.
-//
-//fault:skip cannot make user and PID namespaces
-//fault:skip needs root
 func TestFault54_PIDZero(t *testing.T) {
 	s := openScene(t)
 	needNamespaces(t)
@@ -247,9 +240,6 @@ func TestFault54_PIDZero(t *testing.T) {
 
 // TestFault54_OverflowUID: the uid that stands for everybody whom a namespace has no
 // number for is refused, though it is allowed.
-//
-//fault:skip cannot make user and PID namespaces
-//fault:skip needs root
 func TestFault54_OverflowUID(t *testing.T) {
 	everybody := args("-allow-uid", "65534", "-allow-gid", "65534")
 	t.Run("consumer", func(t *testing.T) {

@@ -182,7 +182,6 @@ func (d *stuck) hangs(p *process) {
 // says where, when -timeout is over.
 //
 //fault:rows 74
-//fault:skip can be made to hang
 func TestHangingDriver(t *testing.T) {
 	d := newStuck(t)
 	d.lock()
@@ -203,7 +202,6 @@ func TestHangingDriver(t *testing.T) {
 // and at once when it is told again. It leaves no socket and no lock.
 //
 //fault:rows 74
-//fault:skip can be made to hang
 func TestHangingEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		again bool
@@ -252,7 +250,6 @@ const lackOfDescriptors = "raise it with ulimit -n"
 // says in a line what this machine lacks. Below 4 it is not loaded.
 //
 //fault:rows 75
-//fault:skip qemu-user needs
 func TestFewDescriptors(t *testing.T) {
 	cutest.ProvenOnSoft(t)
 	if cutest.Emulated() {
@@ -295,7 +292,6 @@ func requireEither(t *testing.T, p *process, n int) {
 // cannot.
 //
 //fault:rows 75
-//fault:skip lets us have no namespaces
 func TestFullDirectory(t *testing.T) {
 	newStuck(t) // the software driver
 	in := cutest.Namespaced(t)

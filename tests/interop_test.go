@@ -529,8 +529,6 @@ func TestInteropOtherUser(t *testing.T) {
 
 // TestInteropLies: whatever an offer claims and whatever comes with it, the programs say
 // what is wrong and exit 1, and the producer serves the next.
-//
-//fault:none
 func TestInteropLies(t *testing.T) {
 	for _, consumer := range []peer{pyConsumer, cConsumer} {
 		t.Run(consumer.String(), func(t *testing.T) {

@@ -175,7 +175,6 @@ func TestRingPlace(t *testing.T) {
 	}
 }
 
-//fault:only G
 func TestRingSizes(t *testing.T) {
 	for _, c := range []struct{ procs, size uint64 }{{2, 2*gib + 1}, {2, 4*gib + 3}, {3, 5 * gib}, {1, 20 * gib}} {
 		t.Run(fmt.Sprintf("fault 69: %d with %d", c.procs, c.size), func(t *testing.T) {
@@ -427,8 +426,6 @@ func TestFault8_ParentDies(t *testing.T) {
 
 // TestFault8_ParentDiesWhileMembersAreStuck: in driver calls, which here wait for a
 // lock. Soon after their parent they end all the same.
-//
-//fault:only S
 func TestFault8_ParentDiesWhileMembersAreStuck(t *testing.T) {
 	if cutest.Kind() == cu.CUDA {
 		t.Skip("the lock is the software driver's")

@@ -15,7 +15,6 @@ const (
 	gib = uint64(1) << 30
 )
 
-//fault:only G
 func TestSizes(t *testing.T) {
 	for _, c := range []struct {
 		size, chunk uint64

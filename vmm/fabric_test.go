@@ -17,8 +17,6 @@ import (
 
 // FAULTS 45, D20: without an IMEX channel a buffer for fabric handles is not
 // made, and the error says what is missing.
-//
-//fault:skip there is an IMEX channel here
 func TestFault45_FabricBuffer(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)

@@ -89,7 +89,6 @@ func TestChannelPolicies(t *testing.T) {
 // A writer that is killed is lost: exit 4, and the frames that were whole are there.
 //
 //fault:rows 94
-//fault:only S
 func TestChannelWriterKilled(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)

@@ -12,7 +12,6 @@ import (
 // remembered.
 //
 //fault:rows 91
-//fault:only S
 func TestOutcome(t *testing.T) {
 	s := New(open())
 	two := book(t, s, newBooking("two", of("tx", 1, 2)))
